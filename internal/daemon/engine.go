@@ -109,7 +109,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	vms := fleet.Options{
 		Store: st, Provider: work.Provider, Placer: e.backend.Placer, Log: log,
 		Changed: func(ctx context.Context, id string, events []job.Event) { e.VMChanged(ctx, id, events) },
-		Engine:  e, Guest: work.Guest, Observer: work.Observer, Defaults: work.Defaults, Allow: work.Allow, Lease: work.Lease,
+		Owner:   in.owner, Engine: e, Guest: work.Guest, Observer: work.Observer, Defaults: work.Defaults, Allow: work.Allow, Lease: work.Lease,
 		CleanupInterval: work.CleanupInterval, Patience: work.HeartbeatThreshold,
 	}
 	if work.Engines != nil {

@@ -512,7 +512,7 @@ func (s *soak) nothingLeft() {
 		}
 	}
 	err := filepath.WalkDir(filepath.Join(s.h.dir, "home"), func(path string, entry os.DirEntry, err error) error {
-		known := strings.HasSuffix(path, ".sh") || entry.Name() == ".sweep" || // scripts and a lock
+		known := strings.HasSuffix(path, ".sh") || entry.Name() == ".sweep" || entry.Name() == "timer.lock" || // scripts and locks
 			strings.Contains(entry.Name(), ".sh.linus-") || // an upload that an engine began, and was killed
 			filepath.Base(filepath.Dir(path)) == "checked" // what the host's scripts have learnt of it
 		if err == nil && !entry.IsDir() && !known {

@@ -72,9 +72,6 @@ func (b book) Wait(ctx context.Context, full *job.NoRoomError) error {
 	}
 	_, err := b.e.update(ctx, b.r.id, func(j *job.Job) ([]job.Event, error) {
 		j.Progress = text
-		if j.ForPool() {
-			j.VM.Member.Waits = text
-		}
 		if before != "" {
 			return nil, nil
 		}

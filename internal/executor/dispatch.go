@@ -77,13 +77,11 @@ func (e *Executor) unfinished(ctx context.Context, start bool) (l left, err erro
 }
 
 // adopt resumes jobs that had begun, unless another engine works on them, and queues
-// those that had not. A pool's member that is not begun is left to the pool: it goes
-// behind the queue.
+// those that had not.
 func (e *Executor) adopt(ctx context.Context, l left) {
 	for _, j := range l.begun {
 		switch {
 		case e.runOf(j.ID) != nil || e.isOthers(j):
-		case j.Status == job.Pending && j.Outcome == nil && j.ForPool():
 		case j.Status == job.Pending && j.Outcome == nil:
 			e.mu.Lock()
 			e.queue.addReady(j.ID)
@@ -133,12 +131,11 @@ func (e *Executor) recheckStore() {
 	e.leftover++
 }
 
-// slots returns the number of runs with a VM of their own, without those that make VMs
-// of pools. e.mu is held.
+// slots returns the number of runs with a VM of their own. e.mu is held.
 func (e *Executor) slots() int {
 	n := 0
 	for _, r := range e.runs {
-		if !r.shares && r.pool == "" {
+		if !r.shares {
 			n++
 		}
 	}

@@ -123,7 +123,7 @@ func notOnPostgres(t *testing.T) {
 func (r *rig) restart() {
 	r.t.Helper()
 	vms := r.vms
-	vms.Provider, vms.Engine, vms.Guest, vms.Log = r.opts.Provider, r, r.opts.Guest, r.opts.Log
+	vms.Provider, vms.Engine, vms.Guest, vms.Log, vms.Owner = r.opts.Provider, r, r.opts.Guest, r.opts.Log, r.opts.Owner
 	vms.Observer, vms.Defaults, vms.Allow, vms.Lease, vms.CleanupInterval, vms.Patience = r.opts.Observer, r.opts.Defaults, r.opts.Allow, r.opts.Lease, r.opts.CleanupInterval, r.opts.HeartbeatThreshold
 	vms.Changed = func(ctx context.Context, id string, events []job.Event) { r.VMChanged(ctx, id, events) }
 	if r.opts.Engines != nil {

@@ -21,7 +21,7 @@ func (e *Executor) made(ctx context.Context, r *run, j job.Job) (_ job.Job, has 
 	if order.Spec, err = e.vmSpecOf(j, order.Planned); err != nil {
 		return j, false, err
 	}
-	if order.Spec.PublicKey, err = e.loginKey(j); err != nil {
+	if order.Spec.PublicKey, err = e.LoginKey(j.ID); err != nil {
 		return j, false, err
 	}
 	_, r.unmade, err = e.o.Fleet.Make(ctx, order)
@@ -43,8 +43,6 @@ func (e *Executor) vmSpecOf(j job.Job, v vm.VM) (job.VMSpec, error) {
 	spec.Node, spec.Name, spec.Job, spec.Owner = v.Node, v.Name, v.Job, v.Owner
 	switch {
 	case e.o.Lease == 0:
-	case j.ForPool():
-		spec.Lease = e.o.Fleet.MemberLease()
 	case j.Manifest.Lifecycle == vm.Ephemeral:
 		spec.Lease = seconds(j.Manifest.Timeout) + e.o.Lease
 	case j.Manifest.TTL > 0:

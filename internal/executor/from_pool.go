@@ -186,20 +186,21 @@ func poolOf(j job.Job) string {
 	return j.VM.Member.Pool
 }
 
-// destroyClaimed destroys the pool's VM that job j had, by its maker's proof, and
+// destroyClaimed destroys the pool's VM that job j had, by its own proof, and
 // records in both rows what became of it.
 func (e *Executor) destroyClaimed(ctx context.Context, j job.Job) error {
-	maker, err := e.o.Jobs.Job(ctx, j.VM.Job)
+	v, err := e.o.VMs.VM(ctx, j.VM.Job)
 	if err != nil {
 		return err
 	}
+	maker := job.Job{ID: v.Job, VM: &v}
 	e.o.Guest.Forget(maker)
-	if !maker.VM.State.Settled() {
+	if !v.State.Settled() {
 		var left error
-		if left, err = e.removeAfter(ctx, j, maker); err != nil {
+		if left, err = e.removeAfter(ctx, j, v); err != nil {
 			return err
 		}
-		if err = e.o.Fleet.Settle(ctx, maker.ID, left); err != nil && !job.IsClass(err, job.HostLeftAlone) {
+		if err = e.o.Fleet.Settle(ctx, v.Job, left); err != nil && !job.IsClass(err, job.HostLeftAlone) {
 			return err
 		}
 		e.o.Guest.Forget(maker) // the pool may have asked it meanwhile

@@ -72,7 +72,7 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 	}
 	switch v.Of {
 	case job.OfJob:
-		j, err := g.e.o.Jobs.Job(ctx, ref)
+		j, err := g.e.lookup(ctx, ref)
 		if err == nil && !p.Sees(j.Principal) {
 			err = job.ErrNotFound
 		}

@@ -20,13 +20,13 @@ type Keys interface {
 	Drop(id string) error
 }
 
-// loginKey returns the public key of j's VM. It is created before the row says that
-// there may be a VM.
-func (e *Executor) loginKey(j job.Job) (string, error) {
+// LoginKey returns the public key of a VM. It is created before the row says that there may
+// be a VM.
+func (e *Executor) LoginKey(id string) (string, error) {
 	if e.o.Keys == nil {
 		return "", nil
 	}
-	return e.o.Keys.Make(j.ID)
+	return e.o.Keys.Make(id)
 }
 
 // dropKeys removes the keys of VMs that are gone or forgotten.
@@ -52,10 +52,15 @@ func (e *Executor) dropKey(ctx context.Context, id string) {
 
 // needsKey reports whether the VM that job id created may be there.
 func (e *Executor) needsKey(ctx context.Context, id string) bool {
-	j, err := e.o.Jobs.Job(ctx, id)
-	if err != nil {
-		return !errors.Is(err, job.ErrNotFound)
+	v, err := e.o.VMs.VM(ctx, id)
+	if err == nil && v.State != vm.Destroyed && v.State != vm.Forgotten {
+		return true
 	}
-	ended := j.VM == nil || j.VM.State == vm.Destroyed || j.VM.State == vm.Forgotten
-	return !ended || !j.Finished()
+	if err == nil || errors.Is(err, job.ErrNotFound) { // it may be about to be made
+		var j job.Job
+		if j, err = e.o.Jobs.Job(ctx, id); err == nil {
+			return !j.Finished()
+		}
+	}
+	return !errors.Is(err, job.ErrNotFound)
 }

@@ -146,9 +146,6 @@ func deciding(o job.Outcome) change {
 			return nil, nil
 		}
 		j.Silence = job.Silence{} // a new one begins if its VM does not respond in collect
-		if j.ForPool() && o.Reason != job.ReasonCancelled && o.Reason != job.ReasonKilled {
-			j.VM.Member.Failed = o.Error
-		}
 		return []job.Event{decided(o)}, nil
 	}
 }
@@ -357,19 +354,10 @@ func (e *Executor) destroy(ctx context.Context, r *run, j job.Job) error {
 	if j.Shares() {
 		return e.release(ctx, r, j)
 	}
-	if !j.ForPool() || !j.KeepsVM() { // else its connections are for the job that claims it
-		e.o.Guest.Forget(j)
-	}
+	e.o.Guest.Forget(j)
 	if j.KeepsVM() {
 		r.later(func(j *job.Job) ([]job.Event, error) {
 			j.VM.Kept = j.KeepsVM() // else somebody does not want it any more, and it is destroyed when the job is adopted
-			return nil, nil
-		})
-		return nil
-	}
-	if j.VM.State == vm.Reserved { // nothing of it can exist
-		r.later(func(j *job.Job) ([]job.Event, error) {
-			j.VM.State = vm.Destroyed
 			return nil, nil
 		})
 		return nil
@@ -387,7 +375,7 @@ func (e *Executor) destroy(ctx context.Context, r *run, j job.Job) error {
 		}
 	} else {
 		var err error
-		if left, err = e.removeAfter(ctx, j, j); err != nil {
+		if left, err = e.removeAfter(ctx, j, *j.VM); err != nil {
 			return err
 		}
 	}
@@ -406,11 +394,11 @@ func (e *Executor) destroy(ctx context.Context, r *run, j job.Job) error {
 	return err
 }
 
-// removeAfter destroys the VM that maker has made, at the end of job j, and runs j again
+// removeAfter destroys a VM at the end of job j, and runs j again
 // if it was lost and its manifest says so. left is why the host has left the VM alone;
 // nil: it is gone. An error, of which j's row tells, means that this is to be tried again.
-func (e *Executor) removeAfter(ctx context.Context, j, maker job.Job) (left, err error) {
-	_, err = e.o.Fleet.Remove(job.WithCaller(ctx, j.Ender()), *maker.VM)
+func (e *Executor) removeAfter(ctx context.Context, j job.Job, v vm.VM) (left, err error) {
+	_, err = e.o.Fleet.Remove(job.WithCaller(ctx, j.Ender()), v)
 	if err == nil || job.IsClass(err, job.HostOffline) {
 		if retryErr := e.retry(ctx, j, err == nil); retryErr != nil {
 			return nil, errors.Join(err, retryErr)

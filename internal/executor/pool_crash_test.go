@@ -85,6 +85,10 @@ func (s mortalStore) Claim(ctx context.Context, id, pool string, choose func(*jo
 	return j, claimed, err
 }
 
+func (s mortalStore) InsertVM(ctx context.Context, v vm.VM) error {
+	return s.m.do(func() error { return s.Store.InsertVM(ctx, v) })
+}
+
 func (s mortalStore) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
 	return have(s.m, func() (vm.VM, error) { return s.Store.UpdateVM(ctx, id, change) })
 }
@@ -172,12 +176,12 @@ func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 // keepsMembers is a host that destroys no pool's VM for a while.
 type keepsMembers struct {
 	*providertest.Fake
-	store executor.JobStore
+	store executor.VMStore
 	until time.Time
 }
 
 func (p *keepsMembers) Destroy(ctx context.Context, v vm.VM) error {
-	if maker, err := p.store.Job(ctx, v.Job); err == nil && maker.VM.Member != nil && time.Now().Before(p.until) {
+	if row, err := p.store.VM(ctx, v.Job); err == nil && row.Member != nil && time.Now().Before(p.until) {
 		return errUnreachable
 	}
 	return p.Fake.Destroy(ctx, v)
@@ -195,8 +199,8 @@ func liveWith(t *testing.T, m *mortal, size job.PoolSize, deaf bool) {
 			mu.Lock()
 			defer mu.Unlock()
 			begun++
-			if maker, err := r.store.Job(context.Background(), j.VM.Job); err != nil || j.Claims() && maker.VM.Member.Claimer != j.ID || j.Claims() && maker.VM.Member.State != vm.MemberClaimed {
-				t.Errorf("died at step %d: the job begins in a VM that is not its own: %+v, %v", m.at, maker.VM.Member, err)
+			if v, err := r.store.VM(context.Background(), j.VM.Job); err != nil || j.Claims() && (v.Member.Claimer != j.ID || v.Member.State != vm.MemberClaimed) {
+				t.Errorf("died at step %d: the job begins in a VM that is not its own: %+v, %v", m.at, v.Member, err)
 			}
 		},
 	})

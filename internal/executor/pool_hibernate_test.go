@@ -29,9 +29,9 @@ func TestPool_HibernatedMemberIsResumedForAJob(t *testing.T) {
 	if j.Status != job.Success || j.VM.Source != vm.FromHibernated || j.VM.State != vm.Destroyed {
 		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
 	}
-	m, err := r.Job(context.Background(), j.VM.Job)
-	if err != nil || m.VM.IP != j.VM.IP || m.VM.Member.Claimer != j.ID {
-		t.Errorf("its maker's VM is %+v, %+v, %v", m.VM, m.VM.Member, err)
+	m, err := r.store.VM(context.Background(), j.VM.Job)
+	if err != nil || m.IP != j.VM.IP || m.Member.Claimer != j.ID {
+		t.Errorf("the pool's VM is %+v, %+v, %v", m, m.Member, err)
 	}
 	r.untilPool("refill", func(p job.PoolInfo) bool { return p.Count(vm.MemberHibernated) == 2 })
 	r.removePool()

@@ -58,7 +58,6 @@ func TestPool_MemberClaimedAsItIsGivenUpIsTheJobs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.wait(p.Members[0].Maker)
 	s.maker.Store(p.Members[0].Maker)
 	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{}); err != nil {
 		t.Fatal(err)

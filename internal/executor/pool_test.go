@@ -2,6 +2,7 @@ package executor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -69,6 +70,20 @@ func (r *rig) noMembers() {
 		}
 		if time.Now().After(deadline) {
 			r.t.Fatalf("left: members %+v, unfinished %+v, %v", members, unfinished, err)
+		}
+	}
+}
+
+// untilVM waits until a VM has a state.
+func (r *rig) untilVM(id string, state vm.State) vm.VM {
+	r.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		v, err := r.store.VM(context.Background(), id)
+		if err == nil && v.State == state {
+			return v
+		}
+		if err != nil || time.Now().After(deadline) {
+			r.t.Fatalf("VM %s is not %s: %+v, %v", id, state, v, err)
 		}
 	}
 }
@@ -267,15 +282,15 @@ func TestPool_MemberGivenUpAsItGetsReadyIsDestroyed(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.stop()
-	_, err = r.store.Update(context.Background(), p.Members[0].Maker, func(j *job.Job) (job.Record, error) {
-		j.VM.Member.Become(vm.MemberDoomed, time.Now())
-		return job.Record{}, nil
+	_, err = r.store.UpdateVM(context.Background(), p.Members[0].Maker, func(v *vm.VM) ([]job.Event, error) {
+		v.Member.Become(vm.MemberDoomed, time.Now())
+		return nil, nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.restart()
-	r.until(p.Members[0].Maker, func(j job.Job) bool { return j.VM.State == vm.Destroyed })
+	r.untilVM(p.Members[0].Maker, vm.Destroyed)
 	r.removePool()
 	r.noLeaks()
 }
@@ -291,9 +306,8 @@ func TestPool_MemberDestroyedByAnOperatorIsReplaced(t *testing.T) {
 	r.untilPool("replacement", func(now job.PoolInfo) bool {
 		return now.Count(vm.MemberWarm) == 2 && !slices.ContainsFunc(now.Members, func(m vm.MemberInfo) bool { return m.Maker == p.Members[0].Maker })
 	})
-	gone, err := r.Job(context.Background(), p.Members[0].Maker)
-	if err != nil || gone.VM.State != vm.Destroyed || !strings.Contains(gone.VM.Member.Why, "gone") {
-		t.Errorf("%+v, %+v, %v", gone.VM, gone.VM.Member, err)
+	if gone := r.untilVM(p.Members[0].Maker, vm.Destroyed); !strings.Contains(gone.Member.Why, "gone") {
+		t.Errorf("%+v, %+v", gone, gone.Member)
 	}
 	r.removePool()
 	r.noLeaks()
@@ -542,8 +556,8 @@ func TestPool_Leases(t *testing.T) {
 		t.Fatal(err)
 	}
 	maker := p.Members[0].Maker
-	m, err := r.Job(context.Background(), maker)
-	if left := time.Until(m.VM.Member.LeaseUntil); err != nil || left < 24*time.Hour || left > 25*time.Hour {
+	m, err := r.store.VM(context.Background(), maker)
+	if left := time.Until(m.Member.LeaseUntil); err != nil || left < 24*time.Hour || left > 25*time.Hour {
 		t.Errorf("a member's lease lasts %s, %v", left, err)
 	}
 	id := r.submit(func(m *job.Manifest) { m.Timeout = 7200 })
@@ -577,9 +591,9 @@ func TestPool_MemberThatIsNotProvenIsLeftAlone(t *testing.T) {
 	r.fake.Doubt(member.VM.ID, true)
 	close(release)
 	j := r.wait(id)
-	m, err := r.Job(context.Background(), member.Maker)
-	if err != nil || j.VM.State != vm.Released || m.VM.State != vm.LeftAlone || !r.fake.Has(member.VM.ID) {
-		t.Errorf("job's VM %+v, maker's %+v, %v", j.VM, m.VM, err)
+	m, err := r.store.VM(context.Background(), member.Maker)
+	if err != nil || j.VM.State != vm.Released || m.State != vm.LeftAlone || !r.fake.Has(member.VM.ID) {
+		t.Errorf("job's VM %+v, the pool's %+v, %v", j.VM, m, err)
 	}
 	r.fake.Doubt(member.VM.ID, false)
 	if _, err := r.DestroyVM(context.Background(), member.VM.Name); err != nil {
@@ -605,16 +619,18 @@ func TestPool_MemberThatIsAnothersByNowGoesToNoJob(t *testing.T) {
 			}
 			taken := r.untilPool("member", ready).Members[0]
 			r.fake.Doubt(taken.VM.ID, true)
-			m := r.until(taken.Maker, func(j job.Job) bool { return j.VM.State == vm.LeftAlone })
-			if m.VM.Reason == "" || m.VM.Remedy == "" || !strings.Contains(m.VM.Member.Why, "not proven ours any more: its description does not carry") {
-				t.Errorf("%+v, %+v", m.VM.Member, m.VM)
+			m := r.untilVM(taken.Maker, vm.LeftAlone)
+			if m.Reason == "" || m.Remedy == "" || !strings.Contains(m.Member.Why, "not proven ours any more: its description does not carry") {
+				t.Errorf("%+v, %+v", m.Member, m)
 			}
 			r.untilPool("another member", ready)
 			if j := r.wait(r.submit()); j.Status != job.Success || j.VM.ID == taken.VM.ID || j.VM.Source == vm.Cold {
 				t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
 			}
-			if told := r.warnings(taken.Maker, "is left alone"); len(told) != 1 || !r.fake.Has(taken.VM.ID) {
-				t.Errorf("warnings %q; on the host: %t", told, r.fake.Has(taken.VM.ID))
+			told, err := r.store.VMEvents(t.Context(), taken.Maker)
+			told = slices.DeleteFunc(told, func(e job.Event) bool { return !strings.Contains(e.Text, "is left alone") })
+			if err != nil || len(told) != 1 || !r.fake.Has(taken.VM.ID) {
+				t.Errorf("warnings %v; on the host: %t", told, r.fake.Has(taken.VM.ID))
 			}
 			r.fake.Doubt(taken.VM.ID, false)
 			if _, err := r.DestroyVM(t.Context(), taken.VM.Name); err != nil {
@@ -739,4 +755,41 @@ func TestPool_IsFilledUpToTheMemoryPromised(t *testing.T) {
 	if err != nil || len(checks) != 2 || checks[0].Level != "ok" || checks[1].Level != "warn" || !strings.Contains(checks[1].Text, "524288 MiB are for the pools before it") {
 		t.Errorf("%+v, %v", checks, err)
 	}
+}
+
+// Who follows a pool's VM by the ID in its marker, as by that of a job, sees how it is made and
+// how it ends, and can have it destroyed.
+func TestPool_MemberIsFollowedLikeAJob(t *testing.T) {
+	r := newRig(t, 1)
+	r.newPool(1)
+	p, err := r.Pool(t.Context(), "p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := p.Members[0].Maker
+	events, j, err := r.Watch(t.Context(), id, 0)
+	if err != nil || j.Status != job.Success || j.Kind != job.KindVM || j.Manifest.Lifecycle != vm.Pooled || !j.Done() || len(events) == 0 {
+		t.Errorf("%+v, events %v, %v", j, events, err)
+	}
+	if _, err := r.DestroyVM(t.Context(), p.Members[0].VM.Name); err != nil {
+		t.Fatal(err)
+	}
+	for after := int64(0); !j.VM.State.Settled(); {
+		var more []job.Event
+		if more, j, err = r.Watch(t.Context(), id, after); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range more {
+			after = e.Seq
+		}
+		events = append(events, more...)
+	}
+	if !slices.ContainsFunc(events, func(e job.Event) bool { return strings.Contains(e.Text, "is destroyed") }) {
+		t.Errorf("told %v", events)
+	}
+	if _, err := r.Job(t.Context(), "019aa000-0000-7000-8000-000000000000"); !errors.Is(err, job.ErrNotFound) {
+		t.Error(err)
+	}
+	r.removePool()
+	r.noLeaks()
 }

@@ -133,11 +133,11 @@ type Fleet interface {
 	Sweep(ctx context.Context) (leaked int)
 	job.Pools
 	// Tend keeps the pools as they are wanted, and destroys what nobody wants any more, until
-	// ctx ends. Busy reports whether there is any of that, Destroying whether that is under way
-	// here.
+	// ctx ends. Busy reports whether there is any of that, Working whether a VM is being made
+	// or destroyed here for that.
 	Tend(ctx context.Context)
 	Busy() bool
-	Destroying() bool
+	Working() bool
 	// DestroySoon has VMs destroyed of which was just recorded that nobody wants them.
 	DestroySoon()
 	// LoadPools reads the pools again, when they have changed.
@@ -152,8 +152,6 @@ type Fleet interface {
 	Pick(p job.Pool, m job.Manifest, idle []vm.VM) int
 	// Doom has a pool's VM destroyed, if it is still in that state.
 	Doom(ctx context.Context, id string, state vm.MemberState, why string) error
-	// MemberLease is the lease of a pool's VM that no job has; 0: never.
-	MemberLease() time.Duration
 
 	// Room returns a channel that is closed when there may be more room for VMs; MadeRoom
 	// closes it.
@@ -254,6 +252,8 @@ type VMStore interface {
 	VMs(ctx context.Context) ([]vm.VM, error)
 	// VM returns the one with the ID in its marker, in any state; job.ErrNotFound.
 	VM(ctx context.Context, id string) (vm.VM, error)
+	// VMEvents returns what happened to one that no job has made.
+	VMEvents(ctx context.Context, id string) ([]job.Event, error)
 }
 
 // PoolStore gives the VMs of pools to jobs.

@@ -13,14 +13,13 @@ import (
 // on from there.
 const warmPatience = 10 * time.Second
 
-// provision gets the job a VM, and prepares that for its task, or for that of the job that
-// will claim it from a pool.
+// provision gets the job a VM, and prepares that for its task.
 func (e *Executor) provision(ctx context.Context, r *run, j job.Job) error {
 	if err := e.acquire(ctx, r, j); err != nil {
 		return err
 	}
 	j, err := e.o.Jobs.Job(ctx, r.id)
-	if err != nil || j.Kind == job.KindVM && !j.ForPool() || !j.StartedAt.IsZero() {
+	if err != nil || j.Kind == job.KindVM || !j.StartedAt.IsZero() {
 		return err
 	}
 	if pinned(*j.VM) != nil {

@@ -14,7 +14,7 @@ import (
 
 // Job returns a job. While it waits, Progress says for what.
 func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
-	j, err := e.o.Jobs.Job(ctx, id)
+	j, err := e.lookup(ctx, id)
 	if err != nil {
 		return job.Job{}, err
 	}

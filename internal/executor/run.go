@@ -17,7 +17,6 @@ type run struct {
 	reported chan struct{} // the task's end was reported
 	adopted  bool          // it continues the work of another process or an earlier run
 	shares   bool          // it runs in another job's VM
-	pool     string        // of which it makes a member; empty: none
 	cold     bool          // it has had a VM of a pool that failed it: it creates its own
 	token    string        // for its task's callbacks; empty: none was made
 	input    lock.Line     // orders inputs to its task
@@ -81,9 +80,6 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 		changed:  make(chan struct{}, 1), reported: make(chan struct{}, 1),
 		capture: capture.New(e.captures, j),
 	}
-	if j.ForPool() {
-		r.pool = j.VM.Member.Pool
-	}
 	e.runs[id] = r
 	e.work.Go(func() {
 		defer cancel(nil)
@@ -98,8 +94,5 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 		e.mu.Unlock()
 		e.changed(id)
 		e.poke()
-		if r.pool != "" {
-			e.o.Fleet.TendSoon()
-		}
 	})
 }

@@ -115,7 +115,7 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 	for {
 		w, seen, live := e.watch(id)
 		if seen == nil || after < seen.last || time.Since(seen.at) > lookAge {
-			events, err := e.o.Jobs.Events(ctx, id, after)
+			events, err := e.events(ctx, id, after)
 			if err != nil {
 				e.changed(id) // a job that does not exist leaves nothing behind
 				return nil, job.Job{}, err

@@ -18,7 +18,6 @@ func (e *Executor) ready(ctx context.Context, r *run, _ job.Job) error {
 	outcome := job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus, ExitCode: &code, At: now()}
 	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		events := become(j, job.Running)
-		e.memberReady(j)
 		if j.Decide(outcome) {
 			events = append(events, decided(outcome))
 		}

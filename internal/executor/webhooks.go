@@ -41,7 +41,7 @@ const (
 // status.
 func (e *Executor) ending(j job.Job) []job.Webhook {
 	o := e.o.Webhooks
-	if o == nil || j.ForPool() {
+	if o == nil {
 		return nil
 	}
 	var urls []string

@@ -63,17 +63,17 @@ func TestJob_WaitsForFewWrites(t *testing.T) {
 	}
 }
 
-// warmed notes what its jobs' rows say when a VM is prepared.
+// warmed notes what VMs' rows say when they are prepared.
 type warmed struct {
 	*providertest.Fake
 	store *store.Store
-	seen  chan job.Job
+	seen  chan vm.VM
 }
 
 func (g warmed) Warm(ctx context.Context, j job.Job) error {
-	j, err := g.store.Job(ctx, j.ID)
+	v, err := g.store.VM(ctx, j.VM.Job)
 	select {
-	case g.seen <- j:
+	case g.seen <- v:
 	default:
 	}
 	return err
@@ -84,12 +84,12 @@ func (g warmed) Warm(ctx context.Context, j job.Job) error {
 func TestPool_MemberIsPreparedBeforeItIsWarm(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
-	g := warmed{r.fake, r.store, make(chan job.Job, 1)}
+	g := warmed{r.fake, r.store, make(chan vm.VM, 1)}
 	r.opts.Guest = g
 	r.restart()
 	r.newPool(1)
-	if m := <-g.seen; m.VM.Member == nil || m.VM.Member.State != vm.MemberMaking {
-		t.Errorf("prepared first as %+v", m.VM.Member)
+	if m := <-g.seen; m.Member == nil || m.Member.State != vm.MemberMaking {
+		t.Errorf("prepared first as %+v", m.Member)
 	}
 	r.removePool()
 }

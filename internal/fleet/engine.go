@@ -8,8 +8,7 @@ import (
 	"linus/internal/vm"
 )
 
-// Engine is what the fleet needs of the engine that runs jobs in its VMs, and makes those of
-// pools.
+// Engine is what the fleet needs of the engine that runs jobs in its VMs.
 type Engine interface {
 	// Leads reports whether this engine, of those that share the store, tends the pools.
 	Leads(ctx context.Context) bool
@@ -21,17 +20,13 @@ type Engine interface {
 	Destroyed(ctx context.Context, id string)
 	// Holds reports whether a job has a VM, and for how long it may run.
 	Holds(ctx context.Context, id string, v vm.VM) (held bool, timeout time.Duration, err error)
-	// Creating returns the VMs that this engine makes, or is about to: for jobs, too.
+	// Creating returns the VMs that this engine's jobs make, or are about to.
 	Creating(ctx context.Context) []vm.Making
-	// Making returns the pools' VMs that this engine works on.
-	Making() []vm.Making
-
-	// Reserve stores a VM that is to be made, of which nothing can exist yet.
-	Reserve(ctx context.Context, m job.Manifest, of vm.Member) (id string, err error)
-	// Make begins to make a VM that is stored, unless another engine does.
-	Make(ctx context.Context, id string)
-	// Unmake ends the making of a VM, and has what there is of it destroyed.
-	Unmake(ctx context.Context, id string) error
+	// LoginKey returns the public key that is to log in to a VM, the same one each time; empty: the
+	// provider's.
+	LoginKey(id string) (string, error)
+	// TellUnwanted tells the engine that leads of VMs that nobody wants any more.
+	TellUnwanted(ctx context.Context) error
 }
 
 // Guest is what pools need of their VMs. A job.Job stands for the VM that it has made.

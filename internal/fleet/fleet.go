@@ -25,6 +25,9 @@ type Store interface {
 	// UpdateVM changes one in a transaction, and records events with it; job.ErrNotFound.
 	// change may be called again, with the VM as it is then.
 	UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
+	// InsertVM adds a VM that no job makes, and VMEvents returns what happened to it.
+	InsertVM(ctx context.Context, v vm.VM) error
+	VMEvents(ctx context.Context, id string) ([]job.Event, error)
 	// Cordons returns the nodes that get no new VMs, by name.
 	Cordons(ctx context.Context) ([]string, error)
 	PoolStore
@@ -53,6 +56,7 @@ type Options struct {
 	Placer   Placer       // chooses nodes for VMs; nil: the Provider has only one
 	Engine   Engine
 	Guest    Guest
+	Owner    string       // this installation's ID, the VMs' linus-owner
 	Log      *slog.Logger // default: slog.Default()
 	// Changed is called after a VM has changed, with what was recorded. May be nil.
 	Changed func(ctx context.Context, id string, events []job.Event)
@@ -81,7 +85,8 @@ type Fleet struct {
 	background sync.WaitGroup // of Tend
 
 	mu    sync.Mutex
-	freed chan struct{} // closed when there may be more room for VMs
+	freed chan struct{}      // closed when there may be more room for VMs
+	makes map[string]*making // pools' VMs that are being made here, by the ID in their marker
 }
 
 // New returns a Fleet.
@@ -97,7 +102,7 @@ func New(o Options) *Fleet {
 		o.Changed = func(context.Context, string, []job.Event) {}
 	}
 	return &Fleet{
-		o: o, freed: make(chan struct{}), pools: newPools(), unwanted: unwanted{wake: make(chan struct{}, 1), here: map[string]bool{}},
+		o: o, freed: make(chan struct{}), makes: map[string]*making{}, pools: newPools(), unwanted: unwanted{wake: make(chan struct{}, 1), here: map[string]bool{}},
 		choosing: lock.New("choosing", true, o.Engines), claims: lock.New("claiming", false, o.Engines), leaving: lock.New("leaving", false, o.Engines),
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // rows is a store of VMs, and what was recorded of them.
 type rows struct {
-	fleet.PoolStore
+	fleet.Store
 	mu   sync.Mutex
 	vms  map[string]vm.VM
 	told []string

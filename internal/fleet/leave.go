@@ -46,7 +46,7 @@ func gone(v *vm.VM) []job.Event {
 	was := v.State
 	v.State, v.Reason, v.Remedy = vm.Destroyed, "", ""
 	switch {
-	case was == vm.Created && v.Kept:
+	case (was == vm.Intended || was == vm.Created) && v.Kept:
 		return []job.Event{destroyed(*v)}
 	case was == vm.LeftAlone:
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d, which was left alone, is gone", v.ID)}}

@@ -18,7 +18,7 @@ func (f *Fleet) CheckPools(ctx context.Context) []job.Check {
 		pools = []job.PoolInfo{{Pool: p}}
 	}
 	host, roomErr := f.o.Provider.Room(ctx, nil, nil)
-	begun := f.o.Engine.Creating(ctx)
+	begun := append(f.o.Engine.Creating(ctx), f.beingMade()...)
 	host.FreeMB -= spokenFor(begun)
 	err = errors.Join(err, roomErr)
 	var checks []job.Check

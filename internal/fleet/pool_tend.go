@@ -93,7 +93,7 @@ func (f *Fleet) reconcile(ctx context.Context, m vm.VM) bool {
 		busy := f.pools.busy[m.Job]
 		f.pools.mu.Unlock()
 		switch {
-		case busy || !m.State.Settled() && m.Member.ReadyAt.IsZero():
+		case busy || !m.State.Settled() && (m.Member.ReadyAt.IsZero() || m.Unwanted):
 			return true
 		case m.Stays():
 			f.giveUp(ctx, m, "suspending it was interrupted")
@@ -110,11 +110,8 @@ func (f *Fleet) reconcile(ctx context.Context, m vm.VM) bool {
 			f.giveUp(ctx, m, "its job has ended")
 		}
 	case vm.MemberDoomed:
-		// Giving it up was interrupted, or its VM was ready in the middle of that.
-		if m.Stays() {
+		if !m.Unwanted && !m.State.Settled() { // it was ready in the middle of that
 			f.giveUp(ctx, m, m.Member.Why)
-		} else if !m.State.Settled() {
-			f.unmake(ctx, m.Job)
 		}
 	}
 	return false
@@ -156,10 +153,16 @@ func (f *Fleet) tendPool(ctx context.Context, p job.Pool, own []vm.VM, host room
 	if p.Failure != nil {
 		missing = min(missing, max(0, 1-len(making))) // one, to see whether it can be made by now
 	}
-	begun := f.o.Engine.Making()
-	waiting := slices.DeleteFunc(slices.Clone(making), func(m vm.VM) bool {
-		return m.State != vm.Reserved || slices.ContainsFunc(begun, func(of vm.Making) bool { return of.ID == m.Job })
-	})
+	var waiting []vm.VM
+	for _, m := range making {
+		switch {
+		case !m.Member.ReadyAt.IsZero() || m.Unwanted || f.isMaking(m.Job):
+		case m.State == vm.Reserved:
+			waiting = append(waiting, m)
+		default: // an engine that is no more has begun
+			f.begin(ctx, m)
+		}
+	}
 
 	state := "ready"
 	switch {
@@ -204,7 +207,7 @@ func (f *Fleet) shrink(ctx context.Context, members []vm.VM, wanted int) []vm.VM
 // unready returns why no member of a pool can be made now; empty: one can.
 func (f *Fleet) unready(ctx context.Context, p job.Pool, host room, generation string) string {
 	memory := job.SizeMB(p.Resources.Memory)
-	begun := f.o.Engine.Creating(ctx)
+	begun := append(f.o.Engine.Creating(ctx), f.beingMade()...)
 	spoken := spokenFor(begun)
 	committed, err := f.committed(ctx, begun)
 	if err != nil {
@@ -270,17 +273,17 @@ func (f *Fleet) refill(ctx context.Context, p job.Pool, host room, generation st
 			return
 		}
 		if n < len(waiting) {
-			f.o.Engine.Make(ctx, waiting[n].Job)
+			f.begin(ctx, waiting[n])
 			continue
 		}
-		id, err := f.o.Engine.Reserve(ctx, p.Maker().WithDefaults(f.o.Defaults), vm.Member{Pool: p.Name, Generation: generation, State: vm.MemberMaking, Since: now()})
+		v, err := f.reserve(ctx, p, generation)
 		if err != nil {
 			if ctx.Err() == nil {
 				f.o.Log.Error("store a pool's new member failed", "pool", p.Name, "err", err)
 			}
 			return
 		}
-		f.o.Engine.Make(ctx, id)
+		f.begin(ctx, v)
 	}
 }
 
@@ -288,7 +291,7 @@ func (f *Fleet) refill(ctx context.Context, p job.Pool, host room, generation st
 // a node, or those of all pools that do not wait are enough.
 func (f *Fleet) makesEnough(pool string) bool {
 	n := 0
-	for _, of := range f.o.Engine.Making() {
+	for _, of := range f.beingMade() {
 		switch {
 		case !of.Waits:
 			n++
@@ -311,8 +314,9 @@ func (f *Fleet) Doom(ctx context.Context, id string, state vm.MemberState, why s
 		}
 		v.Member.Become(vm.MemberDoomed, now())
 		v.Member.Why = why
-		if v.Stays() {
-			v.Unwanted = true
+		v.Unwanted = true
+		if v.State == vm.Reserved { // nothing of it can exist
+			v.State = vm.Destroyed
 		}
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: "the pool gives it up: " + why}}, nil
 	})
@@ -323,15 +327,9 @@ func (f *Fleet) Doom(ctx context.Context, id string, state vm.MemberState, why s
 		return err
 	}
 	f.o.Log.Info("pool gives a member up", "pool", v.Member.Pool, "job_id", id, "was", state, "why", why)
+	f.stopMaking(id)
 	f.DestroySoon()
-	return f.o.Engine.Unmake(ctx, id)
-}
-
-// unmake is Engine.Unmake for a member that was given up before.
-func (f *Fleet) unmake(ctx context.Context, id string) {
-	if err := f.o.Engine.Unmake(ctx, id); err != nil && ctx.Err() == nil {
-		f.o.Log.Error("stop making a pool's member failed", "job_id", id, "err", err)
-	}
+	return f.o.Engine.TellUnwanted(ctx)
 }
 
 // giveUp is Doom for a member as it was just seen.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"linus/internal/job"
-	"linus/internal/lock"
 	"linus/internal/vm"
 )
 
@@ -55,14 +54,15 @@ func (f *Fleet) Busy() bool {
 	f.unwanted.mu.Lock()
 	left := f.unwanted.left
 	f.unwanted.mu.Unlock()
-	return left || f.Destroying() || f.pools.active()
+	return left || f.Working() || f.pools.active()
 }
 
-// Destroying reports whether a VM that nobody wants is being destroyed here.
-func (f *Fleet) Destroying() bool {
+// Working reports whether a VM is being made for a pool here, or destroyed.
+func (f *Fleet) Working() bool {
 	f.unwanted.mu.Lock()
-	defer f.unwanted.mu.Unlock()
-	return len(f.unwanted.here) > 0
+	destroys := len(f.unwanted.here)
+	f.unwanted.mu.Unlock()
+	return destroys+len(f.beingMade()) > 0
 }
 
 // destroyUnwanted begins to destroy the VMs that nobody wants, if this engine leads. Those
@@ -81,7 +81,7 @@ func (f *Fleet) destroyUnwanted(ctx context.Context) error {
 			continue
 		}
 		f.unwanted.left = true
-		if !f.unwanted.here[v.Job] {
+		if !f.unwanted.here[v.Job] && !f.isMaking(v.Job) {
 			f.unwanted.here[v.Job] = true
 			f.background.Go(func() { f.destroy(ctx, v) })
 		}
@@ -96,16 +96,14 @@ func (f *Fleet) destroy(ctx context.Context, v vm.VM) {
 		defer f.unwanted.mu.Unlock()
 		delete(f.unwanted.here, v.Job)
 	}()
-	if f.o.Engines != nil {
-		release, err := lock.Now(ctx, f.o.Engines, "destroy "+v.Job, "destroyed")
-		if err != nil {
-			return // another engine does, which has led before
-		}
-		defer release()
+	release, err := f.lockLife(ctx, v)
+	if err != nil {
+		return // an engine that has led before makes or destroys it
 	}
+	defer release()
 	log := f.o.Log.With("job_id", v.Job, "vm_id", v.ID)
 	f.o.Guest.Forget(maker(v))
-	_, err := f.Remove(job.WithCaller(ctx, f.o.Engine.Ender(ctx, v.Job)), v)
+	_, err = f.Remove(job.WithCaller(ctx, f.o.Engine.Ender(ctx, v.Job)), v)
 	if err == nil || job.IsClass(err, job.HostLeftAlone) {
 		err = f.Settle(ctx, v.Job, err)
 		f.o.Guest.Forget(maker(v)) // it may have been asked meanwhile
@@ -122,6 +120,7 @@ func (f *Fleet) destroy(ctx context.Context, v vm.VM) {
 	}
 	if ctx.Err() == nil {
 		log.Info("VM that nobody wants is destroyed", "err", err)
+		f.TendSoon()
 	}
 }
 

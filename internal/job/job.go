@@ -195,9 +195,6 @@ func (j Job) Claims() bool { return !j.Shares() && j.VM != nil && j.VM.Job != j.
 // Shares reports whether the job runs in a VM that another job created.
 func (j Job) Shares() bool { return j.Manifest.VM != "" }
 
-// ForPool reports whether the job makes a VM of a pool.
-func (j Job) ForPool() bool { return j.Manifest.Lifecycle == vm.Pooled }
-
 // Output returns the counts of one of the job's streams, Stdout or Stderr.
 func (j Job) Output(stream string) OutputInfo {
 	if stream == Stderr {

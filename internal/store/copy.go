@@ -30,7 +30,7 @@ const (
 
 // tables are copied row by row, with these columns; the first is the job's ID.
 var tables = []struct{ name, columns, insert string }{
-	{"jobs", "id, created_at, status, done, waiting, client, principal, vm_id, vm_state, completed_at, reason, started_at, member, task_head, idempotency_key, token_hash, stdout, stderr, doc, stored", ""},
+	{"jobs", "id, created_at, status, done, waiting, client, principal, vm_id, vm_state, completed_at, reason, started_at, task_head, idempotency_key, token_hash, stdout, stderr, doc, stored", ""},
 	{"job_manifests", "job_id, manifest", ""},
 	{"job_files", "job_id, contents", ""},
 	{"job_events", "job_id, seq, at, kind, phase, text", "OVERRIDING SYSTEM VALUE"},

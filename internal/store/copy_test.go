@@ -145,7 +145,7 @@ func TestCopy_TakesAllToPostgres(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if done.Jobs != 27 || done.Pools != 2 || done.Events < 3 || done.Bytes < 9200000 {
+	if done.Jobs != 18 || done.Pools != 2 || done.Events < 3 || done.Bytes < 9200000 {
 		t.Errorf("copied %+v", done)
 	}
 	target := openURL(t, url)

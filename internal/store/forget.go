@@ -2,26 +2,28 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 )
 
 // Forget removes the jobs that ended before the given time, their events and
-// their files, and returns how many, of those that List returns. A job stays as
+// their files, and returns how many. A job stays as
 // long as its VM does, even one that is left alone. Files left by an interrupted
 // Forget are removed as well, within a day.
 func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 	n := 0
 	for {
-		some, err := query(ctx, s.read, scanForgettable, `SELECT id, member IS NULL, vm_id FROM jobs
+		some, err := query(ctx, s.read, scanForgettable, `SELECT id, vm_id FROM jobs
 			WHERE done = 1 AND completed_at < ? AND vm_state NOT IN ('created', 'left_alone') LIMIT ?`, timeText(before), forgottenAtOnce)
 		if err != nil {
 			return n, fmt.Errorf("find jobs that ended before %s: %w", timeText(before), err)
 		}
 		if len(some) == 0 {
-			return n, s.files.forgetOrphans(ctx)
+			return n, errors.Join(s.forgetVMs(ctx, before), s.files.forgetOrphans(ctx))
 		}
 		err = s.transaction(ctx, func(tx *tx) error {
 			for _, j := range some {
@@ -39,22 +41,36 @@ func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 			if err != nil {
 				return n, fmt.Errorf("remove job %s: %w", j.id, err)
 			}
-			if j.listed {
-				n++
-			}
+			n++
 		}
 	}
 }
 
+// forgetVMs removes the pools' VMs that are gone, that no job has had, and that were made before
+// the given time.
+func (s *Store) forgetVMs(ctx context.Context, before time.Time) error {
+	const gone = `FROM vms WHERE member = 'gone' AND id < ? AND NOT EXISTS (SELECT 1 FROM jobs WHERE vm_id <> '' AND vm_id = vms.id)`
+	_, err := first[string](ctx, s.read, `SELECT id `+gone+` LIMIT 1`, idAt(before))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err == nil {
+		_, err = s.affect(ctx, `DELETE `+gone, idAt(before))
+	}
+	if err != nil {
+		return fmt.Errorf("remove VMs that are gone: %w", err)
+	}
+	return nil
+}
+
 // forgettable is a job that Forget removes.
 type forgettable struct {
-	id     string
-	listed bool
-	vm     string // that it has had; empty: none
+	id string
+	vm string // that it has had; empty: none
 }
 
 func scanForgettable(row scanner) (j forgettable, err error) {
-	err = row.Scan(&j.id, &j.listed, &j.vm)
+	err = row.Scan(&j.id, &j.vm)
 	return j, err
 }
 

@@ -95,8 +95,8 @@ func (r rows) insert(ctx context.Context, tx *tx) error {
 		tx.tell(job.NoticeWaiting, r.job.ID)
 	}
 	result, err := tx.ExecContext(ctx, `INSERT INTO jobs
-		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, member, vm_id, vm_state, completed_at, reason, started_at, doc, stored)
-		VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,
+		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, vm_id, vm_state, completed_at, reason, started_at, doc, stored)
+		VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,
 		append([]any{
 			r.job.ID, timeText(r.job.CreatedAt), job.TaskHead(r.job.Manifest.Task), r.job.Client, r.job.Principal,
 			sql.NullString{String: r.idempotency, Valid: r.idempotency != ""},

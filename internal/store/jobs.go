@@ -224,7 +224,7 @@ func updateRow(tx *tx, before []any, j job.Job, record job.Record) error {
 	return changeWebhooks(tx, record)
 }
 
-const setColumns = `status = ?, done = ?, waiting = ?, member = ?, vm_id = ?, vm_state = ?, completed_at = ?, reason = ?, started_at = ?`
+const setColumns = `status = ?, done = ?, waiting = ?, vm_id = ?, vm_state = ?, completed_at = ?, reason = ?, started_at = ?`
 
 // columns are the values of setColumns: what of a job is not only in its document.
 func columns(j job.Job) []any {
@@ -237,7 +237,7 @@ func columns(j job.Job) []any {
 		reason = j.Outcome.Reason
 	}
 	return []any{
-		string(j.Status), truth(j.Finished()), truth(waits(j)), forPool(j), v.Job, string(v.State),
+		string(j.Status), truth(j.Finished()), truth(waits(j)), v.Job, string(v.State),
 		timeColumn(j.CompletedAt), string(reason), timeColumn(j.StartedAt),
 	}
 }
@@ -250,12 +250,9 @@ func timeColumn(t time.Time) string {
 	return timeText(t)
 }
 
-// forPool is the column of a job that makes a VM of a pool: nothing for all others.
-func forPool(j job.Job) sql.NullString { return sql.NullString{Valid: j.ForPool()} }
-
 // waits reports whether a job waits for a slot.
 func waits(j job.Job) bool {
-	return j.Status == job.Pending && j.Outcome == nil && !j.Shares() && !j.ForPool()
+	return j.Status == job.Pending && j.Outcome == nil && !j.Shares()
 }
 
 // truth is a column's value: 0 or 1.
@@ -268,15 +265,7 @@ func truth(b bool) int {
 
 // Events returns the job's events with Seq > after, in order.
 func (s *Store) Events(ctx context.Context, id string, after int64) ([]job.Event, error) {
-	events, err := query(ctx, s.read, func(row scanner) (job.Event, error) {
-		e := job.Event{JobID: id}
-		var at string
-		err := row.Scan(&e.Seq, &at, &e.Kind, &e.Phase, &e.Text)
-		if err == nil {
-			e.At, err = time.Parse(time.RFC3339Nano, at)
-		}
-		return e, err
-	}, `SELECT seq, at, kind, phase, text FROM job_events WHERE job_id = ? AND seq > ? ORDER BY seq`, id, after)
+	events, err := query(ctx, s.read, scanEvent(id), `SELECT seq, at, kind, phase, text FROM job_events WHERE job_id = ? AND seq > ? ORDER BY seq`, id, after)
 	if err != nil {
 		return nil, fmt.Errorf("read events of job %s: %w", id, err)
 	}
@@ -284,6 +273,18 @@ func (s *Store) Events(ctx context.Context, id string, after int64) ([]job.Event
 		_, err = s.TokenHash(ctx, id) // is there such a job?
 	}
 	return events, err
+}
+
+func scanEvent(id string) func(scanner) (job.Event, error) {
+	return func(row scanner) (job.Event, error) {
+		e := job.Event{JobID: id}
+		var at string
+		err := row.Scan(&e.Seq, &at, &e.Kind, &e.Phase, &e.Text)
+		if err == nil {
+			e.At, err = time.Parse(time.RFC3339Nano, at)
+		}
+		return e, err
+	}
 }
 
 // TokenHash returns the hex sha256 of the job's callback token; "" once the job

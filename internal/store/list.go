@@ -52,7 +52,7 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	}
 	within.add(rest.text, rest.args...)
 	jobs, err := query(ctx, s.read, scanSummary, `SELECT jobs.id, jobs.doc, vms.doc, task_head, done, reason
-		FROM jobs LEFT JOIN vms ON vms.id = jobs.vm_id WHERE jobs.member IS NULL`+within.and()+` ORDER BY jobs.id DESC LIMIT ?`, append(within.args, limit+1)...)
+		FROM jobs LEFT JOIN vms ON vms.id = jobs.vm_id WHERE true`+within.and()+` ORDER BY jobs.id DESC LIMIT ?`, append(within.args, limit+1)...)
 	if err != nil {
 		return job.Page{}, fmt.Errorf("list jobs: %w", err)
 	}

@@ -85,7 +85,7 @@ func (s *Store) updatePool(ctx context.Context, tx *tx, name string, change func
 	return p, err
 }
 
-func missing(found []job.Pool) error {
+func missing[T any](found []T) error {
 	if len(found) == 0 {
 		return job.ErrNotFound
 	}
@@ -105,10 +105,13 @@ func (s *Store) DeletePool(ctx context.Context, name string) error {
 	return nil
 }
 
+// pooled is the condition of the index on pools' VMs.
+const pooled = `member NOT IN ('', 'gone')`
+
 // Members returns the VMs of all pools that are not known to be gone, oldest first. One
 // that could not be made is among them until it is doomed.
 func (s *Store) Members(ctx context.Context) ([]vm.VM, error) {
-	return vms(ctx, s.read, `member <> '' ORDER BY id`)
+	return vms(ctx, s.read, pooled+` ORDER BY id`)
 }
 
 // Claim gives a job a member of a pool, in one transaction; see executor.PoolStore.
@@ -119,7 +122,7 @@ func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.J
 		if j, err = s.one(ctx, tx, `jobs.id = ?`+s.dialect.lock("jobs"), id); err != nil {
 			return err
 		}
-		idle, err := vms(ctx, tx, `member <> '' AND member IN (?, ?) ORDER BY id`+s.dialect.lock("vms"), string(vm.MemberWarm), string(vm.MemberHibernated))
+		idle, err := vms(ctx, tx, pooled+` AND member IN (?, ?) ORDER BY id`+s.dialect.lock("vms"), string(vm.MemberWarm), string(vm.MemberHibernated))
 		if err != nil {
 			return err
 		}

@@ -15,19 +15,14 @@ import (
 	"linus/internal/vm"
 )
 
-// member is the job of a pool's VM in a state.
-func member(t *testing.T, s *Store, pool string, state vm.MemberState) job.Job {
+// member is a pool's VM in a state.
+func member(t *testing.T, s *Store, pool string, state vm.MemberState) vm.VM {
 	t.Helper()
-	id := uuid.Must(uuid.NewV7()).String()
-	j, _, err := s.Insert(t.Context(), job.Job{
-		ID: id, Kind: job.KindVM, Status: job.Success, CreatedAt: time.Now().UTC(), Manifest: job.Manifest{Task: "true", Lifecycle: vm.Pooled},
-		Outcome: &job.Outcome{Status: job.Success},
-		VM:      &vm.VM{ID: 100, Job: id, State: vm.Created, Member: &vm.Member{Pool: pool, State: state}},
-	}, "", job.Limits{})
-	if err != nil {
+	v := vm.VM{ID: 100, Job: uuid.Must(uuid.NewV7()).String(), State: vm.Created, Kept: true, Member: &vm.Member{Pool: pool, State: state}}
+	if err := s.InsertVM(t.Context(), v); err != nil {
 		t.Fatal(err)
 	}
-	return j
+	return v
 }
 
 // firstIdle claims the oldest idle member.
@@ -76,11 +71,11 @@ func TestMembers_AreThoseNotGone(t *testing.T) {
 	warm := member(t, s, "p", vm.MemberWarm)
 	insert(t, s, newJob("true"))
 	failed := member(t, s, "p", vm.MemberMaking)
-	gone := func(j *job.Job) ([]job.Event, error) {
-		j.VM.State = vm.Destroyed
+	gone := func(v *vm.VM) ([]job.Event, error) {
+		v.State = vm.Destroyed
 		return nil, nil
 	}
-	if _, err := s.Update(ctx, failed.ID, job.EventsOnly(gone)); err != nil {
+	if _, err := s.UpdateVM(ctx, failed.Job, gone); err != nil {
 		t.Fatal(err)
 	}
 	ids := func() (ids []string) {
@@ -93,16 +88,22 @@ func TestMembers_AreThoseNotGone(t *testing.T) {
 		}
 		return ids
 	}
-	if diff := cmp.Diff([]string{warm.ID, failed.ID}, ids()); diff != "" {
+	if diff := cmp.Diff([]string{warm.Job, failed.Job}, ids()); diff != "" {
 		t.Errorf("one that could not be made is to be learned of: %s", diff)
 	}
-	if _, err := s.Update(ctx, failed.ID, func(j *job.Job) (job.Record, error) {
-		j.VM.Member.State = vm.MemberDoomed
-		return job.Record{}, nil
+	if _, err := s.UpdateVM(ctx, failed.Job, func(v *vm.VM) ([]job.Event, error) {
+		v.Member.State = vm.MemberDoomed
+		return []job.Event{{Kind: job.EventProgress, Text: "given up"}}, nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Update(ctx, warm.ID, job.EventsOnly(gone)); err != nil {
+	if told, err := s.VMEvents(ctx, failed.Job); err != nil || len(told) != 1 || told[0].Text != "given up" || told[0].At.IsZero() {
+		t.Errorf("told: %v, %v", told, err)
+	}
+	if _, err := s.UpdateVM(ctx, failed.Job, func(v *vm.VM) ([]job.Event, error) { v.State = vm.Created; return nil, nil }); !errors.Is(err, ErrForbidden) {
+		t.Error(err)
+	}
+	if _, err := s.UpdateVM(ctx, warm.Job, gone); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string(nil), ids()); diff != "" {
@@ -113,6 +114,9 @@ func TestMembers_AreThoseNotGone(t *testing.T) {
 	}
 	if n, err := s.Forget(ctx, time.Now().Add(time.Hour)); err != nil || n != 0 {
 		t.Errorf("forgotten: %d, %v; nobody was ever shown them", n, err)
+	}
+	if _, err := s.VM(ctx, warm.Job); !errors.Is(err, job.ErrNotFound) {
+		t.Errorf("%v: its row is there", err)
 	}
 }
 
@@ -177,7 +181,7 @@ func TestClaim_IsWholeOrNotAtAll(t *testing.T) {
 	if !errors.Is(err, ErrForbidden) || claimed {
 		t.Errorf("%v, %v", claimed, err)
 	}
-	stored, err := s.VM(ctx, m.ID)
+	stored, err := s.VM(ctx, m.Job)
 	claimer, err2 := s.Job(ctx, j.ID)
 	if err != nil || err2 != nil || stored.Member.State != vm.MemberWarm || claimer.VM != nil {
 		t.Error(fmt.Sprintf("%+v, %+v", stored.Member, claimer.VM), err, err2)

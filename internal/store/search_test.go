@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
-	"linus/internal/vm"
 )
 
 // idOf makes the ID of a job that was submitted at a time.
@@ -52,9 +51,6 @@ func TestList_SearchesAndFilters(t *testing.T) {
 		"percent": ended(t, s, at(4), task("Build 100%_done \\o/")),
 		"other":   ended(t, s, at(5), task("build 100 doned")),
 	}
-	member := newJob("make a VM of pool x")
-	member.Manifest.Lifecycle = vm.Pooled
-	insert(t, s, member)
 	tests := []struct {
 		name   string
 		filter job.Filter
@@ -71,7 +67,6 @@ func TestList_SearchesAndFilters(t *testing.T) {
 		{"text in any case", job.Filter{Text: "BUILD"}, "other percent"},
 		{"text is no pattern", job.Filter{Text: "0%_d"}, "percent"},
 		{"text with a backslash", job.Filter{Text: `\o`}, "percent"},
-		{"text of a member", job.Filter{Text: "pool x"}, ""},
 		{"an ID", job.Filter{Text: strings.ToUpper(ids["lost"])}, "lost"},
 		{"the end of an ID", job.Filter{Text: ids["exit"][24:]}, "exit"},
 		{"since", job.Filter{Since: at(4)}, "other percent"},
@@ -170,9 +165,6 @@ func TestActivity_CountsByTheHour(t *testing.T) {
 	ended(t, s, now.Add(-4*time.Minute), because(job.ReasonProvisionFailed))
 	ended(t, s, now.Add(-23*time.Hour), func(j *job.Job) { j.Principal = "alice" })
 	ended(t, s, now.Add(-24*time.Hour), because(job.ReasonLost)) // too long ago
-	member := newJob("make a VM of pool x")
-	member.ID, member.CreatedAt, member.Manifest.Lifecycle = idOf(now), now, vm.Pooled
-	insert(t, s, member)
 
 	a, err := s.Activity(t.Context(), "", now)
 	if err != nil || len(a.Hours) != job.ActivityHours || a.Cut {

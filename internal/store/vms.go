@@ -4,8 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -76,11 +78,14 @@ func writeVM(tx *tx, v vm.VM) error {
 	return nil
 }
 
-// memberColumn is what vms.member says of a VM; empty: it is no pool's, or not any more. One
-// that is being made is its pool's until that has learned why it could not be.
+// memberColumn is what vms.member says of a VM; empty: it is no pool's. One that is being made
+// is its pool's until that has learned why it could not be.
 func memberColumn(v vm.VM) string {
-	if v.Member == nil || v.Member.State != vm.MemberMaking && v.State.Settled() {
+	switch {
+	case v.Member == nil:
 		return ""
+	case v.Member.State != vm.MemberMaking && v.State.Settled():
+		return "gone"
 	}
 	return string(v.Member.State)
 }
@@ -117,18 +122,73 @@ func vms(ctx context.Context, q querier, where string, args ...any) ([]vm.VM, er
 	return found, nil
 }
 
-// UpdateVM changes a VM in a transaction, and records events with it in the row of the job
-// that made it; job.ErrNotFound. It refuses a state that may not follow the present one,
-// with ErrForbidden. change may be called again, with the VM as it is then.
-func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
-	j, err := s.Update(ctx, id, job.EventsOnly(func(j *job.Job) ([]job.Event, error) {
+// InsertVM adds a VM that no job makes.
+func (s *Store) InsertVM(ctx context.Context, v vm.VM) error {
+	if err := s.transaction(ctx, func(tx *tx) error { return writeVM(tx, v) }); err != nil {
+		return fmt.Errorf("write VM %s to %s: %w", v.Job, s.name, err)
+	}
+	return nil
+}
+
+// UpdateVM changes a VM in a transaction, and records events with it, in the row of the job
+// that made it if one did; job.ErrNotFound. It refuses a state that may not follow the
+// present one, with ErrForbidden. change may be called again, with the VM as it is then.
+func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (v vm.VM, err error) {
+	var refused error
+	made := s.newUpdate(id, job.EventsOnly(func(j *job.Job) ([]job.Event, error) {
 		if j.VM == nil || j.VM.Job != id {
 			return nil, job.ErrNotFound
 		}
 		return change(j.VM)
 	}))
-	if err != nil {
-		return vm.VM{}, err
+	err = s.transaction(ctx, func(tx *tx) error {
+		refused = nil
+		err := made.run(ctx, tx)
+		if err == nil {
+			v = *made.job.VM
+		}
+		if !errors.Is(err, job.ErrNotFound) {
+			refused = made.refused
+			return err
+		}
+		found, err := vms(ctx, tx, `id = ?`, id) // which is locked
+		if err != nil || len(found) == 0 {
+			return errors.Join(err, missing(found))
+		}
+		v = found[0]
+		before := v.State
+		events, err := change(&v)
+		if refused = err; err != nil {
+			return err
+		}
+		if v.State != before && !before.CanBecome(v.State) {
+			return fmt.Errorf("%w: the state of a VM, %q, cannot become %q", ErrForbidden, string(before), string(v.State))
+		}
+		tx.tell(job.NoticeChanged, id)
+		for _, e := range events {
+			if e.At.IsZero() {
+				e.At = time.Now()
+			}
+			tx.post(`INSERT INTO vm_events (vm_id, at, kind, phase, text) VALUES (?, ?, ?, ?, ?)`, id, timeText(e.At), e.Kind, e.Phase, job.Bounded(e.Text))
+		}
+		return writeVM(tx, v)
+	})
+	switch {
+	case refused != nil && err != nil:
+		return vm.VM{}, refused
+	case errors.Is(err, job.ErrNotFound):
+		return vm.VM{}, job.ErrNotFound
+	case err != nil:
+		return vm.VM{}, fmt.Errorf("write VM %s to %s: %w", id, s.name, err)
 	}
-	return *j.VM, nil
+	return v, nil
+}
+
+// VMEvents returns what happened to a VM that no job has made, in order.
+func (s *Store) VMEvents(ctx context.Context, id string) ([]job.Event, error) {
+	events, err := query(ctx, s.read, scanEvent(id), `SELECT seq, at, kind, phase, text FROM vm_events WHERE vm_id = ? ORDER BY seq`, id)
+	if err != nil {
+		return nil, fmt.Errorf("read events of VM %s: %w", id, err)
+	}
+	return events, nil
 }

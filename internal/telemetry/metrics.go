@@ -103,13 +103,11 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Observe counts what happens. Jobs that make VMs of pools are not counted.
+// Observe counts what happens.
 func (m *Metrics) Observe(h job.Happening) {
 	switch h := h.(type) {
 	case job.Change:
-		if !h.Job.ForPool() {
-			m.changed(h.Job, h.Events)
-		}
+		m.changed(h.Job, h.Events)
 	case job.PhaseEnd:
 		m.phases.WithLabelValues(h.Phase, string(h.Result)).Observe(time.Since(h.Began).Seconds())
 	case job.Leaked:
@@ -254,9 +252,6 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 		queueAge = time.Since(since).Seconds()
 	}
 	for _, j := range begun {
-		if j.ForPool() {
-			continue
-		}
 		states[stateOf(j)]++
 	}
 	for state, n := range states {

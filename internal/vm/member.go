@@ -50,7 +50,7 @@ type MemberInfo struct {
 	State      MemberState `json:"state"`
 	Since      time.Time   `json:"since"`
 	CreatedAt  time.Time   `json:"created_at"`
-	Maker      string      `json:"maker"` // the job that makes it
+	Maker      string      `json:"maker"` // the ID in its marker
 	Claimer    string      `json:"claimer,omitempty"`
 	Generation string      `json:"generation,omitempty"`
 	Why        string      `json:"why,omitempty"`

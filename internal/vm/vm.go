@@ -51,7 +51,9 @@ func (v VM) Stays() bool {
 }
 
 // Doomed reports whether the VM is the fleet's to destroy: nobody wants it any more.
-func (v VM) Doomed() bool { return v.State == Created && v.Kept && v.Unwanted }
+func (v VM) Doomed() bool {
+	return (v.State == Intended || v.State == Created) && v.Kept && v.Unwanted
+}
 
 // AllOf reports whether a job has the VM for itself, with all of its directories: it has made
 // it, or claimed it of a pool.

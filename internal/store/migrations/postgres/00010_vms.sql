@@ -13,12 +13,24 @@ END $$;
 CREATE TABLE vms (
   id     TEXT COLLATE "C" PRIMARY KEY, -- UUID: the one in the VM's marker
   state  TEXT NOT NULL,    -- vm.State
-  member TEXT NOT NULL,    -- of a pool's VM: vm.MemberState; '': it is no pool's, or not any more
+  member TEXT NOT NULL,    -- of a pool's VM: vm.MemberState, or gone; '': it is no pool's
   doc    TEXT NOT NULL     -- vm.VM
 );
 CREATE INDEX vms_there ON vms (id) WHERE state IN ('intended', 'created', 'left_alone');
 
-CREATE INDEX vms_members ON vms (id) WHERE member <> '';
+CREATE INDEX vms_members ON vms (id) WHERE member NOT IN ('', 'gone');
+CREATE INDEX vms_gone_members ON vms (id) WHERE member = 'gone';
+
+-- What happened to VMs that no job has made: what happened to others stands with their jobs.
+CREATE TABLE vm_events (
+  seq   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  vm_id text COLLATE "C" NOT NULL REFERENCES vms (id) ON DELETE CASCADE,
+  at    text NOT NULL,
+  kind  text NOT NULL,
+  phase text NOT NULL,
+  text  text NOT NULL
+);
+CREATE INDEX vm_events_by_vm ON vm_events (vm_id, seq);
 
 -- A pool's VM that has no node yet is reserved.
 UPDATE jobs SET vm_job = id, vm_state = 'reserved', doc = (doc::jsonb || jsonb_build_object('vm', jsonb_build_object('name', 'linus-job-' || right(id, 12), 'job', id,
@@ -26,10 +38,11 @@ UPDATE jobs SET vm_job = id, vm_state = 'reserved', doc = (doc::jsonb || jsonb_b
   WHERE member IS NOT NULL AND done = 0 AND vm_job = '';
 
 INSERT INTO vms (id, state, member, doc)
-  SELECT id, vm_state, coalesce(member, ''), ((doc::jsonb -> 'vm') - 'source' - 'lent' || jsonb_build_object('made', jsonb_strip_nulls(jsonb_build_object(
+  SELECT id, vm_state, CASE member WHEN '' THEN 'gone' ELSE coalesce(member, '') END, ((doc::jsonb -> 'vm') - 'source' - 'lent' || jsonb_build_object('made', jsonb_strip_nulls(jsonb_build_object(
       'lifecycle', manifest::json -> 'lifecycle', 'template', manifest::json -> 'vmTemplate', 'os', manifest::json -> 'os',
       'resources', manifest::json -> 'resources', 'network', manifest::json -> 'network',
-      'principal', nullif(principal, ''), 'created_at', created_at)), 'kept', done = 1 AND vm_state = 'created')
+      'principal', nullif(principal, ''), 'created_at', created_at)), 'kept', member IS NOT NULL OR done = 1 AND vm_state = 'created', 'unwanted', coalesce(doc::jsonb #>> '{vm,unwanted}' = 'true', false) OR coalesce(member, '') = 'doomed'
+        OR coalesce(member, '') = 'making' AND coalesce(doc::jsonb #>> '{outcome,status}', 'success') <> 'success')
       || CASE WHEN member IS NULL THEN '{}' ELSE jsonb_build_object('member', doc::jsonb -> 'member' || CASE
         WHEN member = 'making' AND doc::jsonb #>> '{outcome,reason}' NOT IN ('cancelled', 'killed') AND doc::jsonb #>> '{outcome,error}' <> '' THEN jsonb_build_object('failed', doc::jsonb #> '{outcome,error}')
         ELSE '{}' END) END)::text
@@ -43,5 +56,7 @@ UPDATE jobs SET doc = (doc::jsonb - 'vm' || jsonb_build_object('hold', jsonb_str
   WHERE vm_id <> '';
 
 DROP INDEX jobs_members;
-UPDATE jobs SET member = '', doc = (doc::jsonb - 'member')::text WHERE member IS NOT NULL;
+-- Those that made pools' VMs: the VMs go on as they are.
+DELETE FROM jobs WHERE member IS NOT NULL;
+ALTER TABLE jobs DROP COLUMN member;
 UPDATE jobs SET doc = (doc::jsonb - 'into' || jsonb_build_object('shared_vm', doc::jsonb -> 'into'))::text WHERE doc::jsonb -> 'into' IS NOT NULL;

@@ -4,12 +4,24 @@
 CREATE TABLE vms (
   id     TEXT PRIMARY KEY, -- UUID: the one in the VM's marker
   state  TEXT NOT NULL,    -- vm.State
-  member TEXT NOT NULL,    -- of a pool's VM: vm.MemberState; '': it is no pool's, or not any more
+  member TEXT NOT NULL,    -- of a pool's VM: vm.MemberState, or gone; '': it is no pool's
   doc    TEXT NOT NULL     -- vm.VM
 ) STRICT;
 CREATE INDEX vms_there ON vms (id) WHERE state IN ('intended', 'created', 'left_alone');
 
-CREATE INDEX vms_members ON vms (id) WHERE member <> '';
+CREATE INDEX vms_members ON vms (id) WHERE member NOT IN ('', 'gone');
+CREATE INDEX vms_gone_members ON vms (id) WHERE member = 'gone';
+
+-- What happened to VMs that no job has made: what happened to others stands with their jobs.
+CREATE TABLE vm_events (
+  seq   INTEGER PRIMARY KEY AUTOINCREMENT,
+  vm_id TEXT NOT NULL REFERENCES vms (id) ON DELETE CASCADE,
+  at    TEXT NOT NULL,
+  kind  TEXT NOT NULL,
+  phase TEXT NOT NULL,
+  text  TEXT NOT NULL
+) STRICT;
+CREATE INDEX vm_events_by_vm ON vm_events (vm_id, seq);
 
 -- A pool's VM that has no node yet is reserved.
 UPDATE jobs SET vm_job = id, vm_state = 'reserved', doc = json_set(doc, '$.vm', json_object('name', 'linus-job-' || substr(id, -12), 'job', id,
@@ -17,10 +29,11 @@ UPDATE jobs SET vm_job = id, vm_state = 'reserved', doc = json_set(doc, '$.vm', 
   WHERE member IS NOT NULL AND done = 0 AND vm_job = '';
 
 INSERT INTO vms (id, state, member, doc)
-  SELECT id, vm_state, coalesce(member, ''), json_patch(json_set(json_remove(json_extract(doc, '$.vm'), '$.source', '$.lent'), '$.made', json_patch('{}', json_object(
+  SELECT id, vm_state, CASE member WHEN '' THEN 'gone' ELSE coalesce(member, '') END, json_patch(json_set(json_remove(json_extract(doc, '$.vm'), '$.source', '$.lent'), '$.made', json_patch('{}', json_object(
       'lifecycle', json_extract(manifest, '$.lifecycle'), 'template', json_extract(manifest, '$.vmTemplate'), 'os', json_extract(manifest, '$.os'),
       'resources', json(json_extract(manifest, '$.resources')), 'network', json(json_extract(manifest, '$.network')),
-      'principal', nullif(principal, ''), 'created_at', created_at)), '$.kept', json(CASE WHEN done = 1 AND vm_state = 'created' THEN 'true' ELSE 'null' END)),
+      'principal', nullif(principal, ''), 'created_at', created_at)), '$.kept', json(CASE WHEN member IS NOT NULL OR done = 1 AND vm_state = 'created' THEN 'true' ELSE 'null' END), '$.unwanted', json(CASE
+        WHEN json_extract(doc, '$.vm.unwanted') OR member = 'doomed' OR member = 'making' AND json_extract(doc, '$.outcome.status') <> 'success' THEN 'true' ELSE 'null' END)),
       CASE WHEN member IS NULL THEN '{}' ELSE json_object('member', json_patch(json_extract(doc, '$.member'), CASE
         WHEN member = 'making' AND json_extract(doc, '$.outcome.reason') NOT IN ('cancelled', 'killed') THEN json_object('failed', json_extract(doc, '$.outcome.error'))
         ELSE '{}' END)) END)
@@ -34,5 +47,7 @@ UPDATE jobs SET doc = json_set(json_remove(doc, '$.vm'), '$.hold',
   WHERE vm_id <> '';
 
 DROP INDEX jobs_members;
-UPDATE jobs SET member = '', doc = json_remove(doc, '$.member') WHERE member IS NOT NULL;
+-- Those that made pools' VMs: the VMs go on as they are.
+DELETE FROM jobs WHERE member IS NOT NULL;
+ALTER TABLE jobs DROP COLUMN member;
 UPDATE jobs SET doc = json_set(json_remove(doc, '$.into'), '$.shared_vm', json_extract(doc, '$.into')) WHERE json_extract(doc, '$.into') IS NOT NULL;
