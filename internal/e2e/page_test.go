@@ -68,7 +68,7 @@ func onPage(t *testing.T, h *host, url string) {
 	browsertest.Shows(t, ctx, "#terminal-status", "running")
 	browsertest.Press(t, ctx, "echo $((6*7)) $(tty) é\r")
 	says(`^42 /dev/pts/\d+ é$`)
-	browsertest.Press(t, ctx, "while ! read -t 0.1; do stty size; done; echo o''ver\r")
+	browsertest.Press(t, ctx, "while [ ! -e ~/sized ]; do stty size; sleep 0.1; done; echo o''ver\r")
 	says(`^\d+ \d+$`)
 	rows := func() int64 {
 		t.Helper()
@@ -82,7 +82,7 @@ func onPage(t *testing.T, h *host, url string) {
 		}
 	}
 	says(fmt.Sprintf(`^%d \d+$`, rows()))
-	browsertest.Press(t, ctx, "\r") // not Ctrl+C: what is typed before that has arrived would be lost
+	h.cli(t, "vm", "cp", t.TempDir(), "dev:sized")
 	says(`^over$`)
 	browsertest.Press(t, ctx, "exit\r")
 	browsertest.Shows(t, ctx, "#terminal-note", "The job has ended")

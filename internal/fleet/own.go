@@ -98,6 +98,7 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 		case v.Member.State != vm.MemberMaking: // it was given up meanwhile
 			return nil, nil
 		}
+		f.tookMemory(v.Job)
 		v.Member.Become(vm.MemberWarm, now())
 		v.Member.ReadyAt = now()
 		if lease := f.MemberLease(); lease > 0 {
@@ -148,6 +149,15 @@ func (f *Fleet) isMaking(id string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.makes[id] != nil
+}
+
+// tookMemory notes that the host counts the memory of a VM that is made here.
+func (f *Fleet) tookMemory(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m := f.makes[id]; m != nil {
+		m.MemoryMB = 0
+	}
 }
 
 // beingMade returns the VMs that are being made here.
