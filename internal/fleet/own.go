@@ -50,11 +50,12 @@ func (f *Fleet) begin(ctx context.Context, v vm.VM) {
 		return
 	}
 	f.makes[v.Job] = &making{Making: vm.Making{ID: v.Job, Pool: v.Member.Pool, MemoryMB: job.SizeMB(v.Resources.Memory)}, cancel: cancel}
+	id := v.Job // v is read again, which may fail
 	f.background.Go(func() {
 		defer func() {
 			cancel()
 			f.mu.Lock()
-			delete(f.makes, v.Job)
+			delete(f.makes, id)
 			f.mu.Unlock()
 			f.TendSoon()
 		}()
