@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,11 +13,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"linus/internal/job"
+	"linus/internal/worktree"
 )
 
 func (a *app) artifactsCommand() *cobra.Command {
@@ -40,16 +39,9 @@ func (a *app) artifactsCommand() *cobra.Command {
 				}{append([]job.Artifact{}, j.Artifacts...), j.SkippedArtifacts})
 			}
 			defer a.noteLeftOut(j)
-			if len(j.Artifacts) == 0 {
-				a.note("no artifacts")
-				return nil
-			}
-			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			_, _ = fmt.Fprintln(w, "SIZE\tMODE\tSHA256\tPATH")
-			for _, f := range j.Artifacts {
-				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", f.Size, f.Mode, f.SHA256, oneLine(f.Path, 200))
-			}
-			return w.Flush()
+			return printAll(a, j.Artifacts, "no artifacts", "SIZE\tMODE\tSHA256\tPATH", func(f job.Artifact) string {
+				return fmt.Sprintf("%d\t%s\t%s\t%s", f.Size, f.Mode, f.SHA256, oneLine(f.Path, 200))
+			})
 		}),
 	}
 	cmd.AddCommand(a.artifactsGetCommand())
@@ -194,31 +186,17 @@ func fetch(ctx context.Context, e keeper, id, name string, root *os.Root, to str
 		return failure(err)
 	}
 	defer from.Close() //nolint:errcheck // only read
-	if err := root.MkdirAll(filepath.Dir(target), 0o755); err != nil {
-		return failure(err)
-	}
-	part := filepath.Join(filepath.Dir(target), ".linus-"+rand.Text())
-	file, err := root.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return failure(err)
-	}
-	defer root.Remove(part) //nolint:errcheck // renamed by then, or to be removed
-	sum := sha256.New()
-	_, err = io.Copy(io.MultiWriter(file, sum), from)
-	if mode, modeErr := strconv.ParseUint(about.Mode, 8, 32); err == nil && modeErr == nil {
-		err = file.Chmod(fs.FileMode(mode) & fs.ModePerm)
-	}
-	if err = errors.Join(err, file.Close()); err != nil {
-		return failure(err)
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != about.SHA256 {
-		return failure(fmt.Errorf("its sha256 is %s, not %s: not kept; fetch it again", got, about.SHA256))
-	}
-	if force {
-		err = root.Rename(part, target)
-	} else {
-		err = root.Link(part, target) // never replaces a file created meanwhile
-	}
+	err = worktree.Put(root, target, 0o600, force, func(file *os.File) error {
+		sum := sha256.New()
+		_, err := io.Copy(io.MultiWriter(file, sum), from)
+		if got := hex.EncodeToString(sum.Sum(nil)); err == nil && got != about.SHA256 {
+			err = fmt.Errorf("its sha256 is %s, not %s: not kept; fetch it again", got, about.SHA256)
+		}
+		if mode, modeErr := strconv.ParseUint(about.Mode, 8, 32); err == nil && modeErr == nil {
+			err = file.Chmod(fs.FileMode(mode) & fs.ModePerm)
+		}
+		return err
+	})
 	if err != nil {
 		return failure(err)
 	}

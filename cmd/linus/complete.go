@@ -34,8 +34,21 @@ func (a *app) jobIDs() completer {
 }
 
 // completeVMs completes a command's first argument with VM names.
-func (a *app) completeVMs(cmd *cobra.Command) *cobra.Command {
-	names := a.vmNames()
+func (a *app) completeVMs(cmd *cobra.Command) *cobra.Command { return completeFirst(cmd, a.vmNames()) }
+
+// completePools completes a command's first argument with the pools' names.
+func (a *app) completePools(cmd *cobra.Command) *cobra.Command {
+	return completeFirst(cmd, a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
+		pools, err := e.Pools(ctx)
+		for _, p := range pools {
+			words = append(words, fmt.Sprintf("%s\t%d warm, %d hibernated", p.Name, p.Warm, p.Hibernated))
+		}
+		return words, err
+	}))
+}
+
+// completeFirst completes a command's first argument.
+func completeFirst(cmd *cobra.Command, names completer) *cobra.Command {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp

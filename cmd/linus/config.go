@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -40,12 +39,10 @@ func (a *app) printSettings(values []config.Value) error {
 	if a.json {
 		return a.printJSON(map[string]any{"settings": values})
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	for _, v := range values {
+	return printAll(a, values, "", "", func(v config.Value) string {
 		// As a line of an env file, so that it can be copied there.
-		_, _ = fmt.Fprintf(w, "%s=%s\t# %s\n", v.Name, oneLine(v.Value, 200), v.From)
-	}
-	return w.Flush()
+		return fmt.Sprintf("%s=%s\t# %s", v.Name, oneLine(v.Value, 200), v.From)
+	})
 }
 
 func (a *app) configCheckCommand() *cobra.Command {
@@ -56,7 +53,13 @@ func (a *app) configCheckCommand() *cobra.Command {
 			"the host is not contacted: linus host check does that.",
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			problems := a.configProblems()
+			var problems []config.Problem
+			c, err := a.settings()
+			if wrong, ok := errors.AsType[*config.Error](err); ok {
+				problems = wrong.Problems
+			} else {
+				problems = daemon.Problems(c)
+			}
 			if a.json {
 				if err := a.printJSON(map[string]any{"ok": len(problems) == 0, "problems": append([]config.Problem{}, problems...)}); err != nil {
 					return err
@@ -75,16 +78,6 @@ func (a *app) configCheckCommand() *cobra.Command {
 			return nil
 		},
 	}
-}
-
-// configProblems returns everything wrong with the settings and the files they name.
-func (a *app) configProblems() []config.Problem {
-	var wrong *config.Error
-	c, err := a.settings()
-	if errors.As(err, &wrong) {
-		return wrong.Problems
-	}
-	return daemon.Problems(c)
 }
 
 func (a *app) configPathCommand() *cobra.Command {

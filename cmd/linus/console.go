@@ -34,9 +34,6 @@ func (a *app) execCommand() *cobra.Command {
 			"  tar -c src | linus job exec --vm dev --cwd /srv -- tar -x\n" +
 			"  linus job exec --memory 8G -- sh -c 'nproc; free -m'",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usage("nothing to run; give a command after --")
-			}
 			m, err := commandManifest(cmd, args)
 			if err == nil {
 				err = f.override(cmd, &m, a.stdout)
@@ -201,10 +198,7 @@ func (a *app) talk(ctx context.Context, s *session, j job.Job, c conversation, l
 	}
 	failed := make(chan error, 1)
 	if c.input {
-		from := a.stdin
-		if isTerminal(a.stdin) {
-			from = &escapable{from: a.stdin, leave: func() { leave(errDetached) }}
-		}
+		from := a.typed(leave)
 		go func() { // while nothing arrives on stdin it lasts as long as this process
 			_, err := sendInput(ctx, s, j.ID, from, true, l.soon)
 			failed <- err
@@ -234,6 +228,14 @@ func (a *app) rawTerminal() (restore func(), err error) {
 		return nil, fmt.Errorf("set up the terminal: %w", err)
 	}
 	return func() { _ = term.Restore(int(file.Fd()), before) }, nil
+}
+
+// typed is stdin; on a terminal ~. leaves.
+func (a *app) typed(leave context.CancelCauseFunc) io.Reader {
+	if !isTerminal(a.stdin) {
+		return a.stdin
+	}
+	return &escapable{from: a.stdin, leave: func() { leave(errDetached) }}
 }
 
 // escapable reads a terminal. ~. at the start of a line detaches; ~~ is one ~.

@@ -1,10 +1,15 @@
 package main
 
 import (
+	"archive/tar"
 	"context"
+	"errors"
 	"fmt"
-	"net"
-	"os/exec"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/daemon"
+	"linus/internal/job"
 	"linus/internal/lazyregexp"
 )
 
@@ -20,11 +26,11 @@ func (a *app) vmCopyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cp SRC... DST",
 		Short: "Copy files and directories to or from a VM",
-		Long: "Copies by SFTP, logging in as linus vm ssh does; directories recursively, symbolic links as what they point to.\n" +
-			"Dangling links, sockets, pipes and devices are not copied into a VM; each is reported.\n" +
+		Long: "Copies through the engine: into a VM directories recursively and symbolic links as what they point to; out of it links inside a\n" +
+			"copied directory stay links. Dangling links, sockets, pipes and devices are not copied; each is reported.\n" +
 			"A path in a VM is NAME:PATH, with the VM's name or ID, or the ID of a job that runs in it; a PATH without a leading /\n" +
 			"is relative to its user's home. Write a local file with a colon in its name as ./NAME.\n" +
-			"If this machine has no scp, files go through the engine instead, and links inside a copied directory stay links.",
+			"--print shows an scp command that logs in as linus vm ssh does, for programs that take one.",
 		Example: "  linus vm cp ./src dev:/srv/app\n" +
 			"  linus vm cp dev:/var/log/syslog dev:core .\n" +
 			"  linus vm cp data.csv 01a1fcf5-c104-77fc-a46b-1716a403d4ed:",
@@ -37,32 +43,15 @@ func (a *app) vmCopyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, remote, err := a.attachRemote(cmd.Context(), show)
-			if err != nil {
-				return err
-			}
-			if remote {
-				defer s.Close()
-				return a.copyThrough(cmd.Context(), s, copied)
-			}
-			if _, none := exec.LookPath("scp"); none != nil && !show {
-				return a.attached(func(ctx context.Context, s *session, _ []string) error { return a.copyThrough(ctx, s, copied) })(cmd, args)
-			}
-			start := become
-			if copied.toVM && !show {
-				staged, remove, err := a.stage(copied.sources)
-				defer remove()
-				if err != nil {
-					return err
+			return a.attached(func(ctx context.Context, s *session, _ []string) error {
+				if show {
+					return a.withLogin(ctx, s, copied.vm, show, copied.command)
 				}
-				if !slices.Equal(staged, copied.sources) {
-					copied.sources, start = staged, runTool
-				}
-			}
-			return a.withLogin(cmd.Context(), copied.vm, show, start, copied.command)
+				return a.copyThrough(ctx, s, copied)
+			})(cmd, args)
 		},
 	}
-	cmd.Flags().BoolVar(&show, "print", false, "show the scp command instead of running it")
+	cmd.Flags().BoolVar(&show, "print", false, "show an scp command that does it instead")
 	return a.completePaths(cmd)
 }
 
@@ -149,79 +138,177 @@ func (c copying) command(l daemon.Login) ([]string, error) {
 	return append(argv, target(c.target)), nil
 }
 
-func (a *app) vmForwardCommand() *cobra.Command {
-	var show bool
-	cmd := &cobra.Command{
-		Use:   "forward NAME|ID [LOCAL:]PORT...",
-		Short: "Forward ports of this machine's loopback to a VM",
-		Long: "Listens on 127.0.0.1 and forwards each connection to the VM's own loopback, through the Proxmox host, until Ctrl-C. PORT is\n" +
-			"the VM's port, LOCAL this machine's (default: the same). Prints what it listens on once it does.",
-		Example: "  linus vm forward dev 8080:80 5432",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) < 2 {
-				return usage("%s takes the VM's name or ID and one or more ports, as in: %s dev 8080:80", cmd.CommandPath(), cmd.CommandPath())
-			}
-			_, err := parseForwards(args[1:])
+// copyThrough copies through the engine.
+func (a *app) copyThrough(ctx context.Context, e job.Files, c copying) error {
+	if c.toVM {
+		return a.upload(ctx, e, c)
+	}
+	into := isDir(c.target)
+	if !into && (len(c.sources) > 1 || strings.HasSuffix(c.target, "/")) {
+		return fmt.Errorf("%s is not a directory", c.target)
+	}
+	for _, source := range c.sources {
+		if err := a.download(ctx, e, job.FileRef{VM: c.vm, Path: source}, c.target, into); err != nil {
 			return err
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			forwards, err := parseForwards(args[1:])
-			if err != nil {
-				return err
-			}
-			if done, err := a.forwardRemote(cmd.Context(), args[0], forwards, show); done {
-				return err
-			}
-			return a.withLogin(cmd.Context(), args[0], show, become, func(l daemon.Login) ([]string, error) {
-				return forwardCommand(l, forwards)
-			})
-		},
+		}
 	}
-	cmd.Flags().BoolVar(&show, "print", false, "show the ssh command instead of running it")
-	return a.completeVMs(cmd)
+	return nil
 }
 
-// forward is a local port that is forwarded to one of a VM.
-type forward struct{ local, there uint16 }
-
-var portPair = lazyregexp.New(`^(?:(\d+):)?(\d+)$`)
-
-// parseForwards parses pairs such as 8080:80.
-func parseForwards(args []string) ([]forward, error) {
-	forwards := make([]forward, len(args))
-	for i, arg := range args {
-		m := portPair.FindStringSubmatch(arg)
-		if m == nil {
-			return nil, usage("%q is not a pair of ports; give LOCAL:PORT as in 8080:80, or PORT", arg)
-		}
-		if m[1] == "" {
-			m[1] = m[2]
-		}
-		local, wrongLocal := strconv.ParseUint(m[1], 10, 16)
-		there, wrong := strconv.ParseUint(m[2], 10, 16)
-		if wrongLocal != nil || wrong != nil || local == 0 || there == 0 {
-			return nil, usage("%q: a port is a number from 1 to 65535", arg)
-		}
-		forwards[i] = forward{uint16(local), uint16(there)}
-	}
-	return forwards, nil
+func isDir(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.IsDir()
 }
 
-// forwardCommand returns the ssh command that forwards. ssh runs its LocalCommand
-// once it listens on all ports; the command prints them.
-func forwardCommand(l daemon.Login, forwards []forward) ([]string, error) {
-	options, err := l.Options()
+// ownName returns the last part of a path; empty where that is no name, so that what is
+// in the directory is meant.
+func ownName(name string) string {
+	base := path.Base(name)
+	if base == "." || base == ".." || base == "/" {
+		return ""
+	}
+	return base
+}
+
+// upload sends sources of this machine to a VM, as one archive.
+func (a *app) upload(ctx context.Context, e job.Files, c copying) error {
+	page, err := e.ListFiles(ctx, job.FileList{VM: c.vm, Path: c.target, Limit: 1})
+	if missing, ok := errors.AsType[*job.FieldError](err); err != nil && (!ok || missing.Field != "path") {
+		return err // it is not the path that is not there
+	}
+	into := err == nil && page.Type == job.FileDirectory
+	switch {
+	case into:
+	case len(c.sources) > 1, strings.HasSuffix(c.target, "/"):
+		if err == nil {
+			err = fmt.Errorf("%s is not a directory in the VM", c.target)
+		}
+		return err
+	}
+	to := job.FileRef{VM: c.vm, Path: c.target}
+	if !into {
+		to.Path = path.Dir(c.target)
+	}
+	from, archive := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		w := tar.NewWriter(archive)
+		err := func() error {
+			for _, source := range c.sources {
+				top := ownName(filepath.ToSlash(source))
+				if !into {
+					top = path.Base(c.target)
+				}
+				if err := a.pack(w, source, top); err != nil {
+					return err
+				}
+			}
+			return w.Close()
+		}()
+		_ = archive.CloseWithError(err)
+		packed <- err
+	}()
+	err = e.WriteTree(ctx, to, from)
+	_ = from.Close()
+	if wrong := <-packed; wrong != nil && !errors.Is(wrong, io.ErrClosedPipe) {
+		return wrong
+	}
+	return err
+}
+
+// pack adds a file or a directory to an archive, under the name top. Symbolic links are
+// what they point to.
+func (a *app) pack(w *tar.Writer, source, top string) error {
+	parts, out, err := scanTree(source)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	argv := append([]string{"ssh", "-N"}, options...)
-	said := make([]string, len(forwards))
-	for i, f := range forwards {
-		at := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(f.local)))
-		argv = append(argv, "-L", fmt.Sprintf("%s:localhost:%d", at, f.there))
-		said[i] = fmt.Sprintf("echo '%s is port %d of VM %s'", at, f.there, l.VM.Name)
+	if len(parts) == 0 {
+		return errors.New(out[0])
 	}
-	return append(argv, "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15",
-		"-o", "PermitLocalCommand=yes", "-o", "LocalCommand="+strings.Join(said, "; "),
-		"-p", strconv.Itoa(l.Config.VMSSHPort), l.VM.User+"@"+l.VM.IP), nil
+	for _, what := range out {
+		a.note("left out: %s", what)
+	}
+	for _, p := range parts {
+		name := path.Join(top, filepath.ToSlash(p.name))
+		if p.dir {
+			if name == "" {
+				continue
+			}
+			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(p.mode)}); err != nil {
+				return fmt.Errorf("pack %s: %w", p.path, err)
+			}
+			continue
+		}
+		if err := packFile(w, p.path, name); err != nil {
+			return fmt.Errorf("pack %s: %w", p.path, err)
+		}
+	}
+	return nil
+}
+
+func packFile(w *tar.Writer, local, name string) error {
+	file, err := os.Open(local)
+	if err != nil {
+		return err
+	}
+	defer file.Close() //nolint:errcheck // only read
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(info.Mode().Perm()), Size: info.Size(), ModTime: info.ModTime()})
+	if err == nil {
+		_, err = io.CopyN(w, file, info.Size())
+	}
+	return err
+}
+
+// part is a file or directory of a tree.
+type part struct {
+	name string // in the tree; "" is the tree itself
+	path string // absolute
+	dir  bool
+	mode fs.FileMode
+}
+
+// scanTree walks a source, including directories behind links. out says what cannot be copied,
+// and why.
+func scanTree(source string) (parts []part, out []string, err error) {
+	root, err := filepath.Abs(source)
+	if err != nil {
+		return nil, nil, err
+	}
+	var visit func(name string, above []fs.FileInfo)
+	visit = func(name string, above []fs.FileInfo) {
+		path := filepath.Join(root, name)
+		leave := func(why string) {
+			out = append(out, fmt.Sprintf("%s %s", strconv.Quote(filepath.Join(source, name)), why))
+		}
+		link, err := os.Lstat(path)
+		isLink := err == nil && link.Mode()&fs.ModeSymlink != 0
+		info, err := os.Stat(path)
+		switch {
+		case err != nil && isLink:
+			leave("is a dangling link")
+		case err != nil || info.Mode().IsRegular(): // opening it says why it cannot be read
+			parts = append(parts, part{name: name, path: path})
+		case !info.IsDir():
+			leave("is not a file but a socket, pipe or device")
+		case slices.ContainsFunc(above, func(a fs.FileInfo) bool { return os.SameFile(a, info) }):
+			leave("is a link to a directory that contains it")
+		default:
+			entries, err := os.ReadDir(path)
+			if err != nil {
+				parts = append(parts, part{name: name, path: path})
+				return
+			}
+			parts = append(parts, part{name: name, path: path, dir: true, mode: info.Mode().Perm()})
+			for _, e := range entries {
+				visit(filepath.Join(name, e.Name()), append(slices.Clip(above), info))
+			}
+		}
+	}
+	visit("", nil)
+	return parts, out, nil
 }

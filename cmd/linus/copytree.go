@@ -3,7 +3,6 @@ package main
 import (
 	"archive/tar"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -16,127 +15,8 @@ import (
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/worktree"
 )
-
-// copyThrough copies through the engine, for who cannot log in to the VM from here.
-func (a *app) copyThrough(ctx context.Context, e job.Files, c copying) error {
-	if c.toVM {
-		return a.upload(ctx, e, c)
-	}
-	into := isDir(c.target)
-	if !into && (len(c.sources) > 1 || strings.HasSuffix(c.target, "/")) {
-		return fmt.Errorf("%s is not a directory", c.target)
-	}
-	for _, source := range c.sources {
-		if err := a.download(ctx, e, job.FileRef{VM: c.vm, Path: source}, c.target, into); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func isDir(name string) bool {
-	info, err := os.Stat(name)
-	return err == nil && info.IsDir()
-}
-
-// ownName returns the last part of a path; empty where that is no name, so that what is
-// in the directory is meant.
-func ownName(name string) string {
-	base := path.Base(name)
-	if base == "." || base == ".." || base == "/" {
-		return ""
-	}
-	return base
-}
-
-// upload sends sources of this machine to a VM, as one archive.
-func (a *app) upload(ctx context.Context, e job.Files, c copying) error {
-	page, err := e.ListFiles(ctx, job.FileList{VM: c.vm, Path: c.target, Limit: 1})
-	into := err == nil && page.Type == job.FileDirectory
-	switch {
-	case into:
-	case len(c.sources) > 1, strings.HasSuffix(c.target, "/"):
-		if err == nil {
-			err = fmt.Errorf("%s is not a directory in the VM", c.target)
-		}
-		return err
-	}
-	to := job.FileRef{VM: c.vm, Path: c.target}
-	if !into {
-		to.Path = path.Dir(c.target)
-	}
-	from, archive := io.Pipe()
-	packed := make(chan error, 1)
-	go func() {
-		w := tar.NewWriter(archive)
-		err := func() error {
-			for _, source := range c.sources {
-				top := ownName(filepath.ToSlash(source))
-				if !into {
-					top = path.Base(c.target)
-				}
-				if err := a.pack(w, source, top); err != nil {
-					return err
-				}
-			}
-			return w.Close()
-		}()
-		_ = archive.CloseWithError(err)
-		packed <- err
-	}()
-	err = e.WriteTree(ctx, to, from)
-	_ = from.Close()
-	if wrong := <-packed; wrong != nil && !errors.Is(wrong, io.ErrClosedPipe) {
-		return wrong
-	}
-	return err
-}
-
-// pack adds a file or a directory to an archive, under the name top. Symbolic links are
-// what they point to.
-func (a *app) pack(w *tar.Writer, source, top string) error {
-	t, err := scanTree(source)
-	if err != nil {
-		return err
-	}
-	for _, out := range t.out {
-		a.note("left out: %s", out)
-	}
-	for _, p := range t.parts {
-		name := path.Join(top, filepath.ToSlash(p.name))
-		if p.dir {
-			if name == "" {
-				continue
-			}
-			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(p.mode)}); err != nil {
-				return fmt.Errorf("pack %s: %w", p.path, err)
-			}
-			continue
-		}
-		if err := packFile(w, p.path, name); err != nil {
-			return fmt.Errorf("pack %s: %w", p.path, err)
-		}
-	}
-	return nil
-}
-
-func packFile(w *tar.Writer, local, name string) error {
-	file, err := os.Open(local)
-	if err != nil {
-		return err
-	}
-	defer file.Close() //nolint:errcheck // only read
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(info.Mode().Perm()), Size: info.Size(), ModTime: info.ModTime()})
-	if err == nil {
-		_, err = io.CopyN(w, file, info.Size())
-	}
-	return err
-}
 
 // download fetches a file or a directory of a VM to target or, if into is set, below it.
 func (a *app) download(ctx context.Context, e job.Files, from job.FileRef, target string, into bool) error {
@@ -215,8 +95,7 @@ func (u *unpacking) run(target string) (err error) {
 }
 
 func unreadable(err error) error {
-	var known *job.FieldError
-	if errors.As(err, &known) {
+	if _, known := errors.AsType[*job.FieldError](err); known {
 		return err
 	}
 	return fmt.Errorf("what the VM sends ends too early, or is no archive: %w", err)
@@ -231,9 +110,6 @@ func (u *unpacking) entry(h *tar.Header) error {
 	case sparse(h):
 		return fmt.Errorf("the VM sent %q as a sparse file, which is not unpacked: its size is whatever it says", h.Name)
 	case h.Typeflag == tar.TypeReg:
-		if err := u.root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			return err
-		}
 		return u.file(h, name)
 	case h.Typeflag == tar.TypeDir:
 		u.modes = append(u.modes, h)
@@ -288,17 +164,12 @@ func (u *unpacking) again(old, name string) error {
 }
 
 func (u *unpacking) replace(name string, mode fs.FileMode, from io.Reader) error {
-	part := filepath.Join(filepath.Dir(name), ".linus-"+rand.Text())
-	file, err := u.root.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer u.root.Remove(part) //nolint:errcheck // renamed by then, or to be removed
-	_, err = io.Copy(file, from)
-	if err = errors.Join(err, file.Chmod(mode), file.Close()); err != nil {
-		return unreadable(err)
-	}
-	return u.root.Rename(part, name)
+	return worktree.Put(u.root, name, 0o600, true, func(file *os.File) error {
+		if _, err := io.Copy(file, from); err != nil {
+			return unreadable(err)
+		}
+		return file.Chmod(mode)
+	})
 }
 
 // finish makes the symbolic links and sets the directories' modes.

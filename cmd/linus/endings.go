@@ -100,26 +100,35 @@ func (a *app) killCommand() *cobra.Command {
 func (a *app) cleanupCommand() *cobra.Command {
 	var age time.Duration
 	cmd := &cobra.Command{
-		Use:   "cleanup",
+		Use:   "cleanup [JOB...]",
 		Short: "Delete the records of finished jobs, with their output and artifacts",
-		Long:  "Deletes jobs that finished longer ago than --older-than. A job is kept as long as its VM exists.",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Long:  "Deletes the jobs that are named or, without names, those that finished longer ago than --older-than. A job is kept as long as its VM exists.",
+		PreRunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && cmd.Flags().Changed("older-than") {
+				return usage("--older-than is for all jobs: leave it out, or the names")
+			}
 			if age < 0 {
 				return usage("--older-than %s: give 0 or more, as in 24h", age)
 			}
-			s, err := a.attach(cmd.Context(), false)
-			if err != nil {
-				return err
+			return nil
+		},
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
+			n, err := 0, error(nil)
+			for _, id := range args {
+				if err = s.DeleteJob(ctx, id); err != nil {
+					return err
+				}
+				n++
 			}
-			defer s.Close()
-			n, err := s.Cleanup(cmd.Context(), age)
+			if len(args) == 0 {
+				n, err = s.Cleanup(ctx, age)
+			}
 			if err != nil {
 				return err
 			}
 			return a.print(map[string]int{"forgotten": n}, fmt.Sprintf("%d jobs deleted", n))
-		},
+		}),
 	}
 	cmd.Flags().DurationVar(&age, "older-than", 24*time.Hour, "time since the job finished; 0s: all finished jobs")
-	return cmd
+	return a.completeJobs(cmd)
 }

@@ -11,10 +11,6 @@ import (
 	"linus/internal/job"
 )
 
-func (a *app) engineCommand() *cobra.Command {
-	return group("engine", "List the engines that share the database", a.engineListCommand())
-}
-
 func (a *app) engineListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",

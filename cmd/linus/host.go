@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -17,10 +16,6 @@ import (
 	"linus/internal/job"
 )
 
-func (a *app) hostCommand() *cobra.Command {
-	return group("host", "Check and trust the Proxmox host, and remove linus from it", a.checkCommand(), a.trustCommand(), a.uninstallCommand())
-}
-
 func (a *app) checkCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
@@ -28,13 +23,8 @@ func (a *app) checkCommand() *cobra.Command {
 		Long: "Logs in to the host and checks its version, tools, storage, bridge, template and more, and says for each finding what to do.\n" +
 			"Nothing on the host is changed.",
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.attach(cmd.Context(), true)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			r, err := finding(s.CheckHost(cmd.Context()))
+		RunE: a.attaching(true, func(ctx context.Context, s *session, _ []string) error {
+			r, err := finding(s.CheckHost(ctx))
 			if err != nil {
 				return err
 			}
@@ -47,7 +37,7 @@ func (a *app) checkCommand() *cobra.Command {
 				err = exitError(exitFailure)
 			}
 			return err
-		},
+		}),
 	}
 }
 
@@ -66,15 +56,14 @@ func finding(r job.HostReport, err error) (job.HostReport, error) {
 }
 
 func (a *app) printReport(r job.HostReport) error {
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	c := a.colours(a.stdout)
-	for _, check := range r.Checks {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", c.paint(check.Level), strings.TrimSpace(check.Node+" "+check.Name), oneLine(check.Text, 300))
+	return printAll(a, r.Checks, "", "", func(check job.Check) string {
+		text := fmt.Sprintf("%s\t%s\t%s", c.paint(check.Level), strings.TrimSpace(check.Node+" "+check.Name), oneLine(check.Text, 300))
 		if check.Remedy != "" {
-			_, _ = fmt.Fprintf(w, "%s\t\t-> %s\n", c.paint(""), oneLine(check.Remedy, 300))
+			text += fmt.Sprintf("\n%s\t\t-> %s", c.paint(""), oneLine(check.Remedy, 300))
 		}
-	}
-	return w.Flush()
+		return text
+	})
 }
 
 func (a *app) trustCommand() *cobra.Command {

@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/printer"
+	"go/token"
 	"io"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +33,7 @@ const module = "linus/"
 var adapters = []string{
 	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/egress", "internal/executor", "internal/fleet",
 	"internal/guest", "internal/mcptool", "internal/oauth", "internal/policy", "internal/proxmox",
-	"internal/store", "internal/telemetry", "internal/web", "internal/webhook",
+	"internal/store", "internal/telemetry", "internal/token", "internal/web", "internal/webhook",
 }
 
 // arrows says for each package which of ours it may import, outside tests:
@@ -38,14 +42,14 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/field", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/worktree", "embed"},
+	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/field", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/view", "internal/worktree", "embed"},
 	"internal/daemon": append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
 
 	"internal/callback":  {"internal/gate", "internal/job"},
 	"internal/claude":    {},
 	"internal/cluster":   {"internal/job"},
 	"internal/config":    {"internal/job"},
-	"internal/control":   {"internal/job"},
+	"internal/control":   {"internal/job", "internal/view"},
 	"internal/egress":    {"internal/job"},
 	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience"},
 	"internal/executor":  {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},
@@ -56,7 +60,9 @@ var arrows = map[string][]string{
 	"internal/policy":    {"internal/job"},
 	"internal/secret":    {},
 	"internal/store":     {"internal/job"},
-	"internal/web":       {"internal/field", "internal/gate", "internal/job", "internal/manual"},
+	"internal/web":       {"internal/field", "internal/gate", "internal/job", "internal/manual", "internal/view"},
+	"internal/view":      {"internal/job"},
+	"internal/token":     {"internal/job"},
 	"internal/webhook":   {"internal/job"},
 	"internal/guest":     {"internal/job", "internal/remote", "internal/result", "embed"},
 	"internal/proxmox":   {"internal/job", "internal/remote", "internal/result", "embed"},
@@ -82,14 +88,15 @@ var arrows = map[string][]string{
 
 	// The lab: users see its root, the drivers know no commands, the commands no
 	// driver.
-	"internal/lab":           {"internal/lab/image", "internal/lab/pve", "internal/lab/process", "internal/lab/qemu", "internal/lab/netns", "internal/lab/nspawn", "internal/lab/state", "internal/lab/sys", "internal/lab/systemd"},
+	"internal/lab":           {"internal/lab/image", "internal/lab/pve", "internal/lab/process", "internal/lab/qemu", "internal/lab/netns", "internal/lab/nspawn", "internal/lab/sshserver", "internal/lab/state", "internal/lab/sys", "internal/lab/systemd"},
 	"internal/lab/pve":       {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/state", "internal/lab/sys"},
-	"internal/lab/process":   {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/state", "internal/lab/sys"},
+	"internal/lab/process":   {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/sshserver", "internal/lab/state", "internal/lab/sys"},
 	"internal/lab/qemu":      {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/image", "internal/lab/netns", "internal/lab/state", "internal/lab/sys"},
 	"internal/lab/netns":     {"internal/lab/state", "internal/lab/sys"},
 	"internal/lab/cloudinit": {"internal/lab/state", "internal/lab/sys"},
 	"internal/lab/agent":     {"internal/lab/sys"},
 	"internal/lab/image":     {"internal/lab/sys"},
+	"internal/lab/sshserver": {"internal/lab/sys"},
 	"internal/lab/state":     {"internal/lab/sys"},
 	"internal/lab/sys":       {},
 	"internal/lab/systemd":   {"internal/lab/sys"},
@@ -105,7 +112,7 @@ var arrows = map[string][]string{
 	"internal/loops":         {},
 	"internal/pgtest":        {"internal/loops"},
 	"internal/providertest":  {"internal/job"},
-	"internal/sshtest":       {},
+	"internal/sshtest":       {"internal/lab/sshserver"},
 	"internal/tlstest":       {},
 	"internal/verbtest":      {"internal/job"},
 }
@@ -119,7 +126,7 @@ var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doct
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
 var onlyIn = map[string][]string{
-	"golang.org/x/crypto/ssh":              {"internal/remote", "internal/sshtest", "internal/lab", "internal/lab/process", "internal/lab/pve"},
+	"golang.org/x/crypto/ssh":              {"internal/remote", "internal/sshtest", "internal/lab", "internal/lab/process", "internal/lab/pve", "internal/lab/sshserver"},
 	"github.com/pkg/sftp":                  {"internal/remote", "internal/sshtest", "internal/lab/process"},
 	"github.com/mark3labs/mcp-go":          {"internal/mcptool"},
 	"github.com/kelseyhightower/envconfig": {"internal/config"},
@@ -136,6 +143,39 @@ var onlyIn = map[string][]string{
 
 // standardOnly are the packages that import nothing but the standard library.
 var standardOnly = []string{"internal/claude", "internal/envfile", "internal/job", "internal/lock", "internal/result", "internal/secret", "internal/term", "internal/vm"}
+
+// A VM's row is the fleet's: the executor of jobs, which has the VMs of its jobs in its hands,
+// changes none.
+func TestExecutor_ChangesNoVM(t *testing.T) {
+	files, err := filepath.Glob("../../internal/executor/*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	of := regexp.MustCompile(`\.VM\b`)
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			assigned, ok := n.(*ast.AssignStmt)
+			for i := 0; ok && i < len(assigned.Lhs); i++ {
+				var text strings.Builder
+				if err := printer.Fprint(&text, fset, assigned.Lhs[i]); err != nil {
+					t.Fatal(err)
+				}
+				if of.MatchString(text.String()) && assigned.Tok != token.DEFINE {
+					t.Errorf("%s: %s is assigned to: that is the fleet's", fset.Position(n.Pos()), &text)
+				}
+			}
+			return true
+		})
+	}
+}
 
 func TestImports_GoOneWay(t *testing.T) {
 	packages := listPackages(t)

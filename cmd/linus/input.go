@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -26,13 +25,7 @@ func (a *app) inputCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			s, err := a.attach(ctx, false)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			if _, err := a.follow(ctx, s, args[0], following{quiet: true, until: job.Job.Begun}); err != nil {
 				return err
 			}
@@ -50,7 +43,7 @@ func (a *app) inputCommand() *cobra.Command {
 				return err
 			}
 			return a.print(map[string]any{"job_id": args[0], "bytes": sent, "closed": closed}, fmt.Sprintf("%d bytes sent", sent))
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&closed, "close", false, "close the task's stdin afterwards")
 	return a.completeJobs(cmd)
@@ -65,10 +58,10 @@ type receiver interface {
 // if ending is set. It calls sent after each part and returns the bytes sent. Each
 // part is acknowledged before the next is sent; what arrives meanwhile is one part.
 func sendInput(ctx context.Context, to receiver, id string, from io.Reader, ending bool, sent func()) (total int64, err error) {
-	a := readAhead(from, job.MaxInput)
-	defer a.stop()
-	for {
-		part, err := a.next()
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	for parts := readAhead(reading, from); ; {
+		part, err := gather(parts)
 		if len(part) > 0 {
 			if err := to.Input(ctx, id, part, false); err != nil {
 				return total, err
@@ -87,67 +80,47 @@ func sendInput(ctx context.Context, to receiver, id string, from io.Reader, endi
 	}
 }
 
-// ahead keeps reading while what it has read is processed.
-type ahead struct {
-	limit int // bytes buffered at most
+// readSize is the most that is read at a time, in bytes.
+const readSize = 64 << 10
 
-	mu      sync.Mutex
-	changed sync.Cond
-	held    []byte
-	err     error // why reading ended
+// read is what one read has returned.
+type read struct {
+	data []byte
+	err  error
 }
 
-// readAhead starts to read, until from ends. A read that never returns lasts as
-// long as this process.
-func readAhead(from io.Reader, limit int) *ahead {
-	a := &ahead{limit: limit}
-	a.changed.L = &a.mu
+// readAhead keeps reading while what was read is processed, until from ends or ctx does. A read
+// that never returns lasts as long as this process.
+func readAhead(ctx context.Context, from io.Reader) <-chan read {
+	parts := make(chan read, job.MaxInput/readSize)
 	go func() {
-		part := make([]byte, 64<<10)
 		for {
-			n, err := from.Read(part)
-			if !a.add(part[:n], err) {
+			data := make([]byte, readSize)
+			n, err := from.Read(data)
+			select {
+			case parts <- read{data[:n:n], err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
 				return
 			}
 		}
 	}()
-	return a
+	return parts
 }
 
-// add waits until there is room for a part, and reports whether to read more.
-func (a *ahead) add(part []byte, err error) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for len(a.held)+len(part) > a.limit && a.err == nil {
-		a.changed.Wait()
+// gather waits for data, and returns all there is and, at the end, why no more follows.
+func gather(parts <-chan read) ([]byte, error) {
+	for all := <-parts; ; {
+		if all.err != nil || len(all.data) > job.MaxInput-readSize {
+			return all.data, all.err
+		}
+		select {
+		case more := <-parts:
+			all = read{append(all.data, more.data...), more.err}
+		default:
+			return all.data, nil
+		}
 	}
-	if a.err != nil {
-		return false
-	}
-	a.held, a.err = append(a.held, part...), err
-	a.changed.Broadcast()
-	return err == nil
-}
-
-// next waits for data, and returns all there is and, at the end, why no more follows.
-func (a *ahead) next() ([]byte, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for len(a.held) == 0 && a.err == nil {
-		a.changed.Wait()
-	}
-	part := a.held
-	a.held = nil
-	a.changed.Broadcast()
-	return part, a.err
-}
-
-// stop makes the reader end.
-func (a *ahead) stop() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.err == nil {
-		a.err = io.ErrClosedPipe
-	}
-	a.changed.Broadcast()
 }

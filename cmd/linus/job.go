@@ -9,7 +9,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -19,13 +18,6 @@ import (
 	"linus/internal/term"
 	"linus/internal/vm"
 )
-
-func (a *app) jobCommand() *cobra.Command {
-	return group("job", "Submit and follow jobs",
-		a.submitCommand(), a.execCommand(), a.attachCommand(), a.inputCommand(), a.statusCommand(), a.waitCommand(),
-		a.logsCommand(), a.resultCommand(), a.artifactsCommand(), a.listCommand(), a.killCommand(), a.cancelCommand(),
-		a.cleanupCommand())
-}
 
 func (a *app) statusCommand() *cobra.Command {
 	var wait bool
@@ -49,56 +41,43 @@ func (a *app) statusCommand() *cobra.Command {
 	return a.completeJobs(cmd)
 }
 
-// details returns a function that writes a name and its value to b, in two columns, unless
-// there is no value; what it has written is there after a flush.
-func details(b *strings.Builder) (*tabwriter.Writer, func(name, value string)) {
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	return w, func(name, value string) {
-		if value != "" {
-			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, value)
-		}
-	}
-}
-
 // statusText returns a job's status, one line for each detail.
 func statusText(j job.Job) string {
-	var b strings.Builder
-	w, line := details(&b)
-	row := func(name, value string) { line(name, strings.ReplaceAll(term.Text(value), "\n", "\n\t")) }
-	row("job", j.ID)
-	row("status", string(j.Status))
-	if j.Outcome != nil {
-		row("reason", string(j.Outcome.Reason))
-		if j.Outcome.ExitCode != nil {
-			row("exit code", fmt.Sprint(*j.Outcome.ExitCode))
+	return details(func(_ io.Writer, line func(name, value string)) {
+		row := func(name, value string) { line(name, strings.ReplaceAll(term.Text(value), "\n", "\n\t")) }
+		row("job", j.ID)
+		row("status", string(j.Status))
+		if j.Outcome != nil {
+			row("reason", string(j.Outcome.Reason))
+			if j.Outcome.ExitCode != nil {
+				row("exit code", fmt.Sprint(*j.Outcome.ExitCode))
+			}
+			row("error", j.Outcome.Error)
 		}
-		row("error", j.Outcome.Error)
-	}
-	row("run again as", j.RetriedAs)
-	row("again for", j.RetryOf)
-	row("phase", j.Phase)
-	row("progress", j.Progress)
-	row("task", oneLine(job.Title(j.Manifest.Task), 100))
-	if vm := j.VM; vm != nil {
-		row("vm", strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s", vmID(vm), vm.Name, vm.Node, vm.IP)), " ")+" ("+vmOrigin(vm)+")")
-		row("network", networkText(j.Manifest.Network))
-		row("vm's reason", oneLine(vm.Reason, 600))
-		row("vm's remedy", oneLine(vm.Remedy, 600))
-	}
-	if len(j.Artifacts) > 0 {
-		row("artifacts", fmt.Sprint(len(j.Artifacts)))
-	}
-	row("left out", strings.Join(leftOut(j.SkippedArtifacts), "\n\t"))
-	row("belongs to", j.Principal)
-	for _, d := range j.Webhooks {
-		row("webhook", deliveryText(d))
-	}
-	row("created", local(j.CreatedAt))
-	row("started", local(j.StartedAt))
-	row("completed", local(j.CompletedAt))
-	row("heartbeat", local(j.LastHeartbeat))
-	_ = w.Flush()
-	return strings.TrimSuffix(b.String(), "\n")
+		row("run again as", j.RetriedAs)
+		row("again for", j.RetryOf)
+		row("phase", j.Phase)
+		row("progress", j.Progress)
+		row("task", oneLine(job.Title(j.Manifest.Task), 100))
+		if vm := j.VM; vm != nil {
+			row("vm", strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s", vmID(vm), vm.Name, vm.Node, vm.IP)), " ")+" ("+vmOrigin(vm)+")")
+			row("network", networkText(j.Manifest.Network))
+			row("vm's reason", oneLine(vm.Reason, 600))
+			row("vm's remedy", oneLine(vm.Remedy, 600))
+		}
+		if len(j.Artifacts) > 0 {
+			row("artifacts", fmt.Sprint(len(j.Artifacts)))
+		}
+		row("left out", strings.Join(leftOut(j.SkippedArtifacts), "\n\t"))
+		row("belongs to", j.Principal)
+		for _, d := range j.Webhooks {
+			row("webhook", deliveryText(d))
+		}
+		row("created", local(j.CreatedAt))
+		row("started", local(j.StartedAt))
+		row("completed", local(j.CompletedAt))
+		row("heartbeat", local(j.LastHeartbeat))
+	})
 }
 
 // deliveryText says how far a message about a job's end has come.
@@ -321,29 +300,23 @@ func statusNames(separator string) string {
 }
 
 func (a *app) printList(page job.Page) error {
-	switch {
-	case len(page.Jobs) == 0 && page.Next != "":
+	if len(page.Jobs) == 0 && page.Next != "" {
 		a.note("no jobs among these; more: the same with --cursor %s", page.Next)
 		return nil
-	case len(page.Jobs) == 0:
-		a.note("no jobs")
-		return nil
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	c := a.colours(a.stdout)
 	owned := slices.ContainsFunc(page.Jobs, func(j job.Summary) bool { return j.Principal != "" })
-	_, _ = fmt.Fprintf(w, "JOB\t%s\tPHASE\tNODE\tCREATED\t%sTASK\n", c.paint("STATUS"), ownerCell(owned, "OF"))
-	for _, j := range page.Jobs {
+	header := fmt.Sprintf("JOB\t%s\tPHASE\tNODE\tCREATED\t%sTASK", c.paint("STATUS"), ownerCell(owned, "OF"))
+	if page.Next != "" {
+		defer a.note("more: linus job list --cursor %s", page.Next)
+	}
+	return printAll(a, page.Jobs, "no jobs", header, func(j job.Summary) string {
 		var node string
 		if j.VM != nil {
 			node = j.VM.Node
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\n", j.ID, c.paint(string(j.Status)), oneLine(j.Phase, 40), oneLine(node, 63), local(j.CreatedAt), ownerCell(owned, j.Principal), oneLine(job.Title(j.Task), 60))
-	}
-	if page.Next != "" {
-		defer a.note("more: linus job list --cursor %s", page.Next)
-	}
-	return w.Flush()
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s%s", j.ID, c.paint(string(j.Status)), oneLine(j.Phase, 40), oneLine(node, 63), local(j.CreatedAt), ownerCell(owned, j.Principal), oneLine(job.Title(j.Task), 60))
+	})
 }
 
 // ownerCell is a cell of a list that says whose something is, in lists of which some do
@@ -362,18 +335,12 @@ func (a *app) cancelCommand() *cobra.Command {
 		Long: "The output so far is kept; artifacts are not collected. A persistent VM stays, and so do other jobs in it. To end the task\n" +
 			"alone and collect everything, use linus job kill.",
 		Args: oneArg("the job's ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			s, err := a.attach(ctx, false)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			if err := s.Cancel(ctx, args[0]); err != nil {
 				return err
 			}
 			return a.print(map[string]any{"job_id": args[0], "cancelled": true}, "job "+args[0]+" cancelled")
-		},
+		}),
 	})
 }
 

@@ -65,11 +65,11 @@ func TestLists_ImagesAreThoseOfTheSystems(t *testing.T) {
 }
 
 func TestLists_TheRunnerTakesTheSignals(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "scripts", "guest", "job-runner.sh"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "scripts", "lib", "stop.sh"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := "@(" + strings.Join(job.Signals, "|") + ")"; !strings.Contains(string(text), want) {
-		t.Errorf("job-runner.sh does not take %s", want)
+		t.Errorf("the job runner does not take %s", want)
 	}
 }

@@ -59,8 +59,7 @@ func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	var code exitError
-	if errors.As(err, &code) {
+	if code, ok := errors.AsType[exitError](err); ok {
 		return int(code)
 	}
 	if err != nil {
@@ -75,7 +74,33 @@ func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io
 func (a *app) root() *cobra.Command {
 	var output string
 	root := group("linus", "Run jobs in ephemeral Proxmox VE virtual machines",
-		a.mcpCommand(), a.serveCommand(), a.runCommand(), a.jobCommand(), a.vmCommand(), a.poolCommand(), a.networkCommand(), a.nodeCommand(), a.engineCommand(), a.tokenCommand(), a.hostCommand(), a.templateCommand(), a.scriptsCommand(), a.storeCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
+		a.mcpCommand(), a.serveCommand(), a.runCommand(),
+		group("job", "Submit and follow jobs",
+			a.submitCommand(), a.execCommand(), a.attachCommand(), a.inputCommand(), a.statusCommand(), a.waitCommand(),
+			a.logsCommand(), a.resultCommand(), a.artifactsCommand(), a.listCommand(), a.killCommand(), a.cancelCommand(),
+			a.cleanupCommand()),
+		group("vm", "Create and manage persistent VMs for jobs and people",
+			a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmCopyCommand(), a.vmListFilesCommand(), a.vmCatCommand(), a.vmForwardCommand(),
+			a.vmVerb("start NAME|ID", "Start a stopped VM", "runs", (*session).StartVM),
+			a.vmVerb("stop NAME|ID", "Shut down a VM; no job may be running in it", "is stopped", (*session).StopVM),
+			a.vmVerb("suspend NAME|ID", "Write a VM's memory to its disk and turn it off; no job may be running in it", "is suspended", (*session).SuspendVM),
+			a.vmVerb("resume NAME|ID", "Continue a suspended VM where it was", "runs", (*session).ResumeVM),
+			a.vmSnapshotCommand(), a.vmRevertCommand(), a.vmDestroyCommand(), a.vmForgetCommand()),
+		group("pool", "Keep VMs ready, so that jobs start at once",
+			a.poolCreateCommand(), a.poolListCommand(), a.poolShowCommand(), a.poolResizeCommand(), a.poolDrainCommand(), a.poolRemoveCommand()),
+		group("network", "Show and test where a VM may connect to", a.networkShowCommand(), a.networkTestCommand()),
+		group("node", "List and cordon the nodes that VMs are created on",
+			a.nodeListCommand(), a.cordonCommand("cordon", "Keep new VMs off a node; those that are there stay", job.Engine.CordonNode),
+			a.cordonCommand("uncordon", "Let a node have new VMs again", job.Engine.UncordonNode)),
+		group("engine", "List the engines that share the database", a.engineListCommand()),
+		group("token", "Create, list and revoke tokens for other users of this engine",
+			a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand()),
+		group("host", "Check and trust the Proxmox host, and remove linus from it", a.checkCommand(), a.trustCommand(), a.uninstallCommand()),
+		group("template", "Build the template that jobs' VMs are cloned from",
+			a.templateBuildCommand(), a.templateListCommand(), a.templateRemoveCommand()),
+		a.scriptsCommand(),
+		group("store", "Move this engine's jobs to PostgreSQL", a.storeMigrateCommand()),
+		a.configCommand(), a.manCommand(), a.versionCommand())
 	root.Long = exitHelp()
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

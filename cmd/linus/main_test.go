@@ -155,24 +155,24 @@ func TestCommandLine(t *testing.T) {
 // waitfor FILE waits until the file is there; ! waitfor FILE until it is gone.
 func waitFor(ts *testscript.TestScript, gone bool, args []string) {
 	path := ts.MkAbs(args[0])
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Lstat(path); (err != nil) == gone {
 			return
 		}
 	}
-	ts.Fatalf("waited 20 s for %s", path)
+	ts.Fatalf("waited 2 minutes for %s", path)
 }
 
 // waitjob STATUS waits until there is a job of this status; stdout is then the
 // list of these, newest first.
 func waitJob(ts *testscript.TestScript, _ bool, args []string) {
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		ts.Check(ts.Exec("linus", "job", "list", "--status", args[0], "-o", "json"))
-		if out := ts.ReadFile("stdout"); strings.Contains(out, "job_id") {
+		if out := ts.ReadFile("stdout"); strings.Contains(out, `"id"`) {
 			return
 		}
 	}
-	ts.Fatalf("waited 20 s for a job to be %s", args[0])
+	ts.Fatalf("waited 2 minutes for a job to be %s", args[0])
 }
 
 // waitforgetting N runs job cleanup until it has forgotten so many jobs: a VM

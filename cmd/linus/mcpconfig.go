@@ -171,37 +171,32 @@ func (a *app) printEntry(client mcpClient, entry any, leftOut []string) error {
 	if a.json {
 		return a.printJSON(map[string]any{"client": client.name, "places": client.files, "content": content, "left_out": append([]string{}, leftOut...)})
 	}
-	var text bytes.Buffer
-	e := json.NewEncoder(&text)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	if err := e.Encode(content); err != nil {
-		return fmt.Errorf("write the configuration: %w", err)
-	}
+	text, err := indented(content)
 	add := fmt.Sprintf("add the entry \"linus\" to its %q", client.key)
 	if client.toml {
-		var err error
-		if text, err = asTOML(client.key+".linus", entry); err != nil {
-			return err
-		}
+		text, err = asTOML(client.key+".linus", entry)
 		add = "add these lines to it"
 	}
+	if err != nil {
+		return fmt.Errorf("write the configuration: %w", err)
+	}
 	a.note("Put it into\n  %s\nIf that file exists, %s.", strings.Join(client.files, "\n  "), add)
-	_, err := a.stdout.Write(text.Bytes())
+	_, err = a.stdout.Write(text)
 	return err
 }
 
 // asTOML returns an entry as a table of TOML: its strings and lists of strings are those of
 // JSON, and an object in it is a table of its own.
-func asTOML(name string, entry any) (out bytes.Buffer, err error) {
-	data, err := json.Marshal(entry)
-	if err != nil {
-		return out, fmt.Errorf("write the configuration: %w", err)
-	}
+func asTOML(name string, entry any) ([]byte, error) {
 	var fields map[string]any
-	if err := json.Unmarshal(data, &fields); err != nil {
-		return out, fmt.Errorf("write the configuration: %w", err)
+	data, err := json.Marshal(entry)
+	if err == nil {
+		err = json.Unmarshal(data, &fields)
 	}
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
 	tables := map[string]any{}
 	_, _ = fmt.Fprintf(&out, "[%s]\n", name)
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
@@ -213,15 +208,15 @@ func asTOML(name string, entry any) (out bytes.Buffer, err error) {
 		e := json.NewEncoder(&out) // ends the line
 		e.SetEscapeHTML(false)
 		if err := e.Encode(fields[key]); err != nil {
-			return out, fmt.Errorf("write the configuration: %w", err)
+			return nil, err
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(tables)) {
 		table, err := asTOML(name+"."+key, tables[key])
 		if err != nil {
-			return out, err
+			return nil, err
 		}
-		_, _ = fmt.Fprintf(&out, "\n%s", table.Bytes())
+		_, _ = fmt.Fprintf(&out, "\n%s", table)
 	}
-	return out, nil
+	return out.Bytes(), nil
 }

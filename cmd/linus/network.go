@@ -3,16 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"linus/internal/job"
 )
-
-func (a *app) networkCommand() *cobra.Command {
-	return group("network", "Show and test where a VM may connect to", a.networkShowCommand(), a.networkTestCommand())
-}
 
 func (a *app) networkShowCommand() *cobra.Command {
 	return a.completeVMs(&cobra.Command{
@@ -73,26 +70,24 @@ func (a *app) networkTestCommand() *cobra.Command {
 }
 
 func networkReport(r job.NetworkReport) string {
-	var b strings.Builder
-	w, row := details(&b)
-	row("vm", fmt.Sprintf("%d %s", r.VMID, oneLine(r.Name, 63)))
-	row("mode", string(r.Mode))
-	row("names", strings.Join(r.Network.Allow, " "))
-	row("problem", oneLine(r.Problem, 600))
-	for i, rule := range r.Rules {
-		name := ""
-		if i == 0 {
-			name = "rules"
+	return details(func(w io.Writer, row func(name, value string)) {
+		row("vm", fmt.Sprintf("%d %s", r.VMID, oneLine(r.Name, 63)))
+		row("mode", string(r.Mode))
+		row("names", strings.Join(r.Network.Allow, " "))
+		row("problem", oneLine(r.Problem, 600))
+		for i, rule := range r.Rules {
+			name := ""
+			if i == 0 {
+				name = "rules"
+			}
+			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, oneLine(rule, 2000))
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\n", name, oneLine(rule, 2000))
-	}
-	for i, c := range r.Connections {
-		name := ""
-		if i == 0 {
-			name = "connections"
+		for i, c := range r.Connections {
+			name := ""
+			if i == 0 {
+				name = "connections"
+			}
+			_, _ = fmt.Fprintf(w, "%s\t%s  %s\n", name, local(c.At), oneLine(c.Text, 600))
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s  %s\n", name, local(c.At), oneLine(c.Text, 600))
-	}
-	_ = w.Flush()
-	return strings.TrimSuffix(b.String(), "\n")
+	})
 }

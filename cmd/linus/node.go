@@ -6,18 +6,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"linus/internal/job"
 )
-
-func (a *app) nodeCommand() *cobra.Command {
-	return group("node", "List and cordon the nodes that VMs are created on",
-		a.nodeListCommand(), a.cordonCommand("cordon", "Keep new VMs off a node; those that are there stay", job.Engine.CordonNode),
-		a.cordonCommand("uncordon", "Let a node have new VMs again", job.Engine.UncordonNode))
-}
 
 func (a *app) nodeListCommand() *cobra.Command {
 	return &cobra.Command{
@@ -28,39 +21,27 @@ func (a *app) nodeListCommand() *cobra.Command {
 			"UNUSED says of which templates VMs are not made there, and why.\n" +
 			"VMs are spread over several nodes if PROXMOX_NODES is set (linus help scale).",
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.attach(cmd.Context(), true)
+		RunE: a.attaching(true, func(ctx context.Context, s *session, _ []string) error {
+			nodes, err := s.Nodes(ctx)
 			if err != nil {
 				return err
 			}
-			defer s.Close()
-			nodes, err := s.Nodes(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return a.print(nodes, nodeTable(nodes))
-		},
+			return printAll(a, nodes, "", "NODE\tSTATUS\tMEMORY\tCOMMITTED\tFREE\tVMS\tTEMPLATES\tUNUSED", nodeRow)
+		}),
 	}
 }
 
-func nodeTable(nodes []job.NodeInfo) string {
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "NODE\tSTATUS\tMEMORY\tCOMMITTED\tFREE\tVMS\tTEMPLATES\tUNUSED")
-	for _, n := range nodes {
-		status := string(n.Status)
-		if n.Cordoned {
-			status += ", cordoned"
-		}
-		var unused []string
-		for _, name := range slices.Sorted(maps.Keys(n.Unused)) {
-			unused = append(unused, name+" "+n.Unused[name])
-		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", n.Name, status,
-			mebibytes(n.MemoryMB), mebibytes(n.CommittedMB), mebibytes(n.FreeMB), n.VMs, strings.Join(n.Templates, " "), strings.Join(unused, "; "))
+func nodeRow(n job.NodeInfo) string {
+	status := string(n.Status)
+	if n.Cordoned {
+		status += ", cordoned"
 	}
-	_ = w.Flush()
-	return strings.TrimSuffix(text.String(), "\n")
+	var unused []string
+	for _, name := range slices.Sorted(maps.Keys(n.Unused)) {
+		unused = append(unused, name+" "+n.Unused[name])
+	}
+	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s", oneLine(n.Name, 63), status, mebibytes(n.MemoryMB), mebibytes(n.CommittedMB), mebibytes(n.FreeMB),
+		n.VMs, oneLine(strings.Join(n.Templates, " "), 1000), oneLine(strings.Join(unused, "; "), 1000))
 }
 
 func mebibytes(mib int) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }
@@ -70,17 +51,12 @@ func (a *app) cordonCommand(name, short string, change func(job.Engine, context.
 		Use:   name + " NODE",
 		Short: short,
 		Args:  oneArg("the node's name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.attach(cmd.Context(), true)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			n, err := change(s, cmd.Context(), args[0])
+		RunE: a.attaching(true, func(ctx context.Context, s *session, args []string) error {
+			n, err := change(s, ctx, args[0])
 			if err != nil {
 				return err
 			}
 			return a.print(n, "node "+n.Name+" is "+name+"ed")
-		},
+		}),
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"linus/internal/job"
 	shown "linus/internal/term"
+	"linus/internal/view"
 	"linus/internal/vm"
 )
 
@@ -28,33 +29,56 @@ func (a *app) print(v any, text string) error {
 }
 
 // printAll prints a list: as JSON, or as a table of rows whose columns are separated by
-// tabs. Of an empty one it says none.
+// tabs, below a header unless that is empty. Of an empty one it says none instead, unless
+// that is empty, too.
 func printAll[T any](a *app, all []T, none, header string, row func(T) string) error {
 	if a.json {
 		return a.printJSON(append([]T{}, all...))
 	}
-	if len(all) == 0 {
+	if len(all) == 0 && none != "" {
 		a.note("%s", none)
 		return nil
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, header)
+	if header != "" {
+		_, _ = fmt.Fprintln(w, header)
+	}
 	for _, one := range all {
 		_, _ = fmt.Fprintln(w, row(one))
 	}
 	return w.Flush()
 }
 
+// details returns names and their values in two columns, those that row is given which have a
+// value; w takes lines of other forms.
+func details(write func(w io.Writer, row func(name, value string))) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	write(w, func(name, value string) {
+		if value != "" {
+			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, value)
+		}
+	})
+	_ = w.Flush()
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
 func (a *app) printJSON(v any) error {
+	text, err := indented(view.Of(v))
+	if err == nil {
+		_, err = a.stdout.Write(shown.JSON(text))
+	}
+	return err
+}
+
+// indented returns a value as JSON for people, without HTML's escapes.
+func indented(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return err
-	}
-	_, err := a.stdout.Write(shown.JSON(b.Bytes()))
-	return err
+	err := e.Encode(v)
+	return b.Bytes(), err
 }
 
 // note writes a message for people to stderr.

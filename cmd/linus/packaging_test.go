@@ -121,12 +121,42 @@ func TestPackaging_ServerJSONNamesEachBundleByItsHash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The fields that there are of those that the registry's schema of 2025-12-11 has.
 	var server struct {
-		Name, Version, Description string
-		Packages                   []struct{ Identifier, FileSHA256 string }
+		Schema                            string `json:"$schema"`
+		Name, Title, Version, Description string
+		Repository                        struct{ URL, Source string }
+		Packages                          []struct {
+			RegistryType, Identifier, Version, FileSHA256 string
+			Transport                                     struct{ Type string }
+			EnvironmentVariables                          []struct {
+				Name, Description, Format string
+				IsRequired                bool
+			}
+		}
 	}
-	if err := json.Unmarshal(out, &server); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(out))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&server); err != nil {
 		t.Fatalf("%v\n%s", err, out)
+	}
+	if !strings.HasSuffix(server.Schema, "/2025-12-11/server.schema.json") || !regexp.MustCompile(`^[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+$`).MatchString(server.Name) ||
+		server.Title == "" || server.Description == "" || server.Repository.Source != "github" || server.Repository.URL != "https://github.com/ada/linus" {
+		t.Errorf("not as the registry's schema wants it: %+v", server)
+	}
+	settings := map[string]bool{}
+	for _, s := range config.Table() {
+		settings[s.Name] = true
+	}
+	for _, p := range server.Packages {
+		if p.RegistryType != "mcpb" || p.Version != "1.2.3" || p.Transport.Type != "stdio" || !regexp.MustCompile(`^[a-f0-9]{64}$`).MatchString(p.FileSHA256) {
+			t.Errorf("not as the registry's schema wants it: %+v", p)
+		}
+		for _, v := range p.EnvironmentVariables {
+			if !settings[v.Name] || v.Description == "" || !slices.Contains([]string{"", "string", "number", "boolean", "filepath"}, v.Format) {
+				t.Errorf("variable %+v", v)
+			}
+		}
 	}
 	if server.Name != "io.github.ada/linus" || server.Version != "1.2.3" || len(server.Packages) != 2 || len(server.Description) > 100 {
 		t.Errorf("server.json: %+v", server)

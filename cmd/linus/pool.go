@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -12,11 +14,6 @@ import (
 	"linus/internal/job"
 	"linus/internal/vm"
 )
-
-func (a *app) poolCommand() *cobra.Command {
-	return group("pool", "Keep VMs ready, so that jobs start at once",
-		a.poolCreateCommand(), a.poolListCommand(), a.poolShowCommand(), a.poolResizeCommand(), a.poolDrainCommand(), a.poolRemoveCommand())
-}
 
 // poolFlags are how many VMs a pool keeps, and for how long.
 type poolFlags struct {
@@ -209,36 +206,29 @@ func hitRate(p job.Pool) string {
 }
 
 func poolText(p job.PoolInfo) string {
-	var b strings.Builder
-	w, row := details(&b)
-	row("pool", p.Name)
-	row("state", oneLine(p.State, 600))
-	row("made from", p.VMTemplate+p.OS)
-	row("size", fmt.Sprintf("%d cores, %s memory, %s disk", p.Resources.CPU, p.Resources.Memory, p.Resources.Disk))
-	row("network", networkText(p.Network))
-	row("warm", fmt.Sprintf("%d of %d", p.Count(vm.MemberWarm), p.Warm))
-	row("hibernated", fmt.Sprintf("%d of %d", p.Count(vm.MemberHibernated), p.Hibernated))
-	if p.IdleLimit > 0 {
-		row("idle limit", (time.Duration(p.IdleLimit) * time.Second).String())
-	}
-	row("replaced after", (time.Duration(p.MaxAge) * time.Second).String())
-	row("hit rate", hitRate(p.Pool))
-	if p.Failure != nil {
-		row("failed", fmt.Sprintf("%s, %d in a row, %d of them equal: %s", local(p.Failure.At), p.Failure.Row, p.Failure.Count, oneLine(p.Failure.Error, 600)))
-	}
-	_ = w.Flush()
-	if len(p.Members) > 0 {
-		_, _ = fmt.Fprintf(w, "\nVM\tSTATE\tSINCE\tIP\tJOB\n")
-		for _, m := range p.Members {
-			of := m.Maker
-			if m.Claimer != "" {
-				of = m.Claimer
-			}
-			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", orDash(vmID(&m.VM)), m.State, local(m.Since), orDash(m.VM.IP), of)
+	return details(func(w io.Writer, row func(name, value string)) {
+		row("pool", p.Name)
+		row("state", oneLine(p.State, 600))
+		row("made from", p.VMTemplate+p.OS)
+		row("size", fmt.Sprintf("%d cores, %s memory, %s disk", p.Resources.CPU, p.Resources.Memory, p.Resources.Disk))
+		row("network", networkText(p.Network))
+		row("warm", fmt.Sprintf("%d of %d", p.Count(vm.MemberWarm), p.Warm))
+		row("hibernated", fmt.Sprintf("%d of %d", p.Count(vm.MemberHibernated), p.Hibernated))
+		if p.IdleLimit > 0 {
+			row("idle limit", (time.Duration(p.IdleLimit) * time.Second).String())
 		}
-		_ = w.Flush()
-	}
-	return strings.TrimSuffix(b.String(), "\n")
+		row("replaced after", (time.Duration(p.MaxAge) * time.Second).String())
+		row("hit rate", hitRate(p.Pool))
+		if p.Failure != nil {
+			row("failed", fmt.Sprintf("%s, %d in a row, %d of them equal: %s", local(p.Failure.At), p.Failure.Row, p.Failure.Count, oneLine(p.Failure.Error, 600)))
+		}
+		if len(p.Members) > 0 {
+			_, _ = fmt.Fprintf(w, "\nVM\tSTATE\tSINCE\tIP\tJOB\n")
+			for _, m := range p.Members {
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", orDash(vmID(&m.VM)), m.State, local(m.Since), orDash(m.VM.IP), cmp.Or(m.Claimer, m.Maker))
+			}
+		}
+	})
 }
 
 func networkText(n vm.Network) string {
@@ -255,22 +245,4 @@ func networkText(n vm.Network) string {
 	add("egress", string(n.Egress))
 	add("allow", strings.Join(n.Allow, " "))
 	return strings.Join(parts, ", ")
-}
-
-// completePools completes a command's first argument with the pools' names.
-func (a *app) completePools(cmd *cobra.Command) *cobra.Command {
-	names := a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
-		pools, err := e.Pools(ctx)
-		for _, p := range pools {
-			words = append(words, fmt.Sprintf("%s\t%d warm, %d hibernated", p.Name, p.Warm, p.Hibernated))
-		}
-		return words, err
-	})
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return names(cmd, args, typed)
-	}
-	return cmd
 }

@@ -75,12 +75,10 @@ func (a *app) runCommand() *cobra.Command {
 // runTree submits a new run and follows it to its end.
 func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	ctx := cmd.Context()
-	switch {
-	case len(args) == 0:
-		return usage("nothing to run; give a command after --")
-	case cmd.ArgsLenAtDash() != 0:
-		return usage("put the command after --, as in: %s -- %s", cmd.CommandPath(), strings.Join(args, " "))
-	case f.repository != "" && f.apply:
+	if _, err := commandManifest(cmd, args); err != nil {
+		return err
+	}
+	if f.repository != "" && f.apply {
 		return usage("--apply makes changes in the tree here, and --repo runs on another one; use --diff")
 	}
 	t, done, err := treeOf(ctx, f.repository)

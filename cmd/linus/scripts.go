@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -29,15 +28,7 @@ func (a *app) scriptsCommand() *cobra.Command {
 				}
 				rows = append(rows, row{s.Name, s.SHA256, len(s.Body)})
 			}
-			if a.json {
-				return a.printJSON(rows)
-			}
-			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			_, _ = fmt.Fprintln(w, "NAME\tBYTES\tSHA256")
-			for _, r := range rows {
-				_, _ = fmt.Fprintf(w, "%s\t%d\t%s\n", r.Name, r.Bytes, r.SHA256)
-			}
-			return w.Flush()
+			return printAll(a, rows, "", "NAME\tBYTES\tSHA256", func(r row) string { return fmt.Sprintf("%s\t%d\t%s", r.Name, r.Bytes, r.SHA256) })
 		},
 	}
 	show := &cobra.Command{

@@ -38,9 +38,13 @@ func (a *app) serveCommand() *cobra.Command {
 			case err != nil:
 				return err
 			case stop:
-				return a.stopEngine(cmd.Context(), c)
+				stopped, err := daemon.Stop(cmd.Context(), c)
+				return a.engineEnded("stopped", "engine stopped; tasks in VMs go on, and the next engine takes them up again", stopped, err)
 			case drain:
-				return a.drainEngine(cmd.Context(), c)
+				drained, err := daemon.Drain(cmd.Context(), c, func() {
+					_, _ = fmt.Fprintln(a.stderr, "the engine takes no more jobs, and stops when its jobs have ended; interrupting this command does not change that")
+				})
+				return a.engineEnded("drained", "engine drained and stopped", drained, err)
 			case background:
 				o := a.daemon(c)
 				o.Log = logger(daemon.NewEngineLog(c.StateDir, a.stderr), c)
@@ -145,32 +149,15 @@ func announce(w io.Writer, h *daemon.HTTP) {
 	_, _ = fmt.Fprintf(w, "Web page at %s://%s/, to log in with the same token; in a terminal, linus serve shows a link that does\n", h.Scheme, h.Browser)
 }
 
-// stopEngine stops the engine of the state directory.
-func (a *app) stopEngine(ctx context.Context, c config.Config) error {
-	stopped, err := daemon.Stop(ctx, c)
+// engineEnded says how the engine of the state directory has ended, if there was one.
+func (a *app) engineEnded(how, text string, was bool, err error) error {
 	if err != nil {
 		return err
 	}
-	text := "no engine is running"
-	if stopped {
-		text = "engine stopped; tasks in VMs go on, and the next engine takes them up again"
+	if !was {
+		text = "no engine is running"
 	}
-	return a.print(map[string]bool{"stopped": stopped}, text)
-}
-
-// drainEngine has the engine of the state directory end its jobs, and then stop.
-func (a *app) drainEngine(ctx context.Context, c config.Config) error {
-	drained, err := daemon.Drain(ctx, c, func() {
-		_, _ = fmt.Fprintln(a.stderr, "the engine takes no more jobs, and stops when its jobs have ended; interrupting this command does not change that")
-	})
-	if err != nil {
-		return err
-	}
-	text := "no engine is running"
-	if drained {
-		text = "engine drained and stopped"
-	}
-	return a.print(map[string]bool{"drained": drained}, text)
+	return a.print(map[string]bool{how: was}, text)
 }
 
 // logger writes to w: JSON if set so, else lines, coloured on a terminal.

@@ -99,8 +99,13 @@ func (a *app) reading(work func(ctx context.Context, e job.Engine, args []string
 
 // attached makes a verb's RunE from its work with an engine.
 func (a *app) attached(work func(ctx context.Context, s *session, args []string) error) func(*cobra.Command, []string) error {
+	return a.attaching(false, work)
+}
+
+// attaching is attached; strict is as of daemon.Attach.
+func (a *app) attaching(strict bool, work func(ctx context.Context, s *session, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		s, err := a.attach(cmd.Context(), false)
+		s, err := a.attach(cmd.Context(), strict)
 		if err != nil {
 			return err
 		}

@@ -31,28 +31,23 @@ func (a *app) vmSSHCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withLogin(cmd.Context(), args[0], show, become, func(l daemon.Login) ([]string, error) {
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
+			return a.withLogin(ctx, s, args[0], show, func(l daemon.Login) ([]string, error) {
 				argv, err := l.Command()
 				if len(args) > 1 { // ssh passes one line to a shell; quoted, it becomes these arguments again
 					argv = append(argv, shellescape.QuoteCommand(args[1:]))
 				}
 				return argv, err
 			})
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&show, "print", false, "show the ssh command instead of running it")
 	return a.completeVMs(cmd)
 }
 
-// withLogin starts an OpenSSH command that logs in to a VM, or only shows it. A
-// job's ID stands for the VM the job runs in.
-func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(program string, argv []string) error, command func(daemon.Login) ([]string, error)) error {
-	s, err := a.attach(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
+// withLogin replaces this process with an OpenSSH command that logs in to a VM, or only
+// shows it. A job's ID stands for the VM the job runs in.
+func (a *app) withLogin(ctx context.Context, s *session, ref string, show bool, command func(daemon.Login) ([]string, error)) error {
 	if s.remote() {
 		return usage("through a server (--server, LINUS_SERVER) nobody logs in to a VM: its key stays with the engine; linus job exec --vm %s --tty -- bash -l is a shell there", ref)
 	}
@@ -72,7 +67,8 @@ func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(p
 		return fmt.Errorf("%w; install OpenSSH's client", err)
 	}
 	s.Close()
-	return start(program, argv)
+	// The program gets this one's terminal, signals and exit code.
+	return fmt.Errorf("run %s: %w", program, syscall.Exec(program, argv, syscall.Environ()))
 }
 
 // login returns what it takes to log in to a VM.
@@ -86,12 +82,6 @@ func (s *session) login(ctx context.Context, v vm.VM) daemon.Login {
 		l.Node = nodes[at]
 	}
 	return l
-}
-
-// become replaces this process with a program, which gets its terminal, signals
-// and exit code.
-func become(program string, argv []string) error {
-	return fmt.Errorf("run %s: %w", program, syscall.Exec(program, argv, syscall.Environ()))
 }
 
 // loginVM returns the VM with this name or ID, or in which the job with this ID

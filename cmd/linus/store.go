@@ -9,10 +9,6 @@ import (
 	"linus/internal/daemon"
 )
 
-func (a *app) storeCommand() *cobra.Command {
-	return group("store", "Move this engine's jobs to PostgreSQL", a.storeMigrateCommand())
-}
-
 func (a *app) storeMigrateCommand() *cobra.Command {
 	var from string
 	cmd := &cobra.Command{

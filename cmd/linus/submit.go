@@ -105,6 +105,9 @@ func (f *submitFlags) manifest(cmd *cobra.Command, args []string, a *app) (m job
 
 // commandManifest returns the manifest of a job that runs the command after --.
 func commandManifest(cmd *cobra.Command, args []string) (job.Manifest, error) {
+	if len(args) == 0 {
+		return job.Manifest{}, usage("nothing to run; give a command after --")
+	}
 	if cmd.ArgsLenAtDash() != 0 {
 		return job.Manifest{}, usage("put the command after --, as in: %s -- %s", cmd.CommandPath(), strings.Join(args, " "))
 	}

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -13,27 +13,17 @@ import (
 	"linus/internal/vm"
 )
 
-func (a *app) templateCommand() *cobra.Command {
-	return group("template", "Build the template that jobs' VMs are cloned from",
-		a.templateBuildCommand(), a.templateListCommand(), a.templateRemoveCommand())
-}
-
-// withTemplates calls work with the templates of the configured host.
-func (a *app) withTemplates(cmd *cobra.Command, work func(daemon.TemplateStore) error) error {
+// withTemplates calls work with the templates of the configured host, whose inventory and
+// node are empty then, or everywhere: with those of each node that VMs are spread over.
+func (a *app) withTemplates(cmd *cobra.Command, everywhere bool, work func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error) error {
 	c, err := a.localSettings(cmd, "run it on the engine's machine, which reaches the Proxmox host")
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case everywhere:
+		return daemon.OnEveryNode(cmd.Context(), a.daemon(c), work)
 	}
-	return daemon.WithTemplates(cmd.Context(), a.daemon(c), work)
-}
-
-// onEveryNode calls work with the templates of each node that VMs are spread over.
-func (a *app) onEveryNode(cmd *cobra.Command, work func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error) error {
-	c, err := a.localSettings(cmd, "run it on the engine's machine, which reaches the Proxmox host")
-	if err != nil {
-		return err
-	}
-	return daemon.OnEveryNode(cmd.Context(), a.daemon(c), work)
+	return daemon.WithTemplates(cmd.Context(), a.daemon(c), func(t daemon.TemplateStore) error { return work(job.Inventory{}, job.Node{}, t) })
 }
 
 func (a *app) templateBuildCommand() *cobra.Command {
@@ -49,7 +39,17 @@ func (a *app) templateBuildCommand() *cobra.Command {
 			if (spec.ImageURL == "") != (spec.ImageSHA256 == "") {
 				return usage("--image and --sha256 go together")
 			}
-			build := func(on string, t daemon.TemplateStore) error {
+			return a.withTemplates(cmd, everywhere, func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error {
+				on := ""
+				if everywhere {
+					on = n.Name + ": "
+					if spec.Build == "" {
+						spec.Build = buildFor(inv, spec.Name)
+					}
+					if at, _ := n.Template(spec.Name); at >= 0 {
+						return a.hasTemplate(n, n.Templates[at], spec.Build)
+					}
+				}
 				vm, err := t.BuildTemplate(cmd.Context(), spec, func(p job.Progress) {
 					if p.Warning != "" {
 						a.note("%swarning: %s", on, oneLine(p.Warning, 300))
@@ -61,19 +61,7 @@ func (a *app) templateBuildCommand() *cobra.Command {
 					return err
 				}
 				return a.print(templateRow(vm), fmt.Sprintf("template %s is VM %d on node %s", vm.Name, vm.ID, vm.Node))
-			}
-			if everywhere {
-				return a.onEveryNode(cmd, func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error {
-					if spec.Build == "" {
-						spec.Build = buildFor(inv, spec.Name)
-					}
-					if at, _ := n.Template(spec.Name); at >= 0 {
-						return a.hasTemplate(n, n.Templates[at], spec.Build)
-					}
-					return build(n.Name+": ", t)
-				})
-			}
-			return a.withTemplates(cmd, func(t daemon.TemplateStore) error { return build("", t) })
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "build it on every node that VMs are spread over (PROXMOX_NODES) and that has none of the name, one after the other")
@@ -118,24 +106,18 @@ func (a *app) templateListCommand() *cobra.Command {
 		Short: "List the templates built by this installation",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withTemplates(cmd, func(t daemon.TemplateStore) error {
+			return a.withTemplates(cmd, false, func(_ job.Inventory, _ job.Node, t daemon.TemplateStore) error {
 				found, err := t.Templates(cmd.Context())
 				if err != nil && len(found) == 0 {
 					return err
 				}
-				rows := make([]jsonTemplate, 0, len(found))
-				var text strings.Builder
-				w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-				_, _ = fmt.Fprintln(w, "ID\tNAME\tNODE")
+				var rows []jsonTemplate
 				for _, vm := range found {
 					rows = append(rows, templateRow(vm))
-					_, _ = fmt.Fprintf(w, "%d\t%s\t%s\n", vm.ID, vm.Name, vm.Node)
 				}
-				_ = w.Flush()
-				if printErr := a.print(rows, strings.TrimSuffix(text.String(), "\n")); printErr != nil {
-					return printErr
-				}
-				return err
+				return errors.Join(printAll(a, rows, "", "ID\tNAME\tNODE", func(t jsonTemplate) string {
+					return fmt.Sprintf("%d\t%s\t%s", t.ID, oneLine(t.Name, 63), oneLine(t.Node, 63))
+				}), err)
 			})
 		},
 	}
@@ -148,24 +130,18 @@ func (a *app) templateRemoveCommand() *cobra.Command {
 		Short: "Remove a template built by this installation",
 		Args:  oneArg("the template's name or VM ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			remove := func(t daemon.TemplateStore) error {
+			return a.withTemplates(cmd, everywhere, func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error {
+				has := func(n job.Node) bool { at, _ := n.Template(args[0]); return at >= 0 }
+				if !has(n) && slices.ContainsFunc(inv.Nodes, has) {
+					a.note("%s: has no template %s", n.Name, args[0])
+					return nil
+				}
 				vm, err := t.RemoveTemplate(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}
 				return a.print(templateRow(vm), fmt.Sprintf("template %s (VM %d) is removed", vm.Name, vm.ID))
-			}
-			if everywhere {
-				return a.onEveryNode(cmd, func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error {
-					has := func(n job.Node) bool { at, _ := n.Template(args[0]); return at >= 0 }
-					if !has(n) && slices.ContainsFunc(inv.Nodes, has) {
-						a.note("%s: has no template %s", n.Name, args[0])
-						return nil
-					}
-					return remove(t)
-				})
-			}
-			return a.withTemplates(cmd, remove)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "remove the template of that name from every node that VMs are spread over (PROXMOX_NODES)")

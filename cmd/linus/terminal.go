@@ -37,10 +37,7 @@ func (a *app) showTerminal(ctx context.Context, s *session, j job.Job, c convers
 		}
 		defer restore()
 		defer followSize(a.stdout, t.Resize)()
-		from := a.stdin
-		if isTerminal(a.stdin) {
-			from = &escapable{from: a.stdin, leave: func() { leave(errDetached) }}
-		}
+		from := a.typed(leave)
 		go func() { //nolint:contextcheck // the terminal has its own. While nothing arrives on stdin it lasts as long as this process
 			if _, err := io.Copy(t, from); err == nil {
 				t.CloseInput()

@@ -12,11 +12,6 @@ import (
 	"linus/internal/job"
 )
 
-func (a *app) tokenCommand() *cobra.Command {
-	return group("token", "Create, list and revoke tokens for other users of this engine",
-		a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand())
-}
-
 // tokenTTL is how long a token is valid unless its maker says otherwise.
 const tokenTTL = 90 * 24 * time.Hour
 

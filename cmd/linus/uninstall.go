@@ -33,17 +33,12 @@ func (a *app) uninstallCommand() *cobra.Command {
 				return errors.New("an engine runs here, which would put its scripts on the host again: end it first with linus serve --stop, or systemctl stop linus")
 			}
 			each := func(spec job.UninstallSpec) (found []job.Uninstalled, err error) {
-				work := func(node string, t daemon.TemplateStore) error {
+				err = a.withTemplates(cmd, everywhere, func(_ job.Inventory, n job.Node, t daemon.TemplateStore) error {
 					done, err := t.Uninstall(cmd.Context(), spec)
-					done.Node = cmp.Or(node, done.Node)
+					done.Node = cmp.Or(n.Name, done.Node)
 					found = append(found, done)
 					return err
-				}
-				if everywhere {
-					err = a.onEveryNode(cmd, func(_ job.Inventory, n job.Node, t daemon.TemplateStore) error { return work(n.Name, t) })
-				} else {
-					err = a.withTemplates(cmd, func(t daemon.TemplateStore) error { return work("", t) })
-				}
+				})
 				return found, err
 			}
 			plan := spec

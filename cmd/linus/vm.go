@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -16,16 +17,6 @@ import (
 	"linus/internal/job"
 	"linus/internal/vm"
 )
-
-func (a *app) vmCommand() *cobra.Command {
-	return group("vm", "Create and manage persistent VMs for jobs and people",
-		a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmCopyCommand(), a.vmListFilesCommand(), a.vmCatCommand(), a.vmForwardCommand(),
-		a.vmVerb("start NAME|ID", "Start a stopped VM", "runs", (*session).StartVM),
-		a.vmVerb("stop NAME|ID", "Shut down a VM; no job may be running in it", "is stopped", (*session).StopVM),
-		a.vmVerb("suspend NAME|ID", "Write a VM's memory to its disk and turn it off; no job may be running in it", "is suspended", (*session).SuspendVM),
-		a.vmVerb("resume NAME|ID", "Continue a suspended VM where it was", "runs", (*session).ResumeVM),
-		a.vmSnapshotCommand(), a.vmRevertCommand(), a.vmDestroyCommand(), a.vmForgetCommand())
-}
 
 // jsonVM is a VM as -o json shows it.
 type jsonVM struct {
@@ -41,15 +32,15 @@ func (a *app) vmCreateCommand() *cobra.Command {
 		Use:   "create NAME",
 		Short: "Create a VM that stays until it is destroyed or its --ttl expires",
 		Long: "Creates a VM from a template, or from an operating system's cloud image (--os), shows each step as it happens, and returns when\n" +
-			"the VM accepts logins. Run jobs in it with linus job exec --vm NAME and linus job submit --vm NAME. Creating it is a job\n" +
-			"too: after Ctrl-C the engine continues.",
+			"the VM accepts logins. Run jobs in it with linus job exec --vm NAME and linus job submit --vm NAME. After Ctrl-C\n" +
+			"the engine goes on creating it.",
 		Example: "  linus vm create dev --cpu 4 --memory 8G --disk 50G --ttl 12h\n" +
 			"  linus vm create web --os ubuntu-24.04 --ip 10.0.0.50/24 --gateway 10.0.0.1\n" +
 			"  linus vm create dev --dry-run",
 		Args: oneArg("the VM's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			sub := job.Submission{Kind: job.KindVM, Client: "cli", Manifest: job.Manifest{VMName: args[0]}}
+			sub := job.Submission{Client: "cli", Manifest: job.Manifest{VMName: args[0]}}
 			if err := f.override(cmd, &sub.Manifest, nil); err != nil {
 				return err
 			}
@@ -66,7 +57,7 @@ func (a *app) vmCreateCommand() *cobra.Command {
 				}
 				return a.print(map[string]any{"plan": plan}, strings.Join(plan, "\n"))
 			}
-			j, err := s.Submit(ctx, sub)
+			j, err := s.CreateVM(ctx, sub)
 			if err != nil {
 				return err
 			}
@@ -157,52 +148,38 @@ func (a *app) vmShowCommand() *cobra.Command {
 		Use:   "show NAME|ID",
 		Short: "Show a VM: its status, how to log in, which jobs run in it",
 		Args:  oneArg("the VM's name or ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withVM(cmd.Context(), args[0], func(s *session, info job.VMInfo) error {
-				return a.printVM(cmd.Context(), s, info, vmText(info))
-			})
-		},
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
+			info, err := s.VM(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return a.printVM(ctx, s, info, vmText(info))
+		}),
 	})
 }
 
-// withVM calls work with a VM's current state.
-func (a *app) withVM(ctx context.Context, ref string, work func(*session, job.VMInfo) error) error {
-	s, err := a.attach(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	info, err := s.VM(ctx, ref)
-	if err != nil {
-		return err
-	}
-	return work(s, info)
-}
-
 func vmText(info job.VMInfo) string {
-	var b strings.Builder
-	w, row := details(&b)
-	row("vm", strings.TrimSpace(vmID(&info.VM)+" "+info.Name))
-	row("status", string(info.Status))
-	row("reason", oneLine(info.Reason, 600))
-	row("remedy", oneLine(info.Remedy, 600))
-	row("node", info.Node)
-	row("ip", info.IP)
-	row("user", info.User)
-	row("size", fmt.Sprintf("%d cores, %s memory, %s disk", info.Resources.CPU, info.Resources.Memory, info.Resources.Disk))
-	row("network", networkText(info.Network))
-	row("made from", info.Source)
-	row("lifecycle", string(info.Lifecycle))
-	row("made by", "job "+info.Job)
-	row("belongs to", info.Principal)
-	row("jobs in it", strings.Join(info.Jobs, " "))
-	row("created", local(info.CreatedAt))
-	row("expires", local(info.ExpiresAt))
-	if info.Status == vm.Running {
-		row("log in", "linus vm ssh "+info.Name)
-	}
-	_ = w.Flush()
-	return strings.TrimSuffix(b.String(), "\n")
+	return details(func(_ io.Writer, row func(name, value string)) {
+		row("vm", strings.TrimSpace(vmID(&info.VM)+" "+info.Name))
+		row("status", string(info.Status))
+		row("reason", oneLine(info.Reason, 600))
+		row("remedy", oneLine(info.Remedy, 600))
+		row("node", info.Node)
+		row("ip", info.IP)
+		row("user", info.User)
+		row("size", fmt.Sprintf("%d cores, %s memory, %s disk", info.Resources.CPU, info.Resources.Memory, info.Resources.Disk))
+		row("network", networkText(info.Network))
+		row("made from", info.Source)
+		row("lifecycle", string(info.Lifecycle))
+		row("made by", "job "+info.Job)
+		row("belongs to", info.Principal)
+		row("jobs in it", strings.Join(info.Jobs, " "))
+		row("created", local(info.CreatedAt))
+		row("expires", local(info.ExpiresAt))
+		if info.Status == vm.Running {
+			row("log in", "linus vm ssh "+info.Name)
+		}
+	})
 }
 
 // vmVerb is a command that does one thing to a VM; said ends the line it prints.
@@ -219,6 +196,24 @@ func (a *app) vmVerb(use, short, said string, act func(*session, context.Context
 			return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) %s", info.Name, info.ID, said))
 		}),
 	})
+}
+
+// vmAsked is a command that does to a VM what cannot be undone: act is called once the
+// question about it was answered with yes, or not at all with --yes.
+func (a *app) vmAsked(cmd *cobra.Command, question func(info job.VMInfo, args []string) string, act func(ctx context.Context, s *session, info job.VMInfo, args []string) error) *cobra.Command {
+	var yes bool
+	cmd.RunE = a.attached(func(ctx context.Context, s *session, args []string) error {
+		info, err := s.VM(ctx, args[0])
+		if err == nil && !yes {
+			err = a.confirm(ctx, question(info, args)+" [y/N] ", "--yes")
+		}
+		if err != nil {
+			return err
+		}
+		return act(ctx, s, info, args)
+	})
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	return a.completeVMs(cmd)
 }
 
 // vmAndSnapshot checks the arguments of snapshot and revert.
@@ -252,60 +247,37 @@ func (a *app) vmSnapshotCommand() *cobra.Command {
 }
 
 func (a *app) vmRevertCommand() *cobra.Command {
-	var yes bool
-	cmd := &cobra.Command{
+	return a.vmAsked(&cobra.Command{
 		Use:     "revert NAME|ID SNAPSHOT",
 		Short:   "Revert a VM's disk to a snapshot and start the VM",
 		Long:    "What was written to the VM's disk since the snapshot is lost. No job may be running in it. Where the snapshot was taken with\n--memory, what was running at that time continues instead of booting.",
 		Example: "  linus vm revert dev clean --yes",
 		Args:    vmAndSnapshot,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			return a.withVM(ctx, args[0], func(s *session, info job.VMInfo) error {
-				if !yes {
-					question := fmt.Sprintf("Everything VM %s (%d) has written since snapshot %s will be lost. Revert it? [y/N] ", info.Name, info.ID, args[1])
-					if err := a.confirm(ctx, question, "--yes"); err != nil {
-						return err
-					}
-				}
-				info, err := s.RevertVM(ctx, args[0], args[1])
-				if err != nil {
-					return err
-				}
-				return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) is reverted to snapshot %s and running", info.Name, info.ID, args[1]))
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
-	return a.completeVMs(cmd)
+	}, func(info job.VMInfo, args []string) string {
+		return fmt.Sprintf("Everything VM %s (%d) has written since snapshot %s will be lost. Revert it?", info.Name, info.ID, args[1])
+	}, func(ctx context.Context, s *session, _ job.VMInfo, args []string) error {
+		info, err := s.RevertVM(ctx, args[0], args[1])
+		if err != nil {
+			return err
+		}
+		return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) is reverted to snapshot %s and running", info.Name, info.ID, args[1]))
+	})
 }
 
 func (a *app) vmDestroyCommand() *cobra.Command {
-	var yes bool
-	cmd := &cobra.Command{
+	return a.vmAsked(&cobra.Command{
 		Use:   "destroy NAME|ID",
 		Short: "Destroy a VM and its disk; no job may be running in it",
 		Long: "Destroys the VM and its disk, once the host has proven that it is ours and the one meant. If it cannot be destroyed\n" +
 			"now, the engine tries again until it is gone. A VM that cannot be proven ours is left alone, and stays listed with the reason.",
 		Args: oneArg("the VM's name or ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			return a.withVM(ctx, args[0], func(s *session, info job.VMInfo) error {
-				if !yes {
-					if err := a.confirm(ctx, fmt.Sprintf("Destroy VM %s (%d) and its disk? [y/N] ", info.Name, info.ID), "--yes"); err != nil {
-						return err
-					}
-				}
-				return a.destroyVM(ctx, s, args[0], info)
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
-	return a.completeVMs(cmd)
+	}, func(info job.VMInfo, _ []string) string {
+		return fmt.Sprintf("Destroy VM %s (%d) and its disk?", info.Name, info.ID)
+	}, a.destroyVM)
 }
 
 // destroyVM destroys a VM and waits until it is gone.
-func (a *app) destroyVM(ctx context.Context, s *session, ref string, info job.VMInfo) error {
+func (a *app) destroyVM(ctx context.Context, s *session, info job.VMInfo, args []string) error {
 	f := following{quiet: true, until: func(j job.Job) bool { return j.VM != nil && j.VM.State.Settled() }}
 	past, _, err := s.Watch(ctx, info.Job, 0)
 	if err != nil {
@@ -314,7 +286,7 @@ func (a *app) destroyVM(ctx context.Context, s *session, ref string, info job.VM
 	for _, event := range past {
 		f.after = event.Seq
 	}
-	if _, err = s.DestroyVM(ctx, ref); err != nil {
+	if _, err = s.DestroyVM(ctx, args[0]); err != nil {
 		return err
 	}
 	j, err := a.follow(ctx, s, info.Job, f)
@@ -335,36 +307,26 @@ func (a *app) destroyVM(ctx context.Context, s *session, ref string, info job.VM
 }
 
 func (a *app) vmForgetCommand() *cobra.Command {
-	var yes bool
-	cmd := &cobra.Command{
+	return a.vmAsked(&cobra.Command{
 		Use:   "forget NAME|ID",
 		Short: "Stop tracking a VM that is left alone; it stays on the host",
 		Long: "Gives up a VM that was to be destroyed but cannot be proven ours, for example after somebody rewrote its notes, or that somebody\n" +
 			"has protected: it is no longer checked or listed. The VM itself is not touched, its notes and network rules included, and is\n" +
 			"yours from then on. Refused for any other VM.",
 		Args: oneArg("the VM's name or ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			return a.withVM(ctx, args[0], func(s *session, info job.VMInfo) error {
-				if !yes {
-					if err := a.confirm(ctx, fmt.Sprintf("Forget VM %s (%d), which stays on the host? [y/N] ", info.Name, info.ID), "--yes"); err != nil {
-						return err
-					}
-				}
-				info, err := s.ForgetVM(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				told := map[string]any{"id": info.ID, "name": info.Name, "job": info.Job, "forgotten": true}
-				text := fmt.Sprintf("VM %s (%d) is forgotten; it stays on the host", info.Name, info.ID)
-				if behind := info.Network.Behind(); behind != "" {
-					told["note"] = behind
-					text += "; " + behind
-				}
-				return a.print(told, text)
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
-	return a.completeVMs(cmd)
+	}, func(info job.VMInfo, _ []string) string {
+		return fmt.Sprintf("Forget VM %s (%d), which stays on the host?", info.Name, info.ID)
+	}, func(ctx context.Context, s *session, _ job.VMInfo, args []string) error {
+		info, err := s.ForgetVM(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		told := map[string]any{"id": info.ID, "name": info.Name, "job": info.Job, "forgotten": true}
+		text := fmt.Sprintf("VM %s (%d) is forgotten; it stays on the host", info.Name, info.ID)
+		if behind := info.Network.Behind(); behind != "" {
+			told["note"] = behind
+			text += "; " + behind
+		}
+		return a.print(told, text)
+	})
 }

@@ -26,7 +26,7 @@ func run(args []string, std lab.Streams) int {
 	if code, ok := process.RunTool(name, args[1:], std); ok {
 		return code
 	}
-	if code, ok := systemd.Main(args, systemd.Streams{Out: std.Out, Err: std.Err}); ok {
+	if code, ok := systemd.Main(args, std); ok {
 		return code
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)

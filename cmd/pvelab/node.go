@@ -11,11 +11,7 @@ import (
 // node shows a cluster's nodes and does to one what happens to nodes.
 func node(ctx context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("node", std)
-	words, err := parse(set, args)
-	if err != nil {
-		return err
-	}
-	l, err := lab.Open(*dir)
+	l, words, err := open(set, dir, args)
 	if err != nil {
 		return err
 	}
@@ -48,16 +44,12 @@ func listNodes(ctx context.Context, l *lab.Lab, std lab.Streams) error {
 // quorum cuts the link of a node, or of all, to the others, or mends it.
 func quorum(ctx context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("quorum", std)
-	words, err := parse(set, args)
+	l, words, err := open(set, dir, args)
 	if err != nil {
 		return err
 	}
 	if len(words) < 1 || len(words) > 2 || words[0] != "lost" && words[0] != "back" {
 		return errUsage
-	}
-	l, err := lab.Open(*dir)
-	if err != nil {
-		return err
 	}
 	names := words[1:]
 	if len(names) == 0 {

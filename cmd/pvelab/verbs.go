@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,6 +95,17 @@ func parse(set *flag.FlagSet, args []string) ([]string, error) {
 	}
 }
 
+// open reads a verb's flags and opens the lab that they name. It returns the words among
+// them.
+func open(set *flag.FlagSet, dir *string, args []string) (*lab.Lab, []string, error) {
+	words, err := parse(set, args)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := lab.Open(*dir)
+	return l, words, err
+}
+
 func defaultDir() string {
 	if dir := os.Getenv("PVELAB_DIR"); dir != "" { //nolint:forbidigo // the lab is not the product, and reads its environment itself
 		return dir
@@ -164,10 +176,7 @@ func down(ctx context.Context, args []string, std lab.Streams) error {
 
 func reboot(ctx context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("reboot", std)
-	if err := set.Parse(args); err != nil {
-		return errors.Join(errUsage, err)
-	}
-	s, err := lab.Open(*dir)
+	s, _, err := open(set, dir, args)
 	if err != nil {
 		return err
 	}
@@ -177,10 +186,7 @@ func reboot(ctx context.Context, args []string, std lab.Streams) error {
 func status(ctx context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("status", std)
 	asJSON := set.Bool("json", false, "print JSON")
-	if err := set.Parse(args); err != nil {
-		return errors.Join(errUsage, err)
-	}
-	s, err := lab.Open(*dir)
+	s, _, err := open(set, dir, args)
 	if err != nil {
 		return err
 	}
@@ -221,10 +227,7 @@ func status(ctx context.Context, args []string, std lab.Streams) error {
 func env(_ context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("env", std)
 	asJSON := set.Bool("json", false, "print JSON")
-	if err := set.Parse(args); err != nil {
-		return errors.Join(errUsage, err)
-	}
-	s, err := lab.Open(*dir)
+	s, _, err := open(set, dir, args)
 	if err != nil {
 		return err
 	}
@@ -232,12 +235,7 @@ func env(_ context.Context, args []string, std lab.Streams) error {
 	if *asJSON {
 		return json.NewEncoder(std.Out).Encode(settings)
 	}
-	names := make([]string, 0, len(settings))
-	for name := range settings {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		fmt.Fprintf(std.Out, "export %s=%s\n", name, shellescape.Quote(settings[name]))
 	}
 	return nil
@@ -245,23 +243,16 @@ func env(_ context.Context, args []string, std lab.Streams) error {
 
 func fault(_ context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("fault", std)
-	words, err := parse(set, args)
-	if err != nil {
-		return err
-	}
-	if len(words) == 0 {
-		return errUsage
-	}
-	s, err := lab.Open(*dir)
+	s, words, err := open(set, dir, args)
 	if err != nil {
 		return err
 	}
 	switch {
-	case words[0] == "clear" && len(words) == 1:
+	case len(words) == 1 && words[0] == "clear":
 		return s.ClearFaults()
-	case words[0] == "set" && len(words) == 3:
+	case len(words) == 3 && words[0] == "set":
 		return s.SetFault(lab.Fault(words[1]), words[2])
-	case words[0] == "list" && len(words) == 1:
+	case len(words) == 1 && words[0] == "list":
 		active, err := s.ActiveFaults()
 		if err != nil {
 			return err

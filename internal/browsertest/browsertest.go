@@ -52,11 +52,18 @@ func Start(t *testing.T) context.Context {
 	return ctx
 }
 
-// Do performs actions.
+// Do performs actions. What the page has replaced since it was found is looked for again: a
+// busy browser is slower than what the page is told.
 func Do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.Void]) { //nolint:revive // t first, as everywhere in tests
 	t.Helper()
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		t.Fatal(err)
+	for _, action := range actions {
+		err := chromedp.Do(ctx, action)
+		for tries := 1; tries < 10 && err != nil && strings.Contains(err.Error(), "Could not find node"); tries++ {
+			err = chromedp.Do(ctx, action)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

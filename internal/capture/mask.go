@@ -26,7 +26,7 @@ func (c *Capture) CanHide() error {
 
 // hider returns the masker of the job's secrets, nil if it has none.
 func (c *Capture) hider() (*secret.Masker, error) {
-	if !c.hasSecrets() {
+	if len(c.manifest.Secrets) == 0 && c.manifest.AgentType != job.AgentClaude { // it has no secrets
 		return nil, nil
 	}
 	c.hiding.Lock()
@@ -39,11 +39,6 @@ func (c *Capture) hider() (*secret.Masker, error) {
 		c.masker = secret.NewMasker(values)
 	}
 	return c.masker, nil
-}
-
-// hasSecrets reports whether the job may have secrets.
-func (c *Capture) hasSecrets() bool {
-	return len(c.manifest.Secrets) > 0 || c.manifest.AgentType == job.AgentClaude
 }
 
 // Shown returns text as it is stored for people. First it removes terminal escapes,

@@ -55,7 +55,6 @@ func (r *Reader) Read(data []byte) []string {
 // line has the fields of a line that are used here.
 type line struct {
 	Type    string `json:"type"`
-	Subtype string `json:"subtype"`
 	Cwd     string `json:"cwd"`
 	Parent  string `json:"parent_tool_use_id"` // set for subagents
 	Message struct {

@@ -107,9 +107,7 @@ type at struct {
 
 // New returns a Provider, which connects to nothing yet.
 func New(o Options) *Provider {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Refused == nil {
 		o.Refused = func(job.Refusal) {}
 	}

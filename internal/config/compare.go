@@ -19,12 +19,8 @@ var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL", "LINUS_LOG_FORM
 func (c Config) Effective() map[string]string {
 	values := map[string]string{}
 	v := reflect.ValueOf(c)
-	for i := range v.NumField() {
-		name := v.Type().Field(i).Tag.Get("envconfig")
-		if name == "" {
-			continue
-		}
-		switch value := v.Field(i).Interface().(type) {
+	for name, field := range fields() {
+		switch value := v.FieldByIndex(field.Index).Interface().(type) {
 		case Secret:
 			if value.value != "" {
 				values[name] = fingerprint(name, value)
@@ -78,11 +74,11 @@ func (c Config) Values() []Value {
 	for _, name := range c.names() {
 		given, ok := c.given[name]
 		v := Value{Name: name, Value: given.text, From: given.from, Given: ok, Secret: isSecret(name)}
-		field, isField := fieldOf(name)
+		field := fields()[name]
 		if !ok {
 			v.Value, v.From = field.Tag.Get("default"), "default"
 		}
-		if isField && field.Tag.Get("kind") == "path" {
+		if isPath(name) {
 			v.Value = reflect.ValueOf(c).FieldByIndex(field.Index).String() // the absolute path
 		}
 		values = append(values, v)
@@ -115,18 +111,14 @@ func (c Config) secret(name string) Secret {
 	if of, ok := strings.CutPrefix(name, secretPrefix); ok {
 		return c.Secrets[of]
 	}
-	field, _ := fieldOf(name)
-	value, _ := reflect.ValueOf(c).FieldByIndex(field.Index).Interface().(Secret)
+	value, _ := reflect.ValueOf(c).FieldByIndex(fields()[name].Index).Interface().(Secret)
 	return value
 }
 
 // names returns the settings in the order of Table, then the secrets of
 // manifests.
 func (c Config) names() []string {
-	var names []string
-	for _, s := range Table() {
-		names = append(names, s.Name)
-	}
+	names := settingNames()
 	for _, name := range slices.Sorted(maps.Keys(c.Secrets)) {
 		names = append(names, secretPrefix+name)
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -79,7 +80,7 @@ type Config struct {
 	DefaultEgress      string `envconfig:"DEFAULT_EGRESS" default:"lan" desc:"Where VMs may connect to if the manifest does not say: lan (anywhere), internet (public addresses), allow (names) or none."`
 	DefaultEgressNames string `envconfig:"DEFAULT_EGRESS_NAMES" desc:"Names that jobs with egress allow may reach if the manifest has none, separated by commas: github.com, *.npmjs.org."`
 
-	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs that may hold a VM at the same time; others wait."`
+	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs that may hold a VM at the same time, and VMs that are made at the same time because somebody asks for one; others wait."`
 	MaxJobsAll         int      `envconfig:"MAX_JOBS_ALL" default:"0" min:"0" max:"100000" desc:"Jobs that may hold a VM at the same time on all engines that share a PostgreSQL database together. 0: no limit."`
 	MaxVMsPerNode      int      `envconfig:"MAX_VMS_PER_NODE" default:"0" min:"0" max:"10000" desc:"VMs of linus that one node may have at the same time if PROXMOX_NODES is set. 0: no limit."`
 	MaxSnapshots       int      `envconfig:"MAX_SNAPSHOTS" default:"10" min:"0" max:"1000" desc:"Snapshots that one VM may have. 0: any number."`
@@ -273,12 +274,7 @@ func (e *Error) Error() string {
 
 // has reports whether there is a problem with name already.
 func (e *Error) has(name string) bool {
-	for _, p := range e.Problems {
-		if p.Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(e.Problems, func(p Problem) bool { return p.Name == name })
 }
 
 func parseProblem(err error, text string, field reflect.StructField) (problem, remedy string) {

@@ -25,18 +25,26 @@ func Table() []Setting {
 	return rows
 }
 
+// settingNames are the names of Table.
+func settingNames() []string {
+	var names []string
+	for _, s := range Table() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
 // misspelt finds variables that look like ours but are not: with one of our
 // prefixes, and a letter or two away from one of our names. Others may also use
 // these prefixes, so names that differ more are ignored.
 func misspelt(environ []string) []Problem {
-	var names, prefixes []string
-	for _, s := range Table() {
-		names = append(names, s.Name)
-		prefix, _, _ := strings.Cut(s.Name, "_")
-		if !slices.Contains(prefixes, prefix) {
-			prefixes = append(prefixes, prefix)
-		}
+	names := settingNames()
+	var prefixes []string
+	for _, name := range names {
+		prefix, _, _ := strings.Cut(name, "_")
+		prefixes = append(prefixes, prefix)
 	}
+	prefixes = slices.Compact(prefixes)
 	var problems []Problem
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")

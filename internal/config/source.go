@@ -165,38 +165,24 @@ func (s Sources) readEnvFile() (map[string]entry, []Problem) {
 // unknown returns the problem for a name that is not a setting. It suggests a
 // setting if at most a third of its name was mistyped.
 func unknown(name, from string) Problem {
-	var names []string
-	for _, s := range Table() {
-		names = append(names, s.Name)
-	}
 	remedy := "linus config lists all settings"
-	if near, distance := job.Nearest(name, names); distance <= len(name)/3 {
+	if near, distance := job.Nearest(name, settingNames()); distance <= len(name)/3 {
 		remedy = "did you mean " + near + "? " + remedy
 	}
 	return Problem{name, "is not a setting", remedy, from}
 }
 
 func isSetting(name string) bool {
-	_, ok := fieldOf(name)
+	_, ok := fields()[name]
 	return ok
 }
 
 // isSecret reports whether a setting's value is secret.
 func isSecret(name string) bool {
-	field, ok := fieldOf(name)
-	return strings.HasPrefix(name, secretPrefix) || ok && field.Type == reflect.TypeFor[Secret]()
+	return strings.HasPrefix(name, secretPrefix) || fields()[name].Type == reflect.TypeFor[Secret]()
 }
 
-func isPath(name string) bool {
-	field, _ := fieldOf(name)
-	return field.Tag.Get("kind") == "path"
-}
-
-// fieldOf returns the field of a setting.
-func fieldOf(name string) (reflect.StructField, bool) {
-	field, ok := fields()[name]
-	return field, ok
-}
+func isPath(name string) bool { return fields()[name].Tag.Get("kind") == "path" }
 
 // fields are the fields of all settings, by the settings' names.
 var fields = sync.OnceValue(func() map[string]reflect.StructField {

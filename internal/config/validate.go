@@ -70,7 +70,7 @@ func (c Config) rules() []rule {
 		{"VM_IP_CONFIG", c.VMIPConfig, addressErr == nil, "give dhcp, auto6, dhcp6, an address with its prefix such as 192.168.1.50/24, or a pool such as 192.168.1.50-192.168.1.99/24"},
 		{"MAX_JOBS", strconv.Itoa(c.MaxJobs), addressErr != nil || !addresses.Fixed() || c.MaxJobs <= addresses.Size(), fmt.Sprintf("give at most %d, or a larger pool: VM_IP_CONFIG has only that many addresses, each for one VM at a time", addresses.Size())},
 		{"VM_GATEWAY", c.VMGateway, c.VMGateway == "" || (gatewayErr == nil && addresses.NetworkContains(gateway)), "give an address in the network of VM_IP_CONFIG, which must be an address or a pool"},
-		{"VM_NAMESERVERS", c.VMNameservers, allAddresses(c.VMNameservers), "give IP addresses separated by spaces or commas"},
+		{"VM_NAMESERVERS", c.VMNameservers, !slices.ContainsFunc(c.Nameservers(), func(s string) bool { return net.ParseIP(s) == nil }), "give IP addresses separated by spaces or commas"},
 		{"CALLBACK_HOST", c.CallbackHost, isHost(c.CallbackHost), "give an address of this machine, or 0.0.0.0 for all"},
 		{"CALLBACK_URL", c.CallbackURL, c.CallbackURL == "" || isURL(c.CallbackURL), "give http://HOST:PORT or https://HOST, without query and credentials"},
 		{"CALLBACK_URL", c.CallbackURL, !onLoopback(c.CallbackURL) || c.hostsOnLoopback(), "give an address VMs can reach: inside a VM, localhost is the VM itself"},
@@ -195,9 +195,7 @@ func mebibytes(size string) int {
 }
 
 // Nameservers splits VM_NAMESERVERS.
-func (c Config) Nameservers() []string {
-	return words(c.VMNameservers)
-}
+func (c Config) Nameservers() []string { return words(c.VMNameservers) }
 
 func areToolsets(names []string) bool {
 	return len(names) > 0 && !slices.ContainsFunc(names, func(s string) bool { return !slices.Contains(job.Toolsets, s) })
@@ -221,15 +219,6 @@ func IsAddress(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	n, portErr := strconv.ParseUint(port, 10, 16)
 	return err == nil && portErr == nil && strconv.FormatUint(n, 10) == port && isHost(host)
-}
-
-func allAddresses(list string) bool {
-	for _, s := range (Config{VMNameservers: list}).Nameservers() {
-		if net.ParseIP(s) == nil {
-			return false
-		}
-	}
-	return true
 }
 
 func isURL(s string) bool {

@@ -3,14 +3,21 @@ package control
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
+	"linus/internal/view"
 )
 
 // openapi describes the API. A test makes it from the table.
@@ -23,8 +30,9 @@ const APIPrefix = "/api"
 
 // APIOptions are the options of API.
 type APIOptions struct {
-	Version string      // of the engine's binary
-	Bodies  *job.Bodies // as in web.Options
+	Version string       // of the engine's binary
+	Bodies  *job.Bodies  // as in web.Options
+	Log     *slog.Logger // of failures, with their request's ID; nil: none
 }
 
 // API returns the handler of /api/v1, for clients on other machines: the engine's verbs
@@ -34,14 +42,15 @@ type APIOptions struct {
 func API(e job.Engine, o APIOptions) http.Handler {
 	mux := http.NewServeMux()
 	bodies := apiBodies{cmp.Or(o.Bodies, new(job.Bodies)), &job.Bodies{Apart: true}}
-	info := plain("Info", "GET /v1/info", always, func(ctx context.Context) (Info, error) {
+	info := plain("Info", "getInfo", "Get the engine's version, and whom it takes the caller for", "GET /v1/info", always, func(ctx context.Context) (Info, error) {
 		info := Info{Version: o.Version}
 		if p, ok := job.PrincipalFrom(ctx); ok {
 			info.Caller = &Caller{Name: p.Name, Role: p.Role, Toolsets: p.Toolsets}
 		}
 		return info, nil
 	})
-	for _, r := range append(verbs(named(e)), info) {
+	rows := append(verbs(phrased(named(e))), info)
+	for _, r := range rows {
 		handleAPI(mux, r, bodies)
 	}
 	mux.HandleFunc("GET "+APIPrefix+"/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
@@ -49,10 +58,66 @@ func API(e job.Engine, o APIOptions) http.Handler {
 		_, _ = w.Write(openapi)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if methods := allowed(rows, r.URL.Path); len(methods) > 0 {
+			w.Header().Set("Allow", strings.Join(methods, ", "))
+			Refuse(w, http.StatusMethodNotAllowed, codeNoMethod, fmt.Sprintf("%s has no %s, but %s", r.URL.Path, r.Method, strings.Join(methods, ", ")))
+			return
+		}
 		Refuse(w, http.StatusNotFound, codeNoRoute, fmt.Sprintf("%s %s is no operation of this API; GET %s/v1/openapi.json describes them", r.Method, r.URL.Path, APIPrefix))
 	})
-	return mux
+	return identified(mux, o.Log)
 }
+
+// allowed returns the methods of the operations at a path.
+func allowed(rows []row, path string) []string {
+	var methods []string
+	for _, r := range rows {
+		mux := http.NewServeMux()
+		mux.HandleFunc(APIPrefix+r.path, func(http.ResponseWriter, *http.Request) {})
+		if _, pattern := mux.Handler(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}); pattern != "" && !slices.Contains(methods, r.method) {
+			methods = append(methods, r.method)
+		}
+	}
+	return methods
+}
+
+// identified gives each response the ID of its request: the client's own, or a new one.
+func identified(next http.Handler, log *slog.Logger) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := r.Header.Get(view.RequestHeader)
+		if !requestID.MatchString(id) {
+			id = rand.Text()
+		}
+		w.Header().Set(view.RequestHeader, id)
+		if log == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		seen := &statusWriter{ResponseWriter: w}
+		next.ServeHTTP(seen, r)
+		if seen.status >= http.StatusInternalServerError {
+			log.Warn("request failed", "request_id", id, "method", r.Method, "path", r.URL.Path, "status", seen.status)
+		}
+	})
+}
+
+// requestID is what a client may call its request.
+var requestID = lazyregexp.New(`^[A-Za-z0-9._-]{1,64}$`)
+
+// statusWriter notes a response's status.
+type statusWriter struct {
+	http.ResponseWriter
+
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // bodyTime bounds how long a request's body, or a part of one that streams, may take to
 // arrive; a body has slowest bytes a second besides.
@@ -72,37 +137,45 @@ func handleAPI(mux *http.ServeMux, at row, bodies apiBodies) {
 			return
 		}
 		who, known := job.PrincipalFrom(r.Context())
-		if known && (at.body || at.stream >= 0) { // nothing is read for it
+		if known && (at.body || at.whole != nil) { // nothing is read for it
 			if err := who.Refusal(at.name); err != nil {
-				answer(w, nil, err)
+				at.fail(w, r, err)
 				return
 			}
 		}
-		if at.body || at.heavy {
+		if at.body || at.heavy || at.whole != nil && !at.streams() {
 			memory, size := bodies.in, r.ContentLength
 			if at.heavy {
 				memory, size = bodies.out, -1 // nobody knows before it is read
 			}
 			leave, err := memory.Take(r.Context(), size)
 			if err != nil {
-				answer(w, nil, err)
+				at.fail(w, r, err)
 				return
 			}
 			defer leave()
 		}
-		if at.stream >= 0 {
-			r.Body = &timelyBody{r.Body, http.NewResponseController(w)}
-		} else if r.ContentLength > maxBody {
-			answer(w, nil, &http.MaxBytesError{Limit: maxBody})
+		timely := &timelyBody{ReadCloser: r.Body, conn: http.NewResponseController(w)}
+		switch {
+		case at.streams():
+			timely.each = bodyTime
+			r.Body = timely
+		case r.ContentLength > maxBody:
+			at.fail(w, r, &http.MaxBytesError{Limit: maxBody})
 			return
-		}
-		if at.body {
-			if err := readBody(w, r); err != nil {
-				answer(w, nil, err)
-				return
+		case at.body || at.whole != nil:
+			size := r.ContentLength
+			if size < 0 {
+				size = maxBody
 			}
+			timely.give(bodyTime + time.Duration(size/slowest)*time.Second)
+			r.Body = http.MaxBytesReader(w, timely, maxBody)
 		}
-		at.serve(w, r.WithContext(job.WithClient(r.Context(), apiClient(r))))
+		ctx := job.WithClient(r.Context(), apiClient(r))
+		if own(r) {
+			ctx = context.WithValue(ctx, ownKey{}, true)
+		}
+		at.serve(w, r.WithContext(ctx))
 	})
 }
 
@@ -127,41 +200,38 @@ func named(e job.Engine) job.Engine {
 	})
 }
 
-// Refuse responds to a request with an error in the API's format.
-func Refuse(w http.ResponseWriter, status int, code, text string) {
-	send(w, status, map[string]failure{"error": {Code: code, Text: text}})
+// phrased is an engine whose texts are in the API's words, unless a client of ours asks, which
+// has its own.
+func phrased(e job.Engine) job.Engine {
+	return job.Through(func(ctx context.Context, v *job.Verb, in any) (any, error) {
+		out, err := v.Do(ctx, e, in)
+		if ctx.Value(ownKey{}) == nil {
+			out = apiWords.Phrase(out)
+		}
+		return out, err
+	})
 }
 
-// readBody replaces the request's body by one in memory, which has its time to arrive.
-func readBody(w http.ResponseWriter, r *http.Request) error {
-	size := r.ContentLength
-	if size < 0 {
-		size = maxBody
-	}
-	conn := http.NewResponseController(w)
-	_ = conn.SetReadDeadline(time.Now().Add(bodyTime + time.Duration(size/slowest)*time.Second)) // a recorder in a test has none
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	var large *http.MaxBytesError
-	switch {
-	case err == nil:
-		_ = conn.SetReadDeadline(time.Time{})
-	case !errors.As(err, &large): // the deadline stays: the server would wait for the rest
-		err = &job.FieldError{Field: "request", Problem: "its body did not arrive: " + err.Error(), Remedy: "send it again"}
-	}
-	r.Body = &readyBody{r.Body, body}
-	return err
-}
+// ownKey is the key, in a request's context, of its being of a client of ours.
+type ownKey struct{}
 
-// timelyBody is a body that is read as it arrives, and each part of which has its time.
+// timelyBody is a body that has its time to arrive, or of which each part has.
 type timelyBody struct {
 	io.ReadCloser
 	conn *http.ResponseController
+	each time.Duration // 0: it has been given time as a whole
+}
+
+func (b *timelyBody) give(d time.Duration) {
+	_ = b.conn.SetReadDeadline(time.Now().Add(d)) // a recorder in a test has none
 }
 
 func (b *timelyBody) Read(data []byte) (int, error) {
-	_ = b.conn.SetReadDeadline(time.Now().Add(bodyTime)) // a recorder in a test has none
+	if b.each > 0 {
+		b.give(b.each)
+	}
 	n, err := b.ReadCloser.Read(data)
-	if err == nil || errors.Is(err, io.EOF) { // otherwise it stays: the server would wait for the rest
+	if err == nil && b.each > 0 || errors.Is(err, io.EOF) { // after an error it stays: the server would wait for the rest
 		_ = b.conn.SetReadDeadline(time.Time{})
 	}
 	return n, err

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 
 	"linus/internal/job"
+	"linus/internal/view"
 )
 
 // Conn is a connection to one engine. It stays open until Close, so that the engine
@@ -116,13 +117,15 @@ func (c *Conn) call(ctx context.Context, s shape, in, out any) error {
 	if err != nil {
 		return noResponse(ctx, err, nothingSent())
 	}
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode/100 != 2 {
 		defer resp.Body.Close() //nolint:errcheck // read to the end
 		return readFailure(resp)
 	}
 	switch out := out.(type) {
-	case *job.Download:
-		if err := receiveFile(resp, out); err != nil {
+	case *job.Download: // the reader closes it
+		out.File = resp.Body
+		out.About, err = aboutFile(resp)
+		if err != nil {
 			return errors.Join(fmt.Errorf("read the engine's response: %w", err), resp.Body.Close())
 		}
 		return nil
@@ -132,38 +135,58 @@ func (c *Conn) call(ctx context.Context, s shape, in, out any) error {
 	}
 	defer resp.Body.Close()              //nolint:errcheck // read to the end
 	defer io.Copy(io.Discard, resp.Body) //nolint:errcheck // otherwise the connection closes, and the engine counts this client as gone
-	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+	if err := s.readResult(resp, out); err != nil {
 		return fmt.Errorf("read the engine's response: %w: %w", ErrLost, err)
 	}
 	return nil
 }
 
+// readResult reads a response's result into what out points to.
+func (s shape) readResult(resp *http.Response, out any) error {
+	if resp.StatusCode == http.StatusNoContent {
+		return nil
+	}
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if body := bodyOf(s.out); body != nil {
+		return readBytes(resp, data, reflect.ValueOf(out).Elem(), body)
+	}
+	if s.key != "" {
+		var object map[string]json.RawMessage
+		if err := json.Unmarshal(data, &object); err != nil {
+			return err
+		}
+		data = object[s.key]
+	}
+	return view.Unmarshal(data, out)
+}
+
 // request returns the HTTP request of a call.
 func (c *Conn) request(ctx context.Context, s shape, in any) (*http.Request, error) {
-	path, data, err := s.encode(in)
+	path, header, data, err := s.encode(in)
 	if err != nil {
 		return nil, fmt.Errorf("encode the request: %w", err)
 	}
 	var body io.Reader = bytes.NewReader(data)
-	if s.stream >= 0 {
-		body, _ = reflect.ValueOf(in).Field(s.stream).Interface().(io.Reader)
+	if s.streams() {
+		body, _ = reflect.ValueOf(in).FieldByIndex(s.whole).Interface().(io.Reader)
 	}
 	req, err := http.NewRequestWithContext(ctx, s.method, c.base+path, body) //nolint:gosec // the host is the engine's, whatever the path
 	if err != nil {
 		return nil, fmt.Errorf("ask the engine: %w", err)
 	}
 	maps.Copy(req.Header, c.header)
-	if client := job.ClientFrom(ctx); client != "" {
-		req.Header.Set(clientHeader, client)
-	}
+	maps.Copy(req.Header, header)
+	req.Header.Set(clientHeader, cmp.Or(job.ClientFrom(ctx), commandLine))
 	return req, nil
 }
 
 // noResponse returns the error of a request that got none: ErrNoEngine, ErrLost, or one
 // that no other attempt would change.
 func noResponse(ctx context.Context, err error, nothingSent bool) error {
-	var wrapped *url.Error
-	if errors.As(err, &wrapped) {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err // the method and URL mean nothing to people
 	}
 	var untrusted *tls.CertificateVerificationError
@@ -181,16 +204,16 @@ func readFailure(resp *http.Response) error {
 	if to := resp.Header.Get("Location"); resp.StatusCode/100 == 3 {
 		return fmt.Errorf("the server sends clients to %.200q; use the URL of the server itself", to)
 	}
-	var answer struct{ Error failure }
+	var answer view.Problem
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	known := err == nil && json.Unmarshal(data, &answer) == nil && answer.Error.Code != ""
+	known := err == nil && json.Unmarshal(data, &answer) == nil && answer.Code != ""
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized:
-		return fmt.Errorf("the engine does not accept the token (%w): %.200s", job.ErrUnauthorized, cmp.Or(answer.Error.Text, string(data)))
+		return fmt.Errorf("the engine does not accept the token (%w): %.200s", job.ErrUnauthorized, cmp.Or(answer.Detail, string(data)))
 	case !known && bytes.Contains(data, []byte("HTTP request to an HTTPS server")): // as net/http says it
 		return errors.New("what answers there speaks https: write the server's URL with https://")
 	case !known:
 		return fmt.Errorf("the engine returned %s: %.200s; is it another version? restart it: linus serve --stop", resp.Status, data)
 	}
-	return answer.Error.decodeError()
+	return decodeError(answer)
 }

@@ -7,8 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
+	"slices"
+	"strings"
 
 	"linus/internal/job"
+	"linus/internal/view"
 )
 
 // Info describes the engine a client is connected to. Over the API it has only the
@@ -54,39 +58,42 @@ func (u *unreachable) Unwrap() []error { return []error{ErrNoEngine, u.err} }
 // maxBody bounds a request: a manifest and the fields around it.
 const maxBody = job.MaxManifest + 64<<10
 
-// failure is an error on the wire: a code, the text, and the fields of its type.
-type failure struct {
-	Code   string            `json:"code"`
-	Text   string            `json:"text"`
-	Status job.Status        `json:"status,omitempty"`
-	Fields []*job.FieldError `json:"fields,omitempty"`
-	Host   *job.HostError    `json:"host,omitempty"`
-	Denied *job.DeniedError  `json:"denied,omitempty"`
-
-	Narrowed *job.NarrowedError `json:"narrowed,omitempty"`
-}
-
-// Codes of failures.
+// Codes of problems.
 const (
-	codeNotFound    = "not_found"
-	codeCompleted   = "completed"
-	codeNotComplete = "not_complete"
-	codeInvalid     = "invalid"
-	codeField       = "field"
-	codeHost        = "host"
-	codeDenied      = "denied"
-	codeNarrowed    = "narrowed"
-	codeStopped     = "stopped"
-	codeGone        = "gone"
-	codeNoRoute     = "no_route"
-	codeTooLarge    = "too_large"
-	codeInternal    = "internal"
-	codeUnavailable = "unavailable"
+	codeNotFound     = "not_found"
+	codeCompleted    = "completed"
+	codeNotComplete  = "not_complete"
+	codeInvalid      = "invalid"
+	codeField        = "field"
+	codeConflict     = "conflict"
+	codeLimit        = "limit"
+	codeHost         = "host"
+	codeDenied       = "denied"
+	codeNarrowed     = "narrowed"
+	codeStopped      = "stopped"
+	codeGone         = "gone"
+	codeNoRoute      = "no_route"
+	codeNoMethod     = "no_method"
+	codeTooLarge     = "too_large"
+	codeInternal     = "internal"
+	codeUnavailable  = "unavailable"
+	codeUnauthorized = "unauthorized"
 )
 
-// encodeError returns the code and HTTP status of an engine's error.
-func encodeError(err error) (int, failure) {
-	f := failure{Text: err.Error()}
+// faults are the codes and statuses of a field's faults.
+var faults = map[job.Fault]struct {
+	code   string
+	status int
+}{
+	job.FaultValue:   {codeField, http.StatusBadRequest},
+	job.FaultUnknown: {codeNotFound, http.StatusNotFound},
+	job.FaultState:   {codeConflict, http.StatusConflict},
+	job.FaultLimit:   {codeLimit, http.StatusTooManyRequests},
+}
+
+// encodeError returns the HTTP status and problem of an engine's error.
+func encodeError(err error) (int, view.Problem) {
+	p := view.Problem{Detail: err.Error()}
 	var (
 		notComplete *job.NotCompleteError
 		invalid     *job.InvalidError
@@ -98,73 +105,149 @@ func encodeError(err error) (int, failure) {
 	)
 	switch {
 	case errors.As(err, &large):
-		f.Code, f.Text = codeTooLarge, fmt.Sprintf("the request is larger than %d bytes", large.Limit)
-		return http.StatusRequestEntityTooLarge, f
+		p.Code, p.Detail = codeTooLarge, fmt.Sprintf("the request is larger than %d bytes", large.Limit)
+		return http.StatusRequestEntityTooLarge, p
 	case errors.Is(err, job.ErrNotFound):
-		f.Code = codeNotFound
-		return http.StatusNotFound, f
+		p.Code = codeNotFound
+		return http.StatusNotFound, p
 	case errors.Is(err, job.ErrCompleted):
-		f.Code = codeCompleted
-		return http.StatusConflict, f
+		p.Code = codeCompleted
+		return http.StatusConflict, p
 	case errors.As(err, &notComplete):
-		f.Code, f.Status = codeNotComplete, notComplete.Status
-		return http.StatusConflict, f
+		p.Code, p.JobStatus = codeNotComplete, notComplete.Status
+		return http.StatusConflict, p
 	case errors.As(err, &invalid):
-		f.Code, f.Fields = codeInvalid, invalid.Fields
-		return http.StatusBadRequest, f
+		p.Code, p.Fields = codeInvalid, invalid.Fields
+		return http.StatusBadRequest, p
 	case errors.As(err, &field):
-		f.Code, f.Fields = codeField, []*job.FieldError{field}
-		return http.StatusBadRequest, f
+		fault := faults[field.Fault]
+		p.Code, p.Fields, p.Remedy = fault.code, []*job.FieldError{field}, field.Remedy
+		return fault.status, p
 	case errors.As(err, &host):
-		f.Code, f.Host = codeHost, host
-		return http.StatusBadGateway, f
+		p.Code, p.Host, p.Remedy = codeHost, host, host.Remedy
+		return http.StatusBadGateway, p
 	case errors.As(err, &denied):
-		f.Code, f.Denied = codeDenied, denied
-		return http.StatusForbidden, f
+		p.Code, p.Denied = codeDenied, denied
+		return http.StatusForbidden, p
 	case errors.As(err, &narrowed):
-		f.Code, f.Narrowed = codeNarrowed, narrowed
-		return http.StatusForbidden, f
+		p.Code, p.Narrowed = codeNarrowed, narrowed
+		return http.StatusForbidden, p
 	case job.Own(err):
-		f.Code, f.Text = codeUnavailable, "the engine cannot do this at the moment, try again: "+f.Text
-		return http.StatusServiceUnavailable, f
+		p.Code, p.Detail = codeUnavailable, "the engine cannot do this at the moment, try again: "+p.Detail
+		return http.StatusServiceUnavailable, p
 	case errors.Is(err, ErrNoEngine):
-		f.Code = codeGone
-		return http.StatusServiceUnavailable, f
+		p.Code = codeGone
+		return http.StatusServiceUnavailable, p
 	case errors.Is(err, ErrStopped):
-		f.Code = codeStopped
-		return http.StatusServiceUnavailable, f
+		p.Code = codeStopped
+		return http.StatusServiceUnavailable, p
 	default:
-		f.Code = codeInternal
-		return http.StatusInternalServerError, f
+		p.Code = codeInternal
+		return http.StatusInternalServerError, p
 	}
 }
 
 // decodeError returns the engine's error with its original type.
-func (f failure) decodeError() error {
+func decodeError(p view.Problem) error {
+	for fault, of := range faults {
+		if of.code == p.Code && len(p.Fields) == 1 {
+			p.Fields[0].Fault = fault
+			return p.Fields[0]
+		}
+	}
 	switch {
-	case f.Code == codeNotFound:
+	case p.Code == codeNotFound:
 		return job.ErrNotFound
-	case f.Code == codeCompleted:
+	case p.Code == codeCompleted:
 		return job.ErrCompleted
-	case f.Code == codeStopped:
+	case p.Code == codeStopped:
 		return ErrStopped
-	case f.Code == codeGone:
+	case p.Code == codeGone:
 		return ErrNoEngine
-	case f.Code == codeNotComplete:
-		return &job.NotCompleteError{Status: f.Status}
-	case f.Code == codeInvalid:
-		return &job.InvalidError{Fields: f.Fields}
-	case f.Code == codeField && len(f.Fields) == 1:
-		return f.Fields[0]
-	case f.Code == codeHost && f.Host != nil:
-		return f.Host
-	case f.Code == codeDenied && f.Denied != nil:
-		return f.Denied
-	case f.Code == codeUnavailable:
-		return &job.OwnFault{Err: errors.New(f.Text)}
-	case f.Code == codeNarrowed && f.Narrowed != nil:
-		return f.Narrowed
+	case p.Code == codeNotComplete:
+		return &job.NotCompleteError{Status: p.JobStatus}
+	case p.Code == codeInvalid:
+		return &job.InvalidError{Fields: p.Fields}
+	case p.Code == codeHost && p.Host != nil:
+		return p.Host
+	case p.Code == codeDenied && p.Denied != nil:
+		return p.Denied
+	case p.Code == codeUnavailable:
+		return &job.OwnFault{Err: errors.New(p.Detail)}
+	case p.Code == codeNarrowed && p.Narrowed != nil:
+		return p.Narrowed
 	default:
-		return fmt.Errorf("engine: %s", f.Text)
+		return fmt.Errorf("engine: %s", p.Detail)
 	}
 }
+
+// Refuse responds to a request with a problem.
+func Refuse(w http.ResponseWriter, status int, code, text string) {
+	view.Problem{Code: code, Detail: text}.Send(w, status)
+}
+
+// refuse responds to a request that cannot be read: its fields are named as it names them.
+func refuse(w http.ResponseWriter, err error) {
+	status, p := encodeError(err)
+	p.Send(w, status)
+}
+
+// fail responds to a request with an engine's error. Clients of ours have it as it is, others
+// in the API's words.
+func (s shape) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status, p := encodeError(err)
+	if status == http.StatusNotFound && len(p.Fields) == 1 && !s.inURL(p.Fields[0].Field) {
+		status = http.StatusBadRequest // what the body names
+	}
+	if p.Denied != nil { // as RFC 6750 says
+		w.Header().Set("WWW-Authenticate", fmt.Sprintf("Bearer error=%q, scope=%q", "insufficient_scope", p.Denied.Need.Scope()))
+	}
+	if !own(r) {
+		p = s.public(p)
+	}
+	p.Send(w, status)
+}
+
+// inURL reports whether a field is one of the path.
+func (s shape) inURL(name string) bool {
+	return slices.ContainsFunc(s.params, func(p param) bool { return p.in == inPath && p.name == name })
+}
+
+// public returns a problem in the API's words: its names of fields, and of what can be done.
+func (s shape) public(p view.Problem) view.Problem {
+	p.Detail, p.Remedy = publicWords(p.Detail), publicWords(p.Remedy)
+	fields := make([]*job.FieldError, len(p.Fields))
+	lines := make([]string, len(p.Fields))
+	for i, f := range p.Fields {
+		name := f.Field
+		if rest, ok := strings.CutPrefix(name, "pool."); ok && s.in == reflect.TypeFor[job.Pool]() || ok && s.name == "ResizePool" {
+			name = rest
+		}
+		fields[i] = &job.FieldError{Field: view.Path(s.in, name), Problem: publicWords(f.Problem), Remedy: publicWords(f.Remedy)}
+		lines[i] = fields[i].Error()
+	}
+	if p.Fields = fields; len(fields) > 0 {
+		p.Detail = strings.Join(lines, "\n")
+	}
+	if p.Host != nil {
+		host := *p.Host
+		host.Text, host.Remedy = publicWords(host.Text), publicWords(host.Remedy)
+		p.Host = &host
+	}
+	return p
+}
+
+// apiWords are the API's names of what texts ask people to do.
+var apiWords = job.Words{
+	job.ListVMs: "GET /api/v1/vms", job.ListPools: "GET /api/v1/pools", job.ShowJob: "GET /api/v1/jobs/{id}",
+	job.DestroyVM: "DELETE /api/v1/vms/{vm} of", job.ForgetVM: "POST /api/v1/vms/{vm}/forget of",
+	job.BuildTemplate: "linus template build", job.ListTemplates: "linus template list", job.TrustHost: "linus host trust",
+	job.TemplateName: "--name", job.TemplateOS: "--os", job.TemplateImage: "--image", job.TemplateSHA256: "--sha256", job.TemplateParts: "--bootstrap",
+}
+
+// fieldWords are the API's names of fields that have another in a manifest.
+var fieldWords = strings.NewReplacer(
+	"agentType", "agent_type", "agent.claudeModel", "agent.claude_model", "statusMode", "status_mode", "ttySize", "tty_size", "vmName", "vm_name", "vmTemplate", "template",
+)
+
+func publicWords(text string) string { return fieldWords.Replace(apiWords.In(text)) }

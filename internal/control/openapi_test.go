@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ import (
 
 	"linus/internal/doctest"
 	"linus/internal/job"
+	"linus/internal/view"
 )
 
 var update = flag.Bool("update", false, "make openapi.json and the document's table anew")
@@ -52,15 +54,13 @@ type describer struct {
 	t       *testing.T
 	types   map[string]string   // doc comments, by type
 	fields  map[string]string   // by type.field
-	verbs   map[string]string   // comments of job.Engine's methods, by name
 	enums   map[string][]string // constants, by type
 	schemas object
 }
 
 func newDescriber(t *testing.T) *describer {
-	d := &describer{t: t, types: map[string]string{}, fields: map[string]string{}, verbs: map[string]string{}, enums: map[string][]string{}, schemas: object{}}
-	interfaces := map[string]*ast.InterfaceType{}
-	for _, dir := range []string{".", "../job", "../vm"} {
+	d := &describer{t: t, types: map[string]string{}, fields: map[string]string{}, enums: map[string][]string{}, schemas: object{}}
+	for _, dir := range []string{".", "../job", "../vm", "../view"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%d files of Go in %s, %v", len(files), dir, err)
@@ -73,12 +73,7 @@ func newDescriber(t *testing.T) *describer {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.read(file, describedAs(filepath.Base(dir)), interfaces)
-		}
-	}
-	for _, part := range interfaces["Engine"].Methods.List { // each is an interface that it is made of
-		for _, m := range interfaces[part.Type.(*ast.Ident).Name].Methods.List {
-			d.verbs[m.Names[0].Name] = m.Doc.Text()
+			d.read(file, describedAs(filepath.Base(dir)))
 		}
 	}
 	return d
@@ -98,8 +93,8 @@ func describedAs(pkg string) func(string) string {
 // nameOf is the name by which a type is described.
 func nameOf(t reflect.Type) string { return describedAs(filepath.Base(t.PkgPath()))(t.Name()) }
 
-// read collects the comments of a file's types, its constants and its interfaces.
-func (d *describer) read(file *ast.File, named func(string) string, interfaces map[string]*ast.InterfaceType) {
+// read collects the comments of a file's types, and its constants.
+func (d *describer) read(file *ast.File, named func(string) string) {
 	for _, decl := range file.Decls {
 		g, ok := decl.(*ast.GenDecl)
 		if !ok {
@@ -113,15 +108,12 @@ func (d *describer) read(file *ast.File, named func(string) string, interfaces m
 					doc = g.Doc.Text()
 				}
 				d.types[named(s.Name.Name)] = doc
-				switch of := s.Type.(type) {
-				case *ast.StructType:
+				if of, ok := s.Type.(*ast.StructType); ok {
 					for _, f := range of.Fields.List {
 						for _, name := range f.Names {
 							d.fields[named(s.Name.Name)+"."+name.Name] = f.Doc.Text() + f.Comment.Text()
 						}
 					}
-				case *ast.InterfaceType:
-					interfaces[s.Name.Name] = of
 				}
 			case *ast.ValueSpec:
 				of, ok := s.Type.(*ast.Ident)
@@ -142,20 +134,41 @@ func (d *describer) read(file *ast.File, named func(string) string, interfaces m
 // oneLine makes a comment a description.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// about is the description of an operation, without Go's name of it.
-func (d *describer) about(name string) string {
-	text := oneLine(d.verbs[name])
-	for _, verb := range []string{name + " ", name + "s "} {
-		if rest, ok := strings.CutPrefix(text, verb); ok {
-			return strings.ToUpper(rest[:1]) + rest[1:]
-		}
-	}
-	return text
+// more is what there is to say of an operation beyond its summary.
+var more = map[string]string{
+	"submitJob":      "The job is stored, and begins when there is room. With wait_seconds the response waits for its end, and has the job as it is then: ended, or not yet. A key used before returns the first job, if that was submitted with the same manifest.",
+	"planJob":        "Nothing is changed. A manifest with a vm_name and without a task is one of a VM.",
+	"getJobManifest": "The contents of files are removed when the job is done.",
+	"cancelJob":      "The outcome is decided when the response comes; the VM is destroyed after that.",
+	"killTask":       "The result is killed, already_terminated or not_found.",
+	"listJobs":       "A page of a search may have fewer jobs than asked for, even none, though others follow: it looks at a bounded number of them.",
+	"watchJob":       "Waits up to 50 seconds for events after the given number, and returns them with the job; none if there were none, or the job is done. With Accept: text/event-stream each event is sent as it happens, with its number as id, and the job at the end as the event end; a client that was cut off goes on with Last-Event-ID.",
+	"getOutput":      "Of a task that runs, what is there by now: Linus-Next-Offset is where to go on, and Linus-Complete says whether more can come. A Range takes the place of offset and limit. With Accept: text/event-stream each piece is sent as it comes, as JSON with text, and base64 besides where it is not UTF-8.",
+	"sendInput":      "The body is the input, at most 4 MiB. With close the input ends after it.",
+	"getArtifact":    "Ranges and If-None-Match work; the ETag is the file's SHA-256.",
+	"createVM":       "The VM is stored, and made after that. The response is what stands for the job that makes it, whose events say how far it is. A key used before returns the first VM, if that was asked for with the same manifest.",
+	"startVM":        "A VM that runs is no error.",
+	"stopVM":         "No job may run in it. A VM that is stopped is no error.",
+	"destroyVM":      "No job may run in it. It is decided when the response comes; the engine tries until the VM is gone.",
+	"revertVM":       "With a snapshot of its memory it goes on as it was then; otherwise it is started.",
+	"listFiles":      "Of anything but a directory, that itself.",
+	"readFile":       "At most 4 MiB at a time. Linus-Next-Offset is where to go on, and Linus-End says whether the file ends there. A Range takes the place of offset and limit.",
+	"writeFile":      "The body is the content, at most 10 MiB. A file that exists keeps its owner, and its mode unless one is given; a symbolic link stays one, and what it points to is written. With new, a file that exists is left as it is, and an error.",
+	"editFile":       "The old text must be there, and exactly once unless all is set.",
+	"readTree":       "The trailer Linus-Error is empty unless the archive is not complete.",
+	"checkNetwork":   "The rules are as the VM's node has them. For connections the VM must run.",
+	"resizePool":     "What is left out stays. With If-Match it is changed only if its size is still the one of that ETag. Sizes 0 drain it. One that has stopped tries again.",
+	"removePool":     "Its idle VMs are destroyed.",
+	"revokeToken":    "Within 5 seconds no engine takes it any more, and what it had open is closed.",
+	"deleteJob":      "A job whose VM is still there, or that has not ended, stays: that is a conflict.",
 }
 
 func (d *describer) document() object {
-	paths := object{}
+	paths, tags := object{}, map[string]bool{}
 	for _, s := range d.shapes() {
+		if s.out == nil {
+			continue // a WebSocket is no operation of OpenAPI: the API's page describes them
+		}
 		path := APIPrefix + strings.ReplaceAll(s.path, "...}", "}")
 		item, ok := paths[path].(object)
 		if !ok {
@@ -163,33 +176,46 @@ func (d *describer) document() object {
 			paths[path] = item
 		}
 		item[strings.ToLower(s.method)] = d.operation(s)
+		tags[tagOf(s)] = true
 	}
-	d.schema(reflect.TypeFor[TerminalNews](), "")
-	d.schema(reflect.TypeFor[TerminalRequest](), "")
-	d.schemas["Error"] = object{
-		"type": "object", "required": []string{"error"},
-		"description": "Every response that is no success. A client goes by the code, people by the text.",
-		"properties":  object{"error": d.schema(reflect.TypeFor[failure](), "")},
+	var tagList []object
+	for _, tag := range slices.Sorted(maps.Keys(tags)) {
+		if tagAbout[tag] == "" {
+			d.t.Errorf("nothing is said about the tag %s", tag)
+		}
+		tagList = append(tagList, object{"name": tag, "description": tagAbout[tag]})
 	}
+	d.schema(reflect.TypeFor[view.Problem](), "")
 	return object{
 		"openapi": "3.1.0",
 		"info": object{
 			"title": "linus", "version": "1", "summary": "Runs jobs in Proxmox VE virtual machines of their own.",
-			"description": "The verbs of a linus engine. What belongs to another principal does not exist for a token. Unknown fields and parameters of a request are refused; new ones may appear in responses. Bytes are base64 in JSON.",
-			"license":     object{"name": "see the repository", "identifier": "LicenseRef-linus"},
+			"description": "What belongs to another principal does not exist for a token. Unknown fields and parameters of a request are refused; new ones may appear in responses, and new values in lists of values. Within v1 nothing is taken away or changes its meaning; what is to go in a v2 is said by the headers Deprecation and Sunset at least six months before. The terminal of a job, and ports of VMs, are WebSockets, which the page about the API describes.",
+			"contact":     object{"name": "the operator of this server"},
+			"license":     object{"name": "as in the repository", "identifier": "LicenseRef-linus"},
 		},
 		"servers":  []object{{"url": "/"}},
+		"tags":     tagList,
 		"security": []object{{"token": []string{}}},
 		"paths":    paths,
 		"components": object{
 			"schemas":         d.schemas,
 			"securitySchemes": object{"token": object{"type": "http", "scheme": "bearer", "description": "The token of linus serve, or one of linus token create. Never in a URL."}},
-			"responses": object{"Error": object{
+			"responses": object{"Problem": object{
 				"description": "What is wrong, and what to do.",
-				"content":     object{"application/json": object{"schema": object{"$ref": "#/components/schemas/Error"}}},
+				"headers":     object{view.RequestHeader: object{"description": "The request's ID: the client's own, or a new one.", "schema": object{"type": "string"}}},
+				"content":     object{view.ProblemType: object{"schema": object{"$ref": "#/components/schemas/Problem"}}},
 			}},
 		},
 	}
+}
+
+func tagOf(s shape) string { return strings.Split(s.path, "/")[2] }
+
+var tagAbout = map[string]string{
+	"jobs": "Jobs, their events, output and artifacts", "plan": "What would be done", "activity": "What has been done lately",
+	"vms": "VMs, their files, snapshots and network", "pools": "VMs that are kept ready", "engines": "The engines of this installation",
+	"tokens": "Who may do what", "host": "The Proxmox VE host", "nodes": "The nodes of its cluster", "info": "This server",
 }
 
 // shapes are those of the API's rows.
@@ -198,84 +224,133 @@ func (d *describer) shapes() []shape {
 	for _, r := range verbs(nil) {
 		all = append(all, r.shape)
 	}
-	d.verbs["Info"] = "Info returns the version of the engine."
-	d.verbs["Terminal"] = "Terminal is the terminal of a job with tty, as a WebSocket. Binary messages of at most 64 KiB are its bytes, both ways. Text messages are TerminalNews from the server, of which the first has state and input, and TerminalRequest from the client. After a lost connection, a client goes on with the offset and the input it has been told."
-	d.verbs["DialVM"] += " Over HTTP it is a WebSocket: binary messages of at most 64 KiB are its bytes, both ways, and an empty one ends its direction."
 	return append(all, shapeOf(process(nil), "Info"))
 }
 
 func (d *describer) operation(s shape) object {
-	op := object{"operationId": s.name, "summary": d.summary(s.name), "description": d.about(s.name), "tags": []string{strings.Split(s.path, "/")[2]}}
+	op := object{"operationId": s.id, "summary": s.does, "description": strings.TrimSpace(s.does + ". " + more[s.id]), "tags": []string{tagOf(s)}}
 	var parameters []object
-	inURL := map[string]bool{}
+	elsewhere := map[string]bool{}
 	for _, p := range s.params {
-		f := s.in.Field(p.field)
-		inURL[p.name] = true
-		one := object{"name": p.name, "in": "path", "required": true, "schema": d.schema(f.Type, f.Tag)}
-		if p.query {
-			one["in"], one["required"] = "query", false
-		}
+		f := s.in.FieldByIndex(p.field)
+		elsewhere[p.name] = true
+		one := object{"name": p.name, "in": string(p.in), "required": p.in == inPath || p.need, "schema": d.schema(f.Type, f.Tag)}
 		text := d.describe(s.in, f)
 		if p.rest {
 			text = strings.TrimSpace(text + " Slashes in it stay as they are.")
 		}
-		if text != "" {
-			one["description"] = text
+		if text == "" {
+			text = paramAbout[p.name]
 		}
+		if text == "" {
+			d.t.Errorf("%s: nothing is said about the parameter %s", s.id, p.name)
+		}
+		one["description"] = text
 		parameters = append(parameters, one)
+	}
+	if bodyOf(s.out) != nil {
+		parameters = append(parameters, object{"name": "Range", "in": "header", "required": false, "description": "One range of bytes.", "schema": object{"type": "string", "examples": []string{"bytes=0-1023"}}})
 	}
 	if parameters != nil {
 		op["parameters"] = parameters
 	}
+	bytes := object{"application/octet-stream": object{"schema": object{"type": "string", "format": "binary"}}}
 	switch {
-	case s.stream >= 0:
-		op["requestBody"] = object{"required": true, "content": object{treeType: object{"schema": object{}}}}
-	case s.body && len(s.params) == 0:
-		op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": d.schema(s.in, "")}}}
+	case s.streams():
+		op["requestBody"] = object{"required": true, "content": object{treeType: object{"schema": object{"type": "string", "format": "binary"}}}}
+	case s.whole != nil:
+		op["requestBody"] = object{"required": true, "content": bytes}
+	case s.name == "CreateVM":
+		manifest := d.structure(reflect.TypeFor[job.Manifest](), map[string]bool{"": true, "vm_name": false, "os": false, "template": false, "resources": false, "network": false, "ttl_seconds": false})
+		manifest["description"] = "What the VM is to be."
+		d.schemas["VMManifest"] = manifest
+		op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": object{"type": "object", "required": []string{"manifest"}, "properties": object{"manifest": object{"$ref": "#/components/schemas/VMManifest"}}}}}}
 	case s.body:
-		op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": d.structure(s.in, inURL)}}}
+		op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": d.structure(s.in, elsewhere)}}}
 	}
-	errors := object{"$ref": "#/components/responses/Error"}
-	responses := object{"4XX": errors, "5XX": errors}
+	problem := object{"$ref": "#/components/responses/Problem"}
+	code, response := "200", object{"description": "Done."}
+	switch s.makes {
+	case job.Done:
+	case job.Created:
+		code, response["description"] = "201", "Made."
+	case job.Accepted:
+		code, response["description"] = "202", "Decided; it goes on."
+	}
+	headers := object{}
+	if s.at != nil {
+		headers["Location"] = object{"description": "Where it is.", "schema": object{"type": "string"}}
+	}
+	responses := object{"4XX": problem, "5XX": problem}
 	switch {
-	case s.out == nil:
-		responses["101"] = object{"description": "The WebSocket."}
 	case s.out == reflect.TypeFor[job.Download]():
-		d.schema(reflect.TypeFor[job.Artifact](), "")
-		responses["200"] = object{
-			"description": "The file's bytes.", "content": object{"application/octet-stream": object{"schema": object{}}},
-			"headers": object{artifactHeader: object{"description": "An Artifact as JSON, percent-encoded.", "schema": object{"type": "string"}}},
-		}
+		response = object{"description": "The file's bytes.", "content": bytes}
+		headers["ETag"] = object{"description": "The file's SHA-256.", "schema": object{"type": "string"}}
+		headers[modeHeader] = object{"description": "Its octal permissions.", "schema": object{"type": "string"}}
 	case s.out == reflect.TypeFor[io.ReadCloser]():
-		responses["200"] = object{"description": "A tar archive. Unless the trailer " + treeTrailer + " is empty, it is not complete.", "content": object{treeType: object{"schema": object{}}}}
+		response = object{"description": "A tar archive.", "content": object{treeType: object{"schema": object{"type": "string", "format": "binary"}}}}
 	case s.out == reflect.TypeFor[job.None]():
-		responses["200"] = object{"description": "Done.", "content": object{"application/json": object{"schema": object{"type": "object"}}}}
-	default:
-		schema := d.schema(s.out, "")
-		if s.out.Kind() == reflect.Slice {
-			schema["type"] = "array"
+		if code == "200" {
+			code = "204"
 		}
-		responses["200"] = object{"description": "Done.", "content": object{"application/json": object{"schema": schema}}}
+	case bodyOf(s.out) != nil:
+		for _, f := range view.Fields(s.out) {
+			if !f.Body {
+				headers[headerOf(f)] = object{"description": d.describe(s.out, f.StructField), "schema": d.schema(f.Type, "")}
+			}
+		}
+		response = object{"description": "The bytes.", "content": bytes}
+		responses["206"] = object{"description": "The bytes of the range.", "content": bytes}
+	case s.key != "":
+		schema := object{"type": "object", "required": []string{s.key}, "properties": object{s.key: d.schema(s.out, "")}}
+		response["content"] = object{"application/json": object{"schema": schema}}
+	default:
+		response["content"] = object{"application/json": object{"schema": d.schema(s.out, "")}}
 	}
+	if len(headers) > 0 {
+		response["headers"] = headers
+	}
+	responses[code] = response
 	op["responses"] = responses
 	return op
 }
 
-// summary is the first sentence of an operation's description.
-func (d *describer) summary(name string) string {
-	first, _, more := strings.Cut(d.about(name), ". ")
-	if !more {
-		first = strings.TrimSuffix(first, ".")
-	}
-	return first
+// paramAbout describes parameters by their names.
+var paramAbout = map[string]string{
+	"id": "The job's ID.", "vm": "The VM's name, its number on the host, or the ID of the job that has made it or runs in it.",
+	"pool": "The pool's name.", "token": "The token's ID, or the name of all of them.", "node": "The node's name.", "snapshot": "The snapshot's name.",
+	"path": "The path: absolute, or from the home of the VM's user.", "principal": "Only what belongs to this one; without it, all that the token may see.",
+	"signal": "The signal: TERM, KILL, INT, HUP or QUIT.", "port": "The port.",
+	"If-Match":        "The ETag of the pool as it was read: it is changed only if that is still its size.",
+	"Idempotency-Key": "Any text that is new for a new one: with it a request can be repeated without harm.",
 }
 
 // describe returns a field's description.
 func (d *describer) describe(t reflect.Type, f reflect.StructField) string {
 	if text := f.Tag.Get("jsonschema_description"); text != "" {
-		return text
+		return publicWords(text)
 	}
-	return oneLine(d.fields[nameOf(t)+"."+f.Name])
+	return readable(f.Name, d.fields[nameOf(t)+"."+f.Name])
+}
+
+// numbers are constants that comments name.
+var numbers = strings.NewReplacer(
+	"MaxFileList", "1000", "MaxFileChunk", "4194304", "MaxFileWrite", "10 MiB", "MaxSearch", "200", "MaxSkipped", "50", "MaxNetworkTargets", "10", "MaxNetworkConnections", "20",
+)
+
+// readable makes a Go comment of a name a description: a sentence that does not begin with it.
+func readable(name, comment string) string {
+	text := numbers.Replace(oneLine(comment))
+	if rest, ok := strings.CutPrefix(text, name+" "); ok {
+		for _, verb := range []string{"is ", "are ", "says "} {
+			rest = strings.TrimPrefix(rest, verb)
+		}
+		text = rest
+	}
+	if text == "" {
+		return ""
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
 }
 
 // schema returns the schema of a type; a struct's is a component.
@@ -295,11 +370,9 @@ func (d *describer) bare(t reflect.Type) object {
 	case reflect.TypeFor[time.Time]():
 		return object{"type": "string", "format": "date-time"}
 	case reflect.TypeFor[time.Duration]():
-		return object{"type": "integer", "description": "nanoseconds"}
-	case reflect.TypeFor[job.DurationText]():
-		return object{"type": "string", "examples": []string{"24h"}}
+		return object{"type": "number"}
 	case reflect.TypeFor[[]byte]():
-		return object{"type": []string{"string", "null"}, "contentEncoding": "base64"}
+		return object{"type": "string", "contentEncoding": "base64"}
 	}
 	switch t.Kind() { //nolint:exhaustive // the others are not used
 	case reflect.Pointer:
@@ -312,18 +385,20 @@ func (d *describer) bare(t reflect.Type) object {
 		}
 		return object{"$ref": "#/components/schemas/" + name}
 	case reflect.Slice:
-		return object{"type": []string{"array", "null"}, "items": d.bare(t.Elem())}
+		return object{"type": "array", "items": d.bare(t.Elem())}
 	case reflect.Map:
-		return object{"type": []string{"object", "null"}, "additionalProperties": d.bare(t.Elem())}
+		return object{"type": "object", "additionalProperties": d.bare(t.Elem())}
 	case reflect.Bool:
 		return object{"type": "boolean"}
-	case reflect.Int, reflect.Int64, reflect.Uint32:
+	case reflect.Int, reflect.Uint32:
 		return object{"type": "integer"}
+	case reflect.Int64:
+		return object{"type": "integer", "format": "int64"}
 	case reflect.Float64:
 		return object{"type": "number"}
 	case reflect.String:
 		if values := d.enums[nameOf(t)]; t.PkgPath() != "" && len(values) > 0 {
-			return object{"type": "string", "enum": slices.Concat(values, []string{""})} // empty: not set
+			return object{"type": "string", "enum": values}
 		}
 		return object{"type": "string"}
 	}
@@ -331,14 +406,34 @@ func (d *describer) bare(t reflect.Type) object {
 	return nil
 }
 
-// structure returns the schema of a struct without some fields.
+// structure returns the schema of a struct without some fields; with "" among them, without
+// all that are not named.
 func (d *describer) structure(t reflect.Type, without map[string]bool) object {
 	s := object{"type": "object"}
-	if text := oneLine(d.types[nameOf(t)]); text != "" {
+	if text := readable(t.Name(), d.types[nameOf(t)]); text != "" {
 		s["description"] = text
 	}
 	properties, required := object{}, []string{}
-	d.addFields(t, without, properties, &required)
+	for _, f := range view.Fields(t) {
+		left, named := without[f.Name]
+		if left || without[""] && !named || f.Body || f.Header || f.Type == reflect.TypeFor[io.Reader]() {
+			continue
+		}
+		one := d.schema(f.Type, f.Tag)
+		if f.Text || f.String {
+			one = object{"type": "string"}
+		}
+		if text := d.describe(t, f.StructField); text != "" {
+			one["description"] = text
+		}
+		properties[f.Name] = one
+		if f.Text {
+			properties[f.Name+"_base64"] = object{"type": "string", "contentEncoding": "base64", "description": "The same bytes, where they are not UTF-8."}
+		}
+		if f.Needed || !f.Omitted && !isInput[t] {
+			required = append(required, f.Name)
+		}
+	}
 	s["properties"] = properties
 	if len(required) > 0 {
 		s["required"] = required
@@ -346,36 +441,8 @@ func (d *describer) structure(t reflect.Type, without map[string]bool) object {
 	return s
 }
 
-func (d *describer) addFields(t reflect.Type, without map[string]bool, properties object, required *[]string) {
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		switch {
-		case f.Anonymous && name == "":
-			inner := f.Type
-			if inner.Kind() == reflect.Pointer {
-				inner = inner.Elem()
-			}
-			d.addFields(inner, without, properties, required)
-			continue
-		case name == "-", without[name], !f.IsExported(), f.Type == reflect.TypeFor[io.Reader]():
-			continue
-		case name == "":
-			d.t.Errorf("%s.%s has no JSON name", nameOf(t), f.Name)
-		}
-		one := d.schema(f.Type, f.Tag)
-		if text := d.describe(t, f); text != "" {
-			if more, ok := one["description"].(string); ok {
-				text = more + ": " + text
-			}
-			one["description"] = text
-		}
-		properties[name] = one
-		if !strings.Contains(options, "omit") && !slices.Contains(*required, name) {
-			*required = append(*required, name)
-		}
-	}
-}
+// isInput are the types of requests alone: of their fields those that are required are.
+var isInput = map[reflect.Type]bool{}
 
 // table lists the operations for people.
 func (d *describer) table() string {
@@ -385,39 +452,74 @@ func (d *describer) table() string {
 		path := s.path
 		var query []string
 		for _, p := range s.params {
-			if p.query {
+			if p.in == inQuery {
 				query = append(query, p.name)
 			}
 		}
 		if len(query) > 0 {
 			path += "?" + strings.Join(query, "&")
 		}
-		fmt.Fprintf(&b, "| %s | `%s %s` | %s |\n", s.name, s.method, APIPrefix+path, doctest.Cell(d.summary(s.name)))
+		fmt.Fprintf(&b, "| %s | `%s %s` | %s |\n", s.id, s.method, APIPrefix+path, doctest.Cell(s.does))
 	}
 	return b.String()
 }
 
-// An operation without a word about it helps nobody.
-func TestOpenAPI_DescribesEveryOperation(t *testing.T) {
-	d := newDescriber(t)
-	for _, s := range d.shapes() {
-		if len(d.about(s.name)) < 15 {
-			t.Errorf("%s has no description: give the method of job.Engine a comment", s.name)
-		}
-	}
-	// job.Provider has methods of the same names, which do something else.
-	for name, want := range map[string]string{"List": "Returns a page of jobs, newest first.", "SuspendVM": "Writes a VM's memory to its disk and turns it off, until ResumeVM or StartVM."} {
-		if got := d.about(name); got != want {
-			t.Errorf("%s is described as %q, want %q", name, got, want)
-		}
-	}
-	var parsed struct {
-		Components struct{ Schemas map[string]object }
-	}
+// goWords are what a reader of the API's description does not know.
+var goWords = regexp.MustCompile(`\b(vm|job|context|time)\.[A-Z]|\b[A-Z][a-z]+[A-Z]\w+|\bErr[A-Z]|\*[A-Z]`)
+
+// What the document says is about the API, and not about how it is written: names are
+// snake_case, times have their unit, no operation is without a word, and none names Go's.
+func TestOpenAPI_IsWrittenForItsReaders(t *testing.T) {
+	var parsed any
 	if err := json.Unmarshal(openapi, &parsed); err != nil {
 		t.Fatal(err)
 	}
-	if names := slices.Collect(maps.Keys(parsed.Components.Schemas)); len(names) < 20 {
-		t.Errorf("only %d schemas: %v", len(names), names)
+	name := regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+	var walk func(at string, v any)
+	walk = func(at string, v any) {
+		switch v := v.(type) {
+		case []any:
+			for i, e := range v {
+				walk(at+"/"+strconv.Itoa(i), e)
+			}
+		case map[string]any:
+			for k, e := range v {
+				walk(at+"/"+k, e)
+				if k == "properties" {
+					for p := range e.(map[string]any) {
+						if !name.MatchString(p) {
+							t.Errorf("%s: %s is not snake_case", at, p)
+						}
+					}
+				}
+				text, _ := e.(string)
+				if (k == "description" || k == "summary") && (text == "" || goWords.MatchString(strings.ReplaceAll(text, "WebSocket", ""))) {
+					t.Errorf("%s: %q is not for the API's readers", at, text)
+				}
+			}
+		}
+	}
+	walk("", parsed)
+	for _, s := range newDescriber(t).shapes() {
+		for _, of := range []reflect.Type{s.in, s.out} {
+			seconds(t, s.id, of, map[reflect.Type]bool{})
+		}
+	}
+}
+
+// seconds checks that durations are named so.
+func seconds(t *testing.T, at string, of reflect.Type, seen map[reflect.Type]bool) {
+	for of != nil && (of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice) {
+		of = of.Elem()
+	}
+	if of == nil || of.Kind() != reflect.Struct || seen[of] || of == reflect.TypeFor[time.Time]() {
+		return
+	}
+	seen[of] = true
+	for _, f := range view.Fields(of) {
+		if f.Type == reflect.TypeFor[time.Duration]() && !strings.HasSuffix(f.Name, "_seconds") {
+			t.Errorf("%s: %s.%s is a duration: give it a name with _seconds", at, of, f.Name)
+		}
+		seconds(t, at, f.Type, seen)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/view"
 )
 
 // row is one operation, as an HTTP route.
@@ -30,104 +31,164 @@ type row struct {
 // shape is the part of a row that a client needs.
 type shape struct {
 	name       string // the method's name
+	id, does   string // as of job.Verb
 	method     string
 	path       string // a pattern of http.ServeMux
 	params     []param
 	heavy      bool         // the result may have as many bytes as a request
 	body       bool         // the fields that are not params, as JSON
-	stream     int          // the field that is the whole body, an io.Reader; -1: none
+	whole      []int        // the field that is the whole body: an io.Reader, or bytes; nil: none
 	in, out    reflect.Type // out is nil for a WebSocket
+	makes      job.Making
+	at         func(out any) string // as of job.Verb
+	key        string               // the name of a result that is no object; empty: it is one
 	repeatable func(in any) bool
 }
 
-// param is an input field that is in the URL.
+// param is an input field that is not in the body.
 type param struct {
 	name  string // in JSON and in the URL
-	field int
-	query bool // false: in the path
+	field []int
+	in    place
 	rest  bool // the rest of the path, slashes included
+	need  bool // it must be given
+}
+
+// place is where a param is.
+type place string
+
+const (
+	inPath   place = "path"
+	inQuery  place = "query"
+	inHeader place = "header"
+)
+
+// streams reports whether the body is read while it is worked on.
+func (s shape) streams() bool {
+	return s.whole != nil && s.in.FieldByIndex(s.whole).Type == reflect.TypeFor[io.Reader]()
 }
 
 // route returns the row of an operation that is one request.
 func route(s shape, call func(ctx context.Context, in any) (any, error)) row {
 	return row{s, func(w http.ResponseWriter, r *http.Request) {
 		in, err := s.decode(r)
-		var out any
-		if err == nil {
-			out, err = call(r.Context(), in)
+		if err != nil {
+			refuse(w, err)
+			return
 		}
+		if s.follows() && wantsEvents(r) {
+			s.stream(w, r, in, call)
+			return
+		}
+		out, err := call(r.Context(), in)
 		if err != nil && errors.Is(context.Cause(r.Context()), job.ErrUnauthorized) {
-			Refuse(w, http.StatusUnauthorized, "unauthorized", "Unauthorized: the token was revoked, or has expired") // whatever err says of that
+			Refuse(w, http.StatusUnauthorized, codeUnauthorized, "Unauthorized: the token was revoked, or has expired") // whatever err says of that
 			return
 		}
 		if err != nil {
-			answer(w, nil, err)
+			s.fail(w, r, err)
 			return
 		}
-		switch out := out.(type) {
-		case job.Download:
-			sendFile(w, out)
-		case io.ReadCloser:
-			sendTree(w, out)
-		default:
-			answer(w, out, nil)
-		}
+		s.respond(w, r, out)
 	}}
 }
 
+// respond sends a result.
+func (s shape) respond(w http.ResponseWriter, r *http.Request, out any) {
+	switch out := out.(type) {
+	case job.Download:
+		sendFile(w, r, out)
+		return
+	case io.ReadCloser:
+		sendTree(w, out)
+		return
+	case job.None:
+		if s.makes != job.Accepted {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+	}
+	if body := bodyOf(s.out); body != nil {
+		sendBody(w, r, reflect.ValueOf(out), body)
+		return
+	}
+	if tagged, ok := out.(interface{ ETag() string }); ok {
+		w.Header().Set("ETag", tagged.ETag())
+	}
+	code := http.StatusOK
+	switch s.makes {
+	case job.Done:
+	case job.Created:
+		code = http.StatusCreated
+	case job.Accepted:
+		code = http.StatusAccepted
+	}
+	if s.at != nil {
+		w.Header().Set("Location", APIPrefix+"/v1/"+s.at(out))
+	}
+	shown := view.Of(out)
+	if s.key != "" {
+		shown = map[string]any{s.key: shown}
+	}
+	send(w, code, "application/json", shown)
+}
+
 // plain returns the row of an operation without an input.
-func plain[Out any](name, at string, repeatable func(any) bool, call func(context.Context) (Out, error)) row {
+func plain[Out any](name, id, does, at string, repeatable func(any) bool, call func(context.Context) (Out, error)) row {
 	s := newShape(name, at, reflect.TypeFor[job.None]())
-	s.out, s.repeatable = reflect.TypeFor[Out](), repeatable
+	s.id, s.does, s.out, s.repeatable = id, does, reflect.TypeFor[Out](), repeatable
 	return route(s, func(ctx context.Context, _ any) (any, error) { return call(ctx) })
 }
 
 // newShape returns the shape of an operation at a route, as of job.Verb, with an input.
 func newShape(name, at string, in reflect.Type) shape {
-	s := shape{name: name, in: in, stream: -1}
+	s := shape{name: name, in: in}
 	s.method, s.path, _ = strings.Cut(at, " ")
 	path, query, _ := strings.Cut(strings.TrimSuffix(s.path, "}"), "{?")
 	if query != "" {
 		s.path = path
 	}
-	for i := range s.in.NumField() {
-		field, _, _ := strings.Cut(s.in.Field(i).Tag.Get("json"), ",")
+	for _, f := range view.Fields(in) {
+		p := param{name: f.Name, field: f.Path, need: f.Needed, rest: strings.Contains(s.path, "{"+f.Name+"...}")}
 		switch {
-		case field == "":
-			continue // an embedded struct's are in the body
-		case s.in.Field(i).Type == reflect.TypeFor[io.Reader]():
-			s.stream = i
+		case f.Type == reflect.TypeFor[io.Reader]() || f.Body:
+			s.whole = f.Path
+			continue
+		case f.Header:
+			p.in = inHeader
+		case strings.Contains(","+query+",", ","+f.Name+","):
+			p.in = inQuery
+		case p.rest || strings.Contains(s.path, "{"+f.Name+"}"):
+			p.in = inPath
+		default:
+			s.body = true
 			continue
 		}
-		p := param{name: field, field: i, rest: strings.Contains(s.path, "{"+field+"...}")}
-		p.query = strings.Contains(","+query+",", ","+field+",")
-		if p.query || p.rest || strings.Contains(s.path, "{"+field+"}") {
-			s.params = append(s.params, p)
-		}
+		s.params = append(s.params, p)
 	}
-	s.body = s.stream < 0 && len(s.params) < s.in.NumField()
 	return s
 }
 
-// encode returns the path, with its query, and the body of a request for in.
-func (s shape) encode(in any) (path string, body []byte, err error) {
-	path = s.path
+// encode returns the path, with its query, the headers and the body of a request for in.
+func (s shape) encode(in any) (path string, header http.Header, body []byte, err error) {
+	path, header = s.path, http.Header{}
 	query := url.Values{}
 	v := reflect.ValueOf(in)
 	for _, p := range s.params {
-		text := fmt.Sprint(v.Field(p.field).Interface())
-		if m, ok := v.Field(p.field).Interface().(encoding.TextMarshaler); ok {
+		field := v.FieldByIndex(p.field)
+		text := fmt.Sprint(field.Interface())
+		if m, ok := field.Interface().(encoding.TextMarshaler); ok {
 			data, err := m.MarshalText()
 			if err != nil {
-				return "", nil, fmt.Errorf("encode %s: %w", p.name, err)
+				return "", nil, nil, fmt.Errorf("encode %s: %w", p.name, err)
 			}
 			text = string(data)
 		}
-		if t, ok := v.Field(p.field).Interface().(time.Time); ok && t.IsZero() {
-			text = ""
-		}
 		switch {
-		case p.query:
+		case p.in != inPath && field.IsZero() && !p.need:
+		case p.in == inHeader:
+			header.Set(p.name, url.QueryEscape(text))
+		case p.in == inQuery:
 			query.Set(p.name, text)
 		case p.rest:
 			segments := strings.Split(text, "/")
@@ -142,15 +203,18 @@ func (s shape) encode(in any) (path string, body []byte, err error) {
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
-	if s.body {
+	switch {
+	case s.body:
 		body, err = s.encodeBody(in)
+	case s.whole != nil && !s.streams():
+		body = v.FieldByIndex(s.whole).Bytes()
 	}
-	return path, body, err
+	return path, header, body, err
 }
 
-// encodeBody returns in as JSON, without the fields in the URL.
+// encodeBody returns in as JSON, without the fields that are elsewhere.
 func (s shape) encodeBody(in any) ([]byte, error) {
-	body, err := json.Marshal(in)
+	body, err := view.Marshal(in)
 	if err != nil || len(s.params) == 0 {
 		return body, err
 	}
@@ -166,80 +230,96 @@ func (s shape) encodeBody(in any) ([]byte, error) {
 
 // decode reads a row's input from a request.
 func (s shape) decode(r *http.Request) (any, error) {
-	in := reflect.New(s.in)
-	if s.stream >= 0 {
-		in.Elem().Field(s.stream).Set(reflect.ValueOf(r.Body))
-	} else if err := s.decodeBody(r, in.Interface()); err != nil {
-		return nil, err
-	}
 	query, err := s.query(r.URL)
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range s.params {
-		text := r.PathValue(p.name)
-		if p.query {
-			text = query.Get(p.name)
+	in := reflect.New(s.in)
+	switch {
+	case s.streams():
+		in.Elem().FieldByIndex(s.whole).Set(reflect.ValueOf(r.Body))
+	case s.whole != nil:
+		data, err := readBody(r)
+		if err != nil {
+			return nil, err
 		}
-		if err := setField(in.Elem().Field(p.field), text); err != nil {
-			return nil, &job.FieldError{Field: p.name, Problem: err.Error(), Remedy: "give " + formOf(s.in.Field(p.field).Type)}
+		in.Elem().FieldByIndex(s.whole).SetBytes(data)
+	default:
+		if err := s.decodeBody(r, in.Interface()); err != nil {
+			return nil, err
 		}
 	}
-	return in.Elem().Interface(), nil
+	for _, p := range s.params {
+		text := r.PathValue(p.name)
+		switch p.in {
+		case inPath:
+		case inQuery:
+			text = query.Get(p.name)
+		case inHeader:
+			if text = r.Header.Get(p.name); own(r) {
+				text, err = url.QueryUnescape(text)
+			}
+		}
+		if err == nil && p.need && text == "" {
+			return nil, job.Needed(p.name, "")
+		}
+		if err == nil {
+			err = setField(in.Elem().FieldByIndex(p.field), text)
+		}
+		if err != nil {
+			return nil, &job.FieldError{Field: p.name, Problem: err.Error(), Remedy: "give " + formOf(s.in.FieldByIndex(p.field).Type)}
+		}
+	}
+	err = s.ranged(r, in.Elem())
+	return in.Elem().Interface(), err
 }
+
+// own reports whether a request is of a client of ours, which knows texts as they are inside.
+func own(r *http.Request) bool { return r.Header.Get(clientHeader) != "" }
 
 // noBody is how large the body of a request that needs none may be, in bytes.
 const noBody = 4 << 10
 
-// readyBody is a body that is in memory.
-type readyBody struct {
-	io.ReadCloser
-	data []byte
+func readBody(r *http.Request) ([]byte, error) {
+	data, err := io.ReadAll(r.Body)
+	switch large, ok := errors.AsType[*http.MaxBytesError](err); {
+	case ok:
+		return nil, large
+	case err != nil:
+		return nil, &job.FieldError{Field: "request", Problem: "its body did not arrive: " + err.Error(), Remedy: "send it again"}
+	}
+	return data, nil
 }
 
-// decodeBody reads the fields that are not in the URL. A request without such fields may have
+// decodeBody reads the fields that are in the body. A request without such fields may have
 // an empty object as its body; more would be ignored.
 func (s shape) decodeBody(r *http.Request, in any) error {
 	if !s.body {
 		r.Body = http.MaxBytesReader(nil, r.Body, noBody)
 	}
-	var data []byte
-	var err error
-	if ready, ok := r.Body.(*readyBody); ok {
-		data = ready.data
-	} else {
-		data, err = io.ReadAll(r.Body)
-	}
-	var large *http.MaxBytesError
+	data, err := readBody(r)
 	switch {
-	case errors.As(err, &large):
-		return large
 	case err != nil:
-		return &job.FieldError{Field: "request", Problem: "its body did not arrive: " + err.Error(), Remedy: "send it again"}
+		return err
 	case !s.body && len(bytes.TrimSpace(data)) == 0:
 		return nil
 	case s.body && len(data) == 0:
 		return &job.FieldError{Field: "request", Problem: "has no body", Remedy: "give one JSON object"}
 	}
-	tree, err := job.DecodeStrict("", data, in)
+	tree, err := view.DecodeStrict(data, in)
 	if checked, ok := in.(interface{ CheckJSON(tree any) error }); ok && err == nil {
 		err = checked.CheckJSON(tree)
 	}
 	given, _ := tree.(map[string]any)
 	for _, p := range s.params {
 		if _, twice := given[p.name]; twice && err == nil {
-			where := "path"
-			if p.query {
-				where = "query"
-			}
-			return &job.FieldError{Field: p.name, Problem: "is in the body", Remedy: "give it in the " + where + " of the URL"}
+			return &job.FieldError{Field: p.name, Problem: "is in the body", Remedy: "give it in the " + string(p.in)}
 		}
 	}
-	var bad *job.InvalidError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*job.InvalidError](err); ok {
 		for _, f := range bad.Fields {
 			f.Field = cmp.Or(f.Field, "request")
-			if r.Header.Get(clientHeader) != "" { // one of ours knows its fields: it is newer, or older
+			if own(r) { // one of ours knows its fields: it is newer, or older
 				f.Remedy = "if linus was updated, restart the engine: linus serve --stop"
 			}
 		}
@@ -255,7 +335,7 @@ func (s shape) query(u *url.URL) (url.Values, error) {
 	}
 	var known []string
 	for _, p := range s.params {
-		if p.query {
+		if p.in == inQuery {
 			known = append(known, p.name)
 		}
 	}
@@ -276,19 +356,25 @@ func (s shape) query(u *url.URL) (url.Values, error) {
 
 // setField sets a field from its text in a URL; empty text means zero.
 func setField(v reflect.Value, text string) error {
-	if _, ok := v.Interface().(time.Time); ok && text == "" {
+	if text == "" {
 		return nil
 	}
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
 	}
-	switch {
-	case v.Kind() == reflect.String:
+	switch v.Kind() {
+	case reflect.String:
 		v.SetString(text)
-	case text != "":
+	case reflect.Bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("%.80q is neither true nor false", text)
+		}
+		v.SetBool(b)
+	default:
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return err
+			return fmt.Errorf("%.80q is not a whole number", text)
 		}
 		v.SetInt(n)
 	}
@@ -297,42 +383,24 @@ func setField(v reflect.Value, text string) error {
 
 // formOf describes valid values of a field of type t in a URL.
 func formOf(t reflect.Type) string {
-	if t == reflect.TypeFor[job.DurationText]() {
-		return "a duration such as 24h"
-	}
-	if t == reflect.TypeFor[time.Time]() {
+	switch {
+	case t == reflect.TypeFor[time.Time]():
 		return "a time such as 2026-01-02T15:04:05Z"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case t.Kind() == reflect.String:
+		return "text"
 	}
 	return "a whole number"
 }
 
-// answer sends body or, if err is not nil, the error.
-func answer(w http.ResponseWriter, body any, err error) {
-	code := http.StatusOK
-	if err != nil {
-		var f failure
-		code, f = encodeError(err)
-		if f.Code == codeUnavailable {
-			w.Header().Set("Retry-After", "5")
-		}
-		if f.Denied != nil { // as RFC 6750 says
-			w.Header().Set("WWW-Authenticate", fmt.Sprintf("Bearer error=%q, scope=%q", "insufficient_scope", f.Denied.Need.Scope()))
-		}
-		body = map[string]failure{"error": f}
-	}
-	if v := reflect.ValueOf(body); v.Kind() == reflect.Slice && v.IsNil() {
-		body = []job.None{} // a list of none
-	}
-	send(w, code, body)
-}
-
 // send sends body as JSON.
-func send(w http.ResponseWriter, code int, body any) {
+func send(w http.ResponseWriter, code int, kind string, body any) {
 	data, err := json.Marshal(body)
 	if err != nil {
 		panic(http.ErrAbortHandler) // cannot happen: the types are ours
 	}
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	w.WriteHeader(code)
 	_, _ = w.Write(data) // fails only if the client is gone

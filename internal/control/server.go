@@ -105,7 +105,7 @@ const (
 // handler serves both tables.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	for _, r := range slices.Concat(verbs(s.engine), process(s)) {
+	for _, r := range slices.Concat(verbs(named(s.engine)), process(s)) {
 		handle(mux, r, s)
 	}
 	return mux
@@ -116,10 +116,10 @@ func handle(mux *http.ServeMux, at row, s *Server) {
 		conn, _ := r.Context().Value(connKey{}).(net.Conn)
 		s.ask(conn, at.name == "Yield")
 		if s.gone(r.Header.Get(engineHeader)) {
-			answer(w, nil, ErrNoEngine)
+			at.fail(w, r, ErrNoEngine)
 			return
 		}
-		if at.stream < 0 {
+		if !at.streams() {
 			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		}
 		client := cmp.Or(r.Header.Get(clientHeader), commandLine)

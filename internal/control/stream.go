@@ -32,7 +32,7 @@ func socket(s shape, open opener) row {
 	return row{s, func(w http.ResponseWriter, r *http.Request) {
 		in, err := s.decode(r)
 		if err != nil {
-			answer(w, nil, err)
+			refuse(w, err)
 			return
 		}
 		if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
@@ -59,7 +59,7 @@ func socket(s shape, open opener) row {
 		case ws != nil:
 			finish(r.Context(), ws, err)
 		case !errors.Is(err, errRefused):
-			answer(w, nil, err)
+			s.fail(w, r, err)
 		}
 	}}
 }
@@ -94,7 +94,7 @@ func finish(ctx context.Context, ws *websocket.Conn, err error) {
 		code, reason = websocket.StatusGoingAway, "the server ends the connection"
 	case err != nil:
 		_, f := encodeError(err)
-		code, reason = websocket.StatusInternalError, f.Code+": "+f.Text
+		code, reason = websocket.StatusInternalError, f.Code+": "+f.Detail
 	}
 	closed := make(chan struct{})
 	go func() {

@@ -2,13 +2,8 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
-	"net/http"
-	"net/url"
 	"reflect"
-	"strconv"
 	"time"
 
 	"linus/internal/job"
@@ -19,8 +14,11 @@ func verbs(e job.Engine) []row {
 	var all []row
 	for _, v := range job.Verbs() {
 		s := newShape(v.Name, v.Route, v.In)
-		s.out, s.repeatable, s.heavy = v.Out, v.Again, v.Heavy
-		call := func(ctx context.Context, in any) (any, error) { return v.Do(ctx, polled{e}, in) }
+		s.id, s.does, s.out, s.repeatable, s.heavy, s.makes, s.at, s.key = v.ID, v.Does, v.Out, v.Again, v.Heavy, v.Makes, v.At, v.Key
+		if s.key == "" && v.Out.Kind() == reflect.Slice {
+			s.key = "items"
+		}
+		call := func(ctx context.Context, in any) (any, error) { return do(ctx, v, polled{e}, in) }
 		if v.Out == reflect.TypeFor[job.Tunnel]() {
 			all = append(all, socket(s, dialVM(call)))
 			continue
@@ -28,6 +26,7 @@ func verbs(e job.Engine) []row {
 		all = append(all, route(s, call))
 		if v.Name == "Resize" { // beside it in the document
 			terminal := newShape("Terminal", "GET /v1/jobs/{id}/terminal{?offset}", reflect.TypeFor[terminalRef]())
+			terminal.id, terminal.does = "openTerminal", "Open a task's terminal, as a WebSocket"
 			all = append(all, socket(terminal, func(ctx context.Context, in any, accept accepting) error {
 				return serveTerminal(ctx, e, in.(terminalRef), accept)
 			}))
@@ -36,13 +35,45 @@ func verbs(e job.Engine) []row {
 	return all
 }
 
+// do calls a verb. What a request may ask for besides is done here, once.
+func do(ctx context.Context, v *job.Verb, e polled, in any) (any, error) {
+	switch in := in.(type) {
+	case job.PoolEdit:
+		if !in.Partial() {
+			break
+		}
+		p, err := e.Pool(ctx, in.Pool)
+		if err == nil {
+			in.PoolChange, err = in.Whole(p.PoolSize)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return v.Do(ctx, e, in)
+	case job.Submission:
+		if err := job.Within("wait_seconds", int64(in.Wait), 0, int64(longestPoll/time.Second)); err != nil {
+			return nil, err
+		}
+		out, err := v.Do(ctx, e, in)
+		made, is := out.(job.Job)
+		if err != nil || in.Wait == 0 || !is {
+			return out, err
+		}
+		timed, cancel := context.WithTimeout(ctx, time.Duration(in.Wait)*time.Second)
+		defer cancel()
+		_, ended, err := e.Watch(timed, made.ID, job.OnlyEnd)
+		return ended, err
+	}
+	return v.Do(ctx, e, in)
+}
+
 // process returns the calls to the process an engine runs in.
 func process(s *Server) []row {
 	return []row{
-		plain("Info", "GET /v1/info", always, s.tell),
-		plain("Stop", "POST /v1/stop", always, s.end),
-		plain("Drain", "POST /v1/drain", always, s.drain),
-		plain("Yield", "POST /v1/yield", never, s.yield),
+		plain("Info", "getInfo", "Get the engine's version, and whom it takes the caller for", "GET /v1/info", always, s.tell),
+		plain("Stop", "stopEngine", "Stop the engine", "POST /v1/stop", always, s.end),
+		plain("Drain", "drainEngine", "Stop the engine once its jobs have ended", "POST /v1/drain", always, s.drain),
+		plain("Yield", "yieldEngine", "Stop the engine unless somebody needs it", "POST /v1/yield", never, s.yield),
 	}
 }
 
@@ -75,32 +106,4 @@ func (p polled) Watch(ctx context.Context, id string, after int64) ([]job.Event,
 		err = ErrStopped // so that the client does not repeat it and start another engine for it
 	}
 	return events, j, err
-}
-
-// artifactHeader is the header with an artifact's description.
-const artifactHeader = "Linus-Artifact"
-
-// sendFile sends an artifact. If reading it fails, the response is cut off.
-func sendFile(w http.ResponseWriter, d job.Download) {
-	defer func() { _ = d.File.Close() }()
-	description, err := json.Marshal(d.About)
-	if err != nil {
-		panic(http.ErrAbortHandler) // cannot happen: strings and numbers
-	}
-	w.Header().Set(artifactHeader, url.QueryEscape(string(description)))
-	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Length", strconv.FormatInt(d.About.Size, 10))
-	if _, err := io.Copy(w, d.File); err != nil {
-		panic(http.ErrAbortHandler)
-	}
-}
-
-// receiveFile takes an artifact from its response; the reader closes it.
-func receiveFile(resp *http.Response, d *job.Download) error {
-	description, err := url.QueryUnescape(resp.Header.Get(artifactHeader))
-	if err == nil {
-		err = json.Unmarshal([]byte(description), &d.About)
-	}
-	d.File = resp.Body
-	return err
 }

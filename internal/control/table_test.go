@@ -51,7 +51,7 @@ func TestTable_HasARowForEveryMethodOfAnEngine(t *testing.T) {
 
 // Where the answer was lost, only what may be done twice is asked for again.
 func TestClient_AsksAgainWhereTheAnswerWasLost(t *testing.T) {
-	once := []string{"Submit", "Input", "ForgetVM", "SnapshotVM", "RevertVM", "EditFile", "WriteTree", "CreatePool", "RemovePool", "CreateToken", "RevokeToken"}
+	once := []string{"Submit", "Input", "ForgetVM", "SnapshotVM", "RevertVM", "EditFile", "WriteTree", "CreatePool", "RemovePool", "CreateToken", "RevokeToken", "DeleteJob"}
 	e := newEngine(&engine{cut: true})
 	dir := t.TempDir()
 	serve(t, dir, e, func() {})
@@ -59,6 +59,8 @@ func TestClient_AsksAgainWhereTheAnswerWasLost(t *testing.T) {
 	errs := every(t, c)
 	_, err := c.Submit(t.Context(), job.Submission{IdempotencyKey: "key"}) // twice, which makes three
 	errs["Submit with a key"] = err
+	_, err = c.CreateVM(t.Context(), job.Submission{IdempotencyKey: "key"})
+	errs["CreateVM with a key"] = err
 	for name, err := range errs {
 		if !errors.Is(err, control.ErrLost) {
 			t.Errorf("%s: %v, want ErrLost", name, err)
@@ -70,8 +72,8 @@ func TestClient_AsksAgainWhereTheAnswerWasLost(t *testing.T) {
 	}
 	for name, n := range count {
 		switch {
-		case name == "Submit" && n == 3:
-		case name != "Submit" && slices.Contains(once, name) && n == 1:
+		case (name == "Submit" || name == "CreateVM") && n >= 3: // net/http itself repeats what has an Idempotency-Key
+		case name != "Submit" && name != "CreateVM" && slices.Contains(once, name) && n == 1:
 		case !slices.Contains(once, name) && n >= 2: // net/http repeats a GET by itself, too
 		default:
 			t.Errorf("%s was asked for %d times", name, n)

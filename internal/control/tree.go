@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+
+	"linus/internal/view"
 )
 
 const (
@@ -22,8 +24,8 @@ func sendTree(w http.ResponseWriter, archive io.ReadCloser) {
 	w.Header().Set("Trailer", treeTrailer)
 	_, err := io.Copy(w, archive)
 	if err != nil {
-		_, f := encodeError(err)
-		w.Header().Set(treeTrailer, f.inHeader())
+		_, p := encodeError(err)
+		w.Header().Set(treeTrailer, headerText(p))
 	}
 }
 
@@ -38,30 +40,31 @@ func (r *received) Read(data []byte) (int, error) {
 	n, err := r.ReadCloser.Read(data)
 	switch text := r.resp.Trailer.Get(treeTrailer); {
 	case errors.Is(err, io.EOF) && text != "":
-		f, wrong := failureIn(text)
-		if wrong != nil {
+		var f view.Problem
+		if wrong := fromHeader(text, &f); wrong != nil {
 			return n, fmt.Errorf("read the engine's response: %w", wrong)
 		}
-		return n, f.decodeError()
+		return n, decodeError(f)
 	case err != nil && !errors.Is(err, io.EOF):
 		return n, fmt.Errorf("%w: %w", ErrLost, err)
 	}
 	return n, err
 }
 
-// inHeader returns the failure as a header's value.
-func (f failure) inHeader() string {
-	text, err := json.Marshal(f)
+// headerText returns strings and numbers as a header's value.
+func headerText(v any) string {
+	text, err := json.Marshal(v)
 	if err != nil {
-		return "" // cannot happen: strings and numbers
+		panic(http.ErrAbortHandler) // cannot happen
 	}
 	return url.QueryEscape(string(text))
 }
 
-func failureIn(header string) (f failure, err error) {
+// fromHeader fills what v points to.
+func fromHeader(header string, v any) error {
 	text, err := url.QueryUnescape(header)
 	if err == nil {
-		err = json.Unmarshal([]byte(text), &f)
+		err = json.Unmarshal([]byte(text), v)
 	}
-	return f, err
+	return err
 }

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"linus/internal/control"
 	"linus/internal/job"
+	"linus/internal/view"
 )
 
 // apiRig is an engine behind the API, and the API's document.
@@ -28,10 +30,22 @@ type apiRig struct {
 
 type operation struct {
 	ID         string `json:"operationId"`
-	Parameters []struct{ Name, In string }
+	Parameters []parameter
 	Responses  map[string]json.RawMessage
 
 	method, path string
+}
+
+type parameter struct{ Name, In string }
+
+// verbOf returns the name of the verb of an operation.
+func verbOf(id string) string {
+	for _, v := range job.Verbs() {
+		if v.ID == id {
+			return v.Name
+		}
+	}
+	return map[string]string{"getInfo": "Info"}[id]
 }
 
 func newAPIRig(t *testing.T) *apiRig {
@@ -93,22 +107,22 @@ func (r *apiRig) call(o operation, values map[string]string, body string) (int, 
 		switch value := values[p.Name]; {
 		case p.In == "path":
 			path = strings.ReplaceAll(path, "{"+p.Name+"}", url.PathEscape(value))
-		case value != "":
+		case p.In == "query" && value != "":
 			query.Set(p.Name, value)
 		}
 	}
 	status, data := r.send(strings.ToUpper(o.method), path+"?"+query.Encode(), body)
-	at := "#/components/schemas/Error"
-	if status == http.StatusOK {
+	at := "#/components/schemas/Problem"
+	if code := strconv.Itoa(status); status/100 == 2 {
 		var ok struct{ Content map[string]json.RawMessage }
-		if err := json.Unmarshal(o.Responses["200"], &ok); err != nil {
-			r.t.Fatalf("%s has no response 200: %v", o.ID, err)
+		if err := json.Unmarshal(o.Responses[code], &ok); err != nil {
+			r.t.Fatalf("%s has no response %s: %v", o.ID, code, err)
 		}
 		if _, isJSON := ok.Content["application/json"]; !isJSON {
 			return status, data
 		}
 		escape := strings.NewReplacer("~", "~0", "/", "~1")
-		at = "#/paths/" + url.PathEscape(escape.Replace(o.path)) + "/" + o.method + "/responses/200/content/application~1json/schema"
+		at = "#/paths/" + url.PathEscape(escape.Replace(o.path)) + "/" + o.method + "/responses/" + code + "/content/application~1json/schema"
 	}
 	schema, err := r.compiler.Compile("https://linus.example/openapi.json" + at)
 	if err != nil {
@@ -131,33 +145,34 @@ func TestAPI_RespondsAsItsDocumentSays(t *testing.T) {
 	for path, methods := range r.paths {
 		for method, o := range methods {
 			o.method, o.path = method, path
+			o.ID = verbOf(o.ID)
 			all[o.ID] = o
 		}
 	}
-	values := map[string]string{"vm": "dev", "pool": "p", "node": "pve", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than": "1h"}
-	submit := func(body string) string {
+	values := map[string]string{"vm": "dev", "pool": "p", "node": "pve", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600"}
+	submit := func(verb, body string) string {
 		t.Helper()
-		status, data := r.call(all["Submit"], nil, body)
+		status, data := r.call(all[verb], nil, body)
 		var j job.Job
-		if err := json.Unmarshal(data, &j); err != nil || status != http.StatusOK {
-			t.Fatalf("Submit: %d %s, %v", status, data, err)
+		if err := view.Unmarshal(data, &j); err != nil || status/100 != 2 {
+			t.Fatalf("%s: %d %s, %v", verb, status, data, err)
 		}
 		for deadline := time.Now().Add(time.Minute); !j.Status.Terminal(); time.Sleep(10 * time.Millisecond) {
 			_, data := r.call(all["Job"], map[string]string{"id": j.ID}, "")
-			if err := json.Unmarshal(data, &j); err != nil || time.Now().After(deadline) {
+			if err := view.Unmarshal(data, &j); err != nil || time.Now().After(deadline) {
 				t.Fatalf("the job is %s: %v", j.Status, err)
 			}
 		}
 		return j.ID
 	}
-	submit(`{"kind":"vm","manifest":{"task":"","agentType":"","vmName":"dev","lifecycle":"persistent"}}`)
-	values["id"] = submit(`{"manifest":{"task":"true","agentType":"script"}}`)
+	submit("CreateVM", `{"manifest":{"vm_name":"dev"}}`)
+	values["id"] = submit("Submit", `{"manifest":{"task":"true","agent_type":"script"}}`)
 	bodies := map[string]string{
-		"Submit": `{"manifest":{"task":"true","agentType":"script","env":{"A":"b"}}}`, "Plan": `{"kind":"vm","manifest":{"task":"","agentType":"","vmName":"other"}}`,
-		"CreatePool": `{"name":"p","warm":0}`, "ResizePool": `{"warm":0}`, "Input": `{"data":"eA=="}`,
-		"WriteFile": `{"data":"eA=="}`, "SnapshotVM": `{"memory":false}`, "EditFile": `{"old":"x","new":"y"}`,
+		"Submit": `{"manifest":{"task":"true","agent_type":"script","env":{"A":"b"}}}`, "Plan": `{"manifest":{"vm_name":"other"}}`, "CreateVM": `{"manifest":{"vm_name":"more"}}`,
+		"CreatePool": `{"name":"p","warm":0}`, "ResizePool": `{"warm":0}`, "Input": "x",
+		"WriteFile": "x", "SnapshotVM": `{"name":"clean"}`, "Kill": `{"signal":"INT"}`, "Resize": `{"rows":24,"columns":80}`, "EditFile": `{"old":"x","new":"y"}`,
 	}
-	order := []string{"Submit", "Plan", "Job", "Result", "List", "Watch", "Output", "VMs", "VM", "CreatePool", "Pool", "Pools", "ResizePool", "WriteFile", "ReadFile", "ListFiles", "SnapshotVM", "StopVM", "StartVM"}
+	order := []string{"Submit", "Plan", "CreateVM", "Job", "Result", "List", "Watch", "Output", "VMs", "VM", "CreatePool", "Pool", "Pools", "ResizePool", "WriteFile", "ReadFile", "ListFiles", "SnapshotVM", "StopVM", "StartVM"}
 	last := []string{"RemovePool", "DestroyVM", "ForgetVM", "Cleanup"}
 	for id := range all {
 		if !slices.Contains(order, id) && !slices.Contains(last, id) {
@@ -170,13 +185,13 @@ func TestAPI_RespondsAsItsDocumentSays(t *testing.T) {
 			t.Errorf("there is no operation %s", id)
 			continue
 		}
-		if status, data := r.call(all[id], values, bodies[id]); status == http.StatusOK {
+		if status, data := r.call(all[id], values, bodies[id]); status/100 == 2 {
 			worked = append(worked, id)
 		} else {
 			t.Logf("%s: %d %.200s", id, status, data)
 		}
 	}
-	for _, id := range []string{"Submit", "Plan", "Job", "Result", "List", "Watch", "Output", "VMs", "VM", "CreatePool", "Pool", "Pools", "RemovePool", "Cleanup", "CheckHost", "Engines", "Info", "WriteFile", "ReadFile", "ListFiles", "SnapshotVM", "StopVM", "StartVM", "DestroyVM"} {
+	for _, id := range []string{"Submit", "Plan", "CreateVM", "Job", "Result", "List", "Watch", "Output", "VMs", "VM", "CreatePool", "Pool", "Pools", "RemovePool", "Cleanup", "CheckHost", "Engines", "Info", "WriteFile", "ReadFile", "ListFiles", "SnapshotVM", "StopVM", "StartVM", "DestroyVM"} {
 		if !slices.Contains(worked, id) {
 			t.Errorf("%s did not work", id)
 		}

@@ -1,9 +1,7 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
@@ -17,6 +15,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/pgtest"
 	"linus/internal/providertest"
+	"linus/internal/view"
 )
 
 // While PostgreSQL is away, calls and callbacks are told to try again, the check of the host
@@ -80,10 +79,10 @@ func TestEngine_WhileItsDatabaseIsAway(t *testing.T) {
 		}
 	}
 
-	const manifest = `{"manifest":{"task":"true","agentType":"script"}}`
+	const manifest = `{"manifest":{"task":"true","agent_type":"script"}}`
 	code, text := send("POST", s.URL+"/api/v1/jobs", "", manifest)
 	var j job.Job
-	if err := json.NewDecoder(bytes.NewBufferString(text)).Decode(&j); err != nil || code != http.StatusOK {
+	if err := view.Unmarshal([]byte(text), &j); err != nil || code != http.StatusCreated {
 		t.Fatal(code, text, err)
 	}
 	task := <-started
@@ -115,7 +114,7 @@ func TestEngine_WhileItsDatabaseIsAway(t *testing.T) {
 	expect("report", code, text, http.StatusOK, "received")
 	for deadline := time.After(time.Minute); !j.Status.Terminal(); {
 		if code, text = send("GET", s.URL+"/api/v1/jobs/"+j.ID, "", ""); code == http.StatusOK {
-			if err := json.Unmarshal([]byte(text), &j); err != nil {
+			if err := view.Unmarshal([]byte(text), &j); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -129,5 +128,5 @@ func TestEngine_WhileItsDatabaseIsAway(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	code, text = send("POST", s.URL+"/api/v1/jobs", "", manifest)
-	expect("submit", code, text, http.StatusOK, "id")
+	expect("submit", code, text, http.StatusCreated, "id")
 }

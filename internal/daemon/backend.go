@@ -34,7 +34,7 @@ type Backend struct {
 
 // Guest is a backend's access to the inside of its VMs.
 type Guest interface {
-	executor.Guest
+	fleet.Guest
 	executor.Runner
 }
 

@@ -13,14 +13,14 @@ func TestCreatePool_IsBoundedByThePolicysModes(t *testing.T) {
 	t.Setenv("ALLOWED_EGRESS_NAMES", "*.npmjs.org")
 	r := newAPIRig(t)
 	for body, want := range map[string]string{
-		`{"name":"lan","network":{"egress":"lan"}}`:                   `pool.network.egress: \"lan\" is not allowed`,
-		`{"name":"none","network":{"egress":"none"}}`:                 `pool.network.egress: \"none\" is not allowed`,
-		`{"name":"other","network":{"allow":["github.com"]}}`:         `pool.network.allow: \"github.com\" is not allowed`,
+		`{"name":"lan","network":{"egress":"lan"}}`:                   `network.egress: \"lan\" is not allowed`,
+		`{"name":"none","network":{"egress":"none"}}`:                 `network.egress: \"none\" is not allowed`,
+		`{"name":"other","network":{"allow":["github.com"]}}`:         `network.allow: \"github.com\" is not allowed`,
 		`{"name":"default"}`:                                          "",
 		`{"name":"names","network":{"allow":["registry.npmjs.org"]}}`: "",
 	} {
 		status, text := r.send("POST", "/api/v1/pools", body)
-		if (status == http.StatusOK) != (want == "") || !strings.Contains(string(text), want) {
+		if (status == http.StatusCreated) != (want == "") || !strings.Contains(string(text), want) {
 			t.Errorf("%s: %d %s, want %q", body, status, text, want)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/policy"
 	"linus/internal/store"
+	"linus/internal/token"
 	"linus/internal/vm"
 )
 
@@ -75,22 +76,18 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	in.callbackURL = func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) }
 	e.backend = o.Backend(c, in, log)
 	work := executor.Options{
-		Stores: executor.StoresOf(st), Provider: e.watch.audit.Provider(e.backend.Provider), Guest: e.backend.Guest, Runner: e.backend.Guest, Log: log,
+		Stores: executor.StoresOf(st), Provider: e.watch.audit.Provider(e.backend.Provider), Runner: e.backend.Guest, Log: log,
 		Observer: e.watch.observe,
-		Owner:    in.owner,
 		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk, Egress: defaultEgress(c), EgressNames: c.EgressNames()},
 		Secrets:  secrets(c).Resolve,
-		Keys:     in.keys,
 		Artifacts: job.ArtifactLimits{
 			Files: c.MaxArtifactFiles, Each: int64(c.MaxArtifactSize), All: int64(c.MaxArtifactsSize),
 		},
 		MaxJobs: c.MaxJobs, MaxOutput: int64(c.MaxOutputSize),
 		HeartbeatThreshold: time.Duration(c.HeartbeatThreshold) * time.Second,
 		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
-		Lease:              time.Duration(c.LeaseHours) * time.Hour,
 		Retention:          time.Duration(c.RetentionDays) * 24 * time.Hour,
 		Allow:              allowed.check,
-		AllowFile:          allowed.commands.CheckFile,
 		Webhooks:           notify,
 		Admit:              admit,
 		Spare:              st.Spare,
@@ -109,13 +106,15 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	vms := fleet.Options{
 		Store: st, Provider: work.Provider, Placer: e.backend.Placer, Log: log,
 		Changed: func(ctx context.Context, id string, events []job.Event) { e.VMChanged(ctx, id, events) },
-		Owner:   in.owner, Engine: e, Guest: work.Guest, Observer: work.Observer, Defaults: work.Defaults, Allow: work.Allow, Lease: work.Lease,
-		CleanupInterval: work.CleanupInterval, Patience: work.HeartbeatThreshold,
+		Owner:   in.owner, Engine: e, Guest: e.backend.Guest, Keys: in.keys, Observer: work.Observer, Defaults: work.Defaults,
+		Allow: work.Allow, AllowFile: allowed.commands.CheckFile, Lease: time.Duration(c.LeaseHours) * time.Hour,
+		CleanupInterval: work.CleanupInterval, Patience: work.HeartbeatThreshold, MaxMaking: c.MaxJobs,
 	}
 	if work.Engines != nil {
 		vms.Engines = work.Engines
 	}
 	work.Fleet = fleet.New(vms)
+	work.Tokens = token.New(token.Options{Store: st, Limits: work.Defaults.TokenLimits(c.MaxJobs), Log: log, Observer: work.Observer})
 	e.Executor = executor.New(work)
 	e.guarded = executor.Guarded(e.Executor)
 	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.watch.metrics.Reporter(e.Executor), log)
@@ -191,7 +190,7 @@ func (e *engine) drain(asked, ctx context.Context, end func(error)) error {
 }
 
 // free reports whether the engine may end: every job is done, no operation on a VM is
-// in progress, and no VM will expire or is to be destroyed.
+// in progress, and no VM will expire or is to be made or destroyed.
 func (e *engine) free(ctx context.Context) bool {
 	waiting, _, err := e.store.Queue(ctx)
 	if err != nil || waiting > 0 || !e.Idle() {
@@ -202,7 +201,7 @@ func (e *engine) free(ctx context.Context) bool {
 		return false
 	}
 	vms, err := e.store.VMs(ctx)
-	return err == nil && !slices.ContainsFunc(vms, func(v vm.VM) bool { return !v.ExpiresAt.IsZero() || v.Doomed() })
+	return err == nil && !slices.ContainsFunc(vms, func(v vm.VM) bool { return !v.ExpiresAt.IsZero() || v.Doomed() || v.AskedFor() && v.BeingMade() })
 }
 
 // close stops the engine. Tasks in VMs go on.

@@ -27,9 +27,9 @@ func TestFree_CountsWhatIsStored(t *testing.T) {
 	}{
 		{"nothing", nil, true},
 		{"an unfinished job", &job.Job{ID: id, Kind: job.KindTask, Status: job.Running}, false},
-		{"a persistent VM", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: vm.Persistent}, VM: v(time.Time{})}, true},
-		{"a persistent VM that nobody wants", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: vm.Persistent}, VM: unwanted}, false},
-		{"a persistent VM that will expire", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: vm.Persistent}, VM: v(time.Now().Add(time.Hour))}, false},
+		{"a persistent VM", &job.Job{ID: id, Kind: job.KindTask, Status: job.Success, Manifest: job.Manifest{Lifecycle: vm.Persistent}, VM: v(time.Time{})}, true},
+		{"a persistent VM that nobody wants", &job.Job{ID: id, Kind: job.KindTask, Status: job.Success, Manifest: job.Manifest{Lifecycle: vm.Persistent}, VM: unwanted}, false},
+		{"a persistent VM that will expire", &job.Job{ID: id, Kind: job.KindTask, Status: job.Success, Manifest: job.Manifest{Lifecycle: vm.Persistent}, VM: v(time.Now().Add(time.Hour))}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := newEngine(t)

@@ -22,6 +22,7 @@ import (
 	"linus/internal/config"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/view"
 )
 
 // An issuer's tokens are taken beside the engine's own and the operator's, with the same
@@ -110,10 +111,10 @@ func TestHTTP_TakesTokensOfAnIssuer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const submission = `{"manifest":{"task":"true","agentType":"script","vmTemplate":"9000"}}`
+	const submission = `{"manifest":{"task":"true","agent_type":"script","template":"9000"}}`
 	resp, text := send(access("alice", "linus:run"), "POST", "/api/v1/jobs", submission)
 	var made job.Job
-	if err := json.Unmarshal([]byte(text), &made); err != nil || resp.StatusCode != http.StatusOK || !strings.HasPrefix(made.Principal, "oauth:") {
+	if err := view.Unmarshal([]byte(text), &made); err != nil || resp.StatusCode != http.StatusCreated || !strings.HasPrefix(made.Principal, "oauth:") {
 		t.Fatalf("submit: %s %s, %v", resp.Status, text, err)
 	}
 	for _, test := range []struct {

@@ -12,6 +12,7 @@ import (
 	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/store"
+	"linus/internal/token"
 )
 
 // Peek returns the running engine or, if there is none, a read-only view of the state
@@ -35,7 +36,7 @@ func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return offline(executor.New(executor.Options{Stores: executor.StoresOf(st), Fleet: fleet.New(fleet.Options{Store: st}), Engines: st}), c), func() { _ = st.Close() }, nil
+	return offline(executor.New(executor.Options{Stores: executor.StoresOf(st), Fleet: fleet.New(fleet.Options{Store: st}), Tokens: token.New(token.Options{Store: st}), Engines: st}), c), func() { _ = st.Close() }, nil
 }
 
 // offline reads the state directory without an engine. What changes something, or needs the

@@ -152,17 +152,12 @@ func ServeInBackground(ctx context.Context, o Options, idle time.Duration, tell 
 // Stop stops the engine of the state directory and waits until it has ended. It
 // reports whether there was one.
 func Stop(ctx context.Context, c config.Config) (stopped bool, err error) {
-	conn, err := control.Connect(ctx, control.Socket(c.StateDir))
-	if errors.Is(err, control.ErrNoEngine) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	pid := conn.Info().PID
-	err = conn.Stop(ctx)
-	conn.Close()
-	if err != nil && !errors.Is(err, control.ErrLost) && !errors.Is(err, control.ErrNoEngine) {
+	pid := 0
+	there, err := ask(ctx, c, func(conn *control.Conn) error {
+		pid = conn.Info().PID
+		return conn.Stop(ctx)
+	})
+	if !there || err != nil && !errors.Is(err, control.ErrLost) && !errors.Is(err, control.ErrNoEngine) {
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, closeTime+5*time.Second)
@@ -177,6 +172,16 @@ func Stop(ctx context.Context, c config.Config) (stopped bool, err error) {
 // jobs have ended and it has. asked is called when it has begun to drain. It reports
 // whether there was one.
 func Drain(ctx context.Context, c config.Config, asked func()) (drained bool, err error) {
+	there, err := ask(ctx, c, func(conn *control.Conn) error { return conn.Drain(ctx) })
+	if !there || err != nil {
+		return false, err
+	}
+	asked()
+	return true, ended(ctx, c)
+}
+
+// ask asks the engine of the state directory, and reports whether there is one.
+func ask(ctx context.Context, c config.Config, what func(*control.Conn) error) (there bool, err error) {
 	conn, err := control.Connect(ctx, control.Socket(c.StateDir))
 	if errors.Is(err, control.ErrNoEngine) {
 		return false, nil
@@ -184,13 +189,8 @@ func Drain(ctx context.Context, c config.Config, asked func()) (drained bool, er
 	if err != nil {
 		return false, err
 	}
-	err = conn.Drain(ctx)
-	conn.Close()
-	if err != nil {
-		return false, err
-	}
-	asked()
-	return true, ended(ctx, c)
+	defer conn.Close()
+	return true, what(conn)
 }
 
 // ended waits until no engine has the state directory.

@@ -41,7 +41,7 @@ func policies(c config.Config) (rules, error) {
 
 // check checks a submission.
 func (r rules) check(s job.Submission) error {
-	if err := r.bounds.Check(s); err != nil || s.Kind == job.KindVM { // no command to check
+	if err := r.bounds.Check(s); err != nil || s.Manifest.Task == "" { // no command to check
 		return err
 	}
 	return r.commands.Check(s.Manifest)

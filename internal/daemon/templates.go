@@ -24,12 +24,8 @@ type TemplateStore interface {
 
 // EngineRuns reports whether the state directory has an engine that responds.
 func EngineRuns(ctx context.Context, c config.Config) bool {
-	conn, err := control.Connect(ctx, control.Socket(c.StateDir))
-	if err != nil {
-		return false
-	}
-	conn.Close()
-	return true
+	there, err := ask(ctx, c, func(*control.Conn) error { return nil })
+	return there && err == nil
 }
 
 // NewBuild returns the ID of a build of a template.
@@ -98,39 +94,33 @@ type auditedTemplates struct {
 }
 
 func (t auditedTemplates) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error) {
-	var v vm.VM
 	r := telemetry.Record{Action: telemetry.ActionBuildTemplate, VMName: spec.Name, Detail: spec.OS}
-	err := t.audit.Do(job.WithClient(ctx, "cli"), r, func(r *telemetry.Record) (err error) {
-		v, err = t.TemplateStore.BuildTemplate(ctx, spec, progress)
+	return telemetry.Change(job.WithClient(ctx, "cli"), t.audit, r, func(r *telemetry.Record) (vm.VM, error) {
+		v, err := t.TemplateStore.BuildTemplate(ctx, spec, progress)
 		ofVM(r, v)
-		return err
+		return v, err
 	})
-	return v, err
 }
 
 func (t auditedTemplates) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error) {
-	var v vm.VM
 	r := telemetry.Record{Action: telemetry.ActionRemoveTemplate, VMName: nameOrID}
-	err := t.audit.Do(job.WithClient(ctx, "cli"), r, func(r *telemetry.Record) (err error) {
-		v, err = t.TemplateStore.RemoveTemplate(ctx, nameOrID)
+	return telemetry.Change(job.WithClient(ctx, "cli"), t.audit, r, func(r *telemetry.Record) (vm.VM, error) {
+		v, err := t.TemplateStore.RemoveTemplate(ctx, nameOrID)
 		ofVM(r, v)
-		return err
+		return v, err
 	})
-	return v, err
 }
 
 func (t auditedTemplates) Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error) {
 	if spec.Plan {
 		return t.TemplateStore.Uninstall(ctx, spec)
 	}
-	var done job.Uninstalled
 	r := telemetry.Record{Action: telemetry.ActionUninstall}
-	err := t.audit.Do(job.WithClient(ctx, "cli"), r, func(r *telemetry.Record) (err error) {
-		done, err = t.TemplateStore.Uninstall(ctx, spec)
+	return telemetry.Change(job.WithClient(ctx, "cli"), t.audit, r, func(r *telemetry.Record) (job.Uninstalled, error) {
+		done, err := t.TemplateStore.Uninstall(ctx, spec)
 		r.Node = done.Node
-		return err
+		return done, err
 	})
-	return done, err
 }
 
 // ofVM adds to a record what is known of its template.

@@ -33,10 +33,13 @@ func openWatch(ctx context.Context, o Options, owner string, st *store.Store) (*
 	audit.OnEnd = w.metrics.HostChanged
 	audit.Submitter = func(ctx context.Context, id string) job.Caller {
 		j, err := st.Job(context.WithoutCancel(ctx), id)
-		if err != nil {
-			return job.Caller{} // a VM of no job here
+		if err == nil {
+			return j.Submitter()
 		}
-		return j.Submitter()
+		if v, err := st.VM(context.WithoutCancel(ctx), id); err == nil && v.AskedFor() {
+			return job.MakerOf(v).Submitter()
+		}
+		return job.Caller{} // a VM of no job here
 	}
 	w.audit = telemetry.NewAudit(audit)
 	if o.Config.TraceEndpoint == "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Files returns the paths of README, of every document in embed/docs, and of
-// those in .github.
+// Files returns the paths of README, of every document in embed/docs, of those in
+// .github, and of those for agents.
 func Files(t testing.TB) []string {
 	t.Helper()
 	root := "." // tests run in the directory of their package
@@ -25,8 +25,8 @@ func Files(t testing.TB) []string {
 		}
 	}
 	files := []string{filepath.Join(root, "README.md")}
-	for _, dir := range []string{"embed/docs", ".github"} {
-		found, err := filepath.Glob(filepath.Join(root, dir, "*.md"))
+	for _, pattern := range []string{"embed/docs/*.md", ".github/*.md", "AGENTS.md", "llms.txt", "skills/*/SKILL.md"} {
+		found, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -184,7 +184,7 @@ func TestStatusModes_Differ(t *testing.T) {
 	}{
 		{"simple", [2]int{0, 0}, [2]int{0, 0}, 0},
 		{"detailed", [2]int{1, 4}, [2]int{2, 4}, 0},
-		{"streaming", [2]int{8, 40}, [2]int{2, 4}, 7 * time.Second},
+		{"streaming", [2]int{5, 40}, [2]int{2, 4}, 7 * time.Second},
 	}
 	for _, tt := range tests {
 		t.Run(tt.mode, func(t *testing.T) {

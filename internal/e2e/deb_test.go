@@ -20,35 +20,40 @@ import (
 	"linus/internal/loops"
 )
 
-const nfpm = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2"
-
-// makeDeb makes the package that a release has, from what the release is made from.
-func makeDeb(t *testing.T, deb string) {
+// makePackage makes the package of a format that a release has, of the program that is tested.
+func makePackage(t *testing.T, version, format, path string) {
 	t.Helper()
-	const root = "../.."
-	release, err := os.ReadFile(filepath.Join(root, ".goreleaser.yaml"))
+	dir := t.TempDir()
+	share, program := filepath.Join(dir, "share"), filepath.Join(binDir, "linus")
+	packaging(t, nil, "share.sh", program, share)
+	packaging(t, nil, "packages.sh", version, runtime.GOARCH, program, share, dir)
+	data, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("linus_%s_linux_%s.%s", version, runtime.GOARCH, format)))
+	if err == nil {
+		err = os.WriteFile(path, data, 0o600)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(release), "\nnfpms:\n")
-	section, _, found := strings.Cut(section, "\nchecksum:\n")
-	if !found {
-		t.Fatal(".goreleaser.yaml has no packages")
+}
+
+// packaging runs a script of .packaging.
+func packaging(t *testing.T, env []string, script string, args ...string) {
+	t.Helper()
+	cmd := exec.Command("bash", append([]string{filepath.Join("../../.packaging", script)}, args...)...)
+	cmd.Env = append(os.Environ(), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
 	}
-	section = regexp.MustCompile(`(?m)^(  - id|    formats|    mtime): .*\n`).ReplaceAllString(section, "")
-	section = regexp.MustCompile(`(?m)^    `).ReplaceAllString(section, "")
-	section = strings.ReplaceAll(section, "dependencies:", "depends:") // as nfpm itself has it
-	section += fmt.Sprintf("\n  - {src: %q, dst: /usr/bin/linus, file_info: {mode: 0755}}\nname: linus\narch: %s\nversion: 0.0.1\n", filepath.Join(binDir, "linus"), runtime.GOARCH)
-	config := filepath.Join(filepath.Dir(deb), "nfpm.yaml")
-	if err := os.WriteFile(config, []byte(section), 0o600); err != nil {
-		t.Fatal(err)
+}
+
+func needsDebian(t *testing.T) {
+	t.Helper()
+	missing := nspawn.Missing()
+	if _, err := exec.LookPath("mmdebstrap"); err != nil {
+		missing = append(missing, "A Debian is made by mmdebstrap (package mmdebstrap).")
 	}
-	for _, argv := range [][]string{{"bash", ".packaging/share.sh", "0.0.1"}, {"go", "run", nfpm, "package", "--config", config, "--packager", "deb", "--target", deb}} {
-		cmd := exec.Command(argv[0], argv[1:]...)
-		cmd.Dir = root
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
-		}
+	if len(missing) > 0 {
+		t.Skipf("no container with a Debian here: %s", strings.Join(missing, " "))
 	}
 }
 
@@ -58,13 +63,13 @@ type debian struct {
 	t *testing.T
 }
 
-func bootDebian(t *testing.T) debian {
+func bootDebian(t *testing.T, name string) debian {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "linus-e2e-deb")
+	dir, err := os.MkdirTemp("", "linus-e2e-"+name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := debian{nspawn.Container{Name: fmt.Sprintf("linus-deb-%d", os.Getpid()), Root: filepath.Join(dir, "root"), Log: filepath.Join(dir, "console"), Tied: true, Whole: true}, t}
+	d := debian{nspawn.Container{Name: fmt.Sprintf("linus-%s-%d", name, os.Getpid()), Root: filepath.Join(dir, "root"), Log: filepath.Join(dir, "console"), Tied: true, Whole: true}, t}
 	t.Cleanup(func() {
 		if err := d.Stop(context.Background()); err != nil {
 			t.Errorf("the container does not go: %v", err) // its root stays: something is mounted there
@@ -128,16 +133,10 @@ func appendTo(t *testing.T, path, text string) {
 func TestDeb_ItsPrintedStepsLeadToAJob(t *testing.T) {
 	loops.AtNightOnly(t, "TestPackaging_PrintedStepsMakeAKeyThatTheServiceTries compares the printed steps with the unit")
 	t.Parallel()
-	missing := nspawn.Missing()
-	if _, err := exec.LookPath("mmdebstrap"); err != nil {
-		missing = append(missing, "A Debian is made by mmdebstrap (package mmdebstrap).")
-	}
-	if len(missing) > 0 {
-		t.Skipf("no container with a Debian here: %s", strings.Join(missing, " "))
-	}
+	needsDebian(t)
 	h := newHost(t, lab.DriverProcess)
-	d := bootDebian(t)
-	makeDeb(t, filepath.Join(d.Root, "root", "linus.deb"))
+	d := bootDebian(t, "deb")
+	makePackage(t, "0.0.1", "deb", filepath.Join(d.Root, "root", "linus.deb"))
 	d.sh("systemctl set-environment PVELAB_LOOPBACK=1") // as in linus's own tests: VMs are processes
 	printed := d.sh("apt-get install -qqy --no-install-recommends /root/linus.deb")
 

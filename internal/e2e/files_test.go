@@ -62,7 +62,7 @@ func TestFiles_ThroughTheEngine(t *testing.T) {
 	if got, err := h.linusWithoutSSH(t, "vm", "ls", "dev:in"); err != nil || !strings.Contains(got, "directory  0755") || !strings.HasSuffix(got, " deep\n") {
 		t.Errorf("ls: %q, %v", got, err)
 	}
-	if got, err := h.linusWithoutSSH(t, "vm", "ls", "dev:in/deep", "-o", "json"); err != nil || !strings.Contains(got, `"raw_name"`) || !strings.Contains(got, `"mode": "0640"`) {
+	if got, err := h.linusWithoutSSH(t, "vm", "ls", "dev:in/deep", "-o", "json"); err != nil || !strings.Contains(got, `"raw_name_base64"`) || !strings.Contains(got, `"mode": "0640"`) {
 		t.Errorf("ls -o json: %q, %v", got, err)
 	}
 	if _, err := h.linusWithoutSSH(t, "vm", "cat", "dev:/dev/zero"); err == nil {

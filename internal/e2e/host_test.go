@@ -82,7 +82,7 @@ func newHostAs(t testing.TB, o lab.Options, settings ...string) *host {
 		t.Fatal(err)
 	}
 	h := &host{dir: filepath.Join(dir, "host"), state: filepath.Join(dir, "linus")}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Minute) // a guest image may have to be built first
 	defer cancel()
 	o.Dir, o.Binary = h.dir, filepath.Join(binDir, "pvelab")
 	h.lab, err = lab.Up(ctx, o)

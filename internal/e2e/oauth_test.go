@@ -147,7 +147,7 @@ func TestOAuth_WithAnIssuerOfOthers(t *testing.T) {
 	}
 
 	token := clientToken(t, issuer, "ci", "linus:read linus:run", at+"/mcp")
-	var vm job.VMInfo
+	var vm struct{ Name, Owner string }
 	if code := getJSON(t, at+"/api/v1/vms/x", token, &vm); code != http.StatusOK || !strings.HasPrefix(vm.Name, "oauth:") || !strings.HasSuffix(vm.Name, ":ci") || vm.Owner != "run" {
 		t.Errorf("the API: %d, %+v", code, vm)
 	}

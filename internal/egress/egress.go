@@ -7,6 +7,7 @@ package egress
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -66,12 +67,7 @@ func New(o Options) *Proxy {
 	if o.Own == nil {
 		o.Own = isOwn
 	}
-	if o.Idle == 0 {
-		o.Idle = 5 * time.Minute
-	}
-	if o.Header == 0 {
-		o.Header = 15 * time.Second
-	}
+	o.Idle, o.Header = cmp.Or(o.Idle, 5*time.Minute), cmp.Or(o.Header, 15*time.Second)
 	p := &Proxy{o: o, conns: make(chan net.Conn), done: make(chan struct{})}
 	quiet := log.New(io.Discard, "", 0)
 	p.server = &http.Server{Handler: p, ReadHeaderTimeout: o.Header, IdleTimeout: o.Idle, MaxHeaderBytes: maxHeader, ErrorLog: quiet}

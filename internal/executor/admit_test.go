@@ -26,13 +26,12 @@ func TestSubmit_AdmitsByWhatTheClientHas(t *testing.T) {
 	r.restart()
 	ctx := context.Background()
 	submit := func(client, key string, kind job.Kind) (job.Job, error) {
-		m := job.Manifest{Task: "x", AgentType: job.AgentScript}
-		if kind == job.KindVM {
-			m = job.Manifest{VMName: "of-" + client}
+		if kind == job.KindMake {
+			return r.CreateVM(ctx, job.Submission{Manifest: job.Manifest{VMName: "of-" + client}, Client: client, IdempotencyKey: key})
 		}
-		return r.Submit(ctx, job.Submission{Manifest: m, Kind: kind, Client: client, IdempotencyKey: key})
+		return r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript}, Client: client, IdempotencyKey: key})
 	}
-	vm, err := submit("a", "", job.KindVM)
+	vm, err := submit("a", "", job.KindMake)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,9 +82,6 @@ func TestSubmit_AKeyOfAnotherManifestIsRefused(t *testing.T) {
 		"timeout": func(s *job.Submission) { s.Manifest.Timeout = 5 },
 		"value":   func(s *job.Submission) { s.Manifest.Env["B"] = "3" },
 		"file":    func(s *job.Submission) { s.Manifest.Files[0].Content = "Yg==" },
-		"kind": func(s *job.Submission) {
-			*s = job.Submission{IdempotencyKey: "k", Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}}
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := plain()
@@ -104,15 +100,15 @@ func TestSubmit_AsksWhetherItIsAllowed(t *testing.T) {
 	asked := 0
 	r.opts.Allow = func(s job.Submission) error {
 		asked++
-		if s.Client != "mcp:x" || s.Kind != job.KindVM || s.Manifest.VMTemplate == "" {
+		if s.Client != "mcp:x" || s.Manifest.Task != "" || s.Manifest.VMTemplate == "" { // nothing runs there
 			t.Errorf("asked about %+v", s)
 		}
 		return errNoMore
 	}
 	r.restart()
-	s := job.Submission{Kind: job.KindVM, Client: "mcp:x", Manifest: job.Manifest{VMName: "dev", Secrets: []string{"UNKNOWN"}}}
-	if _, err := r.Submit(t.Context(), s); !errors.Is(err, errNoMore) {
-		t.Errorf("Submit() = %v", err)
+	s := job.Submission{Client: "mcp:x", Manifest: job.Manifest{VMName: "dev", Secrets: []string{"UNKNOWN"}}}
+	if _, err := r.CreateVM(t.Context(), s); !errors.Is(err, errNoMore) {
+		t.Errorf("CreateVM() = %v", err)
 	}
 	if _, err := r.Plan(t.Context(), s); !errors.Is(err, errNoMore) {
 		t.Errorf("Plan() = %v", err)

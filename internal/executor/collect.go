@@ -104,7 +104,7 @@ func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunS
 	if err == nil {
 		quiet.seen(ctx)
 	}
-	if running && (j.Shares() || j.KeepsVM()) && errors.Is(context.Cause(timed), capture.ErrCut) {
+	if running && (j.Shares() || j.Keeps()) && errors.Is(context.Cause(timed), capture.ErrCut) {
 		brief, end := context.WithTimeout(ctx, e.o.CollectPatience/10)
 		defer end()
 		if err := stop(brief); err != nil && ctx.Err() == nil {

@@ -32,7 +32,9 @@ func (e *Executor) dispatch(ctx context.Context) {
 	e.work.Go(func() { e.sweep(ctx) })
 	e.work.Go(func() { e.notifyAll(ctx) })
 	e.work.Go(func() { e.o.Fleet.Tend(ctx) })
-	e.work.Go(func() { e.watchTokens(ctx) })
+	if e.o.Tokens != nil {
+		e.work.Go(func() { e.o.Tokens.Watch(ctx) })
+	}
 	tick := time.NewTicker(e.o.CleanupInterval)
 	defer tick.Stop()
 	for {
@@ -44,9 +46,6 @@ func (e *Executor) dispatch(ctx context.Context) {
 			continue
 		case <-e.reopened:
 		case <-tick.C:
-			if err := e.expire(ctx); err != nil && ctx.Err() == nil {
-				e.o.Log.Error("find expired VMs failed", "err", err)
-			}
 		}
 		left, err := e.unfinished(ctx, false)
 		if err != nil {

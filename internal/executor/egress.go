@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"math/bits"
 	"net"
@@ -31,27 +30,18 @@ type NamesProxy interface {
 // proxyPatience is how long the start of a task waits for its proxy.
 const proxyPatience = 2 * time.Minute
 
-// proxyPort is the port of a VM's loopback where a job's proxy is. It is the same
-// after every reconnect and in every engine: the task's environment names it.
-func proxyPort(id string) int {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(id))
-	return 20000 + int(h.Sum32()%10000)
-}
-
 // networkOf returns the network of the VM that a job runs in.
-func (e *Executor) networkOf(ctx context.Context, j job.Job) (vm.Network, error) {
-	if !j.Shares() {
-		return j.Manifest.Network, nil
+func networkOf(j job.Job) vm.Network {
+	if j.Shares() {
+		return j.VM.Network
 	}
-	maker, err := e.o.Jobs.Job(ctx, j.VM.Job)
-	return maker.Manifest.Network, err
+	return j.Manifest.Network
 }
 
 // proxied returns a manifest whose task finds the job's proxy. What the manifest sets
 // itself stays.
 func proxied(m job.Manifest, id string) job.Manifest {
-	proxy := "http://127.0.0.1:" + strconv.Itoa(proxyPort(id))
+	proxy := "http://127.0.0.1:" + strconv.Itoa(job.ProxyPort(id))
 	const direct = "localhost,127.0.0.1,::1"
 	env := map[string]string{
 		"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "http_proxy": proxy, "https_proxy": proxy, "NO_PROXY": direct, "no_proxy": direct,
@@ -77,13 +67,13 @@ type proxy struct {
 
 // openProxy starts the proxy of a job whose VM may reach names only, until closeProxy;
 // nil for others. It can be called again.
-func (e *Executor) openProxy(ctx context.Context, r *run, j job.Job) (*proxy, error) {
+func (e *Executor) openProxy(ctx context.Context, r *run, j job.Job) *proxy {
 	if r.proxy != nil {
-		return r.proxy, nil
+		return r.proxy
 	}
-	network, err := e.networkOf(ctx, j)
-	if err != nil || network.Mode() != vm.EgressAllow || e.o.Proxy == nil {
-		return nil, err
+	network := networkOf(j)
+	if network.Mode() != vm.EgressAllow || e.o.Proxy == nil {
+		return nil
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &proxy{cancel: cancel, done: make(chan struct{}), opened: make(chan struct{})}
@@ -105,7 +95,7 @@ func (e *Executor) openProxy(ctx context.Context, r *run, j job.Job) (*proxy, er
 		defer server.Close()
 		e.keepProxy(ctx, p, j, server)
 	}()
-	return p, nil
+	return p
 }
 
 // keepProxy opens the way from the VM again whenever it is lost.
@@ -115,7 +105,7 @@ func (e *Executor) keepProxy(ctx context.Context, p *proxy, j job.Job, server Na
 	for ctx.Err() == nil {
 		now, err := e.o.Jobs.Job(ctx, j.ID) // its VM may have another address
 		if err == nil {
-			err = e.o.Guest.Proxy(ctx, now, proxyPort(j.ID), server.Dial, func() {
+			err = e.o.Runner.Proxy(ctx, now, job.ProxyPort(j.ID), server.Dial, func() {
 				pause.Reset()
 				select {
 				case <-p.opened:

@@ -76,7 +76,7 @@ func newBehind(t *testing.T, site http.Handler) *behind {
 	for n := 0; way == nil; n++ { // a job's port may be in use here
 		var err error
 		id = fmt.Sprint("job ", n)
-		if way, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", proxyPort(id))); err != nil && n > 100 {
+		if way, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", job.ProxyPort(id))); err != nil && n > 100 {
 			t.Fatal(err)
 		}
 	}

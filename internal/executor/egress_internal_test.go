@@ -52,13 +52,13 @@ func TestTraffic_IsToldInFewEvents(t *testing.T) {
 
 func TestProxied_LeavesWhatTheManifestSets(t *testing.T) {
 	m := proxied(job.Manifest{Env: map[string]string{"HTTP_PROXY": "mine"}, Secrets: []string{"https_proxy"}}, "id")
-	if m.Env["HTTP_PROXY"] != "mine" || m.Env["http_proxy"] != fmt.Sprintf("http://127.0.0.1:%d", proxyPort("id")) || m.Env["NO_PROXY"] == "" {
+	if m.Env["HTTP_PROXY"] != "mine" || m.Env["http_proxy"] != fmt.Sprintf("http://127.0.0.1:%d", job.ProxyPort("id")) || m.Env["NO_PROXY"] == "" {
 		t.Errorf("env %v", m.Env)
 	}
 	if _, there := m.Env["https_proxy"]; there {
 		t.Error("a secret's name is set")
 	}
-	if p := proxyPort("id"); p != proxyPort("id") || p < 20000 || p >= 30000 {
+	if p := job.ProxyPort("id"); p != job.ProxyPort("id") || p < 20000 || p >= 30000 {
 		t.Errorf("port %d", p)
 	}
 }

@@ -22,7 +22,11 @@ var (
 // incomplete. Cancelling again is fine until the job has ended; then it is
 // job.ErrCompleted.
 func (e *Executor) Cancel(ctx context.Context, id string) error {
-	return e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}, "", errCancelled)
+	err := e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}, "", errCancelled)
+	if errors.Is(err, job.ErrNotFound) {
+		err = e.o.Fleet.CancelVM(ctx, id)
+	}
+	return err
 }
 
 // end decides a job at a caller's request and interrupts its run. signal is sent to its
@@ -39,7 +43,7 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 			return []job.Event{decided(outcome)}, nil
 		case !j.Status.Terminal() && j.Outcome.Reason == outcome.Reason:
 			return nil, nil
-		case !j.Status.Terminal() && j.Kind != job.KindVM && outcome.Reason == job.ReasonCancelled:
+		case !j.Status.Terminal() && outcome.Reason == job.ReasonCancelled:
 			cut = true
 			if j.SkipCollect {
 				return nil, nil
@@ -81,6 +85,9 @@ func (e *Executor) Kill(ctx context.Context, id, signal string) (job.Killed, err
 		return "", &job.FieldError{Field: "signal", Problem: fmt.Sprintf("%q is unknown", signal), Remedy: "use one of: " + strings.Join(job.Signals, ", ")}
 	}
 	err := e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonKilled, Error: "Killed by user"}, signal, errKilled)
+	if errors.Is(err, job.ErrNotFound) {
+		err = e.o.Fleet.CancelVM(ctx, id)
+	}
 	switch {
 	case errors.Is(err, job.ErrNotFound):
 		return job.KillNotFound, nil

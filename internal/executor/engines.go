@@ -382,5 +382,5 @@ func (e *Executor) isDraining() bool {
 func (e *Executor) Drained() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.draining && len(e.runs) == 0 && !e.access.busy() && !e.o.Fleet.Working()
+	return e.draining && len(e.runs) == 0 && !e.o.Fleet.Working()
 }

@@ -58,9 +58,9 @@ func newCohort(t *testing.T, n, maxJobs int, change func(f *cohort, i int, r *ri
 	f.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("once\n"), For: 5 * time.Millisecond})})
 	for i := range n {
 		s, log := f.open(), &logBuffer{}
-		r := &rig{t: t, fake: f.fake, store: s, log: log, vms: fleet.Options{Store: s, PoolInterval: 200 * time.Millisecond}}
+		r := &rig{t: t, fake: f.fake, store: s, log: log, vms: fleet.Options{Store: s, Guest: f.fake, Owner: "5a17c0de-0000-4000-8000-000000000001", PoolInterval: 200 * time.Millisecond}}
 		r.opts = executor.Options{
-			Stores: executor.StoresOf(s), Guest: f.fake, Runner: f.fake, Owner: "5a17c0de-0000-4000-8000-000000000001",
+			Stores: executor.StoresOf(s), Runner: f.fake,
 			Provider: hostOf{f.fake, f, s},
 			Log:      slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			Engines:  s, About: job.EngineInfo{Host: fmt.Sprintf("machine%d", i), PID: i + 1}, EngineLease: longLease,
@@ -68,7 +68,7 @@ func newCohort(t *testing.T, n, maxJobs int, change func(f *cohort, i int, r *ri
 			CallbackURL: func(context.Context) (string, error) { return "http://192.0.2.1:8765", nil },
 			Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"},
 			MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 200 * time.Millisecond, CollectPatience: 10 * time.Minute,
-			ClaimPatience: time.Minute, HeartbeatInterval: time.Second, SweepInterval: 400 * time.Millisecond,
+			HeartbeatInterval: time.Second, SweepInterval: 400 * time.Millisecond,
 		}
 		if change != nil {
 			change(f, i, r)
@@ -333,7 +333,7 @@ func dieWith(t *testing.T, m *mortal) {
 func (f *cohort) join() *rig {
 	f.t.Helper()
 	s, log := f.open(), &logBuffer{}
-	r := &rig{t: f.t, fake: f.fake, store: s, log: log, opts: f.engines[0].opts, vms: fleet.Options{Store: s, PoolInterval: 200 * time.Millisecond}}
+	r := &rig{t: f.t, fake: f.fake, store: s, log: log, opts: f.engines[0].opts, vms: fleet.Options{Store: s, Guest: f.fake, Owner: "5a17c0de-0000-4000-8000-000000000001", PoolInterval: 200 * time.Millisecond}}
 	r.opts.Stores, r.opts.Engines, r.opts.Provider = executor.StoresOf(s), s, hostOf{f.fake, f, s}
 	r.opts.Runner = f.fake
 	r.opts.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -763,6 +763,41 @@ func TestEngines_PoolsOfAll(t *testing.T) {
 	}
 	first.removePool()
 	second.noLeaks()
+}
+
+// A VM may be asked for at any engine, and had destroyed at any: the one that leads makes it,
+// and when that stops, or drains, the next one goes on.
+func TestEngines_VMsThatAreAskedFor(t *testing.T) {
+	t.Parallel()
+	f := newCohort(t, 2, 2, nil)
+	ctx, first, second := context.Background(), f.engines[0], f.engines[1]
+	hold := make(chan struct{})
+	f.behave(providertest.Behaviour{Hold: hold})
+	unwanted, wanted := second.askVM("one"), second.askVM("two")
+	for _, v := range []job.Job{unwanted, wanted} {
+		first.hasID(v.ID)
+	}
+	_, err := first.CreateVM(ctx, job.Submission{Manifest: job.Manifest{VMName: "two"}})
+	refusal(t, err, "VM already exists")
+	if _, err := second.DestroyVM(ctx, "one"); err != nil {
+		t.Fatal(err)
+	}
+	second.untilVM(unwanted.ID, vm.Destroyed)
+	first.stop()
+	close(hold)
+	second.untilVM(wanted.ID, vm.Created)
+	second.wait(wanted.ID)
+	third := f.join()
+	if err := second.Drain(ctx); err != nil {
+		t.Fatal(err)
+	}
+	last := second.askVM("three")
+	third.untilVM(last.ID, vm.Created)
+	third.wait(last.ID)
+	f.await("the end of draining", second.Drained)
+	if vms := f.fake.VMs(); len(vms) != 2 {
+		t.Errorf("on the host: %+v", vms)
+	}
 }
 
 // An engine that was killed is started again: it does not wait for the end of its own

@@ -3,7 +3,6 @@ package executor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -15,17 +14,15 @@ import (
 	"linus/internal/secret"
 )
 
-// Options of an Executor. Stores, Provider, Fleet, Guest, Runner, Owner and CallbackURL are
-// required; for the others zero means the default named with it.
+// Options of an Executor. Stores, Provider, Fleet, Runner and CallbackURL are required; for the others zero means the default named with it.
 type Options struct {
 	Stores
 	Provider job.Provider
-	Fleet    Fleet // of the same store and Provider
-	Guest    Guest
+	Fleet    Fleet  // of the same store and Provider
+	Tokens   Tokens // of the API; nil: there are none
 	Runner   Runner
 	Log      *slog.Logger // default: slog.Default()
 
-	Owner       string                                // this installation's ID, the VMs' linus-owner
 	CallbackURL func(context.Context) (string, error) // the URL for callbacks; "" if VMs cannot reach it
 	// CallbackAddr returns the "host:port" on this machine at which callbacks are
 	// served: the end of tunnels from VMs. Nil: no tunnels.
@@ -33,14 +30,9 @@ type Options struct {
 	// Secrets returns the values of named secrets. Errors are *secret.Error. Nil:
 	// there are none.
 	Secrets func(names []string) ([]secret.Value, error)
-	// Keys log in to the VMs. Nil: the Provider's, one for all VMs.
-	Keys Keys
 	// Allow returns an error if a client may not have such a job, before anything is
 	// created or looked up for it. The manifest has every default. Nil: all allowed.
 	Allow func(s job.Submission) error
-	// AllowFile returns an error if a file, or a tree of them, may not be written in a VM.
-	// Nil: all allowed.
-	AllowFile func(path string, tree bool) error
 	// Webhooks are messages about ended jobs. Nil: there are none.
 	Webhooks *Webhooks
 	// Admit returns an error if a client may not have one more job in addition to those it
@@ -71,31 +63,25 @@ type Options struct {
 	Spare              func() error  // why no job may be submitted for lack of space; nil: there is always some
 	HeartbeatThreshold time.Duration // silence after which a job is lost; 2 min
 	CleanupInterval    time.Duration // between two attempts to finish what could not be finished; 30 s
-	SweepInterval      time.Duration // between two searches for leftover VMs and old jobs; 10 min
+	SweepInterval      time.Duration // between two searches for old jobs; 10 min
 	Retention          time.Duration // after which an ended job is deleted; 0: never
-	Lease              time.Duration // after a job's timeout, until the host destroys its VM without an engine; 0: never
 	HeartbeatInterval  time.Duration // between two heartbeats of a runner; 10 s
 	// CollectPatience is how long to try to get the output, and each file, from a VM
 	// that does not respond; twice that for everything, plus the time the bytes need
 	// on a slow connection. A tenth of it if the job was cancelled or lost. 3 min.
 	CollectPatience time.Duration
-	// ClaimPatience is how long a job looks for a pool's member that responds, and waits
-	// for a warm one, before it creates a VM of its own; 3 s.
-	ClaimPatience time.Duration
 	// PushTimeout is how long copying a job into a VM may take, in addition to the
 	// time its files need on a slow connection, and then starting it. 10 min.
 	PushTimeout time.Duration
 	Artifacts   job.ArtifactLimits // 1000 files, 100 MB each, 500 MB together
 }
 
-// poolCalls is job.Pools, to be embedded: a field of that name would hide the method Pools.
-type poolCalls = job.Pools
-
 // Executor runs jobs. Its methods may be called from any goroutine.
 type Executor struct {
-	poolCalls // the Fleet's
-	o         Options
-	captures  capture.Options // for every job
+	verbs      // the Fleet's
+	tokenVerbs // the Tokens'
+	o          Options
+	captures   capture.Options // for every job
 
 	wake         chan struct{} // slots or waiting jobs have changed
 	reopened     chan struct{} // a job that was done is unfinished again
@@ -104,8 +90,6 @@ type Executor struct {
 	notices      chan struct{} // there is a webhook to deliver
 	undelivered  atomic.Bool   // webhooks are not delivered yet, as of the last look
 
-	tokens     *tokens
-	access     *access   // decides who may enter or work on a persistent VM
 	leaseUntil time.Time // until when the lease lasts, for sure; keepLease's, and enroll's before
 
 	mu            sync.Mutex
@@ -118,7 +102,6 @@ type Executor struct {
 	queue         queue                   // jobs without a run
 	runs          map[string]*run         // jobs being worked on
 	leftover      int                     // jobs that may be unfinished, and have neither a run nor a place in the queue
-	expiring      int                     // persistent VMs with an expiry time, as of the last look
 	watchers      map[string]*watched     // by job, or endKey; without those nobody waits for
 	stop          context.CancelCauseFunc // ends the engine; nil before Start
 
@@ -128,9 +111,6 @@ type Executor struct {
 	work  sync.WaitGroup // all goroutines of the engine except the dispatcher
 
 	unanswered atomic.Int64 // jobs with a check that has not been answered
-
-	checkMu   sync.Mutex
-	hostCheck *hostCheck // the last one; nil: none
 }
 
 // New returns an Executor; nothing runs before Start.
@@ -141,7 +121,6 @@ func New(o Options) *Executor {
 	o.HeartbeatThreshold = cmp.Or(o.HeartbeatThreshold, 2*time.Minute)
 	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, 10*time.Second)
 	o.CollectPatience = cmp.Or(o.CollectPatience, 3*time.Minute)
-	o.ClaimPatience = cmp.Or(o.ClaimPatience, 3*time.Second)
 	o.PushTimeout = cmp.Or(o.PushTimeout, 10*time.Minute)
 	o.Artifacts.Files = cmp.Or(o.Artifacts.Files, 1000)
 	o.Artifacts.Each = cmp.Or(o.Artifacts.Each, 100<<20)
@@ -156,7 +135,8 @@ func New(o Options) *Executor {
 		o.Observer = func(job.Happening) {}
 	}
 	e := &Executor{
-		poolCalls:     o.Fleet,
+		verbs:         o.Fleet,
+		tokenVerbs:    o.Tokens,
 		o:             o,
 		wake:          make(chan struct{}, 1),
 		reopened:      make(chan struct{}, 1),
@@ -166,8 +146,6 @@ func New(o Options) *Executor {
 		notices:       make(chan struct{}, 1),
 		runs:          map[string]*run{},
 		watchers:      map[string]*watched{},
-		tokens:        newTokens(),
-		access:        newAccess(o.Engines),
 	}
 	e.captures = capture.Options{
 		Store: o.Captured, Runner: o.Runner, Log: o.Log, Secrets: e.hidden, Update: e.update,
@@ -214,30 +192,12 @@ func (e *Executor) Close(ctx context.Context) error {
 	}
 }
 
-// spawn runs work in a goroutine, which outlives the caller and ends with the engine.
-func (e *Executor) spawn(work func(running context.Context)) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.begin == nil {
-		return errors.New("the engine does not run")
-	}
-	e.begin(work)
-	return nil
-}
-
-// Idle reports whether no job is unfinished, no VM has an expiry time, no pool is to be
-// kept, and no webhook to be delivered.
+// Idle reports whether no job is unfinished, nothing is to be done for VMs or pools, and no
+// webhook to be delivered.
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy() && !e.o.Fleet.Busy() && !e.undelivered.Load()
-}
-
-func become(j *job.Job, next job.Status) []job.Event {
-	if err := j.Become(next); err != nil {
-		return nil
-	}
-	return []job.Event{{Kind: job.EventStatus, Text: string(next)}}
+	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && !e.o.Fleet.Busy() && !e.undelivered.Load()
 }
 
 func decided(o job.Outcome) job.Event {

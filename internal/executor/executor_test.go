@@ -22,6 +22,7 @@ import (
 	"linus/internal/pgtest"
 	"linus/internal/providertest"
 	"linus/internal/store"
+	"linus/internal/token"
 	"linus/internal/vm"
 )
 
@@ -82,7 +83,7 @@ func newRig(t *testing.T, maxJobs int, change ...func(*executor.Options)) *rig {
 // hasty has an engine soon give up a VM that does not answer. It may give up one on a
 // slow machine, too.
 func hasty(o *executor.Options) {
-	o.CollectPatience, o.ClaimPatience = 2*time.Second, 3*time.Second
+	o.CollectPatience = 2 * time.Second
 }
 
 // newRigHere is newRig for a test in a bubble of testing/synctest.
@@ -97,12 +98,12 @@ func newRigHere(t *testing.T, maxJobs int, change ...func(*executor.Options)) *r
 	fake := providertest.NewFake()
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r := &rig{t: t, fake: fake, store: s, dir: dir, log: log, opts: executor.Options{
-		Stores: executor.StoresOf(s), Provider: fake, Guest: fake, Runner: fake, Log: logger, Owner: "5a17c0de-0000-4000-8000-000000000001",
+		Stores: executor.StoresOf(s), Provider: fake, Runner: fake, Log: logger,
 		CallbackURL: func(context.Context) (string, error) { return "http://192.0.2.1:8765", nil },
 		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"},
 		MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 20 * time.Millisecond, CollectPatience: 10 * time.Minute,
-		ClaimPatience: time.Minute, HeartbeatInterval: time.Second,
-	}, vms: fleet.Options{Store: s, PoolInterval: 20 * time.Millisecond}}
+		HeartbeatInterval: time.Second,
+	}, vms: fleet.Options{Store: s, Guest: fake, Owner: "5a17c0de-0000-4000-8000-000000000001", PoolInterval: 20 * time.Millisecond}}
 	for _, c := range change {
 		c(&r.opts)
 	}
@@ -123,13 +124,15 @@ func notOnPostgres(t *testing.T) {
 func (r *rig) restart() {
 	r.t.Helper()
 	vms := r.vms
-	vms.Provider, vms.Engine, vms.Guest, vms.Log, vms.Owner = r.opts.Provider, r, r.opts.Guest, r.opts.Log, r.opts.Owner
-	vms.Observer, vms.Defaults, vms.Allow, vms.Lease, vms.CleanupInterval, vms.Patience = r.opts.Observer, r.opts.Defaults, r.opts.Allow, r.opts.Lease, r.opts.CleanupInterval, r.opts.HeartbeatThreshold
+	vms.Provider, vms.Engine, vms.Log, vms.Observer, vms.Defaults, vms.Allow = r.opts.Provider, r, r.opts.Log, r.opts.Observer, r.opts.Defaults, r.opts.Allow
+	vms.CleanupInterval, vms.SweepInterval, vms.Patience = r.opts.CleanupInterval, r.opts.SweepInterval, r.opts.HeartbeatThreshold
+	vms.ClaimPatience, vms.MaxMaking = min(time.Minute, r.opts.CollectPatience), r.opts.MaxJobs
 	vms.Changed = func(ctx context.Context, id string, events []job.Event) { r.VMChanged(ctx, id, events) }
 	if r.opts.Engines != nil {
 		vms.Engines = r.opts.Engines
 	}
 	r.opts.Fleet = fleet.New(vms)
+	r.opts.Tokens = token.New(token.Options{Store: r.store, Limits: r.opts.Defaults.TokenLimits(r.opts.MaxJobs), Log: r.opts.Log, Observer: r.opts.Observer})
 	r.Executor = executor.New(r.opts)
 	if err := r.Start(context.Background()); err != nil {
 		r.t.Fatal(err)
@@ -741,7 +744,7 @@ func TestProvision_LeaseOutlastsTheTimeout(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
 	seen := &specs{Provider: r.fake, got: make(chan job.VMSpec, 2)}
-	r.opts.Provider, r.opts.Lease = seen, time.Hour
+	r.opts.Provider, r.vms.Lease = seen, time.Hour
 	r.restart()
 	r.behave(providertest.Behaviour{}, true)
 	r.wait(r.submit(func(m *job.Manifest) { m.Timeout = 60 }))

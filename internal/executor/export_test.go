@@ -11,6 +11,3 @@ func LockInput(e *Executor, ctx context.Context, id string) (unlock func(), err 
 func (e *Executor) WaitingInputs(id string) int {
 	return e.runOf(id).input.Len()
 }
-
-// HashToken is how tokens are stored.
-var HashToken = hashToken

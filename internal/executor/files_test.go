@@ -161,7 +161,7 @@ func TestFiles_AsThePolicySays(t *testing.T) {
 	r := newRig(t, 1)
 	r.makeVM("dev")
 	r.stop()
-	r.opts.AllowFile = func(path string, tree bool) error {
+	r.vms.AllowFile = func(path string, tree bool) error {
 		if path == "/tmp/f" && !tree {
 			return nil
 		}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"linus/internal/job"
-	"linus/internal/vm"
 )
 
 // Intervals while following a task. Callbacks report changes at once; SSH is used when
@@ -29,9 +28,7 @@ func (e *Executor) follow(ctx context.Context, r *run, j job.Job) error {
 	if j.Outcome != nil {
 		return nil
 	}
-	if _, err := e.openProxy(ctx, r, j); err != nil {
-		return err
-	}
+	e.openProxy(ctx, r, j)
 	c := checks{quiet: e.listen(ctx, j)}
 	defer c.quiet.end()
 	channel := e.attend(ctx, r, j)
@@ -189,17 +186,6 @@ func unconfirmed(j job.Job) string {
 		return ""
 	}
 	return "; its end with " + j.Reported + " was reported, but SSH did not show it"
-}
-
-// vmStatus asks the host for the status of a VM that does not respond over SSH. Unknown
-// proves nothing.
-func (e *Executor) vmStatus(ctx context.Context, v vm.VM) vm.Status {
-	status, err := e.o.Provider.Status(ctx, v)
-	if err != nil {
-		e.o.Log.Debug("the host does not report the VM's status", "job_id", v.Job, "vm_id", v.ID, "err", err)
-		return vm.Unknown
-	}
-	return status
 }
 
 // taskOutcome returns the job's outcome for the state the runner reports.

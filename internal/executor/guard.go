@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"linus/internal/job"
-	"linus/internal/vm"
 )
 
 // guard decides, for every verb of the engine, whether the principal in the context may call
@@ -34,12 +33,6 @@ func (g *guard) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		return nil, err
 	}
 	switch asked := in.(type) {
-	case job.Submission:
-		if p, ok := job.PrincipalFrom(ctx); ok {
-			if err := p.Submits(asked.Kind); err != nil {
-				return nil, err
-			}
-		}
 	case job.Filter:
 		asked.Principal = whose(ctx, asked.Principal)
 		in = asked
@@ -72,15 +65,14 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 	}
 	switch v.Of {
 	case job.OfJob:
-		j, err := g.e.lookup(ctx, ref)
+		j, err := g.e.Known(ctx, ref)
 		if err == nil && !p.Sees(j.Principal) {
 			err = job.ErrNotFound
 		}
 		return err
 	case job.OfVM:
-		_, err := g.e.find(ctx, ref)
-		return err
-	case job.OfFile: // fileVM finds the VM
+		return g.e.o.Fleet.Find(ctx, ref)
+	case job.OfFile: // the fleet finds the VM
 		return nil
 	case job.OfJobs, job.OfVMs, job.OfNew, job.OfAll:
 		return nil
@@ -99,28 +91,4 @@ func whose(ctx context.Context, asked string) string {
 		return p.Name
 	}
 	return "somebody else" // no principal's name has a space
-}
-
-// ownerOf returns the owner of a VM, as of job.Job: a pool's VM belongs to the job that has
-// claimed it.
-func ownerOf(v vm.VM) string {
-	if v.Member != nil && v.Member.Claimer != "" {
-		return v.Member.Principal
-	}
-	return v.Principal
-}
-
-// visible reports whether the caller may see what belongs to owner. What the engine does
-// for itself has no principal, and sees all.
-func visible(ctx context.Context, owner string) bool {
-	p, ok := job.PrincipalFrom(ctx)
-	return !ok || p.Sees(owner)
-}
-
-// scopedKey returns an idempotency key as it is stored: each owner has its own.
-func scopedKey(owner, key string) string {
-	if key == "" || owner == "" {
-		return key
-	}
-	return owner + "\x1f" + key // no name contains that character
 }

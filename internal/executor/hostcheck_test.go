@@ -67,7 +67,7 @@ func TestGuard_APrincipalRunsFewScriptsOnTheHost(t *testing.T) {
 		asked.Add(1)
 		all.Go(func() {
 			asked.Done()
-			if _, err := e.Plan(as(t, "ada", job.RoleRun), job.Submission{Kind: job.KindTask, Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript}}); err != nil {
+			if _, err := e.Plan(as(t, "ada", job.RoleRun), job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript}}); err != nil {
 				t.Error(err)
 			}
 		})

@@ -68,7 +68,7 @@ func (e *Executor) elsewhereError(ctx context.Context, j job.Job) error {
 	}
 	return &job.FieldError{
 		Field: "input", Problem: fmt.Sprintf("the job runs at another engine, on %s (pid %d), which alone can send it input", engines[at].Host, engines[at].PID),
-		Remedy: "send it from a client of that engine",
+		Remedy: "send it from a client of that engine", Fault: job.FaultState,
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
+	"linus/internal/fleet"
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/providertest"
@@ -62,7 +62,7 @@ func withKeys(t *testing.T) (*rig, *keyed) {
 	r := newRig(t, 2)
 	r.stop()
 	p := &keyed{Provider: r.fake, dir: filepath.Join(t.TempDir(), "keys"), keys: map[string][]string{}}
-	r.opts.Provider, r.opts.Keys = p, guest.Keys{Dir: p.dir}
+	r.opts.Provider, r.vms.Keys = p, guest.Keys{Dir: p.dir}
 	r.restart()
 	return r, p
 }
@@ -119,7 +119,7 @@ func TestKeys_OfJobsThatHadNoVM(t *testing.T) {
 
 // looking counts the looks at all keys.
 type looking struct {
-	executor.Keys
+	fleet.Keys
 	looks *atomic.Int64
 }
 
@@ -133,7 +133,7 @@ func TestKeys_AJobsEndDropsItsOwn(t *testing.T) {
 	r, p := withKeys(t)
 	r.stop()
 	var looks atomic.Int64
-	r.opts.Keys = looking{r.opts.Keys, &looks}
+	r.vms.Keys = looking{r.vms.Keys, &looks}
 	r.restart()
 	before := time.Now()
 	for looks.Load() == 0 { // the sweep's at the start

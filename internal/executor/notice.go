@@ -43,7 +43,9 @@ func (e *Executor) notice(ctx context.Context, n job.Notice) error {
 		signal(e.reopened)
 		e.o.Fleet.DestroySoon()
 	case job.NoticeTokens:
-		signal(e.tokens.changed)
+		if e.o.Tokens != nil {
+			e.o.Tokens.Recheck()
+		}
 	case job.NoticePools:
 		err := e.o.Fleet.LoadPools(ctx)
 		return err

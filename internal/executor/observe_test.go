@@ -26,7 +26,6 @@ type witness struct {
 	pooled   []job.PoolEvent
 	notified []job.DeliveryState
 	nodes    []string // node, whether it is cordoned, by whom
-	tokens   []string // token, whether it was created, by whom
 }
 
 func (w *witness) observe(h job.Happening) {
@@ -47,8 +46,6 @@ func (w *witness) observe(h job.Happening) {
 		w.leaked = append(w.leaked, int(h))
 	case job.CordonChange:
 		w.nodes = append(w.nodes, fmt.Sprint(h.Node, " ", h.Cordoned, " ", h.By.Client))
-	case job.TokenChange:
-		w.tokens = append(w.tokens, fmt.Sprint(h.Token.ID, " ", h.Created, " ", h.By.Principal))
 	case job.Delivery:
 		w.notified = append(w.notified, h.State)
 	case job.PoolEvent:
@@ -168,7 +165,7 @@ func TestObserver_IsToldOfVMsThatShouldNotBeThere(t *testing.T) {
 	r.until(r.submit(), done)
 	r.stop()
 	r.fake.Set(providertest.Behaviour{Lists: []error{errors.New("host is away")}}) // tells nothing
-	spec := providertest.NewSpec(r.opts.Owner, providertest.FakeTemplate)          // of no job known here
+	spec := providertest.NewSpec(r.vms.Owner, providertest.FakeTemplate)           // of no job known here
 	if _, err := r.fake.Create(t.Context(), spec, func(job.Progress) {}); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func (e *Executor) Output(ctx context.Context, id, stream string, offset, limit 
 	if stream != job.Stdout && stream != job.Stderr {
 		return job.Chunk{}, &job.FieldError{Field: "stream", Problem: fmt.Sprintf("%q is unknown", stream), Remedy: "use stdout or stderr"}
 	}
-	if err := within("offset", offset, -farthest, farthest); err != nil {
+	if err := job.Within("offset", offset, -farthest, farthest); err != nil {
 		return job.Chunk{}, err
 	}
 	if limit <= 0 || limit > maxChunk {

@@ -26,22 +26,17 @@ type phase struct {
 }
 
 // The life of a job. The working phases stop at the first failure, at a cancel or when
-// the outcome is decided; the ending phases always follow. A job that creates a
-// persistent VM and runs no task has only the phases in making.
+// the outcome is decided; the ending phases always follow.
 var (
-	making = []phase{
-		{name: job.PhaseProvision, run: (*Executor).provision, reason: job.ReasonProvisionFailed}, // a VM reachable over SSH
-		{name: job.PhaseReady, run: (*Executor).ready, reason: job.ReasonInternal},                // which is the job's success
-	}
 	working = []phase{
-		{name: job.PhaseProvision, run: (*Executor).provision, reason: job.ReasonProvisionFailed},       // a VM reachable over SSH
+		{name: job.PhaseProvision, run: (*Executor).acquire, reason: job.ReasonProvisionFailed},         // a VM reachable over SSH
 		{name: job.PhasePush, run: (*Executor).push, reason: job.ReasonStartFailed, begin: newToken},    // runner, task and files into it
 		{name: job.PhaseStart, run: (*Executor).start, reason: job.ReasonStartFailed, begin: setStarts}, // starts the task, detached
 		{name: job.PhaseRun, run: (*Executor).follow, reason: job.ReasonLost},                           // until the outcome is decided
 	}
 	ending = []phase{
 		{name: job.PhaseCollect, run: (*Executor).collect, reason: job.ReasonInternal}, // all the output; then the status is terminal
-		{name: job.PhaseDestroy, run: (*Executor).destroy, reason: job.ReasonInternal}, // the VM or, in a shared one, what the job left there
+		{name: job.PhaseDestroy, run: (*Executor).release, reason: job.ReasonInternal}, // of the VM, which is kept or destroyed
 	}
 )
 
@@ -57,11 +52,7 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 	case err == nil && j.Finished():
 		return true // it was not when it was adopted: its last run was just ending
 	case err == nil && j.Outcome == nil:
-		phases := working
-		if j.Kind == job.KindVM {
-			phases = making
-		}
-		err = e.runPhases(jobCtx, r, phases)
+		err = e.runPhases(jobCtx, r)
 	}
 	if ctx.Err() != nil || errors.Is(err, job.ErrDetach) {
 		return false // the engine stops; the next one continues here
@@ -79,8 +70,7 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 		}
 	}
 	if r.freed {
-		e.o.Fleet.MadeRoom()
-		e.dropKey(ctx, r.id)
+		e.o.Fleet.Freed(ctx, r.id)
 	}
 	log.Info("job done")
 	return true
@@ -88,8 +78,8 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 
 // runPhases runs the phases of a job that is not decided. A failure decides the job, unless it was decided
 // before.
-func (e *Executor) runPhases(ctx context.Context, r *run, phases []phase) error {
-	for _, p := range phases {
+func (e *Executor) runPhases(ctx context.Context, r *run) error {
+	for _, p := range working {
 		err := e.runPhase(ctx, r, p)
 		if err == nil {
 			continue
@@ -97,8 +87,9 @@ func (e *Executor) runPhases(ctx context.Context, r *run, phases []phase) error 
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // a cancel has been decided already, and a stopping engine decides nothing
 		}
-		if !job.Own(err) && e.goesCold(ctx, r, err) {
-			return e.runPhases(ctx, r, phases)
+		if !job.Own(err) && !r.fresh && e.o.Fleet.GiveBack(ctx, holder{e, r}, err) {
+			r.fresh = true
+			return e.runPhases(ctx, r)
 		}
 		reason := p.reason
 		if job.Own(err) {
@@ -216,6 +207,30 @@ func (e *Executor) record(ctx, writing context.Context, r *run, last func(*job.J
 	return j, err
 }
 
+// warmPatience bounds how long a new VM is prepared for its task in advance. Push goes
+// on from there.
+const warmPatience = 10 * time.Second
+
+// acquire gets the job a VM, and prepares that for its task.
+func (e *Executor) acquire(ctx context.Context, r *run, j job.Job) (err error) {
+	h := holder{e, r}
+	if j, r.unmade, err = e.o.Fleet.Acquire(ctx, j, h, r.adopted, r.fresh); err != nil || !j.StartedAt.IsZero() {
+		return err
+	}
+	if job.Pinned(*j.VM) != nil {
+		return nil // push says whether the job may go there at all
+	}
+	if !j.Shares() && j.VM.Source == vm.Cold {
+		h.Tell(ctx, job.Progress{Step: "connect", Text: "connecting to the VM"})
+	}
+	timed, end := context.WithTimeout(ctx, warmPatience)
+	defer end()
+	if err := e.o.Runner.Warm(timed, j); err != nil {
+		e.o.Log.Debug("the VM is not prepared in advance", "job_id", r.id, "err", err)
+	}
+	return nil
+}
+
 // push copies runner, task and files into the VM, with a new callback token.
 func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 	if !j.StartedAt.IsZero() {
@@ -245,17 +260,13 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 	}
 	secrets, err := e.secrets(j.Principal, manifest)
 	if err == nil && len(secrets) > 0 {
-		err = pinned(*j.VM)
+		err = job.Pinned(*j.VM)
 	}
 	if err != nil {
 		return err
 	}
 	r.capture.Hide(secrets)
-	network, err := e.networkOf(ctx, j)
-	if err != nil {
-		return err
-	}
-	if network.Mode() == vm.EgressAllow {
+	if networkOf(j).Mode() == vm.EgressAllow {
 		manifest = proxied(manifest, j.ID)
 	}
 	payload := job.Payload{
@@ -316,15 +327,12 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) error {
 	}
 	timed, end := e.placing(ctx, job.Manifest{})
 	defer end()
-	way, err := e.openProxy(ctx, r, j)
-	if err != nil {
-		return err
-	}
+	way := e.openProxy(ctx, r, j)
 	if err := way.wait(timed); err != nil {
 		return err
 	}
 	var bootID string
-	err = patience.Reach(timed, e.o.HeartbeatThreshold, func(context.Context) error {
+	err := patience.Reach(timed, e.o.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(timed, j, func(ctx context.Context) (err error) {
 			bootID, err = e.o.Runner.Start(ctx, j)
 			return err
@@ -338,7 +346,7 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) error {
 		if j.Outcome != nil {
 			return nil, nil
 		}
-		return become(j, job.Running), nil
+		return j.Reach(job.Running), nil
 	})
 	if j.Claims() {
 		e.o.Fleet.TendSoon() // its pool makes another, now that the host is not needed for this one
@@ -346,67 +354,34 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) error {
 	return nil
 }
 
-// destroy destroys the job's VM, unless it is to outlive the job.
-func (e *Executor) destroy(ctx context.Context, r *run, j job.Job) error {
+// release cleans up after the job in a VM that it shares, and gives its VM back. A VM that is
+// gone or does not respond delays nothing.
+func (e *Executor) release(ctx context.Context, r *run, j job.Job) (err error) {
 	if j.VM == nil || j.VM.State.Settled() {
 		return nil
 	}
-	if j.Shares() {
-		return e.release(ctx, r, j)
-	}
-	e.o.Guest.Forget(j)
-	if j.KeepsVM() {
-		r.later(func(j *job.Job) ([]job.Event, error) {
-			j.VM.Kept = j.KeepsVM() // else somebody does not want it any more, and it is destroyed when the job is adopted
-			return nil, nil
-		})
-		return nil
-	}
-	if j.Claims() {
-		return e.destroyClaimed(ctx, j)
-	}
-	var left error
-	if r.unmade { // nothing is to be destroyed, on a host that may not respond; what the script left may be removed
-		if err := e.o.Provider.Destroy(ctx, *j.VM); err != nil {
-			e.o.Log.Debug("a refused create is not cleaned up", "job_id", j.ID, "err", err)
-		}
-		if err := e.retry(ctx, j, true); err != nil {
-			return err
-		}
-	} else {
-		var err error
-		if left, err = e.removeAfter(ctx, j, *j.VM); err != nil {
+	if j.Shares() && j.Outcome.Reason != job.ReasonLost {
+		if err := e.clean(ctx, j); err != nil {
 			return err
 		}
 	}
-	if left == nil {
-		r.later(func(j *job.Job) ([]job.Event, error) {
-			j.VM.State = vm.Destroyed
-			return nil, nil
-		})
-		r.freed = true
-		return nil
-	}
-	err := e.o.Fleet.Settle(ctx, r.id, left)
-	if job.IsClass(err, job.HostLeftAlone) {
-		return nil // the job is done; its VM remains listed
-	}
+	r.freed, err = e.o.Fleet.Release(ctx, j, holder{e, r}, r.unmade)
 	return err
 }
 
-// removeAfter destroys a VM at the end of job j, and runs j again
-// if it was lost and its manifest says so. left is why the host has left the VM alone;
-// nil: it is gone. An error, of which j's row tells, means that this is to be tried again.
-func (e *Executor) removeAfter(ctx context.Context, j job.Job, v vm.VM) (left, err error) {
-	_, err = e.o.Fleet.Remove(job.WithCaller(ctx, j.Ender()), v)
-	if err == nil || job.IsClass(err, job.HostOffline) {
-		if retryErr := e.retry(ctx, j, err == nil); retryErr != nil {
-			return nil, errors.Join(err, retryErr)
+// clean removes what the job has left in a VM that others use.
+func (e *Executor) clean(ctx context.Context, j job.Job) error {
+	v, err := e.o.Fleet.Row(ctx, j.VM.Job)
+	if err != nil || v.State != vm.Created {
+		return nil //nolint:nilerr // then there is nothing to be cleaned
+	}
+	timed, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := e.o.Runner.Clean(timed, j); err != nil {
+		if ctx.Err() != nil {
+			return err
 		}
+		e.o.Log.Warn("could not clean up after a job in its VM", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
 	}
-	if err == nil || job.IsClass(err, job.HostLeftAlone) {
-		return err, nil
-	}
-	_, noteErr := e.update(ctx, j.ID, recordEvents(job.Event{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}))
-	return nil, errors.Join(err, noteErr)
+	return nil
 }

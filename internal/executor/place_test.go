@@ -205,7 +205,7 @@ func TestPlace_WhatNeverFitsFails(t *testing.T) {
 			t.Errorf("%#v", err)
 		}
 	}
-	_, err := r.Plan(t.Context(), job.Submission{Kind: job.KindTask, Manifest: m})
+	_, err := r.Plan(t.Context(), job.Submission{Manifest: m})
 	refused(err)
 	n.never = full(true)
 	_, err = r.Submit(t.Context(), job.Submission{Manifest: m})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/executor"
+	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/loops"
 	"linus/internal/providertest"
@@ -85,8 +86,12 @@ func (s mortalStore) Claim(ctx context.Context, id, pool string, choose func(*jo
 	return j, claimed, err
 }
 
-func (s mortalStore) InsertVM(ctx context.Context, v vm.VM) error {
-	return s.m.do(func() error { return s.Store.InsertVM(ctx, v) })
+func (s mortalStore) InsertVM(ctx context.Context, v vm.VM, key string, within job.Limits) (_ vm.VM, created bool, err error) {
+	err = s.m.do(func() (err error) {
+		v, created, err = s.Store.InsertVM(ctx, v, key, within)
+		return err
+	})
+	return v, created, err
 }
 
 func (s mortalStore) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
@@ -115,7 +120,7 @@ func (p mortalProvider) ResumeVM(ctx context.Context, v vm.VM, progress func(job
 }
 
 // deafMembers do not answer the jobs that claim them.
-type deafMembers struct{ executor.Guest }
+type deafMembers struct{ fleet.Guest }
 
 func (g deafMembers) Ping(ctx context.Context, j job.Job) error {
 	if j.Claims() {
@@ -176,7 +181,7 @@ func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 // keepsMembers is a host that destroys no pool's VM for a while.
 type keepsMembers struct {
 	*providertest.Fake
-	store executor.VMStore
+	store *store.Store
 	until time.Time
 }
 
@@ -209,7 +214,7 @@ func liveWith(t *testing.T, m *mortal, size job.PoolSize, deaf bool) {
 	r.vms.Store = mortalStore{r.store, m}
 	r.opts.Stores, r.opts.Provider, r.opts.Runner = executor.StoresOf(mortalStore{r.store, m}), mortalProvider{r.fake, m}, mortalRunner{r.fake, m}
 	if deaf {
-		r.opts.Guest = deafMembers{r.fake}
+		r.vms.Guest = deafMembers{r.fake}
 	}
 	ctx := context.Background()
 	ready := func(p job.PoolInfo) bool {

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"testing"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/vm"
@@ -45,10 +44,11 @@ func (p *latePing) Destroy(ctx context.Context, v vm.VM) error {
 // A check of a member that outlasts the job that claimed it leaves no connection.
 func TestPool_CheckThatOutlastsItsMemberLeavesNothing(t *testing.T) {
 	p := &latePing{asked: make(chan struct{}), goOn: make(chan struct{}), done: make(chan struct{})}
-	r := newRig(t, 1, func(o *executor.Options) {
-		p.Fake = o.Guest.(*providertest.Fake) //nolint:errcheck // it is the rig's
-		o.Guest, o.Provider = p, p
-	})
+	r := newRig(t, 1)
+	r.stop()
+	p.Fake = r.fake
+	r.vms.Guest, r.opts.Provider = p, p
+	r.restart()
 	r.behave(providertest.Behaviour{}, true)
 	r.newPool(1)
 	<-p.asked

@@ -546,7 +546,7 @@ func TestPool_ReplacesMembersOfAge(t *testing.T) {
 func TestPool_Leases(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
-	r.opts.Lease = 24 * time.Hour
+	r.vms.Lease = 24 * time.Hour
 	r.restart()
 	release := make(chan struct{})
 	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: release})})
@@ -768,21 +768,19 @@ func TestPool_MemberIsFollowedLikeAJob(t *testing.T) {
 	}
 	id := p.Members[0].Maker
 	events, j, err := r.Watch(t.Context(), id, 0)
-	if err != nil || j.Status != job.Success || j.Kind != job.KindVM || j.Manifest.Lifecycle != vm.Pooled || !j.Done() || len(events) == 0 {
+	if err != nil || j.Status != job.Success || j.Kind != job.KindMake || j.Manifest.Lifecycle != vm.Pooled || !j.Done() || len(events) == 0 {
 		t.Errorf("%+v, events %v, %v", j, events, err)
 	}
 	if _, err := r.DestroyVM(t.Context(), p.Members[0].VM.Name); err != nil {
 		t.Fatal(err)
 	}
-	for after := int64(0); !j.VM.State.Settled(); {
-		var more []job.Event
-		if more, j, err = r.Watch(t.Context(), id, after); err != nil {
+	for ended := false; !ended; {
+		more, j, err := r.Watch(t.Context(), id, events[len(events)-1].Seq)
+		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range more {
-			after = e.Seq
-		}
 		events = append(events, more...)
+		ended = len(more) == 0 && j.VM.State.Settled() // what came before the end was read before it
 	}
 	if !slices.ContainsFunc(events, func(e job.Event) bool { return strings.Contains(e.Text, "is destroyed") }) {
 		t.Errorf("told %v", events)

@@ -1,11 +1,10 @@
-// Package executor runs the life of a job: submit, provision, run, follow, collect,
-// destroy (phases.go). It declares what it needs of VMs (Guest), of the tasks in them
+// Package executor runs the life of a job: submit, acquire a VM, push, start, run, collect,
+// release (phases.go). It declares what it needs of VMs (Fleet), of the tasks in them
 // (Runner) and of storage (Stores), and knows no implementation of them. internal/capture captures what a job writes.
 package executor
 
 import (
 	"context"
-	"io"
 	"net"
 	"time"
 
@@ -14,45 +13,20 @@ import (
 	"linus/internal/vm"
 )
 
-// Guest is what a VM of ours offers from inside, over SSH. A job.Job names the VM, *j.VM,
-// and whose connections there are meant. Every method may be repeated.
-type Guest interface {
-	// Warm prepares the VM for Push, which is faster then: it connects, and puts the
-	// job runner there. What the job that created the VM has warmed serves the first job
-	// that is pushed there.
-	Warm(ctx context.Context, j job.Job) error
-	// Ping checks that the job's VM responds over SSH, and leaves the connection open.
-	Ping(ctx context.Context, j job.Job) error
-	// Forget closes the job's connections.
-	Forget(j job.Job)
-
-	// Dial connects to a TCP port of a VM's loopback. The connection outlasts ctx. A
-	// *job.FieldError if nothing listens there.
-	Dial(ctx context.Context, v vm.VM, port int) (job.Tunnel, error)
-	// Proxy carries connections to a port of the VM's loopback to what dial returns. It
-	// calls opened when it does, and returns when the VM is lost, or ctx ends.
-	Proxy(ctx context.Context, j job.Job, port int, dial func(context.Context) (net.Conn, error), opened func()) error
-	// TryTargets tries TCP connections from inside a VM, directly and, if proxy is a port
-	// of its loopback, through the HTTP proxy there. Targets are valid.
-	TryTargets(ctx context.Context, v vm.VM, targets []string, proxy int) ([]job.NetworkAttempt, error)
-
-	// StatFile returns what a path leads to.
-	StatFile(ctx context.Context, v vm.VM, path string) (job.FileInfo, error)
-	// The others are the methods of job.Files, in vm. Their arguments have been checked,
-	// and have every default.
-	ListFiles(ctx context.Context, v vm.VM, q job.FileList) (job.FilePage, error)
-	ReadFile(ctx context.Context, v vm.VM, r job.FileRange) (job.FileChunk, error)
-	WriteFile(ctx context.Context, v vm.VM, w job.FileWrite) (job.FileWritten, error)
-	EditFile(ctx context.Context, v vm.VM, e job.FileEdit) (job.FileEdited, error)
-	ReadTree(ctx context.Context, v vm.VM, path string) (io.ReadCloser, error)
-	WriteTree(ctx context.Context, v vm.VM, path string, archive io.Reader) error
-}
-
 // Runner runs one job's task in a VM, through the job runner there: j.ID is the job,
 // *j.VM the VM, which may be another job's. Jobs in one VM do not affect each other.
 // Every method may be repeated.
 type Runner interface {
 	capture.Runner
+
+	// Warm prepares the VM for Push, which is faster then: it connects, and puts the
+	// job runner there. What the job that created the VM has warmed serves the first job
+	// that is pushed there. Forget closes the job's connections.
+	Warm(ctx context.Context, j job.Job) error
+	Forget(j job.Job)
+	// Proxy carries connections to a port of the VM's loopback to what dial returns. It
+	// calls opened when it does, and returns when the VM is lost, or ctx ends.
+	Proxy(ctx context.Context, j job.Job, port int, dial func(context.Context) (net.Conn, error), opened func()) error
 
 	// Push uploads the job runner, the task, its files and settings.
 	Push(ctx context.Context, j job.Job, p job.Payload) error
@@ -67,7 +41,7 @@ type Runner interface {
 	Follow(ctx context.Context, j job.Job, take func(job.Piece) error) error
 	// Callbacks finds a way for a started task's callbacks, by trying each from inside
 	// the VM: url (empty: not tried), then a tunnel to local, an address this process
-	// can dial (empty: no tunnel). A tunnel stays open until Guest.Forget or the next call.
+	// can dial (empty: no tunnel). A tunnel stays open until Forget or the next call.
 	Callbacks(ctx context.Context, j job.Job, url, local string) (job.CallbackWay, error)
 	// Probe returns the task's state. It does not wait long for a VM that does not
 	// respond.
@@ -87,76 +61,90 @@ type Runner interface {
 	Clean(ctx context.Context, j job.Job) error
 }
 
-// Fleet is the life of VMs; see package fleet. VMs are meant by the ID in their marker,
-// which is that of the job that made them.
-type Fleet interface {
-	// Make makes a VM, and returns it as it is recorded; what was begun before is gone on
-	// with. unmade: the host refused before it changed anything.
-	Make(ctx context.Context, o job.VMOrder) (v vm.VM, unmade bool, err error)
-	// Remove destroys a VM; nil: it is gone. removed: there was one.
-	Remove(ctx context.Context, v vm.VM) (removed bool, err error)
-	// Settle records what came of destroying a VM: it is gone, or left alone where err is a
-	// *job.HostError, which it returns with what can be done.
-	Settle(ctx context.Context, id string, err error) error
-	// DestroyLeftAlone tries again to destroy a VM that is left alone; Forget leaves it to
-	// the operator.
-	DestroyLeftAlone(ctx context.Context, id string) error
-	Forget(ctx context.Context, id string) error
-	// Accept has record called, which records the address and host key that v shows, unless
-	// another VM of ours has them.
-	Accept(ctx context.Context, id string, v vm.VM, record func(context.Context) error) error
-	// Identify records the address, user, host key and node that a VM shows, if Accept would.
-	Identify(ctx context.Context, v vm.VM) error
-	// Start, Resume and Revert return when the VM accepts logins, with its address recorded.
-	Start(ctx context.Context, v vm.VM) error
-	Resume(ctx context.Context, v vm.VM) error
-	Revert(ctx context.Context, v vm.VM, snapshot string) error
-	Stop(ctx context.Context, v vm.VM) error
-	Suspend(ctx context.Context, v vm.VM) error
-	Snapshot(ctx context.Context, v vm.VM, name string, memory bool) error
-	// Moved records the node that a VM is on, and returns what it has told; none: it was known.
-	Moved(ctx context.Context, id, node string) ([]job.Event, error)
-	// Spread reports whether VMs are spread over nodes, which the methods that follow are for;
-	// Fits may be called without, too.
-	Spread() bool
-	// Beside returns what a node is chosen by, but for the VM itself; Place returns the node
-	// for one that is only planned.
-	Beside(ctx context.Context) (job.Placement, error)
-	Place(ctx context.Context, want job.Placement) (job.Placed, error)
-	// Placed returns the VMs of ours that exist or are being made.
-	Placed(ctx context.Context) ([]job.PlacedVM, error)
-	// Fits returns *job.NoRoomError if it is known that no node can ever take such a VM.
-	Fits(ctx context.Context, spec job.VMSpec) error
-
-	// Sweep destroys on the host what is ours and unwanted, and returns how many VMs are
-	// there that should not be; -1: the host was not seen whole.
-	Sweep(ctx context.Context) (leaked int)
+// verbs are what the Fleet offers to callers, to be embedded.
+type verbs interface {
+	job.VMs
+	job.Files
 	job.Pools
-	// Tend keeps the pools as they are wanted, and destroys what nobody wants any more, until
-	// ctx ends. Busy reports whether there is any of that, Working whether a VM is being made
-	// or destroyed here for that.
+	job.Host
+}
+
+// Tokens are the tokens of the API; see package token.
+type Tokens interface {
+	tokenVerbs
+
+	// Watch ends what is done with tokens that end, until ctx ends; Recheck has it look now.
+	Watch(ctx context.Context)
+	Recheck()
+}
+
+// tokenVerbs are what Tokens offers to callers, to be embedded.
+type tokenVerbs interface {
+	job.Tokens
+	// Authenticate returns the principal of a token, and Holder that of one that was shown
+	// before, by its ID; job.ErrUnauthorized.
+	Authenticate(ctx context.Context, token string) (job.Principal, error)
+	Holder(ctx context.Context, id string) (job.Principal, error)
+}
+
+// Fleet is the life of VMs; see package fleet.
+type Fleet interface {
+	verbs
+
+	// Acquire gets a job a VM, and returns the job as it is then; what was begun before
+	// (adopted) is gone on with. fresh: no pool's. unmade: the host refused to make one
+	// before it changed anything.
+	Acquire(ctx context.Context, j job.Job, h job.Holder, adopted, fresh bool) (_ job.Job, unmade bool, err error)
+	// GiveBack takes a pool's VM that has failed it from a job whose task has not begun,
+	// and reports whether it did: the job may go on with a fresh one.
+	GiveBack(ctx context.Context, h job.Holder, cause error) bool
+	// Release ends a job's hold on its VM, which is kept or destroyed. freed: it is gone
+	// when what Holder.Later was given is recorded; call Freed then.
+	Release(ctx context.Context, j job.Job, h job.Holder, unmade bool) (freed bool, err error)
+	Freed(ctx context.Context, id string)
+
+	// WhileUp calls work, which connects to a VM, and returns early with what notUp makes
+	// of the VM's status, if that is an error.
+	WhileUp(ctx context.Context, v vm.VM, notUp func(vm.VM, vm.Status) error, work func(context.Context) error) error
+	// Identify records the address, user, host key and node that a VM shows, unless another
+	// VM of ours has them; Moved the node, and returns what it has told; none: it was known.
+	Identify(ctx context.Context, v vm.VM) error
+	Moved(ctx context.Context, id, node string) ([]job.Event, error)
+	// Spread reports whether VMs are spread over nodes.
+	Spread() bool
+
+	// Row returns a VM by the ID in its marker, in any state; job.ErrNotFound. Told returns
+	// what happened to one that no job has made, and AskedBy the VMs that a principal's
+	// client has asked for, or all of the principal's clients but for the operator's.
+	Row(ctx context.Context, id string) (vm.VM, error)
+	Told(ctx context.Context, id string) ([]job.Event, error)
+	AskedBy(ctx context.Context, owner, client string) ([]vm.VM, error)
+
+	// Decide waits for the right to decide who may have what, which end releases. Enter
+	// returns the VM that a job is to share, if it accepts one more; the caller decides.
+	Decide(ctx context.Context) (end func(), err error)
+	Enter(ctx context.Context, ref string) (vm.VM, error)
+	// Find checks that there is a VM of ours by that name or ID, and that the caller may see it.
+	Find(ctx context.Context, ref string) error
+	// Fits returns an error if no node can ever take the VM of a manifest. Plan returns what
+	// making it would do, and PlanVM what CreateVM would.
+	Fits(ctx context.Context, m job.Manifest) error
+	Plan(ctx context.Context, m job.Manifest, owner string) ([]string, error)
+	PlanVM(ctx context.Context, s job.Submission) ([]string, error)
+	// CancelVM ends the making of a VM that somebody has asked for; job.ErrCompleted: it is
+	// made, or a pool's.
+	CancelVM(ctx context.Context, id string) error
+
+	// Tend does what is to be done for VMs without a job, until ctx ends. Busy reports whether
+	// there is any of that, Working whether a VM is being worked on here.
 	Tend(ctx context.Context)
 	Busy() bool
 	Working() bool
-	// DestroySoon has VMs destroyed of which was just recorded that nobody wants them.
+	// DestroySoon has VMs destroyed of which was just recorded that nobody wants them;
+	// TendSoon has the pools tended, and LoadPools read again first.
 	DestroySoon()
-	// LoadPools reads the pools again, when they have changed.
-	LoadPools(ctx context.Context) error
-	// TendSoon has the pools tended: there is room, or something to do.
 	TendSoon()
-	// CheckPools reports what pools cost, and whether they fit.
-	CheckPools(ctx context.Context) []job.Check
-	// Offering returns the pools whose VMs are what a job asks for, and Pick the index of
-	// the one it gets of a pool's idle ones; -1: none.
-	Offering(m job.Manifest) []job.Pool
-	Pick(p job.Pool, m job.Manifest, idle []vm.VM) int
-	// Doom has a pool's VM destroyed, if it is still in that state.
-	Doom(ctx context.Context, id string, state vm.MemberState, why string) error
-
-	// Room returns a channel that is closed when there may be more room for VMs; MadeRoom
-	// closes it.
-	Room() <-chan struct{}
-	MadeRoom()
+	LoadPools(ctx context.Context) error
 }
 
 // Stores are what an Executor stores, by who uses it; StoresOf fills them from a database.
@@ -164,10 +152,6 @@ type Fleet interface {
 type Stores struct {
 	Jobs     JobStore
 	Queue    QueueStore
-	VMs      VMStore
-	Pools    PoolStore
-	Tokens   TokenStore
-	Cordons  CordonStore
 	Outbox   WebhookStore
 	Captured capture.Store
 }
@@ -176,15 +160,11 @@ type Stores struct {
 func StoresOf(s interface {
 	JobStore
 	QueueStore
-	VMStore
-	PoolStore
-	TokenStore
-	CordonStore
 	WebhookStore
 	capture.Store
 },
 ) Stores {
-	return Stores{Jobs: s, Queue: s, VMs: s, Pools: s, Tokens: s, Cordons: s, Outbox: s, Captured: s}
+	return Stores{Jobs: s, Queue: s, Outbox: s, Captured: s}
 }
 
 // JobStore stores jobs.
@@ -230,6 +210,8 @@ type JobStore interface {
 	// Forget removes the jobs that ended before the given time and whose VM is
 	// gone, with their files, and returns how many.
 	Forget(ctx context.Context, before time.Time) (int, error)
+	// ForgetJob removes one that it may remove, whenever that ended, and reports whether it did.
+	ForgetJob(ctx context.Context, id string) (bool, error)
 }
 
 // QueueStore says which jobs wait, and gives each to one engine.
@@ -244,48 +226,6 @@ type QueueStore interface {
 	// many jobs have a slot as may. For an engine that shares its store with none it only
 	// reads the job.
 	Take(ctx context.Context, id string) (job.Job, bool, error)
-}
-
-// VMStore returns VMs.
-type VMStore interface {
-	// VMs returns the VMs that are intended, created or left alone, oldest first.
-	VMs(ctx context.Context) ([]vm.VM, error)
-	// VM returns the one with the ID in its marker, in any state; job.ErrNotFound.
-	VM(ctx context.Context, id string) (vm.VM, error)
-	// VMEvents returns what happened to one that no job has made.
-	VMEvents(ctx context.Context, id string) ([]job.Event, error)
-}
-
-// PoolStore gives the VMs of pools to jobs.
-type PoolStore interface {
-	// Claim gives a job a VM of a pool, in one transaction: choose gets the job and
-	// the pool's idle VMs, oldest first, edits the job and one VM, and returns
-	// that one's index and the job's events; an index of -1 claims none, and counts as
-	// a miss. It returns the job as it is then.
-	Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []vm.VM) (at int, events []job.Event)) (_ job.Job, claimed bool, err error)
-}
-
-// TokenStore stores the tokens of the API.
-type TokenStore interface {
-	// InsertToken adds a token with its hex sha256.
-	InsertToken(ctx context.Context, t job.Token, hash string) error
-	// Tokens returns all tokens, by name.
-	Tokens(ctx context.Context) ([]job.Token, error)
-	// Token returns the token with an ID, TokenByHash the one with a hex sha256;
-	// job.ErrNotFound.
-	Token(ctx context.Context, id string) (job.Token, error)
-	TokenByHash(ctx context.Context, hash string) (job.Token, error)
-	// DeleteTokens removes the token with an ID, or all tokens of a name, and returns
-	// them; job.ErrNotFound.
-	DeleteTokens(ctx context.Context, ref string) ([]job.Token, error)
-}
-
-// CordonStore stores which nodes are cordoned.
-type CordonStore interface {
-	// Cordons returns the nodes that get no new VMs, by name.
-	Cordons(ctx context.Context) ([]string, error)
-	// SetCordon adds a node to those, or removes it.
-	SetCordon(ctx context.Context, node string, cordoned bool) error
 }
 
 // WebhookStore stores the messages that are to be delivered: changes of jobs put them there.

@@ -155,9 +155,9 @@ func TestProvision_ATakenNameSaysNothingOfTheOtherVM(t *testing.T) {
 	r.opts.Provider = &taken{Fake: r.fake}
 	r.restart()
 	e := executor.Guarded(r.Executor)
-	s := job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}}
+	s := job.Submission{Manifest: job.Manifest{VMName: "dev"}}
 	ada, admin := as(t, "ada", job.RoleRun), as(t, "root", job.RoleAdmin)
-	j, err := e.Submit(ada, s)
+	j, err := e.CreateVM(ada, s)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -14,7 +15,7 @@ import (
 
 // Job returns a job. While it waits, Progress says for what.
 func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
-	j, err := e.lookup(ctx, id)
+	j, err := e.Known(ctx, id)
 	if err != nil {
 		return job.Job{}, err
 	}
@@ -35,7 +36,12 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 
 // Manifest returns a job's whole manifest, the files' contents included.
 func (e *Executor) Manifest(ctx context.Context, id string) (job.Manifest, error) {
-	return e.o.Jobs.Manifest(ctx, id)
+	m, err := e.o.Jobs.Manifest(ctx, id)
+	if errors.Is(err, job.ErrNotFound) {
+		j, err := e.Known(ctx, id)
+		return j.Manifest, err
+	}
+	return m, err
 }
 
 // List returns a page of jobs, newest first.
@@ -52,7 +58,7 @@ func (e *Executor) Activity(ctx context.Context, principal string) (job.Activity
 // wrote a JSON stream, the result's stdout is its final text; Output returns the whole
 // stream.
 func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
-	j, err := e.o.Jobs.Job(ctx, id)
+	j, err := e.Known(ctx, id)
 	if err != nil {
 		return job.Result{}, err
 	}
@@ -63,6 +69,9 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 		JobID: j.ID, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
 		Error: j.Outcome.Error, StdoutInfo: j.Stdout, StderrInfo: j.Stderr, SkippedArtifacts: j.SkippedArtifacts,
 		Duration: j.Ran(),
+	}
+	if j.Kind != job.KindTask {
+		return r, nil // there is no output
 	}
 	if r.Stdout, err = e.o.Captured.Output(ctx, id, job.Stdout, 0, j.Stdout.Held); err != nil {
 		return job.Result{}, fmt.Errorf("read the job's stdout: %w", err)
@@ -86,6 +95,22 @@ func (e *Executor) Cleanup(ctx context.Context, olderThan time.Duration) (int, e
 	return e.o.Jobs.Forget(ctx, now().Add(-olderThan))
 }
 
+// DeleteJob deletes one job that has ended, with its files.
+func (e *Executor) DeleteJob(ctx context.Context, id string) error {
+	j, err := e.Job(ctx, id)
+	if err != nil {
+		return err
+	}
+	gone, err := e.o.Jobs.ForgetJob(ctx, id)
+	switch {
+	case err != nil || gone:
+		return err
+	case !j.Status.Terminal():
+		return &job.FieldError{Field: "id", Problem: "is a job that has not ended: it is " + string(j.Status), Remedy: "cancel it first", Fault: job.FaultState}
+	}
+	return &job.FieldError{Field: "id", Problem: "is a job whose VM is still there", Remedy: "destroy the VM first, or wait until it is gone", Fault: job.FaultState}
+}
+
 // OpenArtifact returns a file the job left.
 func (e *Executor) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
 	j, err := e.o.Jobs.Job(ctx, id)
@@ -98,7 +123,7 @@ func (e *Executor) OpenArtifact(ctx context.Context, id, path string) (io.ReadCl
 		for _, a := range j.Artifacts {
 			names = append(names, a.Path)
 		}
-		return nil, job.Artifact{}, &job.FieldError{Field: "path", Problem: fmt.Sprintf("the job has no artifact %q", path), Remedy: "it has: " + strings.Join(names, ", ")}
+		return nil, job.Artifact{}, &job.FieldError{Field: "path", Problem: fmt.Sprintf("the job has no artifact %q", path), Remedy: "it has: " + strings.Join(names, ", "), Fault: job.FaultUnknown}
 	}
 	r, err := e.o.Captured.OpenArtifact(ctx, id, path)
 	return r, j.Artifacts[i], err

@@ -17,7 +17,7 @@ type run struct {
 	reported chan struct{} // the task's end was reported
 	adopted  bool          // it continues the work of another process or an earlier run
 	shares   bool          // it runs in another job's VM
-	cold     bool          // it has had a VM of a pool that failed it: it creates its own
+	fresh    bool          // it has had a VM of a pool that failed it: it gets a new one
 	token    string        // for its task's callbacks; empty: none was made
 	input    lock.Line     // orders inputs to its task
 	capture  *capture.Capture

@@ -170,9 +170,9 @@ func TestVM_IsNotTakenFromAJobThatIsEnteringIt(t *testing.T) {
 			works := r.works()
 			works["destroyed"] = func() error { _, err := r.DestroyVM(context.Background(), "dev"); return err }
 			works["expired"] = func() error { // what the dispatcher does about it, at every 20 ms, is not told
-				_, err := r.store.Update(context.Background(), maker.ID, func(j *job.Job) (job.Record, error) {
-					j.VM.ExpiresAt = time.Now().Add(-time.Second)
-					return job.Record{}, nil
+				_, err := r.store.UpdateVM(context.Background(), maker.ID, func(v *vm.VM) ([]job.Event, error) {
+					v.ExpiresAt = time.Now().Add(-time.Second)
+					return nil, nil
 				})
 				return err
 			}

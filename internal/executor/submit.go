@@ -3,11 +3,9 @@ package executor
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -19,12 +17,11 @@ import (
 // key used before it returns the first job, if that was submitted with the same
 // manifest.
 func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
-	s.Kind = cmp.Or(s.Kind, job.KindTask)
 	s.Principal, _ = job.PrincipalFrom(ctx)
 	if err := job.CheckKey(s.IdempotencyKey); err != nil {
 		return job.Job{}, err
 	}
-	digest, err := submissionDigest(s)
+	digest, err := s.Digest()
 	if err != nil {
 		return job.Job{}, err
 	}
@@ -33,33 +30,34 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 		return job.Job{}, err
 	}
 	owner, shared := s.Principal.Owner(), ""
-	key := scopedKey(owner, s.IdempotencyKey)
+	key := s.Principal.Key(s.IdempotencyKey)
 	if m.VM != "" || e.o.Admit != nil { // others decide nothing, and can be stored side by side
-		d, err := e.access.decide(ctx)
+		end, err := e.o.Fleet.Decide(ctx)
 		if err != nil {
 			return job.Job{}, err
 		}
-		defer d.end()
+		defer end()
 		if first, err := e.o.Jobs.Submitted(ctx, key); !errors.Is(err, job.ErrNotFound) {
-			return sameSubmission(first, digest, err)
+			if err != nil {
+				return job.Job{}, err
+			}
+			return first.Same(digest)
 		}
-		if shared, err = e.enterable(ctx, d, s, m); err != nil {
+		if shared, err = e.enterable(ctx, s, m); err != nil {
 			return job.Job{}, err
 		}
 		if err := e.admit(ctx, s, m); err != nil {
 			return job.Job{}, err
 		}
 	}
-	if e.o.Spare != nil {
-		if err := e.o.Spare(); err != nil {
-			return job.Job{}, fmt.Errorf("no job is accepted: %w", err)
-		}
+	if err := e.spare(); err != nil {
+		return job.Job{}, err
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
 		return job.Job{}, fmt.Errorf("create a job ID: %w", err)
 	}
-	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, SharedVM: shared, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
+	j := job.Job{ID: id.String(), Kind: job.KindTask, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, SharedVM: shared, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
 	j, created, err := e.o.Jobs.Insert(ctx, j, key, s.Principal.Limits)
 	var over *job.FieldError
 	if errors.As(err, &over) {
@@ -70,66 +68,44 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 		return job.Job{}, fmt.Errorf("store the job: %w", err)
 	}
 	if !created {
-		return sameSubmission(j, digest, nil)
+		return j.Same(digest)
 	}
-	e.o.Log.Info("job submitted", "job_id", j.ID, "kind", j.Kind, "client", j.Client)
+	e.o.Log.Info("job submitted", "job_id", j.ID, "client", j.Client)
 	e.enqueue(j)
 	return j, nil
 }
 
-// submissionDigest distinguishes submissions with an idempotency key by everything that
-// defines the job: its kind, and its manifest with the files' contents.
-func submissionDigest(s job.Submission) (string, error) {
-	if s.IdempotencyKey == "" {
-		return "", nil
+// spare returns why nothing may be submitted for lack of space; nil: there is some.
+func (e *Executor) spare() error {
+	if e.o.Spare == nil {
+		return nil
 	}
-	hash := sha256.New()
-	err := json.NewEncoder(hash).Encode(job.Submission{Kind: s.Kind, Manifest: s.Manifest})
-	return hex.EncodeToString(hash.Sum(nil)), err
-}
-
-// sameSubmission returns the job first submitted with a key; an error if its digest
-// differs.
-func sameSubmission(first job.Job, digest string, err error) (job.Job, error) {
-	if err != nil || first.Submission == digest {
-		return first, err
+	if err := e.o.Spare(); err != nil {
+		return fmt.Errorf("no job is accepted: %w", err)
 	}
-	return job.Job{}, &job.FieldError{
-		Field: "idempotency_key", Problem: "was used for another submission, job " + first.ID,
-		Remedy: "use a new key for a new job; a key returns its job again only for the same manifest",
-	}
+	return nil
 }
 
 // enterable returns the ID, in its marker, of the VM that the manifest names, empty if it names none;
 // an error if that VM does not accept the job, or is on a network that its client may
 // not use.
-func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, m job.Manifest) (id string, err error) {
+func (e *Executor) enterable(ctx context.Context, s job.Submission, m job.Manifest) (id string, err error) {
 	if m.VM == "" {
 		return "", nil
 	}
-	kept, err := e.openVM(ctx, d, m.VM)
+	kept, err := e.o.Fleet.Enter(ctx, m.VM)
 	if err != nil {
 		return "", err
 	}
 	if e.o.Allow != nil {
 		there := job.Manifest{Network: vm.Network{Bridge: kept.Network.Bridge, VLAN: kept.Network.VLAN}}
-		if err := e.o.Allow(job.Submission{Kind: job.KindVM, Client: s.Client, Principal: s.Principal, Manifest: there}); err != nil {
+		if err := e.o.Allow(job.Submission{Client: s.Client, Principal: s.Principal, Manifest: there}); err != nil {
 			return "", fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.Name, err)
-		}
-	}
-	begun, err := e.o.Jobs.InProgress(ctx)
-	if err != nil {
-		return "", err
-	}
-	if jobs := sharers(begun, kept); len(jobs) >= maxShared {
-		return "", &job.FieldError{
-			Field: "vm", Problem: fmt.Sprintf("%q has %d jobs, which is the limit", kept.Name, len(jobs)),
-			Remedy: "wait for one to end, or use another VM",
 		}
 	}
 	secrets, err := e.secrets(s.Principal.Owner(), m)
 	if err == nil && len(secrets) > 0 {
-		err = pinned(kept)
+		err = job.Pinned(kept)
 	}
 	return kept.Job, err
 }
@@ -139,30 +115,33 @@ func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) 
 	if e.o.Admit == nil {
 		return nil
 	}
-	has, err := e.o.Jobs.OfClient(ctx, s.Principal.Owner(), s.Client)
+	owner := s.Principal.Owner()
+	has, err := e.o.Jobs.OfClient(ctx, owner, s.Client)
 	if err != nil {
 		return err
 	}
+	vms, err := e.o.Fleet.AskedBy(ctx, owner, s.Client)
+	if err != nil {
+		return err
+	}
+	for _, v := range vms {
+		has = append(has, job.MakerOf(v))
+	}
 	return e.o.Admit(has, m)
+}
+
+// Admit returns an error if the client may not have one more job or VM, of this manifest, or
+// there is no space for it.
+func (e *Executor) Admit(ctx context.Context, s job.Submission, m job.Manifest) error {
+	return cmp.Or(e.admit(ctx, s, m), e.spare())
 }
 
 // complete checks a submission, including whether it is allowed, and returns its
 // manifest with every default.
 func (e *Executor) complete(ctx context.Context, s job.Submission) (job.Manifest, error) {
-	m := s.Manifest
-	switch s.Kind {
-	case job.KindTask:
-	case job.KindVM:
-		m.Task, m.AgentType, m.Lifecycle = "create VM "+m.VMName, job.AgentScript, vm.Persistent
-	default:
-		return m, &job.FieldError{Field: "kind", Problem: fmt.Sprintf("%q is unknown", s.Kind), Remedy: "use task or vm"}
-	}
-	if err := m.Validate(); err != nil {
+	m, err := s.Manifest.Complete(e.o.Defaults)
+	if err != nil {
 		return m, err
-	}
-	m = m.WithDefaults(e.o.Defaults)
-	if err := m.Validate(); err != nil {
-		return m, fmt.Errorf("a configured default is wrong: %w", err)
 	}
 	if e.o.Allow != nil {
 		s.Manifest = m
@@ -173,9 +152,21 @@ func (e *Executor) complete(ctx context.Context, s job.Submission) (job.Manifest
 	if _, err := e.secrets(s.Principal.Owner(), m); err != nil {
 		return m, err
 	}
-	m, err := e.withKey(s.Principal, m)
-	if err != nil {
+	if m, err = e.withKey(s.Principal, m); err != nil {
 		return m, err
 	}
-	return m, e.fits(ctx, m)
+	return m, e.o.Fleet.Fits(ctx, m)
+}
+
+// Plan returns what creating the submission's VM would do, and changes nothing.
+func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error) {
+	s.Principal, _ = job.PrincipalFrom(ctx)
+	if s.Manifest.VMName != "" && strings.TrimSpace(s.Manifest.Task) == "" {
+		return e.o.Fleet.PlanVM(ctx, s)
+	}
+	m, err := e.complete(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return e.o.Fleet.Plan(ctx, m, s.Principal.Owner())
 }

@@ -3,20 +3,16 @@ package executor
 import (
 	"context"
 	"time"
-
-	"linus/internal/job"
 )
 
-// sweep periodically finds what no job's own life takes care of.
+// sweep deletes old jobs from time to time.
 func (e *Executor) sweep(ctx context.Context) {
 	tick := time.NewTicker(e.o.SweepInterval)
 	defer tick.Stop()
 	for {
 		if e.Leads(ctx) {
-			e.reapVMs(ctx)
 			e.dropOldJobs(ctx)
 		}
-		e.dropKeys(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -35,16 +31,5 @@ func (e *Executor) dropOldJobs(ctx context.Context) {
 	}
 	if n > 0 {
 		e.o.Log.Info("old jobs deleted", "count", n)
-	}
-}
-
-// reapVMs has the fleet compared with the host, once there was a job.
-func (e *Executor) reapVMs(ctx context.Context) {
-	page, err := e.o.Jobs.List(ctx, job.Filter{Limit: 1})
-	if err != nil || len(page.Jobs) == 0 {
-		return
-	}
-	if leaked := e.o.Fleet.Sweep(ctx); leaked >= 0 {
-		e.o.Observer(job.Leaked(leaked))
 	}
 }

@@ -121,3 +121,12 @@ func TestToken_RevokedAtAnotherEngine(t *testing.T) {
 		}
 	}
 }
+
+func (r *rig) token(s job.TokenSpec) job.NewToken {
+	r.t.Helper()
+	t, err := r.CreateToken(job.WithPrincipal(r.t.Context(), job.Operator()), s)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return t
+}

@@ -10,6 +10,9 @@ import (
 	"linus/internal/vm"
 )
 
+// sshTime is how long SSH may take to show a task before the host is asked for its VM.
+const sshTime = 3 * time.Second
+
 // lookTime bounds how long the host is asked for a VM whose task SSH does not show.
 const lookTime = time.Minute
 
@@ -23,7 +26,7 @@ var errProbeObsolete = errors.New("the check is over")
 func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (state job.RunState, seen job.Seen, err error) {
 	looking, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	patient, hurry := context.WithTimeout(ctx, lookAfter)
+	patient, hurry := context.WithTimeout(ctx, sshTime)
 	defer hurry()
 	if quiet.asked(func() { end(errProbeObsolete) }) {
 		hurry()
@@ -134,6 +137,19 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 		return false
 	}
 	e.o.Log.Info("the VM has another address", "job_id", j.ID, "vm_id", v.ID, "address", ip, "before", j.VM.IP)
-	e.o.Guest.Forget(j)
+	e.o.Runner.Forget(j)
 	return true
+}
+
+// relocate records that the job's VM is on another node, and tells of it in the rows of the
+// job and of the one that made the VM.
+func (e *Executor) relocate(ctx context.Context, j job.Job, node string) {
+	e.o.Log.Info("the VM is on another node", "job_id", j.ID, "vm_id", j.VM.ID, "node", node, "before", j.VM.Node)
+	told, err := e.o.Fleet.Moved(ctx, j.VM.Job, node)
+	if err == nil && j.VM.Job != j.ID && len(told) > 0 {
+		_, err = e.update(ctx, j.ID, recordEvents(told...))
+	}
+	if err != nil && ctx.Err() == nil {
+		e.o.Log.Warn("record of a VM's node failed", "job_id", j.ID, "err", err)
+	}
 }

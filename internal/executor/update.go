@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"linus/internal/job"
@@ -89,14 +90,23 @@ func (e *Executor) updated(j job.Job, record job.Record, err error) (job.Job, er
 	return j, nil
 }
 
-// VMChanged tells of a change of a VM who watches the job that made it.
+// VMChanged tells of a change of a VM who watches it, the job that made it, or another that
+// runs in it.
 func (e *Executor) VMChanged(ctx context.Context, id string, events []job.Event) {
 	if len(events) > 0 {
-		if j, err := e.o.Jobs.Job(ctx, id); err == nil {
+		if j, err := e.Known(ctx, id); err == nil && (j.Kind == job.KindTask || j.VM.AskedFor()) {
 			e.o.Observer(job.Change{Job: j, Events: events})
 		}
 	}
 	e.changed(id)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for key, w := range e.watchers {
+		reads := w.seen == nil && !strings.HasSuffix(key, endKey("")) // what was before the change, perhaps
+		if reads || w.seen != nil && w.seen.job.VM != nil && w.seen.job.VM.Job == id {
+			e.wakeWatchers(key)
+		}
+	}
 }
 
 // recordEvents is a change that only records events.
@@ -140,6 +150,21 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 			return nil, seen.job, nil
 		}
 	}
+}
+
+// events returns the events with Seq > after of a job, or of what Known has in its place.
+func (e *Executor) events(ctx context.Context, id string, after int64) ([]job.Event, error) {
+	events, err := e.o.Jobs.Events(ctx, id, after)
+	if !errors.Is(err, job.ErrNotFound) {
+		return events, err
+	}
+	told, noVM := e.o.Fleet.Told(ctx, id)
+	if noVM != nil || len(told) == 0 {
+		if _, err = e.Known(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	return slices.DeleteFunc(told, func(e job.Event) bool { return e.Seq <= after }), noVM
 }
 
 // watchEnd returns the job when its status is terminal, or as it is when ctx ends.

@@ -21,7 +21,7 @@ func (r *rig) makeVM(name string, change ...func(*job.Manifest)) job.Job {
 	for _, c := range change {
 		c(&m)
 	}
-	j, err := r.Submit(context.Background(), job.Submission{Kind: job.KindVM, Manifest: m})
+	j, err := r.CreateVM(context.Background(), job.Submission{Manifest: m})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -188,13 +188,8 @@ func TestVM_NamesAndStatesThatCannotBe(t *testing.T) {
 	_, err := r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, VM: "nobody"}})
 	refusal(t, err, `"nobody" is not a VM of ours`)
 
-	twin, err := r.Submit(ctx, job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "Dev"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if j := r.wait(twin.ID); j.Status != job.Failed || !strings.Contains(j.Outcome.Error, "VM already exists") {
-		t.Errorf("a second VM of the name: %+v", j.Outcome)
-	}
+	_, err = r.CreateVM(ctx, job.Submission{Manifest: job.Manifest{VMName: "Dev"}})
+	refusal(t, err, `manifest.vmName: VM already exists: "dev" is VM`)
 
 	hold := make(chan struct{})
 	defer close(hold)
@@ -349,48 +344,15 @@ func TestVM_MemoryIsNotSavedWhileAJobRuns(t *testing.T) {
 func TestVM_DestroyedWhileItIsMade(t *testing.T) {
 	r := newRig(t, 1)
 	r.fake.Set(providertest.Behaviour{Hold: make(chan struct{})})
-	j, err := r.Submit(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}})
+	j, err := r.CreateVM(context.Background(), job.Submission{Manifest: job.Manifest{VMName: "dev"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.until(j.ID, func(j job.Job) bool { return j.VM != nil && j.VM.ID != 0 })
+	r.hasID(j.ID)
 	if info := r.vm("dev"); info.Status != vm.Provisioning {
 		t.Errorf("status %s while it is made", info.Status)
 	}
 	if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
-		t.Fatal(err)
-	}
-	if j = r.wait(j.ID); j.Outcome.Reason != job.ReasonCancelled {
-		t.Errorf("its job: %+v", j.Outcome)
-	}
-	r.gone()
-}
-
-// held is an observer that holds a job up where its VM has just been made.
-type held struct{ made, release chan struct{} }
-
-func (h *held) observe(what job.Happening) {
-	if r, ok := what.(job.PhaseEnd); ok && r.Phase == "provision" {
-		close(h.made)
-		<-h.release
-	}
-}
-
-// A VM that is there, and whose job has not come to its end, is still being made.
-func TestVM_DestroyedInTheMomentItIsMade(t *testing.T) {
-	r := newRig(t, 1)
-	r.stop()
-	h := &held{made: make(chan struct{}), release: make(chan struct{})}
-	r.opts.Observer = h.observe
-	r.restart()
-	j, err := r.Submit(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-h.made
-	_, err = r.DestroyVM(context.Background(), "dev")
-	close(h.release)
-	if err != nil {
 		t.Fatal(err)
 	}
 	if j = r.wait(j.ID); j.Outcome.Reason != job.ReasonCancelled {
@@ -486,11 +448,11 @@ func TestDestroy_OfAVMWithoutIDTouchesNoOther(t *testing.T) {
 
 func TestPlan_ChangesNothing(t *testing.T) {
 	r := newRig(t, 1)
-	plan, err := r.Plan(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}})
+	plan, err := r.Plan(context.Background(), job.Submission{Manifest: job.Manifest{VMName: "dev"}})
 	if err != nil || len(plan) == 0 || !strings.Contains(plan[0], "dev") {
 		t.Errorf("plan %v, %v", plan, err)
 	}
-	_, err = r.Plan(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "a b"}})
+	_, err = r.Plan(context.Background(), job.Submission{Manifest: job.Manifest{VMName: "a b"}})
 	var invalid *job.InvalidError
 	if !errors.As(err, &invalid) {
 		t.Errorf("plan of nonsense: %v", err)

@@ -85,7 +85,7 @@ func TestPool_MemberIsPreparedBeforeItIsWarm(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
 	g := warmed{r.fake, r.store, make(chan vm.VM, 1)}
-	r.opts.Guest = g
+	r.vms.Guest = g
 	r.restart()
 	r.newPool(1)
 	if m := <-g.seen; m.Member == nil || m.Member.State != vm.MemberMaking {

@@ -18,18 +18,27 @@ import (
 
 // Store stores VMs, each by the ID in its marker.
 type Store interface {
-	// VMs returns the VMs that are intended, created or left alone, oldest first.
+	// VMs returns the VMs that are asked for, intended, created or left alone, oldest first.
 	VMs(ctx context.Context) ([]vm.VM, error)
 	// VM returns one; job.ErrNotFound.
 	VM(ctx context.Context, id string) (vm.VM, error)
 	// UpdateVM changes one in a transaction, and records events with it; job.ErrNotFound.
 	// change may be called again, with the VM as it is then.
 	UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
-	// InsertVM adds a VM that no job makes, and VMEvents returns what happened to it.
-	InsertVM(ctx context.Context, v vm.VM) error
+	// InsertVM adds a VM that no job makes. For a non-empty key that was used before it
+	// returns the first VM and false. In its transaction is counted what the VM's principal
+	// has; a *job.FieldError if it would be more than the limits allow.
+	InsertVM(ctx context.Context, v vm.VM, key string, within job.Limits) (_ vm.VM, created bool, err error)
+	// AskedVM returns the one that was asked for with an idempotency key; job.ErrNotFound.
+	AskedVM(ctx context.Context, key string) (vm.VM, error)
+	// AnyVM reports whether there was ever one that is not forgotten.
+	AnyVM(ctx context.Context) (bool, error)
+	// VMEvents returns what happened to a VM that no job has made.
 	VMEvents(ctx context.Context, id string) ([]job.Event, error)
-	// Cordons returns the nodes that get no new VMs, by name.
+	// Cordons returns the nodes that get no new VMs, by name; SetCordon adds a node to
+	// those, or removes it.
 	Cordons(ctx context.Context) ([]string, error)
+	SetCordon(ctx context.Context, node string, cordoned bool) error
 	PoolStore
 }
 
@@ -46,16 +55,22 @@ type PoolStore interface {
 	// Members returns the VMs of all pools that are not known to be gone, oldest first. One
 	// that could not be made is among them until it is doomed.
 	Members(ctx context.Context) ([]vm.VM, error)
+	// Claim gives a job a VM of a pool, in one transaction: choose gets the job and
+	// the pool's idle VMs, oldest first, edits the job and one VM, and returns
+	// that one's index and the job's events; an index of -1 claims none, and counts as
+	// a miss. It returns the job as it is then.
+	Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []vm.VM) (at int, events []job.Event)) (_ job.Job, claimed bool, err error)
 }
 
 // Options of a Fleet. Store and Provider are required, and Engine and Guest for Tend.
 type Options struct {
 	Store    Store
 	Provider job.Provider
-	Engines  lock.Engines // that share the store; nil: none do
-	Placer   Placer       // chooses nodes for VMs; nil: the Provider has only one
+	Engines  Engines // that share the store; nil: none do
+	Placer   Placer  // chooses nodes for VMs; nil: the Provider has only one
 	Engine   Engine
 	Guest    Guest
+	Keys     Keys         // log in to the VMs; nil: the Provider's, one for all VMs
 	Owner    string       // this installation's ID, the VMs' linus-owner
 	Log      *slog.Logger // default: slog.Default()
 	// Changed is called after a VM has changed, with what was recorded. May be nil.
@@ -63,14 +78,22 @@ type Options struct {
 	// Observer is called on what happens to pools. May be nil.
 	Observer job.Observer
 
-	Defaults job.Defaults // of pools
-	// Allow returns an error if a client may not have such VMs. Nil: all allowed.
-	Allow        func(job.Submission) error
+	Defaults job.Defaults // of pools and VMs
+	// Allow returns an error if a client may not have such VMs, and AllowFile if a file, or a
+	// tree of them, may not be written in one. Nil: all allowed.
+	Allow     func(job.Submission) error
+	AllowFile func(path string, tree bool) error
+
+	MaxMaking    int           // VMs that were asked for and are made at a time; 4
 	PoolInterval time.Duration // between two rounds of tending the pools; 10 s
 	// CleanupInterval is between two attempts to destroy what could not be destroyed; 30 s.
 	CleanupInterval time.Duration
+	SweepInterval   time.Duration // between two searches for leftover VMs; 10 min
 	Patience        time.Duration // with hosts that cannot be reached while a VM is made; 2 min
-	Lease           time.Duration // after a job's timeout, until the host destroys its VM without an engine; 0: never
+	// ClaimPatience is how long a job looks for a pool's member that responds, and waits
+	// for a warm one, before it gets a new VM; 3 s.
+	ClaimPatience time.Duration
+	Lease         time.Duration // after a job's timeout, until the host destroys its VM without an engine; 0: never
 }
 
 // Fleet is the VMs of an installation. Its methods may be called from any goroutine.
@@ -79,22 +102,30 @@ type Fleet struct {
 	choosing *lock.Lock // held while a node is chosen for a VM
 	claims   *lock.Lock // held while an address and a host key are accepted for a VM
 	leaving  *lock.Lock // held while a VM that was left alone is destroyed or forgotten
+	access   *access    // decides who may enter or work on a persistent VM
 
 	pools      *pools
 	unwanted   unwanted
 	background sync.WaitGroup // of Tend
 
-	mu    sync.Mutex
-	freed chan struct{}      // closed when there may be more room for VMs
-	makes map[string]*making // pools' VMs that are being made here, by the ID in their marker
+	mu       sync.Mutex
+	freed    chan struct{}      // closed when there may be more room for VMs
+	expiring int                // persistent VMs with an expiry time, as of the last look
+	makes    map[string]*making // VMs that no job makes and that are being made here, by the ID in their marker
+
+	checkMu   sync.Mutex
+	hostCheck *hostCheck // the last one; nil: none
 }
 
 // New returns a Fleet.
 func New(o Options) *Fleet {
 	o.Log = cmp.Or(o.Log, slog.Default())
+	o.MaxMaking = cmp.Or(o.MaxMaking, 4)
 	o.PoolInterval = cmp.Or(o.PoolInterval, 10*time.Second)
 	o.Patience = cmp.Or(o.Patience, 2*time.Minute)
+	o.ClaimPatience = cmp.Or(o.ClaimPatience, 3*time.Second)
 	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
+	o.SweepInterval = cmp.Or(o.SweepInterval, 10*time.Minute)
 	if o.Observer == nil {
 		o.Observer = func(job.Happening) {}
 	}
@@ -102,7 +133,7 @@ func New(o Options) *Fleet {
 		o.Changed = func(context.Context, string, []job.Event) {}
 	}
 	return &Fleet{
-		o: o, freed: make(chan struct{}), makes: map[string]*making{}, pools: newPools(), unwanted: unwanted{wake: make(chan struct{}, 1), here: map[string]bool{}},
+		o: o, access: newAccess(o.Engines), freed: make(chan struct{}), makes: map[string]*making{}, pools: newPools(), unwanted: unwanted{wake: make(chan struct{}, 1), here: map[string]bool{}},
 		choosing: lock.New("choosing", true, o.Engines), claims: lock.New("claiming", false, o.Engines), leaving: lock.New("leaving", false, o.Engines),
 	}
 }

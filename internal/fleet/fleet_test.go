@@ -257,11 +257,25 @@ type idleEngine struct {
 	gone  chan string
 }
 
-func (e idleEngine) Leads(context.Context) bool             { return e.leads }
-func (idleEngine) Ender(context.Context, string) job.Caller { return job.Caller{Client: "cli"} }
-func (e idleEngine) Destroyed(_ context.Context, id string) { e.gone <- id }
-func (r *rows) Pools(context.Context) ([]job.Pool, error)   { return nil, nil }
-func (r *rows) Members(context.Context) ([]vm.VM, error)    { return nil, nil }
+func (e idleEngine) Leads(context.Context) bool { return e.leads }
+
+func (idleEngine) Known(context.Context, string) (job.Job, error) { return job.Job{}, job.ErrNotFound }
+
+func (idleEngine) Stored(context.Context, string) (job.Job, error) {
+	return job.Job{}, job.ErrNotFound
+}
+
+// goneKeys tell which VM's key is dropped.
+type goneKeys struct {
+	fleet.Keys
+	gone chan string
+}
+
+func (k goneKeys) Drop(id string) error                   { k.gone <- id; return nil }
+func (goneKeys) Keep(func(string) bool) error             { return nil }
+func (r *rows) Pools(context.Context) ([]job.Pool, error) { return nil, nil }
+func (r *rows) Members(context.Context) ([]vm.VM, error)  { return nil, nil }
+func (r *rows) AnyVM(context.Context) (bool, error)       { return false, nil }
 
 type idleGuest struct{ fleet.Guest }
 
@@ -280,7 +294,7 @@ func TestTend_DestroysWhatNobodyWants(t *testing.T) {
 			r.vms[v.Job] = v
 		}
 		e := idleEngine{leads: leads, gone: make(chan string, 3)}
-		f := fleet.New(fleet.Options{Store: r, Provider: h, Engine: e, Guest: idleGuest{}})
+		f := fleet.New(fleet.Options{Store: r, Provider: h, Engine: e, Guest: idleGuest{}, Keys: goneKeys{gone: e.gone}})
 		ctx, end := context.WithTimeout(t.Context(), time.Minute)
 		f.DestroySoon()
 		if !f.Busy() {

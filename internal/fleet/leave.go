@@ -115,7 +115,7 @@ func (f *Fleet) Forget(ctx context.Context, id string) error {
 	}
 	if v.State != vm.LeftAlone {
 		return &job.FieldError{
-			Field: "vm", Problem: fmt.Sprintf("%q is not left alone, so it is not to be forgotten", v.Name), Remedy: "destroy it: " + string(job.DestroyVM) + " " + v.Name,
+			Field: "vm", Problem: fmt.Sprintf("%q is not left alone, so it is not to be forgotten", v.Name), Remedy: "destroy it: " + string(job.DestroyVM) + " " + v.Name, Fault: job.FaultState,
 		}
 	}
 	if err := f.o.Provider.ForgetVM(ctx, v); err != nil {

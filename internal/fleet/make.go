@@ -11,23 +11,48 @@ import (
 	"linus/internal/vm"
 )
 
-// Make makes a VM, and returns it as it is recorded. Its row says that it is intended, and
+// order is a VM that is to be made.
+type order struct {
+	planned vm.VM         // as it is to be; its row may have it already, or more
+	spec    job.VMSpec    // but for the node
+	adopted bool          // it may have been begun before
+	ttl     time.Duration // after which it expires; 0: it does not
+	book    book
+}
+
+// book is where what becomes of a VM that is being made is written down: its row, and what
+// whoever it is for is shown.
+type book interface {
+	// Change changes the VM, as it is stored or else planned, and records events with that.
+	Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
+	// Tell records a step or a warning soon.
+	Tell(ctx context.Context, p job.Progress)
+	// Wait says why the VM has no node yet; nil: it has one, or does not wait.
+	Wait(ctx context.Context, full *job.NoRoomError) error
+	// Told returns the events that are recorded.
+	Told(ctx context.Context) ([]job.Event, error)
+}
+
+// make makes a VM, and returns it as it is recorded. Its row says that it is intended, and
 // on which node, before it can exist, and has its ID as soon as that is reserved. What was
 // begun before is gone on with. unmade: the host refused before it changed anything.
-func (f *Fleet) Make(ctx context.Context, o job.VMOrder) (v vm.VM, unmade bool, err error) {
+func (f *Fleet) make(ctx context.Context, o order) (v vm.VM, unmade bool, err error) {
 	if v, err = f.intend(ctx, o); err != nil || v.State == vm.Created {
 		return v, false, err
 	}
-	o.Spec.Node = v.Node
+	if v.State.Settled() { // nobody has wanted it any more since it was read
+		return v, false, context.Canceled
+	}
+	o.spec.Node = v.Node
 	made, unmade, err := f.create(ctx, o, v.Job)
 	if err != nil {
 		return v, unmade, err
 	}
 	err = f.Accept(ctx, v.Job, made, func(ctx context.Context) error {
-		_, err := o.Book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
-			made.State, made.Source, made.Made, made.Member = vm.Created, vm.Cold, v.Made, v.Member
-			if o.TTL > 0 {
-				made.ExpiresAt = now().Add(o.TTL)
+		_, err := o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+			made.State, made.Source, made.Made, made.Member, made.Own = vm.Created, vm.Cold, v.Made, v.Member, v.Own
+			if o.ttl > 0 {
+				made.ExpiresAt = now().Add(o.ttl)
 			}
 			*v = made
 			return nil, nil
@@ -47,7 +72,7 @@ const (
 // intend records that a VM is to be, and on which node, before it can exist. One that no
 // node can take now waits for that. Hosts that cannot be reached are given up Patience after
 // the first attempt: what was waited before, for others that choose, does not count.
-func (f *Fleet) intend(ctx context.Context, o job.VMOrder) (vm.VM, error) {
+func (f *Fleet) intend(ctx context.Context, o order) (vm.VM, error) {
 	var away time.Time // since when the hosts have not been reached
 	for {
 		room := f.Room()
@@ -57,7 +82,7 @@ func (f *Fleet) intend(ctx context.Context, o job.VMOrder) (vm.VM, error) {
 		switch {
 		case errors.As(err, &full) && !full.Never():
 			away = time.Time{}
-			if err := o.Book.Wait(ctx, full); err != nil {
+			if err := o.book.Wait(ctx, full); err != nil {
 				return v, err
 			}
 		case job.IsClass(err, job.HostUnreachable) && (away.IsZero() || time.Since(away) < f.o.Patience):
@@ -66,7 +91,7 @@ func (f *Fleet) intend(ctx context.Context, o job.VMOrder) (vm.VM, error) {
 			}
 			pause = reachAgain
 		default:
-			_ = o.Book.Wait(ctx, nil) // writes nothing
+			_ = o.book.Wait(ctx, nil) // writes nothing
 			return v, err
 		}
 		again := time.NewTimer(pause)
@@ -82,16 +107,16 @@ func (f *Fleet) intend(ctx context.Context, o job.VMOrder) (vm.VM, error) {
 	}
 }
 
-func (f *Fleet) tryIntend(ctx context.Context, o job.VMOrder) (v vm.VM, err error) {
+func (f *Fleet) tryIntend(ctx context.Context, o order) (v vm.VM, err error) {
 	record := func(at job.Placed) error {
-		v, err = o.Book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+		v, err = o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
 			if !v.State.Planned() {
 				return nil, nil
 			}
-			member := v.Member
-			*v = o.Planned
-			if v.State, v.Node, v.Member = vm.Intended, at.Node, member; member != nil {
-				v.Member.Waits = ""
+			member, own := v.Member, v.Own
+			*v = o.planned
+			if v.State, v.Node, v.Member, v.Own = vm.Intended, at.Node, member, own; own != nil {
+				own.Waits = ""
 			}
 			if at.Node == "" {
 				return nil, nil
@@ -100,10 +125,10 @@ func (f *Fleet) tryIntend(ctx context.Context, o job.VMOrder) (v vm.VM, err erro
 		})
 		return err
 	}
-	if !f.Spread() || !o.Planned.State.Planned() {
+	if !f.Spread() || !o.planned.State.Planned() {
 		return v, record(job.Placed{})
 	}
-	err = f.Choose(ctx, o.Spec, record)
+	err = f.Choose(ctx, o.spec, record)
 	return v, err
 }
 
@@ -113,17 +138,21 @@ const createTries = 5
 
 // create creates a VM and records the provider's progress. Where an earlier attempt is in
 // the way, it removes what that left and begins again.
-func (f *Fleet) create(ctx context.Context, o job.VMOrder, id string) (v vm.VM, unmade bool, err error) {
+func (f *Fleet) create(ctx context.Context, o order, id string) (v vm.VM, unmade bool, err error) {
 	told := map[job.Event]bool{}
-	if o.Adopted { // a create that is joined reports all of its steps again
-		if told, err = o.Book.Told(ctx); err != nil {
+	if o.adopted { // a create that is joined reports all of its steps again
+		events, err := o.book.Told(ctx)
+		if err != nil {
 			return v, false, err
+		}
+		for _, e := range events {
+			told[job.Event{Kind: e.Kind, Phase: e.Phase, Text: e.Text}] = true
 		}
 	}
 	for tries := 1; ; tries++ {
-		v, err = f.o.Provider.Create(ctx, o.Spec, func(p job.Progress) { f.tell(ctx, o, p, told) })
+		v, err = f.o.Provider.Create(ctx, o.spec, func(p job.Progress) { f.tell(ctx, o, p, told) })
 		var host *job.HostError
-		unmade = errors.As(err, &host) && host.NoVM && v.ID == 0 && tries == 1 && !o.Adopted
+		unmade = errors.As(err, &host) && host.NoVM && v.ID == 0 && tries == 1 && !o.adopted
 		if tries == createTries || !begunBefore(err) {
 			return v, unmade, err
 		}
@@ -140,25 +169,25 @@ func (f *Fleet) create(ctx context.Context, o job.VMOrder, id string) (v vm.VM, 
 }
 
 // tell records a step that is not recorded yet, and the VM's ID at once when there is one.
-func (f *Fleet) tell(ctx context.Context, o job.VMOrder, p job.Progress, told map[job.Event]bool) {
+func (f *Fleet) tell(ctx context.Context, o order, p job.Progress, told map[job.Event]bool) {
 	ctx = context.WithoutCancel(ctx)
 	if p.VMID != 0 {
-		_, err := o.Book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+		_, err := o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
 			v.ID = p.VMID
 			return nil, nil
 		})
 		if err != nil {
-			f.o.Log.Error("record a VM's ID failed", "job_id", o.Planned.Job, "err", err)
+			f.o.Log.Error("record a VM's ID failed", "job_id", o.planned.Job, "err", err)
 		}
 	}
 	if event := p.Event(); event != (job.Event{}) && !told[event] {
-		o.Book.Tell(ctx, p)
+		o.book.Tell(ctx, p)
 	}
 }
 
 // removeAttempt removes what an earlier attempt to create a VM may have left without
 // recording it, and reports whether there was something. What is not the job's stays.
-func (f *Fleet) removeAttempt(ctx context.Context, o job.VMOrder, id string) (removed bool, err error) {
+func (f *Fleet) removeAttempt(ctx context.Context, o order, id string) (removed bool, err error) {
 	v, err := f.o.Store.VM(ctx, id)
 	if err != nil {
 		return false, err
@@ -167,7 +196,7 @@ func (f *Fleet) removeAttempt(ctx context.Context, o job.VMOrder, id string) (re
 		return false, fmt.Errorf("remove what an earlier attempt left: %w", err)
 	}
 	// The ID is of what is gone. Until the next one is told, the VM is found by its marker.
-	_, err = o.Book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+	_, err = o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
 		v.ID = 0
 		return nil, nil
 	})

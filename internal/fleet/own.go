@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,12 +18,44 @@ import (
 // warmTime bounds how long a new VM of a pool is prepared for the job that will claim it.
 const warmTime = 10 * time.Second
 
-// making is the work on one VM of a pool that is being made here.
+// making is the work on one VM that no job makes.
 type making struct {
 	vm.Making
 
 	waits  string // why it has no node yet
 	cancel context.CancelFunc
+}
+
+// discardOwn has a VM destroyed that somebody has asked for, whether it is made yet or not. The
+// decision survives this process.
+func (f *Fleet) discardOwn(ctx context.Context, id, why string) error {
+	by := job.CallerFrom(ctx)
+	_, err := f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
+		if v.Unwanted || v.State.Settled() {
+			return nil, nil
+		}
+		v.Unwanted = true
+		v.Own.EndedBy, v.Own.EndedFor, v.Own.EndedToken = by.Client, by.Principal, by.Token
+		what := strconv.Itoa(v.ID)
+		if v.ID == 0 {
+			what = v.Name
+		}
+		events := []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: "VM " + what + " is " + why}}
+		if v.Own.ReadyAt.IsZero() {
+			v.Own.FailedAt = now()
+			events = append(events, job.Event{Kind: job.EventStatus, Text: string(job.Failed)})
+		}
+		if v.State == vm.Reserved { // nothing of it can exist
+			v.State = vm.Destroyed
+		}
+		return events, nil
+	})
+	if err != nil {
+		return err
+	}
+	f.stopMaking(id)
+	f.DestroySoon()
+	return f.o.Engine.TellUnwanted(ctx)
 }
 
 // reserve stores a VM for a pool, of which nothing can exist yet.
@@ -35,12 +68,13 @@ func (f *Fleet) reserve(ctx context.Context, p job.Pool, generation string) (vm.
 	v := vm.VM{
 		Name: vm.DefaultName(id.String()), Job: id.String(), Owner: f.o.Owner, State: vm.Reserved, Source: vm.Cold, Kept: true,
 		Made:   vm.Made{Lifecycle: vm.Pooled, Template: m.VMTemplate, OS: m.OS, Resources: m.Resources, Network: m.Network, CreatedAt: now()},
-		Member: &vm.Member{Pool: p.Name, Generation: generation, State: vm.MemberMaking, Since: now()},
+		Member: &vm.Member{Pool: p.Name, Generation: generation, State: vm.MemberMaking, Since: now()}, Own: &vm.Own{},
 	}
-	return v, f.o.Store.InsertVM(ctx, v)
+	_, _, err = f.o.Store.InsertVM(ctx, v, "", job.Limits{})
+	return v, err
 }
 
-// begin begins to make a VM of a pool, or goes on with one that is not made here already.
+// begin begins to make a VM, or goes on with one that is not made here already.
 func (f *Fleet) begin(ctx context.Context, v vm.VM) {
 	ctx, cancel := context.WithCancel(ctx)
 	f.mu.Lock()
@@ -49,22 +83,32 @@ func (f *Fleet) begin(ctx context.Context, v vm.VM) {
 		cancel()
 		return
 	}
-	f.makes[v.Job] = &making{Making: vm.Making{ID: v.Job, Pool: v.Member.Pool, MemoryMB: job.SizeMB(v.Resources.Memory)}, cancel: cancel}
+	of := vm.Making{ID: v.Job, MemoryMB: job.SizeMB(v.Resources.Memory)}
+	if v.Member != nil {
+		of.Pool = v.Member.Pool
+	}
+	f.makes[v.Job] = &making{Making: of, cancel: cancel}
 	id := v.Job // v is read again, which may fail
 	f.background.Go(func() {
+		ours := false
 		defer func() {
 			cancel()
 			f.mu.Lock()
 			delete(f.makes, id)
 			f.mu.Unlock()
-			f.TendSoon()
+			if ours {
+				f.TendSoon()
+				signal(f.unwanted.wake)
+			}
 		}()
 		release, err := f.lockLife(ctx, v)
 		if err != nil {
-			return // another engine makes it
+			return // another engine makes it: the next tick looks again
 		}
 		defer release()
-		if v, err = f.o.Store.VM(ctx, v.Job); err == nil && v.Member.State == vm.MemberMaking && v.Member.ReadyAt.IsZero() && !v.Unwanted {
+		ours = true
+		v, err = f.o.Store.VM(ctx, v.Job)
+		if err == nil && v.BeingMade() && (v.Member == nil || v.Member.State == vm.MemberMaking) {
 			f.work(ctx, v)
 		}
 	})
@@ -78,62 +122,99 @@ func (f *Fleet) lockLife(ctx context.Context, v vm.VM) (release func(), err erro
 	return lock.Now(ctx, f.o.Engines, "life of "+v.Job, "made")
 }
 
-// work makes a VM of a pool. What a fault of the engine's own has held up, or its end, is gone on
+// work makes a VM. What a fault of the engine's own has held up, or its end, is gone on
 // with later; a VM that cannot be made is not wanted any more.
 func (f *Fleet) work(ctx context.Context, v vm.VM) {
-	err := f.bring(ctx, v)
+	began := time.Now()
+	unmade, err := f.bring(ctx, v)
 	if ctx.Err() != nil || job.Own(err) {
 		if job.Own(err) {
-			f.o.Log.Error("a fault of this engine's own holds a pool's VM up", "job_id", v.Job, "err", err)
+			f.o.Log.Error("a fault of this engine's own holds a VM up", "job_id", v.Job, "err", err)
 		}
 		return
 	}
-	_, noteErr := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+	if unmade { // there is nothing to destroy, on a host that may not respond; what the script left may be removed
+		f.removeScraps(ctx, v)
+	}
+	row, noteErr := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
 		switch {
+		case v.Unwanted || v.Own.Failed != "":
+			return nil, nil // it was given up meanwhile
 		case err != nil:
-			v.Member.Failed, v.Unwanted = job.Bounded(err.Error()), true
-			if v.State == vm.Reserved {
+			v.Own.Failed, v.Own.FailedAt, v.Unwanted = job.Bounded(err.Error()), now(), true
+			if unmade || v.State == vm.Reserved {
 				v.State = vm.Destroyed
 			}
-			return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: err.Error()}}, nil
-		case v.Member.State != vm.MemberMaking: // it was given up meanwhile
-			return nil, nil
+			return []job.Event{{Kind: job.EventPhaseEnded, Phase: job.PhaseProvision, Text: err.Error()}, {Kind: job.EventStatus, Text: string(job.Failed)}}, nil
 		}
 		f.tookMemory(v.Job)
-		v.Member.Become(vm.MemberWarm, now())
-		v.Member.ReadyAt = now()
-		if lease := f.MemberLease(); lease > 0 {
-			v.Member.LeaseUntil = v.CreatedAt.Add(lease) // it was announced after that
+		v.Own.ReadyAt, v.Own.Progress = now(), ""
+		if v.Member != nil {
+			v.Member.Become(vm.MemberWarm, now())
+			if lease := f.MemberLease(); lease > 0 {
+				v.Member.LeaseUntil = v.CreatedAt.Add(lease) // it was announced after that
+			}
 		}
-		return nil, nil
+		return []job.Event{{Kind: job.EventPhaseEnded, Phase: job.PhaseProvision}, {Kind: job.EventStatus, Text: string(job.Success)}}, nil
 	})
 	if noteErr != nil && ctx.Err() == nil {
-		f.o.Log.Error("record what became of a pool's VM failed", "job_id", v.Job, "err", noteErr)
+		f.o.Log.Error("record what became of a VM failed", "job_id", v.Job, "err", noteErr)
 	}
-	f.o.Log.Info("VM of a pool is made", "job_id", v.Job, "pool", v.Member.Pool, "err", err)
+	if noteErr == nil && row.AskedFor() {
+		result := job.PhaseOK
+		if err != nil {
+			result = job.PhaseFailed
+		}
+		f.o.Observer(job.PhaseEnd{Job: job.MakerOf(row), Phase: job.PhaseProvision, Began: began, Result: result, Err: err})
+	}
+	f.o.Log.Info("VM is made", "job_id", v.Job, "err", err)
+	if row.State == vm.Destroyed {
+		f.dropKey(ctx, v.Job)
+	}
 	f.DestroySoon()
 }
 
-// bring makes a VM of a pool and prepares it for the job that will claim it.
-func (f *Fleet) bring(ctx context.Context, v vm.VM) error {
-	spec, err := job.SpecOf(job.Manifest{VMTemplate: v.Template, OS: v.OS, Resources: v.Resources, Network: v.Network})
+// bring makes a VM and, if it is a pool's, prepares it for the job that will claim it.
+func (f *Fleet) bring(ctx context.Context, v vm.VM) (unmade bool, err error) {
+	adopted := v.State != vm.Reserved
+	events := []job.Event{{Kind: job.EventPhaseStarted, Phase: job.PhaseProvision}}
+	if !adopted {
+		events = append([]job.Event{{Kind: job.EventStatus, Text: string(job.Provisioning)}}, events...)
+	}
+	if _, err := f.update(ctx, v.Job, func(*vm.VM) ([]job.Event, error) { return events, nil }); err != nil {
+		return false, err
+	}
+	spec, err := f.specOf(v)
 	if err != nil {
-		return err
+		return false, err
 	}
-	spec.Name, spec.Job, spec.Owner, spec.Lease = v.Name, v.Job, v.Owner, f.MemberLease()
-	if spec.PublicKey, err = f.o.Engine.LoginKey(v.Job); err != nil {
-		return err
+	if spec.PublicKey, err = f.loginKey(v.Job); err != nil {
+		return false, err
 	}
-	made, _, err := f.Make(ctx, job.VMOrder{Planned: v, Spec: spec, Adopted: v.State != vm.Reserved, Book: ownBook{f, v.Job}})
-	if err != nil || made.HostKey == "" { // nobody logs in to that before a job does
-		return err
+	made, unmade, err := f.make(ctx, order{planned: v, spec: spec, adopted: adopted, ttl: seconds(v.Own.TTL), book: ownBook{f, v.Job}})
+	err = f.unnamed(ctx, v.Principal, v.Name, err)
+	if err != nil || v.Member == nil || made.HostKey == "" { // nobody logs in to that before a job does
+		return unmade, err
 	}
 	timed, end := context.WithTimeout(ctx, warmTime)
 	defer end()
 	if err := f.o.Guest.Warm(timed, maker(made)); err != nil {
 		f.o.Log.Debug("the VM is not prepared in advance", "job_id", v.Job, "err", err)
 	}
-	return nil
+	return false, nil
+}
+
+// specOf returns what a VM is made by that no job makes, but for its node and key.
+func (f *Fleet) specOf(v vm.VM) (job.VMSpec, error) {
+	spec, err := job.SpecOf(job.Manifest{VMTemplate: v.Template, OS: v.OS, Resources: v.Resources, Network: v.Network})
+	spec.Name, spec.Job, spec.Owner = v.Name, v.Job, v.Owner
+	switch {
+	case v.Member != nil:
+		spec.Lease = f.MemberLease()
+	case f.o.Lease > 0 && v.Own.TTL > 0:
+		spec.Lease = seconds(v.Own.TTL) + f.o.Lease
+	}
+	return spec, err
 }
 
 // stopMaking stops the making of a VM here, if it is under way.
@@ -152,8 +233,12 @@ func (f *Fleet) isMaking(id string) bool {
 	return f.makes[id] != nil
 }
 
-// tookMemory notes that the host counts the memory of a VM that is made here.
+// tookMemory notes that the host counts the memory of a VM that is made here, which it did not
+// when it was read.
 func (f *Fleet) tookMemory(id string) {
+	f.pools.mu.Lock()
+	f.pools.roomAt = time.Time{}
+	f.pools.mu.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if m := f.makes[id]; m != nil {
@@ -184,7 +269,7 @@ func (b ownBook) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, e
 		defer b.f.mu.Unlock()
 		unwanted := v.Unwanted
 		events, err := change(v)
-		v.Kept, v.Unwanted = true, unwanted || v.Member.State == vm.MemberDoomed
+		v.Kept, v.Unwanted = true, unwanted || v.Member != nil && v.Member.State == vm.MemberDoomed
 		if m := b.f.makes[b.id]; m != nil {
 			m.Begun = true
 		}
@@ -194,7 +279,12 @@ func (b ownBook) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, e
 
 // Tell records a step at once.
 func (b ownBook) Tell(ctx context.Context, p job.Progress) {
-	_, err := b.f.update(ctx, b.id, func(*vm.VM) ([]job.Event, error) { return []job.Event{p.Event()}, nil })
+	_, err := b.f.update(ctx, b.id, func(v *vm.VM) ([]job.Event, error) {
+		if p.Warning == "" {
+			v.Own.Progress = p.Line()
+		}
+		return []job.Event{p.Event()}, nil
+	})
 	if err != nil && ctx.Err() == nil {
 		b.f.o.Log.Error("record progress failed", "job_id", b.id, "err", err)
 	}
@@ -204,7 +294,7 @@ func (b ownBook) Tell(ctx context.Context, p job.Progress) {
 func (b ownBook) Wait(ctx context.Context, full *job.NoRoomError) error {
 	text := ""
 	if full != nil {
-		text = "waiting: " + full.Error()
+		text = full.Waiting()
 	}
 	b.f.mu.Lock()
 	m := b.f.makes[b.id]
@@ -215,18 +305,13 @@ func (b ownBook) Wait(ctx context.Context, full *job.NoRoomError) error {
 		return nil
 	}
 	_, err := b.f.update(ctx, b.id, func(v *vm.VM) ([]job.Event, error) {
-		v.Member.Waits = text
+		v.Own.Waits = text
 		return nil, nil
 	})
 	return err
 }
 
 // Told returns what was recorded of the VM.
-func (b ownBook) Told(ctx context.Context) (map[job.Event]bool, error) {
-	events, err := b.f.o.Store.VMEvents(ctx, b.id)
-	told := map[job.Event]bool{}
-	for _, e := range events {
-		told[job.Event{Kind: e.Kind, Phase: e.Phase, Text: e.Text}] = true
-	}
-	return told, err
+func (b ownBook) Told(ctx context.Context) ([]job.Event, error) {
+	return b.f.o.Store.VMEvents(ctx, b.id)
 }

@@ -45,20 +45,6 @@ func (f *Fleet) Choose(ctx context.Context, spec job.VMSpec, record func(job.Pla
 	return record(at)
 }
 
-// Place returns the node for a VM that is only planned; *job.NoRoomError if there is none now.
-func (f *Fleet) Place(ctx context.Context, want job.Placement) (job.Placed, error) {
-	want.Planned = true
-	return f.o.Placer.Place(ctx, want)
-}
-
-// Fits returns *job.NoRoomError if it is known that no node can ever take such a VM.
-func (f *Fleet) Fits(ctx context.Context, spec job.VMSpec) error {
-	if f.o.Placer == nil {
-		return nil
-	}
-	return f.o.Placer.Fits(ctx, spec)
-}
-
 // Beside returns what the node for a VM is chosen by, but for the VM itself.
 func (f *Fleet) Beside(ctx context.Context) (want job.Placement, err error) {
 	if want.VMs, err = f.Placed(ctx); err != nil {

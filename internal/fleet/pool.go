@@ -106,7 +106,7 @@ func (f *Fleet) Pool(ctx context.Context, name string) (job.PoolInfo, error) {
 }
 
 func noPool(name string) error {
-	return &job.FieldError{Field: "pool", Problem: fmt.Sprintf("%q is not a pool", name), Remedy: string(job.ListPools) + " shows the pools there are"}
+	return &job.FieldError{Field: "pool", Problem: fmt.Sprintf("%q is not a pool", name), Remedy: string(job.ListPools) + " shows the pools there are", Fault: job.FaultUnknown}
 }
 
 func (f *Fleet) poolInfo(row job.Pool, members []vm.VM) job.PoolInfo {
@@ -115,8 +115,8 @@ func (f *Fleet) poolInfo(row job.Pool, members []vm.VM) job.PoolInfo {
 		if m.Member.Pool != row.Name {
 			continue
 		}
-		if m.Member.State == vm.MemberMaking && m.Member.Waits != "" {
-			full = "paused: its next VM is " + m.Member.Waits
+		if m.Member.State == vm.MemberMaking && m.Own.Waits != "" {
+			full = "paused: its next VM is " + m.Own.Waits
 		}
 		shown := vm.MemberInfo{
 			State: m.Member.State, Since: m.Member.Since, CreatedAt: m.CreatedAt,
@@ -154,7 +154,9 @@ func (f *Fleet) CreatePool(ctx context.Context, p job.Pool) (job.PoolInfo, error
 	}
 	if f.o.Allow != nil {
 		by, _ := job.PrincipalFrom(ctx)
-		if err := f.o.Allow(job.Submission{Kind: job.KindVM, Client: job.ClientFrom(ctx), Principal: by, Manifest: p.Maker()}); err != nil {
+		m := p.Maker()
+		m.Task = "" // nothing runs in its VMs
+		if err := f.o.Allow(job.Submission{Client: job.ClientFrom(ctx), Principal: by, Manifest: m}); err != nil {
 			return job.PoolInfo{}, job.PoolError(err)
 		}
 	}
@@ -166,7 +168,7 @@ func (f *Fleet) CreatePool(ctx context.Context, p job.Pool) (job.PoolInfo, error
 		return job.PoolInfo{}, err
 	}
 	if !created {
-		return job.PoolInfo{}, &job.FieldError{Field: "pool.name", Problem: fmt.Sprintf("there is a pool %q", p.Name), Remedy: "resize that one, or choose another name"}
+		return job.PoolInfo{}, &job.FieldError{Field: "pool.name", Problem: fmt.Sprintf("there is a pool %q", p.Name), Remedy: "resize that one, or choose another name", Fault: job.FaultState}
 	}
 	return f.poolChanged(ctx, job.PoolCreated, p)
 }

@@ -9,9 +9,9 @@ import (
 	"linus/internal/vm"
 )
 
-// CheckPools reports, for each pool, what it costs in memory and whether that fits beside
+// checkPools reports, for each pool, what it costs in memory and whether that fits beside
 // the pools before it, and without any what a pool would cost.
-func (f *Fleet) CheckPools(ctx context.Context) []job.Check {
+func (f *Fleet) checkPools(ctx context.Context) []job.Check {
 	pools, err := f.Pools(ctx)
 	if err == nil && len(pools) == 0 {
 		p := job.Pool{Name: "of 2 warm VMs like a job's by default", PoolSize: job.PoolSize{Warm: 2}}.WithDefaults(f.o.Defaults)
@@ -35,7 +35,7 @@ func (f *Fleet) CheckPools(ctx context.Context) []job.Check {
 	return checks
 }
 
-// checkPoolsOfHost is CheckPools where there is one host; begun are the VMs that it is to
+// checkPoolsOfHost is checkPools where there is one host; begun are the VMs that it is to
 // have soon.
 func (f *Fleet) checkPoolsOfHost(ctx context.Context, pools []job.PoolInfo, host job.HostRoom, begun []vm.Making) (checks []job.Check, err error) {
 	committed, err := f.committed(ctx, begun)
@@ -66,7 +66,7 @@ func (f *Fleet) checkPoolsOfHost(ctx context.Context, pools []job.PoolInfo, host
 	return checks, nil
 }
 
-// checkPoolsOfNodes is CheckPools where VMs are spread over nodes; host is the one with the
+// checkPoolsOfNodes is checkPools where VMs are spread over nodes; host is the one with the
 // most memory left. After an error the checks so far hold.
 func (f *Fleet) checkPoolsOfNodes(ctx context.Context, pools []job.PoolInfo, host job.HostRoom) (checks []job.Check, err error) {
 	others, err := f.Beside(ctx)
@@ -128,9 +128,9 @@ func (f *Fleet) shortOfNodes(ctx context.Context, others *job.Placement, p job.P
 	if err != nil {
 		return "", err
 	}
-	others.Spec = spec
+	others.Spec, others.Planned = spec, true
 	for n := range atOnce {
-		at, err := f.Place(ctx, *others)
+		at, err := f.o.Placer.Place(ctx, *others)
 		var full *job.NoRoomError
 		if errors.As(err, &full) {
 			return fmt.Sprintf("%d of its VMs find no room beside the others: %v", atOnce-n, full), nil

@@ -62,7 +62,7 @@ func (f *Fleet) forgive(ctx context.Context, p job.Pool, own []vm.VM, generation
 	failed := *p.Failure
 	over := generation != "" && failed.Generation != generation ||
 		slices.ContainsFunc(own, func(m vm.VM) bool {
-			return m.Member.ReadyAt.After(failed.At) && (!failed.Suspending || m.Member.State == vm.MemberHibernated)
+			return m.Own.ReadyAt.After(failed.At) && (!failed.Suspending || m.Member.State == vm.MemberHibernated)
 		})
 	if !over {
 		return p

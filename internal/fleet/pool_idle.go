@@ -123,7 +123,7 @@ func (f *Fleet) hibernate(ctx context.Context, m vm.VM) bool {
 		}
 		if err != nil && ctx.Err() == nil {
 			f.noteFailure(ctx, m, err.Error(), true)
-			if err := f.Doom(ctx, m.Job, vm.MemberMaking, "it could not be suspended: "+err.Error()); err != nil {
+			if err := f.doom(ctx, m.Job, vm.MemberMaking, "it could not be suspended: "+err.Error()); err != nil {
 				f.o.Log.Error("give a pool's member up failed", "job_id", m.Job, "err", err)
 			}
 		}

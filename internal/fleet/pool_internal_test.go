@@ -17,7 +17,7 @@ func TestPick_OldestWarmMemberThatFits(t *testing.T) {
 	member := func(state vm.MemberState, change func(m *vm.VM)) vm.VM {
 		m := vm.VM{
 			State: vm.Created, HostKey: "key", Made: vm.Made{CreatedAt: now(), Lifecycle: vm.Pooled},
-			Member: &vm.Member{State: state, Generation: "g2"},
+			Member: &vm.Member{State: state, Generation: "g2"}, Own: &vm.Own{},
 		}
 		if change != nil {
 			change(&m)
@@ -72,7 +72,7 @@ func (s *onePool) UpdatePool(_ context.Context, _ string, change func(*job.Pool)
 func TestNoteFailure_CountsAMemberOnce(t *testing.T) {
 	s := &onePool{}
 	f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler)})
-	m := vm.VM{Job: "a", Member: &vm.Member{Pool: "p"}}
+	m := vm.VM{Job: "a", Member: &vm.Member{Pool: "p"}, Own: &vm.Own{}}
 	for range 3 {
 		f.noteFailure(t.Context(), m, "no space", false)
 	}

@@ -90,7 +90,7 @@ func (f *Fleet) renewal(ctx context.Context, m vm.VM) time.Duration {
 	}
 	enough := now().Add(lease - leaseRenew)
 	if m.Member.State == vm.MemberClaimed {
-		_, timeout, err := f.o.Engine.Holds(ctx, m.Member.Claimer, m)
+		_, timeout, err := f.holds(ctx, m.Member.Claimer, m)
 		if err != nil || timeout == 0 {
 			return 0
 		}

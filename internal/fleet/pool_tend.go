@@ -93,20 +93,20 @@ func (f *Fleet) reconcile(ctx context.Context, m vm.VM) bool {
 		busy := f.pools.busy[m.Job]
 		f.pools.mu.Unlock()
 		switch {
-		case busy || !m.State.Settled() && (m.Member.ReadyAt.IsZero() || m.Unwanted):
+		case busy || !m.State.Settled() && (m.Own.ReadyAt.IsZero() || m.Unwanted):
 			return true
 		case m.Stays():
 			f.giveUp(ctx, m, "suspending it was interrupted")
 		default:
-			if m.Member.Failed != "" {
-				f.noteFailure(ctx, m, m.Member.Failed, false)
+			if m.Own.Failed != "" {
+				f.noteFailure(ctx, m, m.Own.Failed, false)
 			}
 			f.giveUp(ctx, m, "it could not be made")
 		}
 	case vm.MemberWarm, vm.MemberHibernated:
 		return true
 	case vm.MemberClaimed:
-		if held, _, err := f.o.Engine.Holds(ctx, m.Member.Claimer, m); err == nil && !held {
+		if held, _, err := f.holds(ctx, m.Member.Claimer, m); err == nil && !held {
 			f.giveUp(ctx, m, "its job has ended")
 		}
 	case vm.MemberDoomed:
@@ -156,7 +156,7 @@ func (f *Fleet) tendPool(ctx context.Context, p job.Pool, own []vm.VM, host room
 	var waiting []vm.VM
 	for _, m := range making {
 		switch {
-		case !m.Member.ReadyAt.IsZero() || m.Unwanted || f.isMaking(m.Job):
+		case !m.Own.ReadyAt.IsZero() || m.Unwanted || f.isMaking(m.Job):
 		case m.State == vm.Reserved:
 			waiting = append(waiting, m)
 		default: // an engine that is no more has begun
@@ -254,11 +254,11 @@ func (f *Fleet) committed(ctx context.Context, begun []vm.Making) (int, error) {
 }
 
 // spokenFor returns the memory, in MiB, of VMs that are being created and may not have
-// taken it yet.
+// taken it yet. A pool's is, unless it waits for a node.
 func spokenFor(begun []vm.Making) int {
 	total := 0
 	for _, of := range begun {
-		if of.Begun {
+		if of.Begun || of.Pool != "" && !of.Waits {
 			total += of.MemoryMB
 		}
 	}
@@ -293,6 +293,7 @@ func (f *Fleet) makesEnough(pool string) bool {
 	n := 0
 	for _, of := range f.beingMade() {
 		switch {
+		case of.Pool == "": // somebody has asked for it
 		case !of.Waits:
 			n++
 		case of.Pool == pool:
@@ -305,9 +306,9 @@ func (f *Fleet) makesEnough(pool string) bool {
 // errChanged: a member is not in the state any more that a decision was based on.
 var errChanged = errors.New("the member's state has changed")
 
-// Doom has a member destroyed, if it is still in that state. The decision survives this
+// doom has a member destroyed, if it is still in that state. The decision survives this
 // process. A member that is being made is stopped.
-func (f *Fleet) Doom(ctx context.Context, id string, state vm.MemberState, why string) error {
+func (f *Fleet) doom(ctx context.Context, id string, state vm.MemberState, why string) error {
 	v, err := f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
 		if v.Member == nil || v.Member.State != state {
 			return nil, errChanged
@@ -334,7 +335,7 @@ func (f *Fleet) Doom(ctx context.Context, id string, state vm.MemberState, why s
 
 // giveUp is Doom for a member as it was just seen.
 func (f *Fleet) giveUp(ctx context.Context, m vm.VM, why string) {
-	if err := f.Doom(ctx, m.Job, m.Member.State, why); err != nil && ctx.Err() == nil {
+	if err := f.doom(ctx, m.Job, m.Member.State, why); err != nil && ctx.Err() == nil {
 		f.o.Log.Error("give a pool's member up failed", "job_id", m.Job, "err", err)
 	}
 }
@@ -351,8 +352,8 @@ func (f *Fleet) ease(ctx context.Context, members []vm.VM, host room) {
 	}
 }
 
-// Offering returns the pools whose VMs are what a job asks for.
-func (f *Fleet) Offering(m job.Manifest) []job.Pool {
+// offering returns the pools whose VMs are what a job asks for.
+func (f *Fleet) offering(m job.Manifest) []job.Pool {
 	f.pools.mu.Lock()
 	defer f.pools.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(f.pools.rows), func(p job.Pool) bool { return !p.Offers(m) })

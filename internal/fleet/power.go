@@ -2,46 +2,130 @@ package fleet
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 	"linus/internal/vm"
 )
 
-// Start starts a VM and returns when it accepts logins, with its address recorded.
-func (f *Fleet) Start(ctx context.Context, v vm.VM) error {
-	up, err := f.o.Provider.StartVM(ctx, v, silent)
-	return f.isUp(ctx, up, err)
+// StartVM starts a persistent VM and returns it when it accepts logins.
+func (f *Fleet) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return f.runExclusive(ctx, ref, "started", false, f.up(f.o.Provider.StartVM))
 }
 
-// Resume resumes a VM that is suspended, as Start starts one.
-func (f *Fleet) Resume(ctx context.Context, v vm.VM) error {
-	up, err := f.o.Provider.ResumeVM(ctx, v, silent)
-	return f.isUp(ctx, up, err)
+// StopVM shuts a persistent VM down. Jobs in it must have ended.
+func (f *Fleet) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return f.runExclusive(ctx, ref, "stopped", true, f.o.Provider.StopVM)
 }
 
-// Revert reverts a VM to a snapshot and starts it, as Start does.
-func (f *Fleet) Revert(ctx context.Context, v vm.VM, snapshot string) error {
-	up, err := f.o.Provider.RevertVM(ctx, v, snapshot, silent)
-	return f.isUp(ctx, up, err)
+// SuspendVM suspends a persistent VM. Jobs in it must have ended.
+func (f *Fleet) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return f.runExclusive(ctx, ref, "suspended", true, f.o.Provider.SuspendVM)
 }
 
-// Stop shuts a VM down.
-func (f *Fleet) Stop(ctx context.Context, v vm.VM) error { return f.o.Provider.StopVM(ctx, v) }
+// ResumeVM resumes a suspended persistent VM and returns it when it accepts logins.
+func (f *Fleet) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return f.runExclusive(ctx, ref, "resumed", false, f.up(f.o.Provider.ResumeVM))
+}
 
-// Suspend writes a VM's memory to disk and stops it.
-func (f *Fleet) Suspend(ctx context.Context, v vm.VM) error { return f.o.Provider.SuspendVM(ctx, v) }
+// snapshotName is what Proxmox accepts, except for names it reserves.
+var snapshotName = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_-]{0,39}$`)
 
-// Snapshot takes a snapshot of a VM's disk and, if that is set, of its memory.
-func (f *Fleet) Snapshot(ctx context.Context, v vm.VM, name string, memory bool) error {
-	return f.o.Provider.SnapshotVM(ctx, v, name, memory)
+func checkSnapshot(name string) error {
+	if !snapshotName.MatchString(name) || slices.Contains([]string{"current", "pending"}, strings.ToLower(name)) {
+		return &job.FieldError{Field: "snapshot", Problem: fmt.Sprintf("%q is not a snapshot's name", name), Remedy: "use letters, digits, - and _, a letter first, at most 40, and not current"}
+	}
+	return nil
+}
+
+// SnapshotVM takes a snapshot of a persistent VM's disk, and of its memory if that is
+// set: jobs in it must have ended then, or a revert would run them again.
+func (f *Fleet) SnapshotVM(ctx context.Context, ref, name string, memory bool) (job.VMInfo, error) {
+	if err := checkSnapshot(name); err != nil {
+		return job.VMInfo{}, err
+	}
+	return f.runExclusive(ctx, ref, "snapshotted", memory, func(ctx context.Context, v vm.VM) error {
+		return f.o.Provider.SnapshotVM(ctx, v, name, memory)
+	})
+}
+
+// RevertVM reverts a persistent VM to a snapshot and starts it. Jobs in it must have
+// ended.
+func (f *Fleet) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
+	if err := checkSnapshot(name); err != nil {
+		return job.VMInfo{}, err
+	}
+	return f.runExclusive(ctx, ref, "reverted", true, f.up(func(ctx context.Context, v vm.VM, tell func(job.Progress)) (vm.VM, error) {
+		return f.o.Provider.RevertVM(ctx, v, name, tell)
+	}))
+}
+
+// runExclusive runs work on a persistent VM. The work goes on if its caller leaves: half
+// a revert is worse than none. done names it in one word. Meanwhile other work and new
+// jobs are kept out of the VM. If alone is set, the work does not begin while jobs run.
+func (f *Fleet) runExclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, vm.VM) error) (job.VMInfo, error) {
+	v, finished, err := f.workOn(ctx, ref, done, alone)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	ended := make(chan error, 1)
+	err = f.o.Engine.Spawn(func(running context.Context) {
+		running = job.WithClient(running, job.ClientFrom(ctx))
+		if p, ok := job.PrincipalFrom(ctx); ok {
+			running = job.WithPrincipal(running, p)
+		}
+		err := work(running, v)
+		finished()
+		ended <- err
+	})
+	if err != nil {
+		finished()
+		return job.VMInfo{}, err
+	}
+	f.o.Log.Info("work on a VM", "vm_id", v.ID, "job_id", v.Job, "work", done)
+	select {
+	case err := <-ended:
+		if err != nil {
+			return job.VMInfo{}, err
+		}
+		return f.VM(ctx, strconv.Itoa(v.ID))
+	case <-ctx.Done():
+		return job.VMInfo{}, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
+	}
+}
+
+// workOn reserves a persistent VM for work on it, until finished is called.
+func (f *Fleet) workOn(ctx context.Context, ref, done string, alone bool) (v vm.VM, finished func(), err error) {
+	d, err := f.access.decide(ctx)
+	if err != nil {
+		return v, nil, err
+	}
+	defer d.end()
+	v, err = f.openVM(ctx, ref)
+	if err == nil && alone {
+		err = f.idle(ctx, v, done)
+	}
+	if err != nil {
+		return v, nil, err
+	}
+	finished, err = d.begin(ctx, v.Job, done)
+	return v, finished, err
+}
+
+// up is work on a VM that the host has running in the end: its address and host key then are
+// recorded.
+func (f *Fleet) up(start func(context.Context, vm.VM, func(job.Progress)) (vm.VM, error)) func(context.Context, vm.VM) error {
+	return func(ctx context.Context, v vm.VM) error {
+		v, err := start(ctx, v, silent)
+		if err != nil {
+			return err
+		}
+		return f.Identify(ctx, v)
+	}
 }
 
 func silent(job.Progress) {}
-
-// isUp records the address and host key of a VM that the host has started, unless it failed.
-func (f *Fleet) isUp(ctx context.Context, v vm.VM, err error) error {
-	if err != nil {
-		return err
-	}
-	return f.Identify(ctx, v)
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -43,6 +44,26 @@ func (f *Fleet) found(ctx context.Context, there vm.VM) error {
 		return nil, nil
 	})
 	return err
+}
+
+// sweepEach compares the host with the store, if this engine leads, and drops the keys of VMs
+// that are gone, from time to time.
+func (f *Fleet) sweepEach(ctx context.Context) {
+	tick := time.NewTicker(f.o.SweepInterval)
+	defer tick.Stop()
+	for {
+		if any, err := f.o.Store.AnyVM(ctx); err == nil && any && f.o.Engine.Leads(ctx) {
+			if leaked := f.Sweep(ctx); leaked >= 0 {
+				f.o.Observer(job.Leaked(leaked))
+			}
+		}
+		f.dropKeys(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // Sweep compares the host with the store and destroys what is ours and unwanted: a VM

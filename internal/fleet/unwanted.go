@@ -10,8 +10,8 @@ import (
 	"linus/internal/vm"
 )
 
-// unwanted is what is known of the VMs that are to be destroyed though no job ends: kept
-// ones, and pools'.
+// unwanted is what is known of the VMs that are to be made or destroyed though no job does:
+// those that somebody has asked for, kept ones, and pools'.
 type unwanted struct {
 	wake chan struct{} // there may be more
 
@@ -20,27 +20,32 @@ type unwanted struct {
 	here map[string]bool // those being destroyed here
 }
 
-// Tend keeps the pools as they are wanted, and destroys what nobody wants any more, until
-// ctx ends.
+// Tend keeps the pools as they are wanted, makes the VMs that somebody has asked for,
+// destroys what nobody wants any more, and looks for what was left over, until ctx ends.
 func (f *Fleet) Tend(ctx context.Context) {
 	defer f.background.Wait()
 	f.background.Go(func() { f.tendPools(ctx) })
+	f.background.Go(func() { f.sweepEach(ctx) })
 	tick := time.NewTicker(f.o.CleanupInterval)
 	defer tick.Stop()
 	for {
-		if err := f.destroyUnwanted(ctx); err != nil && ctx.Err() == nil {
-			f.o.Log.Error("find VMs that are not wanted failed", "err", err)
+		if err := f.tendVMs(ctx); err != nil && ctx.Err() == nil {
+			f.o.Log.Error("find VMs that are to be made or destroyed failed", "err", err)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			if err := f.expire(ctx); err != nil && ctx.Err() == nil {
+				f.o.Log.Error("find expired VMs failed", "err", err)
+			}
 		case <-f.unwanted.wake:
 		}
 	}
 }
 
-// DestroySoon has the VMs destroyed of which it was just recorded that nobody wants them.
+// DestroySoon has the VMs made or destroyed of which it was just recorded that somebody
+// wants them, or nobody.
 func (f *Fleet) DestroySoon() {
 	f.unwanted.mu.Lock()
 	f.unwanted.left = true
@@ -48,42 +53,81 @@ func (f *Fleet) DestroySoon() {
 	signal(f.unwanted.wake)
 }
 
-// Busy reports whether this engine has something to do for VMs: there are pools, or VMs that
-// nobody wants.
+// Busy reports whether this engine has something to do for VMs: there are pools, VMs that
+// nobody wants or that expire, or work on a VM.
 func (f *Fleet) Busy() bool {
 	f.unwanted.mu.Lock()
 	left := f.unwanted.left
 	f.unwanted.mu.Unlock()
-	return left || f.Working() || f.pools.active()
+	f.mu.Lock()
+	expiring := f.expiring
+	f.mu.Unlock()
+	return left || expiring > 0 || f.Working() || f.pools.active()
 }
 
-// Working reports whether a VM is being made for a pool here, or destroyed.
+// Working reports whether a VM that no job makes is being made here, one destroyed, or one
+// started, stopped or the like.
 func (f *Fleet) Working() bool {
 	f.unwanted.mu.Lock()
 	destroys := len(f.unwanted.here)
 	f.unwanted.mu.Unlock()
-	return destroys+len(f.beingMade()) > 0
+	return destroys+len(f.beingMade()) > 0 || f.access.busy()
 }
 
-// destroyUnwanted begins to destroy the VMs that nobody wants, if this engine leads. Those
-// whose job has not ended are destroyed by that.
-func (f *Fleet) destroyUnwanted(ctx context.Context) error {
+// tendVMs begins to make the VMs that somebody has asked for, and to destroy those that
+// nobody wants, if this engine leads. Those whose job has not ended are destroyed by that.
+func (f *Fleet) tendVMs(ctx context.Context) error {
 	leads := f.o.Engine.Leads(ctx)
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
 		return err
 	}
+	busy := 0 // with those that somebody has asked for
+	for _, of := range f.beingMade() {
+		if of.Pool == "" {
+			busy++
+		}
+	}
+	var waiting []vm.VM
 	f.unwanted.mu.Lock()
 	defer f.unwanted.mu.Unlock()
 	f.unwanted.left = false
 	for _, v := range vms {
-		if !leads || !v.Doomed() {
+		wanted := v.AskedFor() && v.BeingMade()
+		if !leads || !wanted && !v.Doomed() {
 			continue
 		}
 		f.unwanted.left = true
-		if !f.unwanted.here[v.Job] && !f.isMaking(v.Job) {
+		switch making := f.isMaking(v.Job); {
+		case wanted && !making && busy >= f.o.MaxMaking:
+			waiting = append(waiting, v)
+		case wanted && !making:
+			busy++
+			f.begin(ctx, v)
+		case wanted || f.unwanted.here[v.Job]:
+		case making: // as another engine was told
+			f.stopMaking(v.Job)
+		default:
 			f.unwanted.here[v.Job] = true
 			f.background.Go(func() { f.destroy(ctx, v) })
+		}
+	}
+	return f.queued(ctx, waiting)
+}
+
+// queued says in the rows of VMs that others are made before them.
+func (f *Fleet) queued(ctx context.Context, waiting []vm.VM) error {
+	text := fmt.Sprintf("waiting: %d VMs are being made, as many as MAX_JOBS allows", f.o.MaxMaking)
+	for _, v := range waiting {
+		if v.Own.Waits != "" {
+			continue
+		}
+		_, err := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+			v.Own.Waits = text
+			return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: text}}, nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -103,11 +147,11 @@ func (f *Fleet) destroy(ctx context.Context, v vm.VM) {
 	defer release()
 	log := f.o.Log.With("job_id", v.Job, "vm_id", v.ID)
 	f.o.Guest.Forget(maker(v))
-	_, err = f.Remove(job.WithCaller(ctx, f.o.Engine.Ender(ctx, v.Job)), v)
+	_, err = f.Remove(job.WithCaller(ctx, f.ender(ctx, v.Job)), v)
 	if err == nil || job.IsClass(err, job.HostLeftAlone) {
 		err = f.Settle(ctx, v.Job, err)
 		f.o.Guest.Forget(maker(v)) // it may have been asked meanwhile
-		f.o.Engine.Destroyed(ctx, v.Job)
+		f.dropKey(ctx, v.Job)
 		signal(f.unwanted.wake)
 	} else if ctx.Err() == nil {
 		text := "VM not destroyed, will be tried again: " + err.Error()

@@ -26,11 +26,7 @@ const (
 
 // StatFile returns what a path leads to.
 func (g *Guest) StatFile(ctx context.Context, v vm.VM, name string) (info job.FileInfo, err error) {
-	at, err := g.at(name)
-	if err != nil {
-		return info, err
-	}
-	err = g.inWorkspace(ctx, "look at a file of", v, answers, true, func(_ context.Context, _ *workspace, files *remote.FileSystem) error {
+	err = g.inWorkspace(ctx, "look at a file of", v, name, answers, true, func(_ context.Context, _ *workspace, files *remote.FileSystem, at string) error {
 		there, err := files.Stat(at)
 		if err != nil {
 			return pathError(name, err)
@@ -44,11 +40,7 @@ func (g *Guest) StatFile(ctx context.Context, v vm.VM, name string) (info job.Fi
 
 // ListFiles implements job.Files.
 func (g *Guest) ListFiles(ctx context.Context, v vm.VM, q job.FileList) (page job.FilePage, err error) {
-	at, err := g.at(q.Path)
-	if err != nil {
-		return page, err
-	}
-	err = g.inWorkspace(ctx, "list files of", v, maxDirectory, true, func(ctx context.Context, _ *workspace, files *remote.FileSystem) error {
+	err = g.inWorkspace(ctx, "list files of", v, q.Path, maxDirectory, true, func(ctx context.Context, _ *workspace, files *remote.FileSystem, at string) error {
 		there, err := files.Stat(at)
 		if errors.Is(err, fs.ErrNotExist) { // it may be a link that leads nowhere
 			there, err = files.Lstat(at)
@@ -109,12 +101,8 @@ func modeText(e remote.Entry) string { return fmt.Sprintf("%04o", e.Mode().Perm(
 
 // ReadFile implements job.Files.
 func (g *Guest) ReadFile(ctx context.Context, v vm.VM, r job.FileRange) (chunk job.FileChunk, err error) {
-	at, err := g.at(r.Path)
-	if err != nil {
-		return chunk, err
-	}
-	err = g.inWorkspace(ctx, "read a file of", v, r.Limit+r.Limit/8+answers, true, func(_ context.Context, _ *workspace, files *remote.FileSystem) error {
-		if _, err := regular(files, at, r.Path); err != nil {
+	err = g.inWorkspace(ctx, "read a file of", v, r.Path, r.Limit+r.Limit/8+answers, true, func(_ context.Context, _ *workspace, files *remote.FileSystem, at string) error {
+		if err := regular(files, at, r.Path); err != nil {
 			return err
 		}
 		data, end, about, err := files.Read(at, r.Offset, r.Limit)
@@ -129,22 +117,17 @@ func (g *Guest) ReadFile(ctx context.Context, v vm.VM, r job.FileRange) (chunk j
 
 // WriteFile implements job.Files.
 func (g *Guest) WriteFile(ctx context.Context, v vm.VM, w job.FileWrite) (written job.FileWritten, err error) {
-	at, err := g.at(w.Path)
-	if err != nil {
-		return written, err
-	}
-	err = g.inWorkspace(ctx, "write a file of", v, answers, true, func(ctx context.Context, ws *workspace, files *remote.FileSystem) error {
-		release, err := ws.take(ctx)
+	err = g.inWorkspace(ctx, "write a file of", v, w.Path, answers, true, func(ctx context.Context, ws *workspace, files *remote.FileSystem, at string) error {
+		target, release, err := ws.take(ctx, files, at, w.Path)
 		if err != nil {
 			return err
 		}
 		defer release()
-		target, err := follow(files, at, w.Path)
-		if err != nil {
-			return err
+		before, err := files.Stat(target)
+		created := errors.Is(err, fs.ErrNotExist)
+		if !created {
+			err = usable(before, err, w.Path)
 		}
-		before, err := regular(files, target, w.Path)
-		created := missingPath(err)
 		if err == nil && w.New {
 			return isThere(w.Path)
 		}
@@ -188,22 +171,14 @@ func (g *Guest) WriteFile(ctx context.Context, v vm.VM, w job.FileWrite) (writte
 // EditFile implements job.Files. Where the connection is lost it is not repeated: it may
 // have been done.
 func (g *Guest) EditFile(ctx context.Context, v vm.VM, e job.FileEdit) (edited job.FileEdited, err error) {
-	at, err := g.at(e.Path)
-	if err != nil {
-		return edited, err
-	}
 	const budget = job.MaxFileWrite + job.MaxFileWrite/8 + answers
-	err = g.inWorkspace(ctx, "edit a file of", v, budget, false, func(ctx context.Context, ws *workspace, files *remote.FileSystem) error {
-		release, err := ws.take(ctx)
+	err = g.inWorkspace(ctx, "edit a file of", v, e.Path, budget, false, func(ctx context.Context, ws *workspace, files *remote.FileSystem, at string) error {
+		target, release, err := ws.take(ctx, files, at, e.Path)
 		if err != nil {
 			return err
 		}
 		defer release()
-		target, err := follow(files, at, e.Path)
-		if err != nil {
-			return err
-		}
-		if _, err := regular(files, target, e.Path); err != nil {
+		if err := regular(files, target, e.Path); err != nil {
 			return err
 		}
 		data, end, before, err := files.Read(target, 0, job.MaxFileWrite)
@@ -264,14 +239,18 @@ func (g *Guest) at(name string) (string, error) {
 }
 
 // take waits until nobody else is changing a file of the VM, and keeps others from it until
-// release is called.
-func (ws *workspace) take(ctx context.Context) (release func(), err error) {
+// release is called. target is what the path leads to.
+func (ws *workspace) take(ctx context.Context, files *remote.FileSystem, at, name string) (target string, release func(), err error) {
 	select {
 	case ws.edits <- struct{}{}:
-		return func() { <-ws.edits }, nil
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return "", nil, context.Cause(ctx)
 	}
+	release = func() { <-ws.edits }
+	if target, err = follow(files, at, name); err != nil {
+		release()
+	}
+	return target, release, err
 }
 
 // follow returns what a path leads to: a symbolic link stays one when what it points to
@@ -300,19 +279,23 @@ func follow(files *remote.FileSystem, at, name string) (string, error) {
 	return "", pathProblem(name, "leads through too many symbolic links", "give the file itself")
 }
 
-// regular describes a file that can be read and replaced. Others are not even opened:
-// that may never end.
-func regular(files *remote.FileSystem, at, name string) (remote.Entry, error) {
+// regular returns an error unless the path leads to a file that can be read and replaced.
+// Others are not even opened: that may never end.
+func regular(files *remote.FileSystem, at, name string) error {
 	there, err := files.Stat(at)
+	return usable(there, err, name)
+}
+
+func usable(there remote.Entry, err error, name string) error {
 	switch {
 	case err != nil:
-		return there, pathError(name, err)
+		return pathError(name, err)
 	case there.IsDir():
-		return there, pathProblem(name, "is a directory", "give a file")
+		return pathProblem(name, "is a directory", "give a file")
 	case !there.Mode().IsRegular():
-		return there, pathProblem(name, "is not a regular file", "use a command in the VM to read a device or a pipe")
+		return pathError(name, fs.ErrInvalid)
 	}
-	return there, nil
+	return nil
 }
 
 // parent checks that a new file's directory is there.
@@ -329,16 +312,6 @@ func parent(files *remote.FileSystem, target, name string) error {
 	return nil
 }
 
-// missingError marks the error of a path that is not there.
-type missingError struct{ *job.FieldError }
-
-func (e missingError) Unwrap() error { return e.FieldError }
-
-func missingPath(err error) bool {
-	var missing missingError
-	return errors.As(err, &missing)
-}
-
 func isThere(name string) *job.FieldError {
 	return &job.FieldError{Field: "new", Problem: fmt.Sprintf("%q exists already; it was left as it is", name), Remedy: "give another path, or have it replaced"}
 }
@@ -351,7 +324,7 @@ func pathProblem(name, problem, remedy string) *job.FieldError {
 func pathError(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return missingError{pathProblem(name, "does not exist", "list its directory")}
+		return pathProblem(name, "does not exist", "list its directory")
 	case errors.Is(err, fs.ErrPermission):
 		return pathProblem(name, "permission denied to the VM's SSH user", "use a command with sudo in the VM")
 	case errors.Is(err, fs.ErrInvalid):

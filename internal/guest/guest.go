@@ -6,6 +6,7 @@ package guest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -87,9 +88,7 @@ func Through(host *remote.Pool) func(context.Context, vm.VM) (*remote.Pool, erro
 
 // New returns a Guest. It does not connect yet.
 func New(o Options) *Guest {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Guest{o: o, pools: map[string]*pooled{}, tunnels: map[string]keptTunnel{}, workspaces: map[string]*workspace{}}
 }
 
@@ -105,10 +104,7 @@ func (g *Guest) pool(ctx context.Context, j job.Job) (*remote.Pool, error) {
 		return nil, fmt.Errorf("job %s has no VM yet", j.ID)
 	}
 	vm := *j.VM
-	if vm.IP == "" || vm.User == "" {
-		return nil, fmt.Errorf("VM %d has no address or user yet", vm.ID)
-	}
-	host, err := g.o.Host(ctx, vm)
+	host, err := g.host(ctx, vm)
 	if err != nil {
 		return nil, err
 	}
@@ -132,6 +128,14 @@ func (g *Guest) pool(ctx context.Context, j job.Job) (*remote.Pool, error) {
 		g.closing.Go(known.pool.Close) // waits for calls under way there
 	}
 	return p, nil
+}
+
+// host returns the machine through which a VM is reached that has an address.
+func (g *Guest) host(ctx context.Context, v vm.VM) (*remote.Pool, error) {
+	if v.IP == "" || v.User == "" {
+		return nil, fmt.Errorf("VM %d has no address or user yet", v.ID)
+	}
+	return g.o.Host(ctx, v)
 }
 
 // connections returns new connections to a VM, through host.
@@ -254,17 +258,22 @@ func (g *Guest) ReadOutput(ctx context.Context, j job.Job, stream string, offset
 	if stream != job.Stdout && stream != job.Stderr {
 		return nil, fmt.Errorf("read output: no stream %q", stream)
 	}
-	timed, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	var data []byte
-	err := g.retry(timed, j, func(pool *remote.Pool) (err error) {
-		data, err = pool.ReadRange(timed, path.Join(g.place(j).state, stream), offset, limit)
-		return err
-	})
+	data, err := g.readFile(ctx, j, path.Join(g.place(j).state, stream), offset, limit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	return data, g.fault(ctx, "read "+stream+" from", j, result.Result{}, err)
+}
+
+// readFile returns a part of a file in the job's VM.
+func (g *Guest) readFile(ctx context.Context, j job.Job, name string, offset, limit int64) (data []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err = g.retry(ctx, j, func(pool *remote.Pool) error {
+		data, err = pool.ReadRange(ctx, name, offset, limit)
+		return err
+	})
+	return data, err
 }
 
 // runner runs one of the job runner's verbs.
@@ -350,11 +359,7 @@ func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Re
 	case e.Class == "":
 		e.Class = job.HostVM
 	}
-	if e.Text == "" {
-		e.Text = strings.TrimSpace(term.Text(err.Error()))
-	}
-	if e.Remedy == "" {
-		e.Remedy = remedies[e.Class]
-	}
+	e.Text = cmp.Or(e.Text, strings.TrimSpace(term.Text(err.Error())))
+	e.Remedy = cmp.Or(e.Remedy, remedies[e.Class])
 	return e
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"linus/internal/executor"
+	"linus/internal/fleet"
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/remote"
@@ -16,9 +17,9 @@ import (
 )
 
 var (
-	_ executor.Guest  = (*guest.Guest)(nil)
+	_ fleet.Guest     = (*guest.Guest)(nil)
 	_ executor.Runner = (*guest.Guest)(nil)
-	_ executor.Keys   = guest.Keys{}
+	_ fleet.Keys      = guest.Keys{}
 )
 
 // What fails here, before the VM was asked, says nothing of the VM.

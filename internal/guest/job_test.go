@@ -57,11 +57,16 @@ func (r *rig) engine(w *sshtest.Wire) *executor.Executor {
 	}
 	r.t.Cleanup(func() { _ = s.Close() })
 	host := oneVM{providertest.NewFake(), r}
-	en := &engine{}
+	en, guest, owner := &engine{}, countedFromWarm{r.Guest, w}, uuid.NewString()
+	defaults := job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 60, CPU: 1, Memory: "1G", Disk: "10G"}
+	vms := fleet.New(fleet.Options{
+		Store: s, Provider: host, Engine: en, Guest: guest, Owner: owner, Defaults: defaults,
+		Changed: func(ctx context.Context, id string, events []job.Event) { en.VMChanged(ctx, id, events) },
+	})
 	e := executor.New(executor.Options{
-		Stores: executor.StoresOf(s), Provider: host, Fleet: fleet.New(fleet.Options{Store: s, Provider: host, Engine: en}), Guest: countedFromWarm{r.Guest, w}, Runner: r.Guest, Owner: uuid.NewString(),
+		Stores: executor.StoresOf(s), Provider: host, Fleet: vms, Runner: guest,
 		CallbackURL: func(context.Context) (string, error) { return nowhere, nil },
-		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 60, CPU: 1, Memory: "1G", Disk: "10G"},
+		Defaults:    defaults,
 		MaxOutput:   1 << 20, Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	en.Executor = e
@@ -82,7 +87,11 @@ func done(t *testing.T, e *executor.Executor, s job.Submission) job.Job {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	j, err := e.Submit(ctx, s)
+	submit := e.Submit
+	if s.Manifest.VMName != "" {
+		submit = e.CreateVM
+	}
+	j, err := submit(ctx, s)
 	for after := int64(0); err == nil && !j.Done(); {
 		var events []job.Event
 		events, j, err = e.Watch(ctx, j.ID, after)
@@ -104,6 +113,7 @@ func done(t *testing.T, e *executor.Executor, s job.Submission) job.Job {
 func TestJob_TakesFewRoundTrips(t *testing.T) {
 	for name, shared := range map[string]bool{"in a VM of its own": false, "in a persistent VM": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			for range 5 { // a task that takes seconds is looked at by further commands
 				began := time.Now()
 				if takesFewRoundTrips(t, shared) {
@@ -121,13 +131,13 @@ func TestJob_TakesFewRoundTrips(t *testing.T) {
 // takesFewRoundTrips runs a small job, and reports whether it took few.
 func takesFewRoundTrips(t *testing.T, shared bool) bool {
 	t.Helper()
-	r := bareVM(t, sshtest.Options{})
+	r := newVM(t, sshtest.Options{})
 	w := r.wired(0)
 	e := r.engine(w)
 	m := job.Manifest{Task: "echo out; echo err >&2; exit 3", AgentType: job.AgentScript}
 	commands := 1
 	if shared {
-		vm := done(t, e, job.Submission{Kind: job.KindVM, Manifest: job.Manifest{Lifecycle: vm.Persistent, VMName: "dev"}})
+		vm := done(t, e, job.Submission{Manifest: job.Manifest{VMName: "dev"}})
 		if vm.Outcome.Status != job.Success {
 			t.Fatalf("%+v", vm.Outcome)
 		}

@@ -31,15 +31,14 @@ func (k Keys) Make(id string) (string, error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return "", fmt.Errorf("create the directory of the VMs' keys: %w", err)
 	}
-	path, comment := filepath.Join(k.Dir, id), "linus-"+id
-	if k.Installation == nil {
-		return remote.EnsureKeyPair(path, comment)
+	var seed []byte
+	if k.Installation != nil {
+		var err error
+		if seed, err = k.Installation.derive("login to the VM of job " + id); err != nil {
+			return "", err
+		}
 	}
-	seed, err := k.Installation.derive("login to the VM of job " + id)
-	if err != nil {
-		return "", err
-	}
-	return remote.EnsureDerivedKeyPair(path, comment, seed)
+	return remote.EnsureKeyPair(filepath.Join(k.Dir, id), "linus-"+id, seed)
 }
 
 // Path returns the private key that logs in to a VM. The file is missing if the VM has no

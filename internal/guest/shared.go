@@ -60,11 +60,7 @@ func (g *Guest) Artifacts(ctx context.Context, j job.Job, limits job.ArtifactLim
 		return nil, job.SkippedArtifacts{}, g.fault(ctx, what, j, res, err)
 	}
 	skipped := readSkipped(res)
-	var index []byte
-	err = g.retry(ctx, j, func(pool *remote.Pool) (err error) {
-		index, err = pool.ReadRange(ctx, path.Join(g.place(j).state, "artifacts.index"), 0, maxIndex)
-		return err
-	})
+	index, err := g.readFile(ctx, j, path.Join(g.place(j).state, "artifacts.index"), 0, maxIndex)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, skipped, nil
 	}
@@ -88,10 +84,7 @@ func readSkipped(res result.Result) (skipped job.SkippedArtifacts) {
 	return skipped
 }
 
-var (
-	permissions = lazyregexp.New(`^[0-7]{3,4}$`)
-	checksum    = lazyregexp.New(`^[0-9a-f]{64}$`)
-)
+var permissions = lazyregexp.New(`^[0-7]{3,4}$`)
 
 // readIndex reads five NUL-terminated fields per file: name, absolute path,
 // size, mode, sha256. The VM is not trusted: names are checked again, and a
@@ -111,7 +104,7 @@ func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []job.FoundAr
 			skipped.Skip(strconv.Quote(f[0]), "not a name that can be kept: it must be UTF-8, relative and without ..")
 			continue
 		}
-		if err != nil || size < 0 || !path.IsAbs(f[1]) || !permissions.MatchString(f[3]) || !checksum.MatchString(f[4]) {
+		if err != nil || size < 0 || !path.IsAbs(f[1]) || !permissions.MatchString(f[3]) || !sha256Hex.MatchString(f[4]) {
 			return nil, fmt.Errorf("the list of artifacts has an invalid entry: %q", f)
 		}
 		found = append(found, job.FoundArtifact{
@@ -123,13 +116,7 @@ func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []job.FoundAr
 
 // ReadArtifact returns a part of a found file.
 func (g *Guest) ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error) {
-	timed, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	var data []byte
-	err := g.retry(timed, j, func(pool *remote.Pool) (err error) {
-		data, err = pool.ReadRange(timed, source, offset, limit)
-		return err
-	})
+	data, err := g.readFile(ctx, j, source, offset, limit)
 	return data, g.fault(ctx, "read "+source+" from", j, result.Result{}, err)
 }
 

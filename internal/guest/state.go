@@ -83,7 +83,7 @@ func readState(res result.Result) (job.RunState, error) {
 // sumKeys are the runner's keys for the sha256 of stdout and of stderr.
 var sumKeys = [2]string{"LINUS_STDOUT_SHA256", "LINUS_STDERR_SHA256"}
 
-// sha256Hex is a sha256 as the runner writes it.
+// sha256Hex is the runner's format of a sha256.
 var sha256Hex = lazyregexp.New(`^[0-9a-f]{64}$`)
 
 func readSums(res result.Result) (sums [2]string, err error) {

@@ -49,9 +49,9 @@ func (g *Guest) ReadTree(ctx context.Context, v vm.VM, name string) (io.ReadClos
 	context.AfterFunc(ctx, func() { _ = to.CloseWithError(context.Cause(ctx)) }) // or a write would wait for a reader that has left
 	g.closing.Go(func() {
 		defer leave()
-		idle := watchIdle(cancel)
-		err := ws.pool.Run(ctx, remote.Command{Name: "tar", Line: remote.Quote("sh", "-c", pack, "tar", at), Stdout: idle.writer(to)})
-		idle.stop()
+		transfer := watchIdle(cancel, nil, to)
+		err := ws.pool.Run(ctx, remote.Command{Name: "tar", Line: remote.Quote("sh", "-c", pack, "tar", at), Stdout: transfer})
+		transfer.idle.Stop()
 		_ = to.CloseWithError(g.treeFault(ctx, "read files of", v, name, err))
 		cancel(nil)
 	})
@@ -85,13 +85,13 @@ func (g *Guest) WriteTree(ctx context.Context, v vm.VM, name string, archive io.
 	caller := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	idle := watchIdle(cancel)
-	defer idle.stop()
+	read := &failing{from: archive}
+	transfer := watchIdle(cancel, read, nil)
+	defer transfer.idle.Stop()
 	p, err := ws.pool.Begin(ctx, remote.Command{Name: "tar", Line: remote.Quote("sh", "-c", unpack, "tar", at)})
 	if err == nil {
 		defer p.Close()
-		read := &failing{from: archive}
-		if err = p.Send(ctx, idle.reader(read)); err == nil {
+		if err = p.Send(ctx, transfer); err == nil {
 			err = p.Finish(ctx)
 		}
 		if failed := read.err.Load(); failed != nil {
@@ -135,40 +135,28 @@ func (g *Guest) treeFault(ctx context.Context, what string, v vm.VM, name string
 	return pathProblem(name, "was not copied completely: "+job.Bounded(said), "what the VM's SSH user may not read or write needs a command with sudo in the VM")
 }
 
-// idleWatch ends a transfer in which the VM does nothing for a while. Only the time that
-// the VM takes counts, not that of the other end.
-type idleWatch struct{ timer *time.Timer }
+// transfer ends when the VM does nothing for a while. Only the time that the VM takes
+// counts, not that of the other end.
+type transfer struct {
+	from io.Reader // what the VM is sent
+	to   io.Writer // of what the VM sends
+	idle *time.Timer
+}
 
-func watchIdle(cancel context.CancelCauseFunc) idleWatch {
-	return idleWatch{time.AfterFunc(treeIdle, func() {
+func watchIdle(cancel context.CancelCauseFunc, from io.Reader, to io.Writer) *transfer {
+	return &transfer{from, to, time.AfterFunc(treeIdle, func() {
 		cancel(fmt.Errorf("the VM has not continued for %s", treeIdle))
 	})}
 }
 
-func (i idleWatch) stop() { i.timer.Stop() }
-
-// writer passes on what the VM sends.
-func (i idleWatch) writer(to io.Writer) io.Writer {
-	return writerFunc(func(data []byte) (int, error) {
-		i.timer.Stop()
-		defer i.timer.Reset(treeIdle)
-		return to.Write(data)
-	})
+func (t *transfer) Read(data []byte) (int, error) {
+	t.idle.Stop()
+	defer t.idle.Reset(treeIdle)
+	return t.from.Read(data)
 }
 
-// reader passes on what the VM is sent.
-func (i idleWatch) reader(from io.Reader) io.Reader {
-	return readerFunc(func(data []byte) (int, error) {
-		i.timer.Stop()
-		defer i.timer.Reset(treeIdle)
-		return from.Read(data)
-	})
+func (t *transfer) Write(data []byte) (int, error) {
+	t.idle.Stop()
+	defer t.idle.Reset(treeIdle)
+	return t.to.Write(data)
 }
-
-type (
-	writerFunc func([]byte) (int, error)
-	readerFunc func([]byte) (int, error)
-)
-
-func (f writerFunc) Write(data []byte) (int, error) { return f(data) }
-func (f readerFunc) Read(data []byte) (int, error)  { return f(data) }

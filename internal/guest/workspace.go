@@ -53,10 +53,7 @@ func (g *Guest) enter(ctx context.Context, v vm.VM) (ws *workspace, leave func()
 
 // workspace returns a VM's workspace, with one more user.
 func (g *Guest) workspace(ctx context.Context, v vm.VM) (*workspace, error) {
-	if v.IP == "" || v.User == "" {
-		return nil, fmt.Errorf("VM %d has no address or user yet", v.ID)
-	}
-	host, err := g.o.Host(ctx, v)
+	host, err := g.host(ctx, v)
 	if err != nil {
 		return nil, err
 	}
@@ -100,16 +97,21 @@ func (g *Guest) leave(ws *workspace) {
 	})
 }
 
-// inWorkspace runs work with a VM's files. The VM may send at most budget bytes. work is
-// repeated once if the connection was lost, unless again is false.
-func (g *Guest) inWorkspace(ctx context.Context, what string, v vm.VM, budget int64, again bool, work func(context.Context, *workspace, *remote.FileSystem) error) error {
+// inWorkspace runs work with a VM's files, and with the path name as it is in the VM. The VM
+// may send at most budget bytes. work is repeated once if the connection was lost, unless
+// again is false.
+func (g *Guest) inWorkspace(ctx context.Context, what string, v vm.VM, name string, budget int64, again bool, work func(ctx context.Context, ws *workspace, files *remote.FileSystem, at string) error) error {
+	at, err := g.at(name)
+	if err != nil {
+		return err
+	}
 	timed, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	ws, leave, err := g.enter(timed, v)
 	if err == nil {
 		defer leave()
 		once := func() error {
-			return ws.pool.WithFiles(timed, budget, func(fs *remote.FileSystem) error { return work(timed, ws, fs) })
+			return ws.pool.WithFiles(timed, budget, func(fs *remote.FileSystem) error { return work(timed, ws, fs, at) })
 		}
 		if err = once(); again && remote.ClassOf(err) == remote.Lost && timed.Err() == nil {
 			err = once()

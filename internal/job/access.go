@@ -53,18 +53,6 @@ func (p Principal) Narrowed(what string, toolsets ...string) error {
 	return &NarrowedError{What: what, Toolsets: toolsets, Has: p.Toolsets}
 }
 
-// Submits returns why the principal may not submit a job of this kind: its token must have
-// a toolset with a tool that does. Nil: it may, as far as that goes.
-func (p Principal) Submits(kind Kind) error {
-	if err := p.Refusal("Submit"); err != nil {
-		return err
-	}
-	if kind == KindVM {
-		return p.Narrowed("creating a VM", "vm")
-	}
-	return p.Narrowed("submitting a job", "jobs", "exec")
-}
-
 // May reports whether the principal may call a verb.
 func (p Principal) May(verb string) bool { return p.Refusal(verb) == nil }
 

@@ -65,17 +65,21 @@ func (c calls) Activity(ctx context.Context, principal string) (Activity, error)
 	return ask[Activity](ctx, c, "Activity", OfPrincipal{principal})
 }
 
+func (c calls) DeleteJob(ctx context.Context, id string) error {
+	return tell(ctx, c, "DeleteJob", jobRef{id})
+}
+
 func (c calls) Cleanup(ctx context.Context, olderThan time.Duration) (int, error) {
-	return ask[int](ctx, c, "Cleanup", aged{DurationText(olderThan)})
+	return ask[int](ctx, c, "Cleanup", aged{int64(olderThan / time.Second)})
 }
 
 func (c calls) Watch(ctx context.Context, id string, after int64) ([]Event, Job, error) {
-	w, err := ask[watched](ctx, c, "Watch", watching{id, after})
+	w, err := ask[WatchedJob](ctx, c, "Watch", Watching{id, after})
 	return w.Events, w.Job, err
 }
 
 func (c calls) Output(ctx context.Context, id, stream string, offset, limit int64) (Chunk, error) {
-	return ask[Chunk](ctx, c, "Output", stretch{id, stream, offset, limit})
+	return ask[Chunk](ctx, c, "Output", Stretch{id, stream, offset, limit})
 }
 
 func (c calls) Input(ctx context.Context, id string, data []byte, closed bool) error {
@@ -89,6 +93,10 @@ func (c calls) Resize(ctx context.Context, id string, rows, columns int) error {
 func (c calls) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, Artifact, error) {
 	d, err := ask[Download](ctx, c, "OpenArtifact", fileRef{id, path})
 	return d.File, d.About, err
+}
+
+func (c calls) CreateVM(ctx context.Context, s Submission) (Job, error) {
+	return ask[Job](ctx, c, "CreateVM", s)
 }
 
 func (c calls) VMs(ctx context.Context) ([]VMInfo, error) {
@@ -176,7 +184,7 @@ func (c calls) CreatePool(ctx context.Context, p Pool) (PoolInfo, error) {
 }
 
 func (c calls) ResizePool(ctx context.Context, name string, size PoolSize) (PoolInfo, error) {
-	return ask[PoolInfo](ctx, c, "ResizePool", poolSize{name, size})
+	return ask[PoolInfo](ctx, c, "ResizePool", PoolEdit{name, PoolChange{Warm: &size.Warm, Hibernated: &size.Hibernated, IdleLimit: &size.IdleLimit, MaxAge: &size.MaxAge}})
 }
 
 func (c calls) RemovePool(ctx context.Context, name string) (PoolInfo, error) {

@@ -134,19 +134,27 @@ func explicitZeros(tree any) []*FieldError {
 		i, err := n.Int64()
 		return given && err == nil && i == 0
 	}
-	var bad []*FieldError
 	manifest, _ := tree.(map[string]any)
-	if isZero(manifest, "timeout") {
-		bad = append(bad, field("manifest.timeout", "give seconds from 1 to 86400", "0 is out of range"))
-	}
-	if isZero(manifest["resources"], "cpu") {
-		bad = append(bad, field("manifest.resources.cpu", "give 1 to 32", "0 is out of range"))
-	}
-	if isZero(manifest, "ttl") {
-		bad = append(bad, field("manifest.ttl", "give seconds from 60 to 31536000, or leave it out for never", "0 is out of range"))
+	var bad []*FieldError
+	for _, f := range []struct {
+		object         any
+		key            string
+		below, allowed string
+	}{
+		{tree, "timeout", "manifest", "give seconds from 1 to 86400"},
+		{tree, "timeout_seconds", "manifest", "give seconds from 1 to 86400"},
+		{manifest["resources"], "cpu", "manifest.resources", "give 1 to 32"},
+		{tree, "ttl", "manifest", forever},
+		{tree, "ttl_seconds", "manifest", forever},
+	} {
+		if isZero(f.object, f.key) {
+			bad = append(bad, field(below(f.below, f.key), f.allowed, "0 is out of range"))
+		}
 	}
 	return bad
 }
+
+const forever = "give seconds from 60 to 31536000, or leave it out for never"
 
 func invalid(f *FieldError) *InvalidError { return &InvalidError{Fields: []*FieldError{f}} }
 

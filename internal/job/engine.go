@@ -28,8 +28,8 @@ type Jobs interface {
 	// idempotency key used before returns the first job, if that was submitted
 	// with the same manifest.
 	Submit(ctx context.Context, s Submission) (Job, error)
-	// Plan returns what creating the job's VM would do, one command per line,
-	// and changes nothing.
+	// Plan returns what creating the job's VM would do, or the VM that a manifest with a
+	// vmName and without a task asks for: one command per line. It changes nothing.
 	Plan(ctx context.Context, s Submission) ([]string, error)
 	// Job returns everything known about one job.
 	Job(ctx context.Context, id string) (Job, error)
@@ -48,6 +48,9 @@ type Jobs interface {
 	// Activity counts the jobs submitted in each of the last 24 hours by one principal
 	// or, if that is empty, by all that the caller may see.
 	Activity(ctx context.Context, principal string) (Activity, error)
+	// DeleteJob removes one job that has ended, with its output and artifacts. One whose VM
+	// is still there, or that has not ended, is a *FieldError.
+	DeleteJob(ctx context.Context, id string) error
 	// Cleanup removes finished jobs older than the given age and returns how many.
 	Cleanup(ctx context.Context, olderThan time.Duration) (int, error)
 }
@@ -82,6 +85,12 @@ type Streams interface {
 // VMs are the operations on VMs. ref is a VM's name, its VM ID or the ID of the
 // job that created it.
 type VMs interface {
+	// CreateVM creates a VM that stays until it is destroyed, or its ttl expires. It returns
+	// once the VM is stored, with what stands for the job that makes it: Watch, Job and
+	// Cancel take that ID. Of the manifest count vmName, os or vmTemplate, resources,
+	// network and ttl. An idempotency key used before returns the first VM, if that was
+	// asked for with the same manifest.
+	CreateVM(ctx context.Context, s Submission) (Job, error)
 	// VMs returns our VMs: persistent ones, those of unfinished jobs, and those left
 	// alone.
 	VMs(ctx context.Context) ([]VMInfo, error)

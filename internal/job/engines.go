@@ -15,12 +15,12 @@ type EngineInfo struct {
 	URL       string    `json:"url,omitempty"` // at which it takes callbacks; empty: through tunnels only
 	StartedAt time.Time `json:"started_at"`
 
-	Lease    time.Duration `json:"lease"`              // how much longer it is trusted to be alive; negative: it is not
-	Draining bool          `json:"draining,omitempty"` // it takes no more jobs
-	Jobs     int           `json:"jobs"`               // it works on
-	Leads    bool          `json:"leads,omitempty"`    // it does what one engine does for all: it sweeps, and tends pools
-	Self     bool          `json:"self,omitempty"`     // it is the one that was asked
-	Problem  string        `json:"problem,omitempty"`  // why its jobs cannot be taken over, though its lease has ended
+	Lease    time.Duration `json:"lease" api:"lease_seconds"` // how much longer it is trusted to be alive; negative: it is not
+	Draining bool          `json:"draining,omitempty"`        // it takes no more jobs
+	Jobs     int           `json:"jobs"`                      // it works on
+	Leads    bool          `json:"leads,omitempty"`           // it does what one engine does for all: it sweeps, and tends pools
+	Self     bool          `json:"self,omitempty"`            // it is the one that was asked
+	Problem  string        `json:"problem,omitempty"`         // why its jobs cannot be taken over, though its lease has ended
 }
 
 // Engines are the operations on the engines of an installation.

@@ -22,7 +22,19 @@ type FieldError struct {
 	Field   string `json:"field"`            // path, e.g. "manifest.resources.memory"
 	Problem string `json:"problem"`          // what is wrong with the value
 	Remedy  string `json:"remedy,omitempty"` // what to do
+	Fault   Fault  `json:"-"`
 }
+
+// Fault says what is wrong with a field's value, besides the value.
+type Fault string
+
+// The faults.
+const (
+	FaultValue   Fault = ""         // nothing else
+	FaultUnknown Fault = "unknown"  // what it names does not exist, for this caller
+	FaultState   Fault = "conflict" // what it names is not in a state for this
+	FaultLimit   Fault = "limit"    // the caller has as many as it may have: later there may be room
+)
 
 func (e *FieldError) Error() string {
 	if e.Remedy == "" {
@@ -46,6 +58,29 @@ func (e *InvalidError) Error() string {
 // field builds a FieldError with a formatted problem.
 func field(name, remedy, problem string, args ...any) *FieldError {
 	return &FieldError{Field: name, Problem: fmt.Sprintf(problem, args...), Remedy: remedy}
+}
+
+// inState is field for what is not in a state for what was asked.
+func inState(name, remedy, problem string, args ...any) *FieldError {
+	e := field(name, remedy, problem, args...)
+	e.Fault = FaultState
+	return e
+}
+
+// Within returns a *FieldError if a number is out of a range.
+func Within(name string, n, least, most int64) error {
+	if n < least || n > most {
+		return field(name, fmt.Sprintf("give %d to %d", least, most), "%d is out of range", n)
+	}
+	return nil
+}
+
+// Needed returns a *FieldError if a text is empty.
+func Needed(name, text string) error {
+	if text == "" {
+		return field(name, "give one", "is required")
+	}
+	return nil
 }
 
 // HostError is a failure on the Proxmox host, for an operator: what was tried,

@@ -50,17 +50,17 @@ type FileRef struct {
 // FileList is what ListFiles is asked for.
 type FileList struct {
 	VM     string `json:"vm"`
-	Path   string `json:"path"`   // empty: the home of the VM's SSH user
-	Offset int    `json:"offset"` // entries to skip: Next of the previous page
-	Limit  int    `json:"limit"`  // 1 to MaxFileList; 0: MaxFileList
+	Path   string `json:"path"`                // empty: the home of the VM's SSH user
+	Offset int    `json:"offset" api:"cursor"` // entries to skip: Next of the previous page
+	Limit  int    `json:"limit"`               // 1 to MaxFileList; 0: MaxFileList
 }
 
 // FilePage is a part of a directory.
 type FilePage struct {
 	Type    FileType   `json:"type"` // of what the path leads to
-	Entries []FileInfo `json:"entries"`
-	Total   int        `json:"total"`          // entries of the directory
-	Next    int        `json:"next,omitempty"` // the offset of the next page; 0: this is the last
+	Entries []FileInfo `json:"entries" api:"items"`
+	Total   int        `json:"total"`                                   // entries of the directory
+	Next    int        `json:"next,omitempty" api:"next_cursor,string"` // the offset of the next page; 0: this is the last
 }
 
 // FileType is what a file is.
@@ -76,11 +76,11 @@ const (
 
 // FileInfo is a file in a VM, as the VM describes it.
 type FileInfo struct {
-	Name    string    `json:"name"`               // without a directory; bytes that are not UTF-8 are replaced
-	RawName []byte    `json:"raw_name,omitempty"` // the name's bytes, if Name lacks some
+	Name    string    `json:"name"`                                     // without a directory; bytes that are not UTF-8 are replaced
+	RawName []byte    `json:"raw_name,omitempty" api:"raw_name_base64"` // the name's bytes, if Name lacks some
 	Type    FileType  `json:"type"`
-	Size    int64     `json:"size"` // bytes
-	Mode    string    `json:"mode"` // octal permissions
+	Size    int64     `json:"size" api:"size_bytes"` // bytes
+	Mode    string    `json:"mode"`                  // octal permissions
 	UID     uint32    `json:"uid"`
 	GID     uint32    `json:"gid"`
 	ModTime time.Time `json:"modified_at"`
@@ -105,51 +105,51 @@ func (f FileInfo) Path() string {
 // FileRange is a part of a file.
 type FileRange struct {
 	VM     string `json:"vm"`
-	Path   string `json:"path"`
+	Path   string `json:"path" api:",required"`
 	Offset int64  `json:"offset"` // bytes
 	Limit  int64  `json:"limit"`  // bytes, 1 to MaxFileChunk; 0: MaxFileChunk
 }
 
 // FileChunk is what was read of a file.
 type FileChunk struct {
-	Data []byte `json:"data"`
-	Next int64  `json:"next"` // the offset after Data
-	End  bool   `json:"end"`  // the file ends at Next
-	Size int64  `json:"size"` // of the whole file, as the VM says: 0 for files the kernel makes up
-	Mode string `json:"mode"` // octal permissions
+	Data []byte `json:"data" api:"data,body"`
+	Next int64  `json:"next" api:"next_offset"` // the offset after Data
+	End  bool   `json:"end"`                    // the file ends at Next
+	Size int64  `json:"size" api:"size_bytes"`  // of the whole file, as the VM says: 0 for files the kernel makes up
+	Mode string `json:"mode"`                   // octal permissions
 }
 
 // FileWrite is a file's new content. An existing file keeps its owner, and its mode
-// unless Mode is set; a symbolic link stays one, and what it points to is written.
+// unless one is set; a symbolic link stays one, and what it points to is written.
 type FileWrite struct {
 	VM      string `json:"vm"`
-	Path    string `json:"path"`
-	Data    []byte `json:"data"`              // at most MaxFileWrite
-	Mode    string `json:"mode,omitempty"`    // octal permissions of the file; default: as it is, 0644 for a new one
-	Parents bool   `json:"parents,omitempty"` // create missing directories
-	New     bool   `json:"new,omitempty"`     // leave a file that is there already as it is: that is a *FieldError of "new"
+	Path    string `json:"path" api:",required"`
+	Data    []byte `json:"data" api:"data,body"` // at most MaxFileWrite
+	Mode    string `json:"mode,omitempty"`       // octal permissions of the file; default: as it is, 0644 for a new one
+	Parents bool   `json:"parents,omitempty"`    // create missing directories
+	New     bool   `json:"new,omitempty"`        // leave a file that is there already as it is: that is an error of "new"
 }
 
-// FileWritten is what WriteFile has done.
+// FileWritten is what writing a file has done.
 type FileWritten struct {
 	Created bool   `json:"created"` // there was no such file
-	Size    int64  `json:"size"`
+	Size    int64  `json:"size" api:"size_bytes"`
 	Mode    string `json:"mode"`
 }
 
-// FileEdit replaces Old with New in a file of at most MaxFileWrite bytes. Old must be
-// there, and exactly once unless All is set.
+// FileEdit replaces text in a file of at most 10 MiB. The old text must be there, and exactly
+// once unless all is set.
 type FileEdit struct {
 	VM   string `json:"vm"`
-	Path string `json:"path"`
-	Old  string `json:"old"`
-	New  string `json:"new"`
+	Path string `json:"path" api:",required"`
+	Old  string `json:"old" api:",required"`
+	New  string `json:"new" api:",required"`
 	All  bool   `json:"all,omitempty"`
 }
 
-// FileEdited is what EditFile has done.
+// FileEdited is what an edit of a file has done.
 type FileEdited struct {
-	Replaced int   `json:"replaced"` // occurrences
-	Line     int   `json:"line"`     // of the first one, from 1
-	Size     int64 `json:"size"`     // of the file now
+	Replaced int   `json:"replaced"`              // occurrences
+	Line     int   `json:"line"`                  // of the first one, from 1
+	Size     int64 `json:"size" api:"size_bytes"` // of the file now
 }

@@ -5,7 +5,6 @@ package job
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
 	"time"
 	"unicode"
@@ -16,7 +15,7 @@ import (
 // Job is everything known about one job. Times are UTC; a zero time means
 // "not yet".
 type Job struct {
-	ID       string   `json:"job_id"` // UUID, version 7: sorts by creation
+	ID       string   `json:"job_id" api:"id"` // UUID, version 7: sorts by creation
 	Kind     Kind     `json:"kind"`
 	Client   string   `json:"client,omitempty"` // who submitted it, e.g. "cli" or "mcp:claude-code"
 	Manifest Manifest `json:"manifest"`
@@ -33,11 +32,11 @@ type Job struct {
 	// visible as Status when the output is complete. Nil until decided.
 	Outcome *Outcome `json:"outcome,omitempty"`
 
-	StopSignal  string `json:"stop_signal,omitempty"` // the signal a caller asked for; empty: TERM
-	EndedBy     string `json:"ended_by,omitempty"`    // the client that cancelled or killed it, or asked for its VM's destruction; empty: none
-	EndedFor    string `json:"ended_for,omitempty"`   // the name of the principal on whose behalf it did
-	EndedToken  string `json:"ended_token,omitempty"` // the ID of the token it showed; empty: none
-	SkipCollect bool   `json:"collect_cut,omitempty"` // a caller asked to skip collecting the rest of its output and artifacts
+	StopSignal  string `json:"stop_signal,omitempty" api:"-"` // the signal a caller asked for; empty: TERM
+	EndedBy     string `json:"ended_by,omitempty"`            // the client that cancelled or killed it, or asked for its VM's destruction; empty: none
+	EndedFor    string `json:"ended_for,omitempty"`           // the name of the principal on whose behalf it did
+	EndedToken  string `json:"ended_token,omitempty" api:"-"` // the ID of the token it showed; empty: none
+	SkipCollect bool   `json:"collect_cut,omitempty" api:"-"` // a caller asked to skip collecting the rest of its output and artifacts
 
 	// SharedVM is the ID, in its marker, of the VM in which it is to run beside others, even if
 	// another VM has that VM's name by now.
@@ -48,15 +47,13 @@ type Job struct {
 	// Engine is the engine that works on it, of several that share a database.
 	Engine string `json:"engine,omitempty"`
 
-	// Attempt counts the runs before this one of a job that was lost; RetryOf is the
-	// last of them, and RetriedAs the job that runs this one again.
-	Attempt   int    `json:"attempt,omitempty"`
-	RetryOf   string `json:"retry_of,omitempty"`
-	RetriedAs string `json:"retried_as,omitempty"`
+	Attempt   int    `json:"attempt,omitempty"`    // counts the runs before this one of a job that was lost
+	RetryOf   string `json:"retry_of,omitempty"`   // the job that was lost, of which this one is a retry
+	RetriedAs string `json:"retried_as,omitempty"` // the job that runs this one again
 
 	// Submission is a digest of what was submitted with an idempotency key: the
 	// key returns the job only for the same submission.
-	Submission    string    `json:"submission,omitempty"`
+	Submission    string    `json:"submission,omitempty" api:"-"`
 	CreatedAt     time.Time `json:"created_at"`
 	StartedAt     time.Time `json:"started_at,omitzero"`     // the task started
 	CompletedAt   time.Time `json:"completed_at,omitzero"`   // the status became terminal
@@ -64,13 +61,13 @@ type Job struct {
 
 	// Reported is how a callback said the task ended, for people: SSH decides.
 	// Contradicted says that SSH has since shown it running.
-	Reported     string `json:"reported,omitempty"`
-	Contradicted bool   `json:"contradicted,omitempty"`
+	Reported     string `json:"reported,omitempty" api:"-"`
+	Contradicted bool   `json:"contradicted,omitempty" api:"-"`
 
-	BootID  string  `json:"boot_id,omitempty"` // the boot of its VM the task runs under; empty: unknown
-	Silence Silence `json:"silence,omitzero"`
+	BootID  string  `json:"boot_id,omitempty" api:"-"` // the boot of its VM the task runs under; empty: unknown
+	Silence Silence `json:"silence,omitzero" api:"-"`
 
-	Webhooks []Delivery `json:"webhooks,omitempty"` // the messages about its end, and how far each has come
+	Webhooks []Delivery `json:"webhooks,omitempty" api:"notifications"` // the messages about its end, and how far each has come
 
 	Stdin     InputInfo  `json:"stdin,omitzero"`
 	Stdout    OutputInfo `json:"stdout"`
@@ -102,44 +99,8 @@ type Kind string
 // The kinds.
 const (
 	KindTask Kind = "task" // to run a task, in a VM of its own or in an existing one
-	KindVM   Kind = "vm"   // to create a VM that stays; it succeeds when the VM answers SSH
+	KindMake Kind = "vm"   // what stands for a VM that was asked for, or is a pool's: see MakerOf
 )
-
-// Submission is what a caller asks for. Kind is KindTask when empty.
-type Submission struct {
-	Manifest       Manifest `json:"manifest"`
-	Kind           Kind     `json:"kind,omitempty"`
-	IdempotencyKey string   `json:"idempotency_key,omitempty"`
-	Client         string   `json:"client,omitempty"`
-
-	// Principal is the caller's, which the engine takes from the context. Zero: the
-	// operator's.
-	Principal Principal `json:"-"`
-}
-
-// CheckJSON returns an *InvalidError for what the submission's JSON says and its fields do
-// not. tree is that of DecodeStrict.
-func (Submission) CheckJSON(tree any) error {
-	given, _ := tree.(map[string]any)
-	if bad := explicitZeros(given["manifest"]); len(bad) > 0 {
-		return &InvalidError{Fields: bad}
-	}
-	return nil
-}
-
-// maxKey bounds an idempotency key, in bytes.
-const maxKey = 200
-
-// CheckKey returns a *FieldError for an idempotency key that is too long.
-func CheckKey(key string) error {
-	if len(key) <= maxKey {
-		return nil
-	}
-	return &FieldError{
-		Field: "idempotency_key", Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(key), maxKey),
-		Remedy: "use a shorter one, such as a UUID",
-	}
-}
 
 // Done reports whether nothing more will happen: the status is terminal and the
 // VM, if it was to be destroyed, is gone or left alone.
@@ -174,11 +135,8 @@ func (j Job) Ender() Caller {
 // Begun reports whether the job's task has started, or never will.
 func (j Job) Begun() bool { return j.Status == Running || j.Status.Terminal() || j.Outcome != nil }
 
-// KeepsVM reports whether the job's VM exists and is to outlive the job.
-func (j Job) KeepsVM() bool {
-	stays := j.Manifest.Lifecycle == vm.Persistent || j.Manifest.Lifecycle == vm.Pooled
-	return stays && j.VM != nil && j.VM.State == vm.Created && !j.VM.Unwanted
-}
+// Keeps reports whether the job has made its VM and that is to outlive the job.
+func (j Job) Keeps() bool { return j.VM != nil && j.VM.Job == j.ID && j.VM.Stays() }
 
 // Ran returns how long the task of a decided job ran: by the VM's clock or, where
 // that is unknown, by ours. 0 if it never started.
@@ -219,9 +177,9 @@ type InputInfo struct {
 
 // Artifact is a file a job left, stored on this side.
 type Artifact struct {
-	Path   string `json:"path"` // relative: to the task's working directory, or to / for an absolute pattern
-	Size   int64  `json:"size"` // bytes
-	Mode   string `json:"mode"` // octal permissions
+	Path   string `json:"path"`                  // relative: to the task's working directory, or to / for an absolute pattern
+	Size   int64  `json:"size" api:"size_bytes"` // bytes
+	Mode   string `json:"mode"`                  // octal permissions
 	SHA256 string `json:"sha256"`
 }
 
@@ -266,11 +224,11 @@ func cut(text string, most int) string {
 // Chunk is a piece of a stream's output. Offsets count the bytes the task
 // wrote, whether or not they are stored.
 type Chunk struct {
-	Data     []byte `json:"data"`
-	Offset   int64  `json:"offset"`   // of Data's first byte
-	Next     int64  `json:"next"`     // the offset to ask for next
-	Dropped  int64  `json:"dropped"`  // bytes before Data, from the offset asked for, that are not stored
-	Complete bool   `json:"complete"` // the stream ends at Next
+	Data     []byte `json:"data" api:"data,body"`
+	Offset   int64  `json:"offset"`                      // of Data's first byte
+	Next     int64  `json:"next" api:"next_offset"`      // the offset to ask for next
+	Dropped  int64  `json:"dropped" api:"dropped_bytes"` // bytes before Data, from the offset asked for, that are not stored
+	Complete bool   `json:"complete"`                    // the stream ends at Next
 }
 
 // Outcome is how a job ended.
@@ -281,14 +239,14 @@ type Outcome struct {
 	Error    string    `json:"error,omitempty"`     // for people: what went wrong and what to do
 	At       time.Time `json:"at"`
 
-	Duration time.Duration `json:"duration,omitempty"` // how long the task ran, by the VM's own clock; 0: unknown
+	Duration time.Duration `json:"duration,omitempty" api:"duration_seconds"` // how long the task ran, by the VM's own clock; 0: unknown
 }
 
 // OutputInfo counts one output stream in bytes.
 type OutputInfo struct {
-	Held    int64 `json:"held"`    // bytes stored on disk, marker included
-	Total   int64 `json:"total"`   // bytes the task wrote
-	Dropped int64 `json:"dropped"` // bytes left out between head and tail
+	Held    int64 `json:"held" api:"held_bytes"`       // bytes stored on disk, marker included
+	Total   int64 `json:"total" api:"total_bytes"`     // bytes the task wrote
+	Dropped int64 `json:"dropped" api:"dropped_bytes"` // bytes left out between head and tail
 	// Incomplete says that the task wrote more, or may have; Why gives the
 	// cause, in a line for people.
 	Incomplete bool   `json:"incomplete,omitempty"`
@@ -348,11 +306,11 @@ type Result struct {
 	Reason     Reason        `json:"reason"`
 	ExitCode   *int          `json:"exit_code,omitempty"`
 	Error      string        `json:"error,omitempty"`
-	Stdout     []byte        `json:"stdout"` // bytes stored, exact
-	Stderr     []byte        `json:"stderr"`
+	Stdout     []byte        `json:"stdout" api:"stdout,text"` // bytes stored, exact
+	Stderr     []byte        `json:"stderr" api:"stderr,text"`
 	StdoutInfo OutputInfo    `json:"stdout_info"`
 	StderrInfo OutputInfo    `json:"stderr_info"`
-	Duration   time.Duration `json:"duration"` // how long the task ran; 0 if it never started
+	Duration   time.Duration `json:"duration" api:"duration_seconds"` // how long the task ran; 0 if it never started
 	SkippedArtifacts
 }
 

@@ -18,6 +18,14 @@ func (j *Job) Become(next Status) error {
 	return nil
 }
 
+// Reach moves the job to next, if that may follow, and returns the event of it.
+func (j *Job) Reach(next Status) []Event {
+	if j.Become(next) != nil {
+		return nil
+	}
+	return []Event{{Kind: EventStatus, Text: string(next)}}
+}
+
 // Decide records the outcome and reports whether this call decided it: the
 // first outcome wins, and later ones change nothing.
 func (j *Job) Decide(o Outcome) bool {
@@ -47,7 +55,7 @@ func (j *Job) Finish(at time.Time) error {
 // Summary is one job in a list. Fields it shares with Job have the same JSON
 // names.
 type Summary struct {
-	ID          string     `json:"job_id"`
+	ID          string     `json:"job_id" api:"id"`
 	Kind        Kind       `json:"kind"`
 	Client      string     `json:"client,omitempty"`
 	Principal   string     `json:"principal,omitempty"`
@@ -62,7 +70,7 @@ type Summary struct {
 
 // SummaryVM is a job's VM in a list.
 type SummaryVM struct {
-	ID    int      `json:"id,omitempty"`
+	ID    int      `json:"id,omitempty" api:"vm_id"`
 	Name  string   `json:"name"`
 	Node  string   `json:"node,omitempty"`
 	State vm.State `json:"state"`
@@ -107,7 +115,7 @@ const MaxSearch = 200
 // Page is one page of a list. One of a search may have fewer jobs than asked for, even
 // none, though others follow: it looks at a bounded number of them.
 type Page struct {
-	Jobs []Summary `json:"jobs"`
+	Jobs []Summary `json:"jobs" api:"items"`
 	Next string    `json:"next_cursor,omitempty"` // empty on the last page
 }
 
@@ -126,9 +134,9 @@ type Hour struct {
 	Succeeded  int           `json:"succeeded"`
 	Failed     int           `json:"failed"` // or timed out
 	Unfinished int           `json:"unfinished"`
-	Started    int           `json:"started"`               // tasks that have started, of which the waiting times are
-	MedianWait time.Duration `json:"median_wait,omitempty"` // from the submission to the start of the task
-	MaxWait    time.Duration `json:"max_wait,omitempty"`
+	Started    int           `json:"started"`                                         // tasks that have started, of which the waiting times are
+	MedianWait time.Duration `json:"median_wait,omitempty" api:"median_wait_seconds"` // from the submission to the start of the task
+	MaxWait    time.Duration `json:"max_wait,omitempty" api:"max_wait_seconds"`
 }
 
 // Jobs is how many were submitted.

@@ -14,12 +14,11 @@ const DefaultSystem = "debian-12"
 // Signals are what a task can be killed with; the first is the default.
 var Signals = []string{"TERM", "KILL", "INT", "HUP", "QUIT"}
 
-// The phases of a job's life, as events, metrics and traces name them. A job
-// that creates a persistent VM has PhaseReady after PhaseProvision.
+// The phases of a job's life, as events, metrics and traces name them. A VM that somebody
+// has asked for has PhaseProvision and PhaseDestroy.
 const (
 	PhaseQueue     = "queue"     // waits for a slot
 	PhaseProvision = "provision" // creates its VM
-	PhaseReady     = "ready"     // the VM answers SSH
 	PhasePush      = "push"      // puts runner, task and files into the VM
 	PhaseStart     = "start"     // starts the task, detached
 	PhaseRun       = "run"       // until something ends the task

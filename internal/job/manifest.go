@@ -2,6 +2,7 @@ package job
 
 import (
 	"encoding/base64"
+	"fmt"
 
 	"linus/internal/vm"
 )
@@ -44,8 +45,8 @@ const (
 
 // Manifest is what a client submits. Zero values mean "the default".
 type Manifest struct {
-	Task       string            `json:"task" jsonschema_description:"What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For claude: the prompt."`
-	AgentType  AgentType         `json:"agentType" jsonschema:"enum=claude,enum=script,enum=custom" jsonschema_description:"script runs the task in bash; custom runs agent.command with the task on stdin; claude runs the Claude CLI with the task as its prompt."`
+	Task       string            `json:"task" api:",required" jsonschema_description:"What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For claude: the prompt."`
+	AgentType  AgentType         `json:"agentType" jsonschema:"enum=claude,enum=script,enum=custom" jsonschema_description:"script runs the task in bash; custom runs agent.command with the task on stdin; claude runs the Claude CLI with the task as its prompt." api:"agent_type,required"`
 	Agent      Agent             `json:"agent,omitzero" jsonschema_description:"Options of the agent."`
 	Files      []File            `json:"files,omitempty" jsonschema_description:"Files to copy into the VM before the task starts: at most 20000, and 64 MiB together. For more, use an archive that the task unpacks."`
 	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables of the task. Values arrive byte for byte, at most 128 KiB each and 1 MiB together. Not for secrets."`
@@ -55,21 +56,21 @@ type Manifest struct {
 	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run the task as root."`
 	Stdin      StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: the task's stdin takes input while it runs; all of it is kept on the VM's disk until the job ends. Default closed."`
 	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr is then part of stdout."`
-	TTYSize    string            `json:"ttySize,omitempty" jsonschema_description:"ROWSxCOLUMNS of the terminal. Default 24x80."`
+	TTYSize    string            `json:"ttySize,omitempty" jsonschema_description:"ROWSxCOLUMNS of the terminal. Default 24x80." api:"tty_size"`
 	Resources  vm.Resources      `json:"resources,omitzero" jsonschema_description:"Size of the VM."`
-	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"The task's time limit in seconds, 1 to 86400. Default 3600."`
+	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"The task's time limit in seconds, 1 to 86400. Default 3600." api:"timeout_seconds"`
 	Lifecycle  vm.Lifecycle      `json:"lifecycle,omitempty" jsonschema:"enum=ephemeral,enum=persistent" jsonschema_description:"ephemeral (default): the VM is destroyed at the end. persistent: it stays."`
 	VM         string            `json:"vm,omitempty" jsonschema_description:"Name or ID of a persistent VM of ours to run in, instead of a new one."`
-	VMName     string            `json:"vmName,omitempty" jsonschema_description:"Name of the new VM when it is persistent."`
-	TTL        int               `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never."`
-	VMTemplate string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template."`
+	VMName     string            `json:"vmName,omitempty" jsonschema_description:"Name of the new VM when it is persistent." api:"vm_name"`
+	TTL        int               `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never." api:"ttl_seconds"`
+	VMTemplate string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template." api:"template"`
 	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create the VM from this operating system's cloud image instead of a template."`
 	Start      StartMode         `json:"start,omitempty" jsonschema:"enum=any,enum=cold" jsonschema_description:"any (default): a VM of a pool if one like this is ready, which saves the boot. cold: always a new VM."`
 	Retry      RetryMode         `json:"retry,omitempty" jsonschema:"enum=lost,enum=offline" jsonschema_description:"lost: rerun it, as a new job, when its VM is gone. offline: or its node offline (may run twice)."`
 	Retries    int               `json:"retries,omitempty" jsonschema:"minimum=1,maximum=5" jsonschema_description:"Default 1."`
 	Network    vm.Network        `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings."`
 	Notify     *Notify           `json:"notify,omitempty" jsonschema_description:"Who is told when the job has ended."`
-	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written."`
+	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written." api:"status_mode"`
 }
 
 // RetryMode says when a lost job is run again.
@@ -87,13 +88,13 @@ const MaxRetries = 5
 // Agent holds the agent's options.
 type Agent struct {
 	Command     string `json:"command,omitempty" jsonschema_description:"Shell command that runs the task (given on stdin, and as $LINUS_TASK_FILE). Required for custom."`
-	ClaudeModel string `json:"claudeModel,omitempty" jsonschema_description:"claude: passed as --model."`
+	ClaudeModel string `json:"claudeModel,omitempty" jsonschema_description:"claude: passed as --model." api:"claude_model"`
 }
 
 // File is one file put into the VM.
 type File struct {
 	Path    string `json:"path" jsonschema_description:"Absolute path in the VM."`
-	Content string `json:"content" jsonschema_description:"Content, base64 (standard, padded)."`
+	Content string `json:"content" jsonschema_description:"Content, base64 (standard, padded)." api:"content_base64"`
 	Mode    string `json:"mode,omitempty" jsonschema_description:"Octal permissions, e.g. 0755. Default 0644."`
 }
 
@@ -119,6 +120,18 @@ type Defaults struct {
 
 	Egress      vm.Egress // empty: vm.EgressLAN
 	EgressNames []string  // of jobs with vm.EgressAllow and no names of their own
+}
+
+// Complete checks a manifest and returns it with every default.
+func (m Manifest) Complete(d Defaults) (Manifest, error) {
+	if err := m.Validate(); err != nil {
+		return m, err
+	}
+	m = m.WithDefaults(d)
+	if err := m.Validate(); err != nil {
+		return m, fmt.Errorf("a configured default is wrong: %w", err)
+	}
+	return m, nil
 }
 
 // WithDefaults returns m with every empty field that has a default filled in.

@@ -17,6 +17,18 @@ const (
 	maxTTL              = 365 * 24 * 3600 // seconds
 )
 
+// ForVM returns the manifest with which a VM that stays is asked for: no task runs there.
+func (m Manifest) ForVM() Manifest {
+	m.Task, m.AgentType, m.Lifecycle = "create VM "+m.VMName, AgentScript, vm.Persistent
+	return m
+}
+
+// NameTaken is the error of a VM whose name another one has. It says no more of that: it may
+// be another principal's.
+func NameTaken(name string) error {
+	return field("manifest.vmName", "choose another", "VM already exists: the name %q is taken", name)
+}
+
 // validateVM checks which VM the task runs in.
 func (m Manifest) validateVM() []*FieldError {
 	var bad []*FieldError

@@ -17,7 +17,7 @@ const (
 	MaxNetworkConnections = 20
 )
 
-// NetworkQuery is what Network is asked for.
+// NetworkQuery is what is asked about a VM's network.
 type NetworkQuery struct {
 	VM      string   `json:"vm"`                // the VM's name, its VM ID, or the ID of a job that runs in it
 	Targets []string `json:"targets,omitempty"` // HOST, HOST:PORT or [IPv6]:PORT; without a port 443. At most MaxNetworkTargets

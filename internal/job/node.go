@@ -189,6 +189,9 @@ type NoRoomError struct {
 	Refusals []Refusal // one for each node
 }
 
+// Waiting says that a VM waits for room, for people.
+func (e *NoRoomError) Waiting() string { return "waiting: " + e.Error() }
+
 func (e *NoRoomError) Error() string {
 	if e.Text != "" {
 		return e.Text

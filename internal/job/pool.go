@@ -10,14 +10,13 @@ import (
 	"linus/internal/vm"
 )
 
-// Pool is VMs that are kept ready for jobs that ask for exactly such a VM. Its
-// members are created by jobs of kind KindVM and lifecycle Pooled. A job claims
-// one instead of creating its own; a VM serves one job and is then destroyed.
+// Pool is VMs that are kept ready for jobs that ask for exactly such a VM. A job
+// claims one instead of creating its own; a VM serves one job and is then destroyed.
 type Pool struct {
-	Name string `json:"name"`
+	Name string `json:"name" api:",required"`
 
 	// What its VMs are, as in a manifest. A job must ask for the same.
-	VMTemplate string       `json:"template,omitempty"`
+	VMTemplate string       `json:"template,omitempty" api:"template"`
 	OS         string       `json:"os,omitempty"`
 	Resources  vm.Resources `json:"resources"`
 	Network    vm.Network   `json:"network,omitzero"`
@@ -34,10 +33,60 @@ type Pool struct {
 
 // PoolSize is how many VMs a pool keeps, and for how long.
 type PoolSize struct {
-	Warm       int `json:"warm"`                 // members that run
-	Hibernated int `json:"hibernated,omitempty"` // members suspended to disk, which take no memory
-	IdleLimit  int `json:"idle_limit,omitempty"` // seconds without a job asking, after which it keeps none until one does; 0: never
-	MaxAge     int `json:"max_age"`              // seconds after which a member is replaced
+	Warm       int `json:"warm"`                                          // members that run
+	Hibernated int `json:"hibernated,omitempty"`                          // members suspended to disk, which take no memory
+	IdleLimit  int `json:"idle_limit,omitempty" api:"idle_limit_seconds"` // seconds without a job asking, after which it keeps none until one does; 0: never
+	MaxAge     int `json:"max_age" api:"max_age_seconds"`                 // seconds after which a member is replaced
+}
+
+// PoolChange is a change of a pool's size; what is nil stays.
+type PoolChange struct {
+	Warm       *int   `json:"warm,omitempty"`                                // members that run
+	Hibernated *int   `json:"hibernated,omitempty"`                          // members suspended to disk
+	IdleLimit  *int   `json:"idle_limit,omitempty" api:"idle_limit_seconds"` // seconds without a job asking, after which it keeps none until one does; 0: never
+	MaxAge     *int   `json:"max_age,omitempty" api:"max_age_seconds"`       // seconds after which a member is replaced
+	Match      string `json:"-" api:"If-Match,header"`                       // the ETag of the size that is to be changed; empty: whatever it is
+}
+
+// In returns a size with the change.
+func (c PoolChange) In(s PoolSize) PoolSize {
+	c.each(&s, func(to *int, of **int) {
+		if *of != nil {
+			*to = **of
+		}
+	})
+	return s
+}
+
+// Partial reports whether the change depends on what the size is.
+func (c PoolChange) Partial() bool {
+	return c.Match != "" || c.Warm == nil || c.Hibernated == nil || c.IdleLimit == nil || c.MaxAge == nil
+}
+
+// Whole returns the change that leaves nothing as it is, of a pool of a size. Errors are
+// *FieldError if the size is not the one that is to be changed.
+func (c PoolChange) Whole(s PoolSize) (PoolChange, error) {
+	if c.Match != "" && c.Match != "*" && c.Match != s.ETag() {
+		return c, inState("If-Match", "read it again, and change what it is now", "the pool's size is another by now, with the ETag %s", s.ETag())
+	}
+	c.each(&s, func(is *int, of **int) {
+		if *of == nil {
+			*of = is
+		}
+	})
+	return c, nil
+}
+
+func (c *PoolChange) each(s *PoolSize, do func(*int, **int)) {
+	do(&s.Warm, &c.Warm)
+	do(&s.Hibernated, &c.Hibernated)
+	do(&s.IdleLimit, &c.IdleLimit)
+	do(&s.MaxAge, &c.MaxAge)
+}
+
+// ETag identifies the size, for a change of this one and no other.
+func (s PoolSize) ETag() string {
+	return fmt.Sprintf(`"%d-%d-%d-%d"`, s.Warm, s.Hibernated, s.IdleLimit, s.MaxAge)
 }
 
 // PoolFailure is why a pool's members cannot be made.
@@ -45,7 +94,7 @@ type PoolFailure struct {
 	Error string `json:"error"` // the last one's, with the remedy
 	Count int    `json:"count"` // equal ones in a row
 	Row   int    `json:"row"`   // all in a row
-	Maker string `json:"maker"` // the job that failed last
+	Maker string `json:"maker"` // the ID in the marker of the member that failed last
 
 	Suspending bool      `json:"suspending,omitempty"` // it was made, and could not be suspended
 	At         time.Time `json:"at"`

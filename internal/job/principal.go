@@ -112,6 +112,14 @@ func (p Principal) Sees(owner string) bool {
 	return p.Admin() || p.Role.Includes(RoleRead) && p.Name == cmp.Or(owner, OperatorName)
 }
 
+// Key returns an idempotency key of the principal's as it is stored: each owner has its own.
+func (p Principal) Key(key string) string {
+	if key == "" || p.Owner() == "" {
+		return key
+	}
+	return p.Owner() + "\x1f" + key // no name contains that character
+}
+
 // MayName reports whether the principal's jobs may name a secret, as far as its token
 // decides that.
 func (p Principal) MayName(secret string) bool {
@@ -166,6 +174,13 @@ func (p Principal) Ended() bool {
 func PrincipalFrom(ctx context.Context) (Principal, bool) {
 	p, ok := ctx.Value(principalKey{}).(Principal)
 	return p, ok
+}
+
+// Visible reports whether the caller may see what belongs to owner. What the engine does for
+// itself has no principal, and sees all.
+func Visible(ctx context.Context, owner string) bool {
+	p, ok := PrincipalFrom(ctx)
+	return !ok || p.Sees(owner)
 }
 
 // ErrNoPrincipal is returned for a request of which nobody has said who makes it.

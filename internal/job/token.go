@@ -28,14 +28,14 @@ type Token struct {
 // TokenSpec is what a token is to be. See Principal. Of a new token with the role run, a
 // limit that is missing or 0 is the engine's default, and -1 is none.
 type TokenSpec struct {
-	Name      string   `json:"name"` // of the principal; several tokens may have the same one
-	Role      Role     `json:"role"`
+	Name      string   `json:"name" api:",required"` // of the principal; several tokens may have the same one
+	Role      Role     `json:"role" api:",required"`
 	Toolsets  []string `json:"toolsets,omitempty"`
 	Secrets   []string `json:"secrets,omitempty"`
 	Networks  []string `json:"networks,omitempty"`
 	Templates []string `json:"templates,omitempty"`
 	Limits
-	TTL int `json:"ttl,omitempty"` // seconds until it expires; 0: never
+	TTL int `json:"ttl,omitempty" api:"ttl_seconds"` // seconds until it expires; 0: never
 }
 
 // NewToken is a token at its creation, the only time that its secret is known.

@@ -13,6 +13,8 @@ import (
 // is decided by it, and the API, its clients and their tests are made of it.
 type Verb struct {
 	Name string // the method's
+	ID   string // to clients that are generated from the API's description
+	Does string // what it does, in a line for people
 
 	// Route is an HTTP method and a path. In it {x} is the field of the input with that
 	// JSON name, {x...} is one with slashes, and {?x,y} at the end are the fields in the
@@ -27,6 +29,10 @@ type Verb struct {
 	// ones with an MCP tool that does this, or more.
 	Toolsets []string
 
+	Makes Making               // what has become of it when the call returns
+	At    func(out any) string // where what it makes is, below the API; nil: nowhere
+	Key   string               // the name of a result that is no object, in one; empty: a list's is items
+
 	Heavy     bool // the result may have as many bytes as a request
 	ReadsHost bool // it runs a script on the host for as long as it takes, and does nothing else that bounds how often
 
@@ -36,6 +42,16 @@ type Verb struct {
 
 	do func(ctx context.Context, e Engine, in any) (any, error)
 }
+
+// Making is what a call has done when it returns.
+type Making int
+
+// What a call may have done.
+const (
+	Done     Making = iota
+	Created         // there is something new
+	Accepted        // what was asked for is decided, and goes on
+)
 
 // Do calls the method of an engine. in is an In; the result is an Out, with an error, too.
 func (v *Verb) Do(ctx context.Context, e Engine, in any) (any, error) { return v.do(ctx, e, in) }
@@ -73,92 +89,96 @@ var table = sync.OnceValue(func() verbTable {
 
 func makeVerbs() []*Verb {
 	return []*Verb{
-		verb("Submit", "POST /v1/jobs", ifKeyed, RoleRun, OfNew, "jobs exec vm", Engine.Submit),
-		readsHost(verb("Plan", "POST /v1/plan", always, RoleRun, OfNew, "jobs exec vm", Engine.Plan)),
-		verb("Job", "GET /v1/jobs/{id}", always, RoleRead, OfJob, "jobs exec vm", ofJob(Engine.Job)),
-		heavy(verb("Manifest", "GET /v1/jobs/{id}/manifest", always, RoleRead, OfJob, "jobs exec", ofJob(Engine.Manifest))),
-		heavy(verb("Result", "GET /v1/jobs/{id}/result", always, RoleRead, OfJob, "jobs exec vm", ofJob(Engine.Result))),
-		verb("Cancel", "POST /v1/jobs/{id}/cancel", always, RoleRun, OfJob, "jobs", func(e Engine, ctx context.Context, in jobRef) (None, error) {
+		made(verb("Submit", "submitJob", "Submit a job", "POST /v1/jobs{?wait_seconds}", ifKeyed, RoleRun, OfNew, "jobs exec", Engine.Submit), Created, func(j Job) string { return "jobs/" + j.ID }),
+		readsHost(verb("Plan", "planJob", "Say what creating a job's VM would do, one host command per item", "POST /v1/plan", always, RoleRun, OfNew, "jobs exec vm", Engine.Plan)),
+		verb("Job", "getJob", "Get a job", "GET /v1/jobs/{id}", always, RoleRead, OfJob, "jobs exec vm", ofJob(Engine.Job)),
+		heavy(verb("Manifest", "getJobManifest", "Get a job's manifest, with the contents of its files", "GET /v1/jobs/{id}/manifest", always, RoleRead, OfJob, "jobs exec", ofJob(Engine.Manifest))),
+		heavy(verb("Result", "getJobResult", "Get the outcome and output of a job that has ended", "GET /v1/jobs/{id}/result", always, RoleRead, OfJob, "jobs exec vm", ofJob(Engine.Result))),
+		goesOn(verb("Cancel", "cancelJob", "Cancel a job", "POST /v1/jobs/{id}/cancel", always, RoleRun, OfJob, "jobs", func(e Engine, ctx context.Context, in jobRef) (None, error) {
 			return None{}, e.Cancel(ctx, in.ID)
-		}),
-		verb("Kill", "POST /v1/jobs/{id}/kill{?signal}", always, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in ToKill) (Killed, error) {
+		})),
+		named("result", verb("Kill", "killTask", "Send a job's task a signal that ends it", "POST /v1/jobs/{id}/kill", always, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in ToKill) (Killed, error) {
 			return e.Kill(ctx, in.ID, in.Signal)
-		}),
-		verb("List", "GET /v1/jobs{?status,reason,client,text,since,before,limit,cursor,principal}", always, RoleRead, OfJobs, "jobs", Engine.List),
-		verb("Activity", "GET /v1/activity{?principal}", always, RoleRead, OfJobs, "jobs", func(e Engine, ctx context.Context, in OfPrincipal) (Activity, error) {
+		})),
+		verb("List", "listJobs", "List jobs, newest first", "GET /v1/jobs{?status,reason,client,text,since,before,limit,cursor,principal}", always, RoleRead, OfJobs, "jobs", Engine.List),
+		verb("Activity", "getActivity", "Count the jobs of the last 24 hours, hour by hour", "GET /v1/activity{?principal}", always, RoleRead, OfJobs, "jobs", func(e Engine, ctx context.Context, in OfPrincipal) (Activity, error) {
 			return e.Activity(ctx, in.Principal)
 		}),
-		verb("Cleanup", "POST /v1/cleanup{?older_than}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in aged) (int, error) {
-			return e.Cleanup(ctx, time.Duration(in.OlderThan))
+		named("removed", verb("Cleanup", "deleteJobs", "Delete all jobs that ended longer ago than an age", "DELETE /v1/jobs{?older_than_seconds}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in aged) (int, error) {
+			return e.Cleanup(ctx, time.Duration(in.OlderThan)*time.Second)
+		})),
+		verb("DeleteJob", "deleteJob", "Delete one job that has ended, with its output and artifacts", "DELETE /v1/jobs/{id}", never, RoleAdmin, OfJob, "admin", func(e Engine, ctx context.Context, in jobRef) (None, error) {
+			return None{}, e.DeleteJob(ctx, in.ID) // a repeated call would be ErrNotFound
 		}),
 
-		verb("Watch", "GET /v1/jobs/{id}/events{?after}", always, RoleRead, OfJob, "jobs exec vm", func(e Engine, ctx context.Context, in watching) (out watched, err error) {
+		verb("Watch", "watchJob", "Get a job's events as they happen", "GET /v1/jobs/{id}/events{?after}", always, RoleRead, OfJob, "jobs exec vm", func(e Engine, ctx context.Context, in Watching) (out WatchedJob, err error) {
 			out.Events, out.Job, err = e.Watch(ctx, in.ID, in.After)
 			return out, err
 		}),
-		verb("Output", "GET /v1/jobs/{id}/output{?stream,offset,limit}", always, RoleRead, OfJob, "jobs exec", func(e Engine, ctx context.Context, in stretch) (Chunk, error) {
+		verb("Output", "getOutput", "Get a job's output as it was written", "GET /v1/jobs/{id}/output{?stream,offset,limit}", always, RoleRead, OfJob, "jobs exec", func(e Engine, ctx context.Context, in Stretch) (Chunk, error) {
 			return e.Output(ctx, in.ID, in.Stream, in.Offset, in.Limit)
 		}),
-		verb("Input", "POST /v1/jobs/{id}/input", never, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in input) (None, error) {
-			return None{}, e.Input(ctx, in.ID, in.Data, in.Closed) // it may have been delivered
+		verb("Input", "sendInput", "Send input to a task whose stdin is open", "POST /v1/jobs/{id}/input{?close}", never, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in input) (None, error) {
+			return None{}, e.Input(ctx, in.ID, in.Data, in.Close) // it may have been delivered
 		}),
-		verb("Resize", "POST /v1/jobs/{id}/resize{?rows,columns}", always, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in resized) (None, error) {
+		verb("Resize", "resizeTerminal", "Give a task's terminal another size", "POST /v1/jobs/{id}/resize", always, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in resized) (None, error) {
 			return None{}, e.Resize(ctx, in.ID, in.Rows, in.Columns)
 		}),
-		verb("OpenArtifact", "GET /v1/jobs/{id}/artifacts/{path...}", always, RoleRead, OfJob, "jobs", func(e Engine, ctx context.Context, in fileRef) (out Download, err error) {
+		verb("OpenArtifact", "getArtifact", "Get a file that a job has left", "GET /v1/jobs/{id}/artifacts/{path...}", always, RoleRead, OfJob, "jobs", func(e Engine, ctx context.Context, in fileRef) (out Download, err error) {
 			out.File, out.About, err = e.OpenArtifact(ctx, in.ID, in.Path)
 			return out, err
 		}),
 
-		readsHost(verb("VMs", "GET /v1/vms", always, RoleRead, OfVMs, "vm", ofNothing(Engine.VMs))),
-		readsHost(verb("VM", "GET /v1/vms/{vm}", always, RoleRead, OfVM, "vm", ofVM(Engine.VM))),
-		verb("StartVM", "POST /v1/vms/{vm}/start", always, RoleRun, OfVM, "vm", ofVM(Engine.StartVM)),
-		verb("StopVM", "POST /v1/vms/{vm}/stop", always, RoleRun, OfVM, "vm", ofVM(Engine.StopVM)),
-		verb("DestroyVM", "POST /v1/vms/{vm}/destroy", always, RoleRun, OfVM, "vm", ofVM(Engine.DestroyVM)),
-		verb("ForgetVM", "POST /v1/vms/{vm}/forget", never, RoleAdmin, OfVM, "vm", ofVM(Engine.ForgetVM)), // a repeated call would be ErrNotFound
-		verb("SuspendVM", "POST /v1/vms/{vm}/suspend", always, RoleRun, OfVM, "vm", ofVM(Engine.SuspendVM)),
-		verb("ResumeVM", "POST /v1/vms/{vm}/resume", always, RoleRun, OfVM, "vm", ofVM(Engine.ResumeVM)),
-		verb("SnapshotVM", "POST /v1/vms/{vm}/snapshot{?snapshot}", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in newSnapshot) (VMInfo, error) {
+		made(verb("CreateVM", "createVM", "Create a VM that stays until it is destroyed", "POST /v1/vms", ifKeyed, RoleRun, OfNew, "vm", Engine.CreateVM), Accepted, func(j Job) string { return "vms/" + j.ID }),
+		readsHost(verb("VMs", "listVMs", "List VMs: those that stay, those of jobs that have not ended, and those left alone", "GET /v1/vms", always, RoleRead, OfVMs, "vm", ofNothing(Engine.VMs))),
+		readsHost(verb("VM", "getVM", "Get a VM, with its status on the host", "GET /v1/vms/{vm}", always, RoleRead, OfVM, "vm", ofVM(Engine.VM))),
+		verb("StartVM", "startVM", "Start a VM that is stopped or suspended, and wait until it accepts logins", "POST /v1/vms/{vm}/start", always, RoleRun, OfVM, "vm", ofVM(Engine.StartVM)),
+		verb("StopVM", "stopVM", "Shut a VM down, and power it off if it does not", "POST /v1/vms/{vm}/stop", always, RoleRun, OfVM, "vm", ofVM(Engine.StopVM)),
+		goesOn(verb("DestroyVM", "destroyVM", "Destroy a VM and its disk", "DELETE /v1/vms/{vm}", always, RoleRun, OfVM, "vm", ofVM(Engine.DestroyVM))),
+		verb("ForgetVM", "forgetVM", "Stop tracking a VM that is left alone, without touching it", "POST /v1/vms/{vm}/forget", never, RoleAdmin, OfVM, "vm", ofVM(Engine.ForgetVM)), // a repeated call would be ErrNotFound
+		verb("SuspendVM", "suspendVM", "Write a VM's memory to its disk and turn it off", "POST /v1/vms/{vm}/suspend", always, RoleRun, OfVM, "vm", ofVM(Engine.SuspendVM)),
+		verb("ResumeVM", "resumeVM", "Continue a suspended VM where it was, and wait until it accepts logins", "POST /v1/vms/{vm}/resume", always, RoleRun, OfVM, "vm", ofVM(Engine.ResumeVM)),
+		made[VMInfo](verb("SnapshotVM", "createSnapshot", "Save a VM's disk under a name, and with memory what runs in it", "POST /v1/vms/{vm}/snapshots", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in newSnapshot) (VMInfo, error) {
 			return e.SnapshotVM(ctx, in.VM, in.Snapshot, in.Memory)
-		}),
-		verb("RevertVM", "POST /v1/vms/{vm}/revert{?snapshot}", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in snapshotRef) (VMInfo, error) {
+		}), Created, nil),
+		verb("RevertVM", "revertVM", "Revert a VM to a snapshot; what has changed since is lost", "POST /v1/vms/{vm}/snapshots/{snapshot}/revert", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in snapshotRef) (VMInfo, error) {
 			return e.RevertVM(ctx, in.VM, in.Snapshot)
 		}),
 
-		verb("ListFiles", "GET /v1/vms/{vm}/files{?path,offset,limit}", always, RoleRun, OfFile, "files", Engine.ListFiles),
-		verb("ReadFile", "GET /v1/vms/{vm}/file{?path,offset,limit}", always, RoleRun, OfFile, "files", Engine.ReadFile),
-		verb("WriteFile", "PUT /v1/vms/{vm}/file{?path}", always, RoleRun, OfFile, "files", Engine.WriteFile),
-		verb("EditFile", "PATCH /v1/vms/{vm}/file{?path}", never, RoleRun, OfFile, "files", Engine.EditFile), // a repeated call would find nothing to replace
-		verb("ReadTree", "GET /v1/vms/{vm}/tree{?path}", always, RoleRun, OfFile, "files", Engine.ReadTree),
-		verb("WriteTree", "PUT /v1/vms/{vm}/tree{?path}", never, RoleRun, OfFile, "files", func(e Engine, ctx context.Context, in treeUpload) (None, error) {
+		verb("ListFiles", "listFiles", "List a directory of a VM, by name", "GET /v1/vms/{vm}/files{?path,cursor,limit}", always, RoleRun, OfFile, "files", Engine.ListFiles),
+		verb("ReadFile", "readFile", "Read a regular file of a VM, or a part of it", "GET /v1/vms/{vm}/file{?path,offset,limit}", always, RoleRun, OfFile, "files", Engine.ReadFile),
+		verb("WriteFile", "writeFile", "Write a whole regular file of a VM, or leave it as it was", "PUT /v1/vms/{vm}/file{?path,mode,parents,new}", always, RoleRun, OfFile, "files", Engine.WriteFile),
+		verb("EditFile", "editFile", "Replace text in a regular file of a VM, or leave it as it was", "PATCH /v1/vms/{vm}/file{?path}", never, RoleRun, OfFile, "files", Engine.EditFile), // a repeated call would find nothing to replace
+		verb("ReadTree", "readTree", "Get a directory of a VM, or a regular file, as a tar archive", "GET /v1/vms/{vm}/tree{?path}", always, RoleRun, OfFile, "files", Engine.ReadTree),
+		verb("WriteTree", "writeTree", "Unpack a tar archive in a directory of a VM", "PUT /v1/vms/{vm}/tree{?path}", never, RoleRun, OfFile, "files", func(e Engine, ctx context.Context, in treeUpload) (None, error) {
 			return None{}, e.WriteTree(ctx, FileRef{VM: in.VM, Path: in.Path}, in.Archive) // it can be read once
 		}),
 
-		readsHost(verb("Network", "POST /v1/vms/{vm}/network", always, RoleRun, OfFile, "vm", Engine.Network)),
-		verb("DialVM", "GET /v1/vms/{vm}/ports/{port}", always, RoleRun, OfFile, "exec vm", func(e Engine, ctx context.Context, in portRef) (Tunnel, error) {
+		readsHost(verb("Network", "checkNetwork", "Say where a VM's packets may go, and try connections from inside it", "POST /v1/vms/{vm}/network", always, RoleRun, OfFile, "vm", Engine.Network)),
+		verb("DialVM", "dialVM", "Connect to a TCP port of a VM's own loopback, as a WebSocket", "GET /v1/vms/{vm}/ports/{port}", always, RoleRun, OfFile, "exec vm", func(e Engine, ctx context.Context, in portRef) (Tunnel, error) {
 			return e.DialVM(ctx, in.VM, in.Port)
 		}),
 
-		verb("Pools", "GET /v1/pools", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Pools)),
-		verb("Pool", "GET /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", ofPool(Engine.Pool)),
-		verb("CreatePool", "POST /v1/pools", never, RoleAdmin, OfAll, "admin", Engine.CreatePool), // a repeated call would find it there
-		verb("ResizePool", "POST /v1/pools/{pool}/resize", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in poolSize) (PoolInfo, error) {
-			return e.ResizePool(ctx, in.Pool, in.PoolSize)
+		verb("Pools", "listPools", "List pools, by name", "GET /v1/pools", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Pools)),
+		verb("Pool", "getPool", "Get a pool, with its members", "GET /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", ofPool(Engine.Pool)),
+		made(verb("CreatePool", "createPool", "Add a pool", "POST /v1/pools", never, RoleAdmin, OfAll, "admin", Engine.CreatePool), Created, func(p PoolInfo) string { return "pools/" + p.Name }), // a repeated call would find it there
+		verb("ResizePool", "resizePool", "Change how many members a pool keeps, and for how long", "PATCH /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in PoolEdit) (PoolInfo, error) {
+			return e.ResizePool(ctx, in.Pool, in.In(PoolSize{}))
 		}),
-		verb("RemovePool", "POST /v1/pools/{pool}/remove", never, RoleAdmin, OfAll, "admin", ofPool(Engine.RemovePool)), // a repeated call would be refused
+		goesOn(verb("RemovePool", "removePool", "Remove a pool; jobs that have one of its VMs keep it to their end", "DELETE /v1/pools/{pool}", never, RoleAdmin, OfAll, "admin", ofPool(Engine.RemovePool))), // a repeated call would be refused
 
-		verb("Engines", "GET /v1/engines", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Engines)),
+		verb("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Engines)),
 
-		verb("Tokens", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Tokens)),
-		verb("CreateToken", "POST /v1/tokens", never, RoleAdmin, OfAll, "admin", Engine.CreateToken), // its secret would be lost
-		verb("RevokeToken", "POST /v1/tokens/{token}/revoke", never, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in tokenRef) ([]Token, error) {
+		verb("Tokens", "listTokens", "List tokens that were not revoked, by name", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Tokens)),
+		made[NewToken](verb("CreateToken", "createToken", "Create a token; its text is in this response, and nowhere else afterwards", "POST /v1/tokens", never, RoleAdmin, OfAll, "admin", Engine.CreateToken), Created, nil), // its secret would be lost
+		verb("RevokeToken", "revokeToken", "Revoke the token with an ID, or all tokens of a name", "DELETE /v1/tokens/{token}", never, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in tokenRef) ([]Token, error) {
 			return e.RevokeToken(ctx, in.Token)
 		}),
 
-		readsHost(verb("CheckHost", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost))),
-		verb("Nodes", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Nodes)),
-		verb("CordonNode", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.CordonNode)),
-		verb("UncordonNode", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.UncordonNode)),
+		readsHost(verb("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost))),
+		verb("Nodes", "listNodes", "List the nodes that VMs are created on, by name", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Nodes)),
+		verb("CordonNode", "cordonNode", "Keep new VMs off a node; those that are there stay", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.CordonNode)),
+		verb("UncordonNode", "uncordonNode", "Let new VMs on a node again", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.UncordonNode)),
 	}
 }
 
@@ -192,27 +212,17 @@ type (
 		Path string `json:"path"`
 	}
 	aged struct {
-		OlderThan DurationText `json:"older_than"`
-	}
-	watching struct {
-		ID    string `json:"id"`
-		After int64  `json:"after"`
-	}
-	stretch struct {
-		ID     string `json:"id"`
-		Stream string `json:"stream"`
-		Offset int64  `json:"offset"`
-		Limit  int64  `json:"limit"`
+		OlderThan int64 `json:"older_than_seconds" api:",required"` // seconds since they ended
 	}
 	input struct {
-		ID     string `json:"id"`
-		Data   []byte `json:"data,omitempty"`
-		Closed bool   `json:"closed,omitempty"`
+		ID    string `json:"id"`
+		Data  []byte `json:"data,omitempty" api:"data,body"`
+		Close bool   `json:"close,omitempty"` // the end of the input comes after it
 	}
 	resized struct {
 		ID      string `json:"id"`
-		Rows    int    `json:"rows"`
-		Columns int    `json:"columns"`
+		Rows    int    `json:"rows" api:",required"`
+		Columns int    `json:"columns" api:",required"`
 	}
 	portRef struct {
 		VM   string `json:"vm"`
@@ -227,8 +237,8 @@ type (
 	}
 	newSnapshot struct {
 		VM       string `json:"vm"`
-		Snapshot string `json:"snapshot"`
-		Memory   bool   `json:"memory"`
+		Snapshot string `json:"snapshot" api:"name,required"`
+		Memory   bool   `json:"memory,omitempty"` // with what runs in it
 	}
 	treeUpload struct {
 		VM      string    `json:"vm"`
@@ -238,10 +248,6 @@ type (
 	poolRef struct {
 		Pool string `json:"pool"`
 	}
-	poolSize struct {
-		Pool string `json:"pool"`
-		PoolSize
-	}
 	tokenRef struct {
 		Token string `json:"token"`
 	}
@@ -250,38 +256,57 @@ type (
 	}
 )
 
-// watched is what Watch returns: the events, and the job's current state.
-type watched struct {
-	Events []Event `json:"events"`
+// Watching is the input of Watch.
+type Watching struct {
+	ID    string `json:"id"`
+	After int64  `json:"after"` // the number of the last event that is known; 0: none
+}
+
+// PoolEdit is what is to change of a pool.
+type PoolEdit struct {
+	Pool string `json:"pool"`
+	PoolChange
+}
+
+// WatchedJob is what Watch returns: the events, and the job's current state.
+type WatchedJob struct {
+	Events []Event `json:"events" api:"items"`
 	Job    Job     `json:"job"`
 }
 
-// DurationText is a duration that is text in JSON, such as 24h.
-type DurationText time.Duration
-
-// MarshalText implements encoding.TextMarshaler.
-func (d DurationText) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (d *DurationText) UnmarshalText(text []byte) error {
-	parsed, err := time.ParseDuration(string(text))
-	*d = DurationText(parsed)
-	return err
+// Stretch is the input of Output.
+type Stretch struct {
+	ID     string `json:"id"`
+	Stream string `json:"stream" api:",required"` // stdout or stderr
+	Offset int64  `json:"offset"`                 // of its first byte; negative: from the end
+	Limit  int64  `json:"limit"`                  // bytes
 }
 
 // method is a method of Engine, with its parameters as one.
 type method[In, Out any] = func(Engine, context.Context, In) (Out, error)
 
-func verb[In, Out any](name, route string, again func(any) bool, least Role, of Subject, toolsets string, call method[In, Out]) *Verb {
+func verb[In, Out any](name, id, does, route string, again func(any) bool, least Role, of Subject, toolsets string, call method[In, Out]) *Verb {
 	return &Verb{
-		Name: name, Route: route, Again: again, Role: least, Of: of, Toolsets: strings.Fields(toolsets),
+		Name: name, ID: id, Does: does, Route: route, Again: again, Role: least, Of: of, Toolsets: strings.Fields(toolsets),
 		In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out](),
 		do: func(ctx context.Context, e Engine, in any) (any, error) { return call(e, ctx, in.(In)) },
 	}
 }
 
-func heavy(v *Verb) *Verb     { v.Heavy = true; return v }
-func readsHost(v *Verb) *Verb { v.ReadsHost = true; return v }
+func heavy(v *Verb) *Verb             { v.Heavy = true; return v }
+func readsHost(v *Verb) *Verb         { v.ReadsHost = true; return v }
+func goesOn(v *Verb) *Verb            { v.Makes = Accepted; return v }
+func named(key string, v *Verb) *Verb { v.Key = key; return v }
+
+// made is a verb that makes something, which is at a path below the API's then; nil: it has
+// none of its own.
+func made[Out any](v *Verb, makes Making, at func(Out) string) *Verb {
+	v.Makes = makes
+	if at != nil {
+		v.At = func(out any) string { return at(out.(Out)) }
+	}
+	return v
+}
 
 // Whether a call may be repeated after its response was lost.
 func always(any) bool { return true }

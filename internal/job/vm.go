@@ -1,6 +1,8 @@
 package job
 
 import (
+	"cmp"
+	"hash/fnv"
 	"time"
 
 	"linus/internal/vm"
@@ -12,6 +14,75 @@ func (j Job) VMState() vm.State {
 		return ""
 	}
 	return j.VM.State
+}
+
+// poolClient is the client of what stands for the makers of the pools' VMs.
+const poolClient = "pool"
+
+// MakerOf returns what stands for the job that would have made a VM which no job has made,
+// as it would be: who follows VMs by the IDs of jobs goes on doing so.
+func MakerOf(v vm.VM) Job {
+	o := v.Own
+	j := Job{
+		ID: v.Job, Kind: KindMake, Client: o.Client, Principal: v.Principal, TokenID: o.Token, Status: Provisioning, Phase: PhaseProvision, CreatedAt: v.CreatedAt, VM: &v,
+		Progress: cmp.Or(o.Waits, o.Progress), Submission: o.Submission, EndedBy: o.EndedBy, EndedFor: o.EndedFor, EndedToken: o.EndedToken,
+		Manifest: Manifest{VMName: v.Name, VMTemplate: v.Template, OS: v.OS, Resources: v.Resources, Network: v.Network, TTL: o.TTL}.ForVM(),
+	}
+	at, why := o.FailedAt, "Cancelled by user"
+	if pool := v.OfPool(); pool != "" {
+		j.Client, j.Manifest.VMName, j.Manifest.Task, j.Manifest.Lifecycle = poolClient, "", "make a VM of pool "+pool, v.Lifecycle
+		at, why = v.GivenUp()
+	}
+	code := 0
+	switch {
+	case o.Failed != "":
+		j.Outcome = &Outcome{Status: Failed, Reason: ReasonProvisionFailed, Error: o.Failed, At: at}
+	case !o.ReadyAt.IsZero():
+		j.Outcome = &Outcome{Status: Success, Reason: ReasonExitStatus, ExitCode: &code, At: o.ReadyAt}
+	case v.State.Settled() || v.Unwanted:
+		j.Outcome = &Outcome{Status: Failed, Reason: ReasonCancelled, Error: why, At: at}
+	case v.State == vm.Reserved:
+		j.Status, j.Phase = Pending, ""
+		return j
+	default:
+		return j
+	}
+	j.Status, j.CompletedAt, j.Progress = j.Outcome.Status, j.Outcome.At, ""
+	if v.Unwanted {
+		j.Phase = PhaseDestroy
+	}
+	return j
+}
+
+// Pinned returns a *FieldError if a VM is identified only by its address. It gets no secrets
+// then: whatever answers there would receive them.
+func Pinned(v vm.VM) error {
+	if v.HostKey != "" {
+		return nil
+	}
+	return field("manifest.secrets", "use a template whose guest agent responds ("+string(BuildTemplate)+" makes one), or run the job without secrets",
+		"VM %d (%s) gets none: its SSH host key was not read through the hypervisor, and whatever answers at %s would have them", v.ID, v.Name, v.IP)
+}
+
+// NotRunning returns a *FieldError if a VM that others use does not run, as the host reports.
+func NotRunning(v vm.VM, status vm.Status) error {
+	switch {
+	case !status.Down():
+		return nil
+	case status == vm.Stopped:
+		return inState("vm", "start it first", "%q (VM %d) is stopped", v.Name, v.ID)
+	case status == vm.Suspended:
+		return inState("vm", "resume it first", "%q (VM %d) is suspended", v.Name, v.ID)
+	}
+	return inState("vm", "destroy it here too, and create it again", "%q (VM %d) is gone from the host, and not by us", v.Name, v.ID)
+}
+
+// ProxyPort is the port of a VM's loopback where the proxy of a job with egress allow is. It
+// is the same after every reconnect and in every engine: the task's environment names it.
+func ProxyPort(id string) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(id))
+	return 20000 + int(h.Sum32()%10000)
 }
 
 // VMInfo is a VM of ours, Status included.

@@ -57,17 +57,17 @@ func (w Words) In(text string) string {
 func Phrased(e Engine, w Words) Engine {
 	return Through(func(ctx context.Context, v *Verb, in any) (any, error) {
 		out, err := v.Do(ctx, e, in)
-		return w.phrase(out), err
+		return w.Phrase(out), err
 	})
 }
 
-// phrase returns a verb's result with its texts in the face's words. What it was given
+// Phrase returns a verb's result with its texts in the face's words. What it was given
 // stays as it is.
-func (w Words) phrase(out any) any {
+func (w Words) Phrase(out any) any {
 	switch out := out.(type) {
 	case Job:
 		return w.job(out)
-	case watched:
+	case WatchedJob:
 		out.Events = each(out.Events, func(e Event) Event {
 			e.Text = w.In(e.Text)
 			return e

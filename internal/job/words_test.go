@@ -33,7 +33,7 @@ func TestPhrased_RewritesTextsForPeopleOnly(t *testing.T) {
 	inJob := []string{"Outcome.Error", "VM.Reason", "VM.Remedy"}
 	pool := []string{"Failure.Error", "Members.Why", "State"}
 	texts := map[string][]string{
-		"Job": inJob, "watched": {"Events.Text", "Job.Outcome.Error", "Job.VM.Reason", "Job.VM.Remedy"}, "Result": {"Error"},
+		"Job": inJob, "WatchedJob": {"Events.Text", "Job.Outcome.Error", "Job.VM.Reason", "Job.VM.Remedy"}, "Result": {"Error"},
 		"VMInfo": vm, "[]VMInfo": vm, "PoolInfo": pool, "[]PoolInfo": pool, "[]EngineInfo": {"Problem"}, "HostReport": {"Checks.Remedy", "Checks.Text"},
 
 		"None": nil, "int": nil, "[]string": nil, "Killed": nil, "Manifest": nil, "Page": nil, "Activity": nil, "Chunk": nil, "Download": nil, "Tunnel": nil, "ReadCloser": nil,
@@ -47,7 +47,7 @@ func TestPhrased_RewritesTextsForPeopleOnly(t *testing.T) {
 		}
 		want, known := texts[name]
 		if !known {
-			t.Errorf("%s returns %s: say here which of its strings are texts for people, and rewrite them in Words.phrase", v.Name, name)
+			t.Errorf("%s returns %s: say here which of its strings are texts for people, and rewrite them in Words.Phrase", v.Name, name)
 		}
 		held := verbtest.Full(v.Out, code)
 		e := job.Phrased(job.Through(func(context.Context, *job.Verb, any) (any, error) { return held, nil }), job.Words{job.ListVMs: "list_vms"})

@@ -182,6 +182,16 @@ func (l *Lab) edit(ctx context.Context, name string, change func(*state.Member))
 	})
 }
 
+// runningVMs are the IDs of this node's VMs that run.
+func (l *Lab) runningVMs(ctx context.Context) (ids []int) {
+	for _, vm := range l.VMs(ctx) {
+		if vm.PID != 0 {
+			ids = append(ids, vm.ID)
+		}
+	}
+	return ids
+}
+
 // NodeDown cuts the power of a node: its sshd, units and VMs are gone, and the other
 // nodes see it offline.
 func (l *Lab) NodeDown(ctx context.Context, name string) error {
@@ -190,12 +200,7 @@ func (l *Lab) NodeDown(ctx context.Context, name string) error {
 		return err
 	}
 	return node.alone(ctx, func() error {
-		var ran []int
-		for _, vm := range node.VMs(ctx) {
-			if vm.PID != 0 {
-				ran = append(ran, vm.ID)
-			}
-		}
+		ran := node.runningVMs(ctx)
 		if err := node.powerCut(ctx); err != nil { // before that, nothing on the node sees anything of it
 			return err
 		}
@@ -249,12 +254,7 @@ func (l *Lab) SetCutOff(ctx context.Context, name string, off bool) error {
 	if err != nil {
 		return err
 	}
-	var ran []int
-	for _, vm := range node.VMs(ctx) {
-		if vm.PID != 0 {
-			ran = append(ran, vm.ID)
-		}
-	}
+	ran := node.runningVMs(ctx)
 	return l.edit(ctx, name, func(m *state.Member) {
 		switch {
 		case !off:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -114,9 +113,7 @@ func (l *Lab) forgetProcesses() error {
 		files, globErr := filepath.Glob(pattern)
 		err = errors.Join(err, globErr)
 		for _, file := range files {
-			if removeErr := os.Remove(file); !errors.Is(removeErr, fs.ErrNotExist) {
-				err = errors.Join(err, removeErr)
-			}
+			err = errors.Join(err, os.RemoveAll(file))
 		}
 	}
 	return err

@@ -4,12 +4,13 @@
 // and by tests; it knows nothing of jobs, and nothing of the product imports it
 // outside tests.
 //
-//	lab -> process, qemu -> agent, cloudinit, image, netns -> state -> sys
+//	lab -> process, qemu -> agent, cloudinit, image, netns, sshserver -> state -> sys
 //	lab -> pve           -> agent, cloudinit                -> state -> sys
 //	lab -> systemd, nspawn, image
 package lab
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -130,7 +131,7 @@ func claim(l *Lab) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sys.CreateFile(l.Path("lab.json"), string(raw)+"\n"); errors.Is(err, fs.ErrExist) {
+	if err := sys.CreateFile(l.Path("lab.json"), append(raw, '\n')); errors.Is(err, fs.ErrExist) {
 		log := l.Log
 		if l, err = Open(l.Dir); err != nil {
 			return nil, err
@@ -183,8 +184,8 @@ func prepare(opts Options) (*Lab, error) {
 		return nil, err
 	}
 	s := &state.State{Dir: dir, Log: opts.Log, Config: state.Config{
-		Driver: orDefault(opts.Driver, state.DriverProcess), Version: orDefault(opts.Version, "9.2"), Node: "pve", Bridge: "vmbr0",
-		Storage: orDefault(opts.Storage, "local-lvm"), Binary: binary, Direct: opts.Direct, BlockCallbacks: opts.BlockCallbacks,
+		Driver: cmp.Or(opts.Driver, state.DriverProcess), Version: cmp.Or(opts.Version, "9.2"), Node: "pve", Bridge: "vmbr0",
+		Storage: cmp.Or(opts.Storage, "local-lvm"), Binary: binary, Direct: opts.Direct, BlockCallbacks: opts.BlockCallbacks,
 		ImageVariant: opts.ImageVariant, RealSystemd: opts.Systemd == SystemdReal, SlowMS: opts.SlowMS,
 	}}
 	if !slices.Contains([]string{"9.2", "8.2"}, s.Config.Version) {
@@ -202,13 +203,6 @@ func prepare(opts Options) (*Lab, error) {
 		return nil, fmt.Errorf("the lab's storages are local and local-lvm, and shared in a cluster: %w", err)
 	}
 	return withDriver(s)
-}
-
-func orDefault(value, fallback string) string {
-	if value == "" {
-		return fallback
-	}
-	return value
 }
 
 // checkEmpty refuses a directory with anything in it: what lies where the lab
@@ -278,14 +272,12 @@ func (l *Lab) layOut() error {
 			return err
 		}
 	}
-	dirs := []string{
+	err := sys.MkdirAll(
 		l.NodeDir(l.Config.Node, "qemu-server"), l.NodeDir(l.Config.Node, "lxc"), l.Path("etc", "pve", "priv"),
 		l.Path("storage", "local", "images"), l.Path("storage", "local-lvm"), l.QemuDir(), l.Path("log"), l.BinDir(),
-	}
-	for _, dir := range dirs {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
+	)
+	if err != nil {
+		return err
 	}
 	if err := l.SetMemory(l.memoryMB(), 0); err != nil {
 		return err

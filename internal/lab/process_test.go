@@ -22,6 +22,7 @@ import (
 
 	"linus/internal/lab/agent"
 	"linus/internal/lab/process"
+	"linus/internal/lab/sshserver"
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
 )
@@ -247,7 +248,7 @@ func TestProcess_SessionsAreLikeOpenSSH(t *testing.T) {
 	t.Run("eleven sessions are one too many", func(t *testing.T) {
 		other := l.login(t, 100, process.DefaultUser)
 		var err error
-		for range process.MaxSessions + 1 {
+		for range sshserver.MaxSessions + 1 {
 			var session *ssh.Session
 			if session, err = other.NewSession(); err == nil {
 				defer session.Close()

@@ -1,7 +1,9 @@
 package lab
 
 import (
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,7 +61,7 @@ func TestSnapshot_ListsAndDeletesATree(t *testing.T) {
 	}
 	l.must(t, "qm delsnapshot 100 two")
 	conf := l.conf(t, 100)
-	if got := conf.SnapshotNames(); !cmp.Equal(got, []string{"one", "three"}) || conf.Snapshots["three"]["parent"] != "one" || conf.Get("parent") != "three" {
+	if got := slices.Sorted(maps.Keys(conf.Snapshots)); !cmp.Equal(got, []string{"one", "three"}) || conf.Snapshots["three"]["parent"] != "one" || conf.Get("parent") != "three" {
 		t.Errorf("after two is deleted:\n%s", conf)
 	}
 	lines := strings.Split(strings.TrimSpace(l.must(t, "qm listsnapshot 100")), "\n")
@@ -72,7 +74,7 @@ func TestSnapshot_ListsAndDeletesATree(t *testing.T) {
 	if got := l.must(t, "qm config 100 --snapshot one"); !strings.Contains(got, "snaptime: ") || strings.Contains(got, "parent: ") {
 		t.Errorf("config of the first snapshot:\n%s", got)
 	}
-	if got := l.must(t, "qm clone 100 101"); l.conf(t, 101).Has("parent") || len(l.conf(t, 101).SnapshotNames()) != 0 {
+	if got := l.must(t, "qm clone 100 101"); l.conf(t, 101).Has("parent") || len(l.conf(t, 101).Snapshots) != 0 {
 		t.Errorf("a clone has the snapshots: %s", got)
 	}
 	if got := l.must(t, "pvesm list local-lvm --vmid 100"); strings.Count(got, "\n") != 3 {
@@ -90,7 +92,7 @@ func TestSnapshot_NeedsAFormatThatHasThem(t *testing.T) {
 	if r := l.run(t, "qm snapshot 100 clean"); r.code == 0 || r.err != "snapshot feature is not available\n" {
 		t.Errorf("of a raw file: %+v", r)
 	}
-	if conf := l.conf(t, 100); conf.Has("lock") || len(conf.SnapshotNames()) != 0 {
+	if conf := l.conf(t, 100); conf.Has("lock") || len(conf.Snapshots) != 0 {
 		t.Errorf("left behind:\n%s", conf)
 	}
 }

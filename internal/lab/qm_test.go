@@ -86,13 +86,13 @@ func TestTexts(t *testing.T) {
 		{"delsnapshot of no snapshot", "qm delsnapshot 100 clean", 255, "", "snapshot 'clean' does not exist\n"},
 		{"listsnapshot without any", "qm listsnapshot 100", 0, "`-> current                                             You are here!\n", ""},
 		{"reboot of a stopped VM", "qm reboot 100", 255, "", "VM 100 not running\n"},
-		{"next ID", "pvesh get /cluster/nextid", 0, "102\n", ""},
-		{"next ID as JSON is a string", "pvesh get /cluster/nextid --output-format json", 0, "\"102\"\n", ""},
-		{"asked ID is taken", "pvesh get /cluster/nextid --vmid 100", 255, "", "vmid: VM 100 already exists\n"},
-		{"asked ID is a container's", "pvesh get /cluster/nextid --vmid 201", 255, "", "vmid: VM 201 already exists\n"},
-		{"unknown path", "pvesh get /foo", 1, "", "No 'get' handler defined for '/foo'\n"},
-		{"unknown node", "pvesh get /nodes/mars/status", 255, "", "hostname lookup 'mars' failed"},
-		{"missing storage's status", "pvesh get /nodes/pve/storage/x/status", 255, "", "storage 'x' does not exist\n"},
+		{"next ID is a string", "pvesh get /cluster/nextid --output-format json", 0, "\"102\"\n", ""},
+		{"asked ID is taken", "pvesh get /cluster/nextid --vmid 100 --output-format json", 255, "", "vmid: VM 100 already exists\n"},
+		{"asked ID is a container's", "pvesh get /cluster/nextid --vmid 201 --output-format json", 255, "", "vmid: VM 201 already exists\n"},
+		{"unknown path", "pvesh get /foo --output-format json", 1, "", "No 'get' handler defined for '/foo'\n"},
+		{"unknown node", "pvesh get /nodes/mars/qemu --output-format json", 255, "", "hostname lookup 'mars' failed"},
+		{"an answer that is no JSON", "pvesh get /nodes", 255, "", "the lab's pvesh prints JSON only: give it --output-format json\n"},
+		{"missing storage's status", "pvesh get /nodes/pve/storage/x/status --output-format json", 255, "", "storage 'x' does not exist\n"},
 		{"storages", "pvesm status", 0, "local-lvm", ""},
 		{"list of a missing storage", "pvesm list x", 255, "", "storage 'x' does not exist\n"},
 		{"path of a volume", "pvesm path local-lvm:base-9000-disk-0", 0, "/storage/local-lvm/base-9000-disk-0\n", ""},
@@ -295,7 +295,9 @@ func TestClone_OfAProtectedTemplateIsProtected(t *testing.T) {
 
 func TestDisk_NumberSkipsAStaleVolume(t *testing.T) {
 	l := newLab(t)
-	l.must(t, "pvesm alloc local-lvm 100 vm-100-disk-0 1G")
+	if err := l.Driver.CreateDisk(t.Context(), l.Path("storage", "local-lvm", "vm-100-disk-0"), "raw", 1<<30); err != nil {
+		t.Fatal(err)
+	}
 	l.must(t, "qm clone 9000 100")
 	if got := l.conf(t, 100).Get("scsi0"); !strings.HasPrefix(got, "local-lvm:vm-100-disk-1,") {
 		t.Errorf("scsi0: %s", got)
@@ -400,7 +402,7 @@ func TestFaults(t *testing.T) {
 		},
 		{"missing storage", state.FaultMissingStorage, "local-lvm", "qm set 100 --scsi3 local-lvm:1", 255, "storage 'local-lvm' does not exist\n", nil},
 		{"missing bridge", state.FaultMissingBridge, "vmbr0", "qm start 100", 255, "bridge 'vmbr0' does not exist\n", nil},
-		{"offline node", state.FaultMissingNode, "pve", "pvesh get /nodes/pve/status", 255, "595 ", nil},
+		{"offline node", state.FaultMissingNode, "pve", "pvesh get /nodes/pve/qemu --output-format json", 255, "595 ", nil},
 		{"missing template", state.FaultMissingTemplate, "9000", "qm clone 9000 110", 2, "Configuration file 'nodes/pve/qemu-server/9000.conf' does not exist\n", nil},
 		{
 			"no quorum", state.FaultNoQuorum, "1", "qm create 110", 255, "cluster not ready - no quorum?\n",

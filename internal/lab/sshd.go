@@ -2,11 +2,6 @@ package lab
 
 import (
 	"context"
-	"crypto"
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/rsa"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,6 +19,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"linus/internal/lab/netns"
+	"linus/internal/lab/sshserver"
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
 )
@@ -91,7 +87,7 @@ func configureSSHD(ctx context.Context, s *state.State, pam bool) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(s.Path("ssh", "sshd.pid")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.RemoveAll(s.Path("ssh", "sshd.pid")); err != nil {
 		return err
 	}
 	return sys.WriteFile(s.Path("ssh", "sshd_config"), []byte(sshdConfig(s, login.Username, pam)), 0o600)
@@ -160,22 +156,22 @@ func sshdExpanded(text string) string { return sshdQuote(strings.ReplaceAll(text
 // that make each known to the other. A cluster's nodes have an RSA key, too, the only
 // one that Proxmox tells the other nodes of.
 func writeSSHKeys(s *state.State) error {
-	host, err := sshKey(s.Path("ssh", "host_ed25519"), "pvelab host", newEd25519)
+	host, err := sshserver.Key(s.Path("ssh", "host_ed25519"), "pvelab host", false)
 	if err != nil {
 		return err
 	}
-	client, err := sshKey(s.ClientKeyPath(), "pvelab client", newEd25519)
+	client, err := sshserver.Key(s.ClientKeyPath(), "pvelab client", false)
 	if err != nil {
 		return err
 	}
 	address := net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort))
-	known := knownhosts.Line([]string{address}, host) + "\n"
+	known := knownhosts.Line([]string{address}, host.PublicKey()) + "\n"
 	if s.Config.Cluster != "" {
-		rsaHost, err := sshKey(s.Path("ssh", "host_rsa"), "pvelab host", newRSA)
+		rsaHost, err := sshserver.Key(s.Path("ssh", "host_rsa"), "pvelab host", true)
 		if err != nil {
 			return err
 		}
-		known += knownhosts.Line([]string{address}, rsaHost) + "\n"
+		known += knownhosts.Line([]string{address}, rsaHost.PublicKey()) + "\n"
 		if err := tellHostKey(s, rsaHost); err != nil {
 			return err
 		}
@@ -185,8 +181,8 @@ func writeSSHKeys(s *state.State) error {
 		trusted = []byte(known) // else it may have other hosts, too
 	}
 	files := map[string][]byte{
-		s.Path("ssh", "authorized_keys"): ssh.MarshalAuthorizedKey(client),
-		s.ClientKeyPath() + ".pub":       ssh.MarshalAuthorizedKey(client),
+		s.Path("ssh", "authorized_keys"): []byte(sshserver.Public(client) + "\n"),
+		s.ClientKeyPath() + ".pub":       []byte(sshserver.Public(client) + "\n"),
 		s.KnownHostsPath():               trusted,
 	}
 	for path, content := range files {
@@ -199,46 +195,13 @@ func writeSSHKeys(s *state.State) error {
 
 // tellHostKey writes a node's host key where the other nodes find it, as `pvecm
 // updatecerts` does. A node without quorum cannot.
-func tellHostKey(s *state.State, key ssh.PublicKey) error {
+func tellHostKey(s *state.State, key ssh.Signer) error {
 	path := s.Path("etc", "pve", "nodes", s.Config.Node, "ssh_known_hosts")
-	line := s.Config.Node + " " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
+	line := s.Config.Node + " " + sshserver.Public(key)
 	if told, err := os.ReadFile(path); err == nil && string(told) == line {
 		return nil
 	}
 	return sys.WriteFile(path, []byte(line), 0o644)
-}
-
-func newEd25519() (crypto.PrivateKey, error) {
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	return private, err
-}
-
-func newRSA() (crypto.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, 2048) }
-
-// sshKey reads a private key, or makes it, and returns its public key.
-func sshKey(path, comment string, generate func() (crypto.PrivateKey, error)) (ssh.PublicKey, error) {
-	raw, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		private, err := generate()
-		if err != nil {
-			return nil, err
-		}
-		block, err := ssh.MarshalPrivateKey(private, comment)
-		if err != nil {
-			return nil, err
-		}
-		raw = pem.EncodeToMemory(block)
-		if err := sys.WriteFile(path, raw, 0o600); err != nil {
-			return nil, err
-		}
-	} else if err != nil {
-		return nil, err
-	}
-	signer, err := ssh.ParsePrivateKey(raw)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	return signer.PublicKey(), nil
 }
 
 // chooseSSHPort keeps the port of an earlier up while it is free, else takes
@@ -338,10 +301,8 @@ func waitSSHD(ctx context.Context, address, pidFile string) error {
 				return nil
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if sys.Sleep(ctx, 10*time.Millisecond) != nil {
 			return fmt.Errorf("no answer at %s: %w", address, last)
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

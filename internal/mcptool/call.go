@@ -2,6 +2,7 @@ package mcptool
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -134,12 +135,7 @@ func (p *progress) send(j job.Job) {
 	if text == p.told {
 		return
 	}
-	value := p.value + 0.01
-	for i, phase := range job.Phases {
-		if phase == j.Phase {
-			value = max(value, float64(i+1))
-		}
-	}
+	value := max(p.value+0.01, float64(slices.Index(job.Phases, j.Phase)+1))
 	p.value, p.told, p.at = value, text, time.Now()
 	notify(p.session, "notifications/progress", nil, map[string]any{
 		"progressToken": p.token, "progress": value, "total": float64(len(job.Phases)), "message": text,

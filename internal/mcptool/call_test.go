@@ -143,7 +143,7 @@ func TestProvisionVM_ReturnsTheStatusWhenItTakesLong(t *testing.T) {
 					t.Errorf("error %v, %s; want %s", r.IsError, text(r), want)
 				}
 			}
-			if s := e.submitted[0]; s.Kind != job.KindVM || s.Client != "mcp:a-client-1" || s.Manifest.VMName != "dev" || s.Manifest.OS != "ubuntu-24.04" ||
+			if s := e.submitted[0]; s.Manifest.Task != "" || s.Client != "mcp:a-client-1" || s.Manifest.VMName != "dev" || s.Manifest.OS != "ubuntu-24.04" ||
 				s.Manifest.TTL != 3600 || s.Manifest.Resources != (vm.Resources{CPU: 4, Memory: "8G", Disk: "50G"}) || s.Manifest.Lifecycle != vm.Persistent {
 				t.Errorf("submitted %+v", s)
 			}

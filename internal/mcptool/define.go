@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -28,7 +30,9 @@ const (
 )
 
 // define returns a tool whose arguments are In and whose result is Out, both
-// structs. run's errors become tool errors that say what to do next.
+// structs. run is called with arguments in which nothing is wrong, as of faultsOf. Its errors
+// become tool errors that say what to do next, in the names of the tool's arguments if In
+// has a method for that.
 func define[In, Out any](name, title, description string, h hints, run func(context.Context, In) (Out, error)) server.ServerTool {
 	return defineCall(name, title, description, h, func(ctx context.Context, in In, _ call) (Out, error) { return run(ctx, in) })
 }
@@ -65,16 +69,21 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 			raw = []byte("{}")
 		}
 		var in In
+		var out Out
 		tree, err := job.DecodeStrict("", raw, &in)
-		if err != nil {
-			return mcp.NewToolResultError(term.Text(errorText(err))), nil
+		if err == nil {
+			err = faultsOf(in)
 		}
-		out, err := run(ctx, in, call{tree: tree, params: req.Params})
-		var ask *askError
-		switch {
-		case errors.As(err, &ask):
+		if err == nil {
+			out, err = run(ctx, in, call{tree: tree, params: req.Params})
+			if of, ok := any(in).(interface{ named(error) error }); ok && err != nil {
+				err = of.named(err)
+			}
+		}
+		if ask, ok := errors.AsType[*askError](err); ok {
 			return ask.result(), nil
-		case err != nil:
+		}
+		if err != nil {
 			return mcp.NewToolResultError(term.Text(errorText(err))), nil
 		}
 		return structured(out)
@@ -162,18 +171,10 @@ func renamed(err error, pairs ...string) error {
 		}
 		return &job.FieldError{Field: r.Replace(f.Field), Problem: r.Replace(f.Problem), Remedy: r.Replace(f.Remedy)}
 	}
-	var (
-		invalid *job.InvalidError
-		field   *job.FieldError
-	)
-	switch {
-	case errors.As(err, &invalid):
-		fields := make([]*job.FieldError, len(invalid.Fields))
-		for i, f := range invalid.Fields {
-			fields[i] = rename(f)
-		}
-		return &job.InvalidError{Fields: fields}
-	case errors.As(err, &field):
+	if invalid, ok := errors.AsType[*job.InvalidError](err); ok {
+		return &job.InvalidError{Fields: each(invalid.Fields, rename)}
+	}
+	if field, ok := errors.AsType[*job.FieldError](err); ok {
 		return rename(field)
 	}
 	return err
@@ -194,27 +195,53 @@ func (f *faults) required(name, value, remedy string) {
 	}
 }
 
-// number checks an optional number from least to most.
-func (f *faults) number(name string, given *int, def, least, most int) int {
-	switch {
-	case given == nil:
-		return def
-	case *given < least || *given > most:
-		f.add(name, fmt.Sprintf("%d is out of range", *given), fmt.Sprintf("give %d to %d", least, most))
-		return def
-	default:
-		return *given
+// tags reports what the tags of a struct's fields, as of schemaOf, do not allow: optional
+// numbers that are out of range, and words that are none of a fixed set.
+func (f *faults) tags(of reflect.Value) {
+	for field, at := range of.Fields() {
+		if field.Anonymous {
+			f.tags(at)
+			continue
+		}
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		l := limitsOf(field.Tag)
+		switch {
+		case at.Type() == reflect.TypeFor[*int]() && !at.IsNil():
+			if n := int(at.Elem().Int()); n < l.least || n > l.most {
+				f.add(name, fmt.Sprintf("%d is out of range", n), fmt.Sprintf("give %d to %d", l.least, l.most))
+			}
+		case l.words != nil && !at.IsZero() && !slices.Contains(l.words, at.String()):
+			f.add(name, fmt.Sprintf("%q is unknown", at), "use one of: "+strings.Join(l.words, ", "))
+		}
 	}
 }
 
-// word checks an optional argument with a fixed set of values.
-func (f *faults) word(name, given string, valid ...string) {
-	for _, v := range valid {
-		if given == v || given == "" {
-			return
-		}
+// faultsOf returns what is wrong with a tool's arguments: what their tags do not allow, and
+// what they find themselves if they have a method for that.
+func faultsOf(in any) error {
+	var bad faults
+	if of, ok := in.(interface{ check(bad *faults) }); ok {
+		of.check(&bad)
 	}
-	f.add(name, fmt.Sprintf("%q is unknown", given), "use one of: "+strings.Join(valid, ", "))
+	bad.tags(reflect.ValueOf(in))
+	return bad.err()
+}
+
+// given returns an optional number, or its default.
+func given(n *int, def int) int {
+	if n == nil {
+		return def
+	}
+	return *n
+}
+
+// each returns what f makes of the elements of a list, which is never nil.
+func each[T, U any](list []T, f func(T) U) []U {
+	made := make([]U, len(list))
+	for i, one := range list {
+		made[i] = f(one)
+	}
+	return made
 }
 
 // err returns nil if nothing is wrong.

@@ -49,12 +49,16 @@ func (e *engine) note(words ...string) error {
 }
 
 func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
+	return e.submit(s, s.Manifest)
+}
+
+func (e *engine) CreateVM(_ context.Context, s job.Submission) (job.Job, error) {
+	return e.submit(s, s.Manifest.ForVM())
+}
+
+func (e *engine) submit(s job.Submission, m job.Manifest) (job.Job, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	m := s.Manifest
-	if s.Kind == job.KindVM {
-		m.Task, m.AgentType = "make VM", job.AgentScript
-	}
 	if err := m.Validate(); err != nil {
 		return job.Job{}, err
 	}

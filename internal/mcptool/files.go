@@ -3,12 +3,17 @@ package mcptool
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 	"unicode/utf8"
+
+	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
 	"linus/internal/term"
@@ -31,13 +36,18 @@ const (
 	scanBytes = 32 << 20 // bytes read to find and count lines
 )
 
-// fileFaults checks the arguments of every tool about a file.
-func fileFaults(vm, path string) *faults {
-	var bad faults
-	bad.required("vm_id", vm, whichFileVM)
-	bad.required("path", path, "give an absolute path, or one below the home of the VM's user")
-	return &bad
+// fileArg are the arguments of the tools for one file.
+type fileArg struct {
+	VMID string `json:"vm_id" jsonschema_description:"The VM's name or ID, or the ID of a job that runs in it."`
+	Path string `json:"path" jsonschema_description:"Absolute, or relative to the home of the VM's user."`
 }
+
+func (a fileArg) check(bad *faults) {
+	bad.required("vm_id", a.VMID, whichFileVM)
+	bad.required("path", a.Path, "give an absolute path, or one below the home of the VM's user")
+}
+
+func (fileArg) named(err error) error { return fileError(err) }
 
 // fileError returns an error of the engine with the names of a tool's arguments.
 func fileError(err error) error {
@@ -158,4 +168,171 @@ func (r *fileReader) Read(data []byte) (int, error) {
 	n := copy(data, r.last.Data)
 	r.last.Data = r.last.Data[n:]
 	return n, nil
+}
+
+type listFilesInput struct {
+	VMID   string `json:"vm_id" jsonschema_description:"The VM's name or ID, or the ID of a job that runs in it."`
+	Path   string `json:"path,omitempty" jsonschema_description:"Absolute, or relative to the home of the VM's user. Default: that."`
+	Offset int    `json:"offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"Entries to skip: next_offset of the previous call."`
+	Limit  *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Entries. Default 200."`
+}
+
+func (in listFilesInput) check(bad *faults) { bad.required("vm_id", in.VMID, whichFileVM) }
+
+func (listFilesInput) named(err error) error { return fileError(err) }
+
+type listFilesOutput struct {
+	Entries    []fileOutput `json:"entries" jsonschema_description:"By name."`
+	Total      int          `json:"total"`
+	NextOffset int          `json:"next_offset,omitempty" jsonschema_description:"Absent on the last page."`
+}
+
+type fileOutput struct {
+	Name     string       `json:"name"`
+	Type     job.FileType `json:"type" jsonschema:"enum=file,enum=directory,enum=symlink,enum=other"`
+	Size     int64        `json:"size"`
+	Mode     string       `json:"mode"`
+	Modified time.Time    `json:"modified_at"`
+	Inexact  bool         `json:"inexact_name,omitempty" jsonschema_description:"The name is not UTF-8: only a command in the VM can use it."`
+}
+
+// defaultEntries is how many entries list_files returns unless it is told.
+const defaultEntries = 200
+
+func (o Options) listFiles() server.ServerTool {
+	return define("list_files", "List files",
+		"The entries of a directory in a running VM, or one file's.",
+		hints{readOnly: true, idempotent: true, openWorld: true},
+		func(ctx context.Context, in listFilesInput) (listFilesOutput, error) {
+			page, err := o.Engine.ListFiles(ctx, job.FileList{VM: in.VMID, Path: in.Path, Offset: in.Offset, Limit: given(in.Limit, defaultEntries)})
+			return listFilesOutput{Total: page.Total, NextOffset: page.Next, Entries: each(page.Entries, func(f job.FileInfo) fileOutput {
+				return fileOutput{Name: f.Name, Type: f.Type, Size: f.Size, Mode: f.Mode, Modified: f.ModTime, Inexact: len(f.RawName) > 0}
+			})}, err
+		})
+}
+
+type readFileInput struct {
+	fileArg
+
+	Offset     *int   `json:"offset,omitempty" jsonschema:"minimum=1" jsonschema_description:"First line. Default 1."`
+	Limit      *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=2000" jsonschema_description:"Lines. Default 2000."`
+	ByteOffset int64  `json:"byte_offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"Start at this byte; lines count from there."`
+	Encoding   string `json:"encoding,omitempty" jsonschema:"enum=text,enum=base64" jsonschema_description:"base64: up to 48 KiB of any bytes from byte_offset. Default text."`
+}
+
+func (in readFileInput) check(bad *faults) {
+	in.fileArg.check(bad)
+	if in.Encoding == base64Encoding && (in.Offset != nil || in.Limit != nil) {
+		bad.add("encoding", "base64 knows no lines", "give byte_offset instead of offset and limit")
+	}
+}
+
+type readFileOutput struct {
+	Content    string `json:"content" jsonschema_description:"Byte for byte, but for lines over 2000 bytes, which are cut."`
+	Encoding   string `json:"encoding"`
+	Size       int64  `json:"size" jsonschema_description:"Bytes of the file."`
+	Mode       string `json:"mode"`
+	FirstLine  int    `json:"first_line,omitempty"`
+	Lines      int    `json:"lines,omitempty" jsonschema_description:"Lines in content."`
+	TotalLines int    `json:"total_lines,omitempty" jsonschema_description:"Absent if the file is too large to count them."`
+	CutLines   int    `json:"cut_lines,omitempty"`
+	NextOffset int    `json:"next_offset,omitempty" jsonschema_description:"The offset to go on with. Absent at the end."`
+	NextByte   int64  `json:"next_byte_offset,omitempty" jsonschema_description:"The same as a byte_offset."`
+}
+
+func (o Options) readFile() server.ServerTool {
+	return define("read_file", "Read a file",
+		"Read a file in a running VM, as the VM's user: up to 2000 lines or 64 KiB of text, from a line on.",
+		hints{readOnly: true, idempotent: true, openWorld: true, long: true},
+		func(ctx context.Context, in readFileInput) (readFileOutput, error) {
+			ctx, cancel := context.WithTimeout(ctx, callTime)
+			defer cancel()
+			at := job.FileRange{VM: in.VMID, Path: in.Path, Offset: in.ByteOffset}
+			if in.Encoding == base64Encoding {
+				at.Limit = rawBytes
+				chunk, err := o.Engine.ReadFile(ctx, at)
+				out := readFileOutput{Content: base64.StdEncoding.EncodeToString(chunk.Data), Encoding: base64Encoding, Size: chunk.Size, Mode: chunk.Mode}
+				if !chunk.End {
+					out.NextByte = chunk.Next
+				}
+				return out, err
+			}
+			first := given(in.Offset, 1)
+			x, file, err := readLines(ctx, o.Engine, at, first, given(in.Limit, fileLines))
+			if err != nil {
+				return readFileOutput{}, err
+			}
+			out := readFileOutput{Content: x.text.String(), Encoding: textEncoding, Size: cmp.Or(file.Size, file.Next), Mode: file.Mode, Lines: x.lines, CutLines: x.cut}
+			if x.lines > 0 {
+				out.FirstLine = first
+			}
+			if x.end {
+				out.TotalLines = x.total
+			}
+			if x.more {
+				out.NextOffset, out.NextByte = first+x.lines, x.next
+			}
+			return out, nil
+		})
+}
+
+type writeFileInput struct {
+	fileArg
+
+	Content  string `json:"content" jsonschema_description:"The whole file, at most 10 MiB."`
+	Encoding string `json:"encoding,omitempty" jsonschema:"enum=text,enum=base64" jsonschema_description:"Of content. Default text."`
+	Mode     string `json:"mode,omitempty" jsonschema_description:"Octal permissions. Default: those it has, 0644 if it is new."`
+	Parents  bool   `json:"create_directories,omitempty" jsonschema_description:"Create missing directories."`
+}
+
+type writeFileOutput struct {
+	Created bool   `json:"created" jsonschema_description:"There was no such file."`
+	Size    int64  `json:"size"`
+	Mode    string `json:"mode"`
+}
+
+func (o Options) writeFile() server.ServerTool {
+	return define("write_file", "Write a file",
+		"Create or replace a file in a running VM, as the VM's user, byte for byte and all at once. To change a part use edit_file.",
+		hints{destructive: true, idempotent: true, openWorld: true},
+		func(ctx context.Context, in writeFileInput) (writeFileOutput, error) {
+			data := []byte(in.Content)
+			if in.Encoding == base64Encoding {
+				var err error
+				if data, err = base64.StdEncoding.DecodeString(in.Content); err != nil {
+					return writeFileOutput{}, &job.FieldError{Field: "content", Problem: err.Error(), Remedy: "give base64, with padding, or encoding text"}
+				}
+			}
+			w, err := o.Engine.WriteFile(ctx, job.FileWrite{VM: in.VMID, Path: in.Path, Data: data, Mode: in.Mode, Parents: in.Parents})
+			return writeFileOutput(w), err
+		})
+}
+
+type editFileInput struct {
+	fileArg
+
+	Old string `json:"old_string" jsonschema_description:"Text that is there exactly once, blanks and line ends included."`
+	New string `json:"new_string" jsonschema_description:"What replaces it."`
+	All bool   `json:"replace_all,omitempty" jsonschema_description:"Replace every occurrence."`
+}
+
+func (in editFileInput) check(bad *faults) {
+	in.fileArg.check(bad)
+	bad.required("old_string", in.Old, "give text that is in the file; write_file writes a new one")
+}
+
+type editFileOutput struct {
+	Replaced int   `json:"replaced" jsonschema_description:"Occurrences."`
+	Line     int   `json:"line" jsonschema_description:"Of the first one."`
+	Size     int64 `json:"size" jsonschema_description:"Bytes of the file now."`
+}
+
+func (o Options) editFile() server.ServerTool {
+	return define("edit_file", "Edit a file",
+		"Replace text in a file in a running VM, as the VM's user. If old_string is not there exactly once, nothing changes and the error says how often it is.",
+		hints{destructive: true, openWorld: true},
+		func(ctx context.Context, in editFileInput) (editFileOutput, error) {
+			edited, err := o.Engine.EditFile(ctx, job.FileEdit{VM: in.VMID, Path: in.Path, Old: in.Old, New: in.New, All: in.All})
+			return editFileOutput(edited), err
+		})
 }

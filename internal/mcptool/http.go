@@ -55,8 +55,7 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && id != "" {
 		defer h.server.notices.stream(id)()
 	}
-	var denied *job.DeniedError
-	if errors.As(h.beyondScopes(r), &denied) {
+	if denied, ok := errors.AsType[*job.DeniedError](h.beyondScopes(r)); ok {
 		w.Header().Set("WWW-Authenticate", h.challenge(denied.Need))
 		http.Error(w, denied.Error(), http.StatusForbidden)
 		return

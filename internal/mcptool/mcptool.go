@@ -1,4 +1,4 @@
-// Package mcptool is linus as an MCP server: one file per tool, the resources,
+// Package mcptool is linus as an MCP server: the tools, a file for each toolset, the resources,
 // and the transports stdio and Streamable HTTP. It turns arguments into calls
 // of the engine and results into structured content; it knows the engine only
 // as job.Engine.
@@ -31,7 +31,7 @@ type Options struct {
 	ReadOnly           bool
 	DisableDestructive bool
 	Icon               []byte // of linus, SVG; empty: none
-	// SSHCommand is the shell command that logs in to a VM. Nil: ssh USER@IP.
+	// SSHCommand is the shell command that logs in to a VM.
 	SSHCommand func(v vm.VM) string
 	// Challenge is the WWW-Authenticate header for an OAuth token without the scope of the
 	// role that a tool needs. Nil: there are no OAuth tokens.
@@ -39,6 +39,8 @@ type Options struct {
 
 	notice time.Duration // between two notices to a subscriber; shorter in tests
 	answer time.Duration // answerTime; longer in tests
+
+	background *background // of the server that the tools are of
 }
 
 // mcpServer is the MCP server that all transports share, with its background
@@ -52,7 +54,8 @@ type mcpServer struct {
 func newServer(o Options, extra ...server.ServerOption) *mcpServer {
 	o.Engine = job.Phrased(o.Engine, words)
 	s := &mcpServer{background: newBackground(o.Log), notices: newNotices(o.Engine, cmp.Or(o.notice, noticeTime), o.Log)}
-	all := tools(o, s.background)
+	o.background = s.background
+	all := tools(o)
 	has := havingTools(all)
 	completer := completer{o.Engine}
 	hooks := s.notices.hooks()
@@ -108,9 +111,6 @@ type jobArg struct {
 	JobID string `json:"job_id" jsonschema_description:"The job's ID."`
 }
 
-func (a jobArg) check() error {
-	if a.JobID == "" {
-		return &job.FieldError{Field: "job_id", Problem: "is required", Remedy: "give the ID that submit_job or execute_command returned; list_jobs shows them"}
-	}
-	return nil
+func (a jobArg) check(bad *faults) {
+	bad.required("job_id", a.JobID, "give the ID that submit_job or execute_command returned; list_jobs shows them")
 }

@@ -50,7 +50,10 @@ var transports = map[string]func(t *testing.T, e job.Engine) *client.Client{
 }
 
 func options(e job.Engine) Options {
-	return Options{Engine: e, Version: "test", Log: slog.New(slog.DiscardHandler), notice: 100 * time.Millisecond}
+	return Options{
+		Engine: e, Version: "test", Log: slog.New(slog.DiscardHandler), notice: 100 * time.Millisecond,
+		SSHCommand: func(v vm.VM) string { return "ssh " + v.User + "@" + v.IP },
+	}
 }
 
 func overStdio(t *testing.T, e job.Engine, o ...client.ClientOption) *client.Client {
@@ -238,7 +241,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 					}
 				}
 			}
-			for _, tool := range tools(options(e), nil) {
+			for _, tool := range tools(options(e)) {
 				if !slices.ContainsFunc(tests, func(tt toolTest) bool { return tt.tool == tool.Tool.Name }) {
 					t.Errorf("%s is not called", tool.Tool.Name)
 				}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -80,7 +81,9 @@ func (n *notices) hooks() *server.Hooks {
 		n.remove(subscriber{session: server.ClientSessionFromContext(ctx), uri: r.Params.URI})
 	})
 	h.AddOnUnregisterSession(func(_ context.Context, s server.ClientSession) {
-		n.removeSession(s.SessionID())
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.forget(s.SessionID())
 	})
 	h.AddBeforeSubscriptionsListen(func(ctx context.Context, id any, r *mcp.SubscriptionsListenRequest) {
 		for _, uri := range r.Params.Notifications.ResourceSubscriptions {
@@ -122,15 +125,10 @@ func (n *notices) remove(s subscriber) {
 	delete(n.all, s)
 }
 
-func (n *notices) removeSession(id string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for s := range n.all {
-		if s.session.SessionID() == id {
-			delete(n.all, s)
-		}
-	}
-	delete(n.away, id)
+// forget ends a session's subscriptions, with n.mu held.
+func (n *notices) forget(session string) {
+	maps.DeleteFunc(n.all, func(s subscriber, _ *subscription) bool { return s.session.SessionID() == session })
+	delete(n.away, session)
 }
 
 // stream records that a session's stream is open, and returns what to call when
@@ -190,22 +188,13 @@ func (n *notices) jobs() map[subject]job.Principal {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for session, since := range n.away {
-		if time.Since(since) < graceTime {
-			continue
+		if time.Since(since) >= graceTime {
+			n.forget(session)
 		}
-		for s := range n.all {
-			if s.session.SessionID() == session {
-				delete(n.all, s)
-			}
-		}
-		delete(n.away, session)
 	}
+	maps.DeleteFunc(n.all, func(_ subscriber, s *subscription) bool { return s.who.Ended() })
 	all := map[subject]job.Principal{}
-	for key, s := range n.all {
-		if s.who.Ended() {
-			delete(n.all, key)
-			continue
-		}
+	for _, s := range n.all {
 		all[s.subject()] = s.who
 	}
 	return all

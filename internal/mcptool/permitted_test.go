@@ -17,7 +17,7 @@ import (
 
 func TestAllTools_AreWhatTheyAreSaidToBe(t *testing.T) {
 	for _, row := range allTools() {
-		made := row.define(Options{}, nil).Tool.Name
+		made := row.define(Options{}).Tool.Name
 		narrow := job.Principal{Name: "ci", Role: job.RoleAdmin, Toolsets: []string{row.toolset}}
 		if made != row.name || !slices.Contains(job.Toolsets, row.toolset) || !narrow.May(row.verb) {
 			t.Errorf("%s of toolset %s, which calls %s, is %s", row.name, row.toolset, row.verb, made)

@@ -113,11 +113,10 @@ const (
 )
 
 func diagnose(ctx context.Context, e job.Engine, has having, args map[string]string) (*mcp.GetPromptResult, error) {
-	a := jobArg{args["job_id"]}
-	if err := a.check(); err != nil {
+	if err := faultsOf(jobArg{args["job_id"]}); err != nil {
 		return nil, err
 	}
-	j, err := e.Job(ctx, a.JobID)
+	j, err := e.Job(ctx, args["job_id"])
 	if err != nil {
 		return nil, err
 	}

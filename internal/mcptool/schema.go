@@ -3,6 +3,7 @@ package mcptool
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -60,13 +61,9 @@ func (o object) appendTo(b []byte) ([]byte, error) {
 }
 
 // lists are the values that a tag refers to, as in enum=@systems.
-var lists = map[string][]string{"@systems": job.Systems, "@signals": job.Signals, "@statuses": statuses()}
-
-func statuses() (all []string) {
-	for _, s := range job.Statuses {
-		all = append(all, string(s))
-	}
-	return all
+var lists = map[string][]string{
+	"@systems": job.Systems, "@signals": job.Signals,
+	"@statuses": each(job.Statuses, func(s job.Status) string { return string(s) }),
 }
 
 func schemaFor(t reflect.Type, tag reflect.StructTag, closed bool) object {
@@ -94,29 +91,47 @@ func schemaFor(t reflect.Type, tag reflect.StructTag, closed bool) object {
 	default:
 		panic("no schema for " + t.String())
 	}
-	var enum []string
-	for option := range strings.SplitSeq(tag.Get("jsonschema"), ",") {
-		name, value, _ := strings.Cut(option, "=")
-		switch name {
-		case "enum":
-			if list, ok := lists[value]; ok {
-				enum = append(enum, list...)
-			} else {
-				enum = append(enum, value)
-			}
-		case "minimum", "maximum":
-			if n, err := strconv.Atoi(value); err == nil {
-				s = append(s, member{name, n})
-			}
-		}
+	l := limitsOf(tag)
+	if l.least > math.MinInt {
+		s = append(s, member{"minimum", l.least})
 	}
-	if enum != nil {
-		s = append(s, member{"enum", enum})
+	if l.most < math.MaxInt32 {
+		s = append(s, member{"maximum", l.most})
+	}
+	if l.words != nil {
+		s = append(s, member{"enum", l.words})
 	}
 	if text := tag.Get("jsonschema_description"); text != "" {
 		s = append(s, member{"description", text})
 	}
 	return s
+}
+
+// limits are what a field's tag allows.
+type limits struct {
+	least, most int
+	words       []string // nil: any
+}
+
+func limitsOf(tag reflect.StructTag) limits {
+	l := limits{least: math.MinInt, most: math.MaxInt32}
+	for option := range strings.SplitSeq(tag.Get("jsonschema"), ",") {
+		name, value, _ := strings.Cut(option, "=")
+		n, _ := strconv.Atoi(value) // a test compares all schemas
+		switch name {
+		case "enum":
+			if list, ok := lists[value]; ok {
+				l.words = append(l.words, list...)
+			} else {
+				l.words = append(l.words, value)
+			}
+		case "minimum":
+			l.least = n
+		case "maximum":
+			l.most = n
+		}
+	}
+	return l
 }
 
 func structSchema(t reflect.Type, closed bool) object {

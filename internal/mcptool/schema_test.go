@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write the tool schemas in testdata and 
 
 // Schemas are a contract with clients: a change must be seen in review.
 func TestTools_SchemasMatchTheSnapshots(t *testing.T) {
-	for _, tool := range tools(options(&engine{}), nil) {
+	for _, tool := range tools(options(&engine{})) {
 		t.Run(tool.Tool.Name, func(t *testing.T) {
 			got, err := json.MarshalIndent(tool.Tool, "", "  ")
 			if err != nil {
@@ -59,7 +59,7 @@ func TestTools_SchemasMatchTheSnapshots(t *testing.T) {
 func TestTools_ListFitsItsBudget(t *testing.T) {
 	const budget = 47_500 // bytes, some 11,900 tokens
 	total := 0
-	for _, tool := range tools(options(&engine{}), nil) {
+	for _, tool := range tools(options(&engine{})) {
 		data, err := json.Marshal(tool.Tool)
 		if err != nil {
 			t.Fatal(err)
@@ -81,7 +81,7 @@ func TestDocs_HaveTheTableOfTools(t *testing.T) {
 	for _, row := range allTools() {
 		set[row.name] = row.toolset
 	}
-	for _, tool := range tools(options(&engine{}), nil) {
+	for _, tool := range tools(options(&engine{})) {
 		var schema struct {
 			Properties map[string]any
 			Required   []string

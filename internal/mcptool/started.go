@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"linus/internal/job"
@@ -34,11 +33,12 @@ type waitedOutput struct {
 	Note             string  `json:"note,omitempty" jsonschema_description:"What to do next."`
 }
 
-// started returns a job that was submitted, after waiting for its end for at most
-// limit. From here on nothing is an error: the caller must learn the job's ID.
-func started(ctx context.Context, e job.Engine, c call, j job.Job, limit time.Duration) startedOutput {
+// started returns a job that was submitted, after waiting for its end for at most so
+// many seconds. From here on nothing is an error: the caller must learn the job's ID.
+func started(ctx context.Context, e job.Engine, c call, j job.Job, seconds *int) startedOutput {
 	out := startedOutput{JobID: j.ID, Status: j.Status}
-	if limit <= 0 {
+	limit := waitTime(seconds)
+	if limit == 0 {
 		return out
 	}
 	var waited waitedOutput

@@ -5,8 +5,6 @@ import (
 	"strings"
 
 	"github.com/mark3labs/mcp-go/server"
-
-	"linus/internal/job"
 )
 
 // tool is a row of the table of tools.
@@ -14,59 +12,53 @@ type tool struct {
 	name    string
 	toolset string // of which a principal must have it
 	verb    string // of the engine, which the principal's role must include
-	define  func(Options, *background) server.ServerTool
+	define  func(Options) server.ServerTool
 }
 
 // allTools returns the table.
 func allTools() []tool {
-	of := func(define func(job.Engine) server.ServerTool) func(Options, *background) server.ServerTool {
-		return func(o Options, _ *background) server.ServerTool { return define(o.Engine) }
-	}
-	with := func(define func(Options) server.ServerTool) func(Options, *background) server.ServerTool {
-		return func(o Options, _ *background) server.ServerTool { return define(o) }
-	}
 	return []tool{
-		{"submit_job", "jobs", "Submit", of(submitJob)},
-		{"get_job_status", "jobs", "Job", of(getJobStatus)},
-		{"get_job_result", "jobs", "Result", of(getJobResult)},
-		{"cancel_job", "jobs", "Cancel", of(cancelJob)},
-		{"list_jobs", "jobs", "List", of(listJobs)},
+		{"submit_job", "jobs", "Submit", Options.submitJob},
+		{"get_job_status", "jobs", "Job", Options.getJobStatus},
+		{"get_job_result", "jobs", "Result", Options.getJobResult},
+		{"cancel_job", "jobs", "Cancel", Options.cancelJob},
+		{"list_jobs", "jobs", "List", Options.listJobs},
 
-		{"execute_command", "exec", "Submit", of(executeCommand)},
-		{"get_job_output", "exec", "Output", of(getJobOutput)},
-		{"tail_job_output", "exec", "Output", of(tailJobOutput)},
-		{"interact_with_job", "exec", "Input", of(interactWithJob)},
-		{"kill_job", "exec", "Kill", of(killJob)},
+		{"execute_command", "exec", "Submit", Options.executeCommand},
+		{"get_job_output", "exec", "Output", Options.getJobOutput},
+		{"tail_job_output", "exec", "Output", Options.tailJobOutput},
+		{"interact_with_job", "exec", "Input", Options.interactWithJob},
+		{"kill_job", "exec", "Kill", Options.killJob},
 
-		{"provision_vm", "vm", "Submit", with(provisionVM)},
-		{"list_vms", "vm", "VMs", with(listVMs)},
-		{"get_vm", "vm", "VM", with(getVM)},
-		{"start_vm", "vm", "StartVM", startVM},
-		{"stop_vm", "vm", "StopVM", stopVM},
-		{"suspend_vm", "vm", "SuspendVM", suspendVM},
-		{"resume_vm", "vm", "ResumeVM", resumeVM},
-		{"snapshot_vm", "vm", "SnapshotVM", snapshotVM},
-		{"revert_vm", "vm", "RevertVM", revertVM},
-		{"destroy_vm", "vm", "DestroyVM", with(destroyVM)},
+		{"provision_vm", "vm", "CreateVM", Options.provisionVM},
+		{"list_vms", "vm", "VMs", Options.listVMs},
+		{"get_vm", "vm", "VM", Options.getVM},
+		{"start_vm", "vm", "StartVM", Options.startVM},
+		{"stop_vm", "vm", "StopVM", Options.stopVM},
+		{"suspend_vm", "vm", "SuspendVM", Options.suspendVM},
+		{"resume_vm", "vm", "ResumeVM", Options.resumeVM},
+		{"snapshot_vm", "vm", "SnapshotVM", Options.snapshotVM},
+		{"revert_vm", "vm", "RevertVM", Options.revertVM},
+		{"destroy_vm", "vm", "DestroyVM", Options.destroyVM},
 
-		{"list_files", "files", "ListFiles", of(listFiles)},
-		{"read_file", "files", "ReadFile", of(readFile)},
-		{"write_file", "files", "WriteFile", of(writeFile)},
-		{"edit_file", "files", "EditFile", of(editFile)},
+		{"list_files", "files", "ListFiles", Options.listFiles},
+		{"read_file", "files", "ReadFile", Options.readFile},
+		{"write_file", "files", "WriteFile", Options.writeFile},
+		{"edit_file", "files", "EditFile", Options.editFile},
 
-		{"check_host", "admin", "CheckHost", of(checkHost)},
-		{"cleanup_completed_jobs", "admin", "Cleanup", of(cleanupCompletedJobs)},
+		{"check_host", "admin", "CheckHost", Options.checkHost},
+		{"cleanup_completed_jobs", "admin", "Cleanup", Options.cleanupCompletedJobs},
 	}
 }
 
 // tools lists the tools that the options allow.
-func tools(o Options, b *background) []server.ServerTool {
+func tools(o Options) []server.ServerTool {
 	var all []server.ServerTool
 	for _, row := range allTools() {
 		if len(o.Toolsets) > 0 && !slices.Contains(o.Toolsets, row.toolset) {
 			continue
 		}
-		t := row.define(o, b)
+		t := row.define(o)
 		does := t.Tool.Annotations
 		if (*does.ReadOnlyHint || !o.ReadOnly) && (!*does.DestructiveHint || !o.DisableDestructive) {
 			all = append(all, t)

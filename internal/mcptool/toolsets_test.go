@@ -71,7 +71,7 @@ func offered(t *testing.T, o Options) offer {
 	return all
 }
 
-func toolsOf(o Options) []server.ServerTool { return tools(o, nil) }
+func toolsOf(o Options) []server.ServerTool { return tools(o) }
 
 func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 	tests := []struct {

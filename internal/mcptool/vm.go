@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
+
+	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -18,11 +21,9 @@ type vmArg struct {
 
 const whichVM = "give the name or ID of a VM; list_vms shows them"
 
-func (a vmArg) check() error {
-	var bad faults
-	bad.required("vm_id", a.VMID, whichVM)
-	return bad.err()
-}
+func (a vmArg) check(bad *faults) { bad.required("vm_id", a.VMID, whichVM) }
+
+func (vmArg) named(err error) error { return vmError(err) }
 
 type vmOutput struct {
 	VMID      string     `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID; the VM's name is accepted as well wherever a vm_id is expected. Absent until there is one."`
@@ -61,16 +62,9 @@ func (o Options) vmOutput(v job.VMInfo) vmOutput {
 		out.VMID = strconv.Itoa(v.ID)
 	}
 	if v.Status == vm.Running && v.IP != "" {
-		out.SSH = o.sshCommand(v.VM)
+		out.SSH = o.SSHCommand(v.VM)
 	}
 	return out
-}
-
-func (o Options) sshCommand(v vm.VM) string {
-	if o.SSHCommand != nil {
-		return o.SSHCommand(v)
-	}
-	return fmt.Sprintf("ssh %s@%s", v.User, v.IP)
 }
 
 // changedVM is a VM after an operation on it.
@@ -89,34 +83,28 @@ func (o Options) changedVM(v job.VMInfo, note string) changedVM {
 
 // act performs an operation on a VM that may outlast the call: then it
 // continues, and the result says so and gives the VM's current status.
-func (o Options) act(ctx context.Context, b *background, ref, doing string, f func(context.Context, string) (job.VMInfo, error)) (changedVM, error) {
+func (o Options) act(ctx context.Context, ref, doing string, f func(context.Context, string) (job.VMInfo, error)) (changedVM, error) {
 	result := make(chan job.VMInfo, 1)
-	ended, err := b.within(ctx, callTime, func(ctx context.Context) error {
+	ended, err := o.background.within(ctx, callTime, func(ctx context.Context) error {
 		v, err := f(ctx, ref)
 		result <- v
 		return err
 	})
 	switch {
 	case err != nil:
-		return changedVM{}, vmError(err)
+		return changedVM{}, err
 	case ended:
 		return o.changedVM(<-result, ""), nil
 	}
 	now, err := o.Engine.VM(ctx, ref)
-	if err != nil {
-		return changedVM{}, vmError(err)
-	}
-	return o.changedVM(now, doing+" takes longer than a call may, and goes on. Call get_vm for its status."), nil
+	return o.changedVM(now, doing+" takes longer than a call may, and goes on. Call get_vm for its status."), err
 }
 
-// acting returns the work of a tool that does nothing but act.
-func (o Options) acting(b *background, doing string, f func(job.Engine, context.Context, string) (job.VMInfo, error)) func(context.Context, vmArg) (changedVM, error) {
-	return func(ctx context.Context, in vmArg) (changedVM, error) {
-		if err := in.check(); err != nil {
-			return changedVM{}, err
-		}
-		return o.act(ctx, b, in.VMID, doing, func(ctx context.Context, ref string) (job.VMInfo, error) { return f(o.Engine, ctx, ref) })
-	}
+// acting returns a tool that does nothing but act.
+func (o Options) acting(name, title, description string, h hints, doing string, f func(job.Engine, context.Context, string) (job.VMInfo, error)) server.ServerTool {
+	return define(name, title, description, h, func(ctx context.Context, in vmArg) (changedVM, error) {
+		return o.act(ctx, in.VMID, doing, func(ctx context.Context, ref string) (job.VMInfo, error) { return f(o.Engine, ctx, ref) })
+	})
 }
 
 // vmError returns an error of a VM with the names of the tools' arguments.
@@ -127,4 +115,221 @@ func vmError(err error) error {
 		return bad.err()
 	}
 	return renamed(err)
+}
+
+type provisionInput struct {
+	Name     string     `json:"name" jsonschema_description:"Name of the VM: letters, digits and dashes, at most 63. Accepted wherever a vm_id is expected."`
+	OS       string     `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create it from this operating system's cloud image. Default: the template."`
+	Template string     `json:"template,omitempty" jsonschema_description:"Name or ID of the template to clone. Default agent-template."`
+	CPU      int        `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Cores, 1 to 32. Default 2."`
+	Memory   string     `json:"memory,omitempty" jsonschema_description:"Memory, e.g. 8G; 512M to 512G. Default 2G."`
+	Disk     string     `json:"disk,omitempty" jsonschema_description:"Disk, e.g. 50G; 5G to 10000G. Default 10G."`
+	Network  vm.Network `json:"network,omitzero" jsonschema_description:"Where it differs from the server's settings."`
+	TTL      int        `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which it is destroyed, once no job runs in it. Default: never."`
+	DryRun   bool       `json:"dry_run,omitempty" jsonschema_description:"Only return the commands that would run on the host."`
+	Wait     *int       `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait until it is ready, 0 to 45. Default 40."`
+}
+
+func (in provisionInput) check(bad *faults) {
+	bad.required("name", in.Name, "give a host name such as dev1")
+}
+
+func (provisionInput) named(err error) error {
+	return renamed(err, "vmName", "name", "vmTemplate", "template", "resources.cpu", "cpu", "resources.memory", "memory", "resources.disk", "disk")
+}
+
+type provisionOutput struct {
+	VMID   string    `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID, for the other tools. Absent until there is one."`
+	Name   string    `json:"name"`
+	Status vm.Status `json:"status,omitempty" jsonschema:"enum=provisioning,enum=running" jsonschema_description:"running: it answers SSH. Absent for dry_run."`
+	IP     string    `json:"ip,omitempty"`
+	User   string    `json:"user,omitempty" jsonschema_description:"SSH user."`
+	SSH    string    `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in, from the machine linus runs on."`
+	JobID  string    `json:"job_id,omitempty" jsonschema_description:"The job that creates it."`
+	Plan   []string  `json:"plan,omitempty" jsonschema_description:"dry_run: what would run on the host."`
+	Note   string    `json:"note,omitempty" jsonschema_description:"What to do next."`
+}
+
+func (o Options) provisionVM() server.ServerTool {
+	return defineCall("provision_vm", "Create a VM",
+		"Create a VM that stays until destroy_vm or its ttl, and return its address and an ssh command; execute_command runs commands in it. "+
+			"If it is not ready within wait_seconds, creating it goes on: call get_vm. For a single task with a result submit_job is simpler.",
+		hints{openWorld: true},
+		func(ctx context.Context, in provisionInput, c call) (provisionOutput, error) {
+			s := job.Submission{Client: clientName(ctx), Manifest: job.Manifest{
+				VMName: in.Name, OS: in.OS, VMTemplate: in.Template, Lifecycle: vm.Persistent, TTL: in.TTL, Network: in.Network,
+				Resources: vm.Resources{CPU: in.CPU, Memory: in.Memory, Disk: in.Disk},
+			}}
+			if in.DryRun {
+				plan, err := o.Engine.Plan(ctx, s)
+				return provisionOutput{Name: in.Name, Plan: plan}, err
+			}
+			j, err := o.Engine.CreateVM(ctx, s)
+			if err == nil {
+				j, err = follow(ctx, o.Engine, c, j.ID, time.Duration(given(in.Wait, defaultReady))*time.Second)
+			}
+			if err != nil {
+				return provisionOutput{}, err
+			}
+			return o.provisioned(j)
+		})
+}
+
+// provisioned returns the status of the job that creates a VM.
+func (o Options) provisioned(j job.Job) (provisionOutput, error) {
+	out := provisionOutput{Name: j.Manifest.VMName, JobID: j.ID, Status: vm.Provisioning}
+	if j.VM != nil {
+		v := o.vmOutput(job.VMInfo{VM: *j.VM})
+		out.VMID, out.Name, out.IP, out.User = v.VMID, v.Name, v.IP, v.User
+	}
+	switch j.Status {
+	case job.Success:
+		out.Status = vm.Running
+		out.SSH = o.SSHCommand(*j.VM)
+	case job.Failed, job.Timeout:
+		return out, fmt.Errorf("the VM could not be created (job %s, %s): %s", j.ID, j.Outcome.Reason, j.Outcome.Error)
+	default:
+		out.Note = fmt.Sprintf("It is still being created: %s. That goes on; call get_vm with vm_id %q, or get_job_status of the job with wait_seconds.", statusLine(j), out.Name)
+	}
+	return out, nil
+}
+
+// statusLine is the status of a job, in a few words.
+func statusLine(j job.Job) string {
+	if j.Progress != "" {
+		return string(j.Status) + ", " + j.Progress
+	}
+	return string(j.Status)
+}
+
+type listVMsOutput struct {
+	VMs []vmOutput `json:"vms" jsonschema_description:"Oldest first."`
+}
+
+// inText is without the ssh commands, which are long: get_vm has one VM's.
+func (l listVMsOutput) inText() any {
+	l.VMs = slices.Clone(l.VMs)
+	for i := range l.VMs {
+		l.VMs[i].SSH = ""
+	}
+	return l
+}
+
+func (o Options) listVMs() server.ServerTool {
+	return define("list_vms", "List VMs",
+		"The VMs linus has created and not yet destroyed, with status, address and the jobs in them. Others on the host are never shown or touched.",
+		hints{readOnly: true, idempotent: true, openWorld: true},
+		func(ctx context.Context, _ job.None) (listVMsOutput, error) {
+			vms, err := o.Engine.VMs(ctx)
+			return listVMsOutput{VMs: each(vms, o.vmOutput)}, err
+		})
+}
+
+func (o Options) getVM() server.ServerTool {
+	return define("get_vm", "VM",
+		"One VM of ours: status, address, user, ssh command, the jobs in it, when it expires.",
+		hints{readOnly: true, idempotent: true, openWorld: true},
+		func(ctx context.Context, in vmArg) (vmOutput, error) {
+			v, err := o.Engine.VM(ctx, in.VMID)
+			return o.vmOutput(v), err
+		})
+}
+
+func (o Options) startVM() server.ServerTool {
+	return o.acting("start_vm", "Start a VM",
+		"Start a stopped persistent VM. Returns when it accepts logins, or after 45 seconds while the work goes on. A VM that is already running is fine.",
+		hints{idempotent: true, openWorld: true}, "The start", job.Engine.StartVM)
+}
+
+func (o Options) stopVM() server.ServerTool {
+	return o.acting("stop_vm", "Stop a VM",
+		"Shut down a persistent VM; its disk stays and start_vm starts it again. Refused while jobs run in it. Returns after at most 45 seconds while the work goes on.",
+		hints{destructive: true, idempotent: true, openWorld: true}, "The shutdown", job.Engine.StopVM)
+}
+
+func (o Options) suspendVM() server.ServerTool {
+	return o.acting("suspend_vm", "Suspend a VM",
+		"Write a persistent VM's memory to its disk and turn it off; resume_vm continues it where it was, in seconds. "+
+			"Refused while jobs run in it. Returns after at most 45 seconds while the work goes on.",
+		hints{idempotent: true, openWorld: true}, "The suspend", job.Engine.SuspendVM)
+}
+
+func (o Options) resumeVM() server.ServerTool {
+	return o.acting("resume_vm", "Resume a VM",
+		"Continue a suspended persistent VM where it was suspended, with its clock set. Returns when it accepts logins, or after 45 seconds while the work goes on. A VM that is already running is fine.",
+		hints{idempotent: true, openWorld: true}, "The resume", job.Engine.ResumeVM)
+}
+
+type snapshotInput struct {
+	vmArg
+
+	Snapshot string `json:"snapshot" jsonschema_description:"Name of the snapshot: a letter, then letters, digits, - and _; at most 40."`
+	Memory   bool   `json:"memory,omitempty" jsonschema_description:"true: include what runs in the VM: revert_vm continues it there. Refused while jobs run in it."`
+}
+
+func (in snapshotInput) check(bad *faults) { bad.snapshot(in.vmArg, in.Snapshot) }
+
+func (o Options) snapshotVM() server.ServerTool {
+	return define("snapshot_vm", "Snapshot a VM",
+		"Take a named snapshot of a persistent VM's disk, to return to with revert_vm. Needs a storage with snapshots.",
+		hints{openWorld: true},
+		func(ctx context.Context, in snapshotInput) (changedVM, error) {
+			return o.act(ctx, in.VMID, "The snapshot", func(ctx context.Context, ref string) (job.VMInfo, error) {
+				return o.Engine.SnapshotVM(ctx, ref, in.Snapshot, in.Memory)
+			})
+		})
+}
+
+type revertInput struct {
+	vmArg
+
+	Snapshot string `json:"snapshot" jsonschema_description:"Name of a snapshot taken with snapshot_vm."`
+	Confirm  bool   `json:"confirm,omitempty" jsonschema_description:"true: what changed since the snapshot may be lost. Without it the user is asked, if the client supports that."`
+}
+
+func (in revertInput) check(bad *faults) { bad.snapshot(in.vmArg, in.Snapshot) }
+
+// snapshot checks the arguments of the tools about a VM's snapshot.
+func (f *faults) snapshot(of vmArg, name string) {
+	of.check(f)
+	f.required("snapshot", name, "give a name such as clean")
+}
+
+func (o Options) revertVM() server.ServerTool {
+	return defineCall("revert_vm", "Revert a VM",
+		"Revert a persistent VM's disk to a snapshot and start the VM, or continue what ran in it where the snapshot has its memory; all changes since are lost. Refused while jobs run in it. "+
+			"Returns when the VM accepts logins, or after 45 seconds while the work goes on.",
+		hints{destructive: true, idempotent: true, openWorld: true},
+		func(ctx context.Context, in revertInput, c call) (changedVM, error) {
+			question := fmt.Sprintf("Revert VM %s to snapshot %s? All changes since are lost.", in.VMID, in.Snapshot)
+			if err := c.confirmed(ctx, in.Confirm, question); err != nil {
+				return changedVM{}, err
+			}
+			return o.act(ctx, in.VMID, "The revert", func(ctx context.Context, ref string) (job.VMInfo, error) {
+				return o.Engine.RevertVM(ctx, ref, in.Snapshot)
+			})
+		})
+}
+
+type destroyInput struct {
+	vmArg
+
+	Confirm bool `json:"confirm,omitempty" jsonschema_description:"true: the VM and its disk may be lost. Without it the user is asked, if the client supports that."`
+}
+
+func (o Options) destroyVM() server.ServerTool {
+	return defineCall("destroy_vm", "Destroy a VM",
+		"Destroy a persistent VM of ours and its disk, irreversibly. Refused while jobs run in it: kill or cancel them first. "+
+			"Returns once that is decided; list_vms shows the VM until it is gone. VMs of single jobs are destroyed with them (cancel_job).",
+		hints{destructive: true, idempotent: true, openWorld: true},
+		func(ctx context.Context, in destroyInput, c call) (changedVM, error) {
+			v, err := o.Engine.VM(ctx, in.VMID)
+			if err == nil {
+				err = c.confirmed(ctx, in.Confirm, fmt.Sprintf("Destroy VM %d (%s) and its disk?", v.ID, v.Name))
+			}
+			if err == nil {
+				v, err = o.Engine.DestroyVM(ctx, in.VMID)
+			}
+			return o.changedVM(v, ""), err
+		})
 }

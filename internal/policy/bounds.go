@@ -88,14 +88,19 @@ func NewBounds(c Choices) (*Bounds, error) {
 	return b, nil
 }
 
-// entries splits a list at commas and newlines; nil if it is not set.
-func entries(name, text string) ([]string, error) {
-	var all []string
+// split splits a list at commas and newlines.
+func split(text string) (all []string) {
 	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
 		if part = strings.TrimSpace(part); part != "" {
 			all = append(all, part)
 		}
 	}
+	return all
+}
+
+// entries splits a setting that is a list; nil if it is not set.
+func entries(name, text string) ([]string, error) {
+	all := split(text)
 	if text != "" && len(all) == 0 {
 		return nil, setting(name, "%q has no entry", text, "give names separated by commas, or unset it")
 	}
@@ -169,12 +174,17 @@ func (b *Bounds) network(found *findings, n vm.Network, mcp bool) {
 
 // template checks what a new VM is created from.
 func (b *Bounds) template(found *findings, m job.Manifest) {
-	field, name := "manifest.vmTemplate", m.VMTemplate
-	if m.OS != "" {
-		field, name = "manifest.os", m.OS
-	}
+	field, name := madeFrom(m)
 	if len(b.templates) == 0 || name == "" || (m.OS == "" && name == b.own.Template) || job.Among(b.templates, name) {
 		return
 	}
 	found.add(field, fmt.Sprintf("%q is not allowed: ALLOWED_TEMPLATES allows %s, and %s is configured", name, strings.Join(b.templates, ", "), b.own.Template), "use one of these, by the name it has there, or leave it out")
+}
+
+// madeFrom returns the field that says what a new VM is created from, and that.
+func madeFrom(m job.Manifest) (field, name string) {
+	if m.OS != "" {
+		return "manifest.os", m.OS
+	}
+	return "manifest.vmTemplate", m.VMTemplate
 }

@@ -27,7 +27,7 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 		switch {
 		case !j.Status.Terminal():
 			open++
-		case j.KeepsVM():
+		case j.Keeps():
 			kept++
 		}
 		n := takes(j.Manifest)
@@ -40,6 +40,7 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 			Field:   "manifest",
 			Problem: fmt.Sprintf("LIMIT_JOBS allows a client %d jobs at the same time, and %s unfinished", l.Jobs, count(open, "is", "are")),
 			Remedy:  "wait for one to finish, or cancel one",
+			Fault:   job.FaultLimit,
 		}
 		if kept > 0 {
 			e.Problem += fmt.Sprintf(", %s", count(kept, "VM is persistent", "VMs are persistent"))
@@ -80,6 +81,7 @@ func over(resource, rule string, limit, taken, asked int, unit string) error {
 		Field:   "manifest.resources." + resource,
 		Problem: fmt.Sprintf("%s allows a client %d %s at the same time; %d are in use, this job asks for %d", rule, limit, unit, taken, asked),
 		Remedy:  remedy,
+		Fault:   job.FaultLimit,
 	}
 }
 

@@ -27,7 +27,7 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 	ended := has(sized(2, "2G", 60), sized(4, "512M", 60))
 	ended[0].Status, ended[0].VM = job.Success, &vm.VM{State: vm.Created}
 	kept := has(sized(2, "2G", 60), sized(4, "512M", 60))
-	kept[0].Status, kept[0].VM, kept[0].Manifest.Lifecycle = job.Success, &vm.VM{State: vm.Created}, vm.Persistent
+	kept[0].Status, kept[0].VM = job.Success, &vm.VM{State: vm.Created, Made: vm.Made{Lifecycle: vm.Persistent}}
 	all := policy.Limits{Jobs: 3, CPU: 8, MemoryMB: 4096, Seconds: 600}
 	shared := sized(4, "2G", 60)
 	shared.VM = "dev"

@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"linus/internal/job"
 )
@@ -42,10 +41,7 @@ func New(rules string) (*Policy, error) {
 	if rules == "" {
 		return p, nil
 	}
-	for text := range strings.FieldsFuncSeq(rules, func(r rune) bool { return r == ',' || r == '\n' }) {
-		if strings.TrimSpace(text) == "" {
-			continue
-		}
+	for _, text := range split(rules) {
 		r, err := parseRule(text)
 		if err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,10 +28,7 @@ func (b *Bounds) token(found *findings, s job.Submission) {
 	if len(p.Networks) > 0 {
 		b.tokenNetwork(found, m.Network, p.Networks)
 	}
-	field, from := "manifest.vmTemplate", m.VMTemplate
-	if m.OS != "" {
-		field, from = "manifest.os", m.OS
-	}
+	field, from := madeFrom(m)
 	if len(p.Templates) > 0 && from != "" && !job.Among(p.Templates, from) {
 		found.add(field, fmt.Sprintf("%q is not allowed: this token allows %s", from, orNone(p.Templates)), "use one of these")
 	}
@@ -39,13 +37,7 @@ func (b *Bounds) token(found *findings, s job.Submission) {
 // tokenNetwork checks a network against a token's list of bridges and VLAN tags. What
 // has no entry there must be as it is configured.
 func (b *Bounds) tokenNetwork(found *findings, n vm.Network, allowed []string) {
-	bridge, vlan := n.Bridge, n.VLAN
-	if bridge == "" {
-		bridge = b.own.Network.Bridge
-	}
-	if vlan == 0 {
-		vlan = b.own.Network.VLAN
-	}
+	bridge, vlan := cmp.Or(n.Bridge, b.own.Network.Bridge), cmp.Or(n.VLAN, b.own.Network.VLAN)
 	isTags := func(entry string) bool {
 		first, _, _ := job.VLANs(entry)
 		return first != 0

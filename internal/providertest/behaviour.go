@@ -76,6 +76,15 @@ func next(list *[]error) error {
 	return err
 }
 
+// asked is the error of a provider's call that was cancelled, or the next one of a list in
+// Behaviour.
+func asked(ctx context.Context, op string, errs *[]error) error {
+	if ctx.Err() != nil {
+		return fault(op, job.HostCancelled, context.Cause(ctx).Error(), "")
+	}
+	return next(errs)
+}
+
 // pause waits; it returns an error if ctx ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

@@ -57,7 +57,7 @@ func (f *Fake) ListFiles(ctx context.Context, v vm.VM, q job.FileList) (job.File
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	files, err := f.filesOf(ctx, "list files of", v)
-	page := job.FilePage{Entries: []job.FileInfo{}}
+	page := job.FilePage{Type: job.FileDirectory, Entries: []job.FileInfo{}}
 	for name, content := range files {
 		if below, ok := strings.CutPrefix(name, q.Path+"/"); ok {
 			page.Entries = append(page.Entries, job.FileInfo{Name: below, Type: job.FileRegular, Size: int64(len(content)), Mode: "0644"})

@@ -60,6 +60,17 @@ func (f *Fake) inside(ctx context.Context, op string, j job.Job, errs *[]error) 
 	return there.jobs[j.ID], nil
 }
 
+// withRun calls do with a task that was started, if it was, with f.mu held.
+func (f *Fake) withRun(ctx context.Context, op string, j job.Job, errs *[]error, do func(*fakeRun)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, op, j, errs)
+	if err == nil && there.run != nil {
+		do(there.run)
+	}
+	return err
+}
+
 // Warm does nothing: a fake VM is always warm.
 func (f *Fake) Warm(context.Context, job.Job) error { return nil }
 
@@ -197,35 +208,30 @@ func (f *Fake) Probe(ctx context.Context, j job.Job) (job.RunState, error) {
 }
 
 // ReadOutput returns a part of what the task printed.
-func (f *Fake) ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.inside(ctx, "read from", j, &f.behaviour.Reads)
-	if err != nil || there.run == nil {
-		return nil, err
-	}
-	data := there.run.task.Stdout
-	if stream == job.Stderr {
-		data = there.run.task.Stderr
-	}
-	size := int64(len(data))
-	from := min(offset, size)
-	return slices.Clone(data[from:min(from+limit, size)]), nil
+func (f *Fake) ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) (out []byte, err error) {
+	err = f.withRun(ctx, "read from", j, &f.behaviour.Reads, func(run *fakeRun) {
+		data := run.task.Stdout
+		if stream == job.Stderr {
+			data = run.task.Stderr
+		}
+		out = part(data, offset, limit)
+	})
+	return out, err
+}
+
+// part is at most limit bytes of data, from offset on.
+func part(data []byte, offset, limit int64) []byte {
+	from := min(offset, int64(len(data)))
+	return slices.Clone(data[from:min(from+limit, int64(len(data)))])
 }
 
 // Sums returns the checksums of what the task printed.
 func (f *Fake) Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums [2]string, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.inside(ctx, "compare in", j, &f.behaviour.Reads)
-	if err != nil || there.run == nil {
-		return sums, err
-	}
-	for i, data := range [][]byte{there.run.task.Stdout, there.run.task.Stderr} {
-		n := min([]int64{stdout, stderr}[i], int64(len(data)))
-		sums[i] = fmt.Sprintf("%x", sha256.Sum256(data[:n]))
-	}
-	return sums, nil
+	err = f.withRun(ctx, "compare in", j, &f.behaviour.Reads, func(run *fakeRun) {
+		sums[0] = fmt.Sprintf("%x", sha256.Sum256(part(run.task.Stdout, 0, stdout)))
+		sums[1] = fmt.Sprintf("%x", sha256.Sum256(part(run.task.Stderr, 0, stderr)))
+	})
+	return sums, err
 }
 
 // Stop stops the task, if it runs.
@@ -269,13 +275,7 @@ func (f *Fake) Input(ctx context.Context, j job.Job, offset int64, data []byte) 
 
 // Resize records the terminal's size.
 func (f *Fake) Resize(ctx context.Context, j job.Job, rows, columns int) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.inside(ctx, "resize in", j, &f.behaviour.Inputs)
-	if err == nil && there.run != nil {
-		there.run.size = [2]int{rows, columns}
-	}
-	return err
+	return f.withRun(ctx, "resize in", j, &f.behaviour.Inputs, func(run *fakeRun) { run.size = [2]int{rows, columns} })
 }
 
 // TerminalSize returns the rows and columns that a job's terminal was given; 0, 0: none.
@@ -312,13 +312,7 @@ func (e *echoed) CloseWrite() error { return e.PipeWriter.Close() }
 
 // CloseInput closes a task's stdin.
 func (f *Fake) CloseInput(ctx context.Context, j job.Job) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.inside(ctx, "close stdin in", j, &f.behaviour.Inputs)
-	if err == nil && there.run != nil {
-		there.run.closed = true
-	}
-	return err
+	return f.withRun(ctx, "close stdin in", j, &f.behaviour.Inputs, func(run *fakeRun) { run.closed = true })
 }
 
 // Artifacts returns every file the task leaves, whatever the patterns.
@@ -347,16 +341,11 @@ func (f *Fake) Artifacts(ctx context.Context, j job.Job, limits job.ArtifactLimi
 }
 
 // ReadArtifact returns a part of a file the task left.
-func (f *Fake) ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.inside(ctx, "read from", j, &f.behaviour.Reads)
-	if err != nil || there.run == nil {
-		return nil, err
-	}
-	data := there.run.task.Artifacts[strings.TrimPrefix(source, "/home/debian/")]
-	from := min(offset, int64(len(data)))
-	return slices.Clone(data[from:min(from+limit, int64(len(data)))]), nil
+func (f *Fake) ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) (data []byte, err error) {
+	err = f.withRun(ctx, "read from", j, &f.behaviour.Reads, func(run *fakeRun) {
+		data = part(run.task.Artifacts[strings.TrimPrefix(source, "/home/debian/")], offset, limit)
+	})
+	return data, err
 }
 
 // Clean removes what a job has in a VM.

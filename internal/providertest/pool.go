@@ -19,10 +19,7 @@ func (f *Fake) Room(ctx context.Context, origins []job.Origin, vms []job.Watched
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Rooms++
-	if ctx.Err() != nil {
-		return job.HostRoom{}, fault("read the host's room", job.HostCancelled, context.Cause(ctx).Error(), "")
-	}
-	if err := next(&f.behaviour.Rooms); err != nil {
+	if err := asked(ctx, "read the host's room", &f.behaviour.Rooms); err != nil {
 		return job.HostRoom{}, err
 	}
 	room := f.behaviour.Room

@@ -3,6 +3,7 @@ package providertest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -68,8 +69,8 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 			return undo(b.Fail)
 		case step == b.FailStep:
 			return undo(fault(op, job.HostVM, "made to fail at "+step, "do not ask for it"))
-		case step == "validate_environment" && spec.OS == "" && spec.Template != FakeTemplate && spec.Template != "9000":
-			return undo(fault(op, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does"))
+		case step == "validate_environment" && unknownTemplateOf(op, spec) != nil:
+			return undo(unknownTemplateOf(op, spec))
 		case step == "create_vm":
 			id, err := f.reserve(op, &v, spec.Network)
 			if err != nil {
@@ -94,6 +95,14 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 		return v, fault(op, job.HostVM, fmt.Sprintf("VM %d is gone", v.ID), "")
 	}
 	return f.reached(f.vms[v.ID]), nil
+}
+
+// unknownTemplateOf returns the error of a template that there is not, or nil.
+func unknownTemplateOf(op string, spec job.VMSpec) error {
+	if spec.OS != "" || spec.Template == FakeTemplate || spec.Template == "9000" {
+		return nil
+	}
+	return fault(op, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does")
 }
 
 // reached returns a VM as its guest reports it. f.mu is held.
@@ -130,10 +139,7 @@ func (f *Fake) Destroy(ctx context.Context, v vm.VM) error {
 	defer f.mu.Unlock()
 	f.stats.Destroys++
 	op := fmt.Sprintf("destroy VM %d (%s)", v.ID, v.Name)
-	if ctx.Err() != nil {
-		return fault(op, job.HostCancelled, context.Cause(ctx).Error(), "")
-	}
-	if err := next(&f.behaviour.Destroys); err != nil {
+	if err := asked(ctx, op, &f.behaviour.Destroys); err != nil {
 		return err
 	}
 	there := f.vms[v.ID]
@@ -166,19 +172,17 @@ func (f *Fake) ForgetVM(_ context.Context, v vm.VM) error {
 
 // List returns every VM that is not foreign.
 func (f *Fake) List(ctx context.Context) ([]vm.VM, error) {
-	if ctx.Err() != nil {
-		return nil, fault("list VMs", job.HostCancelled, context.Cause(ctx).Error(), "")
-	}
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.stats.Lists++
-	err := next(&f.behaviour.Lists)
-	f.mu.Unlock()
-	if err != nil {
+	if err := asked(ctx, "list VMs", &f.behaviour.Lists); err != nil {
 		return nil, err
 	}
-	list := slices.DeleteFunc(f.VMs(), f.doubted)
-	for i, v := range list {
-		list[i] = vm.VM{ID: v.ID, Name: v.Name, Node: v.Node, Job: v.Job, Owner: v.Owner, State: vm.Created, Status: f.status(v)}
+	var list []vm.VM
+	for _, id := range slices.Sorted(maps.Keys(f.vms)) {
+		if v := f.vms[id]; !v.foreign && !v.doubted {
+			list = append(list, vm.VM{ID: id, Name: v.Name, Node: v.Node, Job: v.Job, Owner: v.Owner, State: vm.Created, Status: f.status(v.VM)})
+		}
 	}
 	return list, nil
 }
@@ -186,21 +190,11 @@ func (f *Fake) List(ctx context.Context) ([]vm.VM, error) {
 // Status returns a VM's status.
 func (f *Fake) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
 	f.mu.Lock()
-	err := next(&f.behaviour.Statuses)
-	f.mu.Unlock()
-	if ctx.Err() != nil {
-		err = fault(fmt.Sprintf("check VM %d (%s)", v.ID, v.Name), job.HostCancelled, context.Cause(ctx).Error(), "")
-	}
-	if err != nil {
+	defer f.mu.Unlock()
+	if err := asked(ctx, fmt.Sprintf("check VM %d (%s)", v.ID, v.Name), &f.behaviour.Statuses); err != nil {
 		return vm.Unknown, err
 	}
 	return f.status(v), nil
-}
-
-func (f *Fake) doubted(v vm.VM) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.vms[v.ID] == nil || f.vms[v.ID].doubted
 }
 
 // Look returns a VM's status, address and boot.
@@ -216,9 +210,8 @@ func (f *Fake) Look(ctx context.Context, v vm.VM) (job.Seen, error) {
 	return seen, err
 }
 
+// status is Status, with f.mu held.
 func (f *Fake) status(v vm.VM) vm.Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	there := f.vms[v.ID]
 	switch {
 	case there == nil || there.another(v):
@@ -235,8 +228,8 @@ func (f *Fake) status(v vm.VM) vm.Status {
 
 // Plan returns one command.
 func (f *Fake) Plan(_ context.Context, spec job.VMSpec) ([]string, error) {
-	if spec.OS == "" && spec.Template != FakeTemplate && spec.Template != "9000" {
-		return nil, fault("plan VM "+spec.Name, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does")
+	if err := unknownTemplateOf("plan VM "+spec.Name, spec); err != nil {
+		return nil, err
 	}
 	return []string{"qm clone 9000 <id> --name " + spec.Name}, nil
 }
@@ -245,10 +238,7 @@ func (f *Fake) Plan(_ context.Context, spec job.VMSpec) ([]string, error) {
 // Behaviour, or an error if the VM is not proven ours.
 func (f *Fake) proven(ctx context.Context, op string, v vm.VM) (*fakeVM, error) {
 	op = fmt.Sprintf("%s VM %d (%s)", op, v.ID, v.Name)
-	if ctx.Err() != nil {
-		return nil, fault(op, job.HostCancelled, context.Cause(ctx).Error(), "")
-	}
-	if err := next(&f.behaviour.Powers); err != nil {
+	if err := asked(ctx, op, &f.behaviour.Powers); err != nil {
 		return nil, err
 	}
 	there := f.vms[v.ID]

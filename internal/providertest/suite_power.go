@@ -9,173 +9,158 @@ import (
 	"linus/internal/vm"
 )
 
-// power does to a VM what an owner does to a persistent one.
-func power(t *testing.T, c Config) {
-	p, ctx := c.New(t), t.Context()
-	v, err := p.Create(ctx, c.Spec(), func(job.Progress) {})
+// powered is a VM of a test that turns it off and on.
+type powered struct {
+	t     *testing.T
+	p     job.Provider
+	v     vm.VM
+	steps []string // told by the last call that boots it
+}
+
+func newPowered(t *testing.T, c Config) *powered {
+	t.Helper()
+	p := c.New(t)
+	v, err := p.Create(t.Context(), c.Spec(), func(job.Progress) {})
 	destroyAtEnd(t, p, v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var steps []string
-	tell := func(s job.Progress) { steps = append(steps, s.Step) }
-	// up checks the result of a call that boots a VM, and empties steps.
-	up := func(what string, got vm.VM, err error) {
-		t.Helper()
+	return &powered{t: t, p: p, v: v}
+}
+
+func (m *powered) tell(s job.Progress) { m.steps = append(m.steps, s.Step) }
+
+// up is asked before a call after which the VM runs, checks what the call returns, and
+// returns the VM's boot.
+func (m *powered) up(what string) func(vm.VM, error) (boot string) {
+	m.steps = nil
+	return func(got vm.VM, err error) string {
+		m.t.Helper()
 		if err != nil {
-			t.Fatalf("%s: %v", what, err)
+			m.t.Fatalf("%s: %v", what, err)
 		}
-		want := v
+		want := m.v
 		want.IP = got.IP // may change with a boot
 		if !cmp.Equal(got, want) || got.IP == "" {
-			t.Errorf("%s: %s", what, cmp.Diff(want, got))
+			m.t.Errorf("%s: %s", what, cmp.Diff(want, got))
 		}
-		if len(steps) == 0 {
-			t.Errorf("%s: no step was told", what)
+		if len(m.steps) == 0 {
+			m.t.Errorf("%s: no step was told", what)
 		}
-		v, steps = got, nil
-		wantStatus(t, p, v, vm.Running)
+		m.v = got
+		wantStatus(m.t, m.p, m.v, vm.Running)
+		return bootOf(m.t, m.p, m.v)
 	}
-	first := bootOf(t, p, v)
+}
 
-	for range 2 {
-		if err := p.StopVM(ctx, v); err != nil {
-			t.Fatal(err)
-		}
-		wantStatus(t, p, v, vm.Stopped)
+// done fails the test if a call that turns the VM off, or takes a snapshot, failed.
+func (m *powered) done(err error) {
+	m.t.Helper()
+	if err != nil {
+		m.t.Fatal(err)
 	}
-	if seen, err := p.Look(ctx, v); err != nil || seen != (job.Seen{Status: vm.Stopped}) {
-		t.Errorf("looked into a stopped VM: %+v, %v", seen, err)
-	}
-	if got := listed(t, p, v.Job); len(got) != 1 || got[0].Status != vm.Stopped {
-		t.Errorf("a stopped VM is listed as %+v", got)
-	}
-	if err := p.SnapshotVM(ctx, v, "clean", false); err != nil {
-		t.Fatal(err)
-	}
-	wantClass(t, p.SnapshotVM(ctx, v, "clean", false), job.HostVM)
-	for range 2 {
-		got, err := p.StartVM(ctx, v, tell)
-		up("start", got, err)
-	}
-	if second := bootOf(t, p, v); second == first || second != bootOf(t, p, v) {
-		t.Errorf("boot %s, after a restart %s", first, second)
-	}
-	got, err := p.RevertVM(ctx, v, "clean", tell)
-	up("revert", got, err)
-	_, err = p.RevertVM(ctx, v, "never-taken", tell)
-	wantClass(t, err, job.HostVM)
-	wantStatus(t, p, v, vm.Running)
+}
 
-	for what, claim := range falseClaims(v) {
+// refused checks the errors of calls that do nothing.
+func (m *powered) refused(errs ...error) {
+	m.t.Helper()
+	for _, err := range errs {
+		wantClass(m.t, err, job.HostVM)
+	}
+}
+
+// off checks what is told of a VM that does not run.
+func (m *powered) off(status vm.Status) {
+	m.t.Helper()
+	wantStatus(m.t, m.p, m.v, status)
+	if seen, err := m.p.Look(m.t.Context(), m.v); err != nil || seen != (job.Seen{Status: status}) {
+		m.t.Errorf("looked into a %s VM: %+v, %v", status, seen, err)
+	}
+	if got := listed(m.t, m.p, m.v.Job); len(got) != 1 || got[0].Status != status {
+		m.t.Errorf("a %s VM is listed as %+v", status, got)
+	}
+}
+
+// power does to a VM what an owner does to a persistent one.
+func power(t *testing.T, c Config) {
+	m, ctx := newPowered(t, c), t.Context()
+	p, first := m.p, bootOf(t, m.p, m.v)
+	for range 2 {
+		m.done(p.StopVM(ctx, m.v))
+		m.off(vm.Stopped)
+	}
+	m.done(p.SnapshotVM(ctx, m.v, "clean", false))
+	m.refused(p.SnapshotVM(ctx, m.v, "clean", false))
+	second := m.up("start")(p.StartVM(ctx, m.v, m.tell))
+	if again := m.up("start")(p.StartVM(ctx, m.v, m.tell)); second == first || second != again {
+		t.Errorf("boot %s, after a restart %s, then %s", first, second, again)
+	}
+	m.up("revert")(p.RevertVM(ctx, m.v, "clean", m.tell))
+	_, err := p.RevertVM(ctx, m.v, "never-taken", m.tell)
+	m.refused(err)
+	wantStatus(t, p, m.v, vm.Running)
+
+	for what, claim := range falseClaims(m.v) {
 		t.Run("nothing is done with the wrong "+what, func(t *testing.T) {
-			_, startErr := p.StartVM(t.Context(), claim, tell)
-			_, revertErr := p.RevertVM(t.Context(), claim, "clean", tell)
+			_, startErr := p.StartVM(t.Context(), claim, m.tell)
+			_, revertErr := p.RevertVM(t.Context(), claim, "clean", m.tell)
 			for _, err := range []error{startErr, revertErr, p.StopVM(t.Context(), claim), p.SnapshotVM(t.Context(), claim, "mine", false)} {
 				wantClass(t, err, job.HostVM)
 			}
-			wantStatus(t, p, v, vm.Running)
+			wantStatus(t, p, m.v, vm.Running)
 		})
 	}
-	if _, err := p.RevertVM(ctx, v, "mine", tell); err == nil {
+	if _, err := p.RevertVM(ctx, m.v, "mine", m.tell); err == nil {
 		t.Error("a snapshot was taken of a VM that was not proven")
 	}
-	if err := p.Destroy(ctx, v); err != nil {
+	if err := p.Destroy(ctx, m.v); err != nil {
 		t.Errorf("destroy of a VM with a snapshot: %v", err)
 	}
-	wantClass(t, p.StopVM(ctx, v), job.HostVM)
+	m.refused(p.StopVM(ctx, m.v))
 }
 
 // suspend turns a VM off with its memory kept, and on again.
 func suspend(t *testing.T, c Config) {
-	p, ctx := c.New(t), t.Context()
-	v, err := p.Create(ctx, c.Spec(), func(job.Progress) {})
-	destroyAtEnd(t, p, v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var steps []string
-	tell := func(s job.Progress) { steps = append(steps, s.Step) }
-	// back checks the result of a call after which the VM runs on, in the same boot.
-	before := bootOf(t, p, v)
-	back := func(what string, got vm.VM, err error, same bool) {
+	m, ctx := newPowered(t, c), t.Context()
+	p, first := m.p, bootOf(t, m.p, m.v)
+	same := func(what, boot string, want bool) {
 		t.Helper()
-		if err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-		want := v
-		want.IP = got.IP
-		if !cmp.Equal(got, want) || got.IP == "" {
-			t.Errorf("%s: %s", what, cmp.Diff(want, got))
-		}
-		if len(steps) == 0 {
-			t.Errorf("%s: no step was told", what)
-		}
-		v, steps = got, nil
-		if now := bootOf(t, p, v); (now == before) != same {
-			t.Errorf("%s: boot %s, before %s", what, now, before)
+		if (boot == first) != want {
+			t.Errorf("%s: boot %s, before %s", what, boot, first)
 		}
 	}
-
-	got, err := p.ResumeVM(ctx, v, tell)
-	back("resume of a VM that runs", got, err, true)
+	same("resume of a VM that runs", m.up("resume of a VM that runs")(p.ResumeVM(ctx, m.v, m.tell)), true)
 	for range 2 {
-		if err := p.SuspendVM(ctx, v); err != nil {
-			t.Fatal(err)
-		}
-		wantStatus(t, p, v, vm.Suspended)
+		m.done(p.SuspendVM(ctx, m.v))
+		m.off(vm.Suspended)
 	}
-	if got := listed(t, p, v.Job); len(got) != 1 || got[0].Status != vm.Suspended {
-		t.Errorf("a suspended VM is listed as %+v", got)
-	}
-	if seen, err := p.Look(ctx, v); err != nil || seen != (job.Seen{Status: vm.Suspended}) {
-		t.Errorf("looked into a suspended VM: %+v, %v", seen, err)
-	}
-	for what, claim := range falseClaims(v) {
-		_, err := p.ResumeVM(ctx, claim, tell)
-		wantClass(t, err, job.HostVM)
-		wantClass(t, p.SuspendVM(ctx, claim), job.HostVM)
-		if wantStatus(t, p, v, vm.Suspended); t.Failed() {
+	for what, claim := range falseClaims(m.v) {
+		_, err := p.ResumeVM(ctx, claim, m.tell)
+		m.refused(err, p.SuspendVM(ctx, claim))
+		if wantStatus(t, p, m.v, vm.Suspended); t.Failed() {
 			t.Errorf("with the wrong %s", what)
 		}
 	}
-	_, err = p.RevertVM(ctx, v, "live", tell)
-	for _, err := range []error{err, p.StopVM(ctx, v), p.SnapshotVM(ctx, v, "off", true)} {
-		wantClass(t, err, job.HostVM)
-	}
-	wantStatus(t, p, v, vm.Suspended)
-	steps = nil
-	got, err = p.ResumeVM(ctx, v, tell)
-	back("resume", got, err, true)
+	_, err := p.RevertVM(ctx, m.v, "live", m.tell)
+	m.refused(err, p.StopVM(ctx, m.v), p.SnapshotVM(ctx, m.v, "off", true))
+	wantStatus(t, p, m.v, vm.Suspended)
+	same("resume", m.up("resume")(p.ResumeVM(ctx, m.v, m.tell)), true)
 
-	if err := p.SnapshotVM(ctx, v, "live", true); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.SuspendVM(ctx, v); err != nil {
-		t.Fatal(err)
-	}
-	got, err = p.StartVM(ctx, v, tell)
-	back("start of a suspended VM", got, err, true)
-	if err := p.StopVM(ctx, v); err != nil {
-		t.Fatal(err)
-	}
-	_, err = p.ResumeVM(ctx, v, tell)
-	for _, err := range []error{err, p.SuspendVM(ctx, v), p.SnapshotVM(ctx, v, "off", true)} {
-		wantClass(t, err, job.HostVM)
-	}
-	wantStatus(t, p, v, vm.Stopped)
-	steps = nil
-	got, err = p.RevertVM(ctx, v, "live", tell)
-	back("revert to a snapshot with memory", got, err, !c.Memoryless)
+	m.done(p.SnapshotVM(ctx, m.v, "live", true))
+	m.done(p.SuspendVM(ctx, m.v))
+	same("start of a suspended VM", m.up("start of a suspended VM")(p.StartVM(ctx, m.v, m.tell)), true)
+	m.done(p.StopVM(ctx, m.v))
+	_, err = p.ResumeVM(ctx, m.v, m.tell)
+	m.refused(err, p.SuspendVM(ctx, m.v), p.SnapshotVM(ctx, m.v, "off", true))
+	wantStatus(t, p, m.v, vm.Stopped)
+	same("revert to a snapshot with memory", m.up("revert to a snapshot with memory")(p.RevertVM(ctx, m.v, "live", m.tell)), !c.Memoryless)
 
-	if err := p.SuspendVM(ctx, v); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Destroy(ctx, v); err != nil {
+	m.done(p.SuspendVM(ctx, m.v))
+	if err := p.Destroy(ctx, m.v); err != nil {
 		t.Errorf("destroy of a suspended VM: %v", err)
 	}
-	wantStatus(t, p, v, vm.Gone)
-	wantClass(t, p.SuspendVM(ctx, v), job.HostVM)
+	wantStatus(t, p, m.v, vm.Gone)
+	m.refused(p.SuspendVM(ctx, m.v))
 }
 
 // bootOf checks what the guest of a running VM reports, and returns its boot ID.

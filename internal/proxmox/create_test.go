@@ -362,7 +362,7 @@ func TestCreate_RefusedBeforeTheFirstChangeSaysSo(t *testing.T) {
 			pool := h.pool
 			if tt.login {
 				key := filepath.Join(t.TempDir(), "key")
-				if _, err := remote.EnsureKeyPair(key, "another"); err != nil {
+				if _, err := remote.EnsureKeyPair(key, "another", nil); err != nil {
 					t.Fatal(err)
 				}
 				pool = remote.NewPool(remote.Options{Host: h.Host, Port: h.Port, User: "root", KeyPath: key, KnownHosts: h.KnownHosts})

@@ -1,7 +1,6 @@
 package proxmox
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -12,12 +11,7 @@ import (
 
 // ForgetVM removes the lease of a VM that is left alone, and frees its address.
 func (p *Provider) ForgetVM(ctx context.Context, v vm.VM) error {
-	env := proof(v)
-	env["ACTION"] = "forget"
-	setText(env, "PROXMOX_NODE", cmp.Or(v.Node, p.o.Node))
-	op := fmt.Sprintf("forget VM %d (%s)", v.ID, v.Name)
-	_, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
-	return err
+	return p.destroy(ctx, fmt.Sprintf("forget VM %d (%s)", v.ID, v.Name), v, "ACTION", "forget")
 }
 
 // readLeftAlone parses the host's line about an expired VM that it leaves alone,

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 	"linus/internal/vm"
 )
 
@@ -17,10 +19,7 @@ func (p *Provider) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPor
 	op := fmt.Sprintf("read the network rules of VM %d (%s)", v.ID, v.Name)
 	env := proof(v)
 	env["SHOW_EGRESS"] = "true"
-	res, err := p.run(ctx, call{op: op, script: "show-vm", env: env})
-	if err == nil {
-		err = p.shown(op, res)
-	}
+	res, err := p.show(ctx, op, env)
 	if err != nil {
 		return job.NetworkRules{}, nil, err
 	}
@@ -79,87 +78,74 @@ func (r rules) problem(id int) string {
 	return ""
 }
 
+// toAddresses is a rule about packets to addresses, without that: the addresses, then what
+// is no first packet of a TCP connection, or what becomes of one, perhaps to one port only.
+var toAddresses = lazyregexp.New(`^(@\w+|{ [^}]*}|[^ {]+) (?:(?:udp|tcp sport) .*|(?:tcp dport (\d+) )?(drop|accept))$`)
+
 // decides returns the rule that decides about the first packet of a TCP connection from
-// the VM's own address to another; empty if there are no rules, or one that comes before
-// is none of those that are known here.
+// the VM's own address to another, with the element of a set that matches; empty if there
+// are no rules, or one that comes before is none of those that are known here.
 func (r rules) decides(id int, to netip.AddrPort) string {
 	if r.problem(id) != "" || to.Addr().IsLoopback() { // that stays in the VM
 		return ""
 	}
+	family, other := "ip", "ip6"
+	if to.Addr().Is6() {
+		family, other = other, family
+	}
+	// What the VM sends properly, ARP, other protocols, extension headers and DHCP pass these.
+	passed := []string{
+		"ether type != " + family, "ether type arp", "ether saddr !=", "arp", "ip hdrlength !=", "ip frag-off",
+		"ip6 nexthdr", "icmpv6", "ip saddr", "ip6 saddr", other + " daddr",
+	}
 	for _, line := range r.of(fmt.Sprintf("chain from_%d", id)) {
-		matches, known := r.matches(strings.Fields(strings.NewReplacer("{ ", "{", " }", "}", ", ", ",").Replace(line)), to)
+		is := func(form string) bool { return strings.HasPrefix(line, form+" ") }
+		switch {
+		case line == "drop", line == "accept", is("ether type != " + other):
+			return line
+		case slices.ContainsFunc(passed, is), is("ip6 length") && strings.Contains(line, " ip6 nexthdr ipv6-icmp "):
+			continue
+		case !is(family + " daddr"):
+			return ""
+		}
+		rule := toAddresses.FindStringSubmatch(strings.TrimPrefix(line, family+" daddr "))
+		if rule == nil {
+			return ""
+		}
+		addresses, port, verdict := rule[1], rule[2], rule[3]
+		element, known := r.within(addresses, to.Addr())
 		switch {
 		case !known:
 			return ""
-		case matches != "":
-			return line + strings.TrimPrefix(matches, "yes")
+		case element == "" || verdict == "" || port != "" && port != strconv.Itoa(int(to.Port())):
+		case strings.HasPrefix(addresses, "@"):
+			return line + " (" + element + ")"
+		default:
+			return line
 		}
 	}
 	return ""
 }
 
-// matches returns "yes" if a rule matches a connection's first packet, with the element
-// of a set that did, and whether the rule is known.
-func (r rules) matches(words []string, to netip.AddrPort) (match string, known bool) {
-	family, other := "ip", "ip6"
-	if to.Addr().Is6() {
-		family, other = other, family
-	}
-	text := strings.Join(words, " ")
-	is := func(form string) bool { return strings.HasPrefix(text+" ", form+" ") }
-	isND := is("ip6 length") && strings.Contains(text, " ip6 nexthdr ipv6-icmp ")
-	switch {
-	case text == "drop" || text == "accept":
-		return "yes", true
-	case is("ether type != " + family), is("ether saddr !="), is(family + " saddr !="): // what the VM sends properly
-		return "", true
-	case is("ether type != " + other):
-		return "yes", true
-	case is("ether type arp"), is("arp"), is("ip hdrlength !="), is("ip frag-off"), is("ip6 nexthdr"), is("icmpv6"), isND, is("ip saddr"), is("ip6 saddr"), is(other + " daddr"):
-		return "", true // ARP, other protocols, extension headers and DHCP
-	case !is(family+" daddr") || len(words) < 4:
-		return "", false
-	}
-	rest := strings.Join(words[3:], " ")
-	element, known := r.within(words[2], to.Addr())
-	switch {
-	case !known:
-		return "", false
-	case element == "" || strings.HasPrefix(rest, "udp ") || strings.HasPrefix(rest, "tcp sport "):
-		return "", true
-	case rest == "drop" || rest == "accept" || rest == fmt.Sprintf("tcp dport %d accept", to.Port()):
-		if strings.HasPrefix(words[2], "@") {
-			return "yes (" + element + ")", true
-		}
-		return "yes", true
-	case strings.HasPrefix(rest, "tcp dport "):
-		return "", true
-	}
-	return "", false
-}
-
-// within returns the element of `@set`, `{a,b}` or a single one in which an address is;
+// within returns the element of `@set`, `{ a, b }` or a single one in which an address is;
 // empty if there is none.
-func (r rules) within(operand string, a netip.Addr) (element string, known bool) {
-	list := strings.Split(strings.Trim(operand, "{}"), ",")
-	if name, ok := strings.CutPrefix(operand, "@"); ok {
-		elements := r.of("set " + name)
-		if len(elements) != 1 {
+func (r rules) within(addresses string, a netip.Addr) (element string, known bool) {
+	elements := strings.Trim(addresses, "{ }")
+	if name, ok := strings.CutPrefix(addresses, "@"); ok {
+		set := r.of("set " + name)
+		if len(set) != 1 {
 			return "", false
 		}
-		list = strings.Split(elements[0], ", ")
+		elements = strings.TrimSuffix(set[0], "empty")
 	}
-	for _, element := range list {
-		if element == "empty" {
-			continue
-		}
-		first, last, isRange := strings.Cut(element, "-")
+	for element := range strings.FieldsFuncSeq(elements, func(c rune) bool { return c == ' ' || c == ',' }) {
 		if prefix, err := netip.ParsePrefix(element); err == nil {
 			if prefix.Contains(a) {
 				return element, true
 			}
 			continue
 		}
+		first, last, isRange := strings.Cut(element, "-")
 		if !isRange {
 			last = first
 		}

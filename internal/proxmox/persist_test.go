@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"linus/internal/remote"
@@ -61,15 +62,17 @@ func TestPersist_EndsWithItsContextAndTheLastFault(t *testing.T) {
 }
 
 // A host that answers now and then keeps its patience, however long it takes.
-func TestPatience_StartsAnewWithEachAnswer(t *testing.T) {
-	p := &patience{limit: time.Minute}
-	p.InitialInterval, p.Multiplier, p.MaxInterval = time.Second, 2, 10*time.Second
-	p.heard = time.Now().Add(-59500 * time.Millisecond)
-	if next := p.NextBackOff(); next > 0 {
-		t.Errorf("goes on for %v, beyond its limit", next)
-	}
-	p.answered()
-	if next := p.NextBackOff(); next != time.Second {
-		t.Errorf("waits %v after an answer, want the first interval", next)
-	}
+func TestPersist_StartsAnewWithEachAnswer(t *testing.T) {
+	refused := &remote.Error{Op: "connect to", Class: remote.Refused, Err: errors.New("refused")}
+	p := &Provider{o: Options{Host: remote.NewPool(remote.Options{}), Log: slog.New(slog.DiscardHandler)}}
+	synctest.Test(t, func(t *testing.T) {
+		began, n := time.Now(), 0
+		err := p.persist(t.Context(), "look", time.Minute, func() (bool, error) {
+			n++
+			return n%5 == 0 && n <= 100, refused // the last answer comes after minutes
+		})
+		if took := time.Since(began); !errors.Is(err, refused) || n < 105 || took < 2*time.Minute || took > 4*time.Minute {
+			t.Errorf("%d attempts in %v, then %v", n, took, err)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/google/uuid"
 
@@ -70,9 +71,7 @@ func (p *Provider) boot(ctx context.Context, c powerCall) (vm.VM, error) {
 func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error) {
 	op := c.op()
 	env := p.machineEnvironment()
-	for name, value := range proof(c.vm) {
-		env[name] = value
-	}
+	maps.Copy(env, proof(c.vm))
 	env["ACTION"] = c.action
 	setText(env, "PROXMOX_NODE", c.vm.Node)
 	setText(env, "SNAPSHOT", c.snapshot)
@@ -80,17 +79,8 @@ func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error
 		env["SNAPSHOT_MEMORY"] = "true"
 	}
 	setText(env, "VM_SSH_USER", c.vm.User)
-	onLine := func(key, value string) {
-		switch {
-		case c.progress == nil:
-		case key == result.KeyStep:
-			c.progress(readStep(value))
-		case key == "LINUS_WARNING":
-			c.progress(job.Progress{Warning: value})
-		}
-	}
 	id := "power-" + uuid.NewString()
-	res, err := p.operate(ctx, id, call{op: op, script: "power-vm", env: env, onLine: onLine})
+	res, err := p.operate(ctx, id, call{op: op, script: "power-vm", env: env, onLine: telling(c.progress)})
 	if detached(ctx) {
 		return res, err
 	}

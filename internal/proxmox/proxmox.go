@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"linus/internal/job"
@@ -37,8 +38,7 @@ type Options struct {
 	Gateway     string
 	Nameservers string
 	VMUser      string // SSH user of the VMs; default: the template's
-	CPUType     string
-	GuestPort   int // SSH port of the VMs; 0: 22
+	GuestPort   int    // SSH port of the VMs; 0: 22
 
 	Template string // for Check; Create uses the spec's
 	// CallbackURL returns the URL for callbacks, for Check to test whether the host
@@ -102,9 +102,7 @@ func New(o Options) *Provider {
 	if o.Engine == nil {
 		o.Engine = func() string { return "" }
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Provider{
 		o: o, cloning: make(chan struct{}, clonesAtOnce),
 		scripts: scripts{host: o.Host, dir: o.ScriptDir, turn: make(chan struct{}, 1), there: map[string]bool{}},
@@ -183,30 +181,20 @@ func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(jo
 	case <-ctx.Done():
 		return v, p.hostError(ctx, op, context.Cause(ctx))
 	}
-	cloning := true
-	cloned := func() {
-		if cloning {
-			cloning = false
-			<-p.cloning
-		}
-	}
+	cloned := sync.OnceFunc(func() { <-p.cloning })
 	defer cloned()
+	tell := telling(progress)
 	onLine := func(key, value string) {
-		switch key {
-		case "LINUS_VM_ID":
+		switch {
+		case key == "LINUS_VM_ID":
 			if id, err := readID(value); err == nil && id != v.ID {
 				v.ID = id
 				progress(job.Progress{VMID: id})
 			}
-		case result.KeyStep:
-			step := readStep(value)
-			if step.Step == "start_vm" {
-				cloned()
-			}
-			progress(step)
-		case "LINUS_WARNING":
-			progress(job.Progress{Warning: value})
+		case key == result.KeyStep && readStep(value).Step == "start_vm":
+			cloned()
 		}
+		tell(key, value)
 	}
 	res, err := p.operate(ctx, p.createOperation(spec.Job), call{op: op, script: "create-vm", env: p.createEnvironment(spec), onLine: onLine})
 	if err != nil {
@@ -271,7 +259,6 @@ func (p *Provider) machineEnvironment() map[string]string {
 	setText(env, "VM_GATEWAY", p.o.Gateway)
 	setText(env, "VM_NAMESERVERS", p.o.Nameservers)
 	setText(env, "VM_SSH_USER", p.o.VMUser)
-	setText(env, "VM_CPU_TYPE", p.o.CPUType)
 	setText(env, "IMAGE_DIR", p.o.ImageDir)
 	return env
 }

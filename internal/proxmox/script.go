@@ -30,6 +30,20 @@ type call struct {
 	patience time.Duration // how long a host that does not respond is retried
 }
 
+// telling returns an onLine that tells progress of a script's steps and warnings; nil:
+// nobody is told.
+func telling(progress func(job.Progress)) func(key, value string) {
+	return func(key, value string) {
+		switch {
+		case progress == nil:
+		case key == result.KeyStep:
+			progress(readStep(value))
+		case key == "LINUS_WARNING":
+			progress(job.Progress{Warning: value})
+		}
+	}
+}
+
 // run runs a host script to its end and returns its result; the error is a
 // *job.HostError unless the script exited with 0 and reported success. It is for scripts
 // that can be repeated whatever happened to the first run: they are repeated if the
@@ -127,51 +141,31 @@ func (a *answer) end() (result.Result, error) {
 	return a.res, a.err
 }
 
-// patience is the back-off between attempts to reach a host. It stops when the host has
-// not responded for limit.
-type patience struct {
-	backoff.ExponentialBackOff
-	limit time.Duration
-	heard time.Time // when the host last responded
-}
-
-// answered resets it.
-func (p *patience) answered() {
-	p.heard = time.Now()
-	p.Reset()
-}
-
-// NextBackOff returns how long to wait, or backoff.Stop.
-func (p *patience) NextBackOff() time.Duration {
-	next := p.ExponentialBackOff.NextBackOff()
-	if time.Since(p.heard)+next > p.limit {
-		return backoff.Stop
-	}
-	return next
-}
-
 // persist repeats try with growing pauses while the host does not respond, until limit
 // after its last response. try reports whether the host responded. persist returns try's
 // last error.
 func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, try func() (answered bool, err error)) error {
-	pause := &patience{limit: limit, ExponentialBackOff: backoff.ExponentialBackOff{
+	pause := backoff.ExponentialBackOff{
 		InitialInterval: 250 * time.Millisecond, Multiplier: 2, MaxInterval: 10 * time.Second, RandomizationFactor: backoff.DefaultRandomizationFactor,
-	}}
-	pause.answered()
-	var err error
-	_, _ = backoff.Retry(ctx, func() (struct{}, error) {
-		var answered bool
-		if answered, err = try(); answered {
-			pause.answered()
+	}
+	pause.Reset()
+	for heard := time.Now(); ; { // when the host last responded
+		answered, err := try()
+		if answered {
+			heard = time.Now()
+			pause.Reset()
 		}
-		if err != nil && !remote.Passing(err) && !killed(err) {
-			return struct{}{}, backoff.Permanent(err)
+		next := pause.NextBackOff()
+		if err == nil || !remote.Passing(err) && !killed(err) || time.Since(heard)+next > limit {
+			return err
 		}
-		return struct{}{}, err
-	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, _ time.Duration) {
 		p.o.Log.WarnContext(ctx, "host does not respond, retrying", "host", p.o.Host.Login(), "op", op, "err", err)
-	}))
-	return err
+		select {
+		case <-time.After(next):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // killed reports whether a command on the host was ended by a signal, which nobody here

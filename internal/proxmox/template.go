@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
-	"linus/internal/result"
 	"linus/internal/vm"
 )
 
@@ -33,17 +32,9 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, pro
 	setText(env, "VM_IMAGE_URL", spec.ImageURL)
 	setText(env, "VM_IMAGE_SHA256", spec.ImageSHA256)
 	setText(env, "VM_BOOTSTRAP", spec.Bootstrap)
-	onLine := func(key, value string) {
-		switch key {
-		case result.KeyStep:
-			progress(readStep(value))
-		case "LINUS_WARNING":
-			progress(job.Progress{Warning: value})
-		}
-	}
 	const op = "build a template"
 	id := "template-" + run
-	res, err := p.operate(ctx, id, call{op: op, script: "build-template", guest: "job-runner", env: env, onLine: onLine})
+	res, err := p.operate(ctx, id, call{op: op, script: "build-template", guest: "job-runner", env: env, onLine: telling(progress)})
 	if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
 		p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
 	}
@@ -70,18 +61,15 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, 
 	op := "remove template " + nameOrID
 	templates, err := p.Templates(ctx)
 	var found []vm.VM
+	var ids []string
 	for _, t := range templates {
-		if t.Name == nameOrID || strconv.Itoa(t.ID) == nameOrID {
-			found = append(found, t)
+		if id := strconv.Itoa(t.ID); t.Name == nameOrID || id == nameOrID {
+			found, ids = append(found, t), append(ids, id)
 		}
 	}
 	if len(found) != 1 {
 		if err != nil {
 			return vm.VM{}, err
-		}
-		ids := make([]string, len(found))
-		for i, t := range found {
-			ids[i] = strconv.Itoa(t.ID)
 		}
 		text := fmt.Sprintf("no template that this installation built is called %q; others are removed by hand only", nameOrID)
 		if len(found) > 1 {
@@ -92,5 +80,5 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, 
 			Remedy: string(job.ListTemplates) + " shows them; give an ID",
 		}
 	}
-	return found[0], p.destroy(ctx, op, found[0], "template")
+	return found[0], p.destroy(ctx, op, found[0], "VM_KIND", "template")
 }

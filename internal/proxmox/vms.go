@@ -20,13 +20,13 @@ func (p *Provider) Destroy(ctx context.Context, v vm.VM) error {
 	if err := p.settle(ctx, op, p.createOperation(v.Job)); err != nil || v.ID == 0 {
 		return err
 	}
-	return p.destroy(ctx, op, v, "vm")
+	return p.destroy(ctx, op, v, "VM_KIND", "vm")
 }
 
-// destroy runs destroy-vm for a vm or a template.
-func (p *Provider) destroy(ctx context.Context, op string, v vm.VM, kind string) error {
+// destroy runs destroy-vm with one more input, which says of what kind v is, or what to do.
+func (p *Provider) destroy(ctx context.Context, op string, v vm.VM, input, value string) error {
 	env := proof(v)
-	env["VM_KIND"] = kind
+	env[input] = value
 	setText(env, "PROXMOX_NODE", cmp.Or(v.Node, p.o.Node))
 	_, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
 	return err
@@ -118,26 +118,23 @@ func readStatus(word string) vm.Status {
 // *job.MovedError); one that is neither running, stopped nor suspended is unknown.
 func (p *Provider) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
 	op := fmt.Sprintf("check VM %d (%s)", v.ID, v.Name)
-	res, err := p.run(ctx, call{op: op, script: "show-vm", env: proof(v)})
-	if err == nil {
-		err = p.shown(op, res)
-	}
+	res, err := p.show(ctx, op, proof(v))
 	if err != nil {
 		return vm.Unknown, err
 	}
 	return readStatus(res.Get("LINUS_VM_STATUS")), nil
 }
 
-// shown returns *job.MovedError for a VM that show-vm found on a node with a Provider of
-// its own.
-func (p *Provider) shown(op string, res result.Result) error {
-	node := p.movedTo(res)
-	if node == "" {
-		return nil
+// show runs show-vm. For a VM that it finds on a node with a Provider of its own it returns
+// *job.MovedError.
+func (p *Provider) show(ctx context.Context, op string, env map[string]string) (result.Result, error) {
+	res, err := p.run(ctx, call{op: op, script: "show-vm", env: env})
+	if node := p.movedTo(res); err == nil && node != "" {
+		err = &job.MovedError{Node: node, Err: &job.HostError{
+			Op: op, Host: p.o.Host.Login(), Class: job.HostLeftAlone, Text: "it is on node '" + node + "'",
+		}}
 	}
-	return &job.MovedError{Node: node, Err: &job.HostError{
-		Op: op, Host: p.o.Host.Login(), Class: job.HostLeftAlone, Text: "it is on node '" + node + "'",
-	}}
+	return res, err
 }
 
 // Look is Status, and also asks the guest of a running VM.
@@ -146,10 +143,7 @@ func (p *Provider) Look(ctx context.Context, v vm.VM) (job.Seen, error) {
 	env := proof(v)
 	env["LOOK_INSIDE"], env["VM_ROUTED"] = "true", strconv.FormatBool(p.o.Routed)
 	setNumber(env, "VM_SSH_PORT", p.o.GuestPort)
-	res, err := p.run(ctx, call{op: op, script: "show-vm", env: env})
-	if err == nil {
-		err = p.shown(op, res)
-	}
+	res, err := p.show(ctx, op, env)
 	if err != nil {
 		return job.Seen{Status: vm.Unknown}, err
 	}

@@ -32,7 +32,7 @@ func (w *afterMark) Write(b []byte) (int, error) {
 		}
 		w.open, w.seen, b = true, nil, rest
 	}
-	if w.to != nil && len(b) > 0 {
+	if len(b) > 0 {
 		if _, err := w.to.Write(b); err != nil {
 			return 0, err
 		}

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,23 +41,13 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Port == 0 {
-		o.Port = 22
-	}
-	if o.ConnectTimeout == 0 {
-		o.ConnectTimeout = 15 * time.Second
-	}
-	if o.Patience == 0 {
-		o.Patience = 3 * time.Second
-	}
-	if o.KeepAlive == 0 {
-		o.KeepAlive = 15 * time.Second
-	}
+	o.Port = cmp.Or(o.Port, 22)
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 15*time.Second)
+	o.Patience = cmp.Or(o.Patience, 3*time.Second)
+	o.KeepAlive = cmp.Or(o.KeepAlive, 15*time.Second)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.OnReconnect == nil {
 		o.OnReconnect = func() {}
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return o
 }

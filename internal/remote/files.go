@@ -54,7 +54,7 @@ func (p *Pool) Upload(ctx context.Context, files ...File) error {
 func (p *Pool) ReadRange(ctx context.Context, path string, offset, limit int64) ([]byte, error) {
 	var data []byte
 	err := p.withSFTP(ctx, func(c *sftp.Client) (err error) {
-		data, err = readSFTP(c, path, offset, limit)
+		data, _, _, err = (&FileSystem{c}).Read(path, offset, limit)
 		return err
 	})
 	if errors.Is(err, errNoSFTP) {
@@ -297,24 +297,6 @@ func explain(err error) error {
 		return fmt.Errorf("%w (disk full, or not a directory?)", err)
 	}
 	return err
-}
-
-func readSFTP(c *sftp.Client, path string, offset, limit int64) ([]byte, error) {
-	file, err := c.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	data := make([]byte, max(0, min(limit, info.Size()-offset)))
-	if len(data) == 0 {
-		return nil, nil
-	}
-	n, err := file.ReadAt(data, offset)
-	return data[:n], discardEOF(err)
 }
 
 // putExec is putSFTP through a shell, with base64 so that nothing in between

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -15,25 +16,13 @@ import (
 
 // EnsureKeyPair returns the public key, in authorized_keys format, of the
 // ed25519 private key in the file, which is created (0600, OpenSSH's format) if
-// missing. The caller ensures that nobody else creates it at the same time.
-func EnsureKeyPair(path, comment string) (string, error) {
-	return ensureKey(path, comment, func() (ed25519.PrivateKey, error) {
-		_, private, err := ed25519.GenerateKey(nil)
-		return private, err
-	})
-}
-
-// EnsureDerivedKeyPair is EnsureKeyPair for the key that a seed of
-// ed25519.SeedSize bytes determines: several may create the file at the same
-// time. A file that is there stays as it is.
-func EnsureDerivedKeyPair(path, comment string, seed []byte) (string, error) {
-	return ensureKey(path, comment, func() (ed25519.PrivateKey, error) { return ed25519.NewKeyFromSeed(seed), nil })
-}
-
-func ensureKey(path, comment string, generate func() (ed25519.PrivateKey, error)) (string, error) {
+// missing: from a seed of ed25519.SeedSize bytes, which determines it, or from
+// none. Without one the caller ensures that nobody else creates the file at the
+// same time. A file that is there stays as it is.
+func EnsureKeyPair(path, comment string, seed []byte) (string, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if data, err = makeKey(path, comment, generate); err != nil {
+		if data, err = makeKey(path, comment, seed); err != nil {
 			return "", fmt.Errorf("create SSH key %s: %w", path, err)
 		}
 	}
@@ -48,12 +37,12 @@ func ensureKey(path, comment string, generate func() (ed25519.PrivateKey, error)
 }
 
 // makeKey writes the file completely or not at all.
-func makeKey(path, comment string, generate func() (ed25519.PrivateKey, error)) ([]byte, error) {
-	private, err := generate()
-	if err != nil {
-		return nil, err
+func makeKey(path, comment string, seed []byte) ([]byte, error) {
+	if seed == nil {
+		seed = make([]byte, ed25519.SeedSize)
+		_, _ = rand.Read(seed) // never fails
 	}
-	block, err := ssh.MarshalPrivateKey(private, comment)
+	block, err := ssh.MarshalPrivateKey(ed25519.NewKeyFromSeed(seed), comment)
 	if err != nil {
 		return nil, err
 	}

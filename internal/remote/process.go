@@ -16,7 +16,6 @@ import (
 // Close is of use.
 type Process struct {
 	pool    *Pool
-	conn    *conn
 	session *ssh.Session
 	name    string
 	stdin   io.WriteCloser
@@ -35,27 +34,25 @@ func (p *Pool) Begin(ctx context.Context, cmd Command) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cmd.Name, err)
 	}
-	run := &Process{pool: p, conn: c, session: session, name: cmd.Name, stderr: &tail{limit: stderrTail}, ended: make(chan struct{})}
+	run := &Process{pool: p, session: session, name: cmd.Name, stderr: &tail{limit: stderrTail}, ended: make(chan struct{})}
 	session.Stderr = run.stderr
 	var stdout io.Reader
 	if run.stdin, err = session.StdinPipe(); err == nil {
 		stdout, err = session.StdoutPipe()
 	}
+	if err != nil {
+		p.release(c)
+		return nil, fmt.Errorf("%s: %w", cmd.Name, errors.Join(err, session.Close()))
+	}
 	mark := rand.Text()
 	run.stdout = bufio.NewReader(&markedReader{mark: mark, from: bufio.NewReader(stdout)})
 	accepted := make(chan struct{})
-	owned := err == nil && p.own(func() {
-		defer p.release(c)
-		defer func() { _ = session.Close() }()
-		defer close(run.ended)
-		if run.err = session.Start(markLine(mark, cmd.Line)); run.err == nil {
-			close(accepted)
-			run.err = discardEOF(session.Wait())
-		}
+	err = p.start(c, session, markLine(mark, cmd.Line), func() { close(accepted) }, func(err error) {
+		run.err = err
+		close(run.ended)
 	})
-	if !owned {
-		p.release(c)
-		return nil, fmt.Errorf("%s: %w", cmd.Name, errors.Join(errClosed, err, session.Close()))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cmd.Name, err)
 	}
 	select {
 	case <-accepted:

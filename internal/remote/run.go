@@ -37,24 +37,14 @@ func (p *Pool) Run(ctx context.Context, cmd Command) error {
 	}
 	tail := &tail{limit: stderrTail}
 	mark := rand.Text()
-	stdout, stderr := &gate{to: &afterMark{mark: mark, to: cmd.Stdout}}, &gate{to: io.MultiWriter(tail, orDiscard(cmd.Stderr))}
+	stdout, stderr := &gate{to: &afterMark{mark: mark, to: orDiscard(cmd.Stdout)}}, &gate{to: io.MultiWriter(tail, orDiscard(cmd.Stderr))}
 	defer stdout.shut()
 	defer stderr.shut()
 	session.Stdin, session.Stdout, session.Stderr = cmd.Stdin, stdout, stderr
 
 	ended := make(chan error, 1)
-	owned := p.own(func() {
-		defer p.release(c)
-		defer func() { _ = session.Close() }()
-		err := session.Start(markLine(mark, cmd.Line))
-		if err == nil {
-			err = discardEOF(session.Wait())
-		}
-		ended <- err
-	})
-	if !owned {
-		p.release(c)
-		return fmt.Errorf("%s: %w", cmd.Name, errors.Join(errClosed, session.Close()))
+	if err := p.start(c, session, markLine(mark, cmd.Line), func() {}, func(err error) { ended <- err }); err != nil {
+		return fmt.Errorf("%s: %w", cmd.Name, err)
 	}
 	select {
 	case err := <-ended:
@@ -63,6 +53,26 @@ func (p *Pool) Run(ctx context.Context, cmd Command) error {
 	}
 	_ = session.Close()
 	return fmt.Errorf("%s: %w; it may still run there", cmd.Name, context.Cause(ctx))
+}
+
+// start runs a command in a session, which it closes, and calls began when the other machine
+// has accepted it, and ended when it has ended.
+func (p *Pool) start(c *conn, session *ssh.Session, line string, began func(), ended func(error)) error {
+	owned := p.own(func() {
+		defer p.release(c)
+		defer func() { _ = session.Close() }()
+		err := session.Start(line)
+		if err == nil {
+			began()
+			err = discardEOF(session.Wait())
+		}
+		ended(err)
+	})
+	if !owned {
+		p.release(c)
+		return errors.Join(errClosed, session.Close())
+	}
+	return nil
 }
 
 // verdict converts x/crypto's error at a session's end into this package's.
@@ -113,7 +123,7 @@ type gate struct {
 func (g *gate) Write(b []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.done || g.to == nil {
+	if g.done {
 		return len(b), nil
 	}
 	return g.to.Write(b)

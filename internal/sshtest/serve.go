@@ -2,11 +2,8 @@ package sshtest
 
 import (
 	"context"
-	"errors"
 	"io"
-	"net"
 	"os/exec"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -14,101 +11,28 @@ import (
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
 
+	"linus/internal/lab/sshserver"
 	"linus/internal/lazyregexp"
 )
 
-// connection is one login.
-type connection struct {
-	server *Server
-	net    net.Conn
-
-	mu       sync.Mutex
-	sessions int
-}
-
-func (s *Server) serve(raw net.Conn) {
-	login, channels, requests, err := ssh.NewServerConn(raw, s.config)
-	if err != nil {
-		return
-	}
+// session serves a session. Clients may send signals, which have no effect, as with
+// OpenSSH.
+func (s *Server) session(c *sshserver.Conn, channel ssh.Channel, requests <-chan *ssh.Request) {
 	s.mu.Lock()
-	s.stats.Connections++
+	s.stats.MaxSessions = max(s.stats.MaxSessions, c.Sessions())
 	s.mu.Unlock()
-	var running sync.WaitGroup
-	running.Go(func() { s.serveRequests(login, requests) })
-	c := &connection{server: s, net: raw}
-	for channel := range channels {
-		switch channel.ChannelType() {
-		case "session":
-			if c.enter() {
-				running.Go(func() {
-					defer c.leave()
-					c.session(channel)
-				})
-			} else {
-				_ = channel.Reject(ssh.ConnectionFailed, "open failed") // OpenSSH's text
-			}
-		case "direct-tcpip":
-			running.Go(func() { s.forward(channel) })
-		default:
-			_ = channel.Reject(ssh.UnknownChannelType, "unsupported channel type")
-		}
-	}
-	_ = login.Close()
-	running.Wait()
-}
-
-func answerGlobal(requests <-chan *ssh.Request) {
-	for r := range requests {
-		if r.WantReply {
-			_ = r.Reply(false, nil)
-		}
-	}
-}
-
-func (c *connection) enter() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.sessions >= c.server.options.MaxSessions {
-		return false
-	}
-	c.sessions++
-	c.server.mu.Lock()
-	c.server.stats.MaxSessions = max(c.server.stats.MaxSessions, c.sessions)
-	c.server.mu.Unlock()
-	return true
-}
-
-func (c *connection) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sessions--
-}
-
-func (c *connection) session(offered ssh.NewChannel) {
-	channel, requests, err := offered.Accept()
-	if err != nil {
-		return
-	}
 	defer func() { _ = channel.Close() }()
 	var running sync.WaitGroup
 	defer running.Wait()
 	for r := range requests {
-		ok, start := false, func() {}
-		switch r.Type {
-		case "exec":
-			var payload struct{ Line string }
-			if ok = ssh.Unmarshal(r.Payload, &payload) == nil; ok {
-				start = func() { c.exec(channel, payload.Line) }
-			}
-		case "subsystem":
-			var payload struct{ Name string }
-			ok = ssh.Unmarshal(r.Payload, &payload) == nil && payload.Name == "sftp" && !c.server.current().NoSFTP && !c.server.options.Trap
-			if ok {
-				start = func() { c.server.serveFiles(channel) }
-			}
-		case "signal":
-			ok = true // without effect, as with OpenSSH
+		var payload struct{ Text string } // of both kinds that start something
+		readable, start := ssh.Unmarshal(r.Payload, &payload) == nil, func() {}
+		ok := r.Type == "signal"
+		switch {
+		case r.Type == "exec" && readable:
+			ok, start = true, func() { s.exec(c, channel, payload.Text) }
+		case r.Type == "subsystem" && payload.Text == "sftp" && !s.current().NoSFTP && !s.options.Trap:
+			ok, start = true, func() { s.serveFiles(channel) }
 		}
 		if r.WantReply {
 			_ = r.Reply(ok, nil)
@@ -134,9 +58,8 @@ var marked = lazyregexp.New(`(?s)^echo; echo ([A-Z0-9]+); (.*)$`)
 
 // exec runs a command in its own process group. What the command leaves running keeps
 // the session open only as long as it keeps its output open.
-func (c *connection) exec(channel ssh.Channel, line string) {
+func (s *Server) exec(c *sshserver.Conn, channel ssh.Channel, line string) {
 	defer func() { _ = channel.Close() }()
-	s := c.server
 	began, plain := "", line
 	if parts := marked.FindStringSubmatch(line); parts != nil {
 		began, plain = "\n"+parts[1]+"\n", parts[2]
@@ -155,12 +78,12 @@ func (c *connection) exec(channel ssh.Channel, line string) {
 	}
 	if s.options.Play != nil {
 		if drop {
-			_ = c.net.Close()
+			_ = c.Close()
 		}
 		_, _ = io.WriteString(channel, began)
 		code := s.options.Play(&Exec{Line: plain, Ended: s.ended, Stdin: channel, Stdout: channel, Stderr: channel.Stderr()})
 		if !faults.NoExitStatus {
-			sendExit(channel, uint32(code))
+			sshserver.SendStatus(channel, code)
 		}
 		return
 	}
@@ -175,7 +98,7 @@ func (c *connection) exec(channel ssh.Channel, line string) {
 	}
 	if err != nil {
 		_, _ = io.WriteString(channel.Stderr(), err.Error())
-		sendExit(channel, 127)
+		sshserver.SendStatus(channel, 127)
 		return
 	}
 	if !s.track(cmd.Process.Pid) {
@@ -183,26 +106,19 @@ func (c *connection) exec(channel ssh.Channel, line string) {
 	}
 	defer s.untrack(cmd.Process.Pid)
 	if drop {
-		_ = c.net.Close()
+		_ = c.Close()
 	}
 	go func() { // ends with the channel
 		_, _ = io.Copy(stdin, channel)
 		_ = stdin.Close()
 	}()
-	err = cmd.Wait()
+	_ = cmd.Wait()
 	if faults.NoExitStatus {
 		return
 	}
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		sendExit(channel, 0)
-	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signaled():
-		sendSignal(channel, exit.Sys().(syscall.WaitStatus).Signal())
-	case errors.As(err, &exit):
-		sendExit(channel, uint32(exit.ExitCode()))
-	default: // its output could not be passed on; OpenSSH still reports the status
-		sendExit(channel, uint32(cmd.ProcessState.ExitCode()))
+	// OpenSSH reports the status even where the output could not be passed on.
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok {
+		sshserver.SendEnd(channel, status)
 	}
 }
 
@@ -218,57 +134,4 @@ func (s *Server) untrack(group int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.groups, group)
-}
-
-func sendExit(channel ssh.Channel, code uint32) {
-	_, _ = channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{code}))
-}
-
-func sendSignal(channel ssh.Channel, signal syscall.Signal) {
-	name := map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGKILL: "KILL", syscall.SIGINT: "INT", syscall.SIGHUP: "HUP", syscall.SIGPIPE: "PIPE"}[signal]
-	_, _ = channel.SendRequest("exit-signal", false, ssh.Marshal(struct {
-		Name, Text, Lang string
-		Core             bool
-	}{Name: name}))
-}
-
-func (s *Server) forward(offered ssh.NewChannel) {
-	var target struct {
-		Host       string
-		Port       uint32
-		Originator string
-		From       uint32
-	}
-	if s.current().NoForwarding {
-		_ = offered.Reject(ssh.Prohibited, "open failed")
-		return
-	}
-	if err := ssh.Unmarshal(offered.ExtraData(), &target); err != nil {
-		_ = offered.Reject(ssh.ConnectionFailed, err.Error())
-		return
-	}
-	conn, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", net.JoinHostPort(target.Host, strconv.Itoa(int(target.Port))))
-	if err != nil {
-		_ = offered.Reject(ssh.ConnectionFailed, "Connection refused")
-		return
-	}
-	defer func() { _ = conn.Close() }()
-	channel, requests, err := offered.Accept()
-	if err != nil {
-		return
-	}
-	defer func() { _ = channel.Close() }()
-	s.mu.Lock()
-	s.stats.Forwards++
-	s.mu.Unlock()
-	go answerGlobal(requests)
-	done := make(chan struct{})
-	go func() {
-		_, _ = io.Copy(conn, channel)
-		_ = conn.Close()
-		close(done)
-	}()
-	_, _ = io.Copy(channel, conn)
-	_ = channel.Close()
-	<-done
 }

@@ -6,17 +6,13 @@ package sshtest
 
 import (
 	"crypto/ecdsa"
-	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
-	"encoding/pem"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -24,6 +20,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"linus/internal/lab/sshserver"
 )
 
 // Options of a server.
@@ -73,7 +71,7 @@ type Server struct {
 	HostKeys      []string // all there are
 
 	options Options
-	config  *ssh.ServerConfig
+	server  sshserver.Server
 	listen  net.Listener
 	running sync.WaitGroup
 
@@ -115,14 +113,14 @@ func Start(t testing.TB, o Options) *Server {
 		o.IP = "127.0.0.1"
 	}
 	if o.MaxSessions == 0 {
-		o.MaxSessions = 10
+		o.MaxSessions = sshserver.MaxSessions
 	}
 	s := &Server{options: o, faults: o.Faults, ended: make(chan struct{}), open: map[net.Conn]bool{}, groups: map[int]bool{}}
 	dir := t.TempDir()
 	s.ClientKeyPath = filepath.Join(dir, "id_ed25519")
 	s.KnownHosts = filepath.Join(dir, "known_hosts")
-	client := newKey(t, s.ClientKeyPath)
-	s.config = &ssh.ServerConfig{
+	client := newKey(t, s.ClientKeyPath, false)
+	config := &ssh.ServerConfig{
 		MaxAuthTries: 6,
 		PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 			if o.Trap || string(key.Marshal()) == string(client.PublicKey().Marshal()) {
@@ -132,19 +130,24 @@ func Start(t testing.TB, o Options) *Server {
 		},
 	}
 	if o.Password != "" {
-		s.config.PasswordCallback = func(_ ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
+		config.PasswordCallback = func(_ ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
 			if string(password) == o.Password {
 				return nil, nil
 			}
 			return nil, os.ErrPermission
 		}
 	}
-	host := newKey(t, filepath.Join(dir, "host_key"))
-	s.config.AddHostKey(host)
-	s.HostKey = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(host.PublicKey())))
+	host := newKey(t, filepath.Join(dir, "host_key"), false)
+	config.AddHostKey(host)
+	s.HostKey = sshserver.Public(host)
 	s.HostKeys = []string{s.HostKey}
 	if o.ManyKeys {
-		s.addHostKeys(t)
+		s.addHostKeys(t, config)
+	}
+	s.server = sshserver.Server{
+		Config: config, MaxSessions: o.MaxSessions, Session: s.session,
+		Forwards:  func() bool { return !s.current().NoForwarding },
+		Forwarded: func() { s.count(&s.stats.Forwards) },
 	}
 	var err error
 	if s.listen, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(o.IP, strconv.Itoa(o.Port))); err != nil {
@@ -164,23 +167,13 @@ func Start(t testing.TB, o Options) *Server {
 // line.
 func NewKey(t testing.TB, path string) string {
 	t.Helper()
-	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(newKey(t, path).PublicKey())))
+	return sshserver.Public(newKey(t, path, false))
 }
 
-func newKey(t testing.TB, path string) ssh.Signer {
+func newKey(t testing.TB, path string, ofRSA bool) ssh.Signer {
 	t.Helper()
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, err := ssh.MarshalPrivateKey(private, "sshtest")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	signer, err := ssh.NewSignerFromKey(private)
+	_ = os.Remove(path) // of a key that was there
+	signer, err := sshserver.Key(path, "sshtest", ofRSA)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,26 +181,25 @@ func newKey(t testing.TB, path string) ssh.Signer {
 }
 
 // addHostKeys gives the server an ECDSA and an RSA key in addition to its own.
-func (s *Server) addHostKeys(t testing.TB) {
+func (s *Server) addHostKeys(t testing.TB, config *ssh.ServerConfig) {
 	t.Helper()
 	curve, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	primes, err := rsa.GenerateKey(rand.Reader, 2048)
+	ecdsaKey, err := ssh.NewSignerFromKey(curve)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []any{curve, primes} {
-		signer, err := ssh.NewSignerFromKey(key)
-		if err == nil && key == any(primes) { // without SHA-1, as OpenSSH since 8.8
-			signer, err = ssh.NewSignerWithAlgorithms(signer.(ssh.AlgorithmSigner), []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.config.AddHostKey(signer)
-		s.HostKeys = append(s.HostKeys, strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey()))))
+	// Without SHA-1, as OpenSSH since 8.8.
+	rsaKey, err := ssh.NewSignerWithAlgorithms(newKey(t, filepath.Join(t.TempDir(), "host_rsa"), true).(ssh.AlgorithmSigner),
+		[]string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, signer := range []ssh.Signer{ecdsaKey, rsaKey} {
+		config.AddHostKey(signer)
+		s.HostKeys = append(s.HostKeys, sshserver.Public(signer))
 	}
 }
 
@@ -262,6 +254,12 @@ func (s *Server) Stop() {
 	s.running.Wait()
 }
 
+func (s *Server) count(n *int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*n++
+}
+
 func (s *Server) current() Faults {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,7 +300,7 @@ func (s *Server) accept() {
 				_, _ = raw.Read(make([]byte, 1)) // until the client gives up
 				return
 			}
-			s.serve(conn)
+			_ = s.server.Serve(conn, func() { s.count(&s.stats.Connections) }) // a client that is not let in knows it
 		})
 	}
 }

@@ -17,13 +17,11 @@ type files interface {
 	// again, like that of a transaction, and must not call the store.
 	change(ctx context.Context, id string, work func(f outputFiles, sealed sealedStreams) error) error
 	// open returns how many bytes of each open stream are stored, and how many
-	// were seen.
+	// were seen; a file of a job's output counts as one.
 	open(ctx context.Context, q querier, streams ...streamOf) ([]openCounts, error)
 	// counts is an expression for what open returns of both streams of the row in jobs, as
 	// four numbers; empty: there is none.
 	counts() string
-	// size returns the bytes of a file of a job's output.
-	size(ctx context.Context, id, name string) (int64, error)
 	// read returns n bytes of a file of a job's output, which it has, from offset.
 	read(ctx context.Context, id, name string, offset, n int64) ([]byte, error)
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -28,13 +29,38 @@ const (
 	copiedTo    = "copied_to"    // the last job that is whole
 )
 
-// tables are copied row by row, with these columns; the first is the job's ID.
-var tables = []struct{ name, columns, insert string }{
-	{"jobs", "id, created_at, status, done, waiting, client, principal, vm_id, vm_state, completed_at, reason, started_at, task_head, idempotency_key, token_hash, stdout, stderr, doc, stored", ""},
-	{"job_manifests", "job_id, manifest", ""},
-	{"job_files", "job_id, contents", ""},
-	{"job_events", "job_id, seq, at, kind, phase, text", "OVERRIDING SYSTEM VALUE"},
+// table is copied row by row. Its first column is its key or, where the table has what is
+// of each job, the job's ID.
+type table struct {
+	name, columns string
+	insert        string // how rows are inserted
+	compared      string // what has its length compared in the end
 }
+
+// ofJobs are copied for one job after the other, and others as a whole.
+var (
+	ofJobs = []table{
+		{"jobs", "id, created_at, status, done, waiting, client, principal, vm_id, vm_state, completed_at, reason, started_at, task_head, idempotency_key, token_hash, stdout, stderr, doc, stored", "", "doc"},
+		{"job_manifests", "job_id, manifest", "", "manifest"},
+		{"job_files", "job_id, contents", "", "''"},
+		{"job_events", "job_id, seq, at, kind, phase, text", withNumbers, "''"},
+	}
+	others = []table{
+		{"vms", "id, state, member, principal, idempotency_key, doc", "", "doc"},
+		{"vm_events", "seq, vm_id, at, kind, phase, text", withNumbers, "text"},
+		{"pools", "name, doc", "", "doc"},
+		{"tokens", "id, hash, doc", "", "doc"},
+		{"webhooks", "id, job_id, next_at, attempts, doc", "", "doc"},
+	}
+)
+
+func (t table) key() string {
+	key, _, _ := strings.Cut(t.columns, ",")
+	return key
+}
+
+// withNumbers inserts rows with the numbers that they have.
+const withNumbers = "OVERRIDING SYSTEM VALUE"
 
 // Copy copies the state directory from.Dir, which no engine uses, to the
 // PostgreSQL database to.URL, which has no jobs. Each file is read back and
@@ -85,40 +111,15 @@ func (c *copying) all(ctx context.Context) error {
 			last = id
 		}
 	}
-	if err := c.vms(ctx); err != nil {
-		return err
-	}
-	if err := c.whole(ctx); err != nil {
-		return err
+	for _, t := range others {
+		if err := c.whole(ctx, t); err != nil {
+			return fmt.Errorf("copy %s: %w", t.name, err)
+		}
 	}
 	if err := c.compare(ctx); err != nil {
 		return err
 	}
 	return c.end(ctx)
-}
-
-// vms copies the VMs, some at a time.
-func (c *copying) vms(ctx context.Context) error {
-	const columns = "id, state, member, doc"
-	for last := ""; ; {
-		rows, err := query(ctx, c.source.read, scanValues(columns), `SELECT `+columns+` FROM vms WHERE id > ? ORDER BY id LIMIT 1000`, last)
-		if err == nil && len(rows) == 0 {
-			return nil
-		}
-		before := last
-		if err == nil {
-			last = rows[len(rows)-1][0].(string)
-			err = c.target.transaction(ctx, func(tx *tx) error {
-				if _, err := tx.ExecContext(ctx, `DELETE FROM vms WHERE id > ? AND id <= ?`, before, last); err != nil { // of a copy that was interrupted
-					return err
-				}
-				return insertRows(ctx, tx, "vms", columns, "", rows)
-			})
-		}
-		if err != nil {
-			return fmt.Errorf("copy the VMs: %w", err)
-		}
-	}
 }
 
 func scanText(row scanner) (text string, err error) {
@@ -177,17 +178,16 @@ func setMeta(ctx context.Context, tx *tx, name, value string) error {
 // job copies a job's rows and files. With its rows it says that the job before is
 // whole.
 func (c *copying) job(ctx context.Context, id, before string) error {
-	rows := make([][][]any, len(tables))
-	for i, t := range tables {
-		key, _, _ := strings.Cut(t.columns, ",")
+	rows := make([][][]any, len(ofJobs))
+	for i, t := range ofJobs {
 		var err error
-		if rows[i], err = query(ctx, c.source.read, scanValues(t.columns), `SELECT `+t.columns+` FROM `+t.name+` WHERE `+key+` = ?`, id); err != nil {
+		if rows[i], err = c.rows(ctx, t, `WHERE `+t.key()+` = ?`, id); err != nil {
 			return err
 		}
 	}
 	err := c.target.transaction(ctx, func(tx *tx) error {
-		for i, t := range tables {
-			if err := insertRows(ctx, tx, t.name, t.columns, t.insert, rows[i]); err != nil {
+		for i, t := range ofJobs {
+			if err := insertRows(ctx, tx, t, rows[i]); err != nil {
 				return err
 			}
 		}
@@ -199,22 +199,22 @@ func (c *copying) job(ctx context.Context, id, before string) error {
 	return c.files(ctx, id)
 }
 
-// scanValues reads rows of as many columns as are named.
-func scanValues(columns string) func(scanner) ([]any, error) {
-	n := strings.Count(columns, ",") + 1
-	return func(row scanner) ([]any, error) {
+// rows reads rows of a table.
+func (c *copying) rows(ctx context.Context, t table, which string, args ...any) ([][]any, error) {
+	n := strings.Count(t.columns, ",") + 1
+	return query(ctx, c.source.read, func(row scanner) ([]any, error) {
 		values, to := make([]any, n), make([]any, n)
 		for i := range values {
 			to[i] = &values[i]
 		}
 		return values, row.Scan(to...)
-	}
+	}, `SELECT `+t.columns+` FROM `+t.name+` `+which, args...)
 }
 
-func insertRows(ctx context.Context, tx *tx, table, columns, how string, rows [][]any) error {
-	marks := strings.Repeat(", ?", strings.Count(columns, ",")+1)[2:]
+func insertRows(ctx context.Context, tx *tx, t table, rows [][]any) error {
+	marks := strings.Repeat(", ?", strings.Count(t.columns, ",")+1)[2:]
 	for _, values := range rows {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO `+table+` (`+columns+`) `+how+` VALUES (`+marks+`)`, values...); err != nil {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO `+t.name+` (`+t.columns+`) `+t.insert+` VALUES (`+marks+`)`, values...); err != nil {
 			return err
 		}
 	}
@@ -309,38 +309,35 @@ func (c *copying) file(ctx context.Context, root *os.Root, id, path, name string
 	return err
 }
 
-// whole copies all rows of the tables that are not about one job.
-func (c *copying) whole(ctx context.Context) error {
-	for table, columns := range map[string]string{"pools": "name, doc", "tokens": "id, hash, doc", "webhooks": "id, job_id, next_at, attempts, doc"} { //nolint:gosec // names of columns
-		rows, err := query(ctx, c.source.read, scanValues(columns), `SELECT `+columns+` FROM `+table)
+// whole copies a table, some rows at a time.
+func (c *copying) whole(ctx context.Context, t table) error {
+	const most = 1000
+	where, last := "", []any(nil)
+	for empty := false; ; empty = true {
+		rows, err := c.rows(ctx, t, where+` ORDER BY `+t.key()+` LIMIT `+strconv.Itoa(most), last...)
 		if err != nil {
-			return fmt.Errorf("copy %s: %w", table, err)
+			return err
 		}
 		err = c.target.transaction(ctx, func(tx *tx) error {
-			if _, err := tx.ExecContext(ctx, `DELETE FROM `+table); err != nil { // of a copy that was interrupted
-				return err
+			if !empty { // a copy that was interrupted has left rows
+				if _, err := tx.ExecContext(ctx, `DELETE FROM `+t.name); err != nil {
+					return err
+				}
 			}
-			return insertRows(ctx, tx, table, columns, "", rows)
+			return insertRows(ctx, tx, t, rows)
 		})
-		if err != nil {
-			return fmt.Errorf("copy %s: %w", table, err)
+		if err != nil || len(rows) < most {
+			return err
 		}
+		where, last = `WHERE `+t.key()+` > ?`, rows[most-1][:1]
 	}
-	return nil
 }
 
 // compare counts the rows on both sides, and the characters of what they are
 // about.
 func (c *copying) compare(ctx context.Context) error {
-	for _, text := range []string{
-		`SELECT count(*) || ' jobs of ' || coalesce(sum(length(doc)), 0) FROM jobs`,
-		`SELECT count(*) || ' manifests of ' || coalesce(sum(length(manifest)), 0) FROM job_manifests`,
-		`SELECT count(*) || ' VMs of ' || coalesce(sum(length(doc)), 0) FROM vms`,
-		`SELECT count(*) || ' events' FROM job_events`,
-		`SELECT count(*) || ' pools of ' || coalesce(sum(length(doc)), 0) FROM pools`,
-		`SELECT count(*) || ' tokens of ' || coalesce(sum(length(doc)), 0) FROM tokens`,
-		`SELECT count(*) || ' webhooks of ' || coalesce(sum(length(doc)), 0) FROM webhooks`,
-	} {
+	for _, t := range slices.Concat(ofJobs, others) {
+		text := `SELECT count(*) || ' rows of ' || coalesce(sum(length(` + t.compared + `)), 0) || ' characters' FROM ` + t.name
 		want, err := first[string](ctx, c.source.read, text)
 		if err != nil {
 			return fmt.Errorf("count in %s: %w", c.source.name, err)
@@ -350,12 +347,12 @@ func (c *copying) compare(ctx context.Context) error {
 			return fmt.Errorf("count in %s: %w", c.target.name, err)
 		}
 		if got != want {
-			return fmt.Errorf("%s has %s characters, %s has %s: has an engine written meanwhile?", c.source.name, want, c.target.name, got)
+			return fmt.Errorf("%s of %s are %s, those of %s are %s: has an engine written meanwhile?", t.name, c.source.name, want, c.target.name, got)
 		}
 	}
-	for n, table := range map[*int]string{&c.copied.Jobs: "jobs", &c.copied.Events: "job_events", &c.copied.Pools: "pools"} {
+	for n, name := range map[*int]string{&c.copied.Jobs: "jobs", &c.copied.Events: "job_events", &c.copied.Pools: "pools"} {
 		var err error
-		if *n, err = first[int](ctx, c.target.read, `SELECT count(*) FROM `+table); err != nil {
+		if *n, err = first[int](ctx, c.target.read, `SELECT count(*) FROM `+name); err != nil {
 			return fmt.Errorf("count in %s: %w", c.target.name, err)
 		}
 	}
@@ -366,6 +363,9 @@ func (c *copying) compare(ctx context.Context) error {
 func (c *copying) end(ctx context.Context) error {
 	err := c.target.transaction(ctx, func(tx *tx) error {
 		_, err := first[int64](ctx, tx, `SELECT setval(pg_get_serial_sequence('job_events', 'seq'), (SELECT coalesce(max(seq), 0) + 1 FROM job_events), false)`)
+		if err == nil {
+			_, err = first[int64](ctx, tx, `SELECT setval(pg_get_serial_sequence('vm_events', 'seq'), (SELECT coalesce(max(seq), 0) + 1 FROM vm_events), false)`)
+		}
 		if err == nil {
 			_, err = tx.ExecContext(ctx, `DELETE FROM meta WHERE key IN (?, ?)`, copyingFrom, copiedTo)
 		}

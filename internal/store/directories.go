@@ -94,14 +94,6 @@ func (d *directories) open(_ context.Context, _ querier, streams ...streamOf) ([
 	return all, nil
 }
 
-func (d *directories) size(_ context.Context, id, name string) (int64, error) {
-	fi, err := os.Stat(d.path(id, name))
-	if err != nil {
-		return 0, err
-	}
-	return fi.Size(), nil
-}
-
 func (d *directories) read(_ context.Context, id, name string, offset, n int64) ([]byte, error) {
 	return readAt(d.path(id, name), offset, n)
 }
@@ -132,13 +124,13 @@ func (d directory) truncate(name string, size int64) error {
 func (d directory) sync(name string) error { return syncFile(d.path(d.id, name)) }
 
 func (d directory) replace(name string, data []byte) error {
-	return writeFile(d.path(d.id, name), data)
+	return writeFile(d.path(d.id, name), data, true)
 }
 
 func (d directory) see(stream string, n int64) error {
 	path := d.path(d.id, stream+seenSuffix)
 	if n > 0 {
-		return replaceFile(path, strconv.FormatInt(n, 10))
+		return writeFile(path, strconv.AppendInt(nil, n, 10), false)
 	}
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err

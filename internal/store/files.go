@@ -7,16 +7,17 @@ import (
 	"path/filepath"
 )
 
-// writeFile writes a whole file (0600): after a crash it is either complete and
-// on disk, or absent.
-func writeFile(path string, data []byte) error {
+// writeFile writes a whole file (0600): readers, also after a crash of this
+// process, find the old bytes or the new. If it is durable, that holds after a
+// crash of the machine, too, and the new are on disk.
+func writeFile(path string, data []byte, durable bool) error {
 	temporary := path + ".tmp"
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	if err == nil {
+	if err == nil && durable {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
@@ -25,7 +26,10 @@ func writeFile(path string, data []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(temporary))
 	}
-	return syncDir(filepath.Dir(path))
+	if durable {
+		err = syncDir(filepath.Dir(path))
+	}
+	return err
 }
 
 // syncFile puts a file's bytes on disk. A missing file has none.
@@ -53,16 +57,6 @@ func appendAt(path string, offset int64, data []byte) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	_, err = f.WriteAt(data, offset)
 	return err
-}
-
-// replaceFile writes a small file atomically: readers, also after a crash of
-// this process, find the old text or the new one.
-func replaceFile(path, text string) error {
-	temporary := path + ".tmp"
-	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
-		return errors.Join(err, os.Remove(temporary))
-	}
-	return os.Rename(temporary, path)
 }
 
 // readAt reads n bytes, which the file has, from offset.

@@ -18,38 +18,63 @@ func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 	n := 0
 	for {
 		some, err := query(ctx, s.read, scanForgettable, `SELECT id, vm_id FROM jobs
-			WHERE done = 1 AND completed_at < ? AND vm_state NOT IN ('created', 'left_alone') LIMIT ?`, timeText(before), forgottenAtOnce)
+			WHERE `+over+` AND completed_at < ? LIMIT ?`, timeText(before), forgottenAtOnce)
 		if err != nil {
 			return n, fmt.Errorf("find jobs that ended before %s: %w", timeText(before), err)
 		}
 		if len(some) == 0 {
 			return n, errors.Join(s.forgetVMs(ctx, before), s.files.forgetOrphans(ctx))
 		}
-		err = s.transaction(ctx, func(tx *tx) error {
-			for _, j := range some {
-				if _, err := tx.ExecContext(ctx, `DELETE FROM jobs WHERE id = ?`, j.id); err != nil {
-					return err
-				}
-				tx.post(`DELETE FROM vms WHERE id = ? AND NOT `+there+` AND NOT EXISTS (SELECT 1 FROM jobs WHERE vm_id <> '' AND vm_id = vms.id)`, j.vm)
-			}
-			return nil
-		})
-		for _, j := range some {
-			if err == nil {
-				err = s.files.forget(j.id)
-			}
-			if err != nil {
-				return n, fmt.Errorf("remove job %s: %w", j.id, err)
-			}
-			n++
+		forgotten, err := s.forget(ctx, some)
+		n += forgotten
+		if err != nil {
+			return n, err
 		}
 	}
+}
+
+// ForgetJob removes one job that Forget would remove, whenever it ended, and reports whether
+// it did: not if its VM is there, or it has not ended.
+func (s *Store) ForgetJob(ctx context.Context, id string) (bool, error) {
+	one, err := query(ctx, s.read, scanForgettable, `SELECT id, vm_id FROM jobs WHERE `+over+` AND id = ?`, id)
+	if err != nil {
+		return false, fmt.Errorf("find job %s: %w", id, err)
+	}
+	n, err := s.forget(ctx, one)
+	return n > 0, err
+}
+
+// over is of a job that has ended, and whose VM is not there.
+const over = `done = 1 AND vm_state NOT IN ('created', 'left_alone')`
+
+// forget removes jobs, with the rows of VMs that nothing else has, and returns how many.
+func (s *Store) forget(ctx context.Context, some []forgettable) (int, error) {
+	err := s.transaction(ctx, func(tx *tx) error {
+		for _, j := range some {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM jobs WHERE id = ?`, j.id); err != nil {
+				return err
+			}
+			tx.post(`DELETE FROM vms WHERE id = ? AND NOT `+there+` AND NOT EXISTS (SELECT 1 FROM jobs WHERE vm_id <> '' AND vm_id = vms.id)`, j.vm)
+		}
+		return nil
+	})
+	n := 0
+	for _, j := range some {
+		if err == nil {
+			err = s.files.forget(j.id)
+		}
+		if err != nil {
+			return n, fmt.Errorf("remove job %s: %w", j.id, err)
+		}
+		n++
+	}
+	return n, err
 }
 
 // forgetVMs removes the pools' VMs that are gone, that no job has had, and that were made before
 // the given time.
 func (s *Store) forgetVMs(ctx context.Context, before time.Time) error {
-	const gone = `FROM vms WHERE member = 'gone' AND id < ? AND NOT EXISTS (SELECT 1 FROM jobs WHERE vm_id <> '' AND vm_id = vms.id)`
+	const gone = `FROM vms WHERE member = 'gone' AND id < ? AND NOT ` + there + ` AND NOT EXISTS (SELECT 1 FROM jobs WHERE vm_id <> '' AND vm_id = vms.id)`
 	_, err := first[string](ctx, s.read, `SELECT id `+gone+` LIMIT 1`, idAt(before))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil

@@ -71,7 +71,25 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 	if _, err := s.Job(ctx, gone); !errors.Is(err, job.ErrNotFound) {
 		t.Errorf("the old job: %v", err)
 	}
-	for _, dir := range []string{s.jobDir(gone), orphan} {
+	for _, id := range []string{pending, leaked, kept, left, unsure} { // by its ID, neither
+		if gone, err := s.ForgetJob(ctx, id); gone || err != nil {
+			t.Errorf("ForgetJob of %s = %v, %v", id, gone, err)
+		}
+		if _, err := s.Job(ctx, id); err != nil {
+			t.Errorf("job %s: %v", id, err)
+		}
+	}
+	const named = "019aa000-0000-7000-8000-000000000008"
+	add(named, time.Now(), vm.Destroyed, vm.Ephemeral)
+	if gone, err := s.ForgetJob(ctx, named); !gone || err != nil {
+		t.Errorf("ForgetJob = %v, %v", gone, err)
+	}
+	_, jobErr := s.Job(ctx, named)
+	_, vmErr := s.VM(ctx, named)
+	if !errors.Is(jobErr, job.ErrNotFound) || !errors.Is(vmErr, job.ErrNotFound) {
+		t.Errorf("the job that was named: %v, its VM: %v", jobErr, vmErr)
+	}
+	for _, dir := range []string{s.jobDir(gone), s.jobDir(named), orphan} {
 		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is still there", dir)
 		}
@@ -79,6 +97,27 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 	for _, id := range []string{recent, pending, leaked, kept, left, unsure} {
 		if _, err := s.Manifest(ctx, id); err != nil {
 			t.Errorf("job %s: %v", id, err)
+		}
+	}
+}
+
+// A pool's VM that is gone goes, but not one that is left alone: an operator is to decide on it.
+func TestForget_KeepsAPoolsVMThatIsLeftAlone(t *testing.T) {
+	s := newStore(t)
+	for state, want := range map[vm.State]error{vm.Destroyed: job.ErrNotFound, vm.LeftAlone: nil} {
+		v := member(t, s, "p", vm.MemberWarm)
+		_, err := s.UpdateVM(t.Context(), v.Job, func(v *vm.VM) ([]job.Event, error) {
+			v.Member.State, v.State = vm.MemberDoomed, state
+			return nil, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = s.Forget(t.Context(), time.Now().Add(time.Hour)); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.VM(t.Context(), v.Job); !errors.Is(err, want) {
+			t.Errorf("%s: %v", state, err)
 		}
 	}
 }

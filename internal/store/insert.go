@@ -29,7 +29,7 @@ func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Li
 			return err
 		}
 		isNew = true
-		if err = s.within(ctx, tx, rows.job, rows.size(), within); err != nil {
+		if err = s.within(ctx, tx, rows.asks(), within); err != nil {
 			return err
 		}
 		if err = rows.insert(ctx, tx); errors.Is(err, errKeyTaken) {
@@ -82,6 +82,10 @@ func newRows(j job.Job, key string) (rows, error) {
 		r.files = string(files)
 	}
 	return r, nil
+}
+
+func (r rows) asks() asks {
+	return asks{shares: r.job.Shares(), principal: r.job.Principal, at: r.job.CreatedAt, size: r.size(), resources: r.job.Manifest.Resources}
 }
 
 // size is what the job takes until it is done, besides what it writes.

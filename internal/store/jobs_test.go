@@ -506,7 +506,7 @@ func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 	begun = append(begun,
 		state(job.Pending, vm.Ephemeral, nil, func(j *job.Job) { j.Manifest.VM = "dev" }), // needs no slot
 		state(job.Pending, vm.Ephemeral, nil, func(j *job.Job) { j.Decide(job.Outcome{Status: job.Failed, At: at}) }))
-	waiting = append(waiting, state(job.Pending, "", nil, func(j *job.Job) { j.Kind = job.KindVM }))
+	waiting = append(waiting, state(job.Pending, "", nil, func(j *job.Job) { j.Kind = job.KindMake }))
 
 	check := func() {
 		t.Helper()

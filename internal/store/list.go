@@ -108,9 +108,9 @@ func conditionsOf(f job.Filter, before string) (indexed, rest conditions) {
 		}
 		switch {
 		case f.Principal == job.OperatorName:
-			rest.add("principal = ?", "")
+			rest.add("jobs.principal = ?", "")
 		case owned:
-			rest.add("principal = ?", f.Principal) // without what the index of principals asks for
+			rest.add("jobs.principal = ?", f.Principal) // without what the index of principals asks for
 		}
 	}
 	if !f.Since.IsZero() {
@@ -139,9 +139,9 @@ func (c *conditions) ofPrincipal(name string) {
 	switch name {
 	case "":
 	case job.OperatorName:
-		c.add("principal = ''")
+		c.add("jobs.principal = ''")
 	default:
-		c.add("principal <> '' AND principal = ?", name)
+		c.add("jobs.principal <> '' AND jobs.principal = ?", name)
 	}
 }
 

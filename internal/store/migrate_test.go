@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -11,11 +12,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/pressly/goose/v3"
 
 	"linus/internal/job"
@@ -267,10 +269,13 @@ func TestOpen_StateOfSchema9(t *testing.T) {
 	if n, err := s.Forget(t.Context(), time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)); n != 4 || err != nil {
 		t.Errorf("forgot %d jobs, %v", n, err)
 	}
-	for n, want := range map[int]error{22: job.ErrNotFound, 10: nil, 20: nil, 33: job.ErrNotFound, 37: job.ErrNotFound} {
+	for n, want := range map[int]error{22: job.ErrNotFound, 10: job.ErrNotFound, 20: nil, 33: job.ErrNotFound, 37: job.ErrNotFound} {
 		if _, err := s.Job(t.Context(), id9(n)); !errors.Is(err, want) {
 			t.Errorf("job %d: %v", n, err)
 		}
+	}
+	if _, err := s.VM(t.Context(), id9(10)); err != nil {
+		t.Errorf("the VM that was asked for: %v", err)
 	}
 }
 
@@ -309,7 +314,6 @@ const life9 = `
 02 task running - created
 03 task provisioning - intended
 04 task provisioning cancelled intended
-10 vm success exit_status created
 11 task pending - -
 12 task running - created of 10
 13 task success exit_status released of 10
@@ -386,12 +390,25 @@ func holds9(t *testing.T, s *Store) {
 	for _, v := range vms {
 		there = append(there, number(v.Job))
 	}
-	diff(t, strings.Fields("02 03 04 10 14 15 20 30 31 32 33 35 36"), there)
+	diff(t, strings.Fields("02 03 04 10 14 15 20 30 31 32 33 35 36 40 41 42 43"), there)
+	var asked []string
 	for _, v := range vms { // as what the job that made it has asked for
 		if v.Member != nil {
-			if v.Lifecycle != vm.Pooled || v.Resources.CPU == 0 || v.CreatedAt.IsZero() || !v.Kept {
-				t.Errorf("VM of a pool: %+v", v)
+			if v.Lifecycle != vm.Pooled || v.Resources.CPU == 0 || v.CreatedAt.IsZero() || !v.Kept || v.Own == nil || v.Own.ReadyAt.IsZero() != (v.Member.State == vm.MemberMaking || v.Own.Failed != "") {
+				t.Errorf("VM of a pool: %+v, %+v", v, v.Own)
 			}
+			continue
+		}
+		if v.AskedFor() {
+			if v.Lifecycle != vm.Persistent || v.Resources.CPU != 2 || v.CreatedAt.IsZero() || !v.Kept || v.Owner != "7c9e6679-7425-40de-944b-e07fc1f90ae7" {
+				t.Errorf("VM that was asked for: %+v", v)
+			}
+			j := job.MakerOf(v)
+			words := []string{number(v.Job), v.Name, string(v.State), string(j.Status), cmp.Or(j.Principal, "-"), j.Client, strconv.Itoa(v.Own.TTL)}
+			if j.Outcome != nil {
+				words = append(words, j.Outcome.At.Format("15:04"), string(j.Outcome.Reason), j.Outcome.Error, j.EndedBy)
+			}
+			asked = append(asked, strings.TrimSpace(strings.Join(words, " ")))
 			continue
 		}
 		j, err := s.Job(t.Context(), v.Job)
@@ -399,9 +416,22 @@ func holds9(t *testing.T, s *Store) {
 			Lifecycle: j.Manifest.Lifecycle, Template: j.Manifest.VMTemplate, OS: j.Manifest.OS, Resources: j.Manifest.Resources, Network: j.Manifest.Network,
 			Principal: j.Principal, CreatedAt: j.CreatedAt,
 		}
-		if diff := cmp.Diff(made, v.Made); diff != "" || err != nil || v.CreatedAt.IsZero() || v.Lifecycle == "" || v.Resources.CPU == 0 {
+		if diff := gocmp.Diff(made, v.Made); diff != "" || err != nil || v.CreatedAt.IsZero() || v.Lifecycle == "" || v.Resources.CPU == 0 {
 			t.Errorf("VM of job %s: %v\n%s", number(v.Job), err, diff)
 		}
+	}
+	diff(t, []string{
+		"10 dev created success alice cli 86400 12:11 exit_status",
+		"40 web reserved pending alice cli 0",
+		"41 db intended provisioning - cli 0",
+		"42 big intended failed - cli 0 12:43 provision_failed create VM: too big",
+		"43 off intended failed - cli 0 12:43 cancelled Cancelled by user cli",
+	}, asked)
+	if v, err := s.AskedVM(t.Context(), "key of 40"); err != nil || v.Name != "web" || v.Own.Submission != "77" || v.Own.Token != "t1" {
+		t.Errorf("by its idempotency key: %+v, %v", v, err)
+	}
+	if told, err := s.VMEvents(t.Context(), id9(10)); err != nil || len(told) != 1 || told[0].Text != "success" {
+		t.Errorf("what happened to a VM: %+v, %v", told, err)
 	}
 	for what, got := range map[string][2]string{
 		"in progress":   {"02 03 04 11 12 14 34", ids(s.InProgress(t.Context()))},
@@ -423,7 +453,7 @@ func holds9(t *testing.T, s *Store) {
 			words = append(words, "by", number(m.Member.Claimer))
 		}
 		members = append(members, strings.Join(words, " "))
-		if want := map[string]string{"38": "create VM: no space"}[number(m.Job)]; m.Member.Failed != want || m.Name == "" || m.Owner == "" {
+		if want := map[string]string{"38": "create VM: no space"}[number(m.Job)]; m.Own.Failed != want || m.Name == "" || m.Owner == "" {
 			t.Errorf("pool's VM %+v, %+v", m, m.Member)
 		}
 	}

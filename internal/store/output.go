@@ -212,22 +212,22 @@ func (s *Store) storedParts(ctx context.Context, id, stream string, offset, limi
 	if err != nil {
 		return parts{}, err
 	}
-	sealed := all[stream]
-	if !sealed.Valid {
-		open, err := s.files.open(ctx, s.read, streamOf{id, stream})
-		if err != nil {
-			return parts{}, err
+	sealed, file := all[stream], stream
+	var info job.OutputInfo
+	if sealed.Valid {
+		if info, err = decodeCounts(id, sealed.String); err != nil || info.Dropped == 0 {
+			return parts{head: info.Held}, err
 		}
-		return parts{head: open[0].held}, nil
+		file += tailSuffix
 	}
-	info, err := decodeCounts(id, sealed.String)
-	if err != nil || info.Dropped == 0 {
-		return parts{head: info.Held}, err
+	stored, err := s.files.open(ctx, s.read, streamOf{id, file})
+	switch {
+	case err != nil:
+		return parts{}, err
+	case !sealed.Valid:
+		return parts{head: stored[0].held}, nil
 	}
-	tail, err := s.files.size(ctx, id, stream+tailSuffix)
-	if err != nil {
-		return parts{}, fmt.Errorf("read %s of job %s: %w", stream, id, err)
-	}
+	tail := stored[0].held
 	return parts{info.Held - tail, info.Dropped, tail, int64(len(marker(info.Dropped)))}, nil
 }
 

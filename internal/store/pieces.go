@@ -77,14 +77,6 @@ func (p *pieces) ends(ctx context.Context, q querier, ids, names []string) ([]in
 		FROM unnest(?::text[], ?::text[]) WITH ORDINALITY AS w (id, name, n) ORDER BY w.n`, ids, names)
 }
 
-func (p *pieces) size(ctx context.Context, id, name string) (int64, error) {
-	ends, err := p.ends(ctx, p.s.read, []string{id}, []string{name})
-	if err != nil {
-		return 0, err
-	}
-	return ends[0], nil
-}
-
 func (p *pieces) read(ctx context.Context, id, name string, offset, n int64) ([]byte, error) {
 	data, err := p.upTo(ctx, id, name, offset, n)
 	if err == nil && int64(len(data)) < n {

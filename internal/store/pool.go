@@ -106,7 +106,7 @@ func (s *Store) DeletePool(ctx context.Context, name string) error {
 }
 
 // pooled is the condition of the index on pools' VMs.
-const pooled = `member NOT IN ('', 'gone')`
+const pooled = `member NOT IN ('', 'gone', 'own')`
 
 // Members returns the VMs of all pools that are not known to be gone, oldest first. One
 // that could not be made is among them until it is doomed.

@@ -18,8 +18,8 @@ import (
 // member is a pool's VM in a state.
 func member(t *testing.T, s *Store, pool string, state vm.MemberState) vm.VM {
 	t.Helper()
-	v := vm.VM{ID: 100, Job: uuid.Must(uuid.NewV7()).String(), State: vm.Created, Kept: true, Member: &vm.Member{Pool: pool, State: state}}
-	if err := s.InsertVM(t.Context(), v); err != nil {
+	v := vm.VM{ID: 100, Job: uuid.Must(uuid.NewV7()).String(), State: vm.Created, Kept: true, Member: &vm.Member{Pool: pool, State: state}, Own: &vm.Own{}}
+	if _, _, err := s.InsertVM(t.Context(), v, "", job.Limits{}); err != nil {
 		t.Fatal(err)
 	}
 	return v

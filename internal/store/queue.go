@@ -89,5 +89,5 @@ func (s *Store) OfClient(ctx context.Context, owner, client string) ([]job.Job, 
 // their VM is kept or left alone.
 const stillOpen = `(jobs.done = 0 OR jobs.vm_state IN ('created', 'left_alone'))`
 
-// there is the condition of the index on VMs that exist, or may.
-const there = `vms.state IN ('intended', 'created', 'left_alone')`
+// there is the condition of the index on VMs that exist, or may, or were asked for.
+const there = `(vms.state IN ('intended', 'created', 'left_alone') OR vms.state = 'reserved' AND vms.member = 'own')`

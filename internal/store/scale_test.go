@@ -75,10 +75,11 @@ func used(t testing.TB, s *Store) {
 
 func usedPool(ctx context.Context, s *Store, note func(any, error)) {
 	p, claimer := job.Pool{Name: "ready-" + newJob("").ID}, newJob("echo")
-	member := vm.VM{Job: newJob("").ID, State: vm.Reserved, Kept: true, Member: &vm.Member{Pool: p.Name, State: vm.MemberWarm}}
+	member := vm.VM{Job: newJob("").ID, State: vm.Reserved, Kept: true, Member: &vm.Member{Pool: p.Name, State: vm.MemberWarm}, Own: &vm.Own{}}
 	note(s.InsertPool(ctx, p))
-	note(nil, s.InsertVM(ctx, member))
-	_, _, err := s.Insert(ctx, claimer, "", job.Limits{})
+	_, _, err := s.InsertVM(ctx, member, "", job.Limits{})
+	note(nil, err)
+	_, _, err = s.Insert(ctx, claimer, "", job.Limits{})
 	note(nil, err)
 	note(s.Pools(ctx))
 	note(s.Members(ctx))

@@ -41,12 +41,13 @@ type machine struct {
 	vm.VM
 	As vm.Made    `json:"made"`
 	Of *vm.Member `json:"member,omitempty"`
+	By *vm.Own    `json:"own,omitempty"`
 }
 
 func decodeVM(doc string) (vm.VM, error) {
 	var m machine
 	err := json.Unmarshal([]byte(doc), &m)
-	m.Made, m.VM.Member = m.As, m.Of
+	m.Made, m.VM.Member, m.VM.Own = m.As, m.Of, m.By
 	return m.VM, err
 }
 
@@ -69,7 +70,7 @@ func (s *Store) lockVM(tx *tx, id string) {
 
 func writeVM(tx *tx, v vm.VM) error {
 	v.Source = ""
-	doc, err := json.Marshal(machine{v, v.Made, v.Member})
+	doc, err := json.Marshal(machine{v, v.Made, v.Member, v.Own})
 	if err != nil {
 		return err
 	}
@@ -78,10 +79,14 @@ func writeVM(tx *tx, v vm.VM) error {
 	return nil
 }
 
-// memberColumn is what vms.member says of a VM; empty: it is no pool's. One that is being made
+// memberColumn is what vms.member says of a VM; empty: a job has made it. One that is being made
 // is its pool's until that has learned why it could not be.
 func memberColumn(v vm.VM) string {
 	switch {
+	case v.AskedFor() && v.State != vm.Destroyed && v.State != vm.Forgotten:
+		return "own"
+	case v.AskedFor():
+		return "gone"
 	case v.Member == nil:
 		return ""
 	case v.Member.State != vm.MemberMaking && v.State.Settled():
@@ -90,7 +95,7 @@ func memberColumn(v vm.VM) string {
 	return string(v.Member.State)
 }
 
-// VMs returns the VMs that are intended, created or left alone, oldest first.
+// VMs returns the VMs that are asked for, intended, created or left alone, oldest first.
 func (s *Store) VMs(ctx context.Context) ([]vm.VM, error) {
 	return vms(ctx, s.read, there+` ORDER BY id`)
 }
@@ -122,12 +127,59 @@ func vms(ctx context.Context, q querier, where string, args ...any) ([]vm.VM, er
 	return found, nil
 }
 
-// InsertVM adds a VM that no job makes.
-func (s *Store) InsertVM(ctx context.Context, v vm.VM) error {
-	if err := s.transaction(ctx, func(tx *tx) error { return writeVM(tx, v) }); err != nil {
-		return fmt.Errorf("write VM %s to %s: %w", v.Job, s.name, err)
+// InsertVM adds a VM that no job makes; see fleet.Store.
+func (s *Store) InsertVM(ctx context.Context, v vm.VM, key string, within job.Limits) (_ vm.VM, created bool, err error) {
+	err = s.transaction(ctx, func(tx *tx) error {
+		first, err := vmByKey(ctx, tx, key)
+		if created = errors.Is(err, job.ErrNotFound); !created {
+			v = first
+			return err
+		}
+		if err := s.within(ctx, tx, asks{vm: true, principal: v.Principal, at: v.CreatedAt, resources: v.Resources}, within); err != nil {
+			return err
+		}
+		if err := writeVM(tx, v); err != nil || !v.AskedFor() {
+			return err
+		}
+		tx.tell(job.NoticeFree, "") // the engine that leads makes it
+		_, err = tx.ExecContext(ctx, `UPDATE vms SET principal = ?, idempotency_key = ? WHERE id = ?`,
+			v.Principal, sql.NullString{String: key, Valid: key != ""}, v.Job)
+		return err
+	})
+	var over *job.FieldError
+	switch {
+	case errors.As(err, &over):
+		return vm.VM{}, false, over
+	case err != nil:
+		return vm.VM{}, false, fmt.Errorf("write VM %s to %s: %w", v.Job, s.name, err)
 	}
-	return nil
+	return v, created, nil
+}
+
+// AnyVM reports whether there is the row of a VM, in whatever state.
+func (s *Store) AnyVM(ctx context.Context) (bool, error) {
+	any, err := first[int](ctx, s.read, `SELECT count(*) FROM (SELECT 1 FROM vms LIMIT 1) AS found`)
+	if err != nil {
+		return false, fmt.Errorf("look for VMs: %w", err)
+	}
+	return any > 0, nil
+}
+
+// AskedVM returns the VM that was asked for with an idempotency key; job.ErrNotFound, always
+// for the empty key.
+func (s *Store) AskedVM(ctx context.Context, key string) (vm.VM, error) {
+	return vmByKey(ctx, s.read, key)
+}
+
+func vmByKey(ctx context.Context, q querier, key string) (vm.VM, error) {
+	if key == "" {
+		return vm.VM{}, job.ErrNotFound
+	}
+	found, err := vms(ctx, q, `idempotency_key = ?`, key)
+	if err != nil || len(found) == 0 {
+		return vm.VM{}, errors.Join(err, missing(found))
+	}
+	return found[0], nil
 }
 
 // UpdateVM changes a VM in a transaction, and records events with it, in the row of the job
@@ -143,19 +195,17 @@ func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]
 	}))
 	err = s.transaction(ctx, func(tx *tx) error {
 		refused = nil
-		err := made.run(ctx, tx)
-		if err == nil {
-			v = *made.job.VM
-		}
-		if !errors.Is(err, job.ErrNotFound) {
-			refused = made.refused
-			return err
-		}
-		found, err := vms(ctx, tx, `id = ?`, id) // which is locked
+		found, err := vms(ctx, tx, `id = ?`+s.dialect.lock("vms"), id)
 		if err != nil || len(found) == 0 {
 			return errors.Join(err, missing(found))
 		}
-		v = found[0]
+		if v = found[0]; v.Own == nil {
+			if err = made.run(ctx, tx); err == nil {
+				v = *made.job.VM
+			}
+			refused = made.refused
+			return err
+		}
 		before := v.State
 		events, err := change(&v)
 		if refused = err; err != nil {

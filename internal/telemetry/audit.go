@@ -106,9 +106,7 @@ type Audit struct {
 
 // NewAudit returns a log; the file is opened at the first record.
 func NewAudit(o AuditOptions) *Audit {
-	if o.Keep == 0 {
-		o.Keep = 9
-	}
+	o.Keep = cmp.Or(o.Keep, 9)
 	return &Audit{o: o}
 }
 
@@ -131,6 +129,15 @@ func (a *Audit) Do(ctx context.Context, r Record, change func(*Record) error) er
 		a.o.OnEnd(r)
 	}
 	return err
+}
+
+// Change is Do for a change that returns something.
+func Change[T any](ctx context.Context, a *Audit, r Record, change func(*Record) (T, error)) (value T, err error) {
+	err = a.Do(ctx, r, func(r *Record) (err error) {
+		value, err = change(r)
+		return err
+	})
+	return value, err
 }
 
 // attribute completes a record with who has it done, and for whose job. What the engine

@@ -46,12 +46,12 @@ type Metrics struct {
 
 	ended       *prometheus.CounterVec
 	phases      *prometheus.HistogramVec
-	leaked      *prometheus.GaugeVec
+	leaked      prometheus.Gauge
 	changes     *prometheus.CounterVec
 	callbacks   *prometheus.CounterVec
-	ignored     *prometheus.CounterVec
-	reconnects  *prometheus.CounterVec
-	lockRetries *prometheus.CounterVec
+	ignored     prometheus.Counter
+	reconnects  prometheus.Counter
+	lockRetries prometheus.Counter
 	egress      *prometheus.CounterVec
 	egressBytes *prometheus.CounterVec
 	claims      *prometheus.CounterVec
@@ -75,11 +75,11 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m.phases = m.histogram("linus_phase_duration_seconds", "Duration of a phase of a job, queue included, by result: ok, failed, cancelled or interrupted (by the engine's end).",
 		[]float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400}, "phase", "result")
 	m.changes = m.counter("linus_host_changes_total", "Changes on the host, as in the audit log, by result: ok, refused or foreign (a destroy that touched nothing), failed or interrupted.", "action", "result")
-	m.leaked = m.gauge("linus_leaked_vms", "VMs with our marker that the last search found on the host and that should not be there.")
+	m.leaked = m.gauge("linus_leaked_vms", "VMs with our marker that the last search found on the host and that should not be there.").WithLabelValues()
 	m.callbacks = m.counter("linus_callbacks_total", "Callbacks of job runners, by kind (complete, status, heartbeat, output; none: rejected before it was read) and result: ok, refused or failed.", "kind", "result")
-	m.ignored = m.counter("linus_callbacks_ignored_total", "Late or contradictory reports, recorded and without effect; many of one job count as one.")
-	m.reconnects = m.counter("linus_ssh_reconnects_total", "SSH connections to the host, or to VMs through it, reestablished after one was lost.")
-	m.lockRetries = m.counter("linus_lock_retries_total", "Changes retried because a lock of Proxmox timed out.")
+	m.ignored = m.counter("linus_callbacks_ignored_total", "Late or contradictory reports, recorded and without effect; many of one job count as one.").WithLabelValues()
+	m.reconnects = m.counter("linus_ssh_reconnects_total", "SSH connections to the host, or to VMs through it, reestablished after one was lost.").WithLabelValues()
+	m.lockRetries = m.counter("linus_lock_retries_total", "Changes retried because a lock of Proxmox timed out.").WithLabelValues()
 	m.egress = m.counter("linus_egress_connections_total", "Connections that jobs with egress allow have asked their proxy for, by result: allowed or refused.", "result")
 	m.egressBytes = m.counter("linus_egress_bytes_total", "Bytes of those that were allowed and have ended, by direction: sent or received.", "direction")
 	m.webhooks = m.counter("linus_webhook_attempts_total", "Attempts to deliver messages about ended jobs, by result: delivered, failed (it is tried again), or given_up.", "result")
@@ -91,10 +91,6 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	build := m.gauge("linus_build_info", "1, with the version of the engine.", "version")
 
 	build.WithLabelValues(version).Set(1)
-	for _, unlabelled := range []*prometheus.CounterVec{m.ignored, m.reconnects, m.lockRetries} {
-		unlabelled.WithLabelValues() // present, as 0, from the start
-	}
-	m.leaked.WithLabelValues()
 	return m
 }
 
@@ -111,7 +107,7 @@ func (m *Metrics) Observe(h job.Happening) {
 	case job.PhaseEnd:
 		m.phases.WithLabelValues(h.Phase, string(h.Result)).Observe(time.Since(h.Began).Seconds())
 	case job.Leaked:
-		m.leaked.WithLabelValues().Set(float64(h))
+		m.leaked.Set(float64(h))
 	case job.Delivery:
 		result := string(h.State)
 		if h.State == job.DeliveryPending {
@@ -128,7 +124,7 @@ func (m *Metrics) changed(j job.Job, events []job.Event) {
 	for _, event := range events {
 		switch {
 		case event.Kind == job.EventIgnored:
-			m.ignored.WithLabelValues().Inc()
+			m.ignored.Inc()
 		case event.Kind == job.EventStatus && event.Text == string(job.Provisioning):
 			m.phases.WithLabelValues(job.PhaseQueue, string(job.PhaseOK)).Observe(time.Since(j.CreatedAt).Seconds())
 		case event.Kind == job.EventStatus && job.Status(event.Text).Terminal():
@@ -152,7 +148,7 @@ func (m *Metrics) pooled(e job.PoolEvent) {
 }
 
 // Reconnected counts an SSH connection that was reestablished.
-func (m *Metrics) Reconnected() { m.reconnects.WithLabelValues().Inc() }
+func (m *Metrics) Reconnected() { m.reconnects.Inc() }
 
 // Connected counts a connection through a job's proxy: its start, or the bytes of one
 // that has ended.
@@ -170,7 +166,7 @@ func (m *Metrics) Connected(c job.Connection) {
 }
 
 // LockRetried counts a change that was retried because of a lock.
-func (m *Metrics) LockRetried() { m.lockRetries.WithLabelValues().Inc() }
+func (m *Metrics) LockRetried() { m.lockRetries.Inc() }
 
 // NodeRefused counts a node that was not taken for a VM.
 func (m *Metrics) NodeRefused(r job.Refusal) {

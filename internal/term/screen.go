@@ -104,20 +104,15 @@ func (s *Screen) put(r rune) {
 		if s.MaxLine > 0 && s.column >= s.MaxLine {
 			s.endLine()
 		}
-		s.pad(s.column)
+		for len(s.line) < s.column {
+			s.line = append(s.line, Cell{Char: ' '})
+		}
 		if s.column < len(s.line) {
 			s.line[s.column] = Cell{r, s.style}
 		} else {
 			s.line = append(s.line, Cell{r, s.style})
 		}
 		s.column++
-	}
-}
-
-// pad makes the line at least n characters long.
-func (s *Screen) pad(n int) {
-	for len(s.line) < n {
-		s.line = append(s.line, Cell{Char: ' '})
 	}
 }
 

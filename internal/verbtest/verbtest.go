@@ -20,6 +20,8 @@ func About(v *job.Verb, ref string) any {
 		case in.Field(i).Kind() != reflect.String:
 		case name == "path" || name == "old":
 			in.Field(i).SetString(name)
+		case name == "stream":
+			in.Field(i).SetString(job.Stdout)
 		case strings.Contains(v.Route, "{"+name+"}"):
 			in.Field(i).SetString(ref)
 		}

@@ -28,12 +28,9 @@ type Member struct {
 	Generation string      `json:"generation,omitempty"` // of the template and the host's settings it is made from
 	State      MemberState `json:"state"`
 	Since      time.Time   `json:"since"`                // in this state
-	ReadyAt    time.Time   `json:"ready_at,omitzero"`    // it could first be claimed
 	Claimer    string      `json:"claimer,omitempty"`    // the job that has it, or had it
 	Principal  string      `json:"principal,omitempty"`  // to which that job belongs
 	LeaseUntil time.Time   `json:"lease_until,omitzero"` // no job may rely on it for longer; zero: the host never ends it
-	Waits      string      `json:"waits,omitempty"`      // why it has no node yet; empty: it has one, or does not wait
-	Failed     string      `json:"failed,omitempty"`     // why it could not be made
 	Why        string      `json:"why,omitempty"`        // why it is doomed
 }
 
@@ -44,13 +41,33 @@ func (m *Member) Become(s MemberState, at time.Time) {
 	}
 }
 
+// OwnedBy returns the name of the VM's owner, empty for the operator: a pool's VM belongs to
+// the job that has claimed it.
+func (v VM) OwnedBy() string {
+	if v.Member != nil && v.Member.Claimer != "" {
+		return v.Member.Principal
+	}
+	return v.Principal
+}
+
+// OfPool returns the pool that the VM was made for; empty: none.
+func (v VM) OfPool() string {
+	if v.Member == nil {
+		return ""
+	}
+	return v.Member.Pool
+}
+
+// GivenUp returns when a pool's VM came to its state, and why it is given up; empty: it is not.
+func (v VM) GivenUp() (at time.Time, why string) { return v.Member.Since, v.Member.Why }
+
 // MemberInfo is a member as it is shown.
 type MemberInfo struct {
 	VM         VM          `json:"vm"`
 	State      MemberState `json:"state"`
 	Since      time.Time   `json:"since"`
 	CreatedAt  time.Time   `json:"created_at"`
-	Maker      string      `json:"maker"` // the ID in its marker
+	Maker      string      `json:"maker" api:"id"` // the ID in its marker
 	Claimer    string      `json:"claimer,omitempty"`
 	Generation string      `json:"generation,omitempty"`
 	Why        string      `json:"why,omitempty"`

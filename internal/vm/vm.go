@@ -71,18 +71,18 @@ func (s State) Settled() bool {
 
 // VM is a virtual machine of ours. Job and Owner are the markers that prove it.
 type VM struct {
-	ID      int    `json:"id,omitempty"` // Proxmox VM ID; 0 until reserved
-	Name    string `json:"name"`         // DNS label, unique to the job
+	ID      int    `json:"id,omitempty" api:"vm_id"` // Proxmox VM ID; 0 until reserved
+	Name    string `json:"name"`                     // DNS label, unique to the job
 	Node    string `json:"node,omitempty"`
 	IP      string `json:"ip,omitempty"`
 	User    string `json:"user,omitempty"`     // SSH user
 	HostKey string `json:"host_key,omitempty"` // guest's SSH host key, "ssh-ed25519 AAAA..."; pinned
-	Job     string `json:"job"`                // linus-job=<uuid> in the VM's description
+	Job     string `json:"job" api:"id"`       // linus-job=<uuid> in the VM's description
 	Owner   string `json:"owner"`              // linus-owner=<installation id>
 	State   State  `json:"state"`
 
-	ExpiresAt time.Time `json:"expires_at,omitzero"` // when a persistent VM is destroyed, once no job runs in it
-	Unwanted  bool      `json:"unwanted,omitempty"`  // a persistent VM, or a pool's, is to be destroyed
+	ExpiresAt time.Time `json:"expires_at,omitzero"`                      // when a persistent VM is destroyed, once no job runs in it
+	Unwanted  bool      `json:"unwanted,omitempty" api:"to_be_destroyed"` // a persistent VM, or a pool's, is to be destroyed
 
 	Reason string `json:"reason,omitempty"` // why it is left alone
 	Remedy string `json:"remedy,omitempty"` // what an operator can do about it
@@ -93,10 +93,11 @@ type VM struct {
 
 	// Kept says that it goes on without the job that made it, which has ended: it is the
 	// fleet's to destroy.
-	Kept bool `json:"kept,omitempty"`
+	Kept bool `json:"kept,omitempty" api:"outlives_job"`
 
 	Made   `json:"-"` // stored beside the rest; zero where the host alone was asked
 	Member *Member    `json:"-"` // what its pool knows of it, stored beside the rest; nil: it is no pool's
+	Own    *Own       `json:"-"` // stored beside the rest; nil: a job has made it
 }
 
 // Clone returns a VM that shares nothing with v that changes.
@@ -104,6 +105,10 @@ func (v VM) Clone() VM {
 	if v.Member != nil {
 		m := *v.Member
 		v.Member = &m
+	}
+	if v.Own != nil {
+		o := *v.Own
+		v.Own = &o
 	}
 	return v
 }

@@ -377,12 +377,20 @@ func (e *engine) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 
 // Submit returns the first job of a key, as the real one.
 func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
+	return e.submit(job.KindTask, s, s.Manifest)
+}
+
+func (e *engine) CreateVM(_ context.Context, s job.Submission) (job.Job, error) {
+	return e.submit(job.KindMake, s, s.Manifest.ForVM())
+}
+
+func (e *engine) submit(kind job.Kind, s job.Submission, m job.Manifest) (job.Job, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.formErr != nil {
 		return job.Job{}, e.formErr
 	}
-	if err := validate(s); err != nil {
+	if err := m.Validate(); err != nil {
 		return job.Job{}, err
 	}
 	for i, first := range e.submitted {
@@ -394,7 +402,7 @@ func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 		}
 	}
 	e.submitted = append(e.submitted, s)
-	j := job.Job{ID: fmt.Sprintf("0197a1b2-0000-7000-8000-0000000001%02d", len(e.submitted)), Kind: s.Kind, Status: job.Pending, Manifest: s.Manifest, CreatedAt: time.Now()}
+	j := job.Job{ID: fmt.Sprintf("0197a1b2-0000-7000-8000-0000000001%02d", len(e.submitted)), Kind: kind, Status: job.Pending, Manifest: s.Manifest, CreatedAt: time.Now()}
 	e.jobs = append([]job.Job{j}, e.jobs...)
 	if e.events == nil {
 		e.events = map[string][]job.Event{}
@@ -403,18 +411,14 @@ func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 	return j, nil
 }
 
-func validate(s job.Submission) error {
-	if s.Kind == job.KindVM {
-		s.Manifest.Task, s.Manifest.AgentType, s.Manifest.Lifecycle = "create", job.AgentScript, vm.Persistent
-	}
-	return s.Manifest.Validate()
-}
-
 func (e *engine) Plan(_ context.Context, s job.Submission) ([]string, error) {
 	if e.formErr != nil {
 		return nil, e.formErr
 	}
-	return e.plan, validate(s)
+	if s.Manifest.Task == "" {
+		s.Manifest = s.Manifest.ForVM()
+	}
+	return e.plan, s.Manifest.Validate()
 }
 
 func (e *engine) Manifest(ctx context.Context, jobID string) (job.Manifest, error) {

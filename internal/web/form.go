@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
@@ -117,16 +118,29 @@ type formFile struct {
 	Size int64
 }
 
+// form is a kind of form: what makes a thing of a section.
+type form struct {
+	groups  func() []group
+	Heading string
+	Crumb   string // the section it belongs to
+	Base    string // the address of that section
+	Button  string
+	CanPlan bool
+}
+
+// Action is the address it is sent to.
+func (f form) Action() string { return f.Base + "/new" }
+
+// view is the form without its fields.
+func (f form) view(p *pages, r *http.Request) formView {
+	return formView{form: f, viewer: p.viewer(r), Errors: map[string][]string{}}
+}
+
 // formView is a form for a template.
 type formView struct {
 	viewer
+	form
 
-	Heading  string
-	Crumb    string // the section it belongs to
-	Base     string // the address of that section
-	Action   string // the address it is sent to
-	Button   string
-	CanPlan  bool
 	Key      string // makes one job of a form that is sent twice
 	Groups   []filled
 	Env      []pair
@@ -158,6 +172,14 @@ func (v formView) FirstWrong() string {
 // values are what was typed into a form, by field.
 type values func(name string) string
 
+// faulty is the error of fields that cannot be read.
+func faulty(bad []*job.FieldError) error {
+	if len(bad) == 0 {
+		return nil
+	}
+	return &job.InvalidError{Fields: bad}
+}
+
 // typed fills what d points to with what was typed, and returns what cannot be read.
 func typed(d any, groups []group, value values) []*job.FieldError {
 	var bad []*job.FieldError
@@ -174,10 +196,10 @@ func typed(d any, groups []group, value values) []*job.FieldError {
 // newlines undoes what browsers do to the lines of a text.
 func newlines(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 
-// show adds the groups to a view, with what was typed, or what d has if value is
+// show adds the fields to a view, with what was typed, or what d has if value is
 // nil.
-func (v *formView) show(groups []group, d any, value values) {
-	for _, g := range groups {
+func (v *formView) show(d any, value values) {
+	for _, g := range v.groups() {
 		section := filled{group: g}
 		for _, f := range g.fields {
 			c := control{Field: f, Kind: kind(f, f.Of(d)), Value: shown(f, d)}
@@ -204,6 +226,12 @@ func kind(f field.Field, at reflect.Value) string {
 		return "number"
 	}
 	return "text"
+}
+
+// refused shows a form again, with what is wrong with what was typed.
+func (p *pages) refused(w http.ResponseWriter, r *http.Request, v formView, err error) {
+	v.blame(err)
+	p.render(w, r, p.codeOf(r, err), "form", v)
 }
 
 // blame puts an engine's errors at the fields they are about.

@@ -108,7 +108,7 @@ func TestNewJob_IsSubmittedOnceAsItWasTyped(t *testing.T) {
 		Env: map[string]string{"X": "a\nb"}, Artifacts: []string{"dist/**", "log"},
 		Files: []job.File{{Path: "/srv/in/a.txt", Content: base64.StdEncoding.EncodeToString([]byte("<&>\x00\xff"))}, {Path: "/srv/in/empty"}},
 	}
-	if len(e.submitted) != 1 || e.submitted[0].Kind != job.KindTask || e.submitted[0].Client != "web" {
+	if len(e.submitted) != 1 || e.jobs[0].Kind != job.KindTask || e.submitted[0].Client != "web" {
 		t.Fatalf("%+v", e.submitted)
 	}
 	if diff := cmp.Diff(want, e.submitted[0].Manifest); diff != "" {
@@ -220,8 +220,8 @@ func TestNewVM_IsCreated(t *testing.T) {
 		t.Fatalf("%d %s", resp.StatusCode, text)
 	}
 	want := job.Manifest{VMName: "dev2", OS: "debian-12", Resources: vm.Resources{CPU: 4}, TTL: 3600}
-	if diff := cmp.Diff(want, e.submitted[0].Manifest); diff != "" || e.submitted[0].Kind != job.KindVM {
-		t.Error(e.submitted[0].Kind, diff)
+	if diff := cmp.Diff(want, e.submitted[0].Manifest); diff != "" || e.jobs[0].Kind != job.KindMake {
+		t.Error(e.jobs[0].Kind, diff)
 	}
 }
 

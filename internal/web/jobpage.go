@@ -55,7 +55,7 @@ func (v jobView) Took() time.Duration {
 // CanCancel reports whether there is something to cancel: the job, or the
 // collecting of its output and artifacts.
 func (v jobView) CanCancel() bool {
-	collects := v.Outcome != nil && v.Kind != job.KindVM && v.Outcome.Reason != job.ReasonCancelled && !v.SkipCollect
+	collects := v.Outcome != nil && v.Outcome.Reason != job.ReasonCancelled && !v.SkipCollect
 	return v.May("Cancel") && !v.Status.Terminal() && (v.Outcome == nil || collects)
 }
 
@@ -64,7 +64,10 @@ func (v jobView) CanKill() bool { return v.May("Kill") && v.takes() }
 
 // CanRepeat reports whether it can be submitted again: a client could have done so.
 func (v jobView) CanRepeat() bool {
-	return v.Who.Submits(v.Kind) == nil && v.Manifest.Lifecycle != vm.Pooled
+	if v.Kind == job.KindMake {
+		return v.May("CreateVM") && v.Manifest.Lifecycle != vm.Pooled
+	}
+	return v.May("Submit")
 }
 
 // HasFiles reports whether the files of its VM can be worked on.
@@ -112,7 +115,7 @@ func (p *pages) jobView(r *http.Request, j job.Job, events []job.Event) jobView 
 	v.Bars, v.Total = timeline(spans(j, events, time.Now()))
 	v.Rest = manifestText(j.Manifest)
 	if j.VM != nil && j.VM.State == vm.Created && j.VM.IP != "" {
-		v.SSH = p.SSHCommand(*j.VM)
+		v.SSH = loginCommand(j.VM.Name)
 	}
 	return v
 }
@@ -132,7 +135,7 @@ func manifestText(m job.Manifest) string {
 // for both, and a job that creates a VM has no task.
 func streams(r *http.Request, j job.Job) []string {
 	switch {
-	case j.Kind == job.KindVM:
+	case j.Kind == job.KindMake:
 		return nil
 	case j.Manifest.TTY:
 		return []string{job.Stdout}
@@ -305,7 +308,7 @@ func last(events []job.Event) int64 {
 
 func (p *pages) cancel(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["id"]
-	p.acted(w, r, id, p.Engine.Cancel(r.Context(), id))
+	p.acted(w, r, jobPath(id), p.Engine.Cancel(r.Context(), id))
 }
 
 func (p *pages) kill(w http.ResponseWriter, r *http.Request) {
@@ -318,7 +321,7 @@ func (p *pages) kill(w http.ResponseWriter, r *http.Request) {
 	case killed == job.AlreadyTerminated:
 		err = job.ErrCompleted
 	}
-	p.acted(w, r, id, err)
+	p.acted(w, r, jobPath(id), err)
 }
 
 // input sends a line to the task's stdin, or its end, or what a terminal sends
@@ -344,18 +347,17 @@ func (p *pages) input(w http.ResponseWriter, r *http.Request) {
 	default:
 		data = r.PostForm.Get("data") + newline
 	}
-	p.acted(w, r, id, p.Engine.Input(r.Context(), id, []byte(data), closed))
+	p.acted(w, r, jobPath(id), p.Engine.Input(r.Context(), id, []byte(data), closed))
 }
 
-// acted responds to a form about a job: with the job's page, unless a script
-// sent it.
-func (p *pages) acted(w http.ResponseWriter, r *http.Request, id string, err error) {
+// acted responds to a form: with the page at an address, unless a script sent it.
+func (p *pages) acted(w http.ResponseWriter, r *http.Request, to string, err error) {
 	switch {
 	case err != nil:
 		p.failed(w, r, err)
 	case r.Header.Get("HX-Request") != "":
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		http.Redirect(w, r, jobPath(id), http.StatusSeeOther)
+		http.Redirect(w, r, to, http.StatusSeeOther)
 	}
 }

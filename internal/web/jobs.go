@@ -2,7 +2,6 @@ package web
 
 import (
 	"cmp"
-	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -111,13 +110,14 @@ func (q jobsQuery) Between() string {
 	return q.Since + " to " + q.Before
 }
 
-// jobsView returns a page of jobs.
-func (p *pages) jobsView(ctx context.Context, q jobsQuery) (jobsView, error) {
+// jobsView returns the page of jobs that is asked for.
+func (p *pages) jobsView(r *http.Request) (jobsView, error) {
+	q := readQuery(r)
 	f, err := q.filter()
 	if err != nil {
 		return jobsView{}, err
 	}
-	page, err := p.Engine.List(ctx, f)
+	page, err := p.Engine.List(r.Context(), f)
 	if err != nil {
 		return jobsView{}, err
 	}
@@ -141,7 +141,7 @@ func (p *pages) jobs(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, home, http.StatusSeeOther)
 		return
 	}
-	v, err := p.jobsView(r.Context(), readQuery(r))
+	v, err := p.jobsView(r)
 	if err == nil && !v.Found && !v.Later {
 		var a job.Activity
 		if a, err = p.Engine.Activity(r.Context(), ""); err == nil {
@@ -154,19 +154,4 @@ func (p *pages) jobs(w http.ResponseWriter, r *http.Request) {
 	}
 	v.viewer = p.viewer(r)
 	p.render(w, r, http.StatusOK, "jobs", v)
-}
-
-func (p *pages) jobsLive(w http.ResponseWriter, r *http.Request) {
-	q := readQuery(r)
-	p.follow(w, r, listPause, func(ctx context.Context, s *stream) (bool, error) {
-		v, err := p.jobsView(ctx, q)
-		if err != nil {
-			return false, err
-		}
-		html, err := p.fragment("jobs", "list", v)
-		if err != nil {
-			return false, err
-		}
-		return true, s.part("list", html)
-	})
 }

@@ -78,32 +78,56 @@ func (s *stream) write(data []byte) error {
 	return s.control.Flush()
 }
 
-// follow calls parts every interval until the browser disconnects or the server
-// stops. parts returns false when nothing will change any more. If it fails at once, the
-// response is that error.
-func (p *pages) follow(w http.ResponseWriter, r *http.Request, interval time.Duration, parts func(context.Context, *stream) (more bool, err error)) {
-	s := newStream(w)
-	for {
-		more, err := parts(r.Context(), s)
-		if err == nil && !more {
-			err = s.event("done", "")
+// section is a page with a part that changes.
+type section struct {
+	page, part string
+	pause      time.Duration // between two looks
+	view       func(*http.Request) (any, error)
+}
+
+// page shows a section.
+func (p *pages) page(s section) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, err := s.view(r)
+		if err != nil {
+			p.failed(w, r, err)
+			return
+		}
+		p.render(w, r, http.StatusOK, s.page, v)
+	}
+}
+
+// live sends a section's part whenever it has changed, until the browser disconnects or the
+// server stops. If that fails at once, the response is the error.
+func (p *pages) live(s section) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		to := newStream(w)
+		for {
+			v, err := s.view(r)
+			var html string
 			if err == nil {
+				html, err = p.fragment(s.page, s.part, v)
+			}
+			if err == nil {
+				err = to.part(s.part, html)
+			}
+			if err == nil {
+				err = to.ping()
+			}
+			switch {
+			case err == nil:
+			case to.at.IsZero():
+				p.failed(w, r, err)
+				return
+			case r.Context().Err() == nil:
+				p.Log.Debug("stream of a page ends", "path", r.URL.Path, "err", err)
+				return
+			default:
 				return
 			}
-		}
-		if err == nil {
-			err = s.ping()
-		}
-		if err != nil {
-			if s.at.IsZero() {
-				p.failed(w, r, err)
-			} else if r.Context().Err() == nil {
-				p.Log.Debug("stream of a page ends", "path", r.URL.Path, "err", err)
+			if !pause(r.Context(), s.pause) || p.sessions.of(r) == "" { // logged out in the meantime
+				return
 			}
-			return
-		}
-		if !pause(r.Context(), interval) || p.sessions.of(r) == "" { // logged out in the meantime
-			return
 		}
 	}
 }

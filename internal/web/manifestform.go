@@ -45,8 +45,8 @@ type poolDraft struct {
 // poolGroups are the form of a pool.
 func poolGroups() []group {
 	name := field.Field{Name: "name", Label: "Name", Hint: "lower-case letters, digits and dashes"}
-	return []group{{Title: "Pool", fields: append([]field.Field{name}, machineFields()...)}, sizeGroup(), networkGroup()}
+	return append([]group{{Title: "Pool", fields: append([]field.Field{name}, machineFields()...)}}, append(poolSize(), networkGroup())...)
 }
 
-// sizeGroup is how many VMs a pool keeps.
-func sizeGroup() group { return group{Title: "Size", fields: field.PoolSize()} }
+// poolSize is the form of how many VMs a pool keeps.
+func poolSize() []group { return []group{{Title: "Size", fields: field.PoolSize()}} }

@@ -51,7 +51,7 @@ func TestForm_HasAllOfAManifest(t *testing.T) {
 }
 
 func TestForm_HasAllOfAPoolsSize(t *testing.T) {
-	want, got := leaves(reflect.TypeFor[job.PoolSize](), ""), inputNames([]group{sizeGroup()})
+	want, got := leaves(reflect.TypeFor[job.PoolSize](), ""), inputNames(poolSize())
 	if !slices.Equal(got, want) {
 		t.Errorf("the form has %q, a size has %q", got, want)
 	}
@@ -66,8 +66,8 @@ func TestForm_ReadsWhatItShows(t *testing.T) {
 		Start: job.StartCold, Retry: job.RetryLost, Retries: 2, Network: vm.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: vm.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}}, StatusMode: job.StatusDetailed,
 		Notify: &job.Notify{URL: "https://ci.example/hooks/linus"},
 	}
-	var v formView
-	v.show(jobGroups(), full, nil)
+	v := formView{form: form{groups: jobGroups}}
+	v.show(full, nil)
 	shown := map[string]string{}
 	for _, g := range v.Groups {
 		for _, c := range g.Controls {

@@ -24,26 +24,14 @@ const (
 
 // making is a form that makes a job: one with a task, or one that creates a VM.
 type making struct {
-	kind    job.Kind
-	groups  func() []group
-	heading string
-	crumb   string // the section it belongs to
-	base    string // the address of that
-	button  string
+	form
+	make func(job.Engine, context.Context, job.Submission) (job.Job, error)
 }
 
 var (
-	newJob = making{job.KindTask, jobGroups, "New job", "Jobs", "/jobs", "Start the job"}
-	newVM  = making{job.KindVM, vmGroups, "New VM", "VMs", "/vms", "Create the VM"}
+	newJob = making{form{jobGroups, "New job", "Jobs", "/jobs", "Start the job", true}, job.Engine.Submit}
+	newVM  = making{form{vmGroups, "New VM", "VMs", "/vms", "Create the VM", true}, job.Engine.CreateVM}
 )
-
-// view is the form without its fields.
-func (m making) view(p *pages, r *http.Request) formView {
-	return formView{
-		Heading: m.heading, Crumb: m.crumb, Base: m.base, Action: m.base + "/new", Button: m.button, CanPlan: true,
-		viewer: p.viewer(r), Key: uuid.NewString(), Errors: map[string][]string{},
-	}
-}
 
 // blank shows the form: empty, with the manifest of the job ?from=, or asking for a VM of
 // the pool ?pool=.
@@ -64,8 +52,8 @@ func (m making) blank(p *pages) http.HandlerFunc {
 			asked.AgentType, asked.StatusMode = d.AgentType, d.StatusMode
 			d = asked
 		}
-		v.Dir = "/tmp"
-		v.show(m.groups(), d, nil)
+		v.Dir, v.Key = "/tmp", uuid.NewString()
+		v.show(d, nil)
 		v.offer(o)
 		for _, name := range slices.Sorted(maps.Keys(d.Env)) {
 			v.Env = append(v.Env, pair{name, d.Env[name]})
@@ -124,22 +112,18 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 		}
 		d.Files = typedFiles(r.PostForm, uploads)
 		bad = append(bad, faults...)
-		s := job.Submission{Kind: m.kind, Manifest: d, IdempotencyKey: r.PostForm.Get("key"), Client: "web"}
-		var (
-			made job.Job
-			plan []string
-			err  error
-		)
-		planning := r.PostForm.Get("do") == "plan"
+		s := job.Submission{Manifest: d, IdempotencyKey: r.PostForm.Get("key"), Client: "web"}
+		var made job.Job
+		var plan []string
+		planning, err := r.PostForm.Get("do") == "plan", faulty(bad)
 		switch {
-		case len(bad) > 0:
-			err = &job.InvalidError{Fields: bad}
+		case err != nil:
 		case planning:
 			ctx, cancel := context.WithTimeout(r.Context(), planTime)
 			defer cancel()
 			plan, err = p.Engine.Plan(ctx, s)
 		default:
-			made, err = p.Engine.Submit(r.Context(), s)
+			made, err = m.make(p.Engine, r.Context(), s)
 		}
 		if err == nil && !planning {
 			http.Redirect(w, r, jobPath(made.ID), http.StatusSeeOther)
@@ -147,20 +131,19 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 		}
 		v := m.view(p, r)
 		v.Dir, v.Planned, v.Plan = r.PostForm.Get("dir"), err == nil, plan
-		v.show(m.groups(), d, r.PostForm.Get)
+		v.show(d, r.PostForm.Get)
 		v.offer(p.offers(r))
 		v.Env = env
 		v.keep(d.Files)
 		v.spare()
-		code := http.StatusOK
+		if v.Key = s.IdempotencyKey; usedKey(err) {
+			v.Key = uuid.NewString()
+		}
 		if err != nil {
-			v.blame(err)
-			code = p.codeOf(r, err)
+			p.refused(w, r, v, err)
+			return
 		}
-		if !usedKey(err) {
-			v.Key = s.IdempotencyKey
-		}
-		p.render(w, r, code, "form", v)
+		p.render(w, r, http.StatusOK, "form", v)
 	}
 }
 

@@ -61,8 +61,8 @@ func (e engineRow) LeaseText() string {
 // Dead reports whether the others no longer take it for alive.
 func (e engineRow) Dead() bool { return e.ID != "" && e.Lease <= 0 }
 
-func (p *pages) nodesView(ctx context.Context, r *http.Request) (nodesView, error) {
-	ctx, cancel := context.WithTimeout(ctx, vmsTime)
+func (p *pages) nodesView(r *http.Request) (any, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
 	defer cancel()
 	infos, err := p.Engine.Nodes(ctx)
 	v := nodesView{viewer: p.viewer(r)}
@@ -79,36 +79,10 @@ func (p *pages) nodesView(ctx context.Context, r *http.Request) (nodesView, erro
 	return v, err
 }
 
-func (p *pages) nodes(w http.ResponseWriter, r *http.Request) {
-	v, err := p.nodesView(r.Context(), r)
-	if err != nil {
-		p.failed(w, r, err)
-		return
-	}
-	p.render(w, r, http.StatusOK, "nodes", v)
-}
-
-func (p *pages) nodesLive(w http.ResponseWriter, r *http.Request) {
-	p.follow(w, r, nodesPause, func(ctx context.Context, s *stream) (bool, error) {
-		v, err := p.nodesView(ctx, r)
-		if err != nil {
-			return false, err
-		}
-		html, err := p.fragment("nodes", "list", v)
-		if err != nil {
-			return false, err
-		}
-		return true, s.part("list", html)
-	})
-}
-
 // cordon keeps new VMs off a node, or lets it have them again.
 func (p *pages) cordon(change func(job.Engine, context.Context, string) (job.NodeInfo, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if _, err := change(p.Engine, r.Context(), mux.Vars(r)["node"]); err != nil {
-			p.failed(w, r, err)
-			return
-		}
-		http.Redirect(w, r, "/nodes", http.StatusSeeOther)
+		_, err := change(p.Engine, r.Context(), mux.Vars(r)["node"])
+		p.acted(w, r, "/nodes", err)
 	}
 }

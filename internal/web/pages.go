@@ -20,7 +20,6 @@ import (
 
 	"linus/internal/gate"
 	"linus/internal/job"
-	"linus/internal/vm"
 )
 
 //go:embed templates static
@@ -48,9 +47,6 @@ func newPages(o Options) *pages {
 		o.Log.Error("all sessions are ended: everybody has to log in again", "err", err)
 	}
 	p := &pages{Options: o, sessions: newSessions(o.Token, o.Scope, ended), static: staticHash(), views: map[string]*template.Template{}}
-	if p.SSHCommand == nil {
-		p.SSHCommand = func(machine vm.VM) string { return "linus vm ssh " + machine.Name }
-	}
 	functions := template.FuncMap{
 		"age":      func(t time.Time) string { return age(time.Since(t)) },
 		"took":     shortDuration,
@@ -75,6 +71,10 @@ func newPages(o Options) *pages {
 func (p *pages) routes(r *mux.Router) {
 	get := func(path string, h http.Handler) { r.Handle(path, h).Methods(http.MethodGet, http.MethodHead) }
 	post := func(path string, h http.Handler) { r.Handle(path, h).Methods(http.MethodPost) }
+	part := func(path string, s section) {
+		get(path, p.loggedIn(p.page(s)))
+		get(path+"/live", p.loggedIn(p.live(s)))
+	}
 	to := func(target func(*http.Request) string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, target(r), http.StatusSeeOther)
@@ -87,8 +87,8 @@ func (p *pages) routes(r *mux.Router) {
 	post("/logout", p.changing(p.logout))
 
 	get("/jobs", p.loggedIn(p.jobs))
-	get("/jobs/live", p.loggedIn(p.jobsLive))
-	get("/jobs/new", p.loggedIn(p.forThoseWhoMaySubmit(job.KindTask, newJob.blank(p))))
+	get("/jobs/live", p.loggedIn(p.live(section{"jobs", "list", listPause, func(r *http.Request) (any, error) { return p.jobsView(r) }})))
+	get("/jobs/new", p.loggedIn(p.forThoseWhoMay("Submit", newJob.blank(p))))
 	post("/jobs/new", p.uploading("Submit", newJob.send(p)))
 	get("/jobs/{id}", p.loggedIn(p.job))
 	get("/jobs/{id}/events", p.loggedIn(p.events))
@@ -103,8 +103,7 @@ func (p *pages) routes(r *mux.Router) {
 	// A login that was needed to send a form leads here.
 	get("/jobs/{id}/{verb:cancel|kill|input}", to(func(r *http.Request) string { return jobPath(mux.Vars(r)["id"]) }))
 
-	get("/pools", p.loggedIn(p.pools))
-	get("/pools/live", p.loggedIn(p.poolsLive))
+	part("/pools", section{"pools", "list", poolsPause, p.poolsView})
 	get("/pools/new", p.loggedIn(p.forThoseWhoMay("CreatePool", p.newPool)))
 	post("/pools/new", p.uploading("CreatePool", p.createPool))
 	get("/pools/{pool}", p.loggedIn(p.pool))
@@ -112,8 +111,7 @@ func (p *pages) routes(r *mux.Router) {
 	post("/pools/{pool}/remove", p.changing(p.removePool))
 	get("/pools/{pool}/{verb:resize|remove}", to(func(r *http.Request) string { return poolPath(mux.Vars(r)["pool"]) }))
 
-	get("/nodes", p.loggedIn(p.nodes))
-	get("/nodes/live", p.loggedIn(p.nodesLive))
+	part("/nodes", section{"nodes", "list", nodesPause, p.nodesView})
 	post("/nodes/{node}/cordon", p.changing(p.cordon(job.Engine.CordonNode)))
 	post("/nodes/{node}/uncordon", p.changing(p.cordon(job.Engine.UncordonNode)))
 	get("/nodes/{node}/{verb:cordon|uncordon}", to(func(*http.Request) string { return "/nodes" }))
@@ -124,12 +122,10 @@ func (p *pages) routes(r *mux.Router) {
 	post("/tokens/{token}/revoke", p.changing(p.revokeToken))
 	get("/tokens/{token}/revoke", to(func(*http.Request) string { return "/tokens" }))
 
-	get("/vms", p.loggedIn(p.vms))
-	get("/vms/live", p.loggedIn(p.vmsLive))
-	get("/vms/new", p.loggedIn(p.forThoseWhoMaySubmit(job.KindVM, newVM.blank(p))))
-	post("/vms/new", p.uploading("Submit", newVM.send(p)))
-	get("/vms/{ref}", p.loggedIn(p.vm))
-	get("/vms/{ref}/live", p.loggedIn(p.vmLive))
+	part("/vms", section{"vms", "list", vmsPause, p.vmsView})
+	get("/vms/new", p.loggedIn(p.forThoseWhoMay("CreateVM", newVM.blank(p))))
+	post("/vms/new", p.uploading("CreateVM", newVM.send(p)))
+	part("/vms/{ref}", section{"vm", "state", vmsPause, func(r *http.Request) (any, error) { return p.vmView(r) }})
 	get("/vms/{ref}/{verb:destroy|forget|revert}", p.loggedIn(p.confirm))
 	for verb := range vmVerbs {
 		post("/vms/{ref}/"+verb, p.changing(p.changeVM(verb)))

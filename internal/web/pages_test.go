@@ -348,7 +348,7 @@ func TestJob_HasTheOutputsItsTaskHas(t *testing.T) {
 	for name, change := range map[string]func(*job.Job){
 		"stdout stderr": func(*job.Job) {},
 		"stdout":        func(j *job.Job) { j.Manifest.TTY = true },
-		"":              func(j *job.Job) { j.Kind = job.KindVM },
+		"":              func(j *job.Job) { j.Kind = job.KindMake },
 	} {
 		e := sample()
 		change(&e.jobs[0])

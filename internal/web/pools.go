@@ -1,10 +1,12 @@
 package web
 
 import (
-	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
+
+	"github.com/gorilla/mux"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -37,8 +39,8 @@ func (p poolRow) Rate() string {
 	return fmt.Sprintf("%.0f %% of %d jobs", 100*rate, p.Hits+p.Misses)
 }
 
-func (p *pages) poolsView(ctx context.Context) (poolsView, error) {
-	infos, err := p.Engine.Pools(ctx)
+func (p *pages) poolsView(r *http.Request) (any, error) {
+	infos, err := p.Engine.Pools(r.Context())
 	v := poolsView{}
 	for _, info := range infos {
 		v.Pools = append(v.Pools, poolRow{info})
@@ -46,25 +48,86 @@ func (p *pages) poolsView(ctx context.Context) (poolsView, error) {
 	return v, err
 }
 
-func (p *pages) pools(w http.ResponseWriter, r *http.Request) {
-	v, err := p.poolsView(r.Context())
+func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
+
+// poolView is a pool as its page shows it: what it is, and a form for its size.
+type poolView struct {
+	formView
+
+	Pool poolRow
+}
+
+func (v poolView) title() string { return "Pool " + v.Pool.Name }
+
+// Seconds returns a number of seconds as text.
+func (v poolView) Seconds(n int) string { return shortDuration(time.Duration(n) * time.Second) }
+
+var poolForm = form{poolGroups, "New pool", "Pools", "/pools", "Create the pool", false}
+
+func newPoolDraft() poolDraft { return poolDraft{PoolSize: job.PoolSize{Warm: 1}} }
+
+func (p *pages) newPool(w http.ResponseWriter, r *http.Request) {
+	v := poolForm.view(p, r)
+	v.show(newPoolDraft(), nil)
+	v.offer(p.offers(r))
+	p.render(w, r, http.StatusOK, "form", v)
+}
+
+func (p *pages) createPool(w http.ResponseWriter, r *http.Request, _ []upload) {
+	d := newPoolDraft()
+	err := faulty(typed(&d, poolGroups(), r.PostForm.Get))
+	if err == nil {
+		_, err = p.Engine.CreatePool(r.Context(), job.Pool{Name: d.Name, VMTemplate: d.VMTemplate, OS: d.OS, Resources: d.Resources, Network: d.Network, PoolSize: d.PoolSize})
+	}
+	if err == nil {
+		http.Redirect(w, r, "/pools", http.StatusSeeOther)
+		return
+	}
+	v := poolForm.view(p, r)
+	v.show(d, r.PostForm.Get)
+	v.offer(p.offers(r))
+	p.refused(w, r, v, err)
+}
+
+// showPool shows a pool with the form for its size: as it is if value is nil, else
+// as it was typed, with what is wrong.
+func (p *pages) showPool(w http.ResponseWriter, r *http.Request, value values, wrong error) {
+	info, err := p.Engine.Pool(r.Context(), mux.Vars(r)["pool"])
 	if err != nil {
 		p.failed(w, r, err)
 		return
 	}
-	p.render(w, r, http.StatusOK, "pools", v)
+	v := poolView{formView: form{groups: poolSize}.view(p, r), Pool: poolRow{info}}
+	v.show(info.PoolSize, value)
+	code := http.StatusOK
+	if wrong != nil {
+		v.blame(wrong)
+		code = p.codeOf(r, wrong)
+	}
+	p.render(w, r, code, "pool", v)
 }
 
-func (p *pages) poolsLive(w http.ResponseWriter, r *http.Request) {
-	p.follow(w, r, poolsPause, func(ctx context.Context, s *stream) (bool, error) {
-		v, err := p.poolsView(ctx)
-		if err != nil {
-			return false, err
-		}
-		html, err := p.fragment("pools", "list", v)
-		if err != nil {
-			return false, err
-		}
-		return true, s.part("list", html)
-	})
+func (p *pages) pool(w http.ResponseWriter, r *http.Request) { p.showPool(w, r, nil, nil) }
+
+func (p *pages) resizePool(w http.ResponseWriter, r *http.Request) {
+	name := mux.Vars(r)["pool"]
+	info, err := p.Engine.Pool(r.Context(), name)
+	if err != nil {
+		p.failed(w, r, err)
+		return
+	}
+	info.MaxAge = 0 // empty is the default
+	if err = faulty(typed(&info.PoolSize, poolSize(), r.PostForm.Get)); err == nil {
+		_, err = p.Engine.ResizePool(r.Context(), name, info.PoolSize)
+	}
+	if err != nil {
+		p.showPool(w, r, r.PostForm.Get, err)
+		return
+	}
+	http.Redirect(w, r, "/pools", http.StatusSeeOther)
+}
+
+func (p *pages) removePool(w http.ResponseWriter, r *http.Request) {
+	_, err := p.Engine.RemovePool(r.Context(), mux.Vars(r)["pool"])
+	p.acted(w, r, "/pools", err)
 }

@@ -173,28 +173,42 @@ func (p *pages) principal(r *http.Request) (job.Principal, error) {
 	return p.Holder(r.Context(), token)
 }
 
-// changing passes our own forms to next: sent by a page of this server
-// (sameSite has compared the Origin, so its presence is enough) with the
-// session's form token.
+// changing passes our own forms to next.
 func (p *pages) changing(next http.HandlerFunc) http.Handler {
-	return p.loggedIn(func(w http.ResponseWriter, r *http.Request) {
-		leave, err := p.Bodies.Take(r.Context(), min(r.ContentLength, maxForm))
+	return p.loggedIn(p.sent(maxForm, func(r *http.Request) ([]upload, error) { return nil, r.ParseForm() }, func(w http.ResponseWriter, r *http.Request, _ []upload) {
+		next(w, r)
+	}))
+}
+
+// sent reads forms of at most so many bytes and passes our own to next: sent by a page of this
+// server (sameSite has compared the Origin, so its presence is enough) with the session's
+// form token.
+func (p *pages) sent(most int64, read func(*http.Request) ([]upload, error), next func(http.ResponseWriter, *http.Request, []upload)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Origin") == "" {
+			p.notOurs(w, r)
+			return
+		}
+		leave, err := p.Bodies.Take(r.Context(), min(r.ContentLength, most))
 		if err != nil {
 			return
 		}
 		defer leave()
 		giveTime(w, r, uploadTime)
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		if err := r.ParseForm(); err != nil {
+		r.Body = http.MaxBytesReader(w, r.Body, most)
+		files, err := read(r)
+		var large *http.MaxBytesError
+		switch {
+		case errors.As(err, &large):
+			p.problem(w, r, http.StatusRequestEntityTooLarge, fmt.Sprintf("The form is larger than %s. Fetch large inputs from inside the job.", bytesText(most)))
+		case err != nil:
 			p.problem(w, r, http.StatusBadRequest, "The form cannot be read: "+err.Error())
-			return
-		}
-		if r.Header.Get("Origin") == "" || !p.isOurs(r) {
+		case !p.isOurs(r):
 			p.notOurs(w, r)
-			return
+		default:
+			next(w, r, files)
 		}
-		next(w, r)
-	})
+	}
 }
 
 // isOurs reports whether a form that was read has its session's token.

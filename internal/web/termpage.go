@@ -45,16 +45,12 @@ func (p *pages) terminalPage(w http.ResponseWriter, r *http.Request) {
 // it. The same form sent again leads to the same terminal.
 func (p *pages) openTerminal(w http.ResponseWriter, r *http.Request) {
 	info, err := p.vmOf(r)
+	var j job.Job
 	if err == nil {
-		var j job.Job
 		j, err = p.Engine.Submit(r.Context(), job.Submission{
 			Client: "web", IdempotencyKey: r.PostForm.Get("key"),
 			Manifest: job.Manifest{Task: "exec bash -l\n", AgentType: job.AgentScript, VM: info.Name, TTY: true, Stdin: job.StdinOpen, StatusMode: job.StatusStreaming},
 		})
-		if err == nil {
-			http.Redirect(w, r, jobPath(j.ID)+"/terminal", http.StatusSeeOther)
-			return
-		}
 	}
-	p.failed(w, r, err)
+	p.acted(w, r, jobPath(j.ID)+"/terminal", err)
 }

@@ -78,15 +78,13 @@ func (p *pages) showTokens(w http.ResponseWriter, r *http.Request, made *job.New
 	p.render(w, r, http.StatusOK, "tokens", v)
 }
 
-func (p *pages) tokenForm(r *http.Request) formView {
-	return formView{viewer: p.viewer(r), Heading: "New token", Crumb: "Tokens", Base: "/tokens", Action: "/tokens/new", Button: "Create the token", Errors: map[string][]string{}}
-}
+var tokenForm = form{tokenGroups, "New token", "Tokens", "/tokens", "Create the token", false}
 
 func newTokenDraft() job.TokenSpec { return job.TokenSpec{TTL: tokenTTL} }
 
 func (p *pages) newToken(w http.ResponseWriter, r *http.Request) {
-	v := p.tokenForm(r)
-	v.show(tokenGroups(), newTokenDraft(), nil)
+	v := tokenForm.view(p, r)
+	v.show(newTokenDraft(), nil)
 	p.render(w, r, http.StatusOK, "form", v)
 }
 
@@ -94,26 +92,20 @@ func (p *pages) newToken(w http.ResponseWriter, r *http.Request) {
 func (p *pages) createToken(w http.ResponseWriter, r *http.Request, _ []upload) {
 	d := newTokenDraft()
 	var made job.NewToken
-	var err error
-	if bad := typed(&d, tokenGroups(), r.PostForm.Get); len(bad) > 0 {
-		err = &job.InvalidError{Fields: bad}
-	} else {
+	err := faulty(typed(&d, tokenGroups(), r.PostForm.Get))
+	if err == nil {
 		made, err = p.Engine.CreateToken(r.Context(), d)
 	}
 	if err == nil {
 		p.showTokens(w, r, &made)
 		return
 	}
-	v := p.tokenForm(r)
-	v.show(tokenGroups(), d, r.PostForm.Get)
-	v.blame(err)
-	p.render(w, r, p.codeOf(r, err), "form", v)
+	v := tokenForm.view(p, r)
+	v.show(d, r.PostForm.Get)
+	p.refused(w, r, v, err)
 }
 
 func (p *pages) revokeToken(w http.ResponseWriter, r *http.Request) {
-	if _, err := p.Engine.RevokeToken(r.Context(), mux.Vars(r)["token"]); err != nil {
-		p.failed(w, r, err)
-		return
-	}
-	http.Redirect(w, r, "/tokens", http.StatusSeeOther)
+	_, err := p.Engine.RevokeToken(r.Context(), mux.Vars(r)["token"])
+	p.acted(w, r, "/tokens", err)
 }

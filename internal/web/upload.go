@@ -45,31 +45,7 @@ func keptUploads(form url.Values) []upload {
 // uploading is changing for forms with files. They are not read of somebody whose role has
 // not the verb that they are for.
 func (p *pages) uploading(verb string, next func(http.ResponseWriter, *http.Request, []upload)) http.Handler {
-	return p.loggedIn(p.forThoseWhoMay(verb, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Origin") == "" {
-			p.notOurs(w, r)
-			return
-		}
-		leave, err := p.Bodies.Take(r.Context(), min(r.ContentLength, MaxBody))
-		if err != nil {
-			return
-		}
-		defer leave()
-		giveTime(w, r, uploadTime)
-		r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
-		files, err := readParts(r)
-		var large *http.MaxBytesError
-		switch {
-		case errors.As(err, &large):
-			p.problem(w, r, http.StatusRequestEntityTooLarge, fmt.Sprintf("The form is larger than %s. Fetch large inputs from inside the job.", bytesText(MaxBody)))
-		case err != nil:
-			p.problem(w, r, http.StatusBadRequest, "The form cannot be read: "+err.Error())
-		case !p.isOurs(r):
-			p.notOurs(w, r)
-		default:
-			next(w, r, files)
-		}
-	}))
+	return p.loggedIn(p.forThoseWhoMay(verb, p.sent(MaxBody, readParts, next)))
 }
 
 // readParts reads a form with files, fields into r.PostForm.

@@ -15,12 +15,6 @@ type viewer struct {
 // May reports whether the viewer may call a verb of the engine.
 func (v viewer) May(verb string) bool { return v.Who.May(verb) }
 
-// MaySubmit reports whether the viewer may begin jobs with a task.
-func (v viewer) MaySubmit() bool { return v.Who.Submits(job.KindTask) == nil }
-
-// MayCreateVM reports whether the viewer may create VMs.
-func (v viewer) MayCreateVM() bool { return v.Who.Submits(job.KindVM) == nil }
-
 // Home is the first section that the viewer may see.
 func (v viewer) Home() string {
 	switch {
@@ -28,16 +22,13 @@ func (v viewer) Home() string {
 		return "/jobs"
 	case v.May("VMs"):
 		return "/vms"
-	case v.MaySubmit():
+	case v.May("Submit"):
 		return "/jobs/new"
 	case v.May("CheckHost"):
 		return "/host"
 	}
 	return "/help"
 }
-
-// MayAdmin reports whether the viewer may do everything.
-func (v viewer) MayAdmin() bool { return v.Who.Admin() }
 
 // viewer returns who made a request that loggedIn has let in.
 func (p *pages) viewer(r *http.Request) viewer {
@@ -48,20 +39,10 @@ func (p *pages) viewer(r *http.Request) viewer {
 	return viewer{FormToken: p.sessions.formToken(p.sessions.of(r)), Who: who}
 }
 
-// forThoseWhoMaySubmit passes requests of those who may submit this kind of job to next.
-func (p *pages) forThoseWhoMaySubmit(kind job.Kind, next http.HandlerFunc) http.HandlerFunc {
-	return p.unless(func(who job.Principal) error { return who.Submits(kind) }, next)
-}
-
 // forThoseWhoMay passes requests of those who may call a verb of the engine to next.
 func (p *pages) forThoseWhoMay(verb string, next http.HandlerFunc) http.HandlerFunc {
-	return p.unless(func(who job.Principal) error { return who.Refusal(verb) }, next)
-}
-
-// unless passes requests of those who are not refused to next.
-func (p *pages) unless(refusal func(job.Principal) error, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if err := refusal(p.viewer(r).Who); err != nil {
+		if err := p.viewer(r).Who.Refusal(verb); err != nil {
 			p.failed(w, r, err)
 			return
 		}

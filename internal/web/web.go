@@ -24,7 +24,7 @@ import (
 
 	"linus/internal/gate"
 	"linus/internal/job"
-	"linus/internal/vm"
+	"linus/internal/view"
 )
 
 // MaxBody is the maximum size of a request, in bytes.
@@ -61,8 +61,6 @@ type Options struct {
 	// Bodies bounds the memory of requests' bodies, together with others that take from
 	// it. Nil: they have one of their own.
 	Bodies *job.Bodies
-	// SSHCommand is the shell command that logs in to a VM. Nil: linus vm ssh NAME.
-	SSHCommand func(v vm.VM) string
 
 	bounds bounds // zero: defaultBounds
 }
@@ -297,7 +295,7 @@ func refuse(w http.ResponseWriter, r *http.Request, code int, text string) {
 		return
 	}
 	word := strings.ToLower(strings.ReplaceAll(http.StatusText(code), " ", "_"))
-	respond(w, code, map[string]map[string]string{"error": {"code": word, "text": text}})
+	view.Problem{Code: word, Detail: text}.Send(w, code)
 }
 
 // failed sends an engine's error.

@@ -370,7 +370,7 @@ func TestHandler_GuardsTheAPI(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := request(t, h, http.MethodPost, "/api/v1/jobs", tt.change)
-			if w.Code != tt.want || tt.code != "" && !strings.HasPrefix(w.Body.String(), `{"error":{"code":"`+tt.code+`","text":"`) {
+			if w.Code != tt.want || tt.code != "" && !strings.HasPrefix(w.Body.String(), `{"type":"urn:linus:problem:`+tt.code+`","title":"`) {
 				t.Errorf("%d %s, want %d %s", w.Code, w.Body, tt.want, tt.code)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -58,19 +59,13 @@ func ReadChanges(before, after io.Reader) (changes []Change, left []string, err 
 	if err != nil {
 		return nil, nil, err
 	}
-	names := map[string]bool{}
-	for name := range was {
-		names[name] = true
-	}
-	for name := range is {
-		names[name] = true
-	}
-	for name := range names {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(was)), maps.Keys(is))
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
 		if c := (Change{name, was[name], is[name]}); !c.Before.equal(c.After) {
 			changes = append(changes, c)
 		}
 	}
-	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Name, b.Name) })
 	left = append(leftWas, leftIs...)
 	slices.Sort(left)
 	return changes, slices.Compact(left), nil
@@ -239,9 +234,6 @@ func (t Tree) Apply(c Change) error {
 	if c.After == nil {
 		return root.Remove(name)
 	}
-	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return err
-	}
 	mode := fs.FileMode(0o666)
 	if info, err := root.Lstat(name); err == nil {
 		mode = info.Mode().Perm() &^ 0o111
@@ -249,17 +241,32 @@ func (t Tree) Apply(c Change) error {
 	if c.After.Exec {
 		mode |= mode >> 2 & 0o111 // for who may read it
 	}
+	return Put(root, name, mode, true, func(file *os.File) error {
+		_, err := file.Write(c.After.Data)
+		return err
+	})
+}
+
+// Put writes a file below root, with the mode and what fill writes: to a temporary file, which
+// takes the name when all is there. It replaces what has the name, a link included, if over
+// is set, and is an error otherwise.
+func Put(root *os.Root, name string, mode fs.FileMode, over bool, fill func(*os.File) error) error {
+	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
 	part := filepath.Join(filepath.Dir(name), ".linus-"+rand.Text())
 	file, err := root.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}
 	defer root.Remove(part) //nolint:errcheck // renamed by then, or to be removed
-	_, err = file.Write(c.After.Data)
-	if err = errors.Join(err, file.Close()); err != nil {
+	if err := errors.Join(fill(file), file.Close()); err != nil {
 		return err
 	}
-	return root.Rename(part, name)
+	if over {
+		return root.Rename(part, name)
+	}
+	return root.Link(part, name) // never replaces a file created meanwhile
 }
 
 // state returns what is at a name; nil if nothing is.

@@ -40,7 +40,7 @@ func Find(ctx context.Context, dir string) (Tree, error) {
 	}
 	t := Tree{Root: dir}
 	if _, missing := exec.LookPath("git"); missing == nil && inGit(dir) {
-		top, err := git(ctx, dir, "rev-parse", "--show-toplevel")
+		top, err := git(ctx, dir, "", "rev-parse", "--show-toplevel")
 		if err != nil {
 			return Tree{}, err
 		}
@@ -81,7 +81,7 @@ func name(base, identity string) string {
 // inGit reports whether a directory is in a tree of git's.
 func inGit(dir string) bool {
 	for {
-		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
+		if hasGit(dir) {
 			return true
 		}
 		above := filepath.Dir(dir)
@@ -92,15 +92,11 @@ func inGit(dir string) bool {
 	}
 }
 
-// git runs git in a directory and returns what it prints.
-func git(ctx context.Context, dir string, args ...string) ([]byte, error) {
-	return gitWith(ctx, dir, nil, args...)
-}
-
-func gitWith(ctx context.Context, dir string, stdin []byte, args ...string) ([]byte, error) {
+// git runs git in a directory, with stdin, and returns what it prints.
+func git(ctx context.Context, dir, stdin string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	var said bytes.Buffer
-	cmd.Dir, cmd.Stdin, cmd.Stderr = dir, bytes.NewReader(stdin), &said
+	cmd.Dir, cmd.Stdin, cmd.Stderr = dir, strings.NewReader(stdin), &said
 	out, err := cmd.Output()
 	if err != nil {
 		return out, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(said.String()))
@@ -128,7 +124,7 @@ func (t Tree) Clone(ctx context.Context, url, ref string) error {
 		{"fetch", "-q", "--depth", "1", "--", url, ref},
 		{"-c", "advice.detachedHead=false", "checkout", "-q", "FETCH_HEAD"},
 	} {
-		if _, err := git(ctx, t.Root, args...); err != nil {
+		if _, err := git(ctx, t.Root, "", args...); err != nil {
 			return err
 		}
 	}
@@ -181,7 +177,7 @@ func (t Tree) files(ctx context.Context) ([]file, error) {
 // listed calls add for each file that git tracks or does not ignore, those of submodules
 // and of repositories in the tree included.
 func (t Tree) listed(ctx context.Context, dir string, add func(rel string) error) error {
-	out, err := git(ctx, filepath.Join(t.Root, dir), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	out, err := git(ctx, filepath.Join(t.Root, dir), "", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	if err != nil {
 		return err
 	}
@@ -219,7 +215,7 @@ func (t Tree) ignored(ctx context.Context, names []string) map[string]bool {
 		return ignored
 	}
 	// That none is ignored is an error, too.
-	out, _ := gitWith(ctx, t.Root, []byte(strings.Join(names, "\x00")), "check-ignore", "-z", "--stdin")
+	out, _ := git(ctx, t.Root, strings.Join(names, "\x00"), "check-ignore", "-z", "--stdin")
 	for name := range strings.SplitSeq(string(out), "\x00") {
 		ignored[name] = true
 	}

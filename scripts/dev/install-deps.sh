@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a target of the Makefile needs, when they
-# are missing. Usage: install-deps.sh process|demo|test; each includes the one
+# are missing. Usage: install-deps.sh process|demo|test|nightly; each includes the one
 # before. Exit codes: 0 all there, 1 something is missing and cannot be
 # installed here.
 
@@ -38,6 +38,9 @@ needed=(
   'test git git'
   'test zip zip'
   'test pg_ctlcluster postgresql'
+  'nightly lintian lintian'
+  'nightly rpm rpm'
+  'nightly buildah buildah'
 )
 
 main() {
@@ -48,8 +51,9 @@ main() {
     process) levels=' process ' ;;
     demo) levels=' process demo ' ;;
     test) levels=' process demo test ' ;;
+    nightly) levels=' process demo test nightly ' ;;
     *)
-      printf 'usage: install-deps.sh process|demo|test\n' >&2
+      printf 'usage: install-deps.sh process|demo|test|nightly\n' >&2
       return 1
       ;;
   esac

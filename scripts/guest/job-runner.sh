@@ -71,8 +71,9 @@
 #   control, bell   fifos: a byte wakes the supervisor, and who waits for stdin's end
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/artifacts.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/start.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stop.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/supervise.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/terminal.sh"
 
 home=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"} # with builtins: every fork counts in an emulated guest
 [[ ${home} == /?*/ ]] || home=$(cd -- "${home:-.}" && pwd)/
@@ -142,56 +143,6 @@ require_settings() {
   settings_load || result_fail invalid "${home}/settings: ${settings_error}" "upload the job's settings again"
 }
 
-probe_job() {
-  local boot launched code reason duration text sizes
-  if [[ ! -e ${state}/launched ]]; then
-    result_line JOB_STATE absent
-    return
-  fi
-  if { read -r code reason _ _ duration text <"${state}/exit_status"; } 2>/dev/null; then
-    result_line JOB_STATE exited
-    result_line EXIT_CODE "${code}"
-    result_line EXIT_REASON "${reason}"
-    [[ -z ${text} ]] || result_line EXIT_TEXT "${text}"
-  else
-    result_line JOB_STATE running
-    read -r boot launched _ <"${state}/launched"
-    read_boot_id
-    clock_read
-    duration=0
-    [[ ${boot} != "${boot_id}" ]] || duration=$(((clock_now - launched) / 100))
-  fi
-  sizes=$(stat -c %s -- "${state}/stdout" "${state}/stderr")
-  result_line STDOUT_BYTES "${sizes%$'\n'*}"
-  result_line STDERR_BYTES "${sizes#*$'\n'}"
-  stdin_tell
-  result_line DURATION "${duration}"
-  [[ ! -e ${state}/full ]] || result_line DISK_FULL yes
-  if runner_alive; then result_line RUNNER_ALIVE yes; else result_line RUNNER_ALIVE no; fi
-}
-
-# tell_end is what launch says last: how the task ended and, unless somebody had to wait
-# for it, the sums of all it wrote.
-tell_end() {
-  local -i stdout_size stderr_size
-  probe_job
-  stdout_size=$(stat -c %s -- "${state}/stdout")
-  stderr_size=$(stat -c %s -- "${state}/stderr")
-  ((stdout_size > max_output_size || stderr_size > max_output_size)) || sum_output "${stdout_size}" "${stderr_size}"
-}
-
-# sum_output lets linus compare what it holds: callbacks brought it, and those
-# are whoever's who has seen the token.
-sum_output() { # <bytes of stdout> <bytes of stderr>
-  local sum
-  local -r count='^(0|[1-9][0-9]{0,17})$'
-  [[ $# == 2 && $1 =~ ${count} && $2 =~ ${count} ]] || result_fail invalid "sums: '$*' are not two numbers" "give how many bytes of stdout and of stderr"
-  sum=$(head -c "$1" -- "${state}/stdout" | sha256sum)
-  result_line STDOUT_SHA256 "${sum%% *}"
-  sum=$(head -c "$2" -- "${state}/stderr" | sha256sum)
-  result_line STDERR_SHA256 "${sum%% *}"
-}
-
 # choose_callback sends callbacks to the URL if the server answers there. A
 # completion that waits for its next try is told at once.
 choose_callback() { # <url>
@@ -203,52 +154,6 @@ choose_callback() { # <url>
   else
     result_line CALLBACK unreachable
   fi
-}
-
-# resize_terminal tells the terminal of the task's session its size; the kernel tells
-# the programs in it. Where sudo has made the session, the terminal is root's.
-resize_terminal() { # <rows>x<columns>
-  local session device
-  local -r size='^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$'
-  [[ $1 =~ ${size} ]] || result_fail invalid "${1@Q} is not ROWSxCOLUMNS" "give a terminal's size, as in 24x80"
-  { IFS= read -r session <"${state}/session"; } 2>/dev/null || session=''
-  stat_tty=''
-  [[ ${session} != [1-9]* || ${session} == *[!0-9]* ]] || stat_read "${session}"
-  if (((stat_tty >> 8 & 4095) != 136)); then # makedev(3): a pseudo terminal
-    result_fail invalid "the task has no terminal now" "submit it with a terminal, and resize it while it runs"
-  fi
-  device=/dev/pts/$((stat_tty & 255 | stat_tty >> 12 & 1048320))
-  if [[ -r ${device} && -w ${device} ]]; then
-    stty -F "${device}" rows "${1%x*}" cols "${1#*x}"
-  else
-    process_as_root stty -F "${device}" rows "${1%x*}" cols "${1#*x}"
-  fi
-}
-
-stop_job() { # <signal>
-  [[ $1 == @(TERM|KILL|INT|HUP|QUIT) ]] || result_fail invalid "cannot stop with ${1@Q}" "use TERM, KILL, INT, HUP or QUIT"
-  if [[ -e ${home}/settings && ! -e ${state}/exit_status ]]; then
-    require_settings
-    prepare_state
-    publish stop "$1"
-    wake_runner
-    lock_start # after a start that is under way, and before any other
-  fi
-  if [[ -e ${state}/launched && ! -e ${state}/exit_status ]]; then
-    if runner_alive; then
-      wake_runner
-    else
-      detach_runner
-    fi
-    clock_read
-    local -ri deadline=$((clock_now + 4000))
-    until [[ -e ${state}/exit_status ]]; do
-      clock_read
-      ((clock_now < deadline)) || result_fail vm "the task did not end in 40 s" "destroy the VM; ${state}/runner.log in the guest has more"
-      sleep 0.1
-    done
-  fi
-  probe_job
 }
 
 main() {

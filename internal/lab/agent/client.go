@@ -50,11 +50,7 @@ func Call(ctx context.Context, socket, command string, arguments any, timeout ti
 	if err := agentSync(conn, r); err != nil {
 		return nil, err
 	}
-	request := map[string]any{"execute": command}
-	if arguments != nil {
-		request["arguments"] = arguments
-	}
-	if err := json.NewEncoder(conn).Encode(request); err != nil {
+	if err := json.NewEncoder(conn).Encode(Request{command, arguments}); err != nil {
 		return nil, err
 	}
 	return agentAnswer(r)
@@ -84,17 +80,29 @@ func agentAnswer(r *bufio.Reader) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	var answer struct {
-		Return json.RawMessage `json:"return"`
-		Error  *struct {
-			Desc string `json:"desc"`
-		} `json:"error"`
-	}
+	var answer Answer
 	if err := json.Unmarshal(line, &answer); err != nil {
 		return nil, fmt.Errorf("agent answered %q: %w", line, err)
 	}
-	if answer.Error != nil {
-		return nil, Error(answer.Error.Desc)
+	return answer.Value()
+}
+
+// Request is a command, as QEMU's monitor takes it, too.
+type Request struct {
+	Execute   string `json:"execute"`
+	Arguments any    `json:"arguments,omitempty"`
+}
+
+// Answer is what comes back. An event of the monitor has neither of these.
+type Answer struct {
+	Return json.RawMessage
+	Error  *struct{ Desc string }
+}
+
+// Value returns what the command returned, or the Error it ended with.
+func (a Answer) Value() (json.RawMessage, error) {
+	if a.Error != nil {
+		return nil, Error(a.Error.Desc)
 	}
-	return answer.Return, nil
+	return a.Return, nil
 }

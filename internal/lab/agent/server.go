@@ -3,7 +3,6 @@ package agent
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -49,30 +48,45 @@ const agentOutputLimit = 16 << 20 // the real agent's
 func NewServer(g Guest) *Server {
 	a := &Server{guest: g, execs: map[int]*agentExec{}, files: map[int]*os.File{}, nextFD: 1000}
 	a.commands = map[string]func(json.RawMessage) (any, error){
-		"guest-ping":                   func(json.RawMessage) (any, error) { return struct{}{}, nil },
-		"guest-sync":                   agentEcho,
-		"guest-sync-delimited":         agentEcho,
-		"guest-info":                   a.info,
-		"guest-get-host-name":          a.hostName,
-		"guest-get-osinfo":             a.osInfo,
-		"guest-get-time":               func(json.RawMessage) (any, error) { return time.Now().UnixNano(), nil },
-		"guest-get-users":              func(json.RawMessage) (any, error) { return []any{}, nil },
-		"guest-get-vcpus":              func(json.RawMessage) (any, error) { return []any{}, nil },
-		"guest-get-fsinfo":             func(json.RawMessage) (any, error) { return []any{}, nil },
-		"guest-network-get-interfaces": a.interfaces,
-		"guest-exec":                   a.exec,
-		"guest-exec-status":            a.execStatus,
-		"guest-file-open":              a.fileOpen,
-		"guest-file-read":              a.fileRead,
-		"guest-file-write":             a.fileWrite,
-		"guest-file-close":             a.fileClose,
-		"guest-shutdown":               a.shutdown,
+		"guest-ping":                   always(struct{}{}),
+		"guest-sync-delimited":         taking(func(v struct{ ID json.Number }) (any, error) { return v.ID, nil }),
+		"guest-info":                   taking(a.info),
+		"guest-get-host-name":          taking(a.hostName),
+		"guest-get-osinfo":             always(map[string]string{"id": "linux", "name": "process guest", "pretty-name": "pvelab process guest", "machine": "x86_64"}),
+		"guest-get-time":               taking(func(struct{}) (any, error) { return time.Now().UnixNano(), nil }),
+		"guest-get-users":              always([]any{}),
+		"guest-get-vcpus":              always([]any{}),
+		"guest-get-fsinfo":             always([]any{}),
+		"guest-network-get-interfaces": taking(a.interfaces),
+		"guest-exec":                   taking(a.exec),
+		"guest-exec-status":            taking(a.execStatus),
+		"guest-file-open":              taking(a.fileOpen),
+		"guest-file-read":              taking(a.fileRead),
+		"guest-file-close":             taking(a.fileClose),
+		"guest-shutdown":               taking(a.shutdown),
 	}
 	return a
 }
 
+// taking is a command with arguments of a type.
+func taking[A any](do func(A) (any, error)) func(json.RawMessage) (any, error) {
+	return func(raw json.RawMessage) (any, error) {
+		var arguments A
+		if len(raw) > 0 {
+			if err := json.Unmarshal(raw, &arguments); err != nil {
+				return nil, err
+			}
+		}
+		return do(arguments)
+	}
+}
+
+func always(answer any) func(json.RawMessage) (any, error) {
+	return func(json.RawMessage) (any, error) { return answer, nil }
+}
+
 // Serve handles requests, one line each, until the client goes.
-func (a *Server) Serve(_ context.Context, conn net.Conn) {
+func (a *Server) Serve(conn net.Conn) {
 	r := bufio.NewReader(conn)
 	for {
 		line, err := r.ReadBytes('\n')
@@ -125,14 +139,7 @@ func (a *Server) answer(line []byte) []byte {
 	return append(raw, '\n')
 }
 
-func agentEcho(arguments json.RawMessage) (any, error) {
-	var v struct {
-		ID json.Number `json:"id"`
-	}
-	return &v.ID, json.Unmarshal(arguments, &v)
-}
-
-func (a *Server) info(json.RawMessage) (any, error) {
+func (a *Server) info(struct{}) (any, error) {
 	var supported []map[string]any
 	for name := range a.commands {
 		supported = append(supported, map[string]any{"name": name, "enabled": true, "success-response": name != "guest-shutdown"})
@@ -141,16 +148,12 @@ func (a *Server) info(json.RawMessage) (any, error) {
 	return map[string]any{"version": "pvelab", "supported_commands": supported}, nil
 }
 
-func (a *Server) hostName(json.RawMessage) (any, error) {
+func (a *Server) hostName(struct{}) (any, error) {
 	name, err := os.Hostname()
 	return map[string]string{"host-name": name}, err
 }
 
-func (a *Server) osInfo(json.RawMessage) (any, error) {
-	return map[string]string{"id": "linux", "name": "process guest", "pretty-name": "pvelab process guest", "machine": "x86_64"}, nil
-}
-
-func (a *Server) interfaces(json.RawMessage) (any, error) {
+func (a *Server) interfaces(struct{}) (any, error) {
 	address := func(ip string) []any {
 		if strings.Contains(ip, ":") {
 			return []any{
@@ -190,17 +193,15 @@ func (b *cappedBuffer) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-func (a *Server) exec(arguments json.RawMessage) (any, error) {
-	var v struct {
-		Path    string   `json:"path"`
-		Arg     []string `json:"arg"`
-		Env     []string `json:"env"`
-		Input   []byte   `json:"input-data"` // base64 in JSON
-		Capture bool     `json:"capture-output"`
-	}
-	if err := json.Unmarshal(arguments, &v); err != nil {
-		return nil, err
-	}
+// execArguments are those of guest-exec; its output is always captured.
+type execArguments struct {
+	Path  string
+	Arg   []string
+	Env   []string
+	Input []byte `json:"input-data"` // base64 in JSON
+}
+
+func (a *Server) exec(v execArguments) (any, error) {
 	program, err := exec.LookPath(v.Path)
 	if err != nil {
 		return nil, fmt.Errorf("Guest agent command failed, error was 'Failed to execute child process “%s” (No such file or directory)'", v.Path) //nolint:staticcheck // the agent's own text
@@ -249,13 +250,7 @@ func (a *Server) exec(arguments json.RawMessage) (any, error) {
 
 // execStatus returns how a command is doing, and forgets it once it has told
 // of its end.
-func (a *Server) execStatus(arguments json.RawMessage) (any, error) {
-	var v struct {
-		PID int `json:"pid"`
-	}
-	if err := json.Unmarshal(arguments, &v); err != nil {
-		return nil, err
-	}
+func (a *Server) execStatus(v struct{ PID int }) (any, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	run, ok := a.execs[v.PID]
@@ -286,23 +281,11 @@ func (a *Server) execStatus(arguments json.RawMessage) (any, error) {
 	}
 }
 
-func (a *Server) fileOpen(arguments json.RawMessage) (any, error) {
-	var v struct {
-		Path string `json:"path"`
-		Mode string `json:"mode"`
+func (a *Server) fileOpen(v struct{ Path, Mode string }) (any, error) {
+	if v.Mode != "r" {
+		return nil, fmt.Errorf("the lab's agent opens no file with mode '%s'", v.Mode)
 	}
-	if err := json.Unmarshal(arguments, &v); err != nil {
-		return nil, err
-	}
-	flags := map[string]int{
-		"": os.O_RDONLY, "r": os.O_RDONLY, "rb": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREATE | os.O_TRUNC,
-		"wb": os.O_WRONLY | os.O_CREATE | os.O_TRUNC, "a": os.O_WRONLY | os.O_CREATE | os.O_APPEND,
-	}
-	mode, ok := flags[v.Mode]
-	if !ok {
-		return nil, fmt.Errorf("invalid file open mode '%s'", v.Mode)
-	}
-	f, err := os.OpenFile(v.Path, mode, 0o600)
+	f, err := os.Open(v.Path)
 	if err != nil {
 		return nil, fmt.Errorf("failed to open file '%s' (mode: '%s'): No such file or directory", v.Path, v.Mode)
 	}
@@ -324,14 +307,7 @@ func (a *Server) file(handle int) (*os.File, error) {
 	return f, nil
 }
 
-func (a *Server) fileRead(arguments json.RawMessage) (any, error) {
-	v := struct {
-		Handle int `json:"handle"`
-		Count  int `json:"count"`
-	}{Count: 4096}
-	if err := json.Unmarshal(arguments, &v); err != nil {
-		return nil, err
-	}
+func (a *Server) fileRead(v struct{ Handle, Count int }) (any, error) {
 	f, err := a.file(v.Handle)
 	if err != nil {
 		return nil, err
@@ -344,29 +320,7 @@ func (a *Server) fileRead(arguments json.RawMessage) (any, error) {
 	return map[string]any{"count": n, "buf-b64": base64.StdEncoding.EncodeToString(buf[:n]), "eof": err != nil}, nil
 }
 
-func (a *Server) fileWrite(arguments json.RawMessage) (any, error) {
-	var v struct {
-		Handle int    `json:"handle"`
-		Data   []byte `json:"buf-b64"`
-	}
-	if err := json.Unmarshal(arguments, &v); err != nil {
-		return nil, err
-	}
-	f, err := a.file(v.Handle)
-	if err != nil {
-		return nil, err
-	}
-	n, err := f.Write(v.Data)
-	return map[string]any{"count": n, "eof": false}, err
-}
-
-func (a *Server) fileClose(arguments json.RawMessage) (any, error) {
-	var v struct {
-		Handle int `json:"handle"`
-	}
-	if err := json.Unmarshal(arguments, &v); err != nil {
-		return nil, err
-	}
+func (a *Server) fileClose(v struct{ Handle int }) (any, error) {
 	f, err := a.file(v.Handle)
 	if err != nil {
 		return nil, err
@@ -377,15 +331,7 @@ func (a *Server) fileClose(arguments json.RawMessage) (any, error) {
 	return struct{}{}, f.Close()
 }
 
-func (a *Server) shutdown(arguments json.RawMessage) (any, error) {
-	var v struct {
-		Mode string `json:"mode"`
-	}
-	if len(arguments) > 0 {
-		if err := json.Unmarshal(arguments, &v); err != nil {
-			return nil, err
-		}
-	}
+func (a *Server) shutdown(v struct{ Mode string }) (any, error) {
 	a.guest.Power(v.Mode == "reboot")
 	return nil, nil
 }

@@ -3,9 +3,11 @@
 package cloudinit
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -38,10 +40,7 @@ func New(id int, conf *state.Conf, nameserver string) Seed {
 
 func seedUserData(id int, conf *state.Conf) string {
 	var b strings.Builder
-	hostname := conf.Get("name")
-	if hostname == "" {
-		hostname = fmt.Sprintf("VM%d", id)
-	}
+	hostname := cmp.Or(conf.Get("name"), fmt.Sprintf("VM%d", id))
 	fqdn := hostname
 	if short, _, dotted := strings.Cut(hostname, "."); dotted {
 		hostname = short
@@ -120,7 +119,7 @@ func writeSubnet(b *strings.Builder, ip, gateway, dhcp, static string) {
 		fmt.Fprintf(b, "      - type: %s\n", static)
 		if prefix, err := netip.ParsePrefix(ip); err == nil && prefix.Addr().Is4() {
 			address = prefix.Addr().String()
-			fmt.Fprintf(b, "        address: '%s'\n        netmask: '%s'\n", address, netmask(prefix.Bits()))
+			fmt.Fprintf(b, "        address: '%s'\n        netmask: '%s'\n", address, net.IP(net.CIDRMask(prefix.Bits(), 32)))
 		} else {
 			fmt.Fprintf(b, "        address: '%s'\n", address)
 		}
@@ -128,11 +127,6 @@ func writeSubnet(b *strings.Builder, ip, gateway, dhcp, static string) {
 			fmt.Fprintf(b, "        gateway: '%s'\n", gateway)
 		}
 	}
-}
-
-func netmask(bits int) string {
-	mask := ^uint32(0) << (32 - bits)
-	return netip.AddrFrom4([4]byte{byte(mask >> 24), byte(mask >> 16), byte(mask >> 8), byte(mask)}).String()
 }
 
 // Write creates the ISO image that carries the seed.

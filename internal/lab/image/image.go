@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"embed"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -17,9 +16,6 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"linus/internal/lab/sys"
 )
@@ -122,25 +118,12 @@ func (i Builder) lock(ctx context.Context) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for waited := false; ; waited = true {
-		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return lock, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			lock.Close()
-			return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
-		}
-		if !waited {
-			fmt.Fprintln(i.Log, "image: waiting for another build")
-		}
-		select {
-		case <-ctx.Done():
-			lock.Close()
-			return nil, ctx.Err()
-		case <-time.After(200 * time.Millisecond):
-		}
+	err = sys.Flock(ctx, lock, func() { fmt.Fprintln(i.Log, "image: waiting for another build") })
+	if err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
+	return lock, nil
 }
 
 // build runs the recipe in namespaces of its own, whose end unmounts what it

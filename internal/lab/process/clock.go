@@ -44,12 +44,7 @@ func setBehind(pid int, by time.Duration) error {
 
 // setRight ends that the guest's clock is behind, seen from inside the guest.
 func setRight() error {
-	for _, path := range []string{datePath, behindPath} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(os.RemoveAll(datePath), os.RemoveAll(behindPath))
 }
 
 func readBehind(root string) (time.Duration, error) {

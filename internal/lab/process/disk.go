@@ -123,10 +123,7 @@ func (Driver) DeleteDisk(ctx context.Context, path string) error {
 
 // removeDisk removes a marker and its files, what there is of them.
 func removeDisk(path string) error {
-	if err := os.RemoveAll(path); err != nil {
-		return err
-	}
-	return os.RemoveAll(path + contentSuffix)
+	return errors.Join(os.RemoveAll(path), os.RemoveAll(path+contentSuffix))
 }
 
 // snapshotPath is a disk of its own beside the disk, under a name that no

@@ -2,10 +2,7 @@ package process
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"linus/internal/lab/agent"
+	"linus/internal/lab/sshserver"
 	"linus/internal/lab/sys"
 )
 
@@ -153,10 +151,8 @@ func (g *guest) boot() error {
 	if err := setRight(); err != nil {
 		return err
 	}
-	for _, dir := range []string{"/run/lock", "/run/cloud-init"} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
+	if err := sys.MkdirAll("/run/lock", "/run/cloud-init"); err != nil {
+		return err
 	}
 	bootID := "/run/boot_id"
 	if err := os.WriteFile(bootID, []byte(uuid.NewString()+"\n"), 0o444); err != nil {
@@ -187,28 +183,12 @@ func clearDir(dir string) error {
 const hostKeyPath = "/etc/ssh/ssh_host_ed25519_key"
 
 // loadHostKey reads the guest's host key, made at first boot.
-func (g *guest) loadHostKey() error {
-	raw, err := os.ReadFile(hostKeyPath)
-	if err == nil {
-		g.hostKey, err = ssh.ParsePrivateKey(raw)
-		return err
-	}
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return err
-	}
-	if g.hostKey, err = ssh.NewSignerFromKey(key); err != nil {
-		return err
-	}
+func (g *guest) loadHostKey() (err error) {
 	comment := "root@" + g.config.Hostname
-	block, err := ssh.MarshalPrivateKey(key, comment)
-	if err != nil {
+	if g.hostKey, err = sshserver.Key(hostKeyPath, comment, false); err != nil {
 		return err
 	}
-	public := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(g.hostKey.PublicKey()))) + " " + comment + "\n"
-	return errors.Join(
-		os.WriteFile(hostKeyPath, pem.EncodeToMemory(block), 0o600),
-		os.WriteFile(hostKeyPath+".pub", []byte(public), 0o644))
+	return os.WriteFile(hostKeyPath+".pub", []byte(sshserver.Public(g.hostKey)+" "+comment+"\n"), 0o644)
 }
 
 // home is the login user's home directory.
@@ -249,7 +229,7 @@ func (g *guest) newInstance() error {
 		}
 	}
 	link := "/var/lib/cloud/instance"
-	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.RemoveAll(link); err != nil {
 		return err
 	}
 	if err := os.Symlink(instance, link); err != nil {
@@ -307,7 +287,8 @@ func (g *guest) serve(l guestListeners) powerState {
 	g.procs, stopReaping = newProcs()
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { acceptAll(ctx, l.ssh, newSSHServer(g).handle) })
+	server := newSSHServer(g)
+	wg.Go(func() { acceptAll(ctx, l.ssh, func(conn net.Conn) { serveSSH(server, conn) }) })
 	if l.agent != nil {
 		wg.Go(func() { acceptAll(ctx, l.agent, agent.NewServer(g).Serve) })
 	}
@@ -330,7 +311,7 @@ func (g *guest) serve(l guestListeners) powerState {
 
 // acceptAll serves connections until ctx ends; then it closes them and waits
 // for their handlers. The listener stays open for the next uptime.
-func acceptAll(ctx context.Context, l net.Listener, handle func(context.Context, net.Conn)) {
+func acceptAll(ctx context.Context, l net.Listener, handle func(net.Conn)) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	deadline, _ := l.(interface{ SetDeadline(time.Time) error })
@@ -353,7 +334,7 @@ func acceptAll(ctx context.Context, l net.Listener, handle func(context.Context,
 			defer conn.Close()
 			stop := context.AfterFunc(ctx, func() { conn.Close() })
 			defer stop()
-			handle(ctx, conn)
+			handle(conn)
 		})
 	}
 }

@@ -5,6 +5,7 @@ package process
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -89,15 +90,9 @@ const DefaultUser = "debian"
 
 func configOf(s *state.State, vm state.VM) (guestConfig, error) {
 	config := guestConfig{
-		ID: vm.ID, Hostname: vm.Conf.Get("name"), User: vm.Conf.Get("ciuser"), Keys: vm.Conf.SSHKeys(),
+		ID: vm.ID, Hostname: cmp.Or(vm.Conf.Get("name"), fmt.Sprintf("VM%d", vm.ID)), User: cmp.Or(vm.Conf.Get("ciuser"), DefaultUser), Keys: vm.Conf.SSHKeys(),
 		MAC: strings.ToLower(vm.Conf.MAC()), Addresses: guestCandidates(s, vm), Port: s.Config.GuestPort,
 		Root: filepath.Join(s.RunDir(vm.ID), "root"), Disk: filepath.Join(s.RunDir(vm.ID), "disk"), Binary: s.Config.Binary,
-	}
-	if config.Hostname == "" {
-		config.Hostname = fmt.Sprintf("VM%d", vm.ID)
-	}
-	if config.User == "" {
-		config.User = DefaultUser
 	}
 	meta := cloudinit.New(vm.ID, vm.Conf, "").Meta
 	config.InstanceID = strings.TrimSpace(strings.TrimPrefix(meta, "instance-id:"))
@@ -128,10 +123,8 @@ func (Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
 	if err := os.RemoveAll(s.RunDir(vm.ID)); err != nil {
 		return err
 	}
-	for _, dir := range []string{config.Root, config.Disk, s.QemuDir()} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
+	if err := sys.MkdirAll(config.Root, config.Disk, s.QemuDir()); err != nil {
+		return err
 	}
 	log, err := os.OpenFile(s.LogPath(vm.ID), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -267,6 +260,3 @@ func (Driver) Move(_ context.Context, from, to *state.State, vm state.VM) error 
 		sys.WriteFile(to.QemuPidFile(vm.ID), fmt.Appendf(nil, "%d\n", pid), 0o644),
 		os.Remove(from.QemuPidFile(vm.ID)))
 }
-
-// Nameserver is the machine itself: guests are on its loopback.
-func (Driver) Nameserver(*state.State) string { return "127.0.0.1" }

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,46 +9,45 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/creack/pty"
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
 
+	"linus/internal/lab/sshserver"
 	"linus/internal/lab/sys"
 )
 
-// sshServer is a process guest's SSH server. What it does, it does as
+// newSSHServer returns a process guest's SSH server. What it does, it does as
 // OpenSSH: a closed session leaves its process running, a signal request does
 // nothing, the exit status goes out when the process ends and the channel
 // closes when its output does.
-type sshServer struct {
-	guest  *guest
-	config *ssh.ServerConfig
+func newSSHServer(g *guest) *sshserver.Server {
+	config := &ssh.ServerConfig{ServerVersion: "SSH-2.0-pvelab", PublicKeyCallback: g.authorize}
+	config.AddHostKey(g.hostKey)
+	return &sshserver.Server{
+		Config: config, MaxSessions: sshserver.MaxSessions, Forwards: forwardingAllowed,
+		Session: func(conn *sshserver.Conn, channel ssh.Channel, requests <-chan *ssh.Request) {
+			session := &session{guest: g, channel: channel, env: g.loginEnv(conn)}
+			session.serve(requests)
+		},
+	}
 }
 
-// Limits of the server, as OpenSSH has them.
-const (
-	MaxSessions  = 10 // OpenSSH's MaxSessions
-	loginTimeout = 30 * time.Second
-)
-
-func newSSHServer(g *guest) *sshServer {
-	s := &sshServer{guest: g, config: &ssh.ServerConfig{ServerVersion: "SSH-2.0-pvelab"}}
-	s.config.AddHostKey(g.hostKey)
-	s.config.PublicKeyCallback = s.authorize
-	return s
+// serveSSH serves a connection to the guest's SSH server.
+func serveSSH(s *sshserver.Server, conn net.Conn) {
+	if err := s.Serve(conn, func() {}); err != nil {
+		fmt.Fprintf(os.Stderr, "ssh: %s: %v\n", conn.RemoteAddr(), err)
+	}
 }
 
 // authorize looks a key up in the login user's authorized_keys.
-func (s *sshServer) authorize(conn ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
-	if conn.User() != s.guest.config.User {
+func (g *guest) authorize(conn ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+	if conn.User() != g.config.User {
 		return nil, fmt.Errorf("unknown user %q", conn.User())
 	}
-	rest, err := os.ReadFile(filepath.Join(s.guest.home(), ".ssh", "authorized_keys"))
+	rest, err := os.ReadFile(filepath.Join(g.home(), ".ssh", "authorized_keys"))
 	for err == nil && len(rest) > 0 {
 		var known ssh.PublicKey
 		known, _, _, rest, err = ssh.ParseAuthorizedKey(rest)
@@ -60,40 +58,19 @@ func (s *sshServer) authorize(conn ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Pe
 	return nil, errors.New("key is not authorized")
 }
 
-func (s *sshServer) handle(_ context.Context, nc net.Conn) {
-	_ = nc.SetDeadline(time.Now().Add(loginTimeout))
-	conn, channels, requests, err := ssh.NewServerConn(nc, s.config)
+// forwardingAllowed reads the guest's sshd_config, as sshd does: `AllowTcpForwarding
+// no` in it, and there is none.
+func forwardingAllowed() bool {
+	config, err := os.ReadFile("/etc/ssh/sshd_config")
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "ssh: %s: %v\n", nc.RemoteAddr(), err)
-		return
+		return true
 	}
-	_ = nc.SetDeadline(time.Time{})
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	forwards := &forwarder{conn: conn, back: map[string]net.Listener{}}
-	wg.Go(func() { forwards.requests(requests) })
-	var open atomic.Int32
-	for c := range channels {
-		switch {
-		case c.ChannelType() == "direct-tcpip":
-			wg.Go(func() { forwards.connect(c) })
-		case c.ChannelType() != "session":
-			_ = c.Reject(ssh.UnknownChannelType, "unknown channel type")
-		case open.Load() >= MaxSessions:
-			_ = c.Reject(ssh.ConnectionFailed, "open failed")
-		default:
-			channel, requests, err := c.Accept()
-			if err != nil {
-				continue
-			}
-			open.Add(1)
-			wg.Go(func() {
-				defer open.Add(-1)
-				session := &session{guest: s.guest, conn: conn, channel: channel, env: s.guest.loginEnv(conn)}
-				session.serve(requests)
-			})
+	for line := range strings.Lines(string(config)) {
+		if words := strings.Fields(line); len(words) == 2 && strings.EqualFold(words[0], "AllowTcpForwarding") {
+			return !strings.EqualFold(words[1], "no")
 		}
 	}
+	return true
 }
 
 func (g *guest) loginEnv(conn ssh.ConnMetadata) []string {
@@ -109,7 +86,6 @@ func (g *guest) loginEnv(conn ssh.ConnMetadata) []string {
 // session is one session channel.
 type session struct {
 	guest   *guest
-	conn    ssh.Conn
 	channel ssh.Channel
 	env     []string
 	master  *os.File // of a terminal, when one was asked for
@@ -262,18 +238,7 @@ func (s *session) startProcess(argv []string) error {
 // finish sends the exit status and, when the output is through, closes the
 // channel. Both fail when the session is gone, which is fine.
 func (s *session) finish(done <-chan syscall.WaitStatus, drained *sync.WaitGroup) {
-	status := <-done
-	if status.Signaled() {
-		name := strings.TrimPrefix(unix.SignalName(status.Signal()), "SIG")
-		_, _ = s.channel.SendRequest("exit-signal", false, ssh.Marshal(struct {
-			Signal     string
-			CoreDumped bool
-			Message    string
-			Language   string
-		}{name, status.CoreDump(), "", ""}))
-	} else {
-		_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{uint32(status.ExitStatus())}))
-	}
+	sshserver.SendEnd(s.channel, <-done)
 	drained.Wait()
 	_ = s.channel.CloseWrite()
 	s.channel.Close()
@@ -287,7 +252,7 @@ func (s *session) startSFTP() error {
 	s.started = true
 	s.work.Go(func() {
 		_ = server.Serve() // ends with the channel
-		_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{0}))
+		sshserver.SendStatus(s.channel, 0)
 		s.channel.Close()
 	})
 	return nil

@@ -172,30 +172,17 @@ func endShelved(ctx context.Context, path string) error {
 
 // moving are the processes of a guest that are not stopped, its init first.
 func moving(init int) ([]int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	children := map[int][]int{}
-	stopped := map[int]bool{}
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		if p, alive := sys.ReadProcess(pid); alive {
-			children[p.Parent] = append(children[p.Parent], pid)
-			stopped[pid] = p.Stopped
-		}
+	all, err := sys.Descendants(init)
+	if p, alive := sys.ReadProcess(init); alive {
+		all = slices.Insert(all, 0, p)
 	}
 	var found []int
-	for next := []int{init}; len(next) > 0; next = next[1:] {
-		if !stopped[next[0]] {
-			found = append(found, next[0])
+	for _, p := range all {
+		if !p.Stopped {
+			found = append(found, p.PID)
 		}
-		next = append(next, children[next[0]]...)
 	}
-	return found, nil
+	return found, err
 }
 
 // awaitStopped returns when none of the processes runs any more.

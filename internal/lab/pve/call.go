@@ -121,24 +121,33 @@ func (h *Host) run(ctx context.Context, tool string, args []string, std sys.Stre
 
 // qm finds the verb, the longest first: `guest exec-status` before `guest`.
 func (c *call) qm(args []string) error {
-	all := verbs()
-	for words := 2; words >= 1; words-- {
-		if len(args) < words {
-			continue
-		}
+	for words := min(2, len(args)); words >= 1; words-- {
 		name := strings.Join(args[:words], " ")
-		if i := slices.IndexFunc(all, func(v *verb) bool { return v.name == name }); i >= 0 {
-			var err error
-			if c.opts, c.extra, err = all[i].parse(args[words:], c.stderr); err != nil {
+		if _, known := played()[name]; known {
+			v, err := qmVerb(c.s.Config.Version, name)
+			if err != nil {
 				return err
 			}
-			return all[i].run(c)
+			return c.play(v, args[words:])
 		}
 	}
-	if len(args) == 0 {
-		return state.Fail(255, "ERROR: no command specified\nUSAGE: qm <COMMAND> [ARGS] [OPTIONS]")
+	return unknownCommand("qm", args)
+}
+
+// play runs a command with its arguments.
+func (c *call) play(v *verb, args []string) (err error) {
+	if c.opts, c.extra, err = v.parse(args, c.stderr); err != nil {
+		return err
 	}
-	return state.Fail(255, "ERROR: unknown command 'qm %s'\nUSAGE: qm <COMMAND> [ARGS] [OPTIONS]", args[0])
+	return v.run(c)
+}
+
+func unknownCommand(tool string, args []string) error {
+	problem := "no command specified"
+	if len(args) > 0 {
+		problem = fmt.Sprintf("unknown command '%s %s'", tool, args[0])
+	}
+	return state.Fail(255, "ERROR: %s\nUSAGE: %s <COMMAND> [ARGS] [OPTIONS]", problem, tool)
 }
 
 // child is a call in the same lab with other options, for verbs made of others.
@@ -176,11 +185,7 @@ type VMStatus struct {
 func (h *Host) VMs(ctx context.Context) []VMStatus {
 	all := []VMStatus{}
 	c := &call{ctx: ctx, s: h.State, drv: h.Driver}
-	for _, id := range h.VMIDs() {
-		conf, err := h.LoadConf(id)
-		if err != nil {
-			continue // destroyed since it was listed
-		}
+	for id, conf := range h.ConfsOf(h.Config.Node) {
 		status := c.vmStatus(id, conf)
 		pid, _ := status["pid"].(int)
 		all = append(all, VMStatus{id, fmt.Sprint(status["name"]), fmt.Sprint(status["status"]), pid})

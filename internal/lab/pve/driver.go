@@ -40,9 +40,6 @@ type Driver interface {
 	// Move hands a running VM over to another node of the cluster, whose state is to.
 	// The VM's disks and config have moved already.
 	Move(ctx context.Context, from, to *state.State, vm state.VM) error
-	// Nameserver is what PVE hands to guests whose config names none: the
-	// host's own.
-	Nameserver(s *state.State) string
 	// SnapshotDisk keeps the content of a VM's disk under a name, also while the
 	// machine runs. slot is the disk's key in the config.
 	SnapshotDisk(ctx context.Context, s *state.State, vm state.VM, slot, path, name string) error

@@ -22,11 +22,7 @@ type neighbour struct {
 // neighbours are the VMs that run, as the bridge has seen them.
 func (c *call) neighbours() []neighbour {
 	var table []neighbour
-	for _, id := range c.s.VMIDs() {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			continue // destroyed since it was listed
-		}
+	for id, conf := range c.s.ConfsOf(c.s.Config.Node) {
 		raw, _ := os.ReadFile(c.s.AddressPath(id))
 		if stranger := c.s.Fault(state.FaultNeighbourAddress); stranger != "" && len(raw) > 0 {
 			raw = []byte(stranger)

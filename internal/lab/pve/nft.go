@@ -2,8 +2,6 @@ package pve
 
 import (
 	"bytes"
-	"errors"
-	"io/fs"
 	"os"
 	"regexp"
 	"slices"
@@ -37,10 +35,7 @@ func (c *call) nft(args []string) error {
 			}
 		}
 		if rest == "" {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-			return nil
+			return os.RemoveAll(path)
 		}
 		return os.WriteFile(path, []byte(rest), 0o600)
 	case slices.Equal(args, []string{"-c", "add", "table", "bridge", "linus"}):

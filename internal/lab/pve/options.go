@@ -13,84 +13,32 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// The options the lab's qm accepts: a part of what the real one accepts, never
-// more. A test holds them against the option lists of PVE 8.2 and 9.2.
-
-type optionKind int
-
-const (
-	kindString optionKind = iota
-	kindBool
-	kindInteger
-	kindNumber
-	kindProps // a property string: key=value,key=value
-)
-
-// option is one option or one key of a property string. min and max are
-// checked when min >= 0 and max > 0; maxIndex makes `scsi[n]` of `scsi`.
+// option is one option of a command or one key of a property string, as the option
+// lists of qm describe it.
 type option struct {
-	name       string
-	kind       optionKind
-	min, max   int
-	enum       []string
-	pattern    *lazyregexp.Regexp
-	check      func(value string) error
-	keys       []option
-	defaultKey string
-	maxIndex   int // -1: no index
+	Type      string            `json:"type"` // boolean, integer, number; else a string
+	Format    string            `json:"format"`
+	Minimum   *float64          `json:"minimum"`
+	Maximum   *float64          `json:"maximum"`
+	MaxLength int               `json:"maxLength"`
+	MaxIndex  *int              `json:"max_index"` // of `scsi[n]`
+	Enum      []string          `json:"enum"`
+	Keys      map[string]option `json:"keys"` // of a property string: key=value,key=value
+	Default   bool              `json:"default_key"`
 }
 
-func text(name string) option { return option{name: name, min: -1, maxIndex: -1} }
-func flag(name string) option { return option{name: name, kind: kindBool, min: -1, maxIndex: -1} }
-func whole(name string, lowest, highest int) option {
-	return option{name: name, kind: kindInteger, min: lowest, max: highest, maxIndex: -1}
-}
-
-func number(name string, lowest, highest int) option {
-	return option{name: name, kind: kindNumber, min: lowest, max: highest, maxIndex: -1}
-}
-
-func oneOf(name string, values ...string) option {
-	o := text(name)
-	o.enum = values
-	return o
-}
-
-func matching(name, pattern string) option {
-	o := text(name)
-	o.pattern = lazyregexp.New("^(?:" + pattern + ")$")
-	return o
-}
-
-func checked(name string, check func(string) error) option {
-	o := text(name)
-	o.check = check
-	return o
-}
-
-func props(name, defaultKey string, keys ...option) option {
-	o := text(name)
-	o.kind, o.keys, o.defaultKey = kindProps, keys, defaultKey
-	return o
-}
-
-func (o option) indexed(maxIndex int) option {
-	o.maxIndex = maxIndex
-	return o
-}
-
-// verb is one qm command.
+// verb is one command.
 type verb struct {
-	name       string
+	name       string   // with its tool's: `qm create`
 	positional []string // names; their rules are in options
 	extra      bool     // takes the rest of the line, as `guest exec` does
-	options    []option
+	options    map[string]option
 	run        func(c *call) error
 }
 
 // usage is the line PVE prints below a refused command line.
 func (v *verb) usage() string {
-	line := "qm " + v.name
+	line := v.name
 	for _, name := range v.positional {
 		line += " <" + name + ">"
 	}
@@ -103,21 +51,19 @@ func (v *verb) usage() string {
 	return line
 }
 
+var indexedName = lazyregexp.New(`^(.*?)(0|[1-9][0-9]*)$`)
+
 func (v *verb) option(name string) (option, bool) {
-	for _, o := range v.options {
-		if o.maxIndex < 0 {
-			if o.name == name {
-				return o, true
-			}
-			continue
-		}
-		index, ok := strings.CutPrefix(name, o.name)
-		n, err := strconv.Atoi(index)
-		if ok && err == nil && n <= o.maxIndex && index == strconv.Itoa(n) {
-			return o, true
-		}
+	if o, known := v.options[name]; known && o.MaxIndex == nil {
+		return o, true
 	}
-	return option{}, false
+	m := indexedName.FindStringSubmatch(name)
+	if m == nil {
+		return option{}, false
+	}
+	o, known := v.options[m[1]+"[n]"]
+	n, err := strconv.Atoi(m[2])
+	return o, known && err == nil && n <= *o.MaxIndex
 }
 
 // parse reads a command line as PVE's CLIHandler does: options anywhere up to
@@ -144,7 +90,7 @@ func (v *verb) parse(args []string, stderr io.Writer) (opts map[string]string, e
 			bad = true
 		case inline:
 			opts[name] = value
-		case o.kind == kindBool:
+		case o.Type == "boolean":
 			opts[name] = "1"
 			if i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
 				i++
@@ -158,31 +104,34 @@ func (v *verb) parse(args []string, stderr io.Writer) (opts map[string]string, e
 			opts[name] = args[i]
 		}
 	}
-	if bad {
-		return nil, nil, state.Fail(255, "400 unable to parse option\n%s", v.usage())
+	problem := ""
+	switch {
+	case bad:
+		problem = "400 unable to parse option"
+	case len(rest) < len(v.positional):
+		problem = "400 not enough arguments"
+	case len(rest) > len(v.positional) && !v.extra:
+		problem = "400 too many arguments"
 	}
-	if len(rest) < len(v.positional) {
-		return nil, nil, state.Fail(255, "400 not enough arguments\n%s", v.usage())
-	}
-	if len(rest) > len(v.positional) && !v.extra {
-		return nil, nil, state.Fail(255, "400 too many arguments\n%s", v.usage())
+	if problem != "" {
+		return nil, nil, state.Fail(255, "%s\n%s", problem, v.usage())
 	}
 	for i, name := range v.positional {
 		opts[name] = rest[i]
 	}
-	if err := v.verify(opts); err != nil {
-		return nil, nil, err
-	}
-	return opts, rest[len(v.positional):], nil
+	return opts, rest[len(v.positional):], v.verify(opts)
 }
 
 // verify checks values against the options' rules and brings booleans to 0
 // or 1.
 func (v *verb) verify(opts map[string]string) error {
 	var problems []string
-	for _, name := range state.SortedKeys(opts) {
+	for name := range opts {
 		o, _ := v.option(name)
 		value, err := o.verify(opts[name])
+		if pattern := untold[strings.TrimRight(name, "0123456789")]; pattern != nil && err == nil && !pattern.MatchString(value) {
+			err = errPattern
+		}
 		if err != nil {
 			problems = append(problems, name+": "+strings.ReplaceAll(err.Error(), "NAME", name))
 		}
@@ -198,8 +147,8 @@ func (v *verb) verify(opts map[string]string) error {
 // verify returns the value in its plain form, or what PVE's JSON schema says
 // is wrong with it.
 func (o option) verify(value string) (string, error) {
-	switch o.kind {
-	case kindBool:
+	switch o.Type {
+	case "boolean":
 		switch strings.ToLower(value) {
 		case "1", "on", "yes", "true":
 			return "1", nil
@@ -207,42 +156,35 @@ func (o option) verify(value string) (string, error) {
 			return "0", nil
 		}
 		return value, fmt.Errorf("type check ('boolean') failed - got '%s'", value)
-	case kindInteger, kindNumber:
+	case "integer", "number":
 		return value, o.verifyNumber(value)
-	case kindProps:
+	}
+	check := formats[o.Format]
+	switch {
+	case o.Keys != nil:
 		return value, o.verifyProps(value)
-	}
-	if o.enum != nil && !slices.Contains(o.enum, value) {
-		return value, fmt.Errorf("value '%s' does not have a value in the enumeration '%s'", value, strings.Join(o.enum, ", "))
-	}
-	if o.pattern != nil && !o.pattern.MatchString(value) {
-		return value, fmt.Errorf("value does not match the regex pattern")
-	}
-	if o.max > 0 && len(value) > o.max {
-		return value, fmt.Errorf("value may only be %d characters long", o.max)
-	}
-	if o.check != nil {
-		return value, o.check(value)
+	case o.Enum != nil && !slices.Contains(o.Enum, value):
+		return value, fmt.Errorf("value '%s' does not have a value in the enumeration '%s'", value, strings.Join(o.Enum, ", "))
+	case o.MaxLength > 0 && len(value) > o.MaxLength:
+		return value, fmt.Errorf("value may only be %d characters long", o.MaxLength)
+	case check != nil:
+		return value, check(value)
 	}
 	return value, nil
 }
 
 func (o option) verifyNumber(value string) error {
-	name, parse := "number", func() (float64, error) { return strconv.ParseFloat(value, 64) }
-	if o.kind == kindInteger {
-		name, parse = "integer", func() (float64, error) {
-			n, err := strconv.ParseInt(value, 10, 64)
-			return float64(n), err
-		}
+	n, err := strconv.ParseFloat(value, 64)
+	if o.Type == "integer" {
+		_, err = strconv.ParseInt(value, 10, 64)
 	}
-	n, err := parse()
 	switch {
 	case err != nil:
-		return fmt.Errorf("type check ('%s') failed - got '%s'", name, value)
-	case o.min >= 0 && n < float64(o.min):
-		return fmt.Errorf("value must have a minimum value of %d", o.min)
-	case o.max > 0 && n > float64(o.max):
-		return fmt.Errorf("value must have a maximum value of %d", o.max)
+		return fmt.Errorf("type check ('%s') failed - got '%s'", o.Type, value)
+	case o.Minimum != nil && n < *o.Minimum:
+		return fmt.Errorf("value must have a minimum value of %g", *o.Minimum)
+	case o.Maximum != nil && n > *o.Maximum:
+		return fmt.Errorf("value must have a maximum value of %.0f", *o.Maximum)
 	}
 	return nil
 }
@@ -255,18 +197,23 @@ func (o option) verifyProps(value string) error {
 	for part := range strings.SplitSeq(value, ",") {
 		key, v, named := strings.Cut(part, "=")
 		if !named {
-			if o.defaultKey == "" || seen[o.defaultKey] {
+			key, v = "", part
+			for name, k := range o.Keys {
+				if k.Default {
+					key = name
+				}
+			}
+			if key == "" || seen[key] {
 				return fmt.Errorf("invalid format - format error\nvalue without key, but schema does not define a default key")
 			}
-			key, v = o.defaultKey, part
 		}
-		index := slices.IndexFunc(o.keys, func(k option) bool { return k.name == key })
-		if index < 0 {
+		k, known := o.Keys[key]
+		if !known {
 			problems = append(problems, "NAME."+key+": property is not defined in schema and the schema does not allow additional properties")
 			continue
 		}
 		seen[key] = true
-		if _, err := o.keys[index].verify(v); err != nil {
+		if _, err := k.verify(v); err != nil {
 			problems = append(problems, "NAME."+key+": "+err.Error())
 		}
 	}
@@ -276,24 +223,55 @@ func (o option) verifyProps(value string) error {
 	return nil
 }
 
+var errPattern = fmt.Errorf("value does not match the regex pattern")
+
+// untold are the patterns of options that the lists say nothing of, by name.
+var untold = map[string]*lazyregexp.Regexp{
+	"size":   lazyregexp.New(`^\+?\d+(\.\d+)?[KMGT]?$`),
+	"serial": lazyregexp.New(`^(/dev/[^,]+|socket)$`),
+}
+
 var (
 	dnsName  = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
 	configID = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_-]+$`)
 	tagName  = lazyregexp.New(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
 )
 
-// The formats of names that Proxmox gives: of storages, pools and nodes.
-const (
-	storageID = `[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]`
-	poolID    = `[A-Za-z0-9_.-]+`
-	nodeName  = `[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?`
-)
+// formats are the rules of strings that have a name.
+var formats = map[string]func(value string) error{
+	"pve-storage-id": matching(`[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]`),
+	"pve-poolid":     matching(`[A-Za-z0-9_.-]+`),
+	"pve-node":       matching(`[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?`),
+	"dns-name": func(value string) error {
+		if !dnsName.MatchString(value) {
+			return fmt.Errorf("invalid format - value does not look like a valid DNS name")
+		}
+		return nil
+	},
+	"pve-configid":      checkConfigID,
+	"pve-configid-list": each(checkConfigID),
+	"address-list": each(func(address string) error {
+		if _, err := netip.ParseAddr(address); err != nil && !dnsName.MatchString(address) {
+			return fmt.Errorf("invalid format - value does not look like a valid address: %s", address)
+		}
+		return nil
+	}),
+	"pve-tag-list": each(func(tag string) error {
+		if !tagName.MatchString(tag) {
+			return fmt.Errorf("invalid format - invalid characters in tag")
+		}
+		return nil
+	}),
+}
 
-func checkDNSName(value string) error {
-	if !dnsName.MatchString(value) {
-		return fmt.Errorf("invalid format - value does not look like a valid DNS name")
+func matching(pattern string) func(string) error {
+	expression := lazyregexp.New("^(?:" + pattern + ")$")
+	return func(value string) error {
+		if !expression.MatchString(value) {
+			return errPattern
+		}
+		return nil
 	}
-	return nil
 }
 
 // checkConfigID is the rule for names of sections in a config: snapshots'.
@@ -304,31 +282,16 @@ func checkConfigID(value string) error {
 	return nil
 }
 
-func checkConfigIDs(value string) error {
-	for _, id := range splitList(value) {
-		if err := checkConfigID(id); err != nil {
-			return err
+// each holds every part of a list to a rule.
+func each(check func(string) error) func(string) error {
+	return func(value string) error {
+		for _, part := range splitList(value) {
+			if err := check(part); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
-	return nil
-}
-
-func checkAddresses(value string) error {
-	for _, address := range splitList(value) {
-		if _, err := netip.ParseAddr(address); err != nil && checkDNSName(address) != nil {
-			return fmt.Errorf("invalid format - value does not look like a valid address: %s", address)
-		}
-	}
-	return nil
-}
-
-func checkTags(value string) error {
-	for _, tag := range splitList(value) {
-		if !tagName.MatchString(tag) {
-			return fmt.Errorf("invalid format - invalid characters in tag")
-		}
-	}
-	return nil
 }
 
 // splitList takes a list apart; PVE separates by ; , and blanks.

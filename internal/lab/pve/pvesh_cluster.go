@@ -100,10 +100,8 @@ func apiResources(c *call, _ map[string]string) (any, error) {
 	for _, n := range c.s.Nodes() {
 		last := c.lastWord(n)
 		if kind == "" || kind == "vm" {
-			for _, id := range c.s.IDsOf(n.Name, "qemu-server") {
-				if conf, err := c.confOf(n.Name, id); err == nil { // else destroyed since it was listed
-					list = append(list, last.vm(n.Name, id, conf))
-				}
+			for id, conf := range c.s.ConfsOf(n.Name) {
+				list = append(list, last.vm(n.Name, id, conf))
 			}
 			for _, id := range c.s.IDsOf(n.Name, "lxc") {
 				list = append(list, last.container(n.Name, id))
@@ -230,11 +228,9 @@ func (c *call) memory() (total, used int64, cpus int) {
 		return 32 << 30, 4 << 30, 8
 	}
 	used = 1 << 30
-	for _, id := range c.s.VMIDs() {
-		if conf, err := c.s.LoadConf(id); err == nil {
-			if _, running := c.s.Pid(id); running {
-				used += memoryBytes(conf)
-			}
+	for id, conf := range c.s.ConfsOf(c.s.Config.Node) {
+		if _, running := c.s.Pid(id); running {
+			used += memoryBytes(conf)
 		}
 	}
 	return int64(m.MemoryMB) << 20, used, m.CPUs
@@ -244,22 +240,6 @@ func apiNodes(c *call, _ map[string]string) (any, error) {
 	list := []map[string]any{}
 	for _, n := range c.s.Nodes() {
 		list = append(list, c.lastWord(n).node(n))
-	}
-	return list, nil
-}
-
-func apiClusterStatus(c *call, _ map[string]string) (any, error) {
-	nodes := c.s.Nodes()
-	list := []map[string]any{}
-	if len(nodes) > 1 {
-		list = append(list, map[string]any{
-			"type": "cluster", "id": "cluster", "name": "lab", "nodes": len(nodes), "quorate": number01(c.s.Quorate() == nil), "version": len(nodes),
-		})
-	}
-	for _, n := range nodes {
-		list = append(list, map[string]any{
-			"type": "node", "id": "node/" + n.Name, "name": n.Name, "nodeid": n.ID, "online": number01(n.Online), "local": number01(n.Local), "level": "", "ip": n.IP,
-		})
 	}
 	return list, nil
 }

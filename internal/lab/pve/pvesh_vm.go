@@ -3,29 +3,11 @@ package pve
 import (
 	"encoding/base64"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
-	"linus/internal/lab/cloudinit"
 	"linus/internal/lab/state"
 )
-
-// confOf reads the config of a VM on any node.
-func (c *call) confOf(node string, id int) (*state.Conf, error) {
-	raw, err := os.ReadFile(filepath.Join(c.s.NodeDir(node, "qemu-server"), strconv.Itoa(id)+".conf"))
-	if errors.Is(err, fs.ErrNotExist) || c.s.Lists(state.FaultMissingTemplate, strconv.Itoa(id)) {
-		return nil, state.Fail(2, "Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", node, id)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return state.ParseConf(string(raw)), nil
-}
 
 // vmOf is the VM an API path names.
 func (c *call) vmOf(vars map[string]string) (int, *state.Conf, error) {
@@ -33,7 +15,7 @@ func (c *call) vmOf(vars map[string]string) (int, *state.Conf, error) {
 	if err != nil {
 		return 0, nil, state.Fail(255, "400 Parameter verification failed.\nvmid: invalid format - value does not look like a valid VM ID")
 	}
-	conf, err := c.confOf(vars["node"], id)
+	conf, err := c.s.LoadConfOf(vars["node"], id)
 	return id, conf, err
 }
 
@@ -42,14 +24,14 @@ func apiVMConfig(c *call, vars map[string]string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	shown := plain(c.shownConf(conf)).(map[string]any)
-	for key, value := range shown {
+	shown := map[string]any{"digest": digest(conf)}
+	for key, value := range c.shownConf(conf) {
+		shown[key] = perlText(value)
 		// Numbers are numbers where PVE's schema says so.
-		if n, err := strconv.Atoi(value.(string)); err == nil && key != "memory" && key != "description" && key != "name" {
+		if n, err := strconv.Atoi(value); err == nil && key != "memory" && key != "description" && key != "name" {
 			shown[key] = n
 		}
 	}
-	shown["digest"] = digest(conf)
 	return shown, nil
 }
 
@@ -61,7 +43,7 @@ func apiVMStatus(c *call, vars map[string]string) (any, error) {
 	status := c.vmStatus(id, conf)
 	c.askMonitor(state.VM{ID: id, Conf: conf}, status)
 	status["ha"] = map[string]any{"managed": 0}
-	if state.Props(conf.Get("agent"))[""] == "1" || state.Props(conf.Get("agent"))["enabled"] == "1" {
+	if conf.AgentEnabled() {
 		status["agent"] = 1
 	}
 	return status, nil
@@ -77,22 +59,6 @@ func apiAgent(c *call, vars map[string]string) (any, error) {
 		return nil, err
 	}
 	return map[string]any{"result": result}, nil
-}
-
-func apiExecStatus(c *call, vars map[string]string) (any, error) {
-	id, _, err := c.vmOf(vars)
-	if err != nil {
-		return nil, err
-	}
-	pid, err := strconv.Atoi(c.opts["pid"])
-	if err != nil {
-		return nil, state.Fail(255, "400 Parameter verification failed.\npid: property is missing and it is not optional")
-	}
-	status, err := c.execStatus(id, pid)
-	if err != nil {
-		return nil, err
-	}
-	return status.shown(), nil
 }
 
 // apiFileRead reads a file of the guest through its agent, at most 16 MiB.
@@ -134,16 +100,5 @@ func apiFileRead(c *call, vars map[string]string) (any, error) {
 	if _, err := c.agent(id, "guest-file-close", map[string]any{"handle": handle}); err != nil {
 		return nil, err
 	}
-	return map[string]any{"content": content.String(), "bytes-read": content.Len()}, nil
-}
-
-// qmCloudinitDump prints what the VM's cloud-init will read.
-func qmCloudinitDump(c *call) error {
-	conf, err := c.s.LoadConf(c.id())
-	if err != nil {
-		return err
-	}
-	seed := cloudinit.New(c.id(), conf, c.drv.Nameserver(c.s))
-	fmt.Fprint(c.stdout, map[string]string{"user": seed.User, "network": seed.Network, "meta": seed.Meta}[c.opts["type"]])
-	return nil
+	return map[string]any{"content": perlText(content.String()), "bytes-read": content.Len()}, nil
 }

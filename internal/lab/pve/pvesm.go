@@ -2,7 +2,6 @@ package pve
 
 import (
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,32 +10,22 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// pvesm is the storage tool: status, list, path, alloc, free.
+// pvesm is the storage tool: status, list, path, free.
 func (c *call) pvesm(args []string) error {
-	usage := state.Fail(255, "ERROR: no command specified\nUSAGE: pvesm <COMMAND> [ARGS] [OPTIONS]")
-	if len(args) == 0 {
-		return usage
+	lowest := 100.0
+	text, vmid := option{}, option{Type: "integer", Minimum: &lowest}
+	known := map[string]*verb{
+		"status": {options: map[string]option{"storage": text, "content": text, "enabled": {Type: "boolean"}}, run: pvesmStatus},
+		"list":   {positional: []string{"storage"}, options: map[string]option{"storage": text, "vmid": vmid, "content": text}, run: pvesmList},
+		"path":   {positional: []string{"volume"}, options: map[string]option{"volume": text}, run: pvesmPath},
+		"free":   {positional: []string{"volume"}, options: map[string]option{"volume": text}, run: pvesmFree},
 	}
-	st := []option{text("storage")}
-	known := []*verb{
-		{name: "status", options: append(st, text("content"), flag("enabled")), run: pvesmStatus},
-		{name: "list", positional: []string{"storage"}, options: append(st, vmid("vmid"), text("content")), run: pvesmList},
-		{name: "path", positional: []string{"volume"}, options: []option{text("volume")}, run: pvesmPath},
-		{name: "free", positional: []string{"volume"}, options: []option{text("volume")}, run: pvesmFree},
-		{
-			name: "alloc", positional: []string{"storage", "vmid", "filename", "size"}, run: pvesmAlloc,
-			options: append(st, vmid("vmid"), text("filename"), text("size"), oneOf("format", "raw", "qcow2", "subvol", "vmdk")),
-		},
+	if len(args) == 0 || known[args[0]] == nil {
+		return unknownCommand("pvesm", args)
 	}
-	i := slices.IndexFunc(known, func(v *verb) bool { return v.name == args[0] })
-	if i < 0 {
-		return state.Fail(255, "ERROR: unknown command 'pvesm %s'\nUSAGE: pvesm <COMMAND> [ARGS] [OPTIONS]", args[0])
-	}
-	var err error
-	if c.opts, _, err = known[i].parse(args[1:], c.stderr); err != nil {
-		return err
-	}
-	return known[i].run(c)
+	v := known[args[0]]
+	v.name = "pvesm " + args[0]
+	return c.play(v, args[1:])
 }
 
 func pvesmStatus(c *call) error {
@@ -108,47 +97,5 @@ func pvesmFree(c *call) error {
 		return err
 	}
 	fmt.Fprintf(c.stdout, "Removed volume '%s'\n", volid)
-	return nil
-}
-
-// pvesmAlloc creates a volume of a given name; its size is in KiB without a unit.
-func pvesmAlloc(c *call) error {
-	st, err := c.s.Storage(c.opts["storage"])
-	if err != nil {
-		return err
-	}
-	size := c.opts["size"]
-	if _, err := strconv.ParseInt(size, 10, 64); err == nil {
-		size += "K"
-	}
-	bytes, err := state.ParseSize(size)
-	if err != nil {
-		return state.Fail(255, "400 Parameter verification failed.\nsize: value does not match the regex pattern")
-	}
-	id, name := c.id(), c.opts["filename"]
-	stem := strings.TrimSuffix(name, filepath.Ext(name))
-	m := state.VolumePattern.FindStringSubmatch(stem)
-	if name != "" && (m == nil || m[2] != strconv.Itoa(id)) {
-		return state.Fail(255, "illegal name '%s' - should be 'vm-%d-*'", name, id)
-	}
-	format := diskFormatFor(st, c.opts["format"])
-	var volid string
-	err = c.lockStorage(st, func() error {
-		if name == "" {
-			if volid, err = c.s.NewVolume(st, id, format); err != nil {
-				return err
-			}
-		} else {
-			volid = st.VolID(id, stem, format)
-			if c.s.VolumeExists(st, id, stem) {
-				return state.Fail(255, "disk image '%s' already exists", name)
-			}
-		}
-		return c.makeFile(st, id, volid, func(path string) error { return c.drv.CreateDisk(c.ctx, path, format, bytes) })
-	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(c.stdout, "successfully created '%s'\n", volid)
 	return nil
 }

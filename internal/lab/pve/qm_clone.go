@@ -1,6 +1,7 @@
 package pve
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -17,10 +18,7 @@ import (
 func qmClone(c *call) error {
 	id := c.id()
 	newID, _ := strconv.Atoi(c.opts["newid"])
-	target := c.opts["target"]
-	if target == "" {
-		target = c.s.Config.Node
-	}
+	target := cmp.Or(c.opts["target"], c.s.Config.Node)
 	if err := c.checkMember(target); err != nil {
 		return err
 	}
@@ -28,12 +26,9 @@ func qmClone(c *call) error {
 		return err
 	}
 	var source *state.Conf
-	err := c.lockVM(id, func() error {
-		var err error
-		if source, err = c.s.LoadConf(id); err != nil {
-			return err
-		}
-		return checkLock(source, false)
+	err := c.withVM(id, false, func(conf *state.Conf) error {
+		source = conf
+		return nil
 	})
 	if err != nil {
 		return err
@@ -100,10 +95,8 @@ func (c *call) checkMember(name string) error {
 
 // onShared reports whether all disks of a VM are on shared storages.
 func (c *call) onShared(conf *state.Conf) bool {
-	for _, key := range conf.Keys() {
-		d := state.ParseDrive(conf.Get(key))
-		name, _, named := strings.Cut(d.File, ":")
-		if st, err := c.s.Storage(name); state.IsDrive(key) && named && (err != nil || !st.Shared) {
+	for _, d := range state.Drives(conf.Values) {
+		if st, err := c.s.Storage(d.Storage()); d.Storage() != "" && (err != nil || !st.Shared) {
 			return false
 		}
 	}
@@ -129,16 +122,10 @@ func (c *call) cloneConf(source *state.Conf, id int, full bool) (conf *state.Con
 	conf = source.Clone()
 	conf.DropPending()
 	clear(conf.Snapshots)
-	for _, key := range []string{"template", "lock", "description", "parent", "vmstate"} {
-		conf.Delete(key)
-	}
+	conf.Delete("template", "lock", "description", "parent", "vmstate")
 	conf.Set("vmgenid", uuid.NewString())
 	conf.Set("smbios1", "uuid="+uuid.NewString())
-	name := c.opts["name"]
-	if name == "" {
-		name = "Copy-of-VM-" + strings.TrimSpace(source.Get("name"))
-	}
-	conf.Set("name", name)
+	conf.Set("name", cmp.Or(c.opts["name"], "Copy-of-VM-"+strings.TrimSpace(source.Get("name"))))
 	if description, given := c.opts["description"]; given {
 		conf.Set("description", description)
 	} else if source.Has("description") {
@@ -149,7 +136,7 @@ func (c *call) cloneConf(source *state.Conf, id int, full bool) (conf *state.Con
 		case strings.HasPrefix(key, "unused"):
 			conf.Delete(key)
 		case strings.HasPrefix(key, "net"):
-			conf.Set(key, renewMAC(conf.Get(key)))
+			conf.Set(key, withMAC(conf.Get(key), true))
 		case state.IsDrive(key):
 			volid, err := c.cloneDrive(key, conf, id, full)
 			if volid != "" {
@@ -165,31 +152,29 @@ func (c *call) cloneConf(source *state.Conf, id int, full bool) (conf *state.Con
 
 func (c *call) cloneDrive(key string, conf *state.Conf, id int, full bool) (volid string, err error) {
 	d := state.ParseDrive(conf.Get(key))
+	if !d.Disk() && !d.CloudInit() {
+		return "", nil
+	}
+	storage, kind := d.Storage(), "full"
 	switch {
 	case d.CloudInit():
-		var st state.Storage
-		storageName, _, _ := strings.Cut(d.File, ":")
-		if st, err = c.s.Storage(storageName); err != nil {
-			return "", err
-		}
-		fmt.Fprintf(c.stdout, "create full clone of drive %s (%s)\n", key, d.File)
-		volid, err = c.allocCloudInit(st, id)
-	case d.CDROM() || d.File == "none":
-		return "", nil
 	case full:
-		storageName, _, _ := strings.Cut(d.File, ":")
-		if c.opts["storage"] != "" {
-			storageName = c.opts["storage"]
-		}
-		var st state.Storage
-		if st, err = c.s.Storage(storageName); err != nil {
-			return "", err
-		}
-		fmt.Fprintf(c.stdout, "create full clone of drive %s (%s)\n", key, d.File)
+		storage = cmp.Or(c.opts["storage"], storage)
+	default:
+		kind = "linked"
+	}
+	st, err := c.s.Storage(storage)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(c.stdout, "create %s clone of drive %s (%s)\n", kind, key, d.File)
+	switch {
+	case d.CloudInit():
+		volid, err = c.allocCloudInit(st, id)
+	case full:
 		volid, err = c.copyVolume(d.File, st, id, c.opts["format"])
 	default:
-		fmt.Fprintf(c.stdout, "create linked clone of drive %s (%s)\n", key, d.File)
-		volid, err = c.linkVolume(d.File, id)
+		volid, err = c.linkVolume(d.File, st, id)
 	}
 	if err != nil {
 		return volid, err
@@ -197,17 +182,4 @@ func (c *call) cloneDrive(key string, conf *state.Conf, id int, full bool) (voli
 	d.File = volid
 	conf.Set(key, d.String())
 	return volid, nil
-}
-
-// renewMAC gives a cloned network card an address of its own.
-func renewMAC(value string) string {
-	parts := strings.Split(value, ",")
-	for i, part := range parts {
-		for _, model := range state.NICModels {
-			if strings.HasPrefix(part, model+"=") {
-				parts[i] = model + "=" + newMAC()
-			}
-		}
-	}
-	return strings.Join(parts, ",")
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"os"
 	"slices"
@@ -132,7 +133,7 @@ func updateLine(id int, values map[string]string, deleted string) string {
 	if deleted != "" {
 		line += " -delete " + deleted
 	}
-	for _, key := range state.SortedKeys(values) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		value := values[key]
 		if key == "cipassword" {
 			value = "<hidden>"
@@ -152,9 +153,7 @@ func (c *call) deleteKey(conf *state.Conf, key string, running bool) error {
 	case key == "vmstate" && conf.Get("protection") == "1":
 		return state.Fail(255, "can't remove vmstate '%s' - protection mode enabled", d.File)
 	case key == "vmstate":
-		for _, key := range stateKeys {
-			conf.Delete(key)
-		}
+		conf.Delete(stateKeys...)
 		return c.freeVolume(d.File)
 	case strings.HasPrefix(key, "unused") || (state.IsDrive(key) && d.CloudInit()):
 		conf.Delete(key)
@@ -185,9 +184,8 @@ func addUnused(conf *state.Conf, volid string) string {
 // stores them.
 func (c *call) vmValues() (map[string]string, error) {
 	values := map[string]string{}
-	stored := verb{options: vmOptions()}
 	for key, value := range c.opts {
-		if _, ok := stored.option(key); ok && key != "vmid" {
+		if !slices.Contains(strings.Fields("vmid start storage pool delete skiplock"), key) {
 			values[key] = value
 		}
 	}
@@ -234,7 +232,7 @@ func (c *call) readSSHKeys(source string) (string, error) {
 // applyValues writes options into a config, makes the disks they ask for and
 // fills in MAC addresses. made are the new volumes, also on failure.
 func (c *call) applyValues(id int, conf *state.Conf, values map[string]string) (made []string, err error) {
-	for _, key := range state.SortedKeys(values) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		value := values[key]
 		switch {
 		case state.IsDrive(key):
@@ -250,7 +248,7 @@ func (c *call) applyValues(id int, conf *state.Conf, values map[string]string) (
 				return made, err
 			}
 		case strings.HasPrefix(key, "net"):
-			value = withMAC(value)
+			value = withMAC(value, false)
 		}
 		conf.Set(key, value)
 	}
@@ -329,12 +327,14 @@ func (c *call) setSize(d *state.Drive) error {
 	return nil
 }
 
-// withMAC gives a network card without an address one of Proxmox's own range.
-func withMAC(value string) string {
+// withMAC gives a network card without an address one of Proxmox's own range; with renew
+// also one that has another.
+func withMAC(value string, renew bool) string {
 	parts := strings.Split(value, ",")
 	for i, part := range parts {
-		if slices.Contains(state.NICModels, part) {
-			parts[i] = part + "=" + newMAC()
+		model, _, given := strings.Cut(part, "=")
+		if slices.Contains(state.NICModels, model) && (renew || !given) {
+			parts[i] = model + "=" + newMAC()
 		}
 	}
 	return strings.Join(parts, ",")
@@ -351,8 +351,8 @@ func newMAC() string {
 func defaultBoot(conf *state.Conf) string {
 	var order []string
 	for _, wantCD := range []bool{false, true} {
-		for _, key := range conf.Keys() {
-			if state.IsDrive(key) && state.ParseDrive(conf.Get(key)).CDROM() == wantCD {
+		for key, d := range state.Drives(conf.Values) {
+			if d.CDROM() == wantCD {
 				order = append(order, key)
 				break
 			}

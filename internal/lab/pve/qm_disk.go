@@ -3,7 +3,6 @@ package pve
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -103,18 +102,22 @@ func (c *call) tellTransfer(half bool) {
 
 // allocCloudInit creates the VM's cloud-init volume: 4 MiB that start fills.
 func (c *call) allocCloudInit(st state.Storage, id int) (volid string, err error) {
-	stem := fmt.Sprintf("vm-%d-cloudinit", id)
-	volid = st.VolID(id, stem, "qcow2")
+	return c.makeNamed(st, id, fmt.Sprintf("vm-%d-cloudinit", id), "qcow2", func(path string) error {
+		return os.WriteFile(path, make([]byte, 4<<20), 0o640)
+	})
+}
+
+// makeNamed is makeVolume with a name that is given.
+func (c *call) makeNamed(st state.Storage, id int, stem, format string, fn func(path string) error) (volid string, err error) {
+	volid = st.VolID(id, stem, format)
 	err = c.lockStorage(st, func() error {
-		if c.s.VolumeExists(st, id, stem) {
-			if st.Thin() {
-				return state.Fail(5, "lvcreate 'pve/%s' error:   Logical Volume \"%s\" already exists in volume group \"pve\"", stem, stem)
-			}
-			return state.Fail(255, "disk image '/var/lib/vz/images/%d/%s.qcow2' already exists", id, stem)
+		switch {
+		case c.s.VolumeExists(st, id, stem) && st.Thin():
+			return state.Fail(5, "lvcreate 'pve/%s' error:   Logical Volume \"%s\" already exists in volume group \"pve\"", stem, stem)
+		case c.s.VolumeExists(st, id, stem):
+			return state.Fail(255, "disk image '/var/lib/vz/images/%d/%s.%s' already exists", id, stem, format)
 		}
-		return c.makeFile(st, id, volid, func(path string) error {
-			return os.WriteFile(path, make([]byte, 4<<20), 0o640)
-		})
+		return c.makeFile(st, id, volid, fn)
 	})
 	if err != nil {
 		return "", err
@@ -124,12 +127,7 @@ func (c *call) allocCloudInit(st state.Storage, id int) (volid string, err error
 
 // linkVolume creates a linked clone's disk. On a thin pool the clone stands on
 // its own once made, so the base is kept alive for it by a second name.
-func (c *call) linkVolume(base string, id int) (volid string, err error) {
-	name, rest, _ := strings.Cut(base, ":")
-	st, err := c.s.Storage(name)
-	if err != nil {
-		return "", err
-	}
+func (c *call) linkVolume(base string, st state.Storage, id int) (volid string, err error) {
 	basePath, err := c.s.VolumePath(base)
 	if err != nil {
 		return "", err
@@ -146,7 +144,7 @@ func (c *call) linkVolume(base string, id int) (volid string, err error) {
 	})
 	if err == nil && !st.Thin() {
 		_, own, _ := strings.Cut(volid, ":")
-		volid = name + ":" + rest + "/" + own
+		volid = base + "/" + own
 	}
 	return volid, err
 }
@@ -177,18 +175,14 @@ func (c *call) freeVolume(volid string) error {
 	if err != nil {
 		return err
 	}
-	name, _, _ := strings.Cut(volid, ":")
-	st, err := c.s.Storage(name)
+	st, err := c.s.Storage(state.Drive{File: volid}.Storage())
 	if err != nil {
 		return err
 	}
 	if st.Shared && c.s.Quorate() != nil {
 		return noQuorumFor(st)
 	}
-	if err := c.drv.DeleteDisk(c.ctx, path); err != nil {
-		return err
-	}
-	if err := os.Remove(hiddenBase(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := errors.Join(c.drv.DeleteDisk(c.ctx, path), os.RemoveAll(hiddenBase(path))); err != nil {
 		return err
 	}
 	if !st.Thin() {
@@ -328,9 +322,8 @@ func qmTemplate(c *call) error {
 }
 
 func (c *call) makeBases(id int, conf *state.Conf) error {
-	for _, key := range conf.Keys() {
-		d := state.ParseDrive(conf.Get(key))
-		if !state.IsDrive(key) || d.CDROM() {
+	for key, d := range state.Drives(conf.Values) {
+		if d.CDROM() {
 			continue
 		}
 		path, err := c.s.VolumePath(d.File)

@@ -24,12 +24,10 @@ func (c *call) agent(id int, command string, arguments any) (json.RawMessage, er
 	if err != nil {
 		return nil, err
 	}
-	enabled := state.Props(conf.Get("agent"))
-	if enabled[""] != "1" && enabled["enabled"] != "1" {
+	if !conf.AgentEnabled() {
 		return nil, state.Fail(255, "No QEMU guest agent configured")
 	}
-	vm := state.VM{ID: id, Conf: conf}
-	if _, running := c.s.Pid(vm.ID); !running {
+	if _, running := c.s.Pid(id); !running {
 		return nil, state.Fail(255, "VM %d is not running", id)
 	}
 	socket := c.s.AgentSocket(id)
@@ -77,7 +75,7 @@ func qmGuestCmd(c *call) error {
 
 // agentResult runs an agent command without arguments, by PVE's name for it.
 func (c *call) agentResult(id int, command string) (any, error) {
-	raw, err := c.agent(id, agentCommand(command), nil)
+	raw, err := c.agent(id, "guest-"+command, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -90,9 +88,6 @@ func (c *call) agentResult(id int, command string) (any, error) {
 	}
 	return result, nil
 }
-
-// agentCommand is the protocol's name for PVE's command name.
-func agentCommand(name string) string { return "guest-" + name }
 
 // extraInterfaces are what a guest with Docker and without DHCP shows.
 func extraInterfaces() []any {
@@ -134,7 +129,7 @@ func (e execStatus) shown() map[string]any {
 	}
 	for key, data := range map[string]string{"out-data": e.Out, "err-data": e.Err} {
 		if raw, err := base64.StdEncoding.DecodeString(data); err == nil && len(raw) > 0 {
-			shown[key] = string(raw)
+			shown[key] = perlText(string(raw))
 		}
 	}
 	for key, cut := range map[string]bool{"out-truncated": e.OutCut, "err-truncated": e.ErrCut} {

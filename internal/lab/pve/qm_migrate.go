@@ -43,7 +43,7 @@ func qmMigrate(c *call) error {
 		return state.Fail(255, "node '%s' is no lab: nothing can move there", target)
 	}
 	started := time.Now()
-	if err := c.lockVM(id, func() error { return c.migrate(id, to, m) }); err != nil {
+	if err := c.withVM(id, false, func(conf *state.Conf) error { return c.migrate(id, conf, to, m) }); err != nil {
 		c.migrationLog("ERROR: migration aborted (duration %s): %s", duration(started), err)
 		return state.Fail(255, "migration aborted")
 	}
@@ -63,14 +63,7 @@ func (c *call) migrationLog(format string, args ...any) {
 }
 
 // migrate moves a VM whose lock is held here.
-func (c *call) migrate(id int, to *state.State, m state.Member) error {
-	conf, err := c.s.LoadConf(id)
-	if err != nil {
-		return err
-	}
-	if err := checkLock(conf, false); err != nil {
-		return err
-	}
+func (c *call) migrate(id int, conf *state.Conf, to *state.State, m state.Member) error {
 	if !m.Down.IsZero() {
 		c.migrationLog("# %s /bin/true\nssh: connect to host %s port 22: No route to host", sshCommand(m), m.IP)
 		return errors.New("Can't connect to destination address using public key") //nolint:revive,staticcheck // Proxmox's text

@@ -27,7 +27,7 @@ func qmStart(c *call) error {
 	if c.asksHA(c.id(), "start") {
 		return nil
 	}
-	return c.lockVM(c.id(), func() error { return c.start(c.id()) })
+	return c.withVM(c.id(), true, func(conf *state.Conf) error { return c.start(state.VM{ID: c.id(), Conf: conf}) })
 }
 
 // asksHA reports whether a VM is the HA manager's, which is only asked then. Nobody
@@ -41,19 +41,15 @@ func (c *call) asksHA(id int, what string) bool {
 }
 
 // start boots a VM whose lock is held.
-func (c *call) start(id int) error {
-	conf, err := c.s.LoadConf(id)
-	if err != nil {
-		return err
-	}
+func (c *call) start(vm state.VM) (err error) {
+	id, conf := vm.ID, vm.Conf
 	if conf.IsTemplate() {
 		return state.Fail(255, "you can't start a vm if it's a template")
 	}
 	if err := checkLock(conf, c.on("skiplock") || conf.Get("lock") == lockSuspended); err != nil {
 		return err
 	}
-	vm := state.VM{ID: id, Conf: conf}
-	if _, running := c.s.Pid(vm.ID); running {
+	if _, running := c.s.Pid(id); running {
 		return state.Fail(255, "VM %d already running", id)
 	}
 	saved := conf.Has("vmstate")
@@ -116,9 +112,8 @@ func qmStop(c *call) error {
 // stop powers off a VM whose lock is held, and leaves its run directory
 // clean.
 func (c *call) stop(vm state.VM) error {
-	ctx, cancel := context.WithTimeout(c.ctx, stopTimeout)
-	defer cancel()
-	if err := c.drv.Stop(ctx, c.s, vm); err != nil {
+	err := c.within(stopTimeout, func(ctx context.Context) error { return c.drv.Stop(ctx, c.s, vm) })
+	if err != nil {
 		return state.Fail(255, "VM %d: stop failed: %s", vm.ID, err)
 	}
 	return nil
@@ -180,11 +175,7 @@ func (c *call) shutdown(vm state.VM) error {
 // count.
 func qmReboot(c *call) error {
 	id := c.id()
-	return c.lockVM(id, func() error {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			return err
-		}
+	return c.withVM(id, true, func(conf *state.Conf) error {
 		vm := state.VM{ID: id, Conf: conf}
 		if _, running := c.s.Pid(vm.ID); !running {
 			return state.Fail(255, "VM %d not running", id)
@@ -192,17 +183,13 @@ func qmReboot(c *call) error {
 		if err := c.shutdown(vm); err != nil {
 			return err
 		}
-		return c.start(id)
+		return c.start(vm)
 	})
 }
 
 // qmUnlock removes a lock line. It is silent and always succeeds.
 func qmUnlock(c *call) error {
-	err := c.lockVM(c.id(), func() error {
-		conf, err := c.s.LoadConf(c.id())
-		if err != nil {
-			return err
-		}
+	err := c.withVM(c.id(), true, func(conf *state.Conf) error {
 		conf.Delete("lock")
 		return c.s.WriteConf(c.id(), conf)
 	})
@@ -236,9 +223,8 @@ func qmDestroy(c *call) error {
 // checkBasesFree refuses to destroy a template whose linked clones read its
 // disks. A thin pool's clones do not.
 func (c *call) checkBasesFree(conf *state.Conf) error {
-	for _, key := range conf.Keys() {
-		d := state.ParseDrive(conf.Get(key))
-		if state.IsDrive(key) && conf.IsTemplate() && c.s.UsedBy(d.File) {
+	for _, d := range state.Drives(conf.Values) {
+		if conf.IsTemplate() && c.s.UsedBy(d.File) {
 			return state.Fail(255, "base volume '%s' is still in use by linked cloned", d.File)
 		}
 	}

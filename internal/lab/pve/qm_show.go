@@ -1,9 +1,12 @@
 package pve
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,10 +17,7 @@ import (
 // vmStatus is what the API returns for a VM, by its own key names.
 func (c *call) vmStatus(id int, conf *state.Conf) map[string]any {
 	pid, running := c.s.Pid(id)
-	name := conf.Get("name")
-	if name == "" {
-		name = "VM " + strconv.Itoa(id)
-	}
+	name := cmp.Or(conf.Get("name"), "VM "+strconv.Itoa(id))
 	status := map[string]any{
 		"vmid": id, "name": name, "status": "stopped", "qmpstatus": "stopped",
 		"maxmem": memoryBytes(conf), "maxdisk": c.bootDiskSize(conf), "cpus": cpus(conf),
@@ -58,11 +58,7 @@ func (c *call) bootDiskSize(conf *state.Conf) int64 {
 
 func memoryBytes(conf *state.Conf) int64 {
 	p := state.Props(conf.Get("memory"))
-	text := p[""]
-	if p["current"] != "" {
-		text = p["current"]
-	}
-	mib, err := strconv.ParseInt(text, 10, 64)
+	mib, err := strconv.ParseInt(cmp.Or(p["current"], p[""]), 10, 64)
 	if err != nil {
 		mib = 512
 	}
@@ -101,19 +97,17 @@ func qmStatus(c *call) error {
 		return nil
 	}
 	c.askMonitor(state.VM{ID: c.id(), Conf: conf}, status)
-	for _, key := range sortedAnyKeys(status) {
+	for _, key := range slices.Sorted(maps.Keys(status)) {
 		fmt.Fprintf(c.stdout, "%s: %v\n", key, status[key])
 	}
 	return nil
 }
 
 func qmList(c *call) error {
-	for i, id := range c.s.VMIDs() {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			continue // destroyed since it was listed
-		}
-		if i == 0 {
+	said := false
+	for id, conf := range c.s.ConfsOf(c.s.Config.Node) {
+		if !said {
+			said = true
 			fmt.Fprintf(c.stdout, "%10s %-20s %-10s %-10s %12s %-10s\n", "VMID", "NAME", "STATUS", "MEM(MB)", "BOOTDISK(GB)", "PID")
 		}
 		status := c.vmStatus(id, conf)
@@ -147,7 +141,7 @@ func qmConfig(c *call) error {
 			"backup, clone, create, migrate, rollback, snapshot, snapshot-delete, suspending, suspended")
 	}
 	values := c.shownConf(conf)
-	for _, key := range state.SortedKeys(values) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		value := values[key]
 		if key == "description" {
 			value = state.EncodeText(value)

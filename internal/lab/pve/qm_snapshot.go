@@ -25,10 +25,13 @@ func kept(key string) bool {
 
 // snapshotDisks are the keys of what is in a snapshot: disks, not CD drives.
 func snapshotDisks(values map[string]string) []string {
-	return slices.DeleteFunc(state.SortedKeys(values), func(key string) bool {
-		d := state.ParseDrive(values[key])
-		return !state.IsDrive(key) || d.CDROM() || d.File == "none"
-	})
+	var keys []string
+	for key, d := range state.Drives(values) {
+		if d.Disk() {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // hasSnapshots reports whether every disk can have snapshots: a raw file cannot.
@@ -61,11 +64,7 @@ func qmSnapshot(c *call) error {
 	if name == "current" || name == "pending" {
 		return state.Fail(255, "unable to use snapshot name '%s' (reserved name)", name)
 	}
-	return c.lockVM(id, func() error {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			return err
-		}
+	return c.withVM(id, true, func(conf *state.Conf) error {
 		if conf.IsTemplate() {
 			return state.Fail(255, "you can't take a snapshot if it's a template")
 		}
@@ -188,11 +187,7 @@ func (c *call) deleteSnapshotDisk(vm state.VM, snapshot map[string]string, key, 
 // that runs, and leaves it off, or running again where the snapshot has its memory.
 func qmRollback(c *call) error {
 	id, name := c.id(), c.opts["snapname"]
-	return c.lockVM(id, func() error {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			return err
-		}
+	return c.withVM(id, true, func(conf *state.Conf) error {
 		snapshot, there := conf.Snapshots[name]
 		switch {
 		case !there:
@@ -310,7 +305,7 @@ type snapshotEntry struct {
 
 func listSnapshots(conf *state.Conf) []snapshotEntry {
 	entries := make([]snapshotEntry, 0, len(conf.Snapshots)+1)
-	for _, name := range conf.SnapshotNames() {
+	for _, name := range slices.Sorted(maps.Keys(conf.Snapshots)) {
 		values := conf.Snapshots[name]
 		e := snapshotEntry{name: name, parent: values["parent"], description: strings.TrimSuffix(values["description"], "\n"), state: values["snapstate"]}
 		e.time, _ = strconv.ParseInt(values["snaptime"], 10, 64)

@@ -1,6 +1,7 @@
 package pve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,9 +101,7 @@ func (c *call) suspend(id int) error {
 // undoSuspend lets a VM run on whose state was not saved. Its lock stays, as with the
 // real one, to show that something went wrong.
 func (c *call) undoSuspend(vm state.VM, conf *state.Conf, volid string) error {
-	for _, key := range stateKeys {
-		conf.Delete(key)
-	}
+	conf.Delete(stateKeys...)
 	return errors.Join(c.drv.Continue(c.ctx, c.s, vm), c.freeVolume(volid), c.s.WriteConf(vm.ID, conf))
 }
 
@@ -120,25 +119,12 @@ func stateSize(conf *state.Conf) int64 { return 2*memoryBytes(conf) + 500<<20 }
 
 // allocState creates the volume for a VM's state. storage: "" for the VM's own choice.
 func (c *call) allocState(vm state.VM, name, storage string) (volid string, err error) {
-	if storage == "" {
-		storage = c.stateStorage(vm.Conf)
-	}
-	st, err := c.s.Storage(storage)
+	st, err := c.s.Storage(cmp.Or(storage, c.stateStorage(vm.Conf)))
 	if err != nil {
 		return "", err
 	}
-	stem := fmt.Sprintf("vm-%d-state-%s", vm.ID, name)
-	volid = st.VolID(vm.ID, stem, "raw")
-	return volid, c.lockStorage(st, func() error {
-		switch {
-		case c.s.VolumeExists(st, vm.ID, stem) && st.Thin():
-			return state.Fail(5, "lvcreate 'pve/%s' error:   Logical Volume \"%s\" already exists in volume group \"pve\"", stem, stem)
-		case c.s.VolumeExists(st, vm.ID, stem):
-			return state.Fail(255, "disk image '/var/lib/vz/images/%d/%s.raw' already exists", vm.ID, stem)
-		}
-		return c.makeFile(st, vm.ID, volid, func(path string) error {
-			return c.drv.CreateDisk(c.ctx, path, "raw", stateSize(vm.Conf))
-		})
+	return c.makeNamed(st, vm.ID, fmt.Sprintf("vm-%d-state-%s", vm.ID, name), "raw", func(path string) error {
+		return c.drv.CreateDisk(c.ctx, path, "raw", stateSize(vm.Conf))
 	})
 }
 
@@ -149,18 +135,12 @@ func (c *call) stateStorage(conf *state.Conf) string {
 		return storage
 	}
 	target := ""
-	for _, key := range conf.Keys() {
-		drive := state.ParseDrive(conf.Get(key))
-		name, _, named := strings.Cut(drive.File, ":")
-		st, err := c.s.Storage(name)
-		if state.IsDrive(key) && !drive.CDROM() && named && err == nil && (target == "" || !st.Thin()) {
-			target = name
+	for _, d := range state.Drives(conf.Values) {
+		if st, err := c.s.Storage(d.Storage()); err == nil && !d.CDROM() && (target == "" || !st.Thin()) {
+			target = st.Name
 		}
 	}
-	if target == "" {
-		return "local"
-	}
-	return target
+	return cmp.Or(target, "local")
 }
 
 // noteState sets what a config or a snapshot notes of a saved state.
@@ -207,9 +187,7 @@ func (c *call) dropState(vm state.VM) error {
 	if err := c.freeVolume(vm.Conf.Get("vmstate")); err != nil {
 		return err
 	}
-	for _, key := range stateKeys {
-		vm.Conf.Delete(key)
-	}
+	vm.Conf.Delete(stateKeys...)
 	return c.s.WriteConf(vm.ID, vm.Conf)
 }
 

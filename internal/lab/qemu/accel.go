@@ -3,7 +3,6 @@ package qemu
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -53,8 +52,7 @@ func kvmVerdict(ctx context.Context, cache, kernel string) (verdict, error) {
 	}
 	path := filepath.Join(cache, "kvm.json")
 	var known verdict
-	if raw, err := os.ReadFile(path); err == nil && json.Unmarshal(raw, &known) == nil &&
-		known.Boot == strings.TrimSpace(string(boot)) {
+	if sys.ReadJSON(path, &known) == nil && known.Boot == strings.TrimSpace(string(boot)) {
 		return known, nil
 	}
 	v := verdict{Boot: strings.TrimSpace(string(boot))}
@@ -64,11 +62,7 @@ func kvmVerdict(ctx context.Context, cache, kernel string) (verdict, error) {
 		return verdict{}, err
 	}
 	v.Works = v.Why == ""
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return verdict{}, err
-	}
-	return v, sys.WriteFile(path, append(raw, '\n'), 0o644)
+	return v, sys.WriteJSON(path, v, 0o644)
 }
 
 // probeKVM boots a kernel that finds no root, and so panics, and expects to

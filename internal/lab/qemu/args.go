@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sort"
@@ -39,8 +40,8 @@ var driveSlot = lazyregexp.New(`^([a-z]+)([0-9]+)$`)
 // first to boot first.
 func driveSlots(conf *state.Conf) []string {
 	var slots []string
-	for _, key := range conf.Keys() {
-		if state.IsDrive(key) && state.ParseDrive(conf.Get(key)).File != "none" {
+	for key, d := range state.Drives(conf.Values) {
+		if d.File != "none" {
 			slots = append(slots, key)
 		}
 	}
@@ -70,10 +71,7 @@ func (m machine) args() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := m.conf.Get("name")
-	if name == "" {
-		name = fmt.Sprintf("vm%d", m.id)
-	}
+	name := cmp.Or(m.conf.Get("name"), fmt.Sprintf("vm%d", m.id))
 	args := []string{
 		"-name", name, "-daemonize", "-pidfile", m.pidFile,
 		"-machine", "pc", "-smp", fmt.Sprintf("%d,sockets=%d,cores=%d", cores*sockets, sockets, cores),

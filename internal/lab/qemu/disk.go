@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 
@@ -102,12 +101,7 @@ func (Driver) RollbackDisk(ctx context.Context, path, name string) error {
 func (Driver) RenameDisk(path, other string) error { return os.Rename(path, other) }
 
 // DeleteDisk removes the image; a missing one is no error.
-func (Driver) DeleteDisk(_ context.Context, path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
+func (Driver) DeleteDisk(_ context.Context, path string) error { return os.RemoveAll(path) }
 
 // makeDisk runs qemu-img and removes what a failure left of dst.
 func makeDisk(ctx context.Context, dst string, args ...string) error {

@@ -78,10 +78,8 @@ func (d Driver) launch(ctx context.Context, s *state.State, vm state.VM, incomin
 	if err := os.RemoveAll(runDir); err != nil { // of a machine that ended on its own
 		return err
 	}
-	for _, dir := range []string{runDir, s.QemuDir()} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
+	if err := sys.MkdirAll(runDir, s.QemuDir()); err != nil {
+		return err
 	}
 	err = d.start(ctx, s, machine{
 		id: vm.ID, conf: vm.Conf, kvm: string(accel) == accelKVM,
@@ -188,6 +186,3 @@ func (d Driver) Shutdown(ctx context.Context, s *state.State, vm state.VM) error
 func (Driver) Move(context.Context, *state.State, *state.State, state.VM) error {
 	return errors.New("the qemu lab has one node")
 }
-
-// Nameserver is the bridge's address.
-func (Driver) Nameserver(s *state.State) string { return netns.Of(s).Gateway.String() }

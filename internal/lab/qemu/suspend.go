@@ -2,7 +2,6 @@ package qemu
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -36,10 +35,7 @@ func runState(ctx context.Context, runDir string) (string, error) {
 	var answer struct {
 		Status string `json:"status"`
 	}
-	raw, err := ask(ctx, runDir, "query-status", nil)
-	if err == nil {
-		err = json.Unmarshal(raw, &answer)
-	}
+	err := ask(ctx, runDir, "query-status", nil, &answer)
 	return answer.Status, err
 }
 
@@ -64,13 +60,10 @@ func (Driver) SaveMemory(ctx context.Context, s *state.State, vm state.VM, path 
 			Status string `json:"status"`
 			Error  string `json:"error-desc"`
 		}
-		raw, err := ask(ctx, runDir, "query-migrate", nil)
-		if err == nil {
-			err = json.Unmarshal(raw, &answer)
+		if err := ask(ctx, runDir, "query-migrate", nil, &answer); err != nil {
+			return err
 		}
 		switch {
-		case err != nil:
-			return err
 		case answer.Status == "completed":
 			return nil
 		case answer.Status == "failed" || answer.Status == "cancelled":

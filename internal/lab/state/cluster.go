@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,15 +76,30 @@ func (s *State) NextID() int {
 }
 
 // LoadConf reads the config of this node's VM.
-func (s *State) LoadConf(id int) (*Conf, error) {
-	raw, err := os.ReadFile(s.ConfPath(id))
+func (s *State) LoadConf(id int) (*Conf, error) { return s.LoadConfOf(s.Config.Node, id) }
+
+// LoadConfOf reads the config of a VM on any node.
+func (s *State) LoadConfOf(node string, id int) (*Conf, error) {
+	raw, err := os.ReadFile(s.ConfPathOn(node, id))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, Fail(2, "Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", s.Config.Node, id)
+		return nil, Fail(2, "Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", node, id)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return ParseConf(string(raw)), nil
+}
+
+// ConfsOf are the configs of a node's VMs, by ID and in its order.
+func (s *State) ConfsOf(node string) iter.Seq2[int, *Conf] {
+	return func(yield func(int, *Conf) bool) {
+		for _, id := range s.IDsOf(node, "qemu-server") {
+			conf, err := s.LoadConfOf(node, id)
+			if err == nil && !yield(id, conf) { // else destroyed since it was listed
+				return
+			}
+		}
+	}
 }
 
 // WriteConf replaces a VM's config. The caller holds the VM's lock.
@@ -127,7 +143,7 @@ func (s *State) Reserve(ctx context.Context, id int, conf *Conf) error {
 		if err := s.noteBirth(id); err != nil {
 			return err
 		}
-		return sys.CreateFile(s.ConfPath(id), conf.String())
+		return sys.CreateFile(s.ConfPath(id), []byte(conf.String()))
 	})
 }
 
@@ -149,7 +165,7 @@ func (s *State) plant(node, kind string, id int, content string) error {
 	if err := os.MkdirAll(s.NodeDir(node, kind), 0o755); err != nil {
 		return err
 	}
-	return sys.CreateFile(filepath.Join(s.NodeDir(node, kind), strconv.Itoa(id)+".conf"), content)
+	return sys.CreateFile(filepath.Join(s.NodeDir(node, kind), strconv.Itoa(id)+".conf"), []byte(content))
 }
 
 // showFaults makes the cluster's files agree with the faults that show in them:

@@ -2,8 +2,8 @@ package state
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -63,7 +63,7 @@ func (c *Conf) String() string {
 		b.WriteString("\n[PENDING]\n")
 		writeSection(&b, c.pending)
 	}
-	for _, name := range c.SnapshotNames() {
+	for _, name := range slices.Sorted(maps.Keys(c.Snapshots)) {
 		b.WriteString("\n[" + name + "]\n")
 		writeSection(&b, c.Snapshots[name])
 	}
@@ -74,7 +74,7 @@ func writeSection(b *strings.Builder, section map[string]string) {
 	for line := range strings.Lines(section["description"]) {
 		b.WriteString("#" + EncodeText(strings.TrimSuffix(line, "\n")) + "\n")
 	}
-	for _, key := range SortedKeys(section) {
+	for _, key := range slices.Sorted(maps.Keys(section)) {
 		if key != "description" {
 			fmt.Fprintf(b, "%s: %s\n", key, section[key])
 		}
@@ -90,8 +90,12 @@ func (c *Conf) Has(key string) bool { _, ok := c.Values[key]; return ok }
 // Set sets a value that counts at once.
 func (c *Conf) Set(key, value string) { c.Values[key] = value }
 
-// Delete removes a key.
-func (c *Conf) Delete(key string) { delete(c.Values, key) }
+// Delete removes keys.
+func (c *Conf) Delete(keys ...string) {
+	for _, key := range keys {
+		delete(c.Values, key)
+	}
+}
 
 // SetPending notes a change for the next start.
 func (c *Conf) SetPending(key, value string) { c.pending[key] = value }
@@ -111,9 +115,7 @@ func (c *Conf) ApplyPending() bool {
 		delete(c.Values, key)
 	}
 	delete(c.pending, "delete")
-	for key, value := range c.pending {
-		c.Values[key] = value
-	}
+	maps.Copy(c.Values, c.pending)
 	c.pending = map[string]string{}
 	return changed
 }
@@ -121,21 +123,11 @@ func (c *Conf) ApplyPending() bool {
 // DropPending forgets what waits for a restart.
 func (c *Conf) DropPending() { c.pending = map[string]string{} }
 
-// SnapshotNames are the snapshots' names, sorted.
-func (c *Conf) SnapshotNames() []string {
-	names := make([]string, 0, len(c.Snapshots))
-	for name := range c.Snapshots {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	return names
-}
-
 // Clone is a deep copy.
 func (c *Conf) Clone() *Conf { return ParseConf(c.String()) }
 
 // Keys are the keys set, sorted.
-func (c *Conf) Keys() []string { return SortedKeys(c.Values) }
+func (c *Conf) Keys() []string { return slices.Sorted(maps.Keys(c.Values)) }
 
 // IsTemplate reports whether the VM is a template.
 func (c *Conf) IsTemplate() bool { return c.Get("template") == "1" }
@@ -197,14 +189,4 @@ func decodeText(text string) string {
 		b.WriteByte(text[i])
 	}
 	return b.String()
-}
-
-// SortedKeys are a map's keys, sorted.
-func SortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	sort.Strings(keys)
-	return slices.Clip(keys)
 }

@@ -2,12 +2,10 @@ package state
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,15 +89,8 @@ func (s *State) ClearFaults() error {
 // ActiveFaults are the faults that are on.
 func (s *State) ActiveFaults() (map[Fault]string, error) {
 	faults := map[Fault]string{}
-	raw, err := os.ReadFile(s.Path("faults.json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return faults, nil
-	}
-	if err != nil {
+	if err := sys.ReadJSON(s.Path("faults.json"), &faults); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
-	}
-	if err := json.Unmarshal(raw, &faults); err != nil {
-		return nil, fmt.Errorf("read %s: %w", s.Path("faults.json"), err)
 	}
 	return faults, nil
 }
@@ -111,21 +102,14 @@ func (s *State) editFaults(edit func(map[Fault]string)) error {
 			return err
 		}
 		edit(faults)
-		raw, err := json.MarshalIndent(faults, "", "  ")
-		if err != nil {
-			return err
-		}
-		return sys.WriteFile(s.Path("faults.json"), append(raw, '\n'), 0o644)
+		return sys.WriteJSON(s.Path("faults.json"), faults, 0o644)
 	})
 }
 
 // Fault is a fault's value, "" when it is off. A control file nobody can read
 // counts as no faults.
 func (s *State) Fault(fault Fault) string {
-	faults, err := s.ActiveFaults()
-	if err != nil {
-		return ""
-	}
+	faults, _ := s.ActiveFaults()
 	return faults[fault]
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -60,24 +61,14 @@ func (s *State) Members() ([]Member, error) {
 	if s.Config.Cluster == "" {
 		return nil, nil
 	}
-	raw, err := os.ReadFile(s.membersPath())
-	if err != nil {
-		return nil, err
-	}
 	var members []Member
-	if err := json.Unmarshal(raw, &members); err != nil {
-		return nil, fmt.Errorf("read %s: %w", s.membersPath(), err)
-	}
-	return members, nil
+	err := sys.ReadJSON(s.membersPath(), &members)
+	return members, err
 }
 
 // SetMembers makes a cluster of these nodes.
 func (s *State) SetMembers(members []Member) error {
-	raw, err := json.MarshalIndent(members, "", "  ")
-	if err != nil {
-		return err
-	}
-	return sys.WriteFile(s.membersPath(), append(raw, '\n'), 0o644)
+	return sys.WriteJSON(s.membersPath(), members, 0o644)
 }
 
 // EditMembers changes the cluster's nodes, and what each of them shows of the others.
@@ -140,7 +131,7 @@ func (s *State) Nodes() []Node {
 		}
 	}
 	if others, err := s.planted(); err == nil {
-		for _, name := range SortedKeys(others) {
+		for _, name := range slices.Sorted(maps.Keys(others)) {
 			all = append(all, Node{Name: name, IP: OtherNodeIP, Online: others[name] == plantedOnline})
 		}
 	}
@@ -237,10 +228,7 @@ func (s *State) HAStates() map[string]string {
 	var status struct {
 		Nodes map[string]string `json:"node_status"`
 	}
-	raw, err := os.ReadFile(s.Path("etc", "pve", "ha", "manager_status"))
-	if err != nil || json.Unmarshal(raw, &status) != nil {
-		return nil
-	}
+	_ = sys.ReadJSON(s.Path("etc", "pve", "ha", "manager_status"), &status)
 	return status.Nodes
 }
 
@@ -254,14 +242,10 @@ func (s *State) plantedPath() string { return s.Common("nodes.json") }
 
 func (s *State) planted() (map[string]string, error) {
 	nodes := map[string]string{}
-	raw, err := os.ReadFile(s.plantedPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nodes, nil
-	}
-	if err != nil {
+	if err := sys.ReadJSON(s.plantedPath(), &nodes); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return nodes, json.Unmarshal(raw, &nodes)
+	return nodes, nil
 }
 
 // PlantNode makes another node part of the cluster, or changes whether it is
@@ -275,14 +259,10 @@ func (s *State) PlantNode(name string, online bool) error {
 	if online {
 		nodes[name] = plantedOnline
 	}
-	raw, err := json.Marshal(nodes)
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(s.NodeDir(name, "qemu-server"), 0o755); err != nil {
 		return err
 	}
-	if err := sys.WriteFile(s.plantedPath(), raw, 0o644); err != nil {
+	if err := sys.WriteJSON(s.plantedPath(), nodes, 0o644); err != nil {
 		return err
 	}
 	return s.WriteMembers()

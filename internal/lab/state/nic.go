@@ -4,7 +4,10 @@ package state
 const MaxNICs = 32
 
 // NICModels are the models of network cards, as netN names them.
-var NICModels = []string{"virtio", "e1000", "e1000e", "rtl8139", "vmxnet3"}
+var NICModels = []string{
+	"virtio", "e1000", "e1000-82540em", "e1000-82544gc", "e1000-82545em", "e1000e", "i82551", "i82557b", "i82559er",
+	"ne2k_isa", "ne2k_pci", "pcnet", "rtl8139", "vmxnet3",
+}
 
 // NIC is a VM's network interface, as its netN says.
 type NIC struct {

@@ -66,13 +66,8 @@ func (s *State) link(dir string) error {
 	for _, name := range clusterFiles {
 		path := s.Path("etc", "pve", name)
 		tmp := filepath.Join(filepath.Dir(path), sys.Temporary+name)
-		if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if err := os.Symlink(filepath.Join(dir, name), tmp); err != nil {
-			return err
-		}
-		if err := os.Rename(tmp, path); err != nil {
+		err := errors.Join(os.RemoveAll(tmp), os.Symlink(filepath.Join(dir, name), tmp), os.Rename(tmp, path))
+		if err != nil {
 			return err
 		}
 	}

@@ -6,12 +6,10 @@ package state
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 
@@ -81,27 +79,15 @@ func Open(dir string) (*State, error) {
 		return nil, err
 	}
 	s := &State{Dir: abs}
-	raw, err := os.ReadFile(s.Path("lab.json"))
+	err = sys.ReadJSON(s.Path("lab.json"), &s.Config)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s (run `pvelab up --dir %s`)", ErrNoLab, abs, dir)
 	}
-	if err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(raw, &s.Config); err != nil {
-		return nil, fmt.Errorf("read %s: %w", s.Path("lab.json"), err)
-	}
-	return s, nil
+	return s, err
 }
 
 // Save writes lab.json.
-func (s *State) Save() error {
-	raw, err := json.MarshalIndent(s.Config, "", "  ")
-	if err != nil {
-		return err
-	}
-	return sys.WriteFile(s.Path("lab.json"), append(raw, '\n'), 0o644)
-}
+func (s *State) Save() error { return sys.WriteJSON(s.Path("lab.json"), s.Config, 0o644) }
 
 // Hash is a number drawn from the state directory's path. Names, addresses
 // and ports are derived from it, so that two labs run side by side.

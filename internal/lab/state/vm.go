@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -53,11 +54,7 @@ func (s *State) AddressPath(id int) string { return s.Path("run", fmt.Sprint(id)
 // AgentEnabled reports whether the VM is to have a guest agent.
 func (c *Conf) AgentEnabled() bool {
 	props := Props(c.Get("agent"))
-	value := props["enabled"]
-	if value == "" {
-		value = props[""]
-	}
-	return value == "1"
+	return cmp.Or(props["enabled"], props[""]) == "1"
 }
 
 // TaskPath is the pid file of whoever works on a VM now.

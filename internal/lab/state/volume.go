@@ -3,6 +3,8 @@ package state
 import (
 	"bytes"
 	"fmt"
+	"iter"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -163,14 +165,9 @@ func (s *State) UsedBy(baseVolid string) bool {
 		if node.Name != s.Config.Node && !st.Shared {
 			continue
 		}
-		for _, id := range s.IDsOf(node.Name, "qemu-server") {
-			raw, err := os.ReadFile(s.ConfPathOn(node.Name, id))
-			if err != nil {
-				continue
-			}
-			conf := ParseConf(string(raw))
-			for _, key := range conf.Keys() {
-				if IsDrive(key) && strings.HasPrefix(conf.Get(key), baseVolid+"/") {
+		for _, conf := range s.ConfsOf(node.Name) {
+			for _, d := range Drives(conf.Values) {
+				if strings.HasPrefix(d.File, baseVolid+"/") {
 					return true
 				}
 			}
@@ -220,7 +217,7 @@ func ParseDrive(value string) Drive {
 
 func (d Drive) String() string {
 	text := d.File
-	for _, key := range SortedKeys(d.Props) {
+	for _, key := range slices.Sorted(maps.Keys(d.Props)) {
 		text += "," + key + "=" + d.Props[key]
 	}
 	return text
@@ -232,10 +229,33 @@ func (d Drive) CDROM() bool { return d.Props["media"] == "cdrom" }
 // CloudInit reports whether it is the one cloud-init reads.
 func (d Drive) CloudInit() bool { return d.CDROM() && strings.Contains(d.File, "-cloudinit") }
 
+// Storage is the name of the storage of the drive's volume; "": it has none.
+func (d Drive) Storage() string {
+	name, _, named := strings.Cut(d.File, ":")
+	if !named {
+		return ""
+	}
+	return name
+}
+
+// Disk reports whether it is a disk: no CD drive, and none that is empty.
+func (d Drive) Disk() bool { return !d.CDROM() && d.File != "none" }
+
+// Drives are the drives of a config or of a snapshot, in the order of their keys.
+func Drives(values map[string]string) iter.Seq2[string, Drive] {
+	return func(yield func(string, Drive) bool) {
+		for _, key := range slices.Sorted(maps.Keys(values)) {
+			if IsDrive(key) && !yield(key, ParseDrive(values[key])) {
+				return
+			}
+		}
+	}
+}
+
 // CloudInitVolume is the volume id of the VM's cloud-init drive, or "".
 func (c *Conf) CloudInitVolume() string {
-	for _, key := range c.Keys() {
-		if d := ParseDrive(c.Get(key)); IsDrive(key) && d.CloudInit() {
+	for _, d := range Drives(c.Values) {
+		if d.CloudInit() {
 			return d.File
 		}
 	}
@@ -248,7 +268,7 @@ func (c *Conf) BootDisk() (key, volid string) {
 	order := strings.Split(Props(c.Get("boot"))["order"], ";")
 	for _, key := range append(order, c.Keys()...) {
 		d := ParseDrive(c.Get(key))
-		if IsDrive(key) && c.Has(key) && !d.CDROM() && d.File != "none" {
+		if IsDrive(key) && c.Has(key) && d.Disk() {
 			return key, d.File
 		}
 	}

@@ -4,9 +4,16 @@
 package sys
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Streams are a command's standard files.
@@ -21,40 +28,70 @@ const Temporary = ".pvelab-"
 // WriteFile replaces a file in one step, so that readers see the old or
 // the new content and never a half.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), Temporary+"*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	if _, err := tmp.Write(data); err != nil {
-		tmp.Close()
-		return err
-	}
-	if err := tmp.Chmod(mode); err != nil {
-		tmp.Close()
-		return err
-	}
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
+	return place(path, data, mode, os.Rename)
 }
 
 // CreateFile creates a file with its whole content, or fails with fs.ErrExist.
-func CreateFile(path, content string) error {
+func CreateFile(path string, data []byte) error { return place(path, data, 0o600, os.Link) }
+
+func place(path string, data []byte, mode os.FileMode, put func(from, to string) error) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), Temporary+"*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(tmp.Name())
-	if _, err := tmp.WriteString(content); err != nil {
-		tmp.Close()
+	_, err = tmp.Write(data)
+	if err := errors.Join(err, tmp.Chmod(mode), tmp.Close()); err != nil {
 		return err
 	}
-	if err := tmp.Close(); err != nil {
+	return put(tmp.Name(), path)
+}
+
+// WriteJSON is WriteFile with a value as JSON.
+func WriteJSON(path string, value any, mode os.FileMode) error {
+	raw, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
 		return err
 	}
-	return os.Link(tmp.Name(), path)
+	return WriteFile(path, append(raw, '\n'), mode)
+}
+
+// ReadJSON reads what WriteJSON wrote.
+func ReadJSON(path string, value any) error {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, value); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return nil
+}
+
+// MkdirAll makes directories, each with those above it.
+func MkdirAll(dirs ...string) error {
+	var err error
+	for _, dir := range dirs {
+		err = errors.Join(err, os.MkdirAll(dir, 0o755))
+	}
+	return err
+}
+
+// Flock waits for a file's lock, which ends with the file, or until ctx ends. waits is
+// called when somebody else has it.
+func Flock(ctx context.Context, f *os.File, waits func()) error {
+	for said := false; ; said = true {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if !said {
+			waits()
+		}
+		if err := Sleep(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 // FileSize is a file's length in bytes, 0 when there is none.

@@ -58,10 +58,8 @@ func KillProcesses(ctx context.Context, ours func(proc string) bool) error {
 		if left == 0 {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d processes of the lab do not end: %w", left, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
+		if err := Sleep(ctx, 20*time.Millisecond); err != nil {
+			return fmt.Errorf("%d processes of the lab do not end: %w", left, err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,10 +63,8 @@ func WaitPidFile(ctx context.Context, path string) error {
 		if _, running := ReadPidFile(path); !running {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(5 * time.Millisecond):
+		if err := Sleep(ctx, 5*time.Millisecond); err != nil {
+			return err
 		}
 	}
 }
@@ -99,6 +98,26 @@ func ReadProcess(pid int) (p Process, alive bool) {
 	parent, errParent := strconv.Atoi(fields[1])
 	start, errStart := strconv.ParseUint(fields[19], 10, 64)
 	return Process{PID: pid, Parent: parent, Start: start, Stopped: strings.ContainsAny(fields[0], "Tt")}, errParent == nil && errStart == nil
+}
+
+// Descendants are the processes below one, those nearest to it first.
+func Descendants(ancestor int) ([]Process, error) {
+	paths, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	children := map[int][]Process{}
+	for _, path := range paths {
+		pid, _ := strconv.Atoi(filepath.Base(path))
+		if p, alive := ReadProcess(pid); alive {
+			children[p.Parent] = append(children[p.Parent], p)
+		}
+	}
+	all := children[ancestor]
+	for i := 0; i < len(all); i++ {
+		all = append(all, children[all[i].PID]...)
+	}
+	return all, nil
 }
 
 // AdoptPidFile turns the pid file a daemon wrote into one of ours.

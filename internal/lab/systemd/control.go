@@ -19,11 +19,11 @@ import (
 type controlOptions map[string]string
 
 // control is systemctl. Options stand between its command and the names.
-func (m Manager) control(args []string, std Streams) (int, error) {
+func (m Manager) control(args []string, std sys.Streams) (int, error) {
 	verbs := map[string]struct {
 		must, may []string // options; the lab knows no others
 		one       bool     // takes one name, or one pattern
-		do        func(unit, controlOptions, Streams) (int, error)
+		do        func(unit, controlOptions, sys.Streams) (int, error)
 	}{
 		"disable":    {must: []string{"--quiet"}, may: []string{"--now"}, do: m.disable},
 		"enable":     {must: []string{"--quiet"}, may: []string{"--no-reload"}, do: m.enable},
@@ -80,7 +80,7 @@ func (o controlOptions) has(name string) bool {
 }
 
 // stop returns when the unit has ended.
-func (m Manager) stop(u unit, _ controlOptions, _ Streams) (int, error) {
+func (m Manager) stop(u unit, _ controlOptions, _ sys.Streams) (int, error) {
 	pid, alive := u.supervisor()
 	if !alive {
 		if !m.loaded(u.name) {
@@ -100,7 +100,7 @@ func (m Manager) stop(u unit, _ controlOptions, _ Streams) (int, error) {
 	return 0, nil
 }
 
-func (m Manager) kill(u unit, o controlOptions, _ Streams) (int, error) {
+func (m Manager) kill(u unit, o controlOptions, _ sys.Streams) (int, error) {
 	sig := unix.SIGTERM
 	if o.has("--signal=") {
 		if sig = unix.SignalNum("SIG" + o["--signal="]); sig == 0 {
@@ -138,7 +138,7 @@ func (m Manager) kill(u unit, o controlOptions, _ Streams) (int, error) {
 	return 0, errors.Join(err, unix.Kill(pid, unix.SIGCONT))
 }
 
-func (m Manager) isActive(u unit, o controlOptions, std Streams) (int, error) {
+func (m Manager) isActive(u unit, o controlOptions, std sys.Streams) (int, error) {
 	s, _ := u.state()
 	if !o.has("--quiet") {
 		fmt.Fprintln(std.Out, s.Active)
@@ -150,7 +150,7 @@ func (m Manager) isActive(u unit, o controlOptions, std Streams) (int, error) {
 }
 
 // list prints the loaded units whose names fit the pattern.
-func (m Manager) list(pattern string, o controlOptions, std Streams) (int, error) {
+func (m Manager) list(pattern string, o controlOptions, std sys.Streams) (int, error) {
 	if o.has("--state=") && o["--state="] != "active" || !strings.Contains(pattern, "*") {
 		return 1, errors.New("the lab's systemctl list-units knows no state but --state=active, and patterns with * only")
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"linus/internal/lab/sys"
 )
 
 // Units that have a file (a fragment) in the host's /etc/systemd/system: services and
@@ -96,7 +98,7 @@ func newSpec() spec {
 }
 
 // startUnit starts a unit that has a file, unless it runs.
-func (m Manager) startUnit(u unit, _ controlOptions, _ Streams) (int, error) {
+func (m Manager) startUnit(u unit, _ controlOptions, _ sys.Streams) (int, error) {
 	if _, alive := u.supervisor(); alive {
 		return 0, nil
 	}
@@ -114,7 +116,7 @@ func (m Manager) startUnit(u unit, _ controlOptions, _ Streams) (int, error) {
 	return 0, reports.Close()
 }
 
-func (m Manager) enable(u unit, _ controlOptions, _ Streams) (int, error) {
+func (m Manager) enable(u unit, _ controlOptions, _ sys.Streams) (int, error) {
 	_, wanted, err := m.fragment(u.name)
 	if err != nil {
 		return 1, fmt.Errorf("Failed to enable unit: %w", err)
@@ -143,7 +145,7 @@ func (m Manager) transient(name string) bool {
 	return alive && err == nil && s.Transient
 }
 
-func (m Manager) disable(u unit, o controlOptions, std Streams) (int, error) {
+func (m Manager) disable(u unit, o controlOptions, std sys.Streams) (int, error) {
 	for _, target := range targets() {
 		link := m.fragments(target+".wants", u.name)
 		err := os.Remove(link)
@@ -168,7 +170,7 @@ func (m Manager) Boot() error {
 			return err
 		}
 		for _, entry := range entries {
-			if _, err := m.startUnit(m.unit(entry.Name()), controlOptions{}, Streams{}); err != nil {
+			if _, err := m.startUnit(m.unit(entry.Name()), controlOptions{}, sys.Streams{}); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 			}
 		}

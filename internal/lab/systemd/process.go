@@ -3,37 +3,12 @@ package systemd
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"linus/internal/lab/sys"
 )
-
-// descendants are the processes below a supervisor: its unit's cgroup.
-func descendants(supervisor int) ([]sys.Process, error) {
-	paths, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	children := map[int][]sys.Process{}
-	for _, path := range paths {
-		pid, err := strconv.Atoi(filepath.Base(path))
-		if err != nil {
-			continue
-		}
-		if p, ok := sys.ReadProcess(pid); ok {
-			children[p.Parent] = append(children[p.Parent], p)
-		}
-	}
-	all := children[supervisor]
-	for i := 0; i < len(all); i++ {
-		all = append(all, children[all[i].PID]...)
-	}
-	return all, nil
-}
 
 // signalTree sends a signal once to all below a supervisor, those that are started
 // meanwhile included, as systemd does. It returns how many there were.
@@ -45,7 +20,7 @@ func signalTree(supervisor int, sig unix.Signal) (int, error) {
 	told := map[identity]bool{}
 	for {
 		before := len(told)
-		all, err := descendants(supervisor)
+		all, err := sys.Descendants(supervisor)
 		for _, p := range all {
 			if told[identity{p.PID, p.Start}] {
 				continue

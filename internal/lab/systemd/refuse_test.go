@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"linus/internal/lab/sys"
 )
 
 // TestRefused holds that a form no script uses fails, and says what is not known, rather
@@ -54,7 +56,7 @@ func TestRefused(t *testing.T) {
 	for _, tt := range tests {
 		args, code, err := strings.Fields(tt.line), 0, error(nil)
 		if args[0] == "systemctl" {
-			code, err = m.control(args[1:], Streams{io.Discard, io.Discard})
+			code, err = m.control(args[1:], sys.Streams{Out: io.Discard, Err: io.Discard})
 		} else {
 			code, err = m.run(args[1:])
 		}

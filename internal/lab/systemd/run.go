@@ -99,11 +99,7 @@ func (m Manager) checkFree(name string, known bool) error {
 // goes away when that does not happen: a systemd-run that is killed in between
 // leaves nothing that nobody knows of.
 func (m Manager) startSupervisor(u unit, s spec) (reports *os.File, err error) {
-	raw, err := json.Marshal(s)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(filepath.Join(u.dir, "spec.json"), raw, 0o600); err != nil {
+	if err := sys.WriteJSON(filepath.Join(u.dir, "spec.json"), s, 0o600); err != nil {
 		return nil, err
 	}
 	reports, report, err := os.Pipe()

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"linus/internal/lab/sys"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -227,7 +229,7 @@ func (s *supervisor) terminate(gentle, hard string) error {
 		if !whole {
 			return true
 		}
-		left, err := descendants(os.Getpid())
+		left, err := sys.Descendants(os.Getpid())
 		s.reap() // the dead are gone only then
 		return err == nil && len(left) == 0
 	}
@@ -338,7 +340,7 @@ func (s *supervisor) unload() error {
 	if err != nil {
 		return err
 	}
-	left, err := descendants(os.Getpid())
+	left, err := sys.Descendants(os.Getpid())
 	if err != nil {
 		return err
 	}
@@ -348,7 +350,7 @@ func (s *supervisor) unload() error {
 		}
 		_, _ = s.reports.Write(append(end, '\n')) // nobody may be waiting
 		s.await(func() bool {
-			left, err := descendants(os.Getpid())
+			left, err := sys.Descendants(os.Getpid())
 			return err == nil && len(left) == 0
 		}, 0)
 	}

@@ -12,7 +12,6 @@ package systemd
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -46,14 +45,11 @@ const (
 // Tools are the names of the commands.
 func Tools() []string { return []string{"systemd-run", "systemctl"} }
 
-// Streams are a command's standard files.
-type Streams struct{ Out, Err io.Writer }
-
 // Main runs systemd-run or systemctl, as args[0] says, the supervisor of a unit
 // (`pvelab systemd-unit DIR`), a power cut (`pvelab systemd-reboot`) or a boot, and returns
 // the exit code; ok is false when args are something else. The manager's
 // directory is that of the lab named by PVELAB_DIR.
-func Main(args []string, std Streams) (code int, ok bool) {
+func Main(args []string, std sys.Streams) (code int, ok bool) {
 	name := filepath.Base(args[0])
 	if len(args) == 3 && args[1] == supervisorVerb {
 		return supervise(args[2]), true

@@ -1,7 +1,6 @@
 package systemd
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -106,31 +105,21 @@ func (m Manager) loaded(name string) bool {
 // which systemd has no like, is not loaded.
 func (u unit) state() (state, bool) {
 	var s state
-	raw, err := os.ReadFile(filepath.Join(u.dir, "state.json"))
-	if err != nil || json.Unmarshal(raw, &s) != nil {
-		return state{Active: "inactive", Sub: "dead", Result: "success"}, false
-	}
-	if _, alive := u.supervisor(); !alive && s.Active != "failed" {
+	err := sys.ReadJSON(filepath.Join(u.dir, "state.json"), &s)
+	if _, alive := u.supervisor(); err != nil || !alive && s.Active != "failed" {
 		return state{Active: "inactive", Sub: "dead", Result: "success"}, false
 	}
 	return s, true
 }
 
 func (u unit) setState(s state) error {
-	raw, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return sys.WriteFile(filepath.Join(u.dir, "state.json"), raw, 0o644)
+	return sys.WriteJSON(filepath.Join(u.dir, "state.json"), s, 0o644)
 }
 
 func (u unit) spec() (spec, error) {
 	var s spec
-	raw, err := os.ReadFile(filepath.Join(u.dir, "spec.json"))
-	if err != nil {
-		return s, err
-	}
-	return s, json.Unmarshal(raw, &s)
+	err := sys.ReadJSON(filepath.Join(u.dir, "spec.json"), &s)
+	return s, err
 }
 
 // supervisor is the unit's process.

@@ -27,7 +27,7 @@ teardown() { runner_teardown; }
 }
 
 @test "start answers, and probe tells the whole story" {
-  task 'printf out; printf error >&2; sleep 0.3; exit 4'
+  task "printf out; printf error >&2; until [[ -e ${BATS_TEST_TMPDIR}/go ]]; do sleep 0.05; done; exit 4"
   run probe
   [[ ${output} == *LINUS_JOB_STATE:absent* ]]
   LINUS_NONCE=abc123 run start
@@ -35,6 +35,7 @@ teardown() { runner_teardown; }
   [[ ${output} == *"LINUS_BOOT_ID:$(</proc/sys/kernel/random/boot_id)"* ]]
   run probe
   [[ ${output} == *LINUS_JOB_STATE:running*LINUS_RUNNER_ALIVE:yes* ]]
+  : >"${BATS_TEST_TMPDIR}/go"
   until_true 20 exited
   run probe
   [[ ${output} == *LINUS_JOB_STATE:exited* && ${output} == *LINUS_EXIT_CODE:4* && ${output} == *LINUS_EXIT_REASON:exit* ]]

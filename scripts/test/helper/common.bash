@@ -191,7 +191,7 @@ refute_called() {
 assert_fit_options() { # <file of command lines>
   local version misfits
   for version in 8.2 9.2; do
-    misfits=$(jq -nrR --slurpfile lists "${scripts_dir}/../testdata/pve/qm-options-${version}.json" \
+    misfits=$(jq -nrR --slurpfile lists "${scripts_dir}/../internal/lab/pve/qm-options-${version}.json" \
       -f "${scripts_dir}/test/helper/fits.jq" "$1")
     [[ -z ${misfits} ]] || fail "${version}: ${misfits}"
   done

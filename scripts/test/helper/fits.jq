@@ -1,5 +1,5 @@
 # Reads command lines parted by \x1f and prints what an option list of qm
-# ($lists[0], from testdata/pve) does not allow of them.
+# ($lists[0], from internal/lab/pve) does not allow of them.
 
 def misfit($option): # of a value: what is wrong with it, or nothing
   . as $value

@@ -1,0 +1,333 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/loops"
+	"linus/internal/providertest"
+	"linus/internal/vm"
+)
+
+// askVM asks for a VM.
+func (r *rig) askVM(name string) job.Job {
+	r.t.Helper()
+	j, err := r.CreateVM(context.Background(), job.Submission{Client: "cli", Manifest: job.Manifest{VMName: name}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return j
+}
+
+// hasID waits until a VM has an ID on the host, of which nothing is told.
+func (r *rig) hasID(id string) {
+	r.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		v, err := r.store.VM(context.Background(), id)
+		if err == nil && v.ID != 0 {
+			return
+		}
+		if err != nil || time.Now().After(deadline) {
+			r.t.Fatalf("VM %s has no ID: %+v, %v", id, v, err)
+		}
+	}
+}
+
+func TestCreateVM_SameKeySameVM(t *testing.T) {
+	r := newRig(t, 1)
+	ask := func(name, key string) (job.Job, error) {
+		return r.CreateVM(t.Context(), job.Submission{IdempotencyKey: key, Manifest: job.Manifest{VMName: name}})
+	}
+	first, err := ask("dev", "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range []string{"while it is made", "once it is"} {
+		if again, err := ask("dev", "k"); err != nil || again.ID != first.ID {
+			t.Errorf("%s: %s, %v; want %s", state, again.ID, err, first.ID)
+		}
+		r.wait(first.ID)
+	}
+	_, err = ask("other", "k")
+	refusal(t, err, "idempotency_key: was used for another submission, job "+first.ID)
+	_, err = ask("", "")
+	refusal(t, err, "manifest.vmName: is required")
+	if stats := r.fake.Stats(); stats.Creates != 1 {
+		t.Errorf("%d VMs were made", stats.Creates)
+	}
+}
+
+func TestCreateVM_OneOfAName(t *testing.T) {
+	r := newRig(t, 4)
+	var asking sync.WaitGroup
+	results := make([]error, 8)
+	for i := range results {
+		asking.Go(func() {
+			_, results[i] = r.CreateVM(context.Background(), job.Submission{Manifest: job.Manifest{VMName: "dev"}})
+		})
+	}
+	asking.Wait()
+	accepted := 0
+	for _, err := range results {
+		if err == nil {
+			accepted++
+		} else {
+			refusal(t, err, `manifest.vmName: VM already exists: "dev" is`)
+		}
+	}
+	if accepted != 1 {
+		t.Errorf("%d of 8 were accepted", accepted)
+	}
+}
+
+// As many as jobs may have a VM are made at a time. One that waits is listed, says so, and can
+// be had destroyed, which asks nothing of the host.
+func TestCreateVM_WaitsForOthers(t *testing.T) {
+	r := newRig(t, 2)
+	hold := make(chan struct{})
+	r.fake.Set(providertest.Behaviour{Hold: hold})
+	for i := range 2 {
+		j := r.askVM(fmt.Sprintf("dev%d", i))
+		r.until(j.ID, func(j job.Job) bool { return j.Status == job.Provisioning })
+	}
+	third, fourth := r.askVM("dev2"), r.askVM("dev3")
+	for _, id := range []string{third.ID, fourth.ID} {
+		r.until(id, func(j job.Job) bool {
+			return j.Status == job.Pending && strings.Contains(j.Progress, "2 VMs are being made")
+		})
+	}
+	if info := r.vm("dev2"); info.Status != vm.Provisioning || info.ID != 0 {
+		t.Errorf("it is listed as %+v", info)
+	}
+	_, err := r.Submit(t.Context(), job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, VM: "dev2"}})
+	refusal(t, err, "is not ready yet")
+	if info, err := r.DestroyVM(t.Context(), "dev2"); err != nil || info.Status != vm.Gone {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if j := r.wait(third.ID); j.Outcome.Reason != job.ReasonCancelled || j.VM.State != vm.Destroyed {
+		t.Errorf("%+v, %+v", j.Outcome, j.VM)
+	}
+	close(hold)
+	if j := r.wait(fourth.ID); j.Status != job.Success || j.VM.State != vm.Created {
+		t.Errorf("the next one: %+v", j.Outcome)
+	}
+	if stats := r.fake.Stats(); stats.Creates != 3 || stats.Destroys != 0 {
+		t.Errorf("%d creates, %d destroys", stats.Creates, stats.Destroys)
+	}
+}
+
+// Who knows a VM by what used to be its job's ID can do with that what he could.
+func TestCreateVM_AnswersAsAJobDid(t *testing.T) {
+	r := newRig(t, 1)
+	ctx, made := t.Context(), r.makeVM("dev")
+	if j, err := r.Job(ctx, made.ID); err != nil || j.Kind != job.KindMake || j.Manifest.VMName != "dev" || j.Manifest.Task != "create VM dev" {
+		t.Errorf("%+v, %v", j, err)
+	}
+	if got, err := r.Result(ctx, made.ID); err != nil || got.Status != job.Success || *got.ExitCode != 0 {
+		t.Errorf("result: %+v, %v", got, err)
+	}
+	if m, err := r.Manifest(ctx, made.ID); err != nil || m.VMName != "dev" {
+		t.Errorf("manifest: %+v, %v", m, err)
+	}
+	if err := r.Cancel(ctx, made.ID); !errors.Is(err, job.ErrCompleted) {
+		t.Errorf("cancel: %v", err)
+	}
+	if got, err := r.Kill(ctx, made.ID, ""); got != job.AlreadyTerminated || err != nil {
+		t.Errorf("kill: %v, %v", got, err)
+	}
+	if page, err := r.List(ctx, job.Filter{}); err != nil || len(page.Jobs) != 0 {
+		t.Errorf("jobs: %+v, %v", page, err)
+	}
+	events, _, err := r.Watch(ctx, made.ID, 0)
+	var kinds []string
+	for _, e := range events {
+		if e.Kind != job.EventProgress {
+			kinds = append(kinds, strings.TrimSpace(e.Kind+" "+e.Phase+e.Text))
+		}
+	}
+	if got := strings.Join(kinds, ", "); err != nil || got != "status provisioning, phase_started provision, phase_ended provision, status success" {
+		t.Errorf("events: %s, %v", got, err)
+	}
+	r.fake.Set(providertest.Behaviour{Hold: make(chan struct{})})
+	for name, end := range map[string]func(string) error{
+		"cancelled": func(id string) error { return r.Cancel(ctx, id) },
+		"killed":    func(id string) error { _, err := r.Kill(ctx, id, ""); return err },
+	} {
+		j := r.askVM(name)
+		r.hasID(j.ID)
+		if err := end(j.ID); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if j = r.wait(j.ID); j.Outcome.Reason != job.ReasonCancelled || j.VM.State != vm.Destroyed {
+			t.Errorf("%s: %+v, VM %+v", name, j.Outcome, j.VM)
+		}
+	}
+	if vms := r.fake.VMs(); len(vms) != 1 {
+		t.Errorf("on the host: %+v", vms)
+	}
+}
+
+// A create that the host refuses before its first change leaves nothing to destroy, on a host
+// that does not respond: neither a VM that somebody has asked for, nor a pool's.
+func TestCreateVM_RefusedBeforeTheFirstChange(t *testing.T) {
+	r := newRig(t, 1)
+	unreachable := &job.HostError{Op: "destroy", Host: "pve", Class: job.HostAuth, Text: "no key was accepted"}
+	r.behave(providertest.Behaviour{FailStep: "validate_environment", Destroys: []error{unreachable, unreachable, unreachable}}, false)
+	j := r.wait(r.askVM("dev").ID)
+	told, err := r.store.VMEvents(t.Context(), j.ID)
+	if err != nil || j.Outcome.Reason != job.ReasonProvisionFailed || j.VM.State != vm.Destroyed || slices.ContainsFunc(told, func(e job.Event) bool { return e.Kind == job.EventWarning }) {
+		t.Errorf("%+v, VM %+v, events %+v, %v", j.Outcome, j.VM, told, err)
+	}
+	if vms, err := r.VMs(t.Context()); err != nil || len(vms) != 0 {
+		t.Errorf("VMs: %+v, %v", vms, err)
+	}
+	if _, err := r.CreateVM(t.Context(), job.Submission{Manifest: job.Manifest{VMName: "dev"}}); err != nil {
+		t.Errorf("its name is not free: %v", err)
+	}
+}
+
+// A VM that was asked for is made though the engine ends meanwhile, once.
+func TestCreateVM_OutlastsTheEngine(t *testing.T) {
+	r := newRig(t, 1)
+	hold := make(chan struct{})
+	r.fake.Set(providertest.Behaviour{Hold: hold})
+	j := r.askVM("dev")
+	r.hasID(j.ID)
+	waiting := r.askVM("next")
+	r.stop()
+	close(hold)
+	r.restart()
+	for _, id := range []string{j.ID, waiting.ID} {
+		if j := r.wait(id); j.Status != job.Success || j.VM.State != vm.Created {
+			t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
+		}
+	}
+	if vms := r.fake.VMs(); len(vms) != 2 {
+		t.Errorf("on the host: %+v", vms)
+	}
+}
+
+// What a token may have counts VMs that were asked for beside those of jobs, from when they
+// are asked for until they are gone.
+func TestCreateVM_CountsForItsPrincipal(t *testing.T) {
+	r := newRig(t, 4)
+	ctx := job.WithPrincipal(t.Context(), job.Principal{Name: "ada", Role: job.RoleRun, Limits: job.Limits{VMs: 2, PerHour: 3}})
+	ask := func(name string) (job.Job, error) {
+		return r.CreateVM(ctx, job.Submission{Manifest: job.Manifest{VMName: name}})
+	}
+	first, err := ask("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ask("two"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ask("three")
+	refusal(t, err, "limit vms of this token is 2 VMs; 2 are in use, and this VM asks for 1")
+	_, err = r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript}})
+	refusal(t, err, "limit vms of this token is 2 VMs; 2 are in use, and this job asks for 1")
+	r.wait(first.ID)
+	if _, err := r.DestroyVM(ctx, "one"); err != nil {
+		t.Fatal(err)
+	}
+	r.untilVM(first.ID, vm.Destroyed)
+	if _, err = ask("three"); err != nil {
+		t.Error(err)
+	}
+	_, err = r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript}})
+	refusal(t, err, "limit jobs_per_hour of this token is 3 jobs and VMs within an hour; 3 are")
+}
+
+// The host is searched for what was left there also where there were VMs and never a job.
+func TestSweep_WithoutAJob(t *testing.T) {
+	r := newRig(t, 1, func(o *executor.Options) { o.SweepInterval = often })
+	v := r.makeVM("dev").VM
+	if _, err := r.DestroyVM(t.Context(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	r.untilVM(v.Job, vm.Destroyed)
+	before := r.fake.Stats().Lists
+	for deadline := time.Now().Add(time.Minute); r.fake.Stats().Lists == before; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no sweep")
+		}
+	}
+}
+
+// The engine is killed between every two steps of storing, making and destroying a VM that
+// somebody has asked for: it is made once, and nothing is left. Each run of the test takes
+// some of the steps, others each time; make nightly all.
+func TestCreateVM_EngineKilledAtEveryStep(t *testing.T) {
+	loops.NotInCheck(t)
+	t.Parallel()
+	steps := 0
+	t.Run("never", func(t *testing.T) {
+		m := &mortal{died: make(chan struct{})}
+		makeWith(t, m)
+		if steps = m.steps; steps < 20 {
+			t.Errorf("only %d steps", steps)
+		}
+	})
+	t.Run("at", func(t *testing.T) {
+		for _, n := range loops.Some(steps+2, 25) {
+			t.Run(fmt.Sprint(n+1), func(t *testing.T) {
+				t.Parallel()
+				makeWith(t, &mortal{at: n + 1, died: make(chan struct{})})
+			})
+		}
+	})
+}
+
+// makeWith has a VM made and destroyed with an engine that dies, and then with one that does
+// not.
+func makeWith(t *testing.T, m *mortal) {
+	r := newRigHere(t, 1, hasty)
+	r.stop()
+	whole, ctx := r.opts, context.Background()
+	r.vms.Store = mortalStore{r.store, m}
+	r.opts.Stores, r.opts.Provider = executor.StoresOf(mortalStore{r.store, m}), mortalProvider{r.fake, m}
+	ask := job.Submission{IdempotencyKey: "key", Manifest: job.Manifest{VMName: "dev"}}
+	live := func(over <-chan struct{}) (j job.Job) {
+		for {
+			select {
+			case <-over:
+				return j
+			case <-time.After(5 * time.Millisecond):
+			}
+			asked, err := r.CreateVM(ctx, ask)
+			if err != nil {
+				continue
+			}
+			switch j = asked; {
+			case j.VM.State == vm.Destroyed:
+				return j
+			case j.Status == job.Success && !j.VM.Unwanted:
+				_, _ = r.DestroyVM(ctx, "dev")
+			}
+		}
+	}
+	r.restart()
+	live(m.died)
+	r.stop()
+	r.opts, r.vms.Store = whole, r.store
+	r.restart()
+	ended := make(chan struct{})
+	timer := time.AfterFunc(time.Minute, func() { close(ended) })
+	j := live(ended)
+	timer.Stop()
+	if j.Status != job.Success || j.VM.State != vm.Destroyed {
+		t.Errorf("died at step %d: %s %+v, VM %+v", m.at, j.Status, j.Outcome, j.VM)
+	}
+	if vms := r.fake.VMs(); len(vms) > 0 {
+		t.Errorf("died at step %d: on the host: %+v", m.at, vms)
+	}
+	r.noLeaks()
+}

@@ -1,0 +1,92 @@
+package fleet
+
+import (
+	"context"
+	"sync"
+
+	"linus/internal/lock"
+)
+
+// Engines are the engines that share the store, and what they hold.
+type Engines interface {
+	lock.Engines
+	// Locked returns what the engine that has a lock does meanwhile; empty: none has it.
+	Locked(ctx context.Context, name string) (string, error)
+}
+
+// access decides who may submit a job into a persistent VM, and who may work on
+// the VM itself (start, stop, snapshot, revert or destroy it). Its rule:
+//
+//   - One decision at a time. A decision is held from the first read of the store
+//     until its result is stored: a job counts as in its VM, and against its client's
+//     limits, from its submission on.
+//   - Work on a VM begins with a decision and outlasts it. Until it is done no job
+//     enters the VM, and no other work on it begins.
+//
+// Both hold among all engines that share the store.
+type access struct {
+	engines  Engines // nil: this engine shares with none
+	deciding *lock.Lock
+
+	mu   sync.Mutex
+	work map[string]string // in progress here, such as "started", by the ID in the VM's marker
+}
+
+func newAccess(engines Engines) *access {
+	// Decisions are about rows only, so one that an engine has not ended with its
+	// lease is not waited for until that engine is buried.
+	return &access{engines: engines, deciding: lock.New("deciding", true, engines), work: map[string]string{}}
+}
+
+// decision is the right to decide, with which work on a VM begins. Who calls openVM or idle
+// holds one.
+type decision struct {
+	a   *access
+	end func()
+}
+
+// decide waits for the right to decide, which end releases.
+func (a *access) decide(ctx context.Context) (decision, error) {
+	release, err := a.deciding.Take(ctx)
+	return decision{a, release}, err
+}
+
+func workLock(id string) string { return "vm " + id }
+
+// workOn returns what is being done to the VM with an ID in its marker, in one word;
+// empty: nothing. It stays so as long as the caller has a decision.
+func (a *access) workOn(ctx context.Context, id string) (string, error) {
+	a.mu.Lock()
+	work := a.work[id]
+	a.mu.Unlock()
+	if work != "" || a.engines == nil {
+		return work, nil
+	}
+	return a.engines.Locked(ctx, workLock(id))
+}
+
+// begin marks the VM with an ID in its marker as worked on, until finished is called.
+func (d decision) begin(ctx context.Context, id, work string) (finished func(), err error) {
+	unlock := func() {}
+	if d.a.engines != nil {
+		if unlock, err = lock.Now(ctx, d.a.engines, workLock(id), work); err != nil {
+			return nil, err
+		}
+	}
+	d.a.mu.Lock()
+	defer d.a.mu.Unlock()
+	d.a.work[id] = work
+	return func() {
+		d.a.mu.Lock()
+		delete(d.a.work, id)
+		d.a.mu.Unlock()
+		unlock()
+	}, nil
+}
+
+// busy reports whether work on any VM is in progress here.
+func (a *access) busy() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.work) > 0
+}

@@ -1,0 +1,49 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// acquisition is a job's getting of a VM.
+type acquisition struct {
+	job.Holder
+
+	job     job.Job // as of the last change
+	adopted bool    // its VM may have been begun before
+	fresh   bool    // a pool's VM has failed it: it gets a new one
+	unmade  bool    // the host has refused to make one before it changed anything
+}
+
+// source is where a job may get a VM. has: the job has one; else the next source is asked.
+type source func(f *Fleet, ctx context.Context, a *acquisition) (has bool, err error)
+
+// sources are asked in this order: the VM that the job has already, the one that it names, a
+// pool's, a new one. Each may be asked again after it was interrupted at any instant.
+var sources = []source{(*Fleet).held, (*Fleet).named, (*Fleet).pooled, (*Fleet).made}
+
+// Acquire gets a job a VM that responds, or is new, and returns the job as it is then. adopted: the job may have begun to get one
+// before; fresh: it gets no pool's. unmade: the host refused to make one before it changed
+// anything.
+func (f *Fleet) Acquire(ctx context.Context, j job.Job, h job.Holder, adopted, fresh bool) (_ job.Job, unmade bool, err error) {
+	a := &acquisition{Holder: h, job: j, adopted: adopted, fresh: fresh}
+	for _, from := range sources {
+		if has, err := from(f, ctx, a); err != nil || has {
+			return a.job, a.unmade, err
+		}
+	}
+	return a.job, false, errNoSource
+}
+
+// errNoSource is never seen: the last source makes a VM, or fails.
+var errNoSource = errors.New("no source has a VM for this job")
+
+// held is the source of what the job has already, from an interrupted run: a VM of its own,
+// one that it shares, or one of a pool in which its task has begun.
+func (f *Fleet) held(_ context.Context, a *acquisition) (has bool, err error) {
+	j := a.job
+	return j.VM != nil && (j.Shares() || j.VM.Job == j.ID && j.VM.State == vm.Created || j.Claims() && !j.StartedAt.IsZero()), nil
+}

@@ -1,0 +1,180 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// CreateVM checks what is asked for, stores the VM and returns at once, with what stands for
+// the job that makes it. For an idempotency key used before it returns the first one, if
+// that was asked for with the same manifest.
+func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.Job, error) {
+	s.Principal, _ = job.PrincipalFrom(ctx)
+	s.Manifest = s.Manifest.ForVM()
+	if err := job.CheckKey(s.IdempotencyKey); err != nil {
+		return job.Job{}, err
+	}
+	digest, err := s.Digest()
+	if err != nil {
+		return job.Job{}, err
+	}
+	if s.Manifest.VMName == "" {
+		return job.Job{}, &job.FieldError{Field: "manifest.vmName", Problem: "is required", Remedy: "give a host name such as dev1"}
+	}
+	m, err := f.completeVM(ctx, s)
+	if err != nil {
+		return job.Job{}, err
+	}
+	owner, key := s.Principal.Owner(), s.Principal.Key(s.IdempotencyKey)
+	end, err := f.Decide(ctx) // of two that ask for the same name one comes first
+	if err != nil {
+		return job.Job{}, err
+	}
+	defer end()
+	if first, err := f.o.Store.AskedVM(ctx, key); !errors.Is(err, job.ErrNotFound) {
+		if err != nil {
+			return job.Job{}, err
+		}
+		return job.MakerOf(first).Same(digest)
+	}
+	if err := f.freeName(ctx, m.VMName, "", owner); err != nil {
+		return job.Job{}, err
+	}
+	if err := f.o.Engine.Admit(ctx, s, m); err != nil {
+		return job.Job{}, err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return job.Job{}, fmt.Errorf("create a VM's ID: %w", err)
+	}
+	v := vm.VM{
+		Job: id.String(), Name: m.VMName, Owner: f.o.Owner, State: vm.Reserved, Source: vm.Cold, Kept: true, Made: madeAs(m, owner, now()),
+		Own: &vm.Own{Client: s.Client, Token: s.Principal.Token, Submission: digest, TTL: m.TTL},
+	}
+	v, _, err = f.o.Store.InsertVM(ctx, v, key, s.Principal.Limits)
+	f.DestroySoon() // it may be stored though that failed
+	if err != nil {
+		return job.Job{}, err
+	}
+	f.o.Log.Info("VM asked for", "job_id", v.Job, "vm", v.Name, "client", s.Client)
+	return job.MakerOf(v), nil
+}
+
+// completeVM checks what is asked for, including whether it is allowed, and returns it with
+// every default.
+func (f *Fleet) completeVM(ctx context.Context, s job.Submission) (job.Manifest, error) {
+	m, err := s.Manifest.Complete(f.o.Defaults)
+	if err != nil {
+		return m, err
+	}
+	if f.o.Allow != nil {
+		s.Manifest = m
+		s.Manifest.Task = "" // there is no command to check
+		if err := f.o.Allow(s); err != nil {
+			return m, err
+		}
+	}
+	return m, f.Fits(ctx, m)
+}
+
+// madeAs returns what a VM is made as that a manifest asks for.
+func madeAs(m job.Manifest, owner string, at time.Time) vm.Made {
+	return vm.Made{
+		Lifecycle: m.Lifecycle, Template: m.VMTemplate, OS: m.OS, Resources: m.Resources,
+		Network: m.Network, Principal: owner, CreatedAt: at,
+	}
+}
+
+// CancelVM ends the making of a VM that somebody has asked for, by what is the ID of the job
+// that would make it; job.ErrCompleted: it is made, or a pool's.
+func (f *Fleet) CancelVM(ctx context.Context, id string) error {
+	v, err := f.o.Store.VM(ctx, id)
+	switch {
+	case err != nil:
+		return err
+	case v.Own == nil:
+		return job.ErrNotFound
+	case !v.AskedFor() || !v.BeingMade():
+		return job.ErrCompleted
+	}
+	return f.discardOwn(ctx, id, "cancelled by request")
+}
+
+// PlanVM returns what CreateVM would have done on the host, and changes nothing.
+func (f *Fleet) PlanVM(ctx context.Context, s job.Submission) ([]string, error) {
+	s.Manifest = s.Manifest.ForVM()
+	m, err := f.completeVM(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return f.Plan(ctx, m, s.Principal.Owner())
+}
+
+// noKey is a placeholder where no VM is created; nobody has its private key.
+const noKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA none"
+
+// Plan returns what creating a VM for a manifest, which is complete, would do, and changes
+// nothing.
+func (f *Fleet) Plan(ctx context.Context, m job.Manifest, owner string) ([]string, error) {
+	j := job.Job{ID: "00000000-0000-7000-8000-000000000000", Principal: owner, Manifest: m}
+	planned := f.planned(j)
+	spec, err := f.jobSpec(j, planned)
+	if err != nil {
+		return nil, err
+	}
+	spec.PublicKey = noKey
+	if f.Spread() {
+		want, err := f.Beside(ctx)
+		if err != nil {
+			return nil, err
+		}
+		want.Spec, want.Planned = spec, true
+		at, err := f.o.Placer.Place(ctx, want)
+		if err != nil {
+			return nil, neverFits(err)
+		}
+		spec.Node = at.Node
+	}
+	plan, err := f.o.Provider.Plan(ctx, spec)
+	return plan, f.unnamed(ctx, owner, planned.Name, err)
+}
+
+// Fits returns an error if it is known that no node can ever take the VM of a manifest.
+func (f *Fleet) Fits(ctx context.Context, m job.Manifest) error {
+	if m.VM != "" {
+		return nil
+	}
+	spec, err := f.jobSpec(job.Job{Manifest: m}, vm.VM{})
+	if err != nil || f.o.Placer == nil {
+		return err
+	}
+	return neverFits(f.o.Placer.Fits(ctx, spec))
+}
+
+// neverFits returns what is wrong with a manifest whose VM no node can take, however long
+// it waits; other errors as they are.
+func neverFits(err error) error {
+	var none *job.NoRoomError
+	if !errors.As(err, &none) || !none.Never() {
+		return err
+	}
+	wrong := &job.FieldError{Field: "manifest", Problem: none.Error(), Remedy: "ask for what a node has, or have it set up on one"}
+	only := func(reason job.RefusalReason) bool {
+		return !slices.ContainsFunc(none.Refusals, func(r job.Refusal) bool { return r.Reason != reason })
+	}
+	switch {
+	case only(job.RefusedMemory):
+		wrong.Field, wrong.Remedy = "manifest.resources.memory", "ask for less memory"
+	case only(job.RefusedTemplate):
+		wrong.Field, wrong.Remedy = "manifest.vmTemplate", "use a template that a node has, or build this one"
+	}
+	return wrong
+}

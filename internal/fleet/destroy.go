@@ -1,0 +1,141 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// DestroyVM destroys a persistent VM. Jobs in it must have ended. A VM that is still
+// being created is destroyed too, and so is one with work in progress: a start that
+// hangs must not prevent it. It returns once that is decided. The decision survives
+// this process: destroying is retried until the VM is gone.
+func (f *Fleet) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	v, err := f.find(ctx, ref)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	if v.State == vm.LeftAlone {
+		return f.destroyLeft(ctx, v.Job)
+	}
+	if v.Member != nil {
+		return f.destroyMember(ctx, v)
+	}
+	if v.Lifecycle != vm.Persistent {
+		return job.VMInfo{}, noVM(ref, "goes with job "+v.Job+": cancel that")
+	}
+	if v.Own == nil && v.State == vm.Intended {
+		if err := f.o.Engine.Cancel(ctx, v.Job); err != nil && !errors.Is(err, job.ErrCompleted) {
+			return job.VMInfo{}, err
+		}
+		if v, err = f.o.Store.VM(ctx, v.Job); err != nil {
+			return job.VMInfo{}, err
+		}
+	}
+	if v.Stays() || v.BeingMade() {
+		if err := f.discard(ctx, v, "destroyed by request"); err != nil {
+			return job.VMInfo{}, err
+		}
+	}
+	return f.infoOf(ctx, v.Job)
+}
+
+// destroyMember is DestroyVM for a VM of a pool: one that no job has is given up, and the
+// pool makes another.
+func (f *Fleet) destroyMember(ctx context.Context, v vm.VM) (job.VMInfo, error) {
+	if v.Member.State == vm.MemberClaimed {
+		return job.VMInfo{}, noVM(v.Name, "goes with job "+v.Member.Claimer+": cancel that")
+	}
+	if err := f.doom(ctx, v.Job, v.Member.State, "destroyed by request"); err != nil {
+		return job.VMInfo{}, err
+	}
+	return f.infoOf(ctx, v.Job)
+}
+
+// discard marks a persistent VM for destruction. It returns a *job.FieldError if jobs run
+// in the VM.
+func (f *Fleet) discard(ctx context.Context, v vm.VM, why string) error {
+	end, err := f.Decide(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := f.idle(ctx, v, "destroyed"); err != nil {
+		return err
+	}
+	if v.Own != nil {
+		return f.discardOwn(ctx, v.Job, why)
+	}
+	if err := f.o.Engine.EndedBy(ctx, v.Job, job.CallerFrom(ctx)); err != nil {
+		return err
+	}
+	_, err = f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+		if v.Unwanted {
+			return nil, nil
+		}
+		v.Unwanted = true
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d is %s", v.ID, why)}}, nil
+	})
+	if err != nil {
+		return err
+	}
+	f.o.Log.Info("VM is to be destroyed", "job_id", v.Job, "why", why)
+	f.DestroySoon()
+	return f.o.Engine.TellUnwanted(ctx)
+}
+
+// expire discards the persistent VMs that have expired and in which no job runs.
+func (f *Fleet) expire(ctx context.Context) error {
+	if !f.o.Engine.Leads(ctx) {
+		return nil
+	}
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return err
+	}
+	expiring := 0
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.expiring = expiring
+	}()
+	for _, v := range vms {
+		if v.ExpiresAt.IsZero() || !v.Stays() {
+			continue
+		}
+		expiring++
+		if !v.Kept || now().Before(v.ExpiresAt) {
+			continue
+		}
+		var busy *job.FieldError
+		if err := f.discard(ctx, v, "destroyed: its ttl has expired"); err != nil && !errors.As(err, &busy) {
+			return err
+		}
+	}
+	return nil
+}
+
+// destroyLeft is DestroyVM for a VM that is left alone. When it returns, the VM
+// is destroyed, or the host has refused.
+func (f *Fleet) destroyLeft(ctx context.Context, id string) (job.VMInfo, error) {
+	if err := f.DestroyLeftAlone(ctx, id); err != nil {
+		return job.VMInfo{}, err
+	}
+	return f.infoOf(ctx, id)
+}
+
+// ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is no
+// longer listed, and the operator's from now on.
+func (f *Fleet) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	v, err := f.find(ctx, ref)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	if err := f.Forget(ctx, v.Job); err != nil {
+		return job.VMInfo{}, err
+	}
+	return f.infoOf(context.WithoutCancel(ctx), v.Job)
+}

@@ -1,0 +1,214 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"linus/internal/job"
+	"linus/internal/lazyregexp"
+	"linus/internal/vm"
+)
+
+// ListFiles returns a page of a directory in a VM.
+func (f *Fleet) ListFiles(ctx context.Context, q job.FileList) (page job.FilePage, err error) {
+	if q.Limit == 0 {
+		q.Limit = job.MaxFileList
+	}
+	if err := cmp.Or(job.Within("limit", int64(q.Limit), 1, job.MaxFileList), job.Within("offset", int64(q.Offset), 0, 1<<31)); err != nil {
+		return page, err
+	}
+	err = f.inFiles(ctx, q.VM, func(ctx context.Context, v vm.VM) error {
+		page, err = f.o.Guest.ListFiles(ctx, v, q)
+		return err
+	})
+	return page, err
+}
+
+// ReadFile returns a part of a file in a VM.
+func (f *Fleet) ReadFile(ctx context.Context, r job.FileRange) (chunk job.FileChunk, err error) {
+	if r.Limit == 0 {
+		r.Limit = job.MaxFileChunk
+	}
+	if err := cmp.Or(job.Needed("path", r.Path), job.Within("limit", r.Limit, 1, job.MaxFileChunk), job.Within("offset", r.Offset, 0, 1<<62)); err != nil {
+		return chunk, err
+	}
+	err = f.inFiles(ctx, r.VM, func(ctx context.Context, v vm.VM) error {
+		chunk, err = f.o.Guest.ReadFile(ctx, v, r)
+		return err
+	})
+	return chunk, err
+}
+
+// fileMode is what WriteFile takes as a mode.
+var fileMode = lazyregexp.New(`^0?[0-7]{3}$`)
+
+// WriteFile writes a file in a VM.
+func (f *Fleet) WriteFile(ctx context.Context, w job.FileWrite) (written job.FileWritten, err error) {
+	err = cmp.Or(job.Needed("path", w.Path), job.Within("data", int64(len(w.Data)), 0, job.MaxFileWrite))
+	if err == nil && w.Mode != "" && !fileMode.MatchString(w.Mode) {
+		err = &job.FieldError{Field: "mode", Problem: fmt.Sprintf("%q is not a file's mode", w.Mode), Remedy: "give octal permissions such as 0644"}
+	}
+	if err = cmp.Or(err, f.mayWrite(w.Path, false)); err != nil {
+		return written, err
+	}
+	err = f.inFiles(ctx, w.VM, func(ctx context.Context, v vm.VM) error {
+		written, err = f.o.Guest.WriteFile(ctx, v, w)
+		return err
+	})
+	return written, err
+}
+
+// EditFile replaces text in a file in a VM.
+func (f *Fleet) EditFile(ctx context.Context, edit job.FileEdit) (edited job.FileEdited, err error) {
+	err = cmp.Or(job.Needed("path", edit.Path), job.Needed("old", edit.Old))
+	if err == nil && edit.Old == edit.New {
+		err = &job.FieldError{Field: "new", Problem: "is the same as old", Remedy: "give the text that is to be there"}
+	}
+	if err = cmp.Or(err, f.mayWrite(edit.Path, false)); err != nil {
+		return edited, err
+	}
+	err = f.inFiles(ctx, edit.VM, func(ctx context.Context, v vm.VM) error {
+		edited, err = f.o.Guest.EditFile(ctx, v, edit)
+		return err
+	})
+	return edited, err
+}
+
+// ReadTree returns a directory or a file of a VM as a tar archive.
+func (f *Fleet) ReadTree(ctx context.Context, at job.FileRef) (io.ReadCloser, error) {
+	vm, about, err := f.fileAt(ctx, at)
+	if err == nil && about.Type == job.FileOther {
+		err = &job.FieldError{Field: "path", Problem: fmt.Sprintf("%q is neither a directory nor a regular file", at.Path), Remedy: "give one of them"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f.o.Guest.ReadTree(ctx, vm, at.Path)
+}
+
+// WriteTree unpacks a tar archive in a directory of a VM.
+func (f *Fleet) WriteTree(ctx context.Context, at job.FileRef, archive io.Reader) error {
+	if err := f.mayWrite(at.Path, true); err != nil {
+		return err
+	}
+	vm, about, err := f.fileAt(ctx, at)
+	if err == nil && about.Type != job.FileDirectory {
+		err = &job.FieldError{Field: "path", Problem: fmt.Sprintf("%q is not a directory", at.Path), Remedy: "give the directory to unpack in"}
+	}
+	if err != nil {
+		return err
+	}
+	return f.o.Guest.WriteTree(ctx, vm, at.Path, archive)
+}
+
+// DialVM connects to a port of a VM's loopback.
+func (f *Fleet) DialVM(ctx context.Context, ref string, port int) (t job.Tunnel, err error) {
+	if err := job.Within("port", int64(port), 1, 65535); err != nil {
+		return nil, err
+	}
+	err = f.inFiles(ctx, ref, func(ctx context.Context, v vm.VM) error {
+		t, err = f.o.Guest.Dial(ctx, v, port)
+		return err
+	})
+	if err != nil && t != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, err
+}
+
+// fileAt returns the VM of a path and what is there. So a stopped VM and a wrong path are
+// known before a transfer begins.
+func (f *Fleet) fileAt(ctx context.Context, at job.FileRef) (in vm.VM, about job.FileInfo, err error) {
+	err = f.inFiles(ctx, at.VM, func(ctx context.Context, v vm.VM) error {
+		in = v
+		about, err = f.o.Guest.StatFile(ctx, v, at.Path)
+		return err
+	})
+	return in, about, err
+}
+
+// inFiles runs work on the files of a VM, which fileVM finds.
+func (f *Fleet) inFiles(ctx context.Context, ref string, work func(context.Context, vm.VM) error) error {
+	v, err := f.fileVM(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return f.enter(ctx, v, func(ctx context.Context) error { return work(ctx, v) })
+}
+
+// enter runs work inside a VM. If the VM is not running, it returns the host's error
+// rather than SSH's.
+func (f *Fleet) enter(ctx context.Context, v vm.VM, work func(context.Context) error) error {
+	var callers *job.FieldError
+	err := f.WhileUp(ctx, v, job.NotRunning, func(ctx context.Context) error {
+		err := work(ctx)
+		if errors.As(err, &callers) { // the VM answers, the host need not be asked
+			return nil
+		}
+		return err
+	})
+	if err == nil && callers != nil {
+		return callers
+	}
+	return err
+}
+
+// fileVM returns the VM with this name or ID, or in which the job with this ID runs, if it
+// is one whose files can be worked on, and nothing is being done to it. What the caller may
+// not see does not exist.
+func (f *Fleet) fileVM(ctx context.Context, ref string) (vm.VM, error) {
+	v, err := f.find(ctx, ref)
+	if err != nil {
+		j, noJob := f.o.Engine.Known(ctx, ref)
+		switch {
+		case errors.Is(noJob, job.ErrNotFound):
+			return vm.VM{}, err
+		case noJob != nil:
+			return vm.VM{}, noJob
+		case !job.Visible(ctx, j.Principal):
+			return vm.VM{}, err
+		case j.VM == nil:
+			return vm.VM{}, noVM(ref, "is a job that has no VM: its status is "+string(j.Status))
+		case j.VM.Job != j.ID && j.Outcome != nil:
+			return vm.VM{}, noVM(ref, "is a job that has ended")
+		}
+		if v, err = f.o.Store.VM(ctx, j.VM.Job); err != nil {
+			return vm.VM{}, err
+		}
+	}
+	holder := v.Job // that the VM goes with
+	if m := v.Member; m != nil {
+		if m.State != vm.MemberClaimed {
+			return vm.VM{}, noVM(ref, "is a VM of pool "+m.Pool+" that no job has")
+		}
+		holder = m.Claimer
+	}
+	j, err := f.o.Engine.Known(ctx, holder)
+	switch {
+	case err != nil:
+	case v.State == vm.LeftAlone:
+		err = noVM(ref, "is left alone: "+v.Reason)
+	case v.State == vm.Intended || v.BeingMade():
+		err = noVM(ref, "is not ready yet: its job is "+string(j.Status))
+	case v.State != vm.Created:
+		err = noVM(ref, "is gone")
+	case v.Unwanted:
+		err = noVM(ref, "is being destroyed")
+	case j.Manifest.Lifecycle != vm.Persistent && j.Outcome != nil:
+		err = noVM(ref, "goes with job "+j.ID+", which has ended")
+	default:
+		err = f.access.free(ctx, v)
+	}
+	return v, err
+}
+
+// mayWrite returns the policy's error.
+func (f *Fleet) mayWrite(path string, tree bool) error {
+	if f.o.AllowFile == nil {
+		return nil
+	}
+	return f.o.AllowFile(path, tree)
+}

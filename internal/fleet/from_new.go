@@ -1,0 +1,118 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// made is the source of new VMs.
+func (f *Fleet) made(ctx context.Context, a *acquisition) (has bool, err error) {
+	j := a.job
+	if j.VM == nil {
+		if err := f.freeName(ctx, j.Manifest.VMName, j.ID, j.Principal); err != nil {
+			return false, err
+		}
+	}
+	o := order{planned: f.planned(j), adopted: a.adopted, ttl: seconds(j.Manifest.TTL), book: jobBook{a}}
+	if o.spec, err = f.jobSpec(j, o.planned); err != nil {
+		return false, err
+	}
+	if o.spec.PublicKey, err = f.loginKey(j.ID); err != nil {
+		return false, err
+	}
+	_, a.unmade, err = f.make(ctx, o)
+	return err == nil, f.unnamed(ctx, j.Principal, o.planned.Name, err)
+}
+
+// planned returns the VM of a job's own, as it is or as it is to be.
+func (f *Fleet) planned(j job.Job) vm.VM {
+	if j.VM != nil {
+		return *j.VM
+	}
+	return vm.VM{Name: cmp.Or(j.Manifest.VMName, vm.DefaultName(j.ID)), Job: j.ID, Owner: f.o.Owner, Source: vm.Cold, Made: madeAs(j.Manifest, j.Principal, j.CreatedAt)}
+}
+
+// jobSpec returns what a VM of a job's own is made by, but for its key.
+func (f *Fleet) jobSpec(j job.Job, v vm.VM) (job.VMSpec, error) {
+	spec, err := job.SpecOf(j.Manifest)
+	spec.Node, spec.Name, spec.Job, spec.Owner = v.Node, v.Name, v.Job, v.Owner
+	switch {
+	case f.o.Lease == 0:
+	case j.Manifest.Lifecycle == vm.Ephemeral:
+		spec.Lease = seconds(j.Manifest.Timeout) + f.o.Lease
+	case j.Manifest.TTL > 0:
+		spec.Lease = seconds(j.Manifest.TTL) + f.o.Lease
+	}
+	return spec, err
+}
+
+// freeName refuses a second VM of the same name; id is that of the one that is to have it. The
+// host does too, but not while the first is still being created.
+func (f *Fleet) freeName(ctx context.Context, name, id, owner string) error {
+	if name == "" {
+		return nil
+	}
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, v := range vms {
+		if v.Job != id && strings.EqualFold(v.Name, name) {
+			if v.Principal != owner {
+				return job.NameTaken(name)
+			}
+			problem := fmt.Sprintf("VM already exists: %q is VM %d", v.Name, v.ID)
+			switch {
+			case v.ID == 0:
+				problem = fmt.Sprintf("VM already exists: %q is being made", v.Name)
+			case v.Own == nil:
+				problem += ", made by job " + v.Job
+			}
+			return &job.FieldError{Field: "manifest.vmName", Problem: problem, Remedy: "choose another name, or run in it with manifest.vm"}
+		}
+	}
+	return nil
+}
+
+// unnamed returns the host's error for a VM of owner's without what it says of another's VM
+// that has the name.
+func (f *Fleet) unnamed(ctx context.Context, owner, name string, err error) error {
+	if p, ok := job.PrincipalFrom(ctx); !job.IsClass(err, job.HostExists) || owner == "" || ok && p.Admin() {
+		return err
+	}
+	f.o.Log.InfoContext(ctx, "the name of a VM is taken", "vm", name, "err", err)
+	return job.NameTaken(name)
+}
+
+// jobBook writes down in a job's row what becomes of its VM that is being made.
+type jobBook struct{ *acquisition }
+
+// Change is book's. A job that has a node is provisioning.
+func (b jobBook) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
+	j, err := b.Update(ctx, func(j *job.Job) ([]job.Event, error) {
+		v := vm.VM{}
+		if j.VM != nil {
+			v = *j.VM
+		}
+		before := v.State
+		events, err := change(&v)
+		if err != nil {
+			return nil, err
+		}
+		if v.State == vm.Created && before != vm.Created { // who was ended meanwhile does not want it
+			v.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != vm.Ephemeral
+		}
+		j.VM = &v
+		return append(j.Reach(job.Provisioning), events...), nil
+	})
+	if err != nil {
+		return vm.VM{}, err
+	}
+	b.job = j
+	return *j.VM, nil
+}

@@ -1,0 +1,170 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// resumeTime bounds how long a hibernated member may take to be back.
+const resumeTime = time.Minute
+
+// pooled is the source of pools: it gives a job a member that responds. A job that has a
+// member already, from an interrupted run, keeps it if it still responds.
+func (f *Fleet) pooled(ctx context.Context, a *acquisition) (has bool, err error) {
+	began := time.Now()
+	for {
+		if a.job.VM == nil {
+			if a.fresh || time.Since(began) > f.o.ClaimPatience {
+				return false, nil
+			}
+			if claimed, err := f.claimMember(ctx, a); err != nil || !claimed {
+				return false, err
+			}
+		}
+		if !a.job.Claims() {
+			return false, nil
+		}
+		err := f.checkMember(ctx, &a.job)
+		if err == nil {
+			f.o.Observer(job.PoolEvent{Pool: a.job.VM.OfPool(), Kind: job.PoolHit, Job: a.job.ID, VM: *a.job.VM, Took: time.Since(began)})
+			return true, nil
+		}
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx)
+		}
+		if a.job, err = f.giveBack(ctx, a.job, err, a); err != nil {
+			return false, err
+		}
+	}
+}
+
+// claimMember claims a member for a job that has no VM, in one transaction and without
+// a call to the host.
+func (f *Fleet) claimMember(ctx context.Context, a *acquisition) (claimed bool, err error) {
+	for _, p := range f.offering(a.job.Manifest) {
+		var events []job.Event
+		claimer, claimed, err := f.o.Store.Claim(ctx, a.job.ID, p.Name, func(j *job.Job, idle []vm.VM) (at int, _ []job.Event) {
+			at = -1
+			if j.VM == nil && j.Outcome == nil {
+				at = f.Pick(p, j.Manifest, idle)
+			}
+			if at >= 0 {
+				events = claim(j, &idle[at])
+			}
+			return at, events
+		})
+		if err != nil {
+			return false, err
+		}
+		if !claimed {
+			f.TendSoon() // it may be asleep
+			f.o.Observer(job.PoolEvent{Pool: p.Name, Kind: job.PoolMiss, Job: a.job.ID})
+			continue
+		}
+		a.job = claimer
+		a.Claimed(claimer, events)
+		f.o.Log.Info("VM of a pool claimed", "job_id", claimer.ID, "pool", p.Name, "vm_id", claimer.VM.ID, "maker", claimer.VM.Job)
+		return true, nil
+	}
+	return false, nil
+}
+
+// claim makes a pool's VM that of job j. The VM keeps its marker.
+func claim(j *job.Job, v *vm.VM) []job.Event {
+	m := v.Member
+	source := vm.FromPool
+	if m.State == vm.MemberHibernated {
+		source = vm.FromHibernated
+	}
+	waited := now().Sub(m.Since).Round(time.Second)
+	text := fmt.Sprintf("VM %d of pool %s, %s for %s", v.ID, m.Pool, m.State, waited)
+	m.Become(vm.MemberClaimed, now())
+	m.Claimer, m.Principal = j.ID, j.Principal
+	claimed := *v
+	claimed.Source = source
+	j.VM = &claimed
+	return append(j.Reach(job.Provisioning), job.Event{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: text})
+}
+
+// errGivenUp: giving a member back was interrupted when the member was doomed and the
+// job still had it.
+var errGivenUp = errors.New("the pool has given it up")
+
+// checkMember checks that the member that a job has claimed responds. A hibernated one is
+// resumed first.
+func (f *Fleet) checkMember(ctx context.Context, j *job.Job) error {
+	if m := j.VM.Member; m == nil || m.State != vm.MemberClaimed || m.Claimer != j.ID {
+		return errGivenUp
+	}
+	if j.VM.Source == vm.FromHibernated {
+		if err := f.awaken(ctx, j); err != nil {
+			return err
+		}
+	}
+	timed, end := context.WithTimeoutCause(ctx, f.o.ClaimPatience, fmt.Errorf("no answer within %s", f.o.ClaimPatience))
+	defer end()
+	return f.o.Guest.Ping(timed, *j)
+}
+
+// awaken resumes the hibernated member that a job has claimed. It may have another
+// address then, but not another host key.
+func (f *Fleet) awaken(ctx context.Context, j *job.Job) error {
+	timed, end := context.WithTimeoutCause(ctx, resumeTime, fmt.Errorf("not resumed within %s", resumeTime))
+	defer end()
+	woken, err := f.o.Provider.ResumeVM(timed, *j.VM, silent)
+	if err != nil {
+		return err
+	}
+	if woken.HostKey != j.VM.HostKey {
+		return &job.HostError{
+			Op: fmt.Sprintf("resume VM %d (%s)", woken.ID, woken.Name), Host: "node " + j.VM.Node, Class: job.HostKeyChanged,
+			Text:   "it came back with another SSH host key than it was suspended with; nothing was sent there",
+			Remedy: "look whether its template makes new host keys when a VM is resumed, or another machine has its address",
+		}
+	}
+	f.o.Guest.Forget(*j)
+	if err := f.Identify(ctx, woken); err != nil {
+		return err
+	}
+	j.VM.IP, j.VM.User, j.VM.Node = woken.IP, woken.User, woken.Node // as it is stored now
+	return nil
+}
+
+// giveBack takes a member that does not answer from a job whose task has not begun, and
+// has it destroyed. It returns the job, which has no VM then.
+func (f *Fleet) giveBack(ctx context.Context, j job.Job, cause error, h job.Holder) (job.Job, error) {
+	v := *j.VM
+	f.o.Log.Warn("a pool's VM did not answer the job that claimed it", "job_id", j.ID, "vm_id", v.ID, "maker", v.Job, "err", cause)
+	f.o.Observer(job.PoolEvent{Pool: v.OfPool(), Kind: job.PoolFell, Job: j.ID, VM: v, Detail: cause.Error()})
+	f.o.Guest.Forget(j)
+	if err := f.doom(ctx, v.Job, vm.MemberClaimed, "it did not answer the job that claimed it: "+cause.Error()); err != nil {
+		return j, err
+	}
+	text := fmt.Sprintf("VM %d did not answer and is not used: %v", v.ID, cause)
+	return h.Update(ctx, func(j *job.Job) ([]job.Event, error) {
+		if j.VM == nil || j.VM.Job != v.Job || !j.StartedAt.IsZero() {
+			return nil, nil
+		}
+		j.VM = nil
+		return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: text}}, nil
+	})
+}
+
+// GiveBack takes a pool's VM, which has failed it before its task began, from a job, and
+// reports whether it did: the job may go on with a new one.
+func (f *Fleet) GiveBack(ctx context.Context, h job.Holder, cause error) bool {
+	j, err := h.Job(ctx)
+	if err != nil || !j.Claims() || !j.StartedAt.IsZero() || j.Outcome != nil {
+		return false
+	}
+	if _, err := f.giveBack(ctx, j, cause, h); err != nil {
+		f.o.Log.Error("give a pool's VM back failed", "job_id", j.ID, "err", err)
+		return false
+	}
+	return true
+}

@@ -1,0 +1,73 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"linus/internal/job"
+)
+
+// checkedFor is how long a check of the host is believed, but for the operator: who has just
+// mended something wants to see it.
+const checkedFor = 5 * time.Second
+
+// hostCheck is one check of the host, for all who ask while it runs.
+type hostCheck struct {
+	done   chan struct{}
+	at     time.Time // when it ended
+	report job.HostReport
+	err    error
+}
+
+// CheckHost checks whether the host can run jobs, and whether its pools fit. It is one
+// check at a time, whoever asks: each runs many programs there, as root.
+func (f *Fleet) CheckHost(ctx context.Context) (job.HostReport, error) {
+	c, err := f.checking(ctx)
+	if err != nil {
+		return job.HostReport{}, err
+	}
+	select {
+	case <-c.done:
+		report := c.report
+		report.Checks = slices.Clone(report.Checks)
+		return report, c.err
+	case <-ctx.Done():
+		return job.HostReport{}, context.Cause(ctx)
+	}
+}
+
+// checking returns the check that runs, one that has just ended, or a new one. That goes on
+// if its caller leaves, since others may wait for it.
+func (f *Fleet) checking(ctx context.Context) (*hostCheck, error) {
+	p, _ := job.PrincipalFrom(ctx)
+	f.checkMu.Lock()
+	defer f.checkMu.Unlock()
+	if c := f.hostCheck; c != nil {
+		select {
+		case <-c.done:
+			if p.Owner() != "" && c.err == nil && time.Since(c.at) < checkedFor {
+				return c, nil
+			}
+		default:
+			return c, nil
+		}
+	}
+	c := &hostCheck{done: make(chan struct{})}
+	err := f.o.Engine.Spawn(func(running context.Context) {
+		defer close(c.done)
+		c.report, c.err = f.o.Provider.Check(running)
+		if c.err == nil && c.report.OK {
+			c.report.Checks = append(c.report.Checks, f.checkPools(running)...)
+		}
+		if own := f.o.Engine.CheckSelf(running); c.err == nil && len(own) > 0 {
+			c.report.OK, c.report.Checks = false, append(c.report.Checks, own...)
+		}
+		c.at = time.Now()
+	})
+	if err != nil {
+		return nil, err
+	}
+	f.hostCheck = c
+	return c, nil
+}

@@ -1,0 +1,97 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// Network reports where a VM's packets may go, and tries connections from inside it.
+func (f *Fleet) Network(ctx context.Context, q job.NetworkQuery) (job.NetworkReport, error) {
+	if err := job.Within("targets", int64(len(q.Targets)), 0, job.MaxNetworkTargets); err != nil {
+		return job.NetworkReport{}, err
+	}
+	for _, target := range q.Targets {
+		if _, err := job.ParseNetworkTarget(target); err != nil {
+			return job.NetworkReport{}, err
+		}
+	}
+	v, err := f.fileVM(ctx, q.VM)
+	if err != nil {
+		return job.NetworkReport{}, err
+	}
+	report := job.NetworkReport{VMID: v.ID, Name: v.Name}
+	jobs, err := f.jobsIn(ctx, v, q.VM)
+	if err != nil {
+		return report, err
+	}
+	report.Network = v.Network
+	if len(q.Targets) > 0 {
+		proxy := 0
+		if at := slices.IndexFunc(jobs, func(j job.Job) bool { return j.Status == job.Running && j.Outcome == nil }); at >= 0 && report.Network.Mode() == vm.EgressAllow {
+			proxy = job.ProxyPort(jobs[at].ID)
+		}
+		err := f.enter(ctx, v, func(ctx context.Context) (err error) {
+			report.Attempts, err = f.o.Guest.TryTargets(ctx, v, q.Targets, proxy)
+			return err
+		})
+		var down *job.FieldError
+		if errors.As(err, &down) && down.Field == "vm" { // it does not run
+			err = &job.FieldError{Field: "vm", Problem: down.Problem + ", so no connection was tried", Remedy: down.Remedy + ", or ask for its rules without targets"}
+		}
+		if err != nil {
+			return report, err
+		}
+	}
+	var tried []netip.AddrPort
+	var direct []int // the attempts that these are of
+	for i, a := range report.Attempts {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Way == job.WayDirect {
+			tried = append(tried, netip.AddrPortFrom(ip, uint16(a.Port))) //nolint:gosec // 1 to 65535
+			direct = append(direct, i)
+		}
+	}
+	rules, decided, err := f.o.Provider.NetworkRules(ctx, v, tried)
+	if err != nil {
+		return report, err
+	}
+	report.NetworkRules = rules
+	for i, rule := range decided {
+		report.Attempts[direct[i]].Rule = rule
+	}
+	report.Connections, err = f.connections(ctx, jobs)
+	return report, err
+}
+
+// jobsIn returns the unfinished jobs in a VM, the one that was asked for first, if it was
+// one.
+func (f *Fleet) jobsIn(ctx context.Context, v vm.VM, ref string) ([]job.Job, error) {
+	begun, err := f.o.Engine.InProgress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	jobs := slices.DeleteFunc(begun, func(j job.Job) bool { return j.VM == nil || j.VM.Job != v.Job || !job.Visible(ctx, j.Principal) })
+	if at := slices.IndexFunc(jobs, func(j job.Job) bool { return j.ID == ref }); at >= 0 {
+		jobs = []job.Job{jobs[at]}
+	}
+	return jobs, nil
+}
+
+// connections returns the last that the proxies of jobs have recorded, in the order of
+// their time.
+func (f *Fleet) connections(ctx context.Context, jobs []job.Job) ([]job.Event, error) {
+	var all []job.Event
+	for _, j := range jobs {
+		events, err := f.o.Engine.Events(ctx, j.ID)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, slices.DeleteFunc(events, func(ev job.Event) bool { return ev.Kind != job.EventNetwork })...)
+	}
+	slices.SortStableFunc(all, func(a, b job.Event) int { return a.At.Compare(b.At) })
+	return all[max(0, len(all)-job.MaxNetworkConnections):], nil
+}

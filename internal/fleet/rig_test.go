@@ -1,0 +1,417 @@
+package fleet_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/fleet"
+	"linus/internal/job"
+	"linus/internal/providertest"
+	"linus/internal/store"
+	"linus/internal/vm"
+)
+
+// engine is an engine that has no jobs but those it says it has.
+type engine struct {
+	fleet.Engine
+	store *store.Store
+
+	mu       sync.Mutex
+	follows  bool                     // another one leads
+	waits    bool                     // jobs wait for a slot
+	creating []vm.Making              // for its jobs
+	holds    map[string]time.Duration // the timeouts of jobs that have a VM
+	unread   error                    // of jobs
+	gone     []string                 // VMs whose keys were dropped
+	told     int                      // how often others were to be told of unwanted VMs
+}
+
+// set changes what the engine says from now on.
+func (e *engine) set(change func(e *engine)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	change(e)
+}
+
+func (e *engine) Leads(context.Context) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.follows
+}
+
+func (e *engine) JobsWait() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.waits
+}
+
+func (e *engine) Known(_ context.Context, id string) (job.Job, error) {
+	return job.Job{EndedBy: "ender of " + id}, nil
+}
+
+// Stored returns a job that has a pool's VM.
+func (e *engine) Stored(ctx context.Context, id string) (job.Job, error) {
+	e.mu.Lock()
+	timeout, held, err := e.holds[id], e.holds[id] > 0, e.unread
+	e.mu.Unlock()
+	if err != nil {
+		return job.Job{}, err
+	}
+	members, err := e.store.Members(ctx)
+	at := slices.IndexFunc(members, func(v vm.VM) bool { return v.Member.Claimer == id })
+	if err != nil || !held || at < 0 {
+		return job.Job{}, job.ErrNotFound
+	}
+	return job.Job{ID: id, Status: job.Running, VM: &members[at], Manifest: job.Manifest{Timeout: int(timeout.Seconds())}}, nil
+}
+
+func (e *engine) Creating(context.Context) []vm.Making {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.creating)
+}
+
+// keys tell the engine of those that are dropped.
+type keys struct{ e *engine }
+
+func (keys) Make(id string) (string, error) { return "key of " + id, nil }
+func (keys) Keep(func(string) bool) error   { return nil }
+
+func (k keys) Drop(id string) error {
+	k.e.set(func(e *engine) { e.gone = append(e.gone, id) })
+	return nil
+}
+
+func (e *engine) TellUnwanted(context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.told++
+	return nil
+}
+
+// hypervisor is a Fake that can be seen at work, and fails on demand.
+type hypervisor struct {
+	*providertest.Fake
+
+	mu        sync.Mutex
+	fails     []error               // what the next creates return, without an effect
+	before    func(job.VMSpec)      // called when a create begins
+	unsure    bool                  // its statuses are unknown
+	suspends  time.Duration         // how long it takes to suspend a VM
+	room      func(r *job.HostRoom) // changes what Room returns
+	pinged    []string
+	specs     []job.VMSpec // of creates
+	destroyed []int        // proven, or gone
+	callers   []job.Caller // of Destroy
+}
+
+// set changes what the hypervisor does from now on.
+func (h *hypervisor) set(change func(h *hypervisor)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(h)
+}
+
+// seen returns the creates and the IDs that were destroyed so far.
+func (h *hypervisor) seen() (specs []job.VMSpec, destroyed []int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.specs), slices.Clone(h.destroyed)
+}
+
+func (h *hypervisor) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
+	h.mu.Lock()
+	h.specs = append(h.specs, spec)
+	var err error
+	if len(h.fails) > 0 {
+		err, h.fails = h.fails[0], h.fails[1:]
+	}
+	before := h.before
+	h.mu.Unlock()
+	if before != nil {
+		before(spec)
+	}
+	if err != nil {
+		return vm.VM{}, err
+	}
+	v, err := h.Fake.Create(ctx, spec, progress)
+	if spec.Node != "" {
+		v.Node = spec.Node
+	}
+	return v, err
+}
+
+func (h *hypervisor) Destroy(ctx context.Context, v vm.VM) error {
+	err := h.Fake.Destroy(ctx, v)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.callers = append(h.callers, job.CallerFrom(ctx))
+	if err == nil && v.ID != 0 {
+		h.destroyed = append(h.destroyed, v.ID)
+	}
+	return err
+}
+
+func (h *hypervisor) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
+	h.mu.Lock()
+	unsure := h.unsure
+	h.mu.Unlock()
+	if unsure {
+		return vm.Unknown, &job.HostError{Op: "check", Class: job.HostUnreachable, Text: "no route to host"}
+	}
+	return h.Fake.Status(ctx, v)
+}
+
+func (h *hypervisor) SuspendVM(ctx context.Context, v vm.VM) error {
+	h.mu.Lock()
+	takes := h.suspends
+	h.mu.Unlock()
+	time.Sleep(takes) // in a bubble
+	return h.Fake.SuspendVM(ctx, v)
+}
+
+func (h *hypervisor) Room(ctx context.Context, origins []job.Origin, watched []job.Watched) (job.HostRoom, error) {
+	r, err := h.Fake.Room(ctx, origins, watched)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == nil && h.room != nil {
+		h.room(&r)
+	}
+	return r, err
+}
+
+func (h *hypervisor) Ping(ctx context.Context, j job.Job) error {
+	h.mu.Lock()
+	h.pinged = append(h.pinged, j.ID)
+	h.mu.Unlock()
+	return h.Fake.Ping(ctx, j)
+}
+
+// placer places VMs where place says.
+type placer struct {
+	mu     sync.Mutex
+	place  func(job.Placement) (string, error)
+	never  error // of Fits
+	wanted []job.Placement
+}
+
+func (p *placer) Place(_ context.Context, want job.Placement) (job.Placed, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wanted = append(p.wanted, want)
+	node, err := p.place(want)
+	return job.Placed{Node: node, Why: "it is told so"}, err
+}
+
+func (p *placer) Fits(context.Context, job.VMSpec) error { return p.never }
+
+// rig is a fleet on a store of its own and a hypervisor in memory.
+type rig struct {
+	*fleet.Fleet
+	t      *testing.T
+	store  *store.Store
+	host   *hypervisor
+	engine *engine
+	opts   fleet.Options
+	stop   func()
+}
+
+// bubble runs a test in a bubble, in which waiting takes no time. The fleet is not started.
+func bubble(t *testing.T, test func(r *rig)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := store.Open(context.Background(), store.Options{Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &hypervisor{Fake: providertest.NewFake()}
+		e := &engine{store: s, holds: map[string]time.Duration{}}
+		r := &rig{t: t, store: s, host: h, engine: e, stop: func() {}, opts: fleet.Options{
+			Store: s, Provider: h, Guest: h, Engine: e, Keys: keys{e}, Owner: "5a17c0de-0000-4000-8000-000000000001", Log: slog.New(slog.DiscardHandler),
+			SweepInterval: 1000 * time.Hour,
+			Defaults:      job.Defaults{VMTemplate: providertest.FakeTemplate, CPU: 2, Memory: "2G", Disk: "10G"},
+		}}
+		defer func() {
+			r.stop()
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		test(r)
+	})
+}
+
+// start has a new fleet tend what the store has, until stop.
+func (r *rig) start() {
+	r.Fleet = fleet.New(r.opts)
+	ctx, cancel := context.WithCancel(context.Background())
+	var over sync.WaitGroup
+	over.Go(func() { r.Tend(ctx) })
+	synctest.Wait() // it has looked at the host
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		over.Wait()
+	})
+}
+
+// pass lets time pass, and what that brings about be done. Until then a test may read and set
+// what the host, the engine and the placer have: they come after it.
+func (r *rig) pass(d time.Duration) {
+	locks := []*sync.Mutex{&r.host.mu, &r.engine.mu}
+	if p, ok := r.opts.Placer.(*placer); ok {
+		locks = append(locks, &p.mu)
+	}
+	for _, l := range locks {
+		l.Lock()
+		l.Unlock() //nolint:staticcheck // it orders, for the race detector, too
+	}
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// asked returns a VM that somebody may ask for.
+func asked(name string) vm.VM {
+	return vm.VM{
+		Job: uuid.Must(uuid.NewV7()).String(), Name: name, Own: &vm.Own{Client: "cli"},
+		Made: vm.Made{Lifecycle: vm.Persistent, Template: providertest.FakeTemplate, Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, CreatedAt: time.Now().UTC()},
+	}
+}
+
+// ask asks for a VM, and returns the ID in its marker.
+func (r *rig) ask(name string, change ...func(*vm.VM)) string {
+	r.t.Helper()
+	v := asked(name)
+	for _, c := range change {
+		c(&v)
+	}
+	if _, created, err := r.Create(context.Background(), v, "", job.Limits{}); err != nil || !created {
+		r.t.Fatalf("created: %v, %v", created, err)
+	}
+	return v.Job
+}
+
+// vm returns a VM's row.
+func (r *rig) vm(id string) vm.VM {
+	r.t.Helper()
+	v, err := r.store.VM(context.Background(), id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return v
+}
+
+// row adds the row of a VM as another engine may have left it.
+func (r *rig) row(v vm.VM) {
+	r.t.Helper()
+	v.Owner, v.Kept = r.opts.Owner, true
+	if _, _, err := r.store.InsertVM(context.Background(), v, "", job.Limits{}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// change changes a VM's row, as another engine does.
+func (r *rig) change(id string, change func(*vm.VM)) {
+	r.t.Helper()
+	_, err := r.store.UpdateVM(context.Background(), id, func(v *vm.VM) ([]job.Event, error) {
+		change(v)
+		return nil, nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// told returns the texts of a VM's events that contain some text.
+func (r *rig) told(id, some string) (texts []string) {
+	r.t.Helper()
+	events, err := r.store.VMEvents(context.Background(), id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, e := range events {
+		if strings.Contains(e.Text, some) {
+			texts = append(texts, e.Text)
+		}
+	}
+	return texts
+}
+
+// pool adds a pool with the name p.
+func (r *rig) pool(size job.PoolSize, change ...func(*job.Pool)) {
+	r.t.Helper()
+	p := job.Pool{Name: "p", PoolSize: size}
+	for _, c := range change {
+		c(&p)
+	}
+	if _, err := r.CreatePool(context.Background(), p); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// resize resizes the pool p.
+func (r *rig) resize(size job.PoolSize) {
+	r.t.Helper()
+	if _, err := r.ResizePool(context.Background(), "p", size); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// info returns the pool p as it is.
+func (r *rig) info() job.PoolInfo {
+	r.t.Helper()
+	p, err := r.Pool(context.Background(), "p")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return p
+}
+
+// filled returns the members of the pool p, oldest first, once there are so many that are idle.
+func (r *rig) filled(warm, hibernated int) []vm.VM {
+	r.t.Helper()
+	r.pass(2 * time.Minute)
+	p := r.info()
+	if p.Count(vm.MemberWarm) != warm || p.Count(vm.MemberHibernated) != hibernated || len(p.Members) != warm+hibernated {
+		r.t.Fatalf("%d warm and %d hibernated of %d members, %q; want %d and %d", p.Count(vm.MemberWarm), p.Count(vm.MemberHibernated), len(p.Members), p.State, warm, hibernated)
+	}
+	var members []vm.VM
+	for _, m := range p.Members {
+		members = append(members, r.vm(m.Maker))
+	}
+	return members
+}
+
+// kept checks that a member is as it was.
+func (r *rig) kept(id string, state vm.MemberState) {
+	r.t.Helper()
+	if v := r.vm(id); v.Member.State != state || v.State != vm.Created {
+		r.t.Errorf("the member is %s and its VM %s: %s; want %s", v.Member.State, v.State, v.Member.Why, state)
+	}
+}
+
+// given checks that a member was given up for a reason, and its VM destroyed.
+func (r *rig) given(id, why string) {
+	r.t.Helper()
+	v := r.vm(id)
+	_, destroyed := r.host.seen()
+	if v.Member.State != vm.MemberDoomed || v.State != vm.Destroyed || !strings.Contains(v.Member.Why, why) || v.ID != 0 && !slices.Contains(destroyed, v.ID) {
+		r.t.Errorf("the member is %s and its VM %s: %q; want it given up: %q", v.Member.State, v.State, v.Member.Why, why)
+	}
+}
+
+func hostError(class job.HostClass, text string) error {
+	return &job.HostError{Op: "do it", Host: "pve", Class: class, Text: text}
+}
+
+func noRoom(never bool) error {
+	return &job.NoRoomError{Refusals: []job.Refusal{{Node: "pve1", Reason: job.RefusedMemory, Text: "3 GiB free of 16, needs 4", Never: never}}}
+}

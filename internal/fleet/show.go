@@ -1,0 +1,161 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// VMs returns every VM of ours that the caller may see, oldest first, with its status on the host; unknown if
+// the host does not respond.
+func (f *Fleet) VMs(ctx context.Context) ([]job.VMInfo, error) {
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	vms = slices.DeleteFunc(vms, func(v vm.VM) bool { return !job.Visible(ctx, v.OwnedBy()) })
+	if len(vms) == 0 {
+		return nil, nil
+	}
+	statuses, asked := f.statuses(ctx, vms...)
+	begun, err := f.o.Engine.InProgress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]job.VMInfo, len(vms))
+	for i, v := range vms {
+		infos[i] = vmInfo(v, begun, statuses, asked)
+	}
+	return infos, nil
+}
+
+// VM returns one VM, by name or ID.
+func (f *Fleet) VM(ctx context.Context, ref string) (job.VMInfo, error) {
+	v, err := f.find(ctx, ref)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	statuses, asked := f.statuses(ctx, v)
+	return f.oneInfo(ctx, v, statuses, asked)
+}
+
+// statuses asks the host for the status of VMs, and returns them by the ID in their marker;
+// false if the host could not be asked. One that stays and is missing in the host's list is
+// asked for by its ID: it may be there without its marker.
+func (f *Fleet) statuses(ctx context.Context, of ...vm.VM) (map[string]vm.Status, bool) {
+	vms, err := f.o.Provider.List(ctx)
+	statuses := map[string]vm.Status{}
+	for _, v := range vms {
+		statuses[v.Job] = v.Status
+	}
+	if err != nil {
+		f.o.Log.Warn("list VMs on the host failed", "err", err)
+		return statuses, false
+	}
+	missing := slices.DeleteFunc(slices.Clone(of), func(v vm.VM) bool {
+		_, there := statuses[v.Job]
+		return there || !v.Stays()
+	})
+	var (
+		asking sync.WaitGroup
+		turn   = make(chan struct{}, statusesAtOnce)
+		found  = make([]vm.Status, len(missing))
+	)
+	for i, v := range missing {
+		asking.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			found[i] = f.vmStatus(ctx, v)
+		})
+	}
+	asking.Wait()
+	for i, v := range missing {
+		statuses[v.Job] = found[i]
+	}
+	return statuses, true
+}
+
+// vmStatus asks the host for the status of a single VM. Unknown proves nothing.
+func (f *Fleet) vmStatus(ctx context.Context, v vm.VM) vm.Status {
+	status, err := f.o.Provider.Status(ctx, v)
+	if err != nil {
+		f.o.Log.Debug("the host does not report the VM's status", "job_id", v.Job, "vm_id", v.ID, "err", err)
+		return vm.Unknown
+	}
+	return status
+}
+
+// statusesAtOnce bounds concurrent requests for single VMs.
+const statusesAtOnce = 4
+
+// oneInfo is vmInfo for a single VM.
+func (f *Fleet) oneInfo(ctx context.Context, v vm.VM, statuses map[string]vm.Status, asked bool) (job.VMInfo, error) {
+	begun, err := f.o.Engine.InProgress(ctx)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	return vmInfo(v, begun, statuses, asked), nil
+}
+
+// vmInfo describes a VM. begun are the unfinished jobs, and with asked the host has reported
+// all statuses.
+func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, asked bool) job.VMInfo {
+	info := job.VMInfo{
+		VM: v, Lifecycle: v.Lifecycle, Resources: v.Resources, Network: v.Network,
+		Source: cmp.Or(v.Template, v.OS), CreatedAt: v.CreatedAt, Jobs: insideOf(begun, v), Principal: v.OwnedBy(),
+	}
+	ending := slices.ContainsFunc(begun, func(j job.Job) bool { return j.ID == v.Job && j.Outcome != nil }) && !v.Stays() || v.Own != nil && v.Unwanted
+	status, there := statuses[v.Job]
+	switch {
+	case v.BeingMade() || v.State == vm.Intended && !ending:
+		info.Status = vm.Provisioning
+	case v.State == vm.LeftAlone || v.State == vm.Forgotten:
+		info.Status = vm.Unproven
+	case v.State == vm.Destroyed:
+		info.Status = vm.Gone
+	case v.Unwanted || ending:
+		info.Status = vm.Destroying
+	case there:
+		info.Status = status
+	case asked:
+		info.Status = vm.Gone
+	default:
+		info.Status = vm.Unknown
+	}
+	if info.Status == vm.Unproven && info.Reason == "" {
+		info.Reason = "the VM with its ID on the host is no longer proven to be this one, or is on another node"
+		info.Remedy = fmt.Sprintf("check its name, its tag and its notes (qm config %d): name %s, tag linus, linus-job=%s, linus-owner=%s and linus-vm=%d", info.ID, info.Name, info.Job, info.Owner, info.ID)
+	}
+	return info
+}
+
+// infoOf is oneInfo for the VM with an ID in its marker, as it is now.
+func (f *Fleet) infoOf(ctx context.Context, id string) (job.VMInfo, error) {
+	v, err := f.o.Store.VM(ctx, id)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	return f.oneInfo(ctx, v, nil, false)
+}
+
+// Row returns a VM by the ID in its marker, in any state, as it is stored; job.ErrNotFound.
+func (f *Fleet) Row(ctx context.Context, id string) (vm.VM, error) { return f.o.Store.VM(ctx, id) }
+
+// Told returns what happened to a VM that no job has made, in order.
+func (f *Fleet) Told(ctx context.Context, id string) ([]job.Event, error) {
+	return f.o.Store.VMEvents(ctx, id)
+}
+
+// AskedBy returns the VMs that one of the operator's clients has asked for, or all clients of
+// another owner.
+func (f *Fleet) AskedBy(ctx context.Context, owner, client string) ([]vm.VM, error) {
+	vms, err := f.o.Store.VMs(ctx)
+	return slices.DeleteFunc(vms, func(v vm.VM) bool {
+		return !v.AskedFor() || v.Principal != owner || owner == "" && v.Own.Client != client
+	}), err
+}

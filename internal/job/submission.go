@@ -1,0 +1,72 @@
+package job
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+)
+
+// Submission is what a caller asks for: a job, or a VM that stays.
+type Submission struct {
+	Manifest       Manifest `json:"manifest" api:",required"`
+	IdempotencyKey string   `json:"idempotency_key,omitempty" api:"Idempotency-Key,header"`
+	Client         string   `json:"client,omitempty" api:"-"`
+
+	// Wait is how long the response may wait for the job's end, in seconds; 0: not at all.
+	Wait int `json:"-" api:"wait_seconds"`
+
+	// Principal is the caller's, which the engine takes from the context. Zero: the
+	// operator's.
+	Principal Principal `json:"-"`
+}
+
+// CheckJSON returns an *InvalidError for what the submission's JSON says and its fields do
+// not. tree is that of DecodeStrict.
+func (Submission) CheckJSON(tree any) error {
+	given, _ := tree.(map[string]any)
+	if bad := explicitZeros(given["manifest"]); len(bad) > 0 {
+		return &InvalidError{Fields: bad}
+	}
+	return nil
+}
+
+// maxKey bounds an idempotency key, in bytes.
+const maxKey = 200
+
+// CheckKey returns a *FieldError for an idempotency key that is too long.
+func CheckKey(key string) error {
+	if len(key) <= maxKey {
+		return nil
+	}
+	return &FieldError{
+		Field: "idempotency_key", Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(key), maxKey),
+		Remedy: "use a shorter one, such as a UUID",
+	}
+}
+
+// Digest distinguishes submissions with an idempotency key by the manifest, with its files'
+// contents; empty without a key.
+func (s Submission) Digest() (string, error) {
+	if s.IdempotencyKey == "" {
+		return "", nil
+	}
+	hash := sha256.New()
+	err := json.NewEncoder(hash).Encode(struct {
+		Manifest Manifest `json:"manifest"`
+		Kind     Kind     `json:"kind"` // as it was stored when there were others
+	}{s.Manifest, KindTask})
+	return hex.EncodeToString(hash.Sum(nil)), err
+}
+
+// Same returns the job first submitted with a key; a *FieldError if what it was submitted
+// with has another digest.
+func (j Job) Same(digest string) (Job, error) {
+	if j.Submission == digest {
+		return j, nil
+	}
+	return Job{}, &FieldError{
+		Field: "idempotency_key", Problem: "was used for another submission, job " + j.ID,
+		Remedy: "use a new key for a new job; a key returns its job again only for the same manifest", Fault: FaultState,
+	}
+}

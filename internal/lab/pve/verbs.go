@@ -1,0 +1,92 @@
+package pve
+
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The option lists of the real qm: names, types, bounds and keys of each version.
+//
+//go:embed qm-options-8.2.json qm-options-9.2.json
+var optionLists embed.FS
+
+// vmOptions describe a VM: create and set take them alike.
+const vmOptions = `agent acpi autostart balloon bios boot cicustom cipassword citype ciupgrade ciuser cores cpu cpulimit cpuunits description
+	ide[n] ipconfig[n] kvm lock machine memory name nameserver net[n] numa onboot ostype protection reboot rng0 sata[n] scsi[n] scsihw
+	searchdomain serial[n] sockets sshkeys tablet tags vga virtio[n] vmgenid`
+
+// played are the qm commands of the lab, and those of their options that it plays: the
+// others, which the real one takes, are unknown.
+func played() map[string]command {
+	return map[string]command{
+		"create":            {qmCreate, vmOptions + " start storage pool"},
+		"set":               {qmSet, vmOptions + " delete skiplock"},
+		"clone":             {qmClone, "description format full name pool snapname storage target"},
+		"disk resize":       {qmResize, "skiplock"},
+		"resize":            {qmResize, "skiplock"},
+		"importdisk":        {qmImport, "format"},
+		"template":          {qmTemplate, ""},
+		"config":            {qmConfig, "current snapshot"},
+		"start":             {qmStart, "skiplock timeout"},
+		"stop":              {qmStop, "skiplock keepActive overrule-shutdown timeout"},
+		"shutdown":          {qmShutdown, "forceStop keepActive skiplock timeout"},
+		"suspend":           {qmSuspend, "skiplock statestorage todisk"},
+		"resume":            {qmResume, "nocheck skiplock"},
+		"reboot":            {qmReboot, "timeout"},
+		"status":            {qmStatus, "verbose"},
+		"destroy":           {qmDestroy, "destroy-unreferenced-disks purge skiplock"},
+		"snapshot":          {qmSnapshot, "description vmstate"},
+		"rollback":          {qmRollback, ""},
+		"delsnapshot":       {qmDelsnapshot, "force"},
+		"listsnapshot":      {qmListsnapshot, ""},
+		"migrate":           {qmMigrate, "online with-local-disks"},
+		"list":              {qmList, "full"},
+		"unlock":            {qmUnlock, ""},
+		"guest exec":        {qmGuestExec, "pass-stdin synchronous timeout"},
+		"guest exec-status": {qmGuestExecStatus, ""},
+		"guest cmd":         {qmGuestCmd, ""},
+		"agent":             {qmGuestCmd, ""},
+	}
+}
+
+type command struct {
+	run     func(c *call) error
+	options string
+}
+
+// qmVerb returns one of the played commands as a version takes it. A test holds what is
+// played against the lists.
+func qmVerb(version, name string) (*verb, error) {
+	raw, err := optionLists.ReadFile("qm-options-" + version + ".json")
+	if err != nil {
+		return nil, err
+	}
+	var lists map[string]json.RawMessage // the others are not looked into: that takes longer than a command
+	if err := json.Unmarshal(raw, &lists); err != nil {
+		return nil, err
+	}
+	var real struct {
+		Alias      string            `json:"alias"`
+		Positional []string          `json:"positional"`
+		Options    map[string]option `json:"options"`
+	}
+	for of := name; of != ""; of = real.Alias {
+		real.Alias = ""
+		if err := json.Unmarshal(lists[of], &real); err != nil {
+			return nil, fmt.Errorf("qm %s in %s: %w", of, version, err)
+		}
+	}
+	p := played()[name]
+	v := &verb{name: "qm " + name, run: p.run, options: map[string]option{}, extra: slices.Contains(real.Positional, "extra-args")}
+	v.positional = slices.DeleteFunc(real.Positional, func(name string) bool { return name == "extra-args" })
+	for _, option := range slices.Concat(strings.Fields(p.options), v.positional) {
+		var known bool
+		if v.options[option], known = real.Options[option]; !known {
+			return nil, fmt.Errorf("qm %s --%s does not exist in %s", name, option, version)
+		}
+	}
+	return v, nil
+}

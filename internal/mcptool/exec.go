@@ -1,0 +1,321 @@
+package mcptool
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+type executeInput struct {
+	Command    string            `json:"command" jsonschema_description:"Shell command or script; bash runs it."`
+	VMID       string            `json:"vm_id,omitempty" jsonschema_description:"Name or ID of a persistent VM to run in. Default: a new VM for this command."`
+	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory. Default: the user's home."`
+	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables. Not for secrets."`
+	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"Time limit in seconds, 1 to 86400. Default 3600."`
+	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run as root."`
+	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run on a 24x80 terminal, for programs that need one; stderr is then part of stdout."`
+	Template   string            `json:"template,omitempty" jsonschema_description:"New VM: name or ID of the template. Default agent-template."`
+	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"New VM: from this system's cloud image instead of a template."`
+	Resources  vm.Resources      `json:"resources,omitzero" jsonschema_description:"New VM: its size."`
+	Network    executeNetwork    `json:"network,omitzero" jsonschema_description:"New VM: what it reaches, as in submit_job."`
+	Persistent bool              `json:"persistent,omitempty" jsonschema_description:"New VM: it stays until destroy_vm."`
+	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait for the command to finish, 0 to 45. Default 0: the job_id at once."`
+}
+
+func (executeInput) named(err error) error {
+	return renamed(err, "task", "command", "vmTemplate", "template", "vm", "vm_id", "lifecycle", "persistent")
+}
+
+// executeNetwork is the part of a job's network that a command's VM has a choice of.
+type executeNetwork struct {
+	Egress vm.Egress `json:"egress,omitempty" jsonschema:"enum=lan,enum=internet,enum=allow,enum=none"`
+	Allow  []string  `json:"allow,omitempty"`
+}
+
+func (o Options) executeCommand() server.ServerTool {
+	return defineCall("execute_command", "Execute a command",
+		"Run a shell command in a persistent VM (vm_id, from provision_vm; up to 16 at once) or in a new one. "+
+			"With wait_seconds its exit code and output are in the same call if it finishes in time; if not, or if the call is cancelled, it goes on: "+
+			"get_job_output, get_job_result, kill_job. "+
+			"Its stdin is open: interact_with_job types into it; a program that reads all of its input waits for close.",
+		hints{openWorld: true},
+		func(ctx context.Context, in executeInput, c call) (startedOutput, error) {
+			m := job.Manifest{
+				Task: in.Command, AgentType: job.AgentScript, Stdin: job.StdinOpen, StatusMode: job.StatusStreaming,
+				VM: in.VMID, Cwd: in.Cwd, Env: in.Env, Timeout: in.Timeout, Sudo: in.Sudo, TTY: in.TTY,
+				VMTemplate: in.Template, OS: in.OS, Resources: in.Resources, Network: vm.Network{Egress: in.Network.Egress, Allow: in.Network.Allow},
+			}
+			if in.Persistent {
+				m.Lifecycle = vm.Persistent
+			}
+			j, err := o.Engine.Submit(ctx, job.Submission{Manifest: m, Client: clientName(ctx)})
+			if err != nil {
+				return startedOutput{}, err
+			}
+			return started(ctx, o.Engine, c, j, in.Wait), nil
+		})
+}
+
+type outputInput struct {
+	jobArg
+
+	Stream       string `json:"stream,omitempty" jsonschema:"enum=stdout,enum=stderr" jsonschema_description:"Only this one. Default: both."`
+	Offset       int64  `json:"offset,omitempty" jsonschema_description:"Byte to start at: stdout_next of the previous call. Negative: from the end. Default 0. An offset in stderr if stream is stderr."`
+	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema_description:"The same for stderr, if both streams are read."`
+	Limit        *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes per stream. Default 16384."`
+	StripANSI    bool   `json:"strip_ansi,omitempty" jsonschema_description:"Strip colours, escape sequences and all but the last state of progress bars."`
+}
+
+func (in outputInput) check(bad *faults) {
+	in.jobArg.check(bad)
+	if in.Stream != "" && in.StderrOffset != 0 {
+		bad.add("stderr_offset", "is for both streams", "give offset, or omit stream")
+	}
+}
+
+type outputOutput struct {
+	JobID  string     `json:"job_id"`
+	Status job.Status `json:"status"`
+	outputPart
+}
+
+// outputPart is a part of a job's output.
+type outputPart struct {
+	Stdout        string `json:"stdout"`
+	StdoutNext    int64  `json:"stdout_next" jsonschema_description:"The offset for the next call."`
+	StdoutDropped int64  `json:"stdout_dropped,omitempty" jsonschema_description:"Bytes missing before this: the output was larger than what is kept."`
+	Stderr        string `json:"stderr"`
+	StderrNext    int64  `json:"stderr_next"`
+	StderrDropped int64  `json:"stderr_dropped,omitempty"`
+	Complete      bool   `json:"complete" jsonschema_description:"The job has finished and there is no more output."`
+	InvalidUTF8   bool   `json:"invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
+}
+
+func (o Options) getJobOutput() server.ServerTool {
+	return define("get_job_output", "Job output",
+		"A job's output from a byte offset on, while it runs and after. Call again with the next offsets until complete. "+
+			"For the last lines use tail_job_output; for a finished job's exit code and output get_job_result.",
+		hints{readOnly: true, idempotent: true, long: true},
+		func(ctx context.Context, in outputInput) (outputOutput, error) {
+			at := position{in.Offset, in.StderrOffset}
+			if in.Stream == job.Stderr {
+				at[1] = in.Offset
+			}
+			return output(ctx, o.Engine, in.JobID, in.Stream, at, given(in.Limit, defaultBytes), in.StripANSI)
+		})
+}
+
+// position is an offset in each stream: stdout, stderr.
+type position [2]int64
+
+// output reads both streams, or only the named one, from a position.
+func output(ctx context.Context, e job.Engine, id, only string, at position, limit int, plain bool) (outputOutput, error) {
+	part, err := readPart(ctx, e, id, only, at, limit, plain)
+	if err != nil {
+		return outputOutput{}, err
+	}
+	j, err := e.Job(ctx, id)
+	return outputOutput{JobID: id, Status: j.Status, outputPart: part}, err
+}
+
+// readPart is output without the job's status.
+func readPart(ctx context.Context, e job.Engine, id, only string, at position, limit int, plain bool) (outputPart, error) {
+	out := outputPart{Complete: true}
+	var pieces [2]piece
+	for i, stream := range streams {
+		if only != "" && only != stream {
+			continue
+		}
+		p, err := read(ctx, e, id, stream, at[i], limit, plain)
+		if err != nil {
+			return outputPart{}, err
+		}
+		pieces[i] = p
+		out.Complete = out.Complete && p.whole
+		out.InvalidUTF8 = out.InvalidUTF8 || p.invalid
+	}
+	out.Stdout, out.StdoutNext, out.StdoutDropped = pieces[0].text, pieces[0].next, pieces[0].dropped
+	out.Stderr, out.StderrNext, out.StderrDropped = pieces[1].text, pieces[1].next, pieces[1].dropped
+	return out, nil
+}
+
+// end returns where the streams end now.
+func end(ctx context.Context, e job.Engine, id string) (position, error) {
+	var at position
+	for i, stream := range streams {
+		chunk, err := e.Output(ctx, id, stream, -1, 1)
+		if err != nil {
+			return at, err
+		}
+		at[i] = chunk.Next
+	}
+	return at, nil
+}
+
+// The default of lines, and the bytes read of each stream for one: at least 16 KiB.
+const (
+	defaultLines = 50
+	bytesPerLine = 256
+)
+
+type tailInput struct {
+	jobArg
+
+	Lines     *int `json:"lines,omitempty" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Lines per stream, 1 to 1000. Default 50."`
+	StripANSI bool `json:"strip_ansi,omitempty" jsonschema_description:"Strip colours, escape sequences and all but the last state of progress bars."`
+}
+
+type tailOutput struct {
+	JobID       string     `json:"job_id"`
+	Status      job.Status `json:"status"`
+	Stdout      string     `json:"stdout"`
+	Stderr      string     `json:"stderr"`
+	StdoutNext  int64      `json:"stdout_next" jsonschema_description:"Offset from which get_job_output continues."`
+	StderrNext  int64      `json:"stderr_next"`
+	Truncated   bool       `json:"truncated" jsonschema_description:"There is earlier output."`
+	InvalidUTF8 bool       `json:"invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
+}
+
+func (o Options) tailJobOutput() server.ServerTool {
+	return define("tail_job_output", "Last lines of a job's output",
+		"The last lines of a job's output, while it runs and after, including a prompt without a newline. "+
+			"Very long lines count as several.",
+		hints{readOnly: true, idempotent: true, long: true},
+		func(ctx context.Context, in tailInput) (tailOutput, error) {
+			lines := given(in.Lines, defaultLines)
+			limit := max(lines*bytesPerLine, defaultBytes)
+			out := tailOutput{JobID: in.JobID}
+			var texts [2]string
+			var at position
+			for i, stream := range streams {
+				p, err := read(ctx, o.Engine, in.JobID, stream, -int64(limit), limit, in.StripANSI)
+				if err != nil {
+					return tailOutput{}, err
+				}
+				var cut bool
+				texts[i], cut = lastLines(p.text, lines, p.offset > 0)
+				at[i] = p.next
+				out.Truncated = out.Truncated || cut || p.offset > 0
+				out.InvalidUTF8 = out.InvalidUTF8 || p.invalid
+			}
+			j, err := o.Engine.Job(ctx, in.JobID)
+			out.Status, out.Stdout, out.Stderr, out.StdoutNext, out.StderrNext = j.Status, texts[0], texts[1], at[0], at[1]
+			return out, err
+		})
+}
+
+// lastLines returns the end of text from its n-th last line on, and whether
+// anything is left out. If text starts within a line, that line is dropped,
+// unless it is the only one.
+func lastLines(text string, n int, amid bool) (string, bool) {
+	if amid {
+		if _, rest, ok := strings.Cut(text, "\n"); ok && rest != "" {
+			text = rest
+		}
+	}
+	at := len(strings.TrimSuffix(text, "\n"))
+	for range n {
+		if at = strings.LastIndexByte(text[:at], '\n'); at < 0 {
+			return text, false
+		}
+	}
+	return text[at+1:], true
+}
+
+// Output within quietTime of the last belongs to the same answer.
+const (
+	defaultAnswer = 500 // milliseconds
+	quietTime     = 80 * time.Millisecond
+	lookTime      = 20 * time.Millisecond
+)
+
+type interactInput struct {
+	jobArg
+
+	Input     string `json:"input,omitempty" jsonschema_description:"Text for the task's stdin, exactly as given, at most 4 MiB: end a line with \\n. On a terminal \\u0003 is Ctrl-C."`
+	Close     bool   `json:"close,omitempty" jsonschema_description:"Close stdin after the input."`
+	Wait      *int   `json:"wait_ms,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"Milliseconds to wait for an answer, 0 to 10000. Default 500. Returns sooner once output has arrived and paused."`
+	StripANSI bool   `json:"strip_ansi,omitempty" jsonschema_description:"Strip colours and escape sequences."`
+}
+
+func (in interactInput) check(bad *faults) {
+	in.jobArg.check(bad)
+	if in.Input == "" && !in.Close {
+		bad.add("input", "is required", "give text, or close: true; get_job_output only reads")
+	}
+}
+
+func (o Options) interactWithJob() server.ServerTool {
+	return define("interact_with_job", "Type into a job",
+		"Send input to a running task whose stdin is open (execute_command, or a manifest with stdin open), and return what it writes next. "+
+			"For shells, REPLs, password prompts and yes-no questions. An error when stdin is closed or the job has ended. "+
+			"For later output call get_job_output with the next offsets.",
+		hints{openWorld: true},
+		func(ctx context.Context, in interactInput) (outputOutput, error) {
+			before, err := end(ctx, o.Engine, in.JobID)
+			if err == nil {
+				err = o.Engine.Input(ctx, in.JobID, []byte(in.Input), in.Close)
+			}
+			if err == nil {
+				err = awaitAnswer(ctx, o.Engine, in.JobID, before, time.Duration(given(in.Wait, defaultAnswer))*time.Millisecond)
+			}
+			if err != nil {
+				return outputOutput{}, err
+			}
+			return output(ctx, o.Engine, in.JobID, "", before, defaultBytes, in.StripANSI)
+		})
+}
+
+// awaitAnswer waits until output after a position has arrived and paused, the
+// job has ended, or the time is up.
+func awaitAnswer(ctx context.Context, e job.Engine, id string, before position, limit time.Duration) error {
+	deadline := time.Now().Add(limit)
+	at, changed := before, time.Time{}
+	for time.Now().Before(deadline) {
+		over := true
+		for i, stream := range streams {
+			chunk, err := e.Output(ctx, id, stream, at[i], defaultBytes)
+			if err != nil {
+				return err
+			}
+			if len(chunk.Data) > 0 {
+				at[i], changed = chunk.Next, time.Now()
+			}
+			over = over && chunk.Complete
+		}
+		if over || at != before && time.Since(changed) >= quietTime {
+			return nil
+		}
+		if err := pause(ctx, lookTime); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type killInput struct {
+	jobArg
+
+	Signal string `json:"signal,omitempty" jsonschema:"enum=@signals" jsonschema_description:"Default TERM. What is still running 5 seconds later gets KILL."`
+}
+
+type killOutput struct {
+	JobID  string     `json:"job_id"`
+	Result job.Killed `json:"result" jsonschema:"enum=killed,enum=already_terminated,enum=not_found"`
+}
+
+func (o Options) killJob() server.ServerTool {
+	return define("kill_job", "Kill a job",
+		"End a job's task and all processes it has started with a signal; the status becomes failed, reason killed. "+
+			"Its own VM is destroyed, a persistent one stays. To send Ctrl-C without ending the job, use interact_with_job on a tty.",
+		hints{destructive: true, idempotent: true},
+		func(ctx context.Context, in killInput) (killOutput, error) {
+			killed, err := o.Engine.Kill(ctx, in.JobID, in.Signal)
+			return killOutput{JobID: in.JobID, Result: killed}, err
+		})
+}

@@ -1,0 +1,275 @@
+// Package token owns the tokens of the API: it makes and revokes them, and says whose a token
+// is that is shown. What is done with a token ends with it. It knows nothing of jobs but whom
+// they belong to.
+package token
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+)
+
+const (
+	tokenCheck = 2 * time.Second // between two checks whether the tokens in use are still valid
+	tokenTrust = 4 * time.Second // how long one is trusted without such a check
+	tokenID    = 16              // digits of a token's hash that are its ID
+)
+
+// Store stores tokens.
+type Store interface {
+	// InsertToken adds a token with its hex sha256.
+	InsertToken(ctx context.Context, t job.Token, hash string) error
+	// Tokens returns all tokens, by name.
+	Tokens(ctx context.Context) ([]job.Token, error)
+	// Token returns the token with an ID, TokenByHash the one with a hex sha256;
+	// job.ErrNotFound.
+	Token(ctx context.Context, id string) (job.Token, error)
+	TokenByHash(ctx context.Context, hash string) (job.Token, error)
+	// DeleteTokens removes the token with an ID, or all tokens of a name, and returns
+	// them; job.ErrNotFound.
+	DeleteTokens(ctx context.Context, ref string) ([]job.Token, error)
+}
+
+// Options of a Keeper. Store is required.
+type Options struct {
+	Store    Store
+	Limits   job.Limits   // of a token with the role run, where it says nothing else
+	Log      *slog.Logger // default: slog.Default()
+	Observer job.Observer // called on what happens; may be nil
+}
+
+// Keeper has the tokens that were shown to this engine, each with a context that ends when
+// the token does: whatever is done with it, in calls and streams, ends then. Its methods may
+// be called from any goroutine.
+type Keeper struct {
+	o       Options
+	changed chan struct{} // some may have been revoked
+
+	mu   sync.Mutex
+	held map[string]*heldToken // by ID
+}
+
+type heldToken struct {
+	job.Token
+	hash string // empty: only its ID was shown
+	life context.Context
+	end  context.CancelCauseFunc
+	seen time.Time // since it was last read from the store
+}
+
+// New returns a Keeper.
+func New(o Options) *Keeper {
+	o.Log = cmp.Or(o.Log, slog.Default())
+	if o.Observer == nil {
+		o.Observer = func(job.Happening) {}
+	}
+	return &Keeper{o: o, changed: make(chan struct{}, 1), held: map[string]*heldToken{}}
+}
+
+// CreateToken adds a token. Its secret is in the result, and nowhere else.
+func (k *Keeper) CreateToken(ctx context.Context, s job.TokenSpec) (job.NewToken, error) {
+	if err := s.Validate(); err != nil {
+		return job.NewToken{}, err
+	}
+	if s.Role == job.RoleRun { // read begins nothing, and admin could make itself a token without limits
+		s.Limits = s.Limits.WithDefaults(k.o.Limits)
+	}
+	by := job.CallerFrom(ctx)
+	secret := job.TokenPrefix + rand.Text()
+	hash := hashToken(secret)
+	t := job.Token{ID: hash[:tokenID], TokenSpec: s, CreatedAt: time.Now().UTC(), CreatedBy: by.Principal}
+	if s.TTL > 0 {
+		t.ExpiresAt = t.CreatedAt.Add(time.Duration(s.TTL) * time.Second)
+	}
+	if err := k.o.Store.InsertToken(ctx, t, hash); err != nil {
+		return job.NewToken{}, err
+	}
+	k.o.Log.Info("token created", "token", t.ID, "principal", t.Name, "role", t.Role, "by", by.Principal)
+	k.o.Observer(job.TokenChange{Token: t, Created: true, By: by})
+	return job.NewToken{Token: t, Secret: secret}, nil
+}
+
+// Tokens returns all tokens, by name.
+func (k *Keeper) Tokens(ctx context.Context) ([]job.Token, error) { return k.o.Store.Tokens(ctx) }
+
+// RevokeToken removes a token by its ID, or all tokens of a name.
+func (k *Keeper) RevokeToken(ctx context.Context, ref string) ([]job.Token, error) {
+	gone, err := k.o.Store.DeleteTokens(ctx, ref)
+	if errors.Is(err, job.ErrNotFound) {
+		err = &job.FieldError{Field: "token", Problem: fmt.Sprintf("%.80q is neither a token's ID nor a name that has tokens", ref), Remedy: "linus token list shows them", Fault: job.FaultUnknown}
+	}
+	if err != nil {
+		return nil, err
+	}
+	by := job.CallerFrom(ctx)
+	for _, t := range gone {
+		k.drop(t.ID)
+		k.o.Log.Info("token revoked", "token", t.ID, "principal", t.Name, "by", by.Principal)
+		k.o.Observer(job.TokenChange{Token: t, By: by})
+	}
+	return gone, nil
+}
+
+// Authenticate returns the principal of a token; job.ErrUnauthorized if it is unknown,
+// revoked or expired.
+func (k *Keeper) Authenticate(ctx context.Context, token string) (job.Principal, error) {
+	if !strings.HasPrefix(token, job.TokenPrefix) || len(token) > 200 {
+		return job.Principal{}, job.ErrUnauthorized
+	}
+	hash := hashToken(token)
+	return k.holder(ctx, hash[:tokenID], hash, func(ctx context.Context) (job.Token, error) { return k.o.Store.TokenByHash(ctx, hash) })
+}
+
+// Holder returns the principal of a token that was shown before, by the token's ID;
+// job.ErrUnauthorized if it was revoked or has expired.
+func (k *Keeper) Holder(ctx context.Context, id string) (job.Principal, error) {
+	return k.holder(ctx, id, "", func(ctx context.Context) (job.Token, error) { return k.o.Store.Token(ctx, id) })
+}
+
+// holder returns the principal of a token that read reads from the store, unless it was
+// read a moment ago. An empty hash fits every token.
+func (k *Keeper) holder(ctx context.Context, id, hash string, read func(context.Context) (job.Token, error)) (job.Principal, error) {
+	if p, ok := k.trusted(id, hash); ok {
+		return p, nil
+	}
+	began := time.Now()
+	t, err := read(ctx)
+	switch {
+	case errors.Is(err, job.ErrNotFound):
+		if hash == "" {
+			k.drop(id)
+		}
+		return job.Principal{}, job.ErrUnauthorized
+	case err != nil:
+		return job.Principal{}, err
+	case t.Expired(time.Now()):
+		return job.Principal{}, job.ErrUnauthorized
+	}
+	return k.hold(t, hash, began), nil
+}
+
+// trusted returns the principal of a token that was read a moment ago.
+func (k *Keeper) trusted(id, hash string) (job.Principal, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h := k.held[id]
+	if h == nil || h.life.Err() != nil || time.Since(h.seen) > tokenTrust || h.Expired(time.Now()) {
+		return job.Principal{}, false
+	}
+	if hash != "" && subtle.ConstantTimeCompare([]byte(h.hash), []byte(hash)) != 1 {
+		return job.Principal{}, false
+	}
+	return h.principal(), true
+}
+
+// hold keeps a token that was read from the store at a time.
+func (k *Keeper) hold(t job.Token, hash string, at time.Time) job.Principal {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h := k.held[t.ID]
+	if h == nil || h.life.Err() != nil {
+		h = &heldToken{Token: t}
+		h.life, h.end = context.WithCancelCause(context.Background())
+		k.held[t.ID] = h
+	}
+	if hash != "" {
+		h.hash = hash
+	}
+	h.seen = at
+	return h.principal()
+}
+
+func (h *heldToken) principal() job.Principal {
+	p := h.Token.Principal()
+	p.Life = h.life
+	return p
+}
+
+// drop ends what is done with a token.
+func (k *Keeper) drop(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if h := k.held[id]; h != nil {
+		h.end(job.ErrUnauthorized)
+		delete(k.held, id)
+	}
+}
+
+// Watch ends what is done with tokens that were revoked at another engine, or have
+// expired. As long as the store does not answer, nothing can be learned of them, and
+// nothing that belongs to them. It returns when ctx ends.
+func (k *Keeper) Watch(ctx context.Context) {
+	tick := time.NewTicker(tokenCheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-k.changed:
+		case <-ctx.Done():
+			return
+		}
+		if !k.any() {
+			continue
+		}
+		began := time.Now()
+		all, err := k.o.Store.Tokens(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				k.o.Log.Warn("tokens cannot be checked, will be tried again", "err", err)
+			}
+			continue
+		}
+		k.keep(all, began)
+	}
+}
+
+// Recheck has Watch look now: some may have been revoked.
+func (k *Keeper) Recheck() {
+	select {
+	case k.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (k *Keeper) any() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.held) > 0
+}
+
+// keep drops the tokens that are not among all, as read since a time, or have expired.
+func (k *Keeper) keep(all []job.Token, began time.Time) {
+	valid := map[string]bool{}
+	for _, t := range all {
+		valid[t.ID] = !t.Expired(time.Now())
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, h := range k.held {
+		switch {
+		case valid[id]:
+			if began.After(h.seen) {
+				h.seen = began
+			}
+		case h.seen.Before(began): // a later one may not have been there yet
+			h.end(job.ErrUnauthorized)
+			delete(k.held, id)
+		}
+	}
+}
+
+func hashToken(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,52 @@
+package view
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"linus/internal/job"
+)
+
+// Problem is an error on the wire, as RFC 9457 says. A client goes by the code, people by the
+// detail.
+type Problem struct {
+	Type      string            `json:"type"`                 // urn:linus:problem: and the code
+	Title     string            `json:"title"`                // of the status
+	Status    int               `json:"status"`               // of the response
+	Detail    string            `json:"detail"`               // what is wrong and what to do, for people
+	Code      string            `json:"code"`                 // what is wrong, for programs
+	Remedy    string            `json:"remedy,omitempty"`     // what to do, where there is one thing to do
+	RequestID string            `json:"request_id,omitempty"` // as in the header Request-Id
+	Fields    []*job.FieldError `json:"fields,omitempty"`     // what is wrong with the request, field by field
+
+	JobStatus job.Status         `json:"job_status,omitempty"` // not_complete: the job's
+	Host      *job.HostError     `json:"host,omitempty"`       // host: what failed there
+	Denied    *job.DeniedError   `json:"denied,omitempty"`     // denied: the role that is needed
+	Narrowed  *job.NarrowedError `json:"narrowed,omitempty"`   // narrowed: the toolsets of which the token needs one
+}
+
+// ProblemType is the content type of a problem.
+const ProblemType = "application/problem+json"
+
+// RequestHeader has the ID of a request, in its response, in the log, and in a problem.
+const RequestHeader = "Request-Id"
+
+// Send sends the problem as the response, with what its code says about the status.
+func (p Problem) Send(w http.ResponseWriter, status int) {
+	p.Type, p.Title, p.Status, p.RequestID = "urn:linus:problem:"+p.Code, http.StatusText(status), status, w.Header().Get(RequestHeader)
+	data, err := json.Marshal(p)
+	if err != nil {
+		panic(http.ErrAbortHandler) // cannot happen
+	}
+	h := w.Header()
+	switch status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		h.Set("Retry-After", "5")
+	}
+	h.Del("ETag")
+	h.Set("Content-Type", ProblemType)
+	h.Set("Content-Length", strconv.Itoa(len(data)))
+	w.WriteHeader(status)
+	_, _ = w.Write(data) // fails only if the client is gone
+}

@@ -1,0 +1,79 @@
+package view_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/view"
+	"linus/internal/vm"
+)
+
+// What is shown has the public names, units and no internals; what is read back is what was
+// shown.
+func TestMarshal_ShowsThePublicForm(t *testing.T) {
+	j := job.Job{
+		ID: "j1", Contradicted: true, BootID: "b", Manifest: job.Manifest{AgentType: job.AgentScript, Timeout: 60, VMTemplate: "t"},
+		Outcome: &job.Outcome{Status: job.Success, Duration: 1500 * time.Millisecond}, VM: &vm.VM{ID: 101, Job: "u", Name: "dev"},
+	}
+	text, err := view.Marshal(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"id":"j1"`, `"agent_type":"script"`, `"timeout_seconds":60`, `"template":"t"`, `"duration_seconds":1.5`, `"vm_id":101`, `"id":"u"`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s lacks %s", text, want)
+		}
+	}
+	for _, not := range []string{"contradicted", "boot_id", "agentType", "null"} {
+		if strings.Contains(string(text), not) {
+			t.Errorf("%s has %s", text, not)
+		}
+	}
+	var back job.Job
+	if err := view.Unmarshal(text, &back); err != nil || back.ID != "j1" || back.Manifest.Timeout != 60 || back.Outcome.Duration != j.Outcome.Duration || back.VM.ID != 101 || back.Contradicted {
+		t.Errorf("%+v, %v", back, err)
+	}
+}
+
+// Text is text; bytes that are none come beside it, as they are.
+func TestMarshal_TextAndBytes(t *testing.T) {
+	for _, data := range []string{"", "one\n", "\xff\x00"} {
+		text, err := view.Marshal(job.Result{Stdout: []byte(data)})
+		var back job.Result
+		if err == nil {
+			err = view.Unmarshal(text, &back)
+		}
+		if err != nil || string(back.Stdout) != data || strings.Contains(string(text), "stdout_base64") != (data == "\xff\x00") {
+			t.Errorf("%q: %s, back %q, %v", data, text, back.Stdout, err)
+		}
+	}
+	list, err := json.Marshal(view.Of([]job.Token(nil)))
+	if err != nil || string(list) != "[]" {
+		t.Errorf("no tokens: %s, %v", list, err)
+	}
+}
+
+func TestDecodeStrict_KnowsPublicNamesAlone(t *testing.T) {
+	var s job.Submission
+	if _, err := view.DecodeStrict([]byte(`{"manifest":{"task":"x","agent_type":"script","timeout_seconds":5}}`), &s); err != nil || s.Manifest.Timeout != 5 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := view.DecodeStrict([]byte(`{"manifest":{"task":"x","agentType":"script"}}`), &s); err == nil || !strings.Contains(err.Error(), `manifest.agentType: is not a known key; did you mean "agent_type"?`) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestPath_NamesAFieldAsItIsShown(t *testing.T) {
+	for stored, want := range map[string]string{
+		"manifest.agent.claudeModel": "manifest.agent.claude_model", "manifest.files[3].content": "manifest.files[3].content_base64",
+		"manifest.task": "manifest.task", "nothing.of.it": "nothing.of.it",
+	} {
+		if got := view.Path(reflect.TypeFor[job.Submission](), stored); got != want {
+			t.Errorf("%s is %s, want %s", stored, got, want)
+		}
+	}
+}
