@@ -60,7 +60,7 @@ func (a *app) execCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.warnEgress(j.Manifest)
+			a.warnEgress(j.Manifest.Network)
 			return a.converse(cmd.Context(), s, j, conversation{input: input})
 		},
 	}

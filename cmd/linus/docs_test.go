@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"linus/internal/config"
 	"linus/internal/doctest"
 	"linus/internal/job"
 )
@@ -98,6 +99,43 @@ func TestDocs_ListsEveryExitCode(t *testing.T) {
 		t.Errorf("%d constants and %d meanings", constants, len(exitCodes()))
 	}
 	doctest.Keep(t, "exit-codes", b.String(), *update)
+}
+
+// TestDocs_ListsTheEnvironment lists what is read besides settings: whatever internal/config,
+// which alone may, asks the environment for.
+func TestDocs_ListsTheEnvironment(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| variable | meaning |\n| --- | --- |\n")
+	said := map[string]bool{}
+	for _, v := range config.Environment() {
+		said[v.Name] = true
+		fmt.Fprintf(&b, "| `%s` | %s |\n", v.Name, v.Text)
+	}
+	files, err := filepath.Glob(filepath.Join(repository, "internal", "config", "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := regexp.MustCompile(`os\.(?:Getenv|LookupEnv)\("(\w+)"\)`)
+	names := 0
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range asked.FindAllStringSubmatch(string(source), -1) {
+			names++
+			if name := found[1]; !said[name] && name != "PVELAB_LOOPBACK" { // of the lab alone
+				t.Errorf("what %s means is not said (%s)", name, path)
+			}
+		}
+	}
+	if names < 5 {
+		t.Errorf("only %d variables were found in the code", names)
+	}
+	doctest.Keep(t, "environment", b.String(), *update)
 }
 
 // TestDocs_ListsTheScriptsExitCodes takes them from where they are named.

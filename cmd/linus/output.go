@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"linus/internal/job"
 	shown "linus/internal/term"
 	"linus/internal/view"
 	"linus/internal/vm"
@@ -97,8 +96,8 @@ func (a *app) output(w io.Writer) (to io.Writer, done func() error) {
 }
 
 // warnEgress reports a VM that may connect to names, and was given none.
-func (a *app) warnEgress(m job.Manifest) {
-	if m.Network.Egress == vm.EgressAllow && len(m.Network.Allow) == 0 {
+func (a *app) warnEgress(n vm.Network) {
+	if n.Egress == vm.EgressAllow && len(n.Allow) == 0 {
 		a.note("warning: the VM reaches nothing: egress allow needs names, as in --allow github.com,*.npmjs.org")
 	}
 }

@@ -16,6 +16,7 @@ import (
 // README says how linus is installed from then on.
 func TestRename_EveryImportIsFound(t *testing.T) {
 	loops.NotInCheck(t)
+	loops.Drawn(t, 3)
 	t.Parallel()
 	dir := copyOfTree(t)
 	renameTo(t, dir, "owner-before")

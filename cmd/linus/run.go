@@ -119,7 +119,7 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	a.warnEgress(j.Manifest)
+	a.warnEgress(j.Manifest.Network)
 	return a.finishRun(ctx, s, j, t, r, f.takeFlags, conversation{input: input})
 }
 

@@ -53,7 +53,7 @@ func (a *app) submitCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.warnEgress(j.Manifest)
+			a.warnEgress(j.Manifest.Network)
 			if f.wait {
 				a.note("job %s", j.ID)
 				return a.waitFor(ctx, s, j.ID)

@@ -57,16 +57,15 @@ func (a *app) vmCreateCommand() *cobra.Command {
 				}
 				return a.print(map[string]any{"plan": plan}, strings.Join(plan, "\n"))
 			}
-			j, err := s.CreateVM(ctx, sub)
+			info, err := s.CreateVM(ctx, sub)
 			if err != nil {
 				return err
 			}
-			a.warnEgress(j.Manifest)
+			a.warnEgress(info.Network)
 			if noWait {
-				return a.print(map[string]any{"job_id": j.ID, "name": args[0], "status": j.Status},
-					fmt.Sprintf("VM %s is being created; linus vm show %s shows when it is ready", args[0], args[0]))
+				return a.printVM(ctx, s, info, fmt.Sprintf("VM %s is being created; linus vm show %s shows when it is ready", args[0], args[0]))
 			}
-			return a.awaitVM(ctx, s, j.ID, args[0])
+			return a.awaitVM(ctx, s, info.Job, args[0])
 		},
 	}
 	f.register(a, cmd, field.CreateVM)

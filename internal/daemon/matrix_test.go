@@ -258,11 +258,15 @@ func (m *matrix) ensure(owner string) {
 
 func (m *matrix) run(owner string, s job.Submission) string {
 	m.t.Helper()
-	submit := m.e.guarded.Submit
-	if s.Manifest.VMName != "" {
-		submit = m.e.guarded.CreateVM
+	var j job.Job
+	var v job.VMInfo
+	var err error
+	if s.Manifest.VMName == "" {
+		j, err = m.e.guarded.Submit(m.as(owner), s)
+	} else {
+		v, err = m.e.guarded.CreateVM(m.as(owner), s)
+		j.ID = v.Job
 	}
-	j, err := submit(m.as(owner), s)
 	for deadline := time.Now().Add(time.Minute); err == nil && !j.Done(); time.Sleep(5 * time.Millisecond) {
 		if j, err = m.e.guarded.Job(m.as(owner), j.ID); time.Now().After(deadline) {
 			err = fmt.Errorf("it is %s", j.Status)

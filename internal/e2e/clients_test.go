@@ -107,6 +107,7 @@ const clientsToken = "HTTP_TOKEN=a-token-of-this-test"
 // is, and are asked before a VM is destroyed; over both transports, in both eras
 // of the protocol.
 func TestSDKs(t *testing.T) {
+	loops.Drawn(t, 3)
 	t.Parallel()
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess, clientsToken)

@@ -276,6 +276,7 @@ func (c *cluster) leases() (left []string) {
 // the node is back and it is. Entries that are down are passed over. Without quorum
 // nothing is created, and jobs go on.
 func TestCluster_OutlastsNodesThatGoDown(t *testing.T) {
+	loops.Drawn(t, 2)
 	t.Parallel()
 	c := newCluster(t, []int{1, 2})
 	ctx := t.Context()

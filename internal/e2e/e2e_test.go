@@ -254,6 +254,7 @@ func TestCancel_WhileRunning(t *testing.T) {
 
 // Every way a task may be run, and every byte of a file, arrives as given.
 func TestJob_ArrivesByteForByte(t *testing.T) {
+	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	c := h.connect(t)

@@ -349,6 +349,7 @@ func TestProxmoxFaults(t *testing.T) {
 // A full state disk: what cannot be kept is refused with words that say so,
 // nothing acknowledged is lost, and with room again all goes on.
 func TestStateDisk_Full(t *testing.T) {
+	loops.Drawn(t, 3)
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("a small disk for the state directory needs root")

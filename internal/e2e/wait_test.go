@@ -11,6 +11,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 )
 
 // One call runs a command in a VM of its own and returns what it wrote.
@@ -89,6 +90,7 @@ func (c *mcpClient) listed(status string) int {
 // The engine is killed during the wait: the same call returns the job's result, from
 // the engine that takes the job up.
 func TestWait_OutlivesTheEngine(t *testing.T) {
+	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	c := h.connect(t)

@@ -27,7 +27,7 @@ func TestSubmit_AdmitsByWhatTheClientHas(t *testing.T) {
 	ctx := context.Background()
 	submit := func(client, key string, kind job.Kind) (job.Job, error) {
 		if kind == job.KindMake {
-			return r.CreateVM(ctx, job.Submission{Manifest: job.Manifest{VMName: "of-" + client}, Client: client, IdempotencyKey: key})
+			return r.createVM(ctx, job.Submission{Manifest: job.Manifest{VMName: "of-" + client}, Client: client, IdempotencyKey: key})
 		}
 		return r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript}, Client: client, IdempotencyKey: key})
 	}
@@ -107,7 +107,7 @@ func TestSubmit_AsksWhetherItIsAllowed(t *testing.T) {
 	}
 	r.restart()
 	s := job.Submission{Client: "mcp:x", Manifest: job.Manifest{VMName: "dev", Secrets: []string{"UNKNOWN"}}}
-	if _, err := r.CreateVM(t.Context(), s); !errors.Is(err, errNoMore) {
+	if _, err := r.createVM(t.Context(), s); !errors.Is(err, errNoMore) {
 		t.Errorf("CreateVM() = %v", err)
 	}
 	if _, err := r.Plan(t.Context(), s); !errors.Is(err, errNoMore) {

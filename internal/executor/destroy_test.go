@@ -30,7 +30,7 @@ func TestDestroyVM_ThatIsMadeAtThatMoment(t *testing.T) {
 	p := &lateCreate{r.fake, make(chan struct{}), make(chan struct{})}
 	r.opts.Provider = p
 	r.restart()
-	j, err := r.CreateVM(context.Background(), job.Submission{Manifest: job.Manifest{VMName: "dev"}})
+	j, err := r.createVM(context.Background(), job.Submission{Manifest: job.Manifest{VMName: "dev"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func TestClaim_OneAtATime(t *testing.T) {
 	r.posing("", func(v *vm.VM) { v.HostKey = "ssh-ed25519 AAAAsame" })
 	var ids []string
 	for i := range n {
-		j, err := r.CreateVM(t.Context(), job.Submission{Manifest: job.Manifest{VMName: "vm-" + strconv.Itoa(i)}})
+		j, err := r.createVM(t.Context(), job.Submission{Manifest: job.Manifest{VMName: "vm-" + strconv.Itoa(i)}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -157,12 +157,12 @@ func TestProvision_ATakenNameSaysNothingOfTheOtherVM(t *testing.T) {
 	e := executor.Guarded(r.Executor)
 	s := job.Submission{Manifest: job.Manifest{VMName: "dev"}}
 	ada, admin := as(t, "ada", job.RoleRun), as(t, "root", job.RoleAdmin)
-	j, err := e.CreateVM(ada, s)
+	v, err := e.CreateVM(ada, s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const says = `VM already exists: the name "dev" is taken; choose another`
-	if got := r.wait(j.ID).Outcome.Error; !strings.Contains(got, says) || strings.Contains(got, "150") || strings.Contains(got, "pve") {
+	if got := r.wait(v.Job).Outcome.Error; !strings.Contains(got, says) || strings.Contains(got, "150") || strings.Contains(got, "pve") {
 		t.Errorf("create: %s", got)
 	}
 	_, err = e.Plan(ada, s)

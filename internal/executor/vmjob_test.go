@@ -17,10 +17,19 @@ import (
 	"linus/internal/vm"
 )
 
+// createVM asks for a VM, and returns what stands for the job that makes it.
+func (r *rig) createVM(ctx context.Context, s job.Submission) (job.Job, error) {
+	v, err := r.CreateVM(ctx, s)
+	if err != nil {
+		return job.Job{}, err
+	}
+	return r.Job(ctx, v.Job)
+}
+
 // askVM asks for a VM.
 func (r *rig) askVM(name string) job.Job {
 	r.t.Helper()
-	j, err := r.CreateVM(context.Background(), job.Submission{Client: "cli", Manifest: job.Manifest{VMName: name}})
+	j, err := r.createVM(context.Background(), job.Submission{Client: "cli", Manifest: job.Manifest{VMName: name}})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -43,21 +52,26 @@ func (r *rig) hasID(id string) {
 
 func TestCreateVM_SameKeySameVM(t *testing.T) {
 	r := newRig(t, 1)
-	ask := func(name, key string) (job.Job, error) {
+	ask := func(name, key string) (job.VMInfo, error) {
 		return r.CreateVM(t.Context(), job.Submission{IdempotencyKey: key, Manifest: job.Manifest{VMName: name}})
 	}
+	hold := make(chan struct{})
+	r.fake.Set(providertest.Behaviour{Hold: hold})
 	first, err := ask("dev", "k")
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || first.Name != "dev" || first.Status != vm.Provisioning {
+		t.Fatalf("%+v, %v", first, err)
 	}
-	for _, state := range []string{"while it is made", "once it is"} {
-		if again, err := ask("dev", "k"); err != nil || again.ID != first.ID {
-			t.Errorf("%s: %s, %v; want %s", state, again.ID, err, first.ID)
+	for _, status := range []vm.Status{vm.Provisioning, vm.Running} {
+		if again, err := ask("dev", "k"); err != nil || again.Job != first.Job || again.Status != status {
+			t.Errorf("%s, %s, %v; want %s, %s", again.Job, again.Status, err, first.Job, status)
 		}
-		r.wait(first.ID)
+		if status == vm.Provisioning {
+			close(hold)
+			r.wait(first.Job)
+		}
 	}
 	_, err = ask("other", "k")
-	refusal(t, err, "idempotency_key: was used for another submission, job "+first.ID)
+	refusal(t, err, "idempotency_key: was used for another submission, job "+first.Job)
 	_, err = ask("", "")
 	refusal(t, err, "manifest.vmName: is required")
 	if stats := r.fake.Stats(); stats.Creates != 1 {
@@ -71,7 +85,7 @@ func TestCreateVM_OneOfAName(t *testing.T) {
 	results := make([]error, 8)
 	for i := range results {
 		asking.Go(func() {
-			_, results[i] = r.CreateVM(context.Background(), job.Submission{Manifest: job.Manifest{VMName: "dev"}})
+			_, results[i] = r.createVM(context.Background(), job.Submission{Manifest: job.Manifest{VMName: "dev"}})
 		})
 	}
 	asking.Wait()
@@ -189,7 +203,7 @@ func TestCreateVM_RefusedBeforeTheFirstChange(t *testing.T) {
 	if vms, err := r.VMs(t.Context()); err != nil || len(vms) != 0 {
 		t.Errorf("VMs: %+v, %v", vms, err)
 	}
-	if _, err := r.CreateVM(t.Context(), job.Submission{Manifest: job.Manifest{VMName: "dev"}}); err != nil {
+	if _, err := r.createVM(t.Context(), job.Submission{Manifest: job.Manifest{VMName: "dev"}}); err != nil {
 		t.Errorf("its name is not free: %v", err)
 	}
 }
@@ -221,7 +235,7 @@ func TestCreateVM_CountsForItsPrincipal(t *testing.T) {
 	r := newRig(t, 4)
 	ctx := job.WithPrincipal(t.Context(), job.Principal{Name: "ada", Role: job.RoleRun, Limits: job.Limits{VMs: 2, PerHour: 3}})
 	ask := func(name string) (job.Job, error) {
-		return r.CreateVM(ctx, job.Submission{Manifest: job.Manifest{VMName: name}})
+		return r.createVM(ctx, job.Submission{Manifest: job.Manifest{VMName: name}})
 	}
 	first, err := ask("one")
 	if err != nil {
@@ -302,7 +316,7 @@ func makeWith(t *testing.T, m *mortal) {
 				return j
 			case <-time.After(5 * time.Millisecond):
 			}
-			asked, err := r.CreateVM(ctx, ask)
+			asked, err := r.createVM(ctx, ask)
 			if err != nil {
 				continue
 			}

@@ -21,7 +21,7 @@ func (r *rig) makeVM(name string, change ...func(*job.Manifest)) job.Job {
 	for _, c := range change {
 		c(&m)
 	}
-	j, err := r.CreateVM(context.Background(), job.Submission{Manifest: m})
+	j, err := r.createVM(context.Background(), job.Submission{Manifest: m})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestVM_NamesAndStatesThatCannotBe(t *testing.T) {
 	_, err := r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, VM: "nobody"}})
 	refusal(t, err, `"nobody" is not a VM of ours`)
 
-	_, err = r.CreateVM(ctx, job.Submission{Manifest: job.Manifest{VMName: "Dev"}})
+	_, err = r.createVM(ctx, job.Submission{Manifest: job.Manifest{VMName: "Dev"}})
 	refusal(t, err, `manifest.vmName: VM already exists: "dev" is VM`)
 
 	hold := make(chan struct{})
@@ -344,7 +344,7 @@ func TestVM_MemoryIsNotSavedWhileAJobRuns(t *testing.T) {
 func TestVM_DestroyedWhileItIsMade(t *testing.T) {
 	r := newRig(t, 1)
 	r.fake.Set(providertest.Behaviour{Hold: make(chan struct{})})
-	j, err := r.CreateVM(context.Background(), job.Submission{Manifest: job.Manifest{VMName: "dev"}})
+	j, err := r.createVM(context.Background(), job.Submission{Manifest: job.Manifest{VMName: "dev"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,47 +13,50 @@ import (
 	"linus/internal/vm"
 )
 
-// CreateVM checks what is asked for, stores the VM and returns at once, with what stands for
-// the job that makes it. For an idempotency key used before it returns the first one, if
-// that was asked for with the same manifest.
-func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.Job, error) {
+// CreateVM checks what is asked for, stores the VM and returns it at once. For an idempotency
+// key used before it returns the first one, if that was asked for with the same manifest.
+func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, error) {
 	s.Principal, _ = job.PrincipalFrom(ctx)
 	s.Manifest = s.Manifest.ForVM()
 	if err := job.CheckKey(s.IdempotencyKey); err != nil {
-		return job.Job{}, err
+		return job.VMInfo{}, err
 	}
 	digest, err := s.Digest()
 	if err != nil {
-		return job.Job{}, err
+		return job.VMInfo{}, err
 	}
 	if s.Manifest.VMName == "" {
-		return job.Job{}, &job.FieldError{Field: "manifest.vmName", Problem: "is required", Remedy: "give a host name such as dev1"}
+		return job.VMInfo{}, &job.FieldError{Field: "manifest.vmName", Problem: "is required", Remedy: "give a host name such as dev1"}
 	}
 	m, err := f.completeVM(ctx, s)
 	if err != nil {
-		return job.Job{}, err
+		return job.VMInfo{}, err
 	}
 	owner, key := s.Principal.Owner(), s.Principal.Key(s.IdempotencyKey)
 	end, err := f.Decide(ctx) // of two that ask for the same name one comes first
 	if err != nil {
-		return job.Job{}, err
+		return job.VMInfo{}, err
 	}
 	defer end()
 	if first, err := f.o.Store.AskedVM(ctx, key); !errors.Is(err, job.ErrNotFound) {
 		if err != nil {
-			return job.Job{}, err
+			return job.VMInfo{}, err
 		}
-		return job.MakerOf(first).Same(digest)
+		if _, err := job.MakerOf(first).Same(digest); err != nil {
+			return job.VMInfo{}, err
+		}
+		statuses, asked := f.statuses(ctx, first)
+		return f.oneInfo(ctx, first, statuses, asked)
 	}
 	if err := f.freeName(ctx, m.VMName, "", owner); err != nil {
-		return job.Job{}, err
+		return job.VMInfo{}, err
 	}
 	if err := f.o.Engine.Admit(ctx, s, m); err != nil {
-		return job.Job{}, err
+		return job.VMInfo{}, err
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return job.Job{}, fmt.Errorf("create a VM's ID: %w", err)
+		return job.VMInfo{}, fmt.Errorf("create a VM's ID: %w", err)
 	}
 	v := vm.VM{
 		Job: id.String(), Name: m.VMName, Owner: f.o.Owner, State: vm.Reserved, Source: vm.Cold, Kept: true, Made: madeAs(m, owner, now()),
@@ -62,10 +65,10 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.Job, error)
 	v, _, err = f.o.Store.InsertVM(ctx, v, key, s.Principal.Limits)
 	f.DestroySoon() // it may be stored though that failed
 	if err != nil {
-		return job.Job{}, err
+		return job.VMInfo{}, err
 	}
 	f.o.Log.Info("VM asked for", "job_id", v.Job, "vm", v.Name, "client", s.Client)
-	return job.MakerOf(v), nil
+	return vmInfo(v, nil, nil, false), nil
 }
 
 // completeVM checks what is asked for, including whether it is allowed, and returns it with

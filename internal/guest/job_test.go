@@ -87,11 +87,15 @@ func done(t *testing.T, e *executor.Executor, s job.Submission) job.Job {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	submit := e.Submit
-	if s.Manifest.VMName != "" {
-		submit = e.CreateVM
+	var j job.Job
+	var v job.VMInfo
+	var err error
+	if s.Manifest.VMName == "" {
+		j, err = e.Submit(ctx, s)
+	} else {
+		v, err = e.CreateVM(ctx, s)
+		j.ID = v.Job
 	}
-	j, err := submit(ctx, s)
 	for after := int64(0); err == nil && !j.Done(); {
 		var events []job.Event
 		events, j, err = e.Watch(ctx, j.ID, after)

@@ -95,8 +95,8 @@ func (c calls) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser
 	return d.File, d.About, err
 }
 
-func (c calls) CreateVM(ctx context.Context, s Submission) (Job, error) {
-	return ask[Job](ctx, c, "CreateVM", s)
+func (c calls) CreateVM(ctx context.Context, s Submission) (VMInfo, error) {
+	return ask[VMInfo](ctx, c, "CreateVM", s)
 }
 
 func (c calls) VMs(ctx context.Context) ([]VMInfo, error) {

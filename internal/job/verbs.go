@@ -129,7 +129,7 @@ func makeVerbs() []*Verb {
 			return out, err
 		}),
 
-		made(verb("CreateVM", "createVM", "Create a VM that stays until it is destroyed", "POST /v1/vms", ifKeyed, RoleRun, OfNew, "vm", Engine.CreateVM), Accepted, func(j Job) string { return "vms/" + j.ID }),
+		made(verb("CreateVM", "createVM", "Create a VM that stays until it is destroyed", "POST /v1/vms", ifKeyed, RoleRun, OfNew, "vm", Engine.CreateVM), Accepted, func(v VMInfo) string { return "vms/" + v.Job }),
 		readsHost(verb("VMs", "listVMs", "List VMs: those that stay, those of jobs that have not ended, and those left alone", "GET /v1/vms", always, RoleRead, OfVMs, "vm", ofNothing(Engine.VMs))),
 		readsHost(verb("VM", "getVM", "Get a VM, with its status on the host", "GET /v1/vms/{vm}", always, RoleRead, OfVM, "vm", ofVM(Engine.VM))),
 		verb("StartVM", "startVM", "Start a VM that is stopped or suspended, and wait until it accepts logins", "POST /v1/vms/{vm}/start", always, RoleRun, OfVM, "vm", ofVM(Engine.StartVM)),

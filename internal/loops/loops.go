@@ -30,6 +30,15 @@ func AtNightOnly(t testing.TB, covered string) {
 	}
 }
 
+// Drawn has a test run in `make test` one time in stride, and always elsewhere: it takes long,
+// and what it shows seldom breaks alone.
+func Drawn(t testing.TB, stride int) {
+	t.Helper()
+	if os.Getenv("LINUS_TEST_LOOP") == "day" && len(Some(1, stride)) == 0 { //nolint:forbidigo // of tests only
+		t.Skip("not drawn")
+	}
+}
+
 // Some returns those of n steps, from 0, at which a test is to do its worst: all of them at
 // night, else every stride-th, from another one each time.
 func Some(n, stride int) []int {

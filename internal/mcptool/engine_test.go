@@ -52,8 +52,9 @@ func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 	return e.submit(s, s.Manifest)
 }
 
-func (e *engine) CreateVM(_ context.Context, s job.Submission) (job.Job, error) {
-	return e.submit(s, s.Manifest.ForVM())
+func (e *engine) CreateVM(_ context.Context, s job.Submission) (job.VMInfo, error) {
+	j, err := e.submit(s, s.Manifest.ForVM())
+	return job.VMInfo{VM: vm.VM{Job: j.ID, Name: s.Manifest.VMName, Status: vm.Provisioning}}, err
 }
 
 func (e *engine) submit(s job.Submission, m job.Manifest) (job.Job, error) {

@@ -164,10 +164,11 @@ func (o Options) provisionVM() server.ServerTool {
 				plan, err := o.Engine.Plan(ctx, s)
 				return provisionOutput{Name: in.Name, Plan: plan}, err
 			}
-			j, err := o.Engine.CreateVM(ctx, s)
-			if err == nil {
-				j, err = follow(ctx, o.Engine, c, j.ID, time.Duration(given(in.Wait, defaultReady))*time.Second)
+			asked, err := o.Engine.CreateVM(ctx, s)
+			if err != nil {
+				return provisionOutput{}, err
 			}
+			j, err := follow(ctx, o.Engine, c, asked.Job, time.Duration(given(in.Wait, defaultReady))*time.Second)
 			if err != nil {
 				return provisionOutput{}, err
 			}

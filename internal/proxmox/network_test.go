@@ -88,6 +88,7 @@ func TestPool_GivesEachVMItsOwn(t *testing.T) {
 // TestPool_ACreateThatDiesGivesItsAddressBack stops a create while its VM is
 // there, and one whose worker was killed half way.
 func TestPool_ACreateThatDiesGivesItsAddressBack(t *testing.T) {
+	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 	p := h.provider(t, func(o *proxmox.Options) { o.IPConfig = h.pool4(1) })

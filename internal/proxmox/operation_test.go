@@ -216,6 +216,7 @@ func pass(near net.Conn, to string, limit int64) {
 }
 
 func TestCreate_OutlastsTheConnection(t *testing.T) {
+	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 
@@ -278,6 +279,7 @@ func TestCreate_OutlastsTheConnection(t *testing.T) {
 }
 
 func TestCreate_IsJoined(t *testing.T) {
+	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 

@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lab"
+	"linus/internal/loops"
 	"linus/internal/proxmox"
 )
 
@@ -34,6 +35,7 @@ func (l *logBook) lines(word string) []string {
 }
 
 func TestQuarantine_IsToldOnceInTheLogAndInEveryCheck(t *testing.T) {
+	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 	log := &logBook{}

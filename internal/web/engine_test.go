@@ -380,8 +380,9 @@ func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 	return e.submit(job.KindTask, s, s.Manifest)
 }
 
-func (e *engine) CreateVM(_ context.Context, s job.Submission) (job.Job, error) {
-	return e.submit(job.KindMake, s, s.Manifest.ForVM())
+func (e *engine) CreateVM(_ context.Context, s job.Submission) (job.VMInfo, error) {
+	j, err := e.submit(job.KindMake, s, s.Manifest.ForVM())
+	return job.VMInfo{VM: vm.VM{Job: j.ID, Name: s.Manifest.VMName}}, err
 }
 
 func (e *engine) submit(kind job.Kind, s job.Submission, m job.Manifest) (job.Job, error) {

@@ -25,13 +25,23 @@ const (
 // making is a form that makes a job: one with a task, or one that creates a VM.
 type making struct {
 	form
-	make func(job.Engine, context.Context, job.Submission) (job.Job, error)
+	make func(job.Engine, context.Context, job.Submission) (id string, err error) // a job's, or that of a VM's making
 }
 
 var (
-	newJob = making{form{jobGroups, "New job", "Jobs", "/jobs", "Start the job", true}, job.Engine.Submit}
-	newVM  = making{form{vmGroups, "New VM", "VMs", "/vms", "Create the VM", true}, job.Engine.CreateVM}
+	newJob = making{form{jobGroups, "New job", "Jobs", "/jobs", "Start the job", true}, submit}
+	newVM  = making{form{vmGroups, "New VM", "VMs", "/vms", "Create the VM", true}, createVM}
 )
+
+func submit(e job.Engine, ctx context.Context, s job.Submission) (string, error) {
+	j, err := e.Submit(ctx, s)
+	return j.ID, err
+}
+
+func createVM(e job.Engine, ctx context.Context, s job.Submission) (string, error) {
+	v, err := e.CreateVM(ctx, s)
+	return v.Job, err
+}
 
 // blank shows the form: empty, with the manifest of the job ?from=, or asking for a VM of
 // the pool ?pool=.
@@ -113,7 +123,7 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 		d.Files = typedFiles(r.PostForm, uploads)
 		bad = append(bad, faults...)
 		s := job.Submission{Manifest: d, IdempotencyKey: r.PostForm.Get("key"), Client: "web"}
-		var made job.Job
+		var made string
 		var plan []string
 		planning, err := r.PostForm.Get("do") == "plan", faulty(bad)
 		switch {
@@ -126,7 +136,7 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 			made, err = m.make(p.Engine, r.Context(), s)
 		}
 		if err == nil && !planning {
-			http.Redirect(w, r, jobPath(made.ID), http.StatusSeeOther)
+			http.Redirect(w, r, jobPath(made), http.StatusSeeOther)
 			return
 		}
 		v := m.view(p, r)
