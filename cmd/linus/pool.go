@@ -74,13 +74,16 @@ func (a *app) poolResizeCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.changePool(cmd.Context(), f.wait, func(ctx context.Context, s *session) (job.PoolInfo, error) {
 				p, err := s.Pool(ctx, args[0])
+				was := p.ETag()
 				if err == nil {
 					err = f.override(cmd, &p.PoolSize)
 				}
 				if err != nil {
 					return p, err
 				}
-				return s.ResizePool(ctx, args[0], p.PoolSize)
+				change := p.Change()
+				change.Match = was
+				return s.ResizePool(ctx, args[0], change)
 			})
 		},
 	}
@@ -95,12 +98,8 @@ func (a *app) poolDrainCommand() *cobra.Command {
 		Args:  oneArg("the pool's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.changePool(cmd.Context(), false, func(ctx context.Context, s *session) (job.PoolInfo, error) {
-				p, err := s.Pool(ctx, args[0])
-				if err != nil {
-					return p, err
-				}
-				p.Warm, p.Hibernated = 0, 0
-				return s.ResizePool(ctx, args[0], p.PoolSize)
+				none := 0
+				return s.ResizePool(ctx, args[0], job.PoolChange{Warm: &none, Hibernated: &none})
 			})
 		},
 	})

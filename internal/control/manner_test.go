@@ -56,8 +56,11 @@ func (m *manners) Pool(_ context.Context, name string) (job.PoolInfo, error) {
 	return job.PoolInfo{Pool: job.Pool{Name: name, PoolSize: m.size}}, m.err
 }
 
-func (m *manners) ResizePool(_ context.Context, name string, size job.PoolSize) (job.PoolInfo, error) {
-	m.size = size
+func (m *manners) ResizePool(_ context.Context, name string, change job.PoolChange) (job.PoolInfo, error) {
+	var err error
+	if m.size, err = change.Of(m.size); err != nil {
+		return job.PoolInfo{}, err
+	}
 	return m.Pool(context.Background(), name)
 }
 

@@ -38,18 +38,6 @@ func verbs(e job.Engine) []row {
 // do calls a verb. What a request may ask for besides is done here, once.
 func do(ctx context.Context, v *job.Verb, e polled, in any) (any, error) {
 	switch in := in.(type) {
-	case job.PoolEdit:
-		if !in.Partial() {
-			break
-		}
-		p, err := e.Pool(ctx, in.Pool)
-		if err == nil {
-			in.PoolChange, err = in.Whole(p.PoolSize)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return v.Do(ctx, e, in)
 	case job.Submission:
 		if err := job.Within("wait_seconds", int64(in.Wait), 0, int64(longestPoll/time.Second)); err != nil {
 			return nil, err

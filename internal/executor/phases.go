@@ -107,8 +107,9 @@ func (e *Executor) runPhases(ctx context.Context, r *run) error {
 	return nil
 }
 
-// wentDown reports whether a phase failed because the VM's node is down, which may show
-// as a VM that cannot be reached.
+// wentDown reports whether a phase failed because the VM's node is down, or was, which may
+// show as a VM that cannot be reached. For some seconds the others do not know yet that a node
+// is down: until it is known, or the node answers, it is asked again.
 func (e *Executor) wentDown(ctx context.Context, r *run, err error) bool {
 	switch {
 	case !e.o.Fleet.Spread():
@@ -120,8 +121,12 @@ func (e *Executor) wentDown(ctx context.Context, r *run, err error) bool {
 	if err != nil || j.VM == nil || j.VM.ID == 0 {
 		return false
 	}
-	_, err = e.o.Provider.Status(ctx, *j.VM)
-	return job.IsClass(err, job.HostOffline)
+	var status vm.Status
+	err = patience.Reach(ctx, e.o.HeartbeatThreshold, func(ctx context.Context) (err error) {
+		status, err = e.o.Provider.Status(ctx, *j.VM)
+		return err
+	})
+	return job.IsClass(err, job.HostOffline) || err == nil && status.Down() && !j.Shares()
 }
 
 // decide sets the job's outcome unless it was decided before.

@@ -441,22 +441,51 @@ func TestPlace_AJobIsLostWithItsNode(t *testing.T) {
 	}
 }
 
-// A node that goes down before the task has started, and stays down for too long.
+// sinking is a node that goes down, which the others notice after a while. back: it comes up
+// again then.
+type sinking struct {
+	job.Provider
+	noticed time.Time
+	back    bool
+}
+
+func (s sinking) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
+	switch {
+	case time.Now().Before(s.noticed):
+		return vm.Unknown, &job.HostError{Op: "check VM 100", Host: "pve", Class: job.HostUnreachable, Text: "connection lost"}
+	case s.back:
+		return vm.Stopped, nil
+	}
+	return vm.Unknown, &job.HostError{Op: "reach node pve1", Host: "pve", Class: job.HostOffline, Text: "node 'pve1' is offline"}
+}
+
+// A node that goes down before the task has started, and stays down for too long, or is back
+// when it is asked for the VM.
 func TestPlace_AJobIsLostWithItsNodeBeforeItsTaskStarts(t *testing.T) {
 	t.Parallel()
 	notOnPostgres(t)
-	synctest.Test(t, func(t *testing.T) {
-		r, _ := onNodesHere(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
-		r.stop()
-		r.opts.HeartbeatThreshold = 50 * time.Millisecond
-		r.restart()
-		down := &job.HostError{Op: "reach node pve1", Host: "pve", Class: job.HostOffline, Text: "node 'pve1' is offline"}
-		away := &job.HostError{Op: "put the job into VM 100", Host: "pve", Class: job.HostUnreachable, Text: "connection refused"}
-		r.behave(providertest.Behaviour{Pushes: slices.Repeat([]error{away}, 50), Statuses: slices.Repeat([]error{down}, 50)}, false)
-		if j := r.wait(r.submit()); j.Outcome.Reason != job.ReasonLost || !strings.Contains(j.Outcome.Error, "connection refused") {
-			t.Errorf("%+v", j.Outcome)
-		}
-	})
+	for _, tt := range []struct {
+		name  string
+		after time.Duration
+		back  bool
+	}{{"noticed at once", 0, false}, {"noticed later", 20 * time.Second, false}, {"back", 20 * time.Second, true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, _ := onNodesHere(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
+				r.stop()
+				r.opts.HeartbeatThreshold = 10 * time.Second
+				r.opts.Provider = sinking{r.opts.Provider, time.Now().Add(tt.after), tt.back}
+				r.restart()
+				away := &job.HostError{Op: "put the job into VM 100", Host: "pve", Class: job.HostUnreachable, Text: "connection refused"}
+				r.behave(providertest.Behaviour{Pushes: slices.Repeat([]error{away}, 50)}, false)
+				id := r.submit()
+				j := r.until(id, func(j job.Job) bool { return j.Outcome != nil })
+				if j.Outcome.Reason != job.ReasonLost || !strings.Contains(j.Outcome.Error, "connection") {
+					t.Errorf("%+v", j.Outcome)
+				}
+			})
+		})
+	}
 }
 
 // fill is a place that counts memory, and puts a VM on the first node that can take it.
@@ -548,7 +577,7 @@ func TestPlace_HostCheckCountsPoolsOntoTheNodes(t *testing.T) {
 
 	resize := func(warm, hibernated int) {
 		t.Helper()
-		if _, err := r.ResizePool(t.Context(), "p", job.PoolSize{Warm: warm, Hibernated: hibernated}); err != nil {
+		if _, err := r.ResizePool(t.Context(), "p", job.PoolSize{Warm: warm, Hibernated: hibernated}.Change()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -77,7 +77,7 @@ func (s mortalStore) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
 	return have(s.m, func() (bool, error) { return s.Store.InsertPool(ctx, p) })
 }
 
-func (s mortalStore) UpdatePool(ctx context.Context, name string, change func(*job.Pool)) (job.Pool, error) {
+func (s mortalStore) UpdatePool(ctx context.Context, name string, change func(*job.Pool) error) (job.Pool, error) {
 	return have(s.m, func() (job.Pool, error) { return s.Store.UpdatePool(ctx, name, change) })
 }
 

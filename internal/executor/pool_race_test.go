@@ -59,7 +59,7 @@ func TestPool_MemberClaimedAsItIsGivenUpIsTheJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.maker.Store(p.Members[0].Maker)
-	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{}); err != nil {
+	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{}.Change()); err != nil {
 		t.Fatal(err)
 	}
 	select {

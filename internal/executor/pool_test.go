@@ -407,7 +407,7 @@ func TestPool_StopsAfterEqualFailures(t *testing.T) {
 	again := map[string]func(*rig){
 		"resized": func(r *rig) {
 			r.fake.Set(providertest.Behaviour{})
-			if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 2}); err != nil {
+			if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 2}.Change()); err != nil {
 				r.t.Error(err)
 			}
 		},
@@ -500,19 +500,19 @@ func TestPool_DrainsAndSleeps(t *testing.T) {
 	r := newRig(t, 1)
 	r.behave(providertest.Behaviour{}, true)
 	r.newPool(3)
-	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 1}); err != nil {
+	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 1}.Change()); err != nil {
 		t.Fatal(err)
 	}
 	r.untilPool("fewer", func(p job.PoolInfo) bool { return len(p.Members) == 1 })
-	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{}); err != nil {
+	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{}.Change()); err != nil {
 		t.Fatal(err)
 	}
 	r.untilPool("none", func(p job.PoolInfo) bool { return len(p.Members) == 0 })
-	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 1, IdleLimit: 60}); err != nil {
+	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 1, IdleLimit: 60}.Change()); err != nil {
 		t.Fatal(err)
 	}
 	r.untilPool("one", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 1 })
-	_, err := r.store.UpdatePool(context.Background(), "p", func(p *job.Pool) { p.AskedAt = p.AskedAt.Add(-time.Hour) })
+	_, err := r.store.UpdatePool(context.Background(), "p", func(p *job.Pool) error { p.AskedAt = p.AskedAt.Add(-time.Hour); return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -528,7 +528,7 @@ func TestPool_DrainsAndSleeps(t *testing.T) {
 func TestPool_ReplacesMembersOfAge(t *testing.T) {
 	r := newRig(t, 1)
 	r.newPool(1)
-	p, err := r.store.UpdatePool(context.Background(), "p", func(p *job.Pool) { p.MaxAge = 1 })
+	p, err := r.store.UpdatePool(context.Background(), "p", func(p *job.Pool) error { p.MaxAge = 1; return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -658,7 +658,7 @@ func TestPool_RefusesNonsense(t *testing.T) {
 			t.Errorf("%+v: %v", tt.pool, err)
 		}
 	}
-	if _, err := r.ResizePool(context.Background(), "none", job.PoolSize{}); err == nil || !strings.Contains(err.Error(), "is not a pool") {
+	if _, err := r.ResizePool(context.Background(), "none", job.PoolSize{}.Change()); err == nil || !strings.Contains(err.Error(), "is not a pool") {
 		t.Error(err)
 	}
 	_, err := r.Submit(context.Background(), job.Submission{Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript, Lifecycle: vm.Pooled}})
@@ -689,7 +689,7 @@ func TestCheckHost_SaysWhatPoolsCost(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	r.fake.Set(providertest.Behaviour{Room: job.HostRoom{FreeMB: 4 << 10, TotalMB: 16 << 10}})
-	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 4}); err != nil {
+	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 4}.Change()); err != nil {
 		t.Fatal(err)
 	}
 	if c := check(); c.Level != "warn" || !strings.Contains(c.Text, "it does not fit, for 1638 MiB stay free") || c.Remedy == "" {

@@ -48,8 +48,9 @@ type PoolStore interface {
 	Pools(ctx context.Context) ([]job.Pool, error)
 	// InsertPool adds a pool, and reports whether there was none of that name.
 	InsertPool(ctx context.Context, p job.Pool) (bool, error)
-	// UpdatePool changes a pool in a transaction; job.ErrNotFound.
-	UpdatePool(ctx context.Context, name string, change func(*job.Pool)) (job.Pool, error)
+	// UpdatePool changes a pool in a transaction; job.ErrNotFound. An error from change is
+	// returned unwrapped, and nothing is written.
+	UpdatePool(ctx context.Context, name string, change func(*job.Pool) error) (job.Pool, error)
 	// DeletePool removes a pool's row. Its members stay.
 	DeletePool(ctx context.Context, name string) error
 	// Members returns the VMs of all pools that are not known to be gone, oldest first. One

@@ -174,13 +174,11 @@ func (f *Fleet) CreatePool(ctx context.Context, p job.Pool) (job.PoolInfo, error
 }
 
 // ResizePool changes how many members a pool keeps. One that has stopped tries again.
-func (f *Fleet) ResizePool(ctx context.Context, name string, size job.PoolSize) (job.PoolInfo, error) {
-	if err := size.Validate(); err != nil {
-		return job.PoolInfo{}, err
-	}
-	p, err := f.o.Store.UpdatePool(ctx, name, func(p *job.Pool) {
-		size.MaxAge = cmp.Or(size.MaxAge, p.MaxAge)
-		p.PoolSize, p.Failure, p.AskedAt = size, nil, now()
+func (f *Fleet) ResizePool(ctx context.Context, name string, change job.PoolChange) (job.PoolInfo, error) {
+	p, err := f.o.Store.UpdatePool(ctx, name, func(p *job.Pool) (err error) {
+		p.PoolSize, err = change.Of(p.PoolSize)
+		p.Failure, p.AskedAt = nil, now()
+		return err
 	})
 	if errors.Is(err, job.ErrNotFound) {
 		err = noPool(name)

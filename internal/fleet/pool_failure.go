@@ -30,19 +30,20 @@ var anyNumber = lazyregexp.New(`[0-9a-f]{8,}|[0-9]+`)
 // noteFailure counts, once, that a member could not be made, or suspended.
 func (f *Fleet) noteFailure(ctx context.Context, m vm.VM, text string, suspending bool) {
 	counted := false
-	_, err := f.o.Store.UpdatePool(ctx, m.Member.Pool, func(p *job.Pool) {
+	_, err := f.o.Store.UpdatePool(ctx, m.Member.Pool, func(p *job.Pool) error {
 		last := job.PoolFailure{}
 		if p.Failure != nil {
 			last = *p.Failure
 		}
 		if counted = last.Maker != m.Job; !counted {
-			return
+			return nil
 		}
 		next := job.PoolFailure{Error: text, Count: 1, Row: last.Row + 1, Maker: m.Job, At: now(), Generation: m.Member.Generation, Suspending: suspending}
 		if anyNumber.ReplaceAllString(last.Error, "#") == anyNumber.ReplaceAllString(next.Error, "#") {
 			next.Count = last.Count + 1
 		}
 		p.Failure = &next
+		return nil
 	})
 	if err != nil && !errors.Is(err, job.ErrNotFound) && ctx.Err() == nil {
 		f.o.Log.Error("note a pool's failure failed", "pool", m.Member.Pool, "err", err)
@@ -67,10 +68,11 @@ func (f *Fleet) forgive(ctx context.Context, p job.Pool, own []vm.VM, generation
 	if !over {
 		return p
 	}
-	next, err := f.o.Store.UpdatePool(ctx, p.Name, func(p *job.Pool) {
+	next, err := f.o.Store.UpdatePool(ctx, p.Name, func(p *job.Pool) error {
 		if p.Failure != nil && p.Failure.Maker == failed.Maker {
 			p.Failure = nil
 		}
+		return nil
 	})
 	if err != nil {
 		return p

@@ -62,9 +62,8 @@ type onePool struct {
 	pool job.Pool
 }
 
-func (s *onePool) UpdatePool(_ context.Context, _ string, change func(*job.Pool)) (job.Pool, error) {
-	change(&s.pool)
-	return s.pool, nil
+func (s *onePool) UpdatePool(_ context.Context, _ string, change func(*job.Pool) error) (job.Pool, error) {
+	return s.pool, change(&s.pool)
 }
 
 // A member that is seen to have failed again, as by an engine that was stopped in the

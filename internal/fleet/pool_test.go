@@ -645,13 +645,13 @@ func TestCreatePool_Refuses(t *testing.T) {
 				t.Errorf("%v; want %q", err, says)
 			}
 		}
-		if _, err := r.ResizePool(context.Background(), "q", job.PoolSize{}); err == nil || !strings.Contains(err.Error(), `"q" is not a pool`) {
+		if _, err := r.ResizePool(context.Background(), "q", job.PoolSize{}.Change()); err == nil || !strings.Contains(err.Error(), `"q" is not a pool`) {
 			t.Error(err)
 		}
 		if _, err := r.RemovePool(context.Background(), "q"); err == nil || !strings.Contains(err.Error(), `"q" is not a pool`) {
 			t.Error(err)
 		}
-		if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: -1}); err == nil {
+		if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: -1}.Change()); err == nil {
 			t.Error("a negative size")
 		}
 		all, err := r.Pools(context.Background())

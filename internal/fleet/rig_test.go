@@ -360,7 +360,7 @@ func (r *rig) pool(size job.PoolSize, change ...func(*job.Pool)) {
 // resize resizes the pool p.
 func (r *rig) resize(size job.PoolSize) {
 	r.t.Helper()
-	if _, err := r.ResizePool(context.Background(), "p", size); err != nil {
+	if _, err := r.ResizePool(context.Background(), "p", size.Change()); err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -183,8 +183,8 @@ func (c calls) CreatePool(ctx context.Context, p Pool) (PoolInfo, error) {
 	return ask[PoolInfo](ctx, c, "CreatePool", p)
 }
 
-func (c calls) ResizePool(ctx context.Context, name string, size PoolSize) (PoolInfo, error) {
-	return ask[PoolInfo](ctx, c, "ResizePool", PoolEdit{name, PoolChange{Warm: &size.Warm, Hibernated: &size.Hibernated, IdleLimit: &size.IdleLimit, MaxAge: &size.MaxAge}})
+func (c calls) ResizePool(ctx context.Context, name string, change PoolChange) (PoolInfo, error) {
+	return ask[PoolInfo](ctx, c, "ResizePool", PoolEdit{name, change})
 }
 
 func (c calls) RemovePool(ctx context.Context, name string) (PoolInfo, error) {

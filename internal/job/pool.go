@@ -48,33 +48,27 @@ type PoolChange struct {
 	Match      string `json:"-" api:"If-Match,header"`                       // the ETag of the size that is to be changed; empty: whatever it is
 }
 
-// In returns a size with the change.
-func (c PoolChange) In(s PoolSize) PoolSize {
+// Of returns a size with the change; a *FieldError if it is not the size that is to be changed.
+func (c PoolChange) Of(s PoolSize) (PoolSize, error) {
+	if c.Match != "" && c.Match != "*" && c.Match != s.ETag() {
+		return s, inState("If-Match", "read it again, and change what it is now", "the pool's size is another by now, with the ETag %s", s.ETag())
+	}
 	c.each(&s, func(to *int, of **int) {
 		if *of != nil {
 			*to = **of
 		}
 	})
-	return s
+	return s, s.Validate()
 }
 
-// Partial reports whether the change depends on what the size is.
-func (c PoolChange) Partial() bool {
-	return c.Match != "" || c.Warm == nil || c.Hibernated == nil || c.IdleLimit == nil || c.MaxAge == nil
-}
-
-// Whole returns the change that leaves nothing as it is, of a pool of a size. Errors are
-// *FieldError if the size is not the one that is to be changed.
-func (c PoolChange) Whole(s PoolSize) (PoolChange, error) {
-	if c.Match != "" && c.Match != "*" && c.Match != s.ETag() {
-		return c, inState("If-Match", "read it again, and change what it is now", "the pool's size is another by now, with the ETag %s", s.ETag())
+// Change returns the change to a size; without a MaxAge, that stays.
+func (s PoolSize) Change() PoolChange {
+	var c PoolChange
+	c.each(&s, func(is *int, of **int) { *of = is })
+	if s.MaxAge == 0 {
+		c.MaxAge = nil
 	}
-	c.each(&s, func(is *int, of **int) {
-		if *of == nil {
-			*of = is
-		}
-	})
-	return c, nil
+	return c
 }
 
 func (c *PoolChange) each(s *PoolSize, do func(*int, **int)) {
@@ -147,7 +141,7 @@ type Pools interface {
 	CreatePool(ctx context.Context, p Pool) (PoolInfo, error)
 	// ResizePool changes how many members a pool keeps; sizes 0 drain it. One
 	// that has stopped tries again.
-	ResizePool(ctx context.Context, name string, size PoolSize) (PoolInfo, error)
+	ResizePool(ctx context.Context, name string, change PoolChange) (PoolInfo, error)
 	// RemovePool removes a pool. Its idle members are destroyed; jobs that have
 	// one keep it to their end.
 	RemovePool(ctx context.Context, name string) (PoolInfo, error)

@@ -163,7 +163,7 @@ func makeVerbs() []*Verb {
 		verb("Pool", "getPool", "Get a pool, with its members", "GET /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", ofPool(Engine.Pool)),
 		made(verb("CreatePool", "createPool", "Add a pool", "POST /v1/pools", never, RoleAdmin, OfAll, "admin", Engine.CreatePool), Created, func(p PoolInfo) string { return "pools/" + p.Name }), // a repeated call would find it there
 		verb("ResizePool", "resizePool", "Change how many members a pool keeps, and for how long", "PATCH /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in PoolEdit) (PoolInfo, error) {
-			return e.ResizePool(ctx, in.Pool, in.In(PoolSize{}))
+			return e.ResizePool(ctx, in.Pool, in.PoolChange)
 		}),
 		goesOn(verb("RemovePool", "removePool", "Remove a pool; jobs that have one of its VMs keep it to their end", "DELETE /v1/pools/{pool}", never, RoleAdmin, OfAll, "admin", ofPool(Engine.RemovePool))), // a repeated call would be refused
 

@@ -55,26 +55,35 @@ func (s *Store) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
 }
 
 // UpdatePool changes a pool in a transaction; job.ErrNotFound. change must not
-// call the store.
-func (s *Store) UpdatePool(ctx context.Context, name string, change func(*job.Pool)) (job.Pool, error) {
+// call the store; an error from it is returned unwrapped, and nothing is written.
+func (s *Store) UpdatePool(ctx context.Context, name string, change func(*job.Pool) error) (job.Pool, error) {
 	var p job.Pool
+	var refused error
 	err := s.transaction(ctx, func(tx *tx) (err error) {
-		p, err = s.updatePool(ctx, tx, name, change)
+		p, err = s.updatePool(ctx, tx, name, func(p *job.Pool) error {
+			refused = change(p)
+			return refused
+		})
 		return err
 	})
+	if refused != nil {
+		return p, refused
+	}
 	if err != nil && !errors.Is(err, job.ErrNotFound) {
 		err = fmt.Errorf("write pool %s to %s: %w", name, s.name, err)
 	}
 	return p, err
 }
 
-func (s *Store) updatePool(ctx context.Context, tx *tx, name string, change func(*job.Pool)) (job.Pool, error) {
+func (s *Store) updatePool(ctx context.Context, tx *tx, name string, change func(*job.Pool) error) (job.Pool, error) {
 	found, err := query(ctx, tx, scanPool, `SELECT doc FROM pools WHERE name = ?`+s.dialect.lock("pools"), name)
 	if err != nil || len(found) == 0 {
 		return job.Pool{}, errors.Join(err, missing(found))
 	}
 	p := found[0]
-	change(&p)
+	if err := change(&p); err != nil {
+		return p, err
+	}
 	p.Name = name
 	doc, err := json.Marshal(p)
 	if err != nil {
@@ -138,13 +147,14 @@ func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.J
 				return err
 			}
 		}
-		_, err = s.updatePool(ctx, tx, pool, func(p *job.Pool) {
+		_, err = s.updatePool(ctx, tx, pool, func(p *job.Pool) error {
 			p.AskedAt = time.Now().UTC()
 			if claimed {
 				p.Hits++
 			} else {
 				p.Misses++
 			}
+			return nil
 		})
 		if errors.Is(err, job.ErrNotFound) { // it was removed meanwhile
 			err = nil

@@ -47,7 +47,7 @@ func TestPools_AreRows(t *testing.T) {
 	if created, err := s.InsertPool(ctx, job.Pool{Name: "a"}); err != nil || created {
 		t.Errorf("a second pool of the name: %v, %v", created, err)
 	}
-	got, err := s.UpdatePool(ctx, "a", func(p *job.Pool) { p.Warm, p.Name = 4, "b" })
+	got, err := s.UpdatePool(ctx, "a", func(p *job.Pool) error { p.Warm, p.Name = 4, "b"; return nil })
 	p.Warm = 4
 	if diff := cmp.Diff(p, got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
@@ -55,7 +55,14 @@ func TestPools_AreRows(t *testing.T) {
 	if all, err := s.Pools(ctx); err != nil || cmp.Diff([]job.Pool{p}, all) != "" {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if _, err := s.UpdatePool(ctx, "b", func(*job.Pool) {}); !errors.Is(err, job.ErrNotFound) {
+	refused := errors.New("no")
+	if _, err := s.UpdatePool(ctx, "a", func(p *job.Pool) error { p.Warm = 9; return refused }); err != refused { //nolint:errorlint // as it is
+		t.Error(err)
+	}
+	if all, err := s.Pools(ctx); err != nil || all[0].Warm != 4 {
+		t.Errorf("a change that was refused: %+v, %v", all, err)
+	}
+	if _, err := s.UpdatePool(ctx, "b", func(*job.Pool) error { return nil }); !errors.Is(err, job.ErrNotFound) {
 		t.Error(err)
 	}
 	if err := s.DeletePool(ctx, "a"); err != nil {
@@ -155,7 +162,7 @@ func TestClaim_GivesAMemberToOneJob(t *testing.T) {
 		})
 	}
 	work.Wait()
-	p, err := s.UpdatePool(ctx, "p", func(*job.Pool) {})
+	p, err := s.UpdatePool(ctx, "p", func(*job.Pool) error { return nil })
 	if err != nil || len(given) != 5 || p.Hits != 5 || p.Misses != 25 || p.AskedAt.IsZero() {
 		t.Errorf("given %v, %+v, %v", given, p, err)
 	}

@@ -285,10 +285,11 @@ func (e *engine) CreatePool(_ context.Context, p job.Pool) (job.PoolInfo, error)
 	return job.PoolInfo{Pool: p}, err
 }
 
-func (e *engine) ResizePool(ctx context.Context, name string, size job.PoolSize) (job.PoolInfo, error) {
+func (e *engine) ResizePool(ctx context.Context, name string, change job.PoolChange) (job.PoolInfo, error) {
 	p, err := e.Pool(ctx, name)
+	var size job.PoolSize
 	if err == nil {
-		err = size.Validate()
+		size, err = change.Of(p.PoolSize)
 	}
 	e.change(func() {
 		for i := range e.pools {

@@ -418,7 +418,7 @@ func TestForms_AnEmptyNumberIsTheDefault(t *testing.T) {
 	e.pools[0].MaxAge = 7200
 	form := url.Values{"form_token": {v.formToken()}, "warm": {""}, "hibernated": {"3"}, "idle_limit": {" "}, "max_age": {""}}
 	v.do(http.MethodPost, "/pools/ready/resize", form.Encode(), nil)
-	if p := e.pools[0]; p.Warm != 2 || p.Hibernated != 3 || p.MaxAge != 0 {
+	if p := e.pools[0]; p.Warm != 2 || p.Hibernated != 3 || p.MaxAge != 7200 {
 		t.Errorf("pool %+v", p)
 	}
 }

@@ -116,9 +116,9 @@ func (p *pages) resizePool(w http.ResponseWriter, r *http.Request) {
 		p.failed(w, r, err)
 		return
 	}
-	info.MaxAge = 0 // empty is the default
+	info.MaxAge = 0 // empty: it stays
 	if err = faulty(typed(&info.PoolSize, poolSize(), r.PostForm.Get)); err == nil {
-		_, err = p.Engine.ResizePool(r.Context(), name, info.PoolSize)
+		_, err = p.Engine.ResizePool(r.Context(), name, info.Change())
 	}
 	if err != nil {
 		p.showPool(w, r, r.PostForm.Get, err)
