@@ -121,7 +121,7 @@ func encodeError(err error) (int, view.Problem) {
 		return http.StatusBadRequest, p
 	case errors.As(err, &field):
 		fault := faults[field.Fault]
-		p.Code, p.Fields, p.Remedy = fault.code, []*job.FieldError{field}, field.Remedy
+		p.Code, p.Fields, p.Remedy, p.Limit = fault.code, []*job.FieldError{field}, field.Remedy, field.Limit
 		return fault.status, p
 	case errors.As(err, &host):
 		p.Code, p.Host, p.Remedy = codeHost, host, host.Remedy

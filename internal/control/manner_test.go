@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -192,6 +193,13 @@ func TestAPI_Problems(t *testing.T) {
 		})
 	}
 	e := newManners()
+	e.err = &job.FieldError{Field: "manifest", Problem: "too many", Fault: job.FaultLimit, Limit: &job.Limit{Name: "jobs_per_hour", Most: 3, Window: time.Hour, Room: 90500 * time.Millisecond}}
+	resp, _ := call(t, e, "POST", "/api/v1/jobs", `{"manifest":{"task":"true","agent_type":"script"}}`)
+	for name, want := range map[string]string{"RateLimit-Policy": `"jobs_per_hour";q=3;w=3600`, "RateLimit": `"jobs_per_hour";r=0;t=91`, "Retry-After": "91"} {
+		if got := resp.Header.Get(name); got != want {
+			t.Errorf("%s: %s, not %s", name, got, want)
+		}
+	}
 	e.err = unknown
 	_, r := serveAPI(t, e)
 	if _, err := dialRemote(t, r).VM(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), string(job.ListVMs)) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Errors that every face reports with the same text.
@@ -23,6 +24,15 @@ type FieldError struct {
 	Problem string `json:"problem"`          // what is wrong with the value
 	Remedy  string `json:"remedy,omitempty"` // what to do
 	Fault   Fault  `json:"-"`
+	Limit   *Limit `json:"-"` // FaultLimit: the one that is reached, where it has a name
+}
+
+// Limit is how many of something a caller may have.
+type Limit struct {
+	Name   string        // as in a token's limits: jobs_per_hour
+	Most   int           // at the same time, or within the window
+	Window time.Duration // 0: at the same time
+	Room   time.Duration // until there is room for one more; 0: that is not known
 }
 
 // Fault says what is wrong with a field's value, besides the value.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"linus/internal/job"
 	"linus/internal/vm"
 )
@@ -51,7 +53,12 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 			return err
 		}
 		if n += vms; n >= l.PerHour {
-			return a.over("jobs_per_hour", l.PerHour, n, 1, "jobs and VMs within an hour", "ask for it later")
+			over := a.over("jobs_per_hour", l.PerHour, n, 1, "jobs and VMs within an hour", "ask for it later")
+			over.Limit.Window = time.Hour
+			if over.Limit.Room, err = s.roomIn(ctx, tx, a, hour, n-l.PerHour); err != nil {
+				return err
+			}
+			return over
 		}
 	}
 	if l.StoredMB > 0 && !a.vm {
@@ -101,7 +108,24 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 	return nil
 }
 
-func (a asks) over(limit string, most, has, next int, of, remedy string) error {
+// roomIn returns how long it takes until the next one may be asked for, of those since an hour
+// before of which excess are too many already.
+func (s *Store) roomIn(ctx context.Context, tx *tx, a asks, hour string, excess int) (time.Duration, error) {
+	const since = `principal <> '' AND principal = ? AND id > ?`
+	id, err := first[string](ctx, tx, `SELECT id FROM (SELECT id FROM jobs WHERE `+since+` UNION ALL SELECT id FROM vms WHERE `+since+`) AS asked ORDER BY id LIMIT 1 OFFSET ?`,
+		a.principal, hour, a.principal, hour, excess)
+	if err != nil {
+		return 0, err
+	}
+	of, err := uuid.Parse(id)
+	if err != nil || of.Version() != 7 {
+		return 0, nil //nolint:nilerr // it does not say when it was asked for
+	}
+	at := time.Unix(of.Time().UnixTime())
+	return max(0, at.Add(time.Hour).Sub(a.at)), nil
+}
+
+func (a asks) over(limit string, most, has, next int, of, remedy string) *job.FieldError {
 	what := "job"
 	if a.vm {
 		what = "VM"
@@ -111,6 +135,7 @@ func (a asks) over(limit string, most, has, next int, of, remedy string) error {
 		Problem: fmt.Sprintf("limit %s of this token is %d %s; %d are in use, and this %s asks for %d", limit, most, of, has, what, next),
 		Remedy:  remedy,
 		Fault:   job.FaultLimit,
+		Limit:   &job.Limit{Name: limit, Most: most},
 	}
 }
 

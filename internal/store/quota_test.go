@@ -62,6 +62,8 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		var field *job.FieldError
 		if err := add(of(t, name), l); !errors.As(err, &field) || !strings.Contains(err.Error(), says) || field.Remedy == "" {
 			t.Errorf("%v; want %s", err, says)
+		} else if is := field.Limit; l.PerHour > 0 && (is.Window != time.Hour || is.Room < time.Minute || is.Room > time.Hour) || l.PerHour == 0 && is.Room != 0 {
+			t.Errorf("%s: %+v", says, is)
 		}
 		if err := add(of(t, name+"x"), l); err != nil {
 			t.Errorf("another principal: %v", err)

@@ -2,8 +2,10 @@ package view
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"linus/internal/job"
 )
@@ -24,6 +26,8 @@ type Problem struct {
 	Host      *job.HostError     `json:"host,omitempty"`       // host: what failed there
 	Denied    *job.DeniedError   `json:"denied,omitempty"`     // denied: the role that is needed
 	Narrowed  *job.NarrowedError `json:"narrowed,omitempty"`   // narrowed: the toolsets of which the token needs one
+
+	Limit *job.Limit `json:"-"` // limit: said in headers
 }
 
 // ProblemType is the content type of a problem.
@@ -43,6 +47,18 @@ func (p Problem) Send(w http.ResponseWriter, status int) {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		h.Set("Retry-After", "5")
+	}
+	if l := p.Limit; l != nil {
+		policy, left := fmt.Sprintf("%q;q=%d", l.Name, l.Most), fmt.Sprintf("%q;r=0", l.Name)
+		if l.Window > 0 {
+			policy += fmt.Sprintf(";w=%d", l.Window/time.Second)
+		}
+		if room := int((l.Room + time.Second - 1) / time.Second); room > 0 {
+			left += fmt.Sprintf(";t=%d", room)
+			h.Set("Retry-After", strconv.Itoa(room))
+		}
+		h.Set("RateLimit-Policy", policy)
+		h.Set("RateLimit", left)
 	}
 	h.Del("ETag")
 	h.Set("Content-Type", ProblemType)
