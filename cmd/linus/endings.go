@@ -11,15 +11,6 @@ import (
 	"linus/internal/job"
 )
 
-// jsonEnd is a job's outcome, as job wait -o json shows it.
-type jsonEnd struct {
-	JobID    string     `json:"job_id"`
-	Status   job.Status `json:"status"`
-	Reason   job.Reason `json:"reason"`
-	ExitCode *int       `json:"exit_code,omitempty"`
-	Error    string     `json:"error,omitempty"`
-}
-
 func (a *app) waitCommand() *cobra.Command {
 	return a.completeJobs(&cobra.Command{
 		Use:   "wait ID...",
@@ -38,7 +29,7 @@ func (a *app) waitCommand() *cobra.Command {
 					return fmt.Errorf("%s: %w", id, err)
 				}
 			}
-			var ends []jsonEnd
+			var ends []job.Job
 			var lines []string
 			var code error
 			for _, id := range args {
@@ -50,7 +41,7 @@ func (a *app) waitCommand() *cobra.Command {
 					return err
 				}
 				o := *j.Outcome
-				ends = append(ends, jsonEnd{JobID: id, Status: o.Status, Reason: o.Reason, ExitCode: o.ExitCode, Error: o.Error})
+				ends = append(ends, j)
 				text := fmt.Sprintf("%s  %s", id, o.Status)
 				switch {
 				case o.ExitCode != nil:
@@ -89,7 +80,7 @@ func (a *app) killCommand() *cobra.Command {
 			case result == job.AlreadyTerminated:
 				return job.ErrCompleted
 			}
-			return a.print(map[string]any{"job_id": args[0], "result": result}, "job "+args[0]+" killed")
+			return a.print(map[string]any{"id": args[0], "result": result}, "job "+args[0]+" killed")
 		}),
 	}
 	cmd.Flags().StringVar(&signal, "signal", job.Signals[0], strings.Join(job.Signals, ", "))

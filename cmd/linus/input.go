@@ -42,7 +42,7 @@ func (a *app) inputCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(map[string]any{"job_id": args[0], "bytes": sent, "closed": closed}, fmt.Sprintf("%d bytes sent", sent))
+			return a.print(map[string]any{"id": args[0], "bytes": sent, "closed": closed}, fmt.Sprintf("%d bytes sent", sent))
 		}),
 	}
 	cmd.Flags().BoolVar(&closed, "close", false, "close the task's stdin afterwards")

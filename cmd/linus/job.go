@@ -133,33 +133,9 @@ func (a *app) resultCommand() *cobra.Command {
 	return a.completeJobs(cmd)
 }
 
-// jsonResult is a result as -o json shows it.
-type jsonResult struct {
-	JobID        string         `json:"job_id"`
-	Status       job.Status     `json:"status"`
-	Reason       job.Reason     `json:"reason"`
-	ExitCode     *int           `json:"exit_code,omitempty"`
-	Error        string         `json:"error,omitempty"`
-	Output       string         `json:"output"`
-	OutputBase64 string         `json:"output_base64,omitempty"` // if output is not UTF-8
-	Stderr       string         `json:"stderr"`
-	StderrBase64 string         `json:"stderr_base64,omitempty"`
-	OutputInfo   job.OutputInfo `json:"output_info"`
-	StderrInfo   job.OutputInfo `json:"stderr_info"`
-	Duration     float64        `json:"duration_seconds"`
-	job.SkippedArtifacts
-}
-
 func (a *app) printResult(r job.Result) error {
 	if a.json {
-		out := jsonResult{
-			JobID: r.JobID, Status: r.Status, Reason: r.Reason, ExitCode: r.ExitCode, Error: r.Error,
-			OutputInfo: r.StdoutInfo, StderrInfo: r.StderrInfo, Duration: r.Duration.Seconds(),
-			SkippedArtifacts: r.SkippedArtifacts,
-		}
-		out.Output, out.OutputBase64 = jsonText(r.Stdout)
-		out.Stderr, out.StderrBase64 = jsonText(r.Stderr)
-		return a.printJSON(out)
+		return a.printJSON(r)
 	}
 	for _, stream := range []struct {
 		name string
@@ -339,7 +315,7 @@ func (a *app) cancelCommand() *cobra.Command {
 			if err := s.Cancel(ctx, args[0]); err != nil {
 				return err
 			}
-			return a.print(map[string]any{"job_id": args[0], "cancelled": true}, "job "+args[0]+" cancelled")
+			return a.print(map[string]any{"id": args[0], "cancelled": true}, "job "+args[0]+" cancelled")
 		}),
 	})
 }

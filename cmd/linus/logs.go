@@ -104,7 +104,7 @@ func (a *app) logsCommand() *cobra.Command {
 // jsonLogs is a job's output so far as -o json shows it. The offsets count the
 // bytes the task wrote.
 type jsonLogs struct {
-	JobID   string                `json:"job_id"`
+	JobID   string                `json:"id"`
 	Streams map[string]jsonStream `json:"streams"`
 }
 

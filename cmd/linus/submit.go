@@ -61,7 +61,7 @@ func (a *app) submitCommand() *cobra.Command {
 			if !a.json {
 				defer a.note("follow: linus job status %s --wait", j.ID)
 			}
-			return a.print(map[string]any{"job_id": j.ID, "status": j.Status}, j.ID)
+			return a.print(j, j.ID)
 		},
 	}
 	flags := cmd.Flags()

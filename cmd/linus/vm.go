@@ -22,7 +22,8 @@ import (
 type jsonVM struct {
 	job.VMInfo
 
-	SSH string `json:"ssh,omitempty"` // a command that logs in
+	SSH  string `json:"ssh,omitempty"`  // a command that logs in
+	Note string `json:"note,omitempty"` // of one that is forgotten: what stays on the host
 }
 
 func (a *app) vmCreateCommand() *cobra.Command {
@@ -301,8 +302,8 @@ func (a *app) destroyVM(ctx context.Context, s *session, info job.VMInfo, args [
 		return errors.New("the VM could not be destroyed now; the engine tries again until it is gone: linus vm list")
 	}
 	_ = os.Remove(daemon.GuestKnownHosts(s.config, info.VM))
-	return a.print(map[string]any{"id": info.ID, "name": info.Name, "job": info.Job, "destroyed": true},
-		fmt.Sprintf("VM %s (%d) is destroyed", info.Name, info.ID))
+	info.State, info.Status = vm.Destroyed, vm.Gone
+	return a.print(info, fmt.Sprintf("VM %s (%d) is destroyed", info.Name, info.ID))
 }
 
 func (a *app) vmForgetCommand() *cobra.Command {
@@ -320,10 +321,10 @@ func (a *app) vmForgetCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		told := map[string]any{"id": info.ID, "name": info.Name, "job": info.Job, "forgotten": true}
+		told := jsonVM{VMInfo: info}
 		text := fmt.Sprintf("VM %s (%d) is forgotten; it stays on the host", info.Name, info.ID)
 		if behind := info.Network.Behind(); behind != "" {
-			told["note"] = behind
+			told.Note = behind
 			text += "; " + behind
 		}
 		return a.print(told, text)
