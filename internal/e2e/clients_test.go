@@ -23,13 +23,19 @@ import (
 )
 
 // clients are what scripts/dev/clients.sh has installed.
-type clients struct{ dir, node string }
+type clients struct{ source, dir, node string }
 
 // npmClients installs other people's MCP clients, or skips the test where npm
 // cannot.
 func npmClients(t *testing.T) clients {
 	t.Helper()
-	out, err := exec.Command("bash", "../../scripts/dev/clients.sh").Output()
+	return fromNPM(t, "clients")
+}
+
+// fromNPM installs what a directory of testdata needs, or skips the test.
+func fromNPM(t *testing.T, source string) clients {
+	t.Helper()
+	out, err := exec.Command("bash", "../../scripts/dev/clients.sh", source).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		if exit.ExitCode() == 75 {
@@ -41,16 +47,16 @@ func npmClients(t *testing.T) clients {
 		t.Fatal(err)
 	}
 	dir, node, _ := strings.Cut(strings.TrimSuffix(string(out), "\n"), "\n")
-	return clients{dir, node}
+	return clients{filepath.Join("../../testdata", source), dir, node}
 }
 
-// scripts copies scripts of testdata/clients to a new directory beside what is
+// scripts copies scripts of its directory of testdata to a new one beside what is
 // installed, because ES modules are found from where the importing file lies.
 func (c clients) scripts(t *testing.T, names ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	for _, name := range names {
-		script, err := os.ReadFile(filepath.Join("../../testdata/clients", name))
+		script, err := os.ReadFile(filepath.Join(c.source, name))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), script, 0o600)
 		}

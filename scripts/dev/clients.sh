@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs the MCP clients, conformance suites and validators of testdata/clients
-# by npm into a cache directory, once, and prints two lines: the directory with node_modules
-# and the node to run them with. Their install scripts are not run.
+# Installs what a directory of testdata needs from npm into a cache directory, once, and prints
+# two lines: the directory with node_modules and the node to run it with. Install scripts are
+# not run. Usage: clients.sh [clients|generators]: the MCP clients, conformance suites and
+# validators that the tests run (the default), or what makes clients of the API's description.
 # Inputs: LINUS_CLIENTS_DIR (default linus/clients in $XDG_CACHE_HOME or
 # ~/.cache). Exit codes: 0 done, 1 the install failed, 75 npm or its registry is
 # not here (the reason is on stderr).
@@ -44,7 +45,7 @@ main() {
   set -Eeuo pipefail
   shopt -s inherit_errexit
   local source cache version dir
-  source=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../../testdata/clients" && pwd)
+  source=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../../testdata/${1:-clients}" && pwd)
   cache=${LINUS_CLIENTS_DIR:-${XDG_CACHE_HOME:-${HOME}/.cache}/linus/clients}
   version=$(cat -- "${source}/package.json" "${source}/package-lock.json" | sha256sum)
   dir=${cache}/${version:0:16}
