@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,6 +46,41 @@ func (a *app) completePools(cmd *cobra.Command) *cobra.Command {
 		}
 		return words, err
 	}))
+}
+
+// completeNodes completes a command's first argument with the nodes' names.
+func (a *app) completeNodes(cmd *cobra.Command) *cobra.Command {
+	return completeFirst(cmd, a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
+		nodes, err := e.Nodes(ctx)
+		for _, n := range nodes {
+			words = append(words, fmt.Sprintf("%s\t%s, %d VMs", n.Name, n.Status, n.VMs))
+		}
+		return words, err
+	}))
+}
+
+// completeTokens completes a command's first argument with whose tokens there are.
+func (a *app) completeTokens(cmd *cobra.Command) *cobra.Command {
+	return completeFirst(cmd, a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
+		tokens, err := e.Tokens(ctx)
+		for _, t := range tokens {
+			words = append(words, fmt.Sprintf("%s\t%s", t.Name, t.Role))
+		}
+		slices.Sort(words)
+		return slices.Compact(words), err
+	}))
+}
+
+// templateNames completes with the templates of the nodes, as the running engine knows them.
+func (a *app) templateNames() completer {
+	return a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
+		nodes, err := e.Nodes(ctx)
+		for _, n := range nodes {
+			words = append(words, n.Templates...)
+		}
+		slices.Sort(words)
+		return slices.Compact(words), err
+	})
 }
 
 // completeFirst completes a command's first argument.

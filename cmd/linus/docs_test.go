@@ -21,6 +21,9 @@ import (
 
 var repository = filepath.Join("..", "..")
 
+// named is how an argument is written that names something there is.
+var named = regexp.MustCompile(`^\[?(ID|NAME|NODE|VM|JOB|TOPIC)\b`)
+
 func TestDocs_ListsEveryCommand(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| command | what |\n| --- | --- |\n")
@@ -36,6 +39,9 @@ func TestDocs_ListsEveryCommand(t *testing.T) {
 			}
 			use := cmd.CommandPath() + strings.TrimPrefix(cmd.Use, cmd.Name())
 			fmt.Fprintf(&b, "| `%s` | %s |\n", strings.ReplaceAll(use, "|", `\|`), doctest.Cell(cmd.Short))
+		}
+		if words := strings.Fields(cmd.Use); len(words) > 1 && cmd.ValidArgsFunction == nil && cmd.ValidArgs == nil && !cmd.Hidden && named.MatchString(words[1]) {
+			t.Errorf("%s %s completes no names", cmd.CommandPath(), words[1])
 		}
 		for _, sub := range cmd.Commands() {
 			list(sub)

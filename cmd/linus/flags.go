@@ -43,9 +43,12 @@ func (f *manifestFlags) register(a *app, cmd *cobra.Command, c field.Commands) {
 			f.fields = append(f.fields, row)
 			addFlag(cmd, row, &f.given)
 		}
-		if row.Name == "vm" {
+		switch words := row.Words(); {
+		case row.Name == "vm":
 			with = a.vmNames()
-		} else if words := row.Words(); len(words) > 0 {
+		case row.Name == "vmTemplate":
+			with = a.templateNames()
+		case len(words) > 0:
 			with = cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 		}
 		_ = cmd.RegisterFlagCompletionFunc(row.Flag, with)

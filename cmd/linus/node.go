@@ -47,7 +47,7 @@ func nodeRow(n job.NodeInfo) string {
 func mebibytes(mib int) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }
 
 func (a *app) cordonCommand(name, short string, change func(job.Engine, context.Context, string) (job.NodeInfo, error)) *cobra.Command {
-	return &cobra.Command{
+	return a.completeNodes(&cobra.Command{
 		Use:   name + " NODE",
 		Short: short,
 		Args:  oneArg("the node's name"),
@@ -58,5 +58,5 @@ func (a *app) cordonCommand(name, short string, change func(job.Engine, context.
 			}
 			return a.print(n, "node "+n.Name+" is "+name+"ed")
 		}),
-	}
+	})
 }

@@ -35,6 +35,9 @@ func (a *app) settingFlags(root *cobra.Command) {
 		return names, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	})
 	_ = root.MarkPersistentFlagDirname("state-dir")
+	for _, file := range []string{"env-file", "token-file", "ca-file"} {
+		_ = root.MarkPersistentFlagFilename(file)
+	}
 	_ = root.RegisterFlagCompletionFunc("server", cobra.NoFileCompletions)
 }
 

@@ -145,7 +145,7 @@ func (a *app) templateRemoveCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "remove the template of that name from every node that VMs are spread over (PROXMOX_NODES)")
-	return cmd
+	return completeFirst(cmd, a.templateNames())
 }
 
 // jsonTemplate is a template as -o json shows it.

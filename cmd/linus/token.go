@@ -103,7 +103,7 @@ func (a *app) tokenListCommand() *cobra.Command {
 }
 
 func (a *app) tokenRevokeCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.completeTokens(&cobra.Command{
 		Use:   "revoke ID|NAME",
 		Short: "Revoke a token, or all tokens of a name; its jobs go on",
 		Long:  "Within 5 seconds no engine of the installation accepts it any more, and whatever it had open is closed.",
@@ -119,7 +119,7 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 			}
 			return a.print(gone, strings.Join(lines, "\n"))
 		}),
-	}
+	})
 }
 
 func expiryText(t job.Token) string {

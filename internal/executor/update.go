@@ -132,6 +132,9 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 			}
 			j, err := e.Job(ctx, id) // read after its events, so never older than they are
 			if done := j.Done() && !live; err != nil || done {
+				if err == nil { // the last ones may have come between the two
+					events, err = e.events(ctx, id, after)
+				}
 				e.changed(id) // the last time, so that nothing is left behind
 				return events, j, err
 			}

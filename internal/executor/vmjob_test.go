@@ -14,6 +14,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/loops"
 	"linus/internal/providertest"
+	"linus/internal/store"
 	"linus/internal/vm"
 )
 
@@ -76,6 +77,59 @@ func TestCreateVM_SameKeySameVM(t *testing.T) {
 	refusal(t, err, "manifest.vmName: is required")
 	if stats := r.fake.Stats(); stats.Creates != 1 {
 		t.Errorf("%d VMs were made", stats.Creates)
+	}
+}
+
+// between is a store in which something happens between two reads of who watches: of a VM's
+// events, once, and of its row.
+type between struct {
+	*store.Store
+	once *sync.Once
+	what func()
+}
+
+func (s between) VMEvents(ctx context.Context, id string) ([]job.Event, error) {
+	events, err := s.Store.VMEvents(ctx, id)
+	if ctx.Value(watching{}) != nil {
+		s.once.Do(s.what)
+	}
+	return events, err
+}
+
+type watching struct{}
+
+// Who follows a VM's making has all its events by the end.
+func TestWatch_AVMsLastEventsComeWithItsEnd(t *testing.T) {
+	r := newRig(t, 1)
+	hold := make(chan struct{})
+	r.fake.Set(providertest.Behaviour{Hold: hold})
+	j := r.askVM("dev")
+	r.hasID(j.ID)
+	r.stop()
+	r.vms.Store = between{r.store, &sync.Once{}, func() {
+		close(hold)
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			if v, err := r.store.VM(t.Context(), j.ID); err == nil && !v.Own.ReadyAt.IsZero() {
+				return
+			}
+		}
+		t.Error("the VM is not made")
+	}}
+	r.restart()
+	var all []string
+	for after := int64(0); !j.Done(); {
+		events, now, err := r.Watch(context.WithValue(t.Context(), watching{}, true), j.ID, after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			after = e.Seq
+			all = append(all, e.Kind)
+		}
+		j = now
+	}
+	if !slices.Contains(all, job.EventPhaseEnded) {
+		t.Errorf("events: %v", all)
 	}
 }
 
