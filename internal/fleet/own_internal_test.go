@@ -3,8 +3,10 @@ package fleet
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 
+	"linus/internal/job"
 	"linus/internal/vm"
 )
 
@@ -23,5 +25,89 @@ func TestBegin_OfAVMThatCannotBeRead(t *testing.T) {
 	f.background.Wait()
 	if f.isMaking("a") {
 		t.Error("it is being made still")
+	}
+}
+
+// oneVM is a store that has one VM, and nothing else.
+type oneVM struct {
+	Store
+	vm vm.VM
+}
+
+func (s *oneVM) UpdateVM(_ context.Context, _ string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
+	_, err := change(&s.vm)
+	return s.vm, err
+}
+
+func (s *oneVM) VM(context.Context, string) (vm.VM, error) { return s.vm, nil }
+
+// What was decided of a VM while it is made stays decided, whatever making it writes.
+func TestOwnBook_KeepsWhatWasDecided(t *testing.T) {
+	doomed := &vm.Member{Pool: "p", State: vm.MemberDoomed}
+	for name, tt := range map[string]struct {
+		before vm.VM
+		want   bool // it is unwanted
+	}{
+		"nothing":        {vm.VM{Own: &vm.Own{}}, false},
+		"unwanted":       {vm.VM{Own: &vm.Own{}, Unwanted: true}, true},
+		"a doomed one":   {vm.VM{Own: &vm.Own{}, Member: doomed}, true},
+		"one being made": {vm.VM{Own: &vm.Own{}, Member: &vm.Member{Pool: "p", State: vm.MemberMaking}}, false},
+	} {
+		s := &oneVM{vm: tt.before}
+		f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler), Changed: func(context.Context, string, []job.Event) {}})
+		f.makes = map[string]*making{"a": {}}
+		_, err := ownBook{f, "a"}.Change(t.Context(), func(v *vm.VM) ([]job.Event, error) {
+			v.State, v.ID, v.Unwanted = vm.Created, 100, false
+			return nil, nil
+		})
+		if err != nil || s.vm.Unwanted != tt.want || !s.vm.Kept || s.vm.ID != 100 || !f.makes["a"].Begun {
+			t.Errorf("%s: %+v, begun %v, %v", name, s.vm, f.makes["a"].Begun, err)
+		}
+	}
+}
+
+// A second call to have a VM destroyed takes nothing from the first: who asked stays, and one
+// that is gone is not unwanted again.
+func TestDiscardOwn_IsDecidedOnce(t *testing.T) {
+	for name, before := range map[string]vm.VM{
+		"unwanted": {Job: "a", Own: &vm.Own{EndedBy: "first"}, State: vm.Created, Unwanted: true},
+		"gone":     {Job: "a", Own: &vm.Own{EndedBy: "first"}, State: vm.Destroyed},
+	} {
+		s := &oneVM{vm: before}
+		f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler), Changed: func(context.Context, string, []job.Event) {}, Engine: told{}})
+		err := f.discardOwn(job.WithCaller(t.Context(), job.Caller{Client: "second"}), "a", "cancelled")
+		if err != nil || s.vm.Own.EndedBy != "first" || s.vm.Unwanted != before.Unwanted {
+			t.Errorf("%s: %+v, %v", name, s.vm, err)
+		}
+	}
+}
+
+// told is an engine that hears that a VM is unwanted, and nothing else.
+type told struct{ Engine }
+
+func (told) TellUnwanted(context.Context) error { return nil }
+
+// A member that was given up in the middle of its making, and is there nevertheless, is
+// destroyed; one that is unwanted already, or gone, is not given up again.
+func TestReconcile_ADoomedMemberThatIsThere(t *testing.T) {
+	for name, tt := range map[string]struct {
+		state    vm.State
+		unwanted bool
+		why      string // it is given up, for that
+	}{
+		"ready meanwhile": {vm.Created, false, "no room"},
+		"unwanted":        {vm.Created, true, ""},
+		"gone":            {vm.Destroyed, false, ""},
+	} {
+		s := &oneVM{vm: vm.VM{Job: "a", State: tt.state, Unwanted: tt.unwanted, Own: &vm.Own{}, Member: &vm.Member{Pool: "p", State: vm.MemberDoomed, Why: "no room"}}}
+		changes := 0
+		f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler), Engine: told{},
+			Changed: func(context.Context, string, []job.Event) { changes++ }})
+		if f.reconcile(t.Context(), s.vm) {
+			t.Errorf("%s: the pool counts on it", name)
+		}
+		if (changes > 0) != (tt.why != "") || tt.why != "" && !s.vm.Unwanted {
+			t.Errorf("%s: %d changes, %+v", name, changes, s.vm)
+		}
 	}
 }
