@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -82,5 +83,57 @@ func TestNoteFailure_CountsAMemberOnce(t *testing.T) {
 	f.noteFailure(t.Context(), m, "no space", false)
 	if f := s.pool.Failure; f.Count != 2 || f.Row != 2 {
 		t.Errorf("another: %+v", f)
+	}
+}
+
+// A lease is renewed of a member that stays, not of one that was given up.
+func TestRenewal_OfAMemberThatStays(t *testing.T) {
+	f := New(Options{Lease: time.Hour, Log: slog.New(slog.DiscardHandler)})
+	for name, tt := range map[string]struct {
+		state  vm.State
+		member vm.MemberState
+		until  time.Duration
+		want   bool
+	}{
+		"warm":            {vm.Created, vm.MemberWarm, 0, true},
+		"warm, renewed":   {vm.Created, vm.MemberWarm, f.MemberLease(), false},
+		"doomed":          {vm.Created, vm.MemberDoomed, 0, false},
+		"gone":            {vm.Destroyed, vm.MemberWarm, 0, false},
+		"not made as yet": {vm.Reserved, vm.MemberMaking, 0, false},
+		"hibernated":      {vm.Created, vm.MemberHibernated, 0, true},
+	} {
+		m := vm.VM{ID: 100, State: tt.state, Kept: true, Made: vm.Made{Lifecycle: vm.Pooled}, Own: &vm.Own{}, Member: &vm.Member{Pool: "p", State: tt.member, LeaseUntil: now().Add(tt.until)}}
+		if got := f.renewal(t.Context(), m); (got > 0) != tt.want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// deaf is a guest that does not answer, and in which something happens meanwhile.
+type deaf struct {
+	Guest
+	meanwhile func()
+	forgotten *int
+}
+
+func (d deaf) Ping(context.Context, job.Job) error { d.meanwhile(); return errors.New("no answer") }
+func (d deaf) Forget(job.Job)                      { *d.forgotten++ }
+
+// A member that was given up, or is gone, while it was asked is forgotten, and not given up
+// for its silence.
+func TestPing_AMemberThatWasGivenUpMeanwhile(t *testing.T) {
+	for name, change := range map[string]func(*vm.VM){
+		"given up": func(v *vm.VM) { v.Member.State = vm.MemberDoomed },
+		"gone":     func(v *vm.VM) { v.State = vm.Destroyed },
+	} {
+		m := vm.VM{ID: 100, Job: "a", HostKey: "key", State: vm.Created, Own: &vm.Own{}, Member: &vm.Member{Pool: "p", State: vm.MemberWarm}}
+		s := &oneVM{vm: m}
+		s.vm.Member = &vm.Member{Pool: "p", State: vm.MemberWarm}
+		forgotten := 0
+		f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler), Guest: deaf{meanwhile: func() { change(&s.vm) }, forgotten: &forgotten}})
+		f.ping(t.Context(), []vm.VM{m}) // without a provider: nobody asks the host for it
+		if forgotten != 1 {
+			t.Errorf("%s: forgotten %d times", name, forgotten)
+		}
 	}
 }
