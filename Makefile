@@ -30,7 +30,7 @@ ON_POSTGRES := ^(TestJob_FailsWithItsExitStatus|TestCancel_WhileRunning|TestEngi
 ROWS ?= all
 N ?= 0
 
-.PHONY: help build demo check test nightly race race-and-scripts programs e2e-postgres vet soak soak-qemu soak-engines scripts shell bats lint tools fmt golden vendored bench bench-report cross dist image rename clean deps
+.PHONY: help build demo check test nightly race programs e2e-postgres vet soak soak-qemu soak-engines scripts shell bats lint tools fmt golden vendored bench bench-report cross dist image rename clean deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,14 +51,10 @@ check: vet bin/gotestsum ## at every change, a minute: vet, build, all tests tha
 	$(IN_MEMORY) CGO_ENABLED=0 $(GOTESTSUM) --hide-summary=skipped --packages="$$(go list ./... | grep -v /internal/e2e$$)" -- -short -p 4 -vet=off -ldflags=-w -timeout 5m
 	@$(MAKE) --no-print-directory shell CHANGED=1
 
-# Two at a time: tests of whole programs wait more than they work. Three of them beside each
-# other on 2 cores took no less time, and waited for each other until they failed.
+# Side by side: tests of the shell and of whole programs wait more than they work.
 test: export LINUS_TEST_LOOP := day
 test: deps ## everything but nightly: vet, Go tests with -race, bats, shell checks, a real VM (10 minutes)
-	@$(MAKE) --no-print-directory -j2 programs race-and-scripts
-
-race-and-scripts: race
-	@$(MAKE) --no-print-directory scripts
+	@$(MAKE) --no-print-directory -j3 programs race scripts
 
 nightly: export LINUS_TEST_LOOP := nightly
 nightly: deps ## everything: each fault at each moment, soaks, browsers, all of PostgreSQL, the provider's suite on real VMs (an hour)
