@@ -251,6 +251,10 @@ func show(to, from reflect.Value) {
 		for _, f := range fieldsOf(t).inJSON {
 			value := from.FieldByIndex(f.Path)
 			switch {
+			case f.Omitted && value.IsZero():
+				if f.Text {
+					at++
+				}
 			case f.Text:
 				if data := value.Bytes(); utf8.Valid(data) {
 					to.Field(at).SetString(string(data))
@@ -305,6 +309,7 @@ func read(to, from reflect.Value) {
 		for _, f := range fieldsOf(t).inJSON {
 			value := to.FieldByIndex(f.Path)
 			switch {
+			case !f.Text && from.Field(at).IsZero(): // as it is
 			case f.Text:
 				if exact := from.Field(at + 1); exact.Len() > 0 {
 					value.SetBytes(exact.Bytes())

@@ -77,3 +77,34 @@ func TestPath_NamesAFieldAsItIsShown(t *testing.T) {
 		}
 	}
 }
+
+// What the socket costs a job: each submit, look and list is written and read in this form.
+func BenchmarkJob(b *testing.B) {
+	code := 0
+	j := job.Job{
+		ID: "01a2143c-e7f7-7dc6-ae38-5c3d3088a812", Kind: job.KindTask, Client: "cli", Status: job.Success, CreatedAt: time.Now(), StartedAt: time.Now(),
+		Manifest: job.Manifest{Task: "make test", AgentType: job.AgentScript, VMTemplate: "agent-template", Timeout: 3600, Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}},
+		VM:       &vm.VM{ID: 100, Name: "linus-job-5c3d3088a812", Node: "pve", IP: "10.0.0.1", State: vm.Created},
+		Outcome:  &job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus, ExitCode: &code, At: time.Now(), Duration: time.Second},
+	}
+	data, err := view.Marshal(j)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("write", func(b *testing.B) {
+		for b.Loop() {
+			_, _ = view.Marshal(j)
+		}
+	})
+	b.Run("read", func(b *testing.B) {
+		for b.Loop() {
+			var j job.Job
+			_ = view.Unmarshal(data, &j)
+		}
+	})
+	b.Run("write as stored", func(b *testing.B) {
+		for b.Loop() {
+			_, _ = json.Marshal(j)
+		}
+	})
+}
