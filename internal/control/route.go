@@ -215,7 +215,8 @@ func (s shape) encode(in any) (path string, header http.Header, body []byte, err
 // encodeBody returns in as JSON, without the fields that are elsewhere.
 func (s shape) encodeBody(in any) ([]byte, error) {
 	body, err := view.Marshal(in)
-	if err != nil || len(s.params) == 0 {
+	has := func(p param) bool { return bytes.Contains(body, []byte(`"`+p.name+`":`)) } // there, or deeper down
+	if err != nil || !slices.ContainsFunc(s.params, has) {
 		return body, err
 	}
 	var fields map[string]json.RawMessage
