@@ -39,36 +39,35 @@ func (a *app) completeVMs(cmd *cobra.Command) *cobra.Command { return completeFi
 
 // completePools completes a command's first argument with the pools' names.
 func (a *app) completePools(cmd *cobra.Command) *cobra.Command {
-	return completeFirst(cmd, a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
-		pools, err := e.Pools(ctx)
-		for _, p := range pools {
-			words = append(words, fmt.Sprintf("%s\t%d warm, %d hibernated", p.Name, p.Warm, p.Hibernated))
-		}
-		return words, err
+	return completeFirst(cmd, each(a, job.Engine.Pools, func(p job.PoolInfo) string {
+		return fmt.Sprintf("%s\t%d warm, %d hibernated", p.Name, p.Warm, p.Hibernated)
 	}))
 }
 
 // completeNodes completes a command's first argument with the nodes' names.
 func (a *app) completeNodes(cmd *cobra.Command) *cobra.Command {
-	return completeFirst(cmd, a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
-		nodes, err := e.Nodes(ctx)
-		for _, n := range nodes {
-			words = append(words, fmt.Sprintf("%s\t%s, %d VMs", n.Name, n.Status, n.VMs))
-		}
-		return words, err
+	return completeFirst(cmd, each(a, job.Engine.Nodes, func(n job.NodeInfo) string {
+		return fmt.Sprintf("%s\t%s, %d VMs", n.Name, n.Status, n.VMs)
 	}))
 }
 
 // completeTokens completes a command's first argument with whose tokens there are.
 func (a *app) completeTokens(cmd *cobra.Command) *cobra.Command {
-	return completeFirst(cmd, a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
-		tokens, err := e.Tokens(ctx)
-		for _, t := range tokens {
-			words = append(words, fmt.Sprintf("%s\t%s", t.Name, t.Role))
+	return completeFirst(cmd, each(a, job.Engine.Tokens, func(t job.Token) string {
+		return fmt.Sprintf("%s\t%s", t.Name, t.Role)
+	}))
+}
+
+// each completes with a word, and what it is, of each of a list, once.
+func each[T any](a *app, list func(job.Engine, context.Context) ([]T, error), word func(T) string) completer {
+	return a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
+		all, err := list(e, ctx)
+		for _, one := range all {
+			words = append(words, word(one))
 		}
 		slices.Sort(words)
 		return slices.Compact(words), err
-	}))
+	})
 }
 
 // templateNames completes with the templates of the nodes, as the running engine knows them.
@@ -95,13 +94,7 @@ func completeFirst(cmd *cobra.Command, names completer) *cobra.Command {
 }
 
 func (a *app) vmNames() completer {
-	return a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
-		vms, err := e.VMs(ctx)
-		for _, vm := range vms {
-			words = append(words, fmt.Sprintf("%s\t%d, %s", vm.Name, vm.ID, vm.Status))
-		}
-		return words, err
-	})
+	return each(a, job.Engine.VMs, func(vm job.VMInfo) string { return fmt.Sprintf("%s\t%d, %s", vm.Name, vm.ID, vm.Status) })
 }
 
 // complete asks the running engine or, without one, reads the state directory: Tab

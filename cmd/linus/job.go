@@ -3,14 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -150,14 +148,6 @@ func (a *app) printResult(r job.Result) error {
 	}
 	a.note("%s", summary(r))
 	return nil
-}
-
-// jsonText returns data as text, and also in base64 if it is not UTF-8.
-func jsonText(data []byte) (text, encoded string) {
-	if utf8.Valid(data) {
-		return string(data), ""
-	}
-	return strings.ToValidUTF8(string(data), "\uFFFD"), base64.StdEncoding.EncodeToString(data)
 }
 
 // summary returns a finished job in one line, and its error in the next.

@@ -109,12 +109,11 @@ type jsonLogs struct {
 }
 
 type jsonStream struct {
-	Output       string `json:"output"`
-	OutputBase64 string `json:"output_base64,omitempty"` // if output is not UTF-8
-	Offset       int64  `json:"offset"`
-	Next         int64  `json:"next"`
-	Dropped      int64  `json:"dropped"`
-	Complete     bool   `json:"complete"`
+	Output   []byte `json:"output" api:"output,text"`
+	Offset   int64  `json:"offset"`
+	Next     int64  `json:"next"`
+	Dropped  int64  `json:"dropped"`
+	Complete bool   `json:"complete"`
 }
 
 func (a *app) logsJSON(ctx context.Context, l *logs) error {
@@ -126,9 +125,7 @@ func (a *app) logsJSON(ctx context.Context, l *logs) error {
 		if err := l.copyStream(ctx, s); err != nil {
 			return err
 		}
-		row := jsonStream{Offset: from, Next: s.next, Dropped: s.dropped, Complete: s.complete}
-		row.Output, row.OutputBase64 = jsonText(data.Bytes())
-		out.Streams[s.name] = row
+		out.Streams[s.name] = jsonStream{data.Bytes(), from, s.next, s.dropped, s.complete}
 	}
 	return a.printJSON(out)
 }
