@@ -97,7 +97,7 @@ func (a *app) root() *cobra.Command {
 			a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand()),
 		group("host", "Check and trust the Proxmox host, and remove linus from it", a.checkCommand(), a.trustCommand(), a.uninstallCommand()),
 		group("template", "Build the template that jobs' VMs are cloned from",
-			a.templateBuildCommand(), a.templateListCommand(), a.templateRemoveCommand()),
+			a.templateBuildCommand(), a.templateListCommand(), a.templateRemoveCommand(), a.checkpointCommand()),
 		a.scriptsCommand(),
 		group("store", "Move this engine's jobs to PostgreSQL", a.storeMigrateCommand()),
 		a.configCommand(), a.manCommand(), a.versionCommand())

@@ -169,7 +169,7 @@ func (a *app) poolListCommand() *cobra.Command {
 			}
 			const header = "NAME\tFROM\tSIZE\tWARM\tHIBERNATED\tMAKING\tIN USE\tHIT RATE\tSTATE"
 			return printAll(a, pools, "no pools; linus pool create makes one", header, func(p job.PoolInfo) string {
-				return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%d/%d\t%d\t%d\t%s\t%s", p.Name, oneLine(p.VMTemplate+p.OS, 63), poolMachine(p.Pool),
+				return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%d/%d\t%d\t%d\t%s\t%s", p.Name, oneLine(p.VMTemplate+p.OS, 63), machineText(p.Resources),
 					p.Count(vm.MemberWarm), p.Warm, p.Count(vm.MemberHibernated), p.Hibernated, p.Count(vm.MemberMaking), p.Count(vm.MemberClaimed),
 					hitRate(p.Pool), oneLine(p.State, 60))
 			})
@@ -192,8 +192,8 @@ func (a *app) poolShowCommand() *cobra.Command {
 	})
 }
 
-func poolMachine(p job.Pool) string {
-	return fmt.Sprintf("%d cores, %s, %s", p.Resources.CPU, p.Resources.Memory, p.Resources.Disk)
+func machineText(r vm.Resources) string {
+	return fmt.Sprintf("%d cores, %s, %s", r.CPU, r.Memory, r.Disk)
 }
 
 func hitRate(p job.Pool) string {

@@ -91,13 +91,16 @@ type candidateList []candidate
 
 // candidates judges every node.
 func candidates(inv job.Inventory, want job.Placement, o Options) candidateList {
-	list := make(candidateList, len(inv.Nodes))
+	list := make(candidateList, 0, len(inv.Nodes))
 	newest := inv.NewestBuild(want.Spec.Template)
-	for i, n := range inv.Nodes {
+	for _, n := range inv.Nodes {
+		if want.Only != "" && n.Name != want.Only {
+			continue
+		}
 		c := candidate{Node: n, free: inv.FreeMB(n, want.VMs), needs: want.Spec.MemoryMB}
 		c.refusal = c.judge(want, newest, o)
 		c.refusal.Node = n.Name
-		list[i] = c
+		list = append(list, c)
 	}
 	return list
 }

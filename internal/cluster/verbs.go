@@ -221,6 +221,15 @@ func (p *Provider) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Prog
 	return p.boot(ctx, v, func(ctx context.Context, n Node, v vm.VM) (vm.VM, error) { return n.ResumeVM(ctx, v, progress) })
 }
 
+// SaveCheckpoint makes a checkpoint of a VM on the node it is on.
+func (p *Provider) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Progress)) (c vm.Checkpoint, err error) {
+	_, err = p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
+		c, err = n.SaveCheckpoint(ctx, v, progress)
+		return err
+	})
+	return c, err
+}
+
 // SnapshotVM takes a snapshot of a VM.
 func (p *Provider) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	_, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.SnapshotVM(ctx, v, name, memory) })

@@ -83,6 +83,8 @@ type Config struct {
 	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs that may hold a VM at the same time, and VMs that are made at the same time because somebody asks for one; others wait."`
 	MaxJobsAll         int      `envconfig:"MAX_JOBS_ALL" default:"0" min:"0" max:"100000" desc:"Jobs that may hold a VM at the same time on all engines that share a PostgreSQL database together. 0: no limit."`
 	MaxVMsPerNode      int      `envconfig:"MAX_VMS_PER_NODE" default:"0" min:"0" max:"10000" desc:"VMs of linus that one node may have at the same time if PROXMOX_NODES is set. 0: no limit."`
+	Checkpoints        string   `envconfig:"CHECKPOINTS" default:"off" desc:"Whether checkpoints, from which VMs go on instead of booting, are made without being asked for: off, auto (of a template and size that is asked for a second time) or always (the first time). Those there are, are used."`
+	CheckpointDisk     string   `envconfig:"CHECKPOINT_DISK" default:"20G" desc:"Disk that the memory of all checkpoints may take on the hosts, as in 20G; the one that was used least recently goes first."`
 	MaxSnapshots       int      `envconfig:"MAX_SNAPSHOTS" default:"10" min:"0" max:"1000" desc:"Snapshots that one VM may have. 0: any number."`
 	MaxOutputSize      ByteSize `envconfig:"MAX_OUTPUT_SIZE" default:"10MB" desc:"Bytes kept of each of a task's stdout and stderr, 1KB to 1GB; of longer output the head and tail are kept."`
 	MaxArtifactFiles   int      `envconfig:"MAX_ARTIFACT_FILES" default:"1000" min:"1" max:"100000" desc:"Files kept of one job's artifacts."`

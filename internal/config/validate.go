@@ -95,6 +95,8 @@ func (c Config) rules() []rule {
 		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
 		{"DEFAULT_EGRESS", c.DefaultEgress, slices.Contains(vm.Egresses, vm.Egress(c.DefaultEgress)), "use one of: lan, internet, allow, none"},
 		{"DEFAULT_EGRESS_NAMES", c.DefaultEgressNames, areEgressNames(c.EgressNames()), "give at most 100 host names such as github.com or *.npmjs.org, separated by commas"},
+		{"CHECKPOINTS", c.Checkpoints, slices.Contains([]job.CheckpointMode{job.CheckpointsOff, job.CheckpointsAuto, job.CheckpointsAlways}, job.CheckpointMode(c.Checkpoints)), "use one of: off, auto, always"},
+		{"CHECKPOINT_DISK", c.CheckpointDisk, job.SizeMB(c.CheckpointDisk) >= 1<<10, "give 1G or more, as in 20G"},
 		{"LIMIT_MEMORY", c.LimitMemory, c.LimitMemory == "" || c.LimitMemoryMB() >= 512, "give 512M or more, as in 64G"},
 		{"LIMIT_DISK", c.LimitDisk, c.LimitDisk == "" || c.LimitDiskMB() >= 5<<10, "give 5G or more, as in 500G"},
 		{"LINUS_DATABASE_URL", c.DatabaseURL.String(), c.DatabaseURL.value == "" || isDatabaseURL(c.DatabaseURL.value), "give postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the password as %XX"},

@@ -108,6 +108,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		Changed: func(ctx context.Context, id string, events []job.Event) { e.VMChanged(ctx, id, events) },
 		Owner:   in.owner, Engine: e, Guest: e.backend.Guest, Keys: in.keys, Observer: work.Observer, Defaults: work.Defaults,
 		Allow: work.Allow, AllowFile: allowed.commands.CheckFile, Lease: time.Duration(c.LeaseHours) * time.Hour,
+		Checkpoints: job.CheckpointMode(c.Checkpoints), CheckpointBytes: int64(job.SizeMB(c.CheckpointDisk)) << 20,
 		CleanupInterval: work.CleanupInterval, Patience: work.HeartbeatThreshold, MaxMaking: c.MaxJobs,
 	}
 	if work.Engines != nil {

@@ -73,7 +73,7 @@ func verbRules() map[string]rule {
 			"vm":  "StartVM StopVM SuspendVM ResumeVM SnapshotVM RevertVM DestroyVM ListFiles ReadFile WriteFile EditFile ReadTree WriteTree DialVM Network",
 		},
 		job.RoleAdmin: {
-			"vm": "ForgetVM", "job": "DeleteJob", "": "Cleanup Tokens CreateToken RevokeToken Pools Pool CreatePool ResizePool RemovePool Engines Nodes CordonNode UncordonNode",
+			"vm": "ForgetVM", "job": "DeleteJob", "": "Cleanup Tokens CreateToken RevokeToken Pools Pool CreatePool ResizePool RemovePool Checkpoints Checkpoint CreateCheckpoint RemoveCheckpoint Engines Nodes CordonNode UncordonNode",
 		},
 	} {
 		for subject, names := range of {

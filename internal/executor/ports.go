@@ -66,6 +66,7 @@ type verbs interface {
 	job.VMs
 	job.Files
 	job.Pools
+	job.Checkpoints
 	job.Host
 }
 

@@ -22,8 +22,8 @@ type acquisition struct {
 type source func(f *Fleet, ctx context.Context, a *acquisition) (has bool, err error)
 
 // sources are asked in this order: the VM that the job has already, the one that it names, a
-// pool's, a new one. Each may be asked again after it was interrupted at any instant.
-var sources = []source{(*Fleet).held, (*Fleet).named, (*Fleet).pooled, (*Fleet).made}
+// pool's, a new one that goes on from a checkpoint, one that boots. Each may be asked again after it was interrupted at any instant.
+var sources = []source{(*Fleet).held, (*Fleet).named, (*Fleet).pooled, (*Fleet).restored, (*Fleet).made}
 
 // Acquire gets a job a VM that responds, or is new, and returns the job as it is then. adopted: the job may have begun to get one
 // before; fresh: it gets no pool's. unmade: the host refused to make one before it changed

@@ -26,7 +26,9 @@ func (f *Fleet) find(ctx context.Context, ref string) (vm.VM, error) {
 	if err != nil {
 		return vm.VM{}, err
 	}
-	vms = slices.DeleteFunc(vms, func(v vm.VM) bool { return v.Job != ref && !hasName(v, ref) || !job.Visible(ctx, v.OwnedBy()) })
+	vms = slices.DeleteFunc(vms, func(v vm.VM) bool {
+		return v.Checkpoint != nil || v.Job != ref && !hasName(v, ref) || !job.Visible(ctx, v.OwnedBy())
+	})
 	if len(vms) == 0 {
 		none := noVM(ref, "is not a VM of ours")
 		none.Fault = job.FaultUnknown

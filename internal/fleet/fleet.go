@@ -85,6 +85,9 @@ type Options struct {
 	Allow     func(job.Submission) error
 	AllowFile func(path string, tree bool) error
 
+	Checkpoints     job.CheckpointMode // whether they are made without being asked for
+	CheckpointBytes int64              // that the memory of all checkpoints may take on the hosts; 20 GiB
+
 	MaxMaking    int           // VMs that were asked for and are made at a time; 4
 	PoolInterval time.Duration // between two rounds of tending the pools; 10 s
 	// CleanupInterval is between two attempts to destroy what could not be destroyed; 30 s.
@@ -105,9 +108,10 @@ type Fleet struct {
 	leaving  *lock.Lock // held while a VM that was left alone is destroyed or forgotten
 	access   *access    // decides who may enter or work on a persistent VM
 
-	pools      *pools
-	unwanted   unwanted
-	background sync.WaitGroup // of Tend
+	pools       *pools
+	unwanted    unwanted
+	checkpoints checkpoints
+	background  sync.WaitGroup // of Tend
 
 	mu       sync.Mutex
 	freed    chan struct{}      // closed when there may be more room for VMs
@@ -122,6 +126,7 @@ type Fleet struct {
 func New(o Options) *Fleet {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.MaxMaking = cmp.Or(o.MaxMaking, 4)
+	o.CheckpointBytes = cmp.Or(o.CheckpointBytes, 20<<30)
 	o.PoolInterval = cmp.Or(o.PoolInterval, 10*time.Second)
 	o.Patience = cmp.Or(o.Patience, 2*time.Minute)
 	o.ClaimPatience = cmp.Or(o.ClaimPatience, 3*time.Second)

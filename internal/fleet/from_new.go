@@ -12,21 +12,31 @@ import (
 
 // made is the source of new VMs.
 func (f *Fleet) made(ctx context.Context, a *acquisition) (has bool, err error) {
+	o, err := f.orderOf(ctx, a)
+	if err != nil {
+		return false, err
+	}
+	v, unmade, err := f.make(ctx, o)
+	if a.unmade = unmade; err == nil {
+		f.booted(v)
+	}
+	return err == nil, f.unnamed(ctx, a.job.Principal, o.planned.Name, err)
+}
+
+// orderOf returns what the VM of a job's own is to be.
+func (f *Fleet) orderOf(ctx context.Context, a *acquisition) (o order, err error) {
 	j := a.job
 	if j.VM == nil {
 		if err := f.freeName(ctx, j.Manifest.VMName, j.ID, j.Principal); err != nil {
-			return false, err
+			return o, err
 		}
 	}
-	o := order{planned: f.planned(j), adopted: a.adopted, ttl: seconds(j.Manifest.TTL), book: jobBook{a}}
+	o = order{planned: f.planned(j), adopted: a.adopted, ttl: seconds(j.Manifest.TTL), book: jobBook{a}}
 	if o.spec, err = f.jobSpec(j, o.planned); err != nil {
-		return false, err
+		return o, err
 	}
-	if o.spec.PublicKey, err = f.loginKey(j.ID); err != nil {
-		return false, err
-	}
-	_, a.unmade, err = f.make(ctx, o)
-	return err == nil, f.unnamed(ctx, j.Principal, o.planned.Name, err)
+	o.spec.PublicKey, err = f.loginKey(j.ID)
+	return o, err
 }
 
 // planned returns the VM of a job's own, as it is or as it is to be.

@@ -18,6 +18,7 @@ type order struct {
 	adopted bool          // it may have been begun before
 	ttl     time.Duration // after which it expires; 0: it does not
 	book    book
+	from    *vm.VM // the checkpoint from which it goes on; nil: it boots
 }
 
 // book is where what becomes of a VM that is being made is written down: its row, and what
@@ -50,7 +51,10 @@ func (f *Fleet) make(ctx context.Context, o order) (v vm.VM, unmade bool, err er
 	}
 	err = f.Accept(ctx, v.Job, made, func(ctx context.Context) error {
 		_, err := o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
-			made.State, made.Source, made.Made, made.Member, made.Own = vm.Created, vm.Cold, v.Made, v.Member, v.Own
+			made.State, made.Source, made.Made, made.Member, made.Own, made.Checkpoint = vm.Created, vm.Cold, v.Made, v.Member, v.Own, v.Checkpoint
+			if o.from != nil {
+				made.Source, made.From = vm.Restored, v.From
+			}
 			if o.ttl > 0 {
 				made.ExpiresAt = now().Add(o.ttl)
 			}
@@ -80,7 +84,7 @@ func (f *Fleet) intend(ctx context.Context, o order) (vm.VM, error) {
 		var full *job.NoRoomError
 		pause := placeAgain
 		switch {
-		case errors.As(err, &full) && !full.Never():
+		case errors.As(err, &full) && !full.Never() && o.from == nil:
 			away = time.Time{}
 			if err := o.book.Wait(ctx, full); err != nil {
 				return v, err
@@ -128,7 +132,11 @@ func (f *Fleet) tryIntend(ctx context.Context, o order) (v vm.VM, err error) {
 	if !f.Spread() || !o.planned.State.Planned() {
 		return v, record(job.Placed{})
 	}
-	err = f.Choose(ctx, o.spec, record)
+	only := o.planned.Node
+	if o.from != nil {
+		only = o.from.Node
+	}
+	err = f.Choose(ctx, o.spec, only, record)
 	return v, err
 }
 

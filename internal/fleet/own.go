@@ -191,8 +191,11 @@ func (f *Fleet) bring(ctx context.Context, v vm.VM) (unmade bool, err error) {
 	if spec.PublicKey, err = f.loginKey(v.Job); err != nil {
 		return false, err
 	}
-	made, unmade, err := f.make(ctx, order{planned: v, spec: spec, adopted: adopted, ttl: seconds(v.Own.TTL), book: ownBook{f, v.Job}})
+	made, unmade, err := f.restoreOrMake(ctx, order{planned: v, spec: spec, adopted: adopted, ttl: seconds(v.Own.TTL), book: ownBook{f, v.Job}})
 	err = f.unnamed(ctx, v.Principal, v.Name, err)
+	if err == nil && v.Checkpoint != nil {
+		return false, f.save(ctx, made)
+	}
 	if err != nil || v.Member == nil || made.HostKey == "" { // nobody logs in to that before a job does
 		return unmade, err
 	}
@@ -204,6 +207,28 @@ func (f *Fleet) bring(ctx context.Context, v vm.VM) (unmade bool, err error) {
 	return false, nil
 }
 
+// restoreOrMake makes a VM that no job makes; it goes on from a checkpoint if there is one.
+func (f *Fleet) restoreOrMake(ctx context.Context, o order) (v vm.VM, unmade bool, err error) {
+	from, err := f.restorable(ctx, o.planned)
+	if err != nil {
+		return v, false, err
+	}
+	if from != nil {
+		has, err := f.restore(ctx, o, *from)
+		if err != nil {
+			return v, false, err
+		}
+		if v, err = f.o.Store.VM(ctx, o.planned.Job); err != nil || has {
+			return v, false, err
+		}
+		o.planned = v // as it is planned now
+	}
+	if v, unmade, err = f.make(ctx, o); err == nil {
+		f.booted(v)
+	}
+	return v, unmade, err
+}
+
 // specOf returns what a VM is made by that no job makes, but for its node and key.
 func (f *Fleet) specOf(v vm.VM) (job.VMSpec, error) {
 	spec, err := job.SpecOf(job.Manifest{VMTemplate: v.Template, OS: v.OS, Resources: v.Resources, Network: v.Network})
@@ -211,6 +236,8 @@ func (f *Fleet) specOf(v vm.VM) (job.VMSpec, error) {
 	switch {
 	case v.Member != nil:
 		spec.Lease = f.MemberLease()
+	case f.o.Lease > 0 && v.Checkpoint != nil: // until it is saved
+		spec.Lease = checkpointLease
 	case f.o.Lease > 0 && v.Own.TTL > 0:
 		spec.Lease = seconds(v.Own.TTL) + f.o.Lease
 	}

@@ -22,9 +22,9 @@ type Placer interface {
 func (f *Fleet) Spread() bool { return f.o.Placer != nil }
 
 // Choose chooses the node for a new VM and has record called, which records that the VM is
-// to be there: the next one that is chosen for counts it. *job.NoRoomError if no node can
-// take it now.
-func (f *Fleet) Choose(ctx context.Context, spec job.VMSpec, record func(job.Placed) error) error {
+// to be there: the next one that is chosen for counts it. only: the one node that is asked for;
+// empty: any. *job.NoRoomError if no node can take it now.
+func (f *Fleet) Choose(ctx context.Context, spec job.VMSpec, only string, record func(job.Placed) error) error {
 	release, err := f.choosing.Take(ctx)
 	for errors.Is(err, lock.ErrHeld) {
 		release, err = f.choosing.Take(ctx)
@@ -37,7 +37,7 @@ func (f *Fleet) Choose(ctx context.Context, spec job.VMSpec, record func(job.Pla
 	if err != nil {
 		return err
 	}
-	want.Spec = spec
+	want.Spec, want.Only = spec, only
 	at, err := f.o.Placer.Place(ctx, want)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (f *Fleet) Placed(ctx context.Context) ([]job.PlacedVM, error) {
 	}
 	placed := make([]job.PlacedVM, 0, len(vms))
 	for _, v := range vms {
-		if v.State == vm.Intended || v.State == vm.Created {
+		if (v.State == vm.Intended || v.State == vm.Created) && !v.Saved() {
 			placed = append(placed, job.PlacedVM{ID: v.ID, Node: v.Node, MemoryMB: job.SizeMB(v.Resources.Memory), Making: v.State == vm.Intended})
 		}
 	}

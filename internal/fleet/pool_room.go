@@ -19,6 +19,8 @@ type room struct {
 
 // Times of members' leases on the host.
 const (
+	checkpointLease = 3 * time.Hour // of a VM until it is a checkpoint
+
 	leaseMore  = time.Hour        // a member's, beyond what a job's VM has after its job's timeout
 	leaseRenew = 30 * time.Minute // one is renewed when it is that much shorter than it could be
 )

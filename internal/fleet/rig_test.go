@@ -90,6 +90,13 @@ func (k keys) Drop(id string) error {
 	return nil
 }
 
+func (e *engine) InProgress(context.Context) ([]job.Job, error) { return nil, nil }
+
+func (e *engine) Spawn(work func(context.Context)) error {
+	go work(context.Background())
+	return nil
+}
+
 func (e *engine) TellUnwanted(context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,6 +112,7 @@ type hypervisor struct {
 	fails     []error               // what the next creates return, without an effect
 	before    func(job.VMSpec)      // called when a create begins
 	unsure    bool                  // its statuses are unknown
+	saves     error                 // of checkpoints
 	suspends  time.Duration         // how long it takes to suspend a VM
 	room      func(r *job.HostRoom) // changes what Room returns
 	pinged    []string
@@ -168,6 +176,16 @@ func (h *hypervisor) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
 		return vm.Unknown, &job.HostError{Op: "check", Class: job.HostUnreachable, Text: "no route to host"}
 	}
 	return h.Fake.Status(ctx, v)
+}
+
+func (h *hypervisor) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.Checkpoint, error) {
+	h.mu.Lock()
+	err := h.saves
+	h.mu.Unlock()
+	if err != nil {
+		return vm.Checkpoint{}, err
+	}
+	return h.Fake.SaveCheckpoint(ctx, v, progress)
 }
 
 func (h *hypervisor) SuspendVM(ctx context.Context, v vm.VM) error {

@@ -18,7 +18,7 @@ func (f *Fleet) VMs(ctx context.Context) ([]job.VMInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	vms = slices.DeleteFunc(vms, func(v vm.VM) bool { return !job.Visible(ctx, v.OwnedBy()) })
+	vms = slices.DeleteFunc(vms, func(v vm.VM) bool { return v.Checkpoint != nil || !job.Visible(ctx, v.OwnedBy()) })
 	if len(vms) == 0 {
 		return nil, nil
 	}

@@ -82,6 +82,11 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if saved := f.noteSaved(vms); leads {
+		if err := f.trim(ctx, saved); err != nil {
+			return err
+		}
+	}
 	busy := 0 // with those that somebody has asked for
 	for _, of := range f.beingMade() {
 		if of.Pool == "" {
@@ -98,6 +103,9 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 			continue
 		}
 		f.unwanted.left = true
+		if wanted && v.Checkpoint != nil && f.o.Engine.JobsWait() { // they come first
+			continue
+		}
 		switch making := f.isMaking(v.Job); {
 		case wanted && !making && busy >= f.o.MaxMaking:
 			waiting = append(waiting, v)

@@ -215,6 +215,22 @@ func (c calls) Nodes(ctx context.Context) ([]NodeInfo, error) {
 	return ask[[]NodeInfo](ctx, c, "Nodes", None{})
 }
 
+func (c calls) Checkpoints(ctx context.Context) ([]CheckpointInfo, error) {
+	return ask[[]CheckpointInfo](ctx, c, "Checkpoints", None{})
+}
+
+func (c calls) Checkpoint(ctx context.Context, ref string) (CheckpointInfo, error) {
+	return ask[CheckpointInfo](ctx, c, "Checkpoint", checkpointRef{ref})
+}
+
+func (c calls) CreateCheckpoint(ctx context.Context, spec CheckpointSpec) (CheckpointInfo, error) {
+	return ask[CheckpointInfo](ctx, c, "CreateCheckpoint", spec)
+}
+
+func (c calls) RemoveCheckpoint(ctx context.Context, ref string) (CheckpointInfo, error) {
+	return ask[CheckpointInfo](ctx, c, "RemoveCheckpoint", checkpointRef{ref})
+}
+
 func (c calls) CordonNode(ctx context.Context, name string) (NodeInfo, error) {
 	return ask[NodeInfo](ctx, c, "CordonNode", nodeRef{name})
 }

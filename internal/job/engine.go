@@ -16,6 +16,7 @@ type Engine interface {
 	VMs
 	Files
 	Pools
+	Checkpoints
 	Engines
 	Tokens
 	Host

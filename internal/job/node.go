@@ -166,6 +166,7 @@ type Placement struct {
 	Spec     VMSpec
 	VMs      []PlacedVM // the VMs of ours that exist or are being made, but for the new one
 	Cordoned []string   // nodes that get no new VMs
+	Only     string     // the one node that is asked for; empty: any
 	Planned  bool       // no VM is created for it: its refusals are not counted
 }
 

@@ -169,14 +169,14 @@ func (p Pool) Maker() Manifest {
 // Offers reports whether the pool's VMs are exactly what a job asks for. The
 // manifest has every default.
 func (p Pool) Offers(m Manifest) bool {
-	return m.VM == "" && m.Lifecycle == vm.Ephemeral && m.Start != StartCold &&
+	return m.VM == "" && m.Lifecycle == vm.Ephemeral && m.Start != StartCold && m.Start != StartRestore &&
 		p.VMTemplate == m.VMTemplate && p.OS == m.OS && p.Network.Equal(m.Network) &&
 		p.Resources.CPU == m.Resources.CPU &&
-		sameSize(p.Resources.Memory, m.Resources.Memory) && sameSize(p.Resources.Disk, m.Resources.Disk)
+		SameSize(p.Resources.Memory, m.Resources.Memory) && SameSize(p.Resources.Disk, m.Resources.Disk)
 }
 
-// sameSize reports whether two texts are the same size, as in 2G and 2048M.
-func sameSize(a, b string) bool {
+// SameSize reports whether two texts are the same size, as in 2G and 2048M.
+func SameSize(a, b string) bool {
 	x, errX := ParseSize(a)
 	y, errY := ParseSize(b)
 	return errX == nil && errY == nil && x == y
@@ -261,8 +261,9 @@ type StartMode string
 
 // The start modes.
 const (
-	StartAny  StartMode = "any"  // a pool's, if one is ready
-	StartCold StartMode = "cold" // one that is created for it
+	StartAny     StartMode = "any"     // a pool's, if one is ready, or one that goes on from a checkpoint, if there is one
+	StartRestore StartMode = "restore" // one that goes on from a checkpoint, and no other
+	StartCold    StartMode = "cold"    // one that boots for it
 )
 
 // Origin is what VMs are made from: a template's name or ID, or an operating

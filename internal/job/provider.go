@@ -22,6 +22,10 @@ type VMSpec struct {
 	OS       string // one of Systems, from its cloud image; empty: Template
 	Network  vm.Network
 
+	// Checkpoint is the VM ID of the checkpoint, on the node and made from the Template in this
+	// size, from whose memory the VM goes on; 0: it boots.
+	Checkpoint int
+
 	PublicKey string // one line: the key that logs in to it; empty: the Provider's own
 
 	// Lease is the time after which the host itself destroys the VM, after the
@@ -86,8 +90,9 @@ type Provider interface {
 	// restarted meanwhile, HostInterrupted, and nothing is removed. When it fails,
 	// or ctx ends, it has removed what it created, or tried to: Destroy
 	// afterwards is always right. When ctx ends with ErrDetach the work goes
-	// on, and Create for the same job joins it. progress is called from one
-	// goroutine.
+	// on, and Create for the same job joins it. If the spec's checkpoint cannot be
+	// used any more the error is of class HostUnfit, and nothing was created.
+	// progress is called from one goroutine.
 	Create(ctx context.Context, spec VMSpec, progress func(Progress)) (vm.VM, error)
 	// Destroy removes the VM after proof that it is vm: ID, name, job and owner
 	// must all match what the host says. A VM that is gone is success. An error
@@ -142,6 +147,10 @@ type Provider interface {
 	// StartVM does: booted, or, where the snapshot has its memory, running as it
 	// was then, with the clock set. Changes on its disk since then are lost.
 	RevertVM(ctx context.Context, v vm.VM, name string, progress func(Progress)) (vm.VM, error)
+	// SaveCheckpoint makes a checkpoint of a VM that is ready and was made from a template, after
+	// proof: its memory is written to the host and the VM does not run again. When it fails,
+	// Destroy is right. Destroy removes a checkpoint, too.
+	SaveCheckpoint(ctx context.Context, v vm.VM, progress func(Progress)) (vm.Checkpoint, error)
 	// Room returns what the host has left for VMs, what VMs of these origins
 	// are made from now, and which of these VMs are not proven any more, and
 	// renews leases. It is cheap: it reads files of the host and starts nothing

@@ -167,6 +167,11 @@ func makeVerbs() []*Verb {
 		}),
 		goesOn(verb("RemovePool", "removePool", "Remove a pool; jobs that have one of its VMs keep it to their end", "DELETE /v1/pools/{pool}", never, RoleAdmin, OfAll, "admin", ofPool(Engine.RemovePool))), // a repeated call would be refused
 
+		verb("Checkpoints", "listCheckpoints", "List checkpoints, oldest first", "GET /v1/checkpoints", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Checkpoints)),
+		verb("Checkpoint", "getCheckpoint", "Get a checkpoint", "GET /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", ofCheckpoint(Engine.Checkpoint)),
+		made(verb("CreateCheckpoint", "createCheckpoint", "Save the memory of a VM that has booted from a template, for others to go on from", "POST /v1/checkpoints", never, RoleAdmin, OfAll, "admin", Engine.CreateCheckpoint), Accepted, func(c CheckpointInfo) string { return "checkpoints/" + c.ID }), // a repeated call would find it there
+		goesOn(verb("RemoveCheckpoint", "deleteCheckpoint", "Destroy a checkpoint; VMs that went on from it stay", "DELETE /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", ofCheckpoint(Engine.RemoveCheckpoint))),
+
 		verb("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Engines)),
 
 		verb("Tokens", "listTokens", "List tokens that were not revoked, by name", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Tokens)),
@@ -247,6 +252,9 @@ type (
 	}
 	poolRef struct {
 		Pool string `json:"pool"`
+	}
+	checkpointRef struct {
+		Checkpoint string `json:"checkpoint"`
 	}
 	tokenRef struct {
 		Token string `json:"token"`
@@ -329,6 +337,10 @@ func ofVM[Out any](call method[string, Out]) method[vmRef, Out] {
 
 func ofPool[Out any](call method[string, Out]) method[poolRef, Out] {
 	return func(e Engine, ctx context.Context, in poolRef) (Out, error) { return call(e, ctx, in.Pool) }
+}
+
+func ofCheckpoint[Out any](call method[string, Out]) method[checkpointRef, Out] {
+	return func(e Engine, ctx context.Context, in checkpointRef) (Out, error) { return call(e, ctx, in.Checkpoint) }
 }
 
 func ofNode[Out any](call method[string, Out]) method[nodeRef, Out] {

@@ -24,6 +24,9 @@ const (
 	ListTemplates Action = "{template list}"
 	TrustHost     Action = "{host trust}"
 
+	BuildCheckpoint Action = "{template checkpoint build}"
+	ListCheckpoints Action = "{template checkpoint list}"
+
 	// What BuildTemplate is given.
 	TemplateName   Action = "{template build name}"
 	TemplateOS     Action = "{template build os}"
@@ -34,7 +37,7 @@ const (
 
 // Actions are all of them.
 var Actions = []Action{
-	ListVMs, ListPools, ShowJob, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost,
+	ListVMs, ListPools, ShowJob, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost, BuildCheckpoint, ListCheckpoints,
 	TemplateName, TemplateOS, TemplateImage, TemplateSHA256, TemplateParts,
 }
 
@@ -85,6 +88,14 @@ func (w Words) Phrase(out any) any {
 		return w.pool(out)
 	case []PoolInfo:
 		return each(out, w.pool)
+	case CheckpointInfo:
+		out.Text = w.In(out.Text)
+		return out
+	case []CheckpointInfo:
+		return each(out, func(c CheckpointInfo) CheckpointInfo {
+			c.Text = w.In(c.Text)
+			return c
+		})
 	case []EngineInfo:
 		return each(out, func(e EngineInfo) EngineInfo {
 			e.Problem = w.In(e.Problem)

@@ -31,6 +31,8 @@ type Behaviour struct {
 	// Ways are what Callbacks finds, in order; after the last one: direct.
 	Ways []job.CallbackWay
 
+	Unfit bool // no checkpoint can be used any more
+
 	// Reach is the address and host key that a started VM's guest reports. Nil: the
 	// true ones.
 	Reach func(vm.VM) vm.VM

@@ -33,6 +33,7 @@ type fakeVM struct {
 	foreign bool // without any marker
 	doubted bool // its marker was removed
 	stopped bool
+	saved   bool // it is a checkpoint
 	boots   int // after the first
 	lease   time.Duration
 	mode    vm.Egress
@@ -134,6 +135,13 @@ func (f *Fake) PlantAt(id int, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.vms[id] = &fakeVM{VM: vm.VM{ID: id, Name: name}, foreign: true}
+}
+
+// PlantCheckpoint adds a checkpoint under an ID.
+func (f *Fake) PlantCheckpoint(id int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.vms[id] = &fakeVM{VM: vm.VM{ID: id}, saved: true}
 }
 
 // Return restores a destroyed VM, as from a backup.

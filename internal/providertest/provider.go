@@ -71,6 +71,8 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 			return undo(fault(op, job.HostVM, "made to fail at "+step, "do not ask for it"))
 		case step == "validate_environment" && unknownTemplateOf(op, spec) != nil:
 			return undo(unknownTemplateOf(op, spec))
+		case step == "validate_environment" && !f.fits(spec):
+			return undo(fault(op, job.HostUnfit, fmt.Sprintf("VM %d is no checkpoint that fits", spec.Checkpoint), "make another"))
 		case step == "create_vm":
 			id, err := f.reserve(op, &v, spec.Network)
 			if err != nil {
@@ -180,7 +182,7 @@ func (f *Fake) List(ctx context.Context) ([]vm.VM, error) {
 	}
 	var list []vm.VM
 	for _, id := range slices.Sorted(maps.Keys(f.vms)) {
-		if v := f.vms[id]; !v.foreign && !v.doubted {
+		if v := f.vms[id]; !v.foreign && !v.doubted && !v.saved {
 			list = append(list, vm.VM{ID: id, Name: v.Name, Node: v.Node, Job: v.Job, Owner: v.Owner, State: vm.Created, Status: f.status(v.VM)})
 		}
 	}
@@ -285,6 +287,27 @@ func (f *Fake) StopVM(ctx context.Context, v vm.VM) error {
 
 func suspended(op string) error {
 	return fault(op, job.HostVM, "the VM is suspended; nothing was touched", "resume it first")
+}
+
+// SaveCheckpoint makes a checkpoint of a running VM.
+func (f *Fake) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.Checkpoint, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "save a checkpoint of", v)
+	if err != nil {
+		return vm.Checkpoint{}, err
+	}
+	progress(job.Progress{Step: "save_state", Text: "fake save_state", N: 1, Of: 1})
+	there.saved = true
+	return vm.Checkpoint{Generation: "1", Host: "fake QEMU", Bytes: 64 << 20}, nil
+}
+
+// fits reports whether the checkpoint that a spec names, if it does, can be used.
+func (f *Fake) fits(spec job.VMSpec) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there := f.vms[spec.Checkpoint]
+	return spec.Checkpoint == 0 || there != nil && there.saved && !f.behaviour.Unfit
 }
 
 // SuspendVM suspends a VM, with what runs in it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strconv"
 
 	"github.com/google/uuid"
 
@@ -32,6 +33,35 @@ func (p *Provider) SuspendVM(ctx context.Context, v vm.VM) error {
 // ResumeVM continues a suspended VM, sets its clock, and waits until it is usable.
 func (p *Provider) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
 	return p.boot(ctx, powerCall{what: "resume", action: "resume", vm: v, progress: progress})
+}
+
+// saveOperation returns the ID of the only save that a VM can have.
+func saveOperation(v vm.VM) string { return "checkpoint-" + v.Job }
+
+// SaveCheckpoint makes a checkpoint of a VM that is ready; the VM does not run again. If ctx ends,
+// the script is stopped, and has undone its work when SaveCheckpoint returns.
+func (p *Provider) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.Checkpoint, error) {
+	op := fmt.Sprintf("save checkpoint %d (%s)", v.ID, v.Name)
+	env := p.machineEnvironment()
+	maps.Copy(env, proof(v))
+	setText(env, "PROXMOX_NODE", v.Node)
+	setText(env, "VM_TEMPLATE", v.Template)
+	id := saveOperation(v)
+	res, err := p.operate(ctx, id, call{op: op, script: "checkpoint-vm", env: env, onLine: telling(progress)})
+	if detached(ctx) {
+		return vm.Checkpoint{}, err
+	}
+	// It is settled only now: an engine that goes on with it joins it, and has its result.
+	if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
+		p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
+	}
+	c := vm.Checkpoint{Generation: res.Get("LINUS_CHECKPOINT_GENERATION"), Host: res.Get("LINUS_CHECKPOINT_HOST")}
+	if err == nil {
+		if c.Bytes, err = strconv.ParseInt(res.Get("LINUS_CHECKPOINT_BYTES"), 10, 64); err != nil {
+			err = &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "checkpoint-vm reported success without a size"}
+		}
+	}
+	return c, err
 }
 
 // SnapshotVM takes a named snapshot of the VM's disk, and of its memory if that is set.

@@ -232,6 +232,7 @@ func (p *Provider) createEnvironment(spec job.VMSpec) map[string]string {
 	setNumber(env, "VM_DISK", spec.DiskGB)
 	setNumber(env, "LINUS_LEASE_SECONDS", int(spec.Lease/time.Second))
 	setText(env, "VM_TEMPLATE", spec.Template)
+	setNumber(env, "VM_CHECKPOINT", spec.Checkpoint)
 	setText(env, "PROXMOX_NODE", spec.Node)
 	setText(env, "PROXMOX_BRIDGE", spec.Network.Bridge)
 	setNumber(env, "VM_VLAN_TAG", spec.Network.VLAN)

@@ -261,6 +261,9 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 		if named := outcomeClass[res.Get("LINUS_VM_OUTCOME")]; named != "" && e.Class == job.HostVM {
 			e.Class = named
 		}
+		if res.Get("LINUS_RESTORE") == "unfit" {
+			e.Class = job.HostUnfit
+		}
 	case exit != nil && exit.Code == fencedExit:
 		e.Class = job.HostFenced
 		e.Text = exit.Stderr

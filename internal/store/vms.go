@@ -42,12 +42,14 @@ type machine struct {
 	As vm.Made    `json:"made"`
 	Of *vm.Member `json:"member,omitempty"`
 	By *vm.Own    `json:"own,omitempty"`
+
+	Saved *vm.Checkpoint `json:"checkpoint,omitempty"`
 }
 
 func decodeVM(doc string) (vm.VM, error) {
 	var m machine
 	err := json.Unmarshal([]byte(doc), &m)
-	m.Made, m.VM.Member, m.VM.Own = m.As, m.Of, m.By
+	m.Made, m.VM.Member, m.VM.Own, m.VM.Checkpoint = m.As, m.Of, m.By, m.Saved
 	return m.VM, err
 }
 
@@ -70,7 +72,7 @@ func (s *Store) lockVM(tx *tx, id string) {
 
 func writeVM(tx *tx, v vm.VM) error {
 	v.Source = ""
-	doc, err := json.Marshal(machine{v, v.Made, v.Member, v.Own})
+	doc, err := json.Marshal(machine{v, v.Made, v.Member, v.Own, v.Checkpoint})
 	if err != nil {
 		return err
 	}

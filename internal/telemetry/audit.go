@@ -59,6 +59,7 @@ const (
 	ActionStop           = "stop_vm"
 	ActionSuspend        = "suspend_vm"
 	ActionResume         = "resume_vm"
+	ActionCheckpoint     = "save_checkpoint"
 	ActionSnapshot       = "snapshot_vm"
 	ActionRevert         = "revert_vm"
 	ActionBuildTemplate  = "build_template"

@@ -81,6 +81,11 @@ func (p *Provider) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Prog
 	return Change(ctx, p.audit, recordOf(ActionResume, v), func(*Record) (vm.VM, error) { return p.to.ResumeVM(ctx, v, progress) })
 }
 
+// SaveCheckpoint makes a checkpoint of a VM.
+func (p *Provider) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.Checkpoint, error) {
+	return Change(ctx, p.audit, recordOf(ActionCheckpoint, v), func(*Record) (vm.Checkpoint, error) { return p.to.SaveCheckpoint(ctx, v, progress) })
+}
+
 // SnapshotVM takes a snapshot of a VM's disk, perhaps with its memory.
 func (p *Provider) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	r := recordOf(ActionSnapshot, v)

@@ -95,9 +95,13 @@ type VM struct {
 	// fleet's to destroy.
 	Kept bool `json:"kept,omitempty" api:"outlives_job"`
 
-	Made   `json:"-"` // stored beside the rest; zero where the host alone was asked
-	Member *Member    `json:"-"` // what its pool knows of it, stored beside the rest; nil: it is no pool's
-	Own    *Own       `json:"-"` // stored beside the rest; nil: a job has made it
+	// From is the ID in the marker of the checkpoint from which it went on; empty: it was booted.
+	From string `json:"from,omitempty" api:"restored_from"`
+
+	Made       `json:"-"`  // stored beside the rest; zero where the host alone was asked
+	Member     *Member     `json:"-"` // what its pool knows of it, stored beside the rest; nil: it is no pool's
+	Own        *Own        `json:"-"` // stored beside the rest; nil: a job has made it
+	Checkpoint *Checkpoint `json:"-"` // stored beside the rest; nil: it is none
 }
 
 // Clone returns a VM that shares nothing with v that changes.
@@ -109,6 +113,10 @@ func (v VM) Clone() VM {
 	if v.Own != nil {
 		o := *v.Own
 		v.Own = &o
+	}
+	if v.Checkpoint != nil {
+		c := *v.Checkpoint
+		v.Checkpoint = &c
 	}
 	return v
 }
@@ -156,6 +164,7 @@ const (
 	Cold           Source = "cold"       // it was created for the job
 	FromPool       Source = "pool"       // a pool's warm member
 	FromHibernated Source = "hibernated" // a pool's hibernated member
+	Restored       Source = "restored"   // it went on from a checkpoint
 )
 
 // Resources are the size of a VM.
@@ -173,7 +182,10 @@ const (
 	Ephemeral  Lifecycle = "ephemeral"
 	Persistent Lifecycle = "persistent"
 
-	Pooled Lifecycle = "pooled" // a pool's VM waits for a job; no manifest of a client may say so
+	// No manifest of a client may say these: a pool's VM waits for a job, and a checkpoint is not
+	// to run again.
+	Pooled       Lifecycle = "pooled"
+	Checkpointed Lifecycle = "checkpoint"
 )
 
 // SameAddress reports whether two texts are the same IP address.

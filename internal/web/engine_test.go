@@ -309,6 +309,20 @@ func (e *engine) RemovePool(ctx context.Context, name string) (job.PoolInfo, err
 	return p, err
 }
 
+func (e *engine) Checkpoints(context.Context) ([]job.CheckpointInfo, error) { return nil, nil }
+
+func (e *engine) Checkpoint(context.Context, string) (job.CheckpointInfo, error) {
+	return job.CheckpointInfo{}, job.ErrNotFound
+}
+
+func (e *engine) CreateCheckpoint(context.Context, job.CheckpointSpec) (job.CheckpointInfo, error) {
+	return job.CheckpointInfo{}, job.ErrNotFound
+}
+
+func (e *engine) RemoveCheckpoint(context.Context, string) (job.CheckpointInfo, error) {
+	return job.CheckpointInfo{}, job.ErrNotFound
+}
+
 func (e *engine) CordonNode(_ context.Context, name string) (job.NodeInfo, error) {
 	return e.setCordon(name, true)
 }

@@ -1,0 +1,316 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// checkpoints is what this engine knows of checkpoints.
+type checkpoints struct {
+	mu     sync.Mutex
+	saved  []vm.VM          // those that VMs can go on from, as of the last look
+	looked bool             // there was a look
+	asked  map[askedFor]int // VMs that booted though a checkpoint would have done
+}
+
+// askedFor is what VMs are counted by that a checkpoint would have served.
+type askedFor struct {
+	shape vm.Shape
+	node  string
+}
+
+// gaveUp is the count of a shape of which no checkpoint is made any more by itself: it could not
+// be made, or was of no use.
+const gaveUp = -1
+
+// Checkpoints returns the checkpoints there are or are being made, oldest first.
+func (f *Fleet) Checkpoints(ctx context.Context) ([]job.CheckpointInfo, error) {
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var infos []job.CheckpointInfo
+	for _, v := range vms {
+		if v.Checkpoint != nil {
+			infos = append(infos, job.CheckpointOf(v))
+		}
+	}
+	return infos, nil
+}
+
+// Checkpoint returns one, by its name, its VM ID or the ID in its marker. By the last it is
+// found also when it is gone, or could not be made.
+func (f *Fleet) Checkpoint(ctx context.Context, ref string) (job.CheckpointInfo, error) {
+	v, err := f.findCheckpoint(ctx, ref)
+	return job.CheckpointOf(v), err
+}
+
+func (f *Fleet) findCheckpoint(ctx context.Context, ref string) (vm.VM, error) {
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return vm.VM{}, err
+	}
+	for _, v := range vms {
+		if v.Checkpoint != nil && (v.Job == ref || hasName(v, ref)) {
+			return v, nil
+		}
+	}
+	if v, err := f.o.Store.VM(ctx, ref); !errors.Is(err, job.ErrNotFound) && (err != nil || v.Checkpoint != nil) {
+		return v, err
+	}
+	return vm.VM{Checkpoint: &vm.Checkpoint{}}, &job.FieldError{
+		Field: "checkpoint", Problem: fmt.Sprintf("%q is none", ref), Remedy: string(job.ListCheckpoints) + " shows them", Fault: job.FaultUnknown,
+	}
+}
+
+// CreateCheckpoint has a checkpoint made, and returns it at once.
+func (f *Fleet) CreateCheckpoint(ctx context.Context, spec job.CheckpointSpec) (job.CheckpointInfo, error) {
+	m, err := f.completeVM(ctx, job.Submission{Manifest: job.Manifest{VMName: "checkpoint", VMTemplate: spec.Template, Resources: spec.Resources}.ForVM()})
+	if err != nil {
+		return job.CheckpointInfo{}, err
+	}
+	if spec.Node != "" {
+		if err := f.isNode(ctx, spec.Node); err != nil {
+			return job.CheckpointInfo{}, err
+		}
+	}
+	v, made, err := f.addCheckpoint(ctx, vm.Made{Template: m.VMTemplate, Resources: m.Resources}, spec.Node)
+	if err != nil {
+		return job.CheckpointInfo{}, err
+	}
+	if !made {
+		return job.CheckpointInfo{}, &job.FieldError{
+			Field: "checkpoint", Problem: fmt.Sprintf("there is one of template %s with %s: %s", m.VMTemplate, sizeText(m.Resources), v.Name),
+			Remedy: "use that; or remove it first, to have it made anew", Fault: job.FaultState,
+		}
+	}
+	return job.CheckpointOf(v), nil
+}
+
+func (f *Fleet) isNode(ctx context.Context, name string) error {
+	inv, err := f.o.Provider.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, n := range inv.Nodes {
+		if n.Name == name {
+			return nil
+		}
+		names = append(names, n.Name)
+	}
+	return &job.FieldError{Field: "node", Problem: fmt.Sprintf("%q is no node that VMs are made on", name), Remedy: "use one of: " + strings.Join(names, ", "), Fault: job.FaultUnknown}
+}
+
+// addCheckpoint stores a checkpoint that is to be made, unless there is one like it (on the node,
+// if one is given), which it returns then.
+func (f *Fleet) addCheckpoint(ctx context.Context, of vm.Made, node string) (_ vm.VM, added bool, err error) {
+	end, err := f.Decide(ctx) // of two engines one comes first
+	if err != nil {
+		return vm.VM{}, false, err
+	}
+	defer end()
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return vm.VM{}, false, err
+	}
+	for _, v := range vms {
+		if v.Checkpoint != nil && !v.Unwanted && like(v.Made, of) && (node == "" || v.Node == "" || v.Node == node) {
+			return v, false, nil
+		}
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return vm.VM{}, false, fmt.Errorf("create a VM's ID: %w", err)
+	}
+	m := job.Manifest{VMTemplate: of.Template, Resources: of.Resources}.WithDefaults(f.o.Defaults)
+	v := vm.VM{
+		Name: "linus-checkpoint-" + id.String()[24:], Job: id.String(), Owner: f.o.Owner, Node: node, State: vm.Reserved, Source: vm.Cold, Kept: true,
+		Made: vm.Made{Lifecycle: vm.Checkpointed, Template: m.VMTemplate, Resources: m.Resources, CreatedAt: now()},
+		Own:  &vm.Own{}, Checkpoint: &vm.Checkpoint{},
+	}
+	if _, _, err = f.o.Store.InsertVM(ctx, v, "", job.Limits{}); err != nil {
+		return v, false, err
+	}
+	f.o.Log.Info("checkpoint is to be made", "job_id", v.Job, "template", v.Template, "size", sizeText(v.Resources))
+	f.DestroySoon()
+	return v, true, nil
+}
+
+// RemoveCheckpoint has a checkpoint destroyed. VMs that went on from it stay.
+func (f *Fleet) RemoveCheckpoint(ctx context.Context, ref string) (job.CheckpointInfo, error) {
+	v, err := f.findCheckpoint(ctx, ref)
+	if err != nil {
+		return job.CheckpointInfo{}, err
+	}
+	if err := f.discardOwn(ctx, v.Job, "destroyed by request"); err != nil {
+		return job.CheckpointInfo{}, err
+	}
+	if v, err = f.o.Store.VM(ctx, v.Job); err != nil {
+		return job.CheckpointInfo{}, err
+	}
+	return job.CheckpointOf(v), nil
+}
+
+// save makes a checkpoint of a VM that was just made for one.
+func (f *Fleet) save(ctx context.Context, made vm.VM) error {
+	f.o.Guest.Forget(maker(made))
+	book := ownBook{f, made.Job}
+	c, err := f.o.Provider.SaveCheckpoint(ctx, made, func(p job.Progress) { book.Tell(context.WithoutCancel(ctx), p) })
+	if err != nil {
+		return err
+	}
+	_, err = f.update(ctx, made.Job, func(v *vm.VM) ([]job.Event, error) {
+		c.SavedAt = now()
+		v.Checkpoint = &c
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: fmt.Sprintf("checkpoint of %s saved, %d MiB of memory", v.Template, c.Bytes>>20)}}, nil
+	})
+	return err
+}
+
+// savedVMs returns the checkpoints that VMs can go on from.
+func (f *Fleet) savedVMs(ctx context.Context) ([]vm.VM, error) {
+	c := &f.checkpoints
+	c.mu.Lock()
+	saved, looked := c.saved, c.looked
+	c.mu.Unlock()
+	if looked {
+		return saved, nil
+	}
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return f.noteSaved(vms), nil
+}
+
+// noteSaved notes which of the VMs are checkpoints that others can go on from.
+func (f *Fleet) noteSaved(vms []vm.VM) (saved []vm.VM) {
+	for _, v := range vms {
+		if v.Saved() {
+			saved = append(saved, v)
+		}
+	}
+	c := &f.checkpoints
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.saved, c.looked = saved, true
+	return saved
+}
+
+// usedCheckpoint counts a VM that went on from a checkpoint.
+func (f *Fleet) usedCheckpoint(ctx context.Context, id string) {
+	_, err := f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
+		if v.Checkpoint != nil {
+			v.Checkpoint.Uses++
+			v.Checkpoint.UsedAt = now()
+		}
+		return nil, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		f.o.Log.Warn("count the use of a checkpoint failed", "job_id", id, "err", err)
+	}
+}
+
+// unfit has a checkpoint destroyed that VMs cannot go on from any more: its template is another by
+// now, or its node's QEMU. One that was of use is made anew.
+func (f *Fleet) unfit(ctx context.Context, c vm.VM, why error) {
+	c, err := f.o.Store.VM(ctx, c.Job)
+	if err != nil || !c.Saved() {
+		return // it is known already
+	}
+	if err := f.discardOwn(ctx, c.Job, "destroyed, for no VM can go on from it any more: "+why.Error()); err != nil {
+		f.o.Log.Warn("give a checkpoint up failed", "job_id", c.Job, "err", err)
+		return
+	}
+	f.checkpoints.mu.Lock()
+	f.checkpoints.saved = slices.DeleteFunc(slices.Clone(f.checkpoints.saved), func(v vm.VM) bool { return v.Job == c.Job })
+	f.checkpoints.mu.Unlock()
+	if c.Checkpoint.Uses == 0 {
+		f.giveShapeUp(c)
+	} else if _, _, err := f.addCheckpoint(ctx, c.Made, c.Node); err != nil {
+		f.o.Log.Warn("have a checkpoint made anew failed", "template", c.Template, "err", err)
+	}
+}
+
+// giveShapeUp notes that no more checkpoints like one are made unless somebody asks for them.
+func (f *Fleet) giveShapeUp(c vm.VM) {
+	f.checkpoints.mu.Lock()
+	defer f.checkpoints.mu.Unlock()
+	f.checkpoints.count(askedFor{c.Shape(), c.Node}, gaveUp)
+}
+
+// count sets how often a shape was asked for; checkpoints.mu is held. What was asked for once and
+// not again is forgotten when there is too much of it.
+func (c *checkpoints) count(of askedFor, n int) {
+	if c.asked == nil || len(c.asked) >= 1000 {
+		c.asked = map[askedFor]int{}
+	}
+	c.asked[of] = n
+}
+
+// booted notes that a VM has booted, and has a checkpoint made in the background if one like it
+// is asked for often enough.
+func (f *Fleet) booted(v vm.VM) {
+	need := map[job.CheckpointMode]int{job.CheckpointsAuto: 2, job.CheckpointsAlways: 1}[f.o.Checkpoints]
+	if need == 0 || v.Template == "" || v.Checkpoint != nil {
+		return
+	}
+	of := askedFor{v.Shape(), v.Node}
+	f.checkpoints.mu.Lock()
+	n := f.checkpoints.asked[of]
+	if n != gaveUp {
+		n++
+		f.checkpoints.count(of, n)
+	}
+	f.checkpoints.mu.Unlock()
+	if n < need {
+		return
+	}
+	err := f.o.Engine.Spawn(func(running context.Context) {
+		if _, _, err := f.addCheckpoint(running, v.Made, v.Node); err != nil && running.Err() == nil {
+			f.o.Log.Warn("have a checkpoint made failed", "template", v.Template, "err", err)
+		}
+	})
+	if err != nil {
+		f.o.Log.Debug("no checkpoint is made", "err", err)
+	}
+}
+
+// lastUse is when a checkpoint was last used or, if never, saved.
+func lastUse(v vm.VM) time.Time {
+	if v.Checkpoint.Uses == 0 {
+		return v.Checkpoint.SavedAt
+	}
+	return v.Checkpoint.UsedAt
+}
+
+// trim has the least used checkpoints destroyed while all of them take more disk than they may.
+func (f *Fleet) trim(ctx context.Context, saved []vm.VM) error {
+	var bytes int64
+	for _, v := range saved {
+		bytes += v.Checkpoint.Bytes
+	}
+	saved = slices.SortedFunc(slices.Values(saved), func(a, b vm.VM) int { return lastUse(a).Compare(lastUse(b)) })
+	for _, v := range saved {
+		if bytes <= f.o.CheckpointBytes {
+			return nil
+		}
+		bytes -= v.Checkpoint.Bytes
+		f.giveShapeUp(v)
+		if err := f.discardOwn(ctx, v.Job, "destroyed: checkpoints take more disk than they may, and it was used least recently"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// restored is the source of checkpoints: a new VM that goes on from the memory of one like it,
+// and does not boot.
+func (f *Fleet) restored(ctx context.Context, a *acquisition) (has bool, err error) {
+	j := a.job
+	if j.Manifest.Start == job.StartCold {
+		return false, nil
+	}
+	from, err := f.restorable(ctx, f.planned(j))
+	switch {
+	case err != nil:
+		return false, err
+	case from != nil:
+		o, err := f.orderOf(ctx, a)
+		if err == nil {
+			has, err = f.restore(ctx, o, *from)
+		}
+		if err != nil || has {
+			return has, f.unnamed(ctx, j.Principal, o.planned.Name, err)
+		}
+	}
+	if j.Manifest.Start == job.StartRestore {
+		return false, &job.FieldError{
+			Field: "manifest.start", Problem: fmt.Sprintf("no checkpoint of template %s with %s can be used", j.Manifest.VMTemplate, sizeText(j.Manifest.Resources)),
+			Remedy: string(job.BuildCheckpoint) + " makes one; or leave start out, and it boots where there is none", Fault: job.FaultState,
+		}
+	}
+	return false, nil
+}
+
+func sizeText(r vm.Resources) string {
+	return fmt.Sprintf("%d cores, %s of memory and a disk of %s", r.CPU, r.Memory, r.Disk)
+}
+
+// restorable returns the checkpoint from which a VM may go on, or has begun to: of several the
+// one that was used last. Nil: there is none.
+func (f *Fleet) restorable(ctx context.Context, v vm.VM) (*vm.VM, error) {
+	switch {
+	case v.State == vm.Intended && v.From != "":
+		from, err := f.o.Store.VM(ctx, v.From)
+		if errors.Is(err, job.ErrNotFound) { // its VM may be there nevertheless
+			from, err = vm.VM{Job: v.From, Node: v.Node}, nil
+		}
+		return &from, err
+	case !v.State.Planned() || v.Template == "" || v.Checkpoint != nil:
+		return nil, nil
+	}
+	saved, err := f.savedVMs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cordoned, err := []string(nil), error(nil)
+	if len(saved) > 0 && f.Spread() {
+		if cordoned, err = f.o.Store.Cordons(ctx); err != nil {
+			return nil, err
+		}
+	}
+	var best *vm.VM
+	for _, c := range saved {
+		if like(c.Made, v.Made) && !slices.Contains(cordoned, c.Node) && (best == nil || c.Checkpoint.UsedAt.After(best.Checkpoint.UsedAt)) {
+			best = &c
+		}
+	}
+	return best, nil
+}
+
+// like reports whether two VMs are made of the same template, in the same size.
+func like(a, b vm.Made) bool {
+	return a.Template == b.Template && a.Resources.CPU == b.Resources.CPU &&
+		job.SameSize(a.Resources.Memory, b.Resources.Memory) && job.SameSize(a.Resources.Disk, b.Resources.Disk)
+}
+
+// restore makes a VM that goes on from a checkpoint. What fails is removed, and has is false:
+// the VM is to boot. An error is of what hinders that, too.
+func (f *Fleet) restore(ctx context.Context, o order, from vm.VM) (has bool, err error) {
+	o.planned.From, o.from, o.spec.Checkpoint = from.Job, &from, from.ID
+	_, _, err = f.make(ctx, o)
+	var full *job.NoRoomError
+	switch {
+	case err == nil:
+		f.usedCheckpoint(ctx, from.Job)
+		return true, nil
+	case errors.As(err, &full): // another node may take it
+		return false, nil
+	case ctx.Err() != nil || errors.Is(err, context.Canceled) || job.Own(err) || job.IsClass(err, job.HostFenced) || job.IsClass(err, job.HostExists):
+		return false, err
+	}
+	if job.IsClass(err, job.HostUnfit) {
+		f.unfit(ctx, from, err)
+	}
+	if _, clearErr := f.removeAttempt(ctx, o, o.planned.Job); clearErr != nil {
+		return false, errors.Join(err, clearErr)
+	}
+	text := fmt.Sprintf("the VM boots: it could not go on from checkpoint %s: %v", from.Name, err)
+	_, err = o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+		v.From = ""
+		return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: text}}, nil
+	})
+	return false, err
+}
