@@ -79,21 +79,23 @@ func statusWord(c job.CheckpointInfo) string {
 }
 
 func (a *app) checkpointListCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the checkpoints: of what, how large, and how often used",
 		Args:  noArgs,
-		RunE: a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
-			all, err := e.Checkpoints(ctx)
-			if err != nil {
-				return err
-			}
-			const header = "NAME\tTEMPLATE\tSIZE\tNODE\tSTATUS\tMEMORY\tUSES\tLAST USED"
-			return printAll(a, all, "no checkpoints; linus template checkpoint build makes one", header, func(c job.CheckpointInfo) string {
-				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s", c.Name, oneLine(c.Template, 63), machineText(c.Resources), orDash(c.Node), statusWord(c), memoryText(c), c.Uses, orDash(local(c.UsedAt)))
-			})
-		}),
 	}
+	find := choosing[job.CheckpointInfo](a, cmd, "checkpoints")
+	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
+		all, err := find(e.Checkpoints(ctx))
+		if err != nil {
+			return err
+		}
+		const header = "NAME\tTEMPLATE\tSIZE\tNODE\tSTATUS\tMEMORY\tUSES\tLAST USED"
+		return printAll(a, all, "no checkpoints; linus template checkpoint build makes one", header, func(c job.CheckpointInfo) string {
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s", c.Name, oneLine(c.Template, 63), machineText(c.Resources), orDash(c.Node), statusWord(c), memoryText(c), c.Uses, orDash(local(c.UsedAt)))
+		})
+	})
+	return cmd
 }
 
 func memoryText(c job.CheckpointInfo) string {

@@ -200,11 +200,11 @@ func leftOut(s job.SkippedArtifacts) (lines []string) {
 
 func (a *app) listCommand() *cobra.Command {
 	var f job.Filter
-	var since, before string
+	var q *job.Query
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List jobs, newest first",
-		Long: "Lists the newest jobs first. A search (--text, --client, --reason, --owner) examines up to 20000 jobs for a page;\n" +
+		Long: "Lists the newest jobs first, or with --sort created_at the oldest. A search (--text, --client, --reason, --owner) examines up to 20000 jobs for a page;\n" +
 			"if it stops before the oldest, the next page continues there.",
 		Example: "  linus job list --status failed --since 24h\n" +
 			"  linus job list --reason lost\n" +
@@ -214,13 +214,7 @@ func (a *app) listCommand() *cobra.Command {
 			if cmd.Flags().Changed("limit") && f.Limit < 1 {
 				return usage("--limit %d is out of range; give 1 to 200", f.Limit)
 			}
-			var err error
-			if f.Since, err = job.ParseTime("since", since); err != nil {
-				return err
-			}
-			if f.Before, err = job.ParseTime("before", before); err != nil {
-				return err
-			}
+			f.Status, f.Text, f.Principal, f.Since, f.Before, f.Sort = job.Status(q.Status), q.Text, q.Principal, q.Since, q.Before, q.Sort
 			e, done, err := a.reader(cmd.Context())
 			if err != nil {
 				return err
@@ -239,16 +233,11 @@ func (a *app) listCommand() *cobra.Command {
 			return a.printList(page)
 		},
 	}
-	cmd.Flags().StringVar((*string)(&f.Status), "status", "", "only jobs of this status: "+statusNames(", "))
+	q = queryFlags(cmd, job.JobListing(), "jobs", "their ID, or in the first 100 characters of their task")
 	cmd.Flags().StringVar((*string)(&f.Reason), "reason", "", "only jobs that ended for this reason: "+strings.Join(wordsOf(job.Reasons), ", "))
 	cmd.Flags().StringVar(&f.Client, "client", "", "only jobs that this client submitted, as in cli, web or mcp:claude-code")
-	cmd.Flags().StringVar(&f.Principal, "owner", "", "only jobs of this principal; "+job.OperatorName+" is whoever runs the engine")
-	cmd.Flags().StringVar(&f.Text, "text", "", "only jobs with this in their ID, or in the first 100 characters of their task")
-	cmd.Flags().StringVar(&since, "since", "", "only jobs submitted since then: a time such as 2026-01-02T15:04:05Z, or how long ago, as in 24h")
-	cmd.Flags().StringVar(&before, "before", "", "only jobs submitted before then")
 	cmd.Flags().IntVar(&f.Limit, "limit", 50, "jobs to show, 1 to 200")
 	cmd.Flags().StringVar(&f.Cursor, "cursor", "", "where to continue, as printed after the previous page")
-	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(strings.Split(statusNames(" "), " "), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(wordsOf(job.Reasons), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -259,10 +248,6 @@ func wordsOf[T ~string](list []T) []string {
 		words[i] = string(w)
 	}
 	return words
-}
-
-func statusNames(separator string) string {
-	return strings.Join(wordsOf(job.Statuses), separator)
 }
 
 func (a *app) printList(page job.Page) error {

@@ -47,6 +47,7 @@ type app struct {
 	backend        daemon.NewBackend
 	json           bool           // -o json
 	raw            bool           // --raw
+	unasked        int            // rows of a list that were not asked for
 	sources        config.Sources // settings given as flags
 }
 

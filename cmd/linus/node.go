@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) nodeListCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the nodes that VMs are created on, with their memory and VMs",
 		Long: "Lists the nodes with their memory and our VMs on them.\n\nCOMMITTED is the memory that all VMs and containers of the node are configured with, except those that are off.\n" +
@@ -21,14 +21,16 @@ func (a *app) nodeListCommand() *cobra.Command {
 			"UNUSED says of which templates VMs are not made there, and why.\n" +
 			"VMs are spread over several nodes if PROXMOX_NODES is set (linus help scale).",
 		Args: noArgs,
-		RunE: a.attaching(true, func(ctx context.Context, s *session, _ []string) error {
-			nodes, err := s.Nodes(ctx)
-			if err != nil {
-				return err
-			}
-			return printAll(a, nodes, "", "NODE\tSTATUS\tMEMORY\tCOMMITTED\tFREE\tVMS\tTEMPLATES\tUNUSED", nodeRow)
-		}),
 	}
+	find := choosing[job.NodeInfo](a, cmd, "nodes")
+	cmd.RunE = a.attaching(true, func(ctx context.Context, s *session, _ []string) error {
+		nodes, err := find(s.Nodes(ctx))
+		if err != nil {
+			return err
+		}
+		return printAll(a, nodes, "", "NODE\tSTATUS\tMEMORY\tCOMMITTED\tFREE\tVMS\tTEMPLATES\tUNUSED", nodeRow)
+	})
+	return cmd
 }
 
 func nodeRow(n job.NodeInfo) string {

@@ -35,6 +35,9 @@ func printAll[T any](a *app, all []T, none, header string, row func(T) string) e
 		return a.printJSON(append([]T{}, all...))
 	}
 	if len(all) == 0 && none != "" {
+		if a.unasked > 0 {
+			none = fmt.Sprintf("none of the %d there are", a.unasked)
+		}
 		a.note("%s", none)
 		return nil
 	}

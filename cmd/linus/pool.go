@@ -158,23 +158,25 @@ func (a *app) changePool(ctx context.Context, wait bool, change func(context.Con
 const poolPause = 200 * time.Millisecond
 
 func (a *app) poolListCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the pools: their VMs by state, and how many jobs got one",
 		Args:  noArgs,
-		RunE: a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
-			pools, err := e.Pools(ctx)
-			if err != nil {
-				return err
-			}
-			const header = "NAME\tFROM\tSIZE\tWARM\tHIBERNATED\tMAKING\tIN USE\tHIT RATE\tSTATE"
-			return printAll(a, pools, "no pools; linus pool create makes one", header, func(p job.PoolInfo) string {
-				return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%d/%d\t%d\t%d\t%s\t%s", p.Name, oneLine(p.VMTemplate+p.OS, 63), machineText(p.Resources),
-					p.Count(vm.MemberWarm), p.Warm, p.Count(vm.MemberHibernated), p.Hibernated, p.Count(vm.MemberMaking), p.Count(vm.MemberClaimed),
-					hitRate(p.Pool), oneLine(p.State, 60))
-			})
-		}),
 	}
+	find := choosing[job.PoolInfo](a, cmd, "pools")
+	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
+		pools, err := find(e.Pools(ctx))
+		if err != nil {
+			return err
+		}
+		const header = "NAME\tFROM\tSIZE\tWARM\tHIBERNATED\tMAKING\tIN USE\tHIT RATE\tSTATE"
+		return printAll(a, pools, "no pools; linus pool create makes one", header, func(p job.PoolInfo) string {
+			return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%d/%d\t%d\t%d\t%s\t%s", p.Name, oneLine(p.VMTemplate+p.OS, 63), machineText(p.Resources),
+				p.Count(vm.MemberWarm), p.Warm, p.Count(vm.MemberHibernated), p.Hibernated, p.Count(vm.MemberMaking), p.Count(vm.MemberClaimed),
+				hitRate(p.Pool), oneLine(p.State, 60))
+		})
+	})
+	return cmd
 }
 
 func (a *app) poolShowCommand() *cobra.Command {

@@ -101,26 +101,29 @@ func (a *app) hasTemplate(n job.Node, t job.NodeTemplate, build string) error {
 }
 
 func (a *app) templateListCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the templates built by this installation",
 		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withTemplates(cmd, false, func(_ job.Inventory, _ job.Node, t daemon.TemplateStore) error {
-				found, err := t.Templates(cmd.Context())
-				if err != nil && len(found) == 0 {
-					return err
-				}
-				var rows []jsonTemplate
-				for _, vm := range found {
-					rows = append(rows, templateRow(vm))
-				}
-				return errors.Join(printAll(a, rows, "", "ID\tNAME\tNODE", func(t jsonTemplate) string {
-					return fmt.Sprintf("%d\t%s\t%s", t.ID, oneLine(t.Name, 63), oneLine(t.Node, 63))
-				}), err)
-			})
-		},
 	}
+	find := choosing[jsonTemplate](a, cmd, "templates")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.withTemplates(cmd, false, func(_ job.Inventory, _ job.Node, t daemon.TemplateStore) error {
+			found, err := t.Templates(cmd.Context())
+			if err != nil && len(found) == 0 {
+				return err
+			}
+			var rows []jsonTemplate
+			for _, vm := range found {
+				rows = append(rows, templateRow(vm))
+			}
+			rows, wrong := find(rows, nil)
+			return errors.Join(wrong, printAll(a, rows, "", "ID\tNAME\tNODE", func(t jsonTemplate) string {
+				return fmt.Sprintf("%d\t%s\t%s", t.ID, oneLine(t.Name, 63), oneLine(t.Node, 63))
+			}), err)
+		})
+	}
+	return cmd
 }
 
 func (a *app) templateRemoveCommand() *cobra.Command {
@@ -153,6 +156,11 @@ type jsonTemplate struct {
 	ID   int    `json:"id"`
 	Name string `json:"name"`
 	Node string `json:"node"`
+}
+
+// Cells is for linus template list.
+func (t jsonTemplate) Cells() job.Cells {
+	return job.Cells{"id": t.ID, "name": t.Name, "node": t.Node}
 }
 
 func templateRow(v vm.VM) jsonTemplate {

@@ -84,22 +84,24 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 }
 
 func (a *app) tokenListCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the tokens: whose they are, and what they may do",
 		Args:  noArgs,
-		RunE: a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
-			tokens, err := e.Tokens(ctx)
-			if err != nil {
-				return err
-			}
-			const header = "ID\tNAME\tROLE\tEXPIRES\tCREATED\tBY\tNARROWED TO"
-			return printAll(a, tokens, "no tokens; linus token create makes one", header, func(t job.Token) string {
-				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s", t.ID, t.Name, t.Role, strings.TrimPrefix(expiryText(t), "valid until "),
-					local(t.CreatedAt), cmp.Or(t.CreatedBy, "-"), orDash(strings.Join(t.Narrowed(), "; ")))
-			})
-		}),
 	}
+	find := choosing[job.Token](a, cmd, "tokens")
+	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
+		tokens, err := find(e.Tokens(ctx))
+		if err != nil {
+			return err
+		}
+		const header = "ID\tNAME\tROLE\tEXPIRES\tCREATED\tBY\tNARROWED TO"
+		return printAll(a, tokens, "no tokens; linus token create makes one", header, func(t job.Token) string {
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s", t.ID, t.Name, t.Role, strings.TrimPrefix(expiryText(t), "valid until "),
+				local(t.CreatedAt), cmp.Or(t.CreatedBy, "-"), orDash(strings.Join(t.Narrowed(), "; ")))
+		})
+	})
+	return cmd
 }
 
 func (a *app) tokenRevokeCommand() *cobra.Command {

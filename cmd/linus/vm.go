@@ -108,32 +108,35 @@ func (a *app) printVM(ctx context.Context, s *session, info job.VMInfo, text str
 }
 
 func (a *app) vmListCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "List our VMs: persistent ones, those of unfinished jobs, and those left alone",
-		Args:  noArgs,
-		RunE: a.attached(func(ctx context.Context, s *session, _ []string) error {
-			vms, err := s.VMs(ctx)
-			if err != nil {
-				return err
-			}
-			c := a.colours(a.stdout)
-			owned := slices.ContainsFunc(vms, func(vm job.VMInfo) bool { return vm.Principal != "" })
-			header := "ID\tNAME\t" + c.paint("STATUS") + "\tNODE\tIP\tLIFECYCLE\tEXPIRES\t" + ownerCell(owned, "OF") + "JOBS"
-			err = printAll(a, vms, "no VMs", header, func(vm job.VMInfo) string {
-				return fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s%d", vm.ID, oneLine(vm.Name, 63), c.paint(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, orDash(local(vm.ExpiresAt)), ownerCell(owned, vm.Principal), len(vm.Jobs))
-			})
-			if err != nil || a.json {
-				return err
-			}
-			for _, vm := range vms {
-				if vm.Reason != "" {
-					a.note("VM %s (%d) is left alone: %s\n  -> %s", vm.Name, vm.ID, oneLine(vm.Reason, 600), oneLine(vm.Remedy, 600))
-				}
-			}
-			return nil
-		}),
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List our VMs: persistent ones, those of unfinished jobs, and those left alone",
+		Example: "  linus vm list --status stopped --sort -created_at",
+		Args:    noArgs,
 	}
+	find := choosing[job.VMInfo](a, cmd, "VMs")
+	cmd.RunE = a.attached(func(ctx context.Context, s *session, _ []string) error {
+		vms, err := find(s.VMs(ctx))
+		if err != nil {
+			return err
+		}
+		c := a.colours(a.stdout)
+		owned := slices.ContainsFunc(vms, func(vm job.VMInfo) bool { return vm.Principal != "" })
+		header := "ID\tNAME\t" + c.paint("STATUS") + "\tNODE\tIP\tLIFECYCLE\tEXPIRES\t" + ownerCell(owned, "OF") + "JOBS"
+		err = printAll(a, vms, "no VMs", header, func(vm job.VMInfo) string {
+			return fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s%d", vm.ID, oneLine(vm.Name, 63), c.paint(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, orDash(local(vm.ExpiresAt)), ownerCell(owned, vm.Principal), len(vm.Jobs))
+		})
+		if err != nil || a.json {
+			return err
+		}
+		for _, vm := range vms {
+			if vm.Reason != "" {
+				a.note("VM %s (%d) is left alone: %s\n  -> %s", vm.Name, vm.ID, oneLine(vm.Reason, 600), oneLine(vm.Remedy, 600))
+			}
+		}
+		return nil
+	})
+	return cmd
 }
 
 func orDash(text string) string {

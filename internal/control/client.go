@@ -97,6 +97,9 @@ func (c *Client) connect(ctx context.Context) (*Conn, error) {
 // ask calls a verb.
 func (c *Client) ask(ctx context.Context, v *job.Verb, in any) (any, error) {
 	s := c.rows[v.Name]
+	if v.Select != nil {
+		in = job.Query{} // ours choose from all rows
+	}
 	if s.out == nil {
 		ws, err := c.open(ctx, v.Name, in)
 		if err != nil {

@@ -19,6 +19,7 @@ type manners struct {
 
 	submitted job.Submission
 	size      job.PoolSize
+	asked     bool // for its VMs
 	err       error
 }
 
@@ -45,6 +46,11 @@ func (m *manners) VM(context.Context, string) (job.VMInfo, error) { return job.V
 
 func (m *manners) DestroyVM(_ context.Context, ref string) (job.VMInfo, error) {
 	return job.VMInfo{VM: vm.VM{Name: ref, Status: vm.Destroying}}, m.err
+}
+
+func (m *manners) VMs(context.Context) ([]job.VMInfo, error) {
+	m.asked = true
+	return []job.VMInfo{{VM: vm.VM{ID: 100, Name: "db", Status: vm.Running}}, {VM: vm.VM{ID: 101, Name: "web", Status: vm.Stopped}}}, m.err
 }
 
 func (m *manners) List(context.Context, job.Filter) (job.Page, error) { return job.Page{}, m.err }
@@ -150,6 +156,37 @@ func TestAPI_StatusesAndHeaders(t *testing.T) {
 
 // Errors are problem documents in the API's words; what does not exist is 404, and what is in
 // the way 409. A client of ours has the engine's own words, to put its own for them.
+// Lists are found and sorted by the same parameters, where their rows have such a field.
+func TestAPI_ListsAreFoundAndSorted(t *testing.T) {
+	for _, tt := range []struct {
+		path   string
+		status int
+		says   []string
+		not    string
+		asked  bool // the engine is
+	}{
+		{"/api/v1/vms?sort=-name", 200, []string{`{"items":[{"vm_id":101`}, "", true},
+		{"/api/v1/vms?status=stopped&text=E", 200, []string{`"name":"web"`}, `"name":"db"`, true},
+		{"/api/v1/vms?text=nothing", 200, []string{`{"items":[]}`}, "", true},
+		{"/api/v1/vms?status=up", 400, []string{`"field":"status"`, `is unknown`, `"remedy":"use one of: provisioning, running,`}, "", false},
+		{"/api/v1/vms?sort=colour", 400, []string{`"field":"sort"`, `use one of: created_at, expires_at,`}, "", false},
+		{"/api/v1/vms?since=never", 400, []string{`"field":"since"`, `2026-01-02T15:04:05Z`}, "", false},
+		{"/api/v1/engines?status=running", 400, []string{`"field":"status"`, `is not a parameter of this operation`}, "", false},
+		{"/api/v1/tokens?role=admin", 400, []string{`"field":"role"`, `is not a parameter of this operation`}, "", false},
+	} {
+		e := newManners()
+		resp, text := call(t, e, "GET", tt.path, "")
+		if resp.StatusCode != tt.status || e.asked != tt.asked || tt.not != "" && strings.Contains(text, tt.not) {
+			t.Errorf("%s: %d, asked %v: %s", tt.path, resp.StatusCode, e.asked, text)
+		}
+		for _, s := range tt.says {
+			if !strings.Contains(text, s) {
+				t.Errorf("%s does not say %s: %s", tt.path, s, text)
+			}
+		}
+	}
+}
+
 func TestAPI_Problems(t *testing.T) {
 	unknown := &job.FieldError{Field: "vm", Problem: `"x" is not a VM of ours`, Remedy: string(job.ListVMs) + " shows them", Fault: job.FaultUnknown}
 	for _, tt := range []struct {

@@ -235,6 +235,9 @@ func (d *describer) operation(s shape) object {
 		f := s.in.FieldByIndex(p.field)
 		elsewhere[p.name] = true
 		one := object{"name": p.name, "in": string(p.in), "required": p.in == inPath || p.need, "schema": d.schema(f.Type, f.Tag)}
+		if v := job.VerbOf(s.name); v != nil && v.List != nil {
+			list(one["schema"].(object), p.name, v.List)
+		}
 		text := d.describe(s.in, f)
 		if p.rest {
 			text = strings.TrimSpace(text + " Slashes in it stay as they are.")
@@ -313,6 +316,20 @@ func (d *describer) operation(s shape) object {
 	responses[code] = response
 	op["responses"] = responses
 	return op
+}
+
+// list says in a parameter's schema what a list can be asked for.
+func list(schema object, param string, l *job.Listing) {
+	switch param {
+	case "status":
+		schema["enum"] = l.Statuses
+	case "sort":
+		var by []string
+		for _, name := range l.Sorts {
+			by = append(by, name, "-"+name)
+		}
+		schema["enum"] = by
+	}
 }
 
 // paramAbout describes parameters by their names.

@@ -160,6 +160,8 @@ func newShape(name, at string, in reflect.Type) shape {
 			p.in = inQuery
 		case p.rest || strings.Contains(s.path, "{"+f.Name+"}"):
 			p.in = inPath
+		case s.method == http.MethodGet: // it has none, and no body
+			continue
 		default:
 			s.body = true
 			continue

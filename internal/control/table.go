@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"time"
 
 	"linus/internal/job"
@@ -13,7 +14,11 @@ import (
 func verbs(e job.Engine) []row {
 	var all []row
 	for _, v := range job.Verbs() {
-		s := newShape(v.Name, v.Route, v.In)
+		at, in := v.Route, v.In
+		if v.Select != nil {
+			at, in = at+"{?"+strings.Join(v.List.Params, ",")+"}", reflect.TypeFor[job.Query]()
+		}
+		s := newShape(v.Name, at, in)
 		s.id, s.does, s.out, s.repeatable, s.heavy, s.makes, s.at, s.key = v.ID, v.Does, v.Out, v.Again, v.Heavy, v.Makes, v.At, v.Key
 		if s.key == "" && v.Out.Kind() == reflect.Slice {
 			s.key = "items"
@@ -51,6 +56,16 @@ func do(ctx context.Context, v *job.Verb, e polled, in any) (any, error) {
 		defer cancel()
 		_, ended, err := e.Watch(timed, made.ID, job.OnlyEnd)
 		return ended, err
+	case job.Query:
+		none := reflect.Zero(v.Out).Interface()
+		if _, err := v.Select(none, in); err != nil { // before anything is done for it
+			return nil, err
+		}
+		out, err := v.Do(ctx, e, job.None{})
+		if err != nil {
+			return out, err
+		}
+		return v.Select(out, in)
 	}
 	return v.Do(ctx, e, in)
 }

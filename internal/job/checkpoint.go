@@ -38,6 +38,9 @@ const (
 	CheckpointLeftAlone CheckpointStatus = "left_alone" // the host does not prove it to be ours: linus does not touch it
 )
 
+// CheckpointStatuses are all of them.
+var CheckpointStatuses = []CheckpointStatus{CheckpointMaking, CheckpointReady, CheckpointFailed, CheckpointLeaving, CheckpointGone, CheckpointLeftAlone}
+
 // CheckpointInfo is a checkpoint as it is shown: a booted VM's memory, kept beside a template, from
 // which VMs of that template and size go on instead of booting.
 type CheckpointInfo struct {

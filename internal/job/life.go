@@ -84,6 +84,7 @@ type Filter struct {
 	Text   string    `json:"text"`            // part of its ID, or of its task's first 100 characters; at most MaxSearch characters
 	Since  time.Time `json:"since,omitzero"`  // submitted at this time or later
 	Before time.Time `json:"before,omitzero"` // submitted before this time
+	Sort   string    `json:"sort,omitempty"`  // created_at: oldest first; -created_at, or empty: newest first
 	Limit  int       `json:"limit"`           // 1 to 200; 0: 50
 	Cursor string    `json:"cursor"`          // Next of the previous page; empty: the first page
 

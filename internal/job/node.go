@@ -273,6 +273,9 @@ const (
 	NodeMaintenance NodeStatus = "maintenance"
 )
 
+// NodeStatuses are all of them.
+var NodeStatuses = []NodeStatus{NodeOnline, NodeOffline, NodeMaintenance}
+
 // TemplateSpec describes a template to build. For empty values build-template.sh's
 // defaults apply.
 type TemplateSpec struct {

@@ -119,6 +119,9 @@ type PoolInfo struct {
 	Members []vm.MemberInfo `json:"members,omitempty"`
 }
 
+// PoolStatuses are the first words of a pool's state.
+var PoolStatuses = []string{"ready", "filling", "asleep", "paused", "waiting", "stopped"}
+
 // Count returns the number of members in a state.
 func (p PoolInfo) Count(s vm.MemberState) int {
 	n := 0

@@ -117,11 +117,7 @@ func (m Manifest) Validate() error {
 }
 
 func oneOf[T ~string](name string, v T, required bool, valid ...T) *FieldError {
-	words := make([]string, len(valid))
-	for i, w := range valid {
-		words[i] = string(w)
-	}
-	remedy := "use one of: " + strings.Join(words, ", ")
+	remedy := "use one of: " + strings.Join(words(valid), ", ")
 	if v == "" && required {
 		return field(name, remedy, "is required")
 	}

@@ -33,6 +33,11 @@ type Verb struct {
 	At    func(out any) string // where what it makes is, below the API; nil: nowhere
 	Key   string               // the name of a result that is no object, in one; empty: a list's is items
 
+	// List is what may be asked of a result that is a list; nil: it is none. Select does it;
+	// nil: the method does it by itself.
+	List   *Listing
+	Select func(out any, q Query) (any, error)
+
 	Heavy     bool // the result may have as many bytes as a request
 	ReadsHost bool // it runs a script on the host for as long as it takes, and does nothing else that bounds how often
 
@@ -100,7 +105,7 @@ func makeVerbs() []*Verb {
 		named("result", verb("Kill", "killTask", "Send a job's task a signal that ends it", "POST /v1/jobs/{id}/kill", always, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in ToKill) (Killed, error) {
 			return e.Kill(ctx, in.ID, in.Signal)
 		})),
-		verb("List", "listJobs", "List jobs, newest first", "GET /v1/jobs{?status,reason,client,text,since,before,limit,cursor,principal}", always, RoleRead, OfJobs, "jobs", Engine.List),
+		paged(JobListing(), verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,since,before,sort,limit,cursor,principal}", always, RoleRead, OfJobs, "jobs", Engine.List)),
 		verb("Activity", "getActivity", "Count the jobs of the last 24 hours, hour by hour", "GET /v1/activity{?principal}", always, RoleRead, OfJobs, "jobs", func(e Engine, ctx context.Context, in OfPrincipal) (Activity, error) {
 			return e.Activity(ctx, in.Principal)
 		}),
@@ -130,7 +135,7 @@ func makeVerbs() []*Verb {
 		}),
 
 		made(verb("CreateVM", "createVM", "Create a VM that stays until it is destroyed", "POST /v1/vms", ifKeyed, RoleRun, OfNew, "vm", Engine.CreateVM), Accepted, func(v VMInfo) string { return "vms/" + v.Job }),
-		readsHost(verb("VMs", "listVMs", "List VMs: those that stay, those of jobs that have not ended, and those left alone", "GET /v1/vms", always, RoleRead, OfVMs, "vm", ofNothing(Engine.VMs))),
+		listed[VMInfo](readsHost(verb("VMs", "listVMs", "List VMs: those that stay, those of jobs that have not ended, and those left alone", "GET /v1/vms", always, RoleRead, OfVMs, "vm", ofNothing(Engine.VMs)))),
 		readsHost(verb("VM", "getVM", "Get a VM, with its status on the host", "GET /v1/vms/{vm}", always, RoleRead, OfVM, "vm", ofVM(Engine.VM))),
 		verb("StartVM", "startVM", "Start a VM that is stopped or suspended, and wait until it accepts logins", "POST /v1/vms/{vm}/start", always, RoleRun, OfVM, "vm", ofVM(Engine.StartVM)),
 		verb("StopVM", "stopVM", "Shut a VM down, and power it off if it does not", "POST /v1/vms/{vm}/stop", always, RoleRun, OfVM, "vm", ofVM(Engine.StopVM)),
@@ -159,7 +164,7 @@ func makeVerbs() []*Verb {
 			return e.DialVM(ctx, in.VM, in.Port)
 		}),
 
-		verb("Pools", "listPools", "List pools, by name", "GET /v1/pools", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Pools)),
+		listed[PoolInfo](verb("Pools", "listPools", "List pools, by name", "GET /v1/pools", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Pools))),
 		verb("Pool", "getPool", "Get a pool, with its members", "GET /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", ofPool(Engine.Pool)),
 		made(verb("CreatePool", "createPool", "Add a pool", "POST /v1/pools", never, RoleAdmin, OfAll, "admin", Engine.CreatePool), Created, func(p PoolInfo) string { return "pools/" + p.Name }), // a repeated call would find it there
 		verb("ResizePool", "resizePool", "Change how many members a pool keeps, and for how long", "PATCH /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in PoolEdit) (PoolInfo, error) {
@@ -167,21 +172,21 @@ func makeVerbs() []*Verb {
 		}),
 		goesOn(verb("RemovePool", "removePool", "Remove a pool; jobs that have one of its VMs keep it to their end", "DELETE /v1/pools/{pool}", never, RoleAdmin, OfAll, "admin", ofPool(Engine.RemovePool))), // a repeated call would be refused
 
-		verb("Checkpoints", "listCheckpoints", "List checkpoints, oldest first", "GET /v1/checkpoints", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Checkpoints)),
+		listed[CheckpointInfo](verb("Checkpoints", "listCheckpoints", "List checkpoints, oldest first", "GET /v1/checkpoints", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Checkpoints))),
 		verb("Checkpoint", "getCheckpoint", "Get a checkpoint", "GET /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", ofCheckpoint(Engine.Checkpoint)),
 		made(verb("CreateCheckpoint", "createCheckpoint", "Save the memory of a VM that has booted from a template, for others to go on from", "POST /v1/checkpoints", never, RoleAdmin, OfAll, "admin", Engine.CreateCheckpoint), Accepted, func(c CheckpointInfo) string { return "checkpoints/" + c.ID }), // a repeated call would find it there
 		goesOn(verb("RemoveCheckpoint", "deleteCheckpoint", "Destroy a checkpoint; VMs that went on from it stay", "DELETE /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", ofCheckpoint(Engine.RemoveCheckpoint))),
 
-		verb("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Engines)),
+		listed[EngineInfo](verb("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Engines))),
 
-		verb("Tokens", "listTokens", "List tokens that were not revoked, by name", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Tokens)),
+		listed[Token](verb("Tokens", "listTokens", "List tokens that were not revoked, by name", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Tokens))),
 		made[NewToken](verb("CreateToken", "createToken", "Create a token; its text is in this response, and nowhere else afterwards", "POST /v1/tokens", never, RoleAdmin, OfAll, "admin", Engine.CreateToken), Created, nil), // its secret would be lost
 		verb("RevokeToken", "revokeToken", "Revoke the token with an ID, or all tokens of a name", "DELETE /v1/tokens/{token}", never, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in tokenRef) ([]Token, error) {
 			return e.RevokeToken(ctx, in.Token)
 		}),
 
 		readsHost(verb("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost))),
-		verb("Nodes", "listNodes", "List the nodes that VMs are created on, by name", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Nodes)),
+		listed[NodeInfo](verb("Nodes", "listNodes", "List the nodes that VMs are created on, by name", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Nodes))),
 		verb("CordonNode", "cordonNode", "Keep new VMs off a node; those that are there stay", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.CordonNode)),
 		verb("UncordonNode", "uncordonNode", "Let new VMs on a node again", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.UncordonNode)),
 	}
@@ -301,7 +306,16 @@ func verb[In, Out any](name, id, does, route string, again func(any) bool, least
 	}
 }
 
-func heavy(v *Verb) *Verb             { v.Heavy = true; return v }
+func heavy(v *Verb) *Verb { v.Heavy = true; return v }
+
+// listed is a verb whose result are rows, of which some may be asked for, in an order.
+func listed[T Row](v *Verb) *Verb {
+	l := ListingOf[T]()
+	v.List, v.Select = &l, func(out any, q Query) (any, error) { return Select(out.([]T), q) }
+	return v
+}
+
+func paged(l Listing, v *Verb) *Verb  { v.List = &l; return v }
 func readsHost(v *Verb) *Verb         { v.ReadsHost = true; return v }
 func goesOn(v *Verb) *Verb            { v.Makes = Accepted; return v }
 func named(key string, v *Verb) *Verb { v.Key = key; return v }

@@ -25,34 +25,37 @@ const (
 // searched is how many jobs a page of a search looks at.
 const searched = 20000
 
-// List returns a page of jobs, newest first. Errors in the filter are
+// List returns a page of jobs, newest first unless asked otherwise. Errors in the filter are
 // *job.FieldError. New jobs do not shift the pages of a client that is paging.
 // Jobs that make VMs of pools are not listed.
 func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
-	limit, before, err := checkFilter(f)
+	limit, cursor, err := checkFilter(f)
 	if err != nil {
 		return job.Page{}, err
 	}
 	// The conditions are written out only when they apply, so that each form of
 	// the query has its index. What has none is searched for within bounds.
-	within, rest := conditionsOf(f, before)
-	floor := ""
+	within, rest := conditionsOf(f, cursor)
+	order, upTo, end := "DESC", "jobs.id >= ?", ""
+	if oldestFirst(f) {
+		order, upTo = "ASC", "jobs.id <= ?"
+	}
 	if len(rest.args) > 0 {
 		if within.text == "" {
 			within.add("jobs.id > ?", "")
 		}
-		last, err := query(ctx, s.read, scanText, `SELECT id FROM jobs WHERE `+within.text+` ORDER BY id DESC LIMIT 1 OFFSET `+strconv.Itoa(searched), within.args...)
+		last, err := query(ctx, s.read, scanText, `SELECT id FROM jobs WHERE `+within.text+` ORDER BY id `+order+` LIMIT 1 OFFSET `+strconv.Itoa(searched), within.args...)
 		if err != nil {
 			return job.Page{}, fmt.Errorf("list jobs: %w", err)
 		}
 		if len(last) > 0 {
-			floor = last[0]
-			within.add("jobs.id >= ?", floor)
+			end = last[0]
+			within.add(upTo, end)
 		}
 	}
 	within.add(rest.text, rest.args...)
 	jobs, err := query(ctx, s.read, scanSummary, `SELECT jobs.id, jobs.doc, vms.doc, task_head, done, reason
-		FROM jobs LEFT JOIN vms ON vms.id = jobs.vm_id WHERE true`+within.and()+` ORDER BY jobs.id DESC LIMIT ?`, append(within.args, limit+1)...)
+		FROM jobs LEFT JOIN vms ON vms.id = jobs.vm_id WHERE true`+within.and()+` ORDER BY jobs.id `+order+` LIMIT ?`, append(within.args, limit+1)...)
 	if err != nil {
 		return job.Page{}, fmt.Errorf("list jobs: %w", err)
 	}
@@ -60,9 +63,9 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	switch {
 	case len(jobs) > limit: // the extra one shows that there is a next page
 		page.Jobs = jobs[:limit]
-		page.Next = encodeCursor(page.Jobs[limit-1].ID)
-	case floor != "":
-		page.Next = encodeCursor(floor)
+		page.Next = encodeCursor(f, page.Jobs[limit-1].ID)
+	case end != "":
+		page.Next = encodeCursor(f, end)
 	}
 	return page, nil
 }
@@ -91,7 +94,7 @@ func (c *conditions) and() string {
 
 // conditionsOf returns the conditions that one index has in the list's order, which is
 // by ID, and all others, by which the jobs that those select are searched.
-func conditionsOf(f job.Filter, before string) (indexed, rest conditions) {
+func conditionsOf(f job.Filter, cursor string) (indexed, rest conditions) {
 	status := f.Status
 	if only := f.Reason.Statuses(); status == "" && f.Reason != "" && len(only) == 1 {
 		status = only[0]
@@ -113,11 +116,21 @@ func conditionsOf(f job.Filter, before string) (indexed, rest conditions) {
 			rest.add("jobs.principal = ?", f.Principal) // without what the index of principals asks for
 		}
 	}
+	after, before := "", ""
 	if !f.Since.IsZero() {
-		indexed.add("jobs.id >= ?", idAt(f.Since))
+		after = idAt(f.Since)
 	}
-	if !f.Before.IsZero() && (before == "" || idAt(f.Before) < before) {
+	if !f.Before.IsZero() {
 		before = idAt(f.Before)
+	}
+	switch {
+	case oldestFirst(f):
+		after = max(after, cursor)
+	case before == "" || cursor != "" && cursor < before:
+		before = cursor
+	}
+	if after != "" {
+		indexed.add("jobs.id > ?", after)
 	}
 	if before != "" {
 		indexed.add("jobs.id < ?", before)
@@ -152,17 +165,20 @@ func idAt(t time.Time) string {
 	return text[:8] + "-" + text[8:] + "-0000-0000-000000000000"
 }
 
-// checkFilter returns how many jobs to list, and the ID below which to start
-// ("": at the newest).
-func checkFilter(f job.Filter) (limit int, before string, err error) {
+// oldestFirst reports whether a list begins with the oldest jobs.
+func oldestFirst(f job.Filter) bool { return f.Sort == "created_at" }
+
+// checkFilter returns how many jobs to list, and the ID after which to go on ("": at the
+// beginning).
+func checkFilter(f job.Filter) (limit int, cursor string, err error) {
 	if f.Status != "" && !f.Status.Valid() {
 		return 0, "", unknown("status", f.Status, job.Statuses)
 	}
 	if f.Reason != "" && !slices.Contains(job.Reasons, f.Reason) {
 		return 0, "", unknown("reason", f.Reason, job.Reasons)
 	}
-	if n := utf8.RuneCountInString(f.Text); n > job.MaxSearch {
-		return 0, "", &job.FieldError{Field: "text", Problem: fmt.Sprintf("is %d characters", n), Remedy: fmt.Sprintf("give at most %d", job.MaxSearch)}
+	if err := job.JobListing().Check(job.Query{Text: f.Text, Sort: f.Sort}); err != nil {
+		return 0, "", err
 	}
 	for name, text := range map[string]string{"text": f.Text, "client": f.Client} {
 		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
@@ -180,11 +196,11 @@ func checkFilter(f job.Filter) (limit int, before string, err error) {
 		}
 	}
 	if f.Cursor != "" {
-		if before, err = decodeCursor(f.Cursor); err != nil {
+		if cursor, err = decodeCursor(f); err != nil {
 			return 0, "", err
 		}
 	}
-	return limit, before, nil
+	return limit, cursor, nil
 }
 
 func unknown[T ~string](field string, word T, known []T) error {
@@ -229,19 +245,24 @@ func scanSummary(row scanner) (job.Summary, error) {
 
 // cursorPrefix is the kind and version of a cursor, which contains the ID of
 // the previous page's last job.
-const cursorPrefix = "jobs1:"
-
-func encodeCursor(id string) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix + id))
+func cursorPrefix(f job.Filter) string {
+	if oldestFirst(f) {
+		return "jobs1up:"
+	}
+	return "jobs1:"
 }
 
-func decodeCursor(cursor string) (string, error) {
-	text, err := base64.RawURLEncoding.DecodeString(cursor)
-	id, ok := strings.CutPrefix(string(text), cursorPrefix)
+func encodeCursor(f job.Filter, id string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix(f) + id))
+}
+
+func decodeCursor(f job.Filter) (string, error) {
+	text, err := base64.RawURLEncoding.DecodeString(f.Cursor)
+	id, ok := strings.CutPrefix(string(text), cursorPrefix(f))
 	if err != nil || !ok || !isID(id) {
 		return "", &job.FieldError{
 			Field: "cursor", Problem: "is not a cursor of this list",
-			Remedy: "give next_cursor of the previous page unchanged, or none for the first page",
+			Remedy: "give next_cursor of the previous page unchanged, with the same sort, or none for the first page",
 		}
 	}
 	return id, nil

@@ -84,6 +84,7 @@ func TestList_PagesNewestFirst(t *testing.T) {
 		}
 		all = append(all, insert(t, s, j).ID)
 	}
+	oldest, oldestFailed := slices.Clone(all), slices.Clone(failed)
 	slices.Reverse(all)
 	slices.Reverse(failed)
 	tests := []struct {
@@ -98,6 +99,9 @@ func TestList_PagesNewestFirst(t *testing.T) {
 		{"exactly one page", job.Filter{Limit: 10}, all, 1},
 		{"one by one", job.Filter{Limit: 1}, all, 10},
 		{"by status", job.Filter{Status: job.Failed, Limit: 3}, failed, 2},
+		{"oldest first", job.Filter{Sort: "created_at", Limit: 3}, oldest, 4},
+		{"oldest first, by status", job.Filter{Sort: "created_at", Status: job.Failed, Limit: 3}, oldestFailed, 2},
+		{"newest first, as asked", job.Filter{Sort: "-created_at", Limit: 5}, all, 2},
 		{"status that none has", job.Filter{Status: job.Timeout}, nil, 1},
 	}
 	for _, tt := range tests {
@@ -140,8 +144,10 @@ func TestList_NamesWhatIsWrong(t *testing.T) {
 		{"cursor is no base64", job.Filter{Cursor: "!!"}, "cursor", "next_cursor"},
 		{"cursor is a job's ID", job.Filter{Cursor: id}, "cursor", "next_cursor"},
 		{"cursor without its prefix", job.Filter{Cursor: base64.RawURLEncoding.EncodeToString([]byte(id))}, "cursor", "next_cursor"},
-		{"cursor with something else", job.Filter{Cursor: encodeCursor("zzz")}, "cursor", "next_cursor"},
-		{"cursor cut short", job.Filter{Cursor: encodeCursor(id)[:20]}, "cursor", "next_cursor"},
+		{"cursor with something else", job.Filter{Cursor: encodeCursor(job.Filter{}, "zzz")}, "cursor", "next_cursor"},
+		{"cursor of the other order", job.Filter{Sort: "created_at", Cursor: encodeCursor(job.Filter{}, id)}, "cursor", "with the same sort"},
+		{"unknown order", job.Filter{Sort: "task"}, "sort", "created_at"},
+		{"cursor cut short", job.Filter{Cursor: encodeCursor(job.Filter{}, id)[:20]}, "cursor", "next_cursor"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

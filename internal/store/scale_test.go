@@ -37,8 +37,8 @@ func used(t testing.TB, s *Store) {
 	note(s.TokenHash(ctx, j.ID))
 	note(s.Update(ctx, j.ID, newToken("new")))
 	note(s.Events(ctx, j.ID, 0))
-	for _, f := range []job.Filter{{}, {Status: job.Failed}, {Cursor: encodeCursor(j.ID)}, {Status: job.Failed, Cursor: encodeCursor(j.ID)},
-		{Text: "x"}, {Client: "cli", Since: at, Before: at}, {Reason: job.ReasonLost, Principal: "alice"}, {Status: job.Failed, Text: "x", Cursor: encodeCursor(j.ID)}} {
+	for _, f := range []job.Filter{{}, {Status: job.Failed}, {Cursor: encodeCursor(job.Filter{}, j.ID)}, {Status: job.Failed, Cursor: encodeCursor(job.Filter{}, j.ID)},
+		{Sort: "created_at", Status: job.Failed, Cursor: encodeCursor(job.Filter{Sort: "created_at"}, j.ID)}, {Text: "x"}, {Client: "cli", Since: at, Before: at}, {Reason: job.ReasonLost, Principal: "alice"}, {Status: job.Failed, Text: "x", Cursor: encodeCursor(job.Filter{}, j.ID)}} {
 		note(s.List(ctx, f))
 	}
 	note(s.Activity(ctx, "", at))

@@ -153,6 +153,9 @@ const (
 	Unproven Status = "left_alone"
 )
 
+// Statuses are all of them.
+var Statuses = []Status{Provisioning, Running, Stopped, Suspended, Destroying, Gone, Unknown, Unproven}
+
 // Down reports whether nothing runs in a VM of this status.
 func (s Status) Down() bool { return s == Stopped || s == Suspended || s == Gone }
 

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+)
+
+// queryFlags adds the options of a list of what, with what a text is looked for in, and
+// returns where they are once the command runs.
+func queryFlags(cmd *cobra.Command, l job.Listing, what, textIn string) *job.Query {
+	var q job.Query
+	var since, before string
+	for _, f := range []struct {
+		param, flag string
+		to          *string
+		help        string
+		words       []string
+	}{
+		{"status", "status", &q.Status, "only " + what + " of this status: " + strings.Join(l.Statuses, ", "), l.Statuses},
+		{"text", "text", &q.Text, "only " + what + " with this in " + textIn, nil},
+		{"node", "node", &q.Node, "only " + what + " on this node", nil},
+		{"principal", "owner", &q.Principal, "only " + what + " of this principal; " + job.OperatorName + " is whoever runs the engine", nil},
+		{"since", "since", &since, "only " + what + " made since then: a time such as 2026-01-02T15:04:05Z, or how long ago, as in 24h", nil},
+		{"before", "before", &before, "only " + what + " made before then", nil},
+		{"sort", "sort", &q.Sort, "sort by " + strings.Join(l.Sorts, ", ") + "; with - before it the other way round", l.Sorts},
+	} {
+		if !slices.Contains(l.Params, f.param) {
+			continue
+		}
+		cmd.Flags().StringVar(f.to, f.flag, "", f.help)
+		_ = cmd.RegisterFlagCompletionFunc(f.flag, cobra.FixedCompletions(f.words, cobra.ShellCompDirectiveNoFileComp))
+	}
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		if q.Since, err = job.ParseTime("since", since); err != nil {
+			return err
+		}
+		if q.Before, err = job.ParseTime("before", before); err != nil {
+			return err
+		}
+		return l.Check(q)
+	}
+	return &q
+}
+
+// choosing adds the options of a list to its command, and returns what chooses from all rows.
+func choosing[T job.Row](a *app, cmd *cobra.Command, what string) func(all []T, err error) ([]T, error) {
+	q := queryFlags(cmd, job.ListingOf[T](), what, "their name or ID")
+	return func(all []T, err error) ([]T, error) {
+		if err != nil {
+			return all, err
+		}
+		rows, err := job.Select(all, *q)
+		a.unasked = len(all) - len(rows)
+		return rows, err
+	}
+}

@@ -1,0 +1,199 @@
+package job
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"linus/internal/vm"
+)
+
+// Query says which rows of a list are wanted, and in which order.
+type Query struct {
+	Status    string    `json:"status,omitempty"`    // only what has this one
+	Text      string    `json:"text,omitempty"`      // only what has this in its name or ID; at most MaxSearch characters
+	Node      string    `json:"node,omitempty"`      // only what is on this one
+	Principal string    `json:"principal,omitempty"` // only what belongs to this one; operator is whoever runs the engine
+	Since     time.Time `json:"since,omitzero"`      // created at this time or later
+	Before    time.Time `json:"before,omitzero"`     // created before this time
+	Sort      string    `json:"sort,omitempty"`      // the field to sort by; with - before it the other way round
+}
+
+// Cells are what a row is found and sorted by, under the names of its fields in public: texts,
+// numbers and times. Of a time, zero is never.
+type Cells map[string]any
+
+// State is the cell of a status, or of several.
+type State struct {
+	Is    []string
+	Known []string // all that there are
+}
+
+// Row is a row of a list that is not paged.
+type Row interface{ Cells() Cells }
+
+// Listing is what may be asked of a list.
+type Listing struct {
+	Params   []string // the fields of a Query
+	Statuses []string
+	Sorts    []string // the fields to sort by
+}
+
+// searchedCells are those of which a text is a part.
+var searchedCells = []string{"id", "vm_id", "name", "host"}
+
+// ListingOf returns what may be asked of a list of rows.
+func ListingOf[T Row]() Listing {
+	var none T
+	var l Listing
+	cells := none.Cells()
+	for _, name := range slices.Sorted(maps.Keys(cells)) {
+		l.Sorts = append(l.Sorts, name)
+		switch value := cells[name].(type) {
+		case State:
+			l.Statuses, l.Params = value.Known, append(l.Params, "status")
+		case string:
+			if name == "node" || name == "principal" {
+				l.Params = append(l.Params, name)
+			}
+		case time.Time:
+			if name == "created_at" {
+				l.Params = append(l.Params, "since", "before")
+			}
+		}
+	}
+	l.Params = append(l.Params, "text", "sort")
+	return l
+}
+
+// JobListing returns what may be asked of the list of jobs, which is paged.
+func JobListing() Listing {
+	return Listing{Params: []string{"status", "principal", "since", "before", "text", "sort"}, Statuses: words(Statuses), Sorts: []string{"created_at"}}
+}
+
+// Check returns a *FieldError for what cannot be asked of the list.
+func (l Listing) Check(q Query) error {
+	if n := utf8.RuneCountInString(q.Text); n > MaxSearch {
+		return field("text", fmt.Sprintf("give at most %d", MaxSearch), "is %d characters", n)
+	}
+	if q.Status != "" && !slices.Contains(l.Statuses, q.Status) {
+		return field("status", "use one of: "+strings.Join(l.Statuses, ", "), "%.80q is unknown", q.Status)
+	}
+	if by := strings.TrimPrefix(q.Sort, "-"); q.Sort != "" && !slices.Contains(l.Sorts, by) {
+		return field("sort", "use one of: "+strings.Join(l.Sorts, ", ")+"; with - before it the other way round", "%.80q is not a field to sort by", q.Sort)
+	}
+	return nil
+}
+
+// Select returns the rows that are wanted, in the order that is.
+func Select[T Row](all []T, q Query) ([]T, error) {
+	if err := ListingOf[T]().Check(q); err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(slices.Clone(all), func(row T) bool { return !q.wants(row.Cells()) })
+	if by, down := strings.CutPrefix(q.Sort, "-"); by != "" {
+		slices.SortStableFunc(all, func(a, b T) int {
+			if down {
+				a, b = b, a
+			}
+			return compareCells(a.Cells()[by], b.Cells()[by])
+		})
+	}
+	return all, nil
+}
+
+func (q Query) wants(c Cells) bool {
+	text := strings.ToLower(q.Text)
+	status, _ := c["status"].(State)
+	created, _ := c["created_at"].(time.Time)
+	return (q.Status == "" || slices.Contains(status.Is, q.Status)) &&
+		(q.Node == "" || c["node"] == q.Node) && (q.Principal == "" || c["principal"] == q.Principal) &&
+		!created.Before(q.Since) && (q.Before.IsZero() || created.Before(q.Before)) &&
+		slices.ContainsFunc(searchedCells, func(name string) bool {
+			value, has := c[name]
+			return has && strings.Contains(strings.ToLower(fmt.Sprint(value)), text)
+		})
+}
+
+func compareCells(a, b any) int {
+	switch a := a.(type) {
+	case int:
+		return cmp.Compare(a, b.(int))
+	case string:
+		return cmp.Compare(a, b.(string))
+	case State:
+		return slices.Compare(a.Is, b.(State).Is)
+	case time.Time:
+		b := b.(time.Time)
+		if a.IsZero() != b.IsZero() { // never is after all others
+			a, b = b, a
+		}
+		return a.Compare(b)
+	}
+	return 0
+}
+
+// Cells are those of a VM.
+func (v VMInfo) Cells() Cells {
+	return Cells{
+		"id": v.Job, "vm_id": v.ID, "name": v.Name, "status": State{[]string{string(v.Status)}, words(vm.Statuses)}, "node": v.Node,
+		"principal": cmp.Or(v.Principal, OperatorName), "created_at": v.CreatedAt, "expires_at": v.ExpiresAt,
+	}
+}
+
+// Cells are those of a pool, of whose state the first word is its status.
+func (p PoolInfo) Cells() Cells {
+	word, _, _ := strings.Cut(p.State, " ")
+	return Cells{"name": p.Name, "status": State{[]string{strings.TrimSuffix(word, ":")}, PoolStatuses}, "created_at": p.CreatedAt}
+}
+
+// Cells are those of a checkpoint.
+func (c CheckpointInfo) Cells() Cells {
+	return Cells{
+		"id": c.ID, "vm_id": c.VMID, "name": c.Name, "status": State{[]string{string(c.Status)}, words(CheckpointStatuses)}, "node": c.Node, "template": c.Template,
+		"memory_bytes": int(c.Bytes), "uses": int(c.Uses), "created_at": c.CreatedAt, "used_at": c.UsedAt,
+	}
+}
+
+// Cells are those of a token.
+func (t Token) Cells() Cells {
+	status := "valid"
+	if t.Expired(time.Now()) {
+		status = "expired"
+	}
+	return Cells{
+		"id": t.ID, "name": t.Name, "status": State{[]string{status}, []string{"valid", "expired"}}, "role": string(t.Role),
+		"created_at": t.CreatedAt, "expires_at": t.ExpiresAt,
+	}
+}
+
+// Cells are those of a node, which may be cordoned besides its status.
+func (n NodeInfo) Cells() Cells {
+	is := []string{string(n.Status)}
+	if n.Cordoned {
+		is = append(is, cordoned)
+	}
+	return Cells{
+		"name": n.Name, "status": State{is, append(words(NodeStatuses), cordoned)},
+		"memory_mb": n.MemoryMB, "committed_mb": n.CommittedMB, "free_mb": n.FreeMB, "vms": n.VMs,
+	}
+}
+
+const cordoned = "cordoned"
+
+// Cells are those of an engine.
+func (e EngineInfo) Cells() Cells {
+	return Cells{"id": e.ID, "host": e.Host, "version": e.Version, "jobs": e.Jobs, "started_at": e.StartedAt}
+}
+
+func words[T ~string](list []T) []string {
+	all := make([]string, len(list))
+	for i, w := range list {
+		all[i] = string(w)
+	}
+	return all
+}
