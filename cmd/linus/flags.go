@@ -22,9 +22,9 @@ import (
 
 // manifestFlags are a command's options for fields of a manifest, and what they were given.
 type manifestFlags struct {
-	fields     []field.Field
-	given      job.Manifest
-	env, files []string
+	fields []field.Field
+	given  job.Manifest
+	files  []string
 }
 
 // register adds the options; those whose values are not plain have a form of their own.
@@ -33,16 +33,12 @@ func (f *manifestFlags) register(a *app, cmd *cobra.Command, c field.Commands) {
 	flags.SetInterspersed(c == field.CreateVM || c == field.CreatePool) // options after a task's command are the command's: it belongs after --
 	for _, row := range field.For(c) {
 		with := cobra.NoFileCompletions
-		switch row.Name {
-		case "files":
+		if row.Name == "files" {
 			flags.StringArrayVar(&f.files, row.Flag, nil, row.Help)
 			continue // to be completed with files
-		case "env":
-			flags.StringArrayVar(&f.env, row.Flag, nil, row.Help)
-		default:
-			f.fields = append(f.fields, row)
-			addFlag(cmd, row, &f.given)
 		}
+		f.fields = append(f.fields, row)
+		addFlag(cmd, row, &f.given)
 		switch words := row.Words(); {
 		case row.Name == "vm":
 			with = a.vmNames()
@@ -67,6 +63,8 @@ func addFlag(cmd *cobra.Command, row field.Field, given any) {
 		}
 	case *bool:
 		flags.BoolVar(to, row.Flag, false, row.Help)
+	case *map[string]string:
+		flags.Var((*pairsFlag)(to), row.Flag, row.Help)
 	case *[]string:
 		if row.Each {
 			flags.StringArrayVar(to, row.Flag, nil, row.Help)
@@ -97,6 +95,13 @@ func take(cmd *cobra.Command, fields []field.Field, given, to any) error {
 		}
 		from, at := row.Of(given), row.Of(to)
 		switch {
+		case from.Kind() == reflect.Map:
+			if at.IsNil() {
+				at.Set(reflect.MakeMap(at.Type()))
+			}
+			for pair := from.MapRange(); pair.Next(); {
+				at.SetMapIndex(pair.Key(), pair.Value())
+			}
 		case slices.Contains([]string{"", "0"}, fmt.Sprint(from)) && !row.Zero && row.On == "":
 			return usage("--%s: give a value, or omit it for the default", row.Flag)
 		case row.Each:
@@ -118,16 +123,6 @@ func (f *manifestFlags) override(cmd *cobra.Command, m *job.Manifest, terminal a
 	}
 	if f.given.TTY && f.given.TTYSize == "" {
 		m.TTYSize = terminalSize(terminal)
-	}
-	for _, entry := range f.env {
-		name, value, ok := strings.Cut(entry, "=")
-		if !ok {
-			return usage("--env %q has no value; give NAME=VALUE", entry)
-		}
-		if m.Env == nil {
-			m.Env = map[string]string{}
-		}
-		m.Env[name] = value
 	}
 	for _, entry := range f.files {
 		file, err := localFile(entry)
@@ -158,6 +153,27 @@ func (s *secondsFlag) Set(text string) error {
 		n = int(d / time.Second)
 	}
 	*s = secondsFlag(n)
+	return nil
+}
+
+// pairsFlag is NAME=VALUE, once or more often.
+type pairsFlag map[string]string
+
+func (p *pairsFlag) String() string { return "" }
+
+// Type is the placeholder for the value in help.
+func (p *pairsFlag) Type() string { return "NAME=VALUE" }
+
+// Set is called each time the flag is given.
+func (p *pairsFlag) Set(text string) error {
+	name, value, ok := strings.Cut(text, "=")
+	if !ok {
+		return errors.New("it has no value; give NAME=VALUE")
+	}
+	if *p == nil {
+		*p = pairsFlag{}
+	}
+	(*p)[name] = value
 	return nil
 }
 

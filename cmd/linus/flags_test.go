@@ -22,14 +22,19 @@ func TestOptions_SayAllOfAManifest(t *testing.T) {
 		Secrets: []string{"A", "B,2"}, Artifacts: []string{"dist/**", "a,b"}, Cwd: "/srv/a b", Sudo: true, Stdin: job.StdinOpen, TTY: true, TTYSize: "25x81",
 		Resources: vm.Resources{CPU: 4, Memory: "2G", Disk: "20G"}, Timeout: 90, Lifecycle: vm.Persistent, VM: "v", VMName: "n", TTL: 5400, VMTemplate: "t", OS: "debian-12",
 		Start: job.StartCold, Retry: job.RetryLost, Retries: 2, StatusMode: job.StatusDetailed, Notify: &job.Notify{URL: "https://ci.example/hooks"},
+		Labels:  map[string]string{"team": "web=1", "site": "a,b"},
 		Network: vm.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: vm.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}},
 	}
-	args := []string{"--env", "A=1=2", "--file", "flags_test.go:/tmp/f:0600"}
+	args := []string{"--file", "flags_test.go:/tmp/f:0600"}
 	for _, f := range field.For(field.Submit) {
 		switch at := f.Of(want); {
-		case f.Name == "env" || f.Name == "files":
+		case f.Name == "files":
 		case at.IsZero():
 			t.Errorf("%s is not among what is tried", f.Name)
+		case at.Kind() == reflect.Map:
+			for key, value := range at.Interface().(map[string]string) {
+				args = append(args, "--"+f.Flag, key+"="+value)
+			}
 		case f.On != "" || at.Kind() == reflect.Bool:
 			args = append(args, "--"+f.Flag)
 		case f.Each:

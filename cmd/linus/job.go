@@ -54,6 +54,7 @@ func statusText(j job.Job) string {
 		}
 		row("run again as", j.RetriedAs)
 		row("again for", j.RetryOf)
+		row("labels", strings.Join(job.LabelTexts(j.Manifest.Labels), ", "))
 		row("phase", j.Phase)
 		row("progress", j.Progress)
 		row("task", oneLine(job.Title(j.Manifest.Task), 100))
@@ -214,6 +215,7 @@ func (a *app) listCommand() *cobra.Command {
 			if cmd.Flags().Changed("limit") && f.Limit < 1 {
 				return usage("--limit %d is out of range; give 1 to 200", f.Limit)
 			}
+			f.Label = q.Label
 			f.Status, f.Text, f.Principal, f.Since, f.Before, f.Sort = job.Status(q.Status), q.Text, q.Principal, q.Since, q.Before, q.Sort
 			e, done, err := a.reader(cmd.Context())
 			if err != nil {

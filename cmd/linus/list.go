@@ -34,6 +34,9 @@ func queryFlags(cmd *cobra.Command, l job.Listing, what, textIn string) *job.Que
 		cmd.Flags().StringVar(f.to, f.flag, "", f.help)
 		_ = cmd.RegisterFlagCompletionFunc(f.flag, cobra.FixedCompletions(f.words, cobra.ShellCompDirectiveNoFileComp))
 	}
+	if slices.Contains(l.Params, "label") {
+		cmd.Flags().StringArrayVar(&q.Label, "label", nil, "only "+what+" with this label, as in team=web; may be repeated")
+	}
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
 		if q.Since, err = job.ParseTime("since", since); err != nil {
 			return err

@@ -49,7 +49,7 @@ func (a *app) poolCreateCommand() *cobra.Command {
 			if err := vm.override(cmd, &m, nil); err != nil {
 				return err
 			}
-			p := job.Pool{Name: args[0], VMTemplate: m.VMTemplate, OS: m.OS, Resources: m.Resources, Network: m.Network}
+			p := job.Pool{Name: args[0], VMTemplate: m.VMTemplate, OS: m.OS, Resources: m.Resources, Network: m.Network, Labels: m.Labels}
 			if err := f.override(cmd, &p.PoolSize); err != nil {
 				return err
 			}
@@ -213,6 +213,7 @@ func poolText(p job.PoolInfo) string {
 		row("made from", p.VMTemplate+p.OS)
 		row("size", fmt.Sprintf("%d cores, %s memory, %s disk", p.Resources.CPU, p.Resources.Memory, p.Resources.Disk))
 		row("network", networkText(p.Network))
+		row("labels", strings.Join(job.LabelTexts(p.Labels), ", "))
 		row("warm", fmt.Sprintf("%d of %d", p.Count(vm.MemberWarm), p.Warm))
 		row("hibernated", fmt.Sprintf("%d of %d", p.Count(vm.MemberHibernated), p.Hibernated))
 		if p.IdleLimit > 0 {

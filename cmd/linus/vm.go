@@ -172,6 +172,7 @@ func vmText(info job.VMInfo) string {
 		row("user", info.User)
 		row("size", fmt.Sprintf("%d cores, %s memory, %s disk", info.Resources.CPU, info.Resources.Memory, info.Resources.Disk))
 		row("network", networkText(info.Network))
+		row("labels", strings.Join(job.LabelTexts(info.Labels), ", "))
 		row("made from", info.Source)
 		row("lifecycle", string(info.Lifecycle))
 		row("made by", "job "+info.Job)

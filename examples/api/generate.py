@@ -50,7 +50,7 @@ class Client:
         sent["Authorization"] = "Bearer " + self._token
         if body is not None and not isinstance(body, bytes):
             body, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
-        url = self._url + path + ("?" + urllib.parse.urlencode(query) if query else "")
+        url = self._url + path + ("?" + urllib.parse.urlencode(query, doseq=True) if query else "")
         request = urllib.request.Request(url, data=body, headers=sent, method=method)
         try:
             with urllib.request.urlopen(request, timeout=self._timeout) as response:

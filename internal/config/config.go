@@ -67,6 +67,8 @@ type Config struct {
 	WebhookSecret Secret `envconfig:"WEBHOOK_SECRET" desc:"Key that signs these messages and those that jobs ask for (notify), as Standard Webhooks describes: whsec_ and base64, or any text of 16 to 512 bytes. Empty: there are no messages."`
 	WebhookLink   string `envconfig:"WEBHOOK_LINK" desc:"URL of the web page as its readers reach it, for the link in these messages. Empty: no link."`
 
+	MetricLabels string `envconfig:"METRIC_LABELS" desc:"Keys of labels, at most 5, that the metrics linus_jobs_ended_total and linus_vms have, too, separated by commas: team, cost-center. Of each, 50 values are told apart. Empty: none."`
+
 	MCPToolsets           string `envconfig:"MCP_TOOLSETS" desc:"Toolsets that MCP clients get, separated by spaces or commas: jobs, exec, vm, files, admin. Empty: all."`
 	MCPReadOnly           bool   `envconfig:"MCP_READ_ONLY" default:"false" desc:"true: MCP clients get only the tools that change nothing."`
 	MCPDisableDestructive bool   `envconfig:"MCP_DISABLE_DESTRUCTIVE" default:"false" desc:"true: MCP clients get no tools that end, destroy or overwrite anything (cancel, kill, cleanup, stop, revert, destroy, write_file, edit_file)."`

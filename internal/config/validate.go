@@ -89,6 +89,7 @@ func (c Config) rules() []rule {
 		{"WEBHOOK_URL", c.WebhookURL.String(), c.WebhookURL.value == "" || c.WebhookSecret.value != "", "set WEBHOOK_SECRET, which signs its messages, too"},
 		{"WEBHOOK_SECRET", c.WebhookSecret.String(), c.WebhookSecret.value == "" || isWebhookKey(c.WebhookSecret.value), "give whsec_ and base64 of 16 to 512 bytes, or a text of that length"},
 		{"WEBHOOK_LINK", c.WebhookLink, c.WebhookLink == "" || isURL(c.WebhookLink), "give http://HOST:PORT or https://HOST, without query and credentials"},
+		{"METRIC_LABELS", c.MetricLabels, areMetricLabels(c.LabelKeys()), "give at most 5 keys of labels, separated by commas, which differ in more than . / _ and -"},
 		{"MCP_TOOLSETS", c.MCPToolsets, c.MCPToolsets == "" || areToolsets(c.Toolsets()), "use one or more of: " + strings.Join(job.Toolsets, ", ")},
 		{"DEFAULT_VM_TEMPLATE", c.DefaultVMTemplate, sizes.Validate() == nil, "give a template's name (letters, digits, dots, dashes) or its VM ID"},
 		{"DEFAULT_MEMORY", c.DefaultMemory, memory.Validate() == nil || sizes.Validate() != nil, "give 512M to 512G, as in 2G"},
@@ -205,6 +206,17 @@ func areToolsets(names []string) bool {
 
 // Toolsets splits MCP_TOOLSETS.
 func (c Config) Toolsets() []string { return words(c.MCPToolsets) }
+
+// LabelKeys splits METRIC_LABELS.
+func (c Config) LabelKeys() []string { return words(c.MetricLabels) }
+
+func areMetricLabels(keys []string) bool {
+	seen := map[string]bool{}
+	for _, key := range keys {
+		seen[job.MetricKey(key)] = true
+	}
+	return len(keys) <= job.MaxMetricLabels && len(seen) == len(keys) && !slices.ContainsFunc(keys, func(key string) bool { return !job.IsLabelKey(key) })
+}
 
 // HTTPNames splits HTTP_HOSTS.
 func (c Config) HTTPNames() []string { return words(c.HTTPHosts) }

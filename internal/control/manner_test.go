@@ -48,6 +48,13 @@ func (m *manners) DestroyVM(_ context.Context, ref string) (job.VMInfo, error) {
 	return job.VMInfo{VM: vm.VM{Name: ref, Status: vm.Destroying}}, m.err
 }
 
+func (m *manners) Pools(context.Context) ([]job.PoolInfo, error) {
+	labelled := func(name string, labels map[string]string) job.PoolInfo {
+		return job.PoolInfo{Pool: job.Pool{Name: name, Labels: labels}}
+	}
+	return []job.PoolInfo{labelled("a", nil), labelled("b", map[string]string{"team": "web"}), labelled("c", map[string]string{"team": "web", "x/y": "a&b=c"})}, nil
+}
+
 func (m *manners) VMs(context.Context) ([]job.VMInfo, error) {
 	m.asked = true
 	return []job.VMInfo{{VM: vm.VM{ID: 100, Name: "db", Status: vm.Running}}, {VM: vm.VM{ID: 101, Name: "web", Status: vm.Stopped}}}, m.err
@@ -168,6 +175,11 @@ func TestAPI_ListsAreFoundAndSorted(t *testing.T) {
 		{"/api/v1/vms?sort=-name", 200, []string{`{"items":[{"vm_id":101`}, "", true},
 		{"/api/v1/vms?status=stopped&text=E", 200, []string{`"name":"web"`}, `"name":"db"`, true},
 		{"/api/v1/vms?text=nothing", 200, []string{`{"items":[]}`}, "", true},
+		{"/api/v1/pools?label=team%3Dweb", 200, []string{`"name":"b","resources":{},"labels":{"team":"web"}`, `"name":"c"`}, `"name":"a"`, false},
+		{"/api/v1/pools?label=team=web&label=x/y%3Da%26b%3Dc", 200, []string{`"name":"c"`}, `"name":"b"`, false},
+		{"/api/v1/pools?label=team", 400, []string{`"field":"label"`, `has no value`, `"remedy":"give KEY=VALUE, as in team=web"`}, "", false},
+		{"/api/v1/pools?sort=name&sort=name", 400, []string{`"field":"sort"`, "is given twice"}, "", false},
+		{"/api/v1/tokens?label=team%3Dweb", 400, []string{`"field":"label"`, `is not a parameter`}, "", false},
 		{"/api/v1/vms?status=up", 400, []string{`"field":"status"`, `is unknown`, `"remedy":"use one of: provisioning, running,`}, "", false},
 		{"/api/v1/vms?sort=colour", 400, []string{`"field":"sort"`, `use one of: created_at, expires_at,`}, "", false},
 		{"/api/v1/vms?since=never", 400, []string{`"field":"since"`, `2026-01-02T15:04:05Z`}, "", false},

@@ -264,7 +264,7 @@ func (d *describer) operation(s shape) object {
 	case s.whole != nil:
 		op["requestBody"] = object{"required": true, "content": bytes}
 	case s.name == "CreateVM":
-		manifest := d.structure(reflect.TypeFor[job.Manifest](), map[string]bool{"": true, "vm_name": false, "os": false, "template": false, "resources": false, "network": false, "ttl_seconds": false})
+		manifest := d.structure(reflect.TypeFor[job.Manifest](), map[string]bool{"": true, "vm_name": false, "labels": false, "os": false, "template": false, "resources": false, "network": false, "ttl_seconds": false})
 		manifest["description"] = "What the VM is to be."
 		d.schemas["VMManifest"] = manifest
 		op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": object{"type": "object", "required": []string{"manifest"}, "properties": object{"manifest": object{"$ref": "#/components/schemas/VMManifest"}}}}}}

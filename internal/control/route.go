@@ -52,6 +52,7 @@ type param struct {
 	in    place
 	rest  bool // the rest of the path, slashes included
 	need  bool // it must be given
+	many  bool // it may be given several times
 }
 
 // place is where a param is.
@@ -157,7 +158,7 @@ func newShape(name, at string, in reflect.Type) shape {
 		case f.Header:
 			p.in = inHeader
 		case strings.Contains(","+query+",", ","+f.Name+","):
-			p.in = inQuery
+			p.in, p.many = inQuery, f.Type.Kind() == reflect.Slice
 		case p.rest || strings.Contains(s.path, "{"+f.Name+"}"):
 			p.in = inPath
 		case s.method == http.MethodGet: // it has none, and no body
@@ -190,6 +191,8 @@ func (s shape) encode(in any) (path string, header http.Header, body []byte, err
 		case p.in != inPath && field.IsZero() && !p.need:
 		case p.in == inHeader:
 			header.Set(p.name, url.QueryEscape(text))
+		case p.in == inQuery && p.many:
+			query[p.name] = field.Interface().([]string)
 		case p.in == inQuery:
 			query.Set(p.name, text)
 		case p.rest:
@@ -257,7 +260,10 @@ func (s shape) decode(r *http.Request) (any, error) {
 		switch p.in {
 		case inPath:
 		case inQuery:
-			text = query.Get(p.name)
+			if text = query.Get(p.name); p.many {
+				in.Elem().FieldByIndex(p.field).Set(reflect.ValueOf(query[p.name]))
+				continue
+			}
 		case inHeader:
 			if text = r.Header.Get(p.name); own(r) {
 				text, err = url.QueryUnescape(text)
@@ -336,10 +342,13 @@ func (s shape) query(u *url.URL) (url.Values, error) {
 	if err != nil {
 		return nil, &job.FieldError{Field: "request", Problem: "its query cannot be read: " + err.Error(), Remedy: "encode the parameters"}
 	}
-	var known []string
+	var known, many []string
 	for _, p := range s.params {
 		if p.in == inQuery {
 			known = append(known, p.name)
+		}
+		if p.many {
+			many = append(many, p.name)
 		}
 	}
 	var bad []*job.FieldError
@@ -347,7 +356,7 @@ func (s shape) query(u *url.URL) (url.Values, error) {
 		switch {
 		case !slices.Contains(known, name):
 			bad = append(bad, &job.FieldError{Field: name, Problem: "is not a parameter of this operation", Remedy: job.DidYouMean(name, known)})
-		case len(query[name]) > 1:
+		case len(query[name]) > 1 && !slices.Contains(many, name):
 			bad = append(bad, &job.FieldError{Field: name, Problem: "is given twice", Remedy: "give it once"})
 		}
 	}

@@ -27,7 +27,7 @@ type watch struct {
 }
 
 func openWatch(ctx context.Context, o Options, owner string, st *store.Store) (*watch, error) {
-	w := &watch{metrics: telemetry.NewMetrics(o.Version, st, o.Log)}
+	w := &watch{metrics: telemetry.NewMetrics(o.Version, st, o.Log, o.Config.LabelKeys()...)}
 	audit := auditOptions(o)
 	audit.MaxSize = auditSize
 	audit.OnEnd = w.metrics.HostChanged

@@ -84,6 +84,7 @@ func TestWebhooks_TellOfTheEnd(t *testing.T) {
 	r := notified(t, h)
 	id := r.submitAs(as(t, "alice", job.RoleRun), func(m *job.Manifest) {
 		m.Task, m.Notify = "echo s3cret task", &job.Notify{URL: "https://ci.example/hook"}
+		m.Labels = map[string]string{"team": "web"}
 	})
 	r.wait(id)
 	r.told(id, "webhook delivered to ci.example (204), attempt 1")
@@ -108,6 +109,9 @@ func TestWebhooks_TellOfTheEnd(t *testing.T) {
 		if body.Data[name] != want {
 			t.Errorf("%s is %v, want %v", name, body.Data[name], want)
 		}
+	}
+	if labels, _ := body.Data["labels"].(map[string]any); labels["team"] != "web" {
+		t.Errorf("labels are %v", body.Data["labels"])
 	}
 	if body.Type != "job.ended" || body.Data["completed_at"] == nil || strings.Contains(string(h.got[0].Body), "s3cret") {
 		t.Errorf("body %s", h.got[0].Body)

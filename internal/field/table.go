@@ -84,6 +84,8 @@ func Manifest() []Field {
 			Label: "Retry", Hint: "lost: when its VM is gone; offline: or its node does not answer (may run twice)", When: ending},
 		{Name: "retries", Flag: "retries", In: Submit | Run, Help: "how often --retry runs it again at most, 1 to 5 (default 1)",
 			Label: "Retries", Hint: "at most, 1 to 5", When: ending + " retry=."},
+		{Name: "labels", Flag: "label", In: all, Lines: true, Help: "label KEY=VALUE to find it by, as in team=web; its VM has it, too; may be repeated",
+			Label: "Labels", Hint: "KEY=VALUE on each line, as in team=web"},
 		{Name: "notify.url", Flag: "notify", In: tasks, Help: "URL that receives a signed POST when the job ends",
 			Label: "Notify", Hint: "URL that receives a signed POST when the job ends"},
 	}

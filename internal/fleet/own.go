@@ -67,7 +67,7 @@ func (f *Fleet) reserve(ctx context.Context, p job.Pool, generation string) (vm.
 	m := p.Maker().WithDefaults(f.o.Defaults)
 	v := vm.VM{
 		Name: vm.DefaultName(id.String()), Job: id.String(), Owner: f.o.Owner, State: vm.Reserved, Source: vm.Cold, Kept: true,
-		Made:   vm.Made{Lifecycle: vm.Pooled, Template: m.VMTemplate, OS: m.OS, Resources: m.Resources, Network: m.Network, CreatedAt: now()},
+		Made:   vm.Made{Lifecycle: vm.Pooled, Template: m.VMTemplate, OS: m.OS, Resources: m.Resources, Network: m.Network, CreatedAt: now(), Labels: m.Labels},
 		Member: &vm.Member{Pool: p.Name, Generation: generation, State: vm.MemberMaking, Since: now()}, Own: &vm.Own{},
 	}
 	_, _, err = f.o.Store.InsertVM(ctx, v, "", job.Limits{})

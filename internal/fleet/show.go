@@ -107,7 +107,7 @@ func (f *Fleet) oneInfo(ctx context.Context, v vm.VM, statuses map[string]vm.Sta
 func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, asked bool) job.VMInfo {
 	info := job.VMInfo{
 		VM: v, Lifecycle: v.Lifecycle, Resources: v.Resources, Network: v.Network,
-		Source: cmp.Or(v.Template, v.OS), CreatedAt: v.CreatedAt, Jobs: insideOf(begun, v), Principal: v.OwnedBy(),
+		Source: cmp.Or(v.Template, v.OS), Labels: v.Labels, CreatedAt: v.CreatedAt, Jobs: insideOf(begun, v), Principal: v.OwnedBy(),
 	}
 	ending := slices.ContainsFunc(begun, func(j job.Job) bool { return j.ID == v.Job && j.Outcome != nil }) && !v.Stays() || v.Own != nil && v.Unwanted
 	status, there := statuses[v.Job]

@@ -88,7 +88,7 @@ type Streams interface {
 type VMs interface {
 	// CreateVM creates a VM that stays until it is destroyed, or its ttl expires. It returns
 	// once the VM is stored: Watch, Job and Cancel take its UUID for the making of it. Of the
-	// manifest count vmName, os or vmTemplate, resources, network and ttl. An idempotency key
+	// manifest count vmName, labels, os or vmTemplate, resources, network and ttl. An idempotency key
 	// used before returns the first VM, if that was asked for with the same manifest.
 	CreateVM(ctx context.Context, s Submission) (VMInfo, error)
 	// VMs returns our VMs: persistent ones, those of unfinished jobs, and those left

@@ -55,17 +55,18 @@ func (j *Job) Finish(at time.Time) error {
 // Summary is one job in a list. Fields it shares with Job have the same JSON
 // names.
 type Summary struct {
-	ID          string     `json:"job_id" api:"id"`
-	Kind        Kind       `json:"kind"`
-	Client      string     `json:"client,omitempty"`
-	Principal   string     `json:"principal,omitempty"`
-	Status      Status     `json:"status"`
-	Reason      Reason     `json:"reason,omitempty"`
-	Phase       string     `json:"phase,omitempty"` // the current one; empty when nothing more will happen
-	VM          *SummaryVM `json:"vm,omitempty"`
-	Task        string     `json:"task"` // its first 100 characters
-	CreatedAt   time.Time  `json:"created_at"`
-	CompletedAt time.Time  `json:"completed_at,omitzero"`
+	ID          string            `json:"job_id" api:"id"`
+	Kind        Kind              `json:"kind"`
+	Client      string            `json:"client,omitempty"`
+	Principal   string            `json:"principal,omitempty"`
+	Status      Status            `json:"status"`
+	Reason      Reason            `json:"reason,omitempty"`
+	Phase       string            `json:"phase,omitempty"` // the current one; empty when nothing more will happen
+	VM          *SummaryVM        `json:"vm,omitempty"`
+	Task        string            `json:"task"` // its first 100 characters
+	Labels      map[string]string `json:"labels,omitempty"`
+	CreatedAt   time.Time         `json:"created_at"`
+	CompletedAt time.Time         `json:"completed_at,omitzero"`
 }
 
 // SummaryVM is a job's VM in a list.
@@ -82,6 +83,7 @@ type Filter struct {
 	Reason Reason    `json:"reason"`          // why it ended; empty: all
 	Client string    `json:"client"`          // who submitted it, in full; empty: all
 	Text   string    `json:"text"`            // part of its ID, or of its task's first 100 characters; at most MaxSearch characters
+	Label  []string  `json:"label,omitempty"` // only those that have all of these, each as key=value
 	Since  time.Time `json:"since,omitzero"`  // submitted at this time or later
 	Before time.Time `json:"before,omitzero"` // submitted before this time
 	Sort   string    `json:"sort,omitempty"`  // created_at: oldest first; -created_at, or empty: newest first

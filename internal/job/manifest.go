@@ -48,13 +48,13 @@ type Manifest struct {
 	Task       string            `json:"task" api:",required" jsonschema_description:"What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For claude: the prompt."`
 	AgentType  AgentType         `json:"agentType" jsonschema:"enum=claude,enum=script,enum=custom" jsonschema_description:"script runs the task in bash; custom runs agent.command with the task on stdin; claude runs the Claude CLI with the task as its prompt." api:"agent_type,required"`
 	Agent      Agent             `json:"agent,omitzero" jsonschema_description:"Options of the agent."`
-	Files      []File            `json:"files,omitempty" jsonschema_description:"Files to copy into the VM before the task starts: at most 20000, and 64 MiB together. For more, use an archive that the task unpacks."`
-	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables of the task. Values arrive byte for byte, at most 128 KiB each and 1 MiB together. Not for secrets."`
-	Secrets    []string          `json:"secrets,omitempty" jsonschema_description:"Names of secrets configured on the server; each becomes an environment variable of the task and is masked in its output."`
-	Artifacts  []string          `json:"artifacts,omitempty" jsonschema_description:"Files to collect when the task ends, successfully or not: paths or patterns such as dist/** from the working directory, or absolute."`
+	Files      []File            `json:"files,omitempty" jsonschema_description:"Files to copy into the VM first: at most 20000, 64 MiB together. For more, use an archive that the task unpacks."`
+	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables of the task, at most 128 KiB each and 1 MiB together. Not for secrets."`
+	Secrets    []string          `json:"secrets,omitempty" jsonschema_description:"Names of secrets on the server; each becomes an environment variable of the task and is masked in its output."`
+	Artifacts  []string          `json:"artifacts,omitempty" jsonschema_description:"Files to collect at the end, successful or not: paths or patterns such as dist/** from the working directory, or absolute."`
 	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory the task runs in. Default: the VM user's home."`
 	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run the task as root."`
-	Stdin      StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: the task's stdin takes input while it runs; all of it is kept on the VM's disk until the job ends. Default closed."`
+	Stdin      StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: stdin takes input while the task runs; it is kept on the VM's disk until the job ends. Default closed."`
 	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr is then part of stdout."`
 	TTYSize    string            `json:"ttySize,omitempty" jsonschema_description:"ROWSxCOLUMNS of the terminal. Default 24x80." api:"tty_size"`
 	Resources  vm.Resources      `json:"resources,omitzero" jsonschema_description:"Size of the VM."`
@@ -64,11 +64,12 @@ type Manifest struct {
 	VMName     string            `json:"vmName,omitempty" jsonschema_description:"Name of the new VM when it is persistent." api:"vm_name"`
 	TTL        int               `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never." api:"ttl_seconds"`
 	VMTemplate string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template." api:"template"`
-	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create the VM from this operating system's cloud image instead of a template."`
-	Start      StartMode         `json:"start,omitempty" jsonschema:"enum=any,enum=restore,enum=cold" jsonschema_description:"any (default): a pool's VM, or one from a checkpoint, if there is one. restore: from a checkpoint. cold: boots."`
+	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create the VM from this system's cloud image, not a template."`
+	Start      StartMode         `json:"start,omitempty" jsonschema:"enum=any,enum=restore,enum=cold" jsonschema_description:"any (default): of a pool or a checkpoint, if there is one. restore: of a checkpoint. cold: boots."`
 	Retry      RetryMode         `json:"retry,omitempty" jsonschema:"enum=lost,enum=offline" jsonschema_description:"lost: rerun it, as a new job, when its VM is gone. offline: or its node offline (may run twice)."`
 	Retries    int               `json:"retries,omitempty" jsonschema:"minimum=1,maximum=5" jsonschema_description:"Default 1."`
 	Network    vm.Network        `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings."`
+	Labels     map[string]string `json:"labels,omitempty" jsonschema_description:"To find it and its VM by, e.g. team: web."`
 	Notify     *Notify           `json:"notify,omitempty" jsonschema_description:"Who is told when the job has ended."`
 	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written." api:"status_mode"`
 }

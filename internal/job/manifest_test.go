@@ -77,6 +77,13 @@ func TestDecodeManifest_Rules(t *testing.T) {
 		return object{"agentType": "claude", "agent": object{"claudeModel": model}}
 	}
 	files := func(f ...any) object { return object{"files": append([]any{}, f...)} }
+	labels := func(pairs ...string) object {
+		all := object{}
+		for i := 0; i < len(pairs); i += 2 {
+			all[pairs[i]] = pairs[i+1]
+		}
+		return object{"labels": all}
+	}
 	env := func(name, value string) object { return object{"env": object{name: value}} }
 	memory := func(s string) object { return object{"resources": object{"memory": s}} }
 	disk := func(s string) object { return object{"resources": object{"disk": s}} }
@@ -158,6 +165,17 @@ func TestDecodeManifest_Rules(t *testing.T) {
 		{"mode not octal", mode("0888"), "manifest.files[0].mode", "octal"},
 		{"mode in letters", mode("u+x"), "manifest.files[0].mode", "octal"},
 
+		{"labels", labels("a", "x", "team.lan/ui-2", "Größe \"b\" = 1"), "", ""},
+		{"label without a value", labels("a", ""), "", ""},
+		{"label of 63", labels(strings.Repeat("k", 63), strings.Repeat("ü", 63)), "", ""},
+		{"label key in capitals", labels("Team", "x"), "manifest.labels", "not a label's key"},
+		{"label key that ends with a dash", labels("team-", "x"), "manifest.labels", "not a label's key"},
+		{"label key too long", labels(strings.Repeat("k", 64), "x"), "manifest.labels", "at most 63"},
+		{"label value too long", labels("team", strings.Repeat("x", 64)), "manifest.labels.team", "is 64 characters; give at most 63"},
+		{"label value with a newline", labels("team", "a\nb"), "manifest.labels.team", "cannot be printed"},
+		{"label value with an invisible character", labels("team", "a\u202eb"), "manifest.labels.team", "cannot be printed"},
+		{"labels, too many", labels(strings.Split("a b c d e f g h i j k l m n o p q r s t u v w x y z 1 2 3 4 5 6 7 8", " ")...), "manifest.labels", "are 17; give at most 16"},
+		{"label of an existing VM's job", object{"vm": "dev", "labels": object{"team": "web"}}, "", ""},
 		{"env", env("_Path2", "a'b\"$(x)\n\t\x01ü"), "", ""},
 		{"env value empty", env("A", ""), "", ""},
 		{"env name empty", env("", "x"), "manifest.env", "not a variable name"},

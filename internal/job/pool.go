@@ -21,6 +21,8 @@ type Pool struct {
 	Resources  vm.Resources `json:"resources"`
 	Network    vm.Network   `json:"network,omitzero"`
 
+	Labels map[string]string `json:"labels,omitempty"` // its VMs have them, too
+
 	PoolSize
 
 	CreatedAt time.Time `json:"created_at"`
@@ -165,7 +167,7 @@ func (p Pool) Maker() Manifest {
 	}
 	return Manifest{
 		Task: "make a VM of pool " + p.Name, AgentType: AgentScript, Lifecycle: vm.Pooled,
-		VMTemplate: p.VMTemplate, OS: p.OS, Resources: p.Resources, Network: p.Network,
+		VMTemplate: p.VMTemplate, OS: p.OS, Resources: p.Resources, Network: p.Network, Labels: p.Labels,
 	}
 }
 

@@ -18,13 +18,14 @@ type Query struct {
 	Text      string    `json:"text,omitempty"`      // only what has this in its name or ID; at most MaxSearch characters
 	Node      string    `json:"node,omitempty"`      // only what is on this one
 	Principal string    `json:"principal,omitempty"` // only what belongs to this one; operator is whoever runs the engine
+	Label     []string  `json:"label,omitempty"`     // only what has all of these labels, each as key=value
 	Since     time.Time `json:"since,omitzero"`      // created at this time or later
 	Before    time.Time `json:"before,omitzero"`     // created before this time
 	Sort      string    `json:"sort,omitempty"`      // the field to sort by; with - before it the other way round
 }
 
 // Cells are what a row is found and sorted by, under the names of its fields in public: texts,
-// numbers and times. Of a time, zero is never.
+// numbers, times and labels. Of a time, zero is never.
 type Cells map[string]any
 
 // State is the cell of a status, or of several.
@@ -52,6 +53,10 @@ func ListingOf[T Row]() Listing {
 	var l Listing
 	cells := none.Cells()
 	for _, name := range slices.Sorted(maps.Keys(cells)) {
+		if name == "labels" {
+			l.Params = append(l.Params, "label")
+			continue
+		}
 		l.Sorts = append(l.Sorts, name)
 		switch value := cells[name].(type) {
 		case State:
@@ -72,7 +77,7 @@ func ListingOf[T Row]() Listing {
 
 // JobListing returns what may be asked of the list of jobs, which is paged.
 func JobListing() Listing {
-	return Listing{Params: []string{"status", "principal", "since", "before", "text", "sort"}, Statuses: words(Statuses), Sorts: []string{"created_at"}}
+	return Listing{Params: []string{"status", "principal", "since", "before", "label", "text", "sort"}, Statuses: words(Statuses), Sorts: []string{"created_at"}}
 }
 
 // Check returns a *FieldError for what cannot be asked of the list.
@@ -86,7 +91,7 @@ func (l Listing) Check(q Query) error {
 	if by := strings.TrimPrefix(q.Sort, "-"); q.Sort != "" && !slices.Contains(l.Sorts, by) {
 		return field("sort", "use one of: "+strings.Join(l.Sorts, ", ")+"; with - before it the other way round", "%.80q is not a field to sort by", q.Sort)
 	}
-	return nil
+	return CheckLabels(q.Label)
 }
 
 // Select returns the rows that are wanted, in the order that is.
@@ -110,9 +115,10 @@ func (q Query) wants(c Cells) bool {
 	text := strings.ToLower(q.Text)
 	status, _ := c["status"].(State)
 	created, _ := c["created_at"].(time.Time)
+	labels, _ := c["labels"].(map[string]string)
 	return (q.Status == "" || slices.Contains(status.Is, q.Status)) &&
 		(q.Node == "" || c["node"] == q.Node) && (q.Principal == "" || c["principal"] == q.Principal) &&
-		!created.Before(q.Since) && (q.Before.IsZero() || created.Before(q.Before)) &&
+		hasLabels(labels, q.Label) && !created.Before(q.Since) && (q.Before.IsZero() || created.Before(q.Before)) &&
 		slices.ContainsFunc(searchedCells, func(name string) bool {
 			value, has := c[name]
 			return has && strings.Contains(strings.ToLower(fmt.Sprint(value)), text)
@@ -141,14 +147,14 @@ func compareCells(a, b any) int {
 func (v VMInfo) Cells() Cells {
 	return Cells{
 		"id": v.Job, "vm_id": v.ID, "name": v.Name, "status": State{[]string{string(v.Status)}, words(vm.Statuses)}, "node": v.Node,
-		"principal": cmp.Or(v.Principal, OperatorName), "created_at": v.CreatedAt, "expires_at": v.ExpiresAt,
+		"principal": cmp.Or(v.Principal, OperatorName), "created_at": v.CreatedAt, "expires_at": v.ExpiresAt, "labels": v.Labels,
 	}
 }
 
 // Cells are those of a pool, of whose state the first word is its status.
 func (p PoolInfo) Cells() Cells {
 	word, _, _ := strings.Cut(p.State, " ")
-	return Cells{"name": p.Name, "status": State{[]string{strings.TrimSuffix(word, ":")}, PoolStatuses}, "created_at": p.CreatedAt}
+	return Cells{"name": p.Name, "status": State{[]string{strings.TrimSuffix(word, ":")}, PoolStatuses}, "created_at": p.CreatedAt, "labels": p.Labels}
 }
 
 // Cells are those of a checkpoint.

@@ -18,6 +18,9 @@ func TestSelect_FindsAndSortsRows(t *testing.T) {
 		if day > 1 {
 			v.ExpiresAt = at.AddDate(0, 1, -day)
 		}
+		if id > 100 {
+			v.Labels = map[string]string{"team": name, "site": "north"}
+		}
 		return v
 	}
 	all := []job.VMInfo{
@@ -37,6 +40,9 @@ func TestSelect_FindsAndSortsRows(t *testing.T) {
 		{"owner", job.Query{Principal: "alice"}, "Build db"},
 		{"the operator's", job.Query{Principal: job.OperatorName}, "web cache"},
 		{"since then, before then", job.Query{Since: at.AddDate(0, 0, 1), Before: at.AddDate(0, 0, 3)}, "Build db"},
+		{"a label", job.Query{Label: []string{"team=db"}}, "db"},
+		{"labels, all of which it has", job.Query{Label: []string{"site=north", "team=cache"}}, "cache"},
+		{"a label that none has", job.Query{Label: []string{"site="}}, ""},
 		{"several", job.Query{Principal: "alice", Status: "running"}, "db"},
 		{"none", job.Query{Node: "pve3"}, ""},
 		{"by name", job.Query{Sort: "name"}, "Build cache db web"},
@@ -56,7 +62,13 @@ func TestSelect_FindsAndSortsRows(t *testing.T) {
 			}
 		})
 	}
-	for field, q := range map[string]job.Query{"status": {Status: "up"}, "sort": {Sort: "-ip"}, "text": {Text: strings.Repeat("x", job.MaxSearch+1)}} {
+	for _, wrong := range []string{"team", "Team=web", "team=a\tb", "=x", "a" + strings.Repeat("b", 63) + "=x", "a=" + strings.Repeat("ü", 64)} {
+		var bad *job.FieldError
+		if _, err := job.Select(all, job.Query{Label: []string{wrong}}); !errors.As(err, &bad) || bad.Field != "label" || bad.Remedy == "" {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+	for field, q := range map[string]job.Query{"label": {Label: make([]string, job.MaxLabels+1)}, "status": {Status: "up"}, "sort": {Sort: "-ip"}, "text": {Text: strings.Repeat("x", job.MaxSearch+1)}} {
 		_, err := job.Select(all, q)
 		var bad *job.FieldError
 		if !errors.As(err, &bad) || bad.Field != field || bad.Problem == "" || bad.Remedy == "" {
@@ -92,7 +104,7 @@ func TestListing_HasWhatItsRowsHave(t *testing.T) {
 		of     job.Listing
 		params string
 	}{
-		{"VMs", job.ListingOf[job.VMInfo](), "before node principal since sort status text"},
+		{"VMs", job.ListingOf[job.VMInfo](), "before label node principal since sort status text"},
 		{"tokens", job.ListingOf[job.Token](), "before since sort status text"},
 		{"engines", job.ListingOf[job.EngineInfo](), "sort text"},
 	} {

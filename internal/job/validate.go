@@ -99,6 +99,7 @@ func (m Manifest) Validate() error {
 	bad = append(bad, m.Agent.validate(m.AgentType)...)
 	bad = append(bad, validateFiles(m.Files)...)
 	bad = append(bad, validateEnv(m.Env)...)
+	bad = append(bad, validateLabels(m.Labels)...)
 	bad = append(bad, validateSecrets(m.Secrets, m.Env)...)
 	bad = append(bad, validateArtifacts(m.Artifacts)...)
 	bad = append(bad, m.validateTerminal()...)

@@ -26,7 +26,7 @@ func MakerOf(v vm.VM) Job {
 	j := Job{
 		ID: v.Job, Kind: KindMake, Client: o.Client, Principal: v.Principal, TokenID: o.Token, Status: Provisioning, Phase: PhaseProvision, CreatedAt: v.CreatedAt, VM: &v,
 		Progress: cmp.Or(o.Waits, o.Progress), Submission: o.Submission, EndedBy: o.EndedBy, EndedFor: o.EndedFor, EndedToken: o.EndedToken,
-		Manifest: Manifest{VMName: v.Name, VMTemplate: v.Template, OS: v.OS, Resources: v.Resources, Network: v.Network, TTL: o.TTL}.ForVM(),
+		Manifest: Manifest{VMName: v.Name, VMTemplate: v.Template, OS: v.OS, Resources: v.Resources, Network: v.Network, TTL: o.TTL, Labels: v.Labels}.ForVM(),
 	}
 	at, why := o.FailedAt, "Cancelled by user"
 	if pool := v.OfPool(); pool != "" {
@@ -89,11 +89,12 @@ func ProxyPort(id string) int {
 type VMInfo struct {
 	vm.VM
 
-	Lifecycle vm.Lifecycle `json:"lifecycle"`
-	Resources vm.Resources `json:"resources"`
-	Network   vm.Network   `json:"network,omitzero"`
-	Source    string       `json:"source"`         // the template or operating system it was created from
-	Jobs      []string     `json:"jobs,omitempty"` // unfinished jobs that run in it
-	CreatedAt time.Time    `json:"created_at"`
-	Principal string       `json:"principal,omitempty"` // the name of its owner; empty: the operator
+	Lifecycle vm.Lifecycle      `json:"lifecycle"`
+	Resources vm.Resources      `json:"resources"`
+	Network   vm.Network        `json:"network,omitzero"`
+	Source    string            `json:"source"`           // the template or operating system it was created from
+	Labels    map[string]string `json:"labels,omitempty"` // of the job that has made it, or of its pool
+	Jobs      []string          `json:"jobs,omitempty"`   // unfinished jobs that run in it
+	CreatedAt time.Time         `json:"created_at"`
+	Principal string            `json:"principal,omitempty"` // the name of its owner; empty: the operator
 }

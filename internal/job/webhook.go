@@ -114,20 +114,21 @@ type webhookBody struct {
 }
 
 type webhookData struct {
-	JobID       string    `json:"job_id"`
-	Kind        Kind      `json:"kind"`
-	Name        string    `json:"name,omitempty"` // the VM's
-	Status      Status    `json:"status"`
-	Reason      Reason    `json:"reason"`
-	ExitCode    *int      `json:"exit_code"`
-	CreatedAt   time.Time `json:"created_at"`
-	StartedAt   time.Time `json:"started_at,omitzero"`
-	CompletedAt time.Time `json:"completed_at"`
-	Duration    float64   `json:"duration_seconds"`
-	Owner       string    `json:"owner"`
-	Client      string    `json:"client,omitempty"`
-	RetriedAs   string    `json:"retried_as,omitempty"`
-	Link        string    `json:"link,omitempty"`
+	JobID       string            `json:"job_id"`
+	Kind        Kind              `json:"kind"`
+	Name        string            `json:"name,omitempty"` // the VM's
+	Status      Status            `json:"status"`
+	Reason      Reason            `json:"reason"`
+	ExitCode    *int              `json:"exit_code"`
+	CreatedAt   time.Time         `json:"created_at"`
+	StartedAt   time.Time         `json:"started_at,omitzero"`
+	CompletedAt time.Time         `json:"completed_at"`
+	Duration    float64           `json:"duration_seconds"`
+	Owner       string            `json:"owner"`
+	Client      string            `json:"client,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	RetriedAs   string            `json:"retried_as,omitempty"`
+	Link        string            `json:"link,omitempty"`
 }
 
 // WebhookBody returns the message about a job that has ended. page is the URL at which
@@ -136,7 +137,7 @@ func WebhookBody(j Job, page string) (json.RawMessage, error) {
 	d := webhookData{
 		JobID: j.ID, Kind: j.Kind, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
 		CreatedAt: j.CreatedAt, StartedAt: j.StartedAt, CompletedAt: j.CompletedAt, Duration: j.Ran().Seconds(),
-		Owner: cmp.Or(j.Principal, OperatorName), Client: j.Client, RetriedAs: j.RetriedAs,
+		Owner: cmp.Or(j.Principal, OperatorName), Client: j.Client, Labels: j.Manifest.Labels, RetriedAs: j.RetriedAs,
 	}
 	if j.VM != nil {
 		d.Name = j.VM.Name

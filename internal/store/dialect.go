@@ -17,6 +17,8 @@ type dialect interface {
 	lock(table string) string
 	// clock is an expression for the database's time, in seconds since 1970.
 	clock() string
+	// label is an expression for the label of a job whose key is the parameter.
+	label() string
 	// send sends the notices of a transaction, when that commits.
 	send(t *tx) error
 	// fence ends the transaction with errBuried, at its commit at the latest, unless the

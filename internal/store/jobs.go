@@ -28,12 +28,14 @@ type document struct {
 	Manifest *struct{} `json:"manifest,omitempty"`
 	Engine   *struct{} `json:"engine,omitempty"`
 	VM       *struct{} `json:"vm,omitempty"`
-	Hold     *heldAs   `json:"hold,omitempty"` // nil: it has no VM
+	// Labels are the manifest's: lists are searched for them.
+	Labels map[string]string `json:"labels,omitempty"`
+	Hold   *heldAs           `json:"hold,omitempty"` // nil: it has no VM
 }
 
 // encode returns a job's document.
 func encode(j job.Job) (string, error) {
-	d := document{Job: j}
+	d := document{Job: j, Labels: j.Manifest.Labels}
 	if j.VM != nil {
 		d.Hold = &heldAs{State: j.VM.State, Source: j.VM.Source}
 	}

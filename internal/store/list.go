@@ -35,7 +35,7 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	}
 	// The conditions are written out only when they apply, so that each form of
 	// the query has its index. What has none is searched for within bounds.
-	within, rest := conditionsOf(f, cursor)
+	within, rest := s.conditionsOf(f, cursor)
 	order, upTo, end := "DESC", "jobs.id >= ?", ""
 	if oldestFirst(f) {
 		order, upTo = "ASC", "jobs.id <= ?"
@@ -94,7 +94,7 @@ func (c *conditions) and() string {
 
 // conditionsOf returns the conditions that one index has in the list's order, which is
 // by ID, and all others, by which the jobs that those select are searched.
-func conditionsOf(f job.Filter, cursor string) (indexed, rest conditions) {
+func (s *Store) conditionsOf(f job.Filter, cursor string) (indexed, rest conditions) {
 	status := f.Status
 	if only := f.Reason.Statuses(); status == "" && f.Reason != "" && len(only) == 1 {
 		status = only[0]
@@ -138,6 +138,10 @@ func conditionsOf(f job.Filter, cursor string) (indexed, rest conditions) {
 	if f.Reason != "" {
 		rest.add("reason = ?", string(f.Reason))
 	}
+	for _, label := range f.Label {
+		key, value, _ := strings.Cut(label, "=")
+		rest.add(s.dialect.label()+" = ?", key, value)
+	}
 	if f.Client != "" {
 		rest.add("client = ?", f.Client)
 	}
@@ -177,7 +181,7 @@ func checkFilter(f job.Filter) (limit int, cursor string, err error) {
 	if f.Reason != "" && !slices.Contains(job.Reasons, f.Reason) {
 		return 0, "", unknown("reason", f.Reason, job.Reasons)
 	}
-	if err := job.JobListing().Check(job.Query{Text: f.Text, Sort: f.Sort}); err != nil {
+	if err := job.JobListing().Check(job.Query{Text: f.Text, Sort: f.Sort, Label: f.Label}); err != nil {
 		return 0, "", err
 	}
 	for name, text := range map[string]string{"text": f.Text, "client": f.Client} {

@@ -48,6 +48,9 @@ func (postgres) writesOn(conn *sql.Conn) runner {
 // lock is the one that others' references to the row do not wait for.
 func (postgres) lock(table string) string { return " FOR NO KEY UPDATE OF " + table }
 
+// label reads json, not jsonb, which has no text with a NUL in it.
+func (postgres) label() string { return `jobs.doc::json #>> ARRAY['labels', CAST(? AS text)]` }
+
 func (postgres) clock() string { return `extract(epoch FROM clock_timestamp())::float8` }
 
 // How a transaction ended must be known for certain after its connection was lost in the

@@ -47,7 +47,9 @@ func TestList_SearchesAndFilters(t *testing.T) {
 		"lost":    ended(t, s, at(0), because(job.ReasonLost)),
 		"exit":    ended(t, s, at(1), because(job.ReasonExitStatus)),
 		"timeout": ended(t, s, at(2), because(job.ReasonTimeout)),
-		"gemini":  ended(t, s, at(3), func(j *job.Job) { j.Client, j.Principal = "mcp:gemini", "alice" }),
+		"gemini": ended(t, s, at(3), func(j *job.Job) {
+			j.Client, j.Principal, j.Manifest.Labels = "mcp:gemini", "alice", map[string]string{"team": "web", "x.y/z": `"} ü`}
+		}),
 		"percent": ended(t, s, at(4), task("Build 100%_done \\o/")),
 		"other":   ended(t, s, at(5), task("build 100 doned")),
 	}
@@ -61,6 +63,9 @@ func TestList_SearchesAndFilters(t *testing.T) {
 		{"reason of a time limit", job.Filter{Reason: job.ReasonTimeout}, "timeout"},
 		{"reason that the status has not", job.Filter{Reason: job.ReasonTimeout, Status: job.Failed}, ""},
 		{"client", job.Filter{Client: "mcp:gemini"}, "gemini"},
+		{"label", job.Filter{Label: []string{"team=web"}}, "gemini"},
+		{"labels", job.Filter{Label: []string{`x.y/z="} ü`, "team=web"}}, "gemini"},
+		{"labels, not all", job.Filter{Label: []string{"team=web", "status=failed"}}, ""},
 		{"client in part", job.Filter{Client: "mcp"}, ""},
 		{"owner", job.Filter{Principal: "alice"}, "gemini"},
 		{"owner and reason", job.Filter{Principal: "alice", Reason: job.ReasonLost}, ""},
@@ -90,7 +95,11 @@ func TestList_SearchesAndFilters(t *testing.T) {
 	if p := list(t, s, job.Filter{Reason: job.ReasonLost}); p.Jobs[0].Reason != job.ReasonLost {
 		t.Errorf("the reason is not listed: %+v", p.Jobs[0])
 	}
+	if p := list(t, s, job.Filter{Client: "mcp:gemini"}); p.Jobs[0].Labels["team"] != "web" {
+		t.Errorf("labels are not listed: %+v", p.Jobs[0])
+	}
 	for name, bad := range map[string]job.Filter{
+		"label":  {Label: []string{"team"}},
 		"reason": {Reason: "tired"}, "text": {Text: strings.Repeat("x", job.MaxSearch+1)}, "client": {Client: "a\x00"},
 	} {
 		_, err := s.List(t.Context(), bad)

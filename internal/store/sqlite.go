@@ -34,6 +34,8 @@ func (sqlite) lock(string) string { return "" }
 
 func (sqlite) clock() string { return `unixepoch('subsec')` }
 
+func (sqlite) label() string { return `jobs.doc ->> ('$.labels."' || ? || '"')` }
+
 func (sqlite) fence(t *tx, engine string) error {
 	_, err := first[int](t.ctx, t, `SELECT 1 FROM engines WHERE id = ?`, engine)
 	if errors.Is(err, sql.ErrNoRows) {

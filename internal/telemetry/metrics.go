@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,6 +43,7 @@ type Jobs interface {
 // Metrics are the engine's numbers. Its methods may be called from any goroutine.
 type Metrics struct {
 	table    []Metric
+	labelled *labelled
 	registry *prometheus.Registry
 
 	ended       *prometheus.CounterVec
@@ -61,17 +63,18 @@ type Metrics struct {
 	refusals    *prometheus.CounterVec
 }
 
-// NewMetrics returns the metrics of an engine. jobs is queried at each scrape.
-func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry()}
-	stored := &stored{jobs: jobs, log: log}
+// NewMetrics returns the metrics of an engine. jobs is queried at each scrape. labels are the
+// keys of labels of jobs and VMs that metrics have, too.
+func NewMetrics(version string, jobs Jobs, log *slog.Logger, labels ...string) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry(), labelled: newLabelled(labels)}
+	stored := &stored{jobs: jobs, log: log, labelled: m.labelled}
 	stored.states = m.desc("linus_jobs", "Unfinished jobs: pending, provisioning, running, or ending (collected and destroyed).", "state")
-	stored.vms = m.desc("linus_vms", "VMs that exist or are being created, by lifecycle: ephemeral, persistent, pooled, or left_alone for those that were to be destroyed and are not proven to be ours.", "lifecycle")
+	stored.vms = m.desc("linus_vms", "VMs that exist or are being created, by lifecycle: ephemeral, persistent, pooled, or left_alone for those that were to be destroyed and are not proven to be ours.", m.labelled.names("lifecycle")...)
 	stored.members = m.desc("linus_pool_members", "VMs of a pool by state: making, warm, hibernated, claimed, or doomed (being destroyed).", "pool", "state")
 	stored.queueAge = m.desc("linus_queue_age_seconds", "Age of the job that has waited longest for a slot; 0 when none waits.")
 	m.registry.MustRegister(stored, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
-	m.ended = m.counter("linus_jobs_ended_total", "Jobs that reached a terminal status, with the reason.", "status", "reason")
+	m.ended = m.counter("linus_jobs_ended_total", "Jobs that reached a terminal status, with the reason.", m.labelled.names("status", "reason")...)
 	m.phases = m.histogram("linus_phase_duration_seconds", "Duration of a phase of a job, queue included, by result: ok, failed, cancelled or interrupted (by the engine's end).",
 		[]float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400}, "phase", "result")
 	m.changes = m.counter("linus_host_changes_total", "Changes on the host, as in the audit log, by result: ok, refused or foreign (a destroy that touched nothing), failed or interrupted.", "action", "result")
@@ -128,7 +131,7 @@ func (m *Metrics) changed(j job.Job, events []job.Event) {
 		case event.Kind == job.EventStatus && event.Text == string(job.Provisioning):
 			m.phases.WithLabelValues(job.PhaseQueue, string(job.PhaseOK)).Observe(time.Since(j.CreatedAt).Seconds())
 		case event.Kind == job.EventStatus && job.Status(event.Text).Terminal():
-			m.ended.WithLabelValues(event.Text, string(j.Outcome.Reason)).Inc()
+			m.ended.WithLabelValues(m.labelled.values(j.Manifest.Labels, event.Text, string(j.Outcome.Reason))...).Inc()
 		}
 	}
 }
@@ -212,8 +215,9 @@ const scrapeTime = 5 * time.Second
 
 // stored reads the current numbers from the store at a scrape.
 type stored struct {
-	jobs Jobs
-	log  *slog.Logger
+	jobs     Jobs
+	log      *slog.Logger
+	labelled *labelled
 
 	states, vms, members, queueAge *prometheus.Desc
 }
@@ -253,16 +257,23 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	for state, n := range states {
 		gauge(s.states, float64(n), state)
 	}
-	vms := map[string]int{string(vm.Ephemeral): 0, string(vm.Persistent): 0, string(vm.Pooled): 0, string(vm.LeftAlone): 0}
+	vms, series := map[string]int{}, map[string][]string{}
+	count := func(n int, values []string) {
+		key := strings.Join(values, "\x00")
+		vms[key], series[key] = vms[key]+n, values
+	}
+	for _, lifecycle := range []string{string(vm.Ephemeral), string(vm.Persistent), string(vm.Pooled), string(vm.LeftAlone)} {
+		count(0, s.labelled.values(nil, lifecycle))
+	}
 	for _, v := range there {
 		lifecycle := string(v.Lifecycle)
 		if v.State == vm.LeftAlone {
 			lifecycle = string(vm.LeftAlone)
 		}
-		vms[lifecycle]++
+		count(1, s.labelled.values(v.Labels, lifecycle))
 	}
-	for lifecycle, n := range vms {
-		gauge(s.vms, float64(n), lifecycle)
+	for key, n := range vms {
+		gauge(s.vms, float64(n), series[key]...)
 	}
 	byPool := map[string]map[vm.MemberState]int{}
 	for _, m := range members {

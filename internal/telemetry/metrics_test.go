@@ -239,3 +239,31 @@ func TestMetrics_OfWebhooks(t *testing.T) {
 		`linus_webhook_attempts_total{result="given_up"}`:  "1",
 	})
 }
+
+// Labels of jobs are labels of metrics where the operator has named them, and no more of their
+// values than a bounded number.
+func TestMetrics_HaveSomeLabels(t *testing.T) {
+	team := func(value string) map[string]string {
+		return map[string]string{"team": value, "x/y-z": "1", "secret": "s"}
+	}
+	m := NewMetrics("v1", jobs{vms: []vm.VM{
+		{State: vm.Created, Made: vm.Made{Lifecycle: vm.Ephemeral, Labels: team("web")}},
+		{State: vm.Created, Made: vm.Made{Lifecycle: vm.Ephemeral, Labels: team("web")}},
+		{State: vm.Created, Made: vm.Made{Lifecycle: vm.Persistent}},
+	}}, slog.New(slog.DiscardHandler), "team", "x/y-z")
+	for i := range mostValues + 3 {
+		j := job.Job{Manifest: job.Manifest{Labels: team(fmt.Sprint("t", i))}, Outcome: &job.Outcome{Reason: job.ReasonExitStatus}}
+		m.Observe(job.Change{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "success"}}})
+	}
+	m.Observe(job.Change{Job: job.Job{Outcome: &job.Outcome{Reason: job.ReasonLost}}, Events: []job.Event{{Kind: job.EventStatus, Text: "failed"}}})
+	wantSamples(t, m, map[string]string{
+		`linus_jobs_ended_total{label_team="t0",label_x_y_z="1",reason="exit_status",status="success"}`:    "1",
+		`linus_jobs_ended_total{label_team="t49",label_x_y_z="1",reason="exit_status",status="success"}`:   "1",
+		`linus_jobs_ended_total{label_team="t50",label_x_y_z="1",reason="exit_status",status="success"}`:   "",
+		`linus_jobs_ended_total{label_team="other",label_x_y_z="1",reason="exit_status",status="success"}`: "3",
+		`linus_jobs_ended_total{label_team="",label_x_y_z="",reason="lost",status="failed"}`:               "1",
+		`linus_vms{label_team="other",label_x_y_z="1",lifecycle="ephemeral"}`:                              "2",
+		`linus_vms{label_team="",label_x_y_z="",lifecycle="ephemeral"}`:                                    "0",
+		`linus_vms{label_team="",label_x_y_z="",lifecycle="persistent"}`:                                   "1",
+	})
+}

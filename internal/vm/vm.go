@@ -134,6 +134,8 @@ type Made struct {
 	Network   Network   `json:"network,omitzero"`
 	Principal string    `json:"principal,omitempty"` // the name of its owner; empty: the operator
 	CreatedAt time.Time `json:"created_at,omitzero"` // when it was asked for
+
+	Labels map[string]string `json:"labels,omitempty"` // of the job, or of the pool, that it was made for
 }
 
 // Status is the status of a VM, as the host reports it.

@@ -22,6 +22,8 @@ func shown(f field.Field, of any) string {
 			return "on"
 		}
 		return ""
+	case at.Kind() == reflect.Map:
+		return strings.Join(job.LabelTexts(at.Interface().(map[string]string)), "\n")
 	case at.Kind() == reflect.Slice && f.Lines:
 		return strings.Join(at.Interface().([]string), "\n")
 	case at.Kind() == reflect.Slice:
@@ -63,6 +65,21 @@ func set(f field.Field, to any, typed string) (problem string) {
 			return "0 is out of range; leave it empty for the default"
 		}
 		at.SetInt(int64(n))
+	case at.Kind() == reflect.Map:
+		pairs := map[string]string{}
+		for line := range strings.Lines(typed) {
+			key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+			switch _, twice := pairs[key]; {
+			case key == "" && !ok:
+				continue
+			case !ok:
+				return strconv.Quote(key) + " has no value; give KEY=VALUE"
+			case twice:
+				return strconv.Quote(key) + " is given twice"
+			}
+			pairs[key] = value
+		}
+		at.Set(reflect.ValueOf(pairs))
 	case at.Kind() == reflect.Slice:
 		list := strings.FieldsFunc(typed, func(r rune) bool { return r == '\n' || !f.Lines && (r == ' ' || r == ',' || r == '\t') })
 		list = slices.DeleteFunc(list, func(text string) bool { return strings.TrimSpace(text) == "" })

@@ -26,13 +26,13 @@ func jobGroups() []group {
 		networkGroup(),
 		{Title: "Environment", Rare: true, Extra: "env", fields: field.Some("secrets", "cwd", "sudo")},
 		{Title: "Terminal and input", Rare: true, fields: field.Some("tty", "ttySize", "stdin", "statusMode")},
-		{Title: "Afterwards", Rare: true, fields: field.Some("lifecycle", "vmName", "ttl", "start", "retry", "retries", "notify.url")},
+		{Title: "Afterwards", Rare: true, fields: field.Some("lifecycle", "vmName", "ttl", "start", "retry", "retries", "labels", "notify.url")},
 	}
 }
 
 // vmGroups are the form of a persistent VM.
 func vmGroups() []group {
-	return []group{{Title: "VM", fields: append(field.Some("vmName", "ttl"), machineFields()...)}, networkGroup()}
+	return []group{{Title: "VM", fields: append(append(field.Some("vmName", "ttl"), machineFields()...), field.Some("labels")...)}, networkGroup()}
 }
 
 // poolDraft is a pool that does not exist yet.
@@ -45,7 +45,7 @@ type poolDraft struct {
 // poolGroups are the form of a pool.
 func poolGroups() []group {
 	name := field.Field{Name: "name", Label: "Name", Hint: "lower-case letters, digits and dashes"}
-	return append([]group{{Title: "Pool", fields: append([]field.Field{name}, machineFields()...)}}, append(poolSize(), networkGroup())...)
+	return append([]group{{Title: "Pool", fields: append(append([]field.Field{name}, machineFields()...), field.Some("labels")...)}}, append(poolSize(), networkGroup())...)
 }
 
 // poolSize is the form of how many VMs a pool keeps.

@@ -295,13 +295,15 @@ func TestPages_CanBeReadWithoutJavaScript(t *testing.T) {
 	}{
 		{"/jobs", 200, []string{"running", "uname -a", "mcp:claude-code", "pve2", `data-label="Phase">run<`, `data-label="Phase"><`, `data-label="Took">85 s<`, "/jobs/" + id, `http-equiv="refresh"`}},
 		{"/jobs?status=success", 200, []string{"uname -a"}},
-		{"/jobs/" + id, 200, []string{"&lt;script&gt;alert(1)&lt;/script&gt;", `<span class="f1">red</span>`, "wait_for_network", "Cancel", "Kill", "linus vm ssh linus-job-000000000001", `http-equiv="refresh"`, `name="data"`, "<svg"}},
+		{"/jobs/" + id, 200, []string{"&lt;script&gt;alert(1)&lt;/script&gt;", `<span class="f1">red</span>`, "wait_for_network", "Cancel", "Kill", "linus vm ssh linus-job-000000000001", `http-equiv="refresh"`, `name="data"`, "<svg", "<code>note=&lt;b&gt;&amp;</code> <code>team=web</code>"}},
 		{"/jobs/" + doneID, 200, []string{"exit code 0", "Nothing was written.", "/artifacts/dist/app-linux-amd64.tar.gz", "/artifacts/odd%20name%20%231%3F.txt", "destroy", "core.&lt;1&gt; <span class=\"sub\">not kept: its 9 bytes", "6 more were not kept", "stdout is incomplete: collecting was cancelled by user"}},
 		{"/jobs/none", 404, []string{"Job not found"}},
 		{"/vms", 200, []string{"10.0.0.5", "linus vm ssh dev", "/vms/105/destroy", "/jobs/" + id, "in 4 h", "provisioning", "left_alone", "Left alone: its description does not carry linus-job=&lt;...&gt;", "qm destroy 117"}},
 		{"/vms/kept/destroy", 200, []string{"It is left alone", "qm destroy 117"}},
 		{"/vms/105/destroy", 200, []string{"with its disk", `name="job" value="` + doneID + `"`}},
 		{"/vms/linus-job-000000000001/destroy", 200, []string{"is destroyed with", "/jobs/" + id}},
+		{"/vms/dev", 200, []string{"<code>note=&lt;b&gt;&amp;</code> <code>team=web</code>"}},
+		{"/pools/ready", 200, []string{"<code>team=web</code>"}},
 		{"/host", 200, []string{"not ready", "there is no template agent-template", "linus template build makes one"}},
 	}
 	v := loggedIn(t, e)

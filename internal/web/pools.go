@@ -77,7 +77,7 @@ func (p *pages) createPool(w http.ResponseWriter, r *http.Request, _ []upload) {
 	d := newPoolDraft()
 	err := faulty(typed(&d, poolGroups(), r.PostForm.Get))
 	if err == nil {
-		_, err = p.Engine.CreatePool(r.Context(), job.Pool{Name: d.Name, VMTemplate: d.VMTemplate, OS: d.OS, Resources: d.Resources, Network: d.Network, PoolSize: d.PoolSize})
+		_, err = p.Engine.CreatePool(r.Context(), job.Pool{Name: d.Name, VMTemplate: d.VMTemplate, OS: d.OS, Resources: d.Resources, Network: d.Network, Labels: d.Labels, PoolSize: d.PoolSize})
 	}
 	if err == nil {
 		http.Redirect(w, r, "/pools", http.StatusSeeOther)

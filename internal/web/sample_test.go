@@ -32,7 +32,7 @@ func sample() *engine {
 		pools: []job.PoolInfo{{
 			Pool: job.Pool{
 				Name: "ready", VMTemplate: "agent-template", Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"},
-				PoolSize: job.PoolSize{Warm: 2, Hibernated: 1}, Hits: 9, Misses: 1,
+				Labels: map[string]string{"team": "web"}, PoolSize: job.PoolSize{Warm: 2, Hibernated: 1}, Hits: 9, Misses: 1,
 			},
 			State: "paused: <b>jobs</b> wait, and go first",
 			Members: []vm.MemberInfo{
@@ -63,6 +63,7 @@ func sample() *engine {
 			{
 				VM:        vm.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.5", Job: doneID, State: vm.Created, Status: vm.Running, ExpiresAt: now.Add(5 * time.Hour)},
 				Lifecycle: vm.Persistent, Resources: vm.Resources{CPU: 4, Memory: "8G", Disk: "40G"}, Source: "agent-template", CreatedAt: ago(90000),
+				Labels: map[string]string{"team": "web", "note": "<b>&"},
 			},
 			{
 				VM:        vm.VM{ID: 112, Name: "linus-job-000000000001", Node: "pve2", IP: "fd00:10:77::1:5aff:fe01:2345", Job: id, State: vm.Created, Status: vm.Running},
@@ -94,7 +95,7 @@ func sample() *engine {
 	}
 	running := job.Job{
 		ID: id, Kind: job.KindTask, Status: job.Running, Phase: "run", Progress: "compiling", Client: "mcp:claude-code",
-		Manifest: job.Manifest{Task: "#!/bin/bash\nset -e\ncd /srv/project && make all\n", AgentType: job.AgentScript, Stdin: job.StdinOpen, Lifecycle: vm.Ephemeral, Timeout: 3600, Env: map[string]string{"CI": "true"}},
+		Manifest: job.Manifest{Task: "#!/bin/bash\nset -e\ncd /srv/project && make all\n", AgentType: job.AgentScript, Stdin: job.StdinOpen, Lifecycle: vm.Ephemeral, Timeout: 3600, Env: map[string]string{"CI": "true"}, Labels: map[string]string{"team": "web", "note": "<b>&"}},
 		VM:       &vm.VM{ID: 112, Name: "linus-job-000000000001", Node: "pve2", IP: "10.0.0.12", Job: id, State: vm.Created}, CreatedAt: ago(75), StartedAt: ago(30),
 	}
 	done := job.Job{
