@@ -10,6 +10,7 @@ source "${BASH_SOURCE[0]%/*}/retry.sh"
 
 vm_mac='' vm_bridge='' # of its card net0
 vm_ip='' vm_host_key=''
+vm_start_options=() # for a start that is no boot (lib/restore.sh)
 
 # What the scripts that start a VM are told of how to reach it, with defaults.
 boot_read_inputs() {
@@ -28,7 +29,7 @@ boot_validate_inputs() {
 
 start_vm() {
   egress_prepare "${vm_id}"
-  retry_change start_has_landed 300 qm start "${vm_id}"
+  retry_change start_has_landed 300 qm start "${vm_id}" "${vm_start_options[@]}"
   pace_start
   if [[ ${retry_landed} != yes && ${vm_ha} == yes ]]; then
     vm_blame_ha "${vm_id}" start

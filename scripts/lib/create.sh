@@ -13,6 +13,7 @@ vm_attempted='' # a create of vm_id was begun whose failure is not known
 vm_committed=no # the answer is out: the VM is the caller's now
 vm_system='' vm_user='' vm_boot_disk=''
 template_id=''     # empty: from an image
+clone_source=''    # what is cloned: the template, or a checkpoint of it
 create_storages='' # where its disks will lie
 names_in=cluster   # where no other VM has its name: cluster, or node
 image_file=''
@@ -73,6 +74,9 @@ create_vm() {
   # Of an ID that another node has, a clone learns from pmxcfs when it writes its config.
   local -r already_there='(VM|CT) [0-9]+ already exists|config file already exists|close \(rename\) atomic file .*/[0-9]+\.conf. failed: File exists'
   local attempt
+  if [[ -n ${VM_CHECKPOINT:-} ]]; then
+    restore_begun=yes
+  fi
   slot_take
   address_take
   for ((attempt = 1; attempt <= 20; attempt += 1)); do
@@ -149,8 +153,11 @@ create_has_landed() {
 build_create_command() { # create_command
   vm_marker
   if [[ -n ${template_id} ]]; then
-    create_command=(qm clone "${template_id}" "${vm_id}" --name "${vm_name}"
+    create_command=(qm clone "${clone_source}" "${vm_id}" --name "${vm_name}"
       --description "${vm_description} linus-state=cloning")
+    if [[ ${clone_source} != "${template_id}" ]]; then
+      create_command+=(--full 0)
+    fi
     return 0
   fi
   local cpu_type=${VM_CPU_TYPE}
@@ -192,7 +199,7 @@ configure_vm() {
     build_set_command
     retry_change set_has_landed 120 "${set_command[@]}"
     if [[ ${retry_landed} != yes ]]; then
-      retry_fail "could not configure VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at the task log of node '${probe_node}', and at the template: qm config ${template_id}"
+      retry_fail "could not configure VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at the task log of node '${probe_node}', and at what was cloned: qm config ${clone_source}"
     fi
   fi
   network_is_applied
@@ -235,18 +242,21 @@ build_set_command() { # set_command; vm_config is the clone's, as read at create
 }
 
 # The clone's card as the template's owner made it (model, firewall, rate), on
-# the bridge asked for.
+# the bridge asked for. What is restored has no link until it is itself.
 keep_card() { # <net0>; vm_card
   local part
   vm_card=''
   local -a parts
   IFS=, read -ra parts <<<"$1"
   for part in "${parts[@]}"; do
-    if [[ ${part} != bridge=* && ${part} != tag=* && ${part} != trunks=* ]]; then
+    if [[ ${part} != bridge=* && ${part} != tag=* && ${part} != trunks=* && (${part} != link_down=* || -z ${VM_CHECKPOINT:-}) ]]; then
       vm_card+="${vm_card:+,}${part}"
     fi
   done
   vm_card+=",bridge=${PROXMOX_BRIDGE}"
+  if [[ -n ${VM_CHECKPOINT:-} ]]; then
+    vm_card+=,link_down=1
+  fi
 }
 
 # Whether the config just read has bridge, VLAN, address and name servers as
@@ -263,6 +273,7 @@ network_is_applied() { # network_applied: yes or no
   done
   if [[ ",${vm_config[net0]:-}," != *",bridge=${PROXMOX_BRIDGE},"* ||
     (-n ${VM_VLAN_TAG} && ",${vm_config[net0]:-}," != *",tag=${VM_VLAN_TAG},"*) ||
+    (-n ${VM_CHECKPOINT:-} && ",${vm_config[net0]:-}," != *,link_down=1,*) ||
     (-n ${VM_NAMESERVERS} && ${vm_config[nameserver]:-} != "${VM_NAMESERVERS}") ]]; then
     network_applied=no
   fi
@@ -307,6 +318,9 @@ rollback() {
     return 0
   fi
   checked_drop
+  if [[ ${restore_begun:-no} == yes && -z ${run_stop:-} ]]; then
+    result_line RESTORE failed 2>/dev/null # nobody may be listening
+  fi
   if [[ -z ${vm_attempted} ]]; then
     address_drop "${vm_job}"
     return 0

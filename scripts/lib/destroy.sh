@@ -3,6 +3,7 @@
 # at a time, and what stands in the way of that: locks of Proxmox, its tasks, the
 # protection that a clone has of its template. Whose VM is meant stands in vm_job, vm_owner and vm_name.
 
+source "${BASH_SOURCE[0]%/*}/checkpoint.sh"
 source "${BASH_SOURCE[0]%/*}/egress.sh"
 source "${BASH_SOURCE[0]%/*}/fence.sh"
 source "${BASH_SOURCE[0]%/*}/left.sh"
@@ -51,8 +52,9 @@ vm_unlock() {
 #   failed     tried and not done, or not known: to be tried again
 #   fenced     others have taken the engine that asks for dead (lib/fence.sh): untouched
 # vm_reason says why; vm_leftovers lists volumes that stayed on the storage, and
-# its ID is then in quarantine. Its lease, the address reserved for it and its network
-# rules end when it is gone, not before. Never ends the script: roll-back calls it too.
+# its ID is then in quarantine. Its lease, the address reserved for it, its network
+# rules and a checkpoint's memory end when it is gone, not before. Never ends the script:
+# roll-back calls it too.
 vm_destroy() { # <vmid> <node>
   vm_outcome=failed
   vm_reason=''
@@ -72,6 +74,7 @@ vm_destroy() { # <vmid> <node>
     lease_drop "$1" "${vm_job}"
     address_drop "${vm_job}"
     egress_clear "$1"
+    checkpoint_drop "$1" "${vm_job}"
   fi
   vm_unlock
 }

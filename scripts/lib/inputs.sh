@@ -2,15 +2,15 @@
 # The inputs of the scripts that make a VM (create-vm.sh lists them), checked,
 # and the host they are for: the step validate_environment. Nothing is changed.
 
-source "${BASH_SOURCE[0]%/*}/boot.sh"
 source "${BASH_SOURCE[0]%/*}/checked.sh"
 source "${BASH_SOURCE[0]%/*}/image.sh"
 source "${BASH_SOURCE[0]%/*}/probe.sh"
+source "${BASH_SOURCE[0]%/*}/restore.sh"
 source "${BASH_SOURCE[0]%/*}/sweep.sh"
 
 # What is not set gets its default here, and only here.
 read_settings() {
-  : "${VM_NAME:=}" "${SSH_PUBLIC_KEY:=}" "${VM_TEMPLATE:=}"
+  : "${VM_NAME:=}" "${SSH_PUBLIC_KEY:=}" "${VM_TEMPLATE:=}" "${VM_CHECKPOINT:=}"
   # A template's system is not known unless the caller tells it.
   vm_system=${VM_OS:-${VM_TEMPLATE:-ubuntu}}
   : "${VM_OS:=ubuntu}"
@@ -46,9 +46,17 @@ validate_environment() {
     probe_template "${VM_TEMPLATE}"
     probe_require
     template_id=${probe_template_id}
+    clone_source=${template_id}
+    check_template_fits
+  fi
+  if [[ -n ${VM_CHECKPOINT} ]]; then
+    restore_validate
+    clone_source=${VM_CHECKPOINT}
+    vm_user=${checkpoint[USER]:-}
+  fi
+  if [[ -n ${clone_source} ]]; then
     vm_find_storages
     create_storages=${vm_storages}
-    check_template_fits
   fi
   note_taken_ids
   note_unclean_ids
@@ -85,6 +93,9 @@ validate_inputs() {
   validate_reserve "${STORAGE_RESERVE}"
   validate_bridge "${PROXMOX_BRIDGE}"
   validate_template "${VM_TEMPLATE}"
+  if [[ -n ${VM_CHECKPOINT} ]]; then
+    validate_number VM_CHECKPOINT "${VM_CHECKPOINT}" 100 999999999
+  fi
   validate_pattern IMAGE_DIR "${IMAGE_DIR}" '/[A-Za-z0-9_./-]*' 'an absolute path of A-Z a-z 0-9 _ . / -'
   validate_image
 }

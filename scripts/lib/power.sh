@@ -14,6 +14,8 @@ power_require_proof() {
     result_fail vm "VM ${vm_id} does not exist on node '${probe_node}'" 'list-vms.sh shows those that do'
   elif [[ ${vm_state} == unknown ]]; then
     result_fail vm "could not read the config of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm config ${vm_id}"
+  elif [[ -z ${vm_doubt} && ${vm_words} == *' linus-checkpoint='* ]]; then
+    result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': it is a checkpoint; nothing was touched" 'create-vm.sh makes VMs of it (VM_CHECKPOINT)'
   elif [[ -n ${vm_doubt} ]]; then
     if [[ ${vm_state} == moved ]]; then
       result_line VM_MOVED "${vm_moved_to}"

@@ -208,6 +208,8 @@ probe_template() { # <name or ID>
     probe_unread "the config of template '$1' (VM ${matches})" "look at: qm config ${matches}"
   elif [[ ${vm_config[template]:-0} != 1 ]]; then
     probe_bad config "VM ${matches} ('$1') on node '${probe_node}' is not a template" "turn it into one (qm template ${matches}), or name another"
+  elif [[ ${vm_words} == *' linus-checkpoint='* ]]; then
+    probe_bad config "VM ${matches} ('$1') on node '${probe_node}' is a checkpoint, not a template" 'set VM_TEMPLATE to the template that it was made of, and VM_CHECKPOINT to its ID'
   elif [[ -z ${vm_boot_disk} ]]; then
     probe_bad config "template '$1' (VM ${matches}) has no disk to boot from" "look at: qm config ${matches}"
   elif [[ " ${vm_config[*]} " != *cloudinit* ]]; then

@@ -121,4 +121,5 @@ lease_run() {
   lease_armed=yes
   egress_sweep # first: when the host boots, before somebody starts a VM whose network is limited
   lease_sweep
+  checkpoint_sweep
 }

@@ -8,7 +8,8 @@
 # which the caller sets. A clone takes a description but no tags,
 # so until its tags are set it also carries linus-state=cloning. A template of
 # ours also carries linus-template=1, and is touched only where vm_kind (vm when
-# not set) is template.
+# not set) is template. A checkpoint (lib/checkpoint.sh) carries linus-checkpoint=<ID>,
+# and is a VM here, though Proxmox calls it a template.
 
 source "${BASH_SOURCE[0]%/*}/json.sh"
 source "${BASH_SOURCE[0]%/*}/run.sh"
@@ -134,7 +135,7 @@ vm_prove() {
     vm_doubt="its description does not carry linus-vm=${vm_asked}"
   elif [[ ${vm_config[name]:-} != "${vm_name}" ]]; then
     vm_doubt="its name is '${vm_config[name]:-}', not '${vm_name}'"
-  elif [[ ${vm_kind:-vm} == vm && ${vm_config[template]:-0} != 0 ]]; then
+  elif [[ ${vm_kind:-vm} == vm && ${vm_config[template]:-0} != 0 && ${vm_words} != *' linus-checkpoint='* ]]; then
     vm_doubt="it is a template"
   elif [[ ${vm_kind:-vm} == template && ${vm_config[template]:-0} != 1 ]]; then
     vm_doubt="it is not a template"

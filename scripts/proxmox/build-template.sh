@@ -74,7 +74,7 @@ read_inputs() { # <argument...>
     *) : "${VM_DISK:=5}" ;;
   esac
   VM_NAME=${TEMPLATE_NAME}
-  VM_TEMPLATE=''
+  VM_TEMPLATE='' VM_CHECKPOINT=''
   # Images may have no agent before one is installed here; then it must vouch
   # for the machine that was worked in (verify_agent).
   VM_TRUST_FIRST_USE=true

@@ -9,6 +9,10 @@
 #   SSH_PUBLIC_KEY      text of one public key, for the VM's user (required)
 #   VM_CPU 2, VM_RAM 2048 (MB), VM_DISK 20 (GB)
 #   VM_TEMPLATE         name or ID of a template on this node; empty: an image
+#   VM_CHECKPOINT       ID of a checkpoint of that template on this node (checkpoint-vm.sh):
+#                       the VM goes on where that was saved, as itself, and does not boot.
+#                       What does not fit it is LINUS_RESTORE:unfit before anything is made;
+#                       LINUS_RESTORE:failed: it was undone, and a boot may do
 #   VM_OS ubuntu        ubuntu, debian-12, debian-13, almalinux-9, rocky-9 (with a
 #                       template: only reported, and its user if that sets none)
 #   VM_IMAGE_URL, VM_IMAGE_SHA256   another image than VM_OS's (file:// works)
@@ -43,7 +47,8 @@
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
 # 4 node offline, 5 creation, configuration or start failed, 6 network or SSH
 # timeout, 129/130/141/143 signal. On every failure its own VM is destroyed. With
-# LINUS_VM_OUTCOME:exists a VM already has the name, and was not touched.
+# LINUS_VM_OUTCOME:exists a VM already has the name, and was not touched. A restored
+# VM has LINUS_VM_SOURCE:restored in its result.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
@@ -77,6 +82,9 @@ output_result() {
   if [[ -n ${vm_host_key} ]]; then
     result_line VM_HOST_KEY "${vm_host_key}"
   fi
+  if [[ -n ${VM_CHECKPOINT} ]]; then
+    result_line VM_SOURCE restored
+  fi
   result_line RESULT SUCCESS
   vm_committed=yes
 }
@@ -100,13 +108,22 @@ print_plan() {
   if [[ -n ${vm_egress} ]]; then
     result_text PLAN "nft -f ${LINUS_LOCK_DIR:-/run/linus}/egress.rules, with egress ${VM_EGRESS} for tap${vm_id}i0"
   fi
-  result_text PLAN "qm start ${vm_id}"
+  local -ra start_command=(qm start "${vm_id}" "${vm_start_options[@]}")
+  result_text PLAN "${start_command[*]}"
+  if [[ -n ${VM_CHECKPOINT} ]]; then
+    result_text PLAN 'in the VM, through its agent: MAC, host name, machine ID, SSH host keys, network, instance of cloud-init, random numbers, clock'
+    result_text PLAN "qm set ${vm_id} --net0 ${vm_card/,link_down=1/}"
+  fi
   result_line RESULT SUCCESS
   vm_committed=yes
 }
 
 main() {
-  script_begin 9 rollback
+  local steps=9
+  if [[ -n ${VM_CHECKPOINT:-} ]]; then
+    steps=11
+  fi
+  script_begin "${steps}" rollback
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
   result_run_step allocate_vm_id 'choosing a VM ID'
@@ -118,6 +135,10 @@ main() {
   result_run_step create_vm 'creating the VM'
   result_run_step configure_vm 'configuring the VM'
   result_run_step start_vm 'starting the VM'
+  if [[ -n ${VM_CHECKPOINT} ]]; then
+    result_run_step take_identity 'giving it an identity of its own'
+    result_run_step link_up 'letting it into the network'
+  fi
   result_run_step wait_for_network 'waiting for its address'
   result_run_step verify_ssh_ready 'waiting until it is ready'
   result_run_step output_result 'done'

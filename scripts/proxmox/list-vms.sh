@@ -18,6 +18,8 @@
 #
 # One line per VM on stdout:
 #   LINUS_VM:id=<n> node=<node> name=<name> status=<status> job=<uuid> owner=<uuid>
+# with ` checkpoint=<ID of its template>` behind it where it is one (lib/checkpoint.sh: a
+# template to Proxmox, a VM here),
 # and one per VM ID that is not used because volumes of a destroyed VM of ours
 # are still there:
 #   LINUS_QUARANTINED:<id> <volume> ...
@@ -59,6 +61,7 @@ validate_environment() {
 sweep_host() {
   local vmid line
   lease_sweep
+  checkpoint_sweep
   egress_sweep
   quarantine_read
   for vmid in "${!quarantined[@]}"; do
@@ -129,13 +132,14 @@ list_node() { # <node>
       kind=template
     fi
     lease_find "${vmid}"
-    if [[ ${kind} == "${VM_KIND}" && (${marked_rc} -gt 1 || -n ${marked[${vmid}]:-} || -n ${lease_jobs}) ]]; then
-      list_vm "$1" "${vmid}" "${name}" "${status}"
+    # A checkpoint is a template that is listed as a VM: its words tell (list_vm).
+    if [[ (${kind} == "${VM_KIND}" || ${kind} == template) && (${marked_rc} -gt 1 || -n ${marked[${vmid}]:-} || -n ${lease_jobs}) ]]; then
+      list_vm "$1" "${vmid}" "${name}" "${status}" "${kind}"
     fi
   done
 }
 
-list_vm() { # <node> <vmid> <name> <status>
+list_vm() { # <node> <vmid> <name> <status> <kind>
   local -r uuid='[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'
   local -r job_word=" linus-job=(${uuid}) " owner_word=" linus-owner=(${uuid}) "
   vm_read "$2" "$1"
@@ -159,7 +163,8 @@ list_vm() { # <node> <vmid> <name> <status>
     return 0
   fi
   vm_owner=${BASH_REMATCH[1]}
-  if [[ ${VM_KIND} == vm || ${vm_words} == *' linus-template=1 '* ]]; then
+  if [[ (${VM_KIND} == vm && ($5 == vm || ${vm_words} == *' linus-checkpoint='*)) ||
+    (${VM_KIND} == template && ${vm_words} == *' linus-template=1 '*) ]]; then
     tell_vm "$1" "$2" "$3" "$4"
   fi
 }
@@ -181,13 +186,17 @@ list_bare() { # <node> <vmid> <name> <status>
 }
 
 tell_vm() { # <node> <vmid> <name> <status>
-  local status=$4
+  local status=$4 template=''
+  local -r word=' linus-checkpoint=([0-9]+) '
+  if [[ ${vm_words} =~ ${word} ]]; then
+    template=${BASH_REMATCH[1]}
+  fi
   vm_find_suspended "${status}"
   if [[ ${vm_suspended} == yes ]]; then
     status=suspended
   fi
   if [[ -z ${owner} || ${vm_owner} == "${owner}" ]]; then
-    result_line VM "id=$2 node=$1 name=$3 status=${status} job=${vm_job} owner=${vm_owner}"
+    result_line VM "id=$2 node=$1 name=$3 status=${status} job=${vm_job} owner=${vm_owner}${template:+ checkpoint=${template}}"
   fi
 }
 

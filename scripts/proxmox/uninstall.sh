@@ -14,7 +14,7 @@
 #
 # It can be run twice. One line on stdout for each thing:
 #   LINUS_REMOVED:<what>     with --dry-run LINUS_PLAN:<what>
-#   LINUS_STAYS:<what>       a VM or template that is left
+#   LINUS_STAYS:<what>       a VM, checkpoint or template that is left
 #   LINUS_VM_NODE:<node>     this node
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the configs of its VMs
 # cannot be read, 5 refused (VMs of linus, or work under way) or failed,
@@ -59,6 +59,9 @@ require_no_vms() {
     vm_read "${id}"
     if [[ ${vm_state} != present || ${vm_words} != *' linus-job='* || -n ${vm_copy_of} ]]; then
       continue
+    elif [[ ${vm_words} == *' linus-checkpoint='* && ${vm_config[template]:-0} != 0 ]]; then
+      result_text STAYS "checkpoint ${id} (${vm_config[name]:-})"
+      vms+="${vms:+, }checkpoint ${id} (${vm_config[name]:-})"
     elif [[ ${vm_config[template]:-0} != 0 ]]; then
       result_text STAYS "template ${id} (${vm_config[name]:-})"
     else
@@ -77,7 +80,7 @@ require_no_work() {
   run_lines read
   for line in "${run_lines[@]}"; do
     line=${line%% *}
-    if [[ ${line} =~ ^linus-(create|power|template)- ]]; then
+    if [[ ${line} =~ ^linus-(create|power|template|checkpoint)- ]]; then
       work+="${work:+, }${line}"
     fi
   done

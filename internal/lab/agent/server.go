@@ -25,7 +25,7 @@ type Guest interface {
 	Start(argv []string, attr *syscall.ProcAttr) (pid int, done <-chan syscall.WaitStatus, err error)
 	// Power asks for the machine's end, or with reboot for its next boot.
 	Power(reboot bool)
-	// Card is the network card's MAC, "" without one, and its address.
+	// Card is the network card's MAC, "" without one, and its address, "" where it has none.
 	Card() (mac, address string)
 	// Path is the PATH of programs that are started without an environment.
 	Path() string
@@ -165,7 +165,11 @@ func (a *Server) interfaces(struct{}) (any, error) {
 	}
 	list := []any{map[string]any{"name": "lo", "hardware-address": "00:00:00:00:00:00", "ip-addresses": address("127.0.0.1")}}
 	if mac, ip := a.guest.Card(); mac != "" {
-		list = append(list, map[string]any{"name": "eth0", "hardware-address": mac, "ip-addresses": address(ip)})
+		card := map[string]any{"name": "eth0", "hardware-address": mac}
+		if ip != "" {
+			card["ip-addresses"] = address(ip)
+		}
+		list = append(list, card)
 	}
 	return list, nil
 }

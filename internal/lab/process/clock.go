@@ -25,9 +25,8 @@ const (
 	datePath   = "/usr/local/bin/" + dateTool
 )
 
-// setBehind puts back the clock of the guest whose init is pid, by as much more.
-func setBehind(pid int, by time.Duration) error {
-	root := fmt.Sprintf("/proc/%d/root", pid)
+// setBehind puts back the clock of the guest with that root, by as much more.
+func setBehind(root string, by time.Duration) error {
 	before, err := readBehind(root)
 	if err != nil {
 		return err

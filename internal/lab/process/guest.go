@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
 	"linus/internal/lab/agent"
@@ -30,7 +29,6 @@ type guest struct {
 	config  guestConfig
 	address string // of the SSH server, without port
 	procs   *procs
-	hostKey ssh.Signer
 	power   chan powerState
 	signals chan os.Signal // the power button, and what stands for it inside
 }
@@ -142,6 +140,14 @@ func listenUnix(path string) (net.Listener, error) {
 // boot brings up what a system does before it lets anybody in: host name, host
 // key, and cloud-init's work when the instance is new.
 func (g *guest) boot() error {
+	if err := sys.MkdirAll("/run/lock", "/run/cloud-init", labDir); err != nil {
+		return err
+	}
+	if g.config.Saved != nil {
+		from := *g.config.Saved
+		g.config.Saved = nil // its next boot is its own
+		return g.goOn(from)
+	}
 	if err := unix.Sethostname([]byte(g.config.Hostname)); err != nil {
 		return err
 	}
@@ -151,20 +157,26 @@ func (g *guest) boot() error {
 	if err := setRight(); err != nil {
 		return err
 	}
-	if err := sys.MkdirAll("/run/lock", "/run/cloud-init"); err != nil {
+	if err := setBootID(uuid.NewString()); err != nil {
 		return err
 	}
-	bootID := "/run/boot_id"
-	if err := os.WriteFile(bootID, []byte(uuid.NewString()+"\n"), 0o444); err != nil {
+	if err := g.loadHostKey(g.config.Hostname); err != nil {
 		return err
 	}
-	if err := unix.Mount(bootID, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
+	if err := g.cloudInit(); err != nil {
+		return err
+	}
+	return g.plugCard(g.config.MAC)
+}
+
+func setBootID(id string) error {
+	if err := os.WriteFile(bootIDPath, []byte(id+"\n"), 0o444); err != nil {
+		return err
+	}
+	if err := unix.Mount(bootIDPath, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("give the boot an id of its own: %w", err)
 	}
-	if err := g.loadHostKey(); err != nil {
-		return err
-	}
-	return g.cloudInit()
+	return nil
 }
 
 func clearDir(dir string) error {
@@ -182,13 +194,18 @@ func clearDir(dir string) error {
 
 const hostKeyPath = "/etc/ssh/ssh_host_ed25519_key"
 
-// loadHostKey reads the guest's host key, made at first boot.
-func (g *guest) loadHostKey() (err error) {
-	comment := "root@" + g.config.Hostname
-	if g.hostKey, err = sshserver.Key(hostKeyPath, comment, false); err != nil {
+// loadHostKey reads the guest's host key, made at first boot, and has the SSH server use
+// it until that is started again.
+func (g *guest) loadHostKey(hostname string) error {
+	comment := "root@" + hostname
+	key, err := sshserver.Key(hostKeyPath, comment, false)
+	if err != nil {
 		return err
 	}
-	return os.WriteFile(hostKeyPath+".pub", []byte(sshserver.Public(g.hostKey)+" "+comment+"\n"), 0o644)
+	if err := os.WriteFile(hostKeyPath+".pub", []byte(sshserver.Public(key)+" "+comment+"\n"), 0o644); err != nil {
+		return err
+	}
+	return restartSSH()
 }
 
 // home is the login user's home directory.
@@ -203,6 +220,7 @@ const (
 	instanceIDPath   = "/var/lib/cloud/data/instance-id"
 	cloudResultPath  = "/run/cloud-init/result.json"
 	bootFinishedPath = "/var/lib/cloud/instance/boot-finished"
+	bootIDPath       = "/run/boot_id"
 )
 
 // cloudInit does what the cloud-init settings say, once per instance id.
@@ -213,6 +231,10 @@ func (g *guest) cloudInit() error {
 			return err
 		}
 	}
+	return g.finishCloudInit()
+}
+
+func (g *guest) finishCloudInit() error {
 	finished := fmt.Sprintf("%s - %s\n", time.Now().UTC().Format(time.RFC1123Z), "process guest")
 	result := `{"v1": {"datasource": "DataSourceNoCloud", "errors": []}}` + "\n"
 	return errors.Join(
@@ -247,10 +269,14 @@ func (g *guest) newInstance() error {
 		"/etc/group":                             group + systemAccounts(hostRoot+"/etc/group"),
 		"/etc/hostname":                          g.config.Hostname + "\n",
 		"/etc/hosts":                             "127.0.0.1 localhost\n" + g.address + " " + g.config.Hostname + "\n",
+		networkFile:                              networkFor(g.config.MAC),
 		"/etc/machine-id":                        strings.ReplaceAll(uuid.NewString(), "-", "") + "\n",
 		filepath.Join(sshDir, "authorized_keys"): strings.TrimSpace(g.config.Keys) + "\n",
 		instanceIDPath:                           g.config.InstanceID + "\n",
 		"/var/lib/cloud/data/previous-instance-id": "NO_PREVIOUS_INSTANCE_ID\n",
+	}
+	if err := os.MkdirAll(filepath.Dir(networkFile), 0o755); err != nil {
+		return err
 	}
 	for path, content := range files {
 		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
@@ -287,8 +313,7 @@ func (g *guest) serve(l guestListeners) powerState {
 	g.procs, stopReaping = newProcs()
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	server := newSSHServer(g)
-	wg.Go(func() { acceptAll(ctx, l.ssh, func(conn net.Conn) { serveSSH(server, conn) }) })
+	wg.Go(func() { acceptAll(ctx, l.ssh, g.serveSSH) })
 	if l.agent != nil {
 		wg.Go(func() { acceptAll(ctx, l.agent, agent.NewServer(g).Serve) })
 	}
@@ -378,9 +403,6 @@ func (g *guest) Power(reboot bool) {
 func (g *guest) Start(argv []string, attr *syscall.ProcAttr) (pid int, done <-chan syscall.WaitStatus, err error) {
 	return g.procs.start(argv, attr)
 }
-
-// Card is the guest's network card.
-func (g *guest) Card() (mac, address string) { return g.config.MAC, g.address }
 
 // Path is where the guest's programs are.
 func (g *guest) Path() string { return guestPath }

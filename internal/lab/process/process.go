@@ -83,6 +83,8 @@ type guestConfig struct {
 	Root       string // empty directory to mount the root file system on
 	Disk       string // directory of the files that stay
 	Binary     string // the pvelab binary
+	LinkDown   bool   // of its card
+	Saved      *saved // the guest it takes itself for; nil: it boots
 }
 
 // DefaultUser is the login user where the config names none.
@@ -93,6 +95,9 @@ func configOf(s *state.State, vm state.VM) (guestConfig, error) {
 		ID: vm.ID, Hostname: cmp.Or(vm.Conf.Get("name"), fmt.Sprintf("VM%d", vm.ID)), User: cmp.Or(vm.Conf.Get("ciuser"), DefaultUser), Keys: vm.Conf.SSHKeys(),
 		MAC: strings.ToLower(vm.Conf.MAC()), Addresses: guestCandidates(s, vm), Port: s.Config.GuestPort,
 		Root: filepath.Join(s.RunDir(vm.ID), "root"), Disk: filepath.Join(s.RunDir(vm.ID), "disk"), Binary: s.Config.Binary,
+	}
+	if nic, ok := state.ParseNIC(vm.Conf.Get("net0")); ok {
+		config.LinkDown = nic.Down
 	}
 	meta := cloudinit.New(vm.ID, vm.Conf, "").Meta
 	config.InstanceID = strings.TrimSpace(strings.TrimPrefix(meta, "instance-id:"))
@@ -115,11 +120,17 @@ func configOf(s *state.State, vm state.VM) (guestConfig, error) {
 // Start runs the guest's process. The process waits for its settings until it
 // is recorded, and goes away when they do not come: a starter that is killed
 // in between leaves nothing that nobody knows of.
-func (Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
+func (d Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
+	return d.launch(ctx, s, vm, nil)
+}
+
+// launch is Start, or with a saved guest the start of one that takes itself for that.
+func (Driver) launch(ctx context.Context, s *state.State, vm state.VM, from *saved) error {
 	config, err := configOf(s, vm)
 	if err != nil {
 		return err
 	}
+	config.Saved = from
 	if err := os.RemoveAll(s.RunDir(vm.ID)); err != nil {
 		return err
 	}

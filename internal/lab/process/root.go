@@ -37,7 +37,7 @@ const (
 // guestTools are commands the guest has from pvelab, because they are about
 // the guest as a machine.
 func guestTools() []string {
-	return []string{"cloud-init", "sudo", "poweroff", "halt", "reboot", "shutdown"}
+	return []string{"cloud-init", "sudo", "poweroff", "halt", "reboot", "shutdown", "systemctl", "ip", "blkid"}
 }
 
 // mountRoot builds the root file system and moves into it.
@@ -143,7 +143,15 @@ func (c guestConfig) mountKernel() error {
 			return fmt.Errorf("mount the guest's /%s: %w", m.path, err)
 		}
 	}
-	return nil
+	// What is set there is set for the machine.
+	settings := filepath.Join(c.Root, "proc/sys")
+	if err := unix.Mount(settings, settings, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind /proc/sys: %w", err)
+	}
+	if err := unix.Mount("", settings, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("make /proc/sys read-only: %w", err)
+	}
+	return c.mountCards()
 }
 
 func (c guestConfig) bindTool() error {

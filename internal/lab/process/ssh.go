@@ -23,9 +23,9 @@ import (
 // OpenSSH: a closed session leaves its process running, a signal request does
 // nothing, the exit status goes out when the process ends and the channel
 // closes when its output does.
-func newSSHServer(g *guest) *sshserver.Server {
+func newSSHServer(g *guest, hostKey ssh.Signer) *sshserver.Server {
 	config := &ssh.ServerConfig{ServerVersion: "SSH-2.0-pvelab", PublicKeyCallback: g.authorize}
-	config.AddHostKey(g.hostKey)
+	config.AddHostKey(hostKey)
 	return &sshserver.Server{
 		Config: config, MaxSessions: sshserver.MaxSessions, Forwards: forwardingAllowed,
 		Session: func(conn *sshserver.Conn, channel ssh.Channel, requests <-chan *ssh.Request) {
@@ -35,9 +35,29 @@ func newSSHServer(g *guest) *sshserver.Server {
 	}
 }
 
-// serveSSH serves a connection to the guest's SSH server.
-func serveSSH(s *sshserver.Server, conn net.Conn) {
-	if err := s.Serve(conn, func() {}); err != nil {
+// servedKey is the host key that the SSH server has read at its start.
+const servedKey = labDir + "/host-key"
+
+// restartSSH has the server read its host key.
+func restartSSH() error {
+	key, err := os.ReadFile(hostKeyPath)
+	if err != nil {
+		return err
+	}
+	return sys.WriteFile(servedKey, key, 0o600)
+}
+
+// serveSSH serves a connection to the guest's SSH server, which is not to be reached
+// while the link of its card is down.
+func (g *guest) serveSSH(conn net.Conn) {
+	if !linkIsUp() {
+		return
+	}
+	key, err := sshserver.Key(servedKey, "", false)
+	if err == nil {
+		err = newSSHServer(g, key).Serve(conn, func() {})
+	}
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "ssh: %s: %v\n", conn.RemoteAddr(), err)
 	}
 }

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -91,9 +92,21 @@ func (Driver) Paused(_ context.Context, s *state.State, vm state.VM) bool {
 	return err == nil
 }
 
-// SaveMemory writes nothing but the volume: the memory stays with the processes.
-func (Driver) SaveMemory(_ context.Context, _ *state.State, _ state.VM, path string, size int64) error {
-	return writeMarker(path, size)
+// SaveMemory writes who the guest is, and no more: the memory stays with the processes.
+func (Driver) SaveMemory(_ context.Context, s *state.State, vm state.VM, path string, size int64) error {
+	pid, running := s.Pid(vm.ID)
+	if !running {
+		return fmt.Errorf("VM %d is not running", vm.ID)
+	}
+	saved, err := readSaved(fmt.Sprintf("/proc/%d/root", pid))
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(saved)
+	if err != nil {
+		return err
+	}
+	return sys.WriteFile(path, fmt.Appendf(nil, "%s%d\n%s\n", markerPrefix, size, line), 0o640)
 }
 
 // Shelve takes a paused guest from sight, and notes in the volume where it is.
@@ -111,7 +124,8 @@ func (Driver) Shelve(_ context.Context, s *state.State, vm state.VM, path string
 }
 
 // Restore lets a guest run on that was shelved, its clock behind by the time it was
-// off. Without one, as for a snapshot, it boots.
+// off. Without one, as for a snapshot, it boots. What starts from another VM's state is
+// another process, which takes itself for that guest (copy.go).
 func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path string) error {
 	frozen, since, err := shelved(path)
 	if err != nil {
@@ -124,7 +138,7 @@ func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path s
 	if !alive {
 		return fmt.Errorf("the processes of VM %d are gone: the machine restarted, or somebody ended them", vm.ID)
 	}
-	if err := setBehind(pid, time.Since(since)); err != nil {
+	if err := setBehind(fmt.Sprintf("/proc/%d/root", pid), time.Since(since)); err != nil {
 		return err
 	}
 	if err := record(s, vm.ID, pid); err != nil { // the uptime is that of the machine now
@@ -144,11 +158,11 @@ func shelved(path string) (frozen string, since time.Time, err error) {
 		return "", since, err
 	}
 	lines := strings.Split(string(raw), "\n")
-	if !strings.HasPrefix(lines[0], markerPrefix) || len(lines) < 3 {
+	if !strings.HasPrefix(lines[0], markerPrefix) || len(lines) < 4 || !filepath.IsAbs(lines[2]) {
 		return "", since, nil
 	}
-	nanos, err := strconv.ParseInt(lines[2], 10, 64)
-	return lines[1], time.Unix(0, nanos), err
+	nanos, err := strconv.ParseInt(lines[3], 10, 64)
+	return lines[2], time.Unix(0, nanos), err
 }
 
 // endShelved kills the guest that is suspended in a volume, if any.

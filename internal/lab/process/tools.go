@@ -15,8 +15,12 @@ import (
 )
 
 // RunTool is one of the commands a process guest has from pvelab; ok is
-// false when the name is none of them. code is the exit code.
+// false when the name is none of them, or it is not run in a guest: the lab's host has
+// some of the same names. code is the exit code.
 func RunTool(name string, args []string, std sys.Streams) (code int, ok bool) {
+	if _, err := os.Stat(toolPath); err != nil {
+		return 0, false
+	}
 	if name == dateTool {
 		return runDate(args, std), true
 	}
@@ -27,6 +31,12 @@ func RunTool(name string, args []string, std sys.Streams) (code int, ok bool) {
 	switch name {
 	case "cloud-init":
 		return cloudInitTool(args, std), true
+	case "systemctl":
+		return systemctlTool(args, std), true
+	case "ip":
+		return ipTool(args, std), true
+	case "blkid":
+		return blkidTool(args, std), true
 	case "sudo":
 		err = sudo(args)
 	case "reboot":

@@ -21,7 +21,7 @@ import (
 
 // Tools are the names the work-alikes go by in the lab's bin directory. The qemu
 // driver's host has a network of its own, and with it the real ip and nft.
-func Tools() []string { return []string{"qm", "pvesh", "pvesm", "pveversion", "ip", "nft"} }
+func Tools() []string { return []string{"qm", "pvesh", "pvesm", "pveversion", "kvm", "ip", "nft"} }
 
 // call is one run of a work-alike.
 type call struct {
@@ -102,6 +102,8 @@ func (h *Host) run(ctx context.Context, tool string, args []string, std sys.Stre
 		return c.ip(args, std.Out)
 	case "nft":
 		return c.nft(args)
+	case "kvm":
+		return c.kvm(args)
 	}
 	if err := sys.Sleep(ctx, time.Duration(h.Config.SlowMS)*time.Millisecond); err != nil {
 		return err
@@ -155,6 +157,16 @@ func (c *call) child(opts map[string]string) *call {
 	sub := *c
 	sub.opts = opts
 	return &sub
+}
+
+// kvm is QEMU, which is only asked for its version; the machines' own is another.
+func (c *call) kvm(args []string) error {
+	if !slices.Equal(args, []string{"--version"}) {
+		return state.Fail(1, "kvm: the lab's answers --version only")
+	}
+	version := c.qemuVersion()
+	fmt.Fprintf(c.stdout, "QEMU emulator version %s (pve-qemu-kvm_%s-2)\nCopyright (c) 2003-2025 Fabrice Bellard and the QEMU Project developers\n", version, version)
+	return nil
 }
 
 func (c *call) pveversion(args []string) error {

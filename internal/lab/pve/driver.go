@@ -37,6 +37,12 @@ type Driver interface {
 	Shelve(ctx context.Context, s *state.State, vm state.VM, path string) error
 	// Restore is Start with what SaveMemory wrote.
 	Restore(ctx context.Context, s *state.State, vm state.VM, path string) error
+	// StartFrom is Start with what SaveMemory wrote of another VM, which is the same
+	// machine; its volumes are this VM's, and cards whose link is down have none at once.
+	StartFrom(ctx context.Context, s *state.State, vm state.VM, path string) error
+	// SetLink takes the link of a running VM's card down, or puts it up. slot is the card's
+	// key in the config.
+	SetLink(ctx context.Context, s *state.State, vm state.VM, slot string, up bool) error
 	// Move hands a running VM over to another node of the cluster, whose state is to.
 	// The VM's disks and config have moved already.
 	Move(ctx context.Context, from, to *state.State, vm state.VM) error

@@ -93,6 +93,7 @@ func qmSet(c *call) error {
 			conf.Delete("lock")
 		}
 		_, running := c.s.Pid(id)
+		before := conf.Clone()
 		for _, key := range deleted {
 			if err := c.deleteKey(conf, key, running); err != nil {
 				return err
@@ -102,6 +103,9 @@ func qmSet(c *call) error {
 			values = deferValues(conf, values)
 		}
 		made, err := c.applyValues(id, conf, values)
+		if err == nil && running {
+			err = c.setLinks(state.VM{ID: id, Conf: conf}, before)
+		}
 		if err == nil {
 			err = c.s.WriteConf(id, conf)
 		}
@@ -113,13 +117,13 @@ func qmSet(c *call) error {
 }
 
 // deferValues notes as pending what only counts after a restart, and answers
-// what can count now: PVE calls those options fast-pluggable; disks and
-// network cards are hot-plugged.
+// what can count now: PVE calls those options fast-pluggable; disks are hot-plugged, and
+// of a network card what does not make another of it.
 func deferValues(conf *state.Conf, values map[string]string) map[string]string {
 	now := map[string]string{}
 	for key, value := range values {
 		atOnce := slices.Contains([]string{"name", "description", "tags", "onboot", "protection", "lock", "startup", "hotplug"}, key)
-		if atOnce || state.IsDrive(key) {
+		if atOnce || state.IsDrive(key) || (strings.HasPrefix(key, "net") && sameCard(conf.Get(key), value)) {
 			now[key] = value
 		} else {
 			conf.SetPending(key, value)

@@ -24,7 +24,7 @@ func qmStart(c *call) error {
 	if err := c.s.Quorate(); err != nil {
 		return err
 	}
-	if c.asksHA(c.id(), "start") {
+	if c.opts["stateuri"] == "" && c.asksHA(c.id(), "start") { // with a state it is not asked
 		return nil
 	}
 	return c.withVM(c.id(), true, func(conf *state.Conf) error { return c.start(state.VM{ID: c.id(), Conf: conf}) })
@@ -52,8 +52,8 @@ func (c *call) start(vm state.VM) (err error) {
 	if _, running := c.s.Pid(id); running {
 		return state.Fail(255, "VM %d already running", id)
 	}
-	saved := conf.Has("vmstate")
-	if !saved && conf.ApplyPending() {
+	saved, uri := conf.Has("vmstate"), c.opts["stateuri"]
+	if !saved && uri == "" && conf.ApplyPending() {
 		if err := c.s.WriteConf(id, conf); err != nil {
 			return err
 		}
@@ -70,9 +70,18 @@ func (c *call) start(vm state.VM) (err error) {
 	if c.s.UseFault(state.FaultStartFails) {
 		return state.Fail(255, "start failed: QEMU exited with code 1")
 	}
-	if saved {
+	switch {
+	case saved && uri != "":
+		err = errors.New("QEMU exited with code 1") // two states at once
+	case saved:
 		err = c.restore(vm)
-	} else {
+	case uri != "":
+		var path string
+		if path, err = c.stateFile(uri); err != nil {
+			return err
+		}
+		err = c.startWith(vm, path)
+	default:
 		err = c.within(startTimeout, func(ctx context.Context) error { return c.drv.Start(ctx, c.s, vm) })
 	}
 	if err != nil {

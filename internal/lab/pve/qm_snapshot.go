@@ -144,7 +144,10 @@ func (c *call) snapshotLive(vm state.VM, snapshot map[string]string, name string
 	began := time.Now()
 	err = c.snapshotDisks(vm, snapshot, name)
 	if err == nil {
-		if err = c.saveState(vm, path); err != nil {
+		if err = c.saveState(vm, path); err == nil {
+			err = noteMachine(path, machineOf(vm.Conf, snapshot["runningmachine"], snapshot["runningcpu"], snapshot["running-nets-host-mtu"]))
+		}
+		if err != nil {
 			err = state.Fail(255, "unable to save VM state and RAM - %s", err)
 			for _, key := range snapshotDisks(snapshot) {
 				err = errors.Join(err, c.deleteSnapshotDisk(vm, snapshot, key, name))

@@ -93,6 +93,9 @@ func (c *call) suspend(id int) error {
 		if err := c.drv.Shelve(c.ctx, c.s, vm, path); err != nil {
 			return err
 		}
+		if err := noteMachine(path, machineOf(conf, conf.Get("runningmachine"), conf.Get("runningcpu"), conf.Get("running-nets-host-mtu"))); err != nil {
+			return err
+		}
 		conf.Set("lock", lockSuspended)
 		return c.s.WriteConf(id, conf)
 	})

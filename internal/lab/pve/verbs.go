@@ -19,7 +19,7 @@ const vmOptions = `agent acpi autostart balloon bios boot cicustom cipassword ci
 	searchdomain serial[n] sockets sshkeys tablet tags vga virtio[n] vmgenid`
 
 // played are the qm commands of the lab, and those of their options that it plays: the
-// others, which the real one takes, are unknown.
+// others, which the real one takes, are unknown. One with a ? is not in every version.
 func played() map[string]command {
 	return map[string]command{
 		"create":            {qmCreate, vmOptions + " start storage pool"},
@@ -30,7 +30,7 @@ func played() map[string]command {
 		"importdisk":        {qmImport, "format"},
 		"template":          {qmTemplate, ""},
 		"config":            {qmConfig, "current snapshot"},
-		"start":             {qmStart, "skiplock timeout"},
+		"start":             {qmStart, "skiplock timeout stateuri machine force-cpu nets-host-mtu?"},
 		"stop":              {qmStop, "skiplock keepActive overrule-shutdown timeout"},
 		"shutdown":          {qmShutdown, "forceStop keepActive skiplock timeout"},
 		"suspend":           {qmSuspend, "skiplock statestorage todisk"},
@@ -83,8 +83,11 @@ func qmVerb(version, name string) (*verb, error) {
 	v := &verb{name: "qm " + name, run: p.run, options: map[string]option{}, extra: slices.Contains(real.Positional, "extra-args")}
 	v.positional = slices.DeleteFunc(real.Positional, func(name string) bool { return name == "extra-args" })
 	for _, option := range slices.Concat(strings.Fields(p.options), v.positional) {
-		var known bool
-		if v.options[option], known = real.Options[option]; !known {
+		option, new := strings.CutSuffix(option, "?")
+		described, known := real.Options[option]
+		if known {
+			v.options[option] = described
+		} else if !new {
 			return nil, fmt.Errorf("qm %s --%s does not exist in %s", name, option, version)
 		}
 	}

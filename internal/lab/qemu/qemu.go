@@ -86,6 +86,9 @@ func (d Driver) launch(ctx context.Context, s *state.State, vm state.VM, incomin
 		runDir: runDir, pidFile: s.QemuPidFile(vm.ID), serial: s.LogPath(vm.ID), tapUp: filepath.Join(runDir, "tap-up"),
 		incoming: incoming,
 	}, n)
+	if err == nil && incoming == "" {
+		err = d.downLinks(ctx, s, vm)
+	}
 	if err != nil {
 		return errors.Join(err, d.Stop(context.WithoutCancel(ctx), s, vm))
 	}

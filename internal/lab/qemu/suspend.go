@@ -92,6 +92,30 @@ func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path s
 	return nil
 }
 
+// StartFrom is Restore with another VM's memory. A card whose link is down has none before
+// the processors run: QEMU sends nothing of its own then, either.
+func (d Driver) StartFrom(ctx context.Context, s *state.State, vm state.VM, path string) error {
+	return d.Restore(ctx, s, vm, path)
+}
+
+// SetLink is QEMU's set_link.
+func (Driver) SetLink(ctx context.Context, s *state.State, vm state.VM, slot string, up bool) error {
+	return Monitor(ctx, s.RunDir(vm.ID), "set_link", map[string]any{"name": slot, "up": up})
+}
+
+// downLinks takes the links down that the config has so.
+func (d Driver) downLinks(ctx context.Context, s *state.State, vm state.VM) error {
+	for n := range state.MaxNICs {
+		slot := fmt.Sprintf("net%d", n)
+		if nic, ok := state.ParseNIC(vm.Conf.Get(slot)); ok && nic.Down {
+			if err := d.SetLink(ctx, s, vm, slot, false); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // awaitRestored returns when the machine runs on: it was paused when it was saved, and
 // is when it has been read.
 func (d Driver) awaitRestored(ctx context.Context, s *state.State, vm state.VM) error {
@@ -104,7 +128,7 @@ func (d Driver) awaitRestored(ctx context.Context, s *state.State, vm state.VM) 
 			return err
 		}
 		if status != "inmigrate" {
-			return d.Continue(ctx, s, vm)
+			return errors.Join(d.downLinks(ctx, s, vm), d.Continue(ctx, s, vm))
 		}
 		if err := sys.Sleep(ctx, statePoll); err != nil {
 			return err

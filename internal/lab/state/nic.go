@@ -14,7 +14,7 @@ type NIC struct {
 	Device string // QEMU's device type
 	MAC    string
 	Bridge string
-	down   bool
+	Down   bool // its link is
 }
 
 // ParseNIC reads a netN value; ok is false when it names no model.
@@ -26,7 +26,7 @@ func ParseNIC(value string) (NIC, bool) {
 			if model == "virtio" {
 				device = "virtio-net-pci"
 			}
-			return NIC{Device: device, MAC: mac, Bridge: props["bridge"], down: props["link_down"] == "1"}, true
+			return NIC{Device: device, MAC: mac, Bridge: props["bridge"], Down: props["link_down"] == "1"}, true
 		}
 	}
 	return NIC{}, false

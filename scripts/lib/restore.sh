@@ -1,0 +1,205 @@
+# shellcheck shell=bash
+# A VM that is restored from a checkpoint instead of booted: whether VM_CHECKPOINT fits
+# what is asked for and where it is asked, and how the clone's QEMU is started. What
+# does not fit is told before anything is made (LINUS_RESTORE:unfit); a restore that
+# fails later is told, too (LINUS_RESTORE:failed): a boot may do.
+
+source "${BASH_SOURCE[0]%/*}/boot.sh"
+source "${BASH_SOURCE[0]%/*}/checkpoint.sh"
+source "${BASH_SOURCE[0]%/*}/identity.sh"
+
+restore_begun=no # from the clone on
+
+restore_unfit() { # <what does not fit> <what to do>
+  result_line RESTORE unfit
+  result_fail config "checkpoint ${VM_CHECKPOINT} on node '${probe_node}' cannot be restored: $1" "$2"
+}
+
+# What QEMU can read a state on: itself, and the processor it was saved on. The version
+# is the program's own word, for which no tool of Proxmox is started.
+restore_read_host() { # restore_qemu, restore_cpu
+  local line
+  restore_qemu='' restore_cpu=''
+  run_read 30 kvm --version
+  if ((run_rc == 0)) && [[ ${run_out%%$'\n'*} =~ ^QEMU\ emulator\ version\ [^[:cntrl:]]{1,200}$ ]]; then
+    restore_qemu=${run_out%%$'\n'*}
+  fi
+  while IFS= read -r line; do
+    if [[ ${line} =~ ^model\ name[[:space:]]*:\ *([^[:cntrl:]]{1,200})$ ]]; then
+      restore_cpu=${BASH_REMATCH[1]}
+      break
+    fi
+  done </proc/cpuinfo
+  restore_cpu=${restore_cpu:-${HOSTTYPE}}
+}
+
+# What changes when a template is built anew under its ID or name: Proxmox gives each VM
+# that it creates a UUID, and notes when. restore_generation: empty where it has neither;
+# restore_ctime: the date, which clones take over.
+restore_read_generation() { # vm_config is the template's
+  local uuid=''
+  local -r uuid_form='(^|,)uuid=([0-9A-Fa-f-]{36})(,|$)' date_form='(^|,)ctime=([0-9]{1,12})(,|$)'
+  restore_generation='' restore_ctime=''
+  if [[ ${vm_config[smbios1]:-} =~ ${uuid_form} ]]; then
+    uuid=${BASH_REMATCH[2],,}
+  fi
+  if [[ ${vm_config[meta]:-} =~ ${date_form} ]]; then
+    restore_ctime=${BASH_REMATCH[2]}
+  fi
+  if [[ -n ${uuid}${restore_ctime} ]]; then
+    restore_generation=${uuid:-none}.${restore_ctime:-0}
+  fi
+}
+
+# --- validate ---
+
+# vm_config is the template's before, and the checkpoint's after.
+restore_validate() {
+  local -r again='have it made anew (checkpoint-vm.sh), or leave VM_CHECKPOINT empty: the VM boots then'
+  if [[ -z ${VM_TEMPLATE} ]]; then
+    restore_unfit 'it is made of a template, and VM_TEMPLATE is empty' 'set VM_TEMPLATE to that template'
+  fi
+  validate_tools kvm od
+  restore_read_generation
+  checkpoint_load "${VM_CHECKPOINT}"
+  vm_read "${VM_CHECKPOINT}"
+  vm_find_boot_disk
+  if [[ ${vm_state} == unknown ]]; then
+    restore_unfit "its config could not be read: ${run_said}" "look at: qm config ${VM_CHECKPOINT}"
+  elif [[ ${vm_state} != present ]]; then
+    restore_unfit "there is no VM ${VM_CHECKPOINT} here" "${again}"
+  elif [[ ${vm_words} != *" linus-checkpoint=${template_id} "* || ${vm_words} != *" linus-vm=${VM_CHECKPOINT} "* || ${vm_config[template]:-0} != 1 ]]; then
+    restore_unfit "it is not a checkpoint of template '${VM_TEMPLATE}' (VM ${template_id})" "${again}"
+  elif [[ ${vm_words} != *" linus-owner=${vm_owner} "* ]]; then
+    restore_unfit "it is another installation's" "${again}"
+  elif [[ -n ${vm_config[lock]:-} ]]; then
+    restore_unfit "VM is locked (${vm_config[lock]})" 'wait for the work that holds the lock to end'
+  elif [[ ${checkpoint_found} != yes || ${vm_words} != *" linus-job=${checkpoint[JOB]:-} "* || ${vm_words} != *" linus-owner=${checkpoint[OWNER]:-} "* ]]; then
+    restore_unfit "${checkpoint_meta} does not tell of it" "${again}"
+  fi
+  restore_check_state "${again}"
+  restore_check_shape "${again}"
+  restore_read_host
+  if [[ ${checkpoint[QEMU]:-} != "${restore_qemu}" || ${checkpoint[CPU_MODEL]:-} != "${restore_cpu}" ]]; then
+    restore_unfit "it was saved on ${checkpoint[QEMU]:-nothing}, ${checkpoint[CPU_MODEL]:-nothing}, and this is ${restore_qemu:-unknown}, ${restore_cpu}" "${again}"
+  fi
+  vm_start_options=(--stateuri "${checkpoint_state}" --machine "${checkpoint[MACHINE]}" --force-cpu "${checkpoint[CPU]}")
+  if [[ -n ${checkpoint[NETS_HOST_MTU]:-} ]]; then # which 8.x neither notes nor takes
+    vm_start_options+=(--nets-host-mtu "${checkpoint[NETS_HOST_MTU]}")
+  fi
+}
+
+restore_check_state() { # <what to do>
+  local size=''
+  if [[ -f ${checkpoint_state} && ! -L ${checkpoint_state} && -O ${checkpoint_state} ]]; then
+    run_read 10 stat -c %s -- "${checkpoint_state}"
+    size=${run_out}
+  fi
+  if [[ -z ${size} || ${size} != "${checkpoint[SIZE]:-}" ]]; then
+    restore_unfit "its memory is not in ${checkpoint_state}, or not whole" "$1"
+  elif ((${#checkpoint_state} > 128)); then
+    restore_unfit "Proxmox takes a path of at most 128 characters, and ${checkpoint_state} is longer" 'set LINUS_HOST_DIR to a shorter one'
+  elif [[ -z ${checkpoint[MACHINE]:-} || -z ${checkpoint[CPU]:-} || ! ${checkpoint[MAC]:-} =~ ^[0-9a-f]{2}(:[0-9a-f]{2}){5}$ ]]; then
+    restore_unfit "${checkpoint_meta} does not say with which machine, processor and card it was saved" "$1"
+  fi
+}
+
+# A state is loaded into the very machine that it was saved from.
+restore_check_shape() { # <what to do>
+  local key
+  if [[ ${checkpoint[GENERATION]:-} != "${restore_generation}" ]]; then
+    restore_unfit "template '${VM_TEMPLATE}' was built anew since" "$1"
+  fi
+  vm_disk_kib "${vm_config[${vm_boot_disk:-scsi0}]:-}"
+  if [[ ${checkpoint[CORES]:-}/${checkpoint[MEMORY]:-}/${checkpoint[DISK]:-} != "${VM_CPU}/${VM_RAM}/${VM_DISK}" ||
+    ${vm_config[cores]:-1}/${vm_config[memory]:-} != "${VM_CPU}/${VM_RAM}" || ${vm_kib} -ne $((VM_DISK * 1024 * 1024)) ]]; then
+    restore_unfit "it has ${checkpoint[CORES]:-?} cores, ${checkpoint[MEMORY]:-?} MB and a disk of ${checkpoint[DISK]:-?} GB, not ${VM_CPU}, ${VM_RAM} and ${VM_DISK}" "$1"
+  elif [[ -n ${VM_CPU_TYPE} && ${VM_CPU_TYPE} != "${vm_config[cpu]:-}" ]]; then
+    restore_unfit "its CPU type is '${vm_config[cpu]:-}', not '${VM_CPU_TYPE}'" "$1"
+  elif [[ -n ${VM_SSH_USER} && ${VM_SSH_USER} != "${checkpoint[USER]:-}" ]]; then
+    restore_unfit "its user is '${checkpoint[USER]:-}', not '${VM_SSH_USER}'" "$1"
+  fi
+  for key in "${!vm_config[@]}"; do
+    if [[ ${key} =~ ^(hostpci|usb|virtiofs|net[1-9]|tpmstate) ]]; then
+      restore_unfit "it has ${key}, which no copy can have" "$1"
+    fi
+  done
+}
+
+# --- identity ---
+
+# The agent goes on with the rest of the guest: it is there as soon as QEMU is, or a
+# moment later.
+take_identity() {
+  local part ip4='' gw4='' ip6='' gw6=''
+  local -a parts
+  local -r deadline=$((SECONDS + 60))
+  read_network
+  IFS=, read -ra parts <<<"${vm_config[ipconfig0]:-}"
+  for part in "${parts[@]}"; do
+    case ${part} in
+      ip=*) ip4=${part#*=} ;;
+      gw=*) gw4=${part#*=} ;;
+      ip6=*) ip6=${part#*=} ;;
+      gw6=*) gw6=${part#*=} ;;
+      *) ;;
+    esac
+  done
+  restore_read_resolvers
+  identity_draw 80
+  local -r bytes=${identity_bytes}
+  if ((${#bytes} != 160)); then
+    result_fail vm "could not draw random bytes for VM ${vm_id}: ${run_said}" 'look at: od -N 80 /dev/urandom'
+  fi
+  while :; do
+    identity_take "${vm_id}" 90 "name=${vm_name}" "mac=${vm_mac,,}" "old_mac=${checkpoint[MAC]}" "user=${vm_user}" \
+      "key=${SSH_PUBLIC_KEY}" "time=${EPOCHSECONDS}" "seed=${bytes:32}" "machine_id=${bytes:0:12}4${bytes:13:3}8${bytes:17:15}" \
+      "ip4=${ip4}" "gw4=${gw4}" "ip6=${ip6}" "gw6=${gw6}" "servers=${restore_servers}" "search=${restore_search}"
+    if [[ ${identity_exit} == 0 && ${identity_said} == *'linus-identity taken'* ]]; then
+      log_info 'the guest has an identity of its own'
+      return 0
+    elif [[ -n ${identity_exit} || ${run_rc} -eq 0 ]] || ((SECONDS >= deadline)); then
+      break
+    fi
+    fail_when_stopped
+    run_pause 0.2
+  done
+  result_fail vm "VM ${vm_id} on node '${probe_node}', restored from checkpoint ${VM_CHECKPOINT}, did not take an identity of its own (exit ${identity_exit:-unknown}): ${identity_said}" \
+    'leave VM_CHECKPOINT empty: the VM boots then; and destroy the checkpoint when it happens again'
+}
+
+# As Proxmox does it for a cloud-init drive: the config's, else the host's own.
+restore_read_resolvers() { # restore_servers, restore_search
+  local word rest
+  restore_servers=${vm_config[nameserver]:-}
+  restore_search=${vm_config[searchdomain]:-}
+  if [[ -n ${restore_servers}${restore_search} ]]; then
+    return 0
+  fi
+  while read -r word rest; do
+    if [[ ${word} == nameserver && ${rest} =~ ^[0-9a-fA-F.:]+ && ${rest} != 127.* ]]; then
+      restore_servers+="${restore_servers:+ }${BASH_REMATCH[0]}"
+    elif [[ ${word} == search && ${rest} =~ ^[A-Za-z0-9._-]+ ]]; then
+      restore_search=${BASH_REMATCH[0]}
+    fi
+  done 2>/dev/null <"${LINUS_RESOLV_CONF:-/etc/resolv.conf}" || :
+}
+
+# From here on its packets leave it. Proxmox changes the link of a card that stays the
+# same at once; a change that waits for a restart would not be in the config as it runs.
+link_up() {
+  local -r card=${vm_config[net0]/,link_down=1/}
+  retry_change link_is_up 120 qm set "${vm_id}" --net0 "${card}"
+  pace_start
+  if [[ ${retry_landed} != yes ]]; then
+    retry_fail "the link of VM ${vm_id} on node '${probe_node}' could not be put up: Proxmox answered: ${run_said:-nothing}" "look at the task log of node '${probe_node}'"
+  fi
+}
+
+link_is_up() {
+  vm_read "${vm_id}"
+  vm_prove
+  if [[ -z ${vm_doubt} && -n ${vm_config[net0]:-} && ,${vm_config[net0]:-}, != *,link_down=1,* ]]; then
+    retry_landed=yes
+  fi
+}

@@ -1,0 +1,514 @@
+#!/usr/bin/env bash
+# Makes a checkpoint of one VM of ours on the Proxmox VE node this runs on: the VM, as it
+# runs, is saved to the disk and becomes a template, of which create-vm.sh makes VMs that
+# go on from there (VM_CHECKPOINT) instead of booting. The VM itself is used up.
+#
+# The VM must have been made of a template by create-vm.sh, be ready, and have had no job:
+# what is in its memory and on its disk is in every VM that is restored from it. What is
+# its own (keys of whoever may log in, job directories, histories) is removed before, its
+# link is taken down, so that no copy says a word before it has a name of its own.
+#
+# Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
+#
+# Inputs (environment), all required:
+#   VM_ID, VM_NAME            the VM
+#   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
+#   VM_TEMPLATE               name or ID of the template that it was made of
+# and optionally:
+#   CHECKPOINT_ROOM 5         GB of LINUS_HOST_DIR's file system that stay free: refused
+#                             where twice the VM's memory and 500 MB would leave less
+#   STORAGE_RESERVE 5         GB of the VM's storages that stay free, alike
+#   VM_OS                     what is told of its system (default: VM_TEMPLATE)
+#   PROXMOX_NODE              default: this host's own
+#   VM_SSH_USER               default: the VM's
+#   LINUS_ENGINE              the engine that asks, of several (lib/fence.sh)
+#   LINUS_HOST_DIR /var/lib/linus   where its memory is kept (lib/checkpoint.sh)
+#   LINUS_NONCE               delimits the output
+# Options: --dry-run (check everything, print the commands, change nothing), --help
+#
+# It can be run again: what a killed run has done is gone on with, and of a checkpoint
+# that is whole it tells what it is. The result is on stdout in LINUS_ lines
+# (lib/result.sh), the log on stderr:
+#   LINUS_CHECKPOINT_ID, _TEMPLATE (its ID), _GENERATION (of the template), _MACHINE,
+#   _CPU, _HOST (QEMU and processor it was saved on), _BYTES (of its memory, as they lie)
+# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration, 4 node
+# offline, 5 refused or failed, 6 timeout, 129/130/141/143 signal. What fails before the
+# VM is changed leaves it as it was; after that the VM is destroyed, with what there is of
+# a checkpoint, and LINUS_VM_OUTCOME says how that went (destroy-vm.sh).
+
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/restore.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/snapshot.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/sweep.sh"
+
+vm_locked=no
+stage=''   # how far the VM is: running, saved, kept (its memory lies here alone), template
+changed=no # this run, or one before, has begun to use the VM up
+whole=no   # the answer is out, or was before
+template_id=''
+generation=''
+
+usage() {
+  printf '%s\n' \
+    'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... VM_TEMPLATE=... checkpoint-vm.sh [--dry-run | --help]' \
+    'Turns a VM of ours that is ready into a checkpoint, from which create-vm.sh restores' \
+    'VMs. Inputs and exit codes are listed at the top of the script.' >&2
+}
+
+read_inputs() { # <argument...>
+  script_read_options --dry-run "$@"
+  : "${VM_TEMPLATE:=}" "${CHECKPOINT_ROOM:=5}" "${STORAGE_RESERVE:=5}" "${PROXMOX_NODE:=}" "${VM_OS:=${VM_TEMPLATE:-}}"
+  boot_read_inputs
+}
+
+validate_environment() {
+  vm_read_inputs
+  fence_read_inputs
+  if [[ -z ${VM_TEMPLATE} ]]; then
+    result_fail invalid 'VM_TEMPLATE is empty' 'VM_TEMPLATE must be the name or the ID of the template that the VM was made of'
+  fi
+  validate_template "${VM_TEMPLATE}"
+  validate_number CHECKPOINT_ROOM "${CHECKPOINT_ROOM}" 0 1000000 GB
+  validate_reserve "${STORAGE_RESERVE}"
+  validate_pattern VM_OS "${VM_OS}" '[A-Za-z0-9][A-Za-z0-9._-]*' 'a name of a system'
+  boot_validate_inputs
+  validate_node "${PROXMOX_NODE}"
+  validate_tools qm pvesh pvesm pveversion kvm perl timeout flock stat dd df sync
+  probe_cluster "${PROXMOX_NODE}"
+  probe_require
+  cluster_list_vms
+  if ((run_rc != 0)); then
+    result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: systemctl status pve-cluster'
+  fi
+  probe_template "${VM_TEMPLATE}"
+  probe_require
+  template_id=${probe_template_id}
+  restore_read_generation
+  generation=${restore_generation}
+  if [[ -z ${generation} ]]; then
+    result_fail config "template '${VM_TEMPLATE}' has neither a UUID nor a date by which its next build would be told from it" \
+      "give it one: qm set ${template_id} --smbios1 uuid=UUID"
+  fi
+}
+
+# --- look_at_vm: whose it is, how far it is, and whether there is room ---
+
+look_at_vm() {
+  local -r ctime=${restore_ctime}
+  checkpoint_locate "${vm_id}"
+  if [[ ${dry_run} == no ]]; then
+    vm_lock "${vm_id}"
+    if [[ ${vm_locked} != yes ]]; then
+      result_fail vm "${vm_reason}" 'wait for it to end, then try again'
+    fi
+    require_no_fence
+  fi
+  prove
+  find_stage
+  if [[ ${stage} == template ]]; then
+    return 0
+  fi
+  restore_read_generation
+  if [[ -n ${ctime} && -n ${restore_ctime} && ${restore_ctime} != "${ctime}" ]]; then
+    result_fail config "VM ${vm_id} on node '${probe_node}' was not made of template '${VM_TEMPLATE}' as it is now" 'make a VM of it, and a checkpoint of that'
+  fi
+  require_shape
+  require_host_room
+  if [[ ${stage} == running ]]; then
+    require_storage_room
+  fi
+}
+
+require_no_fence() {
+  fence_look
+  if [[ ${fence_up} == yes ]]; then
+    result_line VM_OUTCOME fenced
+    result_fail vm "refused to make a checkpoint of VM ${vm_id} on node '${probe_node}' for engine ${fence_engine}: others have taken it for dead, and its jobs over" \
+      'restart that engine: it joins the others as a new one'
+  fi
+}
+
+# Before each change, and each further try of one.
+prove() {
+  vm_read "${vm_id}"
+  vm_prove
+  if [[ ${vm_state} == absent ]]; then
+    result_fail vm "VM ${vm_id} does not exist on node '${probe_node}'" 'list-vms.sh shows those that do'
+  elif [[ ${vm_state} == unknown ]]; then
+    result_fail vm "could not read the config of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm config ${vm_id}"
+  elif [[ -n ${vm_doubt} ]]; then
+    if [[ ${vm_state} == moved ]]; then
+      result_line VM_MOVED "${vm_moved_to}"
+    fi
+    result_fail vm "refused to make a checkpoint of VM ${vm_id} on node '${probe_node}': ${vm_doubt}" \
+      'check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh; a VM that is not ours is left to its owner'
+  fi
+}
+
+find_stage() {
+  checkpoint_load "${vm_id}"
+  if [[ ${vm_config[template]:-0} == 1 ]]; then
+    changed=yes
+    require_whole
+    changed=no
+    stage=template
+    return 0
+  fi
+  vm_expect_status "${vm_id}" running
+  suspend_find_half
+  if [[ ${suspend_half} == yes && ${dry_run} == yes ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' was left in the middle of a suspend or a resume" 'a real run lets go of what that left, unless it is still at work'
+  elif [[ ${suspend_half} == yes ]]; then
+    changed=yes
+    suspend_clear_half "${probe_node}"
+    prove
+    vm_read_status "${vm_id}"
+  fi
+  vm_find_suspended "${vm_status}"
+  if [[ ${vm_status} == running ]]; then
+    stage=running
+  elif [[ ${vm_suspended} == yes ]]; then
+    changed=yes
+    stage=saved
+  elif [[ ${checkpoint_found} == yes && ${checkpoint[JOB]:-} == "${vm_job}" && -e ${checkpoint_state} ]]; then
+    changed=yes
+    stage=kept
+  else
+    result_fail vm "VM ${vm_id} on node '${probe_node}' does not run (status: ${vm_status}): it has no memory to save" 'make a VM of the template anew'
+  fi
+}
+
+# A template that is none, or whose memory is not there, is of no use any more.
+require_whole() {
+  local size=''
+  vm_find_boot_disk
+  run_read 10 stat -c %s -- "${checkpoint_state}"
+  size=${run_out}
+  if [[ ! ${vm_config[${vm_boot_disk:-scsi0}]:-} =~ ^[^,]*[:/]base- ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' became a template by half" 'make a VM of the template anew, and a checkpoint of that'
+  elif [[ ${checkpoint_found} != yes || ${checkpoint[JOB]:-} != "${vm_job}" || ${checkpoint[SIZE]:-} != "${size}" ||
+    ${vm_words} != *" linus-checkpoint=${checkpoint[TEMPLATE]:-none} "* ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' is a template, and its memory is not in ${checkpoint_state}" 'make a VM of the template anew, and a checkpoint of that'
+  fi
+}
+
+require_shape() {
+  local key
+  for key in "${!vm_config[@]}"; do
+    if [[ ${key} =~ ^(hostpci|usb|virtiofs|net[1-9]|tpmstate) ]]; then
+      result_fail config "VM ${vm_id} on node '${probe_node}' has ${key}, which no copy of it can have" 'take it out of the template, or have VMs of it boot'
+    fi
+  done
+  if [[ -n ${vm_config[parent]:-} ]]; then
+    result_fail config "VM ${vm_id} on node '${probe_node}' has snapshots" 'make a VM of the template anew'
+  elif [[ ! ${vm_config[memory]:-} =~ ^[0-9]{1,9}$ ]]; then
+    result_fail config "VM ${vm_id} on node '${probe_node}' has memory '${vm_config[memory]:-}'" 'make it by create-vm.sh'
+  elif ((${#checkpoint_state} > 128)); then
+    result_fail config "Proxmox takes a path of at most 128 characters, and ${checkpoint_state} is longer" 'set LINUS_HOST_DIR to a shorter one'
+  fi
+}
+
+# What a state may take is what Proxmox reserves for it. A copy that is there already is
+# not counted twice.
+require_host_room() {
+  local -r memory=${vm_config[memory]}
+  local -r need=$((2 * memory + 500 + CHECKPOINT_ROOM * 1024))
+  local free=''
+  if ! (umask 077 && mkdir -p -- "${checkpoint_dir}") 2>/dev/null; then
+    result_fail config "could not make ${checkpoint_dir} on ${HOSTNAME}" 'check that it can be written and the disk is not full'
+  fi
+  run_read 30 df -Pk -- "${checkpoint_dir}"
+  if [[ ${run_out} =~ $'\n'[^$'\n']*\ [0-9]+\ +[0-9]+\ +([0-9]+)\ +[0-9]+%\  ]]; then
+    free=$((BASH_REMATCH[1] / 1024))
+  fi
+  if [[ -z ${free} ]]; then
+    result_fail config "could not see how much room ${checkpoint_dir} on ${HOSTNAME} has: ${run_said}" "look at: df ${checkpoint_dir}"
+  elif [[ ${stage} != kept ]] && ((free < need)); then
+    result_fail config "${checkpoint_dir} on ${HOSTNAME} has $((free / 1024)) GB free, and ${CHECKPOINT_ROOM} GB are to stay free beside $((need - CHECKPOINT_ROOM * 1024)) MB, which the memory of VM ${vm_id} may take" \
+      'free some space there, set LINUS_HOST_DIR to a larger file system, or CHECKPOINT_ROOM lower'
+  fi
+}
+
+require_storage_room() {
+  local storage
+  vm_find_storages
+  for storage in ${vm_storages}; do
+    probe_start "${storage}"
+    probe_storage "${storage}"
+    probe_require
+    probe_reserve "${storage}" "${vm_config[memory]}"
+    probe_require
+  done
+}
+
+# --- clean_vm ---
+
+clean_vm() {
+  local user
+  if [[ ${stage} != running ]]; then
+    log_info 'not needed: its memory is saved'
+    return 0
+  fi
+  guest_agent=no
+  guest_ask_ready "${vm_id}"
+  if [[ ${guest_cloud_init} != @(done|none) ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' is not ready (cloud-init: ${guest_cloud_init}): ${run_said} ${guest_out}" 'make the checkpoint when create-vm.sh has said that it is'
+  fi
+  user=${VM_SSH_USER:-${vm_config[ciuser]:-root}}
+  changed=yes
+  link_down
+  prove
+  ask_clean "${user}"
+  if [[ ${guest_exit} != 0 || ${guest_out} != *'linus-clean done'* ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' could not be cleaned (exit ${guest_exit:-unknown}): ${guest_out:-${run_said}}" 'make a VM of the template anew; its agent must run commands as root'
+  fi
+}
+
+# Timers stop, so that the leap of the clock at a restore does not set them all off at
+# once; who the VM becomes starts them again (lib/identity.sh).
+ask_clean() { # <user>
+  # shellcheck disable=SC2016 # the guest's variables
+  guest_exec "${vm_id}" 120 sh -c 'entry=$(getent passwd "$1") || { echo "it has no user $1"; exit 1; }
+    home=${entry%:*} home=${home##*:}
+    rm -rf "$home/.ssh/authorized_keys" /root/.ssh/authorized_keys /opt/job-runner /var/lib/linus /run/linus
+    rm -f "$home"/.*_history /root/.*_history /home/*/.*_history
+    timers=$(systemctl list-units --type=timer --state=active --plain --no-legend 2>/dev/null | cut -d" " -f1 | tr "\n" " ")
+    [ -z "$timers" ] || { echo "$timers" >/run/linus-timers && systemctl stop $timers; } || exit 1
+    sync
+    echo 3 2>/dev/null >/proc/sys/vm/drop_caches
+    for file in "$home/.ssh/authorized_keys" /root/.ssh/authorized_keys /opt/job-runner /var/lib/linus; do
+      [ ! -e "$file" ] || { echo "$file is still there"; exit 1; }
+    done
+    echo linus-clean done' sh "$1"
+}
+
+# In what is saved the link is down, and the address gone with it: nothing of the saved
+# guest reaches the network when it goes on.
+link_down() {
+  local -r card=${vm_config[net0]:-}
+  if [[ -z ${card} ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' has no network card net0" 'make it of a template that has one'
+  fi
+  local retry_clear=prove
+  retry_change link_is_down 120 qm set "${vm_id}" --net0 "${card/,link_down=1/},link_down=1"
+  if [[ ${retry_landed} != yes ]]; then
+    retry_fail "the link of VM ${vm_id} on node '${probe_node}' could not be taken down: Proxmox answered: ${run_said:-nothing}" "look at the task log of node '${probe_node}'"
+  fi
+}
+
+link_is_down() {
+  vm_read "${vm_id}"
+  if [[ ,${vm_config[net0]:-}, == *,link_down=1,* ]]; then
+    retry_landed=yes
+  fi
+}
+
+# --- save_vm, copy_state ---
+
+save_vm() {
+  if [[ ${stage} != running ]]; then
+    return 0
+  fi
+  prove
+  local retry_clear=save_again
+  retry_change suspend_has_landed 3600 qm suspend "${vm_id}" --todisk 1
+  if [[ ${retry_landed} != yes ]]; then
+    suspend_fail "${probe_node}"
+  fi
+  stage=saved
+}
+
+save_again() {
+  prove
+  suspend_give_up
+}
+
+copy_state() {
+  local source='' size='' copied=''
+  if [[ ${stage} != saved ]]; then
+    return 0
+  fi
+  prove
+  run_ask pvesm path "${vm_config[vmstate]:-}"
+  source=${run_out}
+  if ((run_rc != 0)) || [[ ${source} != /* || ! -e ${source} ]]; then
+    result_fail config "the saved memory of VM ${vm_id} on node '${probe_node}' (${vm_config[vmstate]:-none}) is not a file or a device here: ${run_said}" \
+      "have it saved on a storage whose volumes are (dir, lvmthin, zfs): qm set ${template_id} --vmstatestorage STORAGE"
+  elif [[ -b ${source} ]]; then
+    run_read 30 blockdev --getsize64 "${source}"
+  else
+    run_read 30 stat -Lc %s -- "${source}"
+  fi
+  size=${run_out}
+  (umask 077 && : >"${checkpoint_state}.new")
+  run_change 1800 dd "if=${source}" "of=${checkpoint_state}.new" bs=64K conv=sparse,fsync status=none
+  if ((run_rc != 0)); then
+    result_fail vm "the memory of VM ${vm_id} on node '${probe_node}' could not be copied to ${checkpoint_state}: ${run_said}" "look at: df ${checkpoint_dir}"
+  fi
+  run_read 30 stat -c '%s %b %B %a' -- "${checkpoint_state}.new"
+  copied=${run_out}
+  if [[ ! ${size} =~ ^[1-9][0-9]{0,17}$ || ! ${copied} =~ ^"${size} "[1-9][0-9]*\ [0-9]+\ 600$ ]]; then
+    result_fail vm "the memory of VM ${vm_id} on node '${probe_node}' has ${size:-no} bytes, and its copy ${checkpoint_state} is not that (size, blocks, of, mode): ${copied}" "look at: df ${checkpoint_dir}"
+  fi
+  mv -f -- "${checkpoint_state}.new" "${checkpoint_state}"
+  write_meta "${copied}"
+  stage=kept
+}
+
+# All that a state needs to be read again, and what is told of it.
+write_meta() { # <size, blocks, bytes of a block, mode>
+  local size blocks of pve='' key
+  read -r size blocks of _ <<<"$1"
+  restore_read_host
+  if [[ -z ${restore_qemu} ]]; then
+    result_fail config "which QEMU is installed on ${HOSTNAME} is not known: ${run_said}" 'look at: kvm --version'
+  fi
+  run_ask pveversion
+  pve=${run_out%%$'\n'*}
+  for key in runningmachine runningcpu; do
+    if [[ -z ${vm_config[${key}]:-} ]]; then
+      result_fail vm "Proxmox has not noted ${key} of VM ${vm_id} on node '${probe_node}'" "look at: qm config ${vm_id}"
+    fi
+  done
+  read_network
+  vm_find_boot_disk
+  vm_disk_kib "${vm_config[${vm_boot_disk:-scsi0}]:-}"
+  local -ra lines=("JOB=${vm_job}" "OWNER=${vm_owner}" "TEMPLATE=${template_id}" "GENERATION=${generation}" "NAME=${vm_name}"
+    "USER=${VM_SSH_USER:-${vm_config[ciuser]:-root}}" "SYSTEM=${VM_OS}" "CORES=${vm_config[cores]:-1}" "MEMORY=${vm_config[memory]}"
+    "DISK=$((vm_kib / 1048576))" "MACHINE=${vm_config[runningmachine]}" "CPU=${vm_config[runningcpu]}"
+    "NETS_HOST_MTU=${vm_config["running-nets-host-mtu"]:-}" "MAC=${vm_mac,,}" "CARD=${vm_config[net0]}" "QEMU=${restore_qemu}"
+    "CPU_MODEL=${restore_cpu}" "PVE=${pve}" "SIZE=${size}" "BYTES=$((blocks * of))" END=yes)
+  if ! (umask 077 && printf '%s\n' "${lines[@]}" >"${checkpoint_meta}.new") 2>/dev/null; then
+    result_fail config "could not write ${checkpoint_meta}" "look at: df ${checkpoint_dir}"
+  fi
+  run_change 120 sync -- "${checkpoint_meta}.new"
+  mv -f -- "${checkpoint_meta}.new" "${checkpoint_meta}"
+  run_change 120 sync -- "${checkpoint_dir}"
+  checkpoint_load "${vm_id}"
+  if [[ ${checkpoint_found} != yes ]]; then
+    result_fail vm "what was written to ${checkpoint_meta} cannot be read back" "look at: df ${checkpoint_dir}"
+  fi
+}
+
+# --- make_template ---
+
+# The mark comes before the change, as for a template. The key goes, and the address: no
+# copy has them, and a pool's is free again.
+make_template() {
+  local retry_clear=prove
+  if [[ ${stage} != kept ]]; then
+    return 0
+  fi
+  prove
+  if [[ -n ${vm_config[lock]:-} ]]; then
+    run_change 60 qm unlock "${vm_id}"
+    prove
+  fi
+  vm_egress='' vm_marker
+  retry_change mark_has_landed 300 qm set "${vm_id}" --delete vmstate,sshkeys --ipconfig0 ip=dhcp --description "${vm_description} linus-checkpoint=${template_id}"
+  if [[ ${retry_landed} != yes ]]; then
+    retry_fail "could not mark VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing}" "look at the task log of node '${probe_node}'"
+  fi
+  run_stoppable=no
+  retry_change template_has_landed 600 qm template "${vm_id}"
+  if [[ ${retry_landed} != yes ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' did not become a template: Proxmox answered: ${run_said:-nothing}" \
+      'use a storage that takes templates (lvmthin, zfs, dir, nfs, rbd; not plain lvm)'
+  fi
+  whole=yes
+  lease_drop "${vm_id}" "${vm_job}"
+  egress_clear "${vm_id}"
+}
+
+mark_has_landed() {
+  vm_read "${vm_id}"
+  vm_prove
+  if [[ -z ${vm_doubt} && ${vm_words} == *" linus-checkpoint=${template_id} "* && -z ${vm_config[vmstate]:-}${vm_config[lock]:-}${vm_config[sshkeys]:-} &&
+    ${vm_config[ipconfig0]:-} == ip=dhcp ]]; then
+    retry_landed=yes
+  fi
+}
+
+template_has_landed() {
+  vm_read "${vm_id}"
+  vm_find_boot_disk
+  if [[ ${vm_config[template]:-0} == 1 && ${vm_config[${vm_boot_disk:-scsi0}]:-} =~ ^[^,]*[:/]base- ]]; then
+    retry_landed=yes
+  fi
+}
+
+# --- output_result ---
+
+output_result() {
+  whole=yes
+  result_line CHECKPOINT_ID "${vm_id}"
+  result_line CHECKPOINT_TEMPLATE "${checkpoint[TEMPLATE]}"
+  result_line CHECKPOINT_GENERATION "${checkpoint[GENERATION]}"
+  result_line CHECKPOINT_MACHINE "${checkpoint[MACHINE]}"
+  result_line CHECKPOINT_CPU "${checkpoint[CPU]}"
+  result_line CHECKPOINT_HOST "${checkpoint[QEMU]}, ${checkpoint[CPU_MODEL]}"
+  result_line CHECKPOINT_BYTES "${checkpoint[BYTES]}"
+  result_line RESULT SUCCESS
+}
+
+print_plan() {
+  case ${stage} in
+    running)
+      result_text PLAN "qm set ${vm_id} --net0 ${vm_config[net0]:-},link_down=1"
+      result_text PLAN 'in the VM, through its agent: remove authorized keys, job directories, histories'
+      result_text PLAN "qm suspend ${vm_id} --todisk 1"
+      ;;
+    *) ;;
+  esac
+  if [[ ${stage} == @(running|saved) ]]; then
+    result_text PLAN "copy its memory to ${checkpoint_state}"
+    result_text PLAN "qm unlock ${vm_id}"
+  fi
+  if [[ ${stage} != template ]]; then
+    result_text PLAN "qm set ${vm_id} --delete vmstate,sshkeys --ipconfig0 ip=dhcp, marked linus-checkpoint=${template_id}"
+    result_text PLAN "qm template ${vm_id}"
+  fi
+  result_line RESULT SUCCESS
+}
+
+let_go() {
+  if [[ ${vm_locked} == yes ]]; then
+    vm_locked=no
+    vm_unlock
+  fi
+}
+
+# Half a checkpoint is no VM any more, and no checkpoint: what proves to be ours goes.
+rollback() {
+  let_go
+  if [[ ${whole} == yes || ${changed} == no || ${dry_run} == yes ]]; then
+    return 0
+  fi
+  log_info "rolling back: VM ${vm_id} is of no use any more"
+  vm_destroy "${vm_id}" "${probe_node}"
+  result_line VM_OUTCOME "${vm_outcome}" 2>/dev/null # nobody may be listening
+  if [[ ${vm_outcome} != @(destroyed|gone|foreign) ]]; then
+    result_warning "VM ${vm_id} on node '${probe_node}' could not be destroyed and is left behind: ${vm_reason}"
+  fi
+  if [[ -n ${vm_leftovers} ]]; then
+    result_warning "volumes of VM ${vm_id} were left on the storage: ${vm_leftovers}"
+  fi
+}
+
+main() {
+  script_begin 7 rollback
+  read_inputs "$@"
+  result_run_step validate_environment 'checking the inputs and the host'
+  result_run_step look_at_vm 'looking at the VM'
+  if [[ ${dry_run} == yes ]]; then
+    print_plan
+    return 0
+  fi
+  result_run_step clean_vm 'removing what its copies must not share'
+  result_run_step save_vm 'saving its memory'
+  result_run_step copy_state 'keeping its memory'
+  result_run_step make_template 'turning it into a checkpoint'
+  result_run_step output_result 'done'
+}
+
+if ! (return 0 2>/dev/null); then script_run "$@"; fi
