@@ -176,21 +176,11 @@ func TestExamples_AreAllInADocumentAndRun(t *testing.T) {
 // installInTemplate puts a program where clones of the lab's template have it.
 func installInTemplate(t *testing.T, h *host, name string) {
 	t.Helper()
-	disks, err := filepath.Glob(filepath.Join(h.dir, "storage", "*", "base-9000-disk-0"))
-	if err != nil || len(disks) != 1 {
-		t.Fatalf("disks of the template: %v, %v", disks, err)
-	}
 	program, err := os.ReadFile(filepath.Join(readmeFiles, name))
-	dir := filepath.Join(disks[0]+".d", "usr", "local", "bin")
-	if err == nil {
-		err = os.MkdirAll(dir, 0o755)
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, name), program, 0o755)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	place(t, h.templateDisk(t), map[string]string{"usr/local/bin/" + name: string(program)})
 }
 
 // session types a session's commands into one shell. Its transcript must be
