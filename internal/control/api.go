@@ -10,8 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -50,35 +48,26 @@ func API(e job.Engine, o APIOptions) http.Handler {
 		return info, nil
 	})
 	rows := append(verbs(phrased(named(e))), info)
+	methods := map[string][]string{} // by path
 	for _, r := range rows {
 		handleAPI(mux, r, bodies)
+		methods[r.path] = append(methods[r.path], r.method)
+	}
+	for path, those := range methods {
+		allow := strings.Join(those, ", ")
+		mux.HandleFunc(APIPrefix+path, func(w http.ResponseWriter, r *http.Request) { // with any other
+			w.Header().Set("Allow", allow)
+			Refuse(w, http.StatusMethodNotAllowed, codeNoMethod, fmt.Sprintf("%s has no %s, but %s", r.URL.Path, r.Method, allow))
+		})
 	}
 	mux.HandleFunc("GET "+APIPrefix+"/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(openapi)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if methods := allowed(rows, r.URL.Path); len(methods) > 0 {
-			w.Header().Set("Allow", strings.Join(methods, ", "))
-			Refuse(w, http.StatusMethodNotAllowed, codeNoMethod, fmt.Sprintf("%s has no %s, but %s", r.URL.Path, r.Method, strings.Join(methods, ", ")))
-			return
-		}
 		Refuse(w, http.StatusNotFound, codeNoRoute, fmt.Sprintf("%s %s is no operation of this API; GET %s/v1/openapi.json describes them", r.Method, r.URL.Path, APIPrefix))
 	})
 	return identified(mux, o.Log)
-}
-
-// allowed returns the methods of the operations at a path.
-func allowed(rows []row, path string) []string {
-	var methods []string
-	for _, r := range rows {
-		mux := http.NewServeMux()
-		mux.HandleFunc(APIPrefix+r.path, func(http.ResponseWriter, *http.Request) {})
-		if _, pattern := mux.Handler(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}); pattern != "" && !slices.Contains(methods, r.method) {
-			methods = append(methods, r.method)
-		}
-	}
-	return methods
 }
 
 // identified gives each response the ID of its request: the client's own, or a new one.

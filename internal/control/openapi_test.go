@@ -540,3 +540,26 @@ func seconds(t *testing.T, at string, of reflect.Type, seen map[reflect.Type]boo
 		seconds(t, at, f.Type, seen)
 	}
 }
+
+// Texts that name a manifest's field as it is stored name it as the API does.
+func TestPublicWords_KnowEachFieldThatHasAnother(t *testing.T) {
+	found := 0
+	for _, of := range []reflect.Type{reflect.TypeFor[job.Manifest](), reflect.TypeFor[job.Agent]()} {
+		for _, f := range view.Fields(of) {
+			stored, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if stored == strings.ToLower(stored) {
+				continue // a word of prose, too
+			}
+			found++
+			if of == reflect.TypeFor[job.Agent]() {
+				stored, f.Name = "agent."+stored, "agent."+f.Name
+			}
+			if got := publicWords("give " + stored + " too"); got != "give "+f.Name+" too" {
+				t.Errorf("%s is %q in texts, and %s in the API", stored, got, f.Name)
+			}
+		}
+	}
+	if found < 5 {
+		t.Errorf("%d fields are looked at", found)
+	}
+}
