@@ -205,7 +205,7 @@ func (a *app) listCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List jobs, newest first",
-		Long: "Lists the newest jobs first, or with --sort created_at the oldest. A search (--text, --client, --reason, --owner) examines up to 20000 jobs for a page;\n" +
+		Long: "Lists the newest jobs first, or with --sort created_at the oldest. A search (--text, --label, --client, --reason, --owner) examines up to 20000 jobs for a page;\n" +
 			"if it stops before the oldest, the next page continues there.",
 		Example: "  linus job list --status failed --since 24h\n" +
 			"  linus job list --reason lost\n" +

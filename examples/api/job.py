@@ -13,7 +13,7 @@ from linus_api import Client, ProblemError
 linus = Client(os.environ["LINUS_URL"], os.environ["LINUS_TOKEN"])
 
 job = linus.submit_job(
-    {"manifest": {"agent_type": "script", "task": "echo hello from Python"}},
+    {"manifest": {"agent_type": "script", "task": "echo hello from Python", "labels": {"team": "web", "example": "api"}}},
     idempotency_key=str(uuid.uuid4()),
     wait_seconds=20,
 )
@@ -25,7 +25,8 @@ while "completed_at" not in job:
         after = event["seq"]
     job = news["job"]
 
-print(job["status"], job["outcome"].get("exit_code"), linus.get_output(job["id"], stream="stdout").decode().strip())
+found = linus.list_jobs(label=["team=web", "example=api"], limit=1)["items"][0]
+print(found["status"], job["outcome"].get("exit_code"), linus.get_output(job["id"], stream="stdout").decode().strip())
 
 try:
     linus.get_vm("nobody")
