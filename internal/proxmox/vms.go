@@ -20,13 +20,12 @@ func (p *Provider) Destroy(ctx context.Context, v vm.VM) error {
 	if err := p.settle(ctx, op, p.createOperation(v.Job)); err != nil || v.ID == 0 {
 		return err
 	}
-	if v.Checkpoint == nil {
-		return p.destroy(ctx, op, v, "VM_KIND", "vm")
+	if v.Checkpoint != nil {
+		if err := p.settle(ctx, op, saveOperation(v)); err != nil {
+			return err
+		}
 	}
-	if err := p.settle(ctx, op, saveOperation(v)); err != nil {
-		return err
-	}
-	return p.destroy(ctx, op, v, "VM_KIND", "checkpoint")
+	return p.destroy(ctx, op, v, "VM_KIND", "vm")
 }
 
 // destroy runs destroy-vm with one more input, which says of what kind v is, or what to do.
