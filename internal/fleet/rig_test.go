@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -116,9 +117,10 @@ type hypervisor struct {
 	suspends  time.Duration         // how long it takes to suspend a VM
 	room      func(r *job.HostRoom) // changes what Room returns
 	pinged    []string
-	specs     []job.VMSpec // of creates
-	destroyed []int        // proven, or gone
-	callers   []job.Caller // of Destroy
+	specs     []job.VMSpec      // of creates
+	nodes     map[string]string // that VMs were created on, by what is in their marker
+	destroyed []int             // proven, or gone
+	callers   []job.Caller      // of Destroy
 }
 
 // set changes what the hypervisor does from now on.
@@ -138,6 +140,10 @@ func (h *hypervisor) seen() (specs []job.VMSpec, destroyed []int) {
 func (h *hypervisor) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	h.mu.Lock()
 	h.specs = append(h.specs, spec)
+	if h.nodes == nil {
+		h.nodes = map[string]string{}
+	}
+	h.nodes[spec.Job] = spec.Node
 	var err error
 	if len(h.fails) > 0 {
 		err, h.fails = h.fails[0], h.fails[1:]
@@ -155,6 +161,18 @@ func (h *hypervisor) Create(ctx context.Context, spec job.VMSpec, progress func(
 		v.Node = spec.Node
 	}
 	return v, err
+}
+
+// List says of each VM the node that it was created on: a sweep may look before its create has
+// returned.
+func (h *hypervisor) List(ctx context.Context) ([]vm.VM, error) {
+	vms, err := h.Fake.List(ctx)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, v := range vms {
+		vms[i].Node = cmp.Or(h.nodes[v.Job], v.Node)
+	}
+	return vms, err
 }
 
 func (h *hypervisor) Destroy(ctx context.Context, v vm.VM) error {
