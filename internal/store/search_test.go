@@ -141,6 +141,8 @@ func TestList_ASearchIsBounded(t *testing.T) {
 		pages  int
 	}{
 		{"the operator's among another's", job.Filter{Principal: job.OperatorName}, []string{second, first}, 2},
+		{"the oldest first", job.Filter{Text: "needle", Sort: "created_at"}, []string{first, second}, 2},
+		{"a label that none has, the oldest first", job.Filter{Label: []string{"team=web"}, Sort: "created_at"}, nil, 2},
 		{"the operator's of a status that few have", job.Filter{Principal: job.OperatorName, Status: job.Pending}, []string{second, first}, 1},
 		{"a principal's of a status", job.Filter{Principal: "bob", Status: job.Success}, nil, 2},
 		{"a principal's of a status that few have", job.Filter{Principal: "bob", Status: job.Pending}, nil, 1},
