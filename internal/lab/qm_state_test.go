@@ -201,10 +201,18 @@ func TestProcessGuest_CannotChangeTheMachine(t *testing.T) {
 
 const labOwner = "99999999-2222-4333-8444-555555555555"
 
+func scriptFile(name string) (string, error) {
+	return filepath.Abs(filepath.Join("..", "..", "scripts", "proxmox", name+".sh"))
+}
+
 // script runs one of the host's scripts on the lab's host, and returns its answer.
 func (l *Lab) script(t *testing.T, name string, env ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "bash", filepath.Join("..", "..", "scripts", "proxmox", name+".sh"))
+	file, err := scriptFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", file)
 	cmd.Env = append(hostEnv(l.State), append([]string{"LINUS_OWNER=" + labOwner, "TMPDIR=" + t.TempDir()}, env...)...)
 	var out, log strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &log

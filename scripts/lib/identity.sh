@@ -73,8 +73,12 @@ fail() {
   exit "${2:-1}"
 }
 
-# The clock first: all that follows writes dates.
+# The clock first: all that follows writes dates. The time is the host's of when this was
+# sent; the machine's hardware clock goes on with the host's, and may know better by now.
 set_clock() {
+  rtc=0
+  { read -r rtc </sys/class/rtc/rtc0/since_epoch; } 2>/dev/null
+  if [ "${rtc:-0}" -gt "$time" ] && [ "$rtc" -le $((time + 60)) ]; then time=$rtc; fi
   off=$((time - $(date +%s)))
   [ "${off#-}" -le 1 ] || date -u -s "@$time" >/dev/null || fail 'the clock could not be set'
 }
