@@ -35,8 +35,9 @@ cluster_read() { # cluster_rc: 0 when it could be read, else run_said says why
 }
 
 # All VMs and containers, in cluster_vms: a line `ID NODE KIND TEMPLATE NAME` each,
-# where KIND is qemu-server or lxc, TEMPLATE 1 or 0, and NAME may be empty. A config
-# that cannot be read holds its ID all the same.
+# where KIND is qemu-server or lxc, TEMPLATE 1 or 0 (also for a checkpoint, which only
+# Proxmox takes for one), and NAME may be empty. A config that cannot be read holds its ID
+# all the same.
 cluster_list_vms() { # run_rc, cluster_vms
   # shellcheck disable=SC2016 # perl's variables, not the shell's
   run_read 60 perl -MFile::Glob=:bsd_glob -e '
@@ -46,7 +47,7 @@ cluster_list_vms() { # run_rc, cluster_vms
     -e ".members" and -d "nodes" or die "$root is not the cluster file system of Proxmox VE (pmxcfs), or it is not mounted\n";
     for my $file (bsd_glob("nodes/*/{qemu-server,lxc}/*.conf", GLOB_BRACE)) {
       my ($node, $kind, $id) = $file =~ m{^nodes/([^/]+)/([^/]+)/(\d+)\.conf$} or next;
-      my ($text, $name, $template) = ("", "", 0);
+      my ($text, $name, $template, $checkpoint) = ("", "", 0, 0);
       if (open my $in, "<", $file) {
         read $in, $text, 1 << 21;
       } elsif ($!{ENOENT} and !-l $file) {
@@ -56,7 +57,9 @@ cluster_list_vms() { # run_rc, cluster_vms
         last if $line =~ /^\[.*\]\s*$/;
         $name ||= $1 if $line =~ ($kind eq "lxc" ? qr/^hostname:\s*(\S+)/ : qr/^name:\s*(\S+)/);
         $template = 1 if $line =~ /^template:\s*1\s*$/;
+        $checkpoint = 1 if $line =~ /^(?:#|description:).*linus-checkpoint(?:=|%3D)/;
       }
+      $template = 0 if $checkpoint;
       print join(" ", $id, $node, $kind, $template, substr $name, 0, 255) =~ tr/\0-\x1f\x7f/ /r, "\n";
     }
     -e ".members" or die "$root: pmxcfs is gone\n";' -- "${LINUS_PVE_DIR:-/etc/pve}"

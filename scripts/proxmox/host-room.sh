@@ -96,7 +96,7 @@ find_template() { # <name or ID>; template_id: empty if it is not one template; 
   fi
   for id in "${candidates[@]}"; do
     vm_read "${id}"
-    if [[ ${vm_state} != present || ${vm_config[template]:-0} != 1 || ($1 != "${id}" && ${vm_config[name]:-} != "$1") ]]; then
+    if [[ ${vm_state} != present || ${vm_config[template]:-0} != 1 || ${vm_words} == *' linus-checkpoint='* || ($1 != "${id}" && ${vm_config[name]:-} != "$1") ]]; then
       continue
     elif [[ -n ${template_id} ]]; then
       template_id='' # two of the name: neither is meant

@@ -91,12 +91,13 @@ read_resources() {
       for my $line (split /\n/, $text) {
         last if $line =~ /^\[.*\]\s*$/;
         $conf{build} = $1 if $line =~ /^(?:#|description:).*linus-template(?:=|%3D)1/ and $line =~ /linus-job(?:=|%3D)($uuid)/;
+        $conf{checkpoint} = 1 if $line =~ /^(?:#|description:).*linus-checkpoint(?:=|%3D)/;
         $conf{$1} //= $2 if $line =~ /^(name|template|memory):\s*(\S+)/;
         $disks .= " $1" if $line =~ /^(?:scsi|virtio|sata|ide|efidisk|tpmstate)[0-9]+:\s*([A-Za-z][A-Za-z0-9_.-]*):/;
       }
       if ($kind eq "qemu-server" and ($conf{template} // 0) eq "1") {
         my $local = !$disks || grep { !$shared{$_} } split " ", $disks;
-        next unless ($conf{name} // "") =~ /^$name$/;
+        next if $conf{checkpoint} or ($conf{name} // "") !~ /^$name$/;
         my $sum = sha256_hex(join "\n", sort grep { !/^lock:/ } split /\n/, $text);
         print "NODE_TEMPLATE $node $id $conf{name} ", $conf{build} // "-", " $sum ", $local ? "local" : "shared", "\n";
         next;

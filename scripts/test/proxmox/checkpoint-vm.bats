@@ -390,6 +390,40 @@ refute_changed() {
   refute_line_like LINUS_VM:
 }
 
+@test "no look at templates takes it for one" {
+  save
+  answer /cluster/resources '[{"type":"node","node":"pve","maxmem":1073741824,"mem":1}]'
+  run_script list-nodes
+  assert_status 0
+  assert_says 'LINUS_NODE_TEMPLATE:pve 9000 '
+  refute_line_like 'LINUS_NODE_TEMPLATE:pve 250 '
+  refute_line_like 'LINUS_NODE_VMS:*250:'
+  ROOM_TEMPLATES="250 9000 ${VM_NAME}" run_script host-room
+  assert_status 0
+  assert_says 'LINUS_TEMPLATE:9000 9000 '
+  refute_line_like 'LINUS_TEMPLATE:250 '
+  refute_line_like "LINUS_TEMPLATE:${VM_NAME} "
+  VM_TEMPLATE=nope VM_NAME=booted LINUS_JOB=${job2} run_script create-vm
+  assert_says '(templates: agent-template (9000))'
+}
+
+@test "what a killed run left is destroyed when its lease is over, with what it had kept" {
+  local half
+  for half in 'lock: suspended' 'template: 1'; do
+    save
+    [[ ${half} != lock* ]] || sed -i -e 's/ linus-checkpoint=9000//' -e '/^template/d' -e "1a ${half}" "${PVE_STUB}/vm/250"
+    sed -i 's/base-250-disk-0/vm-250-disk-0/' "${PVE_STUB}/vm/250"
+    mkdir -p "${LINUS_HOST_DIR}/leases"
+    printf 'none %s %s pve local-lvm 1 %s 999999999 1 1 1\n' "${VM_NAME}" "${owner}" "$(</proc/sys/kernel/random/boot_id)" \
+      >"${LINUS_HOST_DIR}/leases/250-${job}"
+    run_script list-vms
+    assert_status 0
+    [[ ! -e ${PVE_STUB}/vm/250 ]] || fail "VM 250 was left" "$(<"${PVE_STUB}/vm/250")"
+    assert_no_checkpoint
+    add_ready_vm
+  done
+}
+
 @test "nothing else is done to a checkpoint" {
   local action
   save

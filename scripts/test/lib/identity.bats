@@ -1,0 +1,145 @@
+#!/usr/bin/env bats
+# lib/identity.sh: the network settings that its program writes in a guest, and how it
+# goes about what it does not know. All of it runs in the labs.
+
+# The library's globals are set and read across files; each test is a subshell.
+# shellcheck disable=SC2030,SC2031,SC2034,SC2154,SC2312
+source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
+
+setup() {
+  load_libs identity
+  run_init
+}
+
+# What a function of the program prints, where the guest is so.
+in_guest() { # <function> <NAME=VALUE...>
+  local name=$1 pair
+  shift
+  {
+    printf 'card=eth7\nmac=bc:24:11:00:00:02\nip4= gw4= ip6= gw6= servers= search=\n'
+    for pair in "$@"; do
+      identity_quote "${pair#*=}"
+      printf '%s=%s\n' "${pair%%=*}" "${identity_quoted}"
+    done
+    identity_program | sed '$d'
+    printf '%s\n' "${name}"
+  } >"${BATS_TEST_TMPDIR}/program"
+  run sh "${BATS_TEST_TMPDIR}/program"
+}
+
+says() { # <text>
+  [[ ${output} == "$1" ]] || {
+    diff <(printf '%s\n' "$1") <(printf '%s\n' "${output}") >&2
+    return 1
+  }
+}
+
+@test "the program is one that sh can read, and begins when all of it has come" {
+  identity_program >"${BATS_TEST_TMPDIR}/program"
+  sh -n "${BATS_TEST_TMPDIR}/program"
+  [[ $(tail -n 1 "${BATS_TEST_TMPDIR}/program") == 'main </dev/null' ]]
+}
+
+@test "a value is one word, whatever is in it" {
+  identity_quote "a 'b' \$(c) \"d\""
+  [[ $(sh -c "printf %s ${identity_quoted}") == "a 'b' \$(c) \"d\"" ]]
+}
+
+@test "systemd-networkd: DHCP, a given address, IPv6 alone" {
+  in_guest write_networkd ip4=dhcp 'servers=1.1.1.1 9.9.9.9' search=example.lan
+  says '[Match]
+MACAddress=bc:24:11:00:00:02
+Name=eth7
+
+[Network]
+DHCP=ipv4
+DNS=1.1.1.1
+DNS=9.9.9.9
+Domains=example.lan'
+  in_guest write_networkd ip4=10.0.0.7/24 gw4=10.0.0.1
+  says '[Match]
+MACAddress=bc:24:11:00:00:02
+Name=eth7
+
+[Network]
+DHCP=no
+Address=10.0.0.7/24
+Gateway=10.0.0.1'
+  in_guest write_networkd ip6=auto
+  [[ ${output} == *$'DHCP=no\nIPv6AcceptRA=yes' ]]
+}
+
+@test "netplan: by name where the driver is not to be seen" {
+  in_guest write_netplan ip4=10.0.0.7/24 gw4=10.0.0.1 ip6=fd77::7/64 gw6=fd77::1 servers=1.1.1.1 search=example.lan
+  says 'network:
+  version: 2
+  ethernets:
+    "eth7":
+      dhcp4: false
+      dhcp6: false
+      addresses: ["10.0.0.7/24", "fd77::7/64"]
+      routes:
+        - {to: "0.0.0.0/0", via: "10.0.0.1"}
+        - {to: "::/0", via: "fd77::1"}
+      nameservers:
+        addresses:
+          - "1.1.1.1"
+        search:
+          - "example.lan"'
+  in_guest write_netplan ip4=dhcp
+  [[ ${output} == *$'dhcp4: true\n      dhcp6: false' ]]
+}
+
+@test "NetworkManager: the servers of each family with it" {
+  in_guest write_manager ip4=dhcp 'servers=1.1.1.1 fd77::53' search='a.lan b.lan'
+  [[ ${output} == *$'type=ethernet\ninterface-name=eth7\n'* && ${output} == *$'[ipv4]\nmethod=auto\ndns=1.1.1.1;\ndns-search=a.lan;b.lan\n\n[ipv6]\nmethod=link-local' ]]
+  in_guest write_manager ip6=fd77::7/64 gw6=fd77::1 'servers=1.1.1.1 fd77::53'
+  [[ ${output} == *$'[ipv4]\nmethod=disabled\n\n[ipv6]\nmethod=manual\naddress1=fd77::7/64,fd77::1\ndns=fd77::53;' ]]
+}
+
+@test "ifupdown: the loopback is still there" {
+  in_guest write_ifupdown ip4=10.0.0.7/24 gw4=10.0.0.1 servers=1.1.1.1
+  says 'auto lo
+iface lo inet loopback
+
+auto eth7
+iface eth7 inet static
+    address 10.0.0.7/24
+    gateway 10.0.0.1
+    dns-nameservers 1.1.1.1'
+  in_guest write_ifupdown ip6=auto
+  [[ ${output} == *$'auto eth7\niface eth7 inet6 auto' ]]
+}
+
+@test "a guest that it does not know ends it before anything of the network is changed" {
+  stub_program systemctl 'exit 3'
+  if [[ ! -f /etc/network/interfaces ]]; then
+    in_guest find_services
+    [[ ${status} -eq 65 && ${output} == *'neither networkd, NetworkManager nor ifupdown' ]]
+  fi
+  in_guest find_card old_mac=02:02:02:02:02:02 mac=02:02:02:02:02:03
+  [[ ${status} -eq 1 && ${output} == *'has no card with the address 02:02:02:02:02:02' ]]
+}
+
+@test "cloud-init's instance is the drive's, and the next boot finds all of it" {
+  local -r root=${BATS_TEST_TMPDIR}/cloud
+  mkdir -p "${root}/data" "${root}/instances/aaa/sem"
+  echo aaa >"${root}/data/instance-id"
+  echo x >"${root}/instances/aaa/obj.pkl"
+  ln -s "${root}/instances/aaa" "${root}/instance"
+  printf 'CD001\0\0instance-id: 0123abcdef\n\0\0' >"${BATS_TEST_TMPDIR}/drive"
+  stub_program blkid "echo ${BATS_TEST_TMPDIR}/drive"
+  stub_program blockdev 'exit 1'
+  local program
+  program=$(identity_program)
+  identity_program() { printf '%s\n' "${program//\/var\/lib\/cloud/${root}}"; }
+  in_guest be_instance
+  [[ ${status} -eq 0 && $(<"${root}/data/instance-id") == 0123abcdef ]] || {
+    echo "${output}" >&2
+    return 1
+  }
+  [[ $(readlink "${root}/instance") == "${root}/instances/0123abcdef" && -d ${root}/instances/0123abcdef/sem && ! -e ${root}/instances/0123abcdef/obj.pkl ]]
+  echo 'no ID' >"${BATS_TEST_TMPDIR}/drive"
+  in_guest be_instance
+  [[ ${status} -eq 65 ]]
+}
