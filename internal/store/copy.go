@@ -97,7 +97,7 @@ func (c *copying) all(ctx context.Context) error {
 		return err
 	}
 	for {
-		ids, err := query(ctx, c.source.read, scanText, `SELECT id FROM jobs WHERE id > ? ORDER BY id LIMIT 100`, last)
+		ids, err := query(ctx, c.source.read, scanValue[string], `SELECT id FROM jobs WHERE id > ? ORDER BY id LIMIT 100`, last)
 		if err != nil {
 			return fmt.Errorf("read jobs: %w", err)
 		}
@@ -122,11 +122,6 @@ func (c *copying) all(ctx context.Context) error {
 	return c.end(ctx)
 }
 
-func scanText(row scanner) (text string, err error) {
-	err = row.Scan(&text)
-	return text, err
-}
-
 // begin marks the target, and returns the last job that is there already.
 func (c *copying) begin(ctx context.Context) (last string, err error) {
 	id, err := c.source.InstallationID(ctx)
@@ -136,7 +131,7 @@ func (c *copying) begin(ctx context.Context) (last string, err error) {
 	err = c.target.transaction(ctx, func(tx *tx) error {
 		known := map[string]string{}
 		for _, name := range []string{copyingFrom, copiedTo} {
-			found, err := query(ctx, tx, scanText, `SELECT value FROM meta WHERE key = ?`, name)
+			found, err := query(ctx, tx, scanValue[string], `SELECT value FROM meta WHERE key = ?`, name)
 			if err != nil {
 				return err
 			}
@@ -379,7 +374,7 @@ func (c *copying) end(ctx context.Context) error {
 
 // refuseUnfinished returns an error if a copy to the database was interrupted.
 func (s *Store) refuseUnfinished(ctx context.Context) error {
-	found, err := query(ctx, s.read, scanText, `SELECT value FROM meta WHERE key = ?`, copyingFrom)
+	found, err := query(ctx, s.read, scanValue[string], `SELECT value FROM meta WHERE key = ?`, copyingFrom)
 	if err == nil && len(found) > 0 {
 		err = errors.New("a copy to it was interrupted; run linus store migrate again, with the same directory")
 	}

@@ -11,12 +11,12 @@ const cordonKey = "cordoned/"
 
 // Cordons returns the nodes that get no new VMs, by name.
 func (s *Store) Cordons(ctx context.Context) ([]string, error) {
-	nodes, err := query(ctx, s.read, func(row scanner) (key string, err error) {
-		err = row.Scan(&key)
-		return strings.TrimPrefix(key, cordonKey), err
-	}, `SELECT key FROM meta WHERE key LIKE 'cordoned/%' ORDER BY key`)
+	nodes, err := query(ctx, s.read, scanValue[string], `SELECT key FROM meta WHERE key LIKE 'cordoned/%' ORDER BY key`)
 	if err != nil {
 		return nil, fmt.Errorf("read cordoned nodes: %w", err)
+	}
+	for i, key := range nodes {
+		nodes[i] = strings.TrimPrefix(key, cordonKey)
 	}
 	return nodes, nil
 }
@@ -27,11 +27,7 @@ func (s *Store) SetCordon(ctx context.Context, node string, cordoned bool) error
 	if cordoned {
 		change = `INSERT INTO meta (key, value) VALUES (?, '') ON CONFLICT DO NOTHING`
 	}
-	err := s.transaction(ctx, func(tx *tx) error {
-		_, err := tx.ExecContext(ctx, change, cordonKey+node)
-		return err
-	})
-	if err != nil {
+	if _, err := affect(ctx, s.transaction, "", change, cordonKey+node); err != nil {
 		return fmt.Errorf("record whether node %s is cordoned: %w", node, err)
 	}
 	return nil

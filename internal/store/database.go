@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"encoding/json"
 	"sync"
 
 	"linus/internal/job"
@@ -41,12 +42,36 @@ func queryOnce[T any](ctx context.Context, q querier, read func(scanner) (T, err
 	return all, nil
 }
 
+// scanValue reads a row of one column.
+func scanValue[T any](row scanner) (v T, err error) {
+	err = row.Scan(&v)
+	return v, err
+}
+
+// scanDoc decodes a row of one document.
+func scanDoc[T any](row scanner) (v T, err error) {
+	var doc string
+	if err = row.Scan(&doc); err == nil {
+		err = json.Unmarshal([]byte(doc), &v)
+	}
+	return v, err
+}
+
+// only returns the one that a query has found; job.ErrNotFound.
+func only[T any](found []T, err error) (T, error) {
+	if err == nil && len(found) == 0 {
+		err = job.ErrNotFound
+	}
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return found[0], nil
+}
+
 // first returns the first column of a query's first row; sql.ErrNoRows.
 func first[T any](ctx context.Context, q querier, text string, args ...any) (T, error) {
-	found, err := query(ctx, q, func(row scanner) (v T, err error) {
-		err = row.Scan(&v)
-		return v, err
-	}, text, args...)
+	found, err := query(ctx, q, scanValue[T], text, args...)
 	if err == nil && len(found) == 0 {
 		err = sql.ErrNoRows
 	}

@@ -220,7 +220,7 @@ const (
 // forgetOrphans removes job directories without a row, once a day: an interrupted
 // Forget left them.
 func (d *directories) forgetOrphans(ctx context.Context) error {
-	last, err := query(ctx, d.s.read, scanText, `SELECT value FROM meta WHERE key = ?`, orphansSearched)
+	last, err := query(ctx, d.s.read, scanValue[string], `SELECT value FROM meta WHERE key = ?`, orphansSearched)
 	if err != nil {
 		return fmt.Errorf("find directories without a job: %w", err)
 	}

@@ -59,7 +59,7 @@ func (s *Store) Join(ctx context.Context, about job.EngineInfo, lease time.Durat
 
 // Renew extends this engine's lease; job.ErrDetach if it is no member any more.
 func (s *Store) Renew(ctx context.Context, lease time.Duration) error {
-	n, err := s.affect(ctx, `UPDATE engines SET lease_until = `+s.dialect.clock()+` + ? WHERE id = ?`, lease.Seconds(), s.EngineID())
+	n, err := affect(ctx, s.outside, "", `UPDATE engines SET lease_until = `+s.dialect.clock()+` + ? WHERE id = ?`, lease.Seconds(), s.EngineID())
 	if err == nil && n == 0 {
 		err = errBuried
 	}
@@ -74,7 +74,7 @@ var errBuried = fmt.Errorf("the others have taken this engine for dead: %w", job
 
 // Leave ends the membership: the jobs this engine works on are free for others.
 func (s *Store) Leave(ctx context.Context) error {
-	if _, err := s.free(ctx, `DELETE FROM engines WHERE id = ?`, s.EngineID()); err != nil {
+	if _, err := affect(ctx, s.outside, job.NoticeFree, `DELETE FROM engines WHERE id = ?`, s.EngineID()); err != nil {
 		return fmt.Errorf("leave the engines of %s: %w", s.name, err)
 	}
 	return nil
@@ -82,7 +82,7 @@ func (s *Store) Leave(ctx context.Context) error {
 
 // Drain notes that this engine takes no more jobs.
 func (s *Store) Drain(ctx context.Context) error {
-	if _, err := s.affect(ctx, `UPDATE engines SET draining = 1 WHERE id = ?`, s.EngineID()); err != nil {
+	if _, err := affect(ctx, s.outside, "", `UPDATE engines SET draining = 1 WHERE id = ?`, s.EngineID()); err != nil {
 		return fmt.Errorf("drain this engine in %s: %w", s.name, err)
 	}
 	return nil
@@ -92,7 +92,7 @@ func (s *Store) Drain(ctx context.Context) error {
 // reports whether it did: the jobs it worked on are free for others. It waits for a transaction of that engine that
 // is under way.
 func (s *Store) Bury(ctx context.Context, id string, dead bool) (bool, error) {
-	n, err := s.free(ctx, `DELETE FROM engines WHERE id = ? AND (lease_until < `+s.dialect.clock()+` OR 1 = ?)`, id, truth(dead))
+	n, err := affect(ctx, s.outside, job.NoticeFree, `DELETE FROM engines WHERE id = ? AND (lease_until < `+s.dialect.clock()+` OR 1 = ?)`, id, truth(dead))
 	if err != nil {
 		return false, fmt.Errorf("remove engine %s from %s: %w", id, s.name, err)
 	}
@@ -209,10 +209,7 @@ func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken 
 
 // Locked returns what the engine that has a lock does meanwhile; empty: none has it.
 func (s *Store) Locked(ctx context.Context, name string) (string, error) {
-	held, err := query(ctx, s.read, func(row scanner) (what string, err error) {
-		err = row.Scan(&what)
-		return what, err
-	}, `SELECT what FROM locks WHERE name = ?`, name)
+	held, err := query(ctx, s.read, scanValue[string], `SELECT what FROM locks WHERE name = ?`, name)
 	if err != nil || len(held) == 0 {
 		return "", err
 	}
@@ -221,28 +218,19 @@ func (s *Store) Locked(ctx context.Context, name string) (string, error) {
 
 // Unlock releases a lock of this engine.
 func (s *Store) Unlock(ctx context.Context, name string) error {
-	if _, err := s.affect(ctx, `DELETE FROM locks WHERE name = ? AND engine = ?`, name, s.EngineID()); err != nil {
+	if _, err := affect(ctx, s.outside, "", `DELETE FROM locks WHERE name = ? AND engine = ?`, name, s.EngineID()); err != nil {
 		return fmt.Errorf("release the lock %s in %s: %w", name, s.name, err)
 	}
 	return nil
 }
 
-// free is affect for a statement that frees an engine's jobs.
-func (s *Store) free(ctx context.Context, text string, args ...any) (n int64, err error) {
-	err = s.outside(ctx, func(tx *tx) error {
-		result, err := tx.ExecContext(ctx, text, args...)
-		if err == nil {
-			n, err = result.RowsAffected()
+// affect runs one statement in a transaction, as a member (Store.transaction) or whether one
+// or not (Store.outside), tells what it means to others, and returns how many rows it changed.
+func affect(ctx context.Context, in func(context.Context, func(*tx) error) error, told job.NoticeKind, text string, args ...any) (n int64, err error) {
+	err = in(ctx, func(tx *tx) error {
+		if told != "" {
+			tx.tell(told, "")
 		}
-		tx.tell(job.NoticeFree, "")
-		return err
-	})
-	return n, err
-}
-
-// affect runs one statement, member or not, and returns how many rows it changed.
-func (s *Store) affect(ctx context.Context, text string, args ...any) (n int64, err error) {
-	err = s.outside(ctx, func(tx *tx) error {
 		result, err := tx.ExecContext(ctx, text, args...)
 		if err == nil {
 			n, err = result.RowsAffected()

@@ -80,7 +80,7 @@ func (s *Store) forgetVMs(ctx context.Context, before time.Time) error {
 		return nil
 	}
 	if err == nil {
-		_, err = s.affect(ctx, `DELETE `+gone, idAt(before))
+		_, err = affect(ctx, s.outside, "", `DELETE `+gone, idAt(before))
 	}
 	if err != nil {
 		return fmt.Errorf("remove VMs that are gone: %w", err)
@@ -109,8 +109,5 @@ func (s *Store) unknown(ctx context.Context, names []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return query(ctx, s.read, func(row scanner) (id string, err error) {
-		err = row.Scan(&id)
-		return id, err
-	}, `SELECT value FROM json_each(?) WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = value)`, string(ids))
+	return query(ctx, s.read, scanValue[string], `SELECT value FROM json_each(?) WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = value)`, string(ids))
 }

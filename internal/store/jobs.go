@@ -98,14 +98,11 @@ func (s *Store) newUpdate(id string, change func(*job.Job) (job.Record, error)) 
 func (u *updating) run(ctx context.Context, tx *tx) error {
 	u.refused = nil
 	u.s.lockVM(tx, u.id)
-	found, err := jobRows(ctx, tx, "", `jobs.id = ?`+u.s.dialect.lock("jobs"), u.id)
+	found, err := only(jobRows(ctx, tx, "", `jobs.id = ?`+u.s.dialect.lock("jobs"), u.id))
 	if err != nil {
 		return err
 	}
-	if len(found) == 0 {
-		return job.ErrNotFound
-	}
-	j := found[0].job
+	j := found.job
 	status, state, manifest, stdout, stderr, engine, principal := j.Status, j.VMState(), j.Manifest, j.Stdout, j.Stderr, j.Engine, j.Principal
 	written, had := columns(j), j.VM
 	if had != nil {

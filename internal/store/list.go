@@ -44,7 +44,7 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 		if within.text == "" {
 			within.add("jobs.id > ?", "")
 		}
-		last, err := query(ctx, s.read, scanText, `SELECT id FROM jobs WHERE `+within.text+` ORDER BY id `+order+` LIMIT 1 OFFSET `+strconv.Itoa(searched), within.args...)
+		last, err := query(ctx, s.read, scanValue[string], `SELECT id FROM jobs WHERE `+within.text+` ORDER BY id `+order+` LIMIT 1 OFFSET `+strconv.Itoa(searched), within.args...)
 		if err != nil {
 			return job.Page{}, fmt.Errorf("list jobs: %w", err)
 		}

@@ -188,7 +188,7 @@ func describe(t testing.TB, db *sql.DB) string {
 	rows, err := db.QueryContext(t.Context(), text)
 	var lines []string
 	err = rowsOf(rows, err, func(row scanner) error {
-		line, err := scanText(row)
+		line, err := scanValue[string](row)
 		lines = append(lines, line)
 		return err
 	})

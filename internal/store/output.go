@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 
@@ -286,18 +287,15 @@ func checkStream(stream string) error {
 // sealedIn reads the final counts of a job's streams from its row, with the end of the
 // query; job.ErrNotFound.
 func (s *Store) sealedIn(ctx context.Context, q querier, id, lock string) (sealedStreams, error) {
-	found, err := query(ctx, q, func(row scanner) (sealedStreams, error) {
+	sealed, err := only(query(ctx, q, func(row scanner) (sealedStreams, error) {
 		var stdout, stderr sql.NullString
 		err := row.Scan(&stdout, &stderr)
 		return sealedStreams{job.Stdout: stdout, job.Stderr: stderr}, err
-	}, `SELECT stdout, stderr FROM jobs WHERE id = ?`+lock, id)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read job %s: %w", id, err)
-	case len(found) == 0:
-		return nil, job.ErrNotFound
+	}, `SELECT stdout, stderr FROM jobs WHERE id = ?`+lock, id))
+	if err != nil && !errors.Is(err, job.ErrNotFound) {
+		err = fmt.Errorf("read job %s: %w", id, err)
 	}
-	return found[0], nil
+	return sealed, err
 }
 
 // sealRow stores the final counts of a job's streams.

@@ -14,22 +14,11 @@ import (
 
 // Pools returns every pool, by name.
 func (s *Store) Pools(ctx context.Context) ([]job.Pool, error) {
-	pools, err := query(ctx, s.read, scanPool, `SELECT doc FROM pools ORDER BY name`)
+	pools, err := query(ctx, s.read, scanDoc[job.Pool], `SELECT doc FROM pools ORDER BY name`)
 	if err != nil {
 		return nil, fmt.Errorf("read the pools: %w", err)
 	}
 	return pools, nil
-}
-
-func scanPool(row scanner) (p job.Pool, err error) {
-	var doc string
-	if err := row.Scan(&doc); err != nil {
-		return p, err
-	}
-	if err := json.Unmarshal([]byte(doc), &p); err != nil {
-		return p, fmt.Errorf("decode a pool: %w", err)
-	}
-	return p, nil
 }
 
 // InsertPool adds a pool, and reports whether there was none of that name.
@@ -38,20 +27,11 @@ func (s *Store) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	inserted := false
-	err = s.transaction(ctx, func(tx *tx) error {
-		result, err := tx.ExecContext(ctx, `INSERT INTO pools (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, p.Name, string(doc))
-		if err != nil {
-			return err
-		}
-		n, err := result.RowsAffected()
-		inserted = n > 0
-		return err
-	})
+	n, err := affect(ctx, s.transaction, "", `INSERT INTO pools (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, p.Name, string(doc))
 	if err != nil {
 		return false, fmt.Errorf("write pool %s to %s: %w", p.Name, s.name, err)
 	}
-	return inserted, nil
+	return n > 0, nil
 }
 
 // UpdatePool changes a pool in a transaction; job.ErrNotFound. change must not
@@ -76,11 +56,10 @@ func (s *Store) UpdatePool(ctx context.Context, name string, change func(*job.Po
 }
 
 func (s *Store) updatePool(ctx context.Context, tx *tx, name string, change func(*job.Pool) error) (job.Pool, error) {
-	found, err := query(ctx, tx, scanPool, `SELECT doc FROM pools WHERE name = ?`+s.dialect.lock("pools"), name)
-	if err != nil || len(found) == 0 {
-		return job.Pool{}, errors.Join(err, missing(found))
+	p, err := only(query(ctx, tx, scanDoc[job.Pool], `SELECT doc FROM pools WHERE name = ?`+s.dialect.lock("pools"), name))
+	if err != nil {
+		return p, err
 	}
-	p := found[0]
 	if err := change(&p); err != nil {
 		return p, err
 	}
@@ -94,21 +73,9 @@ func (s *Store) updatePool(ctx context.Context, tx *tx, name string, change func
 	return p, err
 }
 
-func missing[T any](found []T) error {
-	if len(found) == 0 {
-		return job.ErrNotFound
-	}
-	return nil
-}
-
 // DeletePool removes a pool's row. Its members stay.
 func (s *Store) DeletePool(ctx context.Context, name string) error {
-	err := s.transaction(ctx, func(tx *tx) error {
-		tx.tell(job.NoticePools, "")
-		_, err := tx.ExecContext(ctx, `DELETE FROM pools WHERE name = ?`, name)
-		return err
-	})
-	if err != nil {
+	if _, err := affect(ctx, s.transaction, job.NoticePools, `DELETE FROM pools WHERE name = ?`, name); err != nil {
 		return fmt.Errorf("remove pool %s from %s: %w", name, s.name, err)
 	}
 	return nil

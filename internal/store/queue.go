@@ -16,10 +16,7 @@ import (
 // Waiting returns the IDs of the jobs that wait for a slot, oldest first; see
 // executor.QueueStore.
 func (s *Store) Waiting(ctx context.Context) ([]string, error) {
-	ids, err := query(ctx, s.read, func(row scanner) (id string, err error) {
-		err = row.Scan(&id)
-		return id, err
-	}, `SELECT id FROM jobs WHERE waiting = 1 ORDER BY id`)
+	ids, err := query(ctx, s.read, scanValue[string], `SELECT id FROM jobs WHERE waiting = 1 ORDER BY id`)
 	if err != nil {
 		return nil, fmt.Errorf("read waiting jobs: %w", err)
 	}

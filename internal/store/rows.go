@@ -54,14 +54,7 @@ func jobRows(ctx context.Context, q querier, counts, where string, args ...any) 
 
 // one returns the one job that a condition selects; job.ErrNotFound.
 func (s *Store) one(ctx context.Context, q querier, where string, args ...any) (job.Job, error) {
-	found, err := s.jobs(ctx, q, where, args...)
-	if err != nil {
-		return job.Job{}, err
-	}
-	if len(found) == 0 {
-		return job.Job{}, job.ErrNotFound
-	}
-	return found[0], nil
+	return only(s.jobs(ctx, q, where, args...))
 }
 
 // byKey returns the job that was submitted with an idempotency key;

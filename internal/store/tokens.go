@@ -18,11 +18,7 @@ func (s *Store) InsertToken(ctx context.Context, t job.Token, hash string) error
 	if err != nil {
 		return err
 	}
-	err = s.transaction(ctx, func(tx *tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO tokens (id, hash, doc) VALUES (?, ?, ?)`, t.ID, hash, string(doc))
-		return err
-	})
-	if err != nil {
+	if _, err = affect(ctx, s.transaction, "", `INSERT INTO tokens (id, hash, doc) VALUES (?, ?, ?)`, t.ID, hash, string(doc)); err != nil {
 		return fmt.Errorf("write token %s to %s: %w", t.ID, s.name, err)
 	}
 	return nil
@@ -30,7 +26,7 @@ func (s *Store) InsertToken(ctx context.Context, t job.Token, hash string) error
 
 // Tokens returns all tokens, by name and then oldest first.
 func (s *Store) Tokens(ctx context.Context) ([]job.Token, error) {
-	all, err := query(ctx, s.read, scanToken, `SELECT doc FROM tokens`)
+	all, err := query(ctx, s.read, scanDoc[job.Token], `SELECT doc FROM tokens`)
 	if err != nil {
 		return nil, fmt.Errorf("read the tokens: %w", err)
 	}
@@ -51,25 +47,11 @@ func (s *Store) Token(ctx context.Context, id string) (job.Token, error) {
 }
 
 func (s *Store) token(ctx context.Context, text, arg string) (job.Token, error) {
-	found, err := query(ctx, s.read, scanToken, text, arg)
-	switch {
-	case err != nil:
-		return job.Token{}, fmt.Errorf("read a token: %w", err)
-	case len(found) == 0:
-		return job.Token{}, job.ErrNotFound
+	t, err := only(query(ctx, s.read, scanDoc[job.Token], text, arg))
+	if err != nil && !errors.Is(err, job.ErrNotFound) {
+		err = fmt.Errorf("read a token: %w", err)
 	}
-	return found[0], nil
-}
-
-func scanToken(row scanner) (t job.Token, err error) {
-	var doc string
-	if err := row.Scan(&doc); err != nil {
-		return t, err
-	}
-	if err := json.Unmarshal([]byte(doc), &t); err != nil {
-		return t, fmt.Errorf("decode a token: %w", err)
-	}
-	return t, nil
+	return t, err
 }
 
 // DeleteTokens removes the token with an ID, or all tokens of a name, and returns them;
@@ -77,7 +59,7 @@ func scanToken(row scanner) (t job.Token, err error) {
 func (s *Store) DeleteTokens(ctx context.Context, ref string) ([]job.Token, error) {
 	var gone []job.Token
 	err := s.transaction(ctx, func(tx *tx) error {
-		all, err := query(ctx, tx, scanToken, `SELECT doc FROM tokens`)
+		all, err := query(ctx, tx, scanDoc[job.Token], `SELECT doc FROM tokens`)
 		if err != nil {
 			return err
 		}

@@ -104,14 +104,7 @@ func (s *Store) VMs(ctx context.Context) ([]vm.VM, error) {
 
 // VM returns the VM with the ID in its marker; job.ErrNotFound.
 func (s *Store) VM(ctx context.Context, id string) (vm.VM, error) {
-	found, err := vms(ctx, s.read, `id = ?`, id)
-	if err != nil {
-		return vm.VM{}, err
-	}
-	if len(found) == 0 {
-		return vm.VM{}, job.ErrNotFound
-	}
-	return found[0], nil
+	return only(vms(ctx, s.read, `id = ?`, id))
 }
 
 func vms(ctx context.Context, q querier, where string, args ...any) ([]vm.VM, error) {
@@ -177,11 +170,7 @@ func vmByKey(ctx context.Context, q querier, key string) (vm.VM, error) {
 	if key == "" {
 		return vm.VM{}, job.ErrNotFound
 	}
-	found, err := vms(ctx, q, `idempotency_key = ?`, key)
-	if err != nil || len(found) == 0 {
-		return vm.VM{}, errors.Join(err, missing(found))
-	}
-	return found[0], nil
+	return only(vms(ctx, q, `idempotency_key = ?`, key))
 }
 
 // UpdateVM changes a VM in a transaction, and records events with it, in the row of the job
@@ -197,11 +186,10 @@ func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]
 	}))
 	err = s.transaction(ctx, func(tx *tx) error {
 		refused = nil
-		found, err := vms(ctx, tx, `id = ?`+s.dialect.lock("vms"), id)
-		if err != nil || len(found) == 0 {
-			return errors.Join(err, missing(found))
+		if v, err = only(vms(ctx, tx, `id = ?`+s.dialect.lock("vms"), id)); err != nil {
+			return err
 		}
-		if v = found[0]; v.Own == nil {
+		if v.Own == nil {
 			if err = made.run(ctx, tx); err == nil {
 				v = *made.job.VM
 			}

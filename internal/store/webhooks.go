@@ -51,14 +51,7 @@ func (s *Store) Webhooks(ctx context.Context, limit int) ([]job.Webhook, error) 
 // TakeWebhook records that an attempt to deliver a message begins and when the next one
 // is due, and reports whether nobody else has meanwhile.
 func (s *Store) TakeWebhook(ctx context.Context, w job.Webhook, next time.Time) (bool, error) {
-	var changed int64
-	err := s.transaction(ctx, func(tx *tx) error {
-		result, err := tx.ExecContext(ctx, `UPDATE webhooks SET attempts = attempts + 1, next_at = ? WHERE id = ? AND attempts = ?`, timeText(next), w.ID, w.Attempts)
-		if err == nil {
-			changed, err = result.RowsAffected()
-		}
-		return err
-	})
+	changed, err := affect(ctx, s.transaction, "", `UPDATE webhooks SET attempts = attempts + 1, next_at = ? WHERE id = ? AND attempts = ?`, timeText(next), w.ID, w.Attempts)
 	if err != nil {
 		return false, fmt.Errorf("take webhook %s: %w", w.ID, err)
 	}
@@ -67,11 +60,7 @@ func (s *Store) TakeWebhook(ctx context.Context, w job.Webhook, next time.Time) 
 
 // DropWebhook removes a message whose job was deleted.
 func (s *Store) DropWebhook(ctx context.Context, id string) error {
-	err := s.transaction(ctx, func(tx *tx) error {
-		_, err := tx.ExecContext(ctx, `DELETE FROM webhooks WHERE id = ?`, id)
-		return err
-	})
-	if err != nil {
+	if _, err := affect(ctx, s.transaction, "", `DELETE FROM webhooks WHERE id = ?`, id); err != nil {
 		return fmt.Errorf("remove webhook %s: %w", id, err)
 	}
 	return nil
