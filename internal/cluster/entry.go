@@ -98,8 +98,7 @@ func (p *Provider) noEntry(tried []error) error {
 	}
 	e := &job.HostError{Op: "read the nodes of the cluster", Host: p.hosts(), Text: "no entry answers"}
 	for _, err := range tried {
-		var host *job.HostError
-		if errors.As(err, &host) {
+		if host, ok := errors.AsType[*job.HostError](err); ok {
 			e.Text += "; " + host.Host + ": " + host.Text
 			e.Remedy = cmp.Or(e.Remedy, host.Remedy)
 			e.Own = e.Own || host.Own

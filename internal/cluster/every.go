@@ -67,8 +67,7 @@ func (p *Provider) list(ctx context.Context, op string, ask func(n Node, ctx con
 
 // textOf returns what failed, without what was tried and where.
 func textOf(err error) string {
-	var host *job.HostError
-	if errors.As(err, &host) {
+	if host, ok := errors.AsType[*job.HostError](err); ok {
 		return host.Text
 	}
 	return err.Error()

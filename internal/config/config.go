@@ -288,8 +288,7 @@ func parseProblem(err error, text string, field reflect.StructField) (problem, r
 	if field.Type.Kind() == reflect.Bool {
 		return fmt.Sprintf("%q is neither true nor false", text), "give true or false"
 	}
-	var parse *envconfig.ParseError
-	if errors.As(err, &parse) {
+	if parse, ok := errors.AsType[*envconfig.ParseError](err); ok {
 		err = parse.Err
 	}
 	return err.Error(), "give a value such as " + field.Tag.Get("default")

@@ -99,8 +99,7 @@ func Problems(c config.Config) []config.Problem {
 		}
 		f, err := os.Open(file.path)
 		if err != nil {
-			var at *fs.PathError
-			if errors.As(err, &at) {
+			if at, ok := errors.AsType[*fs.PathError](err); ok {
 				err = at.Err
 			}
 			add(file.name, fmt.Sprintf("%s cannot be read: %v", file.path, err), file.remedy)

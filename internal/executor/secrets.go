@@ -35,8 +35,7 @@ func (e *Executor) key(m job.Manifest) ([]secret.Value, error) {
 		return nil, nil
 	}
 	key, err := e.o.Secrets([]string{claudeKey})
-	var fault *secret.Error
-	if errors.As(err, &fault) && fault.Unknown {
+	if fault, ok := errors.AsType[*secret.Error](err); ok && fault.Unknown {
 		return nil, nil
 	}
 	return key, err
@@ -45,8 +44,7 @@ func (e *Executor) key(m job.Manifest) ([]secret.Value, error) {
 // secrets returns the secrets that a job of an owner (as of Job.Principal) gets.
 func (e *Executor) secrets(owner string, m job.Manifest) ([]secret.Value, error) {
 	values, err := e.o.Secrets(m.Secrets)
-	var fault *secret.Error
-	if errors.As(err, &fault) {
+	if fault, ok := errors.AsType[*secret.Error](err); ok {
 		problem := strings.TrimSuffix(fault.Error(), "; "+fault.Remedy)
 		return nil, &job.FieldError{Field: "manifest.secrets", Problem: problem, Remedy: fault.Remedy}
 	}

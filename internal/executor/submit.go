@@ -59,8 +59,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	}
 	j := job.Job{ID: id.String(), Kind: job.KindTask, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, SharedVM: shared, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
 	j, created, err := e.o.Jobs.Insert(ctx, j, key, s.Principal.Limits)
-	var over *job.FieldError
-	if errors.As(err, &over) {
+	if over, ok := errors.AsType[*job.FieldError](err); ok {
 		return job.Job{}, over
 	}
 	if err != nil {

@@ -131,8 +131,7 @@ func (f *Fleet) shortOfNodes(ctx context.Context, others *job.Placement, p job.P
 	others.Spec, others.Planned = spec, true
 	for n := range atOnce {
 		at, err := f.o.Placer.Place(ctx, *others)
-		var full *job.NoRoomError
-		if errors.As(err, &full) {
+		if full, ok := errors.AsType[*job.NoRoomError](err); ok {
 			return fmt.Sprintf("%d of its VMs find no room beside the others: %v", atOnce-n, full), nil
 		}
 		if err != nil {

@@ -318,8 +318,7 @@ func (g *Guest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 		return nil
 	})
 	err = g.fault(ctx, "put the job into", j, result.Result{}, err)
-	var host *job.HostError
-	if errors.As(err, &host) && strings.Contains(host.Text, "No space left on device") {
+	if host, ok := errors.AsType[*job.HostError](err); ok && strings.Contains(host.Text, "No space left on device") {
 		host.Remedy = "give the VM a larger disk (resources.disk), or more memory if it is a tmpfs that is full"
 	}
 	return err

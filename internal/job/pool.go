@@ -214,8 +214,7 @@ func (p Pool) Validate() error {
 
 // PoolError returns an error about the manifest of Maker as one about the pool.
 func PoolError(err error) error {
-	var invalid *InvalidError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*InvalidError](err); ok {
 		for _, f := range invalid.Fields {
 			f.Field = strings.Replace(f.Field, "manifest.", "pool.", 1)
 		}

@@ -327,8 +327,7 @@ func wantClass(t *testing.T, err error, class job.HostClass) {
 }
 
 func describe(err error) string {
-	var host *job.HostError
-	if errors.As(err, &host) {
+	if host, ok := errors.AsType[*job.HostError](err); ok {
 		return fmt.Sprintf("%v (class %s)", err, host.Class)
 	}
 	return fmt.Sprint(err)

@@ -95,8 +95,7 @@ func (p *Provider) verdict(ctx context.Context, c call, res result.Result, err e
 	if err == nil {
 		return res, nil
 	}
-	var exit *remote.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*remote.ExitError](err); ok {
 		log.DebugContext(ctx, "script failed", "exit_code", exit.Code, "log", exit.Stderr)
 	}
 	return res, p.scriptError(ctx, c.op, res, err)
@@ -205,8 +204,7 @@ func (s *scripts) ensure(ctx context.Context, name string) (string, error) {
 find "$1" -maxdepth 1 -type f -regextype posix-extended -regex '.*/[a-z-]+-[0-9a-f]{12}\.sh\.linus-[a-z2-7]{10}' -mmin +60 -delete || :
 [ "$(sha256sum 2>/dev/null <"$2")" = "$3  -" ] || exit 66`
 	err = s.host.Run(ctx, remote.Command{Name: "prepare " + s.dir, Line: remote.Quote("sh", "-c", look, "look", s.dir, file, script.SHA256)})
-	var exit *remote.ExitError
-	if errors.As(err, &exit) && exit.Code == absent {
+	if exit, ok := errors.AsType[*remote.ExitError](err); ok && exit.Code == absent {
 		err = s.host.Upload(ctx, remote.File{Path: file, Data: script.Body, Mode: 0o700})
 	}
 	if err != nil {

@@ -128,8 +128,7 @@ func (d *dialer) handshake(ctx context.Context, auth []ssh.AuthMethod) (*ssh.Cli
 }
 
 func (d *dialer) fault(ctx, timed context.Context, err error) error {
-	var verdict *Error
-	if errors.As(err, &verdict) {
+	if verdict, ok := errors.AsType[*Error](err); ok {
 		if verdict.Addr == "" { // otherwise the fault is the jump host's
 			verdict.Op, verdict.Addr = "connect to", d.options.login()
 		}
@@ -249,8 +248,7 @@ func readKey(path string) (ssh.Signer, error) {
 		return nil, fmt.Errorf("read private key: %w", err)
 	}
 	signer, err := ssh.ParsePrivateKey(raw)
-	var locked *ssh.PassphraseMissingError
-	if errors.As(err, &locked) {
+	if _, ok := errors.AsType[*ssh.PassphraseMissingError](err); ok {
 		return nil, fmt.Errorf("the private key %s has a passphrase: add it to an SSH agent, or use a key without one", path)
 	}
 	if err != nil {

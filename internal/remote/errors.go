@@ -66,8 +66,7 @@ func (e *Error) temporary() bool { return e.Class == Refused || e.Class == Lost 
 
 // ClassOf returns the class of the connection fault in err, "" when there is none.
 func ClassOf(err error) Class {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Class
 	}
 	return ""

@@ -292,8 +292,7 @@ func putSFTP(ctx context.Context, c *sftp.Client, f File, ready func(temporary s
 
 // explain adds the most likely causes to SFTP's bare "failure".
 func explain(err error) error {
-	var status *sftp.StatusError
-	if errors.As(err, &status) && status.FxCode() == sftp.ErrSSHFxFailure {
+	if status, ok := errors.AsType[*sftp.StatusError](err); ok && status.FxCode() == sftp.ErrSSHFxFailure {
 		return fmt.Errorf("%w (disk full, or not a directory?)", err)
 	}
 	return err
@@ -313,8 +312,7 @@ func (p *Pool) readExec(ctx context.Context, path string, offset, limit int64) (
 	script := fmt.Sprintf(`[ -e "$1" ] || exit %d; tail -c "+$2" -- "$1" | head -c "$3"`, missing)
 	line := Quote("sh", "-c", script, "read", path, fmt.Sprint(offset+1), fmt.Sprint(limit))
 	data, err := p.Output(ctx, Command{Name: "read", Line: line}, int(limit))
-	var exit *ExitError
-	if errors.As(err, &exit) && exit.Code == missing {
+	if exit, ok := errors.AsType[*ExitError](err); ok && exit.Code == missing {
 		return nil, fs.ErrNotExist
 	}
 	return data, err

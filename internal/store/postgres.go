@@ -141,8 +141,7 @@ func raw(conn *sql.Conn, work func(*pgx.Conn) error) error {
 }
 
 func (postgres) passing(err error) bool {
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return slices.Contains(passingCodes, refused.Code) || strings.HasPrefix(refused.Code, "08")
 	}
 	var unconnected *pgconn.ConnectError

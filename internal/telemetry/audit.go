@@ -198,8 +198,7 @@ func resultOf(ctx context.Context, err error) string {
 	case errors.Is(err, job.ErrDetach) || errors.Is(context.Cause(ctx), job.ErrDetach):
 		return ResultInterrupted
 	}
-	var host *job.HostError
-	if errors.As(err, &host) {
+	if host, ok := errors.AsType[*job.HostError](err); ok {
 		switch host.Class {
 		case job.HostLeftAlone:
 			return ResultRefused

@@ -105,8 +105,7 @@ func (s *Sender) Send(ctx context.Context, w job.Webhook) job.WebhookResult {
 	req.Header.Set("webhook-signature", Signature(s.o.Key, w.ID, at, w.Body))
 	resp, err := via.Do(req)
 	if err != nil {
-		var wrapped *url.Error
-		if errors.As(err, &wrapped) {
+		if wrapped, ok := errors.AsType[*url.Error](err); ok {
 			err = wrapped.Err // its text has the URL, which may have a token in it
 		}
 		r.Err, r.Final = err, errors.Is(err, errPrivate)

@@ -88,8 +88,7 @@ func (h *Host) Run(ctx context.Context, tool string, args []string, std sys.Stre
 		return 0
 	}
 	fmt.Fprintln(std.Err, strings.TrimRight(err.Error(), "\n"))
-	var exit *state.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*state.ExitError](err); ok {
 		return exit.Code
 	}
 	return 255

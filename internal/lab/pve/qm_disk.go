@@ -262,8 +262,7 @@ func taskFailure(err error) error {
 
 // lie prints a task's error and forgets it: resize and template exit 0 then.
 func (c *call) lie(err error) error {
-	var task *taskError
-	if errors.As(err, &task) {
+	if task, ok := errors.AsType[*taskError](err); ok {
 		fmt.Fprintln(c.stderr, task.Error())
 		return nil
 	}

@@ -202,8 +202,7 @@ func qmUnlock(c *call) error {
 		conf.Delete("lock")
 		return c.s.WriteConf(c.id(), conf)
 	})
-	var exit *state.ExitError
-	if errors.As(err, &exit) && exit.Code == 2 {
+	if exit, ok := errors.AsType[*state.ExitError](err); ok && exit.Code == 2 {
 		return err
 	}
 	return nil
