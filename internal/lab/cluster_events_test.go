@@ -62,7 +62,7 @@ func TestCluster_VMsMove(t *testing.T) {
 
 func TestCluster_SharedStorage(t *testing.T) {
 	first, second, _ := newCluster(t, func(o *Options) { o.Storage = "shared" })
-	if ids := second.VMIDs(); len(ids) != 0 {
+	if ids := second.IDsOf("pve2", "qemu-server"); len(ids) != 0 {
 		t.Errorf("pve2 has a template of its own: %v", ids)
 	}
 	first.must(t, "qm clone 9000 100 --name cloned --target pve2")
@@ -192,6 +192,19 @@ func TestCluster_NodeDown(t *testing.T) {
 	}
 	if online, quorate := second.members(t); len(online) != 3 || quorate != 1 {
 		t.Errorf("back: quorate %d, online %v", quorate, online)
+	}
+	// Faults show in the cluster's files, too.
+	if err := errors.Join(second.SetFault(state.FaultMissingNode, "pve3"), second.SetFault(state.FaultNoQuorum, "1")); err != nil {
+		t.Fatal(err)
+	}
+	if online, quorate := second.members(t); !cmp.Equal(online, []string{"pve1", "pve2"}) || quorate != 0 {
+		t.Errorf("with faults: quorate %d, online %v", quorate, online)
+	}
+	if err := second.ClearFaults(); err != nil {
+		t.Fatal(err)
+	}
+	if online, quorate := second.members(t); len(online) != 3 || quorate != 1 {
+		t.Errorf("without faults: quorate %d, online %v", quorate, online)
 	}
 	if got := hostRun(t, second.State, "qm status 100; qm status 101"); got != "status: stopped\nstatus: running\n" {
 		t.Errorf("after the boot: %s", got)

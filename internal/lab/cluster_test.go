@@ -197,7 +197,7 @@ func TestCluster_Texts(t *testing.T) {
 	}
 	first.must(t, "qm destroy 301")
 	first.must(t, "qm destroy 300")
-	if got := first.VMIDs(); !cmp.Equal(got, []int{100, 9000}) {
+	if got := first.IDsOf("pve1", "qemu-server"); !cmp.Equal(got, []int{100, 9000}) {
 		t.Errorf("VMs of pve1: %v", got)
 	}
 	if lock := first.conf(t, 100).Get("lock"); lock != "" {

@@ -174,12 +174,12 @@ func (c *call) deleteKey(conf *state.Conf, key string, running bool) error {
 }
 
 // addUnused keeps a volume in the config without attaching it.
-func addUnused(conf *state.Conf, volid string) string {
+func addUnused(conf *state.Conf, volid string) {
 	for n := 0; ; n++ {
 		key := "unused" + strconv.Itoa(n)
 		if !conf.Has(key) {
 			conf.Set(key, volid)
-			return key
+			return
 		}
 	}
 }

@@ -269,36 +269,6 @@ func (c *call) lie(err error) error {
 	return err
 }
 
-// qmImport copies an image into a new, unattached volume.
-func qmImport(c *call) error {
-	id := c.id()
-	source, err := filepath.Abs(c.opts["source"])
-	if err != nil {
-		return err
-	}
-	return c.withVM(id, false, func(conf *state.Conf) error {
-		st, err := c.s.Storage(c.opts["storage"])
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(c.stdout, "importing disk '%s' to VM %d ...\n", c.opts["source"], id)
-		volid, err := c.importVolume(st, id, source, c.opts["format"])
-		if err != nil {
-			return err
-		}
-		key := addUnused(conf, volid)
-		if err := c.s.WriteConf(id, conf); err != nil {
-			return errors.Join(err, c.freeVolume(volid))
-		}
-		if c.s.Config.Version == "8.2" {
-			fmt.Fprintf(c.stdout, "Successfully imported disk as '%s:%s'\n", key, volid)
-		} else {
-			fmt.Fprintf(c.stdout, "%s: successfully imported disk '%s'\n", key, volid)
-		}
-		return nil
-	})
-}
-
 // qmTemplate turns a VM into a template: its disks become base volumes.
 func qmTemplate(c *call) error {
 	id := c.id()

@@ -27,7 +27,6 @@ func played() map[string]command {
 		"clone":             {qmClone, "description format full name pool snapname storage target"},
 		"disk resize":       {qmResize, "skiplock"},
 		"resize":            {qmResize, "skiplock"},
-		"importdisk":        {qmImport, "format"},
 		"template":          {qmTemplate, ""},
 		"config":            {qmConfig, "current snapshot"},
 		"start":             {qmStart, "skiplock timeout stateuri machine force-cpu nets-host-mtu?"},

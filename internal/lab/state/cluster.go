@@ -32,9 +32,6 @@ func (s *State) ConfPathOn(node string, id int) string {
 	return filepath.Join(s.NodeDir(node, "qemu-server"), strconv.Itoa(id)+".conf")
 }
 
-// VMIDs are the IDs of this node's VMs, in order.
-func (s *State) VMIDs() []int { return s.IDsOf(s.Config.Node, "qemu-server") }
-
 // IDsOf are the IDs of a node's VMs (kind qemu-server) or containers (lxc), in
 // order.
 func (s *State) IDsOf(node, kind string) []int {

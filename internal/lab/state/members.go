@@ -3,11 +3,8 @@ package state
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,10 +15,7 @@ import (
 )
 
 // The nodes of a cluster, and what each sees of the others. A lab of one node has
-// no members; nodes that tests plant beside it exist by name only.
-
-// OtherNodeIP is the address of planted nodes: one for documentation, where nothing answers.
-const OtherNodeIP = "192.0.2.2"
+// no members.
 
 // Member is a node of a cluster of labs, as cluster.json has it. Each is a lab with a
 // directory of its own.
@@ -130,11 +124,6 @@ func (s *State) Nodes() []Node {
 			all = append(all, Node{Name: m.Name, IP: m.IP, Local: m.Name == s.Config.Node, Online: sees(members, s.Config.Node, m)})
 		}
 	}
-	if others, err := s.planted(); err == nil {
-		for _, name := range slices.Sorted(maps.Keys(others)) {
-			all = append(all, Node{Name: name, IP: OtherNodeIP, Online: others[name] == plantedOnline})
-		}
-	}
 	for i := range all {
 		all[i].ID = i + 1
 		all[i].Online = all[i].Online && !s.Lists(FaultMissingNode, all[i].Name)
@@ -230,42 +219,6 @@ func (s *State) HAStates() map[string]string {
 	}
 	_ = sys.ReadJSON(s.Path("etc", "pve", "ha", "manager_status"), &status)
 	return status.Nodes
-}
-
-// Planted nodes are in nodes.json, by name.
-const (
-	plantedOnline  = "online"
-	plantedOffline = "offline"
-)
-
-func (s *State) plantedPath() string { return s.Common("nodes.json") }
-
-func (s *State) planted() (map[string]string, error) {
-	nodes := map[string]string{}
-	if err := sys.ReadJSON(s.plantedPath(), &nodes); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return nodes, nil
-}
-
-// PlantNode makes another node part of the cluster, or changes whether it is
-// online.
-func (s *State) PlantNode(name string, online bool) error {
-	nodes, err := s.planted()
-	if err != nil {
-		return err
-	}
-	nodes[name] = plantedOffline
-	if online {
-		nodes[name] = plantedOnline
-	}
-	if err := os.MkdirAll(s.NodeDir(name, "qemu-server"), 0o755); err != nil {
-		return err
-	}
-	if err := sys.WriteJSON(s.plantedPath(), nodes, 0o644); err != nil {
-		return err
-	}
-	return s.WriteMembers()
 }
 
 // Statistics: the API shows of each node what it sent last. Nodes send every 10 s
