@@ -424,8 +424,6 @@ func TestAgent(t *testing.T) {
 		{"ping", "qm guest cmd 100 ping", "", "{}\n"},
 		{"exit code is in the answer", "qm guest exec 100 -- bash -c exit\t3", "", "{\n   \"exitcode\" : 3,\n   \"exited\" : 1\n}\n"},
 		{"stdin", "qm guest exec 100 --pass-stdin 1 -- cat", "hello", "{\n   \"exitcode\" : 0,\n   \"exited\" : 1,\n   \"out-data\" : \"hello\"\n}\n"},
-		{"file read", "pvesh get /nodes/pve/qemu/100/agent/file-read --file /etc/hostname --output-format json", "", "{\"bytes-read\":10,\"content\":\"guest-100\\n\"}\n"},
-		{"host name", "pvesh get /nodes/pve/qemu/100/agent/get-host-name --output-format json", "", "{\"result\":{\"host-name\":\"guest-100\"}}\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,11 +10,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"sort"
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"linus/internal/lab/sys"
 )
@@ -23,8 +21,6 @@ import (
 type Guest interface {
 	// Start runs a program; done gets its status once.
 	Start(argv []string, attr *syscall.ProcAttr) (pid int, done <-chan syscall.WaitStatus, err error)
-	// Power asks for the machine's end, or with reboot for its next boot.
-	Power(reboot bool)
 	// Card is the network card's MAC, "" without one, and its address, "" where it has none.
 	Card() (mac, address string)
 	// Path is the PATH of programs that are started without an environment.
@@ -36,34 +32,21 @@ type Server struct {
 	guest    Guest
 	commands map[string]func(arguments json.RawMessage) (any, error)
 
-	mu     sync.Mutex
-	execs  map[int]*agentExec
-	files  map[int]*os.File
-	nextFD int
+	mu    sync.Mutex
+	execs map[int]*agentExec
 }
 
 const agentOutputLimit = 16 << 20 // the real agent's
 
 // NewServer is an agent in a guest; Serve serves one connection to it.
 func NewServer(g Guest) *Server {
-	a := &Server{guest: g, execs: map[int]*agentExec{}, files: map[int]*os.File{}, nextFD: 1000}
+	a := &Server{guest: g, execs: map[int]*agentExec{}}
 	a.commands = map[string]func(json.RawMessage) (any, error){
 		"guest-ping":                   always(struct{}{}),
 		"guest-sync-delimited":         taking(func(v struct{ ID json.Number }) (any, error) { return v.ID, nil }),
-		"guest-info":                   taking(a.info),
-		"guest-get-host-name":          taking(a.hostName),
-		"guest-get-osinfo":             always(map[string]string{"id": "linux", "name": "process guest", "pretty-name": "pvelab process guest", "machine": "x86_64"}),
-		"guest-get-time":               taking(func(struct{}) (any, error) { return time.Now().UnixNano(), nil }),
-		"guest-get-users":              always([]any{}),
-		"guest-get-vcpus":              always([]any{}),
-		"guest-get-fsinfo":             always([]any{}),
 		"guest-network-get-interfaces": taking(a.interfaces),
 		"guest-exec":                   taking(a.exec),
 		"guest-exec-status":            taking(a.execStatus),
-		"guest-file-open":              taking(a.fileOpen),
-		"guest-file-read":              taking(a.fileRead),
-		"guest-file-close":             taking(a.fileClose),
-		"guest-shutdown":               taking(a.shutdown),
 	}
 	return a
 }
@@ -126,9 +109,6 @@ func (a *Server) answer(line []byte) []byte {
 	if err != nil {
 		return fault("GenericError", err.Error())
 	}
-	if result == nil {
-		return nil // guest-shutdown says nothing
-	}
 	raw, err := json.Marshal(map[string]any{"return": result})
 	if err != nil {
 		return fault("GenericError", err.Error())
@@ -137,20 +117,6 @@ func (a *Server) answer(line []byte) []byte {
 		raw = append([]byte{0xff}, raw...)
 	}
 	return append(raw, '\n')
-}
-
-func (a *Server) info(struct{}) (any, error) {
-	var supported []map[string]any
-	for name := range a.commands {
-		supported = append(supported, map[string]any{"name": name, "enabled": true, "success-response": name != "guest-shutdown"})
-	}
-	sort.Slice(supported, func(i, j int) bool { return supported[i]["name"].(string) < supported[j]["name"].(string) })
-	return map[string]any{"version": "pvelab", "supported_commands": supported}, nil
-}
-
-func (a *Server) hostName(struct{}) (any, error) {
-	name, err := os.Hostname()
-	return map[string]string{"host-name": name}, err
 }
 
 func (a *Server) interfaces(struct{}) (any, error) {
@@ -283,59 +249,4 @@ func (a *Server) execStatus(v struct{ PID int }) (any, error) {
 	default:
 		return map[string]any{"exited": false}, nil
 	}
-}
-
-func (a *Server) fileOpen(v struct{ Path, Mode string }) (any, error) {
-	if v.Mode != "r" {
-		return nil, fmt.Errorf("the lab's agent opens no file with mode '%s'", v.Mode)
-	}
-	f, err := os.Open(v.Path)
-	if err != nil {
-		return nil, fmt.Errorf("failed to open file '%s' (mode: '%s'): No such file or directory", v.Path, v.Mode)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.nextFD++
-	a.files[a.nextFD] = f
-	return a.nextFD, nil
-}
-
-// file finds an open file by the handle in a request.
-func (a *Server) file(handle int) (*os.File, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	f, ok := a.files[handle]
-	if !ok {
-		return nil, fmt.Errorf("handle '%d' has not been found", handle)
-	}
-	return f, nil
-}
-
-func (a *Server) fileRead(v struct{ Handle, Count int }) (any, error) {
-	f, err := a.file(v.Handle)
-	if err != nil {
-		return nil, err
-	}
-	if v.Count < 0 || v.Count > 48<<20 {
-		return nil, fmt.Errorf("value '%d' is invalid for argument count", v.Count)
-	}
-	buf := make([]byte, v.Count)
-	n, err := io.ReadFull(f, buf)
-	return map[string]any{"count": n, "buf-b64": base64.StdEncoding.EncodeToString(buf[:n]), "eof": err != nil}, nil
-}
-
-func (a *Server) fileClose(v struct{ Handle int }) (any, error) {
-	f, err := a.file(v.Handle)
-	if err != nil {
-		return nil, err
-	}
-	a.mu.Lock()
-	delete(a.files, v.Handle)
-	a.mu.Unlock()
-	return struct{}{}, f.Close()
-}
-
-func (a *Server) shutdown(v struct{ Mode string }) (any, error) {
-	a.guest.Power(v.Mode == "reboot")
-	return nil, nil
 }

@@ -29,16 +29,8 @@ type guest struct {
 	config  guestConfig
 	address string // of the SSH server, without port
 	procs   *procs
-	power   chan powerState
 	signals chan os.Signal // the power button, and what stands for it inside
 }
-
-type powerState int
-
-const (
-	powerOff powerState = iota
-	powerReboot
-)
 
 const (
 	shutdownGrace = 2 * time.Second // between TERM and KILL
@@ -74,7 +66,7 @@ type guestListeners struct {
 }
 
 func newGuest(config guestConfig) (*guest, guestListeners, error) {
-	g := &guest{config: config, power: make(chan powerState, 1), signals: make(chan os.Signal, 1)}
+	g := &guest{config: config, signals: make(chan os.Signal, 1)}
 	// Before anybody is told that the VM runs: a shutdown may follow at once.
 	signal.Notify(g.signals, syscall.SIGPWR, syscall.SIGUSR2, syscall.SIGINT)
 	// An init does not die of a signal from within. Caught and dropped, not
@@ -290,9 +282,9 @@ func (g *guest) newInstance() error {
 // and boots again.
 func (g *guest) run(l guestListeners) error {
 	for {
-		state := g.serve(l)
+		reboot := g.serve(l)
 		g.endAll()
-		if state == powerOff {
+		if !reboot {
 			fmt.Fprintln(os.Stderr, "power off")
 			return nil
 		}
@@ -308,7 +300,7 @@ func (g *guest) run(l guestListeners) error {
 }
 
 // serve runs one uptime: from boot to the next power change.
-func (g *guest) serve(l guestListeners) powerState {
+func (g *guest) serve(l guestListeners) (reboot bool) {
 	var stopReaping func()
 	g.procs, stopReaping = newProcs()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -319,19 +311,12 @@ func (g *guest) serve(l guestListeners) powerState {
 	}
 	fmt.Fprintf(os.Stderr, "%s: up at %s, boot id in /proc/sys/kernel/random/boot_id\n", g.config.Hostname, l.ssh.Addr())
 
-	state := powerOff
-	select {
-	case state = <-g.power:
-	case sig := <-g.signals:
-		if sig == syscall.SIGINT {
-			state = powerReboot
-		}
-	}
+	reboot = <-g.signals == syscall.SIGINT
 	g.terminate()
 	cancel()
 	wg.Wait()
 	stopReaping()
-	return state
+	return reboot
 }
 
 // acceptAll serves connections until ctx ends; then it closes them and waits
@@ -384,18 +369,6 @@ func (g *guest) endAll() {
 		if _, err := syscall.Wait4(-1, &status, 0, nil); err != nil && !errors.Is(err, syscall.EINTR) {
 			return
 		}
-	}
-}
-
-// Power asks for a power change; the first one counts.
-func (g *guest) Power(reboot bool) {
-	state := powerOff
-	if reboot {
-		state = powerReboot
-	}
-	select {
-	case g.power <- state:
-	default:
 	}
 }
 

@@ -2,6 +2,7 @@ package pve
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"linus/internal/lab/state"
@@ -88,21 +89,26 @@ func matchPath(pattern, path string) (map[string]string, bool) {
 
 func routes() []route {
 	return []route{
-		{"/cluster/nextid", apiNextID},
 		{"/cluster/resources", apiResources},
 		{"/nodes", apiNodes},
 		{"/nodes/{node}/network", apiNetwork},
 		{"/nodes/{node}/storage", apiStorages},
 		{"/nodes/{node}/storage/{storage}/status", apiStorageStatus},
 		{"/nodes/{node}/qemu", apiVMs},
-		{"/nodes/{node}/qemu/{vmid}/config", apiVMConfig},
 		{"/nodes/{node}/qemu/{vmid}/snapshot", apiSnapshots},
 		{"/nodes/{node}/qemu/{vmid}/feature", apiFeature},
-		{"/nodes/{node}/qemu/{vmid}/status/current", apiVMStatus},
-		{"/nodes/{node}/qemu/{vmid}/agent/file-read", apiFileRead},
-		{"/nodes/{node}/qemu/{vmid}/agent/{command}", apiAgent},
 		{"/nodes/{node}/tasks", apiTasks},
 	}
+}
+
+// vmOf is the VM an API path names.
+func (c *call) vmOf(vars map[string]string) (int, *state.Conf, error) {
+	id, err := strconv.Atoi(vars["vmid"])
+	if err != nil {
+		return 0, nil, state.Fail(255, "400 Parameter verification failed.\nvmid: invalid format - value does not look like a valid VM ID")
+	}
+	conf, err := c.s.LoadConfOf(vars["node"], id)
+	return id, conf, err
 }
 
 // vmsOf are the VMs of a node as the API lists them.
@@ -122,11 +128,6 @@ func apiNetwork(c *call, _ map[string]string) (any, error) {
 		list = append(list, map[string]any{
 			"iface": c.s.Config.Bridge, "type": "bridge", "active": 1, "autostart": 1, "method": "static",
 			"bridge_ports": "eno1", "bridge_stp": "off", "bridge_fd": "0", "priority": 4,
-		})
-	}
-	if kind := c.opts["type"]; kind != "" {
-		list = slices.DeleteFunc(list, func(n map[string]any) bool {
-			return n["type"] != kind && kind != "any_bridge" && kind != "any_local_bridge"
 		})
 	}
 	return list, nil

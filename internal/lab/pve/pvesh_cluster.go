@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,8 +27,11 @@ func (c *call) proxied(name, path string) (*call, error) {
 		return c, nil
 	}
 	node, m, ok := c.s.Member(name)
-	if !ok {
-		return c, c.checkPlanted(name)
+	switch {
+	case !ok && name == c.s.Config.Node:
+		return nil, state.Fail(255, "595 Errors during connection establishment, proxy handshake: No route to host")
+	case !ok:
+		return nil, state.Fail(255, "hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
 	}
 	at := c.at(node)
 	if !m.Down.IsZero() {
@@ -59,35 +61,6 @@ func (c *call) proxyError(err error, path string) error {
 // sshCommand is how one node of a cluster reaches another.
 func sshCommand(m state.Member) string {
 	return fmt.Sprintf("/usr/bin/ssh -e none -o 'BatchMode=yes' -o 'HostKeyAlias=%[1]s' -o 'UserKnownHostsFile=/etc/pve/nodes/%[1]s/ssh_known_hosts' -o 'GlobalKnownHostsFile=none' root@%[2]s", m.Name, m.IP)
-}
-
-// checkPlanted refuses a node nobody knows and one that does not answer, where these
-// are no labs.
-func (c *call) checkPlanted(name string) error {
-	for _, n := range c.s.Nodes() {
-		if n.Name == name && n.Online {
-			return nil
-		}
-		if n.Name == name {
-			return state.Fail(255, "595 Errors during connection establishment, proxy handshake: No route to host")
-		}
-	}
-	return state.Fail(255, "hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
-}
-
-func apiNextID(c *call, _ map[string]string) (any, error) {
-	asked, given := c.opts["vmid"]
-	if !given {
-		return strconv.Itoa(c.s.NextID()), nil
-	}
-	id, err := strconv.Atoi(asked)
-	if err != nil || id < 100 {
-		return nil, state.Fail(255, "400 Parameter verification failed.\nvmid: invalid format - value does not look like a valid VM ID")
-	}
-	if _, _, taken := c.s.Holder(id); taken { // it says VM of a container too
-		return nil, state.Fail(255, "400 Parameter verification failed.\nvmid: VM %d already exists", id)
-	}
-	return asked, nil
 }
 
 func apiResources(c *call, _ map[string]string) (any, error) {

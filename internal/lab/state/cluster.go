@@ -63,15 +63,6 @@ func (s *State) Holder(id int) (kind, node string, taken bool) {
 	return "", "", false
 }
 
-// NextID is the lowest free ID from 100. It reserves nothing.
-func (s *State) NextID() int {
-	for id := 100; ; id++ {
-		if _, _, taken := s.Holder(id); !taken {
-			return id
-		}
-	}
-}
-
 // LoadConf reads the config of this node's VM.
 func (s *State) LoadConf(id int) (*Conf, error) { return s.LoadConfOf(s.Config.Node, id) }
 
