@@ -143,7 +143,8 @@ func (a *app) copyThrough(ctx context.Context, e job.Files, c copying) error {
 	if c.toVM {
 		return a.upload(ctx, e, c)
 	}
-	into := isDir(c.target)
+	info, err := os.Stat(c.target)
+	into := err == nil && info.IsDir()
 	if !into && (len(c.sources) > 1 || strings.HasSuffix(c.target, "/")) {
 		return fmt.Errorf("%s is not a directory", c.target)
 	}
@@ -153,11 +154,6 @@ func (a *app) copyThrough(ctx context.Context, e job.Files, c copying) error {
 		}
 	}
 	return nil
-}
-
-func isDir(name string) bool {
-	info, err := os.Stat(name)
-	return err == nil && info.IsDir()
 }
 
 // ownName returns the last part of a path; empty where that is no name, so that what is

@@ -14,11 +14,6 @@ import (
 	"linus/internal/view"
 )
 
-// wantsEvents reports whether a request asks for server-sent events.
-func wantsEvents(r *http.Request) bool {
-	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
-}
-
 // follows reports whether an operation can be followed by server-sent events.
 func (s shape) follows() bool { return s.name == "Watch" || s.name == "Output" }
 

@@ -77,7 +77,7 @@ func route(s shape, call func(ctx context.Context, in any) (any, error)) row {
 			refuse(w, err)
 			return
 		}
-		if s.follows() && wantsEvents(r) {
+		if s.follows() && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
 			s.stream(w, r, in, call)
 			return
 		}

@@ -19,7 +19,10 @@ func (f *Fleet) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
 		return job.VMInfo{}, err
 	}
 	if v.State == vm.LeftAlone {
-		return f.destroyLeft(ctx, v.Job)
+		if err := f.DestroyLeftAlone(ctx, v.Job); err != nil { // when it returns, the VM is destroyed or the host has refused
+			return job.VMInfo{}, err
+		}
+		return f.infoOf(ctx, v.Job)
 	}
 	if v.Member != nil {
 		return f.destroyMember(ctx, v)
@@ -116,15 +119,6 @@ func (f *Fleet) expire(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// destroyLeft is DestroyVM for a VM that is left alone. When it returns, the VM
-// is destroyed, or the host has refused.
-func (f *Fleet) destroyLeft(ctx context.Context, id string) (job.VMInfo, error) {
-	if err := f.DestroyLeftAlone(ctx, id); err != nil {
-		return job.VMInfo{}, err
-	}
-	return f.infoOf(ctx, id)
 }
 
 // ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is no

@@ -119,9 +119,9 @@ func (f *Fleet) hibernate(ctx context.Context, m vm.VM) bool {
 		f.o.Guest.Forget(maker(m))
 		err := f.o.Provider.SuspendVM(ctx, m)
 		if err == nil {
-			err = ignoring(errChanged, f.becomes(ctx, m, vm.MemberMaking, vm.MemberHibernated))
+			err = f.becomes(ctx, m, vm.MemberMaking, vm.MemberHibernated)
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && !errors.Is(err, errChanged) && ctx.Err() == nil {
 			f.noteFailure(ctx, m, err.Error(), true)
 			if err := f.doom(ctx, m.Job, vm.MemberMaking, "it could not be suspended: "+err.Error()); err != nil {
 				f.o.Log.Error("give a pool's member up failed", "job_id", m.Job, "err", err)
@@ -145,13 +145,5 @@ func (f *Fleet) becomes(ctx context.Context, m vm.VM, from, to vm.MemberState) e
 		v.Member.Become(to, now())
 		return nil, nil
 	})
-	return err
-}
-
-// ignoring returns err, or nil if it is what.
-func ignoring(what, err error) error {
-	if errors.Is(err, what) {
-		return nil
-	}
 	return err
 }

@@ -101,7 +101,7 @@ func packFiles(files []job.File) (packed archive, index []byte, err error) {
 		if err != nil {
 			return packed, nil, fmt.Errorf("decode %s: %w", f.Path, err)
 		}
-		mode, err := fileMode(f.Mode)
+		mode, err := strconv.ParseUint(cmp.Or(f.Mode, "0644"), 8, 12)
 		if err != nil {
 			return packed, nil, fmt.Errorf("mode of %s: %w", f.Path, err)
 		}
@@ -163,14 +163,6 @@ func envEntries(env map[string]string) []byte {
 		b.WriteString(name + "=" + env[name] + "\x00")
 	}
 	return []byte(b.String())
-}
-
-// fileMode reads the manifest's octal permissions; "" is 0644.
-func fileMode(text string) (uint64, error) {
-	if text == "" {
-		return 0o644, nil
-	}
-	return strconv.ParseUint(text, 8, 12)
 }
 
 // escaped is a small file's data on one line, in bash's escapes for printf's %b:

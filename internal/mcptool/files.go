@@ -73,11 +73,6 @@ type excerpt struct {
 	end   bool  // total is of all lines
 }
 
-// binaryError: a file, or a part of it, is not text.
-func binaryError(path string) error {
-	return &job.FieldError{Field: "path", Problem: fmt.Sprintf("%q is not text in UTF-8", path), Remedy: "read it with encoding base64, or convert it with a command in the VM"}
-}
-
 // readLines reads a file's lines, from the one of number first (from 1, counted from
 // the byte from), at most most of them, and counts the others.
 func readLines(ctx context.Context, e job.Engine, at job.FileRange, first, most int) (*excerpt, job.FileChunk, error) {
@@ -100,7 +95,7 @@ func readLines(ctx context.Context, e job.Engine, at job.FileRange, first, most 
 		case x.lines == most || x.text.Len()+len(line) > fileBytes:
 			x.more = true
 		case bytes.IndexByte(line, 0) >= 0 || !utf8.Valid(line):
-			return nil, file.last, binaryError(at.Path)
+			return nil, file.last, &job.FieldError{Field: "path", Problem: fmt.Sprintf("%q is not text in UTF-8", at.Path), Remedy: "read it with encoding base64, or convert it with a command in the VM"}
 		default:
 			x.add(line, size)
 		}

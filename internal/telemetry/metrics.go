@@ -252,7 +252,11 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 		queueAge = time.Since(since).Seconds()
 	}
 	for _, j := range begun {
-		states[stateOf(j)]++
+		state := string(j.Status)
+		if j.Outcome != nil {
+			state = endingState
+		}
+		states[state]++
 	}
 	for state, n := range states {
 		gauge(s.states, float64(n), state)
@@ -293,10 +297,3 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 // endingState is the state of a job whose outcome is decided, until all is
 // done.
 const endingState = "ending"
-
-func stateOf(j job.Job) string {
-	if j.Outcome != nil {
-		return endingState
-	}
-	return string(j.Status)
-}

@@ -146,7 +146,8 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 		v.Env = env
 		v.keep(d.Files)
 		v.spare()
-		if v.Key = s.IdempotencyKey; usedKey(err) {
+		v.Key = s.IdempotencyKey
+		if wrong, ok := errors.AsType[*job.FieldError](err); ok && wrong.Field == "idempotency_key" { // sent before, with something else in it
 			v.Key = uuid.NewString()
 		}
 		if err != nil {
@@ -155,12 +156,6 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 		}
 		p.render(w, r, http.StatusOK, "form", v)
 	}
-}
-
-// usedKey reports whether the form was sent before, with something else in it.
-func usedKey(err error) bool {
-	var wrong *job.FieldError
-	return errors.As(err, &wrong) && wrong.Field == "idempotency_key"
 }
 
 // typedEnv returns the variables that were typed, and what is wrong with them that

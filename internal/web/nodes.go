@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gorilla/mux"
-
 	"linus/internal/job"
 )
 
@@ -77,12 +75,4 @@ func (p *pages) nodesView(r *http.Request) (any, error) {
 		v.Engines = append(v.Engines, engineRow{info})
 	}
 	return v, err
-}
-
-// cordon keeps new VMs off a node, or lets it have them again.
-func (p *pages) cordon(change func(job.Engine, context.Context, string) (job.NodeInfo, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		_, err := change(p.Engine, r.Context(), mux.Vars(r)["node"])
-		p.acted(w, r, "/nodes", err)
-	}
 }

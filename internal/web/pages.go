@@ -108,18 +108,18 @@ func (p *pages) routes(r *mux.Router) {
 	post("/pools/new", p.uploading("CreatePool", p.createPool))
 	get("/pools/{pool}", p.loggedIn(p.pool))
 	post("/pools/{pool}/resize", p.changing(p.resizePool))
-	post("/pools/{pool}/remove", p.changing(p.removePool))
+	post("/pools/{pool}/remove", p.changing(acting(p, "pool", job.Engine.RemovePool)))
 	get("/pools/{pool}/{verb:resize|remove}", to(func(r *http.Request) string { return poolPath(mux.Vars(r)["pool"]) }))
 
 	part("/nodes", section{"nodes", "list", nodesPause, p.nodesView})
-	post("/nodes/{node}/cordon", p.changing(p.cordon(job.Engine.CordonNode)))
-	post("/nodes/{node}/uncordon", p.changing(p.cordon(job.Engine.UncordonNode)))
+	post("/nodes/{node}/cordon", p.changing(acting(p, "node", job.Engine.CordonNode)))
+	post("/nodes/{node}/uncordon", p.changing(acting(p, "node", job.Engine.UncordonNode)))
 	get("/nodes/{node}/{verb:cordon|uncordon}", to(func(*http.Request) string { return "/nodes" }))
 
 	get("/tokens", p.loggedIn(p.tokens))
 	get("/tokens/new", p.loggedIn(p.forThoseWhoMay("CreateToken", p.newToken)))
 	post("/tokens/new", p.uploading("CreateToken", p.createToken))
-	post("/tokens/{token}/revoke", p.changing(p.revokeToken))
+	post("/tokens/{token}/revoke", p.changing(acting(p, "token", job.Engine.RevokeToken)))
 	get("/tokens/{token}/revoke", to(func(*http.Request) string { return "/tokens" }))
 
 	part("/vms", section{"vms", "list", vmsPause, p.vmsView})
@@ -137,6 +137,14 @@ func (p *pages) routes(r *mux.Router) {
 	get("/help", p.loggedIn(p.help))
 	get("/help/{plot:[a-z0-9-]+\\.svg}", p.loggedIn(p.plot))
 	get("/help/{topic}", p.loggedIn(p.help))
+}
+
+// acting does one thing to the node, pool or token that the address names, and shows all of them.
+func acting[T any](p *pages, kind string, do func(job.Engine, context.Context, string) (T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, err := do(p.Engine, r.Context(), mux.Vars(r)[kind])
+		p.acted(w, r, "/"+kind+"s", err)
+	}
 }
 
 func jobPath(id string) string { return "/jobs/" + url.PathEscape(id) }

@@ -126,8 +126,3 @@ func (p *pages) resizePool(w http.ResponseWriter, r *http.Request) {
 	}
 	http.Redirect(w, r, "/pools", http.StatusSeeOther)
 }
-
-func (p *pages) removePool(w http.ResponseWriter, r *http.Request) {
-	_, err := p.Engine.RemovePool(r.Context(), mux.Vars(r)["pool"])
-	p.acted(w, r, "/pools", err)
-}

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gorilla/mux"
-
 	"linus/internal/field"
 	"linus/internal/job"
 )
@@ -103,9 +101,4 @@ func (p *pages) createToken(w http.ResponseWriter, r *http.Request, _ []upload) 
 	v := tokenForm.view(p, r)
 	v.show(d, r.PostForm.Get)
 	p.refused(w, r, v, err)
-}
-
-func (p *pages) revokeToken(w http.ResponseWriter, r *http.Request) {
-	_, err := p.Engine.RevokeToken(r.Context(), mux.Vars(r)["token"])
-	p.acted(w, r, "/tokens", err)
 }
