@@ -93,6 +93,25 @@ func completeFirst(cmd *cobra.Command, names completer) *cobra.Command {
 	return cmd
 }
 
+// completeSnapshots completes a command's first argument with VM names, and the second with
+// the VM's snapshots.
+func (a *app) completeSnapshots(cmd *cobra.Command) *cobra.Command {
+	vms := cmd.ValidArgsFunction
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) != 1 {
+			return vms(cmd, args, typed)
+		}
+		return a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
+			all, err := e.ListSnapshots(ctx, args[0])
+			for _, s := range all {
+				words = append(words, s.Name)
+			}
+			return words, err
+		})(cmd, args, typed)
+	}
+	return cmd
+}
+
 func (a *app) vmNames() completer {
 	return each(a, job.Engine.VMs, func(vm job.VMInfo) string { return fmt.Sprintf("%s\t%d, %s", vm.Name, vm.ID, vm.Status) })
 }

@@ -251,7 +251,7 @@ func (a *app) vmSnapshotCommand() *cobra.Command {
 }
 
 func (a *app) vmRevertCommand() *cobra.Command {
-	return a.vmAsked(&cobra.Command{
+	return a.completeSnapshots(a.vmAsked(&cobra.Command{
 		Use:     "revert NAME|ID SNAPSHOT",
 		Short:   "Revert a VM's disk to a snapshot and start the VM",
 		Long:    "What was written to the VM's disk since the snapshot is lost. No job may be running in it. Where the snapshot was taken with\n--memory, what was running at that time continues instead of booting.",
@@ -265,7 +265,62 @@ func (a *app) vmRevertCommand() *cobra.Command {
 			return err
 		}
 		return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) is reverted to snapshot %s and running", info.Name, info.ID, args[1]))
+	}))
+}
+
+func (a *app) vmSnapshotsCommand() *cobra.Command {
+	return a.completeVMs(&cobra.Command{
+		Use:   "snapshots NAME|ID",
+		Short: "List a VM's snapshots, oldest first",
+		Long: "Shows which snapshots a VM has, their age, and which one what it has now began with. MEMORY is what a snapshot with memory takes\n" +
+			"of its storage. DISK is what the storage tells: ZFS what would be free without the snapshot, LVM-thin all that it maps, shared with the\n" +
+			"disk or not. Other storages tell nothing. linus vm remove-snapshot removes one.",
+		Args: oneArg("the VM's name or ID"),
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
+			all, err := s.ListSnapshots(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return printAll(a, all, "no snapshots", "NAME\tTAKEN\tMEMORY\tDISK\tAFTER\tSTATE", func(s job.Snapshot) string {
+				memory, state := "no", "-"
+				if s.Memory {
+					memory = knownBytes(s.MemoryBytes)
+				}
+				switch {
+				case s.Incomplete:
+					state = "incomplete"
+				case s.Current:
+					state = "current"
+				}
+				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", s.Name, orDash(local(s.CreatedAt)), memory, knownBytes(s.DiskBytes), orDash(s.Parent), state)
+			})
+		}),
 	})
+}
+
+func knownBytes(n int64) string {
+	if n == 0 {
+		return "unknown"
+	}
+	return bytesText(n)
+}
+
+func (a *app) vmRemoveSnapshotCommand() *cobra.Command {
+	return a.completeSnapshots(a.vmAsked(&cobra.Command{
+		Use:     "remove-snapshot NAME|ID SNAPSHOT",
+		Short:   "Remove a snapshot of a VM for good; the VM stays as it is",
+		Long:    "The VM may run, and jobs may be running in it. What is left of a snapshot whose making did not come to its end is removed, too.",
+		Example: "  linus vm remove-snapshot dev clean --yes",
+		Args:    vmAndSnapshot,
+	}, func(info job.VMInfo, args []string) string {
+		return fmt.Sprintf("Remove snapshot %s of VM %s (%d)?", args[1], info.Name, info.ID)
+	}, func(ctx context.Context, s *session, _ job.VMInfo, args []string) error {
+		info, err := s.DeleteSnapshot(ctx, args[0], args[1])
+		if err != nil {
+			return err
+		}
+		return a.printVM(ctx, s, info, fmt.Sprintf("snapshot %s of VM %s (%d) is removed", args[1], info.Name, info.ID))
+	}))
 }
 
 func (a *app) vmDestroyCommand() *cobra.Command {

@@ -243,6 +243,21 @@ func (p *Provider) RevertVM(ctx context.Context, v vm.VM, name string, progress 
 	})
 }
 
+// Snapshots returns the snapshots of a VM.
+func (p *Provider) Snapshots(ctx context.Context, v vm.VM) (all []job.Snapshot, err error) {
+	_, err = p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
+		all, err = n.Snapshots(ctx, v)
+		return err
+	})
+	return all, err
+}
+
+// DeleteSnapshot removes a snapshot of a VM.
+func (p *Provider) DeleteSnapshot(ctx context.Context, v vm.VM, name string) error {
+	_, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.DeleteSnapshot(ctx, v, name) })
+	return err
+}
+
 // CallbackHost returns this machine's address on the route to an entry that answers.
 func (p *Provider) CallbackHost(ctx context.Context) (string, error) {
 	ip, tried := firstOf(ctx, p, func(ctx context.Context, n Node) (string, error) { return n.CallbackHost(ctx) }, nil)

@@ -66,11 +66,11 @@ func verbRules() map[string]rule {
 	rules := map[string]rule{"Submit": {job.RoleRun, ""}, "Plan": {job.RoleRun, ""}, "CreateVM": {job.RoleRun, ""}}
 	for role, of := range map[job.Role]map[string]string{
 		job.RoleRead: {
-			"job": "Job Manifest Result Watch Output OpenArtifact Terminal", "vm": "VM", "": "Info List Activity VMs CheckHost",
+			"job": "Job Manifest Result Watch Output OpenArtifact Terminal", "vm": "VM ListSnapshots", "": "Info List Activity VMs CheckHost",
 		},
 		job.RoleRun: {
 			"job": "Cancel Kill Input Resize",
-			"vm":  "StartVM StopVM SuspendVM ResumeVM SnapshotVM RevertVM DestroyVM ListFiles ReadFile WriteFile EditFile ReadTree WriteTree DialVM Network",
+			"vm":  "StartVM StopVM SuspendVM ResumeVM SnapshotVM RevertVM DeleteSnapshot DestroyVM ListFiles ReadFile WriteFile EditFile ReadTree WriteTree DialVM Network",
 		},
 		job.RoleAdmin: {
 			"vm": "ForgetVM", "job": "DeleteJob", "": "Cleanup Tokens CreateToken RevokeToken Pools Pool CreatePool ResizePool RemovePool Checkpoints Checkpoint CreateCheckpoint RemoveCheckpoint Engines Nodes CordonNode UncordonNode",
@@ -89,10 +89,10 @@ func verbRules() map[string]rule {
 func toolRules() map[string]rule {
 	rules := map[string]rule{}
 	for role, of := range map[job.Role]map[string]string{
-		job.RoleRead: {"job": "get_job_status get_job_result get_job_output tail_job_output", "vm": "get_vm", "": "list_jobs list_vms check_host"},
+		job.RoleRead: {"job": "get_job_status get_job_result get_job_output tail_job_output", "vm": "get_vm list_snapshots", "": "list_jobs list_vms check_host"},
 		job.RoleRun: {
 			"job": "cancel_job kill_job interact_with_job", "": "submit_job execute_command provision_vm",
-			"vm": "start_vm stop_vm suspend_vm resume_vm snapshot_vm revert_vm destroy_vm list_files read_file write_file edit_file",
+			"vm": "start_vm stop_vm suspend_vm resume_vm snapshot_vm revert_vm delete_snapshot destroy_vm list_files read_file write_file edit_file",
 		},
 		job.RoleAdmin: {"": "cleanup_completed_jobs"},
 	} {
@@ -117,7 +117,7 @@ func pageRules() map[string]rule {
 		"GET /vms": {job.RoleRead, ""}, "GET /vms/live": {job.RoleRead, ""}, "GET /vms/{ref}": {job.RoleRead, "vm"}, "GET /vms/{ref}/live": {job.RoleRead, "vm"},
 		"GET /vms/new": {job.RoleRun, ""}, "POST /vms/new": {job.RoleRun, ""}, "GET /vms/{ref}/{verb}": {job.RoleRun, "vm"},
 		"POST /vms/{ref}/start": {job.RoleRun, "vm"}, "POST /vms/{ref}/stop": {job.RoleRun, "vm"}, "POST /vms/{ref}/suspend": {job.RoleRun, "vm"},
-		"POST /vms/{ref}/resume": {job.RoleRun, "vm"}, "POST /vms/{ref}/snapshot": {job.RoleRun, "vm"}, "POST /vms/{ref}/revert": {job.RoleRun, "vm"},
+		"POST /vms/{ref}/resume": {job.RoleRun, "vm"}, "POST /vms/{ref}/snapshot": {job.RoleRun, "vm"}, "POST /vms/{ref}/revert": {job.RoleRun, "vm"}, "POST /vms/{ref}/remove-snapshot": {job.RoleRun, "vm"},
 		"POST /vms/{ref}/destroy": {job.RoleRun, "vm"}, "POST /vms/{ref}/terminal": {job.RoleRun, "vm"}, "POST /vms/{ref}/forget": {job.RoleAdmin, "vm"},
 		"GET /pools": {job.RoleAdmin, ""}, "GET /pools/live": {job.RoleAdmin, ""}, "GET /pools/{pool}": {job.RoleAdmin, ""},
 		"GET /pools/new": {job.RoleAdmin, ""}, "POST /pools/new": {job.RoleAdmin, ""}, "POST /pools/{pool}/resize": {job.RoleAdmin, ""}, "POST /pools/{pool}/remove": {job.RoleAdmin, ""},
@@ -495,7 +495,7 @@ func (m *matrix) mcp() {
 	}
 	more := map[string]string{
 		"submit_job": `"manifest":{"task":"true","agentType":"script"}`, "execute_command": `"command":"true"`, "provision_vm": `"dry_run":true`,
-		"snapshot_vm": `"snapshot":"clean"`, "revert_vm": `"snapshot":"clean","confirm":true`, "destroy_vm": `"confirm":true`,
+		"snapshot_vm": `"snapshot":"clean"`, "revert_vm": `"snapshot":"clean","confirm":true`, "delete_snapshot": `"snapshot":"clean","confirm":true`, "destroy_vm": `"confirm":true`,
 		"read_file": `"path":"x"`, "write_file": `"path":"x","content":"y"`, "edit_file": `"path":"x","old_string":"y","new_string":"z"`,
 		"interact_with_job": `"input":"x"`, "cleanup_completed_jobs": `"older_than_hours":1000`,
 	}

@@ -246,6 +246,21 @@ func TestVM_StopsStartsAndReverts(t *testing.T) {
 	if _, err = r.RevertVM(ctx, "dev", "never"); !errors.As(err, &host) {
 		t.Errorf("revert to a snapshot that is not there: %v", err)
 	}
+	all, err := r.ListSnapshots(ctx, "dev")
+	if err != nil || len(all) != 1 || all[0].Name != "clean" || !all[0].Current {
+		t.Errorf("snapshots: %+v, %v", all, err)
+	}
+	_, err = r.DeleteSnapshot(ctx, "dev", "current")
+	refusal(t, err, "not a snapshot's name")
+	if _, err = r.DeleteSnapshot(ctx, "dev", "never"); !errors.As(err, &host) {
+		t.Errorf("removal of a snapshot that is not there: %v", err)
+	}
+	if info, err = r.DeleteSnapshot(ctx, "dev", "clean"); err != nil || info.Status != vm.Running {
+		t.Errorf("removal: %+v, %v", info, err)
+	}
+	if all, err = r.ListSnapshots(ctx, "dev"); err != nil || len(all) != 0 {
+		t.Errorf("snapshots after that: %+v, %v", all, err)
+	}
 	if j := r.wait(r.submit(sharing("dev"))); j.Status != job.Success {
 		t.Errorf("a job after it: %+v", j.Outcome)
 	}

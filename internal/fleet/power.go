@@ -64,6 +64,28 @@ func (f *Fleet) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, err
 	}))
 }
 
+// ListSnapshots returns the snapshots of a persistent VM.
+func (f *Fleet) ListSnapshots(ctx context.Context, ref string) ([]job.Snapshot, error) {
+	v, err := f.find(ctx, ref)
+	if err == nil {
+		err = takesJobs(v, ref)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f.o.Provider.Snapshots(ctx, v)
+}
+
+// DeleteSnapshot removes a snapshot of a persistent VM, which may run.
+func (f *Fleet) DeleteSnapshot(ctx context.Context, ref, name string) (job.VMInfo, error) {
+	if err := checkSnapshot(name); err != nil {
+		return job.VMInfo{}, err
+	}
+	return f.runExclusive(ctx, ref, "rid of a snapshot", false, func(ctx context.Context, v vm.VM) error {
+		return f.o.Provider.DeleteSnapshot(ctx, v, name)
+	})
+}
+
 // runExclusive runs work on a persistent VM. The work goes on if its caller leaves: half
 // a revert is worse than none. done names it in one word. Meanwhile other work and new
 // jobs are kept out of the VM. If alone is set, the work does not begin while jobs run.

@@ -139,6 +139,14 @@ func (c calls) RevertVM(ctx context.Context, ref, snapshot string) (VMInfo, erro
 	return ask[VMInfo](ctx, c, "RevertVM", snapshotRef{ref, snapshot})
 }
 
+func (c calls) ListSnapshots(ctx context.Context, ref string) ([]Snapshot, error) {
+	return ask[[]Snapshot](ctx, c, "ListSnapshots", vmRef{ref})
+}
+
+func (c calls) DeleteSnapshot(ctx context.Context, ref, snapshot string) (VMInfo, error) {
+	return ask[VMInfo](ctx, c, "DeleteSnapshot", snapshotRef{ref, snapshot})
+}
+
 func (c calls) ListFiles(ctx context.Context, q FileList) (FilePage, error) {
 	return ask[FilePage](ctx, c, "ListFiles", q)
 }

@@ -119,6 +119,10 @@ type VMs interface {
 	// RevertVM reverts a VM to a snapshot and starts it or, if the snapshot has its
 	// memory, continues it as it was then. What has changed since is lost.
 	RevertVM(ctx context.Context, ref, snapshot string) (VMInfo, error)
+	// ListSnapshots returns the snapshots of a VM, oldest first.
+	ListSnapshots(ctx context.Context, ref string) ([]Snapshot, error)
+	// DeleteSnapshot removes a snapshot of a VM, which may run, and stays as it is.
+	DeleteSnapshot(ctx context.Context, ref, snapshot string) (VMInfo, error)
 	// Network reports where a VM's packets may go, as its node has it, and tries
 	// connections from inside the VM to the query's targets; for that the VM must run.
 	Network(ctx context.Context, q NetworkQuery) (NetworkReport, error)

@@ -151,6 +151,11 @@ type Provider interface {
 	// proof: its memory is written to the host and the VM does not run again. When it fails,
 	// Destroy is right. Destroy removes a checkpoint, too.
 	SaveCheckpoint(ctx context.Context, v vm.VM, progress func(Progress)) (vm.Checkpoint, error)
+	// Snapshots returns the VM's snapshots, oldest first, after the same proof as Status.
+	Snapshots(ctx context.Context, v vm.VM) ([]Snapshot, error)
+	// DeleteSnapshot removes a snapshot, after proof. The VM may run, and stays as it is. A
+	// snapshot that is not there is an error.
+	DeleteSnapshot(ctx context.Context, v vm.VM, name string) error
 	// Room returns what the host has left for VMs, what VMs of these origins
 	// are made from now, and which of these VMs are not proven any more, and
 	// renews leases. It is cheap: it reads files of the host and starts nothing

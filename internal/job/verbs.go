@@ -149,6 +149,10 @@ func makeVerbs() []*Verb {
 		verb("RevertVM", "revertVM", "Revert a VM to a snapshot; what has changed since is lost", "POST /v1/vms/{vm}/snapshots/{snapshot}/revert", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in snapshotRef) (VMInfo, error) {
 			return e.RevertVM(ctx, in.VM, in.Snapshot)
 		}),
+		readsHost(verb("ListSnapshots", "listSnapshots", "List a VM's snapshots, oldest first", "GET /v1/vms/{vm}/snapshots", always, RoleRead, OfVM, "vm", ofVM(Engine.ListSnapshots))),
+		verb("DeleteSnapshot", "deleteSnapshot", "Remove a snapshot of a VM; the VM stays as it is", "DELETE /v1/vms/{vm}/snapshots/{snapshot}", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in snapshotRef) (VMInfo, error) {
+			return e.DeleteSnapshot(ctx, in.VM, in.Snapshot) // a repeated call would find none
+		}),
 
 		verb("ListFiles", "listFiles", "List a directory of a VM, by name", "GET /v1/vms/{vm}/files{?path,cursor,limit}", always, RoleRun, OfFile, "files", Engine.ListFiles),
 		verb("ReadFile", "readFile", "Read a regular file of a VM, or a part of it", "GET /v1/vms/{vm}/file{?path,offset,limit}", always, RoleRun, OfFile, "files", Engine.ReadFile),

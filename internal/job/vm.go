@@ -85,6 +85,18 @@ func ProxyPort(id string) int {
 	return 20000 + int(h.Sum32()%10000)
 }
 
+// Snapshot is a state of a VM that it can be reverted to.
+type Snapshot struct {
+	Name        string    `json:"name"`
+	CreatedAt   time.Time `json:"created_at"`             // by the host's clock
+	Parent      string    `json:"parent,omitempty"`       // the snapshot it was taken after
+	Memory      bool      `json:"memory"`                 // it has what ran in the VM, which a revert continues
+	MemoryBytes int64     `json:"memory_bytes,omitempty"` // that this takes of its storage; 0: not known
+	DiskBytes   int64     `json:"disk_bytes,omitempty"`   // that the storage tells of the disks: on ZFS what they alone hold, on LVM-thin all they map; 0: not known
+	Current     bool      `json:"current"`                // what the VM has now began with it
+	Incomplete  bool      `json:"incomplete,omitempty"`   // its making or removal did not come to its end: it can only be removed
+}
+
 // VMInfo is a VM of ours, Status included.
 type VMInfo struct {
 	vm.VM

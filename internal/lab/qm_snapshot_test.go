@@ -2,6 +2,7 @@ package lab
 
 import (
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -113,6 +114,51 @@ func TestSnapshot_KilledHalfWayLeavesItsLock(t *testing.T) {
 	}
 	l.must(t, "qm delsnapshot 100 clean --force")
 	l.must(t, "qm snapshot 100 clean")
+}
+
+func TestDelsnapshot_ThatFailsLeavesItsLockAndHalfASnapshot(t *testing.T) {
+	l := newLab(t)
+	l.must(t, "qm clone 9000 100")
+	l.must(t, "qm snapshot 100 clean")
+	l.must(t, "qm set 100 --lock backup")
+	if r := l.run(t, "qm delsnapshot 100 clean"); r.code != 255 || r.err != "VM is locked (backup)\n" {
+		t.Errorf("of a VM that is locked: %+v", r)
+	}
+	l.must(t, "qm unlock 100")
+	half := func(what string) {
+		t.Helper()
+		if conf := l.conf(t, 100); conf.Get("lock") != "snapshot-delete" || conf.Snapshots["clean"]["snapstate"] != "delete" || conf.Get("parent") != "clean" {
+			t.Errorf("%s:\n%s", what, conf)
+		}
+		if r := l.run(t, "qm delsnapshot 100 clean --force"); r.code != 255 || r.err != "VM is locked (snapshot-delete)\n" {
+			t.Errorf("%s, with the lock: %+v", what, r)
+		}
+		l.must(t, "qm unlock 100")
+	}
+	l.setFault(t, state.FaultKilledWorker, "1")
+	if err := l.command(t, "qm", "delsnapshot", "100", "clean").Run(); err == nil {
+		t.Fatal("it was to be killed")
+	}
+	half("killed")
+	for _, path := range []string{l.Path("storage", "local-lvm", ".vm-100*clean*")} {
+		found, err := filepath.Glob(path)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no snapshot of the disk at %s: %v", path, err)
+		}
+		for _, file := range found {
+			if err := os.RemoveAll(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if r := l.run(t, "qm delsnapshot 100 clean"); r.code == 0 {
+		t.Errorf("of a disk without it: %+v", r)
+	}
+	half("failed")
+	l.must(t, "qm delsnapshot 100 clean --force")
+	if conf := l.conf(t, 100); conf.Has("lock") || conf.Has("parent") || len(conf.Snapshots) != 0 {
+		t.Errorf("after all:\n%s", conf)
+	}
 }
 
 func TestSnapshot_ARawFileHasNone(t *testing.T) {

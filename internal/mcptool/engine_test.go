@@ -228,6 +228,14 @@ func (e *engine) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, er
 	return e.act(ctx, ref, "revert", ref, name)
 }
 
+func (e *engine) ListSnapshots(context.Context, string) ([]job.Snapshot, error) {
+	return []job.Snapshot{{Name: "clean", CreatedAt: e.vm.CreatedAt, DiskBytes: 4096, Current: true}}, nil
+}
+
+func (e *engine) DeleteSnapshot(ctx context.Context, ref, name string) (job.VMInfo, error) {
+	return e.act(ctx, ref, "remove", ref, name)
+}
+
 func (e *engine) CheckHost(ctx context.Context) (job.HostReport, error) {
 	if e.hang != nil {
 		select {

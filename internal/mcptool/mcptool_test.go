@@ -215,6 +215,8 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		{"snapshot_vm", map[string]any{"vm_id": "dev", "snapshot": "live", "memory": true}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"snapshot_vm", map[string]any{"vm_id": "dev", "snapshot": "clean"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"revert_vm", map[string]any{"vm_id": "dev", "snapshot": "clean", "confirm": true}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
+		{"list_snapshots", map[string]any{"vm_id": "dev"}, `{"snapshots":[{"name":"clean","created_at":"2026-03-04T05:06:07Z","memory":false,"disk_bytes":4096,"current":true}]}`},
+		{"delete_snapshot", map[string]any{"vm_id": "dev", "snapshot": "clean", "confirm": true}, `{"deleted":true}`},
 		{"destroy_vm", map[string]any{"vm_id": "dev", "confirm": true}, `{"vm_id":"105","name":"dev","status":"destroying"}`},
 		{"list_files", map[string]any{"vm_id": "dev", "path": "/d", "limit": 2}, `{"entries":[{"name":"a","type":"file","size":3,"mode":"0644","modified_at":"2026-03-04T05:06:07Z"},{"name":"a\ufffd","type":"other","size":0,"mode":"","modified_at":"2026-03-04T05:06:07Z","inexact_name":true}],"total":9,"next_offset":2}`},
 		{"read_file", map[string]any{"vm_id": "dev", "path": "/f", "limit": 1}, `{"content":"one\r\n","encoding":"text","size":8,"mode":"0644","first_line":1,"lines":1,"total_lines":2,"next_offset":2,"next_byte_offset":5}`},
@@ -247,7 +249,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 				}
 			}
 			wanted := []string{
-				"input 1+1\n", "kill INT", "cleanup 24h0m0s", "start 105", "stop dev", "suspend dev", "resume dev", "snapshot dev live with memory", "snapshot dev clean", "revert dev clean", "destroy dev",
+				"input 1+1\n", "kill INT", "cleanup 24h0m0s", "start 105", "stop dev", "suspend dev", "resume dev", "snapshot dev live with memory", "snapshot dev clean", "revert dev clean", "remove dev clean", "destroy dev",
 			}
 			e.change(func() {
 				if diff := cmp.Diff(wanted, e.calls); diff != "" {
@@ -411,6 +413,7 @@ func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
 		{"unknown VM", "start_vm", map[string]any{"vm_id": "prod"}, nil, `vm_id: "prod" is not a VM of ours; list_vms`},
 		{"no snapshot", "snapshot_vm", map[string]any{"vm_id": "dev"}, nil, "snapshot: is required"},
 		{"neither", "revert_vm", nil, nil, "vm_id: is required; give the name or ID of a VM; list_vms shows them\nsnapshot: is required"},
+		{"not confirmed either", "delete_snapshot", map[string]any{"vm_id": "dev", "snapshot": "clean"}, nil, "confirm: is required: Remove snapshot clean of VM dev?"},
 		{"not confirmed", "revert_vm", map[string]any{"vm_id": "dev", "snapshot": "clean"}, nil, "confirm: is required: Revert VM dev to snapshot clean?"},
 		{"not confirmed", "destroy_vm", map[string]any{"vm_id": "dev"}, nil, "confirm: is required: Destroy VM 105 (dev) and its disk?; call again with confirm: true"},
 		{"confirmed for another VM", "destroy_vm", map[string]any{"vm_id": "prod", "confirm": true}, nil, `vm_id: "prod" is not a VM of ours`},

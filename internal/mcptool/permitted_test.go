@@ -40,7 +40,7 @@ func TestPermitted_ByRoleAndToolset(t *testing.T) {
 		t.Errorf("the operator: %v", got)
 	}
 	read := offered(job.Principal{Name: "a", Role: job.RoleRead})
-	want := []string{"check_host", "get_job_output", "get_job_result", "get_job_status", "get_vm", "list_jobs", "list_vms", "tail_job_output"}
+	want := []string{"check_host", "get_job_output", "get_job_result", "get_job_status", "get_vm", "list_jobs", "list_snapshots", "list_vms", "tail_job_output"}
 	if !slices.Equal(read, want) {
 		t.Errorf("read: %v", read)
 	}

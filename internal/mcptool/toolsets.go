@@ -39,6 +39,8 @@ func allTools() []tool {
 		{"resume_vm", "vm", "ResumeVM", Options.resumeVM},
 		{"snapshot_vm", "vm", "SnapshotVM", Options.snapshotVM},
 		{"revert_vm", "vm", "RevertVM", Options.revertVM},
+		{"list_snapshots", "vm", "ListSnapshots", Options.listSnapshots},
+		{"delete_snapshot", "vm", "DeleteSnapshot", Options.deleteSnapshot},
 		{"destroy_vm", "vm", "DestroyVM", Options.destroyVM},
 
 		{"list_files", "files", "ListFiles", Options.listFiles},

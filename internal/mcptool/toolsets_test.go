@@ -97,7 +97,7 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 		{
 			"read only", func(o *Options) { o.ReadOnly = true },
 			offer{
-				tools:     []string{"check_host", "get_job_output", "get_job_result", "get_job_status", "get_vm", "list_files", "list_jobs", "list_vms", "read_file", "tail_job_output"},
+				tools:     []string{"check_host", "get_job_output", "get_job_result", "get_job_status", "get_vm", "list_files", "list_jobs", "list_snapshots", "list_vms", "read_file", "tail_job_output"},
 				prompts:   []string{"diagnose_job"},
 				resources: []string{"host-report", "job-artifact", "job-output", "job-result"},
 			},
@@ -106,7 +106,7 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 			"nothing destructive", func(o *Options) { o.DisableDestructive = true },
 			offer{
 				tools: []string{
-					"check_host", "execute_command", "get_job_output", "get_job_result", "get_job_status", "get_vm", "interact_with_job", "list_files", "list_jobs", "list_vms",
+					"check_host", "execute_command", "get_job_output", "get_job_result", "get_job_status", "get_vm", "interact_with_job", "list_files", "list_jobs", "list_snapshots", "list_vms",
 					"provision_vm", "read_file", "resume_vm", "snapshot_vm", "start_vm", "submit_job", "suspend_vm", "tail_job_output",
 				},
 				prompts:   []string{"delegate_task", "diagnose_job"},
@@ -115,7 +115,7 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 		},
 		{
 			"VMs, read only", func(o *Options) { o.Toolsets, o.ReadOnly = []string{"vm"}, true },
-			offer{tools: []string{"get_vm", "list_vms"}},
+			offer{tools: []string{"get_vm", "list_snapshots", "list_vms"}},
 		},
 	}
 	for _, tt := range tests {

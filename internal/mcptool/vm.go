@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/mark3labs/mcp-go/server"
@@ -285,7 +286,7 @@ type revertInput struct {
 	vmArg
 
 	Snapshot string `json:"snapshot" jsonschema_description:"Name of a snapshot taken with snapshot_vm."`
-	Confirm  bool   `json:"confirm,omitempty" jsonschema_description:"true: what changed since the snapshot may be lost. Without it the user is asked, if the client supports that."`
+	Confirm  bool   `json:"confirm,omitempty" jsonschema_description:"true: it is meant. Without it the user is asked, if the client supports that."`
 }
 
 func (in revertInput) check(bad *faults) { bad.snapshot(in.vmArg, in.Snapshot) }
@@ -309,6 +310,40 @@ func (o Options) revertVM() server.ServerTool {
 			return o.act(ctx, in.VMID, "The revert", func(ctx context.Context, ref string) (job.VMInfo, error) {
 				return o.Engine.RevertVM(ctx, ref, in.Snapshot)
 			})
+		})
+}
+
+type listSnapshotsOutput struct {
+	Snapshots []job.Snapshot `json:"snapshots" jsonschema_description:"Oldest first."`
+}
+
+func (o Options) listSnapshots() server.ServerTool {
+	return define("list_snapshots", "List snapshots",
+		"The snapshots of a persistent VM. A size that is missing is not known; current is the one that the VM's disk began with.",
+		hints{readOnly: true, idempotent: true, openWorld: true},
+		func(ctx context.Context, in vmArg) (listSnapshotsOutput, error) {
+			all, err := o.Engine.ListSnapshots(ctx, in.VMID)
+			return listSnapshotsOutput{Snapshots: all}, err
+		})
+}
+
+type deletedSnapshot struct {
+	Deleted bool   `json:"deleted"`
+	Note    string `json:"note,omitempty"`
+}
+
+func (o Options) deleteSnapshot() server.ServerTool {
+	return defineCall("delete_snapshot", "Remove a snapshot",
+		"Remove a persistent VM's snapshot. The VM may run and stays as it is.",
+		hints{destructive: true, openWorld: true},
+		func(ctx context.Context, in revertInput, c call) (deletedSnapshot, error) {
+			if err := c.confirmed(ctx, in.Confirm, fmt.Sprintf("Remove snapshot %s of VM %s?", in.Snapshot, in.VMID)); err != nil {
+				return deletedSnapshot{}, err
+			}
+			out, err := o.act(ctx, in.VMID, "The removal", func(ctx context.Context, ref string) (job.VMInfo, error) {
+				return o.Engine.DeleteSnapshot(ctx, ref, in.Snapshot)
+			})
+			return deletedSnapshot{Deleted: err == nil && out.Note == "", Note: strings.Replace(out.Note, "get_vm for its status", "list_snapshots", 1)}, err
 		})
 }
 

@@ -41,6 +41,7 @@ type fakeVM struct {
 	suspended bool                // off, with what runs in it
 	jobs      map[string]*fakeJob // by job ID
 	snapshots map[string]int      // the boot each has in its memory; -1: it is of the disk alone
+	current   string              // the snapshot that the disk goes on from
 	files     map[string]string   // content by path
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -361,7 +362,46 @@ func (f *Fake) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool
 	if there.snapshots == nil {
 		there.snapshots = map[string]int{}
 	}
-	there.snapshots[name] = boots
+	there.snapshots[name], there.current = boots, name
+	return nil
+}
+
+// Snapshots returns what SnapshotVM has recorded, by name, of which none has a size.
+func (f *Fake) Snapshots(ctx context.Context, v vm.VM) ([]job.Snapshot, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "list snapshots", v)
+	if err != nil {
+		return nil, err
+	}
+	all := []job.Snapshot{}
+	for _, name := range slices.Sorted(maps.Keys(there.snapshots)) {
+		all = append(all, job.Snapshot{Name: name, CreatedAt: snapshotTime, Memory: there.snapshots[name] >= 0, Current: name == there.current})
+	}
+	return all, nil
+}
+
+// snapshotTime is when the fake takes its snapshots.
+var snapshotTime = time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
+
+// DeleteSnapshot forgets a name.
+func (f *Fake) DeleteSnapshot(ctx context.Context, v vm.VM, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "delete snapshot", v)
+	if err == nil && there.suspended {
+		err = suspended("delete snapshot")
+	}
+	if err != nil {
+		return err
+	}
+	if _, taken := there.snapshots[name]; !taken {
+		return fault("delete snapshot", job.HostVM, fmt.Sprintf("snapshot '%s' does not exist", name), "take one first")
+	}
+	delete(there.snapshots, name)
+	if there.current == name {
+		there.current = ""
+	}
 	return nil
 }
 
@@ -378,9 +418,9 @@ func (f *Fake) RevertVM(ctx context.Context, v vm.VM, name string, progress func
 		case !taken:
 			err = fault("revert", job.HostVM, fmt.Sprintf("snapshot '%s' does not exist", name), "take one first")
 		case boots < 0:
-			there.stopped = true
+			there.stopped, there.current = true, name
 		default:
-			there.stopped, there.suspended, there.boots = false, true, boots
+			there.stopped, there.suspended, there.boots, there.current = false, true, boots, name
 		}
 	}
 	f.mu.Unlock()

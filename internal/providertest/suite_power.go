@@ -81,6 +81,28 @@ func (m *powered) off(status vm.Status) {
 	}
 }
 
+// snapshots checks which there are, and which of them the VM goes on from; the latter not
+// after a removal, when hosts differ.
+func (m *powered) snapshots(want ...string) {
+	m.t.Helper()
+	all, err := m.p.Snapshots(m.t.Context(), m.v)
+	m.done(err)
+	got := []string{}
+	for _, s := range all {
+		word := s.Name
+		if s.Current && len(want) > 1 {
+			word += " current"
+		}
+		got = append(got, word)
+		if s.CreatedAt.IsZero() || s.Memory || s.Incomplete || s.MemoryBytes != 0 {
+			m.t.Errorf("snapshot of a disk: %+v", s)
+		}
+	}
+	if !cmp.Equal(got, want) {
+		m.t.Errorf("snapshots %q, want %q", got, want)
+	}
+}
+
 // power does to a VM what an owner does to a persistent one.
 func power(t *testing.T, c Config) {
 	m, ctx := newPowered(t, c), t.Context()
@@ -96,6 +118,8 @@ func power(t *testing.T, c Config) {
 		t.Errorf("boot %s, after a restart %s, then %s", first, second, again)
 	}
 	m.up("revert")(p.RevertVM(ctx, m.v, "clean", m.tell))
+	m.done(p.SnapshotVM(ctx, m.v, "later", false))
+	m.snapshots("clean", "later current")
 	_, err := p.RevertVM(ctx, m.v, "never-taken", m.tell)
 	m.refused(err)
 	wantStatus(t, p, m.v, vm.Running)
@@ -104,12 +128,20 @@ func power(t *testing.T, c Config) {
 		t.Run("nothing is done with the wrong "+what, func(t *testing.T) {
 			_, startErr := p.StartVM(t.Context(), claim, m.tell)
 			_, revertErr := p.RevertVM(t.Context(), claim, "clean", m.tell)
-			for _, err := range []error{startErr, revertErr, p.StopVM(t.Context(), claim), p.SnapshotVM(t.Context(), claim, "mine", false)} {
+			for _, err := range []error{startErr, revertErr, p.StopVM(t.Context(), claim), p.SnapshotVM(t.Context(), claim, "mine", false), p.DeleteSnapshot(t.Context(), claim, "clean")} {
 				wantClass(t, err, job.HostVM)
+			}
+			if all, err := p.Snapshots(t.Context(), claim); err == nil {
+				t.Errorf("they have the snapshots %+v", all)
 			}
 			wantStatus(t, p, m.v, vm.Running)
 		})
 	}
+	m.snapshots("clean", "later current")
+	m.done(p.DeleteSnapshot(ctx, m.v, "later"))
+	m.refused(p.DeleteSnapshot(ctx, m.v, "later"))
+	m.snapshots("clean")
+	wantStatus(t, p, m.v, vm.Running)
 	if _, err := p.RevertVM(ctx, m.v, "mine", m.tell); err == nil {
 		t.Error("a snapshot was taken of a VM that was not proven")
 	}
@@ -147,7 +179,11 @@ func suspend(t *testing.T, c Config) {
 	same("resume", m.up("resume")(p.ResumeVM(ctx, m.v, m.tell)), true)
 
 	m.done(p.SnapshotVM(ctx, m.v, "live", true))
+	if all, err := p.Snapshots(ctx, m.v); err != nil || len(all) != 1 || !all[0].Memory {
+		t.Errorf("snapshots %+v, %v", all, err)
+	}
 	m.done(p.SuspendVM(ctx, m.v))
+	m.refused(p.DeleteSnapshot(ctx, m.v, "live"))
 	same("start of a suspended VM", m.up("start of a suspended VM")(p.StartVM(ctx, m.v, m.tell)), true)
 	m.done(p.StopVM(ctx, m.v))
 	_, err = p.ResumeVM(ctx, m.v, m.tell)

@@ -75,6 +75,12 @@ func (p *Provider) RevertVM(ctx context.Context, v vm.VM, name string, progress 
 	return p.boot(ctx, powerCall{what: "revert to snapshot " + name + " of", action: "revert", vm: v, snapshot: name, progress: progress})
 }
 
+// DeleteSnapshot removes a snapshot of a VM.
+func (p *Provider) DeleteSnapshot(ctx context.Context, v vm.VM, name string) error {
+	_, err := p.power(ctx, powerCall{what: "remove snapshot " + name + " of", action: "delete-snapshot", vm: v, snapshot: name})
+	return err
+}
+
 // powerCall is one run of power-vm.
 type powerCall struct {
 	what     string // what is done to the VM, for errors

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -63,6 +64,12 @@ func TestVerbs_TellTheirScriptWhichVM(t *testing.T) {
 		{"revert", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
 			return p.RevertVM(ctx, theVM, "clean", func(job.Progress) {})
 		}, booted, with(map[string]string{"ACTION": "revert", "SNAPSHOT": "clean"})},
+		{"delete snapshot", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return nil, p.DeleteSnapshot(ctx, theVM, "clean")
+		}, nil, with(map[string]string{"ACTION": "delete-snapshot", "SNAPSHOT": "clean"})},
+		{"snapshots", "show-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return p.Snapshots(ctx, theVM)
+		}, []job.Snapshot{}, proves(map[string]string{"SHOW_SNAPSHOTS": "true"})},
 		{"destroy", "destroy-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
 			return nil, p.Destroy(ctx, theVM)
 		}, nil, proves(map[string]string{"VM_KIND": "vm", "PROXMOX_NODE": "pve"})},
@@ -212,6 +219,33 @@ func TestStatus_IsReadFromTheHostsWord(t *testing.T) {
 		if got, err := h.provider(nil).Status(t.Context(), theVM); err != nil || got != want {
 			t.Errorf("%q is %q, %v; want %q", word, got, err, want)
 		}
+	}
+}
+
+// A snapshot's line is read in whole or not at all, and only of a VM that is ours.
+func TestSnapshots_AreReadFromTheHostsLines(t *testing.T) {
+	t.Parallel()
+	lines := []string{
+		"LINUS_SNAPSHOT:name=clean time=1790000000 memory=no disk_bytes=4096 current=no whole=yes",
+		"LINUS_SNAPSHOT:name=live time=1790000060 parent=clean memory=yes memory_bytes=4819255296 current=yes whole=no",
+	}
+	h := newScripted(t, map[string]func(*run) int{"show-vm": succeeds(append([]string{"LINUS_VM_STATUS:running"}, lines...)...)})
+	want := []job.Snapshot{
+		{Name: "clean", CreatedAt: time.Unix(1790000000, 0).UTC(), DiskBytes: 4096},
+		{Name: "live", CreatedAt: time.Unix(1790000060, 0).UTC(), Parent: "clean", Memory: true, MemoryBytes: 4819255296, Current: true, Incomplete: true},
+	}
+	got, err := h.provider(nil).Snapshots(t.Context(), theVM)
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for _, said := range [][]string{
+		{"LINUS_VM_STATUS:running", "LINUS_SNAPSHOT:name=a;b time=1"}, {"LINUS_VM_STATUS:running", "LINUS_SNAPSHOT:name=clean time=x"},
+		{"LINUS_VM_STATUS:running", "LINUS_SNAPSHOT:name=clean time=1 disk_bytes=-1"}, {"LINUS_VM_STATUS:running", "LINUS_SNAPSHOT:name=clean time=1 parent=../x"},
+		{"LINUS_VM_STATUS:gone"}, {"LINUS_VM_STATUS:left_alone", "LINUS_WARNING:VM 105 is not proven"},
+	} {
+		h := newScripted(t, map[string]func(*run) int{"show-vm": succeeds(said...)})
+		_, err := h.provider(nil).Snapshots(t.Context(), theVM)
+		hostError(t, err, job.HostVM)
 	}
 }
 

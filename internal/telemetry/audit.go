@@ -62,6 +62,7 @@ const (
 	ActionCheckpoint     = "save_checkpoint"
 	ActionSnapshot       = "snapshot_vm"
 	ActionRevert         = "revert_vm"
+	ActionDeleteSnapshot = "delete_snapshot"
 	ActionBuildTemplate  = "build_template"
 	ActionRemoveTemplate = "remove_template"
 	ActionUninstall      = "uninstall"

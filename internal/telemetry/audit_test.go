@@ -79,6 +79,9 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 	if err := p.SnapshotVM(asked, vm, "live", true); err != nil {
 		t.Fatal(err)
 	}
+	if err := p.DeleteSnapshot(asked, vm, "live"); err != nil {
+		t.Fatal(err)
+	}
 	if got, err := p.RevertVM(asked, vm, "clean", func(job.Progress) {}); err != nil || got.ID != vm.ID {
 		t.Fatalf("RevertVM = %+v, %v", got, err)
 	}
@@ -125,6 +128,7 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 		line("cli", ActionSuspend, "", ResultOK, ""),
 		line("cli", ActionResume, "", ResultOK, ""),
 		line("cli", ActionSnapshot, "live with memory", ResultOK, ""),
+		line("cli", ActionDeleteSnapshot, "live", ResultOK, ""),
 		line("cli", ActionRevert, "clean", ResultOK, ""),
 		line("engine", ActionDestroy, "", ResultFailed, "locked"),
 		line("engine", ActionDestroy, "", ResultOK, ""),
@@ -143,7 +147,7 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 			t.Errorf("%s %s has no time", r.Action, r.Result)
 		}
 	}
-	if len(ended) != 13 || ended[8] != "destroy_vm failed" {
+	if len(ended) != 14 || ended[9] != "destroy_vm failed" {
 		t.Errorf("told of %v", ended)
 	}
 	if info, err := os.Stat(a.o.Path); err != nil || info.Mode().Perm() != 0o600 {

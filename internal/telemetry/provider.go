@@ -26,6 +26,7 @@ type unchanging interface {
 	Status(ctx context.Context, v vm.VM) (vm.Status, error)
 	Look(ctx context.Context, v vm.VM) (job.Seen, error)
 	NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (job.NetworkRules, []string, error)
+	Snapshots(ctx context.Context, v vm.VM) ([]job.Snapshot, error)
 	Plan(ctx context.Context, spec job.VMSpec) ([]string, error)
 	Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) // renews leases of VMs of ours
 	Nodes(ctx context.Context) (job.Inventory, error)
@@ -101,6 +102,13 @@ func (p *Provider) RevertVM(ctx context.Context, v vm.VM, name string, progress 
 	r := recordOf(ActionRevert, v)
 	r.Detail = name
 	return Change(ctx, p.audit, r, func(*Record) (vm.VM, error) { return p.to.RevertVM(ctx, v, name, progress) })
+}
+
+// DeleteSnapshot removes a snapshot of a VM.
+func (p *Provider) DeleteSnapshot(ctx context.Context, v vm.VM, name string) error {
+	r := recordOf(ActionDeleteSnapshot, v)
+	r.Detail = name
+	return p.audit.Do(ctx, r, func(*Record) error { return p.to.DeleteSnapshot(ctx, v, name) })
 }
 
 func recordOf(action string, v vm.VM) Record {

@@ -22,7 +22,8 @@ import (
 type engine struct {
 	job.Engine // what no page calls
 
-	dropped   bool // the contents of jobs' files are not there any more
+	unlisted  error // of ListSnapshots
+	dropped   bool  // the contents of jobs' files are not there any more
 	mu        sync.Mutex
 	changed   chan struct{} // closed at the next change
 	jobs      []job.Job     // newest first
@@ -459,6 +460,20 @@ func (e *engine) SnapshotVM(ctx context.Context, ref, name string, memory bool) 
 
 func (e *engine) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
 	return e.power(ctx, "revert "+name, ref, vm.Running)
+}
+
+func (e *engine) DeleteSnapshot(ctx context.Context, ref, name string) (job.VMInfo, error) {
+	return e.power(ctx, "remove-snapshot "+name, ref, vm.Running)
+}
+
+func (e *engine) ListSnapshots(context.Context, string) ([]job.Snapshot, error) {
+	if e.unlisted != nil {
+		return nil, e.unlisted
+	}
+	return []job.Snapshot{
+		{Name: "a", CreatedAt: time.Now().Add(-2 * time.Hour), DiskBytes: 3 << 20}, {Name: "b", Parent: "a", CreatedAt: time.Now().Add(-time.Hour), Memory: true, MemoryBytes: 4 << 30, Current: true},
+		{Name: "half", Parent: "b", CreatedAt: time.Now(), Incomplete: true},
+	}, nil
 }
 
 func (e *engine) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {

@@ -321,14 +321,25 @@ func TestVM_HasAllTheVerbs(t *testing.T) {
 		return v.do(http.MethodPost, path, form+"&job="+doneID+"&form_token="+url.QueryEscape(v.formToken()), nil)
 	}
 	_, text := v.get("/vms/105")
-	for _, want := range []string{"VM dev", `action="/vms/105/stop"`, `action="/vms/105/suspend"`, `action="/vms/105/snapshot"`, `href="/vms/105/destroy"`, `href="/jobs/new?vm=dev"`} {
+	for _, want := range []string{"VM dev", `action="/vms/105/stop"`, `action="/vms/105/suspend"`, `action="/vms/105/snapshot"`, `href="/vms/105/destroy"`, `href="/jobs/new?vm=dev"`,
+		`href="/vms/105/revert?snapshot=a"`, `href="/vms/105/remove-snapshot?snapshot=a"`, `data-label="Disk">3.0 MiB<`, `data-label="Memory">4.0 GiB<`, `b <span class="note">current</span>`,
+		`half <span class="note">incomplete</span>`, `href="/vms/105/remove-snapshot?snapshot=half"`,
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page of a VM lacks %s", want)
 		}
 	}
+	if strings.Contains(text, "/vms/105/revert?snapshot=half") {
+		t.Error("one can revert to half a snapshot")
+	}
+	e.unlisted = errors.New("no host")
+	if status, text := v.get("/vms/105"); status != 200 || !strings.Contains(text, "could not be listed: no host") {
+		t.Errorf("without the host: %d %s", status, text)
+	}
 	for _, tt := range []struct{ verb, form, want string }{
 		{"stop", "", "stop " + doneID}, {"start", "", "start " + doneID}, {"suspend", "", "suspend " + doneID}, {"resume", "", "resume " + doneID},
 		{"snapshot", "snapshot=a", "snapshot a false " + doneID}, {"snapshot", "snapshot=b&memory=on", "snapshot b true " + doneID}, {"revert", "snapshot=a", "revert a " + doneID},
+		{"remove-snapshot", "snapshot=a", "remove-snapshot a " + doneID},
 		{"forget", "", "forget " + doneID}, {"destroy", "", "destroy " + doneID},
 	} {
 		resp, text := post("/vms/105/"+tt.verb, tt.form)
@@ -338,7 +349,7 @@ func TestVM_HasAllTheVerbs(t *testing.T) {
 	}
 	// What cannot be undone is asked about.
 	for path, want := range map[string]string{
-		"/vms/105/revert?snapshot=%3Cb%3E": `to snapshot &lt;b&gt;?`, "/vms/105/forget": "Only a VM that is left alone", "/vms/kept/forget": `id="forget-now"`, "/vms/kept": `href="/vms/117/forget"`,
+		"/vms/105/revert?snapshot=%3Cb%3E": `to snapshot &lt;b&gt;?`, "/vms/105/remove-snapshot?snapshot=%3Cb%3E": `Remove snapshot &lt;b&gt; of VM dev`, "/vms/105/forget": "Only a VM that is left alone", "/vms/kept/forget": `id="forget-now"`, "/vms/kept": `href="/vms/117/forget"`,
 	} {
 		if _, text := v.get(path); !strings.Contains(text, want) {
 			t.Errorf("%s lacks %s: %s", path, want, text)

@@ -125,8 +125,9 @@ func (p *pages) routes(r *mux.Router) {
 	part("/vms", section{"vms", "list", vmsPause, p.vmsView})
 	get("/vms/new", p.loggedIn(p.forThoseWhoMay("CreateVM", newVM.blank(p))))
 	post("/vms/new", p.uploading("CreateVM", newVM.send(p)))
-	part("/vms/{ref}", section{"vm", "state", vmsPause, func(r *http.Request) (any, error) { return p.vmView(r) }})
-	get("/vms/{ref}/{verb:destroy|forget|revert}", p.loggedIn(p.confirm))
+	get("/vms/{ref}", p.loggedIn(p.page(section{"vm", "state", vmsPause, p.vmPage})))
+	get("/vms/{ref}/live", p.loggedIn(p.live(section{"vm", "state", vmsPause, func(r *http.Request) (any, error) { return p.vmView(r) }})))
+	get("/vms/{ref}/{verb:destroy|forget|revert|remove-snapshot}", p.loggedIn(p.confirm))
 	for verb := range vmVerbs {
 		post("/vms/{ref}/"+verb, p.changing(p.changeVM(verb)))
 	}

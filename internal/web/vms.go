@@ -162,8 +162,13 @@ var (
 		"revert": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
 			return e.RevertVM(ctx, ref, form.Get("snapshot"))
 		},
+		"remove-snapshot": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
+			return e.DeleteSnapshot(ctx, ref, form.Get("snapshot"))
+		},
 	}
-	vmAsks = map[string]string{"destroy": "Destroy", "forget": "Forget", "revert": "Revert"}
+	vmAsks = map[string]string{"destroy": "Destroy", "forget": "Forget", "revert": "Revert", "remove-snapshot": "Remove"}
+	// vmAskers are the verbs of the engine that the questions are about.
+	vmAskers = map[string]string{"destroy": "DestroyVM", "forget": "ForgetVM", "revert": "RevertVM", "remove-snapshot": "DeleteSnapshot"}
 )
 
 // plain is a verb that needs to know nothing but the VM.
@@ -182,12 +187,17 @@ type vmView struct {
 	viewer
 
 	Verb     string // of a question
-	Snapshot string // to revert to
+	Snapshot string // to revert to, or to remove
 	Key      string // makes one terminal of a form that is sent twice
+
+	Snapshots []job.Snapshot // on its page only
+	Unlisted  string         // why these are not known
 }
 
 func (v vmView) title() string {
-	if v.Verb != "" {
+	if v.Verb == "remove-snapshot" {
+		return "Remove snapshot " + v.Snapshot + " of VM " + v.Name
+	} else if v.Verb != "" {
 		return vmAsks[v.Verb] + " VM " + v.Name
 	}
 	return "VM " + v.Name
@@ -204,9 +214,23 @@ func (p *pages) vmView(r *http.Request) (vmView, error) {
 	return vmView{vmRow: vmRowOf(info), viewer: p.viewer(r), Key: uuid.NewString()}, err
 }
 
+// vmPage is vmView with the VM's snapshots, for which the host is asked once more.
+func (p *pages) vmPage(r *http.Request) (any, error) {
+	v, err := p.vmView(r)
+	if err == nil && v.May("ListSnapshots") && v.CanGo() {
+		ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
+		defer cancel()
+		var failed error
+		if v.Snapshots, failed = p.Engine.ListSnapshots(ctx, v.Job); failed != nil {
+			v.Unlisted = words.In(failed.Error())
+		}
+	}
+	return v, err
+}
+
 // confirm asks those who may do it whether something that cannot be undone is meant.
 func (p *pages) confirm(w http.ResponseWriter, r *http.Request) {
-	p.forThoseWhoMay(vmAsks[mux.Vars(r)["verb"]]+"VM", p.ask)(w, r)
+	p.forThoseWhoMay(vmAskers[mux.Vars(r)["verb"]], p.ask)(w, r)
 }
 
 func (p *pages) ask(w http.ResponseWriter, r *http.Request) {

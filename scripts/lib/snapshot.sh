@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Snapshots of VM vm_id, as power-vm.sh's inputs ask: one is taken, or the VM goes back
-# to one.
+# Snapshots of VM vm_id, as power-vm.sh's inputs ask: one is taken or removed, or the VM
+# goes back to one.
 
 source "${BASH_SOURCE[0]%/*}/destroy.sh"
 source "${BASH_SOURCE[0]%/*}/power.sh"
@@ -38,7 +38,7 @@ snapshot_require_free_name() {
 snapshot_require_room() {
   if ((SNAPSHOT_MAX > 0 && snapshot_count >= SNAPSHOT_MAX)); then
     result_fail config "VM ${vm_id} on node '${probe_node}' has as many snapshots as it may: ${SNAPSHOT_MAX} (MAX_SNAPSHOTS)" \
-      "have one removed on the node (qm delsnapshot ${vm_id} NAME); there are: ${snapshot_names}"
+      "remove one that is not needed; there are: ${snapshot_names}"
   elif [[ ${SNAPSHOT_MEMORY} != true ]]; then
     return 0
   fi
@@ -101,9 +101,7 @@ snapshot_require_memory() {
 # proof comes again before the start.
 snapshot_revert() {
   snapshot_find
-  if [[ ${snapshot_state} != whole ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' has no snapshot '${SNAPSHOT}'" "there are: ${snapshot_names:-none}"
-  fi
+  snapshot_require
   snapshot_clear_killed
   if [[ ${dry_run} == no ]]; then
     egress_prepare "${vm_id}" # the roll-back may start it
@@ -132,7 +130,42 @@ snapshot_is_back() {
   fi
 }
 
+# --- removal ---
+
+# Nothing of the VM's own changes, and it may run. One that was left half is removed, too.
+snapshot_delete() {
+  snapshot_find
+  if [[ ${snapshot_state} != half ]]; then
+    snapshot_require
+  fi
+  retry_landed=no
+  snapshot_clear_killed
+  if [[ ${snapshot_state} == whole ]]; then
+    power_change snapshot_is_gone 3600 qm delsnapshot "${vm_id}" "${SNAPSHOT}"
+  fi
+  if [[ ${retry_landed} != yes ]]; then
+    snapshot_fail_delete
+  fi
+}
+
+# A removal that failed leaves its lock, with which the VM could not be started any more.
+snapshot_fail_delete() { # run_said: why
+  local -r said=${run_said:-nothing}
+  power_require_proof
+  if [[ ${vm_config[lock]:-} == snapshot-delete ]]; then
+    vm_break_lock "${vm_id}" "${probe_node}"
+  fi
+  result_fail vm "could not remove snapshot '${SNAPSHOT}' of VM ${vm_id} on node '${probe_node}': Proxmox answered: ${said}" \
+    "look at: qm listsnapshot ${vm_id}, and the task log of node '${probe_node}'; then try again"
+}
+
 # --- what there is ---
+
+snapshot_require() {
+  if [[ ${snapshot_state} != whole ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' has no snapshot '${SNAPSHOT}'" "there are: ${snapshot_names:-none}"
+  fi
+}
 
 # snapshot_state: absent, whole, or half (its making was killed); snapshot_memory:
 # yes where it has what ran in the VM; snapshot_names: all there are, snapshot_count of them.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts, stops, suspends, resumes, snapshots or reverts one VM of ours on the
-# Proxmox VE node this runs on. It touches nothing unless the VM's config, read in the same locked
+# Starts, stops, suspends, resumes, snapshots or reverts one VM of ours on the Proxmox VE
+# node this runs on. It touches nothing unless the VM's config, read in the same locked
 # step, proves that it is the VM meant.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
@@ -15,10 +15,11 @@
 #                                       does the same to a suspended VM
 #                             snapshot  of its disks, running or not
 #                             revert    to a snapshot, losing later changes; then start
+#                             delete-snapshot  for good; the VM is as it is
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
-#   SNAPSHOT                  name, for snapshot and revert: required there
+#   SNAPSHOT                  name, for the last three: required there
 #   SNAPSHOT_MEMORY false     true: the snapshot has what runs in the VM as well, and a
 #                             revert to it comes back running
 #   SNAPSHOT_MAX 10           snapshots that a VM may have; 0: any number
@@ -50,7 +51,7 @@ vm_locked=no
 
 usage() {
   printf '%s\n' \
-    'usage: ACTION=start|stop|shutdown|suspend|resume|snapshot|revert VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
+    'usage: ACTION=start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
     '       [SNAPSHOT=... [SNAPSHOT_MEMORY=true]] power-vm.sh [--dry-run | --help]' \
     'Does that to the VM when its description proves it is ours; list-vms.sh shows' \
     'the values. Inputs and exit codes are listed at the top of the script.' >&2
@@ -63,10 +64,11 @@ read_inputs() { # <argument...>
 }
 
 validate_environment() {
-  validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|suspend|resume|snapshot|revert' 'start, stop, shutdown, suspend, resume, snapshot or revert'
+  validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot' \
+    'start, stop, shutdown, suspend, resume, snapshot, revert or delete-snapshot'
   vm_read_inputs
   fence_read_inputs
-  if [[ ${ACTION} == snapshot || ${ACTION} == revert ]]; then
+  if [[ ${ACTION} == @(snapshot|revert|delete-snapshot) ]]; then
     validate_pattern SNAPSHOT "${SNAPSHOT}" '[A-Za-z][A-Za-z0-9_-]{1,39}' 'a name of 2 to 40 of A-Z a-z 0-9 _ -, beginning with a letter'
     if [[ ${SNAPSHOT} == current || ${SNAPSHOT} == pending ]]; then
       result_fail invalid "SNAPSHOT=${SNAPSHOT} is a name of Proxmox's own" 'choose another name'
@@ -105,6 +107,7 @@ power_vm() {
   case ${ACTION} in
     snapshot) snapshot_take ;;
     revert) snapshot_revert ;;
+    delete-snapshot) snapshot_delete ;;
     *) "power_${ACTION}" ;;
   esac
   let_go
@@ -131,7 +134,7 @@ clear_half_suspend() {
     vm_read_status "${vm_id}"
   fi
   vm_find_suspended "${vm_status}"
-  if [[ ${vm_suspended} == yes && ${ACTION} =~ ^(stop|shutdown|snapshot|revert)$ ]]; then
+  if [[ ${vm_suspended} == yes && ${ACTION} =~ ^(stop|shutdown|snapshot|revert|delete-snapshot)$ ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is suspended: its memory is on the disk, and nothing was done to it" 'resume it first'
   fi
 }
@@ -142,7 +145,7 @@ plan_lock() {
   local -r lock=${vm_config[lock]:-}
   if [[ ${dry_run} == no || -z ${lock} || ${vm_suspended} == yes ]]; then
     return 0
-  elif [[ ${ACTION} != snapshot && ${ACTION} != revert || ! ${lock} =~ ^(snapshot|snapshot-delete|rollback)$ ]]; then
+  elif [[ ${ACTION} != @(snapshot|revert|delete-snapshot) || ! ${lock} =~ ^(snapshot|snapshot-delete|rollback)$ ]]; then
     result_fail vm "could not ${ACTION} VM ${vm_id} on node '${probe_node}' now: VM is locked (${lock})" 'wait for the work that holds the lock to end, then try again'
   fi
   result_text PLAN "qm unlock ${vm_id}"

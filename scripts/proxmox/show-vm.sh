@@ -12,6 +12,7 @@
 #                             agent, for its address and boot ID (default: false)
 #   VM_SSH_PORT, VM_ROUTED    for that, as for power-vm.sh
 #   SHOW_EGRESS               true: show where its packets may go (default: false)
+#   SHOW_SNAPSHOTS            true: list its snapshots (default: false)
 #   LINUS_NONCE               delimits the output
 # Options: --help
 #
@@ -32,26 +33,30 @@
 #   LINUS_EGRESS:<mode>        as its description says: lan, internet, none or allow
 #   LINUS_RULE:<rule>          what the kernel has for it, see lib/egress.sh; none for lan
 #   LINUS_NO_RULES:<why>       a mode other than lan whose rules could not be read
+# With SHOW_SNAPSHOTS, for a VM that is there:
+#   LINUS_SNAPSHOT:<words>     one line each, see lib/snapshots.sh
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 status unknown,
 # 129/130/141/143 signal.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/snapshots.sh"
 
 usage() {
   printf '%s\n' \
-    'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... [LOOK_INSIDE=true] [SHOW_EGRESS=true] show-vm.sh [--help]' \
+    'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... [LOOK_INSIDE=true] [SHOW_EGRESS=true] [SHOW_SNAPSHOTS=true] show-vm.sh [--help]' \
     'Tells whether that VM still exists and runs; list-vms.sh shows the values.' >&2
 }
 
 validate_environment() {
-  : "${LOOK_INSIDE:=false}" "${SHOW_EGRESS:=false}"
+  : "${LOOK_INSIDE:=false}" "${SHOW_EGRESS:=false}" "${SHOW_SNAPSHOTS:=false}"
   boot_read_inputs
   boot_validate_inputs
   vm_read_inputs
   validate_pattern LOOK_INSIDE "${LOOK_INSIDE}" 'true|false' 'true or false'
   validate_pattern SHOW_EGRESS "${SHOW_EGRESS}" 'true|false' 'true or false'
+  validate_pattern SHOW_SNAPSHOTS "${SHOW_SNAPSHOTS}" 'true|false' 'true or false'
   validate_tools qm perl timeout
 }
 
@@ -89,6 +94,10 @@ show_vm() {
       fi
       if [[ ${SHOW_EGRESS} == true ]]; then
         show_egress
+      fi
+      # What a destroy left has no proof of its own, and nothing is to be gone back to.
+      if [[ ${SHOW_SNAPSHOTS} == true && -z ${vm_doubt} ]]; then
+        snapshots_show
       fi
       return 0
     fi

@@ -266,21 +266,38 @@ func rolledBack(conf *state.Conf, name string) *state.Conf {
 	return back
 }
 
-// qmDelsnapshot forgets a snapshot; its children become its parent's.
+// qmDelsnapshot forgets a snapshot; its children become its parent's. Each part that is
+// gone goes from the config at once: what fails or is killed leaves the lock, and a
+// snapshot that is none.
 func qmDelsnapshot(c *call) error {
 	id, name := c.id(), c.opts["snapname"]
-	return c.withVM(id, false, func(conf *state.Conf) error {
+	return c.withVM(id, true, func(conf *state.Conf) error {
 		snapshot, there := conf.Snapshots[name]
 		if !there {
 			return state.Fail(255, "snapshot '%s' does not exist", name)
 		}
+		if err := checkLock(conf, false); err != nil {
+			return err
+		}
+		conf.Set("lock", "snapshot-delete")
+		if err := c.s.WriteConf(id, conf); err != nil {
+			return err
+		}
+		if conf.IsTemplate() {
+			return state.Fail(255, "you can't delete a snapshot if vm is a template")
+		}
+		snapshot["snapstate"] = "delete"
+		if err := c.s.WriteConf(id, conf); err != nil {
+			return err
+		}
+		c.dieHalfWay()
 		if volid := snapshot["vmstate"]; volid != "" {
-			if err := c.freeVolume(volid); err != nil && !c.on("force") {
+			if err := c.drop(id, conf, snapshot, "vmstate", c.freeVolume(volid)); err != nil {
 				return err
 			}
 		}
 		for _, key := range snapshotDisks(snapshot) {
-			if err := c.deleteSnapshotDisk(state.VM{ID: id, Conf: conf}, snapshot, key, name); err != nil && !c.on("force") {
+			if err := c.drop(id, conf, snapshot, key, c.deleteSnapshotDisk(state.VM{ID: id, Conf: conf}, snapshot, key, name)); err != nil {
 				return err
 			}
 		}
@@ -294,8 +311,25 @@ func qmDelsnapshot(c *call) error {
 				values["parent"] = snapshot["parent"]
 			}
 		}
+		conf.Delete("lock")
 		return c.s.WriteConf(id, conf)
 	})
+}
+
+// drop takes from a snapshot what was removed of it. With --force its failure is a warning,
+// and all is in the config until the end.
+func (c *call) drop(id int, conf *state.Conf, snapshot map[string]string, key string, failed error) error {
+	switch {
+	case failed == nil && c.on("force"):
+		return nil
+	case c.on("force"):
+		fmt.Fprintln(c.stderr, failed)
+		return nil
+	case failed != nil:
+		return failed
+	}
+	delete(snapshot, key)
+	return c.s.WriteConf(id, conf)
 }
 
 // snapshotEntry is a snapshot as lists show it; the VM's own state is the one

@@ -149,7 +149,7 @@ power() { # <action> [<argument...>]
   SNAPSHOT=two SNAPSHOT_MAX=1 power snapshot
   assert_status 3
   assert_says "has as many snapshots as it may: 1 (MAX_SNAPSHOTS)"
-  assert_says 'qm delsnapshot 250 NAME); there are: one'
+  assert_says 'remove one that is not needed; there are: one'
   SNAPSHOT=two SNAPSHOT_MAX=0 power snapshot
   assert_status 0
 }
@@ -399,13 +399,13 @@ power() { # <action> [<argument...>]
 @test "nothing but a resume is done to a suspended VM" {
   local action
   power suspend
-  for action in stop shutdown snapshot revert; do
+  for action in stop shutdown snapshot revert delete-snapshot; do
     SNAPSHOT=clean power "${action}"
     assert_status 5
     assert_says 'is suspended: its memory is on the disk, and nothing was done to it'
     assert_says 'LINUS_REMEDY:resume it first'
   done
-  refute_called 'qm \(stop\|shutdown\|snapshot\|rollback\|unlock\) .*'
+  refute_called 'qm \(stop\|shutdown\|snapshot\|rollback\|delsnapshot\|unlock\) .*'
   power resume --dry-run
   assert_status 0
   assert_line 'LINUS_PLAN:qm start 250'
@@ -438,10 +438,50 @@ power() { # <action> [<argument...>]
   assert_says 'was taken without its memory'
 }
 
+@test "a snapshot is removed, and the VM is as it was" {
+  SNAPSHOT=one power snapshot
+  SNAPSHOT=two power snapshot
+  SNAPSHOT=one power delete-snapshot
+  assert_status 0
+  assert_called 'qm delsnapshot 250 one'
+  refute_line_like LINUS_VM_IP
+  [[ ! -e ${PVE_STUB}/snapshots/250/one && -e ${PVE_STUB}/snapshots/250/two && $(<"${PVE_STUB}/status/250") == running ]]
+  SNAPSHOT=one power delete-snapshot
+  assert_status 5
+  assert_says "has no snapshot 'one'"
+  assert_says 'LINUS_REMEDY:there are: two'
+  SNAPSHOT=two power delete-snapshot --dry-run
+  assert_status 0
+  assert_line 'LINUS_PLAN:qm delsnapshot 250 two'
+  assert_called_times 1 'qm delsnapshot .*'
+  assert_nothing_left
+}
+
+@test "a removal that lies or fails is told, and its lock does not stay; the rest goes by force" {
+  SNAPSHOT=one power snapshot
+  fault delsnapshot 0 skip ''
+  SNAPSHOT=one power delete-snapshot
+  assert_status 5
+  assert_says "could not remove snapshot 'one'"
+  answer /nodes/pve/tasks '[]'
+  fault delsnapshot 255 skip 'lvremove failed'
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook delsnapshot 'rm "$0"; echo "lock: snapshot-delete" >>"${PVE_STUB}/vm/$2"; echo "snapstate: delete" >>"${PVE_STUB}/snapshots/$2/$3"'
+  SNAPSHOT=one power delete-snapshot
+  assert_status 5
+  assert_says 'Proxmox answered: lvremove failed'
+  [[ $(<"${PVE_STUB}/vm/250") != *'lock:'* ]]
+  echo 'lock: snapshot-delete' >>"${PVE_STUB}/vm/250" # as a killed one leaves it
+  SNAPSHOT=one power delete-snapshot
+  assert_status 0
+  assert_called 'qm delsnapshot 250 one --force 1'
+  [[ ! -e ${PVE_STUB}/snapshots/250/one && $(<"${PVE_STUB}/vm/250") != *'lock:'* ]]
+}
+
 # bats test_tags=proof
 @test "no action touches a VM that does not prove to be the one meant" {
   local action change
-  some_of 3 start stop shutdown suspend resume snapshot revert
+  some_of 3 start stop shutdown suspend resume snapshot revert delete-snapshot
   for action in "${some[@]}"; do
     for change in LINUS_JOB=aaaaaaaa-2222-4333-8444-555555555555 LINUS_OWNER=aaaaaaaa-2222-4333-8444-555555555555 VM_NAME=another VM_ID=101 VM_ID=9000; do
       status=0
@@ -461,13 +501,14 @@ power() { # <action> [<argument...>]
 # bats test_tags=proof
 @test "no second try is made on a VM that another has replaced" {
   local action verb
-  some_of 3 start stop shutdown suspend snapshot revert
+  some_of 3 start stop shutdown suspend snapshot revert delete-snapshot
   for action in "${some[@]}"; do
     verb=${action/revert/rollback}
+    verb=${verb/delete-snapshot/delsnapshot}
     add_our_vm 250 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0'
     [[ ${action} != start ]] || stopped
     mkdir -p "${PVE_STUB}/snapshots/250"
-    [[ ${action} != revert ]] || cp "${PVE_STUB}/vm/250" "${PVE_STUB}/snapshots/250/first"
+    [[ ${action} != @(revert|delete-snapshot) ]] || cp "${PVE_STUB}/vm/250" "${PVE_STUB}/snapshots/250/first"
     # shellcheck disable=SC2016 # the hook's own variables
     hook "${verb}" 'rm "$0"; echo "name: somebody" >"${PVE_STUB}/vm/$2"'
     fault "${verb}" 255 skip 'VM is locked (backup)'

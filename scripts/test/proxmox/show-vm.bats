@@ -165,12 +165,88 @@ boot_is() { # <what the guest has for its boot>
   refute_called 'qm guest .*'
 }
 
+# A config with snapshots, as Proxmox writes it.
+add_snapshots() {
+  add_our_vm 201 'parent: second'
+  sed -i 's/local-lvm:vm-disk-0/local-lvm:vm-201-disk-0/' "${PVE_STUB}/vm/201"
+  cat >>"${PVE_STUB}/vm/201" <<'CONF'
+
+[PENDING]
+memory: 4096
+
+[first]
+#before the work
+boot: order=scsi0
+scsi0: local-lvm:vm-201-disk-0,size=10G
+scsi1: local-lvm:vm-201-cloudinit,media=cdrom
+snaptime: 1790000000
+
+[second]
+parent: first
+scsi0: local-lvm:vm-201-disk-0,size=10G
+scsi2: tank:base-9000-disk-1/vm-201-disk-1,size=1G
+snaptime: 1790000060
+vmstate: local-lvm:vm-201-state-second
+
+[third]
+parent: second
+snapstate: delete
+snaptime: 1790000120
+scsi0: files:201/vm-201-disk-0.qcow2,size=10G
+
+[special:cloudinit]
+scsi0: local-lvm:vm-201-disk-0
+CONF
+}
+
+@test "snapshots are listed, oldest first, with the sizes that their storages tell" {
+  local tool lines
+  add_snapshots
+  printf '%s\n' 'lvmthin: local-lvm' $'\tthinpool data' $'\tvgname pve' '' 'zfspool: tank' $'\tpool tank/vms' 'dir: files' $'\tpath /x' >"${LINUS_PVE_DIR}/storage.cfg"
+  printf '%s\n' 'Volid                          Format  Type      Size VMID' 'local-lvm:vm-201-disk-0 raw images 10737418240 201' \
+    'local-lvm:vm-201-state-second raw images 4819255296 201' >"${PVE_STUB}/volumes"
+  stub_program lvs 'printf "%s\n" "  data 1000 9.00" "  vm-201-disk-0 10737418240 50.00" "  snap_vm-201-disk-0_first 10737418240 10.00" "  snap_vm-201-disk-0_second 10737418240 25.50"'
+  stub_program zfs 'printf "%s\t%s\n" tank/vms/vm-201-disk-1@second 4096'
+  SHOW_SNAPSHOTS=true run_script show-vm
+  assert_vm_status running
+  lines=$(grep ^LINUS_SNAPSHOT: <<<"${output}" || :)
+  [[ ${lines} == 'LINUS_SNAPSHOT:name=first time=1790000000 memory=no disk_bytes=1073741800 current=no whole=yes
+LINUS_SNAPSHOT:name=second time=1790000060 parent=first memory=yes memory_bytes=4819255296 disk_bytes=2738045686 current=yes whole=yes
+LINUS_SNAPSHOT:name=third time=1790000120 parent=second memory=no current=no whole=no' ]] || fail "${output}"
+  assert_called_times 1 'pvesm list.*'
+  refute_called 'pvesh .*'
+  # Nobody tells: the storages are of another kind, or their tools fail.
+  for tool in lvs zfs pvesm; do
+    stub_program "${tool}" 'exit 1'
+  done
+  SHOW_SNAPSHOTS=true run_script show-vm
+  assert_vm_status running
+  assert_line 'LINUS_SNAPSHOT:name=second time=1790000060 parent=first memory=yes current=yes whole=yes'
+  run_script show-vm
+  refute_line_like LINUS_SNAPSHOT
+}
+
+@test "the snapshots of a VM that is not proven, or is another by now, are not listed" {
+  add_snapshots
+  VM_NAME=another SHOW_SNAPSHOTS=true run_script show-vm
+  assert_vm_status left_alone
+  refute_line_like LINUS_SNAPSHOT
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook status 'sed -i "s/linus-job=[^ ]*/linus-job=aaaaaaaa-2222-4333-8444-555555555555/" "${PVE_STUB}/vm/201"'
+  SHOW_SNAPSHOTS=true run_script show-vm
+  assert_status 5
+  assert_says "its config is another VM's by now"
+  refute_line_like LINUS_SNAPSHOT
+}
+
 @test "a bad input or an argument is exit 1" {
   VM_ID=99 run_script show-vm
   assert_status 1
   LINUS_JOB=x run_script show-vm
   assert_status 1
   LOOK_INSIDE=maybe run_script show-vm
+  assert_status 1
+  SHOW_SNAPSHOTS=maybe run_script show-vm
   assert_status 1
   run_script show-vm --all
   assert_status 1
