@@ -170,11 +170,16 @@ func (f *Fleet) save(ctx context.Context, made vm.VM) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.update(ctx, made.Job, func(v *vm.VM) ([]job.Event, error) {
+	saved, err := f.update(ctx, made.Job, func(v *vm.VM) ([]job.Event, error) {
 		c.SavedAt = now()
 		v.Checkpoint = &c
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: fmt.Sprintf("checkpoint of %s saved, %d MiB of memory", v.Template, c.Bytes>>20)}}, nil
 	})
+	if err == nil && saved.Saved() {
+		f.checkpoints.mu.Lock()
+		defer f.checkpoints.mu.Unlock()
+		f.checkpoints.saved = append(slices.Clone(f.checkpoints.saved), saved)
+	}
 	return err
 }
 
