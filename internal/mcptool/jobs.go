@@ -149,7 +149,7 @@ type resultInput struct {
 	jobArg
 
 	Wait     *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait for the job to finish, 0 to 45. Default 0."`
-	MaxBytes *int `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes of each of output and stderr, default 16384. Of longer output the head and tail are returned, with a marker between them."`
+	MaxBytes *int `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes of output, and of stderr, default 16384. Of longer ones head and tail, with a marker between."`
 }
 
 type resultOutput struct {
@@ -169,9 +169,9 @@ type resultOutput struct {
 	Error             string     `json:"error,omitempty" jsonschema_description:"What went wrong and what to do."`
 	Duration          float64    `json:"duration_seconds" jsonschema_description:"How long the task ran."`
 	Artifacts         []artifact `json:"artifacts,omitempty" jsonschema_description:"The job's artifacts."`
-	ArtifactsCount    int        `json:"artifacts_count,omitempty" jsonschema_description:"Number of all artifacts, including those beyond the 200 listed."`
+	ArtifactsCount    int        `json:"artifacts_count,omitempty" jsonschema_description:"Of all artifacts, of which 200 are listed."`
 
-	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"Files and patterns of the manifest of which nothing was collected; the first 50."`
+	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"Files and patterns of which nothing was collected; the first 50."`
 	ArtifactsSkippedCount int                   `json:"artifacts_skipped_count,omitempty"`
 }
 
@@ -268,7 +268,7 @@ func (o Options) cancelJob() server.ServerTool {
 	return define("cancel_job", "Cancel a job",
 		"End a job that is waiting, being provisioned or running: its task is killed and its VM destroyed. "+
 			"The status becomes failed with reason cancelled once its output so far is collected. "+
-			"If the task has already exited, collecting its output stops 5 seconds later: what was collected is kept, and the task's own outcome stands. "+
+			"If the task has exited, collecting its output stops 5 seconds later, and its own outcome stands. "+
 			"Cancelling a finished job is an error.",
 		hints{destructive: true, idempotent: true},
 		func(ctx context.Context, in jobArg) (cancelOutput, error) {
@@ -282,7 +282,21 @@ const (
 	mostPage    = 200
 )
 
+// labelled is what both lists filter by.
+type labelled struct {
+	Label string `json:"label,omitempty" jsonschema_description:"Only with this label, e.g. team=web."`
+}
+
+func (l labelled) query() job.Query {
+	if l.Label == "" {
+		return job.Query{}
+	}
+	return job.Query{Label: []string{l.Label}}
+}
+
 type listInput struct {
+	labelled
+
 	Status job.Status `json:"status,omitempty" jsonschema:"enum=@statuses" jsonschema_description:"Only jobs of this status. Default: all."`
 	Limit  *int       `json:"limit,omitempty" jsonschema:"minimum=1,maximum=200" jsonschema_description:"Jobs per page, 1 to 200. Default 50."`
 	Cursor string     `json:"cursor,omitempty" jsonschema_description:"next_cursor of the previous page. Default: the first page."`
@@ -308,7 +322,7 @@ func (o Options) listJobs() server.ServerTool {
 		"Jobs, newest first, in pages. get_job_status follows one.",
 		hints{readOnly: true, idempotent: true},
 		func(ctx context.Context, in listInput) (listOutput, error) {
-			page, err := o.Engine.List(ctx, job.Filter{Status: in.Status, Limit: given(in.Limit, defaultPage), Cursor: in.Cursor})
+			page, err := o.Engine.List(ctx, job.Filter{Status: in.Status, Label: in.query().Label, Limit: given(in.Limit, defaultPage), Cursor: in.Cursor})
 			return listOutput{Next: page.Next, Jobs: each(page.Jobs, func(j job.Summary) listedJob {
 				row := listedJob{JobID: j.ID, Status: j.Status, Phase: j.Phase, Task: j.Task, Client: j.Client, CreatedAt: j.CreatedAt}
 				if j.VM != nil {

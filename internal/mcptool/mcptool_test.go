@@ -187,6 +187,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		vm: job.VMInfo{
 			VM:        vm.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.9", User: "debian", Job: knownID, Status: vm.Running, ExpiresAt: at},
 			Lifecycle: vm.Persistent, Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "debian-13", Jobs: []string{"j"}, CreatedAt: at,
+			Labels: map[string]string{"team": "web"},
 		},
 	}
 	const devVM = `{"vm_id":"105","name":"dev","status":"running","ip":"10.0.0.9","user":"debian","ssh":"ssh debian@10.0.0.9","node":"pve","source":"debian-13","cpu":2,"memory":"2G","disk":"10G","lifecycle":"persistent","job_id":"` + knownID + `","jobs":["j"],"created_at":"2026-03-04T05:06:07Z","expires_at":"2026-03-04T05:06:07Z"}`
@@ -196,6 +197,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		{"get_job_result", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","status":"failed","reason":"exit_status","exit_code":3,"output":"a\ufffdb\n","stderr":"oh\n","output_bytes":4,"stderr_bytes":3,"truncated":false,"output_incomplete":true,"output_incomplete_reason":"the disk was full","output_invalid_utf8":true,"error":"exit status 3","duration_seconds":1.5,"artifacts_skipped":[{"path":"out/*","reason":"nothing there matches"}],"artifacts_skipped_count":51}`},
 		{"cancel_job", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","cancelled":true}`},
 		{"list_jobs", map[string]any{"status": "running", "limit": 7, "cursor": "c"}, `{"jobs":[{"job_id":"` + knownID + `","status":"running","phase":"run","task":"true","client":"cli","vm":{"id":105,"name":"dev","node":"pve","state":"created"},"created_at":"2026-03-04T05:06:07Z"}],"next_cursor":"more"}`},
+		{"list_jobs", map[string]any{"label": "team=db"}, `{"jobs":[]}`},
 		{"list_jobs", nil, `{"jobs":[{"job_id":"` + knownID + `","status":"running","phase":"run","task":"true","client":"cli","vm":{"id":105,"name":"dev","node":"pve","state":"created"},"created_at":"2026-03-04T05:06:07Z"}],"next_cursor":"more"}`},
 		{"execute_command", map[string]any{"command": "make", "vm_id": "dev"}, `{"job_id":"` + knownID + `","status":"pending"}`},
 		{"get_job_output", map[string]any{"job_id": knownID, "offset": 1, "limit": 4}, `{"job_id":"` + knownID + `","status":"failed","stdout":"ne\nt","stdout_next":5,"stderr":"oh\n","stderr_next":3,"complete":false}`},
@@ -207,6 +209,8 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		{"cleanup_completed_jobs", map[string]any{"older_than": "24h"}, `{"count":3}`},
 		{"provision_vm", map[string]any{"name": "dev", "os": "debian-13", "wait_seconds": 0, "dry_run": true}, `{"name":"dev","plan":["qm clone 9000 100 --name dev"]}`},
 		{"list_vms", nil, `{"vms":[` + devVM + `]}`},
+		{"list_vms", map[string]any{"label": "team=web"}, `{"vms":[` + devVM + `]}`},
+		{"list_vms", map[string]any{"label": "team=db"}, `{"vms":[]}`},
 		{"get_vm", map[string]any{"vm_id": "dev"}, devVM},
 		{"start_vm", map[string]any{"vm_id": "105"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"stop_vm", map[string]any{"vm_id": "dev"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
@@ -378,6 +382,7 @@ func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
 		{"already completed", "cancel_job", id, job.ErrCompleted, "Job already completed. Use get_job_result"},
 		{"max_bytes", "get_job_result", map[string]any{"job_id": knownID, "max_bytes": 0}, nil, "max_bytes: 0 is out of range; give 1 to 1048576"},
 		{"unknown status", "list_jobs", map[string]any{"status": "done"}, nil, `status: "done" is unknown; use one of: pending, provisioning, running, success, failed, timeout`},
+		{"label", "list_vms", map[string]any{"label": "team"}, nil, `label: "team" has no value; give KEY=VALUE, as in team=web`},
 		{"limit", "list_jobs", map[string]any{"limit": 201}, nil, "limit: 201 is out of range"},
 		{"wait too long", "get_job_result", map[string]any{"job_id": knownID, "wait_seconds": 46}, nil, "wait_seconds: 46 is out of range; give 0 to 45"},
 		{"unknown job", "get_job_output", map[string]any{"job_id": "x"}, nil, "Job not found. Use list_jobs"},

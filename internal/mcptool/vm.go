@@ -27,7 +27,7 @@ func (a vmArg) check(bad *faults) { bad.required("vm_id", a.VMID, whichVM) }
 func (vmArg) named(err error) error { return vmError(err) }
 
 type vmOutput struct {
-	VMID      string     `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID; the VM's name is accepted as well wherever a vm_id is expected. Absent until there is one."`
+	VMID      string     `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID; the name is accepted wherever a vm_id is. Absent until there is one."`
 	Name      string     `json:"name"`
 	Status    vm.Status  `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=suspended,enum=destroying,enum=left_alone,enum=gone,enum=unknown" jsonschema_description:"suspended: off, its memory on disk. left_alone: it exists, is not proven ours, and is not touched. gone: the host has no such VM. unknown: the host did not respond."`
 	Reason    string     `json:"reason,omitempty" jsonschema_description:"Why it is left alone, and what to do."`
@@ -120,7 +120,7 @@ func vmError(err error) error {
 
 type provisionInput struct {
 	Name     string     `json:"name" jsonschema_description:"Name of the VM: letters, digits and dashes, at most 63. Accepted wherever a vm_id is expected."`
-	OS       string     `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create it from this operating system's cloud image. Default: the template."`
+	OS       string     `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create it from this system's cloud image. Default: the template."`
 	Template string     `json:"template,omitempty" jsonschema_description:"Name or ID of the template to clone. Default agent-template."`
 	CPU      int        `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Cores, 1 to 32. Default 2."`
 	Memory   string     `json:"memory,omitempty" jsonschema_description:"Memory, e.g. 8G; 512M to 512G. Default 2G."`
@@ -221,8 +221,11 @@ func (o Options) listVMs() server.ServerTool {
 	return define("list_vms", "List VMs",
 		"The VMs linus has created and not yet destroyed, with status, address and the jobs in them. Others on the host are never shown or touched.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
-		func(ctx context.Context, _ job.None) (listVMsOutput, error) {
+		func(ctx context.Context, in labelled) (listVMsOutput, error) {
 			vms, err := o.Engine.VMs(ctx)
+			if err == nil {
+				vms, err = job.Select(vms, in.query())
+			}
 			return listVMsOutput{VMs: each(vms, o.vmOutput)}, err
 		})
 }
