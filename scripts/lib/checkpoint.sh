@@ -40,14 +40,16 @@ checkpoint_load() { # <vmid>; checkpoint_found: yes or no; checkpoint: its keys 
 
 # The files of a VM that is gone. Those of another VM that has had the ID since stay.
 checkpoint_drop() { # <vmid> <job>
+  local file
   checkpoint_load "$1"
   if [[ ${checkpoint_found} == yes && ${checkpoint[JOB]:-} != "$2" ]]; then
     return 0
   fi
-  rm -f -- "${checkpoint_meta}" "${checkpoint_state}" "${checkpoint_dir}/$1".{meta,state}.new 2>/dev/null || :
-  if [[ -e ${checkpoint_meta} || -e ${checkpoint_state} ]]; then
-    log_warn "${checkpoint_state} and ${checkpoint_meta} of VM $1, which is gone, could not be removed"
-  fi
+  for file in "${checkpoint_meta}" "${checkpoint_state}" "${checkpoint_dir}/$1".{meta,state}.new; do
+    if [[ -e ${file} || -L ${file} ]] && ! rm -f -- "${file}" 2>/dev/null; then
+      log_warn "${file} of VM $1, which is gone, could not be removed"
+    fi
+  done
 }
 
 # Removes the files whose VM was destroyed by hand, or is another one by now. The config's

@@ -337,6 +337,9 @@ be_instance() {
   ln -s "/var/lib/cloud/instances/$instance" /var/lib/cloud/instance
   printf '%s\n' "$instance" >"$data/instance-id"
   [ ! -e "$data/previous-instance-id" ] || printf '%s\n' "$instance" >"$data/previous-instance-id"
+  for file in /run/cloud-init/instance-data*.json; do
+    [ ! -f "$file" ] || sed -i "s/$old_instance/$instance/g; s/\"$old\"/\"$name\"/g" "$file"
+  done
   [ ! -e /run/cloud-init/.instance-id ] || printf '%s\n' "$instance" >/run/cloud-init/.instance-id
 }
 

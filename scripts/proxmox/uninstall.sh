@@ -142,7 +142,7 @@ remove_files() {
   remove_whole "${LINUS_SCRIPT_DIR}/operations" 'operations'
   remove_named "${IMAGE_DIR}" 'downloaded images' '.*/(ubuntu-[0-9.]+|debian-[0-9]+|almalinux-9|rocky-9|custom-[0-9a-f]+)\.(qcow2|lock|part)'
   remove_named "${dir}" 'fences against engines, for all nodes of the cluster' '.*/fence-[0-9a-f-]{36}'
-  remove_whole "${LINUS_HOST_DIR:-/var/lib/linus}" 'leases, reserved addresses and notes'
+  remove_whole "${LINUS_HOST_DIR:-/var/lib/linus}" 'leases, reserved addresses, memory of checkpoints and notes'
   remove_whole "${LINUS_LOCK_DIR:-/run/linus}" 'locks'
 }
 

@@ -16,7 +16,7 @@ in_guest() { # <function> <NAME=VALUE...>
   local name=$1 pair
   shift
   {
-    printf 'card=eth7\nmac=bc:24:11:00:00:02\nip4= gw4= ip6= gw6= servers= search=\n'
+    printf 'old=saved\nname=restored\ncard=eth7\nmac=bc:24:11:00:00:02\nip4= gw4= ip6= gw6= servers= search=\n'
     for pair in "$@"; do
       identity_quote "${pair#*=}"
       printf '%s=%s\n' "${pair%%=*}" "${identity_quoted}"

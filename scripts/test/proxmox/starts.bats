@@ -53,6 +53,22 @@ destroys_with_three() {
   assert_starts 'pvesm list' 'qm clone' 'qm set' 'qm resize' 'qm start' 'qm guest cmd' 'qm guest exec'
 }
 
+@test "a restored VM takes nine starts, a second one within a minute eight, until it can be worked in" {
+  run_script create-vm
+  read_vm_id
+  sed -i "1a meta: creation-qemu=8.1.5,ctime=1700000000" "${PVE_STUB}/vm/${id}"
+  VM_ID=${id} run_script checkpoint-vm
+  assert_status 0
+  rm -r "${LINUS_HOST_DIR}/checked"
+  look_from_here
+  VM_NAME=second LINUS_JOB=22222222-2222-4333-8444-555555555555 VM_CHECKPOINT=${id} run_script create-vm
+  assert_status 0
+  assert_starts 'kvm --version ' 'pvesm list' 'pvesh get' 'qm clone' 'qm set' 'qm start' 'qm guest exec' 'qm set' 'qm guest cmd' 'qm guest exec'
+  VM_NAME=third LINUS_JOB=33333333-2222-4333-8444-555555555555 VM_CHECKPOINT=${id} run_script create-vm
+  assert_status 0
+  assert_starts 'kvm --version ' 'pvesm list' 'qm clone' 'qm set' 'qm start' 'qm guest exec' 'qm set' 'qm guest cmd' 'qm guest exec'
+}
+
 @test "where the disk has its size and the address was given, two fewer" {
   VM_IP_CONFIG=127.0.0.1/8 VM_DISK=5 run_script create-vm
   assert_status 0
