@@ -108,8 +108,8 @@ list_own() {
 # Looked into are those whose config has a marker somewhere, and those this host
 # has a lease of.
 list_node() { # <node>
-  local line vmid name status template kind
-  local -A marked=()
+  local line vmid name status template kind checkpoints_rc=0
+  local -A marked=() checkpoints=()
   local -r dir=${LINUS_PVE_DIR:-/etc/pve}/nodes/$1/qemu-server
   run_read 60 grep -RlF --include='*.conf' -e linus-job= -- "${dir}"
   local -r marked_rc=${run_rc}
@@ -118,6 +118,15 @@ list_node() { # <node>
     line=${line##*/}
     marked[${line%.conf}]=yes
   done
+  if [[ ${VM_KIND} == vm ]]; then
+    run_read 60 grep -RlF --include='*.conf' -e linus-checkpoint= -- "${dir}"
+    checkpoints_rc=${run_rc}
+    run_lines read
+    for line in "${run_lines[@]}"; do
+      line=${line##*/}
+      checkpoints[${line%.conf}]=yes
+    done
+  fi
   run_ask pvesh get "/nodes/$1/qemu" --output-format json
   json_rows read vmid name status template
   if ((run_rc != 0 || json_rc != 0)); then
@@ -132,8 +141,8 @@ list_node() { # <node>
       kind=template
     fi
     lease_find "${vmid}"
-    # A checkpoint is a template that is listed as a VM: its words tell (list_vm).
-    if [[ (${kind} == "${VM_KIND}" || ${kind} == template) && (${marked_rc} -gt 1 || -n ${marked[${vmid}]:-} || -n ${lease_jobs}) ]]; then
+    # A checkpoint is a template that is listed as a VM, where its words say so (list_vm).
+    if [[ (${kind} == "${VM_KIND}" || -n ${checkpoints[${vmid}]:-} || ${checkpoints_rc} -gt 1) && (${marked_rc} -gt 1 || -n ${marked[${vmid}]:-} || -n ${lease_jobs}) ]]; then
       list_vm "$1" "${vmid}" "${name}" "${status}" "${kind}"
     fi
   done
@@ -188,7 +197,7 @@ list_bare() { # <node> <vmid> <name> <status>
 tell_vm() { # <node> <vmid> <name> <status>
   local status=$4 template=''
   local -r word=' linus-checkpoint=([0-9]+) '
-  if [[ ${vm_words} =~ ${word} ]]; then
+  if [[ ${vm_config[template]:-0} == 1 && ${vm_words} =~ ${word} ]]; then
     template=${BASH_REMATCH[1]}
   fi
   vm_find_suspended "${status}"
