@@ -15,10 +15,8 @@ func (s *Store) PutArtifact(ctx context.Context, id, path string, offset int64, 
 	if path == "." || !fs.ValidPath(path) {
 		return fmt.Errorf("keep artifact %q of job %s: not a relative path", path, id)
 	}
-	if err := s.files.put(ctx, id, path, offset, data); err != nil {
-		return fmt.Errorf("keep artifact %s of job %s: %w", path, id, err)
-	}
-	return nil
+	err := s.files.put(ctx, id, path, offset, data)
+	return tried(err, "keep artifact %s of job %s", path, id)
 }
 
 // DropArtifact removes what was kept of a file, if anything.
@@ -26,10 +24,8 @@ func (s *Store) DropArtifact(ctx context.Context, id, path string) error {
 	if _, err := s.TokenHash(ctx, id); err != nil {
 		return err
 	}
-	if err := s.files.drop(ctx, id, path); err != nil {
-		return fmt.Errorf("drop artifact %s of job %s: %w", path, id, err)
-	}
-	return nil
+	err := s.files.drop(ctx, id, path)
+	return tried(err, "drop artifact %s of job %s", path, id)
 }
 
 // OpenArtifact returns a kept file; job.ErrNotFound for an unknown job, an

@@ -239,10 +239,7 @@ func (c *copying) files(ctx context.Context, id string) error {
 		case checkStream(strings.TrimSuffix(path, tailSuffix)) == nil:
 			err = c.file(ctx, root, id, path, path)
 		}
-		if err != nil {
-			return fmt.Errorf("file %s: %w", path, err)
-		}
-		return nil
+		return tried(err, "file %s", path)
 	})
 }
 
@@ -366,10 +363,7 @@ func (c *copying) end(ctx context.Context) error {
 		}
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("end the copy to %s: %w", c.target.name, err)
-	}
-	return nil
+	return tried(err, "end the copy to %s", c.target.name)
 }
 
 // refuseUnfinished returns an error if a copy to the database was interrupted.
@@ -378,8 +372,5 @@ func (s *Store) refuseUnfinished(ctx context.Context) error {
 	if err == nil && len(found) > 0 {
 		err = errors.New("a copy to it was interrupted; run linus store migrate again, with the same directory")
 	}
-	if err != nil {
-		return fmt.Errorf("open %s: %w", s.name, err)
-	}
-	return nil
+	return tried(err, "open %s", s.name)
 }

@@ -27,8 +27,6 @@ func (s *Store) SetCordon(ctx context.Context, node string, cordoned bool) error
 	if cordoned {
 		change = `INSERT INTO meta (key, value) VALUES (?, '') ON CONFLICT DO NOTHING`
 	}
-	if _, err := affect(ctx, s.transaction, "", change, cordonKey+node); err != nil {
-		return fmt.Errorf("record whether node %s is cordoned: %w", node, err)
-	}
-	return nil
+	_, err := affect(ctx, s.transaction, "", change, cordonKey+node)
+	return tried(err, "record whether node %s is cordoned", node)
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
+	"fmt"
 	"sync"
 
 	"linus/internal/job"
@@ -16,6 +17,14 @@ type querier interface {
 	each(ctx context.Context, read func(scanner) error, text string, args ...any) error
 	// try calls once with the context to query in, and again while that helps.
 	try(ctx context.Context, once func(context.Context) error) error
+}
+
+// tried returns err with what was tried; nil if there is none.
+func tried(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(format+": %w", append(args, err)...)
 }
 
 // scanner is one row of a query's result.

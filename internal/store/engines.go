@@ -63,10 +63,7 @@ func (s *Store) Renew(ctx context.Context, lease time.Duration) error {
 	if err == nil && n == 0 {
 		err = errBuried
 	}
-	if err != nil {
-		return fmt.Errorf("renew this engine's lease in %s: %w", s.name, err)
-	}
-	return nil
+	return tried(err, "renew this engine's lease in %s", s.name)
 }
 
 // errBuried is the error of whatever an engine writes that is no member any more.
@@ -74,18 +71,14 @@ var errBuried = fmt.Errorf("the others have taken this engine for dead: %w", job
 
 // Leave ends the membership: the jobs this engine works on are free for others.
 func (s *Store) Leave(ctx context.Context) error {
-	if _, err := affect(ctx, s.outside, job.NoticeFree, `DELETE FROM engines WHERE id = ?`, s.EngineID()); err != nil {
-		return fmt.Errorf("leave the engines of %s: %w", s.name, err)
-	}
-	return nil
+	_, err := affect(ctx, s.outside, job.NoticeFree, `DELETE FROM engines WHERE id = ?`, s.EngineID())
+	return tried(err, "leave the engines of %s", s.name)
 }
 
 // Drain notes that this engine takes no more jobs.
 func (s *Store) Drain(ctx context.Context) error {
-	if _, err := affect(ctx, s.outside, "", `UPDATE engines SET draining = 1 WHERE id = ?`, s.EngineID()); err != nil {
-		return fmt.Errorf("drain this engine in %s: %w", s.name, err)
-	}
-	return nil
+	_, err := affect(ctx, s.outside, "", `UPDATE engines SET draining = 1 WHERE id = ?`, s.EngineID())
+	return tried(err, "drain this engine in %s", s.name)
 }
 
 // Bury removes an engine whose lease has ended, or that is known to be dead, and
@@ -218,10 +211,8 @@ func (s *Store) Locked(ctx context.Context, name string) (string, error) {
 
 // Unlock releases a lock of this engine.
 func (s *Store) Unlock(ctx context.Context, name string) error {
-	if _, err := affect(ctx, s.outside, "", `DELETE FROM locks WHERE name = ? AND engine = ?`, name, s.EngineID()); err != nil {
-		return fmt.Errorf("release the lock %s in %s: %w", name, s.name, err)
-	}
-	return nil
+	_, err := affect(ctx, s.outside, "", `DELETE FROM locks WHERE name = ? AND engine = ?`, name, s.EngineID())
+	return tried(err, "release the lock %s in %s", name, s.name)
 }
 
 // affect runs one statement in a transaction, as a member (Store.transaction) or whether one

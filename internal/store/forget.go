@@ -82,10 +82,7 @@ func (s *Store) forgetVMs(ctx context.Context, before time.Time) error {
 	if err == nil {
 		_, err = affect(ctx, s.outside, "", `DELETE `+gone, idAt(before))
 	}
-	if err != nil {
-		return fmt.Errorf("remove VMs that are gone: %w", err)
-	}
-	return nil
+	return tried(err, "remove VMs that are gone")
 }
 
 // forgettable is a job that Forget removes.

@@ -85,10 +85,7 @@ func (s *Store) Tell(ctx context.Context, n job.Notice) error {
 		tx.pass(n)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("tell the other engines by %s: %w", s.name, err)
-	}
-	return nil
+	return tried(err, "tell the other engines by %s", s.name)
 }
 
 func (sqlite) send(*tx) error { return nil } // who shares SQLite has to look

@@ -40,10 +40,7 @@ func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int6
 			return err
 		}
 		seen, err = s.appendNew(f, stream, offset, data)
-		if err != nil {
-			return fmt.Errorf("write %s of job %s: %w", stream, id, err)
-		}
-		return nil
+		return tried(err, "write %s of job %s", stream, id)
 	})
 	return seen, err
 }
@@ -88,10 +85,7 @@ func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) er
 		if err == nil && size < is.held {
 			err = f.truncate(stream, max(0, size))
 		}
-		if err != nil {
-			return fmt.Errorf("cut %s of job %s: %w", stream, id, err)
-		}
-		return nil
+		return tried(err, "cut %s of job %s", stream, id)
 	})
 }
 
@@ -124,10 +118,8 @@ func (s *Store) SealOutput(ctx context.Context, id string, ends ...job.StreamEnd
 		if !open {
 			return nil
 		}
-		if err := f.seal(sealed); err != nil {
-			return fmt.Errorf("write counts of job %s to %s: %w", id, s.name, err)
-		}
-		return nil
+		err := f.seal(sealed)
+		return tried(err, "write counts of job %s to %s", id, s.name)
 	})
 	if err != nil {
 		return nil, err

@@ -15,10 +15,7 @@ import (
 // Pools returns every pool, by name.
 func (s *Store) Pools(ctx context.Context) ([]job.Pool, error) {
 	pools, err := query(ctx, s.read, scanDoc[job.Pool], `SELECT doc FROM pools ORDER BY name`)
-	if err != nil {
-		return nil, fmt.Errorf("read the pools: %w", err)
-	}
-	return pools, nil
+	return pools, tried(err, "read the pools")
 }
 
 // InsertPool adds a pool, and reports whether there was none of that name.
@@ -75,10 +72,8 @@ func (s *Store) updatePool(ctx context.Context, tx *tx, name string, change func
 
 // DeletePool removes a pool's row. Its members stay.
 func (s *Store) DeletePool(ctx context.Context, name string) error {
-	if _, err := affect(ctx, s.transaction, job.NoticePools, `DELETE FROM pools WHERE name = ?`, name); err != nil {
-		return fmt.Errorf("remove pool %s from %s: %w", name, s.name, err)
-	}
-	return nil
+	_, err := affect(ctx, s.transaction, job.NoticePools, `DELETE FROM pools WHERE name = ?`, name)
+	return tried(err, "remove pool %s from %s", name, s.name)
 }
 
 // pooled is the condition of the index on pools' VMs.

@@ -17,10 +17,7 @@ import (
 // executor.QueueStore.
 func (s *Store) Waiting(ctx context.Context) ([]string, error) {
 	ids, err := query(ctx, s.read, scanValue[string], `SELECT id FROM jobs WHERE waiting = 1 ORDER BY id`)
-	if err != nil {
-		return nil, fmt.Errorf("read waiting jobs: %w", err)
-	}
-	return ids, nil
+	return ids, tried(err, "read waiting jobs")
 }
 
 // WaitingOf returns the principals of the jobs that Waiting returns, by ID, without the
@@ -33,10 +30,7 @@ func (s *Store) WaitingOf(ctx context.Context) (map[string]string, error) {
 		of[id] = principal
 		return struct{}{}, err
 	}, `SELECT id, principal FROM jobs WHERE waiting = 1 AND principal <> ''`)
-	if err != nil {
-		return nil, fmt.Errorf("read waiting jobs: %w", err)
-	}
-	return of, nil
+	return of, tried(err, "read waiting jobs")
 }
 
 // Queue returns how many jobs wait for a slot, and since when the first does.
@@ -62,10 +56,7 @@ func (s *Store) Queue(ctx context.Context) (waiting int, since time.Time, err er
 // oldest first.
 func (s *Store) InProgress(ctx context.Context) ([]job.Job, error) {
 	jobs, err := s.jobs(ctx, s.read, `jobs.done = 0 AND jobs.waiting = 0 ORDER BY jobs.id`)
-	if err != nil {
-		return nil, fmt.Errorf("read unfinished jobs: %w", err)
-	}
-	return jobs, nil
+	return jobs, tried(err, "read unfinished jobs")
 }
 
 // OfClient returns the jobs that are not Done or whose VM is not gone, of one of the operator's
@@ -76,10 +67,7 @@ func (s *Store) OfClient(ctx context.Context, owner, client string) ([]job.Job, 
 		where, of = `jobs.principal <> '' AND `+stillOpen+` AND jobs.principal = ?`, owner
 	}
 	jobs, err := s.jobs(ctx, s.read, where, of)
-	if err != nil {
-		return nil, fmt.Errorf("read the jobs of client %q: %w", client, err)
-	}
-	return jobs, nil
+	return jobs, tried(err, "read the jobs of client %q", client)
 }
 
 // stillOpen is the condition of the indexes on jobs that take something: they are not Done, or

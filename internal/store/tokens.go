@@ -18,10 +18,8 @@ func (s *Store) InsertToken(ctx context.Context, t job.Token, hash string) error
 	if err != nil {
 		return err
 	}
-	if _, err = affect(ctx, s.transaction, "", `INSERT INTO tokens (id, hash, doc) VALUES (?, ?, ?)`, t.ID, hash, string(doc)); err != nil {
-		return fmt.Errorf("write token %s to %s: %w", t.ID, s.name, err)
-	}
-	return nil
+	_, err = affect(ctx, s.transaction, "", `INSERT INTO tokens (id, hash, doc) VALUES (?, ?, ?)`, t.ID, hash, string(doc))
+	return tried(err, "write token %s to %s", t.ID, s.name)
 }
 
 // Tokens returns all tokens, by name and then oldest first.

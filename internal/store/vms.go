@@ -116,10 +116,7 @@ func vms(ctx context.Context, q querier, where string, args ...any) ([]vm.VM, er
 		return decodeVM(doc)
 	}
 	found, err := query(ctx, q, read, `SELECT doc FROM vms WHERE `+where, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read VMs: %w", err)
-	}
-	return found, nil
+	return found, tried(err, "read VMs")
 }
 
 // InsertVM adds a VM that no job makes; see fleet.Store.
@@ -227,8 +224,5 @@ func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]
 // VMEvents returns what happened to a VM that no job has made, in order.
 func (s *Store) VMEvents(ctx context.Context, id string) ([]job.Event, error) {
 	events, err := query(ctx, s.read, scanEvent(id), `SELECT seq, at, kind, phase, text FROM vm_events WHERE vm_id = ? ORDER BY seq`, id)
-	if err != nil {
-		return nil, fmt.Errorf("read events of VM %s: %w", id, err)
-	}
-	return events, nil
+	return events, tried(err, "read events of VM %s", id)
 }

@@ -42,10 +42,7 @@ func (s *Store) Webhooks(ctx context.Context, limit int) ([]job.Webhook, error) 
 		}
 		return w, err
 	}, `SELECT doc, next_at, attempts FROM webhooks ORDER BY next_at LIMIT ?`, limit)
-	if err != nil {
-		return nil, fmt.Errorf("read webhooks: %w", err)
-	}
-	return all, nil
+	return all, tried(err, "read webhooks")
 }
 
 // TakeWebhook records that an attempt to deliver a message begins and when the next one
@@ -60,8 +57,6 @@ func (s *Store) TakeWebhook(ctx context.Context, w job.Webhook, next time.Time) 
 
 // DropWebhook removes a message whose job was deleted.
 func (s *Store) DropWebhook(ctx context.Context, id string) error {
-	if _, err := affect(ctx, s.transaction, "", `DELETE FROM webhooks WHERE id = ?`, id); err != nil {
-		return fmt.Errorf("remove webhook %s: %w", id, err)
-	}
-	return nil
+	_, err := affect(ctx, s.transaction, "", `DELETE FROM webhooks WHERE id = ?`, id)
+	return tried(err, "remove webhook %s", id)
 }
