@@ -44,20 +44,6 @@ func (a *app) completePools(cmd *cobra.Command) *cobra.Command {
 	}))
 }
 
-// completeNodes completes a command's first argument with the nodes' names.
-func (a *app) completeNodes(cmd *cobra.Command) *cobra.Command {
-	return completeFirst(cmd, each(a, job.Engine.Nodes, func(n job.NodeInfo) string {
-		return fmt.Sprintf("%s\t%s, %d VMs", n.Name, n.Status, n.VMs)
-	}))
-}
-
-// completeTokens completes a command's first argument with whose tokens there are.
-func (a *app) completeTokens(cmd *cobra.Command) *cobra.Command {
-	return completeFirst(cmd, each(a, job.Engine.Tokens, func(t job.Token) string {
-		return fmt.Sprintf("%s\t%s", t.Name, t.Role)
-	}))
-}
-
 // each completes with a word, and what it is, of each of a list, once.
 func each[T any](a *app, list func(job.Engine, context.Context) ([]T, error), word func(T) string) completer {
 	return a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {

@@ -49,7 +49,7 @@ func nodeRow(n job.NodeInfo) string {
 func mebibytes(mib int) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }
 
 func (a *app) cordonCommand(name, short string, change func(job.Engine, context.Context, string) (job.NodeInfo, error)) *cobra.Command {
-	return a.completeNodes(&cobra.Command{
+	return completeFirst(&cobra.Command{
 		Use:   name + " NODE",
 		Short: short,
 		Args:  oneArg("the node's name"),
@@ -60,5 +60,5 @@ func (a *app) cordonCommand(name, short string, change func(job.Engine, context.
 			}
 			return a.print(n, "node "+n.Name+" is "+name+"ed")
 		}),
-	})
+	}, each(a, job.Engine.Nodes, func(n job.NodeInfo) string { return fmt.Sprintf("%s\t%s, %d VMs", n.Name, n.Status, n.VMs) }))
 }

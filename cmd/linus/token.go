@@ -105,7 +105,7 @@ func (a *app) tokenListCommand() *cobra.Command {
 }
 
 func (a *app) tokenRevokeCommand() *cobra.Command {
-	return a.completeTokens(&cobra.Command{
+	return completeFirst(&cobra.Command{
 		Use:   "revoke ID|NAME",
 		Short: "Revoke a token, or all tokens of a name; its jobs go on",
 		Long:  "Within 5 seconds no engine of the installation accepts it any more, and whatever it had open is closed.",
@@ -121,7 +121,7 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 			}
 			return a.print(gone, strings.Join(lines, "\n"))
 		}),
-	})
+	}, each(a, job.Engine.Tokens, func(t job.Token) string { return t.Name + "\t" + string(t.Role) }))
 }
 
 func expiryText(t job.Token) string {

@@ -179,35 +179,29 @@ func (m *Metrics) NodeRefused(r job.Refusal) {
 // HostChanged counts a change of the audit log.
 func (m *Metrics) HostChanged(r Record) { m.changes.WithLabelValues(r.Action, r.Result).Inc() }
 
-func (m *Metrics) note(name, kind, text string, labels []string) {
+// added adds a metric to the table and, as it is not read from the store, to the registry.
+func added[C prometheus.Collector](m *Metrics, kind, name, text string, labels []string, c C) C {
 	m.table = append(m.table, Metric{Name: name, Type: kind, Labels: labels, Text: text})
+	m.registry.MustRegister(c)
+	return c
 }
 
 // desc describes a gauge that is read at each scrape.
 func (m *Metrics) desc(name, text string, labels ...string) *prometheus.Desc {
-	m.note(name, "gauge", text, labels)
+	m.table = append(m.table, Metric{Name: name, Type: "gauge", Labels: labels, Text: text})
 	return prometheus.NewDesc(name, text, labels, nil)
 }
 
 func (m *Metrics) gauge(name, text string, labels ...string) *prometheus.GaugeVec {
-	m.note(name, "gauge", text, labels)
-	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: text}, labels)
-	m.registry.MustRegister(v)
-	return v
+	return added(m, "gauge", name, text, labels, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: text}, labels))
 }
 
 func (m *Metrics) counter(name, text string, labels ...string) *prometheus.CounterVec {
-	m.note(name, "counter", text, labels)
-	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: text}, labels)
-	m.registry.MustRegister(v)
-	return v
+	return added(m, "counter", name, text, labels, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: text}, labels))
 }
 
 func (m *Metrics) histogram(name, text string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	m.note(name, "histogram", text, labels)
-	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: text, Buckets: buckets}, labels)
-	m.registry.MustRegister(v)
-	return v
+	return added(m, "histogram", name, text, labels, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: text, Buckets: buckets}, labels))
 }
 
 // scrapeTime bounds one query of the store.
