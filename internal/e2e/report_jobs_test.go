@@ -173,6 +173,27 @@ func fromPool(o lab.Options, kind, source string) func(*testing.T, int) []bench.
 	}
 }
 
+// fromCheckpoint measures jobs whose VM goes on from a checkpoint.
+func fromCheckpoint(o lab.Options) func(*testing.T, int) []bench.Sample {
+	return func(t *testing.T, n int) (samples []bench.Sample) {
+		m := newMeter(t, o)
+		build := []string{"template", "checkpoint", "build", "--wait"}
+		if o.Driver == lab.DriverQemu {
+			build = append(build, "--memory", "1G")
+		}
+		m.linus(t, build...)
+		for range n + unmeasured(o) {
+			id, sample := m.commandJob(t, memory(o))
+			status := m.c.call("get_job_status", map[string]any{"job_id": id})
+			if vm, _ := status["vm"].(map[string]any); vm["source"] != "restored" {
+				t.Fatalf("the job got another VM: %v", status)
+			}
+			samples = append(samples, sample)
+		}
+		return samples[unmeasured(o):]
+	}
+}
+
 // linus runs a verb and fails the test if it fails.
 func (m *meter) linus(t *testing.T, args ...string) {
 	t.Helper()
