@@ -139,7 +139,7 @@ func (a *app) converse(outer context.Context, s *session, j job.Job, c conversat
 		if err := a.printResult(r); err != nil {
 			return err
 		}
-	} else if r.ExitCode == nil || r.Reason != job.ReasonExitStatus {
+	} else if !onlyExited(r) {
 		a.note("%s", summary(r))
 	}
 	return codeOf(r)

@@ -121,6 +121,9 @@ func (f *manifestFlags) override(cmd *cobra.Command, m *job.Manifest, terminal a
 	if f.given.VMName != "" || f.given.TTL != 0 {
 		m.Lifecycle = vm.Persistent
 	}
+	if f.given.KeepFor != 0 {
+		m.Keep = job.KeepOnFailure
+	}
 	if f.given.TTY && f.given.TTYSize == "" {
 		m.TTYSize = terminalSize(terminal)
 	}

@@ -50,7 +50,7 @@ func statusText(j job.Job) string {
 			if j.Outcome.ExitCode != nil {
 				row("exit code", fmt.Sprint(*j.Outcome.ExitCode))
 			}
-			row("error", j.Outcome.Error)
+			row("error", words.In(j.ErrorText()))
 		}
 		row("run again as", j.RetriedAs)
 		row("again for", j.RetryOf)
@@ -151,6 +151,11 @@ func (a *app) printResult(r job.Result) error {
 	return nil
 }
 
+// onlyExited reports whether a job's exit code says all of how it ended.
+func onlyExited(r job.Result) bool {
+	return r.Reason == job.ReasonExitStatus && r.ExitCode != nil && (r.Error == "" || r.Error == fmt.Sprintf("exit status %d", *r.ExitCode))
+}
+
 // summary returns a finished job in one line, and its error in the next.
 func summary(r job.Result) string {
 	s := fmt.Sprintf("job %s: %s", r.JobID, r.Status)
@@ -176,7 +181,7 @@ func summary(r job.Result) string {
 			}
 		}
 	}
-	if r.Error != "" && r.Reason != job.ReasonExitStatus {
+	if r.Error != "" && !onlyExited(r) {
 		s += "\n" + r.Error
 	}
 	for _, line := range leftOut(r.SkippedArtifacts) {

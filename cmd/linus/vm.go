@@ -130,6 +130,9 @@ func (a *app) vmListCommand() *cobra.Command {
 			return err
 		}
 		for _, vm := range vms {
+			if vm.KeptFor != "" {
+				a.note("VM %s (%d) is kept until %s for %s", vm.Name, vm.ID, local(vm.ExpiresAt), oneLine(vm.KeptFor, 100))
+			}
 			if vm.Reason != "" {
 				a.note("VM %s (%d) is left alone: %s\n  -> %s", vm.Name, vm.ID, oneLine(vm.Reason, 600), oneLine(vm.Remedy, 600))
 			}
@@ -175,6 +178,7 @@ func vmText(info job.VMInfo) string {
 		row("labels", strings.Join(job.LabelTexts(info.Labels), ", "))
 		row("made from", info.Source)
 		row("lifecycle", string(info.Lifecycle))
+		row("kept for", oneLine(info.KeptFor, 100))
 		row("made by", "job "+info.Job)
 		row("belongs to", info.Principal)
 		row("jobs in it", strings.Join(info.Jobs, " "))

@@ -8,6 +8,7 @@ var words = job.Words{
 	job.ListVMs:         "linus vm list",
 	job.ListPools:       "linus pool list",
 	job.ShowJob:         "linus job status",
+	job.EnterVM:         "linus vm ssh",
 	job.DestroyVM:       "linus vm destroy",
 	job.ForgetVM:        "linus vm forget",
 	job.BuildTemplate:   "linus template build",

@@ -240,7 +240,7 @@ func (s shape) public(p view.Problem) view.Problem {
 // apiWords are the API's names of what texts ask people to do.
 var apiWords = job.Words{
 	job.ListVMs: "GET /api/v1/vms", job.ListPools: "GET /api/v1/pools", job.ShowJob: "GET /api/v1/jobs/{id}",
-	job.DestroyVM: "DELETE /api/v1/vms/{vm} of", job.ForgetVM: "POST /api/v1/vms/{vm}/forget of",
+	job.EnterVM: "POST /api/v1/jobs with vm", job.DestroyVM: "DELETE /api/v1/vms/{vm} of", job.ForgetVM: "POST /api/v1/vms/{vm}/forget of",
 	job.BuildTemplate: "linus template build", job.ListTemplates: "linus template list", job.TrustHost: "linus host trust",
 	job.BuildCheckpoint: "POST /api/v1/checkpoints", job.ListCheckpoints: "GET /api/v1/checkpoints",
 	job.TemplateName: "--name", job.TemplateOS: "--os", job.TemplateImage: "--image", job.TemplateSHA256: "--sha256", job.TemplateParts: "--bootstrap",
@@ -248,7 +248,7 @@ var apiWords = job.Words{
 
 // fieldWords are the API's names of fields that have another in a manifest.
 var fieldWords = strings.NewReplacer(
-	"agentType", "agent_type", "agent.claudeModel", "agent.claude_model", "statusMode", "status_mode", "ttySize", "tty_size", "vmName", "vm_name", "vmTemplate", "template",
+	"agentType", "agent_type", "agent.claudeModel", "agent.claude_model", "statusMode", "status_mode", "ttySize", "tty_size", "vmName", "vm_name", "vmTemplate", "template", "keepFor", "keep_for_seconds",
 )
 
 func publicWords(text string) string { return fieldWords.Replace(apiWords.In(text)) }

@@ -60,10 +60,14 @@ func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 		if o := j.Outcome; o.Reason == job.ReasonKilled && o.ExitCode == nil && state.Exited && state.Reason != "lost" {
 			o.ExitCode, o.Duration = &state.ExitCode, state.Duration
 		}
+		var kept []job.Event
+		if state.Started || state.Exited { // its VM has responded
+			kept = j.KeepVM(now())
+		}
 		if err := j.Finish(now()); err != nil {
 			return nil, err
 		}
-		return slices.Concat(got.Warnings(), e.takeHeard(r).late(), []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}), nil
+		return slices.Concat(got.Warnings(), e.takeHeard(r).late(), kept, []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}), nil
 	})
 	return nil
 }

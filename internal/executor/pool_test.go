@@ -128,6 +128,7 @@ func TestPool_OnlyForJobsThatAskForTheSame(t *testing.T) {
 	r.behave(paused(providertest.Behaviour{}), true)
 	for name, change := range map[string]func(*job.Manifest){
 		"cold":       func(m *job.Manifest) { m.Start = job.StartCold },
+		"kept":       func(m *job.Manifest) { m.Keep = job.KeepOnFailure },
 		"cpu":        func(m *job.Manifest) { m.Resources.CPU = 3 },
 		"memory":     func(m *job.Manifest) { m.Resources.Memory = "3G" },
 		"disk":       func(m *job.Manifest) { m.Resources.Disk = "11G" },

@@ -67,7 +67,7 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	}
 	r := job.Result{
 		JobID: j.ID, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
-		Error: j.Outcome.Error, StdoutInfo: j.Stdout, StderrInfo: j.Stderr, SkippedArtifacts: j.SkippedArtifacts,
+		Error: j.ErrorText(), StdoutInfo: j.Stdout, StderrInfo: j.Stderr, SkippedArtifacts: j.SkippedArtifacts,
 		Duration: j.Ran(),
 	}
 	if j.Kind != job.KindTask {

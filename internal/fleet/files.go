@@ -197,7 +197,7 @@ func (f *Fleet) fileVM(ctx context.Context, ref string) (vm.VM, error) {
 		err = noVM(ref, "is gone")
 	case v.Unwanted:
 		err = noVM(ref, "is being destroyed")
-	case j.Manifest.Lifecycle != vm.Persistent && j.Outcome != nil:
+	case v.Lifecycle != vm.Persistent && j.Outcome != nil:
 		err = noVM(ref, "goes with job "+j.ID+", which has ended")
 	default:
 		err = f.access.free(ctx, v)

@@ -54,7 +54,7 @@ func (f *Fleet) jobSpec(j job.Job, v vm.VM) (job.VMSpec, error) {
 	switch {
 	case f.o.Lease == 0:
 	case j.Manifest.Lifecycle == vm.Ephemeral:
-		spec.Lease = seconds(j.Manifest.Timeout) + f.o.Lease
+		spec.Lease = seconds(j.Manifest.Timeout+j.Manifest.KeepFor) + f.o.Lease
 	case j.Manifest.TTL > 0:
 		spec.Lease = seconds(j.Manifest.TTL) + f.o.Lease
 	}

@@ -5,6 +5,7 @@ package job
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 	"time"
 	"unicode"
@@ -137,6 +138,41 @@ func (j Job) Begun() bool { return j.Status == Running || j.Status.Terminal() ||
 
 // Keeps reports whether the job has made its VM and that is to outlive the job.
 func (j Job) Keeps() bool { return j.VM != nil && j.VM.Job == j.ID && j.VM.Stays() }
+
+// KeepVM has the VM of a job that is about to end stay for a time, if the manifest asks for it:
+// the task has failed, and the VM, which responds, is to be looked into. From then on it is a
+// persistent one.
+func (j *Job) KeepVM(at time.Time) []Event {
+	o := j.Outcome
+	failed := o.Reason == ReasonExitStatus && o.Status == Failed || o.Reason == ReasonTimeout
+	if j.Manifest.Keep != KeepOnFailure || !failed || j.VM == nil || j.VM.Job != j.ID || j.VM.State != vm.Created || j.VM.Unwanted {
+		return nil
+	}
+	j.VM.Lifecycle = vm.Persistent
+	j.VM.ExpiresAt = at.Add(time.Duration(j.Manifest.KeepFor) * time.Second)
+	j.VM.KeptFor = fmt.Sprintf("job %s, which failed (%s)", j.ID, o.Reason)
+	return []Event{{Kind: EventProgress, Phase: PhaseCollect, Text: j.KeptText()}}
+}
+
+// KeptText says until when the VM of a job that failed is kept, and how to enter it; empty: it
+// is not, or is gone.
+func (j Job) KeptText() string {
+	v := j.VM
+	if v == nil || v.KeptFor == "" || v.State != vm.Created || v.Unwanted {
+		return ""
+	}
+	return fmt.Sprintf("VM %s (%d) is kept until %s: %s %s", v.Name, v.ID, v.ExpiresAt.UTC().Format("2006-01-02 15:04:05 UTC"), EnterVM, v.Name)
+}
+
+// ErrorText is the error of a job that is decided, and what has become of its VM where that is
+// kept for it.
+func (j Job) ErrorText() string {
+	text, kept := j.Outcome.Error, j.KeptText()
+	if text != "" && kept != "" {
+		text += "; "
+	}
+	return text + kept
+}
 
 // Ran returns how long the task of a decided job ran: by the VM's clock or, where
 // that is unknown, by ours. 0 if it never started.

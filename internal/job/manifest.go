@@ -60,6 +60,8 @@ type Manifest struct {
 	Resources  vm.Resources      `json:"resources,omitzero" jsonschema_description:"Size of the VM."`
 	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"The task's time limit in seconds, 1 to 86400. Default 3600." api:"timeout_seconds"`
 	Lifecycle  vm.Lifecycle      `json:"lifecycle,omitempty" jsonschema:"enum=ephemeral,enum=persistent" jsonschema_description:"ephemeral (default): the VM is destroyed at the end. persistent: it stays."`
+	Keep       KeepMode          `json:"keep,omitempty" jsonschema:"enum=never,enum=on_failure" jsonschema_description:"on_failure: an ephemeral VM stays for keepFor if the task fails or times out."`
+	KeepFor    int               `json:"keepFor,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds. Default 3600." api:"keep_for_seconds"`
 	VM         string            `json:"vm,omitempty" jsonschema_description:"Name or ID of a persistent VM of ours to run in, instead of a new one."`
 	VMName     string            `json:"vmName,omitempty" jsonschema_description:"Name of the new VM when it is persistent." api:"vm_name"`
 	TTL        int               `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never." api:"ttl_seconds"`
@@ -73,6 +75,17 @@ type Manifest struct {
 	Notify     *Notify           `json:"notify,omitempty" jsonschema_description:"Who is told when the job has ended."`
 	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written." api:"status_mode"`
 }
+
+// KeepMode says when the VM of a job's own stays though it was to be destroyed.
+type KeepMode string
+
+// The keep modes.
+const (
+	KeepNever     KeepMode = "never"
+	KeepOnFailure KeepMode = "on_failure" // the task has failed or timed out, and the VM responds
+)
+
+const defaultKeepFor = 3600 // seconds
 
 // RetryMode says when a lost job is run again.
 type RetryMode string
@@ -141,6 +154,9 @@ func (m Manifest) WithDefaults(d Defaults) Manifest {
 	orDefault(&m.StatusMode, StatusSimple)
 	if m.Retry != "" {
 		orDefault(&m.Retries, 1)
+	}
+	if m.Keep == KeepOnFailure {
+		orDefault(&m.KeepFor, defaultKeepFor)
 	}
 	if m.VM != "" {
 		return m // an existing VM keeps its size

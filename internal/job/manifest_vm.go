@@ -43,6 +43,8 @@ func (m Manifest) validateVM() []*FieldError {
 			{"lifecycle", m.Lifecycle != ""},
 			{"vmName", m.VMName != ""},
 			{"ttl", m.TTL != 0},
+			{"keep", m.Keep != ""},
+			{"keepFor", m.KeepFor != 0},
 			{"start", m.Start != ""},
 			{"retry", m.Retry != ""},
 			{"network", !m.Network.IsZero()},
@@ -77,6 +79,14 @@ func (m Manifest) validateVM() []*FieldError {
 	}
 	if m.TTL < 0 || m.TTL > 0 && m.TTL < minTTL || m.TTL > maxTTL {
 		bad = append(bad, field("manifest.ttl", "give seconds from 60 to 31536000", "%d is out of range", m.TTL))
+	}
+	if m.KeepFor < 0 || m.KeepFor > 0 && m.KeepFor < minTTL || m.KeepFor > maxTTL {
+		bad = append(bad, field("manifest.keepFor", "give seconds from 60 to 31536000", "%d is out of range", m.KeepFor))
+	} else if m.KeepFor != 0 && m.Keep != KeepOnFailure {
+		bad = append(bad, field("manifest.keepFor", "remove it, or set keep to on_failure", "has no meaning without keep"))
+	}
+	if m.Keep == KeepOnFailure && m.Lifecycle == vm.Persistent {
+		bad = append(bad, field("manifest.keep", "remove it, and give ttl for a time", "has no meaning for a persistent VM, which stays anyway"))
 	}
 	if m.Lifecycle != vm.Persistent {
 		if m.VMName != "" {

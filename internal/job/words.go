@@ -18,6 +18,7 @@ const (
 	ListVMs       Action = "{vm list}"
 	ListPools     Action = "{pool list}"
 	ShowJob       Action = "{job status}"
+	EnterVM       Action = "{vm enter}"   // followed by the VM's name
 	DestroyVM     Action = "{vm destroy}" // followed by the VM's name
 	ForgetVM      Action = "{vm forget}"  // followed by the VM's name
 	BuildTemplate Action = "{template build}"
@@ -37,7 +38,7 @@ const (
 
 // Actions are all of them.
 var Actions = []Action{
-	ListVMs, ListPools, ShowJob, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost, BuildCheckpoint, ListCheckpoints,
+	ListVMs, ListPools, ShowJob, EnterVM, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost, BuildCheckpoint, ListCheckpoints,
 	TemplateName, TemplateOS, TemplateImage, TemplateSHA256, TemplateParts,
 }
 

@@ -114,7 +114,7 @@ func statusOf(j job.Job) statusOutput {
 		RetriedAs: j.RetriedAs,
 	}
 	if j.Outcome != nil {
-		out.Reason, out.Error = j.Outcome.Reason, j.Outcome.Error
+		out.Reason, out.Error = j.Outcome.Reason, words.In(j.ErrorText())
 	}
 	for _, d := range j.Webhooks {
 		out.Webhooks = append(out.Webhooks, webhook{d.To, d.State, d.Attempts, d.Error, d.At})

@@ -77,7 +77,7 @@ func waitedOf(ctx context.Context, e job.Engine, j job.Job) (job.Job, waitedOutp
 			return j, out, err
 		}
 	}
-	out.Reason, out.ExitCode, out.Error, out.Duration = j.Outcome.Reason, j.Outcome.ExitCode, j.Outcome.Error, j.Ran().Seconds()
+	out.Reason, out.ExitCode, out.Error, out.Duration = j.Outcome.Reason, j.Outcome.ExitCode, words.In(j.ErrorText()), j.Ran().Seconds()
 	out.OutputIncomplete, out.IncompleteReason = incomplete(j.Stdout, j.Stderr)
 	out.ArtifactsCount, out.ArtifactsSkipped = len(j.Artifacts), j.ArtifactsSkippedCount
 	if j.Manifest.AgentType == job.AgentClaude { // its answer, not the stream of its steps

@@ -8,6 +8,7 @@ var words = job.Words{
 	job.ListVMs:         "list_vms",
 	job.ListPools:       "linus pool list",
 	job.ShowJob:         "get_job_status",
+	job.EnterVM:         "execute_command with vm_id",
 	job.DestroyVM:       "destroy_vm",
 	job.ForgetVM:        "linus vm forget",
 	job.BuildTemplate:   "linus template build",

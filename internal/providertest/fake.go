@@ -34,7 +34,7 @@ type fakeVM struct {
 	doubted bool // its marker was removed
 	stopped bool
 	saved   bool // it is a checkpoint
-	boots   int // after the first
+	boots   int  // after the first
 	lease   time.Duration
 	mode    vm.Egress
 

@@ -84,6 +84,8 @@ type VM struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero"`                      // when a persistent VM is destroyed, once no job runs in it
 	Unwanted  bool      `json:"unwanted,omitempty" api:"to_be_destroyed"` // a persistent VM, or a pool's, is to be destroyed
 
+	KeptFor string `json:"kept_for,omitempty"` // for whom it stays though it was to be destroyed: a job that failed
+
 	Reason string `json:"reason,omitempty"` // why it is left alone
 	Remedy string `json:"remedy,omitempty"` // what an operator can do about it
 
@@ -125,7 +127,8 @@ func (v VM) Clone() VM {
 // its random part.
 func DefaultName(id string) string { return "linus-job-" + id[len(id)-12:] }
 
-// Made is what a VM was made as, and for whom. It does not change.
+// Made is what a VM was made as, and for whom. It does not change, but for the lifecycle of one
+// that stays because its job has failed.
 type Made struct {
 	Lifecycle Lifecycle `json:"lifecycle,omitempty"`
 	Template  string    `json:"template,omitempty"` // name or VM ID of the template it was cloned from; empty: OS

@@ -72,7 +72,7 @@ func (v jobView) CanRepeat() bool {
 
 // HasFiles reports whether the files of its VM can be worked on.
 func (v jobView) HasFiles() bool {
-	return v.May("ListFiles") && v.VM != nil && v.VM.State == vm.Created && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && v.Manifest.Lifecycle == vm.Persistent)
+	return v.May("ListFiles") && v.VM != nil && v.VM.State == vm.Created && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && (v.Manifest.Lifecycle == vm.Persistent || v.VM.KeptFor != ""))
 }
 
 // Counted says how many events there are, and how many of those shown are warnings.

@@ -8,6 +8,7 @@ var words = job.Words{
 	job.ListVMs:         "the page of VMs",
 	job.ListPools:       "the page of pools",
 	job.ShowJob:         "the job's page",
+	job.EnterVM:         "linus vm ssh",
 	job.DestroyVM:       "linus vm destroy",
 	job.ForgetVM:        "linus vm forget",
 	job.BuildTemplate:   "linus template build",

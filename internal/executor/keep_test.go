@@ -1,0 +1,183 @@
+package executor_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+	"linus/internal/vm"
+)
+
+func keeping(seconds int) func(*job.Manifest) {
+	return func(m *job.Manifest) { m.Keep, m.KeepFor = job.KeepOnFailure, seconds }
+}
+
+// leases notes the lease with which VMs are made.
+type leases struct {
+	job.Provider
+	last atomic.Int64
+}
+
+func (l *leases) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
+	l.last.Store(int64(spec.Lease))
+	return l.Provider.Create(ctx, spec, progress)
+}
+
+func TestKeep_TheVMOfAFailedJobStaysForItsTime(t *testing.T) {
+	notOnPostgres(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigHere(t, 1)
+		r.stop()
+		l := &leases{Provider: r.fake}
+		r.opts.Provider, r.opts.CleanupInterval, r.vms.Lease = l, time.Second, time.Hour
+		r.restart()
+		ctx := context.Background()
+		r.behave(providertest.Behaviour{Task: task(providertest.Task{ExitCode: 3})}, true)
+		j := r.wait(r.submit(keeping(120), func(m *job.Manifest) { m.Timeout = 600 }))
+		if got, want := time.Duration(l.last.Load()), 600*time.Second+2*time.Minute+time.Hour; got != want {
+			t.Errorf("the host would destroy it after %s, want %s", got, want)
+		}
+		if left := time.Until(j.VM.ExpiresAt); j.Status != job.Failed || j.VM.State != vm.Created || !j.VM.Kept || left < 110*time.Second || left > 120*time.Second {
+			t.Fatalf("%s, VM %+v", j.Status, j.VM)
+		}
+		said := fmt.Sprintf("VM %s (%d) is kept until %s: %s %s", j.VM.Name, j.VM.ID, j.VM.ExpiresAt.UTC().Format("2006-01-02 15:04:05 UTC"), job.EnterVM, j.VM.Name)
+		if got, err := r.Result(ctx, j.ID); err != nil || got.Error != "exit status 3; "+said || *got.ExitCode != 3 {
+			t.Errorf("result %+v, %v; want the error to say %s", got, err, said)
+		}
+		infos, err := r.VMs(ctx)
+		if err != nil || len(infos) != 1 || infos[0].Lifecycle != vm.Persistent || infos[0].Status != vm.Running || infos[0].KeptFor != "job "+j.ID+", which failed (exit_status)" {
+			t.Errorf("listed as %+v, %v", infos, err)
+		}
+		r.stop()
+		r.restart()
+		r.behave(providertest.Behaviour{}, true)
+		if in := r.wait(r.submit(sharing(j.VM.Name))); in.Status != job.Success {
+			t.Errorf("a job in it: %+v", in.Outcome)
+		}
+		if len(r.fake.VMs()) != 1 {
+			t.Error("it went with the job in it")
+		}
+		time.Sleep(2 * time.Minute)
+		r.gone()
+		if j = r.wait(j.ID); j.VM.State != vm.Destroyed {
+			t.Errorf("in the end: %+v", j.VM)
+		}
+	})
+}
+
+func TestKeep_OnlyWhatFailedByItself(t *testing.T) {
+	t.Parallel()
+	running := func(j job.Job) bool { return j.Status == job.Running }
+	for _, tt := range []struct {
+		name  string
+		limit int // seconds
+		task  providertest.Task
+		end   func(*rig, string)
+		kept  bool
+	}{
+		{name: "success"},
+		{name: "failure", task: providertest.Task{ExitCode: 1}, kept: true},
+		{name: "timeout", limit: 1, task: providertest.Task{Until: make(chan struct{})}, kept: true},
+		{name: "cancel", task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { _ = r.Cancel(context.Background(), id) }},
+		{name: "kill", task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { _, _ = r.Kill(context.Background(), id, "") }},
+		{name: "lost", task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { r.fake.Vanish(r.until(id, running).VM.ID) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRigHere(t, 1, hasty)
+			r.behave(providertest.Behaviour{Task: task(tt.task)}, tt.task.Until == nil)
+			id := r.submit(keeping(60), func(m *job.Manifest) { m.Timeout = tt.limit })
+			if tt.end != nil {
+				r.until(id, running)
+				tt.end(r, id)
+			}
+			j := r.wait(id)
+			if kept := j.VM.State == vm.Created && j.VM.Kept; kept != tt.kept || kept != (j.KeptText() != "") {
+				t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
+			}
+			if tt.kept {
+				if _, err := r.DestroyVM(context.Background(), j.VM.Name); err != nil {
+					t.Error(err)
+				}
+				r.gone()
+			}
+			r.noLeaks()
+		})
+	}
+}
+
+// The engine is killed between every two steps from the failure on: the VM is kept, and its
+// time is its own.
+func TestKeep_EngineKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
+	steps := 0
+	live := func(t *testing.T, m *mortal) {
+		r := newRigHere(t, 1, hasty)
+		r.behave(providertest.Behaviour{Task: task(providertest.Task{ExitCode: 3})}, false)
+		r.stop()
+		whole := r.opts
+		r.vms.Store = mortalStore{r.store, m}
+		r.opts.Stores, r.opts.Provider, r.opts.Runner = executor.StoresOf(mortalStore{r.store, m}), mortalProvider{r.fake, m}, mortalRunner{r.fake, m}
+		r.restart()
+		ctx := context.Background()
+		s := job.Submission{Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript, Keep: job.KeepOnFailure}, IdempotencyKey: "key"}
+		j, err := r.Submit(ctx, s)
+		if err == nil {
+			over, end := context.WithCancel(ctx)
+			go func() {
+				select {
+				case <-m.died:
+				case <-over.Done():
+				}
+				end()
+			}()
+			for after := int64(0); over.Err() == nil && !j.Done(); {
+				var events []job.Event
+				if events, j, err = r.Watch(over, j.ID, after); err != nil {
+					break
+				}
+				if len(events) > 0 {
+					after = events[len(events)-1].Seq
+				}
+			}
+			end()
+		}
+		r.stop()
+		r.opts, r.vms.Store = whole, r.store
+		r.restart()
+		if j, err = r.Submit(ctx, s); err != nil {
+			t.Fatal(err)
+		}
+		j = r.wait(j.ID)
+		if left := time.Until(j.VM.ExpiresAt); !j.VM.Kept || j.VM.State != vm.Created || j.KeptText() == "" || left < 50*time.Minute || left > time.Hour {
+			t.Errorf("died at step %d: %+v, VM %+v", m.at, j.Outcome, j.VM)
+		}
+		if len(r.fake.VMs()) != 1 {
+			t.Errorf("died at step %d: VMs %+v", m.at, r.fake.VMs())
+		}
+		if _, err := r.DestroyVM(ctx, j.VM.Name); err != nil {
+			t.Error(err)
+		}
+		r.gone()
+		r.noLeaks()
+	}
+	t.Run("never", func(t *testing.T) {
+		m := &mortal{died: make(chan struct{})}
+		live(t, m)
+		steps = m.steps
+	})
+	t.Run("at", func(t *testing.T) {
+		for at := 1; at <= steps; at++ {
+			t.Run(fmt.Sprint(at), func(t *testing.T) {
+				t.Parallel()
+				live(t, &mortal{at: at, died: make(chan struct{})})
+			})
+		}
+	})
+}
