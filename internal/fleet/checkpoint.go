@@ -176,6 +176,7 @@ func (f *Fleet) save(ctx context.Context, made vm.VM) error {
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: fmt.Sprintf("checkpoint of %s saved, %d MiB of memory", v.Template, c.Bytes>>20)}}, nil
 	})
 	if err == nil && saved.Saved() {
+		f.dropKey(ctx, made.Job) // nobody logs in there any more
 		f.checkpoints.mu.Lock()
 		defer f.checkpoints.mu.Unlock()
 		f.checkpoints.saved = append(slices.Clone(f.checkpoints.saved), saved)

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +72,11 @@ func TestCheckpoint_VMsGoOnFromIt(t *testing.T) {
 				t.Errorf("%s is %s and from %q, want %q", v.Name, v.State, v.From, from)
 			}
 		}
+		r.engine.set(func(e *engine) {
+			if !slices.Contains(e.gone, c.ID) {
+				t.Error("the key to the VM that was saved is kept")
+			}
+		})
 		if c = r.found(c.Name); c.Uses != 2 || c.UsedAt.IsZero() {
 			t.Errorf("it was used %d times", c.Uses)
 		}

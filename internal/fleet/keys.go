@@ -50,10 +50,10 @@ func (f *Fleet) dropKey(ctx context.Context, id string) {
 	}
 }
 
-// needsKey reports whether the VM with an ID in its marker may be there.
+// needsKey reports whether the VM with an ID in its marker may be there, for somebody to log in to.
 func (f *Fleet) needsKey(ctx context.Context, id string) bool {
 	v, err := f.o.Store.VM(ctx, id)
-	if err == nil && v.State != vm.Destroyed && v.State != vm.Forgotten {
+	if err == nil && v.State != vm.Destroyed && v.State != vm.Forgotten && !v.Saved() {
 		return true
 	}
 	if err == nil || errors.Is(err, job.ErrNotFound) { // it may be about to be made
