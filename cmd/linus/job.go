@@ -240,7 +240,7 @@ func (a *app) listCommand() *cobra.Command {
 			return a.printList(page)
 		},
 	}
-	q = queryFlags(cmd, job.JobListing(), "jobs", "their ID, or in the first 100 characters of their task")
+	q = queryFlags(cmd, job.ListingOfJobs(), "jobs", "their ID, or in the first 100 characters of their task")
 	cmd.Flags().StringVar((*string)(&f.Reason), "reason", "", "only jobs that ended for this reason: "+strings.Join(wordsOf(job.Reasons), ", "))
 	cmd.Flags().StringVar(&f.Client, "client", "", "only jobs that this client submitted, as in cli, web or mcp:claude-code")
 	cmd.Flags().IntVar(&f.Limit, "limit", 50, "jobs to show, 1 to 200")

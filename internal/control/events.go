@@ -30,18 +30,18 @@ func (s shape) stream(w http.ResponseWriter, r *http.Request, in any, call func(
 		s.fail(w, r, &job.FieldError{Field: "Last-Event-ID", Problem: fmt.Sprintf("%.80q is not the ID of an event", last), Remedy: "give the id of the last one that was received"})
 		return
 	}
-	e := &eventStream{w: w, r: r, s: s}
+	e := &eventStream{w: w, s: s}
 	switch in := in.(type) {
 	case job.Watching:
 		if last != "" {
 			in.After = at
 		}
-		err = e.events(in, call)
+		err = e.events(r.Context(), in, call)
 	case job.Stretch:
 		if last != "" {
 			in.Offset = at
 		}
-		err = e.output(in, call)
+		err = e.output(r.Context(), in, call)
 	}
 	switch {
 	case err == nil || r.Context().Err() != nil:
@@ -56,16 +56,15 @@ func (s shape) stream(w http.ResponseWriter, r *http.Request, in any, call func(
 // eventStream is a response of server-sent events.
 type eventStream struct {
 	w     http.ResponseWriter
-	r     *http.Request
 	s     shape
 	begun bool
 }
 
 // events sends a job's events as they happen, and then the job.
-func (e *eventStream) events(in job.Watching, call func(context.Context, any) (any, error)) error {
+func (e *eventStream) events(ctx context.Context, in job.Watching, call func(context.Context, any) (any, error)) error {
 	for {
-		ctx, cancel := context.WithTimeout(e.r.Context(), eventsAlive)
-		out, err := call(ctx, in)
+		alive, cancel := context.WithTimeout(ctx, eventsAlive)
+		out, err := call(alive, in)
 		cancel()
 		if err != nil {
 			return err
@@ -78,7 +77,7 @@ func (e *eventStream) events(in job.Watching, call func(context.Context, any) (a
 			}
 		}
 		switch {
-		case e.r.Context().Err() != nil:
+		case ctx.Err() != nil:
 			return nil
 		case len(watched.Events) > 0:
 		case watched.Job.Done():
@@ -92,11 +91,11 @@ func (e *eventStream) events(in job.Watching, call func(context.Context, any) (a
 }
 
 // output sends what a task writes as it comes. The ID of each piece is the offset after it.
-func (e *eventStream) output(in job.Stretch, call func(context.Context, any) (any, error)) error {
+func (e *eventStream) output(ctx context.Context, in job.Stretch, call func(context.Context, any) (any, error)) error {
 	in.Limit = maxFrame
 	silent := time.Now()
 	for wait := soonestLook; ; {
-		out, err := call(e.r.Context(), in)
+		out, err := call(ctx, in)
 		if err != nil {
 			return err
 		}
@@ -129,7 +128,7 @@ func (e *eventStream) output(in job.Stretch, call func(context.Context, any) (an
 		select {
 		case <-time.After(wait):
 			wait = min(wait*3/2, latestLook)
-		case <-e.r.Context().Done():
+		case <-ctx.Done():
 			return nil
 		}
 	}

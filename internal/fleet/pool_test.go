@@ -527,13 +527,13 @@ func TestPool_RenewsLeases(t *testing.T) {
 			t.Error("its lease is long enough")
 		}
 		r.pass(time.Hour)
-		if v := r.vm(m.Job); r.host.Lease(m.ID) != 2*time.Hour || v.Member.LeaseUntil.Sub(time.Now()) < time.Hour {
+		if v := r.vm(m.Job); r.host.Lease(m.ID) != 2*time.Hour || time.Until(v.Member.LeaseUntil) < time.Hour {
 			t.Errorf("%s on the host, %v here", r.host.Lease(m.ID), v.Member.LeaseUntil)
 		}
 		r.engine.set(func(e *engine) { e.holds["job"] = 10 * time.Hour })
 		r.change(m.Job, func(v *vm.VM) { v.Member.Become(vm.MemberClaimed, time.Now()); v.Member.Claimer = "job" })
 		r.pass(time.Minute)
-		if v := r.vm(m.Job); r.host.Lease(m.ID) != 12*time.Hour || v.Member.LeaseUntil.Sub(time.Now()) < 11*time.Hour {
+		if v := r.vm(m.Job); r.host.Lease(m.ID) != 12*time.Hour || time.Until(v.Member.LeaseUntil) < 11*time.Hour {
 			t.Errorf("%s on the host, %v here", r.host.Lease(m.ID), v.Member.LeaseUntil)
 		}
 	})

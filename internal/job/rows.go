@@ -75,8 +75,8 @@ func ListingOf[T Row]() Listing {
 	return l
 }
 
-// JobListing returns what may be asked of the list of jobs, which is paged.
-func JobListing() Listing {
+// ListingOfJobs returns what may be asked of the list of jobs, which is paged.
+func ListingOfJobs() Listing {
 	return Listing{Params: []string{"status", "principal", "since", "before", "label", "text", "sort"}, Statuses: words(Statuses), Sorts: []string{"created_at"}}
 }
 

@@ -181,7 +181,7 @@ func checkFilter(f job.Filter) (limit int, cursor string, err error) {
 	if f.Reason != "" && !slices.Contains(job.Reasons, f.Reason) {
 		return 0, "", unknown("reason", f.Reason, job.Reasons)
 	}
-	if err := job.JobListing().Check(job.Query{Text: f.Text, Sort: f.Sort, Label: f.Label}); err != nil {
+	if err := job.ListingOfJobs().Check(job.Query{Text: f.Text, Sort: f.Sort, Label: f.Label}); err != nil {
 		return 0, "", err
 	}
 	for name, text := range map[string]string{"text": f.Text, "client": f.Client} {

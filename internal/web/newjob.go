@@ -25,7 +25,7 @@ const (
 // making is a form that makes a job: one with a task, or one that creates a VM.
 type making struct {
 	form
-	make func(job.Engine, context.Context, job.Submission) (id string, err error) // a job's, or that of a VM's making
+	make func(context.Context, job.Engine, job.Submission) (id string, err error) // a job's, or that of a VM's making
 }
 
 var (
@@ -33,12 +33,12 @@ var (
 	newVM  = making{form{vmGroups, "New VM", "VMs", "/vms", "Create the VM", true}, createVM}
 )
 
-func submit(e job.Engine, ctx context.Context, s job.Submission) (string, error) {
+func submit(ctx context.Context, e job.Engine, s job.Submission) (string, error) {
 	j, err := e.Submit(ctx, s)
 	return j.ID, err
 }
 
-func createVM(e job.Engine, ctx context.Context, s job.Submission) (string, error) {
+func createVM(ctx context.Context, e job.Engine, s job.Submission) (string, error) {
 	v, err := e.CreateVM(ctx, s)
 	return v.Job, err
 }
@@ -133,7 +133,7 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 			defer cancel()
 			plan, err = p.Engine.Plan(ctx, s)
 		default:
-			made, err = m.make(p.Engine, r.Context(), s)
+			made, err = m.make(r.Context(), p.Engine, s)
 		}
 		if err == nil && !planning {
 			http.Redirect(w, r, jobPath(made), http.StatusSeeOther)

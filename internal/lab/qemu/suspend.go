@@ -63,10 +63,10 @@ func (Driver) SaveMemory(ctx context.Context, s *state.State, vm state.VM, path 
 		if err := ask(ctx, runDir, "query-migrate", nil, &answer); err != nil {
 			return err
 		}
-		switch {
-		case answer.Status == "completed":
+		switch answer.Status {
+		case "completed":
 			return nil
-		case answer.Status == "failed" || answer.Status == "cancelled":
+		case "failed", "cancelled":
 			return fmt.Errorf("QEMU could not save the machine (%s): %s", answer.Status, answer.Error)
 		}
 		if err := sys.Sleep(ctx, statePoll); err != nil {
