@@ -416,7 +416,7 @@ func (m *matrix) api() {
 		"SnapshotVM": `{"name":"clean"}`, "Network": `{}`, "EditFile": `{"old":"x","new":"y"}`, "CreateToken": `{"name":"dave","role":"read"}`,
 	}
 	m.cells("API", rules, func(c *caller, name, id, vm string) (string, string) {
-		values := map[string]string{"id": id, "vm": vm, "pool": "p", "node": "pve", "token": "dave", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
+		values := map[string]string{"id": id, "vm": vm, "pool": "p", "checkpoint": "c", "node": "pve", "token": "dave", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
 		o := all[name]
 		path, query := o.path, url.Values{}
 		for _, p := range o.Parameters {
