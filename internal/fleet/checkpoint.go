@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -52,7 +49,10 @@ func (f *Fleet) Checkpoints(ctx context.Context) ([]job.CheckpointInfo, error) {
 // found also when it is gone, or could not be made.
 func (f *Fleet) Checkpoint(ctx context.Context, ref string) (job.CheckpointInfo, error) {
 	v, err := f.findCheckpoint(ctx, ref)
-	return job.CheckpointOf(v), err
+	if err != nil {
+		return job.CheckpointInfo{}, err
+	}
+	return job.CheckpointOf(v), nil
 }
 
 func (f *Fleet) findCheckpoint(ctx context.Context, ref string) (vm.VM, error) {
@@ -68,7 +68,7 @@ func (f *Fleet) findCheckpoint(ctx context.Context, ref string) (vm.VM, error) {
 	if v, err := f.o.Store.VM(ctx, ref); !errors.Is(err, job.ErrNotFound) && (err != nil || v.Checkpoint != nil) {
 		return v, err
 	}
-	return vm.VM{Checkpoint: &vm.Checkpoint{}}, &job.FieldError{
+	return vm.VM{}, &job.FieldError{
 		Field: "checkpoint", Problem: fmt.Sprintf("%q is none", ref), Remedy: string(job.ListCheckpoints) + " shows them", Fault: job.FaultUnknown,
 	}
 }
@@ -80,7 +80,7 @@ func (f *Fleet) CreateCheckpoint(ctx context.Context, spec job.CheckpointSpec) (
 		return job.CheckpointInfo{}, err
 	}
 	if spec.Node != "" {
-		if err := f.isNode(ctx, spec.Node); err != nil {
+		if _, err := f.node(ctx, spec.Node); err != nil {
 			return job.CheckpointInfo{}, err
 		}
 	}
@@ -95,21 +95,6 @@ func (f *Fleet) CreateCheckpoint(ctx context.Context, spec job.CheckpointSpec) (
 		}
 	}
 	return job.CheckpointOf(v), nil
-}
-
-func (f *Fleet) isNode(ctx context.Context, name string) error {
-	inv, err := f.o.Provider.Nodes(ctx)
-	if err != nil {
-		return err
-	}
-	var names []string
-	for _, n := range inv.Nodes {
-		if n.Name == name {
-			return nil
-		}
-		names = append(names, n.Name)
-	}
-	return &job.FieldError{Field: "node", Problem: fmt.Sprintf("%q is no node that VMs are made on", name), Remedy: "use one of: " + strings.Join(names, ", "), Fault: job.FaultUnknown}
 }
 
 // addCheckpoint stores a checkpoint that is to be made, unless there is one like it (on the node,
@@ -129,14 +114,13 @@ func (f *Fleet) addCheckpoint(ctx context.Context, of vm.Made, node string) (_ v
 			return v, false, nil
 		}
 	}
-	id, err := uuid.NewV7()
+	id, err := newID()
 	if err != nil {
-		return vm.VM{}, false, fmt.Errorf("create a VM's ID: %w", err)
+		return vm.VM{}, false, err
 	}
-	m := job.Manifest{VMTemplate: of.Template, Resources: of.Resources}.WithDefaults(f.o.Defaults)
 	v := vm.VM{
-		Name: "linus-checkpoint-" + id.String()[24:], Job: id.String(), Owner: f.o.Owner, Node: node, State: vm.Reserved, Source: vm.Cold, Kept: true,
-		Made: vm.Made{Lifecycle: vm.Checkpointed, Template: m.VMTemplate, Resources: m.Resources, CreatedAt: now()},
+		Name: "linus-checkpoint-" + id[24:], Job: id, Owner: f.o.Owner, Node: node, State: vm.Reserved, Source: vm.Cold, Kept: true,
+		Made: vm.Made{Lifecycle: vm.Checkpointed, Template: of.Template, Resources: of.Resources, CreatedAt: now()},
 		Own:  &vm.Own{}, Checkpoint: &vm.Checkpoint{},
 	}
 	if _, _, err = f.o.Store.InsertVM(ctx, v, "", job.Limits{}); err != nil {

@@ -54,12 +54,12 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 	if err := f.o.Engine.Admit(ctx, s, m); err != nil {
 		return job.VMInfo{}, err
 	}
-	id, err := uuid.NewV7()
+	id, err := newID()
 	if err != nil {
-		return job.VMInfo{}, fmt.Errorf("create a VM's ID: %w", err)
+		return job.VMInfo{}, err
 	}
 	v := vm.VM{
-		Job: id.String(), Name: m.VMName, Owner: f.o.Owner, State: vm.Reserved, Source: vm.Cold, Kept: true, Made: madeAs(m, owner, now()),
+		Job: id, Name: m.VMName, Owner: f.o.Owner, State: vm.Reserved, Source: vm.Cold, Kept: true, Made: madeAs(m, owner, now()),
 		Own: &vm.Own{Client: s.Client, Token: s.Principal.Token, Submission: digest, TTL: m.TTL},
 	}
 	v, _, err = f.o.Store.InsertVM(ctx, v, key, s.Principal.Limits)
@@ -69,6 +69,15 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 	}
 	f.o.Log.Info("VM asked for", "job_id", v.Job, "vm", v.Name, "client", s.Client)
 	return vmInfo(v, nil, nil, false), nil
+}
+
+// newID returns the ID for the marker of a VM that no job makes.
+func newID() (string, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return "", fmt.Errorf("create a VM's ID: %w", err)
+	}
+	return id.String(), nil
 }
 
 // completeVM checks what is asked for, including whether it is allowed, and returns it with

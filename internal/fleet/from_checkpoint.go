@@ -57,14 +57,12 @@ func (f *Fleet) restorable(ctx context.Context, v vm.VM) (*vm.VM, error) {
 		return nil, nil
 	}
 	saved, err := f.savedVMs(ctx)
-	if err != nil {
+	if err != nil || len(saved) == 0 {
 		return nil, err
 	}
-	cordoned, err := []string(nil), error(nil)
-	if len(saved) > 0 && f.Spread() {
-		if cordoned, err = f.o.Store.Cordons(ctx); err != nil {
-			return nil, err
-		}
+	cordoned, err := f.o.Store.Cordons(ctx)
+	if err != nil {
+		return nil, err
 	}
 	var best *vm.VM
 	for _, c := range saved {

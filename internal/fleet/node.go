@@ -72,6 +72,27 @@ func (f *Fleet) UncordonNode(ctx context.Context, name string) (job.NodeInfo, er
 }
 
 func (f *Fleet) setCordon(ctx context.Context, name string, cordoned bool) (job.NodeInfo, error) {
+	node, err := f.node(ctx, name)
+	if err != nil {
+		return job.NodeInfo{}, err
+	}
+	if !node.Spread {
+		return job.NodeInfo{}, &job.FieldError{Field: "node", Problem: fmt.Sprintf("all VMs go to %q: there is no other", name), Remedy: "set PROXMOX_NODES to spread VMs over the nodes of a cluster", Fault: job.FaultState}
+	}
+	if err := f.o.Store.SetCordon(ctx, name, cordoned); err != nil {
+		return job.NodeInfo{}, err
+	}
+	f.o.Log.Info("node is cordoned or not", "node", name, "cordoned", cordoned, "client", job.ClientFrom(ctx))
+	f.o.Observer(job.CordonChange{Node: name, Cordoned: cordoned, By: job.CallerFrom(ctx)})
+	if !cordoned {
+		f.MadeRoom()
+	}
+	node.Cordoned = cordoned
+	return node, nil
+}
+
+// node returns the node of a name that somebody has given.
+func (f *Fleet) node(ctx context.Context, name string) (job.NodeInfo, error) {
 	infos, err := f.Nodes(ctx)
 	if err != nil {
 		return job.NodeInfo{}, err
@@ -84,17 +105,5 @@ func (f *Fleet) setCordon(ctx context.Context, name string, cordoned bool) (job.
 		}
 		return job.NodeInfo{}, &job.FieldError{Field: "node", Problem: fmt.Sprintf("%q is no node that VMs go to", name), Remedy: "use one of: " + strings.Join(known, ", "), Fault: job.FaultUnknown}
 	}
-	if !infos[at].Spread {
-		return job.NodeInfo{}, &job.FieldError{Field: "node", Problem: fmt.Sprintf("all VMs go to %q: there is no other", name), Remedy: "set PROXMOX_NODES to spread VMs over the nodes of a cluster", Fault: job.FaultState}
-	}
-	if err := f.o.Store.SetCordon(ctx, name, cordoned); err != nil {
-		return job.NodeInfo{}, err
-	}
-	f.o.Log.Info("node is cordoned or not", "node", name, "cordoned", cordoned, "client", job.ClientFrom(ctx))
-	f.o.Observer(job.CordonChange{Node: name, Cordoned: cordoned, By: job.CallerFrom(ctx)})
-	if !cordoned {
-		f.MadeRoom()
-	}
-	infos[at].Cordoned = cordoned
 	return infos[at], nil
 }

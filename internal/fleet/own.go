@@ -2,13 +2,10 @@ package fleet
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"time"
-
-	"github.com/google/uuid"
 
 	"linus/internal/job"
 	"linus/internal/lock"
@@ -60,13 +57,13 @@ func (f *Fleet) discardOwn(ctx context.Context, id, why string) error {
 
 // reserve stores a VM for a pool, of which nothing can exist yet.
 func (f *Fleet) reserve(ctx context.Context, p job.Pool, generation string) (vm.VM, error) {
-	id, err := uuid.NewV7()
+	id, err := newID()
 	if err != nil {
-		return vm.VM{}, fmt.Errorf("create a VM's ID: %w", err)
+		return vm.VM{}, err
 	}
 	m := p.Maker().WithDefaults(f.o.Defaults)
 	v := vm.VM{
-		Name: vm.DefaultName(id.String()), Job: id.String(), Owner: f.o.Owner, State: vm.Reserved, Source: vm.Cold, Kept: true,
+		Name: vm.DefaultName(id), Job: id, Owner: f.o.Owner, State: vm.Reserved, Source: vm.Cold, Kept: true,
 		Made:   vm.Made{Lifecycle: vm.Pooled, Template: m.VMTemplate, OS: m.OS, Resources: m.Resources, Network: m.Network, CreatedAt: now(), Labels: m.Labels},
 		Member: &vm.Member{Pool: p.Name, Generation: generation, State: vm.MemberMaking, Since: now()}, Own: &vm.Own{},
 	}
@@ -289,7 +286,7 @@ type ownBook struct {
 	id string
 }
 
-// Change is job.VMBook's.
+// Change is book's.
 func (b ownBook) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
 	return b.f.update(ctx, b.id, func(v *vm.VM) ([]job.Event, error) {
 		b.f.mu.Lock()
