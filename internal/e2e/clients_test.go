@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"linus/internal/doctest"
 	"linus/internal/lab"
 	"linus/internal/loops"
 )
@@ -144,8 +145,10 @@ func TestSDKs(t *testing.T) {
 				}
 				asked, _ := got["asked"].([]any)
 				delete(got, "asked")
+				_, table, _ := strings.Cut(doctest.Read(t, "../../embed/docs/tools.md"), "<!-- tools:begin -->")
+				table, _, _ = strings.Cut(table, "<!-- tools:end -->")
 				want := map[string]any{
-					"tools": 26.0, "prompts": []any{"delegate_task", "diagnose_job"}, "resources": []any{"linus://host"}, "templates": 3.0,
+					"tools": float64(strings.Count(table, "\n| `")), "prompts": []any{"delegate_task", "diagnose_job"}, "resources": []any{"linus://host"}, "templates": 3.0,
 					"submitted": true, "status": "failed", "exit_code": 3.0, "output": said, "read": said,
 					"completed": true, "diagnosed": true, "destroyed": true,
 				}
