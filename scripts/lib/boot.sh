@@ -10,7 +10,8 @@ source "${BASH_SOURCE[0]%/*}/retry.sh"
 
 vm_mac='' vm_bridge='' # of its card net0
 vm_ip='' vm_host_key=''
-vm_start_options=() # for a start that is no boot (lib/restore.sh)
+vm_told_ip='' vm_told_key='' # what the guest has told before it is asked (lib/restore.sh)
+vm_start_options=()          # for a start that is no boot (lib/restore.sh)
 
 # What the scripts that start a VM are told of how to reach it, with defaults.
 boot_read_inputs() {
@@ -118,9 +119,16 @@ wait_for_network() {
   if [[ ${vm_ipv6_only} == yes ]]; then
     family=6 patience=0
   fi
-  pace_await "${vm_id}" "${deadline}"
+  if [[ -n ${vm_told_ip} ]]; then
+    guest_agent=yes
+  else
+    pace_await "${vm_id}" "${deadline}"
+  fi
   while :; do
-    guest_find_address "${vm_id}" "${vm_mac}"
+    guest_ip=${vm_told_ip}
+    if [[ -z ${guest_ip} ]]; then
+      guest_find_address "${vm_id}" "${vm_mac}"
+    fi
     # An agent takes a while to come up, and some images have none.
     if [[ -z ${guest_ip} && ${guest_agent} == no && ${VM_TRUST_FIRST_USE} == true ]] && ((SECONDS - began >= 20)); then
       guest_find_neighbour "${vm_mac}" "${family}"
@@ -268,7 +276,11 @@ check_place() {
 # nobody can be asked: that ends the start, or is said where it was allowed.
 wait_for_guest() { # <deadline>
   local -r began=${SECONDS}
-  guest_host_key='' pace_next=20
+  guest_host_key=${vm_told_key} pace_next=20
+  if [[ -n ${vm_told_key} ]]; then
+    guest_agent=yes # and cloud-init was done before the saving
+    return 0
+  fi
   while :; do
     guest_ask_ready "${vm_id}"
     case ${guest_cloud_init} in

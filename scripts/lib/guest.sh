@@ -12,7 +12,7 @@ source "${BASH_SOURCE[0]%/*}/run.sh"
 # thing seen, for people. An IPv6 address alone goes into guest_ipv6: IPv4 may
 # still come.
 guest_find_address() { # <vmid> <mac>
-  local line json_most=2097152
+  local json_most=2097152
   guest_ip=''
   guest_ipv6=''
   run_read 15 qm guest cmd "$1" network-get-interfaces
@@ -21,7 +21,12 @@ guest_find_address() { # <vmid> <mac>
     return 0
   fi
   guest_agent=yes
-  json_addresses read "$2"
+  guest_take_addresses read "$2"
+}
+
+guest_take_addresses() { # <tag> <mac>
+  local line
+  json_addresses "$1" "$2"
   if ((json_rc != 0)); then
     guest_seen="agent: an answer that is not JSON"
     return 0
@@ -36,6 +41,50 @@ guest_find_address() { # <vmid> <mac>
   done
   if [[ -n ${guest_ip}${guest_ipv6} ]]; then
     guest_seen="agent: ${guest_ip:-${guest_ipv6}}"
+  fi
+}
+
+# The same of a guest whose network is about to start: one question, asked beside what
+# starts it, whose answer waits in the guest for the address. IPv6 alone is an answer
+# after 15 s, or where that is all there will be.
+guest_start_address() { # <vmid> <mac> <4 or 6>
+  # shellcheck disable=SC2016 # the guest's variables
+  run_start address 45 qm guest exec "$1" --timeout 30 -- sh -c 'for dir in /sys/class/net/*; do
+      read -r mac <"$dir/address" && [ "$mac" = "$1" ] || continue
+      card=${dir##*/}
+      [ ! -e "$dir/device" ] || break
+    done 2>/dev/null
+    tell() {
+      ip -o "-$1" address show dev "$card" scope global -tentative | while read -r _ _ _ address _; do
+        printf "{\"ip-address-type\":\"ipv$1\",\"ip-address\":\"${address%%/*}\"},"
+      done
+    }
+    n=0 all=
+    until [ "$n" -ge 200 ]; do
+      all=$(tell 4)
+      if [ -z "$all" ] && { [ "$2" = 6 ] || [ "$n" -ge 150 ]; }; then all=$(tell 6); fi
+      [ -z "$all" ] || break
+      n=$((n + 1))
+      sleep 0.1
+    done
+    printf "[{\"hardware-address\":\"$1\",\"ip-addresses\":[${all%,}]}]"' sh "${2,,}" "$3"
+}
+
+guest_end_address() { # <mac>; as guest_find_address
+  local exit_code text json_most=2097152
+  guest_ip=''
+  guest_ipv6=''
+  run_wait address
+  guest_seen="agent: ${run_said}"
+  if ((run_rc != 0)); then
+    return 0
+  fi
+  guest_agent=yes
+  json_rows address exitcode out-data
+  IFS=$'\x1f' read -r exit_code text <<<"${json_lines[0]:-}"
+  if [[ ${exit_code} == 0 ]]; then
+    printf '%s' "${text}" >"${run_dir}/address.out"
+    guest_take_addresses address "$1"
   fi
 }
 
@@ -126,7 +175,6 @@ guest_exec() { # <vmid> <seconds> <command...>
 # second: on a slow guest it takes the CPU from what it waits for, and the agent
 # leaves one more behind with each call that times out.
 guest_ask_ready() { # <vmid>
-  local -r form='^linus-host-key ((ssh-ed25519|ecdsa-sha2-nistp(256|384|521)|ssh-rsa) [A-Za-z0-9+/]+=*)'
   guest_host_key=''
   # shellcheck disable=SC2016 # the guest's variables
   guest_exec "$1" 60 sh -c 'n=0 code=127 said=
@@ -140,10 +188,7 @@ guest_ask_ready() { # <vmid>
       code=$?
     fi
     case $code in 0 | 2 | 127)
-      for type in ed25519 ecdsa rsa; do
-        file=/etc/ssh/ssh_host_${type}_key.pub
-        [ ! -f "$file" ] || { printf "linus-host-key " && head -c 2048 "$file"; break; }
-      done
+      '"${guest_tell_key}"'
     esac
     printf "%s\n" "$said"
     exit "$code"'
@@ -159,7 +204,22 @@ guest_ask_ready() { # <vmid>
       ;;
     *) guest_cloud_init=failed ;;
   esac
-  if [[ ${guest_cloud_init} == @(done|none) && ${guest_out:0:4096} =~ ${form} ]]; then
+  if [[ ${guest_cloud_init} == @(done|none) ]]; then
+    guest_take_key "${guest_out:0:4096}"
+  fi
+}
+
+# How a program in the guest tells the SSH server's key, and what is told.
+# shellcheck disable=SC2016 # the guest's variables
+guest_tell_key='for type in ed25519 ecdsa rsa; do
+        file=/etc/ssh/ssh_host_${type}_key.pub
+        [ ! -f "$file" ] || { printf "linus-host-key " && head -c 2048 "$file"; break; }
+      done'
+
+guest_take_key() { # <text that begins with it>; guest_host_key
+  local -r form='^linus-host-key ((ssh-ed25519|ecdsa-sha2-nistp(256|384|521)|ssh-rsa) [A-Za-z0-9+/]+=*)'
+  guest_host_key=''
+  if [[ $1 =~ ${form} ]]; then
     guest_host_key=${BASH_REMATCH[1]}
   fi
 }

@@ -23,8 +23,7 @@
 #   - UUIDs of file systems and partitions, as all clones of a template do
 #   - what DMI says in memory of the machine's UUID, where a program has read it before
 
-source "${BASH_SOURCE[0]%/*}/json.sh"
-source "${BASH_SOURCE[0]%/*}/run.sh"
+source "${BASH_SOURCE[0]%/*}/guest.sh"
 
 identity_quote() { # <text>; identity_quoted: as a word of sh
   identity_quoted="'${1//\'/\'\\\'\'}'"
@@ -38,7 +37,7 @@ identity_draw() { # <number of bytes>
 
 # The program with its values before it, on stdin of a shell in the guest.
 #   identity_exit  its exit code, or empty when the agent did not answer; identity_said:
-#                  its words
+#                  its words; guest_host_key: its SSH server's
 identity_take() { # <vmid> <seconds> <NAME=VALUE...>
   local -r id=$1 seconds=$2
   local pair err json_most=65536
@@ -48,6 +47,7 @@ identity_take() { # <vmid> <seconds> <NAME=VALUE...>
       identity_quote "${pair#*=}"
       printf '%s=%s\n' "${pair%%=*}" "${identity_quoted}"
     done
+    printf 'tell_key() {\n%s\n}\n' "${guest_tell_key}"
     identity_program
   } >"${run_dir}/identity"
   identity_exit=''
@@ -59,6 +59,7 @@ identity_take() { # <vmid> <seconds> <NAME=VALUE...>
   if ((run_rc == 0)); then
     json_rows read exitcode out-data err-data
     IFS=$'\x1f' read -r identity_exit identity_said err <<<"${json_lines[0]:-}"
+    guest_take_key "${identity_said}"
     identity_said="${identity_said:0:400}${err:+ ${err:0:400}}"
   fi
 }
@@ -280,25 +281,29 @@ set_names() {
   done
 }
 
-# One key of each type that there was. RSA's takes seconds to find, so where there is
-# another it comes later, and counts from the SSH server's next start.
+# One key of each type that there was. One is enough to be reached by: the others, of which
+# RSA's takes seconds to find, come when all else is done, and count from the SSH server's
+# next start.
 make_host_keys() {
-  types=''
-  for file in /etc/ssh/ssh_host_*_key; do
-    [ -e "$file" ] || continue
-    type=${file#/etc/ssh/ssh_host_}
-    types="$types ${type%_key}"
+  first='' later=''
+  for type in ed25519 ecdsa rsa; do
+    if [ -z "$first" ] && [ -e "/etc/ssh/ssh_host_${type}_key" ]; then
+      first=$type
+    elif [ -e "/etc/ssh/ssh_host_${type}_key" ]; then
+      later="$later $type"
+    fi
   done
   rm -f /etc/ssh/ssh_host_*
-  types=${types:- ed25519}
-  for type in $types; do
-    if [ "$type" = rsa ] && [ "$types" != ' rsa' ]; then
-      (umask 077 && exec ssh-keygen -q -t rsa -N '' -C "root@$name" -f /etc/ssh/ssh_host_rsa_key) >/dev/null 2>&1 &
-      continue
-    fi
-    ssh-keygen -q -t "$type" -N '' -C "root@$name" -f "/etc/ssh/ssh_host_${type}_key" || fail "its $type host key could not be made"
-    [ ! -e /sys/fs/selinux/enforce ] || restorecon -F "/etc/ssh/ssh_host_${type}_key" "/etc/ssh/ssh_host_${type}_key.pub" || :
-  done
+  make_host_key "${first:-ed25519}" || fail "its ${first:-ed25519} host key could not be made"
+}
+
+make_host_key() { # <type>
+  (umask 077 && exec ssh-keygen -q -t "$1" -N '' -C "root@$name" -f "/etc/ssh/ssh_host_${1}_key") || return 1
+  [ ! -e /sys/fs/selinux/enforce ] || restorecon -F "/etc/ssh/ssh_host_${1}_key" "/etc/ssh/ssh_host_${1}_key.pub" || :
+}
+
+make_later_keys() {
+  for type in $later; do make_host_key "$type"; done
 }
 
 let_in() {
@@ -345,7 +350,6 @@ be_instance() {
 
 restart_services() {
   set --
-  [ "$journald" != active ] || set -- "$@" systemd-journald
   [ "$networkd" != active ] || set -- "$@" systemd-networkd
   [ "$manager" != active ] || set -- "$@" NetworkManager
   if [ "$ssh" = active ]; then set -- "$@" ssh; elif [ "$sshd" = active ]; then set -- "$@" sshd; fi
@@ -353,6 +357,7 @@ restart_services() {
   if [ "$networkd" != active ] && [ "$manager" != active ]; then
     ifup "$card" >/dev/null 2>&1 &
   fi
+  [ "$journald" != active ] || systemctl --no-block restart systemd-journald
   # Those that the saving stopped, so that the clock's leap does not set all of them off.
   if [ -s /run/linus-timers ]; then
     systemctl --no-block start $(cat /run/linus-timers)
@@ -361,18 +366,22 @@ restart_services() {
 }
 
 main() {
-  set_clock
-  reseed
-  find_card
-  find_services
-  change_mac
-  set_names
-  write_network
-  make_host_keys
-  let_in
-  be_instance
-  restart_services
+  {
+    set_clock
+    reseed
+    find_card
+    find_services
+    change_mac
+    set_names
+    write_network
+    make_host_keys
+    let_in
+    be_instance
+    restart_services
+  } >/dev/null
+  tell_key
   echo linus-identity taken
+  make_later_keys </dev/null >/dev/null 2>&1 &
 }
 
 main </dev/null

@@ -157,6 +157,7 @@ take_identity() {
       "ip4=${ip4}" "gw4=${gw4}" "ip6=${ip6}" "gw6=${gw6}" "servers=${restore_servers}" "search=${restore_search}"
     if [[ ${identity_exit} == 0 && ${identity_said} == *'linus-identity taken'* ]]; then
       log_info 'the guest has an identity of its own'
+      vm_told_key=${guest_host_key}
       return 0
     elif [[ -n ${identity_exit} || ${run_rc} -eq 0 ]] || ((SECONDS >= deadline)); then
       break
@@ -189,10 +190,21 @@ restore_read_resolvers() { # restore_servers, restore_search
 # same at once; a change that waits for a restart would not be in the config as it runs.
 link_up() {
   local -r card=${vm_config[net0]/,link_down=1/}
+  if [[ -z ${vm_given_ip} ]]; then
+    local family=4
+    if [[ ${vm_ipv6_only} == yes ]]; then
+      family=6
+    fi
+    guest_start_address "${vm_id}" "${vm_mac}" "${family}"
+  fi
   retry_change link_is_up 120 qm set "${vm_id}" --net0 "${card}"
   pace_start
   if [[ ${retry_landed} != yes ]]; then
     retry_fail "the link of VM ${vm_id} on node '${probe_node}' could not be put up: Proxmox answered: ${run_said:-nothing}" "look at the task log of node '${probe_node}'"
+  fi
+  if [[ -z ${vm_given_ip} ]]; then
+    guest_end_address "${vm_mac}"
+    vm_told_ip=${guest_ip:-${guest_ipv6}}
   fi
 }
 

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -27,8 +28,9 @@ const (
 	cardsDir    = "/sys/class/net"
 	cardName    = "eth0"
 	cardDir     = cardsDir + "/" + cardName
-	seedPath    = labDir + "/seed"  // the cloud-init drive
-	leasePath   = labDir + "/lease" // the MAC that has the address
+	seedPath    = labDir + "/seed"    // the cloud-init drive
+	leasePath   = labDir + "/lease"   // the MAC that has the address
+	addressPath = labDir + "/address" // which that is
 	networkDir  = "/etc/systemd/network"
 	networkFile = networkDir + "/10-cloud-init-" + cardName + ".network"
 )
@@ -52,7 +54,8 @@ func (c guestConfig) mountCards() error {
 // plugCard gives the guest its card, with the address that its system knows it by, and
 // its cloud-init drive, and starts its network.
 func (g *guest) plugCard(mac string) error {
-	if err := os.WriteFile(seedPath, []byte("instance-id: "+g.config.InstanceID+"\n"), 0o444); err != nil {
+	if err := errors.Join(os.WriteFile(seedPath, []byte("instance-id: "+g.config.InstanceID+"\n"), 0o444),
+		os.WriteFile(addressPath, []byte(g.address), 0o444)); err != nil {
 		return err
 	}
 	if g.config.MAC == "" {
@@ -174,6 +177,13 @@ func ipTool(args []string, std sys.Streams) int {
 		return 0
 	case line == "address flush dev "+cardName:
 		return told(os.RemoveAll(leasePath), "ip", std.Err)
+	case line == "-o -4 address show dev "+cardName+" scope global -tentative":
+		if mac := readWord(leasePath); mac != "" && mac == readWord(cardDir+"/address") && linkIsUp() {
+			fmt.Fprintf(std.Out, "2: %s    inet %s/24 brd 255.255.255.255 scope global dynamic %[1]s\\       valid_lft 3600sec preferred_lft 3600sec\n", cardName, readWord(addressPath))
+		}
+		return 0
+	case line == "-o -6 address show dev "+cardName+" scope global -tentative":
+		return 0
 	case isMAC:
 		return told(os.WriteFile(cardDir+"/address", []byte(strings.ToLower(mac)+"\n"), 0o644), "ip", std.Err)
 	}
