@@ -63,7 +63,7 @@ type Config struct {
 	OAuthIssuer   string `envconfig:"OAUTH_ISSUER" desc:"URL of the OAuth authorization server (https://id.example/realms/team) whose access tokens HTTP clients may show, as JWTs with the scopes linus:read, linus:run or linus:admin. Needs OAUTH_AUDIENCE. Empty: none."`
 	OAuthAudience string `envconfig:"OAUTH_AUDIENCE" desc:"URL of this server as its clients reach it, https://HOST:PORT/mcp or https://HOST:PORT: what these tokens must be for (aud)."`
 	OAuthCAFile   string `envconfig:"OAUTH_CA_FILE" kind:"path" desc:"PEM file with the certificates that may vouch for OAUTH_ISSUER. Empty: the system's."`
-	WebhookURL    Secret `envconfig:"WEBHOOK_URL" desc:"URL that is sent a signed message at the end of every job. Needs WEBHOOK_SECRET. Empty: none."`
+	WebhookURL    Secret `envconfig:"WEBHOOK_URL" desc:"URL that is sent a signed message at the end of every job, and about every VM that is asked for. Needs WEBHOOK_SECRET. Empty: none."`
 	WebhookSecret Secret `envconfig:"WEBHOOK_SECRET" desc:"Key that signs these messages and those that jobs ask for (notify), as Standard Webhooks describes: whsec_ and base64, or any text of 16 to 512 bytes. Empty: there are no messages."`
 	WebhookLink   string `envconfig:"WEBHOOK_LINK" desc:"URL of the web page as its readers reach it, for the link in these messages. Empty: no link."`
 

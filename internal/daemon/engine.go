@@ -55,6 +55,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
+	st.VMMessages = notify.OfVM
 	limits := policy.Limits{Jobs: c.LimitJobs, CPU: c.LimitCPU, MemoryMB: c.LimitMemoryMB(), DiskMB: c.LimitDiskMB(), Seconds: c.LimitSeconds}
 	admit := limits.Check
 	if limits == (policy.Limits{}) {

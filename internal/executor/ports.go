@@ -111,6 +111,8 @@ type Fleet interface {
 	// VM of ours has them; Moved the node, and returns what it has told; none: it was known.
 	Identify(ctx context.Context, v vm.VM) error
 	Moved(ctx context.Context, id, node string) ([]job.Event, error)
+	// Tell records events of a VM, if there is one.
+	Tell(ctx context.Context, id string, events []job.Event) error
 	// Spread reports whether VMs are spread over nodes.
 	Spread() bool
 

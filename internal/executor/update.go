@@ -93,6 +93,10 @@ func (e *Executor) updated(j job.Job, record job.Record, err error) (job.Job, er
 // VMChanged tells of a change of a VM who watches it, the job that made it, or another that
 // runs in it.
 func (e *Executor) VMChanged(ctx context.Context, id string, events []job.Event) {
+	if e.o.Webhooks != nil && e.o.Webhooks.Installation {
+		e.undelivered.Store(true)
+		signal(e.notices)
+	}
 	if len(events) > 0 {
 		if j, err := e.Known(ctx, id); err == nil && (j.Kind == job.KindTask || j.VM.AskedFor()) {
 			e.o.Observer(job.Change{Job: j, Events: events})

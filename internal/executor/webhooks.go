@@ -11,12 +11,13 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
-// Webhooks is how messages about ended jobs are made and delivered.
+// Webhooks is how messages about ended jobs, and about VMs, are made and delivered.
 type Webhooks struct {
 	Send         func(context.Context, job.Webhook) job.WebhookResult
-	Installation bool                 // every job has a message to the installation's URL
+	Installation bool                 // every job, and every VM, has messages to the installation's URL
 	Private      func(j job.Job) bool // the job's own URL may be at a private address; nil: none
 	Page         string               // URL at which jobs are shown; empty: none
 	Pauses       []time.Duration      // between attempts; nil: webhookPauses
@@ -69,6 +70,18 @@ func (e *Executor) ending(j job.Job) []job.Webhook {
 	return all
 }
 
+// OfVM returns the messages about a change of a VM, to be recorded with it.
+func (o *Webhooks) OfVM(was, is vm.VM) []job.Webhook {
+	if o == nil || !o.Installation {
+		return nil
+	}
+	body, err := job.VMWebhookBody(was, is, now(), o.Page)
+	if err != nil || body == nil { // every VM can be written
+		return nil
+	}
+	return []job.Webhook{{ID: "msg_" + uuid.NewString(), VM: is.Job, Body: body, CreatedAt: now(), NextAt: now()}}
+}
+
 // notifyAll delivers messages as they are due, until ctx ends. Of several engines one
 // does; what it does not finish, the next one does again.
 func (e *Executor) notifyAll(ctx context.Context) {
@@ -118,7 +131,7 @@ func (e *Executor) notifyDue(ctx context.Context) time.Duration {
 		sending.Go(func() {
 			defer func() { <-seats }()
 			if err := e.notify(ctx, w); err != nil && ctx.Err() == nil {
-				e.o.Log.Error("record the delivery of a webhook failed", "job_id", w.JobID, "err", err)
+				e.o.Log.Error("record the delivery of a webhook failed", "job_id", cmp.Or(w.JobID, w.VM), "err", err)
 			}
 		})
 	}
@@ -148,7 +161,7 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 	}
 	next := now().Add(pause)
 	attempt := w.Attempts + 1
-	log := e.o.Log.With("job_id", w.JobID, "host", r.Host, "attempt", attempt, "status", r.Status, "duration_ms", time.Since(began).Milliseconds())
+	log := e.o.Log.With("job_id", cmp.Or(w.JobID, w.VM), "host", r.Host, "attempt", attempt, "status", r.Status, "duration_ms", time.Since(began).Milliseconds())
 	over := r.Final || attempt > len(pauses) || time.Since(w.CreatedAt) > webhookAge
 	d := job.Delivery{ID: w.ID, To: cmp.Or(r.Host, w.Host()), State: job.DeliveryPending, Attempts: attempt, At: now()}
 	if r.Err != nil {
@@ -171,6 +184,13 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 	default:
 		d.NextAt = next
 		log.Warn("webhook failed again", "err", r.Err)
+	}
+	if w.VM != "" {
+		if d.State != job.DeliveryPending {
+			err = e.o.Outbox.DropWebhook(ctx, w.ID)
+		}
+		e.o.Observer(d)
+		return errors.Join(err, e.o.Fleet.Tell(ctx, w.VM, events))
 	}
 	record := job.Record{Events: events}
 	if d.State == job.DeliveryPending {

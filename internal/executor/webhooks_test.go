@@ -52,6 +52,7 @@ func notified(t *testing.T, h *hooks) *rig {
 		Private: func(j job.Job) bool { return j.Principal == "" },
 	}
 	r.restart()
+	r.store.VMMessages = r.opts.Webhooks.OfVM
 	r.behave(providertest.Behaviour{Task: task(providertest.Task{ExitCode: 3, Stdout: []byte("s3cret output")})}, true)
 	return r
 }
@@ -77,6 +78,62 @@ func (r *rig) noWebhooks() {
 	if err != nil || len(left) != 0 {
 		r.t.Errorf("webhooks are left: %+v, %v", left, err)
 	}
+}
+
+// A VM that somebody has asked for is told of when it is ready, and when it is gone; a pool's is
+// not.
+func TestWebhooks_TellOfVMs(t *testing.T) {
+	h := &hooks{answers: []job.WebhookResult{{Host: "ci.example", Err: errors.New("refused")}}}
+	r := notified(t, h)
+	if _, err := r.CreatePool(t.Context(), job.Pool{Name: "warm", PoolSize: job.PoolSize{Warm: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	v, err := r.CreateVM(t.Context(), job.Submission{Client: "cli", Manifest: job.Manifest{VMName: "dev", Labels: map[string]string{"team": "web"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func(want string) {
+		t.Helper()
+		<-h.came
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		var body struct {
+			Type string
+			Data map[string]any
+		}
+		last := h.got[len(h.got)-1]
+		if err := json.Unmarshal(last.Body, &body); err != nil {
+			t.Fatal(err)
+		}
+		if body.Type != want || body.Data["vm"] != v.Job || body.Data["name"] != "dev" || body.Data["link"] != "https://linus.example/vms/"+v.Job || last.JobID != "" {
+			t.Errorf("sent %s: %s", body.Type, last.Body)
+		}
+	}
+	next("vm.ready")
+	next("vm.ready") // the first attempt was refused
+	if _, err := r.DestroyVM(t.Context(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	next("vm.destroyed")
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		events, err := r.store.VMEvents(context.Background(), v.Job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := 0
+		for _, e := range events {
+			if strings.HasPrefix(e.Text, "webhook ") {
+				said++
+			}
+		}
+		if said == 3 { // refused, delivered, delivered
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the VM's events: %+v", events)
+		}
+	}
+	r.noWebhooks()
 }
 
 func TestWebhooks_TellOfTheEnd(t *testing.T) {

@@ -6,6 +6,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -184,6 +185,15 @@ func (f *Fleet) Moved(ctx context.Context, id, node string) (told []job.Event, e
 		return told, nil
 	})
 	return told, err
+}
+
+// Tell records events of a VM, if there is one.
+func (f *Fleet) Tell(ctx context.Context, id string, events []job.Event) error {
+	_, err := f.update(ctx, id, func(*vm.VM) ([]job.Event, error) { return events, nil })
+	if errors.Is(err, job.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 func now() time.Time { return time.Now().UTC() }

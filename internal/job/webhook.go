@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"linus/internal/vm"
 )
 
 // Notify asks for a message at the end of a job.
@@ -43,11 +45,12 @@ func WebhookURLProblem(text string) string {
 	return ""
 }
 
-// Webhook is a message about the end of a job that is to be delivered. It is recorded
-// with the job's last status, and stays until it is delivered or given up.
+// Webhook is a message about the end of a job, or about a VM, that is to be delivered. It is
+// recorded with what it tells of, and stays until it is delivered or given up.
 type Webhook struct {
 	ID        string          `json:"id"` // unique: receivers know a message that comes twice by it
-	JobID     string          `json:"job_id"`
+	JobID     string          `json:"job_id,omitempty"`
+	VM        string          `json:"vm,omitempty"`      // that it is about, in place of a job
 	URL       string          `json:"url,omitempty"`     // empty: the installation's
 	Private   bool            `json:"private,omitempty"` // it may be at a private address
 	Body      json.RawMessage `json:"body"`
@@ -146,6 +149,53 @@ func WebhookBody(j Job, page string) (json.RawMessage, error) {
 		d.Link = strings.TrimRight(page, "/") + "/jobs/" + url.PathEscape(j.ID)
 	}
 	return json.Marshal(webhookBody{Type: "job.ended", Timestamp: j.CompletedAt, Data: d})
+}
+
+// vmWebhookData is what a receiver gets about a VM that somebody has asked for.
+type vmWebhookData struct {
+	VM        string            `json:"vm"`
+	VMID      int               `json:"vm_id,omitempty"`
+	Name      string            `json:"name"`
+	Node      string            `json:"node,omitempty"`
+	CreatedAt time.Time         `json:"created_at"`
+	ReadyAt   time.Time         `json:"ready_at,omitzero"`
+	ExpiresAt time.Time         `json:"expires_at,omitzero"`
+	Owner     string            `json:"owner"`
+	Client    string            `json:"client,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Link      string            `json:"link,omitempty"`
+}
+
+// VMWebhookBody returns the message about what a VM that somebody has asked for has become,
+// at that time; nil: nothing to tell. One that could not be made ends with that.
+func VMWebhookBody(was, is vm.VM, at time.Time, page string) (json.RawMessage, error) {
+	var what string
+	switch {
+	case !is.AskedFor():
+		return nil, nil
+	case is.State != was.State && is.State == vm.LeftAlone:
+		what = "vm.left_alone"
+	case is.State != was.State && is.State == vm.Destroyed && !is.Own.ReadyAt.IsZero():
+		what = "vm.destroyed"
+	case is.Own.Failed != "" && was.Own.Failed == "":
+		what = "vm.failed"
+	case !is.Own.ReadyAt.IsZero() && was.Own.ReadyAt.IsZero():
+		what = "vm.ready"
+	default:
+		return nil, nil
+	}
+	d := vmWebhookData{
+		VM: is.Job, VMID: is.ID, Name: is.Name, Node: is.Node, CreatedAt: is.CreatedAt, ReadyAt: is.Own.ReadyAt, ExpiresAt: is.ExpiresAt,
+		Owner: cmp.Or(is.Principal, OperatorName), Client: is.Own.Client, Labels: is.Labels,
+	}
+	if page != "" {
+		d.Link = strings.TrimRight(page, "/") + "/vms/" + url.PathEscape(is.Job)
+	}
+	return json.Marshal(struct {
+		Type      string        `json:"type"`
+		Timestamp time.Time     `json:"timestamp"`
+		Data      vmWebhookData `json:"data"`
+	}{what, at, d})
 }
 
 // WebhookKey decodes a secret: whsec_ and base64, as other software has it, or any text.

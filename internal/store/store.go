@@ -34,6 +34,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
+
+	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 //go:embed migrations
@@ -69,6 +72,10 @@ type Store struct {
 	read      *reader
 	maxJobs   int
 	engine    atomic.Pointer[string] // see engines.go; nil: it did not join
+
+	// VMMessages returns what is to be delivered about a change of a VM that no job has made,
+	// to be recorded with the change; nil: nothing is. Set it before the store is used.
+	VMMessages func(was, is vm.VM) []job.Webhook
 
 	patience, answerTime time.Duration // see the constants; answerTime 0: no limit
 

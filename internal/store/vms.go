@@ -193,6 +193,7 @@ func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]
 			refused = made.refused
 			return err
 		}
+		was := v.Clone()
 		before := v.State
 		events, err := change(&v)
 		if refused = err; err != nil {
@@ -207,6 +208,11 @@ func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]
 				e.At = time.Now()
 			}
 			tx.post(`INSERT INTO vm_events (vm_id, at, kind, phase, text) VALUES (?, ?, ?, ?, ?)`, id, timeText(e.At), e.Kind, e.Phase, job.Bounded(e.Text))
+		}
+		if s.VMMessages != nil {
+			if err := addWebhooks(tx, s.VMMessages(was, v)); err != nil {
+				return err
+			}
 		}
 		return writeVM(tx, v)
 	})

@@ -17,7 +17,11 @@ func changeWebhooks(tx *tx, r job.Record) error {
 	for _, w := range r.Postponed {
 		tx.post(`UPDATE webhooks SET next_at = ? WHERE id = ?`, timeText(w.NextAt), w.ID)
 	}
-	for _, w := range r.Outbox {
+	return addWebhooks(tx, r.Outbox)
+}
+
+func addWebhooks(tx *tx, all []job.Webhook) error {
+	for _, w := range all {
 		doc, err := json.Marshal(w)
 		if err != nil {
 			return err
@@ -55,7 +59,7 @@ func (s *Store) TakeWebhook(ctx context.Context, w job.Webhook, next time.Time) 
 	return changed == 1, nil
 }
 
-// DropWebhook removes a message whose job was deleted.
+// DropWebhook removes a message of a VM, or one whose job was deleted.
 func (s *Store) DropWebhook(ctx context.Context, id string) error {
 	_, err := affect(ctx, s.transaction, "", `DELETE FROM webhooks WHERE id = ?`, id)
 	return tried(err, "remove webhook %s", id)
