@@ -35,6 +35,7 @@ func TestSoak(t *testing.T) {
 	s := newSoak(t, h, 5*time.Second)
 	s.ledger = newLedger(t)
 	foreign := s.plantForeigners()
+	h.cli(t, "template", "checkpoint", "build", "--wait")
 	h.makePool(t, "--warm", "2")
 	for range 4 { // as many chat windows
 		s.clients = append(s.clients, h.connect(t))
@@ -45,6 +46,7 @@ func TestSoak(t *testing.T) {
 	}
 	s.run(jobs, s.injectUntil)
 	s.summary()
+	s.checkpointsGone()
 	s.membersWhole()
 	h.cli(t, "pool", "remove", "p")
 	s.nothingLeft()
@@ -345,6 +347,12 @@ func (s *soak) injectUntil(over <-chan struct{}) {
 			thaw := s.h.freezeHost()
 			time.Sleep(time.Duration(500+s.rng.IntN(2500)) * time.Millisecond)
 			thaw()
+		case p < 55:
+			for _, file := range s.h.checkpoints(s.t) {
+				if strings.HasSuffix(file, ".state") && os.Remove(file) == nil {
+					s.count(s.faults, "memory of a checkpoint removed")
+				}
+			}
 		default:
 			faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails}
 			fault := faults[s.rng.IntN(len(faults))]
@@ -393,6 +401,35 @@ func (s *soak) summary() {
 		}
 	}
 	s.t.Logf("%d jobs in %s, at most %d VMs at once\nends:\n%s", total, time.Since(s.began).Round(time.Second), s.maxVMs, b.String())
+}
+
+// checkpointsGone removes the checkpoints, from which jobs must have gone on.
+func (s *soak) checkpointsGone() {
+	s.t.Helper()
+	restored := 0
+	for _, vm := range s.vms {
+		if strings.HasSuffix(vm, " restored") {
+			restored++
+		}
+	}
+	s.t.Logf("%d jobs had a VM that was restored\n%s", restored, s.h.cli(s.t, "template", "checkpoint", "list"))
+	if restored == 0 {
+		s.t.Error("no job went on from a checkpoint")
+	}
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		var left []struct{ Name string }
+		if err := json.Unmarshal([]byte(s.h.cli(s.t, "template", "checkpoint", "list", "-o", "json")), &left); err != nil {
+			s.t.Fatal(err)
+		}
+		for _, c := range left { // one may be about to be destroyed, and another made, by itself
+			s.h.exits(s.t, "template", "checkpoint", "rm", c.Name)
+		}
+		if files := s.h.checkpoints(s.t); len(left)+len(files) == 0 {
+			return
+		} else if time.Now().After(deadline) {
+			s.t.Fatalf("checkpoints are left: %v, %v", left, files)
+		}
+	}
 }
 
 // membersWhole checks that no VM of the pool was given to two jobs, that the pool fills
