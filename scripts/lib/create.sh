@@ -15,6 +15,7 @@ vm_system='' vm_user='' vm_boot_disk=''
 template_id=''     # empty: from an image
 clone_source=''    # what is cloned: the template, or a checkpoint of it
 create_storages='' # where its disks will lie
+create_seconds=1800
 names_in=cluster   # where no other VM has its name: cluster, or node
 image_file=''
 key_file=''
@@ -83,7 +84,7 @@ create_vm() {
     build_create_command
     take_lease
     vm_attempted=${vm_id}
-    retry_change create_has_landed 1800 "${create_command[@]}"
+    retry_change create_has_landed "${create_seconds}" "${create_command[@]}"
     if [[ ${retry_landed} == yes ]]; then
       retry_clear=prove_again
       lease_settle "${vm_id}"

@@ -145,15 +145,21 @@ guest_read_banner() { # <ip> <port>; guest_banner: empty while there is none
   fi
 }
 
-# Runs a command in the guest through the agent. guest_exit: its exit code, or
-# empty when the agent did not answer or the command still runs; guest_out.
+# Runs a command in the guest through the agent, with the file guest_stdin, where that is
+# set, as its input. guest_exit: its exit code, or empty when the agent did not answer or
+# the command still runs; guest_out.
 guest_exec() { # <vmid> <seconds> <command...>
   local -r id=$1 seconds=$2
   shift 2
   local err json_most=2097152
   guest_exit=''
   guest_out=''
-  run_read "$((seconds + 15))" qm guest exec "${id}" --timeout "${seconds}" -- "$@"
+  local -a call=(qm guest exec "${id}" --timeout "${seconds}" -- "$@")
+  if [[ -n ${guest_stdin:-} ]]; then
+    # shellcheck disable=SC2016 # the inner shell's parameters
+    call=(bash --norc --noprofile -c 'exec "${@:2}" <"$1"' bash "${guest_stdin}" qm guest exec "${id}" --pass-stdin 1 --timeout "${seconds}" -- "$@")
+  fi
+  run_read "$((seconds + 15))" "${call[@]}"
   if ((run_rc == 0)); then
     guest_agent=yes
     json_rows read exited exitcode out-data err-data

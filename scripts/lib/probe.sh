@@ -101,10 +101,10 @@ probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty wher
 }
 
 # A full storage pauses every VM on it, whoever's, so that some of it stays free.
-probe_reserve() { # <storage> <MiB that are to be written>; probe_free_mib: what it has, empty where that is not known
+probe_reserve() { # <storage> <MiB that are to be written> [<of what>: of memory]; probe_free_mib: what it has, empty where that is not known
   local beside=''
   if (($2 > 0)); then
-    beside=" beside $2 MiB of memory"
+    beside=" beside $2 MiB ${3:-of memory}"
   fi
   if [[ -z ${probe_free_mib} ]] || ((probe_free_mib >= STORAGE_RESERVE * 1024 + $2)); then
     probe_ok "storage '$1' has the ${STORAGE_RESERVE} GiB that are to stay free"

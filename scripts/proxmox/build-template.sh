@@ -41,6 +41,7 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/template.sh"
 
 ssh_deadline=0 # for what is done in the VM
 installed=()   # KEY:value, what the bootstrap told
@@ -236,76 +237,20 @@ verify_host_key() {
   fi
 }
 
-# No clone may share its machine ID, host keys or log-in keys with another. Nor
-# does a clone's first boot make up for the upgrades that the template slept
-# through, which install and restart things under a job: they come at their next
-# time. (A first boot enables again what was disabled, so that this is a drop-in.)
 clean_guest() {
-  # shellcheck disable=SC2016 # the guest's variables
-  guest_run '
-    set -eu
-    if command -v apt-get >/dev/null; then apt-get clean || :; fi
-    if command -v dnf >/dev/null; then dnf -q clean packages || :; fi
-    for timer in apt-daily apt-daily-upgrade dnf-automatic dnf-automatic-install; do
-      mkdir -p "/etc/systemd/system/$timer.timer.d"
-      printf "[Timer]\nPersistent=false\n" >"/etc/systemd/system/$timer.timer.d/linus.conf"
-    done
-    home=$(getent passwd "$1" | cut -d: -f6)
-    cloud-init clean --logs --machine-id >&2
-    rm -f /etc/ssh/ssh_host_* /root/.ssh/authorized_keys "${home:?}/.ssh/authorized_keys"
-    sync'
+  guest_run "$(template_program)"
   if ((run_rc != 0)); then
     result_fail vm "could not clean VM ${vm_id} for its clones (exit ${run_rc}): ${run_said}" 'the image must have cloud-init 22.3 or newer'
   fi
 }
 
-shut_down() {
-  retry_change stop_has_landed 240 qm shutdown "${vm_id}" --timeout 180
-  if [[ ${retry_landed} != yes ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' did not shut down (status ${vm_status}): Proxmox answered: ${run_said:-nothing}" \
-      'look at its console when started by hand'
-  fi
-}
-
 # --- make_template ---
 
-# The mark comes before the change, so that what is half done still proves to
-# be ours, and the key and the address go: no clone has them. The change is not
-# interrupted, nor what follows it: a template that is whole is kept and told of.
 make_template() {
-  vm_marker
-  retry_change mark_has_landed 120 qm set "${vm_id}" --delete sshkeys --ipconfig0 ip=dhcp --description "${vm_description} linus-template=1"
-  if [[ ${retry_landed} != yes ]]; then
-    result_fail vm "could not mark VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at the task log of node '${probe_node}'"
-  fi
-  run_stoppable=no
-  retry_change template_has_landed 600 qm template "${vm_id}"
-  if [[ ${retry_landed} != yes ]]; then
-    if [[ ${vm_config[template]:-0} == 1 ]]; then
-      vm_kind=template # for the roll-back: its disk is none
-    fi
-    result_fail vm "VM ${vm_id} on node '${probe_node}' did not become a template: Proxmox answered: ${run_said:-nothing}" \
-      "use a storage that takes templates (lvmthin, zfs, dir, nfs, rbd; not plain lvm): PROXMOX_STORAGE=${PROXMOX_STORAGE}"
-  fi
+  mark_template '' --delete sshkeys --ipconfig0 ip=dhcp
+  convert_template
   vm_committed=yes
   lease_drop "${vm_id}" "${vm_job}"
-}
-
-mark_has_landed() {
-  vm_read "${vm_id}"
-  vm_prove
-  if [[ -z ${vm_doubt} && ${vm_words} == *' linus-template=1 '* && -z ${vm_config[sshkeys]:-} && ${vm_config[ipconfig0]:-} == ip=dhcp ]]; then
-    retry_landed=yes
-  fi
-}
-
-# A failed conversion can leave the mark of a template on a disk that is none.
-template_has_landed() {
-  vm_read "${vm_id}"
-  vm_find_boot_disk
-  if [[ ${vm_config[template]:-0} == 1 && ${vm_config[${vm_boot_disk:-scsi0}]:-} =~ ^[^,]*[:/]base- ]]; then
-    retry_landed=yes
-  fi
 }
 
 output_result() {

@@ -40,6 +40,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/restore.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/snapshot.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/sweep.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/template.sh"
 
 vm_locked=no
 stage=''   # how far the VM is: running, saved, kept (its memory lies here alone), template
@@ -425,14 +426,6 @@ mark_has_landed() {
   vm_prove
   if [[ -z ${vm_doubt} && ${vm_words} == *" linus-checkpoint=${template_id} "* && -z ${vm_config[vmstate]:-}${vm_config[lock]:-}${vm_config[sshkeys]:-} &&
     ${vm_config[ipconfig0]:-} == ip=dhcp ]]; then
-    retry_landed=yes
-  fi
-}
-
-template_has_landed() {
-  vm_read "${vm_id}"
-  vm_find_boot_disk
-  if [[ ${vm_config[template]:-0} == 1 && ${vm_config[${vm_boot_disk:-scsi0}]:-} =~ ^[^,]*[:/]base- ]]; then
     retry_landed=yes
   fi
 }

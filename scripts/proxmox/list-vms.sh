@@ -19,7 +19,8 @@
 # One line per VM on stdout:
 #   LINUS_VM:id=<n> node=<node> name=<name> status=<status> job=<uuid> owner=<uuid>
 # with ` checkpoint=<ID of its template>` behind it where it is one (lib/checkpoint.sh: a
-# template to Proxmox, a VM here),
+# template to Proxmox, a VM here); with ` from=<name of the VM> before=<the template that
+# was made of> by=<whom> at=<seconds since 1970>` behind a template that was saved (save-vm.sh),
 # and one per VM ID that is not used because volumes of a destroyed VM of ours
 # are still there:
 #   LINUS_QUARANTINED:<id> <volume> ...
@@ -195,18 +196,30 @@ list_bare() { # <node> <vmid> <name> <status>
 }
 
 tell_vm() { # <node> <vmid> <name> <status>
-  local status=$4 template=''
+  local status=$4 template='' saved=''
   local -r word=' linus-checkpoint=([0-9]+) '
   if [[ ${vm_config[template]:-0} == 1 && ${vm_words} =~ ${word} ]]; then
     template=${BASH_REMATCH[1]}
+  fi
+  if [[ ${VM_KIND} == template ]]; then
+    saved_words
   fi
   vm_find_suspended "${status}"
   if [[ ${vm_suspended} == yes ]]; then
     status=suspended
   fi
   if [[ -z ${owner} || ${vm_owner} == "${owner}" ]]; then
-    result_line VM "id=$2 node=$1 name=$3 status=${status} job=${vm_job} owner=${vm_owner}${template:+ checkpoint=${template}}"
+    result_line VM "id=$2 node=$1 name=$3 status=${status} job=${vm_job} owner=${vm_owner}${template:+ checkpoint=${template}}${saved}"
   fi
+}
+
+saved_words() { # saved: what its description tells of how it was saved
+  local word
+  for word in ${vm_words}; do
+    if [[ ${word} =~ ^linus-(from|before|by|at)=[A-Za-z0-9._@:+-]{1,64}$ && ${saved} != *" ${BASH_REMATCH[1]}="* ]]; then
+      saved+=" ${word#linus-}"
+    fi
+  done
 }
 
 main() {
