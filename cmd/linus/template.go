@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -118,12 +120,49 @@ func (a *app) templateListCommand() *cobra.Command {
 				rows = append(rows, templateRow(vm))
 			}
 			rows, wrong := find(rows, nil)
-			return errors.Join(wrong, printAll(a, rows, "", "ID\tNAME\tNODE", func(t jsonTemplate) string {
-				return fmt.Sprintf("%d\t%s\t%s", t.ID, oneLine(t.Name, 63), oneLine(t.Node, 63))
+			return errors.Join(wrong, printAll(a, rows, "", "ID\tNAME\tNODE\tSAVED FROM", func(t jsonTemplate) string {
+				from := ""
+				if t.Saved != nil {
+					from = t.Saved.VM
+				}
+				return fmt.Sprintf("%d\t%s\t%s\t%s", t.ID, oneLine(t.Name, 63), oneLine(t.Node, 63), orDash(oneLine(from, 63)))
 			}), err)
 		})
 	}
 	return cmd
+}
+
+func (a *app) templateShowCommand() *cobra.Command {
+	return completeFirst(&cobra.Command{
+		Use:   "show NAME|ID",
+		Short: "Show a template: where it is, and of which VM it was saved, by whom and when",
+		Args:  oneArg("the template's name or VM ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withTemplates(cmd, false, func(_ job.Inventory, _ job.Node, t daemon.TemplateStore) error {
+				found, err := t.Templates(cmd.Context())
+				at := slices.IndexFunc(found, func(v vm.VM) bool { return v.Name == args[0] || strconv.Itoa(v.ID) == args[0] })
+				switch {
+				case at < 0 && err != nil:
+					return err
+				case at < 0:
+					return &job.FieldError{Field: "template", Problem: fmt.Sprintf("this installation has made none that is called %q", args[0]), Remedy: string(job.ListTemplates) + " shows those it has", Fault: job.FaultUnknown}
+				}
+				row := templateRow(found[at])
+				return a.print(row, details(func(_ io.Writer, say func(name, value string)) {
+					say("template", row.Name)
+					say("VM", fmt.Sprint(row.ID))
+					say("node", row.Node)
+					say("build", found[at].Job)
+					if row.Saved != nil {
+						say("saved from", row.Saved.VM)
+						say("made from", row.Saved.Template)
+						say("saved by", row.Saved.By)
+						say("saved", local(row.Saved.At))
+					}
+				}))
+			})
+		},
+	}, a.templateNames())
 }
 
 func (a *app) templateRemoveCommand() *cobra.Command {
@@ -156,6 +195,8 @@ type jsonTemplate struct {
 	ID   int    `json:"id"`
 	Name string `json:"name"`
 	Node string `json:"node"`
+
+	Saved *vm.Provenance `json:"saved,omitempty"` // of which VM; nil: it was built from an image
 }
 
 // Cells is for linus template list.
@@ -164,5 +205,5 @@ func (t jsonTemplate) Cells() job.Cells {
 }
 
 func templateRow(v vm.VM) jsonTemplate {
-	return jsonTemplate{ID: v.ID, Name: v.Name, Node: v.Node}
+	return jsonTemplate{ID: v.ID, Name: v.Name, Node: v.Node, Saved: v.Provenance}
 }

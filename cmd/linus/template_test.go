@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"linus/internal/config"
 	"linus/internal/daemon"
@@ -65,6 +66,7 @@ func (s *shelf) Uninstall(_ context.Context, spec job.UninstallSpec) (job.Uninst
 func TestTemplate(t *testing.T) {
 	down := &job.HostError{Op: "list templates", Host: "root@pve:22", Class: job.HostOffline, Text: "node 'b' is offline", Remedy: "start it"}
 	one := []vm.VM{{ID: 9000, Name: "agent-template", Node: "pve"}}
+	saved := []vm.VM{{ID: 9001, Name: "setup", Node: "pve", Job: "0d3a4f63-0000-4000-8000-000000000001", Provenance: &vm.Provenance{VM: "dev", Template: "agent-template", By: "ann", At: time.Unix(1700000000, 0)}}}
 	tests := []struct {
 		name   string
 		shelf  shelf
@@ -87,12 +89,22 @@ func TestTemplate(t *testing.T) {
 		{name: "build that fails", args: "build", shelf: shelf{fault: down}, code: exitFailure, stderr: "node 'b' is offline; start it"},
 		{
 			name: "list", args: "list", shelf: shelf{held: one}, left: 1,
-			stdout: "ID    NAME            NODE\n9000  agent-template  pve\n",
+			stdout: "ID    NAME            NODE  SAVED FROM\n9000  agent-template  pve   -\n",
 		},
+		{
+			name: "list of one that was saved", args: "list", shelf: shelf{held: saved}, left: 1,
+			stdout: "ID    NAME   NODE  SAVED FROM\n9001  setup  pve   dev\n",
+		},
+		{
+			name: "show one that was saved", args: "show setup", shelf: shelf{held: saved}, left: 1,
+			stdout: "template    setup\nVM          9001\nnode        pve\nbuild       " + saved[0].Job + "\nsaved from  dev\nmade from   agent-template\nsaved by    ann\nsaved       " + local(saved[0].Provenance.At) + "\n",
+		},
+		{name: "show one that was built", args: "show 9000 -o json", shelf: shelf{held: one}, left: 1, stdout: "{\n  \"id\": 9000,\n  \"name\": \"agent-template\",\n  \"node\": \"pve\"\n}\n"},
+		{name: "show what is not there", args: "show other", shelf: shelf{held: one}, left: 1, code: exitUsage, stderr: `template: this installation has made none that is called "other"; linus template list shows those it has`},
 		{name: "list as JSON of nothing", args: "list -o json", stdout: "[]\n"},
 		{
 			name: "list where a node is down", args: "list", shelf: shelf{held: one, fault: down}, left: 1, code: exitFailure,
-			stdout: "ID    NAME            NODE\n9000  agent-template  pve\n", stderr: "node 'b' is offline",
+			stdout: "ID    NAME            NODE  SAVED FROM\n9000  agent-template  pve   -\n", stderr: "node 'b' is offline",
 		},
 		{name: "list where all is down", args: "list", shelf: shelf{fault: down}, code: exitFailure, stderr: "node 'b' is offline"},
 		{name: "remove by name", args: "remove agent-template", shelf: shelf{held: one}, stdout: "template agent-template (VM 9000) is removed\n"},

@@ -17,7 +17,7 @@ import (
 func TestVerbs_HaveAToolACommandAndAPage(t *testing.T) {
 	for face, without := range map[string][]string{
 		"internal/mcptool": {
-			"Manifest", "Activity", "DeleteJob", "Resize", "ForgetVM", "ReadTree", "WriteTree", "Network", "DialVM",
+			"Manifest", "Activity", "DeleteJob", "Resize", "ForgetVM", "SaveVM", "ReadTree", "WriteTree", "Network", "DialVM",
 			"Pools", "Pool", "CreatePool", "ResizePool", "RemovePool", "Checkpoints", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "Engines", "Tokens", "CreateToken", "RevokeToken", "Nodes", "CordonNode", "UncordonNode",
 		},
 		// A terminal is resized by control.Terminal, and linus cp takes trees.

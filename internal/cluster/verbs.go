@@ -230,6 +230,15 @@ func (p *Provider) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(jo
 	return c, err
 }
 
+// SaveVM makes a template of a VM on the node it is on.
+func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (t job.SavedTemplate, err error) {
+	_, err = p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
+		t, err = n.SaveVM(ctx, v, spec, progress)
+		return err
+	})
+	return t, err
+}
+
 // SnapshotVM takes a snapshot of a VM.
 func (p *Provider) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	_, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.SnapshotVM(ctx, v, name, memory) })

@@ -90,9 +90,18 @@ func (f *Fleet) DeleteSnapshot(ctx context.Context, ref, name string) (job.VMInf
 // a revert is worse than none. done names it in one word. Meanwhile other work and new
 // jobs are kept out of the VM. If alone is set, the work does not begin while jobs run.
 func (f *Fleet) runExclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, vm.VM) error) (job.VMInfo, error) {
-	v, finished, err := f.workOn(ctx, ref, done, alone)
+	v, err := f.exclusive(ctx, ref, done, alone, work)
 	if err != nil {
 		return job.VMInfo{}, err
+	}
+	return f.VM(ctx, strconv.Itoa(v.ID))
+}
+
+// exclusive is runExclusive, and returns the VM as it was before.
+func (f *Fleet) exclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, vm.VM) error) (vm.VM, error) {
+	v, finished, err := f.workOn(ctx, ref, done, alone)
+	if err != nil {
+		return v, err
 	}
 	ended := make(chan error, 1)
 	err = f.o.Engine.Spawn(func(running context.Context) {
@@ -106,17 +115,14 @@ func (f *Fleet) runExclusive(ctx context.Context, ref, done string, alone bool, 
 	})
 	if err != nil {
 		finished()
-		return job.VMInfo{}, err
+		return v, err
 	}
 	f.o.Log.Info("work on a VM", "vm_id", v.ID, "job_id", v.Job, "work", done)
 	select {
 	case err := <-ended:
-		if err != nil {
-			return job.VMInfo{}, err
-		}
-		return f.VM(ctx, strconv.Itoa(v.ID))
+		return v, err
 	case <-ctx.Done():
-		return job.VMInfo{}, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
+		return v, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
 	}
 }
 

@@ -32,6 +32,7 @@ type engine struct {
 	holds    map[string]time.Duration // the timeouts of jobs that have a VM
 	unread   error                    // of jobs
 	gone     []string                 // VMs whose keys were dropped
+	begun    []job.Job                // unfinished
 	told     int                      // how often others were to be told of unwanted VMs
 }
 
@@ -91,7 +92,11 @@ func (k keys) Drop(id string) error {
 	return nil
 }
 
-func (e *engine) InProgress(context.Context) ([]job.Job, error) { return nil, nil }
+func (e *engine) InProgress(context.Context) ([]job.Job, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.begun), nil
+}
 
 func (e *engine) Spawn(work func(context.Context)) error {
 	go work(context.Background())
@@ -114,6 +119,7 @@ type hypervisor struct {
 	before    func(job.VMSpec)      // called when a create begins
 	unsure    bool                  // its statuses are unknown
 	saves     error                 // of checkpoints
+	templates func() error          // called when a VM was saved as a template, but before that is answered
 	suspends  time.Duration         // how long it takes to suspend a VM
 	room      func(r *job.HostRoom) // changes what Room returns
 	pinged    []string
@@ -204,6 +210,17 @@ func (h *hypervisor) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(
 		return vm.Checkpoint{}, err
 	}
 	return h.Fake.SaveCheckpoint(ctx, v, progress)
+}
+
+func (h *hypervisor) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (job.SavedTemplate, error) {
+	t, err := h.Fake.SaveVM(ctx, v, spec, progress)
+	h.mu.Lock()
+	templates := h.templates
+	h.mu.Unlock()
+	if err == nil && templates != nil {
+		err = templates()
+	}
+	return t, err
 }
 
 func (h *hypervisor) SuspendVM(ctx context.Context, v vm.VM) error {

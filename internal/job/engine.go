@@ -123,6 +123,10 @@ type VMs interface {
 	ListSnapshots(ctx context.Context, ref string) ([]Snapshot, error)
 	// DeleteSnapshot removes a snapshot of a VM, which may run, and stays as it is.
 	DeleteSnapshot(ctx context.Context, ref, snapshot string) (VMInfo, error)
+	// SaveVM makes a template of a VM, for jobs, pools and VMs to come: of a copy or, in place, of
+	// the VM itself, which is no VM afterwards. It is cleaned of who it was, of keys, histories and
+	// what jobs have left; what was seen and left is in the result. No job may be running in it.
+	SaveVM(ctx context.Context, ref, name string, inPlace bool) (SavedTemplate, error)
 	// Network reports where a VM's packets may go, as its node has it, and tries
 	// connections from inside the VM to the query's targets; for that the VM must run.
 	Network(ctx context.Context, q NetworkQuery) (NetworkReport, error)

@@ -151,6 +151,11 @@ type Provider interface {
 	// proof: its memory is written to the host and the VM does not run again. When it fails,
 	// Destroy is right. Destroy removes a checkpoint, too.
 	SaveCheckpoint(ctx context.Context, v vm.VM, progress func(Progress)) (vm.Checkpoint, error)
+	// SaveVM makes a template of a VM, after proof: of a copy, which goes if it fails, or of the VM
+	// itself. Until that is a template, it stays the VM; cleaned, perhaps, and off. A name that is
+	// taken is an error of class HostExists. In place, a call after one that was cut off goes on
+	// with it, and one after its end succeeds, too.
+	SaveVM(ctx context.Context, v vm.VM, spec SaveSpec, progress func(Progress)) (SavedTemplate, error)
 	// Snapshots returns the VM's snapshots, oldest first, after the same proof as Status.
 	Snapshots(ctx context.Context, v vm.VM) ([]Snapshot, error)
 	// DeleteSnapshot removes a snapshot, after proof. The VM may run, and stays as it is. A

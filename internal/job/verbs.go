@@ -153,6 +153,9 @@ func makeVerbs() []*Verb {
 		verb("DeleteSnapshot", "deleteSnapshot", "Remove a snapshot of a VM; the VM stays as it is", "DELETE /v1/vms/{vm}/snapshots/{snapshot}", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in snapshotRef) (VMInfo, error) {
 			return e.DeleteSnapshot(ctx, in.VM, in.Snapshot) // a repeated call would find none
 		}),
+		made[SavedTemplate](verb("SaveVM", "saveVM", "Make a template of a VM, of a copy or of the VM itself", "POST /v1/vms/{vm}/save", never, RoleAdmin, OfVM, "vm", func(e Engine, ctx context.Context, in toSave) (SavedTemplate, error) {
+			return e.SaveVM(ctx, in.VM, in.Name, in.InPlace) // a repeated call would find the name taken
+		}), Created, nil),
 
 		verb("ListFiles", "listFiles", "List a directory of a VM, by name", "GET /v1/vms/{vm}/files{?path,cursor,limit}", always, RoleRun, OfFile, "files", Engine.ListFiles),
 		verb("ReadFile", "readFile", "Read a regular file of a VM, or a part of it", "GET /v1/vms/{vm}/file{?path,offset,limit}", always, RoleRun, OfFile, "files", Engine.ReadFile),
@@ -253,6 +256,11 @@ type (
 		VM       string `json:"vm"`
 		Snapshot string `json:"snapshot" api:"name,required"`
 		Memory   bool   `json:"memory,omitempty"` // with what runs in it
+	}
+	toSave struct {
+		VM      string `json:"vm"`
+		Name    string `json:"name" api:",required"`
+		InPlace bool   `json:"in_place,omitempty"` // the VM itself becomes the template
 	}
 	treeUpload struct {
 		VM      string    `json:"vm"`

@@ -33,8 +33,9 @@ type fakeVM struct {
 	foreign bool // without any marker
 	doubted bool // its marker was removed
 	stopped bool
-	saved   bool // it is a checkpoint
-	boots   int  // after the first
+	saved   bool   // it is a checkpoint, or a template
+	madeOf  string // the ID in the marker of the VM that it was, or is a copy of
+	boots   int    // after the first
 	lease   time.Duration
 	mode    vm.Egress
 

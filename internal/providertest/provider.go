@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
+
 	"linus/internal/job"
 	"linus/internal/vm"
 )
@@ -301,6 +303,40 @@ func (f *Fake) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Pr
 	progress(job.Progress{Step: "save_state", Text: "fake save_state", N: 1, Of: 1})
 	there.saved = true
 	return vm.Checkpoint{Generation: "1", Host: "fake QEMU", Bytes: 64 << 20}, nil
+}
+
+// SaveVM makes a template of a VM, which is none of those that List returns.
+func (f *Fake) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (job.SavedTemplate, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	saved := job.SavedTemplate{
+		Name: spec.Name, VMID: v.ID, Node: "pve", InPlace: spec.InPlace, Left: []string{"/root/work"},
+		Saved: vm.Provenance{VM: v.Name, Template: v.Template, By: spec.By, At: snapshotTime},
+	}
+	if made := f.vms[v.ID]; spec.InPlace && made != nil && made.madeOf == v.Job && made.Name == spec.Name { // by a call that was cut off
+		return saved, nil
+	}
+	there, err := f.proven(ctx, "save", v)
+	if err != nil {
+		return job.SavedTemplate{}, err
+	}
+	for id, other := range f.vms {
+		if other.Name == spec.Name {
+			return job.SavedTemplate{}, fault("save", job.HostExists, fmt.Sprintf("VM already exists: '%s' is VM %d on node 'pve'", spec.Name, id), "choose another name")
+		}
+	}
+	if there.suspended {
+		return job.SavedTemplate{}, suspended("save")
+	}
+	progress(job.Progress{Step: "clean_vm", Text: "fake clean_vm", N: 1, Of: 1})
+	if !spec.InPlace {
+		saved.VMID = f.nextID
+		f.nextID++
+	}
+	made := &fakeVM{VM: v, saved: true, madeOf: v.Job}
+	made.ID, made.Name, made.Job = saved.VMID, spec.Name, uuid.NewString()
+	f.vms[made.ID] = made
+	return saved, nil
 }
 
 // fits reports whether the checkpoint that a spec names, if it does, can be used.

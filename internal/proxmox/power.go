@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"time"
 
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 	"linus/internal/result"
+	"linus/internal/term"
 	"linus/internal/vm"
 )
 
@@ -62,6 +65,65 @@ func (p *Provider) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(jo
 		}
 	}
 	return c, err
+}
+
+// unsaid are the characters that a template's description does not tell of whom it was saved by.
+var unsaid = lazyregexp.New(`[^A-Za-z0-9._@:+-]`)
+
+// SaveVM makes a template of a copy of a VM, or of the VM itself. The script goes on if the
+// connection is lost or the engine stops: its own copy is a template in the end, or gone.
+func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (job.SavedTemplate, error) {
+	op := fmt.Sprintf("save VM %d (%s) as template %s", v.ID, v.Name, spec.Name)
+	env := p.machineEnvironment()
+	maps.Copy(env, proof(v))
+	by := unsaid.ReplaceAllString(spec.By, "_")
+	by = by[:min(len(by), 64)]
+	build := NewBuild()
+	env["TEMPLATE_NAME"], env["LINUS_BUILD"], env["SAVE_MODE"] = spec.Name, build, "copy"
+	if spec.InPlace {
+		env["SAVE_MODE"] = "in-place"
+	}
+	setText(env, "PROXMOX_NODE", v.Node)
+	setText(env, "VM_TEMPLATE", v.Template)
+	setText(env, "VM_SSH_USER", v.User)
+	setText(env, "SAVED_BY", by)
+	id := "save-" + build
+	res, err := p.operate(ctx, id, call{op: op, script: "save-vm", env: env, onLine: telling(progress)})
+	if detached(ctx) {
+		return job.SavedTemplate{}, err
+	}
+	over := []string{id}
+	if err == nil && spec.InPlace { // the VM is gone, and all that was kept of its making with it
+		over = append(over, p.createOperation(v.Job))
+	}
+	for _, id := range over {
+		if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
+			p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
+		}
+	}
+	if err != nil {
+		return job.SavedTemplate{}, err
+	}
+	t := job.SavedTemplate{
+		Name: res.Get("LINUS_TEMPLATE_NAME"), Node: res.Get("LINUS_VM_NODE"), InPlace: res.Get("LINUS_SAVED") == "in-place",
+		Saved: vm.Provenance{VM: v.Name, Template: v.Template, By: by, At: readSeconds(res.Get("LINUS_SAVED_AT"))},
+	}
+	for _, left := range res.All("LINUS_LEFT") {
+		t.Left = append(t.Left, term.Text(left))
+	}
+	if t.VMID, err = readID(res.Get("LINUS_VM_ID")); err != nil {
+		return t, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "save-vm reported success without an ID"}
+	}
+	return t, nil
+}
+
+// readSeconds parses a time in seconds since 1970; zero: it is none.
+func readSeconds(text string) time.Time {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(n, 0).UTC()
 }
 
 // SnapshotVM takes a named snapshot of the VM's disk, and of its memory if that is set.

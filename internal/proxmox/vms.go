@@ -95,8 +95,13 @@ func readVM(line string) (vm.VM, error) {
 			return vm.VM{}, fmt.Errorf("list-vms returned VM %d with %s %q", id, key, values[key])
 		}
 	}
+	var saved *vm.Provenance
+	if values["from"] != "" {
+		saved = &vm.Provenance{VM: values["from"], Template: values["before"], By: values["by"], At: readSeconds(values["at"])}
+	}
 	return vm.VM{
-		ID: id, Name: values["name"], Node: values["node"],
+		Provenance: saved,
+		ID:         id, Name: values["name"], Node: values["node"],
 		Job: values["job"], Owner: values["owner"], State: vm.Created, Status: readStatus(values["status"]),
 	}, nil
 }

@@ -29,6 +29,7 @@ var ownNames = map[string]map[string]string{
 		"VM_TEMPLATE": "vmTemplate (DEFAULT_VM_TEMPLATE)", "VM_OS": "os", "VM_NAME": "vmName",
 		"VM_CPU": "resources.cpu", "VM_RAM": "resources.memory", "VM_DISK": "resources.disk",
 	},
+	"save-vm": {"TEMPLATE_NAME": "name"},
 	"build-template": {
 		"TEMPLATE_NAME": string(job.TemplateName), "VM_OS": string(job.TemplateOS), "VM_IMAGE_URL": string(job.TemplateImage),
 		"VM_IMAGE_SHA256": string(job.TemplateSHA256), "VM_BOOTSTRAP": string(job.TemplateParts),
@@ -51,7 +52,7 @@ func inSettings(script, text string) string {
 
 // scriptActions replaces names of scripts, and an input, by the actions and the option
 // that stand for them.
-var scriptActions = strings.NewReplacer("LEAVE_VMS=true", "--leave-vms", "build-template.sh", string(job.BuildTemplate), "list-vms.sh", string(job.ListVMs))
+var scriptActions = strings.NewReplacer("SAVE_MODE=in-place", "--in-place", "LEAVE_VMS=true", "--leave-vms", "build-template.sh", string(job.BuildTemplate), "list-vms.sh", string(job.ListVMs))
 
 // spoken returns a line's value as people read it.
 func spoken(script, key, value string) string {

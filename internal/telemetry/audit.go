@@ -60,6 +60,7 @@ const (
 	ActionSuspend        = "suspend_vm"
 	ActionResume         = "resume_vm"
 	ActionCheckpoint     = "save_checkpoint"
+	ActionSave           = "save_vm"
 	ActionSnapshot       = "snapshot_vm"
 	ActionRevert         = "revert_vm"
 	ActionDeleteSnapshot = "delete_snapshot"

@@ -87,6 +87,16 @@ func (p *Provider) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(jo
 	return Change(ctx, p.audit, recordOf(ActionCheckpoint, v), func(*Record) (vm.Checkpoint, error) { return p.to.SaveCheckpoint(ctx, v, progress) })
 }
 
+// SaveVM makes a template of a VM.
+func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (job.SavedTemplate, error) {
+	r := recordOf(ActionSave, v)
+	r.Detail = spec.Name
+	if spec.InPlace {
+		r.Detail += " in place"
+	}
+	return Change(ctx, p.audit, r, func(*Record) (job.SavedTemplate, error) { return p.to.SaveVM(ctx, v, spec, progress) })
+}
+
 // SnapshotVM takes a snapshot of a VM's disk, perhaps with its memory.
 func (p *Provider) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	r := recordOf(ActionSnapshot, v)

@@ -104,6 +104,16 @@ type VM struct {
 	Member     *Member     `json:"-"` // what its pool knows of it, stored beside the rest; nil: it is no pool's
 	Own        *Own        `json:"-"` // stored beside the rest; nil: a job has made it
 	Checkpoint *Checkpoint `json:"-"` // stored beside the rest; nil: it is none
+
+	Provenance *Provenance `json:"-"` // of a template that was saved, as the host alone tells it; not stored
+}
+
+// Provenance is where a template came from that was made of a VM.
+type Provenance struct {
+	VM       string    `json:"vm"`                 // its name
+	Template string    `json:"template,omitempty"` // that the VM was made from; empty: from an image
+	By       string    `json:"by,omitempty"`
+	At       time.Time `json:"at,omitzero"`
 }
 
 // Clone returns a VM that shares nothing with v that changes.

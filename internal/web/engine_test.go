@@ -458,6 +458,11 @@ func (e *engine) SnapshotVM(ctx context.Context, ref, name string, memory bool) 
 	return e.power(ctx, fmt.Sprint("snapshot ", name, " ", memory), ref, vm.Running)
 }
 
+func (e *engine) SaveVM(ctx context.Context, ref, name string, inPlace bool) (job.SavedTemplate, error) {
+	_, err := e.power(ctx, fmt.Sprint("save ", name, " ", inPlace), ref, vm.Running)
+	return job.SavedTemplate{Name: name}, err
+}
+
 func (e *engine) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
 	return e.power(ctx, "revert "+name, ref, vm.Running)
 }

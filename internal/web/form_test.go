@@ -340,6 +340,7 @@ func TestVM_HasAllTheVerbs(t *testing.T) {
 		{"stop", "", "stop " + doneID}, {"start", "", "start " + doneID}, {"suspend", "", "suspend " + doneID}, {"resume", "", "resume " + doneID},
 		{"snapshot", "snapshot=a", "snapshot a false " + doneID}, {"snapshot", "snapshot=b&memory=on", "snapshot b true " + doneID}, {"revert", "snapshot=a", "revert a " + doneID},
 		{"remove-snapshot", "snapshot=a", "remove-snapshot a " + doneID},
+		{"save", "template=setup", "save setup false " + doneID},
 		{"forget", "", "forget " + doneID}, {"destroy", "", "destroy " + doneID},
 	} {
 		resp, text := post("/vms/105/"+tt.verb, tt.form)

@@ -159,6 +159,10 @@ var (
 		"snapshot": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
 			return e.SnapshotVM(ctx, ref, form.Get("snapshot"), form.Get("memory") == "on")
 		},
+		"save": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
+			_, err := e.SaveVM(ctx, ref, form.Get("template"), false)
+			return job.VMInfo{}, err
+		},
 		"revert": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
 			return e.RevertVM(ctx, ref, form.Get("snapshot"))
 		},

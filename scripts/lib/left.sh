@@ -19,7 +19,11 @@ left_judge() {
   local -r name=${vm_config[name]:-}
   local -r job_word='linus-job=[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'
   left_whose=doubtful
-  if [[ ${name,,} == "${vm_name,,}" || ${vm_words} == *"${vm_job}"* ]] \
+  # It has become a template (save-vm.sh), which is no VM, and has a job of its own.
+  if [[ ${vm_config[template]:-0} == 1 && ${vm_words} == *" linus-template=1 linus-saved=${vm_job} linus-from=${vm_name} "* ]]; then
+    left_whose=another
+    return 0
+  elif [[ ${name,,} == "${vm_name,,}" || ${vm_words} == *"${vm_job}"* ]] \
     || [[ ${vm_words} == *"${vm_owner}"* && ! ${vm_words} =~ ${job_word} ]]; then
     return 0
   fi

@@ -4,7 +4,6 @@
 # marked and converted. vm_id and its like are the VM's; vm_kind is template once it is.
 
 source "${BASH_SOURCE[0]%/*}/boot.sh"
-source "${BASH_SOURCE[0]%/*}/lease.sh"
 
 template_set=() # what the last mark has set beside the description
 
@@ -92,14 +91,14 @@ mark_template() { # <what else the template says, each word after a blank> <opti
   vm_marker
   template_words=$1
   template_set=("${@:2}")
-  retry_change mark_has_landed 120 qm set "${vm_id}" "${template_set[@]}" --description "${vm_description} linus-template=1${template_words}"
+  retry_change template_is_marked 120 qm set "${vm_id}" "${template_set[@]}" --description "${vm_description} linus-template=1${template_words}"
   if [[ ${retry_landed} != yes ]]; then
     result_fail vm "could not mark VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at the task log of node '${probe_node}'"
   fi
 }
 
 # No clone has the key or the address of what it was made from.
-mark_has_landed() {
+template_is_marked() {
   vm_read "${vm_id}"
   vm_prove
   if [[ -z ${vm_doubt} && "${vm_words}" == *" linus-template=1${template_words} "* ]] \

@@ -238,7 +238,9 @@ verify_host_key() {
 }
 
 clean_guest() {
-  guest_run "$(template_program)"
+  local program
+  program=$(template_program)
+  guest_run "${program}"
   if ((run_rc != 0)); then
     result_fail vm "could not clean VM ${vm_id} for its clones (exit ${run_rc}): ${run_said}" 'the image must have cloud-init 22.3 or newer'
   fi

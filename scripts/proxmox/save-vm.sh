@@ -74,7 +74,7 @@ read_inputs() { # <argument...>
   boot_read_inputs
 }
 
-validate_environment() {
+check_environment() {
   vm_read_inputs
   fence_read_inputs
   validate_name TEMPLATE_NAME "${TEMPLATE_NAME}"
@@ -380,7 +380,7 @@ undo() {
 main() {
   script_begin 8 undo
   read_inputs "$@"
-  result_run_step validate_environment 'checking the inputs and the host'
+  result_run_step check_environment 'checking the inputs and the host'
   result_run_step look_at_vm 'looking at the VM'
   if [[ ${stage} == whole ]]; then
     output_result

@@ -107,6 +107,9 @@ refute_changed() {
   grep -qx 'template: 1' <<<"${config}"
   [[ ${config} != *sshkeys* ]] || fail 'the key stays'
   assert_nothing_left # also no lease
+  run_script destroy-vm
+  assert_line LINUS_VM_OUTCOME:foreign
+  [[ $(<"${PVE_STUB}/vm/250") == "${config}" ]] || fail 'the template was touched as the VM that it was'
   : >"${PVE_STUB}/calls"
   SAVE_MODE=in-place save
   assert_status 0
@@ -167,8 +170,8 @@ refute_changed() {
   for verb in guest-exec shutdown template; do
     case ${verb} in
       guest-exec) echo '{"exitcode":1,"exited":1,"out-data":"no"}' >"${PVE_STUB}/guest/clean" ;;
-      # shellcheck disable=SC2016 # the hook's own variables
       template)
+        # shellcheck disable=SC2016 # the hook's own variables
         hook template 'echo "template: 1" >>"${PVE_STUB}/vm/$2"'
         fault "${verb}" 0 skip 'command lvrename failed: exit code 5'
         ;;

@@ -1,0 +1,70 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// SaveVM makes a template of a persistent VM: of a copy, or in place of the VM itself, which is
+// gone afterwards. Jobs in it must have ended. The host goes on with it without this engine; what
+// is whole then is listed as a template, and in place found by the same call made again.
+func (f *Fleet) SaveVM(ctx context.Context, ref, name string, inPlace bool) (saved job.SavedTemplate, err error) {
+	if err := job.CheckTemplateName(name); err != nil {
+		return saved, err
+	}
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return saved, err
+	}
+	if slices.ContainsFunc(vms, func(v vm.VM) bool { return v.State != vm.LeftAlone && hasName(v, name) }) {
+		return saved, templateTaken(name)
+	}
+	caller := job.CallerFrom(ctx)
+	spec := job.SaveSpec{Name: name, InPlace: inPlace, By: cmp.Or(caller.Principal, caller.Client)}
+	_, err = f.exclusive(ctx, ref, "saved", true, func(ctx context.Context, v vm.VM) (err error) {
+		if saved, err = f.o.Provider.SaveVM(ctx, v, spec, silent); err != nil {
+			return err
+		}
+		return f.noteTemplate(context.WithoutCancel(ctx), v, saved)
+	})
+	switch {
+	case job.IsClass(err, job.HostExists):
+		return job.SavedTemplate{}, templateTaken(name)
+	case err != nil:
+		return job.SavedTemplate{}, err
+	}
+	return saved, nil
+}
+
+func templateTaken(name string) error {
+	return &job.FieldError{Field: "name", Problem: fmt.Sprintf("a VM or a template is called %q already", name), Remedy: "choose another", Fault: job.FaultState}
+}
+
+// noteTemplate records what a VM was saved as. One that has become the template is gone.
+func (f *Fleet) noteTemplate(ctx context.Context, saved vm.VM, t job.SavedTemplate) error {
+	text := fmt.Sprintf("saved as template %s (VM %d), of a copy", t.Name, t.VMID)
+	if t.InPlace {
+		text = fmt.Sprintf("VM %d has become template %s, and is no VM any more", t.VMID, t.Name)
+		f.o.Guest.Forget(maker(saved))
+	}
+	if len(t.Left) > 0 {
+		text += "; left in it: " + strings.Join(t.Left, ", ")
+	}
+	_, err := f.update(ctx, saved.Job, func(v *vm.VM) ([]job.Event, error) {
+		if t.InPlace {
+			v.State, v.Reason, v.Remedy = vm.Destroyed, "", ""
+		}
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: job.Bounded(text)}}, nil
+	})
+	if err == nil && t.InPlace {
+		f.dropKey(ctx, saved.Job)
+		f.MadeRoom()
+	}
+	return err
+}
