@@ -106,7 +106,7 @@ create_vm() {
 
 # What is done to the VM from now on is not tried again on another's.
 prove_again() {
-  local vm_kind=vm
+  local vm_kind=${vm_kind:-vm}
   vm_read "${vm_id}"
   if [[ ${vm_config[template]:-0} == 1 ]]; then
     vm_kind=template
@@ -153,7 +153,11 @@ create_has_landed() {
 
 build_create_command() { # create_command
   vm_marker
-  if [[ -n ${template_id} ]]; then
+  if [[ ${vm_kind:-vm} == volume ]]; then
+    create_command=(qm create "${vm_id}" --name "${vm_name}" --cores 1 --memory 16 --scsihw virtio-scsi-single
+      --scsi0 "${PROXMOX_STORAGE}:${VOLUME_SIZE}" --tags linus --description "${vm_description} linus-volume=${VOLUME_NAME}")
+    return 0
+  elif [[ -n ${template_id} ]]; then
     create_command=(qm clone "${clone_source}" "${vm_id}" --name "${vm_name}"
       --description "${vm_description} linus-state=cloning")
     if [[ ${clone_source} != "${template_id}" ]]; then

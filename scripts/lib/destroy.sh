@@ -9,6 +9,7 @@ source "${BASH_SOURCE[0]%/*}/fence.sh"
 source "${BASH_SOURCE[0]%/*}/left.sh"
 source "${BASH_SOURCE[0]%/*}/quarantine.sh"
 source "${BASH_SOURCE[0]%/*}/retry.sh"
+source "${BASH_SOURCE[0]%/*}/volume.sh"
 
 # One at a time may stop and destroy a VM: between proof and destroy nobody of
 # ours gets in. The lock file goes with the lock, so none is left behind; who
@@ -119,6 +120,9 @@ vm_destroy_locked() { # <vmid> <node>
   fi
 
   vm_unprotect "${id}" "${node}"
+  if [[ -z ${vm_doubt} ]]; then
+    vm_detach_volumes "${id}" "${node}"
+  fi
   if [[ -n ${vm_doubt} ]]; then
     return 0
   fi
@@ -216,8 +220,53 @@ vm_check_before_destroy() { # <vmid> <node>
         vm_reason=${vm_doubt}
         ;;
     esac
+  elif [[ ${vm_kind:-vm} == volume ]]; then
+    vm_check_unattached "$1"
   else
     vm_check_protection "$1"
+  fi
+}
+
+# A volume goes when no VM has it.
+vm_check_unattached() { # <vmid of its holder>; vm_doubt, vm_outcome, vm_reason
+  volume_find_disk
+  volume_users=() volume_rc=0
+  if [[ -n ${volume_disk} ]]; then
+    volume_find_users "${volume_disk}" "$1"
+  fi
+  if ((volume_rc > 1)); then
+    vm_doubt="which VMs have the volume could not be read: ${run_said}"
+  elif ((${#volume_users[@]} > 0)); then
+    vm_doubt="the volume is attached to VM ${volume_users[0]%% *}"
+  fi
+  if [[ -n ${vm_doubt} ]]; then
+    vm_outcome=failed
+    vm_reason=${vm_doubt}
+  fi
+}
+
+# Volumes are taken off the stopped VM whose config was just read and proven, and seen to
+# be off, before it is destroyed.
+vm_detach_volumes() { # <vmid> <node>; vm_doubt, vm_reason
+  local vmid=$1
+  volume_find_foreign "$1"
+  if [[ -z ${volume_foreign} ]]; then
+    return 0
+  fi
+  are_detached() {
+    vm_read "${vmid}"
+    volume_find_foreign "${vmid}"
+    if [[ ${vm_state} == present && -z ${volume_foreign} ]]; then
+      retry_landed=yes
+    fi
+  }
+  vm_break_lock "$1" "$2"
+  retry_change are_detached 120 qm set "$1" --delete "${volume_foreign}"
+  if [[ ${retry_landed} == yes ]]; then
+    vm_check_before_destroy "$1" "$2"
+  elif [[ ${retry_landed} == no ]]; then
+    vm_doubt='volumes could not be taken off it'
+    vm_reason="its volumes (${volume_foreign:-unknown}) could not be taken off it, and it is not destroyed with them: ${run_said}"
   fi
 }
 

@@ -81,7 +81,11 @@ lease_look() { # <vmid> <job>; lease_looked: 1 when Proxmox was asked
 # A run was killed between announcing its work and seeing it done.
 lease_finish() { # <vmid> <job>, as lease_load has read it
   local vm_job=$2 vm_owner=${lease_owner} vm_name=${lease_name}
+  local vm_kind=vm
   vm_read "$1"
+  if [[ ${vm_words} == *' linus-volume='* ]]; then
+    vm_kind=volume
+  fi
   vm_prove
   if [[ ${vm_state} == unknown ]]; then
     return 0

@@ -8,7 +8,8 @@
 # which the caller sets. A clone takes a description but no tags,
 # so until its tags are set it also carries linus-state=cloning. A template of
 # ours also carries linus-template=1, and is touched only where vm_kind (vm when
-# not set) is template. A checkpoint (lib/checkpoint.sh) carries linus-checkpoint=<ID>,
+# not set) is template; what holds a volume (lib/volume.sh) carries linus-volume=<name>,
+# and is touched only where it is volume. A checkpoint (lib/checkpoint.sh) carries linus-checkpoint=<ID>,
 # and is a VM here, though Proxmox calls it a template.
 
 source "${BASH_SOURCE[0]%/*}/json.sh"
@@ -141,6 +142,10 @@ vm_prove() {
     vm_doubt="it is not a template"
   elif [[ ${vm_kind:-vm} == template && ${vm_words} != *" linus-template=1 "* ]]; then
     vm_doubt="its description does not carry linus-template=1"
+  elif [[ ${vm_kind:-vm} == volume && ${vm_words} != *' linus-volume='* ]]; then
+    vm_doubt="its description does not carry linus-volume="
+  elif [[ ${vm_kind:-vm} != volume && ${vm_words} == *' linus-volume='* ]]; then
+    vm_doubt="it holds a volume"
   elif [[ ${vm_words} != *" linus-state=cloning "* && ";${vm_config[tags]:-};" != *[\;,\ ]linus[\;,\ ]* ]]; then
     vm_doubt="it does not carry the tag 'linus'"
   fi

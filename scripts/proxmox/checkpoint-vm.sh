@@ -200,7 +200,10 @@ require_shape() {
       result_fail config "VM ${vm_id} on node '${probe_node}' has ${key}, which no copy of it can have" 'take it out of the template, or have VMs of it boot'
     fi
   done
-  if [[ -n ${vm_config[parent]:-} ]]; then
+  volume_find_foreign "${vm_id}"
+  if [[ -n ${volume_foreign} ]]; then
+    result_fail config "VM ${vm_id} on node '${probe_node}' has volumes (${volume_foreign}), which no copy of it can have" 'take them off: linus volume detach'
+  elif [[ -n ${vm_config[parent]:-} ]]; then
     result_fail config "VM ${vm_id} on node '${probe_node}' has snapshots" 'make a VM of the template anew'
   elif [[ ! ${vm_config[memory]:-} =~ ^[0-9]{1,9}$ ]]; then
     result_fail config "VM ${vm_id} on node '${probe_node}' has memory '${vm_config[memory]:-}'" 'make it by create-vm.sh'

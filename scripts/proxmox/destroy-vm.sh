@@ -12,8 +12,9 @@
 #   ACTION                    destroy, or forget: remove the lease and free the
 #                             address of a VM that is not proven, or protected; the
 #                             VM itself is not touched (default: destroy)
-#   VM_KIND                   vm, or template: remove only a template that
-#                             build-template created (default: vm)
+#   VM_KIND                   vm; template: remove only a template that build-template
+#                             created; volume: only what holds a volume, with it,
+#                             unless a VM has it (default: vm)
 #   PROXMOX_NODE              default: this host's own
 #   LINUS_ENGINE              the engine that asks, of several (lib/fence.sh)
 #   LINUS_NONCE               delimits the output
@@ -57,7 +58,7 @@ validate_environment() {
   vm_read_inputs
   fence_read_inputs
   validate_pattern ACTION "${ACTION}" 'destroy|forget' 'destroy or forget'
-  validate_pattern VM_KIND "${VM_KIND}" 'vm|template' 'vm or template'
+  validate_pattern VM_KIND "${VM_KIND}" 'vm|template|volume' 'vm, template or volume'
   vm_kind=${VM_KIND}
   validate_node "${PROXMOX_NODE}"
   validate_tools qm pvesh pvesm perl timeout flock
@@ -165,6 +166,10 @@ plan_destroy() {
   vm_check_before_destroy "${vm_id}" "${probe_node}"
   if [[ ${vm_outcome} == planned ]]; then
     result_text PLAN "qm stop ${vm_id}"
+    volume_find_foreign "${vm_id}"
+    if [[ -n ${volume_foreign} ]]; then
+      result_text PLAN "qm set ${vm_id} --delete ${volume_foreign}"
+    fi
     if [[ ${vm_config[protection]:-0} != 0 ]]; then
       result_text PLAN "qm set ${vm_id} --protection 0"
     fi

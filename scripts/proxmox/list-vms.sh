@@ -10,8 +10,8 @@
 #
 # Inputs (environment), all optional:
 #   LINUS_OWNER    only the VMs of this installation
-#   VM_KIND        vm, or template: the templates that build-template
-#                  created, instead of VMs (default: vm)
+#   VM_KIND        vm; template: the templates that build-template created,
+#                  instead of VMs; volume: what holds volumes (default: vm)
 #   LIST_NODES     all, or own: only this node, without asking for others (default: all)
 #   LINUS_NONCE    delimits the output
 # Options: --help
@@ -54,7 +54,7 @@ validate_environment() {
   if [[ -n ${owner} ]]; then
     validate_uuid LINUS_OWNER "${owner}"
   fi
-  validate_pattern VM_KIND "${VM_KIND}" 'vm|template' 'vm or template'
+  validate_pattern VM_KIND "${VM_KIND}" 'vm|template|volume' 'vm, template or volume'
   validate_pattern LIST_NODES "${LIST_NODES}" 'all|own' 'all or own'
   validate_tools pvesh perl timeout
 }
@@ -143,7 +143,7 @@ list_node() { # <node>
     fi
     lease_find "${vmid}"
     # A checkpoint is a template that is listed as a VM, where its words say so (list_vm).
-    if [[ (${kind} == "${VM_KIND}" || -n ${checkpoints[${vmid}]:-} || ${checkpoints_rc} -gt 1) && (${marked_rc} -gt 1 || -n ${marked[${vmid}]:-} || -n ${lease_jobs}) ]]; then
+    if [[ (${kind} == "${VM_KIND/volume/vm}" || -n ${checkpoints[${vmid}]:-} || ${checkpoints_rc} -gt 1) && (${marked_rc} -gt 1 || -n ${marked[${vmid}]:-} || -n ${lease_jobs}) ]]; then
       list_vm "$1" "${vmid}" "${name}" "${status}" "${kind}"
     fi
   done
@@ -173,7 +173,8 @@ list_vm() { # <node> <vmid> <name> <status> <kind>
     return 0
   fi
   vm_owner=${BASH_REMATCH[1]}
-  if [[ (${VM_KIND} == vm && ($5 == vm || ${vm_words} == *' linus-checkpoint='*)) ||
+  if [[ (${VM_KIND} == vm && ${vm_words} != *' linus-volume='* && ($5 == vm || ${vm_words} == *' linus-checkpoint='*)) ||
+    (${VM_KIND} == volume && ${vm_words} == *' linus-volume='*) ||
     (${VM_KIND} == template && ${vm_words} == *' linus-template=1 '*) ]]; then
     tell_vm "$1" "$2" "$3" "$4"
   fi

@@ -97,6 +97,7 @@ power_vm() {
   fi
   power_require_proof
   local retry_clear=power_require_proof # by the next try, the ID may be another VM's
+  require_no_volumes
   local expected=running
   if [[ ${ACTION} == start || ${ACTION} == resume ]]; then
     expected=stopped
@@ -111,6 +112,14 @@ power_vm() {
     *) "power_${ACTION}" ;;
   esac
   let_go
+}
+
+# A snapshot or a saved memory would have volumes in it, which others go on writing to.
+require_no_volumes() {
+  volume_find_foreign "${vm_id}"
+  if [[ -n ${volume_foreign} && ${ACTION} =~ ^(suspend|snapshot|revert)$ ]]; then
+    result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': it has volumes (${volume_foreign})" 'take them off first: linus volume detach'
+  fi
 }
 
 require_no_fence() {

@@ -14,7 +14,7 @@
 #
 # It can be run twice. One line on stdout for each thing:
 #   LINUS_REMOVED:<what>     with --dry-run LINUS_PLAN:<what>
-#   LINUS_STAYS:<what>       a VM, checkpoint or template that is left
+#   LINUS_STAYS:<what>       a VM, checkpoint, volume or template that is left
 #   LINUS_VM_NODE:<node>     this node
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the configs of its VMs
 # cannot be read, 5 refused (VMs of linus, or work under way) or failed,
@@ -62,6 +62,9 @@ require_no_vms() {
     elif [[ ${vm_words} == *' linus-checkpoint='* && ${vm_config[template]:-0} != 0 ]]; then
       result_text STAYS "checkpoint ${id} (${vm_config[name]:-})"
       vms+="${vms:+, }checkpoint ${id} (${vm_config[name]:-})"
+    elif [[ ${vm_words} == *' linus-volume='* ]]; then
+      result_text STAYS "volume ${id} (${vm_config[name]:-})"
+      vms+="${vms:+, }volume ${id} (${vm_config[name]:-})"
     elif [[ ${vm_config[template]:-0} != 0 ]]; then
       result_text STAYS "template ${id} (${vm_config[name]:-})"
     else

@@ -135,6 +135,9 @@ func (g *guest) boot() error {
 	if err := sys.MkdirAll("/run/lock", "/run/cloud-init", labDir); err != nil {
 		return err
 	}
+	if err := g.plugDisks(); err != nil {
+		return err
+	}
 	if g.config.Saved != nil {
 		from := *g.config.Saved
 		g.config.Saved = nil // its next boot is its own
@@ -290,6 +293,7 @@ func (g *guest) run(l guestListeners) error {
 		}
 		fmt.Fprintln(os.Stderr, "reboot")
 		_ = unix.Unmount("/proc/sys/kernel/random/boot_id", unix.MNT_DETACH)
+		unmountVolumes()
 		if err := clearDir("/run"); err != nil {
 			return err
 		}

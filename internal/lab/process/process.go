@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -85,6 +86,9 @@ type guestConfig struct {
 	Binary     string // the pvelab binary
 	LinkDown   bool   // of its card
 	Saved      *saved // the guest it takes itself for; nil: it boots
+
+	Storages []string          // directories of the lab's volumes
+	Disks    map[string]string // volumes that it is started with, by serial number
 }
 
 // DefaultUser is the login user where the config names none.
@@ -98,6 +102,21 @@ func configOf(s *state.State, vm state.VM) (guestConfig, error) {
 	}
 	if nic, ok := state.ParseNIC(vm.Conf.Get("net0")); ok {
 		config.LinkDown = nic.Down
+	}
+	for _, dir := range []string{s.Path("storage"), s.Common("storage")} {
+		if _, err := os.Stat(dir); err == nil && !slices.Contains(config.Storages, dir) {
+			config.Storages = append(config.Storages, dir)
+		}
+	}
+	config.Disks = map[string]string{}
+	for _, d := range state.Drives(vm.Conf.Values) {
+		if serial := d.Props["serial"]; serial != "" {
+			path, err := s.VolumePath(d.File)
+			if err != nil {
+				return config, err
+			}
+			config.Disks[serial] = plugged(path, d)
+		}
 	}
 	meta := cloudinit.New(vm.ID, vm.Conf, "").Meta
 	config.InstanceID = strings.TrimSpace(strings.TrimPrefix(meta, "instance-id:"))

@@ -37,7 +37,7 @@ const (
 // guestTools are commands the guest has from pvelab, because they are about
 // the guest as a machine.
 func guestTools() []string {
-	return []string{"cloud-init", "sudo", "poweroff", "halt", "reboot", "shutdown", "systemctl", "ip", "blkid", "fstrim"}
+	return []string{"cloud-init", "sudo", "poweroff", "halt", "reboot", "shutdown", "systemctl", "ip", "blkid", "fstrim", "lsblk", "findmnt", "wipefs", "mkfs.ext4", "mount"}
 }
 
 // mountRoot builds the root file system and moves into it.
@@ -51,7 +51,7 @@ func (c guestConfig) mountRoot() error {
 	if err := c.populateDisk(); err != nil {
 		return err
 	}
-	for _, step := range []func() error{c.bindPrograms, c.bindBorrowed, c.bindOwn, c.mountKernel, c.bindTool} {
+	for _, step := range []func() error{c.bindPrograms, c.bindBorrowed, c.bindOwn, c.bindStorages, c.mountKernel, c.bindTool} {
 		if err := step(); err != nil {
 			return err
 		}

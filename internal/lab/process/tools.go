@@ -38,6 +38,8 @@ func RunTool(name string, args []string, std sys.Streams) (code int, ok bool) {
 	case "blkid":
 		return blkidTool(args, std), true
 	case "fstrim": // its disk is files of the machine's
+	case "lsblk", "findmnt", "wipefs", "mkfs.ext4", "mount":
+		return volumeTool(name, args, std), true
 	case "sudo":
 		err = sudo(args)
 	case "reboot":

@@ -43,6 +43,10 @@ type Driver interface {
 	// SetLink takes the link of a running VM's card down, or puts it up. slot is the card's
 	// key in the config.
 	SetLink(ctx context.Context, s *state.State, vm state.VM, slot string, up bool) error
+	// PlugDisk gives a running VM a disk, which is slot in its config. UnplugDisk takes one
+	// away; state.ErrBusy while the guest uses it.
+	PlugDisk(ctx context.Context, s *state.State, vm state.VM, slot string) error
+	UnplugDisk(ctx context.Context, s *state.State, vm state.VM, slot string, d state.Drive) error
 	// Move hands a running VM over to another node of the cluster, whose state is to.
 	// The VM's disks and config have moved already.
 	Move(ctx context.Context, from, to *state.State, vm state.VM) error

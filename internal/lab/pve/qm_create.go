@@ -95,7 +95,7 @@ func qmSet(c *call) error {
 		_, running := c.s.Pid(id)
 		before := conf.Clone()
 		for _, key := range deleted {
-			if err := c.deleteKey(conf, key, running); err != nil {
+			if err := c.deleteKey(id, conf, key, running); err != nil {
 				return err
 			}
 		}
@@ -104,7 +104,7 @@ func qmSet(c *call) error {
 		}
 		made, err := c.applyValues(id, conf, values)
 		if err == nil && running {
-			err = c.setLinks(state.VM{ID: id, Conf: conf}, before)
+			err = errors.Join(c.setLinks(state.VM{ID: id, Conf: conf}, before), c.setDisks(state.VM{ID: id, Conf: conf}, before))
 		}
 		if err == nil {
 			err = c.s.WriteConf(id, conf)
@@ -147,7 +147,7 @@ func updateLine(id int, values map[string]string, deleted string) string {
 	return line
 }
 
-func (c *call) deleteKey(conf *state.Conf, key string, running bool) error {
+func (c *call) deleteKey(id int, conf *state.Conf, key string, running bool) error {
 	if !conf.Has(key) {
 		fmt.Fprintf(c.stderr, "cannot delete '%s' - not set in current configuration!\n", key)
 		return nil
@@ -156,15 +156,21 @@ func (c *call) deleteKey(conf *state.Conf, key string, running bool) error {
 	switch {
 	case key == "vmstate" && conf.Get("protection") == "1":
 		return state.Fail(255, "can't remove vmstate '%s' - protection mode enabled", d.File)
+	case strings.HasPrefix(key, "unused") && conf.Get("protection") == "1":
+		return state.Fail(255, "can't remove unused disk '%s' - protection mode enabled", d.File)
+	case state.IsDrive(key) && conf.Get("protection") == "1":
+		return state.Fail(255, "can't remove drive '%s' - protection mode enabled", key)
 	case key == "vmstate":
 		conf.Delete(stateKeys...)
 		return c.freeVolume(d.File)
+	case strings.HasPrefix(key, "unused") && state.Owner(d.File) != id:
+		conf.Delete(key)
 	case strings.HasPrefix(key, "unused") || (state.IsDrive(key) && d.CloudInit()):
 		conf.Delete(key)
 		return c.freeVolume(d.File)
 	case state.IsDrive(key) && !d.CDROM():
 		conf.Delete(key)
-		addUnused(conf, d.File)
+		addUnused(id, conf, d.File)
 	case running:
 		conf.DeletePending(key)
 	default:
@@ -173,8 +179,11 @@ func (c *call) deleteKey(conf *state.Conf, key string, running bool) error {
 	return nil
 }
 
-// addUnused keeps a volume in the config without attaching it.
-func addUnused(conf *state.Conf, volid string) {
+// addUnused keeps a volume of the VM's own in the config without attaching it.
+func addUnused(id int, conf *state.Conf, volid string) {
+	if state.Owner(volid) != id {
+		return
+	}
 	for n := 0; ; n++ {
 		key := "unused" + strconv.Itoa(n)
 		if !conf.Has(key) {
@@ -241,7 +250,7 @@ func (c *call) applyValues(id int, conf *state.Conf, values map[string]string) (
 		switch {
 		case state.IsDrive(key):
 			if old := state.ParseDrive(conf.Get(key)); conf.Has(key) && !old.CDROM() {
-				addUnused(conf, old.File)
+				addUnused(id, conf, old.File)
 			}
 			var volid string
 			value, volid, err = c.makeDrive(id, key, state.ParseDrive(value))
@@ -310,7 +319,7 @@ func (c *call) attachDrive(d state.Drive) (line, volid string, err error) {
 		return "", "", err
 	}
 	if _, err := os.Stat(path); err != nil {
-		return "", "", state.Fail(255, "volume '%s' does not exist", d.File)
+		return "", "", state.Fail(255, "volume %s does not exist", d.File)
 	}
 	if !d.CDROM() {
 		err = c.setSize(&d)

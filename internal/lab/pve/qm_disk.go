@@ -314,3 +314,30 @@ func (c *call) makeBases(id int, conf *state.Conf) error {
 	conf.Set("template", "1")
 	return c.s.WriteConf(id, conf)
 }
+
+// setDisks has a VM that runs take over the disks that its config has got, and let go of
+// those that it has no more. One that the guest uses stays, and its removal waits for a stop.
+func (c *call) setDisks(vm state.VM, before *state.Conf) error {
+	for slot, d := range state.Drives(before.Values) {
+		if !d.Disk() || state.ParseDrive(vm.Conf.Get(slot)).File == d.File {
+			continue
+		}
+		if err := c.drv.UnplugDisk(c.ctx, c.s, vm, slot, d); err != nil {
+			if errors.Is(err, state.ErrBusy) {
+				err = fmt.Errorf("error on hot-unplugging device '%s' - %w", slot, err)
+				before.DeletePending(slot)
+			}
+			failed := state.Fail(255, "400 Parameter verification failed.\n%s: hotplug problem - %s", slot, err)
+			return errors.Join(failed, c.s.WriteConf(vm.ID, before))
+		}
+	}
+	for slot, d := range state.Drives(vm.Conf.Values) {
+		if !d.Disk() || state.ParseDrive(before.Get(slot)).File == d.File {
+			continue
+		}
+		if err := c.drv.PlugDisk(c.ctx, c.s, vm, slot); err != nil {
+			return state.Fail(255, "400 Parameter verification failed.\n%s: hotplug problem - %s", slot, err)
+		}
+	}
+	return nil
+}

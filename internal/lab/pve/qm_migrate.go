@@ -127,6 +127,8 @@ func (c *call) localDisks(conf *state.Conf, running bool) ([]string, error) {
 			c.migrationLog("found generated disk '%s' (in current VM config)", d.File)
 		case d.CDROM():
 			wrong = "local cdrom image"
+		case state.Owner(d.File) != c.id():
+			wrong = fmt.Sprintf("owned by other VM (owner = VM %d)", state.Owner(d.File))
 		case linked && strings.Contains(base, "base-"):
 			return nil, fmt.Errorf("Problem found while scanning volumes - can't migrate '%s' as it's a clone of '%s'", d.File, strings.Split(base, "/")[1]) //nolint:revive,staticcheck // Proxmox's text
 		case running && !c.on("with-local-disks"):

@@ -283,14 +283,14 @@ func destroyedConf() *state.Conf {
 
 const lockDestroyed = "destroyed"
 
-// ownVolumes are the volumes destroy removes: those the config names, and with
+// ownVolumes are the volumes destroy removes: those of the VM's own that the config names, and with
 // --destroy-unreferenced-disks all that carry the VM's number.
 func (c *call) ownVolumes(id int, conf *state.Conf) []string {
 	var volids []string
 	seen := map[string]bool{}
 	add := func(volid string) {
 		path, err := c.s.VolumePath(volid)
-		if err == nil && !seen[path] {
+		if err == nil && !seen[path] && state.Owner(volid) == id {
 			seen[path] = true
 			volids = append(volids, volid)
 		}

@@ -218,7 +218,7 @@ func qmRollback(c *call) error {
 			}
 			c.dieHalfWay()
 		}
-		back := rolledBack(conf, name)
+		back := rolledBack(id, conf, name)
 		if err := c.s.WriteConf(id, back); err != nil || snapshot["vmstate"] == "" {
 			return err
 		}
@@ -242,7 +242,7 @@ func (c *call) startFrom(vm state.VM, volid string) error {
 }
 
 // rolledBack is the config after a rollback. Disks made since are kept unused.
-func rolledBack(conf *state.Conf, name string) *state.Conf {
+func rolledBack(id int, conf *state.Conf, name string) *state.Conf {
 	snapshot := conf.Snapshots[name]
 	back := state.NewConf()
 	back.Snapshots = conf.Snapshots
@@ -258,7 +258,7 @@ func rolledBack(conf *state.Conf, name string) *state.Conf {
 	}
 	for _, key := range snapshotDisks(conf.Values) {
 		if _, there := snapshot[key]; !there {
-			addUnused(back, state.ParseDrive(conf.Get(key)).File)
+			addUnused(id, back, state.ParseDrive(conf.Get(key)).File)
 		}
 	}
 	back.Set("parent", name)

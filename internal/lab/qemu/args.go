@@ -18,6 +18,8 @@ type machineDrive struct {
 	path   string
 	format string // raw or qcow2
 	cdrom  bool
+	ro     bool
+	serial string
 }
 
 // machine is all that QEMU's command line depends on.
@@ -125,6 +127,9 @@ func (d machineDrive) args(bootIndex int) []string {
 		// A lab's disks need not outlive a crash of the machine.
 		back += ",cache=unsafe,discard=unmap"
 	}
+	if d.ro {
+		back += ",readonly=on"
+	}
 	match := driveSlot.FindStringSubmatch(d.slot)
 	bus, unit := match[1], match[2]
 	device := ""
@@ -136,6 +141,9 @@ func (d machineDrive) args(bootIndex int) []string {
 		device = fmt.Sprintf("ide-%s,bus=ide.%d,unit=%d", kind, n/2, n%2)
 	case "virtio":
 		device = "virtio-blk-pci"
+	}
+	if d.serial != "" {
+		device += ",serial=" + d.serial
 	}
 	return []string{"-drive", back, "-device", fmt.Sprintf("%s,drive=%s,id=%s,bootindex=%d", device, state.DriveID(d.slot), d.slot, bootIndex)}
 }

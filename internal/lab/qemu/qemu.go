@@ -143,7 +143,7 @@ func machineDrives(s *state.State, conf *state.Conf) ([]machineDrive, error) {
 				return nil, err
 			}
 		}
-		drives = append(drives, machineDrive{slot: slot, path: path, format: format, cdrom: line.CDROM()})
+		drives = append(drives, machineDrive{slot: slot, path: path, format: format, cdrom: line.CDROM(), ro: line.Props["ro"] == "1", serial: line.Props["serial"]})
 	}
 	return drives, nil
 }

@@ -20,6 +20,9 @@ const (
 // time; qm turns it into `VM quit/powerdown failed - got timeout`.
 var ErrShutdownTimeout = errors.New("guest did not shut down in time")
 
+// ErrBusy is a disk that the guest uses, so that it cannot be taken away.
+var ErrBusy = errors.New("still busy in guest?")
+
 // VM is one VM as a driver needs it: its number and the config that is to
 // run (pending changes already applied).
 type VM struct {

@@ -79,6 +79,16 @@ func (s *State) VolumePath(volid string) (string, error) {
 	return "", Fail(255, "unable to parse %s volume name '%s'", st.Kind, volume)
 }
 
+// Owner is the ID of the VM that a volume bears in its name; 0: none.
+func Owner(volid string) int {
+	m := VolumePattern.FindStringSubmatch(volid[strings.LastIndexAny(volid, ":/")+1:])
+	if m == nil {
+		return 0
+	}
+	id, _ := strconv.Atoi(m[2])
+	return id
+}
+
 // NewVolume finds the lowest free disk name of a VM on a storage. The caller
 // holds the storage's lock until the file is there. PVE takes any file with
 // the number for taken, whatever its format.

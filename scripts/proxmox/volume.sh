@@ -1,0 +1,412 @@
+#!/usr/bin/env bash
+# Creates a volume of ours on the Proxmox VE node this runs on, attaches it to a running VM
+# of ours and mounts it there, or takes it off (lib/volume.sh). list-vms.sh lists volumes and
+# destroy-vm.sh removes one, both with VM_KIND=volume.
+#
+# Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there. The VM's
+# guest agent must run commands.
+#
+# Inputs (environment), all required where they are for the action:
+#   ACTION                    create, attach or detach
+#   VOLUME_UUID               the volume's linus-job, and its filesystem's UUID
+#   VOLUME_HOLDER             name of the VM that holds it and never runs
+#   LINUS_OWNER               the installation
+# for create:
+#   VOLUME_NAME, VOLUME_SIZE (GB)
+# for attach and detach:
+#   VOLUME_VMID               ID of its holder
+#   VM_ID, VM_NAME, LINUS_JOB the VM
+# for attach:
+#   VOLUME_PATH               where the VM has it, an absolute path
+#   VOLUME_MODE rw            rw: by this VM alone; ro: by any number, while none writes
+#   VOLUME_FORMATTED false    true: it has a filesystem, and never gets one any more
+#   VM_SSH_USER               whose its top directory becomes (default: the VM's user)
+# and optionally:
+#   PROXMOX_NODE              default: this host's own
+#   PROXMOX_STORAGE local-lvm, STORAGE_RESERVE 5 (GB that stay free), VM_ID_RANGE 100-999
+#   LINUS_ENGINE              the engine that asks, of several (lib/fence.sh)
+#   LINUS_NONCE               delimits the output
+# Options: --dry-run (check, print the commands, change nothing), --help
+#
+# Attach and detach can be run twice. A disk without any signature gets a filesystem (ext4)
+# with VOLUME_UUID; one with another's is left as it is. The result is on stdout in LINUS_
+# lines (lib/result.sh), the log on stderr:
+#   LINUS_VM_ID, LINUS_VM_NODE  of the holder, once it is reserved
+#   LINUS_VOLUME_DISK           the volume, to Proxmox
+#   LINUS_VOLUME_FORMATTED:true it has its filesystem
+# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration, 4 node
+# offline, 5 refused or failed, 6 timeout, 129/130/141/143 signal. What fails is undone: a
+# volume that is created is removed again, one that is attached is taken off.
+
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
+
+volume_key=''     # the drive that it is of the VM; empty: none
+volume_plugged=no # by this run
+vm_locked=no
+
+usage() {
+  printf '%s\n' \
+    'usage: ACTION=create|attach|detach VOLUME_UUID=... VOLUME_HOLDER=... LINUS_OWNER=... [...] volume.sh [--dry-run | --help]' \
+    'Creates a volume, attaches it to a running VM or takes it off. Inputs and exit codes' \
+    'are listed at the top of the script.' >&2
+}
+
+read_volume_inputs() { # <argument...>
+  script_read_options --dry-run "$@"
+  : "${ACTION:=}" "${VOLUME_UUID:=}" "${VOLUME_HOLDER:=}" "${VOLUME_NAME:=}" "${VOLUME_SIZE:=}" "${VOLUME_VMID:=}"
+  : "${VOLUME_PATH:=}" "${VOLUME_MODE:=rw}" "${VOLUME_FORMATTED:=false}"
+  VM_TEMPLATE='' VM_CHECKPOINT='' LINUS_LEASE_SECONDS=0
+  read_settings
+}
+
+validate_volume() {
+  validate_pattern ACTION "${ACTION}" 'create|attach|detach' 'create, attach or detach'
+  validate_uuid VOLUME_UUID "${VOLUME_UUID}"
+  validate_name VOLUME_HOLDER "${VOLUME_HOLDER}"
+  validate_node "${PROXMOX_NODE}"
+  fence_read_inputs
+  if [[ ${ACTION} == create ]]; then
+    validate_name VOLUME_NAME "${VOLUME_NAME}"
+    validate_number VOLUME_SIZE "${VOLUME_SIZE}" 1 10000 GB
+    validate_storage "${PROXMOX_STORAGE}"
+    validate_reserve "${STORAGE_RESERVE}"
+    validate_pattern VM_ID_RANGE "${VM_ID_RANGE}" '[1-9][0-9]{2,8}-[1-9][0-9]{2,8}' 'FIRST-LAST, from 100 to 999999999'
+    validate_uuid LINUS_OWNER "${vm_owner}"
+  else
+    vm_read_inputs
+    validate_number VOLUME_VMID "${VOLUME_VMID}" 100 999999999
+    validate_pattern VOLUME_MODE "${VOLUME_MODE}" 'rw|ro' 'rw or ro'
+    validate_pattern VOLUME_FORMATTED "${VOLUME_FORMATTED}" 'true|false' 'true or false'
+    validate_pattern VM_SSH_USER "${VM_SSH_USER}" '([a-z_][a-z0-9_-]{0,31})?' 'a Linux user name'
+    if [[ ${ACTION} == attach ]]; then
+      validate_pattern VOLUME_PATH "${VOLUME_PATH}" '(/[^/[:cntrl:]]+)+' 'an absolute path, and not the root'
+    fi
+  fi
+  validate_tools qm pvesh pvesm perl timeout flock systemctl
+  probe_cluster "${PROXMOX_NODE}"
+  probe_require
+}
+
+mean_volume() {
+  vm_kind=volume vm_name=${VOLUME_HOLDER} vm_job=${VOLUME_UUID}
+}
+
+mean_vm() {
+  vm_kind=vm vm_name=${VM_NAME} vm_job=${LINUS_JOB} vm_id=${VM_ID}
+}
+
+# --- create ---
+
+look_at_storage() {
+  run_start volumes 60 pvesm list "${PROXMOX_STORAGE}" # read by note_unclean_ids
+  probe_start "${PROXMOX_STORAGE}"
+  probe_storage "${PROXMOX_STORAGE}"
+  probe_require
+  probe_reserve "${PROXMOX_STORAGE}" 0
+  probe_require
+  cluster_list_vms
+  if ((run_rc != 0)); then
+    result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: systemctl status pve-cluster'
+  fi
+  mean_volume
+  address_kind=dhcp
+  note_taken_ids
+  note_unclean_ids
+  allocate_vm_id
+}
+
+# As a drive it would be opened by whoever starts its holder or makes a backup of it.
+put_aside() {
+  retry_change is_put_aside 120 qm set "${vm_id}" --delete scsi0 --protection 1
+  if [[ ${retry_landed} != yes ]]; then
+    retry_fail "the disk of VM ${vm_id} on node '${probe_node}' could not be put aside: Proxmox answered: ${run_said:-nothing}" "look at the task log of node '${probe_node}'"
+  fi
+  slot_leave
+  run_stoppable=no
+  vm_committed=yes
+  result_line VOLUME_DISK "${volume_disk}"
+}
+
+is_put_aside() {
+  vm_read "${vm_id}"
+  vm_prove
+  volume_find_disk
+  if [[ -z ${vm_doubt} && -n ${volume_disk} && ${vm_config[unused0]:-} == "${volume_disk}" && ${vm_config[protection]:-0} == 1 ]]; then
+    retry_landed=yes
+  fi
+}
+
+# --- attach, detach ---
+
+find_volume() {
+  if [[ ${dry_run} == no ]]; then
+    vm_lock "${VOLUME_VMID}"
+    if [[ ${vm_locked} != yes ]]; then
+      result_fail vm "${vm_reason}" 'wait for it to end, then try again'
+    fi
+    fence_look
+    if [[ ${fence_up} == yes ]]; then
+      result_line VM_OUTCOME fenced
+      result_fail vm "refused to ${ACTION} a volume for engine ${fence_engine}: others have taken it for dead" 'restart that engine: it joins the others as a new one'
+    fi
+  fi
+  mean_volume
+  vm_read "${VOLUME_VMID}"
+  vm_prove
+  if [[ -n ${vm_doubt} ]]; then
+    result_fail vm "refused to ${ACTION} volume ${VOLUME_VMID} on node '${probe_node}': ${vm_doubt}" 'list-vms.sh shows volumes (VM_KIND=volume)'
+  fi
+  volume_find_disk
+  if [[ -z ${volume_disk} ]]; then
+    result_fail vm "volume ${VOLUME_VMID} on node '${probe_node}' has lost its disk: its holder has none" "look at: qm config ${VOLUME_VMID}, and pvesm list STORAGE --vmid ${VOLUME_VMID}"
+  fi
+  find_users
+}
+
+# volume_key, volume_as: how the VM has it; volume_others: who else, as volume_users
+find_users() {
+  local user id key mode
+  volume_key='' volume_as='' volume_others=()
+  volume_find_users "${volume_disk}" "${VOLUME_VMID}"
+  if ((volume_rc > 1)); then
+    result_fail config "which VMs have volume ${VOLUME_VMID} could not be read: ${run_said}" 'look at: systemctl status pve-cluster'
+  fi
+  for user in "${volume_users[@]}"; do
+    read -r id key mode <<<"${user}"
+    if [[ ${id} == "${VM_ID}" ]]; then
+      volume_key=${key} volume_as=${mode}
+    else
+      volume_others+=("${user}")
+    fi
+  done
+}
+
+require_vm() {
+  mean_vm
+  vm_read "${vm_id}"
+  vm_prove
+  if [[ -z ${vm_doubt} && ${vm_words} == *' linus-checkpoint='* ]]; then
+    vm_doubt='it is a checkpoint'
+  fi
+  if [[ -n ${vm_doubt} ]]; then
+    if [[ ${vm_state} == moved ]]; then
+      result_line VM_MOVED "${vm_moved_to}"
+    fi
+    result_fail vm "refused to ${ACTION} a volume to VM ${vm_id} on node '${probe_node}': ${vm_doubt}" 'check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh'
+  fi
+}
+
+attach_volume() {
+  local user mode options
+  for user in "${volume_others[@]}"; do
+    read -r user _ mode <<<"${user}"
+    if [[ ${VOLUME_MODE} == rw || ${mode} == rw ]]; then
+      result_fail vm "volume ${VOLUME_VMID} on node '${probe_node}' is attached to VM ${user} (${mode}): a volume that is written to has one VM alone" "take it off there first: linus volume detach"
+    fi
+  done
+  require_vm
+  vm_expect_status "${vm_id}" running
+  if [[ ${vm_status} != running ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' does not run (status: ${vm_status}): nothing can be mounted in it" 'start it first'
+  elif [[ -n ${volume_key} && ${volume_as} != "${VOLUME_MODE}" ]]; then
+    result_fail vm "volume ${VOLUME_VMID} is attached to VM ${vm_id} on node '${probe_node}' as ${volume_as}" 'take it off first: linus volume detach'
+  elif [[ -n ${volume_key} ]]; then
+    log_info "it is attached already, as ${volume_key}"
+    return 0
+  fi
+  choose_key
+  options=${volume_disk},backup=0,discard=on,serial=${volume_serial}
+  if [[ ${VOLUME_MODE} == ro ]]; then
+    options+=,ro=1
+  fi
+  if [[ ${dry_run} == yes ]]; then
+    result_text PLAN "qm set ${vm_id} --${volume_key} ${options}"
+    return 0
+  fi
+  local retry_clear=require_vm
+  volume_plugged=yes
+  retry_change is_attached 120 qm set "${vm_id}" "--${volume_key}" "${options}"
+  if [[ ${retry_landed} != yes ]]; then
+    retry_fail "volume ${VOLUME_VMID} could not be attached to VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing}" \
+      "check that disks can be hot-plugged there (qm config ${vm_id}: hotplug, scsihw virtio-scsi-single or virtio-scsi-pci)"
+  fi
+}
+
+choose_key() {
+  local -i n
+  for ((n = 2; n <= 30; n += 1)); do
+    if [[ -z ${vm_config["scsi${n}"]:-} ]]; then
+      volume_key=scsi${n}
+      return 0
+    fi
+  done
+  result_fail vm "VM ${vm_id} on node '${probe_node}' has as many disks as a VM can have" 'take another volume off first'
+}
+
+is_attached() {
+  vm_read "${vm_id}"
+  vm_prove
+  if [[ -z ${vm_doubt} && ${vm_config["${volume_key}"]:-} == "${volume_disk}",* ]]; then
+    retry_landed=yes
+  fi
+}
+
+# Only a disk on which nothing can be found gets a filesystem, and only once.
+mount_volume() {
+  local said
+  if [[ ${dry_run} == yes ]]; then
+    result_text PLAN "in the VM, through its agent: mount it at ${VOLUME_PATH} (${VOLUME_MODE}); where it was never formatted and has no signature, mkfs.ext4 first"
+    return 0
+  fi
+  # shellcheck disable=SC2016 # the guest's variables
+  guest_exec "${vm_id}" 300 sh -c 'serial=$1 uuid=$2 path=$3 mode=$4 formatted=$5 label=$6 user=$7 n=0 dev=
+    PATH=$PATH:/usr/sbin:/sbin
+    fail() { echo "linus-volume $*"; exit 9; }
+    while :; do
+      dev=$(lsblk -dnro PATH,SERIAL | while read -r at is; do [ "$is" != "$serial" ] || echo "$at"; done)
+      [ -z "$dev" ] || break
+      n=$((n + 1))
+      [ "$n" -le 30 ] || fail "its disk does not appear in the VM"
+      sleep 1
+    done
+    there=$(findmnt -nro SOURCE --mountpoint "$path") || there=
+    [ "$there" != "$dev" ] || { echo "linus-volume mounted"; exit 0; }
+    [ -z "$there" ] || fail "something else is mounted at $path: $there"
+    found=$(blkid -p -o value -s UUID "$dev") && code=0 || code=$?
+    if [ "$code" = 2 ] && [ -z "$found" ] && [ -z "$(wipefs -n "$dev")" ] && [ "$formatted" = false ]; then
+      [ "$mode" = rw ] || fail "it has no filesystem yet: attach it for writing first"
+      mkfs.ext4 -q -F -U "$uuid" -L "$label" -E lazy_itable_init=1 "$dev" || fail "mkfs.ext4 failed"
+      found=$(blkid -p -o value -s UUID "$dev") || found=
+    elif [ "$code" != 0 ] && [ "$formatted" = true ]; then
+      fail "it had a filesystem, and now none is found: it is left as it is"
+    fi
+    [ "$found" = "$uuid" ] || fail "what is on its disk is not ours (UUID ${found:-none}): it is left as it is"
+    mkdir -p "$path" && mount -t ext4 -o "$mode" "$dev" "$path" || fail "it could not be mounted at $path"
+    [ "$mode" = ro ] || [ "$(stat -c %U "$path")" = "$user" ] || chown "$user:" "$path" || fail "$path could not be given to $user"
+    [ "$(findmnt -nro SOURCE --mountpoint "$path")" = "$dev" ] || fail "it is not seen at $path"
+    echo "linus-volume mounted"' sh "${volume_serial}" "${VOLUME_UUID}" "${VOLUME_PATH}" "${VOLUME_MODE}" "${VOLUME_FORMATTED}" "linus-${VOLUME_UUID: -10}" "${VM_SSH_USER:-${vm_config[ciuser]:-root}}"
+  said=${guest_out:0:400}
+  if [[ ${guest_exit} != 0 || ${guest_out} != *'linus-volume mounted'* ]]; then
+    result_fail vm "volume ${VOLUME_VMID} could not be mounted at ${VOLUME_PATH} in VM ${vm_id} on node '${probe_node}' (exit ${guest_exit:-unknown}): ${said:-${run_said}}" \
+      'the VM needs a guest agent that runs commands as root, and util-linux and e2fsprogs'
+  fi
+  volume_plugged=no
+  result_line VOLUME_FORMATTED true
+}
+
+# An unmount writes to the disk what the VM has not written yet. In a VM that does not run
+# nothing is mounted.
+unmount_volume() {
+  if [[ -z ${volume_key} ]]; then
+    log_info 'it is not attached there'
+    return 0
+  fi
+  require_vm
+  vm_expect_status "${vm_id}" running
+  if [[ ${vm_status} != running ]]; then
+    return 0
+  elif [[ ${dry_run} == yes ]]; then
+    result_text PLAN 'in the VM, through its agent: umount'
+    return 0
+  fi
+  ask_unmount 60
+  if [[ ${guest_exit} != 0 || ${guest_out} != *'linus-volume unmounted'* ]]; then
+    result_fail vm "volume ${VOLUME_VMID} could not be unmounted in VM ${vm_id} on node '${probe_node}' (exit ${guest_exit:-unknown}): ${guest_out:-${run_said}}" \
+      'end what uses it there; or destroy the VM: the volume is taken off first'
+  fi
+}
+
+ask_unmount() { # <seconds>
+  # shellcheck disable=SC2016 # the guest's variables
+  guest_exec "${vm_id}" "$1" sh -c 'serial=$1 n=0
+    PATH=$PATH:/usr/sbin:/sbin
+    dev=$(lsblk -dnro PATH,SERIAL | while read -r at is; do [ "$is" != "$serial" ] || echo "$at"; done)
+    [ -n "$dev" ] || { echo "linus-volume unmounted: it is not there"; exit 0; }
+    while at=$(findmnt -nro TARGET -S "$dev" | tail -n 1) && [ -n "$at" ]; do
+      at=$(printf "%b" "$at")
+      if ! said=$(umount "$at" 2>&1); then
+        n=$((n + 1))
+        [ "$n" -le 10 ] || { echo "linus-volume busy: $said"; exit 9; }
+        sleep 1
+      fi
+    done
+    echo "linus-volume unmounted"' sh "${volume_serial}"
+}
+
+detach_volume() {
+  if [[ -z ${volume_key} ]]; then
+    return 0
+  elif [[ ${dry_run} == yes ]]; then
+    result_text PLAN "qm set ${vm_id} --delete ${volume_key}"
+    return 0
+  fi
+  local retry_clear=require_vm
+  retry_change is_detached 120 qm set "${vm_id}" --delete "${volume_key}"
+  if [[ ${retry_landed} != yes ]]; then
+    retry_fail "volume ${VOLUME_VMID} could not be taken off VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing}" \
+      "look at: qm config ${vm_id}; or destroy the VM: the volume is taken off first"
+  fi
+}
+
+is_detached() {
+  find_users
+  if [[ -z ${volume_key} ]]; then
+    retry_landed=yes
+  fi
+}
+
+# --- the end ---
+
+undo() {
+  if [[ ${ACTION:-} == create ]]; then
+    rollback
+  elif [[ ${volume_plugged} == yes ]]; then
+    log_info "rolling back: taking volume ${VOLUME_VMID} off VM ${vm_id}"
+    vm_read "${vm_id}"
+    vm_prove
+    if [[ -z ${vm_doubt} ]]; then
+      ask_unmount 20
+      run_change 120 qm set "${vm_id}" --delete "${volume_key}"
+    fi
+  fi
+  if [[ ${vm_locked} == yes ]]; then
+    vm_locked=no
+    vm_unlock
+  fi
+}
+
+main() {
+  script_begin 4 undo
+  read_volume_inputs "$@"
+  volume_serial=linus${VOLUME_UUID: -12}
+  result_run_step validate_volume 'checking the inputs and the host'
+  case ${ACTION} in
+    create)
+      result_run_step look_at_storage 'looking at the storage'
+      if [[ ${dry_run} == yes ]]; then
+        build_create_command
+        result_text PLAN "${create_command[*]@Q}"
+        result_text PLAN "qm set ${vm_id} --delete scsi0 --protection 1"
+      else
+        result_run_step create_vm 'creating the volume'
+        result_run_step put_aside 'putting it aside'
+      fi
+      ;;
+    attach)
+      result_run_step find_volume 'looking at the volume'
+      result_run_step attach_volume 'attaching it'
+      result_run_step mount_volume 'mounting it'
+      ;;
+    *)
+      result_run_step find_volume 'looking at the volume'
+      result_run_step unmount_volume 'unmounting it'
+      result_run_step detach_volume 'taking it off'
+      ;;
+  esac
+  result_line RESULT SUCCESS
+}
+
+if ! (return 0 2>/dev/null); then script_run "$@"; fi

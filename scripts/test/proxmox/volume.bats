@@ -1,0 +1,255 @@
+#!/usr/bin/env bats
+# volume.sh as a whole, and what the other scripts do about volumes.
+
+# Each test is a subshell, and its changes of the environment are for it alone.
+# shellcheck disable=SC2030,SC2031,SC2312
+source "${BATS_TEST_DIRNAME}/../helper/common.bash"
+
+volume=33333333-2222-4333-8444-555555555555
+disk=local-lvm:vm-300-disk-0
+
+setup() {
+  draw
+  setup_stub
+  export VOLUME_UUID=${volume} VOLUME_HOLDER=linus-volume-555555555555 VOLUME_NAME=cache VOLUME_SIZE=20
+  export VOLUME_VMID=300 VOLUME_PATH=/srv/cache VM_ID=250
+  answer /nodes/pve/tasks '[]'
+  guest_says 'linus-volume mounted'
+}
+
+guest_says() { # <text> [<exit code>]
+  printf '{"exited":1,"exitcode":%s,"out-data":"%s\\n"}\n' "${2:-0}" "$1" >"${PVE_STUB}/guest/volume"
+}
+
+add_volume() {
+  add_vm 300 "#linus-job=${volume} linus-owner=${owner} linus-vm=300 linus-volume=cache" "name: ${VOLUME_HOLDER}" "unused0: ${disk}" \
+    'protection: 1' 'tags: linus' 'memory: 16'
+  echo stopped >"${PVE_STUB}/status/300"
+  add_our_vm 250 'scsi1: local-lvm:vm-250-cloudinit,media=cdrom' 'ciuser: debian'
+}
+
+volume() { # <action> [<argument...>]
+  ACTION=$1 run_script volume "${@:2}"
+}
+
+attached_to() { # <id> [<options>]
+  sed -i "1i scsi2: ${disk},backup=0,serial=linus555555555555${2:-}" "${PVE_STUB}/vm/$1"
+}
+
+assert_volume_whole() {
+  grep -qx "unused0: ${disk}" "${PVE_STUB}/vm/300" || fail 'the volume is gone'
+  refute_called 'qm destroy 300.*'
+}
+
+# bats test_tags=proof
+@test "a volume is made: a protected VM holds it that never runs, and not as a drive" {
+  LINUS_JOB='' volume create
+  assert_status 0
+  read_vm_id
+  assert_line "LINUS_VOLUME_DISK:local-lvm:vm-${id}-disk-0"
+  assert_called "qm create ${id} --name linus-volume-555555555555 --cores 1 --memory 16 --scsihw virtio-scsi-single --scsi0 local-lvm:20 --tags linus --description linus-job=${volume} linus-owner=${owner} linus-vm=${id} linus-volume=cache"
+  assert_called "qm set ${id} --delete scsi0 --protection 1"
+  refute_called 'qm start .*'
+  assert_nothing_left
+}
+
+# bats test_tags=proof
+@test "what a create leaves that fails is removed, and only that" {
+  fault set 255 skip 'no such luck'
+  volume create
+  assert_status 5
+  assert_no_vm_of_ours
+  assert_foreign_untouched
+  assert_nothing_left
+}
+
+# bats test_tags=proof
+@test "a volume is attached to a running VM and mounted there, and a second time nothing is done" {
+  add_volume
+  volume attach
+  assert_status 0
+  assert_line LINUS_VOLUME_FORMATTED:true
+  assert_called "qm set 250 --scsi2 ${disk},backup=0,discard=on,serial=linus555555555555"
+  : >"${PVE_STUB}/calls"
+  volume attach
+  assert_status 0
+  refute_called 'qm set .*'
+}
+
+@test "one that is only read says so to Proxmox" {
+  add_volume
+  VOLUME_MODE=ro volume attach
+  assert_called "qm set 250 --scsi2 ${disk},backup=0,discard=on,serial=linus555555555555,ro=1"
+}
+
+# bats test_tags=proof
+@test "two writers, or a reader beside one, are refused, whatever node has the other; readers are not" {
+  local mode theirs
+  for mode in rw/ rw/,ro=1 ro/; do
+    add_volume
+    theirs=${mode#*/}
+    add_vm 260 'name: another'
+    attached_to 260 "${theirs}"
+    VOLUME_MODE=${mode%%/*} volume attach
+    assert_status 5
+    assert_says 'is attached to VM 260'
+    refute_called 'qm set .*'
+  done
+  VOLUME_MODE=ro
+  add_vm 260 'name: another'
+  attached_to 260 ,ro=1
+  VOLUME_MODE=ro volume attach
+  assert_status 0
+}
+
+# bats test_tags=proof
+@test "what is not proven is not touched: another's volume, another's VM, a VM for a volume" {
+  add_volume
+  VOLUME_UUID=${job} volume attach
+  assert_status 5
+  LINUS_JOB=${volume} volume attach
+  assert_status 5
+  VOLUME_VMID=250 VOLUME_HOLDER=${VM_NAME} VOLUME_UUID=${job} volume attach
+  assert_status 5
+  assert_says 'does not carry linus-volume='
+  VM_ID=300 VM_NAME=${VOLUME_HOLDER} LINUS_JOB=${volume} volume attach
+  assert_status 5
+  assert_says 'it holds a volume'
+  refute_called 'qm set .*'
+}
+
+# bats test_tags=proof
+@test "what cannot be mounted is taken off again" {
+  add_volume
+  guest_says 'linus-volume what is on its disk is not ours (UUID none): it is left as it is' 9
+  volume attach
+  assert_status 5
+  assert_says 'is not ours'
+  assert_called 'qm set 250 --delete scsi2'
+  ! grep -q "${disk}" "${PVE_STUB}/vm/250" || fail 'it is still attached'
+}
+
+@test "a disk that does not show in the config was not attached, whatever qm says" {
+  add_volume
+  fault set 0 skip ''
+  volume attach
+  assert_status 5
+  assert_says 'could not be attached'
+}
+
+# bats test_tags=proof
+@test "a volume is unmounted before it is taken off; one that is busy stays, and one that is off is off" {
+  add_volume
+  attached_to 250
+  guest_says 'linus-volume busy: target is busy' 9
+  volume detach
+  assert_status 5
+  assert_says 'target is busy'
+  refute_called 'qm set .*'
+  guest_says 'linus-volume unmounted'
+  volume detach
+  assert_status 0
+  assert_called 'qm set 250 --delete scsi2'
+  : >"${PVE_STUB}/calls"
+  volume detach
+  assert_status 0
+  refute_called 'qm set .*'
+  assert_volume_whole
+}
+
+# bats test_tags=proof
+@test "a VM is destroyed without its volumes: they are taken off first, and seen to be" {
+  add_volume
+  attached_to 250
+  run_script destroy-vm
+  assert_status 0
+  assert_line LINUS_VM_OUTCOME:destroyed
+  grep -E '^qm (stop|set|destroy) ' "${PVE_STUB}/calls" | cut -d' ' -f2,4- >"${BATS_TEST_TMPDIR}/order"
+  [[ $(<"${BATS_TEST_TMPDIR}/order") == $'stop\nset --delete scsi2\ndestroy --purge 1' ]] || fail "$(<"${BATS_TEST_TMPDIR}/order")"
+  assert_volume_whole
+}
+
+# bats test_tags=proof
+@test "a VM is not destroyed while a volume cannot be taken off it" {
+  add_volume
+  attached_to 250
+  fault set 0 skip ''
+  run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:failed
+  assert_says 'could not be taken off it'
+  refute_called 'qm destroy .*'
+  run_script destroy-vm
+  assert_status 0
+  assert_volume_whole
+}
+
+# bats test_tags=proof
+@test "a volume is removed as what it is, and while no VM has it" {
+  add_volume
+  attached_to 250
+  local -rx VM_ID=300 VM_NAME=${VOLUME_HOLDER} LINUS_JOB=${volume}
+  run_script destroy-vm
+  assert_status 5
+  assert_says 'it holds a volume'
+  VM_KIND=volume run_script destroy-vm
+  assert_status 5
+  assert_says 'the volume is attached to VM 250'
+  assert_volume_whole
+  sed -i '/^scsi2: /d' "${PVE_STUB}/vm/250"
+  VM_KIND=volume run_script destroy-vm
+  assert_status 0
+  assert_called 'qm set 300 --protection 0'
+  assert_called 'qm destroy 300 --purge 1'
+  [[ -e ${PVE_STUB}/vm/250 ]] || fail 'the VM went, too'
+}
+
+@test "volumes are listed as volumes, and not as VMs" {
+  add_volume
+  answer /nodes/pve/qemu '[{"vmid":250,"name":"linus-job-11111111","status":"running"},{"vmid":300,"name":"linus-volume-555555555555","status":"stopped"}]'
+  run_script list-vms
+  assert_says 'LINUS_VM:id=250 '
+  refute_line_like 'LINUS_VM:id=300 '
+  VM_KIND=volume run_script list-vms
+  assert_line "LINUS_VM:id=300 node=pve name=linus-volume-555555555555 status=stopped job=${volume} owner=${owner}"
+  refute_line_like 'LINUS_VM:id=250 '
+}
+
+# bats test_tags=proof
+@test "a VM with volumes is neither suspended nor snapshotted nor reverted, nor made a checkpoint" {
+  add_volume
+  attached_to 250
+  local action
+  for action in suspend snapshot revert; do
+    ACTION=${action} SNAPSHOT=before run_script power-vm
+    assert_status 5
+    assert_says 'it has volumes (scsi2)'
+  done
+  run_script checkpoint-vm
+  assert_status 3
+  assert_says 'has volumes (scsi2)'
+  refute_called 'qm \(set\|suspend\|snapshot\|rollback\|template\) .*'
+}
+
+@test "the host is not cleared while it has volumes" {
+  add_volume
+  rm "${PVE_STUB}/vm/250" "${LINUS_PVE_DIR}/qemu-server/250.conf"
+  run_script uninstall
+  assert_status 5
+  assert_line 'LINUS_STAYS:volume 300 (linus-volume-555555555555)'
+}
+
+@test "a dry run tells the commands and changes nothing" {
+  volume create --dry-run
+  assert_status 0
+  assert_says '--scsi0'
+  add_volume
+  volume attach --dry-run
+  assert_status 0
+  assert_says "qm set 250 --scsi2 ${disk}"
+  attached_to 250
+  volume detach --dry-run
+  assert_status 0
+  assert_line 'LINUS_PLAN:qm set 250 --delete scsi2'
+  refute_called 'qm \(set\|create\|guest\) .*'
+}
