@@ -49,6 +49,7 @@ var (
 		{"vms", "id, state, member, principal, idempotency_key, doc", "", "doc"},
 		{"vm_events", "seq, vm_id, at, kind, phase, text", withNumbers, "text"},
 		{"pools", "name, doc", "", "doc"},
+		{"volumes", "id, name, principal, doc", "", "doc"},
 		{"tokens", "id, hash, doc", "", "doc"},
 		{"webhooks", "id, job_id, next_at, attempts, doc", "", "doc"},
 	}

@@ -11,9 +11,10 @@ import (
 	"linus/internal/vm"
 )
 
-// asks is what somebody asks for: a job or a VM.
+// asks is what somebody asks for: a job, a VM or a volume.
 type asks struct {
 	vm        bool // else a job
+	volume    bool // of which the disk counts alone
 	shares    bool // the job asks for no VM of its own
 	principal string
 	at        time.Time
@@ -33,6 +34,9 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 		return err
 	}
 	const of = `principal <> '' AND principal = ?`
+	if a.volume { // its disk is all it takes
+		l = job.Limits{DiskMB: l.DiskMB}
+	}
 	if l.Jobs > 0 && !a.vm {
 		n, err := first[int](ctx, tx, `SELECT count(*) FROM jobs WHERE `+of+` AND `+stillOpen+` AND done = 0 AND status IN ('pending', 'provisioning', 'running')`, a.principal)
 		if err != nil {
@@ -95,6 +99,14 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 		memory += job.SizeMB(r.Memory)
 		disk += job.SizeMB(r.Disk)
 	}
+	// What is no VM and has a disk of the principal's is added here. Checkpoints are the operator's.
+	volumes, err := query(ctx, tx, scanDoc[vm.Volume], `SELECT doc FROM volumes WHERE `+of, a.principal)
+	if err != nil {
+		return err
+	}
+	for _, v := range volumes {
+		disk += v.SizeGB << 10
+	}
 	const remedy = "wait for a job to end, cancel one, or destroy a VM"
 	asksMemory, asksDisk := job.SizeMB(a.resources.Memory), job.SizeMB(a.resources.Disk)
 	switch {
@@ -103,7 +115,7 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 	case l.MemoryMB > 0 && memory+asksMemory > l.MemoryMB:
 		return a.over("memory_mb", l.MemoryMB, memory, asksMemory, "MiB of memory of VMs", remedy+"; or ask for less")
 	case l.DiskMB > 0 && disk+asksDisk > l.DiskMB:
-		return a.over("disk_mb", l.DiskMB, disk, asksDisk, "MiB of disks of VMs", remedy+"; or ask for less")
+		return a.over("disk_mb", l.DiskMB, disk, asksDisk, "MiB of disks of VMs and volumes", remedy+", or remove a volume; or ask for less")
 	}
 	return nil
 }
@@ -126,12 +138,14 @@ func (s *Store) roomIn(ctx context.Context, tx *tx, a asks, hour string, excess 
 }
 
 func (a asks) over(limit string, most, has, next int, of, remedy string) *job.FieldError {
-	what := "job"
+	what, field := "job", "manifest"
 	if a.vm {
 		what = "VM"
+	} else if a.volume {
+		what, field = "volume", "size"
 	}
 	return &job.FieldError{
-		Field:   "manifest",
+		Field:   field,
 		Problem: fmt.Sprintf("limit %s of this token is %d %s; %d are in use, and this %s asks for %d", limit, most, of, has, what, next),
 		Remedy:  remedy,
 		Fault:   job.FaultLimit,

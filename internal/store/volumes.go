@@ -1,0 +1,76 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// Volumes returns every volume, by name.
+func (s *Store) Volumes(ctx context.Context) ([]vm.Volume, error) {
+	all, err := query(ctx, s.read, scanDoc[vm.Volume], `SELECT doc FROM volumes ORDER BY name`)
+	return all, tried(err, "read the volumes")
+}
+
+// InsertVolume adds a volume, and reports whether there was none of that name. In its
+// transaction is counted what its principal has; a *job.FieldError if it would be more than the
+// limits allow.
+func (s *Store) InsertVolume(ctx context.Context, v vm.Volume, within job.Limits) (added bool, err error) {
+	doc, err := json.Marshal(v)
+	if err != nil {
+		return false, err
+	}
+	err = s.transaction(ctx, func(tx *tx) error {
+		a := asks{volume: true, principal: v.Principal, at: v.CreatedAt, resources: vm.Resources{Disk: fmt.Sprintf("%dG", v.SizeGB)}}
+		if err := s.within(ctx, tx, a, within); err != nil {
+			return err
+		}
+		result, err := tx.ExecContext(ctx, `INSERT INTO volumes (id, name, principal, doc) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`, v.ID, v.Name, v.Principal, string(doc))
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		added = n > 0
+		return err
+	})
+	if over, ok := errors.AsType[*job.FieldError](err); ok {
+		return false, over
+	}
+	return added, tried(err, "write volume %s to %s", v.Name, s.name)
+}
+
+// UpdateVolume changes a volume in a transaction; job.ErrNotFound. change must not call the
+// store; an error from it is returned unwrapped, and nothing is written.
+func (s *Store) UpdateVolume(ctx context.Context, id string, change func(*vm.Volume) error) (v vm.Volume, err error) {
+	var refused error
+	err = s.transaction(ctx, func(tx *tx) error {
+		if v, err = only(query(ctx, tx, scanDoc[vm.Volume], `SELECT doc FROM volumes WHERE id = ?`+s.dialect.lock("volumes"), id)); err != nil {
+			return err
+		}
+		if refused = change(&v); refused != nil {
+			return refused
+		}
+		doc, err := json.Marshal(v)
+		if err == nil {
+			_, err = tx.ExecContext(ctx, `UPDATE volumes SET doc = ? WHERE id = ?`, string(doc), id)
+		}
+		return err
+	})
+	switch {
+	case refused != nil:
+		return v, refused
+	case errors.Is(err, job.ErrNotFound):
+		return v, err
+	}
+	return v, tried(err, "write volume %s to %s", id, s.name)
+}
+
+// DeleteVolume removes a volume's row.
+func (s *Store) DeleteVolume(ctx context.Context, id string) error {
+	_, err := affect(ctx, s.transaction, "", `DELETE FROM volumes WHERE id = ?`, id)
+	return tried(err, "remove volume %s from %s", id, s.name)
+}

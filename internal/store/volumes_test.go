@@ -1,0 +1,98 @@
+package store
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+func newVolume(id, name string) vm.Volume {
+	return vm.Volume{ID: id, Name: name, Owner: "o", State: vm.VolumeIntended, SizeGB: 20, Principal: "ci", CreatedAt: time.Now().UTC()}
+}
+
+func TestVolumes(t *testing.T) {
+	s := openStore(t, Options{Dir: t.TempDir()})
+	ctx := t.Context()
+	for _, v := range []vm.Volume{newVolume("2", "b"), newVolume("1", "a")} {
+		if added, err := s.InsertVolume(ctx, v, job.Limits{}); err != nil || !added {
+			t.Fatal(added, err)
+		}
+	}
+	if added, err := s.InsertVolume(ctx, newVolume("3", "a"), job.Limits{}); err != nil || added {
+		t.Errorf("a name that is taken: %v, %v", added, err)
+	}
+	v, err := s.UpdateVolume(ctx, "1", func(v *vm.Volume) error {
+		v.State, v.Uses = vm.VolumeCreated, []vm.VolumeUse{{VM: "j", Path: "/x"}}
+		return nil
+	})
+	if err != nil || v.State != vm.VolumeCreated {
+		t.Fatal(v, err)
+	}
+	refused := errors.New("no")
+	if _, err := s.UpdateVolume(ctx, "1", func(v *vm.Volume) error { v.Uses = nil; return refused }); !errors.Is(err, refused) {
+		t.Error(err)
+	}
+	if _, err := s.UpdateVolume(ctx, "9", func(*vm.Volume) error { return nil }); !errors.Is(err, job.ErrNotFound) {
+		t.Error(err)
+	}
+	all, err := s.Volumes(ctx)
+	if err != nil || len(all) != 2 || all[0].Name != "a" || all[0].UsedBy("j") == nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if err := s.DeleteVolume(ctx, "1"); err != nil {
+		t.Error(err)
+	}
+	if all, err = s.Volumes(ctx); err != nil || len(all) != 1 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// Volumes count against the limit of disks beside VMs, whichever of them is asked for.
+func TestVolumes_CountAsDisk(t *testing.T) {
+	s := openStore(t, Options{Dir: t.TempDir()})
+	limits := job.Limits{DiskMB: 35 << 10, VMs: 1, PerHour: 1}
+	insert := func(j job.Job) error {
+		_, _, err := s.Insert(t.Context(), j, "", limits)
+		return err
+	}
+	if err := insert(of(t, "ci")); err != nil {
+		t.Fatal(err)
+	}
+	if added, err := s.InsertVolume(t.Context(), newVolume("1", "a"), limits); err != nil || !added {
+		t.Fatalf("a volume is neither a VM nor a job: %v, %v", added, err)
+	}
+	_, err := s.InsertVolume(t.Context(), newVolume("2", "b"), limits)
+	over, ok := errors.AsType[*job.FieldError](err)
+	if !ok || over.Fault != job.FaultLimit || over.Limit.Name != "disk_mb" || !strings.Contains(over.Problem, "30720 are in use, and this volume asks for 20480") {
+		t.Errorf("a volume over the limit: %v", err)
+	}
+	limits = job.Limits{DiskMB: 35 << 10}
+	if err := insert(of(t, "ci")); err == nil || !strings.Contains(err.Error(), "30720 are in use, and this job asks for 10240") {
+		t.Errorf("a job over the limit: %v", err)
+	}
+	other := newVolume("3", "c")
+	other.Principal = "others"
+	if added, err := s.InsertVolume(t.Context(), other, limits); err != nil || !added {
+		t.Errorf("another principal: %v, %v", added, err)
+	}
+}
+
+func TestVolume_OneWritesOrManyRead(t *testing.T) {
+	v := vm.Volume{Uses: []vm.VolumeUse{{VM: "a", ReadOnly: true}}}
+	for _, tt := range []struct {
+		next vm.VolumeUse
+		want bool
+	}{{vm.VolumeUse{VM: "b", ReadOnly: true}, true}, {vm.VolumeUse{VM: "b"}, false}, {vm.VolumeUse{VM: "a"}, true}} {
+		if got := v.Conflict(tt.next) == nil; got != tt.want {
+			t.Errorf("beside a reader, %+v: %v", tt.next, got)
+		}
+	}
+	v.Uses[0].ReadOnly = false
+	if v.Conflict(vm.VolumeUse{VM: "b", ReadOnly: true}) == nil {
+		t.Error("a reader beside a writer")
+	}
+}

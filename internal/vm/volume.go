@@ -1,0 +1,87 @@
+package vm
+
+import (
+	"slices"
+	"time"
+)
+
+// Volume is a disk of ours that outlives VMs. On the host a VM holds it that never runs.
+type Volume struct {
+	ID        string      `json:"id"` // linus-job in its holder's description, and its filesystem's UUID
+	Name      string      `json:"name"`
+	Owner     string      `json:"owner"` // this installation's ID
+	State     VolumeState `json:"state"`
+	SizeGB    int         `json:"size_gb"`
+	Node      string      `json:"node,omitempty"`    // where it can be attached
+	Storage   string      `json:"storage,omitempty"` // empty: the Provider's
+	VMID      int         `json:"vm_id,omitempty"`   // of its holder; 0: not known yet
+	Formatted bool        `json:"formatted,omitempty"`
+	Uses      []VolumeUse `json:"uses,omitempty"` // by VMs that have it, or may
+	Principal string      `json:"principal,omitempty"`
+	Client    string      `json:"client,omitempty"`
+	CreatedAt time.Time   `json:"created_at"`
+}
+
+// VolumeState is the state of a volume's row.
+type VolumeState string
+
+// The states. The row is there before the volume can be, and as long as it may be.
+const (
+	VolumeIntended VolumeState = "intended"
+	VolumeCreated  VolumeState = "created"
+	VolumeUnwanted VolumeState = "unwanted"
+)
+
+// VolumeUse is a VM that has a volume. It is recorded before the VM can have it, and until it
+// was seen not to.
+type VolumeUse struct {
+	VM       string `json:"vm" api:"id"` // the ID in its marker
+	VMID     int    `json:"vm_id,omitempty"`
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Mount says where a VM has a volume.
+type Mount struct {
+	Name string    `json:"name" jsonschema_description:"Of a volume."`
+	Path string    `json:"path" jsonschema_description:"Absolute directory."`
+	Mode MountMode `json:"mode,omitempty" jsonschema:"enum=rw,enum=ro" jsonschema_description:"rw (default): this VM alone has it. ro: several may."`
+}
+
+// MountMode says whether a VM may write to a volume.
+type MountMode string
+
+// The modes.
+const (
+	MountRW MountMode = "rw"
+	MountRO MountMode = "ro"
+)
+
+// Holder returns the VM that holds the volume on the host.
+func (v Volume) Holder() VM {
+	return VM{ID: v.VMID, Name: "linus-volume-" + v.ID[24:], Job: v.ID, Owner: v.Owner, Node: v.Node}
+}
+
+// Conflict returns the use that forbids another one; nil: there is none. One writes, or any
+// number reads.
+func (v Volume) Conflict(next VolumeUse) *VolumeUse {
+	for _, u := range v.Uses {
+		if u.VM != next.VM && !(u.ReadOnly && next.ReadOnly) {
+			return &u
+		}
+	}
+	return nil
+}
+
+// UsedBy returns how the VM with an ID in its marker has the volume; nil: it has not.
+func (v Volume) UsedBy(id string) *VolumeUse {
+	if at := slices.IndexFunc(v.Uses, func(u VolumeUse) bool { return u.VM == id }); at >= 0 {
+		return &v.Uses[at]
+	}
+	return nil
+}
+
+// Unused removes the use by a VM.
+func (v *Volume) Unused(id string) {
+	v.Uses = slices.DeleteFunc(slices.Clone(v.Uses), func(u VolumeUse) bool { return u.VM == id })
+}
