@@ -43,6 +43,11 @@ func (p *Provider) List(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list VMs", Node.List)
 }
 
+// ListVolumes returns what holds volumes on all nodes that are online.
+func (p *Provider) ListVolumes(ctx context.Context) ([]vm.VM, error) {
+	return p.list(ctx, "list volumes", Node.ListVolumes)
+}
+
 func (p *Provider) list(ctx context.Context, op string, ask func(n Node, ctx context.Context) ([]vm.VM, error)) ([]vm.VM, error) {
 	inv, err := p.inventory(ctx)
 	if inv.Asked == "" {

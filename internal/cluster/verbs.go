@@ -267,6 +267,39 @@ func (p *Provider) DeleteSnapshot(ctx context.Context, v vm.VM, name string) err
 	return err
 }
 
+// CreateVolume creates a volume on its node.
+func (p *Provider) CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, error) {
+	err := p.at(ctx, v.Node, func(ctx context.Context, n Node) (err error) {
+		v, err = n.CreateVolume(ctx, v)
+		return err
+	})
+	return v, err
+}
+
+// RemoveVolume removes a volume from its node.
+func (p *Provider) RemoveVolume(ctx context.Context, v vm.Volume) error {
+	return p.at(ctx, v.Node, func(ctx context.Context, n Node) error { return n.RemoveVolume(ctx, v) })
+}
+
+// AttachVolume attaches a volume to a VM on its node.
+func (p *Provider) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.VolumeUse) error {
+	return p.at(ctx, v.Node, func(ctx context.Context, n Node) error { return n.AttachVolume(ctx, v, to, use) })
+}
+
+// DetachVolume takes a volume off a VM.
+func (p *Provider) DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) error {
+	return p.at(ctx, v.Node, func(ctx context.Context, n Node) error { return n.DetachVolume(ctx, v, from) })
+}
+
+// at has work done on a node, for as long as that is online.
+func (p *Provider) at(ctx context.Context, node string, work func(ctx context.Context, n Node) error) error {
+	n, err := p.node(ctx, node)
+	if err != nil {
+		return err
+	}
+	return p.whileOnline(ctx, node, func(ctx context.Context) error { return work(ctx, n) })
+}
+
 // CallbackHost returns this machine's address on the route to an entry that answers.
 func (p *Provider) CallbackHost(ctx context.Context) (string, error) {
 	ip, tried := firstOf(ctx, p, func(ctx context.Context, n Node) (string, error) { return n.CallbackHost(ctx) }, nil)

@@ -54,6 +54,10 @@ func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 			return err
 		}
 	}
+	putBack := e.o.Fleet.PutBack(ctx, j) // what the task has written there is on the disk before its result is told
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	r.later(func(j *job.Job) ([]job.Event, error) {
 		j.Stdout, j.Stderr, j.Progress = got.Output[0], got.Output[1], ""
 		j.Artifacts, j.SkippedArtifacts = got.Artifacts, got.Skipped
@@ -67,7 +71,7 @@ func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 		if err := j.Finish(now()); err != nil {
 			return nil, err
 		}
-		return slices.Concat(got.Warnings(), e.takeHeard(r).late(), kept, []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}), nil
+		return slices.Concat(got.Warnings(), putBack, e.takeHeard(r).late(), kept, []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}), nil
 	})
 	return nil
 }

@@ -72,7 +72,7 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 		return err
 	case job.OfVM:
 		return g.e.o.Fleet.Find(ctx, ref)
-	case job.OfFile: // the fleet finds the VM
+	case job.OfFile, job.OfVolume: // the fleet finds the VM, and the volume
 		return nil
 	case job.OfJobs, job.OfVMs, job.OfNew, job.OfAll:
 		return nil

@@ -67,6 +67,7 @@ type verbs interface {
 	job.Files
 	job.Pools
 	job.Checkpoints
+	job.Volumes
 	job.Host
 }
 
@@ -103,6 +104,9 @@ type Fleet interface {
 	// when what Holder.Later was given is recorded; call Freed then.
 	Release(ctx context.Context, j job.Job, h job.Holder, unmade bool) (freed bool, err error)
 	Freed(ctx context.Context, id string)
+	// PutBack unmounts the volumes of a job whose VM goes, and takes them off. What fails is told,
+	// and done again before the VM is destroyed.
+	PutBack(ctx context.Context, j job.Job) (told []job.Event)
 
 	// WhileUp calls work, which connects to a VM, and returns early with what notUp makes
 	// of the VM's status, if that is an error.
@@ -122,6 +126,8 @@ type Fleet interface {
 	Row(ctx context.Context, id string) (vm.VM, error)
 	Told(ctx context.Context, id string) ([]job.Event, error)
 	AskedBy(ctx context.Context, owner, client string) ([]vm.VM, error)
+	// VolumesOf returns the volumes of one of the operator's clients, or of all of another owner's.
+	VolumesOf(ctx context.Context, owner, client string) ([]vm.Volume, error)
 
 	// Decide waits for the right to decide who may have what, which end releases. Enter
 	// returns the VM that a job is to share, if it accepts one more; the caller decides.

@@ -31,7 +31,11 @@ var sources = []source{(*Fleet).held, (*Fleet).named, (*Fleet).pooled, (*Fleet).
 func (f *Fleet) Acquire(ctx context.Context, j job.Job, h job.Holder, adopted, fresh bool) (_ job.Job, unmade bool, err error) {
 	a := &acquisition{Holder: h, job: j, adopted: adopted, fresh: fresh}
 	for _, from := range sources {
-		if has, err := from(f, ctx, a); err != nil || has {
+		has, err := from(f, ctx, a)
+		if has && err == nil {
+			err = f.mount(ctx, a)
+		}
+		if err != nil || has {
 			return a.job, a.unmade, err
 		}
 	}

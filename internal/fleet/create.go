@@ -84,6 +84,9 @@ func newID() (string, error) {
 // every default.
 func (f *Fleet) completeVM(ctx context.Context, s job.Submission) (job.Manifest, error) {
 	m, err := s.Manifest.Complete(f.o.Defaults)
+	if err == nil && len(m.Volumes) > 0 {
+		err = &job.FieldError{Field: "manifest.volumes", Problem: "has no meaning for a VM without a job", Remedy: "attach them once it runs"}
+	}
 	if err != nil {
 		return m, err
 	}
@@ -137,7 +140,10 @@ const noKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAA
 // nothing.
 func (f *Fleet) Plan(ctx context.Context, m job.Manifest, owner string) ([]string, error) {
 	j := job.Job{ID: "00000000-0000-7000-8000-000000000000", Principal: owner, Manifest: m}
-	planned := f.planned(j)
+	planned, err := f.pinned(ctx, j)
+	if err != nil {
+		return nil, err
+	}
 	spec, err := f.jobSpec(j, planned)
 	if err != nil {
 		return nil, err
@@ -148,7 +154,7 @@ func (f *Fleet) Plan(ctx context.Context, m job.Manifest, owner string) ([]strin
 		if err != nil {
 			return nil, err
 		}
-		want.Spec, want.Planned = spec, true
+		want.Spec, want.Planned, want.Only = spec, true, planned.Node
 		at, err := f.o.Placer.Place(ctx, want)
 		if err != nil {
 			return nil, neverFits(err)
@@ -165,6 +171,10 @@ func (f *Fleet) Fits(ctx context.Context, m job.Manifest) error {
 		return nil
 	}
 	spec, err := f.jobSpec(job.Job{Manifest: m}, vm.VM{})
+	if err == nil && len(m.Volumes) > 0 {
+		p, _ := job.PrincipalFrom(ctx)
+		err = f.fitsVolumes(ctx, m, p.Owner())
+	}
 	if err != nil || f.o.Placer == nil {
 		return err
 	}

@@ -41,6 +41,7 @@ type Store interface {
 	Cordons(ctx context.Context) ([]string, error)
 	SetCordon(ctx context.Context, node string, cordoned bool) error
 	PoolStore
+	VolumeStore
 }
 
 // PoolStore stores pools.
@@ -107,6 +108,7 @@ type Fleet struct {
 	choosing *lock.Lock // held while a node is chosen for a VM
 	claims   *lock.Lock // held while an address and a host key are accepted for a VM
 	leaving  *lock.Lock // held while a VM that was left alone is destroyed or forgotten
+	volumes  *lock.Lock // held while a volume is made or removed
 	access   *access    // decides who may enter or work on a persistent VM
 
 	pools       *pools
@@ -142,6 +144,7 @@ func New(o Options) *Fleet {
 	return &Fleet{
 		o: o, access: newAccess(o.Engines), freed: make(chan struct{}), makes: map[string]*making{}, pools: newPools(), unwanted: unwanted{wake: make(chan struct{}, 1), here: map[string]bool{}},
 		choosing: lock.New("choosing", true, o.Engines), claims: lock.New("claiming", false, o.Engines), leaving: lock.New("leaving", false, o.Engines),
+		volumes: lock.New("volumes", false, o.Engines),
 	}
 }
 

@@ -17,7 +17,11 @@ func (f *Fleet) restored(ctx context.Context, a *acquisition) (has bool, err err
 	if j.Manifest.Start == job.StartCold {
 		return false, nil
 	}
-	from, err := f.restorable(ctx, f.planned(j))
+	planned, err := f.pinned(ctx, j)
+	if err != nil {
+		return false, err
+	}
+	from, err := f.restorable(ctx, planned)
 	switch {
 	case err != nil:
 		return false, err
@@ -66,7 +70,7 @@ func (f *Fleet) restorable(ctx context.Context, v vm.VM) (*vm.VM, error) {
 	}
 	var best *vm.VM
 	for _, c := range saved {
-		if like(c.Made, v.Made) && !slices.Contains(cordoned, c.Node) && (best == nil || c.Checkpoint.UsedAt.After(best.Checkpoint.UsedAt)) {
+		if like(c.Made, v.Made) && (v.Node == "" || v.Node == c.Node) && !slices.Contains(cordoned, c.Node) && (best == nil || c.Checkpoint.UsedAt.After(best.Checkpoint.UsedAt)) {
 			best = &c
 		}
 	}

@@ -31,7 +31,11 @@ func (f *Fleet) orderOf(ctx context.Context, a *acquisition) (o order, err error
 			return o, err
 		}
 	}
-	o = order{planned: f.planned(j), adopted: a.adopted, ttl: seconds(j.Manifest.TTL), book: jobBook{a}}
+	planned, err := f.pinned(ctx, j)
+	if err != nil {
+		return o, err
+	}
+	o = order{planned: planned, adopted: a.adopted, ttl: seconds(j.Manifest.TTL), book: jobBook{a}}
 	if o.spec, err = f.jobSpec(j, o.planned); err != nil {
 		return o, err
 	}

@@ -52,6 +52,9 @@ func (f *Fleet) sweepEach(ctx context.Context) {
 	tick := time.NewTicker(f.o.SweepInterval)
 	defer tick.Stop()
 	for {
+		if f.o.Engine.Leads(ctx) {
+			f.tendVolumes(ctx)
+		}
 		if any, err := f.o.Store.AnyVM(ctx); err == nil && any && f.o.Engine.Leads(ctx) {
 			if leaked := f.Sweep(ctx); leaked >= 0 {
 				f.o.Observer(job.Leaked(leaked))

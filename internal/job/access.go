@@ -13,13 +13,14 @@ type Subject string
 
 // The subjects.
 const (
-	OfJob  Subject = "job"   // one job
-	OfJobs Subject = "jobs"  // a list of jobs
-	OfVM   Subject = "VM"    // one VM
-	OfVMs  Subject = "VMs"   // a list of VMs
-	OfFile Subject = "file"  // what is in one VM, which a job in it stands for, too
-	OfNew  Subject = "new"   // a job that is to be
-	OfAll  Subject = "whole" // the installation
+	OfJob    Subject = "job"    // one job
+	OfJobs   Subject = "jobs"   // a list of jobs
+	OfVM     Subject = "VM"     // one VM
+	OfVMs    Subject = "VMs"    // a list of VMs
+	OfFile   Subject = "file"   // what is in one VM, which a job in it stands for, too
+	OfVolume Subject = "volume" // one volume, or one that is to be
+	OfNew    Subject = "new"    // a job that is to be
+	OfAll    Subject = "whole"  // the installation
 )
 
 // Needs returns the least role that may call a verb; empty: there is no such verb.

@@ -183,6 +183,30 @@ func (c calls) DialVM(ctx context.Context, ref string, port int) (Tunnel, error)
 	return ask[Tunnel](ctx, c, "DialVM", portRef{ref, port})
 }
 
+func (c calls) Volumes(ctx context.Context) ([]VolumeInfo, error) {
+	return ask[[]VolumeInfo](ctx, c, "Volumes", None{})
+}
+
+func (c calls) Volume(ctx context.Context, ref string) (VolumeInfo, error) {
+	return ask[VolumeInfo](ctx, c, "Volume", volumeRef{ref})
+}
+
+func (c calls) CreateVolume(ctx context.Context, spec VolumeSpec) (VolumeInfo, error) {
+	return ask[VolumeInfo](ctx, c, "CreateVolume", spec)
+}
+
+func (c calls) RemoveVolume(ctx context.Context, ref string) (VolumeInfo, error) {
+	return ask[VolumeInfo](ctx, c, "RemoveVolume", volumeRef{ref})
+}
+
+func (c calls) AttachVolume(ctx context.Context, a VolumeAttach) (VolumeInfo, error) {
+	return ask[VolumeInfo](ctx, c, "AttachVolume", a)
+}
+
+func (c calls) DetachVolume(ctx context.Context, ref, of string) (VolumeInfo, error) {
+	return ask[VolumeInfo](ctx, c, "DetachVolume", attachedRef{ref, of})
+}
+
 func (c calls) Pools(ctx context.Context) ([]PoolInfo, error) {
 	return ask[[]PoolInfo](ctx, c, "Pools", None{})
 }

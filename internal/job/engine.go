@@ -17,6 +17,7 @@ type Engine interface {
 	Files
 	Pools
 	Checkpoints
+	Volumes
 	Engines
 	Tokens
 	Host

@@ -46,6 +46,7 @@ func (m Manifest) validateVM() []*FieldError {
 			{"keep", m.Keep != ""},
 			{"keepFor", m.KeepFor != 0},
 			{"start", m.Start != ""},
+			{"volumes", len(m.Volumes) > 0},
 			{"retry", m.Retry != ""},
 			{"network", !m.Network.IsZero()},
 		} {
@@ -68,6 +69,7 @@ func (m Manifest) validateVM() []*FieldError {
 		bad = append(bad, field("manifest.retry", "remove it, or leave lifecycle out", "is for jobs whose VM goes with them"))
 	}
 	bad = append(bad, validateNetwork(m.Network)...)
+	bad = append(bad, validateVolumes(m.Volumes)...)
 	switch {
 	case m.VMName == "":
 	case !fits(dnsLabel, m.VMName, 63):

@@ -161,6 +161,20 @@ type Provider interface {
 	// DeleteSnapshot removes a snapshot, after proof. The VM may run, and stays as it is. A
 	// snapshot that is not there is an error.
 	DeleteSnapshot(ctx context.Context, v vm.VM, name string) error
+	// CreateVolume creates the volume that a row describes, for no VM, and returns it with its
+	// node and its holder's VM ID. RemoveVolume removes one, also what is left of its making,
+	// unless a VM has it; one that is gone is success. ListVolumes finds every holder of a volume
+	// that carries this installation's owner marker.
+	CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, error)
+	RemoveVolume(ctx context.Context, v vm.Volume) error
+	ListVolumes(ctx context.Context) ([]vm.VM, error)
+	// AttachVolume attaches a volume to a running VM on its node, and mounts it there at the
+	// use's path, after proof of both. One that was never formatted is formatted if nothing is
+	// found on it. Refused while another VM has it, unless both only read. What fails is undone.
+	AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.VolumeUse) error
+	// DetachVolume unmounts a volume in a VM that runs, and takes it off. A VM that has it not
+	// is success. Destroy does without: it takes a stopped VM's volumes off first.
+	DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) error
 	// Room returns what the host has left for VMs, what VMs of these origins
 	// are made from now, and which of these VMs are not proven any more, and
 	// renews leases. It is cheap: it reads files of the host and starts nothing

@@ -68,7 +68,7 @@ func (v *Verb) Ref(in any) string {
 		return reflect.ValueOf(in).FieldByName("ID").String()
 	case OfVM, OfFile:
 		return reflect.ValueOf(in).FieldByName("VM").String()
-	case OfJobs, OfVMs, OfNew, OfAll:
+	case OfJobs, OfVMs, OfVolume, OfNew, OfAll:
 	}
 	return ""
 }
@@ -179,6 +179,15 @@ func makeVerbs() []*Verb {
 		}),
 		goesOn(verb("RemovePool", "removePool", "Remove a pool; jobs that have one of its VMs keep it to their end", "DELETE /v1/pools/{pool}", never, RoleAdmin, OfAll, "admin", ofPool(Engine.RemovePool))), // a repeated call would be refused
 
+		listed[VolumeInfo](readsHost(verb("Volumes", "listVolumes", "List volumes, by name", "GET /v1/volumes", always, RoleRead, OfVMs, "vm", ofNothing(Engine.Volumes)))),
+		readsHost(verb("Volume", "getVolume", "Get a volume, and which VMs have it", "GET /v1/volumes/{volume}", always, RoleRead, OfVolume, "vm", ofVolume(Engine.Volume))),
+		made(verb("CreateVolume", "createVolume", "Create a disk that outlives the VMs it is attached to", "POST /v1/volumes", never, RoleRun, OfVolume, "vm", Engine.CreateVolume), Created, func(v VolumeInfo) string { return "volumes/" + v.Name }), // a repeated call would find it there
+		verb("RemoveVolume", "deleteVolume", "Remove a volume that no VM has, with all that is on it", "DELETE /v1/volumes/{volume}", never, RoleRun, OfVolume, "vm", ofVolume(Engine.RemoveVolume)),                                                    // a repeated call would find none
+		verb("AttachVolume", "attachVolume", "Mount a volume in a VM that stays", "POST /v1/volumes/{volume}/attach", always, RoleRun, OfVolume, "vm", Engine.AttachVolume),
+		verb("DetachVolume", "detachVolume", "Unmount a volume in a VM and take it off", "POST /v1/volumes/{volume}/detach", always, RoleRun, OfVolume, "vm", func(e Engine, ctx context.Context, in attachedRef) (VolumeInfo, error) {
+			return e.DetachVolume(ctx, in.Volume, in.VM)
+		}),
+
 		listed[CheckpointInfo](verb("Checkpoints", "listCheckpoints", "List checkpoints, oldest first", "GET /v1/checkpoints", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Checkpoints))),
 		verb("Checkpoint", "getCheckpoint", "Get a checkpoint", "GET /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", ofCheckpoint(Engine.Checkpoint)),
 		made(verb("CreateCheckpoint", "createCheckpoint", "Save the memory of a VM that has booted from a template, for others to go on from", "POST /v1/checkpoints", never, RoleAdmin, OfAll, "admin", Engine.CreateCheckpoint), Accepted, func(c CheckpointInfo) string { return "checkpoints/" + c.ID }), // a repeated call would find it there
@@ -273,6 +282,13 @@ type (
 	checkpointRef struct {
 		Checkpoint string `json:"checkpoint"`
 	}
+	volumeRef struct {
+		Volume string `json:"volume"`
+	}
+	attachedRef struct {
+		Volume string `json:"volume"`
+		VM     string `json:"vm" api:",required"`
+	}
 	tokenRef struct {
 		Token string `json:"token"`
 	}
@@ -363,6 +379,10 @@ func ofVM[Out any](call method[string, Out]) method[vmRef, Out] {
 
 func ofPool[Out any](call method[string, Out]) method[poolRef, Out] {
 	return func(e Engine, ctx context.Context, in poolRef) (Out, error) { return call(e, ctx, in.Pool) }
+}
+
+func ofVolume[Out any](call method[string, Out]) method[volumeRef, Out] {
+	return func(e Engine, ctx context.Context, in volumeRef) (Out, error) { return call(e, ctx, in.Volume) }
 }
 
 func ofCheckpoint[Out any](call method[string, Out]) method[checkpointRef, Out] {

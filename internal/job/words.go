@@ -17,6 +17,7 @@ type Action string
 const (
 	ListVMs       Action = "{vm list}"
 	ListPools     Action = "{pool list}"
+	ListVolumes   Action = "{volume list}"
 	ShowJob       Action = "{job status}"
 	EnterVM       Action = "{vm enter}"   // followed by the VM's name
 	DestroyVM     Action = "{vm destroy}" // followed by the VM's name
@@ -38,7 +39,7 @@ const (
 
 // Actions are all of them.
 var Actions = []Action{
-	ListVMs, ListPools, ShowJob, EnterVM, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost, BuildCheckpoint, ListCheckpoints,
+	ListVMs, ListPools, ListVolumes, ShowJob, EnterVM, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost, BuildCheckpoint, ListCheckpoints,
 	TemplateName, TemplateOS, TemplateImage, TemplateSHA256, TemplateParts,
 }
 

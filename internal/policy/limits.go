@@ -35,7 +35,7 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 	}
 	asks := takes(next)
 	switch {
-	case l.Jobs > 0 && open+kept >= l.Jobs:
+	case l.Jobs > 0 && open+kept >= l.Jobs && next.AgentType != "": // else it is a volume, of which the disk counts alone
 		e := &job.FieldError{
 			Field:   "manifest",
 			Problem: fmt.Sprintf("LIMIT_JOBS allows a client %d jobs at the same time, and %s unfinished", l.Jobs, count(open, "is", "are")),
@@ -79,7 +79,7 @@ func over(resource, rule string, limit, taken, asked int, unit string) error {
 	}
 	return &job.FieldError{
 		Field:   "manifest.resources." + resource,
-		Problem: fmt.Sprintf("%s allows a client %d %s at the same time; %d are in use, this job asks for %d", rule, limit, unit, taken, asked),
+		Problem: fmt.Sprintf("%s allows a client %d %s at the same time; %d are in use, this asks for %d", rule, limit, unit, taken, asked),
 		Remedy:  remedy,
 		Fault:   job.FaultLimit,
 	}

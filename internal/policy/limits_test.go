@@ -77,3 +77,15 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 		})
 	}
 }
+
+// A volume, which no agent runs in, counts as its disk alone.
+func TestLimits_OfAVolume(t *testing.T) {
+	l := policy.Limits{Jobs: 1, DiskMB: 25 << 10}
+	has := []job.Job{{Status: job.Running, Manifest: job.Manifest{Resources: vm.Resources{Disk: "10G"}}}, {Status: job.Success, Manifest: job.Manifest{Resources: vm.Resources{Disk: "10G"}}}}
+	if err := l.Check(has, job.Manifest{Resources: vm.Resources{Disk: "5G"}}); err != nil {
+		t.Errorf("one that fits: %v", err)
+	}
+	if err := l.Check(has, job.Manifest{Resources: vm.Resources{Disk: "6G"}}); err == nil || !strings.Contains(err.Error(), "20480 are in use, this asks for 6144") {
+		t.Errorf("one that does not: %v", err)
+	}
+}

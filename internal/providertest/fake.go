@@ -15,6 +15,7 @@ type Fake struct {
 	mu        sync.Mutex
 	behaviour Behaviour
 	vms       map[int]*fakeVM
+	volumes   map[string]*fakeVolume // by the ID in their holder's marker
 	nextID    int
 	opened    map[string]bool // jobs that have used their guest without Forget
 	stats     Stats
@@ -67,7 +68,7 @@ var (
 
 // NewFake returns an empty hypervisor.
 func NewFake() *Fake {
-	return &Fake{vms: map[int]*fakeVM{}, nextID: 100, opened: map[string]bool{}}
+	return &Fake{vms: map[int]*fakeVM{}, volumes: map[string]*fakeVolume{}, nextID: 100, opened: map[string]bool{}}
 }
 
 // CountFrom sets the ID of the next VM, so that fakes which share a database have others.

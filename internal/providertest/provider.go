@@ -161,6 +161,9 @@ func (f *Fake) Destroy(ctx context.Context, v vm.VM) error {
 		return fault(op, job.HostLeftAlone, fmt.Sprintf("refused to destroy VM %d: it is not proven ours; nothing was touched", v.ID), "destroy it by hand")
 	}
 	delete(f.vms, v.ID)
+	for _, volume := range f.volumes {
+		delete(volume.has, v.Job)
+	}
 	return nil
 }
 

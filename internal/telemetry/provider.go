@@ -27,6 +27,7 @@ type unchanging interface {
 	Look(ctx context.Context, v vm.VM) (job.Seen, error)
 	NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (job.NetworkRules, []string, error)
 	Snapshots(ctx context.Context, v vm.VM) ([]job.Snapshot, error)
+	ListVolumes(ctx context.Context) ([]vm.VM, error)
 	Plan(ctx context.Context, spec job.VMSpec) ([]string, error)
 	Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) // renews leases of VMs of ours
 	Nodes(ctx context.Context) (job.Inventory, error)
@@ -119,6 +120,36 @@ func (p *Provider) DeleteSnapshot(ctx context.Context, v vm.VM, name string) err
 	r := recordOf(ActionDeleteSnapshot, v)
 	r.Detail = name
 	return p.audit.Do(ctx, r, func(*Record) error { return p.to.DeleteSnapshot(ctx, v, name) })
+}
+
+// CreateVolume creates a volume.
+func (p *Provider) CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, error) {
+	return Change(ctx, p.audit, volumeRecord(ActionCreateVolume, v, v.Holder()), func(r *Record) (vm.Volume, error) {
+		made, err := p.to.CreateVolume(ctx, v)
+		r.VMID, r.Node = made.VMID, made.Node
+		return made, err
+	})
+}
+
+// RemoveVolume removes a volume.
+func (p *Provider) RemoveVolume(ctx context.Context, v vm.Volume) error {
+	return p.audit.Do(ctx, volumeRecord(ActionRemoveVolume, v, v.Holder()), func(*Record) error { return p.to.RemoveVolume(ctx, v) })
+}
+
+// AttachVolume attaches a volume to a VM.
+func (p *Provider) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.VolumeUse) error {
+	return p.audit.Do(ctx, volumeRecord(ActionAttachVolume, v, to), func(*Record) error { return p.to.AttachVolume(ctx, v, to, use) })
+}
+
+// DetachVolume takes a volume off a VM.
+func (p *Provider) DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) error {
+	return p.audit.Do(ctx, volumeRecord(ActionDetachVolume, v, from), func(*Record) error { return p.to.DetachVolume(ctx, v, from) })
+}
+
+func volumeRecord(action string, v vm.Volume, of vm.VM) Record {
+	r := recordOf(action, of)
+	r.Detail = v.Name
+	return r
 }
 
 func recordOf(action string, v vm.VM) Record {

@@ -83,7 +83,7 @@ require_no_work() {
   run_lines read
   for line in "${run_lines[@]}"; do
     line=${line%% *}
-    if [[ ${line} =~ ^linus-(create|power|template|checkpoint)- ]]; then
+    if [[ ${line} =~ ^linus-(create|power|template|checkpoint|volume)- ]]; then
       work+="${work:+, }${line}"
     fi
   done

@@ -1,0 +1,291 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+	"linus/internal/vm"
+)
+
+func (r *rig) newVolume(name string) job.VolumeInfo {
+	r.t.Helper()
+	v, err := r.CreateVolume(context.Background(), job.VolumeSpec{Name: name, Size: "20G"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return v
+}
+
+// volumeIs returns a volume as it is shown.
+func (r *rig) volumeIs(name string) job.VolumeInfo {
+	r.t.Helper()
+	v, err := r.Volume(context.Background(), name)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return v
+}
+
+func mounts(name string, mode vm.MountMode) func(*job.Manifest) {
+	return func(m *job.Manifest) { m.Volumes = []vm.Mount{{Name: name, Path: "/srv/" + name, Mode: mode}} }
+}
+
+func TestVolume_OneJobAfterAnotherHasIt(t *testing.T) {
+	r := newRig(t, 2)
+	made := r.newVolume("cache")
+	if made.Status != job.VolumeReady || made.SizeGB != 20 || made.VMID == 0 {
+		t.Errorf("made: %+v", made)
+	}
+	for range 2 {
+		hold := make(chan struct{})
+		r.behave(providertest.Behaviour{Task: task(providertest.Task{Until: hold})}, false)
+		id := r.submit(mounts("cache", ""))
+		j := r.until(id, func(j job.Job) bool { return j.Status == job.Running || j.Status.Terminal() })
+		if has := r.fake.Volumes()[0].Uses; len(has) != 1 || has[0] != (vm.VolumeUse{VM: j.VM.Job, VMID: j.VM.ID, Path: "/srv/cache"}) {
+			t.Errorf("while it runs %+v have it", has)
+		}
+		close(hold)
+		j = r.until(id, func(j job.Job) bool { return j.Status.Terminal() })
+		if got := r.volumeIs("cache"); j.Status != job.Success || len(got.Uses) != 0 || len(r.fake.Volumes()[0].Uses) != 0 {
+			t.Errorf("when its result is there, %+v: %+v, on the host %+v", j.Outcome, got, r.fake.Volumes())
+		}
+	}
+	if v, err := r.RemoveVolume(context.Background(), "cache"); err != nil || v.ID != made.ID || len(r.fake.Volumes()) != 0 {
+		t.Errorf("removed: %+v, %v, %+v", v, err, r.fake.Volumes())
+	}
+	r.gone()
+}
+
+func TestVolume_OneWriterOrManyReaders(t *testing.T) {
+	r := newRig(t, 4)
+	r.newVolume("cache")
+	hold := make(chan struct{})
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Until: hold})}, false)
+	running := func(mode vm.MountMode) string {
+		id := r.submit(mounts("cache", mode))
+		r.until(id, func(j job.Job) bool { return j.Status == job.Running || j.Status.Terminal() })
+		return id
+	}
+	readers := []string{running(vm.MountRO), running(vm.MountRO)}
+	if uses := r.volumeIs("cache").Uses; len(uses) != 2 {
+		t.Errorf("read by %+v", uses)
+	}
+	j := r.wait(r.submit(mounts("cache", vm.MountRW)))
+	if j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, `volume "cache" is in use: VM`) || !strings.Contains(j.Outcome.Error, "reads it") {
+		t.Errorf("a writer beside readers: %+v", j.Outcome)
+	}
+	_, err := r.RemoveVolume(context.Background(), "cache")
+	refusal(t, err, "is in use")
+	close(hold)
+	for _, id := range readers {
+		if j := r.wait(id); j.Status != job.Success {
+			t.Errorf("a reader: %+v", j.Outcome)
+		}
+	}
+	if j := r.wait(r.submit(mounts("cache", vm.MountRW))); j.Status != job.Success {
+		t.Errorf("a writer when they have ended: %+v", j.Outcome)
+	}
+	r.noLeaks()
+}
+
+// haltingVolumes is a host that attaches volumes and then does not answer.
+type haltingVolumes struct {
+	job.Provider
+	attached chan struct{}
+}
+
+func (h *haltingVolumes) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.VolumeUse) error {
+	if err := h.Provider.AttachVolume(ctx, v, to, use); err != nil {
+		return err
+	}
+	close(h.attached)
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// An engine that ends while it attaches a volume leaves it to the next one, which goes on, or
+// to the end of a job that was cancelled.
+func TestVolume_TheEngineEndsWhileItIsAttached(t *testing.T) {
+	for name, cancels := range map[string]bool{"it is gone on with": false, "it is cancelled": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 2)
+			r.newVolume("cache")
+			r.stop()
+			h := &haltingVolumes{r.fake, make(chan struct{})}
+			r.opts.Provider = h
+			r.restart()
+			id := r.submit(mounts("cache", ""))
+			<-h.attached
+			if cancels {
+				if err := r.Cancel(context.Background(), id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.stop()
+			r.opts.Provider = r.fake
+			r.restart()
+			if j := r.wait(id); (j.Status == job.Success) == cancels {
+				t.Errorf("%s: %+v", j.Status, j.Outcome)
+			}
+			if got := r.volumeIs("cache"); len(got.Uses) != 0 || len(r.fake.Volumes()[0].Uses) != 0 {
+				t.Errorf("after the job: %+v, on the host %+v", got, r.fake.Volumes())
+			}
+			r.noLeaks()
+		})
+	}
+}
+
+func TestVolume_ThatCannotBeTakenOffIsFreeWhenTheVMIsGone(t *testing.T) {
+	r := newRig(t, 2)
+	r.newVolume("cache")
+	r.behave(providertest.Behaviour{Volumes: []error{nil, errors.New("it is busy")}}, true)
+	j := r.wait(r.submit(mounts("cache", "")))
+	if warned := r.warnings(j.ID, "was not unmounted"); j.Status != job.Success || len(warned) != 1 || !strings.Contains(warned[0], "it is busy") {
+		t.Errorf("%s, %+v: %q", j.Status, j.Outcome, warned)
+	}
+	if got := r.volumeIs("cache"); len(got.Uses) != 0 {
+		t.Errorf("after the VM: %+v", got)
+	}
+	if j = r.wait(r.submit(mounts("cache", ""))); j.Status != job.Success {
+		t.Errorf("the next job: %+v", j.Outcome)
+	}
+}
+
+func TestVolume_ThatIsGoneFromTheHost(t *testing.T) {
+	r := newRig(t, 2)
+	r.newVolume("cache")
+	r.fake.LoseVolumes()
+	if got := r.volumeIs("cache"); got.Status != job.VolumeMissing {
+		t.Errorf("shown as %+v", got)
+	}
+	j := r.wait(r.submit(mounts("cache", "")))
+	if j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, "it has lost its disk") {
+		t.Errorf("%+v", j.Outcome)
+	}
+	_, err := r.Submit(context.Background(), job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, Volumes: []vm.Mount{{Name: "none", Path: "/x"}}}})
+	refusal(t, err, "manifest.volumes[0].name")
+	if _, err := r.RemoveVolume(context.Background(), "cache"); err != nil {
+		t.Error(err)
+	}
+	r.noLeaks()
+}
+
+// Of what an engine has left in the middle, the next one removes what was never there; what the
+// host has and nobody knows of stays, and is shown.
+func TestVolume_WhatAKilledEngineLeaves(t *testing.T) {
+	r := newRig(t, 2)
+	r.stop()
+	r.opts.SweepInterval = 20 * time.Millisecond
+	ctx := context.Background()
+	left := vm.Volume{ID: "019aa000-0000-7000-8000-000000000001", Name: "left", Owner: r.vms.Owner, State: vm.VolumeIntended, SizeGB: 1}
+	if _, err := r.store.InsertVolume(ctx, left, job.Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	orphan := vm.Volume{ID: "019aa000-0000-7000-8000-000000000002", Name: "orphan", Owner: r.vms.Owner}
+	for _, v := range []vm.Volume{left, orphan} {
+		if _, err := r.fake.CreateVolume(ctx, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.restart()
+	var all []job.VolumeInfo
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		var err error
+		if all, err = r.Volumes(ctx); err != nil || time.Now().After(deadline) {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		if len(all) == 1 {
+			break
+		}
+	}
+	if there := r.fake.Volumes(); all[0].Status != job.VolumeOrphaned || all[0].ID != orphan.ID || len(there) != 1 || there[0].ID != orphan.ID {
+		t.Errorf("shown %+v, on the host %+v", all, there)
+	}
+	if seen, err := r.Volumes(as(t, "alice", job.RoleRun)); err != nil || len(seen) != 0 {
+		t.Errorf("alice sees %+v, %v", seen, err)
+	}
+}
+
+func TestVolume_OfAPersistentVM(t *testing.T) {
+	r := newRig(t, 2)
+	r.newVolume("cache")
+	dev := r.makeVM("dev")
+	ctx := context.Background()
+	a := job.VolumeAttach{Volume: "cache", VM: "dev", Path: "/srv/cache"}
+	if v, err := r.AttachVolume(ctx, a); err != nil || len(v.Uses) != 1 || v.Uses[0].VM != dev.ID {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	_, err := r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, Volumes: []vm.Mount{{Name: "cache", Path: "/x"}}}})
+	refusal(t, err, `volume "cache" is in use`)
+	a.Path = "/elsewhere"
+	_, err = r.AttachVolume(ctx, a)
+	refusal(t, err, "is in use")
+	a.Path = "/srv/../etc"
+	_, err = r.AttachVolume(ctx, a)
+	refusal(t, err, "path")
+	if v, err := r.DetachVolume(ctx, "cache", "dev"); err != nil || len(v.Uses) != 0 || len(r.fake.Volumes()[0].Uses) != 0 {
+		t.Errorf("%+v, %v", v, err)
+	}
+	a.Path = "/srv/cache"
+	if _, err := r.AttachVolume(ctx, a); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.DestroyVM(ctx, "dev"); err != nil {
+		t.Fatal(err)
+	}
+	r.untilVM(dev.ID, vm.Destroyed)
+	if got := r.volumeIs("cache"); len(got.Uses) != 0 || got.Status != job.VolumeReady {
+		t.Errorf("after its VM: %+v", got)
+	}
+}
+
+func TestVolume_BelongsToItsPrincipal(t *testing.T) {
+	r := newRig(t, 2)
+	alice, bob := as(t, "alice", job.RoleRun), as(t, "bob", job.RoleRun)
+	if _, err := r.CreateVolume(alice, job.VolumeSpec{Name: "cache", Size: "20G"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.CreateVolume(bob, job.VolumeSpec{Name: "cache", Size: "20G"})
+	refusal(t, err, "is taken")
+	for _, size := range []string{"", "20", "512M", "10001G"} {
+		_, err := r.CreateVolume(bob, job.VolumeSpec{Name: "mine", Size: size})
+		refusal(t, err, "size")
+	}
+	_, err = r.RemoveVolume(bob, "cache")
+	refusal(t, err, "is not a volume of ours")
+	if all, err := r.Volumes(bob); err != nil || len(all) != 0 {
+		t.Errorf("bob sees %+v, %v", all, err)
+	}
+	m := job.Manifest{Task: "x", AgentType: job.AgentScript, Volumes: []vm.Mount{{Name: "cache", Path: "/srv/cache"}}}
+	_, err = r.Submit(bob, job.Submission{Manifest: m})
+	refusal(t, err, "is not a volume of ours")
+	id := r.submitAs(alice, mounts("cache", ""))
+	if j := r.wait(id); j.Status != job.Success {
+		t.Errorf("its owner's job: %+v", j.Outcome)
+	}
+}
+
+// The limits of clients are told of volumes as of disks, and of one that is asked for as of no job.
+func TestVolume_CountsAsDiskOfItsClient(t *testing.T) {
+	var has []job.Job
+	var next job.Manifest
+	r := newRig(t, 2, func(o *executor.Options) {
+		o.Admit = func(h []job.Job, n job.Manifest) error { has, next = h, n; return nil }
+	})
+	r.newVolume("cache")
+	r.newVolume("more")
+	if len(has) != 1 || !has[0].Status.Terminal() || has[0].Keeps() || has[0].Manifest.Resources != (vm.Resources{Disk: "20G"}) || next.AgentType != "" || next.Resources.Disk != "20G" {
+		t.Errorf("beside %+v was asked for %+v", has, next)
+	}
+	id := r.submitAs(as(t, "alice", job.RoleRun))
+	if len(has) != 0 || next.AgentType == "" {
+		t.Errorf("another client's: %+v, %+v", has, next)
+	}
+	r.wait(id)
+}
