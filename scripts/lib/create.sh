@@ -13,7 +13,9 @@ vm_attempted='' # a create of vm_id was begun whose failure is not known
 vm_committed=no # the answer is out: the VM is the caller's now
 vm_system='' vm_user='' vm_boot_disk=''
 template_id=''     # empty: from an image
-clone_source=''    # what is cloned: the template, or a checkpoint of it
+clone_source=''    # what is cloned: the template, a checkpoint of it, or a VM
+clone_options=()   # how, where that is not the template
+vm_alike=no        # it begins as another guest, and has no link until it is itself
 create_storages='' # where its disks will lie
 create_seconds=1800
 names_in=cluster   # where no other VM has its name: cluster, or node
@@ -160,9 +162,7 @@ build_create_command() { # create_command
   elif [[ -n ${template_id} ]]; then
     create_command=(qm clone "${clone_source}" "${vm_id}" --name "${vm_name}"
       --description "${vm_description} linus-state=cloning")
-    if [[ ${clone_source} != "${template_id}" ]]; then
-      create_command+=(--full 0)
-    fi
+    create_command+=("${clone_options[@]}")
     return 0
   fi
   local cpu_type=${VM_CPU_TYPE}
@@ -247,19 +247,19 @@ build_set_command() { # set_command; vm_config is the clone's, as read at create
 }
 
 # The clone's card as the template's owner made it (model, firewall, rate), on
-# the bridge asked for. What is restored has no link until it is itself.
+# the bridge asked for. What begins as another has no link until it is itself.
 keep_card() { # <net0>; vm_card
   local part
   vm_card=''
   local -a parts
   IFS=, read -ra parts <<<"$1"
   for part in "${parts[@]}"; do
-    if [[ ${part} != bridge=* && ${part} != tag=* && ${part} != trunks=* && (${part} != link_down=* || -z ${VM_CHECKPOINT:-}) ]]; then
+    if [[ ${part} != bridge=* && ${part} != tag=* && ${part} != trunks=* && (${part} != link_down=* || ${vm_alike} == no) ]]; then
       vm_card+="${vm_card:+,}${part}"
     fi
   done
   vm_card+=",bridge=${PROXMOX_BRIDGE}"
-  if [[ -n ${VM_CHECKPOINT:-} ]]; then
+  if [[ ${vm_alike} == yes ]]; then
     vm_card+=,link_down=1
   fi
 }
@@ -278,7 +278,7 @@ network_is_applied() { # network_applied: yes or no
   done
   if [[ ",${vm_config[net0]:-}," != *",bridge=${PROXMOX_BRIDGE},"* ||
     (-n ${VM_VLAN_TAG} && ",${vm_config[net0]:-}," != *",tag=${VM_VLAN_TAG},"*) ||
-    (-n ${VM_CHECKPOINT:-} && ",${vm_config[net0]:-}," != *,link_down=1,*) ||
+    (${vm_alike} == yes && ",${vm_config[net0]:-}," != *,link_down=1,*) ||
     (-n ${VM_NAMESERVERS} && ${vm_config[nameserver]:-} != "${VM_NAMESERVERS}") ]]; then
     network_applied=no
   fi

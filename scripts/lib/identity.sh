@@ -66,7 +66,9 @@ identity_take() { # <vmid> <seconds> <NAME=VALUE...>
 
 # Its values: name, mac, old_mac, user, key, time, seed and machine_id (hex), ip4 (dhcp,
 # ADDRESS/PREFIX or nothing), gw4, ip6 (dhcp, auto, ADDRESS/PREFIX or nothing), gw6,
-# servers and search (parted by blanks).
+# servers and search (parted by blanks), boots (yes: it is no saved guest that goes on, but
+# one that boots from the disk of another: its card, network and instance come from its own
+# cloud-init drive, which is waited for).
 identity_program() {
   cat <<'PROGRAM'
 fail() {
@@ -354,7 +356,7 @@ restart_services() {
   [ "$manager" != active ] || set -- "$@" NetworkManager
   if [ "$ssh" = active ]; then set -- "$@" ssh; elif [ "$sshd" = active ]; then set -- "$@" sshd; fi
   [ $# = 0 ] || systemctl restart "$@" || fail "these did not start again: $*"
-  if [ "$networkd" != active ] && [ "$manager" != active ]; then
+  if [ "$networkd" != active ] && [ "$manager" != active ] && [ "$boots" = no ]; then
     ifup "$card" >/dev/null 2>&1 &
   fi
   [ "$journald" != active ] || systemctl --no-block restart systemd-journald
@@ -365,18 +367,29 @@ restart_services() {
   fi
 }
 
+# What its boot still writes, it writes before this does.
+await_cloud_init() {
+  while [ "$(systemctl is-active cloud-init-local 2>/dev/null)" = activating ]; do sleep 0.2; done
+}
+
 main() {
   {
+    [ "$boots" = no ] || await_cloud_init
     set_clock
     reseed
-    find_card
     find_services
-    change_mac
+    if [ "$boots" = no ]; then
+      find_card
+      change_mac
+    else
+      rm -f /run/systemd/netif/leases/* /var/lib/systemd/network/* /var/lib/dhcp/*.lease* /var/lib/dhclient/*.lease* \
+        /var/lib/dhcpcd/*.lease* /var/lib/NetworkManager/*.lease /var/lib/NetworkManager/secret_key
+    fi
     set_names
-    write_network
+    [ "$boots" = yes ] || write_network
     make_host_keys
     let_in
-    be_instance
+    [ "$boots" = yes ] || be_instance
     restart_services
   } >/dev/null
   tell_key

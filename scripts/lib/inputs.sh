@@ -3,6 +3,7 @@
 # and the host they are for: the step validate_environment. Nothing is changed.
 
 source "${BASH_SOURCE[0]%/*}/checked.sh"
+source "${BASH_SOURCE[0]%/*}/fork.sh"
 source "${BASH_SOURCE[0]%/*}/image.sh"
 source "${BASH_SOURCE[0]%/*}/probe.sh"
 source "${BASH_SOURCE[0]%/*}/restore.sh"
@@ -11,6 +12,7 @@ source "${BASH_SOURCE[0]%/*}/sweep.sh"
 # What is not set gets its default here, and only here.
 read_settings() {
   : "${VM_NAME:=}" "${SSH_PUBLIC_KEY:=}" "${VM_TEMPLATE:=}" "${VM_CHECKPOINT:=}"
+  : "${VM_FORK:=}" "${VM_FORK_JOB:=}" "${VM_FORK_LIVE:=false}"
   # A template's system is not known unless the caller tells it.
   vm_system=${VM_OS:-${VM_TEMPLATE:-ubuntu}}
   : "${VM_OS:=ubuntu}"
@@ -42,7 +44,9 @@ validate_environment() {
   if ((run_rc != 0)); then
     result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: systemctl status pve-cluster'
   fi
-  if [[ -n ${VM_TEMPLATE} ]]; then
+  if [[ -n ${VM_FORK} ]]; then
+    fork_validate
+  elif [[ -n ${VM_TEMPLATE} ]]; then
     probe_template "${VM_TEMPLATE}"
     probe_require
     template_id=${probe_template_id}
@@ -51,7 +55,7 @@ validate_environment() {
   fi
   if [[ -n ${VM_CHECKPOINT} ]]; then
     restore_validate
-    clone_source=${VM_CHECKPOINT}
+    clone_source=${VM_CHECKPOINT} clone_options=(--full 0) vm_alike=yes
     vm_user=${checkpoint[USER]:-}
   fi
   if [[ -n ${clone_source} ]]; then
@@ -96,6 +100,7 @@ validate_inputs() {
   if [[ -n ${VM_CHECKPOINT} ]]; then
     validate_number VM_CHECKPOINT "${VM_CHECKPOINT}" 100 999999999
   fi
+  fork_validate_inputs
   validate_pattern IMAGE_DIR "${IMAGE_DIR}" '/[A-Za-z0-9_./-]*' 'an absolute path of A-Z a-z 0-9 _ . / -'
   validate_image
 }

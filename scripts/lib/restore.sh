@@ -2,13 +2,17 @@
 # A VM that is restored from a checkpoint instead of booted: whether VM_CHECKPOINT fits
 # what is asked for and where it is asked, and how the clone's QEMU is started. What
 # does not fit is told before anything is made (LINUS_RESTORE:unfit); a restore that
-# fails later is told, too (LINUS_RESTORE:failed): a boot may do.
+# fails later is told, too (LINUS_RESTORE:failed): a boot may do. And how any VM that
+# begins as another guest becomes itself, and gets its link: a fork (lib/fork.sh) does so, too.
 
 source "${BASH_SOURCE[0]%/*}/boot.sh"
 source "${BASH_SOURCE[0]%/*}/checkpoint.sh"
 source "${BASH_SOURCE[0]%/*}/identity.sh"
 
-restore_begun=no # from the clone on
+restore_begun=no    # from the clone on
+restore_patience=60 # seconds until the guest's agent has answered
+restore_boots=no    # the guest boots: cloud-init writes its network, and knows its instance
+restore_egress=''   # the word that closes its network until it is itself, where it has none of its own
 
 restore_unfit() { # <what does not fit> <what to do>
   result_line RESTORE unfit
@@ -133,7 +137,7 @@ restore_check_shape() { # <what to do>
 take_identity() {
   local part ip4='' gw4='' ip6='' gw6=''
   local -a parts
-  local -r deadline=$((SECONDS + 60))
+  local -r deadline=$((SECONDS + restore_patience))
   read_network
   IFS=, read -ra parts <<<"${vm_config[ipconfig0]:-}"
   for part in "${parts[@]}"; do
@@ -154,10 +158,12 @@ take_identity() {
   while :; do
     identity_take "${vm_id}" 90 "name=${vm_name}" "mac=${vm_mac,,}" "old_mac=${checkpoint[MAC]}" "user=${vm_user}" \
       "key=${SSH_PUBLIC_KEY}" "time=${EPOCHSECONDS}" "seed=${bytes:32}" "machine_id=${bytes:0:12}4${bytes:13:3}8${bytes:17:15}" \
-      "ip4=${ip4}" "gw4=${gw4}" "ip6=${ip6}" "gw6=${gw6}" "servers=${restore_servers}" "search=${restore_search}"
+      "ip4=${ip4}" "gw4=${gw4}" "ip6=${ip6}" "gw6=${gw6}" "servers=${restore_servers}" "search=${restore_search}" "boots=${restore_boots}"
     if [[ ${identity_exit} == 0 && ${identity_said} == *'linus-identity taken'* ]]; then
       log_info 'the guest has an identity of its own'
-      vm_told_key=${guest_host_key}
+      if [[ ${restore_boots} == no ]]; then # else its cloud-init may be at work still
+        vm_told_key=${guest_host_key}
+      fi
       return 0
     elif [[ -n ${identity_exit} || ${run_rc} -eq 0 ]] || ((SECONDS >= deadline)); then
       break
@@ -165,8 +171,11 @@ take_identity() {
     fail_when_stopped
     run_pause 0.2
   done
-  result_fail vm "VM ${vm_id} on node '${probe_node}', restored from checkpoint ${VM_CHECKPOINT}, did not take an identity of its own (exit ${identity_exit:-unknown}): ${identity_said}" \
-    'leave VM_CHECKPOINT empty: the VM boots then; and destroy the checkpoint when it happens again'
+  local from="restored from checkpoint ${VM_CHECKPOINT}" remedy='leave VM_CHECKPOINT empty: the VM boots then; and destroy the checkpoint when it happens again'
+  if [[ -n ${VM_FORK:-} ]]; then
+    from="a fork of VM ${VM_FORK}" remedy='look at what its agent can do: qm guest exec ID -- id; where it cannot be helped, make VMs of a template'
+  fi
+  result_fail vm "VM ${vm_id} on node '${probe_node}', ${from}, did not take an identity of its own (exit ${identity_exit:-unknown}): ${identity_said}" "${remedy}"
 }
 
 # As Proxmox does it for a cloud-init drive: the config's, else the host's own.
@@ -189,7 +198,12 @@ restore_read_resolvers() { # restore_servers, restore_search
 # From here on its packets leave it. Proxmox changes the link of a card that stays the
 # same at once; a change that waits for a restart would not be in the config as it runs.
 link_up() {
-  local -r card=${vm_config[net0]/,link_down=1/}
+  local -a change=(--net0 "${vm_config[net0]/,link_down=1/}")
+  if [[ -n ${restore_egress} ]]; then
+    vm_egress=''
+    vm_marker
+    change+=(--description "${vm_description}")
+  fi
   if [[ -z ${vm_given_ip} ]]; then
     local family=4
     if [[ ${vm_ipv6_only} == yes ]]; then
@@ -197,7 +211,10 @@ link_up() {
     fi
     guest_start_address "${vm_id}" "${vm_mac}" "${family}"
   fi
-  retry_change link_is_up 120 qm set "${vm_id}" --net0 "${card}"
+  retry_change link_is_up 120 qm set "${vm_id}" "${change[@]}"
+  if [[ -n ${restore_egress} ]]; then
+    egress_clear "${vm_id}"
+  fi
   pace_start
   if [[ ${retry_landed} != yes ]]; then
     retry_fail "the link of VM ${vm_id} on node '${probe_node}' could not be put up: Proxmox answered: ${run_said:-nothing}" "look at the task log of node '${probe_node}'"
@@ -211,7 +228,8 @@ link_up() {
 link_is_up() {
   vm_read "${vm_id}"
   vm_prove
-  if [[ -z ${vm_doubt} && -n ${vm_config[net0]:-} && ,${vm_config[net0]:-}, != *,link_down=1,* ]]; then
+  egress_read_word
+  if [[ -z ${vm_doubt} && -n ${vm_config[net0]:-} && ,${vm_config[net0]:-}, != *,link_down=1,* && ${egress_word} == "${vm_egress}" ]]; then
     retry_landed=yes
   fi
 }

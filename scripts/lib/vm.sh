@@ -33,7 +33,8 @@ vm_marker() { # vm_description: what goes into the description
   vm_description="linus-job=${vm_job} linus-owner=${vm_owner}${vm_id:+ linus-vm=${vm_id}}${vm_egress:+ ${vm_egress}}"
 }
 
-# Reads the config as it runs: neither what waits for a restart nor a snapshot's.
+# Reads the config as it runs, or a snapshot's with the description of today, and nothing
+# that waits for a restart.
 # The file is read, of which pmxcfs shows every node that of all: `qm config`
 # refuses what a destroy left that did not come to its end.
 #   vm_state   present; moved: another node has a VM of that ID (vm_moved_to); absent:
@@ -42,10 +43,10 @@ vm_marker() { # vm_description: what goes into the description
 #   vm_words   the same words, a blank before and after each
 #   vm_asked   the ID that was asked for
 #   vm_copy_of the ID that they name, where that is another: the config is a copy's
-vm_read() { # <vmid> [<node>: one other than this]
+vm_read() { # <vmid> [<node>: one other than this, or empty] [<snapshot>]
   local key value
   local -r named=' linus-vm=([0-9]+) '
-  vm_read_file "${LINUS_PVE_DIR:-/etc/pve}" "$1" "${2:-}"
+  vm_read_file "${LINUS_PVE_DIR:-/etc/pve}" "$1" "${2:-}" "${3:-}"
   vm_asked=$1
   vm_state=unknown
   vm_moved_to=''
@@ -71,11 +72,11 @@ vm_read() { # <vmid> [<node>: one other than this]
 # A file counts as missing only where its directory is pmxcfs's, which has files
 # of its own, and the node has quorum: without it, another node may have the VM by
 # now. What no line of Proxmox's is, is a key `unparsed`.
-vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty>; run_rc, run_out
+vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty> <snapshot, or empty>; run_rc, run_out
   # shellcheck disable=SC2016 # perl's variables, not the shell's
   run_read 30 perl -e '
     use strict; use warnings;
-    my ($root, $id, $node) = @ARGV;
+    my ($root, $id, $node, $snapshot) = @ARGV;
     chdir $root or die "$root: $!\n";
     my $own = length $node ? "nodes/$node/qemu-server" : readlink "qemu-server";
     die "$root is not the cluster file system of Proxmox VE (pmxcfs), or it is not mounted\n" unless $own and -e ".members" and -d $own;
@@ -97,9 +98,14 @@ vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty>; run_rc, run_ou
       print "absent\n";
       exit;
     }
-    my ($description, %conf) = ("");
+    my ($description, $in, %conf) = ("", "");
     for my $line (split /\n/, $text) {
-      last if $line =~ /^\[.*\]\s*$/;
+      if ($line =~ /^\[(.*)\]\s*$/) {
+        last unless length $snapshot and $in ne $snapshot;
+        ($in, %conf) = ($1);
+        next;
+      }
+      next if length $in and ($in ne $snapshot or $line =~ /^(#|description:)/);
       if ($line =~ /^#(.*)/ or $line =~ /^description:(.*)/) {
         $description .= ($1 =~ s/%([0-9A-Fa-f]{2})/chr hex $1/ger) . "\n";
       } elsif ($line =~ /^([a-z][a-z_-]*[0-9]*):\s*(\S.*)/) {
@@ -108,6 +114,7 @@ vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty>; run_rc, run_ou
         $conf{unparsed} = $line;
       }
     }
+    %conf = () if $in ne $snapshot; # there is none of that name
     my $answer = $where eq $own ? "present\n" : "moved " . ($where =~ m{^nodes/([^/]+)})[0] . "\n";
     $conf{description} = join " ", split " ", $description if length $description;
     for my $key (sort keys %conf) {

@@ -13,6 +13,11 @@
 #                       the VM goes on where that was saved, as itself, and does not boot.
 #                       What does not fit it is LINUS_RESTORE:unfit before anything is made;
 #                       LINUS_RESTORE:failed: it was undone, and a boot may do
+#   VM_FORK             ID of a VM of this installation on this node, of which this one is a
+#                       copy in its size, with VM_FORK_JOB, the linus-job of that. With
+#                       VM_FORK_LIVE=true it goes on from the memory in that VM's snapshot
+#                       linus-fork (power-vm.sh, fork), else it boots from a copy of its disk.
+#                       VM_TEMPLATE, VM_CPU, VM_RAM and VM_DISK do not count then
 #   VM_OS ubuntu        ubuntu, debian-12, debian-13, almalinux-9, rocky-9 (with a
 #                       template: only reported, and its user if that sets none)
 #   VM_IMAGE_URL, VM_IMAGE_SHA256   another image than VM_OS's (file:// works)
@@ -48,7 +53,7 @@
 # 4 node offline, 5 creation, configuration or start failed, 6 network or SSH
 # timeout, 129/130/141/143 signal. On every failure its own VM is destroyed. With
 # LINUS_VM_OUTCOME:exists a VM already has the name, and was not touched. A restored
-# VM has LINUS_VM_SOURCE:restored in its result.
+# VM has LINUS_VM_SOURCE:restored in its result, a fork LINUS_VM_SOURCE:forked.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
@@ -84,6 +89,8 @@ output_result() {
   fi
   if [[ -n ${VM_CHECKPOINT} ]]; then
     result_line VM_SOURCE restored
+  elif [[ -n ${VM_FORK} ]]; then
+    result_line VM_SOURCE forked
   fi
   result_line RESULT SUCCESS
   vm_committed=yes
@@ -110,7 +117,7 @@ print_plan() {
   fi
   local -ra start_command=(qm start "${vm_id}" "${vm_start_options[@]}")
   result_text PLAN "${start_command[*]}"
-  if [[ -n ${VM_CHECKPOINT} ]]; then
+  if [[ ${vm_alike} == yes ]]; then
     result_text PLAN 'in the VM, through its agent: MAC, host name, machine ID, SSH host keys, network, instance of cloud-init, random numbers, clock'
     result_text PLAN "qm set ${vm_id} --net0 ${vm_card/,link_down=1/}"
   fi
@@ -120,7 +127,7 @@ print_plan() {
 
 main() {
   local steps=9
-  if [[ -n ${VM_CHECKPOINT:-} ]]; then
+  if [[ -n ${VM_CHECKPOINT:-}${VM_FORK:-} ]]; then
     steps=11
   fi
   script_begin "${steps}" rollback
@@ -135,7 +142,7 @@ main() {
   result_run_step create_vm 'creating the VM'
   result_run_step configure_vm 'configuring the VM'
   result_run_step start_vm 'starting the VM'
-  if [[ -n ${VM_CHECKPOINT} ]]; then
+  if [[ ${vm_alike} == yes ]]; then
     result_run_step take_identity 'giving it an identity of its own'
     result_run_step link_up 'letting it into the network'
   fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts, stops, suspends, resumes, snapshots or reverts one VM of ours on the Proxmox VE
+# Starts, stops, suspends, resumes, snapshots, reverts or forks one VM of ours on the Proxmox VE
 # node this runs on. It touches nothing unless the VM's config, read in the same locked
 # step, proves that it is the VM meant.
 #
@@ -16,6 +16,10 @@
 #                             snapshot  of its disks, running or not
 #                             revert    to a snapshot, losing later changes; then start
 #                             delete-snapshot  for good; the VM is as it is
+#                             fork      make copies possible, by create-vm.sh (VM_FORK): where
+#                                       its storage can clone it, a snapshot linus-fork with
+#                                       memory is taken, else nothing is done
+#                             unfork    remove that snapshot; there may be none
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
@@ -40,18 +44,21 @@
 # of a snapshot cannot be used again. After start, resume and revert the result has the
 # address, user and host key, like create-vm's. The result is on stdout in LINUS_
 # lines (lib/result.sh), the log on stderr.
+# After fork the result has LINUS_FORK:live or disk, LINUS_FORK_WHY, and where the VM stood
+# still for it LINUS_FORK_PAUSE, in milliseconds.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration
 # (also a storage without snapshots), 4 node offline, 5 refused or failed, 6
 # network or SSH timeout, 129/130/141/143 signal. The VM is never destroyed.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/snapshot.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/fork.sh"
 
 vm_locked=no
 
 usage() {
   printf '%s\n' \
-    'usage: ACTION=start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
+    'usage: ACTION=start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
     '       [SNAPSHOT=... [SNAPSHOT_MEMORY=true]] power-vm.sh [--dry-run | --help]' \
     'Does that to the VM when its description proves it is ours; list-vms.sh shows' \
     'the values. Inputs and exit codes are listed at the top of the script.' >&2
@@ -64,8 +71,8 @@ read_inputs() { # <argument...>
 }
 
 validate_environment() {
-  validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot' \
-    'start, stop, shutdown, suspend, resume, snapshot, revert or delete-snapshot'
+  validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork' \
+    'start, stop, shutdown, suspend, resume, snapshot, revert, delete-snapshot, fork or unfork'
   vm_read_inputs
   fence_read_inputs
   if [[ ${ACTION} == @(snapshot|revert|delete-snapshot) ]]; then
@@ -73,6 +80,9 @@ validate_environment() {
     if [[ ${SNAPSHOT} == current || ${SNAPSHOT} == pending ]]; then
       result_fail invalid "SNAPSHOT=${SNAPSHOT} is a name of Proxmox's own" 'choose another name'
     fi
+  fi
+  if [[ ${ACTION} == @(fork|unfork) ]]; then
+    SNAPSHOT=${fork_snapshot} SNAPSHOT_MAX=0 # of those that somebody has asked for
   fi
   validate_pattern SNAPSHOT_MEMORY "${SNAPSHOT_MEMORY}" 'true|false' 'true or false'
   validate_number SNAPSHOT_MAX "${SNAPSHOT_MAX}" 0 1000
@@ -109,6 +119,8 @@ power_vm() {
     snapshot) snapshot_take ;;
     revert) snapshot_revert ;;
     delete-snapshot) snapshot_delete ;;
+    fork) fork_take ;;
+    unfork) fork_remove ;;
     *) "power_${ACTION}" ;;
   esac
   let_go
@@ -143,7 +155,7 @@ clear_half_suspend() {
     vm_read_status "${vm_id}"
   fi
   vm_find_suspended "${vm_status}"
-  if [[ ${vm_suspended} == yes && ${ACTION} =~ ^(stop|shutdown|snapshot|revert|delete-snapshot)$ ]]; then
+  if [[ ${vm_suspended} == yes && ${ACTION} =~ ^(stop|shutdown|snapshot|revert|delete-snapshot|fork|unfork)$ ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is suspended: its memory is on the disk, and nothing was done to it" 'resume it first'
   fi
 }
@@ -154,7 +166,7 @@ plan_lock() {
   local -r lock=${vm_config[lock]:-}
   if [[ ${dry_run} == no || -z ${lock} || ${vm_suspended} == yes ]]; then
     return 0
-  elif [[ ${ACTION} != @(snapshot|revert|delete-snapshot) || ! ${lock} =~ ^(snapshot|snapshot-delete|rollback)$ ]]; then
+  elif [[ ${ACTION} != @(snapshot|revert|delete-snapshot|fork|unfork) || ! ${lock} =~ ^(snapshot|snapshot-delete|rollback)$ ]]; then
     result_fail vm "could not ${ACTION} VM ${vm_id} on node '${probe_node}' now: VM is locked (${lock})" 'wait for the work that holds the lock to end, then try again'
   fi
   result_text PLAN "qm unlock ${vm_id}"
@@ -178,6 +190,13 @@ output_result() {
     result_line VM_USER "${VM_SSH_USER:-${vm_config[ciuser]:-root}}"
     if [[ -n ${vm_host_key} ]]; then
       result_line VM_HOST_KEY "${vm_host_key}"
+    fi
+  fi
+  if [[ ${ACTION} == fork ]]; then
+    result_line FORK "${fork_way}"
+    result_text FORK_WHY "${fork_why}"
+    if [[ -n ${fork_pause} ]]; then
+      result_line FORK_PAUSE "${fork_pause}"
     fi
   fi
   result_line RESULT SUCCESS

@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,12 +17,35 @@ import (
 
 // There is but one copy of a process, so that what starts from another VM's state is a new
 // one that takes itself for the guest that was saved: host name, MAC, boot, instance, files,
-// the time of the save. What ran there, and what it had in /run, is not in it.
+// the time of the save. Its memory is what small files it had in /dev/shm. What ran there, and
+// what it had in /run, is not in it.
 
 // saved is who a guest is.
 type saved struct {
 	Hostname, MAC, InstanceID, BootID string
 	At                                time.Time
+	Memory                            map[string][]byte // the files of memoryDir
+}
+
+const (
+	memoryDir  = "/dev/shm"
+	memoryMost = 4096 // of one file
+)
+
+// readMemory is what a guest has in memory, as far as that can be saved.
+func readMemory(root string) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	entries, err := os.ReadDir(filepath.Join(root, memoryDir))
+	for _, entry := range entries[:min(len(entries), 8)] {
+		info, failed := entry.Info()
+		if failed != nil || !info.Mode().IsRegular() || info.Size() > memoryMost {
+			continue
+		}
+		if files[entry.Name()], failed = os.ReadFile(filepath.Join(root, memoryDir, entry.Name())); failed != nil {
+			return nil, failed
+		}
+	}
+	return files, err
 }
 
 // readSaved is who the guest with that root is now.
@@ -38,6 +62,9 @@ func readSaved(root string) (saved, error) {
 	}
 	behind, err := readBehind(root)
 	s.At = s.At.Add(-behind)
+	if err == nil {
+		s.Memory, err = readMemory(root)
+	}
 	return s, err
 }
 
@@ -73,6 +100,12 @@ func (g *guest) goOn(from saved) error {
 	}
 	if err := setBootID(from.BootID); err != nil {
 		return err
+	}
+	for name, content := range from.Memory {
+		path := filepath.Join(memoryDir, name)
+		if err := errors.Join(os.WriteFile(path, content, 0o666), os.Chmod(path, 0o666)); err != nil {
+			return err
+		}
 	}
 	if err := g.loadHostKey(from.Hostname); err != nil {
 		return err

@@ -137,6 +137,11 @@ func (d Driver) SnapshotDisk(ctx context.Context, _ *state.State, _ state.VM, _,
 	return d.replaceDisk(ctx, path, snapshotPath(path, name))
 }
 
+// CloneSnapshot copies a snapshot into a new disk.
+func (d Driver) CloneSnapshot(ctx context.Context, src, name, dst, format string) error {
+	return d.ImportDisk(ctx, snapshotPath(src, name), dst, format)
+}
+
 // RollbackDisk copies a snapshot over the disk.
 func (d Driver) RollbackDisk(ctx context.Context, path, name string) error {
 	return d.replaceDisk(ctx, snapshotPath(path, name), path)

@@ -206,7 +206,8 @@ func (Driver) launch(ctx context.Context, s *state.State, vm state.VM, from *sav
 func record(s *state.State, id, pid int) error {
 	return errors.Join(
 		sys.WritePidFile(s.PidFile(id), pid),
-		sys.WriteFile(s.QemuPidFile(id), fmt.Appendf(nil, "%d\n", pid), 0o644))
+		sys.WriteFile(s.QemuPidFile(id), fmt.Appendf(nil, "%d\n", pid), 0o644),
+		s.ShowAgent(id))
 }
 
 // Namespaces are how a guest's process is started: as the first of a PID
@@ -253,7 +254,7 @@ func (d Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
 			return err
 		}
 	}
-	return errors.Join(os.RemoveAll(s.QemuPidFile(vm.ID)), os.RemoveAll(s.RunDir(vm.ID)))
+	return errors.Join(s.ForgetProcess(vm.ID), os.RemoveAll(s.RunDir(vm.ID)))
 }
 
 // Shutdown asks the guest's init to power off, as an ACPI button does.
@@ -288,5 +289,5 @@ func (Driver) Move(_ context.Context, from, to *state.State, vm state.VM) error 
 		os.Rename(from.LogPath(vm.ID), to.LogPath(vm.ID)),
 		os.Rename(from.RunDir(vm.ID), to.RunDir(vm.ID)),
 		sys.WriteFile(to.QemuPidFile(vm.ID), fmt.Appendf(nil, "%d\n", pid), 0o644),
-		os.Remove(from.QemuPidFile(vm.ID)))
+		to.ShowAgent(vm.ID), from.ForgetProcess(vm.ID))
 }

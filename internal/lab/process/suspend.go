@@ -120,7 +120,7 @@ func (Driver) Shelve(_ context.Context, s *state.State, vm state.VM, path string
 	if err := sys.WriteFile(path, marker, 0o640); err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(s.PidFile(vm.ID), frozen), os.Remove(s.QemuPidFile(vm.ID)))
+	return errors.Join(os.Rename(s.PidFile(vm.ID), frozen), s.ForgetProcess(vm.ID))
 }
 
 // Restore lets a guest run on that was shelved, its clock behind by the time it was

@@ -69,6 +69,9 @@ type Disks interface {
 	ImportDisk(ctx context.Context, src, dst, format string) error
 	// LinkDisk creates a disk that shows base's content and keeps only changes.
 	LinkDisk(ctx context.Context, base, dst string) error
+	// CloneSnapshot copies what SnapshotDisk has kept of a disk into a new one, also while
+	// the machine runs.
+	CloneSnapshot(ctx context.Context, src, name, dst, format string) error
 	// ResizeDisk grows a disk.
 	ResizeDisk(ctx context.Context, path string, size int64) error
 	// DiskSize is the size the guest sees.

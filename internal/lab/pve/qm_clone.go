@@ -2,6 +2,7 @@ package pve
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,7 +15,7 @@ import (
 	"linus/internal/lab/state"
 )
 
-// qmClone copies a VM: linked from a template unless --full 1.
+// qmClone copies a VM, or a snapshot of it: linked from a template unless --full 1.
 func qmClone(c *call) error {
 	id := c.id()
 	newID, _ := strconv.Atoi(c.opts["newid"])
@@ -34,6 +35,18 @@ func qmClone(c *call) error {
 		return err
 	}
 	full := !source.IsTemplate()
+	if name := c.opts["snapname"]; name != "" {
+		values, there := source.Snapshots[name]
+		if !there {
+			return state.Fail(255, "snapshot '%s' does not exist", name)
+		}
+		source = state.NewConf()
+		for key, value := range values {
+			if key != "snaptime" && key != "snapstate" {
+				source.Set(key, value)
+			}
+		}
+	}
 	if _, given := c.opts["full"]; given {
 		full = c.on("full")
 	}
@@ -53,7 +66,7 @@ func qmClone(c *call) error {
 			failed := errors.New("clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout")
 			return errors.Join(taskFailure(failed), os.Remove(c.s.ConfPath(newID)))
 		}
-		conf, made, err := c.cloneConf(source, newID, full)
+		conf, made, err := c.cloneRunning(source, id, newID, full)
 		c.dieHalfWay()
 		if err == nil {
 			err = c.s.WriteConf(newID, conf)
@@ -76,14 +89,48 @@ func (c *call) checkClone(source *state.Conf, full bool) error {
 				return state.Fail(255, "parameter '%s' not allowed for linked clones", name)
 			}
 		}
-		if key, volid := source.BootDisk(); key != "" && !source.IsTemplate() {
-			return state.Fail(255, "Linked clone feature is not supported for '%s' (%s)", volid, key)
+	}
+	of, kind := "", "Linked"
+	if c.opts["snapname"] != "" {
+		of = " a snapshot of"
+	}
+	if full {
+		kind = "Full"
+	}
+	for key, d := range state.Drives(source.Values) {
+		if d.Disk() && !c.canClone(d, source.IsTemplate(), full) {
+			return state.Fail(255, "%s clone feature is not supported for%s '%s' (%s)", kind, of, d.File, key)
 		}
 	}
 	if target := c.opts["target"]; target != "" && target != c.s.Config.Node && !c.onShared(source) {
 		return state.Fail(255, "can't clone VM to node '%s' (VM uses local storage)", target)
 	}
 	return nil
+}
+
+// canClone reports whether a disk, or its snapshot, can be cloned: linked clones are of bases
+// and, on a thin pool, of snapshots; of a raw file's snapshot there is no copy, either.
+func (c *call) canClone(d state.Drive, base, full bool) bool {
+	st, err := c.s.Storage(d.Storage())
+	switch {
+	case err != nil:
+		return true // which fails by itself
+	case c.opts["snapname"] == "":
+		return base || full
+	}
+	return st.Thin() || full && strings.HasSuffix(d.File, ".qcow2")
+}
+
+// cloneRunning is cloneConf of a VM that may run: the copies of its disks are of one moment.
+func (c *call) cloneRunning(source *state.Conf, id, newID int, full bool) (conf *state.Conf, made []string, err error) {
+	vm := state.VM{ID: id, Conf: source}
+	if _, running := c.s.Pid(id); running && full && c.opts["snapname"] == "" && !c.drv.Paused(c.ctx, c.s, vm) {
+		if err := c.drv.Pause(c.ctx, c.s, vm); err != nil {
+			return nil, nil, err
+		}
+		defer func() { err = errors.Join(err, c.drv.Continue(context.WithoutCancel(c.ctx), c.s, vm)) }()
+	}
+	return c.cloneConf(source, newID, full)
 }
 
 func (c *call) checkMember(name string) error {
@@ -172,6 +219,8 @@ func (c *call) cloneDrive(key string, conf *state.Conf, id int, full bool) (voli
 	switch {
 	case d.CloudInit():
 		volid, err = c.allocCloudInit(st, id)
+	case c.opts["snapname"] != "":
+		volid, err = c.cloneSnapshot(d.File, c.opts["snapname"], st, id)
 	case full:
 		volid, err = c.copyVolume(d.File, st, id, c.opts["format"])
 	default:

@@ -154,6 +154,19 @@ func hiddenBase(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".base")
 }
 
+// cloneSnapshot creates a disk of a clone of a snapshot, which stands on its own: one on a thin
+// pool does so though it is linked.
+func (c *call) cloneSnapshot(volid, name string, st state.Storage, id int) (string, error) {
+	path, err := c.s.VolumePath(volid)
+	if err != nil {
+		return "", err
+	}
+	format := diskFormatFor(st, "qcow2")
+	return c.makeVolume(st, id, format, func(dst string) error {
+		return c.drv.CloneSnapshot(c.ctx, path, name, dst, format)
+	})
+}
+
 // copyVolume creates a full clone's disk on a storage.
 func (c *call) copyVolume(volid string, st state.Storage, id int, asked string) (string, error) {
 	path, err := c.s.VolumePath(volid)

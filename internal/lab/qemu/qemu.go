@@ -86,6 +86,9 @@ func (d Driver) launch(ctx context.Context, s *state.State, vm state.VM, incomin
 		runDir: runDir, pidFile: s.QemuPidFile(vm.ID), serial: s.LogPath(vm.ID), tapUp: filepath.Join(runDir, "tap-up"),
 		incoming: incoming,
 	}, n)
+	if err == nil {
+		err = s.ShowAgent(vm.ID)
+	}
 	if err == nil && incoming == "" {
 		err = d.downLinks(ctx, s, vm)
 	}
@@ -163,7 +166,7 @@ func (Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
 			return err
 		}
 	}
-	return errors.Join(os.RemoveAll(s.QemuPidFile(vm.ID)), os.RemoveAll(s.RunDir(vm.ID)))
+	return errors.Join(s.ForgetProcess(vm.ID), os.RemoveAll(s.RunDir(vm.ID)))
 }
 
 // Shutdown asks the guest's agent where there is one, as PVE does, else

@@ -93,8 +93,8 @@ func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path s
 	return nil
 }
 
-// StartFrom is Restore with another VM's memory. A card whose link is down has none before
-// the processors run: QEMU sends nothing of its own then, either.
+// StartFrom is Restore with another VM's memory. A card whose link is down in the config, and
+// not in what was saved, has one for a moment, as with PVE.
 func (d Driver) StartFrom(ctx context.Context, s *state.State, vm state.VM, path string) error {
 	return d.Restore(ctx, s, vm, path)
 }
@@ -129,7 +129,7 @@ func (d Driver) awaitRestored(ctx context.Context, s *state.State, vm state.VM) 
 			return err
 		}
 		if status != "inmigrate" {
-			return errors.Join(d.downLinks(ctx, s, vm), d.Continue(ctx, s, vm))
+			return errors.Join(d.Continue(ctx, s, vm), d.downLinks(ctx, s, vm)) // in PVE's order
 		}
 		if err := sys.Sleep(ctx, statePoll); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 
@@ -41,6 +42,23 @@ func (s *State) QemuPidFile(id int) string {
 
 // QemuDir stands for Proxmox's /run/qemu-server.
 func (s *State) QemuDir() string { return s.Path("run", "qemu-server") }
+
+// ShowAgent has the agent's socket where Proxmox's QEMU has it. A VM has it as long as its
+// process, whose file is beside it.
+func (s *State) ShowAgent(id int) error {
+	link := s.qemuAgent(id)
+	if err := os.RemoveAll(link); err != nil {
+		return err
+	}
+	return os.Symlink(s.AgentSocket(id), link)
+}
+
+func (s *State) qemuAgent(id int) string { return filepath.Join(s.QemuDir(), strconv.Itoa(id)+".qga") }
+
+// ForgetProcess removes what Proxmox's QEMU leaves beside a VM's process.
+func (s *State) ForgetProcess(id int) error {
+	return errors.Join(os.RemoveAll(s.QemuPidFile(id)), os.RemoveAll(s.qemuAgent(id)))
+}
 
 // Pid is a VM's process, if it runs.
 func (s *State) Pid(id int) (pid int, running bool) { return sys.ReadPidFile(s.PidFile(id)) }
