@@ -31,7 +31,7 @@ const module = "linus/"
 
 // adapters are the packages around the domain: none knows another.
 var adapters = []string{
-	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/egress", "internal/executor", "internal/fleet",
+	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/credential", "internal/egress", "internal/executor", "internal/fleet",
 	"internal/guest", "internal/mcptool", "internal/oauth", "internal/policy", "internal/proxmox",
 	"internal/store", "internal/telemetry", "internal/token", "internal/web", "internal/webhook",
 }
@@ -44,6 +44,8 @@ var adapters = []string{
 var arrows = map[string][]string{
 	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/field", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/view", "internal/worktree", "embed"},
 	"internal/daemon": append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
+
+	"internal/credential": {"internal/job", "internal/secret"},
 
 	"internal/callback":  {"internal/gate", "internal/job"},
 	"internal/claude":    {},

@@ -97,6 +97,8 @@ func (a *app) root() *cobra.Command {
 		group("engine", "List the engines that share the database", a.engineListCommand()),
 		group("token", "Create, list and revoke tokens for other users of this engine",
 			a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand()),
+		group("credential", "Add, list and remove credentials that VMs use and never have",
+			a.credentialAddCommand(), a.credentialListCommand(), a.credentialRemoveCommand()),
 		group("host", "Check and trust the Proxmox host, and remove linus from it", a.checkCommand(), a.trustCommand(), a.uninstallCommand()),
 		group("template", "Build the template that jobs' VMs are cloned from",
 			a.templateBuildCommand(), a.templateListCommand(), a.templateShowCommand(), a.templateRemoveCommand(), a.checkpointCommand()),

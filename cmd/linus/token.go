@@ -69,6 +69,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	flags.DurationVar(&ttl, "ttl", tokenTTL, "how long it is valid, as in 720h; 0: until it is revoked")
 	flags.StringSliceVar(&spec.Toolsets, "toolsets", nil, "what it may be used for, over MCP and everywhere else: some of "+strings.Join(job.Toolsets, ", ")+" (default: all)")
 	flags.StringSliceVar(&spec.Secrets, "secrets", nil, "secrets its jobs may name, with * and ? as wildcards (default: none; for admin: all)")
+	flags.StringSliceVar(&spec.Credentials, "credentials", nil, "credentials its jobs may name, with * and ? as wildcards (default: none; for admin: all)")
 	flags.StringSliceVar(&spec.Networks, "networks", nil, "bridges and VLAN tags its VMs may be on, as in vmbr1,20-29 (default: as the settings allow)")
 	flags.StringSliceVar(&spec.Templates, "templates", nil, "templates and operating systems its VMs may be made from (default: as the settings allow)")
 	flags.IntVar(&spec.Jobs, "limit-jobs", 0, "unfinished jobs at a time (default: 4 x MAX_JOBS)")

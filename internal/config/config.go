@@ -109,6 +109,8 @@ type Config struct {
 	LimitDisk        string `envconfig:"LIMIT_DISK" desc:"Total size that the disks of one client's VMs may grow to, as in 500G; a finished job's VM counts until it is gone. Empty: no limit."`
 	LimitSeconds     int    `envconfig:"LIMIT_SECONDS" default:"0" min:"0" max:"86400" desc:"The longest timeout a client's job may have, in seconds. 0: no limit."`
 
+	AllowedCredentials string `envconfig:"ALLOWED_CREDENTIALS" desc:"Credentials that jobs may name, separated by commas: github, ci-*. Empty: any."`
+
 	SecretsFile string `envconfig:"LINUS_SECRETS_FILE" kind:"path" desc:"File with lines NAME=value for the secrets of manifests, mode 0600. Secrets also come from LINUS_SECRET_<NAME> and systemd credentials."`
 
 	LeaseHours    int `envconfig:"LEASE_HOURS" default:"24" min:"0" max:"8760" desc:"Hours after a job's timeout after which the host destroys its VM by itself if linus has not done so. 0: never."`

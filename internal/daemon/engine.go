@@ -15,7 +15,7 @@ import (
 
 	"linus/internal/callback"
 	"linus/internal/config"
-	"linus/internal/egress"
+	"linus/internal/credential"
 	"linus/internal/executor"
 	"linus/internal/fleet"
 	"linus/internal/job"
@@ -95,11 +95,12 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
 		CallbackAddr:       func() string { return e.callbacks.Addr() },
 		Connected:          e.watch.metrics.Connected,
-		Proxy: func(names []string, record func(job.Connection)) executor.NamesProxy {
-			return egress.New(egress.Options{Names: names, Record: record})
-		},
-		About: about(o),
+		About:              about(o),
 	}
+	credentials := credential.New(credential.Options{
+		Store: st, Dir: filepath.Join(c.StateDir, "credentials"), Shared: c.DatabaseURL.Reveal() != "", Secrets: work.Secrets, Log: log, Observer: work.Observer,
+	})
+	work.Credentials, work.Proxy = credentials, proxies(credentials)
 	if c.DatabaseURL.Reveal() != "" { // others may have the same
 		work.Engines, work.Fence = st, e.backend.Fence
 		work.Predecessor, work.Joined = predecessor(c), func(id string) { noteEngine(c, id, log) }

@@ -73,7 +73,7 @@ func verbRules() map[string]rule {
 			"vm":  "StartVM StopVM SuspendVM ResumeVM SnapshotVM RevertVM DeleteSnapshot DestroyVM ListFiles ReadFile WriteFile EditFile ReadTree WriteTree DialVM Network",
 		},
 		job.RoleAdmin: {
-			"vm": "ForgetVM SaveVM", "job": "DeleteJob", "": "Cleanup Tokens CreateToken RevokeToken Pools Pool CreatePool ResizePool RemovePool Checkpoints Checkpoint CreateCheckpoint RemoveCheckpoint Engines Nodes CordonNode UncordonNode",
+			"vm": "ForgetVM SaveVM", "job": "DeleteJob", "": "Cleanup Tokens CreateToken RevokeToken Credentials CreateCredential RemoveCredential Pools Pool CreatePool ResizePool RemovePool Checkpoints Checkpoint CreateCheckpoint RemoveCheckpoint Engines Nodes CordonNode UncordonNode",
 		},
 	} {
 		for subject, names := range of {
@@ -413,10 +413,10 @@ func (m *matrix) api() {
 		"Submit": `{"manifest":{"task":"true","agent_type":"script"}}`, "Plan": `{"manifest":{"task":"","agent_type":"","vm_name":"other"}}`,
 		"CreateVM":   `{"manifest":{"vm_name":"dev","resources":{"cpu":99}}}`, // which is refused, but not by the guard
 		"CreatePool": `{"name":"p","warm":0}`, "ResizePool": `{"warm":0}`, "Input": "x", "WriteFile": "x", "Kill": `{"signal":"INT"}`, "Resize": `{"rows":24,"columns":80}`,
-		"SnapshotVM": `{"name":"clean"}`, "SaveVM": `{"name":"setup"}`, "Network": `{}`, "EditFile": `{"old":"x","new":"y"}`, "CreateToken": `{"name":"dave","role":"read"}`,
+		"SnapshotVM": `{"name":"clean"}`, "SaveVM": `{"name":"setup"}`, "Network": `{}`, "EditFile": `{"old":"x","new":"y"}`, "CreateToken": `{"name":"dave","role":"read"}`, "CreateCredential": `{"name":"github","host":"api.github.com","header":"Authorization: Bearer","value":"of no worth"}`,
 	}
 	m.cells("API", rules, func(c *caller, name, id, vm string) (string, string) {
-		values := map[string]string{"id": id, "vm": vm, "pool": "p", "checkpoint": "c", "node": "pve", "token": "dave", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
+		values := map[string]string{"id": id, "vm": vm, "pool": "p", "checkpoint": "c", "node": "pve", "token": "dave", "credential": "github", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
 		o := all[name]
 		path, query := o.path, url.Values{}
 		for _, p := range o.Parameters {

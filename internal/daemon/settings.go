@@ -29,7 +29,7 @@ func policies(c config.Config) (rules, error) {
 		return rules{}, err
 	}
 	bounds, err := policy.NewBounds(policy.Choices{
-		Bridges: c.AllowedBridges, VLANs: c.AllowedVLANs, Templates: c.AllowedTemplates, Secrets: c.AllowedSecrets,
+		Bridges: c.AllowedBridges, VLANs: c.AllowedVLANs, Templates: c.AllowedTemplates, Secrets: c.AllowedSecrets, Credentials: c.AllowedCredentials,
 		Webhooks: c.AllowedWebhooks, Signs: c.WebhookSecret.Reveal() != "",
 		Network:  vm.Network{Bridge: c.ProxmoxBridge, VLAN: c.ProxmoxVLANTag, IP: c.VMIPConfig, Gateway: c.VMGateway},
 		Template: c.DefaultVMTemplate,

@@ -31,7 +31,7 @@ func (h *host) wholeLog() string {
 // engine is the process id of the engine, 0 when none runs.
 func (h *host) engine() int {
 	pid := firstNumber(filepath.Join(h.state, "engine.lock"))
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe != h.linus() {
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe != h.linus() && exe != filepath.Join(binDir, "linus") { // that may be a script that starts this
 		return 0
 	}
 	return pid

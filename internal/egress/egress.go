@@ -27,7 +27,14 @@ import (
 // Options say what a Proxy lets through.
 type Options struct {
 	Names  []string             // as in network.allow
-	Record func(job.Connection) // gets every connection, once when it is decided and once when it has ended; not nil
+	Record func(job.Connection) // gets every connection that it decides about, once when it is decided and once when it has ended; not nil
+
+	// Ends returns what takes connections to a host and port, whatever else is allowed: their
+	// TLS is ended there; nil: they are as others. Nil: none is.
+	Ends func(host, port string) func(net.Conn)
+	// Anywhere connects to an address that nothing is decided about, for VMs that may reach
+	// more than names, and from there. Nil: only what is allowed is reached, from here.
+	Anywhere func(ctx context.Context, address string) (net.Conn, error)
 
 	Lookup func(context.Context, string) ([]netip.Addr, error)     // nil: this machine's resolver
 	Dial   func(context.Context, netip.AddrPort) (net.Conn, error) // nil: TCP
@@ -156,6 +163,9 @@ func (p *Proxy) open(ctx context.Context, addr, only string) (net.Conn, error) {
 	if err != nil {
 		name, port = addr, only
 	}
+	if p.o.Anywhere != nil {
+		return p.o.Anywhere(ctx, net.JoinHostPort(name, port))
+	}
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	c := job.Connection{Name: name, Port: port}
 	up, err := p.reach(ctx, name, port, only)
@@ -211,28 +221,34 @@ func (p *Proxy) reach(ctx context.Context, name, port, only string) (net.Conn, e
 	return nil, failed
 }
 
-// connect is a tunnel to port 443.
+// ends returns what takes connections to an address; nil: they are tunnelled.
+func (p *Proxy) ends(address string) func(net.Conn) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || p.o.Ends == nil {
+		return nil
+	}
+	return p.o.Ends(strings.ToLower(strings.TrimSuffix(host, ".")), port)
+}
+
+// connect is a tunnel to port 443, or to where TLS is ended.
 func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
+	if end := p.ends(r.Host); end != nil {
+		if near, buffered := accept(w); near != nil {
+			end(begun{near, buffered.Reader})
+		}
+		return
+	}
 	up, err := p.open(r.Context(), r.Host, "443")
 	if err != nil {
 		refuse(w, err)
 		return
 	}
 	defer func() { _ = up.Close() }()
-	hijacker, ok := w.(http.Hijacker)
-	if !ok {
-		http.Error(w, "linus: CONNECT is for HTTP/1", http.StatusBadRequest)
-		return
-	}
-	near, buffered, err := hijacker.Hijack()
-	if err != nil {
+	near, buffered := accept(w)
+	if near == nil {
 		return
 	}
 	defer func() { _ = near.Close() }()
-	_ = near.SetDeadline(time.Time{})
-	if _, err := io.WriteString(near, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
-		return
-	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -244,6 +260,33 @@ func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
 	_ = up.Close()
 	<-done
 }
+
+// accept takes a connection over and says that there is a tunnel; nil: it is lost.
+func accept(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter) {
+	hijacker, ok := w.(http.Hijacker)
+	if !ok {
+		http.Error(w, "linus: CONNECT is for HTTP/1", http.StatusBadRequest)
+		return nil, nil
+	}
+	near, buffered, err := hijacker.Hijack()
+	if err != nil {
+		return nil, nil
+	}
+	_ = near.SetDeadline(time.Time{})
+	if _, err := io.WriteString(near, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		_ = near.Close()
+		return nil, nil
+	}
+	return near, buffered
+}
+
+// begun is a connection of which something was read.
+type begun struct {
+	net.Conn
+	read io.Reader
+}
+
+func (b begun) Read(to []byte) (int, error) { return b.read.Read(to) }
 
 // onlyReader hides WriteTo, which would take a buffer's bytes past a deadline's renewal.
 type onlyReader struct{ r *bufio.Reader }

@@ -35,6 +35,9 @@ func (e *Executor) dispatch(ctx context.Context) {
 	if e.o.Tokens != nil {
 		e.work.Go(func() { e.o.Tokens.Watch(ctx) })
 	}
+	if e.o.Credentials != nil {
+		e.work.Go(func() { e.o.Credentials.Watch(ctx) })
+	}
 	tick := time.NewTicker(e.o.CleanupInterval)
 	defer tick.Stop()
 	for {

@@ -21,10 +21,28 @@ import (
 	"linus/internal/vm"
 )
 
-// NamesProxy is the way out of a VM that may reach names only.
+// NamesProxy is the way out of a VM that may reach names only, and of one that uses
+// credentials.
 type NamesProxy interface {
 	Dial(ctx context.Context) (net.Conn, error)
+	CA() []byte // PEM: what the VM is to trust; nil: nothing
 	Close()
+}
+
+// ProxyOptions say what a job's proxy is for.
+type ProxyOptions struct {
+	Names       []string // that may be reached
+	Record      func(job.Connection)
+	Anywhere    func(ctx context.Context, address string) (net.Conn, error) // reaches everything else, from the VM; nil: nothing does
+	Credentials []string
+	Used        func(job.CredentialUse) // called with each request to their hosts
+}
+
+// needsProxy reports whether a job has a proxy, and only whether it is for all that the VM
+// reaches.
+func needsProxy(j job.Job) (needs, only bool) {
+	only = networkOf(j).Mode() == vm.EgressAllow
+	return only || len(j.Manifest.Credentials) > 0, only
 }
 
 // proxyPatience is how long the start of a task waits for its proxy.
@@ -40,12 +58,16 @@ func networkOf(j job.Job) vm.Network {
 
 // proxied returns a manifest whose task finds the job's proxy. What the manifest sets
 // itself stays.
-func proxied(m job.Manifest, id string) job.Manifest {
+func proxied(m job.Manifest, id string, only bool) job.Manifest {
 	proxy := "http://127.0.0.1:" + strconv.Itoa(job.ProxyPort(id))
 	const direct = "localhost,127.0.0.1,::1"
 	env := map[string]string{
 		"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "http_proxy": proxy, "https_proxy": proxy, "NO_PROXY": direct, "no_proxy": direct,
 		"NODE_USE_ENV_PROXY": "1",
+	}
+	if !only { // plain HTTP has no credentials
+		delete(env, "HTTP_PROXY")
+		delete(env, "http_proxy")
 	}
 	for _, name := range m.Secrets {
 		delete(env, name)
@@ -62,17 +84,18 @@ type proxy struct {
 	opened chan struct{} // closed when the VM first reaches it
 
 	mu  sync.Mutex
-	err error // why the VM did not, the last time it was tried
+	job job.Job // as it was then
+	err error   // why the VM did not, the last time it was tried
 }
 
-// openProxy starts the proxy of a job whose VM may reach names only, until closeProxy;
-// nil for others. It can be called again.
+// openProxy starts the proxy of a job that needs one, until closeProxy; nil for others. It
+// can be called again.
 func (e *Executor) openProxy(ctx context.Context, r *run, j job.Job) *proxy {
 	if r.proxy != nil {
 		return r.proxy
 	}
-	network := networkOf(j)
-	if network.Mode() != vm.EgressAllow || e.o.Proxy == nil {
+	needs, only := needsProxy(j)
+	if !needs || e.o.Proxy == nil {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -82,29 +105,57 @@ func (e *Executor) openProxy(ctx context.Context, r *run, j job.Job) *proxy {
 			e.o.Log.Warn("connections of a job could not be recorded", "job_id", r.id, "err", err)
 		}
 	}, all: map[destination]*tally{}}
-	server := e.o.Proxy(network.Allow, func(c job.Connection) {
-		if e.o.Connected != nil {
-			e.o.Connected(c)
+	o := ProxyOptions{
+		Names: networkOf(j).Allow,
+		Record: func(c job.Connection) {
+			if e.o.Connected != nil {
+				e.o.Connected(c)
+			}
+			seen.note(c)
+		},
+		Credentials: j.Manifest.Credentials, Used: seen.used,
+	}
+	if !only {
+		o.Anywhere = func(ctx context.Context, address string) (net.Conn, error) {
+			p.mu.Lock()
+			now := p.job
+			p.mu.Unlock()
+			return e.o.Runner.Connect(ctx, now, address)
 		}
-		seen.note(c)
-	})
+	}
 	r.proxy = p
 	go func() {
 		defer close(p.done)
 		defer seen.end()
-		defer server.Close()
-		e.keepProxy(ctx, p, j, server)
+		e.keepProxy(ctx, p, j, o)
 	}()
 	return p
 }
 
-// keepProxy opens the way from the VM again whenever it is lost.
-func (e *Executor) keepProxy(ctx context.Context, p *proxy, j job.Job, server NamesProxy) {
+// keepProxy opens the way from the VM again whenever it is lost. The VM trusts the proxy's CA
+// before that: each engine that works on the job has another one.
+func (e *Executor) keepProxy(ctx context.Context, p *proxy, j job.Job, o ProxyOptions) {
 	pause := backoff.NewExponentialBackOff()
 	pause.MaxInterval = 10 * time.Second
+	var server NamesProxy
+	trusted := false
 	for ctx.Err() == nil {
 		now, err := e.o.Jobs.Job(ctx, j.ID) // its VM may have another address
+		if err == nil && server == nil {
+			if server, err = e.o.Proxy(ctx, o); err == nil {
+				defer server.Close()
+			}
+		}
 		if err == nil {
+			p.mu.Lock()
+			p.job = now
+			p.mu.Unlock()
+		}
+		if err == nil && !trusted && server.CA() != nil {
+			err = e.o.Runner.Trust(ctx, now, server.CA())
+		}
+		if err == nil {
+			trusted = true
 			err = e.o.Runner.Proxy(ctx, now, job.ProxyPort(j.ID), server.Dial, func() {
 				pause.Reset()
 				select {
@@ -135,7 +186,7 @@ func (p *proxy) wait(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return fmt.Errorf("egress allow needs forwarding by the VM's SSH server (AllowTcpForwarding), and a free port: %w", cmp.Or(p.err, context.Cause(ctx)))
+	return fmt.Errorf("egress allow and credentials need forwarding by the VM's SSH server (AllowTcpForwarding), and a free port: %w", cmp.Or(p.err, context.Cause(ctx)))
 }
 
 // closeProxy ends the job's proxy, and records what passed.
@@ -152,7 +203,8 @@ const mostDestinations = 100
 
 // destination is a name and port, as a job asked for them, and the answer.
 type destination struct {
-	name    string
+	name    string // of a request with a credential: all there is to say
+	request bool
 	allowed bool
 	why     string
 }
@@ -173,22 +225,38 @@ type traffic struct {
 }
 
 func (t *traffic) note(c job.Connection) {
-	key := destination{c.Target(), c.Allowed, c.Why}
-	t.mu.Lock()
-	sum := t.all[key]
-	if sum == nil && len(t.all) >= mostDestinations {
-		key = destination{"other names", c.Allowed, ""}
-		sum = t.all[key]
-	}
-	if sum == nil {
-		sum = &tally{}
-		t.all[key] = sum
-	}
-	if c.Ended {
-		sum.out, sum.in = sum.out+c.Out, sum.in+c.In
-		t.mu.Unlock()
+	key := destination{name: c.Target(), allowed: c.Allowed, why: c.Why}
+	other := destination{name: "other names", allowed: c.Allowed}
+	if !c.Ended {
+		t.count(key, other)
 		return
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, sum := t.sum(key, other)
+	sum.out, sum.in = sum.out+c.Out, sum.in+c.In
+}
+
+// used notes a request with a credential.
+func (t *traffic) used(u job.CredentialUse) {
+	t.count(destination{name: u.Text(), request: true}, destination{name: "other requests with credentials", request: true})
+}
+
+// sum returns what is known of a destination or, when there are too many, of all others.
+func (t *traffic) sum(key, other destination) (destination, *tally) {
+	if t.all[key] == nil && len(t.all) >= mostDestinations {
+		key = other
+	}
+	if t.all[key] == nil {
+		t.all[key] = &tally{}
+	}
+	return key, t.all[key]
+}
+
+// count counts one more, and tells of it where that is due.
+func (t *traffic) count(key, other destination) {
+	t.mu.Lock()
+	key, sum := t.sum(key, other)
 	sum.count++
 	if bits.OnesCount(uint(sum.count)) != 1 {
 		t.mu.Unlock()
@@ -217,8 +285,12 @@ func (t *traffic) end() {
 }
 
 func (s *tally) event(d destination) job.Event {
-	text := d.name + " allowed"
-	if !d.allowed {
+	text := d.name
+	switch {
+	case d.request:
+	case d.allowed:
+		text += " allowed"
+	default:
 		text = d.name + " refused"
 		if d.why != "" {
 			text += ": " + d.why

@@ -83,7 +83,7 @@ func newBehind(t *testing.T, site http.Handler) *behind {
 	t.Cleanup(func() { _ = way.Close() })
 	go sshtest.Forward(way, proxy.Dial)
 	b.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1", "APT_CONFIG=" + filepath.Join(b.dir, "apt.conf")}
-	for name, value := range proxied(job.Manifest{}, id).Env {
+	for name, value := range proxied(job.Manifest{}, id, true).Env {
 		b.env = append(b.env, name+"="+value)
 	}
 	return b

@@ -51,7 +51,7 @@ func TestTraffic_IsToldInFewEvents(t *testing.T) {
 }
 
 func TestProxied_LeavesWhatTheManifestSets(t *testing.T) {
-	m := proxied(job.Manifest{Env: map[string]string{"HTTP_PROXY": "mine"}, Secrets: []string{"https_proxy"}}, "id")
+	m := proxied(job.Manifest{Env: map[string]string{"HTTP_PROXY": "mine"}, Secrets: []string{"https_proxy"}}, "id", true)
 	if m.Env["HTTP_PROXY"] != "mine" || m.Env["http_proxy"] != fmt.Sprintf("http://127.0.0.1:%d", job.ProxyPort("id")) || m.Env["NO_PROXY"] == "" {
 		t.Errorf("env %v", m.Env)
 	}

@@ -20,8 +20,10 @@ type Options struct {
 	Provider job.Provider
 	Fleet    Fleet  // of the same store and Provider
 	Tokens   Tokens // of the API; nil: there are none
-	Runner   Runner
-	Log      *slog.Logger // default: slog.Default()
+	// Credentials that jobs may name; nil: there are none.
+	Credentials Credentials
+	Runner      Runner
+	Log         *slog.Logger // default: slog.Default()
 
 	CallbackURL func(context.Context) (string, error) // the URL for callbacks; "" if VMs cannot reach it
 	// CallbackAddr returns the "host:port" on this machine at which callbacks are
@@ -38,9 +40,9 @@ type Options struct {
 	// Admit returns an error if a client may not have one more job in addition to those it
 	// has: unfinished ones, and those whose VM is not gone. Nil: all admitted.
 	Admit func(has []job.Job, next job.Manifest) error
-	// Proxy returns the proxy for a VM that may reach names only; record is called with each
-	// of its connections. Nil: there is none, and such VMs reach nothing.
-	Proxy     func(names []string, record func(job.Connection)) NamesProxy
+	// Proxy returns a job's proxy. Nil: there is none, and VMs that may reach names only
+	// reach nothing.
+	Proxy     func(ctx context.Context, o ProxyOptions) (NamesProxy, error)
 	Connected func(job.Connection) // called for each of those; may be nil
 	// Observer is called on what happens. May be nil.
 	Observer job.Observer
@@ -80,8 +82,9 @@ type Options struct {
 type Executor struct {
 	verbs      // the Fleet's
 	tokenVerbs // the Tokens'
-	o          Options
-	captures   capture.Options // for every job
+	credentialVerbs
+	o        Options
+	captures capture.Options // for every job
 
 	wake         chan struct{} // slots or waiting jobs have changed
 	reopened     chan struct{} // a job that was done is unfinished again
@@ -135,17 +138,18 @@ func New(o Options) *Executor {
 		o.Observer = func(job.Happening) {}
 	}
 	e := &Executor{
-		verbs:         o.Fleet,
-		tokenVerbs:    o.Tokens,
-		o:             o,
-		wake:          make(chan struct{}, 1),
-		reopened:      make(chan struct{}, 1),
-		leaseDoubted:  make(chan struct{}, 1),
-		reportsPassed: map[string]time.Time{},
-		done:          make(chan struct{}),
-		notices:       make(chan struct{}, 1),
-		runs:          map[string]*run{},
-		watchers:      map[string]*watched{},
+		verbs:           o.Fleet,
+		tokenVerbs:      o.Tokens,
+		credentialVerbs: o.Credentials,
+		o:               o,
+		wake:            make(chan struct{}, 1),
+		reopened:        make(chan struct{}, 1),
+		leaseDoubted:    make(chan struct{}, 1),
+		reportsPassed:   map[string]time.Time{},
+		done:            make(chan struct{}),
+		notices:         make(chan struct{}, 1),
+		runs:            map[string]*run{},
+		watchers:        map[string]*watched{},
 	}
 	e.captures = capture.Options{
 		Store: o.Captured, Runner: o.Runner, Log: o.Log, Secrets: e.hidden, Update: e.update,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"linus/internal/credential"
 	"linus/internal/executor"
 	"linus/internal/fleet"
 	"linus/internal/job"
@@ -133,6 +135,7 @@ func (r *rig) restart() {
 	}
 	r.opts.Fleet = fleet.New(vms)
 	r.opts.Tokens = token.New(token.Options{Store: r.store, Limits: r.opts.Defaults.TokenLimits(r.opts.MaxJobs), Log: r.opts.Log, Observer: r.opts.Observer})
+	r.opts.Credentials = credential.New(credential.Options{Store: r.store, Dir: filepath.Join(r.dir, "credentials"), Secrets: r.opts.Secrets, Log: r.opts.Log, Observer: r.opts.Observer})
 	r.Executor = executor.New(r.opts)
 	if err := r.Start(context.Background()); err != nil {
 		r.t.Fatal(err)

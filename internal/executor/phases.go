@@ -264,19 +264,23 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 		return fmt.Errorf("find the address for callbacks: %w", err)
 	}
 	secrets, err := e.secrets(j.Principal, manifest)
-	if err == nil && len(secrets) > 0 {
+	if err == nil && len(secrets)+len(manifest.Credentials) > 0 {
 		err = job.Pinned(*j.VM)
 	}
 	if err != nil {
 		return err
 	}
 	r.capture.Hide(secrets)
-	if networkOf(j).Mode() == vm.EgressAllow {
-		manifest = proxied(manifest, j.ID)
+	if needs, only := needsProxy(j); needs {
+		manifest = proxied(manifest, j.ID, only)
+	}
+	if manifest, err = e.withPlaceholders(ctx, manifest); err != nil {
+		return err
 	}
 	payload := job.Payload{
 		Secrets:  map[string]string{},
 		Manifest: manifest, CallbackURL: cmp.Or(url, e.unreachableURL()), Token: r.token,
+		Trusts:            len(manifest.Credentials) > 0,
 		HeartbeatInterval: int(e.o.HeartbeatInterval / time.Second), MaxOutput: e.o.MaxOutput,
 	}
 	for _, s := range secrets {

@@ -28,6 +28,11 @@ type Runner interface {
 	// calls opened when it does, and returns when the VM is lost, or ctx ends.
 	Proxy(ctx context.Context, j job.Job, port int, dial func(context.Context) (net.Conn, error), opened func()) error
 
+	// Trust adds a CA (PEM) to those that the job's task finds in its environment.
+	Trust(ctx context.Context, j job.Job, ca []byte) error
+	// Connect connects to a name and port as a program in the VM does.
+	Connect(ctx context.Context, j job.Job, address string) (net.Conn, error)
+
 	// Push uploads the job runner, the task, its files and settings.
 	Push(ctx context.Context, j job.Job, p job.Payload) error
 	// Start starts the task detached and returns when it runs (or has run), with the
@@ -88,6 +93,19 @@ type tokenVerbs interface {
 	Authenticate(ctx context.Context, token string) (job.Principal, error)
 	Holder(ctx context.Context, id string) (job.Principal, error)
 }
+
+// Credentials are what VMs may use and not read; see package credential.
+type Credentials interface {
+	credentialVerbs
+
+	// Credential returns one by its name; job.ErrNotFound.
+	Credential(ctx context.Context, name string) (job.Credential, error)
+	// Watch ends what is done with credentials that are removed, until ctx ends.
+	Watch(ctx context.Context)
+}
+
+// credentialVerbs are what Credentials offers to callers, to be embedded.
+type credentialVerbs interface{ job.Credentials }
 
 // Fleet is the life of VMs; see package fleet.
 type Fleet interface {

@@ -9,8 +9,8 @@ import (
 	"linus/internal/secret"
 )
 
-// claudeKey is the secret a claude job gets without naming it, if there is one and its
-// principal may name it.
+// claudeKey is the secret a claude job gets without naming it, if there is one, its
+// principal may name it, and no credential stands for it.
 const claudeKey = "ANTHROPIC_API_KEY"
 
 // withKey returns the manifest of a new job with claudeKey named in it, if the job is to
@@ -31,7 +31,7 @@ func (e *Executor) withKey(p job.Principal, m job.Manifest) (job.Manifest, error
 // where there is none.
 func (e *Executor) key(m job.Manifest) ([]secret.Value, error) {
 	_, given := m.Env[claudeKey]
-	if m.AgentType != job.AgentClaude || given || slices.Contains(m.Secrets, claudeKey) {
+	if m.AgentType != job.AgentClaude || given || slices.Contains(m.Secrets, claudeKey) || e.provides(m, claudeKey) {
 		return nil, nil
 	}
 	key, err := e.o.Secrets([]string{claudeKey})

@@ -103,8 +103,11 @@ func (e *Executor) enterable(ctx context.Context, s job.Submission, m job.Manife
 		}
 	}
 	secrets, err := e.secrets(s.Principal.Owner(), m)
-	if err == nil && len(secrets) > 0 {
+	if err == nil && len(secrets)+len(m.Credentials) > 0 {
 		err = job.Pinned(kept)
+	}
+	if err == nil {
+		err = reachable(m, kept.Network)
 	}
 	return kept.Job, err
 }
@@ -156,6 +159,9 @@ func (e *Executor) complete(ctx context.Context, s job.Submission) (job.Manifest
 		}
 	}
 	if _, err := e.secrets(s.Principal.Owner(), m); err != nil {
+		return m, err
+	}
+	if err := e.checkCredentials(ctx, m); err != nil {
 		return m, err
 	}
 	if m, err = e.withKey(s.Principal, m); err != nil {

@@ -60,6 +60,8 @@ func Manifest() []Field {
 			Label: "Variables"},
 		{Name: "secrets", Flag: "secret", In: tasks, Each: true, Help: "name of a configured secret, passed to the task as an environment variable; may be repeated",
 			Label: "Secrets", Hint: "names of secrets that are configured on the server, never their values"},
+		{Name: "credentials", Flag: "credential", In: tasks, Each: true, Help: "name of a credential that requests to its host get on the way, and the VM does not have; may be repeated",
+			Label: "Credentials", Hint: "names of credentials, as in linus credential list"},
 		{Name: "cwd", Flag: "cwd", In: Submit | Exec, Help: "absolute directory to run in (default: the VM user's home)",
 			Label: "Directory", Hint: "absolute; empty: the VM user's home"},
 		{Name: "sudo", Flag: "sudo", In: tasks, Help: "run as root",

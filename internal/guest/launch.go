@@ -310,7 +310,7 @@ func (g *Guest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 		if err != nil {
 			return err
 		}
-		if err = l.place(timed, g, j, p); err != nil {
+		if err = l.place(timed, g, j, g.trusting(j, p)); err != nil {
 			l.process.Close()
 			return err
 		}

@@ -1,7 +1,9 @@
 package guest
 
 import (
+	"bytes"
 	"context"
+	"maps"
 	"net"
 
 	"linus/internal/job"
@@ -33,4 +35,65 @@ func (g *Guest) Proxy(ctx context.Context, j job.Job, port int, dial func(contex
 	case <-t.Ended():
 	}
 	return nil
+}
+
+// Connect connects to an address from a job's VM.
+func (g *Guest) Connect(ctx context.Context, j job.Job, address string) (net.Conn, error) {
+	pool, err := g.pool(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	return pool.DialFrom(ctx, address)
+}
+
+// bundleFile has the CAs that a job's task is to trust: those of the system, and those of
+// Trust.
+const bundleFile = "/ca-bundle.pem"
+
+// bundleVariables are those in which programs look for such a file.
+var bundleVariables = []string{
+	"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO", "DENO_CERT",
+}
+
+// trusting returns a payload whose task finds that file, where it says nothing else.
+func (g *Guest) trusting(j job.Job, p job.Payload) job.Payload {
+	if !p.Trusts {
+		return p
+	}
+	env := map[string]string{}
+	for _, name := range bundleVariables {
+		if _, secret := p.Secrets[name]; !secret {
+			env[name] = g.place(j).home + bundleFile
+		}
+	}
+	maps.Copy(env, p.Manifest.Env)
+	p.Manifest.Env = env
+	return p
+}
+
+// bundle writes the file, whole, from the system's CAs and stdin.
+const bundle = `set -eu
+umask 077
+new=$1.$$
+trap 'rm -f -- "$new"' EXIT
+{
+  for roots in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem /etc/ssl/cert.pem; do
+    if [ -r "$roots" ]; then
+      cat -- "$roots"
+      echo
+      break
+    fi
+  done
+  cat
+} >"$new"
+mv -f -- "$new" "$1"`
+
+// Trust writes the file of CAs that the job's task finds, over the one that is there.
+func (g *Guest) Trust(ctx context.Context, j job.Job, ca []byte) error {
+	timed, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := g.retry(timed, j, func(pool *remote.Pool) error {
+		return pool.Run(timed, remote.Command{Name: "trust a CA", Line: remote.Quote("sh", "-c", bundle, "trust", g.place(j).home+bundleFile), Stdin: bytes.NewReader(ca)})
+	})
+	return g.fault(ctx, "write the CAs into", j, result.Result{}, err)
 }

@@ -243,6 +243,18 @@ func (c calls) RevokeToken(ctx context.Context, ref string) ([]Token, error) {
 	return ask[[]Token](ctx, c, "RevokeToken", tokenRef{ref})
 }
 
+func (c calls) CreateCredential(ctx context.Context, n NewCredential) (Credential, error) {
+	return ask[Credential](ctx, c, "CreateCredential", n)
+}
+
+func (c calls) Credentials(ctx context.Context) ([]Credential, error) {
+	return ask[[]Credential](ctx, c, "Credentials", None{})
+}
+
+func (c calls) RemoveCredential(ctx context.Context, name string) (Credential, error) {
+	return ask[Credential](ctx, c, "RemoveCredential", credentialRef{name})
+}
+
 func (c calls) CheckHost(ctx context.Context) (HostReport, error) {
 	return ask[HostReport](ctx, c, "CheckHost", None{})
 }

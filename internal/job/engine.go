@@ -20,6 +20,7 @@ type Engine interface {
 	Volumes
 	Engines
 	Tokens
+	Credentials
 	Host
 }
 

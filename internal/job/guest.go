@@ -8,6 +8,7 @@ import (
 // Payload is everything a VM needs to run one job.
 type Payload struct {
 	Manifest          Manifest          // with file contents
+	Trusts            bool              // the task is told of the CAs of Trust
 	Secrets           map[string]string // values by name; they go to a tmpfs
 	CallbackURL       string            // without a trailing slash; empty: no callbacks
 	Token             string            // the job's callback token

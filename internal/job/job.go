@@ -332,7 +332,7 @@ const (
 	EventWarning      = "warning"       // something an operator should know
 	EventIgnored      = "ignored"       // a late or contradictory report: recorded, without effect
 	EventDecided      = "decided"       // the outcome; Text is its reason
-	EventNetwork      = "network"       // a name that a job with vm.EgressAllow has connected to, or was refused
+	EventNetwork      = "network"       // a name that a job with vm.EgressAllow has connected to, or was refused, or a request with a credential
 )
 
 // Result is a job's outcome and output, available for every terminal status.

@@ -75,6 +75,8 @@ type Manifest struct {
 	Labels     map[string]string `json:"labels,omitempty" jsonschema_description:"To find it and its VM by, e.g. team: web."`
 	Notify     *Notify           `json:"notify,omitempty" jsonschema_description:"Who is told when the job has ended."`
 	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written." api:"status_mode"`
+
+	Credentials []string `json:"credentials,omitempty" jsonschema_description:"Names of credentials: requests to their hosts get them on the way; the VM never has them."`
 }
 
 // KeepMode says when the VM of a job's own stays though it was to be destroyed.

@@ -17,10 +17,11 @@ type Principal struct {
 	Role  Role
 	OAuth bool // the token is one of an OAuth issuer, and its role that of its scopes
 
-	// What it may use of what the settings allow. Secrets, Networks and Templates are
+	// What it may use of what the settings allow. All but Toolsets are
 	// patterns with * and ?. A network is a bridge's name, or a VLAN tag or range of tags,
-	// such as 20-29. Empty: no secrets, unless it is an admin, and all of the others.
-	Toolsets, Secrets, Networks, Templates []string
+	// such as 20-29. Empty: no secrets and credentials, unless it is an admin, and all of the
+	// others.
+	Toolsets, Secrets, Credentials, Networks, Templates []string
 
 	Limits Limits
 
@@ -122,11 +123,16 @@ func (p Principal) Key(key string) string {
 
 // MayName reports whether the principal's jobs may name a secret, as far as its token
 // decides that.
-func (p Principal) MayName(secret string) bool {
-	if len(p.Secrets) == 0 {
+func (p Principal) MayName(secret string) bool { return p.may(p.Secrets, secret) }
+
+// MayUse is MayName for a credential.
+func (p Principal) MayUse(credential string) bool { return p.may(p.Credentials, credential) }
+
+func (p Principal) may(patterns []string, name string) bool {
+	if len(patterns) == 0 {
 		return p.Admin()
 	}
-	return Among(p.Secrets, secret)
+	return Among(patterns, name)
 }
 
 // Among reports whether a name matches one of patterns, in which * and ? are wildcards.

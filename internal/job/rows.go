@@ -203,3 +203,8 @@ func words[T ~string](list []T) []string {
 	}
 	return all
 }
+
+// Cells are those of a credential.
+func (c Credential) Cells() Cells {
+	return Cells{"name": c.Name, "host": c.Host, "created_at": c.CreatedAt}
+}

@@ -28,12 +28,13 @@ type Token struct {
 // TokenSpec is what a token is to be. See Principal. Of a new token with the role run, a
 // limit that is missing or 0 is the engine's default, and -1 is none.
 type TokenSpec struct {
-	Name      string   `json:"name" api:",required"` // of the principal; several tokens may have the same one
-	Role      Role     `json:"role" api:",required"`
-	Toolsets  []string `json:"toolsets,omitempty"`
-	Secrets   []string `json:"secrets,omitempty"`
-	Networks  []string `json:"networks,omitempty"`
-	Templates []string `json:"templates,omitempty"`
+	Name        string   `json:"name" api:",required"` // of the principal; several tokens may have the same one
+	Role        Role     `json:"role" api:",required"`
+	Toolsets    []string `json:"toolsets,omitempty"`
+	Secrets     []string `json:"secrets,omitempty"`
+	Credentials []string `json:"credentials,omitempty"`
+	Networks    []string `json:"networks,omitempty"`
+	Templates   []string `json:"templates,omitempty"`
 	Limits
 	TTL int `json:"ttl,omitempty" api:"ttl_seconds"` // seconds until it expires; 0: never
 }
@@ -61,7 +62,7 @@ type Tokens interface {
 func (t Token) Principal() Principal {
 	return Principal{
 		Name: t.Name, Token: t.ID, Role: t.Role,
-		Toolsets: t.Toolsets, Secrets: t.Secrets, Networks: t.Networks, Templates: t.Templates, Limits: t.Limits,
+		Toolsets: t.Toolsets, Secrets: t.Secrets, Credentials: t.Credentials, Networks: t.Networks, Templates: t.Templates, Limits: t.Limits,
 	}
 }
 
@@ -72,7 +73,7 @@ func (s TokenSpec) Narrowed() []string {
 	for _, l := range []struct {
 		name string
 		list []string
-	}{{"toolsets", s.Toolsets}, {"secrets", s.Secrets}, {"networks", s.Networks}, {"templates", s.Templates}} {
+	}{{"toolsets", s.Toolsets}, {"secrets", s.Secrets}, {"credentials", s.Credentials}, {"networks", s.Networks}, {"templates", s.Templates}} {
 		if len(l.list) > 0 {
 			texts = append(texts, l.name+" "+strings.Join(l.list, ", "))
 		}
@@ -127,7 +128,7 @@ func (s TokenSpec) Validate() error {
 			add(field("toolsets", "use some of: "+strings.Join(Toolsets, ", "), "%.80q is unknown", t))
 		}
 	}
-	for name, list := range map[string][]string{"secrets": s.Secrets, "networks": s.Networks, "templates": s.Templates} {
+	for name, list := range map[string][]string{"secrets": s.Secrets, "credentials": s.Credentials, "networks": s.Networks, "templates": s.Templates} {
 		if len(list) > maxPatterns {
 			add(field(name, "give fewer, with * in them", "%d entries, the limit is %d", len(list), maxPatterns))
 		}

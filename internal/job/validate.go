@@ -102,6 +102,7 @@ func (m Manifest) Validate() error {
 	bad = append(bad, validateEnv(m.Env)...)
 	bad = append(bad, validateLabels(m.Labels)...)
 	bad = append(bad, validateSecrets(m.Secrets, m.Env)...)
+	bad = append(bad, validateCredentials(m.Credentials)...)
 	bad = append(bad, validateArtifacts(m.Artifacts)...)
 	bad = append(bad, m.validateTerminal()...)
 	bad = append(bad, validateResources(m.Resources)...)

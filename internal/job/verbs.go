@@ -201,6 +201,12 @@ func makeVerbs() []*Verb {
 			return e.RevokeToken(ctx, in.Token)
 		}),
 
+		listed[Credential](verb("Credentials", "listCredentials", "List credentials, by name, without their values", "GET /v1/credentials", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Credentials))),
+		made[Credential](verb("CreateCredential", "createCredential", "Add a credential; its value is in no response", "POST /v1/credentials", never, RoleAdmin, OfAll, "admin", Engine.CreateCredential), Created, nil), // a repeated call would find it there
+		verb("RemoveCredential", "deleteCredential", "Remove a credential; what was begun with it is cut off", "DELETE /v1/credentials/{credential}", never, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in credentialRef) (Credential, error) {
+			return e.RemoveCredential(ctx, in.Credential) // a repeated call would find none
+		}),
+
 		readsHost(verb("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost))),
 		listed[NodeInfo](verb("Nodes", "listNodes", "List the nodes that VMs are created on, by name", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Nodes))),
 		verb("CordonNode", "cordonNode", "Keep new VMs off a node; those that are there stay", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.CordonNode)),
@@ -291,6 +297,9 @@ type (
 	}
 	tokenRef struct {
 		Token string `json:"token"`
+	}
+	credentialRef struct {
+		Credential string `json:"credential"`
 	}
 	nodeRef struct {
 		Node string `json:"node"`

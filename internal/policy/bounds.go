@@ -16,9 +16,9 @@ import (
 // which * and ? are wildcards, and of VLAN tags, 20 or 20-29. An empty one is
 // not set.
 type Choices struct {
-	Bridges, VLANs, Templates, Secrets string
-	Webhooks                           string // hosts
-	Egress, EgressNames                string // of modes, and of names as in a manifest
+	Bridges, VLANs, Templates, Secrets, Credentials string
+	Webhooks                                        string // hosts
+	Egress, EgressNames                             string // of modes, and of names as in a manifest
 
 	Network  vm.Network // the configured one
 	Template string     // the configured one
@@ -35,12 +35,12 @@ type Choices struct {
 // must not reach networks its operator did not think of. The command line
 // belongs to the operator.
 type Bounds struct {
-	own                         Choices
-	bridges, templates, secrets []string
-	webhooks                    []string // hosts, or hosts with a port
-	vlans                       [][2]int
-	egress                      []vm.Egress
-	names                       []string
+	own                                      Choices
+	bridges, templates, secrets, credentials []string
+	webhooks                                 []string // hosts, or hosts with a port
+	vlans                                    [][2]int
+	egress                                   []vm.Egress
+	names                                    []string
 }
 
 // NewBounds reads the lists. Errors are *job.FieldError, named after the
@@ -52,7 +52,7 @@ func NewBounds(c Choices) (*Bounds, error) {
 		to         *[]string
 	}{
 		{"ALLOWED_BRIDGES", c.Bridges, &b.bridges}, {"ALLOWED_TEMPLATES", c.Templates, &b.templates}, {"ALLOWED_SECRETS", c.Secrets, &b.secrets},
-		{"ALLOWED_WEBHOOKS", c.Webhooks, &b.webhooks},
+		{"ALLOWED_CREDENTIALS", c.Credentials, &b.credentials}, {"ALLOWED_WEBHOOKS", c.Webhooks, &b.webhooks},
 	} {
 		names, err := entries(list.name, list.text)
 		if err != nil {
@@ -123,6 +123,11 @@ func (b *Bounds) Check(s job.Submission) error {
 	for i, name := range m.Secrets {
 		if len(b.secrets) > 0 && !job.Among(b.secrets, name) {
 			found.add(fmt.Sprintf("manifest.secrets[%d]", i), fmt.Sprintf("%q is not allowed: ALLOWED_SECRETS allows %s", name, strings.Join(b.secrets, ", ")), "leave it out")
+		}
+	}
+	for i, name := range m.Credentials {
+		if len(b.credentials) > 0 && !job.Among(b.credentials, name) {
+			found.add(fmt.Sprintf("manifest.credentials[%d]", i), fmt.Sprintf("%q is not allowed: ALLOWED_CREDENTIALS allows %s", name, strings.Join(b.credentials, ", ")), "leave it out")
 		}
 	}
 	b.notify(found, s)

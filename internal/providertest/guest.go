@@ -74,6 +74,14 @@ func (f *Fake) withRun(ctx context.Context, op string, j job.Job, errs *[]error,
 // Warm does nothing: a fake VM is always warm.
 func (f *Fake) Warm(context.Context, job.Job) error { return nil }
 
+// Trust and Connect do nothing: a fake VM has no programs.
+func (f *Fake) Trust(context.Context, job.Job, []byte) error { return nil }
+
+// Connect fails.
+func (f *Fake) Connect(context.Context, job.Job, string) (net.Conn, error) {
+	return nil, errors.New("a fake VM reaches nothing")
+}
+
 // Push stores the payload.
 func (f *Fake) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	f.mu.Lock()

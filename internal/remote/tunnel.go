@@ -31,24 +31,34 @@ type Loopback interface {
 // one of this machine. The connection outlasts ctx, and ends with the pool's. Errors:
 // ErrNotListening, ErrNoForwarding.
 func (p *Pool) DialLoopback(ctx context.Context, port int) (Loopback, error) {
-	c, conn, err := channel(ctx, p, nil, func(client *ssh.Client) (net.Conn, error) {
-		return client.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(port)))
-	}, func(n net.Conn) { _ = n.Close() })
-	var open *ssh.OpenChannelError
-	switch {
-	case errors.As(err, &open) && (open.Reason == ssh.Prohibited || open.Reason == ssh.UnknownChannelType):
-		return nil, fmt.Errorf("connect to port %d of %s: %w", port, p.Login(), ErrNoForwarding)
-	case errors.As(err, &open):
-		return nil, fmt.Errorf("connect to port %d of %s: %w", port, p.Login(), ErrNotListening)
-	case err != nil:
+	conn, err := p.DialFrom(ctx, net.JoinHostPort("localhost", strconv.Itoa(port)))
+	if err != nil {
 		return nil, err
 	}
-	p.release(c) // it is no session
 	through, ok := conn.(Loopback)
 	if !ok {
 		return nil, errors.Join(errors.New("an SSH channel cannot be closed one way"), conn.Close())
 	}
 	return through, nil
+}
+
+// DialFrom connects to an address as a program of the other machine does: it is resolved
+// there. Otherwise it is DialLoopback.
+func (p *Pool) DialFrom(ctx context.Context, address string) (net.Conn, error) {
+	c, conn, err := channel(ctx, p, nil, func(client *ssh.Client) (net.Conn, error) {
+		return client.DialContext(ctx, "tcp", address)
+	}, func(n net.Conn) { _ = n.Close() })
+	var open *ssh.OpenChannelError
+	switch {
+	case errors.As(err, &open) && (open.Reason == ssh.Prohibited || open.Reason == ssh.UnknownChannelType):
+		return nil, fmt.Errorf("connect to %s from %s: %w", address, p.Login(), ErrNoForwarding)
+	case errors.As(err, &open):
+		return nil, fmt.Errorf("connect to %s from %s: %w", address, p.Login(), ErrNotListening)
+	case err != nil:
+		return nil, err
+	}
+	p.release(c) // it is no session
+	return conn, nil
 }
 
 // maxTunnelled is how many connections a tunnel carries at once; more are

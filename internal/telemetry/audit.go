@@ -75,6 +75,8 @@ const (
 	ActionUncordon       = "uncordon_node"
 	ActionCreateToken    = "create_token"
 	ActionRevokeToken    = "revoke_token"
+	ActionAddCredential  = "create_credential"
+	ActionDropCredential = "remove_credential"
 )
 
 // The results.
@@ -165,7 +167,7 @@ func (a *Audit) attribute(ctx context.Context, r Record, by job.Caller) Record {
 }
 
 // Observe writes a line when a pool is changed, and when a job claims a pool's VM, when a
-// node is cordoned or uncordoned, and when a token is created or revoked. The host is not
+// node is cordoned or uncordoned, when a token is created or revoked, and a credential added or removed. The host is not
 // changed by any of them.
 func (a *Audit) Observe(h job.Happening) {
 	r := Record{Time: time.Now().UTC(), Result: ResultOK}
@@ -191,6 +193,12 @@ func (a *Audit) Observe(h job.Happening) {
 			r.Action = ActionCreateToken
 		}
 		r.Detail = fmt.Sprintf("token %s of %s, role %s", h.Token.ID, h.Token.Name, h.Token.Role)
+	case job.CredentialChange:
+		r.Action, by = ActionDropCredential, h.By
+		if h.Created {
+			r.Action = ActionAddCredential
+		}
+		r.Detail = fmt.Sprintf("credential %s for %s%s", h.Credential.Name, h.Credential.Host, h.Credential.Path)
 	default:
 		return
 	}

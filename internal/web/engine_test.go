@@ -369,6 +369,16 @@ func (e *engine) RevokeToken(_ context.Context, ref string) ([]job.Token, error)
 	return nil, nil
 }
 
+func (e *engine) Credentials(context.Context) ([]job.Credential, error) { return nil, nil }
+
+func (e *engine) CreateCredential(context.Context, job.NewCredential) (job.Credential, error) {
+	return job.Credential{}, nil
+}
+
+func (e *engine) RemoveCredential(context.Context, string) (job.Credential, error) {
+	return job.Credential{}, nil
+}
+
 func (e *engine) Nodes(context.Context) ([]job.NodeInfo, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

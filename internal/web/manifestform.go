@@ -24,7 +24,7 @@ func jobGroups() []group {
 		{Title: "Files", Extra: "files"},
 		{Title: "VM", fields: append(field.Some("vm"), machineFields()...)},
 		networkGroup(),
-		{Title: "Environment", Rare: true, Extra: "env", fields: field.Some("secrets", "cwd", "sudo")},
+		{Title: "Environment", Rare: true, Extra: "env", fields: field.Some("secrets", "credentials", "cwd", "sudo")},
 		{Title: "Terminal and input", Rare: true, fields: field.Some("tty", "ttySize", "stdin", "statusMode")},
 		{Title: "Afterwards", Rare: true, fields: field.Some("lifecycle", "vmName", "ttl", "keep", "keepFor", "start", "retry", "retries", "labels", "notify.url")},
 	}

@@ -43,6 +43,7 @@ func tokenGroups() []group {
 		{Title: "What it may use", Rare: true, fields: []field.Field{
 			{Name: "toolsets", Label: "Toolsets", Hint: "some of " + strings.Join(job.Toolsets, ", ") + "; empty: all"},
 			{Name: "secrets", When: `role=^(run|admin)$`, Label: "Secrets", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"},
+			{Name: "credentials", When: `role=^(run|admin)$`, Label: "Credentials", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"},
 			{Name: "networks", When: `role=^(run|admin)$`, Label: "Networks", Hint: "bridges and VLAN tags, as in vmbr1 20-29; empty: as the settings allow"},
 			{Name: "templates", When: `role=^(run|admin)$`, Label: "Templates", Hint: "and operating systems, with * and ?; empty: as the settings allow"},
 		}},

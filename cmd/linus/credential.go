@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+)
+
+// maxCredential is how much of stdin is read: more than any value may have.
+const maxCredential = 16 << 10
+
+func (a *app) credentialAddCommand() *cobra.Command {
+	var n job.NewCredential
+	cmd := &cobra.Command{
+		Use:   "add NAME --host HOST",
+		Short: "Add a credential that VMs use and never have; its value is read from stdin",
+		Long: "Jobs that name it (credentials in the manifest, --credential) send their requests to HOST through the engine, which adds\n" +
+			"the header there. The VM has a placeholder, which is worth nothing. The value is read from stdin and kept by the\n" +
+			"engine in a file of its state directory, mode 0600; or it is the secret that --secret names, read at each use.\n" +
+			"What is promised, and what is not: linus help credentials.",
+		Example: "  linus credential add github --host api.github.com --path /repos/acme/ --env GITHUB_TOKEN <token.txt\n" +
+			"  linus credential add anthropic --host api.anthropic.com --header x-api-key --env ANTHROPIC_API_KEY --secret CLAUDE\n" +
+			"  linus credential add git --host github.com --header 'Authorization: Basic x-access-token' --path /acme/ <token.txt",
+		Args: oneArg("the credential's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n.Name = args[0]
+			switch {
+			case n.Secret != "":
+			case isTerminal(a.stdin):
+				return usage("the value is read from stdin, and would be seen on a terminal: add <FILE, or --secret NAME")
+			default:
+				value, err := io.ReadAll(io.LimitReader(a.stdin, maxCredential))
+				if err != nil {
+					return fmt.Errorf("read the value from stdin: %w", err)
+				}
+				n.Value = strings.TrimSuffix(strings.TrimSuffix(string(value), "\n"), "\r") // as editors and echo add it
+			}
+			return a.attached(func(ctx context.Context, s *session, _ []string) error {
+				c, err := s.CreateCredential(ctx, n)
+				if err != nil {
+					return err
+				}
+				return a.print(c, fmt.Sprintf("credential %s is there for %s%s\n  use it: linus run --credential %s", c.Name, c.Host, c.Path, c.Name))
+			})(cmd, args)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&n.Host, "host", "", "the host it is for, as in api.github.com or git.example:8443; only over HTTPS")
+	flags.StringVar(&n.Path, "path", "", "what a request's path has to begin with, as in /repos/acme/ (default: any)")
+	flags.StringVar(&n.Header, "header", "Authorization: Bearer", "the header, and what stands in front of the value; 'Authorization: Basic USER' for a password")
+	flags.StringVar(&n.Env, "env", "", "variable in which the task finds a placeholder, for programs that ask for one, as in GITHUB_TOKEN")
+	flags.StringVar(&n.Secret, "secret", "", "name of a configured secret that is the value, instead of stdin")
+	_ = cmd.MarkFlagRequired("host")
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	return cmd
+}
+
+func (a *app) credentialListCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the credentials: what they are for, and never their values",
+		Args:  noArgs,
+	}
+	find := choosing[job.Credential](a, cmd, "credentials")
+	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
+		all, err := find(e.Credentials(ctx))
+		if err != nil {
+			return err
+		}
+		const header = "NAME\tHOST\tPATH\tHEADER\tENV\tSECRET\tCREATED\tBY"
+		return printAll(a, all, "no credentials; linus credential add adds one", header, func(c job.Credential) string {
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", c.Name, c.Host, orDash(c.Path), c.Header, orDash(c.Env), orDash(c.Secret), local(c.CreatedAt), orDash(c.CreatedBy))
+		})
+	})
+	return cmd
+}
+
+func (a *app) credentialRemoveCommand() *cobra.Command {
+	return completeFirst(&cobra.Command{
+		Use:   "rm NAME",
+		Short: "Remove a credential, and cut off what is under way with it",
+		Long:  "Nothing is sent with it any more, and requests that jobs have begun with it are cut off: within 5 seconds in all engines of\nthe installation. Whoever has issued the value still accepts it: revoke it there as well if it may be known.",
+		Args:  oneArg("the credential's name"),
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
+			c, err := s.RemoveCredential(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return a.print(c, fmt.Sprintf("credential %s is removed", c.Name))
+		}),
+	}, each(a, job.Engine.Credentials, func(c job.Credential) string { return c.Name + "\t" + c.Host }))
+}

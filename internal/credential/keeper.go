@@ -1,0 +1,252 @@
+// Package credential owns what a VM may use and not read: it keeps credentials, and ends
+// the TLS of a VM's connections to their hosts to add the header there. A value is read when
+// it is used, and is in no database, log, event or error. It knows no VM and no job but the
+// names that a job has given.
+package credential
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/secret"
+)
+
+// recheck is between two checks whether credentials in use were removed by another engine.
+const recheck = 2 * time.Second
+
+// Store stores credentials, without their values.
+type Store interface {
+	Credentials(ctx context.Context) ([]job.Credential, error)
+	Credential(ctx context.Context, name string) (job.Credential, error) // job.ErrNotFound
+	InsertCredential(ctx context.Context, c job.Credential) (bool, error)
+	DeleteCredential(ctx context.Context, name string) error
+}
+
+// Options of a Keeper. Store, Dir and Secrets are required.
+type Options struct {
+	Store    Store
+	Dir      string // of the values that were given, one file each, mode 0600
+	Shared   bool   // other engines share the store, and not Dir: no value is taken
+	Secrets  func(names []string) ([]secret.Value, error)
+	Roots    *x509.CertPool                                                       // that hosts' certificates are verified by; nil: the system's
+	Dial     func(ctx context.Context, network, address string) (net.Conn, error) // nil: TCP
+	Log      *slog.Logger
+	Observer job.Observer  // may be nil
+	Idle     time.Duration // without a byte either way; 0: 5 min
+	Header   time.Duration // for a request's header to arrive; 0: 15 s
+}
+
+// Keeper has the credentials. Its methods may be called from any goroutine.
+type Keeper struct {
+	o Options
+
+	mu   sync.Mutex
+	uses map[*use]struct{} // requests that are under way
+}
+
+// use is a request that is under way with a credential.
+type use struct {
+	name string
+	of   time.Time // when the credential was created; zero: not known yet
+	end  context.CancelCauseFunc
+}
+
+var errRemoved = errors.New("the credential was removed")
+
+// New returns a Keeper.
+func New(o Options) *Keeper {
+	o.Log = cmp.Or(o.Log, slog.Default())
+	o.Idle, o.Header = cmp.Or(o.Idle, 5*time.Minute), cmp.Or(o.Header, 15*time.Second)
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	}
+	if o.Observer == nil {
+		o.Observer = func(job.Happening) {}
+	}
+	return &Keeper{o: o, uses: map[*use]struct{}{}}
+}
+
+// CreateCredential adds a credential.
+func (k *Keeper) CreateCredential(ctx context.Context, n job.NewCredential) (job.Credential, error) {
+	if err := n.Validate(); err != nil {
+		return job.Credential{}, err
+	}
+	by := job.CallerFrom(ctx)
+	c := job.Credential{CredentialSpec: n.CredentialSpec, CreatedAt: time.Now().UTC(), CreatedBy: by.Principal}
+	switch {
+	case n.Secret != "" && n.Value != "":
+		return c, &job.FieldError{Field: "value", Problem: "is given beside secret", Remedy: "give one of them"}
+	case n.Secret != "":
+		if _, err := k.value(c); err != nil {
+			return c, &job.FieldError{Field: "secret", Problem: err.Error(), Remedy: "configure it on the server first"}
+		}
+	case k.o.Shared:
+		return c, &job.FieldError{Field: "value", Problem: "would be kept by this engine alone, and others may share the database", Remedy: "give every engine the same secret (LINUS_SECRETS_FILE), and its name as secret"}
+	default:
+		if err := job.CheckCredentialValue(n.Value); err != nil {
+			return c, err
+		}
+	}
+	added, err := k.o.Store.InsertCredential(ctx, c)
+	if err == nil && !added {
+		err = &job.FieldError{Field: "name", Problem: fmt.Sprintf("there is a credential %q", c.Name), Remedy: "remove it first (linus credential rm), or choose another name", Fault: job.FaultState}
+	}
+	if err != nil {
+		return c, err
+	}
+	if n.Secret == "" {
+		if err := k.keep(c.Name, n.Value); err != nil {
+			return c, errors.Join(fmt.Errorf("keep the value of credential %s: %w", c.Name, err), k.o.Store.DeleteCredential(context.WithoutCancel(ctx), c.Name))
+		}
+	}
+	k.o.Log.Info("credential added", "credential", c.Name, "host", c.Host, "by", by.Principal)
+	k.o.Observer(job.CredentialChange{Credential: c, Created: true, By: by})
+	return c, nil
+}
+
+// keep writes a value where only this user can read it, whole or not at all.
+func (k *Keeper) keep(name, value string) error {
+	if err := os.MkdirAll(k.o.Dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(k.o.Dir, ".new-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(k.o.Dir, name))
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// Credentials returns all credentials, by name.
+func (k *Keeper) Credentials(ctx context.Context) ([]job.Credential, error) {
+	return k.o.Store.Credentials(ctx)
+}
+
+// Credential returns one by its name; job.ErrNotFound.
+func (k *Keeper) Credential(ctx context.Context, name string) (job.Credential, error) {
+	return k.o.Store.Credential(ctx, name)
+}
+
+// RemoveCredential removes a credential and its value, and ends what was begun with it.
+func (k *Keeper) RemoveCredential(ctx context.Context, name string) (job.Credential, error) {
+	c, err := k.o.Store.Credential(ctx, name)
+	if errors.Is(err, job.ErrNotFound) {
+		err = &job.FieldError{Field: "credential", Problem: fmt.Sprintf("there is no credential %.80q", name), Remedy: "linus credential list shows them", Fault: job.FaultUnknown}
+	}
+	if err != nil {
+		return c, err
+	}
+	if err := os.Remove(filepath.Join(k.o.Dir, c.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return c, fmt.Errorf("remove the value of credential %s: %w", c.Name, err)
+	}
+	if err := k.o.Store.DeleteCredential(ctx, c.Name); err != nil {
+		return c, err
+	}
+	k.cut(func(u *use) bool { return u.name == c.Name })
+	by := job.CallerFrom(ctx)
+	k.o.Log.Info("credential removed", "credential", c.Name, "by", by.Principal)
+	k.o.Observer(job.CredentialChange{Credential: c, By: by})
+	return c, nil
+}
+
+// value returns the value of a credential as it is now. No error has it.
+func (k *Keeper) value(c job.Credential) (string, error) {
+	var text string
+	if c.Secret != "" {
+		values, err := k.o.Secrets([]string{c.Secret})
+		if err != nil {
+			return "", err
+		}
+		text = string(values[0].Reveal())
+	} else {
+		data, err := os.ReadFile(filepath.Join(k.o.Dir, c.Name))
+		if err != nil {
+			return "", fmt.Errorf("read the value of credential %s, which is kept by the engine that was given it: %w", c.Name, err)
+		}
+		text = string(data)
+	}
+	if err := job.CheckCredentialValue(text); err != nil {
+		return "", fmt.Errorf("credential %s: %w", c.Name, err)
+	}
+	return text, nil
+}
+
+// begin returns a credential for a request, whose context ends when the credential does. end
+// is to be called after it.
+func (k *Keeper) begin(ctx context.Context, name string) (_ context.Context, c job.Credential, end func(), err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	u := &use{name: name, end: cancel}
+	k.mu.Lock()
+	k.uses[u] = struct{}{} // first: what is removed from now on is cut off
+	k.mu.Unlock()
+	end = func() {
+		k.mu.Lock()
+		delete(k.uses, u)
+		k.mu.Unlock()
+		cancel(context.Canceled)
+	}
+	if c, err = k.o.Store.Credential(ctx, name); err == nil {
+		k.mu.Lock()
+		u.of = c.CreatedAt
+		k.mu.Unlock()
+	}
+	return ctx, c, end, err
+}
+
+func (k *Keeper) cut(which func(*use) bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for u := range k.uses {
+		if which(u) {
+			u.end(errRemoved)
+		}
+	}
+}
+
+// Watch ends what is done with credentials that were removed at another engine, until ctx
+// ends. While the store does not answer, no request is begun, either.
+func (k *Keeper) Watch(ctx context.Context) {
+	tick := time.NewTicker(recheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		k.mu.Lock()
+		busy := len(k.uses) > 0
+		k.mu.Unlock()
+		if !busy {
+			continue
+		}
+		began := time.Now()
+		all, err := k.o.Store.Credentials(ctx)
+		if err != nil {
+			continue
+		}
+		there := map[string]time.Time{}
+		for _, c := range all {
+			there[c.Name] = c.CreatedAt
+		}
+		k.cut(func(u *use) bool { return !u.of.IsZero() && u.of.Before(began) && !there[u.name].Equal(u.of) })
+	}
+}

@@ -1,0 +1,48 @@
+package daemon
+
+import (
+	"context"
+
+	"linus/internal/credential"
+	"linus/internal/egress"
+	"linus/internal/executor"
+)
+
+// jobProxy is a job's way out, which has a place where the connections to its credentials'
+// hosts end.
+type jobProxy struct {
+	*egress.Proxy
+	leg *credential.Leg // nil: the job names none
+}
+
+// proxies returns how jobs get their proxies.
+func proxies(k *credential.Keeper) func(context.Context, executor.ProxyOptions) (executor.NamesProxy, error) {
+	return func(ctx context.Context, o executor.ProxyOptions) (executor.NamesProxy, error) {
+		way := egress.Options{Names: o.Names, Record: o.Record, Anywhere: o.Anywhere}
+		if len(o.Credentials) == 0 {
+			return jobProxy{egress.New(way), nil}, nil
+		}
+		leg, err := k.Leg(ctx, o.Credentials, o.Used)
+		if err != nil {
+			return nil, err
+		}
+		way.Ends = leg.Ends
+		return jobProxy{egress.New(way), leg}, nil
+	}
+}
+
+// CA is what the VM is to trust.
+func (p jobProxy) CA() []byte {
+	if p.leg == nil {
+		return nil
+	}
+	return p.leg.CA()
+}
+
+// Close ends the proxy, and what the VM has begun with credentials.
+func (p jobProxy) Close() {
+	p.Proxy.Close()
+	if p.leg != nil {
+		p.leg.Close()
+	}
+}

@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"linus/internal/lab"
+	"linus/internal/tlstest"
+)
+
+// A job's requests to a credential's host have the value, and nothing that is in the VM, or
+// comes out of it, or is stored: through a killed engine, too, which makes another CA. Other
+// hosts are reached from the VM as ever.
+func TestCredential_IsUsedAndNeverInTheVM(t *testing.T) {
+	t.Parallel()
+	const value = "ghp-the-value-that-no-vm-has"
+	dir := t.TempDir()
+	pair := tlstest.New(t, "api.example", "127.0.0.1")
+	ca := filepath.Join(dir, "ca.pem")
+	pair.Write(t, ca, filepath.Join(dir, "key.pem"))
+	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var seen []string
+	site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		seen = append(seen, r.Host+r.URL.Path+" "+r.Header.Get("Authorization"))
+		mu.Unlock()
+		_, _ = fmt.Fprintf(w, "got %s\n", r.Header.Get("Authorization"))
+	}))
+	site.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	site.StartTLS()
+	t.Cleanup(site.Close)
+	at := strings.TrimPrefix(site.URL, "https://")
+	_, port, _ := strings.Cut(at, ":")
+
+	h := newHost(t, lab.DriverProcess, "LINUS_SECRET_GH="+value, "SSL_CERT_FILE="+ca)
+	hosts, program := filepath.Join(filepath.Dir(h.dir), "hosts"), filepath.Join(filepath.Dir(h.dir), "linus-with-names")
+	wrapper := fmt.Sprintf("#!/bin/sh\nexec unshare --mount sh -c 'mount --bind %s /etc/hosts && exec \"$0\" \"$@\"' %s \"$@\"\n", hosts, h.linus())
+	for file, text := range map[string]string{hosts: "127.0.0.1 localhost api.example\n", program: wrapper} {
+		if err := os.WriteFile(file, []byte(text), 0o700); err != nil { //nolint:gosec // one is a program
+			t.Fatal(err)
+		}
+	}
+	h.next = program
+	if out := h.cli(t, "credential", "add", "github", "--host", "api.example:"+port, "--path", "/repos/acme/", "--env", "GITHUB_TOKEN", "--secret", "GH"); !strings.Contains(out, "credential github is there for api.example:"+port+"/repos/acme/") {
+		t.Errorf("add: %s", out)
+	}
+	if code, out := h.exits(t, "run", "--egress", "none", "--credential", "github", "--", "true"); code == 0 || !strings.Contains(out, "credentials: are for hosts, and the VM reaches none") {
+		t.Errorf("egress none: %d, %s", code, out)
+	}
+	c := h.connect(t)
+	for _, network := range []map[string]any{nil, {"egress": "allow"}} {
+		manifest := map[string]any{
+			"agentType": "script", "timeout": 300, "credentials": []any{"github"}, "artifacts": []any{"body"},
+			"task": fmt.Sprintf(`api=https://api.example:%s
+get() { curl -sS --max-time 20 "$@"; }
+env
+curl -sS -H "Authorization: Bearer $GITHUB_TOKEN" "$api/repos/acme/x" | tee body
+get -o /dev/null -w 'path %%{http_code}\n' "$api/repos/acme/../other" --path-as-is
+get -k --noproxy '' https://%s/direct || echo unreachable
+while get -o /dev/null "$api/repos/acme/x" 2>/dev/null; do sleep 0.1; done
+until get "$api/repos/acme/again" 2>/dev/null; do sleep 0.1; done
+`, port, at),
+		}
+		other := "got \n"
+		if network != nil {
+			manifest["network"], other = network, "unreachable\n"
+		}
+		id := c.submit(manifest)
+		h.until(t, func() bool {
+			return strings.Contains(c.call("get_job_output", map[string]any{"job_id": id})["stdout"].(string), other)
+		})
+		if !h.killEngine() {
+			t.Fatal("no engine to kill")
+		}
+		c = h.connect(t)
+		if job := c.wait(id); job["status"] != "success" {
+			t.Fatalf("job %v", job)
+		}
+		stars := "got Bearer " + strings.Repeat("*", len(value)) + "\n"
+		out := h.cli(t, "job", "result", id)
+		if !strings.Contains(out, "GITHUB_TOKEN=linus-credential-github\n") || !strings.HasSuffix(out, stars+"path 403\n"+other+stars) {
+			t.Errorf("output %q", out)
+		}
+		if network != nil && !strings.Contains(out, "HTTP_PROXY=") || network == nil && strings.Contains(out, "HTTP_PROXY=") {
+			t.Errorf("egress %v: %s", network, out)
+		}
+		h.cli(t, "job", "artifacts", "get", id, "--dir", filepath.Join(dir, id))
+		kept, err := os.ReadFile(filepath.Join(dir, id, "body"))
+		if err != nil {
+			t.Error(err)
+		}
+		status := exec.Command(h.linus(), "job", "status", id, "--wait")
+		status.Env = h.env
+		events, err := status.CombinedOutput()
+		if err != nil || !strings.Contains(string(events), "credential github: GET api.example:"+port+"/repos/acme/x 200") {
+			t.Errorf("events: %s, %v", events, err)
+		}
+		for name, text := range map[string]string{"output": out, "artifact": string(kept), "events": string(events), "manifest": h.cli(t, "job", "status", id, "-o", "json")} {
+			if strings.Contains(text, value) {
+				t.Errorf("the value is in the %s: %s", name, text)
+			}
+		}
+	}
+	mu.Lock()
+	for _, s := range seen {
+		direct := strings.HasPrefix(s, at+"/direct ")
+		if strings.Contains(s, value) == direct || !direct && !strings.HasPrefix(s, "api.example:"+port+"/repos/acme/") {
+			t.Errorf("the host saw %s", s)
+		}
+	}
+	mu.Unlock()
+	if out := h.cli(t, "credential", "list"); !strings.Contains(out, "/repos/acme/") || strings.Contains(out, value) {
+		t.Errorf("list: %s", out)
+	}
+	if out := h.cli(t, "credential", "rm", "github"); out != "credential github is removed\n" {
+		t.Errorf("rm: %s", out)
+	}
+	err = filepath.WalkDir(h.state, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return nil //nolint:nilerr // sockets, and what goes meanwhile
+		}
+		f, err := os.Open(path) //nolint:gosec // our own
+		if err != nil {
+			return nil //nolint:nilerr // it has gone
+		}
+		defer f.Close() //nolint:errcheck // read only
+		data, err := io.ReadAll(f)
+		if strings.Contains(string(data), value) {
+			t.Errorf("the value is in %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

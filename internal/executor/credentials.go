@@ -1,0 +1,75 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// checkCredentials returns what is wrong with the credentials of a manifest that has every
+// default.
+func (e *Executor) checkCredentials(ctx context.Context, m job.Manifest) error {
+	if err := reachable(m, m.Network); err != nil && m.VM == "" {
+		return err
+	}
+	for i, name := range m.Credentials {
+		at := fmt.Sprintf("manifest.credentials[%d]", i)
+		c, err := e.credential(ctx, name)
+		if errors.Is(err, job.ErrNotFound) {
+			return &job.FieldError{Field: at, Problem: fmt.Sprintf("there is no credential %q", name), Remedy: "linus credential list shows those that there are", Fault: job.FaultUnknown}
+		}
+		if err != nil {
+			return err
+		}
+		if _, given := m.Env[c.Env]; given || slices.Contains(m.Secrets, c.Env) {
+			return &job.FieldError{Field: at, Problem: fmt.Sprintf("%q sets %s, and the manifest's env or secrets do, too", name, c.Env), Remedy: "leave it out of these"}
+		}
+	}
+	return nil
+}
+
+// reachable returns an error if a job's credentials are for nothing on a network.
+func reachable(m job.Manifest, n vm.Network) error {
+	if len(m.Credentials) == 0 || n.Mode() != vm.EgressNone {
+		return nil
+	}
+	return &job.FieldError{Field: "manifest.credentials", Problem: "are for hosts, and the VM reaches none (egress none)", Remedy: "use egress allow, which may list no other name, or leave them out"}
+}
+
+func (e *Executor) credential(ctx context.Context, name string) (job.Credential, error) {
+	if e.o.Credentials == nil {
+		return job.Credential{}, job.ErrNotFound
+	}
+	return e.o.Credentials.Credential(ctx, name)
+}
+
+// withPlaceholders returns a manifest whose task finds what stands for its credentials; for
+// those that were removed meanwhile, nothing does.
+func (e *Executor) withPlaceholders(ctx context.Context, m job.Manifest) (job.Manifest, error) {
+	env := map[string]string{}
+	for _, name := range m.Credentials {
+		c, err := e.credential(ctx, name)
+		if err != nil && !errors.Is(err, job.ErrNotFound) {
+			return m, err
+		}
+		if err == nil && c.Env != "" && !slices.Contains(m.Secrets, c.Env) {
+			env[c.Env] = c.Placeholder()
+		}
+	}
+	maps.Copy(env, m.Env)
+	m.Env = env
+	return m, nil
+}
+
+// provides reports whether one of a manifest's credentials stands in a variable.
+func (e *Executor) provides(m job.Manifest, variable string) bool {
+	return slices.ContainsFunc(m.Credentials, func(name string) bool {
+		c, err := e.credential(context.Background(), name)
+		return err != nil || c.Env == variable
+	})
+}

@@ -1,0 +1,215 @@
+package job
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"linus/internal/lazyregexp"
+)
+
+// Credential is what a VM may use and not read: a header that the engine's proxy adds to
+// requests to one host, for jobs that name it. Its value is not in it.
+type Credential struct {
+	CredentialSpec
+
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"` // name of the principal that did
+}
+
+// CredentialSpec is what a credential is to be.
+type CredentialSpec struct {
+	Name string `json:"name" api:",required"`
+	// Host is a host's name, with a port unless that is 443. It may have a private address:
+	// whoever adds a credential vouches for it, and its certificate is verified.
+	Host string `json:"host" api:",required"`
+	// Path is what a request's path is, or begins with as whole segments; empty: any.
+	Path string `json:"path,omitempty"`
+	// Header is the header's name and what stands in front of the value, as in
+	// "Authorization: Bearer"; "Authorization: Basic ada" is a user whose password it is.
+	Header string `json:"header" api:",required"`
+	// Env is the variable in which the task finds a placeholder; empty: none.
+	Env string `json:"env,omitempty"`
+	// Secret is the name of the server's secret that is the value, read at each use; empty:
+	// it was given, and the engine keeps it.
+	Secret string `json:"secret,omitempty"`
+}
+
+// NewCredential is a credential at its creation, the only time that a value is passed.
+type NewCredential struct {
+	CredentialSpec
+	Value string `json:"value,omitempty"` // unless Secret names it
+}
+
+// Credentials are the operations on credentials.
+type Credentials interface {
+	// CreateCredential adds a credential, whose value is no other's to read afterwards.
+	CreateCredential(ctx context.Context, c NewCredential) (Credential, error)
+	// Credentials returns all, by name, without their values.
+	Credentials(ctx context.Context) ([]Credential, error)
+	// RemoveCredential removes a credential. Nothing is sent with it any more, and requests
+	// that were begun with it are cut off: at once here, within 5 seconds by other engines.
+	RemoveCredential(ctx context.Context, name string) (Credential, error)
+}
+
+// CredentialUse is a request that a VM has made where a credential is for.
+type CredentialUse struct {
+	Name         string // empty: it was refused before one was chosen
+	Method, Host string
+	Path         string // the guest's words
+	Status       int
+}
+
+// Text describes the use in a line of bounded length.
+func (u CredentialUse) Text() string {
+	name := "no credential"
+	if u.Name != "" {
+		name = "credential " + u.Name
+	}
+	return fmt.Sprintf("%s: %s %s%s %d", name, cut(u.Method, 20), u.Host, cut(u.Path, 200), u.Status)
+}
+
+// CredentialChange is that somebody added a credential, or else removed it.
+type CredentialChange struct {
+	Credential Credential
+	Created    bool
+	By         Caller
+}
+
+// Placeholder is what a VM has in place of the value. It is worth nothing anywhere.
+func (s CredentialSpec) Placeholder() string { return "linus-credential-" + s.Name }
+
+// Target is the host's name and port.
+func (s CredentialSpec) Target() (host, port string) {
+	host, port, err := net.SplitHostPort(s.Host)
+	if err != nil {
+		return s.Host, "443"
+	}
+	return host, port
+}
+
+// HeaderWith returns the header's name and its value with a secret in it, and what of that
+// value nobody else may see.
+func (s CredentialSpec) HeaderWith(secret string) (name, value, hidden string) {
+	name, front, _ := strings.Cut(s.Header, ":")
+	front = strings.TrimSpace(front)
+	if user, basic := strings.CutPrefix(front, "Basic "); basic {
+		front, secret = "Basic", base64.StdEncoding.EncodeToString([]byte(strings.TrimSpace(user)+":"+secret))
+	}
+	return name, strings.TrimSpace(front + " " + secret), secret
+}
+
+// Covers reports whether a request with a path, as it is escaped in the request, is one for
+// the credential. A path that a server may read as another one is not, where it matters.
+func (s CredentialSpec) Covers(escaped string) bool {
+	if s.Path == "" {
+		return true
+	}
+	rest, below := strings.CutPrefix(escaped, s.Path)
+	return below && (rest == "" || strings.HasSuffix(s.Path, "/") || rest[0] == '/') && plainPath(escaped)
+}
+
+// plainPath reports whether everybody reads an escaped path alike, however often they
+// unescape it: no segment is empty, but for the last, and none leads up.
+func plainPath(path string) bool {
+	for range 4 {
+		segments := strings.Split(strings.TrimPrefix(strings.ReplaceAll(path, `\`, "/"), "/"), "/")
+		for i, segment := range segments {
+			name, _, _ := strings.Cut(segment, ";") // some servers drop what follows
+			if name == "." || name == ".." || name == "" && i < len(segments)-1 || strings.ContainsFunc(segment, unicode.IsControl) {
+				return false
+			}
+		}
+		next, err := url.PathUnescape(path)
+		if err != nil || next == path {
+			return err == nil
+		}
+		path = next
+	}
+	return false
+}
+
+// MaxCredentials bounds how many a job may name.
+const MaxCredentials = 20
+
+var (
+	credentialName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	hostName       = lazyregexp.New(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	headerName     = lazyregexp.New(`^[A-Za-z][A-Za-z0-9-]*$`)
+	headerFront    = lazyregexp.New(`^[!-~]*( [!-~]+)*$`)
+)
+
+// framing are the headers that say where a request goes and ends.
+var framing = []string{"host", "content-length", "transfer-encoding", "connection", "proxy-connection", "keep-alive", "upgrade", "te", "trailer", "expect", "accept-encoding", "content-encoding", "range"}
+
+// Validate checks the fields; errors are *InvalidError with all that is wrong.
+func (s CredentialSpec) Validate() error {
+	var wrong []*FieldError
+	add := func(f *FieldError) { wrong = append(wrong, f) }
+	if !fits(credentialName, s.Name, 64) {
+		add(field("name", "use letters, digits and ._-, at most 64", "%.80q is not a credential's name", s.Name))
+	}
+	host, port := s.Target()
+	if n, err := strconv.ParseUint(port, 10, 16); !fits(hostName, host, 253) || err != nil || n == 0 || port[0] == '0' {
+		add(field("host", "give a name in lower case, as in api.github.com or git.example:8443", "%.80q is not a host's name", s.Host))
+	}
+	if s.Path != "" && (s.Path[0] != '/' || len(s.Path) > 1000 || strings.ContainsAny(s.Path, "?#; ") || !plainPath(s.Path)) {
+		add(field("path", "give what paths begin with, as in /repos/acme/", "%.80q is not such a path", s.Path))
+	}
+	name, front, _ := strings.Cut(s.Header, ":")
+	front = strings.TrimSpace(front)
+	switch {
+	case !fits(headerName, name, 100) || !fits(headerFront, front, 200):
+		add(field("header", "give a header's name and what stands in front of the value, as in 'Authorization: Bearer' or x-api-key", "%.80q is neither", s.Header))
+	case slices.Contains(framing, strings.ToLower(name)):
+		add(field("header", "give one that says who asks, as in Authorization", "%s says where a request goes, or how it is read", name))
+	case front == "Basic":
+		add(field("header", "give the user as well, as in 'Authorization: Basic x-access-token'", "Basic needs a user, whose password the value is"))
+	}
+	if s.Env != "" && (!fits(envName, s.Env, 200) || slices.Contains(reserved, s.Env)) {
+		add(field("env", "give a variable's name, as in GITHUB_TOKEN", "%.80q is not one that a task can have", s.Env))
+	}
+	if s.Secret != "" && !fits(envName, s.Secret, 200) {
+		add(field("secret", "use letters, digits and _, not starting with a digit", "%.80q is not a secret's name", s.Secret))
+	}
+	if len(wrong) > 0 {
+		return &InvalidError{Fields: wrong}
+	}
+	return nil
+}
+
+// CheckCredentialValue returns why a text cannot be a credential's value; it is not in the
+// error.
+func CheckCredentialValue(text string) error {
+	const remedy = "give one line of 8 to 8192 printable ASCII characters"
+	switch {
+	case len(text) < 8 || len(text) > 8192:
+		return field("value", remedy, "is %d bytes", len(text))
+	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) || strings.TrimSpace(text) != text:
+		return field("value", remedy, "has a line break or another character that no header has, or a space at an end")
+	}
+	return nil
+}
+
+func validateCredentials(names []string) []*FieldError {
+	var bad []*FieldError
+	if len(names) > MaxCredentials {
+		bad = append(bad, field("manifest.credentials", "name fewer", "are %d, the limit is %d", len(names), MaxCredentials))
+	}
+	for i, name := range names {
+		switch {
+		case !fits(credentialName, name, 64):
+			bad = append(bad, field("manifest.credentials", "linus credential list shows them", "%.80q is not a credential's name", name))
+		case slices.Contains(names[:i], name):
+			bad = append(bad, field("manifest.credentials", "name each credential once", "%q is given twice", name))
+		}
+	}
+	return bad
+}

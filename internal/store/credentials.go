@@ -1,0 +1,44 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"linus/internal/job"
+)
+
+// credentialKey is the beginning of the keys in meta that stand for credentials.
+const credentialKey = "credential/"
+
+// Credentials returns all credentials, by name. Their values are nowhere in the database.
+func (s *Store) Credentials(ctx context.Context) ([]job.Credential, error) {
+	all, err := query(ctx, s.read, scanDoc[job.Credential], `SELECT value FROM meta WHERE key LIKE 'credential/%' ORDER BY key`)
+	return all, tried(err, "read credentials")
+}
+
+// Credential returns the one of a name; job.ErrNotFound.
+func (s *Store) Credential(ctx context.Context, name string) (job.Credential, error) {
+	c, err := only(query(ctx, s.read, scanDoc[job.Credential], `SELECT value FROM meta WHERE key = ?`, credentialKey+name))
+	if err != nil && !errors.Is(err, job.ErrNotFound) {
+		err = fmt.Errorf("read a credential: %w", err)
+	}
+	return c, err
+}
+
+// InsertCredential adds a credential, and reports whether it did: there may be one of the name.
+func (s *Store) InsertCredential(ctx context.Context, c job.Credential) (bool, error) {
+	doc, err := json.Marshal(c)
+	if err != nil {
+		return false, err
+	}
+	n, err := affect(ctx, s.transaction, "", `INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING`, credentialKey+c.Name, string(doc))
+	return n > 0, tried(err, "write credential %s", c.Name)
+}
+
+// DeleteCredential removes the credential of a name, if there is one.
+func (s *Store) DeleteCredential(ctx context.Context, name string) error {
+	_, err := affect(ctx, s.transaction, "", `DELETE FROM meta WHERE key = ?`, credentialKey+name)
+	return tried(err, "remove credential %s", name)
+}
