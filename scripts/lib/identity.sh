@@ -300,7 +300,7 @@ make_host_keys() {
 }
 
 make_host_key() { # <type>
-  (umask 077 && exec ssh-keygen -q -t "$1" -N '' -C "root@$name" -f "/etc/ssh/ssh_host_${1}_key") || return 1
+  ssh-keygen -q -t "$1" -N '' -C "root@$name" -f "/etc/ssh/ssh_host_${1}_key" || return 1
   [ ! -e /sys/fs/selinux/enforce ] || restorecon -F "/etc/ssh/ssh_host_${1}_key" "/etc/ssh/ssh_host_${1}_key.pub" || :
 }
 
