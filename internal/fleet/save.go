@@ -48,8 +48,9 @@ func templateTaken(name string) error {
 
 // noteTemplate records what a VM was saved as. One that has become the template is gone.
 func (f *Fleet) noteTemplate(ctx context.Context, saved vm.VM, t job.SavedTemplate) error {
-	text := fmt.Sprintf("saved as template %s (VM %d), of a copy", t.Name, t.VMID)
+	text, phase := fmt.Sprintf("saved as template %s (VM %d), of a copy", t.Name, t.VMID), job.PhaseProvision
 	if t.InPlace {
+		phase = job.PhaseDestroy
 		text = fmt.Sprintf("VM %d has become template %s, and is no VM any more", t.VMID, t.Name)
 		f.o.Guest.Forget(maker(saved))
 	}
@@ -60,7 +61,7 @@ func (f *Fleet) noteTemplate(ctx context.Context, saved vm.VM, t job.SavedTempla
 		if t.InPlace {
 			v.State, v.Reason, v.Remedy = vm.Destroyed, "", ""
 		}
-		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: job.Bounded(text)}}, nil
+		return []job.Event{{Kind: job.EventProgress, Phase: phase, Text: job.Bounded(text)}}, nil
 	})
 	if err == nil && t.InPlace {
 		f.dropKey(ctx, saved.Job)

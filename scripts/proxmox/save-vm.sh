@@ -281,7 +281,7 @@ clean_vm() {
   template_program >"${run_dir}/clean"
   cleaned=yes
   local guest_stdin=${run_dir}/clean
-  guest_exec "${vm_id}" 300 sh -s "${user}" linus-clean
+  guest_exec "${vm_id}" 900 sh -s "${user}" linus-clean
   if [[ ${guest_exit} != 0 || ${guest_out} != *'linus-clean done'* ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' could not be cleaned (exit ${guest_exit:-unknown}): ${guest_out:-${run_said}}" \
       'its agent must run commands as root, and it must have cloud-init 22.3 or newer'

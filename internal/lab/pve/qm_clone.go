@@ -66,7 +66,14 @@ func qmClone(c *call) error {
 			failed := errors.New("clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout")
 			return errors.Join(taskFailure(failed), os.Remove(c.s.ConfPath(newID)))
 		}
+		thaw := func() {}
+		if _, running := c.s.Pid(id); running && full {
+			if thaw, err = c.freeze(state.VM{ID: id, Conf: source}); err != nil {
+				return errors.Join(err, os.Remove(c.s.ConfPath(newID)))
+			}
+		}
 		conf, made, err := c.cloneRunning(source, id, newID, full)
+		thaw()
 		c.dieHalfWay()
 		if err == nil {
 			err = c.s.WriteConf(newID, conf)
@@ -80,6 +87,15 @@ func qmClone(c *call) error {
 		return nil
 	})
 	return c.lie(err)
+}
+
+// freeze keeps what runs in a VM from its disks while they are copied: by its agent or, where that
+// cannot, by pausing the VM. PVE mirrors them first, and freezes for the last moment only.
+func (c *call) freeze(vm state.VM) (thaw func(), err error) {
+	if _, err := c.agent(vm.ID, "guest-fsfreeze-freeze", nil); err == nil {
+		return func() { _, _ = c.agent(vm.ID, "guest-fsfreeze-thaw", nil) }, nil
+	}
+	return func() { _ = c.drv.Continue(c.ctx, c.s, vm) }, c.drv.Pause(c.ctx, c.s, vm)
 }
 
 func (c *call) checkClone(source *state.Conf, full bool) error {

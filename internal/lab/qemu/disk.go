@@ -37,14 +37,15 @@ func (Driver) CreateDisk(ctx context.Context, dst, format string, size int64) er
 }
 
 // ImportDisk converts an image of any format that qemu-img reads, also of a machine that has
-// it open: it is paused then.
+// it open: it is paused then, also one that a running VM has
+// open.
 func (Driver) ImportDisk(ctx context.Context, src, dst, format string) error {
 	return makeDisk(ctx, dst, "convert", "-q", "-U", "-O", format, src, dst)
 }
 
 // CloneSnapshot converts an internal snapshot, which does not change while the machine runs.
 func (Driver) CloneSnapshot(ctx context.Context, src, name, dst, format string) error {
-	return makeDisk(ctx, dst, "convert", "-q", "-U", "-l", "snapshot.name="+name, "-O", format, src, dst)
+	return makeDisk(ctx, dst, "convert", "-q", "-U", "-l", "snapshot.name="+name, "--force-share", "-O", format, src, dst)
 }
 
 // LinkDisk creates a qcow2 image backed by base.
