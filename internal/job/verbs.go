@@ -274,8 +274,8 @@ type (
 	}
 	toSave struct {
 		VM      string `json:"vm"`
-		Name    string `json:"name" api:",required"`
-		InPlace bool   `json:"in_place,omitempty"` // the VM itself becomes the template
+		Name    string `json:"name" api:",required"` // the template's, which no VM may have
+		InPlace bool   `json:"in_place,omitempty"`   // the VM itself becomes the template
 	}
 	treeUpload struct {
 		VM      string    `json:"vm"`

@@ -112,8 +112,8 @@ type VM struct {
 type Provenance struct {
 	VM       string    `json:"vm"`                 // its name
 	Template string    `json:"template,omitempty"` // that the VM was made from; empty: from an image
-	By       string    `json:"by,omitempty"`
-	At       time.Time `json:"at,omitzero"`
+	By       string    `json:"by,omitempty"`       // whom it was saved for: a principal or a client
+	At       time.Time `json:"at,omitzero"`        // when
 }
 
 // Clone returns a VM that shares nothing with v that changes.
