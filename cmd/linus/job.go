@@ -109,6 +109,8 @@ func vmOrigin(v *vm.VM) string {
 		return string(v.State) + ", from a pool"
 	case vm.FromHibernated:
 		return string(v.State) + ", hibernated in a pool"
+	case vm.Forked:
+		return string(v.State) + ", a copy of the VM of " + v.From
 	}
 	return string(v.State)
 }

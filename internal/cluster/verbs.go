@@ -239,6 +239,21 @@ func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progr
 	return t, err
 }
 
+// ForkVM makes a VM ready to be copied on the node it is on.
+func (p *Provider) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (at job.ForkPoint, err error) {
+	_, err = p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
+		at, err = n.ForkVM(ctx, v, progress)
+		return err
+	})
+	return at, err
+}
+
+// EndFork removes what ForkVM has left.
+func (p *Provider) EndFork(ctx context.Context, v vm.VM) error {
+	_, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.EndFork(ctx, v) })
+	return err
+}
+
 // SnapshotVM takes a snapshot of a VM.
 func (p *Provider) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	_, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.SnapshotVM(ctx, v, name, memory) })

@@ -70,7 +70,7 @@ func verbRules() map[string]rule {
 		},
 		job.RoleRun: {
 			"job": "Cancel Kill Input Resize",
-			"vm":  "StartVM StopVM SuspendVM ResumeVM SnapshotVM RevertVM DeleteSnapshot DestroyVM ListFiles ReadFile WriteFile EditFile ReadTree WriteTree DialVM Network",
+			"vm":  "StartVM StopVM SuspendVM ResumeVM ForkVM SnapshotVM RevertVM DeleteSnapshot DestroyVM ListFiles ReadFile WriteFile EditFile ReadTree WriteTree DialVM Network",
 		},
 		job.RoleAdmin: {
 			"vm": "ForgetVM SaveVM", "job": "DeleteJob", "": "Cleanup Tokens CreateToken RevokeToken Credentials CreateCredential RemoveCredential Pools Pool CreatePool ResizePool RemovePool Checkpoints Checkpoint CreateCheckpoint RemoveCheckpoint Engines Nodes CordonNode UncordonNode",
@@ -92,7 +92,7 @@ func toolRules() map[string]rule {
 		job.RoleRead: {"job": "get_job_status get_job_result get_job_output tail_job_output", "vm": "get_vm list_snapshots", "": "list_jobs list_vms check_host"},
 		job.RoleRun: {
 			"job": "cancel_job kill_job interact_with_job", "": "submit_job execute_command provision_vm",
-			"vm": "start_vm stop_vm suspend_vm resume_vm snapshot_vm revert_vm delete_snapshot destroy_vm list_files read_file write_file edit_file",
+			"vm": "start_vm stop_vm suspend_vm resume_vm fork_vm snapshot_vm revert_vm delete_snapshot destroy_vm list_files read_file write_file edit_file",
 		},
 		job.RoleAdmin: {"": "cleanup_completed_jobs"},
 	} {
@@ -117,7 +117,7 @@ func pageRules() map[string]rule {
 		"GET /vms": {job.RoleRead, ""}, "GET /vms/live": {job.RoleRead, ""}, "GET /vms/{ref}": {job.RoleRead, "vm"}, "GET /vms/{ref}/live": {job.RoleRead, "vm"},
 		"GET /vms/new": {job.RoleRun, ""}, "POST /vms/new": {job.RoleRun, ""}, "GET /vms/{ref}/{verb}": {job.RoleRun, "vm"},
 		"POST /vms/{ref}/start": {job.RoleRun, "vm"}, "POST /vms/{ref}/stop": {job.RoleRun, "vm"}, "POST /vms/{ref}/suspend": {job.RoleRun, "vm"},
-		"POST /vms/{ref}/resume": {job.RoleRun, "vm"}, "POST /vms/{ref}/snapshot": {job.RoleRun, "vm"}, "POST /vms/{ref}/revert": {job.RoleRun, "vm"}, "POST /vms/{ref}/remove-snapshot": {job.RoleRun, "vm"}, "POST /vms/{ref}/save": {job.RoleAdmin, "vm"},
+		"POST /vms/{ref}/resume": {job.RoleRun, "vm"}, "POST /vms/{ref}/fork": {job.RoleRun, "vm"}, "POST /vms/{ref}/snapshot": {job.RoleRun, "vm"}, "POST /vms/{ref}/revert": {job.RoleRun, "vm"}, "POST /vms/{ref}/remove-snapshot": {job.RoleRun, "vm"}, "POST /vms/{ref}/save": {job.RoleAdmin, "vm"},
 		"POST /vms/{ref}/destroy": {job.RoleRun, "vm"}, "POST /vms/{ref}/terminal": {job.RoleRun, "vm"}, "POST /vms/{ref}/forget": {job.RoleAdmin, "vm"},
 		"GET /pools": {job.RoleAdmin, ""}, "GET /pools/live": {job.RoleAdmin, ""}, "GET /pools/{pool}": {job.RoleAdmin, ""},
 		"GET /pools/new": {job.RoleAdmin, ""}, "POST /pools/new": {job.RoleAdmin, ""}, "POST /pools/{pool}/resize": {job.RoleAdmin, ""}, "POST /pools/{pool}/remove": {job.RoleAdmin, ""},
@@ -413,7 +413,7 @@ func (m *matrix) api() {
 		"Submit": `{"manifest":{"task":"true","agent_type":"script"}}`, "Plan": `{"manifest":{"task":"","agent_type":"","vm_name":"other"}}`,
 		"CreateVM":   `{"manifest":{"vm_name":"dev","resources":{"cpu":99}}}`, // which is refused, but not by the guard
 		"CreatePool": `{"name":"p","warm":0}`, "ResizePool": `{"warm":0}`, "Input": "x", "WriteFile": "x", "Kill": `{"signal":"INT"}`, "Resize": `{"rows":24,"columns":80}`,
-		"SnapshotVM": `{"name":"clean"}`, "SaveVM": `{"name":"setup"}`, "Network": `{}`, "EditFile": `{"old":"x","new":"y"}`, "CreateToken": `{"name":"dave","role":"read"}`, "CreateCredential": `{"name":"github","host":"api.github.com","header":"Authorization: Bearer","value":"of no worth"}`,
+		"ForkVM": `{"count":99}`, "SnapshotVM": `{"name":"clean"}`, "SaveVM": `{"name":"setup"}`, "Network": `{}`, "EditFile": `{"old":"x","new":"y"}`, "CreateToken": `{"name":"dave","role":"read"}`, "CreateCredential": `{"name":"github","host":"api.github.com","header":"Authorization: Bearer","value":"of no worth"}`,
 	}
 	m.cells("API", rules, func(c *caller, name, id, vm string) (string, string) {
 		values := map[string]string{"id": id, "vm": vm, "pool": "p", "checkpoint": "c", "node": "pve", "token": "dave", "credential": "github", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}

@@ -95,6 +95,11 @@ func (f *Fleet) openVM(ctx context.Context, ref string) (vm.VM, error) {
 	if err != nil {
 		return v, err
 	}
+	if !v.Forking.Begun { // from then on it is one like any other, to those who work in it
+		if err := f.unforked(v); err != nil {
+			return v, err
+		}
+	}
 	return v, f.access.free(ctx, v)
 }
 

@@ -55,6 +55,9 @@ func (f *Fleet) make(ctx context.Context, o order) (v vm.VM, unmade bool, err er
 			if o.from != nil {
 				made.Source, made.From = vm.Restored, v.From
 			}
+			if o.spec.Fork.VM != 0 {
+				made.Source = vm.Forked
+			}
 			if o.ttl > 0 {
 				made.ExpiresAt = now().Add(o.ttl)
 			}

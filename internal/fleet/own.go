@@ -206,6 +206,9 @@ func (f *Fleet) bring(ctx context.Context, v vm.VM) (unmade bool, err error) {
 
 // restoreOrMake makes a VM that no job makes; it goes on from a checkpoint if there is one.
 func (f *Fleet) restoreOrMake(ctx context.Context, o order) (v vm.VM, unmade bool, err error) {
+	if own := o.planned.Own; own != nil && own.Fork != nil {
+		return f.makeFork(ctx, o)
+	}
 	from, err := f.restorable(ctx, o.planned)
 	if err != nil {
 		return v, false, err

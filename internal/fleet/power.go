@@ -36,8 +36,8 @@ func (f *Fleet) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
 var snapshotName = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_-]{0,39}$`)
 
 func checkSnapshot(name string) error {
-	if !snapshotName.MatchString(name) || slices.Contains([]string{"current", "pending"}, strings.ToLower(name)) {
-		return &job.FieldError{Field: "snapshot", Problem: fmt.Sprintf("%q is not a snapshot's name", name), Remedy: "use letters, digits, - and _, a letter first, at most 40, and not current"}
+	if !snapshotName.MatchString(name) || slices.Contains([]string{"current", "pending", forkSnapshot}, strings.ToLower(name)) {
+		return &job.FieldError{Field: "snapshot", Problem: fmt.Sprintf("%q is not a snapshot's name", name), Remedy: "use letters, digits, - and _, a letter first, at most 40, and not current or linus-fork"}
 	}
 	return nil
 }
@@ -134,6 +134,9 @@ func (f *Fleet) workOn(ctx context.Context, ref, done string, alone bool) (v vm.
 	}
 	defer d.end()
 	v, err = f.openVM(ctx, ref)
+	if err == nil {
+		err = f.unforked(v)
+	}
 	if err == nil && alone {
 		err = f.idle(ctx, v, done)
 	}

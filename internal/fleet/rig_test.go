@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -33,6 +34,8 @@ type engine struct {
 	unread   error                    // of jobs
 	gone     []string                 // VMs whose keys were dropped
 	begun    []job.Job                // unfinished
+	admits   int                      // VMs that it admits; 0: any number
+	inside   []job.Job                // that are in progress
 	told     int                      // how often others were to be told of unwanted VMs
 }
 
@@ -95,7 +98,19 @@ func (k keys) Drop(id string) error {
 func (e *engine) InProgress(context.Context) ([]job.Job, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Clone(e.begun), nil
+	return slices.Clone(e.begun)e.inside, nil
+}
+
+func (e *engine) Admit(ctx context.Context, _ job.Submission, _ job.Manifest) error {
+	e.mu.Lock()
+	most := e.admits
+	e.mu.Unlock()
+	vms, err := e.store.VMs(ctx)
+	if err == nil
+ && most > 0 && len(vms) >= most {
+		err = &job.FieldError{Field: "quota", Problem: fmt.Sprintf("no more than %d", most)}
+	}
+	return err
 }
 
 func (e *engine) Spawn(work func(context.Context)) error {
@@ -120,6 +135,12 @@ type hypervisor struct {
 	unsure    bool                  // its statuses are unknown
 	saves     error                 // of checkpoints
 	templates func() error          // called when a VM was saved as a template, but before that is answered
+	forks     error                 // of making ready for copies
+	forkHold  chan struct{}         // until which that takes, when it has been done
+	ends      error                 // of ending that
+	failName  string                // of the VMs whose creates, with a name that begins so, return failWith
+	failWith  error                 // nil: they wait for hold
+	hold      chan struct{}         // or for the end of their context
 	suspends  time.Duration         // how long it takes to suspend a VM
 	room      func(r *job.HostRoom) // changes what Room returns
 	pinged    []string
@@ -155,7 +176,18 @@ func (h *hypervisor) Create(ctx context.Context, spec job.VMSpec, progress func(
 		err, h.fails = h.fails[0], h.fails[1:]
 	}
 	before := h.before
+	var hold chan struct{}
+	if h.failName != "" && strings.HasPrefix(spec.Name, h.failName) {
+		err, hold = cmp.Or(err, h.failWith), h.hold
+	}
 	h.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return vm.VM{}, context.Cause(ctx)
+		}
+	}
 	if before != nil {
 		before(spec)
 	}
@@ -221,6 +253,36 @@ func (h *hypervisor) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, pro
 		err = templates()
 	}
 	return t, err
+}
+
+func (h *hypervisor) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (job.ForkPoint, error) {
+	h.mu.Lock()
+	err, hold := h.forks, h.forkHold
+	h.mu.Unlock()
+	if hold != nil {
+		if _, err := h.Fake.ForkVM(ctx, v, progress); err != nil {
+			return job.ForkPoint{}, err
+		}
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return job.ForkPoint{}, context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		return job.ForkPoint{}, err
+	}
+	return h.Fake.ForkVM(ctx, v, progress)
+}
+
+func (h *hypervisor) EndFork(ctx context.Context, v vm.VM) error {
+	h.mu.Lock()
+	err := h.ends
+	h.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return h.Fake.EndFork(ctx, v)
 }
 
 func (h *hypervisor) SuspendVM(ctx context.Context, v vm.VM) error {

@@ -94,15 +94,31 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 		}
 	}
 	var waiting []vm.VM
+	forking := map[string]bool{} // copies that are waited with until the host is ready for them
+	for _, v := range vms {
+		for _, id := range v.Forking.IDs {
+			forking[id] = true
+		}
+	}
 	f.unwanted.mu.Lock()
 	defer f.unwanted.mu.Unlock()
 	f.unwanted.left = false
 	for _, v := range vms {
 		wanted := v.AskedFor() && v.BeingMade()
+		if leads && v.Forking.Active() {
+			f.unwanted.left = true
+			f.tendForkSoon(ctx, v)
+		}
 		if !leads || !wanted && !v.Doomed() {
 			continue
 		}
 		f.unwanted.left = true
+		if wanted && v.Own.Copied() {
+			if !forking[v.Job] { // the VM went with its row
+				f.background.Go(func() { f.logged(ctx, v, f.giveForkUp(ctx, v, "the VM that it was to be a copy of is gone")) })
+			}
+			continue
+		}
 		if wanted && v.Checkpoint != nil && f.o.Engine.JobsWait() { // they come first
 			continue
 		}
@@ -121,6 +137,32 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 		}
 	}
 	return f.queued(ctx, waiting)
+}
+
+// tendForkSoon tends the copies of a VM, unless that is under way. f.unwanted.mu is held.
+func (f *Fleet) tendForkSoon(ctx context.Context, of vm.VM) {
+	work := "fork of " + of.Job
+	if f.unwanted.here[work] {
+		return
+	}
+	f.unwanted.here[work] = true
+	begun := of.Forking.Begun
+	f.background.Go(func() {
+		f.logged(ctx, of, f.tendFork(ctx, of.Job))
+		f.unwanted.mu.Lock()
+		delete(f.unwanted.here, work)
+		f.unwanted.mu.Unlock()
+		if now, err := f.o.Store.VM(ctx, of.Job); err == nil && now.Forking.Begun != begun { // there is more to do
+			signal(f.unwanted.wake)
+		}
+	})
+}
+
+// logged tells of work on copies that has failed, and is done again.
+func (f *Fleet) logged(ctx context.Context, v vm.VM, err error) {
+	if err != nil && ctx.Err() == nil {
+		f.o.Log.Warn("work on copies of a VM failed, will be done again", "job_id", v.Job, "vm_id", v.ID, "err", err)
+	}
 }
 
 // queued says in the rows of VMs that others are made before them.

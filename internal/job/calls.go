@@ -135,6 +135,10 @@ func (c calls) SaveVM(ctx context.Context, ref, name string, inPlace bool) (Save
 	return ask[SavedTemplate](ctx, c, "SaveVM", toSave{ref, name, inPlace})
 }
 
+func (c calls) ForkVM(ctx context.Context, spec ForkSpec) (Forked, error) {
+	return ask[Forked](ctx, c, "ForkVM", spec)
+}
+
 func (c calls) SnapshotVM(ctx context.Context, ref, snapshot string, memory bool) (VMInfo, error) {
 	return ask[VMInfo](ctx, c, "SnapshotVM", newSnapshot{ref, snapshot, memory})
 }

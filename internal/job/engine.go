@@ -115,6 +115,12 @@ type VMs interface {
 	// ResumeVM continues a suspended VM where it was, sets its clock, and returns when
 	// it accepts logins.
 	ResumeVM(ctx context.Context, ref string) (VMInfo, error)
+	// ForkVM makes copies of a running VM in which no job runs. Where its storage can clone a
+	// snapshot with memory they go on from that, else they boot from copies of its disk; each as a VM
+	// of its own, with the owner, size, network and labels of the one it is a copy of. All are made
+	// or none, unless partial is set. It returns when they accept logins. The VM goes on after a
+	// pause, which is told.
+	ForkVM(ctx context.Context, spec ForkSpec) (Forked, error)
 	// SnapshotVM saves the VM's disk under a name and, with memory set, what runs in
 	// it. An existing snapshot of that name is an error.
 	SnapshotVM(ctx context.Context, ref, snapshot string, memory bool) (VMInfo, error)

@@ -26,6 +26,8 @@ type VMSpec struct {
 	// size, from whose memory the VM goes on; 0: it boots.
 	Checkpoint int
 
+	Fork ForkOf // that it is a copy of, on the node; Template, OS and size do not count then
+
 	PublicKey string // one line: the key that logs in to it; empty: the Provider's own
 
 	// Lease is the time after which the host itself destroys the VM, after the
@@ -156,6 +158,11 @@ type Provider interface {
 	// taken is an error of class HostExists. In place, a call after one that was cut off goes on
 	// with it, and one after its end succeeds, too.
 	SaveVM(ctx context.Context, v vm.VM, spec SaveSpec, progress func(Progress)) (SavedTemplate, error)
+	// ForkVM makes a running VM ready to be copied, after proof, by Create with a spec's Fork,
+	// until EndFork. The VM goes on.
+	ForkVM(ctx context.Context, v vm.VM, progress func(Progress)) (ForkPoint, error)
+	// EndFork removes what ForkVM has left on the host, after proof; nothing is success.
+	EndFork(ctx context.Context, v vm.VM) error
 	// Snapshots returns the VM's snapshots, oldest first, after the same proof as Status.
 	Snapshots(ctx context.Context, v vm.VM) ([]Snapshot, error)
 	// DeleteSnapshot removes a snapshot, after proof. The VM may run, and stays as it is. A

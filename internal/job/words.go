@@ -86,6 +86,13 @@ func (w Words) Phrase(out any) any {
 		return w.vm(out)
 	case []VMInfo:
 		return each(out, w.vm)
+	case Forked:
+		out.VMs = each(out.VMs, w.vm)
+		out.Failed = each(out.Failed, func(f ForkError) ForkError {
+			f.Error = w.In(f.Error)
+			return f
+		})
+		return out
 	case PoolInfo:
 		return w.pool(out)
 	case []PoolInfo:

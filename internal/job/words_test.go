@@ -34,7 +34,7 @@ func TestPhrased_RewritesTextsForPeopleOnly(t *testing.T) {
 	pool := []string{"Failure.Error", "Members.Why", "State"}
 	texts := map[string][]string{
 		"Job": inJob, "WatchedJob": {"Events.Text", "Job.Outcome.Error", "Job.VM.Reason", "Job.VM.Remedy"}, "Result": {"Error"},
-		"VMInfo": vm, "[]VMInfo": vm, "PoolInfo": pool, "[]PoolInfo": pool, "CheckpointInfo": {"Text"}, "[]CheckpointInfo": {"Text"}, "[]EngineInfo": {"Problem"}, "HostReport": {"Checks.Remedy", "Checks.Text"},
+		"VMInfo": vm, "[]VMInfo": vm, "Forked": {"Failed.Error", "VMs.Reason", "VMs.Remedy"}, "PoolInfo": pool, "[]PoolInfo": pool, "CheckpointInfo": {"Text"}, "[]CheckpointInfo": {"Text"}, "[]EngineInfo": {"Problem"}, "HostReport": {"Checks.Remedy", "Checks.Text"},
 
 		"None": nil, "int": nil, "[]string": nil, "Killed": nil, "Manifest": nil, "Page": nil, "Activity": nil, "Chunk": nil, "Download": nil, "Tunnel": nil, "ReadCloser": nil,
 		"FilePage": nil, "FileChunk": nil, "FileWritten": nil, "FileEdited": nil, "NetworkReport": nil, "NodeInfo": nil, "[]NodeInfo": nil, "[]Snapshot": nil, "SavedTemplate": nil, "[]Token": nil, "NewToken": nil, "Credential": nil, "[]Credential": nil,

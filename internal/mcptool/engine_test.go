@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -217,6 +218,11 @@ func (e *engine) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) 
 
 func (e *engine) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return e.act(ctx, ref, "resume", ref)
+}
+
+func (e *engine) ForkVM(ctx context.Context, spec job.ForkSpec) (job.Forked, error) {
+	v, err := e.act(ctx, spec.VM, "fork", spec.VM, strconv.Itoa(spec.Count), spec.Name)
+	return job.Forked{Live: true, Why: "its storage can", PauseMS: 120, VMs: []job.VMInfo{v}}, err
 }
 
 func (e *engine) SnapshotVM(ctx context.Context, ref, name string, memory bool) (job.VMInfo, error) {

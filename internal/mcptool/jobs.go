@@ -90,7 +90,7 @@ type jobVM struct {
 	Name   string    `json:"name,omitempty"`
 	Node   string    `json:"node,omitempty"`
 	IP     string    `json:"ip,omitempty"`
-	Source vm.Source `json:"source,omitempty" jsonschema:"enum=cold,enum=pool,enum=hibernated" jsonschema_description:"cold: created for the job. pool or hibernated: a pool's, which was ready."`
+	Source vm.Source `json:"source,omitempty" jsonschema_description:"cold: created for the job. pool or hibernated: a pool's, which was ready. Or restored, or forked."`
 	Egress vm.Egress `json:"egress,omitempty"`
 	State  vm.State  `json:"state" jsonschema:"enum=intended,enum=created,enum=destroyed,enum=released,enum=left_alone,enum=forgotten"`
 }

@@ -37,6 +37,7 @@ func allTools() []tool {
 		{"stop_vm", "vm", "StopVM", Options.stopVM},
 		{"suspend_vm", "vm", "SuspendVM", Options.suspendVM},
 		{"resume_vm", "vm", "ResumeVM", Options.resumeVM},
+		{"fork_vm", "vm", "ForkVM", Options.forkVM},
 		{"snapshot_vm", "vm", "SnapshotVM", Options.snapshotVM},
 		{"revert_vm", "vm", "RevertVM", Options.revertVM},
 		{"list_snapshots", "vm", "ListSnapshots", Options.listSnapshots},

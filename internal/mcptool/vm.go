@@ -68,11 +68,12 @@ func (o Options) vmOutput(v job.VMInfo) vmOutput {
 	return out
 }
 
-// changedVM is a VM after an operation on it.
+// changedVM is a VM after an operation on it. What its status can be stands at get_vm and
+// list_vms: many tools return one of these.
 type changedVM struct {
 	VMID   string    `json:"vm_id,omitempty"`
 	Name   string    `json:"name"`
-	Status vm.Status `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=suspended,enum=destroying,enum=left_alone,enum=gone,enum=unknown"`
+	Status vm.Status `json:"status"`
 	SSH    string    `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in."`
 	Note   string    `json:"note,omitempty" jsonschema_description:"What is happening and what to do next."`
 }

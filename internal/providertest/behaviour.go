@@ -33,6 +33,8 @@ type Behaviour struct {
 
 	Unfit bool // no checkpoint can be used any more
 
+	ForkFromDisk bool // no VM can be copied with its memory
+
 	// Reach is the address and host key that a started VM's guest reports. Nil: the
 	// true ones.
 	Reach func(vm.VM) vm.VM

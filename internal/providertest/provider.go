@@ -76,6 +76,8 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 			return undo(unknownTemplateOf(op, spec))
 		case step == "validate_environment" && !f.fits(spec):
 			return undo(fault(op, job.HostUnfit, fmt.Sprintf("VM %d is no checkpoint that fits", spec.Checkpoint), "make another"))
+		case step == "validate_environment" && !f.forkable(spec.Fork):
+			return undo(fault(op, job.HostConfig, fmt.Sprintf("VM %d cannot be copied: it has no snapshot with its memory", spec.Fork.VM), "look at it"))
 		case step == "create_vm":
 			id, err := f.reserve(op, &v, spec.Network)
 			if err != nil {
@@ -104,7 +106,7 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 
 // unknownTemplateOf returns the error of a template that there is not, or nil.
 func unknownTemplateOf(op string, spec job.VMSpec) error {
-	if spec.OS != "" || spec.Template == FakeTemplate || spec.Template == "9000" {
+	if spec.Fork.VM != 0 || spec.OS != "" || spec.Template == FakeTemplate || spec.Template == "9000" {
 		return nil
 	}
 	return fault(op, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does")
@@ -348,6 +350,56 @@ func (f *Fake) fits(spec job.VMSpec) bool {
 	defer f.mu.Unlock()
 	there := f.vms[spec.Checkpoint]
 	return spec.Checkpoint == 0 || there != nil && there.saved && !f.behaviour.Unfit
+}
+
+// ForkVM makes a running VM ready to be copied.
+func (f *Fake) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (job.ForkPoint, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "fork", v)
+	switch {
+	case err != nil:
+		return job.ForkPoint{}, err
+	case there.stopped || there.suspended:
+		return job.ForkPoint{}, fault("fork", job.HostVM, "the VM does not run", "start it first")
+	}
+	progress(job.Progress{Step: "power_vm", Text: "fake fork", N: 1, Of: 1})
+	if f.behaviour.ForkFromDisk {
+		return job.ForkPoint{Why: "its storage clones no snapshot"}, nil
+	}
+	there.forked = true
+	return job.ForkPoint{Live: true, Why: "its storage clones a snapshot with memory", PauseMS: 120}, nil
+}
+
+// EndFork ends that a VM can be copied with its memory.
+func (f *Fake) EndFork(ctx context.Context, v vm.VM) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "end the fork of", v)
+	if err == nil {
+		there.forked = false
+	}
+	return err
+}
+
+// ForkPoints returns the VMs that can be copied with their memory.
+func (f *Fake) ForkPoints() (ids []int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, v := range f.vms {
+		if v.forked {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// forkable reports whether the VM that a spec is to copy, if it does, can be copied.
+func (f *Fake) forkable(of job.ForkOf) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there := f.vms[of.VM]
+	return of.VM == 0 || there != nil && there.Job == of.Job && (there.forked || !of.Live)
 }
 
 // SuspendVM suspends a VM, with what runs in it.

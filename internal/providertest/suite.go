@@ -58,6 +58,7 @@ func Run(t *testing.T, c Config) {
 		{"Life", false, life},
 		{"Power", true, power},
 		{"Suspend", true, suspend},
+		{"Fork", true, fork},
 		{"Plan", false, plan},
 		{"UnknownTemplate", false, unknownTemplate},
 		{"UnknownStorage", false, unknownStorage},

@@ -199,6 +199,45 @@ func suspend(t *testing.T, c Config) {
 	m.refused(p.SuspendVM(ctx, m.v))
 }
 
+// fork makes copies of a VM that runs, with its memory and without.
+func fork(t *testing.T, c Config) {
+	m, ctx := newPowered(t, c), t.Context()
+	boot := bootOf(t, m.p, m.v)
+	at, err := m.p.ForkVM(ctx, m.v, m.tell)
+	if err != nil || at.Why == "" || len(m.steps) == 0 {
+		t.Fatalf("%+v, %v", at, err)
+	}
+	for _, live := range []bool{at.Live, false} {
+		spec := c.Spec()
+		spec.Template, spec.CPU, spec.Fork = "", 7, job.ForkOf{VM: m.v.ID, Job: m.v.Job, Live: live}
+		copied, err := m.p.Create(ctx, spec, func(job.Progress) {})
+		destroyAtEnd(t, m.p, copied)
+		if err != nil || copied.ID == m.v.ID || copied.HostKey == m.v.HostKey || copied.IP == m.v.IP {
+			t.Fatalf("a copy %+v of %+v: %v", copied, m.v, err)
+		}
+		wantStatus(t, m.p, copied, vm.Running)
+		spec = c.Spec()
+		spec.Template, spec.Fork = "", job.ForkOf{VM: m.v.ID, Job: spec.Job, Live: live}
+		if none, err := m.p.Create(ctx, spec, func(job.Progress) {}); err == nil {
+			destroyAtEnd(t, m.p, none)
+			t.Error("another VM than the one meant was copied")
+		}
+	}
+	for range 2 {
+		m.done(m.p.EndFork(ctx, m.v))
+	}
+	if got := bootOf(t, m.p, m.v); got != boot {
+		t.Errorf("boot %s, before it was copied %s", got, boot)
+	}
+	for _, claim := range falseClaims(m.v) {
+		_, err := m.p.ForkVM(ctx, claim, m.tell)
+		m.refused(err, m.p.EndFork(ctx, claim))
+	}
+	m.done(m.p.StopVM(ctx, m.v))
+	_, err = m.p.ForkVM(ctx, m.v, m.tell)
+	m.refused(err)
+}
+
 // bootOf checks what the guest of a running VM reports, and returns its boot ID.
 func bootOf(t *testing.T, p job.Provider, v vm.VM) string {
 	t.Helper()

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -126,6 +127,27 @@ func readSeconds(text string) time.Time {
 	return time.Unix(n, 0).UTC()
 }
 
+// ForkVM makes a VM ready to be copied. For the same copies an engine that goes on with it joins it.
+func (p *Provider) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (job.ForkPoint, error) {
+	c := powerCall{what: "fork", action: "fork", vm: v, progress: progress}
+	if v.Forking.Active() {
+		c.id = "fork-" + v.Forking.IDs[0]
+	}
+	res, err := p.power(ctx, c)
+	if err != nil {
+		return job.ForkPoint{}, err
+	}
+	at := job.ForkPoint{Live: res.Get("LINUS_FORK") == "live", Why: job.Bounded(res.Get("LINUS_FORK_WHY"))}
+	at.PauseMS, _ = strconv.ParseInt(res.Get("LINUS_FORK_PAUSE"), 10, 64) // absent: not known
+	return at, nil
+}
+
+// EndFork removes the snapshot that ForkVM has taken, if it has.
+func (p *Provider) EndFork(ctx context.Context, v vm.VM) error {
+	_, err := p.power(ctx, powerCall{what: "remove the snapshot for the forks of", action: "unfork", vm: v})
+	return err
+}
+
 // SnapshotVM takes a named snapshot of the VM's disk, and of its memory if that is set.
 func (p *Provider) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	_, err := p.power(ctx, powerCall{what: "take snapshot " + name + " of", action: "snapshot", vm: v, snapshot: name, memory: memory})
@@ -149,6 +171,7 @@ type powerCall struct {
 	action   string // power-vm's argument
 	vm       vm.VM
 	snapshot string
+	id       string             // of the operation; empty: one of its own
 	memory   bool               // the snapshot has the VM's memory as well
 	progress func(job.Progress) // nil: steps are not reported
 }
@@ -177,7 +200,7 @@ func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error
 		env["SNAPSHOT_MEMORY"] = "true"
 	}
 	setText(env, "VM_SSH_USER", c.vm.User)
-	id := "power-" + uuid.NewString()
+	id := cmp.Or(c.id, "power-"+uuid.NewString())
 	res, err := p.operate(ctx, id, call{op: op, script: "power-vm", env: env, onLine: telling(c.progress)})
 	if detached(ctx) {
 		return res, err

@@ -233,13 +233,17 @@ func (p *Provider) createEnvironment(spec job.VMSpec) map[string]string {
 	setNumber(env, "LINUS_LEASE_SECONDS", int(spec.Lease/time.Second))
 	setText(env, "VM_TEMPLATE", spec.Template)
 	setNumber(env, "VM_CHECKPOINT", spec.Checkpoint)
+	if spec.Fork.VM != 0 {
+		setNumber(env, "VM_FORK", spec.Fork.VM)
+		env["VM_FORK_JOB"], env["VM_FORK_LIVE"] = spec.Fork.Job, strconv.FormatBool(spec.Fork.Live)
+	}
 	setText(env, "PROXMOX_NODE", spec.Node)
 	setText(env, "PROXMOX_BRIDGE", spec.Network.Bridge)
 	setNumber(env, "VM_VLAN_TAG", spec.Network.VLAN)
 	setText(env, "VM_IP_CONFIG", spec.Network.IP)
 	setText(env, "VM_GATEWAY", spec.Network.Gateway)
 	setText(env, "VM_EGRESS", string(spec.Network.Egress))
-	if spec.Template == "" {
+	if spec.Template == "" && spec.Fork.VM == 0 {
 		setText(env, "VM_OS", spec.OS)
 		setText(env, "VM_IMAGE_URL", p.o.ImageURL)
 		setText(env, "VM_IMAGE_SHA256", p.o.ImageSHA256)

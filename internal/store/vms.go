@@ -50,6 +50,9 @@ func decodeVM(doc string) (vm.VM, error) {
 	var m machine
 	err := json.Unmarshal([]byte(doc), &m)
 	m.Made, m.VM.Member, m.VM.Own, m.VM.Checkpoint = m.As, m.Of, m.By, m.Saved
+	if m.By != nil && m.By.Fork != nil {
+		m.Source = vm.Forked
+	}
 	return m.VM, err
 }
 

@@ -65,6 +65,8 @@ const (
 	ActionRemoveVolume   = "remove_volume"
 	ActionAttachVolume   = "attach_volume"
 	ActionDetachVolume   = "detach_volume"
+	ActionFork           = "fork_vm"
+	ActionEndFork        = "end_fork"
 	ActionSnapshot       = "snapshot_vm"
 	ActionRevert         = "revert_vm"
 	ActionDeleteSnapshot = "delete_snapshot"

@@ -98,6 +98,16 @@ func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progr
 	return Change(ctx, p.audit, r, func(*Record) (job.SavedTemplate, error) { return p.to.SaveVM(ctx, v, spec, progress) })
 }
 
+// ForkVM makes a VM ready to be copied.
+func (p *Provider) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (job.ForkPoint, error) {
+	return Change(ctx, p.audit, recordOf(ActionFork, v), func(*Record) (job.ForkPoint, error) { return p.to.ForkVM(ctx, v, progress) })
+}
+
+// EndFork removes what ForkVM has left.
+func (p *Provider) EndFork(ctx context.Context, v vm.VM) error {
+	return p.audit.Do(ctx, recordOf(ActionEndFork, v), func(*Record) error { return p.to.EndFork(ctx, v) })
+}
+
 // SnapshotVM takes a snapshot of a VM's disk, perhaps with its memory.
 func (p *Provider) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	r := recordOf(ActionSnapshot, v)

@@ -16,6 +16,8 @@ type Own struct {
 	Failed   string    `json:"failed,omitempty"`   // why it could not be made
 	FailedAt time.Time `json:"failed_at,omitzero"` // or somebody has ended it
 
+	Fork *Fork `json:"fork,omitempty"` // of a copy of another VM; nil: it is none
+
 	// Who has asked for its destruction: the client, its principal's name and its token's ID.
 	EndedBy    string `json:"ended_by,omitempty"`
 	EndedFor   string `json:"ended_for,omitempty"`

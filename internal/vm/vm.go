@@ -97,8 +97,11 @@ type VM struct {
 	// fleet's to destroy.
 	Kept bool `json:"kept,omitempty" api:"outlives_job"`
 
-	// From is the ID in the marker of the checkpoint from which it went on; empty: it was booted.
+	// From is the ID in the marker of the checkpoint from which it went on, or of the VM that it
+	// is a copy of; empty: it was booted.
 	From string `json:"from,omitempty" api:"restored_from"`
+
+	Forking Forking `json:"forking,omitzero"` // while copies of it are made
 
 	Made       `json:"-"`  // stored beside the rest; zero where the host alone was asked
 	Member     *Member     `json:"-"` // what its pool knows of it, stored beside the rest; nil: it is no pool's
@@ -124,6 +127,10 @@ func (v VM) Clone() VM {
 	}
 	if v.Own != nil {
 		o := *v.Own
+		if o.Fork != nil {
+			f := *o.Fork
+			o.Fork = &f
+		}
 		v.Own = &o
 	}
 	if v.Checkpoint != nil {
@@ -183,6 +190,7 @@ const (
 	FromPool       Source = "pool"       // a pool's warm member
 	FromHibernated Source = "hibernated" // a pool's hibernated member
 	Restored       Source = "restored"   // it went on from a checkpoint
+	Forked         Source = "forked"     // it is a copy of another VM
 )
 
 // Resources are the size of a VM.

@@ -464,6 +464,11 @@ func (e *engine) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return e.power(ctx, "stop", ref, vm.Stopped)
 }
 
+func (e *engine) ForkVM(ctx context.Context, spec job.ForkSpec) (job.Forked, error) {
+	v, err := e.power(ctx, fmt.Sprint("fork ", spec.Count, " ", spec.Name), spec.VM, vm.Running)
+	return job.Forked{Live: true, Why: "its storage can", VMs: []job.VMInfo{v}}, err
+}
+
 func (e *engine) SnapshotVM(ctx context.Context, ref, name string, memory bool) (job.VMInfo, error) {
 	return e.power(ctx, fmt.Sprint("snapshot ", name, " ", memory), ref, vm.Running)
 }

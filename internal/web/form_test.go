@@ -321,7 +321,7 @@ func TestVM_HasAllTheVerbs(t *testing.T) {
 		return v.do(http.MethodPost, path, form+"&job="+doneID+"&form_token="+url.QueryEscape(v.formToken()), nil)
 	}
 	_, text := v.get("/vms/105")
-	for _, want := range []string{"VM dev", `action="/vms/105/stop"`, `action="/vms/105/suspend"`, `action="/vms/105/snapshot"`, `href="/vms/105/destroy"`, `href="/jobs/new?vm=dev"`,
+	for _, want := range []string{"VM dev", `action="/vms/105/stop"`, `action="/vms/105/suspend"`, `action="/vms/105/snapshot"`, `action="/vms/105/fork"`, `href="/vms/105/destroy"`, `href="/jobs/new?vm=dev"`,
 		`href="/vms/105/revert?snapshot=a"`, `href="/vms/105/remove-snapshot?snapshot=a"`, `data-label="Disk">3.0 MiB<`, `data-label="Memory">4.0 GiB<`, `b <span class="note">current</span>`,
 		`half <span class="note">incomplete</span>`, `href="/vms/105/remove-snapshot?snapshot=half"`,
 	} {
@@ -339,6 +339,7 @@ func TestVM_HasAllTheVerbs(t *testing.T) {
 	for _, tt := range []struct{ verb, form, want string }{
 		{"stop", "", "stop " + doneID}, {"start", "", "start " + doneID}, {"suspend", "", "suspend " + doneID}, {"resume", "", "resume " + doneID},
 		{"snapshot", "snapshot=a", "snapshot a false " + doneID}, {"snapshot", "snapshot=b&memory=on", "snapshot b true " + doneID}, {"revert", "snapshot=a", "revert a " + doneID},
+		{"fork", "count=3&name=x-%25d", "fork 3 x-%d " + doneID},
 		{"remove-snapshot", "snapshot=a", "remove-snapshot a " + doneID},
 		{"save", "template=setup", "save setup false " + doneID},
 		{"forget", "", "forget " + doneID}, {"destroy", "", "destroy " + doneID},

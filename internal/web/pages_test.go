@@ -202,7 +202,7 @@ func TestForms_NeedTheSessionsTokenAndOrigin(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/jobs/" + id + "/cancel", "/jobs/" + id + "/kill", "/jobs/" + id + "/input", "/vms/105/destroy", "/vms/105/suspend", "/vms/105/resume", "/vms/105/snapshot", "/vms/105/forget", "/vms/105/revert", "/vms/105/remove-snapshot", "/vms/105/save", "/pools/ready/resize", "/pools/ready/remove", "/nodes/pve1/cordon", "/tokens/a1b2c3d4e5f6/revoke", "/vms/105/terminal", "/logout"} {
+	for _, path := range []string{"/jobs/" + id + "/cancel", "/jobs/" + id + "/kill", "/jobs/" + id + "/input", "/vms/105/destroy", "/vms/105/suspend", "/vms/105/resume", "/vms/105/snapshot", "/vms/105/fork", "/vms/105/forget", "/vms/105/revert", "/vms/105/remove-snapshot", "/vms/105/save", "/pools/ready/resize", "/pools/ready/remove", "/nodes/pve1/cordon", "/tokens/a1b2c3d4e5f6/revoke", "/vms/105/terminal", "/logout"} {
 		for name, bad := range map[string]struct {
 			form   string
 			change func(*http.Request)

@@ -156,6 +156,14 @@ var (
 		"resume":  plain(job.Engine.ResumeVM),
 		"destroy": plain(job.Engine.DestroyVM),
 		"forget":  plain(job.Engine.ForgetVM),
+		"fork": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
+			count, err := strconv.Atoi(form.Get("count"))
+			if err != nil {
+				count = -1 // for the engine to refuse, after it has asked whether the caller may
+			}
+			_, err = e.ForkVM(ctx, job.ForkSpec{VM: ref, Count: count, Name: form.Get("name")})
+			return job.VMInfo{}, err
+		},
 		"snapshot": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
 			return e.SnapshotVM(ctx, ref, form.Get("snapshot"), form.Get("memory") == "on")
 		},

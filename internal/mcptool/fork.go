@@ -1,0 +1,51 @@
+package mcptool
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+type forkInput struct {
+	vmArg
+
+	Count   int    `json:"count,omitempty" jsonschema:"minimum=1,maximum=32"`
+	Name    string `json:"name,omitempty" jsonschema_description:"Of the copies: %d is the number of each. Default NAME-%d."`
+	Partial bool   `json:"partial,omitempty" jsonschema_description:"true: keep those made if others fail."`
+}
+
+type forkOutput struct {
+	VMs    []string `json:"vms,omitempty" jsonschema_description:"Names."`
+	Failed []string `json:"failed,omitempty"`
+	Note   string   `json:"note"`
+}
+
+func (o Options) forkVM() server.ServerTool {
+	return define("fork_vm", "Fork a VM",
+		"Make copies of a running persistent VM that go on from its memory, or boot from its disk where its storage cannot: the note says which and why. Refused while jobs run in it. "+
+			"Returns after at most 45 seconds while the work goes on.",
+		hints{openWorld: true},
+		func(ctx context.Context, in forkInput) (forkOutput, error) {
+			result := make(chan job.Forked, 1)
+			ended, err := o.background.within(ctx, callTime, func(ctx context.Context) error {
+				out, err := o.Engine.ForkVM(ctx, job.ForkSpec{VM: in.VMID, Count: in.Count, Name: in.Name, Partial: in.Partial})
+				result <- out
+				return err
+			})
+			switch {
+			case err != nil:
+				return forkOutput{}, err
+			case !ended:
+				return forkOutput{Note: "The fork takes longer than a call may, and goes on. Call list_vms."}, nil
+			}
+			out := <-result
+			return forkOutput{
+				VMs:    each(out.VMs, func(v job.VMInfo) string { return v.Name }),
+				Failed: each(out.Failed, func(f job.ForkError) string { return f.Name + ": " + words.In(f.Error) }),
+				Note:   fmt.Sprintf("%d copies were made %s", len(out.VMs), out.Point().Text()),
+			}, nil
+		})
+}

@@ -1,0 +1,28 @@
+package vm
+
+import "slices"
+
+// Fork is what is known of a VM that is made as a copy of another, whose ID in its marker is
+// the copy's From.
+type Fork struct {
+	Partial bool   `json:"partial,omitempty"`  // it stays though another of those made with it fails
+	Begun   bool   `json:"begun,omitempty"`    // the VM can be copied now: what follows is known
+	Live    bool   `json:"live,omitempty"`     // it goes on from that one's memory; else it boots from its disk
+	Why     string `json:"why,omitempty"`      // the one or the other
+	PauseMS int64  `json:"pause_ms,omitempty"` // how long that one stood still; 0: not known, or not at all
+}
+
+// Forking is what is known of a VM while copies of it are made.
+type Forking struct {
+	IDs   []string `json:"ids,omitempty"`   // in the markers of the copies; none: none are made
+	Begun bool     `json:"begun,omitempty"` // its host has what they are made from: others may work in it
+}
+
+// Active reports whether copies are made.
+func (f Forking) Active() bool { return len(f.IDs) > 0 }
+
+// Has reports whether a VM is one of the copies.
+func (f Forking) Has(id string) bool { return slices.Contains(f.IDs, id) }
+
+// Copied reports whether the VM is to be a copy that cannot be made yet.
+func (o Own) Copied() bool { return o.Fork != nil && !o.Fork.Begun }
