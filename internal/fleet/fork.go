@@ -146,9 +146,13 @@ func (f *Fleet) unforked(v vm.VM) error {
 	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is being forked", v.Name), Remedy: "try again when it is done", Fault: job.FaultState}
 }
 
-// dropForks gives copies of a VM up, and ends that they are made.
+// dropForks gives copies of a VM up, and ends that they are made. Those that are made stay if
+// they are wanted without the others.
 func (f *Fleet) dropForks(ctx context.Context, of string, copies []vm.VM, why string) error {
 	for _, v := range copies {
+		if v.Own.Fork.Partial && !v.Own.ReadyAt.IsZero() {
+			continue
+		}
 		if err := f.giveForkUp(ctx, v, why); err != nil {
 			return err
 		}

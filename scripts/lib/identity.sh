@@ -125,6 +125,11 @@ find_services() {
   set -- $(systemctl is-active systemd-networkd NetworkManager ssh sshd systemd-journald systemd-resolved 2>/dev/null)
   networkd=${1:-} manager=${2:-} ssh=${3:-} sshd=${4:-} journald=${5:-} resolved=${6:-}
   netplan=''
+  if [ "$boots" = yes ]; then # what is starting has read the old machine ID
+    [ "$networkd" != activating ] || networkd=active
+    [ "$manager" != activating ] || manager=active
+    return 0
+  fi
   if [ "$networkd" = active ] || [ "$manager" = active ]; then
     for file in /etc/netplan/*.yaml; do
       [ ! -e "$file" ] || ! command -v netplan >/dev/null || netplan=yes
