@@ -67,6 +67,12 @@ func TestVerbs_TellTheirScriptWhichVM(t *testing.T) {
 		{"delete snapshot", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
 			return nil, p.DeleteSnapshot(ctx, theVM, "clean")
 		}, nil, with(map[string]string{"ACTION": "delete-snapshot", "SNAPSHOT": "clean"})},
+		{"fork", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return p.ForkVM(ctx, theVM, func(job.Progress) {})
+		}, job.ForkPoint{Live: true, Why: "it can", PauseMS: 120}, with(map[string]string{"ACTION": "fork"})},
+		{"end of a fork", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return nil, p.EndFork(ctx, theVM)
+		}, nil, with(map[string]string{"ACTION": "unfork"})},
 		{"snapshots", "show-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
 			return p.Snapshots(ctx, theVM)
 		}, []job.Snapshot{}, proves(map[string]string{"SHOW_SNAPSHOTS": "true"})},
@@ -90,7 +96,7 @@ func TestVerbs_TellTheirScriptWhichVM(t *testing.T) {
 			script := func(r *run) int {
 				env = maps.Clone(r.env)
 				delete(env, "LINUS_NONCE")
-				return succeeds(append([]string{"LINUS_VM_STATUS:running", "LINUS_VM_BOOT_ID:" + other}, reached...)...)(r)
+				return succeeds(append([]string{"LINUS_FORK:live", "LINUS_FORK_WHY:it can", "LINUS_FORK_PAUSE:120", "LINUS_VM_STATUS:running", "LINUS_VM_BOOT_ID:" + other}, reached...)...)(r)
 			}
 			h := newScripted(t, map[string]func(*run) int{tt.script: script})
 			got, err := tt.do(t.Context(), h.provider(nil))

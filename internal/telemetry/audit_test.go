@@ -76,6 +76,12 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 	if got, err := p.ResumeVM(asked, vm, func(job.Progress) {}); err != nil || got.ID != vm.ID {
 		t.Fatalf("ResumeVM = %+v, %v", got, err)
 	}
+	if at, err := p.ForkVM(asked, vm, func(job.Progress) {}); err != nil || !at.Live {
+		t.Fatalf("ForkVM = %+v, %v", at, err)
+	}
+	if err := p.EndFork(asked, vm); err != nil {
+		t.Fatal(err)
+	}
 	if err := p.SnapshotVM(asked, vm, "live", true); err != nil {
 		t.Fatal(err)
 	}
@@ -127,6 +133,8 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 		line("cli", ActionStart, "", ResultOK, ""),
 		line("cli", ActionSuspend, "", ResultOK, ""),
 		line("cli", ActionResume, "", ResultOK, ""),
+		line("cli", ActionFork, "", ResultOK, ""),
+		line("cli", ActionEndFork, "", ResultOK, ""),
 		line("cli", ActionSnapshot, "live with memory", ResultOK, ""),
 		line("cli", ActionDeleteSnapshot, "live", ResultOK, ""),
 		line("cli", ActionRevert, "clean", ResultOK, ""),

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 
 	"linus/internal/job"
@@ -43,6 +44,9 @@ func (a *Audit) Provider(p job.Provider) *Provider { return &Provider{unchanging
 func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	r := recordOf(ActionCreate, vm.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner})
 	r.Detail = cmp.Or(spec.Template, spec.OS)
+	if spec.Fork.VM != 0 {
+		r.Detail = fmt.Sprintf("copy of VM %d", spec.Fork.VM)
+	}
 	return Change(ctx, p.audit, r, func(r *Record) (vm.VM, error) {
 		v, err := p.to.Create(ctx, spec, func(told job.Progress) {
 			r.VMID = cmp.Or(told.VMID, r.VMID)

@@ -121,6 +121,15 @@ iface eth7 inet static
   [[ ${status} -eq 1 && ${output} == *'has no card with the address 02:02:02:02:02:02' ]]
 }
 
+@test "of a guest that boots what is starting is started again, and its network is not written" {
+  # shellcheck disable=SC2016 # the stub's own arguments
+  stub_program systemctl '
+    [ "$1" != is-active ] || exec printf "activating\ninactive\ninactive\ninactive\nactive\ninactive\n"
+    echo "systemctl $*"'
+  in_guest 'find_services; restart_services' boots=yes
+  says 'systemctl restart systemd-journald systemd-networkd'
+}
+
 @test "cloud-init's instance is the drive's, and the next boot finds all of it" {
   local -r root=${BATS_TEST_TMPDIR}/cloud
   mkdir -p "${root}/data" "${root}/instances/aaa/sem"
