@@ -1,19 +1,20 @@
 # shellcheck shell=bash
 # The clones of one node at a time, where several engines of linus ask for some:
 # Proxmox's lock on a storage times out if more than a few wait for it. One engine
-# alone keeps to that number by itself.
+# alone keeps to that number by itself. Copies of one VM are cloned one after another:
+# Proxmox locks a VM that runs meanwhile, and waits for that no longer than ten seconds.
 #
 # A slot is a lock, on descriptor 5, of a file in LINUS_LOCK_DIR (/run/linus), and
 # ends with the script that has it.
 
 source "${BASH_SOURCE[0]%/*}/destroy.sh"
 
-slot_count=3
-
 slot_take() { # waits for one
   local -r dir=${LINUS_LOCK_DIR:-/run/linus}
-  local -i i
-  if [[ -z ${LINUS_ENGINE:-} ]]; then
+  local slot slots='1 2 3'
+  if [[ -n ${VM_FORK:-} ]]; then
+    slots=of-${VM_FORK}
+  elif [[ -z ${LINUS_ENGINE:-} ]]; then
     return 0
   fi
   vm_check_lock_dir "${dir}"
@@ -21,8 +22,8 @@ slot_take() { # waits for one
     result_fail vm "${vm_reason}" "look at: ls -ld ${dir}"
   fi
   while true; do
-    for ((i = 1; i <= slot_count; i += 1)); do
-      if { exec 5>>"${dir}/clone-${i}.lock"; } 2>/dev/null && flock -n 5; then
+    for slot in ${slots}; do
+      if { exec 5>>"${dir}/clone-${slot}.lock"; } 2>/dev/null && flock -n 5; then
         return 0
       fi
     done

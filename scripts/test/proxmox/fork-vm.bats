@@ -153,6 +153,15 @@ copy() { # <linus-job of the VM>
   refute_called 'qm clone .*'
 }
 
+@test "copies of one VM are cloned one after another" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook clone '! flock -n "${LINUS_LOCK_DIR}/clone-of-$2.lock" true || touch "${PVE_STUB}/side-by-side"'
+  copy "${job}"
+  assert_status 0
+  [[ ! -e ${PVE_STUB}/side-by-side ]]
+  flock -n "${LINUS_LOCK_DIR}/clone-of-250.lock" true
+}
+
 @test "a copy that does not become itself is destroyed" {
   saved
   printf '{"exitcode":65,"exited":1,"err-data":"linus-identity: it has no user worker\\n"}\n' >"${PVE_STUB}/guest/identity"
