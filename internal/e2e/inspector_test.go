@@ -149,6 +149,8 @@ func TestInspector_CallsEveryTool(t *testing.T) {
 	call("revert_vm", map[string]any{"vm_id": "dev", "snapshot": "clean", "confirm": true})
 	call("list_snapshots", map[string]any{"vm_id": "dev"})
 	call("delete_snapshot", map[string]any{"vm_id": "dev", "snapshot": "clean", "confirm": true})
+	call("fork_vm", map[string]any{"vm_id": "dev", "name": "copy"})
+	h.cli(t, "vm", "destroy", "copy", "--yes")
 	call("destroy_vm", map[string]any{"vm_id": "dev", "confirm": true})
 	h.waitGone(t)
 	if count := call("cleanup_completed_jobs", map[string]any{})["count"]; count.(float64) < 1 {
