@@ -13,7 +13,7 @@ import (
 )
 
 // counting is a program that counts in its memory alone, and says its number when it is asked.
-const counting = `setsid bash -c 'i=0; trap "echo \$i >/tmp/count" USR1; echo $$ >/tmp/counter; while :; do i=$((i+1)); sleep 0.05; done' >/dev/null 2>&1 </dev/null &`
+const counting = `setsid bash -c 'i=0; trap "echo \$i >/tmp/count" USR1; echo $$ >/tmp/counter; exec 3<> <(:); while :; do i=$((i+1)); read -rt 0.5 -u 3; done' >/dev/null 2>&1 </dev/null &`
 
 // counted asks it.
 const counted = `rm -f /tmp/count; kill -USR1 $(cat /tmp/counter); for i in $(seq 100); do [ ! -s /tmp/count ] || break; sleep 0.1; done; cat /tmp/count`

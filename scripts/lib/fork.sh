@@ -177,7 +177,7 @@ fork_validate() {
   fork_take_shape
   template_id=${VM_FORK} clone_source=${VM_FORK} clone_options=(--full 1) vm_alike=yes
   declare -gA checkpoint=([MAC]=${vm_mac,,})
-  restore_boots=yes restore_patience=${VM_READY_TIMEOUT}
+  restore_boots=yes restore_patience=${VM_READY_TIMEOUT} restore_takes=300 # there is no boot to fall back on
   if [[ -n ${snapshot} ]]; then
     clone_options=(--snapname "${snapshot}" --full 0)
     restore_boots=no restore_patience=60

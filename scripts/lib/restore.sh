@@ -11,6 +11,7 @@ source "${BASH_SOURCE[0]%/*}/identity.sh"
 
 restore_begun=no    # from the clone on
 restore_patience=60 # seconds until the guest's agent has answered
+restore_takes=90    # seconds in which it has taken its identity
 restore_boots=no    # the guest boots: cloud-init writes its network, and knows its instance
 restore_egress=''   # the word that closes its network until it is itself, where it has none of its own
 
@@ -156,7 +157,7 @@ take_identity() {
     result_fail vm "could not draw random bytes for VM ${vm_id}: ${run_said}" 'look at: od -N 80 /dev/urandom'
   fi
   while :; do
-    identity_take "${vm_id}" 90 "name=${vm_name}" "mac=${vm_mac,,}" "old_mac=${checkpoint[MAC]}" "user=${vm_user}" \
+    identity_take "${vm_id}" "${restore_takes}" "name=${vm_name}" "mac=${vm_mac,,}" "old_mac=${checkpoint[MAC]}" "user=${vm_user}" \
       "key=${SSH_PUBLIC_KEY}" "time=${EPOCHSECONDS}" "seed=${bytes:32}" "machine_id=${bytes:0:12}4${bytes:13:3}8${bytes:17:15}" \
       "ip4=${ip4}" "gw4=${gw4}" "ip6=${ip6}" "gw6=${gw6}" "servers=${restore_servers}" "search=${restore_search}" "boots=${restore_boots}"
     if [[ ${identity_exit} == 0 && ${identity_said} == *'linus-identity taken'* ]]; then
