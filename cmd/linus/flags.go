@@ -63,6 +63,8 @@ func addFlag(cmd *cobra.Command, row field.Field, given any) {
 		}
 	case *bool:
 		flags.BoolVar(to, row.Flag, false, row.Help)
+	case *[]vm.Mount:
+		flags.Var((*mountsFlag)(to), row.Flag, row.Help)
 	case *map[string]string:
 		flags.Var((*pairsFlag)(to), row.Flag, row.Help)
 	case *[]string:

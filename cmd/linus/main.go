@@ -90,6 +90,7 @@ func (a *app) root() *cobra.Command {
 			a.vmDestroyCommand(), a.vmForgetCommand()),
 		group("pool", "Keep VMs ready, so that jobs start at once",
 			a.poolCreateCommand(), a.poolListCommand(), a.poolShowCommand(), a.poolResizeCommand(), a.poolDrainCommand(), a.poolRemoveCommand()),
+		a.volumeCommand(),
 		group("network", "Show and test where a VM may connect to", a.networkShowCommand(), a.networkTestCommand()),
 		group("node", "List and cordon the nodes that VMs are created on",
 			a.nodeListCommand(), a.cordonCommand("cordon", "Keep new VMs off a node; those that are there stay", job.Engine.CordonNode),

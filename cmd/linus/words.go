@@ -13,6 +13,7 @@ var words = job.Words{
 	job.ForgetVM:        "linus vm forget",
 	job.BuildTemplate:   "linus template build",
 	job.ListTemplates:   "linus template list",
+	job.ListVolumes:     "linus volume list",
 	job.BuildCheckpoint: "linus template checkpoint build",
 	job.ListCheckpoints: "linus template checkpoint list",
 	job.TrustHost:       "linus host trust",

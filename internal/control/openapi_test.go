@@ -214,7 +214,7 @@ func tagOf(s shape) string { return strings.Split(s.path, "/")[2] }
 
 var tagAbout = map[string]string{
 	"jobs": "Jobs, their events, output and artifacts", "plan": "What would be done", "activity": "What has been done lately",
-	"vms": "VMs, their files, snapshots and network", "pools": "VMs that are kept ready", "checkpoints": "VMs from whose memory others go on", "engines": "The engines of this installation",
+	"vms": "VMs, their files, snapshots and network", "pools": "VMs that are kept ready", "checkpoints": "VMs from whose memory others go on", "volumes": "Disks that outlive VMs", "engines": "The engines of this installation",
 	"tokens": "Who may do what", "credentials": "What VMs may use and not read", "host": "The Proxmox VE host", "nodes": "The nodes of its cluster", "info": "This server",
 }
 
@@ -335,7 +335,7 @@ func list(schema object, param string, l *job.Listing) {
 // paramAbout describes parameters by their names.
 var paramAbout = map[string]string{
 	"id": "The job's ID.", "vm": "The VM's name, its number on the host, or the ID of the job that has made it or runs in it.",
-	"pool": "The pool's name.", "checkpoint": "The checkpoint's ID or name, or the VM ID of its template.", "token": "The token's ID, or the name of all of them.", "node": "The node's name.", "credential": "The credential's name.", "snapshot": "The snapshot's name.",
+	"pool": "The pool's name.", "checkpoint": "The checkpoint's ID or name, or the VM ID of its template.", "volume": "The volume's name or ID.", "token": "The token's ID, or the name of all of them.", "node": "The node's name.", "credential": "The credential's name.", "snapshot": "The snapshot's name.",
 	"path": "The path: absolute, or from the home of the VM's user.", "principal": "Only what belongs to this one; without it, all that the token may see.",
 	"signal": "The signal: TERM, KILL, INT, HUP or QUIT.", "port": "The port.",
 	"If-Match":        "The ETag of the pool as it was read: it is changed only if that is still its size.",

@@ -63,10 +63,11 @@ func (r rule) decide(c caller, owner string) string {
 
 // verbRules is decided here, and not by the code that is tested.
 func verbRules() map[string]rule {
-	rules := map[string]rule{"Submit": {job.RoleRun, ""}, "Plan": {job.RoleRun, ""}, "CreateVM": {job.RoleRun, ""}}
+	rules := map[string]rule{"Submit": {job.RoleRun, ""}, "Plan": {job.RoleRun, ""}, "CreateVM": {job.RoleRun, ""},
+		"CreateVolume": {job.RoleRun, ""}, "RemoveVolume": {job.RoleRun, ""}, "AttachVolume": {job.RoleRun, ""}, "DetachVolume": {job.RoleRun, ""}}
 	for role, of := range map[job.Role]map[string]string{
 		job.RoleRead: {
-			"job": "Job Manifest Result Watch Output OpenArtifact Terminal", "vm": "VM ListSnapshots", "": "Info List Activity VMs CheckHost",
+			"job": "Job Manifest Result Watch Output OpenArtifact Terminal", "vm": "VM ListSnapshots", "": "Info List Activity VMs CheckHost Volumes Volume",
 		},
 		job.RoleRun: {
 			"job": "Cancel Kill Input Resize",
@@ -414,9 +415,10 @@ func (m *matrix) api() {
 		"CreateVM":   `{"manifest":{"vm_name":"dev","resources":{"cpu":99}}}`, // which is refused, but not by the guard
 		"CreatePool": `{"name":"p","warm":0}`, "ResizePool": `{"warm":0}`, "Input": "x", "WriteFile": "x", "Kill": `{"signal":"INT"}`, "Resize": `{"rows":24,"columns":80}`,
 		"ForkVM": `{"count":99}`, "SnapshotVM": `{"name":"clean"}`, "SaveVM": `{"name":"setup"}`, "Network": `{}`, "EditFile": `{"old":"x","new":"y"}`, "CreateToken": `{"name":"dave","role":"read"}`, "CreateCredential": `{"name":"github","host":"api.github.com","header":"Authorization: Bearer","value":"of no worth"}`,
+		"CreateVolume": `{"name":"v","size":"x"}`, "AttachVolume": `{"vm":"x","path":"/x"}`, "DetachVolume": `{"vm":"x"}`,
 	}
 	m.cells("API", rules, func(c *caller, name, id, vm string) (string, string) {
-		values := map[string]string{"id": id, "vm": vm, "pool": "p", "checkpoint": "c", "node": "pve", "token": "dave", "credential": "github", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
+		values := map[string]string{"id": id, "vm": vm, "pool": "p", "checkpoint": "c", "volume": "v", "node": "pve", "token": "dave", "credential": "github", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
 		o := all[name]
 		path, query := o.path, url.Values{}
 		for _, p := range o.Parameters {

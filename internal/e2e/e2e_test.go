@@ -392,7 +392,7 @@ func (h *host) ourVMs(t *testing.T) int {
 	}
 	n := 0
 	for _, path := range confs {
-		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), "linus-job") {
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), "linus-job") && !strings.Contains(string(data), "linus-volume") {
 			n++
 		}
 	}

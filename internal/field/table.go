@@ -86,6 +86,8 @@ func Manifest() []Field {
 			Label: "Keep it for", Hint: "seconds; empty: an hour", When: ending + " keep=^on_failure$"},
 		{Name: "start", Flag: "start", In: tasks, Values: []string{"", "any", "restore", "cold"}, Help: "any (default): in a VM of a pool, or one restored from a checkpoint, if there is one like this; restore: only from a checkpoint; cold: in one that boots",
 			Label: "Start", Hint: "any: in a VM of a pool, or restored from a checkpoint, if there is one; restore: only from a checkpoint; cold: in one that boots", When: NewVM},
+		{Name: "volumes", Flag: "volume", In: tasks, Each: true, Lines: true, Help: "volume NAME:/PATH[:ro] to mount in the VM before the task starts; may be repeated",
+			Label: "Volumes", Hint: "NAME:/PATH or NAME:/PATH:ro on each line, mounted before the task starts", When: NewVM},
 		{Name: "retry", Flag: "retry", In: Submit | Run, Values: []string{"", "lost", "offline"}, Help: "run it again, as a new job: lost: when its VM is gone; offline: or its node does not answer (may run twice)",
 			Label: "Retry", Hint: "lost: when its VM is gone; offline: or its node does not answer (may run twice)", When: ending},
 		{Name: "retries", Flag: "retries", In: Submit | Run, Help: "how often --retry runs it again at most, 1 to 5 (default 1)",

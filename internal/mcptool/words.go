@@ -14,6 +14,7 @@ var words = job.Words{
 	job.BuildTemplate:   "linus template build",
 	job.ListTemplates:   "linus template list",
 	job.TrustHost:       "linus host trust",
+	job.ListVolumes:     "linus volume list",
 	job.BuildCheckpoint: "linus template checkpoint build",
 	job.ListCheckpoints: "linus template checkpoint list",
 	job.TemplateName:    "--name",

@@ -2,6 +2,7 @@ package vm
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -47,6 +48,17 @@ type Mount struct {
 	Path string    `json:"path" jsonschema_description:"Absolute directory."`
 	Mode MountMode `json:"mode,omitempty" jsonschema:"enum=rw,enum=ro" jsonschema_description:"rw (default): this VM alone has it. ro: several may."`
 }
+
+// ParseMount reads NAME:/PATH or NAME:/PATH:MODE, and reports whether it is such a text.
+func ParseMount(text string) (m Mount, ok bool) {
+	name, at, ok := strings.Cut(text, ":")
+	at, mode, moded := strings.Cut(at, ":")
+	m = Mount{Name: name, Path: at, Mode: MountMode(mode)}
+	return m, ok && name != "" && at != "" && (!moded || m.Mode == MountRO || m.Mode == MountRW)
+}
+
+// Text is what ParseMount reads.
+func (m Mount) Text() string { return strings.TrimSuffix(m.Name+":"+m.Path+":"+string(m.Mode), ":") }
 
 // MountMode says whether a VM may write to a volume.
 type MountMode string

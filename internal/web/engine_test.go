@@ -310,6 +310,28 @@ func (e *engine) RemovePool(ctx context.Context, name string) (job.PoolInfo, err
 	return p, err
 }
 
+func (e *engine) Volumes(context.Context) ([]job.VolumeInfo, error) { return nil, nil }
+
+func (e *engine) Volume(context.Context, string) (job.VolumeInfo, error) {
+	return job.VolumeInfo{}, job.ErrNotFound
+}
+
+func (e *engine) CreateVolume(context.Context, job.VolumeSpec) (job.VolumeInfo, error) {
+	return job.VolumeInfo{}, job.ErrNotFound
+}
+
+func (e *engine) RemoveVolume(context.Context, string) (job.VolumeInfo, error) {
+	return job.VolumeInfo{}, job.ErrNotFound
+}
+
+func (e *engine) AttachVolume(context.Context, job.VolumeAttach) (job.VolumeInfo, error) {
+	return job.VolumeInfo{}, job.ErrNotFound
+}
+
+func (e *engine) DetachVolume(context.Context, string, string) (job.VolumeInfo, error) {
+	return job.VolumeInfo{}, job.ErrNotFound
+}
+
 func (e *engine) Checkpoints(context.Context) ([]job.CheckpointInfo, error) { return nil, nil }
 
 func (e *engine) Checkpoint(context.Context, string) (job.CheckpointInfo, error) {

@@ -12,6 +12,7 @@ import (
 
 	"linus/internal/field"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // shown returns what a struct has in a field, as its control shows it.
@@ -24,6 +25,12 @@ func shown(f field.Field, of any) string {
 		return ""
 	case at.Kind() == reflect.Map:
 		return strings.Join(job.LabelTexts(at.Interface().(map[string]string)), "\n")
+	case at.Type() == reflect.TypeFor[[]vm.Mount]():
+		var lines []string
+		for _, m := range at.Interface().([]vm.Mount) {
+			lines = append(lines, m.Text())
+		}
+		return strings.Join(lines, "\n")
 	case at.Kind() == reflect.Slice && f.Lines:
 		return strings.Join(at.Interface().([]string), "\n")
 	case at.Kind() == reflect.Slice:
@@ -80,6 +87,16 @@ func set(f field.Field, to any, typed string) (problem string) {
 			pairs[key] = value
 		}
 		at.Set(reflect.ValueOf(pairs))
+	case at.Type() == reflect.TypeFor[[]vm.Mount]():
+		var mounts []vm.Mount
+		for line := range strings.FieldsSeq(typed) {
+			m, ok := vm.ParseMount(line)
+			if !ok {
+				return strconv.Quote(line) + " is not NAME:/PATH or NAME:/PATH:ro"
+			}
+			mounts = append(mounts, m)
+		}
+		at.Set(reflect.ValueOf(mounts))
 	case at.Kind() == reflect.Slice:
 		list := strings.FieldsFunc(typed, func(r rune) bool { return r == '\n' || !f.Lines && (r == ' ' || r == ',' || r == '\t') })
 		list = slices.DeleteFunc(list, func(text string) bool { return strings.TrimSpace(text) == "" })

@@ -26,7 +26,7 @@ func jobGroups() []group {
 		networkGroup(),
 		{Title: "Environment", Rare: true, Extra: "env", fields: field.Some("secrets", "credentials", "cwd", "sudo")},
 		{Title: "Terminal and input", Rare: true, fields: field.Some("tty", "ttySize", "stdin", "statusMode")},
-		{Title: "Afterwards", Rare: true, fields: field.Some("lifecycle", "vmName", "ttl", "keep", "keepFor", "start", "retry", "retries", "labels", "notify.url")},
+		{Title: "Afterwards", Rare: true, fields: field.Some("lifecycle", "vmName", "ttl", "keep", "keepFor", "start", "volumes", "retry", "retries", "labels", "notify.url")},
 	}
 }
 
