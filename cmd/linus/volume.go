@@ -43,6 +43,7 @@ func (a *app) volumeCreateCommand() *cobra.Command {
 	f.StringVar(&spec.Node, "node", "", "the node that is to have it, where VMs are spread over several (default: one that is chosen)")
 	f.StringVar(&spec.Storage, "storage", "", "the storage there (default PROXMOX_STORAGE)")
 	_ = cmd.MarkFlagRequired("size")
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return cmd
 }
 
