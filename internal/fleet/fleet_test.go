@@ -271,11 +271,12 @@ type goneKeys struct {
 	gone chan string
 }
 
-func (k goneKeys) Drop(id string) error                   { k.gone <- id; return nil }
-func (goneKeys) Keep(func(string) bool) error             { return nil }
-func (r *rows) Pools(context.Context) ([]job.Pool, error) { return nil, nil }
-func (r *rows) Members(context.Context) ([]vm.VM, error)  { return nil, nil }
-func (r *rows) AnyVM(context.Context) (bool, error)       { return false, nil }
+func (k goneKeys) Drop(id string) error                      { k.gone <- id; return nil }
+func (goneKeys) Keep(func(string) bool) error                { return nil }
+func (r *rows) Pools(context.Context) ([]job.Pool, error)    { return nil, nil }
+func (r *rows) Members(context.Context) ([]vm.VM, error)     { return nil, nil }
+func (r *rows) AnyVM(context.Context) (bool, error)          { return false, nil }
+func (r *rows) Volumes(context.Context) ([]vm.Volume, error) { return nil, nil }
 
 type idleGuest struct{ fleet.Guest }
 

@@ -11,7 +11,7 @@ import (
 )
 
 func sized(cpu int, memory string, timeout int) job.Manifest {
-	return job.Manifest{Resources: vm.Resources{CPU: cpu, Memory: memory}, Timeout: timeout}
+	return job.Manifest{AgentType: job.AgentScript, Resources: vm.Resources{CPU: cpu, Memory: memory}, Timeout: timeout}
 }
 
 func disk(size string) job.Manifest { return job.Manifest{Resources: vm.Resources{Disk: size}} }
