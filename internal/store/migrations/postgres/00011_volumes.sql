@@ -6,3 +6,4 @@ CREATE TABLE volumes (
   principal text COLLATE "C" NOT NULL,    -- '': the operator's
   doc       text NOT NULL                 -- vm.Volume
 );
+CREATE INDEX volumes_principal ON volumes (principal) WHERE principal <> '';

@@ -6,3 +6,4 @@ CREATE TABLE volumes (
   principal TEXT NOT NULL,        -- '': the operator's
   doc       TEXT NOT NULL         -- vm.Volume
 ) STRICT;
+CREATE INDEX volumes_principal ON volumes (principal) WHERE principal <> '';
