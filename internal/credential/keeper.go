@@ -58,7 +58,8 @@ type Keeper struct {
 // use is a request that is under way with a credential.
 type use struct {
 	name string
-	of   time.Time // when the credential was created; zero: not known yet
+	of   time.Time // when the credential was created
+	read time.Time // when that was read; zero: not yet
 	end  context.CancelCauseFunc
 }
 
@@ -205,7 +206,7 @@ func (k *Keeper) begin(ctx context.Context, name string) (_ context.Context, c j
 	}
 	if c, err = k.o.Store.Credential(ctx, name); err == nil {
 		k.mu.Lock()
-		u.of = c.CreatedAt
+		u.of, u.read = c.CreatedAt, time.Now()
 		k.mu.Unlock()
 	}
 	return ctx, c, end, err
@@ -247,6 +248,6 @@ func (k *Keeper) Watch(ctx context.Context) {
 		for _, c := range all {
 			there[c.Name] = c.CreatedAt
 		}
-		k.cut(func(u *use) bool { return !u.of.IsZero() && u.of.Before(began) && !there[u.name].Equal(u.of) })
+		k.cut(func(u *use) bool { return !u.read.IsZero() && u.read.Before(began) && !there[u.name].Equal(u.of) })
 	}
 }

@@ -32,6 +32,7 @@ const (
 	dialTimeout = 15 * time.Second
 	longest     = 15 * time.Minute // until a host begins to answer
 	caLife      = 60 * 24 * time.Hour
+	maxRequests = 256 // of one job at once
 )
 
 // Leg is where the connections of one job's VM to its credentials' hosts end, and others to
@@ -45,6 +46,7 @@ type Leg struct {
 	server *http.Server
 	out    *http.Transport
 	conns  chan net.Conn
+	room   chan struct{}
 	life   context.Context //nolint:containedctx // of all its requests
 	end    context.CancelFunc
 	close  sync.Once
@@ -74,7 +76,7 @@ func (t *target) is(host string) bool {
 // Leg returns one for the credentials that a job has named; those that were removed since
 // are left out. record is called with each request.
 func (k *Keeper) Leg(ctx context.Context, names []string, record func(job.CredentialUse)) (*Leg, error) {
-	l := &Leg{k: k, record: record, targets: map[string]*target{}, conns: make(chan net.Conn)}
+	l := &Leg{k: k, record: record, targets: map[string]*target{}, conns: make(chan net.Conn), room: make(chan struct{}, maxRequests)}
 	var named []job.Credential
 	for _, name := range names {
 		c, err := k.o.Store.Credential(ctx, name)
@@ -238,7 +240,17 @@ func (l *Leg) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		l.record(used)
 		http.Error(w, "linus: "+why, status)
 	}
+	select {
+	case l.room <- struct{}{}:
+		defer func() { <-l.room }()
+	default:
+		refuse(http.StatusServiceUnavailable, "the job has too many requests under way")
+		return
+	}
 	switch {
+	case r.Method == http.MethodTrace: // it is answered with what was sent
+		refuse(http.StatusMethodNotAllowed, "no TRACE")
+		return
 	case r.Method == http.MethodConnect || r.URL.Opaque != "":
 		refuse(http.StatusMethodNotAllowed, "no tunnels through this host")
 		return

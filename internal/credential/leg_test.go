@@ -13,7 +13,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/netip"
+	"net/textproto"
 	"net/url"
 	"slices"
 	"strings"
@@ -81,6 +83,7 @@ type world struct {
 	roots  *x509.CertPool // what the VM trusts: the hosts, and the job's CA
 	log    bytes.Buffer
 	secret string // of the name OF_SERVER
+	hints  int    // that came before responses
 
 	mu   sync.Mutex
 	seen []string // requests at the hosts
@@ -189,7 +192,13 @@ func (w *world) client(h2 bool) *http.Client {
 
 func (w *world) get(url string, header ...string) (*http.Response, string, error) {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, url, nil)
+	ctx := httptrace.WithClientTrace(w.t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
+		if w.hints++; strings.Contains(fmt.Sprint(header), value[:10]) || strings.Contains(fmt.Sprint(header), "YWRh") {
+			w.t.Errorf("an early hint has %v", header)
+		}
+		return nil
+	}})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -433,6 +442,9 @@ func TestLeg_WhatAHostSendsBackHasNoValue(t *testing.T) {
 		}
 		rw.Header().Set("X-After", got)
 	})
+	if statuses := w.raw("TRACE /repos/acme/ HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n\r\n"); !slices.Equal(statuses, []int{405}) {
+		t.Errorf("TRACE: %v", statuses)
+	}
 	for _, url := range []string{"https://api.example/repos/acme/", "https://any.example/"} {
 		resp, body, err := w.get(url, "Accept-Encoding: gzip, br")
 		if err != nil {
@@ -456,6 +468,28 @@ func TestLeg_WhatAHostSendsBackHasNoValue(t *testing.T) {
 		if all := fmt.Sprint(resp.Header, resp.Trailer, body); strings.Contains(all, value) || strings.Contains(all, "YWRhOnRo") && strings.Contains(all, "LWhhcw") {
 			t.Errorf("the value comes back: %s", all)
 		}
+	}
+	if w.hints != 2 {
+		t.Errorf("%d early hints", w.hints)
+	}
+}
+
+// Who adds a credential anew for another host does not give that one's value to this.
+func TestLeg_AnotherOfTheNameIsAnother(t *testing.T) {
+	w := newWorld(t, nil)
+	if _, err := w.keeper.RemoveCredential(t.Context(), "any"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.keeper.CreateCredential(t.Context(), job.NewCredential{CredentialSpec: job.CredentialSpec{Name: "any", Host: "other.example", Header: "Authorization: Bearer"}, Value: value}); err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{"https://any.example/", "https://other.example/"} {
+		if _, _, err := w.get(url); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := w.hostsSaw(); len(got) != 1 || strings.Contains(got[0], value) {
+		t.Errorf("the hosts saw %q", got)
 	}
 }
 

@@ -132,6 +132,41 @@ func TestProxy_ReachesAllowedNamesOnPublicAddressesOnly(t *testing.T) {
 	}
 }
 
+// A VM that may reach more than names reaches all from there, and nothing is decided about it
+// but where TLS is ended.
+func TestProxy_AnywhereIsFromTheVM(t *testing.T) {
+	var dialled []string
+	w, p := newWorld(t, egress.Options{
+		Anywhere: func(_ context.Context, address string) (net.Conn, error) {
+			dialled = append(dialled, address)
+			near, far := net.Pipe()
+			go func() { _, _ = io.Copy(far, far) }()
+			return near, nil
+		},
+		Ends: func(host, port string) func(net.Conn) {
+			if host != "ended.example" || port != "8443" {
+				return nil
+			}
+			return func(c net.Conn) { _, _ = io.Copy(c, c) }
+		},
+	})
+	for _, target := range []string{"10.0.0.5:22", "lan.example:8443", "Ended.Example.:8443", "ended.example:443"} {
+		line, conn, r := ask(t, p, "CONNECT "+target+" HTTP/1.1\r\nHost: x\r\n\r\nhello\n") // at once
+		if !strings.Contains(line, " 200 ") {
+			t.Errorf("CONNECT %s: %q", target, line)
+			continue
+		}
+		_, _ = r.ReadString('\n')
+		if back, err := r.ReadString('\n'); back != "hello\n" {
+			t.Errorf("CONNECT %s: %q came back, %v", target, back, err)
+		}
+		_ = conn.Close()
+	}
+	if want := []string{"10.0.0.5:22", "lan.example:8443", "ended.example:443"}; !slices.Equal(dialled, want) || len(w.dialled)+len(w.records) != 0 {
+		t.Errorf("dialled %q from the VM, %q from here, recorded %v", dialled, w.dialled, w.records)
+	}
+}
+
 func TestProxy_PlainHTTP(t *testing.T) {
 	w, p := newWorld(t, egress.Options{})
 	client := &http.Client{Transport: &http.Transport{

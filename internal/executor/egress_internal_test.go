@@ -38,6 +38,23 @@ func TestTraffic_IsToldInFewEvents(t *testing.T) {
 		t.Error(diff)
 	}
 	told = nil
+	for range 3 {
+		seen.used(job.CredentialUse{Name: "api", Method: "GET", Host: "ok.example", Path: "/a\nb", Status: 200})
+	}
+	seen.end()
+	use := "credential api: GET ok.example/a b 200"
+	if diff := cmp.Diff([]string{use, use + ", 2 times", use + ", 3 times"}, told); diff != "" {
+		t.Error(diff)
+	}
+	told = nil
+	for i := range 5000 {
+		seen.used(job.CredentialUse{Name: "api", Method: "GET", Host: "ok.example", Path: fmt.Sprint("/", i), Status: 200})
+	}
+	seen.end()
+	if last := told[len(told)-1]; len(told) > mostDestinations+20 || last != "other requests with credentials, 4900 times" {
+		t.Errorf("%d events, the last is %q", len(told), last)
+	}
+	told = nil
 	for i := range 5000 {
 		seen.note(job.Connection{Name: fmt.Sprintf("n%d.example", i), Port: strings.Repeat("4", 1000), Why: "no"})
 	}
@@ -54,6 +71,9 @@ func TestProxied_LeavesWhatTheManifestSets(t *testing.T) {
 	m := proxied(job.Manifest{Env: map[string]string{"HTTP_PROXY": "mine"}, Secrets: []string{"https_proxy"}}, "id", true)
 	if m.Env["HTTP_PROXY"] != "mine" || m.Env["http_proxy"] != fmt.Sprintf("http://127.0.0.1:%d", job.ProxyPort("id")) || m.Env["NO_PROXY"] == "" {
 		t.Errorf("env %v", m.Env)
+	}
+	if only := proxied(job.Manifest{}, "id", false); only.Env["HTTPS_PROXY"] == "" || only.Env["HTTP_PROXY"]+only.Env["http_proxy"] != "" {
+		t.Errorf("env %v", only.Env)
 	}
 	if _, there := m.Env["https_proxy"]; there {
 		t.Error("a secret's name is set")

@@ -60,7 +60,7 @@ func Pinned(v vm.VM) error {
 	if v.HostKey != "" {
 		return nil
 	}
-	return field("manifest.secrets", "use a template whose guest agent responds ("+string(BuildTemplate)+" makes one), or run the job without secrets",
+	return field("manifest.secrets", "use a template whose guest agent responds ("+string(BuildTemplate)+" makes one), or run the job without secrets and credentials",
 		"VM %d (%s) gets none: its SSH host key was not read through the hypervisor, and whatever answers at %s would have them", v.ID, v.Name, v.IP)
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 func TestBounds_OfATokenNarrow(t *testing.T) {
-	b, err := NewBounds(Choices{Bridges: "vmbr1,vmbr2", VLANs: "20-29", Secrets: "CI_*,DB", Network: vm.Network{Bridge: "vmbr0"}, Template: "base"})
+	b, err := NewBounds(Choices{Bridges: "vmbr1,vmbr2", VLANs: "20-29", Secrets: "CI_*,DB", Credentials: "ci-*,github", Network: vm.Network{Bridge: "vmbr0"}, Template: "base"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +39,10 @@ func TestBounds_OfATokenNarrow(t *testing.T) {
 		{"no secrets unless given", none, with("CI_1"), "this token allows none"},
 		{"a secret", narrow, ci(job.Manifest{Secrets: []string{"CI_1"}, Network: vm.Network{Bridge: "vmbr1", VLAN: 20}}), ""},
 		{"another secret", narrow, with("DB"), `"DB" is not allowed: this token allows CI_*`},
+		{"no credentials unless given", none, job.Manifest{VMTemplate: "base", Credentials: []string{"github"}}, `manifest.credentials[0]: "github" is not allowed: this token allows none`},
+		{"a credential", run(func(p *job.Principal) { p.Credentials = []string{"git*"} }), job.Manifest{VMTemplate: "base", Credentials: []string{"github"}}, ""},
+		{"in a VM that is there", narrow, job.Manifest{VM: "dev", Credentials: []string{"github"}}, "this token allows none"},
+		{"a credential that the settings do not allow", job.Operator(), job.Manifest{VMTemplate: "base", Credentials: []string{"ci-1", "prod"}}, `manifest.credentials[1]: "prod" is not allowed: ALLOWED_CREDENTIALS allows ci-*, github`},
 		{"the settings still hold", run(func(p *job.Principal) { p.Secrets = []string{"*"} }), with("SSH"), "ALLOWED_SECRETS"},
 		{"no list of networks", none, of(vm.Network{}), ""},
 		{"the configured bridge is not listed", narrow, ci(of(vm.Network{VLAN: 20})), `"vmbr0" is not allowed`},
