@@ -297,7 +297,9 @@ func (l *Leg) pass(w http.ResponseWriter, r *http.Request, t *target, c job.Cred
 	said := sync.OnceFunc(func() { l.record(used) })
 	slow := &patient{ResponseWriter: w, control: http.NewResponseController(w), idle: l.k.o.Idle, hide: hide}
 	if r.Body != nil {
-		r.Body = &patientBody{r.Body, slow}
+		body := &patientBody{ReadCloser: r.Body, p: slow}
+		defer body.Close() //nolint:errcheck // it is done
+		r.Body = body
 	}
 	(&httputil.ReverseProxy{
 		Transport: l.out, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
@@ -358,18 +360,39 @@ func (p *patient) Write(b []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
+// patientBody is a request's body, which may be read after the request is done: there is no
+// deadline to be set then.
 type patientBody struct {
 	io.ReadCloser
 	p *patient
+
+	mu     sync.Mutex
+	closed bool
+}
+
+func (b *patientBody) until(deadline time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		_ = b.p.control.SetReadDeadline(deadline)
+	}
 }
 
 func (b *patientBody) Read(to []byte) (int, error) {
-	_ = b.p.control.SetReadDeadline(time.Now().Add(b.p.idle))
+	b.until(time.Now().Add(b.p.idle))
 	n, err := b.ReadCloser.Read(to)
 	if errors.Is(err, io.EOF) { // after another error, nobody waits for the rest
-		_ = b.p.control.SetReadDeadline(time.Time{})
+		b.until(time.Time{})
 	}
 	return n, err
+}
+
+// Close is called before the request is done.
+func (b *patientBody) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	return b.ReadCloser.Close()
 }
 
 // hider makes stars of a value, which a host may send back.

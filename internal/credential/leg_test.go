@@ -628,6 +628,36 @@ func TestLeg_LongBodiesPass(t *testing.T) {
 	_ = resp.Body.Close()
 }
 
+// A host that answers before it has the body, and a client that goes on, end nothing else.
+func TestLeg_AnswersBeforeTheBodyHasCome(t *testing.T) {
+	w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusRequestEntityTooLarge) })
+	for _, h2 := range []bool{true, false} {
+		client := w.client(h2)
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				body, to := io.Pipe()
+				go func() {
+					for {
+						if _, err := to.Write(make([]byte, 100)); err != nil {
+							return
+						}
+					}
+				}()
+				req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://any.example/", body)
+				if resp, err := client.Do(req); err == nil {
+					_ = resp.Body.Close()
+				}
+				_ = body.Close()
+			})
+		}
+		all.Wait()
+	}
+	if _, _, err := w.get("https://any.example/"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLeg_SlowAndLargeRequestsEnd(t *testing.T) {
 	w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }, func(o *credential.Options) {
 		o.Idle, o.Header = 200*time.Millisecond, 200*time.Millisecond
