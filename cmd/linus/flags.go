@@ -25,6 +25,7 @@ type manifestFlags struct {
 	fields []field.Field
 	given  job.Manifest
 	files  []string
+	always bool // the VM is kept
 }
 
 // register adds the options; those whose values are not plain have a form of their own.
@@ -32,6 +33,9 @@ func (f *manifestFlags) register(a *app, cmd *cobra.Command, c field.Commands) {
 	flags := cmd.Flags()
 	flags.SetInterspersed(c == field.CreateVM || c == field.CreatePool) // options after a task's command are the command's: it belongs after --
 	for _, row := range field.For(c) {
+		if row.Name == "keep" {
+			flags.BoolVar(&f.always, "keep-always", false, "keep the VM for --keep-for in any case, unless the job is cancelled, killed or lost")
+		}
 		with := cobra.NoFileCompletions
 		if row.Name == "files" {
 			flags.StringArrayVar(&f.files, row.Flag, nil, row.Help)
@@ -123,7 +127,10 @@ func (f *manifestFlags) override(cmd *cobra.Command, m *job.Manifest, terminal a
 	if f.given.VMName != "" || f.given.TTL != 0 {
 		m.Lifecycle = vm.Persistent
 	}
-	if f.given.KeepFor != 0 {
+	if f.always {
+		m.Keep = job.KeepAlways
+	}
+	if f.given.KeepFor != 0 && !m.Keep.Keeps() {
 		m.Keep = job.KeepOnFailure
 	}
 	if f.given.TTY && f.given.TTYSize == "" {

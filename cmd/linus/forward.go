@@ -36,7 +36,11 @@ func (a *app) vmForwardCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if s.remote() && !show {
+			through := s.remote()
+			if info, err := s.VM(ctx, args[0]); err == nil && info.Naps() {
+				through = true // the engine sees its use, and each connection resumes it
+			}
+			if through && !show {
 				return a.forwardRemote(ctx, s, args[0], forwards)
 			}
 			return a.withLogin(ctx, s, args[0], show, func(l daemon.Login) ([]string, error) { return forwardCommand(l, forwards) })

@@ -52,6 +52,9 @@ func (a *app) withLogin(ctx context.Context, s *session, ref string, show bool, 
 		return usage("through a server (--server, LINUS_SERVER) nobody logs in to a VM: its key stays with the engine; linus job exec --vm %s --tty -- bash -l is a shell there", ref)
 	}
 	info, err := s.loginVM(ctx, ref)
+	if err == nil {
+		info, err = a.use(ctx, s, info)
+	}
 	if err != nil {
 		return err
 	}
@@ -69,6 +72,21 @@ func (a *app) withLogin(ctx context.Context, s *session, ref string, show bool, 
 	s.Close()
 	// The program gets this one's terminal, signals and exit code.
 	return fmt.Errorf("run %s: %w", program, syscall.Exec(program, argv, syscall.Environ()))
+}
+
+// use has a VM that is suspended when it is idle resumed, or go on running: the engine does not see
+// what goes around it, but that a directory is read.
+func (a *app) use(ctx context.Context, s *session, info job.VMInfo) (job.VMInfo, error) {
+	if !info.Naps() || info.Status != vm.Running && info.SuspendedAt.IsZero() {
+		return info, nil
+	}
+	if !info.SuspendedAt.IsZero() {
+		a.note("resuming VM %s (%d), suspended since %s as it was idle", info.Name, info.ID, local(info.SuspendedAt))
+	}
+	if _, err := s.ListFiles(ctx, job.FileList{VM: info.Name, Path: "/", Limit: 1}); err != nil {
+		return info, err
+	}
+	return s.VM(ctx, info.Name)
 }
 
 // login returns what it takes to log in to a VM.
@@ -107,6 +125,7 @@ func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 		}
 	}
 	switch {
+	case !info.SuspendedAt.IsZero(): // its use resumes it
 	case info.Status == vm.Stopped && info.Lifecycle == vm.Persistent:
 		return info, fmt.Errorf("VM %s (%d) is stopped; linus vm start %s starts it", info.Name, info.ID, info.Name)
 	case info.Status == vm.Suspended && info.Lifecycle == vm.Persistent:

@@ -133,6 +133,9 @@ func (a *app) vmListCommand() *cobra.Command {
 			if vm.KeptFor != "" {
 				a.note("VM %s (%d) is kept until %s for %s", vm.Name, vm.ID, local(vm.ExpiresAt), oneLine(vm.KeptFor, 100))
 			}
+			if !vm.SuspendedAt.IsZero() {
+				a.note("VM %s (%d) is suspended since %s as it was idle; its next use resumes it", vm.Name, vm.ID, local(vm.SuspendedAt))
+			}
 			if vm.Reason != "" {
 				a.note("VM %s (%d) is left alone: %s\n  -> %s", vm.Name, vm.ID, oneLine(vm.Reason, 600), oneLine(vm.Remedy, 600))
 			}
@@ -178,6 +181,7 @@ func vmText(info job.VMInfo) string {
 		row("labels", strings.Join(job.LabelTexts(info.Labels), ", "))
 		row("made from", info.Source)
 		row("lifecycle", string(info.Lifecycle))
+		row("suspended", suspendedText(info))
 		row("kept for", oneLine(info.KeptFor, 100))
 		row("made by", "job "+info.Job)
 		row("belongs to", info.Principal)
@@ -188,6 +192,17 @@ func vmText(info job.VMInfo) string {
 			row("log in", "linus vm ssh "+info.Name)
 		}
 	})
+}
+
+// suspendedText says when a VM is suspended as it is idle; empty: never.
+func suspendedText(info job.VMInfo) string {
+	switch {
+	case !info.SuspendedAt.IsZero():
+		return "since " + local(info.SuspendedAt) + " as it was idle; its next use resumes it"
+	case info.Naps():
+		return "when it was not used for " + info.IdleTime().String()
+	}
+	return ""
 }
 
 // vmVerb is a command that does one thing to a VM; said ends the line it prints.

@@ -249,7 +249,7 @@ var apiWords = job.Words{
 
 // fieldWords are the API's names of fields that have another in a manifest.
 var fieldWords = strings.NewReplacer(
-	"agentType", "agent_type", "agent.claudeModel", "agent.claude_model", "statusMode", "status_mode", "ttySize", "tty_size", "vmName", "vm_name", "vmTemplate", "template", "keepFor", "keep_for_seconds",
+	"agentType", "agent_type", "agent.claudeModel", "agent.claude_model", "statusMode", "status_mode", "ttySize", "tty_size", "vmName", "vm_name", "vmTemplate", "template", "keepFor", "keep_for_seconds", "idleSuspend", "idle_suspend_seconds",
 )
 
 func publicWords(text string) string { return fieldWords.Replace(apiWords.In(text)) }

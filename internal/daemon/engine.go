@@ -204,7 +204,9 @@ func (e *engine) free(ctx context.Context) bool {
 		return false
 	}
 	vms, err := e.store.VMs(ctx)
-	return err == nil && !slices.ContainsFunc(vms, func(v vm.VM) bool { return !v.ExpiresAt.IsZero() || v.Doomed() || v.AskedFor() && v.BeingMade() })
+	return err == nil && !slices.ContainsFunc(vms, func(v vm.VM) bool {
+		return !v.ExpiresAt.IsZero() || v.Naps() && v.SuspendedAt.IsZero() || v.Doomed() || v.AskedFor() && v.BeingMade()
+	})
 }
 
 // close stops the engine. Tasks in VMs go on.

@@ -75,15 +75,18 @@ func TestKeep_OnlyWhatFailedByItself(t *testing.T) {
 	t.Parallel()
 	running := func(j job.Job) bool { return j.Status == job.Running }
 	for _, tt := range []struct {
-		name  string
-		limit int // seconds
-		task  providertest.Task
-		end   func(*rig, string)
-		kept  bool
+		name   string
+		limit  int // seconds
+		task   providertest.Task
+		end    func(*rig, string)
+		always bool
+		kept   bool
 	}{
 		{name: "success"},
 		{name: "failure", task: providertest.Task{ExitCode: 1}, kept: true},
 		{name: "timeout", limit: 1, task: providertest.Task{Until: make(chan struct{})}, kept: true},
+		{name: "success that is kept", always: true, kept: true},
+		{name: "cancel in any case", always: true, task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { _ = r.Cancel(context.Background(), id) }},
 		{name: "cancel", task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { _ = r.Cancel(context.Background(), id) }},
 		{name: "kill", task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { _, _ = r.Kill(context.Background(), id, "") }},
 		{name: "lost", task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { r.fake.Vanish(r.until(id, running).VM.ID) }},
@@ -92,7 +95,11 @@ func TestKeep_OnlyWhatFailedByItself(t *testing.T) {
 			t.Parallel()
 			r := newRigHere(t, 1, hasty)
 			r.behave(providertest.Behaviour{Task: task(tt.task)}, tt.task.Until == nil)
-			id := r.submit(keeping(60), func(m *job.Manifest) { m.Timeout = tt.limit })
+			id := r.submit(keeping(60), func(m *job.Manifest) {
+				if m.Timeout = tt.limit; tt.always {
+					m.Keep = job.KeepAlways
+				}
+			})
 			if tt.end != nil {
 				r.until(id, running)
 				tt.end(r, id)
@@ -110,6 +117,46 @@ func TestKeep_OnlyWhatFailedByItself(t *testing.T) {
 			r.noLeaks()
 		})
 	}
+}
+
+func TestKeep_InAnyCase(t *testing.T) {
+	notOnPostgres(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigHere(t, 1)
+		r.stop()
+		r.opts.CleanupInterval = time.Second
+		r.restart()
+		ctx := context.Background()
+		keep := func(m *job.Manifest) { m.Keep, m.KeepFor = job.KeepAlways, 3600 }
+		j := r.wait(r.submit(keep))
+		if j.Status != job.Success || !j.VM.Kept || j.VM.KeptFor != "job "+j.ID+", which succeeded" || j.KeptText() == "" {
+			t.Fatalf("%+v, VM %+v", j.Outcome, j.VM)
+		}
+		status := func() vm.Status {
+			info, err := r.VM(ctx, j.VM.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return info.Status
+		}
+		time.Sleep(9 * time.Minute)
+		if s := status(); s != vm.Running {
+			t.Errorf("soon after its job it is %s", s)
+		}
+		time.Sleep(2 * time.Minute)
+		if s := status(); s != vm.Suspended {
+			t.Errorf("idle for 10 minutes it is %s", s)
+		}
+		if in := r.wait(r.submit(sharing(j.VM.Name))); in.Status != job.Success || status() != vm.Running {
+			t.Errorf("a job in it: %+v, and then it is %s", in.Outcome, status())
+		}
+		time.Sleep(11 * time.Minute)
+		if s := status(); s != vm.Suspended {
+			t.Errorf("idle again it is %s", s)
+		}
+		time.Sleep(40 * time.Minute)
+		r.gone()
+	})
 }
 
 // The engine is killed between every two steps from the failure on: the VM is kept, and its

@@ -56,6 +56,8 @@ type Guest interface {
 	// Dial connects to a TCP port of a VM's loopback. The connection outlasts ctx. A
 	// *job.FieldError if nothing listens there.
 	Dial(ctx context.Context, v vm.VM, port int) (job.Tunnel, error)
+	// InUse reports whether somebody is logged in whom no engine knows, by SSH or on a terminal.
+	InUse(ctx context.Context, v vm.VM) (bool, error)
 	// TryTargets tries TCP connections from inside a VM, directly and, if proxy is a port
 	// of its loopback, through the HTTP proxy there. Targets are valid.
 	TryTargets(ctx context.Context, v vm.VM, targets []string, proxy int) ([]job.NetworkAttempt, error)

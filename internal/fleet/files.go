@@ -79,14 +79,20 @@ func (f *Fleet) EditFile(ctx context.Context, edit job.FileEdit) (edited job.Fil
 
 // ReadTree returns a directory or a file of a VM as a tar archive.
 func (f *Fleet) ReadTree(ctx context.Context, at job.FileRef) (io.ReadCloser, error) {
-	vm, about, err := f.fileAt(ctx, at)
+	vm, about, done, err := f.fileAt(ctx, at)
 	if err == nil && about.Type == job.FileOther {
+		done()
 		err = &job.FieldError{Field: "path", Problem: fmt.Sprintf("%q is neither a directory nor a regular file", at.Path), Remedy: "give one of them"}
 	}
 	if err != nil {
 		return nil, err
 	}
-	return f.o.Guest.ReadTree(ctx, vm, at.Path)
+	tree, err := f.o.Guest.ReadTree(ctx, vm, at.Path)
+	if err != nil {
+		done()
+		return nil, err
+	}
+	return usedTree{tree, done}, nil
 }
 
 // WriteTree unpacks a tar archive in a directory of a VM.
@@ -94,7 +100,10 @@ func (f *Fleet) WriteTree(ctx context.Context, at job.FileRef, archive io.Reader
 	if err := f.mayWrite(at.Path, true); err != nil {
 		return err
 	}
-	vm, about, err := f.fileAt(ctx, at)
+	vm, about, done, err := f.fileAt(ctx, at)
+	if err == nil {
+		defer done()
+	}
 	if err == nil && about.Type != job.FileDirectory {
 		err = &job.FieldError{Field: "path", Problem: fmt.Sprintf("%q is not a directory", at.Path), Remedy: "give the directory to unpack in"}
 	}
@@ -109,34 +118,53 @@ func (f *Fleet) DialVM(ctx context.Context, ref string, port int) (t job.Tunnel,
 	if err := job.Within("port", int64(port), 1, 65535); err != nil {
 		return nil, err
 	}
-	err = f.inFiles(ctx, ref, func(ctx context.Context, v vm.VM) error {
+	done, err := f.inUse(ctx, ref, func(ctx context.Context, v vm.VM) error {
 		t, err = f.o.Guest.Dial(ctx, v, port)
 		return err
 	})
 	if err != nil && t != nil {
 		return nil, errors.Join(err, t.Close())
 	}
-	return t, err
+	if err != nil {
+		return nil, err
+	}
+	return usedTunnel{t, done}, nil
 }
 
 // fileAt returns the VM of a path and what is there. So a stopped VM and a wrong path are
-// known before a transfer begins.
-func (f *Fleet) fileAt(ctx context.Context, at job.FileRef) (in vm.VM, about job.FileInfo, err error) {
-	err = f.inFiles(ctx, at.VM, func(ctx context.Context, v vm.VM) error {
+// known before a transfer begins. It is used until done is called.
+func (f *Fleet) fileAt(ctx context.Context, at job.FileRef) (in vm.VM, about job.FileInfo, done func(), err error) {
+	done, err = f.inUse(ctx, at.VM, func(ctx context.Context, v vm.VM) error {
 		in = v
 		about, err = f.o.Guest.StatFile(ctx, v, at.Path)
 		return err
 	})
-	return in, about, err
+	return in, about, done, err
 }
 
 // inFiles runs work on the files of a VM, which fileVM finds.
 func (f *Fleet) inFiles(ctx context.Context, ref string, work func(context.Context, vm.VM) error) error {
+	done, err := f.inUse(ctx, ref, work)
+	if err == nil {
+		done()
+	}
+	return err
+}
+
+// inUse is inFiles for a use that goes on until done is called.
+func (f *Fleet) inUse(ctx context.Context, ref string, work func(context.Context, vm.VM) error) (done func(), err error) {
 	v, err := f.fileVM(ctx, ref)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return f.enter(ctx, v, func(ctx context.Context) error { return work(ctx, v) })
+	if v, done, err = f.use(ctx, v, silent); err != nil {
+		return nil, err
+	}
+	if err = f.enter(ctx, v, func(ctx context.Context) error { return work(ctx, v) }); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
 }
 
 // enter runs work inside a VM. If the VM is not running, it returns the host's error
@@ -200,7 +228,7 @@ func (f *Fleet) fileVM(ctx context.Context, ref string) (vm.VM, error) {
 	case v.Lifecycle != vm.Persistent && j.Outcome != nil:
 		err = noVM(ref, "goes with job "+j.ID+", which has ended")
 	default:
-		err = f.access.free(ctx, v)
+		err = f.access.usable(ctx, v)
 	}
 	return v, err
 }

@@ -65,7 +65,13 @@ func (f *Fleet) Decide(ctx context.Context) (end func(), err error) {
 // Enter returns the persistent VM that a job is to share, if it accepts one more. The caller
 // holds the decision until the job is stored.
 func (f *Fleet) Enter(ctx context.Context, ref string) (vm.VM, error) {
-	v, err := f.openVM(ctx, ref)
+	v, err := f.find(ctx, ref)
+	if err == nil {
+		err = takesJobs(v, ref)
+	}
+	if err == nil {
+		err = f.access.usable(ctx, v)
+	}
 	if err != nil {
 		return v, err
 	}
@@ -110,6 +116,14 @@ func (a *access) free(ctx context.Context, v vm.VM) error {
 		err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is being %s", v.Name, done), Remedy: "try again when it is done", Fault: job.FaultState}
 	}
 	return err
+}
+
+// usable is free, but for who waits until a VM is suspended because it is idle, or resumed.
+func (a *access) usable(ctx context.Context, v vm.VM) error {
+	if done, err := a.workOn(ctx, v.Job); err != nil || v.Naps() && (done == napping || done == waking) {
+		return err
+	}
+	return a.free(ctx, v)
 }
 
 // idle returns an error if jobs run in a VM. done is what was to be done to it.

@@ -114,6 +114,7 @@ type Fleet struct {
 	pools       *pools
 	unwanted    unwanted
 	checkpoints checkpoints
+	naps        naps
 	background  sync.WaitGroup // of Tend
 
 	mu       sync.Mutex
@@ -142,7 +143,7 @@ func New(o Options) *Fleet {
 		o.Changed = func(context.Context, string, []job.Event) {}
 	}
 	return &Fleet{
-		o: o, access: newAccess(o.Engines), freed: make(chan struct{}), makes: map[string]*making{}, pools: newPools(), unwanted: unwanted{wake: make(chan struct{}, 1), here: map[string]bool{}},
+		o: o, access: newAccess(o.Engines), naps: newNaps(), freed: make(chan struct{}), makes: map[string]*making{}, pools: newPools(), unwanted: unwanted{wake: make(chan struct{}, 1), here: map[string]bool{}},
 		choosing: lock.New("choosing", true, o.Engines), claims: lock.New("claiming", false, o.Engines), leaving: lock.New("leaving", false, o.Engines),
 		volumes: lock.New("volumes", false, o.Engines),
 	}

@@ -19,6 +19,11 @@ func (f *Fleet) named(ctx context.Context, a *acquisition) (has bool, err error)
 	if err != nil {
 		return false, err
 	}
+	kept, done, err := f.use(ctx, kept, func(p job.Progress) { a.Tell(ctx, p) })
+	if err != nil {
+		return false, err
+	}
+	defer done() // the job counts as a use by itself
 	inside, err := f.inside(ctx, kept)
 	if err != nil {
 		return false, err

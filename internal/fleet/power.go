@@ -110,6 +110,9 @@ func (f *Fleet) exclusive(ctx context.Context, ref, done string, alone bool, wor
 			running = job.WithPrincipal(running, p)
 		}
 		err := work(running, v)
+		if err == nil && v.Naps() {
+			err = f.worked(running, v, done)
+		}
 		finished()
 		ended <- err
 	})
@@ -145,6 +148,15 @@ func (f *Fleet) workOn(ctx context.Context, ref, done string, alone bool) (v vm.
 	}
 	finished, err = d.begin(ctx, v.Job, done)
 	return v, finished, err
+}
+
+// worked records that a VM that naps was worked on: it is not suspended because it was idle any
+// more, but as somebody has asked.
+func (f *Fleet) worked(ctx context.Context, v vm.VM, done string) error {
+	if slices.Contains([]string{"started", "stopped", "suspended", "resumed", "reverted"}, done) {
+		return f.awoken(ctx, v, "")
+	}
+	return f.mark(ctx, v)
 }
 
 // up is work on a VM that the host has running in the end: its address and host key then are

@@ -20,6 +20,7 @@ func (f *Fleet) Release(ctx context.Context, j job.Job, h job.Holder, unmade boo
 	f.o.Guest.Forget(j)
 	switch {
 	case j.Shares():
+		f.touch(ctx, j.VM.Job)
 		_, err = h.Update(ctx, func(j *job.Job) ([]job.Event, error) {
 			j.VM.State = vm.Released
 			return nil, nil

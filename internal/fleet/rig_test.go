@@ -142,6 +142,8 @@ type hypervisor struct {
 	failWith  error                 // nil: they wait for hold
 	hold      chan struct{}         // or for the end of their context
 	suspends  time.Duration         // how long it takes to suspend a VM
+	inUse     func()                // called when it is looked who is logged in
+	noSuspend []error               // what the next suspensions return, without an effect
 	room      func(r *job.HostRoom) // changes what Room returns
 	pinged    []string
 	specs     []job.VMSpec      // of creates
@@ -285,11 +287,28 @@ func (h *hypervisor) EndFork(ctx context.Context, v vm.VM) error {
 	return h.Fake.EndFork(ctx, v)
 }
 
+func (h *hypervisor) InUse(ctx context.Context, v vm.VM) (bool, error) {
+	h.mu.Lock()
+	called := h.inUse
+	h.mu.Unlock()
+	if called != nil {
+		called()
+	}
+	return h.Fake.InUse(ctx, v)
+}
+
 func (h *hypervisor) SuspendVM(ctx context.Context, v vm.VM) error {
 	h.mu.Lock()
 	takes := h.suspends
+	var err error
+	if len(h.noSuspend) > 0 {
+		err, h.noSuspend = h.noSuspend[0], h.noSuspend[1:]
+	}
 	h.mu.Unlock()
 	time.Sleep(takes) // in a bubble
+	if err != nil {
+		return err
+	}
 	return h.Fake.SuspendVM(ctx, v)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -126,6 +127,10 @@ func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, asked bool)
 		info.Status = vm.Gone
 	default:
 		info.Status = vm.Unknown
+	}
+	info.IdleSuspend = v.IdleSuspend
+	if info.Status != vm.Suspended {
+		info.SuspendedAt = time.Time{}
 	}
 	if info.Status == vm.Unproven && info.Reason == "" {
 		info.Reason = "the VM with its ID on the host is no longer proven to be this one, or is on another node"

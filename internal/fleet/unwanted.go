@@ -39,6 +39,9 @@ func (f *Fleet) Tend(ctx context.Context) {
 			if err := f.expire(ctx); err != nil && ctx.Err() == nil {
 				f.o.Log.Error("find expired VMs failed", "err", err)
 			}
+			if err := f.tendIdle(ctx); err != nil && ctx.Err() == nil {
+				f.o.Log.Error("find idle VMs failed", "err", err)
+			}
 		case <-f.unwanted.wake:
 		}
 	}
@@ -54,7 +57,7 @@ func (f *Fleet) DestroySoon() {
 }
 
 // Busy reports whether this engine has something to do for VMs: there are pools, VMs that
-// nobody wants or that expire, or work on a VM.
+// nobody wants, that expire or are to be suspended when they are idle, or work on a VM.
 func (f *Fleet) Busy() bool {
 	f.unwanted.mu.Lock()
 	left := f.unwanted.left
@@ -62,7 +65,10 @@ func (f *Fleet) Busy() bool {
 	f.mu.Lock()
 	expiring := f.expiring
 	f.mu.Unlock()
-	return left || expiring > 0 || f.Working() || f.pools.active()
+	f.naps.mu.Lock()
+	awake := f.naps.awake
+	f.naps.mu.Unlock()
+	return left || expiring+awake > 0 || f.Working() || f.pools.active()
 }
 
 // Working reports whether a VM that no job makes is being made here, one destroyed, or one

@@ -140,21 +140,25 @@ func (j Job) Begun() bool { return j.Status == Running || j.Status.Terminal() ||
 func (j Job) Keeps() bool { return j.VM != nil && j.VM.Job == j.ID && j.VM.Stays() }
 
 // KeepVM has the VM of a job that is about to end stay for a time, if the manifest asks for it:
-// the task has failed, and the VM, which responds, is to be looked into. From then on it is a
+// the task has failed, or ended at all, and the VM, which responds, is to be looked into. From then on it is a
 // persistent one.
 func (j *Job) KeepVM(at time.Time) []Event {
 	o := j.Outcome
-	failed := o.Reason == ReasonExitStatus && o.Status == Failed || o.Reason == ReasonTimeout
-	if j.Manifest.Keep != KeepOnFailure || !failed || j.VM == nil || j.VM.Job != j.ID || j.VM.State != vm.Created || j.VM.Unwanted {
+	ended := o.Reason == ReasonExitStatus || o.Reason == ReasonTimeout
+	if !j.Manifest.Keep.Keeps() || !ended || j.Manifest.Keep == KeepOnFailure && o.Status == Success || j.VM == nil || j.VM.Job != j.ID || j.VM.State != vm.Created || j.VM.Unwanted {
 		return nil
 	}
 	j.VM.Lifecycle = vm.Persistent
 	j.VM.ExpiresAt = at.Add(time.Duration(j.Manifest.KeepFor) * time.Second)
+	j.VM.UsedAt = at
 	j.VM.KeptFor = fmt.Sprintf("job %s, which failed (%s)", j.ID, o.Reason)
+	if o.Status == Success {
+		j.VM.KeptFor = fmt.Sprintf("job %s, which succeeded", j.ID)
+	}
 	return []Event{{Kind: EventProgress, Phase: PhaseCollect, Text: j.KeptText()}}
 }
 
-// KeptText says until when the VM of a job that failed is kept, and how to enter it; empty: it
+// KeptText says until when the VM of a job that has ended is kept, and how to enter it; empty: it
 // is not, or is gone.
 func (j Job) KeptText() string {
 	v := j.VM

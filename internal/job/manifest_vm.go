@@ -45,6 +45,7 @@ func (m Manifest) validateVM() []*FieldError {
 			{"ttl", m.TTL != 0},
 			{"keep", m.Keep != ""},
 			{"keepFor", m.KeepFor != 0},
+			{"idleSuspend", m.IdleSuspend != 0},
 			{"start", m.Start != ""},
 			{"volumes", len(m.Volumes) > 0},
 			{"retry", m.Retry != ""},
@@ -84,10 +85,15 @@ func (m Manifest) validateVM() []*FieldError {
 	}
 	if m.KeepFor < 0 || m.KeepFor > 0 && m.KeepFor < minTTL || m.KeepFor > maxTTL {
 		bad = append(bad, field("manifest.keepFor", "give seconds from 60 to 31536000", "%d is out of range", m.KeepFor))
-	} else if m.KeepFor != 0 && m.Keep != KeepOnFailure {
-		bad = append(bad, field("manifest.keepFor", "remove it, or set keep to on_failure", "has no meaning without keep"))
+	} else if m.KeepFor != 0 && !m.Keep.Keeps() {
+		bad = append(bad, field("manifest.keepFor", "remove it, or set keep to on_failure or always", "has no meaning without keep"))
 	}
-	if m.Keep == KeepOnFailure && m.Lifecycle == vm.Persistent {
+	if m.IdleSuspend < 0 || m.IdleSuspend > 0 && m.IdleSuspend < minTTL || m.IdleSuspend > maxTTL {
+		bad = append(bad, field("manifest.idleSuspend", "give seconds from 60 to 31536000", "%d is out of range", m.IdleSuspend))
+	} else if m.IdleSuspend != 0 && !m.Keep.Keeps() && m.Lifecycle != vm.Persistent {
+		bad = append(bad, field("manifest.idleSuspend", "remove it, or set lifecycle to persistent, or keep", "has no meaning for a VM that goes with its job"))
+	}
+	if m.Keep.Keeps() && m.Lifecycle == vm.Persistent {
 		bad = append(bad, field("manifest.keep", "remove it, and give ttl for a time", "has no meaning for a persistent VM, which stays anyway"))
 	}
 	if m.Lifecycle != vm.Persistent {

@@ -174,7 +174,7 @@ func (p Pool) Maker() Manifest {
 // Offers reports whether the pool's VMs are exactly what a job asks for. One that may be kept
 // is made for its job, whose name and lease it has. The manifest has every default.
 func (p Pool) Offers(m Manifest) bool {
-	return m.VM == "" && m.Lifecycle == vm.Ephemeral && m.Start != StartCold && m.Start != StartRestore && m.Keep != KeepOnFailure &&
+	return m.VM == "" && m.Lifecycle == vm.Ephemeral && m.Start != StartCold && m.Start != StartRestore && !m.Keep.Keeps() &&
 		p.VMTemplate == m.VMTemplate && p.OS == m.OS && p.Network.Equal(m.Network) &&
 		p.Resources.CPU == m.Resources.CPU &&
 		SameSize(p.Resources.Memory, m.Resources.Memory) && SameSize(p.Resources.Disk, m.Resources.Disk)

@@ -87,7 +87,7 @@ func (m Manifest) Validate() error {
 	}
 	add(oneOf("manifest.agentType", m.AgentType, true, AgentClaude, AgentScript, AgentCustom))
 	add(oneOf("manifest.lifecycle", m.Lifecycle, false, vm.Ephemeral, vm.Persistent))
-	add(oneOf("manifest.keep", m.Keep, false, KeepNever, KeepOnFailure))
+	add(oneOf("manifest.keep", m.Keep, false, KeepNever, KeepOnFailure, KeepAlways))
 	add(oneOf("manifest.start", m.Start, false, StartAny, StartRestore, StartCold))
 	add(oneOf("manifest.statusMode", m.StatusMode, false, StatusSimple, StatusDetailed, StatusStreaming))
 	add(oneOf("manifest.retry", m.Retry, false, RetryLost, RetryOffline))

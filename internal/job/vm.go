@@ -26,7 +26,7 @@ func MakerOf(v vm.VM) Job {
 	j := Job{
 		ID: v.Job, Kind: KindMake, Client: o.Client, Principal: v.Principal, TokenID: o.Token, Status: Provisioning, Phase: PhaseProvision, CreatedAt: v.CreatedAt, VM: &v,
 		Progress: cmp.Or(o.Waits, o.Progress), Submission: o.Submission, EndedBy: o.EndedBy, EndedFor: o.EndedFor, EndedToken: o.EndedToken,
-		Manifest: Manifest{VMName: v.Name, VMTemplate: v.Template, OS: v.OS, Resources: v.Resources, Network: v.Network, TTL: o.TTL, Labels: v.Labels}.ForVM(),
+		Manifest: Manifest{VMName: v.Name, VMTemplate: v.Template, OS: v.OS, Resources: v.Resources, Network: v.Network, TTL: o.TTL, IdleSuspend: v.IdleSuspend, Labels: v.Labels}.ForVM(),
 	}
 	at, why := o.FailedAt, "Cancelled by user"
 	if pool := v.OfPool(); pool != "" {
@@ -109,4 +109,12 @@ type VMInfo struct {
 	Jobs      []string          `json:"jobs,omitempty"`   // unfinished jobs that run in it
 	CreatedAt time.Time         `json:"created_at"`
 	Principal string            `json:"principal,omitempty"` // the name of its owner; empty: the operator
+
+	IdleSuspend int `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
 }
+
+// Naps and IdleTime are those of the VM.
+func (v VMInfo) Naps() bool { return v.IdleSuspend > 0 && v.Lifecycle == vm.Persistent }
+
+// IdleTime is how long it is not used before it is suspended.
+func (v VMInfo) IdleTime() time.Duration { return time.Duration(v.IdleSuspend) * time.Second }

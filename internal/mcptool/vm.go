@@ -56,6 +56,9 @@ func (o Options) vmOutput(v job.VMInfo) vmOutput {
 	if v.Reason != "" {
 		out.Reason = v.Reason + "; " + v.Remedy
 	}
+	if !v.SuspendedAt.IsZero() {
+		out.Reason = "suspended since " + v.SuspendedAt.UTC().Format(time.RFC3339) + " as it was idle; its next use resumes it"
+	}
 	if v.Network.Limited() {
 		out.Egress = v.Network.Egress
 	}
@@ -128,6 +131,7 @@ type provisionInput struct {
 	Disk     string     `json:"disk,omitempty" jsonschema_description:"Disk, e.g. 50G; 5G to 10000G. Default 10G."`
 	Network  vm.Network `json:"network,omitzero" jsonschema_description:"Where it differs from the server's settings."`
 	TTL      int        `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which it is destroyed, once no job runs in it. Default: never."`
+	Idle     int        `json:"idle_suspend,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds without use after which it is suspended; its next use resumes it."`
 	DryRun   bool       `json:"dry_run,omitempty" jsonschema_description:"Only return the commands that would run on the host."`
 	Wait     *int       `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait until it is ready, 0 to 45. Default 40."`
 }
@@ -137,7 +141,7 @@ func (in provisionInput) check(bad *faults) {
 }
 
 func (provisionInput) named(err error) error {
-	return renamed(err, "vmName", "name", "vmTemplate", "template", "resources.cpu", "cpu", "resources.memory", "memory", "resources.disk", "disk")
+	return renamed(err, "vmName", "name", "vmTemplate", "template", "resources.cpu", "cpu", "resources.memory", "memory", "resources.disk", "disk", "idleSuspend", "idle_suspend")
 }
 
 type provisionOutput struct {
@@ -159,7 +163,7 @@ func (o Options) provisionVM() server.ServerTool {
 		hints{openWorld: true},
 		func(ctx context.Context, in provisionInput, c call) (provisionOutput, error) {
 			s := job.Submission{Client: clientName(ctx), Manifest: job.Manifest{
-				VMName: in.Name, OS: in.OS, VMTemplate: in.Template, Lifecycle: vm.Persistent, TTL: in.TTL, Network: in.Network,
+				VMName: in.Name, OS: in.OS, VMTemplate: in.Template, Lifecycle: vm.Persistent, TTL: in.TTL, IdleSuspend: in.Idle, Network: in.Network,
 				Resources: vm.Resources{CPU: in.CPU, Memory: in.Memory, Disk: in.Disk},
 			}}
 			if in.DryRun {

@@ -35,6 +35,8 @@ type Behaviour struct {
 
 	ForkFromDisk bool // no VM can be copied with its memory
 
+	LoggedIn bool // somebody is in VMs whom no engine knows
+
 	// Reach is the address and host key that a started VM's guest reports. Nil: the
 	// true ones.
 	Reach func(vm.VM) vm.VM

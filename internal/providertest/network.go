@@ -28,6 +28,14 @@ func (f *Fake) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (
 	return job.NetworkRules{Mode: there.mode, Rules: []string{fmt.Sprintf("chain from_%d: drop", v.ID)}}, decided, nil
 }
 
+// InUse reports what the behaviour says.
+func (f *Fake) InUse(ctx context.Context, v vm.VM) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.filesOf(ctx, "look who is logged in to", v)
+	return f.behaviour.LoggedIn, err
+}
+
 // TryTargets connects to nothing: a name has no address, and nothing answers at one.
 func (f *Fake) TryTargets(ctx context.Context, v vm.VM, targets []string, proxy int) ([]job.NetworkAttempt, error) {
 	f.mu.Lock()

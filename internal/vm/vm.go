@@ -50,6 +50,12 @@ func (v VM) Stays() bool {
 	return v.State == Created && !v.Unwanted && (v.Lifecycle == Persistent || v.Lifecycle == Pooled)
 }
 
+// Naps reports whether the VM is suspended when it is idle.
+func (v VM) Naps() bool { return v.IdleSuspend > 0 && v.Lifecycle == Persistent }
+
+// IdleTime is how long a VM that naps is not used before it is suspended.
+func (v VM) IdleTime() time.Duration { return time.Duration(v.IdleSuspend) * time.Second }
+
 // Doomed reports whether the VM is the fleet's to destroy: nobody wants it any more.
 func (v VM) Doomed() bool {
 	return (v.State == Intended || v.State == Created) && v.Kept && v.Unwanted
@@ -84,7 +90,12 @@ type VM struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero"`                      // when a persistent VM is destroyed, once no job runs in it
 	Unwanted  bool      `json:"unwanted,omitempty" api:"to_be_destroyed"` // a persistent VM, or a pool's, is to be destroyed
 
-	KeptFor string `json:"kept_for,omitempty"` // for whom it stays though it was to be destroyed: a job that failed
+	KeptFor string `json:"kept_for,omitempty"` // for whom it stays though it was to be destroyed: a job that has ended
+
+	// Of one that is suspended when it is idle: when it was used last, to within some seconds,
+	// and when it was suspended for that, until it is resumed.
+	UsedAt      time.Time `json:"used_at,omitzero"`
+	SuspendedAt time.Time `json:"suspended_at,omitzero"`
 
 	Reason string `json:"reason,omitempty"` // why it is left alone
 	Remedy string `json:"remedy,omitempty"` // what an operator can do about it
@@ -145,7 +156,7 @@ func (v VM) Clone() VM {
 func DefaultName(id string) string { return "linus-job-" + id[len(id)-12:] }
 
 // Made is what a VM was made as, and for whom. It does not change, but for the lifecycle of one
-// that stays because its job has failed.
+// that stays though its job has ended.
 type Made struct {
 	Lifecycle Lifecycle `json:"lifecycle,omitempty"`
 	Template  string    `json:"template,omitempty"` // name or VM ID of the template it was cloned from; empty: OS
@@ -154,6 +165,8 @@ type Made struct {
 	Network   Network   `json:"network,omitzero"`
 	Principal string    `json:"principal,omitempty"` // the name of its owner; empty: the operator
 	CreatedAt time.Time `json:"created_at,omitzero"` // when it was asked for
+
+	IdleSuspend int `json:"idle_suspend,omitempty"` // seconds without a use, after which it is suspended while it stays; 0: never
 
 	Labels map[string]string `json:"labels,omitempty"` // of the job, or of the pool, that it was made for
 }

@@ -26,13 +26,13 @@ func jobGroups() []group {
 		networkGroup(),
 		{Title: "Environment", Rare: true, Extra: "env", fields: field.Some("secrets", "credentials", "cwd", "sudo")},
 		{Title: "Terminal and input", Rare: true, fields: field.Some("tty", "ttySize", "stdin", "statusMode")},
-		{Title: "Afterwards", Rare: true, fields: field.Some("lifecycle", "vmName", "ttl", "keep", "keepFor", "start", "volumes", "retry", "retries", "labels", "notify.url")},
+		{Title: "Afterwards", Rare: true, fields: field.Some("lifecycle", "vmName", "ttl", "keep", "keepFor", "idleSuspend", "start", "volumes", "retry", "retries", "labels", "notify.url")},
 	}
 }
 
 // vmGroups are the form of a persistent VM.
 func vmGroups() []group {
-	return []group{{Title: "VM", fields: append(append(field.Some("vmName", "ttl"), machineFields()...), field.Some("labels")...)}, networkGroup()}
+	return []group{{Title: "VM", fields: append(append(field.Some("vmName", "ttl", "idleSuspend"), machineFields()...), field.Some("labels")...)}, networkGroup()}
 }
 
 // poolDraft is a pool that does not exist yet.

@@ -1,0 +1,46 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/lab"
+)
+
+// A VM that nobody uses is suspended, and goes on where it was for a job and for who logs in.
+func TestIdleSuspend(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess, "CLEANUP_INTERVAL_SECONDS=10")
+	h.cli(t, "vm", "create", "dev", "--idle-suspend", "60")
+	before := h.cli(t, "job", "exec", "--vm", "dev", "--", "sh", "-c", "setsid sleep 100000 >/dev/null 2>&1 & echo $! $(cut -d' ' -f22 /proc/$!/stat) | tee here")
+	asleep := func() {
+		t.Helper()
+		for until := time.Now().Add(4 * time.Minute); ; {
+			shown := h.cli(t, "vm", "show", "dev")
+			if strings.Contains(shown, "suspended") && strings.Contains(shown, "its next use resumes it") {
+				return
+			}
+			if time.Now().After(until) {
+				t.Fatalf("it is not suspended:\n%s", shown)
+			}
+			pause := time.NewTimer(2 * time.Second)
+			select {
+			case <-pause.C:
+			case <-t.Context().Done():
+				t.FailNow()
+			}
+		}
+	}
+	const goesOn = "read pid began <here; echo $pid $(cut -d' ' -f22 /proc/$pid/stat)"
+	asleep()
+	if got := h.cli(t, "job", "exec", "--vm", "dev", "--", "sh", "-c", goesOn); got != before {
+		t.Errorf("what ran there: %q, before %q", got, before)
+	}
+	asleep()
+	if got := h.cli(t, "vm", "ssh", "dev", "--", "sh", "-c", goesOn); !strings.HasSuffix(got, before) {
+		t.Errorf("by ssh: %q, before %q", got, before)
+	}
+	h.cli(t, "vm", "destroy", "dev", "--yes")
+	h.waitGone(t)
+}

@@ -1,0 +1,359 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// A VM that naps is suspended when nobody has used it for its idle time, and goes on with its
+// next use. A use is a job in it, or a file or a port that somebody has an engine work on: it
+// begins in a decision, and so does a suspension, which looks there for uses once more. Its row
+// says that it is suspended before the host is asked to: of an engine that dies in between, the
+// next one asks again, and a use resumes what runs, which is no error.
+
+// What is being done to a VM then, in words: a use waits for the end of both.
+const (
+	napping = "suspended, as it is idle"
+	waking  = "resumed for who uses it"
+)
+
+const (
+	markEvery = 10 * time.Second       // that a use is recorded
+	waitAgain = 200 * time.Millisecond // between two looks whether a VM is suspended or resumed
+	inUseTime = 30 * time.Second       // for a VM to say whether somebody is logged in
+	maxNapOff = time.Hour              // between two attempts at suspending a VM that cannot be
+)
+
+// naps is what this engine knows of VMs that nap, by the ID in their marker.
+type naps struct {
+	mu     sync.Mutex
+	awake  int                  // those to be suspended some time, as of the last look
+	uses   map[string]int       // under way here
+	trying map[string]bool      // being suspended here
+	down   map[string]time.Time // of which the host has said that they are suspended, since when
+	again  map[string]time.Time // not tried before
+	failed map[string]int       // how often in a row
+}
+
+func newNaps() naps {
+	return naps{uses: map[string]int{}, trying: map[string]bool{}, down: map[string]time.Time{}, again: map[string]time.Time{}, failed: map[string]int{}}
+}
+
+// using counts a use that begins or ends, and returns how many there are.
+func (n *naps) using(id string, more int) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.uses[id] += more; n.uses[id] == 0 {
+		delete(n.uses, id)
+	}
+	return n.uses[id]
+}
+
+// later has a VM left as it is for a time.
+func (n *naps) later(id string, d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.again[id] = time.Now().Add(d)
+}
+
+// use begins a use of a VM, until done is called. One that is suspended because it was idle is
+// resumed first, of which tell is told.
+func (f *Fleet) use(ctx context.Context, v vm.VM, tell func(job.Progress)) (_ vm.VM, done func(), err error) {
+	if !v.Naps() {
+		return v, func() {}, nil
+	}
+	for {
+		row, finished, begun, err := f.tryUse(ctx, v)
+		switch {
+		case err != nil:
+			return v, nil, err
+		case begun:
+			return row, sync.OnceFunc(func() {
+				f.naps.using(row.Job, -1)
+				timed, end := context.WithTimeout(context.WithoutCancel(ctx), markEvery)
+				defer end()
+				f.touch(timed, row.Job)
+			}), nil
+		case finished != nil:
+			tell(job.Progress{Step: "resume", Text: fmt.Sprintf("resuming VM %d, suspended since %s as it was idle", row.ID, row.SuspendedAt.UTC().Format("2006-01-02 15:04:05 UTC"))})
+			if err := f.wake(ctx, row, finished); err != nil {
+				return v, nil, err
+			}
+			continue
+		}
+		again := time.NewTimer(waitAgain)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return v, nil, context.Cause(ctx)
+		}
+	}
+}
+
+// tryUse decides about a use: it has begun, or the VM is the caller's to resume until finished
+// is called, or neither: others suspend or resume it.
+func (f *Fleet) tryUse(ctx context.Context, v vm.VM) (row vm.VM, finished func(), begun bool, err error) {
+	d, err := f.access.decide(ctx)
+	if err != nil {
+		return v, nil, false, err
+	}
+	defer d.end()
+	if row, err = f.o.Store.VM(ctx, v.Job); err != nil {
+		return row, nil, false, err
+	}
+	if !row.Stays() {
+		return row, nil, false, noVM(row.Name, "is being destroyed")
+	}
+	if row.SuspendedAt.IsZero() {
+		f.naps.using(row.Job, 1)
+		if err = f.mark(ctx, row); err != nil {
+			f.naps.using(row.Job, -1)
+		}
+		return row, nil, err == nil, err
+	}
+	if work, err := f.access.workOn(ctx, row.Job); err != nil || work != "" {
+		return row, nil, false, err
+	}
+	finished, err = d.begin(ctx, row.Job, waking)
+	return row, finished, false, err
+}
+
+// wake resumes a VM that was suspended because it was idle. It goes on if its caller leaves.
+func (f *Fleet) wake(ctx context.Context, v vm.VM, finished func()) error {
+	ended := make(chan error, 1)
+	err := f.o.Engine.Spawn(func(running context.Context) {
+		defer finished()
+		f.o.Guest.Forget(maker(v))
+		err := f.up(f.o.Provider.ResumeVM)(running, v)
+		if err == nil {
+			err = f.awoken(running, v, fmt.Sprintf("VM %d is resumed: it is used again", v.ID))
+		}
+		ended <- err
+	})
+	if err != nil {
+		finished()
+		return err
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// awoken records that a VM is not suspended because it was idle, and used now.
+func (f *Fleet) awoken(ctx context.Context, v vm.VM, text string) error {
+	_, err := f.update(ctx, v.Job, func(v *vm.VM) (events []job.Event, _ error) {
+		if text != "" && !v.SuspendedAt.IsZero() {
+			events = append(events, job.Event{Kind: job.EventProgress, Text: text})
+		}
+		v.SuspendedAt, v.UsedAt = time.Time{}, now()
+		return events, nil
+	})
+	return err
+}
+
+// mark records that a VM as it was read is used now.
+func (f *Fleet) mark(ctx context.Context, v vm.VM) error {
+	if now().Sub(v.UsedAt) < markEvery {
+		return nil
+	}
+	_, err := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+		v.UsedAt = now()
+		return nil, nil
+	})
+	return err
+}
+
+// touch records that a VM was used until now, if it naps. What fails is recorded by the next use.
+func (f *Fleet) touch(ctx context.Context, id string) {
+	v, err := f.o.Store.VM(ctx, id)
+	if err == nil && v.Naps() && v.State == vm.Created {
+		err = f.mark(ctx, v)
+	}
+	if err != nil {
+		f.o.Log.Debug("the use of a VM is not recorded", "job_id", id, "err", err)
+	}
+}
+
+// tendIdle records the uses that are under way here and, if this engine leads, begins to
+// suspend the VMs that were not used for their idle time.
+func (f *Fleet) tendIdle(ctx context.Context) error {
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return err
+	}
+	leads, awake := f.o.Engine.Leads(ctx), 0
+	for _, v := range vms {
+		if !v.Naps() || !v.Stays() || !v.Kept || v.BeingMade() {
+			continue
+		}
+		jobs, err := f.inside(ctx, v)
+		if err != nil {
+			return err
+		}
+		if f.naps.using(v.Job, 0) > 0 || len(jobs) > 0 || v.UsedAt.IsZero() {
+			awake++
+			if err := f.mark(ctx, v); err != nil {
+				return err
+			}
+			continue
+		}
+		if due, is := f.naps.due(v); leads {
+			if !is {
+				awake++
+			}
+			if due {
+				f.background.Go(func() { f.nap(ctx, v) })
+			}
+		}
+	}
+	f.naps.mu.Lock()
+	defer f.naps.mu.Unlock()
+	f.naps.awake = awake
+	return nil
+}
+
+// due reports whether a VM is to be suspended now, and whether it is; then it counts as being
+// suspended.
+func (n *naps) due(v vm.VM) (due, is bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !v.SuspendedAt.IsZero() && n.down[v.Job].Equal(v.SuspendedAt) {
+		return false, true
+	}
+	if n.trying[v.Job] || time.Now().Before(n.again[v.Job]) || v.SuspendedAt.IsZero() && time.Since(v.UsedAt) < v.IdleTime() {
+		return false, false
+	}
+	n.trying[v.Job] = true
+	return true, false
+}
+
+// nap suspends a VM that was not used for its idle time. One that fails to be is left for a
+// while, each time longer.
+func (f *Fleet) nap(ctx context.Context, v vm.VM) {
+	since, err := f.tryNap(ctx, v)
+	f.naps.mu.Lock()
+	defer f.naps.mu.Unlock()
+	delete(f.naps.trying, v.Job)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		f.naps.again[v.Job] = time.Now().Add(min(time.Minute<<min(f.naps.failed[v.Job], 10), maxNapOff))
+		f.naps.failed[v.Job]++
+		f.o.Log.Warn("a VM that is idle is not suspended", "job_id", v.Job, "vm_id", v.ID, "err", err)
+	case !since.IsZero():
+		f.naps.down[v.Job] = since
+		delete(f.naps.failed, v.Job)
+	}
+}
+
+// tryNap returns since when the VM is suspended because it is idle; zero: it is not.
+func (f *Fleet) tryNap(ctx context.Context, v vm.VM) (since time.Time, err error) {
+	switch status, err := f.o.Provider.Status(ctx, v); {
+	case err != nil:
+		return since, err
+	case status == vm.Suspended && !v.SuspendedAt.IsZero():
+		return v.SuspendedAt, nil
+	case status != vm.Running: // somebody has turned it off, and may want it so
+		f.naps.later(v.Job, v.IdleTime())
+		if v.SuspendedAt.IsZero() {
+			return since, nil
+		}
+		return since, f.awoken(ctx, v, "")
+	}
+	timed, end := context.WithTimeout(ctx, inUseTime)
+	defer end()
+	var used bool
+	err = f.enter(timed, v, func(ctx context.Context) (err error) {
+		used, err = f.o.Guest.InUse(ctx, v)
+		return err
+	})
+	if err == nil && used {
+		return since, f.awoken(ctx, v, "")
+	}
+	if err == nil {
+		var finished func()
+		if since, finished, err = f.beginNap(ctx, v); err == nil && finished == nil {
+			return since, nil
+		}
+		if err == nil {
+			defer finished()
+			f.o.Guest.Forget(maker(v))
+			err = f.o.Provider.SuspendVM(ctx, v)
+		}
+	}
+	if err == nil || ctx.Err() != nil {
+		return since, err
+	}
+	_, noteErr := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+		v.SuspendedAt = time.Time{}
+		return []job.Event{{Kind: job.EventWarning, Text: "VM is idle and not suspended, will be tried again: " + err.Error()}}, nil
+	})
+	return time.Time{}, errors.Join(err, noteErr)
+}
+
+// beginNap decides that a VM is suspended now, until finished is called; nil: it is used by now.
+func (f *Fleet) beginNap(ctx context.Context, v vm.VM) (since time.Time, finished func(), err error) {
+	d, err := f.access.decide(ctx)
+	if err != nil {
+		return since, nil, err
+	}
+	defer d.end()
+	row, err := f.o.Store.VM(ctx, v.Job)
+	if err != nil {
+		return since, nil, err
+	}
+	jobs, err := f.inside(ctx, row)
+	if err != nil || len(jobs) > 0 || f.naps.using(row.Job, 0) > 0 || !row.Stays() || !row.UsedAt.Equal(v.UsedAt) || !row.SuspendedAt.Equal(v.SuspendedAt) {
+		return since, nil, err
+	}
+	if work, err := f.access.workOn(ctx, row.Job); err != nil || work != "" {
+		return since, nil, err
+	}
+	if finished, err = d.begin(ctx, row.Job, napping); err != nil {
+		return since, nil, err
+	}
+	row, err = f.update(ctx, row.Job, func(v *vm.VM) ([]job.Event, error) {
+		if !v.SuspendedAt.IsZero() {
+			return nil, nil
+		}
+		v.SuspendedAt = now()
+		return []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("VM %d is suspended: not used for %s; its next use resumes it", v.ID, v.IdleTime())}}, nil
+	})
+	if err != nil {
+		finished()
+		return since, nil, err
+	}
+	return row.SuspendedAt, finished, nil
+}
+
+// usedTunnel and usedTree are uses of a VM until they are closed.
+type usedTunnel struct {
+	job.Tunnel
+	done func()
+}
+
+func (t usedTunnel) Close() error {
+	defer t.done()
+	return t.Tunnel.Close()
+}
+
+type usedTree struct {
+	io.ReadCloser
+	done func()
+}
+
+func (t usedTree) Close() error {
+	defer t.done()
+	return t.ReadCloser.Close()
+}

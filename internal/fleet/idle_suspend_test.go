@@ -1,0 +1,240 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/providertest"
+	"linus/internal/vm"
+)
+
+// napping has a VM made that is suspended when it was idle for 10 minutes.
+func (r *rig) napping(name string) string {
+	id := r.ask(name, func(v *vm.VM) { v.IdleSuspend = 600 })
+	r.pass(time.Minute)
+	return id
+}
+
+// sleeps checks whether a VM is suspended, on the host and by its row.
+func (r *rig) sleeps(id string, want bool) {
+	r.t.Helper()
+	v := r.vm(id)
+	status, err := r.host.Fake.Status(context.Background(), v)
+	if got := status == vm.Suspended; err != nil || got != want || v.SuspendedAt.IsZero() == want {
+		r.t.Errorf("%s, %v, suspended at %v; want it suspended: %v", status, err, v.SuspendedAt, want)
+	}
+}
+
+// look is a use of a VM.
+func (r *rig) look(name string) error {
+	_, err := r.ListFiles(context.Background(), job.FileList{VM: name, Path: "/"})
+	return err
+}
+
+func TestIdleSuspend_SuspendsAndTheNextUseResumes(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id, other := r.napping("dev"), r.ask("other")
+		r.pass(8 * time.Minute)
+		if err := r.look("dev"); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(9 * time.Minute)
+		r.sleeps(id, false)
+		r.pass(90 * time.Second)
+		r.sleeps(id, true)
+		r.sleeps(other, false)
+		info, err := r.VM(context.Background(), "dev")
+		if err != nil || info.Status != vm.Suspended || info.SuspendedAt.IsZero() || info.IdleSuspend != 600 || r.Busy() {
+			t.Errorf("%+v, %v; busy: %v", info, err, r.Busy())
+		}
+		r.stop()
+		r.start() // another engine
+		r.pass(time.Hour)
+		r.sleeps(id, true)
+		if err := r.look("dev"); err != nil {
+			t.Fatal(err)
+		}
+		r.sleeps(id, false)
+		if len(r.told(id, "is suspended: not used for 10m0s")) != 1 || len(r.told(id, "is resumed: it is used again")) != 1 {
+			t.Errorf("told %q", r.told(id, ""))
+		}
+		r.pass(11 * time.Minute)
+		r.sleeps(id, true)
+	})
+}
+
+func TestIdleSuspend_NotWhileItIsUsed(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.napping("dev")
+		tunnel, err := r.DialVM(context.Background(), "dev", 80)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Hour)
+		r.sleeps(id, false)
+		if err := tunnel.Close(); err != nil {
+			t.Error(err)
+		}
+		r.host.Set(providertest.Behaviour{LoggedIn: true}) // around the engine
+		r.pass(time.Hour)
+		r.sleeps(id, false)
+		r.host.Set(providertest.Behaviour{})
+		r.pass(9 * time.Minute)
+		r.sleeps(id, false)
+		r.pass(12 * time.Minute)
+		r.sleeps(id, true)
+	})
+}
+
+// Uses begin at every instant around that of the suspension: each finds the VM running, and the
+// VM is not suspended before it was idle for its time after that.
+func TestIdleSuspend_UsesThatBeginMeanwhile(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.host.set(func(h *hypervisor) { h.suspends = 5 * time.Second })
+		r.start()
+		id := r.napping("dev")
+		for range 3 {
+			for r.vm(id).SuspendedAt.IsZero() {
+				r.pass(time.Second)
+			}
+			used := make(chan error, 20)
+			for i := range cap(used) {
+				go func() {
+					time.Sleep(time.Duration(i) * 500 * time.Millisecond)
+					tunnel, err := r.DialVM(context.Background(), "dev", 80)
+					if err == nil {
+						r.sleeps(id, false)
+						time.Sleep(3 * time.Second)
+						r.sleeps(id, false)
+						err = tunnel.Close()
+					}
+					used <- err
+				}()
+			}
+			for range cap(used) {
+				if err := <-used; err != nil {
+					t.Error(err)
+				}
+			}
+			r.pass(9 * time.Minute)
+			r.sleeps(id, false)
+		}
+	})
+}
+
+// The use is recorded by another engine between this one's look at the VM and its decision.
+func TestIdleSuspend_AnotherEngineUsesIt(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.napping("dev")
+		looks := 0
+		r.host.set(func(h *hypervisor) {
+			h.inUse = func() {
+				looks++
+				r.change(id, func(v *vm.VM) { v.UsedAt = time.Now().UTC() })
+			}
+		})
+		r.pass(35 * time.Minute)
+		r.sleeps(id, false)
+		if looks != 3 {
+			t.Errorf("%d attempts", looks)
+		}
+	})
+}
+
+// The engine ends between the row and the host's suspension, or before that has ended.
+func TestIdleSuspend_EngineEndsMeanwhile(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id, used := r.napping("dev"), r.napping("used")
+		r.stop()
+		at := time.Now().UTC()
+		for _, of := range []string{id, used} {
+			r.change(of, func(v *vm.VM) { v.SuspendedAt = at })
+		}
+		r.start()
+		if err := r.look("used"); err != nil { // it runs
+			t.Error(err)
+		}
+		r.sleeps(used, false)
+		r.pass(2 * time.Minute)
+		r.sleeps(id, true)
+		r.stop()
+		r.change(id, func(v *vm.VM) { v.SuspendedAt = at.Add(time.Second) }) // and after it
+		r.start()
+		r.pass(2 * time.Minute)
+		r.sleeps(id, true)
+	})
+}
+
+func TestIdleSuspend_ThatFailsIsToldAndTriedLater(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.napping("dev")
+		fails := make([]error, 5)
+		for i := range fails {
+			fails[i] = hostError(job.HostVM, "no space left on device")
+		}
+		r.host.set(func(h *hypervisor) { h.noSuspend = fails })
+		r.pass(9*time.Minute + 50*time.Second)
+		r.sleeps(id, false)
+		if told := r.told(id, "not suspended, will be tried again: "); len(told) != 1 || !strings.Contains(told[0], "no space left") {
+			t.Errorf("told %q", told)
+		}
+		r.pass(10 * time.Minute)
+		if told := r.told(id, "will be tried again"); len(told) < 3 || len(told) > 4 {
+			t.Errorf("tried %d times in 10 minutes", len(told))
+		}
+		r.pass(time.Hour)
+		r.sleeps(id, true)
+	})
+}
+
+func TestIdleSuspend_WhatSomebodyHasAskedForStaysSo(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.napping("dev")
+		ctx := context.Background()
+		if _, err := r.SuspendVM(ctx, "dev"); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Hour)
+		var wrong *job.FieldError
+		if err := r.look("dev"); !errors.As(err, &wrong) || !strings.Contains(err.Error(), "is suspended") {
+			t.Errorf("a use: %v", err)
+		}
+		if v := r.vm(id); !v.SuspendedAt.IsZero() {
+			t.Errorf("suspended as idle at %v", v.SuspendedAt)
+		}
+		if _, err := r.ResumeVM(ctx, "dev"); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(11 * time.Minute)
+		r.sleeps(id, true)
+		if _, err := r.StartVM(ctx, "dev"); err != nil {
+			t.Fatal(err)
+		}
+		r.sleeps(id, false)
+	})
+}
+
+func TestIdleSuspend_ExpiresAsEver(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.ask("dev", func(v *vm.VM) { v.IdleSuspend, v.Own.TTL = 600, 3600 })
+		r.pass(30 * time.Minute)
+		r.sleeps(id, true)
+		r.pass(32 * time.Minute)
+		if v := r.vm(id); v.State != vm.Destroyed {
+			t.Errorf("it is %s", v.State)
+		}
+		synctest.Wait()
+	})
+}

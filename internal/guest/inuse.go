@@ -1,0 +1,47 @@
+package guest
+
+import (
+	"context"
+	"strings"
+
+	"linus/internal/remote"
+	"linus/internal/vm"
+)
+
+// inUse says "used" if an sshd or a login has a child other than this script and file
+// transfer: the connections that engines keep open have none. $1 is where proc is.
+const inUse = `declare -A name=() parent=()
+for status in "$1"/[0-9]*/status; do
+  pid=${status%/status} pid=${pid##*/}
+  while read -r key value _; do
+    case ${key} in
+      Name:) name[${pid}]=${value} ;;
+      PPid:) parent[${pid}]=${value} && break ;;
+    esac
+  done 2>/dev/null <"${status}"
+done 2>/dev/null
+for pid in "${!parent[@]}"; do
+  if [[ ${pid} == "$$" || ${pid} == "${PPID}" ]]; then continue; fi
+  case ${name[${parent[${pid}]}]-}/${name[${pid}]} in
+    sshd*/sshd* | sshd*/sftp-server) ;;
+    sshd*/* | login/*) echo used && exit ;;
+  esac
+done
+echo free`
+
+// InUse reports whether somebody is logged in to a VM by SSH whom no engine knows, or on its
+// console.
+func (g *Guest) InUse(ctx context.Context, v vm.VM) (bool, error) {
+	timed, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	d, leave, err := g.enter(timed, v)
+	if err != nil {
+		return false, g.workspaceFault(ctx, "look who is logged in to", v, err)
+	}
+	defer leave()
+	out, err := d.pool.Output(timed, remote.Command{Name: "look who is logged in", Line: remote.Quote("bash", "-c", inUse, "linus", "/proc")}, answers)
+	if err != nil {
+		return false, g.workspaceFault(ctx, "look who is logged in to", v, err)
+	}
+	return strings.TrimSpace(string(out)) != "free", nil
+}
