@@ -98,7 +98,7 @@ func (k keys) Drop(id string) error {
 func (e *engine) InProgress(context.Context) ([]job.Job, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Clone(e.begun)e.inside, nil
+	return slices.Concat(e.begun, e.inside), nil
 }
 
 func (e *engine) Admit(ctx context.Context, _ job.Submission, _ job.Manifest) error {
@@ -106,8 +106,7 @@ func (e *engine) Admit(ctx context.Context, _ job.Submission, _ job.Manifest) er
 	most := e.admits
 	e.mu.Unlock()
 	vms, err := e.store.VMs(ctx)
-	if err == nil
- && most > 0 && len(vms) >= most {
+	if err == nil && most > 0 && len(vms) >= most {
 		err = &job.FieldError{Field: "quota", Problem: fmt.Sprintf("no more than %d", most)}
 	}
 	return err

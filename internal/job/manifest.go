@@ -69,7 +69,7 @@ type Manifest struct {
 	VMTemplate  string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template." api:"template"`
 	OS          string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create the VM from this system's cloud image, not a template."`
 	Start       StartMode         `json:"start,omitempty" jsonschema:"enum=any,enum=restore,enum=cold" jsonschema_description:"any (default): pooled, restored or booted. restore: restored. cold: booted."`
-	Volumes    []vm.Mount        `json:"volumes,omitempty" jsonschema_description:"Disks that outlive VMs (linus volume create), mounted before the task starts."`
+	Volumes     []vm.Mount        `json:"volumes,omitempty" jsonschema_description:"Disks that outlive VMs (linus volume create), mounted before the task starts."`
 	Retry       RetryMode         `json:"retry,omitempty" jsonschema:"enum=lost,enum=offline" jsonschema_description:"lost: rerun it, as a new job, when its VM is gone. offline: or its node offline (may run twice)."`
 	Retries     int               `json:"retries,omitempty" jsonschema:"minimum=1,maximum=5" jsonschema_description:"Default 1."`
 	Network     vm.Network        `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings."`

@@ -36,7 +36,7 @@ type fakeVM struct {
 	stopped bool
 	saved   bool   // it is a checkpoint, or a template
 	madeOf  string // the ID in the marker of the VM that it was, or is a copy of
-	forked  bool // it can be copied with its memory
+	forked  bool   // it can be copied with its memory
 	boots   int    // after the first
 	lease   time.Duration
 	mode    vm.Egress
