@@ -319,10 +319,11 @@ func (c *counted) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Write counts first: the answer, and the connection's end, may be there before it returns.
 func (c *counted) Write(b []byte) (int, error) {
-	c.touch(0, 0)
+	c.touch(len(b), 0)
 	n, err := c.Conn.Write(b)
-	c.touch(n, 0)
+	c.touch(n-len(b), 0)
 	return n, err
 }
 
