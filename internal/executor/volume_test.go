@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -288,4 +289,29 @@ func TestVolume_CountsAsDiskOfItsClient(t *testing.T) {
 		t.Errorf("another client's: %+v, %+v", has, next)
 	}
 	r.wait(id)
+}
+
+// A job's VM is placed on the node of its volume, and waits while that cannot take it.
+func TestVolume_BindsAJobToItsNode(t *testing.T) {
+	var room atomic.Bool
+	r, n := onNodes(t, 2, func(want job.Placement) (string, error) {
+		switch {
+		case want.Only == "pve2" && want.Spec.MemoryMB > 0 && !room.Load():
+			return "", full(false)
+		case want.Only != "":
+			return want.Only, nil
+		}
+		return "pve1", nil
+	})
+	v, err := r.CreateVolume(context.Background(), job.VolumeSpec{Name: "cache", Size: "20G", Node: "pve2"})
+	if err != nil || v.Node != "pve2" {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	id := r.submit(mounts("cache", ""))
+	r.until(id, func(j job.Job) bool { return strings.Contains(j.Progress, "waiting") || j.Status.Terminal() })
+	room.Store(true)
+	r.wait(r.submit()) // which makes room when it ends
+	if j := r.wait(id); j.Status != job.Success || n.created[id] != "pve2" {
+		t.Errorf("%s, %+v: on node %s", j.Status, j.Outcome, n.created[id])
+	}
 }
