@@ -13,7 +13,7 @@ func TestIdleSuspend(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "CLEANUP_INTERVAL_SECONDS=10")
 	h.cli(t, "vm", "create", "dev", "--idle-suspend", "60")
-	before := h.cli(t, "job", "exec", "--vm", "dev", "--", "sh", "-c", "setsid sleep 100000 >/dev/null 2>&1 & echo $! $(cut -d' ' -f22 /proc/$!/stat) | tee here")
+	before := h.cli(t, "vm", "ssh", "dev", "--", "sh", "-c", "setsid sleep 100000 >/dev/null 2>&1 </dev/null & echo $! $(cut -d' ' -f22 /proc/$!/stat) | tee here")
 	asleep := func() {
 		t.Helper()
 		for until := time.Now().Add(4 * time.Minute); ; {
