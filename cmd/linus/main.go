@@ -167,7 +167,7 @@ func meant(group *cobra.Command, word string) string {
 		paths = []string{group.Name() + " " + path}
 	case len(paths) == 0 && len(near) > 0:
 		paths = []string{group.CommandPath() + " " + near[0]}
-	case len(paths) == 0 || len(paths) > 3: // a word of many
+	case len(paths) == 0 || len(paths) > 4: // a word of many
 		return ""
 	}
 	return "did you mean " + strings.Join(paths, " or ") + "? "

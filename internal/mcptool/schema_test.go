@@ -57,7 +57,7 @@ func TestTools_SchemasMatchTheSnapshots(t *testing.T) {
 // Every client pays for the list of tools with each conversation: about a token
 // for four bytes.
 func TestTools_ListFitsItsBudget(t *testing.T) {
-	const budget = 50_000 // bytes, some 12,500 tokens
+	const budget = 51_000 // bytes, some 12,700 tokens
 	total := 0
 	for _, tool := range tools(options(&engine{})) {
 		data, err := json.Marshal(tool.Tool)
