@@ -155,7 +155,7 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 			t.Errorf("%s %s has no time", r.Action, r.Result)
 		}
 	}
-	if len(ended) != 14 || ended[9] != "destroy_vm failed" {
+	if len(ended) != 16 || ended[11] != "destroy_vm failed" {
 		t.Errorf("told of %v", ended)
 	}
 	if info, err := os.Stat(a.o.Path); err != nil || info.Mode().Perm() != 0o600 {

@@ -10,33 +10,7 @@
 
 source "${BASH_SOURCE[0]%/*}/restore.sh"
 
-fork_snapshot=linus-fork # of the VM that is copied, while it is
-fork_way='' fork_why=''  # live or disk
-fork_pause=''            # milliseconds; empty: not known, or none
-
-# --- the VM that is copied: power-vm.sh ---
-
-fork_take() {
-  if [[ ${vm_status} != running ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' does not run (status: ${vm_status}): there is nothing that copies could go on with" 'start it first'
-  fi
-  fork_require_copyable
-  run_read 15 qm guest cmd "${vm_id}" ping
-  if ((run_rc != 0)); then
-    result_fail vm "the guest agent of VM ${vm_id} on node '${probe_node}' does not answer, and without it no copy gets an identity of its own: ${run_said}" \
-      'see that qemu-guest-agent runs in the VM'
-  fi
-  fork_find_way
-  log_info "${fork_way}: ${fork_why}"
-  snapshot_find
-  if [[ ${snapshot_state} != absent ]]; then
-    snapshot_delete # of a fork that was killed
-    power_require_proof
-  fi
-  if [[ ${fork_way} == live ]]; then
-    fork_save
-  fi
-}
+fork_snapshot=linus-fork # of the VM that is copied, while it is (lib/fork-point.sh)
 
 # What no copy can have, or would share with the VM.
 fork_require_copyable() { # vm_config
@@ -47,98 +21,6 @@ fork_require_copyable() { # vm_config
     fi
   done
 }
-
-# As Proxmox decides: a linked clone of a snapshot is LVM-thin's, RBD's and BTRFS's.
-fork_find_way() {
-  local key storage types='' known=' '
-  fork_way=live
-  for key in "${!vm_config[@]}"; do
-    if [[ ! ${key} =~ ^(scsi|virtio|sata|ide|efidisk)[0-9]+$ || ${vm_config[${key}]} == *media=cdrom* || ${vm_config[${key}]} != *:* ]]; then
-      continue
-    fi
-    storage=${vm_config[${key}]%%:*}
-    if [[ ${known} == *" ${storage} "* ]]; then
-      continue
-    fi
-    known+="${storage} "
-    probe_start "${storage}"
-    probe_storage "${storage}"
-    probe_require
-    types+="${types:+, }'${storage}' (${probe_storage_type})"
-    if [[ ! ${probe_storage_type} =~ ^(lvmthin|rbd|btrfs)$ || (${probe_storage_type} == btrfs && ${vm_config[${key}]} == *.qcow2*) ]]; then
-      fork_way=disk
-      fork_why="its disk ${key} is on storage '${storage}' (${probe_storage_type}), of which Proxmox clones no snapshot: LVM-thin, RBD and BTRFS have that"
-      return 0
-    fi
-  done
-  if ! command -v nft >/dev/null; then
-    fork_way=disk
-    fork_why="nft is not on ${HOSTNAME}, and without it a copy would speak as the VM for a moment: apt-get install nftables"
-    return 0
-  fi
-  fork_why="storage ${types} clones a snapshot with memory"
-}
-
-# How long the VM stands still is how long its agent does not answer; it is asked a
-# hundred times a second, on the socket that QEMU has for it.
-fork_save() {
-  if [[ ${dry_run} == no ]]; then
-    : >"${run_dir}/forking"
-    # shellcheck disable=SC2016 # perl's variables, not the shell's
-    run_start watch 3700 perl -MSocket -MTime::HiRes=clock_gettime,CLOCK_MONOTONIC,usleep -e '
-      use strict; use warnings;
-      my ($dir, $id, $flag) = @ARGV;
-      my ($most, $asks, $rest, $agent) = (0, 0, "");
-      chdir $dir and socket $agent, AF_UNIX, SOCK_STREAM, 0 and connect $agent, sockaddr_un("$id.qga") or die "$dir/$id.qga: $!\n";
-      syswrite $agent, qq(\xff{"execute":"guest-sync-delimited","arguments":{"id":$$}}\n);
-      while (-e $flag) {
-        my $began = clock_gettime(CLOCK_MONOTONIC);
-        until ($rest =~ s/^[^\n]*\n//) {
-          my $readable = "";
-          vec($readable, fileno $agent, 1) = 1;
-          select $readable, undef, undef, 60 or die "the agent is silent\n";
-          sysread $agent, $rest, 4096, length $rest or die "the agent is gone\n";
-        }
-        my $took = clock_gettime(CLOCK_MONOTONIC) - $began;
-        $most = $took if $asks and $took > $most;
-        $asks++ or open my $on, ">", "$flag.on";
-        usleep 10000;
-        syswrite $agent, qq({"execute":"guest-ping"}\n);
-      }
-      printf "%d\n", 1000 * $most + 0.5;' -- "${LINUS_QEMU_DIR:-/run/qemu-server}" "${vm_id}" "${run_dir}/forking"
-    local -i looks
-    for ((looks = 0; looks < 50; looks += 1)); do
-      if [[ -e ${run_dir}/forking.on ]] || ! run_lives watch; then
-        break
-      fi
-      run_pause 0.05
-    done
-  fi
-  SNAPSHOT_MEMORY=true
-  snapshot_take
-  if [[ ${dry_run} == no ]]; then
-    local -r said=${run_said}
-    rm -f -- "${run_dir}/forking"
-    run_wait watch
-    if ((run_rc == 0)) && [[ ${run_out} =~ ^[0-9]{1,9}$ ]]; then
-      fork_pause=${run_out}
-    else
-      log_warn "how long VM ${vm_id} stood still is not known: ${run_said}"
-    fi
-    run_said=${said}
-  fi
-}
-
-fork_remove() {
-  snapshot_find
-  if [[ ${snapshot_state} == absent ]]; then
-    log_info "VM ${vm_id} has no snapshot '${SNAPSHOT}'"
-    return 0
-  fi
-  snapshot_delete
-}
-
-# --- the copy: create-vm.sh ---
 
 fork_validate_inputs() {
   if [[ -z ${VM_FORK} ]]; then

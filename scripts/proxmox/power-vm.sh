@@ -50,9 +50,8 @@
 # (also a storage without snapshots), 4 node offline, 5 refused or failed, 6
 # network or SSH timeout, 129/130/141/143 signal. The VM is never destroyed.
 
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/fork-point.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/snapshot.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/fork.sh"
 
 vm_locked=no
 
