@@ -23,6 +23,7 @@ func TestOptions_SayAllOfAManifest(t *testing.T) {
 		Resources: vm.Resources{CPU: 4, Memory: "2G", Disk: "20G"}, Timeout: 90, Lifecycle: vm.Persistent, VM: "v", VMName: "n", TTL: 5400, Keep: job.KeepOnFailure, KeepFor: 7200, IdleSuspend: 1800, VMTemplate: "t", OS: "debian-12",
 		Start: job.StartCold, Retry: job.RetryLost, Retries: 2, StatusMode: job.StatusDetailed, Notify: &job.Notify{URL: "https://ci.example/hooks"},
 		Labels:  map[string]string{"team": "web=1", "site": "a,b"},
+		Volumes: []vm.Mount{{Name: "cache", Path: "/srv/cache"}, {Name: "repo", Path: "/srv/a b", Mode: vm.MountRO}},
 		Network: vm.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: vm.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}},
 	}
 	args := []string{"--file", "flags_test.go:/tmp/f:0600"}
@@ -34,6 +35,10 @@ func TestOptions_SayAllOfAManifest(t *testing.T) {
 		case at.Kind() == reflect.Map:
 			for key, value := range at.Interface().(map[string]string) {
 				args = append(args, "--"+f.Flag, key+"="+value)
+			}
+		case f.Name == "volumes":
+			for _, m := range want.Volumes {
+				args = append(args, "--"+f.Flag, m.Text())
 			}
 		case f.On != "" || at.Kind() == reflect.Bool:
 			args = append(args, "--"+f.Flag)
