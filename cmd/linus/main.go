@@ -203,6 +203,16 @@ func oneArg(what string) cobra.PositionalArgs {
 	}
 }
 
+// theseArgs are as many arguments as things are named.
+func theseArgs(what ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != len(what) {
+			return usage("%s takes %d arguments: %s", cmd.CommandPath(), len(what), strings.Join(what, ", "))
+		}
+		return nil
+	}
+}
+
 func exitCode(err error) int {
 	var (
 		wrong    *usageError

@@ -243,6 +243,7 @@ func noVM(ts *testscript.TestScript, _ bool, _ []string) {
 		"run": "--vm nobody --repo none -- true", "network test": "nobody github.com", "vm create": "",
 		"vm cp": "none nobody:", "vm cat": "nobody:none", "vm ls": "nobody:none", "vm forward": "nobody 80",
 		"vm fork": "nobody", "vm save": "nobody --as none", "vm snapshot": "nobody none", "vm revert": "nobody none", "vm remove-snapshot": "nobody none", "vm list": "",
+		"volume attach": "", "volume detach": "", // the volume comes first
 	}
 	var visit func(*cobra.Command)
 	visit = func(cmd *cobra.Command) {

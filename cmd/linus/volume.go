@@ -120,7 +120,7 @@ func (a *app) volumeAttachCommand() *cobra.Command {
 		Use:     "attach VOLUME VM PATH",
 		Short:   "Mount a volume in a persistent VM that runs; after a restart of the VM, again",
 		Example: "  linus volume attach cache dev /srv/cache",
-		Args:    cobra.ExactArgs(3),
+		Args:    theseArgs("the volume's name or ID", "the VM's", "the directory in the VM"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			mode := vm.MountRW
 			if readOnly {
@@ -141,7 +141,7 @@ func (a *app) volumeDetachCommand() *cobra.Command {
 	return a.completeVolumes(&cobra.Command{
 		Use:   "detach VOLUME VM",
 		Short: "Unmount a volume in a persistent VM and take it off",
-		Args:  cobra.ExactArgs(2),
+		Args:  theseArgs("the volume's name or ID", "the VM's"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			v, err := s.DetachVolume(ctx, args[0], args[1])
 			if err != nil {
