@@ -216,15 +216,19 @@ assert_volume_whole() {
 }
 
 # bats test_tags=proof
-@test "a VM with volumes is neither suspended nor snapshotted nor reverted, nor made a checkpoint" {
+@test "a VM with volumes is neither suspended nor snapshotted nor reverted nor forked, nor made a checkpoint" {
   add_volume
   attached_to 250
   local action
-  for action in suspend snapshot revert; do
+  for action in suspend snapshot revert fork; do
     ACTION=${action} SNAPSHOT=before run_script power-vm
     assert_status 5
     assert_says 'it has volumes (scsi2)'
   done
+  sed -i 's/:vm-disk-0/:vm-250-disk-0/' "${PVE_STUB}/vm/250"
+  TEMPLATE_NAME=setup LINUS_BUILD=33333333-2222-4333-8444-555555555555 run_script save-vm
+  assert_status 3
+  assert_says 'has scsi2'
   run_script checkpoint-vm
   assert_status 3
   assert_says 'has volumes (scsi2)'
