@@ -41,11 +41,20 @@ func TestSoak(t *testing.T) {
 		s.clients = append(s.clients, h.connect(t))
 	}
 	jobs := make([]soakJob, cmp.Or(*soakJobs, 60))
+	s.churnBegins()
 	for i := range jobs {
-		jobs[i] = s.plan(i)
+		if jobs[i] = s.plan(i); s.rng.IntN(6) == 0 {
+			jobs[i].readsVolume()
+		}
 	}
-	s.run(jobs, s.injectUntil)
+	s.run(jobs, func(over <-chan struct{}) {
+		var churn sync.WaitGroup
+		churn.Go(func() { s.churn(over) })
+		s.injectUntil(over)
+		churn.Wait()
+	})
 	s.summary()
+	s.churnGone()
 	s.checkpointsGone()
 	s.membersWhole()
 	h.cli(t, "pool", "remove", "p")
@@ -348,11 +357,7 @@ func (s *soak) injectUntil(over <-chan struct{}) {
 			time.Sleep(time.Duration(500+s.rng.IntN(2500)) * time.Millisecond)
 			thaw()
 		case p < 55:
-			for _, file := range s.h.checkpoints(s.t) {
-				if strings.HasSuffix(file, ".state") && os.Remove(file) == nil {
-					s.count(s.faults, "memory of a checkpoint removed")
-				}
-			}
+			s.loseCheckpoints()
 		default:
 			faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails}
 			fault := faults[s.rng.IntN(len(faults))]
@@ -401,35 +406,6 @@ func (s *soak) summary() {
 		}
 	}
 	s.t.Logf("%d jobs in %s, at most %d VMs at once\nends:\n%s", total, time.Since(s.began).Round(time.Second), s.maxVMs, b.String())
-}
-
-// checkpointsGone removes the checkpoints, from which jobs must have gone on.
-func (s *soak) checkpointsGone() {
-	s.t.Helper()
-	restored := 0
-	for _, vm := range s.vms {
-		if strings.HasSuffix(vm, " restored") {
-			restored++
-		}
-	}
-	s.t.Logf("%d jobs had a VM that was restored\n%s", restored, s.h.cli(s.t, "template", "checkpoint", "list"))
-	if restored == 0 {
-		s.t.Error("no job went on from a checkpoint")
-	}
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		var left []struct{ Name string }
-		if err := json.Unmarshal([]byte(s.h.cli(s.t, "template", "checkpoint", "list", "-o", "json")), &left); err != nil {
-			s.t.Fatal(err)
-		}
-		for _, c := range left { // one may be about to be destroyed, and another made, by itself
-			s.h.exits(s.t, "template", "checkpoint", "rm", c.Name)
-		}
-		if files := s.h.checkpoints(s.t); len(left)+len(files) == 0 {
-			return
-		} else if time.Now().After(deadline) {
-			s.t.Fatalf("checkpoints are left: %v, %v", left, files)
-		}
-	}
 }
 
 // membersWhole checks that no VM of the pool was given to two jobs, that the pool fills
