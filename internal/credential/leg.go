@@ -270,7 +270,7 @@ func (l *Leg) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (l *Leg) with(w http.ResponseWriter, r *http.Request, t *target, name string, used *job.CredentialUse) bool {
 	ctx, c, end, err := l.k.begin(r.Context(), name)
 	defer end()
-	defer context.AfterFunc(l.life, end)()
+	defer context.AfterFunc(l.life, end)() //nolint:contextcheck // the life of the VM, beside the request
 	if errors.Is(err, job.ErrNotFound) || err == nil && (net.JoinHostPort(c.Target()) != net.JoinHostPort(t.host, t.port) || !c.Covers(used.Path)) {
 		return false
 	}

@@ -67,9 +67,9 @@ func (e *Executor) withPlaceholders(ctx context.Context, m job.Manifest) (job.Ma
 }
 
 // provides reports whether one of a manifest's credentials stands in a variable.
-func (e *Executor) provides(m job.Manifest, variable string) bool {
+func (e *Executor) provides(ctx context.Context, m job.Manifest, variable string) bool {
 	return slices.ContainsFunc(m.Credentials, func(name string) bool {
-		c, err := e.credential(context.Background(), name)
+		c, err := e.credential(ctx, name)
 		return err != nil || c.Env == variable
 	})
 }

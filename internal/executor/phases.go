@@ -263,7 +263,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 	if err != nil {
 		return fmt.Errorf("find the address for callbacks: %w", err)
 	}
-	secrets, err := e.secrets(j.Principal, manifest)
+	secrets, err := e.secrets(ctx, j.Principal, manifest)
 	if err == nil && len(secrets)+len(manifest.Credentials) > 0 {
 		err = job.Pinned(*j.VM)
 	}

@@ -102,7 +102,7 @@ func (e *Executor) enterable(ctx context.Context, s job.Submission, m job.Manife
 			return "", fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.Name, err)
 		}
 	}
-	secrets, err := e.secrets(s.Principal.Owner(), m)
+	secrets, err := e.secrets(ctx, s.Principal.Owner(), m)
 	if err == nil && len(secrets)+len(m.Credentials) > 0 {
 		err = job.Pinned(kept)
 	}
@@ -158,13 +158,13 @@ func (e *Executor) complete(ctx context.Context, s job.Submission) (job.Manifest
 			return m, err
 		}
 	}
-	if _, err := e.secrets(s.Principal.Owner(), m); err != nil {
+	if _, err := e.secrets(ctx, s.Principal.Owner(), m); err != nil {
 		return m, err
 	}
 	if err := e.checkCredentials(ctx, m); err != nil {
 		return m, err
 	}
-	if m, err = e.withKey(s.Principal, m); err != nil {
+	if m, err = e.withKey(ctx, s.Principal, m); err != nil {
 		return m, err
 	}
 	return m, e.o.Fleet.Fits(ctx, m)

@@ -10,7 +10,7 @@ import (
 )
 
 // credentialKey is the beginning of the keys in meta that stand for credentials.
-const credentialKey = "credential/"
+const credentialKey = "credential/" //nolint:gosec // a name
 
 // Credentials returns all credentials, by name. Their values are nowhere in the database.
 func (s *Store) Credentials(ctx context.Context) ([]job.Credential, error) {

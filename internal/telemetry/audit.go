@@ -77,8 +77,8 @@ const (
 	ActionUncordon       = "uncordon_node"
 	ActionCreateToken    = "create_token"
 	ActionRevokeToken    = "revoke_token"
-	ActionAddCredential  = "create_credential"
-	ActionDropCredential = "remove_credential"
+	ActionAddCredential  = "create_credential" //nolint:gosec // a name
+	ActionDropCredential = "remove_credential" //nolint:gosec // a name
 )
 
 // The results.
