@@ -48,10 +48,7 @@ func (s *soak) churn(over <-chan struct{}) {
 			name := fmt.Sprintf("copy-%d-%d", n, i)
 			said := ""
 			for deadline := time.Now().Add(s.patience); time.Now().Before(deadline) && said != "41"; {
-				ask := exec.Command(s.h.linus(), "job", "exec", "--vm", name, "--", "cat", "/dev/shm/count")
-				ask.Env = s.h.env
-				out, _ := ask.Output() // which fails while the engine is killed under it
-				said = strings.TrimSpace(string(out))
+				said = strings.TrimSpace(s.stdout("job", "exec", "--vm", name, "--", "cat", "/dev/shm/count"))
 			}
 			if said != "41" {
 				s.t.Errorf("%s, of which was told\n%s\ngoes on with %q", name, text, said)
@@ -64,19 +61,23 @@ func (s *soak) churn(over <-chan struct{}) {
 }
 
 // copies are the forks there are, by name.
-func (s *soak) copies() []string {
+func (s *soak) copies() (names []string) {
 	var list []struct{ Name string }
-	out := s.h.cli(s.t, "vm", "list", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &list); err != nil {
-		s.t.Errorf("%v: %s", err, out)
-	}
-	var names []string
+	s.h.until(s.t, func() bool { return json.Unmarshal([]byte(s.stdout("vm", "list", "-o", "json")), &list) == nil })
 	for _, v := range list {
 		if strings.HasPrefix(v.Name, "copy-") {
 			names = append(names, v.Name)
 		}
 	}
 	return names
+}
+
+// stdout is what a verb of linus says, which may fail while the engine is killed under it.
+func (s *soak) stdout(args ...string) string {
+	cmd := exec.Command(s.h.linus(), args...)
+	cmd.Env = s.h.env
+	out, _ := cmd.Output()
+	return string(out)
 }
 
 // churnGone checks that the VM is as it was, and the volume, and that of forks and saves there
