@@ -197,13 +197,12 @@ func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]
 			return err
 		}
 		was := v.Clone()
-		before := v.State
 		events, err := change(&v)
 		if refused = err; err != nil {
 			return err
 		}
-		if v.State != before && !before.CanBecome(v.State) {
-			return fmt.Errorf("%w: the state of a VM, %q, cannot become %q", ErrForbidden, string(before), string(v.State))
+		if v.State != was.State && !was.State.CanBecome(v.State) {
+			return fmt.Errorf("%w: the state of a VM, %q, cannot become %q", ErrForbidden, string(was.State), string(v.State))
 		}
 		tx.tell(job.NoticeChanged, id)
 		for _, e := range events {

@@ -36,16 +36,15 @@ func (Driver) CreateDisk(ctx context.Context, dst, format string, size int64) er
 	return makeDisk(ctx, dst, "create", "-q", "-f", format, dst, strconv.FormatInt(size, 10))
 }
 
-// ImportDisk converts an image of any format that qemu-img reads, also of a machine that has
-// it open: it is paused then, also one that a running VM has
-// open.
+// ImportDisk converts an image of any format that qemu-img reads, also one that a machine has
+// open, which is paused then.
 func (Driver) ImportDisk(ctx context.Context, src, dst, format string) error {
 	return makeDisk(ctx, dst, "convert", "-q", "-U", "-O", format, src, dst)
 }
 
 // CloneSnapshot converts an internal snapshot, which does not change while the machine runs.
 func (Driver) CloneSnapshot(ctx context.Context, src, name, dst, format string) error {
-	return makeDisk(ctx, dst, "convert", "-q", "-U", "-l", "snapshot.name="+name, "--force-share", "-O", format, src, dst)
+	return makeDisk(ctx, dst, "convert", "-q", "-U", "-l", "snapshot.name="+name, "-O", format, src, dst)
 }
 
 // LinkDisk creates a qcow2 image backed by base.
