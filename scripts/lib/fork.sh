@@ -14,12 +14,10 @@ fork_snapshot=linus-fork # of the VM that is copied, while it is (lib/fork-point
 
 # What no copy can have, or would share with the VM.
 fork_require_copyable() { # vm_config
-  local key
-  for key in "${!vm_config[@]}"; do
-    if [[ ${key} =~ ^(hostpci|usb|virtiofs|net[1-9]|tpmstate) ]]; then
-      result_fail config "VM ${vm_id} on node '${probe_node}' has ${key}, which no copy of it can have" 'take that from the VM, and start it anew'
-    fi
-  done
+  vm_find_uncopyable
+  if [[ -n ${vm_uncopyable} ]]; then
+    result_fail config "VM ${vm_id} on node '${probe_node}' has ${vm_uncopyable}, which no copy of it can have" 'take that from the VM, and start it anew'
+  fi
 }
 
 fork_validate_inputs() {

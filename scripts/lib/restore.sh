@@ -111,7 +111,6 @@ restore_check_state() { # <what to do>
 
 # A state is loaded into the very machine that it was saved from.
 restore_check_shape() { # <what to do>
-  local key
   if [[ ${checkpoint[GENERATION]:-} != "${restore_generation}" ]]; then
     restore_unfit "template '${VM_TEMPLATE}' was built anew since" "$1"
   fi
@@ -124,11 +123,10 @@ restore_check_shape() { # <what to do>
   elif [[ -n ${VM_SSH_USER} && ${VM_SSH_USER} != "${checkpoint[USER]:-}" ]]; then
     restore_unfit "its user is '${checkpoint[USER]:-}', not '${VM_SSH_USER}'" "$1"
   fi
-  for key in "${!vm_config[@]}"; do
-    if [[ ${key} =~ ^(hostpci|usb|virtiofs|net[1-9]|tpmstate) ]]; then
-      restore_unfit "it has ${key}, which no copy can have" "$1"
-    fi
-  done
+  vm_find_uncopyable
+  if [[ -n ${vm_uncopyable} ]]; then
+    restore_unfit "it has ${vm_uncopyable}, which no copy can have" "$1"
+  fi
 }
 
 # --- identity ---

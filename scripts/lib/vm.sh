@@ -240,6 +240,19 @@ vm_disk_kib() { # <drive's value>; vm_kib
   fi
 }
 
+# What of the config just read no copy that goes on from the VM's memory can have, or would
+# share with it. vm_uncopyable: its key; empty where there is none.
+vm_find_uncopyable() {
+  local key
+  vm_uncopyable=''
+  for key in "${!vm_config[@]}"; do
+    if [[ ${key} =~ ^(hostpci|usb|virtiofs|net[1-9]|tpmstate) ]]; then
+      vm_uncopyable=${key}
+      return 0
+    fi
+  done
+}
+
 # The drive the VM boots from: the first of its boot order that is a disk.
 vm_find_boot_disk() { # vm_boot_disk: such as scsi0
   local drive

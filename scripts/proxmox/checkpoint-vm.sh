@@ -194,12 +194,10 @@ require_whole() {
 }
 
 require_shape() {
-  local key
-  for key in "${!vm_config[@]}"; do
-    if [[ ${key} =~ ^(hostpci|usb|virtiofs|net[1-9]|tpmstate) ]]; then
-      result_fail config "VM ${vm_id} on node '${probe_node}' has ${key}, which no copy of it can have" 'take it out of the template, or have VMs of it boot'
-    fi
-  done
+  vm_find_uncopyable
+  if [[ -n ${vm_uncopyable} ]]; then
+    result_fail config "VM ${vm_id} on node '${probe_node}' has ${vm_uncopyable}, which no copy of it can have" 'take it out of the template, or have VMs of it boot'
+  fi
   volume_find_foreign "${vm_id}"
   if [[ -n ${volume_foreign} ]]; then
     result_fail config "VM ${vm_id} on node '${probe_node}' has volumes (${volume_foreign}), which no copy of it can have" 'take them off: linus volume detach'
