@@ -105,12 +105,15 @@ soak-qemu: ## 20 jobs in real VMs under faults
 soak-engines: ## 500 jobs of three engines on three nodes under faults (SOAK_ENGINES=)
 	go test -v -timeout 3h -run '^TestSoakEngines$$' ./internal/e2e -soak.engines=$(SOAK_ENGINES) -soak.seed=$(SOAK_SEED)
 
-# CHANGED=1: only files that differ from the last commit.
+# CHANGED=1: only files that changed since all were found well, by a run or by many.
 SHELL_ALL = $(SHELL_MAIN) $(BATS_FILES) $(SHELL_LIB)
-SHELL_FILES = $(if $(CHANGED),$(filter $(shell git diff --name-only HEAD),$(SHELL_ALL)),$(SHELL_ALL))
+SHELL_WELL := bin/shell.well
+SHELL_FILES = $(if $(and $(CHANGED),$(wildcard $(SHELL_WELL))),$(filter $(shell find $(SHELL_ALL) -newer $(SHELL_WELL)),$(SHELL_ALL)),$(SHELL_ALL))
 shell: ## shellcheck and shfmt
+	@mkdir -p $(dir $(SHELL_WELL)) && touch $(SHELL_WELL).new
 	$(if $(SHELL_FILES),bash scripts/dev/shellcheck.sh $(SHELL_FILES),@:)
 	$(if $(SHELL_FILES),shfmt -i 2 -ci -bn -d $(SHELL_FILES),@:)
+	@mv $(SHELL_WELL).new $(SHELL_WELL)
 
 scripts: bats ## bats, then shell
 	@$(MAKE) --no-print-directory shell

@@ -95,7 +95,7 @@ assert_volume_whole() {
     assert_says 'is attached to VM 260'
     refute_called 'qm set .*'
   done
-  VOLUME_MODE=ro
+  add_volume
   add_vm 260 'name: another'
   attached_to 260 ,ro=1
   VOLUME_MODE=ro volume attach
