@@ -66,14 +66,16 @@ func qmClone(c *call) error {
 			failed := errors.New("clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout")
 			return errors.Join(taskFailure(failed), os.Remove(c.s.ConfPath(newID)))
 		}
-		thaw := func() {}
-		if _, running := c.s.Pid(id); running && full {
+		thaw := func() error { return nil }
+		if _, running := c.s.Pid(id); running && full && c.opts["snapname"] == "" {
 			if thaw, err = c.freeze(state.VM{ID: id, Conf: source}); err != nil {
 				return errors.Join(err, os.Remove(c.s.ConfPath(newID)))
 			}
 		}
-		conf, made, err := c.cloneRunning(source, id, newID, full)
-		thaw()
+		conf, made, err := c.cloneConf(source, newID, full)
+		if err := thaw(); err != nil {
+			fmt.Fprintln(c.stderr, err)
+		}
 		c.dieHalfWay()
 		if err == nil {
 			err = c.s.WriteConf(newID, conf)
@@ -91,11 +93,15 @@ func qmClone(c *call) error {
 
 // freeze keeps what runs in a VM from its disks while they are copied: by its agent or, where that
 // cannot, by pausing the VM. PVE mirrors them first, and freezes for the last moment only.
-func (c *call) freeze(vm state.VM) (thaw func(), err error) {
+func (c *call) freeze(vm state.VM) (thaw func() error, err error) {
+	ctx := context.WithoutCancel(c.ctx)
 	if _, err := c.agent(vm.ID, "guest-fsfreeze-freeze", nil); err == nil {
-		return func() { _, _ = c.agent(vm.ID, "guest-fsfreeze-thaw", nil) }, nil
+		return func() error { _, err := c.agent(vm.ID, "guest-fsfreeze-thaw", nil); return err }, nil
 	}
-	return func() { _ = c.drv.Continue(c.ctx, c.s, vm) }, c.drv.Pause(c.ctx, c.s, vm)
+	if c.drv.Paused(ctx, c.s, vm) {
+		return func() error { return nil }, nil
+	}
+	return func() error { return c.drv.Continue(ctx, c.s, vm) }, c.drv.Pause(ctx, c.s, vm)
 }
 
 func (c *call) checkClone(source *state.Conf, full bool) error {
@@ -135,18 +141,6 @@ func (c *call) canClone(d state.Drive, base, full bool) bool {
 		return base || full
 	}
 	return st.Thin() || full && strings.HasSuffix(d.File, ".qcow2")
-}
-
-// cloneRunning is cloneConf of a VM that may run: the copies of its disks are of one moment.
-func (c *call) cloneRunning(source *state.Conf, id, newID int, full bool) (conf *state.Conf, made []string, err error) {
-	vm := state.VM{ID: id, Conf: source}
-	if _, running := c.s.Pid(id); running && full && c.opts["snapname"] == "" && !c.drv.Paused(c.ctx, c.s, vm) {
-		if err := c.drv.Pause(c.ctx, c.s, vm); err != nil {
-			return nil, nil, err
-		}
-		defer func() { err = errors.Join(err, c.drv.Continue(context.WithoutCancel(c.ctx), c.s, vm)) }()
-	}
-	return c.cloneConf(source, newID, full)
 }
 
 func (c *call) checkMember(name string) error {
