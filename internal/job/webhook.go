@@ -15,7 +15,7 @@ import (
 
 // Notify asks for a message at the end of a job.
 type Notify struct {
-	URL string `json:"url" jsonschema_description:"It is sent a signed POST when the job has ended (linus help operate)."`
+	URL string `json:"url" jsonschema_description:"It is sent a signed POST when the job has ended (linus help operate)." brief:"-"`
 }
 
 // maxNotifyURL bounds a URL that is notified, in bytes.

@@ -27,8 +27,8 @@ type hostCheck struct {
 
 func (o Options) checkHost() server.ServerTool {
 	return define("check_host", "Check the Proxmox host",
-		"Check whether the Proxmox host can run jobs: login, version, node, storage, bridge, template, tools; each is ok or has a remedy. "+
-			"Use it before the first job and when a job failed with provision_failed.",
+		"Check whether the Proxmox host can run jobs (login, node, storage, bridge, template ...): each is ok or has a remedy. "+
+			"For the first job, and after provision_failed.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, _ job.None) (checkOutput, error) {
 			return checkReport(ctx, o.Engine)
@@ -41,7 +41,7 @@ func checkReport(ctx context.Context, e job.Engine) (checkOutput, error) {
 }
 
 type cleanupInput struct {
-	OlderThan string `json:"older_than,omitempty" jsonschema_description:"Only jobs that finished longer ago than this, such as 30m or 24h. Default: all finished jobs."`
+	OlderThan string `json:"older_than,omitempty" jsonschema_description:"Such as 24h; default: all finished jobs."`
 }
 
 type cleanupOutput struct {
@@ -50,7 +50,7 @@ type cleanupOutput struct {
 
 func (o Options) cleanupCompletedJobs() server.ServerTool {
 	return define("cleanup_completed_jobs", "Delete finished jobs",
-		"Delete finished jobs with their output and artifacts. Running jobs, and jobs whose VM still exists, are kept.",
+		"Delete finished jobs with their output and artifacts, except those whose VM still exists.",
 		hints{destructive: true, idempotent: true},
 		func(ctx context.Context, in cleanupInput) (cleanupOutput, error) {
 			var age time.Duration

@@ -43,10 +43,9 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 		Name:            name,
 		Title:           title,
 		Description:     description,
-		RawInputSchema:  schemaOf[In](true),
-		RawOutputSchema: schemaOf[Out](false),
+		RawInputSchema:  schemaOf[In](arguments),
+		RawOutputSchema: schemaOf[Out](result),
 		Annotations: mcp.ToolAnnotation{
-			Title:           title,
 			ReadOnlyHint:    &h.readOnly,
 			DestructiveHint: &h.destructive,
 			IdempotentHint:  &h.idempotent,
@@ -88,6 +87,26 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 		}
 		return structured(out)
 	}}
+}
+
+// listed returns a tool as the list has it, for which every client pays in each conversation:
+// without the schema of its result, which no model is shown, and without hints that say what
+// the protocol assumes of a tool that says nothing.
+func listed(t mcp.Tool) mcp.Tool {
+	t.RawOutputSchema = nil
+	said := func(hint *bool, assumed bool) *bool {
+		if hint == nil || *hint == assumed {
+			return nil
+		}
+		return hint
+	}
+	a := &t.Annotations
+	if a.ReadOnlyHint != nil && *a.ReadOnlyHint { // the two others are of tools that change something
+		a.DestructiveHint, a.IdempotentHint = nil, nil
+	}
+	a.ReadOnlyHint, a.DestructiveHint = said(a.ReadOnlyHint, false), said(a.DestructiveHint, true)
+	a.IdempotentHint, a.OpenWorldHint = said(a.IdempotentHint, false), said(a.OpenWorldHint, true)
+	return t
 }
 
 // structured returns a result as structured content, and as text for models and for clients

@@ -12,19 +12,19 @@ import (
 )
 
 type executeInput struct {
-	Command    string            `json:"command" jsonschema_description:"Shell command or script; bash runs it."`
-	VMID       string            `json:"vm_id,omitempty" jsonschema_description:"Name or ID of a persistent VM to run in. Default: a new VM for this command."`
-	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory. Default: the user's home."`
-	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables. Not for secrets."`
-	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"Time limit in seconds, 1 to 86400. Default 3600."`
+	Command    string            `json:"command" jsonschema_description:"Run by bash."`
+	VMID       string            `json:"vm_id,omitempty" jsonschema_description:"Persistent VM to run in (name or ID). Default: a new VM."`
+	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Default: the home."`
+	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Not for secrets."`
+	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"Seconds; default 3600."`
 	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run as root."`
-	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run on a 24x80 terminal, for programs that need one; stderr is then part of stdout."`
-	Template   string            `json:"template,omitempty" jsonschema_description:"New VM: name or ID of the template. Default agent-template."`
-	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"New VM: from this system's cloud image instead of a template."`
-	Resources  vm.Resources      `json:"resources,omitzero" jsonschema_description:"New VM: its size."`
-	Network    executeNetwork    `json:"network,omitzero" jsonschema_description:"New VM: what it reaches, as in submit_job."`
-	Persistent bool              `json:"persistent,omitempty" jsonschema_description:"New VM: it stays until destroy_vm."`
-	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait for the command to finish, 0 to 45. Default 0: the job_id at once."`
+	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run on a 24x80 terminal."`
+	Template   string            `json:"template,omitempty" jsonschema_description:"New VM: default agent-template."`
+	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" bare:"true" jsonschema_description:"New VM: e.g. debian-13, not a template."`
+	Resources  vm.Resources      `json:"resources,omitzero" bare:"true" jsonschema_description:"New VM: e.g. 2G."`
+	Network    executeNetwork    `json:"network,omitzero" jsonschema_description:"New VM: what it reaches."`
+	Persistent bool              `json:"persistent,omitempty" jsonschema_description:"New VM: stays until destroy_vm."`
+	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end. Default 0."`
 }
 
 func (executeInput) named(err error) error {
@@ -39,10 +39,10 @@ type executeNetwork struct {
 
 func (o Options) executeCommand() server.ServerTool {
 	return defineCall("execute_command", "Execute a command",
-		"Run a shell command in a persistent VM (vm_id, from provision_vm; up to 16 at once) or in a new one. "+
-			"With wait_seconds its exit code and output are in the same call if it finishes in time; if not, or if the call is cancelled, it goes on: "+
+		"Run a shell command in a persistent VM (vm_id; up to 16 at once) or a new one. "+
+			"With wait_seconds its exit code and output are in the same call if it ends in time; else it goes on: "+
 			"get_job_output, get_job_result, kill_job. "+
-			"Its stdin is open: interact_with_job types into it; a program that reads all of its input waits for close.",
+			"Its stdin is open: interact_with_job types; a program that reads it all waits for close.",
 		hints{openWorld: true},
 		func(ctx context.Context, in executeInput, c call) (startedOutput, error) {
 			m := job.Manifest{
@@ -64,11 +64,11 @@ func (o Options) executeCommand() server.ServerTool {
 type outputInput struct {
 	jobArg
 
-	Stream       string `json:"stream,omitempty" jsonschema:"enum=stdout,enum=stderr" jsonschema_description:"Only this one. Default: both."`
-	Offset       int64  `json:"offset,omitempty" jsonschema_description:"Byte to start at: stdout_next of the previous call. Negative: from the end. Default 0. An offset in stderr if stream is stderr."`
-	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema_description:"The same for stderr, if both streams are read."`
-	Limit        *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes per stream. Default 16384."`
-	StripANSI    bool   `json:"strip_ansi,omitempty" jsonschema_description:"Strip colours, escape sequences and all but the last state of progress bars."`
+	Stream       string `json:"stream,omitempty" jsonschema:"enum=stdout,enum=stderr" jsonschema_description:"Default: both."`
+	Offset       int64  `json:"offset,omitempty" jsonschema_description:"stdout_next of the last call (of stderr, if that is stream); negative: from the end."`
+	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema_description:"stderr_next, for both."`
+	Limit        *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes per stream; default 16384."`
+	StripANSI    bool   `json:"strip_ansi,omitempty" jsonschema_description:"Strip escape sequences and progress bars."`
 }
 
 func (in outputInput) check(bad *faults) {
@@ -99,7 +99,7 @@ type outputPart struct {
 func (o Options) getJobOutput() server.ServerTool {
 	return define("get_job_output", "Job output",
 		"A job's output from a byte offset on, while it runs and after. Call again with the next offsets until complete. "+
-			"For the last lines use tail_job_output; for a finished job's exit code and output get_job_result.",
+			"Last lines: tail_job_output; a finished job: get_job_result.",
 		hints{readOnly: true, idempotent: true, long: true},
 		func(ctx context.Context, in outputInput) (outputOutput, error) {
 			at := position{in.Offset, in.StderrOffset}
@@ -166,8 +166,8 @@ const (
 type tailInput struct {
 	jobArg
 
-	Lines     *int `json:"lines,omitempty" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Lines per stream, 1 to 1000. Default 50."`
-	StripANSI bool `json:"strip_ansi,omitempty" jsonschema_description:"Strip colours, escape sequences and all but the last state of progress bars."`
+	Lines     *int `json:"lines,omitempty" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Per stream; default 50."`
+	StripANSI bool `json:"strip_ansi,omitempty" jsonschema_description:"Strip escape sequences and progress bars."`
 }
 
 type tailOutput struct {
@@ -183,8 +183,7 @@ type tailOutput struct {
 
 func (o Options) tailJobOutput() server.ServerTool {
 	return define("tail_job_output", "Last lines of a job's output",
-		"The last lines of a job's output, while it runs and after, including a prompt without a newline. "+
-			"Very long lines count as several.",
+		"The last lines of a job's output, while it runs and after, with a prompt that has no newline.",
 		hints{readOnly: true, idempotent: true, long: true},
 		func(ctx context.Context, in tailInput) (tailOutput, error) {
 			lines := given(in.Lines, defaultLines)
@@ -237,10 +236,10 @@ const (
 type interactInput struct {
 	jobArg
 
-	Input     string `json:"input,omitempty" jsonschema_description:"Text for the task's stdin, exactly as given, at most 4 MiB: end a line with \\n. On a terminal \\u0003 is Ctrl-C."`
-	Close     bool   `json:"close,omitempty" jsonschema_description:"Close stdin after the input."`
-	Wait      *int   `json:"wait_ms,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"Milliseconds to wait for an answer, 0 to 10000. Default 500. Returns sooner once output has arrived and paused."`
-	StripANSI bool   `json:"strip_ansi,omitempty" jsonschema_description:"Strip colours and escape sequences."`
+	Input     string `json:"input,omitempty" jsonschema_description:"Exactly as given: end a line with \\n. On a tty \\u0003 is Ctrl-C."`
+	Close     bool   `json:"close,omitempty" jsonschema_description:"Close stdin after it."`
+	Wait      *int   `json:"wait_ms,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"For an answer, at most; default 500."`
+	StripANSI bool   `json:"strip_ansi,omitempty" jsonschema_description:"Strip escape sequences."`
 }
 
 func (in interactInput) check(bad *faults) {
@@ -252,9 +251,8 @@ func (in interactInput) check(bad *faults) {
 
 func (o Options) interactWithJob() server.ServerTool {
 	return define("interact_with_job", "Type into a job",
-		"Send input to a running task whose stdin is open (execute_command, or a manifest with stdin open), and return what it writes next. "+
-			"For shells, REPLs, password prompts and yes-no questions. An error when stdin is closed or the job has ended. "+
-			"For later output call get_job_output with the next offsets.",
+		"Type into a running task whose stdin is open (execute_command, or manifest.stdin open) and return what it writes next: "+
+			"shells, REPLs, password prompts, questions. Later output: get_job_output with the next offsets.",
 		hints{openWorld: true},
 		func(ctx context.Context, in interactInput) (outputOutput, error) {
 			before, err := end(ctx, o.Engine, in.JobID)
@@ -301,7 +299,7 @@ func awaitAnswer(ctx context.Context, e job.Engine, id string, before position, 
 type killInput struct {
 	jobArg
 
-	Signal string `json:"signal,omitempty" jsonschema:"enum=@signals" jsonschema_description:"Default TERM. What is still running 5 seconds later gets KILL."`
+	Signal string `json:"signal,omitempty" jsonschema:"enum=@signals" jsonschema_description:"Default TERM; KILL follows after 5 seconds."`
 }
 
 type killOutput struct {
@@ -311,8 +309,8 @@ type killOutput struct {
 
 func (o Options) killJob() server.ServerTool {
 	return define("kill_job", "Kill a job",
-		"End a job's task and all processes it has started with a signal; the status becomes failed, reason killed. "+
-			"Its own VM is destroyed, a persistent one stays. To send Ctrl-C without ending the job, use interact_with_job on a tty.",
+		"End a job's task and all its processes with a signal; it becomes failed, reason killed. "+
+			"Its own VM is destroyed, a persistent one stays. Ctrl-C that does not end the job: interact_with_job on a tty.",
 		hints{destructive: true, idempotent: true},
 		func(ctx context.Context, in killInput) (killOutput, error) {
 			killed, err := o.Engine.Kill(ctx, in.JobID, in.Signal)

@@ -38,8 +38,8 @@ const (
 
 // fileArg are the arguments of the tools for one file.
 type fileArg struct {
-	VMID string `json:"vm_id" jsonschema_description:"The VM's name or ID, or the ID of a job that runs in it."`
-	Path string `json:"path" jsonschema_description:"Absolute, or relative to the home of the VM's user."`
+	VMID string `json:"vm_id" jsonschema_description:"Name or ID, or a running job's ID."`
+	Path string `json:"path" jsonschema_description:"Absolute, or below the home."`
 }
 
 func (a fileArg) check(bad *faults) {
@@ -166,10 +166,10 @@ func (r *fileReader) Read(data []byte) (int, error) {
 }
 
 type listFilesInput struct {
-	VMID   string `json:"vm_id" jsonschema_description:"The VM's name or ID, or the ID of a job that runs in it."`
-	Path   string `json:"path,omitempty" jsonschema_description:"Absolute, or relative to the home of the VM's user. Default: that."`
-	Offset int    `json:"offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"Entries to skip: next_offset of the previous call."`
-	Limit  *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Entries. Default 200."`
+	VMID   string `json:"vm_id" jsonschema_description:"Name or ID, or a running job's ID."`
+	Path   string `json:"path,omitempty" jsonschema_description:"Default: the home."`
+	Offset int    `json:"offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"next_offset of the last call."`
+	Limit  *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Default 200."`
 }
 
 func (in listFilesInput) check(bad *faults) { bad.required("vm_id", in.VMID, whichFileVM) }
@@ -196,7 +196,7 @@ const defaultEntries = 200
 
 func (o Options) listFiles() server.ServerTool {
 	return define("list_files", "List files",
-		"The entries of a directory in a running VM, or one file's.",
+		"List a directory in a running VM.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in listFilesInput) (listFilesOutput, error) {
 			page, err := o.Engine.ListFiles(ctx, job.FileList{VM: in.VMID, Path: in.Path, Offset: in.Offset, Limit: given(in.Limit, defaultEntries)})
@@ -209,10 +209,10 @@ func (o Options) listFiles() server.ServerTool {
 type readFileInput struct {
 	fileArg
 
-	Offset     *int   `json:"offset,omitempty" jsonschema:"minimum=1" jsonschema_description:"First line. Default 1."`
-	Limit      *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=2000" jsonschema_description:"Lines. Default 2000."`
-	ByteOffset int64  `json:"byte_offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"Start at this byte; lines count from there."`
-	Encoding   string `json:"encoding,omitempty" jsonschema:"enum=text,enum=base64" jsonschema_description:"base64: up to 48 KiB of any bytes from byte_offset. Default text."`
+	Offset     *int   `json:"offset,omitempty" jsonschema:"minimum=1" jsonschema_description:"First line, from 1."`
+	Limit      *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=2000" jsonschema_description:"Lines."`
+	ByteOffset int64  `json:"byte_offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"Lines count from there."`
+	Encoding   string `json:"encoding,omitempty" jsonschema:"enum=text,enum=base64" jsonschema_description:"base64: 48 KiB from byte_offset."`
 }
 
 func (in readFileInput) check(bad *faults) {
@@ -237,7 +237,7 @@ type readFileOutput struct {
 
 func (o Options) readFile() server.ServerTool {
 	return define("read_file", "Read a file",
-		"Read a file in a running VM, as the VM's user: up to 2000 lines or 64 KiB of text, from a line on.",
+		"Read a file in a running VM, as its user: up to 2000 lines or 64 KiB, from a line on.",
 		hints{readOnly: true, idempotent: true, openWorld: true, long: true},
 		func(ctx context.Context, in readFileInput) (readFileOutput, error) {
 			ctx, cancel := context.WithTimeout(ctx, callTime)
@@ -274,10 +274,10 @@ func (o Options) readFile() server.ServerTool {
 type writeFileInput struct {
 	fileArg
 
-	Content  string `json:"content" jsonschema_description:"The whole file, at most 10 MiB."`
-	Encoding string `json:"encoding,omitempty" jsonschema:"enum=text,enum=base64" jsonschema_description:"Of content. Default text."`
-	Mode     string `json:"mode,omitempty" jsonschema_description:"Octal permissions. Default: those it has, 0644 if it is new."`
-	Parents  bool   `json:"create_directories,omitempty" jsonschema_description:"Create missing directories."`
+	Content  string `json:"content" jsonschema_description:"10 MiB at most."`
+	Encoding string `json:"encoding,omitempty" jsonschema:"enum=text,enum=base64" jsonschema_description:"Default text."`
+	Mode     string `json:"mode,omitempty" jsonschema_description:"Octal; default what it has, or 0644."`
+	Parents  bool   `json:"create_directories,omitempty"`
 }
 
 type writeFileOutput struct {
@@ -288,7 +288,7 @@ type writeFileOutput struct {
 
 func (o Options) writeFile() server.ServerTool {
 	return define("write_file", "Write a file",
-		"Create or replace a file in a running VM, as the VM's user, byte for byte and all at once. To change a part use edit_file.",
+		"Create or replace a file in a running VM, as its user. To change a part use edit_file.",
 		hints{destructive: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in writeFileInput) (writeFileOutput, error) {
 			data := []byte(in.Content)
@@ -306,9 +306,9 @@ func (o Options) writeFile() server.ServerTool {
 type editFileInput struct {
 	fileArg
 
-	Old string `json:"old_string" jsonschema_description:"Text that is there exactly once, blanks and line ends included."`
-	New string `json:"new_string" jsonschema_description:"What replaces it."`
-	All bool   `json:"replace_all,omitempty" jsonschema_description:"Replace every occurrence."`
+	Old string `json:"old_string" jsonschema_description:"Is there exactly once."`
+	New string `json:"new_string"`
+	All bool   `json:"replace_all,omitempty"`
 }
 
 func (in editFileInput) check(bad *faults) {
@@ -324,7 +324,7 @@ type editFileOutput struct {
 
 func (o Options) editFile() server.ServerTool {
 	return define("edit_file", "Edit a file",
-		"Replace text in a file in a running VM, as the VM's user. If old_string is not there exactly once, nothing changes and the error says how often it is.",
+		"Replace text in a file in a running VM, as its user. If old_string is not there exactly once, nothing changes.",
 		hints{destructive: true, openWorld: true},
 		func(ctx context.Context, in editFileInput) (editFileOutput, error) {
 			edited, err := o.Engine.EditFile(ctx, job.FileEdit{VM: in.VMID, Path: in.Path, Old: in.Old, New: in.New, All: in.All})

@@ -13,8 +13,8 @@ type forkInput struct {
 	vmArg
 
 	Count   int    `json:"count,omitempty" jsonschema:"minimum=1,maximum=32"`
-	Name    string `json:"name,omitempty" jsonschema_description:"Of the copies: %d is the number of each. Default NAME-%d."`
-	Partial bool   `json:"partial,omitempty" jsonschema_description:"true: keep those made if others fail."`
+	Name    string `json:"name,omitempty" jsonschema_description:"Default NAME-%d: %d is each one's number."`
+	Partial bool   `json:"partial,omitempty" jsonschema_description:"Keep those made if others fail."`
 }
 
 type forkOutput struct {
@@ -25,8 +25,7 @@ type forkOutput struct {
 
 func (o Options) forkVM() server.ServerTool {
 	return define("fork_vm", "Fork a VM",
-		"Make copies of a running persistent VM that go on from its memory, or boot from its disk where its storage cannot: the note says which and why. Refused while jobs run in it. "+
-			"Returns after at most 45 seconds while the work goes on.",
+		"Make copies of a running persistent VM that go on from its memory, or boot from its disk where its storage cannot: the note says which. Refused while jobs run in it.",
 		hints{openWorld: true},
 		func(ctx context.Context, in forkInput) (forkOutput, error) {
 			result := make(chan job.Forked, 1)

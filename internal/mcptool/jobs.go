@@ -18,16 +18,16 @@ import (
 )
 
 type submitInput struct {
-	Manifest       job.Manifest `json:"manifest" jsonschema_description:"What to run and in which VM."`
-	IdempotencyKey string       `json:"idempotency_key,omitempty" jsonschema_description:"Any text of your choice, at most 200 bytes: submitting again with the same key returns the first job and starts nothing; with another manifest it is an error."`
-	Wait           *int         `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait for the job to finish, 0 to 45. Default 0: the job's ID at once."`
+	Manifest       job.Manifest `json:"manifest" jsonschema_description:"What to run and in which VM. More of each field: resource linus://manifest."`
+	IdempotencyKey string       `json:"idempotency_key,omitempty" jsonschema_description:"Any text: submitting again with it returns the first job."`
+	Wait           *int         `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end. Default 0."`
 }
 
 func (o Options) submitJob() server.ServerTool {
 	return defineCall("submit_job", "Submit a job",
-		"Run a script, a command or a Claude agent in a virtual machine of its own, which is destroyed afterwards (or in an existing one: manifest.vm). "+
-			"With wait_seconds the result is in the same call if the job finishes in time; if not, get_job_result with wait_seconds goes on waiting. "+
-			"A call that is cancelled or cut off does not cancel the job. To interact with a command use execute_command.",
+		"Run a script, a command or a Claude agent in a VM of its own, destroyed afterwards (or in an existing one: manifest.vm). "+
+			"With wait_seconds the result is in the same call if it ends in time; else get_job_result with wait_seconds. "+
+			"Cancelling the call does not cancel the job. To type into a command use execute_command.",
 		hints{openWorld: true},
 		func(ctx context.Context, in submitInput, c call) (startedOutput, error) {
 			given, _ := c.tree.(map[string]any)
@@ -54,7 +54,7 @@ func (o Options) submitJob() server.ServerTool {
 type statusInput struct {
 	jobArg
 
-	Wait *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait for the job to finish, 0 to 45. Default 0."`
+	Wait *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end. Default 0."`
 }
 
 type statusOutput struct {
@@ -97,8 +97,8 @@ type jobVM struct {
 
 func (o Options) getJobStatus() server.ServerTool {
 	return defineCall("get_job_status", "Job status",
-		"A job's status, phase and progress, its VM, and why it ended. Contains no output. "+
-			"success, failed and timeout are final, then use get_job_result. With wait_seconds it returns when the job finishes or the time is up.",
+		"A job's status, phase, progress, VM, and why it ended; no output. "+
+			"success, failed and timeout are final: then get_job_result.",
 		hints{readOnly: true, idempotent: true},
 		func(ctx context.Context, in statusInput, c call) (statusOutput, error) {
 			j, err := follow(ctx, o.Engine, c, in.JobID, waitTime(in.Wait))
@@ -148,8 +148,8 @@ const (
 type resultInput struct {
 	jobArg
 
-	Wait     *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait for the job to finish, 0 to 45. Default 0."`
-	MaxBytes *int `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes of output, and of stderr, default 16384. Of longer ones head and tail, with a marker between."`
+	Wait     *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end. Default 0."`
+	MaxBytes *int `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Of each of output and stderr; default 16384. Of longer ones head and tail."`
 }
 
 type resultOutput struct {
@@ -185,8 +185,8 @@ type artifact struct {
 
 func (o Options) getJobResult() server.ServerTool {
 	return defineCall("get_job_result", "Job result",
-		"A finished job's outcome: exit code, stdout (output), stderr, error, artifacts (with links to read them) and what was left out of them. "+
-			"An error that names the status while the job is unfinished; wait_seconds waits for it to finish.",
+		"A finished job's exit code, stdout (output), stderr, error and artifacts, with links to read them. "+
+			"An error with the status while it is unfinished; wait_seconds waits for the end.",
 		hints{readOnly: true, idempotent: true, long: true},
 		func(ctx context.Context, in resultInput, c call) (resultOutput, error) {
 			j, err := follow(ctx, o.Engine, c, in.JobID, waitTime(in.Wait))
@@ -266,10 +266,8 @@ type cancelOutput struct {
 
 func (o Options) cancelJob() server.ServerTool {
 	return define("cancel_job", "Cancel a job",
-		"End a job that is waiting, being provisioned or running: its task is killed and its VM destroyed. "+
-			"The status becomes failed with reason cancelled once its output so far is collected. "+
-			"If the task has exited, collecting its output stops 5 seconds later, and its own outcome stands. "+
-			"Cancelling a finished job is an error.",
+		"End an unfinished job: its task is killed, its VM destroyed, its output so far kept; it becomes failed, reason cancelled. "+
+			"A task that has exited keeps its outcome.",
 		hints{destructive: true, idempotent: true},
 		func(ctx context.Context, in jobArg) (cancelOutput, error) {
 			return cancelOutput{JobID: in.JobID, Cancelled: true}, o.Engine.Cancel(ctx, in.JobID)
@@ -284,7 +282,7 @@ const (
 
 // labelled is what both lists filter by.
 type labelled struct {
-	Label string `json:"label,omitempty" jsonschema_description:"Only with this label, e.g. team=web."`
+	Label string `json:"label,omitempty" jsonschema_description:"E.g. team=web."`
 }
 
 func (l labelled) query() job.Query {
@@ -297,9 +295,9 @@ func (l labelled) query() job.Query {
 type listInput struct {
 	labelled
 
-	Status job.Status `json:"status,omitempty" jsonschema:"enum=@statuses" jsonschema_description:"Only jobs of this status. Default: all."`
-	Limit  *int       `json:"limit,omitempty" jsonschema:"minimum=1,maximum=200" jsonschema_description:"Jobs per page, 1 to 200. Default 50."`
-	Cursor string     `json:"cursor,omitempty" jsonschema_description:"next_cursor of the previous page. Default: the first page."`
+	Status job.Status `json:"status,omitempty" jsonschema:"enum=@statuses"`
+	Limit  *int       `json:"limit,omitempty" jsonschema:"minimum=1,maximum=200" jsonschema_description:"Default 50."`
+	Cursor string     `json:"cursor,omitempty" jsonschema_description:"next_cursor of the last page."`
 }
 
 type listOutput struct {
@@ -319,7 +317,7 @@ type listedJob struct {
 
 func (o Options) listJobs() server.ServerTool {
 	return define("list_jobs", "List jobs",
-		"Jobs, newest first, in pages. get_job_status follows one.",
+		"Jobs, newest first, in pages.",
 		hints{readOnly: true, idempotent: true},
 		func(ctx context.Context, in listInput) (listOutput, error) {
 			page, err := o.Engine.List(ctx, job.Filter{Status: in.Status, Label: in.query().Label, Limit: given(in.Limit, defaultPage), Cursor: in.Cursor})

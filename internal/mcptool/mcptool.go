@@ -80,7 +80,7 @@ func newServer(o Options, extra ...server.ServerOption) *mcpServer {
 	s.MCPServer = server.NewMCPServer("linus", o.Version, options...)
 	s.AddTools(all...)
 	s.AddPrompts(prompts(o.Engine, has)...)
-	s.AddResources(hostResources(o.Engine, has)...)
+	s.AddResources(resources(o.Engine, has)...)
 	s.AddResourceTemplates(jobResources(o.Engine, has)...)
 	return s
 }
@@ -108,7 +108,7 @@ func errorText(err error) string {
 
 // jobArg is the argument most tools take.
 type jobArg struct {
-	JobID string `json:"job_id" jsonschema_description:"The job's ID."`
+	JobID string `json:"job_id"`
 }
 
 func (a jobArg) check(bad *faults) {

@@ -24,6 +24,7 @@ func promptTools() map[string][]string {
 func resourceTools() map[string][]string {
 	return map[string][]string{
 		hostURI:          {"check_host"},
+		manifestURI:      {"submit_job"},
 		outputTemplate:   {"get_job_output", "tail_job_output", "get_job_result"},
 		resultTemplate:   {"get_job_result"},
 		artifactTemplate: {"get_job_result"},
@@ -70,10 +71,11 @@ func refusalOfAny(ctx context.Context, tools []string) (err error) {
 	return err
 }
 
-// filterLists has lists show what the principal of the request may use.
+// filterLists has lists show what the principal of the request may use, and no more of it
+// than a client needs.
 func filterLists(h *server.Hooks) {
 	h.AddAfterListTools(func(ctx context.Context, _ any, _ *mcp.ListToolsRequest, r *mcp.ListToolsResult) {
-		r.Tools = only(r.Tools, func(t mcp.Tool) error { return refusal(ctx, t.Name) })
+		r.Tools = each(only(r.Tools, func(t mcp.Tool) error { return refusal(ctx, t.Name) }), listed)
 	})
 	h.AddAfterListPrompts(func(ctx context.Context, _ any, _ *mcp.ListPromptsRequest, r *mcp.ListPromptsResult) {
 		r.Prompts = only(r.Prompts, func(p mcp.Prompt) error { return refusalOfAll(ctx, promptTools()[p.Name]) })

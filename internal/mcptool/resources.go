@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -30,15 +31,16 @@ const (
 	artifactTemplate = resourcePrefix + "{id}/artifacts/{+path}"
 )
 
-// hostURI is the one resource that does not belong to a job.
-const hostURI = "linus://host"
+// The resources that do not belong to a job.
+const (
+	hostURI     = "linus://host"
+	manifestURI = "linus://manifest"
+)
 
-// hostResources lists the report of the host, which check_host returns as well.
-func hostResources(e job.Engine, has having) []server.ServerResource {
-	if !has.any(resourceTools()[hostURI]...) {
-		return nil
-	}
-	return []server.ServerResource{{
+// resources lists the report of the host, which check_host returns as well, and the whole
+// schema of submit_job's manifest, of which the list of tools has the short form.
+func resources(e job.Engine, has having) []server.ServerResource {
+	all := []server.ServerResource{{
 		Resource: mcp.NewResource(hostURI, "host-report", mcp.WithResourceTitle("The Proxmox host"), mcp.WithMIMEType("application/json"),
 			mcp.WithResourceDescription("Whether the Proxmox host can run jobs, as check_host returns it. Reading takes a few seconds.")),
 		Handler: func(ctx context.Context, _ mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
@@ -51,7 +53,17 @@ func hostResources(e job.Engine, has having) []server.ServerResource {
 			}
 			return jsonContents(hostURI, report)
 		},
+	}, {
+		Resource: mcp.NewResource(manifestURI, "manifest", mcp.WithResourceTitle("A job's manifest"), mcp.WithMIMEType("application/schema+json"),
+			mcp.WithResourceDescription("The schema of submit_job's manifest, with all that is to be known of each field.")),
+		Handler: func(ctx context.Context, _ mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
+			if err := refusalOfAny(ctx, resourceTools()[manifestURI]); err != nil {
+				return nil, err
+			}
+			return []mcp.ResourceContents{mcp.TextResourceContents{URI: manifestURI, MIMEType: "application/schema+json", Text: string(schemaOf[job.Manifest](whole))}}, nil
+		},
 	}}
+	return slices.DeleteFunc(all, func(r server.ServerResource) bool { return !has.any(resourceTools()[r.Resource.URI]...) })
 }
 
 // jobResources lists what of a job can be read without a tool. Each is present

@@ -321,3 +321,15 @@ func TestHTTP_DisconnectLeavesNoGoroutine(t *testing.T) {
 	s.Close()
 	leaktest.None(t, before)
 }
+
+func TestResources_ManifestHasItsWholeSchema(t *testing.T) {
+	c := transports["in process"](t, &engine{})
+	r, err := c.ReadResource(t.Context(), mcp.ReadResourceRequest{Params: mcp.ReadResourceParams{URI: manifestURI}})
+	if err != nil || len(r.Contents) != 1 {
+		t.Fatalf("%v, %v", r, err)
+	}
+	contents, _ := r.Contents[0].(mcp.TextResourceContents)
+	if !strings.Contains(contents.Text, "at most 128 KiB each") || !strings.Contains(contents.Text, `"additionalProperties":false`) || contents.MIMEType != "application/schema+json" {
+		t.Errorf("it is %.200s", contents.Text)
+	}
+}

@@ -17,15 +17,37 @@ import (
 // mcp-go's own generator writes ["null","array"] for slices and has no bounds.
 // Properties are in the order of the fields. A field is required unless it is a
 // pointer or has omitempty or omitzero; those of an embedded struct are the
-// struct's own, and none is required if it is a pointer. closed refuses
-// properties that are not listed.
-func schemaOf[T any](closed bool) json.RawMessage {
-	data, err := schemaFor(reflect.TypeFor[T](), "", closed).appendTo(nil)
+// struct's own, and none is required if it is a pointer.
+func schemaOf[T any](of detail) json.RawMessage {
+	data, err := schemaFor(reflect.TypeFor[T](), "", of).appendTo(nil)
 	if err != nil {
 		panic(fmt.Sprintf("schema of %v: %v", reflect.TypeFor[T](), err)) // cannot happen with the types below
 	}
 	return data
 }
+
+// detail is how much a schema says.
+type detail int
+
+const (
+	// result is a result's: what the fields' tags say.
+	result detail = iota
+	// whole is result, and refuses properties that are not listed.
+	whole
+	// arguments is a tool's in the list, for which every client pays in each conversation:
+	// descriptions by the tag brief where there is one ("-": none), and nothing that the
+	// error about a wrong argument says soon enough.
+	arguments
+	// bare is a part of arguments with the tag bare, as the description says enough: names
+	// and types.
+	bare
+)
+
+// Limits within which a value is anyway are left out of arguments.
+const (
+	leastSaid = 2
+	mostSaid  = 1 << 20
+)
 
 // object is a JSON object with its members in order.
 type object []member
@@ -66,7 +88,11 @@ var lists = map[string][]string{
 	"@statuses": each(job.Statuses, func(s job.Status) string { return string(s) }),
 }
 
-func schemaFor(t reflect.Type, tag reflect.StructTag, closed bool) object {
+func schemaFor(t reflect.Type, tag reflect.StructTag, of detail) object {
+	inner := of
+	if tag.Get("bare") != "" && of == arguments {
+		inner = bare
+	}
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -75,11 +101,11 @@ func schemaFor(t reflect.Type, tag reflect.StructTag, closed bool) object {
 	case t == reflect.TypeFor[time.Time]():
 		s = object{{"type", "string"}, {"format", "date-time"}}
 	case t.Kind() == reflect.Struct:
-		s = structSchema(t, closed)
+		s = structSchema(t, inner)
 	case t.Kind() == reflect.Slice:
-		s = object{{"type", "array"}, {"items", schemaFor(t.Elem(), "", closed)}}
+		s = object{{"type", "array"}, {"items", schemaFor(t.Elem(), "", inner)}}
 	case t.Kind() == reflect.Map:
-		s = object{{"type", "object"}, {"additionalProperties", schemaFor(t.Elem(), "", closed)}}
+		s = object{{"type", "object"}, {"additionalProperties", schemaFor(t.Elem(), "", inner)}}
 	case t.Kind() == reflect.Bool:
 		s = object{{"type", "boolean"}}
 	case t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
@@ -92,19 +118,34 @@ func schemaFor(t reflect.Type, tag reflect.StructTag, closed bool) object {
 		panic("no schema for " + t.String())
 	}
 	l := limitsOf(tag)
-	if l.least > math.MinInt {
+	if l.least > math.MinInt && (of < arguments || inner == arguments && l.least >= leastSaid) {
 		s = append(s, member{"minimum", l.least})
 	}
-	if l.most < math.MaxInt32 {
+	if l.most < math.MaxInt32 && (of < arguments || inner == arguments && l.most < mostSaid) {
 		s = append(s, member{"maximum", l.most})
 	}
-	if l.words != nil {
+	if l.words != nil && inner != bare {
 		s = append(s, member{"enum", l.words})
 	}
-	if text := tag.Get("jsonschema_description"); text != "" {
+	if text := description(tag, of); text != "" {
 		s = append(s, member{"description", text})
 	}
 	return s
+}
+
+// description is what a schema says of a field.
+func description(tag reflect.StructTag, of detail) string {
+	text := tag.Get("jsonschema_description")
+	if of < arguments {
+		return text
+	}
+	switch brief, ok := tag.Lookup("brief"); {
+	case of == bare || brief == "-":
+		return ""
+	case ok:
+		return brief
+	}
+	return text
 }
 
 // limits are what a field's tag allows.
@@ -134,20 +175,20 @@ func limitsOf(tag reflect.StructTag) limits {
 	return l
 }
 
-func structSchema(t reflect.Type, closed bool) object {
-	properties, required := fieldSchemas(t, closed)
+func structSchema(t reflect.Type, of detail) object {
+	properties, required := fieldSchemas(t, of)
 	s := object{{"type", "object"}, {"properties", properties}}
 	if len(required) > 0 {
 		s = append(s, member{"required", required})
 	}
-	if closed {
+	if of == whole {
 		s = append(s, member{"additionalProperties", false})
 	}
 	return s
 }
 
 // fieldSchemas returns a struct's properties and the names of the required ones.
-func fieldSchemas(t reflect.Type, closed bool) (properties object, required []string) {
+func fieldSchemas(t reflect.Type, of detail) (properties object, required []string) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		if f.Anonymous {
@@ -155,7 +196,7 @@ func fieldSchemas(t reflect.Type, closed bool) (properties object, required []st
 			if inner.Kind() == reflect.Pointer {
 				inner = inner.Elem()
 			}
-			more, needed := fieldSchemas(inner, closed)
+			more, needed := fieldSchemas(inner, of)
 			properties = append(properties, more...)
 			if f.Type.Kind() != reflect.Pointer {
 				required = append(required, needed...)
@@ -163,7 +204,7 @@ func fieldSchemas(t reflect.Type, closed bool) (properties object, required []st
 			continue
 		}
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		properties = append(properties, member{name, schemaFor(f.Type, f.Tag, closed)})
+		properties = append(properties, member{name, schemaFor(f.Type, f.Tag, of)})
 		if f.Type.Kind() != reflect.Pointer && !strings.Contains(options, "omit") {
 			required = append(required, name)
 		}

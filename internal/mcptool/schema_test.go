@@ -22,7 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "write the tool schemas in testdata and the documents' tables anew")
 
-// Schemas are a contract with clients: a change must be seen in review.
+// Schemas are a contract with clients: a change must be seen in review. That of a result, which
+// the list leaves out, is what structured content is checked against in these tests.
 func TestTools_SchemasMatchTheSnapshots(t *testing.T) {
 	for _, tool := range tools(options(&engine{})) {
 		t.Run(tool.Tool.Name, func(t *testing.T) {
@@ -57,20 +58,68 @@ func TestTools_SchemasMatchTheSnapshots(t *testing.T) {
 // Every client pays for the list of tools with each conversation: about a token
 // for four bytes.
 func TestTools_ListFitsItsBudget(t *testing.T) {
-	const budget = 51_000 // bytes, some 12,700 tokens
-	total := 0
+	const budget = 24_000 // bytes, some 6,000 tokens
+	s := inProcess(t, &engine{})
+	message := s.HandleMessage(job.WithPrincipal(t.Context(), job.Operator()), []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
+	list, err := json.Marshal(message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer struct {
+		Result struct{ Tools []json.RawMessage }
+	}
+	if err := json.Unmarshal(list, &answer); err != nil || len(answer.Result.Tools) != len(allTools()) {
+		t.Fatalf("%d tools are listed (%v), want %d", len(answer.Result.Tools), err, len(allTools()))
+	}
+	t.Logf("the list of %d tools is %d bytes", len(answer.Result.Tools), len(list))
+	if len(list) > budget {
+		sizes := each(answer.Result.Tools, func(tool json.RawMessage) string { return fmt.Sprintf("%d bytes: %.60s", len(tool), tool) })
+		t.Errorf("the list of tools is %d bytes, the budget %d:\n%s", len(list), budget, strings.Join(sizes, "\n"))
+	}
 	for _, tool := range tools(options(&engine{})) {
-		data, err := json.Marshal(tool.Tool)
-		if err != nil {
-			t.Fatal(err)
-		}
-		total += len(data)
 		if len(tool.Tool.Description) > 400 {
 			t.Errorf("%s is described in %d bytes, the limit is 400", tool.Tool.Name, len(tool.Tool.Description))
 		}
 	}
-	if total > budget {
-		t.Errorf("the list of tools is %d bytes, the budget %d", total, budget)
+}
+
+// What the list leaves out is what the protocol assumes, so that each client learns the same.
+func TestListed_HintsMeanTheSame(t *testing.T) {
+	for _, tool := range tools(options(&engine{})) {
+		whole, short := tool.Tool.Annotations, listed(tool.Tool).Annotations
+		meant := func(hint *bool, assumed bool) bool {
+			if hint == nil {
+				return assumed
+			}
+			return *hint
+		}
+		readOnly := *whole.ReadOnlyHint
+		if meant(short.ReadOnlyHint, false) != readOnly || meant(short.OpenWorldHint, true) != *whole.OpenWorldHint ||
+			!readOnly && (meant(short.DestructiveHint, true) != *whole.DestructiveHint || meant(short.IdempotentHint, false) != *whole.IdempotentHint) {
+			t.Errorf("%s is listed with %+v, and has %+v", tool.Tool.Name, short, whole)
+		}
+	}
+}
+
+// The list has the short form of what the resource has in full.
+func TestSubmitJob_ManifestHasTheFieldsOfItsResource(t *testing.T) {
+	var names func(schema object) []string
+	names = func(schema object) (all []string) {
+		if items, ok := value(schema, "items").(object); ok {
+			schema = items
+		}
+		properties, _ := value(schema, "properties").(object)
+		for _, p := range properties {
+			all = append(all, p.name)
+			for _, inner := range names(p.value.(object)) {
+				all = append(all, p.name+"."+inner)
+			}
+		}
+		return all
+	}
+	of := reflect.TypeFor[job.Manifest]()
+	if diff := cmp.Diff(names(schemaFor(of, "", whole)), names(schemaFor(of, "", arguments))); diff != "" {
+		t.Errorf("the list of tools lacks what the resource has:\n%s", diff)
 	}
 }
 
@@ -135,7 +184,7 @@ func TestDocs_HaveTheTableOfTheManifest(t *testing.T) {
 			rows(prefix+name+".", of)
 		}
 	}
-	rows("", schemaFor(reflect.TypeFor[job.Manifest](), "", true))
+	rows("", schemaFor(reflect.TypeFor[job.Manifest](), "", whole))
 	doctest.Keep(t, "manifest", table.String(), *update)
 }
 

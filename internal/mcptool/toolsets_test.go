@@ -84,7 +84,7 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 			offer{
 				tools:     []string{"cancel_job", "get_job_result", "get_job_status", "list_jobs", "submit_job"},
 				prompts:   []string{"delegate_task", "diagnose_job"},
-				resources: []string{"job-artifact", "job-output", "job-result"},
+				resources: []string{"job-artifact", "job-output", "job-result", "manifest"},
 			},
 		},
 		{
@@ -110,7 +110,7 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 					"provision_vm", "read_file", "resume_vm", "snapshot_vm", "start_vm", "submit_job", "suspend_vm", "tail_job_output",
 				},
 				prompts:   []string{"delegate_task", "diagnose_job"},
-				resources: []string{"host-report", "job-artifact", "job-output", "job-result"},
+				resources: []string{"host-report", "job-artifact", "job-output", "job-result", "manifest"},
 			},
 		},
 		{

@@ -17,7 +17,7 @@ import (
 
 // vmArg is the argument of the tools for one VM.
 type vmArg struct {
-	VMID string `json:"vm_id" jsonschema_description:"The VM's name or ID, as text."`
+	VMID string `json:"vm_id" jsonschema_description:"Name or ID."`
 }
 
 const whichVM = "give the name or ID of a VM; list_vms shows them"
@@ -123,17 +123,17 @@ func vmError(err error) error {
 }
 
 type provisionInput struct {
-	Name     string     `json:"name" jsonschema_description:"Name of the VM: letters, digits and dashes, at most 63. Accepted wherever a vm_id is expected."`
-	OS       string     `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create it from this system's cloud image. Default: the template."`
-	Template string     `json:"template,omitempty" jsonschema_description:"Name or ID of the template to clone. Default agent-template."`
-	CPU      int        `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Cores, 1 to 32. Default 2."`
-	Memory   string     `json:"memory,omitempty" jsonschema_description:"Memory, e.g. 8G; 512M to 512G. Default 2G."`
-	Disk     string     `json:"disk,omitempty" jsonschema_description:"Disk, e.g. 50G; 5G to 10000G. Default 10G."`
-	Network  vm.Network `json:"network,omitzero" jsonschema_description:"Where it differs from the server's settings."`
-	TTL      int        `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which it is destroyed, once no job runs in it. Default: never."`
-	Idle     int        `json:"idle_suspend,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds without use after which it is suspended; its next use resumes it."`
-	DryRun   bool       `json:"dry_run,omitempty" jsonschema_description:"Only return the commands that would run on the host."`
-	Wait     *int       `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait until it is ready, 0 to 45. Default 40."`
+	Name     string     `json:"name" jsonschema_description:"Letters, digits and dashes; works as vm_id."`
+	OS       string     `json:"os,omitempty" jsonschema:"enum=@systems" bare:"true" jsonschema_description:"Such as debian-13: its cloud image, not a template."`
+	Template string     `json:"template,omitempty" jsonschema_description:"Name or ID; default agent-template."`
+	CPU      int        `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Default 2."`
+	Memory   string     `json:"memory,omitempty" jsonschema_description:"512M to 512G; default 2G."`
+	Disk     string     `json:"disk,omitempty" jsonschema_description:"5G to 10000G; default 10G."`
+	Network  vm.Network `json:"network,omitzero" bare:"true" jsonschema_description:"egress lan, internet, allow (HTTP(S) to names in allow) or none; ip dhcp, or such as 10.0.0.50/24."`
+	TTL      int        `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds until it is destroyed; default never."`
+	Idle     int        `json:"idle_suspend,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds without use until it is suspended; use resumes it."`
+	DryRun   bool       `json:"dry_run,omitempty" jsonschema_description:"Only return the host's commands."`
+	Wait     *int       `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Default 40."`
 }
 
 func (in provisionInput) check(bad *faults) {
@@ -158,8 +158,8 @@ type provisionOutput struct {
 
 func (o Options) provisionVM() server.ServerTool {
 	return defineCall("provision_vm", "Create a VM",
-		"Create a VM that stays until destroy_vm or its ttl, and return its address and an ssh command; execute_command runs commands in it. "+
-			"If it is not ready within wait_seconds, creating it goes on: call get_vm. For a single task with a result submit_job is simpler.",
+		"Create a VM that stays until destroy_vm or its ttl; returns its address and an ssh command. execute_command runs commands in it. "+
+			"If it takes longer than wait_seconds, that goes on: get_vm. For one task submit_job is simpler.",
 		hints{openWorld: true},
 		func(ctx context.Context, in provisionInput, c call) (provisionOutput, error) {
 			s := job.Submission{Client: clientName(ctx), Manifest: job.Manifest{
@@ -224,7 +224,7 @@ func (l listVMsOutput) inText() any {
 
 func (o Options) listVMs() server.ServerTool {
 	return define("list_vms", "List VMs",
-		"The VMs linus has created and not yet destroyed, with status, address and the jobs in them. Others on the host are never shown or touched.",
+		"The VMs linus has created, with status, address and the jobs in them. Others on the host are never shown or touched.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in labelled) (listVMsOutput, error) {
 			vms, err := o.Engine.VMs(ctx)
@@ -237,7 +237,7 @@ func (o Options) listVMs() server.ServerTool {
 
 func (o Options) getVM() server.ServerTool {
 	return define("get_vm", "VM",
-		"One VM of ours: status, address, user, ssh command, the jobs in it, when it expires.",
+		"A VM's status, address, user, ssh command, jobs and expiry.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in vmArg) (vmOutput, error) {
 			v, err := o.Engine.VM(ctx, in.VMID)
@@ -247,41 +247,40 @@ func (o Options) getVM() server.ServerTool {
 
 func (o Options) startVM() server.ServerTool {
 	return o.acting("start_vm", "Start a VM",
-		"Start a stopped persistent VM. Returns when it accepts logins, or after 45 seconds while the work goes on. A VM that is already running is fine.",
+		"Start a stopped persistent VM; returns when it accepts logins, or after 45 seconds while that goes on.",
 		hints{idempotent: true, openWorld: true}, "The start", job.Engine.StartVM)
 }
 
 func (o Options) stopVM() server.ServerTool {
 	return o.acting("stop_vm", "Stop a VM",
-		"Shut down a persistent VM; its disk stays and start_vm starts it again. Refused while jobs run in it. Returns after at most 45 seconds while the work goes on.",
+		"Shut down a persistent VM; its disk stays. Refused while jobs run in it.",
 		hints{destructive: true, idempotent: true, openWorld: true}, "The shutdown", job.Engine.StopVM)
 }
 
 func (o Options) suspendVM() server.ServerTool {
 	return o.acting("suspend_vm", "Suspend a VM",
-		"Write a persistent VM's memory to its disk and turn it off; resume_vm continues it where it was, in seconds. "+
-			"Refused while jobs run in it. Returns after at most 45 seconds while the work goes on.",
+		"Write a persistent VM's memory to disk and turn it off; resume_vm continues it where it was. Refused while jobs run in it.",
 		hints{idempotent: true, openWorld: true}, "The suspend", job.Engine.SuspendVM)
 }
 
 func (o Options) resumeVM() server.ServerTool {
 	return o.acting("resume_vm", "Resume a VM",
-		"Continue a suspended persistent VM where it was suspended, with its clock set. Returns when it accepts logins, or after 45 seconds while the work goes on. A VM that is already running is fine.",
+		"Continue a suspended VM where it was, with its clock set.",
 		hints{idempotent: true, openWorld: true}, "The resume", job.Engine.ResumeVM)
 }
 
 type snapshotInput struct {
 	vmArg
 
-	Snapshot string `json:"snapshot" jsonschema_description:"Name of the snapshot: a letter, then letters, digits, - and _; at most 40."`
-	Memory   bool   `json:"memory,omitempty" jsonschema_description:"true: include what runs in the VM: revert_vm continues it there. Refused while jobs run in it."`
+	Snapshot string `json:"snapshot" jsonschema_description:"New name: letters, digits, - and _."`
+	Memory   bool   `json:"memory,omitempty" jsonschema_description:"With what runs in it. Refused while jobs do."`
 }
 
 func (in snapshotInput) check(bad *faults) { bad.snapshot(in.vmArg, in.Snapshot) }
 
 func (o Options) snapshotVM() server.ServerTool {
 	return define("snapshot_vm", "Snapshot a VM",
-		"Take a named snapshot of a persistent VM's disk, to return to with revert_vm. Needs a storage with snapshots.",
+		"Take a snapshot of a persistent VM's disk, for revert_vm.",
 		hints{openWorld: true},
 		func(ctx context.Context, in snapshotInput) (changedVM, error) {
 			return o.act(ctx, in.VMID, "The snapshot", func(ctx context.Context, ref string) (job.VMInfo, error) {
@@ -293,8 +292,8 @@ func (o Options) snapshotVM() server.ServerTool {
 type revertInput struct {
 	vmArg
 
-	Snapshot string `json:"snapshot" jsonschema_description:"Name of a snapshot taken with snapshot_vm."`
-	Confirm  bool   `json:"confirm,omitempty" jsonschema_description:"true: it is meant. Without it the user is asked, if the client supports that."`
+	Snapshot string `json:"snapshot"`
+	Confirm  bool   `json:"confirm,omitempty" jsonschema_description:"true: it is meant. Else the user is asked, where the client can."`
 }
 
 func (in revertInput) check(bad *faults) { bad.snapshot(in.vmArg, in.Snapshot) }
@@ -307,8 +306,7 @@ func (f *faults) snapshot(of vmArg, name string) {
 
 func (o Options) revertVM() server.ServerTool {
 	return defineCall("revert_vm", "Revert a VM",
-		"Revert a persistent VM's disk to a snapshot and start the VM, or continue what ran in it where the snapshot has its memory; all changes since are lost. Refused while jobs run in it. "+
-			"Returns when the VM accepts logins, or after 45 seconds while the work goes on.",
+		"Revert a persistent VM to a snapshot and start it, or continue what ran in it if the snapshot has its memory; all changes since are lost. Refused while jobs run in it.",
 		hints{destructive: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in revertInput, c call) (changedVM, error) {
 			question := fmt.Sprintf("Revert VM %s to snapshot %s? All changes since are lost.", in.VMID, in.Snapshot)
@@ -327,7 +325,7 @@ type listSnapshotsOutput struct {
 
 func (o Options) listSnapshots() server.ServerTool {
 	return define("list_snapshots", "List snapshots",
-		"The snapshots of a persistent VM. A size that is missing is not known; current is the one that the VM's disk began with.",
+		"A persistent VM's snapshots; current: its disk began with it.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in vmArg) (listSnapshotsOutput, error) {
 			all, err := o.Engine.ListSnapshots(ctx, in.VMID)
@@ -342,7 +340,7 @@ type deletedSnapshot struct {
 
 func (o Options) deleteSnapshot() server.ServerTool {
 	return defineCall("delete_snapshot", "Remove a snapshot",
-		"Remove a persistent VM's snapshot. The VM may run and stays as it is.",
+		"Remove a snapshot; the VM stays as it is.",
 		hints{destructive: true, openWorld: true},
 		func(ctx context.Context, in revertInput, c call) (deletedSnapshot, error) {
 			if err := c.confirmed(ctx, in.Confirm, fmt.Sprintf("Remove snapshot %s of VM %s?", in.Snapshot, in.VMID)); err != nil {
@@ -358,13 +356,13 @@ func (o Options) deleteSnapshot() server.ServerTool {
 type destroyInput struct {
 	vmArg
 
-	Confirm bool `json:"confirm,omitempty" jsonschema_description:"true: the VM and its disk may be lost. Without it the user is asked, if the client supports that."`
+	Confirm bool `json:"confirm,omitempty" jsonschema_description:"true: it is meant. Else the user is asked, where the client can."`
 }
 
 func (o Options) destroyVM() server.ServerTool {
 	return defineCall("destroy_vm", "Destroy a VM",
-		"Destroy a persistent VM of ours and its disk, irreversibly. Refused while jobs run in it: kill or cancel them first. "+
-			"Returns once that is decided; list_vms shows the VM until it is gone. VMs of single jobs are destroyed with them (cancel_job).",
+		"Destroy a persistent VM and its disk, irreversibly. Refused while jobs run in it: kill or cancel them first. "+
+			"A single job's VM goes with it (cancel_job).",
 		hints{destructive: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in destroyInput, c call) (changedVM, error) {
 			v, err := o.Engine.VM(ctx, in.VMID)
