@@ -15,6 +15,26 @@ func TestForeignDisk(t *testing.T) {
 		t.Fatalf("a VM's own disk that is put aside: %s", conf)
 	}
 	l.refused(t, "qm set 101 --delete unused0", 255, "can't remove unused disk 'local-lvm:vm-101-disk-0' - protection mode enabled\n")
+	conf := l.conf(t, 100)
+	conf.Set("hotplug", "network")
+	if err := l.WriteConf(100, conf); err != nil {
+		t.Fatal(err)
+	}
+	l.must(t, "qm set 100 --scsi2 local-lvm:vm-101-disk-0")
+	if conf := l.conf(t, 100); conf.Has("scsi2") || !strings.Contains(conf.String(), "[PENDING]\nscsi2: local-lvm:vm-101-disk-0") {
+		t.Errorf("a disk where none is hot-plugged:\n%s", conf)
+	}
+	l.must(t, "qm set 100 --delete scsi2")
+	conf = l.conf(t, 100)
+	conf.Set("hotplug", "network,disk")
+	if err := l.WriteConf(100, conf); err != nil {
+		t.Fatal(err)
+	}
+	l.refused(t, "qm set 100 --delete scsi0", 255, "400 Parameter verification failed.\nscsi0: hotplug problem - can't unplug bootdisk 'scsi0'\n")
+	if conf := l.conf(t, 100); strings.Contains(conf.String(), "scsi2") || !strings.Contains(conf.String(), "[PENDING]\ndelete: scsi0") {
+		t.Errorf("a disk that waits no more, and one that is to go:\n%s", conf)
+	}
+	l.must(t, "qm set 100 --scsi0 "+l.conf(t, 100).Get("scsi0"))
 	l.refused(t, "qm set 100 --scsi2 local-lvm:vm-101-disk-7", 255, "volume local-lvm:vm-101-disk-7 does not exist\n")
 	l.must(t, "qm set 100 --scsi2 local-lvm:vm-101-disk-0,serial=linus1,backup=0")
 

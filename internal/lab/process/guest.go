@@ -158,6 +158,7 @@ func (g *guest) boot() error {
 	if err := g.loadHostKey(g.config.Hostname); err != nil {
 		return err
 	}
+	mountTab()
 	if err := g.cloudInit(); err != nil {
 		return err
 	}

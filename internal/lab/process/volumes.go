@@ -67,7 +67,7 @@ func (Driver) PlugDisk(_ context.Context, s *state.State, vm state.VM, slot stri
 }
 
 // UnplugDisk removes it, unless it is mounted.
-func (Driver) UnplugDisk(_ context.Context, s *state.State, vm state.VM, _ string, d state.Drive) error {
+func (Driver) UnplugDisk(_ context.Context, s *state.State, vm state.VM, slot string, d state.Drive) error {
 	serial := d.Props["serial"]
 	if serial == "" {
 		return nil
@@ -75,7 +75,7 @@ func (Driver) UnplugDisk(_ context.Context, s *state.State, vm state.VM, _ strin
 	pid, _ := s.Pid(vm.ID)
 	root := fmt.Sprintf("/proc/%d/root", pid)
 	if mountedAt(root, fmt.Sprintf("/proc/%d/mountinfo", pid), serial) != "" {
-		return state.ErrBusy
+		return fmt.Errorf("error on hot-unplugging device '%s' - %w", slot, state.ErrBusy)
 	}
 	return os.Remove(root + disksDir + serial)
 }
@@ -107,6 +107,26 @@ func unmountVolumes() {
 	for _, entry := range entries {
 		if at := mountedAt("", ownMounts, entry.Name()); at != "" {
 			_ = unix.Unmount(at, unix.MNT_DETACH)
+		}
+	}
+}
+
+// mountTab mounts what /etc/fstab names by the UUID of its filesystem, as a boot does. What
+// cannot be mounted is left.
+func mountTab() {
+	tab, _ := os.ReadFile("/etc/fstab")
+	entries, _ := os.ReadDir(disksDir)
+	for line := range strings.Lines(string(tab)) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 {
+			continue
+		}
+		uuid, _ := strings.CutPrefix(fields[0], "UUID=")
+		at := strings.NewReplacer(`\040`, " ", `\134`, `\`).Replace(fields[1])
+		for _, entry := range entries {
+			if _, found, _, err := openDisk(disksDir + entry.Name()); err == nil && found == "ext4 "+uuid {
+				_ = mountDisk(disksDir+entry.Name(), at, slices.Contains(strings.Split(fields[3], ","), readOnly))
+			}
 		}
 	}
 }

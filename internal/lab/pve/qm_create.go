@@ -1,6 +1,7 @@
 package pve
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
@@ -123,13 +124,28 @@ func deferValues(conf *state.Conf, values map[string]string) map[string]string {
 	now := map[string]string{}
 	for key, value := range values {
 		atOnce := slices.Contains([]string{"name", "description", "tags", "onboot", "protection", "lock", "startup", "hotplug"}, key)
-		if atOnce || state.IsDrive(key) || (strings.HasPrefix(key, "net") && sameCard(conf.Get(key), value)) {
+		if atOnce || hotPlugged(conf, key) || (strings.HasPrefix(key, "net") && sameCard(conf.Get(key), value)) {
 			now[key] = value
 		} else {
 			conf.SetPending(key, value)
 		}
 	}
 	return now
+}
+
+// hotPlugged reports whether a drive's change counts at once in a VM that runs: a medium's, and
+// a disk's but on IDE or SATA, or where it is switched off.
+func hotPlugged(conf *state.Conf, key string) bool {
+	kinds := cmp.Or(conf.Get("hotplug"), "1")
+	switch {
+	case !state.IsDrive(key):
+		return false
+	case state.ParseDrive(conf.Get(key)).CDROM():
+		return true
+	case strings.HasPrefix(key, "ide"), strings.HasPrefix(key, "sata"):
+		return false
+	}
+	return kinds == "1" || slices.Contains(splitList(kinds), "disk")
 }
 
 func updateLine(id int, values map[string]string, deleted string) string {
@@ -148,6 +164,12 @@ func updateLine(id int, values map[string]string, deleted string) string {
 }
 
 func (c *call) deleteKey(id int, conf *state.Conf, key string, running bool) error {
+	if waits := conf.DropPendingKey(key); waits != "" && state.IsDrive(key) {
+		addUnused(id, conf, state.ParseDrive(waits).File)
+		if !conf.Has(key) {
+			return nil
+		}
+	}
 	if !conf.Has(key) {
 		fmt.Fprintf(c.stderr, "cannot delete '%s' - not set in current configuration!\n", key)
 		return nil
@@ -168,6 +190,8 @@ func (c *call) deleteKey(id int, conf *state.Conf, key string, running bool) err
 	case strings.HasPrefix(key, "unused") || (state.IsDrive(key) && d.CloudInit()):
 		conf.Delete(key)
 		return c.freeVolume(d.File)
+	case running && state.IsDrive(key) && !hotPlugged(conf, key):
+		conf.DeletePending(key)
 	case state.IsDrive(key) && !d.CDROM():
 		conf.Delete(key)
 		addUnused(id, conf, d.File)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -329,19 +330,25 @@ func (c *call) makeBases(id int, conf *state.Conf) error {
 }
 
 // setDisks has a VM that runs take over the disks that its config has got, and let go of
-// those that it has no more. One that the guest uses stays, and its removal waits for a stop.
+// those that it has no more. What fails waits for a restart.
 func (c *call) setDisks(vm state.VM, before *state.Conf) error {
+	refuse := func(slot string, err error) error {
+		failed := state.Fail(255, "400 Parameter verification failed.\n%s: hotplug problem - %s", slot, err)
+		return errors.Join(failed, c.s.WriteConf(vm.ID, before))
+	}
 	for slot, d := range state.Drives(before.Values) {
 		if !d.Disk() || state.ParseDrive(vm.Conf.Get(slot)).File == d.File {
 			continue
 		}
-		if err := c.drv.UnplugDisk(c.ctx, c.s, vm, slot, d); err != nil {
-			if errors.Is(err, state.ErrBusy) {
-				err = fmt.Errorf("error on hot-unplugging device '%s' - %w", slot, err)
-				before.DeletePending(slot)
-			}
-			failed := state.Fail(255, "400 Parameter verification failed.\n%s: hotplug problem - %s", slot, err)
-			return errors.Join(failed, c.s.WriteConf(vm.ID, before))
+		var err error
+		if slices.Contains(before.BootOrder(), slot) {
+			err = fmt.Errorf("can't unplug bootdisk '%s'", slot)
+		} else {
+			err = c.drv.UnplugDisk(c.ctx, c.s, vm, slot, d)
+		}
+		if err != nil {
+			before.DeletePending(slot)
+			return refuse(slot, err)
 		}
 	}
 	for slot, d := range state.Drives(vm.Conf.Values) {
@@ -349,7 +356,8 @@ func (c *call) setDisks(vm state.VM, before *state.Conf) error {
 			continue
 		}
 		if err := c.drv.PlugDisk(c.ctx, c.s, vm, slot); err != nil {
-			return state.Fail(255, "400 Parameter verification failed.\n%s: hotplug problem - %s", slot, err)
+			before.SetPending(slot, vm.Conf.Get(slot))
+			return refuse(slot, err)
 		}
 	}
 	return nil

@@ -20,6 +20,7 @@ type machineDrive struct {
 	cdrom  bool
 	ro     bool
 	serial string
+	thread bool // its controller has a thread of its own (iothread)
 }
 
 // machine is all that QEMU's command line depends on.
@@ -47,7 +48,7 @@ func driveSlots(conf *state.Conf) []string {
 			slots = append(slots, key)
 		}
 	}
-	order := strings.Split(state.Props(conf.Get("boot"))["order"], ";")
+	order := conf.BootOrder()
 	rank := func(slot string) int {
 		if at := slices.Index(order, slot); at >= 0 {
 			return at
@@ -81,7 +82,12 @@ func (m machine) args() ([]string, error) {
 		"-nodefaults", "-no-user-config", "-display", "none", "-vga", "none",
 		"-serial", "file:" + m.serial,
 		"-qmp", "unix:" + qmpName + ",server=on,wait=off",
-		"-device", "virtio-rng-pci", "-device", "virtio-scsi-pci,id=scsihw0",
+		"-device", "virtio-rng-pci",
+	}
+	if singleSCSI(m.conf) {
+		args = append(args, "-device", "pci-bridge,id=pci.3,chassis_nr=3,bus=pci.0,addr=0x5")
+	} else {
+		args = append(args, "-device", "virtio-scsi-pci,id=scsihw0")
 	}
 	if m.kvm {
 		args = append(args, "-accel", "kvm", "-cpu", "host")
@@ -102,7 +108,7 @@ func (m machine) args() ([]string, error) {
 			"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=qga0,name=org.qemu.guest_agent.0")
 	}
 	for n, d := range m.drives {
-		args = append(args, d.args(n+1)...)
+		args = append(args, d.args(m.conf, n+1)...)
 	}
 	for n := range state.MaxNICs {
 		nic, ok := state.ParseNIC(m.conf.Get(fmt.Sprintf("net%d", n)))
@@ -117,12 +123,10 @@ func (m machine) args() ([]string, error) {
 	return args, nil
 }
 
-func (d machineDrive) args(bootIndex int) []string {
+func (d machineDrive) args(conf *state.Conf, bootIndex int) (args []string) {
 	back := fmt.Sprintf("file=%s,if=none,id=%s,format=%s", strings.ReplaceAll(d.path, ",", ",,"), state.DriveID(d.slot), d.format)
-	kind := "hd"
 	if d.cdrom {
 		back += ",media=cdrom,readonly=on"
-		kind = "cd"
 	} else {
 		// A lab's disks need not outlive a crash of the machine.
 		back += ",cache=unsafe,discard=unmap"
@@ -130,23 +134,63 @@ func (d machineDrive) args(bootIndex int) []string {
 	if d.ro {
 		back += ",readonly=on"
 	}
+	if c := d.controller(conf); c.device != "" {
+		if c.thread != "" {
+			args = append(args, "-object", "iothread,id="+c.thread)
+		}
+		args = append(args, "-device", c.device)
+	}
+	return append(args, "-drive", back, "-device", fmt.Sprintf("%s,bootindex=%d", d.device(conf), bootIndex))
+}
+
+// device is the drive's device, in the form of -device.
+func (d machineDrive) device(conf *state.Conf) string {
+	kind := "hd"
+	if d.cdrom {
+		kind = "cd"
+	}
 	match := driveSlot.FindStringSubmatch(d.slot)
 	bus, unit := match[1], match[2]
 	device := ""
-	switch bus {
-	case "scsi":
+	switch {
+	case bus == "scsi" && singleSCSI(conf):
+		device = fmt.Sprintf("scsi-%s,bus=%s.0,channel=0,scsi-id=0,lun=%s", kind, d.controller(conf).id, unit)
+	case bus == "scsi":
 		device = fmt.Sprintf("scsi-%s,bus=scsihw0.0,scsi-id=%s", kind, unit)
-	case "ide": // two a channel: ide2 is the second channel's first
+	case bus == "ide": // two a channel: ide2 is the second channel's first
 		n, _ := strconv.Atoi(unit)
 		device = fmt.Sprintf("ide-%s,bus=ide.%d,unit=%d", kind, n/2, n%2)
-	case "virtio":
+	case bus == "virtio":
 		device = "virtio-blk-pci"
 	}
 	if d.serial != "" {
 		device += ",serial=" + d.serial
 	}
-	return []string{"-drive", back, "-device", fmt.Sprintf("%s,drive=%s,id=%s,bootindex=%d", device, state.DriveID(d.slot), d.slot, bootIndex)}
+	return fmt.Sprintf("%s,drive=%s,id=%s", device, state.DriveID(d.slot), d.slot)
 }
+
+// controller is a drive's own; without a device it shares one.
+type controller struct{ id, device, thread string }
+
+// controller has Proxmox's names and places: a machine that goes on from another's memory has
+// its disks where that had them, whenever they were plugged in.
+func (d machineDrive) controller(conf *state.Conf) (c controller) {
+	unit, scsi := strings.CutPrefix(d.slot, "scsi")
+	n, err := strconv.Atoi(unit)
+	if !scsi || err != nil || !singleSCSI(conf) {
+		return c
+	}
+	c.id = fmt.Sprintf("virtioscsi%d", n)
+	c.device = fmt.Sprintf("virtio-scsi-pci,id=%s,bus=pci.3,addr=0x%x", c.id, n+1)
+	if d.thread {
+		c.thread = "iothread-" + c.id
+		c.device += ",iothread=" + c.thread
+	}
+	return c
+}
+
+// singleSCSI reports whether each SCSI disk has a controller of its own.
+func singleSCSI(conf *state.Conf) bool { return conf.Get("scsihw") == "virtio-scsi-single" }
 
 func (m machine) number(key string, fallback int) (int, error) {
 	value := m.conf.Get(key)

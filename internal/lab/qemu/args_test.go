@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,13 +47,25 @@ func TestMachineArgs_FollowTheConfig(t *testing.T) {
 		{"sockets multiply cores", func(m *machine) { m.conf.Set("sockets", "2") }, []string{"-smp 4,sockets=2,cores=2"}, nil},
 		{"memory as 9.x writes it", func(m *machine) { m.conf.Set("memory", "current=1024") }, []string{"-m 1024"}, nil},
 		{"PVE's defaults", func(m *machine) { m.conf = state.ParseConf("") }, []string{"-smp 1,", "-m 512", "-name vm100"}, []string{"-netdev"}},
+		{"a controller for each disk", func(m *machine) {
+			m.conf.Set("scsihw", "virtio-scsi-single")
+			m.drives[0].thread = true
+			m.drives = append(m.drives, machineDrive{slot: "scsi30", path: "/d/v", format: "raw", ro: true, serial: "linus1"})
+		}, []string{
+			"-device pci-bridge,id=pci.3,chassis_nr=3,bus=pci.0,addr=0x5",
+			"-object iothread,id=iothread-virtioscsi0 -device virtio-scsi-pci,id=virtioscsi0,bus=pci.3,addr=0x1,iothread=iothread-virtioscsi0",
+			"scsi-hd,bus=virtioscsi0.0,channel=0,scsi-id=0,lun=0,drive=drive-scsi0,id=scsi0,bootindex=1",
+			"scsi-cd,bus=virtioscsi1.0,channel=0,scsi-id=0,lun=1,drive=drive-scsi1,id=scsi1,bootindex=2",
+			"-device virtio-scsi-pci,id=virtioscsi30,bus=pci.3,addr=0x1f -drive file=/d/v,",
+			"lun=30,serial=linus1,drive=drive-scsi30,id=scsi30",
+		}, []string{"scsihw0"}},
 		{"ide and virtio drives", func(m *machine) {
 			m.drives = []machineDrive{{slot: "virtio0", path: "/d/a,b", format: "raw"}, {slot: "ide2", path: "/d/c", format: "raw", cdrom: true}}
 		}, []string{"file=/d/a,,b,", "virtio-blk-pci,drive=drive-virtio0", "ide-cd,bus=ide.1,unit=0,drive=drive-ide2"}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			m := machine{id: 100, conf: state.ParseConf(testVM), runDir: "/r", serial: "/l/100.log", tapUp: "/r/tap-up", drives: drives}
+			m := machine{id: 100, conf: state.ParseConf(testVM), runDir: "/r", serial: "/l/100.log", tapUp: "/r/tap-up", drives: slices.Clone(drives)}
 			tt.edit(&m)
 			args, err := m.args()
 			if err != nil {

@@ -146,7 +146,9 @@ func machineDrives(s *state.State, conf *state.Conf) ([]machineDrive, error) {
 				return nil, err
 			}
 		}
-		drives = append(drives, machineDrive{slot: slot, path: path, format: format, cdrom: line.CDROM(), ro: line.Props["ro"] == "1", serial: line.Props["serial"]})
+		drives = append(drives, machineDrive{
+			slot: slot, path: path, format: format, cdrom: line.CDROM(), ro: line.Props["ro"] == "1", serial: line.Props["serial"], thread: line.Props["iothread"] == "1",
+		})
 	}
 	return drives, nil
 }

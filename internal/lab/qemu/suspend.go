@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"strings"
 	"time"
 
 	"al.essio.dev/pkg/shellescape"
@@ -135,39 +134,4 @@ func (d Driver) awaitRestored(ctx context.Context, s *state.State, vm state.VM) 
 			return err
 		}
 	}
-}
-
-// PlugDisk adds a disk to a machine that runs.
-func (Driver) PlugDisk(ctx context.Context, s *state.State, vm state.VM, slot string) error {
-	drives, err := machineDrives(s, vm.Conf)
-	if err != nil {
-		return err
-	}
-	for _, d := range drives {
-		if d.slot != slot {
-			continue
-		}
-		file := map[string]any{"driver": "file", "filename": d.path, "read-only": d.ro, "discard": "unmap"}
-		node := map[string]any{"node-name": state.DriveID(slot), "driver": d.format, "file": file, "read-only": d.ro, "discard": "unmap"}
-		if err := Monitor(ctx, s.RunDir(vm.ID), "blockdev-add", node); err != nil {
-			return err
-		}
-		device := map[string]any{"driver": "scsi-hd", "bus": "scsihw0.0", "scsi-id": strings.TrimPrefix(slot, "scsi"), "drive": state.DriveID(slot), "id": slot}
-		if d.serial != "" {
-			device["serial"] = d.serial
-		}
-		if err := Monitor(ctx, s.RunDir(vm.ID), "device_add", device); err != nil {
-			return errors.Join(err, Monitor(ctx, s.RunDir(vm.ID), "blockdev-del", map[string]any{"node-name": state.DriveID(slot)}))
-		}
-	}
-	return nil
-}
-
-// UnplugDisk takes a disk out of a machine that runs, as if pulled: whether the guest uses
-// it is not seen.
-func (Driver) UnplugDisk(ctx context.Context, s *state.State, vm state.VM, slot string, _ state.Drive) error {
-	if err := Monitor(ctx, s.RunDir(vm.ID), "device_del", map[string]any{"id": slot}); err != nil {
-		return err
-	}
-	return Monitor(ctx, s.RunDir(vm.ID), "blockdev-del", map[string]any{"node-name": state.DriveID(slot)})
 }

@@ -108,6 +108,13 @@ func (c *Conf) DeletePending(key string) {
 	}
 }
 
+// DropPendingKey forgets a change that waits for the next start, and returns it.
+func (c *Conf) DropPendingKey(key string) string {
+	value := c.pending[key]
+	delete(c.pending, key)
+	return value
+}
+
 // ApplyPending makes what waited count. It reports whether anything did.
 func (c *Conf) ApplyPending() bool {
 	changed := len(c.pending) > 0

@@ -272,11 +272,13 @@ func (c *Conf) CloudInitVolume() string {
 	return ""
 }
 
+// BootOrder are the keys of what the VM boots from, first to be tried first.
+func (c *Conf) BootOrder() []string { return strings.Split(Props(c.Get("boot"))["order"], ";") }
+
 // BootDisk is the key and volume id of the disk the VM boots from: the first
 // disk of the boot order, else the first disk there is.
 func (c *Conf) BootDisk() (key, volid string) {
-	order := strings.Split(Props(c.Get("boot"))["order"], ";")
-	for _, key := range append(order, c.Keys()...) {
+	for _, key := range append(c.BootOrder(), c.Keys()...) {
 		d := ParseDrive(c.Get(key))
 		if IsDrive(key) && c.Has(key) && d.Disk() {
 			return key, d.File
