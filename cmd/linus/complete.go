@@ -68,13 +68,13 @@ func (a *app) templateNames() completer {
 	})
 }
 
-// completeFirst completes a command's first argument.
-func completeFirst(cmd *cobra.Command, names completer) *cobra.Command {
+// completeFirst completes a command's first arguments, each with names of its own.
+func completeFirst(cmd *cobra.Command, names ...completer) *cobra.Command {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
+		if len(args) >= len(names) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return names(cmd, args, typed)
+		return names[len(args)](cmd, args, typed)
 	}
 	return cmd
 }

@@ -26,7 +26,8 @@ func (a *app) volumeCreateCommand() *cobra.Command {
 		Short: "Create a volume: a disk that jobs and VMs have one after the other",
 		Long: "Creates an empty disk on a node's storage. Jobs have it mounted with --volume NAME:/PATH, persistent VMs with linus volume\n" +
 			"attach; it gets its filesystem (ext4) when it is first mounted. One VM may write to it, or any number read it (:ro). It stays\n" +
-			"until linus volume rm, also when its VMs are destroyed. VMs have it on its own node alone.",
+			"until linus volume rm, also when its VMs are destroyed. VMs have it on its own node alone, or on all nodes if their storage\n" +
+			"is shared.",
 		Example: "  linus volume create cache --size 20G\n  linus run --volume cache:/srv/cache -- make test",
 		Args:    oneArg("the volume's name"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
@@ -101,6 +102,9 @@ func (a *app) volumeShowCommand() *cobra.Command {
 				row("size", volumeSize(v))
 				row("node", v.Node)
 				row("storage", v.Storage)
+				if v.Shared {
+					row("shared", "VMs of all nodes that have its storage can have it")
+				}
 				if v.VMID != 0 {
 					row("held by", fmt.Sprintf("VM %d, which never runs", v.VMID))
 				}
@@ -118,7 +122,7 @@ func (a *app) volumeAttachCommand() *cobra.Command {
 	var readOnly bool
 	cmd := &cobra.Command{
 		Use:     "attach VOLUME VM PATH",
-		Short:   "Mount a volume in a persistent VM that runs; after a restart of the VM, again",
+		Short:   "Mount a volume in a persistent VM that runs; it has it after its restarts, too",
 		Example: "  linus volume attach cache dev /srv/cache",
 		Args:    theseArgs("the volume's name or ID", "the VM's", "the directory in the VM"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
@@ -134,11 +138,11 @@ func (a *app) volumeAttachCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&readOnly, "read-only", false, "to be read alone; other VMs may then read it, too")
-	return a.completeVolumes(cmd)
+	return completeFirst(cmd, a.volumeNames(), a.vmNames())
 }
 
 func (a *app) volumeDetachCommand() *cobra.Command {
-	return a.completeVolumes(&cobra.Command{
+	return completeFirst(&cobra.Command{
 		Use:   "detach VOLUME VM",
 		Short: "Unmount a volume in a persistent VM and take it off",
 		Args:  theseArgs("the volume's name or ID", "the VM's"),
@@ -149,7 +153,7 @@ func (a *app) volumeDetachCommand() *cobra.Command {
 			}
 			return a.print(v, fmt.Sprintf("volume %s is taken off %s", v.Name, args[1]))
 		}),
-	})
+	}, a.volumeNames(), a.vmNames())
 }
 
 func (a *app) volumeRemoveCommand() *cobra.Command {
@@ -170,9 +174,13 @@ func (a *app) volumeRemoveCommand() *cobra.Command {
 
 // completeVolumes completes a command's first argument with the volumes' names.
 func (a *app) completeVolumes(cmd *cobra.Command) *cobra.Command {
-	return completeFirst(cmd, each(a, job.Engine.Volumes, func(v job.VolumeInfo) string {
+	return completeFirst(cmd, a.volumeNames())
+}
+
+func (a *app) volumeNames() completer {
+	return each(a, job.Engine.Volumes, func(v job.VolumeInfo) string {
 		return fmt.Sprintf("%s\t%s, %s", v.Name, volumeSize(v), v.Status)
-	}))
+	})
 }
 
 // mountsFlag is NAME:/PATH[:ro], once or more often.

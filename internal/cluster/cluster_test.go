@@ -197,6 +197,21 @@ func (f *fakeNode) Destroy(_ context.Context, v vm.VM) error {
 	return err
 }
 
+func (f *fakeNode) AttachVolume(_ context.Context, _ vm.Volume, to vm.VM, _ vm.VolumeUse) error {
+	_, err := f.there("attach", to)
+	return err
+}
+
+func (f *fakeNode) DetachVolume(_ context.Context, _ vm.Volume, from vm.VM) error {
+	_, err := f.there("detach", from)
+	return err
+}
+
+func (f *fakeNode) RemoveVolume(_ context.Context, v vm.Volume) error {
+	_, err := f.there("remove volume", v.Holder())
+	return err
+}
+
 func (f *fakeNode) Status(_ context.Context, v vm.VM) (vm.Status, error) {
 	there, err := f.there("status", v)
 	if there {
@@ -297,6 +312,29 @@ func TestVerbs_GoToTheNodeOfTheVM(t *testing.T) {
 	v, err := p.Create(t.Context(), job.VMSpec{Name: "x", Node: "pve3"}, nil)
 	if err != nil || v.Node != "pve3" || len(w.told("pve3 create x")) != 1 {
 		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// Volumes are attached, and taken off, on the VM's node, wherever it is by now; one is removed
+// where its holder is.
+func TestVolumes_GoToTheNodeOfTheVM(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	w.vms[105], w.vms[300] = "pve3", "pve1"
+	p := w.cluster("pve1")
+	v := vm.Volume{ID: "019aa000-0000-7000-8000-000000000001", VMID: 300, Node: "pve2"}
+	if err := errors.Join(p.AttachVolume(t.Context(), v, vm105, vm.VolumeUse{}), p.DetachVolume(t.Context(), v, vm105), p.RemoveVolume(t.Context(), v)); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"pve2 attach 105 pve2", "pve3 attach 105 pve3", "pve2 detach 105 pve2", "pve3 detach 105 pve3", "pve2 remove volume 300 pve2", "pve1 remove volume 300 pve1"}
+	var got []string
+	for _, line := range w.told("") {
+		if strings.Contains(line, "tach ") || strings.Contains(line, "remove volume") {
+			got = append(got, line)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

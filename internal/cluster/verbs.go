@@ -291,19 +291,26 @@ func (p *Provider) CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, er
 	return v, err
 }
 
-// RemoveVolume removes a volume from its node.
+// RemoveVolume removes a volume from the node that its holder is on.
 func (p *Provider) RemoveVolume(ctx context.Context, v vm.Volume) error {
-	return p.at(ctx, v.Node, func(ctx context.Context, n Node) error { return n.RemoveVolume(ctx, v) })
+	_, err := p.on(ctx, v.Holder(), func(ctx context.Context, n Node, holder vm.VM) error {
+		v.Node = holder.Node
+		return n.RemoveVolume(ctx, v)
+	})
+	return err
 }
 
-// AttachVolume attaches a volume to a VM on its node.
+// AttachVolume attaches a volume to a VM on the VM's node, which is the volume's, or shares its
+// storage.
 func (p *Provider) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.VolumeUse) error {
-	return p.at(ctx, v.Node, func(ctx context.Context, n Node) error { return n.AttachVolume(ctx, v, to, use) })
+	_, err := p.on(ctx, to, func(ctx context.Context, n Node, to vm.VM) error { return n.AttachVolume(ctx, v, to, use) })
+	return err
 }
 
-// DetachVolume takes a volume off a VM.
+// DetachVolume takes a volume off a VM on the VM's node.
 func (p *Provider) DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) error {
-	return p.at(ctx, v.Node, func(ctx context.Context, n Node) error { return n.DetachVolume(ctx, v, from) })
+	_, err := p.on(ctx, from, func(ctx context.Context, n Node, from vm.VM) error { return n.DetachVolume(ctx, v, from) })
+	return err
 }
 
 // at has work done on a node, for as long as that is online.

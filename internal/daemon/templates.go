@@ -35,7 +35,7 @@ func NewBuild() string { return proxmox.NewBuild() }
 // written to the audit log.
 func WithTemplates(ctx context.Context, o Options, work func(TemplateStore) error) error {
 	return withBackend(ctx, o, func(b Backend, audit *telemetry.Audit) error {
-		return work(auditedTemplates{b.Templates, audit})
+		return work(auditedTemplates{b.Templates, audit, o})
 	})
 }
 
@@ -54,7 +54,7 @@ func OnEveryNode(ctx context.Context, o Options, work func(inv job.Inventory, n 
 		for _, n := range inv.Nodes {
 			t, err := b.TemplatesOn(ctx, n.Name)
 			if err == nil {
-				err = work(inv, n, auditedTemplates{t, audit})
+				err = work(inv, n, auditedTemplates{t, audit, o})
 			}
 			if ctx.Err() != nil {
 				return err
@@ -87,10 +87,12 @@ func withBackend(ctx context.Context, o Options, work func(Backend, *telemetry.A
 	return work(b, telemetry.NewAudit(auditOptions(o)))
 }
 
-// auditedTemplates writes changes of templates to the audit log.
+// auditedTemplates writes changes of templates to the audit log. What is removed counts as
+// nobody's disk any more.
 type auditedTemplates struct {
 	TemplateStore
 	audit *telemetry.Audit
+	o     Options
 }
 
 func (t auditedTemplates) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error) {
@@ -107,8 +109,27 @@ func (t auditedTemplates) RemoveTemplate(ctx context.Context, nameOrID string) (
 	return telemetry.Change(job.WithClient(ctx, "cli"), t.audit, r, func(r *telemetry.Record) (vm.VM, error) {
 		v, err := t.TemplateStore.RemoveTemplate(ctx, nameOrID)
 		ofVM(r, v)
+		if err == nil {
+			err = t.forget(ctx, v)
+		}
 		return v, err
 	})
+}
+
+// forget removes what is stored of a template that is gone. An engine would find out later.
+func (t auditedTemplates) forget(ctx context.Context, gone vm.VM) (err error) {
+	st, err := store.Open(ctx, storeOptions(t.o.Config, nil))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	rows, err := st.SavedTemplates(ctx)
+	for _, row := range rows {
+		if row.VMID == gone.ID && row.Name == gone.Name {
+			err = errors.Join(err, st.DeleteSaved(ctx, row.ID))
+		}
+	}
+	return err
 }
 
 func (t auditedTemplates) Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error) {

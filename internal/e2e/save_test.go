@@ -12,7 +12,7 @@ import (
 // had in it is not.
 func TestSave_AVMBecomesATemplate(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, lab.DriverProcess)
+	h := newHost(t, lab.DriverProcess, "LIMIT_DISK=35G")
 	h.cli(t, "vm", "create", "dev")
 	const who = "cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub"
 	before := h.cli(t, "job", "exec", "--vm", "dev", "--", "sh", "-c", `set -e
@@ -73,8 +73,13 @@ func TestSave_AVMBecomesATemplate(t *testing.T) {
 	if out := h.cli(t, "vm", "list"); strings.Contains(out, "dev") {
 		t.Errorf("it is still a VM:\n%s", out)
 	}
+	if code, text := h.exits(t, "vm", "create", "more", "--disk", "20G"); code == 0 || !strings.Contains(text, "20480 are in use (saved templates 20480)") {
+		t.Errorf("both count as disk of who has saved them: %d, %s", code, text)
+	}
 	for _, name := range []string{"copied", "taken"} {
 		h.cli(t, "template", "remove", name)
 	}
+	h.cli(t, "vm", "create", "more", "--disk", "20G")
+	h.cli(t, "vm", "destroy", "more", "--yes")
 	h.waitGone(t)
 }

@@ -53,6 +53,13 @@ func TestVolume_OutlivesTheVMsThatHaveIt(t *testing.T) {
 	if listed(); len(list[0].Uses) != 1 {
 		t.Errorf("while dev has it: %+v", list)
 	}
+	h.cli(t, "vm", "suspend", "dev")
+	h.cli(t, "vm", "resume", "dev")
+	h.cli(t, "vm", "stop", "dev")
+	h.cli(t, "vm", "start", "dev")
+	if out := h.cli(t, "vm", "ssh", "dev", "--", "cat", "/srv/cache/file"); !strings.Contains(out, "kept") {
+		t.Errorf("after its restart: %s", out)
+	}
 	h.cli(t, "vm", "destroy", "dev", "--yes")
 	h.waitGone(t)
 	if listed(); len(list[0].Uses) != 0 {

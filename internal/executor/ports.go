@@ -144,8 +144,9 @@ type Fleet interface {
 	Row(ctx context.Context, id string) (vm.VM, error)
 	Told(ctx context.Context, id string) ([]job.Event, error)
 	AskedBy(ctx context.Context, owner, client string) ([]vm.VM, error)
-	// VolumesOf returns the volumes of one of the operator's clients, or of all of another owner's.
-	VolumesOf(ctx context.Context, owner, client string) ([]vm.Volume, error)
+	// DisksOf returns the disks of one of the operator's clients, or of all of another owner's,
+	// that no VM of theirs has: of volumes, checkpoints and saved templates.
+	DisksOf(ctx context.Context, owner, client string) ([]job.Job, error)
 
 	// Decide waits for the right to decide who may have what, which end releases. Enter
 	// returns the VM that a job is to share, if it accepts one more; the caller decides.

@@ -129,14 +129,11 @@ func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) 
 	for _, v := range vms {
 		has = append(has, job.MakerOf(v))
 	}
-	volumes, err := e.o.Fleet.VolumesOf(ctx, owner, s.Client)
+	disks, err := e.o.Fleet.DisksOf(ctx, owner, s.Client)
 	if err != nil {
 		return err
 	}
-	for _, v := range volumes { // as a job that has ended and whose VM is a disk
-		has = append(has, job.Job{Status: job.Success, Manifest: job.Manifest{Resources: vm.Resources{Disk: fmt.Sprintf("%dG", v.SizeGB)}}})
-	}
-	return e.o.Admit(has, m)
+	return e.o.Admit(append(has, disks...), m)
 }
 
 // Admit returns an error if the client may not have one more job or VM, of this manifest, or

@@ -1,6 +1,7 @@
 package executor_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -230,6 +231,16 @@ func TestVolume_OfAPersistentVM(t *testing.T) {
 	a.Path = "/srv/../etc"
 	_, err = r.AttachVolume(ctx, a)
 	refusal(t, err, "path")
+	if _, err := r.StopVM(ctx, "dev"); err != nil || r.fake.Mounted(r.volumeIs("cache").ID, dev.ID) {
+		t.Fatal(err)
+	}
+	if _, err := r.StartVM(ctx, "dev"); err != nil || !r.fake.Mounted(r.volumeIs("cache").ID, dev.ID) {
+		t.Errorf("not mounted after a start, %v", err)
+	}
+	r.behave(providertest.Behaviour{Volumes: []error{errors.New("no such disk")}}, true)
+	if _, err = r.StartVM(ctx, "dev"); err == nil || !strings.Contains(err.Error(), "volume cache is not mounted in it: no such disk") {
+		t.Errorf("one that cannot be mounted: %v", err)
+	}
 	if v, err := r.DetachVolume(ctx, "cache", "dev"); err != nil || len(v.Uses) != 0 || len(r.fake.Volumes()[0].Uses) != 0 {
 		t.Errorf("%+v, %v", v, err)
 	}
@@ -281,7 +292,7 @@ func TestVolume_CountsAsDiskOfItsClient(t *testing.T) {
 	})
 	r.newVolume("cache")
 	r.newVolume("more")
-	if len(has) != 1 || !has[0].Status.Terminal() || has[0].Keeps() || has[0].Manifest.Resources != (vm.Resources{Disk: "20G"}) || next.AgentType != "" || next.Resources.Disk != "20G" {
+	if len(has) != 1 || !has[0].Status.Terminal() || has[0].Keeps() || has[0].Kind != job.KindVolume || has[0].Manifest.Resources != (vm.Resources{Disk: "20480M"}) || next.AgentType != "" || next.Resources.Disk != "20480M" {
 		t.Errorf("beside %+v was asked for %+v", has, next)
 	}
 	id := r.submitAs(as(t, "alice", job.RoleRun))
@@ -313,5 +324,26 @@ func TestVolume_BindsAJobToItsNode(t *testing.T) {
 	r.wait(r.submit()) // which makes room when it ends
 	if j := r.wait(id); j.Status != job.Success || n.created[id] != "pve2" {
 		t.Errorf("%s, %+v: on node %s", j.Status, j.Outcome, n.created[id])
+	}
+}
+
+// One on a storage that the nodes share binds a job to none, also beside one that does.
+func TestVolume_OnASharedStorageIsForAllNodes(t *testing.T) {
+	r, n := onNodes(t, 2, func(want job.Placement) (string, error) { return cmp.Or(want.Only, "pve1"), nil })
+	ctx := context.Background()
+	for _, spec := range []job.VolumeSpec{{Name: "all", Size: "1G", Node: "pve3", Storage: "shared"}, {Name: "one", Size: "1G", Node: "pve2"}} {
+		if v, err := r.CreateVolume(ctx, spec); err != nil || v.Node != spec.Node || v.Shared != (spec.Storage == "shared") {
+			t.Fatalf("%+v, %v", v, err)
+		}
+	}
+	for want, names := range map[string][]string{"pve1": {"all"}, "pve2": {"all", "one"}} {
+		id := r.submit(func(m *job.Manifest) {
+			for _, name := range names {
+				m.Volumes = append(m.Volumes, vm.Mount{Name: name, Path: "/srv/" + name})
+			}
+		})
+		if j := r.wait(id); j.Status != job.Success || n.created[id] != want {
+			t.Errorf("%v: %s, %+v, on node %s", names, j.Status, j.Outcome, n.created[id])
+		}
 	}
 }

@@ -84,7 +84,7 @@ func (f *Fleet) CreateCheckpoint(ctx context.Context, spec job.CheckpointSpec) (
 			return job.CheckpointInfo{}, err
 		}
 	}
-	v, made, err := f.addCheckpoint(ctx, vm.Made{Template: m.VMTemplate, Resources: m.Resources}, spec.Node)
+	v, made, err := f.addCheckpoint(ctx, vm.Made{Template: m.VMTemplate, Resources: m.Resources}, spec.Node, func() (job.Submission, error) { return f.admitDisk(ctx, job.CheckpointMB(m.Resources)) })
 	if err != nil {
 		return job.CheckpointInfo{}, err
 	}
@@ -98,8 +98,9 @@ func (f *Fleet) CreateCheckpoint(ctx context.Context, spec job.CheckpointSpec) (
 }
 
 // addCheckpoint stores a checkpoint that is to be made, unless there is one like it (on the node,
-// if one is given), which it returns then.
-func (f *Fleet) addCheckpoint(ctx context.Context, of vm.Made, node string) (_ vm.VM, added bool, err error) {
+// if one is given), which it returns then. asked says whose it is, or that they may not have
+// it; nil: nobody's.
+func (f *Fleet) addCheckpoint(ctx context.Context, of vm.Made, node string, asked func() (job.Submission, error)) (_ vm.VM, added bool, err error) {
 	end, err := f.Decide(ctx) // of two engines one comes first
 	if err != nil {
 		return vm.VM{}, false, err
@@ -114,16 +115,22 @@ func (f *Fleet) addCheckpoint(ctx context.Context, of vm.Made, node string) (_ v
 			return v, false, nil
 		}
 	}
+	var s job.Submission
+	if asked != nil {
+		if s, err = asked(); err != nil {
+			return vm.VM{}, false, err
+		}
+	}
 	id, err := newID()
 	if err != nil {
 		return vm.VM{}, false, err
 	}
 	v := vm.VM{
 		Name: "linus-checkpoint-" + id[24:], Job: id, Owner: f.o.Owner, Node: node, State: vm.Reserved, Source: vm.Cold, Kept: true,
-		Made: vm.Made{Lifecycle: vm.Checkpointed, Template: of.Template, Resources: of.Resources, CreatedAt: now()},
-		Own:  &vm.Own{}, Checkpoint: &vm.Checkpoint{},
+		Made: vm.Made{Lifecycle: vm.Checkpointed, Template: of.Template, Resources: of.Resources, Principal: s.Principal.Owner(), CreatedAt: now()},
+		Own:  &vm.Own{Client: s.Client}, Checkpoint: &vm.Checkpoint{Asked: asked != nil},
 	}
-	if _, _, err = f.o.Store.InsertVM(ctx, v, "", job.Limits{}); err != nil {
+	if _, _, err = f.o.Store.InsertVM(ctx, v, "", s.Principal.Limits); err != nil {
 		return v, false, err
 	}
 	f.o.Log.Info("checkpoint is to be made", "job_id", v.Job, "template", v.Template, "size", sizeText(v.Resources))
@@ -155,7 +162,7 @@ func (f *Fleet) save(ctx context.Context, made vm.VM) error {
 		return err
 	}
 	saved, err := f.update(ctx, made.Job, func(v *vm.VM) ([]job.Event, error) {
-		c.SavedAt = now()
+		c.SavedAt, c.Asked = now(), v.Checkpoint != nil && v.Checkpoint.Asked
 		v.Checkpoint = &c
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: fmt.Sprintf("checkpoint of %s saved, %d MiB of memory", v.Template, c.Bytes>>20)}}, nil
 	})
@@ -228,9 +235,21 @@ func (f *Fleet) unfit(ctx context.Context, c vm.VM, why error) {
 	f.checkpoints.mu.Unlock()
 	if c.Checkpoint.Uses == 0 {
 		f.giveShapeUp(c)
-	} else if _, _, err := f.addCheckpoint(ctx, c.Made, c.Node); err != nil {
+	} else if err := f.renewCheckpoint(ctx, c); err != nil {
 		f.o.Log.Warn("have a checkpoint made anew failed", "template", c.Template, "err", err)
 	}
+}
+
+// renewCheckpoint has one made in the place of one that is destroyed, for the same client.
+func (f *Fleet) renewCheckpoint(ctx context.Context, c vm.VM) error {
+	var asked func() (job.Submission, error)
+	if c.Checkpoint.Asked && c.Own != nil {
+		asked = func() (job.Submission, error) {
+			return job.Submission{Client: c.Own.Client, Principal: job.Principal{Name: c.Principal}}, nil
+		}
+	}
+	_, _, err := f.addCheckpoint(ctx, c.Made, c.Node, asked)
+	return err
 }
 
 // giveShapeUp notes that no more checkpoints like one are made unless somebody asks for them.
@@ -268,7 +287,7 @@ func (f *Fleet) booted(v vm.VM) {
 		return
 	}
 	err := f.o.Engine.Spawn(func(running context.Context) {
-		if _, _, err := f.addCheckpoint(running, v.Made, v.Node); err != nil && running.Err() == nil {
+		if _, _, err := f.addCheckpoint(running, v.Made, v.Node, nil); err != nil && running.Err() == nil {
 			f.o.Log.Warn("have a checkpoint made failed", "template", v.Template, "err", err)
 		}
 	})

@@ -30,5 +30,8 @@ func (f *Fleet) Doom(ctx context.Context, id string, state vm.MemberState, why s
 
 func (f *Fleet) Offering(m job.Manifest) []job.Pool { return f.offering(m) }
 
+// TendSaved is what is done of saved templates now and then.
+func (f *Fleet) TendSaved(ctx context.Context) { f.tendSaved(ctx) }
+
 // CheckPools is what CheckHost reports of pools.
 func (f *Fleet) CheckPools(ctx context.Context) []job.Check { return f.checkPools(ctx) }

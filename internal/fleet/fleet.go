@@ -42,6 +42,7 @@ type Store interface {
 	SetCordon(ctx context.Context, node string, cordoned bool) error
 	PoolStore
 	VolumeStore
+	SavedStore
 }
 
 // PoolStore stores pools.

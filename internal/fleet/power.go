@@ -12,9 +12,14 @@ import (
 	"linus/internal/vm"
 )
 
-// StartVM starts a persistent VM and returns it when it accepts logins.
+// StartVM starts a persistent VM and returns it when it accepts logins and has its volumes.
 func (f *Fleet) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return f.runExclusive(ctx, ref, "started", false, f.up(f.o.Provider.StartVM))
+	return f.runExclusive(ctx, ref, "started", false, func(ctx context.Context, v vm.VM) error {
+		if err := f.up(f.o.Provider.StartVM)(ctx, v); err != nil {
+			return err
+		}
+		return f.remount(ctx, v)
+	})
 }
 
 // StopVM shuts a persistent VM down. Jobs in it must have ended.

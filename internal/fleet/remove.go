@@ -54,6 +54,7 @@ func (f *Fleet) sweepEach(ctx context.Context) {
 	for {
 		if f.o.Engine.Leads(ctx) {
 			f.tendVolumes(ctx)
+			f.tendSaved(ctx)
 		}
 		if any, err := f.o.Store.AnyVM(ctx); err == nil && any && f.o.Engine.Leads(ctx) {
 			if leaked := f.Sweep(ctx); leaked >= 0 {

@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,10 +29,8 @@ func (f *Fleet) SaveVM(ctx context.Context, ref, name string, inPlace bool) (sav
 	caller := job.CallerFrom(ctx)
 	spec := job.SaveSpec{Name: name, InPlace: inPlace, By: cmp.Or(caller.Principal, caller.Client)}
 	_, err = f.exclusive(ctx, ref, "saved", true, func(ctx context.Context, v vm.VM) (err error) {
-		if saved, err = f.o.Provider.SaveVM(ctx, v, spec, silent); err != nil {
-			return err
-		}
-		return f.noteTemplate(context.WithoutCancel(ctx), v, saved)
+		saved, err = f.saveAs(ctx, v, spec)
+		return err
 	})
 	switch {
 	case job.IsClass(err, job.HostExists):
@@ -40,6 +39,28 @@ func (f *Fleet) SaveVM(ctx context.Context, ref, name string, inPlace bool) (sav
 		return job.SavedTemplate{}, err
 	}
 	return saved, nil
+}
+
+// saveAs saves a VM as what counts as its client's from then on: a copy from its beginning, a VM
+// that becomes it when that has happened.
+func (f *Fleet) saveAs(ctx context.Context, v vm.VM, spec job.SaveSpec) (saved job.SavedTemplate, err error) {
+	var row vm.SavedTemplate
+	if spec.InPlace {
+		p, _ := job.PrincipalFrom(ctx)
+		row = vm.SavedTemplate{ID: v.Job, Name: spec.Name, DiskMB: job.SizeMB(v.Resources.Disk), Principal: p.Owner(), Client: job.ClientFrom(ctx), At: now()}
+	} else if row, err = f.reserveSaved(ctx, v, spec.Name); err != nil {
+		return saved, err
+	}
+	saved, err = f.o.Provider.SaveVM(ctx, v, spec, silent)
+	ctx = context.WithoutCancel(ctx)
+	switch {
+	case err == nil:
+		row.VMID = saved.VMID
+		err = errors.Join(f.o.Store.UpdateSaved(ctx, row), f.noteTemplate(ctx, v, saved))
+	case !spec.InPlace && !errors.Is(err, job.ErrDetach): // else the host goes on with it
+		err = errors.Join(err, f.o.Store.DeleteSaved(ctx, row.ID))
+	}
+	return saved, err
 }
 
 func templateTaken(name string) error {

@@ -161,6 +161,6 @@ func (f *Fleet) Told(ctx context.Context, id string) ([]job.Event, error) {
 func (f *Fleet) AskedBy(ctx context.Context, owner, client string) ([]vm.VM, error) {
 	vms, err := f.o.Store.VMs(ctx)
 	return slices.DeleteFunc(vms, func(v vm.VM) bool {
-		return !v.AskedFor() || v.Principal != owner || owner == "" && v.Own.Client != client
+		return !v.AskedFor() || v.Checkpoint != nil || v.Principal != owner || owner == "" && v.Own.Client != client
 	}), err
 }

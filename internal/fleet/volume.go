@@ -66,17 +66,23 @@ func (f *Fleet) Volumes(ctx context.Context) ([]job.VolumeInfo, error) {
 	return infos, nil
 }
 
-// Volume returns one, by name or UUID.
+// Volume returns one, by name or UUID. To an admin it may be one that nobody knows of here.
 func (f *Fleet) Volume(ctx context.Context, ref string) (job.VolumeInfo, error) {
-	all, err := f.Volumes(ctx)
-	if err != nil {
-		return job.VolumeInfo{}, err
+	v, err := f.findVolume(ctx, "volume", ref, func(principal string) bool { return job.Visible(ctx, principal) })
+	if err == nil {
+		info := job.VolumeOf(v)
+		if v.State == vm.VolumeCreated { // its holder alone is asked for: not proven a VM where it is there
+			if status, unread := f.o.Provider.Status(ctx, v.Holder()); unread == nil && status == vm.Gone {
+				info.Status = job.VolumeMissing
+			}
+		}
+		return info, nil
 	}
-	at := slices.IndexFunc(all, func(v job.VolumeInfo) bool { return v.ID == ref || v.Name == ref })
-	if at < 0 {
-		return job.VolumeInfo{}, noVolume("volume", ref)
+	all, listErr := f.Volumes(ctx)
+	if at := slices.IndexFunc(all, func(v job.VolumeInfo) bool { return v.ID == ref || v.Name == ref }); listErr == nil && at >= 0 {
+		return all[at], nil
 	}
-	return all[at], nil
+	return job.VolumeInfo{}, err
 }
 
 func noVolume(field, ref string) *job.FieldError {
@@ -119,27 +125,19 @@ func (f *Fleet) live(ctx context.Context, v vm.Volume) (vm.Volume, error) {
 	})
 }
 
-// VolumesOf returns the volumes of one of the operator's clients, or of all of another owner's.
-func (f *Fleet) VolumesOf(ctx context.Context, owner, client string) ([]vm.Volume, error) {
-	rows, err := f.o.Store.Volumes(ctx)
-	return slices.DeleteFunc(rows, func(v vm.Volume) bool { return v.Principal != owner || owner == "" && v.Client != client }), err
-}
-
 // CreateVolume creates a volume. Its row is there before it can be.
 func (f *Fleet) CreateVolume(ctx context.Context, spec job.VolumeSpec) (job.VolumeInfo, error) {
 	gib, err := spec.Check()
 	if err != nil {
 		return job.VolumeInfo{}, err
 	}
-	s := job.Submission{Client: job.ClientFrom(ctx), Manifest: job.Manifest{Resources: vm.Resources{Disk: spec.Size}}}
-	s.Principal, _ = job.PrincipalFrom(ctx)
 	id, err := newID()
 	if err != nil {
 		return job.VolumeInfo{}, err
 	}
 	v := vm.Volume{
 		ID: id, Name: spec.Name, Owner: f.o.Owner, State: vm.VolumeIntended, SizeGB: gib, Node: spec.Node, Storage: spec.Storage,
-		Principal: s.Principal.Owner(), Client: s.Client, CreatedAt: now(),
+		Client: job.ClientFrom(ctx), CreatedAt: now(),
 	}
 	if f.Spread() {
 		if err := f.Choose(ctx, job.VMSpec{}, spec.Node, func(at job.Placed) error { v.Node = at.Node; return nil }); err != nil {
@@ -151,14 +149,14 @@ func (f *Fleet) CreateVolume(ctx context.Context, spec job.VolumeSpec) (job.Volu
 		return job.VolumeInfo{}, err
 	}
 	defer release()
-	if err := f.insertVolume(ctx, s, v); err != nil {
+	if v, err = f.insertVolume(ctx, v); err != nil {
 		return job.VolumeInfo{}, err
 	}
 	made, err := f.o.Provider.CreateVolume(ctx, v)
 	ctx = context.WithoutCancel(ctx)
 	if err == nil {
 		v, err = f.o.Store.UpdateVolume(ctx, id, func(v *vm.Volume) error {
-			v.State, v.Node, v.VMID = vm.VolumeCreated, made.Node, made.VMID
+			v.State, v.Node, v.VMID, v.Shared = vm.VolumeCreated, made.Node, made.VMID, made.Shared
 			return nil
 		})
 	}
@@ -170,20 +168,22 @@ func (f *Fleet) CreateVolume(ctx context.Context, spec job.VolumeSpec) (job.Volu
 }
 
 // insertVolume stores a volume, if its client may have it.
-func (f *Fleet) insertVolume(ctx context.Context, s job.Submission, v vm.Volume) error {
+func (f *Fleet) insertVolume(ctx context.Context, v vm.Volume) (vm.Volume, error) {
 	end, err := f.Decide(ctx)
 	if err != nil {
-		return err
+		return v, err
 	}
 	defer end()
-	if err := f.o.Engine.Admit(ctx, s, s.Manifest); err != nil {
-		return err
+	s, err := f.admitDisk(ctx, v.SizeGB<<10)
+	if err != nil {
+		return v, err
 	}
+	v.Principal = s.Principal.Owner()
 	added, err := f.o.Store.InsertVolume(ctx, v, s.Principal.Limits)
 	if err == nil && !added {
 		err = &job.FieldError{Field: "name", Problem: fmt.Sprintf("the name %q is taken", v.Name), Remedy: "choose another", Fault: job.FaultState}
 	}
-	return err
+	return v, err
 }
 
 // RemoveVolume removes a volume that no VM has.
@@ -248,10 +248,10 @@ func inUse(v vm.Volume, by vm.VolumeUse) *job.FieldError {
 // with.
 func (f *Fleet) attach(ctx context.Context, v vm.Volume, to vm.VM, m vm.Mount) (job.VolumeInfo, error) {
 	use := vm.VolumeUse{VM: to.Job, VMID: to.ID, Path: m.Path, ReadOnly: m.Mode == vm.MountRO}
-	if to.Node != "" && v.Node != "" && to.Node != v.Node {
+	if to.Node != "" && v.Node != "" && to.Node != v.Node && !v.Shared {
 		return job.VolumeInfo{}, &job.FieldError{
 			Field: "volume", Problem: fmt.Sprintf("volume %q is on node %s, and VM %d on node %s", v.Name, v.Node, to.ID, to.Node),
-			Remedy: "use a VM of that node", Fault: job.FaultState,
+			Remedy: "use a VM of that node, or a volume on a storage that the nodes share", Fault: job.FaultState,
 		}
 	}
 	v, err := f.o.Store.UpdateVolume(ctx, v.ID, func(v *vm.Volume) error {
@@ -290,6 +290,20 @@ func (f *Fleet) detach(ctx context.Context, v vm.Volume, from vm.VM) error {
 	return err
 }
 
+// remount has a VM that was started mount the volumes that it has. Mostly it has done so while it
+// booted.
+func (f *Fleet) remount(ctx context.Context, v vm.VM) error {
+	rows, err := f.o.Store.Volumes(ctx)
+	for _, has := range rows {
+		if use := has.UsedBy(v.Job); use != nil {
+			if failed := f.o.Provider.AttachVolume(ctx, has, v, *use); failed != nil {
+				err = errors.Join(err, fmt.Errorf("VM %d runs, and volume %s is not mounted in it: %w", v.ID, has.Name, failed))
+			}
+		}
+	}
+	return err
+}
+
 // AttachVolume mounts a volume in a persistent VM.
 func (f *Fleet) AttachVolume(ctx context.Context, a job.VolumeAttach) (info job.VolumeInfo, err error) {
 	if err := a.Check(); err != nil {
@@ -322,14 +336,19 @@ func (f *Fleet) DetachVolume(ctx context.Context, ref, of string) (info job.Volu
 // volumesOf returns the volumes that a job asks for, in that order.
 func (f *Fleet) volumesOf(ctx context.Context, m job.Manifest, principal string) ([]vm.Volume, error) {
 	var all []vm.Volume
+	bound := -1
 	for i, mount := range m.Volumes {
 		field := fmt.Sprintf("manifest.volumes[%d].name", i)
 		v, err := f.findVolume(ctx, field, mount.Name, func(of string) bool { return principal == "" || of == principal })
 		if err != nil {
 			return nil, err
 		}
-		if len(all) > 0 && v.Node != all[0].Node {
-			return nil, &job.FieldError{Field: field, Problem: fmt.Sprintf("volume %q is on node %s, and %q on node %s", v.Name, v.Node, all[0].Name, all[0].Node), Remedy: "use volumes of one node"}
+		switch {
+		case v.Shared:
+		case bound < 0:
+			bound = i
+		case v.Node != all[bound].Node:
+			return nil, &job.FieldError{Field: field, Problem: fmt.Sprintf("volume %q is on node %s, and %q on node %s", v.Name, v.Node, all[bound].Name, all[bound].Node), Remedy: "use volumes of one node, or on storages that the nodes share"}
 		}
 		all = append(all, v)
 	}
@@ -353,15 +372,17 @@ func (f *Fleet) fitsVolumes(ctx context.Context, m job.Manifest, principal strin
 	return err
 }
 
-// pinned is planned, on the node that the job's volumes are on, if they have it on one.
+// pinned is planned, on the node that the job's volumes are on alone, if there is one.
 func (f *Fleet) pinned(ctx context.Context, j job.Job) (vm.VM, error) {
 	planned := f.planned(j)
 	if len(j.Manifest.Volumes) == 0 || !f.Spread() || planned.Node != "" {
 		return planned, nil
 	}
 	all, err := f.volumesOf(ctx, j.Manifest, j.Principal)
-	if err == nil {
-		planned.Node = all[0].Node
+	for _, v := range all {
+		if !v.Shared {
+			planned.Node = v.Node
+		}
 	}
 	return planned, err
 }

@@ -42,7 +42,7 @@ type Limits struct {
 	Jobs     int `json:"jobs,omitempty"`          // unfinished jobs
 	VMs      int `json:"vms,omitempty"`           // VMs that exist, those that are left alone included, or that unfinished jobs will have
 	MemoryMB int `json:"memory_mb,omitempty"`     // of those VMs together
-	DiskMB   int `json:"disk_mb,omitempty"`       // of those VMs together, as their disks may grow
+	DiskMB   int `json:"disk_mb,omitempty"`       // of those VMs together, as their disks may grow, and of its volumes, checkpoints and saved templates
 	StoredMB int `json:"stored_mb,omitempty"`     // that the engine stores of all its jobs: manifests, files, output and artifacts
 	PerHour  int `json:"jobs_per_hour,omitempty"` // jobs submitted in the last hour
 }

@@ -168,6 +168,8 @@ type Provider interface {
 	// DeleteSnapshot removes a snapshot, after proof. The VM may run, and stays as it is. A
 	// snapshot that is not there is an error.
 	DeleteSnapshot(ctx context.Context, v vm.VM, name string) error
+	// Templates finds every template that this installation has made; with an error, not all of them.
+	Templates(ctx context.Context) ([]vm.VM, error)
 	// CreateVolume creates the volume that a row describes, for no VM, and returns it with its
 	// node and its holder's VM ID. RemoveVolume removes one, also what is left of its making,
 	// unless a VM has it; one that is gone is success. ListVolumes finds every holder of a volume

@@ -110,6 +110,7 @@ type VolumeInfo struct {
 	SizeGB    int            `json:"size_gb,omitempty"`
 	Node      string         `json:"node,omitempty"`
 	Storage   string         `json:"storage,omitempty"` // empty: that of VMs
+	Shared    bool           `json:"shared,omitempty"`  // its storage is shared: VMs of all nodes can have it, not its node's alone
 	VMID      int            `json:"vm_id,omitempty"`   // of the VM that holds it on the host and never runs
 	Uses      []vm.VolumeUse `json:"uses,omitempty"`    // by VMs
 	CreatedAt time.Time      `json:"created_at,omitzero"`
@@ -120,7 +121,7 @@ type VolumeInfo struct {
 func VolumeOf(v vm.Volume) VolumeInfo {
 	status := map[vm.VolumeState]VolumeStatus{vm.VolumeIntended: VolumeMaking, vm.VolumeCreated: VolumeReady, vm.VolumeUnwanted: VolumeRemoving}[v.State]
 	return VolumeInfo{
-		ID: v.ID, Name: v.Name, Status: status, SizeGB: v.SizeGB, Node: v.Node, Storage: v.Storage, VMID: v.VMID, Uses: v.Uses, CreatedAt: v.CreatedAt, Principal: v.Principal,
+		ID: v.ID, Name: v.Name, Status: status, SizeGB: v.SizeGB, Node: v.Node, Storage: v.Storage, Shared: v.Shared, VMID: v.VMID, Uses: v.Uses, CreatedAt: v.CreatedAt, Principal: v.Principal,
 	}
 }
 

@@ -12,7 +12,7 @@ type Limits struct {
 	Jobs     int // unfinished jobs and persistent VMs
 	CPU      int // cores of their VMs together
 	MemoryMB int // memory of their VMs together, MiB
-	DiskMB   int // disks of their VMs together, as they may grow, MiB
+	DiskMB   int // disks of their VMs together, as they may grow, and their other disks, MiB
 	Seconds  int // the longest timeout a job may have
 }
 
@@ -22,7 +22,7 @@ type Limits struct {
 // resources: they count for the job that created the VM, until that is gone. A
 // job that has ended no longer counts as a job, since its result is available.
 func (l Limits) Check(has []job.Job, next job.Manifest) error {
-	open, kept, in := 0, 0, needs{}
+	open, kept, in, disks := 0, 0, needs{}, job.Disks{}
 	for _, j := range has {
 		switch {
 		case !j.Status.Terminal():
@@ -31,11 +31,12 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 			kept++
 		}
 		n := takes(j.Manifest)
-		in.cpu, in.memory, in.disk = in.cpu+n.cpu, in.memory+n.memory, in.disk+n.disk
+		in.cpu, in.memory = in.cpu+n.cpu, in.memory+n.memory
+		disks.Add(j.Kind, n.disk)
 	}
 	asks := takes(next)
 	switch {
-	case l.Jobs > 0 && open+kept >= l.Jobs && next.AgentType != "": // else it is a volume, of which the disk counts alone
+	case l.Jobs > 0 && open+kept >= l.Jobs && next.AgentType != "": // else it is a disk alone
 		e := &job.FieldError{
 			Field:   "manifest",
 			Problem: fmt.Sprintf("LIMIT_JOBS allows a client %d jobs at the same time, and %s unfinished", l.Jobs, count(open, "is", "are")),
@@ -48,11 +49,13 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 		}
 		return e
 	case l.CPU > 0 && asks.cpu > 0 && in.cpu+asks.cpu > l.CPU:
-		return over("cpu", "LIMIT_CPU", l.CPU, in.cpu, asks.cpu, "cores")
+		return over("cpu", "LIMIT_CPU", l.CPU, in.cpu, asks.cpu, "cores", "")
 	case l.MemoryMB > 0 && asks.memory > 0 && in.memory+asks.memory > l.MemoryMB:
-		return over("memory", "LIMIT_MEMORY", l.MemoryMB, in.memory, asks.memory, "MiB")
-	case l.DiskMB > 0 && asks.disk > 0 && in.disk+asks.disk > l.DiskMB:
-		return over("disk", "LIMIT_DISK", l.DiskMB, in.disk, asks.disk, "MiB")
+		return over("memory", "LIMIT_MEMORY", l.MemoryMB, in.memory, asks.memory, "MiB", "")
+	case l.DiskMB > 0 && asks.disk > 0 && disks.Sum()+asks.disk > l.DiskMB:
+		err := over("disk", "LIMIT_DISK", l.DiskMB, disks.Sum(), asks.disk, "MiB", disks.String())
+		err.Remedy += disks.Removes()
+		return err
 	case l.Seconds > 0 && next.Timeout > l.Seconds:
 		return &job.FieldError{
 			Field:   "manifest.timeout",
@@ -71,15 +74,18 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// over returns the error for a sum that would be too large.
-func over(resource, rule string, limit, taken, asked int, unit string) error {
+// over returns the error for a sum that would be too large. parts say what it is made of.
+func over(resource, rule string, limit, taken, asked int, unit, parts string) *job.FieldError {
+	if parts != "" {
+		parts = " (" + parts + ")"
+	}
 	remedy := fmt.Sprintf("ask for at most %d, or wait for a job to finish", limit-taken)
 	if taken >= limit {
 		remedy = "wait for a job to finish, or cancel one"
 	}
 	return &job.FieldError{
 		Field:   "manifest.resources." + resource,
-		Problem: fmt.Sprintf("%s allows a client %d %s at the same time; %d are in use, this asks for %d", rule, limit, unit, taken, asked),
+		Problem: fmt.Sprintf("%s allows a client %d %s at the same time; %d are in use%s, this asks for %d", rule, limit, unit, taken, parts, asked),
 		Remedy:  remedy,
 		Fault:   job.FaultLimit,
 	}

@@ -50,7 +50,7 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 		{"no core left", policy.Limits{CPU: 6}, two, sized(1, "1G", 1), "manifest.resources.cpu", []string{"LIMIT_CPU", "wait for a job to finish, or cancel one"}},
 		{"one MiB too many", all, two, sized(1, "1537M", 1), "manifest.resources.memory", []string{"LIMIT_MEMORY allows a client 4096 MiB", "2560 are in use", "asks for 1537", "at most 1536"}},
 		{"one KiB too many", all, two, sized(1, "1572865K", 1), "manifest.resources.memory", []string{"LIMIT_MEMORY"}},
-		{"one MiB of disk too many", policy.Limits{DiskMB: 30 << 10}, has(disk("10G"), disk("10G")), disk("10241M"), "manifest.resources.disk", []string{"LIMIT_DISK allows a client 30720 MiB", "20480 are in use", "asks for 10241", "at most 10240"}},
+		{"one MiB of disk too many", policy.Limits{DiskMB: 30 << 10}, has(disk("10G"), disk("10G")), disk("10241M"), "manifest.resources.disk", []string{"LIMIT_DISK allows a client 30720 MiB", "20480 are in use (VMs 20480), this asks for 10241", "at most 10240"}},
 		{"all of the disk", policy.Limits{DiskMB: 30 << 10}, has(disk("10G"), disk("10G")), disk("10G"), "", nil},
 		{"one second too long", all, nil, sized(1, "1G", 601), "manifest.timeout", []string{"LIMIT_SECONDS allows a job 600 seconds", "601"}},
 		{"no VM of its own where all is taken", policy.Limits{CPU: 6, MemoryMB: 2560}, two, shared, "", nil},
@@ -78,14 +78,16 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 	}
 }
 
-// A volume, which no agent runs in, counts as its disk alone.
+// A volume, which no agent runs in, counts as its disk alone, beside all that takes disk; the
+// error says what takes how much.
 func TestLimits_OfAVolume(t *testing.T) {
 	l := policy.Limits{Jobs: 1, DiskMB: 25 << 10}
-	has := []job.Job{{Status: job.Running, Manifest: job.Manifest{Resources: vm.Resources{Disk: "10G"}}}, {Status: job.Success, Manifest: job.Manifest{Resources: vm.Resources{Disk: "10G"}}}}
+	has := []job.Job{{Status: job.Running, Manifest: job.Manifest{Resources: vm.Resources{Disk: "10G"}}}, job.Disk(job.KindVolume, 4<<10), job.Disk(job.KindCheckpoint, 3<<10), job.Disk(job.KindSaved, 3<<10)}
 	if err := l.Check(has, job.Manifest{Resources: vm.Resources{Disk: "5G"}}); err != nil {
 		t.Errorf("one that fits: %v", err)
 	}
-	if err := l.Check(has, job.Manifest{Resources: vm.Resources{Disk: "6G"}}); err == nil || !strings.Contains(err.Error(), "20480 are in use, this asks for 6144") {
+	if err := l.Check(has, job.Manifest{Resources: vm.Resources{Disk: "6G"}}); err == nil || !strings.Contains(err.Error(), "20480 are in use (VMs 10240, volumes 4096, checkpoints 3072, saved templates 3072), this asks for 6144") ||
+		!strings.Contains(err.Error(), "or remove a volume, or remove a checkpoint, or remove a saved template") {
 		t.Errorf("one that does not: %v", err)
 	}
 }

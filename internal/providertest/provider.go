@@ -223,6 +223,9 @@ func (f *Fake) Look(ctx context.Context, v vm.VM) (job.Seen, error) {
 // status is Status, with f.mu held.
 func (f *Fake) status(v vm.VM) vm.Status {
 	there := f.vms[v.ID]
+	if f.volumes[v.Job] != nil { // it holds one, and is no VM
+		return vm.Unproven
+	}
 	switch {
 	case there == nil || there.another(v):
 		return vm.Gone
@@ -290,6 +293,7 @@ func (f *Fake) StopVM(ctx context.Context, v vm.VM) error {
 		return suspended("stop")
 	}
 	there.stopped = true
+	f.unmount(there.Job)
 	return nil
 }
 
@@ -308,6 +312,25 @@ func (f *Fake) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Pr
 	progress(job.Progress{Step: "save_state", Text: "fake save_state", N: 1, Of: 1})
 	there.saved = true
 	return vm.Checkpoint{Generation: "1", Host: "fake QEMU", Bytes: 64 << 20}, nil
+}
+
+// Templates returns those that VMs were saved as.
+func (f *Fake) Templates(context.Context) (all []vm.VM, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, v := range f.vms {
+		if v.madeOf != "" {
+			all = append(all, v.VM)
+		}
+	}
+	return all, nil
+}
+
+// LoseTemplate has a template go, as by hand on the host.
+func (f *Fake) LoseTemplate(id int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.vms, id)
 }
 
 // SaveVM makes a template of a VM, which is none of those that List returns.

@@ -13,7 +13,8 @@ import (
 // fakeVolume is a volume, and what VMs have it.
 type fakeVolume struct {
 	vm.Volume
-	has map[string]vm.VolumeUse // by the ID in the VM's marker
+	has     map[string]vm.VolumeUse // by the ID in the VM's marker
+	mounted map[string]bool         // likewise: until the VM is off
 }
 
 // Volumes returns the volumes that exist, each with the VMs that have it.
@@ -46,12 +47,12 @@ func (f *Fake) CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, error)
 	if err := asked(ctx, "create volume "+v.Name, &f.behaviour.Volumes); err != nil {
 		return v, err
 	}
-	v.VMID = f.nextID
+	v.VMID, v.Shared = f.nextID, v.Storage == "shared"
 	if v.Node == "" {
 		v.Node = "pve"
 	}
 	f.nextID++
-	f.volumes[v.ID] = &fakeVolume{Volume: v, has: map[string]vm.VolumeUse{}}
+	f.volumes[v.ID] = &fakeVolume{Volume: v, has: map[string]vm.VolumeUse{}, mounted: map[string]bool{}}
 	return v, nil
 }
 
@@ -100,7 +101,22 @@ func (f *Fake) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.V
 		}
 	}
 	there.has[to.Job] = use
+	there.mounted[to.Job] = true
 	return nil
+}
+
+// Mounted reports whether the VM with an ID in its marker has a volume mounted.
+func (f *Fake) Mounted(volume, in string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.volumes[volume] != nil && f.volumes[volume].mounted[in]
+}
+
+// unmount is what the end of a VM's boot does; f.mu is held.
+func (f *Fake) unmount(marker string) {
+	for _, v := range f.volumes {
+		delete(v.mounted, marker)
+	}
 }
 
 // DetachVolume takes a volume off a VM.
@@ -112,6 +128,7 @@ func (f *Fake) DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) error 
 	}
 	if there := f.volumes[v.ID]; there != nil {
 		delete(there.has, from.Job)
+		delete(there.mounted, from.Job)
 	}
 	return nil
 }

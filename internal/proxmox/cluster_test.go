@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/proxmox"
@@ -130,6 +132,50 @@ func TestCluster(t *testing.T) {
 		}
 		v.Node = "pve3"
 		destroy(t, third, v)
+		nothingLeft(t)
+	})
+
+	t.Run("AVolumeOfAllNodes", func(t *testing.T) {
+		make := func(name, storage string) vm.Volume {
+			t.Helper()
+			id := uuid.NewString()
+			v, err := first.provider(t, nil).CreateVolume(ctx, vm.Volume{ID: id, Name: name, Owner: first.owner, SizeGB: 1, Storage: storage})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+		all, one := make("all", "shared"), make("one", "local-lvm")
+		if !all.Shared || one.Shared || all.Node != "pve1" {
+			t.Errorf("made: %+v, %+v", all, one)
+		}
+		there, elsewhere := create(t, second, nil), create(t, third, nil)
+		use := vm.VolumeUse{Path: "/srv/cache"}
+		if err := second.provider(t, nil).AttachVolume(ctx, all, there, use); err != nil {
+			t.Fatalf("on a node that shares its storage: %v", err)
+		}
+		if err := second.provider(t, nil).AttachVolume(ctx, one, there, use); err == nil || !strings.Contains(err.Error(), "is on node 'pve1', on storage 'local-lvm', which that node does not share") {
+			t.Errorf("on a node that does not: %v", err)
+		}
+		if err := third.provider(t, nil).AttachVolume(ctx, all, elsewhere, use); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("is attached to VM %d (rw)", there.ID)) {
+			t.Errorf("a second writer, on another node: %v", err)
+		}
+		if err := first.provider(t, nil).RemoveVolume(ctx, all); err == nil || !strings.Contains(err.Error(), "is attached to") {
+			t.Errorf("removed while another node has it: %v", err)
+		}
+		destroy(t, second, there) // with it
+		if err := third.provider(t, nil).AttachVolume(ctx, all, elsewhere, use); err != nil {
+			t.Errorf("when that has gone: %v", err)
+		}
+		if err := third.provider(t, nil).DetachVolume(ctx, all, elsewhere); err != nil {
+			t.Error(err)
+		}
+		destroy(t, third, elsewhere)
+		for _, v := range []vm.Volume{all, one} {
+			if err := first.provider(t, nil).RemoveVolume(ctx, v); err != nil {
+				t.Error(err)
+			}
+		}
 		nothingLeft(t)
 	})
 

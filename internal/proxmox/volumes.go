@@ -17,6 +17,7 @@ func (p *Provider) CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, er
 	env := p.machineEnvironment()
 	volumeInputs(env, "create", v)
 	env["VOLUME_NAME"], env["VOLUME_SIZE"] = v.Name, strconv.Itoa(v.SizeGB)
+	setText(env, "PROXMOX_NODE", v.Node)
 	setText(env, "PROXMOX_STORAGE", v.Storage)
 	id := "volume-" + v.ID
 	res, err := p.operate(ctx, id, call{op: op, script: "volume", env: env})
@@ -29,7 +30,7 @@ func (p *Provider) CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, er
 	if err != nil {
 		return v, err
 	}
-	v.Node = res.Get("LINUS_VM_NODE")
+	v.Node, v.Shared = res.Get("LINUS_VM_NODE"), res.Get("LINUS_VOLUME_SHARED") == "true"
 	if v.VMID, err = readID(res.Get("LINUS_VM_ID")); err != nil || !nodeForm.MatchString(v.Node) {
 		return v, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "volume reported success without an ID or a node"}
 	}
@@ -61,10 +62,11 @@ func (p *Provider) ListVolumes(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list volumes", "volume")
 }
 
-// AttachVolume attaches a volume to a running VM, and mounts it there.
+// AttachVolume attaches a volume to a running VM, on that one's node, and mounts it there.
 func (p *Provider) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.VolumeUse) error {
 	env := proof(to)
 	volumeInputs(env, "attach", v)
+	setText(env, "PROXMOX_NODE", to.Node)
 	env["VOLUME_PATH"], env["VOLUME_MODE"], env["VOLUME_FORMATTED"] = use.Path, string(vm.MountRW), strconv.FormatBool(v.Formatted)
 	if use.ReadOnly {
 		env["VOLUME_MODE"] = string(vm.MountRO)
@@ -77,6 +79,7 @@ func (p *Provider) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use 
 func (p *Provider) DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) error {
 	env := proof(from)
 	volumeInputs(env, "detach", v)
+	setText(env, "PROXMOX_NODE", from.Node)
 	return p.volume(ctx, call{op: fmt.Sprintf("take volume %s off VM %d (%s)", v.Name, from.ID, from.Name), env: env})
 }
 
@@ -91,5 +94,4 @@ func volumeInputs(env map[string]string, action string, v vm.Volume) {
 	env["ACTION"], env["LINUS_OWNER"] = action, v.Owner
 	env["VOLUME_UUID"], env["VOLUME_HOLDER"] = v.ID, v.Holder().Name
 	setNumber(env, "VOLUME_VMID", v.VMID)
-	setText(env, "PROXMOX_NODE", v.Node)
 }

@@ -53,9 +53,9 @@ func TestUpdateVM_AllowsOnlyWhatTheTableOfVMsAllows(t *testing.T) {
 func TestInsert_CountsVMsThatNoJobMakes(t *testing.T) {
 	s := newStore(t)
 	for says, l := range map[string]job.Limits{
-		"limit vms of this token is 1 VMs; 1 are in use":                                   {VMs: 1},
-		"memory_mb of this token is 2000 MiB of memory of VMs; 1024 are in use":            {MemoryMB: 2000},
-		"disk_mb of this token is 20000 MiB of disks of VMs and volumes; 10240 are in use": {DiskMB: 20000},
+		"limit vms of this token is 1 VMs; 1 are in use":                           {VMs: 1},
+		"memory_mb of this token is 2000 MiB of memory of VMs; 1024 are in use":    {MemoryMB: 2000},
+		"disk_mb of this token is 20000 MiB of disk; 10240 are in use (VMs 10240)": {DiskMB: 20000},
 	} {
 		name := says[:7]
 		insertVM := func() (vm.VM, error) {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,11 +12,11 @@ import (
 	"linus/internal/vm"
 )
 
-// asks is what somebody asks for: a job, a VM or a volume.
+// asks is what somebody asks for: a job, a VM or a disk.
 type asks struct {
-	vm        bool // else a job
-	volume    bool // of which the disk counts alone
-	shares    bool // the job asks for no VM of its own
+	vm        bool   // else a job
+	disk      string // what is no job and no VM, of which the disk counts alone: a volume, a checkpoint, a saved template; empty: it is not
+	shares    bool   // the job asks for no VM of its own
 	principal string
 	at        time.Time
 	size      int64 // bytes that it takes until it is done, besides what it writes
@@ -34,7 +35,7 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 		return err
 	}
 	const of = `principal <> '' AND principal = ?`
-	if a.volume { // its disk is all it takes
+	if a.disk != "" { // which is all it takes
 		l = job.Limits{DiskMB: l.DiskMB}
 	}
 	if l.Jobs > 0 && !a.vm {
@@ -86,26 +87,39 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 		return err
 	}
 	var sizes []vm.Resources
+	var disks job.Disks
 	for _, j := range jobs {
 		if !j.Shares() {
 			sizes = append(sizes, j.Manifest.Resources)
 		}
 	}
 	for _, v := range asked {
-		sizes = append(sizes, v.Resources)
+		if v.Checkpoint == nil {
+			sizes = append(sizes, v.Resources)
+		} else if v.Checkpoint.Asked {
+			disks.Checkpoints += job.CheckpointMB(v.Resources)
+		}
 	}
-	memory, disk := 0, 0
+	memory := 0
 	for _, r := range sizes {
 		memory += job.SizeMB(r.Memory)
-		disk += job.SizeMB(r.Disk)
+		disks.VMs += job.SizeMB(r.Disk)
 	}
-	// What is no VM and has a disk of the principal's is added here. Checkpoints are the operator's.
 	volumes, err := query(ctx, tx, scanDoc[vm.Volume], `SELECT doc FROM volumes WHERE `+of, a.principal)
 	if err != nil {
 		return err
 	}
 	for _, v := range volumes {
-		disk += v.SizeGB << 10
+		disks.Volumes += v.SizeGB << 10
+	}
+	saved, err := query(ctx, tx, scanDoc[vm.SavedTemplate], savedTemplates)
+	if err != nil {
+		return err
+	}
+	for _, t := range saved {
+		if t.Principal == a.principal {
+			disks.Saved += t.DiskMB
+		}
 	}
 	const remedy = "wait for a job to end, cancel one, or destroy a VM"
 	asksMemory, asksDisk := job.SizeMB(a.resources.Memory), job.SizeMB(a.resources.Disk)
@@ -114,8 +128,12 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 		return a.over("vms", l.VMs, len(sizes), 1, "VMs", remedy)
 	case l.MemoryMB > 0 && memory+asksMemory > l.MemoryMB:
 		return a.over("memory_mb", l.MemoryMB, memory, asksMemory, "MiB of memory of VMs", remedy+"; or ask for less")
-	case l.DiskMB > 0 && disk+asksDisk > l.DiskMB:
-		return a.over("disk_mb", l.DiskMB, disk, asksDisk, "MiB of disks of VMs and volumes", remedy+", or remove a volume; or ask for less")
+	case l.DiskMB > 0 && disks.Sum()+asksDisk > l.DiskMB:
+		e := a.over("disk_mb", l.DiskMB, disks.Sum(), asksDisk, "MiB of disk", remedy+disks.Removes()+"; or ask for less")
+		if has := disks.String(); has != "" {
+			e.Problem = strings.Replace(e.Problem, " are in use", " are in use ("+has+")", 1)
+		}
+		return e
 	}
 	return nil
 }
@@ -141,8 +159,9 @@ func (a asks) over(limit string, most, has, next int, of, remedy string) *job.Fi
 	what, field := "job", "manifest"
 	if a.vm {
 		what = "VM"
-	} else if a.volume {
-		what, field = "volume", "size"
+	}
+	if a.disk != "" {
+		what, field = a.disk, "size"
 	}
 	return &job.FieldError{
 		Field:   field,

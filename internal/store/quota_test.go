@@ -48,11 +48,11 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		})
 	}
 	for says, l := range map[string]job.Limits{
-		"limit jobs of this token is 1 unfinished jobs; 1 are in use":                      {Jobs: 1},
-		"limit jobs_per_hour of this token is 1 jobs and VMs within an hour; 1 are":        {PerHour: 1},
-		"limit vms of this token is 1 VMs; 1 are in use":                                   {VMs: 1},
-		"memory_mb of this token is 2000 MiB of memory of VMs; 1024 are in use":            {MemoryMB: 2000},
-		"disk_mb of this token is 20000 MiB of disks of VMs and volumes; 10240 are in use": {DiskMB: 20000},
+		"limit jobs of this token is 1 unfinished jobs; 1 are in use":               {Jobs: 1},
+		"limit jobs_per_hour of this token is 1 jobs and VMs within an hour; 1 are": {PerHour: 1},
+		"limit vms of this token is 1 VMs; 1 are in use":                            {VMs: 1},
+		"memory_mb of this token is 2000 MiB of memory of VMs; 1024 are in use":     {MemoryMB: 2000},
+		"disk_mb of this token is 20000 MiB of disk; 10240 are in use (VMs 10240)":  {DiskMB: 20000},
 	} {
 		name := fmt.Sprintf("p%d", len(says))
 		first := of(t, name)

@@ -130,7 +130,11 @@ func (s *Store) InsertVM(ctx context.Context, v vm.VM, key string, within job.Li
 			v = first
 			return err
 		}
-		if err := s.within(ctx, tx, asks{vm: true, principal: v.Principal, at: v.CreatedAt, resources: v.Resources}, within); err != nil {
+		asked := asks{vm: true, principal: v.Principal, at: v.CreatedAt, resources: v.Resources}
+		if v.Checkpoint != nil {
+			asked.disk, asked.resources = "checkpoint", vm.Resources{Disk: fmt.Sprintf("%dM", job.CheckpointMB(v.Resources))}
+		}
+		if err := s.within(ctx, tx, asked, within); err != nil {
 			return err
 		}
 		if err := writeVM(tx, v); err != nil || !v.AskedFor() {

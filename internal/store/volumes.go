@@ -25,7 +25,7 @@ func (s *Store) InsertVolume(ctx context.Context, v vm.Volume, within job.Limits
 		return false, err
 	}
 	err = s.transaction(ctx, func(tx *tx) error {
-		a := asks{volume: true, principal: v.Principal, at: v.CreatedAt, resources: vm.Resources{Disk: fmt.Sprintf("%dG", v.SizeGB)}}
+		a := asks{disk: "volume", principal: v.Principal, at: v.CreatedAt, resources: vm.Resources{Disk: fmt.Sprintf("%dG", v.SizeGB)}}
 		if err := s.within(ctx, tx, a, within); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -67,17 +68,62 @@ func TestVolumes_CountAsDisk(t *testing.T) {
 	}
 	_, err := s.InsertVolume(t.Context(), newVolume("2", "b"), limits)
 	over, ok := errors.AsType[*job.FieldError](err)
-	if !ok || over.Fault != job.FaultLimit || over.Limit.Name != "disk_mb" || !strings.Contains(over.Problem, "30720 are in use, and this volume asks for 20480") {
+	if !ok || over.Fault != job.FaultLimit || over.Limit.Name != "disk_mb" || !strings.Contains(over.Problem, "30720 are in use (VMs 10240, volumes 20480), and this volume asks for 20480") {
 		t.Errorf("a volume over the limit: %v", err)
 	}
 	limits = job.Limits{DiskMB: 35 << 10}
-	if err := insert(of(t, "ci")); err == nil || !strings.Contains(err.Error(), "30720 are in use, and this job asks for 10240") {
+	if err := insert(of(t, "ci")); err == nil || !strings.Contains(err.Error(), "30720 are in use (VMs 10240, volumes 20480), and this job asks for 10240") {
 		t.Errorf("a job over the limit: %v", err)
 	}
 	other := newVolume("3", "c")
 	other.Principal = "others"
 	if added, err := s.InsertVolume(t.Context(), other, limits); err != nil || !added {
 		t.Errorf("another principal: %v, %v", added, err)
+	}
+}
+
+// All that takes disk counts, but for checkpoints that nobody has asked for; and nothing else of
+// what is no VM. An error says what takes how much.
+func TestDisk_AllOfItCounts(t *testing.T) {
+	s := openStore(t, Options{Dir: t.TempDir()})
+	limits := job.Limits{DiskMB: 60 << 10, MemoryMB: 2048, VMs: 2}
+	checkpoint := func(n int, asked bool) error {
+		v := vm.VM{
+			Job: fmt.Sprintf("019aa000-0000-7000-8000-00000000000%d", n), State: vm.Reserved, Kept: true, Own: &vm.Own{}, Checkpoint: &vm.Checkpoint{Asked: asked},
+			Made: vm.Made{Lifecycle: vm.Checkpointed, Principal: "ci", Resources: vm.Resources{Memory: "2G", Disk: "10G"}, CreatedAt: time.Now()},
+		}
+		_, _, err := s.InsertVM(t.Context(), v, "", limits)
+		return err
+	}
+	saved := vm.SavedTemplate{ID: "1", Name: "setup", DiskMB: 10 << 10, Principal: "ci", At: time.Now()}
+	first, others := of(t, "ci"), saved
+	others.ID, others.Principal = "2", "others"
+	_, _, err := s.Insert(t.Context(), first, "", limits)
+	_, volumeErr := s.InsertVolume(t.Context(), newVolume("1", "a"), limits)
+	if err := errors.Join(err, volumeErr, checkpoint(1, true), checkpoint(2, false), s.InsertSaved(t.Context(), saved, limits), s.InsertSaved(t.Context(), others, limits)); err != nil {
+		t.Fatal(err)
+	}
+	const has = "53248 are in use (VMs 10240, volumes 20480, checkpoints 12288, saved templates 10240), and this "
+	saved.ID = "3"
+	_, _, err = s.Insert(t.Context(), of(t, "ci"), "", job.Limits{DiskMB: limits.DiskMB})
+	for asks, err := range map[string]error{
+		"job asks for 10240": err, "checkpoint asks for 12288": checkpoint(3, true), "saved template asks for 10240": s.InsertSaved(t.Context(), saved, limits),
+	} {
+		over, ok := errors.AsType[*job.FieldError](err)
+		if !ok || over.Limit.Name != "disk_mb" || !strings.Contains(over.Problem, has+asks) || !strings.Contains(over.Remedy, "remove a saved template") {
+			t.Errorf("%s: %v", asks, err)
+		}
+	}
+	saved.ID, saved.VMID = "1", 107
+	if err := s.UpdateSaved(t.Context(), saved); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.SavedTemplates(t.Context()); err != nil || len(all) != 2 || all[0].VMID != 107 || all[1].Principal != "others" {
+		t.Errorf("%+v, %v", all, err)
+	}
+	saved.ID = "3"
+	if err := errors.Join(s.DeleteSaved(t.Context(), "1"), s.DeleteSaved(t.Context(), "1"), s.InsertSaved(t.Context(), saved, limits)); err != nil {
+		t.Errorf("when another is gone: %v", err)
 	}
 }
 

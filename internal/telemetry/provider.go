@@ -29,6 +29,7 @@ type unchanging interface {
 	NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (job.NetworkRules, []string, error)
 	Snapshots(ctx context.Context, v vm.VM) ([]job.Snapshot, error)
 	ListVolumes(ctx context.Context) ([]vm.VM, error)
+	Templates(ctx context.Context) ([]vm.VM, error)
 	Plan(ctx context.Context, spec job.VMSpec) ([]string, error)
 	Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) // renews leases of VMs of ours
 	Nodes(ctx context.Context) (job.Inventory, error)

@@ -11,6 +11,7 @@ type Checkpoint struct {
 	SavedAt    time.Time `json:"saved_at,omitzero"`                  // zero: it is being made
 	Uses       int64     `json:"uses,omitempty"`                     // VMs that went on from it
 	UsedAt     time.Time `json:"used_at,omitzero"`
+	Asked      bool      `json:"asked,omitempty"` // somebody has asked for it, and it counts as theirs
 }
 
 // Saved reports whether others can be restored from the VM.

@@ -13,8 +13,9 @@ type Volume struct {
 	Owner     string      `json:"owner"` // this installation's ID
 	State     VolumeState `json:"state"`
 	SizeGB    int         `json:"size_gb"`
-	Node      string      `json:"node,omitempty"`    // where it can be attached
+	Node      string      `json:"node,omitempty"`    // of its holder
 	Storage   string      `json:"storage,omitempty"` // empty: the Provider's
+	Shared    bool        `json:"shared,omitempty"`  // VMs of all nodes can have it; else its node's
 	VMID      int         `json:"vm_id,omitempty"`   // of its holder; 0: not known yet
 	Formatted bool        `json:"formatted,omitempty"`
 	Uses      []VolumeUse `json:"uses,omitempty"` // by VMs that have it, or may
@@ -96,4 +97,15 @@ func (v Volume) UsedBy(id string) *VolumeUse {
 // Unused removes the use by a VM.
 func (v *Volume) Unused(id string) {
 	v.Uses = slices.DeleteFunc(slices.Clone(v.Uses), func(u VolumeUse) bool { return u.VM == id })
+}
+
+// SavedTemplate is what is known of a template that was made of a VM: whose disk it takes.
+type SavedTemplate struct {
+	ID        string    `json:"id"` // of the save
+	Name      string    `json:"name"`
+	VMID      int       `json:"vm_id,omitempty"` // 0: it may be in the making
+	DiskMB    int       `json:"disk_mb"`         // that it may take
+	Principal string    `json:"principal,omitempty"`
+	Client    string    `json:"client,omitempty"`
+	At        time.Time `json:"at"`
 }

@@ -70,8 +70,9 @@ probe_start() { # <storage>: starts the read that probe_storage takes up
   run_start storage 60 pvesh get "/nodes/${probe_node}/storage/$1/status" --output-format json
 }
 
-probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty where it is not fit; probe_free_mib: empty where it is not known
+probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty where it is not fit; probe_storage_shared: 1 where all nodes have it; probe_free_mib: empty where it is not known
   probe_storage_type=''
+  probe_storage_shared=''
   probe_free_mib=''
   local active enabled content avail type
   run_wait storage
@@ -84,8 +85,8 @@ probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty wher
     fi
     return 0
   fi
-  json_rows storage active enabled content avail type
-  IFS=$'\x1f' read -r active enabled content avail type <<<"${json_lines[0]:-}"
+  json_rows storage active enabled content avail type shared
+  IFS=$'\x1f' read -r active enabled content avail type probe_storage_shared <<<"${json_lines[0]:-}"
   if [[ ${active} != 1 || ${enabled:-1} != 1 ]]; then
     probe_bad config "storage '$1' on node '${probe_node}' is not active" 'look at: pvesm status; then bring it up, or set PROXMOX_STORAGE to another'
   elif [[ ",${content// /}," != *,images,* ]]; then

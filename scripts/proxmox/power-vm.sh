@@ -125,10 +125,11 @@ power_vm() {
   let_go
 }
 
-# A snapshot or a saved memory would have volumes in it, which others go on writing to.
+# A snapshot would have volumes in it, which others go on writing to. A VM that is suspended
+# keeps them for itself.
 require_no_volumes() {
   volume_find_foreign "${vm_id}"
-  if [[ -n ${volume_foreign} && ${ACTION} =~ ^(suspend|snapshot|revert|fork)$ ]]; then
+  if [[ -n ${volume_foreign} && ${ACTION} =~ ^(snapshot|revert|fork)$ ]]; then
     result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': it has volumes (${volume_foreign})" 'take them off first: linus volume detach'
   fi
 }

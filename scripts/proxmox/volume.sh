@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Creates a volume of ours on the Proxmox VE node this runs on, attaches it to a running VM
-# of ours and mounts it there, or takes it off (lib/volume.sh). list-vms.sh lists volumes and
-# destroy-vm.sh removes one, both with VM_KIND=volume.
+# of ours and mounts it there, now and whenever the VM boots (lib/mount.sh), or takes it off
+# (lib/volume.sh). list-vms.sh lists volumes and destroy-vm.sh removes one, both with
+# VM_KIND=volume.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there. The VM's
 # guest agent must run commands.
@@ -33,6 +34,8 @@
 # lines (lib/result.sh), the log on stderr:
 #   LINUS_VM_ID, LINUS_VM_NODE  of the holder, once it is reserved
 #   LINUS_VOLUME_DISK           the volume, to Proxmox
+#   LINUS_VOLUME_SHARED:true    it is on a storage that is shared by nodes, whose VMs can have
+#                               it, too: volume.sh runs on the VM's node, wherever its holder is
 #   LINUS_VOLUME_FORMATTED:true it has its filesystem
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration, 4 node
 # offline, 5 refused or failed, 6 timeout, 129/130/141/143 signal. What fails is undone: a
@@ -40,10 +43,12 @@
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/mount.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
 volume_key=''     # the drive that it is of the VM; empty: none
 volume_plugged=no # by this run
+volume_shared=''
 vm_locked=no
 
 usage() {
@@ -106,6 +111,7 @@ look_at_storage() {
   probe_require
   probe_reserve "${PROXMOX_STORAGE}" 0
   probe_require
+  volume_shared=${probe_storage_shared}
   cluster_list_vms
   if ((run_rc != 0)); then
     result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: systemctl status pve-cluster'
@@ -127,6 +133,9 @@ put_aside() {
   run_stoppable=no
   vm_committed=yes
   result_line VOLUME_DISK "${volume_disk}"
+  if [[ ${volume_shared} == 1 ]]; then
+    result_line VOLUME_SHARED true
+  fi
 }
 
 is_put_aside() {
@@ -152,8 +161,13 @@ find_volume() {
       result_fail vm "refused to ${ACTION} a volume for engine ${fence_engine}: others have taken it for dead" 'restart that engine: it joins the others as a new one'
     fi
   fi
+  local away=''
   mean_volume
   vm_read "${VOLUME_VMID}"
+  if [[ ${vm_state} == moved ]]; then
+    away=${vm_moved_to}
+    vm_read "${VOLUME_VMID}" "${away}"
+  fi
   vm_prove
   if [[ -n ${vm_doubt} ]]; then
     result_fail vm "refused to ${ACTION} volume ${VOLUME_VMID} on node '${probe_node}': ${vm_doubt}" 'list-vms.sh shows volumes (VM_KIND=volume)'
@@ -162,7 +176,22 @@ find_volume() {
   if [[ -z ${volume_disk} ]]; then
     result_fail vm "volume ${VOLUME_VMID} on node '${probe_node}' has lost its disk: its holder has none" "look at: qm config ${VOLUME_VMID}, and pvesm list STORAGE --vmid ${VOLUME_VMID}"
   fi
+  if [[ -n ${away} && ${ACTION} == attach ]]; then
+    require_shared "${away}"
+  fi
   find_users
+}
+
+# Proxmox attaches what a VM of another node owns like any other disk, on a storage of both.
+require_shared() { # <node of the volume's holder>
+  local -r storage=${volume_disk%%:*}
+  probe_start "${storage}"
+  probe_storage "${storage}"
+  probe_require
+  if [[ ${probe_storage_shared} != 1 ]]; then
+    result_fail config "volume ${VOLUME_VMID} is on node '$1', on storage '${storage}', which that node does not share with node '${probe_node}'" \
+      "use a VM of node '$1', or a volume on a storage that is shared by the nodes"
+  fi
 }
 
 # volume_key, volume_as: how the VM has it; volume_others: who else, as volume_users
@@ -198,14 +227,20 @@ require_vm() {
   fi
 }
 
-attach_volume() {
-  local user mode options
+# A volume that is written to has one VM alone.
+require_alone() {
+  local user mode
   for user in "${volume_others[@]}"; do
     read -r user _ mode <<<"${user}"
     if [[ ${VOLUME_MODE} == rw || ${mode} == rw ]]; then
       result_fail vm "volume ${VOLUME_VMID} on node '${probe_node}' is attached to VM ${user} (${mode}): a volume that is written to has one VM alone" "take it off there first: linus volume detach"
     fi
   done
+}
+
+attach_volume() {
+  local options
+  require_alone
   require_vm
   vm_expect_status "${vm_id}" running
   if [[ ${vm_status} != running ]]; then
@@ -218,6 +253,9 @@ attach_volume() {
   fi
   choose_key
   options=${volume_disk},backup=0,discard=on,serial=${volume_serial}
+  if [[ ${vm_config[scsihw]:-} == virtio-scsi-single ]]; then # elsewhere it means nothing
+    options+=,iothread=1
+  fi
   if [[ ${VOLUME_MODE} == ro ]]; then
     options+=,ro=1
   fi
@@ -232,6 +270,12 @@ attach_volume() {
     retry_fail "volume ${VOLUME_VMID} could not be attached to VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing}" \
       "check that disks can be hot-plugged there (qm config ${vm_id}: hotplug, scsihw virtio-scsi-single or virtio-scsi-pci)"
   fi
+  # Runs on two nodes hold no lock against each other. Both see both here, before anything
+  # is mounted.
+  local -r key=${volume_key}
+  find_users
+  volume_key=${key}
+  require_alone
 }
 
 choose_key() {
@@ -251,88 +295,6 @@ is_attached() {
   if [[ -z ${vm_doubt} && ${vm_config["${volume_key}"]:-} == "${volume_disk}",* ]]; then
     retry_landed=yes
   fi
-}
-
-# Only a disk on which nothing can be found gets a filesystem, and only once.
-mount_volume() {
-  local said
-  if [[ ${dry_run} == yes ]]; then
-    result_text PLAN "in the VM, through its agent: mount it at ${VOLUME_PATH} (${VOLUME_MODE}); where it was never formatted and has no signature, mkfs.ext4 first"
-    return 0
-  fi
-  # shellcheck disable=SC2016 # the guest's variables
-  guest_exec "${vm_id}" 300 sh -c 'serial=$1 uuid=$2 path=$3 mode=$4 formatted=$5 label=$6 user=$7 n=0 dev=
-    PATH=$PATH:/usr/sbin:/sbin
-    fail() { echo "linus-volume $*"; exit 9; }
-    while :; do
-      dev=$(lsblk -dnro PATH,SERIAL | while read -r at is; do [ "$is" != "$serial" ] || echo "$at"; done)
-      [ -z "$dev" ] || break
-      n=$((n + 1))
-      [ "$n" -le 30 ] || fail "its disk does not appear in the VM"
-      sleep 1
-    done
-    there=$(findmnt -nro SOURCE --mountpoint "$path") || there=
-    [ "$there" != "$dev" ] || { echo "linus-volume mounted"; exit 0; }
-    [ -z "$there" ] || fail "something else is mounted at $path: $there"
-    found=$(blkid -p -o value -s UUID "$dev") && code=0 || code=$?
-    if [ "$code" = 2 ] && [ -z "$found" ] && [ -z "$(wipefs -n "$dev")" ] && [ "$formatted" = false ]; then
-      [ "$mode" = rw ] || fail "it has no filesystem yet: attach it for writing first"
-      mkfs.ext4 -q -F -U "$uuid" -L "$label" -E lazy_itable_init=1 "$dev" || fail "mkfs.ext4 failed"
-      found=$(blkid -p -o value -s UUID "$dev") || found=
-    elif [ "$code" != 0 ] && [ "$formatted" = true ]; then
-      fail "it had a filesystem, and now none is found: it is left as it is"
-    fi
-    [ "$found" = "$uuid" ] || fail "what is on its disk is not ours (UUID ${found:-none}): it is left as it is"
-    mkdir -p "$path" && mount -t ext4 -o "$mode" "$dev" "$path" || fail "it could not be mounted at $path"
-    [ "$mode" = ro ] || [ "$(stat -c %U "$path")" = "$user" ] || chown "$user:" "$path" || fail "$path could not be given to $user"
-    [ "$(findmnt -nro SOURCE --mountpoint "$path")" = "$dev" ] || fail "it is not seen at $path"
-    echo "linus-volume mounted"' sh "${volume_serial}" "${VOLUME_UUID}" "${VOLUME_PATH}" "${VOLUME_MODE}" "${VOLUME_FORMATTED}" "linus-${VOLUME_UUID: -10}" "${VM_SSH_USER:-${vm_config[ciuser]:-root}}"
-  said=${guest_out:0:400}
-  if [[ ${guest_exit} != 0 || ${guest_out} != *'linus-volume mounted'* ]]; then
-    result_fail vm "volume ${VOLUME_VMID} could not be mounted at ${VOLUME_PATH} in VM ${vm_id} on node '${probe_node}' (exit ${guest_exit:-unknown}): ${said:-${run_said}}" \
-      'the VM needs a guest agent that runs commands as root, and util-linux and e2fsprogs'
-  fi
-  volume_plugged=no
-  result_line VOLUME_FORMATTED true
-}
-
-# An unmount writes to the disk what the VM has not written yet. In a VM that does not run
-# nothing is mounted.
-unmount_volume() {
-  if [[ -z ${volume_key} ]]; then
-    log_info 'it is not attached there'
-    return 0
-  fi
-  require_vm
-  vm_expect_status "${vm_id}" running
-  if [[ ${vm_status} != running ]]; then
-    return 0
-  elif [[ ${dry_run} == yes ]]; then
-    result_text PLAN 'in the VM, through its agent: umount'
-    return 0
-  fi
-  ask_unmount 60
-  if [[ ${guest_exit} != 0 || ${guest_out} != *'linus-volume unmounted'* ]]; then
-    result_fail vm "volume ${VOLUME_VMID} could not be unmounted in VM ${vm_id} on node '${probe_node}' (exit ${guest_exit:-unknown}): ${guest_out:-${run_said}}" \
-      'end what uses it there; or destroy the VM: the volume is taken off first'
-  fi
-}
-
-ask_unmount() { # <seconds>
-  # shellcheck disable=SC2016 # the guest's variables
-  guest_exec "${vm_id}" "$1" sh -c 'serial=$1 n=0
-    PATH=$PATH:/usr/sbin:/sbin
-    dev=$(lsblk -dnro PATH,SERIAL | while read -r at is; do [ "$is" != "$serial" ] || echo "$at"; done)
-    [ -n "$dev" ] || { echo "linus-volume unmounted: it is not there"; exit 0; }
-    while at=$(findmnt -nro TARGET -S "$dev" | tail -n 1) && [ -n "$at" ]; do
-      at=$(printf "%b" "$at")
-      if ! said=$(umount "$at" 2>&1); then
-        n=$((n + 1))
-        [ "$n" -le 10 ] || { echo "linus-volume busy: $said"; exit 9; }
-        sleep 1
-      fi
-    done
-    echo "linus-volume unmounted"' sh "${volume_serial}"
 }
 
 detach_volume() {

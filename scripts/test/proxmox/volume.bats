@@ -53,6 +53,46 @@ assert_volume_whole() {
   assert_nothing_left
 }
 
+@test "a volume on a shared storage says that VMs of all nodes can have it" {
+  answer /nodes/pve/storage/local-lvm/status '{"active":1,"enabled":1,"content":"images","avail":107374182400,"type":"rbd","shared":1}'
+  volume create
+  assert_status 0
+  assert_line LINUS_VOLUME_SHARED:true
+}
+
+# bats test_tags=proof
+@test "a volume whose holder another node has is attached where its storage is shared, and nowhere else" {
+  local shared
+  add_volume
+  mkdir -p "${LINUS_PVE_DIR}/nodes/other/qemu-server"
+  rm "${LINUS_PVE_DIR}/qemu-server/300.conf"
+  mv "${PVE_STUB}/vm/300" "${LINUS_PVE_DIR}/nodes/other/qemu-server/300.conf"
+  for shared in 0 1; do
+    answer /nodes/pve/storage/local-lvm/status "{\"active\":1,\"enabled\":1,\"content\":\"images\",\"avail\":107374182400,\"type\":\"rbd\",\"shared\":${shared}}"
+    volume attach
+    if ((shared)); then
+      assert_status 0
+    else
+      assert_status 3
+      assert_says "is on node 'other', on storage 'local-lvm', which that node does not share with node 'pve'"
+      refute_called 'qm set .*'
+    fi
+  done
+}
+
+# bats test_tags=proof
+@test "of two that write at the same time, on two nodes, neither has it mounted" {
+  add_volume
+  add_vm 260 'name: another'
+  # The other's line is there when this one's has landed.
+  hook after-set "sed -i '1i scsi5: ${disk}' ${PVE_STUB}/vm/260"
+  volume attach
+  assert_status 5
+  assert_says 'is attached to VM 260'
+  assert_called 'qm set 250 --delete scsi2'
+  refute_called 'qm guest exec 250 .*mkfs.*'
+}
+
 # bats test_tags=proof
 @test "what a create leaves that fails is removed, and only that" {
   fault set 255 skip 'no such luck'
@@ -127,6 +167,33 @@ assert_volume_whole() {
   assert_says 'is not ours'
   assert_called 'qm set 250 --delete scsi2'
   ! grep -q "${disk}" "${PVE_STUB}/vm/250" || fail 'it is still attached'
+}
+
+@test "where each disk has a controller of its own, the volume's has a thread" {
+  add_volume
+  sed -i '1i scsihw: virtio-scsi-single' "${PVE_STUB}/vm/250"
+  volume attach
+  assert_called "qm set 250 --scsi2 ${disk},backup=0,discard=on,serial=linus555555555555,iothread=1"
+}
+
+@test "a VM that cannot note it for its boots has it, and the log says so" {
+  add_volume
+  guest_says 'linus-volume untold: read-only file system\nlinus-volume mounted'
+  volume attach
+  assert_status 0
+  [[ ${log} == *'does not mount volume 300 when it boots'* ]] || fail 'the log does not say so'
+}
+
+@test "a volume is not taken off a VM whose memory has it mounted" {
+  add_volume
+  attached_to 250
+  sed -i -e '1i lock: suspended' -e '1i vmstate: local-lvm:vm-250-state-suspend' "${PVE_STUB}/vm/250"
+  echo stopped >"${PVE_STUB}/status/250"
+  rm "${LINUS_QEMU_DIR}/250.pid"
+  volume detach
+  assert_status 5
+  assert_says 'is suspended'
+  refute_called 'qm set .*'
 }
 
 @test "a disk that does not show in the config was not attached, whatever qm says" {
@@ -216,11 +283,11 @@ assert_volume_whole() {
 }
 
 # bats test_tags=proof
-@test "a VM with volumes is neither suspended nor snapshotted nor reverted nor forked, nor made a checkpoint" {
+@test "a VM with volumes is neither snapshotted nor reverted nor forked, nor made a checkpoint" {
   add_volume
   attached_to 250
   local action
-  for action in suspend snapshot revert fork; do
+  for action in snapshot revert fork; do
     ACTION=${action} SNAPSHOT=before run_script power-vm
     assert_status 5
     assert_says 'it has volumes (scsi2)'
@@ -232,7 +299,7 @@ assert_volume_whole() {
   run_script checkpoint-vm
   assert_status 3
   assert_says 'has volumes (scsi2)'
-  refute_called 'qm \(set\|suspend\|snapshot\|rollback\|template\) .*'
+  refute_called 'qm \(set\|snapshot\|rollback\|template\) .*'
 }
 
 @test "the host is not cleared while it has volumes" {

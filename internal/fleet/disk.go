@@ -1,0 +1,120 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// SavedStore stores what is known of templates that were made of VMs: whose they are, and
+// how large. The host says which there are.
+type SavedStore interface {
+	SavedTemplates(ctx context.Context) ([]vm.SavedTemplate, error)
+	// InsertSaved adds one. In its transaction is counted what its principal has; a
+	// *job.FieldError if it would be more than the limits allow.
+	InsertSaved(ctx context.Context, t vm.SavedTemplate, within job.Limits) error
+	// UpdateSaved writes one anew; DeleteSaved removes one.
+	UpdateSaved(ctx context.Context, t vm.SavedTemplate) error
+	DeleteSaved(ctx context.Context, id string) error
+}
+
+// savingTime is how long the host may go on with a save of which this engine knows no end.
+const savingTime = 8 * time.Hour
+
+// DisksOf returns the disks of one of the operator's clients, or of all of another owner's, that
+// no VM of theirs has. A checkpoint that was made without being asked for is nobody's: all of
+// those have a limit of their own.
+func (f *Fleet) DisksOf(ctx context.Context, owner, client string) (disks []job.Job, err error) {
+	volumes, err := f.o.Store.Volumes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	saved, err := f.o.Store.SavedTemplates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	add := func(kind job.Kind, principal, of string, mb int) {
+		if principal == owner && (owner != "" || of == client) {
+			disks = append(disks, job.Disk(kind, mb))
+		}
+	}
+	for _, v := range volumes {
+		add(job.KindVolume, v.Principal, v.Client, v.SizeGB<<10)
+	}
+	for _, v := range vms {
+		if v.Checkpoint != nil && v.Checkpoint.Asked {
+			add(job.KindCheckpoint, v.Principal, v.Own.Client, job.CheckpointMB(v.Resources))
+		}
+	}
+	for _, t := range saved {
+		add(job.KindSaved, t.Principal, t.Client, t.DiskMB)
+	}
+	return disks, nil
+}
+
+// admitDisk returns an error if whoever asks may not have one more disk.
+func (f *Fleet) admitDisk(ctx context.Context, mb int) (job.Submission, error) {
+	s := job.Submission{Client: job.ClientFrom(ctx), Manifest: job.Manifest{Resources: vm.Resources{Disk: fmt.Sprintf("%dM", mb)}}}
+	s.Principal, _ = job.PrincipalFrom(ctx)
+	return s, f.o.Engine.Admit(ctx, s, s.Manifest)
+}
+
+// reserveSaved stores a template that is to be made of a copy of a VM, if its client may have it.
+func (f *Fleet) reserveSaved(ctx context.Context, of vm.VM, name string) (vm.SavedTemplate, error) {
+	id, err := newID()
+	if err != nil {
+		return vm.SavedTemplate{}, err
+	}
+	t := vm.SavedTemplate{ID: id, Name: name, DiskMB: job.SizeMB(of.Resources.Disk), Client: job.ClientFrom(ctx), At: now()}
+	end, err := f.Decide(ctx)
+	if err != nil {
+		return t, err
+	}
+	defer end()
+	s, err := f.admitDisk(ctx, t.DiskMB)
+	if err != nil {
+		return t, err
+	}
+	t.Principal = s.Principal.Owner()
+	return t, f.o.Store.InsertSaved(ctx, t, s.Principal.Limits)
+}
+
+// tendSaved forgets saved templates that the host has no more.
+func (f *Fleet) tendSaved(ctx context.Context) {
+	rows, err := f.o.Store.SavedTemplates(ctx)
+	if err == nil && len(rows) > 0 {
+		var there []vm.VM
+		if there, err = f.o.Provider.Templates(ctx); err == nil {
+			err = f.matchSaved(ctx, rows, there)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		f.o.Log.Warn("look for saved templates failed", "err", err)
+	}
+}
+
+func (f *Fleet) matchSaved(ctx context.Context, rows []vm.SavedTemplate, there []vm.VM) error {
+	for _, t := range rows {
+		at := slices.IndexFunc(there, func(v vm.VM) bool { return v.Name == t.Name && (t.VMID == 0 || v.ID == t.VMID) })
+		var err error
+		switch {
+		case at >= 0 && t.VMID == 0:
+			t.VMID = there[at].ID
+			err = f.o.Store.UpdateSaved(ctx, t)
+		case at < 0 && (t.VMID != 0 || time.Since(t.At) > savingTime):
+			err = f.o.Store.DeleteSaved(ctx, t.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// Templates that were made of VMs stand in meta, each by the ID of its save.
+const (
+	savedKey       = "saved/"
+	savedTemplates = `SELECT value FROM meta WHERE key LIKE 'saved/%' ORDER BY key`
+)
+
+// SavedTemplates returns the templates that were made of VMs, oldest first.
+func (s *Store) SavedTemplates(ctx context.Context) ([]vm.SavedTemplate, error) {
+	all, err := query(ctx, s.read, scanDoc[vm.SavedTemplate], savedTemplates)
+	return all, tried(err, "read the saved templates")
+}
+
+// InsertSaved adds one. In its transaction is counted what its principal has; a *job.FieldError
+// if it would be more than the limits allow.
+func (s *Store) InsertSaved(ctx context.Context, t vm.SavedTemplate, within job.Limits) error {
+	err := s.transaction(ctx, func(tx *tx) error {
+		a := asks{disk: "saved template", principal: t.Principal, at: t.At, resources: vm.Resources{Disk: fmt.Sprintf("%dM", t.DiskMB)}}
+		if err := s.within(ctx, tx, a, within); err != nil {
+			return err
+		}
+		return writeSaved(ctx, tx, t)
+	})
+	if over, ok := errors.AsType[*job.FieldError](err); ok {
+		return over
+	}
+	return tried(err, "write saved template %s", t.Name)
+}
+
+// UpdateSaved writes one anew.
+func (s *Store) UpdateSaved(ctx context.Context, t vm.SavedTemplate) error {
+	err := s.transaction(ctx, func(tx *tx) error { return writeSaved(ctx, tx, t) })
+	return tried(err, "write saved template %s", t.Name)
+}
+
+func writeSaved(ctx context.Context, tx *tx, t vm.SavedTemplate) error {
+	doc, err := json.Marshal(t)
+	if err == nil {
+		err = setMeta(ctx, tx, savedKey+t.ID, string(doc))
+	}
+	return err
+}
+
+// DeleteSaved removes one.
+func (s *Store) DeleteSaved(ctx context.Context, id string) error {
+	_, err := affect(ctx, s.transaction, "", `DELETE FROM meta WHERE key = ?`, savedKey+id)
+	return tried(err, "remove saved template %s", id)
+}
