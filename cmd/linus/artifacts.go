@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,6 +48,64 @@ func (a *app) artifactsCommand() *cobra.Command {
 	}
 	cmd.AddCommand(a.artifactsGetCommand())
 	return a.completeJobs(cmd)
+}
+
+func (a *app) diffCommand() *cobra.Command {
+	var stat bool
+	cmd := &cobra.Command{
+		Use:   "diff ID",
+		Short: "Show what a job has changed in its repository",
+		Long: "Writes the job's artifact repository.patch to stdout: what differs from what the task has found, committed or not, as\n" +
+			"git apply takes it. A terminal gets only text, unless --raw. Its commits are in repository.bundle: git fetch FILE HEAD.",
+		Example: "  linus job diff ID | less\n  linus job diff ID --stat\n  linus job diff ID | git apply",
+		Args:    oneArg("the job's ID"),
+		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
+			j, err := ended(ctx, e, args[0])
+			switch {
+			case err != nil:
+				return err
+			case !j.Manifest.Repository.Given():
+				return errors.New("the job had no repository; linus job artifacts ID lists what it has left")
+			case j.Repository == nil || !slices.ContainsFunc(j.Artifacts, func(f job.Artifact) bool { return f.Path == job.PatchArtifact }):
+				if j.Repository != nil && j.Repository.Problem != "" {
+					return errors.New(j.Repository.Problem)
+				}
+				a.note("it has changed nothing")
+				return nil
+			}
+			from, _, err := e.OpenArtifact(ctx, args[0], job.PatchArtifact)
+			if err != nil {
+				return err
+			}
+			defer from.Close() //nolint:errcheck // only read
+			to, done := a.output(a.stdout)
+			if stat {
+				return errors.Join(writeStat(to, from), done())
+			}
+			_, err = io.Copy(to, from)
+			return errors.Join(err, done())
+		}),
+	}
+	cmd.Flags().BoolVar(&stat, "stat", false, "show only which files were changed, and how much")
+	a.rawFlag(cmd)
+	return a.completeJobs(cmd)
+}
+
+// writeStat writes the summary that stands before a patch.
+func writeStat(to io.Writer, patch io.Reader) error {
+	lines := bufio.NewReader(patch)
+	for {
+		line, err := lines.ReadString('\n')
+		if strings.TrimSpace(line) == "" || strings.HasPrefix(line, "diff --git ") {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return err
+		}
+		if _, err := io.WriteString(to, line); err != nil {
+			return err
+		}
+	}
 }
 
 // noteLeftOut reports on stderr which of a job's artifacts were not kept.

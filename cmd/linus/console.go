@@ -289,6 +289,8 @@ func (e *escapable) filter(out, in []byte) []byte {
 // it: the system keeps only the lowest 8 bits of larger ones.
 func codeOf(r job.Result) error {
 	switch {
+	case r.Status == job.Success && r.Repository != nil && r.Repository.Problem != "":
+		return exitError(exitFailure)
 	case r.ExitCode != nil && *r.ExitCode == 0 && r.Status == job.Success:
 		return nil
 	case r.ExitCode != nil && *r.ExitCode > 0 && *r.ExitCode <= 255:

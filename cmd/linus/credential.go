@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -25,10 +26,14 @@ func (a *app) credentialAddCommand() *cobra.Command {
 			"What is promised, and what is not: linus help credentials.",
 		Example: "  linus credential add github --host api.github.com --path /repos/acme/ --env GITHUB_TOKEN <token.txt\n" +
 			"  linus credential add anthropic --host api.anthropic.com --header x-api-key --env ANTHROPIC_API_KEY --secret CLAUDE\n" +
-			"  linus credential add git --host github.com --header 'Authorization: Basic x-access-token' --path /acme/ <token.txt",
+			"  linus credential add git --host github.com --header 'Authorization: Basic x-access-token' --path /acme/ <token.txt\n" +
+			"  linus credential add deploy --host git.example --host-key 'ssh-ed25519 AAAA...' --path /acme/ <id_ed25519",
 		Args: oneArg("the credential's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n.Name = args[0]
+			if n.HostKey != "" && !cmd.Flags().Changed("header") {
+				n.Header = ""
+			}
 			switch {
 			case n.Secret != "":
 			case isTerminal(a.stdin):
@@ -45,13 +50,18 @@ func (a *app) credentialAddCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.print(c, fmt.Sprintf("credential %s is there for %s%s\n  use it: linus run --credential %s", c.Name, c.Host, c.Path, c.Name))
+				use := "linus run --credential " + c.Name
+				if c.SSH() {
+					use = "linus job submit --repo-credential " + c.Name
+				}
+				return a.print(c, fmt.Sprintf("credential %s is there for %s%s\n  use it: %s", c.Name, c.Host, c.Path, use))
 			})(cmd, args)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&n.Host, "host", "", "the host it is for, as in api.github.com or git.example:8443; only over HTTPS")
+	flags.StringVar(&n.Host, "host", "", "the host it is for, as in api.github.com or git.example:8443; only over HTTPS, or SSH with --host-key")
 	flags.StringVar(&n.Path, "path", "", "what a request's path has to begin with, as in /repos/acme/ (default: any)")
+	flags.StringVar(&n.HostKey, "host-key", "", "the host's public key, as in 'ssh-ed25519 AAAA...': the value is a private key for SSH, for the repositories of jobs")
 	flags.StringVar(&n.Header, "header", "Authorization: Bearer", "the header, and what stands in front of the value; 'Authorization: Basic USER' for a password")
 	flags.StringVar(&n.Env, "env", "", "variable in which the task finds a placeholder, for programs that ask for one, as in GITHUB_TOKEN")
 	flags.StringVar(&n.Secret, "secret", "", "name of a configured secret that is the value, instead of stdin")
@@ -74,7 +84,7 @@ func (a *app) credentialListCommand() *cobra.Command {
 		}
 		const header = "NAME\tHOST\tPATH\tHEADER\tENV\tSECRET\tCREATED\tBY"
 		return printAll(a, all, "no credentials; linus credential add adds one", header, func(c job.Credential) string {
-			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", c.Name, c.Host, orDash(c.Path), c.Header, orDash(c.Env), orDash(c.Secret), local(c.CreatedAt), orDash(c.CreatedBy))
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", c.Name, c.Host, orDash(c.Path), cmp.Or(c.Header, "SSH"), orDash(c.Env), orDash(c.Secret), local(c.CreatedAt), orDash(c.CreatedBy))
 		})
 	})
 	return cmd

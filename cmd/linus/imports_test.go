@@ -31,7 +31,7 @@ const module = "linus/"
 
 // adapters are the packages around the domain: none knows another.
 var adapters = []string{
-	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/credential", "internal/egress", "internal/executor", "internal/fleet",
+	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/credential", "internal/egress", "internal/executor", "internal/fleet", "internal/git",
 	"internal/guest", "internal/mcptool", "internal/oauth", "internal/policy", "internal/proxmox",
 	"internal/store", "internal/telemetry", "internal/token", "internal/web", "internal/webhook",
 }
@@ -54,6 +54,7 @@ var arrows = map[string][]string{
 	"internal/control":   {"internal/job", "internal/view"},
 	"internal/egress":    {"internal/job"},
 	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience"},
+	"internal/git":       {"internal/job"},
 	"internal/executor":  {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},
 	"internal/capture":   {"internal/claude", "internal/job", "internal/patience", "internal/secret"},
 	"internal/patience":  {"internal/job"},
@@ -128,7 +129,7 @@ var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doct
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
 var onlyIn = map[string][]string{
-	"golang.org/x/crypto/ssh":              {"internal/remote", "internal/sshtest", "internal/lab", "internal/lab/process", "internal/lab/pve", "internal/lab/sshserver"},
+	"golang.org/x/crypto/ssh":              {"internal/git", "internal/remote", "internal/sshtest", "internal/lab", "internal/lab/process", "internal/lab/pve", "internal/lab/sshserver"},
 	"github.com/pkg/sftp":                  {"internal/remote", "internal/sshtest", "internal/lab/process"},
 	"github.com/mark3labs/mcp-go":          {"internal/mcptool"},
 	"github.com/kelseyhightower/envconfig": {"internal/config"},

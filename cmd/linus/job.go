@@ -64,6 +64,9 @@ func statusText(j job.Job) string {
 			row("vm's reason", oneLine(vm.Reason, 600))
 			row("vm's remedy", oneLine(vm.Remedy, 600))
 		}
+		if j.Repository != nil {
+			row("repository", repositoryText(*j.Repository))
+		}
 		if len(j.Artifacts) > 0 {
 			row("artifacts", fmt.Sprint(len(j.Artifacts)))
 		}
@@ -186,10 +189,22 @@ func summary(r job.Result) string {
 	if r.Error != "" && !onlyExited(r) {
 		s += "\n" + r.Error
 	}
+	if r.Repository != nil {
+		s += "\nrepository: " + repositoryText(*r.Repository)
+	}
 	for _, line := range leftOut(r.SkippedArtifacts) {
 		s += "\nno artifact: " + line
 	}
 	return s
+}
+
+// repositoryText says what a task has left of its repository.
+func repositoryText(c job.Checkout) string {
+	text := oneLine(c.Text(), 400)
+	if c.Problem != "" {
+		text += "\n" + oneLine(c.Problem, 600)
+	}
+	return text
 }
 
 // mostLeftOut is how many artifacts that were not kept are listed.

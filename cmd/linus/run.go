@@ -49,6 +49,7 @@ func (a *app) runCommand() *cobra.Command {
 			"  linus run --apply -- gofmt -w .\n" +
 			"  linus run --vm dev -- go test ./...\n" +
 			"  linus run --repo https://github.com/junegunn/fzf#master --egress internet -- make test\n" +
+			"  linus run --repo https://github.com/acme/app --repo-credential git --push fix/typo -- sh -c './fix && git commit -am fixed'\n" +
 			"  linus run --job ID --diff",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.json && (f.diff || len(f.pull) > 0 || f.apply) {
@@ -61,7 +62,7 @@ func (a *app) runCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.repository, "repo", "", "URL[#REF] of a repository to run on instead, which is cloned here and sent")
+	flags.StringVar(&f.repository, "repo", "", "URL[#REF] of a repository to run on instead, which is cloned here and sent; with --push or --repo-credential the engine fetches it")
 	flags.StringVar(&f.job, "job", "", "follow the run with this job's ID again, instead of starting one, and take what it has changed")
 	flags.StringArrayVar(&f.pull, "pull", nil, "path or pattern, relative to where you stand, of files to bring back; may be repeated")
 	flags.BoolVar(&f.diff, "diff", false, "show what the command has changed, as a patch")
@@ -77,6 +78,9 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	ctx := cmd.Context()
 	if _, err := commandManifest(cmd, args); err != nil {
 		return err
+	}
+	if f.given.Push.Branch != "" || f.given.Repository.Given() {
+		return a.runRepository(cmd, args, f)
 	}
 	if f.repository != "" && f.apply {
 		return usage("--apply makes changes in the tree here, and --repo runs on another one; use --diff")
@@ -121,6 +125,40 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	a.warnEgress(j.Manifest.Network)
 	return a.finishRun(ctx, s, j, t, r, f.takeFlags, conversation{input: input})
+}
+
+// runRepository runs the command on a repository that the engine fetches, and may push.
+func (a *app) runRepository(cmd *cobra.Command, args []string, f runFlags) error {
+	switch {
+	case f.repository == "":
+		return usage("--push, --repo-credential and --submodules are for --repo")
+	case f.apply || f.diff || len(f.pull) > 0:
+		return usage("--diff, --apply and --pull are for trees that are sent; of this one see linus job diff")
+	}
+	m, err := commandManifest(cmd, args)
+	if err == nil {
+		err = f.override(cmd, &m, a.stdout)
+	}
+	if err != nil {
+		return err
+	}
+	m.StatusMode = job.StatusStreaming
+	m.Repository.URL, m.Repository.Ref, _ = strings.Cut(f.repository, "#")
+	if err := m.Validate(); err != nil {
+		return err
+	}
+	s, err := a.attach(cmd.Context(), true)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	j, err := s.Submit(cmd.Context(), job.Submission{Manifest: m, IdempotencyKey: "run-" + rand.Text(), Client: "cli"})
+	if err != nil {
+		return err
+	}
+	a.warnEgress(j.Manifest.Network)
+	a.note("job %s", j.ID)
+	return a.waitFor(cmd.Context(), s, j.ID)
 }
 
 // treeOf returns the tree to send, a repository's still empty; done removes what it was made

@@ -22,7 +22,7 @@ import (
 // Nothing is stored for a job that was lost or cancelled: nobody waits for it. work
 // bounds what is done in the VM; each file has its own deadline within that.
 func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state job.RunState, got *Collected) error {
-	if len(c.manifest.Artifacts) == 0 {
+	if len(c.manifest.Artifacts) == 0 && !c.manifest.Repository.Given() {
 		return nil
 	}
 	if why := whyNotSearched(j, state); why != "" {
@@ -85,6 +85,9 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 func (c *Capture) skipAll(got *Collected, why string) {
 	for _, pattern := range c.manifest.Artifacts {
 		got.Skipped.Skip(c.hide(pattern), why)
+	}
+	if c.manifest.Repository.Given() {
+		got.Skipped.Skip(job.BundleArtifact, why)
 	}
 }
 

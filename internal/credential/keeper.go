@@ -95,7 +95,7 @@ func (k *Keeper) CreateCredential(ctx context.Context, n job.NewCredential) (job
 	case k.o.Shared:
 		return c, &job.FieldError{Field: "value", Problem: "would be kept by this engine alone, and others may share the database", Remedy: "give every engine the same secret (LINUS_SECRETS_FILE), and its name as secret"}
 	default:
-		if err := job.CheckCredentialValue(n.Value); err != nil {
+		if err := n.CheckValue(n.Value); err != nil {
 			return c, err
 		}
 	}
@@ -168,6 +168,24 @@ func (k *Keeper) RemoveCredential(ctx context.Context, name string) (job.Credent
 	return c, nil
 }
 
+// SSH returns a private key for SSH (PEM) and the key of its host, for a repository. What is begun
+// with it ends with ctx, which ends when the credential does, and end is to be called after it.
+func (k *Keeper) SSH(ctx context.Context, name string, r job.Repository) (_ context.Context, key []byte, host string, end func(), err error) {
+	ctx, c, end, err := k.begin(ctx, name)
+	if err == nil {
+		err = c.Reads(r)
+	}
+	var text string
+	if err == nil {
+		text, err = k.value(c)
+	}
+	if err != nil {
+		end()
+		return nil, nil, "", nil, err
+	}
+	return ctx, []byte(text + "\n"), c.HostKey, end, nil // as the file ended
+}
+
 // value returns the value of a credential as it is now. No error has it.
 func (k *Keeper) value(c job.Credential) (string, error) {
 	var text string
@@ -184,7 +202,7 @@ func (k *Keeper) value(c job.Credential) (string, error) {
 		}
 		text = string(data)
 	}
-	if err := job.CheckCredentialValue(text); err != nil {
+	if err := c.CheckValue(text); err != nil {
 		return "", fmt.Errorf("credential %s: %w", c.Name, err)
 	}
 	return text, nil

@@ -80,7 +80,7 @@ func (k *Keeper) Leg(ctx context.Context, names []string, record func(job.Creden
 	var named []job.Credential
 	for _, name := range names {
 		c, err := k.o.Store.Credential(ctx, name)
-		if errors.Is(err, job.ErrNotFound) {
+		if errors.Is(err, job.ErrNotFound) || c.SSH() {
 			continue
 		}
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"linus/internal/credential"
 	"linus/internal/executor"
 	"linus/internal/fleet"
+	"linus/internal/git"
 	"linus/internal/job"
 	"linus/internal/policy"
 	"linus/internal/store"
@@ -101,6 +102,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		Store: st, Dir: filepath.Join(c.StateDir, "credentials"), Shared: c.DatabaseURL.Reveal() != "", Secrets: work.Secrets, Log: log, Observer: work.Observer,
 	})
 	work.Credentials, work.Proxy = credentials, proxies(credentials)
+	work.Repositories = git.New(git.Options{Dir: filepath.Join(c.StateDir, "repositories"), Way: repositoryWays(credentials), Log: log})
 	if c.DatabaseURL.Reveal() != "" { // others may have the same
 		work.Engines, work.Fence = st, e.backend.Fence
 		work.Predecessor, work.Joined = predecessor(c), func(id string) { noteEngine(c, id, log) }

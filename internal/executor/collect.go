@@ -54,13 +54,17 @@ func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 			return err
 		}
 	}
+	left, told, err := e.takeCommits(ctx, work, r, j, &got)
+	if err != nil {
+		return err
+	}
 	putBack := e.o.Fleet.PutBack(ctx, j) // what the task has written there is on the disk before its result is told
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	r.later(func(j *job.Job) ([]job.Event, error) {
 		j.Stdout, j.Stderr, j.Progress = got.Output[0], got.Output[1], ""
-		j.Artifacts, j.SkippedArtifacts = got.Artifacts, got.Skipped
+		j.Artifacts, j.SkippedArtifacts, j.Repository = got.Artifacts, got.Skipped, left
 		if o := j.Outcome; o.Reason == job.ReasonKilled && o.ExitCode == nil && state.Exited && state.Reason != "lost" {
 			o.ExitCode, o.Duration = &state.ExitCode, state.Duration
 		}
@@ -71,7 +75,7 @@ func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 		if err := j.Finish(now()); err != nil {
 			return nil, err
 		}
-		return slices.Concat(got.Warnings(), putBack, e.takeHeard(r).late(), kept, []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}), nil
+		return slices.Concat(got.Warnings(), told, putBack, e.takeHeard(r).late(), kept, []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}), nil
 	})
 	return nil
 }

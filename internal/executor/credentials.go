@@ -21,16 +21,23 @@ func (e *Executor) checkCredentials(ctx context.Context, m job.Manifest) error {
 		at := fmt.Sprintf("manifest.credentials[%d]", i)
 		c, err := e.credential(ctx, name)
 		if errors.Is(err, job.ErrNotFound) {
-			return &job.FieldError{Field: at, Problem: fmt.Sprintf("there is no credential %q", name), Remedy: "linus credential list shows those that there are", Fault: job.FaultUnknown}
+			return unknownCredential(at, name)
 		}
 		if err != nil {
 			return err
+		}
+		if c.SSH() {
+			return &job.FieldError{Field: at, Problem: fmt.Sprintf("%q is a key for SSH, which requests do not get", name), Remedy: "name it in repository.credential"}
 		}
 		if _, given := m.Env[c.Env]; given || slices.Contains(m.Secrets, c.Env) {
 			return &job.FieldError{Field: at, Problem: fmt.Sprintf("%q sets %s, and the manifest's env or secrets do, too", name, c.Env), Remedy: "leave it out of these"}
 		}
 	}
 	return nil
+}
+
+func unknownCredential(at, name string) error {
+	return &job.FieldError{Field: at, Problem: fmt.Sprintf("there is no credential %q", name), Remedy: "linus credential list shows those that there are", Fault: job.FaultUnknown}
 }
 
 // reachable returns an error if a job's credentials are for nothing on a network.

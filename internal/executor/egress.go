@@ -100,11 +100,7 @@ func (e *Executor) openProxy(ctx context.Context, r *run, j job.Job) *proxy {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &proxy{cancel: cancel, done: make(chan struct{}), opened: make(chan struct{})}
-	seen := &traffic{tell: func(events ...job.Event) {
-		if _, err := e.update(context.WithoutCancel(ctx), r.id, recordEvents(events...)); err != nil {
-			e.o.Log.Warn("connections of a job could not be recorded", "job_id", r.id, "err", err)
-		}
-	}, all: map[destination]*tally{}}
+	seen := e.trafficOf(ctx, r)
 	o := ProxyOptions{
 		Names: networkOf(j).Allow,
 		Record: func(c job.Connection) {
@@ -222,6 +218,14 @@ type traffic struct {
 
 	mu  sync.Mutex
 	all map[destination]*tally
+}
+
+func (e *Executor) trafficOf(ctx context.Context, r *run) *traffic {
+	return &traffic{tell: func(events ...job.Event) {
+		if _, err := e.update(context.WithoutCancel(ctx), r.id, recordEvents(events...)); err != nil {
+			e.o.Log.Warn("connections of a job could not be recorded", "job_id", r.id, "err", err)
+		}
+	}, all: map[destination]*tally{}}
 }
 
 func (t *traffic) note(c job.Connection) {

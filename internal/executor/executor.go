@@ -22,7 +22,9 @@ type Options struct {
 	Tokens   Tokens // of the API; nil: there are none
 	// Credentials that jobs may name; nil: there are none.
 	Credentials Credentials
-	Runner      Runner
+	// Repositories are those of jobs. Nil: no job may have one.
+	Repositories Repositories
+	Runner       Runner
 	Log         *slog.Logger // default: slog.Default()
 
 	CallbackURL func(context.Context) (string, error) // the URL for callbacks; "" if VMs cannot reach it

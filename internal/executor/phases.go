@@ -72,6 +72,9 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 	if r.freed {
 		e.o.Fleet.Freed(ctx, r.id)
 	}
+	if j.Manifest.Repository.Given() && e.o.Repositories != nil {
+		e.o.Repositories.Forget(r.id)
+	}
 	log.Info("job done")
 	return true
 }
@@ -219,6 +222,11 @@ const warmPatience = 10 * time.Second
 // acquire gets the job a VM, and prepares that for its task.
 func (e *Executor) acquire(ctx context.Context, r *run, j job.Job) (err error) {
 	h := holder{e, r}
+	if j.StartedAt.IsZero() {
+		if j, err = e.fetchRepository(ctx, r, j); err != nil {
+			return err
+		}
+	}
 	if j, r.unmade, err = e.o.Fleet.Acquire(ctx, j, h, r.adopted, r.fresh); err != nil || !j.StartedAt.IsZero() {
 		return err
 	}
@@ -253,7 +261,8 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 	if err != nil {
 		return err
 	}
-	ctx, end := e.placing(ctx, manifest)
+	caller := ctx
+	ctx, end := e.placing(ctx, manifest, 0)
 	defer end()
 	var url string
 	err = patience.Reach(ctx, e.o.HeartbeatThreshold, func(context.Context) (err error) {
@@ -286,6 +295,13 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 	for _, s := range secrets {
 		payload.Secrets[s.Name] = string(s.Reveal())
 	}
+	done, err := e.withRepository(caller, r, j, &payload)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, end = e.placing(caller, manifest, payload.RepositorySize)
+	defer end()
 	return patience.Reach(ctx, e.o.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.o.Runner.Push(ctx, j, payload) })
 	})
@@ -310,8 +326,8 @@ func (r *run) giveToken() job.Record {
 
 // placing bounds how long copying a job into a VM, or starting it, may take, with all
 // retries.
-func (e *Executor) placing(ctx context.Context, m job.Manifest) (context.Context, context.CancelFunc) {
-	size := int64(len(m.Task))
+func (e *Executor) placing(ctx context.Context, m job.Manifest, more int64) (context.Context, context.CancelFunc) {
+	size := int64(len(m.Task)) + more
 	for _, f := range m.Files {
 		size += int64(len(f.Content))
 	}
@@ -334,7 +350,7 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) error {
 	if j.Status == job.Running {
 		return nil
 	}
-	timed, end := e.placing(ctx, job.Manifest{})
+	timed, end := e.placing(ctx, job.Manifest{}, 0)
 	defer end()
 	way := e.openProxy(ctx, r, j)
 	if err := way.wait(timed); err != nil {

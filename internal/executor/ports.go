@@ -5,6 +5,7 @@ package executor
 
 import (
 	"context"
+	"io"
 	"net"
 	"time"
 
@@ -104,6 +105,24 @@ type Credentials interface {
 	Watch(ctx context.Context)
 }
 
+// Repositories are the repositories of jobs on the engine's side; see package git.
+type Repositories interface {
+	// Ready returns why this machine cannot fetch a repository; nil: it can.
+	Ready(r job.Repository) error
+	// Fetch fetches a job's repository, and checks that its commits can be pushed. Has reports
+	// whether that was done here, and Archive is then what goes into the VM.
+	Fetch(ctx context.Context, q job.RepositoryCall) (job.Checkout, error)
+	Has(id string) bool
+	Archive(id string) (job.Archive, int64, error)
+	// Take checks a bundle of what the task has committed, says in c what it is, and writes its
+	// patch to a file, unless that would have more than so many bytes.
+	Take(ctx context.Context, q job.RepositoryCall, c *job.Checkout, bundle io.Reader, patch string, most int64) (patched bool, err error)
+	// Push pushes a commit that was taken. It can be repeated.
+	Push(ctx context.Context, q job.RepositoryCall, head string) error
+	// Forget removes a job's repository.
+	Forget(id string)
+}
+
 // credentialVerbs are what Credentials offers to callers, to be embedded.
 type credentialVerbs interface{ job.Credentials }
 
@@ -178,6 +197,7 @@ type Fleet interface {
 // Stores are what an Executor stores, by who uses it; StoresOf fills them from a database.
 // Everything acknowledged survives kill -9.
 type Stores struct {
+	Branches BranchStore
 	Jobs     JobStore
 	Queue    QueueStore
 	Outbox   WebhookStore
@@ -189,10 +209,11 @@ func StoresOf(s interface {
 	JobStore
 	QueueStore
 	WebhookStore
+	BranchStore
 	capture.Store
 },
 ) Stores {
-	return Stores{Jobs: s, Queue: s, Outbox: s, Captured: s}
+	return Stores{Branches: s, Jobs: s, Queue: s, Outbox: s, Captured: s}
 }
 
 // JobStore stores jobs.
@@ -254,6 +275,13 @@ type QueueStore interface {
 	// many jobs have a slot as may. For an engine that shares its store with none it only
 	// reads the job.
 	Take(ctx context.Context, id string) (job.Job, bool, error)
+}
+
+// BranchStore stores what jobs have pushed.
+type BranchStore interface {
+	// Branch returns what is recorded of a branch, by its key; the zero value if nothing is.
+	Branch(ctx context.Context, key string) (job.PushedBranch, error)
+	KeepBranch(ctx context.Context, key string, b job.PushedBranch) error
 }
 
 // WebhookStore stores the messages that are to be delivered: changes of jobs put them there.

@@ -68,7 +68,7 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	r := job.Result{
 		JobID: j.ID, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
 		Error: j.ErrorText(), StdoutInfo: j.Stdout, StderrInfo: j.Stderr, SkippedArtifacts: j.SkippedArtifacts,
-		Duration: j.Ran(),
+		Duration: j.Ran(), Repository: j.Repository,
 	}
 	if j.Kind != job.KindTask {
 		return r, nil // there is no output

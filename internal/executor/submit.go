@@ -161,6 +161,9 @@ func (e *Executor) complete(ctx context.Context, s job.Submission) (job.Manifest
 	if err := e.checkCredentials(ctx, m); err != nil {
 		return m, err
 	}
+	if err := e.checkRepository(ctx, m); err != nil {
+		return m, err
+	}
 	if m, err = e.withKey(ctx, s.Principal, m); err != nil {
 		return m, err
 	}

@@ -124,7 +124,7 @@ take "$rest" | tar -x -m -f - -C "$new" || say 5 "cannot write below $home"
 exec 9<.
 locked
 [ ! -e waiter ] || alone
-for old in files.tar files.index command env artifacts; do
+for old in files.tar files.index repository.tar command env artifacts; do
   [ ! -e "$old" ] || rm -f -- "$old"
 done
 mv -f -- "$part"/* "$tmpfs"

@@ -46,6 +46,9 @@ func contents(id string, p job.Payload) (secret, rest []entry, err error) {
 		}
 		rest = append(rest, entry{"files.tar", 0o600, files.size, files}, file("files.index", 0o600, index))
 	}
+	if p.Repository != nil {
+		rest = append(rest, entry{"repository.tar", 0o600, p.RepositorySize, io.NewSectionReader(p.Repository, 0, p.RepositorySize)})
+	}
 	return append(secret, file("token", 0o600, []byte(p.Token+"\n"))), append(rest, file("settings", 0o600, settings(id, p))), nil
 }
 
@@ -131,6 +134,10 @@ func settings(id string, p job.Payload) []byte {
 	line("HEARTBEAT_INTERVAL", strconv.Itoa(p.HeartbeatInterval))
 	line("MAX_OUTPUT_SIZE", strconv.FormatInt(p.MaxOutput, 10))
 	line("CWD", p.Manifest.Cwd)
+	if p.Repository != nil {
+		line("REPOSITORY", cmp.Or(p.Manifest.Repository.Path, p.Manifest.Repository.Name()))
+		line("COMMIT", p.Commit)
+	}
 	if p.Manifest.Sudo {
 		line("SUDO", "yes")
 	}

@@ -34,7 +34,10 @@ type CredentialSpec struct {
 	Path string `json:"path,omitempty"`
 	// Header is the header's name and what stands in front of the value, as in
 	// "Authorization: Bearer"; "Authorization: Basic ada" is a user whose password it is.
-	Header string `json:"header" api:",required"`
+	Header string `json:"header,omitempty"`
+	// HostKey is the host's public key, as in known_hosts, of a credential that is no header but
+	// a private key for SSH: for the repositories of jobs alone.
+	HostKey string `json:"host_key,omitempty"`
 	// Env is the variable in which the task finds a placeholder; empty: none.
 	Env string `json:"env,omitempty"`
 	// Secret is the name of the server's secret that is the value, read at each use; empty:
@@ -64,7 +67,7 @@ type CredentialUse struct {
 	Name         string // empty: it was refused before one was chosen
 	Method, Host string
 	Path         string // the guest's words
-	Status       int
+	Status       int // 0: of SSH
 }
 
 // Text describes the use in a line of bounded length.
@@ -73,7 +76,11 @@ func (u CredentialUse) Text() string {
 	if u.Name != "" {
 		name = "credential " + u.Name
 	}
-	return fmt.Sprintf("%s: %s %s%s %d", name, cut(u.Method, 20), u.Host, cut(u.Path, 200), u.Status)
+	text := fmt.Sprintf("%s: %s %s%s", name, cut(u.Method, 20), u.Host, cut(u.Path, 200))
+	if u.Status == 0 { // SSH has none
+		return text
+	}
+	return text + " " + strconv.Itoa(u.Status)
 }
 
 // CredentialChange is that somebody added a credential, or else removed it.
@@ -89,11 +96,17 @@ func (s CredentialSpec) Placeholder() string { return "linus-credential-" + s.Na
 // Target is the host's name and port.
 func (s CredentialSpec) Target() (host, port string) {
 	host, port, err := net.SplitHostPort(s.Host)
-	if err != nil {
-		return s.Host, "443"
+	switch {
+	case err == nil:
+		return host, port
+	case s.SSH():
+		return s.Host, "22"
 	}
-	return host, port
+	return s.Host, "443"
 }
+
+// SSH reports whether it is a private key for SSH.
+func (s CredentialSpec) SSH() bool { return s.HostKey != "" }
 
 // HeaderWith returns the header's name and its value with a secret in it, and what of that
 // value nobody else may see.
@@ -108,7 +121,9 @@ func (s CredentialSpec) HeaderWith(secret string) (name, value, hidden string) {
 
 // Covers reports whether a request with a path, as it is escaped in the request, is one for
 // the credential. A path that a server may read as another one is not, where it matters.
-func (s CredentialSpec) Covers(escaped string) bool {
+func (s CredentialSpec) Covers(escaped string) bool { return !s.SSH() && s.covers(escaped) }
+
+func (s CredentialSpec) covers(escaped string) bool {
 	if s.Path == "" {
 		return true
 	}
@@ -136,6 +151,9 @@ func plainPath(path string) bool {
 	return false
 }
 
+// maxKeyFile bounds a private key, in bytes.
+const maxKeyFile = 16 << 10
+
 // MaxCredentials bounds how many a job may name.
 const MaxCredentials = 20
 
@@ -144,6 +162,7 @@ var (
 	hostName       = lazyregexp.New(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	headerName     = lazyregexp.New(`^[A-Za-z][A-Za-z0-9-]*$`)
 	headerFront    = lazyregexp.New(`^[!-~]*( [!-~]+)*$`)
+	hostKey        = lazyregexp.New(`^(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/]+=*$`)
 )
 
 // framing are the headers that say where a request goes and ends.
@@ -166,6 +185,11 @@ func (s CredentialSpec) Validate() error {
 	name, front, _ := strings.Cut(s.Header, ":")
 	front = strings.TrimSpace(front)
 	switch {
+	case s.HostKey != "" && (s.Header != "" || s.Env != ""):
+		add(field("host_key", "leave header and env out: it is a key for the repositories of jobs", "is given beside a header or a variable"))
+	case s.HostKey != "" && !fits(hostKey, s.HostKey, 4000):
+		add(field("host_key", "give what ssh-keyscan prints behind the host's name, as in 'ssh-ed25519 AAAA...'", "%.80q is not a public key", s.HostKey))
+	case s.HostKey != "":
 	case !fits(headerName, name, 100) || !fits(headerFront, front, 200):
 		add(field("header", "give a header's name and what stands in front of the value, as in 'Authorization: Bearer' or x-api-key", "%.80q is neither", s.Header))
 	case slices.Contains(framing, strings.ToLower(name)):
@@ -185,9 +209,14 @@ func (s CredentialSpec) Validate() error {
 	return nil
 }
 
-// CheckCredentialValue returns why a text cannot be a credential's value; it is not in the
-// error.
-func CheckCredentialValue(text string) error {
+// CheckValue returns why a text cannot be the credential's value; it is not in the error.
+func (s CredentialSpec) CheckValue(text string) error {
+	if s.SSH() {
+		if len(text) > maxKeyFile || !strings.HasPrefix(text, "-----BEGIN ") || !strings.Contains(text, " PRIVATE KEY-----") || strings.Contains(text, "ENCRYPTED") {
+			return field("value", "give the file that ssh-keygen -N '' makes", "is not a private key without a passphrase")
+		}
+		return nil
+	}
 	const remedy = "give one line of 8 to 8192 printable ASCII characters"
 	switch {
 	case len(text) < 8 || len(text) > 8192:

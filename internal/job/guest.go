@@ -2,6 +2,7 @@ package job
 
 import (
 	"errors"
+	"io"
 	"time"
 )
 
@@ -14,6 +15,10 @@ type Payload struct {
 	Token             string            // the job's callback token
 	HeartbeatInterval int               // seconds
 	MaxOutput         int64             // bytes
+
+	Repository     io.ReaderAt // a tar archive of its .git, which is at Commit; nil: none
+	RepositorySize int64       // bytes
+	Commit         string
 }
 
 // RunState is what the runner in the VM reports about the task.

@@ -75,6 +75,8 @@ type Job struct {
 	Stderr    OutputInfo `json:"stderr"`
 	Artifacts []Artifact `json:"artifacts,omitempty"` // kept files; known when the status is terminal
 	SkippedArtifacts
+
+	Repository *Checkout `json:"repository,omitempty"` // of the manifest's repository; nil: it was not fetched
 }
 
 // Record is what is recorded together with a change of a job.
@@ -351,6 +353,7 @@ type Result struct {
 	StdoutInfo OutputInfo    `json:"stdout_info"`
 	StderrInfo OutputInfo    `json:"stderr_info"`
 	Duration   time.Duration `json:"duration" api:"duration_seconds"` // how long the task ran; 0 if it never started
+	Repository *Checkout     `json:"repository,omitempty"`            // what it has left of its repository
 	SkippedArtifacts
 }
 

@@ -45,7 +45,7 @@ const (
 	ReasonCancelled       Reason = "cancelled"        // a caller cancelled the job
 	ReasonKilled          Reason = "killed"           // a caller killed the task
 	ReasonTimeout         Reason = "timeout"          // the task ran past the manifest's timeout
-	ReasonProvisionFailed Reason = "provision_failed" // no VM could be made ready
+	ReasonProvisionFailed Reason = "provision_failed" // no VM could be made ready, or the repository not be fetched
 	ReasonStartFailed     Reason = "start_failed"     // the VM was ready, the task could not be started
 	ReasonLost            Reason = "lost"             // the VM or the task vanished without a result
 	ReasonInternal        Reason = "internal"         // an internal error of linus

@@ -104,6 +104,7 @@ func (m Manifest) Validate() error {
 	bad = append(bad, validateSecrets(m.Secrets, m.Env)...)
 	bad = append(bad, validateCredentials(m.Credentials)...)
 	bad = append(bad, validateArtifacts(m.Artifacts)...)
+	bad = append(bad, m.validateRepository()...)
 	bad = append(bad, m.validateTerminal()...)
 	bad = append(bad, validateResources(m.Resources)...)
 	if m.Timeout < 0 || m.Timeout > MaxTimeout {

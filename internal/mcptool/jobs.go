@@ -171,6 +171,8 @@ type resultOutput struct {
 	Artifacts         []artifact `json:"artifacts,omitempty" jsonschema_description:"The job's artifacts."`
 	ArtifactsCount    int        `json:"artifacts_count,omitempty" jsonschema_description:"Of all artifacts, of which 200 are listed."`
 
+	Repository *job.Checkout `json:"repository,omitempty" jsonschema_description:"What the task has committed, and whether it was pushed; repository.patch among the artifacts is its diff."`
+
 	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"Files and patterns of which nothing was collected; the first 50."`
 	ArtifactsSkippedCount int                   `json:"artifacts_skipped_count,omitempty"`
 }
@@ -207,7 +209,7 @@ func resultOf(ctx context.Context, e job.Engine, j job.Job, limit int) (resultOu
 		OutputBytes: r.StdoutInfo.Total, StderrBytes: r.StderrInfo.Total, Duration: r.Duration.Seconds(),
 		OutputInvalidUTF8: !utf8.Valid(r.Stdout), StderrInvalidUTF8: !utf8.Valid(r.Stderr),
 		ArtifactsCount:   len(j.Artifacts),
-		ArtifactsSkipped: j.ArtifactsSkipped, ArtifactsSkippedCount: j.ArtifactsSkippedCount,
+		ArtifactsSkipped: j.ArtifactsSkipped, ArtifactsSkippedCount: j.ArtifactsSkippedCount, Repository: j.Repository,
 	}
 	out.OutputIncomplete, out.IncompleteReason = incomplete(r.StdoutInfo, r.StderrInfo)
 	var cutOut, cutErr bool

@@ -30,6 +30,8 @@ type waitedOutput struct {
 	Duration         float64 `json:"duration_seconds,omitempty"`
 	ArtifactsCount   int     `json:"artifacts_count,omitempty" jsonschema_description:"get_job_result lists them."`
 	ArtifactsSkipped int     `json:"artifacts_skipped_count,omitempty"`
+
+	Repository *job.Checkout `json:"repository,omitempty"`
 	Note             string  `json:"note,omitempty" jsonschema_description:"What to do next."`
 }
 
@@ -79,7 +81,7 @@ func waitedOf(ctx context.Context, e job.Engine, j job.Job) (job.Job, waitedOutp
 	}
 	out.Reason, out.ExitCode, out.Error, out.Duration = j.Outcome.Reason, j.Outcome.ExitCode, words.In(j.ErrorText()), j.Ran().Seconds()
 	out.OutputIncomplete, out.IncompleteReason = incomplete(j.Stdout, j.Stderr)
-	out.ArtifactsCount, out.ArtifactsSkipped = len(j.Artifacts), j.ArtifactsSkippedCount
+	out.ArtifactsCount, out.ArtifactsSkipped, out.Repository = len(j.Artifacts), j.ArtifactsSkippedCount, j.Repository
 	if j.Manifest.AgentType == job.AgentClaude { // its answer, not the stream of its steps
 		r, err := e.Result(ctx, j.ID)
 		if err != nil {

@@ -125,9 +125,9 @@ func (b *Bounds) Check(s job.Submission) error {
 			found.add(fmt.Sprintf("manifest.secrets[%d]", i), fmt.Sprintf("%q is not allowed: ALLOWED_SECRETS allows %s", name, strings.Join(b.secrets, ", ")), "leave it out")
 		}
 	}
-	for i, name := range m.Credentials {
+	for at, name := range m.CredentialsNamed() {
 		if len(b.credentials) > 0 && !job.Among(b.credentials, name) {
-			found.add(fmt.Sprintf("manifest.credentials[%d]", i), fmt.Sprintf("%q is not allowed: ALLOWED_CREDENTIALS allows %s", name, strings.Join(b.credentials, ", ")), "leave it out")
+			found.add(at, fmt.Sprintf("%q is not allowed: ALLOWED_CREDENTIALS allows %s", name, strings.Join(b.credentials, ", ")), "leave it out")
 		}
 	}
 	b.notify(found, s)

@@ -15,8 +15,10 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 
 	"linus/internal/job"
@@ -102,6 +104,12 @@ func (p *Policy) checkRest(found *findings, m job.Manifest) {
 	}
 	if m.Cwd != "" && (isSystem(m.Cwd) || hasSpecial(m.Cwd)) {
 		found.add("manifest.cwd", "may contain programs, or what programs depend on, and ALLOWED_COMMANDS is set", "use another directory")
+	}
+	if r := m.Repository; r.Given() {
+		at := cmp.Or(r.Path, path.Join("/tmp", r.Name()))
+		if problem := p.misplaced(m.Cwd, path.Join(at, "file")); problem != "" {
+			found.add("manifest.repository.path", problem+", and ALLOWED_COMMANDS is set", "choose a directory below /tmp, under a plain name")
+		}
 	}
 	for i, f := range m.Files {
 		if problem := p.misplaced(m.Cwd, f.Path); problem != "" {

@@ -22,9 +22,9 @@ func (b *Bounds) token(found *findings, s job.Submission) {
 			found.add(fmt.Sprintf("manifest.secrets[%d]", i), fmt.Sprintf("%q is not allowed: this token allows %s", name, orNone(p.Secrets)), "leave it out, or ask for a token that allows it")
 		}
 	}
-	for i, name := range m.Credentials {
+	for at, name := range m.CredentialsNamed() {
 		if !p.MayUse(name) {
-			found.add(fmt.Sprintf("manifest.credentials[%d]", i), fmt.Sprintf("%q is not allowed: this token allows %s", name, orNone(p.Credentials)), "leave it out, or ask for a token that allows it")
+			found.add(at, fmt.Sprintf("%q is not allowed: this token allows %s", name, orNone(p.Credentials)), "leave it out, or ask for a token that allows it")
 		}
 	}
 	if m.VM != "" {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"linus/internal/job"
+	"linus/internal/term"
 	"linus/internal/vm"
 )
 
@@ -202,6 +204,64 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 		v.Next = last(v.Events)
 	}
 	p.render(w, r, http.StatusOK, "events", v)
+}
+
+// mostDiff bounds what a page shows of a patch, in bytes.
+const mostDiff = 512 << 10
+
+// diffView is what a job has changed in its repository.
+type diffView struct {
+	job.Job
+	Lines []diffLine
+	More  bool // there is more than is shown
+}
+
+// diffLine is a line of a patch.
+type diffLine struct{ Class, Text string }
+
+func (v diffView) title() string { return "diff · job " + shortID(v.ID) }
+
+// diff shows the patch of a job's repository.
+func (p *pages) diff(w http.ResponseWriter, r *http.Request) {
+	id := mux.Vars(r)["id"]
+	j, err := p.Engine.Job(r.Context(), id)
+	var patch io.ReadCloser
+	if err == nil {
+		patch, _, err = p.Engine.OpenArtifact(r.Context(), id, job.PatchArtifact)
+	}
+	if err != nil {
+		p.failed(w, r, err)
+		return
+	}
+	defer patch.Close() //nolint:errcheck // only read
+	data, err := io.ReadAll(io.LimitReader(patch, mostDiff+1))
+	if err != nil {
+		p.failed(w, r, err)
+		return
+	}
+	v := diffView{Job: j, More: len(data) > mostDiff}
+	within := false // a patch: before it is a summary
+	for line := range strings.Lines(strings.ToValidUTF8(string(data[:min(len(data), mostDiff)]), "\uFFFD")) {
+		class := ""
+		switch {
+		case strings.HasPrefix(line, "diff --git "):
+			class, within = "file", true
+		case !within:
+		case strings.HasPrefix(line, "@@"):
+			class = "hunk"
+		case strings.HasPrefix(line, "+"):
+			class = "added"
+		case strings.HasPrefix(line, "-"):
+			class = "removed"
+		}
+		v.Lines = append(v.Lines, diffLine{class, term.Text(strings.TrimSuffix(line, "\n"))})
+	}
+	p.render(w, r, http.StatusOK, "diff", v)
+}
+
+// HasDiff reports whether there is a patch of its repository to be shown.
+func (v jobView) HasDiff() bool {
+	return v.May("OpenArtifact") && v.Status.Terminal() && slices.ContainsFunc(v.Artifacts, func(a job.Artifact) bool { return a.Path == job.PatchArtifact })
 }
 
 // firstOutput reads the outputs for the first display of the page.

@@ -5,13 +5,13 @@
 # session that started it, of the linus server, or of the runner itself.
 #
 # Where it runs: in the VM, as the login user, from where linus has put it with
-# settings, task, command, env, files.index, files.tar and artifacts (patterns). It
+# settings, task, command, env, files.index, files.tar, repository.tar and artifacts (patterns). It
 # finds its state, and the tmpfs with token and secrets, by where it lies:
 #   /opt/job-runner            /var/lib/linus/job        /run/linus
 #   /opt/job-runner/jobs/<id>  /var/lib/linus/jobs/<id>  /run/linus/jobs/<id>
 # all below one prefix, which only tests have. Each of a VM's jobs has a place,
 # and does not touch the others. It needs bash, coreutils, util-linux, tar, curl for
-# callbacks, and sudo for tasks that run as root and files that go beyond the
+# callbacks, git for a repository, and sudo for tasks that run as root and files that go beyond the
 # user's reach.
 #
 # Usage: job-runner.sh start | launch | wait | probe | stop [<signal>] | input <offset> |
@@ -67,6 +67,7 @@
 #   follow.<pid>    the time of what launch has read last
 #   callback_url    where callbacks go, when not to the settings' CALLBACK_URL
 #   stdin_closed    how long stdin is in the end
+#   repository      where the work tree of the job's repository was put
 #   artifacts.index  name, absolute path, size, mode, sha256 of each artifact
 #   control, bell   fifos: a byte wakes the supervisor, and who waits for stdin's end
 

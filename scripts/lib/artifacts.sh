@@ -8,6 +8,7 @@
 # first wildcard. A part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/process.sh"
+source "${BASH_SOURCE[0]%/*}/repository.sh"
 source "${BASH_SOURCE[0]%/*}/result.sh"
 source "${BASH_SOURCE[0]%/*}/settings.sh"
 
@@ -77,6 +78,7 @@ artifacts_collect() { # <working directory, unless CWD is set> <max files> <max 
   if cd -- "${cwd:-$1}" 2>/dev/null; then
     artifacts_work=$(pwd -P)
   fi
+  repository_collect "$3"
   if [[ -e ${home}/artifacts ]]; then
     while IFS= read -r -d '' pattern || [[ -n ${pattern} ]]; do
       artifacts_match "${pattern}"

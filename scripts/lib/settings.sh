@@ -9,7 +9,7 @@ settings_load() {
   local line value
   job_id='' agent='' claude_model='' timeout='' status_mode=simple callback_url=''
   heartbeat_interval=30 max_output_size=10485760
-  cwd='' sudo='' stdin=closed tty='' settings_error=''
+  cwd='' sudo='' stdin=closed tty='' repository='' commit='' settings_error=''
   while IFS= read -r line || [[ -n ${line} ]]; do
     value=${line#*=}
     case ${line%%=*} in
@@ -25,8 +25,14 @@ settings_load() {
       SUDO) sudo=${value} ;;
       STDIN) stdin=${value} ;;
       TTY) tty=${value} ;;
+      REPOSITORY) repository=${value} ;;
+      COMMIT) commit=${value} ;;
     esac
   done 2>/dev/null <"${home}/settings" || true
+  # Where it was put is where it is, whoever asks; a name is of the login user's home.
+  { IFS= read -r repository <"${state:-}/repository"; } 2>/dev/null || true
+  [[ -z ${repository} || ${repository} == /* ]] || repository=${HOME%/}/${repository}
+  cwd=${cwd:-${repository}}
   local -r number='^[1-9][0-9]{0,14}$' size='^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$'
   if [[ -z ${job_id} || ${job_id} == *[!0-9A-Za-z-]* ]]; then
     settings_error="JOB_ID '${job_id}' is not a job's id"
@@ -52,6 +58,8 @@ settings_load() {
     settings_error="STDIN '${stdin}' is not open or closed"
   elif [[ -n ${tty} && ! ${tty} =~ ${size} ]]; then
     settings_error="TTY '${tty}' is not ROWSxCOLUMNS"
+  elif [[ -n ${repository} && ! ${commit} =~ ^[0-9a-f]{40}$ ]]; then
+    settings_error="COMMIT '${commit}' is not a commit"
   elif [[ ! -f ${home}/task ]]; then
     settings_error="there is no file task"
   fi

@@ -6,6 +6,7 @@
 
 source "${BASH_SOURCE[0]%/*}/files.sh"
 source "${BASH_SOURCE[0]%/*}/follow.sh"
+source "${BASH_SOURCE[0]%/*}/repository.sh"
 source "${BASH_SOURCE[0]%/*}/settings.sh"
 
 nobody='' # the descriptor nap reads
@@ -33,6 +34,7 @@ start_job() {
     result_line JOB_START resumed
   else
     files_check_env
+    repository_install
     files_install
     require_directory
     begin_job

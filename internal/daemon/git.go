@@ -1,0 +1,64 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"linus/internal/credential"
+	"linus/internal/egress"
+	"linus/internal/git"
+	"linus/internal/job"
+)
+
+// repositoryWays returns how repositories are reached: where a VM with egress allow and the
+// credential could, or by SSH with it. What has no credential has to be public: clients choose it,
+// and it is reached from the engine's network.
+func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error) {
+	return func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Way, error) {
+		at, err := r.Where()
+		if err != nil {
+			return git.Way{}, err
+		}
+		if at.SSH {
+			live, key, host, end, err := k.SSH(ctx, r.Credential, r)
+			if err != nil {
+				return git.Way{}, err
+			}
+			used(job.CredentialUse{Name: r.Credential, Method: "SSH", Host: net.JoinHostPort(at.Host, at.Port), Path: at.Path})
+			return git.Way{Key: key, HostKey: host, Live: live, Close: end}, nil
+		}
+		var mu sync.Mutex
+		refused := ""
+		o := egress.Options{Record: func(c job.Connection) {
+			mu.Lock()
+			defer mu.Unlock()
+			if !c.Allowed && !c.Ended {
+				refused = c.Target() + " is not reached: " + c.Why
+				if r.Credential == "" {
+					refused += "; where more than the public port 443 is to be reached, a credential has to be for it (linus credential add)"
+				}
+			}
+		}}
+		way := git.Way{Refused: func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			return refused
+		}}
+		if r.Credential == "" {
+			o.Names = []string{at.Host}
+			proxy := egress.New(o)
+			way.Dial, way.Close = proxy.Dial, proxy.Close
+			return way, nil
+		}
+		leg, err := k.Leg(ctx, []string{r.Credential}, used)
+		if err != nil {
+			return git.Way{}, err
+		}
+		o.Ends = leg.Ends
+		proxy := egress.New(o)
+		way.Dial, way.CA = proxy.Dial, leg.CA()
+		way.Close = func() { proxy.Close(); leg.Close() }
+		return way, nil
+	}
+}

@@ -1,0 +1,182 @@
+// Package git owns the repositories of jobs on the engine's side: it fetches them for their VMs,
+// checks what comes back, and pushes it. All that it does is done by git in a directory of the
+// job's, without a work tree, hooks or anybody's settings; a credential is used on the way, and git
+// never has it. Both the server and the VM are hostile. It knows no VM, no store and no policy.
+package git
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/term"
+)
+
+// Options of a Git. Dir and Way are required.
+type Options struct {
+	Dir string // of the jobs' repositories, one directory each
+	// Way returns how a repository is reached. used is called with each use of its credential.
+	Way func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (Way, error)
+
+	MaxBytes int64         // of a repository, as it is fetched; 0: 1 GiB
+	Fetching time.Duration // how long fetching one may take; 0: 15 min
+	Pushing  time.Duration // and checking or pushing; 0: 5 min
+	Log      *slog.Logger
+}
+
+// Git has the repositories of jobs. Its methods may be called from any goroutine, but for one job
+// by one at a time.
+type Git struct{ o Options }
+
+// New returns a Git. Directories that nobody has touched for days go: their engines were killed.
+func New(o Options) *Git {
+	o.MaxBytes = cmp.Or(o.MaxBytes, 1<<30)
+	o.Fetching, o.Pushing = cmp.Or(o.Fetching, 15*time.Minute), cmp.Or(o.Pushing, 5*time.Minute)
+	o.Log = cmp.Or(o.Log, slog.Default())
+	all, _ := os.ReadDir(o.Dir)
+	for _, entry := range all {
+		if info, err := entry.Info(); err == nil && time.Since(info.ModTime()) > forgotten {
+			_ = os.RemoveAll(filepath.Join(o.Dir, entry.Name()))
+		}
+	}
+	return &Git{o}
+}
+
+// forgotten is longer than any job takes.
+const forgotten = 7 * 24 * time.Hour
+
+// Ready returns why this machine cannot fetch a repository; nil: it can.
+func (g *Git) Ready(r job.Repository) error {
+	tools := []string{"git"}
+	if at, err := r.Where(); err == nil && at.SSH {
+		tools = append(tools, "ssh")
+	}
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			return &job.FieldError{Field: "manifest.repository", Problem: "needs " + tool + " on the engine's machine, and it is not there", Remedy: "install it there", Fault: job.FaultState}
+		}
+	}
+	return nil
+}
+
+// dir is the directory of a job's repository.
+func (g *Git) dir(id string) string { return filepath.Join(g.o.Dir, id) }
+
+// Forget removes a job's repository.
+func (g *Git) Forget(id string) {
+	if err := os.RemoveAll(g.dir(id)); err != nil {
+		g.o.Log.Warn("a job's repository stays on the disk", "job_id", id, "err", err)
+	}
+}
+
+// Has reports whether a job's repository was fetched here.
+func (g *Git) Has(id string) bool {
+	_, err := os.Stat(filepath.Join(g.dir(id), archiveName))
+	return err == nil
+}
+
+// settings are those of every call. What a repository says itself is ours alone.
+var settings = []string{
+	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.askPass=", "credential.helper=", "core.bigFileThreshold=16m",
+	"gc.auto=0", "maintenance.auto=false", "submodule.recurse=false", "fetch.recurseSubmodules=false", "push.recurseSubmodules=no",
+	"fetch.unpackLimit=1", "transfer.unpackLimit=1", "fetch.writeCommitGraph=false", "protocol.version=2", "http.followRedirects=false", "http.proxyAuthMethod=basic",
+	"http.lowSpeedLimit=100", "http.lowSpeedTime=120", "advice.detachedHead=false", "push.gpgSign=false", "core.quotePath=true",
+}
+
+const maxAnswer = 4 << 20 // bytes that git says
+
+// git runs git in a repository, by a way if it needs one, and returns what it prints. Bounded are
+// its time (ctx), its answer, its memory and the size of each file that it writes.
+func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.File, args ...string) (string, error) {
+	line := []string{"-c", `ulimit -c 0; ulimit -f "$1"; ulimit -v 8388608 2>/dev/null; shift; exec "$@"`, "sh", strconv.FormatInt(g.o.MaxBytes/512, 10), "git"}
+	for _, setting := range settings {
+		line = append(line, "-c", setting)
+	}
+	if repository != "" {
+		line = append(line, "--git-dir="+repository)
+	}
+	cmd := exec.CommandContext(ctx, "sh", append(line, args...)...)
+	cmd.Dir = g.o.Dir
+	cmd.Env = append([]string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + g.o.Dir, "LC_ALL=C",
+		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "GIT_NO_REPLACE_OBJECTS=1",
+		"GIT_CEILING_DIRECTORIES=" + g.o.Dir, "GIT_ALLOW_PROTOCOL=" + w.protocol(),
+	}, w.environment()...)
+	out, said := &bounded{most: maxAnswer}, &bounded{most: 64 << 10}
+	cmd.Stdout, cmd.Stderr = out, said
+	if stdin != nil {
+		cmd.Stdin = stdin
+	}
+	cmd.WaitDelay = 5 * time.Second
+	err := cmd.Run()
+	switch {
+	case err == nil && out.over:
+		return "", fmt.Errorf("git %s: its answer is longer than %d bytes", args[0], maxAnswer)
+	case err == nil:
+		return out.String(), nil
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("git %s: %w", args[0], context.Cause(ctx))
+	}
+	why := w.refusal()
+	if why == "" {
+		why = lastWords(said.String())
+	}
+	if exit := new(exec.ExitError); !errors.As(err, &exit) {
+		why = err.Error()
+	}
+	return "", fmt.Errorf("git %s: %s", args[0], cmp.Or(why, err.Error()))
+}
+
+// lastWords are the last lines that git has said, which name the cause, as one.
+func lastWords(said string) string {
+	text := strings.Join(strings.Fields(term.Text(said)), " ")
+	if strings.Contains(text, "could not read Username") {
+		return "the server wants to know who asks, or does not accept the credential"
+	}
+	if r := []rune(text); len(r) > 500 {
+		return "..." + string(r[len(r)-500:])
+	}
+	return text
+}
+
+// bounded keeps the first bytes that are written to it.
+type bounded struct {
+	bytes.Buffer
+	most int
+	over bool
+}
+
+func (b *bounded) Write(data []byte) (int, error) {
+	if left := b.most - b.Len(); len(data) > left {
+		b.over = true
+		b.Buffer.Write(data[:left])
+		return len(data), nil
+	}
+	return b.Buffer.Write(data)
+}
+
+// sizeOf returns the bytes of the files below a directory.
+func sizeOf(dir string) (total int64, err error) {
+	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			total += info.Size()
+		}
+		return err
+	})
+	return total, err
+}

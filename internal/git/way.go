@@ -1,0 +1,204 @@
+package git
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/agent"
+
+	"al.essio.dev/pkg/shellescape"
+)
+
+// Way is how a repository is reached: by an HTTP proxy that adds the credential, or by SSH with a
+// key.
+type Way struct {
+	Dial func(context.Context) (net.Conn, error) // the proxy
+	CA   []byte                                  // PEM: what git is to trust there; nil: what the machine trusts
+	// Refused returns why something was not reached, in a line; empty: it was.
+	Refused func() string
+
+	Key     []byte // PEM: a private key; nil: the way is the proxy
+	HostKey string // of the host, as in known_hosts
+
+	Live  context.Context //nolint:containedctx // ends with the credential; nil: with nothing
+	Close func()
+}
+
+// opened is a way while it is used. Nil is that of what stays on this machine.
+type opened struct {
+	Way
+	dir      string // with a socket, or files
+	listener net.Listener
+	user     string // of the proxy: nobody else on this machine may use it
+	conns    sync.WaitGroup
+	end      context.CancelFunc
+}
+
+// open makes a way usable for git. The caller closes it.
+func (w Way) open(ctx context.Context) (_ *opened, _ context.Context, err error) {
+	o := &opened{Way: w}
+	ctx, o.end = context.WithCancel(ctx)
+	if w.Live != nil {
+		context.AfterFunc(w.Live, o.end)
+	}
+	if o.dir, err = os.MkdirTemp("", "linus-git-"); err == nil {
+		if w.Key != nil {
+			err = o.openSSH()
+		} else {
+			err = o.openProxy(ctx)
+		}
+	}
+	if err != nil {
+		o.close()
+		return nil, nil, err
+	}
+	return o, ctx, nil
+}
+
+func (o *opened) close() {
+	o.end()
+	if o.listener != nil {
+		_ = o.listener.Close()
+	}
+	o.conns.Wait()
+	if o.dir != "" {
+		_ = os.RemoveAll(o.dir)
+	}
+	o.Way.Close()
+}
+
+// serve calls do with each connection, until ctx ends.
+func (o *opened) serve(do func(net.Conn)) {
+	o.conns.Go(func() {
+		for {
+			c, err := o.listener.Accept()
+			if err != nil {
+				return
+			}
+			o.conns.Go(func() {
+				defer c.Close() //nolint:errcheck // it is over
+				do(c)
+			})
+		}
+	})
+}
+
+// openProxy has git reach the way's proxy, at a port of the loopback that asks for a password.
+func (o *opened) openProxy(ctx context.Context) (err error) {
+	o.user = "linus:" + rand.Text()
+	if len(o.CA) > 0 {
+		if err := os.WriteFile(filepath.Join(o.dir, "ca.pem"), o.CA, 0o600); err != nil {
+			return err
+		}
+	}
+	var listen net.ListenConfig
+	if o.listener, err = listen.Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
+		return err
+	}
+	o.serve(func(near net.Conn) { o.pass(ctx, near) })
+	return nil
+}
+
+// pass carries one connection of git's to where it wants.
+func (o *opened) pass(ctx context.Context, near net.Conn) {
+	_ = near.SetReadDeadline(time.Now().Add(10 * time.Second))
+	from := bufio.NewReader(io.LimitReader(near, 64<<10))
+	r, err := http.ReadRequest(from)
+	if err != nil {
+		return
+	}
+	want := "Basic " + base64.StdEncoding.EncodeToString([]byte(o.user))
+	if r.Method != http.MethodConnect || subtle.ConstantTimeCompare([]byte(r.Header.Get("Proxy-Authorization")), []byte(want)) != 1 {
+		_, _ = io.WriteString(near, "HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+		return
+	}
+	_ = near.SetReadDeadline(time.Time{})
+	far, err := o.Dial(ctx)
+	if err != nil {
+		return
+	}
+	both := func() { _ = near.Close(); _ = far.Close() }
+	defer both()
+	defer context.AfterFunc(ctx, both)()
+	if _, err := fmt.Fprintf(far, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", r.Host, r.Host); err != nil {
+		return
+	}
+	o.conns.Go(func() {
+		defer both()
+		_, _ = io.Copy(far, near) // git waits for the answer before it sends more
+	})
+	_, _ = io.Copy(near, far)
+}
+
+// openSSH has git reach the host by ssh, which gets its key from an agent: it is on no disk.
+func (o *opened) openSSH() error {
+	key, err := ssh.ParseRawPrivateKey(o.Key)
+	if err != nil {
+		return fmt.Errorf("read the credential's private key: %w", err)
+	}
+	ring := agent.NewKeyring()
+	if err := ring.Add(agent.AddedKey{PrivateKey: key}); err != nil {
+		return fmt.Errorf("use the credential's private key: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(o.dir, "known_hosts"), []byte("repository "+o.HostKey+"\n"), 0o600); err != nil {
+		return err
+	}
+	if o.listener, err = (&net.ListenConfig{}).Listen(context.Background(), "unix", filepath.Join(o.dir, "agent")); err != nil { //nolint:contextcheck // a file's name
+		return err
+	}
+	o.serve(func(c net.Conn) { _ = agent.ServeAgent(ring, c) })
+	return nil
+}
+
+// protocol is what git may speak.
+func (o *opened) protocol() string {
+	switch {
+	case o == nil:
+		return "none"
+	case o.Key != nil:
+		return "ssh"
+	}
+	return "https"
+}
+
+// environment is what git finds of the way.
+func (o *opened) environment() []string {
+	switch {
+	case o == nil:
+		return nil
+	case o.Key != nil:
+		line := []string{
+			"ssh", "-F", "/dev/null", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "HostKeyAlias=repository", "-o", "StrictHostKeyChecking=yes",
+			"-o", "UserKnownHostsFile=" + filepath.Join(o.dir, "known_hosts"), "-o", "GlobalKnownHostsFile=/dev/null", "-o", "UpdateHostKeys=no",
+			"-o", "IdentityFile=none", "-o", "IdentityAgent=" + filepath.Join(o.dir, "agent"), "-o", "PreferredAuthentications=publickey",
+			"-o", "ClearAllForwardings=yes", "-o", "ControlMaster=no", "-o", "ControlPath=none", "-o", "ProxyCommand=none", "-o", "PermitLocalCommand=no",
+			"-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "LogLevel=ERROR",
+		}
+		return []string{"GIT_SSH_COMMAND=" + shellescape.QuoteCommand(line), "GIT_SSH_VARIANT=ssh"}
+	}
+	env := []string{"https_proxy=http://" + o.user + "@" + o.listener.Addr().String()}
+	if len(o.CA) > 0 {
+		env = append(env, "GIT_SSL_CAINFO="+filepath.Join(o.dir, "ca.pem"))
+	}
+	return env
+}
+
+// refusal is why the way was not open; empty: it was.
+func (o *opened) refusal() string {
+	if o == nil || o.Refused == nil {
+		return ""
+	}
+	return o.Refused()
+}

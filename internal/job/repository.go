@@ -1,0 +1,276 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"linus/internal/lazyregexp"
+)
+
+// Repository is a git repository that a job's task finds in its VM. The engine fetches it: the
+// credential is used there, and nothing of it is in the VM.
+type Repository struct {
+	URL        string `json:"url" jsonschema_description:"https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH."`
+	Ref        string `json:"ref,omitempty" jsonschema_description:"Branch, tag or commit. Default: the repository's default branch."`
+	Path       string `json:"path,omitempty" jsonschema_description:"Absolute directory in the VM, and the default of cwd. Default: its name, in the home directory."`
+	Credential string `json:"credential,omitempty" jsonschema_description:"Name of the credential that reads it, and pushes."`
+	Submodules bool   `json:"submodules,omitempty" jsonschema_description:"With its submodules on the same host."`
+}
+
+// Push is where a job's commits go.
+type Push struct {
+	Branch string `json:"branch,omitempty" jsonschema_description:"If the task succeeds, its commits are pushed to this new branch, or one that a job has pushed before. Never by force."`
+}
+
+// Given reports whether there is one.
+func (r Repository) Given() bool { return r != Repository{} }
+
+// RepositoryURL is where a repository is.
+type RepositoryURL struct {
+	SSH        bool
+	User, Host string
+	Port       string
+	Path       string // with a slash in front
+}
+
+// Target is the host and port, as credentials have it.
+func (u RepositoryURL) Target() string { return net.JoinHostPort(u.Host, u.Port) }
+
+var (
+	scpURL  = lazyregexp.New(`^([A-Za-z0-9_][A-Za-z0-9._-]*)@([a-z0-9.-]+):([A-Za-z0-9._~/-]+)$`)
+	gitUser = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
+	gitHash = lazyregexp.New(`^[0-9a-f]{40}$`)
+)
+
+const maxRepositoryURL = 2000
+
+// Where reads the URL. The error says what is wrong with it.
+func (r Repository) Where() (RepositoryURL, error) {
+	if len(r.URL) > maxRepositoryURL {
+		return RepositoryURL{}, fmt.Errorf("is %d bytes, the limit is %d", len(r.URL), maxRepositoryURL)
+	}
+	u := RepositoryURL{Port: "443"}
+	if part := scpURL.FindStringSubmatch(r.URL); part != nil {
+		u = RepositoryURL{SSH: true, User: part[1], Host: part[2], Port: "22", Path: "/" + strings.TrimPrefix(part[3], "/")}
+	} else {
+		parsed, err := url.Parse(r.URL)
+		if err != nil || strings.ContainsFunc(r.URL, func(c rune) bool { return c <= ' ' || c > '~' || c == '\\' }) {
+			return u, fmt.Errorf("%.200q is not a URL", r.URL)
+		}
+		u.SSH, u.Host, u.Path = parsed.Scheme == "ssh", parsed.Hostname(), parsed.EscapedPath()
+		if u.SSH {
+			u.Port = "22"
+		}
+		if port := parsed.Port(); port != "" {
+			u.Port = port
+		}
+		_, password := parsed.User.Password()
+		switch {
+		case parsed.Scheme != "https" && parsed.Scheme != "ssh":
+			return u, fmt.Errorf("%.200q is neither HTTPS nor SSH", r.URL)
+		case password || !u.SSH && parsed.User != nil:
+			return u, errors.New("has a user or a password in it")
+		case parsed.RawQuery != "" || parsed.ForceQuery || strings.Contains(r.URL, "#"):
+			return u, errors.New("has a query or a fragment in it")
+		case u.SSH && !fits(gitUser, parsed.User.Username(), 64):
+			return u, errors.New("has no user, as in ssh://git@HOST/PATH")
+		}
+		u.User = parsed.User.Username()
+	}
+	if n, err := strconv.ParseUint(u.Port, 10, 16); !fits(hostName, u.Host, 253) || err != nil || n == 0 || u.Port[0] == '0' {
+		return u, fmt.Errorf("%.200q has no name of a host, in lower case", r.URL)
+	}
+	if strings.Trim(u.Path, "/") == "" || !plainPath(u.Path) {
+		return u, fmt.Errorf("%.200q has no path of a repository", r.URL)
+	}
+	return u, nil
+}
+
+// Name is the directory that it is in unless a path is given.
+func (r Repository) Name() string {
+	u, _ := r.Where()
+	name := strings.Map(func(c rune) rune {
+		if c < 0x80 && (unicode.IsLetter(c) || unicode.IsDigit(c) || strings.ContainsRune("._-", c)) {
+			return c
+		}
+		return '-'
+	}, strings.TrimSuffix(path.Base(u.Path), ".git"))
+	if strings.Trim(name, ".-") == "" {
+		return "repository"
+	}
+	return strings.TrimLeft(name[:min(len(name), 100)], ".-")
+}
+
+// IsCommit reports whether a ref is a commit's whole hash.
+func IsCommit(ref string) bool { return gitHash.MatchString(ref) }
+
+// refProblem returns why a text is not the name of a branch or a tag, as git has it; empty: it is.
+func refProblem(name string) string {
+	bad := strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c == 0x7f || strings.ContainsRune(`~^:?*[\`, c) })
+	if bad || len(name) > 200 || name == "@" || strings.HasPrefix(name, "-") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") || strings.Contains(name, "@{") {
+		return fmt.Sprintf("%.200q is not a name that git takes", name)
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
+			return fmt.Sprintf("%.200q is not a name that git takes", name)
+		}
+	}
+	return ""
+}
+
+// validateRepository checks where the task's repository is, and its commits go.
+func (m Manifest) validateRepository() []*FieldError {
+	var bad []*FieldError
+	add := func(name, remedy, problem string) {
+		bad = append(bad, &FieldError{Field: "manifest." + name, Problem: problem, Remedy: remedy})
+	}
+	r := m.Repository
+	if !r.Given() {
+		if m.Push.Branch != "" {
+			add("push.branch", "give repository.url as well", "has no meaning without a repository")
+		}
+		return bad
+	}
+	at, err := r.Where()
+	switch {
+	case r.URL == "":
+		add("repository.url", "give one, as in https://github.com/acme/app", "is required")
+	case err != nil:
+		add("repository.url", "give https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH, and what it takes to log in as repository.credential", err.Error())
+	case at.SSH && r.Credential == "":
+		add("repository.credential", "name one with the host's key (linus credential add --host-key)", "is required for SSH")
+	}
+	if problem := refProblem(r.Ref); r.Ref != "" && problem != "" {
+		add("repository.ref", "give a branch, a tag or a commit's whole hash", problem)
+	}
+	bad = append(bad, checkPath("manifest.repository.path", r.Path)...)
+	if r.Path != "" && path.Clean(r.Path) == "/" {
+		add("repository.path", "give a directory of its own", "is the root directory")
+	}
+	if r.Credential != "" && !fits(credentialName, r.Credential, 64) {
+		add("repository.credential", "linus credential list shows them", fmt.Sprintf("%.80q is not a credential's name", r.Credential))
+	}
+	if m.Push.Branch == "" {
+		return bad
+	}
+	switch problem := refProblem(m.Push.Branch); {
+	case problem != "":
+		add("push.branch", "give a name such as fix/issue-7", problem)
+	case strings.HasPrefix(m.Push.Branch, "refs/") || m.Push.Branch == "HEAD" || IsCommit(m.Push.Branch):
+		add("push.branch", "give a name such as fix/issue-7", fmt.Sprintf("%.200q would be taken for something else", m.Push.Branch))
+	case r.Credential == "":
+		add("repository.credential", "name one that may push", "is required to push")
+	}
+	return bad
+}
+
+// Reads returns why a credential is not for a repository; nil: it is.
+func (s CredentialSpec) Reads(r Repository) error {
+	at, err := r.Where()
+	if err != nil {
+		return err
+	}
+	host, port := s.Target()
+	switch {
+	case at.SSH != s.SSH():
+		return fmt.Errorf("%q is %s, and the repository is reached by %s", s.Name, map[bool]string{true: "a key for SSH", false: "for HTTPS"}[s.SSH()], map[bool]string{true: "SSH", false: "HTTPS"}[at.SSH])
+	case at.Target() != net.JoinHostPort(host, port):
+		return fmt.Errorf("%q is for %s, and not for %s", s.Name, s.Host, at.Target())
+	case !s.covers(at.Path):
+		return fmt.Errorf("%q is for paths that begin with %s", s.Name, s.Path)
+	}
+	return nil
+}
+
+// Checkout is what a job's task has found of its repository, and what it has left. What is left is
+// known when the status is terminal.
+type Checkout struct {
+	Ref         string `json:"ref,omitempty"`           // that was fetched, as in refs/heads/main; empty: a commit
+	Commit      string `json:"commit"`                  // that the task has found
+	Head        string `json:"head,omitempty"`          // the last of its commits; empty: it has made none
+	Commits     int    `json:"commits"`                 // that it has made
+	Files       int    `json:"files"`                   // that differ from what it has found, uncommitted ones included
+	Insertions  int    `json:"insertions"`              // lines
+	Deletions   int    `json:"deletions"`               // lines
+	Uncommitted bool   `json:"uncommitted,omitempty"`   // it has left changes that are in no commit, and in the patch alone
+	Pushed      string `json:"pushed_branch,omitempty"` // the branch that its commits are on
+	Problem     string `json:"problem,omitempty"`       // why something of this is missing, or was not pushed
+}
+
+// Text describes what was left in a line.
+func (c Checkout) Text() string {
+	plural := func(n int, what string) string {
+		if n == 1 {
+			return "1 " + what
+		}
+		return fmt.Sprintf("%d %ss", n, what)
+	}
+	text := "no commits"
+	if c.Commits > 0 {
+		text = plural(c.Commits, "commit")
+	}
+	if c.Files > 0 {
+		text += fmt.Sprintf(", %s changed (+%d -%d)", plural(c.Files, "file"), c.Insertions, c.Deletions)
+	}
+	if c.Uncommitted {
+		text += ", some of it not committed"
+	}
+	if c.Pushed != "" {
+		text += ", pushed to " + c.Pushed
+	}
+	return text
+}
+
+// Names of the artifacts that a job with a repository leaves.
+const (
+	BundleArtifact = "repository.bundle" // its commits, for git fetch
+	PatchArtifact  = "repository.patch"  // what it has changed, committed or not
+)
+
+// PushedBranch is what was recorded of a branch that jobs push to.
+type PushedBranch struct {
+	Job    string `json:"job"`              // that pushed last, or is about to
+	Commit string `json:"commit,omitempty"` // that the branch was at, as far as is known
+	Next   string `json:"next,omitempty"`   // that it is about to be at
+}
+
+// CredentialsNamed returns the credentials that a manifest names, by the fields that do.
+func (m Manifest) CredentialsNamed() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for i, name := range m.Credentials {
+			if !yield(fmt.Sprintf("manifest.credentials[%d]", i), name) {
+				return
+			}
+		}
+		if r := m.Repository; r.Credential != "" {
+			yield("manifest.repository.credential", r.Credential)
+		}
+	}
+}
+
+// RepositoryCall is what a job asks of its repository on the engine's side.
+type RepositoryCall struct {
+	Job        string // its ID
+	Repository Repository
+	Push       string // the branch that its commits go to; empty: none
+	// Commit is what its task has found, or is to find, if that was said before.
+	Commit string
+	// Own are the commits at which the branch may be already, since a job of the same owner has
+	// pushed it there.
+	Own  []string
+	Used func(CredentialUse) // called with each use of the credential
+}
+
+// Archive is a file that is read in any order.
+type Archive interface {
+	io.ReaderAt
+	io.Closer
+}

@@ -1,0 +1,30 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"linus/internal/job"
+)
+
+// branchKey is the beginning of the keys in meta that stand for branches that jobs push to.
+const branchKey = "branch/"
+
+// Branch returns what is recorded of a branch, by its key; the zero value if nothing is.
+func (s *Store) Branch(ctx context.Context, key string) (job.PushedBranch, error) {
+	b, err := only(query(ctx, s.read, scanDoc[job.PushedBranch], `SELECT value FROM meta WHERE key = ?`, branchKey+key))
+	if errors.Is(err, job.ErrNotFound) {
+		return b, nil
+	}
+	return b, tried(err, "read a branch")
+}
+
+// KeepBranch records what a branch is at.
+func (s *Store) KeepBranch(ctx context.Context, key string, b job.PushedBranch) error {
+	doc, err := json.Marshal(b)
+	if err == nil {
+		err = s.transaction(ctx, func(tx *tx) error { return setMeta(ctx, tx, branchKey+key, string(doc)) })
+	}
+	return tried(err, "record a branch")
+}
