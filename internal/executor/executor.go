@@ -25,7 +25,7 @@ type Options struct {
 	// Repositories are those of jobs. Nil: no job may have one.
 	Repositories Repositories
 	Runner       Runner
-	Log         *slog.Logger // default: slog.Default()
+	Log          *slog.Logger // default: slog.Default()
 
 	CallbackURL func(context.Context) (string, error) // the URL for callbacks; "" if VMs cannot reach it
 	// CallbackAddr returns the "host:port" on this machine at which callbacks are

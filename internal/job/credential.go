@@ -67,7 +67,7 @@ type CredentialUse struct {
 	Name         string // empty: it was refused before one was chosen
 	Method, Host string
 	Path         string // the guest's words
-	Status       int // 0: of SSH
+	Status       int    // 0: of SSH
 }
 
 // Text describes the use in a line of bounded length.

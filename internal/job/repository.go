@@ -19,15 +19,15 @@ import (
 // credential is used there, and nothing of it is in the VM.
 type Repository struct {
 	URL        string `json:"url" jsonschema_description:"https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH."`
-	Ref        string `json:"ref,omitempty" jsonschema_description:"Branch, tag or commit. Default: the repository's default branch."`
-	Path       string `json:"path,omitempty" jsonschema_description:"Absolute directory in the VM, and the default of cwd. Default: its name, in the home directory."`
-	Credential string `json:"credential,omitempty" jsonschema_description:"Name of the credential that reads it, and pushes."`
-	Submodules bool   `json:"submodules,omitempty" jsonschema_description:"With its submodules on the same host."`
+	Ref        string `json:"ref,omitempty" jsonschema_description:"Branch, tag or commit. Default: the default branch."`
+	Path       string `json:"path,omitempty" jsonschema_description:"Absolute directory, also the default of cwd. Default: its name, in the home."`
+	Credential string `json:"credential,omitempty" jsonschema_description:"Name of its credential."`
+	Submodules bool   `json:"submodules,omitempty" jsonschema_description:"Fetch its submodules, too."`
 }
 
 // Push is where a job's commits go.
 type Push struct {
-	Branch string `json:"branch,omitempty" jsonschema_description:"If the task succeeds, its commits are pushed to this new branch, or one that a job has pushed before. Never by force."`
+	Branch string `json:"branch,omitempty" jsonschema_description:"New branch for its commits, if the task succeeds; or one that a job of yours has pushed."`
 }
 
 // Given reports whether there is one.

@@ -171,7 +171,7 @@ type resultOutput struct {
 	Artifacts         []artifact `json:"artifacts,omitempty" jsonschema_description:"The job's artifacts."`
 	ArtifactsCount    int        `json:"artifacts_count,omitempty" jsonschema_description:"Of all artifacts, of which 200 are listed."`
 
-	Repository *job.Checkout `json:"repository,omitempty" jsonschema_description:"What the task has committed, and whether it was pushed; repository.patch among the artifacts is its diff."`
+	Repository *job.Checkout `json:"repository,omitempty" jsonschema_description:"What it has committed and pushed; repository.patch is its diff."`
 
 	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"Files and patterns of which nothing was collected; the first 50."`
 	ArtifactsSkippedCount int                   `json:"artifacts_skipped_count,omitempty"`

@@ -31,8 +31,8 @@ type waitedOutput struct {
 	ArtifactsCount   int     `json:"artifacts_count,omitempty" jsonschema_description:"get_job_result lists them."`
 	ArtifactsSkipped int     `json:"artifacts_skipped_count,omitempty"`
 
-	Repository *job.Checkout `json:"repository,omitempty"`
-	Note             string  `json:"note,omitempty" jsonschema_description:"What to do next."`
+	Repository string `json:"repository,omitempty"`
+	Note       string `json:"note,omitempty" jsonschema_description:"What to do next."`
 }
 
 // started returns a job that was submitted, after waiting for its end for at most so
@@ -81,7 +81,10 @@ func waitedOf(ctx context.Context, e job.Engine, j job.Job) (job.Job, waitedOutp
 	}
 	out.Reason, out.ExitCode, out.Error, out.Duration = j.Outcome.Reason, j.Outcome.ExitCode, words.In(j.ErrorText()), j.Ran().Seconds()
 	out.OutputIncomplete, out.IncompleteReason = incomplete(j.Stdout, j.Stderr)
-	out.ArtifactsCount, out.ArtifactsSkipped, out.Repository = len(j.Artifacts), j.ArtifactsSkippedCount, j.Repository
+	out.ArtifactsCount, out.ArtifactsSkipped = len(j.Artifacts), j.ArtifactsSkippedCount
+	if c := j.Repository; c != nil {
+		out.Repository = strings.TrimSuffix(c.Text()+": "+c.Problem, ": ")
+	}
 	if j.Manifest.AgentType == job.AgentClaude { // its answer, not the stream of its steps
 		r, err := e.Result(ctx, j.ID)
 		if err != nil {
