@@ -82,6 +82,7 @@ func (a *app) root() *cobra.Command {
 			a.cleanupCommand()),
 		group("vm", "Create and manage persistent VMs for jobs and people",
 			a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmCopyCommand(), a.vmListFilesCommand(), a.vmCatCommand(), a.vmForwardCommand(),
+			a.vmExposeCommand(), a.vmPortsCommand(), a.vmUnexposeCommand(),
 			a.vmVerb("start NAME|ID", "Start a stopped VM", "runs", (*session).StartVM),
 			a.vmVerb("stop NAME|ID", "Shut down a VM; no job may be running in it", "is stopped", (*session).StopVM),
 			a.vmVerb("suspend NAME|ID", "Write a VM's memory to its disk and turn it off; no job may be running in it", "is suspended", (*session).SuspendVM),

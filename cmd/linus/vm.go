@@ -186,6 +186,9 @@ func vmText(info job.VMInfo) string {
 		row("made by", "job "+info.Job)
 		row("belongs to", info.Principal)
 		row("jobs in it", strings.Join(info.Jobs, " "))
+		for _, p := range info.Ports {
+			row("port", fmt.Sprintf("%s (%d) at %s", p.Name, p.Port, orDash(p.URL)))
+		}
 		row("created", local(info.CreatedAt))
 		row("expires", local(info.ExpiresAt))
 		if info.Status == vm.Running {

@@ -12,7 +12,7 @@ import (
 )
 
 // notCompared are settings of a process rather than of the engine.
-var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL", "LINUS_LOG_FORMAT", envFileSetting, "HTTP_ADDR", "HTTP_TOKEN", "HTTP_HOSTS", "HTTP_CORS_ORIGINS", "HTTP_TLS_CERT", "HTTP_TLS_KEY", "OAUTH_ISSUER", "OAUTH_AUDIENCE", "OAUTH_CA_FILE", "LINUS_SERVER", "LINUS_TOKEN_FILE", "LINUS_CA_FILE", "MCP_TOOLSETS", "MCP_READ_ONLY", "MCP_DISABLE_DESTRUCTIVE"}
+var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL", "LINUS_LOG_FORMAT", envFileSetting, "HTTP_ADDR", "HTTP_TOKEN", "HTTP_HOSTS", "HTTP_CORS_ORIGINS", "HTTP_URL", "EXPOSE_DOMAIN", "HTTP_TLS_CERT", "HTTP_TLS_KEY", "OAUTH_ISSUER", "OAUTH_AUDIENCE", "OAUTH_CA_FILE", "LINUS_SERVER", "LINUS_TOKEN_FILE", "LINUS_CA_FILE", "MCP_TOOLSETS", "MCP_READ_ONLY", "MCP_DISABLE_DESTRUCTIVE"}
 
 // Effective returns every setting's value as text; for a secret only enough of
 // a hash to compare two values.

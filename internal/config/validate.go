@@ -77,6 +77,9 @@ func (c Config) rules() []rule {
 		{"HTTP_ADDR", c.HTTPAddr, c.HTTPAddr == "" || IsAddress(c.HTTPAddr), "give address:port, as in 127.0.0.1:8766; port 0 is any free one"},
 		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || isToken(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
 		{"HTTP_HOSTS", c.HTTPHosts, !slices.ContainsFunc(words(c.HTTPHosts), func(s string) bool { return !isHost(s) }), "give host names without port, separated by spaces or commas"},
+		{"HTTP_URL", c.HTTPURL, c.HTTPURL == "" || isOrigin(c.HTTPURL), "give https://HOST or https://HOST:PORT as browsers send it: lower case, no path, not the scheme's own port"},
+		{"EXPOSE_DOMAIN", c.ExposeDomain, c.ExposeDomain == "" || isWildcard(c.ExposeDomain), "give *. and a domain in lower case, as in *.vms.example"},
+		{"EXPOSE_DOMAIN", c.ExposeDomain, !c.exposes(), "give a domain of its own, which neither HTTP_URL nor a name in HTTP_HOSTS is or is below: pages of VMs set cookies for it"},
 		{"HTTP_TLS_CERT", c.HTTPTLSCert, c.HTTPTLSCert != "" || c.HTTPTLSKey == "", "HTTP_TLS_KEY is set: give the file with its certificate, too"},
 		{"HTTP_TLS_KEY", c.HTTPTLSKey, c.HTTPTLSKey != "" || c.HTTPTLSCert == "", "HTTP_TLS_CERT is set: give the file with its key, too"},
 		{"HTTP_CORS_ORIGINS", strings.Join(noOrigins, ", "), len(noOrigins) == 0, "give origins as browsers send them, http://HOST:PORT or https://HOST: lower case, no path, not the scheme's own port, and no *"},
@@ -220,6 +223,30 @@ func areMetricLabels(keys []string) bool {
 
 // HTTPNames splits HTTP_HOSTS.
 func (c Config) HTTPNames() []string { return words(c.HTTPHosts) }
+
+// PortDomain is EXPOSE_DOMAIN without its asterisk.
+func (c Config) PortDomain() string { return strings.TrimPrefix(c.ExposeDomain, "*.") }
+
+// exposes reports whether a name of this server gets what pages below EXPOSE_DOMAIN set. None is
+// set for a name without a dot.
+func (c Config) exposes() bool {
+	u, err := url.Parse(c.HTTPURL)
+	names := c.HTTPNames()
+	if err == nil {
+		names = append(names, u.Hostname())
+	}
+	return c.ExposeDomain != "" && slices.ContainsFunc(names, func(n string) bool {
+		n = strings.ToLower(n)
+		return n == c.PortDomain() && strings.Contains(n, ".") || strings.HasSuffix(n, "."+c.PortDomain())
+	})
+}
+
+// isWildcard reports whether s is *. and a domain.
+func isWildcard(s string) bool {
+	domain, ok := strings.CutPrefix(s, "*.")
+	_, err := netip.ParseAddr(domain)
+	return ok && err != nil && domain == strings.ToLower(domain) && isHost(domain) && !strings.HasSuffix(domain, ".")
+}
 
 // HTTPOrigins splits HTTP_CORS_ORIGINS.
 func (c Config) HTTPOrigins() []string { return words(c.HTTPCORSOrigins) }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"linus/internal/callback"
@@ -24,6 +25,7 @@ import (
 	"linus/internal/store"
 	"linus/internal/token"
 	"linus/internal/vm"
+	"linus/internal/web"
 )
 
 // engine is everything that runs jobs in this process.
@@ -35,6 +37,8 @@ type engine struct {
 	store     *store.Store
 	watch     *watch
 	log       *slog.Logger
+
+	served atomic.Pointer[string] // the URL at which HTTP is served, once it is
 }
 
 // openEngine wires the parts over the state directory, which the caller has
@@ -114,6 +118,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		Allow: work.Allow, AllowFile: allowed.commands.CheckFile, Lease: time.Duration(c.LeaseHours) * time.Hour,
 		Checkpoints: job.CheckpointMode(c.Checkpoints), CheckpointBytes: int64(job.SizeMB(c.CheckpointDisk)) << 20,
 		CleanupInterval: work.CleanupInterval, Patience: work.HeartbeatThreshold, MaxMaking: c.MaxJobs,
+		PortURL: func(id string) string { return web.PortURL(e.httpURL(c), c.PortDomain(), id) },
 	}
 	if work.Engines != nil {
 		vms.Engines = work.Engines

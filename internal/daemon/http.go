@@ -65,7 +65,7 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 		return nil, err
 	}
 	bodies := new(job.Bodies)
-	options := web.Options{Engine: e.guarded, API: control.API(e.guarded, control.APIOptions{Version: o.Version, Bodies: bodies, Log: log}), Bodies: bodies, Metrics: e.watch.metrics.Handler(), Token: token, Authenticate: e.Authenticate, Holder: e.Holder, Logouts: filepath.Join(c.StateDir, "http-logouts"), TLS: settings, Hosts: c.HTTPNames(), Origins: c.HTTPOrigins(), Log: log}
+	options := web.Options{Engine: e.guarded, API: control.API(e.guarded, control.APIOptions{Version: o.Version, Bodies: bodies, Log: log}), Bodies: bodies, Metrics: e.watch.metrics.Handler(), Token: token, Authenticate: e.Authenticate, Holder: e.Holder, Logouts: filepath.Join(c.StateDir, "http-logouts"), TLS: settings, Hosts: c.HTTPNames(), Origins: c.HTTPOrigins(), URL: func() string { return e.httpURL(c) }, PortDomain: c.PortDomain(), Log: log}
 	mcp := MCPOptions(o, e.guarded)
 	if c.OAuthIssuer != "" {
 		roots, err := readRoots("OAUTH_CA_FILE", c.OAuthCAFile)
@@ -108,9 +108,19 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 	} else if host, _, _ := net.SplitHostPort(f.Addr); !job.IsLoopback(host) {
 		log.Warn("HTTP is not encrypted, and tokens can be read on the network, unless a proxy in front of it encrypts; set HTTP_TLS_CERT and HTTP_TLS_KEY, or listen on 127.0.0.1", "addr", f.Addr)
 	}
+	at := f.Scheme + "://" + f.Browser
+	e.served.Store(&at)
 	f.Login = f.Scheme + "://" + f.Browser + web.LoginPath(token)
 	log.Info("HTTP server started", "addr", f.server.Addr())
 	return f, nil
+}
+
+// httpURL is HTTP_URL, or else that at which HTTP is served; empty: it is not, as far as is known here.
+func (e *engine) httpURL(c config.Config) string {
+	if at := e.served.Load(); c.HTTPURL == "" && at != nil {
+		return *at
+	}
+	return c.HTTPURL
 }
 
 // serverTLS returns the TLS settings of the HTTP server; nil: it has none.

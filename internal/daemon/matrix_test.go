@@ -67,11 +67,11 @@ func verbRules() map[string]rule {
 		"CreateVolume": {job.RoleRun, ""}, "RemoveVolume": {job.RoleRun, ""}, "AttachVolume": {job.RoleRun, ""}, "DetachVolume": {job.RoleRun, ""}}
 	for role, of := range map[job.Role]map[string]string{
 		job.RoleRead: {
-			"job": "Job Manifest Result Watch Output OpenArtifact Terminal", "vm": "VM ListSnapshots", "": "Info List Activity VMs CheckHost Volumes Volume",
+			"job": "Job Manifest Result Watch Output OpenArtifact Terminal", "vm": "VM ListSnapshots ListPorts", "": "Info List Activity VMs CheckHost Volumes Volume",
 		},
 		job.RoleRun: {
 			"job": "Cancel Kill Input Resize",
-			"vm":  "StartVM StopVM SuspendVM ResumeVM ForkVM SnapshotVM RevertVM DeleteSnapshot DestroyVM ListFiles ReadFile WriteFile EditFile ReadTree WriteTree DialVM Network",
+			"vm":  "StartVM StopVM SuspendVM ResumeVM ForkVM SnapshotVM RevertVM DeleteSnapshot DestroyVM ListFiles ReadFile WriteFile EditFile ReadTree WriteTree DialVM ExposePort UnexposePort Network",
 		},
 		job.RoleAdmin: {
 			"vm": "ForgetVM SaveVM", "job": "DeleteJob", "": "Cleanup Tokens CreateToken RevokeToken Credentials CreateCredential RemoveCredential Pools Pool CreatePool ResizePool RemovePool Checkpoints Checkpoint CreateCheckpoint RemoveCheckpoint Engines Nodes CordonNode UncordonNode",
@@ -93,7 +93,7 @@ func toolRules() map[string]rule {
 		job.RoleRead: {"job": "get_job_status get_job_result get_job_output tail_job_output", "vm": "get_vm list_snapshots", "": "list_jobs list_vms check_host"},
 		job.RoleRun: {
 			"job": "cancel_job kill_job interact_with_job", "": "submit_job execute_command provision_vm",
-			"vm": "start_vm stop_vm suspend_vm resume_vm fork_vm snapshot_vm revert_vm delete_snapshot destroy_vm list_files read_file write_file edit_file",
+			"vm": "start_vm stop_vm suspend_vm resume_vm fork_vm snapshot_vm revert_vm delete_snapshot expose_port destroy_vm list_files read_file write_file edit_file",
 		},
 		job.RoleAdmin: {"": "cleanup_completed_jobs"},
 	} {
@@ -118,7 +118,7 @@ func pageRules() map[string]rule {
 		"GET /vms": {job.RoleRead, ""}, "GET /vms/live": {job.RoleRead, ""}, "GET /vms/{ref}": {job.RoleRead, "vm"}, "GET /vms/{ref}/live": {job.RoleRead, "vm"},
 		"GET /vms/new": {job.RoleRun, ""}, "POST /vms/new": {job.RoleRun, ""}, "GET /vms/{ref}/{verb}": {job.RoleRun, "vm"},
 		"POST /vms/{ref}/start": {job.RoleRun, "vm"}, "POST /vms/{ref}/stop": {job.RoleRun, "vm"}, "POST /vms/{ref}/suspend": {job.RoleRun, "vm"},
-		"POST /vms/{ref}/resume": {job.RoleRun, "vm"}, "POST /vms/{ref}/fork": {job.RoleRun, "vm"}, "POST /vms/{ref}/snapshot": {job.RoleRun, "vm"}, "POST /vms/{ref}/revert": {job.RoleRun, "vm"}, "POST /vms/{ref}/remove-snapshot": {job.RoleRun, "vm"}, "POST /vms/{ref}/save": {job.RoleAdmin, "vm"},
+		"POST /vms/{ref}/resume": {job.RoleRun, "vm"}, "POST /vms/{ref}/fork": {job.RoleRun, "vm"}, "POST /vms/{ref}/snapshot": {job.RoleRun, "vm"}, "POST /vms/{ref}/revert": {job.RoleRun, "vm"}, "POST /vms/{ref}/remove-snapshot": {job.RoleRun, "vm"}, "POST /vms/{ref}/save": {job.RoleAdmin, "vm"}, "POST /vms/{ref}/expose": {job.RoleRun, "vm"}, "POST /vms/{ref}/unexpose": {job.RoleRun, "vm"},
 		"POST /vms/{ref}/destroy": {job.RoleRun, "vm"}, "POST /vms/{ref}/terminal": {job.RoleRun, "vm"}, "POST /vms/{ref}/forget": {job.RoleAdmin, "vm"},
 		"GET /pools": {job.RoleAdmin, ""}, "GET /pools/live": {job.RoleAdmin, ""}, "GET /pools/{pool}": {job.RoleAdmin, ""},
 		"GET /pools/new": {job.RoleAdmin, ""}, "POST /pools/new": {job.RoleAdmin, ""}, "POST /pools/{pool}/resize": {job.RoleAdmin, ""}, "POST /pools/{pool}/remove": {job.RoleAdmin, ""},
@@ -132,7 +132,7 @@ func pageRules() map[string]rule {
 // other faces.
 var undecided = []string{
 	"GET /", "ANY /mcp", "ANY /.well-known/oauth-protected-resource", "ANY /.well-known/oauth-protected-resource/mcp", "ANY /api/", "GET /api/v1/jobs/{id}/terminal", "GET /health", "GET /login", "POST /login", "POST /logout", "GET /static/{hash}/{file}",
-	"GET /help", "GET /help/{topic}", "GET /help/{plot}", "GET /jobs/{id}/{verb}", "GET /pools/{pool}/{verb}", "GET /nodes/{node}/{verb}", "GET /tokens/{token}/revoke",
+	"ANY /ports/{port}", "GET /help", "GET /help/{topic}", "GET /help/{plot}", "GET /jobs/{id}/{verb}", "GET /pools/{pool}/{verb}", "GET /nodes/{node}/{verb}", "GET /tokens/{token}/revoke",
 }
 
 // caller is who makes a call.
@@ -415,7 +415,7 @@ func (m *matrix) api() {
 		"CreateVM":   `{"manifest":{"vm_name":"dev","resources":{"cpu":99}}}`, // which is refused, but not by the guard
 		"CreatePool": `{"name":"p","warm":0}`, "ResizePool": `{"warm":0}`, "Input": "x", "WriteFile": "x", "Kill": `{"signal":"INT"}`, "Resize": `{"rows":24,"columns":80}`,
 		"ForkVM": `{"count":99}`, "SnapshotVM": `{"name":"clean"}`, "SaveVM": `{"name":"setup"}`, "Network": `{}`, "EditFile": `{"old":"x","new":"y"}`, "CreateToken": `{"name":"dave","role":"read"}`, "CreateCredential": `{"name":"github","host":"api.github.com","header":"Authorization: Bearer","value":"of no worth"}`,
-		"CreateVolume": `{"name":"v","size":"x"}`, "AttachVolume": `{"vm":"x","path":"/x"}`, "DetachVolume": `{"vm":"x"}`,
+		"CreateVolume": `{"name":"v","size":"x"}`, "AttachVolume": `{"vm":"x","path":"/x"}`, "DetachVolume": `{"vm":"x"}`, "ExposePort": `{"port":80}`,
 	}
 	m.cells("API", rules, func(c *caller, name, id, vm string) (string, string) {
 		values := map[string]string{"id": id, "vm": vm, "pool": "p", "checkpoint": "c", "volume": "v", "node": "pve", "token": "dave", "credential": "github", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
@@ -497,7 +497,7 @@ func (m *matrix) mcp() {
 	}
 	more := map[string]string{
 		"submit_job": `"manifest":{"task":"true","agentType":"script"}`, "execute_command": `"command":"true"`, "provision_vm": `"dry_run":true`,
-		"snapshot_vm": `"snapshot":"clean"`, "revert_vm": `"snapshot":"clean","confirm":true`, "delete_snapshot": `"snapshot":"clean","confirm":true`, "destroy_vm": `"confirm":true`,
+		"snapshot_vm": `"snapshot":"clean"`, "revert_vm": `"snapshot":"clean","confirm":true`, "delete_snapshot": `"snapshot":"clean","confirm":true`, "destroy_vm": `"confirm":true`, "expose_port": `"port":80`,
 		"read_file": `"path":"x"`, "write_file": `"path":"x","content":"y"`, "edit_file": `"path":"x","old_string":"y","new_string":"z"`,
 		"interact_with_job": `"input":"x"`, "cleanup_completed_jobs": `"older_than_hours":1000`,
 	}

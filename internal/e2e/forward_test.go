@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,50 @@ func TestForward_CarriesConnectionsIntoTheVM(t *testing.T) {
 	again.Env = h.env
 	if said, err := again.CombinedOutput(); err == nil || !strings.Contains(string(said), "Address already in use") || strings.Contains(string(said), "is port") {
 		t.Errorf("a port in use: %v, %s", err, said)
+	}
+}
+
+// A port of a VM has a URL of the server, for those who may reach the VM.
+func TestExpose_ServesAPortOfTheVM(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "process", clientsToken)
+	url := h.serveHTTP(t)
+	h.cli(t, "vm", "create", "dev")
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "from the VM, for %s %s %q", r.Host, r.URL.Path, r.Header.Get("Authorization"))
+	}))
+	defer site.Close()
+	port := site.Listener.Addr().(*net.TCPAddr).Port
+	at := strings.TrimSpace(h.cli(t, "vm", "expose", "dev", strconv.Itoa(port), "--as", "web"))
+	if !strings.HasPrefix(at, url+"/ports/web-") {
+		t.Fatalf("%q is not below %s", at, url)
+	}
+	get := func(bearer string) (int, string) {
+		req, err := http.NewRequest(http.MethodGet, at+"x", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bearer != "" {
+			req.Header.Set("Authorization", "Bearer "+bearer)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(text)
+	}
+	token := strings.TrimPrefix(clientsToken, "HTTP_TOKEN=")
+	if code, text := get(token); code != 200 || text != fmt.Sprintf(`from the VM, for localhost:%d /x ""`, port) {
+		t.Errorf("%d %s", code, text)
+	}
+	if code, text := get(""); code != 401 {
+		t.Errorf("without a login: %d %s", code, text)
+	}
+	h.cli(t, "vm", "destroy", "dev", "--yes")
+	if code, text := get(token); code != 404 {
+		t.Errorf("after the VM: %d %s", code, text)
 	}
 }
 

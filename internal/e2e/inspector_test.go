@@ -34,7 +34,7 @@ func (i inspector) run(t *testing.T, method string, args ...string) (map[string]
 		"--protocol-era", i.era, "--quiet", "--format", "json", "--method", method,
 	}, args...)
 	for _, setting := range i.host.env {
-		if slices.ContainsFunc([]string{"PROXMOX_", "LINUS_", "CALLBACK_", "PVELAB_"}, func(ours string) bool { return strings.HasPrefix(setting, ours) }) {
+		if slices.ContainsFunc([]string{"PROXMOX_", "LINUS_", "CALLBACK_", "PVELAB_", "HTTP_"}, func(ours string) bool { return strings.HasPrefix(setting, ours) }) {
 			line = append(line, "-e", setting) // a server it starts gets nothing else of its environment
 		}
 	}
@@ -61,7 +61,7 @@ func TestInspector_CallsEveryTool(t *testing.T) {
 	loops.AtNightOnly(t, "TestConformance and TestSDKs speak to the same server, TestTools_ReturnStructuredContent calls every tool")
 	t.Parallel()
 	c := npmClients(t)
-	h := newHost(t, lab.DriverProcess)
+	h := newHost(t, lab.DriverProcess, "HTTP_URL=https://linus.example")
 	i := inspector{clients: c, host: h, home: t.TempDir(), era: "modern"}
 	listed, err := i.run(t, "tools/list", "--strict")
 	if err != nil {
@@ -141,6 +141,7 @@ func TestInspector_CallsEveryTool(t *testing.T) {
 	if got := call("list_files", map[string]any{"vm_id": "dev"}); !strings.Contains(fmt.Sprint(got), "note") {
 		t.Errorf("listed %v", got)
 	}
+	call("expose_port", map[string]any{"vm_id": "dev", "port": 3000})
 	call("stop_vm", map[string]any{"vm_id": "dev"})
 	call("start_vm", map[string]any{"vm_id": "dev"})
 	call("suspend_vm", map[string]any{"vm_id": "dev"})

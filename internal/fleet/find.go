@@ -27,7 +27,7 @@ func (f *Fleet) find(ctx context.Context, ref string) (vm.VM, error) {
 		return vm.VM{}, err
 	}
 	vms = slices.DeleteFunc(vms, func(v vm.VM) bool {
-		return v.Checkpoint != nil || v.Job != ref && !hasName(v, ref) || !job.Visible(ctx, v.OwnedBy())
+		return v.Checkpoint != nil || !is(v, ref) || !job.Visible(ctx, v.OwnedBy())
 	})
 	if len(vms) == 0 {
 		none := noVM(ref, "is not a VM of ours")
@@ -155,6 +155,15 @@ func insideOf(begun []job.Job, v vm.VM) []string {
 		}
 	}
 	return ids
+}
+
+// is reports whether ref stands for the VM: its name or ID, that in its marker, or the ID of a
+// port that it exposes.
+func is(v vm.VM, ref string) bool {
+	if id, ok := strings.CutPrefix(ref, job.PortRef); ok {
+		return v.Exposes(id)
+	}
+	return v.Job == ref || hasName(v, ref)
 }
 
 // hasName reports whether ref is the VM's name or ID.

@@ -87,6 +87,8 @@ type Options struct {
 	// tree of them, may not be written in one. Nil: all allowed.
 	Allow     func(job.Submission) error
 	AllowFile func(path string, tree bool) error
+	// PortURL returns the URL of the exposed port with an ID; empty: there is none. Nil: always.
+	PortURL func(id string) string
 
 	Checkpoints     job.CheckpointMode // whether they are made without being asked for
 	CheckpointBytes int64              // that the memory of all checkpoints may take on the hosts; 20 GiB

@@ -31,6 +31,7 @@ func (f *Fleet) VMs(ctx context.Context) ([]job.VMInfo, error) {
 	infos := make([]job.VMInfo, len(vms))
 	for i, v := range vms {
 		infos[i] = vmInfo(v, begun, statuses, asked)
+		infos[i].Ports = f.exposed(v)
 	}
 	return infos, nil
 }
@@ -100,7 +101,9 @@ func (f *Fleet) oneInfo(ctx context.Context, v vm.VM, statuses map[string]vm.Sta
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	return vmInfo(v, begun, statuses, asked), nil
+	info := vmInfo(v, begun, statuses, asked)
+	info.Ports = f.exposed(v)
+	return info, nil
 }
 
 // vmInfo describes a VM. begun are the unfinished jobs, and with asked the host has reported

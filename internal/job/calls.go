@@ -187,6 +187,18 @@ func (c calls) DialVM(ctx context.Context, ref string, port int) (Tunnel, error)
 	return ask[Tunnel](ctx, c, "DialVM", portRef{ref, port})
 }
 
+func (c calls) ExposePort(ctx context.Context, spec PortSpec) (ExposedPort, error) {
+	return ask[ExposedPort](ctx, c, "ExposePort", spec)
+}
+
+func (c calls) ListPorts(ctx context.Context, ref string) ([]ExposedPort, error) {
+	return ask[[]ExposedPort](ctx, c, "ListPorts", vmRef{ref})
+}
+
+func (c calls) UnexposePort(ctx context.Context, ref, name string) (ExposedPort, error) {
+	return ask[ExposedPort](ctx, c, "UnexposePort", namedPort{ref, name})
+}
+
 func (c calls) Volumes(ctx context.Context) ([]VolumeInfo, error) {
 	return ask[[]VolumeInfo](ctx, c, "Volumes", None{})
 }

@@ -141,6 +141,15 @@ type VMs interface {
 	// DialVM connects to a TCP port of the VM's own loopback. ref may also be a job
 	// that runs in the VM. The connection outlasts ctx.
 	DialVM(ctx context.Context, ref string, port int) (Tunnel, error)
+	// ExposePort gives a TCP port of the VM's own loopback a URL of this server, which asks for
+	// a login, until UnexposePort or the VM's end. VM may also be a job that runs in the VM.
+	// What has the name already is an error, unless it is the same port.
+	ExposePort(ctx context.Context, spec PortSpec) (ExposedPort, error)
+	// ListPorts returns the ports of a VM that have a URL, oldest first. ref may also be PortRef
+	// and the ID of one.
+	ListPorts(ctx context.Context, ref string) ([]ExposedPort, error)
+	// UnexposePort takes a port's URL away, and ends what is open there.
+	UnexposePort(ctx context.Context, ref, name string) (ExposedPort, error)
 }
 
 // Tunnel is a connection to a program in a VM. Its directions end separately.

@@ -171,6 +171,11 @@ func makeVerbs() []*Verb {
 		verb("DialVM", "dialVM", "Connect to a TCP port of a VM's own loopback, as a WebSocket", "GET /v1/vms/{vm}/ports/{port}", always, RoleRun, OfFile, "exec vm", func(e Engine, ctx context.Context, in portRef) (Tunnel, error) {
 			return e.DialVM(ctx, in.VM, in.Port)
 		}),
+		made[ExposedPort](verb("ExposePort", "exposePort", "Give a port of a VM a URL of this server, which asks for a login", "POST /v1/vms/{vm}/ports", always, RoleRun, OfFile, "vm", Engine.ExposePort), Created, nil),
+		verb("ListPorts", "listPorts", "List the ports of a VM that have a URL, oldest first", "GET /v1/vms/{vm}/ports", always, RoleRead, OfFile, "vm", ofVM(Engine.ListPorts)),
+		verb("UnexposePort", "unexposePort", "Take a port's URL away, and end what is open there", "DELETE /v1/vms/{vm}/ports/{port}", never, RoleRun, OfFile, "vm", func(e Engine, ctx context.Context, in namedPort) (ExposedPort, error) {
+			return e.UnexposePort(ctx, in.VM, in.Port) // a repeated call would find none
+		}),
 
 		listed[PoolInfo](verb("Pools", "listPools", "List pools, by name", "GET /v1/pools", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Pools))),
 		verb("Pool", "getPool", "Get a pool, with its members", "GET /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", ofPool(Engine.Pool)),
@@ -260,6 +265,10 @@ type (
 	portRef struct {
 		VM   string `json:"vm"`
 		Port int    `json:"port"`
+	}
+	namedPort struct {
+		VM   string `json:"vm"`
+		Port string `json:"port"` // its name
 	}
 	vmRef struct {
 		VM string `json:"vm"`

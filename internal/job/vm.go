@@ -110,6 +110,8 @@ type VMInfo struct {
 	CreatedAt time.Time         `json:"created_at"`
 	Principal string            `json:"principal,omitempty"` // the name of its owner; empty: the operator
 
+	Ports []ExposedPort `json:"ports,omitempty"` // that have a URL
+
 	IdleSuspend int `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
 }
 

@@ -42,6 +42,7 @@ func allTools() []tool {
 		{"revert_vm", "vm", "RevertVM", Options.revertVM},
 		{"list_snapshots", "vm", "ListSnapshots", Options.listSnapshots},
 		{"delete_snapshot", "vm", "DeleteSnapshot", Options.deleteSnapshot},
+		{"expose_port", "vm", "ExposePort", Options.exposePort},
 		{"destroy_vm", "vm", "DestroyVM", Options.destroyVM},
 
 		{"list_files", "files", "ListFiles", Options.listFiles},

@@ -106,7 +106,7 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 			"nothing destructive", func(o *Options) { o.DisableDestructive = true },
 			offer{
 				tools: []string{
-					"check_host", "execute_command", "fork_vm", "get_job_output", "get_job_result", "get_job_status", "get_vm", "interact_with_job", "list_files", "list_jobs", "list_snapshots", "list_vms",
+					"check_host", "execute_command", "expose_port", "fork_vm", "get_job_output", "get_job_result", "get_job_status", "get_vm", "interact_with_job", "list_files", "list_jobs", "list_snapshots", "list_vms",
 					"provision_vm", "read_file", "resume_vm", "snapshot_vm", "start_vm", "submit_job", "suspend_vm", "tail_job_output",
 				},
 				prompts:   []string{"delegate_task", "diagnose_job"},

@@ -353,6 +353,27 @@ func (o Options) deleteSnapshot() server.ServerTool {
 		})
 }
 
+type exposeInput struct {
+	vmArg
+
+	Port int    `json:"port"`
+	Name string `json:"name,omitempty"`
+}
+
+type exposeOutput struct {
+	URL string `json:"url"`
+}
+
+func (o Options) exposePort() server.ServerTool {
+	return define("expose_port", "Expose a port",
+		"Give a port of a VM's localhost a URL for people who may reach the VM; they log in. It ends with the VM.",
+		hints{idempotent: true, openWorld: true},
+		func(ctx context.Context, in exposeInput) (exposeOutput, error) {
+			p, err := o.Engine.ExposePort(ctx, job.PortSpec{VM: in.VMID, Port: in.Port, Name: in.Name})
+			return exposeOutput{p.URL}, err
+		})
+}
+
 type destroyInput struct {
 	vmArg
 

@@ -44,12 +44,13 @@ type machine struct {
 	By *vm.Own    `json:"own,omitempty"`
 
 	Saved *vm.Checkpoint `json:"checkpoint,omitempty"`
+	Named []vm.Port      `json:"ports,omitempty"`
 }
 
 func decodeVM(doc string) (vm.VM, error) {
 	var m machine
 	err := json.Unmarshal([]byte(doc), &m)
-	m.Made, m.VM.Member, m.VM.Own, m.VM.Checkpoint = m.As, m.Of, m.By, m.Saved
+	m.Made, m.VM.Member, m.VM.Own, m.VM.Checkpoint, m.Ports = m.As, m.Of, m.By, m.Saved, m.Named
 	if m.By != nil && m.By.Fork != nil {
 		m.Source = vm.Forked
 	}
@@ -75,7 +76,7 @@ func (s *Store) lockVM(tx *tx, id string) {
 
 func writeVM(tx *tx, v vm.VM) error {
 	v.Source = ""
-	doc, err := json.Marshal(machine{v, v.Made, v.Member, v.Own, v.Checkpoint})
+	doc, err := json.Marshal(machine{v, v.Made, v.Member, v.Own, v.Checkpoint, v.Ports})
 	if err != nil {
 		return err
 	}

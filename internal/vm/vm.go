@@ -118,6 +118,7 @@ type VM struct {
 	Member     *Member     `json:"-"` // what its pool knows of it, stored beside the rest; nil: it is no pool's
 	Own        *Own        `json:"-"` // stored beside the rest; nil: a job has made it
 	Checkpoint *Checkpoint `json:"-"` // stored beside the rest; nil: it is none
+	Ports      []Port      `json:"-"` // that have a name, stored beside the rest; replaced, never changed
 
 	Provenance *Provenance `json:"-"` // of a template that was saved, as the host alone tells it; not stored
 }

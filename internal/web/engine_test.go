@@ -518,6 +518,16 @@ func (e *engine) ListSnapshots(context.Context, string) ([]job.Snapshot, error) 
 	}, nil
 }
 
+func (e *engine) ExposePort(ctx context.Context, spec job.PortSpec) (job.ExposedPort, error) {
+	_, err := e.power(ctx, fmt.Sprint("expose ", spec.Port, " ", spec.Name), spec.VM, vm.Running)
+	return job.ExposedPort{}, err
+}
+
+func (e *engine) UnexposePort(ctx context.Context, ref, name string) (job.ExposedPort, error) {
+	_, err := e.power(ctx, "unexpose "+name, ref, vm.Running)
+	return job.ExposedPort{}, err
+}
+
 func (e *engine) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return e.power(ctx, "forget", ref, vm.Gone)
 }

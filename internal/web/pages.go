@@ -133,7 +133,7 @@ func (p *pages) routes(r *mux.Router) {
 		post("/vms/{ref}/"+verb, p.changing(p.changeVM(verb)))
 	}
 	post("/vms/{ref}/terminal", p.changing(p.openTerminal))
-	get("/vms/{ref}/{verb:terminal|start|stop|suspend|resume|snapshot|fork}", to(func(r *http.Request) string { return vmPath(mux.Vars(r)["ref"]) }))
+	get("/vms/{ref}/{verb:terminal|start|stop|suspend|resume|snapshot|fork|expose|unexpose}", to(func(r *http.Request) string { return vmPath(mux.Vars(r)["ref"]) }))
 
 	get("/host", p.loggedIn(p.host))
 	get("/help", p.loggedIn(p.help))

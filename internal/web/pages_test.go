@@ -252,6 +252,9 @@ func TestForms_DoWhatTheySay(t *testing.T) {
 		{"suspend", "/vms/105/suspend", "job=" + doneID, 200, "suspend " + doneID, "/vms/105/resume", false},
 		{"suspend another VM by now", "/vms/105/suspend", "job=" + id, 422, "", "is now another VM", false},
 		{"resume", "/vms/105/resume", "job=" + doneID, 200, "resume " + doneID, "running", false},
+		{"expose", "/vms/105/expose", "job=" + doneID + "&port=3000&name=web", 200, "expose 3000 web " + doneID, "https://web-abcdefghijkl.vms.example/", false},
+		{"expose no port", "/vms/105/expose", "job=" + doneID + "&port=x", 200, "expose -1  " + doneID, "", false},
+		{"unexpose", "/vms/105/unexpose", "job=" + doneID + "&name=web", 200, "unexpose web " + doneID, "dev", false},
 		{"destroy nothing", "/vms/nothing/destroy", "job=x", 422, "", "not a VM of ours", false},
 	}
 	for _, tt := range tests {

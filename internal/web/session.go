@@ -70,7 +70,7 @@ func (s sessions) begin(r *http.Request, token string) *http.Cookie {
 	if token != "" {
 		value += "." + token
 	}
-	return s.cookie(r, value+"."+s.mac("session", value), sessionTime)
+	return s.cookie(r, s.sign("session", value), sessionTime)
 }
 
 // end ends the request's session, including any copies of its cookie, and
@@ -78,7 +78,7 @@ func (s sessions) begin(r *http.Request, token string) *http.Cookie {
 func (s sessions) end(r *http.Request) (*http.Cookie, error) {
 	var err error
 	if session := s.of(r); session != "" {
-		value := session[:strings.LastIndexByte(session, '.')]
+		value := bare(session)
 		expiry, _ := expiryOf(value) // the session is valid, so it has an expiry
 		err = s.ended.add(value, expiry)
 	}
@@ -87,35 +87,58 @@ func (s sessions) end(r *http.Request) (*http.Cookie, error) {
 
 func (s sessions) cookie(r *http.Request, value string, age time.Duration) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // plain HTTP on this machine would lose a Secure one
-		Name: s.name, Value: value, Path: "/", MaxAge: int(age.Seconds()),
+		Name: secureName(r.TLS != nil, s.name), Value: value, Path: "/", MaxAge: int(age.Seconds()),
 		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
 	}
 }
 
 // of returns the request's session, "" if it has no valid one: expiry, random part, the ID of
-// the token it began with unless it is the operator's, and the MAC.
+// the token it began with unless it is the operator's, and the MAC. Pages of other hosts of
+// this domain may have added cookies of the same name.
 func (s sessions) of(r *http.Request) string {
-	c, err := r.Cookie(s.name)
-	if err != nil {
-		return ""
+	for _, c := range r.CookiesNamed(secureName(r.TLS != nil, s.name)) {
+		if session, ok := s.signed("session", c.Value); ok && s.goesOn(session) {
+			return c.Value
+		}
 	}
-	end := strings.LastIndexByte(c.Value, '.')
-	if end < 0 || !hmac.Equal([]byte(c.Value[end+1:]), []byte(s.mac("session", c.Value[:end]))) {
-		return ""
-	}
-	if parts := strings.Count(c.Value, ".") + 1; parts != 3 && parts != 4 {
-		return "" // a token's ID that divides it
-	}
-	if expiry, err := expiryOf(c.Value[:end]); err != nil || time.Now().Unix() >= expiry || s.ended.has(c.Value[:end], expiry) {
-		return ""
-	}
-	return c.Value
+	return ""
 }
 
-// tokenOf returns the ID of the token that a session, as of returns it, began with; empty:
-// the operator's.
+// sign returns a text with its MAC, and signed the text of one.
+func (s sessions) sign(what, text string) string { return text + "." + s.mac(what, text) }
+
+func (s sessions) signed(what, text string) (string, bool) {
+	end := strings.LastIndexByte(text, '.')
+	if end < 0 || !hmac.Equal([]byte(text[end+1:]), []byte(s.mac(what, text[:end]))) {
+		return "", false
+	}
+	return text[:end], true
+}
+
+// goesOn reports whether a session, without its MAC, has neither expired nor been ended.
+func (s sessions) goesOn(session string) bool {
+	if parts := strings.Count(session, ".") + 1; parts != 2 && parts != 3 {
+		return false // a token's ID that divides it
+	}
+	expiry, err := expiryOf(session)
+	return err == nil && time.Now().Unix() < expiry && !s.ended.has(session, expiry)
+}
+
+// bare returns a session, as of returns it, without its MAC.
+func bare(session string) string { return session[:max(0, strings.LastIndexByte(session, '.'))] }
+
+// secureName is the name of a cookie that, over TLS, no other host can set.
+func secureName(secure bool, name string) string {
+	if secure {
+		return "__Host-" + name
+	}
+	return name
+}
+
+// tokenOf returns the ID of the token that a session, without its MAC, began with; empty: the
+// operator's.
 func tokenOf(session string) string {
-	if parts := strings.Split(session, "."); len(parts) == 4 {
+	if parts := strings.Split(session, "."); len(parts) == 3 {
 		return parts[2]
 	}
 	return ""
@@ -162,7 +185,11 @@ func (p *pages) serveFor(who job.Principal, next http.Handler, w http.ResponseWr
 // principal returns whose session the request has; job.ErrUnauthorized if it has none, or
 // its token is not valid any more.
 func (p *pages) principal(r *http.Request) (job.Principal, error) {
-	session := p.sessions.of(r)
+	return p.holder(r.Context(), bare(p.sessions.of(r)))
+}
+
+// holder returns whose a session, without its MAC, is; empty: nobody's.
+func (p *pages) holder(ctx context.Context, session string) (job.Principal, error) {
 	token := tokenOf(session)
 	switch {
 	case session == "" || token != "" && p.Holder == nil:
@@ -170,7 +197,7 @@ func (p *pages) principal(r *http.Request) (job.Principal, error) {
 	case token == "":
 		return job.Operator(), nil
 	}
-	return p.Holder(r.Context(), token)
+	return p.Holder(ctx, token)
 }
 
 // changing passes our own forms to next.

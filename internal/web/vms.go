@@ -171,6 +171,18 @@ var (
 			_, err := e.SaveVM(ctx, ref, form.Get("template"), false)
 			return job.VMInfo{}, err
 		},
+		"expose": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
+			port, err := strconv.Atoi(form.Get("port"))
+			if err != nil {
+				port = -1 // for the engine to refuse, after it has asked whether the caller may
+			}
+			_, err = e.ExposePort(ctx, job.PortSpec{VM: ref, Port: port, Name: form.Get("name")})
+			return job.VMInfo{}, err
+		},
+		"unexpose": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
+			_, err := e.UnexposePort(ctx, ref, form.Get("name"))
+			return job.VMInfo{}, err
+		},
 		"revert": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
 			return e.RevertVM(ctx, ref, form.Get("snapshot"))
 		},

@@ -56,8 +56,14 @@ type Options struct {
 	Origins []string    // whose pages a browser may let call /mcp: http://localhost:6274
 	TLS     *tls.Config // of the server; nil: plain HTTP
 	Log     *slog.Logger
-	Logouts string // file that records which sessions were ended; empty: memory only
-	Scope   string // distinguishes this server's sessions from those of others with the same token; Listen sets it to its address
+	// URL is this server's as browsers reach it, without a slash at its end. Nil or empty: it is
+	// not known, and ports of VMs are below whichever is asked for.
+	URL func() string
+	// PortDomain is the domain below which each exposed port of a VM has a host name of its own,
+	// *.vm.example without its asterisk; empty: they are at paths, and their pages have no origin.
+	PortDomain string
+	Logouts    string // file that records which sessions were ended; empty: memory only
+	Scope      string // distinguishes this server's sessions from those of others with the same token; Listen sets it to its address
 	// Bodies bounds the memory of requests' bodies, together with others that take from
 	// it. Nil: they have one of their own.
 	Bodies *job.Bodies
@@ -79,16 +85,23 @@ type api struct {
 	Options
 	pages   *pages
 	outputs *job.Bodies // that are being sent
+	ports   *ports
 }
 
 // Handler serves the routes. A response that is neither a page nor a file is
 // JSON.
 func Handler(o Options) http.Handler {
+	h, _ := handler(o)
+	return h
+}
+
+// handler is Handler; idle closes the connections that wait for the next request.
+func handler(o Options) (h http.Handler, idle func()) {
 	o.Engine = job.Phrased(o.Engine, words)
 	o.bounds = cmp.Or(o.bounds, defaultBounds)
 	o.Bodies = cmp.Or(o.Bodies, new(job.Bodies))
-	a := &api{o, newPages(o), &job.Bodies{Apart: true}}
-	return paced(a.sameSite(asked(a.routes())))
+	a := &api{Options: o, pages: newPages(o), outputs: &job.Bodies{Apart: true}, ports: newPorts(o.Engine)}
+	return paced(asked(a.exposed(a.sameSite(a.routes())))), a.ports.transport.CloseIdleConnections
 }
 
 // routes are the ones listed by linus help http.
@@ -112,6 +125,7 @@ func (a *api) routes() *mux.Router {
 	if a.Metrics != nil {
 		r.Handle("/metrics", a.reading(a.Metrics.ServeHTTP)).Methods(http.MethodGet, http.MethodHead)
 	}
+	r.PathPrefix(portsPrefix + "{port}").Handler(http.HandlerFunc(a.port))
 	a.pages.routes(r)
 	none := a.authorized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fail(w, http.StatusNotFound, "Not found: the routes are /mcp, /api/v1, /jobs/JOB_ID/output, /jobs/JOB_ID/artifacts/PATH, /metrics and /health; the pages start at /jobs")
@@ -139,7 +153,7 @@ func asked(next http.Handler) http.Handler {
 
 // sameSite refuses requests that another site could make a browser send: under
 // a foreign host name (DNS rebinding), or from a foreign origin, except to /mcp
-// from Options.Origins.
+// from Options.Origins. Links from elsewhere lead here, and nothing else from there does.
 func (a *api) sameSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.isHost(r.Host) {
@@ -153,8 +167,24 @@ func (a *api) sameSite(next http.Handler) http.Handler {
 				return
 			}
 		}
+		if fromElsewhere(r) && !isLink(r) && !a.mayCall(r) {
+			refuse(w, r, http.StatusForbidden, "A page of another site cannot load this")
+			return
+		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// fromElsewhere reports whether a browser says that a page of another origin makes the request,
+// and isLink whether it is to show a page of its own for it.
+func fromElsewhere(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return site == "cross-site" || site == "same-site"
+}
+
+func isLink(r *http.Request) bool {
+	mode, dest := r.Header.Get("Sec-Fetch-Mode"), r.Header.Get("Sec-Fetch-Dest")
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && (mode == "" || mode == "navigate") && (dest == "" || dest == "document")
 }
 
 // isHost reports whether the Host header names this server: by an address,
@@ -322,6 +352,7 @@ type Server struct {
 	gate   *gate.Gate
 	http   *http.Server
 	cancel context.CancelFunc
+	idle   func() // closes connections to VMs that wait for the next request
 }
 
 // Listen listens on addr, host:port; port 0 is any free one. It fails if the
@@ -338,9 +369,10 @@ func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 func listen(ctx context.Context, listener net.Listener, o Options) *Server {
 	o.Scope = cmp.Or(o.Scope, listener.Addr().String())
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s := &Server{gate: gate.New(listener, cmp.Or(o.bounds, defaultBounds).gate, "HTTP", o.Log), cancel: cancel}
+	h, idle := handler(o)
+	s := &Server{gate: gate.New(listener, cmp.Or(o.bounds, defaultBounds).gate, "HTTP", o.Log), cancel: cancel, idle: idle}
 	s.http = &http.Server{
-		Handler:           Handler(o),
+		Handler:           h,
 		TLSConfig:         o.TLS,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext:       gate.ConnContext,
@@ -374,6 +406,7 @@ func (s *Server) Serve() error {
 func (s *Server) Close(ctx context.Context) error {
 	s.cancel()
 	s.gate.End()
+	defer s.idle()
 	if err := s.http.Shutdown(ctx); err != nil {
 		return errors.Join(err, s.http.Close())
 	}

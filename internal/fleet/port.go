@@ -1,0 +1,92 @@
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// ExposePort gives a port of a VM a URL.
+func (f *Fleet) ExposePort(ctx context.Context, spec job.PortSpec) (job.ExposedPort, error) {
+	name, err := spec.Check()
+	if err != nil {
+		return job.ExposedPort{}, err
+	}
+	if f.portURL("") == "" {
+		return job.ExposedPort{}, &job.FieldError{Field: "port", Problem: "there is no server at which it could have a URL", Remedy: "set HTTP_ADDR and start linus serve, or HTTP_URL if another engine serves HTTP", Fault: job.FaultState}
+	}
+	v, err := f.fileVM(ctx, spec.VM)
+	if err != nil {
+		return job.ExposedPort{}, err
+	}
+	port := vm.Port{Name: name, Port: spec.Port, ID: name + "-" + strings.ToLower(rand.Text()[:12]), At: now()}
+	_, err = f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+		at := portNamed(*v, name)
+		switch {
+		case v.State != vm.Created || v.Unwanted:
+			return nil, noVM(v.Name, "is being destroyed")
+		case at >= 0 && v.Ports[at].Port == spec.Port:
+			port = v.Ports[at]
+			return nil, nil
+		case at >= 0:
+			return nil, &job.FieldError{Field: "name", Problem: fmt.Sprintf("%q is port %d of VM %s already", name, v.Ports[at].Port, v.Name), Remedy: "give another, or take that one away first", Fault: job.FaultState}
+		case len(v.Ports) >= job.MaxPorts:
+			return nil, &job.FieldError{Field: "port", Problem: fmt.Sprintf("VM %s has %d exposed ports, which is the limit", v.Name, len(v.Ports)), Remedy: "take one away first", Fault: job.FaultLimit}
+		}
+		v.Ports = append(slices.Clone(v.Ports), port)
+		return []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("port %d of VM %d is exposed as %s", port.Port, v.ID, port.ID)}}, nil
+	})
+	return f.exposedPort(port), err
+}
+
+// ListPorts returns the exposed ports of a VM.
+func (f *Fleet) ListPorts(ctx context.Context, ref string) ([]job.ExposedPort, error) {
+	v, err := f.fileVM(ctx, ref)
+	return f.exposed(v), err
+}
+
+// UnexposePort takes a port's URL away.
+func (f *Fleet) UnexposePort(ctx context.Context, ref, name string) (job.ExposedPort, error) {
+	v, err := f.fileVM(ctx, ref)
+	if err != nil {
+		return job.ExposedPort{}, err
+	}
+	var port vm.Port
+	_, err = f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+		at := portNamed(*v, name)
+		if at < 0 {
+			return nil, &job.FieldError{Field: "port", Problem: fmt.Sprintf("VM %s has no exposed port %.80q", v.Name, name), Remedy: "its ports are listed with it", Fault: job.FaultUnknown}
+		}
+		port = v.Ports[at]
+		v.Ports = slices.Delete(slices.Clone(v.Ports), at, at+1)
+		return []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("port %d of VM %d is not exposed any more", port.Port, v.ID)}}, nil
+	})
+	return f.exposedPort(port), err
+}
+
+func portNamed(v vm.VM, name string) int {
+	return slices.IndexFunc(v.Ports, func(p vm.Port) bool { return p.Name == name })
+}
+
+func (f *Fleet) exposed(v vm.VM) (all []job.ExposedPort) {
+	for _, p := range v.Ports {
+		all = append(all, f.exposedPort(p))
+	}
+	return all
+}
+
+func (f *Fleet) exposedPort(p vm.Port) job.ExposedPort {
+	return job.ExposedPort{Name: p.Name, Port: p.Port, ID: p.ID, URL: f.portURL(p.ID), CreatedAt: p.At}
+}
+
+func (f *Fleet) portURL(id string) string {
+	if f.o.PortURL == nil {
+		return ""
+	}
+	return f.o.PortURL(id)
+}

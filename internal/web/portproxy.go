@@ -1,0 +1,271 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/job"
+)
+
+// What passes between a browser and a port of a VM.
+const (
+	portHeaders = 64 << 10        // bytes of a response's headers
+	portAnswer  = 2 * time.Minute // until they are there
+	portIdle    = 20 * time.Second
+	portCookies = 50 // set by one response
+)
+
+// portTransport connects to ports of VMs: the host of a request is the port's ID.
+func portTransport(e job.Engine) *http.Transport {
+	return &http.Transport{
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			id, number, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			port, err := strconv.Atoi(number)
+			if err != nil {
+				return nil, err
+			}
+			t, err := e.DialVM(ctx, job.PortRef+id, port)
+			if err != nil {
+				return nil, err
+			}
+			return portConn{t}, nil
+		},
+		DisableCompression: true, MaxIdleConnsPerHost: 8, IdleConnTimeout: portIdle,
+		ResponseHeaderTimeout: portAnswer, MaxResponseHeaderBytes: portHeaders, ExpectContinueTimeout: time.Second,
+	}
+}
+
+// portConn is a tunnel as net/http has its connections. Its times are bounded by closing it.
+type portConn struct{ job.Tunnel }
+
+func (portConn) LocalAddr() net.Addr              { return &net.UnixAddr{Net: "unix"} }
+func (portConn) RemoteAddr() net.Addr             { return &net.UnixAddr{Net: "unix"} }
+func (portConn) SetDeadline(time.Time) error      { return nil }
+func (portConn) SetReadDeadline(time.Time) error  { return nil }
+func (portConn) SetWriteDeadline(time.Time) error { return nil }
+
+func quiet(l *slog.Logger) *log.Logger { return slog.NewLogLogger(l.Handler(), slog.LevelDebug) }
+
+// final leaves out what precedes a response, whose headers nobody has looked at.
+type final struct{ http.ResponseWriter }
+
+// WriteHeader is for httputil.ReverseProxy.
+func (w final) WriteHeader(code int) {
+	if code >= 200 || code == http.StatusSwitchingProtocols {
+		w.ResponseWriter.WriteHeader(code)
+	}
+}
+
+// Unwrap is for http.ResponseController.
+func (w final) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// local is the port's origin to the program that listens there: as if its page were opened
+// in the VM. Many refuse other hosts, and origins that do not fit.
+func local(port int) string { return "http://localhost:" + strconv.Itoa(port) }
+
+// toVM makes a browser's request the one that the VM gets.
+func (a *api) toVM(p *httputil.ProxyRequest, v visit, port int) {
+	out := p.Out
+	out.URL.Scheme, out.URL.Host, out.Host = "http", fmt.Sprintf("%s:%d", v.id, port), fmt.Sprintf("localhost:%d", port)
+	rest := "/" + strings.TrimPrefix(strings.TrimPrefix(p.In.URL.EscapedPath(), v.prefix), "/")
+	out.URL.RawPath, out.URL.RawQuery = rest, p.In.URL.RawQuery
+	out.URL.Path, _ = url.PathUnescape(rest) // it was escaped
+	h := out.Header
+	p.SetXForwarded()
+	if v.secure {
+		h.Set("X-Forwarded-Proto", "https")
+	}
+	h.Del("X-Forwarded-Prefix")
+	if v.prefix != "" {
+		h.Set("X-Forwarded-Prefix", v.prefix)
+	}
+	if !strings.EqualFold(h.Get("Upgrade"), "websocket") {
+		h.Del("Upgrade")
+		h.Del("Connection")
+	}
+	if bearer := bearerOf(p.In); bearer != "" && a.isOurs(p.In.Context(), bearer) {
+		h.Del("Authorization")
+	}
+	if h.Get("Origin") != "" {
+		h.Set("Origin", local(port)) // mayAsk has compared it
+	}
+	if rest, ok := strings.CutPrefix(h.Get("Referer"), v.origin+"/"); ok {
+		h.Set("Referer", local(port)+"/"+rest)
+	} else {
+		h.Del("Referer")
+	}
+	kept := a.pages.sessions.itsOwn(v, h["Cookie"])
+	if h.Del("Cookie"); kept != "" {
+		h.Set("Cookie", kept)
+	}
+}
+
+// bearerOf returns the token in "Authorization: Bearer"; empty: there is none.
+func bearerOf(r *http.Request) string {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// isOurs reports whether a token is, or was, for this server. Others are between the page and
+// its program.
+func (a *api) isOurs(ctx context.Context, bearer string) bool {
+	if strings.HasPrefix(bearer, job.TokenPrefix) || a.pages.sessions.isToken(bearer) {
+		return true
+	}
+	if a.OAuth == nil {
+		return false
+	}
+	_, err := a.authenticate(ctx, bearer)
+	return !errors.Is(err, job.ErrUnauthorized)
+}
+
+// sandboxHeaders are those of a response that mean nothing beyond it: others, some of which
+// nobody has thought of yet, would be about this server's own origin.
+var sandboxHeaders = map[string]bool{
+	"Accept-Ranges": true, "Age": true, "Cache-Control": true, "Connection": true, "Content-Disposition": true, "Content-Encoding": true, "Content-Language": true,
+	"Content-Length": true, "Content-Range": true, "Content-Security-Policy": true, "Content-Type": true, "Date": true, "Etag": true, "Expires": true, "Last-Modified": true,
+	"Location": true, "Retry-After": true, "Sec-Websocket-Accept": true, "Sec-Websocket-Extensions": true, "Sec-Websocket-Protocol": true, "Upgrade": true, "Vary": true,
+	"X-Content-Type-Options": true,
+}
+
+// beyondHost are headers of a response that reach beyond its host, or a proxy before this server.
+var beyondHost = []string{
+	"Alt-Svc", "Clear-Site-Data", "Nel", "Public-Key-Pins", "Report-To", "Reporting-Endpoints", "Set-Cookie2", "Strict-Transport-Security",
+	"X-Accel-Buffering", "X-Accel-Charset", "X-Accel-Expires", "X-Accel-Limit-Rate", "X-Accel-Redirect", "X-Lighttpd-Send-File", "X-Lighttpd-Send-Tempfile", "X-Reproxy-Url", "X-Sendfile",
+}
+
+// fromVM makes the VM's response the one that a browser gets.
+func (a *api) fromVM(resp *http.Response, v visit, port int) error {
+	h := resp.Header
+	if to := h.Get("Location"); to != "" {
+		h.Set("Location", v.outside(to, port))
+	}
+	set := h["Set-Cookie"]
+	h.Del("Set-Cookie")
+	if v.prefix == "" {
+		for _, name := range beyondHost {
+			h.Del(name)
+		}
+		for _, line := range set[:min(len(set), portCookies)] {
+			for _, c := range a.pages.sessions.forHost(v, line) {
+				h.Add("Set-Cookie", c)
+			}
+		}
+	} else {
+		for name := range h {
+			if !sandboxHeaders[name] {
+				delete(h, name)
+			}
+		}
+		if strings.HasPrefix(strings.ToLower(strings.TrimSpace(h.Get("Content-Type"))), "multipart/") {
+			h.Set("Content-Type", "application/octet-stream") // its parts would have headers of their own
+		}
+	}
+	v.restrict(h)
+	return nil
+}
+
+// restrict sets the headers that keep a page apart.
+func (v visit) restrict(h http.Header) {
+	if v.prefix == "" {
+		h.Set("Origin-Agent-Cluster", "?1") // no document.domain makes two hosts one origin
+		return
+	}
+	h.Add("Content-Security-Policy", "sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads allow-pointer-lock")
+	h.Set("Referrer-Policy", "no-referrer") // the path has the grant
+	v.allow(h)
+}
+
+// allow lets a page without an origin read what it loads of its own port.
+func (v visit) allow(h http.Header) {
+	h.Set("Access-Control-Allow-Origin", "null")
+	h.Set("Access-Control-Allow-Credentials", "true")
+	h.Add("Vary", "Origin")
+}
+
+// outside returns where the VM's redirect leads a browser.
+func (v visit) outside(to string, port int) string {
+	u, err := url.Parse(to)
+	if err != nil {
+		return v.prefix + "/"
+	}
+	if u.Host == fmt.Sprintf("localhost:%d", port) || u.Host == fmt.Sprintf("127.0.0.1:%d", port) || v.prefix == "" && u.Host != "" && strings.HasSuffix(v.origin, "://"+u.Host) {
+		u.Scheme, u.Host, u.User = "", "", nil
+	}
+	if u.Scheme == "" && u.Host == "" && strings.HasPrefix(u.Path, "/") {
+		u.Path, u.RawPath = v.prefix+"/"+strings.TrimLeft(u.Path, "/\\"), ""
+	}
+	return u.String()
+}
+
+// A cookie that a page sets by a script may be for all hosts of the domain, and so come to
+// another VM's, and nothing in a request says so. Those that a VM itself has set are known by
+// a second cookie, which has a MAC of both its name and its value: only they reach it.
+const markCookie = ownCookies + "mark-"
+
+// forHost returns a Set-Cookie of a VM as the port's host sets it, with its mark; none if it
+// cannot.
+func (s sessions) forHost(v visit, line string) []string {
+	pair, rest, _ := strings.Cut(line, ";")
+	name, value, ok := strings.Cut(pair, "=")
+	name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+	if !ok || name == "" || isOwnCookie(name) {
+		return nil
+	}
+	attributes := ""
+	for a := range strings.SplitSeq(rest, ";") {
+		if key, _, _ := strings.Cut(a, "="); !strings.EqualFold(strings.TrimSpace(key), "domain") && strings.TrimSpace(a) != "" {
+			attributes += "; " + strings.TrimSpace(a)
+		}
+	}
+	cookie, mark := name+"="+value+attributes, markCookie+name+"="+s.mac("cookie "+v.id, name+"="+value)+attributes+"; HttpOnly"
+	return []string{cookie, mark}
+}
+
+func isOwnCookie(name string) bool {
+	name = strings.ToLower(name)
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "__host-"), "__secure-")
+	return strings.HasPrefix(name, ownCookies)
+}
+
+// itsOwn returns those of a browser's cookies that the VM has set at the port's host.
+func (s sessions) itsOwn(v visit, lines []string) string {
+	if v.prefix != "" {
+		return ""
+	}
+	var kept, all []string
+	marks := map[string]bool{}
+	for _, line := range lines {
+		for c := range strings.SplitSeq(line, ";") {
+			c = strings.TrimSpace(c)
+			if marked, ok := strings.CutPrefix(c, markCookie); ok {
+				marks[marked] = true
+			} else if name, _, _ := strings.Cut(c, "="); !isOwnCookie(name) {
+				all = append(all, c)
+			}
+		}
+	}
+	for _, c := range all {
+		name, _, ok := strings.Cut(c, "=")
+		if ok && marks[name+"="+s.mac("cookie "+v.id, c)] {
+			kept = append(kept, c)
+		}
+	}
+	return strings.Join(kept, "; ")
+}

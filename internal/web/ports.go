@@ -1,0 +1,450 @@
+package web
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"linus/internal/job"
+)
+
+// Exposed ports of VMs. Their pages are hostile: each has an origin that is not this server's
+// and not another port's, and none of this server's cookies or tokens reaches a VM.
+//
+// With Options.PortDomain each port has a host name, and a cookie of its own there. To get it, a
+// browser goes to this server, where its session is, and comes back with a code that is for
+// that port and that browser, and can be used once. Without it, ports are at paths of this
+// server, and their pages are sandboxed: they have no origin at all, and so no cookies. What
+// such a page loads comes without the session, so a grant stands in the path instead.
+const (
+	portsPrefix = "/ports/"
+	portLogin   = "/.linus/login"
+
+	grantTime = 12 * time.Hour // until the session is asked for again
+	codeTime  = 30 * time.Second
+	stateTime = 10 * time.Minute // for somebody to log in
+	portCheck = 5 * time.Second  // between two looks whether a stream may go on
+	portOpen  = 48               // requests to one port at once; an SSH connection to a VM has 64
+)
+
+// Cookies of a port's host.
+const (
+	ownCookies  = "linus-" // what the VM neither sets nor gets
+	grantCookie = ownCookies + "port"
+	stateCookie = ownCookies + "state"
+)
+
+// ports is what requests to all ports share.
+type ports struct {
+	transport *http.Transport
+
+	mu   sync.Mutex
+	used map[string]int64 // codes, by their random part: when they expire
+}
+
+func newPorts(e job.Engine) *ports {
+	return &ports{transport: portTransport(e), used: map[string]int64{}}
+}
+
+// PortURL returns the URL of the exposed port with an ID, of a server at base with a
+// PortDomain; empty: base is.
+func PortURL(base, domain, id string) string {
+	u, err := url.Parse(base)
+	switch {
+	case base == "" || err != nil:
+		return ""
+	case domain == "":
+		return base + portsPrefix + id + "/"
+	}
+	port := u.Port()
+	if u.Host = id + "." + domain; port != "" {
+		u.Host += ":" + port
+	}
+	return u.String() + "/"
+}
+
+// visit is where a browser looks for a port.
+type visit struct {
+	id     string // of the port
+	prefix string // of its paths; empty: it has a host of its own
+	origin string // of its page, as a browser has it; "null": it has none
+	secure bool   // by TLS
+}
+
+// exposed serves the hosts of ports, and the paths of sandboxed ones; next has its own rules
+// about where a request may come from.
+func (a *api) exposed(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if id, ok := a.portHost(r.Host); ok {
+			secure := r.TLS != nil || strings.HasPrefix(a.base(r), "https://")
+			a.hosted(w, r, visit{id: id, origin: schemeOf(secure) + "://" + strings.ToLower(r.Host), secure: secure})
+			return
+		}
+		if id, grant, ok := grantOf(r.URL.EscapedPath()); ok && a.PortDomain == "" && a.isHost(r.Host) {
+			a.sandboxed(w, r, visit{id: id, prefix: portsPrefix + id + "/~" + grant, origin: "null"}, grant)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func schemeOf(secure bool) string {
+	if secure {
+		return "https"
+	}
+	return "http"
+}
+
+// portHost returns the ID of the port that has a host name.
+func (a *api) portHost(host string) (id string, ok bool) {
+	if a.PortDomain == "" {
+		return "", false
+	}
+	host, _, _ = strings.Cut(host, ":") // a name, so no IPv6 address
+	id, ok = strings.CutSuffix(strings.ToLower(host), "."+a.PortDomain)
+	return id, ok && id != "" && !strings.Contains(id, ".")
+}
+
+// grantOf splits the path of a sandboxed port: /ports/ID/~GRANT and what follows.
+func grantOf(path string) (id, grant string, ok bool) {
+	rest, ok := strings.CutPrefix(path, portsPrefix)
+	id, rest, found := strings.Cut(rest, "/")
+	grant, _, _ = strings.Cut(strings.TrimPrefix(rest, "~"), "/")
+	return id, grant, ok && found && strings.HasPrefix(rest, "~")
+}
+
+// base is this server's URL, as browsers reach it.
+func (a *api) base(r *http.Request) string {
+	if a.URL != nil {
+		if base := a.URL(); base != "" {
+			return base
+		}
+	}
+	return schemeOf(r.TLS != nil) + "://" + r.Host
+}
+
+// port leads those who have logged in here to a port, and serves it to programs, which send a
+// token, unless it has a host of its own.
+func (a *api) port(w http.ResponseWriter, r *http.Request) {
+	id := mux.Vars(r)["port"]
+	if r.Header.Get("Authorization") != "" && a.PortDomain == "" {
+		a.authorized(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			who, _ := job.PrincipalFrom(r.Context())
+			a.reach(w, r, visit{id: id, prefix: portsPrefix + id, origin: "null"}, who, nil)
+		})).ServeHTTP(w, r)
+		return
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		refuse(w, r, http.StatusMethodNotAllowed, "Method not allowed: open the port's page first, or send Authorization: Bearer")
+		return
+	}
+	if _, err := a.pages.principal(r); errors.Is(err, job.ErrUnauthorized) && fromElsewhere(r) {
+		a.pages.goOn(w, r, ownPath(r.URL.RequestURI())) // a strict cookie comes with links of our own pages only
+		return
+	}
+	a.pages.loggedIn(func(w http.ResponseWriter, r *http.Request) {
+		who, _ := job.PrincipalFrom(r.Context())
+		if _, err := a.portOf(r.Context(), who, id); err != nil {
+			a.pages.failed(w, r, err)
+			return
+		}
+		session := bare(a.pages.sessions.of(r))
+		if a.PortDomain == "" {
+			rest := strings.TrimPrefix(r.URL.EscapedPath(), portsPrefix+id)
+			to := portsPrefix + id + "/~" + a.pages.sessions.grant(id, session)
+			http.Redirect(w, r, to+below(rest, r.URL), http.StatusSeeOther) //nolint:gosec // of this server
+			return
+		}
+		to := strings.TrimSuffix(PortURL(a.base(r), a.PortDomain, id), "/")
+		if state := r.URL.Query().Get("state"); isState(state) {
+			to += portLogin + "?" + url.Values{"code": {a.pages.sessions.code(id, state, session)}, "to": {r.URL.Query().Get("to")}}.Encode()
+		}
+		a.pages.goOn(w, r, to) // not a redirect, which our forms, as that of the login, may not follow elsewhere
+	}).ServeHTTP(w, r)
+}
+
+// below returns a path, which stays on this host, with the query of a URL.
+func below(path string, of *url.URL) string {
+	path = "/" + strings.TrimLeft(path, "/\\")
+	if of.RawQuery == "" {
+		return path
+	}
+	return path + "?" + of.RawQuery
+}
+
+// goOn sends a page that leads on at once.
+func (p *pages) goOn(w http.ResponseWriter, r *http.Request, to string) {
+	p.secured(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Refresh", "0; url="+to)
+		p.render(w, r, http.StatusOK, "welcome", to)
+	}).ServeHTTP(w, r)
+}
+
+// portOf returns an exposed port that a principal may reach.
+func (a *api) portOf(ctx context.Context, who job.Principal, id string) (job.ExposedPort, error) {
+	if err := who.Refusal("DialVM"); err != nil {
+		return job.ExposedPort{}, err
+	}
+	all, err := a.Engine.ListPorts(job.WithPrincipal(ctx, who), job.PortRef+id)
+	at := slices.IndexFunc(all, func(p job.ExposedPort) bool { return p.ID == id })
+	if err == nil && at < 0 {
+		err = job.ErrNotFound
+	}
+	if err != nil {
+		return job.ExposedPort{}, err
+	}
+	return all[at], nil
+}
+
+// hosted serves the host of a port.
+func (a *api) hosted(w http.ResponseWriter, r *http.Request, v visit) {
+	if r.URL.Path == portLogin {
+		a.enter(w, r, v)
+		return
+	}
+	if !v.mayAsk(r) {
+		v.fail(w, http.StatusForbidden, "A page of another site cannot load this")
+		return
+	}
+	for _, c := range r.CookiesNamed(secureName(v.secure, grantCookie)) {
+		who, still, err := a.granted(r.Context(), v.id, c.Value)
+		if err == nil {
+			a.reach(w, r, v, who, still)
+			return
+		}
+		if !errors.Is(err, job.ErrUnauthorized) {
+			a.portFailed(w, r, v, err)
+			return
+		}
+	}
+	if bearer := bearerOf(r); bearer != "" {
+		who, err := a.authenticate(r.Context(), bearer)
+		if err != nil {
+			a.portFailed(w, r, v, err)
+			return
+		}
+		a.reach(w, r, v, who, nil)
+		return
+	}
+	if !isLink(r) || !isBrowser(r) {
+		v.fail(w, http.StatusUnauthorized, "Not logged in: open "+v.origin+"/ in a browser, or send Authorization: Bearer and a token of linus")
+		return
+	}
+	state := ""
+	if c, err := r.Cookie(secureName(v.secure, stateCookie)); err == nil && isState(c.Value) {
+		state = c.Value // of another tab
+	} else {
+		random := make([]byte, 16)
+		_, _ = rand.Read(random) // never fails
+		state = hex.EncodeToString(random)
+	}
+	v.setCookie(w, stateCookie, state, stateTime)
+	w.Header().Set("Cache-Control", "no-store")
+	http.Redirect(w, r, a.base(r)+portsPrefix+v.id+"?"+url.Values{"state": {state}, "to": {r.URL.RequestURI()}}.Encode(), http.StatusSeeOther)
+}
+
+// enter gives a browser that comes back with a code its grant.
+func (a *api) enter(w http.ResponseWriter, r *http.Request, v visit) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	to, err := url.Parse(r.URL.Query().Get("to"))
+	if err != nil || !strings.HasPrefix(to.Path, "/") || to.Path == portLogin {
+		to = &url.URL{Path: "/"}
+	}
+	for _, c := range r.CookiesNamed(secureName(v.secure, stateCookie)) {
+		if session, ok := a.ports.redeem(a.pages.sessions, v.id, c.Value, r.URL.Query().Get("code")); ok && r.Method == http.MethodGet {
+			v.setCookie(w, grantCookie, a.pages.sessions.grant(v.id, session), grantTime)
+			w.Header().Set("Location", below(to.EscapedPath(), to))
+			w.WriteHeader(http.StatusSeeOther)
+			return
+		}
+	}
+	v.fail(w, http.StatusForbidden, "This login cannot be used, or not again: open "+v.origin+"/")
+}
+
+func (v visit) setCookie(w http.ResponseWriter, name, value string, age time.Duration) {
+	http.SetCookie(w, &http.Cookie{ //nolint:gosec // plain HTTP on this machine would lose a Secure one
+		Name: secureName(v.secure, name), Value: value, Path: "/", MaxAge: int(age.Seconds()), HttpOnly: true,
+		SameSite: http.SameSiteLaxMode, Secure: v.secure, // a link from elsewhere shows the page
+	})
+}
+
+// mayAsk reports whether a request comes from the port's own page, or is a link to it. Pages of
+// other ports are of the same site, so that their requests have the grant, too.
+func (v visit) mayAsk(r *http.Request) bool {
+	origin := strings.ToLower(r.Header.Get("Origin"))
+	own := origin == "" || origin == v.origin || origin == "null" && r.Header.Get("Sec-Fetch-Site") == "same-origin"
+	return own && (!fromElsewhere(r) || isLink(r))
+}
+
+// sandboxed serves the paths of a port whose page has no origin.
+func (a *api) sandboxed(w http.ResponseWriter, r *http.Request, v visit, grant string) {
+	if origin := r.Header.Get("Origin"); origin != "" && origin != "null" || r.Header.Get("Service-Worker") != "" {
+		v.fail(w, http.StatusForbidden, "A page of another site cannot load this")
+		return
+	}
+	who, still, err := a.granted(r.Context(), v.id, grant)
+	switch {
+	case errors.Is(err, job.ErrUnauthorized) && isLink(r) && isBrowser(r):
+		rest := strings.TrimPrefix(r.URL.EscapedPath(), v.prefix)
+		http.Redirect(w, r, portsPrefix+v.id+below(rest, r.URL), http.StatusSeeOther) //nolint:gosec // of this server
+	case err != nil:
+		a.portFailed(w, r, v, err)
+	case r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "":
+		v.allow(w.Header())
+		w.Header().Set("Access-Control-Allow-Methods", r.Header.Get("Access-Control-Request-Method"))
+		w.Header().Set("Access-Control-Allow-Headers", r.Header.Get("Access-Control-Request-Headers"))
+		w.WriteHeader(http.StatusNoContent)
+	case r.URL.EscapedPath() == v.prefix: // what its page names is below it
+		http.Redirect(w, r, v.prefix+below("", r.URL), http.StatusSeeOther) //nolint:gosec // of this server
+	default:
+		a.reach(w, r, v, who, still)
+	}
+}
+
+// granted returns whose grant it is, and whether it still is.
+func (a *api) granted(ctx context.Context, id, grant string) (who job.Principal, still func() bool, err error) {
+	session, ok := a.pages.sessions.granted(id, grant)
+	if !ok {
+		return who, nil, job.ErrUnauthorized
+	}
+	who, err = a.pages.holder(ctx, session)
+	return who, func() bool { return a.pages.sessions.goesOn(session) }, err
+}
+
+// reach serves a request to a port for a principal, as long as still says that it may go on.
+func (a *api) reach(w http.ResponseWriter, r *http.Request, v visit, who job.Principal, still func() bool) {
+	giveTime(w, r, uploadTime)
+	a.pages.serveFor(who, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		port, err := a.portOf(r.Context(), who, v.id)
+		if err != nil {
+			a.portFailed(w, r, v, err)
+			return
+		}
+		leave, ok := a.pages.asking.Enter(job.PortRef+v.id, portOpen)
+		if !ok {
+			w.Header().Set("Retry-After", "5")
+			v.fail(w, http.StatusServiceUnavailable, fmt.Sprintf("Too many requests: %d are open at port %s; try again when some have ended", portOpen, port.Name))
+			return
+		}
+		defer leave()
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		go func() {
+			tick := time.NewTicker(portCheck)
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+				if _, err := a.portOf(ctx, who, v.id); still != nil && !still() || isUnknown(err) {
+					cancel()
+				}
+			}
+		}()
+		proxy := httputil.ReverseProxy{
+			Transport: a.ports.transport, FlushInterval: -1, ErrorLog: quiet(a.Log),
+			Rewrite:        func(p *httputil.ProxyRequest) { a.toVM(p, v, port.Port) },
+			ModifyResponse: func(resp *http.Response) error { return a.fromVM(resp, v, port.Port) },
+			ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { a.portFailed(w, r, v, err) },
+		}
+		proxy.ServeHTTP(final{w}, r.WithContext(ctx))
+	}), w, r)
+}
+
+// isUnknown reports whether there is no such port, to whoever asks.
+func isUnknown(err error) bool {
+	var field *job.FieldError
+	return errors.Is(err, job.ErrNotFound) || errors.Is(err, job.ErrNotAllowed) || errors.As(err, &field) && field.Fault == job.FaultUnknown
+}
+
+// portFailed says why a port cannot be reached. What the text is about may be the VM's to choose.
+func (a *api) portFailed(w http.ResponseWriter, r *http.Request, v visit, err error) {
+	var field *job.FieldError
+	switch {
+	case r.Context().Err() != nil: // the client is gone, or may not go on
+		v.fail(w, http.StatusServiceUnavailable, "This cannot go on")
+	case errors.Is(err, job.ErrUnauthorized):
+		w.Header().Set("WWW-Authenticate", `Bearer realm="linus"`)
+		v.fail(w, http.StatusUnauthorized, "Unauthorized: log in to linus again")
+	case errors.Is(err, job.ErrNotAllowed), errors.Is(err, job.ErrNoScope):
+		v.fail(w, http.StatusForbidden, err.Error())
+	case isUnknown(err):
+		v.fail(w, http.StatusNotFound, "There is no such port, or no VM that has it any more")
+	case errors.As(err, &field), errors.Is(err, job.ErrUnchecked), job.Own(err):
+		v.fail(w, http.StatusServiceUnavailable, words.In(err.Error()))
+	default:
+		a.Log.Debug("a port of a VM does not answer", "port", v.id, "err", err)
+		v.fail(w, http.StatusBadGateway, "The program at this port does not answer as a web server does")
+	}
+}
+
+func (v visit) fail(w http.ResponseWriter, code int, text string) {
+	v.restrict(w.Header())
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = fmt.Fprintln(w, text) // the client is gone
+}
+
+// grant is what stands for a session at one port.
+func (s sessions) grant(id, session string) string {
+	return s.sign("port "+id, strconv.FormatInt(time.Now().Add(grantTime).Unix(), 10)+"."+session)
+}
+
+// granted returns the session that a grant stands for, if both are valid.
+func (s sessions) granted(id, grant string) (session string, ok bool) {
+	text, ok := s.signed("port "+id, grant)
+	expiry, session, _ := strings.Cut(text, ".")
+	until, err := strconv.ParseInt(expiry, 10, 64)
+	return session, ok && err == nil && time.Now().Unix() < until && s.goesOn(session)
+}
+
+// code is what brings a session to the host of a port, in the browser that has a state.
+func (s sessions) code(id, state, session string) string {
+	return s.sign("code "+id+" "+state, fmt.Sprintf("%d.%s.%s", time.Now().Add(codeTime).Unix(), rand.Text(), session))
+}
+
+// redeem returns the session of a code, once.
+func (p *ports) redeem(s sessions, id, state, code string) (session string, ok bool) {
+	text, ok := s.signed("code "+id+" "+state, code)
+	parts := strings.SplitN(text, ".", 3)
+	if !ok || !isState(state) || len(parts) != 3 {
+		return "", false
+	}
+	now := time.Now().Unix()
+	until, err := strconv.ParseInt(parts[0], 10, 64)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for random, expiry := range p.used {
+		if expiry <= now {
+			delete(p.used, random)
+		}
+	}
+	if _, again := p.used[parts[1]]; again || err != nil || now >= until || !s.goesOn(parts[2]) {
+		return "", false
+	}
+	p.used[parts[1]] = until
+	return parts[2], true
+}
+
+func isState(text string) bool {
+	_, err := hex.DecodeString(text)
+	return err == nil && len(text) == 32
+}
