@@ -65,7 +65,7 @@ func TestForward_CarriesConnectionsIntoTheVM(t *testing.T) {
 func TestExpose_ServesAPortOfTheVM(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "process", clientsToken)
-	url := h.serveHTTP(t)
+	url := strings.TrimSuffix(h.serveHTTP(t), "/mcp")
 	h.cli(t, "vm", "create", "dev")
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, "from the VM, for %s %s %q", r.Host, r.URL.Path, r.Header.Get("Authorization"))

@@ -689,3 +689,34 @@ func TestPortURL(t *testing.T) {
 		}
 	}
 }
+
+// Over TLS no other host of the domain can set what stands for a login.
+func TestPort_CookiesAreOfOneHost(t *testing.T) {
+	h := web.Handler(web.Options{
+		Engine: &exposing{engine: sample()}, MCP: echo, Token: token, Log: log, Hosts: []string{"linus.example"},
+		PortDomain: "vms.example", URL: func() string { return "https://linus.example" },
+	})
+	var session *http.Cookie
+	for at, name := range map[string]string{"https://linus.example" + web.LoginPath(token): "__Host-linus-", "https://" + webID + ".vms.example/": "__Host-linus-state"} {
+		r := httptest.NewRequest(http.MethodGet, at, http.NoBody)
+		r.Header.Set("Accept", "text/html")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		c, err := http.ParseSetCookie(w.Header().Get("Set-Cookie"))
+		if err != nil || !strings.HasPrefix(c.Name, name) || !c.Secure || !c.HttpOnly || c.Domain != "" || c.Path != "/" {
+			t.Fatalf("%s sets %v, %v", at, c, err)
+		}
+		if !strings.HasSuffix(c.Name, "state") {
+			session = c
+		}
+	}
+	for name, want := range map[string]int{session.Name: 200, strings.TrimPrefix(session.Name, "__Host-"): 401} {
+		r := httptest.NewRequest(http.MethodGet, "https://linus.example/jobs", http.NoBody)
+		r.AddCookie(&http.Cookie{Name: session.Name, Value: "tossed"})
+		r.AddCookie(&http.Cookie{Name: name, Value: session.Value})
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("with %s: %d", name, w.Code)
+		}
+	}
+}
