@@ -42,7 +42,7 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/field", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/view", "internal/worktree", "embed"},
+	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/view", "internal/worktree", "embed"},
 	"internal/daemon": append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
 
 	"internal/credential": {"internal/job", "internal/secret"},
@@ -52,6 +52,7 @@ var arrows = map[string][]string{
 	"internal/cluster":   {"internal/job"},
 	"internal/config":    {"internal/job"},
 	"internal/control":   {"internal/job", "internal/view"},
+	"internal/dispatch":  {"internal/job"},
 	"internal/egress":    {"internal/job"},
 	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience"},
 	"internal/git":       {"internal/job"},
@@ -115,6 +116,7 @@ var arrows = map[string][]string{
 	"internal/loops":         {},
 	"internal/pgtest":        {"internal/loops"},
 	"internal/providertest":  {"internal/job"},
+	"internal/queuetest":     {},
 	"internal/sshtest":       {"internal/lab/sshserver"},
 	"internal/tlstest":       {},
 	"internal/verbtest":      {"internal/job"},
@@ -124,7 +126,7 @@ var arrows = map[string][]string{
 var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term", "internal/vm"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/leaktest", "internal/loops", "internal/pgtest", "internal/providertest", "internal/sshtest", "internal/tlstest", "internal/verbtest"}
+var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/leaktest", "internal/loops", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
@@ -142,6 +144,8 @@ var onlyIn = map[string][]string{
 	"github.com/go-jose/go-jose":           {"internal/oauth"},
 	"github.com/prometheus":                {"internal/telemetry"},
 	"go.opentelemetry.io":                  {"internal/telemetry"},
+
+	"github.com/anthropics/anthropic-sdk-go": {"internal/dispatch"},
 }
 
 // standardOnly are the packages that import nothing but the standard library.

@@ -19,10 +19,11 @@ const (
 	Run
 	CreateVM
 	CreatePool
+	Dispatch
 
 	tasks = Submit | Exec | Run
 	vms   = tasks | CreateVM
-	all   = vms | CreatePool
+	all   = vms | CreatePool | Dispatch
 )
 
 // Field is one field. Its kind is that of the struct's.

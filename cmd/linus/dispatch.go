@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/config"
+	"linus/internal/dispatch"
+	"linus/internal/field"
+)
+
+// dispatchFlags are the options of all dispatchers.
+type dispatchFlags struct {
+	manifestFlags
+
+	name     string
+	sessions int
+	drain    time.Duration
+}
+
+func (f *dispatchFlags) register(a *app, cmd *cobra.Command, sessions int, what string) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.name, "name", "", "this dispatcher's name, by which it finds its jobs again: two on one machine need two (default: the machine's)")
+	flags.IntVar(&f.sessions, "sessions", sessions, what)
+	flags.DurationVar(&f.drain, "drain-timeout", time.Hour, "how long sessions may go on after an interrupt, as in 30m; a second interrupt ends the wait")
+	f.manifestFlags.register(a, cmd, field.Dispatch)
+	_ = cmd.RegisterFlagCompletionFunc("name", cobra.NoFileCompletions)
+}
+
+// run attaches to an engine and has a dispatcher work until it is interrupted.
+func (f *dispatchFlags) run(cmd *cobra.Command, a *app, serve func(ctx context.Context, o dispatch.Options) error) error {
+	if f.sessions < 1 || f.sessions > 1000 {
+		return usage("--sessions %d: give 1 to 1000", f.sessions)
+	}
+	o := dispatch.Options{Name: f.name, Sessions: f.sessions, Drain: f.drain}
+	if err := f.override(cmd, &o.Manifest, nil); err != nil {
+		return err
+	}
+	if o.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return usage("this machine has no name (%w): give --name", err)
+		}
+		o.Name = host
+	}
+	ctx := cmd.Context()
+	s, err := a.attach(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	a.warnEgress(o.Manifest.Network)
+	o.Engine, o.Log = s, logger(a.stderr, s.config)
+	hurry, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	o.Hurry = hurry.Done()
+	interrupts := make(chan os.Signal, 2)
+	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(interrupts)
+	go func() { // the first one ends cmd's context, too
+		for range 2 {
+			select {
+			case <-interrupts:
+			case <-hurry.Done():
+				return
+			}
+		}
+		giveUp()
+	}()
+	return serve(ctx, o)
+}
+
+func (a *app) dispatchClaudeCommand() *cobra.Command {
+	var f dispatchFlags
+	var c dispatch.Claude
+	var keyFile, worker string
+	cmd := &cobra.Command{
+		Use:   "claude --environment ID --key-file FILE",
+		Short: "Serve a self-hosted environment of Claude Managed Agents, one VM a session",
+		Long: "Claims the work of a self-hosted environment, and serves each session by a job in a VM of its own, until it is interrupted.\n" +
+			"The environment's key stays with this command: a VM gets its own session's secret, into its memory. The options for VMs are\n" +
+			"those of linus job submit; a VM has to reach the API (--egress internet, or --allow api.anthropic.com).\n\n" +
+			"After an interrupt it claims nothing more and waits for its sessions; after a second one it says which go on in their\n" +
+			"VMs without it. The next dispatcher of the same name takes them up. Several share a queue: each claims its own.",
+		Example: "  linus dispatch claude --environment env_01 --key-file env.key --sessions 8 --allow api.anthropic.com\n" +
+			"  linus dispatch claude --environment env_01 --key-file env.key --memory 8G --egress internet --label team=web",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if c.Environment == "" || strings.ContainsAny(c.Environment, "/?# \n") {
+				return usage("--environment %q is not an environment's ID; give the one that the console shows, as in env_01...", c.Environment)
+			}
+			if c.Key, err = a.secretLine("--key-file", keyFile); err != nil {
+				return err
+			}
+			if c.Worker, err = workerProgram(worker); err != nil {
+				return err
+			}
+			return f.run(cmd, a, func(ctx context.Context, o dispatch.Options) error {
+				a.note("serving environment %s as %s: at most %d sessions at once", c.Environment, o.Name, o.Sessions)
+				return dispatch.ServeClaude(ctx, o, c)
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&c.Environment, "environment", "", "the environment's ID (required)")
+	flags.StringVar(&keyFile, "key-file", "", "file with the environment's key alone, that only you can read; - is stdin (required)")
+	flags.StringVar(&c.API, "api", "", "URL of the API (default: Anthropic's)")
+	flags.DurationVar(&c.MaxIdle, "max-idle", 0, "how long a session's VM waits for more when the agent's turn has ended, as in 5m (default 1m)")
+	flags.StringVar(&worker, "worker", "", "the program that serves a session in its VM: a linus for linux/amd64 (default: this one)")
+	f.register(a, cmd, 4, "sessions at the same time, each in a VM")
+	_ = cmd.MarkFlagFilename("key-file")
+	_ = cmd.MarkFlagFilename("worker")
+	for _, name := range []string{"environment", "api"} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	}
+	return cmd
+}
+
+// dispatchWorkerCommand is what runs in a session's VM.
+func (a *app) dispatchWorkerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "worker FILE",
+		Short:  "Serve the session that a file says, here",
+		Hidden: true,
+		Args:   oneArg("the file with the work"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			err := dispatch.Work(cmd.Context(), args[0], logger(a.stderr, config.Config{LogLevel: "info"}))
+			if errors.Is(err, dispatch.ErrLeaseLost) {
+				a.note("linus: %v", err)
+				return exitError(dispatch.ExitLeaseLost)
+			}
+			return err
+		},
+	}
+}
+
+// secretLine returns the one line of a file that only its owner can read, or of stdin.
+func (a *app) secretLine(option, path string) (string, error) {
+	in := a.stdin
+	switch path {
+	case "":
+		return "", usage("%s is missing: give a file with the key alone, or - for stdin", option)
+	case "-":
+	default:
+		file, err := os.Open(path)
+		if err != nil {
+			return "", usage("%s: %w", option, err)
+		}
+		defer file.Close() //nolint:errcheck // opened for reading
+		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
+			return "", usage("%s: %s can be read by others (mode %04o); chmod 600 it", option, path, info.Mode().Perm())
+		}
+		in = file
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxCredential))
+	line := strings.TrimSpace(string(data))
+	if err == nil && (line == "" || strings.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r > '~' })) {
+		err = errors.New("does not contain a key alone")
+	}
+	if err != nil {
+		return "", usage("%s: %s %w", option, cmp.Or(path, "-"), err)
+	}
+	return line, nil
+}
+
+// workerProgram returns the program for sessions' VMs, compressed: that is done once, and what
+// each VM is sent is a third of it.
+func workerProgram(path string) ([]byte, error) {
+	var err error
+	if path == "" {
+		if at := runtime.GOOS + "/" + runtime.GOARCH; at != "linux/amd64" {
+			return nil, usage("--worker is missing: VMs run linux/amd64, and this linus is for %s; give a linus for linux/amd64", at)
+		}
+		if path, err = os.Executable(); err != nil {
+			return nil, fmt.Errorf("find this program, which serves sessions in their VMs: %w", err)
+		}
+	}
+	program, err := os.Open(path)
+	if err != nil {
+		return nil, usage("--worker: %w", err)
+	}
+	defer program.Close() //nolint:errcheck // opened for reading
+	var b bytes.Buffer
+	to, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	if err == nil {
+		_, err = io.Copy(to, program)
+		err = errors.Join(err, to.Close())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s, which serves sessions in their VMs: %w", path, err)
+	}
+	return b.Bytes(), nil
+}
+
+func (a *app) dispatchClaudeCodeCommand() *cobra.Command {
+	var f dispatchFlags
+	var c dispatch.ClaudeCode
+	var secretFile string
+	cmd := &cobra.Command{
+		Use:   "claude-code --secret-file FILE [-- ARG...]",
+		Short: "Keep VMs with runners of Claude Code, replaced after each session",
+		Long: "Keeps so many VMs in each of which claude self-hosted-runner waits for one session of a self-hosted environment of Claude\n" +
+			"Code. When that has ended, or after --replace-after, the VM is destroyed and another one takes its place. The template needs\n" +
+			"the Claude CLI. The runner polls by itself: the environment's secret is in the VM's memory, where a session can find it.\n" +
+			"What follows -- is passed to the runner.\n\n" +
+			"After an interrupt no VM is replaced any more, and it waits for the runners; after a second one it says which go on\n" +
+			"without it: the next dispatcher of the same name takes them up, and linus job cancel ends one.",
+		Example: "  linus dispatch claude-code --secret-file env.secret --sessions 3 --egress internet\n" +
+			"  linus dispatch claude-code --secret-file env.secret --replace-after 4h -- --use-anthropic-git-proxy",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
+				return usage("%s takes no arguments of its own; those of the runner come after --", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if c.Replace < 10*time.Minute || c.Replace > dispatch.MaxReplace {
+				return usage("--replace-after %s: give 10m to %s", c.Replace, dispatch.MaxReplace)
+			}
+			if c.Secret, err = a.secretLine("--secret-file", secretFile); err != nil {
+				return err
+			}
+			c.Args = args
+			return f.run(cmd, a, func(ctx context.Context, o dispatch.Options) error {
+				a.note("keeping %d VMs with runners of Claude Code as %s", o.Sessions, o.Name)
+				return dispatch.KeepClaudeCode(ctx, o, c)
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&secretFile, "secret-file", "", "file with the environment's secret alone, that only you can read; - is stdin (required)")
+	flags.DurationVar(&c.Replace, "replace-after", 8*time.Hour, "how long a runner takes sessions before its VM is replaced, 10m to 23h")
+	f.register(a, cmd, 2, "VMs to keep, each for one session")
+	_ = cmd.MarkFlagFilename("secret-file")
+	return cmd
+}

@@ -1,0 +1,267 @@
+package dispatch
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/lib/environments"
+	"github.com/anthropics/anthropic-sdk-go/option"
+	"github.com/anthropics/anthropic-sdk-go/packages/param"
+
+	"linus/internal/job"
+)
+
+// Claude is a self-hosted environment of Claude Managed Agents.
+type Claude struct {
+	API         string // its URL; empty: Anthropic's
+	Environment string // its ID
+	Key         string // that claims work; no VM gets it
+
+	// MaxIdle is how long a session's VM waits for more once the agent's turn has ended; 0: the
+	// SDK's minute.
+	MaxIdle time.Duration
+	// Worker is the program that serves a session in its VM (Work), compressed by gzip: linus
+	// itself.
+	Worker []byte
+}
+
+// ServeClaude claims the environment's work until ctx ends, and serves each session in a VM of
+// its own.
+func ServeClaude(ctx context.Context, o Options, c Claude) error {
+	s := &claude{dispatcher: newDispatcher(o), Claude: c}
+	s.client = newClient(c.API, option.WithAuthToken(c.Key))
+	return s.run(ctx, s.claim)
+}
+
+func newClient(api string, o ...option.RequestOption) anthropic.Client {
+	if api != "" {
+		o = append(o, option.WithBaseURL(api))
+	}
+	return anthropic.NewClient(append(o, option.WithoutEnvironmentDefaults(), option.WithoutOpenTelemetry())...)
+}
+
+type claude struct {
+	*dispatcher
+	Claude
+
+	client anthropic.Client
+}
+
+// idlePause is between polls of an empty queue, each of which waits for a second itself.
+const idlePause = 2 * time.Second
+
+// claimEnd is how long a poll that is under way may still claim an item: claimed and not
+// acknowledged, the poller would stop it for good.
+const claimEnd = 10 * time.Second
+
+// claim takes up the sessions that go on from before, and then claims work.
+func (c *claude) claim(ctx, sessions context.Context) error {
+	before, err := c.unfinished(ctx, labelEnvironment+"="+c.Environment, labelBy+"="+c.Name)
+	if err != nil {
+		return err
+	}
+	for _, j := range before {
+		if !c.place(ctx) {
+			return nil
+		}
+		c.Log.Info("session goes on", "session_id", j.Labels[labelSession], "job_id", j.ID)
+		c.begin(func() { c.toEnd(sessions, j.ID, j.Labels[labelWork], j.Labels[labelSession]) })
+	}
+	polling, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(claimEnd, stop) })()
+	for c.place(ctx) {
+		// One that ends with an empty queue: it claims nothing any more once ctx has ended.
+		poller := environments.NewWorkPoller(polling, c.client, environments.WorkPollerOptions{
+			EnvironmentID: c.Environment, EnvironmentKey: c.Key, WorkerID: c.Name,
+			Drain: true, AutoStop: param.NewOpt(false), Logger: slog.New(warnings{c.Log.Handler()}),
+		})
+		if poller.Next() {
+			work := poller.Current()
+			c.begin(func() { c.serve(sessions, work) })
+			continue
+		}
+		<-c.slots
+		if err := poller.Err(); err != nil {
+			return fmt.Errorf("claim work of environment %s: %w", c.Environment, err)
+		}
+		_ = pause(ctx, idlePause)
+	}
+	return nil
+}
+
+// serve serves an item of work that was claimed.
+func (c *claude) serve(ctx context.Context, work *anthropic.BetaSelfHostedWork) {
+	log := c.Log.With("work_id", work.ID, "session_id", work.Data.ID)
+	switch {
+	case work.Data.Type != "session": // a health check: that it is claimed is all it asks for
+		c.stop(ctx, work.ID)
+		return
+	case work.Secret == "":
+		log.Error("the work has no secret of its own, and no VM gets the environment's key: it is stopped")
+		c.stop(ctx, work.ID)
+		return
+	}
+	id, err := c.start(ctx, work, log)
+	if err == nil {
+		c.toEnd(ctx, id, work.ID, work.Data.ID)
+		return
+	}
+	if id != "" {
+		c.cancel(ctx, id)
+	}
+	if errors.Is(err, errStopped) {
+		c.stop(ctx, work.ID)
+	}
+	log.Warn("the session does not begin here", "job_id", id, "err", err)
+	if !errors.Is(err, errStopped) && !errors.Is(err, errLost) {
+		// The queue gives it out again when its lease ends: a host that is down ends no session.
+		c.coolDown(ctx)
+	}
+}
+
+// start keeps the lease of a claimed item while a VM is made, and hands both over to the worker
+// in it. It returns the job's ID, if there is one, with an error, too.
+func (c *claude) start(ctx context.Context, work *anthropic.BetaSelfHostedWork, log *slog.Logger) (id string, err error) {
+	l := newLease(c.client.Beta.Environments.Work, c.Environment, work.ID, log)
+	if err := l.beat(ctx); err != nil {
+		return "", err
+	}
+	if err := c.supersede(ctx, work.ID); err != nil {
+		return "", err
+	}
+	name := "linus-dispatch-" + rand.Text()
+	making, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	made, kept := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(kept)
+		if err := l.keep(ctx, made); err != nil {
+			lose(err)
+		}
+	}()
+	id, err = c.ready(making, name, work)
+	close(made)
+	<-kept
+	if cause := context.Cause(making); cause != nil {
+		err = cause
+	}
+	if err == nil {
+		err = l.beat(ctx) // so that the worker has all the time there is
+	}
+	if err != nil {
+		return id, err
+	}
+	data, err := json.Marshal(item{
+		API: c.API, Environment: c.Environment, Work: work.ID, Session: work.Data.ID,
+		Secret: work.Secret, LastHeartbeat: l.last, MaxIdle: c.MaxIdle,
+	})
+	if err != nil {
+		return id, err
+	}
+	if err := c.deliver(ctx, id, name, data); err != nil {
+		return id, err
+	}
+	log.Info("session is served", "job_id", id)
+	return id, nil
+}
+
+// supersede ends jobs for an item that was claimed again: they have lost its lease.
+func (c *claude) supersede(ctx context.Context, work string) error {
+	before, err := c.unfinished(ctx, labelEnvironment+"="+c.Environment, labelWork+"="+work)
+	for _, j := range before {
+		c.cancel(ctx, j.ID)
+	}
+	return err
+}
+
+// ready returns the job of an item once its task runs and has the worker.
+func (c *claude) ready(ctx context.Context, name string, work *anthropic.BetaSelfHostedWork) (id string, err error) {
+	m := c.manifest(strings.ReplaceAll(task, "NAME", name), map[string]string{
+		labelEnvironment: c.Environment, labelSession: work.Data.ID, labelWork: work.ID,
+	})
+	if id, err = c.launch(ctx, name, m); err != nil {
+		return id, err
+	}
+	archive, err := packed(name, c.Worker)
+	if err == nil {
+		err = c.Engine.WriteTree(ctx, job.FileRef{VM: id, Path: "/tmp"}, archive)
+	}
+	if err != nil {
+		return id, fmt.Errorf("put the worker into the VM: %w", err)
+	}
+	return id, nil
+}
+
+// task waits for the worker and its work, and becomes the worker.
+const task = "# Serves a session of Claude Managed Agents.\n" + awaits + `dir=/tmp/NAME
+gzip -d "$dir/worker.gz"
+chmod 0700 "$dir/worker"
+exec "$dir/worker" dispatch worker "$item"
+`
+
+// packed is the worker as an archive that is unpacked in /tmp.
+func packed(name string, worker []byte) (io.Reader, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	err := errors.Join(
+		w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o700}),
+		w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name + "/worker.gz", Mode: 0o600, Size: int64(len(worker))}),
+	)
+	_, failed := w.Write(worker)
+	return &b, errors.Join(err, failed, w.Close())
+}
+
+// toEnd follows a session's job to its end.
+func (c *claude) toEnd(ctx context.Context, id, work, session string) {
+	log := c.Log.With("work_id", work, "session_id", session, "job_id", id)
+	j, err := c.follow(ctx, id, session)
+	if err != nil || j.Outcome == nil {
+		return // it goes on without us, or was deleted
+	}
+	switch o := j.Outcome; {
+	case o.Status == job.Success:
+		log.Info("session has ended")
+	case o.Reason == job.ReasonLost, o.ExitCode != nil && *o.ExitCode == ExitLeaseLost:
+		log.Warn("the session's lease is lost: the queue gives it to whoever asks", "reason", o.Reason)
+	default: // its worker has stopped the item, if it could
+		log.Warn("session has failed", "reason", o.Reason, "err", o.Error)
+		c.stop(ctx, work)
+	}
+}
+
+// stop ends an item of work for good.
+func (c *claude) stop(ctx context.Context, work string) {
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
+	defer done()
+	// The response has no body, and the SDK wants one unless it is taken as it comes.
+	var body []byte
+	_, err := c.client.Beta.Environments.Work.Stop(ctx, work, anthropic.BetaEnvironmentWorkStopParams{
+		EnvironmentID:                 c.Environment,
+		BetaSelfHostedWorkStopRequest: anthropic.BetaSelfHostedWorkStopRequestParam{Force: param.NewOpt(true)},
+	}, option.WithResponseBodyInto(&body))
+	if err != nil && status(err) != 409 { // it has stopped already
+		c.Log.Warn("an item of work cannot be stopped", "work_id", work, "err", err)
+	}
+}
+
+// warnings passes warnings on, and nothing below.
+type warnings struct{ slog.Handler }
+
+func (w warnings) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && w.Handler.Enabled(ctx, l)
+}
+
+func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return warnings{w.Handler.WithAttrs(attrs)}
+}

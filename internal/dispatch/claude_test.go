@@ -1,0 +1,410 @@
+package dispatch_test
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"linus/internal/dispatch"
+	"linus/internal/job"
+	"linus/internal/queuetest"
+)
+
+// engine is one whose VMs are directories here: a worker that is brought into one runs in this
+// process, as soon as its work is there.
+type engine struct {
+	t    *testing.T
+	dir  string
+	full int           // submissions that there is no room for
+	slow chan struct{} // until it is closed, no job runs
+
+	mu      sync.Mutex
+	changed chan struct{}
+	jobs    map[string]*running
+	plan    error
+	runner  func(id string) // what runs in a VM, instead of a worker
+}
+
+type running struct {
+	job.Job
+
+	files map[string]string
+	end   context.CancelFunc
+}
+
+func newEngine(t *testing.T) *engine {
+	t.Helper()
+	slow := make(chan struct{})
+	close(slow)
+	return &engine{t: t, dir: t.TempDir(), slow: slow, changed: make(chan struct{}), jobs: map[string]*running{}}
+}
+
+func (e *engine) change(id string, with func(r *running)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	with(e.jobs[id])
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+func (e *engine) Plan(context.Context, job.Submission) ([]string, error) { return nil, e.plan }
+
+func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.full > 0 {
+		e.full--
+		return job.Job{}, &job.FieldError{Field: "jobs", Problem: "there are as many as there may be", Fault: job.FaultLimit}
+	}
+	if err := s.Manifest.Validate(); err != nil {
+		return job.Job{}, err
+	}
+	id := "job-" + s.Manifest.Labels["dispatch/session"] + strings.Repeat("+", len(e.jobs))
+	r := &running{Job: job.Job{ID: id, Manifest: s.Manifest, Status: job.Pending}, files: map[string]string{}, end: func() {}}
+	e.jobs[id] = r
+	go func() {
+		<-e.slow
+		e.change(id, func(r *running) {
+			if r.Status == job.Pending {
+				r.Status = job.Running
+			}
+		})
+	}()
+	return r.Job, nil
+}
+
+func (e *engine) Watch(ctx context.Context, id string, _ int64) ([]job.Event, job.Job, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.jobs[id] == nil {
+		return nil, job.Job{}, job.ErrNotFound
+	}
+	if before := e.jobs[id].Status; before == job.Running || before == job.Pending {
+		changed := e.changed
+		e.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-time.After(10 * time.Millisecond):
+		}
+		e.mu.Lock()
+	}
+	return nil, e.jobs[id].Job, nil
+}
+
+func (e *engine) ends(id string, status job.Status, reason job.Reason, code int) {
+	e.change(id, func(r *running) {
+		r.end()
+		if r.Outcome == nil {
+			r.Status, r.Outcome = status, &job.Outcome{Status: status, Reason: reason, ExitCode: &code}
+		}
+	})
+}
+
+func (e *engine) Cancel(_ context.Context, id string) error {
+	e.ends(id, job.Failed, job.ReasonCancelled, 143)
+	return nil
+}
+
+func (e *engine) List(_ context.Context, f job.Filter) (page job.Page, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range e.jobs {
+		has := !slices.ContainsFunc(f.Label, func(text string) bool {
+			key, value, _ := strings.Cut(text, "=")
+			return r.Manifest.Labels[key] != value
+		})
+		if r.Status == f.Status && has {
+			page.Jobs = append(page.Jobs, job.Summary{ID: r.ID, Status: r.Status, Labels: r.Manifest.Labels})
+		}
+	}
+	return page, nil
+}
+
+func (e *engine) WriteTree(_ context.Context, at job.FileRef, archive io.Reader) error {
+	for r := tar.NewReader(archive); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		e.change(at.VM, func(r *running) { r.files[filepath.Join(at.Path, h.Name)] = string(data) })
+	}
+}
+
+func (e *engine) WriteFile(_ context.Context, w job.FileWrite) (job.FileWritten, error) {
+	file := filepath.Join(e.dir, filepath.Base(w.Path))
+	if err := os.WriteFile(file, w.Data, 0o600); err != nil {
+		return job.FileWritten{}, err
+	}
+	ctx, end := context.WithCancel(context.WithoutCancel(e.t.Context()))
+	e.change(w.VM, func(r *running) { r.files[w.Path], r.end = string(w.Data), end })
+	if e.runner != nil {
+		e.runner(w.VM)
+		return job.FileWritten{}, nil
+	}
+	go func() {
+		err := dispatch.Work(ctx, file, quiet)
+		switch {
+		case errors.Is(err, dispatch.ErrLeaseLost):
+			e.ends(w.VM, job.Failed, job.ReasonExitStatus, dispatch.ExitLeaseLost)
+		case err != nil:
+			e.ends(w.VM, job.Failed, job.ReasonExitStatus, 1)
+		default:
+			e.ends(w.VM, job.Success, job.ReasonExitStatus, 0)
+		}
+	}()
+	return job.FileWritten{}, nil
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// serving is a dispatcher that runs.
+type serving struct {
+	t     *testing.T
+	stop  context.CancelFunc
+	hurry func()
+	ended chan error
+}
+
+func serve(t *testing.T, e *engine, q *queuetest.Queue, with func(o *dispatch.Options, c *dispatch.Claude)) *serving {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	hurry := make(chan struct{})
+	s := &serving{t: t, stop: stop, hurry: sync.OnceFunc(func() { close(hurry) }), ended: make(chan error, 1)}
+	o := dispatch.Options{Engine: e, Name: "here", Sessions: 2, Drain: time.Minute, Hurry: hurry, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	c := dispatch.Claude{API: q.URL, Environment: queuetest.Environment, Key: queuetest.Key, Worker: []byte("the worker")}
+	if with != nil {
+		with(&o, &c)
+	}
+	go func() { s.ended <- dispatch.ServeClaude(ctx, o, c) }()
+	t.Cleanup(func() {
+		s.stop()
+		s.hurry()
+	})
+	return s
+}
+
+// ends waits for the dispatcher's end.
+func (s *serving) ends() error {
+	s.t.Helper()
+	s.stop()
+	select {
+	case err := <-s.ended:
+		return err
+	case <-time.After(time.Minute):
+		s.t.Fatal("the dispatcher does not end")
+		return nil
+	}
+}
+
+// until waits for a session's item.
+func until(t *testing.T, q *queuetest.Queue, session string, is func(queuetest.Item) bool) queuetest.Item {
+	t.Helper()
+	for deadline := time.After(time.Minute); ; {
+		it := q.Item(session)
+		if is(it) {
+			return it
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("waited a minute; %+v, refused %q", it, q.Refused())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func stopped(it queuetest.Item) bool { return it.State == "stopped" }
+func served(it queuetest.Item) bool  { return len(it.Results) > 0 }
+
+// A session is served by a job, with its own secret; the environment's key stays here.
+func TestClaude_ServesASession(t *testing.T) {
+	t.Parallel()
+	q, e := queuetest.New(t, time.Minute), newEngine(t)
+	e.full = 1
+	token := q.Add("sesn_1", false, "echo one", "echo two")
+	q.AddHealthCheck()
+	q.AddBare("sesn_bare")
+	s := serve(t, e, q, func(o *dispatch.Options, _ *dispatch.Claude) { o.Manifest.Labels = map[string]string{"team": "web"} })
+	it := until(t, q, "sesn_1", stopped)
+	if !slices.Equal(it.Results, []string{"one", "two"}) || it.Stops != 1 || it.Claims != 1 || !slices.Equal(it.Keys, []string{token}) {
+		t.Errorf("%+v", it)
+	}
+	until(t, q, "check", stopped)
+	until(t, q, "sesn_bare", stopped)
+	if err := s.ends(); err != nil || len(q.Refused()) > 0 {
+		t.Errorf("%v, refused %q", err, q.Refused())
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.jobs) != 1 {
+		t.Fatalf("jobs %v", e.jobs)
+	}
+	r := e.jobs["job-sesn_1"]
+	for key, value := range map[string]string{
+		"team": "web", "dispatch/by": "here", "dispatch/environment": queuetest.Environment, "dispatch/session": "sesn_1", "dispatch/work": "work_sesn_1",
+	} {
+		if r.Manifest.Labels[key] != value {
+			t.Errorf("label %s is %q", key, r.Manifest.Labels[key])
+		}
+	}
+	if r.Manifest.Timeout != job.MaxTimeout || strings.Contains(r.Manifest.Task, "NAME") || strings.Contains(r.Manifest.Task, "sesn") {
+		t.Errorf("manifest %+v", r.Manifest)
+	}
+	secrets := 0
+	for path, content := range r.files {
+		if strings.Contains(content, queuetest.Key) {
+			t.Errorf("the key is in %s", path)
+		}
+		if strings.Contains(content, `"secret"`) {
+			secrets++
+			if !strings.HasPrefix(path, "/dev/shm/") {
+				t.Errorf("the secret is in %s", path)
+			}
+		}
+	}
+	if secrets != 1 || len(r.files) != 3 {
+		t.Errorf("files %v", r.files)
+	}
+}
+
+// While the VM is made the lease is kept, and the worker goes on with it.
+func TestClaude_KeepsTheLeaseWhileTheVMIsMade(t *testing.T) {
+	t.Parallel()
+	q, e := queuetest.New(t, 2*time.Second), newEngine(t)
+	e.slow = make(chan struct{})
+	q.Add("sesn_1", false, "echo one")
+	serve(t, e, q, nil)
+	until(t, q, "sesn_1", func(it queuetest.Item) bool { return it.Beats >= 4 }) // longer than a lease
+	close(e.slow)
+	if it := until(t, q, "sesn_1", stopped); it.Claims != 1 || !served(it) {
+		t.Errorf("%+v", it)
+	}
+}
+
+// A lease that is lost ends the job: in the making by the dispatcher, afterwards by the worker,
+// and nobody stops the item, which is somebody else's.
+func TestClaude_LosesALease(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		made bool
+		want job.Reason
+	}{{"while the VM is made", false, job.ReasonCancelled}, {"while it is served", true, job.ReasonExitStatus}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			q, e := queuetest.New(t, 2*time.Second), newEngine(t)
+			if !tt.made {
+				e.slow = make(chan struct{})
+			}
+			q.Add("sesn_1", true, "echo one")
+			s := serve(t, e, q, func(o *dispatch.Options, _ *dispatch.Claude) { o.Sessions = 1 })
+			until(t, q, "sesn_1", func(it queuetest.Item) bool { return it.Beats > 0 && (!tt.made || served(it)) })
+			q.Lose("sesn_1")
+			again := until(t, q, "sesn_1", func(it queuetest.Item) bool { return it.Claims == 2 && it.Beats > 1 })
+			if again.Stops != 0 {
+				t.Errorf("%+v", again)
+			}
+			e.mu.Lock()
+			first := e.jobs["job-sesn_1"]
+			if first == nil || first.Outcome == nil || first.Outcome.Reason != tt.want || tt.made && *first.Outcome.ExitCode != dispatch.ExitLeaseLost {
+				t.Errorf("the first job: %+v", first)
+			}
+			e.mu.Unlock()
+			if !tt.made {
+				close(e.slow)
+			}
+			q.Finish("sesn_1")
+			until(t, q, "sesn_1", stopped)
+			if err := s.ends(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// One that is interrupted claims no more and waits; one that has no time says what goes on, and
+// the next takes that up.
+func TestClaude_DrainsAndTakesUp(t *testing.T) {
+	t.Parallel()
+	q, e := queuetest.New(t, time.Minute), newEngine(t)
+	q.Add("sesn_1", true, "echo one")
+	s := serve(t, e, q, nil)
+	until(t, q, "sesn_1", served)
+	s.stop()
+	s.hurry()
+	var stay *dispatch.StayError
+	if err := s.ends(); !errors.As(err, &stay) || !slices.Equal(stay.Jobs, []string{"job-sesn_1"}) {
+		t.Fatalf("it ended with %v", err)
+	}
+	q.Add("sesn_2", false, "echo two")
+	next := serve(t, e, q, func(o *dispatch.Options, _ *dispatch.Claude) { o.Sessions = 1 })
+	select { // its one place is the first session's
+	case err := <-next.ended:
+		t.Fatal(err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	if it := q.Item("sesn_2"); it.Claims != 0 {
+		t.Errorf("a second session beside one that goes on: %+v", it)
+	}
+	q.Finish("sesn_1")
+	until(t, q, "sesn_1", stopped)
+	until(t, q, "sesn_2", stopped)
+	q.Add("sesn_3", true, "echo three")
+	until(t, q, "sesn_3", served)
+	next.stop()
+	q.Add("sesn_4", false, "echo four")
+	q.Finish("sesn_3")
+	if err := next.ends(); err != nil || q.Item("sesn_4").Claims != 0 || !stopped(q.Item("sesn_3")) {
+		t.Errorf("%v, %+v", err, q.Item("sesn_4"))
+	}
+}
+
+// Two dispatchers share a queue: each item is served once.
+func TestClaude_ShareAQueue(t *testing.T) {
+	t.Parallel()
+	q, e := queuetest.New(t, time.Minute), newEngine(t)
+	for _, name := range []string{"one", "two"} {
+		serve(t, e, q, func(o *dispatch.Options, _ *dispatch.Claude) { o.Name, o.Sessions = name, 1 })
+	}
+	q.Add("sesn_1", true, "echo one")
+	until(t, q, "sesn_1", served)
+	q.Add("sesn_2", true, "echo two")
+	until(t, q, "sesn_2", served)
+	if first, second := q.Item("sesn_1"), q.Item("sesn_2"); first.Claims != 1 || second.Claims != 1 || first.Claimed[0] == second.Claimed[0] {
+		t.Errorf("%v and %v", first.Claimed, second.Claimed)
+	}
+}
+
+// What can never work ends the dispatcher before it claims anything.
+func TestClaude_EndsWhereNothingCanBeServed(t *testing.T) {
+	t.Parallel()
+	q, e := queuetest.New(t, time.Minute), newEngine(t)
+	q.Add("sesn_1", false)
+	e.plan = &job.FieldError{Field: "manifest.vmTemplate", Problem: "does not exist"}
+	if err := <-serve(t, e, q, nil).ended; !errors.Is(err, e.plan) {
+		t.Errorf("a template that is missing: %v", err)
+	}
+	wrong := serve(t, newEngine(t), q, func(_ *dispatch.Options, c *dispatch.Claude) { c.Key = "another" })
+	if err := <-wrong.ended; err == nil || !strings.Contains(err.Error(), "claim work of environment "+queuetest.Environment) || !strings.Contains(err.Error(), "401") {
+		t.Errorf("a wrong key: %v", err)
+	}
+	if it := q.Item("sesn_1"); it.Claims != 0 {
+		t.Errorf("%+v", it)
+	}
+}

@@ -1,0 +1,358 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"linus/internal/doctest"
+	"linus/internal/lab"
+	"linus/internal/queuetest"
+)
+
+// dispatcher is a linus dispatch that runs.
+type dispatcher struct {
+	cmd *exec.Cmd
+
+	mu   sync.Mutex
+	said bytes.Buffer
+}
+
+func (d *dispatcher) Write(data []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.said.Write(data)
+}
+
+func (d *dispatcher) String() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.said.String()
+}
+
+func (h *host) dispatch(t *testing.T, args ...string) *dispatcher {
+	t.Helper()
+	d := &dispatcher{cmd: exec.CommandContext(t.Context(), h.linus(), append([]string{"dispatch"}, args...)...)}
+	d.cmd.Env, d.cmd.Stdout, d.cmd.Stderr = h.env, d, d
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = d.cmd.Process.Kill()
+		_ = d.cmd.Wait()
+		if t.Failed() {
+			t.Logf("linus dispatch %s:\n%s", strings.Join(args, " "), d)
+		}
+	})
+	return d
+}
+
+// key writes a file that only we can read.
+func key(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var jobID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+// A hosted agent's sessions have VMs for hands: each one of its own, which has the session's
+// secret and not the environment's key. They survive their dispatcher, and end with their lease.
+func TestDispatch_ServesClaudesSessionsInVMs(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess)
+	q := queuetest.New(t, 40*time.Second)
+	file := key(t, queuetest.Key)
+	serve := func(name string) *dispatcher {
+		return h.dispatch(t, "claude", "--environment", queuetest.Environment, "--key-file", file, "--api", q.URL, "--name", name, "--sessions", "2", "--label", "team=web")
+	}
+	item := func(session string, is func(queuetest.Item) bool) (it queuetest.Item) {
+		t.Helper()
+		h.until(t, func() bool { it = q.Item(session); return is(it) })
+		return it
+	}
+	stopped := func(it queuetest.Item) bool { return it.State == "stopped" }
+	jobOf := func(session string) string {
+		t.Helper()
+		out := h.cli(t, "job", "list", "--label", "dispatch/session="+session)
+		id := jobID.FindString(out) // the newest
+		if id == "" {
+			t.Fatalf("jobs of %s: %s", session, out)
+		}
+		return id
+	}
+
+	first := serve("first")
+	const search = `k=${0:+sk-env-the-key}; k=$k-that-no-vm-has
+grep -rslF "$k" /home /root /tmp /dev/shm /run /var /opt /etc && echo 'in a file'
+cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -qaF "$k" && echo 'in a process'
+echo searched`
+	token := q.Add("sesn_1", true, "uname -n", search, "ls /dev/shm /tmp/linus-dispatch-*; env")
+	it := item("sesn_1", func(it queuetest.Item) bool { return len(it.Results) == 3 })
+	if strings.TrimSpace(it.Results[1]) != "searched" || strings.Contains(it.Results[2], token) || !strings.Contains(it.Results[2], "worker") || !slices.Equal(it.Keys, []string{token}) {
+		t.Errorf("in the VM: %q, by %q", it.Results, it.Keys)
+	}
+	q.Add("sesn_2", true, "uname -n")
+	other := item("sesn_2", func(it queuetest.Item) bool { return len(it.Results) == 1 })
+	if other.Results[0] == it.Results[0] {
+		t.Errorf("both sessions are in %s", it.Results[0])
+	}
+
+	// A dispatcher that is killed leaves its sessions as they are, and the next one of its name
+	// goes on with them; another takes what comes.
+	if err := first.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.cmd.Wait()
+	next, second := serve("first"), serve("second")
+	h.until(t, func() bool { return strings.Count(next.String(), "session goes on") == 2 })
+	q.Add("sesn_3", true, "uname -n")
+	third := item("sesn_3", func(it queuetest.Item) bool { return len(it.Results) == 1 })
+	if third.Claimed[0] != "second" || q.Item("sesn_1").Claims != 1 {
+		t.Errorf("claimed by %q, %+v", third.Claimed, q.Item("sesn_1"))
+	}
+
+	// A lease that is lost ends the VM, and nobody stops what is somebody else's.
+	lost := jobOf("sesn_3")
+	q.Lose("sesn_3")
+	h.until(t, func() bool { return strings.Contains(second.String(), "lease is lost") })
+	if code, out := h.exits(t, "job", "wait", lost); code != 75 {
+		t.Errorf("the job whose lease was lost: %d, %s", code, out)
+	}
+	again := item("sesn_3", func(it queuetest.Item) bool { return it.Claims == 2 && it.State == "active" })
+	if again.Stops != 0 {
+		t.Errorf("%+v", again)
+	}
+	q.Finish("sesn_3")
+	item("sesn_3", stopped)
+
+	// Interrupted, it claims no more, and waits for what goes on.
+	for _, d := range []*dispatcher{next, second} {
+		if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.until(t, func() bool { return strings.Contains(next.String(), "no more work is taken") })
+	q.Finish("sesn_1")
+	id := jobOf("sesn_1")
+	item("sesn_1", stopped)
+	if err := next.cmd.Process.Signal(syscall.SIGTERM); err != nil { // it has no time for the other one
+		t.Fatal(err)
+	}
+	_ = next.cmd.Wait()
+	if code := next.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(next.String(), "go on without their dispatcher") || !strings.Contains(next.String(), jobOf("sesn_2")) {
+		t.Errorf("%d; it said %s", code, next)
+	}
+	if err := second.cmd.Wait(); err != nil {
+		t.Errorf("the second: %v", err)
+	}
+	q.Finish("sesn_2")
+	item("sesn_2", stopped)
+	if code, out := h.exits(t, "job", "wait", id); code != 0 {
+		t.Errorf("the first session's job: %d, %s", code, out)
+	}
+	if out := h.cli(t, "job", "logs", id, "--stderr"); !strings.Contains(out, "dispatched tool") || strings.Contains(out, token) {
+		t.Errorf("its log: %s", out)
+	}
+	if refused := q.Refused(); len(refused) > 0 {
+		t.Errorf("refused: %q", refused)
+	}
+	h.waitGone(t)
+	err := filepath.WalkDir(h.state, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return nil //nolint:nilerr // sockets, and what goes meanwhile
+		}
+		data, _ := os.ReadFile(path) //nolint:gosec // our own
+		if bytes.Contains(data, []byte(token)) || bytes.Contains(data, []byte(queuetest.Key)) {
+			t.Errorf("a secret is in %s", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// standInRunner is what claude self-hosted-runner is to a dispatcher: it takes one session, of a
+// server that says when that has ended, and exits.
+const standInRunner = `#!/usr/bin/env bash
+set -eu
+printf '%s\0' "$@" >/tmp/args
+[[ $1 == self-hosted-runner ]]
+while (($#)); do
+  case $1 in
+    --environment-secret-file) secret=$(<"$2") ;;
+    --api-url) url=$2 ;;
+  esac
+  shift
+done
+exec curl -fsS -H "Authorization: Bearer ${secret}" -H "X-Label: $(uname -n)" --data-binary @/tmp/args "${url}/session"
+`
+
+// Runners of Claude Code have a VM each, which is another one after each session. With a
+// stand-in for the runner; and, where LINUS_TEST_CLAUDE names the Claude CLI, the same arguments
+// make the real one register with the same secret.
+func TestDispatch_KeepsRunnersOfClaudeCode(t *testing.T) {
+	t.Parallel()
+	const secret = "sk-env-of-a-pool"
+	h := newHost(t, lab.DriverProcess)
+	place(t, h.templateDisk(t), map[string]string{"usr/local/bin/claude": standInRunner})
+	var mu sync.Mutex
+	var labels []string
+	var args []byte
+	end := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if r.Header.Get("Authorization") != "Bearer "+secret {
+			http.Error(w, "{}", http.StatusUnauthorized)
+			return
+		}
+		mu.Lock()
+		labels = append(labels, r.Header.Get("X-Label")+r.URL.Path)
+		if r.URL.Path == "/session" {
+			args = body
+		}
+		mu.Unlock()
+		if r.URL.Path != "/session" {
+			http.Error(w, `{"error":{"message":"no such pool"}}`, http.StatusNotFound)
+			return
+		}
+		select {
+		case <-end:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(server.Close)
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(labels)
+	}
+	d := h.dispatch(t, "claude-code", "--secret-file", key(t, secret), "--sessions", "2", "--replace-after", "1h", "--", "--api-url", server.URL)
+	h.until(t, func() bool { return count() == 2 })
+	end <- struct{}{}
+	h.until(t, func() bool { return count() == 3 })
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	h.until(t, func() bool { return strings.Contains(d.String(), "no more work is taken") })
+	close(end)
+	if err := d.cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	mu.Lock()
+	if len(labels) != 3 || labels[0] == labels[1] || labels[2] == labels[0] || labels[2] == labels[1] {
+		t.Errorf("runners in %q", labels)
+	}
+	given := strings.Split(strings.TrimSuffix(string(args), "\x00"), "\x00")
+	mu.Unlock()
+	h.waitGone(t)
+
+	real := os.Getenv("LINUS_TEST_CLAUDE")
+	if real == "" {
+		t.Skip("LINUS_TEST_CLAUDE does not name the Claude CLI")
+	}
+	for i, a := range given[:len(given)-1] {
+		switch a {
+		case "--environment-secret-file":
+			given[i+1] = key(t, secret)
+		case "--base-dir":
+			given[i+1] = t.TempDir()
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), real, given...)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	out, _ := cmd.CombinedOutput() // nobody lets it register
+	mu.Lock()
+	defer mu.Unlock()
+	if last := labels[len(labels)-1]; !strings.HasSuffix(last, "/register") {
+		t.Errorf("the real runner asked for %q; with %q it said %s", last, given, out)
+	}
+}
+
+// Codex's recipe of the document, with the real codex exec-server in a VM, where LINUS_TEST_CODEX
+// names the program (of the npm package @openai/codex): commands that are asked for over linus
+// vm ssh run in the VM. The test stands in for the codex that asks.
+func TestDispatch_CodexReachesAVM(t *testing.T) {
+	t.Parallel()
+	codex := os.Getenv("LINUS_TEST_CODEX")
+	if codex == "" {
+		t.Skip("LINUS_TEST_CODEX does not name the Codex CLI")
+	}
+	var args []string
+	_, recipe, _ := strings.Cut(doctest.Read(t, "../../embed/docs/dispatch.md"), "\nprogram = \"linus\"\nargs = ")
+	recipe, _, _ = strings.Cut(recipe, "\n")
+	if err := json.Unmarshal([]byte(recipe), &args); err != nil { // TOML writes a list of texts as JSON does
+		t.Fatalf("%v in %q", err, recipe)
+	}
+	h := newHost(t, lab.DriverProcess)
+	h.cli(t, "vm", "create", "dev")
+	h.cli(t, "vm", "ssh", "dev", "--", "mkdir", "-p", ".local/bin")
+	h.cli(t, "vm", "cp", codex, "dev:codex")
+	h.cli(t, "vm", "ssh", "dev", "--", "sh", "-c", "chmod 755 codex && ln -s ~/codex /usr/local/bin/codex")
+	server := exec.CommandContext(t.Context(), h.linus(), args...)
+	server.Env, server.Stderr = h.env, t.Output()
+	in, err := server.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := server.StdoutPipe()
+	if err == nil {
+		err = server.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		_ = server.Wait()
+	})
+	answers := json.NewDecoder(out)
+	// ask sends a message, and returns the first answer or notification that is as wanted.
+	ask := func(message string, wanted func(map[string]any) bool) map[string]any {
+		t.Helper()
+		if _, err := io.WriteString(in, message+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			var got map[string]any
+			if err := answers.Decode(&got); err != nil {
+				t.Fatalf("after %s: %v", message, err)
+			}
+			if got["error"] != nil {
+				t.Fatalf("%s: %v", message, got["error"])
+			}
+			if wanted(got) {
+				return got
+			}
+		}
+	}
+	id := func(n float64) func(map[string]any) bool {
+		return func(m map[string]any) bool { return m["id"] == n }
+	}
+	ask(`{"id":1,"method":"initialize","params":{"clientName":"linus"}}`, id(1))
+	said := ask(`{"method":"initialized","params":{}}
+{"id":2,"method":"process/start","params":{"processId":"p","argv":["sh","-c","echo in $(uname -n)"],"cwd":"file:///tmp","env":{"PATH":"/usr/bin:/bin"},"tty":false,"pipeStdin":false,"arg0":null}}`,
+		func(m map[string]any) bool { return m["method"] == "process/output" })
+	chunk, _ := said["params"].(map[string]any)["chunk"].(string)
+	text, err := base64.StdEncoding.DecodeString(chunk)
+	if err != nil || string(text) != "in dev\n" {
+		t.Errorf("the command said %q, %v, in %v", text, err, said)
+	}
+}

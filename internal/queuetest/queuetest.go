@@ -1,0 +1,437 @@
+// Package queuetest stands in for the server's side of a self-hosted environment of Claude
+// Managed Agents: its queue of work, and the sessions that are served. It speaks the protocol as
+// anthropic-sdk-go v1.84.0 describes it (betaenvironmentwork.go, lib/environments and its tests)
+// and refuses what that says is refused: other keys, wrong heartbeats, missing beta headers.
+// There is no model: a session's agent asks for the tools that a test names, one after the
+// other, and then the session ends or waits.
+package queuetest
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The environment of a Queue, and the key of who polls it.
+const (
+	Environment = "env_stand_in"
+	Key         = "sk-env-the-key-that-no-vm-has"
+)
+
+// reclaim is after what time an item that was polled and not acknowledged is given out again.
+const reclaim = 5 * time.Second
+
+// Queue is the server.
+type Queue struct {
+	URL string
+
+	ttl time.Duration
+
+	mu      sync.Mutex
+	changed chan struct{} // closed at each change
+	items   []*Item
+	refused []string
+}
+
+// Item is an item of work, and its session. Fields are read by Item alone.
+type Item struct {
+	ID, Session string
+	Kind        string // session or healthcheck
+	State       string // queued, starting, active, stopping, stopped
+	Claims      int
+	Claimed     []string // who has polled it, in order
+	Beats       int
+	Stops       int      // forced ones that ended it
+	Asked       int      // tools the agent has asked for so far
+	Results     []string // of its tools
+	Keys        []string // what has authorized requests about the session
+
+	secret string
+	tools  []string // commands of the tool bash
+	stays  bool     // the session does not end with them
+	last   string   // heartbeat
+	seen   time.Time
+	polled time.Time
+}
+
+// New starts a server whose leases last so long.
+func New(t testing.TB, ttl time.Duration) *Queue {
+	t.Helper()
+	q := &Queue{ttl: ttl, changed: make(chan struct{})}
+	mux := http.NewServeMux()
+	work := "/v1/environments/" + Environment + "/work/"
+	mux.HandleFunc("GET "+work+"poll", q.poll)
+	mux.HandleFunc("POST "+work+"{id}/ack", q.of(q.ack))
+	mux.HandleFunc("POST "+work+"{id}/heartbeat", q.of(q.heartbeat))
+	mux.HandleFunc("POST "+work+"{id}/stop", q.of(q.stop))
+	mux.HandleFunc("GET /v1/sessions/{session}", q.of(q.session))
+	mux.HandleFunc("GET /v1/sessions/{session}/events", q.of(q.list))
+	mux.HandleFunc("POST /v1/sessions/{session}/events", q.of(q.send))
+	mux.HandleFunc("GET /v1/sessions/{session}/events/stream", q.of(q.stream))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { q.fail(w, r, http.StatusNotFound, "no such endpoint") })
+	server := httptest.NewServer(mux)
+	t.Cleanup(func() {
+		q.mu.Lock()
+		for _, it := range q.items {
+			it.State = "stopped" // streams end
+		}
+		q.change()
+		q.mu.Unlock()
+		server.CloseClientConnections()
+		server.Close()
+	})
+	q.URL = server.URL
+	return q
+}
+
+// Add queues a session whose agent asks for these commands; with stays it does not end then. It
+// returns the session's own token.
+func (q *Queue) Add(session string, stays bool, commands ...string) (token string) {
+	token = "sessions-token-of-" + session
+	secret, _ := json.Marshal(map[string]string{"sessions_token": token}) // of strings
+	q.add(&Item{Session: session, Kind: "session", secret: base64.RawURLEncoding.EncodeToString(secret), tools: commands, stays: stays})
+	return token
+}
+
+// AddHealthCheck queues a health check, which has no session.
+func (q *Queue) AddHealthCheck() { q.add(&Item{Session: "check", Kind: "healthcheck"}) }
+
+// AddBare queues a session without a secret of its own.
+func (q *Queue) AddBare(session string) { q.add(&Item{Session: session, Kind: "session"}) }
+
+func (q *Queue) add(it *Item) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	it.ID, it.State = "work_"+it.Session, "queued"
+	q.items = append(q.items, it)
+	q.change()
+}
+
+// Lose queues a session's item again, as when its lease has run out.
+func (q *Queue) Lose(session string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.requeue(q.find(session))
+}
+
+// Finish ends a session that stays.
+func (q *Queue) Finish(session string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.find(session).stays = false
+	q.change()
+}
+
+// Item returns what has become of a session's.
+func (q *Queue) Item(session string) Item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.lapse()
+	it := *q.find(session)
+	it.Claimed, it.Results, it.Keys = slices.Clone(it.Claimed), slices.Clone(it.Results), slices.Clone(it.Keys)
+	return it
+}
+
+// Refused returns the requests that no server would have answered.
+func (q *Queue) Refused() []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.refused)
+}
+
+func (q *Queue) find(session string) *Item {
+	for _, it := range q.items {
+		if it.Session == session {
+			return it
+		}
+	}
+	panic("queuetest: no session " + session)
+}
+
+func (q *Queue) change() {
+	close(q.changed)
+	q.changed = make(chan struct{})
+}
+
+func (q *Queue) requeue(it *Item) {
+	it.State, it.last, it.polled = "queued", "", time.Time{}
+	q.change()
+}
+
+// lapse queues what nobody keeps again.
+func (q *Queue) lapse() {
+	for _, it := range q.items {
+		if (it.State == "starting" || it.State == "active") && time.Since(it.seen) > q.ttl {
+			q.requeue(it)
+		}
+	}
+}
+
+func (q *Queue) poll(w http.ResponseWriter, r *http.Request) {
+	if !q.allowed(w, r, Key) {
+		return
+	}
+	block := 0
+	if text := r.URL.Query().Get("block_ms"); text != "" {
+		var err error
+		if block, err = strconv.Atoi(text); err != nil || block < 1 || block > 999 {
+			q.fail(w, r, http.StatusBadRequest, "block_ms is not 1 to 999")
+			return
+		}
+	}
+	end := time.After(time.Duration(block) * time.Millisecond)
+	for {
+		q.mu.Lock()
+		q.lapse()
+		changed := q.changed
+		for _, it := range q.items {
+			if it.State != "queued" || time.Since(it.polled) < reclaim {
+				continue
+			}
+			it.polled = time.Now()
+			it.Claimed = append(it.Claimed, r.Header.Get("Anthropic-Worker-Id"))
+			answer(w, it.json(it.secret))
+			q.mu.Unlock()
+			return
+		}
+		q.mu.Unlock()
+		select {
+		case <-changed:
+		case <-end:
+			answer(w, nil)
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// json is an item as the API shows it: its secret to who has polled it alone.
+func (it *Item) json(secret string) any {
+	return map[string]any{
+		"id": it.ID, "type": "work", "state": it.State, "environment_id": Environment, "secret": orNull(secret),
+		"data": map[string]any{"type": it.Kind, "id": it.Session}, "metadata": map[string]string{},
+		"actor":      map[string]any{"type": "api_key", "api_key_id": "apk_test"},
+		"created_at": stamp(time.Now()), "acknowledged_at": nil, "started_at": nil, "latest_heartbeat_at": orNull(it.last), "stop_requested_at": nil, "stopped_at": nil,
+	}
+}
+
+func (q *Queue) ack(w http.ResponseWriter, r *http.Request, it *Item) {
+	if it.State != "queued" || it.polled.IsZero() {
+		q.fail(w, r, http.StatusConflict, "the item is "+it.State)
+		return
+	}
+	it.State, it.seen = "starting", time.Now()
+	it.Claims++
+	q.change()
+	answer(w, it.json(""))
+}
+
+func (q *Queue) heartbeat(w http.ResponseWriter, r *http.Request, it *Item) {
+	ttl := int(max(time.Second, q.ttl) / time.Second)
+	expected := r.URL.Query().Get("expected_last_heartbeat")
+	extended := false
+	switch {
+	case it.State == "stopping", it.State == "stopped":
+	case it.State == "queued" || expected != cmp.Or(it.last, "NO_HEARTBEAT"):
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusPreconditionFailed)
+		_ = json.NewEncoder(w).Encode(map[string]any{"type": "error", "error": map[string]any{
+			"type": "invalid_request_error", "message": fmt.Sprintf("Heartbeat precondition failed: expected %s, actual was %s", expected, cmp.Or(it.last, "NULL")),
+			"details": map[string]any{"error_code": "heartbeat_precondition_failed", "current_state": map[string]any{
+				"state": it.State, "last_heartbeat": orNull(it.last), "lease_extended": false, "ttl_seconds": ttl,
+			}},
+		}})
+		return
+	default:
+		extended, it.State, it.seen = true, "active", time.Now()
+		it.Beats++
+		it.last = stamp(it.seen)
+		q.change()
+	}
+	answer(w, map[string]any{"type": "work_heartbeat", "last_heartbeat": it.last, "lease_extended": extended, "state": it.State, "ttl_seconds": ttl})
+}
+
+func (q *Queue) stop(w http.ResponseWriter, r *http.Request, it *Item) {
+	var body struct {
+		Force bool `json:"force"`
+	}
+	_ = json.NewDecoder(r.Body).Decode(&body) // nothing is not forced
+	switch {
+	case it.State == "stopped":
+		q.fail(w, r, http.StatusConflict, "the item has stopped")
+		return
+	case body.Force:
+		it.State = "stopped"
+		it.Stops++
+	default:
+		it.State = "stopping"
+	}
+	q.change()
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (q *Queue) session(w http.ResponseWriter, _ *http.Request, it *Item) {
+	answer(w, map[string]any{"id": it.Session, "type": "session", "agent": map[string]any{"skills": []any{}}, "resources": []any{}})
+}
+
+// list is the session's history: what its agent has asked for, and the results.
+func (q *Queue) list(w http.ResponseWriter, _ *http.Request, it *Item) {
+	events := []any{}
+	for i := range it.Asked {
+		events = append(events, it.use(i))
+		if i < len(it.Results) {
+			events = append(events, map[string]any{"type": "user.tool_result", "id": fmt.Sprintf("evt_result_%d", i), "tool_use_id": useID(i), "processed_at": stamp(time.Now())})
+		}
+	}
+	answer(w, map[string]any{"data": events, "next_page": nil})
+}
+
+func useID(i int) string { return fmt.Sprintf("evt_use_%d", i) }
+
+func (it *Item) use(i int) any {
+	return map[string]any{
+		"type": "agent.tool_use", "id": useID(i), "name": "bash", "processed_at": stamp(time.Now()),
+		"input": map[string]any{"command": it.tools[i], "timeout_ms": 60000}, "evaluated_permission": "allow",
+	}
+}
+
+func (q *Queue) send(w http.ResponseWriter, r *http.Request, it *Item) {
+	var sent struct {
+		Events []struct {
+			Type      string `json:"type"`
+			ToolUseID string `json:"tool_use_id"`
+			Content   []struct {
+				Text string `json:"text"`
+			} `json:"content"`
+		} `json:"events"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
+		q.fail(w, r, http.StatusBadRequest, err.Error())
+		return
+	}
+	for _, e := range sent.Events {
+		if e.Type != "user.tool_result" || e.ToolUseID != useID(len(it.Results)) {
+			q.fail(w, r, http.StatusBadRequest, fmt.Sprintf("%s for %s is not waited for", e.Type, e.ToolUseID))
+			return
+		}
+		var text strings.Builder
+		for _, c := range e.Content {
+			text.WriteString(c.Text)
+		}
+		it.Results = append(it.Results, strings.TrimSpace(text.String())) // the shell adds line ends
+	}
+	q.change()
+	answer(w, map[string]any{"type": "send_session_events"})
+}
+
+// stream has the agent ask for one tool after the other, each when the one before has a result.
+func (q *Queue) stream(w http.ResponseWriter, r *http.Request, it *Item) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.WriteHeader(http.StatusOK)
+	say := func(kind string, event any) {
+		data, _ := json.Marshal(event) // maps of ours always can be
+		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, data)
+	}
+	for {
+		flush(w)
+		switch answered := len(it.Results); {
+		case it.State == "stopped":
+			return
+		case answered < it.Asked:
+		case it.Asked < len(it.tools):
+			it.Asked++
+			say("agent.tool_use", it.use(it.Asked-1))
+			q.change()
+			continue
+		case !it.stays:
+			say("session.status_terminated", map[string]any{"type": "session.status_terminated", "id": "evt_end", "processed_at": stamp(time.Now())})
+			flush(w)
+			return
+		}
+		changed := q.changed
+		q.mu.Unlock()
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+		}
+		q.mu.Lock()
+		if r.Context().Err() != nil {
+			return
+		}
+	}
+}
+
+func flush(w http.ResponseWriter) {
+	if f, ok := w.(http.Flusher); ok {
+		f.Flush()
+	}
+}
+
+// of is a handler of what is about an item: for the environment's key, or the session's token.
+func (q *Queue) of(handle func(http.ResponseWriter, *http.Request, *Item)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.lapse()
+		at := slices.IndexFunc(q.items, func(it *Item) bool { return it.ID == r.PathValue("id") || it.Session == r.PathValue("session") })
+		if at < 0 {
+			q.fail(w, r, http.StatusNotFound, "no such item or session")
+			return
+		}
+		it := q.items[at]
+		if !q.allowed(w, r, Key, "sessions-token-of-"+it.Session) {
+			return
+		}
+		if key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); r.PathValue("session") != "" && !slices.Contains(it.Keys, key) {
+			it.Keys = append(it.Keys, key)
+		}
+		handle(w, r, it)
+	}
+}
+
+// allowed checks what every request has to have.
+func (q *Queue) allowed(w http.ResponseWriter, r *http.Request, keys ...string) bool {
+	switch {
+	case !strings.Contains(r.Header.Get("Anthropic-Beta"), "managed-agents-2026-04-01"), r.URL.Query().Get("beta") != "true":
+		q.fail(w, r, http.StatusBadRequest, "the beta is not asked for")
+	case r.Header.Get("X-Api-Key") != "" || !slices.Contains(keys, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")):
+		q.fail(w, r, http.StatusUnauthorized, "the key is unknown here")
+	default:
+		return true
+	}
+	return false
+}
+
+// fail refuses a request. Those of a client that is mistaken are kept.
+func (q *Queue) fail(w http.ResponseWriter, r *http.Request, code int, why string) {
+	if code != http.StatusConflict {
+		q.refused = append(q.refused, fmt.Sprintf("%s %s: %d %s", r.Method, r.URL.Path, code, why))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]any{"type": "error", "error": map[string]any{"type": "api_error", "message": why}})
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+func orNull(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
