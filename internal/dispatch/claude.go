@@ -176,11 +176,14 @@ func (c *claude) start(ctx context.Context, work *anthropic.BetaSelfHostedWork, 
 	return id, nil
 }
 
-// supersede ends jobs for an item that was claimed again: they have lost its lease.
+// supersede ends jobs for an item that was claimed again: they have lost its lease. One that runs
+// is let alone: its worker ends when it sees that, and would stop the item if it were cancelled.
 func (c *claude) supersede(ctx context.Context, work string) error {
 	before, err := c.unfinished(ctx, labelEnvironment+"="+c.Environment, labelWork+"="+work)
 	for _, j := range before {
-		c.cancel(ctx, j.ID)
+		if j.Status != job.Running {
+			c.cancel(ctx, j.ID)
+		}
 	}
 	return err
 }
@@ -234,9 +237,11 @@ func (c *claude) toEnd(ctx context.Context, id, work, session string) {
 		log.Info("session has ended")
 	case o.Reason == job.ReasonLost, o.ExitCode != nil && *o.ExitCode == ExitLeaseLost:
 		log.Warn("the session's lease is lost: the queue gives it to whoever asks", "reason", o.Reason)
-	default: // its worker has stopped the item, if it could
+	default: // its worker has stopped the item, if it could; whose it is now nobody knows here
 		log.Warn("session has failed", "reason", o.Reason, "err", o.Error)
-		c.stop(ctx, work)
+		if o.Reason == job.ReasonExitStatus {
+			c.coolDown(ctx)
+		}
 	}
 }
 

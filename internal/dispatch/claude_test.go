@@ -101,6 +101,19 @@ func (e *engine) Watch(ctx context.Context, id string, _ int64) ([]job.Event, jo
 	return nil, e.jobs[id].Job, nil
 }
 
+// watchEnd waits for a job's end.
+func watchEnd(e *engine, id string) (job.Job, error) {
+	for deadline := time.Now().Add(time.Minute); ; {
+		_, j, err := e.Watch(context.Background(), id, 0)
+		if err != nil || j.Outcome != nil {
+			return j, err
+		}
+		if time.Now().After(deadline) {
+			return j, errors.New("the job does not end")
+		}
+	}
+}
+
 func (e *engine) ends(id string, status job.Status, reason job.Reason, code int) {
 	e.change(id, func(r *running) {
 		r.end()
@@ -302,10 +315,14 @@ func TestClaude_KeepsTheLeaseWhileTheVMIsMade(t *testing.T) {
 func TestClaude_LosesALease(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		name string
-		made bool
-		want job.Reason
-	}{{"while the VM is made", false, job.ReasonCancelled}, {"while it is served", true, job.ReasonExitStatus}} {
+		name     string
+		made     bool
+		sessions int
+		want     job.Reason
+	}{
+		{"while the VM is made", false, 1, job.ReasonCancelled}, {"while it is served", true, 1, job.ReasonExitStatus},
+		{"and claims it again at once", true, 2, job.ReasonExitStatus},
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			q, e := queuetest.New(t, 2*time.Second), newEngine(t)
@@ -313,12 +330,15 @@ func TestClaude_LosesALease(t *testing.T) {
 				e.slow = make(chan struct{})
 			}
 			q.Add("sesn_1", true, "echo one")
-			s := serve(t, e, q, func(o *dispatch.Options, _ *dispatch.Claude) { o.Sessions = 1 })
+			s := serve(t, e, q, func(o *dispatch.Options, _ *dispatch.Claude) { o.Sessions = tt.sessions })
 			until(t, q, "sesn_1", func(it queuetest.Item) bool { return it.Beats > 0 && (!tt.made || served(it)) })
 			q.Lose("sesn_1")
 			again := until(t, q, "sesn_1", func(it queuetest.Item) bool { return it.Claims == 2 && it.Beats > 1 })
 			if again.Stops != 0 {
 				t.Errorf("%+v", again)
+			}
+			if _, err := watchEnd(e, "job-sesn_1"); err != nil {
+				t.Fatal(err)
 			}
 			e.mu.Lock()
 			first := e.jobs["job-sesn_1"]
@@ -330,7 +350,9 @@ func TestClaude_LosesALease(t *testing.T) {
 				close(e.slow)
 			}
 			q.Finish("sesn_1")
-			until(t, q, "sesn_1", stopped)
+			if it := until(t, q, "sesn_1", stopped); it.Stops != 1 || it.Claims != 2 {
+				t.Errorf("%+v", it)
+			}
 			if err := s.ends(); err != nil {
 				t.Error(err)
 			}

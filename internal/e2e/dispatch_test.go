@@ -99,9 +99,9 @@ func TestDispatch_ServesClaudesSessionsInVMs(t *testing.T) {
 	}
 
 	first := serve("first")
-	const search = `k=${0:+sk-env-the-key}; k=$k-that-no-vm-has
-grep -rslF "$k" /home /root /tmp /dev/shm /run /var /opt /etc && echo 'in a file'
-cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -qaF "$k" && echo 'in a process'
+	// A pattern that does not find itself in an argument.
+	const search = `grep -rslE 'sk-env-the-[k]ey' /home /root /tmp /dev/shm /run /var /opt /etc && echo 'in a file'
+cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -qaE 'sk-env-the-[k]ey' && echo 'in a process'
 echo searched`
 	token := q.Add("sesn_1", true, "uname -n", search, "ls /dev/shm /tmp/linus-dispatch-*; env")
 	it := item("sesn_1", func(it queuetest.Item) bool { return len(it.Results) == 3 })
@@ -264,26 +264,28 @@ func TestDispatch_KeepsRunnersOfClaudeCode(t *testing.T) {
 	mu.Unlock()
 	h.waitGone(t)
 
-	real := os.Getenv("LINUS_TEST_CLAUDE")
-	if real == "" {
-		t.Skip("LINUS_TEST_CLAUDE does not name the Claude CLI")
-	}
-	for i, a := range given[:len(given)-1] {
-		switch a {
-		case "--environment-secret-file":
-			given[i+1] = key(t, secret)
-		case "--base-dir":
-			given[i+1] = t.TempDir()
+	t.Run("real runner", func(t *testing.T) {
+		real := os.Getenv("LINUS_TEST_CLAUDE")
+		if real == "" {
+			t.Skip("LINUS_TEST_CLAUDE does not name the Claude CLI")
 		}
-	}
-	cmd := exec.CommandContext(t.Context(), real, given...)
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
-	out, _ := cmd.CombinedOutput() // nobody lets it register
-	mu.Lock()
-	defer mu.Unlock()
-	if last := labels[len(labels)-1]; !strings.HasSuffix(last, "/register") {
-		t.Errorf("the real runner asked for %q; with %q it said %s", last, given, out)
-	}
+		for i, a := range given[:len(given)-1] {
+			switch a {
+			case "--environment-secret-file":
+				given[i+1] = key(t, secret)
+			case "--base-dir":
+				given[i+1] = t.TempDir()
+			}
+		}
+		cmd := exec.CommandContext(t.Context(), real, given...)
+		cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+		out, _ := cmd.CombinedOutput() // nobody lets it register
+		mu.Lock()
+		defer mu.Unlock()
+		if last := labels[len(labels)-1]; !strings.HasSuffix(last, "/register") {
+			t.Errorf("the real runner asked for %q; with %q it said %s", last, given, out)
+		}
+	})
 }
 
 // Codex's recipe of the document, with the real codex exec-server in a VM, where LINUS_TEST_CODEX
@@ -302,10 +304,9 @@ func TestDispatch_CodexReachesAVM(t *testing.T) {
 		t.Fatalf("%v in %q", err, recipe)
 	}
 	h := newHost(t, lab.DriverProcess)
+	place(t, h.templateDisk(t), map[string]string{"usr/local/bin/codex": "#!/bin/sh\nexec \"$HOME/codex\" \"$@\"\n"})
 	h.cli(t, "vm", "create", "dev")
-	h.cli(t, "vm", "ssh", "dev", "--", "mkdir", "-p", ".local/bin")
-	h.cli(t, "vm", "cp", codex, "dev:codex")
-	h.cli(t, "vm", "ssh", "dev", "--", "sh", "-c", "chmod 755 codex && ln -s ~/codex /usr/local/bin/codex")
+	h.cli(t, "vm", "cp", codex, "dev:codex") // too large for each clone of the template
 	server := exec.CommandContext(t.Context(), h.linus(), args...)
 	server.Env, server.Stderr = h.env, t.Output()
 	in, err := server.StdinPipe()

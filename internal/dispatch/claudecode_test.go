@@ -1,0 +1,62 @@
+package dispatch_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/dispatch"
+	"linus/internal/job"
+)
+
+// As many runners as asked for, each in its VM, with the secret in that one's memory; one that
+// ends has a successor, until the dispatcher is to end. The next goes on with those there are.
+func TestClaudeCode_KeepsRunners(t *testing.T) {
+	t.Parallel()
+	const secret = "sk-env-of-a-pool"
+	e, started := newEngine(t), make(chan string, 10)
+	e.runner = func(id string) { started <- id }
+	o := dispatch.Options{Engine: e, Name: "here", Sessions: 2, Drain: time.Minute, Log: quiet}
+	c := dispatch.ClaudeCode{Secret: secret, Replace: time.Hour, Args: []string{"--client-label", "a b"}}
+	keep := func() (stop context.CancelFunc, ended chan error) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended = make(chan error, 1)
+		go func() { ended <- dispatch.KeepClaudeCode(ctx, o, c) }()
+		return cancel, ended
+	}
+	hurry := make(chan struct{})
+	o.Hurry = hurry
+	stop, ended := keep()
+	first, second := <-started, <-started
+	e.ends(first, job.Success, job.ReasonExitStatus, 0)
+	third := <-started
+	stop()
+	close(hurry)
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "2 jobs go on") || !strings.Contains(err.Error(), second) || !strings.Contains(err.Error(), third) {
+		t.Errorf("it ended with %v", err)
+	}
+	e.mu.Lock()
+	m := e.jobs[first].Manifest
+	files := e.jobs[first].files
+	e.mu.Unlock()
+	if strings.Contains(m.Task, secret) || !strings.Contains(m.Task, `--retire-at "$(($(date +%s) + 3600))"`) || !strings.Contains(m.Task, "--client-label 'a b'") || m.Timeout != 7200 {
+		t.Errorf("manifest %+v", m)
+	}
+	for path, content := range files {
+		if !strings.HasPrefix(path, "/dev/shm/") || content != secret {
+			t.Errorf("%s has %q", path, content)
+		}
+	}
+
+	o.Hurry = nil
+	stop, ended = keep()
+	e.ends(second, job.Success, job.ReasonExitStatus, 0)
+	fourth := <-started // and no more: the third is one of the two
+	stop()
+	e.ends(third, job.Success, job.ReasonExitStatus, 0)
+	e.ends(fourth, job.Success, job.ReasonExitStatus, 0)
+	if err := <-ended; err != nil || len(started) > 0 || len(e.jobs) != 4 {
+		t.Errorf("%v, %d jobs", err, len(e.jobs))
+	}
+}
