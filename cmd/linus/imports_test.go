@@ -48,7 +48,7 @@ var arrows = map[string][]string{
 	"internal/credential": {"internal/job", "internal/secret"},
 
 	"internal/callback":  {"internal/gate", "internal/job"},
-	"internal/claude":    {},
+	"internal/agent":     {},
 	"internal/cluster":   {"internal/job"},
 	"internal/config":    {"internal/job"},
 	"internal/control":   {"internal/job", "internal/view"},
@@ -57,7 +57,7 @@ var arrows = map[string][]string{
 	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience"},
 	"internal/git":       {"internal/job"},
 	"internal/executor":  {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},
-	"internal/capture":   {"internal/claude", "internal/job", "internal/patience", "internal/secret"},
+	"internal/capture":   {"internal/agent", "internal/job", "internal/patience", "internal/secret"},
 	"internal/patience":  {"internal/job"},
 	"internal/mcptool":   {"internal/job"},
 	"internal/oauth":     {"internal/job"},
@@ -73,7 +73,7 @@ var arrows = map[string][]string{
 	"internal/telemetry": {"internal/job"},
 
 	"internal/field":      {"internal/job"},
-	"internal/job":        {},
+	"internal/job":        {"internal/agent"},
 	"internal/vm":         {},
 	"internal/manual":     {"embed"},
 	"internal/envfile":    {},

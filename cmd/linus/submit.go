@@ -30,7 +30,7 @@ func (a *app) submitCommand() *cobra.Command {
 			"the job, shows each phase as it happens and then the result, and exits with the task's exit code (124: the task timed\n" +
 			"out; 125: the job ended without an exit code; 130: Ctrl-C, the job goes on).\n\n" +
 			"The command gets exactly these arguments; for pipes and variables run a shell: -- sh -c 'env | sort'.\n" +
-			"With --agent-type claude or custom, or --agent-command, what follows -- is no command but the prompt or the input, and ends\n" +
+			"With --agent-type custom or an agent, or --agent-command, what follows -- is no command but the prompt or the input, and ends\n" +
 			"with a newline.\n" +
 			"To talk to a command while it runs, see linus job exec.",
 		Example: "  linus job submit --wait -- uname -a\n" +

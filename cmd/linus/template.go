@@ -70,7 +70,7 @@ func (a *app) templateBuildCommand() *cobra.Command {
 	cmd.Flags().StringVar(&spec.OS, "os", job.DefaultSystem, strings.Join(job.Systems, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("os", cobra.FixedCompletions(job.Systems, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&spec.Name, "name", "agent-template", "its name; no VM may have it")
-	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install: "base python node docker claude" or some of them, all, or none`)
+	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install: "base python node docker claude codex gemini" or some of them, all, or none`)
 	cmd.Flags().StringVar(&spec.ImageURL, "image", "", "URL of another image of that system (file:// is the host's)")
 	cmd.Flags().StringVar(&spec.ImageSHA256, "sha256", "", "that image's sha256 sum")
 	return cmd

@@ -26,7 +26,7 @@ func (c *Capture) CanHide() error {
 
 // hider returns the masker of the job's secrets, nil if it has none.
 func (c *Capture) hider() (*secret.Masker, error) {
-	if len(c.manifest.Secrets) == 0 && c.manifest.AgentType != job.AgentClaude { // it has no secrets
+	if _, agent := c.manifest.AgentType.Agent(); len(c.manifest.Secrets) == 0 && !agent { // it has no secrets
 		return nil, nil
 	}
 	c.hiding.Lock()

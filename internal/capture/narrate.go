@@ -3,7 +3,7 @@ package capture
 import (
 	"context"
 
-	"linus/internal/claude"
+	"linus/internal/agent"
 	"linus/internal/job"
 )
 
@@ -16,23 +16,25 @@ const (
 
 // story is how far a job's agent has been followed.
 type story struct {
-	reader claude.Reader
+	reader agent.Reader
 	offset int64 // read up to here
 	told   int   // number of events recorded
 }
 
-// narrates reports whether a job's stdout is the agent's JSON stream: its steps and,
-// at the end, its answer.
-func narrates(m job.Manifest) bool {
-	return m.AgentType == job.AgentClaude && m.Agent.Command == "" && m.StatusMode != job.StatusSimple
+// narrates returns the agent whose JSON stream a job's stdout is: its steps and, at the
+// end, its answer. False if it is none.
+func narrates(m job.Manifest) (agent.Agent, bool) {
+	a, known := m.AgentType.Agent()
+	return a, known && m.StatusMode != job.StatusSimple
 }
 
 // Answer returns the agent's final text; ok is false if its stdout has none.
 func Answer(m job.Manifest, stdout []byte) (text string, ok bool) {
-	if !narrates(m) {
+	a, ok := narrates(m)
+	if !ok {
 		return "", false
 	}
-	return claude.Result(stdout)
+	return a.Answer(stdout)
 }
 
 // Narrating reports whether the agent's steps are being recorded. It is its
@@ -42,11 +44,12 @@ func (c *Capture) Narrating() bool { return c.story != nil }
 // Narrate records the agent's new steps, as far as the store has its stream. After
 // a restart it records the last ones again. It is its follower's.
 func (c *Capture) Narrate(ctx context.Context, j job.Job) {
-	if !narrates(c.manifest) || j.Outcome != nil {
+	a, ok := narrates(c.manifest)
+	if !ok || j.Outcome != nil {
 		return
 	}
 	if c.story == nil {
-		c.story = &story{}
+		c.story = &story{reader: a.Reader()}
 	}
 	s := c.story
 	steps, err := s.read(ctx, c.o.Store, c.id)

@@ -123,6 +123,8 @@ func TestSecrets_ClaudeGetsItsKey(t *testing.T) {
 		want  []string
 	}{
 		{"by itself", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, job.Operator(), []string{"ANTHROPIC_API_KEY"}},
+		{"as codex does", map[string]string{"OPENAI_API_KEY": planted, "ANTHROPIC_API_KEY": planted}, "codex", nil, job.Operator(), []string{"OPENAI_API_KEY"}},
+		{"and gemini", map[string]string{"GEMINI_API_KEY": planted}, "gemini", nil, job.Principal{Name: "root", Role: job.RoleAdmin}, []string{"GEMINI_API_KEY"}},
 		{"not where its env has one", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, map[string]string{"ANTHROPIC_API_KEY": "other"}, job.Operator(), nil},
 		{"not where nobody has one", map[string]string{"KEY": planted}, job.AgentClaude, nil, job.Operator(), nil},
 		{"and nobody else does", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentScript, nil, job.Operator(), nil},

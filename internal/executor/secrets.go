@@ -10,32 +10,31 @@ import (
 	"linus/internal/secret"
 )
 
-// claudeKey is the secret a claude job gets without naming it, if there is one, its
-// principal may name it, and no credential stands for it.
-const claudeKey = "ANTHROPIC_API_KEY"
-
-// withKey returns the manifest of a new job with claudeKey named in it, if the job is to
-// get that. The operator's jobs get it without: only a token says what may be named, and
-// it may be gone when the job begins.
+// withKey returns the manifest of a new job with its agent's key named in its secrets, if
+// the job is to get that: if there is one, its principal may name it, and neither its env
+// nor a credential stands for it. The operator's jobs get it without being named: only a
+// token says what may be named, and it may be gone when the job begins.
 func (e *Executor) withKey(ctx context.Context, p job.Principal, m job.Manifest) (job.Manifest, error) {
-	if p.Owner() == "" || !p.MayName(claudeKey) {
+	agent, known := m.AgentType.Agent()
+	if !known || p.Owner() == "" || !p.MayName(agent.Key) {
 		return m, nil
 	}
 	key, err := e.key(ctx, m)
 	if len(key) > 0 {
-		m.Secrets = append(slices.Clip(m.Secrets), claudeKey)
+		m.Secrets = append(slices.Clip(m.Secrets), agent.Key)
 	}
 	return m, err
 }
 
-// key returns claudeKey for a claude job that does not name it; nothing for others, and
-// where there is none.
+// key returns the key of a job's agent, if the manifest does not name it; nothing for other
+// jobs, and where there is none.
 func (e *Executor) key(ctx context.Context, m job.Manifest) ([]secret.Value, error) {
-	_, given := m.Env[claudeKey]
-	if m.AgentType != job.AgentClaude || given || slices.Contains(m.Secrets, claudeKey) || e.provides(ctx, m, claudeKey) {
+	agent, known := m.AgentType.Agent()
+	_, given := m.Env[agent.Key]
+	if !known || given || slices.Contains(m.Secrets, agent.Key) || e.provides(ctx, m, agent.Key) {
 		return nil, nil
 	}
-	key, err := e.o.Secrets([]string{claudeKey})
+	key, err := e.o.Secrets([]string{agent.Key})
 	if fault, ok := errors.AsType[*secret.Error](err); ok && fault.Unknown {
 		return nil, nil
 	}
@@ -57,7 +56,7 @@ func (e *Executor) secrets(ctx context.Context, owner string, m job.Manifest) ([
 }
 
 // hidden returns the secrets that are hidden in what a job writes: those it gets, and
-// claudeKey in any claude job's.
+// the agent's key in any agent's job.
 func (e *Executor) hidden(m job.Manifest) ([]secret.Value, error) {
 	return e.secrets(context.Background(), "", m)
 }

@@ -15,16 +15,28 @@ const (
 	ownScript = "agentType=^script$ agent.command=^$"
 )
 
+// agents are the types of jobs that are agents.
+func agents() (names []string) {
+	for _, t := range job.AgentTypes() {
+		if _, ok := t.Agent(); ok {
+			names = append(names, string(t))
+		}
+	}
+	return names
+}
+
 // Manifest returns the fields of a manifest.
 func Manifest() []Field {
 	return []Field{
-		{Name: "agentType", Flag: "agent-type", In: Submit, Values: []string{"script", "claude", "custom"}, Help: "script (default), claude or custom: with the last two, what follows -- is the prompt or the command's input",
-			Label: "Type", Hint: "script: a bash script; claude: a prompt for the Claude CLI; custom: input for the command below"},
+		{Name: "agentType", Flag: "agent-type", In: Submit, Values: append([]string{"script", "custom"}, agents()...), Help: "script (default), custom, or an agent (" + strings.Join(agents(), ", ") + "): what follows -- is then the command's input, or the prompt",
+			Label: "Type", Hint: "script: a bash script; custom: input for the command below; the others: a prompt for that agent"},
 		{Name: "task", NoFlag: "it is what follows --", Lines: true,
 			Label: "Script, prompt or input"},
 		{Name: "agent.command", Flag: "agent-command", In: Submit, Help: "shell command that reads what follows -- from its stdin: for custom, or another interpreter for a script",
 			Label: "Command", Hint: "that reads the task from its stdin: for custom, or another interpreter for a script", When: "agentType=^(script|custom)$"},
-		{Name: "agent.claudeModel", Flag: "claude-model", In: Submit, Help: "model for claude, as in sonnet (default: the CLI's)",
+		{Name: "agent.model", Flag: "model", In: Submit, Help: "model for an agent, as in sonnet for claude (default: the agent's own)",
+			Label: "Model", Hint: "as in sonnet for claude; empty: the agent's default", When: "agentType=^(" + strings.Join(agents(), "|") + ")$"},
+		{Name: "agent.claudeModel", Flag: "claude-model", In: Submit, Help: "the same, for claude",
 			Label: "Claude model", Hint: "as in sonnet; empty: the CLI's default", When: "agentType=^claude$"},
 		{Name: "timeout", Flag: "timeout", In: tasks | Dispatch, Seconds: true, Help: "the task's time limit: seconds, or as in 90m or 1h30m",
 			Label: "Time limit", Hint: "seconds, 1 to 86400; empty: the server's default"},

@@ -36,8 +36,8 @@ func contents(id string, p job.Payload) (secret, rest []entry, err error) {
 	if len(p.Manifest.Artifacts) > 0 {
 		rest = append(rest, file("artifacts", 0o600, []byte(strings.Join(p.Manifest.Artifacts, "\x00")+"\x00")))
 	}
-	if p.Manifest.Agent.Command != "" {
-		rest = append(rest, file("command", 0o600, []byte(p.Manifest.Agent.Command)))
+	if _, command := command(p.Manifest); command != nil {
+		rest = append(rest, file("command", 0o600, command))
 	}
 	if len(p.Manifest.Files) > 0 {
 		files, index, err := packFiles(p.Manifest.Files)
@@ -116,18 +116,27 @@ func packFiles(files []job.File) (packed archive, index []byte, err error) {
 	return packed, index, err
 }
 
+// command returns how the runner runs a manifest's task, and the command that does;
+// nil: bash does, as a script.
+func command(m job.Manifest) (how string, command []byte) {
+	if agent, ok := m.AgentType.Agent(); ok {
+		words := agent.Command(cmp.Or(m.Agent.Model, m.Agent.ClaudeModel), m.StatusMode != job.StatusSimple)
+		return "exec", []byte(strings.Join(words, "\x00") + "\x00")
+	}
+	if m.Agent.Command != "" {
+		return "command", []byte(m.Agent.Command)
+	}
+	return "script", nil
+}
+
 // settings are the runner's KEY=VALUE lines. Every value is ours or validated:
 // none can contain a newline.
 func settings(id string, p job.Payload) []byte {
-	agent := map[job.AgentType]string{job.AgentScript: "script", job.AgentCustom: "command", job.AgentClaude: "claude"}[p.Manifest.AgentType]
-	if p.Manifest.Agent.Command != "" {
-		agent = "command"
-	}
+	agent, _ := command(p.Manifest)
 	var b bytes.Buffer
 	line := func(key, value string) { fmt.Fprintf(&b, "%s=%s\n", key, value) }
 	line("JOB_ID", id)
 	line("AGENT", agent)
-	line("CLAUDE_MODEL", p.Manifest.Agent.ClaudeModel)
 	line("TIMEOUT", strconv.Itoa(p.Manifest.Timeout))
 	line("STATUS_MODE", string(p.Manifest.StatusMode))
 	line("CALLBACK_URL", p.CallbackURL)

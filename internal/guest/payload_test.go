@@ -47,7 +47,7 @@ func TestArchives(t *testing.T) {
 		"command":     "python3 -",
 		"env":         "A=one\x00B=two\nlines\x00",
 		"files.index": "0755\x00/srv/a b\x000644\x00/srv/é\x004600\x00/srv/" + long + "\x00",
-		"settings": "JOB_ID=j-1\nAGENT=command\nCLAUDE_MODEL=\nTIMEOUT=60\nSTATUS_MODE=simple\n" +
+		"settings": "JOB_ID=j-1\nAGENT=command\nTIMEOUT=60\nSTATUS_MODE=simple\n" +
 			"CALLBACK_URL=http://192.0.2.1:8765\nHEARTBEAT_INTERVAL=30\nMAX_OUTPUT_SIZE=1000\nCWD=\n",
 	}
 	if text := got["manifest.json"]; strings.Contains(text, "aGk=") || !strings.Contains(text, "/srv/a b") {
@@ -101,7 +101,7 @@ func TestSettings_NameTheAgent(t *testing.T) {
 		{"script", job.AgentScript, job.Agent{}, "AGENT=script"},
 		{"script with a command", job.AgentScript, job.Agent{Command: "x"}, "AGENT=command"},
 		{"custom", job.AgentCustom, job.Agent{Command: "x"}, "AGENT=command"},
-		{"claude", job.AgentClaude, job.Agent{ClaudeModel: "sonnet"}, "AGENT=claude\nCLAUDE_MODEL=sonnet"},
+		{"claude", job.AgentClaude, job.Agent{}, "AGENT=exec"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -174,5 +174,19 @@ func TestReadState(t *testing.T) {
 				t.Errorf("state = %+v, %v", got, err)
 			}
 		})
+	}
+}
+
+// An agent is run by its row of the table, whose words the runner keeps apart.
+func TestCommand_OfAnAgent(t *testing.T) {
+	for _, a := range []job.Agent{{ClaudeModel: "sonnet"}, {Model: "sonnet"}} {
+		m := job.Manifest{AgentType: job.AgentClaude, Agent: a, StatusMode: job.StatusSimple}
+		if how, words := command(m); how != "exec" || string(words) != "claude\x00--print\x00--model\x00sonnet\x00" {
+			t.Errorf("%s %q", how, words)
+		}
+	}
+	m := job.Manifest{AgentType: "gemini", StatusMode: job.StatusStreaming}
+	if how, words := command(m); how != "exec" || !strings.HasPrefix(string(words), "gemini\x00") || !strings.HasSuffix(string(words), "\x00stream-json\x00") {
+		t.Errorf("%s %q", how, words)
 	}
 }

@@ -19,7 +19,7 @@ func TestDecodeManifest_UnknownKeysAreNamedWithTheNearest(t *testing.T) {
 		{"in the wrong case", object{"TASK": "x"}, "manifest.TASK", `did you mean "task"?`},
 		{"in capitals of one word", object{"vmtemplate": "x"}, "manifest.vmtemplate", `did you mean "vmTemplate"?`},
 		{"in agent", object{"agent": object{"comand": "x"}}, "manifest.agent.comand", `did you mean "command"?`},
-		{"in agent, a model", object{"agent": object{"model": "x"}}, "manifest.agent.model", "is not a known key"},
+		{"in agent, a model", object{"agent": object{"modell": "x"}}, "manifest.agent.modell", `did you mean "model"?`},
 		{"in a file", object{"files": []object{file("/a"), {"path": "/b", "contents": ""}}}, "manifest.files[1].contents", `did you mean "content"?`},
 		{"in resources", object{"resources": object{"mem": "1G"}}, "manifest.resources.mem", `did you mean "memory"?`},
 		{"an empty key", object{"": 1}, "manifest.", "is not a known key"},

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 
+	"linus/internal/agent"
 	"linus/internal/vm"
 )
 
@@ -28,10 +29,22 @@ type AgentType string
 
 // The agents.
 const (
-	AgentClaude AgentType = "claude" // the Claude CLI, the task as its prompt
+	AgentClaude AgentType = "claude" // and the others of package agent: the agent, the task as its prompt
 	AgentScript AgentType = "script" // the task is a bash script, or feeds agent.command
 	AgentCustom AgentType = "custom" // agent.command, the task on its stdin
 )
+
+// Agent returns the agent of a type; false for one that has none.
+func (t AgentType) Agent() (agent.Agent, bool) { return agent.Named(string(t)) }
+
+// AgentTypes returns all types.
+func AgentTypes() []AgentType {
+	var types []AgentType
+	for _, a := range agent.All() {
+		types = append(types, AgentType(a.Name))
+	}
+	return append(types, AgentScript, AgentCustom)
+}
 
 // StatusMode says how much a running job reports.
 type StatusMode string
@@ -45,8 +58,8 @@ const (
 
 // Manifest is what a client submits. Zero values mean "the default".
 type Manifest struct {
-	Task        string            `json:"task" api:",required" jsonschema_description:"What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For claude: the prompt." brief:"script: run by bash. claude: the prompt. custom: the command's stdin."`
-	AgentType   AgentType         `json:"agentType" jsonschema:"enum=claude,enum=script,enum=custom" jsonschema_description:"script runs the task in bash; custom runs agent.command with the task on stdin; claude runs the Claude CLI with the task as its prompt." api:"agent_type,required" brief:"custom: agent.command runs."`
+	Task        string            `json:"task" api:",required" jsonschema_description:"What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For an agent: the prompt." brief:"script: run by bash. claude: the prompt. custom: the command's stdin."`
+	AgentType   AgentType         `json:"agentType" jsonschema:"enum=claude,enum=codex,enum=gemini,enum=script,enum=custom" jsonschema_description:"script runs the task in bash; custom runs agent.command with the task on stdin; the others are agents, with the task as their prompt." api:"agent_type,required" brief:"custom: agent.command runs."`
 	Agent       Agent             `json:"agent,omitzero" jsonschema_description:"Options of the agent." brief:"-"`
 	Files       []File            `json:"files,omitempty" jsonschema_description:"Files to copy into the VM first: at most 20000, 64 MiB together. For more, use an archive that the task unpacks." brief:"Copied in first; 64 MiB at most."`
 	Repository  Repository        `json:"repository,omitzero" jsonschema_description:"Git repository for the task; what it commits is kept as repository.bundle and repository.patch."`
@@ -116,7 +129,8 @@ const MaxRetries = 5
 // Agent holds the agent's options.
 type Agent struct {
 	Command     string `json:"command,omitempty" jsonschema_description:"Shell command that runs the task (given on stdin, and as $LINUS_TASK_FILE). Required for custom." brief:"Required for custom."`
-	ClaudeModel string `json:"claudeModel,omitempty" jsonschema_description:"claude: passed as --model." api:"claude_model" brief:"-"`
+	Model       string `json:"model,omitempty" jsonschema_description:"Model of an agent."`
+	ClaudeModel string `json:"claudeModel,omitempty" jsonschema_description:"claude: the same." api:"claude_model" brief:"-"`
 }
 
 // File is one file put into the VM.

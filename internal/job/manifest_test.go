@@ -112,8 +112,8 @@ func TestDecodeManifest_Rules(t *testing.T) {
 		{"task with NUL", object{"task": "a\x00b"}, "manifest.task", "NUL"},
 		{"task with everything else", object{"task": "\x01\x1b'\"$`\\<&>\r\n😀"}, "", ""},
 
-		{"agentType missing", object{"agentType": nil}, "manifest.agentType", "claude, script, custom"},
-		{"agentType unknown", object{"agentType": "bash"}, "manifest.agentType", "claude, script, custom"},
+		{"agentType missing", object{"agentType": nil}, "manifest.agentType", "claude, codex, gemini, script, custom"},
+		{"agentType unknown", object{"agentType": "bash"}, "manifest.agentType", "claude, codex, gemini, script, custom"},
 		{"agentType in capitals", object{"agentType": "Script"}, "manifest.agentType", `"Script" is unknown`},
 		{"script", object{"agentType": "script"}, "", ""},
 		{"claude", object{"agentType": "claude"}, "", ""},
@@ -132,6 +132,12 @@ func TestDecodeManifest_Rules(t *testing.T) {
 		{"model with a newline", claude("a\n"), "manifest.agent.claudeModel", "not a model name"},
 		{"model at the limit", claude(strings.Repeat("a", 128)), "", ""},
 		{"model above the limit", claude(strings.Repeat("a", 129)), "manifest.agent.claudeModel", "not a model name"},
+		{"codex", object{"agentType": "codex", "agent": object{"model": "gpt-5"}}, "", ""},
+		{"gemini", object{"agentType": "gemini"}, "", ""},
+		{"claude's model for codex", object{"agentType": "codex", "agent": object{"claudeModel": "sonnet"}}, "manifest.agent.claudeModel", "no meaning for agentType codex"},
+		{"agent's model for a script", object{"agent": object{"model": "sonnet"}}, "manifest.agent.model", "no meaning for agentType script"},
+		{"agent's model like an option", object{"agentType": "codex", "agent": object{"model": "-c"}}, "manifest.agent.model", "not a model name"},
+		{"two models", object{"agentType": "claude", "agent": object{"claudeModel": "a", "model": "b"}}, "manifest.agent.claudeModel", "beside model"},
 		{"model for a script", object{"agent": object{"claudeModel": "sonnet"}}, "manifest.agent.claudeModel", "no meaning for agentType script"},
 
 		{"file", files(object{"path": "/root/a b'\"$.txt", "content": "aGk=", "mode": "0755"}), "", ""},

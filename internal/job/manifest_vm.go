@@ -145,7 +145,8 @@ func (m Manifest) validateTerminal() []*FieldError {
 	if f := oneOf("manifest.stdin", m.Stdin, false, StdinClosed, StdinOpen); f != nil {
 		bad = append(bad, f)
 	}
-	taken := m.AgentType == AgentClaude || m.Agent.Command != ""
+	_, agent := m.AgentType.Agent()
+	taken := agent || m.Agent.Command != ""
 	if m.Stdin == StdinOpen && taken {
 		bad = append(bad, field("manifest.stdin", "put the command into task, with agentType script", "cannot be open: the agent's input is the task"))
 	}

@@ -283,7 +283,7 @@ type TemplateSpec struct {
 	OS          string // one of Systems
 	ImageURL    string // another image than the OS's
 	ImageSHA256 string
-	Bootstrap   string // what to install: base, python, node, docker, claude (some of them, separated by blanks), all or none
+	Bootstrap   string // what to install: base, python, node, docker, claude, codex, gemini (some of them, separated by blanks), all or none
 	// Build identifies the build: a UUID of version 7. Templates on several nodes are
 	// the same if theirs is. Empty: a new one.
 	Build string

@@ -85,7 +85,7 @@ func (m Manifest) Validate() error {
 	case !utf8.ValidString(m.Task) || strings.ContainsRune(m.Task, 0):
 		add(field("manifest.task", "put binary content into files", "has a NUL byte or is not valid UTF-8"))
 	}
-	add(oneOf("manifest.agentType", m.AgentType, true, AgentClaude, AgentScript, AgentCustom))
+	add(oneOf("manifest.agentType", m.AgentType, true, AgentTypes()...))
 	add(oneOf("manifest.lifecycle", m.Lifecycle, false, vm.Ephemeral, vm.Persistent))
 	add(oneOf("manifest.keep", m.Keep, false, KeepNever, KeepOnFailure, KeepAlways))
 	add(oneOf("manifest.start", m.Start, false, StartAny, StartRestore, StartCold))
@@ -133,20 +133,30 @@ func oneOf[T ~string](name string, v T, required bool, valid ...T) *FieldError {
 
 func (a Agent) validate(t AgentType) []*FieldError {
 	var bad []*FieldError
+	_, known := t.Agent()
 	switch {
 	case t == AgentCustom && strings.TrimSpace(a.Command) == "":
 		bad = append(bad, field("manifest.agent.command", "give the shell command to run, the task is its stdin", "is required for agentType custom"))
-	case t == AgentClaude && a.Command != "":
-		bad = append(bad, field("manifest.agent.command", "remove it, or use agentType custom", "has no meaning for agentType claude"))
+	case known && a.Command != "":
+		bad = append(bad, field("manifest.agent.command", "remove it, or use agentType custom", "has no meaning for agentType %s", t))
 	case len(a.Command) > maxArgument:
 		bad = append(bad, field("manifest.agent.command", "put long scripts into task or files", "is %d bytes, the limit is %d", len(a.Command), maxArgument))
 	case strings.ContainsRune(a.Command, 0) || !utf8.ValidString(a.Command):
 		bad = append(bad, field("manifest.agent.command", "write text", "has a NUL byte or is not valid UTF-8"))
 	}
-	if a.ClaudeModel != "" && t != "" && t != AgentClaude {
-		bad = append(bad, field("manifest.agent.claudeModel", "remove it", "has no meaning for agentType %s", t))
-	} else if a.ClaudeModel != "" && !fits(modelText, a.ClaudeModel, 128) {
-		bad = append(bad, field("manifest.agent.claudeModel", "give a model name such as sonnet", "%q is not a model name", a.ClaudeModel))
+	if a.Model != "" && a.ClaudeModel != "" {
+		bad = append(bad, field("manifest.agent.claudeModel", "remove it", "is given beside model"))
+	}
+	for _, m := range []struct {
+		name, model string
+		fits        bool
+	}{{"model", a.Model, known}, {"claudeModel", a.ClaudeModel, t == AgentClaude}} {
+		switch at := "manifest.agent." + m.name; {
+		case m.model != "" && t != "" && !m.fits:
+			bad = append(bad, field(at, "remove it", "has no meaning for agentType %s", t))
+		case m.model != "" && !fits(modelText, m.model, 128):
+			bad = append(bad, field(at, "give a model's name, such as sonnet", "%q is not a model name", m.model))
+		}
 	}
 	return bad
 }

@@ -84,7 +84,7 @@ func delegate(ctx context.Context, e job.Engine, args map[string]string) (*mcp.G
 1. Plan what has to run there. The VM knows nothing of this conversation, this computer or its files: whatever the task needs goes into the manifest (files, env; secrets by name).
 2. Call submit_job once, with wait_seconds 45 and a manifest of the task%s and
    - agentType "script" when you can write the commands down now: task is the script, and bash runs it as it is;
-   - agentType "claude" when it takes an agent that explores and decides on its own: task is a complete assignment for an agent that knows nothing else;
+   - agentType "claude", "codex" or "gemini" when it takes an agent that explores and decides on its own: task is a complete assignment for an agent that knows nothing else;
    - artifacts: patterns of the files that must come back. Everything else is lost with the VM.
    A timeout in seconds that fits; resources only where the defaults are too small.
 3. Unless the job has finished by then, call get_job_result with wait_seconds 45, again until it is complete; also if its artifacts must be listed.

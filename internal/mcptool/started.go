@@ -85,7 +85,7 @@ func waitedOf(ctx context.Context, e job.Engine, j job.Job) (job.Job, waitedOutp
 	if c := j.Repository; c != nil {
 		out.Repository = strings.TrimSuffix(c.Text()+": "+c.Problem, ": ")
 	}
-	if j.Manifest.AgentType == job.AgentClaude { // its answer, not the stream of its steps
+	if _, agent := j.Manifest.AgentType.Agent(); agent { // its answer, not the stream of its steps
 		r, err := e.Result(ctx, j.ID)
 		if err != nil {
 			return j, out, err

@@ -100,7 +100,7 @@ func instructions(has having) string {
 			text.WriteString(line + "\n")
 		}
 	}
-	say(true, "Runs jobs (scripts, commands, Claude agents) in Proxmox virtual machines. Creating a VM takes from seconds to a few minutes.")
+	say(true, "Runs jobs (scripts, commands, agents) in Proxmox virtual machines. Creating a VM takes from seconds to a few minutes.")
 	say(has.all("submit_job", "get_job_result"),
 		"- A task with a result: submit_job runs it in a VM of its own, destroyed afterwards. With wait_seconds 45 the result of a short one is in the same call; else call get_job_result with wait_seconds until it is complete.")
 	say(has.all("provision_vm", "execute_command"),

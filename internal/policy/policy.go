@@ -70,10 +70,11 @@ func (p *Policy) Check(m job.Manifest) error {
 		return nil
 	}
 	found := &findings{policy: p}
+	agent, known := m.AgentType.Agent()
 	switch {
-	case m.AgentType == job.AgentClaude:
-		if words := []string{"claude", "--print", "TASK"}; !p.allows(words) {
-			found.add("manifest.agentType", "claude is not allowed: "+p.reason(words), p.remedy())
+	case known:
+		if words := []string{agent.Name, "--print", "TASK"}; !p.allows(words) {
+			found.add("manifest.agentType", agent.Name+" is not allowed: "+p.reason(words), p.remedy())
 		}
 	case m.Agent.Command != "":
 		found.field = "manifest.agent.command"

@@ -182,6 +182,7 @@ func TestCheck_LooksAtAllOfTheManifest(t *testing.T) {
 	}{
 		{"no rules", mustNew(t, ""), task("rm -rf /"), ""},
 		{"claude without a rule", p, job.Manifest{AgentType: job.AgentClaude, Task: "rm everything"}, "manifest.agentType"},
+		{"codex with a rule for claude", claude, job.Manifest{AgentType: "codex", Task: "x"}, "manifest.agentType"},
 		{"claude with a rule", claude, job.Manifest{AgentType: job.AgentClaude, Task: "rm everything"}, ""},
 		{"custom command", p, job.Manifest{AgentType: job.AgentCustom, Task: "rm x", Agent: job.Agent{Command: "git apply"}}, ""},
 		{"custom command without a rule", p, job.Manifest{AgentType: job.AgentCustom, Task: "git log", Agent: job.Agent{Command: "bash"}}, "manifest.agent.command"},

@@ -20,7 +20,7 @@ func networkGroup() group {
 // jobGroups are the form of a job: all of its manifest.
 func jobGroups() []group {
 	return []group{
-		{Title: "Task", fields: field.Some("agentType", "task", "agent.command", "agent.claudeModel", "timeout", "artifacts")},
+		{Title: "Task", fields: field.Some("agentType", "task", "agent.command", "agent.model", "agent.claudeModel", "timeout", "artifacts")},
 		{Title: "Files", Extra: "files"},
 		{Title: "Repository", Rare: true, fields: field.Some("repository.url", "repository.ref", "repository.path", "repository.credential", "repository.submodules", "push.branch")},
 		{Title: "VM", fields: append(field.Some("vm"), machineFields()...)},

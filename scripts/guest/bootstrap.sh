@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
 # Installs what jobs commonly need into this VM: base tools, Python, Node.js,
-# Docker and the Claude CLI. Run again, it adds what lacks and changes nothing
+# Docker and the agents' CLIs. Run again, it adds what lacks and changes nothing
 # else.
 #
 # Where it runs: in the guest (Debian 12 and 13, Ubuntu 24.04, EL 9), as root or
 # as a user with sudo that asks no password. It needs bash, coreutils and a way
-# to the distribution's package servers; claude needs the npm registry too.
+# to the distribution's package servers; agents need the npm registry too.
 #
-# Usage: bootstrap.sh [base] [python] [node] [docker] [claude] [--help]
-#   Without names: all of them. claude brings node.
+# Usage: bootstrap.sh [base] [python] [node] [docker] [claude] [codex]
+#                     [gemini] [--help]
+#   Without names: all of them. An agent brings node.
 #
 # Packages are the distribution's own:
 #   Node.js  Debian and Ubuntu: nodejs and npm. EL: the module stream nodejs:22,
 #            unless another stream is enabled already.
 #   Docker   Debian and Ubuntu: docker.io. EL has no Docker: podman-docker gives
 #            the docker command, on Podman, and the version told is Podman's.
-#   Claude   npm's @anthropic-ai/claude-code, under /usr/local: npm takes the
-#            newest version that goes with this Node.js.
-# A node with npm, a docker or a claude that is there already stays as it is,
+#   Agents   npm's @anthropic-ai/claude-code, @openai/codex, @google/gemini-cli,
+#            under /usr/local, with a Node.js 22 where an agent needs a newer
+#            one than the distribution's.
+# A node with npm, a docker or an agent that is there already stays as it is,
 # wherever it came from.
 #
 # Inputs (environment), all optional:
@@ -27,7 +29,8 @@
 #   LINUS_ROOT             where etc/os-release lies (a prefix; for tests)
 #
 # Answer: LINUS_PYTHON_VERSION, LINUS_NODE_VERSION, LINUS_DOCKER_VERSION,
-# LINUS_CLAUDE_VERSION of what was asked for; LINUS_PACKAGES_INSTALLED: the
+# LINUS_CLAUDE_VERSION, LINUS_CODEX_VERSION, LINUS_GEMINI_VERSION of what was
+# asked for; LINUS_PACKAGES_INSTALLED: the
 # packages this run had to add, by name, parted by spaces (what they bring along
 # is not counted, nor is npm's), and LINUS_PACKAGE_COUNT, how many those are.
 # Exit codes: 0 ok, 1 invalid parameter, 2 a package or sudo is missing, 3 this
@@ -38,7 +41,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
 
 usage() {
   printf '%s\n' \
-    'usage: [LINUS_LOCK_TIMEOUT=...] bootstrap.sh [base] [python] [node] [docker] [claude] [--help]' \
+    'usage: [LINUS_LOCK_TIMEOUT=...] bootstrap.sh [base] [python] [node] [docker] [claude] [codex] [gemini] [--help]' \
     'Installs them in this VM; without names: all. Exit codes and inputs are listed' \
     'at the top of the script.' >&2
 }

@@ -80,8 +80,7 @@ home=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"} # with builtins: every fork count
 [[ ${home} == /?*/ ]] || home=$(cd -- "${home:-.}" && pwd)/
 home=${home%/}
 script=${home}/${BASH_SOURCE[0]##*/}
-max_argument=131071 # Linux: one argument, its final NUL included, has at most 128 KiB
-give_up_after=3600  # seconds of "no such job" before completion is given up
+give_up_after=3600 # seconds of "no such job" before completion is given up
 
 # find_place sets where the job's files are; false when the runner does not lie
 # in a job's place.

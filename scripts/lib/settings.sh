@@ -7,7 +7,7 @@
 # false when a value cannot be.
 settings_load() {
   local line value
-  job_id='' agent='' claude_model='' timeout='' status_mode=simple callback_url=''
+  job_id='' agent='' timeout='' status_mode=simple callback_url=''
   heartbeat_interval=30 max_output_size=10485760
   cwd='' sudo='' stdin=closed tty='' repository='' commit='' settings_error=''
   while IFS= read -r line || [[ -n ${line} ]]; do
@@ -15,7 +15,6 @@ settings_load() {
     case ${line%%=*} in
       JOB_ID) job_id=${value} ;;
       AGENT) agent=${value} ;;
-      CLAUDE_MODEL) claude_model=${value} ;;
       TIMEOUT) timeout=${value} ;;
       STATUS_MODE) status_mode=${value} ;;
       CALLBACK_URL) callback_url=${value} ;;
@@ -36,12 +35,10 @@ settings_load() {
   local -r number='^[1-9][0-9]{0,14}$' size='^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$'
   if [[ -z ${job_id} || ${job_id} == *[!0-9A-Za-z-]* ]]; then
     settings_error="JOB_ID '${job_id}' is not a job's id"
-  elif [[ ${agent} != script && ${agent} != command && ${agent} != claude ]]; then
-    settings_error="AGENT '${agent}' is not script, command or claude"
-  elif [[ ${agent} == command && ! -f ${home}/command ]]; then
-    settings_error="AGENT is command and there is no file command"
-  elif [[ ${agent} == claude && ${claude_model} == -* ]]; then
-    settings_error="CLAUDE_MODEL '${claude_model}' begins with a dash"
+  elif [[ ${agent} != script && ${agent} != command && ${agent} != exec ]]; then
+    settings_error="AGENT '${agent}' is not script, command or exec"
+  elif [[ ${agent} != script && ! -f ${home}/command ]]; then
+    settings_error="AGENT is ${agent} and there is no file command"
   elif [[ ! ${timeout} =~ ${number} ]]; then
     settings_error="TIMEOUT '${timeout}' is not a number of seconds above 0"
   elif [[ ! ${heartbeat_interval} =~ ${number} || ! ${max_output_size} =~ ${number} ]]; then

@@ -122,23 +122,14 @@ task_again() {
   task_become "${stat_session}"
 }
 
-# task_command sets __linus_command to what runs the task. A command reads the
-# task's text on stdin, where nobody else is to be heard there.
+# task_command sets __linus_command to what runs the task. A command, given as words
+# (exec) or as a text of the shell, reads the task's text on stdin, where nobody else
+# is to be heard there.
 task_command() {
-  local text='' size
-  if [[ ${agent} == claude ]]; then
-    __linus_command=(claude --print)
-    [[ ${status_mode} == simple ]] || __linus_command+=(--output-format stream-json --verbose)
-    [[ -z ${claude_model} ]] || __linus_command+=(--model "${claude_model}")
-    IFS= read -r -d '' text <"${home}/task"
-    # No argument can be that long, or hold a NUL; one with a dash in front
-    # would be taken for an option.
-    size=$(stat -c %s -- "${home}/task")
-    if [[ ${size} -lt ${max_argument} && ${text} != -* ]]; then
-      __linus_command+=("${text}")
-    else
-      exec <"${home}/task"
-    fi
+  local text=''
+  if [[ ${agent} == exec ]]; then
+    mapfile -d '' -t __linus_command <"${home}/command"
+    exec <"${home}/task"
   elif [[ -f ${home}/command ]]; then
     IFS= read -r -d '' text <"${home}/command"
     __linus_command=("${BASH}" -c -- "${text}")

@@ -21,7 +21,7 @@
 #                       cannot have less
 #   VM_CPU 2, VM_RAM 2048 (MB)     of the throw-away VM, and of clones
 #                       that are created by hand
-#   VM_BOOTSTRAP base   what to install: base, python, node, docker, claude, parted
+#   VM_BOOTSTRAP base   what to install: base, python, node, docker, claude, codex, gemini, parted
 #                       by blanks; all; or none
 #   VM_RUNNER           file on this host: the job runner, which clones then have
 #                       already (in /opt/linus). Default: none
@@ -59,8 +59,8 @@ read_inputs() { # <argument...>
   : "${LINUS_LEASE_SECONDS:=10800}" "${VM_READY_TIMEOUT:=900}" "${VM_BOOTSTRAP:=base}" "${VM_BOOTSTRAP_TIMEOUT:=3600}"
   : "${VM_RUNNER:=}"
   VM_BOOTSTRAP=${VM_BOOTSTRAP//,/ }
-  validate_pattern VM_BOOTSTRAP "${VM_BOOTSTRAP}" 'none|all|(base|python|node|docker|claude)( +(base|python|node|docker|claude))*' \
-    'none, all, or some of: base python node docker claude'
+  validate_pattern VM_BOOTSTRAP "${VM_BOOTSTRAP}" 'none|all|(base|python|node|docker|claude|codex|gemini)( +(base|python|node|docker|claude|codex|gemini))*' \
+    'none, all, or some of: base python node docker claude codex gemini'
   validate_number VM_BOOTSTRAP_TIMEOUT "${VM_BOOTSTRAP_TIMEOUT}" 1 86400 seconds
   validate_name TEMPLATE_NAME "${TEMPLATE_NAME}"
   : "${TEMPLATE_NAME_IN:=cluster}"

@@ -25,7 +25,7 @@ setup() {
 }
 
 use_os() { # <ID> <VERSION_ID>: a fresh VM
-  rm -rf "${PACKAGE_STUB}"/{installed,stream} "${bin}"/{apt-get,dpkg-query,dnf,rpm,npm,node,docker,claude,python3}
+  rm -rf "${PACKAGE_STUB}"/{installed,stream} "${bin}"/{apt-get,dpkg-query,dnf,rpm,npm,node,docker,claude,codex,gemini,python3}
   mkdir "${PACKAGE_STUB}/installed"
   printf 'PRETTY_NAME="A system"\nVERSION_ID="%s"\nID=%s\n' "$2" "$1" >"${LINUS_ROOT}/etc/os-release"
   local tool
@@ -60,11 +60,13 @@ changes='\(apt-get\|dnf\|npm\|usermod\) .*'
   LINUS_NONCE=abc123 bootstrap
   assert_status 0
   assert_line LINUS_BEGIN:abc123
-  assert_line LINUS_STEP:6/6:install_claude:'installing claude'
+  assert_line LINUS_STEP:6/8:install_claude:'installing claude'
   assert_line LINUS_PYTHON_VERSION:3.11.2
   assert_line LINUS_NODE_VERSION:18.20.4
   assert_line LINUS_DOCKER_VERSION:20.10.24+dfsg1
   assert_line LINUS_CLAUDE_VERSION:2.1.197
+  assert_line LINUS_CODEX_VERSION:0.169.0
+  assert_line LINUS_GEMINI_VERSION:0.61.0
   assert_line 'LINUS_PACKAGES_INSTALLED:ca-certificates curl git jq less procps rsync tar unzip xz-utils zip python3 python3-pip python3-venv nodejs npm apparmor docker.io'
   assert_line LINUS_PACKAGE_COUNT:18
   assert_line LINUS_RESULT:SUCCESS
@@ -73,6 +75,8 @@ changes='\(apt-get\|dnf\|npm\|usermod\) .*'
   assert_called_times 1 'apt-get .*update'
   assert_called 'apt-get .*--no-remove install nodejs npm'
   assert_called 'npm install --global .* @anthropic-ai/claude-code'
+  assert_called 'npm install --global .* @openai/codex'
+  assert_called 'npm install --global .* node-linux-.*@22 @google/gemini-cli'
   assert_nothing_left
 }
 

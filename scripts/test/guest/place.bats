@@ -76,21 +76,6 @@ secrets() { printf '%s\0' "$@" >"${tmpfs}/secrets"; }
   done
 }
 
-@test "claude's progress is asked for as JSON lines where somebody follows it" {
-  local bin=${BATS_TEST_TMPDIR}/bin mode
-  mkdir "${bin}"
-  printf '#!/bin/bash\nprintf "[%%s]" "$@"' >"${bin}/claude"
-  chmod +x "${bin}/claude"
-  export PATH=${bin}:${PATH}
-  task 'hi'
-  for mode in detailed streaming; do
-    rm -rf "${state}"
-    settings AGENT=claude "STATUS_MODE=${mode}" CLAUDE_MODEL=opus
-    run_to_end
-    [[ $(<"${state}/stdout") == '[--print][--output-format][stream-json][--verbose][--model][opus][hi]' ]]
-  done
-}
-
 @test "secrets reach the task byte for byte, over its env, and are gone when it runs" {
   secrets 'A=planted-secret' $'B=li\nne \xff "$(id)"' 'C=' 'home=x'
   printf '%s\0' 'A=from env' >"${home}/env"

@@ -1,4 +1,4 @@
-package claude
+package agent
 
 import (
 	"bytes"
@@ -25,9 +25,12 @@ var steps = []string{
 	"edits /etc/hosts", "uses mcp__x__y", "runs", "an agent's agent says",
 }
 
+// claude is the row that the session is of.
+var claude, _ = Named("claude")
+
 func TestReader_ReturnsTheStepsHoweverTheStreamIsCut(t *testing.T) {
 	for _, size := range []int{1, 2, 7, 100, len(session)} {
-		var r Reader
+		r := claude.Reader()
 		var got []string
 		for piece := range slices.Chunk([]byte(session), size) {
 			got = append(got, r.Read(piece)...)
@@ -61,7 +64,7 @@ func TestReader_Lines(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var r Reader
+			r := claude.Reader()
 			if got := r.Read([]byte(tt.text)); !slices.Equal(got, tt.want) {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
@@ -85,7 +88,7 @@ func TestResult(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, ok := Result([]byte(tt.stream)); got != tt.want || ok != tt.ok {
+			if got, ok := claude.Answer([]byte(tt.stream)); got != tt.want || ok != tt.ok {
 				t.Errorf("%q, %v; want %q, %v", got, ok, tt.want, tt.ok)
 			}
 		})
@@ -95,20 +98,24 @@ func TestResult(t *testing.T) {
 func FuzzReader(f *testing.F) {
 	f.Add([]byte(session), 10)
 	f.Add([]byte(`{"type":"assistant","message":{"content":[{"type":"tool_use","name":"Read","input":null}]}}`+"\n"), 3)
+	f.Add([]byte(codexSession), 7)
+	f.Add([]byte(geminiSession), 7)
 	f.Fuzz(func(t *testing.T, stream []byte, size int) {
-		Result(stream)
-		var whole, cut Reader
-		want := whole.Read(bytes.Clone(stream))
-		var got []string
-		for piece := range slices.Chunk(stream, max(1, size)) {
-			got = append(got, cut.Read(piece)...)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("in pieces of %d: %q; whole: %q", size, got, want)
-		}
-		for _, step := range got {
-			if strings.ContainsAny(step, "\n\r\x00\x1b") || step == "" {
-				t.Errorf("step %q", step)
+		for _, a := range All() {
+			a.Answer(stream)
+			whole, cut := a.Reader(), a.Reader()
+			want := whole.Read(bytes.Clone(stream))
+			var got []string
+			for piece := range slices.Chunk(stream, max(1, size)) {
+				got = append(got, cut.Read(piece)...)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s in pieces of %d: %q; whole: %q", a.Name, size, got, want)
+			}
+			for _, step := range got {
+				if strings.ContainsAny(step, "\n\r\x00\x1b") || step == "" {
+					t.Errorf("%s: step %q", a.Name, step)
+				}
 			}
 		}
 	})

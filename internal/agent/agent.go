@@ -1,0 +1,75 @@
+// Package agent has the agents that run tasks, a row for each: how one is asked for a
+// task without questions, where its key comes from, and how its stream is told to people.
+// How it is installed is in scripts/lib/bootstrap.sh. It knows nothing of jobs, and imports
+// the standard library and term only.
+package agent
+
+import "slices"
+
+// Agent is a row.
+type Agent struct {
+	Name string // of its type and of its program
+	Key  string // the variable with its key
+	NPM  string // its package
+
+	once   []string // runs the task that is on stdin
+	stream []string // makes stdout JSON lines
+	steps  func(r *Reader, line []byte) []string
+	answer func(stream []byte) (string, bool)
+}
+
+// codex reads its key and the address of its model under other names.
+const codex = `export CODEX_API_KEY="${CODEX_API_KEY:-${OPENAI_API_KEY:-}}"
+[ -z "${OPENAI_BASE_URL:-}" ] || set -- "$@" -c "openai_base_url=\"$OPENAI_BASE_URL\""
+exec codex exec "$@" -`
+
+// All returns all agents.
+func All() []Agent {
+	return []Agent{
+		{
+			Name: "claude", Key: "ANTHROPIC_API_KEY", NPM: "@anthropic-ai/claude-code",
+			once: []string{"claude", "--print"}, stream: []string{"--output-format", "stream-json", "--verbose"},
+			steps: claudeSteps, answer: claudeAnswer,
+		},
+		{
+			Name: "codex", Key: "OPENAI_API_KEY", NPM: "@openai/codex",
+			once:   []string{"sh", "-c", codex, "codex", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"},
+			stream: []string{"--json"}, steps: codexSteps, answer: codexAnswer,
+		},
+		{
+			Name: "gemini", Key: "GEMINI_API_KEY", NPM: "@google/gemini-cli",
+			once: []string{"gemini", "--skip-trust", "--approval-mode", "yolo"}, stream: []string{"--output-format", "stream-json"},
+			steps: geminiSteps, answer: geminiAnswer,
+		},
+	}
+}
+
+// Named returns an agent by its name.
+func Named(name string) (Agent, bool) {
+	for _, a := range All() {
+		if a.Name == name {
+			return a, true
+		}
+	}
+	return Agent{}, false
+}
+
+// Command returns the words of a command that reads a task on stdin. model may be empty;
+// streams says that its stdout is to be what Reader and Answer read.
+func (a Agent) Command(model string, streams bool) []string {
+	words := slices.Clone(a.once)
+	if streams {
+		words = append(words, a.stream...)
+	}
+	if model != "" {
+		words = append(words, "--model", model)
+	}
+	return words
+}
+
+// Reader returns one for a stream of the agent.
+func (a Agent) Reader() Reader { return Reader{agent: a} }
+
+// Answer returns the agent's final text. False if the stream has none, as when the CLI
+// never started.
+func (a Agent) Answer(stream []byte) (string, bool) { return a.answer(stream) }

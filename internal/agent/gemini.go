@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// geminiLine is a line of what gemini --output-format stream-json writes.
+type geminiLine struct {
+	Type    string                     `json:"type"`
+	Role    string                     `json:"role"`
+	Content string                     `json:"content"` // of a message, which comes in parts
+	Tool    string                     `json:"tool_name"`
+	Input   map[string]json.RawMessage `json:"parameters"`
+}
+
+func (l geminiLine) says() bool { return l.Type == "message" && l.Role == "assistant" }
+
+// geminiTools are the CLI's own.
+var geminiTools = map[string]tool{
+	"read_file":         {"reads", "file_path"},
+	"write_file":        {"writes", "file_path"},
+	"replace":           {"edits", "file_path"},
+	"run_shell_command": {"runs", "command"},
+	"glob":              {"looks for", "pattern"},
+	"grep_search":       {"searches for", "pattern"},
+	"list_directory":    {"lists", "dir_path"},
+	"web_fetch":         {"fetches", "prompt"},
+	"google_web_search": {"searches the web for", "query"},
+	"write_todos":       {"plans", ""},
+}
+
+// geminiSteps tells a message once its next line shows that it is whole.
+func geminiSteps(r *Reader, text []byte) (steps []string) {
+	var l geminiLine
+	if !parse(text, &l) || l.Type == "" {
+		return nil
+	}
+	if l.says() {
+		if len(r.said) < maxLine {
+			r.said += l.Content
+		}
+		return nil
+	}
+	said := firstLine(r.said)
+	r.said = ""
+	if said != "" {
+		steps = append(steps, said)
+	}
+	if l.Type == "tool_use" {
+		if step := firstLine(r.use(geminiTools, l.Tool, l.Input)); step != "" {
+			steps = append(steps, step)
+		}
+	}
+	return steps
+}
+
+// geminiAnswer returns what was said last, all of its parts.
+func geminiAnswer(stream []byte) (text string, ok bool) {
+	whole := false
+	for raw := range bytes.Lines(stream) {
+		var l geminiLine
+		switch {
+		case !parse(raw, &l) || l.Type == "":
+		case !l.says():
+			whole = ok
+		case whole:
+			text, whole = l.Content, false
+		default:
+			text, ok = text+l.Content, true
+		}
+	}
+	return text, ok
+}
