@@ -58,7 +58,7 @@ const (
 
 // Manifest is what a client submits. Zero values mean "the default".
 type Manifest struct {
-	Task        string            `json:"task" api:",required" jsonschema_description:"What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For an agent: the prompt." brief:"script: run by bash. claude: the prompt. custom: the command's stdin."`
+	Task        string            `json:"task" api:",required" jsonschema_description:"What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For an agent: the prompt." brief:"script: run by bash. custom: the command's stdin. Else the agent's prompt."`
 	AgentType   AgentType         `json:"agentType" jsonschema:"enum=claude,enum=codex,enum=gemini,enum=script,enum=custom" jsonschema_description:"script runs the task in bash; custom runs agent.command with the task on stdin; the others are agents, with the task as their prompt." api:"agent_type,required" brief:"custom: agent.command runs."`
 	Agent       Agent             `json:"agent,omitzero" jsonschema_description:"Options of the agent." brief:"-"`
 	Files       []File            `json:"files,omitempty" jsonschema_description:"Files to copy into the VM first: at most 20000, 64 MiB together. For more, use an archive that the task unpacks." brief:"Copied in first; 64 MiB at most."`
