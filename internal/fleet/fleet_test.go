@@ -278,6 +278,8 @@ func (r *rows) Members(context.Context) ([]vm.VM, error)     { return nil, nil }
 func (r *rows) AnyVM(context.Context) (bool, error)          { return false, nil }
 func (r *rows) Volumes(context.Context) ([]vm.Volume, error) { return nil, nil }
 
+func (r *rows) SavedTemplates(context.Context) ([]vm.SavedTemplate, error) { return nil, nil }
+
 type idleGuest struct{ fleet.Guest }
 
 func (idleGuest) Forget(job.Job) {}

@@ -4,6 +4,7 @@
 # and attached the disk, whose serial number is volume_serial.
 
 source "${BASH_SOURCE[0]%/*}/guest.sh"
+source "${BASH_SOURCE[0]%/*}/vm.sh"
 
 # What both programs know. A line of ours bears an option of our own, and is on the disk when
 # the script ends: the VM may be off a moment later. A mount unit that systemd has made of one
