@@ -59,7 +59,8 @@ var arrows = map[string][]string{
 	"internal/executor":  {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},
 	"internal/capture":   {"internal/agent", "internal/job", "internal/patience", "internal/secret"},
 	"internal/patience":  {"internal/job"},
-	"internal/mcptool":   {"internal/job"},
+	"internal/mcptool":   {"internal/job", "internal/mcptask"},
+	"internal/mcptask":   {},
 	"internal/oauth":     {"internal/job"},
 	"internal/policy":    {"internal/job"},
 	"internal/secret":    {},
@@ -133,7 +134,7 @@ var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doct
 var onlyIn = map[string][]string{
 	"golang.org/x/crypto/ssh":              {"internal/git", "internal/remote", "internal/sshtest", "internal/lab", "internal/lab/process", "internal/lab/pve", "internal/lab/sshserver"},
 	"github.com/pkg/sftp":                  {"internal/remote", "internal/sshtest", "internal/lab/process"},
-	"github.com/mark3labs/mcp-go":          {"internal/mcptool"},
+	"github.com/mark3labs/mcp-go":          {"internal/mcptask", "internal/mcptool"},
 	"github.com/kelseyhightower/envconfig": {"internal/config"},
 	"modernc.org/sqlite":                   {"internal/store"},
 	"github.com/pressly/goose":             {"internal/store"},

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"linus/internal/config"
 	"linus/internal/control"
@@ -161,7 +162,8 @@ func MCPOptions(o Options, e job.Engine) mcptool.Options {
 	c, log := o.Config, o.Log
 	return mcptool.Options{
 		Engine: e, Version: o.Version, Icon: web.Icon(), Log: log,
-		Toolsets: c.Toolsets(), ReadOnly: c.MCPReadOnly, DisableDestructive: c.MCPDisableDestructive,
+		Retention: time.Duration(c.RetentionDays) * 24 * time.Hour,
+		Toolsets:  c.Toolsets(), ReadOnly: c.MCPReadOnly, DisableDestructive: c.MCPDisableDestructive,
 		SSHCommand: func(v vm.VM) string {
 			if c.Server != "" {
 				return "linus job exec --vm " + v.Name + " --tty -- bash -l"

@@ -13,6 +13,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/mcptask"
 	"linus/internal/term"
 )
 
@@ -81,6 +82,9 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 		}
 		if ask, ok := errors.AsType[*askError](err); ok {
 			return ask.result(), nil
+		}
+		if begun, ok := errors.AsType[*begunError](err); ok {
+			return mcptask.Begun(begun.task), nil
 		}
 		if err != nil {
 			return mcp.NewToolResultError(term.Text(errorText(err))), nil

@@ -54,6 +54,9 @@ func (o Options) executeCommand() server.ServerTool {
 				m.Lifecycle = vm.Persistent
 			}
 			j, err := o.Engine.Submit(ctx, job.Submission{Manifest: m, Client: clientName(ctx)})
+			if err == nil {
+				err = o.asTask(ctx, j, in.Wait)
+			}
 			if err != nil {
 				return startedOutput{}, err
 			}

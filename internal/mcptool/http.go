@@ -60,7 +60,11 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, denied.Error(), http.StatusForbidden)
 		return
 	}
-	h.http.ServeHTTP(w, r)
+	if h.server.tasks != nil {
+		h.server.tasks.ServeHTTP(w, r, h.http)
+	} else {
+		h.http.ServeHTTP(w, r)
+	}
 	if begun := w.Header().Get(server.HeaderKeySessionID); begun != "" && begun != id {
 		h.endSurplus(r)
 	}

@@ -44,6 +44,9 @@ func (o Options) submitJob() server.ServerTool {
 				return startedOutput{}, err
 			}
 			j, err := o.Engine.Submit(ctx, job.Submission{Manifest: in.Manifest, IdempotencyKey: in.IdempotencyKey, Client: clientName(ctx)})
+			if err == nil {
+				err = o.asTask(ctx, j, in.Wait)
+			}
 			if err != nil {
 				return startedOutput{}, err
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/mcptask"
 	"linus/internal/vm"
 )
 
@@ -31,6 +32,8 @@ type Options struct {
 	ReadOnly           bool
 	DisableDestructive bool
 	Icon               []byte // of linus, SVG; empty: none
+	// Retention is how long a job is kept after its end. 0: for ever.
+	Retention time.Duration
 	// SSHCommand is the shell command that logs in to a VM.
 	SSHCommand func(v vm.VM) string
 	// Challenge is the WWW-Authenticate header for an OAuth token without the scope of the
@@ -49,6 +52,7 @@ type mcpServer struct {
 	*server.MCPServer
 	background *background
 	notices    *notices
+	tasks      *mcptask.Server // nil: no tool begins any
 }
 
 func newServer(o Options, extra ...server.ServerOption) *mcpServer {
@@ -60,6 +64,13 @@ func newServer(o Options, extra ...server.ServerOption) *mcpServer {
 	completer := completer{o.Engine}
 	hooks := s.notices.hooks()
 	filterLists(hooks)
+	if has.any(taskTools...) {
+		mcptask.Offer(hooks)
+		s.tasks = mcptask.New(mcptask.Options{
+			Source: jobTasks{o}, Info: mcp.Implementation{Name: "linus", Title: "linus", Version: o.Version},
+			Every: cmp.Or(o.notice, noticeTime), Subscribe: s.notices.subscribe,
+		})
+	}
 	options := append([]server.ServerOption{
 		server.WithToolCapabilities(false),
 		server.WithResourceCapabilities(true, false),

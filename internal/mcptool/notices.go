@@ -86,11 +86,7 @@ func (n *notices) hooks() *server.Hooks {
 		n.forget(s.SessionID())
 	})
 	h.AddBeforeSubscriptionsListen(func(ctx context.Context, id any, r *mcp.SubscriptionsListenRequest) {
-		for _, uri := range r.Params.Notifications.ResourceSubscriptions {
-			s := subscriber{session: server.ClientSessionFromContext(ctx), uri: uri, listen: fmt.Sprint(id)}
-			n.add(ctx, s, map[string]any{mcp.MetaKeySubscriptionID: id})
-			context.AfterFunc(ctx, func() { n.remove(s) })
-		}
+		n.subscribe(ctx, server.ClientSessionFromContext(ctx), id, r.Params.Notifications.ResourceSubscriptions)
 	})
 	h.AddAfterSubscriptionsListen(func(ctx context.Context, _ any, _ *mcp.SubscriptionsListenRequest, _ *mcp.SubscriptionsListenResult) {
 		// If nothing can be subscribed to, the result follows at once, and the
@@ -98,6 +94,15 @@ func (n *notices) hooks() *server.Hooks {
 		_ = pause(ctx, settleTime)
 	})
 	return h
+}
+
+// subscribe adds the subscriptions of a stream, which end with ctx.
+func (n *notices) subscribe(ctx context.Context, session server.ClientSession, stream any, uris []string) {
+	for _, uri := range uris {
+		s := subscriber{session: session, uri: uri, listen: fmt.Sprint(stream)}
+		n.add(ctx, s, map[string]any{mcp.MetaKeySubscriptionID: stream})
+		context.AfterFunc(ctx, func() { n.remove(s) })
+	}
 }
 
 func (n *notices) add(ctx context.Context, s subscriber, meta map[string]any) {

@@ -15,6 +15,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/mcptask"
 )
 
 // workers is how many tool calls run at once; with mcp-go's default of five,
@@ -50,6 +51,10 @@ func (s *Stdio) Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) er
 	}
 	defer s.close()
 	g := &gate{out: stdout, quiet: make(chan struct{}, 1), patience: s.patience}
+	if s.tasks != nil {
+		g.tasks = s.tasks.Stdio(g)
+		defer g.tasks.Close()
+	}
 	in, feed := io.Pipe()
 	defer in.Close() //nolint:errcheck // ends the feeding goroutine at its next line
 	go func() { feed.CloseWithError(g.feed(ctx, stdin, feed)) }()
@@ -69,6 +74,7 @@ type gate struct {
 	quiet   chan struct{} // pending is 0 again
 
 	patience time.Duration
+	tasks    *mcptask.Stdio // nil: there are none
 }
 
 // feed copies lines from stdin to w and returns the error that stopped it.
@@ -82,6 +88,9 @@ func (g *gate) feed(ctx context.Context, stdin io.Reader, w io.Writer) error {
 			}
 			if isRequest(line) {
 				g.count(1)
+			}
+			if g.tasks != nil && g.tasks.Line(ctx, line) {
+				continue
 			}
 			if _, err := w.Write(line); err != nil {
 				return err
@@ -115,12 +124,12 @@ func (g *gate) drain(ctx context.Context) {
 // Write writes one message; mcp-go writes each in one call.
 func (g *gate) Write(message []byte) (int, error) {
 	g.mu.Lock()
-	n, err := g.out.Write(message)
+	_, err := g.out.Write(mcptask.Lift(message))
 	g.mu.Unlock()
 	if isResponse(message) {
 		g.count(-1)
 	}
-	return n, err
+	return len(message), err
 }
 
 func (g *gate) count(change int) int {

@@ -12,6 +12,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/mcptask"
 	"linus/internal/vm"
 )
 
@@ -174,7 +175,14 @@ func (o Options) provisionVM() server.ServerTool {
 			if err != nil {
 				return provisionOutput{}, err
 			}
-			j, err := follow(ctx, o.Engine, c, asked.Job, time.Duration(given(in.Wait, defaultReady))*time.Second)
+			wait := time.Duration(given(in.Wait, defaultReady)) * time.Second
+			if mcptask.Declared(ctx) {
+				wait = 0
+			}
+			j, err := follow(ctx, o.Engine, c, asked.Job, wait)
+			if err == nil {
+				err = o.asTask(ctx, j, in.Wait)
+			}
 			if err != nil {
 				return provisionOutput{}, err
 			}

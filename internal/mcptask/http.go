@@ -1,0 +1,101 @@
+package mcptask
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/mark3labs/mcp-go/mcp"
+)
+
+// ServeHTTP answers a request if it is about tasks, and leaves all others to next, mcp-go's
+// handler. Of older clients, and of what is wrong with a request's headers, it reads nothing.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	method := r.Header.Get(mcp.HeaderMethod)
+	switch {
+	case r.Method != http.MethodPost || !mcp.IsModernProtocol(r.Header.Get(mcp.HeaderProtocolVersion)):
+	case method == string(mcp.MethodToolsCall):
+		w = &lifting{w}
+	case method == methodGet || method == methodUpdate || method == methodCancel || method == methodListen:
+		body, err := io.ReadAll(r.Body)
+		q, mine := parse(body)
+		if mine && err == nil && q.Method == method && q.Params.Meta.ProtocolVersion() == r.Header.Get(mcp.HeaderProtocolVersion) {
+			s.answer(w, r, q)
+			return
+		}
+		r.Body = struct { // with what was read, and the error if there is one
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
+	}
+	next.ServeHTTP(w, r)
+}
+
+// answer answers a request whose method and version are those of its headers.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, q request) {
+	ctx, wrong := s.begin(r.Context(), q)
+	if name, ok := mcp.DecodeHeaderValue(r.Header.Get(mcp.HeaderName)); q.Method != methodListen && (!ok || name != q.Params.TaskID) {
+		wrong = &fault{Code: mcp.HEADER_MISMATCH, Message: mcp.HeaderName + " header must be the taskId of the request"}
+	}
+	if wrong == nil && q.Method == methodListen {
+		out := http.NewResponseController(w)
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set("Cache-Control", "no-cache")
+		tell := func(message any) error {
+			data, err := json.Marshal(message)
+			switch {
+			case err != nil:
+				return err
+			case message == nil:
+				_, err = io.WriteString(w, ": \n\n")
+			default:
+				_, err = fmt.Fprintf(w, "event: message\ndata: %s\n\n", data)
+			}
+			if err == nil {
+				err = out.Flush()
+			}
+			return err
+		}
+		_ = tell(s.serve(ctx, q, tell)) // to nobody, if the client has gone
+		return
+	}
+	message := answer(q, nil, wrong)
+	if wrong == nil {
+		message = s.serve(ctx, q, nil)
+	}
+	status := http.StatusOK
+	if failed, ok := message.(mcp.JSONRPCError); ok && failed.Error.Code != mcp.INTERNAL_ERROR {
+		status = http.StatusBadRequest
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(message) // to nobody, if the client has gone
+}
+
+// lifting is the response to a tool call. mcp-go writes each message at once, as JSON or as an
+// event.
+type lifting struct{ http.ResponseWriter }
+
+func (l *lifting) Write(data []byte) (int, error) {
+	const field = "data: "
+	lines := bytes.SplitAfter(data, []byte("\n"))
+	for i, line := range lines {
+		if event, ok := bytes.CutPrefix(line, []byte(field)); ok {
+			lines[i] = append([]byte(field), Lift(event)...)
+		} else {
+			lines[i] = Lift(line)
+		}
+	}
+	if _, err := l.ResponseWriter.Write(bytes.Join(lines, nil)); err != nil {
+		return 0, err
+	}
+	return len(data), nil
+}
+
+// Flush is what mcp-go asks of a response that is a stream.
+func (l *lifting) Flush() { _ = http.NewResponseController(l.ResponseWriter).Flush() }
+
+// Unwrap is for http.ResponseController.
+func (l *lifting) Unwrap() http.ResponseWriter { return l.ResponseWriter }

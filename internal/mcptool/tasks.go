@@ -1,0 +1,138 @@
+package mcptool
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
+
+	"linus/internal/job"
+	"linus/internal/mcptask"
+)
+
+// taskTools are the tools that begin a task for a client that declares tasks. A task is the
+// job, and has its ID, so it outlives this process, and each engine knows it. What stands for a
+// VM is a job, too.
+var taskTools = []string{"submit_job", "execute_command", "provision_vm"} //nolint:gochecknoglobals // a list
+
+// jobTasks has jobs as tasks.
+type jobTasks struct{ Options }
+
+// find returns a job for a request about a task; a job of another's is not found.
+func (s jobTasks) find(ctx context.Context, id string) (job.Job, error) {
+	if err := refusalOfAny(ctx, append([]string{"get_job_status"}, taskTools...)); err != nil {
+		return job.Job{}, err
+	}
+	j, err := s.Engine.Job(ctx, id)
+	if p, ok := job.PrincipalFrom(ctx); errors.Is(err, job.ErrNotFound) || ok && p.Ended() { // whose stream outlives its token
+		return j, mcptask.ErrNotFound
+	}
+	return j, err
+}
+
+// Task returns a job as a task.
+func (s jobTasks) Task(ctx context.Context, id string) (mcptask.Task, error) {
+	j, err := s.find(ctx, id)
+	if err != nil {
+		return mcptask.Task{}, err
+	}
+	t := s.task(j)
+	if t.Status == mcptask.Completed {
+		t.Result, err = s.ended(ctx, j)
+	}
+	return t, err
+}
+
+// Update ignores answers: no job asks.
+func (s jobTasks) Update(ctx context.Context, id string, _ mcp.InputResponses) error {
+	_, err := s.find(ctx, id)
+	return err
+}
+
+// Cancel cancels a job.
+func (s jobTasks) Cancel(ctx context.Context, id string) error {
+	if _, err := s.find(ctx, id); err != nil {
+		return err
+	}
+	err := s.Engine.Cancel(job.WithClient(ctx, clientName(ctx)), id)
+	if errors.Is(err, job.ErrCompleted) {
+		return nil
+	}
+	return err
+}
+
+// Bounds of how often a client is to ask: a tenth of a task's age.
+const (
+	leastPoll = 500 * time.Millisecond
+	mostPoll  = 10 * time.Second
+)
+
+// task is a job's task without its result.
+func (o Options) task(j job.Job) mcptask.Task {
+	t := mcptask.Task{
+		ID: j.ID, Status: mcptask.Working, Message: statusLine(j), CreatedAt: j.CreatedAt.UTC(), UpdatedAt: latest(j.CreatedAt, j.StartedAt, j.CompletedAt).UTC(),
+		Poll: min(max(time.Since(j.CreatedAt)/10, leastPoll), mostPoll).Milliseconds(),
+	}
+	if !j.Status.Terminal() {
+		return t
+	}
+	t.Status, t.Message = mcptask.Completed, string(j.Status)
+	if text := words.In(j.ErrorText()); text != "" {
+		t.Message += ": " + text
+	}
+	if j.Outcome.Reason == job.ReasonCancelled {
+		t.Status = mcptask.Cancelled
+	}
+	if o.Retention > 0 {
+		ttl := j.CompletedAt.Add(o.Retention).Sub(j.CreatedAt).Milliseconds()
+		t.TTL = &ttl
+	}
+	return t
+}
+
+func latest(times ...time.Time) (last time.Time) {
+	for _, at := range times {
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
+// ended returns what the call that began a task would have returned at its end.
+func (s jobTasks) ended(ctx context.Context, j job.Job) (*mcp.CallToolResult, error) {
+	var out any
+	var err error
+	if j.Kind == job.KindMake {
+		out, err = s.provisioned(j)
+	} else {
+		started := startedOutput{waitedOutput: &waitedOutput{}}
+		j, *started.waitedOutput, err = waitedOf(ctx, s.Engine, j)
+		started.JobID, started.Status = j.ID, j.Status
+		out = started
+	}
+	result := mcp.NewToolResultError("")
+	if err == nil {
+		result, err = structured(out)
+	} else if j.Kind == job.KindMake { // why it could not be created
+		result, err = mcp.NewToolResultError(errorText(err)), nil
+	}
+	result.ResultType = mcp.ResultTypeComplete
+	return result, err
+}
+
+// begunError is the job of a call that goes on as a task.
+type begunError struct{ task mcptask.Task }
+
+func (e *begunError) Error() string { return "the call goes on as task " + e.task.ID }
+
+// asTask returns a begunError for a job that a client has submitted, if it declares tasks. One
+// that does not want to wait at all gets the job's ID, as any client: it wants to do
+// something while the job runs.
+func (o Options) asTask(ctx context.Context, j job.Job, wait *int) error {
+	if !mcptask.Declared(ctx) || wait != nil && *wait == 0 {
+		return nil
+	}
+	return &begunError{o.task(j)}
+}
