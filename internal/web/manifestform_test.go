@@ -60,7 +60,7 @@ func TestForm_HasAllOfAPoolsSize(t *testing.T) {
 // What a form shows of a manifest it reads again.
 func TestForm_ReadsWhatItShows(t *testing.T) {
 	full := job.Manifest{
-		Task: "\nls <b>&amp;\n\ttab \"q\" 'q'\n", AgentType: job.AgentCustom, Agent: job.Agent{Command: "bash -s -- \"$X\"", ClaudeModel: "m"},
+		Task: "\nls <b>&amp;\n\ttab \"q\" 'q'\n", AgentType: job.AgentCustom, Agent: job.Agent{Command: "bash -s -- \"$X\"", Model: "l", ClaudeModel: "m"},
 		Secrets: []string{"A", "B_2"}, Credentials: []string{"github"}, Artifacts: []string{"dist/**", " odd name "}, Cwd: "/srv/a b", Sudo: true, Stdin: job.StdinOpen, TTY: true, TTYSize: "24x80",
 		Resources: vm.Resources{CPU: 4, Memory: "2G", Disk: "20G"}, Timeout: 60, Lifecycle: vm.Persistent, VM: "v", VMName: "n", TTL: 600, Keep: job.KeepOnFailure, KeepFor: 7200, IdleSuspend: 1800, VMTemplate: "t", OS: "debian-12",
 		Start: job.StartCold, Retry: job.RetryLost, Retries: 2, Network: vm.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: vm.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}}, StatusMode: job.StatusDetailed,
