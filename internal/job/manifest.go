@@ -69,7 +69,7 @@ type Manifest struct {
 	Artifacts   []string          `json:"artifacts,omitempty" jsonschema_description:"Files to collect at the end, successful or not: paths or patterns such as dist/** from the working directory, or absolute." brief:"Files to collect at the end: paths, or patterns such as dist/**."`
 	Cwd         string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory the task runs in. Default: the VM user's home." brief:"Default: the home."`
 	Sudo        bool              `json:"sudo,omitempty" jsonschema_description:"Run the task as root." brief:"Run as root."`
-	Stdin       StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: stdin takes input while the task runs; it is kept on the VM's disk until the job ends. Default closed." brief:"open: interact_with_job types into it."`
+	Stdin       StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: stdin takes input while the task runs; it is kept on the VM's disk until the job ends. Default closed." brief:"open: input can be typed while it runs."`
 	TTY         bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr is then part of stdout." brief:"Run on a terminal."`
 	TTYSize     string            `json:"ttySize,omitempty" jsonschema_description:"ROWSxCOLUMNS of the terminal. Default 24x80." api:"tty_size" brief:"Default 24x80."`
 	Resources   vm.Resources      `json:"resources,omitzero" jsonschema_description:"Size of the VM." brief:"-"`
