@@ -46,14 +46,7 @@ func TestCredential_IsUsedAndNeverInTheVM(t *testing.T) {
 	_, port, _ := strings.Cut(at, ":")
 
 	h := newHost(t, lab.DriverProcess, "LINUS_SECRET_GH="+value, "SSL_CERT_FILE="+ca)
-	hosts, program := filepath.Join(filepath.Dir(h.dir), "hosts"), filepath.Join(filepath.Dir(h.dir), "linus-with-names")
-	wrapper := fmt.Sprintf("#!/bin/sh\nexec unshare --mount sh -c 'mount --bind %s /etc/hosts && exec \"$0\" \"$@\"' %s \"$@\"\n", hosts, h.linus())
-	for file, text := range map[string]string{hosts: "127.0.0.1 localhost api.example\n", program: wrapper} {
-		if err := os.WriteFile(file, []byte(text), 0o700); err != nil { //nolint:gosec // one is a program
-			t.Fatal(err)
-		}
-	}
-	h.next = program
+	h.knows(t, "api.example")
 	if out := h.cli(t, "credential", "add", "github", "--host", "api.example:"+port, "--path", "/repos/acme/", "--env", "GITHUB_TOKEN", "--secret", "GH"); !strings.Contains(out, "credential github is there for api.example:"+port+"/repos/acme/") {
 		t.Errorf("add: %s", out)
 	}

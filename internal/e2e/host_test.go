@@ -63,6 +63,19 @@ type host struct {
 // linus is the program.
 func (h *host) linus() string { return cmp.Or(h.next, filepath.Join(binDir, "linus")) }
 
+// knows has linus, and what it starts, find a name on this machine.
+func (h *host) knows(t testing.TB, name string) {
+	t.Helper()
+	hosts, program := filepath.Join(filepath.Dir(h.dir), "hosts"), filepath.Join(filepath.Dir(h.dir), "linus-with-names")
+	wrapper := fmt.Sprintf("#!/bin/sh\nexec unshare --mount sh -c 'mount --bind %s /etc/hosts && exec \"$0\" \"$@\"' %s \"$@\"\n", hosts, h.linus())
+	for file, text := range map[string]string{hosts: "127.0.0.1 localhost " + name + "\n", program: wrapper} {
+		if err := os.WriteFile(file, []byte(text), 0o700); err != nil { //nolint:gosec // one is a program
+			t.Fatal(err)
+		}
+	}
+	h.next = program
+}
+
 // newHost brings a lab up, with extra settings for linus, and takes it down,
 // with everything that is linus's, at the end of the test.
 func newHost(t testing.TB, driver string, settings ...string) *host {
