@@ -7,10 +7,7 @@
 # the working directory, or for an absolute pattern in the directory before its
 # first wildcard. A part of the job runner.
 
-source "${BASH_SOURCE[0]%/*}/process.sh"
 source "${BASH_SOURCE[0]%/*}/repository.sh"
-source "${BASH_SOURCE[0]%/*}/result.sh"
-source "${BASH_SOURCE[0]%/*}/settings.sh"
 
 # artifacts_find writes the state's file artifacts.index, NUL-terminated: name,
 # absolute path, size, mode, sha256 of each file, and tells how many and what
@@ -89,13 +86,6 @@ artifacts_collect() { # <working directory, unless CWD is set> <max files> <max 
   result_line ARTIFACTS "${#artifacts_names[@]}"
 }
 
-# artifacts_skip tells the first 50 one by one. The name comes last: it alone can
-# hold ": ".
-artifacts_skip() { # <name> <why>
-  ((artifacts_skipped += 1))
-  ((artifacts_skipped > 50)) || result_text ARTIFACT_SKIPPED "$2: ${1:0:500}"
-}
-
 # artifacts_match adds what one pattern matches to artifacts_names and
 # artifacts_paths.
 artifacts_match() { # <pattern>
@@ -105,7 +95,7 @@ artifacts_match() { # <pattern>
   while [[ ${pattern} == */./* ]]; do pattern=${pattern//\/.\//\/}; done
   pattern=${pattern#./}
   if [[ /${pattern}/ == */../* ]]; then
-    artifacts_skip "$1" "a path with .. is refused"
+    result_skipped "$1" "a path with .. is refused"
     return
   fi
   if [[ ${pattern} == /* ]]; then
@@ -126,7 +116,7 @@ artifacts_match() { # <pattern>
     unset IFS
   fi
   if ((${#found[@]} == 0)) || [[ ! -e ${found[0]} && ! -L ${found[0]} && ${found[0]} == "${pattern}" ]]; then
-    artifacts_skip "$1" "nothing there matches"
+    result_skipped "$1" "nothing there matches"
     return
   fi
   for path in "${found[@]}"; do
@@ -138,17 +128,17 @@ artifacts_add() { # <path> <directory it must lie in> <literal part before> <pat
   local path=$1
   local -r name=${path#/}
   if [[ -d ${path} ]]; then
-    [[ ${path} != "$4" ]] || artifacts_skip "${name}" "a directory; /** behind it are the files in it"
+    [[ ${path} != "$4" ]] || result_skipped "${name}" "a directory; /** behind it are the files in it"
     return
   fi
   [[ -n ${path} && -z ${artifacts_seen["${name}"]:-} ]] || return 0
   artifacts_seen["${name}"]=1
   if ! artifacts_lies_in "$@"; then
-    artifacts_skip "${name}" "a symlink leads outside of where its pattern looks"
+    result_skipped "${name}" "a symlink leads outside of where its pattern looks"
   elif [[ ! -f ${path} ]]; then
-    artifacts_skip "${name}" "not a regular file"
+    result_skipped "${name}" "not a regular file"
   elif [[ ! -r ${path} ]]; then
-    artifacts_skip "${name}" "cannot be read"
+    result_skipped "${name}" "cannot be read"
   else
     [[ ${path} == /* ]] || path=${artifacts_work%/}/${path}
     artifacts_names+=("${name}")
@@ -185,13 +175,13 @@ artifacts_index() { # <max files> <max bytes each> <max bytes all>
     name=${artifacts_names[i]} path=${artifacts_paths[i]}
     size=${sizes["${path}"]:-}
     if [[ -z ${size} ]]; then
-      artifacts_skip "${name}" "is gone"
+      result_skipped "${name}" "is gone"
     elif ((${#kept_paths[@]} >= $1)); then
-      artifacts_skip "${name}" "more than $1 files"
+      result_skipped "${name}" "more than $1 files"
     elif ((size > $2)); then
-      artifacts_skip "${name}" "its ${size} bytes are more than the $2 a file may have"
+      result_skipped "${name}" "its ${size} bytes are more than the $2 a file may have"
     elif ((total + size > $3)); then
-      artifacts_skip "${name}" "with its ${size} bytes all would have more than $3"
+      result_skipped "${name}" "with its ${size} bytes all would have more than $3"
     else
       kept_names+=("${name}") kept_paths+=("${path}")
       ((total += size)) || true
@@ -206,7 +196,7 @@ artifacts_index() { # <max files> <max bytes each> <max bytes all>
   for ((i = 0; i < ${#kept_paths[@]}; i += 1)); do
     name=${kept_names[i]} path=${kept_paths[i]}
     if [[ -z ${sums["${path}"]:-} ]]; then
-      artifacts_skip "${name}" "could not be read"
+      result_skipped "${name}" "could not be read"
       continue
     fi
     artifacts_names+=("${name}")

@@ -7,7 +7,6 @@
 source "${BASH_SOURCE[0]%/*}/files.sh"
 source "${BASH_SOURCE[0]%/*}/follow.sh"
 source "${BASH_SOURCE[0]%/*}/repository.sh"
-source "${BASH_SOURCE[0]%/*}/settings.sh"
 
 nobody='' # the descriptor nap reads
 
