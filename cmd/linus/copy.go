@@ -47,7 +47,6 @@ func (a *app) vmCopyCommand() *cobra.Command {
 				if show {
 					return a.withLogin(ctx, s, copied.vm, show, copied.command)
 				}
-				a.tellOfNapBy(ctx, s, copied.vm)
 				return a.copyThrough(ctx, s, copied)
 			})(cmd, args)
 		},

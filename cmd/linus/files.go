@@ -29,7 +29,6 @@ func (a *app) vmListFilesCommand() *cobra.Command {
 		Args:    inVMArg,
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			m := inVM.FindStringSubmatch(args[0])
-			a.tellOfNapBy(ctx, s, m[1])
 			q := job.FileList{VM: m[1], Path: m[2]}
 			var all []job.FileInfo
 			for {
@@ -60,7 +59,6 @@ func (a *app) vmCatCommand() *cobra.Command {
 		Args:    inVMArg,
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			m := inVM.FindStringSubmatch(args[0])
-			a.tellOfNapBy(ctx, s, m[1])
 			to, flush := io.Writer(a.stdout), func() error { return nil }
 			if isTerminal(a.stdout) {
 				p := &shown.Printer{To: a.stdout}

@@ -80,25 +80,13 @@ func (a *app) use(ctx context.Context, s *session, info job.VMInfo) (job.VMInfo,
 	if !info.Naps() || info.Status != vm.Running && info.SuspendedAt.IsZero() {
 		return info, nil
 	}
-	a.tellOfNap(info)
+	if !info.SuspendedAt.IsZero() {
+		a.note("resuming VM %s (%d), suspended since %s as it was idle", info.Name, info.ID, local(info.SuspendedAt))
+	}
 	if _, err := s.ListFiles(ctx, job.FileList{VM: info.Name, Path: "/", Limit: 1}); err != nil {
 		return info, err
 	}
 	return s.VM(ctx, info.Name)
-}
-
-// tellOfNap says why it takes a while to use a VM that is suspended as it was idle.
-func (a *app) tellOfNap(info job.VMInfo) {
-	if info.Naps() && !info.SuspendedAt.IsZero() {
-		a.note("resuming VM %s (%d), suspended since %s as it was idle", info.Name, info.ID, local(info.SuspendedAt))
-	}
-}
-
-// tellOfNapBy is tellOfNap of the VM whose files a command reads or writes through the engine.
-func (a *app) tellOfNapBy(ctx context.Context, s *session, ref string) {
-	if info, err := s.loginVM(ctx, ref); err == nil {
-		a.tellOfNap(info)
-	}
 }
 
 // login returns what it takes to log in to a VM.
