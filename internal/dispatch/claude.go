@@ -66,16 +66,12 @@ const claimEnd = 10 * time.Second
 
 // claim takes up the sessions that go on from before, and then claims work.
 func (c *claude) claim(ctx, sessions context.Context) error {
-	before, err := c.unfinished(ctx, labelEnvironment+"="+c.Environment, labelBy+"="+c.Name)
-	if err != nil {
-		return err
-	}
-	for _, j := range before {
-		if !c.place(ctx) {
-			return nil
-		}
+	on, err := c.takeUp(ctx, c.Environment, func(j job.Summary) {
 		c.Log.Info("session goes on", "session_id", j.Labels[labelSession], "job_id", j.ID)
-		c.begin(func() { c.toEnd(sessions, j.ID, j.Labels[labelWork], j.Labels[labelSession]) })
+		c.toEnd(sessions, j.ID, j.Labels[labelWork], j.Labels[labelSession])
+	})
+	if !on {
+		return err
 	}
 	polling, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -46,16 +46,12 @@ type runners struct {
 const ofClaudeCode = "claude-code"
 
 func (k *runners) keep(ctx, sessions context.Context) error {
-	before, err := k.unfinished(ctx, labelEnvironment+"="+ofClaudeCode, labelBy+"="+k.Name)
-	if err != nil {
-		return err
-	}
-	for _, j := range before {
-		if !k.place(ctx) {
-			return nil
-		}
+	on, err := k.takeUp(ctx, ofClaudeCode, func(j job.Summary) {
 		k.Log.Info("runner goes on", "job_id", j.ID)
-		k.begin(func() { k.toEnd(sessions, j.ID) })
+		k.toEnd(sessions, j.ID)
+	})
+	if !on {
+		return err
 	}
 	for k.place(ctx) {
 		k.begin(func() { k.one(sessions) })

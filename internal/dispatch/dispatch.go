@@ -256,6 +256,19 @@ func (d *dispatcher) unfinished(ctx context.Context, labels ...string) (all []jo
 	return all, nil
 }
 
+// takeUp has the jobs that go on from before followed, each in a place of its own; false if ctx has
+// ended meanwhile.
+func (d *dispatcher) takeUp(ctx context.Context, environment string, follow func(job.Summary)) (bool, error) {
+	before, err := d.unfinished(ctx, labelEnvironment+"="+environment, labelBy+"="+d.Name)
+	for _, j := range before {
+		if !d.place(ctx) {
+			return false, nil
+		}
+		d.begin(func() { follow(j) })
+	}
+	return err == nil, err
+}
+
 // cancel ends a job that nobody needs, also after ctx has ended.
 func (d *dispatcher) cancel(ctx context.Context, id string) {
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
