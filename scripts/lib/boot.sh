@@ -187,8 +187,7 @@ open_network() {
   run_pause 1
   guest_check_place "${vm_ip}" "${vm_mac}"
   if [[ ${guest_place} == no ]]; then
-    result_fail timeout "VM ${vm_id} (card ${vm_mac}) on node '${probe_node}' says that it has the address ${vm_ip}, and another answers there: ${guest_seen}" \
-      "look for an address in use twice, or a second DHCP server; where neither is: the guest tells another's address, so destroy it"
+    fail_place "VM ${vm_id} (card ${vm_mac}) on node '${probe_node}' says that it has the address ${vm_ip}, and another answers there: ${guest_seen}"
   elif [[ ${guest_place} == routed && ${VM_ROUTED} != true ]]; then
     fail_unseen
   fi
@@ -245,6 +244,13 @@ wait_for_banner() { # <deadline>
     "check that the guest runs an SSH server on port ${VM_SSH_PORT} and the node reaches ${vm_ip}; or raise VM_READY_TIMEOUT"
 }
 
+# A guest with two cards in one network answers for the address of the one with both: so
+# Linux does, unless it is told otherwise.
+fail_place() { # <problem>
+  result_fail timeout "$1" "look for an address in use twice, a second DHCP server, or a second card of the guest in this network, where the guest needs \
+the sysctl net.ipv4.conf.all.arp_ignore=1; where none is: the guest tells another's address, so destroy it"
+}
+
 # A guest tells its address itself, and can tell another machine's. Where the node
 # is in the network, the network shows whose card answers there. Where it is not,
 # only an address that we gave is the VM's, or one a setting takes as told.
@@ -266,8 +272,7 @@ check_place() {
       fi
       ;;
     *)
-      result_fail timeout "VM ${vm_id} (card ${vm_mac}) on node '${probe_node}' is not what answers at ${vm_ip}: ${guest_seen}; nothing was sent there" \
-        "look for an address in use twice, or a second DHCP server; where neither is: the guest tells another's address, so destroy it"
+      fail_place "VM ${vm_id} (card ${vm_mac}) on node '${probe_node}' is not what answers at ${vm_ip}: ${guest_seen}; nothing was sent there"
       ;;
   esac
 }

@@ -752,6 +752,7 @@ leave_lock_behind() {
   run_script create-vm
   assert_status 6
   assert_says 'is not what answers at 127.0.0.1: the card bc:24:11:00:00:99 answers'
+  assert_says 'a second card of the guest in this network'
   assert_no_vm_of_ours
 }
 

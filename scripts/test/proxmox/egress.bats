@@ -221,6 +221,7 @@ without() { # <tool>; path: a PATH that lacks it
   run_script create-vm
   assert_status 6
   assert_says 'another answers there'
+  assert_says 'a second card of the guest in this network'
   assert_no_vm_of_ours
   : >"${PVE_STUB}/neighbours"
   echo 'ipconfig0: ip=127.0.0.1/8' >>"${PVE_STUB}/vm/101"
