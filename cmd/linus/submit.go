@@ -36,7 +36,7 @@ func (a *app) submitCommand() *cobra.Command {
 		Example: "  linus job submit --wait -- uname -a\n" +
 			"  linus job submit --memory 4G --file ./build.sh:/root/build.sh --artifact 'dist/**' --wait -- /root/build.sh\n" +
 			"  linus job submit --vm dev --cwd /srv/app -- make test\n" +
-			"  linus job submit --agent-type claude --secret ANTHROPIC_API_KEY --wait -- 'What is in /etc/os-release?'\n" +
+			"  linus job submit --agent-type claude --wait -- 'What is in /etc/os-release?'\n" +
 			"  linus job submit -f manifest.json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := f.manifest(cmd, args, a)

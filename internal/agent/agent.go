@@ -12,6 +12,11 @@ type Agent struct {
 	Key  string // the variable with its key
 	NPM  string // its package
 
+	Host   string   // of its model, by HTTPS, unless Base says another
+	Base   string   // the variable with another URL of the model
+	Header string   // in which the key is sent, as of a credential
+	Logins []string // the variables by which it logs in without the key
+
 	once   []string // runs the task that is on stdin
 	stream []string // makes stdout JSON lines
 	steps  func(r *Reader, line []byte) []string
@@ -28,16 +33,19 @@ func All() []Agent {
 	return []Agent{
 		{
 			Name: "claude", Key: "ANTHROPIC_API_KEY", NPM: "@anthropic-ai/claude-code",
+			Host: "api.anthropic.com", Base: "ANTHROPIC_BASE_URL", Header: "x-api-key", Logins: []string{"ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"},
 			once: []string{"claude", "--print"}, stream: []string{"--output-format", "stream-json", "--verbose"},
 			steps: claudeSteps, answer: claudeAnswer,
 		},
 		{
 			Name: "codex", Key: "OPENAI_API_KEY", NPM: "@openai/codex",
+			Host: "api.openai.com", Base: "OPENAI_BASE_URL", Header: "Authorization: Bearer", Logins: []string{"CODEX_API_KEY"},
 			once:   []string{"sh", "-c", codex, "codex", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"},
 			stream: []string{"--json"}, steps: codexSteps, answer: codexAnswer,
 		},
 		{
 			Name: "gemini", Key: "GEMINI_API_KEY", NPM: "@google/gemini-cli",
+			Host: "generativelanguage.googleapis.com", Base: "GOOGLE_GEMINI_BASE_URL", Header: "x-goog-api-key", Logins: []string{"GOOGLE_API_KEY"},
 			once: []string{"gemini", "--skip-trust", "--approval-mode", "yolo"}, stream: []string{"--output-format", "stream-json"},
 			steps: geminiSteps, answer: geminiAnswer,
 		},

@@ -141,8 +141,11 @@ func (k *Keeper) Credentials(ctx context.Context) ([]job.Credential, error) {
 	return k.o.Store.Credentials(ctx)
 }
 
-// Credential returns one by its name; job.ErrNotFound.
+// Credential returns one by its name, those of agents' keys included; job.ErrNotFound.
 func (k *Keeper) Credential(ctx context.Context, name string) (job.Credential, error) {
+	if c, ok := job.KeyCredential(name); ok {
+		return c, nil
+	}
 	return k.o.Store.Credential(ctx, name)
 }
 
@@ -222,7 +225,7 @@ func (k *Keeper) begin(ctx context.Context, name string) (_ context.Context, c j
 		k.mu.Unlock()
 		cancel(context.Canceled)
 	}
-	if c, err = k.o.Store.Credential(ctx, name); err == nil {
+	if c, err = k.Credential(ctx, name); err == nil {
 		k.mu.Lock()
 		u.of, u.read = c.CreatedAt, time.Now()
 		k.mu.Unlock()

@@ -39,7 +39,7 @@ const (
 // these hosts begin. Its CA vouches for these hosts alone; the key is nowhere but in memory.
 type Leg struct {
 	k       *Keeper
-	record  func(job.CredentialUse)
+	o       LegOptions
 	targets map[string]*target // by host:port
 	ca      []byte             // PEM
 
@@ -56,6 +56,7 @@ type Leg struct {
 type target struct {
 	host, port string
 	names      []string // of credentials, the one with the longest path first
+	ours       bool     // to be reached from here, whatever the VM reaches
 	cert       *tls.Certificate
 }
 
@@ -73,13 +74,23 @@ func (t *target) is(host string) bool {
 	return strings.TrimSuffix(host, ".") == t.host
 }
 
-// Leg returns one for the credentials that a job has named; those that were removed since
-// are left out. record is called with each request.
-func (k *Keeper) Leg(ctx context.Context, names []string, record func(job.CredentialUse)) (*Leg, error) {
-	l := &Leg{k: k, record: record, targets: map[string]*target{}, conns: make(chan net.Conn), room: make(chan struct{}, maxRequests)}
+// LegOptions say what a Leg is for.
+type LegOptions struct {
+	Names  []string                // of the credentials that the job has named; those that were removed since are left out
+	Record func(job.CredentialUse) // called with each request
+	// Reach connects to an address that the VM may reach without us. Hosts that nobody has
+	// vouched for are reached so, and with Wide, when that is more than names, those of agents'
+	// models. Nil: all are reached from here.
+	Reach func(ctx context.Context, address string) (net.Conn, error)
+	Wide  bool
+}
+
+// Leg returns one for a job.
+func (k *Keeper) Leg(ctx context.Context, o LegOptions) (*Leg, error) {
+	l := &Leg{k: k, o: o, targets: map[string]*target{}, conns: make(chan net.Conn), room: make(chan struct{}, maxRequests)}
 	var named []job.Credential
-	for _, name := range names {
-		c, err := k.o.Store.Credential(ctx, name)
+	for _, name := range o.Names {
+		c, err := k.Credential(ctx, name)
 		if errors.Is(err, job.ErrNotFound) || c.SSH() {
 			continue
 		}
@@ -95,7 +106,9 @@ func (k *Keeper) Leg(ctx context.Context, names []string, record func(job.Creden
 		if l.targets[at] == nil {
 			l.targets[at] = &target{host: host, port: port}
 		}
-		l.targets[at].names = append(l.targets[at].names, c.Name)
+		t := l.targets[at]
+		t.names = append(t.names, c.Name)
+		t.ours = t.ours || !c.OfAgent() || !c.Chosen() && !o.Wide
 	}
 	if err := l.certify(); err != nil {
 		return nil, fmt.Errorf("make a CA for a job's VM: %w", err)
@@ -105,7 +118,7 @@ func (k *Keeper) Leg(ctx context.Context, names []string, record func(job.Creden
 		ForceAttemptHTTP2: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: longest, IdleConnTimeout: time.Minute,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: k.o.Roots},
-		DialContext:     k.o.Dial,
+		DialContext:     l.dial,
 	}
 	l.server = &http.Server{
 		Handler: l, ReadHeaderTimeout: k.o.Header, IdleTimeout: k.o.Idle, MaxHeaderBytes: maxHeader, ErrorLog: log.New(io.Discard, "", 0),
@@ -116,6 +129,14 @@ func (k *Keeper) Leg(ctx context.Context, names []string, record func(job.Creden
 	}
 	go func() { _ = l.server.ServeTLS(incoming{l}, "", "") }()
 	return l, nil
+}
+
+// dial connects to a target.
+func (l *Leg) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if t := l.targets[address]; t == nil || t.ours || l.o.Reach == nil {
+		return l.k.o.Dial(ctx, network, address)
+	}
+	return l.o.Reach(ctx, address)
 }
 
 type targetKey struct{}
@@ -237,7 +258,7 @@ func (l *Leg) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	used := job.CredentialUse{Method: r.Method, Host: t.address(), Path: r.URL.EscapedPath()}
 	refuse := func(status int, why string) {
 		used.Status = status
-		l.record(used)
+		l.o.Record(used)
 		http.Error(w, "linus: "+why, status)
 	}
 	select {
@@ -281,7 +302,7 @@ func (l *Leg) with(w http.ResponseWriter, r *http.Request, t *target, name strin
 	}
 	if err != nil {
 		used.Status = http.StatusBadGateway
-		l.record(*used)
+		l.o.Record(*used)
 		l.k.o.Log.Warn("a credential cannot be used", "credential", name, "err", err)
 		http.Error(w, "linus: credential "+name+" cannot be used; the engine's log says why", used.Status)
 		return true
@@ -294,7 +315,7 @@ func (l *Leg) with(w http.ResponseWriter, r *http.Request, t *target, name strin
 func (l *Leg) pass(w http.ResponseWriter, r *http.Request, t *target, c job.Credential, value string, used job.CredentialUse) {
 	name, header, hidden := c.HeaderWith(value)
 	hide := hider{[]byte(value), []byte(hidden)}
-	said := sync.OnceFunc(func() { l.record(used) })
+	said := sync.OnceFunc(func() { l.o.Record(used) })
 	slow := &patient{ResponseWriter: w, control: http.NewResponseController(w), idle: l.k.o.Idle, hide: hide}
 	if r.Body != nil {
 		body := &patientBody{ReadCloser: r.Body, p: slow}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -85,6 +86,7 @@ type world struct {
 	log    bytes.Buffer
 	secret string // of the name OF_SERVER
 	hints  int    // that came before responses
+	dial   func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu   sync.Mutex
 	seen []string // requests at the hosts
@@ -116,7 +118,7 @@ func newWorld(t *testing.T, site http.HandlerFunc, change ...func(*credential.Op
 			site(rw, r)
 		}
 	})
-	pair := tlstest.New(t, "api.example", "any.example", "other.example")
+	pair := tlstest.New(t, "api.example", "any.example", "other.example", "api.anthropic.com", "api.openai.com")
 	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	if err != nil {
 		t.Fatal(err)
@@ -136,6 +138,7 @@ func newWorld(t *testing.T, site http.HandlerFunc, change ...func(*credential.Op
 		},
 	}
 	o.Roots.AppendCertsFromPEM(pair.Cert)
+	w.dial = o.Dial
 	for _, c := range change {
 		c(&o)
 	}
@@ -148,11 +151,11 @@ func newWorld(t *testing.T, site http.HandlerFunc, change ...func(*credential.Op
 			t.Fatal(err)
 		}
 	}
-	if w.leg, err = w.keeper.Leg(t.Context(), []string{"api", "any", "gone"}, func(u job.CredentialUse) {
+	if w.leg, err = w.keeper.Leg(t.Context(), credential.LegOptions{Names: []string{"api", "any", "gone"}, Record: func(u job.CredentialUse) {
 		w.mu.Lock()
 		w.used = append(w.used, u.Text())
 		w.mu.Unlock()
-	}); err != nil {
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.leg.Close)
@@ -423,13 +426,84 @@ func TestLeg_OtherConnectionsPassUntouched(t *testing.T) {
 	if _, _, err := w.get("https://other.example/"); err == nil {
 		t.Error("other.example is vouched for by the job's CA")
 	}
-	second, err := w.keeper.Leg(t.Context(), []string{"any"}, func(job.CredentialUse) {})
+	second, err := w.keeper.Leg(t.Context(), credential.LegOptions{Names: []string{"any"}, Record: func(job.CredentialUse) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer second.Close()
 	if second.Ends("api.example", "443") != nil || bytes.Equal(second.CA(), w.leg.CA()) {
 		t.Error("another job has this one's hosts, or its CA")
+	}
+}
+
+// The key of an agent is used by its name, which is in no store, like any credential; and hosts
+// that nobody has vouched for are reached as the VM reaches them.
+func TestLeg_AgentsKeys(t *testing.T) {
+	var headers []http.Header
+	w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { headers = append(headers, r.Header.Clone()) })
+	for _, tt := range []struct {
+		name, path, header, value string
+		wide                      bool
+		through                   bool // the VM's way
+	}{
+		{"claude@api.anthropic.com", "/v1/messages", "X-Api-Key", value, false, false},
+		{"claude@api.anthropic.com", "/v1/messages", "X-Api-Key", value, true, true},
+		{"claude@any.example:8443/claude", "/claude/v1/messages", "X-Api-Key", value, false, true},
+		{"codex@api.openai.com", "/v1/responses", "Authorization", "Bearer " + value, true, true},
+		{"gemini@other.example", "/v1beta/models/x:y", "X-Goog-Api-Key", value, true, true},
+		{"any", "/", "Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("ada:" + value)), true, false},
+	} {
+		c, err := w.keeper.Credential(t.Context(), tt.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, port := c.Target()
+		var reached []string
+		var used []string
+		leg, err := w.keeper.Leg(t.Context(), credential.LegOptions{
+			Names: []string{tt.name}, Record: func(u job.CredentialUse) { used = append(used, u.Text()) }, Wide: tt.wide,
+			Reach: func(ctx context.Context, address string) (net.Conn, error) {
+				reached = append(reached, address)
+				return w.dial(ctx, "tcp", address)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.roots.AppendCertsFromPEM(leg.CA())
+		ask := func(path string) int {
+			near, far := net.Pipe()
+			go leg.Ends(host, port)(far)
+			client := &http.Client{Transport: &http.Transport{
+				TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: w.roots}, DisableKeepAlives: true,
+				DialContext: func(context.Context, string, string) (net.Conn, error) { return near, nil },
+			}}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+c.Host+path, strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set(tt.header, c.Placeholder())
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close() //nolint:errcheck // read
+			return resp.StatusCode
+		}
+		headers = nil
+		if status := ask(tt.path); status != http.StatusOK || len(headers) != 1 || !slices.Equal(headers[0][tt.header], []string{tt.value}) {
+			t.Errorf("%s: %d, the host saw %v", tt.name, status, headers)
+		}
+		if want := "credential " + tt.name + ": POST " + c.Host + tt.path + " 200"; !slices.Equal(used, []string{want}) {
+			t.Errorf("recorded %q, want %q", used, want)
+		}
+		if through := slices.Equal(reached, []string{net.JoinHostPort(host, port)}); through != tt.through || !through && len(reached) > 0 {
+			t.Errorf("%s, wide %v: reached from the VM %q", tt.name, tt.wide, reached)
+		}
+		if c.Path != "" && ask("/other") != http.StatusForbidden {
+			t.Errorf("%s is sent to another path", tt.name)
+		}
+		leg.Close()
 	}
 }
 

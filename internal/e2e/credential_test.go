@@ -121,7 +121,13 @@ until get "$api/repos/acme/again" 2>/dev/null; do sleep 0.1; done
 	if out := h.cli(t, "credential", "rm", "github"); out != "credential github is removed\n" {
 		t.Errorf("rm: %s", out)
 	}
-	err = filepath.WalkDir(h.state, func(path string, entry os.DirEntry, err error) error {
+	nowhere(t, h.state, value)
+}
+
+// nowhere fails when a file below dir has the text in it.
+func nowhere(t *testing.T, dir, text string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return nil //nolint:nilerr // sockets, and what goes meanwhile
 		}
@@ -131,8 +137,8 @@ until get "$api/repos/acme/again" 2>/dev/null; do sleep 0.1; done
 		}
 		defer f.Close() //nolint:errcheck // read only
 		data, err := io.ReadAll(f)
-		if strings.Contains(string(data), value) {
-			t.Errorf("the value is in %s", path)
+		if strings.Contains(string(data), text) {
+			t.Errorf("%s has what it must not have", path)
 		}
 		return err
 	})

@@ -157,6 +157,11 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// Connect connects to an address as a VM may, by CONNECT.
+func (p *Proxy) Connect(ctx context.Context, address string) (net.Conn, error) {
+	return p.open(ctx, address, "443")
+}
+
 // open connects to a name and port, if both are allowed, and counts what passes.
 func (p *Proxy) open(ctx context.Context, addr, only string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(addr)

@@ -19,6 +19,9 @@ func (e *Executor) checkCredentials(ctx context.Context, m job.Manifest) error {
 	}
 	for i, name := range m.Credentials {
 		at := fmt.Sprintf("manifest.credentials[%d]", i)
+		if key, ok := job.KeyCredential(name); ok {
+			return &job.FieldError{Field: at, Problem: fmt.Sprintf("%q is the key of an agent, for its own jobs alone", name), Remedy: "leave it out, and add a credential with the secret " + key.Secret + " for other jobs"}
+		}
 		c, err := e.credential(ctx, name)
 		if errors.Is(err, job.ErrNotFound) {
 			return unknownCredential(at, name)
@@ -73,10 +76,10 @@ func (e *Executor) withPlaceholders(ctx context.Context, m job.Manifest) (job.Ma
 	return m, nil
 }
 
-// provides reports whether one of a manifest's credentials stands in a variable.
-func (e *Executor) provides(ctx context.Context, m job.Manifest, variable string) bool {
+// provides reports whether one of a manifest's credentials stands in one of variables.
+func (e *Executor) provides(ctx context.Context, m job.Manifest, variables []string) bool {
 	return slices.ContainsFunc(m.Credentials, func(name string) bool {
 		c, err := e.credential(ctx, name)
-		return err != nil || c.Env == variable
+		return err != nil || slices.Contains(variables, c.Env)
 	})
 }

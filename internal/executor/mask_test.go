@@ -15,6 +15,7 @@ import (
 	"linus/internal/loops"
 	"linus/internal/providertest"
 	"linus/internal/secret"
+	"linus/internal/vm"
 )
 
 const planted = "S3cret-of-the-Test"
@@ -113,38 +114,75 @@ func TestSecrets_UnknownOnesAreRefused(t *testing.T) {
 	}
 }
 
-func TestSecrets_ClaudeGetsItsKey(t *testing.T) {
-	tests := []struct {
-		name  string
-		has   map[string]string
-		agent job.AgentType
-		env   map[string]string
-		of    job.Principal
-		want  []string
-	}{
-		{"by itself", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, job.Operator(), []string{"ANTHROPIC_API_KEY"}},
-		{"as codex does", map[string]string{"OPENAI_API_KEY": planted, "ANTHROPIC_API_KEY": planted}, "codex", nil, job.Operator(), []string{"OPENAI_API_KEY"}},
-		{"and gemini", map[string]string{"GEMINI_API_KEY": planted}, "gemini", nil, job.Principal{Name: "root", Role: job.RoleAdmin}, []string{"GEMINI_API_KEY"}},
-		{"not where its env has one", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, map[string]string{"ANTHROPIC_API_KEY": "other"}, job.Operator(), nil},
-		{"not where nobody has one", map[string]string{"KEY": planted}, job.AgentClaude, nil, job.Operator(), nil},
-		{"and nobody else does", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentScript, nil, job.Operator(), nil},
-		{"nor whose token names no secret", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, job.Principal{Name: "ada", Role: job.RoleRun}, nil},
-		{"nor whose token names others", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, job.Principal{Name: "ada", Role: job.RoleAdmin, Secrets: []string{"CI_*"}}, nil},
-		{"whose token names it", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, job.Principal{Name: "ada", Role: job.RoleRun, Secrets: []string{"ANTHROPIC_*"}}, []string{"ANTHROPIC_API_KEY"}},
-		{"an admin's, who may name all", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, job.Principal{Name: "root", Role: job.RoleAdmin}, []string{"ANTHROPIC_API_KEY"}},
-		{"where there is none for a token either", map[string]string{"KEY": planted}, job.AgentClaude, nil, job.Principal{Name: "root", Role: job.RoleAdmin}, nil},
+// An agent's key is a credential of its job wherever the VM can do without it, and a secret
+// elsewhere, for those who may name it.
+func TestSecrets_AgentsGetTheirKeys(t *testing.T) {
+	const key, claude = "ANTHROPIC_API_KEY", "claude@api.anthropic.com"
+	gateway := map[string]string{"ANTHROPIC_BASE_URL": "http://10.0.0.5:4000"}
+	run := func(secrets ...string) job.Principal {
+		return job.Principal{Name: "ada", Role: job.RoleRun, Secrets: secrets}
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r, _ := withSecrets(t, 1, tt.has)
-			var got []string
+	admin := job.Principal{Name: "root", Role: job.RoleAdmin}
+	for name, tt := range map[string]struct {
+		has        string // the secret that the engine has
+		change     func(*job.Manifest)
+		of         job.Principal
+		credential string // that the job gets
+		secret     string
+	}{
+		"by itself":         {key, nil, job.Operator(), claude, ""},
+		"as codex does":     {"OPENAI_API_KEY", func(m *job.Manifest) { m.AgentType = "codex" }, job.Operator(), "codex@api.openai.com", ""},
+		"and gemini":        {"GEMINI_API_KEY", func(m *job.Manifest) { m.AgentType = "gemini" }, admin, "gemini@generativelanguage.googleapis.com", ""},
+		"with egress allow": {key, func(m *job.Manifest) { m.Network.Egress = vm.EgressAllow }, job.Operator(), claude, ""},
+		"once more":         {key, func(m *job.Manifest) { m.Credentials = []string{claude} }, run("ANTHROPIC_*"), claude, ""},
+		"for its own host": {key, func(m *job.Manifest) {
+			m.Credentials, m.Env = []string{claude}, map[string]string{"ANTHROPIC_BASE_URL": "https://gw.example/x"}
+		}, job.Operator(), "claude@gw.example/x", ""},
+		"not where its env has one":       {key, func(m *job.Manifest) { m.Env = map[string]string{key: "other"} }, job.Operator(), "", ""},
+		"not where nobody has one":        {"KEY", nil, job.Operator(), "", ""},
+		"and nobody else does":            {key, func(m *job.Manifest) { m.AgentType = job.AgentScript }, job.Operator(), "", ""},
+		"nor whose token names no secret": {key, nil, run(), "", ""},
+		"nor whose token names others":    {key, nil, job.Principal{Name: "ada", Role: job.RoleAdmin, Secrets: []string{"CI_*"}}, "", ""},
+		"whose token names it":            {key, nil, run("ANTHROPIC_*"), claude, ""},
+		"an admin's, who may name all":    {key, nil, admin, claude, ""},
+		"named, it is in the VM":          {key, naming(key), job.Operator(), "", key},
+		"and where no proxy is asked":     {key, func(m *job.Manifest) { m.Env = gateway }, job.Operator(), "", key},
+		"for a token, too":                {key, func(m *job.Manifest) { m.Env = gateway }, run("ANTHROPIC_*"), "", key},
+		"and where nothing is reached":    {key, func(m *job.Manifest) { m.Network.Egress = vm.EgressNone }, job.Operator(), "", key},
+		"in such a VM, too":               {key, func(m *job.Manifest) { m.VM, m.VMTemplate = "closed", "" }, job.Operator(), "", key},
+		"and not in another one":          {key, func(m *job.Manifest) { m.VM, m.VMTemplate = "open", "" }, job.Operator(), claude, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := withSecrets(t, 1, map[string]string{tt.has: planted})
+			if tt.change == nil {
+				tt.change = func(*job.Manifest) {}
+			}
+			r.makeVM("closed", func(m *job.Manifest) { m.Network.Egress = vm.EgressNone })
+			r.makeVM("open")
+			var got job.Payload
 			r.behave(providertest.Behaviour{Task: func(p job.Payload) providertest.Task {
-				got = slices.Sorted(maps.Keys(p.Secrets))
+				if got = p; len(p.Manifest.Credentials) > 0 { // then the engine has it, and hides it
+					return providertest.Task{Stdout: []byte("a copy of " + planted)}
+				}
 				return providertest.Task{}
 			}}, true)
-			r.wait(r.submitAs(job.WithPrincipal(t.Context(), tt.of), func(m *job.Manifest) { m.AgentType, m.Env = tt.agent, tt.env }))
-			if !slices.Equal(got, tt.want) {
-				t.Errorf("secrets %v, want %v", got, tt.want)
+			id := r.submitAs(job.WithPrincipal(t.Context(), tt.of), func(m *job.Manifest) { m.AgentType = job.AgentClaude }, tt.change)
+			r.wait(id)
+			if names := strings.Join(got.Manifest.Credentials, " "); names != tt.credential {
+				t.Errorf("credentials %q, want %q", names, tt.credential)
+			}
+			if names := strings.Join(slices.Sorted(maps.Keys(got.Secrets)), " "); names != tt.secret {
+				t.Errorf("secrets %q, want %q", names, tt.secret)
+			}
+			if tt.credential == "" {
+				return
+			}
+			c, _ := job.KeyCredential(tt.credential)
+			if got.Manifest.Env[c.Env] != "linus-credential-"+tt.credential || got.Manifest.Env["HTTPS_PROXY"] == "" || !got.Trusts {
+				t.Errorf("env %v", got.Manifest.Env)
+			}
+			if result, err := r.Result(t.Context(), id); err != nil || string(result.Stdout) != "a copy of "+stars {
+				t.Errorf("what the VM has from elsewhere is told: %q, %v", result.Stdout, err)
 			}
 		})
 	}

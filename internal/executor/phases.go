@@ -276,10 +276,14 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 	if err == nil && len(secrets)+len(manifest.Credentials) > 0 {
 		err = job.Pinned(*j.VM)
 	}
+	hidden := secrets
+	if err == nil {
+		hidden, err = e.hidden(manifest)
+	}
 	if err != nil {
 		return err
 	}
-	r.capture.Hide(secrets)
+	r.capture.Hide(hidden)
 	if needs, only := needsProxy(j); needs {
 		manifest = proxied(manifest, j.ID, only)
 	}

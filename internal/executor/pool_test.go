@@ -247,7 +247,7 @@ func TestPool_MemberThatDoesNotAnswerIsNotUsed(t *testing.T) {
 	})
 }
 
-// A job with secrets does not get a VM whose host key is not known.
+// A job with secrets or credentials does not get a VM whose host key is not known.
 func TestPool_SecretsNeedAHostKey(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
@@ -263,8 +263,11 @@ func TestPool_SecretsNeedAHostKey(t *testing.T) {
 	r.newPool(1)
 	b.Reach = nil
 	r.behave(paused(b), true)
-	if j := r.wait(r.submit(func(m *job.Manifest) { m.Secrets = []string{"TOKEN"} })); j.Status != job.Success || j.VM.Source != vm.Cold {
-		t.Errorf("with secrets: %+v, %+v", j.Outcome, j.VM)
+	r.addCredential("api", "")
+	for name, with := range map[string]func(*job.Manifest){"secrets": naming("TOKEN"), "credentials": using("api")} {
+		if j := r.wait(r.submit(with)); j.Status != job.Success || j.VM.Source != vm.Cold {
+			t.Errorf("with %s: %+v, %+v", name, j.Outcome, j.VM)
+		}
 	}
 	if j := r.wait(r.submit()); j.Status != job.Success || j.VM.Source != vm.FromPool {
 		t.Errorf("without: %+v, %+v", j.Outcome, j.VM)

@@ -8,22 +8,36 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/secret"
+	"linus/internal/vm"
 )
 
-// withKey returns the manifest of a new job with its agent's key named in its secrets, if
-// the job is to get that: if there is one, its principal may name it, and neither its env
-// nor a credential stands for it. The operator's jobs get it without being named: only a
-// token says what may be named, and it may be gone when the job begins.
+// withKey returns the manifest of a new job with its agent's key, if the job is to have that:
+// if there is one, its principal may name it, and neither its env nor a credential stands for
+// it. The key is a credential wherever the VM can do without it, and a secret elsewhere. The
+// operator's jobs get that without its being named: only a token says what may be named, and
+// it may be gone when the job begins.
 func (e *Executor) withKey(ctx context.Context, p job.Principal, m job.Manifest) (job.Manifest, error) {
 	agent, known := m.AgentType.Agent()
-	if !known || p.Owner() == "" || !p.MayName(agent.Key) {
+	if !known || p.Owner() != "" && !p.MayName(agent.Key) {
 		return m, nil
 	}
 	key, err := e.key(ctx, m)
-	if len(key) > 0 {
+	if err != nil || len(key) == 0 {
+		return m, err
+	}
+	network := m.Network
+	if m.VM != "" { // if it is none to enter, that is said elsewhere
+		kept, _ := e.o.Fleet.Enter(ctx, m.VM)
+		network = kept.Network
+	}
+	c, can := m.KeyCredential()
+	switch {
+	case can && e.o.Credentials != nil && network.Mode() != vm.EgressNone && c.CheckValue(string(key[0].Reveal())) == nil:
+		m.Credentials = append(slices.Clip(m.Credentials), c.Name)
+	case p.Owner() != "":
 		m.Secrets = append(slices.Clip(m.Secrets), agent.Key)
 	}
-	return m, err
+	return m, nil
 }
 
 // key returns the key of a job's agent, if the manifest does not name it; nothing for other
@@ -31,14 +45,19 @@ func (e *Executor) withKey(ctx context.Context, p job.Principal, m job.Manifest)
 func (e *Executor) key(ctx context.Context, m job.Manifest) ([]secret.Value, error) {
 	agent, known := m.AgentType.Agent()
 	_, given := m.Env[agent.Key]
-	if !known || given || slices.Contains(m.Secrets, agent.Key) || e.provides(ctx, m, agent.Key) {
+	if !known || given || slices.Contains(m.Secrets, agent.Key) || e.provides(ctx, m, append(agent.Logins, agent.Key)) {
 		return nil, nil
 	}
-	key, err := e.o.Secrets([]string{agent.Key})
+	return e.ifKnown(agent.Key)
+}
+
+// ifKnown returns a secret, if there is one of the name.
+func (e *Executor) ifKnown(name string) ([]secret.Value, error) {
+	values, err := e.o.Secrets([]string{name})
 	if fault, ok := errors.AsType[*secret.Error](err); ok && fault.Unknown {
 		return nil, nil
 	}
-	return key, err
+	return values, err
 }
 
 // secrets returns the secrets that a job of an owner (as of Job.Principal) gets.
@@ -56,7 +75,13 @@ func (e *Executor) secrets(ctx context.Context, owner string, m job.Manifest) ([
 }
 
 // hidden returns the secrets that are hidden in what a job writes: those it gets, and
-// the agent's key in any agent's job.
+// the agent's key in any agent's job, which its VM may have from elsewhere.
 func (e *Executor) hidden(m job.Manifest) ([]secret.Value, error) {
-	return e.secrets(context.Background(), "", m)
+	values, err := e.secrets(context.Background(), "", m)
+	agent, known := m.AgentType.Agent()
+	if err != nil || !known || slices.ContainsFunc(values, func(v secret.Value) bool { return v.Name == agent.Key }) {
+		return values, err
+	}
+	key, err := e.ifKnown(agent.Key)
+	return append(values, key...), err
 }

@@ -145,7 +145,7 @@ func (e *Executor) Admit(ctx context.Context, s job.Submission, m job.Manifest) 
 // complete checks a submission, including whether it is allowed, and returns its
 // manifest with every default.
 func (e *Executor) complete(ctx context.Context, s job.Submission) (job.Manifest, error) {
-	m, err := s.Manifest.Complete(e.o.Defaults)
+	m, err := s.Manifest.WithoutKeyCredential().Complete(e.o.Defaults)
 	if err != nil {
 		return m, err
 	}

@@ -368,7 +368,7 @@ func (f *Fleet) Pick(p job.Pool, m job.Manifest, node string, idle []vm.VM) int 
 		return v.Member.State == state && v.Stays() && generation != "" && v.Member.Generation == generation &&
 			(node == "" || node == v.Node) && now().Sub(v.CreatedAt) < seconds(p.MaxAge) &&
 			(v.Member.LeaseUntil.IsZero() || v.Member.LeaseUntil.After(now().Add(seconds(m.Timeout)))) &&
-			(len(m.Secrets) == 0 || v.HostKey != "")
+			(len(m.Secrets)+len(m.Credentials) == 0 || v.HostKey != "")
 	}
 	for _, state := range []vm.MemberState{vm.MemberWarm, vm.MemberHibernated} {
 		if at := slices.IndexFunc(idle, func(v vm.VM) bool { return fits(v, state) }); at >= 0 {

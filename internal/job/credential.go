@@ -229,12 +229,13 @@ func (s CredentialSpec) CheckValue(text string) error {
 
 func validateCredentials(names []string) []*FieldError {
 	var bad []*FieldError
-	if len(names) > MaxCredentials {
+	if len(names) > MaxCredentials+1 { // an agent's key may be among them
 		bad = append(bad, field("manifest.credentials", "name fewer", "are %d, the limit is %d", len(names), MaxCredentials))
 	}
 	for i, name := range names {
+		_, key := KeyCredential(name)
 		switch {
-		case !fits(credentialName, name, 64):
+		case !key && !fits(credentialName, name, 64):
 			bad = append(bad, field("manifest.credentials", "linus credential list shows them", "%.80q is not a credential's name", name))
 		case slices.Contains(names[:i], name):
 			bad = append(bad, field("manifest.credentials", "name each credential once", "%q is given twice", name))
