@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
+	"linus/internal/pgtest"
 	"linus/internal/tlstest"
 )
 
@@ -122,6 +124,73 @@ until get "$api/repos/acme/again" 2>/dev/null; do sleep 0.1; done
 		t.Errorf("rm: %s", out)
 	}
 	nowhere(t, h.state, value)
+}
+
+// An engine is killed while a job uses credentials: the engine that takes the job over makes
+// another CA, and the job goes on with them, its agent's key among them. No engine has stored a value.
+func TestCredential_GoesOnAtAnotherEngine(t *testing.T) {
+	loops.Drawn(t, 2)
+	t.Parallel()
+	const value, key = "ghp-the-value-that-no-vm-has", "sk-the-key-that-no-vm-has"
+	pair, dir := tlstest.New(t, "api.example", "model.example"), t.TempDir()
+	ca := filepath.Join(dir, "ca.pem")
+	pair.Write(t, ca, filepath.Join(dir, "key.pem"))
+	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "%s: %v\n", r.URL.Path, r.Header.Get("Authorization") == "Bearer "+value || r.Header.Get("X-Api-Key") == key)
+	}))
+	site.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	site.StartTLS()
+	t.Cleanup(site.Close)
+	_, port, _ := strings.Cut(site.Listener.Addr().String(), ":")
+
+	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t), "LINUS_SECRET_GH="+value, "LINUS_SECRET_ANTHROPIC_API_KEY="+key, "SSL_CERT_FILE="+ca)
+	h.knows(t, "api.example")
+	place(t, h.templateDisk(t), map[string]string{"usr/local/bin/claude": `#!/bin/sh
+echo 127.0.0.1 model.example >>/etc/hosts # the model is reached from here
+both() { curl -sSf --max-time 20 "$1/repos/acme/$2" && curl -sSf --max-time 20 -H "x-api-key: $ANTHROPIC_API_KEY" "$ANTHROPIC_BASE_URL/$2"; }
+both "$(cat)" first
+while curl -sSf --max-time 20 "$ANTHROPIC_BASE_URL/" >/dev/null 2>&1; do sleep 0.1; done
+until both "$API" again; do sleep 0.2; done 2>/dev/null
+`})
+	h.cli(t, "credential", "add", "github", "--host", "api.example:"+port, "--path", "/repos/acme/", "--secret", "GH")
+	if code, out := h.exits(t, "credential", "add", "other", "--host", "api.example"); code == 0 || !strings.Contains(out, "others may share the database") {
+		t.Errorf("a value is taken: %d, %s", code, out)
+	}
+	c := h.connect(t)
+	api := "https://api.example:" + port
+	id := c.submit(map[string]any{
+		"agentType": "claude", "task": api, "timeout": 600, "credentials": []any{"github"},
+		"env": map[string]any{"API": api, "ANTHROPIC_BASE_URL": "https://model.example:" + port},
+	})
+	h.until(t, func() bool {
+		return strings.Contains(c.call("get_job_output", map[string]any{"job_id": id})["stdout"].(string), "/first: true\n/first: true\n")
+	})
+	other := h.another(t)
+	seen := other.connect(t)
+	c.Close() // it would start an engine where one was killed
+	if !h.killEngine() {
+		t.Fatal("no engine to kill")
+	}
+	seen.endsAs(id, "success", "exit_status")
+	if out := other.cli(t, "job", "result", id); out != "/repos/acme/first: true\n/first: true\n/repos/acme/again: true\n/again: true\n" {
+		t.Errorf("output %q", out)
+	}
+	status := exec.Command(other.linus(), "job", "status", id, "--wait")
+	status.Env = other.env
+	events, err := status.CombinedOutput()
+	for _, use := range []string{"credential github: GET api.example:" + port + "/repos/acme/again 200", "credential claude@model.example:" + port + ": GET model.example:" + port + "/again 200"} {
+		if err != nil || !strings.Contains(string(events), use) {
+			t.Errorf("%q is no event: %s, %v", use, events, err)
+		}
+	}
+	for _, dir := range []string{h.dir, h.state, other.state} {
+		nowhere(t, dir, value)
+		nowhere(t, dir, key)
+	}
 }
 
 // nowhere fails when a file below dir has the text in it.

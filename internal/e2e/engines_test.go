@@ -18,7 +18,7 @@ import (
 // directory of its own, and the installation's key.
 func (h *host) machine(t *testing.T, name string) *host {
 	t.Helper()
-	other := &host{dir: h.dir, state: filepath.Join(filepath.Dir(h.dir), name), lab: h.lab}
+	other := &host{dir: h.dir, state: filepath.Join(filepath.Dir(h.dir), name), lab: h.lab, next: h.next}
 	other.env = append(h.env[:len(h.env):len(h.env)], "LINUS_STATE_DIR="+other.state)
 	key, err := os.ReadFile(filepath.Join(h.state, "keys", "installation"))
 	if err == nil {
@@ -42,7 +42,7 @@ func (h *host) another(t *testing.T) *host {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	serve := exec.Command(filepath.Join(binDir, "linus"), "serve")
+	serve := exec.Command(other.linus(), "serve")
 	serve.Env, serve.Stderr = other.env, log
 	if err := serve.Start(); err != nil {
 		t.Fatal(err)
