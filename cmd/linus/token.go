@@ -98,7 +98,11 @@ func (a *app) tokenListCommand() *cobra.Command {
 		}
 		const header = "ID\tNAME\tROLE\tEXPIRES\tCREATED\tBY\tNARROWED TO"
 		return printAll(a, tokens, "no tokens; linus token create makes one", header, func(t job.Token) string {
-			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s", t.ID, t.Name, t.Role, strings.TrimPrefix(expiryText(t), "valid until "),
+			name := t.Name
+			if t.Login != "" {
+				name += " (login of " + t.Login + ")"
+			}
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s", t.ID, name, t.Role, strings.TrimPrefix(expiryText(t), "valid until "),
 				local(t.CreatedAt), cmp.Or(t.CreatedBy, "-"), orDash(strings.Join(t.Narrowed(), "; ")))
 		})
 	})
@@ -119,6 +123,9 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 			lines := make([]string, len(gone))
 			for i, t := range gone {
 				lines[i] = fmt.Sprintf("token %s of %s is revoked", t.ID, t.Name)
+				if t.Login != "" {
+					lines[i] = fmt.Sprintf("login %s of %s (%s) is ended", t.ID, t.Login, t.Name)
+				}
 			}
 			return a.print(gone, strings.Join(lines, "\n"))
 		}),

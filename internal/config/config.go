@@ -66,6 +66,16 @@ type Config struct {
 	OAuthIssuer   string `envconfig:"OAUTH_ISSUER" desc:"URL of the OAuth authorization server (https://id.example/realms/team) whose access tokens HTTP clients may show, as JWTs with the scopes linus:read, linus:run or linus:admin. Needs OAUTH_AUDIENCE. Empty: none."`
 	OAuthAudience string `envconfig:"OAUTH_AUDIENCE" desc:"URL of this server as its clients reach it, https://HOST:PORT/mcp or https://HOST:PORT: what these tokens must be for (aud)."`
 	OAuthCAFile   string `envconfig:"OAUTH_CA_FILE" kind:"path" desc:"PEM file with the certificates that may vouch for OAUTH_ISSUER. Empty: the system's."`
+
+	OIDCIssuer       string `envconfig:"OIDC_ISSUER" desc:"URL of the OpenID Connect issuer (https://id.example/realms/team) by which people log in to the web page. Needs OIDC_CLIENT_ID, OIDC_ROLES and HTTP_URL; they come back to HTTP_URL/login/issuer. Empty: none."`
+	OIDCClientID     string `envconfig:"OIDC_CLIENT_ID" desc:"This server's client ID at OIDC_ISSUER."`
+	OIDCClientSecret Secret `envconfig:"OIDC_CLIENT_SECRET" desc:"Its client secret. Empty: it is a public client."`
+	OIDCRoles        string `envconfig:"OIDC_ROLES" desc:"Roles of people by their groups at OIDC_ISSUER, separated by commas: linus-admins=admin, devs=run, *=read (everybody whom it lets in). Of several the greatest; who is in none of them cannot log in."`
+	OIDCGroupsClaim  string `envconfig:"OIDC_GROUPS_CLAIM" default:"groups" desc:"Claim of the ID token, or else of the userinfo, that has a person's groups: a list of texts, or one text."`
+	OIDCScopes       string `envconfig:"OIDC_SCOPES" default:"openid profile email" desc:"Scopes that OIDC_ISSUER is asked for, separated by spaces or commas; some have groups only for a scope of that name."`
+	OIDCSessionHours int    `envconfig:"OIDC_SESSION_HOURS" default:"12" min:"1" max:"168" desc:"Hours after which such a login ends, and OIDC_ISSUER is asked again for the person's groups."`
+	OIDCCAFile       string `envconfig:"OIDC_CA_FILE" kind:"path" desc:"PEM file with the certificates that may vouch for OIDC_ISSUER. Empty: the system's."`
+
 	WebhookURL    Secret `envconfig:"WEBHOOK_URL" desc:"URL that is sent a signed message at the end of every job, and about every VM that is asked for. Needs WEBHOOK_SECRET. Empty: none."`
 	WebhookSecret Secret `envconfig:"WEBHOOK_SECRET" desc:"Key that signs these messages and those that jobs ask for (notify), as Standard Webhooks describes: whsec_ and base64, or any text of 16 to 512 bytes. Empty: there are no messages."`
 	WebhookLink   string `envconfig:"WEBHOOK_LINK" desc:"URL of the web page as its readers reach it, for the link in these messages. Empty: no link."`

@@ -11,8 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"linus/internal/config"
 	"linus/internal/doctest"
+	"linus/internal/job"
 )
 
 var update = flag.Bool("update", false, "write .env.example and the documents' table anew")
@@ -149,6 +152,19 @@ func TestLoad_BadValueStopsTheStartWithNameProblemAndRule(t *testing.T) {
 		{"audience that is no URL", map[string]string{"OAUTH_ISSUER": "https://id.example", "OAUTH_AUDIENCE": "linus"}, []string{"OAUTH_AUDIENCE"}},
 		{"audience without TLS", map[string]string{"OAUTH_ISSUER": "https://id.example", "OAUTH_AUDIENCE": "http://a.example/mcp"}, []string{"OAUTH_AUDIENCE"}},
 		{"audience elsewhere on the server", map[string]string{"OAUTH_ISSUER": "https://id.example", "OAUTH_AUDIENCE": "https://a.example/api"}, []string{"OAUTH_AUDIENCE"}},
+		{"logins of no issuer", map[string]string{"OIDC_ROLES": "devs=run"}, []string{"OIDC_ISSUER", "say who the issuer is"}},
+		{"logins that say nothing else", map[string]string{"OIDC_ISSUER": "https://id.example"}, []string{"OIDC_CLIENT_ID", "OIDC_ROLES", "HTTP_URL", "to which browsers come back"}},
+		{"logins without TLS", logins("OIDC_ISSUER", "http://id.example"), []string{`OIDC_ISSUER: "http://id.example" is not valid; give https://HOST`}},
+		{"logins back without TLS", logins("HTTP_URL", "http://linus.example"), []string{"HTTP_URL", "to which browsers come back"}},
+		{"a role that is none", logins("OIDC_ROLES", "devs=user"), []string{`OIDC_ROLES: "devs=user" is not valid; give GROUP=ROLE`}},
+		{"a group of two roles", logins("OIDC_ROLES", "devs=run,devs=admin"), []string{"OIDC_ROLES", "each group once"}},
+		{"a role of no group", logins("OIDC_ROLES", "=run"), []string{"OIDC_ROLES"}},
+		{"a group without a role", logins("OIDC_ROLES", "devs"), []string{"OIDC_ROLES"}},
+		{"an empty entry of roles", logins("OIDC_ROLES", "devs=run,"), []string{"OIDC_ROLES"}},
+		{"a client with a blank", logins("OIDC_CLIENT_ID", "li nus"), []string{"OIDC_CLIENT_ID"}},
+		{"a claim with a blank", logins("OIDC_GROUPS_CLAIM", "my groups"), []string{"OIDC_GROUPS_CLAIM"}},
+		{"scopes without openid", logins("OIDC_SCOPES", "profile"), []string{"OIDC_SCOPES", "openid among them"}},
+		{"logins for ever", logins("OIDC_SESSION_HOURS", "1000"), []string{"OIDC_SESSION_HOURS", "from 1 to 168"}},
 		{"audience with a slash", map[string]string{"OAUTH_ISSUER": "https://id.example", "OAUTH_AUDIENCE": "https://a.example/"}, []string{"OAUTH_AUDIENCE"}},
 		{"database of another kind", map[string]string{"LINUS_DATABASE_URL": "mysql://linus:hunter2@db/linus"}, []string{`LINUS_DATABASE_URL: "[redacted]" is not valid; give postgres://`}},
 		{"database without a name", map[string]string{"LINUS_DATABASE_URL": "postgres://linus:hunter2@db"}, []string{`LINUS_DATABASE_URL: "[redacted]" is not valid`}},
@@ -192,6 +208,24 @@ func TestLoad_BadValueStopsTheStartWithNameProblemAndRule(t *testing.T) {
 	}
 }
 
+// logins are valid settings of the login by OpenID Connect, but for one.
+func logins(name, value string) map[string]string {
+	s := map[string]string{"OIDC_ISSUER": "https://id.example/realms/team", "OIDC_CLIENT_ID": "linus", "OIDC_ROLES": "devs=run", "HTTP_URL": "https://linus.example"}
+	s[name] = value
+	return s
+}
+
+func TestLoginRoles(t *testing.T) {
+	clean(t)
+	for name, value := range logins("OIDC_ROLES", "Domain Admins = admin, /team/a=b=run,*=read") {
+		t.Setenv(name, value)
+	}
+	c, err := config.Load(config.Sources{})
+	if diff := cmp.Diff(map[string]job.Role{"Domain Admins": job.RoleAdmin, "/team/a=b": job.RoleRun, "*": job.RoleRead}, c.LoginRoles()); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
 func TestLoad_AcceptsWhatIsRight(t *testing.T) {
 	for _, env := range []map[string]string{
 		{"PROXMOX_HOST": "127.77.0.1", "CALLBACK_URL": "http://127.0.0.1:8765"},
@@ -209,6 +243,7 @@ func TestLoad_AcceptsWhatIsRight(t *testing.T) {
 		{"VM_IP_CONFIG": "auto6"},
 		{"EXPOSE_DOMAIN": "*.localhost", "HTTP_URL": "http://localhost:8766"}, {"EXPOSE_DOMAIN": "*.vms.example", "HTTP_URL": "https://linus.example", "HTTP_HOSTS": "linus.example vms-linus.example"},
 		{"OAUTH_ISSUER": "https://id.example/realms/team/", "OAUTH_AUDIENCE": "https://linus.example:8766"},
+		logins("OIDC_ROLES", "Domain Admins = admin, /team/a=b=run,*=read"), logins("HTTP_URL", "http://localhost:8766"), logins("OIDC_SCOPES", "openid,groups"), logins("OIDC_CLIENT_SECRET", "ä secret"),
 		{"OAUTH_ISSUER": "http://127.0.0.1:4444", "OAUTH_AUDIENCE": "http://localhost:8766/mcp"},
 		{"LINUS_DATABASE_URL": "postgres://linus:a%2Fb@db.example.org:5432/linus?sslmode=verify-full"},
 		{"LINUS_DATABASE_URL": "postgresql:///linus?host=/run/postgresql"},

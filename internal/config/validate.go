@@ -23,6 +23,7 @@ var (
 	bridgeText  = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_.-]{0,14}$`)
 	rangeText   = lazyregexp.New(`^([1-9][0-9]{2,8})-([1-9][0-9]{2,8})$`)
 	tokenText   = lazyregexp.New(`^[A-Za-z0-9._~+/=-]+$`)
+	clientText  = lazyregexp.New(`^[!-~]{1,256}$`)
 	scriptDir   = lazyregexp.New(`^/[A-Za-z0-9_./-]+$`)
 )
 
@@ -88,6 +89,14 @@ func (c Config) rules() []rule {
 		{"OAUTH_CA_FILE", c.OAuthCAFile, c.OAuthCAFile == "" || c.OAuthIssuer != "", "give OAUTH_ISSUER, too: these certificates are for it alone"},
 		{"OAUTH_AUDIENCE", c.OAuthAudience, c.OAuthAudience == "" || isResource(c.OAuthAudience), "give https://HOST:PORT/mcp or https://HOST:PORT as clients reach this server (http:// only for this machine's loopback)"},
 		{"OAUTH_AUDIENCE", c.OAuthAudience, c.OAuthAudience != "" || c.OAuthIssuer == "", "OAUTH_ISSUER is set: give the URL of this server that its tokens must be for, too"},
+		{"OIDC_ISSUER", c.OIDCIssuer, c.OIDCIssuer == "" || isSecureURL(c.OIDCIssuer), "give https://HOST as the issuer's metadata has it (http:// only for this machine's loopback), without query and credentials"},
+		{"OIDC_ISSUER", c.OIDCIssuer, c.OIDCIssuer != "" || c.OIDCClientID+c.OIDCClientSecret.value+c.OIDCRoles+c.OIDCCAFile == "", "other settings of the login by OpenID Connect (OIDC_…) are set: say who the issuer is, too"},
+		{"OIDC_CLIENT_ID", c.OIDCClientID, c.OIDCIssuer == "" || clientText.MatchString(c.OIDCClientID), "OIDC_ISSUER is set: give the ID that this server has there as a client, at most 256 characters without blanks"},
+		{"OIDC_ROLES", c.OIDCRoles, c.OIDCIssuer == "" || c.OIDCRoles == "" || len(c.LoginRoles()) > 0, "give GROUP=ROLE, separated by commas, each group once, with the roles read, run and admin, as in linus-admins=admin,devs=run; the group * is everybody"},
+		{"OIDC_ROLES", c.OIDCRoles, c.OIDCIssuer == "" || c.OIDCRoles != "", "OIDC_ISSUER is set: say which groups there have which role here, as in linus-admins=admin,devs=run"},
+		{"OIDC_GROUPS_CLAIM", c.OIDCGroupsClaim, clientText.MatchString(c.OIDCGroupsClaim), "give a claim's name such as groups, at most 256 characters without blanks"},
+		{"OIDC_SCOPES", c.OIDCScopes, slices.Contains(words(c.OIDCScopes), "openid") && clientText.MatchString(strings.Join(words(c.OIDCScopes), "")), "give scopes separated by spaces or commas, openid among them, as in openid profile groups"},
+		{"HTTP_URL", c.HTTPURL, c.OIDCIssuer == "" || isSecureURL(c.HTTPURL), "OIDC_ISSUER is set: give the URL to which browsers come back from there, https://HOST or https://HOST:PORT (http:// only for this machine's loopback)"},
 		{"WEBHOOK_URL", c.WebhookURL.String(), c.WebhookURL.value == "" || job.WebhookURLProblem(c.WebhookURL.value) == "", "give a URL of https or http, without a user"},
 		{"WEBHOOK_URL", c.WebhookURL.String(), c.WebhookURL.value == "" || c.WebhookSecret.value != "", "set WEBHOOK_SECRET, which signs its messages, too"},
 		{"WEBHOOK_SECRET", c.WebhookSecret.String(), c.WebhookSecret.value == "" || isWebhookKey(c.WebhookSecret.value), "give whsec_ and base64 of 16 to 512 bytes, or a text of that length"},
@@ -250,6 +259,23 @@ func isWildcard(s string) bool {
 
 // HTTPOrigins splits HTTP_CORS_ORIGINS.
 func (c Config) HTTPOrigins() []string { return words(c.HTTPCORSOrigins) }
+
+// LoginRoles are OIDC_ROLES, by group; nil: they are not set, or wrong.
+func (c Config) LoginRoles() map[string]job.Role {
+	roles := map[string]job.Role{}
+	for entry := range strings.SplitSeq(c.OIDCRoles, ",") {
+		at := max(0, strings.LastIndexByte(entry, '='))
+		group, role := strings.TrimSpace(entry[:at]), job.Role(strings.TrimSpace(strings.TrimPrefix(entry[at:], "=")))
+		if _, again := roles[group]; again || group == "" || !slices.Contains(job.Roles, role) {
+			return nil
+		}
+		roles[group] = role
+	}
+	return roles
+}
+
+// LoginScopes splits OIDC_SCOPES.
+func (c Config) LoginScopes() []string { return words(c.OIDCScopes) }
 
 func words(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ' ' || r == ',' })

@@ -35,6 +35,7 @@ type engine struct {
 	callbacks *callback.Server
 	backend   Backend
 	store     *store.Store
+	tokens    *token.Keeper
 	watch     *watch
 	log       *slog.Logger
 
@@ -124,7 +125,8 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		vms.Engines = work.Engines
 	}
 	work.Fleet = fleet.New(vms)
-	work.Tokens = token.New(token.Options{Store: st, Limits: work.Defaults.TokenLimits(c.MaxJobs), Log: log, Observer: work.Observer})
+	e.tokens = token.New(token.Options{Store: st, Limits: work.Defaults.TokenLimits(c.MaxJobs), Log: log, Observer: work.Observer})
+	work.Tokens = e.tokens
 	e.Executor = executor.New(work)
 	e.guarded = executor.Guarded(e.Executor)
 	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.watch.metrics.Reporter(e.Executor), log)

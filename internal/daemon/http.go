@@ -42,6 +42,7 @@ type httpFace struct {
 	server *web.Server
 	mcp    *mcptool.HTTP
 	oauth  *oauth.Verifier // nil: no OAuth issuer is trusted
+	login  *oauth.Login    // nil: nobody logs in by an issuer
 	served chan struct{}
 }
 
@@ -83,11 +84,20 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 			return f.oauth.Authenticate(ctx, bearer)
 		}
 	}
+	if c.OIDCIssuer != "" {
+		if f.login, err = newLogin(c, log); err != nil {
+			f.oauth.Close()
+			return nil, err
+		}
+		options.Issuer = issuer{login: f.login, tokens: e.tokens, config: c}
+		log.Info("people can log in by an issuer", "issuer", c.OIDCIssuer, "redirect_uri", c.HTTPURL+web.ReturnPath)
+	}
 	f.mcp = mcptool.NewHTTP(mcp)
 	options.MCP = f.mcp
 	f.server, err = web.Listen(ctx, c.HTTPAddr, options)
 	if err != nil {
 		f.oauth.Close()
+		f.login.Close()
 		if errors.Is(err, syscall.EADDRINUSE) {
 			err = fmt.Errorf("%w; set HTTP_ADDR (or --http) to another port, or to port 0 for any free one", err)
 		}
@@ -153,6 +163,7 @@ func (f *httpFace) close(ctx context.Context) error {
 	}
 	err := errors.Join(f.server.Close(ctx), f.mcp.Close(ctx))
 	f.oauth.Close()
+	f.login.Close()
 	<-f.served
 	return err
 }

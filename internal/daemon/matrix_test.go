@@ -131,7 +131,7 @@ func pageRules() map[string]rule {
 // undecided are routes that show nothing of the engine, lead on to another route, or are
 // other faces.
 var undecided = []string{
-	"GET /", "ANY /mcp", "ANY /.well-known/oauth-protected-resource", "ANY /.well-known/oauth-protected-resource/mcp", "ANY /api/", "GET /api/v1/jobs/{id}/terminal", "GET /health", "GET /login", "POST /login", "POST /logout", "GET /static/{hash}/{file}",
+	"GET /", "ANY /mcp", "ANY /.well-known/oauth-protected-resource", "ANY /.well-known/oauth-protected-resource/mcp", "ANY /api/", "GET /api/v1/jobs/{id}/terminal", "GET /health", "GET /login", "GET /login/begin", "GET /login/issuer", "POST /login", "POST /logout", "GET /static/{hash}/{file}",
 	"ANY /ports/{port}", "GET /help", "GET /help/{topic}", "GET /help/{plot}", "GET /jobs/{id}/{verb}", "GET /pools/{pool}/{verb}", "GET /nodes/{node}/{verb}", "GET /tokens/{token}/revoke",
 }
 

@@ -14,6 +14,7 @@ import (
 type Principal struct {
 	Name  string
 	Token string // ID of the token it has shown, for the audit log; empty: none
+	Login string // what people call whom an issuer of logins has let in; empty: it is a token that was shown
 	Role  Role
 	OAuth bool // the token is one of an OAuth issuer, and its role that of its scopes
 

@@ -20,6 +20,10 @@ type Token struct {
 	ID string `json:"id"` // the beginning of the token's sha256, in hex
 	TokenSpec
 
+	// Login says of whom this is the login by an issuer, as people call it; nobody has such a
+	// token but the session of their page. Empty: it is a token that somebody was given.
+	Login string `json:"login,omitempty"`
+
 	CreatedAt time.Time `json:"created_at"`
 	CreatedBy string    `json:"created_by"`          // name of the principal that did
 	ExpiresAt time.Time `json:"expires_at,omitzero"` // zero: never
@@ -61,7 +65,7 @@ type Tokens interface {
 // Principal returns the one that shows the token.
 func (t Token) Principal() Principal {
 	return Principal{
-		Name: t.Name, Token: t.ID, Role: t.Role,
+		Name: t.Name, Token: t.ID, Login: t.Login, Role: t.Role,
 		Toolsets: t.Toolsets, Secrets: t.Secrets, Credentials: t.Credentials, Networks: t.Networks, Templates: t.Templates, Limits: t.Limits,
 	}
 }

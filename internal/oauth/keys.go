@@ -90,6 +90,40 @@ func (k *keys) look(kid, alg string) (key *jose.JSONWebKey, known bool, attempt 
 	return key, known, k.attempt
 }
 
+// ready returns once there are keys that can be trusted, and with them what else is fetched;
+// job.ErrUnchecked: there are none, and none can be fetched at the moment.
+func (k *keys) ready(ctx context.Context) error {
+	known, attempt := k.recent()
+	if known {
+		return nil
+	}
+	if attempt != nil {
+		select {
+		case <-attempt:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		known, _ = k.recent()
+	}
+	if !known {
+		return job.ErrUnchecked
+	}
+	return nil
+}
+
+// recent reports whether there are keys that can be trusted, and begins an attempt if they
+// are missing or old.
+func (k *keys) recent() (known bool, attempt chan struct{}) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	age := k.now().Sub(k.at)
+	known = !k.at.IsZero() && age < trustTime
+	if !known || age >= freshTime {
+		k.begin()
+	}
+	return known, k.attempt
+}
+
 // refresh begins an attempt to fetch the keys.
 func (k *keys) refresh() {
 	k.mu.Lock()
@@ -126,7 +160,7 @@ func (k *keys) ended(set []jose.JSONWebKey, err error) {
 		k.set, k.at, k.failures = set, k.now(), 0
 	case k.ctx.Err() == nil:
 		k.failures++
-		k.log.Warn("the OAuth issuer's keys cannot be fetched; its tokens are refused once the keys known so far are an hour old", "attempt", k.failures, "known", !k.at.IsZero() && k.now().Sub(k.at) < trustTime, "err", err)
+		k.log.Warn("the OAuth issuer's keys cannot be fetched; its tokens and logins are refused once the keys known so far are an hour old", "attempt", k.failures, "known", !k.at.IsZero() && k.now().Sub(k.at) < trustTime, "err", err)
 	}
 }
 

@@ -1,6 +1,7 @@
-// Package oauth makes principals of the access tokens of one OAuth issuer: JWTs, whose
-// signatures it checks with the issuer's published keys. It knows nothing of HTTP
-// requests, and is no authorization server.
+// Package oauth makes principals of the access tokens of one OAuth issuer, and of the people
+// who log in at one of OpenID Connect: by JWTs, whose signatures it checks with the issuer's
+// published keys. It knows nothing of HTTP requests to this server, and is no authorization
+// server.
 package oauth
 
 import (
@@ -59,7 +60,7 @@ func New(o Options) *Verifier {
 	if u, err := url.Parse(o.Audience); err == nil && u.Host != "" && u.Path == "" {
 		v.audiences = append(v.audiences, o.Audience+"/") // clients' libraries write it so
 	}
-	source := newSource(o.Issuer, o.Roots)
+	source := newSource(o.Issuer, false, o.Roots)
 	v.keys = newKeys(source.fetch, o.Log.With("issuer", o.Issuer))
 	v.keys.refresh()
 	return v
@@ -92,42 +93,62 @@ func (v *Verifier) Authenticate(ctx context.Context, token string) (job.Principa
 }
 
 func (v *Verifier) authenticate(ctx context.Context, token string) (job.Principal, error) {
-	if len(token) > maxToken {
-		return refused("the token is too long")
-	}
-	t, err := jwt.ParseSigned(token, algorithms)
-	if err != nil || len(t.Headers) != 1 {
-		return refused("this is no JWT signed with a private key")
-	}
-	head := t.Headers[0]
-	if typ, _ := head.ExtraHeaders[jose.HeaderType].(string); !slices.Contains(types, strings.ToLower(typ)) {
-		return refused("the token's type is not that of access tokens")
-	}
 	var c claims
-	if err := t.UnsafeClaimsWithoutVerification(&c); err != nil { // before its issuer is asked for anything
-		return refused("the token's claims cannot be read")
-	}
-	if why := v.problem(c, time.Now()); why != "" {
-		return refused(why)
-	}
-	key, err := v.keys.find(ctx, head.KeyID, head.Algorithm)
+	err := signed(ctx, v.keys, token, types, func() string { return v.problem(c, time.Now()) }, &c)
 	if err != nil {
 		return job.Principal{}, err
-	}
-	c = claims{}
-	if err := t.Claims(key.Key, &c); err != nil {
-		return refused("the token's signature is not the issuer's")
 	}
 	role := roleOf(append(c.Scope, c.Scp...))
 	if role == "" {
 		return job.Principal{}, job.ErrNoScope
 	}
-	return job.Principal{Name: v.nameOf(c.Subject), Token: tokenID(c.ID, token), Role: role, OAuth: true, Until: c.Expiry.Time().Add(leeway)}, nil
+	return job.Principal{Name: nameOf(v.o.Issuer, c.Subject), Token: tokenID(c.ID, token), Role: role, OAuth: true, Until: c.Expiry.Time().Add(leeway)}, nil
+}
+
+// signed decodes the claims of a token of one of some types that the issuer has signed, once
+// problem finds nothing wrong with them.
+func signed(ctx context.Context, k *keys, token string, types []string, problem func() string, into ...any) error {
+	if len(token) > maxToken {
+		return &job.RefusedError{Why: "the token is too long"}
+	}
+	t, err := jwt.ParseSigned(token, algorithms)
+	if err != nil || len(t.Headers) != 1 {
+		return &job.RefusedError{Why: "this is no JWT signed with a private key"}
+	}
+	head := t.Headers[0]
+	if typ, _ := head.ExtraHeaders[jose.HeaderType].(string); !slices.Contains(types, strings.ToLower(typ)) {
+		return &job.RefusedError{Why: "the token's type is none of those that are taken here"}
+	}
+	if err := t.UnsafeClaimsWithoutVerification(into...); err != nil { // before its issuer is asked for anything
+		return &job.RefusedError{Why: "the token's claims cannot be read"}
+	}
+	if why := problem(); why != "" {
+		return &job.RefusedError{Why: why}
+	}
+	key, err := k.find(ctx, head.KeyID, head.Algorithm)
+	if err != nil {
+		return err
+	}
+	if err := t.Claims(key.Key, into...); err != nil { // the same text as before
+		return &job.RefusedError{Why: "the token's signature is not the issuer's"}
+	}
+	return nil
 }
 
 // problem returns why a token with these claims is refused; empty: it is not.
 func (v *Verifier) problem(c claims, now time.Time) string {
-	switch err := c.ValidateWithLeeway(jwt.Expected{Issuer: v.o.Issuer, AnyAudience: v.audiences, Time: now}, leeway); {
+	if why := unfit(c.Claims, v.o.Issuer, v.audiences, now); why != "" {
+		return why
+	}
+	if len(c.Cnf) > 0 && string(c.Cnf) != "null" {
+		return "the token is bound to a key, which cannot be checked here"
+	}
+	return ""
+}
+
+// unfit is problem for the claims that every token has.
+func unfit(c jwt.Claims, issuer string, audiences jwt.Audience, now time.Time) string {
+	switch err := c.ValidateWithLeeway(jwt.Expected{Issuer: issuer, AnyAudience: audiences, Time: now}, leeway); {
 	case errors.Is(err, jwt.ErrInvalidIssuer):
 		return "the token is of another issuer"
 	case errors.Is(err, jwt.ErrInvalidAudience):
@@ -140,23 +161,19 @@ func (v *Verifier) problem(c claims, now time.Time) string {
 		return "the token has no expiry"
 	case c.Subject == "":
 		return "the token has no subject"
-	case len(c.Cnf) > 0 && string(c.Cnf) != "null":
-		return "the token is bound to a key, which cannot be checked here"
 	}
 	return ""
 }
-
-func refused(why string) (job.Principal, error) { return job.Principal{}, &job.RefusedError{Why: why} }
 
 var plain = lazyregexp.New(`^[a-z0-9][a-z0-9._@-]*$`) // of at most 40 bytes
 
 // nameOf returns the name of a subject's principal: oauth, the issuer's and the subject's
 // own, or for one that is no plain name ~ and its hash. No name of a token has a colon.
-func (v *Verifier) nameOf(subject string) string {
+func nameOf(issuer, subject string) string {
 	if len(subject) > 40 || !plain.MatchString(subject) {
 		subject = "~" + hash(subject, 32)
 	}
-	return "oauth:" + hash(v.o.Issuer, 8) + ":" + subject
+	return "oauth:" + hash(issuer, 8) + ":" + subject
 }
 
 // An ID that an issuer gives a token, if it can be quoted anywhere: of at most 64 bytes.

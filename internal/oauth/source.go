@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,14 +26,18 @@ const (
 // source is where an issuer publishes its metadata and its keys.
 type source struct {
 	issuer string
+	logins bool // it is OIDC_ISSUER, with the metadata of OpenID Connect; or else OAUTH_ISSUER
 	client *http.Client
 }
 
-func newSource(issuer string, roots *x509.CertPool) *source {
+func newSource(issuer string, logins bool, roots *x509.CertPool) *source {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
-	return &source{issuer: issuer, client: &http.Client{
+	return &source{issuer: issuer, logins: logins, client: &http.Client{
 		Timeout: fetchTime,
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if via[0].Method != http.MethodGet {
+				return errors.New("a redirect of what is for this address only")
+			}
 			if r.URL.Scheme != via[0].URL.Scheme || r.URL.Host != via[0].URL.Host || len(via) > 3 {
 				return errors.New("a redirect to another host, or too many")
 			}
@@ -52,6 +57,10 @@ func (s *source) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.keysAt(ctx, at.JWKSURI)
+}
+
+func (s *source) keysAt(ctx context.Context, at string) ([]jose.JSONWebKey, error) {
 	var published struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
@@ -80,34 +89,47 @@ func (s *source) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	return set, nil
 }
 
-// discover returns the URL of the keys, from the metadata where RFC 8414 or OpenID Connect
-// puts it.
-func (s *source) discover(ctx context.Context) (string, error) {
+// metadata are an issuer's, as far as they matter here.
+type metadata struct {
+	Issuer        string   `json:"issuer"`
+	JWKSURI       string   `json:"jwks_uri"`
+	Authorization string   `json:"authorization_endpoint"`
+	Token         string   `json:"token_endpoint"`
+	UserInfo      string   `json:"userinfo_endpoint"`
+	TokenAuth     []string `json:"token_endpoint_auth_methods_supported"`
+	NamesItself   bool     `json:"authorization_response_iss_parameter_supported"`
+}
+
+// discover returns the metadata, where RFC 8414 or OpenID Connect puts them, with a URL of
+// the keys that can be trusted.
+func (s *source) discover(ctx context.Context) (metadata, error) {
 	issuer, err := url.Parse(s.issuer)
 	if err != nil {
-		return "", err
+		return metadata{}, err
 	}
 	path := strings.TrimSuffix(issuer.Path, "/")
 	var wrong []error
-	for _, at := range []string{"/.well-known/oauth-authorization-server" + path, path + "/.well-known/openid-configuration"} {
+	setting, places := "OAUTH_ISSUER", []string{"/.well-known/oauth-authorization-server" + path, path + "/.well-known/openid-configuration"}
+	if s.logins {
+		setting = "OIDC_ISSUER"
+		slices.Reverse(places)
+	}
+	for _, at := range places {
 		u := url.URL{Scheme: issuer.Scheme, Host: issuer.Host, Path: at}
-		var metadata struct {
-			Issuer  string `json:"issuer"`
-			JWKSURI string `json:"jwks_uri"`
+		var m metadata
+		err := s.get(ctx, u.String(), &m)
+		if err == nil && m.Issuer != s.issuer {
+			err = fmt.Errorf("it is of the issuer %.200q: %s must be the same text", m.Issuer, setting)
 		}
-		err := s.get(ctx, u.String(), &metadata)
-		if err == nil && metadata.Issuer != s.issuer {
-			err = fmt.Errorf("it is of the issuer %.200q: OAUTH_ISSUER must be the same text", metadata.Issuer)
-		}
-		if err == nil && !isSecure(metadata.JWKSURI, issuer) {
-			err = fmt.Errorf("jwks_uri %.200q is no https URL", metadata.JWKSURI)
+		if err == nil && !isSecure(m.JWKSURI, issuer) {
+			err = fmt.Errorf("jwks_uri %.200q is no https URL", m.JWKSURI)
 		}
 		if err == nil {
-			return metadata.JWKSURI, nil
+			return m, nil
 		}
 		wrong = append(wrong, fmt.Errorf("metadata at %s: %w", u.String(), err))
 	}
-	return "", errors.Join(wrong...)
+	return metadata{}, errors.Join(wrong...)
 }
 
 // isSecure reports whether keys may be fetched from a URL: by https, or from the issuer's
@@ -126,21 +148,27 @@ func (s *source) get(ctx context.Context, at string, into any) error {
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Accept", "application/json")
-	resp, err := s.client.Do(req)
+	status, data, err := s.send(req)
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
-	if resp.StatusCode != http.StatusOK {
-		return errors.New(resp.Status)
+	if status != http.StatusOK {
+		return fmt.Errorf("%d %s", status, http.StatusText(status))
 	}
+	return json.Unmarshal(data, into)
+}
+
+// send returns the status and the body of an answer.
+func (s *source) send(req *http.Request) (int, []byte, error) {
+	req.Header.Set("Accept", "application/json")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err == nil && len(data) > maxBody {
 		err = fmt.Errorf("more than %d bytes", maxBody)
 	}
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(data, into)
+	return resp.StatusCode, data, err
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -85,19 +86,75 @@ func (k *Keeper) CreateToken(ctx context.Context, s job.TokenSpec) (job.NewToken
 	if s.Role == job.RoleRun { // read begins nothing, and admin could make itself a token without limits
 		s.Limits = s.Limits.WithDefaults(k.o.Limits)
 	}
-	by := job.CallerFrom(ctx)
 	secret := job.TokenPrefix + rand.Text()
+	t, err := k.add(ctx, job.Token{TokenSpec: s}, secret)
+	return job.NewToken{Token: t, Secret: secret}, err
+}
+
+// add adds a token with a secret.
+func (k *Keeper) add(ctx context.Context, t job.Token, secret string) (job.Token, error) {
+	by := job.CallerFrom(ctx)
 	hash := hashToken(secret)
-	t := job.Token{ID: hash[:tokenID], TokenSpec: s, CreatedAt: time.Now().UTC(), CreatedBy: by.Principal}
-	if s.TTL > 0 {
-		t.ExpiresAt = t.CreatedAt.Add(time.Duration(s.TTL) * time.Second)
+	t.ID, t.CreatedAt, t.CreatedBy = hash[:tokenID], time.Now().UTC(), by.Principal
+	if t.TTL > 0 {
+		t.ExpiresAt = t.CreatedAt.Add(time.Duration(t.TTL) * time.Second)
 	}
 	if err := k.o.Store.InsertToken(ctx, t, hash); err != nil {
-		return job.NewToken{}, err
+		return job.Token{}, err
 	}
-	k.o.Log.Info("token created", "token", t.ID, "principal", t.Name, "role", t.Role, "by", by.Principal)
+	k.o.Log.Info("token created", "token", t.ID, "principal", t.Name, "role", t.Role, "login", t.Login, "by", by.Principal)
 	k.o.Observer(job.TokenChange{Token: t, Created: true, By: by})
-	return job.NewToken{Token: t, Secret: secret}, nil
+	return t, nil
+}
+
+// maxLogins bounds the logins of one person at a time.
+const maxLogins = 20
+
+// Login adds a token that nobody is shown, for the session of a person whom an issuer has let
+// in and people call called. The same person's logins with another role end: the issuer says
+// now that it is a different one. So do the oldest, if they are too many; and logins that have expired are
+// removed, whosever they are.
+func (k *Keeper) Login(ctx context.Context, name, called string, role job.Role, ttl time.Duration) (job.Token, error) {
+	t := job.Token{TokenSpec: job.TokenSpec{Name: name, Role: role, TTL: int(ttl / time.Second)}, Login: called}
+	if role == job.RoleRun { // as of other tokens
+		t.Limits = t.Limits.WithDefaults(k.o.Limits)
+	}
+	ctx = job.WithPrincipal(ctx, t.Principal())
+	left := 0
+	if err := k.endLogins(ctx, func(other job.Token) bool {
+		if other.Name == name && other.Role == role {
+			left++
+		}
+		return other.Name == name && (other.Role != role || left >= maxLogins)
+	}); err != nil {
+		return job.Token{}, err
+	}
+	return k.add(ctx, t, rand.Text())
+}
+
+// EndLogins ends all logins of a principal.
+func (k *Keeper) EndLogins(ctx context.Context, name string) error {
+	return k.endLogins(job.WithPrincipal(ctx, job.Principal{Name: name}), func(t job.Token) bool { return t.Name == name })
+}
+
+// endLogins ends the logins that have expired, and others, of which it is asked the newest
+// first.
+func (k *Keeper) endLogins(ctx context.Context, ends func(job.Token) bool) error {
+	all, err := k.o.Store.Tokens(ctx)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(all, func(a, b job.Token) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	for _, t := range all {
+		if t.Login == "" || !t.Expired(time.Now()) && !ends(t) {
+			continue
+		}
+		var gone *job.FieldError // another engine was faster
+		if _, err := k.RevokeToken(ctx, t.ID); err != nil && !errors.As(err, &gone) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Tokens returns all tokens, by name.

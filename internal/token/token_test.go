@@ -226,3 +226,85 @@ func TestToken_OfRunHasLimitsUnlessToldOtherwise(t *testing.T) {
 		}
 	}
 }
+
+// A login is a token that nobody has: the sessions of one person are one principal, and
+// whoever revokes its name logs the person out everywhere.
+func TestLogin_IsAPrincipalUntilItIsRevoked(t *testing.T) {
+	r := newRig(t)
+	const name = "oauth:1a2b3c4d:alice"
+	login := func(role job.Role) job.Token {
+		t.Helper()
+		l, err := r.Login(t.Context(), name, "Alice", role, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	one, two := login(job.RoleRun), login(job.RoleRun)
+	p, err := r.Holder(t.Context(), one.ID)
+	if err != nil || p.Name != name || p.Login != "Alice" || p.Role != job.RoleRun || p.Limits.Jobs != 8 || p.Token != one.ID || one.ID == two.ID {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if left := time.Until(one.ExpiresAt); left < 59*time.Minute || left > time.Hour {
+		t.Errorf("ends in %v", left)
+	}
+	if gone, err := r.RevokeToken(t.Context(), name); err != nil || len(gone) != 2 || p.Life.Err() == nil {
+		t.Errorf("revoked: %+v, %v, %v", gone, err, p.Life.Err())
+	}
+	if _, err := r.Holder(t.Context(), one.ID); !errors.Is(err, job.ErrUnauthorized) {
+		t.Errorf("a revoked login: %v", err)
+	}
+	if want := []string{one.ID + " true " + name, two.ID + " true " + name, one.ID + " false ", two.ID + " false "}; !slices.Equal(r.seen, want) {
+		t.Errorf("observed %q, want %q", r.seen, want)
+	}
+}
+
+// What the issuer says last of a person is what counts, and logins do not pile up.
+func TestLogin_EndsOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigHere(t)
+		ids := func() (ids []string) {
+			t.Helper()
+			all, err := r.Tokens(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, tok := range all {
+				ids = append(ids, tok.ID)
+			}
+			return ids
+		}
+		login := func(name string, role job.Role, ttl time.Duration) string {
+			t.Helper()
+			time.Sleep(time.Millisecond) // of the bubble: one is older than the other
+			l, err := r.Login(t.Context(), name, "x", role, ttl)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l.ID
+		}
+		kept := r.token(job.TokenSpec{Name: "alice", Role: job.RoleRun, TTL: 1}) // no login, so it stays
+		login("oauth:1:alice", job.RoleAdmin, time.Hour)
+		login("oauth:1:carol", job.RoleRead, time.Second)
+		bob := login("oauth:1:bob", job.RoleAdmin, time.Hour)
+		time.Sleep(2 * time.Second)
+		alice := login("oauth:1:alice", job.RoleRun, time.Hour)
+		if want := []string{kept.ID, alice, bob}; !slices.Equal(ids(), want) {
+			t.Errorf("with another role, and when one has expired: %v, want %v", ids(), want)
+		}
+		var last []string
+		for range 25 {
+			last = append(last, login("oauth:1:alice", job.RoleRun, time.Hour))
+		}
+		if want := append(append([]string{kept.ID}, last[5:]...), bob); !slices.Equal(ids(), want) {
+			t.Errorf("many: %d of %v", len(ids()), ids())
+		}
+		if err := r.EndLogins(t.Context(), "oauth:1:alice"); err != nil || !slices.Equal(ids(), []string{kept.ID, bob}) {
+			t.Errorf("all of one: %v, %v", ids(), err)
+		}
+		if err := r.EndLogins(t.Context(), "alice"); err != nil || !slices.Equal(ids(), []string{kept.ID, bob}) {
+			t.Errorf("of one who has none: %v, %v", ids(), err)
+		}
+	})
+}

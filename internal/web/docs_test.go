@@ -12,7 +12,7 @@ import (
 
 func TestDocs_ListsEveryRoute(t *testing.T) {
 	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	o := Options{MCP: nothing, API: nothing, Metrics: nothing, OAuth: &OAuth{}, Token: "token"}
+	o := Options{MCP: nothing, API: nothing, Metrics: nothing, OAuth: &OAuth{}, Issuer: struct{ Issuer }{}, Token: "token"}
 	var routes []string
 	err := (&api{Options: o, pages: newPages(o)}).routes().Walk(func(r *mux.Route, _ *mux.Router, _ []*mux.Route) error {
 		path, err := r.GetPathTemplate()

@@ -85,6 +85,10 @@ func (p *pages) routes(r *mux.Router) {
 	get("/login", p.secured(p.login))
 	post("/login", p.secured(p.login))
 	post("/logout", p.changing(p.logout))
+	if p.Issuer != nil {
+		r.Handle(beginPath, p.secured(p.beginSignIn)).Methods(http.MethodGet) // HEAD would use up what the browser needs
+		r.Handle(ReturnPath, p.secured(p.endSignIn)).Methods(http.MethodGet)
+	}
 
 	get("/jobs", p.loggedIn(p.jobs))
 	get("/jobs/live", p.loggedIn(p.live(section{"jobs", "list", listPause, func(r *http.Request) (any, error) { return p.jobsView(r) }})))

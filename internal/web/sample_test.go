@@ -58,6 +58,7 @@ func sample() *engine {
 			{ID: "a1b2c3d4e5f6", TokenSpec: job.TokenSpec{Name: "ci", Role: job.RoleRun, Secrets: []string{"CI_*"}, Limits: job.Limits{Jobs: 10, MemoryMB: 65536}}, CreatedAt: ago(90000), CreatedBy: "operator", ExpiresAt: now.Add(700 * time.Hour)},
 			{ID: "f6e5d4c3b2a1", TokenSpec: job.TokenSpec{Name: "dashboard", Role: job.RoleRead}, CreatedAt: ago(900), CreatedBy: "alice"},
 			{ID: "00aa00bb00cc", TokenSpec: job.TokenSpec{Name: "old", Role: job.RoleAdmin}, CreatedAt: ago(9e6), CreatedBy: "<b>bob", ExpiresAt: now.Add(-time.Hour)},
+			{ID: "0a0b0c0d0e0f", TokenSpec: job.TokenSpec{Name: "oauth:1a2b3c4d:0f81", Role: job.RoleRun}, Login: "Carol <b>", CreatedAt: ago(900), CreatedBy: "oauth:1a2b3c4d:0f81", ExpiresAt: now.Add(11 * time.Hour)},
 		},
 		vms: []job.VMInfo{
 			{

@@ -154,7 +154,7 @@ func (p *pages) loggedIn(next http.HandlerFunc) http.Handler {
 		who, err := p.principal(r)
 		switch {
 		case errors.Is(err, job.ErrUnauthorized):
-			p.render(w, r, http.StatusUnauthorized, "login", loginView{Next: r.URL.RequestURI()})
+			p.render(w, r, http.StatusUnauthorized, "login", p.loginView(r.URL.RequestURI()))
 		case err != nil:
 			p.failed(w, r, err)
 		default:
@@ -269,8 +269,10 @@ func (p *pages) secured(next http.HandlerFunc) http.Handler {
 }
 
 type loginView struct {
-	Next  string // where to go after the login
-	Wrong bool   // a wrong token was given
+	Next    string // where to go after the login
+	Problem string // why somebody is not logged in
+	Issuer  string // who lets people in, too; empty: nobody
+	Begin   string // address that leads there
 }
 
 // login starts a session for a client with a token: by the form of the login page, and
@@ -297,7 +299,11 @@ func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 	case token == "" && loggedOut == nil:
 		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // ownPath
 	case errors.Is(err, job.ErrUnauthorized):
-		p.render(w, r, http.StatusUnauthorized, "login", loginView{Next: next, Wrong: token != ""})
+		v := p.loginView(next)
+		if token != "" {
+			v.Problem = "That is not a token of this server."
+		}
+		p.render(w, r, http.StatusUnauthorized, "login", v)
 	case err != nil:
 		p.failed(w, r, err)
 	default:
@@ -318,13 +324,18 @@ func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 func ownPath(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") ||
-		strings.ContainsAny(text, "\\\r\n") || u.Path == "/login" || u.Path == "/logout" {
+		strings.ContainsAny(text, "\\\r\n") || u.Path == "/login" || strings.HasPrefix(u.Path, "/login/") || u.Path == "/logout" {
 		return "/jobs"
 	}
 	return u.RequestURI()
 }
 
 func (p *pages) logout(w http.ResponseWriter, r *http.Request) {
+	if who := p.viewer(r).Who; who.Login != "" && p.Issuer != nil {
+		if err := p.Issuer.End(r.Context(), who.Token); err != nil {
+			p.Log.Error("the token of a login stays until it expires; its session is ended", "token", who.Token, "err", err)
+		}
+	}
 	cookie, err := p.sessions.end(r)
 	if err != nil {
 		p.Log.Error("the end of a session is known to this process only", "err", err)

@@ -51,6 +51,7 @@ type Options struct {
 	// Holder is the same for a token that a browser has logged in with, by the token's ID,
 	// as of job.Principal.
 	Holder  func(ctx context.Context, token string) (job.Principal, error)
+	Issuer  Issuer      // who lets people in, too; nil: nobody
 	OAuth   *OAuth      // where clients get tokens that Authenticate takes; nil: nowhere
 	Hosts   []string    // names of this server, besides addresses and localhost
 	Origins []string    // whose pages a browser may let call /mcp: http://localhost:6274
