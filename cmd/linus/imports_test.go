@@ -113,6 +113,7 @@ var arrows = map[string][]string{
 	"internal/doctest":       {},
 	"internal/e2e":           {},
 	"internal/e2e/simulated": {"internal/config", "internal/daemon", "internal/job", "internal/providertest"},
+	"internal/gittest":       {},
 	"internal/leaktest":      {},
 	"internal/loops":         {},
 	"internal/pgtest":        {"internal/loops"},
@@ -127,12 +128,12 @@ var arrows = map[string][]string{
 var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term", "internal/vm"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/leaktest", "internal/loops", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest"}
+var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/gittest", "internal/leaktest", "internal/loops", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
 var onlyIn = map[string][]string{
-	"golang.org/x/crypto/ssh":              {"internal/git", "internal/remote", "internal/sshtest", "internal/lab", "internal/lab/process", "internal/lab/pve", "internal/lab/sshserver"},
+	"golang.org/x/crypto/ssh":              {"internal/git", "internal/gittest", "internal/remote", "internal/sshtest", "internal/lab", "internal/lab/process", "internal/lab/pve", "internal/lab/sshserver"},
 	"github.com/pkg/sftp":                  {"internal/remote", "internal/sshtest", "internal/lab/process"},
 	"github.com/mark3labs/mcp-go":          {"internal/mcptask", "internal/mcptool"},
 	"github.com/kelseyhightower/envconfig": {"internal/config"},

@@ -118,15 +118,8 @@ func newWorld(t *testing.T, site http.HandlerFunc, change ...func(*credential.Op
 			site(rw, r)
 		}
 	})
-	pair := tlstest.New(t, "api.example", "any.example", "other.example", "api.anthropic.com", "api.openai.com")
-	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hosts, plain := httptest.NewUnstartedServer(handler), httptest.NewServer(handler)
-	hosts.TLS, hosts.EnableHTTP2 = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, true
-	hosts.StartTLS()
-	t.Cleanup(hosts.Close)
+	hosts, pair := tlstest.Serve(t, handler, "api.example", "any.example", "other.example", "api.anthropic.com", "api.openai.com")
+	plain := httptest.NewServer(handler)
 	t.Cleanup(plain.Close)
 	o := credential.Options{
 		Store: w.store, Dir: t.TempDir() + "/credentials", Roots: x509.NewCertPool(), Log: slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -151,6 +144,7 @@ func newWorld(t *testing.T, site http.HandlerFunc, change ...func(*credential.Op
 			t.Fatal(err)
 		}
 	}
+	var err error
 	if w.leg, err = w.keeper.Leg(t.Context(), credential.LegOptions{Names: []string{"api", "any", "gone"}, Record: func(u job.CredentialUse) {
 		w.mu.Lock()
 		w.used = append(w.used, u.Text())

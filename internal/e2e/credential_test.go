@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,24 +24,16 @@ func TestCredential_IsUsedAndNeverInTheVM(t *testing.T) {
 	t.Parallel()
 	const value = "ghp-the-value-that-no-vm-has"
 	dir := t.TempDir()
-	pair := tlstest.New(t, "api.example", "127.0.0.1")
-	ca := filepath.Join(dir, "ca.pem")
-	pair.Write(t, ca, filepath.Join(dir, "key.pem"))
-	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var mu sync.Mutex
 	var seen []string
-	site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	site, pair := tlstest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		seen = append(seen, r.Host+r.URL.Path+" "+r.Header.Get("Authorization"))
 		mu.Unlock()
 		_, _ = fmt.Fprintf(w, "got %s\n", r.Header.Get("Authorization"))
-	}))
-	site.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	site.StartTLS()
-	t.Cleanup(site.Close)
+	}), "api.example", "127.0.0.1")
+	ca := filepath.Join(dir, "ca.pem")
+	pair.Write(t, ca, filepath.Join(dir, "key.pem"))
 	at := strings.TrimPrefix(site.URL, "https://")
 	_, port, _ := strings.Cut(at, ":")
 

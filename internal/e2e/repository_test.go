@@ -1,17 +1,11 @@
 package e2e
 
 import (
-	"crypto/tls"
-	"io"
-	"net/http"
-	"net/http/cgi"
-	"net/http/httptest"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"linus/internal/gittest"
 	"linus/internal/lab"
 	"linus/internal/tlstest"
 )
@@ -22,51 +16,11 @@ import (
 func TestRepository_IsFetchedAndPushed(t *testing.T) {
 	t.Parallel()
 	const value = "git-the-value-that-no-vm-has"
-	dir := t.TempDir()
-	git := func(at string, args ...string) string {
-		t.Helper()
-		cmd := exec.Command("git", args...)
-		cmd.Dir = at
-		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@example.org", "GIT_COMMITTER_NAME=t", "GIT_COMMITTER_EMAIL=t@example.org")
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("git %s: %v: %s", args, err, out)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	bare, work := filepath.Join(dir, "srv", "app.git"), filepath.Join(dir, "work")
-	git(dir, "init", "-q", "--bare", "--initial-branch=main", bare)
-	git(bare, "config", "http.receivepack", "true")
-	git(dir, "init", "-q", "--initial-branch=main", work)
-	if err := os.WriteFile(filepath.Join(work, "a.txt"), []byte("one\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	git(work, "add", ".")
-	git(work, "commit", "-q", "-m", "one")
-	git(work, "push", "-q", bare, "main", "main:theirs")
-
-	pair := tlstest.New(t, "git.example", "127.0.0.1")
-	ca := filepath.Join(dir, "ca.pem")
-	pair.Write(t, ca, filepath.Join(dir, "key.pem"))
-	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	backend := &cgi.Handler{
-		Path: filepath.Join(git(dir, "--exec-path"), "git-http-backend"), Stderr: io.Discard,
-		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Dir(bare), "GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=t", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
-	}
-	site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, password, _ := r.BasicAuth(); password != value {
-			w.Header().Set("WWW-Authenticate", "Basic")
-			http.Error(w, "who are you?", http.StatusUnauthorized)
-			return
-		}
-		backend.ServeHTTP(w, r)
-	}))
-	site.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	site.StartTLS()
-	t.Cleanup(site.Close)
+	r := gittest.New(t)
+	r.Git(r.Work, "push", "-q", r.Bare, "main:theirs")
+	site, pair := tlstest.Serve(t, gittest.Behind(value, r.HTTP()), "git.example", "127.0.0.1")
+	ca := filepath.Join(r.Dir, "ca.pem")
+	pair.Write(t, ca, filepath.Join(r.Dir, "key.pem"))
 	_, port, _ := strings.Cut(strings.TrimPrefix(site.URL, "https://"), ":")
 	url := "https://git.example:" + port + "/app.git"
 
@@ -94,7 +48,7 @@ env; cat .git/config`
 	if strings.Contains(out, value) {
 		t.Errorf("the value is in the VM: %s", out)
 	}
-	if got := git(bare, "log", "--format=%s", "agent/fix"); got != "more\none" {
+	if got := r.Git(r.Bare, "log", "--format=%s", "agent/fix"); got != "more\nchange a.txt" {
 		t.Errorf("pushed %q", got)
 	}
 	id := h.cli(t, "job", "list", "--status", "success", "-o", "json")
@@ -108,10 +62,10 @@ env; cat .git/config`
 	}
 
 	h.cli(t, append(submit, "agent/fix", "--ref", "agent/fix", "--", "bash", "-c", strings.Replace(task, "qam more", "qam again", 1))...)
-	if got := git(bare, "log", "--format=%s", "agent/fix"); got != "again\nmore\none" {
+	if got := r.Git(r.Bare, "log", "--format=%s", "agent/fix"); got != "again\nmore\nchange a.txt" {
 		t.Errorf("gone on with: %q", got)
 	}
-	if got := git(bare, "rev-parse", "main", "theirs"); got != git(work, "rev-parse", "main", "main") {
+	if got := r.Git(r.Bare, "rev-parse", "main", "theirs"); got != r.Git(r.Work, "rev-parse", "main", "main") {
 		t.Errorf("branches of others have moved: %s", got)
 	}
 }

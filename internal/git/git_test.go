@@ -4,100 +4,40 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/tls"
-	"encoding/pem"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/cgi"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"linus/internal/git"
+	"linus/internal/gittest"
 	"linus/internal/job"
 	"linus/internal/tlstest"
 )
 
 // world is a git server, and a Git that reaches it.
 type world struct {
-	t    *testing.T
-	git  *git.Git
-	bare string // the server's repository
-	work string // somebody's clone of it
-	url  string
-	refused,
-	dir string
+	*gittest.Repository
+
+	t       *testing.T
+	git     *git.Git
+	url     string
+	refused string
 }
 
-// run runs git as people do.
-func (w *world) run(dir string, args ...string) string {
-	w.t.Helper()
-	cmd := exec.CommandContext(w.t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=t", "-c", "user.email=t@example", "-c", "protocol.file.allow=always"}, args...)...)
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME="+w.dir)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		w.t.Fatalf("git %v: %v, %s", args, err, out)
-	}
-	return strings.TrimSpace(string(out))
-}
-
-// commit makes a commit of a file, and returns it.
-func (w *world) commit(dir, file, text string) string {
-	w.t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
-	w.run(dir, "add", "-A")
-	w.run(dir, "commit", "-q", "-m", "change "+file)
-	return w.run(dir, "rev-parse", "HEAD")
-}
-
-func newRepository(t *testing.T) *world {
-	t.Helper()
-	dir := t.TempDir()
-	w := &world{t: t, dir: dir, bare: filepath.Join(dir, "srv", "app.git"), work: filepath.Join(dir, "work")}
-	w.run(dir, "init", "-q", "--bare", "--initial-branch=main", w.bare)
-	w.run(w.bare, "config", "http.receivepack", "true")
-	w.run(dir, "init", "-q", "--initial-branch=main", w.work)
-	w.commit(w.work, "a.txt", "one\n")
-	w.run(w.work, "push", "-q", w.bare, "main")
-	return w
-}
-
-// overHTTPS serves the repository by git's own program, behind a proxy as an engine's.
+// overHTTPS serves the repository behind a proxy as an engine's.
 func overHTTPS(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
-	w := newRepository(t)
-	path, err := exec.Command("git", "--exec-path").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	backend := &cgi.Handler{
-		Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"), Stderr: io.Discard,
-		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Dir(w.bare), "GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=t", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
-	}
-	pair := tlstest.New(t, "git.example", "127.0.0.1")
-	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	site := httptest.NewUnstartedServer(backend)
-	site.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	site.StartTLS()
-	t.Cleanup(site.Close)
-	w.url = "https://git.example/app.git"
-	w.git = git.New(git.Options{Dir: filepath.Join(w.dir, "repositories"), Way: func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error) {
+	w := &world{Repository: gittest.New(t), t: t, url: "https://git.example/app.git"}
+	site, pair := tlstest.Serve(t, w.HTTP(), "git.example", "127.0.0.1")
+	w.git = git.New(git.Options{Dir: filepath.Join(w.Dir, "repositories"), Way: func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error) {
 		return git.Way{CA: pair.Cert, Dial: proxyTo(site.Listener.Addr().String()), Refused: func() string { return w.refused }, Close: func() {}}, nil
 	}})
 	return w
@@ -129,66 +69,15 @@ func proxyTo(address string) func(context.Context) (net.Conn, error) {
 // overSSH serves the repository by a real sshd.
 func overSSH(t *testing.T) *world {
 	t.Helper()
-	sshd, err := exec.LookPath("sshd")
-	if err != nil || os.Getuid() != 0 {
-		t.Skip("there is no sshd that could be started here")
-	}
 	t.Parallel()
-	w := newRepository(t)
-	key := func() (ssh.Signer, []byte) {
-		_, private, err := ed25519.GenerateKey(rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		signer, err := ssh.NewSignerFromKey(private)
-		if err != nil {
-			t.Fatal(err)
-		}
-		block, err := ssh.MarshalPrivateKey(private, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return signer, pem.EncodeToMemory(block)
-	}
-	host, hostPEM := key()
-	user, userPEM := key()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
-	for name, text := range map[string]string{
-		"host_key": string(hostPEM),
-		"keys":     `restrict,command="git-shell -c \"$SSH_ORIGINAL_COMMAND\"" ` + string(ssh.MarshalAuthorizedKey(user.PublicKey())),
-		"config": fmt.Sprintf("ListenAddress 127.0.0.1:%d\nHostKey %[2]s/host_key\nAuthorizedKeysFile %[2]s/keys\nStrictModes no\nUsePAM no\nPidFile none\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\n",
-			port, w.dir),
-	} {
-		if err := os.WriteFile(filepath.Join(w.dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_ = os.MkdirAll("/run/sshd", 0o755) //nolint:gosec // where sshd wants to be
-	server := exec.Command(sshd, "-D", "-e", "-f", filepath.Join(w.dir, "config"))
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			_ = c.Close()
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
-	w.url = fmt.Sprintf("ssh://root@localhost:%d%s", port, w.bare)
-	w.git = git.New(git.Options{Dir: filepath.Join(w.dir, "repositories"), Way: func(_ context.Context, r job.Repository, _ func(job.CredentialUse)) (git.Way, error) {
-		way := git.Way{Key: userPEM, HostKey: strings.TrimSpace(string(ssh.MarshalAuthorizedKey(host.PublicKey()))), Close: func() {}}
+	w := &world{Repository: gittest.New(t), t: t}
+	user, userPEM := gittest.Key(t)
+	port, hostKey := w.SSH(user.PublicKey())
+	w.url = "ssh://root@localhost:" + port + w.Bare
+	w.git = git.New(git.Options{Dir: filepath.Join(w.Dir, "repositories"), Way: func(_ context.Context, r job.Repository, _ func(job.CredentialUse)) (git.Way, error) {
+		way := git.Way{Key: userPEM, HostKey: hostKey, Close: func() {}}
 		if r.Credential == "other" {
-			_, way.Key = key()
+			_, way.Key = gittest.Key(t)
 		}
 		if r.Credential == "impostor" {
 			way.HostKey = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(user.PublicKey())))
@@ -223,7 +112,7 @@ func (w *world) inVM(q job.RepositoryCall, c job.Checkout) string {
 	if out, err := tar.CombinedOutput(); err != nil {
 		w.t.Fatalf("%v, %s", err, out)
 	}
-	w.run(at, "reset", "-q", "--hard", c.Commit)
+	w.Git(at, "reset", "-q", "--hard", c.Commit)
 	return at
 }
 
@@ -231,7 +120,7 @@ func (w *world) inVM(q job.RepositoryCall, c job.Checkout) string {
 func (w *world) bundle(at string, c job.Checkout) []byte {
 	w.t.Helper()
 	name := filepath.Join(w.t.TempDir(), "bundle")
-	w.run(at, "bundle", "create", "-q", name, "HEAD", "--not", c.Commit)
+	w.Git(at, "bundle", "create", "-q", name, "HEAD", "--not", c.Commit)
 	data, err := os.ReadFile(name)
 	if err != nil {
 		w.t.Fatal(err)
@@ -268,13 +157,13 @@ func TestGit_InAndOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			at := w.inVM(q, c)
-			if got := w.run(at, "status", "-b", "--porcelain"); got != "## fix/one" || c.Ref != "refs/heads/main" {
+			if got := w.Git(at, "status", "-b", "--porcelain"); got != "## fix/one" || c.Ref != "refs/heads/main" {
 				t.Errorf("the task finds %q, of %s", got, c.Ref)
 			}
-			if got := w.run(at, "config", "remote.origin.url"); got != w.url {
+			if got := w.Git(at, "config", "remote.origin.url"); got != w.url {
 				t.Errorf("origin %s", got)
 			}
-			head := w.commit(at, "b.txt", "two\n")
+			head := w.Commit(at, "b.txt", "two\n")
 			patch, err := w.take(q, &c, w.bundle(at, c))
 			if err != nil || c.Head != head || c.Commits != 1 || c.Files != 1 || c.Insertions != 1 || !strings.Contains(patch, " b.txt | 1 +\n") || !strings.Contains(patch, "\n+two\n") {
 				t.Fatalf("%+v, %v, patch %s", c, err, patch)
@@ -284,7 +173,7 @@ func TestGit_InAndOut(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := w.run(w.bare, "rev-parse", "fix/one"); got != head {
+			if got := w.Git(w.Bare, "rev-parse", "fix/one"); got != head {
 				t.Errorf("the branch is at %s, not %s", got, head)
 			}
 
@@ -298,15 +187,15 @@ func TestGit_InAndOut(t *testing.T) {
 				t.Fatal(c, err)
 			}
 			at = w.inVM(q, c)
-			next := w.commit(at, "c.txt", "three\n")
+			next := w.Commit(at, "c.txt", "three\n")
 			if _, err := w.take(q, &c, w.bundle(at, c)); err != nil {
 				t.Fatal(err)
 			}
 			// Somebody else was there in the meantime.
-			other := w.commit(w.work, "z.txt", "z\n")
-			w.run(w.work, "push", "-q", "--force", w.bare, other+":refs/heads/fix/one")
+			other := w.Commit(w.Work, "z.txt", "z\n")
+			w.Git(w.Work, "push", "-q", "--force", w.Bare, other+":refs/heads/fix/one")
 			mustFail(t, w.git.Push(t.Context(), q, next), "no job of yours has pushed what it is at")
-			if got := w.run(w.bare, "rev-parse", "fix/one"); got != other {
+			if got := w.Git(w.Bare, "rev-parse", "fix/one"); got != other {
 				t.Errorf("the branch is at %s, not %s", got, other)
 			}
 			w.git.Forget(q.Job)
@@ -331,30 +220,30 @@ func TestFetch_Refuses(t *testing.T) {
 		q := w.call(change)
 		_, err := w.git.Fetch(t.Context(), q)
 		mustFail(t, err, want)
-		if left, _ := os.ReadDir(filepath.Join(w.dir, "repositories")); len(left) != 0 {
+		if left, _ := os.ReadDir(filepath.Join(w.Dir, "repositories")); len(left) != 0 {
 			t.Errorf("left %v", left)
 		}
 	}
 	fetch(push("main"), "branch main is there")
 	fetch(ref("nothing"), `no branch and no tag "nothing"`)
 	fetch(ref(strings.Repeat("a", 40)), "git fetch")
-	w.run(w.bare, "config", "http.receivepack", "false")
+	w.Git(w.Bare, "config", "http.receivepack", "false")
 	fetch(push("new"), "could not be pushed with credential git: git push: fatal: unable to access")
 	w.refused = "git.example:443 is not reached: its address is not public"
 	fetch(func(q *job.RepositoryCall) { q.Repository.URL = "https://git.example/other.git" }, w.refused)
 	w.refused = ""
-	empty := filepath.Join(filepath.Dir(w.bare), "empty.git")
-	w.run(w.dir, "init", "-q", "--bare", empty)
+	empty := filepath.Join(filepath.Dir(w.Bare), "empty.git")
+	w.Git(w.Dir, "init", "-q", "--bare", empty)
 	fetch(func(q *job.RepositoryCall) { q.Repository.URL = "https://git.example/empty.git" }, "it has no commit yet")
 }
 
 // Branches, tags and commits; the commit that a job began with stays its own.
 func TestFetch_Refs(t *testing.T) {
 	w := overHTTPS(t)
-	first := w.run(w.work, "rev-parse", "HEAD")
-	w.run(w.work, "tag", "-a", "-m", "one", "v1")
-	second := w.commit(w.work, "b.txt", "two\n")
-	w.run(w.work, "push", "-q", w.bare, "main", "v1")
+	first := w.Git(w.Work, "rev-parse", "HEAD")
+	w.Git(w.Work, "tag", "-a", "-m", "one", "v1")
+	second := w.Commit(w.Work, "b.txt", "two\n")
+	w.Git(w.Work, "push", "-q", w.Bare, "main", "v1")
 	for ref, want := range map[string]job.Checkout{
 		"": {Ref: "refs/heads/main", Commit: second}, "main": {Ref: "refs/heads/main", Commit: second}, "v1": {Ref: "refs/tags/v1", Commit: first},
 		"refs/tags/v1": {Ref: "refs/tags/v1", Commit: first}, first: {Commit: first},
@@ -366,7 +255,7 @@ func TestFetch_Refs(t *testing.T) {
 			continue
 		}
 		at := w.inVM(q, c)
-		if got := w.run(at, "rev-parse", "HEAD"); got != want.Commit {
+		if got := w.Git(at, "rev-parse", "HEAD"); got != want.Commit {
 			t.Errorf("%q: the task finds %s", ref, got)
 		}
 	}
@@ -378,26 +267,26 @@ func TestFetch_Refs(t *testing.T) {
 
 func TestFetch_Submodules(t *testing.T) {
 	w := overHTTPS(t)
-	lib := filepath.Join(filepath.Dir(w.bare), "lib.git")
-	w.run(w.dir, "clone", "-q", "--bare", w.work, lib)
-	w.run(w.work, "submodule", "--quiet", "add", "--", lib, "vendor/lib")
-	w.run(w.work, "config", "-f", ".gitmodules", "submodule.vendor/lib.url", "../lib.git")
-	w.commit(w.work, "b.txt", "two\n")
-	w.run(w.work, "push", "-q", w.bare, "main")
+	lib := filepath.Join(filepath.Dir(w.Bare), "lib.git")
+	w.Git(w.Dir, "clone", "-q", "--bare", w.Work, lib)
+	w.Git(w.Work, "submodule", "--quiet", "add", "--", lib, "vendor/lib")
+	w.Git(w.Work, "config", "-f", ".gitmodules", "submodule.vendor/lib.url", "../lib.git")
+	w.Commit(w.Work, "b.txt", "two\n")
+	w.Git(w.Work, "push", "-q", w.Bare, "main")
 	q := w.call(func(q *job.RepositoryCall) { q.Repository.Submodules = true })
 	c, err := w.git.Fetch(t.Context(), q)
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := w.inVM(q, c)
-	w.run(at, "submodule", "--quiet", "update", "--init", "--recursive", "--no-fetch")
+	w.Git(at, "submodule", "--quiet", "update", "--init", "--recursive", "--no-fetch")
 	if text, err := os.ReadFile(filepath.Join(at, "vendor/lib/a.txt")); err != nil || string(text) != "one\n" {
 		t.Errorf("%q, %v", text, err)
 	}
 	for url, want := range map[string]string{"https://evil.example/x.git": "not on the host", "file:///etc": "neither HTTPS nor SSH", "ext::sh -c id": "neither HTTPS nor SSH", "-x": "is neither"} {
-		w.run(w.work, "config", "-f", ".gitmodules", "submodule.vendor/lib.url", url)
-		w.commit(w.work, "b.txt", url)
-		w.run(w.work, "push", "-q", w.bare, "main")
+		w.Git(w.Work, "config", "-f", ".gitmodules", "submodule.vendor/lib.url", url)
+		w.Commit(w.Work, "b.txt", url)
+		w.Git(w.Work, "push", "-q", w.Bare, "main")
 		_, err := w.git.Fetch(t.Context(), q)
 		if err == nil || !strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "not a URL") {
 			t.Errorf("%s: %v", url, err)
@@ -414,7 +303,7 @@ func TestTake_Hostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := w.inVM(q, c)
-	w.commit(at, "b.txt", "two\n")
+	w.Commit(at, "b.txt", "two\n")
 	good := w.bundle(at, c)
 	head, pack, _ := bytes.Cut(good, []byte("\n\n"))
 	line := func(text string) []byte {
@@ -423,12 +312,12 @@ func TestTake_Hostile(t *testing.T) {
 	damaged := bytes.Clone(good)
 	damaged[len(damaged)-40] ^= 1
 	evil := exec.Command("git", "-C", at, "mktree", "--missing")
-	evil.Stdin = strings.NewReader("040000 tree " + w.run(at, "rev-parse", "HEAD^{tree}") + "\t.git\n")
+	evil.Stdin = strings.NewReader("040000 tree " + w.Git(at, "rev-parse", "HEAD^{tree}") + "\t.git\n")
 	tree, err := evil.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.run(at, "reset", "-q", "--soft", w.run(at, "commit-tree", "-p", "HEAD", "-m", "evil", strings.TrimSpace(string(tree))))
+	w.Git(at, "reset", "-q", "--soft", w.Git(at, "commit-tree", "-p", "HEAD", "-m", "evil", strings.TrimSpace(string(tree))))
 	dotgit := w.bundle(at, c)
 	for name, data := range map[string][]byte{
 		"nothing": nil, "no bundle": []byte("hello\n\n"), "no end": head, "another ref": line(strings.Repeat("a", 40) + " refs/heads/main"), "HEAD twice": line(strings.Repeat("a", 40) + " HEAD"),
@@ -446,7 +335,7 @@ func TestTake_Hostile(t *testing.T) {
 	if _, err := w.take(q, &c, good); err != nil || c.Commits != 1 {
 		t.Errorf("after all that: %+v, %v", c, err)
 	}
-	if entries, err := os.ReadDir(filepath.Join(w.dir, "repositories", q.Job)); err != nil || len(entries) != 2 {
+	if entries, err := os.ReadDir(filepath.Join(w.Dir, "repositories", q.Job)); err != nil || len(entries) != 2 {
 		t.Errorf("beside the repository and its archive: %v, %v", entries, err)
 	}
 }

@@ -1,15 +1,18 @@
-// Package tlstest makes TLS certificates for tests.
+// Package tlstest makes TLS certificates, and sites that have them, for tests.
 package tlstest
 
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"testing"
 	"time"
@@ -61,4 +64,20 @@ func (p Pair) Write(t testing.TB, certFile, keyFile string) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Serve serves a site over TLS on 127.0.0.1, as the hosts, until the test ends. It returns its
+// certificate, too.
+func Serve(t testing.TB, site http.Handler, hosts ...string) (*httptest.Server, Pair) {
+	t.Helper()
+	pair := New(t, hosts...)
+	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(site)
+	server.TLS, server.EnableHTTP2 = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server, pair
 }

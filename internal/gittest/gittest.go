@@ -1,0 +1,149 @@
+// Package gittest makes git servers for tests: a repository that git's own programs serve over
+// HTTPS, with large files beside it, and over SSH by a real sshd.
+package gittest
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/cgi"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// Repository is one of a server's, srv/app.git, with a commit of a.txt on main.
+type Repository struct {
+	Dir  string // holds all of it
+	Bare string // the server's
+	Work string // somebody's clone
+	t    testing.TB
+}
+
+// New makes a repository that goes with the test.
+func New(t testing.TB) *Repository {
+	t.Helper()
+	dir := t.TempDir()
+	r := &Repository{t: t, Dir: dir, Bare: filepath.Join(dir, "srv", "app.git"), Work: filepath.Join(dir, "work")}
+	r.Git(dir, "init", "-q", "--bare", "--initial-branch=main", r.Bare)
+	r.Git(r.Bare, "config", "http.receivepack", "true")
+	r.Git(dir, "init", "-q", "--initial-branch=main", r.Work)
+	r.Commit(r.Work, "a.txt", "one\n")
+	r.Git(r.Work, "push", "-q", r.Bare, "main")
+	return r
+}
+
+// Git runs git in a directory as people do, and returns what it says.
+func (r *Repository) Git(dir string, args ...string) string {
+	r.t.Helper()
+	cmd := exec.CommandContext(r.t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=t", "-c", "user.email=t@example", "-c", "protocol.file.allow=always"}, args...)...)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME="+r.Dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		r.t.Fatalf("git %v: %v, %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// Commit makes a commit of a file, and returns it.
+func (r *Repository) Commit(dir, file, text string) string {
+	r.t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	r.Git(dir, "add", "-A")
+	r.Git(dir, "commit", "-q", "-m", "change "+file)
+	return r.Git(dir, "rev-parse", "HEAD")
+}
+
+// HTTP serves what is beside the repository, by git's own program.
+func (r *Repository) HTTP() http.Handler {
+	r.t.Helper()
+	return &cgi.Handler{
+		Path: filepath.Join(r.Git(r.Dir, "--exec-path"), "git-http-backend"), Stderr: io.Discard,
+		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Dir(r.Bare), "GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=t", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
+	}
+}
+
+// Behind asks who comes to a site for a password.
+func Behind(password string, site http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, given, _ := r.BasicAuth(); given != password {
+			w.Header().Set("WWW-Authenticate", "Basic")
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		site.ServeHTTP(w, r)
+	})
+}
+
+// Key returns a new private key for SSH, and as PEM.
+func Key(t testing.TB) (ssh.Signer, []byte) {
+	t.Helper()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.NewSignerFromKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signer, pem.EncodeToMemory(block)
+}
+
+// SSH serves the repository to root with a key, by a real sshd at a port of 127.0.0.1, and returns the
+// port and the host's key as in known_hosts. It skips the test where that cannot be.
+func (r *Repository) SSH(user ssh.PublicKey) (port, hostKey string) {
+	r.t.Helper()
+	sshd, err := exec.LookPath("sshd")
+	if err != nil || os.Getuid() != 0 {
+		r.t.Skip("there is no sshd that could be started here")
+	}
+	host, hostPEM := Key(r.t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	_, port, _ = net.SplitHostPort(l.Addr().String())
+	_ = l.Close()
+	for name, text := range map[string]string{
+		"host_key": string(hostPEM),
+		"keys":     `restrict,command="git-shell -c \"$SSH_ORIGINAL_COMMAND\"" ` + string(ssh.MarshalAuthorizedKey(user)),
+		"config": fmt.Sprintf("ListenAddress 127.0.0.1:%s\nHostKey %[2]s/host_key\nAuthorizedKeysFile %[2]s/keys\nStrictModes no\nUsePAM no\nPidFile none\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\n",
+			port, r.Dir),
+	} {
+		if err := os.WriteFile(filepath.Join(r.Dir, name), []byte(text), 0o600); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	_ = os.MkdirAll("/run/sshd", 0o755) //nolint:gosec // where sshd wants to be
+	server := exec.Command(sshd, "-D", "-e", "-f", filepath.Join(r.Dir, "config"))
+	if err := server.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			_ = c.Close()
+			break
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatal(err)
+		}
+	}
+	return port, strings.TrimSpace(string(ssh.MarshalAuthorizedKey(host.PublicKey())))
+}
