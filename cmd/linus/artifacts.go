@@ -66,8 +66,10 @@ func (a *app) diffCommand() *cobra.Command {
 				return err
 			case !j.Manifest.Repository.Given():
 				return errors.New("the job had no repository; linus job artifacts ID lists what it has left")
-			case j.Repository == nil || !slices.ContainsFunc(j.Artifacts, func(f job.Artifact) bool { return f.Path == job.PatchArtifact }):
-				if j.Repository != nil && j.Repository.Problem != "" {
+			case j.Repository == nil:
+				return fmt.Errorf("the job's task did not begin: %s", j.Outcome.Error)
+			case !slices.ContainsFunc(j.Artifacts, func(f job.Artifact) bool { return f.Path == job.PatchArtifact }):
+				if j.Repository.Problem != "" {
 					return errors.New(j.Repository.Problem)
 				}
 				a.note("it has changed nothing")

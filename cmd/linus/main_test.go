@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -27,9 +28,11 @@ import (
 
 	"linus/internal/config"
 	"linus/internal/daemon"
+	"linus/internal/gittest"
 	"linus/internal/job"
 	"linus/internal/loops"
 	"linus/internal/providertest"
+	"linus/internal/tlstest"
 )
 
 var update = flag.Bool("update", false, "rewrite what the scripts compare with")
@@ -68,6 +71,10 @@ func runTask(p job.Payload) providertest.Task {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command("bash", "-c", p.Manifest.Task)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if p.Repository != nil {
+		cmd.Dir = checkout(p)
+		defer func() { _ = os.RemoveAll(cmd.Dir) }()
+	}
 	for name, value := range p.Manifest.Env {
 		cmd.Env = append(cmd.Environ(), name+"="+value)
 	}
@@ -78,6 +85,10 @@ func runTask(p job.Payload) providertest.Task {
 	}
 	task := providertest.Task{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), ExitCode: cmd.ProcessState.ExitCode()}
 	switch {
+	case p.Repository != nil:
+		if data := bundle(cmd.Dir, p.Commit); data != nil {
+			task.Artifacts = map[string][]byte{job.BundleArtifact: data}
+		}
 	case len(p.Manifest.Artifacts) == 0:
 	case strings.Contains(p.Manifest.Task, "leaves nothing"):
 		for i := range 60 {
@@ -88,6 +99,31 @@ func runTask(p job.Payload) providertest.Task {
 		task.Artifacts = map[string][]byte{"dist/a b": []byte("made\n"), "report.xml": []byte("<ok/>\n")}
 	}
 	return task
+}
+
+// checkout makes the work tree of a job's repository, as a runner does.
+func checkout(p job.Payload) string {
+	dir, err := os.MkdirTemp("", "linus-checkout")
+	if err != nil {
+		panic(err)
+	}
+	unpack := exec.Command("tar", "-x", "-C", dir)
+	unpack.Stdin = io.NewSectionReader(p.Repository, 0, p.RepositorySize)
+	for _, cmd := range []*exec.Cmd{unpack, exec.Command("git", "-C", dir, "reset", "-q", "--hard", p.Commit)} {
+		if out, err := cmd.CombinedOutput(); err != nil {
+			panic(fmt.Sprintf("%v: %s", err, out))
+		}
+	}
+	return dir
+}
+
+// bundle is what a task has committed; nil: nothing.
+func bundle(dir, from string) []byte {
+	out, err := exec.Command("git", "-C", dir, "bundle", "create", "-q", "-", "HEAD", "--not", from).Output()
+	if err != nil {
+		return nil
+	}
+	return out
 }
 
 // callBack reports the end of a task as a runner would, so that nobody waits
@@ -148,8 +184,22 @@ func TestCommandLine(t *testing.T) {
 			"novm":       noVM,
 
 			"waitforgetting": waitForgetting,
+			"gitserver":      func(ts *testscript.TestScript, _ bool, args []string) { gitServer(t, ts, args[0]) },
 		},
 	})
+}
+
+// gitserver PASSWORD starts a git server that asks for it, at https://localhost:$PORT/app.git,
+// which the engine trusts; its repository is $BARE.
+func gitServer(t *testing.T, ts *testscript.TestScript, password string) {
+	r := gittest.New(t)
+	site, pair := tlstest.Serve(t, gittest.Behind(password, r.HTTP()), "localhost")
+	pair.Write(t, ts.MkAbs("ca.pem"), ts.MkAbs("key.pem"))
+	_, port, err := net.SplitHostPort(site.Listener.Addr().String())
+	ts.Check(err)
+	ts.Setenv("PORT", port)
+	ts.Setenv("BARE", r.Bare)
+	ts.Setenv("SSL_CERT_FILE", ts.MkAbs("ca.pem"))
 }
 
 // waitfor FILE waits until the file is there; ! waitfor FILE until it is gone.

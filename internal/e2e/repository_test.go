@@ -61,7 +61,7 @@ env; cat .git/config`
 		t.Errorf("result %s", out)
 	}
 
-	h.cli(t, append(submit, "agent/fix", "--ref", "agent/fix", "--", "bash", "-c", strings.Replace(task, "qam more", "qam again", 1))...)
+	h.cli(t, append([]string{"run", "--egress", "none", "--repo", url + "#agent/fix", "--repo-credential", "git", "--push", "agent/fix", "--"}, "bash", "-c", strings.Replace(task, "qam more", "qam again", 1))...)
 	if got := r.Git(r.Bare, "log", "--format=%s", "agent/fix"); got != "again\nmore\nchange a.txt" {
 		t.Errorf("gone on with: %q", got)
 	}

@@ -1,6 +1,7 @@
 package providertest
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -82,7 +83,7 @@ func (f *Fake) Connect(context.Context, job.Job, string) (net.Conn, error) {
 	return nil, errors.New("a fake VM reaches nothing")
 }
 
-// Push stores the payload.
+// Push stores the payload, and what of it can be read now only.
 func (f *Fake) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,6 +91,13 @@ func (f *Fake) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	there, err := f.inside(ctx, "push to", j, &f.behaviour.Pushes)
 	if err != nil {
 		return err
+	}
+	if p.Repository != nil {
+		data := make([]byte, p.RepositorySize)
+		if _, err := p.Repository.ReadAt(data, 0); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		p.Repository = bytes.NewReader(data)
 	}
 	there.payload = &p
 	return nil

@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"html"
+	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
@@ -89,5 +90,42 @@ func TestJobs_ChartHasItsNumbersAsText(t *testing.T) {
 	}
 	if strings.Count(text, "<rect class=\"chart-") != 5 {
 		t.Error("not one column for each number")
+	}
+}
+
+// A job's patch is shown as text, however it is meant, with what differs marked, and only its
+// beginning if it is long; the job's page leads there if there is one.
+func TestDiff_ShowsThePatchAsText(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	if code, text := v.get("/jobs/" + id + "/diff"); code != http.StatusUnprocessableEntity || !strings.Contains(text, "no such artifact") {
+		t.Errorf("without one: %d %s", code, text)
+	}
+	if code, _ := v.get("/jobs/" + doneID + "1/diff"); code != http.StatusNotFound {
+		t.Errorf("of no job: %d", code)
+	}
+	e.artifacts = map[string]string{job.PatchArtifact: " a.txt | 2 +-\n+ not of the patch\n\ndiff --git a/a.txt b/a.txt\n@@ -1 +1 @@\n-one\n+<script>\x1b[31mtwo\x1b[0m\xff\n same\n"}
+	done := e.jobs[1]
+	done.ID, done.Artifacts = id, []job.Artifact{{Path: job.PatchArtifact}}
+	done.Repository = &job.Checkout{Commit: "1", Head: "2", Commits: 1, Files: 1, Insertions: 1, Deletions: 1, Pushed: "fix"}
+	e.jobs[0] = done
+	if _, text := v.get("/jobs/" + id); !strings.Contains(text, `href="/jobs/`+id+`/diff"`) {
+		t.Error("the job's page does not lead there")
+	}
+	code, text := v.get("/jobs/" + id + "/diff")
+	for _, want := range []string{
+		"1 commit, 1 file changed (+1 -1), pushed to fix", "\n+ not of the patch\n", `<span class="file">diff --git a/a.txt b/a.txt</span>`,
+		`<span class="hunk">@@ -1 +1 @@</span>`, `<span class="removed">-one</span>`, `<span class="added">+&lt;script&gt;two` + "\uFFFD</span>", "\n same\n",
+	} {
+		if !strings.Contains(html.UnescapeString(text), html.UnescapeString(want)) {
+			t.Errorf("%d, the page lacks %s", code, want)
+		}
+	}
+	if strings.Contains(text, "<script>two") || strings.Contains(text, "\x1b") || strings.Contains(text, "this is its beginning") {
+		t.Error("it is not text, or not all of it")
+	}
+	e.artifacts[job.PatchArtifact] += strings.Repeat("+more\n", 100_000)
+	if _, text := v.get("/jobs/" + id + "/diff"); !strings.Contains(text, "this is its beginning") || len(text) > 4<<20 {
+		t.Errorf("a long one: %d bytes", len(text))
 	}
 }
