@@ -445,7 +445,7 @@ func TestLeg_AgentsKeys(t *testing.T) {
 		{"claude@any.example:8443/claude", "/claude/v1/messages", "X-Api-Key", value, false, true},
 		{"codex@api.openai.com", "/v1/responses", "Authorization", "Bearer " + value, true, true},
 		{"gemini@other.example", "/v1beta/models/x:y", "X-Goog-Api-Key", value, true, true},
-		{"any", "/", "Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("ada:" + value)), true, false},
+		{"any", "/", "Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("ada:"+value)), true, false},
 	} {
 		c, err := w.keeper.Credential(t.Context(), tt.name)
 		if err != nil {

@@ -122,19 +122,12 @@ func TestCredential_GoesOnAtAnotherEngine(t *testing.T) {
 	loops.Drawn(t, 2)
 	t.Parallel()
 	const value, key = "ghp-the-value-that-no-vm-has", "sk-the-key-that-no-vm-has"
-	pair, dir := tlstest.New(t, "api.example", "model.example"), t.TempDir()
+	site, pair := tlstest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "%s: %v\n", r.URL.Path, r.Header.Get("Authorization") == "Bearer "+value || r.Header.Get("X-Api-Key") == key)
+	}), "api.example", "model.example")
+	dir := t.TempDir()
 	ca := filepath.Join(dir, "ca.pem")
 	pair.Write(t, ca, filepath.Join(dir, "key.pem"))
-	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = fmt.Fprintf(w, "%s: %v\n", r.URL.Path, r.Header.Get("Authorization") == "Bearer "+value || r.Header.Get("X-Api-Key") == key)
-	}))
-	site.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	site.StartTLS()
-	t.Cleanup(site.Close)
 	_, port, _ := strings.Cut(site.Listener.Addr().String(), ":")
 
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t), "LINUS_SECRET_GH="+value, "LINUS_SECRET_ANTHROPIC_API_KEY="+key, "SSL_CERT_FILE="+ca)
