@@ -62,7 +62,7 @@ func (a *app) runCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.repository, "repo", "", "URL[#REF] of a repository to run on instead, which is cloned here and sent; with --push or --repo-credential the engine fetches it")
+	flags.StringVar(&f.repository, "repo", "", "URL[#REF] of a repository to run on instead, which is cloned here and sent; with --push, --repo-credential, --submodules or --lfs the engine fetches it")
 	flags.StringVar(&f.job, "job", "", "follow the run with this job's ID again, instead of starting one, and take what it has changed")
 	flags.StringArrayVar(&f.pull, "pull", nil, "path or pattern, relative to where you stand, of files to bring back; may be repeated")
 	flags.BoolVar(&f.diff, "diff", false, "show what the command has changed, as a patch")
@@ -131,7 +131,7 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 func (a *app) runRepository(cmd *cobra.Command, args []string, f runFlags) error {
 	switch {
 	case f.repository == "":
-		return usage("--push, --repo-credential and --submodules are for --repo")
+		return usage("--push, --repo-credential, --submodules and --lfs are for --repo")
 	case f.apply || f.diff || len(f.pull) > 0:
 		return usage("--diff, --apply and --pull are for trees that are sent; of this one see linus job diff")
 	}

@@ -13,7 +13,8 @@ import (
 
 // repositoryWays returns how repositories are reached: where a VM with egress allow and the
 // credential could, or by SSH with it. What has no credential has to be public: clients choose it,
-// and it is reached from the engine's network.
+// and it is reached from the engine's network. Servers keep large files elsewhere and say where: with
+// them all that is public is reached.
 func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error) {
 	return func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Way, error) {
 		at, err := r.Where()
@@ -30,7 +31,7 @@ func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, 
 		}
 		var mu sync.Mutex
 		refused := ""
-		o := egress.Options{Record: func(c job.Connection) {
+		o := egress.Options{Any: r.LFS, Record: func(c job.Connection) {
 			mu.Lock()
 			defer mu.Unlock()
 			if !c.Allowed && !c.Ended {

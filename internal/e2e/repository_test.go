@@ -17,7 +17,10 @@ func TestRepository_IsFetchedAndPushed(t *testing.T) {
 	t.Parallel()
 	const value = "git-the-value-that-no-vm-has"
 	r := gittest.New(t)
-	r.Git(r.Work, "push", "-q", r.Bare, "main:theirs")
+	large := strings.Repeat("a large file\n", 1000)
+	r.Commit(r.Work, ".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n")
+	r.Commit(r.Work, "large.bin", r.Pointer([]byte(large)))
+	r.Git(r.Work, "push", "-q", r.Bare, "main", "main:theirs")
 	site, pair := tlstest.Serve(t, gittest.Behind(value, r.HTTP()), "git.example", "127.0.0.1")
 	ca := filepath.Join(r.Dir, "ca.pem")
 	pair.Write(t, ca, filepath.Join(r.Dir, "key.pem"))
@@ -48,7 +51,7 @@ env; cat .git/config`
 	if strings.Contains(out, value) {
 		t.Errorf("the value is in the VM: %s", out)
 	}
-	if got := r.Git(r.Bare, "log", "--format=%s", "agent/fix"); got != "more\nchange a.txt" {
+	if got := r.Git(r.Bare, "log", "--format=%s", "agent/fix"); got != "more\nchange large.bin\nchange .gitattributes\nchange a.txt" {
 		t.Errorf("pushed %q", got)
 	}
 	id := h.cli(t, "job", "list", "--status", "success", "-o", "json")
@@ -62,9 +65,22 @@ env; cat .git/config`
 	}
 
 	h.cli(t, append([]string{"run", "--egress", "none", "--repo", url + "#agent/fix", "--repo-credential", "git", "--push", "agent/fix", "--"}, "bash", "-c", strings.Replace(task, "qam more", "qam again", 1))...)
-	if got := r.Git(r.Bare, "log", "--format=%s", "agent/fix"); got != "again\nmore\nchange a.txt" {
+	if got := r.Git(r.Bare, "log", "--format=%s", "agent/fix"); got != "again\nmore\nchange large.bin\nchange .gitattributes\nchange a.txt" {
 		t.Errorf("gone on with: %q", got)
 	}
+	// Large files come along if they are asked for, and only then; new ones are not pushed.
+	out = h.cli(t, append([]string{"run", "--egress", "none", "--repo", url, "--repo-credential", "git", "--lfs", "--"}, "bash", "-c", `git status --porcelain; cat large.bin`)...)
+	if out != large {
+		t.Errorf("the large file is %.200q", out)
+	}
+	if out := h.cli(t, append(submit, "agent/other", "--", "bash", "-c", "git status --porcelain; cat large.bin")...); !strings.Contains(out, "oid sha256:") {
+		t.Errorf("without --lfs it is %.200q", out)
+	}
+	code, said := h.exits(t, append(submit, "agent/large", "--lfs", "--", "bash", "-c", "echo new >new.bin; git add new.bin; git commit -qm new")...)
+	if code != 1 || !strings.Contains(said, `nothing was pushed to agent/large: the task has made "new.bin", a large file`) {
+		t.Errorf("a new one: %d, %s", code, said)
+	}
+
 	if got := r.Git(r.Bare, "rev-parse", "main", "theirs"); got != r.Git(r.Work, "rev-parse", "main", "main") {
 		t.Errorf("branches of others have moved: %s", got)
 	}

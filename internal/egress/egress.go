@@ -27,6 +27,7 @@ import (
 // Options say what a Proxy lets through.
 type Options struct {
 	Names  []string             // as in network.allow
+	Any    bool                 // any name is allowed, at its public addresses
 	Record func(job.Connection) // gets every connection that it decides about, once when it is decided and once when it has ended; not nil
 
 	// Ends returns what takes connections to a host and port, whatever else is allowed: their
@@ -193,7 +194,7 @@ func (p *Proxy) reach(ctx context.Context, name, port, only string) (net.Conn, e
 		return nil, &refusal{"only names can be reached, such as example.com"}
 	case port != only:
 		return nil, &refusal{"only port 443 by CONNECT and port 80 of plain HTTP can be reached"}
-	case !job.EgressAllows(p.o.Names, name):
+	case !p.o.Any && !job.EgressAllows(p.o.Names, name):
 		return nil, &refusal{"it is not in the job's network.allow"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)

@@ -132,6 +132,19 @@ func TestProxy_ReachesAllowedNamesOnPublicAddressesOnly(t *testing.T) {
 	}
 }
 
+// Where any name will do, its address still has to be public.
+func TestProxy_AnyNameIsReachedOnPublicAddressesOnly(t *testing.T) {
+	for target, want := range map[string]string{
+		"ok.example:443": "200", "other.example:443": "200", "lan.example:443": "403", "loop.example:443": "403", "meta.example:443": "403", "own.example:443": "403",
+		"9.9.9.9:443": "403", "ok.example:22": "403", "localhost:443": "403",
+	} {
+		_, p := newWorld(t, egress.Options{Any: true})
+		if line, _, _ := ask(t, p, "CONNECT "+target+" HTTP/1.1\r\nHost: ok.example:443\r\n\r\n"); !strings.Contains(line, " "+want+" ") {
+			t.Errorf("CONNECT %s: %q, want %s", target, line, want)
+		}
+	}
+}
+
 // A VM that may reach more than names reaches all from there, and nothing is decided about it
 // but where TLS is ended.
 func TestProxy_AnywhereIsFromTheVM(t *testing.T) {

@@ -54,6 +54,8 @@ func Manifest() []Field {
 			Label: "Its credential", Hint: "as in linus credential list; empty: it is public", When: "repository.url=."},
 		{Name: "repository.submodules", Flag: "submodules", In: tasks, Help: "fetch its submodules, too",
 			Label: "With its submodules", When: "repository.url=."},
+		{Name: "repository.lfs", Flag: "lfs", In: tasks, Help: "fetch its large files (Git LFS), too",
+			Label: "With its large files (LFS)", When: "repository.url=."},
 		{Name: "push.branch", Flag: "push", In: tasks, Help: "new branch to push its commits to if the task succeeds, or one that a job of yours has pushed before",
 			Label: "Push to", Hint: "a new branch, if the task succeeds", When: "repository.url=."},
 		{Name: "vm", Flag: "vm", In: tasks, Help: "name or VM ID of an existing VM to run in, instead of a new one",

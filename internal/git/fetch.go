@@ -65,6 +65,11 @@ func (g *Git) Fetch(ctx context.Context, q job.RepositoryCall) (c job.Checkout, 
 	if err := g.arrange(ctx, at, q, c); err != nil {
 		return c, err
 	}
+	if q.Repository.LFS {
+		if err := g.largeFiles(ctx, at, w, q, c.Commit); err != nil {
+			return c, err
+		}
+	}
 	return c, g.pack(q.Job)
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,6 +28,7 @@ type world struct {
 
 	t       *testing.T
 	git     *git.Git
+	way     func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error)
 	url     string
 	refused string
 }
@@ -36,21 +38,27 @@ func overHTTPS(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
 	w := &world{Repository: gittest.New(t), t: t, url: "https://git.example/app.git"}
-	site, pair := tlstest.Serve(t, w.HTTP(), "git.example", "127.0.0.1")
-	w.git = git.New(git.Options{Dir: filepath.Join(w.Dir, "repositories"), Way: func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error) {
-		return git.Way{CA: pair.Cert, Dial: proxyTo(site.Listener.Addr().String()), Refused: func() string { return w.refused }, Close: func() {}}, nil
-	}})
+	site, pair := tlstest.Serve(t, w.HTTP(), "git.example", "cdn.example")
+	w.way = func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error) {
+		return git.Way{CA: pair.Cert, Dial: proxyTo(site.Listener.Addr().String(), "git.example:443", "cdn.example:443"), Refused: func() string { return w.refused }, Close: func() {}}, nil
+	}
+	w.bounded(0)
 	return w
 }
 
-// proxyTo is an HTTP proxy by which everything is at one address.
-func proxyTo(address string) func(context.Context) (net.Conn, error) {
+// bounded has repositories of so many bytes only.
+func (w *world) bounded(most int64) {
+	w.git = git.New(git.Options{Dir: filepath.Join(w.Dir, "repositories"), Way: w.way, MaxBytes: most})
+}
+
+// proxyTo is an HTTP proxy by which some hosts are at one address, and others nowhere.
+func proxyTo(address string, hosts ...string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		near, far := net.Pipe()
 		go func() {
 			defer far.Close() //nolint:errcheck // it is over
 			r, err := http.ReadRequest(bufio.NewReader(far))
-			if err != nil || r.Method != http.MethodConnect || r.Header.Get("Proxy-Authorization") != "" {
+			if err != nil || r.Method != http.MethodConnect || r.Header.Get("Proxy-Authorization") != "" || !slices.Contains(hosts, r.Host) {
 				return
 			}
 			up, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
@@ -74,7 +82,7 @@ func overSSH(t *testing.T) *world {
 	user, userPEM := gittest.Key(t)
 	port, hostKey := w.SSH(user.PublicKey())
 	w.url = "ssh://root@localhost:" + port + w.Bare
-	w.git = git.New(git.Options{Dir: filepath.Join(w.Dir, "repositories"), Way: func(_ context.Context, r job.Repository, _ func(job.CredentialUse)) (git.Way, error) {
+	w.way = func(_ context.Context, r job.Repository, _ func(job.CredentialUse)) (git.Way, error) {
 		way := git.Way{Key: userPEM, HostKey: hostKey, Close: func() {}}
 		if r.Credential == "other" {
 			_, way.Key = gittest.Key(t)
@@ -83,7 +91,8 @@ func overSSH(t *testing.T) *world {
 			way.HostKey = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(user.PublicKey())))
 		}
 		return way, nil
-	}})
+	}
+	w.bounded(0)
 	return w
 }
 

@@ -81,6 +81,11 @@ func (g *Git) Push(ctx context.Context, q job.RepositoryCall, head string) error
 	if err := g.mayPush(ctx, at, q, is, head); err != nil {
 		return err
 	}
+	if q.Repository.LFS {
+		if err := g.hasLargeFiles(ctx, at, q.Commit, head); err != nil {
+			return err
+		}
+	}
 	_, err = g.git(ctx, at, w, nil, pushing(q, is, head)...)
 	return err
 }

@@ -3,8 +3,12 @@
 package gittest
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -15,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,7 +31,15 @@ type Repository struct {
 	Dir  string // holds all of it
 	Bare string // the server's
 	Work string // somebody's clone
-	t    testing.TB
+	// Large serves each large file in place of the server itself; nil: it does.
+	Large func(w http.ResponseWriter, r *http.Request, data []byte)
+	// Elsewhere is the site that is said to have the large files; empty: the server itself.
+	Elsewhere string
+
+	t  testing.TB
+	mu sync.Mutex
+	// large are the large files, by their hashes.
+	large map[string][]byte
 }
 
 // New makes a repository that goes with the test.
@@ -65,8 +78,72 @@ func (r *Repository) Commit(dir, file, text string) string {
 	return r.Git(dir, "rev-parse", "HEAD")
 }
 
-// HTTP serves what is beside the repository, by git's own program.
+// Pointer keeps a large file at the server, and returns what git has in place of it.
+func (r *Repository) Pointer(data []byte) string {
+	sum := sha256.Sum256(data)
+	oid := hex.EncodeToString(sum[:])
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.large == nil {
+		r.large = map[string][]byte{}
+	}
+	r.large[oid] = data
+	return fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", oid, len(data))
+}
+
+// batch says where large files are, as a server of Git LFS does.
+func (r *Repository) batch(w http.ResponseWriter, req *http.Request) {
+	type link struct {
+		Href string `json:"href"`
+	}
+	type object struct {
+		OID     string          `json:"oid"`
+		Size    int             `json:"size"`
+		Actions map[string]link `json:"actions,omitempty"`
+		Error   map[string]any  `json:"error,omitempty"`
+	}
+	var asked struct {
+		Operation string   `json:"operation"`
+		Objects   []object `json:"objects"`
+	}
+	if err := json.NewDecoder(req.Body).Decode(&asked); err != nil || asked.Operation != "download" {
+		http.Error(w, "{}", http.StatusUnprocessableEntity)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range asked.Objects {
+		o := &asked.Objects[i]
+		if r.large[o.OID] == nil {
+			o.Error = map[string]any{"code": 404, "message": "it is not here"}
+			continue
+		}
+		o.Actions = map[string]link{"download": {cmp.Or(r.Elsewhere, "https://"+req.Host) + "/app.git/large/" + o.OID}}
+	}
+	w.Header().Set("Content-Type", "application/vnd.git-lfs+json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"transfer": "basic", "objects": asked.Objects})
+}
+
+// HTTP serves what is beside the repository, by git's own program, and its large files.
 func (r *Repository) HTTP() http.Handler {
+	r.t.Helper()
+	all := http.NewServeMux()
+	all.Handle("/", r.backend())
+	all.HandleFunc("POST /app.git/info/lfs/objects/batch", r.batch)
+	all.HandleFunc("GET /app.git/large/{oid}", func(w http.ResponseWriter, req *http.Request) {
+		r.mu.Lock()
+		data := r.large[req.PathValue("oid")]
+		r.mu.Unlock()
+		if r.Large != nil {
+			r.Large(w, req, data)
+			return
+		}
+		_, _ = w.Write(data)
+	})
+	return all
+}
+
+func (r *Repository) backend() http.Handler {
 	r.t.Helper()
 	return &cgi.Handler{
 		Path: filepath.Join(r.Git(r.Dir, "--exec-path"), "git-http-backend"), Stderr: io.Discard,

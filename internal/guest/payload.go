@@ -146,6 +146,9 @@ func settings(id string, p job.Payload) []byte {
 	if p.Repository != nil {
 		line("REPOSITORY", cmp.Or(p.Manifest.Repository.Path, p.Manifest.Repository.Name()))
 		line("COMMIT", p.Commit)
+		if p.Manifest.Repository.LFS {
+			line("LFS", "yes")
+		}
 	}
 	if p.Manifest.Sudo {
 		line("SUDO", "yes")

@@ -23,6 +23,7 @@ type Repository struct {
 	Path       string `json:"path,omitempty" jsonschema_description:"Absolute directory, also the default of cwd. Default: its name, in the home."`
 	Credential string `json:"credential,omitempty" jsonschema_description:"Name of its credential."`
 	Submodules bool   `json:"submodules,omitempty" jsonschema_description:"Fetch its submodules, too."`
+	LFS        bool   `json:"lfs,omitempty" jsonschema_description:"Fetch its large files (Git LFS), too. HTTPS only."`
 }
 
 // Push is where a job's commits go.
@@ -94,6 +95,11 @@ func (r Repository) Where() (RepositoryURL, error) {
 	return u, nil
 }
 
+// LFSURL is where the large files of a repository that is reached by HTTPS are asked for.
+func (r Repository) LFSURL() string {
+	return strings.TrimSuffix(strings.TrimRight(r.URL, "/"), ".git") + ".git/info/lfs"
+}
+
 // Name is the directory that it is in unless a path is given.
 func (r Repository) Name() string {
 	u, _ := r.Where()
@@ -148,6 +154,9 @@ func (m Manifest) validateRepository() []*FieldError {
 	case at.SSH && r.Credential == "":
 		add("repository.credential", "name one with the host's key (linus credential add --host-key)", "is required for SSH")
 	}
+	if err == nil && at.SSH && r.LFS {
+		add("repository.lfs", "give its URL as https://HOST/PATH", "is for repositories that are reached by HTTPS")
+	}
 	if problem := refProblem(r.Ref); r.Ref != "" && problem != "" {
 		add("repository.ref", "give a branch, a tag or a commit's whole hash", problem)
 	}
@@ -186,6 +195,9 @@ func (s CredentialSpec) Reads(r Repository) error {
 		return fmt.Errorf("%q is for %s, and not for %s", s.Name, s.Host, at.Target())
 	case !s.covers(at.Path):
 		return fmt.Errorf("%q is for paths that begin with %s", s.Name, s.Path)
+	}
+	if at, err := (Repository{URL: r.LFSURL()}).Where(); r.LFS && err == nil && !s.covers(at.Path) {
+		return fmt.Errorf("%q is for paths that begin with %s, and its large files are at %s", s.Name, s.Path, at.Path)
 	}
 	return nil
 }

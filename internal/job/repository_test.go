@@ -51,6 +51,8 @@ func TestManifest_RepositoryIsChecked(t *testing.T) {
 		"a bad URL":                {r: job.Repository{URL: "file:///etc"}, field: "manifest.repository.url"},
 		"SSH without a key":        {r: job.Repository{URL: ssh}, field: "manifest.repository.credential"},
 		"SSH":                      {r: job.Repository{URL: ssh, Credential: "deploy"}},
+		"large files":              {r: job.Repository{URL: https, LFS: true}},
+		"large files by SSH":       {r: job.Repository{URL: ssh, Credential: "deploy", LFS: true}, field: "manifest.repository.lfs"},
 		"an option as a ref":       {r: job.Repository{URL: https, Ref: "--upload-pack=x"}, field: "manifest.repository.ref"},
 		"a range as a ref":         {r: job.Repository{URL: https, Ref: "a..b"}, field: "manifest.repository.ref"},
 		"a refspec as a ref":       {r: job.Repository{URL: https, Ref: "main:refs/heads/x"}, field: "manifest.repository.ref"},
@@ -92,6 +94,13 @@ func TestCredential_ReadsARepository(t *testing.T) {
 		if (err == nil) != (of.want == "") || err != nil && !strings.Contains(err.Error(), of.want) {
 			t.Errorf("%s, %s: %v", of.c.Name, of.url, err)
 		}
+	}
+	one := job.CredentialSpec{Name: "git", Host: "github.com", Path: "/acme/app", Header: "Authorization: Bearer"}
+	if err := one.Reads(job.Repository{URL: "https://github.com/acme/app"}); err != nil {
+		t.Error(err)
+	}
+	if err := one.Reads(job.Repository{URL: "https://github.com/acme/app", LFS: true}); err == nil || !strings.Contains(err.Error(), "large files are at /acme/app.git/info/lfs") {
+		t.Error(err)
 	}
 	if ssh.Covers("/acme/app") {
 		t.Error("a key for SSH is added to requests")

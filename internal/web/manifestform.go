@@ -22,7 +22,7 @@ func jobGroups() []group {
 	return []group{
 		{Title: "Task", fields: field.Some("agentType", "task", "agent.command", "agent.model", "agent.claudeModel", "timeout", "artifacts")},
 		{Title: "Files", Extra: "files"},
-		{Title: "Repository", Rare: true, fields: field.Some("repository.url", "repository.ref", "repository.path", "repository.credential", "repository.submodules", "push.branch")},
+		{Title: "Repository", Rare: true, fields: field.Some("repository.url", "repository.ref", "repository.path", "repository.credential", "repository.submodules", "repository.lfs", "push.branch")},
 		{Title: "VM", fields: append(field.Some("vm"), machineFields()...)},
 		networkGroup(),
 		{Title: "Environment", Rare: true, Extra: "env", fields: field.Some("secrets", "credentials", "cwd", "sudo")},

@@ -36,6 +36,7 @@ needed=(
   'test chromium chromium'
   'test sudo sudo'
   'test git git'
+  'test git-lfs git-lfs'
   'test zip zip'
   'test pg_ctlcluster postgresql'
   'nightly lintian lintian'

@@ -69,7 +69,7 @@ use_debian() { # [<package that has the docker command, where docker.io has not>
   manager_query=(dpkg-query -W -f '${db:Status-Status}\n')
   manager_locked='[Cc]ould not get lock|[Uu]nable to acquire the dpkg|[Uu]nable to lock|locked by another process'
   manager_absent='Unable to locate package|has no installation candidate'
-  packages_base='ca-certificates curl git jq less procps rsync tar unzip xz-utils zip'
+  packages_base='ca-certificates curl git git-lfs jq less procps rsync tar unzip xz-utils zip'
   packages_python='python3 python3-pip python3-venv'
   packages_node='nodejs npm'
   # Without AppArmor's parser Docker cannot start containers where the kernel has AppArmor on.
@@ -85,7 +85,7 @@ use_el() {
   manager_locked='[Ff]ailed to obtain the .* lock|transaction lock on'
   manager_absent='Unable to find a match|No match for argument'
   # By its path: curl-minimal has it too, and cannot stand beside curl.
-  packages_base='ca-certificates /usr/bin/curl git jq less procps-ng rsync tar unzip xz zip'
+  packages_base='ca-certificates /usr/bin/curl git git-lfs jq less procps-ng rsync tar unzip xz zip'
   packages_python='python3 python3-pip'
   packages_node='nodejs npm'
   packages_docker='podman-docker'

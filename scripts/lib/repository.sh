@@ -19,8 +19,11 @@ repository_git() { # <argument...>
 # the archive's first file says whose the .git is.
 repository_install() {
   local owner said group repository_seconds=170
+  local -x GIT_LFS_SKIP_SMUDGE=1 # where git-lfs is set up for all, it would ask the server
   [[ -n ${repository} && ! -e ${state}/repository ]] || return 0
   type -P git >/dev/null || result_fail dependency "git is missing in the guest" "install git in the VM's template"
+  [[ -z ${lfs} ]] || type -P git-lfs >/dev/null \
+    || result_fail dependency "git-lfs is missing in the guest" "install git-lfs in the VM's template, or submit the job without repository.lfs"
   { IFS= read -r owner <"${repository}/.git/linus-job"; } 2>/dev/null || owner=''
   if [[ ${owner} != "${job_id}" && -e ${repository} ]] && ! repository_is_empty; then
     result_fail invalid "repository.path: there is something at ${repository} in the VM" "choose another path, or remove it first"
@@ -31,7 +34,7 @@ repository_install() {
       || result_fail invalid "cannot make ${repository}" "choose another repository.path, or let the login user use sudo without a password"
   fi
   said=$(tar -x -m --no-same-owner -f "${home}/repository.tar" -C "${repository}" 2>&1 \
-    && repository_git reset -q --hard "${commit}" 2>&1 && repository_submodules 2>&1 && repository_name_committer 2>&1) \
+    && repository_git reset -q --hard "${commit}" 2>&1 && repository_submodules 2>&1 && repository_large_files 2>&1 && repository_name_committer 2>&1) \
     || result_fail invalid "cannot put the repository to ${repository}: ${said:0:1000}" "free some space on the VM's disk, or choose another ref"
   publish repository "${repository}"
   rm -f -- "${home}/repository.tar"
@@ -48,6 +51,12 @@ repository_is_empty() {
 # repository_submodules makes the work trees of those that linus has sent along.
 repository_submodules() {
   [[ ! -d ${repository}/.git/modules ]] || repository_git submodule --quiet update --init --recursive --no-fetch
+}
+
+# repository_large_files puts those that linus has sent along into the work tree, and has git take
+# others for such.
+repository_large_files() {
+  [[ -z ${lfs} ]] || { repository_git lfs install --local --skip-repo && repository_git lfs checkout; }
 }
 
 # repository_name_committer lets git commit where nobody has said who does.

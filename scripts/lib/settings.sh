@@ -9,7 +9,7 @@ settings_load() {
   local line value
   job_id='' agent='' timeout='' status_mode=simple callback_url=''
   heartbeat_interval=30 max_output_size=10485760
-  cwd='' sudo='' stdin=closed tty='' repository='' commit='' settings_error=''
+  cwd='' sudo='' stdin=closed tty='' repository='' commit='' lfs='' settings_error=''
   while IFS= read -r line || [[ -n ${line} ]]; do
     value=${line#*=}
     case ${line%%=*} in
@@ -26,6 +26,7 @@ settings_load() {
       TTY) tty=${value} ;;
       REPOSITORY) repository=${value} ;;
       COMMIT) commit=${value} ;;
+      LFS) lfs=${value} ;;
     esac
   done 2>/dev/null <"${home}/settings" || true
   # Where it was put is where it is, whoever asks; a name is of the login user's home.
@@ -57,6 +58,8 @@ settings_load() {
     settings_error="TTY '${tty}' is not ROWSxCOLUMNS"
   elif [[ -n ${repository} && ! ${commit} =~ ^[0-9a-f]{40}$ ]]; then
     settings_error="COMMIT '${commit}' is not a commit"
+  elif [[ ${lfs} != @(|yes) ]]; then
+    settings_error="LFS '${lfs}' is not yes"
   elif [[ ! -f ${home}/task ]]; then
     settings_error="there is no file task"
   fi

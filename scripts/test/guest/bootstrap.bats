@@ -67,7 +67,7 @@ changes='\(apt-get\|dnf\|npm\|usermod\) .*'
   assert_line LINUS_CLAUDE_VERSION:2.1.197
   assert_line LINUS_CODEX_VERSION:0.169.0
   assert_line LINUS_GEMINI_VERSION:0.61.0
-  assert_line 'LINUS_PACKAGES_INSTALLED:ca-certificates curl git jq less procps rsync tar unzip xz-utils zip python3 python3-pip python3-venv nodejs npm apparmor docker.io'
+  assert_line 'LINUS_PACKAGES_INSTALLED:ca-certificates curl git git-lfs jq less procps rsync tar unzip xz-utils zip python3 python3-pip python3-venv nodejs npm apparmor docker.io'
   assert_line LINUS_PACKAGE_COUNT:18
   assert_line LINUS_RESULT:SUCCESS
   assert_line LINUS_END:abc123
@@ -148,7 +148,7 @@ changes='\(apt-get\|dnf\|npm\|usermod\) .*'
 @test "only what lacks is installed" {
   use_os debian 12
   local package
-  for package in curl git jq less procps rsync tar unzip xz-utils zip; do
+  for package in curl git git-lfs jq less procps rsync tar unzip xz-utils zip; do
     : >"${PACKAGE_STUB}/installed/${package}"
   done
   bootstrap base

@@ -96,6 +96,57 @@ heads() { git bundle list-heads "${bundle}" | cut -d ' ' -f 2 | tr '\n' ' '; }
   [[ ${code} == 0 && $(<"${at}/a.txt") == one ]]
 }
 
+# with_large adds a large file to what linus sends.
+with_large() {
+  local -r from=${BATS_TEST_TMPDIR}/from
+  local sum
+  type -P git-lfs >/dev/null || skip "there is no git-lfs here"
+  sum=$(printf 'large\n' | sha256sum)
+  sum=${sum%% *}
+  printf '*.bin filter=lfs\n' >"${from}/.gitattributes"
+  printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 6\n' "${sum}" >"${from}/large.bin"
+  git_as -C "${from}" add -A
+  git_as -C "${from}" commit -q -m large
+  base=$(git -C "${from}" rev-parse HEAD)
+  mkdir -p "${from}/.git/lfs/objects/${sum:0:2}/${sum:2:2}"
+  printf 'large\n' >"${from}/.git/lfs/objects/${sum:0:2}/${sum:2:2}/${sum}"
+  rm -f -- "${from}/.git/index"
+  tar -c -f "${home}/repository.tar" -C "${from}" .git/linus-job .git
+}
+
+@test "large files that were sent along are in the work tree, and new ones are such" {
+  with_large
+  settings REPOSITORY=app "COMMIT=${base}" LFS=yes
+  task 'git status --porcelain; cat large.bin; echo new >new.bin; git add new.bin; git commit -qm new; git show HEAD:new.bin | head -n 1'
+  run_to_end
+  [[ $(<"${state}/stdout") == large$'\n'"version https://git-lfs.github.com/spec/v1" ]]
+  collect
+  [[ $(heads) == "HEAD " ]]
+}
+
+@test "without them nothing is asked of a server, however git is set up" {
+  with_large
+  git config --global filter.lfs.smudge 'git-lfs smudge -- %f'
+  git config --global filter.lfs.process git-lfs\ filter-process
+  git config --global filter.lfs.required true
+  settings REPOSITORY=app "COMMIT=${base}"
+  task 'git status --porcelain; head -n 1 large.bin'
+  run_to_end
+  [[ $(<"${state}/stdout") == "version https://git-lfs.github.com/spec/v1" ]]
+}
+
+@test "a guest without git-lfs says so" {
+  settings REPOSITORY=app "COMMIT=${base}" LFS=yes
+  task true
+  mkdir "${BATS_TEST_TMPDIR}/bin"
+  local tool
+  for tool in /usr/bin/* /bin/*; do
+    [[ ${tool##*/} == git-lfs ]] || ln -sf "${tool}" "${BATS_TEST_TMPDIR}/bin/${tool##*/}"
+  done
+  PATH=${BATS_TEST_TMPDIR}/bin run start
+  [[ ${status} == 2 && ${output} == *"git-lfs is missing in the guest"* && ! -e ${at} ]]
+}
+
 @test "an absolute path, and a directory of the task's own" {
   send "REPOSITORY=${HOME}/src/it" CWD=/
   task 'pwd'

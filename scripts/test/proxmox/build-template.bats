@@ -93,7 +93,7 @@ assert_rolled_back() {
 @test "what jobs need is installed before the VM becomes a template" {
   run_script build-template
   assert_status 0
-  assert_line 'LINUS_PACKAGES_INSTALLED:ca-certificates curl git jq less procps rsync tar unzip xz-utils zip'
+  assert_line 'LINUS_PACKAGES_INSTALLED:ca-certificates curl git git-lfs jq less procps rsync tar unzip xz-utils zip'
   assert_line LINUS_PACKAGE_COUNT:11
   [[ -e ${PACKAGE_STUB}/installed/rsync && ! -e ${PACKAGE_STUB}/installed/nodejs ]]
   TEMPLATE_NAME=rich VM_BOOTSTRAP=python,node run_script build-template
