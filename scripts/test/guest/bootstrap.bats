@@ -68,7 +68,7 @@ changes='\(apt-get\|dnf\|npm\|usermod\) .*'
   assert_line LINUS_CODEX_VERSION:0.169.0
   assert_line LINUS_GEMINI_VERSION:0.61.0
   assert_line 'LINUS_PACKAGES_INSTALLED:ca-certificates curl git git-lfs jq less procps rsync tar unzip xz-utils zip python3 python3-pip python3-venv nodejs npm apparmor docker.io'
-  assert_line LINUS_PACKAGE_COUNT:18
+  assert_line LINUS_PACKAGE_COUNT:19
   assert_line LINUS_RESULT:SUCCESS
   assert_line LINUS_END:abc123
   refute_line_like '[!L]*'
@@ -180,7 +180,7 @@ changes='\(apt-get\|dnf\|npm\|usermod\) .*'
     assert_status 0
     [[ $(<"${PACKAGE_STUB}/locked") == 0 ]]
     [[ ${log} == *'another package manager is running'* ]] || fail 'the log does not tell of the wait'
-    assert_line LINUS_PACKAGE_COUNT:11
+    assert_line LINUS_PACKAGE_COUNT:12
   done
 }
 

@@ -94,7 +94,7 @@ assert_rolled_back() {
   run_script build-template
   assert_status 0
   assert_line 'LINUS_PACKAGES_INSTALLED:ca-certificates curl git git-lfs jq less procps rsync tar unzip xz-utils zip'
-  assert_line LINUS_PACKAGE_COUNT:11
+  assert_line LINUS_PACKAGE_COUNT:12
   [[ -e ${PACKAGE_STUB}/installed/rsync && ! -e ${PACKAGE_STUB}/installed/nodejs ]]
   TEMPLATE_NAME=rich VM_BOOTSTRAP=python,node run_script build-template
   assert_status 0
