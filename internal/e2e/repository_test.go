@@ -1,9 +1,14 @@
 package e2e
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"linus/internal/gittest"
 	"linus/internal/lab"
@@ -84,4 +89,78 @@ env; cat .git/config`
 	if got := r.Git(r.Bare, "rev-parse", "main", "theirs"); got != r.Git(r.Work, "rev-parse", "main", "main") {
 		t.Errorf("branches of others have moved: %s", got)
 	}
+}
+
+// An engine that is killed while it fetches, or pushes, leaves the job to the next one: the task
+// runs once, and its branch is pushed once, whether the server had made the push or not.
+func TestRepository_OutlastsItsEngine(t *testing.T) {
+	t.Parallel()
+	const value = "git-the-value-that-no-vm-has"
+	r := gittest.New(t)
+	r.Git(r.Bare, "config", "core.logAllRefUpdates", "true")
+	type moment struct {
+		call    string // that is held
+		passed  bool   // it is held when the server has done it
+		reached chan struct{}
+	}
+	var mu sync.Mutex
+	var at *moment
+	git := r.HTTP()
+	site, pair := tlstest.Serve(t, gittest.Behind(value, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		mu.Lock()
+		held := at
+		if held != nil && req.Method == http.MethodPost && strings.HasSuffix(req.URL.Path, held.call) {
+			at = nil
+		} else {
+			held = nil
+		}
+		mu.Unlock()
+		if held == nil {
+			git.ServeHTTP(w, req)
+			return
+		}
+		if held.passed {
+			git.ServeHTTP(httptest.NewRecorder(), req)
+		}
+		close(held.reached)
+		<-req.Context().Done()
+	})), "git.example")
+	ca := filepath.Join(r.Dir, "ca.pem")
+	pair.Write(t, ca, filepath.Join(r.Dir, "key.pem"))
+	_, port, _ := strings.Cut(site.Listener.Addr().String(), ":")
+	h := newHost(t, lab.DriverProcess, "LINUS_SECRET_GIT="+value, "SSL_CERT_FILE="+ca)
+	h.knows(t, "git.example")
+	h.cli(t, "credential", "add", "git", "--host", "git.example:"+port, "--header", "Authorization: Basic x-access-token", "--secret", "GIT")
+	l, c := newLedger(t), h.connect(t)
+	for i, m := range []*moment{{call: "/git-upload-pack"}, {call: "/git-receive-pack"}, {call: "/git-receive-pack", passed: true}} {
+		branch := fmt.Sprintf("agent/%d", i)
+		m.reached = make(chan struct{})
+		mu.Lock()
+		at = m
+		mu.Unlock()
+		manifest := script(l.task(work{n: i, lines: 1, sleep: "0"}) + "\n")
+		manifest["task"] = "echo more >>a.txt && git commit -qam more || exit 9\n" + manifest["task"].(string)
+		manifest["network"] = map[string]any{"egress": "none"}
+		manifest["repository"] = map[string]any{"url": "https://git.example:" + port + "/app.git", "credential": "git"}
+		manifest["push"] = map[string]any{"branch": branch}
+		id := c.submit(manifest)
+		select {
+		case <-m.reached:
+		case <-time.After(time.Minute):
+			t.Fatalf("%s is not called", m.call)
+		}
+		if !h.killEngine() {
+			t.Fatal("no engine to kill")
+		}
+		c = h.connect(t)
+		c.endsAs(id, "success", "exit_status")
+		got, _ := c.call("get_job_result", map[string]any{"job_id": id})["repository"].(map[string]any)
+		if n := l.begun(i); n != 1 || got["pushed_branch"] != branch || got["problem"] != nil {
+			t.Errorf("killed in %s (done: %v): the task began %d times, and it has left %v", m.call, m.passed, n, got)
+		}
+		if log := r.Git(r.Bare, "reflog", "show", "--format=%H", "refs/heads/"+branch); log != got["head"] {
+			t.Errorf("killed in %s (done: %v): the branch was at %q, and is to be at %v", m.call, m.passed, log, got["head"])
+		}
+	}
+	h.waitGone(t)
 }

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,6 +33,7 @@ type world struct {
 	way     func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error)
 	url     string
 	refused string
+	serve   func(rw http.ResponseWriter, r *http.Request, site http.Handler) // in place of the site; nil: it
 }
 
 // overHTTPS serves the repository behind a proxy as an engine's.
@@ -38,7 +41,14 @@ func overHTTPS(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
 	w := &world{Repository: gittest.New(t), t: t, url: "https://git.example/app.git"}
-	site, pair := tlstest.Serve(t, w.HTTP(), "git.example", "cdn.example")
+	backend := w.HTTP()
+	site, pair := tlstest.Serve(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if w.serve != nil {
+			w.serve(rw, r, backend)
+			return
+		}
+		backend.ServeHTTP(rw, r)
+	}), "git.example", "cdn.example")
 	w.way = func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error) {
 		return git.Way{CA: pair.Cert, Dial: proxyTo(site.Listener.Addr().String(), "git.example:443", "cdn.example:443"), Refused: func() string { return w.refused }, Close: func() {}}, nil
 	}
@@ -212,6 +222,37 @@ func TestGit_InAndOut(t *testing.T) {
 				t.Error("it is there still")
 			}
 		})
+	}
+}
+
+// A push whose answer is lost was made, and one that was cut before was not.
+func TestPush_AnswerIsLost(t *testing.T) {
+	w := overHTTPS(t)
+	for _, made := range []bool{true, false} {
+		q := w.call(func(q *job.RepositoryCall) { q.Push = fmt.Sprintf("fix-%v", made) })
+		c, err := w.git.Fetch(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := w.inVM(q, c)
+		head := w.Commit(at, "b.txt", "two\n")
+		if _, err := w.take(q, &c, w.bundle(at, c)); err != nil {
+			t.Fatal(err)
+		}
+		w.serve = func(rw http.ResponseWriter, r *http.Request, site http.Handler) {
+			if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/git-receive-pack") {
+				site.ServeHTTP(rw, r)
+				return
+			}
+			if made {
+				site.ServeHTTP(httptest.NewRecorder(), r)
+			}
+			panic(http.ErrAbortHandler)
+		}
+		if err := w.git.Push(t.Context(), q, head); (err == nil) != made {
+			t.Errorf("made: %v, it says %v", made, err)
+		}
+		w.serve = nil
 	}
 }
 

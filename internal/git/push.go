@@ -86,6 +86,11 @@ func (g *Git) Push(ctx context.Context, q job.RepositoryCall, head string) error
 			return err
 		}
 	}
-	_, err = g.git(ctx, at, w, nil, pushing(q, is, head)...)
+	if _, err = g.git(ctx, at, w, nil, pushing(q, is, head)...); err != nil {
+		// The answer may be what was lost, or a call of an engine that was killed came in between.
+		if is, again := g.branch(ctx, at, w, q); again == nil && is == head {
+			return nil
+		}
+	}
 	return err
 }
