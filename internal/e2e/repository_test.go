@@ -1,10 +1,16 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +18,7 @@ import (
 
 	"linus/internal/gittest"
 	"linus/internal/lab"
+	"linus/internal/lab/netns"
 	"linus/internal/tlstest"
 )
 
@@ -163,4 +170,84 @@ func TestRepository_OutlastsItsEngine(t *testing.T) {
 		}
 	}
 	h.waitGone(t)
+}
+
+// A git server that the engine's machine reaches and VMs do not: the engine is in a network of its
+// own with it, by HTTPS and by a real sshd, and what a job needs of it goes by the engine.
+func TestRepository_ServerIsReachedByTheEngineAlone(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("a network of its own needs root")
+	}
+	const value = "git-the-value-that-no-vm-has"
+	r := gittest.New(t)
+	name := "linus-git-" + strconv.Itoa(os.Getpid())
+	space := netns.Network{Namespace: name}.Path()
+	for _, args := range [][]string{{"netns", "add", name}, {"-n", name, "link", "set", "lo", "up"}} {
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			t.Skipf("no network of its own here: %v: %s", err, out)
+		}
+	}
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "delete", name).Run() })
+	h := newHost(t, lab.DriverProcess, "LINUS_SECRET_GIT="+value) // its engine ends before the network does
+	user, userPEM := gittest.Key(t)
+	var port, sshPort, hostKey string
+	var pair tlstest.Pair
+	var lobby net.Listener // in which the engine finds the lab's host
+	host := net.JoinHostPort(h.lab.Config.SSHHost, strconv.Itoa(h.lab.Config.SSHPort))
+	if err := netns.Do(space, func() (err error) {
+		var site *httptest.Server
+		site, pair = tlstest.Serve(t, gittest.Behind(value, r.HTTP()), "git.example")
+		_, port, _ = strings.Cut(site.Listener.Addr().String(), ":")
+		sshPort, hostKey = r.SSH(user.PublicKey())
+		lobby, err = net.Listen("tcp", host)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lobby.Close() })
+	go func() {
+		for {
+			near, err := lobby.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer near.Close() //nolint:errcheck // it is over
+				far, err := net.Dial("tcp", host)
+				if err != nil {
+					return
+				}
+				defer far.Close() //nolint:errcheck // it is over
+				go func() { _, _ = io.Copy(far, near); _ = far.Close() }()
+				_, _ = io.Copy(near, far)
+			}()
+		}
+	}()
+	ca, program := filepath.Join(r.Dir, "ca.pem"), filepath.Join(r.Dir, "linus-in-a-network")
+	pair.Write(t, ca, filepath.Join(r.Dir, "key.pem"))
+	h.env = append(h.env, "SSL_CERT_FILE="+ca)
+	h.knows(t, "git.example")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nexec nsenter --net="+space+" "+h.linus()+" \"$@\"\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	h.next = program
+	h.cli(t, "credential", "add", "git", "--host", "git.example:"+port, "--header", "Authorization: Basic x-access-token", "--secret", "GIT")
+	add := exec.Command(h.linus(), "credential", "add", "deploy", "--host", "localhost:"+sshPort, "--host-key", hostKey)
+	add.Env, add.Stdin = h.env, bytes.NewReader(userPEM)
+	if out, err := add.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, of := range []struct{ credential, url string }{{"git", "https://git.example:" + port + "/app.git"}, {"deploy", "ssh://root@localhost:" + sshPort + r.Bare}} {
+		task := fmt.Sprintf(`curl -sk -o /dev/null --max-time 5 https://127.0.0.1:%s && echo reached
+(exec 3<>/dev/tcp/127.0.0.1/%s) 2>/dev/null && echo reached
+echo %s >>a.txt && git commit -qam more`, port, sshPort, of.credential)
+		out := h.cli(t, "run", "--egress", "none", "--repo", of.url, "--repo-credential", of.credential, "--push", "by/"+of.credential, "--", "bash", "-c", task)
+		if strings.Contains(out, "reached") {
+			t.Errorf("%s: the VM reaches the server: %s", of.url, out)
+		}
+		if got := r.Git(r.Bare, "log", "--format=%s", "by/"+of.credential); got != "more\nchange a.txt" {
+			t.Errorf("%s: pushed %q", of.url, got)
+		}
+	}
 }
