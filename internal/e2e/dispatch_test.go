@@ -20,6 +20,7 @@ import (
 
 	"linus/internal/doctest"
 	"linus/internal/lab"
+	"linus/internal/loops"
 	"linus/internal/queuetest"
 )
 
@@ -205,9 +206,22 @@ done
 exec curl -fsS -H "Authorization: Bearer ${secret}" -H "X-Label: $(uname -n)" --data-binary @/tmp/args "${url}/session"
 `
 
+// agentCLI is the program of an agent that a variable names; at night, else, the one that npm
+// brings.
+func agentCLI(t *testing.T, variable, path string) string {
+	t.Helper()
+	if named := os.Getenv(variable); named != "" {
+		return named
+	}
+	if !loops.AtNight() {
+		t.Skipf("%s does not name it: at night npm brings it", variable)
+	}
+	return filepath.Join(fromNPM(t, "agents").dir, "node_modules", path)
+}
+
 // Runners of Claude Code have a VM each, which is another one after each session. With a
-// stand-in for the runner; and, where LINUS_TEST_CLAUDE names the Claude CLI, the same arguments
-// make the real one register with the same secret.
+// stand-in for the runner; and the same arguments make the real one register with the same
+// secret.
 func TestDispatch_KeepsRunnersOfClaudeCode(t *testing.T) {
 	t.Parallel()
 	const secret = "sk-env-of-a-pool"
@@ -265,10 +279,7 @@ func TestDispatch_KeepsRunnersOfClaudeCode(t *testing.T) {
 	h.waitGone(t)
 
 	t.Run("real runner", func(t *testing.T) {
-		real := os.Getenv("LINUS_TEST_CLAUDE")
-		if real == "" {
-			t.Skip("LINUS_TEST_CLAUDE does not name the Claude CLI")
-		}
+		real := agentCLI(t, "LINUS_TEST_CLAUDE", "@anthropic-ai/claude-code-linux-x64/claude")
 		for i, a := range given[:len(given)-1] {
 			switch a {
 			case "--environment-secret-file":
@@ -288,15 +299,11 @@ func TestDispatch_KeepsRunnersOfClaudeCode(t *testing.T) {
 	})
 }
 
-// Codex's recipe of the document, with the real codex exec-server in a VM, where LINUS_TEST_CODEX
-// names the program (of the npm package @openai/codex): commands that are asked for over linus
-// vm ssh run in the VM. The test stands in for the codex that asks.
+// Codex's recipe of the document, with the real codex exec-server in a VM: commands that are
+// asked for over linus vm ssh run in the VM. The test stands in for the codex that asks.
 func TestDispatch_CodexReachesAVM(t *testing.T) {
 	t.Parallel()
-	codex := os.Getenv("LINUS_TEST_CODEX")
-	if codex == "" {
-		t.Skip("LINUS_TEST_CODEX does not name the Codex CLI")
-	}
+	codex := agentCLI(t, "LINUS_TEST_CODEX", "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex")
 	var args []string
 	_, recipe, _ := strings.Cut(doctest.Read(t, "../../embed/docs/dispatch.md"), "\nprogram = \"linus\"\nargs = ")
 	recipe, _, _ = strings.Cut(recipe, "\n")
