@@ -21,14 +21,19 @@ func (f *Fleet) restored(ctx context.Context, a *acquisition) (has bool, err err
 	if err != nil {
 		return false, err
 	}
+	why, remedy := "can be used", string(job.BuildCheckpoint)+" makes one; or leave start out, and it boots where there is none"
 	from, err := f.restorable(ctx, planned)
 	switch {
 	case err != nil:
 		return false, err
 	case from != nil:
+		var failed error
 		o, err := f.orderOf(ctx, a)
 		if err == nil {
-			has, err = f.restore(ctx, o, *from)
+			has, failed, err = f.restore(ctx, o, *from)
+		}
+		if failed != nil {
+			why, remedy = fmt.Sprintf("could be used: %s: %v", from.Name, failed), "leave start out, and it boots where it cannot go on from one"
 		}
 		if err != nil || has {
 			return has, f.unnamed(ctx, j.Principal, o.planned.Name, err)
@@ -36,8 +41,8 @@ func (f *Fleet) restored(ctx context.Context, a *acquisition) (has bool, err err
 	}
 	if j.Manifest.Start == job.StartRestore {
 		return false, &job.FieldError{
-			Field: "manifest.start", Problem: fmt.Sprintf("no checkpoint of template %s with %s can be used", j.Manifest.VMTemplate, sizeText(j.Manifest.Resources)),
-			Remedy: string(job.BuildCheckpoint) + " makes one; or leave start out, and it boots where there is none", Fault: job.FaultState,
+			Field: "manifest.start", Problem: fmt.Sprintf("no checkpoint of template %s with %s %s", j.Manifest.VMTemplate, sizeText(j.Manifest.Resources), why),
+			Remedy: remedy, Fault: job.FaultState,
 		}
 	}
 	return false, nil
@@ -84,30 +89,31 @@ func like(a, b vm.Made) bool {
 }
 
 // restore makes a VM that goes on from a checkpoint. What fails is removed, and has is false:
-// the VM is to boot. An error is of what hinders that, too.
-func (f *Fleet) restore(ctx context.Context, o order, from vm.VM) (has bool, err error) {
+// the VM is to boot. failed is why, and err of what hinders that, too.
+func (f *Fleet) restore(ctx context.Context, o order, from vm.VM) (has bool, failed, err error) {
 	o.planned.From, o.from, o.spec.Checkpoint = from.Job, &from, from.ID
 	_, _, err = f.make(ctx, o)
+	failed = err
 	var full *job.NoRoomError
 	switch {
 	case err == nil:
 		f.usedCheckpoint(ctx, from.Job)
-		return true, nil
+		return true, nil, nil
 	case errors.As(err, &full): // another node may take it
-		return false, nil
+		return false, failed, nil
 	case ctx.Err() != nil || errors.Is(err, context.Canceled) || job.Own(err) || job.IsClass(err, job.HostFenced) || job.IsClass(err, job.HostExists):
-		return false, err
+		return false, failed, err
 	}
 	if job.IsClass(err, job.HostUnfit) {
 		f.unfit(ctx, from, err)
 	}
 	if _, clearErr := f.removeAttempt(ctx, o, o.planned.Job); clearErr != nil {
-		return false, errors.Join(err, clearErr)
+		return false, failed, errors.Join(err, clearErr)
 	}
 	text := fmt.Sprintf("the VM boots: it could not go on from checkpoint %s: %v", from.Name, err)
 	_, err = o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
 		v.From = ""
 		return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: text}}, nil
 	})
-	return false, err
+	return false, failed, err
 }

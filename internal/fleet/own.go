@@ -214,7 +214,7 @@ func (f *Fleet) restoreOrMake(ctx context.Context, o order) (v vm.VM, unmade boo
 		return v, false, err
 	}
 	if from != nil {
-		has, err := f.restore(ctx, o, *from)
+		has, _, err := f.restore(ctx, o, *from)
 		if err != nil {
 			return v, false, err
 		}

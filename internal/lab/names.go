@@ -39,9 +39,11 @@ const (
 	FaultNeighbourAddress   = state.FaultNeighbourAddress
 	FaultNeighbourMAC       = state.FaultNeighbourMAC
 	FaultNoQuorum           = state.FaultNoQuorum
+	FaultPoolFull           = state.FaultPoolFull
 	FaultResizeFails        = state.FaultResizeFails
 	FaultRouted             = state.FaultRouted
 	FaultStartFails         = state.FaultStartFails
+	FaultStorageFull        = state.FaultStorageFull
 	FaultStorageLockTimeout = state.FaultStorageLockTimeout
 	FaultTaken              = state.FaultTaken
 	FaultTakenCT            = state.FaultTakenCT

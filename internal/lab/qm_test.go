@@ -357,6 +357,18 @@ func TestFaults(t *testing.T) {
 				}
 			},
 		},
+		{
+			"storage full in a copy", state.FaultStorageFull, "1", "qm clone 100 110 --full 1", 255,
+			"clone failed: copy failed: command '/usr/bin/qemu-img convert ", nothingOf110,
+		},
+		{
+			"thin pool full", state.FaultPoolFull, "1", "qm clone 9000 110", 255,
+			"clone failed: clone image 'pve/base-9000-disk-0' error:   Cannot create new thin volume, free space in thin pool pve/data reached threshold.\n", nothingOf110,
+		},
+		{
+			"thin pool full for a new disk", state.FaultPoolFull, "1", "qm create 110 --scsi0 local-lvm:1", 255,
+			"unable to create VM 110 - lvcreate 'pve/vm-110-disk-0' error:   Cannot create new thin volume", nothingOf110,
+		},
 		{"start fails", state.FaultStartFails, "1", "qm start 100", 255, "start failed: QEMU exited with code 1\n", nil},
 		{
 			"destroy leaves a volume", state.FaultDestroyLeaves, "1", "qm destroy 100", 0, "Task finished with 1 warning(s)!\n",
@@ -410,6 +422,41 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+func nothingOf110(t *testing.T, l *Lab) {
+	t.Helper()
+	if got := l.must(t, "pvesm list local-lvm --vmid 110"); strings.Count(got, "\n") != 1 {
+		t.Errorf("volumes:\n%s", got)
+	}
+	if _, err := l.LoadConf(110); err == nil {
+		t.Error("there is a VM")
+	}
+}
+
+// On a pool that is full the memory of a snapshot has no volume, and a clone of one none;
+// of a VM that runs no copy is made.
+func TestFault_FullWhileAVMRuns(t *testing.T) {
+	bothVersions(t, func(t *testing.T, l *Lab, version string) {
+		l.boot(t, 100)
+		before := l.conf(t, 100).String()
+		l.setFault(t, state.FaultPoolFull, "1")
+		l.refused(t, "qm snapshot 100 before --vmstate 1", 255, "lvcreate 'pve/vm-100-state-before' error:   Cannot create new thin volume, free space in thin pool pve/data reached threshold.\n")
+		if now := l.conf(t, 100).String(); now != before {
+			t.Errorf("the config was\n%s\nis\n%s", before, now)
+		}
+		l.must(t, "qm snapshot 100 before --vmstate 1")
+		l.setFault(t, state.FaultPoolFull, "1")
+		l.refused(t, "qm clone 100 110 --snapname before --full 0", 255, "clone failed: clone image 'pve/snap_vm-100-disk-0_before' error:   Cannot create new thin volume, free space in thin pool pve/data reached threshold.\n")
+		nothingOf110(t, l)
+		cause := "No space left on device (io-status: ok)"
+		if version == "8.2" {
+			cause = "'mirror' has been cancelled"
+		}
+		l.setFault(t, state.FaultStorageFull, "1")
+		l.refused(t, "qm clone 100 110 --full 1", 255, "clone failed: block job (mirror) error: drive-scsi0: "+cause+"\n")
+		nothingOf110(t, l)
+	})
 }
 
 func TestFault_KilledWorkerLeavesItsLock(t *testing.T) {

@@ -142,7 +142,7 @@ fail_create() {
     lease_drop "${vm_id}" "${vm_job}"
   fi
   local -r failure="could not create VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): Proxmox answered: ${run_said:-nothing, and the VM is not there}"
-  retry_fail "${failure}" "look at the task log of node '${probe_node}'"
+  retry_fail "${failure}" "look at the task log of node '${probe_node}'" "${create_storages}"
 }
 
 create_has_landed() {

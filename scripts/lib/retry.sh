@@ -48,10 +48,17 @@ retry_change() { # <function that sets retry_landed> <seconds> <command...>
 }
 
 # Ends the script for a change that has not landed. What Proxmox refused for lack of
-# quorum it says itself, or that it may not write its file.
-retry_fail() { # <text> <remedy>
+# quorum it says itself, or that it may not write its file; and so it does mostly where a
+# storage is full: of a mirror's end 8.x tells no cause.
+retry_fail() { # <text> <remedy> [<storages> (default: the config's)]
+  local -r full_texts="No space left on device|reached threshold|out of space|nsufficient free space|Disk quota exceeded|error -28|'mirror' has been cancelled"
+  local vm_storages=''
   if [[ ${run_said} == *'no quorum'* || ${run_said} == *"file '/etc/pve/"*' - Permission denied'* ]]; then
     result_fail config "$1" 'bring the other nodes of the cluster back: without quorum Proxmox refuses every change; look at: pvecm status'
+  elif [[ ${run_said} =~ ${full_texts} ]]; then
+    vm_find_storages # of lib/vm.sh, as in all that end here
+    vm_storages=${3:-${vm_storages}}
+    result_fail vm "$1" "free some space on ${vm_storages// /, } (pvesm status tells how full it is, pvesm list what is there): a full storage pauses every VM on it"
   fi
   result_fail vm "$1" "$2"
 }

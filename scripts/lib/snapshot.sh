@@ -83,7 +83,7 @@ snapshot_fail() { # run_said: why
   if [[ ${run_said} == *'snapshot feature is not available'* ]]; then
     result_fail config "${failure}" 'use a storage that has snapshots (lvmthin, zfs, rbd, or qcow2 files on a directory): PROXMOX_STORAGE'
   fi
-  result_fail vm "${failure}" "look at: qm listsnapshot ${vm_id}, and the free space of its storage (pvesm status)"
+  retry_fail "${failure}" "look at: qm listsnapshot ${vm_id}, and the free space of its storage (pvesm status)"
 }
 
 # A VM that stopped meanwhile has a snapshot of its disks alone.

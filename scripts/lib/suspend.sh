@@ -91,7 +91,8 @@ suspend_fail() { # <node>
       ;;
     *) ;;
   esac
-  result_fail vm "${failure}" 'look whether its storage has room for twice its memory and 500 MB (pvesm status), and at the task log of the node'
+  run_said=${said}
+  retry_fail "${failure}" 'look whether its storage has room for twice its memory and 500 MB (pvesm status), and at the task log of the node'
 }
 
 # --- resume ---

@@ -24,13 +24,17 @@ func diskFormatFor(st state.Storage, asked string) string {
 	return asked
 }
 
-// makeVolume takes a disk name on a storage and lets fn make the file.
-func (c *call) makeVolume(st state.Storage, id int, format string, fn func(path string) error) (volid string, err error) {
+// makeVolume takes a disk name on a storage and lets fn make the file. command is what
+// LVM does for it there, as in its error.
+func (c *call) makeVolume(st state.Storage, id int, format, command string, fn func(path string) error) (volid string, err error) {
 	err = c.lockStorage(st, func() error {
 		if volid, err = c.s.NewVolume(st, id, format); err != nil {
 			return err
 		}
-		return c.makeFile(st, id, volid, fn)
+		if command == "" {
+			command = "lvcreate 'pve/" + volumeName(volid) + "'"
+		}
+		return c.makeFile(st, id, volid, command, fn)
 	})
 	if err != nil {
 		volid = "" // fn leaves nothing behind when it fails
@@ -38,7 +42,10 @@ func (c *call) makeVolume(st state.Storage, id int, format string, fn func(path 
 	return volid, err
 }
 
-func (c *call) makeFile(st state.Storage, id int, volid string, fn func(path string) error) error {
+func (c *call) makeFile(st state.Storage, id int, volid, command string, fn func(path string) error) error {
+	if st.Thin() && c.s.UseFault(state.FaultPoolFull) {
+		return state.Fail(255, "%s error:   Cannot create new thin volume, free space in thin pool pve/data reached threshold.", command)
+	}
 	path, err := c.s.VolumePath(volid)
 	if err != nil {
 		return err
@@ -51,7 +58,7 @@ func (c *call) makeFile(st state.Storage, id int, volid string, fn func(path str
 
 func (c *call) allocVolume(st state.Storage, id int, asked string, size int64) (string, error) {
 	format := diskFormatFor(st, asked)
-	return c.makeVolume(st, id, format, func(path string) error {
+	return c.makeVolume(st, id, format, "", func(path string) error {
 		return c.drv.CreateDisk(c.ctx, path, format, size)
 	})
 }
@@ -70,7 +77,7 @@ func (c *call) importVolume(st state.Storage, id int, source, asked string) (str
 	}
 	format := diskFormatFor(st, asked)
 	full := c.s.UseFault(state.FaultStorageFull)
-	volid, err := c.makeVolume(st, id, format, func(path string) error {
+	volid, err := c.makeVolume(st, id, format, "", func(path string) error {
 		if full {
 			return nil
 		}
@@ -118,7 +125,7 @@ func (c *call) makeNamed(st state.Storage, id int, stem, format string, fn func(
 		case c.s.VolumeExists(st, id, stem):
 			return state.Fail(255, "disk image '/var/lib/vz/images/%d/%s.%s' already exists", id, stem, format)
 		}
-		return c.makeFile(st, id, volid, fn)
+		return c.makeFile(st, id, volid, "lvcreate 'pve/"+stem+"'", fn)
 	})
 	if err != nil {
 		return "", err
@@ -133,7 +140,7 @@ func (c *call) linkVolume(base string, st state.Storage, id int) (volid string, 
 	if err != nil {
 		return "", err
 	}
-	volid, err = c.makeVolume(st, id, "qcow2", func(path string) error {
+	volid, err = c.makeVolume(st, id, "qcow2", "clone image 'pve/"+volumeName(base)+"'", func(path string) error {
 		from := basePath
 		if st.Thin() && c.s.Config.Driver == state.DriverQemu {
 			from = hiddenBase(path)
@@ -150,6 +157,12 @@ func (c *call) linkVolume(base string, st state.Storage, id int) (volid string, 
 	return volid, err
 }
 
+// volumeName is a volume's name on its storage.
+func volumeName(volid string) string {
+	_, name, _ := strings.Cut(volid, ":")
+	return name
+}
+
 // hiddenBase is the second name of the base below a linked clone's disk.
 func hiddenBase(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".base")
@@ -163,7 +176,7 @@ func (c *call) cloneSnapshot(volid, name string, st state.Storage, id int) (stri
 		return "", err
 	}
 	format := diskFormatFor(st, "qcow2")
-	return c.makeVolume(st, id, format, func(dst string) error {
+	return c.makeVolume(st, id, format, "clone image 'pve/snap_"+volumeName(volid)+"_"+name+"'", func(dst string) error {
 		return c.drv.CloneSnapshot(c.ctx, path, name, dst, format)
 	})
 }
@@ -178,8 +191,17 @@ func (c *call) copyVolume(volid string, st state.Storage, id int, asked string) 
 		asked = "qcow2"
 	}
 	format := diskFormatFor(st, asked)
-	return c.makeVolume(st, id, format, func(dst string) error {
-		return c.drv.ImportDisk(c.ctx, path, dst, format)
+	return c.makeVolume(st, id, format, "", func(dst string) error {
+		switch _, running := c.s.Pid(c.id()); {
+		case !c.s.UseFault(state.FaultStorageFull):
+			return c.drv.ImportDisk(c.ctx, path, dst, format)
+		case running && c.s.Config.Version == "8.2": // which tells no cause
+			return state.Fail(255, "block job (mirror) error: drive-scsi0: 'mirror' has been cancelled")
+		case running:
+			return state.Fail(255, "block job (mirror) error: drive-scsi0: No space left on device (io-status: ok)")
+		}
+		fmt.Fprintln(c.stdout, "qemu-img: error while writing at byte 1073741824: No space left on device")
+		return state.Fail(255, "copy failed: command '/usr/bin/qemu-img convert -p -n -f %s -O %s %s zeroinit:%s' failed: exit code 1", format, format, path, dst)
 	})
 }
 

@@ -29,7 +29,8 @@ const (
 	FaultStartFails         Fault = "start_fails"           // count: QEMU does not start
 	FaultDestroyLeaves      Fault = "destroy_leaves_volume" // count: destroy warns, exits 0 and leaves the disks
 	FaultDestroyLate        Fault = "destroy_fails_late"    // count: destroy frees the disks, then fails and leaves lock: destroyed
-	FaultStorageFull        Fault = "storage_full"          // count: the storage is full in the middle of an import
+	FaultStorageFull        Fault = "storage_full"          // count: the storage is full in the middle of an import, a copy or the saving of memory
+	FaultPoolFull           Fault = "pool_full"             // count: the thin pool is too full for another volume
 	FaultKilledWorker       Fault = "killed_worker"         // count: create or clone dies half way and leaves its lock
 	FaultAgentDelay         Fault = "agent_delay"           // seconds from start until the agent responds
 	FaultAgentSilent        Fault = "agent_silent"          // 1: the agent never responds
@@ -51,8 +52,8 @@ const (
 func Faults() []Fault {
 	return []Fault{
 		FaultLockTimeout, FaultStorageLockTimeout, FaultTaken, FaultTakenCT, FaultResizeFails, FaultCloneFails,
-		FaultTemplateFails, FaultStartFails, FaultDestroyLeaves, FaultDestroyLate, FaultStorageFull, FaultKilledWorker, FaultAgentDelay,
-		FaultAgentSilent, FaultExtraInterfaces, FaultShutdownIgnored, FaultSlowStorage, FaultMissingStorage, FaultMissingBridge,
+		FaultTemplateFails, FaultStartFails, FaultDestroyLeaves, FaultDestroyLate, FaultStorageFull, FaultPoolFull, FaultKilledWorker,
+		FaultAgentDelay, FaultAgentSilent, FaultExtraInterfaces, FaultShutdownIgnored, FaultSlowStorage, FaultMissingStorage, FaultMissingBridge,
 		FaultMissingNode, FaultMissingTemplate, FaultNoQuorum, FaultNeighbourMAC, FaultNeighbourAddress, FaultHAManaged, FaultRouted,
 	}
 }
