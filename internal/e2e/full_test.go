@@ -21,7 +21,7 @@ func (h *host) volumes(t *testing.T) []string {
 			t.Fatal(err)
 		}
 		for _, path := range found {
-			if name := filepath.Base(path); !strings.Contains(name, "-9000-") {
+			if name := filepath.Base(path); !strings.Contains(name, "-900") && filepath.Ext(name) != ".d" {
 				all = append(all, name)
 			}
 		}

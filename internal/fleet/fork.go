@@ -194,6 +194,12 @@ func (f *Fleet) awaitForks(ctx context.Context, of vm.VM, copies []vm.VM, partia
 		if !v.Forking.Has(copies[0].Job) || v.State.Settled() {
 			break
 		}
+		// Of none that is made there is no more to say, however long its host is away with what is left.
+		if none, err := f.noFork(ctx, copies); err != nil {
+			return out, err
+		} else if none {
+			break
+		}
 		select {
 		case <-again.C:
 		case <-ctx.Done():
@@ -227,6 +233,17 @@ func (f *Fleet) awaitForks(ctx context.Context, of vm.VM, copies []vm.VM, partia
 		failed.Text = fmt.Sprintf("no copy was kept: %s: %s", out.Failed[0].Name, out.Failed[0].Error)
 	}
 	return job.Forked{}, failed
+}
+
+// noFork reports whether it is decided that no copy of a VM is made.
+func (f *Fleet) noFork(ctx context.Context, copies []vm.VM) (bool, error) {
+	for _, v := range copies {
+		now, err := f.o.Store.VM(ctx, v.Job)
+		if err != nil || now.BeingMade() || !now.Own.ReadyAt.IsZero() {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // forksOf returns a VM and its copies as they are stored; whole: all of them are.

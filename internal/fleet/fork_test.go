@@ -189,6 +189,27 @@ func TestFork_AHostThatRefuses(t *testing.T) {
 	})
 }
 
+// Whoever asks is told that there are no copies while the host is away with what is left of that.
+func TestFork_AHostThatGoesAway(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.source()
+		away := hostError(job.HostOffline, "node 'pve' is offline")
+		r.host.set(func(h *hypervisor) { h.forks, h.ends = away, away })
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if _, err := r.ForkVM(ctx, job.ForkSpec{VM: "dev", Count: 2}); err == nil || !strings.Contains(err.Error(), "no copy was kept: dev-1") || !strings.Contains(err.Error(), "is offline") {
+			t.Errorf("told: %v", err)
+		}
+		r.pass(time.Hour)
+		if !r.vm(id).Forking.Active() {
+			t.Error("it is forgotten that a snapshot may be left")
+		}
+		r.host.set(func(h *hypervisor) { h.forks, h.ends = nil, nil })
+		r.unforked(id, 1)
+	})
+}
+
 // An engine that is killed at any of its steps leaves nothing half: the next one goes on.
 func TestFork_EngineKilled(t *testing.T) {
 	for _, step := range []string{"asked", "snapshot", "recorded", "made", "removed"} {
