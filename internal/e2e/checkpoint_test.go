@@ -95,3 +95,40 @@ func TestCheckpoint_LostOnTheHost(t *testing.T) {
 		}
 	}
 }
+
+// A checkpoint whose memory goes between the look at it and the start holds no job up, either:
+// the job is told that it boots, and why, and the checkpoint is given up.
+func TestCheckpoint_LostWhileItIsRestored(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess)
+	h.cli(t, "template", "checkpoint", "build", "--wait")
+	files := h.checkpoints(t)
+	c := h.connect(t)
+	id := c.submit(script("echo on"))
+	for deadline := time.Now().Add(time.Minute); h.vmOf("linus-job="+id) == 0; time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("its VM is not made")
+		}
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, ".state") {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	job := c.wait(id)
+	if vm := job["vm"].(map[string]any); job["status"] != "success" || vm["source"] != "cold" {
+		t.Errorf("%v", job)
+	}
+	if _, events := h.exits(t, "job", "status", "--wait", id); !strings.Contains(events, "warning: the VM boots: it could not go on from checkpoint ") {
+		t.Errorf("told:\n%s", events)
+	}
+	h.waitGone(t) // the checkpoint, too
+	if files = h.checkpoints(t); len(files) != 0 {
+		t.Errorf("the host keeps %v", files)
+	}
+	if list := h.cli(t, "template", "checkpoint", "list"); list != "" {
+		t.Errorf("listed:\n%s", list)
+	}
+}

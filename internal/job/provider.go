@@ -93,7 +93,7 @@ type Provider interface {
 	// or ctx ends, it has removed what it created, or tried to: Destroy
 	// afterwards is always right. When ctx ends with ErrDetach the work goes
 	// on, and Create for the same job joins it. If the spec's checkpoint cannot be
-	// used any more the error is of class HostUnfit, and nothing was created.
+	// used any more the error is of class HostUnfit, mostly before anything is created.
 	// progress is called from one goroutine.
 	Create(ctx context.Context, spec VMSpec, progress func(Progress)) (vm.VM, error)
 	// Destroy removes the VM after proof that it is vm: ID, name, job and owner

@@ -324,7 +324,13 @@ rollback() {
   fi
   checked_drop
   if [[ ${restore_begun:-no} == yes && -z ${run_stop:-} ]]; then
-    result_line RESTORE failed 2>/dev/null # nobody may be listening
+    # Without its memory, which was there when it was looked at, it is of no use to others, either.
+    checkpoint_locate "${VM_CHECKPOINT}"
+    if [[ -e ${checkpoint_state} ]]; then
+      result_line RESTORE failed 2>/dev/null # nobody may be listening
+    else
+      result_line RESTORE unfit 2>/dev/null
+    fi
   fi
   if [[ -z ${vm_attempted} ]]; then
     address_drop "${vm_job}"

@@ -2,7 +2,8 @@
 # A VM that is restored from a checkpoint instead of booted: whether VM_CHECKPOINT fits
 # what is asked for and where it is asked, and how the clone's QEMU is started. What
 # does not fit is told before anything is made (LINUS_RESTORE:unfit); a restore that
-# fails later is told, too (LINUS_RESTORE:failed): a boot may do. And how any VM that
+# fails later is told, too (LINUS_RESTORE:failed, or unfit where the memory has gone since):
+# a boot may do. And how any VM that
 # begins as another guest becomes itself, and gets its link: a fork (lib/fork.sh) does so, too.
 
 source "${BASH_SOURCE[0]%/*}/boot.sh"

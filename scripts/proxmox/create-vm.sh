@@ -11,8 +11,9 @@
 #   VM_TEMPLATE         name or ID of a template on this node; empty: an image
 #   VM_CHECKPOINT       ID of a checkpoint of that template on this node (checkpoint-vm.sh):
 #                       the VM goes on where that was saved, as itself, and does not boot.
-#                       What does not fit it is LINUS_RESTORE:unfit before anything is made;
-#                       LINUS_RESTORE:failed: it was undone, and a boot may do
+#                       What does not fit it is LINUS_RESTORE:unfit before anything is made,
+#                       or after, where its memory has gone meanwhile; LINUS_RESTORE:failed:
+#                       it was undone, and a boot may do
 #   VM_FORK             ID of a VM of this installation on this node, of which this one is a
 #                       copy in its size, with VM_FORK_JOB, the linus-job of that. With
 #                       VM_FORK_LIVE=true it goes on from the memory in that VM's snapshot

@@ -326,6 +326,17 @@ refute_changed() {
   [[ -s ${kept}.state && -s ${kept}.meta ]] || fail 'the checkpoint is gone'
 }
 
+@test "a checkpoint whose memory goes while it is restored is told to be of no use" {
+  save
+  hook after-clone "rm '${kept}.state'"
+  fault start 255 skip 'no such file'
+  restore
+  assert_status 5
+  assert_line LINUS_RESTORE:unfit
+  refute_line_like LINUS_RESTORE:failed
+  assert_nothing_left
+}
+
 @test "the plan of a restore changes nothing" {
   save
   restore --dry-run
