@@ -12,6 +12,7 @@
 
 source "${BASH_SOURCE[0]%/*}/result.sh"
 source "${BASH_SOURCE[0]%/*}/run.sh"
+source "${BASH_SOURCE[0]%/*}/vm.sh"
 
 retry_change() { # <function that sets retry_landed> <seconds> <command...>
   local -r landed=$1 seconds=$2
@@ -56,7 +57,7 @@ retry_fail() { # <text> <remedy> [<storages> (default: the config's)]
   if [[ ${run_said} == *'no quorum'* || ${run_said} == *"file '/etc/pve/"*' - Permission denied'* ]]; then
     result_fail config "$1" 'bring the other nodes of the cluster back: without quorum Proxmox refuses every change; look at: pvecm status'
   elif [[ ${run_said} =~ ${full_texts} ]]; then
-    vm_find_storages # of lib/vm.sh, as in all that end here
+    vm_find_storages
     vm_storages=${3:-${vm_storages}}
     result_fail vm "$1" "free some space on ${vm_storages// /, } (pvesm status tells how full it is, pvesm list what is there): a full storage pauses every VM on it"
   fi
