@@ -10,8 +10,6 @@
 # Where retry_clear names a function, that one comes before each further try: it
 # clears the way, or sets retry_landed to hopeless where none may be made.
 
-source "${BASH_SOURCE[0]%/*}/result.sh"
-source "${BASH_SOURCE[0]%/*}/run.sh"
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
 retry_change() { # <function that sets retry_landed> <seconds> <command...>
