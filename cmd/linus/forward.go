@@ -37,7 +37,7 @@ func (a *app) vmForwardCommand() *cobra.Command {
 				return err
 			}
 			through := s.remote()
-			if info, err := s.VM(ctx, args[0]); err == nil && info.Naps() {
+			if info, err := s.VM(ctx, args[0]); err == nil && (info.Naps() || !info.SuspendedAt.IsZero()) {
 				through = true // the engine sees its use, and each connection resumes it
 			}
 			if through && !show {

@@ -87,7 +87,7 @@ func (a *app) root() *cobra.Command {
 			a.vmVerb("stop NAME|ID", "Shut down a VM; no job may be running in it", "is stopped", (*session).StopVM),
 			a.vmVerb("suspend NAME|ID", "Write a VM's memory to its disk and turn it off; no job may be running in it", "is suspended", (*session).SuspendVM),
 			a.vmVerb("resume NAME|ID", "Continue a suspended VM where it was", "runs", (*session).ResumeVM),
-			a.vmForkCommand(), a.vmSnapshotCommand(), a.vmSnapshotsCommand(), a.vmSaveCommand(), a.vmRevertCommand(), a.vmRemoveSnapshotCommand(),
+			a.vmSetCommand(), a.vmForkCommand(), a.vmSnapshotCommand(), a.vmSnapshotsCommand(), a.vmSaveCommand(), a.vmRevertCommand(), a.vmRemoveSnapshotCommand(),
 			a.vmDestroyCommand(), a.vmForgetCommand()),
 		group("pool", "Keep VMs ready, so that jobs start at once",
 			a.poolCreateCommand(), a.poolListCommand(), a.poolShowCommand(), a.poolResizeCommand(), a.poolDrainCommand(), a.poolRemoveCommand()),

@@ -77,7 +77,7 @@ func (a *app) withLogin(ctx context.Context, s *session, ref string, show bool, 
 // use has a VM that is suspended when it is idle resumed, or go on running: the engine does not see
 // what goes around it, but that a directory is read.
 func (a *app) use(ctx context.Context, s *session, info job.VMInfo) (job.VMInfo, error) {
-	if !info.Naps() || info.Status != vm.Running && info.SuspendedAt.IsZero() {
+	if info.SuspendedAt.IsZero() && (!info.Naps() || info.Status != vm.Running) {
 		return info, nil
 	}
 	if !info.SuspendedAt.IsZero() {

@@ -17,13 +17,13 @@ import (
 func TestVerbs_HaveAToolACommandAndAPage(t *testing.T) {
 	for face, without := range map[string][]string{
 		"internal/mcptool": {
-			"Manifest", "Activity", "DeleteJob", "Resize", "ForgetVM", "SaveVM", "ReadTree", "WriteTree", "Network", "DialVM", "ListPorts", "UnexposePort",
+			"Manifest", "Activity", "DeleteJob", "Resize", "ForgetVM", "SetVM", "SaveVM", "ReadTree", "WriteTree", "Network", "DialVM", "ListPorts", "UnexposePort",
 			"Pools", "Pool", "CreatePool", "ResizePool", "RemovePool", "Checkpoints", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "Volumes", "Volume", "CreateVolume", "RemoveVolume", "AttachVolume", "DetachVolume", "Engines", "Tokens", "CreateToken", "RevokeToken", "Credentials", "CreateCredential", "RemoveCredential", "Nodes", "CordonNode", "UncordonNode",
 		},
 		// A terminal is resized by control.Terminal, and linus cp takes trees.
 		"cmd/linus": {"Manifest", "Activity", "Resize", "WriteFile", "EditFile"},
 		// The page's terminal is the API's.
-		"internal/web": {"Result", "Cleanup", "DeleteJob", "Resize", "EditFile", "WriteTree", "Network", "Checkpoints", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "Credentials", "CreateCredential", "RemoveCredential", "Volumes", "Volume", "CreateVolume", "RemoveVolume", "AttachVolume", "DetachVolume"},
+		"internal/web": {"Result", "Cleanup", "DeleteJob", "Resize", "EditFile", "WriteTree", "SetVM", "Network", "Checkpoints", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "Credentials", "CreateCredential", "RemoveCredential", "Volumes", "Volume", "CreateVolume", "RemoveVolume", "AttachVolume", "DetachVolume"},
 	} {
 		calls := callsIn(t, filepath.Join(repository, filepath.FromSlash(face)))
 		for _, v := range job.Verbs() {

@@ -203,9 +203,44 @@ func suspendedText(info job.VMInfo) string {
 	case !info.SuspendedAt.IsZero():
 		return "since " + local(info.SuspendedAt) + " as it was idle; its next use resumes it"
 	case info.Naps():
-		return "when it was not used for " + info.IdleTime().String()
+		return napText(info)
 	}
 	return ""
+}
+
+func napText(info job.VMInfo) string { return "when it was not used for " + info.IdleTime().String() }
+
+func (a *app) vmSetCommand() *cobra.Command {
+	var idle string
+	cmd := &cobra.Command{
+		Use:   "set NAME|ID --idle-suspend TIME|off",
+		Short: "Change after how long without use a VM is suspended",
+		Long: "The time begins anew. A VM that is suspended as it was idle stays so until its next use resumes it, also with off. VMs of pools\n" +
+			"have no such time: each goes with the job that has it, and pool resize --idle-limit is for those that wait.",
+		Example: "  linus vm set dev --idle-suspend 30m\n  linus vm set dev --idle-suspend off",
+		Args:    oneArg("the VM's name or ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var n secondsFlag
+			if idle == "" {
+				return usage("nothing is to change; give --idle-suspend, as in: %s %s --idle-suspend 30m", cmd.CommandPath(), args[0])
+			} else if err := n.Set(idle); err != nil && idle != "off" {
+				return usage("--idle-suspend %q: %w; or off", idle, err)
+			}
+			return a.attached(func(ctx context.Context, s *session, args []string) error {
+				info, err := s.SetVM(ctx, args[0], job.VMChange{IdleSuspend: (*int)(&n)})
+				if err != nil {
+					return err
+				}
+				how := "is not suspended when it is idle"
+				if info.Naps() {
+					how = "is suspended " + napText(info)
+				}
+				return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) %s", info.Name, info.ID, how))
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().StringVar(&idle, "idle-suspend", "", "suspend the VM when it was not used for this time, as in 30m; off: never")
+	return a.completeVMs(cmd)
 }
 
 // vmVerb is a command that does one thing to a VM; said ends the line it prints.

@@ -151,6 +151,7 @@ var more = map[string]string{
 	"stopVM":         "No job may run in it. A VM that is stopped is no error.",
 	"destroyVM":      "No job may run in it. It is decided when the response comes; the engine tries until the VM is gone.",
 	"revertVM":       "With a snapshot of its memory it goes on as it was then; otherwise it is started.",
+	"updateVM":       "What is left out stays. The time without use begins anew. A VM that is suspended as it was idle stays so until its next use resumes it. The VM of a pool goes with its job, and has no such time.",
 	"listFiles":      "Of anything but a directory, that itself.",
 	"readFile":       "At most 4 MiB at a time. Linus-Next-Offset is where to go on, and Linus-End says whether the file ends there. A Range takes the place of offset and limit.",
 	"writeFile":      "The body is the content, at most 10 MiB. A file that exists keeps its owner, and its mode unless one is given; a symbolic link stays one, and what it points to is written. With new, a file that exists is left as it is, and an error.",

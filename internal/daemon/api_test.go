@@ -170,9 +170,9 @@ func TestAPI_RespondsAsItsDocumentSays(t *testing.T) {
 	bodies := map[string]string{
 		"Submit": `{"manifest":{"task":"true","agent_type":"script","env":{"A":"b"}}}`, "Plan": `{"manifest":{"vm_name":"other"}}`, "CreateVM": `{"manifest":{"vm_name":"more"}}`,
 		"CreatePool": `{"name":"p","warm":0}`, "ResizePool": `{"warm":0}`, "Input": "x",
-		"WriteFile": "x", "ForkVM": `{"name":"copy-%d","ttl_seconds":600}`, "SnapshotVM": `{"name":"clean"}`, "Kill": `{"signal":"INT"}`, "Resize": `{"rows":24,"columns":80}`, "EditFile": `{"old":"x","new":"y"}`,
+		"WriteFile": "x", "SetVM": `{"idle_suspend_seconds":600}`, "ForkVM": `{"name":"copy-%d","ttl_seconds":600}`, "SnapshotVM": `{"name":"clean"}`, "Kill": `{"signal":"INT"}`, "Resize": `{"rows":24,"columns":80}`, "EditFile": `{"old":"x","new":"y"}`,
 	}
-	order := []string{"Submit", "Plan", "CreateVM", "Job", "Result", "List", "Watch", "Output", "VMs", "VM", "CreatePool", "Pool", "Pools", "ResizePool", "WriteFile", "ReadFile", "ListFiles", "SnapshotVM", "ListSnapshots", "ForkVM", "StopVM", "StartVM", "RevertVM", "DeleteSnapshot"}
+	order := []string{"Submit", "Plan", "CreateVM", "Job", "Result", "List", "Watch", "Output", "VMs", "VM", "CreatePool", "Pool", "Pools", "ResizePool", "WriteFile", "ReadFile", "ListFiles", "SnapshotVM", "ListSnapshots", "SetVM", "ForkVM", "StopVM", "StartVM", "RevertVM", "DeleteSnapshot"}
 	last := []string{"RemovePool", "DestroyVM", "ForgetVM", "Cleanup"}
 	for id := range all {
 		if !slices.Contains(order, id) && !slices.Contains(last, id) {
@@ -191,7 +191,7 @@ func TestAPI_RespondsAsItsDocumentSays(t *testing.T) {
 			t.Logf("%s: %d %.200s", id, status, data)
 		}
 	}
-	for _, id := range []string{"Submit", "Plan", "CreateVM", "Job", "Result", "List", "Watch", "Output", "VMs", "VM", "CreatePool", "Pool", "Pools", "RemovePool", "Cleanup", "CheckHost", "Engines", "Info", "WriteFile", "ReadFile", "ListFiles", "SnapshotVM", "ListSnapshots", "ForkVM", "StopVM", "StartVM", "RevertVM", "DeleteSnapshot", "DestroyVM"} {
+	for _, id := range []string{"Submit", "Plan", "CreateVM", "Job", "Result", "List", "Watch", "Output", "VMs", "VM", "CreatePool", "Pool", "Pools", "RemovePool", "Cleanup", "CheckHost", "Engines", "Info", "WriteFile", "ReadFile", "ListFiles", "SnapshotVM", "ListSnapshots", "SetVM", "ForkVM", "StopVM", "StartVM", "RevertVM", "DeleteSnapshot", "DestroyVM"} {
 		if !slices.Contains(worked, id) {
 			t.Errorf("%s did not work", id)
 		}

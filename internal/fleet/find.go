@@ -120,7 +120,7 @@ func (a *access) free(ctx context.Context, v vm.VM) error {
 
 // usable is free, but for who waits until a VM is suspended because it is idle, or resumed.
 func (a *access) usable(ctx context.Context, v vm.VM) error {
-	if done, err := a.workOn(ctx, v.Job); err != nil || v.Naps() && (done == napping || done == waking) {
+	if done, err := a.workOn(ctx, v.Job); err != nil || done == napping || done == waking {
 		return err
 	}
 	return a.free(ctx, v)

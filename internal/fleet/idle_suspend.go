@@ -66,8 +66,9 @@ func (n *naps) later(id string, d time.Duration) {
 // use begins a use of a VM, until done is called. One that is suspended because it was idle is
 // resumed first, of which tell is told.
 func (f *Fleet) use(ctx context.Context, v vm.VM, tell func(job.Progress)) (_ vm.VM, done func(), err error) {
-	if !v.Naps() {
-		return v, func() {}, nil
+	if !v.Naps() && v.SuspendedAt.IsZero() { // it counts all the same: it may be set to nap meanwhile
+		f.naps.using(v.Job, 1)
+		return v, sync.OnceFunc(func() { f.naps.using(v.Job, -1) }), nil
 	}
 	for {
 		row, finished, begun, err := f.tryUse(ctx, v)
@@ -148,6 +149,43 @@ func (f *Fleet) wake(ctx context.Context, v vm.VM, finished func()) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// SetVM changes when a VM is suspended. The time without use begins with that; a VM that is
+// suspended as it was idle is resumed by its next use, as ever.
+func (f *Fleet) SetVM(ctx context.Context, ref string, change job.VMChange) (job.VMInfo, error) {
+	if err := change.Check(); err != nil {
+		return job.VMInfo{}, err
+	}
+	d, err := f.access.decide(ctx)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	defer d.end()
+	v, err := f.find(ctx, ref)
+	if err == nil {
+		err = takesJobs(v, ref)
+	}
+	if err == nil && change.IdleSuspend != nil {
+		v, err = f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+			if v.Unwanted {
+				return nil, noVM(v.Name, "is being destroyed")
+			}
+			if v.IdleSuspend == *change.IdleSuspend {
+				return nil, nil
+			}
+			v.IdleSuspend, v.UsedAt = *change.IdleSuspend, now()
+			text := fmt.Sprintf("VM %d is not suspended any more when it is idle", v.ID)
+			if v.Naps() {
+				text = fmt.Sprintf("VM %d is suspended from now on when it was not used for %s", v.ID, v.IdleTime())
+			}
+			return []job.Event{{Kind: job.EventProgress, Text: text}}, nil
+		})
+	}
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	return f.infoOf(ctx, v.Job)
 }
 
 // awoken records that a VM is not suspended because it was idle, and used now.

@@ -238,3 +238,87 @@ func TestIdleSuspend_ExpiresAsEver(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+func TestSetVM_ChangesWhenAVMIsSuspended(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.ask("dev")
+		r.pass(time.Hour)
+		r.sleeps(id, false)
+		set := func(seconds int) {
+			t.Helper()
+			info, err := r.SetVM(context.Background(), "dev", job.VMChange{IdleSuspend: &seconds})
+			if err != nil || info.IdleSuspend != seconds {
+				t.Fatalf("%+v, %v", info, err)
+			}
+		}
+		tunnel, err := r.DialVM(context.Background(), "dev", 80) // before it naps
+		if err != nil {
+			t.Fatal(err)
+		}
+		set(600)
+		r.pass(time.Hour)
+		r.sleeps(id, false)
+		if err := tunnel.Close(); err != nil {
+			t.Error(err)
+		}
+		r.pass(9 * time.Minute)
+		r.sleeps(id, false)
+		set(1200) // begins anew
+		r.pass(19 * time.Minute)
+		r.sleeps(id, false)
+		r.pass(2 * time.Minute)
+		r.sleeps(id, true)
+		if info, err := r.SetVM(context.Background(), "dev", job.VMChange{}); err != nil || info.IdleSuspend != 1200 {
+			t.Errorf("without a change: %+v, %v", info, err)
+		}
+		set(0)
+		r.sleeps(id, true)
+		if err := r.look("dev"); err != nil {
+			t.Fatal(err)
+		}
+		r.sleeps(id, false)
+		r.pass(24 * time.Hour)
+		r.sleeps(id, false)
+		if len(r.told(id, "is suspended from now on when it was not used for 20m0s")) != 1 || len(r.told(id, "is not suspended any more when it is idle")) != 1 {
+			t.Errorf("told %q", r.told(id, ""))
+		}
+	})
+}
+
+// One that was suspended as it was idle, and naps no more, is what somebody makes of it.
+func TestSetVM_OffWhileItIsSuspended(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id, off := r.napping("dev"), 0
+		r.pass(12 * time.Minute)
+		r.sleeps(id, true)
+		if _, err := r.SetVM(context.Background(), "dev", job.VMChange{IdleSuspend: &off}); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := r.ResumeVM(context.Background(), "dev"); err != nil || info.Status != vm.Running {
+			t.Fatalf("%+v, %v", info, err)
+		}
+		r.sleeps(id, false)
+	})
+}
+
+func TestSetVM_Refusals(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.ask("dev")
+		for _, c := range []struct {
+			ref, want string
+			seconds   int
+		}{
+			{"none", "is not a VM of ours", 600},
+			{"dev", "59 is out of range; give seconds from 60 to 31536000, or 0 for never", 59},
+			{"dev", "-1 is out of range", -1},
+			{"dev", "31536001 is out of range", 31536001},
+		} {
+			if _, err := r.SetVM(context.Background(), c.ref, job.VMChange{IdleSuspend: &c.seconds}); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s %d: %v", c.ref, c.seconds, err)
+			}
+		}
+	})
+}

@@ -115,7 +115,7 @@ func (f *Fleet) exclusive(ctx context.Context, ref, done string, alone bool, wor
 			running = job.WithPrincipal(running, p)
 		}
 		err := work(running, v)
-		if err == nil && v.Naps() {
+		if err == nil && (v.Naps() || !v.SuspendedAt.IsZero()) {
 			err = f.worked(running, v, done)
 		}
 		finished()

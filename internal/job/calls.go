@@ -131,6 +131,10 @@ func (c calls) ResumeVM(ctx context.Context, ref string) (VMInfo, error) {
 	return ask[VMInfo](ctx, c, "ResumeVM", vmRef{ref})
 }
 
+func (c calls) SetVM(ctx context.Context, ref string, change VMChange) (VMInfo, error) {
+	return ask[VMInfo](ctx, c, "SetVM", VMEdit{ref, change})
+}
+
 func (c calls) SaveVM(ctx context.Context, ref, name string, inPlace bool) (SavedTemplate, error) {
 	return ask[SavedTemplate](ctx, c, "SaveVM", toSave{ref, name, inPlace})
 }

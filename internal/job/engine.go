@@ -115,6 +115,9 @@ type VMs interface {
 	// ResumeVM continues a suspended VM where it was, sets its clock, and returns when
 	// it accepts logins.
 	ResumeVM(ctx context.Context, ref string) (VMInfo, error)
+	// SetVM changes settings of a persistent VM; what is nil stays. A VM that is suspended as it
+	// was idle stays so until it is used, whatever its idle time is then.
+	SetVM(ctx context.Context, ref string, change VMChange) (VMInfo, error)
 	// ForkVM makes copies of a running VM in which no job runs. Where its storage can clone a
 	// snapshot with memory they go on from that, else they boot from copies of its disk; each as a VM
 	// of its own, with the owner, size, network and labels of the one it is a copy of. All are made

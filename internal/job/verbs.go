@@ -143,6 +143,9 @@ func makeVerbs() []*Verb {
 		verb("ForgetVM", "forgetVM", "Stop tracking a VM that is left alone, without touching it", "POST /v1/vms/{vm}/forget", never, RoleAdmin, OfVM, "vm", ofVM(Engine.ForgetVM)), // a repeated call would be ErrNotFound
 		verb("SuspendVM", "suspendVM", "Write a VM's memory to its disk and turn it off", "POST /v1/vms/{vm}/suspend", always, RoleRun, OfVM, "vm", ofVM(Engine.SuspendVM)),
 		verb("ResumeVM", "resumeVM", "Continue a suspended VM where it was, and wait until it accepts logins", "POST /v1/vms/{vm}/resume", always, RoleRun, OfVM, "vm", ofVM(Engine.ResumeVM)),
+		verb("SetVM", "updateVM", "Change after how long without use a VM is suspended", "PATCH /v1/vms/{vm}", always, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in VMEdit) (VMInfo, error) {
+			return e.SetVM(ctx, in.VM, in.VMChange)
+		}),
 		made[Forked](verb("ForkVM", "forkVM", "Make copies of a running VM, which go on from its memory where its storage allows that", "POST /v1/vms/{vm}/fork", never, RoleRun, OfVM, "vm", Engine.ForkVM), Created, nil),
 		made[VMInfo](verb("SnapshotVM", "createSnapshot", "Save a VM's disk under a name, and with memory what runs in it", "POST /v1/vms/{vm}/snapshots", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in newSnapshot) (VMInfo, error) {
 			return e.SnapshotVM(ctx, in.VM, in.Snapshot, in.Memory)
@@ -326,6 +329,12 @@ type Watching struct {
 type PoolEdit struct {
 	Pool string `json:"pool"`
 	PoolChange
+}
+
+// VMEdit is what is to change of a VM.
+type VMEdit struct {
+	VM string `json:"vm"`
+	VMChange
 }
 
 // WatchedJob is what Watch returns: the events, and the job's current state.

@@ -115,6 +115,19 @@ type VMInfo struct {
 	IdleSuspend int `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
 }
 
+// VMChange is a change of a VM's settings; what is nil stays.
+type VMChange struct {
+	IdleSuspend *int `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
+}
+
+// Check returns a *FieldError if no VM can be changed so.
+func (c VMChange) Check() error {
+	if is := c.IdleSuspend; is != nil && *is != 0 && (*is < minTTL || *is > maxTTL) {
+		return field("idle_suspend", "give seconds from 60 to 31536000, or 0 for never", "%d is out of range", *is)
+	}
+	return nil
+}
+
 // Naps and IdleTime are those of the VM.
 func (v VMInfo) Naps() bool { return v.IdleSuspend > 0 && v.Lifecycle == vm.Persistent }
 
