@@ -110,6 +110,7 @@ func (a *app) attaching(strict bool, work func(ctx context.Context, s *session, 
 			return err
 		}
 		defer s.Close()
-		return work(cmd.Context(), s, args)
+		ctx := job.WithListener(cmd.Context(), func(p job.Progress) { a.note("%s", oneLine(p.Line(), 200)) })
+		return work(ctx, s, args)
 	}
 }

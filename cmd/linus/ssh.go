@@ -80,9 +80,6 @@ func (a *app) use(ctx context.Context, s *session, info job.VMInfo) (job.VMInfo,
 	if info.SuspendedAt.IsZero() && (!info.Naps() || info.Status != vm.Running) {
 		return info, nil
 	}
-	if !info.SuspendedAt.IsZero() {
-		a.note("resuming VM %s (%d), suspended since %s as it was idle", info.Name, info.ID, local(info.SuspendedAt))
-	}
 	if _, err := s.ListFiles(ctx, job.FileList{VM: info.Name, Path: "/", Limit: 1}); err != nil {
 		return info, err
 	}

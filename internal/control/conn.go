@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"reflect"
 	"slices"
@@ -113,6 +114,15 @@ func (c *Conn) call(ctx context.Context, s shape, in, out any) error {
 			nothingSent = func() bool { return conn.sent.Load() == before }
 		}
 	}}
+	if tell := job.Listener(ctx); tell != nil {
+		req.Header.Set(progressHeader, "1")
+		trace.Got1xxResponse = func(_ int, h textproto.MIMEHeader) error {
+			if text, err := url.QueryUnescape(h.Get(progressHeader)); err == nil && text != "" {
+				tell(job.Progress{Text: text})
+			}
+			return nil
+		}
+	}
 	resp, err := c.http.Do(req.WithContext(httptrace.WithClientTrace(ctx, trace))) //nolint:gosec // the host is the engine's, whatever the path
 	if err != nil {
 		return noResponse(ctx, err, nothingSent())

@@ -5,6 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -292,5 +295,56 @@ func TestAPI_ServerSentEvents(t *testing.T) {
 	e.err = job.ErrNotFound
 	if resp, text = call(t, e, "GET", "/api/v1/jobs/j1/events", "", "Accept: text/event-stream"); resp.StatusCode != 404 || resp.Header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("%d %s", resp.StatusCode, text)
+	}
+}
+
+// teller is an engine that resumes a VM first.
+type teller struct{ manners }
+
+func (*teller) ListFiles(ctx context.Context, _ job.FileList) (job.FilePage, error) {
+	if tell := job.Listener(ctx); tell != nil {
+		tell(job.Progress{Text: "resuming VM dev (100), 50% ü\n"})
+	}
+	return job.FilePage{}, nil
+}
+
+// Who listens is told before the response comes, by the socket and by the API. Others get no
+// informational responses: some programs take them for the response.
+func TestListener_IsToldBeforeTheResponse(t *testing.T) {
+	t.Parallel()
+	e := &teller{}
+	dir := t.TempDir()
+	serve(t, dir, e, func() {})
+	c := dial(t, dir)
+	var heard []string
+	if _, err := c.ListFiles(job.WithListener(t.Context(), func(p job.Progress) { heard = append(heard, p.Line()) }), job.FileList{VM: "dev"}); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"resuming VM dev (100), 50% ü\n"}; !slices.Equal(heard, want) {
+		t.Errorf("heard %q, want %q", heard, want)
+	}
+	s, _ := serveAPI(t, e)
+	for asked, want := range map[string]int{"": 0, "1": 1} {
+		told := 0
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, _ textproto.MIMEHeader) error {
+			if code == http.StatusProcessing {
+				told++
+			}
+			return nil
+		}})
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/api/v1/vms/dev/files", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", bearer)
+		req.Header.Set("Linus-Progress", asked)
+		resp, err := s.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if told != want || resp.StatusCode != http.StatusOK || resp.Header.Get("Linus-Progress") != "" {
+			t.Errorf("asked %q: told %d times, then %s %v", asked, told, resp.Status, resp.Header)
+		}
 	}
 }

@@ -81,7 +81,7 @@ func route(s shape, call func(ctx context.Context, in any) (any, error)) row {
 			s.stream(w, r, in, call)
 			return
 		}
-		out, err := call(r.Context(), in)
+		out, err := call(listened(w, r), in)
 		if err != nil && errors.Is(context.Cause(r.Context()), job.ErrUnauthorized) {
 			Refuse(w, http.StatusUnauthorized, codeUnauthorized, "Unauthorized: the token was revoked, or has expired") // whatever err says of that
 			return
@@ -92,6 +92,22 @@ func route(s shape, call func(ctx context.Context, in any) (any, error)) row {
 		}
 		s.respond(w, r, out)
 	}}
+}
+
+// progressHeader has, in a request, that the client takes informational responses (102), which
+// some programs do not; in those, what the engine does that takes a while, percent-encoded.
+const progressHeader = "Linus-Progress"
+
+// listened returns the context for a call, whose listener sends what is told to the client.
+func listened(w http.ResponseWriter, r *http.Request) context.Context {
+	if r.Header.Get(progressHeader) == "" || !r.ProtoAtLeast(1, 1) {
+		return r.Context()
+	}
+	return job.WithListener(r.Context(), func(p job.Progress) {
+		w.Header().Set(progressHeader, url.QueryEscape(p.Line()))
+		w.WriteHeader(http.StatusProcessing)
+		w.Header().Del(progressHeader)
+	})
 }
 
 // respond sends a result.

@@ -157,7 +157,11 @@ func (f *Fleet) inUse(ctx context.Context, ref string, work func(context.Context
 	if err != nil {
 		return nil, err
 	}
-	if v, done, err = f.use(ctx, v, silent); err != nil {
+	tell := job.Listener(ctx)
+	if tell == nil {
+		tell = silent
+	}
+	if v, done, err = f.use(ctx, v, tell); err != nil {
 		return nil, err
 	}
 	if err = f.enter(ctx, v, func(ctx context.Context) error { return work(ctx, v) }); err != nil {

@@ -83,7 +83,7 @@ func (f *Fleet) use(ctx context.Context, v vm.VM, tell func(job.Progress)) (_ vm
 				f.touch(timed, row.Job)
 			}), nil
 		case finished != nil:
-			tell(job.Progress{Step: "resume", Text: fmt.Sprintf("resuming VM %d, suspended since %s as it was idle", row.ID, row.SuspendedAt.UTC().Format("2006-01-02 15:04:05 UTC"))})
+			tell(job.Progress{Step: "resume", Text: fmt.Sprintf("resuming VM %s (%d), suspended since %s as it was idle", row.Name, row.ID, row.SuspendedAt.UTC().Format("2006-01-02 15:04:05 UTC"))})
 			if err := f.wake(ctx, row, finished); err != nil {
 				return v, nil, err
 			}

@@ -57,8 +57,15 @@ func TestIdleSuspend_SuspendsAndTheNextUseResumes(t *testing.T) {
 		r.start() // another engine
 		r.pass(time.Hour)
 		r.sleeps(id, true)
-		if err := r.look("dev"); err != nil {
-			t.Fatal(err)
+		var heard []string
+		listening := job.WithListener(context.Background(), func(p job.Progress) { heard = append(heard, p.Line()) })
+		for range 2 {
+			if _, err := r.ListFiles(listening, job.FileList{VM: "dev", Path: "/"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(heard) != 1 || !strings.HasPrefix(heard[0], "resuming VM dev (") {
+			t.Errorf("heard %q", heard)
 		}
 		r.sleeps(id, false)
 		if len(r.told(id, "is suspended: not used for 10m0s")) != 1 || len(r.told(id, "is resumed: it is used again")) != 1 {

@@ -20,6 +20,20 @@ type Caller struct {
 	Token     string `json:"token,omitempty"`     // the ID of the token it has shown; empty: none
 }
 
+type listenerKey struct{}
+
+// WithListener has what takes a while told while a call with ctx is under way, as soon as it
+// begins: that a VM is resumed, say. It is not called any more once the call has returned.
+func WithListener(ctx context.Context, tell func(Progress)) context.Context {
+	return context.WithValue(ctx, listenerKey{}, tell)
+}
+
+// Listener returns who is told what takes a while; nil: nobody.
+func Listener(ctx context.Context) func(Progress) {
+	tell, _ := ctx.Value(listenerKey{}).(func(Progress))
+	return tell
+}
+
 type callerKey struct{}
 
 // WithCaller records in ctx on whose behalf the engine works, for records alone: it gives
