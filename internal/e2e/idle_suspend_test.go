@@ -1,6 +1,11 @@
 package e2e
 
 import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +16,8 @@ import (
 // A VM that nobody uses is suspended, and goes on where it was for a job and for who logs in.
 func TestIdleSuspend(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, lab.DriverProcess, "CLEANUP_INTERVAL_SECONDS=10")
+	h := newHost(t, lab.DriverProcess, "CLEANUP_INTERVAL_SECONDS=10", clientsToken)
+	h.serveHTTP(t)
 	h.cli(t, "vm", "create", "dev", "--idle-suspend", "60")
 	before := h.cli(t, "vm", "ssh", "dev", "--", "sh", "-c", "setsid sleep 100000 >/dev/null 2>&1 </dev/null & echo $! $(cut -d' ' -f22 /proc/$!/stat) | tee here")
 	asleep := func() {
@@ -38,8 +44,28 @@ func TestIdleSuspend(t *testing.T) {
 		t.Errorf("what ran there: %q, before %q", got, before)
 	}
 	asleep()
-	if got := h.cli(t, "vm", "ssh", "dev", "--", "sh", "-c", goesOn); !strings.HasSuffix(got, before) {
+	if _, got := h.exits(t, "vm", "ssh", "dev", "--", "sh", "-c", goesOn); !strings.HasSuffix(got, before) || strings.Count(got, "resuming VM dev (") != 1 {
 		t.Errorf("by ssh: %q, before %q", got, before)
+	}
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "from the VM") }))
+	defer site.Close()
+	at := strings.TrimSpace(h.cli(t, "vm", "expose", "dev", strconv.Itoa(site.Listener.Addr().(*net.TCPAddr).Port)))
+	asleep()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimPrefix(clientsToken, "HTTP_TOKEN="))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK || string(text) != "from the VM" {
+		t.Errorf("by a port's URL: %s %q, %v", resp.Status, text, err)
+	}
+	_ = resp.Body.Close()
+	if shown := h.cli(t, "vm", "show", "dev"); !strings.Contains(shown, "running") {
+		t.Errorf("a request to its port has not resumed it:\n%s", shown)
 	}
 	h.cli(t, "vm", "destroy", "dev", "--yes")
 	h.waitGone(t)

@@ -12,6 +12,36 @@ import (
 	"linus/internal/vm"
 )
 
+// A connection to the URL's port resumes a VM that was suspended as it was idle, and keeps it awake.
+func TestPort_ResumesItsVM(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.opts.PortURL = func(id string) string { return "https://" + id + ".vm.example" }
+		r.start()
+		id := r.napping("dev")
+		web, err := r.ExposePort(context.Background(), job.PortSpec{VM: "dev", Port: 3000, Name: "web"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.pass(12 * time.Minute)
+		r.sleeps(id, true)
+		if all, err := r.ListPorts(context.Background(), job.PortRef+web.ID); err != nil || len(all) != 1 {
+			t.Fatalf("while it is suspended: %+v, %v", all, err)
+		}
+		r.sleeps(id, true)
+		tunnel, err := r.DialVM(context.Background(), job.PortRef+web.ID, 3000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Hour)
+		r.sleeps(id, false)
+		if err := tunnel.Close(); err != nil {
+			t.Error(err)
+		}
+		r.pass(12 * time.Minute)
+		r.sleeps(id, true)
+	})
+}
+
 func TestPort_HasAURLUntilItsVMGoes(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.opts.PortURL = func(id string) string { return "https://" + id + ".vm.example" }

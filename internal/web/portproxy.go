@@ -19,11 +19,15 @@ import (
 
 // What passes between a browser and a port of a VM.
 const (
-	portHeaders = 64 << 10        // bytes of a response's headers
-	portAnswer  = 2 * time.Minute // until they are there
+	portHeaders = 64 << 10         // bytes of a response's headers
+	portReady   = 50 * time.Second // until the VM takes a connection, which resumes it; less than proxies wait
+	portAnswer  = 2 * time.Minute  // until the headers are there
 	portIdle    = 20 * time.Second
 	portCookies = 50 // set by one response
 )
+
+// errNotReady: what was begun for a connection, such as resuming the VM, goes on.
+var errNotReady = errors.New("the VM is not ready yet")
 
 // portTransport connects to ports of VMs: the host of a request is the port's ID.
 func portTransport(e job.Engine) *http.Transport {
@@ -37,7 +41,12 @@ func portTransport(e job.Engine) *http.Transport {
 			if err != nil {
 				return nil, err
 			}
-			t, err := e.DialVM(ctx, job.PortRef+id, port)
+			timed, end := context.WithTimeoutCause(ctx, portReady, errNotReady)
+			defer end()
+			t, err := e.DialVM(timed, job.PortRef+id, port)
+			if err != nil && errors.Is(context.Cause(timed), errNotReady) {
+				return nil, errNotReady
+			}
 			if err != nil {
 				return nil, err
 			}

@@ -386,6 +386,12 @@ func (a *api) portFailed(w http.ResponseWriter, r *http.Request, v visit, err er
 		v.fail(w, http.StatusForbidden, err.Error())
 	case isUnknown(err):
 		v.fail(w, http.StatusNotFound, "There is no such port, or no VM that has it any more")
+	case errors.Is(err, errNotReady):
+		w.Header().Set("Retry-After", "5")
+		if isLink(r) && isBrowser(r) {
+			w.Header().Set("Refresh", "5") // the page comes by itself
+		}
+		v.fail(w, http.StatusServiceUnavailable, fmt.Sprintf("The VM is not ready after %s: it is being resumed, or its host is busy; try again in some seconds", portReady))
 	case errors.As(err, &field), errors.Is(err, job.ErrUnchecked), job.Own(err):
 		v.fail(w, http.StatusServiceUnavailable, words.In(err.Error()))
 	default:

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
@@ -718,5 +719,69 @@ func TestPort_CookiesAreOfOneHost(t *testing.T) {
 		if h.ServeHTTP(w, r); w.Code != want {
 			t.Errorf("with %s: %d", name, w.Code)
 		}
+	}
+}
+
+// asleep is an engine whose VM takes a while to be resumed.
+type asleep struct {
+	*exposing
+	takes time.Duration
+}
+
+func (e asleep) DialVM(ctx context.Context, _ string, _ int) (job.Tunnel, error) {
+	woken := time.NewTimer(e.takes)
+	defer woken.Stop()
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-woken.C:
+	}
+	near, far := net.Pipe()
+	go func() {
+		defer far.Close()
+		if _, err := http.ReadRequest(bufio.NewReader(far)); err == nil {
+			_, _ = io.WriteString(far, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nawake")
+		}
+	}()
+	return halfClosed{near}, nil
+}
+
+type halfClosed struct{ net.Conn }
+
+func (halfClosed) CloseWrite() error { return nil }
+
+// A request waits while its VM is resumed, and not for ever: a browser then tries again by itself.
+func TestPort_WaitsForAVMThatIsResumed(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		takes   time.Duration
+		browser bool
+		code    int
+		text    string
+	}{
+		{"some seconds", 20 * time.Second, false, 200, "awake"},
+		{"too long for a program", time.Hour, false, 503, "not ready after 50s"},
+		{"too long for a browser", time.Hour, true, 503, "not ready after 50s"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := asleep{&exposing{engine: sample(), at: map[string]string{webID: "x"}, owners: map[string]string{}}, c.takes}
+				h := web.Handler(web.Options{Engine: e, MCP: echo, API: echo, Token: token, Log: log, Hosts: []string{"linus.example"}})
+				req := httptest.NewRequest(http.MethodGet, "http://linus.example/ports/"+webID+"/", nil)
+				req.Header.Set("Authorization", "Bearer "+token)
+				if c.browser {
+					req.Header.Set("Accept", "text/html")
+				}
+				began, w := time.Now(), httptest.NewRecorder()
+				h.ServeHTTP(w, req)
+				if w.Code != c.code || !strings.Contains(w.Body.String(), c.text) || time.Since(began) > time.Minute {
+					t.Errorf("after %s: %d %s", time.Since(began), w.Code, w.Body)
+				}
+				if again := w.Code == 503; (w.Header().Get("Retry-After") != "") != again || (w.Header().Get("Refresh") != "") != (again && c.browser) {
+					t.Errorf("headers %v", w.Header())
+				}
+				synctest.Wait()
+			})
+		})
 	}
 }
