@@ -292,7 +292,7 @@ func noVM(ts *testscript.TestScript, _ bool, _ []string) {
 		"job exec": "--vm nobody -- true", "job submit": "--vm nobody -- true",
 		"run": "--vm nobody --repo none -- true", "network test": "nobody github.com", "vm create": "",
 		"vm cp": "none nobody:", "vm cat": "nobody:none", "vm ls": "nobody:none", "vm forward": "nobody 80",
-		"vm expose": "", "vm unexpose": "nobody none", "vm fork": "nobody", "vm save": "nobody --as none", "vm snapshot": "nobody none", "vm revert": "nobody none", "vm remove-snapshot": "nobody none", "vm list": "",
+		"vm expose": "", "vm unexpose": "nobody none", "vm fork": "nobody", "vm set": "nobody --idle-suspend off", "vm save": "nobody --as none", "vm snapshot": "nobody none", "vm revert": "nobody none", "vm remove-snapshot": "nobody none", "vm list": "",
 		"volume attach": "", "volume detach": "", // what comes first: the server, the volume
 	}
 	var visit func(*cobra.Command)
