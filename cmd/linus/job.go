@@ -343,7 +343,7 @@ func (a *app) waitFor(ctx context.Context, e watcher, id string) error {
 	if err := a.printResult(r); err != nil {
 		return err
 	}
-	if len(j.Artifacts) > 0 {
+	if _, run := runOf(j); len(j.Artifacts) > 0 && !run {
 		a.note("artifacts: %d; linus job artifacts get %s", len(j.Artifacts), id)
 	}
 	return codeOf(r)

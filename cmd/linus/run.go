@@ -41,6 +41,7 @@ func (a *app) runCommand() *cobra.Command {
 			"tracked or not ignored, without .git; elsewhere all files of this directory. The VM is destroyed afterwards.\n\n" +
 			"--diff shows what the command has changed, and --apply makes the same changes here, in files that are still what was sent:\n" +
 			"review them as you would a stranger's patch. --pull also brings back files that git ignores.\n" +
+			"With --agent-type claude, codex or gemini what follows -- is no command but a prompt, and that agent works on the files.\n" +
 			"With --vm the files stay in that VM, with whatever commands leave beside them, and the next run sends only what has changed.\n\n" +
 			"Ctrl-C interrupts the command; a second Ctrl-C detaches from it. Whatever happens here then, the run goes on, and what it\n" +
 			"changes is kept: linus run --job ID follows it again.",
@@ -48,6 +49,7 @@ func (a *app) runCommand() *cobra.Command {
 			"  linus run --pull dist --memory 8G -- npm run build\n" +
 			"  linus run --apply -- gofmt -w .\n" +
 			"  linus run --vm dev -- go test ./...\n" +
+			"  linus run --agent-type claude --diff -- 'Make ./tests.sh pass'\n" +
 			"  linus run --repo https://github.com/junegunn/fzf#master --egress internet -- make test\n" +
 			"  linus run --repo https://github.com/acme/app --repo-credential git --push fix/typo -- sh -c './fix && git commit -am fixed'\n" +
 			"  linus run --job ID --diff",
@@ -141,6 +143,9 @@ func (a *app) runRepository(cmd *cobra.Command, args []string, f runFlags) error
 	}
 	if err != nil {
 		return err
+	}
+	if _, agent := m.AgentType.Agent(); agent {
+		m.Task = strings.Join(args, " ") + "\n"
 	}
 	m.StatusMode = job.StatusStreaming
 	m.Repository.URL, m.Repository.Ref, _ = strings.Cut(f.repository, "#")
@@ -261,6 +266,10 @@ func (a *app) runManifest(cmd *cobra.Command, args []string, f runFlags, t workt
 	}
 	if err = f.override(cmd, &m, a.stdout); err != nil {
 		return m, false, err
+	}
+	if _, agent := m.AgentType.Agent(); agent {
+		m.Task, m.Agent.Command = strings.Join(args, " ")+"\n", "exec "+r.sent("run")+` "$@"`
+		return m, false, m.Validate()
 	}
 	if input = hasInput(a.stdin); input {
 		m.Stdin = job.StdinOpen

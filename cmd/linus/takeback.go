@@ -85,7 +85,13 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 	for _, name := range f.pull {
 		c.again += " --pull " + shellescape.Quote(name)
 	}
-	ended := a.converse(ctx, s, j, c)
+	var ended error
+	_, agent := j.Manifest.AgentType.Agent()
+	if agent { // it tells its steps, and then its answer
+		ended = a.waitFor(ctx, s, j.ID)
+	} else {
+		ended = a.converse(ctx, s, j, c)
+	}
 	var code exitError
 	if ended != nil && !errors.As(ended, &code) {
 		return fmt.Errorf("%w\nthe run goes on: %s", ended, c.again)
@@ -94,8 +100,11 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 	defer cancel()
 	j, err := s.Job(after, j.ID)
 	switch {
-	case err != nil || !j.Status.Terminal():
-		return errors.Join(err, ended) // detached
+	case err != nil || !j.Status.Terminal(): // detached
+		if agent {
+			a.note("  changes: %s", c.again)
+		}
+		return errors.Join(err, ended)
 	case j.Outcome.ExitCode == nil && len(j.Artifacts) == 0: // it has not run, and why is said
 		if j.Outcome.Reason == job.ReasonLost && j.Manifest.Retry != "" {
 			a.note("linus job status %s names the job that runs it again; linus run --job takes that up", j.ID)

@@ -125,3 +125,42 @@ func TestRun_SendsATreeAndTakesBackWhatHasChanged(t *testing.T) {
 	linus(0, "vm", "destroy", "dev", "--yes")
 	h.waitGone(t)
 }
+
+// An agent works on the tree: it finds the files where it starts, tells its steps and its
+// answer, and what it has changed is taken back.
+func TestRun_AnAgentWorksOnTheTree(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "process")
+	place(t, h.templateDisk(t), map[string]string{"usr/local/bin/claude": `#!/bin/sh
+prompt=$(cat)
+printf '%s\n' '{"type":"assistant","message":{"content":[{"type":"tool_use","name":"Edit","input":{"file_path":"/x/one"}}]}}'
+echo "$prompt, $*" >>one
+printf '%s\n' '{"type":"result","subtype":"success","result":"'"$prompt"' is done."}'
+`})
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "one"), []byte("1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	linus := func(args ...string) (stdout, stderr string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), h.linus(), args...)
+		var out, said bytes.Buffer
+		cmd.Env, cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = h.env, dir, strings.NewReader("no input"), &out, &said
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("linus %q: %v\n%s%s", args, err, out.String(), said.String())
+		}
+		return out.String(), said.String()
+	}
+	out, said := linus("run", "--agent-type", "claude", "--model", "sonnet", "--diff", "--", "add", "it")
+	if !strings.HasPrefix(out, "add it is done.") || !strings.Contains(out, "+add it, --print --output-format stream-json --verbose --model sonnet\n") || !strings.Contains(said, "edits /x/one") || strings.Contains(said, "artifacts") {
+		t.Errorf("it said %q, %q", out, said)
+	}
+	id := regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindString(said)
+	if out, said = linus("run", "--job", id, "--apply"); !strings.Contains(said, "applied: one") {
+		t.Errorf("taken up: %q, %q", out, said)
+	}
+	if data, _ := os.ReadFile(filepath.Join(dir, "one")); !strings.HasPrefix(string(data), "1\nadd it, --print") {
+		t.Errorf("one is %q", data)
+	}
+	h.waitGone(t)
+}

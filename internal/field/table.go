@@ -28,13 +28,13 @@ func agents() (names []string) {
 // Manifest returns the fields of a manifest.
 func Manifest() []Field {
 	return []Field{
-		{Name: "agentType", Flag: "agent-type", In: Submit, Values: append([]string{"script", "custom"}, agents()...), Help: "script (default), custom, or an agent (" + strings.Join(agents(), ", ") + "): what follows -- is then the command's input, or the prompt",
+		{Name: "agentType", Flag: "agent-type", In: Submit | Run, Values: append([]string{"script", "custom"}, agents()...), Help: "script (default), custom, or an agent (" + strings.Join(agents(), ", ") + "): what follows -- is then the command's input, or the prompt",
 			Label: "Type", Hint: "script: a bash script; custom: input for the command below; the others: a prompt for that agent"},
 		{Name: "task", NoFlag: "it is what follows --", Lines: true,
 			Label: "Script, prompt or input"},
-		{Name: "agent.command", Flag: "agent-command", In: Submit, Help: "shell command that reads what follows -- from its stdin: for custom, or another interpreter for a script",
-			Label: "Command", Hint: "that reads the task from its stdin: for custom, or another interpreter for a script", When: "agentType=^(script|custom)$"},
-		{Name: "agent.model", Flag: "model", In: Submit, Help: "model for an agent, as in sonnet for claude (default: the agent's own)",
+		{Name: "agent.command", Flag: "agent-command", In: Submit, Help: "shell command that reads what follows -- from its stdin: for custom, or another interpreter for a script; for an agent, what starts it, as \"$@\"",
+			Label: "Command", Hint: "that reads the task from its stdin: for custom, or another interpreter for a script; for an agent, what starts it, as \"$@\""},
+		{Name: "agent.model", Flag: "model", In: Submit | Run, Help: "model for an agent, as in sonnet for claude (default: the agent's own)",
 			Label: "Model", Hint: "as in sonnet for claude; empty: the agent's default", When: "agentType=^(" + strings.Join(agents(), "|") + ")$"},
 		{Name: "agent.claudeModel", Flag: "claude-model", In: Submit, Help: "the same, for claude",
 			Label: "Claude model", Hint: "as in sonnet; empty: the CLI's default", When: "agentType=^claude$"},

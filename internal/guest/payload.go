@@ -121,6 +121,9 @@ func packFiles(files []job.File) (packed archive, index []byte, err error) {
 func command(m job.Manifest) (how string, command []byte) {
 	if agent, ok := m.AgentType.Agent(); ok {
 		words := agent.Command(cmp.Or(m.Agent.Model, m.Agent.ClaudeModel), m.StatusMode != job.StatusSimple)
+		if m.Agent.Command != "" {
+			words = append([]string{"sh", "-c", m.Agent.Command, agent.Name}, words...)
+		}
 		return "exec", []byte(strings.Join(words, "\x00") + "\x00")
 	}
 	if m.Agent.Command != "" {

@@ -185,6 +185,10 @@ func TestCommand_OfAnAgent(t *testing.T) {
 			t.Errorf("%s %q", how, words)
 		}
 	}
+	started := job.Manifest{AgentType: job.AgentClaude, Agent: job.Agent{Command: `cd /srv && exec "$@"`}, StatusMode: job.StatusSimple}
+	if how, words := command(started); how != "exec" || string(words) != "sh\x00-c\x00cd /srv && exec \"$@\"\x00claude\x00claude\x00--print\x00" {
+		t.Errorf("%s %q", how, words)
+	}
 	m := job.Manifest{AgentType: "gemini", StatusMode: job.StatusStreaming}
 	if how, words := command(m); how != "exec" || !strings.HasPrefix(string(words), "gemini\x00") || !strings.HasSuffix(string(words), "\x00stream-json\x00") {
 		t.Errorf("%s %q", how, words)

@@ -128,7 +128,7 @@ const MaxRetries = 5
 
 // Agent holds the agent's options.
 type Agent struct {
-	Command     string `json:"command,omitempty" jsonschema_description:"Shell command that runs the task (given on stdin, and as $LINUS_TASK_FILE). Required for custom." brief:"Required for custom."`
+	Command     string `json:"command,omitempty" jsonschema_description:"Shell command that runs the task (given on stdin, and as $LINUS_TASK_FILE). Required for custom. For an agent: what starts it, with the agent as \"$@\"." brief:"Required for custom."`
 	Model       string `json:"model,omitempty" jsonschema_description:"Model of an agent."`
 	ClaudeModel string `json:"claudeModel,omitempty" jsonschema_description:"claude: the same." api:"claude_model" brief:"-"`
 }

@@ -137,8 +137,8 @@ func (a Agent) validate(t AgentType) []*FieldError {
 	switch {
 	case t == AgentCustom && strings.TrimSpace(a.Command) == "":
 		bad = append(bad, field("manifest.agent.command", "give the shell command to run, the task is its stdin", "is required for agentType custom"))
-	case known && a.Command != "":
-		bad = append(bad, field("manifest.agent.command", "remove it, or use agentType custom", "has no meaning for agentType %s", t))
+	case known && a.Command != "" && !strings.Contains(a.Command, `"$@"`):
+		bad = append(bad, field("manifest.agent.command", `write "$@" where the agent is to run, as in cd /srv/app && exec "$@", or use agentType custom`, "does not start the agent"))
 	case len(a.Command) > maxArgument:
 		bad = append(bad, field("manifest.agent.command", "put long scripts into task or files", "is %d bytes, the limit is %d", len(a.Command), maxArgument))
 	case strings.ContainsRune(a.Command, 0) || !utf8.ValidString(a.Command):

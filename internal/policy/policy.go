@@ -71,15 +71,14 @@ func (p *Policy) Check(m job.Manifest) error {
 	}
 	found := &findings{policy: p}
 	agent, known := m.AgentType.Agent()
+	if words := []string{agent.Name, "--print", "TASK"}; known && !p.allows(words) {
+		found.add("manifest.agentType", agent.Name+" is not allowed: "+p.reason(words), p.remedy())
+	}
 	switch {
-	case known:
-		if words := []string{agent.Name, "--print", "TASK"}; !p.allows(words) {
-			found.add("manifest.agentType", agent.Name+" is not allowed: "+p.reason(words), p.remedy())
-		}
 	case m.Agent.Command != "":
 		found.field = "manifest.agent.command"
 		found.script(m.Agent.Command)
-	default:
+	case !known:
 		found.field = "manifest.task"
 		found.script(m.Task)
 	}

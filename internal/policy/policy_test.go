@@ -184,6 +184,7 @@ func TestCheck_LooksAtAllOfTheManifest(t *testing.T) {
 		{"claude without a rule", p, job.Manifest{AgentType: job.AgentClaude, Task: "rm everything"}, "manifest.agentType"},
 		{"codex with a rule for claude", claude, job.Manifest{AgentType: "codex", Task: "x"}, "manifest.agentType"},
 		{"claude with a rule", claude, job.Manifest{AgentType: job.AgentClaude, Task: "rm everything"}, ""},
+		{"what starts claude", claude, job.Manifest{AgentType: job.AgentClaude, Task: "x", Agent: job.Agent{Command: `rm x; exec "$@"`}}, "manifest.agent.command"},
 		{"custom command", p, job.Manifest{AgentType: job.AgentCustom, Task: "rm x", Agent: job.Agent{Command: "git apply"}}, ""},
 		{"custom command without a rule", p, job.Manifest{AgentType: job.AgentCustom, Task: "git log", Agent: job.Agent{Command: "bash"}}, "manifest.agent.command"},
 		{"script with a command", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Agent: job.Agent{Command: "bash -s"}}, "manifest.agent.command"},
