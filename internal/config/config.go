@@ -58,7 +58,7 @@ type Config struct {
 	HTTPHosts       string `envconfig:"HTTP_HOSTS" desc:"Names, besides addresses and localhost, by which HTTP clients may reach this server, separated by spaces or commas."`
 	HTTPCORSOrigins string `envconfig:"HTTP_CORS_ORIGINS" desc:"Origins whose pages a browser may let call /mcp, as in http://localhost:6274, separated by spaces or commas. Empty: none."`
 
-	HTTPURL      string `envconfig:"HTTP_URL" desc:"URL of this server as browsers reach it (https://linus.example), for the URLs of exposed ports. Empty: the address listened on, or with HTTP_TLS_CERT the first of HTTP_HOSTS."`
+	HTTPURL      string `envconfig:"HTTP_URL" desc:"URL of this server as browsers reach it (https://linus.example), for the URLs of exposed ports and the login by OIDC_ISSUER. Empty: the address listened on, or with HTTP_TLS_CERT the first of HTTP_HOSTS."`
 	ExposeDomain string `envconfig:"EXPOSE_DOMAIN" desc:"Wildcard (*.vms.example) whose host names lead to this server, at the port of HTTP_URL: each exposed port of a VM gets one. Empty: they get paths, and their pages no cookies and no storage."`
 
 	HTTPTLSCert   string `envconfig:"HTTP_TLS_CERT" kind:"path" desc:"PEM file with this server's certificate, followed by those between it and its root, for HTTPS at HTTP_ADDR. Read again when it changes. Empty: plain HTTP."`

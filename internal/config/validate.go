@@ -97,6 +97,7 @@ func (c Config) rules() []rule {
 		{"OIDC_GROUPS_CLAIM", c.OIDCGroupsClaim, clientText.MatchString(c.OIDCGroupsClaim), "give a claim's name such as groups, at most 256 characters without blanks"},
 		{"OIDC_SCOPES", c.OIDCScopes, slices.Contains(words(c.OIDCScopes), "openid") && clientText.MatchString(strings.Join(words(c.OIDCScopes), "")), "give scopes separated by spaces or commas, openid among them, as in openid profile groups"},
 		{"HTTP_URL", c.HTTPURL, c.OIDCIssuer == "" || isSecureURL(c.HTTPURL), "OIDC_ISSUER is set: give the URL to which browsers come back from there, https://HOST or https://HOST:PORT (http:// only for this machine's loopback)"},
+		{"HTTP_HOSTS", c.HTTPHosts, c.OIDCIssuer == "" || c.namesItself(), "OIDC_ISSUER is set: name the host of HTTP_URL, to which browsers come back from there, too"},
 		{"WEBHOOK_URL", c.WebhookURL.String(), c.WebhookURL.value == "" || job.WebhookURLProblem(c.WebhookURL.value) == "", "give a URL of https or http, without a user"},
 		{"WEBHOOK_URL", c.WebhookURL.String(), c.WebhookURL.value == "" || c.WebhookSecret.value != "", "set WEBHOOK_SECRET, which signs its messages, too"},
 		{"WEBHOOK_SECRET", c.WebhookSecret.String(), c.WebhookSecret.value == "" || isWebhookKey(c.WebhookSecret.value), "give whsec_ and base64 of 16 to 512 bytes, or a text of that length"},
@@ -248,6 +249,16 @@ func (c Config) exposes() bool {
 		n = strings.ToLower(n)
 		return n == c.PortDomain() && strings.Contains(n, ".") || strings.HasSuffix(n, "."+c.PortDomain())
 	})
+}
+
+// namesItself reports whether requests for the host of HTTP_URL are answered.
+func (c Config) namesItself() bool {
+	u, err := url.Parse(c.HTTPURL)
+	if err != nil {
+		return false
+	}
+	_, noAddress := netip.ParseAddr(u.Hostname())
+	return noAddress == nil || u.Hostname() == "localhost" || slices.ContainsFunc(c.HTTPNames(), func(n string) bool { return strings.EqualFold(n, u.Hostname()) })
 }
 
 // isWildcard reports whether s is *. and a domain.

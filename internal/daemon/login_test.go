@@ -83,7 +83,7 @@ func TestLogin_IsOnePersonUntilItIsRevoked(t *testing.T) {
 	}
 	const audience = "https://linus.example/mcp"
 	for name, value := range map[string]string{
-		"LINUS_STATE_DIR": t.TempDir(), "CALLBACK_PORT": "0", "HTTP_ADDR": "127.0.0.1:0", "HTTP_TOKEN": "a-token-of-this-test", "HTTP_URL": "https://linus.example",
+		"LINUS_STATE_DIR": t.TempDir(), "CALLBACK_PORT": "0", "HTTP_ADDR": "127.0.0.1:0", "HTTP_TOKEN": "a-token-of-this-test", "HTTP_URL": "https://linus.example", "HTTP_HOSTS": "linus.example",
 		"OAUTH_ISSUER": p.URL, "OAUTH_AUDIENCE": audience, "OAUTH_CA_FILE": ca,
 		"OIDC_ISSUER": p.URL, "OIDC_CLIENT_ID": "linus", "OIDC_CLIENT_SECRET": "a-client-secret", "OIDC_ROLES": "admins=admin, devs=run", "OIDC_CA_FILE": ca, "OIDC_SESSION_HOURS": "2",
 	} {

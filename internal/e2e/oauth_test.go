@@ -31,10 +31,10 @@ import (
 const issuerSecret = "a-secret-of-this-test"
 
 // runIssuer runs an OpenID Connect server that others have made, and returns its URL.
-func (c clients) runIssuer(t *testing.T, dir string) string {
+func (c clients) runIssuer(t *testing.T, dir string, settings ...string) string {
 	t.Helper()
 	cmd := exec.Command(c.node, filepath.Join(dir, "issuer.mjs"))
-	cmd.Env, cmd.Stderr = append(os.Environ(), "ISSUER_SECRET="+issuerSecret), t.Output()
+	cmd.Env, cmd.Stderr = append(append(os.Environ(), "ISSUER_SECRET="+issuerSecret), settings...), t.Output()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

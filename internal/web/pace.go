@@ -94,12 +94,15 @@ type pacedBody struct {
 	left        bool // the request is done, and its connection is no longer ours
 }
 
-// cut ends a Read, and those that come.
+// cut ends a Read, and those that come. When all has come there is none to end, and a deadline
+// would end all requests that come by this connection, since the server waits for them already.
 func (b *pacedBody) cut() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.gone = true
-	b.until(time.Unix(1, 0))
+	if !b.ended {
+		b.until(time.Unix(1, 0))
+	}
 }
 
 // until sets the deadline, with the lock held.

@@ -1,8 +1,10 @@
 package web
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 )
@@ -28,5 +30,20 @@ func TestPacedBody_LeavesItsConnectionAlone(t *testing.T) {
 	b.cut()
 	if n, err := b.Read(make([]byte, 1)); err == nil || w.set != before {
 		t.Errorf("after its end: %d bytes, %v; %d deadlines, then %d", n, err, before, w.set)
+	}
+}
+
+// Whoever ends their own login has sent all of the form by then, and the browser goes on with
+// the connection: a deadline that passes would end the requests that come by it.
+func TestPacedBody_ThatHasEndedIsNotCut(t *testing.T) {
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	b := &pacedBody{ReadCloser: io.NopCloser(strings.NewReader("form")), control: http.NewResponseController(w)}
+	if _, err := io.ReadAll(b); err != nil {
+		t.Fatal(err)
+	}
+	before := w.set
+	b.cut()
+	if n, err := b.Read(make([]byte, 1)); err == nil || w.set != before {
+		t.Errorf("after the end: %d bytes, %v; %d deadlines, then %d", n, err, before, w.set)
 	}
 }

@@ -14,7 +14,13 @@
     }
   };
   document.addEventListener("htmx:sseOpen", () => say("live", "Live"));
-  document.addEventListener("htmx:sseError", () => say("lost", "Connection lost, trying again…"));
+  document.addEventListener("htmx:sseError", async () => {
+    say("lost", "Connection lost, trying again…");
+    try {
+      const answer = await fetch(location.href, { method: "HEAD" });
+      if (answer.status === 401) location.reload(); // logged out: only the login page may be seen
+    } catch {} // the server is away
+  });
   document.addEventListener("htmx:sseClose", (e) => {
     if (e.detail.type === "message") say("ended", "");
   });
