@@ -80,16 +80,16 @@ env; cat .git/config`
 	if got := r.Git(r.Bare, "log", "--format=%s", "agent/fix"); got != "again\nmore\nchange large.bin\nchange .gitattributes\nchange a.txt" {
 		t.Errorf("gone on with: %q", got)
 	}
-	// Large files come along // By linus run, an agent's commits go the same way.
+	// By linus run, an agent's commits go the same way.
 	place(t, h.templateDisk(t), map[string]string{"usr/local/bin/claude": `#!/bin/sh
 git -c user.name=j -c user.email=j@example.org commit --allow-empty -qm "$(cat)"
 `})
 	run := exec.Command(h.linus(), "run", "--agent-type", "claude", "--egress", "none", "--repo", url, "--repo-credential", "git", "--push", "agent/more", "--", "make", "it")
 	run.Env = h.env
-	if out, err := run.CombinedOutput(); err != nil || git(bare, "log", "--format=%s", "agent/more") != "make it\none" {
+	if out, err := run.CombinedOutput(); err != nil || r.Git(r.Bare, "log", "--format=%s", "agent/more") != "make it\nchange large.bin\nchange .gitattributes\nchange a.txt" {
 		t.Errorf("linus run: %s, %v", out, err)
 	}
-	if they are asked for, and only then; new ones are not pushed.
+	// Large files come along if they are asked for, and only then; new ones are not pushed.
 	out = h.cli(t, append([]string{"run", "--egress", "none", "--repo", url, "--repo-credential", "git", "--lfs", "--"}, "bash", "-c", `git status --porcelain; cat large.bin`)...)
 	if out != large {
 		t.Errorf("the large file is %.200q", out)
