@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Place chooses a node for a new VM: of those that can take it, the one of two, drawn at
@@ -73,8 +74,9 @@ func (p *Provider) fits(inv job.Inventory, spec job.VMSpec) error {
 	if len(inv.Nodes) == 0 {
 		return nil
 	}
-	err := &job.NoRoomError{Refusals: candidates(inv, job.Placement{Spec: spec}, p.o).refusals()}
-	if len(err.Refusals) < len(inv.Nodes) || !err.Never() {
+	list := candidates(inv, job.Placement{Spec: spec, Only: spec.Node}, p.o)
+	err := &job.NoRoomError{Refusals: list.refusals()}
+	if len(err.Refusals) < len(list) || !err.Never() {
 		return nil
 	}
 	return err
@@ -102,6 +104,11 @@ func candidates(inv job.Inventory, want job.Placement, o Options) candidateList 
 		c.refusal.Node = n.Name
 		list = append(list, c)
 	}
+	if want.Only != "" && len(list) == 0 {
+		list = append(list, candidate{Node: job.Node{Name: want.Only}, refusal: job.Refusal{
+			Node: want.Only, Reason: job.RefusedOffline, Never: true, Text: "not among the nodes that VMs are created on (linus node list)",
+		}})
+	}
 	return list
 }
 
@@ -113,6 +120,10 @@ func (c candidate) judge(want job.Placement, newest string, o Options) job.Refus
 	}
 	if r := c.judgeTemplate(want.Spec.Template, newest); r.Reason != "" {
 		return r
+	}
+	volumes := c.judgeVolumes(want.Spec.Volumes, o.Storage)
+	if volumes.Never {
+		return volumes
 	}
 	storage := slices.IndexFunc(c.Storages, func(s job.NodeStorage) bool { return s.Name == o.Storage })
 	ours := 0
@@ -136,6 +147,8 @@ func (c candidate) judge(want job.Placement, newest string, o Options) job.Refus
 		return refuse(job.RefusedCordoned, false, "cordoned (linus node uncordon %s)", c.Name)
 	case !c.Storages[storage].Active:
 		return refuse(job.RefusedStorage, false, "storage %s is not active", o.Storage)
+	case volumes.Reason != "":
+		return volumes
 	case o.MaxVMs > 0 && ours >= o.MaxVMs:
 		return refuse(job.RefusedLimit, false, "has %d VMs of linus, the limit (MAX_VMS_PER_NODE)", ours)
 	case c.MemoryMB == 0:
@@ -144,6 +157,23 @@ func (c candidate) judge(want job.Placement, newest string, o Options) job.Refus
 		return refuse(job.RefusedMemory, false, "%s GiB free of %s, needs %s", gib(max(0, c.free)), gib(c.MemoryMB), gib(c.needs))
 	}
 	return job.Refusal{}
+}
+
+// judgeVolumes returns why the node cannot have all of the volumes.
+func (c candidate) judgeVolumes(all []vm.Volume, storage string) (r job.Refusal) {
+	for _, v := range all {
+		on := cmp.Or(v.Storage, storage)
+		at := slices.IndexFunc(c.Storages, func(s job.NodeStorage) bool { return s.Name == on })
+		switch {
+		case !v.Shared && v.Node != "" && v.Node != c.Name:
+			return job.Refusal{Reason: job.RefusedVolume, Never: true, Text: fmt.Sprintf("volume %s is on node %s, on storage %s, which is not shared", v.Name, v.Node, on)}
+		case at < 0:
+			return job.Refusal{Reason: job.RefusedVolume, Never: true, Text: fmt.Sprintf("storage %s of volume %s not there", on, v.Name)}
+		case !c.Storages[at].Active:
+			r = job.Refusal{Reason: job.RefusedVolume, Text: fmt.Sprintf("storage %s of volume %s is not active", on, v.Name)}
+		}
+	}
+	return r
 }
 
 func (c candidate) judgeTemplate(template, newest string) job.Refusal {

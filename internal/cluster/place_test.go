@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 const build = "0199f000-0000-7000-8000-00000000000"
@@ -31,6 +32,11 @@ func inventory(nodes ...job.Node) job.Inventory {
 }
 
 func spec(gib int) job.VMSpec { return job.VMSpec{MemoryMB: gib << 10, Template: "debian"} }
+
+// needs asks for a node for a VM that is to have volumes.
+func needs(volumes ...vm.Volume) job.Placement {
+	return job.Placement{Spec: job.VMSpec{Volumes: volumes}}
+}
 
 // Each reason is told as people can act on it.
 func TestPlace_TellsWhyANodeIsRefused(t *testing.T) {
@@ -61,6 +67,11 @@ func TestPlace_TellsWhyANodeIsRefused(t *testing.T) {
 		}, text: "template debian is the name of several there", never: true},
 		{name: "storage", change: func(n *job.Node) { n.Storages[0].Name = "nfs" }, text: "storage local-lvm not there", never: true},
 		{name: "storage down", change: func(n *job.Node) { n.Storages[0].Active = false }, text: "storage local-lvm is not active"},
+		{name: "a volume of another node", want: needs(vm.Volume{Name: "cache", Node: "pve2"}), text: "volume cache is on node pve2, on storage local-lvm, which is not shared", never: true},
+		{name: "a volume's storage", want: needs(vm.Volume{Name: "here", Node: "pve1"}, vm.Volume{Name: "cache", Node: "pve2", Storage: "nfs", Shared: true}), text: "storage nfs of volume cache not there", never: true},
+		{name: "a volume's storage on an offline node", change: func(n *job.Node) { n.Online = false }, want: needs(vm.Volume{Name: "cache", Storage: "nfs", Shared: true}), text: "storage nfs of volume cache not there", never: true},
+		{name: "a volume's storage down", change: func(n *job.Node) { n.Storages = append(n.Storages, job.NodeStorage{Name: "nfs", Shared: true}) },
+			want: needs(vm.Volume{Name: "cache", Node: "pve2", Storage: "nfs", Shared: true}), text: "storage nfs of volume cache is not active"},
 		{name: "limit", want: job.Placement{VMs: []job.PlacedVM{{ID: 1, Node: "pve1"}, {ID: 2, Node: "pve1"}, {ID: 3, Node: "pve1"}}}, text: "has 3 VMs of linus, the limit (MAX_VMS_PER_NODE)"},
 	}
 	for _, tt := range tests {
@@ -70,7 +81,9 @@ func TestPlace_TellsWhyANodeIsRefused(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&n)
 			}
+			volumes := tt.want.Spec.Volumes
 			tt.want.Spec = spec(4)
+			tt.want.Spec.Volumes = volumes
 			r := candidates(inventory(n), tt.want, Options{Storage: "local-lvm", MaxVMs: 3})[0].refusal
 			if r.Text != tt.text || r.Never != tt.never || r.Node != "pve1" || r.Reason == "" {
 				t.Errorf("%+v, want %q, never %v", r, tt.text, tt.never)
@@ -269,6 +282,53 @@ func TestFits_KnowsWhatNeverFits(t *testing.T) {
 		var full *job.NoRoomError
 		if errors.As(err, &full) != never {
 			t.Errorf("%d GiB: %v", gib, err)
+		}
+	}
+}
+
+// A VM goes where its volumes can be; where they never can, each node says which one and why.
+func TestPlace_GoesWhereTheVolumesAre(t *testing.T) {
+	t.Parallel()
+	nfs := func(n *job.Node) {
+		n.Storages = append(n.Storages, job.NodeStorage{Name: "nfs", Active: true, Shared: true})
+	}
+	inv := inventory(aNode("pve1", 16), aNode("pve2", 16, nfs), aNode("pve3", 16, nfs))
+	shared, local := vm.Volume{Name: "all", Node: "pve3", Storage: "nfs", Shared: true}, vm.Volume{Name: "one", Node: "pve2"}
+	lost := vm.Volume{Name: "lost", Node: "pve9"}
+	p := New(Options{Storage: "local-lvm"})
+	p.inv, p.err, p.triedAt = inv, errors.New("the entry is away"), time.Now()
+	for _, c := range []struct {
+		name    string
+		node    string
+		volumes []vm.Volume
+		able    string
+		never   string
+	}{
+		{name: "a shared storage", volumes: []vm.Volume{shared}, able: "pve2 pve3"},
+		{name: "a local one, too", volumes: []vm.Volume{shared, local}, able: "pve2"},
+		{name: "of a node that is gone", volumes: []vm.Volume{lost}, never: "no node can take it: " +
+			"pve1: volume lost is on node pve9, on storage local-lvm, which is not shared; pve2: volume lost is on node pve9, on storage local-lvm, which is not shared; pve3: volume lost is on node pve9, on storage local-lvm, which is not shared"},
+		{name: "on a node without its storage", node: "pve1", volumes: []vm.Volume{shared}, never: "no node can take it: pve1: storage nfs of volume all not there"},
+		{name: "on a node with its storage", node: "pve2", volumes: []vm.Volume{shared}, able: "pve2"},
+		{name: "on no node of ours", node: "pve9", never: "no node can take it: pve9: not among the nodes that VMs are created on (linus node list)"},
+	} {
+		want := spec(4)
+		want.Volumes, want.Node = c.volumes, c.node
+		var able []string
+		for _, at := range candidates(inv, job.Placement{Spec: want, Only: c.node}, p.o) {
+			if at.refusal.Reason == "" {
+				able = append(able, at.Name)
+			}
+		}
+		if got := strings.Join(able, " "); got != c.able {
+			t.Errorf("%s: %q can have it, want %q", c.name, got, c.able)
+		}
+		never := ""
+		if err := p.Fits(t.Context(), want); err != nil {
+			never = err.Error()
+		}
+		if never != c.never {
+			t.Errorf("%s: %s, want %s", c.name, never, c.never)
 		}
 	}
 }

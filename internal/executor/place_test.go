@@ -28,8 +28,9 @@ type nodes struct {
 	wanted  []job.Placement
 	created map[string]string // node, by job
 	never   error             // of Fits
-	seen    job.Seen          // of Look, if its status is set
-	listed  string            // the node of all VMs, as List has it; empty: where they were created
+	fits    func(job.VMSpec) error
+	seen    job.Seen // of Look, if its status is set
+	listed  string   // the node of all VMs, as List has it; empty: where they were created
 }
 
 func (n *nodes) Place(_ context.Context, want job.Placement) (job.Placed, error) {
@@ -40,7 +41,12 @@ func (n *nodes) Place(_ context.Context, want job.Placement) (job.Placed, error)
 	return job.Placed{Node: node, Why: n.why}, err
 }
 
-func (n *nodes) Fits(context.Context, job.VMSpec) error { return n.never }
+func (n *nodes) Fits(_ context.Context, spec job.VMSpec) error {
+	if n.fits != nil {
+		return n.fits(spec)
+	}
+	return n.never
+}
 
 func (n *nodes) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	n.mu.Lock()

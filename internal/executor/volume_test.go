@@ -347,3 +347,43 @@ func TestVolume_OnASharedStorageIsForAllNodes(t *testing.T) {
 		}
 	}
 }
+
+// The node for a job, and a pool's VM for it, are chosen by its volumes; one that none can have is
+// refused when it is submitted.
+func TestVolume_JobsGoWhereItsStorageIs(t *testing.T) {
+	without := func(node string) error {
+		return &job.NoRoomError{Refusals: []job.Refusal{{Node: node, Reason: job.RefusedVolume, Never: true, Text: "storage shared of volume all not there"}}}
+	}
+	r, n := onNodes(t, 2, func(want job.Placement) (string, error) {
+		if len(want.Spec.Volumes) > 0 && want.Spec.Volumes[0].Storage == "shared" {
+			return "pve2", nil
+		}
+		return "pve1", nil
+	})
+	var nowhere atomic.Bool
+	n.fits = func(spec job.VMSpec) error {
+		if len(spec.Volumes) > 0 && (spec.Node == "pve1" || nowhere.Load()) {
+			return without("pve1")
+		}
+		return nil
+	}
+	if v, err := r.CreateVolume(context.Background(), job.VolumeSpec{Name: "all", Size: "1G", Storage: "shared"}); err != nil || v.Node != "pve2" {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	r.newPool(1)
+	id := r.submit(mounts("all", ""))
+	if j := r.wait(id); j.Status != job.Success || n.created[id] != "pve2" {
+		t.Errorf("%s, %+v, on node %q, %s", j.Status, j.Outcome, n.created[id], j.VM.Source)
+	}
+	if j := r.wait(r.submit()); j.VM.Source != vm.FromPool {
+		t.Errorf("without a volume: %s", j.VM.Source)
+	}
+	nowhere.Store(true)
+	m := job.Manifest{Task: "true", AgentType: job.AgentScript}
+	mounts("all", "")(&m)
+	_, err := r.Submit(context.Background(), job.Submission{Manifest: m})
+	var wrong *job.FieldError
+	if !errors.As(err, &wrong) || wrong.Field != "manifest.volumes" || wrong.Problem != without("pve1").Error() {
+		t.Errorf("%v", err)
+	}
+}

@@ -145,6 +145,9 @@ func (f *Fleet) Plan(ctx context.Context, m job.Manifest, owner string) ([]strin
 		return nil, err
 	}
 	spec, err := f.jobSpec(j, planned)
+	if err == nil {
+		spec.Volumes, err = f.volumesOf(ctx, m, owner)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +176,7 @@ func (f *Fleet) Fits(ctx context.Context, m job.Manifest) error {
 	spec, err := f.jobSpec(job.Job{Manifest: m}, vm.VM{})
 	if err == nil && len(m.Volumes) > 0 {
 		p, _ := job.PrincipalFrom(ctx)
-		err = f.fitsVolumes(ctx, m, p.Owner())
+		spec.Volumes, err = f.fitsVolumes(ctx, m, p.Owner())
 	}
 	if err != nil || f.o.Placer == nil {
 		return err
@@ -197,6 +200,8 @@ func neverFits(err error) error {
 		wrong.Field, wrong.Remedy = "manifest.resources.memory", "ask for less memory"
 	case only(job.RefusedTemplate):
 		wrong.Field, wrong.Remedy = "manifest.vmTemplate", "use a template that a node has, or build this one"
+	case only(job.RefusedVolume):
+		wrong.Field, wrong.Remedy = "manifest.volumes", "use volumes of one node, or on a storage that the nodes have; linus volume list shows them"
 	}
 	return wrong
 }

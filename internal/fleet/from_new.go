@@ -39,6 +39,9 @@ func (f *Fleet) orderOf(ctx context.Context, a *acquisition) (o order, err error
 	if o.spec, err = f.jobSpec(j, o.planned); err != nil {
 		return o, err
 	}
+	if o.spec.Volumes, err = f.volumesOf(ctx, j.Manifest, j.Principal); err != nil {
+		return o, err
+	}
 	o.spec.PublicKey, err = f.loginKey(j.ID)
 	return o, err
 }

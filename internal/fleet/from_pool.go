@@ -46,16 +46,20 @@ func (f *Fleet) pooled(ctx context.Context, a *acquisition) (has bool, err error
 // claimMember claims a member for a job that has no VM, in one transaction and without
 // a call to the host.
 func (f *Fleet) claimMember(ctx context.Context, a *acquisition) (claimed bool, err error) {
-	planned, err := f.pinned(ctx, a.job)
+	pools := f.offering(a.job.Manifest)
+	if len(pools) == 0 {
+		return false, nil
+	}
+	on, err := f.nodesFor(ctx, a.job)
 	if err != nil {
 		return false, err
 	}
-	for _, p := range f.offering(a.job.Manifest) {
+	for _, p := range pools {
 		var events []job.Event
 		claimer, claimed, err := f.o.Store.Claim(ctx, a.job.ID, p.Name, func(j *job.Job, idle []vm.VM) (at int, _ []job.Event) {
 			at = -1
 			if j.VM == nil && j.Outcome == nil {
-				at = f.Pick(p, j.Manifest, planned.Node, idle)
+				at = f.Pick(p, j.Manifest, on, idle)
 			}
 			if at >= 0 {
 				events = claim(j, &idle[at])

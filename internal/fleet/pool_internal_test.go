@@ -26,6 +26,7 @@ func TestPick_OldestWarmMemberThatFits(t *testing.T) {
 		return m
 	}
 	warm, hibernated := member(vm.MemberWarm, nil), member(vm.MemberHibernated, nil)
+	anywhere := func(string) bool { return true }
 	task := job.Manifest{Timeout: 60}
 	secret := job.Manifest{Timeout: 60, Secrets: []string{"TOKEN"}}
 	noKey := member(vm.MemberWarm, func(m *vm.VM) { m.HostKey = "" })
@@ -47,12 +48,12 @@ func TestPick_OldestWarmMemberThatFits(t *testing.T) {
 		"no host key, secrets":         {secret, []vm.VM{noKey, warm}, 1},
 		"no host key":                  {task, []vm.VM{noKey, warm}, 0},
 	} {
-		if got := f.Pick(pool, tt.m, "", tt.idle); got != tt.want {
+		if got := f.Pick(pool, tt.m, anywhere, tt.idle); got != tt.want {
 			t.Errorf("%s: %d, want %d", name, got, tt.want)
 		}
 	}
 	f.pools.room.Generations = nil
-	if got := f.Pick(pool, task, "", []vm.VM{member(vm.MemberWarm, func(m *vm.VM) { m.Member.Generation = "" })}); got != -1 {
+	if got := f.Pick(pool, task, anywhere, []vm.VM{member(vm.MemberWarm, func(m *vm.VM) { m.Member.Generation = "" })}); got != -1 {
 		t.Errorf("where the generation is unknown: %d", got)
 	}
 }

@@ -360,13 +360,13 @@ func (f *Fleet) offering(m job.Manifest) []job.Pool {
 }
 
 // Pick returns the index of the member that a job of this manifest gets, -1 for none: the
-// oldest warm one, or else the oldest hibernated one, that is what the pool's VMs are now; on
-// one node, if that is given.
-func (f *Fleet) Pick(p job.Pool, m job.Manifest, node string, idle []vm.VM) int {
+// oldest warm one, or else the oldest hibernated one, that is what the pool's VMs are now and
+// on a node that it may be on.
+func (f *Fleet) Pick(p job.Pool, m job.Manifest, on func(node string) bool, idle []vm.VM) int {
 	generation := f.pools.generation(p)
 	fits := func(v vm.VM, state vm.MemberState) bool {
 		return v.Member.State == state && v.Stays() && generation != "" && v.Member.Generation == generation &&
-			(node == "" || node == v.Node) && now().Sub(v.CreatedAt) < seconds(p.MaxAge) &&
+			on(v.Node) && now().Sub(v.CreatedAt) < seconds(p.MaxAge) &&
 			(v.Member.LeaseUntil.IsZero() || v.Member.LeaseUntil.After(now().Add(seconds(m.Timeout)))) &&
 			(len(m.Secrets)+len(m.Credentials) == 0 || v.HostKey != "")
 	}

@@ -569,7 +569,7 @@ func TestPool_OfWhoFollows(t *testing.T) {
 		wants := p.Maker()
 		wants.Lifecycle = vm.Ephemeral
 		offering := r.Offering(wants)
-		if len(offering) != 1 || r.Pick(offering[0], wants, m.Node, []vm.VM{m}) != 0 || r.Pick(offering[0], wants, "elsewhere", []vm.VM{m}) != -1 {
+		if len(offering) != 1 || r.Pick(offering[0], wants, func(node string) bool { return node == m.Node }, []vm.VM{m}) != 0 || r.Pick(offering[0], wants, func(node string) bool { return node != m.Node }, []vm.VM{m}) != -1 {
 			t.Errorf("offered: %+v", offering)
 		}
 		wants.Resources.CPU = 7

@@ -140,8 +140,12 @@ func (f *Fleet) CreateVolume(ctx context.Context, spec job.VolumeSpec) (job.Volu
 		Client: job.ClientFrom(ctx), CreatedAt: now(),
 	}
 	if f.Spread() {
-		if err := f.Choose(ctx, job.VMSpec{}, spec.Node, func(at job.Placed) error { v.Node = at.Node; return nil }); err != nil {
-			return job.VolumeInfo{}, neverFits(err)
+		if err := f.Choose(ctx, job.VMSpec{Volumes: []vm.Volume{v}}, spec.Node, func(at job.Placed) error { v.Node = at.Node; return nil }); err != nil {
+			err = neverFits(err)
+			if wrong, ok := errors.AsType[*job.FieldError](err); ok {
+				wrong.Field, wrong.Remedy = "storage", "give one that the node has, or another node; linus node list shows them"
+			}
+			return job.VolumeInfo{}, err
 		}
 	}
 	release, err := f.volumes.Take(ctx) // what is intended while nobody has this is left of a killed engine
@@ -355,9 +359,9 @@ func (f *Fleet) volumesOf(ctx context.Context, m job.Manifest, principal string)
 	return all, nil
 }
 
-// fitsVolumes returns an error if a job of a manifest cannot have its volumes: there are no
-// such, or a VM that stays has one.
-func (f *Fleet) fitsVolumes(ctx context.Context, m job.Manifest, principal string) error {
+// fitsVolumes returns the volumes of a manifest; an error if its job cannot have them: there are
+// no such, or a VM that stays has one.
+func (f *Fleet) fitsVolumes(ctx context.Context, m job.Manifest, principal string) ([]vm.Volume, error) {
 	all, err := f.volumesOf(ctx, m, principal)
 	for i, v := range all {
 		for _, u := range v.Uses {
@@ -365,11 +369,32 @@ func (f *Fleet) fitsVolumes(ctx context.Context, m job.Manifest, principal strin
 				continue
 			}
 			if of, err := f.o.Store.VM(ctx, u.VM); err == nil && of.Stays() {
-				return inUse(v, u)
+				return nil, inUse(v, u)
 			}
 		}
 	}
-	return err
+	return all, err
+}
+
+// nodesFor returns on which nodes a VM that is there already can be a job's, by its volumes.
+func (f *Fleet) nodesFor(ctx context.Context, j job.Job) (func(node string) bool, error) {
+	planned, err := f.pinned(ctx, j)
+	if err != nil || len(j.Manifest.Volumes) == 0 || !f.Spread() {
+		return func(node string) bool { return planned.Node == "" || node == planned.Node }, err
+	}
+	all, err := f.volumesOf(ctx, j.Manifest, j.Principal)
+	if err != nil {
+		return nil, err
+	}
+	members, err := f.o.Store.Members(ctx)
+	able := map[string]bool{}
+	for _, m := range members {
+		if _, asked := able[m.Node]; !asked && (m.Member.State == vm.MemberWarm || m.Member.State == vm.MemberHibernated) {
+			var none *job.NoRoomError
+			able[m.Node] = !errors.As(f.o.Placer.Fits(ctx, job.VMSpec{Node: m.Node, Volumes: all}), &none)
+		}
+	}
+	return func(node string) bool { return able[node] }, err
 }
 
 // pinned is planned, on the node that the job's volumes are on alone, if there is one.

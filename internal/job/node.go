@@ -229,6 +229,7 @@ const (
 	RefusedUnreachable RefusalReason = "unreachable" // over SSH
 	RefusedTemplate    RefusalReason = "template"
 	RefusedStorage     RefusalReason = "storage"
+	RefusedVolume      RefusalReason = "volume"
 	RefusedBridge      RefusalReason = "bridge"
 	RefusedLimit       RefusalReason = "limit"
 	RefusedMemory      RefusalReason = "memory"

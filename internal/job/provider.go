@@ -28,6 +28,9 @@ type VMSpec struct {
 
 	Fork ForkOf // that it is a copy of, on the node; Template, OS and size do not count then
 
+	// Volumes are those that the VM is to have, which its node must be able to attach.
+	Volumes []vm.Volume
+
 	PublicKey string // one line: the key that logs in to it; empty: the Provider's own
 
 	// Lease is the time after which the host itself destroys the VM, after the

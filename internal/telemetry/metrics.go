@@ -90,7 +90,7 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger, labels ...string) *
 	m.claimed = m.histogram("linus_pool_claim_seconds", "Time from a job's asking a pool until the VM it was given has answered.",
 		[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "pool")
 	m.refills = m.counter("linus_pool_refill_failures_total", "VMs that a pool could not make.", "pool")
-	m.refusals = m.counter("linus_node_refusals_total", "Times a node of the cluster was not taken for a VM, with the reason: offline, maintenance, cordoned, unreachable (over SSH), template, storage, bridge, limit or memory. A VM that waits is tried again every few seconds.", "node", "reason")
+	m.refusals = m.counter("linus_node_refusals_total", "Times a node of the cluster was not taken for a VM, with the reason: offline, maintenance, cordoned, unreachable (over SSH), template, storage, volume, bridge, limit or memory. A VM that waits is tried again every few seconds.", "node", "reason")
 	build := m.gauge("linus_build_info", "1, with the version of the engine.", "version")
 
 	build.WithLabelValues(version).Set(1)
