@@ -60,6 +60,7 @@ var Rows = []Row{
 	{"qemu-import", "QEMU lab: image import", "qemu"},
 	{"qemu-floor", "QEMU lab: linked clone by hand", "qemu"},
 	{"burst", "process lab: 20 jobs at once", ""},
+	{"burst-restored", "process lab: 20 jobs at once, restored from a checkpoint", ""},
 	{"jobs", "process lab: jobs of true, one after the other", ""},
 	{"simulated", "1,000 simulated VMs, 0.8 s per tool call", ""},
 	{"start", "linus mcp, to the answer to initialize", ""},

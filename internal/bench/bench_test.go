@@ -116,7 +116,7 @@ func TestPlots_AreToScale(t *testing.T) {
 		}
 		return s
 	}
-	plots := Plots([]Series{of("linked", 1000, 1000, 3000), of("floor", 2000), of("burst", 500, 1000)})
+	plots := Plots([]Series{of("linked", 1000, 1000, 3000), of("floor", 2000), of("burst", 500, 1000), of("burst-restored", 250, 300, 350, 1000)})
 	for name, svg := range plots {
 		if err := xml.Unmarshal(svg, new(any)); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -144,7 +144,10 @@ func TestPlots_AreToScale(t *testing.T) {
 			t.Errorf("%d: %g, want %g seconds of %g", i, want.got, want.seconds, second)
 		}
 	}
-	if steps := all(`H[0-9.]+V([0-9.]+)`, string(plots["burst"])); len(steps) != 2 || steps[0] != 120 || steps[1] != 30 {
-		t.Errorf("the burst's steps are %v", steps)
+	if steps := all(`H[0-9.]+V([0-9.]+)`, string(plots["burst"])); !slices.Equal(steps, []float64{120, 30, 165, 120, 75, 30}) {
+		t.Errorf("the bursts' steps are %v", steps)
+	}
+	if !strings.Contains(string(plots["burst"]), ">20 jobs at once, restored from a checkpoint<") {
+		t.Errorf("the bursts have no names: %s", plots["burst"])
 	}
 }

@@ -36,8 +36,14 @@ func Plots(all []Series) map[string][]byte {
 			plots[name] = bars(title, rows)
 		}
 	}
-	if i := slices.IndexFunc(all, func(s Series) bool { return s.About.Row == "burst" }); i >= 0 {
-		plots["burst"] = steps(plotTitles["burst"], all[i].values(FirstOutput))
+	var bursts []Series
+	for _, s := range all {
+		if strings.HasPrefix(s.About.Row, "burst") && len(s.values(FirstOutput)) > 0 {
+			bursts = append(bursts, s)
+		}
+	}
+	if len(bursts) > 0 {
+		plots["burst"] = steps(plotTitles["burst"], bursts)
 	}
 	return plots
 }
@@ -62,20 +68,33 @@ func bars(title string, rows []Series) []byte {
 	return c.end()
 }
 
-// steps draws how many of the values are below each of them.
-func steps(title string, sorted []float64) []byte {
-	c := newChart(title, "seconds to first output", 60, 180, sorted[len(sorted)-1]/1000)
+// steps draws, for each series, how many of the values are below each of them.
+func steps(title string, rows []Series) []byte {
+	most := 0.0
+	for _, s := range rows {
+		most = max(most, slices.Max(s.values(FirstOutput))/1000)
+	}
+	c := newChart(title, "seconds to first output", 60, 180, most)
 	c.text(10, 20, 10, "start", "share of jobs")
 	for share := 0.0; share <= 100; share += 20 {
 		y := c.bottom - (c.bottom-top)*share/100
 		c.add(`<path d="M%.1f %.1fH%d" stroke="#ccc"/>`, c.left, y, right)
 		c.text(c.left-6, y+3.5, 10, "end", fmt.Sprintf("%g %%", share))
 	}
-	line := fmt.Sprintf("M%.1f %.1f", c.left, c.bottom)
-	for i, v := range sorted {
-		line += fmt.Sprintf("H%.1fV%.1f", c.x(v/1000), c.bottom-(c.bottom-top)*float64(i+1)/float64(len(sorted)))
+	for n, s := range rows {
+		colour, sorted := []string{"#4c8bc9", "#c9764c"}[n%2], s.values(FirstOutput)
+		line := fmt.Sprintf("M%.1f %.1f", c.left, c.bottom)
+		for i, v := range sorted {
+			line += fmt.Sprintf("H%.1fV%.1f", c.x(v/1000), c.bottom-(c.bottom-top)*float64(i+1)/float64(len(sorted)))
+		}
+		c.add(`<path d="%s" fill="none" stroke="%s" stroke-width="1.5"/>`, line, colour)
+		if len(rows) > 1 { // what it is
+			y := c.bottom - 10 - 16*float64(len(rows)-1-n)
+			_, short, _ := strings.Cut(titleOf(s.About.Row), ": ")
+			c.text(right-30, y+3.5, 10, "end", short)
+			c.add(`<path d="M%d %.1fh20" stroke="%s" stroke-width="1.5"/>`, right-24, y, colour)
+		}
 	}
-	c.add(`<path d="%s" fill="none" stroke="#4c8bc9" stroke-width="1.5"/>`, line)
 	return c.end()
 }
 

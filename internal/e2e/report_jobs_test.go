@@ -162,10 +162,7 @@ func fromPool(o lab.Options, kind, source string) func(*testing.T, int) []bench.
 		for range n + unmeasured(o) {
 			m.linus(t, "pool", "resize", "ready", kind, "1", "--wait")
 			id, sample := m.commandJob(t, memory(o))
-			status := m.c.call("get_job_status", map[string]any{"job_id": id})
-			if vm, _ := status["vm"].(map[string]any); vm["source"] != source {
-				t.Fatalf("the job got another VM: %v", status)
-			}
+			m.madeFrom(t, id, source)
 			delete(sample, "provision_ms") // of the member
 			samples = append(samples, sample)
 		}
@@ -184,13 +181,19 @@ func fromCheckpoint(o lab.Options) func(*testing.T, int) []bench.Sample {
 		m.linus(t, build...)
 		for range n + unmeasured(o) {
 			id, sample := m.commandJob(t, memory(o))
-			status := m.c.call("get_job_status", map[string]any{"job_id": id})
-			if vm, _ := status["vm"].(map[string]any); vm["source"] != "restored" {
-				t.Fatalf("the job got another VM: %v", status)
-			}
+			m.madeFrom(t, id, "restored")
 			samples = append(samples, sample)
 		}
 		return samples[unmeasured(o):]
+	}
+}
+
+// madeFrom checks where a job's VM is from: a pool, a checkpoint, a template.
+func (m *meter) madeFrom(t *testing.T, id, source string) {
+	t.Helper()
+	status := m.c.call("get_job_status", map[string]any{"job_id": id})
+	if vm, _ := status["vm"].(map[string]any); vm["source"] != source {
+		t.Fatalf("the VM of job %s is not %s: %v", id, source, status)
 	}
 }
 
@@ -214,33 +217,41 @@ func memory(o lab.Options) map[string]any {
 	return map[string]any{}
 }
 
-// burst measures n times 20 jobs at once.
-func burst(t *testing.T, n int) (samples []bench.Sample) {
-	const jobs = 20
-	m := newMeter(t, processLab, "MAX_JOBS="+strconv.Itoa(jobs))
-	m.command(t, memory(processLab))
-	for range n {
-		var at sync.WaitGroup
-		round := make([]bench.Sample, jobs)
-		began, cpu := time.Now(), cpuTime(m.h.engine())
-		for i := range jobs {
-			at.Go(func() {
-				m := &meter{m.h, &mcpClient{m.c.Client, t}, m.engine}
-				round[i] = m.command(t, memory(processLab))
-			})
+// burst measures n times 20 jobs at once, whose VMs are clones of the template, or go on from a
+// checkpoint.
+func burst(checkpoint bool) func(*testing.T, int) []bench.Sample {
+	return func(t *testing.T, n int) (samples []bench.Sample) {
+		const jobs = 20
+		m := newMeter(t, processLab, "MAX_JOBS="+strconv.Itoa(jobs))
+		source := "cold"
+		if checkpoint {
+			source = "restored"
+			m.linus(t, "template", "checkpoint", "build", "--wait")
 		}
-		at.Wait()
-		all := 0.0
-		for _, s := range round {
-			all = max(all, s["finished_ms"])
+		m.command(t, memory(processLab))
+		for range n {
+			var at sync.WaitGroup
+			ids, round := make([]string, jobs), make([]bench.Sample, jobs)
+			began, cpu := time.Now(), cpuTime(m.h.engine())
+			for i := range jobs {
+				at.Go(func() {
+					m := &meter{m.h, &mcpClient{m.c.Client, t}, m.engine}
+					ids[i], round[i] = m.commandJob(t, memory(processLab))
+				})
+			}
+			at.Wait()
+			took, used := time.Since(began), cpuTime(m.h.engine())-cpu
+			all := 0.0
+			for i, s := range round {
+				all = max(all, s["finished_ms"])
+				m.madeFrom(t, ids[i], source)
+			}
+			samples = append(samples, round...)
+			samples = append(samples, bench.Sample{"all_ms": all, "engine_cpu_ms": ms(used) / jobs, "rss_mb": rss(m.h.engine())})
+			t.Logf("a round took %s", took.Round(time.Millisecond))
 		}
-		samples = append(samples, round...)
-		samples = append(samples, bench.Sample{
-			"all_ms": all, "engine_cpu_ms": ms(cpuTime(m.h.engine())-cpu) / jobs, "rss_mb": rss(m.h.engine()),
-		})
-		t.Logf("a round took %s", time.Since(began).Round(time.Millisecond))
+		return samples
 	}
-	return samples
 }
 
 // sequentialJobs measures n jobs of true, each by one call that waits for its result.
