@@ -358,10 +358,13 @@ func TestVolume_JobsGoWhereItsStorageIs(t *testing.T) {
 		if len(want.Spec.Volumes) > 0 && want.Spec.Volumes[0].Storage == "shared" {
 			return "pve2", nil
 		}
-		return "pve1", nil
+		return cmp.Or(want.Only, "pve1"), nil
 	})
 	var nowhere atomic.Bool
 	n.fits = func(spec job.VMSpec) error {
+		if spec.Node != "" && len(spec.Volumes) > 0 && !spec.Volumes[0].Shared && spec.Node != spec.Volumes[0].Node {
+			t.Errorf("asked whether node %s has what is on node %s alone", spec.Node, spec.Volumes[0].Node)
+		}
 		if len(spec.Volumes) > 0 && (spec.Node == "pve1" || nowhere.Load()) {
 			return without("pve1")
 		}
@@ -374,6 +377,12 @@ func TestVolume_JobsGoWhereItsStorageIs(t *testing.T) {
 	id := r.submit(mounts("all", ""))
 	if j := r.wait(id); j.Status != job.Success || n.created[id] != "pve2" {
 		t.Errorf("%s, %+v, on node %q, %s", j.Status, j.Outcome, n.created[id], j.VM.Source)
+	}
+	if _, err := r.CreateVolume(context.Background(), job.VolumeSpec{Name: "one", Size: "1G", Node: "pve3"}); err != nil {
+		t.Fatal(err)
+	}
+	if j := r.wait(r.submit(mounts("one", ""))); j.Status != job.Success || j.VM.Source == vm.FromPool {
+		t.Errorf("%s, %+v, %s", j.Status, j.Outcome, j.VM.Source)
 	}
 	if j := r.wait(r.submit()); j.VM.Source != vm.FromPool {
 		t.Errorf("without a volume: %s", j.VM.Source)

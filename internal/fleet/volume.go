@@ -389,6 +389,9 @@ func (f *Fleet) nodesFor(ctx context.Context, j job.Job) (func(node string) bool
 	members, err := f.o.Store.Members(ctx)
 	able := map[string]bool{}
 	for _, m := range members {
+		if planned.Node != "" && m.Node != planned.Node {
+			continue
+		}
 		if _, asked := able[m.Node]; !asked && (m.Member.State == vm.MemberWarm || m.Member.State == vm.MemberHibernated) {
 			var none *job.NoRoomError
 			able[m.Node] = !errors.As(f.o.Placer.Fits(ctx, job.VMSpec{Node: m.Node, Volumes: all}), &none)
