@@ -2,14 +2,18 @@ package e2e
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -284,4 +288,36 @@ func (a *agentAPI) generate(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	fmt.Fprintf(w, "data: %s\r\n\r\n", data)
+}
+
+// A template is built with the agents, which npm brings from its registry, and each of them is
+// there for a job.
+func TestTemplate_HasTheAgents(t *testing.T) {
+	loops.AtNightOnly(t, "TestAgents_AreWhatTemplatesGet compares the packages, TestAgent_TellsWhatItDoesAndAnswers runs a stand-in for one")
+	t.Parallel()
+	if out, err := exec.Command("timeout", "20", "npm", "ping").CombinedOutput(); err != nil {
+		t.Skipf("the registry of npm cannot be reached: %v, %s", err, out)
+	}
+	h := newHost(t, lab.DriverProcess)
+	image := filepath.Join(h.dir, "image.qcow2")
+	data, err := os.ReadFile(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(data)
+	code, said := h.exits(t, "template", "build", "--name", "agents", "--bootstrap", "claude codex gemini", "--image", "file://"+image, "--sha256", hex.EncodeToString(sum[:]))
+	if code != 0 {
+		t.Fatalf("template build: %d, %s", code, said)
+	}
+	if strings.Contains(said, ".npm") { // it lists what stays
+		t.Errorf("npm's downloads stay: %s", said)
+	}
+	for _, name := range []string{"claude", "codex", "gemini"} {
+		code, version := h.exits(t, "job", "submit", "--template", "agents", "--wait", "--", "/usr/local/bin/"+name, "--version")
+		if code != 0 || !regexp.MustCompile(`(?m)\b\d+\.\d+\.\d+`).MatchString(version) {
+			t.Errorf("%s: %d, %s", name, code, version)
+		}
+	}
+	h.cli(t, "template", "remove", "agents")
+	h.waitGone(t)
 }

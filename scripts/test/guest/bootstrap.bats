@@ -53,6 +53,13 @@ assert_failed() { # <exit code> <part of the error>: and a remedy is told
   assert_nothing_left
 }
 
+assert_no_cache() { # npm's downloads do not stay
+  local cache
+  cache=$(sed -n 's/.* --cache \([^ ]*\) .*/\1/p' "${PACKAGE_STUB}/calls")
+  cache=${cache##*$'\n'}
+  [[ -n ${cache} && ! -e ${cache} ]]
+}
+
 changes='\(apt-get\|dnf\|npm\|usermod\) .*'
 
 @test "Debian 12: all parts, their versions, what was added" {
@@ -77,6 +84,8 @@ changes='\(apt-get\|dnf\|npm\|usermod\) .*'
   assert_called 'npm install --global .* @anthropic-ai/claude-code'
   assert_called 'npm install --global .* @openai/codex'
   assert_called 'npm install --global .* node-linux-.*@22 @google/gemini-cli'
+  assert_called 'npm install .*--cache /var/tmp/linus-npm[.].* @google/gemini-cli'
+  assert_no_cache
   assert_nothing_left
 }
 
@@ -236,6 +245,7 @@ changes='\(apt-get\|dnf\|npm\|usermod\) .*'
   echo 'npm error network ENOTFOUND' >"${PACKAGE_STUB}/fails/@anthropic-ai_claude-code"
   bootstrap claude
   assert_failed 5 'ENOTFOUND'
+  assert_no_cache
 }
 
 @test "an unknown OS is exit 3, and nothing is touched" {
