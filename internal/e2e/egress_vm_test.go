@@ -142,6 +142,28 @@ func (a *around) ip(args ...string) string {
 // on returns an address of the guests' network.
 func (a *around) on(last byte) string { return onNetwork(a.gateway, last) }
 
+// countsForeign has the node count who answers for a VM's address with another card than the
+// VM's first, and returns how to read that.
+func (a *around) countsForeign(h *host, id, address string) (read func() string) {
+	a.t.Helper()
+	conf, err := os.ReadFile(filepath.Join(h.dir, "etc/pve/qemu-server", id+".conf"))
+	mac := regexp.MustCompile(`(?m)^net0: virtio=([0-9A-F:]+)`).FindSubmatch(conf)
+	if err != nil || mac == nil {
+		a.t.Fatalf("the VM's card: %v: %s", err, conf)
+	}
+	nft := func(words string) string {
+		a.t.Helper()
+		out, err := exec.CommandContext(a.t.Context(), "ip", "netns", "exec", a.node, "nft", words).CombinedOutput()
+		if err != nil {
+			a.t.Fatalf("nft %s: %v: %s", words, err, out)
+		}
+		return string(out)
+	}
+	nft("table bridge foreign { chain answers { type filter hook prerouting priority -400; arp operation reply arp saddr ip " + address +
+		" arp saddr ether != " + string(mac[1]) + " counter; }; }")
+	return func() string { return nft("list table bridge foreign") }
+}
+
 // answer answers what comes by UDP to an address in a namespace, as a name server would.
 func (a *around) answer(path, address string) {
 	a.t.Helper()
@@ -212,7 +234,10 @@ func (a *around) listen(path, port string) {
 func egressFromInside(t *testing.T, h *host, c *mcpClient, tty *console, vm, id, address string) {
 	a := newAround(t, h)
 	tty.send(`dns() { (for ip; do (exec 3<>/dev/udp/$ip/53 && echo "?" >&3 && read -r -n 1 -t 3 x <&3 && echo "udp $ip $x") 2>/dev/null & done; wait); echo "asked $((40+2))"; }` + "\n")
-	task := fmt.Sprintf(`card=$(ip -o route show default | sed 's/.* dev \([^ ]*\).*/\1/')
+	foreign := a.countsForeign(h, id, address)
+	// The kernel has each card answer for the addresses of all.
+	task := fmt.Sprintf(`echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore
+card=$(ip -o route show default | sed 's/.* dev \([^ ]*\).*/\1/')
 ip route add 169.254.0.0/16 dev "$card"
 ip addr add %[1]s/24 dev "$card"
 ip route add %[2]s/32 via %[3]s dev "$card" src %[1]s
@@ -318,6 +343,9 @@ fi`, a.on(44), bySpoofedIP, a.gateway, a.prefix6, a.on(45), bySpoofedMAC)
 				t.Errorf("no connection of the job's is %q: %+v", text, r.Connections)
 			}
 		}
+	}
+	if got := foreign(); !strings.Contains(got, "counter packets 0 ") { // linus would go no further, once the node believes it
+		t.Errorf("another card than the VM's has answered for its address: %s", got)
 	}
 }
 
