@@ -42,6 +42,8 @@ func (i issuer) Host() string {
 	return u.Host
 }
 
+func (i issuer) LogoutURL() string { return i.login.LogoutURL() }
+
 func (i issuer) Begin(ctx context.Context, state, nonce, verifier string) (string, error) {
 	return i.login.URL(ctx, state, nonce, verifier)
 }

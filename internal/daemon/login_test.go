@@ -172,7 +172,9 @@ func TestLogin_IsOnePersonUntilItIsRevoked(t *testing.T) {
 	}
 	name := tokens[0].Name
 
+	p.mu.Lock()
 	p.who = "alice"
+	p.mu.Unlock()
 	access, err := p.sign(audience, map[string]any{"scope": "linus:run"})
 	if err != nil {
 		t.Fatal(err)

@@ -88,8 +88,10 @@ func (l *Login) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 			return nil, fmt.Errorf("metadata of %s: %s %.200q is no https URL", l.o.Issuer, name, at)
 		}
 	}
-	if !isSecure(m.UserInfo, issuer) {
-		m.UserInfo = ""
+	for _, optional := range []*string{&m.UserInfo, &m.EndSession} {
+		if !isSecure(*optional, issuer) {
+			*optional = ""
+		}
 	}
 	set, err := l.source.keysAt(ctx, m.JWKSURI)
 	if err == nil {
@@ -119,6 +121,23 @@ func (l *Login) URL(ctx context.Context, state, nonce, verifier string) (string,
 	}
 	u.RawQuery, u.Fragment = q.Encode(), ""
 	return u.String(), nil
+}
+
+// LogoutURL returns where people log out at the issuer itself, which asks them; empty: it is
+// not known.
+func (l *Login) LogoutURL() string {
+	at := l.at.Load()
+	if at == nil || at.EndSession == "" {
+		return ""
+	}
+	u, err := url.Parse(at.EndSession)
+	if err != nil {
+		return ""
+	}
+	q := u.Query()
+	q.Set("client_id", l.o.ClientID)
+	u.RawQuery = q.Encode()
+	return u.String()
 }
 
 // idTypes are those of ID tokens.
@@ -165,9 +184,11 @@ func (l *Login) Finish(ctx context.Context, back url.Values, nonce, verifier str
 		maps.Copy(more, all)
 		all = more
 	}
-	p := Person{Name: nameOf(l.o.Issuer, id.Subject), Role: l.roleOf(groupsIn(all[l.o.GroupsClaim]))}
+	groups := groupsIn(all[l.o.GroupsClaim])
+	p := Person{Name: nameOf(l.o.Issuer, id.Subject), Role: l.roleOf(groups)}
 	p.Called = cmp.Or(nameIn(all["preferred_username"]), nameIn(all["email"]), nameIn(all["name"]), p.Name)
 	if p.Role == "" {
+		l.o.Log.Warn("a person of the issuer is in no group of OIDC_ROLES", "principal", p.Name, "claim", l.o.GroupsClaim, "groups", fmt.Sprintf("%.500s", strings.Join(groups, ", ")))
 		return p, &job.RefusedError{Why: fmt.Sprintf("%s (%s) is in none of the groups that may log in: %s", p.Called, p.Name, strings.Join(slices.Sorted(maps.Keys(l.o.Roles)), ", "))}
 	}
 	return p, nil

@@ -129,7 +129,9 @@ func back(code string) url.Values { return url.Values{"state": {"s"}, "code": {c
 func TestLogin_SendsBrowsersToTheIssuer(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t)
-	at, err := p.login(nil).URL(t.Context(), "a state", nonce, verifier)
+	p.metadata["end_session_endpoint"] = p.URL + "/out"
+	l := p.login(nil)
+	at, err := l.URL(t.Context(), "a state", nonce, verifier)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,6 +145,16 @@ func TestLogin_SendsBrowsersToTheIssuer(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, u.Query()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got, want := l.LogoutURL(), p.URL+"/out?client_id="+url.QueryEscape(clientID); got != want {
+		t.Errorf("out by %s, want %s", got, want)
+	}
+	p.mu.Lock()
+	p.metadata["end_session_endpoint"] = "javascript:alert(1)"
+	p.mu.Unlock()
+	l = p.login(nil)
+	if _, err := l.URL(t.Context(), "s", nonce, verifier); err != nil || l.LogoutURL() != "" {
+		t.Errorf("out by a script: %s, %v", l.LogoutURL(), err)
 	}
 }
 
@@ -180,7 +192,9 @@ func TestLogin_IsAPersonWithARole(t *testing.T) {
 			if p.userInfo = test.userInfo; test.userInfo != nil {
 				p.metadata["userinfo_endpoint"] = p.URL + "/me"
 			}
-			got, err := p.login(test.change).Finish(t.Context(), back("a code"), nonce, verifier)
+			l := p.login(test.change)
+			got, err := l.Finish(t.Context(), back("a code"), nonce, verifier)
+			l.Close()
 			v := oauth.New(oauth.Options{Issuer: p.URL, Audience: audience, Log: slog.New(slog.DiscardHandler)})
 			defer v.Close()
 			who, tokenErr := v.Authenticate(t.Context(), token(t, p.alg, p.key, map[string]any{"iss": p.URL, "aud": audience, "sub": "alice", "scope": "linus:read", "exp": time.Now().Add(time.Minute).Unix()}, nil))
@@ -197,6 +211,8 @@ func TestLogin_IsAPersonWithARole(t *testing.T) {
 			switch {
 			case test.role != "" && err != nil:
 				t.Error(err)
+			case test.role == "" && !strings.Contains(p.log.String(), "in no group of OIDC_ROLES"):
+				t.Errorf("logged: %s", p.log.String())
 			case test.role == "" && (!errors.As(err, &refused) || refused.Why != "Alice Ä. ("+who.Name+") is in none of the groups that may log in: admins, devs, watchers"):
 				t.Errorf("refused: %v", err)
 			}

@@ -96,6 +96,7 @@ type metadata struct {
 	Authorization string   `json:"authorization_endpoint"`
 	Token         string   `json:"token_endpoint"`
 	UserInfo      string   `json:"userinfo_endpoint"`
+	EndSession    string   `json:"end_session_endpoint"`
 	TokenAuth     []string `json:"token_endpoint_auth_methods_supported"`
 	NamesItself   bool     `json:"authorization_response_iss_parameter_supported"`
 }

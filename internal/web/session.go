@@ -273,6 +273,7 @@ type loginView struct {
 	Problem string // why somebody is not logged in
 	Issuer  string // who lets people in, too; empty: nobody
 	Begin   string // address that leads there
+	Leave   string // address at which they log out there; empty: they did not come from there
 }
 
 // login starts a session for a client with a token: by the form of the login page, and
@@ -300,6 +301,9 @@ func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // ownPath
 	case errors.Is(err, job.ErrUnauthorized):
 		v := p.loginView(next)
+		if p.Issuer != nil && r.Form.Has("left") {
+			v.Leave = p.Issuer.LogoutURL()
+		}
 		if token != "" {
 			v.Problem = "That is not a token of this server."
 		}
@@ -331,7 +335,9 @@ func ownPath(text string) string {
 }
 
 func (p *pages) logout(w http.ResponseWriter, r *http.Request) {
+	to := "/login"
 	if who := p.viewer(r).Who; who.Login != "" && p.Issuer != nil {
+		to += "?left"
 		if err := p.Issuer.End(r.Context(), who.Token); err != nil {
 			p.Log.Error("the token of a login stays until it expires; its session is ended", "token", who.Token, "err", err)
 		}
@@ -341,5 +347,5 @@ func (p *pages) logout(w http.ResponseWriter, r *http.Request) {
 		p.Log.Error("the end of a session is known to this process only", "err", err)
 	}
 	http.SetCookie(w, cookie)
-	http.Redirect(w, r, "/login", http.StatusSeeOther)
+	http.Redirect(w, r, to, http.StatusSeeOther)
 }

@@ -27,6 +27,8 @@ type Issuer interface {
 	// what the browser has brought back. Errors: *job.RefusedError, for people to read;
 	// others, which mean that it cannot be known.
 	Finish(ctx context.Context, back url.Values, nonce, verifier string) (token string, err error)
+	// LogoutURL is where people log out there, too; empty: it is not known.
+	LogoutURL() string
 	// End ends the token.
 	End(ctx context.Context, token string) error
 }

@@ -28,6 +28,8 @@ type fakeIssuer struct {
 
 func (i *fakeIssuer) Host() string { return "id.example" }
 
+func (i *fakeIssuer) LogoutURL() string { return "https://id.example/out?client_id=linus" }
+
 func (i *fakeIssuer) Begin(_ context.Context, state, nonce, verifier string) (string, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -159,8 +161,19 @@ func TestSignIn_IsASessionUntilLogout(t *testing.T) {
 	}
 	_, form, _ := strings.Cut(page.Body.String(), `name="form_token" value="`)
 	form, _, _ = strings.Cut(form, `"`)
-	if w := b.send(http.MethodPost, "/logout", "form_token="+form, nil); w.Code != http.StatusSeeOther || len(i.ended) != 1 || i.ended[0] != "a11ce" || len(b.cookies) != 0 {
+	if w := b.send(http.MethodPost, "/logout", "form_token="+form, nil); w.Code != http.StatusSeeOther || len(i.ended) != 1 || i.ended[0] != "a11ce" || len(b.cookies) != 0 || w.Header().Get("Location") != "/login?left" {
 		t.Errorf("log out: %d, %v, %v", w.Code, i.ended, b.cookies)
+	}
+}
+
+func TestSignIn_LeadsOutOfTheIssuer(t *testing.T) {
+	_, newBrowser := newSignIns(t)
+	const link = `href="https://id.example/out?client_id=linus">log out at id.example</a>`
+	if w := newBrowser().get("/login?left", nil); !strings.Contains(w.Body.String(), link) {
+		t.Errorf("after a logout: %s", w.Body)
+	}
+	if w := newBrowser().get("/login", nil); strings.Contains(w.Body.String(), "log out at") {
+		t.Errorf("without one: %s", w.Body)
 	}
 }
 
