@@ -84,6 +84,8 @@ func TestLogin_ByAnIssuerOfOthers(t *testing.T) {
 	if got := h.cli(t, "token", "list"); strings.Contains(got, "alice") {
 		t.Errorf("after the logout: %s", got)
 	}
+	click("#leave") // and the issuer forgets her, too, if she wants that
+	browsertest.Shows(t, ctx, "h1", "Do you want to sign-out from")
 
 	comesAs("carol", "/jobs")
 	browsertest.Shows(t, ctx, ".error", "carol (oauth:")

@@ -14,11 +14,15 @@
     }
   };
   document.addEventListener("htmx:sseOpen", () => say("live", "Live"));
+  let leaving = false; // a logout ends the stream before the browser is told where to go
+  document.addEventListener("submit", (e) => {
+    leaving ||= e.target.matches('form[action="/logout"]');
+  });
   document.addEventListener("htmx:sseError", async () => {
     say("lost", "Connection lost, trying again…");
     try {
       const answer = await fetch(location.href, { method: "HEAD" });
-      if (answer.status === 401) location.reload(); // logged out: only the login page may be seen
+      if (answer.status === 401 && !leaving) location.reload(); // logged out: only the login page may be seen
     } catch {} // the server is away
   });
   document.addEventListener("htmx:sseClose", (e) => {
