@@ -11,10 +11,13 @@ import (
 	"linus/internal/lab"
 )
 
+// checkpointFiles are what a host keeps of checkpoints, in its directory.
+const checkpointFiles = "home/linus/checkpoints/*"
+
 // checkpoints returns what the host keeps of checkpoints.
 func (h *host) checkpoints(t *testing.T) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(h.dir, "home/linus/checkpoints/*"))
+	files, err := filepath.Glob(filepath.Join(h.dir, checkpointFiles))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -37,39 +38,106 @@ func (s *soak) churn(over <-chan struct{}) {
 			return
 		case <-time.After(500 * time.Millisecond):
 		}
+		if !s.devRuns() {
+			s.count(s.ends, "neither fork nor save: the VM is away")
+			continue
+		}
 		if n%4 == 3 {
 			code, _ := s.h.exits(s.t, "vm", "save", "dev", "--as", fmt.Sprintf("saved-%d", n))
 			s.count(s.ends, fmt.Sprintf("save, exit %d", code))
 			continue
 		}
+		began := time.Now()
 		code, text := s.h.exits(s.t, "vm", "fork", "dev", "--count", "2", "--name", fmt.Sprintf("copy-%d-%%d", n))
 		s.count(s.ends, fmt.Sprintf("fork, exit %d", code))
 		for i := 1; code == 0 && i <= 2; i++ {
 			name := fmt.Sprintf("copy-%d-%d", n, i)
 			said := ""
-			for deadline := time.Now().Add(s.patience); time.Now().Before(deadline) && said != "41"; {
+			lost := func() bool { return s.wasDown != nil && s.wasDown(s.devNode, began, time.Now()) }
+			for deadline := time.Now().Add(s.patience); time.Now().Before(deadline) && said != "41" && !lost(); {
 				said = strings.TrimSpace(s.stdout("job", "exec", "--vm", name, "--", "cat", "/dev/shm/count"))
 			}
-			if said != "41" {
+			if said != "41" && !lost() {
 				s.t.Errorf("%s, of which was told\n%s\ngoes on with %q", name, text, said)
 			}
 		}
 		for _, v := range s.copies() {
-			s.h.exits(s.t, "vm", "destroy", v, "--yes")
+			s.h.exits(s.t, "vm", "destroy", v.Name, "--yes")
 		}
 	}
 }
 
-// copies are the forks there are, by name.
-func (s *soak) copies() (names []string) {
-	var list []struct{ Name string }
-	s.h.until(s.t, func() bool { return json.Unmarshal([]byte(s.stdout("vm", "list", "-o", "json")), &list) == nil })
-	for _, v := range list {
-		if strings.HasPrefix(v.Name, "copy-") {
-			names = append(names, v.Name)
+// devRuns starts the VM if its node was down, and reports whether it runs, with what it is to
+// have in its memory.
+func (s *soak) devRuns() bool {
+	const count = "/dev/shm/count"
+	for _, v := range s.listed() {
+		if v.Name != "dev" {
+			continue
+		}
+		if s.devNode = v.Node; v.Status == "stopped" {
+			s.h.exits(s.t, "vm", "start", "dev")
 		}
 	}
-	return names
+	switch said := strings.TrimSpace(s.stdout("job", "exec", "--vm", "dev", "--", "sh", "-c", "cat "+count+" 2>/dev/null || echo none")); said {
+	case "41":
+		return true
+	case "none":
+		if s.wasDown == nil || !s.wasDown(s.devNode, s.began, time.Now()) {
+			s.t.Error("dev has lost its memory")
+		}
+		code, _ := s.h.exits(s.t, "job", "exec", "--vm", "dev", "--", "sh", "-c", "echo 41 >"+count)
+		return code == 0
+	}
+	return false
+}
+
+// listedVM is a VM as the command line lists it.
+type listedVM struct{ Name, Status, Node string }
+
+// listed are the VMs there are.
+func (s *soak) listed() (list []listedVM) {
+	s.until(func() bool { return json.Unmarshal([]byte(s.stdout("vm", "list", "-o", "json")), &list) == nil })
+	return list
+}
+
+// until waits until it is so, for as long as calls may fail.
+func (s *soak) until(yes func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(3 * s.patience); !yes(); time.Sleep(200 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatal("it does not come")
+		}
+	}
+}
+
+// copies are the forks there are.
+func (s *soak) copies() []listedVM {
+	return slices.DeleteFunc(s.listed(), func(v listedVM) bool { return !strings.HasPrefix(v.Name, "copy-") })
+}
+
+// onNodes are the files that a pattern names on the nodes.
+func (s *soak) onNodes(pattern string) (files []string) {
+	nodes, err := s.h.lab.Nodes()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, node := range nodes {
+		found, err := filepath.Glob(filepath.Join(node.Dir, pattern))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	return files
+}
+
+// unforked reports whether no VM of the nodes has a snapshot of a fork, or a lock.
+func (s *soak) unforked() bool {
+	return !slices.ContainsFunc(s.onNodes("etc/pve/nodes/*/qemu-server/*.conf"), func(path string) bool {
+		text, err := os.ReadFile(path)
+		return err == nil && (strings.Contains(string(text), "linus-fork") || strings.Contains(string(text), "\nlock: "))
+	})
 }
 
 // stdout is what a verb of linus says, which may fail while the engine is killed under it.
@@ -84,13 +152,17 @@ func (s *soak) stdout(args ...string) string {
 // is nothing that was not told; then it removes them all.
 func (s *soak) churnGone() {
 	s.t.Helper()
-	s.h.until(s.t, func() bool {
+	s.until(func() bool {
 		for _, v := range s.copies() {
-			s.h.exits(s.t, "vm", "destroy", v, "--yes")
+			s.h.exits(s.t, "vm", "destroy", v.Name, "--yes")
 		}
 		return len(s.copies()) == 0
 	})
-	s.h.unforked(s.t, s.h.vmOf("name: dev\n"))
+	s.until(s.unforked)
+	if list := s.h.cli(s.t, "vm", "snapshots", "dev"); strings.Contains(list, "linus-fork") {
+		s.t.Errorf("dev has snapshots:\n%s", list)
+	}
+	s.until(s.devRuns)
 	if out := s.h.cli(s.t, "job", "exec", "--vm", "dev", "--", "cat", "/dev/shm/count", "/home/debian/saved"); out != "41\nsaved\n" {
 		s.t.Errorf("dev has %q", out)
 	}
@@ -127,7 +199,7 @@ func (s *soak) checkpointsGone() {
 	if restored == 0 {
 		s.t.Error("no job went on from a checkpoint")
 	}
-	s.h.until(s.t, func() bool {
+	s.until(func() bool {
 		var left []struct{ Name string }
 		if err := json.Unmarshal([]byte(s.h.cli(s.t, "template", "checkpoint", "list", "-o", "json")), &left); err != nil {
 			s.t.Fatal(err)
@@ -135,13 +207,13 @@ func (s *soak) checkpointsGone() {
 		for _, c := range left { // one may be about to be destroyed, and another made, by itself
 			s.h.exits(s.t, "template", "checkpoint", "rm", c.Name)
 		}
-		return len(left)+len(s.h.checkpoints(s.t)) == 0
+		return len(left)+len(s.onNodes(checkpointFiles)) == 0
 	})
 }
 
 // loseCheckpoints removes the memory of the checkpoints.
 func (s *soak) loseCheckpoints() {
-	lost := slices.DeleteFunc(s.h.checkpoints(s.t), func(file string) bool { return !strings.HasSuffix(file, ".state") || os.Remove(file) != nil })
+	lost := slices.DeleteFunc(s.onNodes(checkpointFiles), func(file string) bool { return !strings.HasSuffix(file, ".state") || os.Remove(file) != nil })
 	if len(lost) > 0 {
 		s.count(s.faults, "memory of a checkpoint removed")
 	}

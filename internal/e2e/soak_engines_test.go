@@ -24,10 +24,12 @@ import (
 
 var soakEngines = flag.Int("soak.engines", 0, "jobs of TestSoakEngines; 0: 60 at night, else it is not run")
 
-// Three engines on one PostgreSQL, VMs on three nodes, while engines are killed, stopped
+// Three engines on one PostgreSQL, VMs on three nodes that boot or go on from checkpoints, a
+// VM that is forked and saved, and a volume that jobs read, while engines are killed, stopped
 // for longer than their lease and cut off from the database, the database crashes, nodes
-// go down, and entries fall silent: no task begins twice, no job is lost but with its
-// node, and nothing is left.
+// go down, entries fall silent, storages are full and the memory of checkpoints is removed: no
+// task begins twice, no job is lost but with its node, the VM and the volume are as they were,
+// and nothing is left.
 func TestSoakEngines(t *testing.T) {
 	n := *soakEngines
 	if n == 0 {
@@ -37,7 +39,7 @@ func TestSoakEngines(t *testing.T) {
 	server := pgtest.Start(t)
 	database := server.Database(t)
 	lines := []*pgtest.Line{server.Line(t), server.Line(t), server.Line(t)}
-	c := newCluster(t, []int{1, 2}, "LINUS_DATABASE_URL="+lines[0].URL(database), "MAX_JOBS=8")
+	c := newCluster(t, []int{1, 2}, "LINUS_DATABASE_URL="+lines[0].URL(database), "MAX_JOBS=8", "CHECKPOINTS=auto")
 	s := &engineSoak{soak: newSoak(t, c.h, 10*time.Second), c: c, server: server, lines: lines, watch: watchEngines(t, database), refused: map[string]int{}}
 	s.ledger, s.wasDown, s.patience = newLedger(t), s.watch.wasDown, 3*time.Minute
 	s.callTime, s.atOnce = 8*time.Second, 20
@@ -49,15 +51,27 @@ func TestSoakEngines(t *testing.T) {
 	for _, h := range s.engines {
 		s.clients = append(s.clients, h.connect(t), h.connect(t))
 	}
+	c.h.cli(t, "template", "checkpoint", "build", "--wait") // the others are made meanwhile, where VMs boot
+	s.churnBegins()
 	jobs := make([]soakJob, n)
 	for i := range jobs {
 		for jobs[i] = s.plan(i); strings.HasPrefix(jobs[i].kind, "VM "); {
 			jobs[i] = s.plan(i)
 		}
+		if s.rng.IntN(6) == 0 {
+			jobs[i].readsVolume()
+		}
 	}
-	s.run(jobs, s.inject)
+	s.run(jobs, func(over <-chan struct{}) {
+		var churn sync.WaitGroup
+		churn.Go(func() { s.churn(over) })
+		s.inject(over)
+		churn.Wait()
+	})
 	s.summary()
 	s.takeOvers()
+	s.churnGone()
+	s.checkpointsGone()
 	t.Log(c.h.cli(t, "engine", "list"))
 	c.gone()
 	s.nothingLeft()
@@ -134,11 +148,13 @@ func (s *engineSoak) inject(over <-chan struct{}) {
 			s.lasting(&s.entry, "entry silent", "", time.Duration(2+s.rng.IntN(12))*time.Second, over, func() func() {
 				return (&host{dir: nodes[s.rng.IntN(2)].Dir}).freezeHost()
 			})
-		case p < 58:
+		case p < 47:
+			s.loseCheckpoints()
+		case p < 60:
 			s.count(s.faults, "connections cut")
 			(&host{dir: node.Dir}).cutConnections()
 		default:
-			faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails}
+			faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails, lab.FaultStorageFull}
 			fault := faults[s.rng.IntN(len(faults))]
 			s.count(s.faults, string(fault))
 			if err := node.SetFault(fault, "1"); err != nil {
@@ -273,22 +289,12 @@ func (s *engineSoak) slowest() string {
 	return fmt.Sprintf("the slowest take-over: process %d, %s\n%s", t.pid, t.what, strings.Join(steps, "\n"))
 }
 
-// nothingLeft checks that no volume and no process of a VM is left on a node. Those of
-// templates have IDs from 9000 on.
+// nothingLeft checks that no volume and no process of a VM is left on a node, and
+// nothing of checkpoints. Those of templates have IDs from 9000 on.
 func (s *engineSoak) nothingLeft() {
-	nodes, err := s.h.lab.Nodes()
-	s.c.must(err)
-	for _, pattern := range []string{"storage/local-lvm/vm-[1-8]*", "storage/local/images/*", "run/qemu-server/*"} {
-		left := func() (left []string) {
-			for _, node := range nodes {
-				found, err := filepath.Glob(filepath.Join(node.Dir, pattern))
-				s.c.must(err)
-				left = append(left, found...)
-			}
-			return left
-		}
+	for _, pattern := range []string{"storage/local-lvm/vm-[1-8]*", "storage/local-lvm/base-[1-8]*", "storage/local/images/*", "run/qemu-server/*", checkpointFiles} {
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
-			found := left()
+			found := s.onNodes(pattern)
 			if len(found) == 0 {
 				break
 			}

@@ -80,12 +80,14 @@ type soak struct {
 
 	rng *rand.Rand // by one goroutine at a time: first the plan's, then the faults'
 
-	mu     sync.Mutex
-	ends   map[string]int
-	faults map[string]int
-	maxVMs int
-	vms    []string // the jobs' VMs, by name and source
-	others int      // VMs with the marker of another installation
+	mu      sync.Mutex
+	ends    map[string]int
+	faults  map[string]int
+	maxVMs  int
+	vms     []string // the jobs' VMs, by name and source
+	others  int      // VMs with the marker of another installation
+	devNode string   // of the VM that is forked and saved
+
 	// wasDown reports whether a node (empty: any) was down at some time of a span, and
 	// what it ran is gone. nil: none goes down.
 	wasDown func(node string, from, to time.Time) bool
@@ -359,7 +361,7 @@ func (s *soak) injectUntil(over <-chan struct{}) {
 		case p < 55:
 			s.loseCheckpoints()
 		default:
-			faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails}
+			faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails, lab.FaultStorageFull}
 			fault := faults[s.rng.IntN(len(faults))]
 			s.count(s.faults, string(fault))
 			if err := s.h.lab.SetFault(fault, "1"); err != nil {
