@@ -498,6 +498,31 @@ somebody_waits() { # <lock>: by descriptor 4
   [[ -e ${LINUS_HOST_DIR}/leases/205-${job} ]]
 }
 
+@test "the lease of an ID whose VM was never made stays while the create may be at work, and keeps nobody from the ID" {
+  local -r file=${LINUS_HOST_DIR}/leases/205-${job}
+  local now
+  lease 205 clone
+  run_script list-vms
+  assert_status 0
+  [[ -e ${file} ]] || fail 'what the killed script has begun may still be at work'
+  # After a reboot it is not, nor when the last try has had its time.
+  lease 205 clone 0 0 another-boot
+  run_script list-vms
+  assert_no_lease
+  lease 205 clone
+  printf -v now '%(%s)T' -1
+  sed -i -E "s/^(([^ ]+ ){5})[0-9]+/\\1$((now - 10810))/" "${file}"
+  run_script list-vms
+  assert_no_lease
+  # Another's VM of that ID is its end, too.
+  lease 205 clone
+  add_vm 205 'name: web' 'memory: 512'
+  run_script list-vms
+  refute_called 'qm \(stop\|destroy\).*'
+  refute_line_like LINUS_LEFT_ALONE
+  assert_no_lease
+}
+
 @test "destroy-vm ends the lease" {
   create_leased
   VM_ID=${id} run_script destroy-vm
