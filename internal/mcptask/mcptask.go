@@ -166,6 +166,7 @@ type request struct {
 		} `json:"notifications"`
 		Meta *mcp.Meta `json:"_meta"`
 	} `json:"params"`
+	wrong *fault // one of them has another type
 }
 
 const (
@@ -178,7 +179,11 @@ const (
 
 // parse returns a message of a client, and whether it is a request about tasks.
 func parse(message []byte) (q request, mine bool) {
-	if json.Unmarshal(message, &q) != nil || q.ID == nil || !mcp.IsModernProtocol(q.Params.Meta.ProtocolVersion()) {
+	err := json.Unmarshal(message, &q) // reads on after a wrong type
+	if other, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		q.wrong, err = &fault{Code: mcp.INVALID_PARAMS, Message: other.Field + " cannot be of type " + other.Value}, nil
+	}
+	if err != nil || q.ID == nil || !mcp.IsModernProtocol(q.Params.Meta.ProtocolVersion()) {
 		return q, false
 	}
 	switch q.Method {
@@ -205,6 +210,8 @@ func (s *Server) begin(ctx context.Context, q request) (context.Context, *fault)
 			Code: mcp.MISSING_REQUIRED_CLIENT_CAPABILITY, Message: "missing required client capability: " + Extension,
 			Data: map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{Extension: struct{}{}}}},
 		}
+	case q.wrong != nil:
+		return ctx, q.wrong
 	case q.Method != methodListen && q.Params.TaskID == "":
 		return ctx, &fault{Code: mcp.INVALID_PARAMS, Message: "taskId is required"}
 	}

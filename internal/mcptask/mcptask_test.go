@@ -123,6 +123,8 @@ func TestServeHTTP_AnswersWhatIsAboutTasks(t *testing.T) {
 		{"get", message("tasks/get", task, knows), "tasks/get", "t1", 200, `"resultType":"complete","taskId":"t1","status":"working","createdAt":"2026-03-04T05:06:07Z","lastUpdatedAt":"2026-03-04T05:06:07Z","ttlMs":null,"pollIntervalMs":500}`},
 		{"cancel", message("tasks/cancel", task, knows), "tasks/cancel", "t1", 200, `"resultType":"complete"}`},
 		{"update", message("tasks/update", task+`"inputResponses":{"k":{"action":"accept","content":{"a":1}}},`, knows), "tasks/update", "t1", 200, `"resultType":"complete"}`},
+		{"unasked", message("tasks/update", task+`"inputResponses":{"unknown-key":{"ignored":true}},`, knows), "tasks/update", "t1", 200, `"resultType":"complete"}`},
+		{"of another type", message("tasks/update", task+`"inputResponses":5,`, knows), "tasks/update", "t1", 400, `"code":-32602,"message":"params.inputResponses cannot be of type number"`},
 		{"of another", message("tasks/get", `"taskId":"t2",`, knows), "tasks/get", "t2", 400, `"code":-32602,"message":"Task not found"`},
 		{"without an ID", message("tasks/get", "", knows), "tasks/get", "", 400, `"code":-32602,"message":"taskId is required"`},
 		{"undeclared", message("tasks/get", task, not), "tasks/get", "t1", 400, `"code":-32021,"message":"missing required client capability: io.modelcontextprotocol/tasks","data":{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`},
@@ -144,7 +146,7 @@ func TestServeHTTP_AnswersWhatIsAboutTasks(t *testing.T) {
 			if err != nil || resp.StatusCode != tt.status || !strings.Contains(string(data), tt.want) || !strings.Contains(string(data), `"id":7`) {
 				t.Errorf("%d, %s (%v); want %d, %s", resp.StatusCode, data, err, tt.status, tt.want)
 			}
-			did := map[string][]string{"cancel": {"cancel t1"}, "update": {"answer k"}}[tt.name]
+			did := map[string][]string{"cancel": {"cancel t1"}, "update": {"answer k"}, "unasked": {"answer unknown-key"}}[tt.name]
 			if diff := cmp.Diff(did, source.did); diff != "" {
 				t.Errorf("the source was asked (-want +got):\n%s", diff)
 			}
