@@ -95,7 +95,7 @@ artifacts_match() { # <pattern>
   while [[ ${pattern} == */./* ]]; do pattern=${pattern//\/.\//\/}; done
   pattern=${pattern#./}
   if [[ /${pattern}/ == */../* ]]; then
-    result_skipped "$1" "a path with .. is refused"
+    skipped_tell "$1" "a path with .. is refused"
     return
   fi
   if [[ ${pattern} == /* ]]; then
@@ -116,7 +116,7 @@ artifacts_match() { # <pattern>
     unset IFS
   fi
   if ((${#found[@]} == 0)) || [[ ! -e ${found[0]} && ! -L ${found[0]} && ${found[0]} == "${pattern}" ]]; then
-    result_skipped "$1" "nothing there matches"
+    skipped_tell "$1" "nothing there matches"
     return
   fi
   for path in "${found[@]}"; do
@@ -128,17 +128,17 @@ artifacts_add() { # <path> <directory it must lie in> <literal part before> <pat
   local path=$1
   local -r name=${path#/}
   if [[ -d ${path} ]]; then
-    [[ ${path} != "$4" ]] || result_skipped "${name}" "a directory; /** behind it are the files in it"
+    [[ ${path} != "$4" ]] || skipped_tell "${name}" "a directory; /** behind it are the files in it"
     return
   fi
   [[ -n ${path} && -z ${artifacts_seen["${name}"]:-} ]] || return 0
   artifacts_seen["${name}"]=1
   if ! artifacts_lies_in "$@"; then
-    result_skipped "${name}" "a symlink leads outside of where its pattern looks"
+    skipped_tell "${name}" "a symlink leads outside of where its pattern looks"
   elif [[ ! -f ${path} ]]; then
-    result_skipped "${name}" "not a regular file"
+    skipped_tell "${name}" "not a regular file"
   elif [[ ! -r ${path} ]]; then
-    result_skipped "${name}" "cannot be read"
+    skipped_tell "${name}" "cannot be read"
   else
     [[ ${path} == /* ]] || path=${artifacts_work%/}/${path}
     artifacts_names+=("${name}")
@@ -175,13 +175,13 @@ artifacts_index() { # <max files> <max bytes each> <max bytes all>
     name=${artifacts_names[i]} path=${artifacts_paths[i]}
     size=${sizes["${path}"]:-}
     if [[ -z ${size} ]]; then
-      result_skipped "${name}" "is gone"
+      skipped_tell "${name}" "is gone"
     elif ((${#kept_paths[@]} >= $1)); then
-      result_skipped "${name}" "more than $1 files"
+      skipped_tell "${name}" "more than $1 files"
     elif ((size > $2)); then
-      result_skipped "${name}" "its ${size} bytes are more than the $2 a file may have"
+      skipped_tell "${name}" "its ${size} bytes are more than the $2 a file may have"
     elif ((total + size > $3)); then
-      result_skipped "${name}" "with its ${size} bytes all would have more than $3"
+      skipped_tell "${name}" "with its ${size} bytes all would have more than $3"
     else
       kept_names+=("${name}") kept_paths+=("${path}")
       ((total += size)) || true
@@ -196,7 +196,7 @@ artifacts_index() { # <max files> <max bytes each> <max bytes all>
   for ((i = 0; i < ${#kept_paths[@]}; i += 1)); do
     name=${kept_names[i]} path=${kept_paths[i]}
     if [[ -z ${sums["${path}"]:-} ]]; then
-      result_skipped "${name}" "could not be read"
+      skipped_tell "${name}" "could not be read"
       continue
     fi
     artifacts_names+=("${name}")

@@ -5,8 +5,8 @@
 # committed after it. A part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/process.sh"
-source "${BASH_SOURCE[0]%/*}/result.sh"
 source "${BASH_SOURCE[0]%/*}/settings.sh"
+source "${BASH_SOURCE[0]%/*}/skipped.sh"
 
 # repository_git runs git there, whoever it belongs to, without hooks and not for long: what it
 # finds may be large.
@@ -74,26 +74,26 @@ repository_collect() { # <max bytes each>
   [[ -n ${repository} ]] || return 0
   rm -f -- "${bundle}" "${state}/repository.index"*
   if ! head=$(repository_git rev-parse --verify --quiet 'HEAD^{commit}') || ! repository_git cat-file -e "${commit}"; then
-    result_skipped repository.bundle "there is no repository at ${repository} any more, or without the commit that it was at"
+    skipped_tell repository.bundle "there is no repository at ${repository} any more, or without the commit that it was at"
     return
   fi
   repository_git update-ref -d refs/linus/uncommitted
   if ! loose=$(repository_loose "${head}"); then
-    result_skipped "uncommitted changes" "they could not be read in a minute"
+    skipped_tell "uncommitted changes" "they could not be read in a minute"
   elif [[ -n ${loose} ]]; then
     repository_git update-ref refs/linus/uncommitted "${loose}"
     refs+=(refs/linus/uncommitted)
   fi
   [[ ${head} != "${commit}" || ${#refs[@]} != 1 ]] || return 0
   if repository_bundle && ((${#refs[@]} == 2 && $(stat -c %s -- "${bundle}") > $1)); then
-    result_skipped "uncommitted changes" "with them the bundle would have more than $1 bytes"
+    skipped_tell "uncommitted changes" "with them the bundle would have more than $1 bytes"
     rm -f -- "${bundle}"
     refs=(HEAD)
     [[ ${head} != "${commit}" ]] || return 0
     repository_bundle
   fi
   if [[ ! -e ${bundle} ]]; then
-    [[ ${said} == *"empty bundle"* ]] || result_skipped repository.bundle "git: ${said:0:300}"
+    [[ ${said} == *"empty bundle"* ]] || skipped_tell repository.bundle "git: ${said:0:300}"
     return
   fi
   artifacts_names+=(repository.bundle)

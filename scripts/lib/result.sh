@@ -105,10 +105,3 @@ result_end() { # <exit status>
     printf 'LINUS_END:%s\n' "${result_nonce}" 2>/dev/null || :
   fi
 }
-
-# result_skipped tells of what is no artifact, the first 50 one by one. The name comes last: it alone can
-# hold ": ".
-result_skipped() { # <name> <why>
-  ((artifacts_skipped += 1))
-  ((artifacts_skipped > 50)) || result_text ARTIFACT_SKIPPED "$2: ${1:0:500}"
-}
