@@ -7,14 +7,12 @@
 package queuetest
 
 import (
-	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -26,9 +24,6 @@ const (
 	Environment = "env_stand_in"
 	Key         = "sk-env-the-key-that-no-vm-has"
 )
-
-// reclaim is after what time an item that was polled and not acknowledged is given out again.
-const reclaim = 5 * time.Second
 
 // Queue is the server.
 type Queue struct {
@@ -173,207 +168,6 @@ func (q *Queue) lapse() {
 		if (it.State == "starting" || it.State == "active") && time.Since(it.seen) > q.ttl {
 			q.requeue(it)
 		}
-	}
-}
-
-func (q *Queue) poll(w http.ResponseWriter, r *http.Request) {
-	if !q.allowed(w, r, Key) {
-		return
-	}
-	block := 0
-	if text := r.URL.Query().Get("block_ms"); text != "" {
-		var err error
-		if block, err = strconv.Atoi(text); err != nil || block < 1 || block > 999 {
-			q.fail(w, r, http.StatusBadRequest, "block_ms is not 1 to 999")
-			return
-		}
-	}
-	end := time.After(time.Duration(block) * time.Millisecond)
-	for {
-		q.mu.Lock()
-		q.lapse()
-		changed := q.changed
-		for _, it := range q.items {
-			if it.State != "queued" || time.Since(it.polled) < reclaim {
-				continue
-			}
-			it.polled = time.Now()
-			it.Claimed = append(it.Claimed, r.Header.Get("Anthropic-Worker-Id"))
-			answer(w, it.json(it.secret))
-			q.mu.Unlock()
-			return
-		}
-		q.mu.Unlock()
-		select {
-		case <-changed:
-		case <-end:
-			answer(w, nil)
-			return
-		case <-r.Context().Done():
-			return
-		}
-	}
-}
-
-// json is an item as the API shows it: its secret to who has polled it alone.
-func (it *Item) json(secret string) any {
-	return map[string]any{
-		"id": it.ID, "type": "work", "state": it.State, "environment_id": Environment, "secret": orNull(secret),
-		"data": map[string]any{"type": it.Kind, "id": it.Session}, "metadata": map[string]string{},
-		"actor":      map[string]any{"type": "api_key", "api_key_id": "apk_test"},
-		"created_at": stamp(time.Now()), "acknowledged_at": nil, "started_at": nil, "latest_heartbeat_at": orNull(it.last), "stop_requested_at": nil, "stopped_at": nil,
-	}
-}
-
-func (q *Queue) ack(w http.ResponseWriter, r *http.Request, it *Item) {
-	if it.State != "queued" || it.polled.IsZero() {
-		q.fail(w, r, http.StatusConflict, "the item is "+it.State)
-		return
-	}
-	it.State, it.seen = "starting", time.Now()
-	it.Claims++
-	q.change()
-	answer(w, it.json(""))
-}
-
-func (q *Queue) heartbeat(w http.ResponseWriter, r *http.Request, it *Item) {
-	ttl := int(max(time.Second, q.ttl) / time.Second)
-	expected := r.URL.Query().Get("expected_last_heartbeat")
-	extended := false
-	switch {
-	case it.State == "stopping", it.State == "stopped":
-	case it.State == "queued" || expected != cmp.Or(it.last, "NO_HEARTBEAT"):
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusPreconditionFailed)
-		_ = json.NewEncoder(w).Encode(map[string]any{"type": "error", "error": map[string]any{
-			"type": "invalid_request_error", "message": fmt.Sprintf("Heartbeat precondition failed: expected %s, actual was %s", expected, cmp.Or(it.last, "NULL")),
-			"details": map[string]any{"error_code": "heartbeat_precondition_failed", "current_state": map[string]any{
-				"state": it.State, "last_heartbeat": orNull(it.last), "lease_extended": false, "ttl_seconds": ttl,
-			}},
-		}})
-		return
-	default:
-		extended, it.State, it.seen = true, "active", time.Now()
-		it.Beats++
-		it.last = stamp(it.seen)
-		q.change()
-	}
-	answer(w, map[string]any{"type": "work_heartbeat", "last_heartbeat": it.last, "lease_extended": extended, "state": it.State, "ttl_seconds": ttl})
-}
-
-func (q *Queue) stop(w http.ResponseWriter, r *http.Request, it *Item) {
-	var body struct {
-		Force bool `json:"force"`
-	}
-	_ = json.NewDecoder(r.Body).Decode(&body) // nothing is not forced
-	switch {
-	case it.State == "stopped":
-		q.fail(w, r, http.StatusConflict, "the item has stopped")
-		return
-	case body.Force:
-		it.State = "stopped"
-		it.Stops++
-	default:
-		it.State = "stopping"
-	}
-	q.change()
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (q *Queue) session(w http.ResponseWriter, _ *http.Request, it *Item) {
-	answer(w, map[string]any{"id": it.Session, "type": "session", "agent": map[string]any{"skills": []any{}}, "resources": []any{}})
-}
-
-// list is the session's history: what its agent has asked for, and the results.
-func (q *Queue) list(w http.ResponseWriter, _ *http.Request, it *Item) {
-	events := []any{}
-	for i := range it.Asked {
-		events = append(events, it.use(i))
-		if i < len(it.Results) {
-			events = append(events, map[string]any{"type": "user.tool_result", "id": fmt.Sprintf("evt_result_%d", i), "tool_use_id": useID(i), "processed_at": stamp(time.Now())})
-		}
-	}
-	answer(w, map[string]any{"data": events, "next_page": nil})
-}
-
-func useID(i int) string { return fmt.Sprintf("evt_use_%d", i) }
-
-func (it *Item) use(i int) any {
-	return map[string]any{
-		"type": "agent.tool_use", "id": useID(i), "name": "bash", "processed_at": stamp(time.Now()),
-		"input": map[string]any{"command": it.tools[i], "timeout_ms": 60000}, "evaluated_permission": "allow",
-	}
-}
-
-func (q *Queue) send(w http.ResponseWriter, r *http.Request, it *Item) {
-	var sent struct {
-		Events []struct {
-			Type      string `json:"type"`
-			ToolUseID string `json:"tool_use_id"`
-			Content   []struct {
-				Text string `json:"text"`
-			} `json:"content"`
-		} `json:"events"`
-	}
-	if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
-		q.fail(w, r, http.StatusBadRequest, err.Error())
-		return
-	}
-	for _, e := range sent.Events {
-		if e.Type != "user.tool_result" || e.ToolUseID != useID(len(it.Results)) {
-			q.fail(w, r, http.StatusBadRequest, fmt.Sprintf("%s for %s is not waited for", e.Type, e.ToolUseID))
-			return
-		}
-		var text strings.Builder
-		for _, c := range e.Content {
-			text.WriteString(c.Text)
-		}
-		it.Results = append(it.Results, strings.TrimSpace(text.String())) // the shell adds line ends
-	}
-	q.change()
-	answer(w, map[string]any{"type": "send_session_events"})
-}
-
-// stream has the agent ask for one tool after the other, each when the one before has a result.
-func (q *Queue) stream(w http.ResponseWriter, r *http.Request, it *Item) {
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.WriteHeader(http.StatusOK)
-	say := func(kind string, event any) {
-		data, _ := json.Marshal(event) // maps of ours always can be
-		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, data)
-	}
-	for {
-		flush(w)
-		switch answered := len(it.Results); {
-		case it.State == "stopped":
-			return
-		case answered < it.Asked:
-		case it.Asked < len(it.tools):
-			it.Asked++
-			say("agent.tool_use", it.use(it.Asked-1))
-			q.change()
-			continue
-		case !it.stays:
-			say("session.status_terminated", map[string]any{"type": "session.status_terminated", "id": "evt_end", "processed_at": stamp(time.Now())})
-			flush(w)
-			return
-		}
-		changed := q.changed
-		q.mu.Unlock()
-		select {
-		case <-changed:
-		case <-r.Context().Done():
-		}
-		q.mu.Lock()
-		if r.Context().Err() != nil {
-			return
-		}
-	}
-}
-
-func flush(w http.ResponseWriter) {
-	if f, ok := w.(http.Flusher); ok {
-		f.Flush()
 	}
 }
 
