@@ -23,11 +23,97 @@ const (
 	portReady   = 50 * time.Second // until the VM takes a connection, which resumes it; less than proxies wait
 	portAnswer  = 2 * time.Minute  // until the headers are there
 	portIdle    = 20 * time.Second
-	portCookies = 50 // set by one response
+	portCookies = 50              // set by one response
+	portCheck   = 5 * time.Second // between two looks whether a stream may go on
+	portOpen    = 48              // requests to one port at once; an SSH connection to a VM has 64
 )
 
 // errNotReady: what was begun for a connection, such as resuming the VM, goes on.
 var errNotReady = errors.New("the VM is not ready yet")
+
+// reach serves a request to a port for a principal, as long as still says that it may go on.
+func (a *api) reach(w http.ResponseWriter, r *http.Request, v visit, who job.Principal, still func() bool) {
+	giveTime(w, r, uploadTime)
+	a.pages.serveFor(who, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		port, err := a.portOf(r.Context(), who, v.id)
+		if err != nil {
+			a.portFailed(w, r, v, err)
+			return
+		}
+		leave, ok := a.pages.asking.Enter(job.PortRef+v.id, portOpen)
+		if !ok {
+			w.Header().Set("Retry-After", "5")
+			v.fail(w, http.StatusServiceUnavailable, fmt.Sprintf("Too many requests: %d are open at port %s; try again when some have ended", portOpen, port.Name))
+			return
+		}
+		defer leave()
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		go func() {
+			tick := time.NewTicker(portCheck)
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+				if _, err := a.portOf(ctx, who, v.id); still != nil && !still() || isUnknown(err) {
+					cancel()
+				}
+			}
+		}()
+		proxy := httputil.ReverseProxy{
+			Transport: a.ports.transport, FlushInterval: -1, ErrorLog: quiet(a.Log),
+			Rewrite:        func(p *httputil.ProxyRequest) { a.toVM(p, v, port.Port) },
+			ModifyResponse: func(resp *http.Response) error { return a.fromVM(resp, v, port.Port) },
+			ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { a.portFailed(w, r, v, err) },
+		}
+		proxy.ServeHTTP(final{w}, r.WithContext(ctx))
+	}), w, r)
+}
+
+// isUnknown reports whether there is no such port, to whoever asks.
+func isUnknown(err error) bool {
+	var field *job.FieldError
+	return errors.Is(err, job.ErrNotFound) || errors.Is(err, job.ErrNotAllowed) || errors.As(err, &field) && field.Fault == job.FaultUnknown
+}
+
+// portFailed says why a port cannot be reached. What the text is about may be the VM's to choose.
+func (a *api) portFailed(w http.ResponseWriter, r *http.Request, v visit, err error) {
+	var field *job.FieldError
+	switch {
+	case r.Context().Err() != nil: // the client is gone, or may not go on
+		v.fail(w, http.StatusServiceUnavailable, "This cannot go on")
+	case errors.Is(err, job.ErrUnauthorized):
+		w.Header().Set("WWW-Authenticate", `Bearer realm="linus"`)
+		v.fail(w, http.StatusUnauthorized, "Unauthorized: log in to linus again")
+	case errors.Is(err, job.ErrNotAllowed), errors.Is(err, job.ErrNoScope):
+		v.fail(w, http.StatusForbidden, err.Error())
+	case isUnknown(err):
+		v.fail(w, http.StatusNotFound, "There is no such port, or no VM that has it any more")
+	case errors.Is(err, errNotReady):
+		w.Header().Set("Retry-After", "5")
+		if isLink(r) && isBrowser(r) {
+			w.Header().Set("Refresh", "5") // the page comes by itself
+		}
+		v.fail(w, http.StatusServiceUnavailable, fmt.Sprintf("The VM is not ready after %s: it is being resumed, or its host is busy; try again in some seconds", portReady))
+	case errors.As(err, &field), errors.Is(err, job.ErrUnchecked), job.Own(err):
+		v.fail(w, http.StatusServiceUnavailable, words.In(err.Error()))
+	default:
+		a.Log.Debug("a port of a VM does not answer", "port", v.id, "err", err)
+		v.fail(w, http.StatusBadGateway, "The program at this port does not answer as a web server does")
+	}
+}
+
+func (v visit) fail(w http.ResponseWriter, code int, text string) {
+	v.restrict(w.Header())
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = fmt.Fprintln(w, text) // the client is gone
+}
 
 // portTransport connects to ports of VMs: the host of a request is the port's ID.
 func portTransport(e job.Engine) *http.Transport {
