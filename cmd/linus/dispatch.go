@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -20,6 +19,7 @@ import (
 	"linus/internal/config"
 	"linus/internal/dispatch"
 	"linus/internal/field"
+	"linus/internal/secret"
 )
 
 // dispatchFlags are the options of all dispatchers.
@@ -149,29 +149,22 @@ func (a *app) dispatchWorkerCommand() *cobra.Command {
 
 // secretLine returns the one line of a file that only its owner can read, or of stdin.
 func (a *app) secretLine(option, path string) (string, error) {
-	in := a.stdin
+	var data []byte
+	var err error
 	switch path {
 	case "":
 		return "", usage("%s is missing: give a file with the key alone, or - for stdin", option)
 	case "-":
+		data, err = io.ReadAll(io.LimitReader(a.stdin, maxCredential))
 	default:
-		file, err := os.Open(path)
-		if err != nil {
-			return "", usage("%s: %w", option, err)
-		}
-		defer file.Close() //nolint:errcheck // opened for reading
-		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
-			return "", usage("%s: %s can be read by others (mode %04o); chmod 600 it", option, path, info.Mode().Perm())
-		}
-		in = file
+		data, err = secret.ReadOwn(path)
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxCredential))
 	line := strings.TrimSpace(string(data))
 	if err == nil && (line == "" || strings.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r > '~' })) {
-		err = errors.New("does not contain a key alone")
+		err = fmt.Errorf("%s does not contain a key alone", path)
 	}
 	if err != nil {
-		return "", usage("%s: %s %w", option, cmp.Or(path, "-"), err)
+		return "", usage("%s: %w", option, err)
 	}
 	return line, nil
 }

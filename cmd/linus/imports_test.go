@@ -42,7 +42,7 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/view", "internal/worktree", "embed"},
+	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
 	"internal/daemon": append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
 
 	"internal/credential": {"internal/job", "internal/secret"},
@@ -69,7 +69,7 @@ var arrows = map[string][]string{
 	"internal/view":      {"internal/job"},
 	"internal/token":     {"internal/job"},
 	"internal/webhook":   {"internal/job"},
-	"internal/guest":     {"internal/job", "internal/remote", "internal/result", "embed"},
+	"internal/guest":     {"internal/job", "internal/remote", "internal/result", "internal/secret", "embed"},
 	"internal/proxmox":   {"internal/job", "internal/remote", "internal/result", "embed"},
 	"internal/telemetry": {"internal/job"},
 

@@ -23,6 +23,7 @@ import (
 	"linus/internal/mcptool"
 	"linus/internal/oauth"
 	"linus/internal/remote"
+	"linus/internal/secret"
 	"linus/internal/vm"
 	"linus/internal/web"
 )
@@ -195,7 +196,7 @@ func MCPOptions(o Options, e job.Engine) mcptool.Options {
 // ensureToken returns the token in a file, which it creates if missing. Like a
 // private key, only its owner may have access to it.
 func ensureToken(path string) (string, error) {
-	info, err := os.Stat(path)
+	data, err := secret.ReadOwn(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		random := make([]byte, 32)
 		_, _ = rand.Read(random) // never fails
@@ -205,19 +206,12 @@ func ensureToken(path string) (string, error) {
 		}
 		return token, nil
 	}
-	if err != nil {
-		return "", fmt.Errorf("read the token of HTTP clients: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("the token in %s can be read by others (mode %04o); chmod 600 it, or remove it for a new one", path, info.Mode().Perm())
-	}
-	data, err := os.ReadFile(path)
 	token := strings.TrimSpace(string(data))
 	if err == nil && len(token) < 16 {
-		err = errors.New("it has fewer than 16 characters; remove the file to get a new one")
+		err = fmt.Errorf("%s has fewer than 16 characters; remove it to get a new one", path)
 	}
 	if err != nil {
-		return "", fmt.Errorf("read the token in %s: %w", path, err)
+		return "", fmt.Errorf("read the token of HTTP clients: %w", err)
 	}
 	return token, nil
 }

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 
 	"linus/internal/config"
 	"linus/internal/control"
 	"linus/internal/job"
+	"linus/internal/secret"
 )
 
 // attachServer returns a client of the engine of LINUS_SERVER.
@@ -54,14 +54,7 @@ func readToken(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("there is no token for the server: give --token-file (LINUS_TOKEN_FILE)")
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", fmt.Errorf("read the server's token: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
-		return "", fmt.Errorf("the token in %s can be read by others (mode %04o); chmod 600 it", path, info.Mode().Perm())
-	}
-	data, err := os.ReadFile(path)
+	data, err := secret.ReadOwn(path)
 	if err != nil {
 		return "", fmt.Errorf("read the server's token: %w", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"linus/internal/secret"
 )
 
 // InstallationKey is the secret of all engines of one database, 32 random bytes.
@@ -24,16 +26,9 @@ const installationSize = 32
 // ReadInstallationKey reads the key in a directory of keys; fs.ErrNotExist.
 func ReadInstallationKey(dir string) (InstallationKey, error) {
 	path := filepath.Join(dir, installationFile)
-	info, err := os.Stat(path)
+	text, err := secret.ReadOwn(path)
 	if err != nil {
-		return nil, err
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("the installation key %s can be read by others (mode %04o); chmod 600 it", path, info.Mode().Perm())
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the installation key: %w", err)
 	}
 	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != installationSize {

@@ -1,7 +1,8 @@
 // Package secret finds the secrets a manifest names and keeps them out of a
 // task's output. It knows where values may be (the environment, as read at the
 // start; a file of our own; systemd's credentials) and nothing of jobs, VMs or
-// how a value gets to them. Besides the standard library it imports envfile.
+// how a value gets to them. It reads files that are a secret as a whole for others.
+// Besides the standard library it imports envfile.
 package secret
 
 import (
@@ -14,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"linus/internal/envfile"
 )
@@ -217,6 +219,19 @@ func readBounded(path string, allow func(fs.FileInfo) error) ([]byte, error) {
 		if err := allow(info); err != nil {
 			return nil, err
 		}
+	}
+	return io.ReadAll(io.LimitReader(f, maxFile))
+}
+
+// ReadOwn returns what is in a file that its owner alone has access to. A pipe is taken as it is.
+func ReadOwn(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
+		return nil, fmt.Errorf("%s can be read by others (mode %04o); chmod 600 it", path, info.Mode().Perm())
 	}
 	return io.ReadAll(io.LimitReader(f, maxFile))
 }

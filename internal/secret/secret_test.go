@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -133,6 +134,24 @@ func TestResolve_RefusesAFileOfSomebodyElse(t *testing.T) {
 	_, err := secret.New(secret.Options{File: file}).Resolve([]string{"KEY"})
 	if err == nil || !strings.Contains(err.Error(), "is owned by user 12345") {
 		t.Errorf("Resolve() = %v, want the owner named", err)
+	}
+}
+
+func TestReadOwn_RefusesWhatOthersCanRead(t *testing.T) {
+	file := write(t, filepath.Join(t.TempDir(), "key"), "the key\n", 0o600)
+	if data, err := secret.ReadOwn(file); err != nil || string(data) != "the key\n" {
+		t.Errorf("its owner's alone: %q, %v", data, err)
+	}
+	for _, mode := range []os.FileMode{0o640, 0o604, 0o620} {
+		if err := os.Chmod(file, mode); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := secret.ReadOwn(file); err == nil || data != nil || !strings.Contains(err.Error(), file+" can be read by others") || !strings.Contains(err.Error(), "chmod 600") {
+			t.Errorf("%o: %q, %v", mode, data, err)
+		}
+	}
+	if _, err := secret.ReadOwn(file + "s"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: %v", err)
 	}
 }
 
