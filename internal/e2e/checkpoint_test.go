@@ -11,8 +11,11 @@ import (
 	"linus/internal/lab"
 )
 
-// checkpointFiles are what a host keeps of checkpoints, in its directory.
-const checkpointFiles = "home/linus/checkpoints/*"
+// What a host keeps in its directory: of checkpoints, and leases.
+const (
+	checkpointFiles = "home/linus/checkpoints/*"
+	leaseFiles      = "home/linus/leases/*-*"
+)
 
 // checkpoints returns what the host keeps of checkpoints.
 func (h *host) checkpoints(t *testing.T) []string {

@@ -142,6 +142,7 @@ func (s *engineSoak) inject(over <-chan struct{}) {
 		case p < 38:
 			s.lasting(&s.node, "node down", node.Config.Node, time.Duration(5+s.rng.IntN(15))*time.Second, over, func() func() {
 				s.c.must(s.h.lab.NodeDown(s.t.Context(), node.Config.Node))
+				s.reboots(node)
 				return func() { s.c.must(s.h.lab.NodeUp(s.t.Context(), node.Config.Node)) }
 			})
 		case p < 43:
@@ -182,6 +183,21 @@ func (s *engineSoak) lasting(kind *sync.Mutex, what, node string, d time.Duratio
 		case <-over:
 		}
 	})
+}
+
+// reboots has the leases of a node that is down be of another boot, as on one that has lost its
+// power: the lab's nodes have this machine's. The lease of a VM that was not made by then would
+// stay for three hours else, for what a killed script has begun may still be at work.
+func (s *engineSoak) reboots(node *lab.Lab) {
+	files, err := filepath.Glob(filepath.Join(node.Dir, leaseFiles))
+	s.c.must(err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if fields := strings.Fields(string(text)); err == nil && len(fields) == 11 {
+			fields[6] = "another-boot"
+			s.c.must(os.WriteFile(file, []byte(strings.Join(fields, " ")+"\n"), 0o600))
+		}
+	}
 }
 
 // stopInside stops an engine whose operation waits on a node, until others have taken its
@@ -290,9 +306,9 @@ func (s *engineSoak) slowest() string {
 }
 
 // nothingLeft checks that no volume and no process of a VM is left on a node, and
-// nothing of checkpoints. Those of templates have IDs from 9000 on.
+// nothing of checkpoints, and no lease. Those of templates have IDs from 9000 on.
 func (s *engineSoak) nothingLeft() {
-	for _, pattern := range []string{"storage/local-lvm/vm-[1-8]*", "storage/local-lvm/base-[1-8]*", "storage/local/images/*", "run/qemu-server/*", checkpointFiles} {
+	for _, pattern := range []string{"storage/local-lvm/vm-[1-8]*", "storage/local-lvm/base-[1-8]*", "storage/local/images/*", "run/qemu-server/*", checkpointFiles, leaseFiles} {
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 			found := s.onNodes(pattern)
 			if len(found) == 0 {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -82,6 +83,7 @@ type soak struct {
 
 	mu      sync.Mutex
 	ends    map[string]int
+	beside  map[string]int // what forks, saves and reads of the volume came to
 	faults  map[string]int
 	maxVMs  int
 	vms     []string // the jobs' VMs, by name and source
@@ -100,7 +102,7 @@ func newSoak(t *testing.T, h *host, each time.Duration) *soak {
 		seed = rand.Uint64()
 	}
 	t.Logf("again with -soak.seed=%d", seed)
-	return &soak{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), each: each, patience: time.Minute, callTime: callTime, atOnce: 5, ends: map[string]int{}, faults: map[string]int{}}
+	return &soak{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), each: each, patience: time.Minute, callTime: callTime, atOnce: 5, ends: map[string]int{}, beside: map[string]int{}, faults: map[string]int{}}
 }
 
 // soakJob is a job of a soak: what it is to come to.
@@ -110,6 +112,7 @@ type soakJob struct {
 	manifest map[string]any
 	kind     string // ends, timeout, cancel, or what is done to its VM
 	delay    time.Duration
+	volume   bool // it reads it
 }
 
 // plan draws a job. Most just run; some are hit by a fault of their own.
@@ -262,6 +265,9 @@ func (s *soak) check(j *soakJob, job map[string]any) {
 		s.t.Errorf("job %d (%s) is %v, %v, not %s, %s: %v", j.n, j.kind, job["status"], job["reason"], want[0], want[1], job["error"])
 		return
 	}
+	if j.volume && j.kind == "ends" {
+		s.count(s.beside, "volume, as it was for a job")
+	}
 	got := s.ask(j, "get_job_result", map[string]any{"job_id": j.id, "max_bytes": 1 << 20})
 	if got == nil {
 		return
@@ -389,25 +395,17 @@ func (s *soak) count(m map[string]int, what string) {
 }
 
 func (s *soak) summary() {
+	s.t.Logf("%d jobs in %s, at most %d VMs at once\nends:\n%sbeside them:\n%sfaults:\n%s",
+		s.jobs, time.Since(s.began).Round(time.Second), s.maxVMs, lines(s.ends), lines(s.beside), lines(s.faults))
+}
+
+// lines are how often what was counted, a line each.
+func lines(counted map[string]int) string {
 	var b strings.Builder
-	total := 0
-	for _, m := range []map[string]int{s.ends, s.faults} {
-		names := make([]string, 0, len(m))
-		for name := range m {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		for _, name := range names {
-			fmt.Fprintf(&b, "  %4d %s\n", m[name], name)
-		}
-		if total == 0 {
-			for _, n := range m {
-				total += n
-			}
-			b.WriteString("faults:\n")
-		}
+	for _, name := range slices.Sorted(maps.Keys(counted)) {
+		fmt.Fprintf(&b, "%6d %s\n", counted[name], name)
 	}
-	s.t.Logf("%d jobs in %s, at most %d VMs at once\nends:\n%s", total, time.Since(s.began).Round(time.Second), s.maxVMs, b.String())
+	return b.String()
 }
 
 // membersWhole checks that no VM of the pool was given to two jobs, that the pool fills
@@ -489,7 +487,7 @@ func (s *soak) nothingLeft() {
 		}
 	}
 	// The VM goes a moment before its lease does: what is at work ends first.
-	leases := filepath.Join(s.h.dir, "home/linus/leases/*-*")
+	leases := filepath.Join(s.h.dir, leaseFiles)
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		if left, err := filepath.Glob(leases); err != nil || len(left) == 0 {
 			break
