@@ -287,7 +287,7 @@ power() { # <action> [<argument...>]
   power suspend
   assert_status 5
   assert_says 'qemu_savevm_state_iterate error -28'
-  assert_says 'room for twice its memory'
+  assert_says 'free some space on local-lvm'
   assert_says '(status: running)'
   assert_called 'qm unlock 250'
   assert_called 'qm resume 250'
@@ -309,6 +309,7 @@ power() { # <action> [<argument...>]
   power suspend
   assert_status 5
   assert_says "qmp command 'savevm-start' failed - got timeout"
+  assert_says 'room for twice its memory'
   assert_called_times 3 'qm suspend .*'
 }
 
