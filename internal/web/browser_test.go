@@ -168,8 +168,8 @@ func TestBrowser_MakesAJobOfAForm(t *testing.T) {
 		t.Errorf("at first: %s", got)
 	}
 	for _, step := range []struct{ name, value, want string }{
-		{"agentType", "claude", "agentType task agent.model agent.claudeModel timeout artifacts repository.url vm vmTemplate os resources.cpu resources.memory resources.disk network.bridge network.vlan network.ip network.egress network.allow secrets credentials cwd sudo statusMode lifecycle keep idleSuspend start volumes retry labels notify.url"},
-		{"vm", "dev", "agentType task agent.model agent.claudeModel timeout artifacts repository.url vm secrets credentials cwd sudo statusMode labels notify.url"},
+		{"agentType", "claude", "agentType task agent.command agent.model agent.claudeModel timeout artifacts repository.url vm vmTemplate os resources.cpu resources.memory resources.disk network.bridge network.vlan network.ip network.egress network.allow secrets credentials cwd sudo statusMode lifecycle keep idleSuspend start volumes retry labels notify.url"},
+		{"vm", "dev", "agentType task agent.command agent.model agent.claudeModel timeout artifacts repository.url vm secrets credentials cwd sudo statusMode labels notify.url"},
 		{"vm", "", ""}, {"agentType", "script", all},
 	} {
 		if set(step.name, step.value); step.want != "" && seen() != step.want {
