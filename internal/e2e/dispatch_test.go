@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -21,27 +22,32 @@ import (
 	"linus/internal/doctest"
 	"linus/internal/lab"
 	"linus/internal/loops"
+	"linus/internal/pgtest"
 	"linus/internal/queuetest"
 )
 
-// dispatcher is a linus dispatch that runs.
-type dispatcher struct {
-	cmd *exec.Cmd
-
+// transcript is what a program has said so far.
+type transcript struct {
 	mu   sync.Mutex
 	said bytes.Buffer
 }
 
-func (d *dispatcher) Write(data []byte) (int, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.said.Write(data)
+func (s *transcript) Write(data []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.said.Write(data)
 }
 
-func (d *dispatcher) String() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.said.String()
+func (s *transcript) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.said.String()
+}
+
+// dispatcher is a linus dispatch that runs.
+type dispatcher struct {
+	cmd *exec.Cmd
+	transcript
 }
 
 func (h *host) dispatch(t *testing.T, args ...string) *dispatcher {
@@ -363,4 +369,107 @@ func TestDispatch_CodexReachesAVM(t *testing.T) {
 	if err != nil || string(text) != "in dev\n" {
 		t.Errorf("the command said %q, %v, in %v", text, err, said)
 	}
+}
+
+// A session has a VM of a pool, or one that is restored from a checkpoint, if there is one like it:
+// with its own secret alone, and not what another session has left.
+func TestDispatch_SessionsOfAPoolAndOfACheckpoint(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess)
+	made := strings.Fields(h.cli(t, "template", "checkpoint", "build", "--wait")) // checkpoint NAME of ...
+	if len(made) < 2 || made[len(made)-1] != "ready" {
+		t.Fatalf("the checkpoint: %q", made)
+	}
+	h.makePool(t, "--warm", "1")
+	q := queuetest.New(t, 40*time.Second)
+	file := key(t, queuetest.Key)
+	vms := map[string]bool{}
+	for i, of := range []struct{ start, source string }{{"any", "pool"}, {"restore", "restored"}, {"restore", "restored"}} {
+		d := h.dispatch(t, "claude", "--environment", queuetest.Environment, "--key-file", file, "--api", q.URL, "--name", "it", "--start", of.start)
+		session := fmt.Sprintf("sesn_%d", i)
+		token := q.Add(session, false, "uname -n", "ls -A /dev/shm; ls -A; echo mine >left; env")
+		h.until(t, func() bool { return q.Item(session).State == "stopped" })
+		if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.cmd.Wait(); err != nil {
+			t.Errorf("start %s: the dispatcher: %v", of.start, err)
+		}
+		it := q.Item(session)
+		id := jobID.FindString(h.cli(t, "job", "list", "--label", "dispatch/session="+session))
+		if status := h.cli(t, "job", "status", id, "-o", "json"); !strings.Contains(status, `"source": "`+of.source+`"`) {
+			t.Errorf("start %s: %s", of.start, status)
+		}
+		if len(it.Results) != 2 || !slices.Equal(it.Keys, []string{token}) || strings.Contains(it.Results[1], "left") || strings.Contains(it.Results[1], "sessions-token") || vms[it.Results[0]] {
+			t.Fatalf("start %s: %+v; VMs before: %v", of.start, it, vms)
+		}
+		vms[it.Results[0]] = true
+	}
+	if refused := q.Refused(); len(refused) > 0 {
+		t.Errorf("refused: %q", refused)
+	}
+	h.cli(t, "template", "checkpoint", "rm", made[1])
+	h.emptyPool(t)
+}
+
+// Dispatchers of two engines on one database share a queue. When one is lost with its engine, its
+// session goes on: the other engine has the job, and a dispatcher of the same name there counts it.
+func TestDispatch_OfTwoEngines(t *testing.T) {
+	loops.Drawn(t, 2)
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
+	h.cli(t, "job", "list") // the installation's key is there
+	other := h.another(t)
+	q := queuetest.New(t, 40*time.Second)
+	file := key(t, queuetest.Key)
+	serve := func(h *host, name string) *dispatcher {
+		return h.dispatch(t, "claude", "--environment", queuetest.Environment, "--key-file", file, "--api", q.URL, "--name", name, "--sessions", "1")
+	}
+	q.Add("sesn_1", true, "uname -n")
+	q.Add("sesn_2", true, "uname -n")
+	one, two := serve(h, "one"), serve(other, "two")
+	by := map[string]queuetest.Item{}
+	for _, session := range []string{"sesn_1", "sesn_2"} {
+		h.until(t, func() bool { return len(q.Item(session).Results) == 1 })
+		it := q.Item(session)
+		by[it.Claimed[0]] = it
+	}
+	if len(by) != 2 || by["one"].Results[0] == by["two"].Results[0] {
+		t.Fatalf("claimed: %+v", by)
+	}
+	if err := one.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = one.cmd.Wait()
+	if !h.killEngine() {
+		t.Fatal("no engine to kill")
+	}
+	other.until(t, func() bool { return other.logs("job adopted") })
+	next := serve(other, "one")
+	other.until(t, func() bool { return strings.Contains(next.String(), "session goes on") })
+	for _, d := range []*dispatcher{next, two} {
+		if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, it := range by {
+		q.Finish(it.Session)
+		other.until(t, func() bool { return q.Item(it.Session).State == "stopped" })
+		if got := q.Item(it.Session); got.Claims != 1 {
+			t.Errorf("%+v", got)
+		}
+		id := jobID.FindString(other.cli(t, "job", "list", "--label", "dispatch/session="+it.Session))
+		if code, out := other.exits(t, "job", "wait", id); code != 0 {
+			t.Errorf("the job of %s: %d, %s", it.Session, code, out)
+		}
+	}
+	for _, d := range []*dispatcher{next, two} {
+		if err := d.cmd.Wait(); err != nil {
+			t.Errorf("%v, it said %s", err, d)
+		}
+	}
+	if refused := q.Refused(); len(refused) > 0 {
+		t.Errorf("refused: %q", refused)
+	}
+	other.waitGone(t)
 }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"linus/internal/doctest"
 	"linus/internal/lab"
 	"linus/internal/loops"
+	"linus/internal/queuetest"
 )
 
 // What sessions find beside them: a project, and the manifests to start from.
@@ -61,6 +63,13 @@ func TestDocs_SessionsAreTrue(t *testing.T) {
 	h.template(t, 9001, "debian-12", "Debian GNU/Linux 12 (bookworm)")
 	h.template(t, 9002, "ubuntu-24.04", "Ubuntu 24.04 LTS")
 	scripts := t.TempDir()
+	q := queuetest.New(t, 40*time.Second)
+	q.Add("sesn_01XyZ", false, "uname -n")
+	bin := t.TempDir() // its linus finds the stand-in for Anthropic's API
+	program := fmt.Sprintf("#!/bin/sh\n[ \"$1 $2\" != 'dispatch claude' ] || set -- \"$@\" --api %s\nexec %s \"$@\"\n", q.URL, h.linus())
+	if err := os.WriteFile(filepath.Join(bin, "linus"), []byte(program), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
 	all := sessions(t)
 	titles := slices.Sorted(maps.Keys(all))
 	for _, i := range loops.Some(len(titles), 2) {
@@ -77,9 +86,12 @@ func TestDocs_SessionsAreTrue(t *testing.T) {
 			return errors.Join(os.CopyFS(e.WorkDir, os.DirFS(readmeFiles)), os.CopyFS(e.WorkDir, os.DirFS(exampleFiles)))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"session": func(ts *testscript.TestScript, _ bool, _ []string) { h.session(ts) },
+			"session": func(ts *testscript.TestScript, _ bool, _ []string) { h.session(ts, bin) },
 		},
 	})
+	if refused := q.Refused(); len(refused) > 0 {
+		t.Errorf("refused: %q", refused)
+	}
 }
 
 // template makes another template, of a VM that says it is of a system.
@@ -183,17 +195,21 @@ func installInTemplate(t *testing.T, h *host, name string) {
 	place(t, h.templateDisk(t), map[string]string{"usr/local/bin/" + name: string(program)})
 }
 
-// session types a session's commands into one shell. Its transcript must be
-// the session: … stands for anything in a line, and alone for any lines.
-func (h *host) session(ts *testscript.TestScript) {
+// session types a session's commands into one shell, which finds programs in bin first. Its
+// transcript must be the session: … stands for anything in a line, and alone for any lines. ^C
+// is typed when all above it is shown.
+func (h *host) session(ts *testscript.TestScript, bin string) {
 	written := ts.ReadFile("session")
 	var script, want strings.Builder
+	var before []string // what is shown before each ^C
 	for line := range strings.Lines(written) {
 		command, isCommand := strings.CutPrefix(line, "$ ")
 		switch {
 		case isCommand:
 			fmt.Fprintf(&script, "cat <<'END_OF_LINE'\n%sEND_OF_LINE\n%s", line, command)
 			want.WriteString(regexp.QuoteMeta(line))
+		case line == "^C\n":
+			before = append(before, want.String())
 		case line == "…\n":
 			want.WriteString(`(?:.*\n)*?`)
 		default:
@@ -204,12 +220,22 @@ func (h *host) session(ts *testscript.TestScript) {
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash", "-c", script.String())
 	shell.Dir = ts.MkAbs(".")
-	shell.Env = append(slices.Clone(h.env), "PATH="+binDir+string(filepath.ListSeparator)+os.Getenv("PATH"), "HOME="+ts.MkAbs(".tmp"))
-	shown, err := shell.CombinedOutput()
-	if ctx.Err() != nil || err != nil && shell.ProcessState == nil {
-		ts.Fatalf("the session does not end: %v\n%s", err, shown)
+	shell.Env = append(slices.Clone(h.env), "PATH="+strings.Join([]string{bin, binDir, os.Getenv("PATH")}, string(filepath.ListSeparator)), "HOME="+ts.MkAbs(".tmp"))
+	var shown transcript
+	shell.Stdout, shell.Stderr = &shown, &shown
+	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for its commands alone
+	ts.Check(shell.Start())
+	for _, text := range before {
+		for all := regexp.MustCompile(`^` + text + `$`); ctx.Err() == nil && !all.MatchString(shown.String()); {
+			<-time.After(50 * time.Millisecond)
+		}
+		_ = syscall.Kill(-shell.Process.Pid, syscall.SIGINT)
 	}
-	if !regexp.MustCompile(`^` + want.String() + `$`).Match(shown) {
-		ts.Fatalf("the document says:\n%s\nbut it shows:\n%s", written, shown)
+	_ = shell.Wait() // what is shown counts
+	if ctx.Err() != nil {
+		ts.Fatalf("the session does not end:\n%s\nit shows:\n%s", written, &shown)
+	}
+	if !regexp.MustCompile(`^` + want.String() + `$`).MatchString(shown.String()) {
+		ts.Fatalf("the document says:\n%s\nbut it shows:\n%s", written, &shown)
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 // The environment of a Queue, and the key of who polls it.
 const (
-	Environment = "env_stand_in"
+	Environment = "env_01AbCdEf" // as in the document
 	Key         = "sk-env-the-key-that-no-vm-has"
 )
 
