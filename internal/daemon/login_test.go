@@ -5,15 +5,11 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/json"
-	"encoding/pem"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -22,9 +18,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
-	"linus/internal/config"
 	"linus/internal/job"
-	"linus/internal/providertest"
 	"linus/internal/view"
 )
 
@@ -77,40 +71,13 @@ func (p *people) sign(audience string, more map[string]any) (string, error) {
 // role of the issuer's groups; and is logged out everywhere by a revoke, and by the issuer.
 func TestLogin_IsOnePersonUntilItIsRevoked(t *testing.T) {
 	p := newPeople(t)
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.Certificate().Raw}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ca := caOf(t, p.Server)
 	const audience = "https://linus.example/mcp"
-	for name, value := range map[string]string{
+	e, at := servedBy(t, map[string]string{
 		"LINUS_STATE_DIR": t.TempDir(), "CALLBACK_PORT": "0", "HTTP_ADDR": "127.0.0.1:0", "HTTP_TOKEN": "a-token-of-this-test", "HTTP_URL": "https://linus.example", "HTTP_HOSTS": "linus.example",
 		"OAUTH_ISSUER": p.URL, "OAUTH_AUDIENCE": audience, "OAUTH_CA_FILE": ca,
 		"OIDC_ISSUER": p.URL, "OIDC_CLIENT_ID": "linus", "OIDC_CLIENT_SECRET": "a-client-secret", "OIDC_ROLES": "admins=admin, devs=run", "OIDC_CA_FILE": ca, "OIDC_SESSION_HOURS": "2",
-	} {
-		t.Setenv(name, value)
-	}
-	c, err := config.Load(config.Sources{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fake := providertest.NewFake()
-	o := Options{Config: c, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Backend: func(config.Config, Installation, *slog.Logger) Backend {
-		return Backend{Provider: fake, Guest: fake, Close: func() {}}
-	}}
-	e, err := openEngine(t.Context(), o)
-	if err == nil {
-		err = e.start(t.Context(), func(error) {})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.close(t.Context()) //nolint:errcheck // the test is over
-	face, err := openHTTP(t.Context(), o, e, func(err error) { t.Error(err) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer face.close(t.Context()) //nolint:errcheck // the test is over
-	at := "http://" + face.Addr
+	})
 	send := func(client *http.Client, bearer, method, path, body string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, at+path, strings.NewReader(body))

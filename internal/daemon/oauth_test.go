@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -41,10 +42,7 @@ func TestHTTP_TakesTokensOfAnIssuer(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": issuer.URL, "jwks_uri": issuer.URL + "/jwks"})
 	}))
 	defer issuer.Close()
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issuer.Certificate().Raw}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ca := caOf(t, issuer)
 	const audience = "https://linus.example/mcp"
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: private, KeyID: "k"}}, nil)
 	if err != nil {
@@ -60,36 +58,13 @@ func TestHTTP_TakesTokensOfAnIssuer(t *testing.T) {
 	}
 
 	const operator = "a-token-of-this-test"
-	for name, value := range map[string]string{
+	e, at := servedBy(t, map[string]string{
 		"LINUS_STATE_DIR": t.TempDir(), "CALLBACK_PORT": "0", "HTTP_ADDR": "127.0.0.1:0", "HTTP_TOKEN": operator,
 		"OAUTH_ISSUER": issuer.URL, "OAUTH_AUDIENCE": audience, "OAUTH_CA_FILE": ca,
-	} {
-		t.Setenv(name, value)
-	}
-	c, err := config.Load(config.Sources{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fake := providertest.NewFake()
-	o := Options{Config: c, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Backend: func(config.Config, Installation, *slog.Logger) Backend {
-		return Backend{Provider: fake, Guest: fake, Close: func() {}}
-	}}
-	e, err := openEngine(t.Context(), o)
-	if err == nil {
-		err = e.start(t.Context(), func(error) {})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.close(t.Context()) //nolint:errcheck // the test is over
-	face, err := openHTTP(t.Context(), o, e, func(err error) { t.Error(err) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer face.close(t.Context()) //nolint:errcheck // the test is over
+	})
 	send := func(bearer, method, path, body string) (*http.Response, string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+face.Addr+path, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(t.Context(), method, at+path, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,4 +118,45 @@ func TestHTTP_TakesTokensOfAnIssuer(t *testing.T) {
 	if got := resp.Header.Get("WWW-Authenticate"); resp.StatusCode != http.StatusForbidden || got != challenge {
 		t.Errorf("a reader submits by MCP: %s %q %s", resp.Status, got, text)
 	}
+}
+
+// caOf returns a file with the certificate of a server.
+func caOf(t *testing.T, s *httptest.Server) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// servedBy returns an engine with settings, and the URL of its HTTP server, until the test ends.
+func servedBy(t *testing.T, settings map[string]string) (*engine, string) {
+	t.Helper()
+	for name, value := range settings {
+		t.Setenv(name, value)
+	}
+	c, err := config.Load(config.Sources{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.WithoutCancel(t.Context()) // it outlasts the test's own
+	fake := providertest.NewFake()
+	o := Options{Config: c, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Backend: func(config.Config, Installation, *slog.Logger) Backend {
+		return Backend{Provider: fake, Guest: fake, Close: func() {}}
+	}}
+	e, err := openEngine(ctx, o)
+	if err == nil {
+		err = e.start(ctx, func(error) {})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.close(ctx) })
+	face, err := openHTTP(ctx, o, e, func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = face.close(ctx) })
+	return e, "http://" + face.Addr
 }
