@@ -192,34 +192,44 @@ type serving struct {
 	t     *testing.T
 	stop  context.CancelFunc
 	hurry func()
-	ended chan error
+	ended chan struct{}
+	err   error // once it has ended
 }
 
 func serve(t *testing.T, e *engine, q *queuetest.Queue, with func(o *dispatch.Options, c *dispatch.Claude)) *serving {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	hurry := make(chan struct{})
-	s := &serving{t: t, stop: stop, hurry: sync.OnceFunc(func() { close(hurry) }), ended: make(chan error, 1)}
+	s := &serving{t: t, stop: stop, hurry: sync.OnceFunc(func() { close(hurry) }), ended: make(chan struct{})}
 	o := dispatch.Options{Engine: e, Name: "here", Sessions: 2, Drain: time.Minute, Hurry: hurry, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	c := dispatch.Claude{API: q.URL, Environment: queuetest.Environment, Key: queuetest.Key, Worker: []byte("the worker")}
 	if with != nil {
 		with(&o, &c)
 	}
-	go func() { s.ended <- dispatch.ServeClaude(ctx, o, c) }()
-	t.Cleanup(func() {
-		s.stop()
+	go func() {
+		defer close(s.ended)
+		s.err = dispatch.ServeClaude(ctx, o, c)
+	}()
+	t.Cleanup(func() { // it writes to the test's output
 		s.hurry()
+		_ = s.ends()
 	})
 	return s
 }
 
-// ends waits for the dispatcher's end.
+// ends stops the dispatcher and waits for its end.
 func (s *serving) ends() error {
 	s.t.Helper()
 	s.stop()
+	return s.itself()
+}
+
+// itself waits for the dispatcher's end.
+func (s *serving) itself() error {
+	s.t.Helper()
 	select {
-	case err := <-s.ended:
-		return err
+	case <-s.ended:
+		return s.err
 	case <-time.After(time.Minute):
 		s.t.Fatal("the dispatcher does not end")
 		return nil
@@ -299,7 +309,7 @@ func TestClaude_ServesASession(t *testing.T) {
 // While the VM is made the lease is kept, and the worker goes on with it.
 func TestClaude_KeepsTheLeaseWhileTheVMIsMade(t *testing.T) {
 	t.Parallel()
-	q, e := queuetest.New(t, 2*time.Second), newEngine(t)
+	q, e := queuetest.New(t, 5*time.Second), newEngine(t)
 	e.slow = make(chan struct{})
 	q.Add("sesn_1", false, "echo one")
 	serve(t, e, q, nil)
@@ -377,8 +387,8 @@ func TestClaude_DrainsAndTakesUp(t *testing.T) {
 	q.Add("sesn_2", false, "echo two")
 	next := serve(t, e, q, func(o *dispatch.Options, _ *dispatch.Claude) { o.Sessions = 1 })
 	select { // its one place is the first session's
-	case err := <-next.ended:
-		t.Fatal(err)
+	case <-next.ended:
+		t.Fatal(next.err)
 	case <-time.After(500 * time.Millisecond):
 	}
 	if it := q.Item("sesn_2"); it.Claims != 0 {
@@ -419,11 +429,11 @@ func TestClaude_EndsWhereNothingCanBeServed(t *testing.T) {
 	q, e := queuetest.New(t, time.Minute), newEngine(t)
 	q.Add("sesn_1", false)
 	e.plan = &job.FieldError{Field: "manifest.vmTemplate", Problem: "does not exist"}
-	if err := <-serve(t, e, q, nil).ended; !errors.Is(err, e.plan) {
+	if err := serve(t, e, q, nil).itself(); !errors.Is(err, e.plan) {
 		t.Errorf("a template that is missing: %v", err)
 	}
 	wrong := serve(t, newEngine(t), q, func(_ *dispatch.Options, c *dispatch.Claude) { c.Key = "another" })
-	if err := <-wrong.ended; err == nil || !strings.Contains(err.Error(), "claim work of environment "+queuetest.Environment) || !strings.Contains(err.Error(), "401") {
+	if err := wrong.itself(); err == nil || !strings.Contains(err.Error(), "claim work of environment "+queuetest.Environment) || !strings.Contains(err.Error(), "401") {
 		t.Errorf("a wrong key: %v", err)
 	}
 	if it := q.Item("sesn_1"); it.Claims != 0 {
