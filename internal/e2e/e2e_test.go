@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,7 +116,10 @@ func TestJob_RunsInARealVM(t *testing.T) {
 
 	tty := openConsole(t, url, shell)
 	t.Run("Terminal", tty.isOne)
-	t.Run("Egress", func(t *testing.T) { egressFromInside(t, h, c, tty, "dev", vm["vm_id"].(string), vm["ip"].(string)) })
+	parts := loops.Some(2, 2) // each takes minutes: by day it is one of them
+	if slices.Contains(parts, 0) {
+		t.Run("Egress", func(t *testing.T) { egressFromInside(t, h, c, tty, "dev", vm["vm_id"].(string), vm["ip"].(string)) })
+	}
 
 	id := c.submit(map[string]any{
 		"agentType": "script", "vm": "dev", "sudo": true, "cwd": "/srv", "artifacts": []any{"out/**"},
@@ -136,7 +140,9 @@ func TestJob_RunsInARealVM(t *testing.T) {
 	if j := c.wait(shell); j["reason"] != "killed" {
 		t.Errorf("the shell's job: %v", j)
 	}
-	t.Run("SuspendAndSnapshot", func(t *testing.T) { offAndOn(t, c, "dev") })
+	if slices.Contains(parts, 1) {
+		t.Run("SuspendAndSnapshot", func(t *testing.T) { offAndOn(t, c, "dev") })
+	}
 	c.call("destroy_vm", map[string]any{"vm_id": "dev", "confirm": true})
 	h.waitGone(t)
 }
