@@ -19,7 +19,7 @@ func (a *app) vmForkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fork NAME|ID",
 		Short: "Make copies of a running VM, which go on from its memory",
-		Long: "Makes --count copies of a VM in which no job runs. Where its storage can clone a snapshot with memory (LVM-thin, RBD, BTRFS) they go\n" +
+		Long: "Makes --count copies of a VM in which no job runs. Where all its disks are on LVM-thin, which can clone a snapshot with memory, they go\n" +
 			"on from there, in the middle of whatever ran; elsewhere they boot from copies of its disk. Which, and why, is told, and how long the VM stood\n" +
 			"still. Each copy is a VM of its own, with its own name, address, keys and random numbers before it reaches the network, and expires with\n" +
 			"the VM or after --ttl. All are made or none; with --partial those that could be made stay.",

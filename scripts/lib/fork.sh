@@ -8,6 +8,7 @@
 # its card is closed by network rules (lib/egress.sh) from before its start until it is
 # itself.
 
+source "${BASH_SOURCE[0]%/*}/probe.sh"
 source "${BASH_SOURCE[0]%/*}/restore.sh"
 
 fork_snapshot=linus-fork # of the VM that is copied, while it is (lib/fork-point.sh)
@@ -69,7 +70,24 @@ fork_validate() {
       egress_require_nft
       vm_egress=linus-egress=none restore_egress=${vm_egress}
     fi
+  else
+    create_seconds=10000 # all of its disks are copied
+    fork_require_room
   fi
+}
+
+# Each copy of the disks may take their whole size, and a full storage pauses every VM on it.
+fork_require_room() { # vm_config
+  local storage probe_storage_type vm_storages
+  vm_find_storages
+  vm_measure_disks
+  for storage in ${vm_storages}; do
+    probe_start "${storage}"
+    probe_storage "${storage}"
+    probe_require
+    probe_reserve "${storage}" "${vm_disks_mib}" 'of the copy'
+    probe_require
+  done
 }
 
 # A copy has the size of what is copied: a state is loaded into the very machine it is of.

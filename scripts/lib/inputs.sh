@@ -5,7 +5,6 @@
 source "${BASH_SOURCE[0]%/*}/checked.sh"
 source "${BASH_SOURCE[0]%/*}/fork.sh"
 source "${BASH_SOURCE[0]%/*}/image.sh"
-source "${BASH_SOURCE[0]%/*}/probe.sh"
 source "${BASH_SOURCE[0]%/*}/sweep.sh"
 
 # What is not set gets its default here, and only here.

@@ -240,13 +240,25 @@ vm_disk_kib() { # <drive's value>; vm_kib
   fi
 }
 
+# What the disks of the config just read, and so a full copy of them, may take. vm_disks_mib.
+vm_measure_disks() {
+  local key
+  vm_disks_mib=0
+  for key in "${!vm_config[@]}"; do
+    if [[ ${key} =~ ^(scsi|virtio|sata|ide|efidisk|tpmstate)[0-9]+$ && ${vm_config[${key}]} != *media=cdrom* ]]; then
+      vm_disk_kib "${vm_config[${key}]}"
+      vm_disks_mib=$((vm_disks_mib + vm_kib / 1024))
+    fi
+  done
+}
+
 # What of the config just read no copy that goes on from the VM's memory can have, or would
 # share with it. vm_uncopyable: its key; empty where there is none.
 vm_find_uncopyable() {
   local key
   vm_uncopyable=''
   for key in "${!vm_config[@]}"; do
-    if [[ ${key} =~ ^(hostpci|usb|virtiofs|net[1-9]|tpmstate) ]]; then
+    if [[ ${key} =~ ^(hostpci|usb|virtiofs|ivshmem|parallel|net[1-9]|tpmstate) ]]; then
       vm_uncopyable=${key}
       return 0
     fi

@@ -154,15 +154,13 @@ find_stage() {
 }
 
 require_shape() {
-  local key storage mib=0
+  local key storage
   local -r other='save it with SAVE_MODE=in-place, or stop it first'
   for key in "${!vm_config[@]}"; do
     if [[ ${key} =~ ^(scsi|virtio|sata|ide|efidisk|tpmstate)[0-9]+$ && ${vm_config[${key}]%%,*} == *:* && (${vm_config[${key}]} != *media=cdrom* || ${vm_config[${key}]} == *cloudinit*) ]]; then
       if [[ ! ${vm_config[${key}]} =~ ^[^,]*[:/](vm|base)-${vm_id}- ]]; then
         result_fail config "VM ${vm_id} on node '${probe_node}' has ${key} (${vm_config[${key}]%%,*}), which is not its own: it would be in every VM of the template" 'detach it first'
       fi
-      vm_disk_kib "${vm_config[${key}]}"
-      mib=$((mib + vm_kib / 1024))
     fi
     if [[ ${SAVE_MODE} == copy && ${vm_status} == running && ${key} =~ ^(hostpci|usb|tpmstate|virtiofs)[0-9]+$ ]]; then
       result_fail config "VM ${vm_id} on node '${probe_node}' has ${key}, of which there is no copy while it runs" "${other}"
@@ -174,6 +172,7 @@ require_shape() {
     result_fail config "VM ${vm_id} on node '${probe_node}' has no cloud-init drive, by which the template's VMs would learn who they are" "add one: qm set ${vm_id} --scsi1 STORAGE:cloudinit"
   fi
   vm_find_storages
+  vm_measure_disks
   create_storages=${vm_storages}
   for storage in ${vm_storages}; do
     probe_start "${storage}"
@@ -182,7 +181,7 @@ require_shape() {
     if [[ ${probe_storage_type} == lvm ]]; then
       result_fail config "storage '${storage}' of VM ${vm_id} on node '${probe_node}' takes no templates: it is LVM without thin volumes" 'move its disk first (qm disk move), to lvmthin, zfs, dir, nfs or rbd'
     elif [[ ${SAVE_MODE} == copy ]]; then
-      probe_reserve "${storage}" "${mib}" 'of the copy'
+      probe_reserve "${storage}" "${vm_disks_mib}" 'of the copy'
       probe_require
     fi
   done

@@ -73,7 +73,38 @@ copy() { # <linus-job of the VM>
   assert_status 0
   assert_line LINUS_FORK:disk
   assert_says "its disk scsi0 is on storage 'local' (dir), of which Proxmox clones no snapshot"
+  # Where it does, and something would be wrong then.
+  sed -i 's/^scsi0: .*/scsi0: local-lvm:vm-250-disk-0,size=10G/' "${PVE_STUB}/vm/250"
+  local type
+  for type in rbd btrfs; do
+    answer /nodes/pve/storage/local-lvm/status "{\"active\":1,\"enabled\":1,\"content\":\"images\",\"avail\":107374182400,\"type\":\"${type}\"}"
+    power fork
+    assert_status 0
+    assert_line LINUS_FORK:disk
+    assert_says "on storage 'local-lvm' (${type}), where "
+  done
   refute_called 'qm snapshot .*'
+}
+
+# bats test_tags=proof
+@test "a guest that says no end where its agent should answer does not hold a fork up" {
+  # shellcheck disable=SC2016 # perl's variables
+  perl -MIO::Socket::UNIX -e '
+    chdir $ARGV[0];
+    my $s = IO::Socket::UNIX->new(Local => "250.qga", Listen => 1) or die;
+    my $c = $s->accept;
+    <$c>, syswrite $c, "{}\n";
+    <$c>, syswrite $c, "x" x 1048576;
+    sleep 100' "${LINUS_QEMU_DIR}" >/dev/null 2>&1 3>&- &
+  local -r guest=$! began=${SECONDS}
+  until [[ -S ${LINUS_QEMU_DIR}/250.qga ]]; do command sleep 0.05; done
+  power fork
+  kill "${guest}" 2>/dev/null || :
+  assert_status 0
+  assert_line LINUS_FORK:live
+  refute_line_like LINUS_FORK_PAUSE
+  [[ ${log} == *'the agent says no end'* ]] || fail 'it was not heard'
+  ((SECONDS - began < 55)) || fail 'it was waited for'
 }
 
 @test "what cannot be copied is refused before anything is done" {
@@ -133,6 +164,21 @@ copy() { # <linus-job of the VM>
   assert_called 'qm start [0-9]*'
   grep -q "^boots='yes'" "${PVE_STUB}/guest/program"
   refute_called 'qm start .*--stateuri.*'
+}
+
+@test "a copy of the disk has hours to be made, and is not begun where its storage has not room for all of it" {
+  # shellcheck disable=SC2016 # the stub's own arguments
+  stub_program timeout 'printf "timeout %s\n" "$*" >>"${PVE_STUB}/calls"; exec /usr/bin/timeout "$@"'
+  copy "${job}"
+  assert_status 0
+  assert_called 'timeout -k 30 10000 qm clone 250 .*'
+  answer /nodes/pve/storage/local-lvm/status '{"active":1,"enabled":1,"content":"images","avail":15032385536,"type":"lvmthin"}'
+  : >"${PVE_STUB}/calls"
+  LINUS_JOB=33333333-2222-4333-8444-555555555555
+  VM_NAME=copy2 VM_FORK=250 VM_FORK_JOB=${job} VM_TEMPLATE=gone run_script create-vm
+  assert_status 3
+  assert_says "has 14 GiB free, and 5 GiB are to stay free beside 10240 MiB of the copy"
+  refute_called 'qm clone .*'
 }
 
 @test "a copy of another VM than the one meant is not made, nor one without its memory" {
