@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # A VM that is restored from a checkpoint instead of booted: whether VM_CHECKPOINT fits
 # what is asked for and where it is asked, and how the clone's QEMU is started. What
-# does not fit is told before anything is made (LINUS_RESTORE:unfit); a restore that
-# fails later is told, too (LINUS_RESTORE:failed, or unfit where the memory has gone since):
-# a boot may do. And how any VM that
+# does not fit is told before anything is made (LINUS_RESTORE:unfit); a restore that is
+# hindered now, or fails later, is told, too (LINUS_RESTORE:failed, or unfit where the memory has
+# gone since): a boot may do. And how any VM that
 # begins as another guest becomes itself, and gets its link: a fork (lib/fork.sh) does so, too.
 
 source "${BASH_SOURCE[0]%/*}/boot.sh"
@@ -19,6 +19,12 @@ restore_egress=''   # the word that closes its network until it is itself, where
 restore_unfit() { # <what does not fit> <what to do>
   result_line RESTORE unfit
   result_fail config "checkpoint ${VM_CHECKPOINT} on node '${probe_node}' cannot be restored: $1" "$2"
+}
+
+# What may be otherwise the next time is no fault of the checkpoint's, which stays.
+restore_hindered() { # <by what> <what to do>
+  result_line RESTORE failed
+  result_fail config "checkpoint ${VM_CHECKPOINT} on node '${probe_node}' cannot be restored now: $1" "$2"
 }
 
 # What QEMU can read a state on: itself, and the processor it was saved on. The version
@@ -71,7 +77,7 @@ restore_validate() {
   vm_read "${VM_CHECKPOINT}"
   vm_find_boot_disk
   if [[ ${vm_state} == unknown ]]; then
-    restore_unfit "its config could not be read: ${run_said}" "look at: qm config ${VM_CHECKPOINT}"
+    restore_hindered "its config could not be read: ${run_said}" "look at: qm config ${VM_CHECKPOINT}"
   elif [[ ${vm_state} != present ]]; then
     restore_unfit "there is no VM ${VM_CHECKPOINT} here" "${again}"
   elif [[ ${vm_words} != *" linus-checkpoint=${template_id} "* || ${vm_words} != *" linus-vm=${VM_CHECKPOINT} "* || ${vm_config[template]:-0} != 1 ]]; then
@@ -79,15 +85,17 @@ restore_validate() {
   elif [[ ${vm_words} != *" linus-owner=${vm_owner} "* ]]; then
     restore_unfit "it is another installation's" "${again}"
   elif [[ -n ${vm_config[lock]:-} ]]; then
-    restore_unfit "VM is locked (${vm_config[lock]})" 'wait for the work that holds the lock to end'
+    restore_hindered "VM is locked (${vm_config[lock]})" 'wait for the work that holds the lock (a backup?) to end'
   elif [[ ${checkpoint_found} != yes || ${vm_words} != *" linus-job=${checkpoint[JOB]:-} "* || ${vm_words} != *" linus-owner=${checkpoint[OWNER]:-} "* ]]; then
     restore_unfit "${checkpoint_meta} does not tell of it" "${again}"
   fi
   restore_check_state "${again}"
   restore_check_shape "${again}"
   restore_read_host
-  if [[ ${checkpoint[QEMU]:-} != "${restore_qemu}" || ${checkpoint[CPU_MODEL]:-} != "${restore_cpu}" ]]; then
-    restore_unfit "it was saved on ${checkpoint[QEMU]:-nothing}, ${checkpoint[CPU_MODEL]:-nothing}, and this is ${restore_qemu:-unknown}, ${restore_cpu}" "${again}"
+  if [[ -z ${restore_qemu} ]]; then
+    restore_hindered "which QEMU is installed is not known: ${run_said}" 'look at: kvm --version'
+  elif [[ ${checkpoint[QEMU]:-} != "${restore_qemu}" || ${checkpoint[CPU_MODEL]:-} != "${restore_cpu}" ]]; then
+    restore_unfit "it was saved on ${checkpoint[QEMU]:-nothing}, ${checkpoint[CPU_MODEL]:-nothing}, and this is ${restore_qemu}, ${restore_cpu}" "${again}"
   fi
   vm_start_options=(--stateuri "${checkpoint_state}" --machine "${checkpoint[MACHINE]}" --force-cpu "${checkpoint[CPU]}")
   if [[ -n ${checkpoint[NETS_HOST_MTU]:-} ]]; then # which 8.x neither notes nor takes
@@ -100,6 +108,9 @@ restore_check_state() { # <what to do>
   if [[ -f ${checkpoint_state} && ! -L ${checkpoint_state} && -O ${checkpoint_state} ]]; then
     run_read 10 stat -c %s -- "${checkpoint_state}"
     size=${run_out}
+    if ((run_rc == 124)); then
+      restore_hindered "its memory in ${checkpoint_state} could not be looked at: ${run_said}" "look at: df ${checkpoint_dir}"
+    fi
   fi
   if [[ -z ${size} || ${size} != "${checkpoint[SIZE]:-}" ]]; then
     restore_unfit "its memory is not in ${checkpoint_state}, or not whole" "$1"

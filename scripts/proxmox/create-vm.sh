@@ -13,7 +13,7 @@
 #                       the VM goes on where that was saved, as itself, and does not boot.
 #                       What does not fit it is LINUS_RESTORE:unfit before anything is made,
 #                       or after, where its memory has gone meanwhile; LINUS_RESTORE:failed:
-#                       it was undone, and a boot may do
+#                       it is locked, or was undone, and a boot may do
 #   VM_FORK             ID of a VM of this installation on this node, of which this one is a
 #                       copy in its size, with VM_FORK_JOB, the linus-job of that. With
 #                       VM_FORK_LIVE=true it goes on from the memory in that VM's snapshot

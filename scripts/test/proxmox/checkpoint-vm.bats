@@ -179,7 +179,7 @@ refute_changed() {
   assert_says "was not made of template 'agent-template' as it is now"
   sed -i 's/ctime=1600000000/ctime=1700000000/' "${PVE_STUB}/vm/250"
   local line
-  for line in 'hostpci0: 0000:01:00.0' 'net1: virtio=BC:24:11:AA:AA:AB,bridge=vmbr0' 'parent: clean'; do
+  for line in 'hostpci0: 0000:01:00.0' 'ivshmem: size=4' 'net1: virtio=BC:24:11:AA:AA:AB,bridge=vmbr0' 'parent: clean'; do
     echo "${line}" >>"${PVE_STUB}/vm/250"
     save
     assert_status 3
@@ -268,7 +268,7 @@ refute_changed() {
     "sed -i s/^JOB=.*/JOB=${job2}/ ${kept}.meta" "sed -i /^END/d ${kept}.meta" "rm ${kept}.meta" "rm ${kept}.state" "truncate -s 1M ${kept}.state" \
     "sed -i s/linus-checkpoint=9000/linus-checkpoint=9001/ ${PVE_STUB}/vm/250" "sed -i s/${owner}/${job2}/ ${PVE_STUB}/vm/250" \
     "sed -i /^template/d ${PVE_STUB}/vm/250" "sed -i s/ctime=1700000000/ctime=1800000000/ ${PVE_STUB}/vm/9000" \
-    "sed -i s/^cores:.*/cores:\ 8/ ${PVE_STUB}/vm/250" "echo 'hostpci0: 0000:01:00.0' >>${PVE_STUB}/vm/250" "echo 'lock: backup' >>${PVE_STUB}/vm/250"
+    "sed -i s/^cores:.*/cores:\ 8/ ${PVE_STUB}/vm/250" "echo 'hostpci0: 0000:01:00.0' >>${PVE_STUB}/vm/250"
   for change in "${some[@]}"; do
     bash -c "${change}"
     restore
@@ -294,6 +294,26 @@ refute_changed() {
   assert_line LINUS_RESTORE:unfit
   VM_NAME=restored LINUS_JOB=${job2} VM_CHECKPOINT=x run_script create-vm
   assert_status 1
+  refute_called 'qm clone .*'
+  restore
+  assert_status 0
+}
+
+# bats test_tags=proof
+@test "what hinders a restore now does not make the checkpoint unfit" {
+  save
+  echo 'lock: backup' >>"${PVE_STUB}/vm/250"
+  restore
+  assert_status 3
+  assert_line LINUS_RESTORE:failed
+  assert_says 'cannot be restored now: VM is locked (backup)'
+  sed -i '$d' "${PVE_STUB}/vm/250"
+  fault --version 124 skip 'no answer'
+  restore
+  assert_status 3
+  assert_line LINUS_RESTORE:failed
+  assert_says 'which QEMU is installed is not known'
+  refute_line_like LINUS_RESTORE:unfit
   refute_called 'qm clone .*'
   restore
   assert_status 0
