@@ -224,6 +224,17 @@ vm_check_before_destroy() { # <vmid> <node>
     vm_check_unattached "$1"
   else
     vm_check_protection "$1"
+    vm_check_moved "$1"
+  fi
+}
+
+# A volume that somebody has moved to a disk of the VM's own would go with it.
+vm_check_moved() { # <vmid>; vm_doubt, vm_outcome, vm_reason
+  volume_find_foreign "$1"
+  if [[ -z ${vm_doubt} && -n ${volume_moved} ]]; then
+    vm_doubt="it has a volume on a disk of its own (${volume_moved}), to which somebody has moved it"
+    vm_outcome=refused
+    vm_reason=${vm_doubt}
   fi
 }
 
@@ -236,11 +247,12 @@ vm_check_unattached() { # <vmid of its holder>; vm_doubt, vm_outcome, vm_reason
   fi
   if ((volume_rc > 1)); then
     vm_doubt="which VMs have the volume could not be read: ${run_said}"
+    vm_outcome=failed
   elif ((${#volume_users[@]} > 0)); then
     vm_doubt="the volume is attached to VM ${volume_users[0]%% *}"
+    vm_outcome=refused
   fi
   if [[ -n ${vm_doubt} ]]; then
-    vm_outcome=failed
     vm_reason=${vm_doubt}
   fi
 }

@@ -29,7 +29,8 @@
 #                               the one meant is gone (the exit code is still 5)
 #   LINUS_VM_OUTCOME:refused    it has the name, job or owner, but the proof is
 #                               incomplete, or it is on another node, or somebody
-#                               has protected it (protection: 1): left alone
+#                               has protected it (protection: 1) or moved a volume
+#                               to a disk of its own, or VMs have it, a volume: left alone
 #   LINUS_VM_MOVED:<node>       refused because it is on that node
 #   LINUS_VM_OUTCOME:failed     destroying it failed: to be retried
 #   LINUS_VM_OUTCOME:fenced     other engines have taken LINUS_ENGINE for dead:
@@ -102,6 +103,10 @@ destroy_vm() {
   fi
   if [[ ${vm_reason} == 'it is protected'* ]]; then
     refused_remedy="take the protection off (qm set ${vm_id} --protection 0): then it is destroyed"
+  elif [[ ${vm_reason} == 'it has a volume'* ]]; then
+    refused_remedy="keep what is on that disk elsewhere (qm disk move ${vm_id} ${volume_moved} --target-vmid ID), or give it up (qm set ${vm_id} --delete ${volume_moved}): then it is destroyed"
+  elif [[ ${vm_reason} == 'the volume is attached'* ]]; then
+    refused_remedy='take it off there first (linus volume detach), or remove the snapshots of that VM that have it'
   fi
   if [[ ${vm_outcome} != planned ]]; then
     result_line VM_OUTCOME "${vm_outcome}"

@@ -131,6 +131,14 @@ require_no_volumes() {
   volume_find_foreign "${vm_id}"
   if [[ -n ${volume_foreign} && ${ACTION} =~ ^(snapshot|revert|fork)$ ]]; then
     result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': it has volumes (${volume_foreign})" 'take them off first: linus volume detach'
+  elif [[ ${ACTION} == revert ]]; then
+    vm_read "${vm_id}" '' "${SNAPSHOT}"
+    volume_find_foreign "${vm_id}"
+    power_require_proof
+    if [[ -n ${volume_foreign} ]]; then # somebody has taken it by hand
+      result_fail vm "refused to revert VM ${vm_id} on node '${probe_node}': its snapshot ${SNAPSHOT} has volumes in it (${volume_foreign}), and others may have written to them since" \
+        'remove that snapshot: linus vm remove-snapshot'
+    fi
   fi
 }
 

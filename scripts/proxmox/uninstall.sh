@@ -83,7 +83,7 @@ require_no_work() {
   run_lines read
   for line in "${run_lines[@]}"; do
     line=${line%% *}
-    if [[ ${line} =~ ^linus-(create|power|template|checkpoint|volume)- ]]; then
+    if [[ ${line} =~ ^linus-[a-z]+- ]]; then
       work+="${work:+, }${line}"
     fi
   done

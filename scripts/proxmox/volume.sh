@@ -169,17 +169,31 @@ find_volume() {
     vm_read "${VOLUME_VMID}" "${away}"
   fi
   vm_prove
-  if [[ -n ${vm_doubt} ]]; then
+  volume_disk=''
+  if [[ -z ${vm_doubt} ]]; then
+    volume_find_disk
+  elif [[ ${ACTION} == detach && ${vm_state} != unknown ]]; then # it loses nothing by that
+    log_warn "what holds volume ${VOLUME_VMID} is not proven: ${vm_doubt}"
+  else
     result_fail vm "refused to ${ACTION} volume ${VOLUME_VMID} on node '${probe_node}': ${vm_doubt}" 'list-vms.sh shows volumes (VM_KIND=volume)'
   fi
-  volume_find_disk
-  if [[ -z ${volume_disk} ]]; then
-    result_fail vm "volume ${VOLUME_VMID} on node '${probe_node}' has lost its disk: its holder has none" "look at: qm config ${VOLUME_VMID}, and pvesm list STORAGE --vmid ${VOLUME_VMID}"
-  fi
-  if [[ -n ${away} && ${ACTION} == attach ]]; then
-    require_shared "${away}"
+  if [[ ${ACTION} == attach ]]; then
+    require_free_disk
+    if [[ -n ${away} ]]; then
+      require_shared "${away}"
+    fi
   fi
   find_users
+  require_unmoved
+}
+
+require_free_disk() {
+  if [[ -z ${volume_disk} ]]; then
+    result_fail vm "volume ${VOLUME_VMID} on node '${probe_node}' has lost its disk: its holder has none" "look at: qm config ${VOLUME_VMID}, and pvesm list STORAGE --vmid ${VOLUME_VMID}"
+  elif [[ ${volume_held} != unused* ]]; then
+    result_fail vm "volume ${VOLUME_VMID} on node '${probe_node}' is a drive of its holder (${volume_held}), to which somebody has attached it: both would write to it" \
+      "stop VM ${VOLUME_VMID}, and take it off there: qm set ${VOLUME_VMID} --delete ${volume_held}"
+  fi
 }
 
 # Proxmox attaches what a VM of another node owns like any other disk, on a storage of both.
@@ -194,22 +208,51 @@ require_shared() { # <node of the volume's holder>
   fi
 }
 
-# volume_key, volume_as: how the VM has it; volume_others: who else, as volume_users
+# volume_key, volume_as: how the VM has it, now or once it is restarted; volume_others: who else
+# has it, as volume_users
 find_users() {
-  local user id key mode
+  local user section
   volume_key='' volume_as='' volume_others=()
-  volume_find_users "${volume_disk}" "${VOLUME_VMID}"
-  if ((volume_rc > 1)); then
-    result_fail config "which VMs have volume ${VOLUME_VMID} could not be read: ${run_said}" 'look at: systemctl status pve-cluster'
+  if [[ -n ${volume_disk} ]]; then
+    volume_find_users "${volume_disk}" "${VOLUME_VMID}"
+    if ((volume_rc > 1)); then
+      result_fail config "which VMs have volume ${VOLUME_VMID} could not be read: ${run_said}" 'look at: systemctl status pve-cluster'
+    fi
+    for user in "${volume_users[@]}"; do
+      if [[ ${user%% *} != "${VM_ID}" ]]; then
+        volume_others+=("${user}")
+      fi
+    done
   fi
-  for user in "${volume_users[@]}"; do
-    read -r id key mode <<<"${user}"
-    if [[ ${id} == "${VM_ID}" ]]; then
-      volume_key=${key} volume_as=${mode}
-    else
-      volume_others+=("${user}")
+  for section in PENDING ''; do # what it has now is read last
+    vm_read "${VM_ID}" '' "${section}"
+    if [[ ${vm_state} == unknown ]]; then
+      result_fail config "the config of VM ${VM_ID} could not be read: ${run_said}" 'look at: systemctl status pve-cluster'
+    fi
+    find_drive
+  done
+}
+
+# By its serial number, too: what holds it may be gone, and the disk another one.
+find_drive() {
+  local key value
+  for key in "${!vm_config[@]}"; do
+    value=${vm_config[${key}]}
+    if [[ ${key} =~ ${volume_drive} && (${value%%,*} == "${volume_disk}" || ,${value}, == *",serial=${volume_serial},"*) ]]; then
+      volume_key=${key} volume_as=rw
+      if [[ ,${value}, == *,ro=1,* ]]; then
+        volume_as=ro
+      fi
     fi
   done
+}
+
+require_unmoved() {
+  volume_find_foreign "${VM_ID}"
+  if [[ -n ${volume_key} && ,${volume_moved}, == *",${volume_key},"* ]]; then
+    result_fail vm "refused to ${ACTION} volume ${VOLUME_VMID}: somebody has moved it to a disk of VM ${VM_ID} on node '${probe_node}' (${volume_key}: ${vm_config[${volume_key}]%%,*})" \
+      "keep what is on that disk elsewhere (qm disk move ${VM_ID} ${volume_key} --target-vmid ID), or give it up (qm set ${VM_ID} --delete ${volume_key}), and take a new volume"
+  fi
 }
 
 require_vm() {
@@ -233,7 +276,7 @@ require_alone() {
   for user in "${volume_others[@]}"; do
     read -r user _ mode <<<"${user}"
     if [[ ${VOLUME_MODE} == rw || ${mode} == rw ]]; then
-      result_fail vm "volume ${VOLUME_VMID} on node '${probe_node}' is attached to VM ${user} (${mode}): a volume that is written to has one VM alone" "take it off there first: linus volume detach"
+      result_fail vm "volume ${VOLUME_VMID} on node '${probe_node}' is attached to VM ${user} (${mode}): a volume that is written to has one VM alone" "take it off there first: linus volume detach; or remove the snapshots of that VM that have it"
     fi
   done
 }
@@ -243,7 +286,10 @@ attach_volume() {
   require_alone
   require_vm
   vm_expect_status "${vm_id}" running
-  if [[ ${vm_status} != running ]]; then
+  vm_find_suspended "${vm_status}"
+  if [[ ${vm_suspended} == yes ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' is suspended: nothing can be mounted in it" 'resume it first'
+  elif [[ ${vm_status} != running ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' does not run (status: ${vm_status}): nothing can be mounted in it" 'start it first'
   elif [[ -n ${volume_key} && ${volume_as} != "${VOLUME_MODE}" ]]; then
     result_fail vm "volume ${VOLUME_VMID} is attached to VM ${vm_id} on node '${probe_node}' as ${volume_as}" 'take it off first: linus volume detach'

@@ -54,9 +54,13 @@ setup() {
 }
 
 @test "nothing is removed while work of linus is under way" {
-  systemd-run --quiet --collect --unit="linus-create-${job}" -- /bin/sleep 1000
-  run_script uninstall
-  assert_status 5
-  assert_says "work of linus is under way on ${HOSTNAME}: linus-create-${job}.service"
+  local kind
+  for kind in create save; do
+    systemd-run --quiet --collect --unit="linus-${kind}-${job}" -- /bin/sleep 1000
+    run_script uninstall
+    assert_status 5
+    assert_says "linus-${kind}-${job}.service"
+  done
+  assert_says "work of linus is under way on ${HOSTNAME}: linus-"
   [[ -e ${IMAGE_DIR}/debian-12.qcow2 ]]
 }

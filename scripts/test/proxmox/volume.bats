@@ -184,15 +184,91 @@ assert_volume_whole() {
   [[ ${log} == *'does not mount volume 300 when it boots'* ]] || fail 'the log does not say so'
 }
 
+# bats test_tags=proof
+@test "a volume that its holder has as a drive, by hand, is given to no VM" {
+  add_volume
+  sed -i 's/^unused0: /scsi4: /' "${PVE_STUB}/vm/300"
+  volume attach
+  assert_status 5
+  assert_says 'is a drive of its holder (scsi4)'
+  assert_says 'qm set 300 --delete scsi4'
+  refute_called 'qm set .*'
+}
+
+@test "a volume whose holder is gone is taken off by its serial number" {
+  add_volume
+  attached_to 250
+  rm "${PVE_STUB}/vm/300" "${LINUS_PVE_DIR}/qemu-server/300.conf"
+  guest_says 'linus-volume unmounted'
+  volume detach
+  assert_status 0
+  assert_called 'qm set 250 --delete scsi2'
+  : >"${PVE_STUB}/calls"
+  volume attach
+  assert_status 5
+  assert_says 'its config could not be read'
+  refute_called 'qm set .*'
+}
+
+# bats test_tags=proof
+@test "a VM that has a volume on a disk of its own, by hand, is not destroyed with it" {
+  add_volume
+  sed -i "1i scsi2: other:250/vm-250-disk-1.raw,backup=0,serial=linus555555555555\nunused0: ${disk}" "${PVE_STUB}/vm/250" # qm disk move
+  local action
+  for action in attach detach; do
+    volume "${action}"
+    assert_status 5
+    assert_says 'somebody has moved it to a disk of VM 250'
+    assert_says '(scsi2: other:250/vm-250-disk-1.raw)'
+  done
+  run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:refused
+  assert_says 'qm disk move 250 scsi2 --target-vmid ID'
+  refute_called 'qm \(set\|stop\|destroy\) .*'
+  sed -i '/^scsi2: /d' "${PVE_STUB}/vm/250"
+  run_script destroy-vm
+  assert_status 0
+  assert_volume_whole
+}
+
+# bats test_tags=proof
+@test "a snapshot that was taken by hand with a volume does not keep it, and is not reverted to" {
+  add_volume
+  attached_to 250
+  printf '%s\n' '[before]' "scsi2: ${disk},serial=linus555555555555" 'snaptime: 1' >>"${PVE_STUB}/vm/250"
+  guest_says 'linus-volume unmounted'
+  hook after-set "sed -i '\$a scsi2: ${disk},serial=linus555555555555' ${PVE_STUB}/vm/250" # the stub takes the snapshot's, too
+  volume detach
+  assert_status 0
+  ACTION=revert SNAPSHOT=before run_script power-vm
+  assert_status 5
+  assert_says 'its snapshot before has volumes in it (scsi2)'
+  refute_called 'qm rollback .*'
+}
+
+@test "a volume that a VM would have after its restart is taken off it" {
+  add_volume
+  printf '%s\n' '[PENDING]' "scsi2: ${disk},serial=linus555555555555" >>"${PVE_STUB}/vm/250"
+  guest_says 'linus-volume unmounted'
+  volume detach
+  assert_status 0
+  assert_called 'qm set 250 --delete scsi2'
+}
+
 @test "a volume is not taken off a VM whose memory has it mounted" {
   add_volume
   attached_to 250
   sed -i -e '1i lock: suspended' -e '1i vmstate: local-lvm:vm-250-state-suspend' "${PVE_STUB}/vm/250"
   echo stopped >"${PVE_STUB}/status/250"
   rm "${LINUS_QEMU_DIR}/250.pid"
-  volume detach
-  assert_status 5
-  assert_says 'is suspended'
+  local action
+  for action in detach attach; do
+    volume "${action}"
+    assert_status 5
+    assert_says 'is suspended'
+    assert_says 'resume it first'
+  done
   refute_called 'qm set .*'
 }
 
@@ -262,7 +338,13 @@ assert_volume_whole() {
   VM_KIND=volume run_script destroy-vm
   assert_status 5
   assert_says 'the volume is attached to VM 250'
+  assert_line LINUS_VM_OUTCOME:refused
+  assert_says 'take it off there first'
   assert_volume_whole
+  sed -i "s/^unused0: /virtio3: /" "${PVE_STUB}/vm/300" # by hand
+  VM_KIND=volume run_script destroy-vm
+  assert_says 'the volume is attached to VM 250'
+  refute_called 'qm destroy 300.*'
   sed -i '/^scsi2: /d' "${PVE_STUB}/vm/250"
   VM_KIND=volume run_script destroy-vm
   assert_status 0
