@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"linus/internal/lazyregexp"
 )
@@ -137,8 +138,12 @@ func plainPath(path string) bool {
 	for range 4 {
 		segments := strings.Split(strings.TrimPrefix(strings.ReplaceAll(path, `\`, "/"), "/"), "/")
 		for i, segment := range segments {
-			name, _, _ := strings.Cut(segment, ";") // some servers drop what follows
-			if name == "." || name == ".." || name == "" && i < len(segments)-1 || strings.ContainsFunc(segment, unicode.IsControl) {
+			name := segment
+			if at := strings.IndexAny(segment, ";?#"); at >= 0 { // some servers drop what follows
+				name = segment[:at]
+			}
+			up := name != "" && strings.Trim(name, ". ") == "" // some drop blanks, and dots in front of them
+			if up || name == "" && i < len(segments)-1 || strings.ContainsFunc(segment, unicode.IsControl) || !utf8.ValidString(segment) {
 				return false
 			}
 		}

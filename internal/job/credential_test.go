@@ -15,6 +15,8 @@ func TestCredential_CoversPathsThatEverybodyReadsAlike(t *testing.T) {
 		"/repos/acme/%252e%252e/other": false, "/repos/acme/%25252e%25252e/x": false, "/repos/acme/..%2fother": false, "/repos/acme/..%5cother": false, `/repos/acme/..\other`: false,
 		"/repos/acme/..;/other": false, "/repos/acme/..;x=1/other": false, "/repos/acme/./x": false, "/repos/acme//x": false, "//repos/acme/x": false, "/repos/acme/%2f/x": false,
 		"/repos/acme/x%00": false, "/repos/acme/x%0d%0aHost:y": false, "/repos%2facme/x": false, "/repos/%61cme/x": false, "/repos/acme/%25zz": false,
+		"/repos/acme/..%3fx/other": false, "/repos/acme/..%23/other": false, "/repos/acme/..%253F": false, "/repos/acme/..%20/other": false, "/repos/acme/%20../x": false, "/repos/acme/.../x": false,
+		"/repos/acme/%c0%ae%c0%ae/other": false, "/repos/acme/x%c0%afy": false, "/repos/acme/a%3fb": true, "/repos/acme/compare/main...fix": true, "/repos/acme/a%20b": true,
 	} {
 		if got := (job.CredentialSpec{Path: "/repos/acme/"}).Covers(path); got != want {
 			t.Errorf("%s: %v", path, got)
