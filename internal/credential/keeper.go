@@ -18,6 +18,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/crypto/ssh"
+
 	"linus/internal/job"
 	"linus/internal/secret"
 )
@@ -95,7 +97,7 @@ func (k *Keeper) CreateCredential(ctx context.Context, n job.NewCredential) (job
 	case k.o.Shared:
 		return c, &job.FieldError{Field: "value", Problem: "would be kept by this engine alone, and others may share the database", Remedy: "give every engine the same secret (LINUS_SECRETS_FILE), and its name as secret"}
 	default:
-		if err := n.CheckValue(n.Value); err != nil {
+		if err := check(c, n.Value); err != nil {
 			return c, err
 		}
 	}
@@ -205,10 +207,24 @@ func (k *Keeper) value(c job.Credential) (string, error) {
 		}
 		text = string(data)
 	}
-	if err := c.CheckValue(text); err != nil {
+	if err := check(c, text); err != nil {
 		return "", fmt.Errorf("credential %s: %w", c.Name, err)
 	}
 	return text, nil
+}
+
+// check returns why a text cannot be the value of a credential; it is not in the error.
+func check(c job.Credential, text string) error {
+	if err := c.CheckValue(text); err != nil || !c.SSH() {
+		return err
+	}
+	if _, err := ssh.ParseRawPrivateKey([]byte(text + "\n")); err != nil {
+		return &job.FieldError{Field: "value", Problem: "is not a private key without a passphrase", Remedy: "give the file that ssh-keygen -N '' makes"}
+	}
+	if _, _, _, _, err := ssh.ParseAuthorizedKey([]byte(c.HostKey)); err != nil {
+		return &job.FieldError{Field: "host_key", Problem: "is not a whole public key", Remedy: "give what ssh-keyscan prints behind the host's name, as in 'ssh-ed25519 AAAA...'"}
+	}
+	return nil
 }
 
 // begin returns a credential for a request, whose context ends when the credential does. end

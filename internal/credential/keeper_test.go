@@ -1,13 +1,20 @@
 package credential_test
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"golang.org/x/crypto/ssh"
+
 	"linus/internal/credential"
+	"linus/internal/gittest"
 	"linus/internal/job"
 )
 
@@ -63,5 +70,32 @@ func TestKeeper_ValuesAreInFilesOfOurOwn(t *testing.T) {
 	}
 	if _, err := k.RemoveCredential(t.Context(), "a"); err == nil {
 		t.Error("it is removed twice")
+	}
+}
+
+// What git would be refused with later is refused when it is added.
+func TestKeeper_KeysForSSHAreReadable(t *testing.T) {
+	_, good := gittest.Key(t)
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locked, err := ssh.MarshalPrivateKeyWithPassphrase(private, "", []byte("a phrase"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHGe1OWk1wF2aK2fVZ6hM3Ch0qVrXbLwC3mWxXkYg5fB"
+	for name, of := range map[string]struct{ value, host, want string }{
+		"a key":              {string(good), host, ""},
+		"with a passphrase":  {string(pem.EncodeToMemory(locked)), host, "value: is not a private key without a passphrase"},
+		"cut":                {string(good[:len(good)/2]), host, "value: is not a private key without a passphrase"},
+		"another's host key": {string(good), "ssh-ed25519 AAAA", "host_key: "},
+		"of two other kinds": {string(good), strings.Replace(host, "ssh-ed25519", "ssh-rsa", 1), "host_key: "},
+	} {
+		k := credential.New(credential.Options{Store: &memory{all: map[string]job.Credential{}}, Dir: t.TempDir()})
+		_, err := k.CreateCredential(t.Context(), job.NewCredential{CredentialSpec: job.CredentialSpec{Name: "a", Host: "git.example", HostKey: of.host}, Value: strings.TrimSuffix(of.value, "\n")})
+		if (err == nil) != (of.want == "") || err != nil && !strings.Contains(err.Error(), of.want) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
