@@ -45,7 +45,7 @@ var arrows = map[string][]string{
 	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
 	"internal/daemon": append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
 
-	"internal/credential": {"internal/job", "internal/secret"},
+	"internal/credential": {"internal/job", "internal/lazyregexp", "internal/secret"},
 
 	"internal/callback":  {"internal/gate", "internal/job"},
 	"internal/agent":     {},

@@ -20,11 +20,13 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 )
 
 const (
@@ -250,10 +252,11 @@ func (i incoming) Close() error   { return nil }
 func (i incoming) Addr() net.Addr { return &net.UnixAddr{Name: "credential", Net: "unix"} }
 
 // ServeHTTP does one request.
-func (l *Leg) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (l *Leg) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	t := r.Context().Value(targetKey{}).(*target)
+	w := &patient{ResponseWriter: to, control: http.NewResponseController(to), idle: l.k.o.Idle}
 	if r.Body != http.NoBody {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(l.k.o.Idle))
+		_ = w.control.SetReadDeadline(time.Now().Add(l.k.o.Idle))
 	}
 	used := job.CredentialUse{Method: r.Method, Host: t.address(), Path: r.URL.EscapedPath()}
 	refuse := func(status int, why string) {
@@ -288,7 +291,7 @@ func (l *Leg) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // with does a request with a credential, unless that is not for it.
-func (l *Leg) with(w http.ResponseWriter, r *http.Request, t *target, name string, used *job.CredentialUse) bool {
+func (l *Leg) with(w *patient, r *http.Request, t *target, name string, used *job.CredentialUse) bool {
 	ctx, c, end, err := l.k.begin(r.Context(), name)
 	defer end()
 	defer context.AfterFunc(l.life, end)() //nolint:contextcheck // the life of the VM, beside the request
@@ -311,14 +314,17 @@ func (l *Leg) with(w http.ResponseWriter, r *http.Request, t *target, name strin
 	return true
 }
 
+// elsewhere are headers in which some hosts find another path than the request's.
+var elsewhere = lazyregexp.New(`(?i)^(destination|x-forwarded-.*|x-(envoy-)?(original|rewrite)-(ur[il]|path))$`)
+
 // pass passes a request on with a credential.
-func (l *Leg) pass(w http.ResponseWriter, r *http.Request, t *target, c job.Credential, value string, used job.CredentialUse) {
+func (l *Leg) pass(w *patient, r *http.Request, t *target, c job.Credential, value string, used job.CredentialUse) {
 	name, header, hidden := c.HeaderWith(value)
-	hide := hider{[]byte(value), []byte(hidden)}
+	hide := hiderOf(value, hidden)
+	w.hide = hide
 	said := sync.OnceFunc(func() { l.o.Record(used) })
-	slow := &patient{ResponseWriter: w, control: http.NewResponseController(w), idle: l.k.o.Idle, hide: hide}
 	if r.Body != nil {
-		body := &patientBody{ReadCloser: r.Body, p: slow}
+		body := &patientBody{ReadCloser: r.Body, p: w}
 		defer body.Close() //nolint:errcheck // it is done
 		r.Body = body
 	}
@@ -331,6 +337,11 @@ func (l *Leg) pass(w http.ResponseWriter, r *http.Request, t *target, c job.Cred
 				p.Out.Header.Del("Upgrade")
 				p.Out.Header.Del("Connection")
 			}
+			for header := range p.Out.Header {
+				if plain := strings.ReplaceAll(header, "_", "-"); strings.EqualFold(plain, name) || c.Path != "" && elsewhere.MatchString(plain) {
+					delete(p.Out.Header, header)
+				}
+			}
 			p.Out.Trailer = nil
 			p.Out.Header.Set("Accept-Encoding", "identity") // what is compressed cannot be looked through
 			p.Out.Header.Set(name, header)
@@ -339,8 +350,8 @@ func (l *Leg) pass(w http.ResponseWriter, r *http.Request, t *target, c job.Cred
 			used.Status = res.StatusCode
 			said()
 			hide.header(res.Header)
-			res.Header.Del("Set-Cookie") // a session would outlive the credential
-			res.Header.Del("Alt-Svc")    // past this proxy
+			hide.header(res.Trailer)
+			res.Status = "" // the host's own words are not passed on
 			if res.StatusCode != http.StatusSwitchingProtocols {
 				res.Body = &hiding{ReadCloser: res.Body, hide: hide, trailer: func() { hide.header(res.Trailer) }}
 			}
@@ -353,10 +364,12 @@ func (l *Leg) pass(w http.ResponseWriter, r *http.Request, t *target, c job.Cred
 				used.Status, why = http.StatusForbidden, "linus: "+errRemoved.Error()
 			}
 			said()
-			l.k.o.Log.Debug("a request with a credential failed", "credential", c.Name, "err", err)
+			text := []byte(err.Error()) // of what is no HTTP it has some
+			hide.bytes(text)
+			l.k.o.Log.Debug("a request with a credential failed", "credential", c.Name, "err", string(text))
 			http.Error(w, why, used.Status)
 		},
-	}).ServeHTTP(slow, r)
+	}).ServeHTTP(w, r)
 }
 
 // patient ends a request of which no byte passes for some time.
@@ -416,8 +429,17 @@ func (b *patientBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// hider makes stars of a value, which a host may send back.
+// hider makes stars of values, which a host may send back.
 type hider [][]byte
+
+// hiderOf returns one for values, as they are and in quotes.
+func hiderOf(values ...string) (h hider) {
+	for _, value := range values {
+		quoted := strconv.Quote(value)
+		h = append(h, []byte(value), []byte(quoted[1:len(quoted)-1]))
+	}
+	return h
+}
 
 func (h hider) bytes(b []byte) {
 	for _, value := range h {
@@ -435,6 +457,8 @@ func (h hider) bytes(b []byte) {
 }
 
 func (h hider) header(header http.Header) {
+	header.Del("Set-Cookie") // a session would outlive the credential
+	header.Del("Alt-Svc")    // past this proxy
 	for _, values := range header {
 		for i, v := range values {
 			b := []byte(v)

@@ -93,7 +93,7 @@ type world struct {
 	used []string
 }
 
-// newWorld has credentials api (of api.example, below /repos/acme/), and any (of any.example).
+// newWorld has credentials api (of api.example, below /repos/acme/), any and keyed (of any.example, keyed below /keyed).
 // site responds to what is not a probe of the headers.
 func newWorld(t *testing.T, site http.HandlerFunc, change ...func(*credential.Options)) *world {
 	t.Helper()
@@ -139,13 +139,14 @@ func newWorld(t *testing.T, site http.HandlerFunc, change ...func(*credential.Op
 	for _, n := range []job.NewCredential{
 		{CredentialSpec: job.CredentialSpec{Name: "api", Host: "api.example", Path: "/repos/acme/", Header: "Authorization: Bearer"}, Value: value},
 		{CredentialSpec: job.CredentialSpec{Name: "any", Host: "any.example", Header: "Authorization: Basic ada", Secret: "OF_SERVER"}},
+		{CredentialSpec: job.CredentialSpec{Name: "keyed", Host: "any.example", Path: "/keyed", Header: "x-api-key", Secret: "OF_SERVER"}},
 	} {
 		if _, err := w.keeper.CreateCredential(t.Context(), n); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var err error
-	if w.leg, err = w.keeper.Leg(t.Context(), credential.LegOptions{Names: []string{"api", "any", "gone"}, Record: func(u job.CredentialUse) {
+	if w.leg, err = w.keeper.Leg(t.Context(), credential.LegOptions{Names: []string{"api", "any", "keyed", "gone"}, Record: func(u job.CredentialUse) {
 		w.mu.Lock()
 		w.used = append(w.used, u.Text())
 		w.mu.Unlock()
@@ -194,7 +195,7 @@ func (w *world) client(h2 bool) *http.Client {
 func (w *world) get(url string, header ...string) (*http.Response, string, error) {
 	w.t.Helper()
 	ctx := httptrace.WithClientTrace(w.t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
-		if w.hints++; strings.Contains(fmt.Sprint(header), value[:10]) || strings.Contains(fmt.Sprint(header), "YWRh") {
+		if w.hints++; strings.Contains(fmt.Sprint(header), value[:10]) || strings.Contains(fmt.Sprint(header), "YWRh") || header["Set-Cookie"] != nil {
 			w.t.Errorf("an early hint has %v", header)
 		}
 		return nil
@@ -517,22 +518,45 @@ func TestLeg_PathsOfOthersAreRefused(t *testing.T) {
 	}
 }
 
+// What some hosts take for the path, or for the credential's header, does not get there.
+func TestLeg_HeadersDoNotLeadElsewhere(t *testing.T) {
+	var got http.Header
+	w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Clone() })
+	bad := []string{"X-Original-URL: /user", "X-Rewrite-URL: /user", "X_Rewrite_URL: /user", "X-Forwarded-Prefix: /..", "X-Forwarded-Uri: /user", "X-Envoy-Original-Path: /user", "Destination: https://api.example/user", "AUTHORIZATION: mine", "X-Original-Uri: /user"}
+	if resp, _, err := w.get("https://api.example/repos/acme/x", append(bad, "X-Requested-With: x", "X-Original: x")...); err != nil || resp.StatusCode != 200 {
+		t.Fatal(resp, err)
+	}
+	for name := range got {
+		if !slices.Contains([]string{"Accept-Encoding", "Authorization", "User-Agent", "X-Requested-With", "X-Original"}, name) {
+			t.Errorf("the host gets %s", name)
+		}
+	}
+	if len(got) != 5 || got.Get("Authorization") != "Bearer "+value {
+		t.Errorf("the host gets %v", got)
+	}
+	if resp, _, err := w.get("https://any.example/x", "Destination: https://any.example/y", "Author-Ization: x"); err != nil || resp.StatusCode != 200 || got.Get("Destination") == "" {
+		t.Errorf("where every path is allowed, it gets %v, %v", got, err)
+	}
+}
+
 // A host that sends back what it was sent gives nothing away, as long as it does not encode it.
 func TestLeg_WhatAHostSendsBackHasNoValue(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 		got := r.Header.Get("Authorization")
 		rw.Header().Set("Link", got)
+		rw.Header().Set("Set-Cookie", "session=1")
 		rw.WriteHeader(http.StatusEarlyHints)
 		rw.Header().Set("X-Got", "<"+got+">")
 		rw.Header().Set("X-Encoding", r.Header.Get("Accept-Encoding"))
 		rw.Header().Set("Set-Cookie", "session=1")
 		rw.Header().Set("Alt-Svc", `h3=":443"`)
-		rw.Header().Set("Trailer", "X-After")
+		rw.Header().Set("Trailer", "X-After, Set-Cookie")
 		for _, b := range []byte("before " + got + got + " after" + got[:9]) {
 			_, _ = rw.Write([]byte{b})
 			_ = http.NewResponseController(rw).Flush()
 		}
 		rw.Header().Set("X-After", got)
+		rw.Header().Set("Set-Cookie", "session=1")
 	})
 	if statuses := w.raw("TRACE /repos/acme/ HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n\r\n"); !slices.Equal(statuses, []int{405}) {
 		t.Errorf("TRACE: %v", statuses)
@@ -553,8 +577,8 @@ func TestLeg_WhatAHostSendsBackHasNoValue(t *testing.T) {
 		if resp.Header.Get("X-Got") != "<"+front+stars+">" || resp.Trailer.Get("X-After") != front+stars || resp.Header.Get("X-Encoding") != "identity" {
 			t.Errorf("headers %v, trailers %v", resp.Header, resp.Trailer)
 		}
-		if resp.Header.Get("Set-Cookie")+resp.Header.Get("Alt-Svc") != "" {
-			t.Errorf("headers %v", resp.Header)
+		if resp.Header.Get("Set-Cookie")+resp.Trailer.Get("Set-Cookie")+resp.Header.Get("Alt-Svc") != "" {
+			t.Errorf("headers %v, trailers %v", resp.Header, resp.Trailer)
 		}
 		if all := fmt.Sprint(resp.Header, resp.Trailer, body); strings.Contains(all, value) || strings.Contains(all, "YWRhOnRo") && strings.Contains(all, "LWhhcw") {
 			t.Errorf("the value comes back: %s", all)
@@ -562,6 +586,25 @@ func TestLeg_WhatAHostSendsBackHasNoValue(t *testing.T) {
 	}
 	if w.hints != 2 {
 		t.Errorf("%d early hints", w.hints)
+	}
+}
+
+// A host that answers with what is no HTTP does not get the value into the log by it.
+func TestLeg_NoLogHasWhatAHostSendsBack(t *testing.T) {
+	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+		if conn, _, err := http.NewResponseController(rw).Hijack(); err == nil {
+			_, _ = fmt.Fprintf(conn, "%s%s\r\n\r\n", r.Header.Get("Authorization"), r.Header.Get("X-Api-Key"))
+			_ = conn.Close()
+		}
+	})
+	w.secret = `quoted "in" it\it`
+	for _, url := range []string{"https://api.example/repos/acme/", "https://any.example/", "https://any.example/keyed"} {
+		if resp, _, err := w.get(url, "Connection: Upgrade", "Upgrade: websocket"); err != nil || resp.StatusCode != 502 { // as that is HTTP/1 at the host
+			t.Errorf("%v, %v", resp, err)
+		}
+	}
+	if text := w.log.String(); strings.Count(text, "malformed HTTP") != 3 || strings.Contains(text, "YWRh") || strings.Contains(text, "quoted") {
+		t.Errorf("the log says %s", text)
 	}
 }
 
@@ -602,7 +645,7 @@ func TestLeg_StreamsAndRemoval(t *testing.T) {
 					if err != nil {
 						return
 					}
-					_, _ = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Got: %s\r\n\r\n", r.Header.Get("Authorization"))
+					_, _ = fmt.Fprintf(conn, "HTTP/1.1 101 %[1]s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Got: %[1]s\r\n\r\n", r.Header.Get("Authorization"))
 					line, _ := b.ReadString('\n')
 					_, _ = io.WriteString(conn, "echo "+line)
 					_, _ = b.ReadString('\n')
@@ -633,7 +676,7 @@ func TestLeg_StreamsAndRemoval(t *testing.T) {
 			}()
 			r := bufio.NewReader(socket)
 			resp, err := http.ReadResponse(r, nil)
-			if err != nil || resp.StatusCode != 101 || strings.Contains(fmt.Sprint(resp.Header), value) {
+			if err != nil || resp.StatusCode != 101 || strings.Contains(fmt.Sprint(resp.Status, resp.Header), value) {
 				t.Fatal(resp, err)
 			}
 			_ = resp.Body.Close()
@@ -738,6 +781,17 @@ func TestLeg_SlowAndLargeRequestsEnd(t *testing.T) {
 		w.raw(text) // returns when the connection has ended
 		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("%s took %s", name, took)
+		}
+	}
+	// Answers that nobody reads, of requests that are refused.
+	c, err := w.open("api.example:443", "api.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); err == nil; {
+		if _, err = io.WriteString(c, "GET /evil HTTP/1.1\r\nHost: api.example\r\n\r\n"); time.Since(began) > 30*time.Second {
+			t.Error("what is not read is waited with for ever")
+			break
 		}
 	}
 	if got := w.raw("GET /repos/acme/ HTTP/1.1\r\nHost: api.example\r\nX: " + strings.Repeat("x", 200<<10) + "\r\n\r\n"); !slices.Equal(got, []int{431}) {
