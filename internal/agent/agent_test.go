@@ -3,6 +3,7 @@ package agent
 import (
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +56,24 @@ func TestAgents_TellTheirStepsAndAnswer(t *testing.T) {
 		}
 		if got, ok := a.Answer([]byte(name + ": command not found\n")); ok {
 			t.Errorf("%s answers %q without having started", name, got)
+		}
+	}
+}
+
+// A VM that sends a message in very many parts does not keep the engine busy: what is copied for
+// each is not all that came before.
+func TestGemini_PartsCostWhatTheyAre(t *testing.T) {
+	stream := []byte(strings.Repeat(`{"type":"message","role":"assistant","content":"`+strings.Repeat("x", 50)+"\"}\n", 10_000)) // 1 MB
+	a, _ := Named("gemini")
+	for what, of := range map[string]func(){
+		"its steps":  func() { r := a.Reader(); r.Read(stream) },
+		"its answer": func() { a.Answer(stream) },
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		of()
+		if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 200<<20 {
+			t.Errorf("%s: %d MiB", what, (after.TotalAlloc-before.TotalAlloc)>>20)
 		}
 	}
 }

@@ -38,12 +38,12 @@ func geminiSteps(r *Reader, text []byte) (steps []string) {
 	}
 	if l.says() {
 		if len(r.said) < maxLine {
-			r.said += l.Content
+			r.said = append(r.said, l.Content...)
 		}
 		return nil
 	}
-	said := firstLine(r.said)
-	r.said = ""
+	said := firstLine(string(r.said))
+	r.said = nil
 	if said != "" {
 		steps = append(steps, said)
 	}
@@ -56,7 +56,8 @@ func geminiSteps(r *Reader, text []byte) (steps []string) {
 }
 
 // geminiAnswer returns what was said last, all of its parts.
-func geminiAnswer(stream []byte) (text string, ok bool) {
+func geminiAnswer(stream []byte) (_ string, ok bool) {
+	var text []byte // grows by parts, of which there can be very many
 	whole := false
 	for raw := range bytes.Lines(stream) {
 		var l geminiLine
@@ -65,10 +66,10 @@ func geminiAnswer(stream []byte) (text string, ok bool) {
 		case !l.says():
 			whole = ok
 		case whole:
-			text, whole = l.Content, false
+			text, whole = []byte(l.Content), false
 		default:
-			text, ok = text+l.Content, true
+			text, ok = append(text, l.Content...), true
 		}
 	}
-	return text, ok
+	return string(text), ok
 }

@@ -22,7 +22,7 @@ type Reader struct {
 	line  []byte // the beginning of an incomplete line
 	long  bool   // the rest of the current line is ignored: it is too long
 	cwd   string // the agent's working directory, as it reported
-	said  string // the beginning of a message that comes in parts
+	said  []byte // the beginning of a message that comes in parts
 }
 
 // Read takes the next piece of the stream and returns the steps the agent has

@@ -189,7 +189,7 @@ func sequence(data []byte) int {
 				return i + 1
 			case data[i] == '\x1b' && i+1 < len(data) && data[i+1] == '\\', data[i] == 0xc2 && i+1 < len(data) && data[i+1] == 0x9c:
 				return i + 2
-			case data[i] == '\x1b' && i+1 < len(data): // another one begins: this one is over
+			case i+1 < len(data) && introducer(data[i:]) > 0: // another one begins: this one is over
 				return i
 			}
 		}

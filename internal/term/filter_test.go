@@ -30,6 +30,7 @@ func TestText_LeavesNothingThatATerminalObeys(t *testing.T) {
 		{"an unended string hides nothing", "a\x1b]0;" + strings.Repeat("x", 5000), "a]0;" + strings.Repeat("x", 5000), "a]0;" + strings.Repeat("x", 5000)},
 		{"a string longer than any", "\x1b]0;" + strings.Repeat("x", 5000) + "\x07y", "]0;" + strings.Repeat("x", 5000) + "y", "]0;" + strings.Repeat("x", 5000) + "y"},
 		{"a sequence in a sequence", "\x1b[3\x1b[1mx\x1b\x1b[31my", "xy", "xy"},
+		{"a C1 sequence in a string", "\u009d0;a\u009b31mb\x07c", "bc", "bc"},
 		{"a sequence that a newline ends", "\x1b[31\nx", "\nx", " x"},
 		{"what is left does not make one", "\x1b\x1b[m[31mx\xc2\u009b\x9b", "[31mx\uFFFD\uFFFD", "[31mx\uFFFD\uFFFD"},
 		{"ESC at the end", "a\x1b", "a", "a"},
