@@ -12,7 +12,7 @@ import (
 )
 
 // Beside the jobs of a soak is what VMs that live on are for: one is forked, and saved as a
-// template, again and again, and a volume is read by jobs.
+// template, again and again, and a volume is used by jobs.
 
 // churnBegins makes the VM and the volume, with something on each that must stay.
 func (s *soak) churnBegins() {
@@ -23,32 +23,66 @@ func (s *soak) churnBegins() {
 	s.h.cli(s.t, "job", "submit", "--wait", "--volume", "cache:/srv/cache", "--", "sh", "-c", "echo kept >/srv/cache/file")
 }
 
-// readsVolume has a job look at what is on the volume before its task.
-func (j *soakJob) readsVolume() {
-	j.volume = true
-	j.manifest["task"] = "[ \"$(cat /srv/cache/file)\" = kept ] || exit 96\n" + j.manifest["task"].(string)
-	j.manifest["volumes"] = []any{map[string]any{"name": "cache", "path": "/srv/cache", "mode": "ro"}}
+// usesVolume has a job look at what is on the volume before its task, and write its line there
+// if it may.
+func (j *soakJob) usesVolume(mode string) {
+	j.volume = mode
+	look := "[ \"$(head -n 1 /srv/cache/file)\" = kept ] || exit 96\n"
+	if mode == "rw" {
+		look += "echo '" + strings.TrimSpace(j.line()) + "' >>/srv/cache/file && sync /srv/cache/file || exit 95\n"
+	}
+	j.manifest["task"] = look + j.manifest["task"].(string)
+	j.manifest["volumes"] = []any{map[string]any{"name": "cache", "path": "/srv/cache", "mode": mode}}
 }
 
-// churn forks the VM, looks at the copies and destroys them, and saves it, in turns, until over.
-// What fails under faults leaves nothing, which is seen at the end.
-func (s *soak) churn(over <-chan struct{}) {
-	for n := 0; ; {
-		select {
-		case <-over:
-			return
-		case <-time.After(500 * time.Millisecond):
+// line is what a job writes to the volume.
+func (j *soakJob) line() string { return fmt.Sprintf("job %d\n", j.n) }
+
+// volumeFree reports whether no VM has the volume.
+func (s *soak) volumeFree() bool {
+	var list []struct{ Uses []any }
+	err := json.Unmarshal([]byte(s.stdout("volume", "list", "-o", "json")), &list)
+	return err == nil && len(list) == 1 && len(list[0].Uses) == 0
+}
+
+// volumeWhole checks that what jobs have written to the volume is there, and nothing twice.
+func (s *soak) volumeWhole() {
+	s.t.Helper()
+	out := s.h.cli(s.t, "job", "submit", "--wait", "--volume", "cache:/srv/cache", "--", "cat", "/srv/cache/file")
+	seen := map[string]int{}
+	for line := range strings.Lines(out) {
+		if seen[line]++; seen[line] > 1 {
+			s.t.Errorf("the volume has twice %q", line)
 		}
-		switch {
-		case !s.devRuns():
-			s.count(s.beside, "neither fork nor save: the VM is away")
-			continue
-		case n%2 == 0:
-			s.fork(n, over)
-		default:
-			s.save(n)
+	}
+	for _, line := range append(s.wrote, "kept\n") {
+		if seen[line] == 0 {
+			s.t.Errorf("the volume has no %q, but\n%s", line, out)
 		}
-		n++
+	}
+}
+
+// churn forks the VM, looks at the copies and destroys them, and saves it, in turns, until over
+// or as often as is said. What fails under faults leaves nothing, which is seen at the end.
+func (s *soak) churn(turns int) func(over <-chan struct{}) {
+	return func(over <-chan struct{}) {
+		for n := 0; n < turns; {
+			select {
+			case <-over:
+				return
+			case <-time.After(500 * time.Millisecond):
+			}
+			switch {
+			case !s.devRuns():
+				s.count(s.beside, "neither fork nor save: the VM is away")
+				continue
+			case n%2 == 0:
+				s.fork(n, over)
+			default:
+				s.save(n)
+			}
+			n++
+		}
 	}
 }
 
@@ -206,9 +240,7 @@ func (s *soak) churnGone() {
 		s.t.Errorf("dev has %q", out)
 	}
 	s.h.cli(s.t, "vm", "destroy", "dev", "--yes")
-	if out := s.h.cli(s.t, "job", "submit", "--wait", "--volume", "cache:/srv/cache", "--", "cat", "/srv/cache/file"); !strings.Contains(out, "kept\n") {
-		s.t.Errorf("the volume has %q", out)
-	}
+	s.volumeWhole()
 	s.h.cli(s.t, "volume", "rm", "cache")
 	if out := s.h.cli(s.t, "volume", "list"); out != "" {
 		s.t.Errorf("volumes are left:\n%s", out)

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +43,10 @@ func TestSoakEngines(t *testing.T) {
 	c := newCluster(t, []int{1, 2}, "LINUS_DATABASE_URL="+lines[0].URL(database), "MAX_JOBS=8", "CHECKPOINTS=auto")
 	s := &engineSoak{soak: newSoak(t, c.h, 10*time.Second), c: c, server: server, lines: lines, watch: watchEngines(t, database), refused: map[string]int{}}
 	s.ledger, s.wasDown, s.patience = newLedger(t), s.watch.wasDown, 3*time.Minute
+	nodes, err := c.h.lab.Nodes()
+	if s.nodes = nodes; err != nil {
+		t.Fatal(err)
+	}
 	s.callTime, s.atOnce = 8*time.Second, 20
 	s.engines = []*host{c.h, c.h.machine(t, "second"), c.h.machine(t, "third")}
 	for i, h := range s.engines[1:] {
@@ -59,15 +64,11 @@ func TestSoakEngines(t *testing.T) {
 			jobs[i] = s.plan(i)
 		}
 		if s.rng.IntN(6) == 0 {
-			jobs[i].readsVolume()
+			jobs[i].usesVolume("ro")
 		}
 	}
-	s.run(jobs, func(over <-chan struct{}) {
-		var churn sync.WaitGroup
-		churn.Go(func() { s.churn(over) })
-		s.inject(over)
-		churn.Wait()
-	})
+	s.run(jobs, s.churn(math.MaxInt), s.again(300*time.Millisecond, 1500*time.Millisecond, s.inject))
+	s.under.Wait()
 	s.summary()
 	s.takeOvers()
 	s.churnGone()
@@ -84,6 +85,7 @@ func TestSoakEngines(t *testing.T) {
 type engineSoak struct {
 	*soak
 	c       *cluster
+	nodes   []*lab.Lab
 	engines []*host
 	lines   []*pgtest.Line // of each engine to the database
 	server  *pgtest.Server
@@ -98,70 +100,51 @@ type engineSoak struct {
 	refused map[string]int // what engines asked for that were taken for dead, by who refused it
 }
 
-// inject injects a fault every second or so; one that lasts is one of its kind.
+// inject injects a fault; one that lasts is one of its kind.
 func (s *engineSoak) inject(over <-chan struct{}) {
-	defer s.under.Wait()
-	nodes, err := s.h.lab.Nodes()
-	if err != nil {
-		s.t.Error(err)
-		return
-	}
-	for {
-		select {
-		case <-over:
-			return
-		case <-time.After(time.Duration(300+s.rng.IntN(1500)) * time.Millisecond):
+	at, node := s.rng.IntN(len(s.engines)), s.nodes[s.rng.IntN(len(s.nodes))]
+	h, line := s.engines[at], s.lines[at]
+	switch p := s.rng.IntN(100); {
+	case p < 10:
+		s.watch.forget(h.engine()) // who starts it again frees its jobs at once
+		if h.killEngine() {
+			s.count(s.faults, "engine killed")
+			s.watch.note("engine killed")
 		}
-		at, node := s.rng.IntN(len(s.engines)), nodes[s.rng.IntN(len(nodes))]
-		h, line := s.engines[at], s.lines[at]
-		switch p := s.rng.IntN(100); {
-		case p < 10:
-			s.watch.forget(h.engine()) // who starts it again frees its jobs at once
-			if h.killEngine() {
-				s.count(s.faults, "engine killed")
-				s.watch.note("engine killed")
-			}
-		case p < 15:
-			s.stopInside(node, over)
-		case p < 20:
-			s.lasting(&s.still, "engine stopped for three leases", "", 45*time.Second, over, func() func() {
-				s.watch.hit(h.engine(), "stopped")
-				return stopped([]int{h.engine()})
-			})
-		case p < 27:
-			s.lasting(&s.cut, "engine cut off from the database", "", time.Duration(20+s.rng.IntN(20))*time.Second, over, func() func() {
-				s.watch.hit(h.engine(), "cut off from the database")
-				line.Hold()
-				return line.Release
-			})
-		case p < 31:
-			s.count(s.faults, "database crashed")
-			end := s.watch.lasts("database restarts", "")
-			s.server.Restart(s.t)
-			end()
-		case p < 38:
-			s.lasting(&s.node, "node down", node.Config.Node, time.Duration(5+s.rng.IntN(15))*time.Second, over, func() func() {
-				s.c.must(s.h.lab.NodeDown(s.t.Context(), node.Config.Node))
-				s.reboots(node)
-				return func() { s.c.must(s.h.lab.NodeUp(s.t.Context(), node.Config.Node)) }
-			})
-		case p < 43:
-			s.lasting(&s.entry, "entry silent", "", time.Duration(2+s.rng.IntN(12))*time.Second, over, func() func() {
-				return (&host{dir: nodes[s.rng.IntN(2)].Dir}).freezeHost()
-			})
-		case p < 47:
-			s.loseCheckpoints()
-		case p < 60:
-			s.count(s.faults, "connections cut")
-			(&host{dir: node.Dir}).cutConnections()
-		default:
-			faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails, lab.FaultStorageFull}
-			fault := faults[s.rng.IntN(len(faults))]
-			s.count(s.faults, string(fault))
-			if err := node.SetFault(fault, "1"); err != nil {
-				s.t.Error(err)
-			}
-		}
+	case p < 15:
+		s.stopInside(node, over)
+	case p < 20:
+		s.lasting(&s.still, "engine stopped for three leases", "", 45*time.Second, over, func() func() {
+			s.watch.hit(h.engine(), "stopped")
+			return stopped([]int{h.engine()})
+		})
+	case p < 27:
+		s.lasting(&s.cut, "engine cut off from the database", "", time.Duration(20+s.rng.IntN(20))*time.Second, over, func() func() {
+			s.watch.hit(h.engine(), "cut off from the database")
+			line.Hold()
+			return line.Release
+		})
+	case p < 31:
+		s.count(s.faults, "database crashed")
+		end := s.watch.lasts("database restarts", "")
+		s.server.Restart(s.t)
+		end()
+	case p < 38:
+		s.lasting(&s.node, "node down", node.Config.Node, time.Duration(5+s.rng.IntN(15))*time.Second, over, func() func() {
+			s.c.must(s.h.lab.NodeDown(s.t.Context(), node.Config.Node))
+			s.reboots(node)
+			return func() { s.c.must(s.h.lab.NodeUp(s.t.Context(), node.Config.Node)) }
+		})
+	case p < 43:
+		s.lasting(&s.entry, "entry silent", "", time.Duration(2+s.rng.IntN(12))*time.Second, over, func() func() {
+			return (&host{dir: s.nodes[s.rng.IntN(2)].Dir}).freezeHost()
+		})
+	case p < 47:
+		s.loseCheckpoints()
+	case p < 60:
+		s.cutConnections(&host{dir: node.Dir})
+	default:
+		s.failOnce(node)
 	}
 }
 

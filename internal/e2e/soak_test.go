@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -45,15 +46,10 @@ func TestSoak(t *testing.T) {
 	s.churnBegins()
 	for i := range jobs {
 		if jobs[i] = s.plan(i); s.rng.IntN(6) == 0 {
-			jobs[i].readsVolume()
+			jobs[i].usesVolume("ro")
 		}
 	}
-	s.run(jobs, func(over <-chan struct{}) {
-		var churn sync.WaitGroup
-		churn.Go(func() { s.churn(over) })
-		s.injectUntil(over)
-		churn.Wait()
-	})
+	s.run(jobs, s.churn(math.MaxInt), s.again(300*time.Millisecond, 1500*time.Millisecond, s.inject))
 	s.summary()
 	s.churnGone()
 	s.checkpointsGone()
@@ -87,8 +83,11 @@ type soak struct {
 	faults  map[string]int
 	maxVMs  int
 	vms     []string // the jobs' VMs, by name and source
+	wrote   []string // the lines that jobs have written to the volume
 	others  int      // VMs with the marker of another installation
 	devNode string   // of the VM that is forked and saved
+
+	writing sync.Mutex // held for the VM that writes to the volume: others would be refused it
 
 	// wasDown reports whether a node (empty: any) was down at some time of a span, and
 	// what it ran is gone. nil: none goes down.
@@ -112,7 +111,8 @@ type soakJob struct {
 	manifest map[string]any
 	kind     string // ends, timeout, cancel, or what is done to its VM
 	delay    time.Duration
-	volume   bool // it reads it
+	volume   string // how it uses the volume: ro, rw; empty: not
+	cloned   func() // what is done when its VM is cloned and has not started
 }
 
 // plan draws a job. Most just run; some are hit by a fault of their own.
@@ -141,7 +141,6 @@ func (s *soak) withManifest(j soakJob) soakJob {
 		j.manifest = script(s.ledger.task(j.work))
 	} else {
 		j.manifest = script(j.task())
-		j.manifest["resources"] = map[string]any{"memory": "1G"}
 	}
 	j.manifest["statusMode"] = []string{"simple", "detailed", "streaming"}[s.rng.IntN(3)]
 	if j.kind == "timeout" {
@@ -150,14 +149,15 @@ func (s *soak) withManifest(j soakJob) soakJob {
 	return j
 }
 
-// run submits the jobs, injects faults until all have ended, and checks each. The first
-// half is submitted at once, and waits for slots.
-func (s *soak) run(jobs []soakJob, inject func(over <-chan struct{})) {
+// run submits the jobs, does what is beside them until all have ended, and checks each. The
+// first half is submitted at once, and waits for slots.
+func (s *soak) run(jobs []soakJob, beside ...func(over <-chan struct{})) {
 	s.jobs = len(jobs)
 	over := make(chan struct{})
-	var faults, following sync.WaitGroup
-	faults.Go(func() { inject(over) })
-	faults.Go(func() { s.countVMs(over) })
+	var others, following sync.WaitGroup
+	for _, do := range append(beside, s.countVMs) {
+		others.Go(func() { do(over) })
+	}
 	half := len(jobs) / 2
 	for i := range half {
 		following.Go(func() { s.follow(&jobs[i]) })
@@ -171,11 +171,30 @@ func (s *soak) run(jobs []soakJob, inject func(over <-chan struct{})) {
 	}
 	following.Wait()
 	close(over)
-	faults.Wait()
+	others.Wait()
+}
+
+// again injects a fault again and again, after least and up to spread more each time.
+func (s *soak) again(least, spread time.Duration, inject func(over <-chan struct{})) func(over <-chan struct{}) {
+	return func(over <-chan struct{}) {
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(least + time.Duration(s.rng.Int64N(int64(spread)))):
+				inject(over)
+			}
+		}
+	}
 }
 
 // follow takes one job from its submit to the check of its result.
 func (s *soak) follow(j *soakJob) {
+	if j.volume == "rw" {
+		s.writing.Lock()
+		defer s.writing.Unlock()
+		defer s.until(s.volumeFree)
+	}
 	submitted := s.ask(j, "submit_job", map[string]any{"manifest": j.manifest, "idempotency_key": fmt.Sprintf("soak %d", j.n)})
 	if submitted == nil {
 		return
@@ -186,8 +205,12 @@ func (s *soak) follow(j *soakJob) {
 		s.ask(j, "cancel_job", map[string]any{"job_id": j.id})
 	}
 	hit := j.kind == "ends" || j.kind == "timeout" || j.kind == "cancel"
+	deadline := time.Now().Add(5*time.Minute + time.Duration(s.jobs)*s.each)
+	if j.cloned != nil {
+		s.whenCloned(j, deadline)
+	}
 	var job map[string]any
-	for deadline := time.Now().Add(5*time.Minute + time.Duration(s.jobs)*s.each); ; {
+	for {
 		if job = s.ask(j, "get_job_status", map[string]any{"job_id": j.id}); job == nil {
 			return
 		}
@@ -207,8 +230,25 @@ func (s *soak) follow(j *soakJob) {
 		s.mu.Lock()
 		s.vms = append(s.vms, fmt.Sprint(vm["name"], " ", vm["source"]))
 		s.mu.Unlock()
+		if j.manifest["start"] == "cold" && vm["source"] != "cold" {
+			s.t.Errorf("job %d was to boot: %v", j.n, vm)
+		}
 	}
 	s.check(j, job)
+}
+
+// whenCloned does what is to be done when the job's VM is cloned, unless it is seen too late.
+func (s *soak) whenCloned(j *soakJob, deadline time.Time) {
+	for ; time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		vm := s.h.vmOf("linus-job=" + j.id)
+		if vm == 0 {
+			continue
+		}
+		if _, err := os.Stat(s.h.lab.QemuPidFile(vm)); err != nil {
+			j.cloned()
+		}
+		return
+	}
 }
 
 // hitVM does to the job's VM what its kind says, and reports whether it could.
@@ -265,8 +305,13 @@ func (s *soak) check(j *soakJob, job map[string]any) {
 		s.t.Errorf("job %d (%s) is %v, %v, not %s, %s: %v", j.n, j.kind, job["status"], job["reason"], want[0], want[1], job["error"])
 		return
 	}
-	if j.volume && j.kind == "ends" {
-		s.count(s.beside, "volume, as it was for a job")
+	if j.volume != "" && j.kind == "ends" {
+		s.count(s.beside, "volume, as it was for a job, "+j.volume)
+		if j.volume == "rw" {
+			s.mu.Lock()
+			s.wrote = append(s.wrote, j.line())
+			s.mu.Unlock()
+		}
 	}
 	got := s.ask(j, "get_job_result", map[string]any{"job_id": j.id, "max_bytes": 1 << 20})
 	if got == nil {
@@ -343,37 +388,43 @@ func (s *soak) ask(j *soakJob, tool string, args map[string]any) map[string]any 
 	return nil
 }
 
-// injectUntil injects a fault every second or so.
-func (s *soak) injectUntil(over <-chan struct{}) {
-	for {
-		select {
-		case <-over:
-			return
-		case <-time.After(time.Duration(300+s.rng.IntN(1500)) * time.Millisecond):
-		}
-		switch p := s.rng.IntN(100); {
-		case p < 15:
-			if s.h.killEngine() {
-				s.count(s.faults, "engine killed")
-			}
-		case p < 40:
-			s.count(s.faults, "connections cut")
-			s.h.cutConnections()
-		case p < 50:
-			s.count(s.faults, "host unreachable")
-			thaw := s.h.freezeHost()
-			time.Sleep(time.Duration(500+s.rng.IntN(2500)) * time.Millisecond)
-			thaw()
-		case p < 55:
-			s.loseCheckpoints()
-		default:
-			faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails, lab.FaultStorageFull}
-			fault := faults[s.rng.IntN(len(faults))]
-			s.count(s.faults, string(fault))
-			if err := s.h.lab.SetFault(fault, "1"); err != nil {
-				s.t.Error(err)
-			}
-		}
+// inject injects a fault.
+func (s *soak) inject(<-chan struct{}) {
+	switch p := s.rng.IntN(100); {
+	case p < 15:
+		s.killEngine("")
+	case p < 40:
+		s.cutConnections(s.h)
+	case p < 50:
+		s.count(s.faults, "host unreachable")
+		thaw := s.h.freezeHost()
+		time.Sleep(time.Duration(500+s.rng.IntN(2500)) * time.Millisecond)
+		thaw()
+	case p < 55:
+		s.loseCheckpoints()
+	default:
+		s.failOnce(s.h.lab)
+	}
+}
+
+func (s *soak) killEngine(when string) {
+	if s.h.killEngine() {
+		s.count(s.faults, "engine killed"+when)
+	}
+}
+
+func (s *soak) cutConnections(of *host) {
+	s.count(s.faults, "connections cut")
+	of.cutConnections()
+}
+
+// failOnce has a node fail once as Proxmox does.
+func (s *soak) failOnce(node *lab.Lab) {
+	faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails, lab.FaultStorageFull}
+	fault := faults[s.rng.IntN(len(faults))]
+	s.count(s.faults, string(fault))
+	if err := node.SetFault(fault, "1"); err != nil {
+		s.t.Error(err)
 	}
 }
 
@@ -476,10 +527,11 @@ func (s *soak) foreigners() string {
 	return b.String()
 }
 
-// nothingLeft checks that, once the engine has ended too, no VM, volume,
-// process, connection or file of a job is left on the host.
+// nothingLeft checks that no VM is there or told of, and that, once the engine has ended
+// too, no volume, process, connection or file of a job is left on the host for a sweep.
 func (s *soak) nothingLeft() {
 	s.t.Helper()
+	s.until(func() bool { return s.stdout("vm", "list", "-o", "json") == "[]\n" }) // also of those that are left alone
 	for deadline := time.Now().Add(2 * time.Minute); s.h.ourVMs(s.t) > s.others; time.Sleep(200 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Errorf("%d VMs of ours are left", s.h.ourVMs(s.t)-s.others)
