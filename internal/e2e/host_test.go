@@ -298,3 +298,21 @@ func (c *mcpClient) wait(id string) map[string]any {
 		return j["status"] == "success" || j["status"] == "failed" || j["status"] == "timeout"
 	})
 }
+
+// until waits until it is so.
+func (h *host) until(t *testing.T, yes func() bool) {
+	t.Helper()
+	if !within(time.Minute, yes) {
+		t.Fatal("it does not come")
+	}
+}
+
+// within waits until it is so, and reports whether it came in that time.
+func within(limit time.Duration, yes func() bool) bool {
+	for deadline := time.Now().Add(limit); !yes(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}

@@ -164,13 +164,3 @@ func TestInspector_CallsEveryTool(t *testing.T) {
 		t.Errorf("not called: %v", tools)
 	}
 }
-
-// until asks until the answer is yes.
-func (h *host) until(t *testing.T, yes func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !yes(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not come")
-		}
-	}
-}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +20,9 @@ func (s *soak) churnBegins() {
 	s.h.cli(s.t, "job", "exec", "--vm", "dev", "--", "sh", "-c", "echo 41 >/dev/shm/count; echo saved >/home/debian/saved")
 	s.h.cli(s.t, "volume", "create", "cache", "--size", "1G")
 	s.h.cli(s.t, "job", "submit", "--wait", "--volume", "cache:/srv/cache", "--", "sh", "-c", "echo kept >/srv/cache/file")
+	if s.t.Failed() {
+		s.t.FailNow()
+	}
 }
 
 // usesVolume has a job look at what is on the volume before its task, and write its line there
@@ -174,36 +176,10 @@ func (s *soak) list() (list []listedVM, err error) {
 	return list, err
 }
 
-// until waits until it is so, for as long as calls may fail.
-func (s *soak) until(yes func() bool) {
-	s.t.Helper()
-	for deadline := time.Now().Add(3 * s.patience); !yes(); time.Sleep(200 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatal("it does not come")
-		}
-	}
-}
-
 // copies are the forks there are.
 func (s *soak) copies() ([]listedVM, error) {
 	list, err := s.list()
 	return slices.DeleteFunc(list, func(v listedVM) bool { return !strings.HasPrefix(v.Name, "copy-") }), err
-}
-
-// onNodes are the files that a pattern names on the nodes.
-func (s *soak) onNodes(pattern string) (files []string) {
-	nodes, err := s.h.lab.Nodes()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for _, node := range nodes {
-		found, err := filepath.Glob(filepath.Join(node.Dir, pattern))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		files = append(files, found...)
-	}
-	return files
 }
 
 // unforked reports whether no VM of the nodes has a snapshot of a fork, or a lock.
@@ -228,11 +204,11 @@ func (s *soak) stdout(args ...string) string {
 func (s *soak) churnGone() {
 	s.t.Helper()
 	s.copiesGone()
-	s.until(s.devRuns)
+	s.until("the VM", s.devRuns)
 	n := 1000 // faults may be left that have hit nothing
-	s.until(func() bool { n++; return s.beside[forksWhole] > 0 || s.fork(n, nil) })
+	s.until("a fork", func() bool { n++; return s.beside[forksWhole] > 0 || s.fork(n, nil) })
 	s.copiesGone()
-	s.until(func() bool { n++; return len(s.saved()) > 0 || s.save(n) })
+	s.until("a save", func() bool { n++; return len(s.saved()) > 0 || s.save(n) })
 	if list := s.h.cli(s.t, "vm", "snapshots", "dev"); strings.Contains(list, "linus-fork") {
 		s.t.Errorf("dev has snapshots:\n%s", list)
 	}
@@ -258,60 +234,25 @@ func (s *soak) churnGone() {
 // copiesGone destroys the forks there are, and waits until nothing of them is on a host.
 func (s *soak) copiesGone() {
 	s.t.Helper()
-	s.until(func() bool {
+	s.until("the end of the copies", func() bool {
 		copies, err := s.copies()
 		for _, v := range copies {
 			s.h.exits(s.t, "vm", "destroy", v.Name, "--yes")
 		}
 		return err == nil && len(copies) == 0
 	})
-	s.until(s.unforked)
+	s.until("the end of the forks' snapshots", s.unforked)
 }
 
 // saved are the templates that the VM was saved as.
 func (s *soak) saved() (names []string) {
 	s.t.Helper()
 	var list []struct{ Name string }
-	s.until(func() bool { return json.Unmarshal([]byte(s.stdout("template", "list", "-o", "json")), &list) == nil })
+	s.until("a list of templates", func() bool { return json.Unmarshal([]byte(s.stdout("template", "list", "-o", "json")), &list) == nil })
 	for _, of := range list {
 		if strings.HasPrefix(of.Name, "saved-") {
 			names = append(names, of.Name)
 		}
 	}
 	return names
-}
-
-// checkpointsGone removes the checkpoints. Where their memory was always gone before a job came, one
-// goes on from a checkpoint now.
-func (s *soak) checkpointsGone() {
-	s.t.Helper()
-	restored := 0
-	for _, vm := range s.vms {
-		if strings.HasSuffix(vm, " restored") {
-			restored++
-		}
-	}
-	s.t.Logf("%d jobs had a VM that was restored\n%s", restored, s.h.cli(s.t, "template", "checkpoint", "list"))
-	if restored == 0 {
-		s.h.cli(s.t, "template", "checkpoint", "build", "--wait")
-		s.h.cli(s.t, "run", "--start", "restore", "--", "true")
-	}
-	s.until(func() bool {
-		var left []struct{ Name string }
-		if err := json.Unmarshal([]byte(s.h.cli(s.t, "template", "checkpoint", "list", "-o", "json")), &left); err != nil {
-			s.t.Fatal(err)
-		}
-		for _, c := range left { // one may be about to be destroyed, and another made, by itself
-			s.h.exits(s.t, "template", "checkpoint", "rm", c.Name)
-		}
-		return len(left)+len(s.onNodes(checkpointFiles)) == 0
-	})
-}
-
-// loseCheckpoints removes the memory of the checkpoints.
-func (s *soak) loseCheckpoints() {
-	lost := slices.DeleteFunc(s.onNodes(checkpointFiles), func(file string) bool { return !strings.HasSuffix(file, ".state") || os.Remove(file) != nil })
-	if len(lost) > 0 {
-		s.count(s.faults, "memory of a checkpoint removed")
-	}
 }

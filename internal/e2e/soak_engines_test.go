@@ -2,11 +2,8 @@ package e2e
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,8 +12,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"linus/internal/lab"
 	"linus/internal/loops"
@@ -43,10 +38,6 @@ func TestSoakEngines(t *testing.T) {
 	c := newCluster(t, []int{1, 2}, "LINUS_DATABASE_URL="+lines[0].URL(database), "MAX_JOBS=8", "CHECKPOINTS=auto")
 	s := &engineSoak{soak: newSoak(t, c.h, 10*time.Second), c: c, server: server, lines: lines, watch: watchEngines(t, database), refused: map[string]int{}}
 	s.ledger, s.wasDown, s.patience = newLedger(t), s.watch.wasDown, 3*time.Minute
-	nodes, err := c.h.lab.Nodes()
-	if s.nodes = nodes; err != nil {
-		t.Fatal(err)
-	}
 	s.callTime, s.atOnce = 8*time.Second, 20
 	s.engines = []*host{c.h, c.h.machine(t, "second"), c.h.machine(t, "third")}
 	for i, h := range s.engines[1:] {
@@ -62,9 +53,6 @@ func TestSoakEngines(t *testing.T) {
 	for i := range jobs {
 		for jobs[i] = s.plan(i); strings.HasPrefix(jobs[i].kind, "VM "); {
 			jobs[i] = s.plan(i)
-		}
-		if s.rng.IntN(6) == 0 {
-			jobs[i].usesVolume("ro")
 		}
 	}
 	s.run(jobs, s.churn(math.MaxInt), s.again(300*time.Millisecond, 1500*time.Millisecond, s.inject))
@@ -85,7 +73,6 @@ func TestSoakEngines(t *testing.T) {
 type engineSoak struct {
 	*soak
 	c       *cluster
-	nodes   []*lab.Lab
 	engines []*host
 	lines   []*pgtest.Line // of each engine to the database
 	server  *pgtest.Server
@@ -292,159 +279,9 @@ func (s *engineSoak) slowest() string {
 // nothing of checkpoints, and no lease. Those of templates have IDs from 9000 on.
 func (s *engineSoak) nothingLeft() {
 	for _, pattern := range []string{"storage/local-lvm/vm-[1-8]*", "storage/local-lvm/base-[1-8]*", "storage/local/images/*", "run/qemu-server/*", checkpointFiles, leaseFiles} {
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
-			found := s.onNodes(pattern)
-			if len(found) == 0 {
-				break
-			}
-			if time.Now().After(deadline) {
-				s.t.Errorf("left: %v", found)
-				break
-			}
+		var left []string
+		if !within(time.Minute, func() bool { left = s.onNodes(pattern); return len(left) == 0 }) {
+			s.t.Errorf("left: %v", left)
 		}
 	}
-}
-
-// engineWatch watches the members that a database has.
-type engineWatch struct {
-	mu      sync.Mutex
-	since   map[int]time.Time // when an engine was hit, by process
-	what    map[int]string
-	ended   map[int]time.Time    // when its lease was first seen to have ended
-	seconds map[string][]float64 // until it was no member any more
-	taken   []takenOver
-	faults  []faultSpan
-}
-
-// takenOver is an engine that was taken over.
-type takenOver struct {
-	pid                int
-	what               string
-	since, ended, gone time.Time
-}
-
-// faultSpan is how long a fault lasted; a zero end: it does.
-type faultSpan struct {
-	what, node string
-	from, to   time.Time
-}
-
-// lasts notes that a fault begins, and with the function it returns that it has ended.
-func (w *engineWatch) lasts(what, node string) (end func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	at := len(w.faults)
-	w.faults = append(w.faults, faultSpan{what: what, node: node, from: time.Now()})
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.faults[at].to = time.Now()
-	}
-}
-
-func (w *engineWatch) note(what string) { w.lasts(what, "")() }
-
-// wasDown reports whether a node, or any, was down at some time of a span.
-func (w *engineWatch) wasDown(node string, from, to time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.faults, func(f faultSpan) bool {
-		return f.node != "" && (node == "" || f.node == node) && f.from.Before(to) && (f.to.IsZero() || f.to.After(from))
-	})
-}
-
-func watchEngines(t *testing.T, database string) *engineWatch {
-	w := &engineWatch{since: map[int]time.Time{}, what: map[int]string{}, ended: map[int]time.Time{}, seconds: map[string][]float64{}}
-	ctx, end := context.WithCancel(context.Background())
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		for ctx.Err() == nil {
-			if members, err := membersOf(ctx, database); err == nil {
-				w.see(members)
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(200 * time.Millisecond):
-			}
-		}
-	})
-	t.Cleanup(func() { end(); watching.Wait() })
-	return w
-}
-
-// membersOf are the processes of a database's engines, and whether their leases last.
-func membersOf(ctx context.Context, database string) (map[int]bool, error) {
-	conn, err := pgx.Connect(ctx, database)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing to lose
-	rows, err := conn.Query(ctx, "SELECT doc, lease_until > extract(epoch FROM clock_timestamp()) FROM engines")
-	if err != nil {
-		return nil, err
-	}
-	members := map[int]bool{}
-	var doc string
-	var lasts bool
-	_, err = pgx.ForEachRow(rows, []any{&doc, &lasts}, func() error {
-		var about struct{ PID int }
-		err := json.Unmarshal([]byte(doc), &about)
-		members[about.PID] = lasts
-		return err
-	})
-	return members, err
-}
-
-// hit notes that a fault has begun of which an engine is to lose its membership.
-func (w *engineWatch) hit(pid int, what string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if _, already := w.since[pid]; pid != 0 && !already {
-		w.since[pid], w.what[pid] = time.Now(), what
-	}
-}
-
-// forget takes back hit.
-func (w *engineWatch) forget(pid int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.since, pid)
-}
-
-// see notes which engines are no members any more. One whose fault was over before its
-// lease is not counted as taken over.
-func (w *engineWatch) see(members map[int]bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for pid, since := range w.since {
-		took := time.Since(since)
-		lasts, member := members[pid]
-		if _, seen := w.ended[pid]; !lasts && !seen {
-			w.ended[pid] = time.Now()
-		}
-		if lasts {
-			delete(w.ended, pid)
-		}
-		switch {
-		case member && took < time.Minute:
-			continue
-		case member: // its fault was over before its lease
-		default:
-			w.taken = append(w.taken, takenOver{pid, w.what[pid], since, w.ended[pid], time.Now()})
-			w.seconds[w.what[pid]] = append(w.seconds[w.what[pid]], float64(took.Round(100*time.Millisecond))/float64(time.Second))
-		}
-		delete(w.since, pid)
-		delete(w.ended, pid)
-	}
-}
-
-func (w *engineWatch) took() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var parts []string
-	for _, what := range slices.Sorted(maps.Keys(w.seconds)) {
-		slices.Sort(w.seconds[what])
-		parts = append(parts, fmt.Sprint(what, " ", w.seconds[what]))
-	}
-	return strings.Join(parts, ", ")
 }

@@ -8,10 +8,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -45,9 +42,7 @@ func TestSoak(t *testing.T) {
 	jobs := make([]soakJob, cmp.Or(*soakJobs, 60))
 	s.churnBegins()
 	for i := range jobs {
-		if jobs[i] = s.plan(i); s.rng.IntN(6) == 0 {
-			jobs[i].usesVolume("ro")
-		}
+		jobs[i] = s.plan(i)
 	}
 	s.run(jobs, s.churn(math.MaxInt), s.again(300*time.Millisecond, 1500*time.Millisecond, s.inject))
 	s.summary()
@@ -64,6 +59,7 @@ func TestSoak(t *testing.T) {
 // soak is one run: its jobs, what was done to them, what became of them.
 type soak struct {
 	h       *host
+	nodes   []*lab.Lab
 	t       *testing.T
 	ledger  *ledger // nil where VMs cannot reach it
 	clients []*mcpClient
@@ -79,7 +75,7 @@ type soak struct {
 
 	mu      sync.Mutex
 	ends    map[string]int
-	beside  map[string]int // what forks, saves and reads of the volume came to
+	beside  map[string]int // what forks, saves and uses of the volume came to
 	faults  map[string]int
 	maxVMs  int
 	vms     []string // the jobs' VMs, by name and source
@@ -101,7 +97,14 @@ func newSoak(t *testing.T, h *host, each time.Duration) *soak {
 		seed = rand.Uint64()
 	}
 	t.Logf("again with -soak.seed=%d", seed)
-	return &soak{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), each: each, patience: time.Minute, callTime: callTime, atOnce: 5, ends: map[string]int{}, beside: map[string]int{}, faults: map[string]int{}}
+	nodes, err := h.lab.Nodes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &soak{
+		h: h, nodes: nodes, t: t, rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), each: each, patience: time.Minute, callTime: callTime, atOnce: 5,
+		ends: map[string]int{}, beside: map[string]int{}, faults: map[string]int{},
+	}
 }
 
 // soakJob is a job of a soak: what it is to come to.
@@ -133,7 +136,11 @@ func (s *soak) plan(n int) soakJob {
 	default:
 		j.kind, j.sleep = "VM reset", "1000"
 	}
-	return s.withManifest(j)
+	j = s.withManifest(j)
+	if s.rng.IntN(6) == 0 {
+		j.usesVolume("ro")
+	}
+	return j
 }
 
 func (s *soak) withManifest(j soakJob) soakJob {
@@ -174,26 +181,12 @@ func (s *soak) run(jobs []soakJob, beside ...func(over <-chan struct{})) {
 	others.Wait()
 }
 
-// again injects a fault again and again, after least and up to spread more each time.
-func (s *soak) again(least, spread time.Duration, inject func(over <-chan struct{})) func(over <-chan struct{}) {
-	return func(over <-chan struct{}) {
-		for {
-			select {
-			case <-over:
-				return
-			case <-time.After(least + time.Duration(s.rng.Int64N(int64(spread)))):
-				inject(over)
-			}
-		}
-	}
-}
-
 // follow takes one job from its submit to the check of its result.
 func (s *soak) follow(j *soakJob) {
 	if j.volume == "rw" {
 		s.writing.Lock()
 		defer s.writing.Unlock()
-		defer s.until(s.volumeFree)
+		defer s.until("a volume that no VM has", s.volumeFree)
 	}
 	submitted := s.ask(j, "submit_job", map[string]any{"manifest": j.manifest, "idempotency_key": fmt.Sprintf("soak %d", j.n)})
 	if submitted == nil {
@@ -235,52 +228,6 @@ func (s *soak) follow(j *soakJob) {
 		}
 	}
 	s.check(j, job)
-}
-
-// whenCloned does what is to be done when the job's VM is cloned, unless it is seen too late.
-func (s *soak) whenCloned(j *soakJob, deadline time.Time) {
-	for ; time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		vm := s.h.vmOf("linus-job=" + j.id)
-		if vm == 0 {
-			continue
-		}
-		if _, err := os.Stat(s.h.lab.QemuPidFile(vm)); err != nil {
-			j.cloned()
-		}
-		return
-	}
-}
-
-// hitVM does to the job's VM what its kind says, and reports whether it could.
-func (s *soak) hitVM(j *soakJob, job map[string]any) bool {
-	vm := 0
-	if its, ok := job["vm"].(map[string]any); ok { // one of a pool has its maker's marker
-		vm = s.h.vmOf(fmt.Sprint(its["name"]))
-	}
-	if vm == 0 {
-		return false
-	}
-	number := strconv.Itoa(vm)
-	commands := map[string][][]string{
-		"VM destroyed": {{"stop", number}, {"destroy", number, "--purge", "1", "--destroy-unreferenced-disks", "1"}},
-		"VM rebooted":  {{"reboot", number}},
-		"VM reset":     {{"stop", number}, {"start", number}},
-	}[j.kind]
-	for _, command := range commands {
-		for tries := 0; ; tries++ { // the lab's faults hit operators too
-			_, err := s.h.lab.QM(s.t.Context(), command...)
-			if err == nil {
-				break
-			}
-			if tries == 20 {
-				s.t.Errorf("job %d: %v", j.n, err)
-				return true
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-	}
-	s.count(s.faults, j.kind)
-	return true
 }
 
 // check compares what became of a job with what had to.
@@ -388,46 +335,6 @@ func (s *soak) ask(j *soakJob, tool string, args map[string]any) map[string]any 
 	return nil
 }
 
-// inject injects a fault.
-func (s *soak) inject(<-chan struct{}) {
-	switch p := s.rng.IntN(100); {
-	case p < 15:
-		s.killEngine("")
-	case p < 40:
-		s.cutConnections(s.h)
-	case p < 50:
-		s.count(s.faults, "host unreachable")
-		thaw := s.h.freezeHost()
-		time.Sleep(time.Duration(500+s.rng.IntN(2500)) * time.Millisecond)
-		thaw()
-	case p < 55:
-		s.loseCheckpoints()
-	default:
-		s.failOnce(s.h.lab)
-	}
-}
-
-func (s *soak) killEngine(when string) {
-	if s.h.killEngine() {
-		s.count(s.faults, "engine killed"+when)
-	}
-}
-
-func (s *soak) cutConnections(of *host) {
-	s.count(s.faults, "connections cut")
-	of.cutConnections()
-}
-
-// failOnce has a node fail once as Proxmox does.
-func (s *soak) failOnce(node *lab.Lab) {
-	faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails, lab.FaultStorageFull}
-	fault := faults[s.rng.IntN(len(faults))]
-	s.count(s.faults, string(fault))
-	if err := node.SetFault(fault, "1"); err != nil {
-		s.t.Error(err)
-	}
-}
-
 func (s *soak) countVMs(over <-chan struct{}) {
 	for {
 		select {
@@ -436,6 +343,14 @@ func (s *soak) countVMs(over <-chan struct{}) {
 		case <-time.After(100 * time.Millisecond):
 			s.maxVMs = max(s.maxVMs, s.h.ourVMs(s.t)-s.others)
 		}
+	}
+}
+
+// until waits until it is so, for as long as calls may fail and more.
+func (s *soak) until(what string, yes func() bool) {
+	s.t.Helper()
+	if !within(3*s.patience, yes) {
+		s.t.Fatalf("waited %s for %s", 3*s.patience, what)
 	}
 }
 
@@ -457,136 +372,4 @@ func lines(counted map[string]int) string {
 		fmt.Fprintf(&b, "%6d %s\n", counted[name], name)
 	}
 	return b.String()
-}
-
-// membersWhole checks that no VM of the pool was given to two jobs, that the pool fills
-// again once the faults are over, and that no VM of ours is there but its members.
-func (s *soak) membersWhole() {
-	s.t.Helper()
-	of := map[string]int{}
-	for _, vm := range s.vms {
-		of[vm]++
-	}
-	pooled := 0
-	for vm, n := range of {
-		if n > 1 {
-			s.t.Errorf("VM %s was given to %d jobs", vm, n)
-		}
-		if strings.HasSuffix(vm, " pool") {
-			pooled++
-		}
-	}
-	var p struct {
-		Members []struct {
-			State string `json:"state"`
-		} `json:"members"`
-	}
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		p.Members = nil
-		err := json.Unmarshal([]byte(s.h.cli(s.t, "pool", "show", "p", "-o", "json")), &p)
-		warm := 0
-		for _, m := range p.Members {
-			if m.State == "warm" {
-				warm++
-			}
-		}
-		if err == nil && warm == 2 && len(p.Members) == 2 && s.h.ourVMs(s.t)-s.others == 2 {
-			break
-		}
-		if time.Now().After(deadline) {
-			s.t.Errorf("%d VMs of ours; the pool is\n%s", s.h.ourVMs(s.t)-s.others, s.h.cli(s.t, "pool", "show", "p"))
-			break
-		}
-	}
-	s.t.Logf("%d jobs had a VM of the pool\n%s", pooled, s.h.cli(s.t, "pool", "list"))
-}
-
-// plantForeigners makes VMs of others: one that only exists, one that runs,
-// and one of another installation of linus.
-func (s *soak) plantForeigners() string {
-	s.h.plantForeign(s.t)
-	s.others = 1
-	template := strconv.Itoa(lab.TemplateID)
-	for id, description := range map[string]string{
-		"151": "somebody's",
-		"152": "linus-job=01a1fd08-0000-7000-8000-000000000000 linus-owner=11111111-2222-4333-8444-555555555555",
-	} {
-		s.h.qm(s.t, "clone", template, id, "--name", "production-"+id, "--description", description)
-		s.h.qm(s.t, "set", id, "--tags", "linus")
-		s.h.qm(s.t, "start", id)
-	}
-	return s.foreigners()
-}
-
-// foreigners is all that must not change: configs, and the processes that run.
-func (s *soak) foreigners() string {
-	var b strings.Builder
-	for _, id := range []int{150, 151, 152, lab.TemplateID} {
-		fmt.Fprintf(&b, "VM %d, process %d\n%s\n", id, s.h.vmPID(s.t, id), s.h.conf(id))
-	}
-	return b.String()
-}
-
-// nothingLeft checks that no VM is there or told of, and that, once the engine has ended
-// too, no volume, process, connection or file of a job is left on the host for a sweep.
-func (s *soak) nothingLeft() {
-	s.t.Helper()
-	s.until(func() bool { return s.stdout("vm", "list", "-o", "json") == "[]\n" }) // also of those that are left alone
-	for deadline := time.Now().Add(2 * time.Minute); s.h.ourVMs(s.t) > s.others; time.Sleep(200 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Errorf("%d VMs of ours are left", s.h.ourVMs(s.t)-s.others)
-			break
-		}
-	}
-	// The VM goes a moment before its lease does: what is at work ends first.
-	leases := filepath.Join(s.h.dir, leaseFiles)
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		if left, err := filepath.Glob(leases); err != nil || len(left) == 0 {
-			break
-		}
-	}
-	for _, c := range s.clients {
-		c.Close()
-	}
-	s.h.cli(s.t, "serve", "--stop")
-	if pid := s.h.engine(); pid != 0 {
-		s.t.Errorf("the engine runs as %d", pid)
-	}
-	var sessions []int
-	for range 50 {
-		if sessions = childrenOf(s.h.sshd()); len(sessions) == 0 {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	if len(sessions) > 0 {
-		s.t.Errorf("%d SSH sessions are left", len(sessions))
-	}
-	owners := []string{"9000", "150", "151", "152", "dhcp", "systemd", "qemu"} // the last three are the network's and the host's
-	for _, pattern := range []string{"storage/local-lvm/*", "storage/local/images/*", "run/*", "run/qemu-server/*"} {
-		paths, err := filepath.Glob(filepath.Join(s.h.dir, pattern))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		for _, path := range paths {
-			name := strings.TrimPrefix(strings.TrimPrefix(filepath.Base(path), "base-"), "vm-")
-			owner, _, _ := strings.Cut(strings.TrimSuffix(name, filepath.Ext(name)), "-")
-			if !slices.Contains(owners, owner) {
-				s.t.Errorf("%s is left", path)
-			}
-		}
-	}
-	err := filepath.WalkDir(filepath.Join(s.h.dir, "home"), func(path string, entry os.DirEntry, err error) error {
-		known := strings.HasSuffix(path, ".sh") || entry.Name() == ".sweep" || entry.Name() == "timer.lock" || // scripts and locks
-			strings.Contains(entry.Name(), ".sh.linus-") || // an upload that an engine began, and was killed
-			strings.Contains(path, "/operations/power-") || strings.Contains(path, "/operations/save-") || // what an engine was killed over: it goes after a week
-			filepath.Base(filepath.Dir(path)) == "checked" // what the host's scripts have learnt of it
-		if err == nil && !entry.IsDir() && !known {
-			s.t.Errorf("%s is left", path)
-		}
-		return err
-	})
-	if err != nil {
-		s.t.Error(err)
-	}
 }
