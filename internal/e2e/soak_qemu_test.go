@@ -12,9 +12,9 @@ var soakQemu = flag.Int("soak.qemu", 0, "jobs of TestSoakQemu; 0: not run")
 
 // Jobs in real VMs, which boot or go on from a checkpoint, some of them with a volume that they
 // write to, and a VM that is forked and saved, while the engine is killed, connections are cut,
-// VMs are reset, and between a VM's clone and its start the engine is killed, or the memory that
-// it goes on from is removed: no job is lost but with its VM, that VM and the volume are as they
-// were, and nothing is left.
+// Proxmox fails, its storage is full and VMs are reset; between a VM's clone and its start the
+// engine is killed, or the memory that it goes on from removed. No job is lost but with its VM,
+// the VM and the volume are as they were, and nothing is left.
 func TestSoakQemu(t *testing.T) {
 	if *soakQemu == 0 {
 		t.Skip("takes about a minute for each job: make soak-qemu")
@@ -45,10 +45,13 @@ func TestSoakQemu(t *testing.T) {
 		jobs[i] = j
 	}
 	s.run(jobs, s.churn(2), s.again(5*time.Second, 20*time.Second, func(<-chan struct{}) {
-		if s.rng.IntN(2) == 0 {
+		switch p := s.rng.IntN(10); {
+		case p < 4:
 			s.killEngine("")
-		} else {
+		case p < 7:
 			s.cutConnections(h)
+		default:
+			s.failOnce(h.lab)
 		}
 	}))
 	s.summary()

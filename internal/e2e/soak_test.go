@@ -151,7 +151,7 @@ func (s *soak) withManifest(j soakJob) soakJob {
 	}
 	j.manifest["statusMode"] = []string{"simple", "detailed", "streaming"}[s.rng.IntN(3)]
 	if j.kind == "timeout" {
-		j.manifest["timeout"] = 3
+		j.manifest["timeout"] = 10 // seconds, in which the task has printed all of its output on a busy machine, too
 	}
 	return j
 }
