@@ -215,6 +215,12 @@ guest_ask_ready() { # <vmid>
   fi
 }
 
+# How a program in the guest forgets by what DHCP servers know it, and what its stable IPv6
+# addresses are made of.
+guest_forget_leases='rm -f /run/systemd/netif/leases/* /var/lib/systemd/network/* /var/lib/dhcp/*.lease* /var/lib/dhclient/*.lease* \
+        /var/lib/dhcpcd/*.lease* /var/lib/dhcpcd/duid /var/lib/dhcpcd/secret /etc/dhcpcd.duid /etc/dhcpcd.secret \
+        /var/lib/NetworkManager/*.lease /var/lib/NetworkManager/secret_key /var/lib/NetworkManager/timestamps'
+
 # How a program in the guest tells the SSH server's key, and what is told.
 # shellcheck disable=SC2016 # the guest's variables
 guest_tell_key='for type in ed25519 ecdsa rsa; do

@@ -5,8 +5,9 @@
 # everybody on the host; the only key in it is a public one.
 #
 # What it changes: the clock, the kernel's random numbers, MAC, host name, machine ID,
-# SSH host keys, who may log in, network settings and DHCP's identity, cloud-init's
-# instance, so that the next boot is not taken for the first of another machine.
+# SSH host keys, who may log in, network settings and DHCP's identity, the names by which
+# iSCSI and NVMe storages know it, cloud-init's instance, so that the next boot is not taken
+# for the first of another machine.
 #
 # What copies of one checkpoint still share, and what cannot be changed in a system that
 # runs:
@@ -19,6 +20,9 @@
 #     random numbers before the save. The SSH server, journald and the network's service
 #     are started again here, init, dbus, the agent and logind are not; a template
 #     whose own services keep secrets must start them again itself
+#   - what programs were given once to be known by: keys of a VPN, a subscription, an agent
+#     (/etc/wireguard, /var/lib/tailscale, /etc/pki/consumer, /var/lib/snapd), and the key
+#     that systemd seals credentials with: a template should have none of them
 #   - init's copy of the machine ID (%m in units), until the next boot
 #   - UUIDs of file systems and partitions, as all clones of a template do
 #   - what DMI says in memory of the machine's UUID, where a program has read it before
@@ -70,6 +74,7 @@ identity_take() { # <vmid> <seconds> <NAME=VALUE...>
 # one that boots from the disk of another: its card, network and instance come from its own
 # cloud-init drive, which is waited for).
 identity_program() {
+  printf 'forget_leases() {\n%s\n}\n' "${guest_forget_leases}"
   cat <<'PROGRAM'
 fail() {
   printf 'linus-identity: %s\n' "$1" >&2
@@ -144,9 +149,7 @@ change_mac() {
   [ "$networkd" = active ] || [ "$manager" = active ] || ifdown --force "$card" >/dev/null 2>&1
   ip link set dev "$card" down && ip address flush dev "$card" && ip link set dev "$card" address "$mac" \
     || fail "the address of card $card could not be set"
-  rm -f /run/systemd/netif/leases/* /var/lib/systemd/network/* /var/lib/dhcp/*.lease* /var/lib/dhclient/*.lease* \
-    /var/lib/dhcpcd/*.lease* /var/lib/NetworkManager/*.lease /var/lib/NetworkManager/secret_key \
-    /var/lib/NetworkManager/timestamps
+  forget_leases
   for file in /etc/netplan/* /etc/systemd/network/* /etc/udev/rules.d/*net*.rules /etc/network/interfaces \
     /etc/network/interfaces.d/* /etc/NetworkManager/system-connections/* /etc/sysconfig/network-scripts/ifcfg-*; do
     if [ -f "$file" ] && grep -qi "$old_mac" "$file"; then
@@ -288,6 +291,23 @@ set_names() {
   done
 }
 
+# Two that log in to a storage under one name take each other's disks. What the file says
+# before the first colon is whose the name is.
+set_storage_names() {
+  iscsid=no
+  file=/etc/iscsi/initiatorname.iscsi
+  if [ -w "$file" ] && grep -q '^InitiatorName=' "$file"; then
+    read -r uuid </proc/sys/kernel/random/uuid
+    sed -i "s/^\(InitiatorName=[^:]*\).*/\1:$uuid/" "$file" || fail 'its iSCSI name could not be written'
+    iscsid=yes
+  fi
+  if [ -w /etc/nvme/hostnqn ]; then
+    read -r uuid </proc/sys/kernel/random/uuid
+    echo "nqn.2014-08.org.nvmexpress:uuid:$uuid" >/etc/nvme/hostnqn || fail 'its NVMe name could not be written'
+    [ ! -e /etc/nvme/hostid ] || echo "$uuid" >/etc/nvme/hostid
+  fi
+}
+
 # One key of each type that there was. One is enough to be reached by: the others, of which
 # RSA's takes seconds to find, come when all else is done, and count from the SSH server's
 # next start.
@@ -365,6 +385,7 @@ restart_services() {
     ifup "$card" >/dev/null 2>&1 &
   fi
   [ "$journald" != active ] || systemctl --no-block restart systemd-journald
+  [ "${iscsid:-no}" = no ] || systemctl --no-block try-restart iscsid
   # Those that the saving stopped, so that the clock's leap does not set all of them off.
   if [ -s /run/linus-timers ]; then
     systemctl --no-block start $(cat /run/linus-timers)
@@ -387,10 +408,10 @@ main() {
       find_card
       change_mac
     else
-      rm -f /run/systemd/netif/leases/* /var/lib/systemd/network/* /var/lib/dhcp/*.lease* /var/lib/dhclient/*.lease* \
-        /var/lib/dhcpcd/*.lease* /var/lib/NetworkManager/*.lease /var/lib/NetworkManager/secret_key
+      forget_leases
     fi
     set_names
+    set_storage_names
     [ "$boots" = yes ] || write_network
     make_host_keys
     let_in

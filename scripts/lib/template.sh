@@ -8,8 +8,8 @@ source "${BASH_SOURCE[0]%/*}/boot.sh"
 template_set=() # what the last mark has set beside the description
 
 # The program that cleans a guest, for root's sh -s there; its argument is the user who
-# logs in. No clone may share its machine ID, host keys or log-in keys with another, nor
-# have what its people and jobs have left: keys, histories, credentials of agents. Nor
+# logs in. No clone may share its machine ID, host keys, log-in keys or the names by which
+# storages know it with another, nor have what its people and jobs have left: keys, histories, credentials of agents. Nor
 # does a clone's first boot make up for the upgrades that the template slept through,
 # which install and restart things under a job: they come at their next time. (A first
 # boot enables again what was disabled, so that this is a drop-in.) Homes are root's, the
@@ -19,6 +19,7 @@ template_set=() # what the last mark has set beside the description
 # files where programs keep credentials come first, then all else in homes that a new
 # user's has not.
 template_program() {
+  printf 'forget_leases() {\n%s\n}\n' "${guest_forget_leases}"
   cat <<'PROGRAM'
 set -eu
 export LC_ALL=C
@@ -42,11 +43,15 @@ done
 rm -rf /opt/job-runner /var/lib/linus /run/linus
 rm -rf /var/log/journal/* /var/log/auth.log* /var/log/secure* /var/log/syslog* /var/log/messages* \
   /var/log/wtmp* /var/log/btmp* /var/log/lastlog /var/spool/mail/* /var/mail/*
-rm -f /run/systemd/netif/leases/* /var/lib/systemd/network/* /var/lib/dhcp/*.lease* /var/lib/dhclient/*.lease* /var/lib/dhcpcd/*.lease* \
-  /var/lib/NetworkManager/*.lease /var/lib/NetworkManager/secret_key /var/lib/NetworkManager/timestamps /var/lib/systemd/random-seed \
-  /etc/netplan/50-cloud-init.yaml /etc/network/interfaces.d/50-cloud-init* /etc/systemd/network/10-cloud-init-*.network \
+forget_leases
+rm -f /var/lib/systemd/random-seed /etc/netplan/50-cloud-init.yaml /etc/network/interfaces.d/50-cloud-init* /etc/systemd/network/10-cloud-init-*.network \
   /etc/NetworkManager/system-connections/cloud-init-*.nmconnection /etc/udev/rules.d/70-persistent-net.rules
 if [ -f /var/lib/dbus/machine-id ] && [ ! -L /var/lib/dbus/machine-id ]; then rm -f /var/lib/dbus/machine-id; fi
+for file in /etc/nvme/hostnqn /etc/nvme/hostid /etc/iscsi/initiatorname.iscsi; do
+  if [ -w "$file" ]; then rm -f "$file"; fi
+done
+# Without the file others draw a name; Debian's scripts where it says so.
+if [ -e /lib/open-iscsi/startup-checks.sh ] && [ -w /etc/iscsi ]; then echo GenerateName=yes >"$file"; fi
 cloud-init clean --logs --machine-id >&2
 rm -f /etc/ssh/ssh_host_* /root/.ssh/authorized_keys "$home/.ssh/authorized_keys"
 find /tmp /var/tmp -mindepth 1 -xdev -delete 2>/dev/null || :
@@ -63,7 +68,10 @@ seen() {
       if [ -e "$dir/$file" ]; then echo "$dir/$file (may hold credentials)"; fi
     done
   done
-  for file in /etc/wireguard/*.conf /var/lib/tailscale /etc/gitlab-runner/config.toml /opt/actions-runner/.credentials /var/lib/docker/volumes/*/_data; do
+  for file in /etc/wireguard/*.conf /etc/openvpn/*.conf /var/lib/tailscale /var/lib/zerotier-one/identity.secret /etc/cloudflared /etc/gitlab-runner/config.toml \
+    /opt/actions-runner/.credentials /etc/krb5.keytab /etc/pki/consumer/key.pem /var/lib/ubuntu-advantage/private /var/lib/snapd/device/private-keys-v1 \
+    /etc/salt/pki/minion /etc/puppetlabs/puppet/ssl/private_keys /etc/letsencrypt/live /etc/ssl/private/*.key /var/lib/systemd/credential.secret \
+    /var/lib/docker/volumes/*/_data; do
     if [ -e "$file" ]; then echo "$file (may hold credentials)"; fi
   done
   if [ "$trimmed" = no ]; then echo "what was deleted, in free blocks of the disk (they could not be trimmed)"; fi

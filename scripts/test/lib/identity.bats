@@ -152,3 +152,28 @@ iface eth7 inet static
   in_guest be_instance
   [[ ${status} -eq 65 ]]
 }
+
+@test "a copy has DHCP identities and names for storages of its own, by the owner's prefix" {
+  local -r root=${BATS_TEST_TMPDIR}/guest
+  mkdir -p "${root}"/{etc/iscsi,etc/nvme,var/lib/dhcpcd}
+  touch "${root}"/var/lib/dhcpcd/{duid,secret,eth0.lease} "${root}/etc/dhcpcd.secret"
+  echo nqn.2014-08.org.nvmexpress:uuid:saved >"${root}/etc/nvme/hostnqn"
+  echo saved >"${root}/etc/nvme/hostid"
+  printf '# drawn\nInitiatorName=iqn.1993-08.org.debian:01:saved\n' >"${root}/etc/iscsi/initiatorname.iscsi"
+  stub_program systemctl 'echo "systemctl $*"'
+  local program
+  program=$(identity_program | sed -E "s#(^|[ =>])/(etc|var|run)/#\\1${root}/\\2/#g")
+  identity_program() { printf '%s\n' "${program}"; }
+  in_guest 'forget_leases; set_storage_names; networkd='"''"' manager= ssh= sshd= journald=; restart_services' boots=yes
+  says 'systemctl --no-block try-restart iscsid'
+  [[ -z $(ls "${root}/var/lib/dhcpcd") && ! -e ${root}/etc/dhcpcd.secret ]]
+  local -r nvme=$(<"${root}/etc/nvme/hostnqn")
+  grep -qxE 'InitiatorName=iqn.1993-08.org.debian:[0-9a-f-]{36}' "${root}/etc/iscsi/initiatorname.iscsi"
+  [[ ${nvme} =~ ^nqn\.2014-08\.org\.nvmexpress:uuid:[0-9a-f-]{36}$ && ${nvme##*:} == $(<"${root}/etc/nvme/hostid") ]]
+  in_guest set_storage_names
+  [[ $(<"${root}/etc/nvme/hostnqn") != "${nvme}" ]]
+  # What is to be drawn at its first use is, without us.
+  echo GenerateName=yes >"${root}/etc/iscsi/initiatorname.iscsi"
+  in_guest set_storage_names
+  [[ $(<"${root}/etc/iscsi/initiatorname.iscsi") == GenerateName=yes ]]
+}

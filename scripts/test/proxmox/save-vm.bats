@@ -285,9 +285,9 @@ refute_changed() {
 @test "the program cleans a guest, and tells what it leaves" {
   save
   local -r root=${BATS_TEST_TMPDIR}/guest
-  mkdir -p "${root}"/{root/.ssh,root/.claude,home/ann/.ssh,home/ann/.docker,home/ann/work,etc/ssh,opt/job-runner/x,var/lib/linus/jobs,var/log/journal/x,tmp,var/tmp,etc/skel,bin}
+  mkdir -p "${root}"/{root/.ssh,root/.claude,home/ann/.ssh,home/ann/.docker,home/ann/work,etc/ssh,opt/job-runner/x,var/lib/linus/jobs,var/lib/dhcpcd,var/lib/snapd/device/private-keys-v1,etc/nvme,etc/iscsi,var/log/journal/x,tmp,var/tmp,etc/skel,bin}
   touch "${root}"/{root/.bash_history,root/.claude/.credentials.json,root/.ssh/id_ed25519,home/ann/.ssh/authorized_keys,home/ann/.python_history} \
-    "${root}"/{home/ann/.docker/config.json,home/ann/work/a,home/ann/.bashrc,etc/skel/.bashrc,etc/ssh/ssh_host_rsa_key,var/log/journal/x/y,tmp/t,var/log/auth.log.1}
+    "${root}"/{home/ann/.docker/config.json,home/ann/work/a,home/ann/.bashrc,etc/skel/.bashrc,etc/ssh/ssh_host_rsa_key,var/log/journal/x/y,tmp/t,var/log/auth.log.1,var/lib/dhcpcd/duid,etc/nvme/hostnqn,etc/iscsi/initiatorname.iscsi,etc/krb5.keytab}
   printf '#!/bin/sh\necho "ann:x:1000:1000::%s/home/ann:/bin/sh"\n' "${root}" >"${root}/bin/getent"
   printf '#!/bin/sh\necho "cloud-init $*" >&2\n' >"${root}/bin/cloud-init"
   printf '#!/bin/sh\nexit 1\n' >"${root}/bin/fstrim"
@@ -297,12 +297,13 @@ refute_changed() {
   run env PATH="${root}/bin:${PATH}" sh "${root}/program" ann
   # shellcheck disable=SC2154 # run sets it
   [[ ${status} -eq 0 ]] || fail "${output}"
-  [[ ${output} == *"linus-clean done|${root}/home/ann/.docker/config.json (may hold credentials)|what was deleted, in free blocks"* ]] || fail "${output}"
+  [[ ${output} == *"linus-clean done|${root}/home/ann/.docker/config.json (may hold credentials)|${root}/etc/krb5.keytab (may hold credentials)|${root}/var/lib/snapd/device/private-keys-v1 (may hold credentials)|what was deleted, in free blocks"* ]] || fail "${output}"
   [[ ${output} == *"|${root}/home/ann/work"* && ${output} != *.bashrc* ]] || fail "${output}"
   local gone
   for gone in root/.bash_history root/.claude/.credentials.json root/.ssh home/ann/.ssh home/ann/.python_history etc/ssh/ssh_host_rsa_key opt/job-runner var/lib/linus \
-    var/log/journal/x tmp/t var/log/auth.log.1; do
+    var/log/journal/x tmp/t var/log/auth.log.1 var/lib/dhcpcd/duid etc/nvme/hostnqn; do
     [[ ! -e ${root}/${gone} ]] || fail "${gone} is there"
   done
+  [[ ! -s ${root}/etc/iscsi/initiatorname.iscsi || $(<"${root}/etc/iscsi/initiatorname.iscsi") == GenerateName=yes ]] || fail 'it is known by its old name'
   [[ -e ${root}/home/ann/work/a && -e ${root}/home/ann/.bashrc ]]
 }
