@@ -24,7 +24,7 @@ func TestStream_SendsAPartWhenItHasChanged(t *testing.T) {
 }
 
 func TestSession_EndsWithItsTime(t *testing.T) {
-	s := newSessions("some-token-of-ours", "", &logouts{})
+	s := newSessions(Options{Token: "some-token-of-ours"}, &logouts{})
 	with := func(end time.Time) string {
 		value := strconv.FormatInt(end.Unix(), 10) + ".00"
 		r := httptest.NewRequest(http.MethodGet, "/", nil)

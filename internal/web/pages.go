@@ -46,7 +46,7 @@ func newPages(o Options) *pages {
 	if err != nil {
 		o.Log.Error("all sessions are ended: everybody has to log in again", "err", err)
 	}
-	p := &pages{Options: o, sessions: newSessions(o.Token, o.Scope, ended), static: staticHash(), views: map[string]*template.Template{}}
+	p := &pages{Options: o, sessions: newSessions(o, ended), static: staticHash(), views: map[string]*template.Template{}}
 	functions := template.FuncMap{
 		"age":      func(t time.Time) string { return age(time.Since(t)) },
 		"took":     shortDuration,

@@ -39,14 +39,16 @@ type sessions struct {
 	key   []byte
 	name  string // of the cookie: servers on other ports of this machine read and set its cookies, too
 	ended *logouts
+
+	secure func(*http.Request) bool // by TLS
 }
 
-func newSessions(token, scope string, ended *logouts) sessions {
-	mac := hmac.New(sha256.New, []byte(token))
-	mac.Write([]byte("linus web session\n" + scope))
+func newSessions(o Options, ended *logouts) sessions {
+	mac := hmac.New(sha256.New, []byte(o.Token))
+	mac.Write([]byte("linus web session\n" + o.Scope))
 	key := mac.Sum(nil)
 	name := sha256.Sum256(key)
-	return sessions{token: sha256.Sum256([]byte(token)), key: key, name: "linus-" + hex.EncodeToString(name[:8]), ended: ended}
+	return sessions{token: sha256.Sum256([]byte(o.Token)), key: key, name: "linus-" + hex.EncodeToString(name[:8]), ended: ended, secure: o.secure}
 }
 
 // isToken compares hashes, so that its timing does not reveal the length
@@ -87,8 +89,8 @@ func (s sessions) end(r *http.Request) (*http.Cookie, error) {
 
 func (s sessions) cookie(r *http.Request, value string, age time.Duration) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // plain HTTP on this machine would lose a Secure one
-		Name: secureName(r.TLS != nil, s.name), Value: value, Path: "/", MaxAge: int(age.Seconds()),
-		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+		Name: secureName(s.secure(r), s.name), Value: value, Path: "/", MaxAge: int(age.Seconds()),
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: s.secure(r),
 	}
 }
 
@@ -96,7 +98,7 @@ func (s sessions) cookie(r *http.Request, value string, age time.Duration) *http
 // the token it began with unless it is the operator's, and the MAC. Pages of other hosts of
 // this domain may have added cookies of the same name.
 func (s sessions) of(r *http.Request) string {
-	for _, c := range r.CookiesNamed(secureName(r.TLS != nil, s.name)) {
+	for _, c := range r.CookiesNamed(secureName(s.secure(r), s.name)) {
 		if session, ok := s.signed("session", c.Value); ok && s.goesOn(session) {
 			return c.Value
 		}
@@ -275,6 +277,8 @@ type loginView struct {
 	Begin   string // address that leads there
 	Leave   string // address at which they log out there; empty: they did not come from there
 }
+
+func (loginView) title() string { return "Log in" }
 
 // login starts a session for a client with a token: by the form of the login page, and
 // with the operator's also by the printed link.

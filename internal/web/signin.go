@@ -61,7 +61,7 @@ func (s signIn) next() string {
 // another site.
 func (p *pages) signInCookie(r *http.Request, value string, age time.Duration) *http.Cookie {
 	c := p.sessions.cookie(r, value, age)
-	c.Name, c.SameSite = secureName(r.TLS != nil, p.sessions.name+"-login"), http.SameSiteLaxMode
+	c.Name, c.SameSite = secureName(c.Secure, p.sessions.name+"-login"), http.SameSiteLaxMode
 	return c
 }
 

@@ -72,7 +72,7 @@ func (b *browser) send(method, path, form string, change func(*http.Request)) *h
 	r.Host = "linus.example"
 	if form != "" {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		r.Header.Set("Origin", "http://linus.example")
+		r.Header.Set("Origin", "https://linus.example")
 	}
 	for _, c := range b.cookies {
 		r.AddCookie(c)
@@ -177,17 +177,51 @@ func TestSignIn_LeadsOutOfTheIssuer(t *testing.T) {
 	}
 }
 
-// Over TLS no other host can set the cookies.
+// Over TLS, which may end at a proxy, no other host can set the cookies, and a page that came without
+// TLS is another origin. By another name, as on the server's own machine, it is as that is reached.
 func TestSignIn_CookiesOverTLS(t *testing.T) {
-	_, newBrowser := newSignIns(t)
-	b := newBrowser()
-	b.get("/login/begin", func(r *http.Request) { r.TLS = &tls.ConnectionState{} })
-	if len(b.cookies) != 1 {
-		t.Errorf("cookies %v", b.cookies)
-	}
-	for name, c := range b.cookies {
-		if !strings.HasPrefix(name, "__Host-") || !c.Secure {
-			t.Errorf("cookie %+v", c)
+	for name, tt := range map[string]struct {
+		change func(*http.Request)
+		secure bool
+	}{
+		"here":                    {func(r *http.Request) { r.TLS, r.Host = &tls.ConnectionState{}, "127.0.0.1:8766" }, true},
+		"at a proxy":              {nil, true},
+		"nowhere":                 {func(r *http.Request) { r.Host = "127.0.0.1:8766" }, false},
+		"at another port's proxy": {func(r *http.Request) { r.Host = "linus.example:8766" }, false},
+	} {
+		_, newBrowser := newSignIns(t)
+		b := newBrowser()
+		b.get("/login/begin", tt.change)
+		b.get(web.LoginPath(token), tt.change)
+		if len(b.cookies) != 2 {
+			t.Errorf("%s: cookies %v", name, b.cookies)
+		}
+		for cookie, c := range b.cookies {
+			if strings.HasPrefix(cookie, "__Host-") != tt.secure || c.Secure != tt.secure {
+				t.Errorf("%s: cookie %+v", name, c)
+			}
+		}
+		if w := b.get("/jobs", tt.change); w.Code != http.StatusOK {
+			t.Errorf("%s: logged in: %d", name, w.Code)
+		}
+		if !tt.secure {
+			continue
+		}
+		for cookie, c := range b.cookies { // as another host of its domain could set it
+			delete(b.cookies, cookie)
+			c.Name = strings.TrimPrefix(cookie, "__Host-")
+			b.cookies[c.Name] = c
+		}
+		if w := b.get("/jobs", tt.change); w.Code != http.StatusUnauthorized {
+			t.Errorf("%s: with another's cookie: %d", name, w.Code)
+		}
+		if w := b.get("/health", func(r *http.Request) {
+			if tt.change != nil {
+				tt.change(r)
+			}
+			r.Header.Set("Origin", "http://"+r.Host)
+		}); w.Code != http.StatusForbidden {
+			t.Errorf("%s: a page that came without TLS: %d", name, w.Code)
 		}
 	}
 }
@@ -260,7 +294,7 @@ func TestSignIn_SaysWhatIsWrong(t *testing.T) {
 		state := b.begin("/vms")
 		i.err = test.err
 		w := b.get(back(state, "good"), elsewhere)
-		if text := w.Body.String(); w.Code != test.code || !strings.Contains(text, test.says) || !strings.Contains(text, "next=%2Fvms") || strings.Contains(text, "10.0.0.1") || len(b.cookies) != 0 {
+		if text := w.Body.String(); w.Code != test.code || !strings.Contains(text, test.says) || !strings.Contains(text, "next=%2Fvms") || strings.Contains(text, "10.0.0.1") || !strings.Contains(text, "<title>Log in – linus</title>") || !strings.Contains(text, `id="problem">`) || !strings.Contains(text, `aria-describedby="problem"`) || len(b.cookies) != 0 {
 			t.Errorf("%v: %d, cookies %v, %s", test.err, w.Code, b.cookies, text)
 		}
 		if w := b.get("/login/begin", nil); w.Code != test.code || w.Header().Get("Location") != "" || len(b.cookies) != 0 {

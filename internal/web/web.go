@@ -72,6 +72,16 @@ type Options struct {
 	bounds bounds // zero: defaultBounds
 }
 
+// secure reports whether a request has come by TLS, here or at a proxy: what is asked of the host
+// of URL has come as that says.
+func (o Options) secure(r *http.Request) bool {
+	if r.TLS != nil || o.URL == nil {
+		return r.TLS != nil
+	}
+	host, ok := strings.CutPrefix(o.URL(), "https://")
+	return ok && strings.EqualFold(host, r.Host)
+}
+
 // bounds are how many connections there may be, and requests of each principal at once.
 type bounds struct {
 	gate gate.Bounds
@@ -163,7 +173,7 @@ func (a *api) sameSite(next http.Handler) http.Handler {
 		}
 		if origin := r.Header.Get("Origin"); origin != "" && !a.mayCall(r) {
 			u, err := url.Parse(origin)
-			if err != nil || !strings.EqualFold(u.Host, r.Host) || r.TLS != nil && u.Scheme != "https" {
+			if err != nil || !strings.EqualFold(u.Host, r.Host) || a.secure(r) && u.Scheme != "https" {
 				refuse(w, r, http.StatusForbidden, fmt.Sprintf("Origin %q is not this server's; if its pages are to call /mcp, name it in HTTP_CORS_ORIGINS", origin))
 				return
 			}
