@@ -122,6 +122,12 @@ func (b *pacedBody) leave() {
 	b.left = true
 }
 
+func (b *pacedBody) hasEnded() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended
+}
+
 func (b *pacedBody) isGone() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -28,6 +28,8 @@ const (
 	portOpen    = 48              // requests to one port at once; an SSH connection to a VM has 64
 )
 
+const noPort = "There is no such port, or no VM that has it any more."
+
 // errNotReady: what was begun for a connection, such as resuming the VM, goes on.
 var errNotReady = errors.New("the VM is not ready yet")
 
@@ -49,6 +51,13 @@ func (a *api) reach(w http.ResponseWriter, r *http.Request, v visit, who job.Pri
 		defer leave()
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
+		if body, ok := r.Body.(*pacedBody); ok { // until it ends, nobody sees that the client has gone
+			defer time.AfterFunc(uploadTime, func() {
+				if !body.hasEnded() {
+					cancel()
+				}
+			}).Stop()
+		}
 		go func() {
 			tick := time.NewTicker(portCheck)
 			defer tick.Stop()
@@ -91,7 +100,7 @@ func (a *api) portFailed(w http.ResponseWriter, r *http.Request, v visit, err er
 	case errors.Is(err, job.ErrNotAllowed), errors.Is(err, job.ErrNoScope):
 		v.fail(w, http.StatusForbidden, err.Error())
 	case isUnknown(err):
-		v.fail(w, http.StatusNotFound, "There is no such port, or no VM that has it any more")
+		v.fail(w, http.StatusNotFound, noPort)
 	case errors.Is(err, errNotReady):
 		w.Header().Set("Retry-After", "5")
 		if isLink(r) && isBrowser(r) {
@@ -280,6 +289,10 @@ func (a *api) fromVM(resp *http.Response, v visit, port int) error {
 func (v visit) restrict(h http.Header) {
 	if v.prefix == "" {
 		h.Set("Origin-Agent-Cluster", "?1") // no document.domain makes two hosts one origin
+		h.Add("Content-Security-Policy", "frame-ancestors 'self'")
+		if !v.secure {
+			h.Set("Referrer-Policy", "same-origin") // isTold looks at it
+		}
 		return
 	}
 	h.Add("Content-Security-Policy", "sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads allow-pointer-lock")

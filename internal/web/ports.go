@@ -149,7 +149,12 @@ func (a *api) port(w http.ResponseWriter, r *http.Request) {
 	}
 	a.pages.loggedIn(func(w http.ResponseWriter, r *http.Request) {
 		who, _ := job.PrincipalFrom(r.Context())
-		if _, err := a.portOf(r.Context(), who, id); err != nil {
+		switch _, err := a.portOf(r.Context(), who, id); {
+		case err == nil:
+		case isUnknown(err) && !errors.Is(err, job.ErrNotAllowed):
+			a.pages.problem(w, r, http.StatusNotFound, noPort)
+			return
+		default:
 			a.pages.failed(w, r, err)
 			return
 		}
@@ -213,14 +218,17 @@ func (a *api) hosted(w http.ResponseWriter, r *http.Request, v visit) {
 	}
 	for _, c := range r.CookiesNamed(secureName(v.secure, grantCookie)) {
 		who, still, err := a.granted(r.Context(), v.id, c.Value)
-		if err == nil {
-			a.reach(w, r, v, who, still)
-			return
-		}
-		if !errors.Is(err, job.ErrUnauthorized) {
+		switch {
+		case errors.Is(err, job.ErrUnauthorized):
+			continue
+		case err != nil:
 			a.portFailed(w, r, v, err)
-			return
+		case !v.isTold(r):
+			v.fail(w, http.StatusForbidden, "A page of another site cannot load this, nor can one that hides its referrer, without HTTPS")
+		default:
+			a.reach(w, r, v, who, still)
 		}
+		return
 	}
 	if bearer := bearerOf(r); bearer != "" {
 		who, err := a.authenticate(r.Context(), bearer)
@@ -282,9 +290,17 @@ func (v visit) mayAsk(r *http.Request) bool {
 	return own && (!fromElsewhere(r) || isLink(r))
 }
 
-// sandboxed serves the paths of a port whose page has no origin.
+// isTold reports whether the browser says that the port's own page loads something, or shows a
+// page. Without TLS, which Sec-Fetch-Site is for, the referrer says so.
+func (v visit) isTold(r *http.Request) bool {
+	return r.Header.Get("Sec-Fetch-Site")+r.Header.Get("Origin") != "" || isBrowser(r) || strings.HasPrefix(r.Header.Get("Referer"), v.origin+"/")
+}
+
+// sandboxed serves the paths of a port whose page has no origin. A page of this server's origin
+// loads nothing there: its policy allows scripts of its own host.
 func (a *api) sandboxed(w http.ResponseWriter, r *http.Request, v visit, grant string) {
-	if origin := r.Header.Get("Origin"); origin != "" && origin != "null" || r.Header.Get("Service-Worker") != "" {
+	ours := r.Header.Get("Sec-Fetch-Site") == "same-origin" && !isLink(r)
+	if origin := r.Header.Get("Origin"); ours || origin != "" && origin != "null" || r.Header.Get("Service-Worker") != "" {
 		v.fail(w, http.StatusForbidden, "A page of another site cannot load this")
 		return
 	}

@@ -332,6 +332,7 @@ func TestPort_SandboxedByPath(t *testing.T) {
 	}
 	for name, change := range map[string]func(*http.Request){
 		"another site": sending("Origin", "https://evil.example"), "this server's own page": sending("Origin", "http://linus.example"), "a service worker": sending("Service-Worker", "script"),
+		"a script of this server's own page": sending("Sec-Fetch-Site", "same-origin", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "script"),
 	} {
 		if code, _, text := r.get(page+"/", change); code != 403 {
 			t.Errorf("%s: %d %s", name, code, text)
@@ -441,12 +442,13 @@ func TestPort_HostOfItsOwn(t *testing.T) {
 
 	// Pages of other hosts do not make requests in its name, although a browser sends its cookies.
 	for name, change := range map[string]func(*http.Request){
-		"a script":     sending("Origin", sibling, "Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors"),
-		"an old one":   sending("Origin", sibling),
-		"a picture":    sending("Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"),
-		"a frame":      sending("Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"),
-		"a WebSocket":  sending("Origin", sibling, "Connection", "Upgrade", "Upgrade", "websocket"),
-		"without one":  sending("Origin", "null"),
+		"a script":               sending("Origin", sibling, "Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors"),
+		"an old one":             sending("Origin", sibling),
+		"a picture":              sending("Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"),
+		"a frame":                sending("Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"),
+		"a WebSocket":            sending("Origin", sibling, "Connection", "Upgrade", "Upgrade", "websocket"),
+		"without one":            sending("Origin", "null"),
+		"a picture, without TLS": sending("Accept", "image/*", "Referer", sibling+"/"), "one that hides it": sending("Accept", "*/*"),
 		"this server":  sending("Origin", "http://linus.example", "Sec-Fetch-Site", "same-site"),
 		"another port": sending("Origin", host+":81"),
 	} {
@@ -458,12 +460,15 @@ func TestPort_HostOfItsOwn(t *testing.T) {
 		"its own": sending("Origin", host, "Sec-Fetch-Site", "same-origin"), "its own form without a referrer": sending("Origin", "null", "Sec-Fetch-Site", "same-origin"),
 		"a link": sending("Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"),
 	} {
-		if code, _, text := r.get(host+"/", change); code != 200 {
-			t.Errorf("%s: %d %s", name, code, text)
+		if code, resp, text := r.get(host+"/", change); code != 200 || resp.Header.Get("Referrer-Policy") != "same-origin" || resp.Header.Get("Content-Security-Policy") != "frame-ancestors 'self'" {
+			t.Errorf("%s: %d %s %v", name, code, text, resp.Header)
 		}
 	}
 	if got := r.vm.at("/").Header.Get("Referer"); got != "" {
 		t.Errorf("the VM learns where one comes from: %s", got)
+	}
+	if code, _, text := r.get(host+"/picture", sending("Accept", "image/*", "Referer", host+"/")); code != 404 || r.vm.at("/picture") == nil {
+		t.Errorf("its own picture, without TLS: %d %s", code, text)
 	}
 
 	// A grant is for one port.
@@ -551,10 +556,7 @@ func TestPort_IsForThoseWhoMayReachTheVM(t *testing.T) {
 			}
 			resp.Body.Close()
 			code, _, text := r.get(at, nil)
-			if want == 404 && code == 422 {
-				code = 404 // on a page of this server
-			}
-			if code != want {
+			if code != want || want == 404 && !strings.Contains(text, "There is no such port, or no VM that has it any more.") {
 				t.Errorf("%s in a browser, wildcard %v: %d %s", who, wildcard, code, text)
 			}
 		}
@@ -594,7 +596,12 @@ func TestPort_StreamsPassAndEnd(t *testing.T) {
 		if _, data, err := ws.Read(t.Context()); err != nil || string(data) != "ping" {
 			t.Fatalf("%q, %v", data, err)
 		}
-		stream, err := r.client.Get(page + "/events") //nolint:noctx // it ends with the server
+		ask, err := http.NewRequestWithContext(context.Background(), http.MethodGet, page+"/events", nil) // it ends with the server
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask.Header.Set("Referer", page+"/")
+		stream, err := r.client.Do(ask)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -749,6 +756,33 @@ func (e asleep) DialVM(ctx context.Context, _ string, _ int) (job.Tunnel, error)
 type halfClosed struct{ net.Conn }
 
 func (halfClosed) CloseWrite() error { return nil }
+
+// deaf is an engine whose VM takes connections, and nothing of what is sent.
+type deaf struct{ *exposing }
+
+func (deaf) DialVM(context.Context, string, int) (job.Tunnel, error) {
+	near, _ := net.Pipe()
+	return halfClosed{near}, nil
+}
+
+// A VM that does not take a request's body holds neither its place nor its principal's: as long as
+// that has not ended, nobody learns that the client has gone.
+func TestPort_EndsWhenTheVMDoesNotTakeABody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := deaf{&exposing{engine: sample(), at: map[string]string{webID: "x"}, owners: map[string]string{}}}
+		h := web.Handler(web.Options{Engine: e, MCP: echo, API: echo, Token: token, Log: log, Hosts: []string{"linus.example"}})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		req := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://linus.example/ports/"+webID+"/", strings.NewReader(strings.Repeat("x", 1<<20)))
+		req.Header.Set("Authorization", "Bearer "+token)
+		began, w := time.Now(), httptest.NewRecorder()
+		h.ServeHTTP(w, req)
+		if w.Code != 503 || time.Since(began) > 6*time.Minute {
+			t.Errorf("after %s: %d %s", time.Since(began), w.Code, w.Body)
+		}
+		synctest.Wait()
+	})
+}
 
 // A request waits while its VM is resumed, and not for ever: a browser then tries again by itself.
 func TestPort_WaitsForAVMThatIsResumed(t *testing.T) {
