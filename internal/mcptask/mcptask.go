@@ -263,8 +263,8 @@ func answer(q request, result any, f *fault) any {
 	return mcp.NewJSONRPCResultResponse(mcp.NewRequestId(q.ID), result)
 }
 
-// Bounds of a stream: of the tasks that it tells of, and of the looks at them between two that
-// keep it open.
+// Bounds of a stream: of the tasks that it is asked to tell of, and of the looks at them between two
+// that keep it open.
 const (
 	mostTasks = 100
 	keepOpen  = 30
@@ -283,8 +283,8 @@ func (s *Server) listen(ctx context.Context, q request, tell func(any) error) {
 		return n
 	}
 	tasks := []string{}
-	for _, id := range asked.TaskIDs {
-		if len(tasks) == mostTasks || slices.Contains(tasks, id) {
+	for _, id := range asked.TaskIDs[:min(len(asked.TaskIDs), mostTasks)] {
+		if slices.Contains(tasks, id) {
 			continue
 		}
 		if _, err := s.o.Source.Task(ctx, id); err == nil {

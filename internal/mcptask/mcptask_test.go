@@ -23,11 +23,13 @@ type one struct {
 	mu   sync.Mutex
 	task Task
 	did  []string
+	seen int // times that it was looked at
 }
 
 func (o *one) Task(_ context.Context, id string) (Task, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.seen++
 	if id != o.task.ID {
 		return Task{}, ErrNotFound
 	}
@@ -182,6 +184,15 @@ func TestListen_TellsOfEachChange(t *testing.T) {
 	next(`"id":7`) // it is over
 	if lines.Scan() && lines.Text() != "" {
 		t.Errorf("after the end there is %q", lines.Text())
+	}
+}
+
+// What a client lists without end is not all looked up for it.
+func TestListen_LooksAtSoMany(t *testing.T) {
+	source, _, h := serving(t)
+	resp := post(t, h.URL, message("subscriptions/listen", `"notifications":{"taskIds":[`+strings.Repeat(`"t2",`, 10_000)+`"t1"]},`, knows), "subscriptions/listen", "")
+	if _, err := io.ReadAll(resp.Body); err != nil || source.seen > 100 {
+		t.Errorf("looked %d times, %v", source.seen, err)
 	}
 }
 

@@ -96,9 +96,12 @@ func (n *notices) hooks() *server.Hooks {
 	return h
 }
 
+// mostURIs are the subscriptions of a stream: all of all clients are looked at in turn.
+const mostURIs = 100
+
 // subscribe adds the subscriptions of a stream, which end with ctx.
 func (n *notices) subscribe(ctx context.Context, session server.ClientSession, stream any, uris []string) {
-	for _, uri := range uris {
+	for _, uri := range uris[:min(len(uris), mostURIs)] {
 		s := subscriber{session: session, uri: uri, listen: fmt.Sprint(stream)}
 		n.add(ctx, s, map[string]any{mcp.MetaKeySubscriptionID: stream})
 		context.AfterFunc(ctx, func() { n.remove(s) })

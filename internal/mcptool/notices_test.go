@@ -2,6 +2,7 @@ package mcptool
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -47,6 +48,22 @@ func TestNotices_StartAfterTheSubscriptionIsAcknowledged(t *testing.T) {
 	s.notices.add(t.Context(), subscriber{session: q, uri: outputURI}, nil)
 	if s.notices.look(t.Context(), subject{job: knownID}); len(q.all) != 0 {
 		t.Errorf("heard %v at once", <-q.all)
+	}
+}
+
+// A client that lists jobs without end does not have the others wait for their notices.
+func TestNotices_AreOfSoManyJobs(t *testing.T) {
+	o := options(&engine{job: job.Job{ID: knownID, Status: job.Running}})
+	o.notice = time.Hour
+	s := newServer(o)
+	defer s.close()
+	uris := make([]string, 1000)
+	for i := range uris {
+		uris[i] = strings.Replace(outputURI, knownID, fmt.Sprint("job-", i), 1)
+	}
+	s.notices.subscribe(t.Context(), newQueue(), 1, uris)
+	if n := len(s.notices.jobs()); n != mostURIs {
+		t.Errorf("looks at %d", n)
 	}
 }
 

@@ -50,12 +50,16 @@ func (s jobTasks) Update(ctx context.Context, id string, _ mcp.InputResponses) e
 	return err
 }
 
-// Cancel cancels a job.
+// Cancel cancels a job, unless clients get no tool that does.
 func (s jobTasks) Cancel(ctx context.Context, id string) error {
-	if _, err := s.find(ctx, id); err != nil {
+	_, err := s.find(ctx, id)
+	if err == nil && s.DisableDestructive {
+		err = errors.New("clients of this server end nothing (MCP_DISABLE_DESTRUCTIVE): wait until the task is over")
+	}
+	if err != nil {
 		return err
 	}
-	err := s.Engine.Cancel(job.WithClient(ctx, clientName(ctx)), id)
+	err = s.Engine.Cancel(job.WithClient(ctx, clientName(ctx)), id)
 	if errors.Is(err, job.ErrCompleted) {
 		return nil
 	}

@@ -176,6 +176,23 @@ func TestTasks_AJobIsOne(t *testing.T) {
 	}
 }
 
+// Where clients get no tools that end anything, they end no task either.
+func TestTasks_AreEndedByThoseWhoMay(t *testing.T) {
+	e := &engine{job: job.Job{ID: knownID, Kind: job.KindTask, Status: job.Running, CreatedAt: at}}
+	o := options(e)
+	o.DisableDestructive = true
+	ask := raw["stdio"](t, o)
+	if got := ask(request(1, "tasks/cancel", ofKnown, mcptask.Extension)); !strings.Contains(fmt.Sprint(got["message"]), "MCP_DISABLE_DESTRUCTIVE") {
+		t.Errorf("cancelling returns %v", got)
+	}
+	if got := ask(request(2, "tasks/cancel", map[string]any{"taskId": "other"}, mcptask.Extension)); got["message"] != "Task not found" {
+		t.Errorf("cancelling what is not there returns %v", got)
+	}
+	if got := ask(request(3, "tasks/get", ofKnown, mcptask.Extension)); got["status"] != "working" {
+		t.Errorf("then it is %v", got)
+	}
+}
+
 func TestTasks_WhoGetsOne(t *testing.T) {
 	manifest := submission["arguments"].(map[string]any)["manifest"]
 	tests := []struct {
