@@ -88,7 +88,7 @@ func TestPort_HasAURLUntilItsVMGoes(t *testing.T) {
 				t.Errorf("%+v: %v", spec, err)
 			}
 		}
-		for _, name := range []string{"Web", "a.b", "-a", "80", strings.Repeat("x", 33), "port:x", "a b"} {
+		for _, name := range []string{"Web", "a.b", "-a", "80", strings.Repeat("x", 33), "port:x", "a b", "xn--80ak6aa92e"} {
 			if _, err := r.ExposePort(ctx, job.PortSpec{VM: "dev", Port: 3001, Name: name}); !errors.As(err, &field) || field.Field != "name" {
 				t.Errorf("name %q: %v", name, err)
 			}

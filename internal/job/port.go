@@ -12,6 +12,7 @@ import (
 const (
 	MaxPorts    = 16 // of one VM
 	maxPortName = 32
+	punycode    = "xn--" // browsers show what it stands for, or refuse it
 )
 
 // PortRef and the ID of an exposed port stand for its VM, as a ref: no VM's name has a colon.
@@ -30,8 +31,8 @@ func (s PortSpec) Check() (name string, err error) {
 	if err := Within("port", int64(s.Port), 1, 65535); err != nil {
 		return "", err
 	}
-	if !dnsLabel.MatchString(name) || strings.ToLower(name) != name || len(name) > maxPortName || strings.Trim(name, "0123456789") == "" && name != strconv.Itoa(s.Port) {
-		return "", field("name", fmt.Sprintf("use letters of a-z, digits and dashes, at most %d, and not another port's number", maxPortName), "%.80q is not a port's name", s.Name)
+	if !dnsLabel.MatchString(name) || strings.ToLower(name) != name || len(name) > maxPortName || strings.HasPrefix(name, punycode) || strings.Trim(name, "0123456789") == "" && name != strconv.Itoa(s.Port) {
+		return "", field("name", fmt.Sprintf("use letters of a-z, digits and dashes, at most %d, not %s first, and not another port's number", maxPortName, punycode), "%.80q is not a port's name", s.Name)
 	}
 	return name, nil
 }
