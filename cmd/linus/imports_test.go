@@ -133,7 +133,7 @@ var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doct
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
 var onlyIn = map[string][]string{
-	"golang.org/x/crypto/ssh":              {"internal/git", "internal/gittest", "internal/remote", "internal/sshtest", "internal/lab", "internal/lab/process", "internal/lab/pve", "internal/lab/sshserver"},
+	"golang.org/x/crypto/ssh":              {"internal/credential", "internal/git", "internal/gittest", "internal/remote", "internal/sshtest", "internal/lab", "internal/lab/process", "internal/lab/pve", "internal/lab/sshserver"},
 	"github.com/pkg/sftp":                  {"internal/remote", "internal/sshtest", "internal/lab/process"},
 	"github.com/mark3labs/mcp-go":          {"internal/mcptask", "internal/mcptool"},
 	"github.com/kelseyhightower/envconfig": {"internal/config"},
