@@ -143,7 +143,11 @@ func (f *Fleet) unforked(v vm.VM) error {
 	if !v.Forking.Active() {
 		return nil
 	}
-	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is being forked", v.Name), Remedy: "try again when it is done", Fault: job.FaultState}
+	problem := fmt.Sprintf("%q is being forked", v.Name)
+	if v.Forking.Left != "" {
+		problem += ", and its snapshot " + forkSnapshot + " could not be removed yet: " + v.Forking.Left
+	}
+	return &job.FieldError{Field: "vm", Problem: problem, Remedy: "try again when it is done", Fault: job.FaultState}
 }
 
 // dropForks gives copies of a VM up, and ends that they are made. Those that are made stay if
@@ -191,7 +195,7 @@ func (f *Fleet) awaitForks(ctx context.Context, of vm.VM, copies []vm.VM, partia
 		if err != nil {
 			return out, err
 		}
-		if !v.Forking.Has(copies[0].Job) || v.State.Settled() {
+		if !v.Forking.Has(copies[0].Job) || v.Forking.Left != "" || v.State.Settled() {
 			break
 		}
 		// Of none that is made there is no more to say, however long its host is away with what is left.
@@ -312,9 +316,25 @@ func (f *Fleet) tendFork(ctx context.Context, id string) error {
 		return nil
 	}
 	if err := f.o.Provider.EndFork(ctx, of); err != nil && f.vmStatus(ctx, of) != vm.Gone {
-		return err
+		if making > 0 { // some are only told that they are not wanted
+			return err
+		}
+		return errors.Join(err, f.tellLeft(ctx, of, err))
 	}
 	return f.endForking(ctx, id)
+}
+
+// tellLeft tells whoever waits for copies, and in the VM's events, what is not done yet.
+func (f *Fleet) tellLeft(ctx context.Context, of vm.VM, why error) error {
+	left := job.Bounded(why.Error())
+	if ctx.Err() != nil || of.Forking.Left == left {
+		return nil
+	}
+	_, err := f.update(ctx, of.Job, func(v *vm.VM) ([]job.Event, error) {
+		v.Forking.Left = left
+		return []job.Event{{Kind: job.EventWarning, Text: job.Bounded("its snapshot " + forkSnapshot + " is not removed, will be tried again: " + left)}}, nil
+	})
+	return err
 }
 
 // beginFork has the host made ready for the copies of a VM, and says how they are made.

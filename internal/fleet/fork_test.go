@@ -210,6 +210,31 @@ func TestFork_AHostThatGoesAway(t *testing.T) {
 	})
 }
 
+// Copies that are made are told of though the host does not let go of what they were made from, and
+// so is that.
+func TestFork_ASnapshotThatCannotBeRemoved(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.source()
+		r.host.set(func(h *hypervisor) { h.ends = hostError(job.HostVM, "lvremove failed") })
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		out, err := r.ForkVM(ctx, job.ForkSpec{VM: "dev", Count: 2})
+		if err != nil || len(out.VMs) != 2 {
+			t.Errorf("%+v, %v", out, err)
+		}
+		r.pass(time.Hour)
+		if told := r.told(id, "its snapshot linus-fork is not removed"); len(told) != 1 {
+			t.Errorf("told %v", told)
+		}
+		if _, err := r.StopVM(context.Background(), "dev"); err == nil || !strings.Contains(err.Error(), "lvremove failed") {
+			t.Errorf("what keeps it: %v", err)
+		}
+		r.host.set(func(h *hypervisor) { h.ends = nil })
+		r.unforked(id, 3)
+	})
+}
+
 // An engine that is killed at any of its steps leaves nothing half: the next one goes on.
 func TestFork_EngineKilled(t *testing.T) {
 	for _, step := range []string{"asked", "snapshot", "recorded", "made", "removed"} {

@@ -38,11 +38,11 @@ func (f *Fleet) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
 }
 
 // snapshotName is what Proxmox accepts, except for names it reserves.
-var snapshotName = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_-]{0,39}$`)
+var snapshotName = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_-]{1,39}$`)
 
 func checkSnapshot(name string) error {
 	if !snapshotName.MatchString(name) || slices.Contains([]string{"current", "pending", forkSnapshot}, strings.ToLower(name)) {
-		return &job.FieldError{Field: "snapshot", Problem: fmt.Sprintf("%q is not a snapshot's name", name), Remedy: "use letters, digits, - and _, a letter first, at most 40, and not current or linus-fork"}
+		return &job.FieldError{Field: "snapshot", Problem: fmt.Sprintf("%q is not a snapshot's name", name), Remedy: "use letters, digits, - and _, a letter first, 2 to 40, and not current or linus-fork"}
 	}
 	return nil
 }

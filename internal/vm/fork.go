@@ -16,6 +16,7 @@ type Fork struct {
 type Forking struct {
 	IDs   []string `json:"ids,omitempty"`   // in the markers of the copies; none: none are made
 	Begun bool     `json:"begun,omitempty"` // its host has what they are made from: others may work in it
+	Left  string   `json:"left,omitempty"`  // all is decided, and why what they were made from could not be removed yet
 }
 
 // Active reports whether copies are made.
