@@ -157,19 +157,28 @@ func (a *app) volumeDetachCommand() *cobra.Command {
 }
 
 func (a *app) volumeRemoveCommand() *cobra.Command {
-	return a.completeVolumes(&cobra.Command{
+	var yes bool
+	cmd := &cobra.Command{
 		Use:     "remove NAME|ID",
 		Aliases: []string{"rm"},
 		Short:   "Remove a volume that no VM has, with all that is on it",
 		Args:    oneArg("the volume's name or ID"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
-			v, err := s.RemoveVolume(ctx, args[0])
+			v, err := s.Volume(ctx, args[0])
+			if err == nil && !yes {
+				err = a.confirm(ctx, fmt.Sprintf("Remove volume %s (%s) and all that is on it? [y/N] ", v.Name, volumeSize(v)), "--yes")
+			}
+			if err == nil {
+				v, err = s.RemoveVolume(ctx, v.ID)
+			}
 			if err != nil {
 				return err
 			}
 			return a.print(v, fmt.Sprintf("volume %s is removed", v.Name))
 		}),
-	})
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	return a.completeVolumes(cmd)
 }
 
 // completeVolumes completes a command's first argument with the volumes' names.

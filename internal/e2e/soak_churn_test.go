@@ -217,7 +217,7 @@ func (s *soak) churnGone() {
 	}
 	s.h.cli(s.t, "vm", "destroy", "dev", "--yes")
 	s.volumeWhole()
-	s.h.cli(s.t, "volume", "rm", "cache")
+	s.h.cli(s.t, "volume", "rm", "cache", "--yes")
 	if out := s.h.cli(s.t, "volume", "list"); out != "" {
 		s.t.Errorf("volumes are left:\n%s", out)
 	}

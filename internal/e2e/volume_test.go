@@ -69,7 +69,7 @@ func TestVolume_OutlivesTheVMsThatHaveIt(t *testing.T) {
 		t.Errorf("after all of them: %v", got)
 	}
 	h.waitGone(t)
-	h.cli(t, "volume", "rm", "cache")
+	h.cli(t, "volume", "rm", "cache", "--yes")
 	if out := h.cli(t, "volume", "list", "-o", "json"); strings.TrimSpace(out) != "[]" {
 		t.Errorf("after its removal:\n%s", out)
 	}

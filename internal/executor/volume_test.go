@@ -212,6 +212,37 @@ func TestVolume_WhatAKilledEngineLeaves(t *testing.T) {
 	if seen, err := r.Volumes(as(t, "alice", job.RoleRun)); err != nil || len(seen) != 0 {
 		t.Errorf("alice sees %+v, %v", seen, err)
 	}
+	_, err := r.RemoveVolume(ctx, orphan.ID)
+	refusal(t, err, "is orphaned: node pve has it")
+	_, err = r.RemoveVolume(as(t, "alice", job.RoleRun), orphan.ID)
+	refusal(t, err, "is not a volume of ours")
+}
+
+// One that a VM has on the host, of which no row tells, is not removed, and not later either, when
+// that VM is gone.
+func TestVolume_ThatAVMHasAllTheSameStays(t *testing.T) {
+	r := newRig(t, 2, func(o *executor.Options) { o.SweepInterval = 20 * time.Millisecond })
+	made := r.newVolume("cache")
+	ctx := context.Background()
+	dev := r.makeVM("dev")
+	v := vm.Volume{ID: made.ID, Name: "cache", Owner: r.vms.Owner}
+	other := vm.VM{ID: dev.VM.ID, Job: dev.ID, Name: dev.VM.Name, Owner: r.vms.Owner}
+	if err := r.fake.AttachVolume(ctx, v, other, vm.VolumeUse{VM: dev.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.RemoveVolume(ctx, "cache"); !job.IsClass(err, job.HostLeftAlone) {
+		t.Errorf("removed: %v", err)
+	}
+	if got := r.volumeIs("cache"); got.Status != job.VolumeReady {
+		t.Errorf("it is %s", got.Status)
+	}
+	if err := r.fake.DetachVolume(ctx, v, other); err != nil {
+		t.Fatal(err)
+	}
+	r.wait(r.submit(mounts("cache", "")))
+	if got := r.volumeIs("cache"); got.Status != job.VolumeReady || len(r.fake.Volumes()) != 1 {
+		t.Errorf("later it is %s", got.Status)
+	}
 }
 
 func TestVolume_OfAPersistentVM(t *testing.T) {
@@ -324,6 +355,37 @@ func TestVolume_BindsAJobToItsNode(t *testing.T) {
 	r.wait(r.submit()) // which makes room when it ends
 	if j := r.wait(id); j.Status != job.Success || n.created[id] != "pve2" {
 		t.Errorf("%s, %+v: on node %s", j.Status, j.Outcome, n.created[id])
+	}
+}
+
+// A volume whose holder somebody has migrated is looked for where that is by now.
+func TestVolume_ThatWasMovedIsFollowed(t *testing.T) {
+	for name, look := range map[string]bool{"by a list": true, "by a sweep": false} {
+		t.Run(name, func(t *testing.T) {
+			r, n := onNodes(t, 2, func(want job.Placement) (string, error) { return cmp.Or(want.Only, "pve1"), nil })
+			ctx := context.Background()
+			if _, err := r.CreateVolume(ctx, job.VolumeSpec{Name: "cache", Size: "1G", Node: "pve2"}); err != nil {
+				t.Fatal(err)
+			}
+			r.fake.MoveVolumes("pve3")
+			if look {
+				if all, err := r.Volumes(ctx); err != nil || all[0].Node != "pve3" {
+					t.Errorf("%+v, %v", all, err)
+				}
+			} else {
+				r.stop()
+				r.restart() // a sweep is what an engine begins with
+				for deadline := time.Now().Add(time.Minute); r.volumeIs("cache").Node != "pve3"; time.Sleep(5 * time.Millisecond) {
+					if time.Now().After(deadline) {
+						t.Fatalf("%+v", r.volumeIs("cache"))
+					}
+				}
+			}
+			id := r.submit(mounts("cache", ""))
+			if j := r.wait(id); j.Status != job.Success || n.created[id] != "pve3" {
+				t.Errorf("%s, %+v: on node %s", j.Status, j.Outcome, n.created[id])
+			}
+		})
 	}
 }
 

@@ -333,8 +333,14 @@ func (f *Fleet) tryNap(ctx context.Context, v vm.VM) (since time.Time, err error
 	if err == nil || ctx.Err() != nil {
 		return since, err
 	}
+	status, unseen := f.o.Provider.Status(ctx, v) // the host may have come to the end of it all the same
+	if unseen == nil && status == vm.Suspended && !since.IsZero() {
+		return since, nil
+	}
 	_, noteErr := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
-		v.SuspendedAt = time.Time{}
+		if unseen == nil && status != vm.Unknown { // else a use resumes it, and the next attempt sees what it is
+			v.SuspendedAt = time.Time{}
+		}
 		return []job.Event{{Kind: job.EventWarning, Text: "VM is idle and not suspended, will be tried again: " + err.Error()}}, nil
 	})
 	return time.Time{}, errors.Join(err, noteErr)

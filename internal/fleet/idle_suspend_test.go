@@ -204,6 +204,21 @@ func TestIdleSuspend_ThatFailsIsToldAndTriedLater(t *testing.T) {
 	})
 }
 
+// A suspension that the host has come to the end of, though it is said to have failed, is one.
+func TestIdleSuspend_ThatOnlySeemsToFail(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.napping("dev")
+		r.host.set(func(h *hypervisor) { h.suspended = hostError(job.HostUnreachable, "the connection is lost") })
+		r.pass(11 * time.Minute)
+		r.sleeps(id, true)
+		if err := r.look("dev"); err != nil {
+			t.Error(err)
+		}
+		r.sleeps(id, false)
+	})
+}
+
 func TestIdleSuspend_WhatSomebodyHasAskedForStaysSo(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()

@@ -143,6 +143,7 @@ type hypervisor struct {
 	suspends  time.Duration         // how long it takes to suspend a VM
 	inUse     func()                // called when it is looked who is logged in
 	noSuspend []error               // what the next suspensions return, without an effect
+	suspended error                 // what suspensions return that have come to their end
 	room      func(r *job.HostRoom) // changes what Room returns
 	pinged    []string
 	specs     []job.VMSpec      // of creates
@@ -298,7 +299,7 @@ func (h *hypervisor) InUse(ctx context.Context, v vm.VM) (bool, error) {
 
 func (h *hypervisor) SuspendVM(ctx context.Context, v vm.VM) error {
 	h.mu.Lock()
-	takes := h.suspends
+	takes, late := h.suspends, h.suspended
 	var err error
 	if len(h.noSuspend) > 0 {
 		err, h.noSuspend = h.noSuspend[0], h.noSuspend[1:]
@@ -308,7 +309,10 @@ func (h *hypervisor) SuspendVM(ctx context.Context, v vm.VM) error {
 	if err != nil {
 		return err
 	}
-	return h.Fake.SuspendVM(ctx, v)
+	if err := h.Fake.SuspendVM(ctx, v); err != nil {
+		return err
+	}
+	return late
 }
 
 func (h *hypervisor) Room(ctx context.Context, origins []job.Origin, watched []job.Watched) (job.HostRoom, error) {

@@ -46,7 +46,10 @@ func (f *Fleet) Volumes(ctx context.Context) ([]job.VolumeInfo, error) {
 		if !job.Visible(ctx, v.Principal) {
 			continue
 		}
-		if v, err = f.live(ctx, v); err != nil {
+		if v, err = f.live(ctx, v); err == nil {
+			v, err = f.followed(ctx, v, holders)
+		}
+		if err != nil {
 			return nil, err
 		}
 		info := job.VolumeOf(v)
@@ -125,6 +128,16 @@ func (f *Fleet) live(ctx context.Context, v vm.Volume) (vm.Volume, error) {
 	})
 }
 
+// followed returns a volume where the host has its holder: somebody may have migrated it.
+func (f *Fleet) followed(ctx context.Context, v vm.Volume, holders []vm.VM) (vm.Volume, error) {
+	at := slices.IndexFunc(holders, func(h vm.VM) bool { return h.Job == v.ID })
+	if at < 0 || v.State != vm.VolumeCreated || holders[at].Node == v.Node {
+		return v, nil
+	}
+	f.o.Log.Info("volume is on another node now", "volume", v.Name, "node", holders[at].Node)
+	return f.o.Store.UpdateVolume(ctx, v.ID, func(v *vm.Volume) error { v.Node = holders[at].Node; return nil })
+}
+
 // CreateVolume creates a volume. Its row is there before it can be.
 func (f *Fleet) CreateVolume(ctx context.Context, spec job.VolumeSpec) (job.VolumeInfo, error) {
 	gib, err := spec.Check()
@@ -194,6 +207,12 @@ func (f *Fleet) insertVolume(ctx context.Context, v vm.Volume) (vm.Volume, error
 func (f *Fleet) RemoveVolume(ctx context.Context, ref string) (job.VolumeInfo, error) {
 	v, err := f.findVolume(ctx, "volume", ref, func(principal string) bool { return job.Visible(ctx, principal) })
 	if err != nil {
+		if orphan, found := f.Volume(ctx, ref); found == nil && orphan.Status == job.VolumeOrphaned {
+			err = &job.FieldError{
+				Field: "volume", Problem: fmt.Sprintf("%q is orphaned: node %s has it, held by VM %d, and nothing is known of it here", orphan.Name, orphan.Node, orphan.VMID),
+				Remedy: fmt.Sprintf("if it is no other engine's: qm set %[1]d --protection 0 && qm destroy %[1]d, on that node", orphan.VMID), Fault: job.FaultState,
+			}
+		}
 		return job.VolumeInfo{}, err
 	}
 	release, err := f.volumes.Take(ctx)
@@ -214,15 +233,21 @@ func (f *Fleet) RemoveVolume(ctx context.Context, ref string) (job.VolumeInfo, e
 	return job.VolumeOf(v), err
 }
 
-// dropVolume removes a volume from the host, and then its row.
+// dropVolume removes a volume from the host, and then its row. One that the host leaves alone,
+// as a VM has it, stays what it was: it must not go when that VM does.
 func (f *Fleet) dropVolume(ctx context.Context, v vm.Volume) error {
-	if err := f.o.Provider.RemoveVolume(ctx, v); err != nil {
+	err := f.o.Provider.RemoveVolume(ctx, v)
+	if job.IsClass(err, job.HostLeftAlone) && v.State == vm.VolumeUnwanted {
+		_, backErr := f.o.Store.UpdateVolume(ctx, v.ID, func(v *vm.Volume) error { v.State = vm.VolumeCreated; return nil })
+		return errors.Join(err, backErr)
+	} else if err != nil {
 		return err
 	}
 	return f.o.Store.DeleteVolume(ctx, v.ID)
 }
 
-// tendVolumes removes what a killed engine has left of volumes that it was making or removing.
+// tendVolumes removes what a killed engine has left of volumes that it was making or removing, and
+// follows those that somebody has moved.
 func (f *Fleet) tendVolumes(ctx context.Context) {
 	release, err := f.volumes.Take(ctx)
 	if err != nil {
@@ -235,8 +260,16 @@ func (f *Fleet) tendVolumes(ctx context.Context) {
 			err = errors.Join(err, f.dropVolume(ctx, v))
 		}
 	}
+	if len(rows) > 0 && f.Spread() {
+		holders, listErr := f.o.Provider.ListVolumes(ctx)
+		err = errors.Join(err, listErr)
+		for _, v := range rows {
+			_, followErr := f.followed(ctx, v, holders)
+			err = errors.Join(err, followErr)
+		}
+	}
 	if err != nil && ctx.Err() == nil {
-		f.o.Log.Warn("remove what is left of volumes failed", "err", err)
+		f.o.Log.Warn("look after volumes failed", "err", err)
 	}
 }
 

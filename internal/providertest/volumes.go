@@ -40,6 +40,15 @@ func (f *Fake) LoseVolumes() {
 	clear(f.volumes)
 }
 
+// MoveVolumes has their holders migrated to a node, as by hand.
+func (f *Fake) MoveVolumes(node string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, v := range f.volumes {
+		v.Node = node
+	}
+}
+
 // CreateVolume creates a volume.
 func (f *Fake) CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, error) {
 	f.mu.Lock()
@@ -65,7 +74,7 @@ func (f *Fake) RemoveVolume(ctx context.Context, v vm.Volume) error {
 		return err
 	}
 	if there := f.volumes[v.ID]; there != nil && len(there.has) > 0 {
-		return fault(op, job.HostVM, "the volume is attached", "take it off")
+		return fault(op, job.HostLeftAlone, "the volume is attached", "take it off")
 	}
 	delete(f.volumes, v.ID)
 	return nil
