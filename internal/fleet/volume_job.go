@@ -1,0 +1,142 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// Jobs name volumes: these bind a job to nodes, are mounted before its task starts, and put back
+// before its result is told.
+
+// putBackTime bounds how long a job's volume may take to be unmounted and taken off.
+const putBackTime = 2 * time.Minute
+
+// volumesOf returns the volumes that a job asks for, in that order.
+func (f *Fleet) volumesOf(ctx context.Context, m job.Manifest, principal string) ([]vm.Volume, error) {
+	var all []vm.Volume
+	bound := -1
+	for i, mount := range m.Volumes {
+		field := fmt.Sprintf("manifest.volumes[%d].name", i)
+		v, err := f.findVolume(ctx, field, mount.Name, func(of string) bool { return principal == "" || of == principal })
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case v.Shared:
+		case bound < 0:
+			bound = i
+		case v.Node != all[bound].Node:
+			return nil, &job.FieldError{Field: field, Problem: fmt.Sprintf("volume %q is on node %s, and %q on node %s", v.Name, v.Node, all[bound].Name, all[bound].Node), Remedy: "use volumes of one node, or on storages that the nodes share"}
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// fitsVolumes returns the volumes of a manifest; an error if its job cannot have them: there are
+// no such, or a VM that stays has one.
+func (f *Fleet) fitsVolumes(ctx context.Context, m job.Manifest, principal string) ([]vm.Volume, error) {
+	all, err := f.volumesOf(ctx, m, principal)
+	for i, v := range all {
+		for _, u := range v.Uses {
+			if u.ReadOnly && m.Volumes[i].Mode == vm.MountRO {
+				continue
+			}
+			if of, err := f.o.Store.VM(ctx, u.VM); err == nil && of.Stays() {
+				return nil, inUse(v, u)
+			}
+		}
+	}
+	return all, err
+}
+
+// nodesFor returns on which nodes a VM that is there already can be a job's, by its volumes.
+func (f *Fleet) nodesFor(ctx context.Context, j job.Job) (func(node string) bool, error) {
+	planned, err := f.pinned(ctx, j)
+	if err != nil || len(j.Manifest.Volumes) == 0 || !f.Spread() {
+		return func(node string) bool { return planned.Node == "" || node == planned.Node }, err
+	}
+	all, err := f.volumesOf(ctx, j.Manifest, j.Principal)
+	if err != nil {
+		return nil, err
+	}
+	members, err := f.o.Store.Members(ctx)
+	able := map[string]bool{}
+	for _, m := range members {
+		if planned.Node != "" && m.Node != planned.Node {
+			continue
+		}
+		if _, asked := able[m.Node]; !asked && (m.Member.State == vm.MemberWarm || m.Member.State == vm.MemberHibernated) {
+			var none *job.NoRoomError
+			able[m.Node] = !errors.As(f.o.Placer.Fits(ctx, job.VMSpec{Node: m.Node, Volumes: all}), &none)
+		}
+	}
+	return func(node string) bool { return able[node] }, err
+}
+
+// pinned is planned, on the node that the job's volumes are on alone, if there is one.
+func (f *Fleet) pinned(ctx context.Context, j job.Job) (vm.VM, error) {
+	planned := f.planned(j)
+	if len(j.Manifest.Volumes) == 0 || !f.Spread() || planned.Node != "" {
+		return planned, nil
+	}
+	all, err := f.volumesOf(ctx, j.Manifest, j.Principal)
+	for _, v := range all {
+		if !v.Shared {
+			planned.Node = v.Node
+		}
+	}
+	return planned, err
+}
+
+// mount gives a job's VM the volumes that the job asks for, before its task starts.
+func (f *Fleet) mount(ctx context.Context, a *acquisition) error {
+	j := a.job
+	if len(j.Manifest.Volumes) == 0 || !j.StartedAt.IsZero() {
+		return nil
+	}
+	all, err := f.volumesOf(ctx, j.Manifest, j.Principal)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for i, v := range all {
+		if _, err := f.attach(ctx, v, *j.VM, j.Manifest.Volumes[i]); err != nil {
+			return err
+		}
+		names = append(names, v.Name+" at "+j.Manifest.Volumes[i].Path)
+	}
+	a.job, err = a.Update(ctx, func(*job.Job) ([]job.Event, error) {
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: "volumes mounted: " + strings.Join(names, ", ")}}, nil
+	})
+	return err
+}
+
+// PutBack unmounts the volumes of a job whose VM goes, and takes them off.
+func (f *Fleet) PutBack(ctx context.Context, j job.Job) (told []job.Event) {
+	if len(j.Manifest.Volumes) == 0 || j.VM == nil || j.VM.State != vm.Created || j.Manifest.Lifecycle == vm.Persistent {
+		return nil
+	}
+	rows, err := f.o.Store.Volumes(ctx)
+	for _, v := range rows {
+		if v.UsedBy(j.VM.Job) == nil {
+			continue
+		}
+		timed, end := context.WithTimeout(ctx, putBackTime)
+		if failed := f.detach(timed, v, *j.VM); failed != nil {
+			err = errors.Join(err, fmt.Errorf("volume %s was not unmounted: %w", v.Name, failed))
+		}
+		end()
+	}
+	if err == nil {
+		return nil
+	}
+	f.o.Log.Warn("volumes of a job stay with its VM until that is stopped", "job_id", j.ID, "err", err)
+	return []job.Event{{Kind: job.EventWarning, Text: err.Error() + "; it is taken off when the VM is stopped, and what was not written to it is lost"}}
+}
