@@ -111,3 +111,26 @@ func TestAgents_AreWhatTemplatesGet(t *testing.T) {
 		t.Errorf("bootstrap.sh installs %q, want %q", rows, want)
 	}
 }
+
+// A VM that has an agent say something letter by letter costs no more than what it sends.
+func TestGemini_SaidInManyParts(t *testing.T) {
+	gemini, _ := Named("gemini")
+	const parts = 20000
+	part := strings.Repeat("x", 100)
+	stream := []byte(strings.Repeat(`{"type":"message","role":"assistant","content":"`+part+`","delta":true}`+"\n", parts) + `{"type":"result"}` + "\n")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r := gemini.Reader()
+	steps := r.Read(stream)
+	text, ok := gemini.Answer(stream)
+	runtime.ReadMemStats(&after)
+	if want := strings.Repeat("x", maxStep-1) + "…"; !slices.Equal(steps, []string{want}) {
+		t.Errorf("steps %q", steps)
+	}
+	if !ok || len(text) != parts*len(part) {
+		t.Errorf("%d bytes, %v", len(text), ok)
+	}
+	if used := after.TotalAlloc - before.TotalAlloc; used > 100*uint64(len(stream)) {
+		t.Errorf("%d bytes were allocated for a stream of %d", used, len(stream))
+	}
+}
