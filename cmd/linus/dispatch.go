@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/signal"
 	"runtime"
@@ -102,6 +103,9 @@ func (a *app) dispatchClaudeCommand() *cobra.Command {
 			if c.Environment == "" || strings.ContainsAny(c.Environment, "/?# \n") {
 				return usage("--environment %q is not an environment's ID; give the one that the console shows, as in env_01...", c.Environment)
 			}
+			if u, err := url.Parse(c.API); c.API != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
+				return usage("--api %q is not the URL of an API; give one such as https://api.anthropic.com, or leave it out", c.API)
+			}
 			if c.Key, err = a.secretLine("--key-file", keyFile); err != nil {
 				return err
 			}
@@ -155,13 +159,20 @@ func (a *app) secretLine(option, path string) (string, error) {
 	case "":
 		return "", usage("%s is missing: give a file with the key alone, or - for stdin", option)
 	case "-":
-		data, err = io.ReadAll(io.LimitReader(a.stdin, maxCredential))
+		path = "stdin"
+		data, err = io.ReadAll(io.LimitReader(a.stdin, maxCredential+1))
 	default:
 		data, err = secret.ReadOwn(path)
 	}
 	line := strings.TrimSpace(string(data))
-	if err == nil && (line == "" || strings.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r > '~' })) {
-		err = fmt.Errorf("%s does not contain a key alone", path)
+	switch {
+	case err != nil:
+	case len(data) > maxCredential:
+		err = fmt.Errorf("%s is longer than %d bytes: give the key alone", path, maxCredential)
+	case line == "":
+		err = fmt.Errorf("%s is empty: give the key alone", path)
+	case strings.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r > '~' }):
+		err = fmt.Errorf("%s does not contain a key alone: it has blanks, several lines or other characters than ASCII", path)
 	}
 	if err != nil {
 		return "", usage("%s: %w", option, err)
