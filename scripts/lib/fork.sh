@@ -72,22 +72,9 @@ fork_validate() {
     fi
   else
     create_seconds=10000 # all of its disks are copied
-    fork_require_room
+    vm_measure_disks
+    probe_room "${vm_disks_mib}" 'of the copy'
   fi
-}
-
-# Each copy of the disks may take their whole size, and a full storage pauses every VM on it.
-fork_require_room() { # vm_config
-  local storage probe_storage_type vm_storages
-  vm_find_storages
-  vm_measure_disks
-  for storage in ${vm_storages}; do
-    probe_start "${storage}"
-    probe_storage "${storage}"
-    probe_require
-    probe_reserve "${storage}" "${vm_disks_mib}" 'of the copy'
-    probe_require
-  done
 }
 
 # A copy has the size of what is copied: a state is loaded into the very machine it is of.

@@ -38,10 +38,7 @@ validate_environment() {
   probe_cluster "${PROXMOX_NODE}"
   probe_require
   check_host_parts
-  cluster_list_vms
-  if ((run_rc != 0)); then
-    result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: systemctl status pve-cluster'
-  fi
+  probe_vms
   if [[ -n ${VM_FORK} ]]; then
     fork_validate
   elif [[ -n ${VM_TEMPLATE} ]]; then

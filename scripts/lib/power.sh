@@ -1,12 +1,41 @@
 # shellcheck shell=bash
-# Start, resume, suspend, stop and shutdown of VM vm_id, as power-vm.sh's inputs ask.
-# The caller holds its lock and has proven that it is ours; vm_config, vm_status and
-# vm_suspended are the VM's.
+# Start, resume, suspend, stop and shutdown of VM vm_id, as power-vm.sh's inputs ask; and what
+# comes before any work on it: its lock (power_hold), the proof that it is ours, the end of what
+# was left in the middle. vm_config, vm_status and vm_suspended are the VM's. ACTION is what is
+# done to it, in words that a person reads.
 
+source "${BASH_SOURCE[0]%/*}/destroy.sh"
 source "${BASH_SOURCE[0]%/*}/suspend.sh"
 
-vm_resumed=no # its memory came back from a disk, and its clock is behind
+vm_locked=no
+vm_resumed=no           # its memory came back from a disk, and its clock is behind
+power_checkpoints=false # true: it may be a checkpoint
 
+# One at a time works on the VM, and none for an engine that others have taken for dead.
+power_hold() {
+  if [[ ${dry_run} == yes ]]; then
+    return 0
+  fi
+  vm_lock "${vm_id}"
+  if [[ ${vm_locked} != yes ]]; then
+    result_fail vm "${vm_reason}" 'wait for it to end, then try again'
+  fi
+  fence_look
+  if [[ ${fence_up} == yes ]]; then
+    result_line VM_OUTCOME fenced
+    result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}' for engine ${fence_engine}: others have taken it for dead, and its jobs over" \
+      'restart that engine: it joins the others as a new one'
+  fi
+}
+
+power_let_go() {
+  if [[ ${vm_locked} == yes ]]; then
+    vm_locked=no
+    vm_unlock
+  fi
+}
+
+# Before each change, and each further try of one.
 power_require_proof() {
   vm_read "${vm_id}"
   vm_prove
@@ -14,7 +43,7 @@ power_require_proof() {
     result_fail vm "VM ${vm_id} does not exist on node '${probe_node}'" 'list-vms.sh shows those that do'
   elif [[ ${vm_state} == unknown ]]; then
     result_fail vm "could not read the config of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm config ${vm_id}"
-  elif [[ -z ${vm_doubt} && ${vm_words} == *' linus-checkpoint='* ]]; then
+  elif [[ -z ${vm_doubt} && ${vm_words} == *' linus-checkpoint='* && ${power_checkpoints} == false ]]; then
     result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': it is a checkpoint; nothing was touched" 'create-vm.sh makes VMs of it (VM_CHECKPOINT)'
   elif [[ -n ${vm_doubt} ]]; then
     if [[ ${vm_state} == moved ]]; then
@@ -23,6 +52,19 @@ power_require_proof() {
     result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': ${vm_doubt}; nothing was touched" \
       'check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh; a VM that is not ours is left to its owner'
   fi
+}
+
+# What a killed suspend or resume has left goes first. vm_status, vm_suspended.
+power_clear_half() {
+  suspend_find_half
+  if [[ ${suspend_half} == yes && ${dry_run} == yes ]]; then
+    result_fail vm "could not ${ACTION} VM ${vm_id} on node '${probe_node}' now: it was left in the middle of a suspend or a resume" 'a real run lets go of what that left, unless it is still at work'
+  elif [[ ${suspend_half} == yes ]]; then
+    suspend_clear_half "${probe_node}"
+    power_require_proof
+    vm_read_status "${vm_id}"
+  fi
+  vm_find_suspended "${vm_status}"
 }
 
 # Runs the command, or tells it. The function sets retry_landed.

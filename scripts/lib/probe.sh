@@ -101,6 +101,14 @@ probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty wher
   fi
 }
 
+# All VMs and containers of the cluster (cluster_vms), or the script ends.
+probe_vms() {
+  cluster_list_vms
+  if ((run_rc != 0)); then
+    result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: systemctl status pve-cluster'
+  fi
+}
+
 # A full storage pauses every VM on it, whoever's, so that some of it stays free.
 probe_reserve() { # <storage> <MiB that are to be written> [<of what>: of memory]; probe_free_mib: what it has, empty where that is not known
   local beside=''
@@ -113,6 +121,19 @@ probe_reserve() { # <storage> <MiB that are to be written> [<of what>: of memory
     probe_bad config "storage '$1' on node '${probe_node}' has $((probe_free_mib / 1024)) GiB free, and ${STORAGE_RESERVE} GiB are to stay free${beside}" \
       "remove what is not needed (pvesm list $1), make the storage larger, or set PROXMOX_STORAGE_RESERVE (STORAGE_RESERVE) lower: a full storage pauses every VM on it"
   fi
+}
+
+# The same of each storage of the config just read, or the script ends.
+probe_room() { # <MiB that are to be written> [<of what>]
+  local storage vm_storages probe_storage_type
+  vm_find_storages
+  for storage in ${vm_storages}; do
+    probe_start "${storage}"
+    probe_storage "${storage}"
+    probe_require
+    probe_reserve "${storage}" "$@"
+    probe_require
+  done
 }
 
 probe_no_storage() { # <storage>

@@ -2,7 +2,6 @@
 # Snapshots of VM vm_id, as power-vm.sh's inputs ask: one is taken or removed, or the VM
 # goes back to one.
 
-source "${BASH_SOURCE[0]%/*}/destroy.sh"
 source "${BASH_SOURCE[0]%/*}/power.sh"
 source "${BASH_SOURCE[0]%/*}/probe.sh"
 
@@ -42,18 +41,11 @@ snapshot_require_room() {
   elif [[ ${SNAPSHOT_MEMORY} != true ]]; then
     return 0
   fi
-  local storage memory=512
+  local memory=512
   if [[ ${vm_config[memory]:-} =~ [0-9]{1,9} ]]; then
     memory=${BASH_REMATCH[0]}
   fi
-  vm_find_storages
-  for storage in ${vm_storages}; do
-    probe_start "${storage}"
-    probe_storage "${storage}"
-    probe_require
-    probe_reserve "${storage}" "${memory}"
-    probe_require
-  done
+  probe_room "${memory}"
 }
 
 # Whether the VM's disks have snapshots, as Proxmox asks before it takes one.

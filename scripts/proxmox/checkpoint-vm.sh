@@ -36,13 +36,13 @@
 # VM is changed leaves it as it was; after that the VM is destroyed, with what there is of
 # a checkpoint, and LINUS_VM_OUTCOME says how that went (destroy-vm.sh).
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/restore.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/checkpoint-keep.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/power.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/snapshot.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/sweep.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/template.sh"
 
-vm_locked=no
 stage=''   # how far the VM is: running, saved, kept (its memory lies here alone), template
 changed=no # this run, or one before, has begun to use the VM up
 whole=no   # the answer is out, or was before
@@ -59,6 +59,7 @@ usage() {
 read_inputs() { # <argument...>
   script_read_options --dry-run "$@"
   : "${VM_TEMPLATE:=}" "${CHECKPOINT_ROOM:=5}" "${STORAGE_RESERVE:=5}" "${PROXMOX_NODE:=}" "${VM_OS:=${VM_TEMPLATE:-}}"
+  ACTION='make a checkpoint of' power_checkpoints=true
   boot_read_inputs
 }
 
@@ -77,10 +78,7 @@ validate_environment() {
   validate_tools qm pvesh pvesm pveversion kvm perl timeout flock stat dd df sync
   probe_cluster "${PROXMOX_NODE}"
   probe_require
-  cluster_list_vms
-  if ((run_rc != 0)); then
-    result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: systemctl status pve-cluster'
-  fi
+  probe_vms
   probe_template "${VM_TEMPLATE}"
   probe_require
   template_id=${probe_template_id}
@@ -97,14 +95,8 @@ validate_environment() {
 look_at_vm() {
   local -r ctime=${restore_ctime}
   checkpoint_locate "${vm_id}"
-  if [[ ${dry_run} == no ]]; then
-    vm_lock "${vm_id}"
-    if [[ ${vm_locked} != yes ]]; then
-      result_fail vm "${vm_reason}" 'wait for it to end, then try again'
-    fi
-    require_no_fence
-  fi
-  prove
+  power_hold
+  power_require_proof
   find_stage
   if [[ ${stage} == template ]]; then
     return 0
@@ -114,35 +106,11 @@ look_at_vm() {
     result_fail config "VM ${vm_id} on node '${probe_node}' was not made of template '${VM_TEMPLATE}' as it is now" 'make a VM of it, and a checkpoint of that'
   fi
   require_shape
-  require_host_room
+  if [[ ${stage} != kept ]]; then # else it takes its room already
+    checkpoint_require_room
+  fi
   if [[ ${stage} == running ]]; then
-    require_storage_room
-  fi
-}
-
-require_no_fence() {
-  fence_look
-  if [[ ${fence_up} == yes ]]; then
-    result_line VM_OUTCOME fenced
-    result_fail vm "refused to make a checkpoint of VM ${vm_id} on node '${probe_node}' for engine ${fence_engine}: others have taken it for dead, and its jobs over" \
-      'restart that engine: it joins the others as a new one'
-  fi
-}
-
-# Before each change, and each further try of one.
-prove() {
-  vm_read "${vm_id}"
-  vm_prove
-  if [[ ${vm_state} == absent ]]; then
-    result_fail vm "VM ${vm_id} does not exist on node '${probe_node}'" 'list-vms.sh shows those that do'
-  elif [[ ${vm_state} == unknown ]]; then
-    result_fail vm "could not read the config of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm config ${vm_id}"
-  elif [[ -n ${vm_doubt} ]]; then
-    if [[ ${vm_state} == moved ]]; then
-      result_line VM_MOVED "${vm_moved_to}"
-    fi
-    result_fail vm "refused to make a checkpoint of VM ${vm_id} on node '${probe_node}': ${vm_doubt}" \
-      'check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh; a VM that is not ours is left to its owner'
+    probe_room "${vm_config[memory]}"
   fi
 }
 
@@ -150,22 +118,17 @@ find_stage() {
   checkpoint_load "${vm_id}"
   if [[ ${vm_config[template]:-0} == 1 ]]; then
     changed=yes
-    require_whole
+    checkpoint_require_whole
     changed=no
     stage=template
     return 0
   fi
   vm_expect_status "${vm_id}" running
   suspend_find_half
-  if [[ ${suspend_half} == yes && ${dry_run} == yes ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' was left in the middle of a suspend or a resume" 'a real run lets go of what that left, unless it is still at work'
-  elif [[ ${suspend_half} == yes ]]; then
+  if [[ ${suspend_half} == yes ]]; then
     changed=yes
-    suspend_clear_half "${probe_node}"
-    prove
-    vm_read_status "${vm_id}"
   fi
-  vm_find_suspended "${vm_status}"
+  power_clear_half
   if [[ ${vm_status} == running ]]; then
     stage=running
   elif [[ ${vm_suspended} == yes ]]; then
@@ -176,20 +139,6 @@ find_stage() {
     stage=kept
   else
     result_fail vm "VM ${vm_id} on node '${probe_node}' does not run (status: ${vm_status}): it has no memory to save" 'make a VM of the template anew'
-  fi
-}
-
-# A template that is none, or whose memory is not there, is of no use any more.
-require_whole() {
-  local size=''
-  vm_find_boot_disk
-  run_read 10 stat -c %s -- "${checkpoint_state}"
-  size=${run_out}
-  if [[ ! ${vm_config[${vm_boot_disk:-scsi0}]:-} =~ ^[^,]*[:/]base- ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' became a template by half" 'make a VM of the template anew, and a checkpoint of that'
-  elif [[ ${checkpoint_found} != yes || ${checkpoint[JOB]:-} != "${vm_job}" || ${checkpoint[SIZE]:-} != "${size}" ||
-    ${vm_words} != *" linus-checkpoint=${checkpoint[TEMPLATE]:-none} "* ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' is a template, and its memory is not in ${checkpoint_state}" 'make a VM of the template anew, and a checkpoint of that'
   fi
 }
 
@@ -210,39 +159,6 @@ require_shape() {
   fi
 }
 
-# What a state may take is what Proxmox reserves for it. A copy that is there already is
-# not counted twice.
-require_host_room() {
-  local -r memory=${vm_config[memory]}
-  local -r need=$((2 * memory + 500 + CHECKPOINT_ROOM * 1024))
-  local free=''
-  if ! (umask 077 && mkdir -p -- "${checkpoint_dir}") 2>/dev/null; then
-    result_fail config "could not make ${checkpoint_dir} on ${HOSTNAME}" 'check that it can be written and the disk is not full'
-  fi
-  run_read 30 df -Pk -- "${checkpoint_dir}"
-  if [[ ${run_out} =~ $'\n'[^$'\n']*\ [0-9]+\ +[0-9]+\ +([0-9]+)\ +[0-9]+%\  ]]; then
-    free=$((BASH_REMATCH[1] / 1024))
-  fi
-  if [[ -z ${free} ]]; then
-    result_fail config "could not see how much room ${checkpoint_dir} on ${HOSTNAME} has: ${run_said}" "look at: df ${checkpoint_dir}"
-  elif [[ ${stage} != kept ]] && ((free < need)); then
-    result_fail config "${checkpoint_dir} on ${HOSTNAME} has $((free / 1024)) GB free, and ${CHECKPOINT_ROOM} GB are to stay free beside $((need - CHECKPOINT_ROOM * 1024)) MB, which the memory of VM ${vm_id} may take" \
-      'free some space there, set LINUS_HOST_DIR to a larger file system, or CHECKPOINT_ROOM lower'
-  fi
-}
-
-require_storage_room() {
-  local storage
-  vm_find_storages
-  for storage in ${vm_storages}; do
-    probe_start "${storage}"
-    probe_storage "${storage}"
-    probe_require
-    probe_reserve "${storage}" "${vm_config[memory]}"
-    probe_require
-  done
-}
-
 # --- clean_vm ---
 
 clean_vm() {
@@ -259,7 +175,7 @@ clean_vm() {
   user=${VM_SSH_USER:-${vm_config[ciuser]:-root}}
   changed=yes
   link_down
-  prove
+  power_require_proof
   ask_clean "${user}"
   if [[ ${guest_exit} != 0 || ${guest_out} != *'linus-clean done'* ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' could not be cleaned (exit ${guest_exit:-unknown}): ${guest_out:-${run_said}}" 'make a VM of the template anew; its agent must run commands as root'
@@ -291,7 +207,7 @@ link_down() {
   if [[ -z ${card} ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' has no network card net0" 'make it of a template that has one'
   fi
-  local retry_clear=prove
+  local retry_clear=power_require_proof
   retry_change link_is_down 120 qm set "${vm_id}" --net0 "${card/,link_down=1/},link_down=1"
   if [[ ${retry_landed} != yes ]]; then
     retry_fail "the link of VM ${vm_id} on node '${probe_node}' could not be taken down: Proxmox answered: ${run_said:-nothing}" "look at the task log of node '${probe_node}'"
@@ -308,87 +224,18 @@ link_is_down() {
 # --- save_vm, copy_state ---
 
 save_vm() {
-  if [[ ${stage} != running ]]; then
-    return 0
+  if [[ ${stage} == running ]]; then
+    power_require_proof
+    power_suspend
+    stage=saved
   fi
-  prove
-  local retry_clear=save_again
-  retry_change suspend_has_landed 3600 qm suspend "${vm_id}" --todisk 1
-  if [[ ${retry_landed} != yes ]]; then
-    suspend_fail "${probe_node}"
-  fi
-  stage=saved
-}
-
-save_again() {
-  prove
-  suspend_give_up
 }
 
 copy_state() {
-  local source='' size='' copied=''
-  if [[ ${stage} != saved ]]; then
-    return 0
-  fi
-  prove
-  run_ask pvesm path "${vm_config[vmstate]:-}"
-  source=${run_out}
-  if ((run_rc != 0)) || [[ ${source} != /* || ! -e ${source} ]]; then
-    result_fail config "the saved memory of VM ${vm_id} on node '${probe_node}' (${vm_config[vmstate]:-none}) is not a file or a device here: ${run_said}" \
-      "have it saved on a storage whose volumes are (dir, lvmthin, zfs): qm set ${template_id} --vmstatestorage STORAGE"
-  elif [[ -b ${source} ]]; then
-    run_read 30 blockdev --getsize64 "${source}"
-  else
-    run_read 30 stat -Lc %s -- "${source}"
-  fi
-  size=${run_out}
-  (umask 077 && : >"${checkpoint_state}.new")
-  run_change 1800 dd "if=${source}" "of=${checkpoint_state}.new" bs=64K conv=sparse,fsync status=none
-  if ((run_rc != 0)); then
-    result_fail vm "the memory of VM ${vm_id} on node '${probe_node}' could not be copied to ${checkpoint_state}: ${run_said}" "look at: df ${checkpoint_dir}"
-  fi
-  run_read 30 stat -c '%s %b %B %a' -- "${checkpoint_state}.new"
-  copied=${run_out}
-  if [[ ! ${size} =~ ^[1-9][0-9]{0,17}$ || ! ${copied} =~ ^"${size} "[1-9][0-9]*\ [0-9]+\ 600$ ]]; then
-    result_fail vm "the memory of VM ${vm_id} on node '${probe_node}' has ${size:-no} bytes, and its copy ${checkpoint_state} is not that (size, blocks, of, mode): ${copied}" "look at: df ${checkpoint_dir}"
-  fi
-  mv -f -- "${checkpoint_state}.new" "${checkpoint_state}"
-  write_meta "${copied}"
-  stage=kept
-}
-
-# All that a state needs to be read again, and what is told of it.
-write_meta() { # <size, blocks, bytes of a block, mode>
-  local size blocks of pve='' key
-  read -r size blocks of _ <<<"$1"
-  restore_read_host
-  if [[ -z ${restore_qemu} ]]; then
-    result_fail config "which QEMU is installed on ${HOSTNAME} is not known: ${run_said}" 'look at: kvm --version'
-  fi
-  run_ask pveversion
-  pve=${run_out%%$'\n'*}
-  for key in runningmachine runningcpu; do
-    if [[ -z ${vm_config[${key}]:-} ]]; then
-      result_fail vm "Proxmox has not noted ${key} of VM ${vm_id} on node '${probe_node}'" "look at: qm config ${vm_id}"
-    fi
-  done
-  read_network
-  vm_find_boot_disk
-  vm_disk_kib "${vm_config[${vm_boot_disk:-scsi0}]:-}"
-  local -ra lines=("JOB=${vm_job}" "OWNER=${vm_owner}" "TEMPLATE=${template_id}" "GENERATION=${generation}" "NAME=${vm_name}"
-    "USER=${VM_SSH_USER:-${vm_config[ciuser]:-root}}" "SYSTEM=${VM_OS}" "CORES=${vm_config[cores]:-1}" "MEMORY=${vm_config[memory]}"
-    "DISK=$((vm_kib / 1048576))" "MACHINE=${vm_config[runningmachine]}" "CPU=${vm_config[runningcpu]}"
-    "NETS_HOST_MTU=${vm_config["running-nets-host-mtu"]:-}" "MAC=${vm_mac,,}" "CARD=${vm_config[net0]}" "QEMU=${restore_qemu}"
-    "CPU_MODEL=${restore_cpu}" "PVE=${pve}" "SIZE=${size}" "BYTES=$((blocks * of))" END=yes)
-  if ! (umask 077 && printf '%s\n' "${lines[@]}" >"${checkpoint_meta}.new") 2>/dev/null; then
-    result_fail config "could not write ${checkpoint_meta}" "look at: df ${checkpoint_dir}"
-  fi
-  run_change 120 sync -- "${checkpoint_meta}.new"
-  mv -f -- "${checkpoint_meta}.new" "${checkpoint_meta}"
-  run_change 120 sync -- "${checkpoint_dir}"
-  checkpoint_load "${vm_id}"
-  if [[ ${checkpoint_found} != yes ]]; then
-    result_fail vm "what was written to ${checkpoint_meta} cannot be read back" "look at: df ${checkpoint_dir}"
+  if [[ ${stage} == saved ]]; then
+    power_require_proof
+    checkpoint_keep "${template_id}" "${generation}"
+    stage=kept
   fi
 }
 
@@ -397,14 +244,14 @@ write_meta() { # <size, blocks, bytes of a block, mode>
 # The mark comes before the change, as for a template. The key goes, and the address: no
 # copy has them, and a pool's is free again.
 make_template() {
-  local retry_clear=prove
+  local retry_clear=power_require_proof
   if [[ ${stage} != kept ]]; then
     return 0
   fi
-  prove
+  power_require_proof
   if [[ -n ${vm_config[lock]:-} ]]; then
     run_change 60 qm unlock "${vm_id}"
-    prove
+    power_require_proof
   fi
   vm_egress='' vm_marker
   retry_change mark_has_landed 300 qm set "${vm_id}" --delete vmstate,sshkeys --ipconfig0 ip=dhcp --description "${vm_description} linus-checkpoint=${template_id}"
@@ -434,26 +281,22 @@ mark_has_landed() {
 # --- output_result ---
 
 output_result() {
+  local key
   whole=yes
   result_line CHECKPOINT_ID "${vm_id}"
-  result_line CHECKPOINT_TEMPLATE "${checkpoint[TEMPLATE]}"
-  result_line CHECKPOINT_GENERATION "${checkpoint[GENERATION]}"
-  result_line CHECKPOINT_MACHINE "${checkpoint[MACHINE]}"
-  result_line CHECKPOINT_CPU "${checkpoint[CPU]}"
+  for key in TEMPLATE GENERATION MACHINE CPU BYTES; do
+    result_line "CHECKPOINT_${key}" "${checkpoint[${key}]}"
+  done
   result_line CHECKPOINT_HOST "${checkpoint[QEMU]}, ${checkpoint[CPU_MODEL]}"
-  result_line CHECKPOINT_BYTES "${checkpoint[BYTES]}"
   result_line RESULT SUCCESS
 }
 
 print_plan() {
-  case ${stage} in
-    running)
-      result_text PLAN "qm set ${vm_id} --net0 ${vm_config[net0]:-},link_down=1"
-      result_text PLAN 'in the VM, through its agent: remove authorized keys, job directories, histories'
-      result_text PLAN "qm suspend ${vm_id} --todisk 1"
-      ;;
-    *) ;;
-  esac
+  if [[ ${stage} == running ]]; then
+    result_text PLAN "qm set ${vm_id} --net0 ${vm_config[net0]:-},link_down=1"
+    result_text PLAN 'in the VM, through its agent: remove authorized keys, job directories, histories'
+    result_text PLAN "qm suspend ${vm_id} --todisk 1"
+  fi
   if [[ ${stage} == @(running|saved) ]]; then
     result_text PLAN "copy its memory to ${checkpoint_state}"
     result_text PLAN "qm unlock ${vm_id}"
@@ -465,16 +308,9 @@ print_plan() {
   result_line RESULT SUCCESS
 }
 
-let_go() {
-  if [[ ${vm_locked} == yes ]]; then
-    vm_locked=no
-    vm_unlock
-  fi
-}
-
 # Half a checkpoint is no VM any more, and no checkpoint: what proves to be ours goes.
 rollback() {
-  let_go
+  power_let_go
   if [[ ${whole} == yes || ${changed} == no || ${dry_run} == yes ]]; then
     return 0
   fi

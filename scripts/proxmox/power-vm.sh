@@ -53,8 +53,6 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/fork-point.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
-vm_locked=no
-
 usage() {
   printf '%s\n' \
     'usage: ACTION=start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
@@ -97,13 +95,7 @@ validate_environment() {
 # --- power_vm: proof and change in one locked step ---
 
 power_vm() {
-  if [[ ${dry_run} == no ]]; then
-    vm_lock "${vm_id}"
-    if [[ ${vm_locked} != yes ]]; then
-      result_fail vm "${vm_reason}" 'wait for it to end, then try again'
-    fi
-    require_no_fence
-  fi
+  power_hold
   power_require_proof
   local retry_clear=power_require_proof # by the next try, the ID may be another VM's
   require_no_volumes
@@ -112,7 +104,8 @@ power_vm() {
     expected=stopped
   fi
   vm_expect_status "${vm_id}" "${expected}"
-  clear_half_suspend
+  power_clear_half
+  require_no_suspend
   plan_lock
   case ${ACTION} in
     snapshot) snapshot_take ;;
@@ -122,7 +115,7 @@ power_vm() {
     unfork) fork_remove ;;
     *) "power_${ACTION}" ;;
   esac
-  let_go
+  power_let_go
 }
 
 # A snapshot would have volumes in it, which others go on writing to. A VM that is suspended
@@ -142,27 +135,8 @@ require_no_volumes() {
   fi
 }
 
-require_no_fence() {
-  fence_look
-  if [[ ${fence_up} == yes ]]; then
-    result_line VM_OUTCOME fenced
-    result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}' for engine ${fence_engine}: others have taken it for dead, and its jobs over" \
-      'restart that engine: it joins the others as a new one'
-  fi
-}
-
-# What a killed suspend or resume has left goes first. A suspended VM is resumed, or
-# destroyed: nothing else is done to it.
-clear_half_suspend() {
-  suspend_find_half
-  if [[ ${suspend_half} == yes && ${dry_run} == yes ]]; then
-    result_fail vm "could not ${ACTION} VM ${vm_id} on node '${probe_node}' now: it was left in the middle of a suspend or a resume" 'a real run lets go of what that left, unless it is still at work'
-  elif [[ ${suspend_half} == yes ]]; then
-    suspend_clear_half "${probe_node}"
-    power_require_proof
-    vm_read_status "${vm_id}"
-  fi
-  vm_find_suspended "${vm_status}"
+# A suspended VM is resumed, or destroyed: nothing else is done to it.
+require_no_suspend() {
   if [[ ${vm_suspended} == yes && ${ACTION} =~ ^(stop|shutdown|snapshot|revert|delete-snapshot|fork|unfork)$ ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is suspended: its memory is on the disk, and nothing was done to it" 'resume it first'
   fi
@@ -178,13 +152,6 @@ plan_lock() {
     result_fail vm "could not ${ACTION} VM ${vm_id} on node '${probe_node}' now: VM is locked (${lock})" 'wait for the work that holds the lock to end, then try again'
   fi
   result_text PLAN "qm unlock ${vm_id}"
-}
-
-let_go() {
-  if [[ ${vm_locked} == yes ]]; then
-    vm_locked=no
-    vm_unlock
-  fi
 }
 
 # --- output_result ---
@@ -212,7 +179,7 @@ output_result() {
 
 # Nothing is undone: the VM is another's work, not this run's.
 finish() {
-  let_go
+  power_let_go
   : "${result_remedy:=look at: qm status ${vm_id}; then run it again}"
 }
 

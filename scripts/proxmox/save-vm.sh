@@ -47,7 +47,6 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/snapshots.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/template.sh"
 
-vm_locked=no
 stage=vm     # what the VM is: vm, template (in place, not renamed yet) or whole (all is done)
 cleaned=no   # in place: it has begun to be cleaned
 save_job=''  # the UUID of the VM that is saved
@@ -94,10 +93,7 @@ check_environment() {
   fi
   probe_cluster "${PROXMOX_NODE}"
   probe_require
-  cluster_list_vms
-  if ((run_rc != 0)); then
-    result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: systemctl status pve-cluster'
-  fi
+  probe_vms
 }
 
 # --- look_at_vm: whose it is, and all that can hinder, before anything is made ---
@@ -105,18 +101,7 @@ check_environment() {
 look_at_vm() {
   save_job=${vm_job} save_name=${vm_name} save_at=${EPOCHSECONDS}
   save_words=" linus-saved=${vm_job} linus-from=${vm_name}${VM_TEMPLATE:+ linus-before=${VM_TEMPLATE}}${SAVED_BY:+ linus-by=${SAVED_BY}} linus-at=${save_at}"
-  if [[ ${dry_run} == no ]]; then
-    vm_lock "${vm_id}"
-    if [[ ${vm_locked} != yes ]]; then
-      result_fail vm "${vm_reason}" 'wait for it to end, then try again'
-    fi
-    fence_look
-    if [[ ${fence_up} == yes ]]; then
-      result_line VM_OUTCOME fenced
-      result_fail vm "refused to save VM ${vm_id} on node '${probe_node}' for engine ${fence_engine}: others have taken it for dead, and its jobs over" \
-        'restart that engine: it joins the others as a new one'
-    fi
-  fi
+  power_hold
   find_stage
   if [[ ${stage} == whole ]]; then
     return 0
@@ -227,7 +212,7 @@ copy_vm() {
   fi
   create_vm
   slot_leave
-  let_go
+  power_let_go
   local key
   local -a options=(--description "${vm_description}" --ipconfig0 ip=dhcp --onboot 0 --protection 0 --tags linus)
   for key in "${!vm_config[@]}"; do
@@ -356,16 +341,9 @@ print_plan() {
   result_line RESULT SUCCESS
 }
 
-let_go() {
-  if [[ ${vm_locked} == yes ]]; then
-    vm_locked=no
-    vm_unlock
-  fi
-}
-
 # A copy goes, and what is not one stays.
 undo() {
-  let_go
+  power_let_go
   if [[ ${SAVE_MODE:-copy} == copy ]]; then
     rollback
   elif [[ ${cleaned} == yes && ${stage} == vm ]]; then

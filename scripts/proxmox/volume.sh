@@ -112,10 +112,7 @@ look_at_storage() {
   probe_reserve "${PROXMOX_STORAGE}" 0
   probe_require
   volume_shared=${probe_storage_shared}
-  cluster_list_vms
-  if ((run_rc != 0)); then
-    result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: systemctl status pve-cluster'
-  fi
+  probe_vms
   mean_volume
   address_kind=dhcp
   note_taken_ids
