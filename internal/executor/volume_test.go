@@ -256,6 +256,10 @@ func TestVolume_OfAPersistentVM(t *testing.T) {
 	}
 	_, err := r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, Volumes: []vm.Mount{{Name: "cache", Path: "/x"}}}})
 	refusal(t, err, `volume "cache" is in use`)
+	r.behave(providertest.Behaviour{Volumes: []error{errors.New("it does not run")}}, true)
+	if _, err := r.AttachVolume(ctx, a); err == nil || len(r.volumeIs("cache").Uses) != 1 || len(r.fake.Volumes()[0].Uses) != 1 {
+		t.Errorf("asked for once more while it is off: %v, %+v", err, r.volumeIs("cache"))
+	}
 	a.Path = "/elsewhere"
 	_, err = r.AttachVolume(ctx, a)
 	refusal(t, err, "is in use")

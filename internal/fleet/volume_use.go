@@ -21,7 +21,7 @@ func inUse(v vm.Volume, by vm.VolumeUse) *job.FieldError {
 }
 
 // attach records that a VM has a volume, and gives it to it. What was begun before is gone on
-// with.
+// with; if that fails, the VM keeps what it had.
 func (f *Fleet) attach(ctx context.Context, v vm.Volume, to vm.VM, m vm.Mount) (job.VolumeInfo, error) {
 	use := vm.VolumeUse{VM: to.Job, VMID: to.ID, Path: m.Path, ReadOnly: m.Mode == vm.MountRO}
 	if to.Node != "" && v.Node != "" && to.Node != v.Node && !v.Shared {
@@ -30,6 +30,7 @@ func (f *Fleet) attach(ctx context.Context, v vm.Volume, to vm.VM, m vm.Mount) (
 			Remedy: "use a VM of that node, or a volume on a storage that the nodes share", Fault: job.FaultState,
 		}
 	}
+	var had *vm.VolumeUse
 	v, err := f.o.Store.UpdateVolume(ctx, v.ID, func(v *vm.Volume) error {
 		if v.State != vm.VolumeCreated {
 			return noVolume("volume", v.Name)
@@ -37,7 +38,7 @@ func (f *Fleet) attach(ctx context.Context, v vm.Volume, to vm.VM, m vm.Mount) (
 		if other := v.Conflict(use); other != nil {
 			return inUse(*v, *other)
 		}
-		if had := v.UsedBy(use.VM); had != nil && *had != use {
+		if had = v.UsedBy(use.VM); had != nil && *had != use {
 			return inUse(*v, *had)
 		}
 		v.Unused(use.VM)
@@ -51,7 +52,7 @@ func (f *Fleet) attach(ctx context.Context, v vm.Volume, to vm.VM, m vm.Mount) (
 	switch {
 	case err == nil && !v.Formatted:
 		v, err = f.o.Store.UpdateVolume(ctx, v.ID, func(v *vm.Volume) error { v.Formatted = true; return nil })
-	case err != nil && ctx.Err() == nil: // else whoever goes on with it, or ends it, has the row
+	case err != nil && had == nil && ctx.Err() == nil: // else whoever goes on with it, or ends it, has the row
 		err = errors.Join(err, f.detach(ctx, v, to))
 	}
 	return job.VolumeOf(v), err
