@@ -8,16 +8,14 @@
 
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
-volume_drive='^(scsi|virtio|sata|ide)[0-9]+$'
-
 # The drives of the config just read that are volumes: their disks are another VM's, or bear a
 # volume's serial number on a disk of this VM's own, to which somebody has moved it by hand.
 volume_find_foreign() { # <vmid>; volume_foreign: their keys, parted by commas; volume_moved: the latter's
   local key
-  local -r form='^[^,]*[:/]vm-([0-9]+)-' serial=',serial=linus[0-9a-f]{12}(,|$)'
+  local -r drive='^(scsi|virtio|sata|ide)[0-9]+$' form='^[^,]*[:/]vm-([0-9]+)-' serial=',serial=linus[0-9a-f]{12}(,|$)'
   volume_foreign='' volume_moved=''
   for key in "${!vm_config[@]}"; do
-    if [[ ${key} =~ ${volume_drive} && ${vm_config[${key}]} != *media=cdrom* && ${vm_config[${key}]} =~ ${form} ]]; then
+    if [[ ${key} =~ ${drive} && ${vm_config[${key}]} != *media=cdrom* && ${vm_config[${key}]} =~ ${form} ]]; then
       if [[ ${BASH_REMATCH[1]} != "$1" ]]; then
         volume_foreign+="${volume_foreign:+,}${key}"
       elif [[ ${vm_config[${key}]} =~ ${serial} ]]; then
@@ -34,7 +32,7 @@ volume_find_disk() { # volume_disk: empty where there is none; volume_held: its 
   local key
   volume_disk='' volume_held=''
   for key in unused0 "${!vm_config[@]}"; do
-    if [[ -z ${volume_disk} && (${key} == unused* || ${key} =~ ${volume_drive}) && ${vm_config[${key}]:-} =~ ^([^,]*[:/]vm-"${vm_asked}"-[^,]*) ]]; then
+    if [[ -z ${volume_disk} && ${key} =~ ^(unused|scsi|virtio|sata|ide)[0-9]+$ && ${vm_config[${key}]:-} =~ ^([^,]*[:/]vm-"${vm_asked}"-[^,]*) ]]; then
       volume_disk=${BASH_REMATCH[1]} volume_held=${key}
     fi
   done

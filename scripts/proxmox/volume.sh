@@ -235,7 +235,7 @@ find_drive() {
   local key value
   for key in "${!vm_config[@]}"; do
     value=${vm_config[${key}]}
-    if [[ ${key} =~ ${volume_drive} && (${value%%,*} == "${volume_disk}" || ,${value}, == *",serial=${volume_serial},"*) ]]; then
+    if [[ ${key} =~ ^(scsi|virtio|sata|ide)[0-9]+$ && (${value%%,*} == "${volume_disk}" || ,${value}, == *",serial=${volume_serial},"*) ]]; then
       volume_key=${key} volume_as=rw
       if [[ ,${value}, == *,ro=1,* ]]; then
         volume_as=ro

@@ -349,6 +349,24 @@ assert_vms_of_ours() { # <count>
   [[ ! -e ${LINUS_HOST_DIR}/leases/${id}-${job} && ! -e ${PVE_STUB}/vm/${id} ]] || fail "${log}"
 }
 
+# bats test_tags=proof
+@test "a lease that ends takes the VM's volumes off it first, and leaves one with a volume on its own disk alone" {
+  create_leased
+  sed -i '1i scsi2: local-lvm:vm-300-disk-0,serial=linus555555555555' "${PVE_STUB}/vm/${id}"
+  cp "${PVE_STUB}/vm/${id}" "${BATS_TEST_TMPDIR}/before"
+  sed -i "s/vm-300-disk-0/vm-${id}-disk-7/" "${PVE_STUB}/vm/${id}"
+  end_lease
+  run_sweep
+  [[ ${status} -eq 0 && ${log} == *'is left alone: it has a volume on a disk of its own (scsi2)'* ]] || fail "${log}"
+  refute_called 'qm destroy .*'
+  rm "${LINUS_HOST_DIR}"/leases/*.left # else it rests for a while
+  cat "${BATS_TEST_TMPDIR}/before" >"${PVE_STUB}/vm/${id}"
+  run_sweep
+  [[ ${status} -eq 0 ]] || fail "${log}"
+  assert_called "qm set ${id} --delete scsi2"
+  assert_no_vm_of_ours
+}
+
 @test "a lease that ends destroys a suspended VM, too, and one whose suspend was killed" {
   local lock
   for lock in suspended suspending; do
