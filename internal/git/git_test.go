@@ -275,6 +275,10 @@ func TestFetch_Refuses(t *testing.T) {
 		}
 	}
 	fetch(push("main"), "branch main is there")
+	w.Git(w.Bare, "branch", "fix/a/one", "main")
+	fetch(push("main/next"), "branch main is there, and git has no main/next beside it: choose another push.branch")
+	fetch(push("fix"), "branch fix/a/one is there, and git has no fix beside it")
+	fetch(push("fix/a"), "branch fix/a/one is there, and git has no fix/a beside it")
 	fetch(ref("nothing"), `no branch and no tag "nothing"`)
 	fetch(ref(strings.Repeat("a", 40)), "git fetch")
 	w.Git(w.Bare, "config", "http.receivepack", "false")

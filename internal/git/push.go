@@ -3,6 +3,7 @@ package git
 import (
 	"context"
 	"fmt"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,13 +27,21 @@ func (g *Git) canPush(ctx context.Context, at string, w *opened, q job.Repositor
 	return nil
 }
 
-// branch returns the commit at which the server has the branch; empty: it has none.
+// branch returns the commit at which the server has the branch; empty: it has none. Where it has
+// another that git cannot have beside it, that is an error: a push would find it at the end only.
 func (g *Git) branch(ctx context.Context, at string, w *opened, q job.RepositoryCall) (string, error) {
 	ref := "refs/heads/" + q.Push
-	out, err := g.git(ctx, at, w, nil, "ls-remote", "--", q.Repository.URL, ref)
+	asked := []string{"ls-remote", "--", q.Repository.URL, ref, ref + "/*"}
+	for above := path.Dir(ref); above != "refs/heads"; above = path.Dir(above) {
+		asked = append(asked, above)
+	}
+	out, err := g.git(ctx, at, w, nil, asked...)
 	for line := range strings.SplitSeq(out, "\n") {
-		if commit, name, _ := strings.Cut(line, "\t"); name == ref {
+		switch commit, name, _ := strings.Cut(line, "\t"); {
+		case name == ref:
 			return commit, err
+		case strings.HasPrefix(name, ref+"/"), slices.Contains(asked[3:], name):
+			return "", fmt.Errorf("branch %s is there, and git has no %s beside it: choose another push.branch", strings.TrimPrefix(name, "refs/heads/"), q.Push)
 		}
 	}
 	return "", err
