@@ -173,22 +173,35 @@ func (k *Keeper) RemoveCredential(ctx context.Context, name string) (job.Credent
 	return c, nil
 }
 
-// SSH returns a private key for SSH (PEM) and the key of its host, for a repository. What is begun
-// with it ends with ctx, which ends when the credential does, and end is to be called after it.
-func (k *Keeper) SSH(ctx context.Context, name string, r job.Repository) (_ context.Context, key []byte, host string, end func(), err error) {
-	ctx, c, end, err := k.begin(ctx, name)
+// For returns a credential for a repository as it is now.
+func (k *Keeper) For(ctx context.Context, r job.Repository) (job.Credential, error) {
+	c, err := k.Credential(ctx, r.Credential)
+	return c, forRepository(c, r, err)
+}
+
+func forRepository(c job.Credential, r job.Repository, err error) error {
+	if errors.Is(err, job.ErrNotFound) {
+		return fmt.Errorf("there is no credential %q any more", r.Credential)
+	}
 	if err == nil {
 		err = c.Reads(r)
 	}
+	return err
+}
+
+// SSH returns a credential for a repository, and its private key (PEM). What is begun with it ends
+// with ctx, which ends when the credential does, and end is to be called after it.
+func (k *Keeper) SSH(ctx context.Context, r job.Repository) (_ context.Context, c job.Credential, key []byte, end func(), err error) {
+	ctx, c, end, err = k.begin(ctx, r.Credential)
 	var text string
-	if err == nil {
+	if err = forRepository(c, r, err); err == nil {
 		text, err = k.value(c)
 	}
 	if err != nil {
 		end()
-		return nil, nil, "", nil, err
+		return nil, c, nil, nil, err
 	}
-	return ctx, []byte(text + "\n"), c.HostKey, end, nil // as the file ended
+	return ctx, c, []byte(text + "\n"), end, nil // as the file ended
 }
 
 // value returns the value of a credential as it is now. No error has it.

@@ -22,12 +22,12 @@ func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, 
 			return git.Way{}, err
 		}
 		if at.SSH {
-			live, key, host, end, err := k.SSH(ctx, r.Credential, r)
+			live, c, key, end, err := k.SSH(ctx, r)
 			if err != nil {
 				return git.Way{}, err
 			}
 			used(job.CredentialUse{Name: r.Credential, Method: "SSH", Host: net.JoinHostPort(at.Host, at.Port), Path: at.Path})
-			return git.Way{Key: key, HostKey: host, Live: live, Close: end}, nil
+			return git.Way{Key: key, HostKey: c.HostKey, Reads: c.Reads, Live: live, Close: end}, nil
 		}
 		var mu sync.Mutex
 		refused := ""
@@ -52,13 +52,17 @@ func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, 
 			way.Dial, way.Close = proxy.Dial, proxy.Close
 			return way, nil
 		}
+		c, err := k.For(ctx, r)
+		if err != nil {
+			return git.Way{}, err
+		}
 		leg, err := k.Leg(ctx, credential.LegOptions{Names: []string{r.Credential}, Record: used})
 		if err != nil {
 			return git.Way{}, err
 		}
 		o.Ends = leg.Ends
 		proxy := egress.New(o)
-		way.Dial, way.CA = proxy.Dial, leg.CA()
+		way.Dial, way.CA, way.Reads = proxy.Dial, leg.CA(), c.Reads
 		way.Close = func() { proxy.Close(); leg.Close() }
 		return way, nil
 	}

@@ -58,7 +58,8 @@ func (g *Git) Fetch(ctx context.Context, q job.RepositoryCall) (c job.Checkout, 
 		}
 	}
 	if q.Repository.Submodules {
-		if err := g.submodules(ctx, at, w, q.Repository.URL, c.Commit, new(int)); err != nil {
+		of := &submodules{Git: g, w: w, root: at}
+		if err := of.fetch(ctx, at, q.Repository.URL, c.Commit); err != nil {
 			return c, err
 		}
 	}
@@ -132,8 +133,8 @@ func (g *Git) fetch(ctx context.Context, at string, w *opened, q job.RepositoryC
 	if err := get(from, local(ref)); err != nil {
 		return "", err
 	}
-	if size, err := sizeOf(at); err != nil || size > g.o.MaxBytes {
-		return "", errors.Join(err, fmt.Errorf("it is %d bytes, the limit is %d", size, g.o.MaxBytes))
+	if err := g.fits(at); err != nil {
+		return "", err
 	}
 	commit, err := g.commit(ctx, at, local(ref))
 	if err != nil || q.Commit == "" || q.Commit == commit {

@@ -89,6 +89,7 @@ func (g *Git) Has(id string) bool {
 // settings are those of every call. What a repository says itself is ours alone.
 var settings = []string{
 	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.askPass=", "credential.helper=", "core.bigFileThreshold=16m",
+	"core.packedGitWindowSize=32m", "core.packedGitLimit=512m", "pack.threads=4", // within git's bound on memory
 	"gc.auto=0", "maintenance.auto=false", "submodule.recurse=false", "fetch.recurseSubmodules=false", "push.recurseSubmodules=no",
 	"fetch.unpackLimit=1", "transfer.unpackLimit=1", "fetch.writeCommitGraph=false", "protocol.version=2", "http.followRedirects=false", "http.proxyAuthMethod=basic",
 	"http.lowSpeedLimit=100", "http.lowSpeedTime=120", "advice.detachedHead=false", "push.gpgSign=false", "core.quotePath=true",
@@ -99,7 +100,7 @@ const maxAnswer = 4 << 20 // bytes that git says
 // git runs git in a repository, by a way if it needs one, and returns what it prints. Bounded are
 // its time (ctx), its answer, its memory and the size of each file that it writes.
 func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.File, args ...string) (string, error) {
-	line := []string{"-c", `ulimit -c 0; ulimit -f "$1"; ulimit -v 8388608 2>/dev/null; shift; exec "$@"`, "sh", strconv.FormatInt(g.o.MaxBytes/512, 10), "git"}
+	line := []string{"-c", `ulimit -c 0; ulimit -f "$1"; ulimit -v 3145728 2>/dev/null; shift; exec "$@"`, "sh", strconv.FormatInt(g.o.MaxBytes/512, 10), "git"}
 	for _, setting := range settings {
 		line = append(line, "-c", setting)
 	}
@@ -119,6 +120,7 @@ func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.F
 		cmd.Stdin = stdin
 	}
 	cmd.WaitDelay = 5 * time.Second
+	together(cmd)
 	err := cmd.Run()
 	switch {
 	case err == nil && out.over:
@@ -164,6 +166,15 @@ func (b *bounded) Write(data []byte) (int, error) {
 		return len(data), nil
 	}
 	return b.Buffer.Write(data)
+}
+
+// fits returns an error if a repository, with all that was fetched for it, is too large.
+func (g *Git) fits(at string) error {
+	size, err := sizeOf(at)
+	if err == nil && size > g.o.MaxBytes {
+		err = fmt.Errorf("it is %d bytes, the limit is %d", size, g.o.MaxBytes)
+	}
+	return err
 }
 
 // sizeOf returns the bytes of the files below a directory.

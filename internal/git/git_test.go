@@ -3,7 +3,12 @@ package git_test
 import (
 	"bufio"
 	"bytes"
+	"compress/zlib"
 	"context"
+	"crypto/rand"
+	"crypto/sha1" //nolint:gosec // git's
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -156,6 +162,16 @@ func (w *world) take(q job.RepositoryCall, c *job.Checkout, bundle []byte) (stri
 		w.t.Error("no patch")
 	}
 	return string(text), err
+}
+
+// within reports whether something becomes so in some time.
+func within(patience time.Duration, is func() bool) bool {
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
 }
 
 func mustFail(t *testing.T, err error, want string) {
@@ -348,6 +364,59 @@ func TestFetch_Submodules(t *testing.T) {
 	}
 }
 
+// All that belongs to a repository is bounded together, and a .gitmodules that describes nothing is none.
+func TestFetch_SubmodulesAreBounded(t *testing.T) {
+	w := overHTTPS(t)
+	q := w.call(func(q *job.RepositoryCall) { q.Repository.Submodules = true })
+	for _, text := range []string{"", "[submodule \"x\"]\n\turl = ../x.git\n", "[other]\n\tpath\n"} {
+		w.Commit(w.Work, ".gitmodules", text)
+		w.Git(w.Work, "push", "-q", w.Bare, "main")
+		if _, err := w.git.Fetch(t.Context(), q); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	lib := filepath.Join(w.Dir, "lib")
+	w.Git(w.Dir, "init", "-q", "--initial-branch=main", lib)
+	noise := make([]byte, 300<<10)
+	_, _ = rand.Read(noise)
+	w.Commit(lib, "noise", string(noise))
+	w.Git(w.Dir, "clone", "-q", "--bare", lib, filepath.Join(filepath.Dir(w.Bare), "lib.git"))
+	w.Git(w.Work, "rm", "-q", ".gitmodules")
+	w.Git(w.Work, "commit", "-q", "-m", "none")
+	for _, name := range []string{"one", "two"} {
+		w.Git(w.Work, "submodule", "--quiet", "add", "--", filepath.Join(filepath.Dir(w.Bare), "lib.git"), name)
+		w.Git(w.Work, "config", "-f", ".gitmodules", "submodule."+name+".url", "../lib.git")
+	}
+	w.Commit(w.Work, "b.txt", "two\n")
+	w.Git(w.Work, "push", "-q", w.Bare, "main")
+	w.bounded(500 << 10)
+	_, err := w.git.Fetch(t.Context(), q)
+	mustFail(t, err, "the limit is 512000")
+}
+
+// A submodule is no way to what the credential is not for.
+func TestSSH_SubmodulesAreWhereTheCredentialIsFor(t *testing.T) {
+	w := overSSH(t)
+	open := w.way
+	w.way = func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Way, error) {
+		way, err := open(ctx, r, used)
+		at, _ := r.Where()
+		way.Reads = job.CredentialSpec{Name: "deploy", Host: net.JoinHostPort(at.Host, at.Port), Path: at.Path, HostKey: way.HostKey}.Reads
+		return way, err
+	}
+	w.bounded(0)
+	lib := filepath.Join(filepath.Dir(w.Bare), "lib.git")
+	w.Git(w.Dir, "clone", "-q", "--bare", w.Work, lib)
+	w.Git(w.Work, "submodule", "--quiet", "add", "--", lib, "lib")
+	for url, want := range map[string]string{"../lib.git": "is for paths that begin with " + w.Bare, strings.Replace(w.url, "root@", "other@", 1): "it is not on the host of its repository"} {
+		w.Git(w.Work, "config", "-f", ".gitmodules", "submodule.lib.url", url)
+		w.Commit(w.Work, "b.txt", url)
+		w.Git(w.Work, "push", "-q", w.Bare, "main")
+		_, err := w.git.Fetch(t.Context(), w.call(func(q *job.RepositoryCall) { q.Repository.Submodules = true }))
+		mustFail(t, err, want)
+	}
+}
+
 // What comes from a VM is not what it should be.
 func TestTake_Hostile(t *testing.T) {
 	w := overHTTPS(t)
@@ -391,6 +460,76 @@ func TestTake_Hostile(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(filepath.Join(w.Dir, "repositories", q.Job)); err != nil || len(entries) != 2 {
 		t.Errorf("beside the repository and its archive: %v, %v", entries, err)
+	}
+}
+
+// An object that says it is larger than any memory is not made room for.
+func TestTake_MemoryIsBounded(t *testing.T) {
+	w := overHTTPS(t)
+	q := w.call()
+	c, err := w.git.Fetch(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pack := bytes.NewBufferString("PACK\x00\x00\x00\x02\x00\x00\x00\x01")
+	size := uint64(5 << 30)
+	pack.WriteByte(2<<4 | byte(size&15) | 0x80) // a tree
+	pack.Write(binary.AppendUvarint(nil, size>>4))
+	z := zlib.NewWriter(pack)
+	_, _ = z.Write(make([]byte, 100))
+	_ = z.Close()
+	sum := sha1.Sum(pack.Bytes()) //nolint:gosec // git's
+	pack.Write(sum[:])
+	_, err = w.take(q, &c, append([]byte("# v2 git bundle\n"+c.Commit+" HEAD\n\n"), pack.Bytes()...))
+	mustFail(t, err, "Out of memory")
+}
+
+// When a credential goes, what was begun with it does, and not git alone.
+func TestSSH_NothingGoesOnAfterItsEnd(t *testing.T) {
+	w := overSSH(t)
+	at, _ := job.Repository{URL: w.url}.Where()
+	hook := filepath.Join(w.Bare, "hooks", "pre-receive")
+	began, over := filepath.Join(w.Dir, "began"), filepath.Join(w.Dir, "over")
+	t.Cleanup(func() { _ = os.WriteFile(over, nil, 0o600) })
+	if err := errors.Join(os.MkdirAll(filepath.Dir(hook), 0o700), os.WriteFile(hook, []byte("#!/bin/sh\ntouch "+began+"\nwhile [ ! -e "+over+" ]; do sleep 0.1; done\n"), 0o700)); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	live, remove := context.WithCancelCause(t.Context())
+	open := w.way
+	w.way = func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Way, error) {
+		way, err := open(ctx, r, used)
+		way.Live = live
+		return way, err
+	}
+	w.bounded(0)
+	q := w.call(func(q *job.RepositoryCall) { q.Push = "fix" })
+	c, err := w.git.Fetch(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vm := w.inVM(q, c)
+	head := w.Commit(vm, "b.txt", "two\n")
+	if _, err := w.take(q, &c, w.bundle(vm, c)); err != nil {
+		t.Fatal(err)
+	}
+	sshs := func() (n int) {
+		all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, name := range all {
+			if line, _ := os.ReadFile(name); bytes.HasPrefix(line, []byte("ssh\x00")) && bytes.Contains(line, []byte("\x00"+at.Port+"\x00")) {
+				n++
+			}
+		}
+		return n
+	}
+	go func() {
+		if within(time.Minute, func() bool { _, err := os.Stat(began); return err == nil }) && sshs() == 0 {
+			t.Error("there is no ssh, and its end is not seen")
+		}
+		remove(errors.New("the credential was removed"))
+	}()
+	mustFail(t, w.git.Push(t.Context(), q, head), "the credential was removed")
+	if !within(10*time.Second, func() bool { return sshs() == 0 }) {
+		t.Error("ssh goes on")
 	}
 }
 

@@ -19,47 +19,67 @@ const maxSubmodules = 50
 // submoduleName is what is a directory's name, too; git takes more.
 var submoduleName = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
 
-// submodules fetches those that a commit has, and theirs, to where git looks for them. All are
-// reached by the way of the repository, which leads to its host alone.
-func (g *Git) submodules(ctx context.Context, at string, w *opened, base, commit string, count *int) error {
+// submodules are those of one repository, and theirs. All are reached by its way, which leads to its
+// host alone.
+type submodules struct {
+	*Git
+
+	w     *opened
+	root  string // the repository
+	count int
+}
+
+// fetch fetches those that a commit has to where git looks for them.
+func (g *submodules) fetch(ctx context.Context, at, base, commit string) error {
 	text, err := g.git(ctx, at, nil, nil, "ls-tree", "-z", commit, "--", ".gitmodules")
 	if err != nil || text == "" {
 		return err
 	}
-	text, err = g.git(ctx, at, nil, nil, "config", "-z", "--blob", commit+":.gitmodules", "--get-regexp", `^submodule\..*\.(path|url)$`)
+	text, err = g.git(ctx, at, nil, nil, "config", "-z", "--blob", commit+":.gitmodules", "--list")
 	if err != nil {
 		return fmt.Errorf("read its .gitmodules: %w", err)
 	}
 	found := map[string]map[string]string{}
 	for entry := range strings.SplitSeq(strings.TrimSuffix(text, "\x00"), "\x00") {
 		key, value, _ := strings.Cut(entry, "\n")
-		name, what := strings.TrimPrefix(key[:max(0, strings.LastIndex(key, "."))], "submodule."), key[strings.LastIndex(key, ".")+1:]
+		key, ours := strings.CutPrefix(key, "submodule.")
+		last := strings.LastIndex(key, ".")
+		if !ours || last < 0 {
+			continue
+		}
+		name, what := key[:last], key[last+1:]
 		if found[name] == nil {
 			found[name] = map[string]string{}
 		}
 		found[name][what] = value
 	}
 	for name, of := range found {
-		if *count++; *count > maxSubmodules {
+		if of["path"] == "" {
+			continue // it is nowhere
+		}
+		if g.count++; g.count > maxSubmodules {
 			return fmt.Errorf("it has more than %d submodules", maxSubmodules)
 		}
 		if !submoduleName.MatchString(name) || len(name) > 200 {
 			return fmt.Errorf("its submodule %.100q has a name that is not taken", name)
 		}
-		if err := g.submodule(ctx, filepath.Join(at, "modules", filepath.FromSlash(name)), at, w, base, commit, of, count); err != nil {
+		if err := g.one(ctx, filepath.Join(at, "modules", filepath.FromSlash(name)), at, base, commit, of); err != nil {
 			return fmt.Errorf("submodule %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-func (g *Git) submodule(ctx context.Context, module, at string, w *opened, base, commit string, of map[string]string, count *int) error {
+func (g *submodules) one(ctx context.Context, module, at, base, commit string, of map[string]string) error {
 	tree, err := g.git(ctx, at, nil, nil, "ls-tree", "-z", commit, "--", of["path"])
 	fields := strings.Fields(tree)
 	if err != nil || len(fields) < 3 || fields[1] != "commit" || !job.IsCommit(fields[2]) {
 		return err // it is described, and is not there
 	}
 	from, err := submoduleURL(base, of["url"])
+	if err == nil {
+		err = g.w.reads(from)
+	}
 	if err != nil {
 		return err
 	}
@@ -67,19 +87,22 @@ func (g *Git) submodule(ctx context.Context, module, at string, w *opened, base,
 	if _, err := g.git(ctx, "", nil, nil, "init", "-q", "--bare", "--template=", module); err != nil {
 		return err
 	}
-	if _, err := g.git(ctx, module, w, nil, "fetch", "-q", "--no-auto-maintenance", "--", from, "+"+want+":refs/remotes/origin/linus"); err != nil {
+	if _, err := g.git(ctx, module, g.w, nil, "fetch", "-q", "--no-auto-maintenance", "--", from, "+"+want+":refs/remotes/origin/linus"); err != nil {
 		return err
+	}
+	if err := g.fits(g.root); err != nil {
+		return fmt.Errorf("with it, and what is fetched beside it, %w", err)
 	}
 	for _, args := range [][]string{{"config", "remote.origin.url", from}, {"config", "core.bare", "false"}, {"update-ref", "--no-deref", "HEAD", want}} {
 		if _, err := g.git(ctx, module, nil, nil, args...); err != nil {
 			return err
 		}
 	}
-	return g.submodules(ctx, module, w, from, want, count)
+	return g.fetch(ctx, module, from, want)
 }
 
 // submoduleURL is where a submodule is, as .gitmodules says it: on the host of the repository that
-// has it.
+// has it, for the same user.
 func submoduleURL(base, text string) (string, error) {
 	if strings.HasPrefix(text, "./") || strings.HasPrefix(text, "../") {
 		at, err := url.Parse(base)
@@ -98,7 +121,7 @@ func submoduleURL(base, text string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("its URL %w", err)
 	}
-	if at.SSH != own.SSH || at.Target() != own.Target() {
+	if at.SSH != own.SSH || at.User != own.User || at.Target() != own.Target() {
 		return "", errors.New("it is not on the host of its repository: leave repository.submodules out, and have the task fetch it")
 	}
 	return text, nil

@@ -19,6 +19,8 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 
 	"al.essio.dev/pkg/shellescape"
+
+	"linus/internal/job"
 )
 
 // Way is how a repository is reached: by an HTTP proxy that adds the credential, or by SSH with a
@@ -32,6 +34,8 @@ type Way struct {
 	Key     []byte // PEM: a private key; nil: the way is the proxy
 	HostKey string // of the host, as in known_hosts
 
+	// Reads returns why another repository of the host is not reached so; nil: the way itself says it.
+	Reads func(job.Repository) error
 	Live  context.Context //nolint:containedctx // ends with the credential; nil: with nothing
 	Close func()
 }
@@ -43,15 +47,15 @@ type opened struct {
 	listener net.Listener
 	user     string // of the proxy: nobody else on this machine may use it
 	conns    sync.WaitGroup
-	end      context.CancelFunc
+	end      context.CancelCauseFunc
 }
 
 // open makes a way usable for git. The caller closes it.
 func (w Way) open(ctx context.Context) (_ *opened, _ context.Context, err error) {
 	o := &opened{Way: w}
-	ctx, o.end = context.WithCancel(ctx)
+	ctx, o.end = context.WithCancelCause(ctx)
 	if w.Live != nil {
-		context.AfterFunc(w.Live, o.end)
+		context.AfterFunc(w.Live, func() { o.end(context.Cause(w.Live)) })
 	}
 	if o.dir, err = os.MkdirTemp("", "linus-git-"); err == nil {
 		if w.Key != nil {
@@ -68,7 +72,7 @@ func (w Way) open(ctx context.Context) (_ *opened, _ context.Context, err error)
 }
 
 func (o *opened) close() {
-	o.end()
+	o.end(context.Canceled)
 	if o.listener != nil {
 		_ = o.listener.Close()
 	}
@@ -193,6 +197,14 @@ func (o *opened) environment() []string {
 		env = append(env, "GIT_SSL_CAINFO="+filepath.Join(o.dir, "ca.pem"))
 	}
 	return env
+}
+
+// reads returns why a repository is not reached by the way; nil: it may be.
+func (o *opened) reads(url string) error {
+	if o.Reads == nil {
+		return nil
+	}
+	return o.Reads(job.Repository{URL: url})
 }
 
 // refusal is why the way was not open; empty: it was.
