@@ -1,0 +1,96 @@
+package credential
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strconv"
+)
+
+// hider makes stars of values, which a host may send back.
+type hider [][]byte
+
+// hiderOf returns one for values, as they are and in quotes.
+func hiderOf(values ...string) (h hider) {
+	for _, value := range values {
+		quoted := strconv.Quote(value)
+		h = append(h, []byte(value), []byte(quoted[1:len(quoted)-1]))
+	}
+	return h
+}
+
+func (h hider) bytes(b []byte) {
+	for _, value := range h {
+		for at := 0; ; {
+			i := bytes.Index(b[at:], value)
+			if i < 0 {
+				break
+			}
+			for j := range value {
+				b[at+i+j] = '*'
+			}
+			at += i + len(value)
+		}
+	}
+}
+
+func (h hider) header(header http.Header) {
+	header.Del("Set-Cookie") // a session would outlive the credential
+	header.Del("Alt-Svc")    // past this proxy
+	for _, values := range header {
+		for i, v := range values {
+			b := []byte(v)
+			h.bytes(b)
+			values[i] = string(b)
+		}
+	}
+}
+
+// open returns how many of the last bytes may be the beginning of a value.
+func (h hider) open(b []byte) int {
+	most := 0
+	for _, value := range h {
+		for n := min(len(value)-1, len(b)); n > most; n-- {
+			if bytes.HasSuffix(b, value[:n]) {
+				most = n
+				break
+			}
+		}
+	}
+	return most
+}
+
+// hiding is a body without the value, of the same length: what may be the beginning of it
+// waits for more, and nothing else does.
+type hiding struct {
+	io.ReadCloser
+	hide    hider
+	trailer func()
+	held    []byte // read; the first ready bytes are looked through
+	ready   int
+	err     error
+}
+
+func (h *hiding) Read(to []byte) (int, error) {
+	if len(to) == 0 {
+		return 0, nil
+	}
+	for h.ready == 0 && h.err == nil {
+		chunk := make([]byte, 32<<10)
+		n, err := h.ReadCloser.Read(chunk)
+		h.held, h.err = append(h.held, chunk[:n]...), err
+		h.hide.bytes(h.held)
+		h.ready = len(h.held)
+		if err == nil {
+			h.ready -= h.hide.open(h.held)
+		} else {
+			h.trailer()
+		}
+	}
+	n := copy(to, h.held[:h.ready])
+	h.held, h.ready = h.held[n:], h.ready-n
+	if h.ready == 0 && h.err != nil {
+		return n, h.err
+	}
+	return n, nil
+}

@@ -1,0 +1,66 @@
+package credential
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// patient ends a request of which no byte passes for some time.
+type patient struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	idle    time.Duration
+	hide    hider
+}
+
+func (p *patient) WriteHeader(code int) {
+	_ = p.control.SetWriteDeadline(time.Now().Add(p.idle))
+	p.hide.header(p.Header()) // of an early hint, too
+	p.ResponseWriter.WriteHeader(code)
+}
+
+func (p *patient) Write(b []byte) (int, error) {
+	_ = p.control.SetWriteDeadline(time.Now().Add(p.idle))
+	return p.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// patientBody is a request's body, which may be read after the request is done: there is no
+// deadline to be set then.
+type patientBody struct {
+	io.ReadCloser
+	p *patient
+
+	mu     sync.Mutex
+	closed bool
+}
+
+func (b *patientBody) until(deadline time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		_ = b.p.control.SetReadDeadline(deadline)
+	}
+}
+
+func (b *patientBody) Read(to []byte) (int, error) {
+	b.until(time.Now().Add(b.p.idle))
+	n, err := b.ReadCloser.Read(to)
+	if errors.Is(err, io.EOF) { // after another error, nobody waits for the rest
+		b.until(time.Time{})
+	}
+	return n, err
+}
+
+// Close is called before the request is done.
+func (b *patientBody) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	return b.ReadCloser.Close()
+}

@@ -1,0 +1,139 @@
+package credential
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/lazyregexp"
+)
+
+// ServeHTTP does one request.
+func (l *Leg) ServeHTTP(to http.ResponseWriter, r *http.Request) {
+	t := r.Context().Value(targetKey{}).(*target)
+	w := &patient{ResponseWriter: to, control: http.NewResponseController(to), idle: l.k.o.Idle}
+	if r.Body != http.NoBody {
+		_ = w.control.SetReadDeadline(time.Now().Add(l.k.o.Idle))
+	}
+	used := job.CredentialUse{Method: r.Method, Host: t.address(), Path: r.URL.EscapedPath()}
+	refuse := func(status int, why string) {
+		used.Status = status
+		l.o.Record(used)
+		http.Error(w, "linus: "+why, status)
+	}
+	select {
+	case l.room <- struct{}{}:
+		defer func() { <-l.room }()
+	default:
+		refuse(http.StatusServiceUnavailable, "the job has too many requests under way")
+		return
+	}
+	switch {
+	case r.Method == http.MethodTrace: // it is answered with what was sent
+		refuse(http.StatusMethodNotAllowed, "no TRACE")
+		return
+	case r.Method == http.MethodConnect || r.URL.Opaque != "":
+		refuse(http.StatusMethodNotAllowed, "no tunnels through this host")
+		return
+	case !t.is(r.Host) || r.URL.Host != "" && !t.is(r.URL.Host):
+		refuse(http.StatusMisdirectedRequest, "this connection is to "+t.address()+", and the request to another host")
+		return
+	}
+	for _, name := range t.names {
+		if l.with(w, r, t, name, &used) {
+			return
+		}
+	}
+	refuse(http.StatusForbidden, "no credential of the job is for this path of "+t.address())
+}
+
+// with does a request with a credential, unless that is not for it.
+func (l *Leg) with(w *patient, r *http.Request, t *target, name string, used *job.CredentialUse) bool {
+	ctx, c, end, err := l.k.begin(r.Context(), name)
+	defer end()
+	defer context.AfterFunc(l.life, end)() //nolint:contextcheck // the life of the VM, beside the request
+	if errors.Is(err, job.ErrNotFound) || err == nil && (net.JoinHostPort(c.Target()) != net.JoinHostPort(t.host, t.port) || !c.Covers(used.Path)) {
+		return false
+	}
+	used.Name = name
+	value := ""
+	if err == nil {
+		value, err = l.k.value(c)
+	}
+	if err != nil {
+		used.Status = http.StatusBadGateway
+		l.o.Record(*used)
+		l.k.o.Log.Warn("a credential cannot be used", "credential", name, "err", err)
+		http.Error(w, "linus: credential "+name+" cannot be used; the engine's log says why", used.Status)
+		return true
+	}
+	l.pass(w, r.WithContext(ctx), t, c, value, *used)
+	return true
+}
+
+// elsewhere are headers in which some hosts find another path than the request's.
+var elsewhere = lazyregexp.New(`(?i)^(destination|x-forwarded-.*|x-(envoy-)?(original|rewrite)-(ur[il]|path))$`)
+
+// pass passes a request on with a credential.
+func (l *Leg) pass(w *patient, r *http.Request, t *target, c job.Credential, value string, used job.CredentialUse) {
+	name, header, hidden := c.HeaderWith(value)
+	hide := hiderOf(value, hidden)
+	w.hide = hide
+	said := sync.OnceFunc(func() { l.o.Record(used) })
+	if r.Body != nil {
+		body := &patientBody{ReadCloser: r.Body, p: w}
+		defer body.Close() //nolint:errcheck // it is done
+		r.Body = body
+	}
+	(&httputil.ReverseProxy{
+		Transport: l.out, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL = &url.URL{Scheme: "https", Host: net.JoinHostPort(t.host, t.port), Path: p.In.URL.Path, RawPath: p.In.URL.RawPath, RawQuery: p.In.URL.RawQuery, ForceQuery: p.In.URL.ForceQuery}
+			p.Out.Host = t.address()
+			if !strings.EqualFold(p.Out.Header.Get("Upgrade"), "websocket") { // another protocol could go anywhere
+				p.Out.Header.Del("Upgrade")
+				p.Out.Header.Del("Connection")
+			}
+			for header := range p.Out.Header {
+				if plain := strings.ReplaceAll(header, "_", "-"); strings.EqualFold(plain, name) || c.Path != "" && elsewhere.MatchString(plain) {
+					delete(p.Out.Header, header)
+				}
+			}
+			p.Out.Trailer = nil
+			p.Out.Header.Set("Accept-Encoding", "identity") // what is compressed cannot be looked through
+			p.Out.Header.Set(name, header)
+		},
+		ModifyResponse: func(res *http.Response) error {
+			used.Status = res.StatusCode
+			said()
+			hide.header(res.Header)
+			hide.header(res.Trailer)
+			res.Status = "" // the host's own words are not passed on
+			if res.StatusCode != http.StatusSwitchingProtocols {
+				res.Body = &hiding{ReadCloser: res.Body, hide: hide, trailer: func() { hide.header(res.Trailer) }}
+			}
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			used.Status = http.StatusBadGateway
+			why := "linus: " + t.address() + " cannot be reached"
+			if errors.Is(context.Cause(r.Context()), errRemoved) {
+				used.Status, why = http.StatusForbidden, "linus: "+errRemoved.Error()
+			}
+			said()
+			text := []byte(err.Error()) // of what is no HTTP it has some
+			hide.bytes(text)
+			l.k.o.Log.Debug("a request with a credential failed", "credential", c.Name, "err", string(text))
+			http.Error(w, why, used.Status)
+		},
+	}).ServeHTTP(w, r)
+}
