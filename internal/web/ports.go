@@ -143,6 +143,10 @@ func (a *api) port(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, http.StatusMethodNotAllowed, "Method not allowed: open the port's page first, or send Authorization: Bearer")
 		return
 	}
+	if !isBrowser(r) { // nor does a page of another port of this host load it, where no Sec-Fetch-Site says so
+		refuse(w, r, http.StatusUnauthorized, "Unauthorized: open this in a browser, or send Authorization: Bearer and a token of linus")
+		return
+	}
 	if _, err := a.pages.principal(r); errors.Is(err, job.ErrUnauthorized) && fromElsewhere(r) {
 		a.pages.goOn(w, r, ownPath(r.URL.RequestURI())) // a strict cookie comes with links of our own pages only
 		return

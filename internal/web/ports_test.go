@@ -350,6 +350,11 @@ func TestPort_SandboxedByPath(t *testing.T) {
 			t.Errorf("%s leads to %s: %d %v", path, resp.Request.URL, code, resp.Header)
 		}
 	}
+	r.login()
+	if code, _, text := r.get("http://linus.example/ports/"+webID+"/script.js", sending("Accept", "*/*")); code != 401 || r.vm.at("/script.js") != nil {
+		t.Errorf("what a page elsewhere loads, without TLS: %d %s", code, text)
+	}
+	r.newBrowser()
 	// Programs send their token.
 	p := sending("Authorization", "Bearer "+token)
 	if resp, text := r.request(http.MethodPut, "http://linus.example/ports/"+webID+"/a/b", p); resp.StatusCode != 404 || !strings.Contains(text, "404 page not found") || r.vm.at("/a/b") == nil || r.vm.at("/a/b").Header.Get("Authorization") != "" {
