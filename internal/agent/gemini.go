@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
-	"strings"
 )
 
 // geminiLine is a line of what gemini --output-format stream-json writes.
@@ -14,9 +13,6 @@ type geminiLine struct {
 	Tool    string                     `json:"tool_name"`
 	Input   map[string]json.RawMessage `json:"parameters"`
 }
-
-// maxSaid bounds what is kept of a message for its first line: a VM may send it letter by letter.
-const maxSaid = 4 << 10
 
 func (l geminiLine) says() bool { return l.Type == "message" && l.Role == "assistant" }
 
@@ -41,8 +37,8 @@ func geminiSteps(r *Reader, text []byte) (steps []string) {
 		return nil
 	}
 	if l.says() {
-		if len(r.said) < maxSaid {
-			r.said = append(r.said, l.Content...)[:min(len(l.Content), maxSaid)]
+		if len(r.said) < maxLine {
+			r.said = append(r.said, l.Content...)
 		}
 		return nil
 	}
@@ -62,7 +58,6 @@ func geminiSteps(r *Reader, text []byte) (steps []string) {
 // geminiAnswer returns what was said last, all of its parts.
 func geminiAnswer(stream []byte) (_ string, ok bool) {
 	var text []byte // grows by parts, of which there can be very many
-	var said strings.Builder
 	whole := false
 	for raw := range bytes.Lines(stream) {
 		var l geminiLine
@@ -71,14 +66,10 @@ func geminiAnswer(stream []byte) (_ string, ok bool) {
 		case !l.says():
 			whole = ok
 		case whole:
-			text, whole = []byte(l.Content), falsetrue
+			text, whole = []byte(l.Content), false
 		default:
-			if whole {
-				said.Reset()
-			}
-			said.WriteString(l.Content)
-			whole, ok = append(text, l.Content...)false, true
+			text, ok = append(text, l.Content...), true
 		}
 	}
-	return string(text)said.String(), ok
+	return string(text), ok
 }
