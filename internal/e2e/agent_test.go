@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"cmp"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
@@ -139,9 +140,12 @@ type agentAPI struct {
 	model string // the host that is the model's, by TLS
 	ca    string // file with what its certificate is verified by
 
+	command string // that is to be run
+
 	mu         sync.Mutex
 	named, key string
 	env        string // of the stand-in
+	last       string // what an agent has said to its model
 }
 
 func (a *agentAPI) asked() (model, key, env string) {
@@ -150,9 +154,16 @@ func (a *agentAPI) asked() (model, key, env string) {
 	return a.named, a.key, a.env
 }
 
+// said is what an agent has told its model last.
+func (a *agentAPI) said() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last
+}
+
 func newAgentAPI(t *testing.T, program, modules string, parts []string) *agentAPI {
 	t.Helper()
-	a := &agentAPI{}
+	a := &agentAPI{command: "echo from-the-tool"}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /program", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, program)
@@ -211,17 +222,28 @@ func (a *agentAPI) messages(w http.ResponseWriter, r *http.Request) {
 		a.named = asked.Model
 	}
 	a.mu.Unlock()
-	block, delta, stop := map[string]any{"type": "text", "text": ""}, map[string]any{"type": "text_delta", "text": "It is done."}, "end_turn"
 	if len(asked.Tools) > 0 && !strings.Contains(string(asked.Messages[len(asked.Messages)-1]), "tool_result") {
-		block = map[string]any{"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": map[string]any{}}
-		delta = map[string]any{"type": "input_json_delta", "partial_json": `{"command":"echo from-the-tool","description":"says it"}`}
+		speak(w, asked.Model, "", "Bash", map[string]any{"command": "echo from-the-tool", "description": "says it"})
+		return
+	}
+	speak(w, asked.Model, "It is done.", "", nil)
+}
+
+// speak writes what a model says by the Messages API, as a stream of events: a text, or that it
+// uses a tool.
+func speak(w http.ResponseWriter, model, text, tool string, input any) {
+	block, delta, stop := map[string]any{"type": "text", "text": ""}, map[string]any{"type": "text_delta", "text": text}, "end_turn"
+	if tool != "" {
+		given, _ := json.Marshal(input)
+		block = map[string]any{"type": "tool_use", "id": "toolu_" + rand.Text(), "name": tool, "input": map[string]any{}}
+		delta = map[string]any{"type": "input_json_delta", "partial_json": string(given)}
 		stop = "tool_use"
 	}
 	usage := map[string]any{"input_tokens": 1, "output_tokens": 1}
 	w.Header().Set("Content-Type", "text/event-stream")
 	for _, event := range []map[string]any{
 		{"type": "message_start", "message": map[string]any{
-			"id": "msg_1", "type": "message", "role": "assistant", "model": asked.Model, "content": []any{},
+			"id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": []any{},
 			"stop_reason": nil, "stop_sequence": nil, "usage": usage,
 		}},
 		{"type": "content_block_start", "index": 0, "content_block": block},
@@ -244,13 +266,14 @@ func (a *agentAPI) heard(r *http.Request, model, key string) (used bool) {
 	_ = json.Unmarshal(body, &asked)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.named, a.key = cmp.Or(model, asked.Model), key
-	return strings.Contains(string(body), "from-the-tool")
+	a.named, a.key, a.last = cmp.Or(model, asked.Model), key, string(body)
+	return strings.Contains(a.last, "from-the-tool") || strings.Contains(a.last, "function_call_output")
 }
 
 // responses stands in for a request of OpenAI's Responses API, as a stream of events.
 func (a *agentAPI) responses(w http.ResponseWriter, r *http.Request) {
-	item := map[string]any{"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "exec_command", "arguments": `{"cmd":"echo from-the-tool"}`}
+	arguments, _ := json.Marshal(map[string]any{"cmd": a.command})
+	item := map[string]any{"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "exec_command", "arguments": string(arguments)}
 	if a.heard(r, "", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")) {
 		item = map[string]any{
 			"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",

@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -305,70 +303,55 @@ func TestDispatch_KeepsRunnersOfClaudeCode(t *testing.T) {
 	})
 }
 
-// Codex's recipe of the document, with the real codex exec-server in a VM: commands that are
-// asked for over linus vm ssh run in the VM. The test stands in for the codex that asks.
+// Codex's recipe of the document, with the real codex here and in a VM: what the model has it do is
+// done in the VM, in the directory of the same name, and no other machine is offered. With a
+// stand-in for the model.
 func TestDispatch_CodexReachesAVM(t *testing.T) {
 	t.Parallel()
 	codex := agentCLI(t, "LINUS_TEST_CODEX", "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex")
-	var args []string
-	_, recipe, _ := strings.Cut(doctest.Read(t, "../../embed/docs/dispatch.md"), "\nprogram = \"linus\"\nargs = ")
-	recipe, _, _ = strings.Cut(recipe, "\n")
-	if err := json.Unmarshal([]byte(recipe), &args); err != nil { // TOML writes a list of texts as JSON does
-		t.Fatalf("%v in %q", err, recipe)
-	}
+	api := newAgentAPI(t, "", "", nil)
+	api.command = "echo in $(uname -n) at $PWD"
 	h := newHost(t, lab.DriverProcess)
-	place(t, h.templateDisk(t), map[string]string{"usr/local/bin/codex": "#!/bin/sh\nexec \"$HOME/codex\" \"$@\"\n"})
-	h.cli(t, "vm", "create", "dev")
-	h.cli(t, "vm", "cp", codex, "dev:codex") // too large for each clone of the template
-	server := exec.CommandContext(t.Context(), h.linus(), args...)
-	server.Env, server.Stderr = h.env, t.Output()
-	in, err := server.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := server.StdoutPipe()
-	if err == nil {
-		err = server.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		_ = server.Wait()
+	place(t, h.templateDisk(t), map[string]string{"usr/local/bin/codex": "#!/bin/sh\nexec /home/debian/codex \"$@\"\n"})
+	h.cli(t, "vm", "create", "hands")
+	h.cli(t, "vm", "cp", codex, "hands:codex") // too large for each clone of the template
+	home, project := t.TempDir(), t.TempDir()
+	place(t, filepath.Join(home, ".codex"), map[string]string{
+		"environments.toml": codexRecipe(t),
+		"config.toml": fmt.Sprintf("model = \"a-model\"\nmodel_provider = \"here\"\n[model_providers.here]\nname = \"here\"\nbase_url = \"%s/v1\"\n"+
+			"env_key = \"OPENAI_API_KEY\"\nwire_api = \"responses\"\nsupports_websockets = false\n", api.url),
 	})
-	answers := json.NewDecoder(out)
-	// ask sends a message, and returns the first answer or notification that is as wanted.
-	ask := func(message string, wanted func(map[string]any) bool) map[string]any {
-		t.Helper()
-		if _, err := io.WriteString(in, message+"\n"); err != nil {
-			t.Fatal(err)
+	asks := func() string {
+		cmd := exec.CommandContext(t.Context(), codex, "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", "Which machine is this?")
+		cmd.Dir = project
+		cmd.Env = append(h.env[:len(h.env):len(h.env)], "HOME="+home, "CODEX_HOME="+filepath.Join(home, ".codex"), "OPENAI_API_KEY="+agentKey, "PATH="+binDir+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("codex: %v\n%s", err, out)
 		}
-		for {
-			var got map[string]any
-			if err := answers.Decode(&got); err != nil {
-				t.Fatalf("after %s: %v", message, err)
-			}
-			if got["error"] != nil {
-				t.Fatalf("%s: %v", message, got["error"])
-			}
-			if wanted(got) {
-				return got
-			}
-		}
+		return string(out)
 	}
-	id := func(n float64) func(map[string]any) bool {
-		return func(m map[string]any) bool { return m["id"] == n }
+	if out := asks(); strings.Contains(out, "in hands at") || !strings.Contains(out, "No such file or directory") {
+		t.Errorf("without the directory in the VM: %s", out)
 	}
-	ask(`{"id":1,"method":"initialize","params":{"clientName":"linus"}}`, id(1))
-	said := ask(`{"method":"initialized","params":{}}
-{"id":2,"method":"process/start","params":{"processId":"p","argv":["sh","-c","echo in $(uname -n)"],"cwd":"file:///tmp","env":{"PATH":"/usr/bin:/bin"},"tty":false,"pipeStdin":false,"arg0":null}}`,
-		func(m map[string]any) bool { return m["method"] == "process/output" })
-	chunk, _ := said["params"].(map[string]any)["chunk"].(string)
-	text, err := base64.StdEncoding.DecodeString(chunk)
-	if err != nil || string(text) != "in dev\n" {
-		t.Errorf("the command said %q, %v, in %v", text, err, said)
+	h.cli(t, "vm", "ssh", "hands", "--", "sudo", "install", "-d", "-m", "777", project)
+	if out := asks(); !strings.Contains(out, "in hands at "+project+"\n") {
+		t.Errorf("codex said %s", out)
 	}
+	if said := api.said(); !strings.Contains(said, "<environment_context>") || strings.Contains(said, "<environments>") {
+		t.Errorf("the model is offered more than one machine: %s", said)
+	}
+}
+
+// codexRecipe is the document's environments.toml.
+func codexRecipe(t *testing.T) string {
+	t.Helper()
+	_, recipe, _ := strings.Cut(doctest.Read(t, "../../embed/docs/dispatch.md"), "`~/.codex/environments.toml`:\n\n```toml\n")
+	recipe, _, found := strings.Cut(recipe, "```\n")
+	if !found {
+		t.Fatal("the document has no environments.toml")
+	}
+	return recipe
 }
 
 // A session has a VM of a pool, or one that is restored from a checkpoint, if there is one like it:

@@ -60,8 +60,10 @@ func sessions(t *testing.T) map[string]string {
 func TestDocs_SessionsAreTrue(t *testing.T) {
 	h := newHost(t, "process", "LINUS_SECRET_ANTHROPIC_API_KEY=sk-of-a-stand-in")
 	installInTemplate(t, h, "claude")
+	installInTemplate(t, h, "codex")
 	h.template(t, 9001, "debian-12", "Debian GNU/Linux 12 (bookworm)")
 	h.template(t, 9002, "ubuntu-24.04", "Ubuntu 24.04 LTS")
+	h.template(t, 9003, "codex", "Debian GNU/Linux 12 (bookworm)")
 	scripts := t.TempDir()
 	q := queuetest.New(t, 40*time.Second)
 	q.Add("sesn_01XyZ", false, "uname -n")
@@ -70,6 +72,8 @@ func TestDocs_SessionsAreTrue(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bin, "linus"), []byte(program), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
+	place(t, bin, map[string]string{"codex": doctest.Read(t, filepath.Join(readmeFiles, "codex"))})
+	recipe := codexRecipe(t)
 	all := sessions(t)
 	titles := slices.Sorted(maps.Keys(all))
 	for _, i := range loops.Some(len(titles), 2) {
@@ -83,7 +87,9 @@ func TestDocs_SessionsAreTrue(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: scripts,
 		Setup: func(e *testscript.Env) error {
-			return errors.Join(os.CopyFS(e.WorkDir, os.DirFS(readmeFiles)), os.CopyFS(e.WorkDir, os.DirFS(exampleFiles)))
+			home := filepath.Join(e.WorkDir, ".tmp", ".codex")
+			return errors.Join(os.CopyFS(e.WorkDir, os.DirFS(readmeFiles)), os.CopyFS(e.WorkDir, os.DirFS(exampleFiles)),
+				os.MkdirAll(home, 0o700), os.WriteFile(filepath.Join(home, "environments.toml"), []byte(recipe), 0o600))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"session": func(ts *testscript.TestScript, _ bool, _ []string) { h.session(ts, bin) },
