@@ -132,7 +132,7 @@ destroy_vm() {
       if [[ ${vm_reason} == *'base volume '*' still in use'* ]]; then
         find_clones "${vm_id}"
         result_fail vm "VM ${vm_id} on node '${probe_node}' has linked clones, which read its disk: ${clones:-none that a config tells of}" \
-          'destroy these VMs first, then remove it again; until then it can stay, and new VMs be made of another template'
+          'destroy these VMs first (checkpoints by: linus template checkpoint remove), then remove it again; until then it can stay, and new VMs be made of another template'
       fi
       if [[ -n ${vm_ha_failure:-} && ${vm_reason} == "${vm_ha_failure}" ]]; then
         result_fail vm "could not destroy VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): ${vm_reason}" "${vm_ha_remedy}"

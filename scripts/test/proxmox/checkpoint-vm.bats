@@ -406,6 +406,7 @@ refute_changed() {
   assert_status 5
   assert_line LINUS_VM_OUTCOME:failed
   assert_says 'has linked clones, which read its disk'
+  assert_says 'destroy these VMs first (checkpoints by: linus template checkpoint remove)'
   [[ -s ${kept}.state && -s ${kept}.meta ]] || fail 'its memory is gone'
   run_script destroy-vm
   assert_status 0
