@@ -91,7 +91,7 @@ race: vet bin/gotestsum ## Go tests with -race, but for the packages of make pro
 # By day the emulated VM has a target of its own: to boot it takes as long as all others do.
 programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -p 3 -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT) $(if $(filter day,$(LINUS_TEST_LOOP)),-skip '$(IN_A_REAL_VM)')
+	CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT) $(if $(filter day,$(LINUS_TEST_LOOP)),-skip '$(IN_A_REAL_VM)')
 
 real: vet bin/gotestsum ## the test that runs jobs in a real VM
 	CGO_ENABLED=0 $(GOTESTSUM) --packages=./internal/e2e -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT) -run '$(IN_A_REAL_VM)'

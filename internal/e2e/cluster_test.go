@@ -122,6 +122,7 @@ func (c *cluster) must(err error) {
 // cordoned, in maintenance or full, and a VM that was moved by hand is followed to where
 // it is, and destroyed there.
 func TestCluster_SpreadsJobsAndFollowsVMs(t *testing.T) {
+	loops.Drawn(t, 2)
 	t.Parallel()
 	c := newCluster(t, []int{1})
 	ctx := t.Context()

@@ -16,6 +16,7 @@ import (
 
 // A VM that nobody uses is suspended, and goes on where it was for a job and for who logs in.
 func TestIdleSuspend(t *testing.T) {
+	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "CLEANUP_INTERVAL_SECONDS=10", clientsToken)
 	h.serveHTTP(t)

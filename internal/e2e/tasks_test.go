@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 	"linus/internal/pgtest"
 )
 
@@ -53,6 +54,7 @@ func (c taskClient) does(t *testing.T, args ...string) (seen map[string]any) {
 // The client of ext-tasks has a job done as a task, is told of its end, and cancels another, by
 // both transports. Of another principal's task it is told that there is none.
 func TestTasks_WholeByTheirClient(t *testing.T) {
+	loops.Drawn(t, 2)
 	t.Parallel()
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess, clientsToken)
@@ -86,6 +88,7 @@ func TestTasks_WholeByTheirClient(t *testing.T) {
 // A task's ID is answered by each engine of a database, and by what comes after one that was
 // killed while the task works.
 func TestTasks_OutliveTheirEngine(t *testing.T) {
+	loops.Drawn(t, 2)
 	t.Parallel()
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
