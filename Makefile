@@ -19,7 +19,7 @@ SOAK_SEED ?= 0
 # Packages that are not watched for races: those that start built programs, hundreds of
 # times, and those that share nothing. At night others are that wait for hosts and browsers,
 # and the executor, of which BY_MANY is watched by day: tests in which many work on the same.
-UNWATCHED_PACKAGES := /(cmd/(linus|pvelab)|internal/(e2e|lab|policy|term|config$(if $(filter nightly,$(LINUS_TEST_LOOP)),,|daemon|executor|guest|job|mcptool|proxmox|web)))(/|$$)
+UNWATCHED_PACKAGES := /(cmd/(linus|pvelab)|internal/(e2e|lab|policy|term|config$(if $(filter nightly,$(LINUS_TEST_LOOP)),,|daemon|executor|git|guest|job|mcptool|proxmox|web)))(/|$$)
 BY_MANY := ^(TestCancel_AtEveryPhase|TestEngines_(CancelElsewhere|EachJobRunsOnce|StopHandsOver|TellOthersOfJobs)|TestPool_HundredClaimersTenMembers|TestSubmit|TestWatch)
 
 # Tests of whole programs that run on PostgreSQL, too: the main path, cancel, an engine that
@@ -88,13 +88,13 @@ race: vet bin/gotestsum ## Go tests with -race, but for the packages of make pro
 	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT) -run '$(ON_POSTGRES)'
 
 # Go does not see that the programs they build have changed: -count=1. The longest goes first.
-# By day the emulated VM has a target of its own: to boot it takes as long as all others do.
+# By day the emulated VM has a target of its own, and comes first: all others outlast it.
 programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
 	CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT) $(if $(filter day,$(LINUS_TEST_LOOP)),-skip '$(IN_A_REAL_VM)')
 
 real: vet bin/gotestsum ## the test that runs jobs in a real VM
-	CGO_ENABLED=0 $(GOTESTSUM) --packages=./internal/e2e -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT) -run '$(IN_A_REAL_VM)'
+	CGO_ENABLED=0 nice -n -10 $(GOTESTSUM) --packages=./internal/e2e -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT) -run '$(IN_A_REAL_VM)'
 
 vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -93,6 +94,22 @@ func TestChannel_IsEnough(t *testing.T) {
 			}
 			r.noLeaks()
 		})
+	}
+}
+
+// What an agent did last is told, though its end comes with it.
+func TestChannel_AnAgentsLastStepIsTold(t *testing.T) {
+	r := newRig(t, 1)
+	out := claudeSays("I look at it.") + claudeEnds
+	r.channelled(func(_ context.Context, _ job.Job, take func(job.Piece) error) error {
+		return errors.Join(bring(take, job.Stdout, []byte(out), 4096), take(end(0, out, "")))
+	})
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte(out)})}, false)
+	id := r.submit(func(m *job.Manifest) { m.AgentType, m.StatusMode = job.AgentClaude, job.StatusStreaming })
+	r.wait(id)
+	events, err := r.store.Events(t.Context(), id, 0)
+	if err != nil || !slices.ContainsFunc(events, func(e job.Event) bool { return e.Text == "I look at it." }) {
+		t.Errorf("%+v, %v", events, err)
 	}
 }
 

@@ -67,6 +67,7 @@ func (e *Executor) follow(ctx context.Context, r *run, j job.Job) error {
 			heard()
 			continue
 		case state := <-channel.ended:
+			r.capture.Narrate(ctx, j) // what the agent did last
 			ended(state)
 			return nil
 		case <-due:
