@@ -26,13 +26,11 @@ BY_MANY := ^(TestCancel_AtEveryPhase|TestEngines_(CancelElsewhere|EachJobRunsOnc
 # is killed, an idempotency key, output of 10 MB.
 ON_POSTGRES := ^(TestJob_FailsWithItsExitStatus|TestCancel_WhileRunning|TestEngineKilled_TwoClients|TestWait_OneCallReturnsTheOutput|TestOutput_OfTenMegabytes)$$
 
-IN_A_REAL_VM := ^TestJob_RunsInARealVM$$
-
 # Rows of the benchmark report (internal/bench has their names), and measurements of each.
 ROWS ?= all
 N ?= 0
 
-.PHONY: help build demo check test nightly race programs real e2e-postgres vet soak soak-qemu soak-engines scripts shell bats lint tools fmt golden vendored bench bench-report cross dist image rename clean deps
+.PHONY: help build demo check test nightly race programs e2e-postgres vet soak soak-qemu soak-engines scripts shell bats lint tools fmt golden vendored bench bench-report cross dist image rename clean deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,7 +54,7 @@ check: vet bin/gotestsum ## at every change, a minute: vet, build, all tests tha
 # Side by side: tests of the shell and of whole programs wait more than they work.
 test: export LINUS_TEST_LOOP := day
 test: deps ## everything but nightly: vet, Go tests with -race, bats, shell checks, a real VM (10 to 20 minutes)
-	@$(MAKE) --no-print-directory -j4 real programs race scripts
+	@$(MAKE) --no-print-directory -j3 programs race scripts
 
 nightly: export LINUS_TEST_LOOP := nightly
 nightly: deps ## everything: each fault at each moment, soaks, browsers, all of PostgreSQL, the provider's suite on real VMs (an hour)
@@ -88,13 +86,9 @@ race: vet bin/gotestsum ## Go tests with -race, but for the packages of make pro
 	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT) -run '$(ON_POSTGRES)'
 
 # Go does not see that the programs they build have changed: -count=1. The longest goes first.
-# By day the emulated VM has a target of its own, and comes first: all others outlast it.
 programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT) $(if $(filter day,$(LINUS_TEST_LOOP)),-skip '$(IN_A_REAL_VM)')
-
-real: vet bin/gotestsum ## the test that runs jobs in a real VM
-	CGO_ENABLED=0 nice -n -10 $(GOTESTSUM) --packages=./internal/e2e -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT) -run '$(IN_A_REAL_VM)'
+	CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT)
 
 vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...
