@@ -43,14 +43,14 @@ func TestCheckpoint_JobsGoOnFromIt(t *testing.T) {
 	c := h.connect(t)
 	hosts := map[any]bool{}
 	for _, start := range []string{"any", "restore"} {
-		m := script("hostname; ssh-keyscan -t ed25519 127.0.0.1 >/dev/null 2>&1; echo on")
+		m := script("ls /opt/linus; hostname; ssh-keyscan -t ed25519 127.0.0.1 >/dev/null 2>&1; echo on")
 		m["start"] = start
 		began := time.Now()
 		got := c.call("submit_job", map[string]any{"manifest": m, "wait_seconds": 45})
 		took := time.Since(began)
 		job := c.call("get_job_status", map[string]any{"job_id": got["job_id"]})
 		vm := job["vm"].(map[string]any)
-		if job["status"] != "success" || vm["source"] != "restored" || !strings.HasSuffix(got["stdout"].(string), "on\n") {
+		if job["status"] != "success" || vm["source"] != "restored" || !strings.HasPrefix(got["stdout"].(string), "job-runner.sh\n") || !strings.HasSuffix(got["stdout"].(string), "on\n") {
 			t.Errorf("start %s: %v\n%v", start, got, job)
 		}
 		hosts[vm["name"]] = true

@@ -12,7 +12,7 @@ import (
 	"linus/internal/vm"
 )
 
-// warmTime bounds how long a new VM of a pool is prepared for the job that will claim it.
+// warmTime bounds how long a VM is prepared for a job that there is not yet.
 const warmTime = 10 * time.Second
 
 // making is the work on one VM that no job makes.
@@ -171,7 +171,7 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 	f.DestroySoon()
 }
 
-// bring makes a VM and, if it is a pool's, prepares it for the job that will claim it.
+// bring makes a VM. A pool's and a checkpoint's it prepares for the jobs that will have it.
 func (f *Fleet) bring(ctx context.Context, v vm.VM) (unmade bool, err error) {
 	adopted := v.State != vm.Reserved
 	events := []job.Event{{Kind: job.EventPhaseStarted, Phase: job.PhaseProvision}}
@@ -190,18 +190,25 @@ func (f *Fleet) bring(ctx context.Context, v vm.VM) (unmade bool, err error) {
 	}
 	made, unmade, err := f.restoreOrMake(ctx, order{planned: v, spec: spec, adopted: adopted, ttl: seconds(v.Own.TTL), book: ownBook{f, v.Job}})
 	err = f.unnamed(ctx, v.Principal, v.Name, err)
-	if err == nil && v.Checkpoint != nil {
-		return false, f.save(ctx, made)
-	}
-	if err != nil || v.Member == nil || made.HostKey == "" { // nobody logs in to that before a job does
+	if err != nil {
 		return unmade, err
 	}
+	if made.HostKey != "" && (v.Member != nil || v.Checkpoint != nil) { // else nobody logs in there before a job does
+		f.warm(ctx, made)
+	}
+	if v.Checkpoint != nil {
+		err = f.save(ctx, made)
+	}
+	return false, err
+}
+
+// warm has the job runner in a VM before there is a job for it. What fails here, the job tries again.
+func (f *Fleet) warm(ctx context.Context, v vm.VM) {
 	timed, end := context.WithTimeout(ctx, warmTime)
 	defer end()
-	if err := f.o.Guest.Warm(timed, maker(made)); err != nil {
+	if err := f.o.Guest.Warm(timed, maker(v)); err != nil {
 		f.o.Log.Debug("the VM is not prepared in advance", "job_id", v.Job, "err", err)
 	}
-	return false, nil
 }
 
 // restoreOrMake makes a VM that no job makes; it goes on from a checkpoint if there is one.

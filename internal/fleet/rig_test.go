@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -146,6 +147,7 @@ type hypervisor struct {
 	suspended error                 // what suspensions return that have come to their end
 	room      func(r *job.HostRoom) // changes what Room returns
 	pinged    []string
+	warmed    []string          // whose VMs have the job runner
 	specs     []job.VMSpec      // of creates
 	nodes     map[string]string // that VMs were created on, by what is in their marker
 	destroyed []int             // proven, or gone
@@ -239,6 +241,9 @@ func (h *hypervisor) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
 func (h *hypervisor) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.Checkpoint, error) {
 	h.mu.Lock()
 	err := h.saves
+	if err == nil && !slices.Contains(h.warmed, v.Job) {
+		err = errors.New("the VM has no job runner yet")
+	}
 	h.mu.Unlock()
 	if err != nil {
 		return vm.Checkpoint{}, err
@@ -323,6 +328,13 @@ func (h *hypervisor) Room(ctx context.Context, origins []job.Origin, watched []j
 		h.room(&r)
 	}
 	return r, err
+}
+
+func (h *hypervisor) Warm(_ context.Context, j job.Job) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.warmed = append(h.warmed, j.ID)
+	return nil
 }
 
 func (h *hypervisor) Ping(ctx context.Context, j job.Job) error {

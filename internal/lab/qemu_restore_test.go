@@ -94,7 +94,7 @@ func TestQemu_RestoresMachinesFromACheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bootID, err := guestRun(first, "cat /proc/sys/kernel/random/boot_id; echo secret >~/.bash_history; mkdir -p ~/kept")
+	bootID, err := guestRun(first, "cat /proc/sys/kernel/random/boot_id; echo secret >~/.bash_history; mkdir -p ~/kept; sudo install -D /dev/stdin /opt/job-runner/runner <<<runner")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,9 +138,9 @@ func TestQemu_RestoresMachinesFromACheckpoint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := guestRun(client, "cat /proc/sys/kernel/random/boot_id; ls -d ~/kept; ls ~/.bash_history 2>/dev/null; cat ~/.ssh/authorized_keys | wc -l; cloud-init status; systemctl is-failed '*' >/dev/null && systemctl --failed --no-legend")
+		out, err := guestRun(client, "cat /proc/sys/kernel/random/boot_id; ls -d ~/kept; ls ~/.bash_history 2>/dev/null; cat ~/.ssh/authorized_keys | wc -l; cat /opt/linus/job-runner.sh; ls -d /opt/job-runner 2>/dev/null; cloud-init status; systemctl is-failed '*' >/dev/null && systemctl --failed --no-legend")
 		lines := strings.Fields(out)
-		if len(lines) < 3 {
+		if len(lines) < 4 {
 			t.Fatalf("%v: %q", err, out)
 		}
 		stamp, err := strconv.ParseFloat(strings.TrimSpace(clock), 64)
@@ -152,7 +152,7 @@ func TestQemu_RestoresMachinesFromACheckpoint(t *testing.T) {
 		if lines[0] != strings.TrimSpace(bootID) {
 			t.Errorf("boot %s, saved %s: it was not restored", lines[0], bootID)
 		}
-		if strings.Contains(out, "bash_history") || lines[2] != "1" || !strings.Contains(out, "status: done") || strings.Contains(out, ".service") {
+		if strings.Contains(out, "bash_history") || lines[2] != "1" || lines[3] != "runner" || strings.Contains(out, "/opt/job-runner") || !strings.Contains(out, "status: done") || strings.Contains(out, ".service") {
 			t.Errorf("what is in it:\n%s", out)
 		}
 		is, err := askIdentity(client)

@@ -182,12 +182,14 @@ clean_vm() {
   fi
 }
 
-# Timers stop, so that the leap of the clock at a restore does not set them all off at
+# A job runner that was sent goes where templates built by us have one: each job compares its
+# sum. Timers stop, so that the leap of the clock at a restore does not set them all off at
 # once; who the VM becomes starts them again (lib/identity.sh).
 ask_clean() { # <user>
   # shellcheck disable=SC2016 # the guest's variables
   guest_exec "${vm_id}" 120 sh -c 'entry=$(getent passwd "$1") || { echo "it has no user $1"; exit 1; }
     home=${entry%:*} home=${home##*:}
+    [ ! -f /opt/job-runner/runner ] || install -D -m 0644 /opt/job-runner/runner /opt/linus/job-runner.sh || true
     rm -rf "$home/.ssh/authorized_keys" /root/.ssh/authorized_keys /opt/job-runner /var/lib/linus /run/linus
     rm -f "$home"/.*_history /root/.*_history /home/*/.*_history
     timers=$(systemctl list-units --type=timer --state=active --plain --no-legend 2>/dev/null | cut -d" " -f1 | tr "\n" " ")
