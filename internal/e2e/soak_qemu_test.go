@@ -44,7 +44,7 @@ func TestSoakQemu(t *testing.T) {
 		}
 		jobs[i] = j
 	}
-	s.run(jobs, s.churn(2), s.again(5*time.Second, 20*time.Second, func(<-chan struct{}) {
+	s.run(jobs, s.churn(2), s.again(10*time.Second, 40*time.Second, func(<-chan struct{}) {
 		switch p := s.rng.IntN(10); {
 		case p < 4:
 			s.killEngine("")

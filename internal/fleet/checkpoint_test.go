@@ -155,6 +155,25 @@ func TestCheckpoint_OneThatIsUnfitIsReplaced(t *testing.T) {
 	}
 }
 
+// Where nothing was made, nothing is looked for before the VM boots, which no other node hinders.
+func TestCheckpoint_OneThatIsUnfitWhileANodeIsAway(t *testing.T) {
+	for name, state := range map[string]vm.State{"": vm.Reserved, "gone on with": vm.Intended} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				c := r.checkpoint()
+				r.host.Set(providertest.Behaviour{Unfit: true})
+				r.host.set(func(h *hypervisor) { h.away = true })
+				id := r.ask("dev", func(v *vm.VM) { v.State, v.From = state, map[vm.State]string{vm.Intended: c.ID}[state] })
+				r.pass(5 * time.Minute)
+				if v := r.vm(id); v.State != vm.Created || v.From != "" {
+					t.Errorf("%+v, %+v", v, v.Own)
+				}
+			})
+		})
+	}
+}
+
 func TestCheckpoint_IsMadeOfWhatIsAskedForOftenEnough(t *testing.T) {
 	for mode, want := range map[job.CheckpointMode][]int{job.CheckpointsOff: {0, 0, 0}, job.CheckpointsAuto: {0, 1, 1}, job.CheckpointsAlways: {1, 1, 1}} {
 		t.Run(string(mode), func(t *testing.T) {

@@ -107,7 +107,8 @@ func (f *Fleet) restore(ctx context.Context, o order, from vm.VM) (has bool, fai
 	if job.IsClass(err, job.HostUnfit) {
 		f.unfit(ctx, from, err)
 	}
-	if _, clearErr := f.removeAttempt(ctx, o, o.planned.Job); clearErr != nil {
+	host, ofHost := errors.AsType[*job.HostError](err)
+	if _, clearErr := f.removeAttempt(ctx, o, o.planned.Job, ofHost && host.NoVM); clearErr != nil {
 		return false, failed, errors.Join(err, clearErr)
 	}
 	text := fmt.Sprintf("the VM boots: it could not go on from checkpoint %s: %v", from.Name, err)

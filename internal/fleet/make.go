@@ -167,7 +167,7 @@ func (f *Fleet) create(ctx context.Context, o order, id string) (v vm.VM, unmade
 		if tries == createTries || !begunBefore(err) {
 			return v, unmade, err
 		}
-		removed, clearErr := f.removeAttempt(ctx, o, id)
+		removed, clearErr := f.removeAttempt(ctx, o, id, false)
 		switch {
 		case clearErr != nil:
 			return vm.VM{}, false, clearErr
@@ -198,12 +198,18 @@ func (f *Fleet) tell(ctx context.Context, o order, p job.Progress, told map[job.
 
 // removeAttempt removes what an earlier attempt to create a VM may have left without
 // recording it, and reports whether there was something. What is not the job's stays.
-func (f *Fleet) removeAttempt(ctx context.Context, o order, id string) (removed bool, err error) {
+// Of one that was refused before its first change, only the operation is ended: a VM that
+// an attempt before that left is in the way of the next one, and removed then.
+func (f *Fleet) removeAttempt(ctx context.Context, o order, id string, refused bool) (removed bool, err error) {
 	v, err := f.o.Store.VM(ctx, id)
 	if err != nil {
 		return false, err
 	}
-	if removed, err = f.clear(ctx, v); err != nil {
+	remove := f.Remove
+	if refused && v.ID == 0 {
+		remove = func(ctx context.Context, v vm.VM) (bool, error) { return false, f.o.Provider.Destroy(ctx, v) }
+	}
+	if removed, err = f.clear(ctx, v, remove); err != nil {
 		return false, fmt.Errorf("remove what an earlier attempt left: %w", err)
 	}
 	// The ID is of what is gone. Until the next one is told, the VM is found by its marker.
@@ -221,11 +227,11 @@ func begunBefore(err error) bool {
 }
 
 // clear removes what a create has left; it waits for nodes that are away.
-func (f *Fleet) clear(ctx context.Context, v vm.VM) (removed bool, err error) {
+func (f *Fleet) clear(ctx context.Context, v vm.VM, remove func(context.Context, vm.VM) (bool, error)) (removed bool, err error) {
 	timed, end := context.WithTimeout(ctx, f.o.Patience)
 	defer end()
 	_ = patience.Retry(timed, func() error {
-		removed, err = f.Remove(ctx, v)
+		removed, err = remove(ctx, v)
 		if job.IsClass(err, job.HostUnreachable) || job.IsClass(err, job.HostOffline) {
 			return err
 		}

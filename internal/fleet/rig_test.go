@@ -133,6 +133,7 @@ type hypervisor struct {
 	fails     []error               // what the next creates return, without an effect
 	before    func(job.VMSpec)      // called when a create begins
 	unsure    bool                  // its statuses are unknown
+	away      bool                  // a node is, that no VM is on
 	saves     error                 // of checkpoints
 	templates func() error          // called when a VM was saved as a template, but before that is answered
 	forks     error                 // of making ready for copies
@@ -211,6 +212,9 @@ func (h *hypervisor) List(ctx context.Context) ([]vm.VM, error) {
 	vms, err := h.Fake.List(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.away {
+		err = hostError(job.HostOffline, "node 'other' did not list its own")
+	}
 	for i, v := range vms {
 		vms[i].Node = cmp.Or(h.nodes[v.Job], v.Node)
 	}
