@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -201,8 +200,8 @@ func TestRepository_ServerIsReachedByTheEngineAlone(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "delete", name).Run() })
-	h := newHost(t, lab.DriverProcess, "LINUS_SECRET_GIT="+value) // its engine ends before the network does
 	user, userPEM := gittest.Key(t)
+	h := newHost(t, lab.DriverProcess, "LINUS_SECRET_GIT="+value, "LINUS_SECRET_DEPLOY="+string(userPEM)) // its engine ends before the network does
 	var port, sshPort, hostKey string
 	var pair tlstest.Pair
 	var lobby net.Listener // in which the engine finds the lab's host
@@ -245,11 +244,7 @@ func TestRepository_ServerIsReachedByTheEngineAlone(t *testing.T) {
 	}
 	h.next = program
 	h.cli(t, "credential", "add", "git", "--host", "git.example:"+port, "--header", "Authorization: Basic x-access-token", "--secret", "GIT")
-	add := exec.Command(h.linus(), "credential", "add", "deploy", "--host", "localhost:"+sshPort, "--host-key", hostKey)
-	add.Env, add.Stdin = h.env, bytes.NewReader(userPEM)
-	if out, err := add.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	h.cli(t, "credential", "add", "deploy", "--host", "localhost:"+sshPort, "--host-key", hostKey, "--secret", "DEPLOY")
 	for _, of := range []struct{ credential, url string }{{"git", "https://git.example:" + port + "/app.git"}, {"deploy", "ssh://root@localhost:" + sshPort + r.Bare}} {
 		task := fmt.Sprintf(`curl -sk -o /dev/null --max-time 5 https://127.0.0.1:%s && echo reached
 (exec 3<>/dev/tcp/127.0.0.1/%s) 2>/dev/null && echo reached
