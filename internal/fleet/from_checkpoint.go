@@ -22,7 +22,7 @@ func (f *Fleet) restored(ctx context.Context, a *acquisition) (has bool, err err
 		return false, err
 	}
 	why, remedy := "can be used", string(job.BuildCheckpoint)+" makes one; or leave start out, and it boots where there is none"
-	from, err := f.restorable(ctx, planned)
+	from, err := f.restorable(ctx, planned, j.Manifest.Start == job.StartRestore)
 	switch {
 	case err != nil:
 		return false, err
@@ -53,8 +53,9 @@ func sizeText(r vm.Resources) string {
 }
 
 // restorable returns the checkpoint from which a VM may go on, or has begun to: of several the
-// one that was used last. Nil: there is none.
-func (f *Fleet) restorable(ctx context.Context, v vm.VM) (*vm.VM, error) {
+// one that was used last. Nil: there is none. Where one is a must, those are looked at, too, that
+// another engine has made since the last look.
+func (f *Fleet) restorable(ctx context.Context, v vm.VM, must bool) (*vm.VM, error) {
 	switch {
 	case v.State == vm.Intended && v.From != "":
 		from, err := f.o.Store.VM(ctx, v.From)
@@ -66,14 +67,29 @@ func (f *Fleet) restorable(ctx context.Context, v vm.VM) (*vm.VM, error) {
 		return nil, nil
 	}
 	saved, err := f.savedVMs(ctx)
-	if err != nil || len(saved) == 0 {
+	if err != nil {
 		return nil, err
+	}
+	best, err := f.bestOf(ctx, saved, v)
+	if err != nil || best != nil || !must {
+		return best, err
+	}
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return f.bestOf(ctx, f.noteSaved(vms), v)
+}
+
+// bestOf returns the one of the checkpoints from which a VM is to go on, or nil.
+func (f *Fleet) bestOf(ctx context.Context, saved []vm.VM, v vm.VM) (best *vm.VM, err error) {
+	if len(saved) == 0 {
+		return nil, nil
 	}
 	cordoned, err := f.o.Store.Cordons(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var best *vm.VM
 	for _, c := range saved {
 		if like(c.Made, v.Made) && (v.Node == "" || v.Node == c.Node) && !slices.Contains(cordoned, c.Node) && (best == nil || c.Checkpoint.UsedAt.After(best.Checkpoint.UsedAt)) {
 			best = &c

@@ -216,7 +216,7 @@ func (f *Fleet) restoreOrMake(ctx context.Context, o order) (v vm.VM, unmade boo
 	if own := o.planned.Own; own != nil && own.Fork != nil {
 		return f.makeFork(ctx, o)
 	}
-	from, err := f.restorable(ctx, o.planned)
+	from, err := f.restorable(ctx, o.planned, false)
 	if err != nil {
 		return v, false, err
 	}

@@ -111,3 +111,19 @@ func TestReconcile_ADoomedMemberThatIsThere(t *testing.T) {
 		}
 	}
 }
+
+func (s *oneVM) VMs(context.Context) ([]vm.VM, error)      { return []vm.VM{s.vm}, nil }
+func (s *oneVM) Cordons(context.Context) ([]string, error) { return nil, nil }
+
+// A VM that must go on from a checkpoint goes on from one that another engine has just made.
+func TestRestorable_OfAnotherEngine(t *testing.T) {
+	made := vm.Made{Template: "t", Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}}
+	f := New(Options{Store: &oneVM{vm: vm.VM{ID: 100, Job: "c", State: vm.Created, Made: made, Checkpoint: &vm.Checkpoint{SavedAt: now()}}}})
+	f.noteSaved(nil) // the last look
+	for _, must := range []bool{false, true} {
+		from, err := f.restorable(t.Context(), vm.VM{State: vm.Reserved, Made: made}, must)
+		if err != nil || (from != nil) != must {
+			t.Errorf("must %v: from %+v, %v", must, from, err)
+		}
+	}
+}
