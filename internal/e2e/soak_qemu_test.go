@@ -19,7 +19,7 @@ func TestSoakQemu(t *testing.T) {
 	if *soakQemu == 0 {
 		t.Skip("takes about a minute for each job: make soak-qemu")
 	}
-	h := newHost(t, lab.DriverQemu, "MAX_JOBS=2", "DEFAULT_MEMORY=1G", "HEARTBEAT_THRESHOLD_SECONDS=60", "CLEANUP_INTERVAL_SECONDS=10",
+	h := newHost(t, lab.DriverQemu, "MAX_JOBS=2", "DEFAULT_MEMORY=1G", "HEARTBEAT_THRESHOLD_SECONDS=300", "CLEANUP_INTERVAL_SECONDS=10",
 		"VM_NETWORK_TIMEOUT=1200", "VM_READY_TIMEOUT=1200")
 	s := newSoak(t, h, 5*time.Minute)
 	s.patience = 5 * time.Minute
