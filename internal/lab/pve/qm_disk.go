@@ -141,14 +141,18 @@ func (c *call) linkVolume(base string, st state.Storage, id int) (volid string, 
 		return "", err
 	}
 	volid, err = c.makeVolume(st, id, "qcow2", "clone image 'pve/"+volumeName(base)+"'", func(path string) error {
-		from := basePath
-		if st.Thin() && c.s.Config.Driver == state.DriverQemu {
-			from = hiddenBase(path)
-			if err := os.Link(basePath, from); err != nil {
-				return err
-			}
+		if !st.Thin() || c.s.Config.Driver != state.DriverQemu {
+			return c.drv.LinkDisk(c.ctx, basePath, path)
 		}
-		return c.drv.LinkDisk(c.ctx, from, path)
+		hidden := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".base") // goes with the disk
+		if err := os.Link(basePath, hidden); err != nil {
+			return err
+		}
+		err := c.drv.LinkDisk(c.ctx, hidden, path)
+		if err != nil {
+			err = errors.Join(err, os.Remove(hidden))
+		}
+		return err
 	})
 	if err == nil && !st.Thin() {
 		_, own, _ := strings.Cut(volid, ":")
@@ -161,11 +165,6 @@ func (c *call) linkVolume(base string, st state.Storage, id int) (volid string, 
 func volumeName(volid string) string {
 	_, name, _ := strings.Cut(volid, ":")
 	return name
-}
-
-// hiddenBase is the second name of the base below a linked clone's disk.
-func hiddenBase(path string) string {
-	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".base")
 }
 
 // cloneSnapshot creates a disk of a clone of a snapshot, which stands on its own: one on a thin
@@ -218,7 +217,7 @@ func (c *call) freeVolume(volid string) error {
 	if st.Shared && c.s.Quorate() != nil {
 		return noQuorumFor(st)
 	}
-	if err := errors.Join(c.drv.DeleteDisk(c.ctx, path), os.RemoveAll(hiddenBase(path))); err != nil {
+	if err := c.drv.DeleteDisk(c.ctx, path); err != nil {
 		return err
 	}
 	if !st.Thin() {

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
@@ -14,8 +17,9 @@ import (
 
 // diskInfo is what `qemu-img info` reports for an image.
 type diskInfo struct {
-	Format string `json:"format"`
-	Size   int64  `json:"virtual-size"` // bytes the guest sees
+	Format  string `json:"format"`
+	Size    int64  `json:"virtual-size"`     // bytes the guest sees
+	Backing string `json:"backing-filename"` // of LinkDisk
 }
 
 // readDiskInfo also reads a disk that a running VM has open.
@@ -106,8 +110,20 @@ func (Driver) RollbackDisk(ctx context.Context, path, name string) error {
 // RenameDisk renames the image; its snapshots are inside.
 func (Driver) RenameDisk(path, other string) error { return os.Rename(path, other) }
 
-// DeleteDisk removes the image; a missing one is no error.
-func (Driver) DeleteDisk(_ context.Context, path string) error { return os.RemoveAll(path) }
+// DeleteDisk removes the image, and the hidden one that only it is backed by; a missing one is no
+// error. An image with another name stays as that, and what it is backed by with it.
+func (d Driver) DeleteDisk(ctx context.Context, path string) error {
+	below := ""
+	if stat, err := os.Stat(path); err == nil && stat.Sys().(*syscall.Stat_t).Nlink == 1 { //nolint:forcetypeassert // on Linux
+		if info, err := readDiskInfo(ctx, path); err == nil && strings.HasPrefix(filepath.Base(info.Backing), ".") {
+			below = info.Backing
+		}
+	}
+	if err := os.RemoveAll(path); err != nil || below == "" {
+		return err
+	}
+	return d.DeleteDisk(ctx, below)
+}
 
 // makeDisk runs qemu-img and removes what a failure left of dst.
 func makeDisk(ctx context.Context, dst string, args ...string) error {
