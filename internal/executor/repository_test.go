@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"linus/internal/executor"
 	"linus/internal/job"
@@ -124,8 +125,13 @@ func TestRepository_InAndOut(t *testing.T) {
 	if files[job.PatchArtifact] != "patch" || files[job.BundleArtifact] != "bundle" {
 		t.Errorf("artifacts %v", files)
 	}
-	if calls := strings.Join(f.calls, ", "); calls != "fetch , take, push "+lastCommit+" to fix" || len(f.own) != 0 || f.Has(j.ID) {
+	if calls := strings.Join(f.calls, ", "); calls != "fetch , take, push "+lastCommit+" to fix" || len(f.own) != 0 {
 		t.Errorf("calls %s, own %v", calls, f.own)
+	}
+	for deadline := time.Now().Add(time.Minute); f.Has(j.ID); time.Sleep(time.Millisecond) { // it is forgotten when the job is done
+		if time.Now().After(deadline) {
+			t.Fatal("the engine keeps the repository")
+		}
 	}
 	events, err := r.store.Events(t.Context(), j.ID, 0)
 	if err != nil {
