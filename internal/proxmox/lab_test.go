@@ -196,7 +196,7 @@ func TestProcessLab(t *testing.T) {
 
 func TestQemuLab(t *testing.T) {
 	t.Parallel()
-	loops.AtNightOnly(t, "TestProcessLab holds processes to the same suite, TestJob_RunsInARealVM takes jobs to a real machine, and it through egress, suspend or a snapshot")
+	loops.AtNightOnly(t, "TestProcessLab holds processes to the same suite, TestJob_RunsInARealVM takes jobs to a real machine, and it, in every second run, through egress, suspend or a snapshot")
 	testLab(t, lab.DriverQemu, true)
 }
 
