@@ -183,7 +183,7 @@ func (r *rig) submit(change ...func(*job.Manifest)) string {
 // until follows the job's events until it is as wanted.
 func (r *rig) until(id string, wanted func(job.Job) bool) job.Job {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	after := int64(0)
 	for {
@@ -195,7 +195,7 @@ func (r *rig) until(id string, wanted func(job.Job) bool) job.Job {
 			return j
 		}
 		if ctx.Err() != nil {
-			r.t.Fatalf("waited 5 minutes; the job is %+v", j)
+			r.t.Fatalf("waited 2 minutes; the job is %+v", j)
 		}
 		if len(events) > 0 {
 			after = events[len(events)-1].Seq
