@@ -184,6 +184,11 @@ func (f *Fleet) savedVMs(ctx context.Context) ([]vm.VM, error) {
 	if looked {
 		return saved, nil
 	}
+	return f.lookForSaved(ctx)
+}
+
+// lookForSaved is savedVMs with those that another engine has made since the last look.
+func (f *Fleet) lookForSaved(ctx context.Context) ([]vm.VM, error) {
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
 		return nil, err

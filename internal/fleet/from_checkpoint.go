@@ -74,11 +74,10 @@ func (f *Fleet) restorable(ctx context.Context, v vm.VM, must bool) (*vm.VM, err
 	if err != nil || best != nil || !must {
 		return best, err
 	}
-	vms, err := f.o.Store.VMs(ctx)
-	if err != nil {
+	if saved, err = f.lookForSaved(ctx); err != nil {
 		return nil, err
 	}
-	return f.bestOf(ctx, f.noteSaved(vms), v)
+	return f.bestOf(ctx, saved, v)
 }
 
 // bestOf returns the one of the checkpoints from which a VM is to go on, or nil.

@@ -205,11 +205,7 @@ func (f *Fleet) removeAttempt(ctx context.Context, o order, id string, refused b
 	if err != nil {
 		return false, err
 	}
-	remove := f.Remove
-	if refused && v.ID == 0 {
-		remove = func(ctx context.Context, v vm.VM) (bool, error) { return false, f.o.Provider.Destroy(ctx, v) }
-	}
-	if removed, err = f.clear(ctx, v, remove); err != nil {
+	if removed, err = f.clear(ctx, v, refused && v.ID == 0); err != nil {
 		return false, fmt.Errorf("remove what an earlier attempt left: %w", err)
 	}
 	// The ID is of what is gone. Until the next one is told, the VM is found by its marker.
@@ -226,12 +222,17 @@ func begunBefore(err error) bool {
 	return job.IsClass(err, job.HostExists) || job.IsClass(err, job.HostInterrupted)
 }
 
-// clear removes what a create has left; it waits for nodes that are away.
-func (f *Fleet) clear(ctx context.Context, v vm.VM, remove func(context.Context, vm.VM) (bool, error)) (removed bool, err error) {
+// clear removes what a create has left, or only ends its operation where nothing was made; it
+// waits for nodes that are away.
+func (f *Fleet) clear(ctx context.Context, v vm.VM, unmade bool) (removed bool, err error) {
 	timed, end := context.WithTimeout(ctx, f.o.Patience)
 	defer end()
 	_ = patience.Retry(timed, func() error {
-		removed, err = remove(ctx, v)
+		if unmade {
+			err = f.o.Provider.Destroy(ctx, v) // without an ID
+		} else {
+			removed, err = f.Remove(ctx, v)
+		}
 		if job.IsClass(err, job.HostUnreachable) || job.IsClass(err, job.HostOffline) {
 			return err
 		}
