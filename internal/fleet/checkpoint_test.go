@@ -174,6 +174,22 @@ func TestCheckpoint_OneThatIsUnfitWhileANodeIsAway(t *testing.T) {
 	}
 }
 
+// What an attempt left before a refused one is not left beside the VM that boots.
+func TestCheckpoint_OneThatIsUnfitAfterAnAttemptThatLeftAVM(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		c := r.checkpoint()
+		r.host.Set(providertest.Behaviour{Unfit: true})
+		v, there := r.left("dev1", c.ID)
+		r.DestroySoon()
+		r.pass(time.Minute)
+		now := r.vm(v.Job)
+		if now.State != vm.Created || now.From != "" || now.ID == there || r.host.Has(there) || !r.host.Has(now.ID) {
+			t.Errorf("it was %d: %+v, %+v", there, now, now.Own)
+		}
+	})
+}
+
 func TestCheckpoint_IsMadeOfWhatIsAskedForOftenEnough(t *testing.T) {
 	for mode, want := range map[job.CheckpointMode][]int{job.CheckpointsOff: {0, 0, 0}, job.CheckpointsAuto: {0, 1, 1}, job.CheckpointsAlways: {1, 1, 1}} {
 		t.Run(string(mode), func(t *testing.T) {

@@ -181,10 +181,11 @@ func TestCreate_WhereTheNameIsTaken(t *testing.T) {
 }
 
 // left has an engine end in the middle of a create, whose VM is there without an ID in its row.
-func (r *rig) left(name string) (v vm.VM, there int) {
+// from is the checkpoint that it was to go on from, if any.
+func (r *rig) left(name, from string) (v vm.VM, there int) {
 	r.t.Helper()
 	v = asked(name)
-	v.State = vm.Intended
+	v.State, v.From = vm.Intended, from
 	r.row(v)
 	made, err := r.host.Fake.Create(context.Background(), job.VMSpec{Name: name, Job: v.Job, Owner: r.opts.Owner, Template: providertest.FakeTemplate}, func(job.Progress) {})
 	if err != nil {
@@ -207,7 +208,7 @@ func TestCreate_RemovesWhatAnEarlierAttemptLeft(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(r *rig) {
-				v, there := r.left("dev1")
+				v, there := r.left("dev1", "")
 				r.host.Set(providertest.Behaviour{Destroys: tt.destroys})
 				r.start()
 				r.DestroySoon()
