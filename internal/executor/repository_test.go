@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"linus/internal/executor"
 	"linus/internal/job"
@@ -128,11 +127,7 @@ func TestRepository_InAndOut(t *testing.T) {
 	if calls := strings.Join(f.calls, ", "); calls != "fetch , take, push "+lastCommit+" to fix" || len(f.own) != 0 {
 		t.Errorf("calls %s, own %v", calls, f.own)
 	}
-	for deadline := time.Now().Add(time.Minute); f.Has(j.ID); time.Sleep(time.Millisecond) { // it is forgotten when the job is done
-		if time.Now().After(deadline) {
-			t.Fatal("the engine keeps the repository")
-		}
-	}
+	r.eventually(j.ID, func(job.Job) bool { return !f.Has(j.ID) }) // it is forgotten when the job is done
 	events, err := r.store.Events(t.Context(), j.ID, 0)
 	if err != nil {
 		t.Fatal(err)

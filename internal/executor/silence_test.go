@@ -75,7 +75,7 @@ func TestFollow_ASharedVMThatMovesIsFollowed(t *testing.T) {
 	}
 	r.fake.Move(vm.ID, "10.97.0.8", false)
 	for _, id := range append(ids, vm.Job) {
-		r.until(id, func(j job.Job) bool { return j.VM.IP == "10.97.0.8" })
+		r.eventually(id, func(j job.Job) bool { return j.VM.IP == "10.97.0.8" }) // whichever job has noticed it
 	}
 	release()
 	for _, id := range append(ids, r.submit(sharing("dev"))) {
