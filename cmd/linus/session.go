@@ -24,6 +24,9 @@ type session struct {
 // Close disconnects from the engine, which keeps running.
 func (s *session) Close() { s.client.Close() }
 
+// Caller is whom the engine takes this process for.
+func (s *session) Caller(ctx context.Context) (job.Principal, error) { return s.client.Caller(ctx) }
+
 // idleTime is how long an idle background engine keeps running.
 const idleTime = time.Minute
 

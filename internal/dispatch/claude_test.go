@@ -2,6 +2,7 @@ package dispatch_test
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -55,6 +56,8 @@ func (e *engine) change(id string, with func(r *running)) {
 	close(e.changed)
 	e.changed = make(chan struct{})
 }
+
+func (e *engine) Caller(context.Context) (job.Principal, error) { return job.Operator(), nil }
 
 func (e *engine) Plan(context.Context, job.Submission) ([]string, error) { return nil, e.plan }
 
@@ -136,7 +139,8 @@ func (e *engine) List(_ context.Context, f job.Filter) (page job.Page, err error
 			key, value, _ := strings.Cut(text, "=")
 			return r.Manifest.Labels[key] != value
 		})
-		if r.Status == f.Status && has {
+		mine := f.Principal == "" || f.Principal == cmp.Or(r.Principal, job.OperatorName)
+		if r.Status == f.Status && has && mine {
 			page.Jobs = append(page.Jobs, job.Summary{ID: r.ID, Status: r.Status, Labels: r.Manifest.Labels})
 		}
 	}
@@ -420,6 +424,30 @@ func TestClaude_ShareAQueue(t *testing.T) {
 	until(t, q, "sesn_2", served)
 	if first, second := q.Item("sesn_1"), q.Item("sesn_2"); first.Claims != 1 || second.Claims != 1 || first.Claimed[0] == second.Claimed[0] {
 		t.Errorf("%v and %v", first.Claimed, second.Claimed)
+	}
+}
+
+// Whoever may submit a job may give it a dispatcher's labels: it takes no place, is not followed
+// and not cancelled.
+func TestClaude_JobsOfOthersAreNotItsSessions(t *testing.T) {
+	t.Parallel()
+	q, e := queuetest.New(t, time.Minute), newEngine(t)
+	foreign := job.Manifest{Labels: map[string]string{
+		"dispatch/by": "here", "dispatch/environment": queuetest.Environment, "dispatch/session": "sesn_1", "dispatch/work": "work_sesn_1",
+	}}
+	for id, status := range map[string]job.Status{"forged-running": job.Running, "forged-pending": job.Pending} {
+		e.jobs[id] = &running{Job: job.Job{ID: id, Manifest: foreign, Status: status, Principal: "mallory"}, end: func() {}}
+	}
+	q.Add("sesn_1", false, "echo one")
+	s := serve(t, e, q, func(o *dispatch.Options, _ *dispatch.Claude) { o.Name, o.Sessions = "here", 1 })
+	until(t, q, "sesn_1", stopped)
+	if err := s.ends(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	for _, id := range []string{"forged-running", "forged-pending"} {
+		if r := e.jobs[id]; r.Outcome != nil {
+			t.Errorf("%s, which is another's, has ended: %+v", id, r.Outcome)
+		}
 	}
 }
 

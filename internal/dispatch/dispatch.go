@@ -22,6 +22,7 @@ import (
 
 // Engine is what a dispatcher needs of one.
 type Engine interface {
+	Caller(ctx context.Context) (job.Principal, error)
 	Plan(ctx context.Context, s job.Submission) ([]string, error)
 	Submit(ctx context.Context, s job.Submission) (job.Job, error)
 	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
@@ -238,10 +239,15 @@ func (d *dispatcher) watch(ctx context.Context, id string, after int64, wanted f
 	}
 }
 
-// unfinished returns the jobs with these labels that have not ended.
+// unfinished returns the jobs with these labels that have not ended: this dispatcher's
+// principal's alone, for whoever may submit a job may give it any label.
 func (d *dispatcher) unfinished(ctx context.Context, labels ...string) (all []job.Summary, err error) {
+	me, err := d.Engine.Caller(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, status := range []job.Status{job.Pending, job.Provisioning, job.Running} {
-		f := job.Filter{Status: status, Label: labels, Limit: 200}
+		f := job.Filter{Status: status, Label: labels, Principal: me.Name, Limit: 200}
 		for {
 			page, err := d.Engine.List(ctx, f)
 			if err != nil {
