@@ -381,6 +381,7 @@ func (e *Executor) isDraining() bool {
 // Drained reports whether this engine works on nothing any more.
 func (e *Executor) Drained() bool {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.draining && len(e.runs) == 0 && !e.o.Fleet.Working()
+	drained := e.draining && len(e.runs) == 0
+	e.mu.Unlock() // the fleet asks this engine, too
+	return drained && !e.o.Fleet.Working()
 }

@@ -202,8 +202,9 @@ func (e *Executor) Close(ctx context.Context) error {
 // webhook to be delivered.
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && !e.o.Fleet.Busy() && !e.undelivered.Load()
+	idle := e.queue.empty() && len(e.runs) == 0 && e.leftover == 0
+	e.mu.Unlock() // the fleet asks this engine, too
+	return idle && !e.o.Fleet.Busy() && !e.undelivered.Load()
 }
 
 func decided(o job.Outcome) job.Event {

@@ -770,3 +770,40 @@ func (s *specs) Create(ctx context.Context, spec job.VMSpec, progress func(job.P
 	s.got <- spec
 	return s.Provider.Create(ctx, spec, progress)
 }
+
+// askingFleet answers whether it works when it was answered itself.
+type askingFleet struct {
+	executor.Fleet
+	t *testing.T
+	e *executor.Executor
+}
+
+func (f askingFleet) Busy() bool {
+	f.t.Helper()
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		f.e.JobsWait()
+		f.e.VMChanged(context.Background(), "x", nil)
+	}()
+	select {
+	case <-answered:
+	case <-time.After(10 * time.Second):
+		f.t.Error("the engine does not answer the fleet that it asks whether it works")
+	}
+	return false
+}
+
+func (f askingFleet) Working() bool { return f.Busy() }
+
+func TestIdle_AnswersTheFleetMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := &askingFleet{t: t}
+	f.e = executor.New(executor.Options{Fleet: f})
+	if !f.e.Idle() {
+		t.Error("an engine without work is not idle")
+	}
+	if err := f.e.Drain(context.Background()); err != nil || !f.e.Drained() {
+		t.Errorf("an engine without work is not drained: %v", err)
+	}
+}

@@ -30,6 +30,7 @@ type engine struct {
 	mu       sync.Mutex
 	follows  bool                     // another one leads
 	waits    bool                     // jobs wait for a slot
+	asked    func()                   // called when it is asked whether they do
 	creating []vm.Making              // for its jobs
 	holds    map[string]time.Duration // the timeouts of jobs that have a VM
 	unread   error                    // of jobs
@@ -55,8 +56,12 @@ func (e *engine) Leads(context.Context) bool {
 
 func (e *engine) JobsWait() bool {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.waits
+	asked, waits := e.asked, e.waits
+	e.mu.Unlock()
+	if asked != nil {
+		asked()
+	}
+	return waits
 }
 
 func (e *engine) Known(_ context.Context, id string) (job.Job, error) {

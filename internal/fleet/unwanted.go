@@ -15,9 +15,27 @@ import (
 type unwanted struct {
 	wake chan struct{} // there may be more
 
+	// The engine asks under its own mutex what is known here: mu is held for no longer than that
+	// takes to say or to note.
 	mu   sync.Mutex
-	left bool            // there are some, as of the last look
-	here map[string]bool // those being destroyed here
+	left bool            // there are some, as of the last look, or of what was told since
+	told int             // how often DestroySoon was
+	here map[string]bool // those being destroyed here, or copied
+}
+
+// begin notes work that begins here, and reports whether it was not under way.
+func (u *unwanted) begin(work string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	begun := !u.here[work]
+	u.here[work] = true
+	return begun
+}
+
+func (u *unwanted) end(work string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.here, work)
 }
 
 // Tend keeps the pools as they are wanted, makes the VMs that somebody has asked for,
@@ -52,6 +70,7 @@ func (f *Fleet) Tend(ctx context.Context) {
 func (f *Fleet) DestroySoon() {
 	f.unwanted.mu.Lock()
 	f.unwanted.left = true
+	f.unwanted.told++
 	f.unwanted.mu.Unlock()
 	signal(f.unwanted.wake)
 }
@@ -83,7 +102,10 @@ func (f *Fleet) Working() bool {
 // tendVMs begins to make the VMs that somebody has asked for, and to destroy those that
 // nobody wants, if this engine leads. Those whose job has not ended are destroyed by that.
 func (f *Fleet) tendVMs(ctx context.Context) error {
-	leads := f.o.Engine.Leads(ctx)
+	f.unwanted.mu.Lock()
+	told := f.unwanted.told
+	f.unwanted.mu.Unlock()
+	leads, left := f.o.Engine.Leads(ctx), false
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
 		return err
@@ -106,19 +128,16 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 			forking[id] = true
 		}
 	}
-	f.unwanted.mu.Lock()
-	defer f.unwanted.mu.Unlock()
-	f.unwanted.left = false
 	for _, v := range vms {
 		wanted := v.AskedFor() && v.BeingMade()
 		if leads && v.Forking.Active() {
-			f.unwanted.left = true
+			left = true
 			f.tendForkSoon(ctx, v)
 		}
 		if !leads || !wanted && !v.Doomed() {
 			continue
 		}
-		f.unwanted.left = true
+		left = true
 		if wanted && v.Own.Copied() {
 			if !forking[v.Job] { // the VM went with its row
 				f.background.Go(func() { f.logged(ctx, v, f.giveForkUp(ctx, v, "the VM that it was to be a copy of is gone")) })
@@ -134,30 +153,31 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 		case wanted && !making:
 			busy++
 			f.begin(ctx, v)
-		case wanted || f.unwanted.here[v.Job]:
+		case wanted:
 		case making: // as another engine was told
 			f.stopMaking(v.Job)
-		default:
-			f.unwanted.here[v.Job] = true
+		case f.unwanted.begin(v.Job):
 			f.background.Go(func() { f.destroy(ctx, v) })
 		}
 	}
+	f.unwanted.mu.Lock()
+	if f.unwanted.told == told {
+		f.unwanted.left = left
+	}
+	f.unwanted.mu.Unlock()
 	return f.queued(ctx, waiting)
 }
 
-// tendForkSoon tends the copies of a VM, unless that is under way. f.unwanted.mu is held.
+// tendForkSoon tends the copies of a VM, unless that is under way.
 func (f *Fleet) tendForkSoon(ctx context.Context, of vm.VM) {
 	work := "fork of " + of.Job
-	if f.unwanted.here[work] {
+	if !f.unwanted.begin(work) {
 		return
 	}
-	f.unwanted.here[work] = true
 	begun := of.Forking.Begun
 	f.background.Go(func() {
 		f.logged(ctx, of, f.tendFork(ctx, of.Job))
-		f.unwanted.mu.Lock()
-		delete(f.unwanted.here, work)
-		f.unwanted.mu.Unlock()
+		f.unwanted.end(work)
 		if now, err := f.o.Store.VM(ctx, of.Job); err == nil && now.Forking.Begun != begun { // there is more to do
 			signal(f.unwanted.wake)
 		}
@@ -191,11 +211,7 @@ func (f *Fleet) queued(ctx context.Context, waiting []vm.VM) error {
 
 // destroy destroys a VM that nobody wants. What fails is tried again the next time.
 func (f *Fleet) destroy(ctx context.Context, v vm.VM) {
-	defer func() {
-		f.unwanted.mu.Lock()
-		defer f.unwanted.mu.Unlock()
-		delete(f.unwanted.here, v.Job)
-	}()
+	defer f.unwanted.end(v.Job)
 	release, err := f.lockLife(ctx, v)
 	if err != nil {
 		return // an engine that has led before makes or destroys it
