@@ -52,7 +52,7 @@ mount_volume() {
     if [ "$there" != "$dev" ]; then
       [ -z "$there" ] || fail "something else is mounted at $path: $there"
       found=$(blkid -p -o value -s UUID "$dev") && code=0 || code=$?
-      if [ "$code" = 2 ] && [ -z "$found" ] && [ -z "$(wipefs -n "$dev")" ] && [ "$formatted" = false ]; then
+      if [ "$code" = 2 ] && [ -z "$found" ] && signs=$(wipefs -n "$dev") && [ -z "$signs" ] && [ "$formatted" = false ]; then
         [ "$mode" = rw ] || fail "it has no filesystem yet: attach it for writing first"
         mkfs.ext4 -q -F -U "$uuid" -L "$label" -E lazy_itable_init=1 "$dev" || fail "mkfs.ext4 failed"
         found=$(blkid -p -o value -s UUID "$dev") || found=

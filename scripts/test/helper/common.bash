@@ -74,6 +74,19 @@ hook() { # <verb> <body>
   chmod +x "${PVE_STUB}/hook-$1"
 }
 
+# For what looks again after a step: something else happens during call N of a verb, while it has
+# changed nothing, or (after-VERB) when it is done. Of the command line $2 and so on are left.
+change_during() { # <verb or after-verb> <N> <command>
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook "$1" 'echo >>"$0.calls"; (($(wc -l <"$0.calls") != '"$2"')) || { '"$3"'; }'
+}
+
+# The VM is somebody else's from then on.
+take_during() { # <verb or after-verb> <N> <id, or empty: the one that the call is about>
+  # shellcheck disable=SC2016 # the hook's own variables
+  change_during "$1" "$2" 'sed -i -e "s/^#linus-job=/&0/" "${PVE_STUB}/vm/'"${3:-\$2}"'"'
+}
+
 guest_interfaces() { # <JSON objects, comma separated>
   printf '[%s]\n' "$1" >"${PVE_STUB}/guest/interfaces"
 }

@@ -467,6 +467,16 @@ refute_changed() {
   done
 }
 
+# bats test_tags=proof
+@test "the memory of another VM that has the ID since stays, when ours is found gone" {
+  save
+  sed -i "s/${job}/${job2}/" "${PVE_STUB}/vm/250" "${kept}.meta"
+  sed -i "s/^name: .*/name: other/" "${PVE_STUB}/vm/250"
+  run_script destroy-vm
+  assert_line LINUS_VM_OUTCOME:foreign
+  [[ -s ${kept}.state && -s ${kept}.meta ]] || fail 'the memory of the other is gone'
+}
+
 @test "the memory of a checkpoint that was destroyed by hand goes with the next list" {
   save
   run_script list-vms

@@ -67,6 +67,17 @@ copy() { # <linus-job of the VM>
   assert_nothing_left
 }
 
+# bats test_tags=proof
+@test "a VM that changes hands as the snapshot of a killed fork goes gets no other" {
+  power fork
+  : >"${PVE_STUB}/calls"
+  take_during after-delsnapshot 1
+  power fork
+  assert_status 5
+  assert_called 'qm delsnapshot 250 linus-fork'
+  refute_called 'qm snapshot .*'
+}
+
 @test "a VM whose storage does not is copied from its disk, and nothing is taken" {
   sed -i 's/^scsi0: .*/scsi0: local:250\/vm-250-disk-0.qcow2,size=10G/' "${PVE_STUB}/vm/250"
   power fork
@@ -154,6 +165,23 @@ copy() { # <linus-job of the VM>
   grep -q '^net0: .*bridge=vmbr0$' "${conf}" || fail "$(<"${conf}")"
   ! grep -q 'linus-egress' "${conf}" || fail "$(<"${conf}")"
   [[ $(<"${PVE_STUB}/status/250") == running ]]
+}
+
+# bats test_tags=proof
+@test "a copy whose network rules, link or owner do not read back as they were set is not given out" {
+  local line
+  for line in '/^#/s/$/ linus-egress=none/' 's/^net0: .*/&,link_down=1/' 's/^#linus-job=/&0/'; do
+    rm -f "${PVE_STUB}"/hook-*
+    saved
+    # shellcheck disable=SC2016 # the hook's own variables
+    hook after-set '[[ "$*" != *--net0* || "$*" == *link_down* ]] || sed -i "'"${line}"'" "${PVE_STUB}/vm/$2"'
+    VM_FORK_LIVE=true copy "${job}"
+    assert_status 5
+    assert_says 'the link of VM'
+    refute_line_like LINUS_VM_IP
+    rm -f "${PVE_STUB}"/vm/2[0-4]* "${PVE_STUB}"/status/2[0-4]*
+    sed -i '/^$/,$d' "${PVE_STUB}/vm/250"
+  done
 }
 
 @test "a copy of the disk boots, and takes its identity before its link is up" {

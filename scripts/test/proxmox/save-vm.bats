@@ -188,6 +188,38 @@ refute_changed() {
   assert_called 'qm set 250 --template 0'
 }
 
+# bats test_tags=proof
+@test "what changes hands before it is cleaned is not cleaned" {
+  take_during after-start 1
+  save
+  assert_status 5
+  assert_called 'qm start .*'
+  refute_called 'qm guest exec .*linus-clean.*'
+  rm "${PVE_STUB}"/hook-*
+  : >"${PVE_STUB}/calls"
+  take_during after-guest-exec 1 250
+  TEMPLATE_NAME=setup2 SAVE_MODE=in-place save
+  assert_status 5
+  assert_says 'refused to save VM 250'
+  refute_called 'qm guest exec .*linus-clean.*'
+  refute_called 'qm \(shutdown\|template\) .*'
+}
+
+# bats test_tags=proof
+@test "a copy that does not read back as it was set is not started" {
+  local line
+  for line in 's/^net0: .*/net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0/' 's/^ipconfig0: .*/ipconfig0: ip=10.0.0.7\/24/' 's/^#.*/& linus-state=cloning/'; do
+    rm -f "${PVE_STUB}"/hook-*
+    # shellcheck disable=SC2016 # the hook's own variables
+    change_during after-set 1 'sed -i "'"${line}"'" "${PVE_STUB}/vm/$2"'
+    save
+    assert_status 5
+    assert_says 'the copy, could not be taken down'
+    refute_called 'qm start .*'
+    assert_no_copy
+  done
+}
+
 @test "a copy whose run was killed is destroyed when its lease is over" {
   # shellcheck disable=SC2016 # the hook's own variables
   hook after-start 'kill -KILL "$(<"${PVE_STUB}/script.pid")"'

@@ -64,3 +64,28 @@ setup() {
   assert_says "work of linus is under way on ${HOSTNAME}: linus-"
   [[ -e ${IMAGE_DIR}/debian-12.qcow2 ]]
 }
+
+@test "a directory of linus that is a link, or another user's, is not removed, nor what is in it" {
+  local dir theirs
+  for dir in "${LINUS_HOST_DIR}" "${LINUS_SCRIPT_DIR}/operations" "${LINUS_LOCK_DIR}" "${IMAGE_DIR}" "${LINUS_PVE_DIR}/priv/linus" "${LINUS_SCRIPT_DIR}"; do
+    theirs=${BATS_TEST_TMPDIR}/theirs
+    rm -rf "${dir}" "${theirs}"
+    mkdir -p "${theirs}"
+    : >"${theirs}/debian-12.qcow2"
+    : >"${theirs}/create-vm-0123456789ab.sh"
+    : >"${theirs}/fence-${job}"
+    ln -s "${theirs}" "${dir}"
+    run_script uninstall
+    assert_status 0
+    [[ -L ${dir} && -e ${theirs}/debian-12.qcow2 && -e ${theirs}/create-vm-0123456789ab.sh && -e ${theirs}/fence-${job} ]] || fail "followed ${dir}"
+    rm "${dir}"
+    if ((EUID == 0)); then
+      mv "${theirs}" "${dir}"
+      chown 65534 "${dir}"
+      run_script uninstall
+      assert_status 0
+      [[ -e ${dir}/debian-12.qcow2 && -e ${dir}/create-vm-0123456789ab.sh && -e ${dir}/fence-${job} ]] || fail "removed ${dir}, which is not root's"
+      rm -rf "${dir}"
+    fi
+  done
+}

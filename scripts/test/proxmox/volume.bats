@@ -353,6 +353,57 @@ assert_volume_whole() {
   [[ -e ${PVE_STUB}/vm/250 ]] || fail 'the VM went, too'
 }
 
+# bats test_tags=proof
+@test "a volume is not removed while which VMs have it cannot be read" {
+  add_volume
+  local -rx VM_ID=300 VM_NAME=${VOLUME_HOLDER} LINUS_JOB=${volume} VM_KIND=volume
+  spoil_config 101
+  run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:failed
+  assert_says 'which VMs have the volume could not be read'
+  assert_volume_whole
+}
+
+# bats test_tags=proof
+@test "a VM that changes hands as its volumes are taken off is not destroyed" {
+  add_volume
+  attached_to 250
+  take_during after-set 1
+  run_script destroy-vm
+  assert_status 5
+  assert_called 'qm set 250 --delete scsi2'
+  refute_called 'qm destroy .*'
+  assert_says 'does not carry linus-job'
+}
+
+# bats test_tags=proof
+@test "a VM that changes hands as a volume is attached to it is not changed again" {
+  add_volume
+  take_during after-set 1
+  volume attach
+  assert_status 5
+  assert_called_times 1 'qm set 250 .*'
+  refute_called 'qm guest exec .*'
+}
+
+# bats test_tags=proof
+@test "nothing is attached or taken off while who holds the volume, or has it, cannot be read" {
+  local spoilt action
+  guest_says 'linus-volume unmounted'
+  for spoilt in 300 101; do
+    for action in attach detach; do
+      add_volume
+      [[ ${action} == attach ]] || attached_to 250
+      spoil_config "${spoilt}"
+      volume "${action}"
+      [[ ${status} == @(3|5) ]] || fail "${action} with ${spoilt} spoilt"
+      refute_called 'qm \(set\|guest\) .*'
+      ln -sf "../../../../pve/vm/101" "${LINUS_PVE_DIR}/qemu-server/101.conf"
+    done
+  done
+}
+
 @test "volumes are listed as volumes, and not as VMs" {
   add_volume
   answer /nodes/pve/qemu '[{"vmid":250,"name":"linus-job-11111111","status":"running"},{"vmid":300,"name":"linus-volume-555555555555","status":"stopped"}]'
