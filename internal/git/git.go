@@ -100,14 +100,18 @@ const maxAnswer = 4 << 20 // bytes that git says
 // git runs git in a repository, by a way if it needs one, and returns what it prints. Bounded are
 // its time (ctx), its answer, its memory and the size of each file that it writes.
 func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.File, args ...string) (string, error) {
-	line := []string{"-c", `ulimit -c 0; ulimit -f "$1"; ulimit -v 3145728 2>/dev/null; shift; exec "$@"`, "sh", strconv.FormatInt(g.o.MaxBytes/512, 10), "git"}
+	program, err := exec.LookPath("git") // as Ready does: the one that is run, whatever PATH it then has
+	if err != nil {
+		return "", err
+	}
+	line := []string{"-c", `ulimit -c 0; ulimit -f "$1"; ulimit -v 3145728 2>/dev/null; shift; exec "$@"`, "sh", strconv.FormatInt(g.o.MaxBytes/512, 10), program}
 	for _, setting := range settings {
 		line = append(line, "-c", setting)
 	}
 	if repository != "" {
 		line = append(line, "--git-dir="+repository)
 	}
-	cmd := exec.CommandContext(ctx, "sh", append(line, args...)...)
+	cmd := exec.CommandContext(ctx, "/bin/sh", append(line, args...)...)
 	cmd.Dir = g.o.Dir
 	cmd.Env = append([]string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + g.o.Dir, "LC_ALL=C",
@@ -121,7 +125,7 @@ func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.F
 	}
 	cmd.WaitDelay = 5 * time.Second
 	together(cmd)
-	err := cmd.Run()
+	err = cmd.Run()
 	switch {
 	case err == nil && out.over:
 		return "", fmt.Errorf("git %s: its answer is longer than %d bytes", args[0], maxAnswer)

@@ -515,7 +515,7 @@ func TestSSH_NothingGoesOnAfterItsEnd(t *testing.T) {
 	sshs := func() (n int) {
 		all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, name := range all {
-			if line, _ := os.ReadFile(name); bytes.HasPrefix(line, []byte("ssh\x00")) && bytes.Contains(line, []byte("\x00"+at.Port+"\x00")) {
+			if line, _ := os.ReadFile(name); bytes.Contains(line, []byte("ssh\x00-F\x00")) && bytes.Contains(line, []byte("\x00"+at.Port+"\x00")) {
 				n++
 			}
 		}

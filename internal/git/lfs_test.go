@@ -2,6 +2,7 @@ package git_test
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"linus/internal/git"
+	"linus/internal/gittest"
 	"linus/internal/job"
 	"linus/internal/tlstest"
 )
@@ -187,4 +189,25 @@ func TestReady_NamesWhatIsMissing(t *testing.T) {
 		t.Error(err)
 	}
 	mustFail(t, g.Ready(job.Repository{URL: "git@git.example:app"}), "needs ssh on the engine's machine")
+}
+
+// The programs that are looked for are those that run, and they know nothing of the engine's own repository.
+func TestGit_RunsWhatItHasLookedFor(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	t.Setenv("GIT_DIR", dir)
+	_, key := gittest.Key(t)
+	way := git.Way{Key: key, HostKey: "ssh-ed25519 AAAA", Close: func() {}}
+	g := git.New(git.Options{Dir: t.TempDir(), Way: func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error) { return way, nil }})
+	q := job.RepositoryCall{Job: "one", Repository: job.Repository{URL: "git@git.example:app"}}
+	_, err := g.Fetch(t.Context(), q)
+	mustFail(t, err, `exec: "ssh": executable file not found`)
+	for _, tool := range []string{"git", "ssh"} {
+		if err := os.WriteFile(filepath.Join(dir, tool), []byte("#!/bin/sh\necho it is this one, "+
+			"with ${GIT_DIR:-no other repository}, and ${GIT_SSH_COMMAND%% *} >&2\n[ \"$GIT_SSH_COMMAND\" = \"\" ]\n"), 0o700); err != nil { //nolint:gosec // it is run
+			t.Fatal(err)
+		}
+	}
+	_, err = g.Fetch(t.Context(), q)
+	mustFail(t, err, "git ls-remote: it is this one, with no other repository, and "+filepath.Join(dir, "ssh"))
 }

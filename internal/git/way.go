@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
@@ -46,6 +47,7 @@ type opened struct {
 	dir      string // with a socket, or files
 	listener net.Listener
 	user     string // of the proxy: nobody else on this machine may use it
+	ssh      string // the program
 	conns    sync.WaitGroup
 	end      context.CancelCauseFunc
 }
@@ -147,7 +149,10 @@ func (o *opened) pass(ctx context.Context, near net.Conn) {
 }
 
 // openSSH has git reach the host by ssh, which gets its key from an agent: it is on no disk.
-func (o *opened) openSSH() error {
+func (o *opened) openSSH() (err error) {
+	if o.ssh, err = exec.LookPath("ssh"); err != nil {
+		return err
+	}
 	key, err := ssh.ParseRawPrivateKey(o.Key)
 	if err != nil {
 		return fmt.Errorf("read the credential's private key: %w", err)
@@ -184,7 +189,7 @@ func (o *opened) environment() []string {
 		return nil
 	case o.Key != nil:
 		line := []string{
-			"ssh", "-F", "/dev/null", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "HostKeyAlias=repository", "-o", "StrictHostKeyChecking=yes",
+			o.ssh, "-F", "/dev/null", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "HostKeyAlias=repository", "-o", "StrictHostKeyChecking=yes",
 			"-o", "UserKnownHostsFile=" + filepath.Join(o.dir, "known_hosts"), "-o", "GlobalKnownHostsFile=/dev/null", "-o", "UpdateHostKeys=no",
 			"-o", "IdentityFile=none", "-o", "IdentityAgent=" + filepath.Join(o.dir, "agent"), "-o", "PreferredAuthentications=publickey",
 			"-o", "ClearAllForwardings=yes", "-o", "ControlMaster=no", "-o", "ControlPath=none", "-o", "ProxyCommand=none", "-o", "PermitLocalCommand=no",

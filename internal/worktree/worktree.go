@@ -92,11 +92,27 @@ func inGit(dir string) bool {
 	}
 }
 
+// wanted are the variables of git's by which people say how a server is reached. The others are for
+// one repository: git sets them for hooks and aliases, and with them each git would be in that one,
+// and not where it is started.
+var wanted = []string{
+	"GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_PROXY_COMMAND", "GIT_ASKPASS", "GIT_TERMINAL_PROMPT", "GIT_ALLOW_PROTOCOL",
+	"GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_SSL_CERT", "GIT_SSL_KEY", "GIT_SSL_NO_VERIFY", "GIT_HTTP_USER_AGENT",
+	"GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM",
+}
+
+// unwanted reports whether a variable, as NAME=VALUE, is git's and not wanted.
+func unwanted(variable string) bool {
+	name, _, _ := strings.Cut(strings.ToUpper(variable), "=")
+	return strings.HasPrefix(name, "GIT_") && !slices.Contains(wanted, name)
+}
+
 // git runs git in a directory, with stdin, and returns what it prints.
 func git(ctx context.Context, dir, stdin string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	var said bytes.Buffer
 	cmd.Dir, cmd.Stdin, cmd.Stderr = dir, strings.NewReader(stdin), &said
+	cmd.Env = slices.DeleteFunc(cmd.Environ(), unwanted)
 	out, err := cmd.Output()
 	if err != nil {
 		return out, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(said.String()))
@@ -184,7 +200,7 @@ func (t Tree) listed(ctx context.Context, dir string, add func(rel string) error
 	seen := map[string]bool{}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
 		rel := filepath.Join(dir, filepath.FromSlash(name))
-		if name == "" || seen[rel] { // one that is in conflict is listed for each side
+		if name == "" || name == "./" || seen[rel] { // one that is in conflict is listed for each side
 			continue
 		}
 		seen[rel] = true

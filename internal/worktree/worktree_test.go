@@ -191,6 +191,52 @@ func TestClone_IsTheRepositoryAtARef(t *testing.T) {
 	}
 }
 
+// What git tells a hook or an alias of a repository, and what people set for one, is not told to git
+// in another; how a server is reached is.
+func TestGit_HasNoVariableOfAnotherRepository(t *testing.T) {
+	origin, other, dir, into := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
+	write(t, origin, "file", "1")
+	write(t, other, "theirs", "1")
+	write(t, dir, "mine", "1", "module/code", "1")
+	for _, at := range []string{origin, other, dir, filepath.Join(dir, "module")} {
+		run(t, at, "git", "init", "-q", "-b", "main")
+		run(t, at, "git", "add", ".")
+		run(t, at, "git", "commit", "-q", "-m", "1")
+	}
+	theirs, err := os.ReadFile(filepath.Join(other, ".git", "index"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"GIT_DIR": filepath.Join(other, ".git"), "GIT_WORK_TREE": other, "GIT_COMMON_DIR": filepath.Join(other, ".git"), "GIT_PREFIX": "x/",
+		"GIT_INDEX_FILE": filepath.Join(other, ".git", "index"), "GIT_OBJECT_DIRECTORY": filepath.Join(other, ".git", "objects"),
+		"GIT_CONFIG_PARAMETERS": "'core.worktree'='" + other + "'", "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.worktree", "GIT_CONFIG_VALUE_0": other,
+		"GIT_LITERAL_PATHSPECS": "1", "GIT_EXEC_PATH": other, "git_trace": filepath.Join(other, "trace"),
+	} {
+		t.Setenv(name, value)
+	}
+	if got := names(t, pack(t, find(t, dir), nil).Archive); !slices.Equal(got, []string{"mine", "module/code"}) {
+		t.Errorf("the tree has %q", got)
+	}
+	tree := OfRepository("file://"+origin, into)
+	if err := tree.Clone(t.Context(), "file://"+origin, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, pack(t, tree, nil).Archive); !slices.Equal(got, []string{"file"}) {
+		t.Errorf("the clone has %q", got)
+	}
+	if entries, _ := os.ReadDir(other); len(entries) != 2 {
+		t.Errorf("the other has %v", entries)
+	}
+	if now, err := os.ReadFile(filepath.Join(other, ".git", "index")); err != nil || !bytes.Equal(now, theirs) {
+		t.Errorf("its index has changed, %v", err)
+	}
+	t.Setenv("GIT_ALLOW_PROTOCOL", "https")
+	if err := tree.Clone(t.Context(), "file://"+origin, ""); err == nil || !strings.Contains(err.Error(), "transport 'file' not allowed") {
+		t.Errorf("with what people say of servers: %v", err)
+	}
+}
+
 // archived is an archive as a VM sends it.
 func archived(t testing.TB, headers ...tar.Header) io.Reader {
 	t.Helper()
