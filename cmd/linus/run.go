@@ -87,7 +87,12 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	if f.repository != "" && f.apply {
 		return usage("--apply makes changes in the tree here, and --repo runs on another one; use --diff")
 	}
-	t, done, err := treeOf(ctx, f.repository)
+	url, ref, _ := strings.Cut(f.repository, "#")
+	url, err := worktree.Locate(url)
+	if err != nil {
+		return err
+	}
+	t, done, err := treeOf(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -106,7 +111,6 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 		return err
 	}
 	if f.repository != "" { // not before the VM is known to be there
-		url, ref, _ := strings.Cut(f.repository, "#")
 		if err := asUsage(t.Clone(ctx, url, ref)); err != nil {
 			return err
 		}
@@ -168,8 +172,8 @@ func (a *app) runRepository(cmd *cobra.Command, args []string, f runFlags) error
 
 // treeOf returns the tree to send, a repository's still empty; done removes what it was made
 // for.
-func treeOf(ctx context.Context, repository string) (t worktree.Tree, done func(), err error) {
-	if repository == "" {
+func treeOf(ctx context.Context, url string) (t worktree.Tree, done func(), err error) {
+	if url == "" {
 		t, err = worktree.Find(ctx, ".")
 		return t, func() {}, asUsage(err)
 	}
@@ -177,7 +181,6 @@ func treeOf(ctx context.Context, repository string) (t worktree.Tree, done func(
 	if err != nil {
 		return t, nil, err
 	}
-	url, _, _ := strings.Cut(repository, "#")
 	return worktree.OfRepository(url, dir), func() { _ = os.RemoveAll(dir) }, nil
 }
 

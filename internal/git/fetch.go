@@ -74,7 +74,7 @@ func (g *Git) Fetch(ctx context.Context, q job.RepositoryCall) (c job.Checkout, 
 	return c, g.pack(q.Job)
 }
 
-// find returns the full name of the ref that is meant; empty for a commit.
+// find returns the full name of the ref that is meant, a branch before a tag; empty for a commit.
 func (g *Git) find(ctx context.Context, at string, w *opened, r job.Repository) (string, error) {
 	if job.IsCommit(r.Ref) {
 		return "", nil
@@ -106,7 +106,7 @@ func (g *Git) find(ctx context.Context, at string, w *opened, r job.Repository) 
 	if r.Ref == "" {
 		return "", errors.New("it has no commit yet")
 	}
-	return "", fmt.Errorf("it has no branch and no tag %q", r.Ref)
+	return "", fmt.Errorf("it has no branch and no tag %q; a commit is named by all 40 digits of its hash", r.Ref)
 }
 
 // local is the name under which a ref is fetched.

@@ -296,6 +296,7 @@ func TestFetch_Refuses(t *testing.T) {
 	fetch(push("fix"), "branch fix/a/one is there, and git has no fix beside it")
 	fetch(push("fix/a"), "branch fix/a/one is there, and git has no fix/a beside it")
 	fetch(ref("nothing"), `no branch and no tag "nothing"`)
+	fetch(ref(w.Git(w.Bare, "rev-parse", "--short", "main")), "a commit is named by all 40 digits of its hash")
 	fetch(ref(strings.Repeat("a", 40)), "git fetch")
 	w.Git(w.Bare, "config", "http.receivepack", "false")
 	fetch(push("new"), "could not be pushed with credential git: git push: fatal: unable to access")
@@ -313,10 +314,12 @@ func TestFetch_Refs(t *testing.T) {
 	first := w.Git(w.Work, "rev-parse", "HEAD")
 	w.Git(w.Work, "tag", "-a", "-m", "one", "v1")
 	second := w.Commit(w.Work, "b.txt", "two\n")
-	w.Git(w.Work, "push", "-q", w.Bare, "main", "v1")
+	w.Git(w.Work, "tag", "both", first)
+	w.Git(w.Work, "push", "-q", w.Bare, "main", "v1", "refs/tags/both", "main:refs/heads/both")
 	for ref, want := range map[string]job.Checkout{
 		"": {Ref: "refs/heads/main", Commit: second}, "main": {Ref: "refs/heads/main", Commit: second}, "v1": {Ref: "refs/tags/v1", Commit: first},
 		"refs/tags/v1": {Ref: "refs/tags/v1", Commit: first}, first: {Commit: first},
+		"both": {Ref: "refs/heads/both", Commit: second}, "refs/tags/both": {Ref: "refs/tags/both", Commit: first},
 	} {
 		q := w.call(func(q *job.RepositoryCall) { q.Repository.Ref = ref })
 		c, err := w.git.Fetch(t.Context(), q)

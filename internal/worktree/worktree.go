@@ -126,18 +126,29 @@ func OfRepository(url, into string) Tree {
 	return Tree{Root: into, Git: true, Name: name(base, url)}
 }
 
+// Locate returns a repository's URL, or where in the files here it is: from any directory.
+func Locate(url string) (string, error) {
+	if _, err := os.Stat(url); err != nil {
+		return url, nil
+	}
+	return filepath.Abs(url)
+}
+
 // Clone fills the tree with a repository, as it is at a branch, a tag or a commit; "" is
 // what the repository says. The caller removes the tree's root.
 func (t Tree) Clone(ctx context.Context, url, ref string) error {
 	if strings.HasPrefix(url, "-") || strings.HasPrefix(ref, "-") {
 		return errors.New("neither the URL of a repository nor a ref begins with -")
 	}
-	if ref == "" {
-		ref = "HEAD"
+	if _, err := git(ctx, t.Root, "", "init", "-q"); err != nil {
+		return err
+	}
+	full, err := fullRef(ctx, t.Root, url, ref)
+	if err != nil {
+		return err
 	}
 	for _, args := range [][]string{
-		{"init", "-q"},
-		{"fetch", "-q", "--depth", "1", "--", url, ref},
+		{"fetch", "-q", "--depth", "1", "--", url, full},
 		{"-c", "advice.detachedHead=false", "checkout", "-q", "FETCH_HEAD"},
 	} {
 		if _, err := git(ctx, t.Root, "", args...); err != nil {
@@ -145,6 +156,28 @@ func (t Tree) Clone(ctx context.Context, url, ref string) error {
 		}
 	}
 	return nil
+}
+
+// fullRef is what a repository has of a name: a branch, then a tag, as the engine and git clone --branch
+// take it; git fetch would take the tag.
+func fullRef(ctx context.Context, dir, url, ref string) (string, error) {
+	switch {
+	case ref == "":
+		return "HEAD", nil
+	case len(ref) == 40 && strings.Trim(ref, "0123456789abcdef") == "", strings.HasPrefix(ref, "refs/"): // servers know whole hashes alone
+		return ref, nil
+	}
+	names := []string{"refs/heads/" + ref, "refs/tags/" + ref}
+	out, err := git(ctx, dir, "", append([]string{"ls-remote", "--", url}, names...)...)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range names {
+		if strings.Contains(string(out), "\t"+name+"\n") {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("%s has no branch and no tag %q; a commit is named by all 40 digits of its hash", url, ref)
 }
 
 // file is a file or a symbolic link of a tree.

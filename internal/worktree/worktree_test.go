@@ -174,7 +174,15 @@ func TestClone_IsTheRepositoryAtARef(t *testing.T) {
 	run(t, origin, "git", "tag", "v1")
 	write(t, origin, "file", "2")
 	run(t, origin, "git", "commit", "-q", "-a", "-m", "2")
-	for ref, want := range map[string]string{"": "2", "main": "2", "v1": "1"} {
+	run(t, origin, "git", "tag", "both", "v1")
+	run(t, origin, "git", "branch", "both", "main")
+	run(t, origin, "git", "config", "uploadpack.allowAnySHA1InWant", "true")
+	first, err := git(t.Context(), origin, "", "rev-parse", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := strings.TrimSpace(string(first))
+	for ref, want := range map[string]string{"": "2", "main": "2", "v1": "1", "both": "2", "refs/tags/both": "1", one: "1"} {
 		into := t.TempDir()
 		tree := OfRepository("file://"+origin, into)
 		if err := tree.Clone(t.Context(), "file://"+origin, ref); err != nil {
@@ -183,6 +191,10 @@ func TestClone_IsTheRepositoryAtARef(t *testing.T) {
 		if data, _ := os.ReadFile(filepath.Join(into, "file")); string(data) != want || len(names(t, pack(t, tree, nil).Archive)) != 1 {
 			t.Errorf("at %q: %q", ref, data)
 		}
+	}
+	err = OfRepository(origin, t.TempDir()).Clone(t.Context(), "file://"+origin, one[:7])
+	if err == nil || !strings.Contains(err.Error(), `has no branch and no tag "`+one[:7]+`"; a commit is named by all 40 digits`) {
+		t.Errorf("a short hash: %v", err)
 	}
 	for _, wrong := range [][2]string{{"--upload-pack=touch /tmp/x", ""}, {"file://" + origin, "--all"}, {"file://" + origin, "no-such-ref"}} {
 		if err := OfRepository(wrong[0], t.TempDir()).Clone(t.Context(), wrong[0], wrong[1]); err == nil {
