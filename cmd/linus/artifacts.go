@@ -18,8 +18,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"linus/internal/intake"
 	"linus/internal/job"
-	"linus/internal/worktree"
 )
 
 func (a *app) artifactsCommand() *cobra.Command {
@@ -142,7 +142,8 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 		Use:   "get ID [PATH...]",
 		Short: "Fetch a job's artifacts",
 		Long: "Fetches all of the job's artifacts, or those at the given paths (a directory includes everything below it), into --dir,\n" +
-			"keeping paths and modes, and checks each against its sha256. An existing file is not replaced, and is an error, unless --force.\n" +
+			"keeping paths and modes, and checks each against its sha256. An existing file is not replaced, nor is one written that is run\n" +
+			"where it lies (.envrc, .bashrc, .vscode; linus help guarantees), unless --force or it is named alone; .git never is.\n" +
 			"What was left out, and why, is reported on stderr; it is an error if nothing the manifest asks for was collected.",
 		Example: "  linus job artifacts get ID --dir out\n  linus job artifacts get ID report.xml --force",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -183,7 +184,8 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 			var lines []string
 			var failed error
 			for _, f := range chosen {
-				if err := fetch(ctx, e, args[0], f.Path, root, f.Path, force); err != nil {
+				named := slices.ContainsFunc(args[1:], func(p string) bool { return cleanPath(p) == f.Path })
+				if err := fetch(ctx, e, args[0], f.Path, intake.Into{Root: root, Replace: force, Any: force || named}, f.Path); err != nil {
 					failed = errors.Join(failed, err)
 					continue
 				}
@@ -207,6 +209,9 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 	return a.completeJobs(cmd)
 }
 
+// cleanPath returns a path as artifacts have it.
+func cleanPath(p string) string { return path.Clean(strings.TrimPrefix(p, "/")) }
+
 // choose returns the artifacts at or below the paths; without a path, all.
 func choose(all []job.Artifact, paths []string) ([]job.Artifact, error) {
 	if len(paths) == 0 {
@@ -215,7 +220,7 @@ func choose(all []job.Artifact, paths []string) ([]job.Artifact, error) {
 	var chosen []job.Artifact
 	taken := map[string]bool{}
 	for _, p := range paths {
-		clean, found := path.Clean(strings.TrimPrefix(p, "/")), false
+		clean, found := cleanPath(p), false
 		for _, f := range all {
 			if f.Path != clean && clean != "." && !strings.HasPrefix(f.Path, clean+"/") {
 				continue
@@ -233,24 +238,16 @@ func choose(all []job.Artifact, paths []string) ([]job.Artifact, error) {
 	return chosen, nil
 }
 
-// fetch writes an artifact below root. An incomplete or altered one leaves nothing there.
-func fetch(ctx context.Context, e keeper, id, name string, root *os.Root, to string, force bool) (err error) {
-	failure := func(err error) error { return fmt.Errorf("%s: %w", name, err) }
-	target := filepath.FromSlash(to)
-	if !filepath.IsLocal(target) {
-		return failure(errors.New("the path leads out of the directory; not fetched"))
-	}
-	if _, err := root.Lstat(target); err == nil && !force {
-		return failure(errors.New("already exists; --force replaces it"))
-	}
-	from, about, err := e.OpenArtifact(ctx, id, name)
-	if err != nil {
-		return failure(err)
-	}
-	defer from.Close() //nolint:errcheck // only read
-	err = worktree.Put(root, target, 0o600, force, func(file *os.File) error {
+// fetch writes an artifact to a name. An incomplete or altered one leaves nothing there.
+func fetch(ctx context.Context, e keeper, id, name string, into intake.Into, to string) error {
+	err := into.File(to, 0o600, func(file *os.File) error {
+		from, about, err := e.OpenArtifact(ctx, id, name)
+		if err != nil {
+			return err
+		}
+		defer from.Close() //nolint:errcheck // only read
 		sum := sha256.New()
-		_, err := io.Copy(io.MultiWriter(file, sum), from)
+		_, err = io.Copy(io.MultiWriter(file, sum), from)
 		if got := hex.EncodeToString(sum.Sum(nil)); err == nil && got != about.SHA256 {
 			err = fmt.Errorf("its sha256 is %s, not %s: not kept; fetch it again", got, about.SHA256)
 		}
@@ -260,7 +257,7 @@ func fetch(ctx context.Context, e keeper, id, name string, root *os.Root, to str
 		return err
 	})
 	if err != nil {
-		return failure(err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }

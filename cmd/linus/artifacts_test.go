@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"linus/internal/intake"
 	"linus/internal/job"
 )
 
@@ -47,7 +48,10 @@ func TestFetch(t *testing.T) {
 		{name: "a path that climbs out", path: "../app", says: "leads out of the directory"},
 		{name: "a path that climbs out half-way", path: "dist/../../app", says: "leads out of the directory"},
 		{name: "an absolute path", path: "/tmp/app", says: "leads out of the directory"},
-		{name: "a link that leads out", path: "out/app", says: "escapes"},
+		{name: "a link that leads out", path: "out/app", says: "out is a link here"},
+		{name: "a hook of git's", path: ".git/hooks/post-commit", force: true, says: "git's own"},
+		{name: "what a shell runs", path: ".bashrc", says: "--force writes it"},
+		{name: "what a shell runs, by force", path: ".bashrc", force: true},
 		{name: "a file that is there", path: "there", says: "already exists; --force replaces it"},
 		{name: "a file that is there, by force", path: "there", force: true},
 		{name: "bytes that are not what was kept", path: "app", engine: left{lie: "00ff"}, says: "not kept; fetch it again"},
@@ -72,7 +76,7 @@ func TestFetch(t *testing.T) {
 			}
 			defer root.Close()
 			tt.engine.files = map[string]string{tt.path: "fetched"}
-			err = fetch(t.Context(), tt.engine, "j", tt.path, root, tt.path, tt.force)
+			err = fetch(t.Context(), tt.engine, "j", tt.path, intake.Into{Root: root, Replace: tt.force, Any: tt.force}, tt.path)
 			if (tt.says == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tt.says) {
 				t.Fatalf("got %v, want %q", err, tt.says)
 			}
@@ -106,7 +110,7 @@ func TestFetch_AFileThatComesMeanwhileStays(t *testing.T) {
 	}
 	defer root.Close()
 	e := left{files: map[string]string{"app": "fetched"}, race: filepath.Join(dir, "app")}
-	err = fetch(t.Context(), e, "j", "app", root, "app", false)
+	err = fetch(t.Context(), e, "j", "app", intake.Into{Root: root}, "app")
 	if mine, _ := os.ReadFile(e.race); err == nil || string(mine) != "mine" {
 		t.Errorf("%v; the file is now %q", err, mine)
 	}

@@ -22,12 +22,14 @@ import (
 )
 
 func (a *app) vmCopyCommand() *cobra.Command {
-	var show bool
+	var show, force bool
 	cmd := &cobra.Command{
 		Use:   "cp SRC... DST",
 		Short: "Copy files and directories to or from a VM",
 		Long: "Copies through the engine: into a VM directories recursively and symbolic links as what they point to; out of it links inside a\n" +
 			"copied directory stay links. Dangling links, sockets, pipes and devices are not copied; each is reported.\n" +
+			"Out of a VM nothing is replaced here, and of a directory nothing is written that is run where it lies (.envrc, .bashrc,\n" +
+			".vscode), unless --force; .git never is: fetch from the VM with git.\n" +
 			"A path in a VM is NAME:PATH, with the VM's name or ID, or the ID of a job that runs in it; a PATH without a leading /\n" +
 			"is relative to its user's home. Write a local file with a colon in its name as ./NAME.\n" +
 			"--print shows an scp command that logs in as linus vm ssh does, for programs that take one.",
@@ -47,10 +49,11 @@ func (a *app) vmCopyCommand() *cobra.Command {
 				if show {
 					return a.withLogin(ctx, s, copied.vm, show, copied.command)
 				}
-				return a.copyThrough(ctx, s, copied)
+				return a.copyThrough(ctx, s, copied, force)
 			})(cmd, args)
 		},
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "out of a VM: replace existing files, and write what is run where it lies")
 	cmd.Flags().BoolVar(&show, "print", false, "show an scp command that does it instead")
 	return a.completePaths(cmd)
 }
@@ -139,7 +142,7 @@ func (c copying) command(l daemon.Login) ([]string, error) {
 }
 
 // copyThrough copies through the engine.
-func (a *app) copyThrough(ctx context.Context, e job.Files, c copying) error {
+func (a *app) copyThrough(ctx context.Context, e job.Files, c copying, force bool) error {
 	if c.toVM {
 		return a.upload(ctx, e, c)
 	}
@@ -149,7 +152,7 @@ func (a *app) copyThrough(ctx context.Context, e job.Files, c copying) error {
 		return fmt.Errorf("%s is not a directory", c.target)
 	}
 	for _, source := range c.sources {
-		if err := a.download(ctx, e, job.FileRef{VM: c.vm, Path: source}, c.target, into); err != nil {
+		if err := a.download(ctx, e, job.FileRef{VM: c.vm, Path: source}, c.target, into, force); err != nil {
 			return err
 		}
 	}

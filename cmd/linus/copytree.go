@@ -14,12 +14,12 @@ import (
 	"strconv"
 	"strings"
 
+	"linus/internal/intake"
 	"linus/internal/job"
-	"linus/internal/worktree"
 )
 
 // download fetches a file or a directory of a VM to target or, if into is set, below it.
-func (a *app) download(ctx context.Context, e job.Files, from job.FileRef, target string, into bool) error {
+func (a *app) download(ctx context.Context, e job.Files, from job.FileRef, target string, into, force bool) error {
 	archive, err := e.ReadTree(ctx, from)
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func (a *app) download(ctx context.Context, e job.Files, from job.FileRef, targe
 	if into && top != "" && !filepath.IsLocal(filepath.FromSlash(top)) {
 		return fmt.Errorf("%q is not a name for a file here; give one", top)
 	}
-	u := &unpacking{app: a, from: tar.NewReader(archive)}
+	u := &unpacking{app: a, from: tar.NewReader(archive), force: force}
 	if err := u.run(target); err != nil {
 		return err
 	}
@@ -40,19 +40,23 @@ func (a *app) download(ctx context.Context, e job.Files, from job.FileRef, targe
 	if _, err := io.Copy(io.Discard, archive); err != nil {
 		return err
 	}
+	if u.refused > 0 {
+		return fmt.Errorf("%d of what the VM has there was not written", u.refused)
+	}
 	return nil
 }
 
 // unpacking writes an archive from a VM, which the VM may have made up, to this machine.
-// Everything goes through an os.Root: nothing outside the target is written, whatever
-// names and links the archive has.
+// Nothing outside the target is written, whatever names and links the archive has.
 type unpacking struct {
-	app   *app
-	from  *tar.Reader
-	root  *os.Root
-	links []*tar.Header // symbolic links, which come last: until then none leads anywhere
-	modes []*tar.Header // directories, whose modes come after what is in them
-	made  bool          // the target, which was not there
+	app     *app
+	from    *tar.Reader
+	force   bool
+	root    *os.Root
+	links   []*tar.Header // symbolic links, which come last: until then none leads anywhere
+	modes   []*tar.Header // directories that were made here, whose modes come after what is in them
+	refused int
+	out     string // a directory that was refused: what is in it is, too
 }
 
 // mostLinks bounds how many links and directories are remembered.
@@ -68,8 +72,10 @@ func (u *unpacking) run(target string) (err error) {
 	if first.Typeflag != tar.TypeDir {
 		dir, name = filepath.Split(filepath.Clean(target))
 		dir = filepath.Join(dir, ".")
+	} else if own := ownName(filepath.ToSlash(target)); own != "" && intake.Check(own, u.force) != nil {
+		return fmt.Errorf("%s %w", strconv.Quote(own), intake.Check(own, u.force))
 	} else if err := os.Mkdir(dir, 0o755); err == nil { //nolint:gosec // as scp makes one; the umask narrows it
-		u.made = true
+		u.modes = append(u.modes, &tar.Header{Name: ".", Mode: first.Mode})
 	} else if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -81,7 +87,10 @@ func (u *unpacking) run(target string) (err error) {
 		if first.Typeflag != tar.TypeReg || sparse(first) {
 			return fmt.Errorf("the VM sent %q, which is neither a directory nor a file", first.Name)
 		}
-		return u.file(first, name)
+		if err := u.write(name, true, first.FileInfo().Mode().Perm(), u.from); err != nil { // it is named by who copies
+			return fmt.Errorf("%s: %w", strconv.Quote(target), err)
+		}
+		return nil
 	}
 	for h := first; err == nil; h, err = u.from.Next() {
 		if err := u.entry(h); err != nil {
@@ -106,14 +115,23 @@ func (u *unpacking) entry(h *tar.Header) error {
 	if !filepath.IsLocal(name) {
 		return fmt.Errorf("the VM sent %q, which leads out of the directory", h.Name)
 	}
+	if u.out != "" && strings.HasPrefix(name, u.out+string(filepath.Separator)) {
+		return nil
+	}
 	switch {
 	case sparse(h):
 		return fmt.Errorf("the VM sent %q as a sparse file, which is not unpacked: its size is whatever it says", h.Name)
 	case h.Typeflag == tar.TypeReg:
-		return u.file(h, name)
+		return u.refuse(name, u.write(name, u.force, h.FileInfo().Mode().Perm(), u.from))
 	case h.Typeflag == tar.TypeDir:
-		u.modes = append(u.modes, h)
-		return errors.Join(u.root.MkdirAll(name, 0o755), u.bounded())
+		made, err := u.into(u.force).Dir(filepath.ToSlash(name))
+		if made {
+			u.modes = append(u.modes, h)
+		}
+		if err != nil {
+			u.out = name
+		}
+		return errors.Join(u.refuse(name, err), u.bounded())
 	case h.Typeflag == tar.TypeSymlink:
 		u.links = append(u.links, h)
 		return u.bounded()
@@ -143,10 +161,22 @@ func sparse(h *tar.Header) bool {
 	})
 }
 
-// file writes the current entry to a name: to a temporary file that replaces what is
-// there, a link included.
-func (u *unpacking) file(h *tar.Header, name string) error {
-	return u.replace(name, h.FileInfo().Mode().Perm(), u.from)
+// into is where all is written to; named is for what the user has named, or forced.
+func (u *unpacking) into(named bool) intake.Into {
+	return intake.Into{Root: u.root, Replace: u.force, Any: named}
+}
+
+// refuse tells why something is not written, and goes on; what the VM sent in a wrong way is an
+// error.
+func (u *unpacking) refuse(name string, err error) error {
+	if _, refused := errors.AsType[*intake.RefusedError](err); !refused {
+		return err
+	}
+	u.refused++
+	if u.refused <= mostLeftOut {
+		u.app.note("left out: %s %v", strconv.Quote(filepath.ToSlash(name)), err)
+	}
+	return nil
 }
 
 // again writes a file that was unpacked before under another name, too.
@@ -160,11 +190,11 @@ func (u *unpacking) again(old, name string) error {
 	if err != nil || !info.Mode().IsRegular() {
 		return errors.Join(err, fmt.Errorf("the VM sent a link to %q, which is no file", old))
 	}
-	return u.replace(name, info.Mode().Perm(), file)
+	return u.refuse(name, u.write(name, u.force, info.Mode().Perm(), file))
 }
 
-func (u *unpacking) replace(name string, mode fs.FileMode, from io.Reader) error {
-	return worktree.Put(u.root, name, 0o600, true, func(file *os.File) error {
+func (u *unpacking) write(name string, named bool, mode fs.FileMode, from io.Reader) error {
+	return u.into(named).File(filepath.ToSlash(name), 0o600, func(file *os.File) error {
 		if _, err := io.Copy(file, from); err != nil {
 			return unreadable(err)
 		}
@@ -180,21 +210,12 @@ func (u *unpacking) finish() error {
 			u.app.note("left out: %s is a link to %s, which may lead out of the directory", strconv.Quote(h.Name), strconv.Quote(h.Linkname))
 			continue
 		}
-		if err := u.root.MkdirAll(filepath.FromSlash(path.Dir(name)), 0o755); err != nil {
-			return err
-		}
-		if err := u.root.Remove(filepath.FromSlash(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if err := u.root.Symlink(h.Linkname, filepath.FromSlash(name)); err != nil {
+		if err := u.refuse(name, u.into(u.force).Link(name, h.Linkname)); err != nil {
 			return err
 		}
 	}
 	slices.Reverse(u.modes)
 	for _, h := range u.modes {
-		if path.Clean(h.Name) == "." && !u.made {
-			continue
-		}
 		if err := u.root.Chmod(filepath.FromSlash(path.Clean(h.Name)), h.FileInfo().Mode().Perm()|0o700); err != nil {
 			return err
 		}

@@ -37,7 +37,7 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatal(err)
 		}
 		a := &app{stdout: io.Discard, stderr: io.Discard}
-		_ = a.copyThrough(t.Context(), &treeVM{archive: archive}, copying{vm: "dev", sources: []string{"/"}, target: target})
+		_ = a.copyThrough(t.Context(), &treeVM{archive: archive}, copying{vm: "dev", sources: []string{"/"}, target: target}, true)
 		entries, err := os.ReadDir(base)
 		kept, readErr := os.ReadFile(filepath.Join(base, "secret"))
 		if err != nil || readErr != nil || len(entries) != 2 || string(kept) != "mine" {

@@ -151,10 +151,13 @@ func TestCopyThrough_AHostileArchiveStaysInside(t *testing.T) {
 		{"through a link to a file", [][2]string{dir, {"./l", "-> ../secret"}, {"./l", "x"}}, map[string]string{"l": "x"}, ""},
 		{"links that lead out", [][2]string{dir, {"./a", "-> /etc"}, {"./b", "-> ../x"}, {"./c", "-> d/../../x"}, {"./d/e", "-> ../../x"}}, map[string]string{}, ""},
 		{"a link through a link", [][2]string{dir, {"./x", "-> ."}, {"./x/x/l", "-> ../.."}, {"./y", "-> x/x/../../.."}}, map[string]string{"x": "-> ."}, ""},
+		{"git's own", [][2]string{dir, {"./.git/", ""}, {"./.git/hooks/", ""}, {"./.git/hooks/post-commit", "x"}, {"./f", "x"}, {"./sub/.GIT/config", "x"}, {"./.g\u200cit", "-> f"}},
+			map[string]string{"f": "x"}, "3 of what the VM has there was not written"},
+		{"what runs where it lies", [][2]string{dir, {"./.envrc", "x"}, {"./d/.vscode/tasks.json", "x"}, {"./.htaccess", "x"}}, map[string]string{".htaccess": "x"}, "2 of what"},
 		{"a hard link that leads out", [][2]string{dir, {"./h", "=> ../secret"}}, nil, "leads out of the directory"},
 		{"a hard link through what is there", [][2]string{dir, {"./h", "=> out/secret"}}, nil, "escapes"},
-		{"a directory that is a link there", [][2]string{dir, {"./out/secret", "x"}}, nil, "escapes"},
-		{"a file that is a link there", [][2]string{dir, {"./out", "x"}}, map[string]string{"out": "x"}, ""},
+		{"a directory that is a link there", [][2]string{dir, {"./out/secret", "x"}}, nil, "1 of what the VM has there was not written"},
+		{"a file that is a link there", [][2]string{dir, {"./out", "x"}}, nil, "1 of what the VM has there was not written"},
 		{"no archive", nil, nil, "is no archive"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -172,7 +175,7 @@ func TestCopyThrough_AHostileArchiveStaysInside(t *testing.T) {
 				vm.archive = packed(t, tt.archive...)
 			}
 			a := &app{stdout: io.Discard, stderr: io.Discard}
-			err = a.copyThrough(t.Context(), vm, copying{vm: "dev", sources: []string{"/"}, target: target})
+			err = a.copyThrough(t.Context(), vm, copying{vm: "dev", sources: []string{"/"}, target: target}, false)
 			if tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
@@ -203,7 +206,7 @@ func TestCopyThrough_NoSparseFiles(t *testing.T) {
 		w.WriteHeader(&tar.Header{Typeflag: tar.TypeGNUSparse, Name: "./f", Size: 0, Format: tar.FormatGNU}), w.Close(),
 	)
 	if err == nil {
-		err = (&app{stderr: io.Discard}).copyThrough(t.Context(), &treeVM{archive: b.Bytes()}, copying{vm: "dev", sources: []string{"/d"}, target: filepath.Join(t.TempDir(), "t")})
+		err = (&app{stderr: io.Discard}).copyThrough(t.Context(), &treeVM{archive: b.Bytes()}, copying{vm: "dev", sources: []string{"/d"}, target: filepath.Join(t.TempDir(), "t")}, false)
 	}
 	if err == nil || !strings.Contains(err.Error(), "sparse") {
 		t.Errorf("error %v, want one about sparse files", err)
@@ -234,7 +237,7 @@ func TestCopyThrough_NamesAreThoseOfScp(t *testing.T) {
 			if err := os.Mkdir("there", 0o755); err != nil {
 				t.Fatal(err)
 			}
-			err := (&app{stderr: io.Discard}).copyThrough(t.Context(), &treeVM{archive: tt.archive}, copying{vm: "dev", sources: []string{tt.source}, target: tt.target})
+			err := (&app{stderr: io.Discard}).copyThrough(t.Context(), &treeVM{archive: tt.archive}, copying{vm: "dev", sources: []string{tt.source}, target: tt.target}, false)
 			if tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
@@ -251,7 +254,7 @@ func TestCopyThrough_SaysWhatIsMissing(t *testing.T) {
 	whole := packed(t, [2]string{"./", ""}, [2]string{"./f", "x"})
 	missing := &job.FieldError{Field: "path", Problem: "was not copied completely", Remedy: "r"}
 	for name, archive := range map[string][]byte{"at its end": whole, "in the middle": whole[:700], "in a header": whole[:600]} {
-		err := (&app{stderr: io.Discard}).copyThrough(t.Context(), &treeVM{archive: archive, after: missing}, copying{vm: "dev", sources: []string{"/d"}, target: filepath.Join(t.TempDir(), "t")})
+		err := (&app{stderr: io.Discard}).copyThrough(t.Context(), &treeVM{archive: archive, after: missing}, copying{vm: "dev", sources: []string{"/d"}, target: filepath.Join(t.TempDir(), "t")}, false)
 		if !errors.Is(err, missing) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -291,7 +294,7 @@ func TestCopyThrough_ToAVM(t *testing.T) {
 			t.Chdir(dir)
 			vm := &treeVM{dirs: []string{"/srv", ""}}
 			var said bytes.Buffer
-			err := (&app{stderr: &said}).copyThrough(t.Context(), vm, copying{vm: "dev", toVM: true, sources: tt.sources, target: tt.target})
+			err := (&app{stderr: &said}).copyThrough(t.Context(), vm, copying{vm: "dev", toVM: true, sources: tt.sources, target: tt.target}, false)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %q", err, tt.err)

@@ -42,7 +42,7 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
+	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
 	"internal/daemon": append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
 
 	"internal/credential": {"internal/job", "internal/lazyregexp", "internal/secret"},
@@ -83,7 +83,8 @@ var arrows = map[string][]string{
 	"internal/lazyregexp": {},
 	"internal/lock":       {},
 	"internal/term":       {},
-	"internal/worktree":   {},
+	"internal/intake":     {},
+	"internal/worktree":   {"internal/intake"},
 	"internal/remote":     {"internal/job"},
 	"internal/result":     {},
 	"embed":               {"scripts"},

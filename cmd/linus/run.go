@@ -40,7 +40,8 @@ func (a *app) runCommand() *cobra.Command {
 			"with its exit code (124: timed out; 125: no exit code). In a git repository these are all files of the work tree that are\n" +
 			"tracked or not ignored, without .git; elsewhere all files of this directory. The VM is destroyed afterwards.\n\n" +
 			"--diff shows what the command has changed, and --apply makes the same changes here, in files that are still what was sent:\n" +
-			"review them as you would a stranger's patch. --pull also brings back files that git ignores.\n" +
+			"review them as you would a stranger's patch. --pull also brings back files that git ignores,\n" +
+			"and replaces none that is here unless --force.\n" +
 			"With --agent-type claude, codex or gemini what follows -- is no command but a prompt, and that agent works on the files.\n" +
 			"With --vm the files stay in that VM, with whatever commands leave beside them, and the next run sends only what has changed.\n\n" +
 			"Ctrl-C interrupts the command; a second Ctrl-C detaches from it. Whatever happens here then, the run goes on, and what it\n" +
@@ -67,6 +68,7 @@ func (a *app) runCommand() *cobra.Command {
 	flags.StringVar(&f.repository, "repo", "", "URL[#REF] of a repository to run on instead, which is cloned here and sent; with --push, --repo-credential, --submodules or --lfs the engine fetches it")
 	flags.StringVar(&f.job, "job", "", "follow the run with this job's ID again, instead of starting one, and take what it has changed")
 	flags.StringArrayVar(&f.pull, "pull", nil, "path or pattern, relative to where you stand, of files to bring back; may be repeated")
+	flags.BoolVar(&f.force, "force", false, "have --pull replace files that are here, and bring also what is run where it lies, such as .envrc")
 	flags.BoolVar(&f.diff, "diff", false, "show what the command has changed, as a patch")
 	flags.BoolVar(&f.apply, "apply", false, "make the same changes here, if the command succeeds")
 	f.register(a, cmd, field.Run)

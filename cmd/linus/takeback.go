@@ -14,6 +14,7 @@ import (
 	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 
+	"linus/internal/intake"
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
 	"linus/internal/term"
@@ -24,6 +25,7 @@ import (
 type takeFlags struct {
 	pull        []string
 	diff, apply bool
+	force       bool // pull also what is here, and what is run by itself
 
 	anyway bool   // apply what a command that failed has changed, too
 	to     string // the directory that files are pulled to
@@ -84,6 +86,9 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 	}
 	for _, name := range f.pull {
 		c.again += " --pull " + shellescape.Quote(name)
+	}
+	if f.force {
+		c.again += " --force"
 	}
 	var ended error
 	_, agent := j.Manifest.AgentType.Agent()
@@ -175,11 +180,8 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 				continue
 			}
 			found = true
-			err := worktree.Reachable(root, to)
-			if err == nil {
-				err = fetch(ctx, s, j.ID, file.Path, root, to, true)
-			}
-			if err != nil {
+			into := intake.Into{Root: root, Replace: f.force, Any: f.force || file.Path == from}
+			if err := fetch(ctx, s, j.ID, file.Path, into, to); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("not pulled: %w", err))
 				continue
 			}
