@@ -183,7 +183,7 @@ func TestProcessGuest_CannotChangeTheMachine(t *testing.T) {
 		`! /usr/sbin/ip address add 127.99.0.1/8 dev lo`,
 		`! sh -c 'echo 1 >/proc/sys/vm/drop_caches' && ! sh -c 'echo x >/proc/sys/kernel/hostname'`,
 		`hostname elsewhere && [ "$(hostname)" = elsewhere ]`,
-		`echo 0123 >/etc/machine-id && systemctl restart systemd-networkd`,
+		`umount -l /etc/machine-id && echo 0123 >/etc/machine-id && systemctl restart systemd-networkd`,
 		`[ "$(ls /sys/class/net)" = eth0 ]`,
 	} {
 		l.inside(t, 100, command)

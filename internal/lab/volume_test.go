@@ -168,7 +168,7 @@ func (v *volumeLab) ends(t *testing.T) {
 	}
 }
 
-func (v *volumeLab) number(t *testing.T, id string) (n int) {
+func (l *Lab) number(t *testing.T, id string) (n int) {
 	t.Helper()
 	if _, err := fmt.Sscan(id, &n); err != nil {
 		t.Fatal(err)

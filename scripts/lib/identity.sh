@@ -280,8 +280,15 @@ write_ifupdown() {
 set_names() {
   old=$(hostname)
   hostname "$name" && printf '%s\n' "$name" >/etc/hostname || fail 'its name could not be set'
-  [ ! -f /etc/hosts ] || sed -i -E "s/(^|[[:space:]])$old([.[:space:]]|\$)/\1$name\2/g" /etc/hosts
+  # Twice: two of them side by side share the blank between them.
+  swap="s/(^|[[:space:]])$old([.[:space:]]|\$)/\1$name\2/g"
+  [ ! -f /etc/hosts ] || sed -i -E -e "$swap" -e "$swap" /etc/hosts
   read -r old_id </etc/machine-id || old_id=''
+  # systemd holds a first boot's ID in a mount over the file, read-only, until
+  # systemd-machine-id-commit has written it; which may be masked.
+  if grep -q ' /etc/machine-id ' /proc/self/mounts; then
+    umount -l /etc/machine-id || fail 'what is mounted over /etc/machine-id could not be unmounted'
+  fi
   printf '%s\n' "$machine_id" >/etc/machine-id || fail 'its machine ID could not be written'
   if [ -f /var/lib/dbus/machine-id ] && [ ! -L /var/lib/dbus/machine-id ]; then
     printf '%s\n' "$machine_id" >/var/lib/dbus/machine-id
@@ -331,6 +338,7 @@ make_host_key() { # <type>
 
 make_later_keys() {
   for type in $later; do make_host_key "$type"; done
+  sync
 }
 
 let_in() {
@@ -417,6 +425,9 @@ main() {
     let_in
     [ "$boots" = yes ] || be_instance
     restart_services
+    # A kill of QEMU, as a power cut, takes what is not on the disk: it would boot as what it
+    # was copied from.
+    sync
   } >/dev/null
   tell_key
   echo linus-identity taken

@@ -52,6 +52,8 @@ for file in /etc/nvme/hostnqn /etc/nvme/hostid /etc/iscsi/initiatorname.iscsi; d
 done
 # Without the file others draw a name; Debian's scripts where it says so.
 if [ -e /lib/open-iscsi/startup-checks.sh ] && [ -w /etc/iscsi ]; then echo GenerateName=yes >"$file"; fi
+# A first boot's ID that systemd-machine-id-commit has not written yet is in a mount, read-only.
+if grep -q ' /etc/machine-id ' /proc/self/mounts; then umount -l /etc/machine-id; fi
 cloud-init clean --logs --machine-id >&2
 rm -f /etc/ssh/ssh_host_* /root/.ssh/authorized_keys "$home/.ssh/authorized_keys"
 find /tmp /var/tmp -mindepth 1 -xdev -delete 2>/dev/null || :

@@ -172,6 +172,7 @@ clean_vm() {
   if [[ ${guest_cloud_init} != @(done|none) ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is not ready (cloud-init: ${guest_cloud_init}): ${run_said} ${guest_out}" 'make the checkpoint when create-vm.sh has said that it is'
   fi
+  await_settled
   user=${VM_SSH_USER:-${vm_config[ciuser]:-root}}
   changed=yes
   link_down
@@ -179,6 +180,26 @@ clean_vm() {
   ask_clean "${user}"
   if [[ ${guest_exit} != 0 || ${guest_out} != *'linus-clean done'* ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' could not be cleaned (exit ${guest_exit:-unknown}): ${guest_out:-${run_said}}" 'make a VM of the template anew; its agent must run commands as root'
+  fi
+}
+
+# Copies would each go on in the middle of its boot; and until systemd-machine-id-commit has run in
+# it, a first boot's machine ID is not on its disk.
+await_settled() {
+  # shellcheck disable=SC2016 # the guest's variables
+  guest_exec "${vm_id}" 300 sh -c 'n=0
+    while :; do
+      state=$(systemctl is-system-running 2>/dev/null)
+      case $state in initializing | starting) ;; *) exit 0 ;; esac
+      n=$((n + 1))
+      [ "$n" -lt 280 ] || break
+      sleep 1
+    done
+    echo "systemctl is-system-running says $state, and waits for" $(systemctl list-jobs --plain --no-legend 2>/dev/null | cut -c 1-80 | head -n 3)
+    exit 75'
+  if [[ ${guest_exit} != 0 ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' has not ended its boot (exit ${guest_exit:-unknown}): ${guest_out:0:400} ${run_said}" \
+      'see what its boot waits for (systemctl list-jobs in a VM of the template), or mask that in the template'
   fi
 }
 

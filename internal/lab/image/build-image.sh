@@ -28,6 +28,7 @@ main() { # <variant> <work dir> <out.qcow2>
   shopt -s inherit_errexit
   local -r variant=$1 work=$2 out=$3
   local -r root=${work}/root
+  local features=''
   umask 022
 
   log_step "installing Debian packages"
@@ -37,9 +38,10 @@ main() { # <variant> <work dir> <out.qcow2>
     log_step "tuning for a fast boot"
     tune_boot "${root}"
     initrd_create "${root}" "${root}/boot/initrd.lab"
+    features=^has_journal # which costs boot time
   fi
   log_step "writing the disk"
-  disk_create "${root}" "${work}/disk.raw" "${image_size_mb}"
+  disk_create "${root}" "${work}/disk.raw" "${image_size_mb}" "${features}"
   qemu-img convert -f raw -O qcow2 "${work}/disk.raw" "${work}/disk.qcow2"
   local version
   version=$(rootfs_kernel_version "${root}")

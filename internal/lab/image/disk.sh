@@ -4,8 +4,8 @@
 # for BIOS GRUB, 15 for UEFI, 1 the root, which starts at 128 MiB and comes
 # last, so that growpart can grow it.
 
-disk_create() { # <root> <out.raw> <size in MiB>
-  local -r root=$1 raw=$2 size_mb=$3
+disk_create() { # <root> <out.raw> <size in MiB> [<features of ext4>]
+  local -r root=$1 raw=$2 size_mb=$3 features=${4:+,$4}
   local -r bios_start=2048 efi_start=8192 root_start=262144
   local -r root_sectors=$((size_mb * 2048 - root_start - 2048))
   rm -f -- "${raw}"
@@ -17,9 +17,8 @@ first-lba: 34
 14 : start=${bios_start}, size=$((efi_start - bios_start)), type=21686148-6449-6E6F-744E-656564454649
 15 : start=${efi_start}, size=$((root_start - efi_start)), type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B
 PARTITIONS
-  # No journal: a lab's disk is thrown away, and a journal costs boot time.
   mke2fs -q -F -t ext4 -L cloudroot -m 1 \
-    -O '^has_journal,^metadata_csum_seed,^orphan_file' \
+    -O "^metadata_csum_seed,^orphan_file${features}" \
     -E "offset=$((root_start * 512)),lazy_itable_init=1,nodiscard,root_owner=0:0" \
     -d "${root}" "${raw}" "$((root_sectors / 2))k"
   cat >"${raw}.cfg" <<'GRUB'

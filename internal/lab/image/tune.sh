@@ -88,7 +88,7 @@ tune_mask_units() { # <unit dir>
     dev-hugepages.mount dev-mqueue.mount sys-kernel-debug.mount sys-kernel-tracing.mount
     sys-kernel-config.mount sys-fs-fuse-connections.mount proc-sys-fs-binfmt_misc.automount
     cloud-init-hotplugd.socket systemd-tmpfiles-clean.timer remote-fs.target
-    systemd-network-generator.service systemd-firstboot.service systemd-machine-id-commit.service
+    systemd-network-generator.service systemd-firstboot.service
     systemd-fsck-root.service systemd-remount-fs.service systemd-random-seed.service
     systemd-modules-load.service kmod-static-nodes.service systemd-sysusers.service
     systemd-fsckd.socket systemd-ask-password-console.path systemd-ask-password-wall.path

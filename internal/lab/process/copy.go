@@ -98,7 +98,7 @@ func (g *guest) goOn(from saved) error {
 	if err := setBehind("", max(time.Since(from.At), time.Second)); err != nil {
 		return err
 	}
-	if err := setBootID(from.BootID); err != nil {
+	if err := errors.Join(setBootID(from.BootID), holdMachineID(from.InstanceID)); err != nil {
 		return err
 	}
 	for name, content := range from.Memory {

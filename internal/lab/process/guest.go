@@ -155,6 +155,9 @@ func (g *guest) boot() error {
 	if err := setBootID(uuid.NewString()); err != nil {
 		return err
 	}
+	if err := holdMachineID(g.config.InstanceID); err != nil {
+		return err
+	}
 	if err := g.loadHostKey(g.config.Hostname); err != nil {
 		return err
 	}
@@ -171,6 +174,31 @@ func setBootID(id string) error {
 	}
 	if err := unix.Mount(bootIDPath, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("give the boot an id of its own: %w", err)
+	}
+	return nil
+}
+
+const (
+	machineIDPath = "/etc/machine-id"
+	uninitialized = "uninitialized\n" // what an image has there, and so has a first boot
+)
+
+// holdMachineID is how systemd gives a first boot its ID: in a mount over the file, which cannot
+// be written to. systemd-machine-id-commit, which would end that, is masked here.
+func holdMachineID(instance string) error {
+	if raw, _ := os.ReadFile(machineIDPath); len(raw) > 0 && string(raw) != uninitialized {
+		return nil
+	}
+	const held = "/run/machine-id"
+	id := strings.ReplaceAll(uuid.NewSHA1(uuid.NameSpaceOID, []byte(instance)).String(), "-", "") + "\n"
+	if err := errors.Join(os.WriteFile(machineIDPath, []byte(uninitialized), 0o444), os.WriteFile(held, []byte(id), 0o444)); err != nil {
+		return err
+	}
+	if err := unix.Mount(held, machineIDPath, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount a machine ID: %w", err)
+	}
+	if err := unix.Mount("", machineIDPath, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+		return fmt.Errorf("make the machine ID read-only: %w", err)
 	}
 	return nil
 }
@@ -266,7 +294,6 @@ func (g *guest) newInstance() error {
 		"/etc/hostname":                          g.config.Hostname + "\n",
 		"/etc/hosts":                             "127.0.0.1 localhost\n" + g.address + " " + g.config.Hostname + "\n",
 		networkFile:                              networkFor(g.config.MAC),
-		"/etc/machine-id":                        strings.ReplaceAll(uuid.NewString(), "-", "") + "\n",
 		filepath.Join(sshDir, "authorized_keys"): strings.TrimSpace(g.config.Keys) + "\n",
 		instanceIDPath:                           g.config.InstanceID + "\n",
 		"/var/lib/cloud/data/previous-instance-id": "NO_PREVIOUS_INSTANCE_ID\n",
@@ -294,6 +321,7 @@ func (g *guest) run(l guestListeners) error {
 		}
 		fmt.Fprintln(os.Stderr, "reboot")
 		_ = unix.Unmount("/proc/sys/kernel/random/boot_id", unix.MNT_DETACH)
+		_ = unix.Unmount(machineIDPath, unix.MNT_DETACH)
 		unmountVolumes()
 		if err := clearDir("/run"); err != nil {
 			return err

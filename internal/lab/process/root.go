@@ -37,7 +37,7 @@ const (
 // guestTools are commands the guest has from pvelab, because they are about
 // the guest as a machine.
 func guestTools() []string {
-	return []string{"cloud-init", "sudo", "poweroff", "halt", "reboot", "shutdown", "systemctl", "ip", "blkid", "fstrim", "lsblk", "findmnt", "wipefs", "mkfs.ext4", "mount"}
+	return []string{"cloud-init", "sudo", "poweroff", "halt", "reboot", "shutdown", "systemctl", "ip", "blkid", "fstrim", "sync", "lsblk", "findmnt", "wipefs", "mkfs.ext4", "mount"}
 }
 
 // mountRoot builds the root file system and moves into it.

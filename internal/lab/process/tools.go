@@ -37,7 +37,7 @@ func RunTool(name string, args []string, std sys.Streams) (code int, ok bool) {
 		return ipTool(args, std), true
 	case "blkid":
 		return blkidTool(args, std), true
-	case "fstrim": // its disk is files of the machine's
+	case "fstrim", "sync": // its disk is files of the machine's
 	case "lsblk", "findmnt", "wipefs", "mkfs.ext4", "mount":
 		return volumeTool(name, args, std), true
 	case "sudo":
@@ -67,7 +67,7 @@ func cloudInitTool(args []string, std sys.Streams) int {
 	if len(args) > 0 && args[0] == "clean" {
 		err := errors.Join(os.RemoveAll("/var/lib/cloud"), os.MkdirAll(filepath.Dir(instanceIDPath), 0o755))
 		if slices.Contains(args, "--machine-id") {
-			err = errors.Join(err, os.WriteFile("/etc/machine-id", []byte("uninitialized\n"), 0o444))
+			err = errors.Join(err, os.WriteFile(machineIDPath, []byte(uninitialized), 0o444))
 		}
 		if err != nil {
 			fmt.Fprintf(std.Err, "cloud-init clean: %v\n", err)

@@ -177,3 +177,59 @@ iface eth7 inet static
   in_guest set_storage_names
   [[ $(<"${root}/etc/iscsi/initiatorname.iscsi") == GenerateName=yes ]]
 }
+
+# The program for a guest whose files are below $root. What `umount` and `sync` do there is
+# theirs: `sync` notes what would be on the disk if the power went now.
+guest_below() { # <root>
+  guest_program=$(identity_program | sed -E "s#(^|[ =>\"<])/(etc|var|run|proc/self/mounts)#\\1$1/\\2#g")
+  identity_program() { printf '%s\n' "${guest_program}"; }
+  mkdir -p "$1"/{etc,proc/self,disk,run} "$1/var/lib"
+  : >"$1/proc/self/mounts"
+  stub_program hostname "[ -z \"\$1\" ] || echo \"\$1\" >$1/hostname; [ -n \"\$1\" ] || echo saved"
+  stub_program sync "rm -rf $1/disk/etc && cp -a $1/etc $1/disk/etc"
+}
+
+@test "its name takes the saved one's place in each word of /etc/hosts, and in no other" {
+  local -r root=${BATS_TEST_TMPDIR}/guest
+  guest_below "${root}"
+  printf '127.0.0.1 localhost\n127.0.1.1 saved saved\n127.0.1.1 saved.lan saved saved\tsaved\n10.0.0.1 saved-2 unsaved\n' >"${root}/etc/hosts"
+  in_guest set_names machine_id=0123456789abcdef0123456789abcdef
+  [[ ${status} -eq 0 ]]
+  output=$(<"${root}/etc/hosts")
+  says $'127.0.0.1 localhost\n127.0.1.1 restored restored\n127.0.1.1 restored.lan restored restored\trestored\n10.0.0.1 saved-2 unsaved'
+}
+
+@test "a machine ID that systemd holds in a mount is unmounted, and ours is on the disk below" {
+  local -r root=${BATS_TEST_TMPDIR}/guest
+  guest_below "${root}"
+  echo 00000000000000000000000000000001 >"${root}/etc/machine-id"
+  echo uninitialized >"${root}/below"
+  mkdir -p "${root}/var/log/journal/00000000000000000000000000000001"
+  printf 'tmpfs %s/etc/machine-id tmpfs ro 0 0\n' "${root}" >"${root}/proc/self/mounts"
+  stub_program umount "[ \"\$2\" = ${root}/etc/machine-id ] && mv ${root}/below ${root}/etc/machine-id && : >${root}/proc/self/mounts"
+  in_guest set_names machine_id=0123456789abcdef0123456789abcdef
+  [[ ${status} -eq 0 && $(<"${root}/etc/machine-id") == 0123456789abcdef0123456789abcdef && ! -e ${root}/below ]]
+  [[ -d ${root}/var/log/journal/0123456789abcdef0123456789abcdef ]]
+  # What cannot be unmounted ends it.
+  printf 'tmpfs %s/etc/machine-id tmpfs ro 0 0\n' "${root}" >"${root}/proc/self/mounts"
+  stub_program umount 'echo busy >&2; exit 32'
+  in_guest set_names machine_id=0123456789abcdef0123456789abcdef
+  [[ ${status} -eq 1 && ${output} == *"what is mounted over ${root}/etc/machine-id could not be unmounted" ]]
+}
+
+@test "who it is, is on its disk before it says so, and the keys that come later are soon after" {
+  local -r root=${BATS_TEST_TMPDIR}/guest
+  guest_below "${root}"
+  printf 'InitiatorName=iqn.1993-08.org.debian:01:saved\n' | install -D /dev/stdin "${root}/etc/iscsi/initiatorname.iscsi"
+  echo saved >"${root}/etc/machine-id"
+  stub_program id 'echo 0'
+  for key in ed25519 ecdsa; do install -D /dev/null "${root}/etc/ssh/ssh_host_${key}_key"; done
+  stub_program systemctl 'exit 0'
+  stub_program ssh-keygen 'while [ "$1" != -f ]; do shift; done; echo new >"$2"; echo new >"$2.pub"'
+  stub_program getent "echo user:x:$(id -u):0::${root}/etc/home:/bin/sh"
+  # What differs on the disk when it says so is what a power cut would take.
+  in_guest "set_clock() { :; }; reseed() { :; }; tell_key() { diff -r ${root}/etc ${root}/disk/etc; }; main; wait" \
+    boots=yes user=user key=key machine_id=0123456789abcdef0123456789abcdef
+  says 'linus-identity taken'
+  [[ $(<"${root}/disk/etc/ssh/ssh_host_ecdsa_key") == new && $(<"${root}/disk/etc/hostname") == restored ]]
+}

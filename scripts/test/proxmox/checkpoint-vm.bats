@@ -167,6 +167,11 @@ refute_changed() {
   save
   assert_status 5
   assert_says 'is not ready (cloud-init: running)'
+  echo '{"exitcode":0,"exited":1}' >"${PVE_STUB}/guest/cloud-init"
+  echo '{"exitcode":75,"exited":1,"out-data":"systemctl is-system-running says starting, and waits for 7 slow.service start running"}' >"${PVE_STUB}/guest/settled"
+  save
+  assert_status 5
+  assert_says 'has not ended its boot (exit 75): systemctl is-system-running says starting, and waits for 7 slow.service'
   refute_changed
   assert_no_checkpoint
   assert_foreign_untouched

@@ -321,11 +321,16 @@ refute_changed() {
   touch "${root}"/{root/.bash_history,root/.claude/.credentials.json,root/.ssh/id_ed25519,home/ann/.ssh/authorized_keys,home/ann/.python_history} \
     "${root}"/{home/ann/.docker/config.json,home/ann/work/a,home/ann/.bashrc,etc/skel/.bashrc,etc/ssh/ssh_host_rsa_key,var/log/journal/x/y,tmp/t,var/log/auth.log.1,var/lib/dhcpcd/duid,etc/nvme/hostnqn,etc/iscsi/initiatorname.iscsi,etc/krb5.keytab}
   printf '#!/bin/sh\necho "ann:x:1000:1000::%s/home/ann:/bin/sh"\n' "${root}" >"${root}/bin/getent"
-  printf '#!/bin/sh\necho "cloud-init $*" >&2\n' >"${root}/bin/cloud-init"
+  # A first boot's machine ID is held in a mount, which cloud-init fails at.
+  mkdir -p "${root}/proc/self"
+  echo "tmpfs ${root}/etc/machine-id tmpfs ro 0 0" >"${root}/proc/self/mounts"
+  printf '#!/bin/sh\n[ "$*" = "-l %s/etc/machine-id" ] && : >%s/proc/self/mounts\n' "${root}" "${root}" >"${root}/bin/umount"
+  printf '#!/bin/sh\necho "cloud-init $*" >&2\n[ ! -s %s/proc/self/mounts ] && touch %s/etc/cleaned\n' "${root}" "${root}" >"${root}/bin/cloud-init"
   printf '#!/bin/sh\nexit 1\n' >"${root}/bin/fstrim"
-  printf '#!/bin/sh\nexit 0\n' | tee "${root}/bin/apt-get" "${root}/bin/dnf" >"${root}/bin/sync"
+  printf '#!/bin/sh\ncp -a %s/etc %s/synced\n' "${root}" "${root}" >"${root}/bin/sync"
+  printf '#!/bin/sh\nexit 0\n' | tee "${root}/bin/apt-get" >"${root}/bin/dnf"
   chmod +x "${root}"/bin/*
-  sed -E "s#(^|[ \"=])/(root|home|etc|opt|var|run|tmp)#\\1${root}/\\2#g" "${PVE_STUB}/guest/program" >"${root}/program"
+  sed -E "s#(^|[ \"=])/(root|home|etc|opt|var|run|tmp|proc/self/mounts)#\\1${root}/\\2#g" "${PVE_STUB}/guest/program" >"${root}/program"
   run env PATH="${root}/bin:${PATH}" sh "${root}/program" ann
   # shellcheck disable=SC2154 # run sets it
   [[ ${status} -eq 0 ]] || fail "${output}"
@@ -338,4 +343,5 @@ refute_changed() {
   done
   [[ ! -s ${root}/etc/iscsi/initiatorname.iscsi || $(<"${root}/etc/iscsi/initiatorname.iscsi") == GenerateName=yes ]] || fail 'it is known by its old name'
   [[ -e ${root}/home/ann/work/a && -e ${root}/home/ann/.bashrc ]]
+  diff -r "${root}/etc" "${root}/synced" || fail 'what it has done is not on the disk'
 }
