@@ -252,3 +252,27 @@ func (r *rig) restart(s *steps) {
 	s.mu.Unlock()
 	r.start()
 }
+
+// held is a job that has a VM, and is not in the store.
+type held struct {
+	job.Holder
+	s      *steps
+	j      job.Job
+	events []string
+}
+
+func (h *held) Update(_ context.Context, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+	return step(h.s, "UpdateJob", func() (job.Job, error) {
+		events, err := change(&h.j)
+		for _, e := range events {
+			h.events = append(h.events, e.Text)
+		}
+		return h.j, err
+	})
+}
+
+func (h *held) Removed(context.Context, job.Job, bool) error { return nil }
+
+func (h *held) Tell(context.Context, job.Progress) {}
+
+func (h *held) Job(context.Context) (job.Job, error) { return h.j, nil }

@@ -98,22 +98,29 @@ func (f *Fleet) destroyClaimed(ctx context.Context, j job.Job, h job.Holder) err
 	}
 	f.o.Guest.Forget(maker(v)) // the connections that the pool has opened
 	if !v.State.Settled() {
-		var left error
-		if left, err = f.removeFor(ctx, v, j, h); err != nil {
+		left, err := f.removeFor(ctx, v, j, h)
+		if err != nil {
 			return err
 		}
 		if err = f.Settle(ctx, v.Job, left); err != nil && !job.IsClass(err, job.HostLeftAlone) {
 			return err
 		}
 		f.o.Guest.Forget(maker(v)) // the pool may have asked it meanwhile
+		if v, err = f.o.Store.VM(ctx, v.Job); err != nil {
+			return err
+		}
 	}
 	_, err = h.Update(ctx, func(j *job.Job) ([]job.Event, error) {
-		if err == nil {
+		switch v.State { // which an engine may have recorded that died before it was here
+		case vm.Destroyed:
 			j.VM.State = vm.Destroyed
 			return nil, nil
+		case vm.Forgotten:
+			j.VM.State = vm.Released
+			return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is forgotten by request, and stays on the host", v.ID)}}, nil
 		}
 		j.VM.State = vm.Released // its own row tells of it until it is gone
-		return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %v", j.VM.ID, err)}}, nil
+		return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %s; %s", v.ID, v.Reason, v.Remedy)}}, nil
 	})
 	f.dropKey(ctx, v.Job)
 	f.TendSoon()
