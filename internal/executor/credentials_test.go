@@ -1,9 +1,14 @@
 package executor_test
 
 import (
+	"context"
+	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/vm"
@@ -77,5 +82,62 @@ func TestCredential_RefusedBeforeAnythingIsMade(t *testing.T) {
 		if err := (job.Manifest{Task: "x", AgentType: job.AgentScript, Credentials: names}).Validate(); err == nil || !strings.Contains(err.Error(), "manifest.credentials: ") {
 			t.Errorf("%q: %v", names, err)
 		}
+	}
+}
+
+// credentialsOf are executor.Credentials, under a name that none of its methods has.
+type credentialsOf interface{ executor.Credentials }
+
+// heldCredentials answers when it is let go.
+type heldCredentials struct {
+	credentialsOf
+	held <-chan struct{}
+	hold *atomic.Bool
+}
+
+func (c heldCredentials) Credential(ctx context.Context, name string) (job.Credential, error) {
+	if c.hold.Load() {
+		<-c.held
+	}
+	return c.credentialsOf.Credential(ctx, name)
+}
+
+// A slow read holds up whoever needs what is read, and not all that is written, an engine's
+// lease among it.
+func TestSecrets_NothingIsReadOfTheStoreWhileAJobIsWritten(t *testing.T) {
+	r, _ := withSecrets(t, 1, map[string]string{"KEY": planted, "ANTHROPIC_API_KEY": planted})
+	held, until := make(chan struct{}), make(chan struct{})
+	var hold atomic.Bool
+	r.stop()
+	r.opts.Credentials = heldCredentials{r.opts.Credentials, held, &hold}
+	r.Executor = executor.New(r.opts)
+	if err := r.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	defer close(until)
+	r.addCredential("claude", "ANTHROPIC_API_KEY")
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Until: until})}, false)
+	r.until(r.submit(), func(j job.Job) bool { return j.Status == job.Running })
+	waits := r.submit(using("claude"), func(m *job.Manifest) { m.AgentType = job.AgentClaude })
+	hold.Store(true)
+	cancelled, written := make(chan error, 1), make(chan error, 1)
+	go func() { cancelled <- r.Cancel(context.Background(), waits) }()
+	select {
+	case err := <-cancelled:
+		cancelled <- err
+	case <-time.After(10 * time.Second):
+		t.Error("the write of a job waits for a read")
+	}
+	go func() { written <- r.store.SetCordon(context.Background(), "pve9", true) }()
+	select {
+	case err := <-written:
+		written <- err
+	case <-time.After(10 * time.Second):
+		t.Error("another write waits for a read")
+	}
+	hold.Store(false)
+	close(held)
+	if err := errors.Join(<-cancelled, <-written); err != nil {
+		t.Error(err)
 	}
 }

@@ -75,9 +75,10 @@ func (e *Executor) secrets(ctx context.Context, owner string, m job.Manifest) ([
 }
 
 // hidden returns the secrets that are hidden in what a job writes: those it gets, and
-// the agent's key in any agent's job, which its VM may have from elsewhere.
+// the agent's key in any agent's job, which its VM may have from elsewhere. It is called while a
+// job is written, and reads nothing of the store: all writes would wait for that.
 func (e *Executor) hidden(m job.Manifest) ([]secret.Value, error) {
-	values, err := e.secrets(context.Background(), "", m)
+	values, err := e.o.Secrets(m.Secrets)
 	agent, known := m.AgentType.Agent()
 	if err != nil || !known || slices.ContainsFunc(values, func(v secret.Value) bool { return v.Name == agent.Key }) {
 		return values, err
