@@ -2,6 +2,7 @@
 # The frame every host script runs in: its answer is always finished, its
 # temporary files always go, and a signal is a failure like any other.
 
+source "${BASH_SOURCE[0]%/*}/afresh.sh"
 source "${BASH_SOURCE[0]%/*}/result.sh"
 source "${BASH_SOURCE[0]%/*}/run.sh"
 
@@ -13,6 +14,7 @@ script_run() { # <argument...>
     usage
     return 0
   fi
+  afresh "$@"
   set -Eeuo pipefail
   shopt -s inherit_errexit
   main "$@"

@@ -32,6 +32,8 @@
 # Exit codes: 0 ok, 66 no such operation, 75 it does not stop, 76 for an engine that
 # is taken for dead, 127 no such script; otherwise an error, with a text on stderr.
 
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/afresh.sh"
+
 # A tenth of a second without a process of its own.
 pause() {
   if [[ -z ${pause_open:-} ]]; then
@@ -214,6 +216,7 @@ settle() { # <directory> <seconds>
 }
 
 main() {
+  afresh "$@"
   set -Eeuo pipefail
   shopt -s inherit_errexit
   export LC_ALL=C

@@ -11,7 +11,7 @@ run_framed() { # <the step's body>
   # shellcheck disable=SC2016 # the framed script's parameter
   printf '%s\n' 'source "$1/script.sh"' \
     'undo() { echo "LINUS_UNDONE:yes"; }' "step() { $1" '}' \
-    'main() { script_begin 1 undo; result_run_step step stepping; }' script_run >"${BATS_TEST_TMPDIR}/framed"
+    'main() { script_begin 1 undo; result_run_step step stepping; }' 'script_run "$@"' >"${BATS_TEST_TMPDIR}/framed"
   # shellcheck disable=SC2030,SC2031 # for this test alone
   export LINUS_NONCE=n TMPDIR=${BATS_TEST_TMPDIR}
   run --separate-stderr env "${framed_by[@]}" bash "${BATS_TEST_TMPDIR}/framed" "${lib_dir}"
@@ -23,6 +23,20 @@ bats_require_minimum_version 1.5.0
   run_framed 'false'
   [[ ${status} -eq 1 && ${lines[0]} == LINUS_BEGIN:n && ${lines[-1]} == LINUS_END:n ]]
   [[ ${output} == *LINUS_UNDONE:yes*LINUS_RESULT:FAILURE*"LINUS_ERROR:unexpected exit status 1 of 'false'"* ]]
+}
+
+@test "what the host exports for every bash does not change how a script, or a bash of its, is run" {
+  local way signals=${framed_by[0]}
+  for way in SHELLOPTS=noclobber SHELLOPTS=noglob BASHOPTS=failglob POSIXLY_CORRECT=1 "BASH_ENV=${BATS_TEST_TMPDIR}/startup"; do
+    echo 'set -C' >"${BATS_TEST_TMPDIR}/startup"
+    framed_by=("${signals}" "${way}")
+    # shellcheck disable=SC2016 # the framed script's variables
+    run_framed 'echo LINUS_OPTIONS:$-,$(shopt -p failglob),$(bash -c "echo \$-; shopt -p failglob"),$(env | grep -cE "^(SHELLOPTS|BASHOPTS|BASH_ENV|POSIXLY_CORRECT)=")'
+    [[ ${status} -eq 0 && ${output} == *'LINUS_OPTIONS:ehuBE,shopt -u failglob,hBc shopt -u failglob,0'* ]] || {
+      echo "${way}: ${output}" >&2
+      return 1
+    }
+  done
 }
 
 @test "a step that uses an unset variable fails too" {

@@ -30,6 +30,15 @@ setup() {
   assert_status 0
 }
 
+@test "a host that exports options for every bash gets a VM like another" {
+  local -x POSIXLY_CORRECT=1
+  status=0
+  env SHELLOPTS=noclobber BASHOPTS=failglob bash "${scripts_dir}/proxmox/create-vm.sh" --dry-run >"${BATS_TEST_TMPDIR}/stdout" 2>&1 3>&- || status=$?
+  output=$(<"${BATS_TEST_TMPDIR}/stdout")
+  assert_status 0
+  assert_line LINUS_RESULT:SUCCESS
+}
+
 # bats test_tags=proof
 @test "clones a template, configures, starts and answers all keys" {
   run_script create-vm

@@ -46,6 +46,17 @@ is_gone() { # <id>: its unit, not at once but soon
   [[ ${output} == *$'\nworld'*':exit:0' ]]
 }
 
+@test "what the host exports for every bash changes neither an operation nor its script" {
+  echo 'set -Eeuo pipefail; : >one; : >one; compgen -e | grep -cE "^(SHELLOPTS|BASHOPTS)$" || :' >"${script}"
+  cd "${BATS_TEST_TMPDIR}"
+  local -r foreign=(env SHELLOPTS=noclobber:xtrace BASHOPTS=failglob)
+  "${foreign[@]}" bash "${operation}" start "${operations}" one "${script}" 2>/dev/null
+  run -0 --separate-stderr "${foreign[@]}" bash "${operation}" follow "${operations}/one" 0
+  # shellcheck disable=SC2154 # run sets it
+  [[ ${output##*$'\n'} == 0 && ${stderr} == *':exit:0' ]]
+  "${foreign[@]}" bash "${operation}" settle "${operations}/one" 10
+}
+
 @test "a second start finds the first, and does not run the script again" {
   printf 'echo run >>%q\n' "${BATS_TEST_TMPDIR}/runs" >"${script}"
   bash "${operation}" start "${operations}" one "${script}"
