@@ -108,7 +108,7 @@ func (a *app) complete(ask func(context.Context, job.Engine) ([]string, error)) 
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
 		defer cancel()
-		c, err := a.settings()
+		c, err := a.settings(ctx)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -17,8 +17,8 @@ func (a *app) configCommand() *cobra.Command {
 	cmd := group("config", "Show the settings in effect and where each comes from", a.configCheckCommand(), a.configPathCommand())
 	cmd.Long = "Shows every setting in effect and where it comes from: a flag, the environment, the env file (path and line), or its default.\n" +
 		"Flags take precedence over the environment, and the environment over the env file. Secrets are not shown."
-	cmd.RunE = func(*cobra.Command, []string) error {
-		c, err := a.settings()
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.settings(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -52,12 +52,16 @@ func (a *app) configCheckCommand() *cobra.Command {
 		Long: "Reads all settings and the files they name, and reports everything that is wrong with them at once. Nothing is started, and\n" +
 			"the host is not contacted: linus host check does that.",
 		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			var problems []config.Problem
-			c, err := a.settings()
-			if wrong, ok := errors.AsType[*config.Error](err); ok {
+			c, err := a.settings(cmd.Context())
+			var wrong *config.Error
+			switch {
+			case errors.As(err, &wrong):
 				problems = wrong.Problems
-			} else {
+			case err != nil:
+				return err
+			default:
 				problems = daemon.Problems(c)
 			}
 			if a.json {

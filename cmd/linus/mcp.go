@@ -19,7 +19,7 @@ func (a *app) mcpCommand() *cobra.Command {
 			"process, and go on when the client is closed. Without PROXMOX_HOST the tools say what to set.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.settings()
+			c, err := a.settings(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -86,7 +86,7 @@ func (a *app) mcpConfigCommand() *cobra.Command {
 			"too (linus config path) and are left out. With --url the client starts nothing: it reaches linus serve --http there, with\n" +
 			"the token in its environment variable " + tokenVariable + ".",
 		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			i := slices.IndexFunc(mcpClients, func(c mcpClient) bool { return c.name == client })
 			if i < 0 {
 				return usage("--client %q is unknown; use one of: %s", client, strings.Join(mcpClientNames(), ", "))
@@ -94,7 +94,7 @@ func (a *app) mcpConfigCommand() *cobra.Command {
 			if at != "" {
 				return a.printHTTPConfig(mcpClients[i], at)
 			}
-			c, err := a.settings()
+			c, err := a.settings(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -43,7 +43,7 @@ func (a *app) daemon(c config.Config) daemon.Options {
 
 // attach is daemon.Attach with the settings of this process.
 func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
-	c, err := a.settings()
+	c, err := a.settings(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (s *session) remote() bool { return s.config.Server != "" }
 // localSettings returns the settings of a verb that works on this machine, and not
 // through a server.
 func (a *app) localSettings(cmd *cobra.Command, instead string) (config.Config, error) {
-	c, err := a.settings()
+	c, err := a.settings(cmd.Context())
 	if err == nil && c.Server != "" {
 		err = usage("%s does not work through a server (--server, LINUS_SERVER): %s", cmd.CommandPath(), instead)
 	}
@@ -70,7 +70,7 @@ func (a *app) localSettings(cmd *cobra.Command, instead string) (config.Config, 
 // reader is attach for read-only verbs: if no engine runs and no host is set, so
 // that none can be started, they read the state directory themselves.
 func (a *app) reader(ctx context.Context) (job.Engine, func(), error) {
-	c, err := a.settings()
+	c, err := a.settings(ctx)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -38,9 +38,9 @@ func Attach(ctx context.Context, o Options, strict bool) (*control.Client, error
 
 // AttachLater is Attach, strictly, for where PROXMOX_HOST is not set yet: each call says so until
 // settings, which it reads again, have it.
-func AttachLater(o Options, settings func() (config.Config, error)) *control.Client {
+func AttachLater(o Options, settings func(context.Context) (config.Config, error)) *control.Client {
 	return control.Later(func(ctx context.Context) (*control.Conn, error) {
-		c, err := settings()
+		c, err := settings(ctx)
 		if err != nil {
 			return nil, err
 		}

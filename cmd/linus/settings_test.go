@@ -1,0 +1,74 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Opening a FIFO waits for who writes to it, and no signal ends that.
+func TestRun_EndsWhileItReadsAPipe(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	silent, open, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // what still reads ends, too
+		_ = open.Close()
+		for range 3 {
+			if w, err := os.OpenFile(fifo, os.O_RDWR|syscall.O_NONBLOCK, 0); err == nil {
+				_ = w.Close()
+			}
+		}
+	})
+	for _, args := range [][]string{
+		{"--env-file", fifo, "job", "list"},
+		{"--env-file", fifo, "config", "check"},
+		{"job", "submit", "-f", fifo},
+		{"job", "submit", "-f", "-"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan string, 1)
+		go func() {
+			var stderr bytes.Buffer
+			code := run(ctx, fakeBackend, append([]string{"--state-dir", t.TempDir()}, args...), silent, &bytes.Buffer{}, &stderr)
+			ended <- fmt.Sprint(code, " ", stderr.String())
+		}()
+		cancel()
+		select {
+		case said := <-ended:
+			if !strings.HasPrefix(said, "1 linus: ended while reading the ") {
+				t.Errorf("%v: %s", args, said)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%v: waits for a file that nobody writes", args)
+		}
+	}
+}
+
+// As a shell's <(command) has it.
+func TestSubmit_TakesAManifestFromAPipe(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close() //nolint:errcheck // read only
+	go func() {
+		_, _ = w.WriteString(`{"tusk": "ls"}`)
+		_ = w.Close()
+	}()
+	var stderr bytes.Buffer
+	code := run(t.Context(), fakeBackend, []string{"--state-dir", t.TempDir(), "job", "submit", "-f", fmt.Sprintf("/dev/fd/%d", r.Fd())}, strings.NewReader(""), &bytes.Buffer{}, &stderr)
+	if code != exitUsage || !strings.Contains(stderr.String(), "tusk") {
+		t.Errorf("exit code %d: %s", code, stderr.String())
+	}
+}
