@@ -37,7 +37,8 @@ func (m Manifest) Check(tree any) error {
 
 // DecodeStrict reads JSON into v, a pointer to a struct, and refuses what
 // encoding/json accepts: unknown keys, keys in the wrong case, duplicate keys,
-// and text that decoding would change. Each field's path begins with name,
+// and text that decoding would change. A field may have its other name, as an api tag
+// says it: agent_type is agentType. Each field's path begins with name,
 // which may be empty. It also returns the JSON as encoding/json decodes it into
 // an any, with numbers as json.Number.
 func DecodeStrict(name string, data []byte, v any) (tree any, err error) {
@@ -54,6 +55,14 @@ func DecodeStrict(name string, data []byte, v any) (tree any, err error) {
 	}
 	if bad := checkShape(name, tree, reflect.TypeOf(v).Elem()); len(bad) > 0 {
 		return nil, &InvalidError{Fields: bad}
+	}
+	if rename(tree, reflect.TypeOf(v).Elem()) {
+		renamed, err := json.Marshal(tree)
+		if err != nil {
+			return nil, invalid(field(name, "", "%v", err))
+		}
+		tree, _ = readTree(name, data) // as the caller names it
+		data = renamed
 	}
 	err = json.Unmarshal(data, v)
 	var typeErr *json.UnmarshalTypeError
@@ -226,27 +235,29 @@ func isText(t reflect.Type) bool {
 
 func checkObject(at string, object map[string]any, t reflect.Type) []*FieldError {
 	var known []string
-	types := map[string]reflect.Type{}
-	for name, ft := range fields(t) {
+	for name := range fields(t) {
 		known = append(known, name)
-		types[name] = ft
 	}
 	var bad []*FieldError
 	for _, k := range sortedKeys(object) {
-		ft, ok := types[k]
-		if !ok {
+		name, ft := fieldOf(t, k)
+		_, twice := object[name]
+		switch {
+		case name == "":
 			bad = append(bad, field(below(at, k), DidYouMean(k, known), "is not a known key"))
-			continue
+		case name != k && twice:
+			bad = append(bad, field(below(at, k), "give one of the two", "is %s by another name", name))
+		default:
+			bad = append(bad, checkShape(below(at, k), object[k], ft)...)
 		}
-		bad = append(bad, checkShape(below(at, k), object[k], ft)...)
 	}
 	return bad
 }
 
-// fields returns the keys of a type's JSON and what they hold; those of an embedded struct
+// fields returns the keys of a type's JSON and their fields; those of an embedded struct
 // are its own.
-func fields(t reflect.Type) iter.Seq2[string, reflect.Type] {
-	return func(yield func(string, reflect.Type) bool) {
+func fields(t reflect.Type) iter.Seq2[string, reflect.StructField] {
+	return func(yield func(string, reflect.StructField) bool) {
 		for i := range t.NumField() {
 			f := t.Field(i)
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -258,11 +269,60 @@ func fields(t reflect.Type) iter.Seq2[string, reflect.Type] {
 				}
 				continue
 			}
-			if name != "-" && !yield(name, f.Type) {
+			if name != "-" && !yield(name, f) {
 				return
 			}
 		}
 	}
+}
+
+// fieldOf returns the key of a type's JSON that a given one means, by this name or its other
+// one, and what it holds; "": none.
+func fieldOf(t reflect.Type, key string) (name string, of reflect.Type) {
+	for own, f := range fields(t) {
+		other, _, _ := strings.Cut(f.Tag.Get("api"), ",")
+		switch {
+		case key == own:
+			return own, f.Type
+		case key == other && key != "" && key != "-":
+			name, of = own, f.Type
+		}
+	}
+	return name, of
+}
+
+// rename gives what checkShape has let through the names of a type's JSON, and reports whether
+// anything had its other name.
+func rename(v any, t reflect.Type) (renamed bool) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if isText(t) {
+		return false
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		object, _ := v.(map[string]any)
+		for _, k := range sortedKeys(object) {
+			name, of := fieldOf(t, k)
+			renamed = rename(object[k], of) || renamed
+			if name != k {
+				object[name], renamed = object[k], true
+				delete(object, k)
+			}
+		}
+	case reflect.Slice:
+		list, _ := v.([]any)
+		for _, e := range list {
+			renamed = rename(e, t.Elem()) || renamed
+		}
+	case reflect.Map:
+		object, _ := v.(map[string]any)
+		for _, e := range object {
+			renamed = rename(e, t.Elem()) || renamed
+		}
+	}
+	return renamed
 }
 
 func jsonKind(v any) string {

@@ -15,7 +15,8 @@ func TestDecodeManifest_UnknownKeysAreNamedWithTheNearest(t *testing.T) {
 		says    string
 	}{
 		{"at the top", object{"timeot": 5}, "manifest.timeot", `did you mean "timeout"?`},
-		{"in another style", object{"agent_type": "x"}, "manifest.agent_type", `did you mean "agentType"?`},
+		{"in another style", object{"agent-type": "x"}, "manifest.agent-type", `did you mean "agentType"?`},
+		{"by both of its names", object{"timeout": 5, "timeout_seconds": 5}, "manifest.timeout_seconds", "is timeout by another name"},
 		{"in the wrong case", object{"TASK": "x"}, "manifest.TASK", `did you mean "task"?`},
 		{"in capitals of one word", object{"vmtemplate": "x"}, "manifest.vmtemplate", `did you mean "vmTemplate"?`},
 		{"in agent", object{"agent": object{"comand": "x"}}, "manifest.agent.comand", `did you mean "command"?`},
@@ -28,6 +29,15 @@ func TestDecodeManifest_UnknownKeysAreNamedWithTheNearest(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { expect(t, manifestJSON(t, tt.changes), tt.field, tt.says) })
 	}
+}
+
+// The names of the API are known in a file, too.
+func TestDecodeManifest_KnowsTheNamesOfTheAPI(t *testing.T) {
+	m, err := DecodeManifest([]byte(`{"task": "x", "agent_type": "script", "timeout_seconds": 9, "template": "t", "files": [{"path": "/a", "content_base64": "eA=="}]}`))
+	if err != nil || m.AgentType != AgentScript || m.Timeout != 9 || m.VMTemplate != "t" || m.Files[0].Content != "eA==" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	expect(t, []byte(`{"task": "x", "agent_type": "script", "timeout_seconds": 0}`), "manifest.timeout_seconds", "0 is out of range")
 }
 
 func TestDecodeManifest_UnknownKeysAreAllNamed(t *testing.T) {

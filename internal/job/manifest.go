@@ -63,7 +63,7 @@ type Manifest struct {
 	Agent       Agent             `json:"agent,omitzero" jsonschema_description:"Options of the agent." brief:"-"`
 	Files       []File            `json:"files,omitempty" jsonschema_description:"Files to copy into the VM first: at most 20000, 64 MiB together. For more, use an archive that the task unpacks." brief:"Copied in first; 64 MiB at most."`
 	Repository  Repository        `json:"repository,omitzero" jsonschema_description:"Git repository for the task; what it commits is kept as repository.bundle and repository.patch."`
-	Push        Push              `json:"push,omitzero"`
+	Push        Push              `json:"push,omitzero" jsonschema_description:"Where the task's commits are pushed." brief:"-"`
 	Env         map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables of the task, at most 128 KiB each and 1 MiB together. Not for secrets." brief:"Not for secrets."`
 	Secrets     []string          `json:"secrets,omitempty" jsonschema_description:"Names of secrets on the server; each becomes an environment variable of the task and is masked in its output." brief:"Names of the server's secrets: variables of the task, masked in its output."`
 	Artifacts   []string          `json:"artifacts,omitempty" jsonschema_description:"Files to collect at the end, successful or not: paths or patterns such as dist/** from the working directory, or absolute." brief:"Files to collect at the end: paths, or patterns such as dist/**."`

@@ -191,8 +191,12 @@ func makeForm(t reflect.Type) reflect.Type {
 		}
 		var all []reflect.StructField
 		for _, f := range fieldsOf(t).inJSON {
+			stored, _, _ := strings.Cut(f.Tag.Get("json"), ",") // its other name, as of job.DecodeStrict
+			if f.Text || stored == "-" {
+				stored = ""
+			}
 			add := func(name string, t reflect.Type, omit string) {
-				all = append(all, reflect.StructField{Name: "F" + strconv.Itoa(len(all)), Type: t, Tag: reflect.StructTag(fmt.Sprintf(`json:"%s%s"`, name, omit))})
+				all = append(all, reflect.StructField{Name: "F" + strconv.Itoa(len(all)), Type: t, Tag: reflect.StructTag(fmt.Sprintf(`json:"%s%s" api:"%s"`, name, omit, stored))})
 			}
 			omit := ""
 			if f.Omitted {

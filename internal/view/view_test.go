@@ -57,13 +57,25 @@ func TestMarshal_TextAndBytes(t *testing.T) {
 	}
 }
 
-func TestDecodeStrict_KnowsPublicNamesAlone(t *testing.T) {
+// A manifest may be written as here or as in a file, but not with the same field in both ways.
+func TestDecodeStrict_KnowsBothSpellings(t *testing.T) {
 	var s job.Submission
 	if _, err := view.DecodeStrict([]byte(`{"manifest":{"task":"x","agent_type":"script","timeout_seconds":5}}`), &s); err != nil || s.Manifest.Timeout != 5 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if _, err := view.DecodeStrict([]byte(`{"manifest":{"task":"x","agentType":"script"}}`), &s); err == nil || !strings.Contains(err.Error(), `manifest.agentType: is not a known key; did you mean "agent_type"?`) {
-		t.Errorf("%v", err)
+	s = job.Submission{}
+	stored := []byte(`{"manifest":{"task":"x","agentType":"script","timeout":7,"files":[{"path":"/a","content":"eA=="}]}}`)
+	if _, err := view.DecodeStrict(stored, &s); err != nil || s.Manifest.AgentType != job.AgentScript || s.Manifest.Timeout != 7 || s.Manifest.Files[0].Content != "eA==" {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for text, want := range map[string]string{
+		`{"manifest":{"agentType":"script","agent_type":"script"}}`: "manifest.agentType: is agent_type by another name; give one of the two",
+		`{"manifest":{"agenttype":"script"}}`:                       `manifest.agenttype: is not a known key; did you mean "agent_type"?`,
+		`{"manifest":{"agentType":5}}`:                              "manifest.agentType: is a number, want a string",
+	} {
+		if _, err := view.DecodeStrict([]byte(text), &s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
 	}
 }
 
