@@ -563,6 +563,29 @@ func TestTree_ComesAndGoes(t *testing.T) {
 	}
 }
 
+// What is said to be there outlasts a power cut of the VM.
+func TestWriteTree_IsOnTheDisk(t *testing.T) {
+	bin := t.TempDir()
+	r := bareVM(t, sshtest.Options{Env: []string{"PATH=" + bin + ":" + os.Getenv("PATH")}})
+	at := filepath.Join(r.root, "out")
+	for _, tt := range []struct{ name, sync, want string }{
+		{"its file system alone", `echo "$*" >>` + bin + "/said; ls " + at + " >>" + bin + "/said", "-f " + at + "\n-f\n"},
+		{"all, by a sync that knows no other", "echo \"$*\" >>" + bin + "/said; [ $# = 0 ]", "-f " + at + "\n\n"},
+	} {
+		if err := errors.Join(os.RemoveAll(at), os.MkdirAll(at, 0o755), os.RemoveAll(filepath.Join(bin, "said")), os.WriteFile(filepath.Join(bin, "sync"), []byte("#!/bin/sh\n"+tt.sync+"\n"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		r.put("d/-f", "abc", 0o644)
+		tree, err := r.ReadTree(t.Context(), r.vm, "/d")
+		if err == nil {
+			err = r.WriteTree(t.Context(), r.vm, "/out", tree)
+		}
+		if said, _ := os.ReadFile(filepath.Join(bin, "said")); err != nil || string(said) != tt.want {
+			t.Errorf("%s: sync was called with %q, want %q; %v", tt.name, said, tt.want, err)
+		}
+	}
+}
+
 // tar ends at the archive's end, which may be before the stream's: what comes after it, and
 // when, is no error.
 func TestTree_GoesOnAfterTheArchive(t *testing.T) {

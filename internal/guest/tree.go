@@ -17,22 +17,26 @@ import (
 
 // How a tree is packed and unpacked in a VM. tar opens no pipes and devices: it only
 // notes that they are there. What it cannot read is an error at its end. It ends with the
-// archive, which may be before the stream does.
+// archive, which may be before the stream does. What is unpacked is on the VM's disk when that
+// is said: a power cut takes what is not.
 const (
 	pack = `if [ -d "$1" ]; then exec tar -C "$1" -cf - .; fi
 [ -f "$1" ] || { [ -e "$1" ] && exit 67; exit 66; }
 case $1 in */*) cd -- "${1%/*}/" || exit ;; esac
 exec tar -chf - "./${1##*/}"`
 	unpack = `[ -d "$1" ] || { [ -e "$1" ] && exit 67; exit 66; }
-tar -C "$1" -xof - && exec cat >/dev/null`
+tar -C "$1" -xof - && cat >/dev/null && { sync -f "$1" 2>/dev/null || sync; }`
 
 	exitMissing = 66
 	exitOther   = 67
 )
 
 // treeIdle is how long nothing may come from a VM that packs a tree, or go to one that
-// unpacks it.
-const treeIdle = time.Minute
+// unpacks it; and treeFlush how long that may take to write to its disk what it has.
+const (
+	treeIdle  = time.Minute
+	treeFlush = 15 * time.Minute
+)
 
 // ReadTree implements job.Files.
 func (g *Guest) ReadTree(ctx context.Context, v vm.VM, name string) (io.ReadCloser, error) {
@@ -151,8 +155,13 @@ func watchIdle(cancel context.CancelCauseFunc, from io.Reader, to io.Writer) *tr
 
 func (t *transfer) Read(data []byte) (int, error) {
 	t.idle.Stop()
-	defer t.idle.Reset(treeIdle)
-	return t.from.Read(data)
+	n, err := t.from.Read(data)
+	if err == nil {
+		t.idle.Reset(treeIdle)
+	} else {
+		t.idle.Reset(treeFlush)
+	}
+	return n, err
 }
 
 func (t *transfer) Write(data []byte) (int, error) {

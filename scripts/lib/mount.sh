@@ -31,7 +31,8 @@ mount_guest='PATH=$PATH:/usr/sbin:/sbin
     }
     '
 
-# Only a disk on which nothing can be found gets a filesystem, and only once.
+# Only a disk on which nothing can be found gets a filesystem, and only once: it is on the disk
+# when that is told.
 mount_volume() {
   local said
   if [[ ${dry_run} == yes ]]; then
@@ -76,6 +77,7 @@ mount_volume() {
       [ "$mode" = ro ] || [ "$(stat -c %U "$path")" = "$user" ] || chown "$user:" "$path" || fail "$path could not be given to $user"
       [ "$(findmnt -nro SOURCE --mountpoint "$path")" = "$dev" ] || fail "it is not seen at $path"
     fi
+    [ "$mode" = ro ] || sync -f "$path" || sync
     echo "linus-volume mounted"' sh "${volume_serial}" "${VOLUME_UUID}" "${VOLUME_PATH}" "${VOLUME_MODE}" "${VOLUME_FORMATTED}" "linus-${VOLUME_UUID: -10}" "${VM_SSH_USER:-${vm_config[ciuser]:-root}}"
   said=${guest_out:0:400}
   if [[ ${guest_exit} != 0 || ${guest_out} != *'linus-volume mounted'* ]]; then

@@ -32,6 +32,7 @@ setup() {
   stub mount "[ ! -e ${root}/mount-fails ] || { echo 'wrong fs type'; exit 32; }; echo \"\$5\" >${root}/mounted"
   stub umount "rm ${root}/mounted"
   stub chown ':'
+  stub sync ':'
   stub findmnt "[ ! -e ${root}/not-seen ] || exit 1; [ -e ${root}/mounted ] || exit 1; case \"\$*\" in *TARGET*) echo ${VOLUME_PATH} ;; *) cat ${root}/mounted ;; esac"
 }
 
@@ -65,6 +66,8 @@ refute_called() { # <program...>
   grep -qx "mkfs.ext4 -q -F -U ${uuid} -L linus-5555555555 -E lazy_itable_init=1 /dev/sdx" "${root}/calls"
   grep -qx "mount -t ext4 -o rw /dev/sdx ${VOLUME_PATH}" "${root}/calls"
   grep -qx "chown worker: ${VOLUME_PATH}" "${root}/calls"
+  # A power cut takes no filesystem that was told of: one would never be made again.
+  [[ $(grep -E '^(mkfs.ext4|mount|chown|sync -f) ' "${root}/calls" | tail -n 1) == "sync -f ${VOLUME_PATH}" ]]
   [[ $(<"${root}/etc/fstab") == "UUID=${uuid} ${VOLUME_PATH} ext4 rw,nofail,x-linus-volume 0 0" ]]
   : >"${root}/calls"
   mounts
