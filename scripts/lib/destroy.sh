@@ -86,6 +86,14 @@ vm_destroy_locked() { # <vmid> <node>
   if [[ -n ${vm_doubt} ]]; then
     return 0
   fi
+  vm_clones=''
+  if [[ ${vm_config[template]:-0} == 1 ]]; then
+    vm_find_clones "${id}"
+  fi
+  if [[ -n ${vm_clones} ]]; then # Proxmox refuses
+    vm_reason="linked clones read its disk: ${vm_clones}"
+    return 0
+  fi
   vm_find_storages
   vm_find_unfinished "${id}"
 
@@ -156,6 +164,36 @@ vm_destroy_locked() { # <vmid> <node>
     # shellcheck disable=SC2086 # a list of words
     quarantine_add "${id}" ${vm_leftovers}
   fi
+}
+
+# ID and name of the VMs whose disks are linked to those of the template whose config was just
+# read, by their configs, of all nodes. One whose config cannot be read is left out. Where
+# clones do not need their base, as on LVM-thin, their volumes do not name it.
+vm_find_clones() { # <vmid>; vm_clones
+  local file line name linked text
+  local bases=' '
+  local -r base="([^:,]+):([^,]*/)?(base-$1-disk-[0-9]+[^,/]*)"
+  vm_clones=''
+  for line in "${vm_config[@]}"; do
+    if [[ ${line} =~ ^${base}(,|$) ]]; then
+      bases+="${BASH_REMATCH[1]}:${BASH_REMATCH[3]} "
+    fi
+  done
+  for file in "${LINUS_PVE_DIR:-/etc/pve}"/nodes/*/qemu-server/*.conf; do
+    name='' linked=no
+    { text=$(head -c 65536 -- "${file}"); } 2>/dev/null || continue
+    while IFS= read -r line; do
+      if [[ ${line} == 'name: '* ]]; then
+        name=${name:-${line#name: }}
+      elif [[ ${line} =~ ^(scsi|virtio|sata|ide|efidisk|tpmstate|unused)[0-9]+:\ ${base}/ && ${bases} == *" ${BASH_REMATCH[2]}:${BASH_REMATCH[4]} "* ]]; then
+        linked=yes
+      fi
+    done <<<"${text}"
+    if [[ ${linked} == yes ]]; then
+      file=${file##*/}
+      vm_clones+="${vm_clones:+, }${file%.conf}${name:+ (${name:0:63})}"
+    fi
+  done
 }
 
 # Whether the config just read and proven is that of a create that was killed: it may

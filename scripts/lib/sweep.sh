@@ -27,8 +27,15 @@ lease_end() { # <vmid> <job>, as lease_load has read it
   vm_destroy "$1" "${lease_node}"
   case ${vm_outcome} in
     refused)
-      log_warn "VM $1 is left alone: ${vm_reason}"
-      left_note "$1" "$2" "${vm_reason}"
+      local vm_kind=template
+      vm_prove
+      if [[ -z ${vm_doubt} ]]; then # the run that built it ended before it gave up the lease
+        log_info "VM $1 is a template by now, which has no lease"
+        lease_drop "$1" "$2"
+      else
+        log_warn "VM $1 is left alone: ${vm_reason}"
+        left_note "$1" "$2" "${vm_reason}"
+      fi
       ;;
     failed) log_warn "VM $1 could not be destroyed yet: ${vm_reason}" ;;
     *) log_info "VM $1: ${vm_outcome}" ;;
@@ -85,6 +92,8 @@ lease_finish() { # <vmid> <job>, as lease_load has read it
   vm_read "$1"
   if [[ ${vm_words} == *' linus-volume='* ]]; then
     vm_kind=volume
+  elif [[ ${vm_words} == *' linus-template=1 '* && ${vm_config[template]:-0} == 1 ]]; then
+    vm_kind=template
   fi
   vm_prove
   if [[ ${vm_state} == unknown ]]; then

@@ -71,29 +71,6 @@ validate_environment() {
   fi
 }
 
-# find_clones sets clones: ID and name of the VMs whose disks are linked to a
-# template's, by their configs, of all nodes. One whose config cannot be read is
-# left out.
-find_clones() { # <vmid>
-  local file line name linked text
-  clones=''
-  for file in "${LINUS_PVE_DIR:-/etc/pve}"/nodes/*/qemu-server/*.conf; do
-    name='' linked=no
-    { text=$(head -c 65536 -- "${file}"); } 2>/dev/null || continue
-    while IFS= read -r line; do
-      if [[ ${line} == 'name: '* ]]; then
-        name=${name:-${line#name: }}
-      elif [[ ${line} =~ ^(scsi|virtio|sata|ide|efidisk|tpmstate|unused)[0-9]+:\ [^,]*[:/]base-$1-disk-[0-9]+[^,/]*/ ]]; then
-        linked=yes
-      fi
-    done <<<"${text}"
-    if [[ ${linked} == yes ]]; then
-      file=${file##*/}
-      clones+="${clones:+, }${file%.conf}${name:+ (${name:0:63})}"
-    fi
-  done
-}
-
 destroy_vm() {
   local refused_remedy="destroy it by hand (qm destroy ${vm_id}), or make its proof whole again: name ${vm_name}, tag linus, and linus-job=${vm_job} linus-owner=${vm_owner} linus-vm=${vm_id} in its notes"
   if [[ ${dry_run} == yes ]]; then
@@ -129,9 +106,9 @@ destroy_vm() {
       result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}': ${vm_reason}; nothing was touched" "${refused_remedy}"
       ;;
     *)
-      if [[ ${vm_reason} == *'base volume '*' still in use'* ]]; then
-        find_clones "${vm_id}"
-        result_fail vm "VM ${vm_id} on node '${probe_node}' has linked clones, which read its disk: ${clones:-none that a config tells of}" \
+      if [[ -n ${vm_clones:-} || ${vm_reason} == *'base volume '*' still in use'* ]]; then
+        vm_find_clones "${vm_id}"
+        result_fail vm "VM ${vm_id} on node '${probe_node}' has linked clones, which read its disk: ${vm_clones:-none that a config tells of}" \
           'destroy these VMs first (checkpoints by: linus template checkpoint remove), then remove it again; until then it can stay, and new VMs be made of another template'
       fi
       if [[ -n ${vm_ha_failure:-} && ${vm_reason} == "${vm_ha_failure}" ]]; then

@@ -658,3 +658,44 @@ run_full() { # <directory> <script>
   assert_status 0
   assert_line LINUS_VM_OUTCOME:destroyed
 }
+
+# A template 205 of ours, as build-template.sh leaves it.
+add_our_template() {
+  add_vm 205 "#linus-job=${job} linus-owner=${owner} linus-vm=205 linus-template=1" 'boot: order=scsi0' "name: ${VM_NAME}" \
+    'scsi0: local:205/base-205-disk-0.qcow2,size=10G' 'tags: linus' 'template: 1'
+  echo stopped >"${PVE_STUB}/status/205"
+  export VM_ID=205 VM_KIND=template
+}
+
+# bats test_tags=proof
+@test "a template whose disk clones read is not tried to destroy, and its clones are told" {
+  add_our_template
+  add_vm 206 'name: clone' 'scsi0: local:205/base-205-disk-0.qcow2/206/vm-206-disk-0.qcow2,size=10G'
+  mkdir -p "${LINUS_PVE_DIR}/nodes/pve/qemu-server"
+  ln -sf "${PVE_STUB}/vm/206" "${LINUS_PVE_DIR}/nodes/pve/qemu-server/206.conf"
+  run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:failed
+  assert_says 'has linked clones, which read its disk: 206 (clone)'
+  refute_called 'qm \(destroy\|stop\|set\|unlock\) .*'
+  [[ ! -e ${LINUS_HOST_DIR}/leases/205-${job} ]] || fail 'its end was announced'
+  # An earlier template of that ID had other disks.
+  printf '%s\n' 'scsi0: local:205/base-205-disk-7.qcow2/206/vm-206-disk-0.qcow2' 'scsi1: other:205/base-205-disk-0.qcow2/206/vm-206-disk-1.qcow2' >"${PVE_STUB}/vm/206"
+  run_script destroy-vm
+  assert_status 0
+}
+
+@test "a template whose destroy Proxmox refused, or whose build's lease ends, is no VM that is left alone" {
+  add_our_template
+  fault destroy 255 skip "base volume 'local:205/base-205-disk-0.qcow2' is still in use by linked cloned"
+  run_script destroy-vm
+  assert_status 5
+  assert_says 'has linked clones, which read its disk'
+  [[ -e ${LINUS_HOST_DIR}/leases/205-${job} ]]
+  run_sweep
+  [[ ${status} -eq 0 && ${log} != *'left alone'* && ! -e ${LINUS_HOST_DIR}/leases/205-${job} && -e ${PVE_STUB}/vm/205 ]] || fail "${log}"
+
+  printf 'none %s %s pve local 1 %s 1 1 1 1\n' "${VM_NAME}" "${owner}" "$(</proc/sys/kernel/random/boot_id)" >"${LINUS_HOST_DIR}/leases/205-${job}"
+  run_sweep
+  [[ ${status} -eq 0 && ${log} == *'is a template by now'* && ${log} != *'left alone'* && ! -e ${LINUS_HOST_DIR}/leases/205-${job} && -e ${PVE_STUB}/vm/205 ]] || fail "${log}"
+}
