@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -42,6 +43,16 @@ func (m Manifest) Check(tree any) error {
 // which may be empty. It also returns the JSON as encoding/json decodes it into
 // an any, with numbers as json.Number.
 func DecodeStrict(name string, data []byte, v any) (tree any, err error) {
+	return decode(name, data, v, func(any, reflect.Type) {})
+}
+
+// DecodeCall is DecodeStrict for the arguments of a call, in which null stands for what need
+// not be given.
+func DecodeCall(name string, data []byte, v any) (tree any, err error) {
+	return decode(name, data, v, dropNulls)
+}
+
+func decode(name string, data []byte, v any, change func(tree any, t reflect.Type)) (tree any, err error) {
 	if !json.Valid(data) {
 		err := json.Unmarshal(data, new(json.RawMessage)) // says what is wrong
 		return nil, invalid(field(name, "give one JSON object", "is not valid JSON: %v", err))
@@ -49,9 +60,15 @@ func DecodeStrict(name string, data []byte, v any) (tree any, err error) {
 	if !utf8.Valid(data) || hasLoneSurrogate(data) {
 		return nil, invalid(field(name, "send UTF-8, and put binary content into files", "has text that is not Unicode"))
 	}
-	tree, twice := readTree(name, data)
+	tree, twice, changed := readTree(name, data)
 	if len(twice) > 0 {
 		return nil, &InvalidError{Fields: twice}
+	}
+	change(tree, reflect.TypeOf(v).Elem())
+	if changed {
+		if data, err = json.Marshal(tree); err != nil {
+			return nil, invalid(field(name, "", "%v", err))
+		}
 	}
 	if bad := checkShape(name, tree, reflect.TypeOf(v).Elem()); len(bad) > 0 {
 		return nil, &InvalidError{Fields: bad}
@@ -75,9 +92,52 @@ func DecodeStrict(name string, data []byte, v any) (tree any, err error) {
 	return tree, nil
 }
 
+// dropNulls takes what is null, and may be left out, out of JSON that is meant for a type.
+func dropNulls(tree any, t reflect.Type) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch value := tree.(type) {
+	case map[string]any:
+		if t.Kind() == reflect.Map {
+			for _, inner := range value {
+				dropNulls(inner, t.Elem())
+			}
+		}
+		if t.Kind() != reflect.Struct {
+			return
+		}
+		for _, f := range reflect.VisibleFields(t) {
+			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+			inner, given := value[name]
+			if given && inner == nil && (f.Type.Kind() == reflect.Pointer || strings.Contains(options, "omit")) {
+				delete(value, name)
+			} else if given {
+				dropNulls(inner, f.Type)
+			}
+		}
+	case []any:
+		if t.Kind() == reflect.Slice {
+			for _, inner := range value {
+				dropNulls(inner, t.Elem())
+			}
+		}
+	}
+}
+
+// whole returns a whole number that is written with a point or an exponent, as some programs
+// do, as one without.
+func whole(n json.Number) (json.Number, bool) {
+	f, err := n.Float64()
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 || !strings.ContainsAny(n.String(), ".eE") {
+		return n, false
+	}
+	return json.Number(strconv.FormatInt(int64(f), 10)), true
+}
+
 // readTree decodes valid JSON as encoding/json does into an any, with numbers
-// as json.Number, and finds duplicate keys.
-func readTree(name string, data []byte) (tree any, twice []*FieldError) {
+// as json.Number, and finds duplicate keys. A changed one is to be read instead of data.
+func readTree(name string, data []byte) (tree any, twice []*FieldError, changed bool) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 	var read func(at string) any
@@ -104,9 +164,15 @@ func readTree(name string, data []byte) (tree any, twice []*FieldError) {
 			_, _ = dec.Token() // the closing bracket
 			return list
 		}
+		if n, ok := token.(json.Number); ok {
+			n, other := whole(n)
+			changed = changed || other
+			return n
+		}
 		return token
 	}
-	return read(name), twice
+	tree = read(name)
+	return tree, twice, changed
 }
 
 // hasLoneSurrogate reports whether valid JSON has a \uXXXX escape that is half

@@ -121,9 +121,11 @@ func TestDecodeManifest_Texts(t *testing.T) {
 		{"timeout -0", manifest(`,"timeout":-0`), "manifest.timeout", "0 is out of range"},
 		{"cpu 0", manifest(`,"resources":{"cpu":0}`), "manifest.resources.cpu", "0 is out of range"},
 		{"timeout with a fraction", manifest(`,"timeout":1.5`), "manifest.timeout", "1.5 is not a whole number"},
-		{"timeout with a point", manifest(`,"timeout":1.0`), "manifest.timeout", "1.0 is not a whole number"},
-		{"timeout with an exponent", manifest(`,"timeout":1e3`), "manifest.timeout", "1e3 is not a whole number"},
+		{"timeout with an exponent", manifest(`,"timeout":1e30`), "manifest.timeout", "1e30 is not a whole number"},
 		{"timeout beyond numbers", manifest(`,"timeout":99999999999999999999`), "manifest.timeout", "is not a whole number"},
+
+		{"timeout with a point", manifest(`,"timeout":60.0,"resources":{"cpu":2e0}`), "", ""},
+		{"timeout 0 with a point", manifest(`,"timeout":0.0`), "manifest.timeout", "0 is out of range"},
 
 		{"a key twice", manifest(`,"timeout":1,"timeout":2`), "manifest.timeout", "is given twice"},
 		{"an object twice", manifest(`,"resources":{"cpu":1},"resources":{}`), "manifest.resources", "is given twice"},

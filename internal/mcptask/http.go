@@ -17,7 +17,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, next http.Han
 	switch {
 	case r.Method != http.MethodPost || !mcp.IsModernProtocol(r.Header.Get(mcp.HeaderProtocolVersion)):
 	case method == string(mcp.MethodToolsCall):
-		w = &lifting{w}
+		w = Changed(w, liftEach)
 	case method == methodGet || method == methodUpdate || method == methodCancel || method == methodListen:
 		body, err := io.ReadAll(r.Body)
 		q, mine := parse(body)
@@ -74,11 +74,8 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, q request) {
 	_ = json.NewEncoder(w).Encode(message) // to nobody, if the client has gone
 }
 
-// lifting is the response to a tool call. mcp-go writes each message at once, as JSON or as an
-// event.
-type lifting struct{ http.ResponseWriter }
-
-func (l *lifting) Write(data []byte) (int, error) {
+// liftEach lifts the messages in what mcp-go writes at once: JSON, or an event.
+func liftEach(data []byte) []byte {
 	const field = "data: "
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	for i, line := range lines {
@@ -88,14 +85,30 @@ func (l *lifting) Write(data []byte) (int, error) {
 			lines[i] = Lift(line)
 		}
 	}
-	if _, err := l.ResponseWriter.Write(bytes.Join(lines, nil)); err != nil {
+	return bytes.Join(lines, nil)
+}
+
+// Changed returns a response of mcp-go's, which writes each message at once, whose client gets
+// what change makes of each.
+func Changed(w http.ResponseWriter, change func([]byte) []byte) http.ResponseWriter {
+	return &changed{w, change}
+}
+
+type changed struct {
+	http.ResponseWriter
+
+	change func([]byte) []byte
+}
+
+func (c *changed) Write(data []byte) (int, error) {
+	if _, err := c.ResponseWriter.Write(c.change(data)); err != nil {
 		return 0, err
 	}
 	return len(data), nil
 }
 
 // Flush is what mcp-go asks of a response that is a stream.
-func (l *lifting) Flush() { _ = http.NewResponseController(l.ResponseWriter).Flush() }
+func (c *changed) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }
 
 // Unwrap is for http.ResponseController.
-func (l *lifting) Unwrap() http.ResponseWriter { return l.ResponseWriter }
+func (c *changed) Unwrap() http.ResponseWriter { return c.ResponseWriter }

@@ -58,19 +58,9 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 	}
 	return server.ServerTool{Tool: tool, Handler: func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		ctx = job.WithClient(ctx, clientName(ctx))
-		raw := []byte("{}")
-		if args := req.GetRawArguments(); args != nil {
-			var err error
-			if raw, err = json.Marshal(args); err != nil {
-				return mcp.NewToolResultErrorFromErr("arguments", err), nil
-			}
-		}
-		if string(raw) == "null" { // how some clients write "no arguments"
-			raw = []byte("{}")
-		}
 		var in In
 		var out Out
-		tree, err := job.DecodeStrict("", raw, &in)
+		tree, err := decodeCall(req.GetRawArguments(), &in)
 		if err == nil {
 			err = faultsOf(in)
 		}

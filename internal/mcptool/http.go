@@ -1,11 +1,9 @@
 package mcptool
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"time"
 
@@ -29,6 +27,7 @@ type HTTP struct {
 	http   *server.StreamableHTTPServer
 
 	sessions  *sessions
+	numbers   numbers
 	challenge func(need job.Role) string
 }
 
@@ -36,7 +35,7 @@ type HTTP struct {
 func NewHTTP(o Options, extra ...server.ServerOption) *HTTP {
 	s := newServer(o, extra...)
 	sessions := &sessions{of: map[string]held{}}
-	return &HTTP{server: s, sessions: sessions, challenge: o.Challenge, http: server.NewStreamableHTTPServer(s.MCPServer,
+	return &HTTP{server: s, sessions: sessions, numbers: newNumbers(), challenge: o.Challenge, http: server.NewStreamableHTTPServer(s.MCPServer,
 		server.WithSessionIdManagerResolver(sessions),
 		server.WithHeartbeatInterval(pingTime),
 		server.WithSessionIdleTTL(idleTime),
@@ -55,18 +54,18 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && id != "" {
 		defer h.server.notices.stream(id)()
 	}
-	if denied, ok := errors.AsType[*job.DeniedError](h.beyondScopes(r)); ok {
-		w.Header().Set("WWW-Authenticate", h.challenge(denied.Need))
-		http.Error(w, denied.Error(), http.StatusForbidden)
-		return
+	h.enveloped(w, r)
+	if begun := w.Header().Get(server.HeaderKeySessionID); begun != "" && begun != id {
+		h.endSurplus(r)
 	}
+}
+
+// one serves a request with one message, in which mcp-go finds nothing it would change.
+func (h *HTTP) one(w http.ResponseWriter, r *http.Request) {
 	if h.server.tasks != nil {
 		h.server.tasks.ServeHTTP(w, r, h.http)
 	} else {
 		h.http.ServeHTTP(w, r)
-	}
-	if begun := w.Header().Get(server.HeaderKeySessionID); begun != "" && begun != id {
-		h.endSurplus(r)
 	}
 }
 
@@ -85,25 +84,25 @@ func (u *unheard) Header() http.Header          { return u.header }
 func (*unheard) Write(data []byte) (int, error) { return len(data), nil }
 func (*unheard) WriteHeader(int)                {}
 
-// beyondScopes returns the refusal of a tool call with an OAuth token, whose client can ask
-// the issuer for one with more scopes; others learn of it by the call's result.
-func (h *HTTP) beyondScopes(r *http.Request) error {
-	if p, _ := job.PrincipalFrom(r.Context()); !p.OAuth || h.challenge == nil || r.Method != http.MethodPost {
-		return nil
+// refuse answers a tool call with an OAuth token, whose client can ask the issuer for one with
+// more scopes, and reports whether it does; others learn of it by the call's result.
+func (h *HTTP) refuse(w http.ResponseWriter, r *http.Request, body []byte) bool {
+	if p, _ := job.PrincipalFrom(r.Context()); !p.OAuth || h.challenge == nil {
+		return false
 	}
-	body, _ := io.ReadAll(r.Body) // the library meets the same error, and answers it
-	r.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
 	var message struct {
 		Method string
 		Params struct{ Name string }
 	}
 	if json.Unmarshal(body, &message) != nil || message.Method != string(mcp.MethodToolsCall) || h.server.GetTool(message.Params.Name) == nil {
-		return nil
+		return false
 	}
-	return refusal(r.Context(), message.Params.Name)
+	denied, ok := errors.AsType[*job.DeniedError](refusal(r.Context(), message.Params.Name))
+	if ok {
+		w.Header().Set("WWW-Authenticate", h.challenge(denied.Need))
+		http.Error(w, denied.Error(), http.StatusForbidden)
+	}
+	return ok
 }
 
 // Close closes the open streams and stops work that outlived its call.

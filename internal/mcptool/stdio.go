@@ -2,6 +2,7 @@ package mcptool
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
@@ -50,7 +52,7 @@ func (s *Stdio) Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) er
 		ctx = job.WithPrincipal(ctx, job.Operator()) // who starts this process could open the engine's socket
 	}
 	defer s.close()
-	g := &gate{out: stdout, quiet: make(chan struct{}, 1), patience: s.patience}
+	g := &gate{out: stdout, quiet: make(chan struct{}, 1), patience: s.patience, numbers: newNumbers(), batches: map[string]*batch{}}
 	if s.tasks != nil {
 		g.tasks = s.tasks.Stdio(g)
 		defer g.tasks.Close()
@@ -73,26 +75,26 @@ type gate struct {
 	pending int
 	quiet   chan struct{} // pending is 0 again
 
+	batches  map[string]*batch // by the ID of a request
+	version  string            // of the protocol, as the client asked for it; feed's
+	numbers  numbers
 	patience time.Duration
 	tasks    *mcptask.Stdio // nil: there are none
 }
 
-// feed copies lines from stdin to w and returns the error that stopped it.
+// feed copies messages from stdin to w, a line each, and returns the error that stopped it.
 func (g *gate) feed(ctx context.Context, stdin io.Reader, w io.Writer) error {
 	lines := bufio.NewReader(stdin)
-	for {
+	for first := true; ; first = false {
 		line, err := lines.ReadBytes('\n')
-		if len(line) > 0 {
+		if first {
+			line = bytes.TrimPrefix(line, byteOrderMark)
+		}
+		if len(bytes.TrimSpace(line)) > 0 {
 			if err != nil {
 				line = append(line, '\n') // a last line without its end is a message too
 			}
-			if isRequest(line) {
-				g.count(1)
-			}
-			if g.tasks != nil && g.tasks.Line(ctx, line) {
-				continue
-			}
-			if _, err := w.Write(line); err != nil {
+			if err := g.line(ctx, line, w); err != nil {
 				return err
 			}
 		}
@@ -104,6 +106,79 @@ func (g *gate) feed(ctx context.Context, stdin io.Reader, w io.Writer) error {
 			return fmt.Errorf("read stdin: %w", err)
 		}
 	}
+}
+
+// line takes a line of stdin: a message, or a batch of them.
+func (g *gate) line(ctx context.Context, line []byte, w io.Writer) error {
+	messages, err := inBatch(line, g.version)
+	switch {
+	case err != nil:
+		data, err := json.Marshal(refused(err))
+		if err == nil {
+			_, err = g.Write(append(data, '\n'))
+		}
+		return err
+	case messages == nil:
+		return g.message(ctx, line, nil, w)
+	}
+	together := &batch{}
+	for i, message := range messages {
+		messages[i] = append(message, '\n')
+		if envelopeOf(message).isRequest() {
+			together.open++
+		}
+	}
+	for _, message := range messages {
+		if err := g.message(ctx, message, together, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// message takes one message, of a batch if that is not nil.
+func (g *gate) message(ctx context.Context, message []byte, of *batch, w io.Writer) error {
+	message = g.numbers.hide(message)
+	e := envelopeOf(message)
+	if e.Method == string(mcp.MethodInitialize) {
+		g.version = e.Params.ProtocolVersion
+	}
+	if e.isRequest() {
+		g.count(1)
+		if of != nil {
+			g.mu.Lock()
+			g.batches[fmt.Sprint(e.ID)] = of
+			g.mu.Unlock()
+		}
+	}
+	if g.tasks != nil && g.tasks.Line(ctx, message) {
+		return nil
+	}
+	_, err := w.Write(message)
+	return err
+}
+
+// batch is what answers requests that were sent as one.
+type batch struct {
+	open    int // requests that are not answered
+	answers []json.RawMessage
+}
+
+// gather returns a message that is to be written: of a batch nothing until its last answer, and
+// then all. g.mu is held.
+func (g *gate) gather(message []byte, e envelope) []byte {
+	id := fmt.Sprint(e.ID)
+	of := g.batches[id]
+	if of == nil || !e.isResponse() {
+		return message
+	}
+	delete(g.batches, id)
+	of.answers = append(of.answers, bytes.Clone(message)) // whose memory is mcp-go's
+	if of.open--; of.open > 0 {
+		return nil
+	}
+	all, _ := json.Marshal(of.answers) // each is JSON
+	return append(all, '\n')
 }
 
 // drain waits until nothing is pending.
@@ -123,10 +198,14 @@ func (g *gate) drain(ctx context.Context) {
 
 // Write writes one message; mcp-go writes each in one call.
 func (g *gate) Write(message []byte) (int, error) {
+	e := envelopeOf(message)
 	g.mu.Lock()
-	_, err := g.out.Write(mcptask.Lift(message))
+	var err error
+	if out := g.gather(mcptask.Lift(message), e); out != nil {
+		_, err = g.out.Write(g.numbers.restore(out))
+	}
 	g.mu.Unlock()
-	if isResponse(message) {
+	if e.isResponse() {
 		g.count(-1)
 	}
 	return len(message), err
@@ -145,25 +224,18 @@ func (g *gate) count(change int) int {
 	return g.pending
 }
 
-// isRequest and isResponse classify messages by their JSON-RPC members. A
-// response to an unreadable request has the id null and answers no request.
-func isRequest(message []byte) bool {
-	id, method := envelope(message)
-	return id && method
+// envelope is what of a message says what it is. A response to an unreadable request has the ID
+// null and answers no request.
+type envelope struct {
+	ID     any
+	Method string
+	Params struct{ ProtocolVersion string }
 }
 
-func isResponse(message []byte) bool {
-	id, method := envelope(message)
-	return id && !method
+func envelopeOf(message []byte) (e envelope) {
+	_ = json.Unmarshal(message, &e) // reads on after a wrong type
+	return e
 }
 
-func envelope(message []byte) (id, method bool) {
-	var e struct {
-		ID     any    `json:"id"`
-		Method string `json:"method"`
-	}
-	if err := json.Unmarshal(message, &e); err != nil {
-		return false, false
-	}
-	return e.ID != nil, e.Method != ""
-}
+func (e envelope) isRequest() bool  { return e.ID != nil && e.Method != "" }
+func (e envelope) isResponse() bool { return e.ID != nil && e.Method == "" }

@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"slices"
+	"strings"
 )
 
 // What a page of another origin may send to /mcp, and what it may read of the
@@ -17,7 +18,7 @@ const (
 
 // mayCall reports whether a page of the request's origin may make this request.
 func (a *api) mayCall(r *http.Request) bool {
-	return (r.URL.Path == mcpPath || a.OAuth != nil && slices.Contains(metadataPaths, r.URL.Path)) && slices.Contains(a.Origins, r.Header.Get("Origin"))
+	return (strings.TrimSuffix(r.URL.Path, "/") == mcpPath || a.OAuth != nil && slices.Contains(metadataPaths, r.URL.Path)) && slices.Contains(a.Origins, r.Header.Get("Origin"))
 }
 
 // cors tells browsers that pages of Options.Origins may call next. A browser

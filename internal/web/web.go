@@ -121,7 +121,9 @@ func (a *api) routes() *mux.Router {
 	r.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
 		respond(w, http.StatusOK, map[string]string{"status": "ok"})
 	}).Methods(http.MethodGet, http.MethodHead)
-	r.Handle(mcpPath, a.cors(a.authorized(a.limited(a.MCP))))
+	for _, path := range []string{mcpPath, mcpPath + "/"} {
+		r.Handle(path, a.cors(a.authorized(a.limited(a.MCP))))
+	}
 	if a.OAuth != nil {
 		for _, path := range metadataPaths {
 			r.Handle(path, a.cors(http.HandlerFunc(a.metadata)))
