@@ -78,7 +78,7 @@ func decode(name string, data []byte, v any, change func(tree any, t reflect.Typ
 		if err != nil {
 			return nil, invalid(field(name, "", "%v", err))
 		}
-		tree, _ = readTree(name, data) // as the caller names it
+		tree, _, _ = readTree(name, data) // as the caller names it
 		data = renamed
 	}
 	err = json.Unmarshal(data, v)
@@ -109,11 +109,13 @@ func dropNulls(tree any, t reflect.Type) {
 		}
 		for _, f := range reflect.VisibleFields(t) {
 			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-			inner, given := value[name]
-			if given && inner == nil && (f.Type.Kind() == reflect.Pointer || strings.Contains(options, "omit")) {
-				delete(value, name)
-			} else if given {
-				dropNulls(inner, f.Type)
+			for _, name := range []string{name, f.Tag.Get("api")} {
+				inner, given := value[name]
+				if given && inner == nil && (f.Type.Kind() == reflect.Pointer || strings.Contains(options, "omit")) {
+					delete(value, name)
+				} else if given {
+					dropNulls(inner, f.Type)
+				}
 			}
 		}
 	case []any:
