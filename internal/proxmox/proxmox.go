@@ -84,6 +84,7 @@ type Provider struct {
 	scripts    scripts
 	quarantine said
 	leftAlone  said
+	warned     sync.Map // *said by script and VM: what calls that repeat have warned of
 }
 
 var _ job.Provider = (*Provider)(nil)

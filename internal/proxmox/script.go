@@ -83,10 +83,23 @@ func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
 	return res, err
 }
 
+// news returns the warnings that the call's last repetition did not have: many a VM is looked
+// at every few seconds, and what is wrong with it is said once, until it changes.
+func (p *Provider) news(c call, warnings []string) []string {
+	key := c.script + " " + c.env["VM_ID"] + " " + c.env["LINUS_JOB"]
+	if len(warnings) == 0 {
+		p.warned.Delete(key)
+		return nil
+	}
+	last, _ := p.warned.LoadOrStore(key, &said{})
+	came, _ := last.(*said).set(warnings)
+	return came
+}
+
 // verdict returns the result and error for a script's end.
 func (p *Provider) verdict(ctx context.Context, c call, res result.Result, err error) (result.Result, error) {
 	log := p.o.Log.With("host", p.o.Host.Login(), "script", c.script)
-	for _, warning := range res.All("LINUS_WARNING") {
+	for _, warning := range p.news(c, res.All("LINUS_WARNING")) {
 		log.WarnContext(ctx, "script warned", "text", warning)
 	}
 	if err == nil && !res.Success() {

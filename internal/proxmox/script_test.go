@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,11 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"linus/embed"
 	"linus/internal/job"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
 	"linus/internal/sshtest"
+	"linus/internal/vm"
 )
 
 // How a script ends is the class of the error, in the script's own words.
@@ -81,6 +85,50 @@ func TestScript_EndsAsAClassOfError(t *testing.T) {
 				t.Errorf("the script ran %d times", n)
 			}
 		})
+	}
+}
+
+// A VM that is looked at every few seconds is warned of once, until what is said of it changes.
+func TestScript_WarnsOnceUntilItChanges(t *testing.T) {
+	t.Parallel()
+	var warnings []string
+	h := newScripted(t, map[string]func(*run) int{"show-vm": func(r *run) int {
+		for _, w := range warnings {
+			r.say("LINUS_WARNING:" + w)
+		}
+		r.say("LINUS_VM_STATUS:left_alone", "LINUS_RESULT:SUCCESS")
+		return 0
+	}})
+	log := &logBook{}
+	p := h.provider(func(o *proxmox.Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
+	before := 0
+	other := theVM
+	other.ID = 106
+	logged := func(warned ...string) []string {
+		warnings = warned
+		for _, v := range []vm.VM{theVM, theVM, other} {
+			if _, err := p.Status(t.Context(), v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var said []string
+		lines := log.lines("script warned")
+		for _, line := range lines[before:] {
+			said = append(said, line[strings.Index(line, "text="):])
+		}
+		before = len(lines)
+		return said
+	}
+	for _, step := range []struct{ warned, want []string }{
+		{[]string{"renamed"}, []string{"text=renamed", "text=renamed"}}, // each VM once
+		{[]string{"renamed"}, nil},
+		{[]string{"renamed", "untagged"}, []string{"text=untagged", "text=untagged"}},
+		{nil, nil},
+		{[]string{"renamed"}, []string{"text=renamed", "text=renamed"}},
+	} {
+		if diff := cmp.Diff(step.want, logged(step.warned...)); diff != "" {
+			t.Errorf("after %q: %s", step.warned, diff)
+		}
 	}
 }
 

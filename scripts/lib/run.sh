@@ -16,7 +16,8 @@
 # Answers land in globals, not on stdout:
 #   run_rc   exit status (124: out of time)
 #   run_out  the first 64 KiB of stdout, trailing newlines off
-#   run_said one line of what it said, stderr first: for people and for matching
+#   run_said one line of what it said, stdout in parentheses behind stderr: for people and for
+#            matching
 #
 # What is said may be long, and come from a guest. bash's patterns take a time that
 # grows with the square of a text's length, or worse, and hear no signal meanwhile:
@@ -99,7 +100,10 @@ run_load() { # <tag>
   out=${run_gist}
   run_slurp_end "${run_dir}/$1.err"
   run_condense "${run_text}" 300 400
-  run_said=${run_gist}${out:+${run_gist:+ }${out}}
+  run_said=${run_gist:-${out}}
+  if [[ -n ${run_gist} && -n ${out} ]]; then
+    run_said+=" (on stdout: ${out})"
+  fi
   if ((run_rc == 124)); then
     run_said="no answer in time. ${run_said}"
   fi

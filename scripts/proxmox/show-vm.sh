@@ -66,6 +66,9 @@ show_vm() {
   local round
   for round in 1 2; do
     vm_read "${vm_id}"
+    if [[ ${vm_words} == *' linus-volume='* ]]; then
+      vm_kind=volume # it is proven as that
+    fi
     vm_prove
     if [[ ${vm_state} == absent ]]; then
       result_line VM_STATUS gone

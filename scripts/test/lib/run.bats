@@ -10,9 +10,9 @@ setup() {
   run_init
 }
 
-@test "exit status and words are kept apart, stderr first on one line" {
+@test "exit status and words are kept apart, stderr first and stdout behind it on one line" {
   run_change 5 sh -c 'echo out; echo err >&2; printf "two\nlines" >&2; exit 7' 2>/dev/null
-  [[ ${run_rc} -eq 7 && ${run_out} == out && ${run_said} == 'err two lines out' ]]
+  [[ ${run_rc} -eq 7 && ${run_out} == out && ${run_said} == 'err two lines (on stdout: out)' ]]
 }
 
 @test "what other programs make has the usual mode, whatever this script's is" {
@@ -42,11 +42,11 @@ setup() {
     for ((i = 0; i < 37; i += 1)); do echo "transferred ${i}.0 MiB of 2.0 GiB (${i}.00%)"; done
     printf "\r   (12.00/100%%)\r   (13.00/100%%)\n"
     echo "qemu-img: error while writing at byte 2097152: No space left on device"; exit 255' 2>/dev/null
-  [[ ${run_said} == 'unable to create VM 727 '*'exit code 1 qemu-img: error while writing at byte 2097152: No space left on device' ]]
+  [[ ${run_said} == 'unable to create VM 727 '*'exit code 1 (on stdout: qemu-img: error while writing at byte 2097152: No space left on device)' ]]
   [[ ${run_said} != *transferred* && ${run_said} != *100%* ]]
   # Before a flood of other words, and after one.
   run_change 5 bash -c 'echo first >&2; for ((i = 0; i < 9000; i += 1)); do echo "line ${i}"; echo "line ${i}" >&2; done; echo cause; echo why >&2' 2>/dev/null
-  [[ ${run_said} == first* && ${run_said} == *' why '*' cause' && ${#run_said} -lt 1300 ]]
+  [[ ${run_said} == first* && ${run_said} == *' why (on stdout: '*' cause)' && ${#run_said} -lt 1300 ]]
 }
 
 # A guest, its SSH server and the network may say this.

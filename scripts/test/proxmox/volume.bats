@@ -435,6 +435,14 @@ assert_volume_whole() {
   refute_called 'qm \(set\|snapshot\|rollback\|template\) .*'
 }
 
+@test "what holds a volume is shown as proven, without a warning" {
+  add_volume
+  VM_ID=300 VM_NAME=${VOLUME_HOLDER} LINUS_JOB=${volume} run_script show-vm
+  assert_status 0
+  assert_line LINUS_VM_STATUS:stopped
+  refute_line_like LINUS_WARNING
+}
+
 @test "the host is not cleared while it has volumes" {
   add_volume
   rm "${PVE_STUB}/vm/250" "${LINUS_PVE_DIR}/qemu-server/250.conf"
