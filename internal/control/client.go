@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"sync"
 
@@ -28,8 +29,11 @@ type Client struct {
 	// call waits for it.
 	restarts bool
 
-	mu   sync.Mutex
-	conn *Conn // nil: not connected
+	dialing chan struct{} // has an element while a connection is made: one at a time
+
+	mu     sync.Mutex
+	conn   *Conn // nil: not connected
+	closes int   // how often Close was called
 }
 
 // NewClient connects with dial, now and whenever the engine has ended.
@@ -44,7 +48,7 @@ func NewClient(ctx context.Context, dial Dialer) (*Client, error) {
 // Later is NewClient that first connects when it is first asked, and again as long as that
 // fails.
 func Later(dial Dialer) *Client {
-	c := &Client{dial: dial, rows: map[string]shape{}}
+	c := &Client{dial: dial, rows: map[string]shape{}, dialing: make(chan struct{}, 1)}
 	c.Engine = job.Through(c.ask)
 	for _, r := range verbs(nil) {
 		c.rows[r.name] = r.shape
@@ -70,28 +74,51 @@ func (c *Client) Caller(ctx context.Context) (job.Principal, error) {
 	return job.Operator(), nil
 }
 
-// Close closes the connection. Jobs go on.
+// Close closes the connection, also one that is being made. Jobs go on.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.closes++
 	if c.conn != nil {
 		c.conn.Close()
 		c.conn = nil
 	}
 }
 
-// connect returns the open connection, or a new one.
+// connect returns the open connection, or a new one. It waits for one that another call makes.
 func (c *Client) connect(ctx context.Context) (*Conn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.conn != nil {
-		return c.conn, nil
+	if conn, _ := c.connected(); conn != nil {
+		return conn, nil
+	}
+	select {
+	case c.dialing <- struct{}{}:
+		defer func() { <-c.dialing }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for the connection to the engine: %w", context.Cause(ctx))
+	}
+	conn, closes := c.connected()
+	if conn != nil {
+		return conn, nil
 	}
 	conn, err := c.dial(ctx)
-	if err == nil {
-		c.conn = conn
+	if err != nil {
+		return nil, err
 	}
-	return conn, err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closes != closes {
+		conn.Close()
+		return nil, errors.New("connect to the engine: the client was closed meanwhile")
+	}
+	c.conn = conn
+	return conn, nil
+}
+
+// connected returns the open connection, nil if there is none, and how often it was closed.
+func (c *Client) connected() (conn *Conn, closes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conn, c.closes
 }
 
 // ask calls a verb.
