@@ -35,3 +35,11 @@ func (f *Fleet) TendSaved(ctx context.Context) { f.tendSaved(ctx) }
 
 // CheckPools is what CheckHost reports of pools.
 func (f *Fleet) CheckPools(ctx context.Context) []job.Check { return f.checkPools(ctx) }
+
+// KnownNaps counts what is known of VMs that nap: of those that are suspended, cannot be, or are
+// left for a time.
+func (f *Fleet) KnownNaps() int {
+	f.naps.mu.Lock()
+	defer f.naps.mu.Unlock()
+	return len(f.naps.down) + len(f.naps.failed) + len(f.naps.again) + len(f.naps.trying)
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"sync"
 	"time"
 
@@ -239,26 +240,43 @@ func (f *Fleet) tendIdle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if f.naps.using(v.Job, 0) > 0 || len(jobs) > 0 || v.UsedAt.IsZero() {
+		if f.naps.using(v.Job, 0) > 0 || len(jobs) > 0 || v.Forking.Active() || v.UsedAt.IsZero() {
 			awake++
 			if err := f.mark(ctx, v); err != nil {
 				return err
 			}
 			continue
 		}
-		if due, is := f.naps.due(v); leads {
-			if !is {
-				awake++
-			}
-			if due {
-				f.background.Go(func() { f.nap(ctx, v) })
-			}
+		if !leads {
+			continue
+		}
+		due, is := f.naps.due(v)
+		if !is {
+			awake++
+		}
+		if due {
+			f.background.Go(func() { f.nap(ctx, v) })
 		}
 	}
-	f.naps.mu.Lock()
-	defer f.naps.mu.Unlock()
-	f.naps.awake = awake
+	f.naps.looked(vms, leads, awake)
 	return nil
+}
+
+// looked notes how many VMs are to be suspended some time, and forgets what is known of those that
+// there are no more or, where another engine leads, suspends: of that it would be wrong when this
+// one leads again.
+func (n *naps) looked(vms []vm.VM, leads bool, awake int) {
+	there := map[string]bool{}
+	for _, v := range vms {
+		there[v.Job] = leads && v.Naps()
+	}
+	gone := func(id string) bool { return !there[id] }
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.awake = awake
+	maps.DeleteFunc(n.again, func(id string, _ time.Time) bool { return gone(id) })
+	maps.DeleteFunc(n.failed, func(id string, _ int) bool { return gone(id) })
+	maps.DeleteFunc(n.down, func(id string, _ time.Time) bool { return gone(id) })
 }
 
 // due reports whether a VM is to be suspended now, and whether it is; then it counts as being
@@ -292,6 +310,7 @@ func (f *Fleet) nap(ctx context.Context, v vm.VM) {
 	case !since.IsZero():
 		f.naps.down[v.Job] = since
 		delete(f.naps.failed, v.Job)
+		delete(f.naps.again, v.Job)
 	}
 }
 
@@ -358,7 +377,7 @@ func (f *Fleet) beginNap(ctx context.Context, v vm.VM) (since time.Time, finishe
 		return since, nil, err
 	}
 	jobs, err := f.inside(ctx, row)
-	if err != nil || len(jobs) > 0 || f.naps.using(row.Job, 0) > 0 || !row.Stays() || !row.UsedAt.Equal(v.UsedAt) || !row.SuspendedAt.Equal(v.SuspendedAt) {
+	if err != nil || len(jobs) > 0 || f.naps.using(row.Job, 0) > 0 || !row.Stays() || row.Forking.Active() || !row.UsedAt.Equal(v.UsedAt) || !row.SuspendedAt.Equal(v.SuspendedAt) {
 		return since, nil, err
 	}
 	if work, err := f.access.workOn(ctx, row.Job); err != nil || work != "" {

@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -343,4 +344,112 @@ func TestSetVM_Refusals(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An engine that leads later than others knows nothing of their VMs that would hold it up.
+func TestIdleSuspend_ByTheEngineThatLeadsLater(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.napping("dev")
+		follows := func(is bool) { r.engine.set(func(e *engine) { e.follows = is }) }
+		follows(true)
+		r.pass(time.Hour)
+		r.sleeps(id, false)
+		follows(false)
+		r.pass(2 * time.Minute)
+		r.sleeps(id, true)
+		// What it could not do it tries at once when it leads again.
+		if err := r.look("dev"); err != nil {
+			r.t.Fatal(err)
+		}
+		r.host.set(func(h *hypervisor) { h.noSuspend = slices.Repeat([]error{errors.New("no space")}, 7) })
+		r.until(func() bool { return len(r.told(id, "no space")) == 7 })
+		follows(true)
+		r.pass(time.Minute)
+		if n := r.KnownNaps(); n != 0 {
+			t.Errorf("%d things are known of what another engine suspends", n)
+		}
+		follows(false)
+		r.pass(time.Minute)
+		r.sleeps(id, true)
+		if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
+			t.Error(err)
+		}
+		r.pass(2 * time.Minute)
+		if n := r.KnownNaps(); n != 0 {
+			t.Errorf("%d things are known of a VM that is gone", n)
+		}
+	})
+}
+
+// Copies of a VM are a use of it, until the last one is made.
+func TestIdleSuspend_NotWhileItIsForked(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.napping("dev")
+		hold := make(chan struct{})
+		r.host.set(func(h *hypervisor) { h.failName, h.hold = "copy", hold })
+		forked := make(chan error, 1)
+		go func() {
+			_, err := r.fork(job.ForkSpec{Name: "copy"})
+			forked <- err
+		}()
+		r.pass(time.Hour)
+		r.sleeps(id, false)
+		close(hold)
+		if err := <-forked; err != nil {
+			t.Error(err)
+		}
+		r.pass(9 * time.Minute)
+		r.sleeps(id, false)
+		r.pass(3 * time.Minute)
+		r.sleeps(id, true)
+	})
+}
+
+// What begins while it is looked who is logged in keeps the VM up, too, whoever begins it.
+func TestIdleSuspend_WhatBeginsAtTheLastMoment(t *testing.T) {
+	for name, begins := range map[string]func(r *rig, s *steps, p *peers, id string){
+		"a fork": func(r *rig, _ *steps, _ *peers, id string) {
+			r.change(id, func(v *vm.VM) { v.Forking = vm.Forking{IDs: []string{"x"}, Begun: true} })
+		},
+		"this engine's work": func(r *rig, s *steps, _ *peers, _ string) {
+			begun, goOn := make(chan struct{}), make(chan struct{})
+			s.before("SaveVM", 1, func() error { close(begun); <-goOn; return nil })
+			go func() {
+				if _, err := r.SaveVM(context.Background(), "dev", "setup", false); err != nil {
+					r.t.Error(err)
+				}
+			}()
+			<-begun
+			time.AfterFunc(30*time.Second, func() { close(goOn) })
+		},
+		"another engine's work": func(_ *rig, _ *steps, p *peers, id string) { p.take("vm "+id, "snapshotted") },
+		"a job": func(r *rig, _ *steps, _ *peers, id string) {
+			r.engine.set(func(e *engine) { e.inside = []job.Job{{ID: "j", SharedVM: id, Status: job.Running}} })
+		},
+		"that nobody wants it": func(r *rig, _ *steps, _ *peers, id string) { r.change(id, func(v *vm.VM) { v.Unwanted = true }) },
+		"a use":                func(r *rig, _ *steps, _ *peers, id string) { r.change(id, func(v *vm.VM) { v.UsedAt = time.Now() }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			faulty(t, func(r *rig, s *steps) {
+				p := newPeers(s)
+				r.opts.Engines = p
+				s.before("SuspendVM", 0, func() error { t.Error("it is suspended"); return nil })
+				r.start()
+				id := r.napping("dev")
+				looked := false
+				r.host.set(func(h *hypervisor) {
+					h.inUse = func() {
+						if !looked {
+							looked = true
+							begins(r, s, p, id)
+						}
+					}
+				})
+				r.until(func() bool { return looked })
+				r.pass(time.Minute)
+			})
+		})
+	}
 }

@@ -436,6 +436,18 @@ func (r *rig) pass(d time.Duration) {
 	synctest.Wait()
 }
 
+// until lets time pass until something is so, for hours.
+func (r *rig) until(so func() bool) {
+	r.t.Helper()
+	for range 5 * 60 {
+		if so() {
+			return
+		}
+		r.pass(time.Minute)
+	}
+	r.t.Fatal("it is not so after five hours")
+}
+
 // asked returns a VM that somebody may ask for.
 func asked(name string) vm.VM {
 	return vm.VM{
