@@ -68,7 +68,7 @@ func (a *app) diffCommand() *cobra.Command {
 				return errors.New("the job had no repository; linus job artifacts ID lists what it has left")
 			case j.Repository == nil:
 				return fmt.Errorf("the job's task did not begin: %s", j.Outcome.Error)
-			case !slices.ContainsFunc(j.Artifacts, func(f job.Artifact) bool { return f.Path == job.PatchArtifact }):
+			case !j.HasPatch():
 				if j.Repository.Problem != "" {
 					return errors.New(j.Repository.Problem)
 				}

@@ -53,6 +53,9 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 		case left.Files == 0 || f.Size > left.Each || f.Size > left.All: // the VM is not trusted
 			got.Skipped.Skip(f.Path, "beyond the limits")
 			continue
+		case f.Path == job.PatchArtifact && c.manifest.Repository.Given():
+			got.Skipped.Skip(f.Path, "the engine's own patch of the repository has this name: give the file another one")
+			continue
 		case slices.ContainsFunc(got.Artifacts, func(a job.Artifact) bool { return a.Path == f.Path }):
 			got.Skipped.Skip(f.Path, "another artifact has this name")
 			continue

@@ -114,9 +114,10 @@ type Repositories interface {
 	Fetch(ctx context.Context, q job.RepositoryCall) (job.Checkout, error)
 	Has(id string) bool
 	Archive(id string) (job.Archive, int64, error)
-	// Take checks a bundle of what the task has committed, says in c what it is, and writes its
-	// patch to a file, unless that would have more than so many bytes.
-	Take(ctx context.Context, q job.RepositoryCall, c *job.Checkout, bundle io.Reader, patch string, most int64) (patched bool, err error)
+	// Take checks a bundle of what the task has committed, says in c what it is, and returns its
+	// patch; nil if that cannot be made, or would have more than so many bytes. It is a
+	// job.MalformedBundle if the bundle itself is why it is not taken.
+	Take(ctx context.Context, q job.RepositoryCall, c *job.Checkout, bundle io.Reader, most int64) (patch io.ReadCloser, err error)
 	// Push pushes a commit that was taken. It can be repeated.
 	Push(ctx context.Context, q job.RepositoryCall, head string) error
 	// Forget removes a job's repository.

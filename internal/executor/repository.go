@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -119,8 +118,8 @@ func (e *Executor) withRepository(ctx context.Context, r *run, j job.Job, p *job
 	return func() { _ = archive.Close() }, nil
 }
 
-// takeCommits checks what the task has committed, keeps a patch of it and pushes it. The bundle
-// that is not as it should be is no artifact. work bounds it; errors are those of ctx and the
+// takeCommits checks what the task has committed, keeps a patch of it and pushes it. A malformed
+// bundle is no artifact; one that could not be checked may be the only copy there is, and stays. work bounds it; errors are those of ctx and the
 // engine's own.
 func (e *Executor) takeCommits(ctx, work context.Context, r *run, j job.Job, got *capture.Collected) (*job.Checkout, []job.Event, error) {
 	if !j.Manifest.Repository.Given() || j.Repository == nil || j.StartedAt.IsZero() {
@@ -160,10 +159,14 @@ func (e *Executor) takeBundle(ctx, work context.Context, r *run, j job.Job, c *j
 		return err
 	}
 	defer done()
-	if err := e.takePatch(work, q, c, got); err != nil {
+	var malformed *job.MalformedBundle
+	switch err := e.takePatch(work, q, c, got); {
+	case errors.As(err, &malformed):
 		got.Artifacts = slices.Delete(got.Artifacts, kept, kept+1)
 		got.Skipped.Skip(job.BundleArtifact, err.Error())
 		return errors.Join(err, e.o.Captured.DropArtifact(ctx, j.ID, job.BundleArtifact))
+	case err != nil:
+		return fmt.Errorf("what the task has committed could not be checked, and is in %s as its VM has made it: %w", job.BundleArtifact, err)
 	}
 	return e.pushCommits(ctx, work, q, j, c)
 }
@@ -175,31 +178,27 @@ func (e *Executor) takePatch(ctx context.Context, q job.RepositoryCall, c *job.C
 		return err
 	}
 	defer bundle.Close() //nolint:errcheck // only read
-	f, err := os.CreateTemp("", "linus-patch-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close(); _ = os.Remove(f.Name()) }()
 	left := e.o.Artifacts.All
 	for _, a := range got.Artifacts {
 		left -= a.Size
 	}
-	patched, err := e.o.Repositories.Take(ctx, q, c, bundle, f.Name(), min(left, e.o.Artifacts.Each))
+	patch, err := e.o.Repositories.Take(ctx, q, c, bundle, min(left, e.o.Artifacts.Each))
 	if err != nil {
 		*c = job.Checkout{Ref: c.Ref, Commit: c.Commit}
 		return err
 	}
-	switch {
-	case !patched || len(got.Artifacts) >= e.o.Artifacts.Files:
-		got.Skipped.Skip(job.PatchArtifact, "beyond the limits")
+	if patch == nil {
+		got.Skipped.Skip(job.PatchArtifact, "it cannot be made, or is beyond the limits")
 		return nil
-	case slices.ContainsFunc(got.Artifacts, func(a job.Artifact) bool { return a.Path == job.PatchArtifact }):
-		got.Skipped.Skip(job.PatchArtifact, "another artifact has this name")
+	}
+	defer patch.Close() //nolint:errcheck // only read
+	if len(got.Artifacts) >= e.o.Artifacts.Files {
+		got.Skipped.Skip(job.PatchArtifact, "beyond the limits")
 		return nil
 	}
 	a := job.Artifact{Path: job.PatchArtifact, Mode: "0644"}
 	sum := sha256.New()
-	if a.Size, err = e.keepFile(ctx, q.Job, a.Path, f, sum); err == nil {
+	if a.Size, err = e.keepFile(ctx, q.Job, a.Path, patch, sum); err == nil {
 		a.SHA256 = hex.EncodeToString(sum.Sum(nil))
 		got.Artifacts = append(got.Artifacts, a)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -64,14 +63,14 @@ func (f *repositories) Archive(string) (job.Archive, int64, error) {
 	return memoryArchive{strings.NewReader("archive")}, int64(len("archive")), nil
 }
 
-func (f *repositories) Take(_ context.Context, q job.RepositoryCall, c *job.Checkout, bundle io.Reader, patch string, _ int64) (bool, error) {
+func (f *repositories) Take(_ context.Context, q job.RepositoryCall, c *job.Checkout, bundle io.Reader, _ int64) (io.ReadCloser, error) {
 	f.note(q, "take")
 	data, err := io.ReadAll(bundle)
 	if err == nil && string(data) != "bundle" {
 		err = errors.New("it is another bundle")
 	}
 	c.Head, c.Commits, c.Files = lastCommit, 2, 3
-	return true, errors.Join(err, f.hostile, os.WriteFile(patch, []byte("patch"), 0o600))
+	return io.NopCloser(strings.NewReader("patch")), errors.Join(err, f.hostile)
 }
 
 func (f *repositories) Push(_ context.Context, q job.RepositoryCall, head string) error {
@@ -187,10 +186,48 @@ func TestRepository_ProblemsAreTold(t *testing.T) {
 	if j := r.wait(r.submit(onRepository("fix"))); !strings.Contains(j.Repository.Problem, "the task has not succeeded") || len(j.Artifacts) != 2 {
 		t.Errorf("%+v, %v", j.Repository, j.Artifacts)
 	}
-	f.hostile = errors.New("it is no bundle of git's")
+	f.hostile = &job.MalformedBundle{Err: errors.New("it is no bundle of git's")}
 	j := r.wait(r.submit(onRepository("fix")))
 	if len(j.Artifacts) != 0 || j.Repository.Commits != 0 || !strings.Contains(j.Repository.Problem, "no bundle of git's") || j.ArtifactsSkippedCount != 1 {
 		t.Errorf("%+v, %v", j.Repository, j.Artifacts)
+	}
+}
+
+// A bundle that could not be checked may be the only copy of what a task has done: it is kept, and that is told.
+func TestRepository_WhatCouldNotBeCheckedIsKept(t *testing.T) {
+	r, f := withRepositories(t)
+	r.behave(providertest.Behaviour{Task: func(job.Payload) providertest.Task {
+		return providertest.Task{Artifacts: map[string][]byte{job.BundleArtifact: []byte("bundle")}}
+	}}, true)
+	for _, why := range []string{"it was tried for 5m0s", "git index-pack: fatal: Out of memory"} {
+		f.hostile = errors.New(why)
+		j := r.wait(r.submit(onRepository("fix")))
+		files, _ := r.artifacts(j.ID)
+		if files[job.BundleArtifact] != "bundle" || len(j.Artifacts) != 1 || j.Repository.Pushed != "" ||
+			!strings.Contains(j.Repository.Problem, "could not be checked, and is in repository.bundle as its VM has made it: "+why) {
+			t.Errorf("%+v, %v", j.Repository, files)
+		}
+	}
+}
+
+// The patch is of what the engine has taken: a VM's file of that name is no artifact, with commits and without.
+func TestRepository_PatchIsNotTheVMs(t *testing.T) {
+	r, _ := withRepositories(t)
+	files := map[string][]byte{job.BundleArtifact: []byte("bundle"), job.PatchArtifact: []byte("what the VM would have shown")}
+	r.behave(providertest.Behaviour{Task: func(job.Payload) providertest.Task { return providertest.Task{Artifacts: files} }}, true)
+	theirs := func(m *job.Manifest) { onRepository("")(m); m.Artifacts = []string{job.PatchArtifact} }
+	j := r.wait(r.submit(theirs))
+	got, _ := r.artifacts(j.ID)
+	if got[job.PatchArtifact] != "patch" || !j.HasPatch() || j.ArtifactsSkippedCount != 1 || !strings.Contains(j.ArtifactsSkipped[0].Reason, "the engine's own patch") {
+		t.Errorf("%v, %+v", got, j.SkippedArtifacts)
+	}
+	delete(files, job.BundleArtifact)
+	if j = r.wait(r.submit(theirs)); j.HasPatch() || len(j.Artifacts) != 0 {
+		t.Errorf("without commits: %v", j.Artifacts)
+	}
+	j = r.wait(r.submit(func(m *job.Manifest) { m.Artifacts = []string{job.PatchArtifact} }))
+	if got, _ := r.artifacts(j.ID); j.HasPatch() || got[job.PatchArtifact] != "what the VM would have shown" {
+		t.Errorf("without a repository: %v", got)
 	}
 }
 

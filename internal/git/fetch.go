@@ -2,6 +2,7 @@ package git
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,15 +23,20 @@ const (
 // Fetch fetches a job's repository for its VM and, if its commits are to be pushed, checks that they
 // can be, but for what a server says to that alone.
 func (g *Git) Fetch(ctx context.Context, q job.RepositoryCall) (c job.Checkout, err error) {
+	done, err := g.begin(ctx, g.far, q.Job)
+	if err != nil {
+		return c, err
+	}
+	defer done()
 	ctx, cancel := context.WithTimeoutCause(ctx, g.o.Fetching, fmt.Errorf("it was tried for %s", g.o.Fetching))
 	defer cancel()
-	g.Forget(q.Job)
+	g.clear(q.Job)
 	if err := os.MkdirAll(g.dir(q.Job), 0o700); err != nil {
 		return c, err
 	}
 	defer func() {
 		if err != nil {
-			g.Forget(q.Job)
+			g.clear(q.Job)
 		}
 	}()
 	way, err := g.o.Way(ctx, q.Repository, q.Used)
@@ -153,7 +159,7 @@ func (g *Git) fetch(ctx context.Context, at string, w *opened, q job.RepositoryC
 func (g *Git) commit(ctx context.Context, at, name string) (string, error) {
 	out, err := g.git(ctx, at, nil, nil, "rev-parse", "--verify", "--quiet", "--end-of-options", name+"^{commit}")
 	if out = strings.TrimSpace(out); err != nil || !job.IsCommit(out) {
-		return "", fmt.Errorf("%s is no commit of it", name)
+		return "", fmt.Errorf("%s is no commit of it: %w", name, cmp.Or(err, errors.New("git says nothing")))
 	}
 	return out, nil
 }

@@ -36,8 +36,19 @@ type Options struct {
 }
 
 // Git has the repositories of jobs. Its methods may be called from any goroutine, but for one job
-// by one at a time.
-type Git struct{ o Options }
+// by one at a time. What takes memory at once is bounded: so many calls that speak to servers, which may
+// be slow, and so many others.
+type Git struct {
+	o         Options
+	far, near chan struct{}
+}
+
+const (
+	atServers = 8
+	atHome    = 2
+	memory    = 256 << 20 // bytes of each git, and of each program that it starts
+	tries     = 2         // of what has ended with its engine
+)
 
 // New returns a Git. Directories that nobody has touched for days go: their engines were killed.
 func New(o Options) *Git {
@@ -50,7 +61,33 @@ func New(o Options) *Git {
 			_ = os.RemoveAll(filepath.Join(o.Dir, entry.Name()))
 		}
 	}
-	return &Git{o}
+	return &Git{o, make(chan struct{}, atServers), make(chan struct{}, atHome)}
+}
+
+// begin waits for its turn, and refuses what has ended with its engine before: the next one would end
+// with it, too. The caller calls done.
+func (g *Git) begin(ctx context.Context, turn chan struct{}, id string) (done func(), err error) {
+	name := g.dir(id) + ".tries" // beside what goes when it is fetched anew
+	tried, err := os.ReadFile(name)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	case len(tried) >= tries:
+		return nil, fmt.Errorf("it was tried %d times, and the engine ended in the middle of it: it is not tried again", len(tried))
+	}
+	select {
+	case turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if err := errors.Join(os.MkdirAll(g.o.Dir, 0o700), os.WriteFile(name, append(tried, '.'), 0o600)); err != nil {
+		<-turn
+		return nil, err
+	}
+	return func() {
+		_ = os.Remove(name) // it has ended, and the engine has not
+		<-turn
+	}, nil
 }
 
 // forgotten is longer than any job takes.
@@ -75,6 +112,11 @@ func (g *Git) dir(id string) string { return filepath.Join(g.o.Dir, id) }
 
 // Forget removes a job's repository.
 func (g *Git) Forget(id string) {
+	_ = os.Remove(g.dir(id) + ".tries")
+	g.clear(id)
+}
+
+func (g *Git) clear(id string) {
 	if err := os.RemoveAll(g.dir(id)); err != nil {
 		g.o.Log.Warn("a job's repository stays on the disk", "job_id", id, "err", err)
 	}
@@ -88,14 +130,27 @@ func (g *Git) Has(id string) bool {
 
 // settings are those of every call. What a repository says itself is ours alone.
 var settings = []string{
-	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.askPass=", "credential.helper=", "core.bigFileThreshold=16m",
-	"core.packedGitWindowSize=32m", "core.packedGitLimit=512m", "pack.threads=4", // within git's bound on memory
+	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.askPass=", "credential.helper=",
+	"core.bigFileThreshold=4m", "core.deltaBaseCacheLimit=32m", "core.packedGitWindowSize=32m", "core.packedGitLimit=512m", "pack.threads=2", // within git's bound on memory
 	"gc.auto=0", "maintenance.auto=false", "submodule.recurse=false", "fetch.recurseSubmodules=false", "push.recurseSubmodules=no",
 	"fetch.unpackLimit=1", "transfer.unpackLimit=1", "fetch.writeCommitGraph=false", "protocol.version=2", "http.followRedirects=false", "http.proxyAuthMethod=basic",
 	"http.lowSpeedLimit=100", "http.lowSpeedTime=120", "advice.detachedHead=false", "push.gpgSign=false", "core.quotePath=true",
 }
 
 const maxAnswer = 4 << 20 // bytes that git says
+
+// bounds are those of a git and of what it starts: no core, the size of each file that it writes, memory (on
+// old kernels address space alone), and where its cgroup has none left it ends before the engine does.
+const bounds = `ulimit -c 0; ulimit -f "$1"; ulimit -d "$2" 2>/dev/null; ulimit -v 2097152 2>/dev/null
+{ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; shift 2; exec "$@"`
+
+// failure is that of a git.
+type failure struct {
+	verb, why string
+	code      int // its exit code; -1: it was killed
+}
+
+func (f *failure) Error() string { return "git " + f.verb + ": " + f.why }
 
 // git runs git in a repository, by a way if it needs one, and returns what it prints. Bounded are
 // its time (ctx), its answer, its memory and the size of each file that it writes.
@@ -104,7 +159,7 @@ func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.F
 	if err != nil {
 		return "", err
 	}
-	line := []string{"-c", `ulimit -c 0; ulimit -f "$1"; ulimit -v 3145728 2>/dev/null; shift; exec "$@"`, "sh", strconv.FormatInt(g.o.MaxBytes/512, 10), program}
+	line := []string{"-c", bounds, "sh", strconv.FormatInt(g.o.MaxBytes/512, 10), strconv.Itoa(memory >> 10), program}
 	for _, setting := range settings {
 		line = append(line, "-c", setting)
 	}
@@ -134,14 +189,15 @@ func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.F
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("git %s: %w", args[0], context.Cause(ctx))
 	}
+	exit := new(exec.ExitError)
+	if !errors.As(err, &exit) {
+		return "", fmt.Errorf("git %s: %w", args[0], err)
+	}
 	why := w.refusal()
 	if why == "" {
 		why = lastWords(said.String())
 	}
-	if exit := new(exec.ExitError); !errors.As(err, &exit) {
-		why = err.Error()
-	}
-	return "", fmt.Errorf("git %s: %s", args[0], cmp.Or(why, err.Error()))
+	return "", &failure{args[0], cmp.Or(why, err.Error()), exit.ExitCode()}
 }
 
 // lastWords are the last lines that git has said, which name the cause, as one.
@@ -149,6 +205,9 @@ func lastWords(said string) string {
 	text := strings.Join(strings.Fields(term.Text(said)), " ")
 	if strings.Contains(text, "could not read Username") {
 		return "the server wants to know who asks, or does not accept the credential"
+	}
+	if strings.Contains(text, "Out of memory") || strings.Contains(text, "out of memory") {
+		text += fmt.Sprintf(": it may have %d MiB here", memory>>20)
 	}
 	if r := []rune(text); len(r) > 500 {
 		return "..." + string(r[len(r)-500:])

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha1" //nolint:gosec // git's
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,12 +15,16 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -155,12 +160,16 @@ func (w *world) bundle(at string, c job.Checkout) []byte {
 
 func (w *world) take(q job.RepositoryCall, c *job.Checkout, bundle []byte) (string, error) {
 	w.t.Helper()
-	patch := filepath.Join(w.t.TempDir(), "patch")
-	patched, err := w.git.Take(w.t.Context(), q, c, bytes.NewReader(bundle), patch, 1<<20)
-	text, _ := os.ReadFile(patch)
-	if err == nil && !patched {
-		w.t.Error("no patch")
+	patch, err := w.git.Take(w.t.Context(), q, c, bytes.NewReader(bundle), 1<<20)
+	if err != nil {
+		return "", err
 	}
+	if patch == nil {
+		w.t.Error("no patch")
+		return "", nil
+	}
+	defer patch.Close() //nolint:errcheck // only read
+	text, err := io.ReadAll(patch)
 	return string(text), err
 }
 
@@ -272,6 +281,70 @@ func TestPush_AnswerIsLost(t *testing.T) {
 	}
 }
 
+// While git uses the way, nobody else on this machine can: its proxy wants the password that git alone has.
+func TestWay_IsGitsAlone(t *testing.T) {
+	w := overHTTPS(t)
+	open := w.way
+	var dialled, asked atomic.Int64
+	w.way = func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Way, error) {
+		way, err := open(ctx, r, used)
+		dial := way.Dial
+		way.Dial = func(ctx context.Context) (net.Conn, error) { dialled.Add(1); return dial(ctx) }
+		return way, err
+	}
+	w.bounded(0)
+	ask := func(proxy *url.URL, user *url.Userinfo) string {
+		c, err := net.Dial("tcp", proxy.Host)
+		if err != nil {
+			return err.Error()
+		}
+		defer c.Close() //nolint:errcheck // only asked
+		head := "CONNECT git.example:443 HTTP/1.1\r\nHost: git.example:443\r\n"
+		if user != nil {
+			head += "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user.String())) + "\r\n"
+		}
+		_, _ = io.WriteString(c, head+"\r\n")
+		answer, _ := bufio.NewReader(c).ReadString('\n')
+		return strings.TrimSpace(answer)
+	}
+	w.serve = func(rw http.ResponseWriter, r *http.Request, site http.Handler) {
+		if proxy := w.proxy(); proxy != nil && asked.CompareAndSwap(0, 1) {
+			before := dialled.Load()
+			for _, user := range []*url.Userinfo{nil, url.User("linus"), url.UserPassword("linus", "x"), url.UserPassword("other", proxy.User.String()), url.UserPassword("", "")} {
+				if got := ask(proxy, user); got != "HTTP/1.1 407 Proxy Authentication Required" {
+					t.Errorf("%v: it answers %q", user, got)
+				}
+			}
+			if dialled.Load() != before {
+				t.Error("the way was opened for somebody else")
+			}
+			if got := ask(proxy, proxy.User); got != "HTTP/1.1 200 OK" {
+				t.Errorf("with git's password: %q", got)
+			}
+		}
+		site.ServeHTTP(rw, r)
+	}
+	if _, err := w.git.Fetch(t.Context(), w.call()); err != nil || asked.Load() != 1 {
+		t.Errorf("%v; git was asked for its proxy %d times", err, asked.Load())
+	}
+}
+
+// proxy is the one that a git of this world has in its environment.
+func (w *world) proxy() *url.URL {
+	all, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, name := range all {
+		if env, _ := os.ReadFile(name); bytes.Contains(env, []byte("HOME="+filepath.Join(w.Dir, "repositories")+"\x00")) {
+			for variable := range strings.SplitSeq(string(env), "\x00") {
+				if text, ok := strings.CutPrefix(variable, "https_proxy="); ok {
+					proxy, _ := url.Parse(text)
+					return proxy
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // What a job may not push to is refused before there is a VM, and so is what is not there.
 func TestFetch_Refuses(t *testing.T) {
 	w := overHTTPS(t)
@@ -356,14 +429,12 @@ func TestFetch_Submodules(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(at, "vendor/lib/a.txt")); err != nil || string(text) != "one\n" {
 		t.Errorf("%q, %v", text, err)
 	}
-	for url, want := range map[string]string{"https://evil.example/x.git": "not on the host", "file:///etc": "neither HTTPS nor SSH", "ext::sh -c id": "neither HTTPS nor SSH", "-x": "is neither"} {
+	for url, want := range map[string]string{"https://evil.example/x.git": "not on the host", "file:///etc": "is neither", "ext::sh -c id": "is not a URL", "-x": "is neither"} {
 		w.Git(w.Work, "config", "-f", ".gitmodules", "submodule.vendor/lib.url", url)
 		w.Commit(w.Work, "b.txt", url)
 		w.Git(w.Work, "push", "-q", w.Bare, "main")
 		_, err := w.git.Fetch(t.Context(), q)
-		if err == nil || !strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "not a URL") {
-			t.Errorf("%s: %v", url, err)
-		}
+		mustFail(t, err, want)
 	}
 }
 
@@ -452,10 +523,9 @@ func TestTake_Hostile(t *testing.T) {
 		"a long line": append([]byte("# v2 git bundle\n-"+strings.Repeat("a", 1<<20)+"\n\n"), pack...),
 	} {
 		got := c
-		if _, err := w.take(q, &got, data); err == nil {
-			t.Errorf("%s: it is taken: %+v", name, got)
-		} else {
-			t.Logf("%s: %v", name, err)
+		_, err := w.take(q, &got, data)
+		if malformed := new(job.MalformedBundle); !errors.As(err, &malformed) {
+			t.Errorf("%s: %v, %+v", name, err, got)
 		}
 	}
 	if _, err := w.take(q, &c, good); err != nil || c.Commits != 1 {
@@ -466,16 +536,29 @@ func TestTake_Hostile(t *testing.T) {
 	}
 }
 
-// An object that says it is larger than any memory is not made room for.
-func TestTake_MemoryIsBounded(t *testing.T) {
+// An object that says it is larger than any memory is not made room for, and what an engine cannot do
+// says nothing of the bundle: it is not as one that is malformed.
+func TestTake_WhatTheEngineCannotDo(t *testing.T) {
 	w := overHTTPS(t)
 	q := w.call()
 	c, err := w.git.Fetch(t.Context(), q)
 	if err != nil {
 		t.Fatal(err)
 	}
+	at := w.inVM(q, c)
+	w.Commit(at, "b.txt", "two\n")
+	good := w.bundle(at, c)
+	fails := func(ctx context.Context, bundle io.Reader, want string) {
+		t.Helper()
+		got := c
+		_, err := w.git.Take(ctx, q, &got, bundle, 1<<20)
+		mustFail(t, err, want)
+		if malformed := new(job.MalformedBundle); errors.As(err, &malformed) {
+			t.Errorf("the bundle is said to be malformed: %v", err)
+		}
+	}
 	pack := bytes.NewBufferString("PACK\x00\x00\x00\x02\x00\x00\x00\x01")
-	size := uint64(5 << 30)
+	size := uint64(300 << 20)
 	pack.WriteByte(2<<4 | byte(size&15) | 0x80) // a tree
 	pack.Write(binary.AppendUvarint(nil, size>>4))
 	z := zlib.NewWriter(pack)
@@ -483,9 +566,182 @@ func TestTake_MemoryIsBounded(t *testing.T) {
 	_ = z.Close()
 	sum := sha1.Sum(pack.Bytes()) //nolint:gosec // git's
 	pack.Write(sum[:])
-	_, err = w.take(q, &c, append([]byte("# v2 git bundle\n"+c.Commit+" HEAD\n\n"), pack.Bytes()...))
-	mustFail(t, err, "Out of memory")
+	fails(t.Context(), bytes.NewReader(append([]byte("# v2 git bundle\n"+c.Commit+" HEAD\n\n"), pack.Bytes()...)), "Out of memory, malloc failed")
+
+	ended, end := context.WithCancelCause(t.Context())
+	end(errors.New("the time is up"))
+	fails(ended, bytes.NewReader(good), "the time is up")
+	for _, n := range []int{3, len(good) - 1} { // of what the store has
+		fails(t.Context(), io.MultiReader(bytes.NewReader(good[:n]), iotest.ErrReader(errors.New("the database is away"))), "the database is away")
+	}
+	w.bounded(10)
+	fails(t.Context(), bytes.NewReader(good), "git index-pack")
+	w.bounded(0)
+	objects := filepath.Join(w.Dir, "repositories", q.Job, ".git", "objects", "pack")
+	if err := errors.Join(os.Rename(objects, objects+"-away"), os.WriteFile(objects, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	fails(t.Context(), bytes.NewReader(good), "git index-pack")
+	if err := errors.Join(os.Remove(objects), os.Rename(objects+"-away", objects)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.take(q, &c, good); err != nil || c.Commits != 1 {
+		t.Errorf("after all that: %+v, %v", c, err)
+	}
 }
+
+// What a VM has committed is not read before its size is known: a file of zeros, which is nothing in a
+// bundle, is in the patch by its name.
+func TestTake_LargeFilesAreNotRead(t *testing.T) {
+	w := overHTTPS(t)
+	q := w.call()
+	c, err := w.git.Fetch(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := w.inVM(q, c)
+	for name, size := range map[string]int64{"zeros": 264 << 20, "small": 1000} {
+		f, err := os.Create(filepath.Join(at, name))
+		if err == nil {
+			err = errors.Join(f.Truncate(size), f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Git(at, "config", "core.bigFileThreshold", "1m")
+	w.Git(at, "config", "core.compression", "1")
+	w.Commit(at, "b.txt", "two\n")
+	patch, err := w.take(q, &c, w.bundle(at, c))
+	if err != nil || c.Files != 3 || c.Insertions != 1 || !strings.Contains(patch, " zeros | Bin 0 -> 276824064 bytes\n") || strings.Contains(patch, "b/zeros") || !strings.Contains(patch, "\n+two\n") || !strings.Contains(patch, "GIT binary patch") {
+		t.Errorf("%+v, %v, patch of %d bytes: %.2000s", c, err, len(patch), patch)
+	}
+	c.Commit = c.Head
+	w.Git(at, "mv", "zeros", "elsewhere")
+	w.Git(at, "mv", "a.txt", "there")
+	w.Commit(at, "small", "\x00")
+	if patch, err = w.take(q, &c, w.bundle(at, c)); err != nil || c.Files != 3 || !strings.Contains(patch, " zeros => elsewhere | Bin\n") || strings.Contains(patch, "b/elsewhere") || !strings.Contains(patch, "rename to there") || !strings.Contains(patch, "GIT binary patch") {
+		t.Errorf("%+v, %v, patch of %d bytes: %.2000s", c, err, len(patch), patch)
+	}
+}
+
+// A server that lists refs without end is not listened to for as long as it likes.
+func TestFetch_RefsWithoutEnd(t *testing.T) {
+	w := overHTTPS(t)
+	var sent atomic.Int64
+	w.serve = func(rw http.ResponseWriter, r *http.Request, site http.Handler) {
+		if r.Method != http.MethodPost {
+			site.ServeHTTP(rw, r)
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		rw.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+		var refs bytes.Buffer
+		for i := range 5000 {
+			text := fmt.Sprintf("%040d refs/heads/%0200d\n", i+1, sent.Load()+int64(i))
+			fmt.Fprintf(&refs, "%04x%s", len(text)+4, text)
+		}
+		for sent.Load() < 2<<30 {
+			n, err := rw.Write(refs.Bytes())
+			if sent.Add(int64(n)); err != nil {
+				return
+			}
+		}
+	}
+	_, err := w.git.Fetch(t.Context(), w.call())
+	mustFail(t, err, "it may have 256 MiB here")
+	if sent.Load() > 1<<30 {
+		t.Errorf("%d bytes were read", sent.Load())
+	}
+}
+
+// What has ended with its engine twice is not begun again, and what ends by itself counts for nothing.
+func TestGit_GivesUp(t *testing.T) {
+	w := overHTTPS(t)
+	q := w.call()
+	var c job.Checkout
+	for range 3 {
+		var err error
+		if c, err = w.git.Fetch(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := w.inVM(q, c)
+	w.Commit(at, "b.txt", "two\n")
+	bundle := w.bundle(at, c)
+	held, from := io.Pipe()
+	t.Cleanup(func() { _ = from.Close() })
+	left := make(chan error, 2)
+	for range 2 { // each is an engine that never comes to its end
+		w.bounded(0)
+		of := w.git
+		go func() {
+			got := c
+			_, err := of.Take(context.WithoutCancel(t.Context()), q, &got, held, 1<<20)
+			left <- err
+		}()
+		if _, err := from.Write([]byte("#")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.bounded(0)
+	got := c
+	_, err := w.take(q, &got, bundle)
+	mustFail(t, err, "it was tried 2 times, and the engine ended in the middle of it")
+	if _, err = w.git.Fetch(t.Context(), q); err == nil {
+		t.Error("it was fetched anew")
+	}
+	_ = from.CloseWithError(errors.New("over"))
+	for range 2 {
+		<-left
+	}
+	if _, err := w.take(q, &c, bundle); err != nil {
+		t.Error(err)
+	}
+}
+
+// Not all jobs' repositories are fetched at once, nor checked, and neither waits for the other.
+func TestGit_SomeAtOnce(t *testing.T) {
+	w := overHTTPS(t)
+	c, err := w.git.Fetch(t.Context(), w.call())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	entered := make(chan string, 100)
+	w.way = func(ctx context.Context, _ job.Repository, _ func(job.CredentialUse)) (git.Way, error) {
+		entered <- "fetch"
+		<-ctx.Done()
+		return git.Way{}, ctx.Err()
+	}
+	w.bounded(0)
+	var all sync.WaitGroup
+	for i := range 12 {
+		q := w.call(func(q *job.RepositoryCall) { q.Job = fmt.Sprint("job-", i) })
+		all.Go(func() { _, _ = w.git.Fetch(ctx, q) })
+		all.Go(func() {
+			got := c
+			_, _ = w.git.Take(ctx, q, &got, readerFunc(func([]byte) (int, error) {
+				entered <- "take"
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}), 1<<20)
+		})
+	}
+	in := map[string]int{}
+	for range 10 {
+		in[<-entered]++
+	}
+	if within(200*time.Millisecond, func() bool { return len(entered) > 0 }) || in["fetch"] != 8 || in["take"] != 2 {
+		t.Errorf("at once: %v, and %d more", in, len(entered))
+	}
+	end()
+	all.Wait()
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // When a credential goes, what was begun with it does, and not git alone.
 func TestSSH_NothingGoesOnAfterItsEnd(t *testing.T) {

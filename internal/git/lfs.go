@@ -98,7 +98,7 @@ func (g *Git) pointers(ctx context.Context, at string, revisions ...string) ([]l
 				names[id] = name
 			}
 		}
-		out, err := g.objects(ctx, at, ids.String())
+		out, err := g.objects(ctx, at, ids.String(), "--batch")
 		if err != nil {
 			return nil, err
 		}
@@ -118,8 +118,8 @@ func (g *Git) pointers(ctx context.Context, at string, revisions ...string) ([]l
 	return slices.Collect(maps.Values(found)), nil
 }
 
-// objects returns objects as git cat-file --batch prints them.
-func (g *Git) objects(ctx context.Context, at, ids string) (string, error) {
+// objects returns objects as git cat-file prints them.
+func (g *Git) objects(ctx context.Context, at, ids, how string) (string, error) {
 	name := filepath.Join(filepath.Dir(at), "asked")
 	if err := writeFile(name, strings.NewReader(ids)); err != nil {
 		return "", err
@@ -130,7 +130,7 @@ func (g *Git) objects(ctx context.Context, at, ids string) (string, error) {
 		return "", err
 	}
 	defer f.Close() //nolint:errcheck // only read
-	return g.git(ctx, at, nil, f, "cat-file", "--batch")
+	return g.git(ctx, at, nil, f, "cat-file", how)
 }
 
 // hasLargeFiles checks that the large files of commits are known here: what a task adds of them stays

@@ -128,13 +128,17 @@ func TestLFS_LeadsNowhereElse(t *testing.T) {
 	_, tls, _ := strings.Cut(secure.Listener.Addr().String(), ":")
 	for _, site := range []string{"http://127.0.0.1:" + port, "http://localhost:" + port, "http://[::ffff:127.0.0.1]:" + port, "http://0.0.0.0:" + port, "https://127.0.0.1:" + tls, "https://localhost:" + tls, "https://localhost.:" + tls} {
 		w.Elsewhere, w.Large = site, nil
+		said, led := "is not a place that they are fetched from", "it leads elsewhere, and not by HTTPS"
+		if strings.HasPrefix(site, "https:") { // it is asked for at the way, which does not lead there
+			said, led = "unexpected EOF", "unexpected EOF"
+		}
 		_, err := w.git.Fetch(t.Context(), q)
-		mustFail(t, err, `its large files: "one.bin": `)
+		mustFail(t, err, said)
 		w.Elsewhere, w.Large = "", func(rw http.ResponseWriter, r *http.Request, _ []byte) {
 			http.Redirect(rw, r, site+"/x", http.StatusFound)
 		}
 		_, err = w.git.Fetch(t.Context(), q)
-		mustFail(t, err, `its large files: "one.bin": `)
+		mustFail(t, err, led)
 	}
 	w.Elsewhere, w.Large = "file://"+w.Bare, nil
 	_, err := w.git.Fetch(t.Context(), q)
@@ -144,6 +148,41 @@ func TestLFS_LeadsNowhereElse(t *testing.T) {
 	if len(came) > 0 {
 		t.Errorf("reached past the way: %q", came)
 	}
+}
+
+// A server leads elsewhere by HTTPS alone, not too often, and not what it was sent.
+func TestLFS_Redirects(t *testing.T) {
+	w, q := withLarge(t, map[string][]byte{"one.bin": []byte("one")})
+	hops := 0
+	w.Large = func(rw http.ResponseWriter, r *http.Request, data []byte) {
+		if hops--; hops < 0 {
+			_, _ = rw.Write(data)
+			return
+		}
+		http.Redirect(rw, r, "https://cdn.example"+r.URL.Path, http.StatusFound)
+	}
+	hops = 5
+	if _, err := w.git.Fetch(t.Context(), q); err != nil {
+		t.Errorf("five times: %v", err)
+	}
+	hops = 6
+	_, err := w.git.Fetch(t.Context(), q)
+	mustFail(t, err, "it leads elsewhere, and not by HTTPS or too often")
+	w.Large = func(rw http.ResponseWriter, r *http.Request, _ []byte) {
+		http.Redirect(rw, r, "http://cdn.example"+r.URL.Path, http.StatusFound)
+	}
+	_, err = w.git.Fetch(t.Context(), q)
+	mustFail(t, err, "it leads elsewhere, and not by HTTPS or too often")
+	w.Large = nil
+	w.serve = func(rw http.ResponseWriter, r *http.Request, site http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/objects/batch") && r.Host == "git.example" {
+			http.Redirect(rw, r, "https://cdn.example"+r.URL.Path, http.StatusTemporaryRedirect)
+			return
+		}
+		site.ServeHTTP(rw, r)
+	}
+	_, err = w.git.Fetch(t.Context(), q)
+	mustFail(t, err, "it leads elsewhere, and not by HTTPS or too often")
 }
 
 // They count for the limit, before one is fetched.
@@ -191,7 +230,8 @@ func TestReady_NamesWhatIsMissing(t *testing.T) {
 	mustFail(t, g.Ready(job.Repository{URL: "git@git.example:app"}), "needs ssh on the engine's machine")
 }
 
-// The programs that are looked for are those that run, and they know nothing of the engine's own repository.
+// The programs that are looked for are those that run; they know nothing of the engine's own repository,
+// have only so much memory, and end before the engine where its cgroup has none left.
 func TestGit_RunsWhatItHasLookedFor(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
@@ -204,10 +244,10 @@ func TestGit_RunsWhatItHasLookedFor(t *testing.T) {
 	mustFail(t, err, `exec: "ssh": executable file not found`)
 	for _, tool := range []string{"git", "ssh"} {
 		if err := os.WriteFile(filepath.Join(dir, tool), []byte("#!/bin/sh\necho it is this one, "+
-			"with ${GIT_DIR:-no other repository}, and ${GIT_SSH_COMMAND%% *} >&2\n[ \"$GIT_SSH_COMMAND\" = \"\" ]\n"), 0o700); err != nil { //nolint:gosec // it is run
+			"with ${GIT_DIR:-no other repository}, $(ulimit -d) KiB, $(read -r n </proc/self/oom_score_adj; echo $n), and ${GIT_SSH_COMMAND%% *} >&2\n[ \"$GIT_SSH_COMMAND\" = \"\" ]\n"), 0o700); err != nil { //nolint:gosec // it is run
 			t.Fatal(err)
 		}
 	}
 	_, err = g.Fetch(t.Context(), q)
-	mustFail(t, err, "git ls-remote: it is this one, with no other repository, and "+filepath.Join(dir, "ssh"))
+	mustFail(t, err, "git ls-remote: it is this one, with no other repository, 262144 KiB, 1000, and "+filepath.Join(dir, "ssh"))
 }

@@ -71,6 +71,11 @@ func pushing(q job.RepositoryCall, is, commit string, more ...string) []string {
 
 // Push pushes a job's last commit to its branch. It can be repeated.
 func (g *Git) Push(ctx context.Context, q job.RepositoryCall, head string) error {
+	done, err := g.begin(ctx, g.far, q.Job)
+	if err != nil {
+		return err
+	}
+	defer done()
 	ctx, cancel := context.WithTimeoutCause(ctx, g.o.Pushing, fmt.Errorf("it was tried for %s", g.o.Pushing))
 	defer cancel()
 	way, err := g.o.Way(ctx, q.Repository, q.Used)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,46 +25,42 @@ const (
 	looseRef      = "refs/linus/uncommitted" // a commit of what is in none
 )
 
-// Take checks the bundle of what a job has committed, says in c what that is, and writes a patch of
-// it to patch, unless that would have more than so many bytes. It comes from the VM: nothing of it is used before all
-// that it has was found whole and well-formed, and nothing is checked out.
-func (g *Git) Take(ctx context.Context, q job.RepositoryCall, c *job.Checkout, bundle io.Reader, patch string, most int64) (patched bool, err error) {
+// Take checks the bundle of what a job has committed, says in c what that is, and returns a patch of
+// it, unless that cannot be made or would have more than so many bytes. It comes from the VM: nothing of it is used before all
+// that it has was found whole and well-formed, and nothing is checked out. A job.MalformedBundle is not.
+func (g *Git) Take(ctx context.Context, q job.RepositoryCall, c *job.Checkout, bundle io.Reader, most int64) (patch io.ReadCloser, err error) {
+	done, err := g.begin(ctx, g.near, q.Job)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	ctx, cancel := context.WithTimeoutCause(ctx, g.o.Pushing, fmt.Errorf("it was tried for %s", g.o.Pushing))
 	defer cancel()
 	at := filepath.Join(g.dir(q.Job), gitDir)
 	refs, pack, err := readBundle(bundle)
 	if err != nil {
-		return false, fmt.Errorf("it is no bundle of git's: %w", err)
+		return nil, fmt.Errorf("it is no bundle of git's: %w", err)
 	}
-	name := filepath.Join(g.dir(q.Job), "taken.pack")
-	if err := writeFile(name, pack); err != nil {
-		return false, err
-	}
-	defer os.Remove(name) //nolint:errcheck // it goes with the directory
-	f, err := os.Open(name)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close() //nolint:errcheck // only read
-	if _, err := g.git(ctx, at, nil, f, "index-pack", "--stdin", "--fix-thin", "--strict", "--fsck-objects", "--max-input-size="+strconv.FormatInt(g.o.MaxBytes, 10)); err != nil {
-		return false, err
+	if err := g.index(ctx, at, q.Job, pack); err != nil {
+		return nil, malformed(err)
 	}
 	for ref, commit := range refs {
 		if got, err := g.commit(ctx, at, commit); err != nil || got != commit {
-			return false, fmt.Errorf("its %s is no commit", ref)
+			err = fmt.Errorf("its %s is no commit: %w", ref, cmp.Or(err, errors.New("it is something else")))
+			return nil, malformed(err)
 		}
 		if _, err := g.git(ctx, at, nil, nil, "rev-list", "--objects", "--quiet", commit, "--not", c.Commit); err != nil {
-			return false, fmt.Errorf("it lacks something of its %s: %w", ref, err)
+			return nil, malformed(fmt.Errorf("it lacks something of its %s: %w", ref, err))
 		}
 	}
 	head := cmp.Or(refs[headRef], c.Commit)
 	if head != c.Commit {
 		count, err := g.git(ctx, at, nil, nil, "rev-list", "--count", c.Commit+".."+head)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		if c.Commits, err = strconv.Atoi(strings.TrimSpace(count)); err != nil {
-			return false, err
+			return nil, err
 		}
 		c.Head = head
 	}
@@ -71,15 +68,134 @@ func (g *Git) Take(ctx context.Context, q job.RepositoryCall, c *job.Checkout, b
 	if loose := refs[looseRef]; loose != "" {
 		c.Uncommitted, last = true, loose
 	}
-	short, err := g.git(ctx, at, nil, nil, "diff", "--no-ext-diff", "--no-textconv", "--shortstat", c.Commit, last)
+	patch, err = g.patch(ctx, at, q.Job, c, last, most)
+	if err != nil && ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return patch, nil
+}
+
+// index takes the objects of a pack into a repository.
+func (g *Git) index(ctx context.Context, at, id string, pack io.Reader) error {
+	name := filepath.Join(g.dir(id), "taken.pack")
+	if err := writeFile(name, pack); err != nil {
+		return err
+	}
+	defer os.Remove(name) //nolint:errcheck // it goes with the directory
+	f, err := os.Open(name)
 	if err != nil {
-		return false, err
+		return err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	_, err = g.git(ctx, at, nil, f, "index-pack", "--stdin", "--fix-thin", "--strict", "--fsck-objects", "--max-input-size="+strconv.FormatInt(g.o.MaxBytes, 10))
+	return err
+}
+
+// Words by which git says that it is the objects which are wrong, and not what is here.
+var wrong = lazyregexp.New(`early EOF|used more bytes than|signature mismatch|version [0-9]+ unsupported|pack has |premature end of pack|pack is corrupted|` +
+	`inflate returned|inflate inconsistency|COLLISION|invalid (blob|tree|commit|tag)|[Ee]rror in object|fsck error|[Nn]ot all child objects|failed to apply delta|` +
+	`did not receive expected|unexpected type|missing (blob|tree|commit) object|bad (tree )?object|[Cc]ould not read [0-9a-f]{40}|Failed to traverse`)
+
+// malformed returns an error of git's as one of the bundle, if that is what git says. Whatever else may have
+// ended it, a signal, no memory and no disk among that, says nothing of the bundle.
+func malformed(err error) error {
+	var of *failure
+	if errors.As(err, &of) && (of.verb == "rev-parse" && of.code == 1 || of.code > 0 && wrong.MatchString(of.why) && !strings.Contains(of.why, "ut of memory")) {
+		return &job.MalformedBundle{Err: err}
+	}
+	return err
+}
+
+// Of changed files a patch has those that are no larger than maxDiffed, and what is no text only if all these
+// together are no more than maxBinary.
+const (
+	maxDiffed = 4 << 20
+	maxBinary = 16 << 20
+	maxNamed  = 100 << 10 // bytes of the names of those that are larger: on a command line
+)
+
+// patch says in c what differs between what a job has found and a commit, and returns a patch of it. The
+// commit is the VM's, and a file of zeros is nothing in a bundle: no content is read before its size is known,
+// and none of a large file is. A file that has only moved is seen, one that has changed as well is not.
+func (g *Git) patch(ctx context.Context, at, id string, c *job.Checkout, last string, most int64) (io.ReadCloser, error) {
+	diff := []string{"diff", "--no-ext-diff", "--no-textconv", "--no-color", "--find-renames=100%"}
+	short, err := g.git(ctx, at, nil, nil, append(diff, "--shortstat", c.Commit, last)...)
+	if err != nil {
+		return nil, err
 	}
 	c.Files, c.Insertions, c.Deletions = counts(short)
-	limited := &Git{g.o}
-	limited.o.MaxBytes = most
-	_, err = limited.git(ctx, at, nil, nil, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--binary", "--stat=120", "--patch", "--output="+patch, c.Commit, last)
-	return err == nil, ctx.Err()
+	large, rest, err := g.changed(ctx, at, c.Commit, last)
+	if err != nil {
+		return nil, err
+	}
+	stat, err := g.git(ctx, at, nil, nil, append(diff, "--stat=120", c.Commit, last)...)
+	if err != nil {
+		return nil, err
+	}
+	if rest <= maxBinary {
+		diff = append(diff, "--binary")
+	}
+	name := filepath.Join(g.dir(id), job.PatchArtifact)
+	defer os.Remove(name) //nolint:errcheck // it stays open
+	limited := &Git{o: g.o}
+	limited.o.MaxBytes = most - int64(len(stat))
+	diff = append(diff, "--output="+name, c.Commit, last, "--")
+	for _, path := range large {
+		diff = append(diff, ":(exclude,literal)"+path)
+	}
+	if _, err = limited.git(ctx, at, nil, nil, diff...); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	if stat != "" {
+		stat += "\n"
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(strings.NewReader(stat), f), f}, nil
+}
+
+// changed returns which of the files that differ between two commits are large, and the bytes of the others,
+// as each has them. What has only moved is among them: git reads that, too.
+func (g *Git) changed(ctx context.Context, at, base, last string) (large []string, rest int64, err error) {
+	listed, err := g.git(ctx, at, nil, nil, "diff-tree", "-r", "-z", "--find-renames=100%", base, last)
+	if err != nil {
+		return nil, 0, err
+	}
+	var ids strings.Builder
+	var of []string // the paths of these
+	for parts := strings.Split(listed, "\x00"); len(parts) > 2; {
+		entry, paths := strings.Fields(parts[0]), []string{parts[1], parts[1]} // :MODE MODE HASH HASH STATUS, and of what has moved two paths
+		if len(entry) != 5 {
+			return nil, 0, fmt.Errorf("git diff-tree says %.100q", parts[0])
+		}
+		if parts = parts[2:]; entry[4][0] == 'R' {
+			paths[1], parts = parts[0], parts[1:]
+		}
+		for i, id := range entry[2:4] {
+			if strings.Trim(id, "0") != "" {
+				ids.WriteString(id + "\n")
+				of = append(of, paths[i])
+			}
+		}
+	}
+	sizes, err := g.objects(ctx, at, ids.String(), "--batch-check=%(objectsize)")
+	for i, text := range strings.Split(sizes, "\n") {
+		size, _ := strconv.ParseInt(text, 10, 64) // of a submodule's commit, which is not here, there is none
+		if size > maxDiffed && i < len(of) {
+			large = append(large, of[i])
+		} else {
+			rest += size
+		}
+	}
+	if slices.Sort(large); len(strings.Join(large, "")) > maxNamed {
+		err = errors.Join(err, fmt.Errorf("%d large files are too many to be named", len(large)))
+	}
+	return slices.Compact(large), rest, err
 }
 
 var shortstat = lazyregexp.New(`^ ([0-9]+) files? changed(?:, ([0-9]+) insertions?\(\+\))?(?:, ([0-9]+) deletions?\(-\))?\s*$`)
@@ -100,32 +216,38 @@ func counts(text string) (files, insertions, deletions int) {
 func readBundle(from io.Reader) (refs map[string]string, pack io.Reader, err error) {
 	r := bufio.NewReaderSize(from, maxBundleLine)
 	refs = map[string]string{}
+	bad := func(format string, args ...any) (map[string]string, io.Reader, error) {
+		return nil, nil, &job.MalformedBundle{Err: fmt.Errorf(format, args...)}
+	}
 	for n := range maxBundleRefs {
 		line, err := r.ReadSlice('\n')
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, nil, err
+		}
 		if err != nil {
-			return nil, nil, errors.New("its head does not end")
+			return bad("its head does not end")
 		}
 		text := string(line[:len(line)-1])
 		commit, name, _ := strings.Cut(text, " ")
 		switch {
 		case n == 0:
 			if text != "# v2 git bundle" {
-				return nil, nil, errors.New("it does not begin as one")
+				return bad("it does not begin as one")
 			}
 		case text == "":
 			if len(refs) == 0 {
-				return nil, nil, errors.New("it has no refs")
+				return bad("it has no refs")
 			}
 			return refs, r, nil
 		case strings.HasPrefix(text, "-"):
 			// What it builds on: whether that is all there is found out with the objects.
 		case !job.IsCommit(commit) || name != headRef && name != looseRef || refs[name] != "":
-			return nil, nil, fmt.Errorf("it has the ref %.100q", text)
+			return bad("it has the ref %.100q", text)
 		default:
 			refs[name] = commit
 		}
 	}
-	return nil, nil, fmt.Errorf("its head has more than %d lines", maxBundleRefs)
+	return bad("its head has more than %d lines", maxBundleRefs)
 }
 
 func writeFile(name string, from io.Reader) error {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -246,6 +247,19 @@ const (
 	BundleArtifact = "repository.bundle" // its commits, for git fetch
 	PatchArtifact  = "repository.patch"  // what it has changed, committed or not
 )
+
+// MalformedBundle is an error that says of a bundle itself that it is not what git makes: nobody can
+// use it. Whatever else has failed says nothing of it.
+type MalformedBundle struct{ Err error }
+
+func (e *MalformedBundle) Error() string { return e.Err.Error() }
+
+func (e *MalformedBundle) Unwrap() error { return e.Err }
+
+// HasPatch reports whether the engine has kept a patch of what the job's task has changed in its repository.
+func (j Job) HasPatch() bool {
+	return j.Repository != nil && slices.ContainsFunc(j.Artifacts, func(a Artifact) bool { return a.Path == PatchArtifact })
+}
 
 // PushedBranch is what was recorded of a branch that jobs push to.
 type PushedBranch struct {

@@ -226,6 +226,9 @@ func (p *pages) diff(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["id"]
 	j, err := p.Engine.Job(r.Context(), id)
 	var patch io.ReadCloser
+	if err == nil && !j.HasPatch() {
+		err = fmt.Errorf("the job has no patch of a repository: %w", job.ErrNotFound)
+	}
 	if err == nil {
 		patch, _, err = p.Engine.OpenArtifact(r.Context(), id, job.PatchArtifact)
 	}
@@ -261,7 +264,7 @@ func (p *pages) diff(w http.ResponseWriter, r *http.Request) {
 
 // HasDiff reports whether there is a patch of its repository to be shown.
 func (v jobView) HasDiff() bool {
-	return v.May("OpenArtifact") && v.Status.Terminal() && slices.ContainsFunc(v.Artifacts, func(a job.Artifact) bool { return a.Path == job.PatchArtifact })
+	return v.May("OpenArtifact") && v.Status.Terminal() && v.HasPatch()
 }
 
 // firstOutput reads the outputs for the first display of the page.

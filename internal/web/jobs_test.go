@@ -98,9 +98,19 @@ func TestJobs_ChartHasItsNumbersAsText(t *testing.T) {
 func TestDiff_ShowsThePatchAsText(t *testing.T) {
 	e := sample()
 	v := loggedIn(t, e)
-	if code, text := v.get("/jobs/" + id + "/diff"); code != http.StatusUnprocessableEntity || !strings.Contains(text, "no such artifact") {
-		t.Errorf("without one: %d %s", code, text)
+	// An artifact of the name that a job without a repository has left is no patch of one.
+	e.artifacts = map[string]string{job.PatchArtifact: "what its VM shows"}
+	theirs := e.jobs[1]
+	theirs.ID, theirs.Artifacts = id, []job.Artifact{{Path: job.PatchArtifact}}
+	sampled := e.jobs[0]
+	e.jobs[0] = theirs
+	if code, text := v.get("/jobs/" + id + "/diff"); code != http.StatusNotFound || strings.Contains(text, "what its VM shows") {
+		t.Errorf("without a repository: %d %s", code, text)
 	}
+	if _, text := v.get("/jobs/" + id); strings.Contains(text, `href="/jobs/`+id+`/diff"`) {
+		t.Error("the page of a job without a repository leads to a patch")
+	}
+	e.jobs[0] = sampled
 	if code, _ := v.get("/jobs/" + doneID + "1/diff"); code != http.StatusNotFound {
 		t.Errorf("of no job: %d", code)
 	}
