@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -155,6 +156,13 @@ func TestSuspend_FullStorageLeavesItsLockAndTheVMRunning(t *testing.T) {
 		if got := l.conf(t, 100).Get("vmstate"); got != "local:100/vm-100-state-suspend-"+today()+".raw" {
 			t.Errorf("vmstate %q", got)
 		}
+		// A file has what was written, a volume of LVM what was reserved.
+		var id string
+		var size int64
+		if _, err := fmt.Sscanf(strings.Split(l.must(t, "pvesm list local --vmid 100"), "\n")[1], "local:100/vm-100-state-suspend-"+today()+".raw raw images %d %s", &size, &id); err != nil || size == 0 || size > 1<<20 {
+			t.Errorf("the state has %d bytes: %v", size, err)
+		}
+		l.must(t, "qm start 100")
 	})
 }
 

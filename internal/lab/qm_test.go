@@ -506,3 +506,83 @@ func TestSlow_CostsTime(t *testing.T) {
 		t.Errorf("took %s", took)
 	}
 }
+
+// A template that was made of a linked clone is named alone by its own clones.
+func TestClone_OfAClonesTemplate(t *testing.T) {
+	l := newLab(t, func(o *Options) { o.Storage = "local" })
+	l.must(t, "qm clone 9000 100")
+	l.must(t, "qm template 100")
+	l.must(t, "qm clone 100 101")
+	for id, want := range map[int]string{
+		100: "local:9000/base-9000-disk-0.raw/100/base-100-disk-0.qcow2",
+		101: "local:100/base-100-disk-0.qcow2/101/vm-101-disk-0.qcow2",
+	} {
+		if got := state.ParseDrive(l.conf(t, id).Get("scsi0")).File; got != want {
+			t.Errorf("the disk of VM %d is %s, want %s", id, got, want)
+		}
+	}
+	l.must(t, "qm start 101")
+	l.must(t, "qm stop 101")
+	l.refused(t, "qm destroy 100", 255, "base volume 'local:9000/base-9000-disk-0.raw/100/base-100-disk-0.qcow2' is still in use by linked cloned\n")
+	l.must(t, "qm destroy 101")
+	l.must(t, "qm destroy 100")
+}
+
+// What changes while a VM runs its cloud-init drive does not know: that is noted until the drive is
+// written again, and a clone takes it over.
+func TestSet_NotesWhatTheCloudInitDriveStillSays(t *testing.T) {
+	bothVersions(t, func(t *testing.T, l *Lab, _ string) {
+		l.boot(t, 100)
+		before := l.conf(t, 100).Get("net0")
+		section := "\n[special:cloudinit]\nnet0: " + before + "\n"
+		l.must(t, "qm set 100 --net0 "+before+",link_down=1")
+		if got := l.conf(t, 100).String(); !strings.HasSuffix(got, section) {
+			t.Errorf("no section of what the drive says:\n%s", got)
+		}
+		if got := l.must(t, "qm config 100"); strings.Contains(got, "special") || strings.Count(got, "net0: ") != 1 {
+			t.Errorf("qm config:\n%s", got)
+		}
+		l.must(t, "qm clone 100 101 --full 1")
+		if got := l.conf(t, 101); !strings.HasSuffix(got.String(), section) || !strings.Contains(got.Get("net0"), "link_down=1") || len(got.Snapshots) != 0 {
+			t.Errorf("a clone:\n%s", got)
+		}
+		l.must(t, "qm start 101")
+		if got := l.conf(t, 101).String(); strings.Contains(got, "special") {
+			t.Errorf("a start, which writes the drive, leaves:\n%s", got)
+		}
+		l.must(t, "qm set 100 --net0 "+before)
+		if got := l.conf(t, 100); strings.Contains(got.String(), "special:cloudinit]\nnet0") {
+			t.Errorf("as it was again:\n%s", got)
+		}
+	})
+}
+
+// What is taken goes from the boot order; what is left of that without anything is a blank.
+func TestSet_TakesTheOnlyBootDisk(t *testing.T) {
+	l := newLab(t)
+	l.must(t, "qm create 100 --name a --memory 16 --scsi0 local-lvm:1 --scsi1 local-lvm:1 --boot order=scsi0;scsi1")
+	l.must(t, "qm set 100 --delete scsi0")
+	if got := l.conf(t, 100).Get("boot"); got != "order=scsi1" {
+		t.Errorf("boot: %q", got)
+	}
+	l.must(t, "qm set 100 --delete scsi1")
+	l.must(t, "qm set 100 --description x")
+	if raw, err := os.ReadFile(l.ConfPath(100)); err != nil || !strings.Contains(string(raw), "\nboot:  \n") {
+		t.Errorf("without a disk:\n%s%v", raw, err)
+	}
+	l.must(t, "qm destroy 100")
+}
+
+// The numbers that scripts could take for something else, as they were seen.
+func TestExitCodes_AsSeen(t *testing.T) {
+	l := newLab(t)
+	l.boot(t, 100)
+	l.refused(t, "qm destroy 100", 25, "VM 100 is running - destroy failed\n")
+	conf := l.conf(t, 100)
+	conf.Set("lock", "backup")
+	if err := l.WriteConf(100, conf); err != nil {
+		t.Fatal(err)
+	}
+	l.refused(t, "qm stop 100", 255, "VM is locked (backup)\n")
+	l.refused(t, "qm status 999", 2, "Configuration file 'nodes/pve/qemu-server/999.conf' does not exist\n")
+}

@@ -50,6 +50,10 @@ rootfs_make_bootable() { # <root>
   printf 'LABEL=cloudroot / ext4 rw,discard,errors=remount-ro 0 1\n' >"${root}/etc/fstab"
   printf 'localhost\n' >"${root}/etc/hostname"
   : >"${root}/etc/machine-id"
+  # What vendors' images have, for which systemd-firstboot would wait for somebody at the
+  # console at the boot of a template's clone.
+  printf 'LANG=C.UTF-8\n' | tee "${root}/etc/default/locale" >"${root}/etc/locale.conf"
+  ln -sf /usr/share/zoneinfo/Etc/UTC "${root}/etc/localtime"
   rm -f -- "${root}"/etc/ssh/ssh_host_* "${root}/etc/resolv.conf"
   # The one locale that is there without the locales package.
   printf 'locale: C.UTF-8\n' >"${root}/etc/cloud/cloud.cfg.d/90-locale.cfg"

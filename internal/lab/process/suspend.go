@@ -106,6 +106,7 @@ func (Driver) SaveMemory(_ context.Context, s *state.State, vm state.VM, path st
 	if err != nil {
 		return err
 	}
+	size = max(size, int64(len(line)))
 	return sys.WriteFile(path, fmt.Appendf(nil, "%s%d\n%s\n", markerPrefix, size, line), 0o640)
 }
 

@@ -31,7 +31,7 @@ type Driver interface {
 	// Paused reports whether a running VM is paused.
 	Paused(ctx context.Context, s *state.State, vm state.VM) bool
 	// SaveMemory writes what runs in a paused VM into a volume of that size, in
-	// bytes. The VM stays as it is.
+	// bytes; 0: of what is written. The VM stays as it is.
 	SaveMemory(ctx context.Context, s *state.State, vm state.VM, path string, size int64) error
 	// Shelve turns off a paused VM whose memory was saved.
 	Shelve(ctx context.Context, s *state.State, vm state.VM, path string) error

@@ -104,6 +104,11 @@ func qmSet(c *call) error {
 			values = deferValues(conf, values)
 		}
 		made, err := c.applyValues(id, conf, values)
+		for key := range values {
+			if running && (key == "name" || strings.HasPrefix(key, "net")) {
+				conf.NoteDrive(key, before.Get(key), conf.Get(key))
+			}
+		}
 		if err == nil && running {
 			err = errors.Join(c.setLinks(state.VM{ID: id, Conf: conf}, before), c.setDisks(state.VM{ID: id, Conf: conf}, before))
 		}
@@ -173,6 +178,17 @@ func (c *call) deleteKey(id int, conf *state.Conf, key string, running bool) err
 	if !conf.Has(key) {
 		fmt.Fprintf(c.stderr, "cannot delete '%s' - not set in current configuration!\n", key)
 		return nil
+	}
+	if order := conf.BootOrder(); slices.Contains(order, key) {
+		boot := strings.Join(slices.DeleteFunc(order, func(of string) bool { return of == key }), ";")
+		if boot != "" {
+			boot = "order=" + boot
+		}
+		if running {
+			conf.SetPending("boot", boot)
+		} else {
+			conf.Set("boot", boot)
+		}
 	}
 	d := state.ParseDrive(conf.Get(key))
 	switch {

@@ -156,7 +156,7 @@ func (c *call) linkVolume(base string, st state.Storage, id int) (volid string, 
 	})
 	if err == nil && !st.Thin() {
 		_, own, _ := strings.Cut(volid, ":")
-		volid = base + "/" + own
+		volid = state.OwnPart(base) + "/" + own
 	}
 	return volid, err
 }

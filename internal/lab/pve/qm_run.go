@@ -61,6 +61,12 @@ func (c *call) start(vm state.VM) (err error) {
 	if conf.CloudInitVolume() != "" {
 		fmt.Fprintln(c.stdout, "generating cloud-init ISO")
 	}
+	if len(conf.Drive) > 0 {
+		conf.Drive = nil
+		if err := c.s.WriteConf(id, conf); err != nil {
+			return err
+		}
+	}
 	for _, key := range conf.Keys() {
 		bridge := state.Props(conf.Get(key))["bridge"]
 		if strings.HasPrefix(key, "net") && bridge != "" && !c.bridgeExists(bridge) {
@@ -219,7 +225,7 @@ func qmDestroy(c *call) error {
 			return state.Fail(255, "can't remove VM %d - protection mode enabled", id)
 		}
 		if _, running := c.s.Pid(id); running {
-			return state.Fail(255, "VM %d is running - destroy failed", id)
+			return state.Fail(25, "VM %d is running - destroy failed", id)
 		}
 		if err := c.checkBasesFree(conf); err != nil {
 			return err

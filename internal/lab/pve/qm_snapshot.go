@@ -144,7 +144,7 @@ func (c *call) snapshotLive(vm state.VM, snapshot map[string]string, name string
 	began := time.Now()
 	err = c.snapshotDisks(vm, snapshot, name)
 	if err == nil {
-		if err = c.saveState(vm, path); err == nil {
+		if err = c.saveState(vm, snapshot["vmstate"], path); err == nil {
 			err = noteMachine(path, machineOf(vm.Conf, snapshot["runningmachine"], snapshot["runningcpu"], snapshot["running-nets-host-mtu"]))
 		}
 		if err != nil {

@@ -38,7 +38,6 @@ func machineOf(conf *state.Conf, machine, cpu, mtu string) savedAs {
 const (
 	noteSize  = 4096
 	noteMagic = "\nlinus lab state of "
-	noteMost  = 1 << 20 // a file above this is a volume whose end is empty
 )
 
 // noteMachine writes what a machine was behind its state.
@@ -47,14 +46,14 @@ func noteMachine(path string, machine savedAs) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	info, err := f.Stat()
 	if err == nil {
-		at := info.Size()
-		if at > noteMost {
+		at, end := info.Size(), make([]byte, noteSize)
+		if n, err := f.ReadAt(end, max(0, at-noteSize)); err == nil && n == noteSize && bytes.Count(end, []byte{0}) == noteSize {
 			at -= noteSize
 		}
 		block := append([]byte(noteMagic), raw...)

@@ -79,7 +79,7 @@ func (c *call) suspend(id int) error {
 		err = c.drv.Pause(c.ctx, c.s, vm)
 	}
 	if err == nil {
-		err = c.saveState(vm, path)
+		err = c.saveState(vm, volid, path)
 	}
 	if err != nil {
 		err = state.Fail(255, "query-savevm failed with error '%s'", err)
@@ -108,12 +108,20 @@ func (c *call) undoSuspend(vm state.VM, conf *state.Conf, volid string) error {
 	return errors.Join(c.drv.Continue(c.ctx, c.s, vm), c.freeVolume(volid), c.s.WriteConf(vm.ID, conf))
 }
 
-// saveState writes what runs in a paused VM into a volume.
-func (c *call) saveState(vm state.VM, path string) error {
+// saveState writes what runs in a paused VM into a volume. A file has only what was written then.
+func (c *call) saveState(vm state.VM, volid, path string) error {
 	if c.s.UseFault(state.FaultStorageFull) {
 		return errors.New("qemu_savevm_state_iterate error -28")
 	}
-	return c.drv.SaveMemory(c.ctx, c.s, vm, path, stateSize(vm.Conf))
+	st, err := c.s.Storage(state.Drive{File: volid}.Storage())
+	if err != nil {
+		return err
+	}
+	size := stateSize(vm.Conf)
+	if !st.Thin() {
+		size = 0
+	}
+	return c.drv.SaveMemory(c.ctx, c.s, vm, path, size)
 }
 
 // stateSize is what PVE reserves for a state: it is saved while the machine runs, and

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,11 +13,12 @@ import (
 
 // Conf is a VM's config file in PVE's syntax: `key: value` lines, the
 // description as `#` lines on top, changes that wait for a restart in a
-// [PENDING] section, each snapshot in a section of its name. Values are as PVE
-// stores them (sshkeys URL-encoded).
+// [PENDING] section, what the cloud-init drive still says otherwise in [special:cloudinit],
+// each snapshot in a section of its name. Values are as PVE stores them (sshkeys URL-encoded).
 type Conf struct {
 	Values    map[string]string
 	pending   map[string]string
+	Drive     map[string]string            // what the cloud-init drive was made with that has changed since; nil: no section
 	Snapshots map[string]map[string]string // by name
 }
 
@@ -27,6 +29,8 @@ func NewConf() *Conf {
 
 var snapshotSection = lazyregexp.New(`^\[([A-Za-z][A-Za-z0-9_-]+)\]$`)
 
+const driveSection = "[special:cloudinit]"
+
 // ParseConf reads a config file. Unknown lines are dropped, as PVE does.
 func ParseConf(text string) *Conf {
 	c := NewConf()
@@ -36,6 +40,9 @@ func ParseConf(text string) *Conf {
 		switch {
 		case line == "[PENDING]":
 			section = c.pending
+		case line == driveSection:
+			c.Drive = map[string]string{}
+			section = c.Drive
 		case strings.HasPrefix(line, "["):
 			section = nil // of a kind the lab does not know
 			if m := snapshotSection.FindStringSubmatch(line); m != nil {
@@ -47,7 +54,8 @@ func ParseConf(text string) *Conf {
 			section["description"] += decodeText(line[1:]) + "\n"
 		default:
 			if key, value, ok := strings.Cut(line, ": "); ok && key != "description" {
-				section[key] = strings.TrimSpace(value)
+				// A value without a character is read as the blank before it, as PVE's pattern has it.
+				section[key] = cmp.Or(strings.TrimSpace(value), " ")
 			}
 		}
 	}
@@ -62,6 +70,10 @@ func (c *Conf) String() string {
 	if len(c.pending) > 0 {
 		b.WriteString("\n[PENDING]\n")
 		writeSection(&b, c.pending)
+	}
+	if c.Drive != nil && c.CloudInitVolume() != "" {
+		b.WriteString("\n" + driveSection + "\n")
+		writeSection(&b, c.Drive)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Snapshots)) {
 		b.WriteString("\n[" + name + "]\n")
@@ -125,6 +137,22 @@ func (c *Conf) ApplyPending() bool {
 	maps.Copy(c.Values, c.pending)
 	c.pending = map[string]string{}
 	return changed
+}
+
+// NoteDrive notes that a value changes which a VM that runs has on its cloud-init drive as it was:
+// until the drive is written again, or the value is that again.
+func (c *Conf) NoteDrive(key, before, after string) {
+	if c.CloudInitVolume() == "" || before == after {
+		return
+	}
+	if c.Drive == nil {
+		c.Drive = map[string]string{}
+	}
+	if was, noted := c.Drive[key]; !noted {
+		c.Drive[key] = before
+	} else if was == after {
+		delete(c.Drive, key)
+	}
 }
 
 // DropPending forgets what waits for a restart.

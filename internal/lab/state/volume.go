@@ -79,6 +79,13 @@ func (s *State) VolumePath(volid string) (string, error) {
 	return "", Fail(255, "unable to parse %s volume name '%s'", st.Kind, volume)
 }
 
+// OwnPart is a volume without the base that it is a clone of, which its clones do not name.
+func OwnPart(volid string) string {
+	storage, volume, _ := strings.Cut(volid, ":")
+	parts := strings.Split(volume, "/")
+	return storage + ":" + strings.Join(parts[max(0, len(parts)-2):], "/")
+}
+
 // Owner is the ID of the VM that a volume bears in its name; 0: none.
 func Owner(volid string) int {
 	m := VolumePattern.FindStringSubmatch(volid[strings.LastIndexAny(volid, ":/")+1:])
@@ -169,6 +176,7 @@ func (s *State) Volumes(st Storage, owner int) []Volume {
 // UsedBy finds a linked clone of a base volume on a directory storage, by the
 // VM configs that name it: this node's, or with a shared storage all nodes'.
 func (s *State) UsedBy(baseVolid string) bool {
+	baseVolid = OwnPart(baseVolid)
 	name, _, _ := strings.Cut(baseVolid, ":")
 	st, _ := s.Storage(name)
 	for _, node := range s.Nodes() {
