@@ -188,7 +188,7 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 			a.note("pulled: %s", to)
 		}
 		for _, skipped := range j.ArtifactsSkipped {
-			if isPart(skipped.Path) && !strings.Contains(skipped.Reason, "; /** behind it") && !strings.Contains(skipped.Reason, "nothing there matches") {
+			if isPart(skipped.Path) && !strings.Contains(skipped.Reason, "nothing there matches") {
 				found = true
 				failed = errors.Join(failed, fmt.Errorf("not pulled: %s: %s", strings.TrimPrefix(skipped.Path, r.tree()+"/"), skipped.Reason))
 			}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	"linus/internal/job"
@@ -41,6 +42,7 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 		return err
 	}
 	if err == nil {
+		found = c.onlyAsked(found, &got.Skipped)
 		found, got.Skipped, err = c.hideNames(found, got.Skipped)
 	}
 	if err != nil {
@@ -56,7 +58,7 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 		case f.Path == job.PatchArtifact && c.manifest.Repository.Given():
 			got.Skipped.Skip(f.Path, "the engine's own patch of the repository has this name: give the file another one")
 			continue
-		case slices.ContainsFunc(got.Artifacts, func(a job.Artifact) bool { return a.Path == f.Path }):
+		case slices.ContainsFunc(got.Artifacts, func(a job.Artifact) bool { return within(a.Path, f.Path) || within(f.Path, a.Path) }):
 			got.Skipped.Skip(f.Path, "another artifact has this name")
 			continue
 		case work.Err() != nil:
@@ -82,6 +84,22 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 		left.All -= f.Size
 	}
 	return nil
+}
+
+// within reports whether a path is another one, or below it.
+func within(of, name string) bool { return of == name || strings.HasPrefix(name, of+"/") }
+
+// onlyAsked leaves out what the manifest does not ask for, which only a VM that does as it
+// likes has in its list.
+func (c *Capture) onlyAsked(found []job.FoundArtifact, skipped *job.SkippedArtifacts) []job.FoundArtifact {
+	asked := askedBy(c.manifest)
+	return slices.DeleteFunc(slices.Clone(found), func(f job.FoundArtifact) bool {
+		if asked.names(f.Path) {
+			return false
+		}
+		skipped.Skip(f.Path, "the manifest does not ask for it")
+		return true
+	})
 }
 
 // skipAll records for each of the job's patterns why it was not searched for.

@@ -61,15 +61,30 @@ func (c *Capture) hide(text string) string {
 }
 
 // hideNames returns the artifacts with names that may be shown: without the job's
-// secrets, and with '_' for control characters. Two may have the same name then.
+// secrets, and with '_' for control characters. One whose name that changes takes no
+// other's: it gets a number.
 func (c *Capture) hideNames(found []job.FoundArtifact, skipped job.SkippedArtifacts) ([]job.FoundArtifact, job.SkippedArtifacts, error) {
 	if err := c.CanHide(); err != nil {
 		return nil, job.SkippedArtifacts{}, fmt.Errorf("secrets could be in their names: %w", err)
 	}
 	found = slices.Clone(found)
 	skipped.ArtifactsSkipped = slices.Clone(skipped.ArtifactsSkipped)
-	for i := range found {
-		found[i].Path = term.Name(c.hide(found[i].Path))
+	taken := map[string]int{}
+	shown := make([]string, len(found))
+	for i, f := range found {
+		if shown[i] = term.Name(c.hide(f.Path)); shown[i] == f.Path {
+			taken[f.Path]++
+		}
+	}
+	for i, f := range found {
+		if shown[i] == f.Path {
+			continue
+		}
+		for found[i].Path = shown[i]; taken[found[i].Path] > 0; {
+			taken[shown[i]]++
+			found[i].Path = fmt.Sprintf("%s_%d", shown[i], taken[shown[i]])
+		}
+		taken[found[i].Path]++
 	}
 	for i, s := range skipped.ArtifactsSkipped {
 		skipped.ArtifactsSkipped[i] = job.SkippedArtifact{Path: term.Name(c.hide(s.Path)), Reason: c.hide(term.Text(s.Reason))}

@@ -45,7 +45,8 @@ func TestHostileCollect(t *testing.T) {
 		cancel                  bool // else it ends by itself
 		says                    string
 	}{
-		{name: "stdout that never answers", size: "1000000", files: "mkfifo /tmp/f; mv -f /tmp/f /var/lib/linus/job/stdout", cancel: true, says: "collecting was cancelled by user"},
+		{name: "a stdout that is a pipe", size: "1000000", files: "mkfifo /tmp/f; mv -f /tmp/f /var/lib/linus/job/stdout", says: "not a regular file"},
+		{name: "an artifact that is a pipe", size: "0", files: "mkfifo /tmp/f; printf '%s\\0' out/x /tmp/f 1 0644 $(printf x | sha256sum | head -c 64) >/var/lib/linus/job/artifacts.index", lies: "artifacts) ;;", says: "not a regular file"},
 		{name: "a list of artifacts a byte a second", size: "0", lies: "artifacts) while :; do printf x; sleep 1; done ;;", cancel: true, says: "collecting was cancelled by user"},
 		{name: "a list of artifacts without an end", size: "0", lies: "artifacts) exec yes ;;", says: "wrote more than"},
 		{name: "a list that never comes, and no exit status", size: "0", lies: "artifacts) exec sleep 1000 ;;", cancel: true, says: "collecting was cancelled by user"},

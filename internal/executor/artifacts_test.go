@@ -171,6 +171,54 @@ func TestArtifacts_OfAVMThatIsNotToBeBelieved(t *testing.T) {
 	}
 }
 
+// The runner of a task that is root in its VM is the task's own: what it lists is matched again.
+func TestArtifacts_AreOnlyWhatTheManifestAsksFor(t *testing.T) {
+	r := newRig(t, 1)
+	v := &vmFiles{read: func(string, int64, int64) ([]byte, error) { return []byte("x"), nil }}
+	for _, name := range []string{".git/hooks/post-commit", ".envrc", "fix.patch", "fix.patch.sh", "sub/fix.patch", "repository.bundle"} {
+		v.found = append(v.found, file(name, []byte("x")))
+	}
+	r.inVM(v, job.ArtifactLimits{})
+	id := r.submit(wanting("fix.patch"))
+	r.wait(id)
+	files, warnings := r.artifacts(id)
+	if len(files) != 1 || files["fix.patch"] != "x" || !strings.Contains(warnings, "no artifact: .git/hooks/post-commit: the manifest does not ask for it") || strings.Count(warnings, "does not ask") != 5 {
+		t.Errorf("kept %v, warnings:\n%s", files, warnings)
+	}
+}
+
+// A name that cannot be shown is shown as another, and must not be taken for that one.
+func TestArtifacts_NamesWithControlCharactersTakeNoOthersPlace(t *testing.T) {
+	r := newRig(t, 1)
+	v := &vmFiles{read: func(source string, _, _ int64) ([]byte, error) { return []byte(source[len("/srv/"):]), nil }}
+	for _, name := range []string{"c\ad", "c\x1bd", "c_d", "c_d_2", "c\td"} {
+		v.found = append(v.found, file(name, []byte(name)))
+	}
+	r.inVM(v, job.ArtifactLimits{})
+	id := r.submit(wanting("**"))
+	r.wait(id)
+	files, warnings := r.artifacts(id)
+	if len(files) != 5 || files["c_d"] != "c_d" || files["c_d_2"] != "c_d_2" || strings.Contains(warnings, "no artifact: c") {
+		t.Errorf("kept %q, warnings:\n%s", files, warnings)
+	}
+}
+
+// Why a file was not kept is told without the engine's own paths.
+func TestArtifacts_AFileAndADirectoryOfOneName(t *testing.T) {
+	r := newRig(t, 1)
+	v := &vmFiles{
+		found: []job.FoundArtifact{file("d/x", []byte("x")), file("d", []byte("x")), file("d/x/y", []byte("x"))},
+		read:  func(string, int64, int64) ([]byte, error) { return []byte("x"), nil },
+	}
+	r.inVM(v, job.ArtifactLimits{})
+	id := r.submit(wanting("**"))
+	r.wait(id)
+	files, warnings := r.artifacts(id)
+	if len(files) != 1 || files["d/x"] != "x" || !strings.Contains(warnings, "no artifact: d: another artifact has this name") || strings.Contains(warnings, r.dir) {
+		t.Errorf("kept %q, warnings:\n%s", files, warnings)
+	}
+}
+
 // Each file is within its limit, and the VM has not kept the one for all of them.
 func TestArtifacts_TogetherStayWithinTheTotalLimit(t *testing.T) {
 	r := newRig(t, 1)

@@ -308,12 +308,15 @@ func (p *Pool) putExec(ctx context.Context, f File) error {
 }
 
 func (p *Pool) readExec(ctx context.Context, path string, offset, limit int64) ([]byte, error) {
-	const missing = 66
-	script := fmt.Sprintf(`[ -e "$1" ] || exit %d; tail -c "+$2" -- "$1" | head -c "$3"`, missing)
+	const missing, irregular = 66, 67
+	script := fmt.Sprintf(`[ -e "$1" ] || exit %d; [ -f "$1" ] || exit %d; tail -c "+$2" -- "$1" | head -c "$3"`, missing, irregular)
 	line := Quote("sh", "-c", script, "read", path, fmt.Sprint(offset+1), fmt.Sprint(limit))
 	data, err := p.Output(ctx, Command{Name: "read", Line: line}, int(limit))
-	if exit, ok := errors.AsType[*ExitError](err); ok && exit.Code == missing {
+	switch exit, _ := errors.AsType[*ExitError](err); {
+	case exit != nil && exit.Code == missing:
 		return nil, fs.ErrNotExist
+	case exit != nil && exit.Code == irregular:
+		return nil, errIrregular
 	}
 	return data, err
 }

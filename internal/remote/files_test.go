@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -184,6 +185,14 @@ func TestReadRange(t *testing.T) {
 			}
 			if _, err := p.ReadRange(t.Context(), path+"x", 0, 1); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("missing file: %v", err)
+			}
+			// Nobody writes to it: opening it would wait for ever.
+			fifo := filepath.Join(t.TempDir(), "fifo")
+			if err := exec.CommandContext(t.Context(), "mkfifo", fifo).Run(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.ReadRange(t.Context(), fifo, 0, 1); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+				t.Errorf("a pipe: %v", err)
 			}
 		})
 	}

@@ -129,9 +129,17 @@ func (f *FileSystem) MkdirAll(path string) error { return explain(f.client.Mkdir
 // unsized is how much of a file without a size is read at a time: the kernel's have none.
 const unsized = 256 << 10
 
+var errIrregular = fmt.Errorf("%w: not a regular file", fs.ErrInvalid)
+
 // Read returns at most limit bytes of a regular file from offset, and whether it ends
 // there.
 func (f *FileSystem) Read(path string, offset, limit int64) (data []byte, end bool, about Entry, err error) {
+	if about, err = entry(f.client.Stat(path)); err != nil {
+		return nil, false, about, err
+	}
+	if !about.Mode().IsRegular() { // opening a pipe waits for who writes to it
+		return nil, false, about, errIrregular
+	}
 	file, err := f.client.Open(path)
 	if err != nil {
 		return nil, false, about, err
@@ -141,7 +149,7 @@ func (f *FileSystem) Read(path string, offset, limit int64) (data []byte, end bo
 		return nil, false, about, err
 	}
 	if !about.Mode().IsRegular() { // it was, before
-		return nil, false, about, fmt.Errorf("%w: not a regular file", fs.ErrInvalid)
+		return nil, false, about, errIrregular
 	}
 	want := min(limit, max(0, about.Size()-offset))
 	if about.Size() == 0 {

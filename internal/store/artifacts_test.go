@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"linus/internal/job"
@@ -45,6 +46,23 @@ func TestPutArtifact_DoesNotFollowLinks(t *testing.T) {
 	}
 	if found, err := os.ReadDir(outside); len(found) > 0 {
 		t.Errorf("outside: %v, %v", found, err)
+	}
+}
+
+// Why a file is not kept is told to whose job it is, who has no business in the engine's directory.
+func TestPutArtifact_ItsErrorsAreWithoutTheEnginesDirectory(t *testing.T) {
+	sqliteOnly(t)
+	s := newStore(t)
+	id := insert(t, s, newJob("echo")).ID
+	if err := errors.Join(os.MkdirAll(s.jobDir(id), 0o700), os.WriteFile(filepath.Join(s.jobDir(id), artifactsDir), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	putErr := s.PutArtifact(t.Context(), id, "a", 0, []byte("x"))
+	_, openErr := s.OpenArtifact(t.Context(), id, "a")
+	for _, err := range []error{putErr, openErr} {
+		if err == nil || strings.Contains(err.Error(), s.jobDir(id)) {
+			t.Errorf("got %v", err)
+		}
 	}
 }
 

@@ -156,13 +156,22 @@ func (d *directories) put(_ context.Context, id, path string, offset int64, data
 	}
 	dir := d.path(id, artifactsDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+		return withoutPlace(err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return err
+		return withoutPlace(err)
 	}
-	return errors.Join(putIn(root, path, offset, data), root.Close())
+	return withoutPlace(errors.Join(putIn(root, path, offset, data), root.Close()))
+}
+
+// withoutPlace is an error of a job's file without where that is on this machine: it is told
+// to whose job it is.
+func withoutPlace(err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("%s: %w", at.Op, at.Err)
+	}
+	return err
 }
 
 func putIn(root *os.Root, path string, offset int64, data []byte) error {
@@ -195,11 +204,11 @@ func (d *directories) drop(_ context.Context, id, path string) error {
 func (d *directories) artifact(_ context.Context, id, path string) (io.ReadCloser, error) {
 	root, err := os.OpenRoot(d.path(id, artifactsDir))
 	if err != nil {
-		return nil, err
+		return nil, withoutPlace(err)
 	}
 	f, err := root.Open(path)
 	if err != nil {
-		return nil, errors.Join(err, root.Close())
+		return nil, withoutPlace(errors.Join(err, root.Close()))
 	}
 	return f, root.Close()
 }

@@ -3,9 +3,11 @@
 # shellcheck disable=SC2154,SC2034 # settings and places are the runner's; arrays are shared between the functions
 # The files an ended task has left that the job's patterns match. Patterns are
 # relative to the task's working directory, or absolute; nothing in them but
-# * ? [] and ** means anything: [*] is a plain *. What they match must lie, symlinks resolved, in
-# the working directory, or for an absolute pattern in the directory before its
-# first wildcard. A part of the job runner.
+# * ? [] and ** means anything: [*] is a plain *. Hidden files are files like others, but
+# wildcards match no .git, and a directory's name is all that is in it. What they match must
+# lie, symlinks resolved, in the working directory, or for an absolute pattern in the
+# directory before its first wildcard. The engine compares names with patterns by the same
+# rules again (internal/capture). A part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/repository.sh"
 
@@ -98,6 +100,9 @@ artifacts_match() { # <pattern>
     skipped_tell "$1" "a path with .. is refused"
     return
   fi
+  if [[ ${pattern} != *[*?[]* && -n ${pattern} && -d ${pattern} ]]; then
+    pattern="${pattern%/}/**"
+  fi
   if [[ ${pattern} == /* ]]; then
     lead=${pattern%%[*?[]*}
     lead=${lead%/*}/
@@ -109,26 +114,34 @@ artifacts_match() { # <pattern>
   if [[ -n ${base} && -n ${pattern} ]]; then
     local IFS=
     pattern=${pattern//\\/[\\\\]}
-    shopt -s nullglob globstar
+    shopt -s nullglob globstar dotglob
     # shellcheck disable=SC2206 # file name expansion, and with no IFS that alone, is the point
     found=(${pattern})
-    shopt -u nullglob globstar
+    shopt -u nullglob globstar dotglob
     unset IFS
   fi
   if ((${#found[@]} == 0)) || [[ ! -e ${found[0]} && ! -L ${found[0]} && ${found[0]} == "${pattern}" ]]; then
     skipped_tell "$1" "nothing there matches"
     return
   fi
+  ((${#found[@]} > 1)) || [[ ${pattern} != *'**' || ${found[0]} != "${pattern%'**'}" ]] || skipped_tell "$1" "an empty directory"
   for path in "${found[@]}"; do
     artifacts_add "${path}" "${base}" "${lead}" "${pattern}"
   done
 }
 
 artifacts_add() { # <path> <directory it must lie in> <literal part before> <pattern>
-  local path=$1
+  local path=$1 git=/$1/
   local -r name=${path#/}
+  if [[ ${git} == */.git/* && /$4/ != */.git/* ]]; then
+    git=${git%%/.git/*}/.git
+    git=${git#"${git%%[!/]*}"}
+    [[ -n ${artifacts_seen["${git}"]:-} ]] || skipped_tell "${git}" "git's own; it is an artifact if a pattern has .git in it"
+    artifacts_seen["${git}"]=1
+    return
+  fi
   if [[ -d ${path} ]]; then
-    [[ ${path} != "$4" ]] || skipped_tell "${name}" "a directory; /** behind it are the files in it"
+    [[ $4 == *'**' || $4 == *'**/*' ]] || skipped_tell "${name%/}" "a directory; /** behind the pattern is all that is in it"
     return
   fi
   [[ -n ${path} && -z ${artifacts_seen["${name}"]:-} ]] || return 0

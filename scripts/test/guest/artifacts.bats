@@ -44,9 +44,21 @@ has() { # <name>...: these, and no others
   run_to_end
   find_artifacts
   [[ ${status} == 0 ]]
-  has dist/1 dist/a/b/2 out.txt
+  has dist/1 dist/a/b/2 dist/.hidden out.txt
   [[ ${found["dist/a/b/2"]} == "${work}/dist/a/b/2|3|0750|$(printf two | sha256sum | head -c 64)" ]]
   [[ ${found["out.txt"]} == "${work}/out.txt|0|0644|$(sha256sum </dev/null | head -c 64)" ]]
+}
+
+@test "a directory is all that is in it, hidden files too, and what wildcards leave out is told" {
+  patterns site '**/*.xml' 'wild/*' empty '[s]ub/' "${work}/abs" 'own/.git/config' '.hid*'
+  task 'mkdir -p site/.well-known site/.git/hooks .deep/.er wild/dir/x empty abs/.x sub own/.git; for f in site/.htaccess site/.well-known/s site/x site/.git/hooks/h site/.git/HEAD .deep/.er/r.xml .deep/.git.xml wild/.w wild/dir/x/y abs/.x/y sub/z own/.git/config own/.git/HEAD .hidden; do : >$f; done'
+  run_to_end
+  find_artifacts
+  has site/.htaccess site/.well-known/s site/x .deep/.er/r.xml .deep/.git.xml wild/.w "${work#/}/abs/.x/y" own/.git/config .hidden
+  [[ ${output} == *"SKIPPED:git's own; it is an artifact if a pattern has .git in it: site/.git"* ]]
+  [[ ${output} == *'SKIPPED:a directory; /** behind the pattern is all that is in it: wild/dir'* ]]
+  [[ ${output} == *'SKIPPED:a directory; /** behind the pattern is all that is in it: sub'* ]]
+  [[ ${output} == *'SKIPPED:an empty directory: empty'* && ${output} == *'LINUS_ARTIFACTS_SKIPPED:4'* ]]
 }
 
 @test "what a failed or stopped task has left is found, and again" {
@@ -140,10 +152,10 @@ has() { # <name>...: these, and no others
   run_to_end
   run bash "${runner}" artifacts 400 1000 100000
   [[ ${status} == 0 && ${output} == *LINUS_ARTIFACTS:400* ]]
-  [[ $(grep -c '^LINUS_ARTIFACT_SKIPPED:' <<<"${output}") == 50 && ${output} == *'LINUS_ARTIFACTS_SKIPPED:103'* ]]
+  [[ $(grep -c '^LINUS_ARTIFACT_SKIPPED:' <<<"${output}") == 50 && ${output} == *'LINUS_ARTIFACTS_SKIPPED:104'* ]]
   find_artifacts 1000
   [[ ${output} == *LINUS_ARTIFACTS:500* && ${output} == *'SKIPPED:not a regular file: pipe'* ]]
-  [[ ${output} == *'SKIPPED:nothing there matches: none'* && ${output} == *'SKIPPED:a directory; /** behind it are the files in it: d'* ]]
+  [[ ${output} == *'SKIPPED:nothing there matches: none'* && ${output} == *'SKIPPED:an empty directory: d'* ]]
 }
 
 @test "no patterns, or no directory any more, find nothing" {
