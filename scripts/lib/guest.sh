@@ -177,6 +177,9 @@ guest_exec() { # <vmid> <seconds> <command...>
 #   guest_host_key    "ssh-ed25519 AAAA...", once it is done or none; empty when
 #                     not to be had
 #
+# By then it is on its disk who it is and who may log in, and that cloud-init has seen to that:
+# those files alone are synced, for a boot has written much else.
+#
 # The waiting is the shell's. cloud-init's own is Python that looks four times a
 # second: on a slow guest it takes the CPU from what it waits for, and the agent
 # leaves one more behind with each call that times out.
@@ -194,6 +197,8 @@ guest_ask_ready() { # <vmid>
       code=$?
     fi
     case $code in 0 | 2 | 127)
+      sync /etc/ssh/ssh_host_* /etc/hostname /etc/machine-id /root/.ssh/authorized_keys /home/*/.ssh/authorized_keys /var/lib/cloud/data/instance-id \
+        /var/lib/cloud/instance/sem 2>/dev/null
       '"${guest_tell_key}"'
     esac
     printf "%s\n" "$said"

@@ -180,6 +180,8 @@ run_in_guest() { # <cloud-init's body, or empty: there is none>
     chmod +x "${root}/bin/cloud-init"
     : >"${root}/run/cloud-init/result.json"
   fi
+  printf '#!/bin/sh\necho "$*" >%s/synced\n' "${root}" >"${root}/bin/sync"
+  chmod +x "${root}/bin/sync"
   echo "${2:-ssh-ed25519 AAAAkey= root@guest}" >"${root}/etc/ssh/ssh_host_ed25519_key.pub"
   sed -i "s|/run/cloud-init|${root}&|g; s|/etc/ssh|${root}&|g" "${BATS_TEST_TMPDIR}/program"
   status=0
@@ -205,4 +207,12 @@ run_in_guest() { # <cloud-init's body, or empty: there is none>
   [[ ${guest_shown_key} == 'ssh-ed25519 AAAAkey=' ]]
   guest_scan_host_key 10.0.0.5 22 'ecdsa-sha2-nistp256 AAAAother='
   [[ -z ${guest_shown_key} ]]
+}
+
+@test "what a VM is known by, and who may log in, is on its disk when it is ready, and not before" {
+  run_in_guest 'echo "status: done"'
+  local -r said=$(<"${BATS_TEST_TMPDIR}/root/synced")
+  [[ ${status} -eq 0 && ${said} == *"${BATS_TEST_TMPDIR}/root/etc/ssh/ssh_host_ed25519_key.pub"* && ${said} == *'/authorized_keys '*'/var/lib/cloud/data/instance-id '* ]]
+  run_in_guest 'exit 1'
+  [[ ${status} -eq 1 && ! -e ${BATS_TEST_TMPDIR}/root/synced ]]
 }
