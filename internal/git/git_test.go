@@ -669,10 +669,12 @@ func TestGit_GivesUp(t *testing.T) {
 	at := w.inVM(q, c)
 	w.Commit(at, "b.txt", "two\n")
 	bundle := w.bundle(at, c)
-	held, from := io.Pipe()
-	t.Cleanup(func() { _ = from.Close() })
 	left := make(chan error, 2)
+	var ends []*io.PipeWriter
 	for range 2 { // each is an engine that never comes to its end
+		held, from := io.Pipe()
+		ends = append(ends, from)
+		t.Cleanup(func() { _ = from.Close() })
 		w.bounded(0)
 		of := w.git
 		go func() {
@@ -691,8 +693,8 @@ func TestGit_GivesUp(t *testing.T) {
 	if _, err = w.git.Fetch(t.Context(), q); err == nil {
 		t.Error("it was fetched anew")
 	}
-	_ = from.CloseWithError(errors.New("over"))
-	for range 2 {
+	for _, from := range ends {
+		_ = from.CloseWithError(errors.New("over"))
 		<-left
 	}
 	if _, err := w.take(q, &c, bundle); err != nil {
