@@ -3,7 +3,6 @@ package control
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"linus/internal/job"
-	"linus/internal/lazyregexp"
 	"linus/internal/view"
 )
 
@@ -70,14 +68,10 @@ func API(e job.Engine, o APIOptions) http.Handler {
 	return identified(mux, o.Log)
 }
 
-// identified gives each response the ID of its request: the client's own, or a new one.
+// identified gives each response the ID of its request, and logs it where something failed.
 func identified(next http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id := r.Header.Get(view.RequestHeader)
-		if !requestID.MatchString(id) {
-			id = rand.Text()
-		}
-		w.Header().Set(view.RequestHeader, id)
+		id := view.Identify(w, r)
 		if log == nil {
 			next.ServeHTTP(w, r)
 			return
@@ -89,9 +83,6 @@ func identified(next http.Handler, log *slog.Logger) http.Handler {
 		}
 	})
 }
-
-// requestID is what a client may call its request.
-var requestID = lazyregexp.New(`^[A-Za-z0-9._-]{1,64}$`)
 
 // statusWriter notes a response's status.
 type statusWriter struct {

@@ -3,6 +3,7 @@ package control_test
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/http/httptrace"
@@ -43,7 +44,12 @@ func (m *manners) Watch(_ context.Context, id string, after int64) ([]job.Event,
 	return []job.Event{{Seq: after + 1, JobID: id, Kind: job.EventProgress, Text: string(job.ListVMs)}}, j, m.err
 }
 
-func (m *manners) Job(context.Context, string) (job.Job, error) { return job.Job{}, m.err }
+func (m *manners) Job(context.Context, string) (job.Job, error) {
+	return job.Job{
+		Artifacts:        []job.Artifact{{Path: "report.xml"}},
+		SkippedArtifacts: job.SkippedArtifacts{ArtifactsSkipped: []job.SkippedArtifact{{Path: "big.bin", Reason: "too large"}}, ArtifactsSkippedCount: 1},
+	}, m.err
+}
 
 func (m *manners) VM(context.Context, string) (job.VMInfo, error) { return job.VMInfo{}, m.err }
 
@@ -148,6 +154,7 @@ func TestAPI_StatusesAndHeaders(t *testing.T) {
 		{"or none", "GET", "/api/v1/jobs/j1/output?stream=stdout", "", []string{"Range: bytes=10-"}, 416, "Content-Range", "bytes */*", nil, ""},
 		{"two ranges are none", "GET", "/api/v1/jobs/j1/output?stream=stdout", "", []string{"Range: bytes=0-1,3-4"}, 400, "", "", []string{`"field":"Range"`}, ""},
 		{"what is needed is asked for", "GET", "/api/v1/jobs/j1/output", "", nil, 400, "", "", []string{`"field":"stream"`, "is required"}, ""},
+		{"what a job has left is listed", "GET", "/api/v1/jobs/j1/artifacts", "", nil, 200, "", "", []string{`{"items":[{"path":"report.xml"`, `"artifacts_skipped":[{"path":"big.bin"`}, ""},
 		{"no age deletes no jobs", "DELETE", "/api/v1/jobs", "", nil, 400, "", "", []string{`"field":"older_than_seconds"`, "is required"}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -166,7 +173,10 @@ func TestAPI_StatusesAndHeaders(t *testing.T) {
 
 // Errors are problem documents in the API's words; what does not exist is 404, and what is in
 // the way 409. A client of ours has the engine's own words, to put its own for them.
-// Lists are found and sorted by the same parameters, where their rows have such a field.
+func cursor(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+
+// Lists are found and sorted by the same parameters, where their rows have such a field, and
+// paged alike.
 func TestAPI_ListsAreFoundAndSorted(t *testing.T) {
 	for _, tt := range []struct {
 		path   string
@@ -177,6 +187,13 @@ func TestAPI_ListsAreFoundAndSorted(t *testing.T) {
 	}{
 		{"/api/v1/vms?sort=-name", 200, []string{`{"items":[{"vm_id":101`}, "", true},
 		{"/api/v1/vms?status=stopped&text=E", 200, []string{`"name":"web"`}, `"name":"db"`, true},
+		{"/api/v1/pools?limit=2", 200, []string{`"name":"a"`, `"name":"b"`, `"next_cursor":"` + cursor("2:b") + `"`}, `"name":"c"`, false},
+		{"/api/v1/pools?limit=2&cursor=" + cursor("2:b"), 200, []string{`"name":"c"`}, `next_cursor`, false},
+		{"/api/v1/pools?limit=1&sort=-name&cursor=" + cursor("1:c"), 200, []string{`{"items":[{"name":"b"`, `"next_cursor":"` + cursor("2:b") + `"`}, `"name":"a"`, false},
+		{"/api/v1/pools?cursor=" + cursor("1:gone"), 200, []string{`"name":"b"`, `"name":"c"`}, `"name":"a"`, false},
+		{"/api/v1/pools?cursor=" + cursor("9:gone"), 200, []string{`{"items":[]}`}, "", false},
+		{"/api/v1/pools?cursor=x", 400, []string{`"field":"cursor"`, `is no cursor of this list`}, "", false},
+		{"/api/v1/pools?limit=201", 400, []string{`"field":"limit"`, `give 0 to 200`}, "", false},
 		{"/api/v1/vms?text=nothing", 200, []string{`{"items":[]}`}, "", true},
 		{"/api/v1/pools?label=team%3Dweb", 200, []string{`"name":"b","resources":{},"labels":{"team":"web"}`, `"name":"c"`}, `"name":"a"`, false},
 		{"/api/v1/pools?label=team=web&label=x/y%3Da%26b%3Dc", 200, []string{`"name":"c"`}, `"name":"b"`, false},

@@ -306,7 +306,11 @@ func (d *describer) operation(s shape) object {
 		response = object{"description": "The bytes.", "content": bytes}
 		responses["206"] = object{"description": "The bytes of the range.", "content": bytes}
 	case s.key != "":
-		schema := object{"type": "object", "required": []string{s.key}, "properties": object{s.key: d.schema(s.out, "")}}
+		properties := object{s.key: d.schema(s.out, "")}
+		if v := job.VerbOf(s.name); v != nil && v.Select != nil {
+			properties["next_cursor"] = object{"type": "string", "description": "Empty or missing on the last page."}
+		}
+		schema := object{"type": "object", "required": []string{s.key}, "properties": properties}
 		response["content"] = object{"application/json": object{"schema": schema}}
 	default:
 		response["content"] = object{"application/json": object{"schema": d.schema(s.out, "")}}

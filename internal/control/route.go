@@ -143,9 +143,17 @@ func (s shape) respond(w http.ResponseWriter, r *http.Request, out any) {
 	if s.at != nil {
 		w.Header().Set("Location", APIPrefix+"/v1/"+s.at(out))
 	}
+	rows, paged := out.(job.Rows)
+	if paged {
+		out = rows.Items
+	}
 	shown := view.Of(out)
 	if s.key != "" {
-		shown = map[string]any{s.key: shown}
+		list := map[string]any{s.key: shown}
+		if rows.Next != "" {
+			list["next_cursor"] = rows.Next
+		}
+		shown = list
 	}
 	send(w, code, "application/json", shown)
 }

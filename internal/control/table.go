@@ -10,7 +10,8 @@ import (
 	"linus/internal/job"
 )
 
-// verbs returns the operations of an engine: its verbs, and Terminal, which is made of some.
+// verbs returns the operations of an engine: its verbs, and Artifacts and Terminal, which are
+// made of some.
 func verbs(e job.Engine) []row {
 	var all []row
 	for _, v := range job.Verbs() {
@@ -29,6 +30,14 @@ func verbs(e job.Engine) []row {
 			continue
 		}
 		all = append(all, route(s, call))
+		if v.Name == "OpenArtifact" {
+			artifacts := newShape("Artifacts", "GET /v1/jobs/{id}/artifacts", reflect.TypeFor[jobRef]())
+			artifacts.id, artifacts.does, artifacts.out, artifacts.repeatable = "listArtifacts", "List the files that a job has left, and those that were not kept", reflect.TypeFor[leftFiles](), always
+			all = append(all, route(artifacts, func(ctx context.Context, in any) (any, error) {
+				j, err := e.Job(ctx, in.(jobRef).ID)
+				return leftFiles{j.Artifacts, j.SkippedArtifacts}, err
+			}))
+		}
 		if v.Name == "Resize" { // beside it in the document
 			terminal := newShape("Terminal", "GET /v1/jobs/{id}/terminal{?offset}", reflect.TypeFor[terminalRef]())
 			terminal.id, terminal.does = "openTerminal", "Open a task's terminal, as a WebSocket"
@@ -78,6 +87,17 @@ func process(s *Server) []row {
 		plain("Drain", "drainEngine", "Stop the engine once its jobs have ended", "POST /v1/drain", always, s.drain),
 		plain("Yield", "yieldEngine", "Stop the engine unless somebody needs it", "POST /v1/yield", never, s.yield),
 	}
+}
+
+// jobRef is the input of Artifacts.
+type jobRef struct {
+	ID string `json:"id"`
+}
+
+// leftFiles is the result of Artifacts.
+type leftFiles struct {
+	Items []job.Artifact `json:"items"` // what can be fetched, once the job has ended
+	job.SkippedArtifacts
 }
 
 // terminalRef is the input of Terminal.

@@ -61,7 +61,8 @@ type Summary struct {
 	Principal   string            `json:"principal,omitempty"`
 	Status      Status            `json:"status"`
 	Reason      Reason            `json:"reason,omitempty"`
-	Phase       string            `json:"phase,omitempty"` // the current one; empty when nothing more will happen
+	Outcome     *Outcome          `json:"outcome,omitempty"` // as the job has it
+	Phase       string            `json:"phase,omitempty"`   // the current one; empty when nothing more will happen
 	VM          *SummaryVM        `json:"vm,omitempty"`
 	Task        string            `json:"task"` // its first 100 characters
 	Labels      map[string]string `json:"labels,omitempty"`

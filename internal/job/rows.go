@@ -2,9 +2,11 @@ package job
 
 import (
 	"cmp"
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -22,6 +24,14 @@ type Query struct {
 	Since     time.Time `json:"since,omitzero"`      // created at this time or later
 	Before    time.Time `json:"before,omitzero"`     // created before this time
 	Sort      string    `json:"sort,omitempty"`      // the field to sort by; with - before it the other way round
+	Limit     int       `json:"limit,omitempty"`     // 1 to 200 rows; 0: all
+	Cursor    string    `json:"cursor,omitempty"`    // next_cursor of the previous page; empty: the first page
+}
+
+// Rows is a page of a list whose rows are all at hand.
+type Rows struct {
+	Items any
+	Next  string // the cursor of the page after it; empty on the last one
 }
 
 // Cells are what a row is found and sorted by, under the names of its fields in public: texts,
@@ -71,7 +81,7 @@ func ListingOf[T Row]() Listing {
 			}
 		}
 	}
-	l.Params = append(l.Params, "text", "sort")
+	l.Params = append(l.Params, "text", "sort", "limit", "cursor")
 	return l
 }
 
@@ -109,6 +119,39 @@ func Select[T Row](all []T, q Query) ([]T, error) {
 		})
 	}
 	return all, nil
+}
+
+// page returns the part of what Select has returned that is asked for. A cursor names the last
+// row before the page, and how many there were: where that row is gone, the number counts.
+func page[T Row](all []T, q Query) (Rows, error) {
+	if err := Within("limit", int64(q.Limit), 0, 200); err != nil {
+		return Rows{}, err
+	}
+	key := func(row T) string {
+		cells := row.Cells()
+		if id, ok := cells["id"]; ok {
+			return fmt.Sprint(id)
+		}
+		return fmt.Sprint(cells["name"])
+	}
+	from := 0
+	if q.Cursor != "" {
+		text, err := base64.RawURLEncoding.DecodeString(q.Cursor)
+		number, last, cut := strings.Cut(string(text), ":")
+		if from, _ = strconv.Atoi(number); err != nil || !cut || from < 1 {
+			return Rows{}, field("cursor", "give next_cursor of the page before", "%.80q is no cursor of this list", q.Cursor)
+		}
+		if at := slices.IndexFunc(all, func(row T) bool { return key(row) == last }); at >= 0 {
+			from = at + 1
+		}
+	}
+	all = all[min(from, len(all)):]
+	if q.Limit == 0 || len(all) <= q.Limit {
+		return Rows{Items: all}, nil
+	}
+	all = all[:q.Limit]
+	next := fmt.Sprintf("%d:%s", from+q.Limit, key(all[q.Limit-1]))
+	return Rows{all, base64.RawURLEncoding.EncodeToString([]byte(next))}, nil
 }
 
 func (q Query) wants(c Cells) bool {

@@ -104,9 +104,9 @@ func TestListing_HasWhatItsRowsHave(t *testing.T) {
 		of     job.Listing
 		params string
 	}{
-		{"VMs", job.ListingOf[job.VMInfo](), "before label node principal since sort status text"},
-		{"tokens", job.ListingOf[job.Token](), "before since sort status text"},
-		{"engines", job.ListingOf[job.EngineInfo](), "sort text"},
+		{"VMs", job.ListingOf[job.VMInfo](), "before cursor label limit node principal since sort status text"},
+		{"tokens", job.ListingOf[job.Token](), "before cursor limit since sort status text"},
+		{"engines", job.ListingOf[job.EngineInfo](), "cursor limit sort text"},
 	} {
 		slices.Sort(tt.of.Params)
 		if got := strings.Join(tt.of.Params, " "); got != tt.params {

@@ -36,7 +36,7 @@ type Verb struct {
 	// List is what may be asked of a result that is a list; nil: it is none. Select does it;
 	// nil: the method does it by itself.
 	List   *Listing
-	Select func(out any, q Query) (any, error)
+	Select func(out any, q Query) (Rows, error)
 
 	Heavy     bool // the result may have as many bytes as a request
 	ReadsHost bool // it runs a script on the host for as long as it takes, and does nothing else that bounds how often
@@ -367,7 +367,13 @@ func heavy(v *Verb) *Verb { v.Heavy = true; return v }
 // listed is a verb whose result are rows, of which some may be asked for, in an order.
 func listed[T Row](v *Verb) *Verb {
 	l := ListingOf[T]()
-	v.List, v.Select = &l, func(out any, q Query) (any, error) { return Select(out.([]T), q) }
+	v.List, v.Select = &l, func(out any, q Query) (Rows, error) {
+		all, err := Select(out.([]T), q)
+		if err != nil {
+			return Rows{}, err
+		}
+		return page(all, q)
+	}
 	return v
 }
 

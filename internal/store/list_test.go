@@ -71,6 +71,13 @@ func TestList_SummaryOfAJob(t *testing.T) {
 	change(func(j *job.Job) { j.VM = &v })
 	want.Phase, want.VM.State = "", vm.Destroyed
 	diff(t, job.Page{Jobs: []job.Summary{want}}, list(t, s, job.Filter{}))
+
+	// How it ended is told as the job tells it.
+	code := 3
+	want.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, At: ended}
+	want.Reason = job.ReasonExitStatus
+	change(func(j *job.Job) { j.Outcome = want.Outcome })
+	diff(t, job.Page{Jobs: []job.Summary{want}}, list(t, s, job.Filter{}))
 }
 
 func TestList_PagesNewestFirst(t *testing.T) {

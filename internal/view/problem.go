@@ -1,6 +1,7 @@
 package view
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 )
 
 // Problem is an error on the wire, as RFC 9457 says. A client goes by the code, people by the
@@ -35,6 +37,22 @@ const ProblemType = "application/problem+json"
 
 // RequestHeader has the ID of a request, in its response, in the log, and in a problem.
 const RequestHeader = "Request-Id"
+
+// requestID is what a client may call its request.
+var requestID = lazyregexp.New(`^[A-Za-z0-9._-]{1,64}$`)
+
+// Identify gives a response the ID of its request, unless it has it: the client's own, or a new
+// one.
+func Identify(w http.ResponseWriter, r *http.Request) string {
+	id := w.Header().Get(RequestHeader)
+	if id == "" {
+		if id = r.Header.Get(RequestHeader); !requestID.MatchString(id) {
+			id = rand.Text()
+		}
+		w.Header().Set(RequestHeader, id)
+	}
+	return id
+}
 
 // Send sends the problem as the response, with what its code says about the status.
 func (p Problem) Send(w http.ResponseWriter, status int) {

@@ -321,3 +321,20 @@ func TestSession_OfATokenWithAnOddName(t *testing.T) {
 		}
 	}
 }
+
+// Each response has the ID of its request, those of whoever may not enter included.
+func TestHandler_EveryResponseHasTheIDOfItsRequest(t *testing.T) {
+	t.Parallel()
+	h := web.Handler(web.Options{Engine: sample(), MCP: echo, Token: token, API: http.NotFoundHandler()})
+	for _, path := range []string{"/api/v1/jobs", "/health", "/jobs", "/nothing"} {
+		for given, want := range map[string]string{"mine-1": "mine-1", "": "", "not one": ""} {
+			r := httptest.NewRequest(http.MethodGet, path, nil)
+			r.Header.Set("Request-Id", given)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if id := w.Header().Get("Request-Id"); want != "" && id != want || want == "" && len(id) < 10 {
+				t.Errorf("%s, called %q: %d with the ID %q", path, given, w.Code, id)
+			}
+		}
+	}
+}

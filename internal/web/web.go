@@ -112,7 +112,11 @@ func handler(o Options) (h http.Handler, idle func()) {
 	o.bounds = cmp.Or(o.bounds, defaultBounds)
 	o.Bodies = cmp.Or(o.Bodies, new(job.Bodies))
 	a := &api{Options: o, pages: newPages(o), outputs: &job.Bodies{Apart: true}, ports: newPorts(o.Engine)}
-	return paced(asked(a.exposed(a.sameSite(a.routes())))), a.ports.transport.CloseIdleConnections
+	served := paced(asked(a.exposed(a.sameSite(a.routes()))))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		view.Identify(w, r)
+		served.ServeHTTP(w, r)
+	}), a.ports.transport.CloseIdleConnections
 }
 
 // routes are the ones listed by linus help http.
