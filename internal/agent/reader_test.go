@@ -72,6 +72,37 @@ func TestReader_Lines(t *testing.T) {
 	}
 }
 
+// A VM may write a line without an end: of one that is longer than maxLine nothing is kept, not
+// even when it is whole, and not while it comes.
+func TestReader_KeepsNoLineBeyondTheLongest(t *testing.T) {
+	said := func(size int) string {
+		const begin, end = `{"type":"assistant","message":{"content":[{"type":"text","text":"hello\n`, `"}]}}`
+		return begin + strings.Repeat("x", size-len(begin)-len(end)) + end + "\n"
+	}
+	for size, want := range map[int][]string{maxLine: {"hello"}, maxLine + 1: nil} {
+		for _, piece := range []int{1 << 16, maxLine + 2} {
+			r := claude.Reader()
+			var got []string
+			for part := range slices.Chunk([]byte(said(size)), piece) {
+				got = append(got, r.Read(part)...)
+				if len(r.line) > maxLine {
+					t.Errorf("of %d bytes in pieces of %d it keeps %d", size, piece, len(r.line))
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("a line of %d bytes in pieces of %d: %q, want %q", size, piece, got, want)
+			}
+		}
+	}
+	r := claude.Reader()
+	for range 2 {
+		r.Read([]byte(strings.Repeat("x", maxLine/2+1)))
+	}
+	if len(r.line) > 0 {
+		t.Errorf("of a line without an end it keeps %d bytes", len(r.line))
+	}
+}
+
 func TestResult(t *testing.T) {
 	ended := strings.Split(session, `{"type":"result"`)[0]
 	tests := []struct {
