@@ -65,7 +65,7 @@ var arrows = map[string][]string{
 	"internal/policy":    {"internal/job"},
 	"internal/secret":    {},
 	"internal/store":     {"internal/job"},
-	"internal/web":       {"internal/field", "internal/gate", "internal/job", "internal/manual", "internal/view"},
+	"internal/web":       {"internal/field", "internal/gate", "internal/intake", "internal/job", "internal/manual", "internal/view"},
 	"internal/view":      {"internal/job"},
 	"internal/token":     {"internal/job"},
 	"internal/webhook":   {"internal/job"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"linus/internal/intake"
 	"linus/internal/job"
 )
 
@@ -119,5 +120,5 @@ func attachment(w http.ResponseWriter, name string) {
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": name}))
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": intake.Inert(name)}))
 }

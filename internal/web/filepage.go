@@ -17,6 +17,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"linus/internal/intake"
 	"linus/internal/job"
 	"linus/internal/term"
 )
@@ -281,7 +282,11 @@ func (p *pages) downloadTree(w http.ResponseWriter, r *http.Request, f job.FileR
 	}
 	defer archive.Close() //nolint:errcheck // only read
 	attachment(w, shownName(base))
-	if _, err := io.Copy(w, archive); err != nil {
+	err = intake.Archive(w, archive)
+	if err == nil {
+		_, err = io.Copy(io.Discard, archive) // only its end says that everything is there
+	}
+	if err != nil {
 		p.Log.Debug("download was cut off", "job_id", f.VM, "err", err)
 		panic(http.ErrAbortHandler)
 	}

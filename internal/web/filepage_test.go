@@ -252,7 +252,7 @@ func TestFiles_HostileNames(t *testing.T) {
 	}
 
 	names := []string{
-		`<script>alert(1)`, `"onmouseover="alert(1)`, `javascript:alert(1)`, "a\nb\x1b]0;x\x07", "\u202egnp.exe", "..%2f..", "a&path=shadow", "# ?+%41", "\xff\xfe", "ü 漢.txt",
+		`<script>alert(1)`, `"onmouseover="alert(1)`, `javascript:alert(1)`, "a\nb\x1b]0;x\x07", "\u202egnp.exe", "..%2f..", "a&path=shadow", "# ?+%41", "\xff\xfe", "ü 漢.txt", ".envrc",
 	}
 	for _, name := range names {
 		e.files["odd/"+name] = "content of " + name
@@ -280,7 +280,7 @@ func TestFiles_HostileNames(t *testing.T) {
 		resp.Body.Close()
 		got[content] = true
 		disposition := resp.Header.Get("Content-Disposition")
-		if !strings.HasPrefix(disposition, "attachment; filename") || strings.ContainsAny(disposition, "\n\x1b/\x07") || resp.Header.Get("Content-Type") != "application/octet-stream" || resp.Header.Get("X-Content-Type-Options") != "nosniff" {
+		if !strings.HasPrefix(disposition, "attachment; filename") || strings.ContainsAny(disposition, "\n\x1b/\x07") || strings.Contains(disposition, "=.envrc") || resp.Header.Get("Content-Type") != "application/octet-stream" || resp.Header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: headers %q", href, resp.Header)
 		}
 	}
