@@ -1,0 +1,205 @@
+package fleet_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// The lock that keeps other engines from a VM's life is held for as long as it is made or
+// destroyed, and no longer.
+func TestTend_HoldsTheLifeThatItWorksOn(t *testing.T) {
+	faulty(t, func(r *rig, s *steps) {
+		p := newPeers(s)
+		r.opts.Engines = p
+		r.start()
+		id, seen := "", 0
+		for _, call := range []string{"Create", "Destroy"} {
+			during := func() error {
+				if seen++; !p.held("life of " + id) {
+					t.Errorf("at %s another engine may work on it, too", call)
+				}
+				return nil
+			}
+			s.before(call, 0, during)
+			s.after(call, 0, during)
+		}
+		id = r.ask("dev")
+		r.pass(time.Minute)
+		if p.held("life of " + id) {
+			t.Error("it is held when the VM is made")
+		}
+		if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
+			t.Error(err)
+		}
+		r.pass(time.Minute)
+		if p.held("life of "+id) || seen != 4 || r.vm(id).State != vm.Destroyed {
+			t.Errorf("it is %s after %d steps; held: %v", r.vm(id).State, seen, p.held("life of "+id))
+		}
+	})
+}
+
+// No more copies are made of a VM that is to go, though it cannot go yet.
+func TestFork_OfWhatIsDestroyedMeanwhile(t *testing.T) {
+	faulty(t, func(r *rig, s *steps) {
+		r.start()
+		id := r.source()
+		r.host.set(func(h *hypervisor) { h.failName, h.hold = "copy", make(chan struct{}) })
+		forked := make(chan error, 1)
+		go func() {
+			_, err := r.fork(job.ForkSpec{Count: 2, Name: "copy-%d"})
+			forked <- err
+		}()
+		r.pass(time.Minute)
+		copies := r.vm(id).Forking.IDs
+		s.before("Destroy", 0, func() error { return hostError(job.HostUnreachable, "no route to host") })
+		if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
+			t.Error(err)
+		}
+		r.pass(time.Minute)
+		if v := r.vm(id); v.State != vm.Created || len(copies) != 2 {
+			t.Errorf("dev is %s, and had %d copies", v.State, len(copies))
+		}
+		for _, id := range copies {
+			if v := r.vm(id); !v.Unwanted || !strings.Contains(v.Own.Failed, "is not there any more") {
+				t.Errorf("%s goes on: %+v", v.Name, v.Own)
+			}
+		}
+		if err := <-forked; err == nil || !strings.Contains(err.Error(), "is not there any more") {
+			t.Errorf("forked: %v", err)
+		}
+	})
+}
+
+// alone returns a VM that the host leaves alone.
+func (r *rig) alone() vm.VM {
+	r.t.Helper()
+	made := r.persistent("dev")
+	id := made.Job
+	r.host.Doubt(made.ID, true)
+	if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
+		r.t.Fatal(err)
+	}
+	r.pass(time.Minute)
+	v := r.vm(id)
+	if v.State != vm.LeftAlone {
+		r.t.Fatalf("the VM is %s", v.State)
+	}
+	return v
+}
+
+// One that the host does not give up is not forgotten.
+func TestForget_WhereTheHostRefuses(t *testing.T) {
+	faulty(t, func(r *rig, s *steps) {
+		r.start()
+		v := r.alone()
+		s.before("ForgetVM", 1, func() error { return hostError(job.HostVM, "it proves to be ours") })
+		if _, err := r.ForgetVM(context.Background(), "dev"); err == nil || !strings.Contains(err.Error(), "proves to be ours") || r.vm(v.Job).State != vm.LeftAlone {
+			t.Errorf("%v, and it is %s", err, r.vm(v.Job).State)
+		}
+		if _, err := r.ForgetVM(context.Background(), "dev"); err != nil || r.vm(v.Job).State != vm.Forgotten {
+			t.Errorf("%v, and it is %s", err, r.vm(v.Job).State)
+		}
+	})
+}
+
+// Of two that decide what becomes of a VM that is left alone, the second one sees what the first
+// has done.
+func TestForget_WhileItIsDestroyed(t *testing.T) {
+	for _, forgets := range []bool{false, true} {
+		t.Run(fmt.Sprintf("forgotten first: %v", forgets), func(t *testing.T) {
+			faulty(t, func(r *rig, s *steps) {
+				r.start()
+				v := r.alone()
+				destroy := func() error { return r.DestroyLeftAlone(context.Background(), v.Job) }
+				forget := func() error { return r.Forget(context.Background(), v.Job) }
+				first, second, at, other, want := destroy, forget, "Destroy", "ForgetVM", vm.Destroyed
+				if forgets {
+					first, second, at, other, want = forget, destroy, "ForgetVM", "Destroy", vm.Forgotten
+				}
+				r.host.Doubt(v.ID, forgets)
+				goOn, results := make(chan struct{}), make(chan error, 2)
+				s.before(at, 1, func() error { <-goOn; return nil })
+				s.before(other, 0, func() error { t.Errorf("%s is asked of the host, too", other); return nil })
+				go func() { results <- first() }()
+				synctest.Wait()
+				go func() { results <- second() }()
+				synctest.Wait()
+				close(goOn)
+				errs := []error{<-results, <-results}
+				if r.vm(v.Job).State != want || errs[0] != nil || (errs[1] == nil) != forgets {
+					t.Errorf("it is %s: %v", r.vm(v.Job).State, errs)
+				}
+			})
+		})
+	}
+}
+
+// Nothing boots where it is not seen that what an attempt to go on from a checkpoint has left is gone.
+func TestCheckpoint_NothingBootsBesideWhatAnAttemptHasLeft(t *testing.T) {
+	faulty(t, func(r *rig, s *steps) {
+		r.start()
+		r.checkpoint()
+		before, _ := r.host.seen()
+		s.before("Create", 1, func() error { return hostError(job.HostVM, "it does not answer") })
+		s.before("Destroy", 0, func() error { return hostError(job.HostUnreachable, "no route to host") })
+		id := r.ask("dev")
+		r.pass(10 * time.Minute)
+		specs, _ := r.host.seen()
+		if v := r.vm(id); len(specs) != len(before) || !strings.Contains(v.Own.Failed, "remove what an earlier attempt left") || v.State == vm.Destroyed {
+			t.Errorf("%d creates; it is %s: %s", len(specs)-len(before), v.State, v.Own.Failed)
+		}
+	})
+}
+
+// The disk of a template counts from before it can be, by whichever engine it is made, and until
+// it is known that there is none.
+func TestDisk_OfASaveWhoseEngineIsKilled(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		fail func(s *steps)
+		made bool
+	}{
+		{name: "before the host is asked", fail: func(s *steps) { s.before("SaveVM", 1, s.crash) }},
+		{name: "when it is made", fail: func(s *steps) { s.after("SaveVM", 1, s.crash) }, made: true},
+		{name: "as it is recorded", fail: func(s *steps) { s.before("UpdateSaved", 1, s.crash) }, made: true},
+		{name: "an engine that stops", fail: func(s *steps) { s.after("SaveVM", 1, func() error { return job.ErrDetach }) }, made: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			faulty(t, func(r *rig, s *steps) {
+				r.start()
+				v := r.persistent("dev")
+				ctx := job.WithClient(context.Background(), "cli")
+				counts := func(when string, want int) {
+					t.Helper()
+					r.TendSaved(ctx)
+					if has, err := r.DisksOf(ctx, "", "cli"); err != nil || len(has) != want {
+						t.Errorf("%s: %d disks, %v; want %d", when, len(has), err, want)
+					}
+				}
+				tt.fail(s)
+				if _, err := r.SaveVM(ctx, "dev", "setup", false); err == nil {
+					t.Error("it is said to be saved")
+				}
+				r.restart(s)
+				counts("by the next engine", 1)
+				rows, err := r.store.SavedTemplates(ctx)
+				if err != nil || len(rows) != 1 || (rows[0].VMID != 0) != tt.made || rows[0].DiskMB != job.SizeMB(v.Resources.Disk) {
+					t.Errorf("%+v, %v", rows, err)
+				}
+				r.pass(9 * time.Hour)
+				counts("much later", map[bool]int{true: 1}[tt.made])
+				if tt.made && len(rows) == 1 {
+					r.host.LoseTemplate(rows[0].VMID)
+					counts("when the template is gone", 0)
+				}
+			})
+		})
+	}
+}
