@@ -93,7 +93,10 @@ func (f *Fleet) findVolume(ctx context.Context, field, ref string, visible func(
 	if err != nil {
 		return vm.Volume{}, err
 	}
-	at := slices.IndexFunc(rows, func(v vm.Volume) bool { return (v.ID == ref || v.Name == ref) && visible(v.Principal) })
+	at := slices.IndexFunc(rows, func(v vm.Volume) bool { return v.ID == ref && visible(v.Principal) })
+	if at < 0 { // no name stands for another's ID
+		at = slices.IndexFunc(rows, func(v vm.Volume) bool { return v.Name == ref && visible(v.Principal) })
+	}
 	if at < 0 {
 		return vm.Volume{}, noVolume(field, ref)
 	}

@@ -349,3 +349,27 @@ func TestCheckpoint_OnANodeThatMayHaveTheVM(t *testing.T) {
 		})
 	}
 }
+
+// A volume's ID is that volume, whatever another is called.
+func TestVolume_IsNotCalledByAnothersID(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		mine := r.volume("zz")
+		for _, name := range []string{mine.ID, "01900000-0000-7000-8000-00000000000a"} {
+			_, err := r.CreateVolume(context.Background(), job.VolumeSpec{Name: name, Size: "5G"})
+			if bad, ok := errors.AsType[*job.FieldError](err); !ok || bad.Field != "name" || !strings.Contains(bad.Problem, "reads as a volume's ID") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		other := vm.Volume{ID: "01900000-0000-7000-8000-00000000000b", Name: mine.ID, Owner: r.opts.Owner, State: vm.VolumeCreated}
+		if added, err := r.store.InsertVolume(context.Background(), other, job.Limits{}); err != nil || !added {
+			r.t.Fatal(err)
+		}
+		if v, err := r.Volume(context.Background(), mine.ID); err != nil || v.Name != "zz" {
+			t.Errorf("its ID is %q: %v", v.Name, err)
+		}
+		if v, err := r.RemoveVolume(context.Background(), mine.ID); err != nil || v.ID != mine.ID {
+			t.Errorf("removed %s: %v", v.Name, err)
+		}
+	})
+}

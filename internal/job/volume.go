@@ -9,6 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
+
 	"linus/internal/vm"
 )
 
@@ -32,6 +34,8 @@ func (s VolumeSpec) Check() (gib int, err error) {
 	switch {
 	case !dnsLabel.MatchString(s.Name) || strings.ToLower(s.Name) != s.Name || len(s.Name) > maxVolumeName || isPage(s.Name) || strings.Trim(s.Name, "0123456789") == "":
 		return 0, field("name", fmt.Sprintf("use letters of a-z, digits and dashes, at most %d, and not digits alone", maxVolumeName), "%.80q is not a volume's name", s.Name)
+	case len(s.Name) == 36 && uuid.Validate(s.Name) == nil:
+		return 0, field("name", "use another, as in cache", "%q reads as a volume's ID", s.Name)
 	case s.Storage != "" && !fits(vmTemplate, s.Storage, 63):
 		return 0, field("storage", "name a storage of the host, as in local-lvm", "%.80q is not a storage's name", s.Storage)
 	}
