@@ -55,6 +55,9 @@ if [ -e /lib/open-iscsi/startup-checks.sh ] && [ -w /etc/iscsi ]; then echo Gene
 # A first boot's ID that systemd-machine-id-commit has not written yet is in a mount, read-only.
 if grep -q ' /etc/machine-id ' /proc/self/mounts; then umount -l /etc/machine-id; fi
 cloud-init clean --logs --machine-id >&2
+# Before 23.1 it removes the file: systemd makes an ID where that is empty, and none where it is
+# missing and the root is mounted read-only at first, as Debian's is. DHCP fails then.
+[ -e /etc/machine-id ] || install -m 444 /dev/null /etc/machine-id
 rm -f /etc/ssh/ssh_host_* /root/.ssh/authorized_keys "$home/.ssh/authorized_keys"
 find /tmp /var/tmp -mindepth 1 -xdev -delete 2>/dev/null || :
 for file in /etc/ssh/ssh_host_*_key "$home/.ssh" /root/.ssh /opt/job-runner /var/lib/linus; do

@@ -325,7 +325,8 @@ refute_changed() {
   mkdir -p "${root}/proc/self"
   echo "tmpfs ${root}/etc/machine-id tmpfs ro 0 0" >"${root}/proc/self/mounts"
   printf '#!/bin/sh\n[ "$*" = "-l %s/etc/machine-id" ] && : >%s/proc/self/mounts\n' "${root}" "${root}" >"${root}/bin/umount"
-  printf '#!/bin/sh\necho "cloud-init $*" >&2\n[ ! -s %s/proc/self/mounts ] && touch %s/etc/cleaned\n' "${root}" "${root}" >"${root}/bin/cloud-init"
+  printf '#!/bin/sh\necho "cloud-init $*" >&2\n[ ! -s %s/proc/self/mounts ] && rm %s/etc/machine-id\n' "${root}" "${root}" >"${root}/bin/cloud-init"
+  echo 0123456789abcdef0123456789abcdef >"${root}/etc/machine-id"
   printf '#!/bin/sh\nexit 1\n' >"${root}/bin/fstrim"
   printf '#!/bin/sh\ncp -a %s/etc %s/synced\n' "${root}" "${root}" >"${root}/bin/sync"
   printf '#!/bin/sh\nexit 0\n' | tee "${root}/bin/apt-get" >"${root}/bin/dnf"
@@ -343,5 +344,6 @@ refute_changed() {
   done
   [[ ! -s ${root}/etc/iscsi/initiatorname.iscsi || $(<"${root}/etc/iscsi/initiatorname.iscsi") == GenerateName=yes ]] || fail 'it is known by its old name'
   [[ -e ${root}/home/ann/work/a && -e ${root}/home/ann/.bashrc ]]
+  [[ -e ${root}/etc/machine-id && ! -s ${root}/etc/machine-id ]] || fail 'a clone whose root is mounted read-only first would have no machine ID'
   diff -r "${root}/etc" "${root}/synced" || fail 'what it has done is not on the disk'
 }
