@@ -379,7 +379,7 @@ func TestVM_DestroyedWhileItIsMade(t *testing.T) {
 func TestVM_HostThatDoesNotAnswerAndVMThatIsGone(t *testing.T) {
 	r := newRig(t, 1)
 	v := r.makeVM("dev").VM
-	r.fake.Set(providertest.Behaviour{Lists: []error{errUnreachable}})
+	r.fake.Set(providertest.Behaviour{Lists: []error{errUnreachable}, Statuses: []error{errUnreachable}})
 	if info := r.vm("dev"); info.Status != vm.Unknown {
 		t.Errorf("status %s when the host does not answer", info.Status)
 	}
@@ -405,6 +405,13 @@ func (p *partial) List(ctx context.Context) ([]vm.VM, error) {
 		err = &job.HostError{Op: "list VMs", Host: "pve", Class: job.HostOffline, Text: "node pve2 does not answer"}
 	}
 	return vms, err
+}
+
+func (p *partial) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
+	if p.down[v.ID] {
+		return vm.Unknown, &job.HostError{Op: "check VM", Host: "pve", Class: job.HostOffline, Text: "node pve2 does not answer"}
+	}
+	return p.Provider.Status(ctx, v)
 }
 
 func TestVMs_OfAnIncompleteListAreNotGone(t *testing.T) {

@@ -42,8 +42,20 @@ func (f *Fleet) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	statuses, asked := f.statuses(ctx, v)
+	statuses, asked := f.status(ctx, v)
 	return f.oneInfo(ctx, v, statuses, asked)
+}
+
+// status is statuses for a single VM, which is asked for by its ID: that costs the host a
+// fraction of a search. One that is not found as it was left is searched for.
+func (f *Fleet) status(ctx context.Context, v vm.VM) (map[string]vm.Status, bool) {
+	if v.State == vm.Created {
+		switch status := f.vmStatus(ctx, v); status {
+		case vm.Running, vm.Stopped, vm.Suspended:
+			return map[string]vm.Status{v.Job: status}, true
+		}
+	}
+	return f.statuses(ctx, v)
 }
 
 // statuses asks the host for the status of VMs, and returns them by the ID in their marker;
