@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // hider makes stars of values, which a host may send back.
@@ -37,13 +38,31 @@ func (h hider) bytes(b []byte) {
 func (h hider) header(header http.Header) {
 	header.Del("Set-Cookie") // a session would outlive the credential
 	header.Del("Alt-Svc")    // past this proxy
-	for _, values := range header {
+	for name, values := range header {
 		for i, v := range values {
 			b := []byte(v)
 			h.bytes(b)
 			values[i] = string(b)
 		}
+		if starred := h.name(name); starred != name {
+			delete(header, name)
+			header[starred] = append(header[starred], values...)
+		}
 	}
+}
+
+// name returns a header's name without values, whose letters HTTP may have changed.
+func (h hider) name(name string) string {
+	for _, value := range h {
+		for {
+			i := strings.Index(strings.ToLower(name), strings.ToLower(string(value)))
+			if i < 0 {
+				break
+			}
+			name = name[:i] + strings.Repeat("*", len(value)) + name[i+len(value):]
+		}
+	}
+	return name
 }
 
 // open returns how many of the last bytes may be the beginning of a value.

@@ -80,8 +80,13 @@ func (l *Leg) with(w *patient, r *http.Request, t *target, name string, used *jo
 	return true
 }
 
-// elsewhere are headers in which some hosts find another path than the request's.
-var elsewhere = lazyregexp.New(`(?i)^(destination|x-forwarded-.*|x-(envoy-)?(original|rewrite)-(ur[il]|path))$`)
+// known are the headers that pass to a host of which a path is allowed: in others some hosts find
+// another path than the request's, or another method.
+var known = lazyregexp.New(`(?i)^(accept(-charset|-encoding|-language)?|cache-control|connection|content-(digest|disposition|encoding|language|length|md5|range|type)` +
+	`|date|digest|dnt|expect|if-(match|none-match|modified-since|unmodified-since|range)|last-event-id|origin|pragma|prefer|priority|range|te|transfer-encoding|upgrade|user-agent` +
+	`|traceparent|tracestate|(x-)?(client-)?(request|correlation)-id|(x-)?idempotency-key|x-requested-with|sec-websocket-(extensions|key|protocol|version)` +
+	`|anthropic-(beta|version|dangerous-direct-browser-access)|openai-(beta|organization|project)|x-stainless-[a-z-]+|x-app|x-goog-(api-client|user-project)` +
+	`|x-github-api-version|git-protocol|mcp-(session-id|protocol-version|method|name)|npm-(auth-type|command|scope|session))$`)
 
 // pass passes a request on with a credential.
 func (l *Leg) pass(w *patient, r *http.Request, t *target, c job.Credential, value string, used job.CredentialUse) {
@@ -104,7 +109,7 @@ func (l *Leg) pass(w *patient, r *http.Request, t *target, c job.Credential, val
 				p.Out.Header.Del("Connection")
 			}
 			for header := range p.Out.Header {
-				if plain := strings.ReplaceAll(header, "_", "-"); strings.EqualFold(plain, name) || c.Path != "" && elsewhere.MatchString(plain) {
+				if strings.EqualFold(strings.ReplaceAll(header, "_", "-"), name) || c.Path != "" && !known.MatchString(header) {
 					delete(p.Out.Header, header)
 				}
 			}

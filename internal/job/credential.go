@@ -143,7 +143,7 @@ func plainPath(path string) bool {
 				name = segment[:at]
 			}
 			up := name != "" && strings.Trim(name, ". ") == "" // some drop blanks, and dots in front of them
-			if up || name == "" && i < len(segments)-1 || strings.ContainsFunc(segment, unicode.IsControl) || !utf8.ValidString(segment) {
+			if up || name == "" && i < len(segments)-1 || strings.ContainsFunc(segment, misread) || !utf8.ValidString(segment) {
 				return false
 			}
 		}
@@ -154,6 +154,15 @@ func plainPath(path string) bool {
 		path = next
 	}
 	return false
+}
+
+// misread reports whether a character may be left out or become another, when a server brings
+// text into one form: those of no width, and other dots, slashes and what escapes.
+func misread(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r != ' ' && unicode.IsSpace(r) ||
+		strings.ContainsRune("\u2024\u2025\u2026\u3002\ufe19\ufe30\ufe52\uff0e\uff61"+ // dots
+			"\u2044\u2100\u2101\u2105\u2106\u2215\u2216\u29f5\u29f8\ufe68\uff0f\uff3c"+ // slashes
+			"\ufe54\ufe56\ufe5f\ufe6a\uff03\uff05\uff1b\uff1f", r) // ; ? # %
 }
 
 // maxKeyFile bounds a private key, in bytes.

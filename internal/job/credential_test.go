@@ -16,6 +16,8 @@ func TestCredential_CoversPathsThatEverybodyReadsAlike(t *testing.T) {
 		"/repos/acme/..;/other": false, "/repos/acme/..;x=1/other": false, "/repos/acme/./x": false, "/repos/acme//x": false, "//repos/acme/x": false, "/repos/acme/%2f/x": false,
 		"/repos/acme/x%00": false, "/repos/acme/x%0d%0aHost:y": false, "/repos%2facme/x": false, "/repos/%61cme/x": false, "/repos/acme/%25zz": false,
 		"/repos/acme/..%3fx/other": false, "/repos/acme/..%23/other": false, "/repos/acme/..%253F": false, "/repos/acme/..%20/other": false, "/repos/acme/%20../x": false, "/repos/acme/.../x": false,
+		"/repos/acme/%EF%BC%8E%EF%BC%8E/other": false, "/repos/acme/%E2%80%A4%E2%80%A4/other": false, "/repos/acme/.%E2%80%8B./other": false, "/repos/acme/%E2%80%A5/other": false, "/repos/acme/%EF%B8%B0/x": false,
+		"/repos/acme/..%C2%AD/other": false, "/repos/acme/..%EF%BC%8Fother": false, "/repos/acme/..%E2%88%95other": false, "/repos/acme/..%C2%A0/other": false, "/repos/acme/%E3%80%82%E3%80%82/x": false, "/repos/acme/caf%C3%A9/%E6%97%A5%E6%9C%AC.md": true,
 		"/repos/acme/%c0%ae%c0%ae/other": false, "/repos/acme/x%c0%afy": false, "/repos/acme/a%3fb": true, "/repos/acme/compare/main...fix": true, "/repos/acme/a%20b": true,
 	} {
 		if got := (job.CredentialSpec{Path: "/repos/acme/"}).Covers(path); got != want {

@@ -109,7 +109,8 @@ func dropNulls(tree any, t reflect.Type) {
 		}
 		for _, f := range reflect.VisibleFields(t) {
 			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-			for _, name := range []string{name, f.Tag.Get("api")} {
+			other, _, _ := strings.Cut(f.Tag.Get("api"), ",")
+			for _, name := range []string{name, other} {
 				inner, given := value[name]
 				if given && inner == nil && (f.Type.Kind() == reflect.Pointer || strings.Contains(options, "omit")) {
 					delete(value, name)
