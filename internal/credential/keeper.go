@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +53,8 @@ type Options struct {
 // Keeper has the credentials. Its methods may be called from any goroutine.
 type Keeper struct {
 	o Options
+
+	values sync.Mutex // held while a credential and its value become, or cease to be, both
 
 	mu   sync.Mutex
 	uses map[*use]struct{} // requests that are under way
@@ -101,6 +104,8 @@ func (k *Keeper) CreateCredential(ctx context.Context, n job.NewCredential) (job
 			return c, err
 		}
 	}
+	k.values.Lock()
+	defer k.values.Unlock()
 	added, err := k.o.Store.InsertCredential(ctx, c)
 	if err == nil && !added {
 		err = &job.FieldError{Field: "name", Problem: fmt.Sprintf("there is a credential %q", c.Name), Remedy: "remove it first (linus credential rm), or choose another name", Fault: job.FaultState}
@@ -160,6 +165,8 @@ func (k *Keeper) RemoveCredential(ctx context.Context, name string) (job.Credent
 	if err != nil {
 		return c, err
 	}
+	k.values.Lock()
+	defer k.values.Unlock()
 	if err := os.Remove(filepath.Join(k.o.Dir, c.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return c, fmt.Errorf("remove the value of credential %s: %w", c.Name, err)
 	}
@@ -272,9 +279,34 @@ func (k *Keeper) cut(which func(*use) bool) {
 	}
 }
 
-// Watch ends what is done with credentials that were removed at another engine, until ctx
-// ends. While the store does not answer, no request is begun, either.
+// sweep removes values of no credential, which an engine that died has left. Where engines
+// share a store, it may not be the one that the values here are of.
+func (k *Keeper) sweep(ctx context.Context) {
+	if k.o.Shared {
+		return
+	}
+	k.values.Lock()
+	defer k.values.Unlock()
+	all, err := k.o.Store.Credentials(ctx)
+	kept, dirErr := os.ReadDir(k.o.Dir)
+	if err != nil || dirErr != nil {
+		return
+	}
+	for _, file := range kept {
+		if slices.ContainsFunc(all, func(c job.Credential) bool { return c.Name == file.Name() && c.Secret == "" }) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(k.o.Dir, file.Name())); err != nil {
+			k.o.Log.Warn("a value of no credential cannot be removed", "file", file.Name(), "err", err)
+		}
+	}
+}
+
+// Watch removes values of no credential, and then ends what is done with credentials that were
+// removed at another engine, until ctx ends. While the store does not answer, no request is
+// begun, either.
 func (k *Keeper) Watch(ctx context.Context) {
+	k.sweep(context.WithoutCancel(ctx))
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
 	for {

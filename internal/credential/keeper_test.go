@@ -1,6 +1,7 @@
 package credential_test
 
 import (
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -97,5 +99,88 @@ func TestKeeper_KeysForSSHAreReadable(t *testing.T) {
 		if (err == nil) != (of.want == "") || err != nil && !strings.Contains(err.Error(), of.want) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// removing is a store in which a credential is removed as soon as it is there.
+type removing struct {
+	memory
+
+	remove func()
+}
+
+func (r *removing) InsertCredential(ctx context.Context, c job.Credential) (bool, error) {
+	ok, err := r.memory.InsertCredential(ctx, c)
+	removed := make(chan struct{})
+	go func() {
+		defer close(removed)
+		r.remove()
+	}()
+	select {
+	case <-removed:
+	case <-time.After(200 * time.Millisecond): // it waits, as it should
+	}
+	return ok, err
+}
+
+func TestKeeper_NothingIsLeftOfWhatIsRemovedWhileItIsAdded(t *testing.T) {
+	dir := t.TempDir()
+	removed := make(chan error, 1)
+	store := &removing{memory: memory{all: map[string]job.Credential{}}}
+	k := credential.New(credential.Options{Store: store, Dir: dir})
+	store.remove = func() {
+		_, err := k.RemoveCredential(context.Background(), "a")
+		removed <- err
+	}
+	_, err := k.CreateCredential(t.Context(), job.NewCredential{CredentialSpec: job.CredentialSpec{Name: "a", Host: "a.example", Header: "x-api-key"}, Value: value})
+	if err := errors.Join(err, <-removed); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 || len(store.all) != 0 {
+		t.Errorf("left %v, stored %v", left, store.all)
+	}
+}
+
+func TestKeeper_AValueThatCannotBeKeptLeavesNoCredential(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store := &memory{all: map[string]job.Credential{}}
+	k := credential.New(credential.Options{Store: store, Dir: dir})
+	_, err := k.CreateCredential(t.Context(), job.NewCredential{CredentialSpec: job.CredentialSpec{Name: "a", Host: "a.example", Header: "x-api-key"}, Value: value})
+	if err == nil || strings.Contains(err.Error(), value) || len(store.all) != 0 {
+		t.Errorf("%v; stored %v", err, store.all)
+	}
+}
+
+// What an engine that died, or an older one, has left is removed; what is somebody's stays.
+func TestKeeper_SweepsValuesOfNoCredential(t *testing.T) {
+	dir := t.TempDir()
+	store := &memory{all: map[string]job.Credential{
+		"kept":  {CredentialSpec: job.CredentialSpec{Name: "kept"}},
+		"named": {CredentialSpec: job.CredentialSpec{Name: "named", Secret: "S"}},
+	}}
+	for _, name := range []string{"kept", "gone", "named", ".new-123"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(value), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := func() (all []string) {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			all = append(all, e.Name())
+		}
+		return all
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	credential.New(credential.Options{Store: store, Dir: dir, Shared: true}).Watch(ended)
+	if got := names(); len(got) != 4 {
+		t.Errorf("of a database that others share, it leaves %v", got)
+	}
+	credential.New(credential.Options{Store: store, Dir: dir}).Watch(ended)
+	if got := names(); len(got) != 1 || got[0] != "kept" {
+		t.Errorf("left %v", got)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"net/netip"
 	"net/textproto"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -641,6 +642,7 @@ func TestLeg_StreamsAndRemoval(t *testing.T) {
 			go w.keeper.Watch(w.t.Context())
 			_ = w.store.DeleteCredential(w.t.Context(), "api")
 		},
+		"with its VM": func(w *world) { w.leg.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -664,7 +666,10 @@ func TestLeg_StreamsAndRemoval(t *testing.T) {
 				}
 				ended <- struct{}{}
 			})
-			events, err := w.client(true).Get("https://api.example/repos/acme/events")
+			patience, cancel := context.WithTimeout(t.Context(), 30*time.Second) // what is not cut off fails here
+			defer cancel()
+			req, _ := http.NewRequestWithContext(patience, http.MethodGet, "https://api.example/repos/acme/events", nil)
+			events, err := w.client(true).Do(req)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -691,14 +696,25 @@ func TestLeg_StreamsAndRemoval(t *testing.T) {
 				t.Fatalf("%q, %v", line, err)
 			}
 			remove(w)
-			if _, err := io.ReadAll(events.Body); err == nil {
-				t.Error("the stream ended as if it were whole")
+			if _, err := io.ReadAll(events.Body); err == nil || patience.Err() != nil {
+				t.Errorf("the stream ends with %v", err)
 			}
-			if _, err := r.ReadString('\n'); err == nil {
-				t.Error("the WebSocket goes on")
+			_ = socket.SetReadDeadline(time.Now().Add(30 * time.Second))
+			if _, err := r.ReadString('\n'); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the WebSocket goes on: %v", err)
 			}
-			<-ended
-			<-ended
+			_ = events.Body.Close()
+			_ = socket.NetConn().Close()
+			for range 2 {
+				select {
+				case <-ended:
+				case <-time.After(30 * time.Second):
+					t.Fatal("it goes on at the host")
+				}
+			}
+			if name == "with its VM" {
+				return
+			}
 			if resp, body, err := w.get("https://api.example/repos/acme/"); err != nil || resp.StatusCode != 403 {
 				t.Errorf("after it: %v, %s, %v", resp, body, err)
 			}
