@@ -45,7 +45,7 @@ func API(e job.Engine, o APIOptions) http.Handler {
 		}
 		return info, nil
 	})
-	rows := append(verbs(phrased(named(e))), info)
+	rows := append(verbs(phrased(named(job.Shared(e)))), info)
 	methods := map[string][]string{} // by path
 	for _, r := range rows {
 		handleAPI(mux, r, bodies)

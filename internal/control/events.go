@@ -95,7 +95,7 @@ func (e *eventStream) output(ctx context.Context, in job.Stretch, call func(cont
 	in.Limit = maxFrame
 	silent := time.Now()
 	for wait := soonestLook; ; {
-		out, err := call(ctx, in)
+		out, err := call(job.Following(ctx, wait/2), in)
 		if err != nil {
 			return err
 		}

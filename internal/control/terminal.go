@@ -127,7 +127,7 @@ func (t *terminal) show(ctx context.Context, j job.Job) error {
 	}
 	close(t.begun)
 	for wait := soonestLook; ; {
-		chunk, err := t.engine.Output(ctx, t.id, job.Stdout, t.state.Offset, maxFrame)
+		chunk, err := t.engine.Output(job.Following(ctx, wait/2), t.id, job.Stdout, t.state.Offset, maxFrame)
 		if err != nil {
 			return err
 		}

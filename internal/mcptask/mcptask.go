@@ -60,6 +60,8 @@ var ErrNotFound = errors.New("task not found")
 // transport knows one, and what mcp-go's RequestProtocolInfoFromContext returns.
 type Source interface {
 	Task(ctx context.Context, id string) (Task, error)
+	// Look is Task for one of many who listen: as it was at most age ago.
+	Look(ctx context.Context, id string, age time.Duration) (Task, error)
 	// Update gives answers to a task's Requests; what is not asked is ignored.
 	Update(ctx context.Context, id string, answers mcp.InputResponses) error
 	// Cancel may take effect later. A task that is over stays as it is.
@@ -287,7 +289,7 @@ func (s *Server) listen(ctx context.Context, q request, tell func(any) error) {
 		if slices.Contains(tasks, id) {
 			continue
 		}
-		if _, err := s.o.Source.Task(ctx, id); err == nil {
+		if _, err := s.o.Source.Look(ctx, id, s.o.Every/2); err == nil {
 			tasks = append(tasks, id)
 		}
 	}
@@ -304,7 +306,7 @@ func (s *Server) listen(ctx context.Context, q request, tell func(any) error) {
 	}
 	last := map[string]string{}
 	look := func(id string) (over bool) {
-		t, err := s.o.Source.Task(ctx, id)
+		t, err := s.o.Source.Look(ctx, id, s.o.Every/2)
 		if err != nil {
 			return errors.Is(err, ErrNotFound)
 		}

@@ -36,6 +36,10 @@ func (o *one) Task(_ context.Context, id string) (Task, error) {
 	return o.task, nil
 }
 
+func (o *one) Look(ctx context.Context, id string, _ time.Duration) (Task, error) {
+	return o.Task(ctx, id)
+}
+
 func (o *one) Update(ctx context.Context, id string, answers mcp.InputResponses) error {
 	_, err := o.Task(ctx, id)
 	for key := range answers {

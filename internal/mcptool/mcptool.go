@@ -67,7 +67,7 @@ func newServer(o Options, extra ...server.ServerOption) *mcpServer {
 	if has.any(taskTools...) {
 		mcptask.Offer(hooks)
 		s.tasks = mcptask.New(mcptask.Options{
-			Source: jobTasks{o}, Info: mcp.Implementation{Name: "linus", Title: "linus", Version: o.Version},
+			Source: jobTasks{o, &job.Looks[subject, mcptask.Task]{}}, Info: mcp.Implementation{Name: "linus", Title: "linus", Version: o.Version},
 			Every: cmp.Or(o.notice, noticeTime), Subscribe: s.notices.subscribe,
 		})
 	}

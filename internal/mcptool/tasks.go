@@ -17,7 +17,11 @@ import (
 var taskTools = []string{"submit_job", "execute_command", "provision_vm"} //nolint:gochecknoglobals // a list
 
 // jobTasks has jobs as tasks.
-type jobTasks struct{ Options }
+type jobTasks struct {
+	Options
+
+	looks *job.Looks[subject, mcptask.Task]
+}
 
 // find returns a job for a request about a task; a job of another's is not found.
 func (s jobTasks) find(ctx context.Context, id string) (job.Job, error) {
@@ -42,6 +46,15 @@ func (s jobTasks) Task(ctx context.Context, id string) (mcptask.Task, error) {
 		t.Result, err = s.ended(ctx, j)
 	}
 	return t, err
+}
+
+// Look returns a job as a task, as another of the same principal and token has seen it just now.
+func (s jobTasks) Look(ctx context.Context, id string, age time.Duration) (mcptask.Task, error) {
+	p, ok := job.PrincipalFrom(ctx)
+	if ok && p.Ended() {
+		return mcptask.Task{}, mcptask.ErrNotFound
+	}
+	return s.looks.Do(ctx, subject{id, p.Name, p.Token}, age, func(ctx context.Context) (mcptask.Task, error) { return s.Task(ctx, id) })
 }
 
 // Update ignores answers: no job asks.

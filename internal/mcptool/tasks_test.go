@@ -9,7 +9,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -312,4 +315,46 @@ func TestTasks_WhoIsOfferedThem(t *testing.T) {
 	if got := raw["stdio"](t, readOnly)(request(1, "tasks/get", ofKnown, mcptask.Extension)); got["code"] != -32601.0 {
 		t.Errorf("a server without tasks answers %v", got)
 	}
+}
+
+// tallied is an engine that counts the looks at jobs.
+type tallied struct {
+	*engine
+	looks atomic.Int64
+}
+
+func (c *tallied) Job(ctx context.Context, id string) (job.Job, error) {
+	c.looks.Add(1)
+	return c.engine.Job(ctx, id)
+}
+
+// However many listen for a task, one of them looks at the job.
+func TestTasks_OneLooksForAllThatListen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &tallied{engine: &engine{job: job.Job{ID: knownID, Status: job.Running, Phase: "run"}}}
+		o := options(e)
+		o.notice = time.Second
+		s := newServer(o)
+		ctx, cancel := context.WithTimeout(job.WithPrincipal(t.Context(), job.Principal{Name: "ann", Role: job.RoleRead}), 10*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"taskIds":["`+knownID+`"]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`))
+				r.Header.Set("Mcp-Method", "subscriptions/listen")
+				r.Header.Set("Mcp-Protocol-Version", "2026-07-28")
+				w := httptest.NewRecorder()
+				s.tasks.ServeHTTP(w, r, http.NotFoundHandler())
+				if !strings.Contains(w.Body.String(), `"status":"working"`) {
+					t.Errorf("%d %.300s", w.Code, w.Body)
+				}
+			})
+			time.Sleep(7 * time.Millisecond)
+		}
+		all.Wait()
+		s.close()
+		if n := e.looks.Load(); n == 0 || n > 60 {
+			t.Errorf("50 that listen for 10 s look %d times", n)
+		}
+	})
 }

@@ -166,7 +166,7 @@ func (p *pages) followOutput(ctx context.Context, id, name string, over <-chan s
 	o := newOutput(p.Engine, id, name)
 	told, wait := streamView{}, quickPause
 	for whole := true; ctx.Err() == nil; {
-		got := o.read(ctx)
+		got := o.read(job.Following(ctx, quickPause/2))
 		if !whole && got >= stepSize {
 			o, whole = newOutput(p.Engine, id, name), true
 			continue

@@ -108,7 +108,7 @@ func Handler(o Options) http.Handler {
 
 // handler is Handler; idle closes the connections that wait for the next request.
 func handler(o Options) (h http.Handler, idle func()) {
-	o.Engine = job.Phrased(o.Engine, words)
+	o.Engine = job.Phrased(job.Shared(o.Engine), words)
 	o.bounds = cmp.Or(o.bounds, defaultBounds)
 	o.Bodies = cmp.Or(o.Bodies, new(job.Bodies))
 	a := &api{Options: o, pages: newPages(o), outputs: &job.Bodies{Apart: true}, ports: newPorts(o.Engine)}
