@@ -29,15 +29,19 @@ func (c *counted) Output(ctx context.Context, id, stream string, offset, limit i
 func TestJobPage_OneLooksForAllThatFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &counted{engine: sample()}
-		h := web.Handler(web.Options{Engine: e})
-		ctx, cancel := context.WithTimeout(job.WithPrincipal(t.Context(), job.Operator()), 10*time.Second)
+		h := web.Handler(web.Options{Engine: e, Token: token})
+		login := httptest.NewRecorder()
+		h.ServeHTTP(login, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1"+web.LoginPath(token), nil))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
 				w := httptest.NewRecorder()
-				r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/jobs/"+id+"/live", nil)
-				r.Host = "127.0.0.1"
+				r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1/jobs/"+id+"/live", nil)
+				for _, c := range login.Result().Cookies() {
+					r.AddCookie(c)
+				}
 				h.ServeHTTP(w, r)
 				if w.Code != http.StatusOK {
 					t.Errorf("%d %.200s", w.Code, w.Body)
