@@ -22,7 +22,6 @@ import (
 	"linus/internal/job"
 	"linus/internal/mcptool"
 	"linus/internal/oauth"
-	"linus/internal/remote"
 	"linus/internal/secret"
 	"linus/internal/vm"
 	"linus/internal/web"
@@ -180,15 +179,7 @@ func MCPOptions(o Options, e job.Engine) mcptool.Options {
 			if c.Server != "" {
 				return "linus job exec --vm " + v.Name + " --tty -- bash -l"
 			}
-			if c.Clustered() { // which node the VM is on is asked when it is run
-				return "linus vm ssh " + v.Name
-			}
-			argv, err := Login{Config: c, VM: v}.Command()
-			if err != nil {
-				log.Warn("no ssh command for a VM", "vm_id", v.ID, "err", err)
-				return "linus vm ssh " + v.Name
-			}
-			return remote.Quote(argv...)
+			return "linus vm ssh " + v.Name
 		},
 	}
 }

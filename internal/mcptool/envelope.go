@@ -249,6 +249,9 @@ func decodeCall(arguments, in any) (tree any, err error) {
 	if json.Unmarshal(raw, &text) == nil && strings.HasPrefix(strings.TrimSpace(text), "{") || text == "" && string(raw) == "null" {
 		raw = []byte(cmp.Or(text, "{}"))
 	}
+	if of, ok := in.(interface{ whole(raw []byte) []byte }); ok {
+		raw = of.whole(raw)
+	}
 	name := ""
 	if !bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) {
 		name = "arguments"

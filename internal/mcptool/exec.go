@@ -42,7 +42,8 @@ func (o Options) executeCommand() server.ServerTool {
 		"Run a shell command in a persistent VM (vm_id; up to 16 at once) or a new one. "+
 			"With wait_seconds its exit code and output are in the same call if it ends in time; else it goes on: "+
 			"get_job_output, get_job_result, kill_job. "+
-			"Its stdin is open: interact_with_job types; a program that reads it all waits for close.",
+			"Its stdin is open: interact_with_job types; a program that reads it all waits for close. "+
+			"What it leaves in the background ends with it: keep it running as a command of its own.",
 		hints{openWorld: true},
 		func(ctx context.Context, in executeInput, c call) (startedOutput, error) {
 			m := job.Manifest{

@@ -3,7 +3,9 @@ package mcptool
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"mime"
 	"path"
 	"strings"
@@ -23,6 +25,28 @@ type submitInput struct {
 	Wait           *int         `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end. Default 0."`
 }
 
+// whole returns the arguments with a manifest, whose fields a client may have given beside the others.
+func (submitInput) whole(raw []byte) []byte {
+	var given, manifest map[string]json.RawMessage
+	if json.Unmarshal(raw, &given) != nil || given["manifest"] != nil || given["task"] == nil {
+		return raw
+	}
+	manifest = maps.Clone(given)
+	for _, own := range []string{"idempotency_key", "wait_seconds"} {
+		delete(manifest, own)
+	}
+	maps.DeleteFunc(given, func(name string, _ json.RawMessage) bool { return manifest[name] != nil })
+	inner, err := json.Marshal(manifest)
+	if err != nil {
+		return raw
+	}
+	given["manifest"] = inner
+	if all, err := json.Marshal(given); err == nil {
+		return all
+	}
+	return raw
+}
+
 func (o Options) submitJob() server.ServerTool {
 	return defineCall("submit_job", "Submit a job",
 		"Run a script, a command or a Claude agent in a VM of its own, destroyed afterwards (or in an existing one: manifest.vm). "+
@@ -34,9 +58,10 @@ func (o Options) submitJob() server.ServerTool {
 			if given["manifest"] == nil {
 				return startedOutput{}, &job.FieldError{
 					Field: "manifest", Problem: "is required",
-					Remedy: `give an object such as {"task": "uname -a", "agentType": "script"}`,
+					Remedy: `give an object such as {"task": "uname -a"}`,
 				}
 			}
+			in.Manifest.AgentType = cmp.Or(in.Manifest.AgentType, job.AgentScript)
 			if err := in.Manifest.Check(given["manifest"]); err != nil {
 				return startedOutput{}, err
 			}

@@ -301,7 +301,6 @@ func TestSubmitJob_RefusesEveryMistakeByNameBeforeAnythingHappens(t *testing.T) 
 		{"task too large", manifest(map[string]any{"task": strings.Repeat("x", job.MaxTask+1)}), "manifest.task: is 1048577 bytes"},
 		{"task with NUL", manifest(map[string]any{"task": "a\x00b"}), "manifest.task"},
 		{"task is a number", manifest(map[string]any{"task": 5}), "manifest.task: is a number, want a string"},
-		{"no agentType", manifest(map[string]any{"agentType": nil}), "manifest.agentType: is required"},
 		{"unknown agentType", manifest(map[string]any{"agentType": "python"}), `manifest.agentType: "python" is unknown; use one of: claude, codex, gemini, script, custom`},
 		{"custom without command", manifest(map[string]any{"agentType": "custom"}), "manifest.agent.command"},
 		{"model for a script", manifest(map[string]any{"agent": map[string]any{"claudeModel": "opus"}}), "manifest.agent.claudeModel"},

@@ -109,6 +109,7 @@ func instructions(has having) string {
 	say(has.all("execute_command") && !has["provision_vm"],
 		"- execute_command starts a command in a VM; with wait_seconds the same call returns its output. get_job_output or tail_job_output read it while it runs, interact_with_job types into it.")
 	say(has.all("read_file", "write_file", "edit_file"), "- Files in a running VM: list_files, read_file, write_file and edit_file, with its vm_id or a running job's job_id.")
+	say(has.any("submit_job", "execute_command"), "- A command on files of this machine: run `linus run -- CMD` in a shell here; it sends the directory, and brings back what you ask for.")
 	say(true, "Everything is a job with a job_id."+ifAll(has, " check_host says whether the Proxmox host is ready, and what to do when it is not.", "check_host"))
 	say(!has.any("submit_job", "execute_command", "provision_vm"), "This server is read-only: it starts nothing.")
 	return strings.TrimSuffix(text.String(), "\n")
