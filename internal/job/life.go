@@ -146,8 +146,9 @@ type Hour struct {
 // Jobs is how many were submitted.
 func (h Hour) Jobs() int { return h.Succeeded + h.Failed + h.Unfinished }
 
-// TaskHead is the task's first 100 characters, for lists.
+// TaskHead is the task's first 100 characters, for lists, of a run those of its command.
 func TaskHead(task string) string {
+	task = typed(task)
 	if r := []rune(task); len(r) > 100 {
 		return string(r[:100])
 	}
@@ -159,10 +160,10 @@ func TaskHead(task string) string {
 const mostTitle = 80
 
 // Title is what people are shown of a task, or of its TaskHead, in one place: without
-// "exec --", which a command that was given as arguments begins with, and with an
-// ellipsis where it is cut.
+// "exec --", which a command that was given as arguments begins with, without what linus
+// run puts before it, and with an ellipsis where it is cut.
 func Title(task string) string {
-	task = strings.TrimSpace(strings.TrimPrefix(task, "exec -- "))
+	task = strings.TrimSpace(strings.TrimPrefix(typed(task), "exec -- "))
 	if r := []rune(task); len(r) > mostTitle {
 		return strings.TrimSpace(string(r[:mostTitle-1])) + "…"
 	}

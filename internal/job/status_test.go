@@ -199,6 +199,7 @@ func TestTaskHead(t *testing.T) {
 		"100":        {strings.Repeat("a", 100), strings.Repeat("a", 100)},
 		"101":        {strings.Repeat("a", 101), strings.Repeat("a", 100)},
 		"wide runes": {strings.Repeat("ü", 101), strings.Repeat("ü", 100)},
+		"a run's":    {"exec -- /tmp/linus-run-AB27/run " + strings.Repeat("a", 100), "exec -- " + strings.Repeat("a", 92)},
 	} {
 		if got := TaskHead(tt.task); got != tt.want {
 			t.Errorf("%s: %q", name, got)
@@ -235,9 +236,25 @@ func TestTitle(t *testing.T) {
 		"of a cut head":   {TaskHead("exec -- " + strings.Repeat("a", 200)), strings.Repeat("a", 79) + "…"},
 		"cut at a blank":  {strings.Repeat("a", 78) + " bcd", strings.Repeat("a", 78) + "…"},
 		"nothing to show": {"", ""},
+		"a run's":         {"exec -- /tmp/linus-run-AB27/run ./tests.sh 'a b'\n", "./tests.sh 'a b'"},
+		"no run's":        {"exec -- /tmp/linus-run-my/run x\n", "/tmp/linus-run-my/run x"},
+		"nor this":        {"/tmp/linus-run-AB27/run x\n", "/tmp/linus-run-AB27/run x"},
 	} {
 		if got := Title(tt.task); got != tt.want {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+func TestOffered_LeavesOutWhatARunAdds(t *testing.T) {
+	j := Job{Artifacts: []Artifact{{Path: RunKept + "app-1/A.changes.tgz"}, {Path: "linus-run/app-1/dist/x"}, {Path: "x"}}}
+	j.ArtifactsSkipped = []SkippedArtifact{{Path: RunKept + "app-1/A.changes.tgz"}, {Path: "y"}}
+	j.ArtifactsSkippedCount = 60
+	o := j.Offered()
+	if len(o.Artifacts) != 2 || o.Artifacts[0].Path != "linus-run/app-1/dist/x" || len(o.ArtifactsSkipped) != 1 || o.ArtifactsSkipped[0].Path != "y" || o.ArtifactsSkippedCount != 59 {
+		t.Errorf("offered: %+v", o)
+	}
+	if len(j.Artifacts) != 3 || j.Artifacts[0].Path == o.Artifacts[0].Path || len(j.ArtifactsSkipped) != 2 {
+		t.Errorf("the job itself: %+v", j)
 	}
 }

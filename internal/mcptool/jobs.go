@@ -135,6 +135,7 @@ func (o Options) getJobStatus() server.ServerTool {
 }
 
 func statusOf(j job.Job) statusOutput {
+	j = j.Offered()
 	out := statusOutput{
 		JobID: j.ID, Status: j.Status, Phase: j.Phase, Progress: j.Progress, CreatedAt: j.CreatedAt,
 		StartedAt: known(j.StartedAt), CompletedAt: known(j.CompletedAt), LastHeartbeat: known(j.LastHeartbeat),
@@ -232,6 +233,7 @@ func resultOf(ctx context.Context, e job.Engine, j job.Job, limit int) (resultOu
 	if err != nil {
 		return resultOutput{}, err
 	}
+	j = j.Offered()
 	out := resultOutput{
 		JobID: r.JobID, Status: r.Status, Reason: r.Reason, ExitCode: r.ExitCode, Error: r.Error,
 		OutputBytes: r.StdoutInfo.Total, StderrBytes: r.StderrInfo.Total, Duration: r.Duration.Seconds(),
