@@ -39,9 +39,9 @@ func (a *app) runCommand() *cobra.Command {
 		Long: "Sends the files you stand in to a new VM, runs the command in the same directory there, shows its output live, and exits\n" +
 			"with its exit code (124: timed out; 125: no exit code). In a git repository these are all files of the work tree that are\n" +
 			"tracked or not ignored, without .git; elsewhere all files of this directory. The VM is destroyed afterwards.\n\n" +
-			"--diff shows what the command has changed, and --apply makes the same changes here, in files that are still what was sent:\n" +
-			"review them as you would a stranger's patch. --pull also brings back files that git ignores,\n" +
-			"and replaces none that is here unless --force.\n" +
+			"--diff shows what the command has changed, and --apply makes the same changes here, all of them or none, in files that are\n" +
+			"still what was sent: review them as you would a stranger's patch. What was there before is kept, and where is said.\n" +
+			"--pull also brings back files that git ignores, and replaces none that is here unless --force.\n" +
 			"With --agent-type claude, codex or gemini what follows -- is no command but a prompt, and that agent works on the files.\n" +
 			"With --vm the files stay in that VM, with whatever commands leave beside them, and the next run sends only what has changed.\n\n" +
 			"Ctrl-C interrupts the command; a second Ctrl-C detaches from it. Whatever happens here then, the run goes on, and what it\n" +
@@ -68,9 +68,9 @@ func (a *app) runCommand() *cobra.Command {
 	flags.StringVar(&f.repository, "repo", "", "URL[#REF] of a repository to run on instead, which is cloned here and sent; with --push, --repo-credential, --submodules or --lfs the engine fetches it")
 	flags.StringVar(&f.job, "job", "", "follow the run with this job's ID again, instead of starting one, and take what it has changed")
 	flags.StringArrayVar(&f.pull, "pull", nil, "path or pattern, relative to where you stand, of files to bring back; may be repeated")
-	flags.BoolVar(&f.force, "force", false, "have --pull replace files that are here, and bring also what is run where it lies, such as .envrc")
+	flags.BoolVar(&f.force, "force", false, "have --pull replace files that are here, and it and --apply write also what is run where it lies, such as .envrc")
 	flags.BoolVar(&f.diff, "diff", false, "show what the command has changed, as a patch")
-	flags.BoolVar(&f.apply, "apply", false, "make the same changes here, if the command succeeds")
+	flags.BoolVar(&f.apply, "apply", false, "make the same changes here, all or none, if the command succeeds")
 	f.register(a, cmd, field.Run)
 	a.rawFlag(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("job", a.jobIDs())
@@ -130,6 +130,9 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	j, err := s.Submit(ctx, job.Submission{Manifest: m, IdempotencyKey: "run-" + r.token, Client: "cli"})
 	if err != nil {
 		return err
+	}
+	if !isTerminal(a.stderr) {
+		a.note("job %s", j.ID)
 	}
 	a.warnEgress(j.Manifest.Network)
 	return a.finishRun(ctx, s, j, t, r, f.takeFlags, conversation{input: input})
@@ -200,12 +203,10 @@ type treeRun struct {
 }
 
 // Where it is in the VM, below its user's home (scripts/guest/run-tree.sh).
-func (r treeRun) tree() string  { return "linus-run/" + r.name }
-func (r treeRun) index() string { return "linus-run/." + r.name + "/index" }
-func (r treeRun) archive(of string) string {
-	return "linus-run/." + r.name + "/" + r.token + "." + of + ".tgz"
-}
-func (r treeRun) sent(name string) string   { return "/tmp/linus-run-" + r.token + "/" + name }
+func (r treeRun) tree() string              { return "linus-run/" + r.name }
+func (r treeRun) index() string             { return job.RunKept + r.name + "/index" }
+func (r treeRun) archive() string           { return job.RunKept + r.name + "/" + r.token + ".changes.tgz" }
+func (r treeRun) sent(name string) string   { return job.RunFiles + r.token + "/" + name }
 func (r treeRun) pulled(name string) string { return path.Join(r.tree(), name) }
 
 // wildcards makes a pattern of a name.
@@ -248,7 +249,7 @@ func (a *app) runManifest(cmd *cobra.Command, args []string, f runFlags, t workt
 	m = job.Manifest{
 		AgentType: job.AgentScript, StatusMode: job.StatusStreaming,
 		Task:      "exec -- " + shellescape.QuoteCommand(append([]string{r.sent("run")}, args...)) + "\n",
-		Artifacts: []string{r.archive("before"), r.archive("after")},
+		Artifacts: []string{r.archive()},
 	}
 	for _, file := range []struct {
 		name, mode string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -31,7 +30,8 @@ type takeFlags struct {
 	to     string // the directory that files are pulled to
 }
 
-var runArchive = lazyregexp.New(`^linus-run/\.([A-Za-z0-9_-]+)/([A-Z2-7]+)\.after\.tgz$`)
+// Of versions that sent two archives, it is the second.
+var runArchive = lazyregexp.New(`^linus-run/\.([A-Za-z0-9_-]+)/([A-Z2-7]+)\.(changes|after)\.tgz$`)
 
 // runOf returns the run that a job is.
 func runOf(j job.Job) (treeRun, bool) {
@@ -150,12 +150,25 @@ func (a *app) takeRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 	if j.Status != job.Success && !f.anyway {
 		return errors.Join(failed, fmt.Errorf("the command failed, so what it has changed is not taken; if it is to be: linus run --job %s --apply", j.ID))
 	}
-	for _, c := range changes {
-		if err := t.Apply(c); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("not applied: %s: %w", c.Name, err))
-			continue
+	keep := filepath.Join(s.config.StateDir, "applied", t.Name)
+	made, err := t.Apply(changes, keep, f.force)
+	if err != nil {
+		return errors.Join(failed, fmt.Errorf("nothing is applied, for not all of it can be:\n%w\n--diff shows it, --pull brings single files", err))
+	}
+	kept := false
+	for _, c := range made {
+		what := ""
+		switch {
+		case c.Before == nil:
+			what = " (new)"
+		case c.After == nil:
+			what = " (removed)"
 		}
-		a.note("applied: %s", c.Name)
+		kept = kept || c.Before != nil
+		a.note("applied: %s%s", c.Name, what)
+	}
+	if kept {
+		a.note("what was replaced or removed is in %s until the next --apply here", keep)
 	}
 	return failed
 }
@@ -206,36 +219,39 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 
 // changesOf returns what a run's command has changed of the tree.
 func (a *app) changesOf(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun) ([]worktree.Change, error) {
-	var archives []io.Reader
-	for _, of := range []string{"before", "after"} {
-		name := r.archive(of)
-		if !slices.ContainsFunc(j.Artifacts, func(f job.Artifact) bool { return f.Path == name }) {
-			why := "the command was ended before that"
-			for _, skipped := range j.ArtifactsSkipped {
-				if skipped.Path == name && !strings.Contains(skipped.Reason, "nothing there matches") {
-					why = skipped.Reason
-				}
+	name := r.archive()
+	if !slices.Contains(j.Manifest.Artifacts, name) {
+		return nil, fmt.Errorf("another version of linus has sent the files; linus job artifacts get %s %s fetches what it has kept of the changes", j.ID, path.Dir(name))
+	}
+	if !slices.ContainsFunc(j.Artifacts, func(f job.Artifact) bool { return f.Path == name }) {
+		why := "the command was ended before that"
+		for _, skipped := range j.ArtifactsSkipped {
+			if skipped.Path == name && !strings.Contains(skipped.Reason, "nothing there matches") {
+				why = skipped.Reason
 			}
-			return nil, fmt.Errorf("what it has changed was not kept: %s", why)
 		}
-		from, _, err := s.OpenArtifact(ctx, j.ID, name)
-		if err != nil {
-			return nil, err
-		}
-		defer from.Close() //nolint:errcheck // only read
-		archives = append(archives, from)
+		return nil, fmt.Errorf("what it has changed was not kept: %s", why)
 	}
-	changes, left, err := worktree.ReadChanges(archives[0], archives[1])
-	for _, line := range left[:min(len(left), mostLeftOut)] {
-		a.note("left out: %s", line)
+	archive, _, err := s.OpenArtifact(ctx, j.ID, name)
+	if err != nil {
+		return nil, err
 	}
-	return t.Ours(ctx, changes), err
+	defer archive.Close() //nolint:errcheck // only read
+	changes, err := worktree.ReadChanges(archive)
+	if err != nil {
+		return nil, err
+	}
+	return t.Ours(ctx, changes)
 }
 
 // showDiff writes changes as a patch. On a terminal nothing in them hides anything: what a
 // terminal would obey is written as an escape.
 func (a *app) showDiff(changes []worktree.Change) error {
 	for _, c := range changes {
+		if c.Left != "" {
+			a.note("not shown: %q %s", c.Name, c.Left)
+			continue
+		}
 		patch := c.Diff()
 		if isTerminal(a.stdout) {
 			patch = []byte(term.Visible(string(patch)))

@@ -115,8 +115,42 @@ func TestRun_SendsATreeAndTakesBackWhatHasChanged(t *testing.T) {
 	}
 	write("two", "mine\n")
 	_, said = linus(1, "run", "--job", id, "--apply")
-	if !strings.Contains(said, "not applied: two: has changed here") || read("one") != "1, changed\nmore\n" || read("three") != "new\n" || read("two") != "mine\n" {
+	if !strings.Contains(said, "nothing is applied") || !strings.Contains(said, "two: has changed here") || read("one") != "1, changed\n" || read("three") != "" || read("two") != "mine\n" {
 		t.Errorf("applied: %s; one %q, two %q, three %q", said, read("one"), read("two"), read("three"))
+	}
+	write("two", "2\n")
+	_, said = linus(0, "run", "--job", id, "--apply")
+	kept := regexp.MustCompile(`what was replaced or removed is in (\S+) `).FindStringSubmatch(said)
+	if !strings.Contains(said, "applied: one\napplied: three (new)\napplied: two (removed)\n") || read("one") != "1, changed\nmore\n" || read("three") != "new\n" || read("two") != "" || kept == nil {
+		t.Fatalf("applied: %s; one %q, two %q, three %q", said, read("one"), read("two"), read("three"))
+	}
+	for name, want := range map[string]string{"one": "1, changed\n", "two": "2\n"} {
+		if data, err := os.ReadFile(filepath.Join(kept[1], name)); err != nil || string(data) != want {
+			t.Errorf("kept of %s: %q, %v", name, data, err)
+		}
+	}
+	// What people are shown is what was typed and asked for.
+	list, _ = linus(0, "job", "list")
+	status, _ := linus(0, "job", "status", id)
+	artifacts, said := linus(0, "job", "artifacts", id)
+	if !strings.Contains(list, "sh -c 'echo more >>one; rm two; echo new") || strings.Contains(list+status, "linus-run") || artifacts != "" || !strings.Contains(said, "no artifacts") {
+		t.Errorf("shown:\n%s%s%s%s", list, status, artifacts, said)
+	}
+
+	// Renamed and swapped directories, one that becomes a file, in a kept VM.
+	write("three", "here\n")
+	for _, d := range []string{"a", "b", "c"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(d+"/f", d)
+	}
+	_, said = linus(0, "run", "--vm", "dev", "--apply", "--", "sh", "-c", "mv a t; mv b a; mv t b; rm -r c; mv three c")
+	if read("a/f") != "b" || read("b/f") != "a" || read("c") != "here\n" || read("three") != "" || !regexp.MustCompile(`(?m)^job [0-9a-f-]{36}$`).MatchString(said) {
+		t.Errorf("applied: %s; %q %q %q", said, read("a/f"), read("b/f"), read("c"))
+	}
+	if _, said = linus(127, "run", "--vm", "dev", "--", "no-such-command"); !strings.Contains(said, "no-such-command") || strings.Contains(said, "/run:") {
+		t.Errorf("without a command: %s", said)
 	}
 	_, said = linus(2, "run", "--job", id, "--apply", "--repo", "x")
 	if !strings.Contains(said, "--repo") {

@@ -75,7 +75,7 @@ func (i Into) Dir(name string) (made bool, err error) {
 	if filepath.Clean(filepath.FromSlash(name)) == "." {
 		return false, nil
 	}
-	if err := i.reach(name); err != nil {
+	if err := i.Reach(name); err != nil {
 		return false, err
 	}
 	switch info, err := i.Root.Lstat(filepath.FromSlash(name)); {
@@ -89,7 +89,7 @@ func (i Into) Dir(name string) (made bool, err error) {
 
 // place makes the directory of a file, and returns where the file is to be.
 func (i Into) place(name string) (string, error) {
-	if err := i.reach(name); err != nil {
+	if err := i.Reach(name); err != nil {
 		return "", err
 	}
 	at := filepath.FromSlash(name)
@@ -103,9 +103,9 @@ func (i Into) place(name string) (string, error) {
 	return at, i.Root.MkdirAll(filepath.Dir(at), 0o755)
 }
 
-// reach returns an error if the name must not be written, or if the way to it leads through a
+// Reach returns an error if the name must not be written, or if the way to it leads through a
 // link: that could lead to where no name may.
-func (i Into) reach(name string) error {
+func (i Into) Reach(name string) error {
 	if err := Check(name, i.Any); err != nil {
 		return err
 	}

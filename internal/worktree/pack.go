@@ -133,11 +133,13 @@ func (t Tree) read(f file) (*tar.Header, []byte, error) {
 
 // entryOf says what a file is, but not its name: one line of an index.
 func entryOf(h *tar.Header, data []byte) string {
-	if h.Typeflag == tar.TypeSymlink {
-		data = []byte(h.Linkname)
-	}
-	sum := sha256.Sum256(data)
-	return fmt.Sprintf("%c%o:%s", h.Typeflag, h.Mode, hex.EncodeToString(sum[:]))
+	return fmt.Sprintf("%c%o:%s", h.Typeflag, h.Mode, sum([]byte(h.Linkname), data))
+}
+
+// sum is the sha256 of a content, in hex.
+func sum(parts ...[]byte) string {
+	hash := sha256.Sum256(slices.Concat(parts...))
+	return hex.EncodeToString(hash[:])
 }
 
 // parseIndex returns what an index says, by name. It comes from a VM: what is no index

@@ -233,7 +233,9 @@ func (t Tree) listed(ctx context.Context, dir string, add func(rel string) error
 	seen := map[string]bool{}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
 		rel := filepath.Join(dir, filepath.FromSlash(name))
-		if name == "" || name == "./" || seen[rel] { // one that is in conflict is listed for each side
+		// One that is in conflict is listed for each side, and one whose directory has become
+		// a file or a link as if it were still there.
+		if name == "" || name == "./" || seen[rel] || !t.within(filepath.ToSlash(rel)) {
 			continue
 		}
 		seen[rel] = true
@@ -252,21 +254,46 @@ func (t Tree) listed(ctx context.Context, dir string, add func(rel string) error
 	return nil
 }
 
+// within reports whether what a name is below is a directory, and no link to one.
+func (t Tree) within(name string) bool {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if info, err := os.Lstat(filepath.Join(t.Root, filepath.FromSlash(dir))); err == nil && !info.IsDir() {
+			return false
+		}
+	}
+	return true
+}
+
 func hasGit(dir string) bool {
 	_, err := os.Lstat(filepath.Join(dir, ".git"))
 	return err == nil
 }
 
-// ignored returns those of some names that git ignores in the tree.
-func (t Tree) ignored(ctx context.Context, names []string) map[string]bool {
+// ignored returns those of some names that git ignores in the tree. Each repository of the
+// tree is asked about its own, and none about what is behind a link.
+func (t Tree) ignored(ctx context.Context, names []string) (map[string]bool, error) {
 	ignored := map[string]bool{}
-	if !t.Git || len(names) == 0 {
-		return ignored
+	if !t.Git {
+		return ignored, nil
 	}
-	// That none is ignored is an error, too.
-	out, _ := git(ctx, t.Root, strings.Join(names, "\x00"), "check-ignore", "-z", "--stdin")
-	for name := range strings.SplitSeq(string(out), "\x00") {
-		ignored[name] = true
+	asked := map[string][]string{} // by the repository's directory
+	for _, name := range names {
+		dir := path.Dir(name)
+		for dir != "." && !hasGit(filepath.Join(t.Root, filepath.FromSlash(dir))) {
+			dir = path.Dir(dir)
+		}
+		if t.within(name) {
+			asked[dir] = append(asked[dir], strings.TrimPrefix(name, dir+"/"))
+		}
 	}
-	return ignored
+	for dir, names := range asked {
+		out, err := git(ctx, filepath.Join(t.Root, filepath.FromSlash(dir)), strings.Join(names, "\x00"), "check-ignore", "-z", "--stdin")
+		if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() != 1) { // 1: none is
+			return nil, fmt.Errorf("which files git ignores here is not known: %w", err)
+		}
+		for name := range strings.SplitSeq(string(out), "\x00") {
+			ignored[path.Join(dir, name)] = true
+		}
+	}
+	return ignored, nil
 }

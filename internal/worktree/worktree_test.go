@@ -94,6 +94,23 @@ func TestPack_IsWhatGitTracksOrDoesNotIgnore(t *testing.T) {
 	}
 }
 
+// git lists what is in its index, whatever is in its place.
+func TestPack_WhatHasTakenADirectorysPlace(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "file/x", "1", "link/x", "1", "ignored/x", "1", "was", "1", "real/x", "1", ".gitignore", "ignored\n")
+	run(t, dir, "git", "init", "-q")
+	run(t, dir, "git", "add", "-f", ".")
+	run(t, dir, "rm", "-r", "file", "link", "ignored", "was")
+	write(t, dir, "file", "1", "was/x", "1")
+	if err := errors.Join(os.Symlink("real", filepath.Join(dir, "link")), os.Symlink("real", filepath.Join(dir, "ignored"))); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{".gitignore", "file", "link -> real", "real/x", "was/x"}
+	if got := names(t, pack(t, find(t, dir), nil).Archive); !slices.Equal(got, want) {
+		t.Errorf("packed %q, want %q", got, want)
+	}
+}
+
 func TestPack_WithoutGitIsEverything(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "a", "1", "b/c", "1")
@@ -261,6 +278,9 @@ func archived(t testing.TB, headers ...tar.Header) io.Reader {
 		if h.Typeflag == 0 {
 			h.Typeflag = tar.TypeReg
 		}
+		if h.Linkname != "" {
+			h.Typeflag = tar.TypeSymlink
+		}
 		if h.Mode == 0 {
 			h.Mode = 0o644
 		}
@@ -277,38 +297,89 @@ func archived(t testing.TB, headers ...tar.Header) io.Reader {
 	return &b
 }
 
-func changes(t *testing.T, before, after io.Reader) []Change {
+// sent is what a VM sends after a command: files as they were sent, as they are now, and
+// more lines of the list of changes.
+func sent(t testing.TB, before, after []tar.Header, lines ...string) io.Reader {
 	t.Helper()
-	list, left, err := ReadChanges(before, after)
-	if err != nil || len(left) > 0 {
-		t.Fatalf("left %q, %v", left, err)
+	var index strings.Builder
+	var files []tar.Header
+	is := map[string]bool{}
+	for _, h := range after {
+		is[h.Name] = true
+		lines = append(lines, "+"+h.Name)
+		h.Name = "tree/" + h.Name
+		files = append(files, h)
+	}
+	for _, h := range before {
+		kind := tar.Header{Typeflag: tar.TypeReg, Mode: max(h.Mode, 0o644), Linkname: h.Linkname}
+		if h.Linkname != "" {
+			kind.Typeflag, kind.Mode = tar.TypeSymlink, 0o777
+		}
+		index.WriteString(entryOf(&kind, []byte(h.Uname)) + " " + h.Name + "\x00")
+		if !is[h.Name] {
+			lines = append(lines, "-"+h.Name)
+		}
+		h.Name = "base/" + h.Name
+		files = append(files, h)
+	}
+	list := strings.Join(lines, "\x00") + "\x00"
+	return archived(t, append([]tar.Header{{Name: "index", Uname: index.String()}, {Name: "changes", Uname: list}}, files...)...)
+}
+
+func changes(t *testing.T, archive io.Reader) []Change {
+	t.Helper()
+	list, err := ReadChanges(archive)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return list
 }
 
+// apply applies changes and returns where what was there is kept.
+func apply(t *testing.T, dir string, list ...Change) (keep string, err error) {
+	t.Helper()
+	keep = filepath.Join(t.TempDir(), "kept")
+	_, err = Tree{Root: dir}.Apply(list, keep, false)
+	return keep, err
+}
+
+// content lists a directory: what is in it, and with what.
+func content(t *testing.T, dir string) string {
+	t.Helper()
+	var list strings.Builder
+	if err := filepath.WalkDir(dir, func(at string, d os.DirEntry, err error) error {
+		if err != nil || at == dir {
+			return err
+		}
+		name, _ := filepath.Rel(dir, at)
+		data, _ := os.ReadFile(at)
+		list.WriteString(name + map[bool]string{true: "/", false: "=" + string(data)}[d.IsDir()] + "\n")
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return list.String()
+}
+
 // The patch is one that git takes, and Apply makes the same of the tree.
 func TestChanges_ArePatchesThatGitTakesAndApplyMakes(t *testing.T) {
-	before := []tar.Header{{Name: "edit", Uname: "a\nb\nc\n"}, {Name: "cut", Uname: "no newline"}, {Name: "remove", Uname: "x\n"}, {Name: "mode", Uname: "x\n"}, {Name: "same", Uname: "x\n"}}
-	after := []tar.Header{{Name: "edit", Uname: "a\nB\nc\n"}, {Name: "cut", Uname: "no newline here"}, {Name: "mode", Uname: "x\n", Mode: 0o755}, {Name: "same", Uname: "x\n"}, {Name: "new/file", Uname: "1\n2\n"}, {Name: "new/tool", Uname: "#!\n", Mode: 0o755}}
+	before := []tar.Header{{Name: "edit", Uname: "a\nb\nc\n"}, {Name: "cut", Uname: "no newline"}, {Name: "remove", Uname: "x\n"}, {Name: "mode", Uname: "x\n"}, {Name: "same", Uname: "x\n"}, {Name: "d/old", Uname: "o\n"}}
+	after := []tar.Header{{Name: "edit", Uname: "a\nB\nc\n"}, {Name: "cut", Uname: "no newline here"}, {Name: "mode", Uname: "x\n", Mode: 0o755}, {Name: "same", Uname: "x\n"}, {Name: "new/file", Uname: "1\n2\n"}, {Name: "new/tool", Uname: "#!\n", Mode: 0o755}, {Name: "d", Uname: "file\n"}}
 	patched, applied := t.TempDir(), t.TempDir()
 	for _, dir := range []string{patched, applied} {
 		for _, h := range before {
 			write(t, dir, h.Name, h.Uname)
 		}
 	}
+	was := content(t, applied)
+	list := changes(t, sent(t, before, after))
 	var patch []byte
-	list := changes(t, archived(t, before...), archived(t, after...))
 	for _, c := range list {
 		patch = append(patch, c.Diff()...)
-		if err := find(t, applied).Apply(c); err != nil {
-			t.Errorf("%s: %v", c.Name, err)
-		}
-		if err := find(t, applied).Apply(c); err != nil { // once more
-			t.Errorf("again, %s: %v", c.Name, err)
-		}
 	}
-	if len(list) != 6 {
-		t.Errorf("%d changes", len(list))
+	keep, err := apply(t, applied, list...)
+	if _, again := apply(t, applied, list...); err != nil || again != nil || len(list) != 8 {
+		t.Errorf("%d changes, %v, again %v", len(list), err, again)
 	}
 	write(t, patched, "../p.patch", string(patch))
 	run(t, patched, "git", "init", "-q")
@@ -320,30 +391,81 @@ func TestChanges_ArePatchesThatGitTakesAndApplyMakes(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, info.Mode(), err)
 		}
 	}
+	// What was kept, put over it, is the tree before; what is new is in the way, or beside it.
+	run(t, applied, "rm", "-r", "d", "new")
+	run(t, applied, "cp", "-a", keep+"/.", ".")
+	if is := content(t, applied); is != was {
+		t.Errorf("taken back:\n%s, not\n%s", is, was)
+	}
 }
 
-func TestApply_LeavesWhatHasChangedHere(t *testing.T) {
+func TestApply_IsAllOrNothing(t *testing.T) {
 	state := func(text string) *State { return &State{Data: []byte(text)} }
-	for name, c := range map[string]Change{
-		"changed": {"f", state("sent"), state("new")},
-		"removed": {"f", state("sent"), nil},
-		"added":   {"f", nil, state("new")},
+	other := []Change{{Name: "a/b", Before: state("sent")}, {Name: "e", Before: state("sent"), After: state("new")}, {Name: "n/n", After: state("new")}}
+	for name, tt := range map[string]struct {
+		c    Change
+		says string
+	}{
+		"changed":         {Change{Name: "f", Before: state("sent"), After: state("new")}, "f: has changed here"},
+		"removed":         {Change{Name: "f", Before: state("sent")}, "f: has changed here"},
+		"added":           {Change{Name: "f", After: state("new")}, "f: has changed here"},
+		"gone here":       {Change{Name: "none", Before: state("sent"), After: state("new")}, "none: has changed here"},
+		"too large":       {Change{Name: "n/large", Left: "is too large"}, "n/large: is too large"},
+		"a link":          {Change{Name: "l", After: &State{Link: "f"}}, "l: is a symbolic link"},
+		"a directory":     {Change{Name: "kept", After: state("new")}, "kept: is a directory here"}, // only seen when all else is done
+		"two in one":      {Change{Name: "n/n/n", After: state("new")}, "file exists"},              // likewise
+		"twice":           {Change{Name: "n/n", After: state("other")}, "n/n: has changed here"},    // likewise, as by somebody meanwhile
+		"huge":            {Change{Name: "pipe", Before: state("sent")}, "pipe: has changed here"},
+		"no regular file": {Change{Name: "pipe", After: state("new")}, "pipe: is neither"},
 	} {
 		dir := t.TempDir()
-		write(t, dir, "f", "mine")
-		if err := find(t, dir).Apply(c); err == nil || !strings.Contains(err.Error(), "has changed here") {
+		write(t, dir, "f", "mine", "a/b", "sent", "e", "sent", "kept/unsent", "1")
+		if tt.c.Name == "pipe" { // what nobody reads whole
+			run(t, dir, map[string]string{"huge": "truncate", "no regular file": "mkfifo"}[name], map[string]string{"huge": "--size=1T", "no regular file": "--mode=600"}[name], "pipe")
+			if _, err := apply(t, dir, append(other, tt.c)...); err == nil || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		was := content(t, dir)
+		_, err := apply(t, dir, append(other, tt.c)...)
+		if err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if data, _ := os.ReadFile(filepath.Join(dir, "f")); string(data) != "mine" {
-			t.Errorf("%s: %q", name, data)
-		}
-		if left, _ := filepath.Glob(filepath.Join(dir, ".linus-*")); len(left) > 0 {
-			t.Errorf("%s: left %q", name, left)
+		if is := content(t, dir); is != was {
+			t.Errorf("%s:\n%s, not\n%s", name, is, was)
 		}
 	}
-	dir := t.TempDir()
-	if err := find(t, dir).Apply(Change{"f", state("sent"), state("new")}); err == nil {
-		t.Error("a file that is removed here was written")
+}
+
+func TestApply_FollowsKinds(t *testing.T) {
+	for name, tt := range map[string]struct{ before, after, want string }{
+		"renamed":        {"d/x=1 d/e/y=2", "m/x=1 m/e/y=2", "m/\nm/e/\nm/e/y=2\nm/x=1\n"},
+		"swapped":        {"a/f=A b/f=B", "a/f=B b/f=A", "a/\na/f=B\nb/\nb/f=A\n"},
+		"to a file":      {"d/x=1 d/e/y=2", "d=3", "d=3\n"},
+		"to a directory": {"d=3", "d/x=1 d/e/y=2", "d/\nd/e/\nd/e/y=2\nd/x=1\n"},
+		"emptied":        {"d/e/x=1 f=1", "f=1", "f=1\n"},
+	} {
+		dir := t.TempDir()
+		of := func(text string) (list []tar.Header) {
+			for field := range strings.FieldsSeq(text) {
+				name, data, _ := strings.Cut(field, "=")
+				list = append(list, tar.Header{Name: name, Uname: data})
+			}
+			return list
+		}
+		for _, h := range of(tt.before) {
+			write(t, dir, h.Name, h.Uname)
+		}
+		list := changes(t, sent(t, of(tt.before), of(tt.after)))
+		for range 2 {
+			if _, err := apply(t, dir, list...); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if is := content(t, dir); is != tt.want {
+			t.Errorf("%s: %q", name, is)
+		}
 	}
 }
 
@@ -355,23 +477,24 @@ func TestApply_StaysInTheTree(t *testing.T) {
 	if err := errors.Join(os.Symlink(outside, filepath.Join(dir, "out")), os.Symlink(".git/hooks", filepath.Join(dir, "dist")), os.Symlink("real", filepath.Join(dir, "in"))); err != nil {
 		t.Fatal(err)
 	}
-	tree := Tree{Root: dir}
 	file := &State{Data: []byte("evil"), Exec: true}
 	for _, name := range []string{
 		"../x", "/etc/x", "out/x", "dist/pre-commit", "in/y", "dir/x/y", ".git/hooks/pre-commit", ".GIT/hooks/x", "sub/.git/config", ".git ", ".git./x",
-		".g\u200cit/x", "git~1/config", ".git::$INDEX_ALLOCATION/x", "", ".", "a\nb", "\x1b[2J", "\xff",
+		".g\u200cit/x", "git~1/config", ".git::$INDEX_ALLOCATION/x", ".envrc", ".vscode/x", "", ".", "a\nb", "\x1b[2J", "\xff",
 	} {
-		if err := tree.Apply(Change{name, nil, file}); err == nil {
+		if _, err := apply(t, dir, Change{Name: name, After: file}); err == nil {
 			t.Errorf("%q was written", name)
 		}
 	}
-	for name, c := range map[string]Change{
-		"a link":          {"l", nil, &State{Link: "/etc/passwd"}},
-		"a link replaced": {"out", &State{Link: outside}, file},
-		"a link removed":  {"out", &State{Link: outside}, nil},
-		"over a link":     {"out", nil, file},
+	for name, list := range map[string][]Change{
+		"a link":                {{Name: "l", After: &State{Link: "/etc/passwd"}}},
+		"a link replaced":       {{Name: "out", Before: &State{Link: outside}, After: file}},
+		"a link removed":        {{Name: "out", Before: &State{Link: outside}}},
+		"over a link":           {{Name: "out", After: file}},
+		"behind a removed link": {{Name: "out", Before: &State{Link: outside}}, {Name: "out/x", After: file}},
+		"behind a removed .git": {{Name: ".git", Before: file}, {Name: ".git/x", After: file}},
 	} {
-		if err := tree.Apply(c); err == nil {
+		if _, err := apply(t, dir, list...); err == nil {
 			t.Errorf("%s was made", name)
 		}
 	}
@@ -381,17 +504,71 @@ func TestApply_StaysInTheTree(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(dir, ".git", "hooks")); err == nil {
 		t.Error(".git has hooks")
 	}
-	for _, name := range []string{"a", ".gitignore", ".github/x", "dir/y", "…", "git"} {
-		if err := tree.Apply(Change{name, nil, file}); err != nil {
+	for _, name := range []string{"a", ".gitignore", ".github/x", "dir/y", "é…", "git"} {
+		if _, err := apply(t, dir, Change{Name: name, After: file}); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
+	// What is run by itself may go, and be written by force.
+	write(t, dir, ".bashrc", "evil")
+	if _, err := apply(t, dir, Change{Name: ".bashrc", Before: &State{Data: []byte("evil")}}); err != nil {
+		t.Error(err)
+	}
+	if _, err := (Tree{Root: dir}).Apply([]Change{{Name: ".envrc", After: file}}, t.TempDir(), true); err != nil {
+		t.Error(err)
+	}
+	if _, err := apply(t, dir, Change{Name: ".envrc", Before: file}, Change{Name: ".envrc/x", After: file}); err == nil {
+		t.Error("what is run by itself was written behind a file that is removed")
+	}
+	// A link that was made by hand is what it is to be.
+	if _, err := apply(t, dir, Change{Name: "in", After: &State{Link: "real"}}); err != nil {
+		t.Error(err)
+	}
 }
 
-func TestReadChanges_LeavesOutWhatHasNoPlace(t *testing.T) {
-	list, left, err := ReadChanges(archived(t), archived(t, tar.Header{Name: "../x"}, tar.Header{Name: ".git/config"}, tar.Header{Name: "pipe", Typeflag: tar.TypeFifo}, tar.Header{Name: "good", Uname: "x"}))
-	if err != nil || len(list) != 1 || list[0].Name != "good" || len(left) != 3 {
-		t.Errorf("changes %v, left %q, %v", list, left, err)
+// Gone is what the VM lists as gone, of what was sent, and can have seen. All that cannot be
+// made is said.
+func TestReadChanges_TakesNothingOnTrust(t *testing.T) {
+	file := func(name, text string) tar.Header { return tar.Header{Name: name, Uname: text} }
+	of := func(list ...tar.Header) []tar.Header { return list }
+	for name, tt := range map[string]struct {
+		archive io.Reader
+		want    string
+	}{
+		"gone":                  {sent(t, of(file("f", "1")), nil), "f:-"},
+		"never sent":            {sent(t, nil, nil, "-f"), ""},
+		"not listed":            {archived(t, file("index", "0644:x f\x00"), file("changes", "")), ""},
+		"gone, without content": {archived(t, file("index", "0644:x f\x00"), file("changes", "-f\x00")), "f:-"},
+		"behind what is unread": {sent(t, of(file("d/e/f", "1")), nil, "+d"), "d:! d/e/f:!"},
+		"behind a file":         {sent(t, of(file("d/f", "1")), of(file("d", "1"))), "d:+ d/f:-"},
+		"another content":       {archived(t, file("index", "0644:x f\x00"), file("changes", "+f\x00"), file("base/f", "1"), file("tree/f", "1")), "f:~"},
+		"another link":          {archived(t, file("index", "2777:x f\x00"), file("changes", "-f\x00")), "f:!"},
+		"same":                  {sent(t, of(file("f", "1")), of(file("f", "1"))), ""},
+		"too large":             {sent(t, nil, nil, "+f"), "f:!"},
+		"no place":              {sent(t, nil, of(file("../x", ""), file(".git/config", ""), file("good", "x")), "+pipe"), "../x:! .git/config:! good:+ pipe:!"},
+		"nonsense":              {archived(t, file("index", "x\x00 \x00rubbish f\x000:: f"), file("changes", "\x00+\x00-\x00f\x00*f\x00")), "f:!"},
+	} {
+		var got []string
+		for _, c := range changes(t, tt.archive) {
+			how := "~"
+			switch {
+			case c.Left != "":
+				how = "!"
+			case c.Before == nil:
+				how = "+"
+			case c.After == nil:
+				how = "-"
+			}
+			got = append(got, c.Name+":"+how)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	for _, archive := range []io.Reader{archived(t), archived(t, file("index", "")), archived(t, file("changes", ""))} {
+		if _, err := ReadChanges(archive); err == nil {
+			t.Error("an archive without lists was read")
+		}
 	}
 }
 
@@ -400,19 +577,26 @@ func TestReadArchive_IsBounded(t *testing.T) {
 	file := func(name string, size int) tar.Header {
 		return tar.Header{Name: name, Uname: strings.Repeat("x", size)}
 	}
+	skipped := func(name string, size int) tar.Header {
+		h := file(name, size)
+		h.Typeflag = 'x' - 1 // of no kind that is read
+		return h
+	}
 	for name, tt := range map[string]struct {
 		archive io.Reader
 		ok      bool
 	}{
-		"as many as may be": {archived(t, file("a", 5), file("b", 5)), true},
-		"a file more":       {archived(t, file("a", 1), file("b", 1), file("c", 1)), false},
-		"a byte more":       {archived(t, file("a", 5), file("b", 6)), false},
-		"links only":        {archived(t, tar.Header{Name: "a", Typeflag: tar.TypeSymlink}, tar.Header{Name: "b", Typeflag: tar.TypeSymlink}, tar.Header{Name: "c", Typeflag: tar.TypeSymlink}), false},
-		"what is left out":  {archived(t, file("../a", 1), file("../b", 1), file("../c", 1)), false},
-		"rubbish":           {strings.NewReader("rubbish"), false},
-		"nothing":           {strings.NewReader(""), false},
+		"as many as may be":        {archived(t, file("a", 5), file("b", 5)), true},
+		"a file more":              {archived(t, file("a", 1), file("b", 1), file("c", 1)), false},
+		"a byte more":              {archived(t, file("a", 5), file("b", 6)), false},
+		"links only":               {archived(t, tar.Header{Name: "a", Linkname: "x"}, tar.Header{Name: "b", Linkname: "x"}, tar.Header{Name: "c", Linkname: "x"}), false},
+		"what is left out":         {archived(t, skipped("a", 1), skipped("b", 1), skipped("c", 1)), false},
+		"contents of that":         {archived(t, skipped("a", 2<<20)), false},
+		"contents that are enough": {archived(t, skipped("a", 1<<19)), true},
+		"rubbish":                  {strings.NewReader("rubbish"), false},
+		"nothing":                  {strings.NewReader(""), false},
 	} {
-		if files, _, err := readArchive(tt.archive, most); (err == nil) != tt.ok {
+		if files, err := readArchive(tt.archive, most); (err == nil) != tt.ok {
 			t.Errorf("%s: %d files, %v", name, len(files), err)
 		}
 	}
@@ -431,32 +615,49 @@ func TestReadArchive_DoesNotUnfoldSparseFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close() //nolint:errcheck // only read
-	if files, _, err := readArchive(file, bounds{files: 2, bytes: 1 << 20}); err == nil {
+	if files, err := readArchive(file, bounds{files: 2, bytes: 1 << 20}); err == nil {
 		t.Errorf("%d files", len(files))
 	}
 }
 
 func TestOurs_LeavesOutWhatGitIgnoresHere(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, ".gitignore", "*.o\n")
+	write(t, dir, ".gitignore", "*.o\n", "module/.gitignore", "*.x\n")
 	run(t, dir, "git", "init", "-q")
-	list := []Change{{"a.o", nil, &State{}}, {"a.c", nil, &State{}}, {"b.o", &State{}, nil}}
+	run(t, filepath.Join(dir, "module"), "git", "init", "-q")
+	write(t, dir, "plain/x", "1")
+	if err := errors.Join(os.Symlink("module", filepath.Join(dir, "link")), os.Symlink("plain", filepath.Join(dir, "beyond"))); err != nil {
+		t.Fatal(err)
+	}
+	list := []Change{{Name: "a.o", After: &State{}}, {Name: "a.c", After: &State{}}, {Name: "b.o", Before: &State{}}, {Name: "large.o", Left: "is too large"}}
+	for _, name := range []string{"module/a.o", "module/a.x", "module/sub/a.x", "link/a.o", "beyond/a.o", "../x", ".git/x"} {
+		list = append(list, Change{Name: name, After: &State{}})
+	}
+	ours, err := find(t, dir).Ours(t.Context(), list)
 	var got []string
-	for _, c := range find(t, dir).Ours(t.Context(), list) {
+	for _, c := range ours {
 		got = append(got, c.Name)
 	}
-	if !slices.Equal(got, []string{"a.c", "b.o"}) {
-		t.Errorf("ours: %q", got)
+	if !slices.Equal(got, []string{"a.c", "b.o", "module/a.o", "link/a.o", "beyond/a.o", "../x", ".git/x"}) || err != nil {
+		t.Errorf("ours: %q, %v", got, err)
+	}
+	if ours, err = find(t, dir).Ours(t.Context(), list[1:2]); len(ours) != 1 || err != nil {
+		t.Errorf("of none that is ignored: %v, %v", ours, err)
+	}
+	tree := find(t, dir)
+	write(t, dir, ".git/config", "[rubbish")
+	if _, err := tree.Ours(t.Context(), list[1:2]); err == nil || !strings.Contains(err.Error(), "which files git ignores") {
+		t.Errorf("where git fails: %v", err)
 	}
 }
 
 func FuzzReadChanges(f *testing.F) {
-	good, _ := io.ReadAll(archived(f, tar.Header{Name: "a", Uname: "x"}, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "../x"}))
-	f.Add(good, []byte{})
-	f.Fuzz(func(t *testing.T, before, after []byte) {
-		list, _, err := ReadChanges(bytes.NewReader(before), bytes.NewReader(after))
+	good, _ := io.ReadAll(sent(f, []tar.Header{{Name: "a", Uname: "x"}}, []tar.Header{{Name: "a", Uname: "y"}, {Name: "l", Linkname: "../x"}}))
+	f.Add(good)
+	f.Fuzz(func(t *testing.T, archive []byte) {
+		list, err := ReadChanges(bytes.NewReader(archive))
 		for _, c := range list {
-			if Unsafe(c.Name) != "" || err != nil {
+			if c.Left == "" && Unsafe(c.Name) != "" || err != nil {
 				t.Errorf("%q, %v", c.Name, err)
 			}
 			c.Diff()

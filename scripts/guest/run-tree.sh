@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2310,SC2312 # what is asked in conditions here returns its own failures
 # Runs a command in a tree of files that `linus run` has sent into this VM, and
-# keeps what the command has changed of it as two archives. Runs in a VM, as a job's
+# keeps what the command has changed of it as an archive. Runs in a VM, as a job's
 # task, from a directory of its own, which it removes, with what was sent beside it:
 #   settings  NUL-terminated: the tree's name, the run's name, the directory of the tree
 #             to run in, and the sha256 of the index that the tree has now; without one
@@ -11,113 +11,137 @@
 #   index     what the tree consists of then, for who compares before the next run
 # Arguments: the command.
 # It leaves in ~/linus-run: TREE, with what else commands have made in it, and .TREE with
-# base (what was sent, as it was sent), index, RUN.before.tgz (the files that the command
-# has changed or removed, as they were) and RUN.after.tgz (those it has changed or
-# made, as they are).
+# base (what was sent, as it was sent), index, and RUN.changes.tgz, which has
+#   index     of the tree as the command has found it
+#   changes   NUL-terminated: +NAME of what the command has made or changed, -NAME of
+#             what was sent and is gone
+#   base/     the files that were sent and that the command has changed or removed
+#   tree/     the files that it has changed or made; of those that are too large, or too
+#             many, there is the name in changes alone
 # Exit codes: the command's; 125 it was not run.
 
-max_changed=67108864 # bytes that are kept of what the command has changed
-max_names=10000      # files
+max_changed=67108864 # bytes that are kept of what the command has changed, as it is, and as many as it was
+max_names=10000      # files, as they are
 
 refuse() { # <why>
   printf 'linus run: %s\n' "$1" >&2
   exit 125
 }
 
-# remove_gone removes what is no longer part of the tree, and directories that are empty
-# then.
+# names lists what is below a directory, no link followed.
+names() { # <directory> [<test of find>...]
+  find "$1" -mindepth 1 "${@:2}" -printf '%P\0' | LC_ALL=C sort -z
+}
+
+# remove removes names of a directory.
+remove() { # <directory> [<option of rm>...]; stdin: the names
+  (cd -- "$1" && xargs -0 -r rm -f "${@:2}" --)
+}
+
+# remove_gone removes what is no longer part of the tree, never through a link, and
+# directories that are empty then.
 remove_gone() { # <directory> <list>
-  (
-    cd -- "$1"
-    xargs -0 -r rm -rf -- <"$2"
-    xargs -0 -r dirname -z -- <"$2" | xargs -0 -r rmdir -p -- 2>/dev/null || true
-  )
+  LC_ALL=C comm -z -12 <(LC_ALL=C sort -z -- "$2") <(names "$1") | remove "$1" -r
+  (cd -- "$1" && xargs -0 -r dirname -z -- <"$2" | xargs -0 -r rmdir -p -- 2>/dev/null) || true
 }
 
 # update_tree makes the tree what it is where it was sent from. Until that is so there is
 # no index, and the next run makes it anew.
 update_tree() { # <tree> <state> <sent> <sha256 of the index>
-  local -r tree=$1 state=$2 sent=$3 held=$4
+  local -r tree=$1 base=$2/base state=$2 sent=$3 held=$4
   local sum=''
+  mkdir -p -- "${tree}" "${base}"
+  # Commands leave directories that cannot be written, Go's module cache among them.
+  find "${tree}" "${base}" -type d ! -perm -u=rwx -exec chmod u+rwx -- {} \; 2>/dev/null || true
   if [[ -z ${held} ]]; then
-    rm -rf -- "${tree}" "${state}/base"
+    rm -rf -- "${tree}" "${base}"
+    mkdir -- "${tree}" "${base}"
   else
     [[ ! -e ${state}/index ]] || sum=$(sha256sum <"${state}/index")
     [[ ${sum%% *} == "${held}" ]] || refuse "the tree in this VM has changed since it was compared: run it again"
   fi
   rm -f -- "${state}/index" "${state}"/*.tgz
-  mkdir -p -- "${tree}" "${state}/base"
-  remove_gone "${state}/base" "${sent}/gone"
+  remove_gone "${base}" "${sent}/gone"
   remove_gone "${tree}" "${sent}/gone"
-  tar -xzf "${sent}/tree.tgz" -C "${state}/base"
-  cp -a --remove-destination -- "${state}/base/." "${tree}/"
+  tar -xpzf "${sent}/tree.tgz" -C "${base}"
+  # What is in the way: files and links of directories, and directories of files.
+  LC_ALL=C comm -z -23 <(names "${base}" -type d) <(names "${tree}" -type d) | remove "${tree}"
+  LC_ALL=C comm -z -12 <(names "${base}" ! -type d) <(names "${tree}" -type d) | remove "${tree}" -r
+  cp -a --remove-destination -- "${base}/." "${tree}/"
   mv -f -- "${sent}/index" "${state}/index"
 }
 
-# set_mark makes a file that is older than all that changes from now on.
-set_mark() { # <state>
-  : >"$1/mark"
-  until : >"$1/later" && [[ $1/later -nt $1/mark ]]; do :; done
+# list_tree lists the working directory: a kind, ? for a directory that cannot be read, mode
+# and size; what else differs once a file was written; and the name. Times only save
+# reading: another one is no change, and the same one is none together with all else.
+list_tree() {
+  find . -ignore_readdir_race -mindepth 1 -name .git -prune -o \
+    -type d '(' -readable -executable -o -printf '?:0 /%P\0' -prune ')' -o \
+    -printf '%y%m:%s %i %T@ %C@/%P\0' | LC_ALL=C sort -z
 }
 
-# note_ignored marks the names in the array touched that git ignores.
+# note_ignored marks what there is in the array is and git ignores.
 note_ignored() {
   local name repository
   type -P git >/dev/null && repository=$(mktemp -d) || return 0
   git init -q --bare -- "${repository}" 2>/dev/null || return 0
   while IFS= read -r -d '' name; do
-    touched["${name}"]=ignored
-  done < <(printf '%s\0' "${!touched[@]}" | git --git-dir="${repository}" --work-tree=. check-ignore -z --stdin 2>/dev/null)
+    ignored["${name}"]=yes
+  done < <(for name in "${!is[@]}"; do
+    [[ -z ${is["${name}"]} ]] || printf '%s\0' "${name}"
+  done | git --git-dir="${repository}" --work-tree=. check-ignore -z --stdin 2>/dev/null)
   rm -rf -- "${repository}"
 }
 
-# pack puts files of a directory into an archive, which appears whole.
-pack() { # <directory> <archive> [<name>...]
-  local -r from=$1 to=$2
-  local -i code=0
-  shift 2
-  (($# == 0)) || printf '%s\0' "$@" >"${to}.names"
-  (($# > 0)) || : >"${to}.names"
-  # 1: a file has changed while it was read
-  tar -C "${from}" --null --verbatim-files-from --no-recursion -T "${to}.names" -czf "${to}.part" || code=$?
-  rm -f -- "${to}.names"
-  ((code < 2)) && mv -f -- "${to}.part" "${to}"
-}
-
-# keep_changes compares the tree, the working directory, with what was sent.
-keep_changes() { # <state> <run>
-  local -r state=$1 run=$2
-  local name
-  local -i room=${max_changed} left=0
-  local -A touched=() # the size of what was written since the mark, by name
-  local -a before=() after=()
-  while IFS= read -r -d '' name; do
-    touched["${name#* }"]=${name%% *}
-  done < <(find . -name .git -prune -o '(' -type f -o -type l ')' -cnewer "${state}/mark" -printf '%s %P\0')
-  while IFS= read -r -d '' name; do
-    if [[ ! -L ${name} && (-d ${name} || ! -e ${name}) ]]; then
-      before+=("${name}")
-    elif [[ -n ${touched["${name}"]:-} ]]; then
-      keep_file && before+=("${name}")
+# keep_changes compares the tree, the working directory, with the list before, and what is
+# another with what was sent.
+keep_changes() { # <state> <archive>
+  local name line now
+  local -i room=${max_changed} room_before=${max_changed} files=0 left=0 code=0
+  local -A is=() sent=() ignored=() # kind, mode and size, by name; is has what is gone, too
+  list_tree >"$1/after" || return
+  while IFS= read -r -d '' line; do
+    name=${line#*/}
+    if [[ ${line} == $'\t'* ]]; then
+      is["${name}"]=${line:1}
+    else
+      is["${name}"]=${is["${name}"]:-}
     fi
-    [[ -z ${touched["${name}"]:-} ]] || touched["${name}"]=ignored
-  done < <(cd -- "${state}/base" && find . '(' -type f -o -type l ')' -printf '%P\0')
-  ((${#touched[@]} == 0)) || note_ignored
-  for name in "${!touched[@]}"; do
-    [[ ${touched["${name}"]} == ignored ]] || keep_file || true
-  done
-  pack "${state}/base" "${state}/${run}.before.tgz" "${before[@]}" && pack . "${state}/${run}.after.tgz" "${after[@]}"
-  ((left == 0)) || printf 'linus run: %d files are too large, or too many, to be part of what the command has changed; --pull PATH brings them\n' "${left}" >&2
-}
-
-# keep_file adds the name to the array after while there is room.
-keep_file() {
-  if ((touched["${name}"] > room || ${#after[@]} >= max_names)); then
-    ((left += 1))
-    return 1
-  fi
-  ((room -= touched["${name}"])) || true
-  after+=("${name}")
+  done < <(LC_ALL=C comm -z -3 "$1/before" "$1/after")
+  while IFS= read -r -d '' line; do
+    sent["${line#*/}"]=${line%%/*}
+  done < <(find "$1/base" ! -type d -printf '%y%m:%s/%P\0')
+  note_ignored
+  printf '%s\0' index changes >"$1/kept"
+  for name in "${!is[@]}"; do
+    now=${is["${name}"]%% *}
+    line=${sent["${name}"]:-}
+    if [[ -n ${line} ]]; then
+      [[ ${line} != "${now}" || ${line} != f* ]] || ! cmp -s -- "$1/base/${name}" "${name}" || continue
+      if ((${line#*:} <= room_before)); then
+        ((room_before -= ${line#*:})) || true
+        printf 'base/%s\0' "${name}" >&3
+      fi
+    elif [[ ${now} != [fl\?]* || -n ${ignored["${name}"]:-} ]]; then
+      continue
+    fi
+    if [[ -z ${now} ]]; then
+      printf -- '-%s\0' "${name}"
+      continue
+    fi
+    printf '+%s\0' "${name}"
+    if [[ ${now} == [fl]* && (-L ${name} || -r ${name}) ]] && ((${now#*:} <= room && files < max_names)); then
+      ((room -= ${now#*:}, files += 1)) || true
+      printf 'tree/%s\0' "${name}" >&3
+    else
+      ((left += 1))
+    fi
+  done >"$1/changes" 3>>"$1/kept"
+  ln -sfn -- "${PWD}" "$1/tree"
+  # 1: a file has changed while it was read
+  tar -C "$1" --ignore-failed-read --null --verbatim-files-from --no-recursion -T "$1/kept" -czf "$2.part" || code=$?
+  ((code < 2)) && mv -f -- "$2.part" "$2"
+  ((left == 0)) || printf 'linus run: %d files cannot be read, are too large, or too many, to be part of what the command has changed; --pull PATH brings them\n' "${left}" >&2
 }
 
 main() {
@@ -140,15 +164,19 @@ main() {
   flock -n "${lock}" || refuse "another run uses this tree in this VM"
   update_tree "${tree}" "${state}" "${sent}" "${settings[3]}"
   mkdir -p -- "${tree}/${settings[2]}"
+  cd -- "${tree}"
+  list_tree >"${state}/before"
+  # What is written from now on has another time.
+  until : >"${state}/later" && [[ ${state}/later -nt ${state}/before || ${state}/later -ot ${state}/before ]]; do :; done
   cd -- "${tree}/${settings[2]}"
   rm -rf -- "${sent}"
-  set_mark "${state}"
   trap - ERR
   trap : INT TERM HUP # they end the command, and what it has changed is kept
   set +e
-  (exec -- "$@") {lock}>&-
+  # env says of a command that cannot be run what is wrong, and no line of ours; a=b is a variable to it.
+  ([[ $1 == *=* ]] || exec env -- "$@" && exec -- "$@") {lock}>&-
   code=$?
-  cd -- "${tree}" && keep_changes "${state}" "${settings[1]}"
+  cd -- "${tree}" && keep_changes "${state}" "${state}/${settings[1]}.changes.tgz"
   [[ -z ${SUDO_USER:-} ]] || chown -R -h --reference="${home}" -- "${home}/linus-run"
   exit "${code}"
 }

@@ -1,0 +1,209 @@
+package worktree
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"linus/internal/intake"
+)
+
+// Apply makes changes in the tree: all of them, or none if one cannot be made. Files have to be
+// here what they were when they were sent; those that are what they are to become are left.
+// What is run by itself (internal/intake) is written only if started is set.
+// What is replaced or removed is kept first, as it is, below the directory keep, which loses
+// what it has. Directories that are empty then are removed. It returns what it has changed.
+func (t Tree) Apply(changes []Change, keep string, started bool) (made []Change, err error) {
+	root, err := os.OpenRoot(t.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close() //nolint:errcheck // only a handle
+	var problems error
+	for _, c := range changes {
+		here, err := state(intake.Into{Root: root, Any: started || c.After == nil}, c, changes)
+		switch {
+		case c.Left != "":
+			err = errors.New(c.Left)
+		case err != nil || here.equal(c.After):
+		case c.Before != nil && c.Before.Link != "" || c.After != nil && c.After.Link != "":
+			err = errors.New("is a symbolic link, and links are not taken: make it by hand, and apply again")
+		case !here.equal(c.Before):
+			err = errors.New("has changed here since it was sent")
+		default:
+			made = append(made, c)
+		}
+		if err != nil {
+			problems = errors.Join(problems, fmt.Errorf("%s: %w", c.Name, err))
+		}
+	}
+	if problems != nil || len(made) == 0 {
+		return nil, problems
+	}
+	w := swap{root: root, stage: ".linus-" + rand.Text()}
+	defer root.RemoveAll(w.stage) //nolint:errcheck // what is in it is elsewhere, too
+	if err = keepBefore(root, made, keep); err == nil {
+		err = w.run(made)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return made, nil
+}
+
+// keepBefore copies what changes replace and remove to a directory.
+func keepBefore(root *os.Root, changes []Change, keep string) error {
+	if err := errors.Join(os.RemoveAll(keep), os.MkdirAll(keep, 0o700)); err != nil {
+		return err
+	}
+	to, err := os.OpenRoot(keep)
+	if err != nil {
+		return err
+	}
+	defer to.Close() //nolint:errcheck // only a handle
+	for _, c := range changes {
+		if c.Before == nil {
+			continue
+		}
+		name := filepath.FromSlash(c.Name)
+		data, err := root.ReadFile(name)
+		if err == nil {
+			err = intake.Into{Root: to, Any: true}.File(c.Name, c.mode(root), writing(data))
+		}
+		if err != nil {
+			return fmt.Errorf("keep %s as it is: %w", c.Name, err)
+		}
+	}
+	return nil
+}
+
+// mode is that of the file as it is, or of a new one.
+func (c Change) mode(root *os.Root) fs.FileMode {
+	if info, err := root.Lstat(filepath.FromSlash(c.Name)); err == nil && info.Mode().IsRegular() {
+		return info.Mode().Perm()
+	}
+	return 0o666
+}
+
+func writing(data []byte) func(*os.File) error {
+	return func(file *os.File) error {
+		_, err := file.Write(data)
+		return err
+	}
+}
+
+// swap puts files in the place of others, and back if it cannot go on.
+type swap struct {
+	root  *os.Root
+	stage string // a directory where all new files are written before the first is moved, and the old ones go
+	moved [][2]string
+}
+
+func (w *swap) run(changes []Change) (err error) {
+	at := func(dir string, i int) string { return path.Join(w.stage, dir, strconv.Itoa(i)) }
+	for i, c := range changes {
+		if c.After == nil {
+			continue
+		}
+		mode := c.mode(w.root) &^ 0o111
+		if c.After.Exec {
+			mode |= mode >> 2 & 0o111 // for who may read it
+		}
+		if err := (intake.Into{Root: w.root, Any: true}).File(at("new", i), mode, writing(c.After.Data)); err != nil {
+			return fmt.Errorf("write %s: %w", c.Name, err)
+		}
+	}
+	defer func() {
+		for _, moved := range slices.Backward(w.moved) {
+			if err != nil {
+				err = errors.Join(err, w.move(moved[1], moved[0]))
+				w.prune(moved[1])
+			}
+		}
+	}()
+	for i, c := range changes {
+		if c.Before == nil {
+			continue
+		}
+		if err := w.move(c.Name, at("old", i)); err != nil {
+			return err
+		}
+		if c.After == nil {
+			w.prune(c.Name)
+		}
+	}
+	for i, c := range changes {
+		if c.After == nil {
+			continue
+		}
+		if info, err := w.root.Lstat(filepath.FromSlash(c.Name)); err == nil && !info.IsDir() {
+			return fmt.Errorf("%s: has changed here since it was sent", c.Name)
+		} else if err == nil {
+			if err := w.root.Remove(filepath.FromSlash(c.Name)); err != nil {
+				return fmt.Errorf("%s: is a directory here, with files that were not sent: %w", c.Name, err)
+			}
+		}
+		if err := w.move(at("new", i), c.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *swap) move(from, to string) error {
+	from, to = filepath.FromSlash(from), filepath.FromSlash(to)
+	err := w.root.MkdirAll(filepath.Dir(to), 0o755)
+	if err == nil {
+		err = w.root.Rename(from, to)
+	}
+	if err == nil {
+		w.moved = append(w.moved, [2]string{from, to})
+	}
+	return err
+}
+
+// prune removes the directories above a name that are empty.
+func (w *swap) prune(name string) {
+	for dir := filepath.Dir(filepath.FromSlash(name)); dir != "." && w.root.Remove(dir) == nil; dir = filepath.Dir(dir) {
+	}
+}
+
+// state returns what is where a change is to be made; nil if no file is. A directory is none:
+// it goes if it is empty then. Nor is anything below a file, which may be one that the changes
+// remove.
+func state(into intake.Into, c Change, changes []Change) (*State, error) {
+	if why := Unsafe(c.Name); why != "" {
+		return nil, errors.New(why)
+	}
+	if err := into.Reach(c.Name); err != nil {
+		removed := func(above Change) bool { return above.After == nil && strings.HasPrefix(c.Name, above.Name+"/") }
+		if c.After == nil || intake.Check(c.Name, into.Any) == nil && slices.ContainsFunc(changes, removed) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	name := filepath.FromSlash(c.Name)
+	info, err := into.Root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir():
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case info.Mode()&fs.ModeSymlink != 0:
+		link, err := into.Root.Readlink(name)
+		return &State{Link: filepath.ToSlash(link)}, err
+	case !info.Mode().IsRegular():
+		return nil, errors.New("is neither a file nor a link here")
+	case info.Size() > MaxBytes:
+		return nil, errors.New("has changed here since it was sent")
+	}
+	data, err := into.Root.ReadFile(name)
+	return &State{Exec: info.Mode()&0o100 != 0, sum: sum(data)}, err
+}
