@@ -66,6 +66,11 @@ func (f *fixtureTasks) at(id string, do func(*fixtureTask)) error {
 	return nil
 }
 
+// Look returns a task as it is: the suite's listeners are few.
+func (f *fixtureTasks) Look(ctx context.Context, id string, _ time.Duration) (mcptask.Task, error) {
+	return f.Task(ctx, id)
+}
+
 func (f *fixtureTasks) Task(_ context.Context, id string) (now mcptask.Task, err error) {
 	return now, f.at(id, func(t *fixtureTask) { now = t.now() })
 }
