@@ -73,7 +73,7 @@ func (a *api) reach(w http.ResponseWriter, r *http.Request, v visit, who job.Pri
 			}
 		}()
 		proxy := httputil.ReverseProxy{
-			Transport: a.ports.transport, FlushInterval: -1, ErrorLog: quiet(a.Log),
+			Transport: untrailed{a.ports.transport}, FlushInterval: -1, ErrorLog: quiet(a.Log),
 			Rewrite:        func(p *httputil.ProxyRequest) { a.toVM(p, v, port.Port) },
 			ModifyResponse: func(resp *http.Response) error { return a.fromVM(resp, v, port.Port) },
 			ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { a.portFailed(w, r, v, err) },
@@ -150,6 +150,22 @@ func portTransport(e job.Engine) *http.Transport {
 		DisableCompression: true, MaxIdleConnsPerHost: 8, IdleConnTimeout: portIdle,
 		ResponseHeaderTimeout: portAnswer, MaxResponseHeaderBytes: portHeaders, ExpectContinueTimeout: time.Second,
 	}
+}
+
+// untrailed leaves out what follows a response's body: headers that nobody has looked at, and
+// which no page can read.
+type untrailed struct{ http.RoundTripper }
+
+// RoundTrip is for httputil.ReverseProxy.
+func (t untrailed) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	out := *resp // the body's end sets the other's trailers
+	out.Trailer = nil
+	out.Header.Del("Trailer")
+	return &out, nil
 }
 
 // portConn is a tunnel as net/http has its connections. Its times are bounded by closing it.

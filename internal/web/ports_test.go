@@ -298,6 +298,27 @@ func TestPort_NothingOfThisServerReachesTheVM(t *testing.T) {
 	}
 }
 
+// What follows a response's body has been looked at by nobody: it does not pass, announced or not.
+func TestPort_TrailersDoNotPass(t *testing.T) {
+	for _, wildcard := range []bool{false, true} {
+		r := newPortRig(t, wildcard, map[string]http.HandlerFunc{"/trailers": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "Set-Cookie, Clear-Site-Data")
+			_, _ = io.WriteString(w, "body")
+			_ = http.NewResponseController(w).Flush()
+			for _, prefix := range []string{"", http.TrailerPrefix} {
+				w.Header().Set(prefix+"Set-Cookie", "linus-port=x")
+				w.Header().Set(prefix+"Clear-Site-Data", `"*"`)
+			}
+			w.Header().Set(http.TrailerPrefix+"X-Unannounced", "x")
+		}})
+		r.login()
+		code, resp, text := r.get(r.open()+"/trailers", nil)
+		if code != 200 || text != "body" || len(resp.Trailer) > 0 || resp.Header.Get("Trailer") != "" {
+			t.Errorf("wildcard %v: %d %q, %v after it", wildcard, code, text, resp.Trailer)
+		}
+	}
+}
+
 // A page without an origin reaches its own port, by its grant, and nothing else.
 func TestPort_SandboxedByPath(t *testing.T) {
 	r := newPortRig(t, false, map[string]http.HandlerFunc{
@@ -642,6 +663,125 @@ func TestPort_StreamsPassAndEnd(t *testing.T) {
 			case <-time.After(time.Minute):
 				t.Fatal("it outlives the port's URL")
 			}
+		}
+	}
+}
+
+// following is an engine with a program whose response never ends.
+type following struct{ *exposing }
+
+func (following) DialVM(context.Context, string, int) (job.Tunnel, error) {
+	near, far := net.Pipe()
+	go func() {
+		defer far.Close()
+		if _, err := http.ReadRequest(bufio.NewReader(far)); err == nil {
+			_, _ = io.WriteString(far, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: one\n\n")
+			_, _ = far.Read(make([]byte, 1)) // until the other end closes
+		}
+	}()
+	return halfClosed{near}, nil
+}
+
+// Whoever logs out, or whose session has had its time, is also out of every port: by what was
+// granted, by a code that is not used yet, and in streams that are open.
+func TestPort_EndsWithTheSession(t *testing.T) {
+	const week = 7 * 24 * time.Hour
+	for _, wildcard := range []bool{false, true} {
+		for name, tt := range map[string]struct {
+			before time.Duration // from the login until the port is opened
+			logout bool
+		}{"logout": {time.Hour, true}, "time": {week - 10*time.Second, false}} {
+			t.Run(fmt.Sprint(name, ", wildcard ", wildcard), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					o := web.Options{
+						Engine: following{&exposing{engine: sample(), at: map[string]string{webID: "x"}, owners: map[string]string{}}},
+						MCP: echo, API: echo, Token: token, Log: log, Hosts: []string{"linus.example"}, URL: func() string { return "http://linus.example" },
+					}
+					if wildcard {
+						o.PortDomain = "vms.example"
+					}
+					h := web.Handler(o)
+					jar, err := cookiejar.New(nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					ask := func(method, to, form string) (*httptest.ResponseRecorder, *http.Request) {
+						r := httptest.NewRequest(method, to, strings.NewReader(form))
+						r.Header.Set("Accept", "text/html")
+						if form != "" {
+							r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+							r.Header.Set("Origin", "http://linus.example")
+						}
+						for _, c := range jar.Cookies(r.URL) {
+							r.AddCookie(c)
+						}
+						return httptest.NewRecorder(), r
+					}
+					visit := func(method, to, form string) *httptest.ResponseRecorder {
+						w, r := ask(method, to, form)
+						ctx, leave := context.WithTimeout(t.Context(), time.Second) // a stream would not end
+						defer leave()
+						h.ServeHTTP(w, r.WithContext(ctx))
+						jar.SetCookies(r.URL, w.Result().Cookies()) //nolint:bodyclose // a recorder's
+						return w
+					}
+					visit(http.MethodGet, "http://linus.example"+web.LoginPath(token), "")
+					time.Sleep(tt.before)
+
+					page, code := "", ""
+					if wildcard {
+						page = "http://" + webID + ".vms.example/"
+						to := visit(http.MethodGet, page, "").Header().Get("Location")
+						enter := func() string {
+							return strings.TrimPrefix(visit(http.MethodGet, to, "").Header().Get("Refresh"), "0; url=")
+						}
+						visit(http.MethodGet, enter(), "")
+						code = enter()
+					} else {
+						page = "http://linus.example" + visit(http.MethodGet, "http://linus.example/ports/"+webID+"/", "").Header().Get("Location")
+					}
+					w, r := ask(http.MethodGet, page, "")
+					ctx, leave := context.WithCancel(t.Context())
+					defer leave()
+					ended := make(chan struct{})
+					go func() {
+						defer close(ended)
+						defer func() { _ = recover() }() // http.ErrAbortHandler
+						h.ServeHTTP(w, r.WithContext(ctx))
+					}()
+					time.Sleep(8 * time.Second)
+					synctest.Wait()
+					select {
+					case <-ended:
+						t.Fatalf("the stream has ended while the session goes on: %d %s", w.Code, w.Body)
+					default:
+					}
+					if tt.logout {
+						form := regexp.MustCompile(`name="form_token" value="([^"]+)"`).FindStringSubmatch(visit(http.MethodGet, "http://linus.example/jobs", "").Body.String())
+						if got := visit(http.MethodPost, "http://linus.example/logout", "form_token="+url.QueryEscape(form[1])); got.Code != 303 {
+							t.Fatalf("log out: %d %s", got.Code, got.Body)
+						}
+					}
+					time.Sleep(8 * time.Second)
+					synctest.Wait()
+					select {
+					case <-ended:
+						if w.Code != 200 || w.Body.String() != "data: one\n\n" {
+							t.Errorf("the stream: %d %s", w.Code, w.Body)
+						}
+					default:
+						t.Error("the stream goes on")
+					}
+					if got := visit(http.MethodGet, page+"x", ""); got.Code != 303 || strings.Contains(got.Header().Get("Location"), "~") {
+						t.Errorf("by the grant: %d to %s", got.Code, got.Header().Get("Location"))
+					}
+					if code != "" {
+						if got := visit(http.MethodGet, code, ""); got.Code != 403 {
+							t.Errorf("by a code: %d to %s", got.Code, got.Header().Get("Location"))
+						}
+					}
+				})
+			})
 		}
 	}
 }
