@@ -695,7 +695,7 @@ func TestPort_EndsWithTheSession(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					o := web.Options{
 						Engine: following{&exposing{engine: sample(), at: map[string]string{webID: "x"}, owners: map[string]string{}}},
-						MCP: echo, API: echo, Token: token, Log: log, Hosts: []string{"linus.example"}, URL: func() string { return "http://linus.example" },
+						MCP:    echo, API: echo, Token: token, Log: log, Hosts: []string{"linus.example"}, URL: func() string { return "http://linus.example" },
 					}
 					if wildcard {
 						o.PortDomain = "vms.example"
