@@ -22,7 +22,7 @@ import (
 // Config is every setting, validated. Names, defaults and texts are in the
 // tags; Table, the documents and .env.example are generated from them.
 type Config struct {
-	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH. Required for everything that touches VMs. Several, separated by commas, are entries of one cluster: when one does not answer, the next is asked."`
+	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH, or an alias that ~/.ssh/config gives a HostName, whose Port, User and IdentityFile hold unless they are set here. Required for everything that touches VMs. Several, separated by commas, are entries of one cluster: when one does not answer, the next is asked."`
 	ProxmoxSSHPort     int    `envconfig:"PROXMOX_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the host."`
 	ProxmoxSSHUser     string `envconfig:"PROXMOX_SSH_USER" default:"root" desc:"SSH user on the host. Importing disk images needs root."`
 	ProxmoxSSHKeyPath  string `envconfig:"PROXMOX_SSH_KEY_PATH" kind:"path" desc:"Private key file for the host. Empty: the SSH agent, then id_ed25519, id_ecdsa and id_rsa in ~/.ssh, then PROXMOX_SSH_PASSWORD."`
@@ -161,7 +161,8 @@ type Config struct {
 	// NotifySocket is where a service says that it is ready, if systemd waits for that.
 	NotifySocket string `ignored:"true"`
 
-	given map[string]entry // what is not a default, by name
+	given     map[string]entry // what is not a default, by name
+	sshConfig string           // OpenSSH's file of the user's hosts; it may be missing
 }
 
 // Load reads the settings from the environment and from, and validates them.
@@ -218,6 +219,7 @@ func Load(from Sources) (Config, error) {
 	if c.ProxmoxSSHKeyPath == "" {
 		c.Identities = identities()
 	}
+	c.sshConfig, _ = absolute("~/.ssh/config")
 	c.LabLoopback = os.Getenv("PVELAB_LOOPBACK") == "1" && c.hostsOnLoopback()
 	c.EnvFile = from.EnvFilePath()
 	bad.Problems = append(bad.Problems, c.takeSecrets()...)

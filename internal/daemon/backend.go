@@ -130,11 +130,16 @@ func providerOptions(c config.Config, in Installation, log *slog.Logger) proxmox
 	}
 }
 
+// refusedPatience is how long a host may refuse connections before who waits for it is told:
+// its sshd restarts, or sheds load.
+const refusedPatience = time.Second
+
 // hostOptions returns how to connect to a Proxmox host.
 func hostOptions(c config.Config, host string) remote.Options {
+	at := c.Endpoint(host)
 	o := remote.Options{
-		Host: host, Port: c.ProxmoxSSHPort, User: c.ProxmoxSSHUser,
-		KeyPath: c.ProxmoxSSHKeyPath, KnownHosts: c.ProxmoxKnownHosts, AgentSocket: c.AgentSocket, Identities: c.Identities,
+		Host: at.Host, Port: at.Port, User: at.User, Patience: refusedPatience,
+		KeyPath: c.ProxmoxSSHKeyPath, KnownHosts: c.ProxmoxKnownHosts, AgentSocket: c.AgentSocket, Identities: at.Identities,
 	}
 	if c.ProxmoxSSHPassword.Reveal() != "" {
 		o.Password = c.ProxmoxSSHPassword.Reveal

@@ -61,10 +61,11 @@ func (l Login) Options() ([]string, error) {
 
 // through returns the ProxyCommand that jumps through the VM's node.
 func (l Login) through() (string, error) {
-	c, host := l.Config, l.Config.Hosts()[0]
+	c := l.Config
+	at := c.Endpoint(c.Hosts()[0])
 	jump := append(append([]string{"ssh"}, sshAlone()...), "-o", "StrictHostKeyChecking=yes")
 	if l.Node.Address != "" && len(l.Node.HostKeys) > 0 {
-		host = l.Node.Address
+		at = c.Endpoint(l.Node.Address)
 		known, alias := filepath.Join(c.StateDir, "ssh", "node-"+l.Node.Name+".known_hosts"), "linus-node-"+l.Node.Name
 		if err := writeKnownHosts(known, alias, l.Node.HostKeys...); err != nil {
 			return "", err
@@ -73,17 +74,17 @@ func (l Login) through() (string, error) {
 	} else {
 		jump = append(jump, "-o", sshFile("UserKnownHostsFile", c.ProxmoxKnownHosts))
 	}
-	jump = append(jump, "-p", strconv.Itoa(c.ProxmoxSSHPort))
+	jump = append(jump, "-p", strconv.Itoa(at.Port))
 	if c.ProxmoxSSHKeyPath != "" {
 		jump = append(jump, "-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", c.ProxmoxSSHKeyPath))
 	}
-	for _, path := range c.Identities { // ssh's own are in the home of the passwd entry, whatever HOME is
+	for _, path := range at.Identities { // ssh's own are in the home of the passwd entry, whatever HOME is
 		if _, err := os.Stat(path); err == nil { // ssh complains of those it is told of and does not find
 			jump = append(jump, "-o", sshFile("IdentityFile", path))
 		}
 	}
 	return strings.ReplaceAll(remote.Quote(append(jump, "-W")...), "%", "%%") + " '[%h]:%p' " +
-		strings.ReplaceAll(remote.Quote(c.ProxmoxSSHUser+"@"+host), "%", "%%"), nil
+		strings.ReplaceAll(remote.Quote(at.User+"@"+at.Host), "%", "%%"), nil
 }
 
 // writeKnownHosts writes a file with the host keys of one name.

@@ -32,7 +32,7 @@ type operation struct {
 }
 
 // unsent are the faults after which a command was not sent.
-var unsent = []remote.Class{remote.Refused, remote.Auth, remote.HostKeyUnknown, remote.HostKeyChanged}
+var unsent = []remote.Class{remote.Refused, remote.Auth, remote.HostKeyUnknown, remote.HostKeyChanged, remote.HostKeyRefused}
 
 func (p *Provider) operations() string { return path.Join(p.o.ScriptDir, "operations") }
 

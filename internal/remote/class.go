@@ -18,7 +18,7 @@ var exitClass = map[int]job.HostClass{
 // connectionClass is the class of each connection fault as callers see it.
 var connectionClass = map[Class]job.HostClass{
 	Refused: job.HostUnreachable, Unreachable: job.HostUnreachable, Timeout: job.HostUnreachable, Lost: job.HostUnreachable,
-	Auth: job.HostAuth, HostKeyUnknown: job.HostKeyChanged, HostKeyChanged: job.HostKeyChanged,
+	Auth: job.HostAuth, HostKeyUnknown: job.HostKeyChanged, HostKeyChanged: job.HostKeyChanged, HostKeyRefused: job.HostKeyChanged,
 }
 
 // HostClass is the class of a script's exit code; "" if it is not one of a

@@ -143,14 +143,22 @@ func (d *dialer) fault(ctx, timed context.Context, err error) error {
 // credentials are the ways to log in to one machine.
 type credentials struct {
 	methods []ssh.AuthMethod // in the order they are tried
+	keys    int              // that they offer
 	tried   []string         // what they offer, for people
 	unused  []error          // keys there are that cannot be offered, and why
 	release func()           // closes what they keep open
 }
 
+// mostTries is how many keys OpenSSH's server lets a client offer (MaxAuthTries).
+const mostTries = 6
+
 // refused returns the error of a machine that accepted none of them.
 func (c credentials) refused(err error) error {
 	text := "it accepts none of: " + strings.Join(c.tried, ", ")
+	if c.keys > mostTries {
+		text = fmt.Sprintf("of %d keys it saw only the first: a server ends the login after about %d. Name the key for it as PROXMOX_SSH_KEY_PATH, "+
+			"or take others out of the SSH agent (ssh-add -d). %s", c.keys, mostTries, text)
+	}
 	if len(c.unused) > 0 {
 		return fmt.Errorf("%s; not tried: %w (%w)", text, joined(c.unused), err)
 	}
@@ -183,10 +191,12 @@ func (d *dialer) credentials(ctx context.Context) (credentials, error) {
 		}
 	}
 	offerFile := func(path string) {
-		if key, err := readKey(path); err != nil {
+		keys, err := readKey(path)
+		if err != nil {
 			c.unused = append(c.unused, err)
-		} else {
-			offer(path, key)
+		}
+		if len(keys) > 0 {
+			offer(path, keys...)
 		}
 	}
 	if o.KeyPath != "" {
@@ -197,7 +207,7 @@ func (d *dialer) credentials(ctx context.Context) (credentials, error) {
 		if err == nil {
 			c.release = func() { _ = conn.Close() }
 			if held, err := agent.NewClient(conn).Signers(); err == nil {
-				offer("the SSH agent's keys", held...)
+				offer("the SSH agent's keys", ownFirst(held, append([]string{o.KeyPath}, o.Identities...))...)
 			}
 		} else {
 			o.Log.DebugContext(ctx, "ssh agent not used", "err", err)
@@ -211,7 +221,7 @@ func (d *dialer) credentials(ctx context.Context) (credentials, error) {
 	if o.KeyPath != "" && len(c.unused) > 0 && (len(signers) > 0 || o.Password != nil) {
 		o.Log.WarnContext(ctx, "private key not used", "err", c.unused[0])
 	}
-	if len(signers) > 0 {
+	if c.keys = len(signers); c.keys > 0 {
 		c.methods = append(c.methods, ssh.PublicKeys(signers...))
 	}
 	if o.Password != nil {
@@ -239,7 +249,39 @@ func (d *dialer) credentials(ctx context.Context) (credentials, error) {
 	return credentials{}, &Error{Op: "log in to", Addr: o.login(), Class: Auth, Err: joined(c.unused)}
 }
 
-func readKey(path string) (ssh.Signer, error) {
+// ownFirst returns an agent's keys in the order in which OpenSSH tries them: those of the key
+// files first, whose public halves lie beside them.
+func ownFirst(held []ssh.Signer, paths []string) []ssh.Signer {
+	var own, others []ssh.Signer
+	for _, key := range held {
+		of := func(path string) bool {
+			raw, err := os.ReadFile(path + ".pub")
+			if err != nil {
+				return false
+			}
+			public, _, _, _, err := ssh.ParseAuthorizedKey(raw)
+			return err == nil && bytes.Equal(public.Marshal(), plainKey(key.PublicKey()).Marshal())
+		}
+		if slices.ContainsFunc(paths, of) {
+			own = append(own, key)
+		} else {
+			others = append(others, key)
+		}
+	}
+	return append(own, others...)
+}
+
+// plainKey is a key without its certificate.
+func plainKey(key ssh.PublicKey) ssh.PublicKey {
+	if cert, ok := key.(*ssh.Certificate); ok {
+		return cert.Key
+	}
+	return key
+}
+
+// readKey reads a private key, and returns it with its certificate, which lies beside it,
+// before the key alone. A certificate that cannot be used is an error beside the key.
+func readKey(path string) ([]ssh.Signer, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("there is no private key at %s", path)
@@ -254,5 +296,30 @@ func readKey(path string) (ssh.Signer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s is not a private key: %w", path, err)
 	}
-	return signer, nil
+	certified, err := readCertificate(path+"-cert.pub", signer)
+	if err != nil || certified == nil {
+		return []ssh.Signer{signer}, err
+	}
+	return []ssh.Signer{certified, signer}, nil
+}
+
+// readCertificate returns a key with its certificate; nil: there is none.
+func readCertificate(path string, key ssh.Signer) (ssh.Signer, error) {
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read certificate: %w", err)
+	}
+	public, _, _, _, err := ssh.ParseAuthorizedKey(raw)
+	cert, ok := public.(*ssh.Certificate)
+	if err != nil || !ok {
+		return nil, fmt.Errorf("%s is not a certificate", path)
+	}
+	certified, err := ssh.NewCertSigner(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("the certificate %s is not of the key beside it", path)
+	}
+	return certified, nil
 }

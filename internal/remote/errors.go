@@ -26,6 +26,7 @@ const (
 	Auth           Class = "auth"             // no key or password was accepted
 	HostKeyUnknown Class = "host_key_unknown" // not in known_hosts
 	HostKeyChanged Class = "host_key_changed" // not the known key
+	HostKeyRefused Class = "host_key_refused" // it is revoked, or its certificate is not valid
 	Lost           Class = "lost"             // the connection broke, or was dropped while it was set up
 )
 
@@ -36,7 +37,7 @@ type Error struct {
 	Class Class
 	Err   error
 
-	// For the two host key classes: SHA256 fingerprints, with the key's type,
+	// For the host key classes: SHA256 fingerprints, with the key's type,
 	// of the key presented and of the keys known.
 	Shown string
 	Known []string
@@ -53,6 +54,8 @@ func (e *Error) Error() string {
 		return fmt.Sprintf("host key not known: %s %s: it presents %s", e.Op, e.Addr, e.Shown)
 	case HostKeyChanged:
 		return fmt.Sprintf("host key changed: %s %s: it presents %s, known is %s", e.Op, e.Addr, e.Shown, strings.Join(e.Known, ", "))
+	case HostKeyRefused:
+		return fmt.Sprintf("host key refused: %s %s: it presents %s: %v", e.Op, e.Addr, e.Shown, e.Err)
 	}
 	return term.Text(fmt.Sprintf("%s: %s %s: %v", faults[e.Class], e.Op, e.Addr, e.Err)) // may quote a server
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/skeema/knownhosts"
 	"golang.org/x/crypto/ssh"
+	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 )
 
 // verifier checks the host key a machine presents, and says which key types to
@@ -53,11 +54,26 @@ func openKnownHosts(path, addr string) (*knownHosts, error) {
 	return &knownHosts{db: db, addr: addr}, nil
 }
 
+// certTypes are those of the certificates of keyTypes.
+var certTypes = []string{
+	ssh.CertAlgoED25519v01, ssh.CertAlgoECDSA256v01, ssh.CertAlgoECDSA384v01, ssh.CertAlgoECDSA521v01,
+	ssh.CertAlgoRSASHA512v01, ssh.CertAlgoRSASHA256v01,
+}
+
 // algorithms puts the known types first, so that a machine with several keys
 // presents the one we know; the others follow, so that a changed key can be
-// reported.
+// reported. A machine for which an authority is known may have a certificate of
+// any type.
 func (k *knownHosts) algorithms() []string {
-	list := k.db.HostKeyAlgorithms(k.addr)
+	var list []string
+	if _, authority := k.known(); authority {
+		list = slices.Clone(certTypes)
+	}
+	for _, t := range k.db.HostKeyAlgorithms(k.addr) {
+		if !strings.Contains(t, "-cert-v01@") {
+			list = append(list, t)
+		}
+	}
 	for _, t := range keyTypes {
 		if !slices.Contains(list, t) {
 			list = append(list, t)
@@ -66,26 +82,38 @@ func (k *knownHosts) algorithms() []string {
 	return list
 }
 
+// check judges a certificate that is not of a known authority by its key, as
+// OpenSSH does. A key of a machine of which only an authority is known is unknown.
 func (k *knownHosts) check(hostname string, remote net.Addr, key ssh.PublicKey) error {
 	err := k.db.HostKeyCallback()(hostname, remote, key)
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case knownhosts.IsHostUnknown(err):
-		return &Error{Class: HostKeyUnknown, Err: err, Shown: fingerprint(key)}
-	case knownhosts.IsHostKeyChanged(err):
-		return &Error{Class: HostKeyChanged, Err: err, Shown: fingerprint(key), Known: k.fingerprints()}
 	}
-	// Revoked keys, for example.
-	return &Error{Class: HostKeyChanged, Err: err, Shown: fingerprint(key), Known: []string{err.Error()}}
+	known, _ := k.known()
+	if cert, ok := key.(*ssh.Certificate); ok && !errors.As(err, new(*xknownhosts.RevokedError)) {
+		if k.check(hostname, remote, cert.Key) == nil {
+			return nil
+		}
+	} else if knownhosts.IsHostUnknown(err) || knownhosts.IsHostKeyChanged(err) {
+		if len(known) == 0 {
+			return &Error{Class: HostKeyUnknown, Err: err, Shown: fingerprint(key)}
+		}
+		return &Error{Class: HostKeyChanged, Err: err, Shown: fingerprint(key), Known: known}
+	}
+	return &Error{Class: HostKeyRefused, Err: err, Shown: fingerprint(key)}
 }
 
-func (k *knownHosts) fingerprints() []string {
-	var list []string
+// known returns the fingerprints of the keys that known_hosts has of the machine, and whether
+// it has an authority that may vouch for others.
+func (k *knownHosts) known() (keys []string, authority bool) {
 	for _, key := range k.db.HostKeys(k.addr) {
-		list = append(list, fingerprint(key.PublicKey))
+		if key.Cert {
+			authority = true
+			continue
+		}
+		keys = append(keys, fingerprint(key.PublicKey))
 	}
-	return list
+	return keys, authority
 }
 
 // pinned accepts only certain keys. Without any, it accepts the first key
@@ -188,12 +216,16 @@ type scanner struct {
 
 func (s *scanner) check(hostname string, remote net.Addr, key ssh.PublicKey) error {
 	err := s.knownHosts.check(hostname, remote, key)
+	if cert, ok := key.(*ssh.Certificate); ok && err != nil {
+		key = cert.Key // which can be trusted without its certificate
+		err = s.knownHosts.check(hostname, remote, key)
+	}
 	s.found = &HostKey{
 		Addr: s.addr, Fingerprint: fingerprint(key), Known: err == nil,
 		Line: knownhosts.Line([]string{s.addr}, key),
 	}
 	if ClassOf(err) == HostKeyChanged {
-		s.found.Other = s.fingerprints()
+		s.found.Other, _ = s.known()
 	}
 	return errScanned
 }

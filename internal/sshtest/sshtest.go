@@ -26,14 +26,19 @@ import (
 
 // Options of a server.
 type Options struct {
-	IP          string   // address to listen on; empty: 127.0.0.1
-	Port        int      // 0: any free one
-	Env         []string // added to the environment of commands
-	Dir         string   // working directory of commands; empty: the test's
-	Password    string   // accepted in addition to the client key, unless empty
-	ManyKeys    bool     // add host keys of other types
-	Trap        bool     // accept any public key; commands are counted but not run, and there is no sftp
-	MaxSessions int      // sessions per connection; 0: 10, like OpenSSH
+	IP       string   // address to listen on; empty: 127.0.0.1
+	Port     int      // 0: any free one
+	Env      []string // added to the environment of commands
+	Dir      string   // working directory of commands; empty: the test's
+	Password string   // accepted in addition to the client key, unless empty
+	ManyKeys bool     // add host keys of other types
+	Trap     bool     // accept any public key; commands are counted but not run, and there is no sftp
+	// Certify returns the certificate that the server presents with its host key; nil: it has none.
+	Certify func(key ssh.PublicKey) *ssh.Certificate
+	// ClientAuthority is whose certificates let clients in, who must have one then; nil: none do.
+	ClientAuthority ssh.PublicKey
+
+	MaxSessions int // sessions per connection; 0: 10, like OpenSSH
 
 	// ServeFiles serves the sftp subsystem on a channel, until it returns. Nil: the
 	// files of this machine.
@@ -129,6 +134,15 @@ func Start(t testing.TB, o Options) *Server {
 			return nil, os.ErrPermission
 		},
 	}
+	if o.ClientAuthority != nil {
+		checker := &ssh.CertChecker{IsUserAuthority: func(by ssh.PublicKey) bool { return string(by.Marshal()) == string(o.ClientAuthority.Marshal()) }}
+		config.PublicKeyCallback = func(conn ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+			if _, ok := key.(*ssh.Certificate); !ok {
+				return nil, os.ErrPermission
+			}
+			return checker.Authenticate(conn, key)
+		}
+	}
 	if o.Password != "" {
 		config.PasswordCallback = func(_ ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
 			if string(password) == o.Password {
@@ -139,6 +153,13 @@ func Start(t testing.TB, o Options) *Server {
 	}
 	host := newKey(t, filepath.Join(dir, "host_key"), false)
 	config.AddHostKey(host)
+	if o.Certify != nil {
+		certified, err := ssh.NewCertSigner(o.Certify(host.PublicKey()), host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.AddHostKey(certified)
+	}
 	s.HostKey = sshserver.Public(host)
 	s.HostKeys = []string{s.HostKey}
 	if o.ManyKeys {
