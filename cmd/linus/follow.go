@@ -88,7 +88,7 @@ func (p *progress) show(e job.Event) {
 		how := "ok"
 		if e.Text != "" {
 			how = "failed"
-			p.gaveUp = p.gaveUp || e.Phase == job.PhaseDestroy
+			p.gaveUp = p.gaveUp || e.Phase == job.PhaseDestroy || e.Phase == job.PhaseRelease
 		}
 		if !p.quiet && (p.only == "" || p.only == e.Phase) {
 			p.line("%-22s %8s  %s", e.Phase, seconds(e.At.Sub(p.phaseAt)), p.colours.paint(how))

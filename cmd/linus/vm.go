@@ -121,20 +121,26 @@ func (a *app) vmListCommand() *cobra.Command {
 		owned := slices.ContainsFunc(vms, func(vm job.VMInfo) bool { return vm.Principal != "" })
 		header := "ID\tNAME\t" + c.paint("STATUS") + "\tNODE\tIP\tLIFECYCLE\tEXPIRES\t" + ownerCell(owned, "OF") + "JOBS"
 		err = printAll(a, vms, "no VMs", header, func(vm job.VMInfo) string {
-			return fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s%d", vm.ID, oneLine(vm.Name, 63), c.paint(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, orDash(local(vm.ExpiresAt)), ownerCell(owned, vm.Principal), len(vm.Jobs))
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s%d", orDash(vmID(&vm.VM)), oneLine(vm.Name, 63), c.paint(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, orDash(local(vm.ExpiresAt)), ownerCell(owned, vm.Principal), len(vm.Jobs))
 		})
 		if err != nil || a.json {
 			return err
 		}
-		for _, vm := range vms {
-			if vm.KeptFor != "" {
-				a.note("VM %s (%d) is kept until %s for %s", vm.Name, vm.ID, local(vm.ExpiresAt), oneLine(vm.KeptFor, 100))
+		said := ""
+		for _, v := range vms {
+			if v.KeptFor != "" {
+				a.note("VM %s (%d) is kept until %s for %s", v.Name, v.ID, local(v.ExpiresAt), oneLine(v.KeptFor, 100))
 			}
-			if !vm.SuspendedAt.IsZero() {
-				a.note("VM %s (%d) is suspended since %s as it was idle; its next use resumes it", vm.Name, vm.ID, local(vm.SuspendedAt))
+			if !v.SuspendedAt.IsZero() {
+				a.note("VM %s (%d) is suspended since %s as it was idle; its next use resumes it", v.Name, v.ID, local(v.SuspendedAt))
 			}
-			if vm.Reason != "" {
-				a.note("VM %s (%d) is left alone: %s\n  -> %s", vm.Name, vm.ID, oneLine(vm.Reason, 600), oneLine(vm.Remedy, 600))
+			switch {
+			case v.Reason == "" || v.Reason == said:
+			case v.Status == vm.Unknown:
+				said = v.Reason // of all that are
+				a.note("of VMs whose status is unknown %s\n  -> %s", oneLine(v.Reason, 600), oneLine(v.Remedy, 600))
+			default:
+				a.note("VM %s (%d) is left alone: %s\n  -> %s", v.Name, v.ID, oneLine(v.Reason, 600), oneLine(v.Remedy, 600))
 			}
 		}
 		return nil

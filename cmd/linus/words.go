@@ -9,6 +9,8 @@ var words = job.Words{
 	job.ListPools:       "linus pool list",
 	job.ShowJob:         "linus job status",
 	job.EnterVM:         "linus vm ssh",
+	job.StartVM:         "linus vm start",
+	job.ResumeVM:        "linus vm resume",
 	job.DestroyVM:       "linus vm destroy",
 	job.ForgetVM:        "linus vm forget",
 	job.BuildTemplate:   "linus template build",

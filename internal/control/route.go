@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"linus/internal/job"
@@ -103,7 +104,10 @@ func listened(w http.ResponseWriter, r *http.Request) context.Context {
 	if r.Header.Get(progressHeader) == "" || !r.ProtoAtLeast(1, 1) {
 		return r.Context()
 	}
+	var turn sync.Mutex // several nodes may be waited for at once
 	return job.WithListener(r.Context(), func(p job.Progress) {
+		turn.Lock()
+		defer turn.Unlock()
 		w.Header().Set(progressHeader, url.QueryEscape(p.Line()))
 		w.WriteHeader(http.StatusProcessing)
 		w.Header().Del(progressHeader)

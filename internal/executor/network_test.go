@@ -49,7 +49,7 @@ func TestNetwork_IsWhatTheHostAndTheVMSay(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	_, err = r.Network(operator, job.NetworkQuery{VM: "dev", Targets: []string{"github.com"}})
-	refusal(t, err, `"dev" (VM 100) is stopped, so no connection was tried; start it first, or ask for its rules without targets`)
+	refusal(t, err, `"dev" (VM 100) is stopped, so no connection was tried; ask for its rules without targets, or start it first: {vm start} dev`)
 	if _, err := r.StartVM(operator, "dev"); err != nil {
 		t.Fatal(err)
 	}

@@ -155,6 +155,9 @@ func deciding(o job.Outcome) change {
 // it.
 func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	j, err := e.record(ctx, ctx, r, func(j *job.Job) (with job.Record, err error) {
+		if p.name == job.PhaseDestroy {
+			p.name = j.LastPhase()
+		}
 		j.Phase, j.Progress = p.name, ""
 		if p.begin != nil {
 			with = p.begin(r, j)
@@ -166,6 +169,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 		return err
 	}
 	e.o.Log.Info("phase started", "job_id", r.id, "phase", p.name)
+	ctx = e.telling(ctx, r)
 	began := time.Now()
 	again := false
 	err = r.capture.ShownError(e.outlast(ctx, r, func() (err error) {
@@ -178,9 +182,10 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 		return p.run(e, ctx, r, j)
 	}))
 	ended := job.Event{At: now(), Kind: job.EventPhaseEnded, Phase: p.name}
+	last := p.name == job.PhaseDestroy || p.name == job.PhaseRelease
 	var noteErr error
 	switch {
-	case err == nil && p.name != job.PhaseDestroy:
+	case err == nil && !last:
 		r.later(recordEvents(ended))
 	case err == nil:
 		j, noteErr = e.record(ctx, context.WithoutCancel(ctx), r, job.EventsOnly(recordEvents(ended)))
@@ -191,6 +196,17 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	e.o.Observer(job.PhaseEnd{Job: j, Phase: p.name, Began: began, Result: phaseResult(ctx, err), Err: err})
 	e.o.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
 	return errors.Join(err, noteErr)
+}
+
+// telling returns the context of a phase, which has what is waited for in it shown at once.
+func (e *Executor) telling(ctx context.Context, r *run) context.Context {
+	return job.WithListener(ctx, func(p job.Progress) {
+		at := now()
+		e.step(ctx, r, func(j *job.Job) ([]job.Event, error) {
+			j.Progress = p.Line()
+			return []job.Event{{At: at, Kind: job.EventWarning, Text: p.Warning}}, nil
+		})
+	})
 }
 
 // record makes the deferred changes and one more, in one commit, which is begun while
@@ -230,10 +246,10 @@ func (e *Executor) acquire(ctx context.Context, r *run, j job.Job) (err error) {
 	if j, r.unmade, err = e.o.Fleet.Acquire(ctx, j, h, r.adopted, r.fresh); err != nil || !j.StartedAt.IsZero() {
 		return err
 	}
-	if job.Pinned(*j.VM) != nil {
-		return nil // push says whether the job may go there at all
+	if job.Pinned(*j.VM) != nil || j.Shares() {
+		return nil // push says whether the job may go there at all, and whether the VM runs
 	}
-	if !j.Shares() && j.VM.Source == vm.Cold {
+	if j.VM.Source == vm.Cold {
 		h.Tell(ctx, job.Progress{Step: "connect", Text: "connecting to the VM"})
 	}
 	timed, end := context.WithTimeout(ctx, warmPatience)
@@ -406,7 +422,8 @@ func (e *Executor) clean(ctx context.Context, j job.Job) error {
 	}
 	timed, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := e.o.Runner.Clean(timed, j); err != nil {
+	err = e.whileUp(timed, j, func(ctx context.Context) error { return e.o.Runner.Clean(ctx, j) })
+	if err != nil {
 		if ctx.Err() != nil {
 			return err
 		}

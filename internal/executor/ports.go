@@ -172,6 +172,8 @@ type Fleet interface {
 	// returns the VM that a job is to share, if it accepts one more; the caller decides.
 	Decide(ctx context.Context) (end func(), err error)
 	Enter(ctx context.Context, ref string) (vm.VM, error)
+	// Runs returns an error if a VM is known to be stopped or suspended, as somebody has asked.
+	Runs(ctx context.Context, ref string) error
 	// Find checks that there is a VM of ours by that name or ID, and that the caller may see it.
 	Find(ctx context.Context, ref string) error
 	// Fits returns an error if no node can ever take the VM of a manifest. Plan returns what

@@ -19,6 +19,9 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	if err != nil {
 		return job.Job{}, err
 	}
+	if j.Done() {
+		j.Phase = ""
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ahead, waits := e.queue.ahead(id)

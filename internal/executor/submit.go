@@ -31,6 +31,10 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	}
 	owner, shared := s.Principal.Owner(), ""
 	key := s.Principal.Key(s.IdempotencyKey)
+	var down error
+	if m.VM != "" {
+		down = e.o.Fleet.Runs(ctx, m.VM) // before the decision, which others wait for: the host may be asked
+	}
 	if m.VM != "" || e.o.Admit != nil { // others decide nothing, and can be stored side by side
 		end, err := e.o.Fleet.Decide(ctx)
 		if err != nil {
@@ -42,6 +46,9 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 				return job.Job{}, err
 			}
 			return first.Same(digest)
+		}
+		if down != nil {
+			return job.Job{}, down
 		}
 		if shared, err = e.enterable(ctx, s, m); err != nil {
 			return job.Job{}, err

@@ -68,7 +68,7 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 		return job.VMInfo{}, err
 	}
 	f.o.Log.Info("VM asked for", "job_id", v.Job, "vm", v.Name, "client", s.Client)
-	return vmInfo(v, nil, nil, false), nil
+	return vmInfo(v, nil, nil, errUnasked), nil
 }
 
 // newID returns the ID for the marker of a VM that no job makes.

@@ -154,6 +154,9 @@ func (f *Fleet) inFiles(ctx context.Context, ref string, work func(context.Conte
 // inUse is inFiles for a use that goes on until done is called.
 func (f *Fleet) inUse(ctx context.Context, ref string, work func(context.Context, vm.VM) error) (done func(), err error) {
 	v, err := f.fileVM(ctx, ref)
+	if err == nil {
+		err = f.runs(ctx, v)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -95,6 +95,7 @@ func (f *Fleet) intend(ctx context.Context, o order) (vm.VM, error) {
 		case job.IsClass(err, job.HostUnreachable) && (away.IsZero() || time.Since(away) < f.o.Patience):
 			if away.IsZero() {
 				away = time.Now()
+				job.Waits(ctx, "the host", err, away.Add(f.o.Patience))
 			}
 			pause = reachAgain
 		default:

@@ -41,7 +41,7 @@ func (f *Fleet) Network(ctx context.Context, q job.NetworkQuery) (job.NetworkRep
 		})
 		var down *job.FieldError
 		if errors.As(err, &down) && down.Field == "vm" { // it does not run
-			err = &job.FieldError{Field: "vm", Problem: down.Problem + ", so no connection was tried", Remedy: down.Remedy + ", or ask for its rules without targets"}
+			err = &job.FieldError{Field: "vm", Problem: down.Problem + ", so no connection was tried", Remedy: "ask for its rules without targets, or " + down.Remedy}
 		}
 		if err != nil {
 			return report, err

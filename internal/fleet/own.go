@@ -188,7 +188,9 @@ func (f *Fleet) bring(ctx context.Context, v vm.VM) (unmade bool, err error) {
 	if spec.PublicKey, err = f.loginKey(v.Job); err != nil {
 		return false, err
 	}
-	made, unmade, err := f.restoreOrMake(ctx, order{planned: v, spec: spec, adopted: adopted, ttl: seconds(v.Own.TTL), book: ownBook{f, v.Job}})
+	book := ownBook{f, v.Job}
+	telling := job.WithListener(ctx, func(p job.Progress) { book.Tell(ctx, p) })
+	made, unmade, err := f.restoreOrMake(telling, order{planned: v, spec: spec, adopted: adopted, ttl: seconds(v.Own.TTL), book: book})
 	err = f.unnamed(ctx, v.Principal, v.Name, err)
 	if err != nil {
 		return unmade, err
@@ -314,7 +316,7 @@ func (b ownBook) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, e
 // Tell records a step at once.
 func (b ownBook) Tell(ctx context.Context, p job.Progress) {
 	_, err := b.f.update(ctx, b.id, func(v *vm.VM) ([]job.Event, error) {
-		if p.Warning == "" {
+		if p.Text != "" {
 			v.Own.Progress = p.Line()
 		}
 		return []job.Event{p.Event()}, nil

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
@@ -108,14 +109,19 @@ func (f *Fleet) exclusive(ctx context.Context, ref, done string, alone bool, wor
 	if err != nil {
 		return v, err
 	}
-	ended := make(chan error, 1)
+	ended, said := make(chan error, 1), make(chan job.Progress, 1)
 	err = f.o.Engine.Spawn(func(running context.Context) {
-		running = job.WithClient(running, job.ClientFrom(ctx))
+		running = job.WithListener(job.WithClient(running, job.ClientFrom(ctx)), func(p job.Progress) {
+			select {
+			case said <- p:
+			default: // its caller has left
+			}
+		})
 		if p, ok := job.PrincipalFrom(ctx); ok {
 			running = job.WithPrincipal(running, p)
 		}
 		err := work(running, v)
-		if err == nil && (v.Naps() || !v.SuspendedAt.IsZero()) {
+		if err == nil {
 			err = f.worked(running, v, done)
 		}
 		finished()
@@ -126,11 +132,17 @@ func (f *Fleet) exclusive(ctx context.Context, ref, done string, alone bool, wor
 		return v, err
 	}
 	f.o.Log.Info("work on a VM", "vm_id", v.ID, "job_id", v.Job, "work", done)
-	select {
-	case err := <-ended:
-		return v, err
-	case <-ctx.Done():
-		return v, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
+	for {
+		select {
+		case err := <-ended:
+			return v, err
+		case p := <-said:
+			if tell := job.Listener(ctx); tell != nil {
+				tell(p)
+			}
+		case <-ctx.Done():
+			return v, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
+		}
 	}
 }
 
@@ -155,13 +167,50 @@ func (f *Fleet) workOn(ctx context.Context, ref, done string, alone bool) (v vm.
 	return v, finished, err
 }
 
-// worked records that a VM that naps was worked on: it is not suspended because it was idle any
-// more, but as somebody has asked.
+// leaves is how work on a VM leaves it that turns it on or off.
+var leaves = map[string]vm.Status{"started": "", "resumed": "", "reverted": "", "stopped": vm.Stopped, "suspended": vm.Suspended}
+
+// worked records how a VM was left by work on it. One that naps is not suspended because it was
+// idle any more, but as somebody has asked.
 func (f *Fleet) worked(ctx context.Context, v vm.VM, done string) error {
-	if slices.Contains([]string{"started", "stopped", "suspended", "resumed", "reverted"}, done) {
-		return f.awoken(ctx, v, "")
+	off, turned := leaves[done]
+	naps := v.Naps() || !v.SuspendedAt.IsZero()
+	switch {
+	case !turned && naps:
+		return f.mark(ctx, v)
+	case !turned || !naps && v.Off == off:
+		return nil
 	}
-	return f.mark(ctx, v)
+	_, err := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+		v.Off = off
+		if naps {
+			v.SuspendedAt, v.UsedAt = time.Time{}, now()
+		}
+		return nil, nil
+	})
+	return err
+}
+
+// Runs returns an error if a VM cannot be used as somebody has had it stopped or suspended, and the
+// host does not say that it runs all the same. One that is not ours, or is suspended as it was
+// idle, is no error here.
+func (f *Fleet) Runs(ctx context.Context, ref string) error {
+	v, err := f.find(ctx, ref)
+	if err != nil {
+		return nil //nolint:nilerr // who enters it says so
+	}
+	return f.runs(ctx, v)
+}
+
+func (f *Fleet) runs(ctx context.Context, v vm.VM) error {
+	if v.Off == "" {
+		return nil
+	}
+	status, err := f.o.Provider.Status(ctx, v)
+	if err != nil {
+		status = v.Off
+	}
+	return job.NotRunning(v, status)
 }
 
 // up is work on a VM that the host has running in the end: its address and host key then are

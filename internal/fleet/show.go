@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -23,14 +24,14 @@ func (f *Fleet) VMs(ctx context.Context) ([]job.VMInfo, error) {
 	if len(vms) == 0 {
 		return nil, nil
 	}
-	statuses, asked := f.statuses(ctx, vms...)
+	statuses, unasked := f.statuses(ctx, vms...)
 	begun, err := f.o.Engine.InProgress(ctx)
 	if err != nil {
 		return nil, err
 	}
 	infos := make([]job.VMInfo, len(vms))
 	for i, v := range vms {
-		infos[i] = vmInfo(v, begun, statuses, asked)
+		infos[i] = vmInfo(v, begun, statuses, unasked)
 		infos[i].Ports = f.exposed(v)
 	}
 	return infos, nil
@@ -42,56 +43,58 @@ func (f *Fleet) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	statuses, asked := f.status(ctx, v)
-	return f.oneInfo(ctx, v, statuses, asked)
+	statuses, unasked := f.status(ctx, v)
+	return f.oneInfo(ctx, v, statuses, unasked)
 }
 
 // status is statuses for a single VM, which is asked for by its ID: that costs the host a
 // fraction of a search. One that is not found as it was left is searched for.
-func (f *Fleet) status(ctx context.Context, v vm.VM) (map[string]vm.Status, bool) {
+func (f *Fleet) status(ctx context.Context, v vm.VM) (_ map[string]vm.Status, unasked error) {
 	if v.State == vm.Created {
 		switch status := f.vmStatus(ctx, v); status {
 		case vm.Running, vm.Stopped, vm.Suspended:
-			return map[string]vm.Status{v.Job: status}, true
+			return map[string]vm.Status{v.Job: status}, nil
 		}
 	}
 	return f.statuses(ctx, v)
 }
 
 // statuses asks the host for the status of VMs, and returns them by the ID in their marker;
-// false if the host could not be asked. One that stays and is missing in the host's list is
-// asked for by its ID: it may be there without its marker.
-func (f *Fleet) statuses(ctx context.Context, of ...vm.VM) (map[string]vm.Status, bool) {
-	vms, err := f.o.Provider.List(ctx)
+// unasked is why the host could not be asked: it is not waited for. One that stays and is missing
+// in the host's list is asked for by its ID: it may be there without its marker.
+func (f *Fleet) statuses(ctx context.Context, of ...vm.VM) (_ map[string]vm.Status, unasked error) {
+	asking, end := context.WithCancel(ctx)
+	defer end()
+	vms, err := f.o.Provider.List(job.WithListener(asking, func(job.Progress) { end() })) // it would wait
 	statuses := map[string]vm.Status{}
 	for _, v := range vms {
 		statuses[v.Job] = v.Status
 	}
 	if err != nil {
 		f.o.Log.Warn("list VMs on the host failed", "err", err)
-		return statuses, false
+		return statuses, err
 	}
 	missing := slices.DeleteFunc(slices.Clone(of), func(v vm.VM) bool {
 		_, there := statuses[v.Job]
 		return there || !v.Stays()
 	})
 	var (
-		asking sync.WaitGroup
-		turn   = make(chan struct{}, statusesAtOnce)
-		found  = make([]vm.Status, len(missing))
+		each  sync.WaitGroup
+		turn  = make(chan struct{}, statusesAtOnce)
+		found = make([]vm.Status, len(missing))
 	)
 	for i, v := range missing {
-		asking.Go(func() {
+		each.Go(func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
 			found[i] = f.vmStatus(ctx, v)
 		})
 	}
-	asking.Wait()
+	each.Wait()
 	for i, v := range missing {
 		statuses[v.Job] = found[i]
 	}
-	return statuses, true
+	return statuses, nil
 }
 
 // vmStatus asks the host for the status of a single VM. Unknown proves nothing.
@@ -108,19 +111,22 @@ func (f *Fleet) vmStatus(ctx context.Context, v vm.VM) vm.Status {
 const statusesAtOnce = 4
 
 // oneInfo is vmInfo for a single VM.
-func (f *Fleet) oneInfo(ctx context.Context, v vm.VM, statuses map[string]vm.Status, asked bool) (job.VMInfo, error) {
+func (f *Fleet) oneInfo(ctx context.Context, v vm.VM, statuses map[string]vm.Status, unasked error) (job.VMInfo, error) {
 	begun, err := f.o.Engine.InProgress(ctx)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	info := vmInfo(v, begun, statuses, asked)
+	info := vmInfo(v, begun, statuses, unasked)
 	info.Ports = f.exposed(v)
 	return info, nil
 }
 
-// vmInfo describes a VM. begun are the unfinished jobs, and with asked the host has reported
+// errUnasked is why the host was not asked about VMs of which no status is needed.
+var errUnasked = errors.New("the host was not asked")
+
+// vmInfo describes a VM. begun are the unfinished jobs, and without unasked the host has reported
 // all statuses.
-func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, asked bool) job.VMInfo {
+func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, unasked error) job.VMInfo {
 	info := job.VMInfo{
 		VM: v, Lifecycle: v.Lifecycle, Resources: v.Resources, Network: v.Network,
 		Source: cmp.Or(v.Template, v.OS), Labels: v.Labels, CreatedAt: v.CreatedAt, Jobs: insideOf(begun, v), Principal: v.OwnedBy(),
@@ -138,10 +144,13 @@ func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, asked bool)
 		info.Status = vm.Destroying
 	case there:
 		info.Status = status
-	case asked:
+	case unasked == nil:
 		info.Status = vm.Gone
 	default:
 		info.Status = vm.Unknown
+		if host, ok := errors.AsType[*job.HostError](unasked); ok {
+			info.Reason, info.Remedy = "the host could not be asked: "+host.Text, host.Remedy
+		}
 	}
 	info.IdleSuspend = v.IdleSuspend
 	if info.Status != vm.Suspended {
@@ -160,7 +169,7 @@ func (f *Fleet) infoOf(ctx context.Context, id string) (job.VMInfo, error) {
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	return f.oneInfo(ctx, v, nil, false)
+	return f.oneInfo(ctx, v, nil, errUnasked)
 }
 
 // Row returns a VM by the ID in its marker, in any state, as it is stored; job.ErrNotFound.

@@ -2,7 +2,9 @@ package job
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"time"
 )
 
 type clientKey struct{}
@@ -32,6 +34,14 @@ func WithListener(ctx context.Context, tell func(Progress)) context.Context {
 func Listener(ctx context.Context) func(Progress) {
 	tell, _ := ctx.Value(listenerKey{}).(func(Progress))
 	return tell
+}
+
+// Waits tells the listener of ctx, if there is one, what is waited for and until when.
+func Waits(ctx context.Context, what string, cause error, until time.Time) {
+	if tell := Listener(ctx); tell != nil {
+		text := fmt.Sprintf("waiting for %s until %s: %v", what, until.UTC().Format("15:04:05 UTC"), cause)
+		tell(Progress{Text: text, Warning: text})
+	}
 }
 
 type callerKey struct{}

@@ -141,6 +141,14 @@ func (j Job) Begun() bool { return j.Status == Running || j.Status.Terminal() ||
 // Keeps reports whether the job has made its VM and that is to outlive the job.
 func (j Job) Keeps() bool { return j.VM != nil && j.VM.Job == j.ID && j.VM.Stays() }
 
+// LastPhase is the phase in which the job's hold on its VM ends.
+func (j Job) LastPhase() string {
+	if j.Shares() || j.Keeps() {
+		return PhaseRelease
+	}
+	return PhaseDestroy
+}
+
 // KeepVM has the VM of a job that is about to end stay for a time, if the manifest asks for it:
 // the task has failed, or ended at all, and the VM, which responds, is to be looked into. From then on it is a
 // persistent one.

@@ -24,6 +24,7 @@ const (
 	PhaseRun       = "run"       // until something ends the task
 	PhaseCollect   = "collect"   // fetches output and artifacts
 	PhaseDestroy   = "destroy"   // destroys the VM
+	PhaseRelease   = "release"   // gives back a VM that stays: in the place of PhaseDestroy
 )
 
 // Phases are those of a job with a task, in order.

@@ -67,7 +67,7 @@ type Progress struct {
 	N, Of int    // step N of Of; 0 of 0: one that is not counted
 	VMID  int    // the VM ID, as soon as it is ours; else 0
 
-	Warning string // something the job's owner should know, e.g. no host key to pin
+	Warning string // something the job's owner should know, e.g. no host key to pin, or what is waited for, which is the Text, too
 }
 
 // Seen is a VM as Look finds it. What its guest reports is bounded and

@@ -70,9 +70,9 @@ func NotRunning(v vm.VM, status vm.Status) error {
 	case !status.Down():
 		return nil
 	case status == vm.Stopped:
-		return inState("vm", "start it first", "%q (VM %d) is stopped", v.Name, v.ID)
+		return inState("vm", "start it first: "+string(StartVM)+" "+v.Name, "%q (VM %d) is stopped", v.Name, v.ID)
 	case status == vm.Suspended:
-		return inState("vm", "resume it first", "%q (VM %d) is suspended", v.Name, v.ID)
+		return inState("vm", "resume it first: "+string(ResumeVM)+" "+v.Name, "%q (VM %d) is suspended", v.Name, v.ID)
 	}
 	return inState("vm", "destroy it here too, and create it again", "%q (VM %d) is gone from the host, and not by us", v.Name, v.ID)
 }

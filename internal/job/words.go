@@ -20,6 +20,8 @@ const (
 	ListVolumes   Action = "{volume list}"
 	ShowJob       Action = "{job status}"
 	EnterVM       Action = "{vm enter}"   // followed by the VM's name
+	StartVM       Action = "{vm start}"   // followed by the VM's name
+	ResumeVM      Action = "{vm resume}"  // followed by the VM's name
 	DestroyVM     Action = "{vm destroy}" // followed by the VM's name
 	ForgetVM      Action = "{vm forget}"  // followed by the VM's name
 	BuildTemplate Action = "{template build}"
@@ -39,7 +41,7 @@ const (
 
 // Actions are all of them.
 var Actions = []Action{
-	ListVMs, ListPools, ListVolumes, ShowJob, EnterVM, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost, BuildCheckpoint, ListCheckpoints,
+	ListVMs, ListPools, ListVolumes, ShowJob, EnterVM, StartVM, ResumeVM, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost, BuildCheckpoint, ListCheckpoints,
 	TemplateName, TemplateOS, TemplateImage, TemplateSHA256, TemplateParts,
 }
 

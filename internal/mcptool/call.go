@@ -135,7 +135,11 @@ func (p *progress) send(j job.Job) {
 	if text == p.told {
 		return
 	}
-	value := max(p.value+0.01, float64(slices.Index(job.Phases, j.Phase)+1))
+	phase := j.Phase
+	if phase == job.PhaseRelease {
+		phase = job.PhaseDestroy
+	}
+	value := max(p.value+0.01, float64(slices.Index(job.Phases, phase)+1))
 	p.value, p.told, p.at = value, text, time.Now()
 	notify(p.session, "notifications/progress", nil, map[string]any{
 		"progressToken": p.token, "progress": value, "total": float64(len(job.Phases)), "message": text,

@@ -9,6 +9,8 @@ var words = job.Words{
 	job.ListPools:       "linus pool list",
 	job.ShowJob:         "get_job_status",
 	job.EnterVM:         "execute_command with vm_id",
+	job.StartVM:         "start_vm",
+	job.ResumeVM:        "resume_vm",
 	job.DestroyVM:       "destroy_vm",
 	job.ForgetVM:        "linus vm forget",
 	job.BuildTemplate:   "linus template build",

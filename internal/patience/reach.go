@@ -39,6 +39,7 @@ func Reach(ctx context.Context, patience time.Duration, f func(context.Context) 
 			return nil
 		case away.IsZero():
 			away = time.Now()
+			job.Waits(ctx, "the VM", last, away.Add(patience))
 		case time.Since(away) >= patience:
 			return backoff.Permanent(last)
 		}

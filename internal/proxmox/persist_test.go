@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"linus/internal/job"
 	"linus/internal/remote"
 )
 
@@ -73,6 +74,30 @@ func TestPersist_StartsAnewWithEachAnswer(t *testing.T) {
 		})
 		if took := time.Since(began); !errors.Is(err, refused) || n < 105 || took < 2*time.Minute || took > 4*time.Minute {
 			t.Errorf("%d attempts in %v, then %v", n, took, err)
+		}
+	})
+}
+
+// Who has a listener hears once what is waited for, why, and until when.
+func TestPersist_SaysWhatItWaitsFor(t *testing.T) {
+	refused := &remote.Error{Op: "connect to", Addr: "root@pve:22", Class: remote.Refused, Err: errors.New("refused")}
+	p := &Provider{o: Options{Host: remote.NewPool(remote.Options{Host: "pve", User: "root"}), Log: slog.New(slog.DiscardHandler)}}
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		began, n := time.Now(), 0
+		ctx := job.WithListener(t.Context(), func(p job.Progress) {
+			told = append(told, p.Line())
+			if p.Warning != p.Text {
+				t.Errorf("told %+v", p)
+			}
+		})
+		err := p.persist(ctx, "list VMs", time.Minute, func() (bool, error) {
+			n++
+			return n == 4, refused
+		})
+		want := "waiting for the host until " + began.Add(time.Minute).UTC().Format("15:04:05 UTC") + ": list VMs on root@pve:22: connection refused: connect to root@pve:22: refused; check PROXMOX_SSH_PORT, and that sshd runs on the host"
+		if !errors.Is(err, refused) || len(told) != 2 || told[0] != want {
+			t.Errorf("%v; told %q, want first %q, and once more after an answer", err, told, want)
 		}
 	})
 }

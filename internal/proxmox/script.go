@@ -154,24 +154,29 @@ func (a *answer) end() (result.Result, error) {
 }
 
 // persist repeats try with growing pauses while the host does not respond, until limit
-// after its last response. try reports whether the host responded. persist returns try's
-// last error.
+// after its last response; the listener of ctx is told once. try reports whether the host
+// responded. persist returns try's last error.
 func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, try func() (answered bool, err error)) error {
 	pause := backoff.ExponentialBackOff{
 		InitialInterval: 250 * time.Millisecond, Multiplier: 2, MaxInterval: 10 * time.Second, RandomizationFactor: backoff.DefaultRandomizationFactor,
 	}
 	pause.Reset()
+	told := false
 	for heard := time.Now(); ; { // when the host last responded
 		answered, err := try()
 		if answered {
-			heard = time.Now()
+			heard, told = time.Now(), false
 			pause.Reset()
 		}
 		next := pause.NextBackOff()
 		if err == nil || !remote.Passing(err) && !killed(err) || time.Since(heard)+next > limit {
 			return err
 		}
-		p.o.Log.WarnContext(ctx, "host does not respond, retrying", "host", p.o.Host.Login(), "op", op, "err", err)
+		p.o.Log.WarnContext(ctx, "host does not respond, retrying", "host", p.o.Host.Login(), "op", op, "until", heard.Add(limit), "err", err)
+		if !told {
+			told = true
+			job.Waits(ctx, "the host", p.hostError(ctx, op, err), heard.Add(limit))
+		}
 		select {
 		case <-time.After(next):
 		case <-ctx.Done():
@@ -319,6 +324,8 @@ var remedies = map[remote.Class]string{
 		"then run `" + string(job.TrustHost) + "`",
 	remote.HostKeyChanged: "if the host was reinstalled, remove its line from known_hosts (PROXMOX_KNOWN_HOSTS) and run `" + string(job.TrustHost) + "`; " +
 		"if not, something stands between here and the host",
+	remote.HostKeyRefused: "renew the host's certificate (ssh-keygen -s ... -h -n NAME), with the name in PROXMOX_HOST among its principals, " +
+		"or correct the lines that begin with @ in known_hosts (PROXMOX_KNOWN_HOSTS)",
 }
 
 // hostError turns a connection fault into a host error.

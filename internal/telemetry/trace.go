@@ -128,7 +128,7 @@ func (t *Tracer) phaseEnded(r job.PhaseEnd) {
 		span.SetStatus(codes.Error, r.Err.Error())
 	}
 	span.End()
-	if r.Phase == job.PhaseDestroy && r.Result == job.PhaseOK {
+	if (r.Phase == job.PhaseDestroy || r.Phase == job.PhaseRelease) && r.Result == job.PhaseOK {
 		t.job(r.Job)
 	}
 }

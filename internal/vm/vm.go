@@ -97,6 +97,10 @@ type VM struct {
 	UsedAt      time.Time `json:"used_at,omitzero"`
 	SuspendedAt time.Time `json:"suspended_at,omitzero"`
 
+	// Off is how the last work of ours on it has left it, stopped or suspended; empty: it runs, unless
+	// that was done on the host.
+	Off Status `json:"off,omitempty" api:"-"`
+
 	Reason string `json:"reason,omitempty"` // why it is left alone
 	Remedy string `json:"remedy,omitempty"` // what an operator can do about it
 

@@ -9,6 +9,8 @@ var words = job.Words{
 	job.ListPools:       "the page of pools",
 	job.ShowJob:         "the job's page",
 	job.EnterVM:         "linus vm ssh",
+	job.StartVM:         "linus vm start",
+	job.ResumeVM:        "linus vm resume",
 	job.DestroyVM:       "linus vm destroy",
 	job.ForgetVM:        "linus vm forget",
 	job.BuildTemplate:   "linus template build",
