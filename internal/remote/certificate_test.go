@@ -41,7 +41,9 @@ func certify(t *testing.T, by ssh.Signer, key ssh.PublicKey, kind uint32, name s
 	return cert
 }
 
-func keyLine(key ssh.PublicKey) string { return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))) }
+func keyLine(key ssh.PublicKey) string {
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
+}
 
 // A host may be vouched for by an authority in known_hosts, as for OpenSSH. Without a certificate
 // its key is unknown, and can be trusted; one that does not hold is no changed key.
