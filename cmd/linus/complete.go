@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"linus/internal/daemon"
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 )
 
 // completionTime bounds how long a shell waits after Tab.
@@ -18,10 +20,60 @@ const completionTime = 3 * time.Second
 // completer is cobra's type for functions that complete arguments.
 type completer = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
 
-// completeJobs completes a command's arguments with job IDs.
+// completeJobs completes a command's arguments with job IDs, of which it takes a part, too: the
+// first argument or, of a command for several jobs, all of them.
 func (a *app) completeJobs(cmd *cobra.Command) *cobra.Command {
 	cmd.ValidArgsFunction = a.jobIDs()
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args = slices.Clone(args)
+		for i := range args {
+			if i > 0 && !strings.Contains(cmd.Use, "...]") || !partOfID.MatchString(args[i]) {
+				continue
+			}
+			var err error
+			if args[i], err = a.wholeID(cmd.Context(), args[i]); err != nil {
+				return err
+			}
+		}
+		return run(cmd, args)
+	}
 	return cmd
+}
+
+// partOfID is the beginning or the end of a job's ID.
+var partOfID = lazyregexp.New(`^[0-9a-f-]{4,35}$`)
+
+// wholeID returns the ID that begins or ends with a part of it; the part itself if there is none.
+func (a *app) wholeID(ctx context.Context, part string) (string, error) {
+	e, done, err := a.reader(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	var found []string
+	f := job.Filter{Text: part, Limit: 200}
+	for {
+		page, err := e.List(ctx, f)
+		if err != nil {
+			return "", err
+		}
+		for _, j := range page.Jobs {
+			if strings.HasPrefix(j.ID, part) || strings.HasSuffix(j.ID, part) {
+				found = append(found, j.ID)
+			}
+		}
+		if f.Cursor = page.Next; f.Cursor == "" || len(found) > 1 {
+			break
+		}
+	}
+	switch len(found) {
+	case 0:
+		return part, nil
+	case 1:
+		return found[0], nil
+	}
+	return "", usage("several jobs have an ID that begins or ends with %s: %s; give more of it", part, strings.Join(found[:2], ", "))
 }
 
 func (a *app) jobIDs() completer {

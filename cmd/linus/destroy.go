@@ -20,8 +20,8 @@ func (a *app) vmDestroyCommand() *cobra.Command {
 		Long: "Destroys the VM and its disk, once the host has proven that it is ours and the one meant. If it cannot be destroyed\n" +
 			"now, the engine tries again until it is gone. A VM that cannot be proven ours is left alone, and stays listed with the reason.",
 		Args: oneArg("the VM's name or ID"),
-	}, func(info job.VMInfo, _ []string) string {
-		return fmt.Sprintf("Destroy VM %s (%d) and its disk?", info.Name, info.ID)
+	}, func(_ context.Context, _ *session, info job.VMInfo, _ []string) (string, error) {
+		return fmt.Sprintf("Destroy VM %s (%d) and its disk?", info.Name, info.ID), nil
 	}, a.destroyVM)
 }
 
@@ -63,8 +63,8 @@ func (a *app) vmForgetCommand() *cobra.Command {
 			"has protected: it is no longer checked or listed. The VM itself is not touched, its notes and network rules included, and is\n" +
 			"yours from then on. Refused for any other VM.",
 		Args: oneArg("the VM's name or ID"),
-	}, func(info job.VMInfo, _ []string) string {
-		return fmt.Sprintf("Forget VM %s (%d), which stays on the host?", info.Name, info.ID)
+	}, func(_ context.Context, _ *session, info job.VMInfo, _ []string) (string, error) {
+		return fmt.Sprintf("Forget VM %s (%d), which stays on the host?", info.Name, info.ID), nil
 	}, func(ctx context.Context, s *session, _ job.VMInfo, args []string) error {
 		info, err := s.ForgetVM(ctx, args[0])
 		if err != nil {

@@ -158,9 +158,9 @@ func (s *secondsFlag) Type() string { return "duration" }
 func (s *secondsFlag) Set(text string) error {
 	n, err := strconv.Atoi(text)
 	if err != nil {
-		d, wrong := time.ParseDuration(text)
+		d, wrong := job.ParseDuration(text)
 		if wrong != nil || d%time.Second != 0 {
-			return errors.New("give a number of seconds, or a duration such as 90m or 1h30m")
+			return errors.New("give a number of seconds, or a duration such as 90m, 1h30m or 2d")
 		}
 		n = int(d / time.Second)
 	}

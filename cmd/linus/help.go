@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -59,7 +61,66 @@ func (a *app) help(root *cobra.Command, args []string) error {
 	if near := nearTopics(root, args[0]); len(args) == 1 && len(near) > 0 {
 		hint = fmt.Sprintf("did you mean %s? ", strings.Join(near, " or "))
 	}
+	if found := search(root, strings.Join(args, " ")); len(found) > 0 {
+		return a.print(found, foundText(found))
+	}
 	return usage("no topic or command %q; %slinus help --list lists the topics", strings.Join(args, " "), hint)
+}
+
+// found is a document or a command that says something about what was looked for.
+type found struct {
+	Help string `json:"help"` // the command that shows it
+	Part string `json:"part"` // the heading, or what the command does
+	hits int
+}
+
+// called are words of people for what the documents call otherwise.
+var called = map[string]string{"sso": "OpenID", "saml": "OpenID", "oidc": "OpenID", "vnc": "terminal", "novnc": "terminal", "screen": "terminal", "firewall": "egress"}
+
+// mostFound bounds what a search shows.
+const mostFound = 8
+
+// search returns the commands and the parts of documents that have a word, the most of it first.
+func search(root *cobra.Command, word string) (all []found) {
+	word = strings.ToLower(cmp.Or(called[strings.ToLower(word)], word))
+	has := func(text string) int { return strings.Count(strings.ToLower(text), word) }
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			if n := 10*has(sub.Name()) + 3*has(sub.Short); n > 0 && sub.IsAvailableCommand() {
+				all = append(all, found{sub.CommandPath() + " --help", sub.Short, n})
+			}
+			visit(sub)
+		}
+	}
+	visit(root)
+	for _, t := range manual.Topics() {
+		at := found{Part: t.Summary}
+		end := func() {
+			if at.hits > 0 {
+				at.Help = "linus help " + t.Topic
+				all = append(all, at)
+			}
+		}
+		for line := range strings.Lines(t.Text) {
+			if head, ok := strings.CutPrefix(line, "#"); ok {
+				end()
+				at = found{Part: strings.TrimSpace(strings.TrimLeft(head, "#")), hits: 9 * has(head)}
+			}
+			at.hits += has(line)
+		}
+		end()
+	}
+	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(b.hits, a.hits) })
+	return all[:min(len(all), mostFound)]
+}
+
+func foundText(all []found) string {
+	return strings.TrimSuffix(details(func(_ io.Writer, row func(name, value string)) {
+		for _, f := range all {
+			row(f.Help, oneLine(f.Part, 100))
+		}
+	}), "\n")
 }
 
 // nearTopics returns the topics and commands with names similar to a word.

@@ -11,11 +11,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"linus/internal/config"
 	"linus/internal/control"
@@ -59,12 +61,15 @@ func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil && strings.HasPrefix(err.Error(), "required flag(s) ") { // cobra has no type for it
+		err = usage("%s needs %s; see %[1]s --help", cmd.CommandPath(), strings.Join(missing(cmd), " and "))
+	}
 	if code, ok := errors.AsType[exitError](err); ok {
 		return int(code)
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "%s %s\n", a.colours(stderr).paint("linus:"), strings.ReplaceAll(words.In(term.Text(err.Error())), "\n", "\n  "))
+		_, _ = fmt.Fprintf(stderr, "%s %s\n", a.colours(stderr).paint("linus:"), strings.ReplaceAll(asTyped(cmd, words.In(term.Text(err.Error()))), "\n", "\n  "))
 		if next := nextStep(err); next != "" {
 			_, _ = fmt.Fprintln(stderr, next)
 		}
@@ -112,8 +117,12 @@ func (a *app) root() *cobra.Command {
 	root.Long = exitHelp()
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+			return usage("--%s %q: %s; see %s --help", wrong.GetFlag().Name, wrong.GetValue(), wanted(wrong), cmd.CommandPath())
+		}
 		return usage("%w; see %s --help", err, cmd.CommandPath())
 	})
+	withDays(root)
 	a.settingFlags(root)
 	root.SetHelpCommand(a.helpCommand())
 	root.PersistentFlags().StringVarP(&output, "output", "o", "text", "text or json")
@@ -150,9 +159,27 @@ var elsewhere = map[string]string{
 	"docs": "help", "doc": "help", "login": "vm ssh", "shell": "vm ssh", "ps": "job list", "scp": "vm cp", "doctor": "host check",
 }
 
-// meant suggests the command that a word may stand for: one of another group, or one of
-// this group that is spelt like it.
+// alike are words for what commands do that are called otherwise here, or in another group.
+var alike = [][]string{
+	{"list", "ls", "ps"},
+	{"destroy", "remove", "delete", "revoke", "cancel", "rm", "del"},
+	{"show", "status", "get", "info", "describe", "inspect"},
+	{"create", "add", "new", "make"},
+}
+
+// meant suggests the command that a word may stand for: one of this group that does the same, one
+// of another group, or one of this group that is spelt like it.
 func meant(group *cobra.Command, word string) string {
+	if group.HasParent() {
+		for _, words := range alike {
+			for _, name := range words {
+				same := func(sub *cobra.Command) bool { return sub.Name() == name && !sub.Hidden }
+				if slices.Contains(words, word) && slices.ContainsFunc(group.Commands(), same) {
+					return "did you mean " + group.CommandPath() + " " + name + "? "
+				}
+			}
+		}
+	}
 	var paths []string
 	var visit func(*cobra.Command)
 	visit = func(cmd *cobra.Command) {

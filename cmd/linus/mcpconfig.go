@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 
 	"linus/internal/config"
@@ -23,6 +24,7 @@ type mcpClient struct {
 	typed bool     // entries need "type": "stdio"
 	toml  bool     // the file is TOML, not JSON
 	files []string // where the file is, for people
+	adds  string   // the command that adds the entry, which it is followed by, for people; empty: there is none
 	// http is its entry for a server over HTTP. Nil: it reaches none from its file.
 	http func(url string) any
 }
@@ -45,8 +47,7 @@ func overHTTP(kind, key, reference string) func(string) any {
 var mcpClients = []mcpClient{
 	{name: "claude-code", key: "mcpServers", typed: true, http: overHTTP("http", "url", "${"+tokenVariable+"}"), files: []string{
 		".mcp.json in a project's directory, for everyone who works on it;",
-		"for yourself only: claude mcp add-json --scope user linus with the inner object",
-	}},
+	}, adds: "for yourself only: claude mcp add-json --scope user linus"},
 	{name: "claude-desktop", key: "mcpServers", files: []string{
 		"macOS: ~/Library/Application Support/Claude/claude_desktop_config.json",
 		`Windows: %APPDATA%\Claude\claude_desktop_config.json`,
@@ -167,6 +168,13 @@ func (a *app) printHTTPConfig(client mcpClient, at string) error {
 
 // printEntry prints a client's file with its entry for linus, and where it belongs.
 func (a *app) printEntry(client mcpClient, entry any, leftOut []string) error {
+	if client.adds != "" {
+		inner, err := json.Marshal(entry)
+		if err != nil {
+			return fmt.Errorf("write the configuration: %w", err)
+		}
+		client.files = append(slices.Clone(client.files), client.adds+" "+shellescape.Quote(string(inner)))
+	}
 	content := map[string]any{client.key: map[string]any{"linus": entry}}
 	if a.json {
 		return a.printJSON(map[string]any{"client": client.name, "places": client.files, "content": content, "left_out": append([]string{}, leftOut...)})

@@ -53,9 +53,13 @@ func (a *app) poolCreateCommand() *cobra.Command {
 			if err := f.override(cmd, &p.PoolSize); err != nil {
 				return err
 			}
-			return a.changePool(cmd.Context(), f.wait, func(ctx context.Context, s *session) (job.PoolInfo, error) {
+			err := a.changePool(cmd.Context(), f.wait, func(ctx context.Context, s *session) (job.PoolInfo, error) {
 				return s.CreatePool(ctx, p)
 			})
+			if err == nil && p.Warm+p.Hibernated == 0 {
+				a.note("pool %s keeps no VMs, so it speeds up nothing yet: linus pool resize %s --warm 2", p.Name, p.Name)
+			}
+			return err
 		},
 	}
 	vm.register(a, cmd, field.CreatePool)
@@ -106,18 +110,28 @@ func (a *app) poolDrainCommand() *cobra.Command {
 }
 
 func (a *app) poolRemoveCommand() *cobra.Command {
-	return a.completePools(&cobra.Command{
+	var yes bool
+	cmd := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a pool; its waiting VMs are destroyed, and jobs keep the ones they have",
 		Args:  oneArg("the pool's name"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
-			p, err := s.RemovePool(ctx, args[0])
+			p, err := s.Pool(ctx, args[0])
+			if err == nil && !yes {
+				waiting := p.Count(vm.MemberWarm) + p.Count(vm.MemberHibernated) + p.Count(vm.MemberMaking)
+				err = a.confirm(ctx, fmt.Sprintf("Remove pool %s and its %d waiting VMs? [y/N] ", p.Name, waiting), "--yes")
+			}
+			if err == nil {
+				p, err = s.RemovePool(ctx, p.Name)
+			}
 			if err != nil {
 				return err
 			}
 			return a.print(p, fmt.Sprintf("pool %s is removed", p.Name))
 		}),
-	})
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	return a.completePools(cmd)
 }
 
 // changePool makes a change to a pool and shows the pool. With wait it returns when its

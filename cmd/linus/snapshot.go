@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -46,8 +47,8 @@ func (a *app) vmRevertCommand() *cobra.Command {
 		Long:    "What was written to the VM's disk since the snapshot is lost. No job may be running in it. Where the snapshot was taken with\n--memory, what was running at that time continues instead of booting.",
 		Example: "  linus vm revert dev clean --yes",
 		Args:    vmAndSnapshot,
-	}, func(info job.VMInfo, args []string) string {
-		return fmt.Sprintf("Everything VM %s (%d) has written since snapshot %s will be lost. Revert it?", info.Name, info.ID, args[1])
+	}, func(ctx context.Context, s *session, info job.VMInfo, args []string) (string, error) {
+		return fmt.Sprintf("Everything VM %s (%d) has written since snapshot %s will be lost. Revert it?", info.Name, info.ID, args[1]), hasSnapshot(ctx, s, info, args[1])
 	}, func(ctx context.Context, s *session, _ job.VMInfo, args []string) error {
 		info, err := s.RevertVM(ctx, args[0], args[1])
 		if err != nil {
@@ -55,6 +56,15 @@ func (a *app) vmRevertCommand() *cobra.Command {
 		}
 		return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) is reverted to snapshot %s and running", info.Name, info.ID, args[1]))
 	}))
+}
+
+// hasSnapshot returns an error if a VM has no snapshot of a name.
+func hasSnapshot(ctx context.Context, s *session, info job.VMInfo, name string) error {
+	all, err := s.ListSnapshots(ctx, info.Name)
+	if err == nil && !slices.ContainsFunc(all, func(s job.Snapshot) bool { return s.Name == name }) {
+		err = usage("VM %s (%d) has no snapshot %s; linus vm snapshots %s lists them", info.Name, info.ID, name, info.Name)
+	}
+	return err
 }
 
 func (a *app) vmSnapshotsCommand() *cobra.Command {
@@ -101,8 +111,8 @@ func (a *app) vmRemoveSnapshotCommand() *cobra.Command {
 		Long:    "The VM may run, and jobs may be running in it. What is left of a snapshot whose making did not come to its end is removed, too.",
 		Example: "  linus vm remove-snapshot dev clean --yes",
 		Args:    vmAndSnapshot,
-	}, func(info job.VMInfo, args []string) string {
-		return fmt.Sprintf("Remove snapshot %s of VM %s (%d)?", args[1], info.Name, info.ID)
+	}, func(ctx context.Context, s *session, info job.VMInfo, args []string) (string, error) {
+		return fmt.Sprintf("Remove snapshot %s of VM %s (%d)?", args[1], info.Name, info.ID), hasSnapshot(ctx, s, info, args[1])
 	}, func(ctx context.Context, s *session, _ job.VMInfo, args []string) error {
 		info, err := s.DeleteSnapshot(ctx, args[0], args[1])
 		if err != nil {

@@ -263,13 +263,17 @@ func (a *app) vmVerb(use, short, said string, act func(*session, context.Context
 }
 
 // vmAsked is a command that does to a VM what cannot be undone: act is called once the
-// question about it was answered with yes, or not at all with --yes.
-func (a *app) vmAsked(cmd *cobra.Command, question func(info job.VMInfo, args []string) string, act func(ctx context.Context, s *session, info job.VMInfo, args []string) error) *cobra.Command {
+// question about it was answered with yes, or not at all with --yes. question fails if it cannot
+// be done at all.
+func (a *app) vmAsked(cmd *cobra.Command, question func(ctx context.Context, s *session, info job.VMInfo, args []string) (string, error), act func(ctx context.Context, s *session, info job.VMInfo, args []string) error) *cobra.Command {
 	var yes bool
 	cmd.RunE = a.attached(func(ctx context.Context, s *session, args []string) error {
 		info, err := s.VM(ctx, args[0])
 		if err == nil && !yes {
-			err = a.confirm(ctx, question(info, args)+" [y/N] ", "--yes")
+			var asks string
+			if asks, err = question(ctx, s, info, args); err == nil {
+				err = a.confirm(ctx, asks+" [y/N] ", "--yes")
+			}
 		}
 		if err != nil {
 			return err

@@ -24,7 +24,7 @@ func (h *host) makePool(t *testing.T, flags ...string) {
 // emptyPool removes the pool and waits until no VM of ours is left.
 func (h *host) emptyPool(t *testing.T) {
 	t.Helper()
-	h.cli(t, "pool", "remove", "p")
+	h.cli(t, "pool", "remove", "p", "--yes")
 	h.waitGone(t)
 }
 

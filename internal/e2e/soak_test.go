@@ -49,7 +49,7 @@ func TestSoak(t *testing.T) {
 	s.churnGone()
 	s.checkpointsGone()
 	s.membersWhole()
-	h.cli(t, "pool", "remove", "p")
+	h.cli(t, "pool", "remove", "p", "--yes")
 	s.nothingLeft()
 	if now := s.foreigners(); now != foreign {
 		t.Errorf("VMs of others were\n%s\nare\n%s", foreign, now)

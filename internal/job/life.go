@@ -1,10 +1,13 @@
 package job
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
+	"linus/internal/lazyregexp"
 	"linus/internal/vm"
 )
 
@@ -94,13 +97,35 @@ type Filter struct {
 	Principal string `json:"principal,omitempty"` // only what belongs to this one; empty: all that the caller may see
 }
 
+var daysForm = lazyregexp.New(`^(?:([0-9]{1,4})w)?(?:([0-9]{1,5})d)?(.*)$`)
+
+// ParseDuration is time.ParseDuration, with days (d) and weeks (w) before the rest, as in 90d,
+// 2w or 1d12h. A day has 24 hours.
+func ParseDuration(text string) (time.Duration, error) {
+	part := daysForm.FindStringSubmatch(text)
+	if part == nil || text == "" {
+		part = []string{text, "", "", text}
+	}
+	weeks, _ := strconv.Atoi(part[1])
+	days, _ := strconv.Atoi(part[2])
+	whole := time.Duration(7*weeks+days) * 24 * time.Hour
+	if part[3] == "" && text != "" {
+		return whole, nil
+	}
+	rest, err := time.ParseDuration(part[3])
+	if err != nil || rest < 0 && whole > 0 {
+		return 0, errors.New("give a duration such as 90m, 1h30m, 90d or 2w")
+	}
+	return whole + rest, nil
+}
+
 // ParseTime reads a point in time for a Filter: in RFC 3339, or as how long ago it was
 // (24h). Nothing is the zero time. Errors are *FieldError for the field.
 func ParseTime(field, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+	if ago, err := ParseDuration(text); err == nil && ago >= 0 {
 		return time.Now().Add(-ago), nil
 	}
 	at, err := time.Parse(time.RFC3339, text)

@@ -56,7 +56,7 @@ func (o Options) cleanupCompletedJobs() server.ServerTool {
 			var age time.Duration
 			if in.OlderThan != "" {
 				var err error
-				if age, err = time.ParseDuration(in.OlderThan); err != nil || age < 0 {
+				if age, err = job.ParseDuration(in.OlderThan); err != nil || age < 0 {
 					return cleanupOutput{}, &job.FieldError{Field: "older_than", Problem: fmt.Sprintf("%q is not a duration", in.OlderThan), Remedy: "give one such as 30m or 24h"}
 				}
 			}
