@@ -3,6 +3,8 @@ package web
 import (
 	"html/template"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/gorilla/mux"
 
@@ -13,6 +15,7 @@ type helpView struct {
 	Topics []manual.Topic
 	Topic  manual.Topic  // the one shown; zero on the list of all
 	Text   template.HTML // of the topic
+	Query  string        // what is searched for
 }
 
 func (v helpView) title() string {
@@ -24,7 +27,10 @@ func (v helpView) title() string {
 
 // help shows the built-in documents: the list, or one of them.
 func (p *pages) help(w http.ResponseWriter, r *http.Request) {
-	view := helpView{Topics: manual.Topics()}
+	view := helpView{Topics: manual.Topics(), Query: strings.TrimSpace(r.URL.Query().Get("q"))}
+	if view.Query != "" {
+		view.Topics = about(view.Topics, view.Query)
+	}
 	if name := mux.Vars(r)["topic"]; name != "" {
 		topic, ok := manual.Find(name)
 		if !ok {
@@ -39,6 +45,26 @@ func (p *pages) help(w http.ResponseWriter, r *http.Request) {
 		view.Topic, view.Text = topic, template.HTML(text) //nolint:gosec // compiled in, and without raw HTML
 	}
 	p.render(w, r, http.StatusOK, "help", view)
+}
+
+// about returns the topics that have all words of a query, first those that have them in their
+// names and summaries.
+func about(topics []manual.Topic, query string) []manual.Topic {
+	wanted := strings.Fields(strings.ToLower(query))
+	has := func(text string) bool {
+		text = strings.ToLower(text)
+		return !slices.ContainsFunc(wanted, func(word string) bool { return !strings.Contains(text, word) })
+	}
+	var named, others []manual.Topic
+	for _, t := range topics {
+		switch head := t.Topic + " " + t.Title; {
+		case has(head):
+			named = append(named, t)
+		case has(head + " " + t.Summary + " " + t.Text):
+			others = append(others, t)
+		}
+	}
+	return append(named, others...)
 }
 
 // plot returns a document's plot.

@@ -108,6 +108,15 @@ func (v jobView) takes() bool { return v.Outcome == nil && v.Status == job.Runni
 // Heading is the task's title.
 func (v jobView) Heading() string { return job.Title(v.Manifest.Task) }
 
+// Fault is what went wrong, unless the exit code says it.
+func (v jobView) Fault() string {
+	o := v.Outcome
+	if o == nil || o.ExitCode != nil && o.Error == fmt.Sprintf("exit status %d", *o.ExitCode) {
+		return ""
+	}
+	return o.Error
+}
+
 // Ending reports whether the outcome is decided but not yet the status.
 func (v jobView) Ending() bool { return v.Outcome != nil && !v.Status.Terminal() }
 
@@ -143,6 +152,8 @@ func streams(r *http.Request, j job.Job) []string {
 		return []string{job.Stdout}
 	case r.URL.Query().Get("output") == together:
 		return []string{together}
+	case j.Status == job.Failed && j.Stderr.Total > 0: // why is there
+		return []string{job.Stderr, job.Stdout}
 	}
 	return []string{job.Stdout, job.Stderr}
 }

@@ -48,14 +48,15 @@ func newPages(o Options) *pages {
 	}
 	p := &pages{Options: o, sessions: newSessions(o, ended), static: staticHash(), views: map[string]*template.Template{}}
 	functions := template.FuncMap{
-		"age":      func(t time.Time) string { return age(time.Since(t)) },
-		"took":     shortDuration,
-		"title":    job.Title,
-		"bytes":    bytesText,
-		"short":    shortID,
-		"stamp":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
-		"iso":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"pathPart": pathPart,
+		"age":         func(t time.Time) string { return age(time.Since(t)) },
+		"took":        shortDuration,
+		"title":       job.Title,
+		"bytes":       bytesText,
+		"short":       shortID,
+		"stamp":       func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+		"iso":         func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"pathPart":    pathPart,
+		"savedOutput": func(id, name string) streamView { return streamView{ID: id, Name: name} },
 		"vmVerb": func(v vmView, verb, label, hint string) map[string]any {
 			return map[string]any{"VM": v, "Verb": verb, "Label": label, "Hint": hint}
 		},

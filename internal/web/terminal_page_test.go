@@ -122,6 +122,16 @@ func TestBrowser_Terminal(t *testing.T) {
 	if typed.String() != "ls é\r\x03" {
 		t.Errorf("the task was sent %q", typed.String())
 	}
+	// One key lets the keyboard out, and is not the task's.
+	before := len(e.asked())
+	browsertest.Read(t, ctx, chromedp.Evaluate[bool](`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "L", code: "KeyL", keyCode: 76, ctrlKey: true, shiftKey: true, bubbles: true, cancelable: true }))`))
+	if focused := browsertest.Read(t, ctx, chromedp.Evaluate[string](`document.activeElement.id`)); focused != "leave-terminal" {
+		t.Errorf("the keyboard is still the terminal's: focus is on %q", focused)
+	}
+	if calls := e.asked()[before:]; len(calls) > 0 {
+		t.Errorf("the task was sent %q", calls)
+	}
+	browsertest.Do(t, ctx, chromedp.Focus(on(".xterm-helper-textarea")))
 	e.change(func() { e.outputs[job.Stdout] += "ls é\r\nfile1 file2\r\n$ " })
 	browsertest.Shows(t, ctx, ".xterm-rows", "file1 file2")
 	if *shots != "" {

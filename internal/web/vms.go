@@ -49,6 +49,9 @@ func (v vmRow) Idle() bool { return len(v.Jobs) == 0 }
 // CanStop reports whether it can be shut down from here.
 func (v vmRow) CanStop() bool { return v.CanSuspend() }
 
+// CanExpose reports whether its ports can be given URLs: whatever runs in it.
+func (v vmRow) CanExpose() bool { return v.Status == vm.Running && v.State == vm.Created }
+
 // CanStart reports whether it is off.
 func (v vmRow) CanStart() bool { return v.CanGo() && v.Status.Down() && v.Status != vm.Gone }
 

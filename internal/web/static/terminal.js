@@ -70,6 +70,13 @@
   term.onData((text) => type(new TextEncoder().encode(text)));
   term.onBinary((text) => type(Uint8Array.from(text, (c) => c.charCodeAt(0))));
   term.onResize(resize);
+  // All keys are the task's but one, which lets the keyboard out: to a program it is Ctrl+L.
+  term.attachCustomKeyEventHandler((e) => {
+    if (!e.ctrlKey || !e.shiftKey || e.altKey || e.metaKey || e.code !== "KeyL") return true;
+    e.preventDefault();
+    if (e.type === "keydown") document.getElementById("leave-terminal").focus();
+    return false;
+  });
 
   const news = (n) => {
     if (n.error) note.textContent = n.error;

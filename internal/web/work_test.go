@@ -1,0 +1,151 @@
+package web_test
+
+import (
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"linus/internal/job"
+	"linus/internal/web"
+)
+
+// A port can be given a URL while a job runs in the VM, whose server it mostly is.
+func TestVMPage_OffersAURLWhileAJobRuns(t *testing.T) {
+	e := sample()
+	e.vms[0].Jobs = []string{id}
+	v := loggedIn(t, e)
+	for _, ref := range []string{"105", "linus-job-000000000001"} {
+		if _, text := v.get("/vms/" + ref); !strings.Contains(text, `id="expose"`) {
+			t.Errorf("VM %s: there is no form for a port", ref)
+		}
+	}
+	for _, ref := range []string{"fresh", "kept"} { // not there yet, and left alone
+		if _, text := v.get("/vms/" + ref); strings.Contains(text, `id="expose"`) {
+			t.Errorf("VM %s has a form for a port", ref)
+		}
+	}
+}
+
+// What can be done with a VM is in cards, and one button stands out.
+func TestVMPage_HasOnePrimaryButton(t *testing.T) {
+	_, text := loggedIn(t, sample()).get("/vms/105")
+	buttons := regexp.MustCompile(`<button[^>]*>`).FindAllString(text, -1)
+	var primary []string
+	for _, b := range buttons {
+		if !strings.Contains(b, `class="plain"`) {
+			primary = append(primary, b)
+		}
+	}
+	if len(primary) != 1 || !strings.Contains(primary[0], "open-terminal") {
+		t.Errorf("primary buttons %q of %d", primary, len(buttons))
+	}
+	for _, form := range regexp.MustCompile(`action="/vms/105/(terminal|snapshot|expose|save|fork)"`).FindAllStringIndex(text, -1) {
+		before := text[:form[0]]
+		if strings.LastIndex(before, "<section") < strings.LastIndex(before, "</section>") {
+			t.Errorf("not in a card: %s", text[form[0]:form[1]])
+		}
+	}
+}
+
+// What a failed task wrote to stderr comes first, and its exit code is said once.
+func TestJobPage_OfAFailedTask(t *testing.T) {
+	code := 1
+	order := func(change func(j *job.Job)) (string, bool) {
+		e := sample()
+		e.jobs[1].Status = job.Failed
+		e.jobs[1].Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: "exit status 1"}
+		e.jobs[1].Stderr = job.OutputInfo{Total: 42}
+		change(&e.jobs[1])
+		_, text := loggedIn(t, e).get("/jobs/" + doneID)
+		text, _, _ = strings.Cut(text, `id="events"`)
+		return text, strings.Index(text, `id="stderr-title"`) < strings.Index(text, `id="stdout-title"`)
+	}
+	if text, first := order(func(*job.Job) {}); !first || strings.Contains(text, "exit status 1") || strings.Count(text, "exit code 1") != 1 {
+		t.Errorf("stderr first: %v; %s", first, text)
+	}
+	if text, _ := order(func(j *job.Job) { j.Outcome.Error = "a line of the agent" }); !strings.Contains(text, "a line of the agent") {
+		t.Errorf("an error of its own is not shown: %s", text)
+	}
+	for name, change := range map[string]func(*job.Job){
+		"nothing on stderr": func(j *job.Job) { j.Stderr.Total = 0 },
+		"it runs":           func(j *job.Job) { j.Status, j.Outcome = job.Running, nil },
+		"it succeeded":      func(j *job.Job) { j.Status = job.Success },
+	} {
+		if _, first := order(change); first {
+			t.Errorf("%s, and stderr comes first", name)
+		}
+	}
+}
+
+// Output can be saved as a file with a name that says of which job it is.
+func TestJobPage_OutputIsDownloaded(t *testing.T) {
+	v := loggedIn(t, sample())
+	for _, at := range []string{"", "?output=together"} {
+		_, text := v.get("/jobs/" + doneID + at)
+		for _, stream := range []string{job.Stdout, job.Stderr} {
+			if !strings.Contains(text, `href="/jobs/`+doneID+`/output?stream=`+stream+`" download="0000000000d1-`+stream+`.txt"`) {
+				t.Errorf("%s of the page%s is not downloaded", stream, at)
+			}
+		}
+	}
+}
+
+// An admin sees whose each VM is; others see their own alone, and need not be told.
+func TestVMs_ShowTheirOwnersToAdmins(t *testing.T) {
+	e := sample()
+	e.vms[0].Principal = "alice"
+	v := visitWith(t, web.Options{Engine: e, MCP: echo, API: echo, Token: token, Log: log})
+	v.get(web.LoginPath(token))
+	for _, path := range []string{"/vms", "/vms/105"} {
+		if _, text := v.get(path); !strings.Contains(text, "alice") {
+			t.Errorf("%s does not say whose it is", path)
+		}
+	}
+}
+
+// Help is searched for words of a document, wherever they stand in it, and says where to start.
+func TestHelp_IsSearched(t *testing.T) {
+	v := loggedIn(t, sample())
+	_, index := v.get("/help")
+	if !strings.Contains(index, "Start here") || !strings.Contains(index, `name="q"`) {
+		t.Errorf("the list: %s", index)
+	}
+	found := func(q string) []string {
+		_, text := v.get("/help?q=" + url.QueryEscape(q))
+		var topics []string
+		for _, m := range regexp.MustCompile(`<dt><a href="/help/([a-z-]+)"`).FindAllStringSubmatch(text, -1) {
+			topics = append(topics, m[1])
+		}
+		if strings.Contains(text, "<b>") {
+			t.Errorf("%s: what was typed is not escaped: %s", q, text)
+		}
+		return topics
+	}
+	if got := found("EXPOSE_domain wildcard"); len(got) == 0 || len(got) > 3 || got[0] != "http" && got[0] != "settings" {
+		t.Errorf("EXPOSE_DOMAIN is in %v", got)
+	}
+	if got := found("manifest"); len(got) < 2 || got[0] != "manifest" {
+		t.Errorf("what is named so does not come first: %v", got)
+	}
+	if got := found("<b>nosuchword"); len(got) > 0 {
+		t.Errorf("found %v", got)
+	}
+	if code, text := v.get("/help?q=" + url.QueryEscape("<b>nosuchword")); code != http.StatusOK || !strings.Contains(text, "No document has") {
+		t.Errorf("%d %s", code, text)
+	}
+}
+
+// The list of jobs comes before what is less often looked at: the search is folded, unless
+// something is searched for, and the chart is below.
+func TestJobs_ListComesFirst(t *testing.T) {
+	v := loggedIn(t, sample())
+	_, text := v.get("/jobs")
+	if list := strings.Index(text, `id="jobs"`); list > strings.Index(text, `id="chart-text"`) || !strings.Contains(text, `<details class="searching">`) {
+		t.Errorf("%s", text)
+	}
+	if _, text := v.get("/jobs?text=x"); !strings.Contains(text, `<details class="searching" open>`) {
+		t.Error("a search is folded")
+	}
+}
