@@ -23,7 +23,7 @@ func TestVerbs_HaveAToolACommandAndAPage(t *testing.T) {
 		// A terminal is resized by control.Terminal, and linus cp takes trees.
 		"cmd/linus": {"Manifest", "Activity", "Resize", "WriteFile", "EditFile"},
 		// The page's terminal is the API's.
-		"internal/web": {"Result", "Cleanup", "DeleteJob", "Resize", "EditFile", "WriteTree", "SetVM", "Network", "Checkpoints", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "Credentials", "CreateCredential", "RemoveCredential", "Volumes", "Volume", "CreateVolume", "RemoveVolume", "AttachVolume", "DetachVolume"},
+		"internal/web": {"Result", "Cleanup", "DeleteJob", "Resize", "EditFile", "WriteTree", "SetVM", "Network", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "CreateCredential", "RemoveCredential", "Volume", "CreateVolume", "RemoveVolume", "AttachVolume", "DetachVolume"},
 	} {
 		calls := callsIn(t, filepath.Join(repository, filepath.FromSlash(face)))
 		for _, v := range job.Verbs() {

@@ -310,7 +310,11 @@ func (e *engine) RemovePool(ctx context.Context, name string) (job.PoolInfo, err
 	return p, err
 }
 
-func (e *engine) Volumes(context.Context) ([]job.VolumeInfo, error) { return nil, nil }
+func (e *engine) Volumes(context.Context) ([]job.VolumeInfo, error) {
+	return []job.VolumeInfo{
+		{Name: "cache", Status: job.VolumeReady, SizeGB: 20, Node: "pve1", Principal: "<b>alice", CreatedAt: time.Now().Add(-time.Hour), Uses: []vm.VolumeUse{{VMID: 105, Path: "/srv", ReadOnly: true}}},
+	}, nil
+}
 
 func (e *engine) Volume(context.Context, string) (job.VolumeInfo, error) {
 	return job.VolumeInfo{}, job.ErrNotFound
@@ -332,7 +336,9 @@ func (e *engine) DetachVolume(context.Context, string, string) (job.VolumeInfo, 
 	return job.VolumeInfo{}, job.ErrNotFound
 }
 
-func (e *engine) Checkpoints(context.Context) ([]job.CheckpointInfo, error) { return nil, nil }
+func (e *engine) Checkpoints(context.Context) ([]job.CheckpointInfo, error) {
+	return []job.CheckpointInfo{{Name: "linus-checkpoint-1", Template: "debian-13", Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Node: "pve1", Status: job.CheckpointFailed, Text: "the <disk> is full"}}, nil
+}
 
 func (e *engine) Checkpoint(context.Context, string) (job.CheckpointInfo, error) {
 	return job.CheckpointInfo{}, job.ErrNotFound
@@ -391,7 +397,9 @@ func (e *engine) RevokeToken(_ context.Context, ref string) ([]job.Token, error)
 	return nil, nil
 }
 
-func (e *engine) Credentials(context.Context) ([]job.Credential, error) { return nil, nil }
+func (e *engine) Credentials(context.Context) ([]job.Credential, error) {
+	return []job.Credential{{CredentialSpec: job.CredentialSpec{Name: "forge", Host: "forge.example", Path: "/api", Env: "FORGE_TOKEN"}, CreatedAt: time.Now(), CreatedBy: "operator"}}, nil
+}
 
 func (e *engine) CreateCredential(context.Context, job.NewCredential) (job.Credential, error) {
 	return job.Credential{}, nil

@@ -61,7 +61,7 @@ func newPages(o Options) *pages {
 			return map[string]any{"VM": v, "Verb": verb, "Label": label, "Hint": hint}
 		},
 	}
-	for _, name := range []string{"jobs", "job", "events", "diff", "terminal", "files", "vms", "vm", "confirm", "form", "pools", "pool", "nodes", "tokens", "host", "help", "login", "welcome", "problem"} {
+	for _, name := range []string{"jobs", "job", "events", "diff", "terminal", "files", "vms", "vm", "confirm", "form", "list", "pools", "pool", "nodes", "tokens", "host", "help", "login", "welcome", "problem"} {
 		p.views[name] = template.Must(template.New(name).Funcs(functions).
 			ParseFS(files, "templates/layout.html", "templates/shared.html", "templates/fields.html", "templates/"+name+".html"))
 	}
@@ -139,6 +139,23 @@ func (p *pages) routes(r *mux.Router) {
 	}
 	post("/vms/{ref}/terminal", p.changing(p.openTerminal))
 	get("/vms/{ref}/{verb:terminal|start|stop|suspend|resume|snapshot|fork|expose|unexpose}", to(func(r *http.Request) string { return vmPath(mux.Vars(r)["ref"]) }))
+
+	get("/templates", p.listing("Nodes", listView{
+		Section: "templates", Heading: "Templates", About: "VMs are cloned from them.", Help: "templates", Command: "linus template build",
+		Columns: []string{"Template", "Nodes"},
+	}, p.templates))
+	get("/checkpoints", p.listing("Checkpoints", listView{
+		Section: "checkpoints", Heading: "Checkpoints", About: "Memories of booted VMs: what is asked for with such a template and size goes on from one instead of booting.", Help: "templates", Command: "linus template checkpoint build",
+		Columns: []string{"Checkpoint", "Template", "Size", "Node", "Status", "Memory", "Uses", "Last used"},
+	}, p.checkpoints))
+	get("/volumes", p.listing("Volumes", listView{
+		Section: "volumes", Heading: "Volumes", About: "Disks that outlive VMs.", Help: "manifest", Command: "linus volume create",
+		Columns: []string{"Volume", "Size", "Node", "Status", "Used by", "Owner", "Created"},
+	}, p.volumes))
+	get("/credentials", p.listing("Credentials", listView{
+		Section: "credentials", Heading: "Credentials", About: "What jobs may use and never have: their values are not shown.", Help: "credentials", Command: "linus credential add",
+		Columns: []string{"Credential", "For", "As", "Variable", "Secret", "Created", "By"},
+	}, p.credentials))
 
 	get("/host", p.loggedIn(p.host))
 	get("/help", p.loggedIn(p.help))
@@ -230,6 +247,8 @@ func (p *pages) frame(r *http.Request, name string, view any) frame {
 		f.Section = "vms"
 	case "pool":
 		f.Section = "pools"
+	case "list":
+		f.Section = view.(listView).Section //nolint:forcetypeassert // no other view has this page
 	case "form":
 		f.Section = strings.TrimPrefix(view.(formView).Base, "/") //nolint:forcetypeassert // no other view has this page
 	}

@@ -149,3 +149,35 @@ func TestJobs_ListComesFirst(t *testing.T) {
 		t.Error("a search is folded")
 	}
 }
+
+// What is made elsewhere is listed here, for those who may list it.
+func TestLists_ShowWhatTheCommandLineMakes(t *testing.T) {
+	keys := &keyring{tokens: map[string]job.Principal{"linus_runner": {Name: "runner", Token: "r1", Role: job.RoleRun, Life: t.Context()}}}
+	o := web.Options{Engine: sample(), MCP: echo, Token: token, Authenticate: keys.authenticate, Holder: keys.holder, Log: log}
+	operator, runner := visitWith(t, o), visitWith(t, o)
+	operator.get(web.LoginPath(token))
+	runner.do(http.MethodPost, "/login", url.Values{"token": {"linus_runner"}}.Encode(), nil)
+	for path, tt := range map[string]struct {
+		shows []string
+		all   bool // others than admins see it
+	}{
+		"/volumes":     {[]string{"<b>cache</b>", "20 GB", "VM 105 at /srv (ro)", "&lt;b&gt;alice", "60 min ago"}, true},
+		"/templates":   {[]string{"<b>agent-template</b>", "&lt;b&gt;ci", "pve1"}, false},
+		"/checkpoints": {[]string{"<b>linus-checkpoint-1</b>", "debian-13", "2 CPU, 2G, 10G disk", "failed: the &lt;disk&gt; is full"}, false},
+		"/credentials": {[]string{"<b>forge</b>", "forge.example/api", "FORGE_TOKEN"}, false},
+	} {
+		code, text := operator.get(path)
+		if code != http.StatusOK || !strings.Contains(text, `<a href="`+path+`" aria-current="page">`) {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+		for _, want := range tt.shows {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s has no %q: %s", path, want, text)
+			}
+		}
+		code, text = runner.get(path)
+		if may := code == http.StatusOK; may != tt.all || strings.Contains(text, `<nav aria-label="Main">`) && strings.Contains(text, `<a href="`+path+`"`) != tt.all {
+			t.Errorf("%s for the role run: %d %s", path, code, text)
+		}
+	}
+}
