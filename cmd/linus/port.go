@@ -29,6 +29,9 @@ func (a *app) vmExposeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if port.Note != "" {
+				a.note("%s", port.Note)
+			}
 			return a.print(port, port.URL)
 		}),
 	}

@@ -3,9 +3,11 @@ package fleet
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -41,7 +43,41 @@ func (f *Fleet) ExposePort(ctx context.Context, spec job.PortSpec) (job.ExposedP
 		v.Ports = append(slices.Clone(v.Ports), port)
 		return []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("port %d of VM %d is exposed as %s", port.Port, v.ID, port.ID)}}, nil
 	})
-	return f.exposedPort(port), err
+	out := f.exposedPort(port)
+	if err == nil {
+		out.Note = f.unheard(ctx, v, port.Port)
+	}
+	return out, err
+}
+
+// portSeen is how long a VM is asked whether something listens at a port.
+const portSeen = 3 * time.Second
+
+// unheard says why there is nothing yet at a port of a VM, which one connection tries; empty: there
+// is. A suspended VM stays so.
+func (f *Fleet) unheard(ctx context.Context, v vm.VM, port int) string {
+	if !v.SuspendedAt.IsZero() {
+		return fmt.Sprintf("VM %s is suspended; the first request resumes it", v.Name)
+	}
+	timed, cancel := context.WithTimeout(ctx, portSeen)
+	defer cancel()
+	err := f.enter(timed, v, func(ctx context.Context) error {
+		t, err := f.o.Guest.Dial(ctx, v, port)
+		if err == nil {
+			err = t.Close()
+		}
+		return err
+	})
+	field, ours := errors.AsType[*job.FieldError](err)
+	switch {
+	case err == nil:
+		return ""
+	case ours && field.Field == "port":
+		return fmt.Sprintf("nothing listens at port %d of VM %s's localhost yet; start there what is to answer", port, v.Name)
+	case ours:
+		return fmt.Sprintf("whether something listens there is not known: %s; %s", field.Problem, field.Remedy)
+	}
+	return fmt.Sprintf("whether something listens there is not known: VM %s did not say within %s", v.Name, portSeen)
 }
 
 // ListPorts returns the exposed ports of a VM.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/vm"
 )
@@ -169,4 +170,50 @@ func TestPort_NeedsAServer(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// The URL is there before what is to be at it, so whoever gets it is told when nothing is. The VM,
+// which may never answer, is asked once, for a time.
+func TestPort_SaysWhenNothingListens(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.opts.PortURL = func(id string) string { return "https://" + id + ".vm.example" }
+		r.opts.Guest = silentPort{r.opts.Guest, 2}
+		r.start()
+		id := r.napping("dev")
+		ctx := context.Background()
+		for port, want := range map[int]string{1: "nothing listens at port 1", 2: "not known", 3000: ""} {
+			began := time.Now()
+			p, err := r.ExposePort(ctx, job.PortSpec{VM: "dev", Port: port})
+			if err != nil || p.URL == "" || want == "" && p.Note != "" || !strings.Contains(p.Note, want) {
+				t.Errorf("port %d: %+v, %v, want a URL and %q", port, p, err, want)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("port %d: a VM that does not answer held the call up for %s", port, took)
+			}
+		}
+		if all, err := r.ListPorts(ctx, "dev"); err != nil || len(all) != 3 || all[0].Note+all[1].Note+all[2].Note != "" {
+			t.Errorf("what was seen once is listed later: %+v, %v", all, err)
+		}
+		r.pass(12 * time.Minute)
+		r.sleeps(id, true)
+		if p, err := r.ExposePort(ctx, job.PortSpec{VM: "dev", Port: 4}); err != nil || !strings.Contains(p.Note, "suspended") {
+			t.Errorf("of a suspended VM: %+v, %v", p, err)
+		}
+		r.sleeps(id, true)
+	})
+}
+
+// silentPort is a guest of whose ports one neither takes a connection nor refuses it.
+type silentPort struct {
+	fleet.Guest
+
+	port int
+}
+
+func (s silentPort) Dial(ctx context.Context, v vm.VM, port int) (job.Tunnel, error) {
+	if port != s.port {
+		return s.Guest.Dial(ctx, v, port)
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
 }

@@ -146,7 +146,8 @@ type VMs interface {
 	DialVM(ctx context.Context, ref string, port int) (Tunnel, error)
 	// ExposePort gives a TCP port of the VM's own loopback a URL of this server, which asks for
 	// a login, until UnexposePort or the VM's end. VM may also be a job that runs in the VM.
-	// What has the name already is an error, unless it is the same port.
+	// What has the name already is an error, unless it is the same port. A note says when nothing
+	// listens at the port yet.
 	ExposePort(ctx context.Context, spec PortSpec) (ExposedPort, error)
 	// ListPorts returns the ports of a VM that have a URL, oldest first. ref may also be PortRef
 	// and the ID of one.

@@ -44,4 +44,5 @@ type ExposedPort struct {
 	URL       string    `json:"url"`  // for those who may reach the VM, once they have logged in
 	ID        string    `json:"id"`   // that the URL has
 	CreatedAt time.Time `json:"created_at"`
+	Note      string    `json:"note,omitempty"` // as it is made: why there is nothing at the URL yet, and what to do
 }

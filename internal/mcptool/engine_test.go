@@ -245,7 +245,11 @@ func (e *engine) DeleteSnapshot(ctx context.Context, ref, name string) (job.VMIn
 }
 
 func (e *engine) ExposePort(_ context.Context, spec job.PortSpec) (job.ExposedPort, error) {
-	return job.ExposedPort{Name: spec.Name, Port: spec.Port, URL: "https://" + spec.Name + "-1.vms.example/"}, e.err
+	p := job.ExposedPort{Name: spec.Name, Port: spec.Port, URL: "https://" + spec.Name + "-1.vms.example/"}
+	if spec.Port == 1 {
+		p.Note = "nothing listens there yet"
+	}
+	return p, e.err
 }
 
 func (e *engine) CheckHost(ctx context.Context) (job.HostReport, error) {

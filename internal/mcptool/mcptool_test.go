@@ -223,6 +223,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		{"list_snapshots", map[string]any{"vm_id": "dev"}, `{"snapshots":[{"name":"clean","created_at":"2026-03-04T05:06:07Z","memory":false,"disk_bytes":4096,"current":true}]}`},
 		{"delete_snapshot", map[string]any{"vm_id": "dev", "snapshot": "clean", "confirm": true}, `{"deleted":true}`},
 		{"expose_port", map[string]any{"vm_id": "dev", "port": 3000, "name": "web"}, `{"url":"https://web-1.vms.example/"}`},
+		{"expose_port", map[string]any{"vm_id": "dev", "port": 1, "name": "web"}, `{"url":"https://web-1.vms.example/","note":"nothing listens there yet"}`},
 		{"destroy_vm", map[string]any{"vm_id": "dev", "confirm": true}, `{"vm_id":"105","name":"dev","status":"destroying"}`},
 		{"list_files", map[string]any{"vm_id": "dev", "path": "/d", "limit": 2}, `{"entries":[{"name":"a","type":"file","size":3,"mode":"0644","modified_at":"2026-03-04T05:06:07Z"},{"name":"a\ufffd","type":"other","size":0,"mode":"","modified_at":"2026-03-04T05:06:07Z","inexact_name":true}],"total":9,"next_offset":2}`},
 		{"read_file", map[string]any{"vm_id": "dev", "path": "/f", "limit": 1}, `{"content":"one\r\n","encoding":"text","size":8,"mode":"0644","first_line":1,"lines":1,"total_lines":2,"next_offset":2,"next_byte_offset":5}`},

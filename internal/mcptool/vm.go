@@ -369,16 +369,17 @@ type exposeInput struct {
 }
 
 type exposeOutput struct {
-	URL string `json:"url"`
+	URL  string `json:"url"`
+	Note string `json:"note,omitempty" jsonschema_description:"Why nothing answers there yet."`
 }
 
 func (o Options) exposePort() server.ServerTool {
 	return define("expose_port", "Expose a port",
-		"Give a port of a VM's localhost a URL for people who may reach the VM; they log in. It ends with the VM.",
+		"Give a port of a VM's localhost a URL for people who may reach the VM; they log in. It ends with the VM. note says when nothing listens there yet.",
 		hints{idempotent: true, openWorld: true},
 		func(ctx context.Context, in exposeInput) (exposeOutput, error) {
 			p, err := o.Engine.ExposePort(ctx, job.PortSpec{VM: in.VMID, Port: in.Port, Name: in.Name})
-			return exposeOutput{p.URL}, err
+			return exposeOutput{p.URL, p.Note}, err
 		})
 }
 
