@@ -9,8 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
-
+	"linus/internal/lazyregexp"
 	"linus/internal/vm"
 )
 
@@ -29,12 +28,15 @@ type VolumeSpec struct {
 	Storage string `json:"storage,omitempty"`    // empty: that of VMs
 }
 
+// volumeID is what a volume's ID looks like.
+var volumeID = lazyregexp.New(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
 // Check returns a *FieldError for what no volume can be, and its size in GiB.
 func (s VolumeSpec) Check() (gib int, err error) {
 	switch {
 	case !dnsLabel.MatchString(s.Name) || strings.ToLower(s.Name) != s.Name || len(s.Name) > maxVolumeName || isPage(s.Name) || strings.Trim(s.Name, "0123456789") == "":
 		return 0, field("name", fmt.Sprintf("use letters of a-z, digits and dashes, at most %d, and not digits alone", maxVolumeName), "%.80q is not a volume's name", s.Name)
-	case len(s.Name) == 36 && uuid.Validate(s.Name) == nil:
+	case volumeID.MatchString(s.Name):
 		return 0, field("name", "use another, as in cache", "%q reads as a volume's ID", s.Name)
 	case s.Storage != "" && !fits(vmTemplate, s.Storage, 63):
 		return 0, field("storage", "name a storage of the host, as in local-lvm", "%.80q is not a storage's name", s.Storage)

@@ -1,6 +1,8 @@
 package lazyregexp_test
 
 import (
+	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -63,7 +65,7 @@ func TestProduct(t *testing.T) {
 					case from.Name == "regexp":
 						t.Errorf("%s: compiled at every start", files.Position(call.Pos()))
 					case from.Name == "lazyregexp":
-						text, err := strconv.Unquote(call.Args[0].(*ast.BasicLit).Value)
+						text, err := literal(call.Args[0])
 						if err == nil {
 							_, err = regexp.Compile(text)
 						}
@@ -84,4 +86,17 @@ func TestProduct(t *testing.T) {
 	if texts < 40 {
 		t.Errorf("%d texts were found", texts)
 	}
+}
+
+// literal is the text of a literal, or of several that are added.
+func literal(e ast.Expr) (string, error) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		return strconv.Unquote(e.Value)
+	case *ast.BinaryExpr:
+		x, err := literal(e.X)
+		y, failed := literal(e.Y)
+		return x + y, errors.Join(err, failed)
+	}
+	return "", fmt.Errorf("%T is no literal", e)
 }
