@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"linus/internal/field"
 	"linus/internal/job"
@@ -37,9 +38,24 @@ func shown(f field.Field, of any) string {
 		return strings.Join(at.Interface().([]string), " ")
 	case at.Kind() == reflect.Int && at.IsZero() && !f.Zero:
 		return ""
+	case f.Seconds:
+		return durationText(at.Int())
 	default:
 		return fmt.Sprint(at)
 	}
+}
+
+// durationText returns seconds as people write them: 90m, 2h, 7d.
+func durationText(seconds int64) string {
+	for _, unit := range []struct {
+		seconds int64
+		name    string
+	}{{24 * 3600, "d"}, {3600, "h"}, {60, "m"}} {
+		if seconds > 0 && seconds%unit.seconds == 0 {
+			return strconv.FormatInt(seconds/unit.seconds, 10) + unit.name
+		}
+	}
+	return strconv.FormatInt(seconds, 10)
 }
 
 // box reports whether a field is a box to tick.
@@ -63,7 +79,12 @@ func set(f field.Field, to any, typed string) (problem string) {
 		at.SetString(f.On)
 	case at.Kind() == reflect.Int:
 		n, err := strconv.Atoi(typed)
+		if d, wrong := job.ParseDuration(typed); err != nil && f.Seconds && wrong == nil && d%time.Second == 0 {
+			n, err = int(d/time.Second), nil
+		}
 		switch {
+		case err != nil && f.Seconds:
+			return strconv.Quote(typed) + " is not a time: give seconds, or 90m, 2h or 7d"
 		case err != nil:
 			return strconv.Quote(typed) + " is not a whole number"
 		case n == 0 && f.None != 0:

@@ -181,3 +181,28 @@ func TestLists_ShowWhatTheCommandLineMakes(t *testing.T) {
 		}
 	}
 }
+
+// Times are typed, and shown again, as people write them.
+func TestForms_TakeTimesAsPeopleWriteThem(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	form := func(timeout string) string {
+		_, text := v.upload("/jobs/new", part{"form_token", v.formToken(), ""}, part{"task", "true", ""}, part{"agentType", "script", ""}, part{"timeout", timeout, ""}, part{"do", "send", ""})
+		return text
+	}
+	for typed, want := range map[string]int{"90m": 5400, "1h30m": 5400, "1d": 86400, "45": 45} {
+		e.submitted = nil
+		if text := form(typed); len(e.submitted) != 1 || e.submitted[0].Manifest.Timeout != want {
+			t.Errorf("%s: %+v: %s", typed, e.submitted, text)
+		}
+	}
+	if text := form("soon"); !strings.Contains(text, "is not a time: give seconds, or 90m, 2h or 7d") || !strings.Contains(text, `value="soon"`) {
+		t.Errorf("%s", text)
+	}
+	if _, text := v.get("/jobs/new?from=" + id); !strings.Contains(text, `name="timeout" type="text" value="1h"`) {
+		t.Errorf("an hour is not shown as one: %s", text)
+	}
+	if _, text := v.get("/tokens/new"); !strings.Contains(text, `name="ttl" type="text" value="90d"`) {
+		t.Error("90 days are not shown as such")
+	}
+}
