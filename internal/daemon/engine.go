@@ -85,7 +85,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	work := executor.Options{
 		Stores: executor.StoresOf(st), Provider: e.watch.audit.Provider(e.backend.Provider), Runner: e.backend.Guest, Log: log,
 		Observer: e.watch.observe,
-		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk, Egress: defaultEgress(c), EgressNames: c.EgressNames()},
+		Defaults: defaultsOf(c),
 		Secrets:  secrets(c).Resolve,
 		Artifacts: job.ArtifactLimits{
 			Files: c.MaxArtifactFiles, Each: int64(c.MaxArtifactSize), All: int64(c.MaxArtifactsSize),

@@ -113,6 +113,11 @@ func Problems(c config.Config) []config.Problem {
 	return problems
 }
 
+// defaultsOf are what manifests leave out.
+func defaultsOf(c config.Config) job.Defaults {
+	return job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk, Egress: defaultEgress(c), EgressNames: c.EgressNames()}
+}
+
 // defaultEgress returns the mode of jobs that choose none; empty where their manifests
 // need not say one.
 func defaultEgress(c config.Config) vm.Egress {

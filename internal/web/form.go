@@ -142,11 +142,12 @@ type group struct {
 type control struct {
 	field.Field
 
-	Kind   string // text, number, area, choice or check
-	Value  string
-	Errors []string
-	Offers []string // what there is to choose from, beside what can be typed
-	First  bool     // the first that is wrong
+	Kind    string // text, number, area, choice or check
+	Value   string
+	Errors  []string
+	Default string   // what it is if it is left out; empty: nothing, or unknown
+	Offers  []string // what there is to choose from, beside what can be typed
+	First   bool     // the first that is wrong
 }
 
 // ID is the control's address within the page.
@@ -265,6 +266,17 @@ func (v *formView) show(d any, value values) {
 			section.Controls = append(section.Controls, c)
 		}
 		v.Groups = append(v.Groups, section)
+	}
+}
+
+// defaults says in a manifest's form what is left out is.
+func (v *formView) defaults(d job.Defaults) {
+	m := job.Manifest{}.WithDefaults(d)
+	for i := range v.Groups {
+		for j := range v.Groups[i].Controls {
+			c := &v.Groups[i].Controls[j]
+			c.Default = shown(c.Field, m)
+		}
 	}
 }
 

@@ -40,11 +40,12 @@ const (
 
 // Options of a server. Token must not be empty.
 type Options struct {
-	Engine  job.Engine
-	MCP     http.Handler // Streamable HTTP, served at /mcp
-	API     http.Handler // served below /api/; nil: none
-	Metrics http.Handler // served at /metrics; nil: none
-	Token   string       // the operator's: what "Authorization: Bearer" contains, and what a browser logs in with
+	Engine   job.Engine
+	MCP      http.Handler // Streamable HTTP, served at /mcp
+	Defaults job.Defaults // what manifests leave out, as forms say
+	API      http.Handler // served below /api/; nil: none
+	Metrics  http.Handler // served at /metrics; nil: none
+	Token    string       // the operator's: what "Authorization: Bearer" contains, and what a browser logs in with
 	// Authenticate returns the principal of any other token that "Authorization: Bearer"
 	// contains; job.ErrUnauthorized: it has none. Nil: there are no other tokens.
 	Authenticate func(ctx context.Context, bearer string) (job.Principal, error)

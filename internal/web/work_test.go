@@ -206,3 +206,21 @@ func TestForms_TakeTimesAsPeopleWriteThem(t *testing.T) {
 		t.Error("90 days are not shown as such")
 	}
 }
+
+// A form says what each field is that is left empty.
+func TestForms_ShowDefaultsByValue(t *testing.T) {
+	o := web.Options{Engine: sample(), MCP: echo, API: echo, Token: token, Log: log, Defaults: job.Defaults{VMTemplate: "<ci>", Timeout: 3600, CPU: 2, Memory: "4G", Disk: "20G", Egress: "internet"}}
+	v := visitWith(t, o)
+	v.get(web.LoginPath(token))
+	for path, all := range map[string][]string{
+		"/jobs/new": {`name="timeout" type="text" value="" placeholder="1h"`, `name="resources.cpu" type="text" value="" placeholder="2"`, `placeholder="4G"`, `placeholder="20G"`, `placeholder="&lt;ci&gt;"`, ">default: internet<", ">default: ephemeral<"},
+		"/vms/new":  {`name="resources.cpu" type="text" value="" placeholder="2"`, `placeholder="&lt;ci&gt;"`},
+	} {
+		_, text := v.get(path)
+		for _, want := range all {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s has no %s", path, want)
+			}
+		}
+	}
+}
