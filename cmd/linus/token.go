@@ -71,6 +71,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	flags.StringSliceVar(&spec.Secrets, "secrets", nil, "secrets its jobs may name, with * and ? as wildcards (default: none; for admin: all)")
 	flags.StringSliceVar(&spec.Credentials, "credentials", nil, "credentials its jobs may name, with * and ? as wildcards (default: none; for admin: all)")
 	flags.StringSliceVar(&spec.Networks, "networks", nil, "bridges and VLAN tags its VMs may be on, as in vmbr1,20-29 (default: as the settings allow)")
+	flags.StringSliceVar(&spec.Storages, "storages", nil, "storages its volumes may be on, with * and ? as wildcards (default: as the settings allow)")
 	flags.StringSliceVar(&spec.Templates, "templates", nil, "templates and operating systems its VMs may be made from (default: as the settings allow)")
 	flags.IntVar(&spec.Jobs, "limit-jobs", 0, "unfinished jobs at a time (default: 4 x MAX_JOBS)")
 	flags.IntVar(&spec.VMs, "limit-vms", 0, "VMs at a time, those of unfinished jobs included (default: 4 x MAX_JOBS)")

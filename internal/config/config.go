@@ -111,6 +111,7 @@ type Config struct {
 	AllowedCommands  string `envconfig:"ALLOWED_COMMANDS" desc:"Commands that jobs may run, separated by commas or newlines: git (any arguments), npm test (these words), go test * (and any more). Empty: all."`
 	AllowedBridges   string `envconfig:"ALLOWED_BRIDGES" desc:"Bridges that jobs may choose besides PROXMOX_BRIDGE, separated by commas: vmbr1, dmz*. Empty: MCP clients none, others any."`
 	AllowedVLANs     string `envconfig:"ALLOWED_VLANS" desc:"VLAN tags that jobs may choose besides PROXMOX_VLAN_TAG, separated by commas: 20, 30-39. Empty: MCP clients none, others any."`
+	AllowedStorages  string `envconfig:"ALLOWED_STORAGES" desc:"Storages that clients may choose for volumes besides PROXMOX_STORAGE, separated by commas: nfs, ssd-*. Empty: MCP clients and tokens none, others any."`
 	AllowedEgress    string `envconfig:"ALLOWED_EGRESS" desc:"Egress modes that jobs may choose besides DEFAULT_EGRESS, separated by commas. Empty: MCP clients those that reach less, others any."`
 	AllowedNames     string `envconfig:"ALLOWED_EGRESS_NAMES" desc:"Names that jobs with egress allow may list besides DEFAULT_EGRESS_NAMES, separated by commas: github.com, *.npmjs.org. Empty: MCP clients none if DEFAULT_EGRESS is allow and DEFAULT_EGRESS_NAMES is set, others any."`
 	AllowedTemplates string `envconfig:"ALLOWED_TEMPLATES" desc:"Templates (names or VM IDs, as a job names them) and systems (os) that jobs may choose besides DEFAULT_VM_TEMPLATE, separated by commas: agent-*, 9000, debian-12. Empty: any."`

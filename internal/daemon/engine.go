@@ -116,7 +116,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		Store: st, Provider: work.Provider, Placer: e.backend.Placer, Log: log,
 		Changed: func(ctx context.Context, id string, events []job.Event) { e.VMChanged(ctx, id, events) },
 		Owner:   in.owner, Engine: e, Guest: e.backend.Guest, Keys: in.keys, Observer: work.Observer, Defaults: work.Defaults,
-		Allow: work.Allow, AllowFile: allowed.commands.CheckFile, Lease: time.Duration(c.LeaseHours) * time.Hour,
+		Allow: work.Allow, AllowFile: allowed.commands.CheckFile, AllowStorage: allowed.bounds.CheckStorage, Lease: time.Duration(c.LeaseHours) * time.Hour,
 		Checkpoints: job.CheckpointMode(c.Checkpoints), CheckpointBytes: int64(job.SizeMB(c.CheckpointDisk)) << 20,
 		CleanupInterval: work.CleanupInterval, Patience: work.HeartbeatThreshold, MaxMaking: c.MaxJobs,
 		PortURL: func(id string) string { return web.PortURL(e.httpURL(c), c.PortDomain(), id) },

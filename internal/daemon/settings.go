@@ -16,8 +16,8 @@ import (
 	"linus/internal/webhook"
 )
 
-// rules are the checks against the settings ALLOWED_*: of submissions, and of files to be
-// written in VMs.
+// rules are the checks against the settings ALLOWED_*: of submissions, of volumes, and of files
+// to be written in VMs.
 type rules struct {
 	commands *policy.Policy
 	bounds   *policy.Bounds
@@ -29,9 +29,10 @@ func policies(c config.Config) (rules, error) {
 		return rules{}, err
 	}
 	bounds, err := policy.NewBounds(policy.Choices{
-		Bridges: c.AllowedBridges, VLANs: c.AllowedVLANs, Templates: c.AllowedTemplates, Secrets: c.AllowedSecrets, Credentials: c.AllowedCredentials,
+		Bridges: c.AllowedBridges, VLANs: c.AllowedVLANs, Storages: c.AllowedStorages, Templates: c.AllowedTemplates, Secrets: c.AllowedSecrets, Credentials: c.AllowedCredentials,
 		Webhooks: c.AllowedWebhooks, Signs: c.WebhookSecret.Reveal() != "",
 		Network:  vm.Network{Bridge: c.ProxmoxBridge, VLAN: c.ProxmoxVLANTag, IP: c.VMIPConfig, Gateway: c.VMGateway},
+		Storage:  c.ProxmoxStorage,
 		Template: c.DefaultVMTemplate,
 		Egress:   c.AllowedEgress, EgressNames: c.AllowedNames,
 		DefaultEgress: vm.Egress(c.DefaultEgress), DefaultNames: c.EgressNames(),

@@ -83,10 +83,12 @@ type Options struct {
 	Observer job.Observer
 
 	Defaults job.Defaults // of pools and VMs
-	// Allow returns an error if a client may not have such VMs, and AllowFile if a file, or a
-	// tree of them, may not be written in one. Nil: all allowed.
-	Allow     func(job.Submission) error
-	AllowFile func(path string, tree bool) error
+	// Allow returns an error if a client may not have such VMs, AllowFile if a file, or a tree of
+	// them, may not be written in one, and AllowStorage if a client may not have a volume on a
+	// storage; empty: the configured one. Nil: all allowed.
+	Allow        func(job.Submission) error
+	AllowFile    func(path string, tree bool) error
+	AllowStorage func(client string, p job.Principal, storage string) error
 	// PortURL returns the URL of the exposed port with an ID; empty: there is none. Nil: always.
 	PortURL func(id string) string
 

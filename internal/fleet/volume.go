@@ -116,6 +116,10 @@ func (f *Fleet) followed(ctx context.Context, v vm.Volume, holders []vm.VM) (vm.
 // CreateVolume creates a volume. Its row is there before it can be.
 func (f *Fleet) CreateVolume(ctx context.Context, spec job.VolumeSpec) (job.VolumeInfo, error) {
 	gib, err := spec.Check()
+	if err == nil && f.o.AllowStorage != nil {
+		p, _ := job.PrincipalFrom(ctx)
+		err = f.o.AllowStorage(job.ClientFrom(ctx), p, spec.Storage)
+	}
 	if err != nil {
 		return job.VolumeInfo{}, err
 	}

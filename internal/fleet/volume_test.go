@@ -246,6 +246,30 @@ func TestVolume_EngineKilledWhileItIsMadeOrRemoved(t *testing.T) {
 	})
 }
 
+// Of what a policy forbids nothing is made, and it is told who asks, by what client, and for which storage.
+func TestCreateVolume_AsksWhetherItsStorageIsAllowed(t *testing.T) {
+	bubble(t, func(r *rig) {
+		refused := &job.FieldError{Field: "storage", Problem: "is not allowed"}
+		r.opts.AllowStorage = func(client string, p job.Principal, storage string) error {
+			if client == "mcp:claude" && p.Name == "alice" && storage == "other" {
+				return refused
+			}
+			return nil
+		}
+		r.start()
+		for asks, alice := range map[string]bool{"alice": true, "bob": false} {
+			ctx := job.WithClient(job.WithPrincipal(context.Background(), job.Principal{Name: asks, Role: job.RoleRun}), "mcp:claude")
+			_, err := r.CreateVolume(ctx, job.VolumeSpec{Name: "of-" + asks, Size: "5G", Storage: "other"})
+			if errors.Is(err, refused) != alice || !alice && err != nil {
+				t.Errorf("%s: %v", asks, err)
+			}
+		}
+		if rows, err := r.store.Volumes(context.Background()); err != nil || len(rows) != 1 || len(r.host.Volumes()) != 1 {
+			t.Errorf("%+v, %v, on the host %+v; want bob's alone", rows, err, r.host.Volumes())
+		}
+	})
+}
+
 // A VM of another node cannot have it, and a job's goes where its volume is.
 func TestVolume_IsItsNodes(t *testing.T) {
 	bubble(t, func(r *rig) {

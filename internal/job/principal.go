@@ -20,9 +20,9 @@ type Principal struct {
 
 	// What it may use of what the settings allow. All but Toolsets are
 	// patterns with * and ?. A network is a bridge's name, or a VLAN tag or range of tags,
-	// such as 20-29. Empty: no secrets and credentials, unless it is an admin, and all of the
+	// such as 20-29; a storage one of volumes. Empty: no secrets and credentials, unless it is an admin, and all of the
 	// others.
-	Toolsets, Secrets, Credentials, Networks, Templates []string
+	Toolsets, Secrets, Credentials, Networks, Storages, Templates []string
 
 	Limits Limits
 

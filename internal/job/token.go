@@ -38,6 +38,7 @@ type TokenSpec struct {
 	Secrets     []string `json:"secrets,omitempty"`
 	Credentials []string `json:"credentials,omitempty"`
 	Networks    []string `json:"networks,omitempty"`
+	Storages    []string `json:"storages,omitempty"` // of volumes
 	Templates   []string `json:"templates,omitempty"`
 	Limits
 	TTL int `json:"ttl,omitempty" api:"ttl_seconds"` // seconds until it expires; 0: never
@@ -66,7 +67,7 @@ type Tokens interface {
 func (t Token) Principal() Principal {
 	return Principal{
 		Name: t.Name, Token: t.ID, Login: t.Login, Role: t.Role,
-		Toolsets: t.Toolsets, Secrets: t.Secrets, Credentials: t.Credentials, Networks: t.Networks, Templates: t.Templates, Limits: t.Limits,
+		Toolsets: t.Toolsets, Secrets: t.Secrets, Credentials: t.Credentials, Networks: t.Networks, Storages: t.Storages, Templates: t.Templates, Limits: t.Limits,
 	}
 }
 
@@ -77,7 +78,7 @@ func (s TokenSpec) Narrowed() []string {
 	for _, l := range []struct {
 		name string
 		list []string
-	}{{"toolsets", s.Toolsets}, {"secrets", s.Secrets}, {"credentials", s.Credentials}, {"networks", s.Networks}, {"templates", s.Templates}} {
+	}{{"toolsets", s.Toolsets}, {"secrets", s.Secrets}, {"credentials", s.Credentials}, {"networks", s.Networks}, {"storages", s.Storages}, {"templates", s.Templates}} {
 		if len(l.list) > 0 {
 			texts = append(texts, l.name+" "+strings.Join(l.list, ", "))
 		}
@@ -132,7 +133,7 @@ func (s TokenSpec) Validate() error {
 			add(field("toolsets", "use some of: "+strings.Join(Toolsets, ", "), "%.80q is unknown", t))
 		}
 	}
-	for name, list := range map[string][]string{"secrets": s.Secrets, "credentials": s.Credentials, "networks": s.Networks, "templates": s.Templates} {
+	for name, list := range map[string][]string{"secrets": s.Secrets, "credentials": s.Credentials, "networks": s.Networks, "storages": s.Storages, "templates": s.Templates} {
 		if len(list) > maxPatterns {
 			add(field(name, "give fewer, with * in them", "%d entries, the limit is %d", len(list), maxPatterns))
 		}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"path"
@@ -16,11 +17,12 @@ import (
 // which * and ? are wildcards, and of VLAN tags, 20 or 20-29. An empty one is
 // not set.
 type Choices struct {
-	Bridges, VLANs, Templates, Secrets, Credentials string
-	Webhooks                                        string // hosts
-	Egress, EgressNames                             string // of modes, and of names as in a manifest
+	Bridges, VLANs, Storages, Templates, Secrets, Credentials string
+	Webhooks                                                  string // hosts
+	Egress, EgressNames                                       string // of modes, and of names as in a manifest
 
 	Network  vm.Network // the configured one
+	Storage  string     // the configured one
 	Template string     // the configured one
 	Signs    bool       // there is a key for webhooks
 
@@ -28,19 +30,19 @@ type Choices struct {
 	DefaultNames  []string  // the configured ones
 }
 
-// Bounds decide which networks, templates and secrets a client may choose.
-// Everybody may use what is configured, by naming it or by leaving it out. A
-// list that is set applies to every client. Where no list of networks is set,
-// MCP clients get only the configured network, and only its addresses: an agent
-// must not reach networks its operator did not think of. The command line
-// belongs to the operator.
+// Bounds decide which networks, storages, templates and secrets a client may
+// choose. Everybody may use what is configured, by naming it or by leaving it
+// out. A list that is set applies to every client. Where no list of networks is
+// set, MCP clients get only the configured network, and only its addresses: an
+// agent must not reach networks its operator did not think of, nor fill storages
+// that are for something else. The command line belongs to the operator.
 type Bounds struct {
-	own                                      Choices
-	bridges, templates, secrets, credentials []string
-	webhooks                                 []string // hosts, or hosts with a port
-	vlans                                    [][2]int
-	egress                                   []vm.Egress
-	names                                    []string
+	own                                                Choices
+	bridges, storages, templates, secrets, credentials []string
+	webhooks                                           []string // hosts, or hosts with a port
+	vlans                                              [][2]int
+	egress                                             []vm.Egress
+	names                                              []string
 }
 
 // NewBounds reads the lists. Errors are *job.FieldError, named after the
@@ -51,8 +53,8 @@ func NewBounds(c Choices) (*Bounds, error) {
 		name, text string
 		to         *[]string
 	}{
-		{"ALLOWED_BRIDGES", c.Bridges, &b.bridges}, {"ALLOWED_TEMPLATES", c.Templates, &b.templates}, {"ALLOWED_SECRETS", c.Secrets, &b.secrets},
-		{"ALLOWED_CREDENTIALS", c.Credentials, &b.credentials}, {"ALLOWED_WEBHOOKS", c.Webhooks, &b.webhooks},
+		{"ALLOWED_BRIDGES", c.Bridges, &b.bridges}, {"ALLOWED_STORAGES", c.Storages, &b.storages}, {"ALLOWED_TEMPLATES", c.Templates, &b.templates},
+		{"ALLOWED_SECRETS", c.Secrets, &b.secrets}, {"ALLOWED_CREDENTIALS", c.Credentials, &b.credentials}, {"ALLOWED_WEBHOOKS", c.Webhooks, &b.webhooks},
 	} {
 		names, err := entries(list.name, list.text)
 		if err != nil {
@@ -112,8 +114,7 @@ func entries(name, text string) ([]string, error) {
 func (b *Bounds) Check(s job.Submission) error {
 	m := s.Manifest
 	found := &findings{}
-	// A token's holder calls its client as it likes, so it has what an MCP client has.
-	mcp := job.IsMCP(s.Client) || s.Principal.Name != "" && !s.Principal.Admin()
+	mcp := asMCP(s.Client, s.Principal)
 	b.token(found, s)
 	if m.VM == "" {
 		b.network(found, m.Network, mcp)
@@ -133,6 +134,31 @@ func (b *Bounds) Check(s job.Submission) error {
 	b.notify(found, s)
 	if len(found.list) > 0 {
 		return &job.InvalidError{Fields: found.list}
+	}
+	return nil
+}
+
+// asMCP reports whether a client has what an MCP client has. So has a token's holder, who calls
+// its client as it likes.
+func asMCP(client string, p job.Principal) bool {
+	return job.IsMCP(client) || p.Name != "" && !p.Admin()
+}
+
+// CheckStorage returns a *job.FieldError if a client may not have a volume on a storage; empty:
+// the configured one.
+func (b *Bounds) CheckStorage(client string, p job.Principal, name string) error {
+	own := b.own.Storage
+	name = cmp.Or(name, own)
+	refuse := func(remedy, format string, args ...any) error {
+		return &job.FieldError{Field: "storage", Problem: fmt.Sprintf("%q is not allowed: ", name) + fmt.Sprintf(format, args...), Remedy: remedy}
+	}
+	switch {
+	case name != own && len(b.storages) > 0 && !job.Among(b.storages, name):
+		return refuse("use one of these, or leave it out", "ALLOWED_STORAGES allows %s, and %s is configured", strings.Join(b.storages, ", "), own)
+	case name != own && len(b.storages) == 0 && asMCP(client, p):
+		return refuse("leave it out", "MCP clients and tokens get only the configured storage, %s, and ALLOWED_STORAGES is not set", own)
+	case len(p.Storages) > 0 && !job.Among(p.Storages, name):
+		return refuse("use one of these", "this token allows %s", strings.Join(p.Storages, ", "))
 	}
 	return nil
 }

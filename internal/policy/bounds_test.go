@@ -80,6 +80,59 @@ func TestBounds_ClientsGetWhatIsConfiguredAndWhatIsAllowed(t *testing.T) {
 	}
 }
 
+func TestCheckStorage(t *testing.T) {
+	const mine = `: MCP clients and tokens get only the configured storage, local-lvm, and ALLOWED_STORAGES is not set; leave it out`
+	const listed = `: ALLOWED_STORAGES allows nfs, ssd-*, and local-lvm is configured; use one of these, or leave it out`
+	of := func(role job.Role, storages ...string) job.Principal {
+		return job.Principal{Name: "ci", Role: role, Storages: storages}
+	}
+	for _, tt := range []struct {
+		name, allowed, client string
+		who                   job.Principal
+		storage               string
+		says                  string // "": allowed
+	}{
+		{"no list, the operator", "", "cli", job.Operator(), "other", ""},
+		{"no list, an admin", "", "api", of(job.RoleAdmin), "other", ""},
+		{"no list, an MCP client of the operator", "", "mcp:claude", job.Operator(), "other", mine},
+		{"no list, a token that calls itself the command line", "", "cli", of(job.RoleRun), "other", mine},
+		{"no list, the configured one by name", "", "mcp", of(job.RoleRun), "local-lvm", ""},
+		{"no list, nothing named", "", "mcp", of(job.RoleRun), "", ""},
+		{"no list, whatever the token lists", "", "api", of(job.RoleRun, "other"), "other", mine},
+		{"an allowed one", "nfs, ssd-*", "mcp", of(job.RoleRun), "nfs", ""},
+		{"an allowed one, by a pattern", "nfs, ssd-*", "mcp", of(job.RoleRun), "ssd-2", ""},
+		{"the configured one beside a list", "nfs, ssd-*", "api", of(job.RoleRun), "local-lvm", ""},
+		{"one that is not listed", "nfs, ssd-*", "api", of(job.RoleRun), "other", listed},
+		{"so for the operator", "nfs, ssd-*", "cli", job.Operator(), "other", listed},
+		{"so for a token that lists it", "nfs, ssd-*", "api", of(job.RoleRun, "*"), "other", listed},
+		{"one of the token's", "nfs, ssd-*", "api", of(job.RoleRun, "ssd-?"), "ssd-2", ""},
+		{"one that the token does not list", "nfs, ssd-*", "api", of(job.RoleRun, "ssd-?"), "nfs", `: this token allows ssd-?; use one of these`},
+		{"so for an admin's token", "", "api", of(job.RoleAdmin, "ssd-?", "hdd"), "nfs", `: this token allows ssd-?, hdd; use one of these`},
+		{"the configured one, which the token does not list", "nfs, ssd-*", "api", of(job.RoleRun, "nfs"), "", `"local-lvm" is not allowed: this token allows nfs; use one of these`},
+		{"the configured one, which the token lists", "", "api", of(job.RoleRun, "local-*"), "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b, err := policy.NewBounds(policy.Choices{Storages: tt.allowed, Storage: "local-lvm"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = b.CheckStorage(tt.client, tt.who, tt.storage)
+			if tt.says == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if tt.says[0] == ':' {
+				tt.says = `"` + tt.storage + `" is not allowed` + tt.says
+			}
+			if err == nil || err.Error() != "storage: "+tt.says {
+				t.Errorf("%v; want %s", err, tt.says)
+			}
+		})
+	}
+}
+
 func TestBounds_SayEverythingAtOnce(t *testing.T) {
 	b, err := policy.NewBounds(policy.Choices{Secrets: "A", Templates: "x", Network: vm.Network{Bridge: "vmbr0", IP: "dhcp"}, Template: "base"})
 	if err != nil {
@@ -94,7 +147,7 @@ func TestBounds_SayEverythingAtOnce(t *testing.T) {
 
 func TestNewBounds_RefusesWhatIsNoList(t *testing.T) {
 	for name, c := range map[string]policy.Choices{
-		"ALLOWED_BRIDGES": {Bridges: ", \n"}, "ALLOWED_TEMPLATES": {Templates: "a b"}, "ALLOWED_SECRETS": {Secrets: "[x"}, "ALLOWED_VLANS": {VLANs: "20,x"},
+		"ALLOWED_BRIDGES": {Bridges: ", \n"}, "ALLOWED_STORAGES": {Storages: "a/b"}, "ALLOWED_TEMPLATES": {Templates: "a b"}, "ALLOWED_SECRETS": {Secrets: "[x"}, "ALLOWED_VLANS": {VLANs: "20,x"},
 	} {
 		if _, err := policy.NewBounds(c); err == nil || !strings.Contains(err.Error(), name+": ") {
 			t.Errorf("NewBounds(%+v) = %v, want %s named", c, err, name)

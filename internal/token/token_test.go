@@ -191,6 +191,7 @@ func TestToken_Invalid(t *testing.T) {
 		"is not a role":              {Name: "a", Role: "root"},
 		`"pets" is unknown`:          {Name: "a", Role: job.RoleRun, Toolsets: []string{"pets"}},
 		`secrets: "a b"`:             {Name: "a", Role: job.RoleRun, Secrets: []string{"a b"}},
+		`storages: "a/b"`:            {Name: "a", Role: job.RoleRun, Storages: []string{"a/b"}},
 		`templates: "["`:             {Name: "a", Role: job.RoleRun, Templates: []string{"["}},
 		`"30-20" is not a VLAN tag`:  {Name: "a", Role: job.RoleRun, Networks: []string{"30-20"}},
 		"jobs: -2 is negative":       {Name: "a", Role: job.RoleRun, Limits: job.Limits{Jobs: -2}},

@@ -272,7 +272,7 @@ func TestTokens_AreCreatedShownOnceAndRevoked(t *testing.T) {
 	e := sample()
 	v := loggedIn(t, e)
 	_, text := v.get("/tokens/new")
-	typed := setting(fields(text), map[string]string{"name": "alice", "role": "read", "ttl": "3600", "secrets": "CI_*, X", "jobs": "3", "vms": "0"})
+	typed := setting(fields(text), map[string]string{"name": "alice", "role": "read", "ttl": "3600", "secrets": "CI_*, X", "storages": "nfs", "jobs": "3", "vms": "0"})
 	resp, text := v.upload("/tokens/new", setting(typed, map[string]string{"name": "<Alice>", "networks": "5000", "memory_mb": "x"})...)
 	if resp.StatusCode != 422 || !strings.Contains(text, `id="f-memory_mb-error"`) || !strings.Contains(text, "&lt;Alice&gt;") || len(e.tokens) != 4 {
 		t.Errorf("%d %s", resp.StatusCode, text)
@@ -284,11 +284,11 @@ func TestTokens_AreCreatedShownOnceAndRevoked(t *testing.T) {
 	if resp.StatusCode != 200 || strings.Count(text, "linus_very-secret") != 1 {
 		t.Fatalf("%d %s", resp.StatusCode, text)
 	}
-	if diff := cmp.Diff(job.TokenSpec{Name: "alice", Role: job.RoleRead, TTL: 3600, Secrets: []string{"CI_*", "X"}, Limits: job.Limits{Jobs: 3, VMs: job.NoLimit}}, e.tokens[4].TokenSpec); diff != "" {
+	if diff := cmp.Diff(job.TokenSpec{Name: "alice", Role: job.RoleRead, TTL: 3600, Secrets: []string{"CI_*", "X"}, Storages: []string{"nfs"}, Limits: job.Limits{Jobs: 3, VMs: job.NoLimit}}, e.tokens[4].TokenSpec); diff != "" {
 		t.Error(diff)
 	}
 	_, text = v.get("/tokens")
-	for _, want := range []string{"alice", "secrets CI_*, X", "at most 3 unfinished jobs", "&lt;b&gt;bob", "login of Carol &lt;b&gt;", ">expired<", "never"} {
+	for _, want := range []string{"alice", "secrets CI_*, X", "storages nfs", "at most 3 unfinished jobs", "&lt;b&gt;bob", "login of Carol &lt;b&gt;", ">expired<", "never"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %s", want)
 		}

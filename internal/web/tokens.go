@@ -45,6 +45,7 @@ func tokenGroups() []group {
 			{Name: "secrets", When: `role=^(run|admin)$`, Label: "Secrets", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"},
 			{Name: "credentials", When: `role=^(run|admin)$`, Label: "Credentials", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"},
 			{Name: "networks", When: `role=^(run|admin)$`, Label: "Networks", Hint: "bridges and VLAN tags, as in vmbr1 20-29; empty: as the settings allow"},
+			{Name: "storages", When: `role=^(run|admin)$`, Label: "Storages", Hint: "of its volumes, with * and ?; empty: as the settings allow"},
 			{Name: "templates", When: `role=^(run|admin)$`, Label: "Templates", Hint: "and operating systems, with * and ?; empty: as the settings allow"},
 		}},
 		{Title: "Limits (0, and for an admin empty: no limit)", Rare: true, When: `role=^(run|admin)$`, fields: []field.Field{
