@@ -120,7 +120,7 @@ type Config struct {
 	LimitJobs        int    `envconfig:"LIMIT_JOBS" default:"0" min:"0" max:"100000" desc:"Unfinished jobs (a job is finished once its result is available) and persistent VMs one client may have. 0: no limit."`
 	LimitCPU         int    `envconfig:"LIMIT_CPU" default:"0" min:"0" max:"100000" desc:"Total cores of one client's VMs; a finished job's VM counts until it is gone. 0: no limit."`
 	LimitMemory      string `envconfig:"LIMIT_MEMORY" desc:"Total memory of one client's VMs, as in 64G; a finished job's VM counts until it is gone. Empty: no limit."`
-	LimitDisk        string `envconfig:"LIMIT_DISK" desc:"Total size that the disks of one client's VMs may grow to, beside its volumes, checkpoints and saved templates, as in 500G; a finished job's VM counts until it is gone. Empty: no limit."`
+	LimitDisk        string `envconfig:"LIMIT_DISK" desc:"Total size that the disks of one client's VMs may grow to, beside its volumes, checkpoints, saved templates and memory of suspended VMs and snapshots, as in 500G; a finished job's VM counts until it is gone. Empty: no limit."`
 	LimitSeconds     int    `envconfig:"LIMIT_SECONDS" default:"0" min:"0" max:"86400" desc:"The longest timeout a client's job may have, in seconds. 0: no limit."`
 
 	AllowedCredentials string `envconfig:"ALLOWED_CREDENTIALS" desc:"Credentials that jobs may name, separated by commas: github, ci-*. Empty: any."`

@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,10 +142,14 @@ func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) 
 	return e.o.Admit(append(has, disks...), m)
 }
 
-// Admit returns an error if the client may not have one more job or VM, of this manifest, or
-// there is no space for it.
+// Admit returns an error if the client may not have one more job or VM, or a disk alone, of this
+// manifest, or there is no space for what is stored here of a job or a VM.
 func (e *Executor) Admit(ctx context.Context, s job.Submission, m job.Manifest) error {
-	return cmp.Or(e.admit(ctx, s, m), e.spare())
+	err := e.admit(ctx, s, m)
+	if err == nil && m.AgentType != "" { // else it is a disk alone
+		err = e.spare()
+	}
+	return err
 }
 
 // complete checks a submission, including whether it is allowed, and returns its

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -62,7 +61,7 @@ func (f *Fleet) DisksOf(ctx context.Context, owner, client string) (disks []job.
 
 // admitDisk returns an error if whoever asks may not have one more disk.
 func (f *Fleet) admitDisk(ctx context.Context, mb int) (job.Submission, error) {
-	s := job.Submission{Client: job.ClientFrom(ctx), Manifest: job.Manifest{Resources: vm.Resources{Disk: fmt.Sprintf("%dM", mb)}}}
+	s := job.Submission{Client: job.ClientFrom(ctx), Manifest: job.DiskAlone(mb)}
 	s.Principal, _ = job.PrincipalFrom(ctx)
 	return s, f.o.Engine.Admit(ctx, s, s.Manifest)
 }

@@ -33,6 +33,9 @@ func (f *Fleet) Offering(m job.Manifest) []job.Pool { return f.offering(m) }
 // TendSaved is what is done of saved templates now and then.
 func (f *Fleet) TendSaved(ctx context.Context) { f.tendSaved(ctx) }
 
+// TendMemory is what is done of VMs' memory on the hosts' disks now and then.
+func (f *Fleet) TendMemory(ctx context.Context) { f.tendMemory(ctx) }
+
 // CheckPools is what CheckHost reports of pools.
 func (f *Fleet) CheckPools(ctx context.Context) []job.Check { return f.checkPools(ctx) }
 

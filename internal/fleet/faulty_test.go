@@ -117,6 +117,10 @@ func (f faultyStore) UpdateVM(ctx context.Context, id string, change func(*vm.VM
 	return step(f.s, "UpdateVM", func() (vm.VM, error) { return f.Store.UpdateVM(ctx, id, change) })
 }
 
+func (f faultyStore) GrowVM(ctx context.Context, of vm.VM, what string, mb int, within job.Limits, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
+	return step(f.s, "GrowVM", func() (vm.VM, error) { return f.Store.GrowVM(ctx, of, what, mb, within, change) })
+}
+
 func (f faultyStore) UpdateVolume(ctx context.Context, id string, change func(*vm.Volume) error) (vm.Volume, error) {
 	return step(f.s, "UpdateVolume", func() (vm.Volume, error) { return f.Store.UpdateVolume(ctx, id, change) })
 }
@@ -157,6 +161,10 @@ func (f faultyHost) StartVM(ctx context.Context, v vm.VM, progress func(job.Prog
 
 func (f faultyHost) SuspendVM(ctx context.Context, v vm.VM) error {
 	return effect(f.s, "SuspendVM", func() error { return f.hypervisor.SuspendVM(ctx, v) })
+}
+
+func (f faultyHost) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
+	return effect(f.s, "SnapshotVM", func() error { return f.hypervisor.SnapshotVM(ctx, v, name, memory) })
 }
 
 func (f faultyHost) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (job.SavedTemplate, error) {

@@ -26,6 +26,10 @@ type Store interface {
 	// UpdateVM changes one in a transaction, and records events with it; job.ErrNotFound.
 	// change may be called again, with the VM as it is then.
 	UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
+	// GrowVM is UpdateVM for a change with which a VM takes mb more of its host's disk, for what
+	// is named. In the transaction is counted what the VM's principal has; a *job.FieldError if
+	// it would be more than the limits allow.
+	GrowVM(ctx context.Context, of vm.VM, what string, mb int, within job.Limits, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
 	// InsertVM adds a VM that no job makes. For a non-empty key that was used before it
 	// returns the first VM and false. In its transaction is counted what the VM's principal
 	// has; a *job.FieldError if it would be more than the limits allow.

@@ -30,7 +30,9 @@ func (f *Fleet) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
 
 // SuspendVM suspends a persistent VM. Jobs in it must have ended.
 func (f *Fleet) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return f.runExclusive(ctx, ref, "suspended", true, f.o.Provider.SuspendVM)
+	return f.runExclusive(ctx, ref, "suspended", true, func(ctx context.Context, v vm.VM) error {
+		return f.storing(ctx, v, "", func() error { return f.o.Provider.SuspendVM(ctx, v) })
+	})
 }
 
 // ResumeVM resumes a suspended persistent VM and returns it when it accepts logins.
@@ -55,7 +57,11 @@ func (f *Fleet) SnapshotVM(ctx context.Context, ref, name string, memory bool) (
 		return job.VMInfo{}, err
 	}
 	return f.runExclusive(ctx, ref, "snapshotted", memory, func(ctx context.Context, v vm.VM) error {
-		return f.o.Provider.SnapshotVM(ctx, v, name, memory)
+		take := func() error { return f.o.Provider.SnapshotVM(ctx, v, name, memory) }
+		if memory {
+			return f.storing(ctx, v, name, take)
+		}
+		return take()
 	})
 }
 
@@ -88,7 +94,15 @@ func (f *Fleet) DeleteSnapshot(ctx context.Context, ref, name string) (job.VMInf
 		return job.VMInfo{}, err
 	}
 	return f.runExclusive(ctx, ref, "rid of a snapshot", false, func(ctx context.Context, v vm.VM) error {
-		return f.o.Provider.DeleteSnapshot(ctx, v, name)
+		err := f.o.Provider.DeleteSnapshot(ctx, v, name)
+		switch {
+		case !v.Stored(name):
+		case err == nil:
+			err = f.dropMemory(ctx, v.Job, func(m vm.Memory) bool { return m.Snapshot == name })
+		default:
+			f.seeMemory(ctx, v.Job, now())
+		}
+		return err
 	})
 }
 
@@ -217,11 +231,14 @@ func (f *Fleet) runs(ctx context.Context, v vm.VM) error {
 // recorded.
 func (f *Fleet) up(start func(context.Context, vm.VM, func(job.Progress)) (vm.VM, error)) func(context.Context, vm.VM) error {
 	return func(ctx context.Context, v vm.VM) error {
-		v, err := start(ctx, v, silent)
+		there, err := start(ctx, v, silent)
+		if err == nil && v.Stored("") {
+			err = f.dropMemory(ctx, v.Job, func(m vm.Memory) bool { return m.Snapshot == "" })
+		}
 		if err != nil {
 			return err
 		}
-		return f.Identify(ctx, v)
+		return f.Identify(ctx, there)
 	}
 }
 

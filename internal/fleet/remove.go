@@ -55,6 +55,7 @@ func (f *Fleet) sweepEach(ctx context.Context) {
 		if f.o.Engine.Leads(ctx) {
 			f.tendVolumes(ctx)
 			f.tendSaved(ctx)
+			f.tendMemory(ctx)
 		}
 		if any, err := f.o.Store.AnyVM(ctx); err == nil && any && f.o.Engine.Leads(ctx) {
 			if leaked := f.Sweep(ctx); leaked >= 0 {

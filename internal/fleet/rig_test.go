@@ -37,6 +37,7 @@ type engine struct {
 	gone     []string                 // VMs whose keys were dropped
 	begun    []job.Job                // unfinished
 	admits   int                      // VMs that it admits; 0: any number
+	diskMB   int                      // that those have on disk which a client has asked for, with what it asks for; 0: any
 	inside   []job.Job                // that are in progress
 	told     int                      // how often others were to be told of unwanted VMs
 }
@@ -64,8 +65,12 @@ func (e *engine) JobsWait() bool {
 	return waits
 }
 
-func (e *engine) Known(_ context.Context, id string) (job.Job, error) {
-	return job.Job{EndedBy: "ender of " + id}, nil
+func (e *engine) Known(ctx context.Context, id string) (j job.Job, _ error) {
+	if v, err := e.store.VM(ctx, id); err == nil && v.Own != nil {
+		j.Client = v.Own.Client
+	}
+	j.EndedBy = "ender of " + id
+	return j, nil
 }
 
 // Stored returns a job that has a pool's VM.
@@ -107,15 +112,29 @@ func (e *engine) InProgress(context.Context) ([]job.Job, error) {
 	return slices.Concat(e.begun, e.inside), nil
 }
 
-func (e *engine) Admit(ctx context.Context, _ job.Submission, _ job.Manifest) error {
+func (e *engine) Admit(ctx context.Context, s job.Submission, m job.Manifest) error {
 	e.mu.Lock()
-	most := e.admits
+	most, diskMB := e.admits, e.diskMB
 	e.mu.Unlock()
 	vms, err := e.store.VMs(ctx)
 	if err == nil && most > 0 && len(vms) >= most {
 		err = &job.FieldError{Field: "quota", Problem: fmt.Sprintf("no more than %d", most)}
 	}
+	has, asks := takes(vms, s.Principal.Owner(), s.Client).Sum(), job.SizeMB(m.Resources.Disk)
+	if err == nil && diskMB > 0 && has+asks > diskMB {
+		err = &job.FieldError{Field: "manifest.resources.disk", Problem: fmt.Sprintf("LIMIT_DISK allows %d; %d are in use, this asks for %d", diskMB, has, asks), Remedy: "ask for less", Fault: job.FaultLimit}
+	}
 	return err
+}
+
+// takes is what the VMs that a client has asked for take of disk.
+func takes(vms []vm.VM, owner, client string) (d job.Disks) {
+	for _, v := range vms {
+		if v.AskedFor() && v.Principal == owner && (owner != "" || v.Own.Client == client) {
+			d.Add(job.MakerOf(v))
+		}
+	}
+	return d
 }
 
 func (e *engine) Spawn(work func(context.Context)) error {
@@ -151,6 +170,7 @@ type hypervisor struct {
 	inUse     func()                // called when it is looked who is logged in
 	noSuspend []error               // what the next suspensions return, without an effect
 	suspended error                 // what suspensions return that have come to their end
+	partial   bool                  // its snapshots are not whole
 	room      func(r *job.HostRoom) // changes what Room returns
 	pinged    []string
 	warmed    []string          // whose VMs have the job runner
@@ -327,6 +347,16 @@ func (h *hypervisor) SuspendVM(ctx context.Context, v vm.VM) error {
 		return err
 	}
 	return late
+}
+
+func (h *hypervisor) Snapshots(ctx context.Context, v vm.VM) ([]job.Snapshot, error) {
+	all, err := h.Fake.Snapshots(ctx, v)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range all {
+		all[i].Incomplete = h.partial
+	}
+	return all, err
 }
 
 func (h *hypervisor) Room(ctx context.Context, origins []job.Origin, watched []job.Watched) (job.HostRoom, error) {

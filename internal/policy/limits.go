@@ -32,7 +32,7 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 		}
 		n := takes(j.Manifest)
 		in.cpu, in.memory = in.cpu+n.cpu, in.memory+n.memory
-		disks.Add(j.Kind, n.disk)
+		disks.Add(j)
 	}
 	asks := takes(next)
 	switch {

@@ -78,6 +78,22 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 	}
 }
 
+// The memory of a client's VMs that is on disk counts, too: of one that is suspended, and of
+// snapshots.
+func TestLimits_OfMemoryOnDisk(t *testing.T) {
+	l := policy.Limits{DiskMB: 25 << 10}
+	size := vm.Resources{Memory: "1G", Disk: "10G"}
+	kept := job.Job{ID: "a", Status: job.Success, Manifest: job.Manifest{Resources: size}, VM: &vm.VM{Job: "a", State: vm.Created, Made: vm.Made{Resources: size}, Memories: []vm.Memory{{}, {Snapshot: "x"}}}}
+	shares := job.Job{ID: "b", Status: job.Running, Manifest: job.Manifest{VM: "dev", Resources: size}, VM: kept.VM}
+	if err := l.Check([]job.Job{kept, shares}, job.DiskAlone(25<<10-10<<10-2*2548)); err != nil {
+		t.Errorf("what fits: %v", err)
+	}
+	if err := l.Check([]job.Job{kept, shares}, job.DiskAlone(25<<10-10<<10-2*2548+1)); err == nil || !strings.Contains(err.Error(), "15336 are in use (VMs 10240, memory of VMs 5096), this asks for 10265") ||
+		!strings.Contains(err.Error(), "or resume a suspended VM, or remove a snapshot with memory") {
+		t.Errorf("what does not: %v", err)
+	}
+}
+
 // A volume, which no agent runs in, counts as its disk alone, beside all that takes disk; the
 // error says what takes how much.
 func TestLimits_OfAVolume(t *testing.T) {

@@ -86,31 +86,27 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 	if err != nil {
 		return err
 	}
-	var sizes []vm.Resources
-	var disks job.Disks
-	for _, j := range jobs {
-		if !j.Shares() {
-			sizes = append(sizes, j.Manifest.Resources)
-		}
-	}
+	n, memory, disks := 0, 0, job.Disks{}
 	for _, v := range asked {
 		if v.Checkpoint == nil {
-			sizes = append(sizes, v.Resources)
+			jobs = append(jobs, job.MakerOf(v))
 		} else if v.Checkpoint.Asked {
-			disks.Checkpoints += job.CheckpointMB(v.Resources)
+			disks.Add(job.Disk(job.KindCheckpoint, job.CheckpointMB(v.Resources)))
 		}
 	}
-	memory := 0
-	for _, r := range sizes {
-		memory += job.SizeMB(r.Memory)
-		disks.VMs += job.SizeMB(r.Disk)
+	for _, j := range jobs {
+		disks.Add(j)
+		if !j.Shares() {
+			n++
+			memory += job.SizeMB(j.Manifest.Resources.Memory)
+		}
 	}
 	volumes, err := query(ctx, tx, scanDoc[vm.Volume], `SELECT doc FROM volumes WHERE `+of, a.principal)
 	if err != nil {
 		return err
 	}
 	for _, v := range volumes {
-		disks.Volumes += v.SizeGB << 10
+		disks.Add(job.Disk(job.KindVolume, v.SizeGB<<10))
 	}
 	saved, err := query(ctx, tx, scanDoc[vm.SavedTemplate], savedTemplates)
 	if err != nil {
@@ -118,14 +114,14 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 	}
 	for _, t := range saved {
 		if t.Principal == a.principal {
-			disks.Saved += t.DiskMB
+			disks.Add(job.Disk(job.KindSaved, t.DiskMB))
 		}
 	}
 	const remedy = "wait for a job to end, cancel one, or destroy a VM"
 	asksMemory, asksDisk := job.SizeMB(a.resources.Memory), job.SizeMB(a.resources.Disk)
 	switch {
-	case l.VMs > 0 && len(sizes) >= l.VMs:
-		return a.over("vms", l.VMs, len(sizes), 1, "VMs", remedy)
+	case l.VMs > 0 && n >= l.VMs:
+		return a.over("vms", l.VMs, n, 1, "VMs", remedy)
 	case l.MemoryMB > 0 && memory+asksMemory > l.MemoryMB:
 		return a.over("memory_mb", l.MemoryMB, memory, asksMemory, "MiB of memory of VMs", remedy+"; or ask for less")
 	case l.DiskMB > 0 && disks.Sum()+asksDisk > l.DiskMB:

@@ -43,14 +43,15 @@ type machine struct {
 	Of *vm.Member `json:"member,omitempty"`
 	By *vm.Own    `json:"own,omitempty"`
 
-	Saved *vm.Checkpoint `json:"checkpoint,omitempty"`
-	Named []vm.Port      `json:"ports,omitempty"`
+	Saved  *vm.Checkpoint `json:"checkpoint,omitempty"`
+	Named  []vm.Port      `json:"ports,omitempty"`
+	OnDisk []vm.Memory    `json:"memories,omitempty"`
 }
 
 func decodeVM(doc string) (vm.VM, error) {
 	var m machine
 	err := json.Unmarshal([]byte(doc), &m)
-	m.Made, m.VM.Member, m.VM.Own, m.VM.Checkpoint, m.Ports = m.As, m.Of, m.By, m.Saved, m.Named
+	m.Made, m.VM.Member, m.VM.Own, m.VM.Checkpoint, m.Ports, m.Memories = m.As, m.Of, m.By, m.Saved, m.Named, m.OnDisk
 	if m.By != nil && m.By.Fork != nil {
 		m.Source = vm.Forked
 	}
@@ -76,7 +77,7 @@ func (s *Store) lockVM(tx *tx, id string) {
 
 func writeVM(tx *tx, v vm.VM) error {
 	v.Source = ""
-	doc, err := json.Marshal(machine{v, v.Made, v.Member, v.Own, v.Checkpoint, v.Ports})
+	doc, err := json.Marshal(machine{v, v.Made, v.Member, v.Own, v.Checkpoint, v.Ports, v.Memories})
 	if err != nil {
 		return err
 	}
@@ -182,6 +183,17 @@ func vmByKey(ctx context.Context, q querier, key string) (vm.VM, error) {
 // that made it if one did; job.ErrNotFound. It refuses a state that may not follow the
 // present one, with ErrForbidden. change may be called again, with the VM as it is then.
 func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (v vm.VM, err error) {
+	return s.changeVM(ctx, id, func(*tx) error { return nil }, change)
+}
+
+// GrowVM is UpdateVM for a change with which a VM takes mb more of the host's disk, for what is
+// asked for; see fleet.Store.
+func (s *Store) GrowVM(ctx context.Context, of vm.VM, what string, mb int, within job.Limits, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
+	a := asks{disk: what, principal: of.Principal, resources: vm.Resources{Disk: fmt.Sprintf("%dM", mb)}}
+	return s.changeVM(ctx, of.Job, func(tx *tx) error { return s.within(ctx, tx, a, within) }, change)
+}
+
+func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, change func(*vm.VM) ([]job.Event, error)) (v vm.VM, err error) {
 	var refused error
 	made := s.newUpdate(id, job.EventsOnly(func(j *job.Job) ([]job.Event, error) {
 		if j.VM == nil || j.VM.Job != id {
@@ -191,6 +203,9 @@ func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]
 	}))
 	err = s.transaction(ctx, func(tx *tx) error {
 		refused = nil
+		if err := may(tx); err != nil {
+			return err
+		}
 		if v, err = only(vms(ctx, tx, `id = ?`+s.dialect.lock("vms"), id)); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,72 @@ func TestDisk_AllOfItCounts(t *testing.T) {
 	saved.ID = "3"
 	if err := errors.Join(s.DeleteSaved(t.Context(), "1"), s.DeleteSaved(t.Context(), "1"), s.InsertSaved(t.Context(), saved, limits)); err != nil {
 		t.Errorf("when another is gone: %v", err)
+	}
+}
+
+// Memory of VMs on the hosts' disks counts, of those that jobs have made and of those that were
+// asked for: with what is inserted, and where a VM is to have more of it. What is refused is not
+// written.
+func TestDisk_MemoryCounts(t *testing.T) {
+	s := openStore(t, Options{Dir: t.TempDir()})
+	const each = 2*2048 + 500
+	size := vm.Resources{Memory: "2G", Disk: "10G"}
+	limits := job.Limits{DiskMB: 2*10<<10 + 3*each}
+	made := of(t, "ci", func(j *job.Job) { j.Manifest.Lifecycle, j.Manifest.Resources = vm.Persistent, size })
+	asked := vm.VM{
+		Job: "019aa000-0000-7000-8000-000000000001", State: vm.Reserved, Kept: true, Own: &vm.Own{}, SuspendedAt: at,
+		Made: vm.Made{Lifecycle: vm.Persistent, Principal: "ci", Resources: size, CreatedAt: time.Now()},
+	}
+	_, _, err := s.Insert(t.Context(), made, "", limits)
+	_, _, askedErr := s.InsertVM(t.Context(), asked, "", limits)
+	if err := errors.Join(err, askedErr); err != nil {
+		t.Fatal(err)
+	}
+	update(t, s, made.ID, func(j *job.Job) ([]job.Event, error) {
+		j.VM = &vm.VM{Job: j.ID, State: vm.Created, Made: vm.Made{Principal: "ci", Resources: size}}
+		return nil, nil
+	})
+	grow := func(id, snapshot string, within job.Limits) error {
+		v, err := s.VM(t.Context(), id)
+		if err != nil {
+			return err
+		}
+		_, err = s.GrowVM(t.Context(), v, "snapshot", each, within, func(v *vm.VM) ([]job.Event, error) {
+			v.Memories = append(slices.Clone(v.Memories), vm.Memory{Snapshot: snapshot, At: at})
+			return nil, nil
+		})
+		return err
+	}
+	if err := errors.Join(grow(made.ID, "a", limits), grow(asked.Job, "", limits), grow(asked.Job, "b", limits)); err != nil { // it counts once that one is suspended
+		t.Fatal(err)
+	}
+	const has = "34268 are in use (VMs 20480, memory of VMs 13788), and this "
+	_, _, err = s.Insert(t.Context(), of(t, "ci"), "", limits)
+	for asks, err := range map[string]error{"job asks for 10240": err, "snapshot asks for 4596": grow(made.ID, "c", limits)} {
+		over, ok := errors.AsType[*job.FieldError](err)
+		if !ok || over.Limit.Name != "disk_mb" || !strings.Contains(over.Problem, has+asks) || !strings.Contains(over.Remedy, "resume a suspended VM") {
+			t.Errorf("%s: %v", asks, err)
+		}
+	}
+	for id, want := range map[string]int{made.ID: 1, asked.Job: 2} {
+		if v, err := s.VM(t.Context(), id); err != nil || v.TimesStored() != want {
+			t.Errorf("%+v is stored %d times, %v; want %d", v.Memories, v.TimesStored(), err, want)
+		}
+	}
+	if err := grow(made.ID, "c", job.Limits{}); err != nil {
+		t.Errorf("without limits: %v", err)
+	}
+	for _, id := range []string{"", "unknown"} {
+		if _, err := s.GrowVM(t.Context(), vm.VM{Job: id}, "snapshot", 1, limits, nil); !errors.Is(err, job.ErrNotFound) {
+			t.Errorf("of no VM: %v", err)
+		}
+	}
+	end := func(v *vm.VM) ([]job.Event, error) { v.State = vm.Destroyed; return nil, nil }
+	if _, err := s.UpdateVM(t.Context(), asked.Job, end); err != nil {
+		t.Fatal(err)
+	}
+	if err := grow(made.ID, "d", limits); err != nil {
+		t.Errorf("when another VM is gone with what it had: %v", err)
 	}
 }
 

@@ -123,6 +123,7 @@ type VM struct {
 	Own        *Own        `json:"-"` // stored beside the rest; nil: a job has made it
 	Checkpoint *Checkpoint `json:"-"` // stored beside the rest; nil: it is none
 	Ports      []Port      `json:"-"` // that have a name, stored beside the rest; replaced, never changed
+	Memories   []Memory    `json:"-"` // on its host's disk, stored beside the rest; replaced, never changed
 
 	Provenance *Provenance `json:"-"` // of a template that was saved, as the host alone tells it; not stored
 }
