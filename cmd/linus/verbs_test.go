@@ -17,8 +17,8 @@ import (
 func TestVerbs_HaveAToolACommandAndAPage(t *testing.T) {
 	for face, without := range map[string][]string{
 		"internal/mcptool": {
-			"Manifest", "Activity", "DeleteJob", "Resize", "ForgetVM", "SetVM", "SaveVM", "ReadTree", "WriteTree", "Network", "DialVM", "ListPorts", "UnexposePort",
-			"Pools", "Pool", "CreatePool", "ResizePool", "RemovePool", "Checkpoints", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "Volumes", "Volume", "CreateVolume", "RemoveVolume", "AttachVolume", "DetachVolume", "Engines", "Tokens", "CreateToken", "RevokeToken", "Credentials", "CreateCredential", "RemoveCredential", "Nodes", "CordonNode", "UncordonNode",
+			"Manifest", "Activity", "DeleteJob", "Resize", "ForgetVM", "SetVM", "ReadTree", "WriteTree", "Network", "DialVM", "ListPorts", "UnexposePort",
+			"Pools", "Pool", "CreatePool", "ResizePool", "RemovePool", "Checkpoints", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "Volume", "Engines", "Tokens", "CreateToken", "RevokeToken", "Credentials", "CreateCredential", "RemoveCredential", "CordonNode", "UncordonNode",
 		},
 		// A terminal is resized by control.Terminal, and linus cp takes trees.
 		"cmd/linus": {"Manifest", "Activity", "Resize", "WriteFile", "EditFile"},

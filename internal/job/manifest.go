@@ -70,7 +70,7 @@ type Manifest struct {
 	Cwd         string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory the task runs in. Default: the VM user's home." brief:"Default: the home."`
 	Sudo        bool              `json:"sudo,omitempty" jsonschema_description:"Run the task as root." brief:"Run as root."`
 	Stdin       StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: stdin takes input while the task runs; it is kept on the VM's disk until the job ends. Default closed." brief:"open: input can be typed while it runs."`
-	TTY         bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr is then part of stdout." brief:"Run on a terminal."`
+	TTY         bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr is then part of stdout." brief:"-"`
 	TTYSize     string            `json:"ttySize,omitempty" jsonschema_description:"ROWSxCOLUMNS of the terminal. Default 24x80." api:"tty_size" brief:"Default 24x80."`
 	Resources   vm.Resources      `json:"resources,omitzero" jsonschema_description:"Size of the VM." brief:"-"`
 	Timeout     int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"The task's time limit in seconds, 1 to 86400. Default 3600." api:"timeout_seconds" brief:"Seconds; default 3600."`
@@ -129,7 +129,7 @@ const MaxRetries = 5
 // Agent holds the agent's options.
 type Agent struct {
 	Command     string `json:"command,omitempty" jsonschema_description:"Shell command that runs the task (given on stdin, and as $LINUS_TASK_FILE). Required for custom. For an agent: what starts it, with the agent as \"$@\"." brief:"Required for custom."`
-	Model       string `json:"model,omitempty" jsonschema_description:"Model of an agent."`
+	Model       string `json:"model,omitempty" jsonschema_description:"Model of an agent." brief:"-"`
 	ClaudeModel string `json:"claudeModel,omitempty" jsonschema_description:"claude: the same." api:"claude_model" brief:"-"`
 }
 

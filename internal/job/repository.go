@@ -21,10 +21,10 @@ import (
 type Repository struct {
 	URL        string `json:"url" jsonschema_description:"https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH."`
 	Ref        string `json:"ref,omitempty" jsonschema_description:"Branch, tag or commit. Default: the default branch."`
-	Path       string `json:"path,omitempty" jsonschema_description:"Absolute directory, also the default of cwd. Default: its name, in the home."`
+	Path       string `json:"path,omitempty" jsonschema_description:"Absolute directory, also the default of cwd. Default: its name, in the home." brief:"Absolute; also cwd's default. Default: its name, in the home."`
 	Credential string `json:"credential,omitempty" jsonschema_description:"Name of its credential."`
-	Submodules bool   `json:"submodules,omitempty" jsonschema_description:"Fetch its submodules, too."`
-	LFS        bool   `json:"lfs,omitempty" jsonschema_description:"Fetch its large files (Git LFS), too. HTTPS only."`
+	Submodules bool   `json:"submodules,omitempty" jsonschema_description:"Fetch its submodules, too." brief:"-"`
+	LFS        bool   `json:"lfs,omitempty" jsonschema_description:"Fetch its large files (Git LFS), too. HTTPS only." brief:"HTTPS only."`
 }
 
 // Push is where a job's commits go.

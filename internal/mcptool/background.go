@@ -63,6 +63,20 @@ func (b *background) within(ctx context.Context, limit time.Duration, f func(con
 	return false, nil
 }
 
+// finish runs f, which may outlast the call: then it goes on, and has not ended.
+func finish[T any](ctx context.Context, b *background, f func(context.Context) (T, error)) (out T, ended bool, err error) {
+	result := make(chan T, 1)
+	ended, err = b.within(ctx, callTime, func(ctx context.Context) error {
+		out, err := f(ctx)
+		result <- out
+		return err
+	})
+	if ended {
+		out = <-result
+	}
+	return out, ended, err
+}
+
 // close cancels the work and waits for it.
 func (b *background) close() {
 	close(b.end)

@@ -252,6 +252,40 @@ func (e *engine) ExposePort(_ context.Context, spec job.PortSpec) (job.ExposedPo
 	return p, e.err
 }
 
+func (e *engine) SaveVM(ctx context.Context, ref, name string, inPlace bool) (job.SavedTemplate, error) {
+	_, err := e.act(ctx, ref, "save", ref, name, strconv.FormatBool(inPlace))
+	return job.SavedTemplate{Name: name, VMID: 9001, Node: "pve", Left: []string{"a key"}}, err
+}
+
+func (e *engine) Nodes(context.Context) ([]job.NodeInfo, error) {
+	return []job.NodeInfo{{Name: "pve", Templates: []string{"agent-template"}}, {Name: "pve2"}}, e.err
+}
+
+// cache is a volume that VM dev has.
+func cache() job.VolumeInfo {
+	return job.VolumeInfo{Name: "cache", Status: job.VolumeReady, SizeGB: 20, Node: "pve", Uses: []vm.VolumeUse{{VM: knownID, VMID: 105, Path: "/srv", ReadOnly: true}}}
+}
+
+func (e *engine) Volumes(context.Context) ([]job.VolumeInfo, error) {
+	return []job.VolumeInfo{cache()}, e.err
+}
+
+func (e *engine) CreateVolume(_ context.Context, s job.VolumeSpec) (job.VolumeInfo, error) {
+	return cache(), e.note("volume", s.Name, s.Size)
+}
+
+func (e *engine) AttachVolume(_ context.Context, a job.VolumeAttach) (job.VolumeInfo, error) {
+	return cache(), e.note("attach", a.Volume, a.VM, a.Path, string(a.Mode))
+}
+
+func (e *engine) DetachVolume(_ context.Context, ref, of string) (job.VolumeInfo, error) {
+	return cache(), e.note("detach", ref, of)
+}
+
+func (e *engine) RemoveVolume(_ context.Context, ref string) (job.VolumeInfo, error) {
+	return job.VolumeInfo{Name: ref, Status: job.VolumeRemoving}, e.note("delete", ref)
+}
+
 func (e *engine) CheckHost(ctx context.Context) (job.HostReport, error) {
 	if e.hang != nil {
 		select {

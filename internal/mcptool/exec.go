@@ -40,10 +40,10 @@ type executeNetwork struct {
 func (o Options) executeCommand() server.ServerTool {
 	return defineCall("execute_command", "Execute a command",
 		"Run a shell command in a persistent VM (vm_id; up to 16 at once) or a new one. "+
-			"With wait_seconds its exit code and output are in the same call if it ends in time; else it goes on: "+
+			"If it ends within wait_seconds its exit code and output are in the same call; else it goes on: "+
 			"get_job_output, get_job_result, kill_job. "+
-			"Its stdin is open: interact_with_job types; a program that reads it all waits for close. "+
-			"What it leaves in the background ends with it: keep it running as a command of its own.",
+			"Its stdin is open: interact_with_job types; what reads it all waits for close. "+
+			"Background processes end with it; `sudo systemd-run --unit NAME CMD` keeps one as long as the VM runs.",
 		hints{openWorld: true},
 		func(ctx context.Context, in executeInput, c call) (startedOutput, error) {
 			m := job.Manifest{
@@ -243,7 +243,7 @@ type interactInput struct {
 	Input     string `json:"input,omitempty" jsonschema_description:"Exactly as given: end a line with \\n. On a tty \\u0003 is Ctrl-C."`
 	Close     bool   `json:"close,omitempty" jsonschema_description:"Close stdin after it."`
 	Wait      *int   `json:"wait_ms,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"For an answer, at most; default 500."`
-	StripANSI bool   `json:"strip_ansi,omitempty" jsonschema_description:"Strip escape sequences."`
+	StripANSI bool   `json:"strip_ansi,omitempty"`
 }
 
 func (in interactInput) check(bad *faults) {

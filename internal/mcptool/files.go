@@ -38,7 +38,7 @@ const (
 
 // fileArg are the arguments of the tools for one file.
 type fileArg struct {
-	VMID string `json:"vm_id" jsonschema_description:"Name or ID, or a running job's ID."`
+	VMID string `json:"vm_id" jsonschema_description:"Or a running job's ID."`
 	Path string `json:"path" jsonschema_description:"Absolute, or below the home."`
 }
 
@@ -166,7 +166,7 @@ func (r *fileReader) Read(data []byte) (int, error) {
 }
 
 type listFilesInput struct {
-	VMID   string `json:"vm_id" jsonschema_description:"Name or ID, or a running job's ID."`
+	VMID   string `json:"vm_id" jsonschema_description:"Or a running job's ID."`
 	Path   string `json:"path,omitempty" jsonschema_description:"Default: the home."`
 	Offset int    `json:"offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"next_offset of the last call."`
 	Limit  *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Default 200."`

@@ -28,11 +28,8 @@ func (o Options) forkVM() server.ServerTool {
 		"Make copies of a running persistent VM that go on from its memory, or boot from its disk where its storage cannot: the note says which. Refused while jobs run in it.",
 		hints{openWorld: true},
 		func(ctx context.Context, in forkInput) (forkOutput, error) {
-			result := make(chan job.Forked, 1)
-			ended, err := o.background.within(ctx, callTime, func(ctx context.Context) error {
-				out, err := o.Engine.ForkVM(ctx, job.ForkSpec{VM: in.VMID, Count: in.Count, Name: in.Name, Partial: in.Partial})
-				result <- out
-				return err
+			out, ended, err := finish(ctx, o.background, func(ctx context.Context) (job.Forked, error) {
+				return o.Engine.ForkVM(ctx, job.ForkSpec{VM: in.VMID, Count: in.Count, Name: in.Name, Partial: in.Partial})
 			})
 			switch {
 			case err != nil:
@@ -40,7 +37,6 @@ func (o Options) forkVM() server.ServerTool {
 			case !ended:
 				return forkOutput{Note: "The fork takes longer than a call may, and goes on. Call list_vms."}, nil
 			}
-			out := <-result
 			return forkOutput{
 				VMs:    each(out.VMs, func(v job.VMInfo) string { return v.Name }),
 				Failed: each(out.Failed, func(f job.ForkError) string { return f.Name + ": " + words.In(f.Error) }),

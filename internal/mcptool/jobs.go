@@ -51,7 +51,7 @@ func (o Options) submitJob() server.ServerTool {
 	return defineCall("submit_job", "Submit a job",
 		"Run a script, a command or a Claude agent in a VM of its own, destroyed afterwards (or in an existing one: manifest.vm). "+
 			"With wait_seconds the result is in the same call if it ends in time; else get_job_result with wait_seconds. "+
-			"Cancelling the call does not cancel the job. To type into a command use execute_command.",
+			"Cancelling the call does not cancel the job.",
 		hints{openWorld: true},
 		func(ctx context.Context, in submitInput, c call) (startedOutput, error) {
 			given, _ := c.tree.(map[string]any)

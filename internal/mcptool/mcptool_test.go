@@ -224,6 +224,13 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		{"delete_snapshot", map[string]any{"vm_id": "dev", "snapshot": "clean", "confirm": true}, `{"deleted":true}`},
 		{"expose_port", map[string]any{"vm_id": "dev", "port": 3000, "name": "web"}, `{"url":"https://web-1.vms.example/"}`},
 		{"expose_port", map[string]any{"vm_id": "dev", "port": 1, "name": "web"}, `{"url":"https://web-1.vms.example/","note":"nothing listens there yet"}`},
+		{"save_vm", map[string]any{"vm_id": "dev", "name": "tools"}, `{"template":"tools","template_id":9001,"left":["a key"]}`},
+		{"list_volumes", nil, `{"volumes":[{"name":"cache","status":"ready","size_gb":20,"node":"pve","vms":["105 at /srv (ro)"]}]}`},
+		{"create_volume", map[string]any{"name": "cache", "size": "20G"}, `{"name":"cache","status":"ready","size_gb":20,"node":"pve","vms":["105 at /srv (ro)"]}`},
+		{"attach_volume", map[string]any{"volume": "cache", "vm_id": "dev", "path": "/srv", "mode": "ro"}, `{"name":"cache","status":"ready","size_gb":20,"node":"pve","vms":["105 at /srv (ro)"]}`},
+		{"detach_volume", map[string]any{"volume": "cache", "vm_id": "dev"}, `{"name":"cache","status":"ready","size_gb":20,"node":"pve","vms":["105 at /srv (ro)"]}`},
+		{"delete_volume", map[string]any{"volume": "cache", "confirm": true}, `{"name":"cache","status":"removing"}`},
+		{"list_templates", nil, `{"nodes":[{"node":"pve","templates":["agent-template"]},{"node":"pve2","templates":[]}]}`},
 		{"destroy_vm", map[string]any{"vm_id": "dev", "confirm": true}, `{"vm_id":"105","name":"dev","status":"destroying"}`},
 		{"list_files", map[string]any{"vm_id": "dev", "path": "/d", "limit": 2}, `{"entries":[{"name":"a","type":"file","size":3,"mode":"0644","modified_at":"2026-03-04T05:06:07Z"},{"name":"a\ufffd","type":"other","size":0,"mode":"","modified_at":"2026-03-04T05:06:07Z","inexact_name":true}],"total":9,"next_offset":2}`},
 		{"read_file", map[string]any{"vm_id": "dev", "path": "/f", "limit": 1}, `{"content":"one\r\n","encoding":"text","size":8,"mode":"0644","first_line":1,"lines":1,"total_lines":2,"next_offset":2,"next_byte_offset":5}`},
@@ -256,7 +263,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 				}
 			}
 			wanted := []string{
-				"input 1+1\n", "kill INT", "cleanup 24h0m0s", "start 105", "stop dev", "suspend dev", "resume dev", "snapshot dev live with memory", "fork dev 1 ", "snapshot dev clean", "revert dev clean", "remove dev clean", "destroy dev",
+				"input 1+1\n", "kill INT", "cleanup 24h0m0s", "start 105", "stop dev", "suspend dev", "resume dev", "snapshot dev live with memory", "fork dev 1 ", "snapshot dev clean", "revert dev clean", "remove dev clean", "save dev tools false", "volume cache 20G", "attach cache dev /srv ro", "detach cache dev", "delete cache", "destroy dev",
 			}
 			e.change(func() {
 				if diff := cmp.Diff(wanted, e.calls); diff != "" {
@@ -421,6 +428,9 @@ func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
 		{"no snapshot", "snapshot_vm", map[string]any{"vm_id": "dev"}, nil, "snapshot: is required"},
 		{"neither", "revert_vm", nil, nil, "vm_id: is required; give the name or ID of a VM; list_vms shows them\nsnapshot: is required"},
 		{"not confirmed either", "delete_snapshot", map[string]any{"vm_id": "dev", "snapshot": "clean"}, nil, "confirm: is required: Remove snapshot clean of VM dev?"},
+		{"a volume, not confirmed", "delete_volume", map[string]any{"volume": "cache"}, nil, "confirm: is required: Delete volume cache and all that is on it?"},
+		{"attached nowhere", "attach_volume", map[string]any{"path": "/srv"}, nil, "volume: is required"},
+		{"a save without a name", "save_vm", map[string]any{"vm_id": "dev"}, nil, "name: is required"},
 		{"not confirmed", "revert_vm", map[string]any{"vm_id": "dev", "snapshot": "clean"}, nil, "confirm: is required: Revert VM dev to snapshot clean?"},
 		{"not confirmed", "destroy_vm", map[string]any{"vm_id": "dev"}, nil, "confirm: is required: Destroy VM 105 (dev) and its disk?; call again with confirm: true"},
 		{"confirmed for another VM", "destroy_vm", map[string]any{"vm_id": "prod", "confirm": true}, nil, `vm_id: "prod" is not a VM of ours`},

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // submitting are the tools that submit a task, with arguments each accepts.
@@ -270,4 +272,25 @@ func TestStarted_AWaitWithoutProgressAsksOnce(t *testing.T) {
 	if diff := cmp.Diff([]int64{job.OnlyEnd}, e.after); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// What outlasts its call goes on, and the result says where to look.
+func TestSave_GoesOnAfterItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{hang: make(chan struct{}), vm: job.VMInfo{VM: vm.VM{Name: "dev"}}}
+		o := options(e)
+		o.background = newBackground(o.Log)
+		req := mcp.CallToolRequest{}
+		req.Params.Arguments = map[string]any{"vm_id": "dev", "name": "tools"}
+		r, err := o.saveVM().Handler(t.Context(), req)
+		if err != nil || r.IsError || !strings.Contains(text(r), "goes on") {
+			t.Errorf("%v %s", err, text(r))
+		}
+		close(e.hang)
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"save dev tools false"}, e.calls); diff != "" {
+			t.Errorf("the save (-want +got):\n%s", diff)
+		}
+		o.background.close()
+	})
 }

@@ -43,7 +43,13 @@ func allTools() []tool {
 		{"list_snapshots", "vm", "ListSnapshots", Options.listSnapshots},
 		{"delete_snapshot", "vm", "DeleteSnapshot", Options.deleteSnapshot},
 		{"expose_port", "vm", "ExposePort", Options.exposePort},
+		{"save_vm", "vm", "SaveVM", Options.saveVM},
 		{"destroy_vm", "vm", "DestroyVM", Options.destroyVM},
+		{"list_volumes", "vm", "Volumes", Options.listVolumes},
+		{"create_volume", "vm", "CreateVolume", Options.createVolume},
+		{"attach_volume", "vm", "AttachVolume", Options.attachVolume},
+		{"detach_volume", "vm", "DetachVolume", Options.detachVolume},
+		{"delete_volume", "vm", "RemoveVolume", Options.deleteVolume},
 
 		{"list_files", "files", "ListFiles", Options.listFiles},
 		{"read_file", "files", "ReadFile", Options.readFile},
@@ -51,6 +57,7 @@ func allTools() []tool {
 		{"edit_file", "files", "EditFile", Options.editFile},
 
 		{"check_host", "admin", "CheckHost", Options.checkHost},
+		{"list_templates", "admin", "Nodes", Options.listTemplates},
 		{"cleanup_completed_jobs", "admin", "Cleanup", Options.cleanupCompletedJobs},
 	}
 }

@@ -90,14 +90,14 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 		{
 			"exec and admin", func(o *Options) { o.Toolsets = []string{"admin", "exec"} },
 			offer{
-				tools:     []string{"check_host", "cleanup_completed_jobs", "execute_command", "get_job_output", "interact_with_job", "kill_job", "tail_job_output"},
+				tools:     []string{"check_host", "cleanup_completed_jobs", "execute_command", "get_job_output", "interact_with_job", "kill_job", "list_templates", "tail_job_output"},
 				resources: []string{"host-report", "job-output"},
 			},
 		},
 		{
 			"read only", func(o *Options) { o.ReadOnly = true },
 			offer{
-				tools:     []string{"check_host", "get_job_output", "get_job_result", "get_job_status", "get_vm", "list_files", "list_jobs", "list_snapshots", "list_vms", "read_file", "tail_job_output"},
+				tools:     []string{"check_host", "get_job_output", "get_job_result", "get_job_status", "get_vm", "list_files", "list_jobs", "list_snapshots", "list_templates", "list_vms", "list_volumes", "read_file", "tail_job_output"},
 				prompts:   []string{"diagnose_job"},
 				resources: []string{"host-report", "job-artifact", "job-output", "job-result"},
 			},
@@ -106,8 +106,8 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 			"nothing destructive", func(o *Options) { o.DisableDestructive = true },
 			offer{
 				tools: []string{
-					"check_host", "execute_command", "expose_port", "fork_vm", "get_job_output", "get_job_result", "get_job_status", "get_vm", "interact_with_job", "list_files", "list_jobs", "list_snapshots", "list_vms",
-					"provision_vm", "read_file", "resume_vm", "snapshot_vm", "start_vm", "submit_job", "suspend_vm", "tail_job_output",
+					"attach_volume", "check_host", "create_volume", "detach_volume", "execute_command", "expose_port", "fork_vm", "get_job_output", "get_job_result", "get_job_status", "get_vm", "interact_with_job", "list_files", "list_jobs", "list_snapshots", "list_templates", "list_vms", "list_volumes",
+					"provision_vm", "read_file", "resume_vm", "save_vm", "snapshot_vm", "start_vm", "submit_job", "suspend_vm", "tail_job_output",
 				},
 				prompts:   []string{"delegate_task", "diagnose_job"},
 				resources: []string{"host-report", "job-artifact", "job-output", "job-result", "manifest"},
@@ -115,7 +115,7 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 		},
 		{
 			"VMs, read only", func(o *Options) { o.Toolsets, o.ReadOnly = []string{"vm"}, true },
-			offer{tools: []string{"get_vm", "list_snapshots", "list_vms"}},
+			offer{tools: []string{"get_vm", "list_snapshots", "list_vms", "list_volumes"}},
 		},
 	}
 	for _, tt := range tests {

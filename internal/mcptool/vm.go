@@ -18,7 +18,7 @@ import (
 
 // vmArg is the argument of the tools for one VM.
 type vmArg struct {
-	VMID string `json:"vm_id" jsonschema_description:"Name or ID."`
+	VMID string `json:"vm_id"` // list_vms says what it is, once for all of the tools
 }
 
 const whichVM = "give the name or ID of a VM; list_vms shows them"
@@ -90,17 +90,12 @@ func (o Options) changedVM(v job.VMInfo, note string) changedVM {
 // act performs an operation on a VM that may outlast the call: then it
 // continues, and the result says so and gives the VM's current status.
 func (o Options) act(ctx context.Context, ref, doing string, f func(context.Context, string) (job.VMInfo, error)) (changedVM, error) {
-	result := make(chan job.VMInfo, 1)
-	ended, err := o.background.within(ctx, callTime, func(ctx context.Context) error {
-		v, err := f(ctx, ref)
-		result <- v
-		return err
-	})
+	v, ended, err := finish(ctx, o.background, func(ctx context.Context) (job.VMInfo, error) { return f(ctx, ref) })
 	switch {
 	case err != nil:
 		return changedVM{}, err
 	case ended:
-		return o.changedVM(<-result, ""), nil
+		return o.changedVM(v, ""), nil
 	}
 	now, err := o.Engine.VM(ctx, ref)
 	return o.changedVM(now, doing+" takes longer than a call may, and goes on. Call get_vm for its status."), err
@@ -232,7 +227,7 @@ func (l listVMsOutput) inText() any {
 
 func (o Options) listVMs() server.ServerTool {
 	return define("list_vms", "List VMs",
-		"The VMs linus has created, with status, address and the jobs in them. Others on the host are never shown or touched.",
+		"The VMs linus has created, with status, address and the jobs in them. A vm_id is a VM's name or ID.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in labelled) (listVMsOutput, error) {
 			vms, err := o.Engine.VMs(ctx)
@@ -273,7 +268,7 @@ func (o Options) suspendVM() server.ServerTool {
 
 func (o Options) resumeVM() server.ServerTool {
 	return o.acting("resume_vm", "Resume a VM",
-		"Continue a suspended VM where it was, with its clock set.",
+		"Continue a suspended VM where it was.",
 		hints{idempotent: true, openWorld: true}, "The resume", job.Engine.ResumeVM)
 }
 
@@ -301,7 +296,7 @@ type revertInput struct {
 	vmArg
 
 	Snapshot string `json:"snapshot"`
-	Confirm  bool   `json:"confirm,omitempty" jsonschema_description:"true: it is meant. Else the user is asked, where the client can."`
+	Confirm  bool   `json:"confirm,omitempty" jsonschema_description:"Else the user is asked, where the client can."`
 }
 
 func (in revertInput) check(bad *faults) { bad.snapshot(in.vmArg, in.Snapshot) }
@@ -333,7 +328,7 @@ type listSnapshotsOutput struct {
 
 func (o Options) listSnapshots() server.ServerTool {
 	return define("list_snapshots", "List snapshots",
-		"A persistent VM's snapshots; current: its disk began with it.",
+		"A persistent VM's snapshots.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in vmArg) (listSnapshotsOutput, error) {
 			all, err := o.Engine.ListSnapshots(ctx, in.VMID)
@@ -386,7 +381,7 @@ func (o Options) exposePort() server.ServerTool {
 type destroyInput struct {
 	vmArg
 
-	Confirm bool `json:"confirm,omitempty" jsonschema_description:"true: it is meant. Else the user is asked, where the client can."`
+	Confirm bool `json:"confirm,omitempty" jsonschema_description:"Else the user is asked, where the client can."`
 }
 
 func (o Options) destroyVM() server.ServerTool {

@@ -16,7 +16,7 @@ var words = job.Words{
 	job.BuildTemplate:   "linus template build",
 	job.ListTemplates:   "linus template list",
 	job.TrustHost:       "linus host trust",
-	job.ListVolumes:     "linus volume list",
+	job.ListVolumes:     "list_volumes",
 	job.BuildCheckpoint: "linus template checkpoint build",
 	job.ListCheckpoints: "linus template checkpoint list",
 	job.TemplateName:    "--name",

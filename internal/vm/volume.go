@@ -45,7 +45,7 @@ type VolumeUse struct {
 
 // Mount says where a VM has a volume.
 type Mount struct {
-	Name string    `json:"name" jsonschema_description:"Of a volume."`
+	Name string    `json:"name" jsonschema_description:"Of a volume." brief:"-"`
 	Path string    `json:"path" jsonschema_description:"Absolute directory."`
 	Mode MountMode `json:"mode,omitempty" jsonschema:"enum=rw,enum=ro" jsonschema_description:"rw (default): this VM alone has it. ro: several may." brief:"-"`
 }
