@@ -45,7 +45,7 @@ func verbOf(id string) string {
 			return v.Name
 		}
 	}
-	return map[string]string{"getInfo": "Info"}[id]
+	return map[string]string{"getInfo": "Info", "listArtifacts": "Artifacts"}[id]
 }
 
 func newAPIRig(t *testing.T) *apiRig {

@@ -67,7 +67,7 @@ func verbRules() map[string]rule {
 		"CreateVolume": {job.RoleRun, ""}, "RemoveVolume": {job.RoleRun, ""}, "AttachVolume": {job.RoleRun, ""}, "DetachVolume": {job.RoleRun, ""}}
 	for role, of := range map[job.Role]map[string]string{
 		job.RoleRead: {
-			"job": "Job Manifest Result Watch Output OpenArtifact Terminal", "vm": "VM ListSnapshots ListPorts", "": "Info List Activity VMs CheckHost Volumes Volume",
+			"job": "Job Manifest Result Watch Output Artifacts OpenArtifact Terminal", "vm": "VM ListSnapshots ListPorts", "": "Info List Activity VMs CheckHost Volumes Volume",
 		},
 		job.RoleRun: {
 			"job": "Cancel Kill Input Resize",
@@ -124,6 +124,7 @@ func pageRules() map[string]rule {
 		"GET /pools/new": {job.RoleAdmin, ""}, "POST /pools/new": {job.RoleAdmin, ""}, "POST /pools/{pool}/resize": {job.RoleAdmin, ""}, "POST /pools/{pool}/remove": {job.RoleAdmin, ""},
 		"GET /nodes": {job.RoleAdmin, ""}, "GET /nodes/live": {job.RoleAdmin, ""}, "POST /nodes/{node}/cordon": {job.RoleAdmin, ""}, "POST /nodes/{node}/uncordon": {job.RoleAdmin, ""},
 		"GET /tokens": {job.RoleAdmin, ""}, "GET /tokens/new": {job.RoleAdmin, ""}, "POST /tokens/new": {job.RoleAdmin, ""}, "POST /tokens/{token}/revoke": {job.RoleAdmin, ""},
+		"GET /templates": {job.RoleAdmin, ""}, "GET /checkpoints": {job.RoleAdmin, ""}, "GET /volumes": {job.RoleRead, ""}, "GET /credentials": {job.RoleAdmin, ""},
 		"GET /host": {job.RoleRead, ""}, "GET /metrics": {job.RoleRead, ""},
 	}
 }
@@ -131,7 +132,7 @@ func pageRules() map[string]rule {
 // undecided are routes that show nothing of the engine, lead on to another route, or are
 // other faces.
 var undecided = []string{
-	"GET /", "ANY /mcp", "ANY /.well-known/oauth-protected-resource", "ANY /.well-known/oauth-protected-resource/mcp", "ANY /api/", "GET /api/v1/jobs/{id}/terminal", "GET /health", "GET /login", "GET /login/begin", "GET /login/issuer", "POST /login", "POST /logout", "GET /static/{hash}/{file}",
+	"GET /", "ANY /mcp", "ANY /mcp/", "ANY /.well-known/oauth-protected-resource", "ANY /.well-known/oauth-protected-resource/mcp", "ANY /api/", "GET /api/v1/jobs/{id}/terminal", "GET /health", "GET /login", "GET /login/begin", "GET /login/issuer", "POST /login", "POST /logout", "GET /static/{hash}/{file}",
 	"ANY /ports/{port}", "GET /help", "GET /help/{topic}", "GET /help/{plot}", "GET /jobs/{id}/{verb}", "GET /pools/{pool}/{verb}", "GET /nodes/{node}/{verb}", "GET /tokens/{token}/revoke",
 }
 

@@ -232,7 +232,7 @@ func TestHTTP_EnvelopesAreTakenAsOnStdio(t *testing.T) {
 			t.Errorf("the answer to %s is %s", n, body)
 		}
 	}
-	if _, body := post(toolCall("7", "get_job_status", `{"job_id":"`+knownID+`","wait_seconds":1}`, `{"progressToken":`+exactNumbers[1]+`}`), ""); !strings.Contains(body, `"progressToken":`+exactNumbers[1]+",") {
+	if _, body := post(toolCall("7", "get_job_status", `{"job_id":"`+knownID+`","wait_seconds":3}`, `{"progressToken":`+exactNumbers[1]+`}`), ""); !strings.Contains(body, `"progressToken":`+exactNumbers[1]+",") {
 		t.Errorf("its progress is %s", body)
 	}
 	code, body := post(batchText, "")
