@@ -51,11 +51,12 @@ type app struct {
 	raw            bool           // --raw
 	unasked        int            // rows of a list that were not asked for
 	sources        config.Sources // settings given as flags
+	service        string         // where the packaged service has its home
 }
 
 // run is the whole program, without the process around it. It returns the exit code.
 func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, backend: backend}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, backend: backend, service: "/var/lib/linus-engine"}
 	root := a.root() //nolint:contextcheck // the verbs use their command's context
 	root.SetArgs(args)
 	root.SetIn(stdin)

@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,11 +50,23 @@ func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.noteService(c)
 	client, err := daemon.Attach(ctx, a.daemon(c), strict)
 	if err != nil {
 		return nil, err
 	}
 	return &session{Engine: job.Phrased(client, words), client: client, config: c}, nil
+}
+
+// noteService says which engine answers where the packaged service has another one on this
+// machine: root alone can see that, and takes the one for the other.
+func (a *app) noteService(c config.Config) {
+	if c.Server != "" || strings.HasPrefix(c.StateDir, a.service+"/") {
+		return
+	}
+	if dirs, err := os.ReadDir(filepath.Join(a.service, ".local", "state")); err == nil && len(dirs) > 0 {
+		a.note("linus: this is your own engine, with its state in %s; the service has another: runuser -u linus -- linus ...", c.StateDir)
+	}
 }
 
 // remote reports whether the engine is that of a server.
@@ -75,6 +90,7 @@ func (a *app) reader(ctx context.Context) (job.Engine, func(), error) {
 		return nil, nil, err
 	}
 	if c.NeedHost() != nil && c.Server == "" {
+		a.noteService(c)
 		e, done, err := daemon.Peek(ctx, c)
 		if err != nil {
 			return nil, nil, err
