@@ -367,6 +367,7 @@ kill_runner() {
   task 'printf a; sleep 300'
   start
   until_true 20 test -s "${state}/stdout"
+  until_true 20 test -s "${state}/task" # which the runner writes beside the task
   read -r holder _ <"${state}/task"
   kill -KILL "${holder}"
   until_true 20 exited
