@@ -101,3 +101,26 @@ func TestPersist_SaysWhatItWaitsFor(t *testing.T) {
 		}
 	})
 }
+
+// A host that neither responds nor refuses is told of while it is still asked.
+func TestPersist_SaysThatNothingAnswers(t *testing.T) {
+	dropped := &remote.Error{Op: "connect to", Addr: "root@pve:22", Class: remote.Unreachable, Err: errors.New("no answer within 15s")}
+	p := &Provider{o: Options{Host: remote.NewPool(remote.Options{Host: "pve", User: "root"}), Log: slog.New(slog.DiscardHandler)}}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var told []string
+		var after time.Duration
+		ctx := job.WithListener(t.Context(), func(p job.Progress) { told, after = append(told, p.Line()), time.Since(began) })
+		err := p.persist(ctx, "list VMs", 20*time.Second, func() (bool, error) {
+			time.Sleep(15 * time.Second)
+			return false, dropped
+		})
+		want := "waiting for the host until " + began.Add(20*time.Second).UTC().Format("15:04:05 UTC") + ": list VMs on root@pve:22: no answer yet"
+		if !errors.Is(err, dropped) || len(told) != 1 || told[0] != want || after > 2*time.Second {
+			t.Errorf("%v; told %q after %v, want %q", err, told, after, want)
+		}
+		if err := p.persist(ctx, "list VMs", 0, func() (bool, error) { return true, nil }); err != nil || len(told) != 1 {
+			t.Errorf("%v; told %q of a host that answers", err, told)
+		}
+	})
+}

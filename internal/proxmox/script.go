@@ -5,9 +5,11 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"path"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -154,8 +156,8 @@ func (a *answer) end() (result.Result, error) {
 }
 
 // persist repeats try with growing pauses while the host does not respond, until limit
-// after its last response; the listener of ctx is told once. try reports whether the host
-// responded. persist returns try's last error.
+// after its last response; the listener of ctx is told once, though the host should neither
+// respond nor refuse. try reports whether the host responded. persist returns try's last error.
 func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, try func() (answered bool, err error)) error {
 	pause := backoff.ExponentialBackOff{
 		InitialInterval: 250 * time.Millisecond, Multiplier: 2, MaxInterval: 10 * time.Second, RandomizationFactor: backoff.DefaultRandomizationFactor,
@@ -163,7 +165,12 @@ func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, 
 	pause.Reset()
 	told := false
 	for heard := time.Now(); ; { // when the host last responded
+		tried := func() bool { return told }
+		if !told {
+			tried = p.unanswered(ctx, op, heard.Add(max(limit, connecting)))
+		}
 		answered, err := try()
+		told = tried()
 		if answered {
 			heard, told = time.Now(), false
 			pause.Reset()
@@ -182,6 +189,34 @@ func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, 
 		case <-ctx.Done():
 			return err
 		}
+	}
+}
+
+// silence is how long nobody is told of a host that does not answer.
+const silence = 1500 * time.Millisecond
+
+// connecting is how long one connection may take: remote's default.
+const connecting = 15 * time.Second
+
+// unanswered tells the listener of ctx, after a while, that there is no connection to the host
+// yet. What it returns ends that, and reports whether it was told.
+func (p *Provider) unanswered(ctx context.Context, op string, until time.Time) (end func() (told bool)) {
+	var mu sync.Mutex
+	var told, over bool
+	timer := time.AfterFunc(silence, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over && !p.o.Host.Connected() {
+			told = true
+			job.Waits(ctx, "the host", fmt.Errorf("%s on %s: no answer yet", op, p.o.Host.Login()), until)
+		}
+	})
+	return func() bool {
+		timer.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		return told
 	}
 }
 

@@ -266,6 +266,13 @@ func (p *Pool) release(c *conn) {
 	c.sessions--
 }
 
+// Connected reports whether there is a connection.
+func (p *Pool) Connected() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns) > 0
+}
+
 // Ping checks that the machine answers, with one round trip on an open
 // connection; without one it connects. A connection that does not answer before
 // ctx ends is closed.
