@@ -137,7 +137,9 @@ func (f *FileSystem) Read(path string, offset, limit int64) (data []byte, end bo
 	if about, err = entry(f.client.Stat(path)); err != nil {
 		return nil, false, about, err
 	}
-	if !about.Mode().IsRegular() { // opening a pipe waits for who writes to it
+	// Opening a pipe would wait for who writes to it. Looking again afterwards would cost each
+	// read a round trip, and no more than want bytes are read of whatever it is by then.
+	if !about.Mode().IsRegular() {
 		return nil, false, about, errIrregular
 	}
 	file, err := f.client.Open(path)
@@ -145,12 +147,6 @@ func (f *FileSystem) Read(path string, offset, limit int64) (data []byte, end bo
 		return nil, false, about, err
 	}
 	defer file.Close() //nolint:errcheck // only read
-	if about, err = entry(file.Stat()); err != nil {
-		return nil, false, about, err
-	}
-	if !about.Mode().IsRegular() { // it was, before
-		return nil, false, about, errIrregular
-	}
 	want := min(limit, max(0, about.Size()-offset))
 	if about.Size() == 0 {
 		want = min(limit, unsized)
