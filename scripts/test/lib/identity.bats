@@ -225,6 +225,7 @@ guest_below() { # <root>
   stub_program id 'echo 0'
   for key in ed25519 ecdsa; do install -D /dev/null "${root}/etc/ssh/ssh_host_${key}_key"; done
   stub_program systemctl 'exit 0'
+  # shellcheck disable=SC2016 # the stub's own variables
   stub_program ssh-keygen 'while [ "$1" != -f ]; do shift; done; echo new >"$2"; echo new >"$2.pub"'
   stub_program getent "echo user:x:$(id -u):0::${root}/etc/home:/bin/sh"
   # What differs on the disk when it says so is what a power cut would take.
