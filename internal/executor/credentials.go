@@ -48,7 +48,7 @@ func reachable(m job.Manifest, n vm.Network) error {
 	if len(m.Credentials) == 0 || n.Mode() != vm.EgressNone {
 		return nil
 	}
-	return &job.FieldError{Field: "manifest.credentials", Problem: "are for hosts, and the VM reaches none (egress none)", Remedy: "use egress allow, which may list no other name, or leave them out"}
+	return &job.FieldError{Field: "manifest.credentials", Problem: "what is for hosts is of no use: the VM reaches none (egress none)", Remedy: "use egress allow, which may list no other name, or leave them out"}
 }
 
 func (e *Executor) credential(ctx context.Context, name string) (job.Credential, error) {

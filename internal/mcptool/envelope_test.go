@@ -232,8 +232,14 @@ func TestHTTP_EnvelopesAreTakenAsOnStdio(t *testing.T) {
 			t.Errorf("the answer to %s is %s", n, body)
 		}
 	}
-	if _, body := post(toolCall("7", "get_job_status", `{"job_id":"`+knownID+`","wait_seconds":3}`, `{"progressToken":`+exactNumbers[1]+`}`), ""); !strings.Contains(body, `"progressToken":`+exactNumbers[1]+",") {
-		t.Errorf("its progress is %s", body)
+	for tries := 1; ; tries++ { // mcp-go may give a notification to what is left of the request before, which has ended
+		_, body := post(toolCall("7", "get_job_status", `{"job_id":"`+knownID+`","wait_seconds":1}`, `{"progressToken":`+exactNumbers[1]+`}`), "")
+		if strings.Contains(body, `"progressToken":`+exactNumbers[1]+",") {
+			break
+		}
+		if tries == 10 || strings.Contains(body, "progressToken") {
+			t.Fatalf("its progress is %s", body)
+		}
 	}
 	code, body := post(batchText, "")
 	if ids := batched(t, body); code != http.StatusOK || !slices.Equal(ids, []string{`"b"`, "9007199254740993"}) {
