@@ -76,11 +76,7 @@ func volumeSize(v job.VolumeInfo) string {
 
 func usesOf(v job.VolumeInfo) (uses []string) {
 	for _, u := range v.Uses {
-		mode := vm.MountRW
-		if u.ReadOnly {
-			mode = vm.MountRO
-		}
-		uses = append(uses, fmt.Sprintf("VM %d (%s)", u.VMID, mode))
+		uses = append(uses, fmt.Sprintf("VM %d (%s)", u.VMID, u.Mode()))
 	}
 	return uses
 }

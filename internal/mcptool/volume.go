@@ -31,11 +31,7 @@ type volumeOutput struct {
 
 func volumeOutputOf(v job.VolumeInfo) volumeOutput {
 	return volumeOutput{Name: v.Name, Status: v.Status, SizeGB: v.SizeGB, Node: v.Node, Shared: v.Shared, VMs: each(v.Uses, func(u vm.VolumeUse) string {
-		mode := vm.MountRW
-		if u.ReadOnly {
-			mode = vm.MountRO
-		}
-		return fmt.Sprintf("%d at %s (%s)", u.VMID, u.Path, mode)
+		return fmt.Sprintf("%d at %s (%s)", u.VMID, u.Path, u.Mode())
 	})}
 }
 

@@ -43,6 +43,14 @@ type VolumeUse struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
+// Mode is how the VM has it.
+func (u VolumeUse) Mode() MountMode {
+	if u.ReadOnly {
+		return MountRO
+	}
+	return MountRW
+}
+
 // Mount says where a VM has a volume.
 type Mount struct {
 	Name string    `json:"name" jsonschema_description:"Of a volume." brief:"-"`

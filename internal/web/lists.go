@@ -86,11 +86,7 @@ func (p *pages) volumes(ctx context.Context) (rows [][]any, err error) {
 	for _, v := range all {
 		var uses []string
 		for _, u := range v.Uses {
-			mode := vm.MountRW
-			if u.ReadOnly {
-				mode = vm.MountRO
-			}
-			uses = append(uses, fmt.Sprintf("VM %d at %s (%s)", u.VMID, u.Path, mode))
+			uses = append(uses, fmt.Sprintf("VM %d at %s (%s)", u.VMID, u.Path, u.Mode()))
 		}
 		size := ""
 		if v.SizeGB > 0 {
