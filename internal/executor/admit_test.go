@@ -3,6 +3,7 @@ package executor_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"linus/internal/job"
@@ -139,5 +140,24 @@ func TestSubmit_AKeptVMsNetworkIsAskedFor(t *testing.T) {
 		if errors.Is(err, errNoMore) != ask.refused || (err != nil) != ask.refused {
 			t.Errorf("%s in %s: %v", ask.client, ask.vm, err)
 		}
+	}
+}
+
+// A template that is known to lack a job's agent is refused before anything is stored, also in a plan.
+func TestSubmit_RefusesATemplateWithoutTheAgent(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Has: []string{"base", "node", "codex"}}, true)
+	s := job.Submission{Client: "cli", Manifest: job.Manifest{Task: "mend it", AgentType: job.AgentClaude}}
+	_, err := r.Submit(t.Context(), s)
+	_, planned := r.Plan(t.Context(), s)
+	for _, err := range []error{err, planned} {
+		var wrong *job.FieldError
+		if !errors.As(err, &wrong) || wrong.Field != "manifest.agentType" || !strings.Contains(wrong.Problem, "base, node, codex") {
+			t.Errorf("%v", err)
+		}
+	}
+	s.Manifest.AgentType = "codex"
+	if _, err := r.Submit(t.Context(), s); err != nil {
+		t.Error(err)
 	}
 }

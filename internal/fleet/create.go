@@ -173,6 +173,9 @@ func (f *Fleet) Fits(ctx context.Context, m job.Manifest) error {
 	if m.VM != "" {
 		return nil
 	}
+	if err := f.hasAgent(ctx, m); err != nil {
+		return err
+	}
 	spec, err := f.jobSpec(job.Job{Manifest: m}, vm.VM{})
 	if err == nil && len(m.Volumes) > 0 {
 		p, _ := job.PrincipalFrom(ctx)

@@ -124,6 +124,7 @@ type Fleet struct {
 	unwanted    unwanted
 	checkpoints checkpoints
 	naps        naps
+	templates   templates
 	background  sync.WaitGroup // of Tend
 
 	mu       sync.Mutex

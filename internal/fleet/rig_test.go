@@ -172,6 +172,7 @@ type hypervisor struct {
 	suspended error                 // what suspensions return that have come to their end
 	partial   bool                  // its snapshots are not whole
 	room      func(r *job.HostRoom) // changes what Room returns
+	looked    func(context.Context) // called when it is asked for its nodes; it fails when that has ended
 	pinged    []string
 	warmed    []string          // whose VMs have the job runner
 	specs     []job.VMSpec      // of creates
@@ -400,6 +401,14 @@ func (p *placer) Place(_ context.Context, want job.Placement) (job.Placed, error
 }
 
 func (p *placer) Fits(context.Context, job.VMSpec) error { return p.never }
+
+func (h *hypervisor) Nodes(ctx context.Context) (job.Inventory, error) {
+	if h.looked != nil {
+		h.looked(ctx)
+	}
+	inv, err := h.Fake.Nodes(ctx)
+	return inv, cmp.Or(ctx.Err(), err)
+}
 
 // rig is a fleet on a store of its own and a hypervisor in memory.
 type rig struct {

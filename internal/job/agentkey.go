@@ -3,6 +3,7 @@ package job
 import (
 	"cmp"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
@@ -71,6 +72,14 @@ func (m Manifest) WithoutKeyCredential() Manifest {
 		return key && strings.HasPrefix(name, string(m.AgentType)+"@")
 	})
 	return m
+}
+
+// NeedsAgent reports whether the VM's template must have the agent: it runs by its name, in
+// a VM cloned from one, and the manifest brings nothing of that name, nor looks elsewhere for it.
+func (m Manifest) NeedsAgent() bool {
+	_, known := m.AgentType.Agent()
+	brought := slices.ContainsFunc(m.Files, func(f File) bool { return path.Base(f.Path) == string(m.AgentType) })
+	return known && m.VM == "" && m.OS == "" && m.Agent.Command == "" && len(m.Volumes) == 0 && !brought && !m.sets("PATH")
 }
 
 // sets reports whether the task has a variable by the manifest's env or secrets.

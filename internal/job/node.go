@@ -144,9 +144,10 @@ type NodeStorage struct {
 type NodeTemplate struct {
 	ID     int
 	Name   string
-	Build  string // the UUID of the build that made it; empty: it was made elsewhere
-	Sum    string // of its config
-	Shared bool   // all its disks are on shared storages
+	Build  string   // the UUID of the build that made it; empty: it was made elsewhere
+	Sum    string   // of its config
+	Shared bool     // all its disks are on shared storages
+	Has    []string // what its build has installed, of TemplateSpec.Bootstrap's; nil: unknown
 }
 
 // Is reports whether a manifest means this template by the text.

@@ -28,6 +28,9 @@ type Behaviour struct {
 	Room  job.HostRoom
 	Rooms []error
 
+	// Has is what FakeTemplate says was installed in it; nil: it does not.
+	Has []string
+
 	// Ways are what Callbacks finds, in order; after the last one: direct.
 	Ways []job.CallbackWay
 

@@ -74,7 +74,7 @@ func (f *Fake) Nodes(context.Context) (job.Inventory, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	total := cmp.Or(f.behaviour.Room.TotalMB, 64<<10)
-	n := job.Node{Name: "pve", Online: true, MemoryMB: total, UsedMB: total / 8, Templates: []job.NodeTemplate{{ID: 9000, Name: FakeTemplate}}}
+	n := job.Node{Name: "pve", Online: true, MemoryMB: total, UsedMB: total / 8, Templates: []job.NodeTemplate{{ID: 9000, Name: FakeTemplate, Has: f.behaviour.Has}}}
 	for id, vm := range f.vms {
 		n.VMs = append(n.VMs, job.NodeVM{ID: id, MemoryMB: 2048, Stopped: vm.stopped || vm.suspended})
 	}

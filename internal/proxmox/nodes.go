@@ -75,10 +75,13 @@ func readInventory(res result.Result) (job.Inventory, error) {
 			}
 		case key == "STORAGE" && len(words) == 3:
 			n.Storages = append(n.Storages, job.NodeStorage{Name: words[0], Active: words[1] == "active", Shared: words[2] == "shared"})
-		case key == "TEMPLATE" && len(words) == 5:
+		case key == "TEMPLATE" && len(words) == 6:
 			t := job.NodeTemplate{Name: words[1], Sum: words[3], Shared: words[4] == "shared"}
 			if uuidForm.MatchString(words[2]) {
 				t.Build = words[2]
+			}
+			if words[5] != "-" {
+				t.Has = strings.Split(words[5], ",")
 			}
 			var err error
 			if t.ID, err = readID(words[0]); err == nil && nameForm.MatchString(t.Name) {

@@ -16,8 +16,8 @@ import (
 var clusterLines = []string{
 	"LINUS_VM_NODE:pve", "LINUS_QUORUM:yes",
 	"LINUS_NODE_STORAGE:pve local-lvm active local", "LINUS_NODE_STORAGE:pve2 nfs inactive shared",
-	"LINUS_NODE_TEMPLATE:pve 9000 agent-template " + jobID + " abc local", "LINUS_NODE_TEMPLATE:pve2 9001 other - def shared",
-	"LINUS_NODE_TEMPLATE:pve2 none other - def shared",
+	"LINUS_NODE_TEMPLATE:pve 9000 agent-template " + jobID + " abc local base,claude", "LINUS_NODE_TEMPLATE:pve2 9001 other - def shared -",
+	"LINUS_NODE_TEMPLATE:pve2 none other - def shared -",
 	"LINUS_NODE_VMS:pve 100:512:stopped 101:4096:running", "LINUS_NODE_VMS:pve 102:1024:unknown",
 	"LINUS_NODE:name=pve online=1 ip=10.0.0.1 memory=32768 used=4096 ha=online",
 	"LINUS_NODE:name=pve2 online=0 ip=fd00::2 memory= used= ha=",
@@ -28,7 +28,7 @@ var clusterLines = []string{
 var pve = job.Node{
 	Name: "pve", Address: "10.0.0.1", Online: true, HA: "online", MemoryMB: 32768, UsedMB: 4096,
 	Storages:  []job.NodeStorage{{Name: "local-lvm", Active: true}},
-	Templates: []job.NodeTemplate{{ID: 9000, Name: "agent-template", Build: jobID, Sum: "abc"}},
+	Templates: []job.NodeTemplate{{ID: 9000, Name: "agent-template", Build: jobID, Sum: "abc", Has: []string{"base", "claude"}}},
 	VMs:       []job.NodeVM{{ID: 100, MemoryMB: 512, Stopped: true}, {ID: 101, MemoryMB: 4096}, {ID: 102, MemoryMB: 1024}},
 }
 

@@ -248,8 +248,16 @@ clean_guest() {
 
 # --- make_template ---
 
+# What an image of the vendors has after the bootstrap is known, and told; what another one brings is not.
 make_template() {
-  mark_template '' --delete sshkeys --ipconfig0 ip=dhcp
+  local has=''
+  local -a parts
+  if [[ -z ${VM_IMAGE_URL} ]]; then
+    read -ra parts <<<"${VM_BOOTSTRAP/all/base python node docker claude codex gemini}"
+    printf -v has ',%s' "${parts[@]}"
+    has=" linus-has=${has:1}"
+  fi
+  mark_template "${has}" --delete sshkeys --ipconfig0 ip=dhcp
   convert_template
   vm_committed=yes
   lease_drop "${vm_id}" "${vm_job}"

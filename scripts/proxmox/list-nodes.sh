@@ -19,10 +19,11 @@
 #                state of the node, such as online or maintenance
 #   LINUS_NODE_KEY:<node> <SSH host key>
 #   LINUS_NODE_STORAGE:<node> <storage> <active|inactive> <shared|local>
-#   LINUS_NODE_TEMPLATE:<node> <id> <name> <build> <sum> <shared|local>
+#   LINUS_NODE_TEMPLATE:<node> <id> <name> <build> <sum> <shared|local> <has>
 #                build: the UUID of its build by build-template, - if made elsewhere;
 #                sum: the sha256 of its config without lock; shared: all its disks
-#                are on storages that every node has
+#                are on storages that every node has; has: what its build has installed,
+#                parted by commas, - if that is not known
 #   LINUS_NODE_VMS:<node> <id>:<MiB>:<status> ...   its VMs and containers, 500 a line;
 #                unknown is the status of one that Proxmox has not looked at yet
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster's state
@@ -91,6 +92,7 @@ read_resources() {
       for my $line (split /\n/, $text) {
         last if $line =~ /^\[.*\]\s*$/;
         $conf{build} = $1 if $line =~ /^(?:#|description:).*linus-template(?:=|%3D)1/ and $line =~ /linus-job(?:=|%3D)($uuid)/;
+        $conf{has} = $1 if $conf{build} and $line =~ /linus-vm(?:=|%3D)$id\b/ and $line =~ /linus-has(?:=|%3D)([a-z]+(?:,[a-z]+)*)/;
         $conf{checkpoint} = 1 if $line =~ /^(?:#|description:).*linus-checkpoint(?:=|%3D)/;
         $conf{$1} //= $2 if $line =~ /^(name|template|memory):\s*(\S+)/;
         $disks .= " $1" if $line =~ /^(?:scsi|virtio|sata|ide|efidisk|tpmstate)[0-9]+:\s*([A-Za-z][A-Za-z0-9_.-]*):/;
@@ -99,7 +101,7 @@ read_resources() {
         my $local = !$disks || grep { !$shared{$_} } split " ", $disks;
         next if $conf{checkpoint} or ($conf{name} // "") !~ /^$name$/;
         my $sum = sha256_hex(join "\n", sort grep { !/^lock:/ } split /\n/, $text);
-        print "NODE_TEMPLATE $node $id $conf{name} ", $conf{build} // "-", " $sum ", $local ? "local" : "shared", "\n";
+        print "NODE_TEMPLATE $node $id $conf{name} ", $conf{build} // "-", " $sum ", $local ? "local" : "shared", " ", $conf{has} // "-", "\n";
         next;
       }
       my ($memory) = ($conf{memory} // "") =~ /^(?:current=)?([0-9]{1,9})/;

@@ -109,6 +109,21 @@ assert_rolled_back() {
   ! grep -q 'bootstrap_guest base' "${PVE_STUB}/guest-programs" || fail 'the bootstrap ran'
 }
 
+@test "the template of a vendor's image says what it has, another image's does not" {
+  local given
+  for given in 'python  node=python,node' 'none=none' 'all=base,python,node,docker,claude,codex,gemini'; do
+    run bash -c '
+      source "$1"
+      mark_template() { echo "marked:$1"; exit; }
+      VM_BOOTSTRAP=$2 VM_IMAGE_URL=$3
+      make_template' bash "${scripts_dir}/proxmox/build-template.sh" "${given%=*}" ''
+    assert_line "marked: linus-has=${given#*=}"
+  done
+  VM_BOOTSTRAP=none run_script build-template
+  read_vm_id
+  ! grep -q linus-has "${PVE_STUB}/vm/${id}" || fail "$(<"${PVE_STUB}/vm/${id}")"
+}
+
 @test "the job runner is put into the VM, byte for byte and root's, or the build fails" {
   # shellcheck disable=SC2016 # it is not expanded, and that is the point
   printf 'echo "it'"'"'s $(id)"\nEND\n\\x\n' >"${BATS_TEST_TMPDIR}/runner"

@@ -47,6 +47,19 @@ setup() {
   [[ ${#calls[@]} -eq 1 ]]
 }
 
+@test "a template says what its build has installed, unless it is a copy of that one" {
+  local said
+  for said in '' 'base,node,claude' 'base;id' none; do
+    printf '#linus-job=%s linus-owner=%s linus-vm=9001 linus-template=1 linus-has=%s\nname: shared\ntemplate: 1\n' "${job}" "${owner}" "${said}" \
+      >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/9001.conf"
+    sed 's/name: shared/name: copy/' "${LINUS_PVE_DIR}/nodes/pve2/qemu-server/9001.conf" >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/9002.conf"
+    run_script list-nodes
+    said=${said%;*}
+    [[ ${output:?} == *"NODE_TEMPLATE:pve2 9001 shared ${job} "*" local ${said:--}"$'\n'* ]] || fail "no ${said}" "${output}"
+    [[ ${output} == *"NODE_TEMPLATE:pve2 9002 copy ${job} "*" local -"$'\n'* ]] || fail 'a copy says what it has' "${output}"
+  done
+}
+
 @test "a template's sum changes with its config, and not with its lock" {
   local first
   run_script list-nodes

@@ -1,0 +1,84 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Times of the look at templates before a job is accepted. It is for agents' jobs alone: the
+// others wait for no host.
+const (
+	templatesFor  = time.Minute     // what was read is believed so long, unless a job is refused for it
+	templatesLook = 2 * time.Second // a job waits so long at most
+)
+
+// templates is what is known of the nodes' templates.
+type templates struct {
+	mu    sync.Mutex // held while they are read
+	inv   job.Inventory
+	tried time.Time
+}
+
+// hasAgent returns a *job.FieldError if it is known that a manifest's template lacks its
+// agent. A template that does not tell what it has is taken to have all.
+func (f *Fleet) hasAgent(ctx context.Context, m job.Manifest) error {
+	if !m.NeedsAgent() {
+		return nil
+	}
+	wrong := lacksAgent(f.inventory(ctx, templatesFor), m)
+	if wrong == nil {
+		return nil
+	}
+	if again := lacksAgent(f.inventory(ctx, 0), m); again != nil { // one may just have been built
+		return again
+	}
+	return nil
+}
+
+// inventory returns what is known of the nodes, which was read so long ago at most where they
+// answer.
+func (f *Fleet) inventory(ctx context.Context, within time.Duration) job.Inventory {
+	t := &f.templates
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if within > 0 && !t.tried.IsZero() && time.Since(t.tried) < within {
+		return t.inv
+	}
+	timed, end := context.WithTimeout(ctx, templatesLook)
+	defer end()
+	if inv, err := f.o.Provider.Nodes(timed); err == nil {
+		t.inv = inv
+	}
+	t.tried = time.Now()
+	return t.inv
+}
+
+// lacksAgent returns what is wrong if no node has the manifest's template with its agent.
+func lacksAgent(inv job.Inventory, m job.Manifest) *job.FieldError {
+	agent := string(m.AgentType)
+	var has []string
+	for _, n := range inv.Nodes {
+		at, several := n.Template(m.VMTemplate)
+		if at < 0 {
+			continue
+		}
+		if has = n.Templates[at].Has; has == nil || several || slices.Contains(has, agent) {
+			return nil
+		}
+	}
+	if has == nil {
+		return nil
+	}
+	return &job.FieldError{
+		Field:   "manifest.agentType",
+		Problem: fmt.Sprintf("template %s has no %s: what was installed in it is %s", m.VMTemplate, agent, strings.Join(has, ", ")),
+		Remedy: fmt.Sprintf("build one that has it (%s %s another-name %s %q) and name it as vmTemplate; or say with agent.command what starts it",
+			job.BuildTemplate, job.TemplateName, job.TemplateParts, strings.Join(append(slices.DeleteFunc(slices.Clone(has), func(p string) bool { return p == "none" }), agent), " ")),
+	}
+}
