@@ -6,6 +6,7 @@ lib_dir=$(cd -- "${BATS_TEST_DIRNAME}/../../lib" && pwd)
 
 load_libs() { # <name...>
   local name
+  trap '[[ ${BASH_SOURCE-} == "${lib_dir}"/* ]] || bats_debug_trap "${BASH_SOURCE}"' DEBUG
   for name in "$@"; do
     # shellcheck disable=SC1090 # which files is the test's choice
     source "${lib_dir}/${name}.sh"
