@@ -354,7 +354,9 @@ let_in() {
 }
 
 # cloud-init takes a machine for another when the ID on its drive is not the one it
-# remembers. The drive is the new one; who mounts it sees it as it was.
+# remembers. The drive is the new one; who mounts it sees it as it was. Before it looks there at
+# a boot it sets the name of the settings that it keeps, where that is not the last one it has
+# set; and a name that it has not set itself it leaves, as its owner's.
 be_instance() {
   data=/var/lib/cloud/data
   [ -e "$data/instance-id" ] || return 0
@@ -372,7 +374,12 @@ be_instance() {
     rm -rf "/var/lib/cloud/instances/$instance"
     mv "/var/lib/cloud/instances/$old_instance" "/var/lib/cloud/instances/$instance"
     rm -f "/var/lib/cloud/instances/$instance/obj.pkl"
+    [ ! -f "/var/lib/cloud/instances/$instance/cloud-config.txt" ] || sed -i '/^hostname:/d; /^fqdn:/d' "/var/lib/cloud/instances/$instance/cloud-config.txt"
   fi
+  fqdn=$(LC_ALL=C grep -a -o -m 1 '^fqdn: [A-Za-z0-9.-]*' "$drive" | head -n 1)
+  fqdn=${fqdn#*: }
+  printf '%s' "$name" >"$data/previous-hostname"
+  printf '{"hostname": "%s", "fqdn": "%s"}' "$name" "${fqdn:-$name}" >"$data/set-hostname"
   rm -f /var/lib/cloud/instance
   ln -s "/var/lib/cloud/instances/$instance" /var/lib/cloud/instance
   printf '%s\n' "$instance" >"$data/instance-id"

@@ -136,7 +136,12 @@ iface eth7 inet static
   echo aaa >"${root}/data/instance-id"
   echo x >"${root}/instances/aaa/obj.pkl"
   ln -s "${root}/instances/aaa" "${root}/instance"
-  printf 'CD001\0\0instance-id: 0123abcdef\n\0\0' >"${BATS_TEST_TMPDIR}/drive"
+  # What it keeps of its drive, and the names it has set: of the guest that was saved, or of
+  # the one that was a copy before this.
+  printf '#cloud-config\n---\nfqdn: saved.lan\nhostname: saved\nuser: x\n' >"${root}/instances/aaa/cloud-config.txt"
+  printf first >"${root}/data/previous-hostname"
+  printf '{"hostname": "first", "fqdn": "first"}' >"${root}/data/set-hostname"
+  printf 'CD001\0\0instance-id: 0123abcdef\n\0\0#cloud-config\nhostname: restored\nfqdn: restored.lan\n\0\0' >"${BATS_TEST_TMPDIR}/drive"
   stub_program blkid "echo ${BATS_TEST_TMPDIR}/drive"
   stub_program blockdev 'exit 1'
   local program
@@ -148,6 +153,9 @@ iface eth7 inet static
     return 1
   }
   [[ $(readlink "${root}/instance") == "${root}/instances/0123abcdef" && -d ${root}/instances/0123abcdef/sem && ! -e ${root}/instances/0123abcdef/obj.pkl ]]
+  # Its next boot sets no name that is not this one.
+  [[ $(<"${root}/instance/cloud-config.txt") == $'#cloud-config\n---\nuser: x' && $(<"${root}/data/previous-hostname") == restored ]]
+  [[ $(<"${root}/data/set-hostname") == '{"hostname": "restored", "fqdn": "restored.lan"}' ]]
   echo 'no ID' >"${BATS_TEST_TMPDIR}/drive"
   in_guest be_instance
   [[ ${status} -eq 65 ]]
