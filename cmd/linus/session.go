@@ -112,8 +112,13 @@ func (a *app) reading(work func(ctx context.Context, e job.Engine, args []string
 			return err
 		}
 		defer done()
-		return work(cmd.Context(), e, args)
+		return work(a.telling(cmd.Context()), e, args)
 	}
+}
+
+// telling has what a call waits for said on stderr.
+func (a *app) telling(ctx context.Context) context.Context {
+	return job.WithListener(ctx, func(p job.Progress) { a.note("%s", oneLine(p.Line(), 200)) })
 }
 
 // attached makes a verb's RunE from its work with an engine.
@@ -129,7 +134,6 @@ func (a *app) attaching(strict bool, work func(ctx context.Context, s *session, 
 			return err
 		}
 		defer s.Close()
-		ctx := job.WithListener(cmd.Context(), func(p job.Progress) { a.note("%s", oneLine(p.Line(), 200)) })
-		return work(ctx, s, args)
+		return work(a.telling(cmd.Context()), s, args)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,13 +20,21 @@ import (
 // node are empty then, or everywhere: with those of each node that VMs are spread over.
 func (a *app) withTemplates(cmd *cobra.Command, everywhere bool, work func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error) error {
 	c, err := a.localSettings(cmd, "run it on the engine's machine, which reaches the Proxmox host")
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case everywhere:
+	}
+	cmd.SetContext(a.telling(cmd.Context()))
+	if everywhere {
 		return daemon.OnEveryNode(cmd.Context(), a.daemon(c), work)
 	}
 	return daemon.WithTemplates(cmd.Context(), a.daemon(c), func(t daemon.TemplateStore) error { return work(job.Inventory{}, job.Node{}, t) })
+}
+
+// listTemplates returns the host's templates, or fails at once where they would be waited for.
+func listTemplates(ctx context.Context, t daemon.TemplateStore) ([]vm.VM, error) {
+	hurried, end := job.Hurried(ctx)
+	defer end()
+	return t.Templates(hurried)
 }
 
 func (a *app) templateBuildCommand() *cobra.Command {
@@ -111,7 +120,7 @@ func (a *app) templateListCommand() *cobra.Command {
 	find := choosing[jsonTemplate](a, cmd, "templates")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.withTemplates(cmd, false, func(_ job.Inventory, _ job.Node, t daemon.TemplateStore) error {
-			found, err := t.Templates(cmd.Context())
+			found, err := listTemplates(cmd.Context(), t)
 			if err != nil && len(found) == 0 {
 				return err
 			}
@@ -139,7 +148,7 @@ func (a *app) templateShowCommand() *cobra.Command {
 		Args:  oneArg("the template's name or VM ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withTemplates(cmd, false, func(_ job.Inventory, _ job.Node, t daemon.TemplateStore) error {
-				found, err := t.Templates(cmd.Context())
+				found, err := listTemplates(cmd.Context(), t)
 				at := slices.IndexFunc(found, func(v vm.VM) bool { return v.Name == args[0] || strconv.Itoa(v.ID) == args[0] })
 				switch {
 				case at < 0 && err != nil:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -24,6 +25,7 @@ type shelf struct {
 	held  []vm.VM
 	specs []job.TemplateSpec // that were built
 	fault error              // every verb's
+	waits bool               // for the host, before a list fails
 
 	uninstalled int
 }
@@ -40,7 +42,17 @@ func (s *shelf) BuildTemplate(_ context.Context, spec job.TemplateSpec, progress
 	return v, nil
 }
 
-func (s *shelf) Templates(context.Context) ([]vm.VM, error) { return s.held, s.fault }
+func (s *shelf) Templates(ctx context.Context) ([]vm.VM, error) {
+	if s.waits {
+		job.Waits(ctx, "the host", s.fault, time.Now().Add(time.Minute))
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Second):
+			return nil, errors.New("it was waited for")
+		}
+	}
+	return s.held, s.fault
+}
 
 func (s *shelf) RemoveTemplate(_ context.Context, nameOrID string) (vm.VM, error) {
 	i := slices.IndexFunc(s.held, func(v vm.VM) bool { return v.Name == nameOrID || fmt.Sprint(v.ID) == nameOrID })
@@ -107,6 +119,8 @@ func TestTemplate(t *testing.T) {
 			stdout: "ID    NAME            NODE  SAVED FROM\n9000  agent-template  pve   -\n", stderr: "node 'b' is offline",
 		},
 		{name: "list where all is down", args: "list", shelf: shelf{fault: down}, code: exitFailure, stderr: "node 'b' is offline"},
+		{name: "list of a host that refuses", args: "list", shelf: shelf{fault: down, waits: true}, code: exitFailure, stderr: "node 'b' is offline"},
+		{name: "show of a host that refuses", args: "show setup", shelf: shelf{fault: down, waits: true}, code: exitFailure, stderr: "node 'b' is offline"},
 		{name: "remove by name", args: "remove agent-template", shelf: shelf{held: one}, stdout: "template agent-template (VM 9000) is removed\n"},
 		{name: "remove by ID", args: "remove 9000", shelf: shelf{held: one}, stdout: "template agent-template (VM 9000) is removed\n"},
 		{name: "remove what is not there", args: "remove other", shelf: shelf{held: one}, left: 1, code: exitFailure, stderr: "no such template; linus template list shows them"},

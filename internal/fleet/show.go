@@ -63,9 +63,9 @@ func (f *Fleet) status(ctx context.Context, v vm.VM) (_ map[string]vm.Status, un
 // unasked is why the host could not be asked: it is not waited for. One that stays and is missing
 // in the host's list is asked for by its ID: it may be there without its marker.
 func (f *Fleet) statuses(ctx context.Context, of ...vm.VM) (_ map[string]vm.Status, unasked error) {
-	asking, end := context.WithCancel(ctx)
+	hurried, end := job.Hurried(ctx)
 	defer end()
-	vms, err := f.o.Provider.List(job.WithListener(asking, func(job.Progress) { end() })) // it would wait
+	vms, err := f.o.Provider.List(hurried)
 	statuses := map[string]vm.Status{}
 	for _, v := range vms {
 		statuses[v.Job] = v.Status

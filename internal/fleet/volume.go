@@ -32,9 +32,15 @@ func (f *Fleet) Volumes(ctx context.Context) ([]job.VolumeInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	holders, hostErr := f.o.Provider.ListVolumes(ctx)
+	hurried, end := job.Hurried(ctx)
+	defer end()
+	holders, hostErr := f.o.Provider.ListVolumes(hurried)
 	if hostErr != nil {
 		f.o.Log.Warn("list volumes on the host failed", "err", hostErr)
+		if tell := job.Listener(ctx); tell != nil {
+			text := "the host could not be asked: " + hostErr.Error()
+			tell(job.Progress{Text: text, Warning: text})
+		}
 	}
 	var infos []job.VolumeInfo
 	for _, v := range rows {

@@ -27,6 +27,7 @@ func (h refusing) refuse(ctx context.Context) error {
 }
 
 func (h refusing) List(ctx context.Context) ([]vm.VM, error)        { return nil, h.refuse(ctx) }
+func (h refusing) ListVolumes(ctx context.Context) ([]vm.VM, error) { return nil, h.refuse(ctx) }
 func (h refusing) StopVM(ctx context.Context, _ vm.VM) error        { return h.refuse(ctx) }
 func (h refusing) Status(context.Context, vm.VM) (vm.Status, error) { return "", errors.New("no") }
 
@@ -50,6 +51,11 @@ func TestVMs_OfAHostThatRefusesConnections(t *testing.T) {
 			t.Errorf("after %s: %+v, %v", took, info, err)
 		}
 		var told []string
+		_, err = r.Volumes(job.WithListener(context.Background(), func(p job.Progress) { told = append(told, p.Line()) }))
+		if took := time.Since(began); err != nil || took > time.Second || len(told) != 1 || !strings.Contains(told[0], "the host could not be asked: list VMs on root@pve:22: connection refused") {
+			t.Errorf("volumes after %s: told %q, %v", took, told, err)
+		}
+		told = nil
 		_, err = r.StopVM(job.WithListener(context.Background(), func(p job.Progress) { told = append(told, p.Line()) }), "dev")
 		if !job.IsClass(err, job.HostUnreachable) || len(told) != 1 || !strings.HasPrefix(told[0], "waiting for the host until ") || !strings.Contains(told[0], "connection refused; check that sshd runs") {
 			t.Errorf("told %q, %v", told, err)

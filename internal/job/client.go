@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -35,6 +36,19 @@ func Listener(ctx context.Context) func(Progress) {
 	tell, _ := ctx.Value(listenerKey{}).(func(Progress))
 	return tell
 }
+
+// errNoAnswer is why a call with Hurried's context ended.
+var errNoAnswer = errors.New("no answer yet")
+
+// Hurried returns a context for calls that are to fail where they would wait: it ends as soon as
+// its listener is told of anything.
+func Hurried(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	return WithListener(ctx, func(Progress) { end(errNoAnswer) }), func() { end(nil) }
+}
+
+// Unanswered reports whether err is that of a hurried call which nothing had answered.
+func Unanswered(err error) bool { return errors.Is(err, errNoAnswer) }
 
 // Waits tells the listener of ctx, if there is one, what is waited for and until when.
 func Waits(ctx context.Context, what string, cause error, until time.Time) {

@@ -3,13 +3,16 @@ package proxmox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"linus/internal/job"
 	"linus/internal/remote"
+	"linus/internal/result"
 )
 
 func TestPersist_TriesAsLongAsTheHostMayAnswer(t *testing.T) {
@@ -123,4 +126,29 @@ func TestPersist_SaysThatNothingAnswers(t *testing.T) {
 			t.Errorf("%v; told %q of a host that answers", err, told)
 		}
 	})
+}
+
+// A hurried call fails where it would wait, and says whether the host refused or was silent.
+func TestPersist_Hurried(t *testing.T) {
+	refused := &remote.Error{Op: "connect to", Addr: "root@pve:22", Class: remote.Refused, Err: errors.New("refused")}
+	var log strings.Builder
+	p := &Provider{o: Options{Host: remote.NewPool(remote.Options{Host: "pve", User: "root"}), Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	for want, try := range map[string]func(context.Context) error{
+		"list VMs on root@pve:22: connection refused: connect to root@pve:22: refused; check PROXMOX_SSH_PORT, and that sshd runs on the host": func(context.Context) error { return refused },
+		"list VMs on root@pve:22: connect to root@pve:22: no answer yet; check that the host is up and no firewall drops SSH (PROXMOX_HOST, PROXMOX_SSH_PORT)": func(ctx context.Context) error {
+			<-ctx.Done()
+			return fmt.Errorf("connect to root@pve:22: %w", context.Cause(ctx))
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, end := job.Hurried(t.Context())
+			defer end()
+			began := time.Now()
+			err := p.persist(ctx, "list VMs", time.Minute, func() (bool, error) { return false, try(ctx) })
+			err = p.scriptError(ctx, "list VMs", result.Result{}, err)
+			if err.Error() != want || !job.IsClass(err, job.HostUnreachable) || time.Since(began) > 2*time.Second || log.Len() > 0 {
+				t.Errorf("after %v: %v\nwant %s\nlog %s", time.Since(began), err, want, &log)
+			}
+		})
+	}
 }

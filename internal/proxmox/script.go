@@ -179,11 +179,14 @@ func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, 
 		if err == nil || !remote.Passing(err) && !killed(err) || time.Since(heard)+next > limit {
 			return err
 		}
-		p.o.Log.WarnContext(ctx, "host does not respond, retrying", "host", p.o.Host.Login(), "op", op, "until", heard.Add(limit), "err", err)
 		if !told {
 			told = true
 			job.Waits(ctx, "the host", p.hostError(ctx, op, err), heard.Add(limit))
 		}
+		if ctx.Err() != nil {
+			return err
+		}
+		p.o.Log.WarnContext(ctx, "host does not respond, retrying", "host", p.o.Host.Login(), "op", op, "until", heard.Add(limit), "err", err)
 		select {
 		case <-time.After(next):
 		case <-ctx.Done():
@@ -318,7 +321,7 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 	case exit != nil && exit.Code == fencedExit:
 		e.Class = job.HostFenced
 		e.Text = exit.Stderr
-	case remote.ClassOf(err) != "", job.Exhausted(err):
+	case remote.ClassOf(err) != "", job.Exhausted(err), job.Unanswered(err):
 		return p.hostError(ctx, op, err)
 	case ctx.Err() != nil:
 		e.Class = job.HostCancelled
@@ -366,6 +369,9 @@ var remedies = map[remote.Class]string{
 // hostError turns a connection fault into a host error.
 func (p *Provider) hostError(ctx context.Context, op string, err error) error {
 	fault := remote.ClassOf(err)
+	if fault == "" && job.Unanswered(err) {
+		fault = remote.Timeout
+	}
 	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Class: fault.HostClass(), Text: term.Text(err.Error()), Remedy: remedies[fault], Own: job.Exhausted(err)}
 	switch {
 	case e.Own:
