@@ -106,7 +106,7 @@ func (a *app) dispatchClaudeCommand() *cobra.Command {
 			if u, err := url.Parse(c.API); c.API != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
 				return usage("--api %q is not the URL of an API; give one such as https://api.anthropic.com, or leave it out", c.API)
 			}
-			if c.Key, err = a.secretLine("--key-file", keyFile); err != nil {
+			if c.Key, err = a.secretLine(cmd.Context(), "--key-file", keyFile); err != nil {
 				return err
 			}
 			if c.Worker, err = workerProgram(worker); err != nil {
@@ -152,7 +152,7 @@ func (a *app) dispatchWorkerCommand() *cobra.Command {
 }
 
 // secretLine returns the one line of a file that only its owner can read, or of stdin.
-func (a *app) secretLine(option, path string) (string, error) {
+func (a *app) secretLine(ctx context.Context, option, path string) (string, error) {
 	var data []byte
 	var err error
 	switch path {
@@ -160,12 +160,14 @@ func (a *app) secretLine(option, path string) (string, error) {
 		return "", usage("%s is missing: give a file with the key alone, or - for stdin", option)
 	case "-":
 		path = "stdin"
-		data, err = io.ReadAll(io.LimitReader(a.stdin, maxCredential+1))
+		data, err = unlessEnded(ctx, path, func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.stdin, maxCredential+1)) })
 	default:
-		data, err = secret.ReadOwn(path)
+		data, err = secret.ReadGiven(ctx, path)
 	}
 	line := strings.TrimSpace(string(data))
 	switch {
+	case ctx.Err() != nil && err != nil:
+		return "", err
 	case err != nil:
 	case len(data) > maxCredential:
 		err = fmt.Errorf("%s is longer than %d bytes: give the key alone", path, maxCredential)
@@ -234,7 +236,7 @@ func (a *app) dispatchClaudeCodeCommand() *cobra.Command {
 			if c.Replace < 10*time.Minute || c.Replace > dispatch.MaxReplace {
 				return usage("--replace-after %s: give 10m to %s", c.Replace, dispatch.MaxReplace)
 			}
-			if c.Secret, err = a.secretLine("--secret-file", secretFile); err != nil {
+			if c.Secret, err = a.secretLine(cmd.Context(), "--secret-file", secretFile); err != nil {
 				return err
 			}
 			c.Args = args

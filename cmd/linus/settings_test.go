@@ -24,7 +24,7 @@ func TestRun_EndsWhileItReadsAPipe(t *testing.T) {
 	}
 	t.Cleanup(func() { // what still reads ends, too
 		_ = open.Close()
-		for range 3 {
+		for range 5 {
 			if w, err := os.OpenFile(fifo, os.O_RDWR|syscall.O_NONBLOCK, 0); err == nil {
 				_ = w.Close()
 			}
@@ -35,6 +35,9 @@ func TestRun_EndsWhileItReadsAPipe(t *testing.T) {
 		{"--env-file", fifo, "config", "check"},
 		{"job", "submit", "-f", fifo},
 		{"job", "submit", "-f", "-"},
+		{"--server", "http://127.0.0.1:1", "--token-file", fifo, "job", "list"},
+		{"dispatch", "claude", "--environment", "env_01", "--key-file", fifo},
+		{"dispatch", "claude", "--environment", "env_01", "--key-file", "-"},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan string, 1)
@@ -46,7 +49,7 @@ func TestRun_EndsWhileItReadsAPipe(t *testing.T) {
 		cancel()
 		select {
 		case said := <-ended:
-			if !strings.HasPrefix(said, "1 linus: ended while reading the ") {
+			if !strings.HasPrefix(said, "1 linus: ") || !strings.Contains(said, "ended while reading ") {
 				t.Errorf("%v: %s", args, said)
 			}
 		case <-time.After(time.Minute):

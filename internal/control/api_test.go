@@ -42,7 +42,7 @@ func serveAPI(t *testing.T, e job.Engine) (*httptest.Server, control.Remote) {
 func remote(s *httptest.Server) control.Remote {
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
-	return control.Remote{URL: s.URL, Roots: roots, Token: func() (string, error) { return strings.TrimPrefix(bearer, "Bearer "), nil }}
+	return control.Remote{URL: s.URL, Roots: roots, Token: func(context.Context) (string, error) { return strings.TrimPrefix(bearer, "Bearer "), nil }}
 }
 
 func dialRemote(t *testing.T, r control.Remote) *control.Client {
@@ -236,7 +236,7 @@ func TestRemote_TrustsOnlyItsServer(t *testing.T) {
 		return r
 	}
 	token := func(text string, err error) func(*control.Remote) {
-		return func(r *control.Remote) { r.Token = func() (string, error) { return text, err } }
+		return func(r *control.Remote) { r.Token = func(context.Context) (string, error) { return text, err } }
 	}
 	tests := []struct {
 		name string

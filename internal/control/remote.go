@@ -18,7 +18,7 @@ import (
 // Remote is a server of the API on another machine.
 type Remote struct {
 	URL   string                 // https://linus.example:8766; http:// only for this machine's loopback
-	Token func() (string, error) // called for each connection
+	Token func(ctx context.Context) (string, error) // called for each connection
 	Roots *x509.CertPool         // that may vouch for the server; nil: the system's
 }
 
@@ -67,7 +67,7 @@ func ConnectRemote(ctx context.Context, r Remote) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	token, err := r.Token()
+	token, err := r.Token(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 
 // attachServer returns a client of the engine of LINUS_SERVER.
 func attachServer(ctx context.Context, c config.Config) (*control.Client, error) {
-	r := control.Remote{URL: c.Server, Token: func() (string, error) { return readToken(c.TokenFile) }}
+	r := control.Remote{URL: c.Server, Token: func(ctx context.Context) (string, error) { return readToken(ctx, c.TokenFile) }}
 	var err error
 	if r.Roots, err = readRoots("LINUS_CA_FILE", c.CAFile); err != nil {
 		return nil, err
@@ -50,11 +50,11 @@ func readRoots(setting, path string) (*x509.CertPool, error) {
 }
 
 // readToken returns the token in a file that only its owner can read.
-func readToken(path string) (string, error) {
+func readToken(ctx context.Context, path string) (string, error) {
 	if path == "" {
 		return "", errors.New("there is no token for the server: give --token-file (LINUS_TOKEN_FILE)")
 	}
-	data, err := secret.ReadOwn(path)
+	data, err := secret.ReadGiven(ctx, path)
 	if err != nil {
 		return "", fmt.Errorf("read the server's token: %w", err)
 	}

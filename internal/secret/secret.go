@@ -7,6 +7,7 @@ package secret
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -223,17 +224,39 @@ func readBounded(path string, allow func(fs.FileInfo) error) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFile))
 }
 
-// ReadOwn returns what is in a file that its owner alone has access to. A pipe is taken as it is.
+// ReadOwn returns what is in a regular file that its owner alone has access to.
 func ReadOwn(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+	return readBounded(path, func(info fs.FileInfo) error {
+		if info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
+			return fmt.Errorf("%s can be read by others (mode %04o); chmod 600 it", path, info.Mode().Perm())
+		}
+		return nil
+	})
+}
+
+// ReadGiven is ReadOwn for a path that somebody gave, which may be of a pipe, as a shell's
+// <(command) is. That is read until ctx ends, for it waits for who writes to it.
+func ReadGiven(ctx context.Context, path string) ([]byte, error) {
+	if info, err := os.Stat(path); err != nil || info.Mode().IsRegular() {
+		return ReadOwn(path)
 	}
-	defer f.Close() //nolint:errcheck // read only
-	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
-		return nil, fmt.Errorf("%s can be read by others (mode %04o); chmod 600 it", path, info.Mode().Perm())
+	var data []byte
+	var err error
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		var f *os.File
+		if f, err = os.Open(path); err == nil {
+			data, err = io.ReadAll(io.LimitReader(f, maxFile))
+			_ = f.Close()
+		}
+	}()
+	select {
+	case <-read:
+		return data, err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("ended while reading %s: %w", path, context.Cause(ctx))
 	}
-	return io.ReadAll(io.LimitReader(f, maxFile))
 }
 
 // ParseFile parses lines NAME=value, in the grammar of package envfile.

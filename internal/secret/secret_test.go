@@ -1,6 +1,7 @@
 package secret_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"linus/internal/secret"
 )
@@ -152,6 +154,47 @@ func TestReadOwn_RefusesWhatOthersCanRead(t *testing.T) {
 	}
 	if _, err := secret.ReadOwn(file + "s"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
+	}
+}
+
+// Opening a FIFO waits for who writes to it. Where a file is ours it is none of ours; where
+// somebody gave it, it is read until there is something or the end.
+func TestReadOwn_WaitsForNoPipe(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	written := fifo + "2"
+	for _, name := range []string{fifo, written} {
+		if err := syscall.Mkfifo(name, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { // what still reads ends, too
+		if w, err := os.OpenFile(fifo, os.O_RDWR|syscall.O_NONBLOCK, 0); err == nil {
+			_ = w.Close()
+		}
+	})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for want, read := range map[string]func() ([]byte, error){
+		"is not a regular file":       func() ([]byte, error) { return secret.ReadOwn(fifo) },
+		"ended while reading " + fifo: func() ([]byte, error) { return secret.ReadGiven(ended, fifo) },
+	} {
+		done := make(chan error, 1)
+		go func() {
+			_, err := read()
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %s", err, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("waits for a pipe that nobody writes to, want %s", want)
+		}
+	}
+	go func() { _ = os.WriteFile(written, []byte("the key"), 0o600) }()
+	if data, err := secret.ReadGiven(t.Context(), written); err != nil || string(data) != "the key" {
+		t.Errorf("%q, %v", data, err)
 	}
 }
 
