@@ -28,14 +28,24 @@ import (
 // opensshFiles serves files as a VM's OpenSSH does.
 func opensshFiles(t *testing.T) sshtest.Options {
 	t.Helper()
+	return opensshFilesTelling(t, nil)
+}
+
+// opensshFilesTelling is opensshFiles; in log, unless it is nil, is what the server has done before
+// it replies.
+func opensshFilesTelling(t *testing.T, log *os.File) sshtest.Options {
+	t.Helper()
 	const server = "/usr/lib/openssh/sftp-server"
 	if _, err := os.Stat(server); err != nil {
 		t.Skip("there is no " + server)
 	}
 	home := t.TempDir()
 	return sshtest.Options{Dir: home, ServeFiles: func(channel io.ReadWriteCloser) {
-		cmd := exec.Command(server)
+		cmd := exec.Command(server, "-e", "-l", "VERBOSE")
 		cmd.Dir, cmd.Stdout = home, channel
+		if log != nil {
+			cmd.Stderr = log
+		}
 		in, err := cmd.StdinPipe()
 		if err == nil {
 			err = cmd.Start()
@@ -81,6 +91,47 @@ func refusedFor(t *testing.T, err error, field, text string) {
 	var f *job.FieldError
 	if !errors.As(err, &f) || f.Field != field || !strings.Contains(f.Problem, text) || f.Remedy == "" {
 		t.Errorf("error %v, want one about %s that says %q", err, field, text)
+	}
+}
+
+// What is said to be written is on the VM's disk: its content before it takes the name, and the
+// name before that is said.
+func TestWriteFile_IsOnTheDisk(t *testing.T) {
+	log, err := os.OpenFile(filepath.Join(t.TempDir(), "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close() //nolint:errcheck // it was read
+	r := bareVM(t, opensshFilesTelling(t, log))
+	for _, write := range []func() error{
+		func() error {
+			_, err := r.WriteFile(t.Context(), r.vm, job.FileWrite{Path: "/file", Data: []byte("one\n")})
+			return err
+		},
+		func() error {
+			_, err := r.EditFile(t.Context(), r.vm, job.FileEdit{Path: "/file", Old: "one", New: "two"})
+			return err
+		},
+	} {
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+		said, err := os.ReadFile(log.Name())
+		if err == nil {
+			err = log.Truncate(0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var did []string
+		for line := range strings.Lines(string(said)) {
+			if verb, _, _ := strings.Cut(line, " "); verb == "fsync" || verb == "posix-rename" {
+				did = append(did, verb)
+			}
+		}
+		if !slices.Equal(did, []string{"fsync", "posix-rename", "fsync"}) {
+			t.Errorf("the server did %q:\n%s", did, said)
+		}
 	}
 }
 
