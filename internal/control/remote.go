@@ -17,9 +17,9 @@ import (
 
 // Remote is a server of the API on another machine.
 type Remote struct {
-	URL   string                 // https://linus.example:8766; http:// only for this machine's loopback
+	URL   string                                    // https://linus.example:8766; http:// only for this machine's loopback
 	Token func(ctx context.Context) (string, error) // called for each connection
-	Roots *x509.CertPool         // that may vouch for the server; nil: the system's
+	Roots *x509.CertPool                            // that may vouch for the server; nil: the system's
 }
 
 const (
