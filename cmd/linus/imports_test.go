@@ -51,7 +51,7 @@ var arrows = map[string][]string{
 	"internal/agent":     {},
 	"internal/cluster":   {"internal/job"},
 	"internal/config":    {"internal/job"},
-	"internal/control":   {"internal/job", "internal/view"},
+	"internal/control":   {"internal/intake", "internal/job", "internal/view"},
 	"internal/dispatch":  {"internal/job"},
 	"internal/egress":    {"internal/job"},
 	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience"},

@@ -144,6 +144,26 @@ func TestAPI_RefusesWhatIsNotIts(t *testing.T) {
 }
 
 // A body of unknown length is bounded, too.
+// A file's name is the VM's to choose: what it is offered under is nothing that is run where it lies.
+func TestAPI_OffersAFileUnderAHarmlessName(t *testing.T) {
+	s, _ := serveAPI(t, newEngine(&engine{}))
+	for at, want := range map[string]string{"dist/a%20b.txt": "a%20b.txt", "x/.envrc": "_envrc", ".BashRC": "_BashRC", "a/.git": "_git", "..%5C.envrc": "__.envrc"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/api/v1/jobs/j1/artifacts/"+at, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", bearer)
+		resp, err := s.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if got := resp.Header.Get("Content-Disposition"); got != "attachment; filename*=UTF-8''"+want {
+			t.Errorf("%s is offered as %q", at, got)
+		}
+	}
+}
+
 func TestAPI_BoundsABodyWithoutLength(t *testing.T) {
 	s, _ := serveAPI(t, newEngine(&engine{}))
 	code, body := ask(t, s, "POST", "/api/v1/jobs", "", func(r *http.Request) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"linus/internal/intake"
 	"linus/internal/job"
 	"linus/internal/view"
 )
@@ -126,7 +127,7 @@ func sendFile(w http.ResponseWriter, r *http.Request, d job.Download) {
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Disposition", "attachment; filename*=UTF-8''"+url.PathEscape(path.Base(d.About.Path)))
+	h.Set("Content-Disposition", "attachment; filename*=UTF-8''"+url.PathEscape(intake.Inert(path.Base(d.About.Path))))
 	h.Set("ETag", strconv.Quote(d.About.SHA256))
 	h.Set(pathHeader, url.QueryEscape(d.About.Path))
 	h.Set(modeHeader, d.About.Mode)

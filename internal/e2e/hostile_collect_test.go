@@ -1,6 +1,13 @@
 package e2e
 
 import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +95,108 @@ func TestHostileCollect(t *testing.T) {
 			h.waitGone(t)
 		})
 	}
+}
+
+// A task that has put a runner of its own in place of linus's names files that are run by
+// themselves in a repository here: none of those is written, whichever verb brings the files, and the next
+// commit runs nothing.
+func TestHostileCollect_WritesNothingThatRunsHere(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess)
+	here, ran := t.TempDir(), filepath.Join(t.TempDir(), "ran")
+	do := func(name string, args ...string) (code int, text string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Dir, cmd.Env = here, append(slices.Clone(h.env), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return cmd.ProcessState.ExitCode(), string(out)
+	}
+	commit := func() (int, string) {
+		return do("git", "-c", "user.name=a", "-c", "user.email=a@example", "commit", "-q", "--allow-empty", "-m", "x")
+	}
+	if code, said := do("git", "init", "-q"); code != 0 {
+		t.Fatal(said)
+	}
+	if code, said := commit(); code != 0 {
+		t.Fatal(said)
+	}
+	_, before := do("find", ".git", "-not", "-path", "*/objects/*", "-type", "f", "-path", "*hooks*", "-o", "-name", "config")
+
+	// evil is a file for each name, and lists them as the artifacts, below a directory; what
+	// is named so does write the mark.
+	evil := func(below string, names ...string) string {
+		text := "printf '#!/bin/sh\ntouch " + ran + "\n' >/tmp/evil\n: >/var/lib/linus/job/artifacts.index\n"
+		for _, name := range names {
+			text += "printf '%s\\0' " + below + name + " /tmp/evil $(stat -c %s /tmp/evil) 0755 $(sha256sum </tmp/evil | head -c 64) >>/var/lib/linus/job/artifacts.index\n"
+		}
+		return text
+	}
+	runs := []string{".git/hooks/post-commit", ".git/hooks/pre-commit", ".GIT/config", "sub/.git/hooks/post-commit", ".envrc", ".bashrc", ".vscode/tasks.json", "../out"}
+	task := func(below string, names ...string) string {
+		return liar("0", evil(below, append(slices.Clone(runs), names...)...), "artifacts) ;;")
+	}
+	// clean checks what has been written: what was asked for, and nothing that runs.
+	clean := func(how, said string, want ...string) {
+		t.Helper()
+		for _, name := range want {
+			if _, err := os.Stat(filepath.Join(here, name)); err != nil {
+				t.Errorf("%s: %v\n%s", how, err, said)
+			}
+		}
+		_ = filepath.WalkDir(here, func(at string, d fs.DirEntry, err error) error {
+			if name, _ := filepath.Rel(here, at); err == nil && !d.IsDir() && !strings.HasPrefix(name, ".git"+string(filepath.Separator)) && !slices.Contains(want, name) {
+				t.Errorf("%s has written %s\n%s", how, name, said)
+			}
+			return err
+		})
+		if _, after := do("find", ".git", "-not", "-path", "*/objects/*", "-type", "f", "-path", "*hooks*", "-o", "-name", "config"); after != before {
+			t.Errorf("%s has changed .git: %s, was %s", how, after, before)
+		}
+		if code, text := commit(); code != 0 {
+			t.Error(text)
+		}
+		if _, err := os.Stat(ran); err == nil {
+			t.Fatalf("%s: a commit has run what the VM has named\n%s", how, said)
+		}
+		for _, name := range want {
+			_ = os.RemoveAll(filepath.Join(here, strings.Split(name, "/")[0]))
+		}
+	}
+
+	// The manifest's only pattern, and one that takes all.
+	for pattern, want := range map[string][]string{"fix.patch": {"fix.patch"}, "**": {"fix.patch", "d/x"}} {
+		manifest := filepath.Join(t.TempDir(), "job.json")
+		text, err := json.Marshal(map[string]any{"task": task("", "fix.patch", "d/x"), "agentType": "script", "artifacts": []string{pattern}})
+		if err == nil {
+			err = os.WriteFile(manifest, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, said := do(h.linus(), "job", "submit", "--wait", "--manifest", manifest)
+		id := regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindString(said)
+		_, got := do(h.linus(), "job", "artifacts", "get", id)
+		clean("artifacts get of "+pattern, said+got, want...)
+	}
+
+	_, said := do(h.linus(), "run", "--pull", "site", "--", "bash", "-c", task(`"linus-run/${OLDPWD##*/}/site/"`, "ok"))
+	clean("run --pull", said, "site/ok")
+	if !strings.Contains(said, "not pulled") {
+		t.Errorf("it does not say what is not pulled: %s", said)
+	}
+
+	h.cli(t, "vm", "create", "dev")
+	h.cli(t, "vm", "ssh", "dev", "--", "sh", "-c", "mkdir -p proj/.git/hooks proj/sub/.git/hooks proj/.vscode && cd proj && printf '#!/bin/sh\ntouch "+ran+"\n' >.git/hooks/post-commit && chmod 755 .git/hooks/post-commit && "+
+		"cp .git/hooks/post-commit sub/.git/hooks/ && cp .git/hooks/post-commit .envrc && cp .envrc .vscode/tasks.json && cp .envrc .bashrc && echo '[core]' >.git/config && echo ok >ok && ln -s /etc out")
+	for from, want := range map[string]string{"dev:proj/.": "ok", "dev:proj": "proj/ok"} {
+		_, said = do(h.linus(), "vm", "cp", from, ".")
+		clean("vm cp "+from, said, want)
+	}
+	_, said = do(h.linus(), "vm", "cp", "--force", "dev:proj/.", ".") // brings the rest, but for git's own
+	clean("vm cp --force", said, "ok", ".envrc", ".bashrc", ".vscode/tasks.json")
 }
 
 // Who has seen a job's token can send output in its name; what is kept in the end
