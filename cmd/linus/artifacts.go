@@ -34,7 +34,6 @@ func (a *app) artifactsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			j = j.Offered()
 			if a.json {
 				return a.printJSON(struct {
 					Artifacts []job.Artifact `json:"artifacts"`
@@ -157,9 +156,6 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 			j, err := ended(ctx, e, args[0])
 			if err != nil {
 				return err
-			}
-			if len(args) == 1 {
-				j = j.Offered()
 			}
 			if !a.json {
 				defer a.noteLeftOut(j)

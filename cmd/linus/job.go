@@ -67,7 +67,7 @@ func statusText(j job.Job) string {
 		if j.Repository != nil {
 			row("repository", repositoryText(*j.Repository))
 		}
-		if n := len(j.Offered().Artifacts); n > 0 {
+		if n := len(j.Artifacts); n > 0 {
 			row("artifacts", fmt.Sprint(n))
 		}
 		row("left out", strings.Join(leftOut(j.SkippedArtifacts), "\n\t"))
@@ -212,7 +212,6 @@ const mostLeftOut = 10
 
 // leftOut returns a line for each artifact that was not kept, with the reason.
 func leftOut(s job.SkippedArtifacts) (lines []string) {
-	s = s.Offered()
 	for _, f := range s.ArtifactsSkipped[:min(len(s.ArtifactsSkipped), mostLeftOut)] {
 		lines = append(lines, oneLine(f.Path, 200)+": "+oneLine(f.Reason, 300))
 	}

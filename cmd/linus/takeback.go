@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"al.essio.dev/pkg/shellescape"
@@ -110,7 +111,7 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 			a.note("  changes: %s", c.again)
 		}
 		return errors.Join(err, ended)
-	case j.Outcome.ExitCode == nil && len(j.Artifacts) == 0: // it has not run, and why is said
+	case j.StartedAt.IsZero() || j.Outcome.Reason == job.ReasonLost: // it has left nothing, and why is said
 		if j.Outcome.Reason == job.ReasonLost && j.Manifest.Retry != "" {
 			a.note("linus job status %s names the job that runs it again; linus run --job takes that up", j.ID)
 		}
@@ -221,18 +222,16 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 func (a *app) changesOf(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun) ([]worktree.Change, error) {
 	name := r.archive()
 	if !slices.Contains(j.Manifest.Artifacts, name) {
-		return nil, fmt.Errorf("another version of linus has sent the files; linus job artifacts get %s %s fetches what it has kept of the changes", j.ID, path.Dir(name))
+		return nil, fmt.Errorf("another version of linus has sent the files, and that one takes what they have become: linus run --job %s", j.ID)
 	}
-	if !slices.ContainsFunc(j.Artifacts, func(f job.Artifact) bool { return f.Path == name }) {
-		why := "the command was ended before that"
-		for _, skipped := range j.ArtifactsSkipped {
-			if skipped.Path == name && !strings.Contains(skipped.Reason, "nothing there matches") {
-				why = skipped.Reason
-			}
+	archive, _, err := s.OpenArtifact(ctx, j.ID, name)
+	if none, is := errors.AsType[*job.FieldError](err); is {
+		_, why, _ := strings.Cut(none.Problem, strconv.Quote(name)+": ")
+		if why == "" || strings.Contains(why, "nothing there matches") {
+			why = "the command was ended before that"
 		}
 		return nil, fmt.Errorf("what it has changed was not kept: %s", why)
 	}
-	archive, _, err := s.OpenArtifact(ctx, j.ID, name)
 	if err != nil {
 		return nil, err
 	}

@@ -53,6 +53,7 @@ func offline(e *executor.Executor, c config.Config) job.Engine {
 				return nil, cmp.Or(err, missing)
 			}
 		}
-		return v.Do(ctx, e, in)
+		out, err := v.Do(ctx, e, in)
+		return job.Offered(out), err
 	})
 }

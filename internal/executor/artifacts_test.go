@@ -300,3 +300,45 @@ func sum(data []byte) string {
 	s := sha256.Sum256(data)
 	return hex.EncodeToString(s[:])
 }
+
+// What linus run adds to a job is no artifact of it for anybody that asks the engine, and got by
+// its name. Who asks for one that was left out is told why.
+func TestArtifacts_OfARunAreNotOffered(t *testing.T) {
+	r := newRig(t, 1)
+	own := job.RunKept + "app-1/AB27.changes.tgz"
+	r.inVM(&vmFiles{
+		found: []job.FoundArtifact{file(own, []byte("x")), file("dist/x", []byte("x")), file("huge", []byte("xx")), file(job.RunKept+"huge", []byte("xx"))},
+		read:  func(string, int64, int64) ([]byte, error) { return []byte("x"), nil },
+	}, job.ArtifactLimits{Files: 10, Each: 1, All: 100})
+	id := r.submit(wanting("**", job.RunKept+"**"))
+	r.wait(id)
+	e := executor.Guarded(r.Executor)
+	ctx := job.WithPrincipal(t.Context(), job.Operator())
+	j, err := e.Job(ctx, id)
+	_, watched, werr := e.Watch(ctx, id, job.OnlyEnd)
+	result, rerr := e.Result(ctx, id)
+	if err := errors.Join(err, werr, rerr); err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range []job.Job{j, watched} {
+		if len(j.Artifacts) != 1 || j.Artifacts[0].Path != "dist/x" || len(j.ArtifactsSkipped) != 2 || j.ArtifactsSkippedCount != 2 || j.ArtifactsSkipped[1].Path != "huge" {
+			t.Errorf("%+v, left out: %+v", j.Artifacts, j.SkippedArtifacts)
+		}
+	}
+	if len(result.ArtifactsSkipped) != 2 || result.ArtifactsSkippedCount != 2 {
+		t.Errorf("the result: %+v", result.SkippedArtifacts)
+	}
+	file, _, err := e.OpenArtifact(ctx, id, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(file)
+	if err := errors.Join(err, file.Close()); err != nil || string(data) != "x" {
+		t.Errorf("%q, %v", data, err)
+	}
+	_, _, err = e.OpenArtifact(ctx, id, "huge")
+	refusal(t, err, `no artifact "huge": beyond`)
+	if strings.Contains(err.Error(), job.RunKept) {
+		t.Errorf("it names a run's: %v", err)
+	}
+}

@@ -47,7 +47,8 @@ func (g *guard) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		}
 		defer leave()
 	}
-	return v.Do(ctx, g.e, in)
+	out, err := v.Do(ctx, g.e, in)
+	return job.Offered(out), err
 }
 
 // may returns an error if the principal in ctx may not call the verb, or if the verb is

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,11 +123,17 @@ func (e *Executor) OpenArtifact(ctx context.Context, id, path string) (io.ReadCl
 	}
 	i := slices.IndexFunc(j.Artifacts, func(a job.Artifact) bool { return a.Path == path })
 	if i < 0 {
-		names := make([]string, 0, len(j.Artifacts))
-		for _, a := range j.Artifacts {
+		wrong := &job.FieldError{Field: "path", Problem: fmt.Sprintf("the job has no artifact %q", path), Fault: job.FaultUnknown}
+		if at := slices.IndexFunc(j.ArtifactsSkipped, func(s job.SkippedArtifact) bool { return s.Path == path }); at >= 0 {
+			wrong.Problem += ": " + j.ArtifactsSkipped[at].Reason
+		}
+		offered := job.Offered(j).(job.Job).Artifacts
+		names := make([]string, 0, len(offered))
+		for _, a := range offered {
 			names = append(names, a.Path)
 		}
-		return nil, job.Artifact{}, &job.FieldError{Field: "path", Problem: fmt.Sprintf("the job has no artifact %q", path), Remedy: "it has: " + strings.Join(names, ", "), Fault: job.FaultUnknown}
+		wrong.Remedy = "it has: " + cmp.Or(strings.Join(names, ", "), "none")
+		return nil, job.Artifact{}, wrong
 	}
 	r, err := e.o.Captured.OpenArtifact(ctx, id, path)
 	return r, j.Artifacts[i], err

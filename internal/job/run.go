@@ -21,15 +21,29 @@ func typed(task string) string {
 	return "exec -- " + command
 }
 
-// Offered is the job with the artifacts that were asked for.
-func (j Job) Offered() Job {
+// Offered is what a verb returns, of artifacts what was asked for alone: those that linus run adds
+// are got by their names.
+func Offered(out any) any {
+	switch out := out.(type) {
+	case Job:
+		return out.offered()
+	case WatchedJob:
+		out.Job = out.Job.offered()
+		return out
+	case Result:
+		out.SkippedArtifacts = out.SkippedArtifacts.offered()
+		return out
+	}
+	return out
+}
+
+func (j Job) offered() Job {
 	j.Artifacts = slices.DeleteFunc(slices.Clone(j.Artifacts), func(a Artifact) bool { return strings.HasPrefix(a.Path, RunKept) })
-	j.SkippedArtifacts = j.SkippedArtifacts.Offered()
+	j.SkippedArtifacts = j.SkippedArtifacts.offered()
 	return j
 }
 
-// Offered is what was asked for of them.
-func (s SkippedArtifacts) Offered() SkippedArtifacts {
+func (s SkippedArtifacts) offered() SkippedArtifacts {
 	all := len(s.ArtifactsSkipped)
 	s.ArtifactsSkipped = slices.DeleteFunc(slices.Clone(s.ArtifactsSkipped), func(a SkippedArtifact) bool { return strings.HasPrefix(a.Path, RunKept) })
 	s.ArtifactsSkippedCount -= all - len(s.ArtifactsSkipped)

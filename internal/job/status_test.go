@@ -250,7 +250,13 @@ func TestOffered_LeavesOutWhatARunAdds(t *testing.T) {
 	j := Job{Artifacts: []Artifact{{Path: RunKept + "app-1/A.changes.tgz"}, {Path: "linus-run/app-1/dist/x"}, {Path: "x"}}}
 	j.ArtifactsSkipped = []SkippedArtifact{{Path: RunKept + "app-1/A.changes.tgz"}, {Path: "y"}}
 	j.ArtifactsSkippedCount = 60
-	o := j.Offered()
+	o := Offered(j).(Job)
+	if w := Offered(WatchedJob{Job: j}).(WatchedJob).Job; len(w.Artifacts) != 2 || w.ArtifactsSkippedCount != 59 {
+		t.Errorf("watched: %+v", w)
+	}
+	if r := Offered(Result{SkippedArtifacts: j.SkippedArtifacts}).(Result); len(r.ArtifactsSkipped) != 1 || r.ArtifactsSkippedCount != 59 {
+		t.Errorf("the result: %+v", r)
+	}
 	if len(o.Artifacts) != 2 || o.Artifacts[0].Path != "linus-run/app-1/dist/x" || len(o.ArtifactsSkipped) != 1 || o.ArtifactsSkipped[0].Path != "y" || o.ArtifactsSkippedCount != 59 {
 		t.Errorf("offered: %+v", o)
 	}

@@ -96,7 +96,7 @@ func (c completer) artifacts(ctx context.Context, id, typed string) (*mcp.Comple
 		return nil, err
 	}
 	var found values
-	for _, a := range j.Offered().Artifacts {
+	for _, a := range j.Artifacts {
 		found.add(typed, a.Path)
 	}
 	return found.completion(), nil

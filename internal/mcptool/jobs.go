@@ -135,7 +135,6 @@ func (o Options) getJobStatus() server.ServerTool {
 }
 
 func statusOf(j job.Job) statusOutput {
-	j = j.Offered()
 	out := statusOutput{
 		JobID: j.ID, Status: j.Status, Phase: j.Phase, Progress: j.Progress, CreatedAt: j.CreatedAt,
 		StartedAt: known(j.StartedAt), CompletedAt: known(j.CompletedAt), LastHeartbeat: known(j.LastHeartbeat),
@@ -233,7 +232,6 @@ func resultOf(ctx context.Context, e job.Engine, j job.Job, limit int) (resultOu
 	if err != nil {
 		return resultOutput{}, err
 	}
-	j = j.Offered()
 	out := resultOutput{
 		JobID: r.JobID, Status: r.Status, Reason: r.Reason, ExitCode: r.ExitCode, Error: r.Error,
 		OutputBytes: r.StdoutInfo.Total, StderrBytes: r.StderrInfo.Total, Duration: r.Duration.Seconds(),

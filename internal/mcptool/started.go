@@ -81,8 +81,7 @@ func waitedOf(ctx context.Context, e job.Engine, j job.Job) (job.Job, waitedOutp
 	}
 	out.Reason, out.ExitCode, out.Error, out.Duration = j.Outcome.Reason, j.Outcome.ExitCode, words.In(j.ErrorText()), j.Ran().Seconds()
 	out.OutputIncomplete, out.IncompleteReason = incomplete(j.Stdout, j.Stderr)
-	offered := j.Offered()
-	out.ArtifactsCount, out.ArtifactsSkipped = len(offered.Artifacts), offered.ArtifactsSkippedCount
+	out.ArtifactsCount, out.ArtifactsSkipped = len(j.Artifacts), j.ArtifactsSkippedCount
 	if c := j.Repository; c != nil {
 		out.Repository = strings.TrimSuffix(c.Text()+": "+c.Problem, ": ")
 	}

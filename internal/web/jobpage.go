@@ -122,7 +122,7 @@ func (v jobView) Ending() bool { return v.Outcome != nil && !v.Status.Terminal()
 
 func (p *pages) jobView(r *http.Request, j job.Job, events []job.Event) jobView {
 	earlier := max(0, len(events)-newest)
-	v := jobView{Job: j.Offered(), Events: events[earlier:], Earlier: earlier, viewer: p.viewer(r)}
+	v := jobView{Job: j, Events: events[earlier:], Earlier: earlier, viewer: p.viewer(r)}
 	v.Bars, v.Total = timeline(spans(j, events, time.Now()))
 	v.Rest = manifestText(j.Manifest)
 	if j.VM != nil && j.VM.State == vm.Created && j.VM.IP != "" {
