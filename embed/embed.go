@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 
@@ -19,6 +21,7 @@ import (
 // File is one self-contained script.
 type File struct {
 	Name   string // as Names has it, e.g. "create-vm"
+	Ext    string // of its file: .sh, or .pl, which sources nothing
 	Body   []byte // the script with every library file it sources put in place
 	SHA256 string // of Body, in hex: names the upload, so that versions never mix
 }
@@ -28,6 +31,8 @@ var ErrUnknownScript = errors.New("no such script")
 
 // entryDirs hold the scripts that are run; what lies in lib is only sourced.
 var entryDirs = []string{"proxmox", "guest"}
+
+var extensions = []string{".sh", ".pl"}
 
 var (
 	// The form in which an entry point sources a library file, and the one in
@@ -40,7 +45,7 @@ var (
 	sourceLike = lazyregexp.New(`^\s*(source|\.)\s`)
 )
 
-// Names lists all scripts by their file name without ".sh", in the order of
+// Names lists all scripts by their file name without extension, in the order of
 // their directories: the host's, then the guest's.
 func Names() []string {
 	var names []string
@@ -50,8 +55,8 @@ func Names() []string {
 			panic(err) // the tree is compiled in
 		}
 		for _, e := range entries {
-			if name, ok := strings.CutSuffix(e.Name(), ".sh"); ok {
-				names = append(names, name)
+			if ext := path.Ext(e.Name()); slices.Contains(extensions, ext) {
+				names = append(names, strings.TrimSuffix(e.Name(), ext))
 			}
 		}
 	}
@@ -78,19 +83,22 @@ func Script(name string) (File, error) {
 
 func readScript(name string) (File, error) {
 	for _, dir := range entryDirs {
-		text, err := fs.ReadFile(scripts.FS, dir+"/"+name+".sh")
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
-			continue
+		for _, ext := range extensions {
+			body, err := fs.ReadFile(scripts.FS, dir+"/"+name+ext)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
+				continue
+			}
+			if err != nil {
+				return File{}, fmt.Errorf("read script %s: %w", name, err)
+			}
+			if ext == ".sh" {
+				if body, err = bundle(scripts.FS, string(body)); err != nil {
+					return File{}, fmt.Errorf("bundle %s: %w", name, err)
+				}
+			}
+			sum := sha256.Sum256(body)
+			return File{Name: name, Ext: ext, Body: body, SHA256: hex.EncodeToString(sum[:])}, nil
 		}
-		if err != nil {
-			return File{}, fmt.Errorf("read script %s: %w", name, err)
-		}
-		body, err := bundle(scripts.FS, string(text))
-		if err != nil {
-			return File{}, fmt.Errorf("bundle %s: %w", name, err)
-		}
-		sum := sha256.Sum256(body)
-		return File{Name: name, Body: body, SHA256: hex.EncodeToString(sum[:])}, nil
 	}
 	return File{}, fmt.Errorf("%w: %q (there are: %s)", ErrUnknownScript, name, strings.Join(Names(), ", "))
 }

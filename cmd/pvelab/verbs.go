@@ -127,7 +127,8 @@ func up(ctx context.Context, args []string, std lab.Streams) error {
 	set.StringVar(&opts.Systemd, "systemd", "", "simulated, or real: the host is a container with a systemd of its own (needs root and systemd-nspawn)")
 	set.BoolVar(&opts.Direct, "direct", false, "qemu: a route from outside to the guests")
 	set.BoolVar(&opts.BlockCallbacks, "block-callbacks", false, "qemu: guests cannot reach the outside")
-	set.IntVar(&opts.SlowMS, "slow-ms", 0, "start-up time of each command")
+	set.IntVar(&opts.SlowMS, "slow-ms", 0, "start-up time of each command, and what loading their modules takes")
+	set.IntVar(&opts.CallMS, "call-ms", 0, "what a command takes where the modules are loaded")
 	set.IntVar(&opts.Nodes, "nodes", 0, "number of nodes of a cluster")
 	set.Func("node-memory", "memory of each node, 32G,16G: further nodes have the last", func(list string) error {
 		opts.NodeMemory = strings.Split(list, ",")

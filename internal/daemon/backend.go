@@ -115,7 +115,7 @@ func proxmoxCluster(c config.Config, in Installation, log *slog.Logger, provider
 func providerOptions(c config.Config, in Installation, log *slog.Logger) proxmox.Options {
 	return proxmox.Options{
 		Node: c.ProxmoxNode, Storage: c.ProxmoxStorage, Bridge: c.ProxmoxBridge, VLANTag: c.ProxmoxVLANTag,
-		StorageReserve: cmp.Or(c.StorageReserve, -1), MaxSnapshots: cmp.Or(c.MaxSnapshots, -1),
+		PlainTools: c.ProxmoxTools == "plain", StorageReserve: cmp.Or(c.StorageReserve, -1), MaxSnapshots: cmp.Or(c.MaxSnapshots, -1),
 		VMIDRange: c.ProxmoxVMIDRange, IPConfig: c.VMIPConfig, Gateway: c.VMGateway,
 		Nameservers: strings.Join(c.Nameservers(), " "),
 		VMUser:      c.VMSSHUser, GuestPort: c.VMSSHPort,

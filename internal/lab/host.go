@@ -19,7 +19,8 @@ func hostEnv(s *state.State) []string {
 		// Where our scripts look for what a Proxmox host has in fixed places.
 		"LINUS_HOST_DIR=" + filepath.Join(s.HomeDir(), "linus"), "LINUS_LOCK_DIR=" + s.Path("locks"), "LINUS_PVE_DIR=" + s.Path("etc", "pve"),
 		"LINUS_PROC_DIR=" + s.Path("proc"), "IMAGE_DIR=" + s.Path("images"),
-		"LINUS_QEMU_DIR=" + s.QemuDir(), "LINUS_UNIT_DIR=" + unitDir(s),
+		"LINUS_QEMU_DIR=" + s.QemuDir(), "LINUS_UNIT_DIR=" + unitDir(s), "LINUS_DPKG_STATUS=" + s.Path("dpkg-status"),
+		"PERL5LIB=" + s.Path("perl"),
 		// Guests cannot install packages: their programs are the machine's, or no
 		// server is in reach.
 		"VM_BOOTSTRAP=none",

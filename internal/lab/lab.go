@@ -45,7 +45,8 @@ type Options struct {
 	ImageVariant   string    // qemu: "" tuned, "plain" as users' images are
 	Direct         bool      // qemu: a route from outside to the guests
 	BlockCallbacks bool      // qemu: the guests cannot reach the outside
-	SlowMS         int       // start-up time of each command; the real one's is about 700
+	SlowMS         int       // start-up time of each command, and what loading Proxmox's modules takes; the real one's is about 700
+	CallMS         int       // what a command takes where the modules are loaded; the real one's is about 40
 	Nodes          int       // of a cluster; 0 and 1: no cluster. Only with the process driver and the simulated systemd
 	NodeMemory     []string  // memory of each node, 32G; nodes beyond the list have its last value
 	NodeCPUs       []int     // CPUs of each node, in the same way
@@ -186,7 +187,7 @@ func prepare(opts Options) (*Lab, error) {
 	s := &state.State{Dir: dir, Log: opts.Log, Config: state.Config{
 		Driver: cmp.Or(opts.Driver, state.DriverProcess), Version: cmp.Or(opts.Version, "9.2"), Node: "pve", Bridge: "vmbr0",
 		Storage: cmp.Or(opts.Storage, "local-lvm"), Binary: binary, Direct: opts.Direct, BlockCallbacks: opts.BlockCallbacks,
-		ImageVariant: opts.ImageVariant, RealSystemd: opts.Systemd == SystemdReal, SlowMS: opts.SlowMS,
+		ImageVariant: opts.ImageVariant, RealSystemd: opts.Systemd == SystemdReal, SlowMS: opts.SlowMS, CallMS: opts.CallMS,
 	}}
 	if !slices.Contains([]string{"9.2", "8.2"}, s.Config.Version) {
 		return nil, fmt.Errorf("the lab plays PVE 9.2 and 8.2, not %q", s.Config.Version)
@@ -294,6 +295,12 @@ func (l *Lab) layOut() error {
 			continue
 		}
 		links[filepath.Join(l.BinDir(), tool)] = l.Config.Binary
+	}
+	if err := pve.WriteModules(l.Path("perl")); err != nil {
+		return err
+	}
+	if err := sys.CreateFile(l.Path("dpkg-status"), nil); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
 	for link, target := range links {
 		if err := os.Symlink(target, link); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -95,6 +95,7 @@ func (o *operation) begin(ctx, work context.Context, id string, c call) (result.
 	if c.guest != "" {
 		names = append(names, c.guest)
 	}
+	names = o.p.withTools(names...)
 	err := o.p.persist(ctx, c.op, o.p.o.Patience/10, func() (bool, error) {
 		return false, o.p.scripts.use(ctx, names, func([]string) error { return nil })
 	})
@@ -109,6 +110,7 @@ func (o *operation) begin(ctx, work context.Context, id string, c call) (result.
 			if c.guest != "" {
 				c.env["VM_RUNNER"] = files[2]
 			}
+			o.p.setTools(c.env, files)
 			out, err := o.p.o.Host.Output(work, remote.Command{
 				Name: c.script, Line: remote.EnvLine(c.env, "bash", files[0], "start", o.p.operations(), id, files[1]),
 			}, 64<<10)

@@ -52,6 +52,7 @@ type Options struct {
 	// process lab do. On any other host such addresses are refused.
 	Loopback bool
 
+	PlainTools    bool // start qm, pvesh and pvesm for each call, and no tool server
 	Routed        bool // accept VMs though the node cannot see which card has an address
 	TrustFirstUse bool // accept VMs without a host key if the hypervisor does not report it
 

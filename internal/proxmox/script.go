@@ -75,7 +75,8 @@ func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
 	env := map[string]string{"LINUS_NONCE": nonce}
 	maps.Copy(env, c.env)
 	var res result.Result
-	err := p.scripts.use(ctx, []string{c.script}, func(files []string) error {
+	err := p.scripts.use(ctx, p.withTools(c.script), func(files []string) error {
+		p.setTools(env, files)
 		a := p.parse(nonce, c)
 		err := p.o.Host.Run(ctx, remote.Command{Name: c.script, Line: remote.EnvLine(env, append([]string{"bash", files[0]}, c.args...)...), Stdout: a})
 		var parseErr error
@@ -83,6 +84,24 @@ func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
 		return errors.Join(err, parseErr)
 	})
 	return res, err
+}
+
+// withTools returns the names of scripts that a call needs on the host: with them the tool
+// server, last, unless the tools of Proxmox are to be started one by one.
+func (p *Provider) withTools(names ...string) []string {
+	if p.o.PlainTools {
+		return names
+	}
+	return append(names, "tool-server")
+}
+
+// setTools tells a host script where the tool server is, of files as withTools names them.
+func (p *Provider) setTools(env map[string]string, files []string) {
+	if p.o.PlainTools {
+		env["PROXMOX_TOOLS"] = "plain"
+		return
+	}
+	env["LINUS_TOOL_SERVER"] = files[len(files)-1]
 }
 
 // news returns the warnings that the call's last repetition did not have: many a VM is looked
@@ -250,14 +269,14 @@ func (s *scripts) ensure(ctx context.Context, name string) (string, error) {
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	file := path.Join(s.dir, name+"-"+script.SHA256[:12]+".sh")
+	file := path.Join(s.dir, name+"-"+script.SHA256[:12]+script.Ext)
 	if s.there[name] {
 		return file, nil
 	}
 	const absent = 66
 	// Parts of uploads whose engine was killed are removed; one under way is younger.
 	const look = `umask 077; mkdir -p -m 0700 -- "$1" || exit 1
-find "$1" -maxdepth 1 -type f -regextype posix-extended -regex '.*/[a-z-]+-[0-9a-f]{12}\.sh\.linus-[a-z2-7]{10}' -mmin +60 -delete || :
+find "$1" -maxdepth 1 -type f -regextype posix-extended -regex '.*/[a-z-]+-[0-9a-f]{12}\.(sh|pl)\.linus-[a-z2-7]{10}' -mmin +60 -delete || :
 [ "$(sha256sum 2>/dev/null <"$2")" = "$3  -" ] || exit 66`
 	err = s.host.Run(ctx, remote.Command{Name: "prepare " + s.dir, Line: remote.Quote("sh", "-c", look, "look", s.dir, file, script.SHA256)})
 	if exit, ok := errors.AsType[*remote.ExitError](err); ok && exit.Code == absent {

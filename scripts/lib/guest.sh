@@ -156,10 +156,9 @@ guest_exec() { # <vmid> <seconds> <command...>
   guest_out=''
   local -a call=(qm guest exec "${id}" --timeout "${seconds}" -- "$@")
   if [[ -n ${guest_stdin:-} ]]; then
-    # shellcheck disable=SC2016 # the inner shell's parameters
-    call=(bash --norc --noprofile -c 'exec "${@:2}" <"$1"' bash "${guest_stdin}" qm guest exec "${id}" --pass-stdin 1 --timeout "${seconds}" -- "$@")
+    call=(qm guest exec "${id}" --pass-stdin 1 --timeout "${seconds}" -- "$@")
   fi
-  run_read "$((seconds + 15))" "${call[@]}"
+  run_stdin=${guest_stdin:-} run_read "$((seconds + 15))" "${call[@]}"
   if ((run_rc == 0)); then
     guest_agent=yes
     json_rows read exited exitcode out-data err-data

@@ -55,9 +55,7 @@ identity_take() { # <vmid> <seconds> <NAME=VALUE...>
     identity_program
   } >"${run_dir}/identity"
   identity_exit=''
-  # shellcheck disable=SC2016 # the inner shell's parameters
-  run_read "$((seconds + 15))" bash --norc --noprofile -c 'exec "${@:2}" <"$1"' bash "${run_dir}/identity" \
-    qm guest exec "${id}" --pass-stdin 1 --timeout "${seconds}" -- sh -s
+  run_stdin=${run_dir}/identity run_read "$((seconds + 15))" qm guest exec "${id}" --pass-stdin 1 --timeout "${seconds}" -- sh -s
   rm -f -- "${run_dir}/identity"
   identity_said=${run_said}
   if ((run_rc == 0)); then

@@ -210,7 +210,7 @@ lease_write_sweep() { # lease_sweeper; lease_written: yes or no
         fi
       done
       for name in "${names[@]}"; do
-        if [[ ${name} =~ ^(address|checkpoint|egress|fence|json|lease|left|log|quarantine|result|retry|run|stat|vm|volume)_ ]]; then
+        if [[ ${name} =~ ^(address|checkpoint|egress|fence|json|lease|left|log|quarantine|result|retry|run|stat|tools|vm|volume)_ ]]; then
           declare -f "${name}"
         fi
       done

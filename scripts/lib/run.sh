@@ -30,8 +30,7 @@
 # Our own files are root's alone (operation.sh); Proxmox's are not: others on the host
 # read its task logs, and work with its images and locks.
 
-source "${BASH_SOURCE[0]%/*}/log.sh"
-source "${BASH_SOURCE[0]%/*}/stat.sh"
+source "${BASH_SOURCE[0]%/*}/tools.sh"
 
 run_init() {
   run_sweep
@@ -40,6 +39,7 @@ run_init() {
   # shellcheck disable=SC2312 # `:` cannot fail
   exec {run_bell}<> <(:) # a pipe: a line for each read that has ended
   declare -gA run_pids=()
+  tools_init
   run_stop=''
   run_stoppable=yes
   run_rc=0
@@ -149,10 +149,23 @@ run_change() { # <seconds> <command...>
   shift
   log_info "run: ${*@Q}"
   run_rc=0
-  (
-    umask 022
-    exec timeout -k 30 "${seconds}" "$@" 5>&- 9>&-
-  ) >"${run_dir}/change.out" 2>"${run_dir}/change.err" || run_rc=$?
+  tools_asked=no
+  if tools_can "$1"; then
+    run_forget change
+    tools_ask change "${seconds}" 30 "$@"
+  fi
+  if [[ ${tools_asked} == yes ]]; then
+    while run_lives change; do
+      IFS= read -r -t 0.2 -u "${run_bell}" _ || :
+    done
+    run_slurp "${run_dir}/change.rc"
+    run_rc=${run_text:-137}
+  else
+    (
+      umask 022
+      exec timeout -k 30 "${seconds}" "$@" 5>&- 9>&- <"${run_stdin:-/dev/null}"
+    ) >"${run_dir}/change.out" 2>"${run_dir}/change.err" || run_rc=$?
+  fi
   run_load change
   if ((run_rc != 0)); then
     log_warn "exit ${run_rc}: ${run_said}"
@@ -163,17 +176,34 @@ run_change() { # <seconds> <command...>
 # Commands that only read run beside the script, several at once where asked for:
 # each start of Proxmox's tools takes most of a second. Each has a shell that
 # writes down how it ended, for bash's own wait (5.2) can lose that to a signal.
+# Proxmox's go to the tool server, where there is one (lib/tools.sh).
 run_start() { # <tag> <seconds> <command...>
-  local -r tag=$1 seconds=$2
-  shift 2
-  : >"${run_dir}/${tag}.pid"
-  : >"${run_dir}/${tag}.rc"
+  tools_asked=no
+  run_forget "$1"
+  if tools_can "$3"; then
+    tools_ask "$1" "$2" 5 "${@:3}"
+  fi
+  if [[ ${tools_asked} == no ]]; then
+    run_start_plain "$1" "$2" 5 "${@:3}"
+  fi
+}
+
+run_forget() { # <tag>
+  : >"${run_dir}/$1.pid"
+  : >"${run_dir}/$1.rc"
+  unset "tools_since[$1]" "run_pids[$1]"
+}
+
+run_start_plain() { # <tag> <seconds> <seconds from TERM to KILL> <command...>
+  local -r tag=$1 seconds=$2 grace=$3
+  shift 3
+  unset "tools_since[${tag}]"
   {
     trap '' HUP INT TERM
     exec 5>&- 9>&-
     umask 022
     run_rc=0
-    timeout -k 5 "${seconds}" "$@" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" &
+    timeout -k "${grace}" "${seconds}" "$@" <"${run_stdin:-/dev/null}" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" &
     printf '%s' "$!" >"${run_dir}/${tag}.pid"
     wait "$!" || run_rc=$?
     printf '%s' "${run_rc}" >"${run_dir}/${tag}.rc"
@@ -196,15 +226,27 @@ run_await() { # <tag>
     fi
     IFS= read -r -t 0.2 -u "${run_bell}" _ || :
   done
-  unset "run_pids[$1]"
+  unset "run_pids[$1]" "tools_since[$1]"
   run_heed
 }
 
 run_lives() { # <tag>
-  [[ -n ${run_pids[$1]:-} && ! -s ${run_dir}/$1.rc ]] && kill -0 "${run_pids[$1]}" 2>/dev/null
+  if [[ -n ${tools_since[$1]:-} ]]; then
+    tools_see "$1"
+    if [[ ${tools_seen} == untaken ]]; then
+      run_stdin=${tools_call[6]} run_start_plain "$1" "${tools_call[4]}" "${tools_call[5]}" "${tools_call[@]:10+tools_call[9]}"
+    fi
+    [[ ${tools_seen} != ended ]] # no return: in a trap it tells how things stood before that
+  else
+    [[ -n ${run_pids[$1]:-} && ! -s ${run_dir}/$1.rc ]] && kill -0 "${run_pids[$1]}" 2>/dev/null
+  fi
 }
 
 run_end() { # <tag>
+  if [[ -n ${tools_since[$1]:-} ]]; then
+    tools_end "$1"
+    return 0
+  fi
   run_slurp "${run_dir}/$1.pid"
   if [[ -n ${run_text} ]]; then
     kill -TERM "${run_text}" 2>/dev/null || :
@@ -215,13 +257,13 @@ run_end() { # <tag>
 # still write: what is read from now on has files of its own.
 run_abandon() {
   local tag
-  for tag in "${!run_pids[@]}"; do
+  for tag in "${!run_pids[@]}" "${!tools_since[@]}"; do
     while run_lives "${tag}"; do
       run_end "${tag}"
       IFS= read -r -t 0.2 -u "${run_bell}" _ || :
     done
   done
-  run_pids=()
+  run_pids=() tools_since=()
   if [[ -n ${run_stop:-} ]]; then
     rm -f -- "${run_dir}"/*.{out,err}
   fi

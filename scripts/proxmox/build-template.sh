@@ -298,6 +298,7 @@ print_plan() {
 
 main() {
   script_begin 14 rollback
+  tools_start
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
   result_run_step allocate_vm_id 'choosing a VM ID'

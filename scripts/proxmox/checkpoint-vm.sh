@@ -350,6 +350,7 @@ rollback() {
 
 main() {
   script_begin 7 rollback
+  tools_start
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
   result_run_step look_at_vm 'looking at the VM'

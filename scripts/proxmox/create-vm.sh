@@ -132,6 +132,7 @@ main() {
     steps=11
   fi
   script_begin "${steps}" rollback
+  tools_start
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
   result_run_step allocate_vm_id 'choosing a VM ID'

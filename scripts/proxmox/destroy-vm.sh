@@ -168,6 +168,7 @@ output_result() {
 
 main() {
   script_begin 3
+  tools_start
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
   if [[ ${ACTION} == forget ]]; then

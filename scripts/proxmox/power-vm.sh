@@ -189,6 +189,7 @@ main() {
     waits=yes steps=5
   fi
   script_begin "${steps}" finish
+  tools_start
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
   result_run_step power_vm "${ACTION} of the VM"

@@ -356,6 +356,7 @@ undo() {
 
 main() {
   script_begin 8 undo
+  tools_start
   read_inputs "$@"
   result_run_step check_environment 'checking the inputs and the host'
   result_run_step look_at_vm 'looking at the VM'

@@ -384,6 +384,7 @@ undo() {
 
 main() {
   script_begin 4 undo
+  tools_start
   read_volume_inputs "$@"
   volume_serial=linus${VOLUME_UUID: -12}
   result_run_step validate_volume 'checking the inputs and the host'

@@ -34,7 +34,8 @@ type Config struct {
 	BlockCallbacks bool   `json:"block_callbacks,omitempty"` // qemu: guests cannot reach the outside
 	ImageVariant   string `json:"image_variant,omitempty"`   // qemu: "" tuned, "plain"
 	RealSystemd    bool   `json:"real_systemd,omitempty"`    // the host is a container with a systemd of its own
-	SlowMS         int    `json:"slow_ms,omitempty"`         // start-up time of each qm, pvesh and pvesm call
+	SlowMS         int    `json:"slow_ms,omitempty"`         // start-up time of each qm, pvesh and pvesm, and what loading their modules takes
+	CallMS         int    `json:"call_ms,omitempty"`         // what a call takes where the modules are loaded
 
 	// Of a node of a cluster. The first node's lab is the cluster's: up and down are its.
 	Cluster string `json:"cluster,omitempty"` // directory of what all nodes share; "": no cluster
@@ -53,6 +54,8 @@ type Config struct {
 //	run/<id>/                   of a running VM: pid, agent socket, address
 //	log/<id>.log                its serial console
 //	bin/                        qm, pvesh, pvesm, pveversion; process: ip
+//	perl/                       stand-ins of Proxmox's modules
+//	dpkg-status                 the host's list of packages, of which the time counts
 //	ssh/                        the lab's sshd: keys, config, pid
 type State struct {
 	Dir    string // absolute

@@ -110,9 +110,14 @@ func (m Manager) environment() []string {
 		return variables
 	}
 	for line := range strings.Lines(string(raw)) {
-		if line = strings.TrimSuffix(line, "\n"); line != "" {
-			variables = append(variables, line)
+		line = strings.TrimSuffix(line, "\n")
+		name, _, given := strings.Cut(line, "=")
+		if !given {
+			continue
 		}
+		// Of two of a name some programs read the first, and others the last.
+		variables = slices.DeleteFunc(variables, func(v string) bool { return strings.HasPrefix(v, name+"=") })
+		variables = append(variables, line)
 	}
 	return variables
 }
