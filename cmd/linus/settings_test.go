@@ -58,6 +58,19 @@ func TestRun_EndsWhileItReadsAPipe(t *testing.T) {
 	}
 }
 
+// What an engine reads again and again is no pipe, and is not waited for.
+func TestConfigCheck_NamesAPipe(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	code := run(t.Context(), fakeBackend, []string{"--state-dir", t.TempDir(), "--host", "pve", "--set", "PROXMOX_SSH_KEY_PATH=" + fifo, "--set", "PROXMOX_KNOWN_HOSTS=" + fifo, "config", "check"}, strings.NewReader(""), &bytes.Buffer{}, &stderr)
+	if code == 0 || strings.Count(stderr.String(), fifo+" is a pipe") != 2 {
+		t.Errorf("exit code %d: %s", code, stderr.String())
+	}
+}
+
 // As a shell's <(command) has it.
 func TestSubmit_TakesAManifestFromAPipe(t *testing.T) {
 	r, w, err := os.Pipe()

@@ -98,6 +98,10 @@ func Problems(c config.Config) []config.Problem {
 		if file.path == "" {
 			continue
 		}
+		if info, err := os.Stat(file.path); err == nil && info.Mode()&fs.ModeNamedPipe != 0 { // opening it would wait
+			add(file.name, file.path+" is a pipe", file.remedy)
+			continue
+		}
 		f, err := os.Open(file.path)
 		if err != nil {
 			if at, ok := errors.AsType[*fs.PathError](err); ok {

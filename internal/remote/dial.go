@@ -282,6 +282,9 @@ func plainKey(key ssh.PublicKey) ssh.PublicKey {
 // readKey reads a private key, and returns it with its certificate, which lies beside it,
 // before the key alone. A certificate that cannot be used is an error beside the key.
 func readKey(path string) ([]ssh.Signer, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a FIFO waits for who writes to it
+		return nil, fmt.Errorf("the private key %s is not a regular file", path)
+	}
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("there is no private key at %s", path)

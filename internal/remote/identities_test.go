@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/crypto/ssh"
@@ -113,6 +114,11 @@ func TestDial_TriesTheKeysThatOpenSSHWould(t *testing.T) {
 		{name: "only one with a passphrase", keys: func(t *testing.T, _ *sshtest.Server, paths []string, _ *remote.Options) {
 			lock(t, paths[0])
 		}, says: []string{"id_ed25519 has a passphrase", "SSH agent"}},
+		{name: "a pipe", keys: func(t *testing.T, _ *sshtest.Server, paths []string, _ *remote.Options) {
+			if err := syscall.Mkfifo(paths[0], 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, says: []string{"id_ed25519 is not a regular file"}},
 		{name: "others only", keys: func(t *testing.T, _ *sshtest.Server, paths []string, o *remote.Options) {
 			o.AgentSocket = agentWith(t, 1)
 			lock(t, paths[0])
