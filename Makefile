@@ -30,7 +30,7 @@ ON_POSTGRES := ^(TestJob_FailsWithItsExitStatus|TestCancel_WhileRunning|TestEngi
 ROWS ?= all
 N ?= 0
 
-.PHONY: help build demo check test nightly race programs e2e-postgres vet soak soak-qemu soak-engines scripts shell bats lint tools fmt golden vendored bench bench-report cross dist image rename clean deps
+.PHONY: help build demo compare check test nightly race programs e2e-postgres vet soak soak-qemu soak-engines scripts shell bats lint tools fmt golden vendored bench bench-report cross dist image rename clean deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -138,6 +138,10 @@ golden: ## rewrite snapshots and generated tables
 
 vendored: ## the page's files from npm are the packages' own (UPDATE=1: fetch them)
 	UPDATE=$(UPDATE) bash scripts/dev/vendored.sh
+
+# The cheap measures, on this machine and now, against another commit's: BASE=, N= pairs.
+compare: ## what this commit costs, measured in turns with BASE (default: the last release, or a week ago); fails beyond testdata/compare.json
+	@N=$(or $(filter-out 0,$(N)),5) bash scripts/dev/compare.sh $(BASE)
 
 bench: ## benchmarks
 	go test -run '^$$' -bench . -benchmem ./...

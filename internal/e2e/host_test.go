@@ -83,7 +83,8 @@ func newHost(t testing.TB, driver string, settings ...string) *host {
 	return newHostAs(t, lab.Options{Driver: driver}, settings...)
 }
 
-// newHostAs is newHost with a lab's options; its directory and program are set here.
+// newHostAs is newHost with a lab's options; its directory is set here, and its program unless
+// it is another version's.
 func newHostAs(t testing.TB, o lab.Options, settings ...string) *host {
 	t.Helper()
 	loops.NotInCheck(t)
@@ -97,7 +98,7 @@ func newHostAs(t testing.TB, o lab.Options, settings ...string) *host {
 	h := &host{dir: filepath.Join(dir, "host"), state: filepath.Join(dir, "linus")}
 	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Minute) // a guest image may have to be built first
 	defer cancel()
-	o.Dir, o.Binary = h.dir, filepath.Join(binDir, "pvelab")
+	o.Dir, o.Binary = h.dir, cmp.Or(o.Binary, filepath.Join(binDir, "pvelab"))
 	h.lab, err = lab.Up(ctx, o)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

@@ -110,6 +110,7 @@ type wire struct {
 	pid   int
 	stdin io.WriteCloser
 	lines *bufio.Reader
+	close func()
 }
 
 const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}` + "\n" +
@@ -118,7 +119,13 @@ const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocol
 // newWire starts linus mcp and returns a client after the answer to initialize.
 func newWire(t testing.TB, env []string) *wire {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(binDir, "linus"), "mcp")
+	return (&host{env: env}).wire(t)
+}
+
+// wire is newWire of an installation, by its own program.
+func (h *host) wire(t testing.TB) *wire {
+	t.Helper()
+	cmd, env := exec.Command(h.linus(), "mcp"), h.env
 	cmd.Env, cmd.Stderr = env, os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -132,11 +139,12 @@ func newWire(t testing.TB, env []string) *wire {
 		t.Fatal(err)
 	}
 	w := &wire{pid: cmd.Process.Pid, stdin: stdin, lines: bufio.NewReaderSize(stdout, 1<<20)}
-	t.Cleanup(func() {
+	w.close = sync.OnceFunc(func() {
 		_ = stdin.Close()
 		_, _ = io.Copy(io.Discard, w.lines)
 		_ = cmd.Wait()
 	})
+	t.Cleanup(w.close)
 	if _, err := io.WriteString(stdin, hello); err != nil {
 		t.Fatal(err)
 	}
@@ -349,22 +357,25 @@ func startToInitialize(t *testing.T, n int) (samples []bench.Sample) {
 		}
 	}
 	for range n {
-		samples = append(samples, bench.Sample{"new_ms": ms(toInitialize(t, h.env))})
+		samples = append(samples, bench.Sample{"new_ms": ms(h.toInitialize(t).took)})
 		stop()
 	}
 	h.cli(t, "host", "check") // the engine has started and done what it does then
 	for range n {
-		samples = append(samples, bench.Sample{"attach_ms": ms(toInitialize(t, h.env))})
+		samples = append(samples, bench.Sample{"attach_ms": ms(h.toInitialize(t).took)})
 	}
 	stop()
 	return samples
 }
 
-// toInitialize is how long a linus mcp takes from its start to its first answer.
-func toInitialize(t testing.TB, env []string) time.Duration {
+// attached is what a linus mcp takes from its start to its first answer, and its CPU time to
+// its end.
+type attached struct{ took, cpu time.Duration }
+
+func (h *host) toInitialize(t testing.TB) (a attached) {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(binDir, "linus"), "mcp")
-	cmd.Env, cmd.Stderr, cmd.Stdin = env, os.Stderr, strings.NewReader(hello)
+	cmd := exec.Command(h.linus(), "mcp")
+	cmd.Env, cmd.Stderr, cmd.Stdin = h.env, os.Stderr, strings.NewReader(hello)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -374,7 +385,7 @@ func toInitialize(t testing.TB, env []string) time.Duration {
 		t.Fatal(err)
 	}
 	line, err := bufio.NewReader(stdout).ReadString('\n')
-	took := time.Since(began)
+	a.took = time.Since(began)
 	if err != nil || !strings.Contains(line, `"serverInfo"`) {
 		t.Fatalf("linus mcp: %v %.300s", err, line)
 	}
@@ -382,7 +393,8 @@ func toInitialize(t testing.TB, env []string) time.Duration {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	return took
+	a.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	return a
 }
 
 // BenchmarkStart is how long a client waits for linus mcp: with an engine that runs,
@@ -392,7 +404,7 @@ func BenchmarkStart(b *testing.B) {
 	h.cliB(b, nil, "job", "list") // an engine
 	b.Run("attach", func(b *testing.B) {
 		for b.Loop() {
-			toInitialize(b, h.env)
+			h.toInitialize(b)
 		}
 	})
 	b.Run("new", func(b *testing.B) {
@@ -400,7 +412,7 @@ func BenchmarkStart(b *testing.B) {
 			b.StopTimer()
 			h.cliB(b, nil, "serve", "--stop")
 			b.StartTimer()
-			toInitialize(b, h.env)
+			h.toInitialize(b)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func millionJobs(t *testing.T, n int) (samples []bench.Sample) {
 	m.engine.Close()
 	m.h.endedJobs(t, id, 1_000_000)
 	for range n {
-		samples = append(samples, bench.Sample{"new_ms": ms(toInitialize(t, m.h.env))})
+		samples = append(samples, bench.Sample{"new_ms": ms(m.h.toInitialize(t).took)})
 		w := newWire(t, m.h.env)
 		samples = append(samples, w.reads(t, m.h.engine(), id, 20)...)
 		samples = append(samples, bench.Sample{"rss_mb": rss(m.h.engine())})

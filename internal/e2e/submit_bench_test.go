@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -33,7 +32,7 @@ func BenchmarkSubmit(b *testing.B) {
 				h.endedJobs(b, h.cancelled(b), has.ended)
 			}
 			h.cliB(b, nil, "serve", "--stop")
-			fresh, attached := toInitialize(b, h.env), toInitialize(b, h.env)
+			fresh, attached := h.toInitialize(b), h.toInitialize(b)
 			w := newWire(b, h.env)
 			w.calls(b, 100, 32, "submit_job", aTask)
 			pid, before := h.engine(), cpuTime(h.engine())+cpuTime(w.pid)
@@ -42,14 +41,14 @@ func BenchmarkSubmit(b *testing.B) {
 			b.StopTimer()
 			b.ReportMetric(float64((cpuTime(pid)+cpuTime(w.pid)-before).Microseconds())/float64(b.N), "cpu-us/op")
 			b.ReportMetric(rss(pid), "engine-MB")
-			b.ReportMetric(ms(fresh), "new-ms")
-			b.ReportMetric(ms(attached), "attach-ms")
+			b.ReportMetric(ms(fresh.took), "new-ms")
+			b.ReportMetric(ms(attached.took), "attach-ms")
 		})
 	}
 }
 
 // silentHost is an installation of linus whose host never answers.
-func silentHost(b *testing.B) *host {
+func silentHost(b testing.TB) *host {
 	b.Helper()
 	var lc net.ListenConfig
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -76,11 +75,7 @@ func silentHost(b *testing.B) *host {
 	h.env = append(os.Environ(), "LINUS_STATE_DIR="+h.state, "CALLBACK_HOST=127.0.0.1", "CALLBACK_PORT=0", "MAX_JOBS=1", "LINUS_ENV_FILE=",
 		"PROXMOX_HOST=127.0.0.1", "PROXMOX_SSH_PORT="+port, "PROXMOX_KNOWN_HOSTS="+known, "PROXMOX_SSH_PASSWORD=none")
 	b.Cleanup(func() {
-		stop := exec.Command(filepath.Join(binDir, "linus"), "serve", "--stop")
-		stop.Env = h.env
-		if out, err := stop.CombinedOutput(); err != nil {
-			b.Errorf("linus serve --stop: %v\n%s", err, out)
-		}
+		h.stop(b)
 		l.Close()
 		accepting.Wait()
 	})
