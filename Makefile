@@ -35,9 +35,11 @@ N ?= 0
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## static binaries bin/linus and bin/pvelab
+# linus-worker is for VMs, on whatever system it is built.
+build: ## static binaries bin/linus, bin/linus-worker and bin/pvelab
 	@mkdir -p bin
 	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/ ./cmd/linus ./cmd/pvelab
+	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build $(GOFLAGS_BUILD) -o bin/ ./cmd/linus-worker
 
 demo: ## run jobs in real VMs of a stand-in Proxmox host (DRIVER=process: without QEMU)
 	@bash scripts/dev/demo.sh $(DRIVER)

@@ -10,14 +10,14 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"runtime"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"linus/internal/config"
 	"linus/internal/dispatch"
 	"linus/internal/field"
 	"linus/internal/secret"
@@ -123,7 +123,7 @@ func (a *app) dispatchClaudeCommand() *cobra.Command {
 	flags.StringVar(&keyFile, "key-file", "", "file with the environment's key alone, that only you can read; - is stdin (required)")
 	flags.StringVar(&c.API, "api", "", "URL of the API (default: Anthropic's)")
 	flags.DurationVar(&c.MaxIdle, "max-idle", 0, "how long a session's VM waits for more when the agent's turn has ended, as in 5m (default 1m)")
-	flags.StringVar(&worker, "worker", "", "the program that serves a session in its VM: a linus for linux/amd64 (default: this one)")
+	flags.StringVar(&worker, "worker", "", "the program that serves a session in its VM (default: the linus-worker beside this program)")
 	f.register(a, cmd, 4, "sessions at the same time, each in a VM")
 	_ = cmd.MarkFlagFilename("key-file")
 	_ = cmd.MarkFlagFilename("worker")
@@ -131,24 +131,6 @@ func (a *app) dispatchClaudeCommand() *cobra.Command {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
 	return cmd
-}
-
-// dispatchWorkerCommand is what runs in a session's VM.
-func (a *app) dispatchWorkerCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    "worker FILE",
-		Short:  "Serve the session that a file says, here",
-		Hidden: true,
-		Args:   oneArg("the file with the work"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			err := dispatch.Work(cmd.Context(), args[0], logger(a.stderr, config.Config{LogLevel: "info"}))
-			if errors.Is(err, dispatch.ErrLeaseLost) {
-				a.note("linus: %v", err)
-				return exitError(dispatch.ExitLeaseLost)
-			}
-			return err
-		},
-	}
 }
 
 // secretLine returns the one line of a file that only its owner can read, or of stdin.
@@ -182,31 +164,42 @@ func (a *app) secretLine(ctx context.Context, option, path string) (string, erro
 	return line, nil
 }
 
-// workerProgram returns the program for sessions' VMs, compressed: that is done once, and what
-// each VM is sent is a third of it.
+// workerName is the program that serves sessions in their VMs.
+const workerName = "linus-worker"
+
+// workerProgram returns it, compressed: that is done once, and what each VM is sent is a third
+// of it. Without a path it is beside this program, or where packages have it.
 func workerProgram(path string) ([]byte, error) {
-	var err error
 	if path == "" {
-		if at := runtime.GOOS + "/" + runtime.GOARCH; at != "linux/amd64" {
-			return nil, usage("--worker is missing: VMs run linux/amd64, and this linus is for %s; give a linus for linux/amd64", at)
+		self, err := os.Executable()
+		if err == nil {
+			self, err = filepath.EvalSymlinks(self)
 		}
-		if path, err = os.Executable(); err != nil {
-			return nil, fmt.Errorf("find this program, which serves sessions in their VMs: %w", err)
+		if err != nil {
+			return nil, fmt.Errorf("find this program, beside which %s is: %w", workerName, err)
 		}
+		places := []string{filepath.Join(filepath.Dir(self), workerName), filepath.Join(filepath.Dir(self), "..", "lib", "linus", workerName)}
+		i := slices.IndexFunc(places, func(place string) bool { _, err := os.Stat(place); return err == nil })
+		if i < 0 {
+			return nil, usage("%s is missing, which serves sessions in their VMs: it comes with linus, beside %s; or name it by --worker", workerName, self)
+		}
+		path = places[i]
 	}
-	program, err := os.Open(path)
+	program, err := os.ReadFile(path)
 	if err != nil {
 		return nil, usage("--worker: %w", err)
 	}
-	defer program.Close() //nolint:errcheck // opened for reading
+	if len(program) < 20 || string(program[:5]) != "\x7fELF\x02" || program[18] != 62 { // EM_X86_64
+		return nil, usage("--worker: %s is no program for linux/amd64, which VMs run; give a %s", path, workerName)
+	}
 	var b bytes.Buffer
 	to, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
 	if err == nil {
-		_, err = io.Copy(to, program)
+		_, err = to.Write(program)
 		err = errors.Join(err, to.Close())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s, which serves sessions in their VMs: %w", path, err)
+		return nil, fmt.Errorf("compress %s: %w", path, err)
 	}
 	return b.Bytes(), nil
 }

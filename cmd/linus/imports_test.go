@@ -42,8 +42,9 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
-	"internal/daemon": append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
+	"cmd/linus":        {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
+	"cmd/linus-worker": {"internal/handover", "internal/worker"},
+	"internal/daemon":  append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
 
 	"internal/credential": {"internal/job", "internal/lazyregexp", "internal/secret"},
 
@@ -52,7 +53,7 @@ var arrows = map[string][]string{
 	"internal/cluster":   {"internal/job"},
 	"internal/config":    {"internal/job"},
 	"internal/control":   {"internal/intake", "internal/job", "internal/view"},
-	"internal/dispatch":  {"internal/job"},
+	"internal/dispatch":  {"internal/handover", "internal/job"},
 	"internal/egress":    {"internal/job"},
 	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience"},
 	"internal/git":       {"internal/job"},
@@ -81,9 +82,11 @@ var arrows = map[string][]string{
 	"internal/gate":       {},
 	"internal/lategc":     {},
 	"internal/lazyregexp": {},
+	"internal/handover":   {},
 	"internal/lock":       {},
 	"internal/term":       {},
 	"internal/intake":     {},
+	"internal/worker":     {"internal/handover"},
 	"internal/worktree":   {"internal/intake"},
 	"internal/remote":     {"internal/job"},
 	"internal/result":     {},
@@ -148,11 +151,11 @@ var onlyIn = map[string][]string{
 	"github.com/prometheus":                {"internal/telemetry"},
 	"go.opentelemetry.io":                  {"internal/telemetry"},
 
-	"github.com/anthropics/anthropic-sdk-go": {"internal/dispatch"},
+	"github.com/anthropics/anthropic-sdk-go": {"internal/worker"},
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/claude", "internal/envfile", "internal/job", "internal/lock", "internal/result", "internal/secret", "internal/term", "internal/vm"}
+var standardOnly = []string{"internal/claude", "internal/envfile", "internal/handover", "internal/job", "internal/lock", "internal/result", "internal/secret", "internal/term", "internal/vm"}
 
 // A VM's row is the fleet's: the executor of jobs, which has the VMs of its jobs in its hands,
 // changes none.

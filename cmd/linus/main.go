@@ -99,7 +99,7 @@ func (a *app) root() *cobra.Command {
 			a.poolCreateCommand(), a.poolListCommand(), a.poolShowCommand(), a.poolResizeCommand(), a.poolDrainCommand(), a.poolRemoveCommand()),
 		a.volumeCommand(),
 		group("dispatch", "Serve queues of agents' sessions, one VM a session",
-			a.dispatchClaudeCommand(), a.dispatchClaudeCodeCommand(), a.dispatchWorkerCommand()),
+			a.dispatchClaudeCommand(), a.dispatchClaudeCodeCommand()),
 		group("network", "Show and test where a VM may connect to", a.networkShowCommand(), a.networkTestCommand()),
 		group("node", "List and cordon the nodes that VMs are created on",
 			a.nodeListCommand(), a.cordonCommand("cordon", "Keep new VMs off a node; those that are there stay", job.Engine.CordonNode),

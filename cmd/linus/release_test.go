@@ -235,9 +235,13 @@ func TestImage_ContextHasWhatItsFileCopies(t *testing.T) {
 	if _, err := os.Stat("/etc/ssl/certs/ca-certificates.crt"); err != nil {
 		t.Skip("no certificates here (package ca-certificates)")
 	}
-	dir := filepath.Join(t.TempDir(), "context")
-	if out, ok := says(nil, "bash", packagingScript("image.sh"), put(t, t.TempDir(), "linus", "program"), "--context", dir); !ok {
+	dir, programs := filepath.Join(t.TempDir(), "context"), t.TempDir()
+	put(t, programs, "linus-worker", "its worker")
+	if out, ok := says(nil, "bash", packagingScript("image.sh"), put(t, programs, "linus", "program"), "--context", dir); !ok {
 		t.Fatal(out)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "root/usr/lib/linus/linus-worker")); err != nil || string(text) != "its worker" {
+		t.Errorf("the worker of hosted agents' sessions: %q, %v", text, err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "Containerfile"))
 	if err != nil {

@@ -13,11 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/anthropics/anthropic-sdk-go"
-	"github.com/anthropics/anthropic-sdk-go/lib/environments"
-	"github.com/anthropics/anthropic-sdk-go/option"
-	"github.com/anthropics/anthropic-sdk-go/packages/param"
-
+	"linus/internal/handover"
 	"linus/internal/job"
 )
 
@@ -30,38 +26,30 @@ type Claude struct {
 	// MaxIdle is how long a session's VM waits for more once the agent's turn has ended; 0: the
 	// SDK's minute.
 	MaxIdle time.Duration
-	// Worker is the program that serves a session in its VM (Work), compressed by gzip: linus
-	// itself.
+	// Worker is the program that serves a session in its VM, compressed by gzip: linus-worker.
 	Worker []byte
 }
 
 // ServeClaude claims the environment's work until ctx ends, and serves each session in a VM of
 // its own.
 func ServeClaude(ctx context.Context, o Options, c Claude) error {
-	s := &claude{dispatcher: newDispatcher(o), Claude: c}
-	s.client = newClient(c.API, option.WithAuthToken(c.Key))
+	s := &claude{dispatcher: newDispatcher(o), Claude: c, queue: newQueue(c.API, c.Environment, c.Key, o.Name)}
 	return s.run(ctx, s.claim)
-}
-
-func newClient(api string, o ...option.RequestOption) anthropic.Client {
-	if api != "" {
-		o = append(o, option.WithBaseURL(api))
-	}
-	return anthropic.NewClient(append(o, option.WithoutEnvironmentDefaults(), option.WithoutOpenTelemetry())...)
 }
 
 type claude struct {
 	*dispatcher
 	Claude
 
-	client anthropic.Client
+	queue    *queue
+	failures int // in a row, of what claims
 }
 
 // idlePause is between polls of an empty queue, each of which waits for a second itself.
 const idlePause = 2 * time.Second
 
-// claimEnd is how long a poll that is under way may still claim an item: claimed and not
-// acknowledged, the poller would stop it for good.
+// claimEnd is how long a poll that is under way may still claim an item: polled and not
+// acknowledged, it would be stopped for good.
 const claimEnd = 10 * time.Second
 
 // claim takes up the sessions that go on from before, and then claims work.
@@ -77,27 +65,44 @@ func (c *claude) claim(ctx, sessions context.Context) error {
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(claimEnd, stop) })()
 	for c.place(ctx) {
-		// One that ends with an empty queue: it claims nothing any more once ctx has ended.
-		poller := environments.NewWorkPoller(polling, c.client, environments.WorkPollerOptions{
-			EnvironmentID: c.Environment, EnvironmentKey: c.Key, WorkerID: c.Name,
-			Drain: true, AutoStop: param.NewOpt(false), Logger: slog.New(warnings{c.Log.Handler()}),
-		})
-		if poller.Next() {
-			work := poller.Current()
+		work, err := c.next(polling)
+		if work != nil {
 			c.begin(func() { c.serve(sessions, work) })
 			continue
 		}
 		<-c.slots
-		if err := poller.Err(); err != nil {
+		switch {
+		case err == nil:
+			c.failures = 0
+			_ = pause(ctx, idlePause)
+		case polling.Err() != nil: // ctx has ended
+		case !passes(err):
 			return fmt.Errorf("claim work of environment %s: %w", c.Environment, err)
+		default:
+			c.failures++
+			c.Log.Warn("no work can be claimed at the moment", "err", err)
+			_ = pause(ctx, backOff(c.failures))
 		}
-		_ = pause(ctx, idlePause)
 	}
 	return nil
 }
 
+// next claims an item of work; nil: there is none.
+func (c *claude) next(ctx context.Context) (*claimed, error) {
+	w, err := c.queue.poll(ctx)
+	if w == nil || err != nil {
+		return nil, err
+	}
+	if err := c.queue.ack(ctx, w.ID); err != nil { // whose it is now nobody knows
+		c.stop(ctx, w.ID)
+		return nil, fmt.Errorf("acknowledge %s: %v", w.ID, err) //nolint:errorlint // of this item, not of the queue: another may be well
+	}
+	c.failures = 0
+	return w, nil
+}
+
 // serve serves an item of work that was claimed.
-func (c *claude) serve(ctx context.Context, work *anthropic.BetaSelfHostedWork) {
+func (c *claude) serve(ctx context.Context, work *claimed) {
 	log := c.Log.With("work_id", work.ID, "session_id", work.Data.ID)
 	switch {
 	case work.Data.Type != "session": // a health check: that it is claimed is all it asks for
@@ -128,8 +133,8 @@ func (c *claude) serve(ctx context.Context, work *anthropic.BetaSelfHostedWork) 
 
 // start keeps the lease of a claimed item while a VM is made, and hands both over to the worker
 // in it. It returns the job's ID, if there is one, with an error, too.
-func (c *claude) start(ctx context.Context, work *anthropic.BetaSelfHostedWork, log *slog.Logger) (id string, err error) {
-	l := newLease(c.client.Beta.Environments.Work, c.Environment, work.ID, log)
+func (c *claude) start(ctx context.Context, work *claimed, log *slog.Logger) (id string, err error) {
+	l := newLease(c.queue, work.ID, log)
 	if err := l.beat(ctx); err != nil {
 		return "", err
 	}
@@ -158,7 +163,7 @@ func (c *claude) start(ctx context.Context, work *anthropic.BetaSelfHostedWork, 
 	if err != nil {
 		return id, err
 	}
-	data, err := json.Marshal(item{
+	data, err := json.Marshal(handover.Item{
 		API: c.API, Environment: c.Environment, Work: work.ID, Session: work.Data.ID,
 		Secret: work.Secret, LastHeartbeat: l.last, MaxIdle: c.MaxIdle,
 	})
@@ -185,7 +190,7 @@ func (c *claude) supersede(ctx context.Context, work string) error {
 }
 
 // ready returns the job of an item once its task runs and has the worker.
-func (c *claude) ready(ctx context.Context, name string, work *anthropic.BetaSelfHostedWork) (id string, err error) {
+func (c *claude) ready(ctx context.Context, name string, work *claimed) (id string, err error) {
 	m := c.manifest(strings.ReplaceAll(task, "NAME", name), map[string]string{
 		labelEnvironment: c.Environment, labelSession: work.Data.ID, labelWork: work.ID,
 	})
@@ -206,7 +211,7 @@ func (c *claude) ready(ctx context.Context, name string, work *anthropic.BetaSel
 const task = "# Serves a session of Claude Managed Agents.\n" + awaits + `dir=/tmp/NAME
 gzip -d "$dir/worker.gz"
 chmod 0700 "$dir/worker"
-exec "$dir/worker" dispatch worker "$item"
+exec "$dir/worker" "$item"
 `
 
 // packed is the worker as an archive that is unpacked in /tmp.
@@ -231,7 +236,7 @@ func (c *claude) toEnd(ctx context.Context, id, work, session string) {
 	switch o := j.Outcome; {
 	case o.Status == job.Success:
 		log.Info("session has ended")
-	case o.Reason == job.ReasonLost, o.ExitCode != nil && *o.ExitCode == ExitLeaseLost:
+	case o.Reason == job.ReasonLost, o.ExitCode != nil && *o.ExitCode == handover.LeaseLost:
 		log.Warn("the session's lease is lost: the queue gives it to whoever asks", "reason", o.Reason)
 	default: // its worker has stopped the item, if it could; whose it is now nobody knows here
 		log.Warn("session has failed", "reason", o.Reason, "err", o.Error)
@@ -245,24 +250,7 @@ func (c *claude) toEnd(ctx context.Context, id, work, session string) {
 func (c *claude) stop(ctx context.Context, work string) {
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
 	defer done()
-	// The response has no body, and the SDK wants one unless it is taken as it comes.
-	var body []byte
-	_, err := c.client.Beta.Environments.Work.Stop(ctx, work, anthropic.BetaEnvironmentWorkStopParams{
-		EnvironmentID:                 c.Environment,
-		BetaSelfHostedWorkStopRequest: anthropic.BetaSelfHostedWorkStopRequestParam{Force: param.NewOpt(true)},
-	}, option.WithResponseBodyInto(&body))
-	if err != nil && status(err) != 409 { // it has stopped already
+	if err := c.queue.stop(ctx, work); err != nil {
 		c.Log.Warn("an item of work cannot be stopped", "work_id", work, "err", err)
 	}
-}
-
-// warnings passes warnings on, and nothing below.
-type warnings struct{ slog.Handler }
-
-func (w warnings) Enabled(ctx context.Context, l slog.Level) bool {
-	return l >= slog.LevelWarn && w.Handler.Enabled(ctx, l)
-}
-
-func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return warnings{w.Handler.WithAttrs(attrs)}
 }

@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"linus/internal/dispatch"
+	"linus/internal/handover"
 	"linus/internal/job"
 	"linus/internal/queuetest"
+	"linus/internal/worker"
 )
 
 // engine is one whose VMs are directories here: a worker that is brought into one runs in this
@@ -176,10 +178,10 @@ func (e *engine) WriteFile(_ context.Context, w job.FileWrite) (job.FileWritten,
 		return job.FileWritten{}, nil
 	}
 	go func() {
-		err := dispatch.Work(ctx, file, quiet)
+		err := worker.Serve(ctx, file, quiet)
 		switch {
-		case errors.Is(err, dispatch.ErrLeaseLost):
-			e.ends(w.VM, job.Failed, job.ReasonExitStatus, dispatch.ExitLeaseLost)
+		case errors.Is(err, worker.ErrLeaseLost):
+			e.ends(w.VM, job.Failed, job.ReasonExitStatus, handover.LeaseLost)
 		case err != nil:
 			e.ends(w.VM, job.Failed, job.ReasonExitStatus, 1)
 		default:
@@ -356,7 +358,7 @@ func TestClaude_LosesALease(t *testing.T) {
 			}
 			e.mu.Lock()
 			first := e.jobs["job-sesn_1"]
-			if first == nil || first.Outcome == nil || first.Outcome.Reason != tt.want || tt.made && *first.Outcome.ExitCode != dispatch.ExitLeaseLost {
+			if first == nil || first.Outcome == nil || first.Outcome.Reason != tt.want || tt.made && *first.Outcome.ExitCode != handover.LeaseLost {
 				t.Errorf("the first job: %+v", first)
 			}
 			e.mu.Unlock()

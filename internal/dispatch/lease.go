@@ -7,10 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
-
-	"github.com/anthropics/anthropic-sdk-go"
-	"github.com/anthropics/anthropic-sdk-go/option"
-	"github.com/anthropics/anthropic-sdk-go/packages/param"
 )
 
 // How a lease ends.
@@ -22,9 +18,9 @@ var (
 // lease keeps an item claimed until its worker goes on with that. The rules are those of the
 // SDK's own worker (lib/environments, runHeartbeat), which continues it from last.
 type lease struct {
-	work            anthropic.BetaEnvironmentWorkService
-	environment, id string
-	log             *slog.Logger
+	queue *queue
+	id    string
+	log   *slog.Logger
 
 	last string    // what the next heartbeat says the queue has seen
 	good time.Time // of the last one that succeeded
@@ -36,8 +32,8 @@ const (
 	leaseTime   = 30 * time.Second
 )
 
-func newLease(work anthropic.BetaEnvironmentWorkService, environment, id string, log *slog.Logger) *lease {
-	return &lease{work: work, environment: environment, id: id, log: log, last: noHeartbeat, good: time.Now(), ttl: 2 * leaseTime}
+func newLease(q *queue, id string, log *slog.Logger) *lease {
+	return &lease{queue: q, id: id, log: log, last: noHeartbeat, good: time.Now(), ttl: 2 * leaseTime}
 }
 
 // wait is the time between heartbeats.
@@ -61,41 +57,29 @@ func (l *lease) keep(ctx context.Context, done <-chan struct{}) error {
 
 // beat sends a heartbeat. One that fails for a while is no error, as long as the lease may last.
 func (l *lease) beat(ctx context.Context) error {
-	resp, err := l.work.Heartbeat(ctx, l.id, anthropic.BetaEnvironmentWorkHeartbeatParams{
-		EnvironmentID: l.environment, ExpectedLastHeartbeat: param.NewOpt(l.last),
-	}, option.WithRequestTimeout(l.wait()))
+	within, done := context.WithTimeout(ctx, l.wait())
+	resp, err := l.queue.beat(within, l.id, l.last)
+	done()
 	if err == nil {
 		l.last, l.good = resp.LastHeartbeat, time.Now()
 		if resp.TTLSeconds > 0 {
 			l.ttl = time.Duration(resp.TTLSeconds) * time.Second
 		}
-		switch resp.State {
-		case anthropic.BetaSelfHostedWorkHeartbeatResponseStateStopping, anthropic.BetaSelfHostedWorkHeartbeatResponseStateStopped:
-			return errStopped
-		}
-		if !resp.LeaseExtended {
+		if resp.State == "stopping" || resp.State == "stopped" || !resp.LeaseExtended {
 			return errStopped
 		}
 		return nil
 	}
-	switch code := status(err); {
-	case code == http.StatusPreconditionFailed:
+	switch {
+	case status(err) == http.StatusPreconditionFailed:
 		return errLost
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case code/100 == 4 && code != http.StatusRequestTimeout && code != http.StatusConflict && code != http.StatusTooManyRequests:
+	case !passes(err):
 		return fmt.Errorf("the queue refuses heartbeats: %w", err)
 	case time.Since(l.good) > l.ttl:
 		return errLost
 	}
 	l.log.Warn("a heartbeat has failed; trying again", "err", err)
 	return nil
-}
-
-// status is the code of an API's error; 0 for others.
-func status(err error) int {
-	if refused, is := errors.AsType[*anthropic.Error](err); is {
-		return refused.StatusCode
-	}
-	return 0
 }

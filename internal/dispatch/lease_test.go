@@ -10,8 +10,6 @@ import (
 	"net/http/httptest"
 	"testing"
 	"time"
-
-	"github.com/anthropics/anthropic-sdk-go/option"
 )
 
 // What a heartbeat's answer means for the lease: one that the queue does not extend has ended,
@@ -50,8 +48,9 @@ func TestLease_EndsAsTheQueueSays(t *testing.T) {
 				_, _ = fmt.Fprintf(w, `{"type":"work_heartbeat","last_heartbeat":"now","lease_extended":%t,"state":%q,"ttl_seconds":60}`, tt.extended, tt.state)
 			}))
 			defer server.Close()
-			client := newClient(server.URL, option.WithAuthToken("key"), option.WithMaxRetries(0))
-			l := newLease(client.Beta.Environments.Work, "env_1", "work_1", slog.New(slog.DiscardHandler))
+			q := newQueue(server.URL, "env_1", "key", "here")
+			q.retries = 0
+			l := newLease(q, "work_1", slog.New(slog.DiscardHandler))
 			l.good = time.Now().Add(-tt.silent)
 			before := l.good
 			if err := l.beat(t.Context()); !errors.Is(err, tt.want) || tt.want == nil && err != nil {
@@ -72,8 +71,9 @@ func TestLease_KeepEndsWithIt(t *testing.T) {
 		_, _ = io.WriteString(w, `{"type":"work_heartbeat","last_heartbeat":"now","lease_extended":false,"state":"active","ttl_seconds":60}`)
 	}))
 	defer server.Close()
-	client := newClient(server.URL, option.WithAuthToken("key"), option.WithMaxRetries(0))
-	l := newLease(client.Beta.Environments.Work, "env_1", "work_1", slog.New(slog.DiscardHandler))
+	q := newQueue(server.URL, "env_1", "key", "here")
+	q.retries = 0
+	l := newLease(q, "work_1", slog.New(slog.DiscardHandler))
 	l.ttl = time.Second
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

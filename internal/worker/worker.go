@@ -1,4 +1,7 @@
-package dispatch
+// Package worker serves one session of Claude Managed Agents in the VM it runs in, with
+// Anthropic's SDK, which is in no other program: it is 19 MB of one. It knows nothing of
+// engines and dispatchers.
+package worker
 
 import (
 	"context"
@@ -10,33 +13,20 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
-	"time"
 
+	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/lib/environments"
 	"github.com/anthropics/anthropic-sdk-go/option"
-)
 
-// ExitLeaseLost is a worker's exit code when its session is no longer its own, as is that of a
-// task which has got no work: sysexits.h calls it a temporary failure.
-const ExitLeaseLost = 75
+	"linus/internal/handover"
+)
 
 // ErrLeaseLost says that the queue has given the session to another worker, or will.
 var ErrLeaseLost = errors.New("the session's lease is lost: it goes on elsewhere")
 
-// item is what a worker gets: one claimed item of work, with its own secret.
-type item struct {
-	API           string        `json:"api,omitempty"`
-	Environment   string        `json:"environment"`
-	Work          string        `json:"work"`
-	Session       string        `json:"session"`
-	Secret        string        `json:"secret"`
-	LastHeartbeat string        `json:"last_heartbeat"`
-	MaxIdle       time.Duration `json:"max_idle,omitempty"`
-}
-
-// Work serves the session that a file says, in the working directory, and keeps its lease. The
+// Serve serves the session that a file says, in the working directory, and keeps its lease. The
 // file is removed first.
-func Work(ctx context.Context, file string, log *slog.Logger) error {
+func Serve(ctx context.Context, file string, log *slog.Logger) error {
 	data, err := os.ReadFile(file)
 	if err == nil {
 		err = os.Remove(file)
@@ -44,9 +34,13 @@ func Work(ctx context.Context, file string, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("take the work: %w", err)
 	}
-	var it item
+	var it handover.Item
 	if err := json.Unmarshal(data, &it); err != nil {
 		return fmt.Errorf("read the work: %w", err)
+	}
+	client := []option.RequestOption{option.WithoutEnvironmentDefaults(), option.WithoutOpenTelemetry()}
+	if it.API != "" {
+		client = append(client, option.WithBaseURL(it.API))
 	}
 	// The SDK says of a lost lease in its log alone; unless it is lost, the item is stopped.
 	var stopped atomic.Bool
@@ -61,7 +55,7 @@ func Work(ctx context.Context, file string, log *slog.Logger) error {
 	if it.MaxIdle > 0 {
 		o.MaxIdle = &it.MaxIdle
 	}
-	err = environments.NewEnvironmentWorker(newClient(it.API), o).HandleItem(ctx, environments.HandleItemOptions{
+	err = environments.NewEnvironmentWorker(anthropic.NewClient(client...), o).HandleItem(ctx, environments.HandleItemOptions{
 		WorkID: it.Work, EnvironmentID: it.Environment, SessionID: it.Session, WorkSecret: it.Secret, ExpectedLastHeartbeat: it.LastHeartbeat,
 	})
 	if err == nil && !stopped.Load() {

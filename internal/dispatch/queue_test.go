@@ -1,0 +1,71 @@
+package dispatch
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+)
+
+// What may pass is asked again, three times at most; what is wrong with the request is not, nor
+// what somebody else has done meanwhile.
+func TestQueue_AsksAgainWhatMayPass(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		fails int // requests, before one is answered
+		code  int
+		asked int32
+		want  int // status of the error
+	}{
+		{"a fault of the server", 2, 503, 3, 0},
+		{"a fault that stays", 9, 503, 3, 503},
+		{"no answer", 1, 0, 2, 0},
+		{"too many requests", 1, 429, 2, 0},
+		{"an unknown key", 9, 401, 1, 401},
+		{"another has it", 9, 409, 1, 409},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int32
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch n := asked.Add(1); {
+				case r.URL.Path != "/v1/environments/env_1/work/work_1/ack" || r.URL.Query().Get("beta") != "true" || r.Header.Get("Authorization") != "Bearer key":
+					w.WriteHeader(http.StatusTeapot)
+				case int(n) > tt.fails:
+					_, _ = w.Write([]byte(`{"id":"work_1"}`))
+				case tt.code == 0:
+					panic(http.ErrAbortHandler)
+				default:
+					w.WriteHeader(tt.code)
+				}
+			}))
+			defer server.Close()
+			err := newQueue(server.URL+"/", "env_1", "key", "here").ack(t.Context(), "work_1")
+			if status(err) != tt.want || tt.want == 0 && err != nil || asked.Load() != tt.asked {
+				t.Errorf("after %d requests: %v", asked.Load(), err)
+			}
+		})
+	}
+}
+
+// An item that was polled and cannot be claimed is stopped, and says nothing of the queue.
+func TestClaude_StopsWhatItCannotClaim(t *testing.T) {
+	t.Parallel()
+	var stopped atomic.Bool
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/environments/env_1/work/poll", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"id":"work_1","data":{"id":"sesn_1","type":"session"}}`))
+	})
+	mux.HandleFunc("POST /v1/environments/env_1/work/work_1/stop", func(w http.ResponseWriter, _ *http.Request) {
+		stopped.Store(true)
+		w.WriteHeader(http.StatusNoContent)
+	})
+	server := httptest.NewServer(mux) // it knows of no ack
+	defer server.Close()
+	c := &claude{dispatcher: newDispatcher(Options{}), queue: newQueue(server.URL, "env_1", "key", "here")}
+	work, err := c.next(t.Context())
+	if work != nil || err == nil || !passes(err) || !stopped.Load() {
+		t.Errorf("%v, %v; stopped: %t", work, err, stopped.Load())
+	}
+}
