@@ -181,6 +181,9 @@ func TestPackaging_UnitsBoundMemoryAndFiles(t *testing.T) {
 				t.Errorf("%s has no %s", unit, setting)
 			}
 		}
+		if !strings.Contains(string(text), "\nOOMPolicy=continue\n") { // else systemd stops the engine when a git is killed
+			t.Errorf("with %s a git that takes too much memory ends the engine", unit)
+		}
 	}
 }
 
