@@ -1,6 +1,10 @@
 package daemon
 
 import (
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,5 +34,25 @@ func TestEnsureToken_IsMadeOnceAndItsOwnersAlone(t *testing.T) {
 	}
 	if token, err := ensureToken(path); err == nil {
 		t.Errorf("an empty file is a token: %q", token)
+	}
+}
+
+// Forms say what is left out is, by the settings.
+func TestHTTP_FormsHaveTheDefaults(t *testing.T) {
+	_, at := servedBy(t, map[string]string{
+		"LINUS_STATE_DIR": t.TempDir(), "CALLBACK_PORT": "0", "HTTP_ADDR": "127.0.0.1:0", "HTTP_TOKEN": "a-token-of-this-test", "DEFAULT_CPU": "7", "DEFAULT_MEMORY": "3G",
+	})
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&http.Client{Jar: jar}).PostForm(at+"/login", url.Values{"token": {"a-token-of-this-test"}, "next": {"/jobs/new"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	page, err := io.ReadAll(resp.Body)
+	if text := string(page); err != nil || !strings.Contains(text, `placeholder="7"`) || !strings.Contains(text, `placeholder="3G"`) {
+		t.Errorf("%s, %v: %.3000s", resp.Status, err, text)
 	}
 }
