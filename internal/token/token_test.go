@@ -258,6 +258,9 @@ func TestLogin_IsAPrincipalUntilItIsRevoked(t *testing.T) {
 	if want := []string{one.ID + " true " + name, two.ID + " true " + name, one.ID + " false ", two.ID + " false "}; !slices.Equal(r.seen, want) {
 		t.Errorf("observed %q, want %q", r.seen, want)
 	}
+	if reads := login(job.RoleRead); reads.Limits != (job.Limits{}) {
+		t.Errorf("who begins nothing is bounded: %+v", reads.Limits)
+	}
 }
 
 // What the issuer says last of a person is what counts, and logins do not pile up.
@@ -301,6 +304,14 @@ func TestLogin_EndsOthers(t *testing.T) {
 		if want := append(append([]string{kept.ID}, last[5:]...), bob); !slices.Equal(ids(), want) {
 			t.Errorf("many: %d of %v", len(ids()), ids())
 		}
+		for range 25 {
+			login("oauth:1:dave", job.RoleRun, time.Second)
+		}
+		last = append(last, login("oauth:1:alice", job.RoleRun, time.Hour))
+		if got := ids(); len(got) != 42 || slices.Contains(got, last[5]) || !slices.Contains(got, last[6]) {
+			t.Errorf("beside another's: %d of %v", len(got), got)
+		}
+		time.Sleep(time.Second)
 		if err := r.EndLogins(t.Context(), "oauth:1:alice"); err != nil || !slices.Equal(ids(), []string{kept.ID, bob}) {
 			t.Errorf("all of one: %v, %v", ids(), err)
 		}
