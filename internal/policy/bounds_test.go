@@ -32,7 +32,8 @@ func TestBounds_ClientsGetWhatIsConfiguredAndWhatIsAllowed(t *testing.T) {
 		{"MCP, another gateway", none, "mcp", net(vm.Network{Gateway: "10.0.0.2"}), "manifest.network.gateway", []string{"VM_GATEWAY"}},
 		{"the command line, anything", none, "cli", net(vm.Network{Bridge: "vmbr9", VLAN: 99, IP: "10.9.0.2/24", Gateway: "10.9.0.1"}), "", nil},
 		{"a client named like one of MCP", none, "mcpx", net(vm.Network{Bridge: "vmbr9"}), "", nil},
-		{"MCP, any template and secret", none, "mcp", job.Manifest{VMTemplate: "other", Secrets: []string{"ANY"}}, "", nil},
+		{"MCP, any template, secret and credential", none, "mcp", job.Manifest{VMTemplate: "other", Secrets: []string{"ANY"}, Credentials: []string{"any"}}, "", nil},
+		{"the command line, an address", none, "cli", net(vm.Network{IP: "10.0.0.7/24", Gateway: "10.0.0.2"}), "", nil},
 		{"MCP, an allowed bridge", lists, "mcp", net(vm.Network{Bridge: "vmbr3"}), "", nil},
 		{"MCP, by a pattern, with addresses of there", lists, "mcp", net(vm.Network{Bridge: "dmz1", IP: "10.9.0.2/24", Gateway: "10.9.0.1"}), "", nil},
 		{"MCP, the configured one beside a list", lists, "mcp", net(vm.Network{Bridge: "vmbr0"}), "", nil},
@@ -43,12 +44,15 @@ func TestBounds_ClientsGetWhatIsConfiguredAndWhatIsAllowed(t *testing.T) {
 		{"a VLAN of a range", lists, "mcp", net(vm.Network{VLAN: 39}), "", nil},
 		{"the configured VLAN", lists, "mcp", net(vm.Network{VLAN: 7}), "", nil},
 		{"a VLAN beyond", lists, "cli", net(vm.Network{VLAN: 40}), "manifest.network.vlan", []string{"40 is not allowed: ALLOWED_VLANS allows 20, 30-39, and 7 is configured"}},
+		{"a VLAN below", lists, "cli", net(vm.Network{VLAN: 29}), "manifest.network.vlan", nil},
 		{"a template", lists, "cli", job.Manifest{VMTemplate: "agent-small"}, "", nil},
 		{"a template by its ID", lists, "cli", job.Manifest{VMTemplate: "9000"}, "", nil},
 		{"the configured template", lists, "cli", job.Manifest{VMTemplate: "base"}, "", nil},
 		{"another template", lists, "cli", job.Manifest{VMTemplate: "windows"}, "manifest.vmTemplate", []string{`"windows"`, "ALLOWED_TEMPLATES allows agent-*, 9000, debian-12", "base is configured"}},
 		{"a system", lists, "mcp", job.Manifest{OS: "debian-12"}, "", nil},
 		{"another system", lists, "mcp", job.Manifest{OS: "ubuntu"}, "manifest.os", []string{`"ubuntu"`}},
+		{"a system called as the template is", lists, "cli", job.Manifest{OS: "base"}, "manifest.os", nil},
+		{"a VM that exists, where new ones reach nothing", policy.Choices{DefaultEgress: vm.EgressNone}, "mcp", job.Manifest{VM: "dev"}, "", nil},
 		{"a VM that exists", lists, "mcp", job.Manifest{VM: "dev"}, "", nil},
 		{"secrets", lists, "mcp", job.Manifest{Secrets: []string{"CI_TOKEN", "KEY"}}, "", nil},
 		{"another secret", lists, "cli", job.Manifest{VM: "dev", Secrets: []string{"KEY", "ROOT"}}, "manifest.secrets[1]", []string{`"ROOT" is not allowed: ALLOWED_SECRETS allows CI_*, KEY`}},
@@ -148,6 +152,7 @@ func TestBounds_SayEverythingAtOnce(t *testing.T) {
 func TestNewBounds_RefusesWhatIsNoList(t *testing.T) {
 	for name, c := range map[string]policy.Choices{
 		"ALLOWED_BRIDGES": {Bridges: ", \n"}, "ALLOWED_STORAGES": {Storages: "a/b"}, "ALLOWED_TEMPLATES": {Templates: "a b"}, "ALLOWED_SECRETS": {Secrets: "[x"}, "ALLOWED_VLANS": {VLANs: "20,x"},
+		"ALLOWED_EGRESS_NAMES": {EgressNames: ","},
 	} {
 		if _, err := policy.NewBounds(c); err == nil || !strings.Contains(err.Error(), name+": ") {
 			t.Errorf("NewBounds(%+v) = %v, want %s named", c, err, name)
@@ -156,7 +161,7 @@ func TestNewBounds_RefusesWhatIsNoList(t *testing.T) {
 	if _, err := policy.NewBounds(policy.Choices{VLANs: "20, 30 - 39"}); err != nil {
 		t.Error(err)
 	}
-	for _, tags := range []string{"0", "4095", "9-3", "-5", "1-", "1-4095", "2 0"} {
+	for _, tags := range []string{",", "0", "4095", "9-3", "-5", "1-", "1-4095", "2 0"} {
 		if _, err := policy.NewBounds(policy.Choices{VLANs: tags}); err == nil {
 			t.Errorf("ALLOWED_VLANS %q is taken", tags)
 		}

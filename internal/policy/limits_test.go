@@ -54,6 +54,8 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 		{"all of the disk", policy.Limits{DiskMB: 30 << 10}, has(disk("10G"), disk("10G")), disk("10G"), "", nil},
 		{"one second too long", all, nil, sized(1, "1G", 601), "manifest.timeout", []string{"LIMIT_SECONDS allows a job 600 seconds", "601"}},
 		{"no VM of its own where all is taken", policy.Limits{CPU: 6, MemoryMB: 2560}, two, shared, "", nil},
+		{"no VM of its own where more is taken than there is", policy.Limits{CPU: 1, MemoryMB: 1, DiskMB: 1}, append(two, has(disk("10G"))...), shared, "", nil},
+		{"any disk where none is limited", policy.Limits{CPU: 8}, has(disk("10G")), disk("10G"), "", nil},
 		{"jobs in one VM count once", policy.Limits{CPU: 8, MemoryMB: 4096}, append(two, has(shared, shared)...), sized(2, "1G", 60), "", nil},
 	}
 	for _, tt := range tests {

@@ -33,6 +33,7 @@ func TestCheck_AllowsWhatRulesAndTheShellItselfCover(t *testing.T) {
 		"set -euo pipefail\nset -x\ncd /srv\n\ngit pull # $(comment)\ngo test ./...\n", "set -e -o pipefail; pwd; true; false; :; exit 1", "[ -f go.mod ] && test ! -d x || git log",
 		"git log 2>&1 | git apply", "git log >/dev/null 2>&1", "git log &>/dev/null; git log > /dev/null", "git log </dev/null;git log 2>>/dev/null",
 		"git show HEAD~1 --pretty=%h x@y a#b", `git commit -m "it's \$5 \"now\"; rm x" -m 'rm $(x)'`, "git commit -m 'two\nlines'\ngit log", "git log '*.go' \\*.md x\\ y", "echo a; echo 'rm x'",
+		"\tgit\tstatus\t-s", "[\t-f x ]; [", `git commit -m "a\b"`, "npm \"te\\\nst\"",
 	} {
 		if err := p.Check(task(text)); err != nil {
 			t.Errorf("%q is refused: %v", text, err)
@@ -87,6 +88,9 @@ func TestCheck_RefusesWhatNoRuleCovers(t *testing.T) {
 		{"braces", "git {add,rm} x", "a brace"},
 		{"home", "git -C ~/x log", "a home directory (~)"},
 		{"home in an option", "git --git-dir=~/x log", "a home directory (~)"},
+		{"backslash in double quotes", `npm "te\st"`, "allows only: npm test"},
+		{"pattern at a word's end", "git add a[ b", "a pattern ([)"},
+		{"home behind a colon", "git log x:~/y", "a home directory (~)"},
 		{"redirection to a file", "git log >out.txt", "a redirection other than 2>&1 and those to /dev/null"},
 		{"redirection to what begins alike", "git log >/dev/nullx", "a redirection"},
 		{"redirection from a file", "git apply < x", "a redirection"},
@@ -109,6 +113,8 @@ func TestCheck_RefusesWhatNoRuleCovers(t *testing.T) {
 		{"backslash at the end", "git log \\", "a backslash at the end"},
 		{"carriage return", "git log \\\r\nrm x", "line 1: has the control character 0x0d"},
 		{"escape character", "git log\n\x1b", "line 2: has the control character 0x1b"},
+		{"delete character", "git \x7f", "the control character 0x7f"},
+		{"backslash at the end of double quotes", `git log "a\`, "a quote that is not closed"},
 		{"not UTF-8", "git \xff", "UTF-8"},
 		{"too long", strings.Repeat("git log\n", 40000), "a script may have 262144"},
 	}
@@ -147,7 +153,7 @@ func TestCheck_RulesMayNameWhatIsNotLookedThrough(t *testing.T) {
 func TestCheck_BuiltinsThatEvaluateNeedARuleWithAllOfTheirWords(t *testing.T) {
 	open := mustNew(t, "git, printf, printf *, test *, read *, set *, export, declare *, e*, *")
 	for _, text := range []string{
-		`printf -v 'a[$(evil)]' x`, "printf -v PATH /tmp", "printf %n PATH", `test -v 'a[$(evil)]'`, `[ -v 'a[$(evil)]' ]`, `read 'a[$(evil)]'`, "set -k", "export PATH=/tmp",
+		`printf -v 'a[$(evil)]' x`, "printf -v PATH /tmp", "printf %n PATH", `test -v 'a[$(evil)]'`, `[ -v 'a[$(evil)]' ]`, `read 'a[$(evil)]'`, "read", "set -k", "export PATH=/tmp",
 		"declare -n x=PATH", "eval evil", "exec evil", "enable -n git", ". x", "source x y", "jobs -x evil",
 	} {
 		if err := open.Check(task(text)); err == nil || !strings.Contains(err.Error(), "so it needs a rule with all of its words") {
@@ -168,6 +174,9 @@ func TestCheck_SaysEverythingAtOnce(t *testing.T) {
 	var refused *job.InvalidError
 	if !errors.As(err, &refused) || len(refused.Fields) != 4 {
 		t.Fatalf("Check() = %v, want lines 1, 3, 4 and 5", err)
+	}
+	if err := mustNew(t, "git").Check(task(strings.Repeat("rm x\n", 40))); !errors.As(err, &refused) || len(refused.Fields) != 10 {
+		t.Errorf("Check() = %v, want ten", err)
 	}
 }
 
@@ -190,6 +199,11 @@ func TestCheck_LooksAtAllOfTheManifest(t *testing.T) {
 		{"script with a command", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Agent: job.Agent{Command: "bash -s"}}, "manifest.agent.command"},
 		{"env", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Env: map[string]string{"CI": "1", "LD_PRELOAD": "/tmp/x.so"}}, "manifest.env.LD_PRELOAD"},
 		{"secret", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Secrets: []string{"KEY", "PATH"}}, "manifest.secrets[1]"},
+		{"cwd among settings", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Cwd: "/etc/cron.d"}, "manifest.cwd"},
+		{"cwd of the root", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Cwd: "/"}, "manifest.cwd"},
+		{"cwd", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Cwd: "/srv/app", Files: []job.File{{Path: "/srv/app/x"}}}, ""},
+		{"repository over programs", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Repository: job.Repository{URL: "https://git.example/a.git", Path: "/usr/local"}}, "manifest.repository.path"},
+		{"repository", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Repository: job.Repository{URL: "https://git.example/a.git"}}, ""},
 		{"file over a program", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Files: []job.File{{Path: "/tmp/x"}, {Path: "/usr/local/bin/git"}}}, "manifest.files[1].path"},
 	}
 	for _, tt := range tests {
@@ -227,7 +241,7 @@ func TestCheckFile(t *testing.T) {
 	for path, allowed := range map[string]bool{
 		"/tmp/a": true, "src/main.go": true, "/tmp/a/../b": true,
 		"/usr/local/bin/git": false, "/tmp/../etc/profile": false, ".bashrc": false, "/home/debian/.profile": false, "../debian/x": false,
-		"/srv/app": false, "bin/git": false, "/opt/tool/run": false, "/tmp/.git/hooks/post-checkout": false,
+		"/srv/app": false, "bin/git": false, "sbin/x": false, "./x": true, "opt/other/run": true, "tool/run": true, "/opt/tool/run": false, "/tmp/.git/hooks/post-checkout": false,
 	} {
 		if err := rules.CheckFile(path, false); (err == nil) != allowed {
 			t.Errorf("%s: %v, want allowed %v", path, err, allowed)

@@ -42,6 +42,8 @@ func TestBounds_OfATokenNarrow(t *testing.T) {
 		{"no credentials unless given", none, job.Manifest{VMTemplate: "base", Credentials: []string{"github"}}, `manifest.credentials[0]: "github" is not allowed: this token allows none`},
 		{"a credential", run(func(p *job.Principal) { p.Credentials = []string{"git*"} }), job.Manifest{VMTemplate: "base", Credentials: []string{"github"}}, ""},
 		{"in a VM that is there", narrow, job.Manifest{VM: "dev", Credentials: []string{"github"}}, "this token allows none"},
+		{"in a VM that is there, on whatever network", narrow, job.Manifest{VM: "dev"}, ""},
+		{"made of what the host has", narrow, job.Manifest{Network: vm.Network{Bridge: "vmbr1", VLAN: 20}}, ""},
 		{"a credential that the settings do not allow", job.Operator(), job.Manifest{VMTemplate: "base", Credentials: []string{"ci-1", "prod"}}, `manifest.credentials[1]: "prod" is not allowed: ALLOWED_CREDENTIALS allows ci-*, github`},
 		{"the settings still hold", run(func(p *job.Principal) { p.Secrets = []string{"*"} }), with("SSH"), "ALLOWED_SECRETS"},
 		{"no list of networks", none, of(vm.Network{}), ""},
