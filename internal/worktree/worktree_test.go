@@ -113,7 +113,7 @@ func TestPack_WhatHasTakenADirectorysPlace(t *testing.T) {
 
 func TestPack_WithoutGitIsEverything(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "a", "1", "b/c", "1")
+	write(t, dir, "a", "1", "b/c", "1", "d/.git/config", "another's")
 	if got := names(t, pack(t, find(t, dir), nil).Archive); !slices.Equal(got, []string{"a", "b/c"}) {
 		t.Errorf("packed %q", got)
 	}
@@ -216,6 +216,8 @@ func TestClone_IsTheRepositoryAtARef(t *testing.T) {
 	for _, wrong := range [][2]string{{"--upload-pack=touch /tmp/x", ""}, {"file://" + origin, "--all"}, {"file://" + origin, "no-such-ref"}} {
 		if err := OfRepository(wrong[0], t.TempDir()).Clone(t.Context(), wrong[0], wrong[1]); err == nil {
 			t.Errorf("%q was cloned", wrong)
+		} else if wrong[1] != "no-such-ref" && !strings.Contains(err.Error(), "begins with -") {
+			t.Errorf("%q is given to git: %v", wrong, err)
 		}
 	}
 }
@@ -438,6 +440,15 @@ func TestApply_IsAllOrNothing(t *testing.T) {
 	}
 }
 
+// Nothing is changed here unless what was here is kept.
+func TestApply_KeepsFirst(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "f", "sent")
+	if _, err := (Tree{Root: dir}).Apply([]Change{{Name: "f", Before: &State{Data: []byte("sent")}}}, filepath.Join(dir, "f", "keep"), false); err == nil || content(t, dir) != "f=sent\n" {
+		t.Errorf("%v, and there is %q", err, content(t, dir))
+	}
+}
+
 func TestApply_FollowsKinds(t *testing.T) {
 	for name, tt := range map[string]struct{ before, after, want string }{
 		"renamed":        {"d/x=1 d/e/y=2", "m/x=1 m/e/y=2", "m/\nm/e/\nm/e/y=2\nm/x=1\n"},
@@ -473,7 +484,7 @@ func TestApply_FollowsKinds(t *testing.T) {
 func TestApply_StaysInTheTree(t *testing.T) {
 	outside := t.TempDir()
 	dir := t.TempDir()
-	write(t, dir, "dir/x", "1", ".git/config", "mine", "real/x", "1")
+	write(t, dir, "dir/x", "1", ".git/config", "mine", "real/x", "1", "real/z", "1")
 	if err := errors.Join(os.Symlink(outside, filepath.Join(dir, "out")), os.Symlink(".git/hooks", filepath.Join(dir, "dist")), os.Symlink("real", filepath.Join(dir, "in"))); err != nil {
 		t.Fatal(err)
 	}
@@ -492,6 +503,7 @@ func TestApply_StaysInTheTree(t *testing.T) {
 		"a link removed":        {{Name: "out", Before: &State{Link: outside}}},
 		"over a link":           {{Name: "out", After: file}},
 		"behind a removed link": {{Name: "out", Before: &State{Link: outside}}, {Name: "out/x", After: file}},
+		"behind a link":         {{Name: "real/x", Before: &State{Data: []byte("1")}}, {Name: "in/y", After: file}},
 		"behind a removed .git": {{Name: ".git", Before: file}, {Name: ".git/x", After: file}},
 	} {
 		if _, err := apply(t, dir, list...); err == nil {
@@ -564,6 +576,9 @@ func TestReadChanges_TakesNothingOnTrust(t *testing.T) {
 		if strings.Join(got, " ") != tt.want {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+	if list, err := readChanges(archived(t, file("index", ""), file("changes", "+a\x00+b\x00+c\x00")), bounds{files: 2, bytes: 100}); err != nil || len(list) != 2 {
+		t.Errorf("of more than may be: %d, %v", len(list), err)
 	}
 	for _, archive := range []io.Reader{archived(t), archived(t, file("index", "")), archived(t, file("changes", ""))} {
 		if _, err := ReadChanges(archive); err == nil {
