@@ -121,6 +121,22 @@ func (f faultyStore) GrowVM(ctx context.Context, of vm.VM, what string, mb int, 
 	return step(f.s, "GrowVM", func() (vm.VM, error) { return f.Store.GrowVM(ctx, of, what, mb, within, change) })
 }
 
+func (f faultyStore) InsertVM(ctx context.Context, v vm.VM, key string, within job.Limits) (stored vm.VM, created bool, err error) {
+	err = effect(f.s, "InsertVM", func() (err error) {
+		stored, created, err = f.Store.InsertVM(ctx, v, key, within)
+		return err
+	})
+	return stored, created, err
+}
+
+func (f faultyStore) InsertVolume(ctx context.Context, v vm.Volume, within job.Limits) (bool, error) {
+	return step(f.s, "InsertVolume", func() (bool, error) { return f.Store.InsertVolume(ctx, v, within) })
+}
+
+func (f faultyStore) InsertSaved(ctx context.Context, t vm.SavedTemplate, within job.Limits) error {
+	return effect(f.s, "InsertSaved", func() error { return f.Store.InsertSaved(ctx, t, within) })
+}
+
 func (f faultyStore) UpdateVolume(ctx context.Context, id string, change func(*vm.Volume) error) (vm.Volume, error) {
 	return step(f.s, "UpdateVolume", func() (vm.Volume, error) { return f.Store.UpdateVolume(ctx, id, change) })
 }

@@ -45,6 +45,66 @@ func TestTend_HoldsTheLifeThatItWorksOn(t *testing.T) {
 	})
 }
 
+// Who may have what is decided by one engine at a time, until it is stored.
+func TestDecide_IsHeldUntilItIsStored(t *testing.T) {
+	faulty(t, func(r *rig, s *steps) {
+		p := newPeers(s)
+		r.opts.Engines = p
+		r.start()
+		r.source()
+		ctx := job.WithClient(context.Background(), "cli")
+		seen := 0
+		for _, tt := range []struct {
+			call string
+			does func() error
+		}{
+			{"InsertVM", func() error {
+				_, err := r.CreateVM(ctx, job.Submission{Client: "cli", Manifest: job.Manifest{VMName: "other"}.ForVM()})
+				return err
+			}},
+			{"InsertVM", func() error { _, err := r.fork(job.ForkSpec{Count: 1, Name: "copy"}); return err }},
+			{"InsertVM", func() error { _, err := r.CreateCheckpoint(ctx, job.CheckpointSpec{}); return err }},
+			{"InsertVolume", func() error { _, err := r.CreateVolume(ctx, job.VolumeSpec{Name: "data", Size: "5G"}); return err }},
+			{"InsertSaved", func() error { _, err := r.SaveVM(ctx, "dev", "setup", false); return err }},
+			{"GrowVM", func() error { _, err := r.SnapshotVM(ctx, "dev", "first", true); return err }},
+			{"UpdateVM", func() error { _, err := r.DestroyVM(ctx, "dev"); return err }},
+		} {
+			s.before(tt.call, 1, func() error {
+				if seen++; !p.held("deciding") {
+					t.Errorf("at %s, time %d, another engine may decide, too", tt.call, seen)
+				}
+				return nil
+			})
+			err := tt.does()
+			if err != nil || p.held("deciding") {
+				t.Errorf("%s: %v; held: %v", tt.call, err, p.held("deciding"))
+			}
+			r.pass(time.Minute)
+		}
+		if seen != 7 {
+			t.Errorf("decided %d times", seen)
+		}
+	})
+}
+
+// VMs that have expired are one engine's to destroy.
+func TestExpire_IsForWhoLeads(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.source(func(v *vm.VM) { v.Own.TTL = 3600 })
+		r.engine.set(func(e *engine) { e.follows = true })
+		r.pass(2 * time.Hour)
+		if v := r.vm(id); v.State != vm.Created || v.Unwanted || v.ExpiresAt.IsZero() {
+			t.Errorf("where another leads it is %s", v.State)
+		}
+		r.engine.set(func(e *engine) { e.follows = false })
+		r.pass(time.Hour)
+		if v := r.vm(id); v.State != vm.Destroyed {
+			t.Errorf("it is %s", v.State)
+		}
+	})
+}
+
 // No more copies are made of a VM that is to go, though it cannot go yet.
 func TestFork_OfWhatIsDestroyedMeanwhile(t *testing.T) {
 	faulty(t, func(r *rig, s *steps) {
