@@ -87,6 +87,28 @@ func TestDecide_IsHeldUntilItIsStored(t *testing.T) {
 	})
 }
 
+// A node that is chosen, and an address that a VM shows, are one VM's until that is recorded.
+func TestChoose_IsHeldUntilItIsRecorded(t *testing.T) {
+	faulty(t, func(r *rig, s *steps) {
+		p := newPeers(s)
+		r.opts.Engines, r.opts.Placer = p, &placer{place: func(job.Placement) (string, error) { return "pve", nil }}
+		r.start()
+		recorded := 0
+		record := func(lock string) error {
+			if recorded++; !p.held(lock) {
+				t.Errorf("another engine may take the lock %s before it is recorded", lock)
+			}
+			return nil
+		}
+		ctx := context.Background()
+		chosen := r.Choose(ctx, job.VMSpec{}, "", func(job.Placed) error { return record("choosing") })
+		accepted := r.Accept(ctx, "id", vm.VM{IP: "10.0.0.9"}, func(context.Context) error { return record("claiming") })
+		if chosen != nil || accepted != nil || recorded != 2 || p.held("choosing") || p.held("claiming") {
+			t.Errorf("%v, %v, %d recorded; held: %v, %v", chosen, accepted, recorded, p.held("choosing"), p.held("claiming"))
+		}
+	})
+}
+
 // VMs that have expired are one engine's to destroy.
 func TestExpire_IsForWhoLeads(t *testing.T) {
 	bubble(t, func(r *rig) {
@@ -165,6 +187,26 @@ func TestForget_WhereTheHostRefuses(t *testing.T) {
 		}
 		if _, err := r.ForgetVM(context.Background(), "dev"); err != nil || r.vm(v.Job).State != vm.Forgotten {
 			t.Errorf("%v, and it is %s", err, r.vm(v.Job).State)
+		}
+	})
+}
+
+// Each try is in the host's log: none is made while its proof is known not to be whole.
+func TestLeftAlone_IsTriedWhenItIsProven(t *testing.T) {
+	faulty(t, func(r *rig, s *steps) {
+		r.opts.SweepInterval = time.Minute
+		r.start()
+		v := r.alone()
+		tried := 0
+		s.before("Destroy", 0, func() error { tried++; return nil })
+		r.pass(3 * r.opts.SweepInterval)
+		if tried != 0 {
+			t.Errorf("tried %d times", tried)
+		}
+		r.host.Doubt(v.ID, false)
+		r.pass(2 * r.opts.SweepInterval)
+		if v := r.vm(v.Job); tried != 1 || v.State != vm.Destroyed {
+			t.Errorf("tried %d times; it is %s", tried, v.State)
 		}
 	})
 }

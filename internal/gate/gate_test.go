@@ -126,6 +126,7 @@ func TestGate_WhoGoes(t *testing.T) {
 	d := newDoor(t, Bounds{All: 3, Address: 3, Loopback: 3})
 	served, s := d.comes("10.0.0.1")
 	d.serves(s)
+	d.ConnState(wrapped{s}, http.StateActive)
 	waits, w := d.comes("10.0.0.1")
 	d.serves(w)
 	d.ConnState(wrapped{w}, http.StateIdle)
