@@ -30,7 +30,7 @@ ON_POSTGRES := ^(TestJob_FailsWithItsExitStatus|TestCancel_WhileRunning|TestEngi
 ROWS ?= all
 N ?= 0
 
-.PHONY: help build demo compare check test nightly race programs e2e-postgres vet soak soak-qemu soak-engines scripts shell bats lint tools fmt golden vendored bench bench-report cross dist image rename clean deps
+.PHONY: help build demo compare check test nightly race programs e2e-postgres vet soak soak-qemu soak-engines mutants scripts shell bats lint tools fmt golden vendored bench bench-report cross dist image rename clean deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,7 @@ nightly: deps ## everything: each fault at each moment, soaks, browsers, all of 
 	@$(MAKE) --no-print-directory race
 	@$(MAKE) --no-print-directory scripts e2e-postgres
 	LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store ./internal/executor" -- -count=1 $(RACE) -timeout 60m
+	@$(MAKE) --no-print-directory mutants N=100
 
 # Of a package, on a machine that does other things, too.
 TIMEOUT ?= 90m
@@ -106,6 +107,10 @@ soak-qemu: ## 20 jobs in real VMs under faults
 
 soak-engines: ## 500 jobs of three engines on three nodes under faults (SOAK_ENGINES=)
 	go test -v -timeout 3h -run '^TestSoakEngines$$' ./internal/e2e -soak.engines=$(SOAK_ENGINES) -soak.seed=$(SOAK_SEED)
+
+PKG ?= all
+mutants: ## break guards one at a time: a test dies of each, or testdata/mutants.txt has it (PKG=internal/gate, N=100: others each day)
+	$(IN_MEMORY) CGO_ENABLED=0 go test -v -count=1 -timeout 3h -run '^TestMutants$$' ./internal/mutate -mutate.only="$(PKG)" -mutate.n=$(N) $(if $(UPDATE),-mutate.update)
 
 # CHANGED=1: only files that changed since all were found well, by a run or by many.
 SHELL_ALL = $(SHELL_MAIN) $(BATS_FILES) $(SHELL_LIB)

@@ -120,6 +120,7 @@ var arrows = map[string][]string{
 	"internal/gittest":       {},
 	"internal/leaktest":      {},
 	"internal/loops":         {},
+	"internal/mutate":        {},
 	"internal/pgtest":        {"internal/loops"},
 	"internal/providertest":  {"internal/job"},
 	"internal/queuetest":     {},
@@ -132,7 +133,7 @@ var arrows = map[string][]string{
 var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term", "internal/vm"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/gittest", "internal/leaktest", "internal/loops", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest"}
+var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/gittest", "internal/leaktest", "internal/loops", "internal/mutate", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
@@ -146,7 +147,7 @@ var onlyIn = map[string][]string{
 	"github.com/jackc/pgx":                 {"internal/store", "internal/pgtest"},
 	"database/sql":                         {"internal/store"},
 	"github.com/yuin/goldmark":             {"internal/manual"},
-	"mvdan.cc/sh/v3":                       {}, // tests alone
+	"mvdan.cc/sh/v3":                       {"internal/mutate"},
 	"github.com/go-jose/go-jose":           {"internal/oauth"},
 	"github.com/prometheus":                {"internal/telemetry"},
 	"go.opentelemetry.io":                  {"internal/telemetry"},
