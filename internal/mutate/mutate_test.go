@@ -108,14 +108,12 @@ func TestMutants(t *testing.T) {
 		all = slices.Concat(all[from:], all[:from])[:*n]
 		fmt.Fprintf(os.Stderr, "%d of %d mutants, from %s on\n", *n, total, all[0].Key)
 	}
-	known := survivors(t)
+	known, lives, tried := survivors(t), map[string]bool{}, map[string]bool{}
 	for _, m := range all {
 		result := m.try(t, m.ID)
-		lives := strings.HasPrefix(result, "survived")
+		lives[m.Key], tried[m.File] = strings.HasPrefix(result, "survived"), *n == 0
 		switch _, is := known[m.Key]; {
-		case *update:
-			note(t, m.Key, lives)
-		case !lives:
+		case *update || !lives[m.Key]:
 		case is:
 			result += ", as known"
 		default:
@@ -127,15 +125,26 @@ func TestMutants(t *testing.T) {
 		}
 		fmt.Fprintf(os.Stderr, "%-20s %s:%d %s\n", result, m.File, m.Line, m.Key)
 	}
+	if *update {
+		note(t, lives, tried)
+	}
 }
 
-// note writes down whether a mutant survives.
-func note(t *testing.T, key string, lives bool) {
+// note writes down which mutants survive, of those that were tried; those that are not there any more
+// go, if all of their files were tried.
+func note(t *testing.T, lives, tried map[string]bool) {
 	known := survivors(t)
-	if known[key] += ""; !lives {
-		delete(known, key)
-	}
+	maps.DeleteFunc(known, func(key, _ string) bool {
+		file, _, _ := strings.Cut(key, " ")
+		lives, seen := lives[key]
+		return seen && !lives || tried[file] && !seen
+	})
 	var lines strings.Builder
+	for key := range lives {
+		if lives[key] {
+			known[key] += ""
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(known)) {
 		lines.WriteString(strings.TrimSuffix(key+" // "+known[key], " // ") + "\n")
 	}
@@ -177,7 +186,7 @@ func (s *suite) look(t *testing.T) {
 		s.took[name] = time.Since(began)
 		marks, _ := filepath.Glob(s.marks + "/*")
 		for _, mark := range marks {
-			os.Remove(mark)
+			_ = os.Remove(mark)
 			id, _ := strconv.Atoi(filepath.Base(mark))
 			s.reach[id] = append(s.reach[id], name)
 		}
@@ -193,13 +202,12 @@ func (s *suite) run(t *testing.T, mutant int, tests []string) (passed, ended boo
 	if err := os.WriteFile(on, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	defer os.Remove(on)
-	limit, pattern := 15*time.Second, ""
+	defer os.Remove(on) //nolint:errcheck // of the test alone
+	limit := 15 * time.Second
 	for _, name := range tests {
 		limit += 5 * s.took[name]
-		pattern += "|" + name
 	}
-	_, passed, ended = command(t, limit, s.dir, s.command("^("+pattern[1:]+")$")...)
+	_, passed, ended = command(t, limit, s.dir, s.command("^("+strings.Join(tests, "|")+")$")...)
 	return passed, ended
 }
 
@@ -224,7 +232,7 @@ func open(t *testing.T, name string) (*suite, []Mutant) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(temp) })
+	t.Cleanup(func() { _ = os.RemoveAll(temp) })
 	s, mutants := &suite{dir: dir, marks: t.TempDir()}, []Mutant(nil)
 	write := func(to, text string) {
 		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
