@@ -22,8 +22,14 @@ import (
 // The labs that are measured.
 var (
 	processLab = lab.Options{Driver: lab.DriverProcess}
-	slowLab    = lab.Options{Driver: lab.DriverProcess, SlowMS: 800}
+	slowLab    = lab.Options{Driver: lab.DriverProcess, SlowMS: 800, CallMS: 40}
 	qemuLab    = lab.Options{Driver: lab.DriverQemu}
+)
+
+// How the host's tools are called, where that is measured.
+const (
+	plainTools  = "PROXMOX_TOOLS=plain"
+	loadedTools = "PROXMOX_TOOLS=auto"
 )
 
 // meter measures jobs of one installation: it submits over MCP as an agent does, and
@@ -119,9 +125,9 @@ func (m *meter) awaitOutput(t *testing.T, id string) {
 }
 
 // inNewVM measures jobs, one after the other, in clones of the template.
-func inNewVM(o lab.Options) func(*testing.T, int) []bench.Sample {
+func inNewVM(o lab.Options, settings ...string) func(*testing.T, int) []bench.Sample {
 	return func(t *testing.T, n int) (samples []bench.Sample) {
-		m := newMeter(t, o)
+		m := newMeter(t, o, settings...)
 		for range n + unmeasured(o) {
 			samples = append(samples, m.command(t, memory(o)))
 		}
@@ -173,9 +179,9 @@ func fromPool(o lab.Options, kind, source string) func(*testing.T, int) []bench.
 }
 
 // fromCheckpoint measures jobs whose VM goes on from a checkpoint.
-func fromCheckpoint(o lab.Options) func(*testing.T, int) []bench.Sample {
+func fromCheckpoint(o lab.Options, settings ...string) func(*testing.T, int) []bench.Sample {
 	return func(t *testing.T, n int) (samples []bench.Sample) {
-		m := newMeter(t, o)
+		m := newMeter(t, o, settings...)
 		build := []string{"template", "checkpoint", "build", "--wait"}
 		if o.Driver == lab.DriverQemu {
 			build = append(build, "--memory", "1G")

@@ -115,7 +115,7 @@ vm_destroy_locked() { # <vmid> <node>
     fi
   }
   vm_break_lock "${id}" "${node}"
-  retry_change is_stopped 120 qm stop "${id}"
+  retry_by=guard retry_change is_stopped 120 qm stop "${id}"
   if [[ ${retry_landed} == hopeless ]]; then
     return 0
   elif [[ ${retry_landed} != yes ]]; then
@@ -147,7 +147,7 @@ vm_destroy_locked() { # <vmid> <node>
   vm_break_lock "${id}" "${node}"
   # Not with --destroy-unreferenced-disks: on every storage it takes what bears the ID,
   # and that may be another cluster's, or kept of an earlier VM.
-  retry_change is_gone 300 qm destroy "${id}" --purge 1
+  retry_by=guard retry_change is_gone 300 qm destroy "${id}" --purge 1
   if [[ ${retry_landed} == hopeless ]]; then
     return 0
   elif [[ ${retry_landed} != yes ]]; then
@@ -298,11 +298,23 @@ vm_check_unattached() { # <vmid of its holder>; vm_doubt, vm_outcome, vm_reason
 # Volumes are taken off the stopped VM whose config was just read and proven, and seen to
 # be off, before it is destroyed.
 vm_detach_volumes() { # <vmid> <node>; vm_doubt, vm_reason
-  local vmid=$1
+  local vmid=$1 node=$2
   volume_find_foreign "$1"
   if [[ -z ${volume_foreign} ]]; then
     return 0
   fi
+  local -r chosen=${volume_foreign}
+  clear_volumes() { # another try is for the same disks only
+    clear_way
+    volume_find_foreign "${vmid}"
+    if [[ ${retry_landed} == no && ${volume_foreign} != "${chosen}" ]]; then
+      retry_landed=hopeless
+      vm_doubt='its disks have changed meanwhile'
+      vm_outcome=failed
+      vm_reason=${vm_doubt}
+    fi
+  }
+  local retry_clear=clear_volumes
   are_detached() {
     vm_read "${vmid}"
     volume_find_foreign "${vmid}"
@@ -311,7 +323,7 @@ vm_detach_volumes() { # <vmid> <node>; vm_doubt, vm_reason
     fi
   }
   vm_break_lock "$1" "$2"
-  retry_change are_detached 120 qm set "$1" --delete "${volume_foreign}"
+  retry_by=digest retry_change are_detached 120 qm set "$1" --delete "${chosen}"
   if [[ ${retry_landed} == yes ]]; then
     vm_check_before_destroy "$1" "$2"
   elif [[ ${retry_landed} == no ]]; then
@@ -345,7 +357,7 @@ vm_unprotect() { # <vmid> <node>; vm_doubt, vm_outcome, vm_reason
     fi
   }
   vm_break_lock "$1" "$2"
-  retry_change is_unprotected 60 qm set "$1" --protection 0
+  retry_by=digest retry_change is_unprotected 60 qm set "$1" --protection 0
   if [[ ${retry_landed} == no ]]; then
     vm_doubt='its protection could not be taken off'
     vm_reason="qm set $1 --protection 0 did not take its protection off: ${run_said}"
@@ -365,6 +377,7 @@ vm_break_lock() { # <vmid> <node>
   if [[ ${vm_busy} == no ]]; then
     log_warn "VM $1 carries the lock '${vm_config[lock]}', and no task is at work on it: unlocking"
     run_change 60 qm unlock "$1"
+    vm_digest='' # of what it was before; a further try reads it again
   fi
 }
 

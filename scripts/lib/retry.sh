@@ -9,17 +9,26 @@
 #
 # Where retry_clear names a function, that one comes before each further try: it
 # clears the way, or sets retry_landed to hopeless where none may be made.
+#
+# With retry_by=digest Proxmox is told which config the change was chosen by, the one that was
+# read last (lib/vm.sh), and refuses it where there is another by then. With retry_by=guard the
+# tool server does, for commands that take no digest.
 
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
 retry_change() { # <function that sets retry_landed> <seconds> <command...>
   local -r landed=$1 seconds=$2
   shift 2
-  local -r lock_texts="got timeout|got lock request timeout|got no worker upid|locked command timed out|VM is locked|can't lock file"
+  local -r lock_texts="got timeout|got lock request timeout|got no worker upid|locked command timed out|VM is locked|can't lock file|checksum miss?match|has changed since it was read"
   local -r tries=6
   local attempt pause said rc
+  local -a digest
   for ((attempt = 1; attempt <= tries; attempt += 1)); do
-    run_change "${seconds}" "$@"
+    digest=()
+    if [[ ${retry_by:-} == digest && -n ${vm_digest} ]]; then
+      digest=(--digest "${vm_digest}")
+    fi
+    run_guarded=${retry_by:-} run_change "${seconds}" "$@" "${digest[@]}"
     said=${run_said}
     rc=${run_rc}
     retry_landed=no

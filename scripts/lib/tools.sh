@@ -17,7 +17,9 @@ source "${BASH_SOURCE[0]%/*}/stat.sh"
 tools_init() {
   tools_dir=''
   tools_number=0
+  tools_began=${SECONDS}
   tools_patience=5 # seconds until a server that could take a request counts as hung
+  tools_starting=no
   declare -gA tools_requests=() tools_since=()
   if [[ ${LINUS_TOOL_SERVER:-} == /* && ${PROXMOX_TOOLS:-auto} == auto ]]; then
     tools_dir=${LINUS_TOOL_SERVER##*/}
@@ -53,14 +55,35 @@ tools_start() {
     return 0
   fi
   tools_began=${SECONDS}
+  tools_starting=yes
+  local -a launch=(setsid)
+  if command -v systemd-run >/dev/null; then
+    launch=(systemd-run --quiet --collect --unit="linus-${tools_dir##*/}" --description="Proxmox's tools, loaded once for linus"
+      --property=KillMode=process --property=OOMPolicy=continue --property=TimeoutStopSec=10 --)
+  fi
   {
     trap '' HUP INT TERM
     exec 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
-    exec systemd-run --quiet --collect --unit="linus-${tools_dir##*/}" --description="Proxmox's tools, loaded once for linus" \
-      --property=KillMode=process --property=OOMPolicy=continue --property=TimeoutStopSec=10 \
-      -- env LC_ALL=C perl "${LINUS_TOOL_SERVER}" "${tools_dir}" "${LINUS_TOOL_SERVER_IDLE:-60}"
+    # Another script's start is as good; the unit of one that has ended may be about to go.
+    "${launch[@]}" env LC_ALL=C perl "${LINUS_TOOL_SERVER}" "${tools_dir}" "${LINUS_TOOL_SERVER_IDLE:-60}" || printf failed >"${run_dir}/starting"
   } </dev/null >/dev/null 2>&1 &
-  tools_starter=$!
+}
+
+# Waits until one that is starting serves, or says why it does not.
+tools_await() { # tools_state
+  tools_look
+  while [[ ${tools_state} == @(none|loading) ]] && ((SECONDS - tools_began < 8 * tools_patience)); do
+    if [[ ${tools_state} == none ]] && tools_is_late; then
+      return 0
+    fi
+    IFS= read -r -t 0.05 -u "${run_bell}" _ || :
+    tools_look
+  done
+}
+
+# Whether one that was to start, and does not show, will not.
+tools_is_late() {
+  ((SECONDS - tools_began >= tools_patience)) || { ((SECONDS > tools_began)) && [[ -e ${run_dir}/starting ]]; }
 }
 
 # Whether a command is one for the server, and there is one, or one is about to be.
@@ -69,11 +92,11 @@ tools_can() { # <command...>
     return 1
   fi
   tools_look
-  while [[ ${tools_state} == none && -n ${tools_starter:-} ]] && ((SECONDS - tools_began < tools_patience)); do
+  while [[ ${tools_state} == none && ${tools_starting} == yes ]] && ! tools_is_late; do
     IFS= read -r -t 0.05 -u "${run_bell}" _ || :
     tools_look
   done
-  tools_starter=''
+  tools_starting=no
   [[ ${tools_state} == @(loading|ready) && -d ${tools_dir}/spool ]]
 }
 
@@ -83,7 +106,7 @@ tools_ask() { # <tag> <seconds> <seconds from TERM to KILL> <command...>; tools_
   local name guard=''
   local -a names variables=()
   tools_asked=no
-  if [[ -n ${run_guarded:-} && -n ${vm_digest:-} ]]; then
+  if [[ ${run_guarded:-} == guard && -n ${vm_digest:-} ]]; then
     guard="${LINUS_PVE_DIR:-/etc/pve}/qemu-server/${vm_asked}.conf ${vm_digest}"
   fi
   tools_number=$((tools_number + 1))

@@ -39,6 +39,7 @@ vm_marker() { # vm_description: what goes into the description
 # refuses what a destroy left that did not come to its end.
 #   vm_state   present; moved: another node has a VM of that ID (vm_moved_to); absent:
 #              no node has; unknown: it could not be read, and nothing is gone for it
+#   vm_digest  of the file as it was read, by which Proxmox knows it, too
 #   vm_config  its keys and values, the description's words in one line
 #   vm_words   the same words, a blank before and after each
 #   vm_asked   the ID that was asked for
@@ -49,7 +50,7 @@ vm_read() { # <vmid> [<node>: one other than this, or empty] [<snapshot>]
   vm_read_file "${LINUS_PVE_DIR:-/etc/pve}" "$1" "${2:-}" "${3:-}"
   vm_asked=$1
   vm_state=unknown
-  vm_moved_to=''
+  vm_moved_to='' vm_digest=''
   vm_copy_of=''
   declare -gA vm_config=()
   vm_words=' '
@@ -57,7 +58,7 @@ vm_read() { # <vmid> [<node>: one other than this, or empty] [<snapshot>]
     return 0
   fi
   {
-    read -r vm_state vm_moved_to
+    read -r vm_state vm_digest vm_moved_to
     while read -r key value; do
       vm_config[${key}]=${value}
     done
@@ -68,14 +69,14 @@ vm_read() { # <vmid> [<node>: one other than this, or empty] [<snapshot>]
   fi
 }
 
-# Prints `present`, `moved NODE` or `absent`, then a line `KEY VALUE` for each key.
+# Prints `present SHA1`, `moved SHA1 NODE` or `absent`, then a line `KEY VALUE` for each key.
 # A file counts as missing only where its directory is pmxcfs's, which has files
 # of its own, and the node has quorum: without it, another node may have the VM by
 # now. What no line of Proxmox's is, is a key `unparsed`.
 vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty> <snapshot, or empty>; run_rc, run_out
   # shellcheck disable=SC2016 # perl's variables, not the shell's
   run_read 30 perl -e '
-    use strict; use warnings;
+    use strict; use warnings; use Digest::SHA;
     my ($root, $id, $node, $snapshot) = @ARGV;
     chdir $root or die "$root: $!\n";
     my $own = length $node ? "nodes/$node/qemu-server" : readlink "qemu-server";
@@ -115,7 +116,8 @@ vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty> <snapshot, or e
       }
     }
     %conf = () if $in ne $snapshot; # there is none of that name
-    my $answer = $where eq $own ? "present\n" : "moved " . ($where =~ m{^nodes/([^/]+)})[0] . "\n";
+    my $sha1 = Digest::SHA::sha1_hex($text);
+    my $answer = $where eq $own ? "present $sha1\n" : "moved $sha1 " . ($where =~ m{^nodes/([^/]+)})[0] . "\n";
     $conf{description} = join " ", split " ", $description if length $description;
     for my $key (sort keys %conf) {
       $conf{$key} =~ tr/\0-\x1f\x7f/ /;

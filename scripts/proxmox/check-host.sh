@@ -68,6 +68,7 @@ report_probe() { # <name>: what the probe before found
 
 check_tools() {
   local tool missing=''
+  tools_start # looked at when all else is
   for tool in qm pvesh pvesm pveversion perl timeout flock ip; do
     if ! command -v "${tool}" >/dev/null; then
       missing+="${missing:+, }${tool}"
@@ -280,6 +281,21 @@ check_nft() {
   report_probe nft
 }
 
+# As an engine asks: by hand there is no server.
+check_tool_server() {
+  if [[ -z ${LINUS_TOOL_SERVER:-} ]]; then
+    return 0
+  fi
+  tools_init
+  tools_await
+  case ${tools_state} in
+    ready | full) probe_ok 'qm, pvesh and pvesm have their modules loaded once, not for each call' ;;
+    failed) probe_bad warn "the tools of Proxmox are started for each call, which takes most of a second: ${tools_why}" 'VMs are created all the same, slower; report it, with what pveversion -v says; PROXMOX_TOOLS=plain does not try it' ;;
+    *) probe_bad warn "the tools of Proxmox are started for each call, which takes most of a second: the server that would have them loaded does not start (${tools_state})" "look at: journalctl -u 'linus-tool-server-*'; PROXMOX_TOOLS=plain does not try it" ;;
+  esac
+  report_probe loaded
+}
+
 check_kvm() {
   if [[ -r /dev/kvm && -w /dev/kvm ]]; then
     probe_ok '/dev/kvm can be opened'
@@ -305,6 +321,7 @@ check_host() {
     check_parts
   fi
   check_images
+  check_tool_server
   check_kvm
   check_nft
   if [[ -n ${CALLBACK_URL} ]]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Removes what linus keeps on this Proxmox VE node beside VMs and templates: its timer,
-# network rules, directories and fences. VMs and templates are Proxmox's, and stay.
+# tool server, network rules, directories and fences. VMs and templates are Proxmox's, and stay.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
@@ -77,13 +77,16 @@ require_no_vms() {
   fi
 }
 
-require_no_work() {
+require_no_work() { # tool_servers: those that run, by their units
   local line work=''
+  tool_servers=()
   run_read 30 systemctl list-units --plain --no-legend --state=active 'linus-*.service'
   run_lines read
   for line in "${run_lines[@]}"; do
     line=${line%% *}
-    if [[ ${line} =~ ^linus-[a-z]+- ]]; then
+    if [[ ${line} == linus-tool-server-* ]]; then
+      tool_servers+=("${line}")
+    elif [[ ${line} =~ ^linus-[a-z]+- ]]; then
       work+="${work:+, }${line}"
     fi
   done
@@ -119,6 +122,16 @@ remove_timer() {
   fi
 }
 
+remove_tool_servers() {
+  local unit
+  for unit in "${tool_servers[@]}"; do
+    tell "${unit}: Proxmox's tools, loaded once"
+    if [[ ${dry_run} == no ]]; then
+      run_change 60 systemctl stop "${unit}"
+    fi
+  done
+}
+
 remove_rules() {
   if ! command -v nft >/dev/null; then
     return 0
@@ -141,7 +154,7 @@ remove_rules() {
 # files that are ours by their names.
 remove_files() {
   local dir=${LINUS_PVE_DIR:-/etc/pve}/priv/linus
-  remove_named "${LINUS_SCRIPT_DIR}" 'scripts of linus' '.*/[a-z-]+-[0-9a-f]{12}\.sh'
+  remove_named "${LINUS_SCRIPT_DIR}" 'scripts of linus' '.*/[a-z-]+-[0-9a-f]{12}\.(sh|pl)'
   remove_whole "${LINUS_SCRIPT_DIR}/operations" 'operations'
   remove_named "${IMAGE_DIR}" 'downloaded images' '.*/(ubuntu-[0-9.]+|debian-[0-9]+|almalinux-9|rocky-9|custom-[0-9a-f]+)\.(qcow2|lock|part)'
   remove_named "${dir}" 'fences against engines, for all nodes of the cluster' '.*/fence-[0-9a-f-]{36}'
@@ -187,6 +200,7 @@ require_gone() { # <path>
 
 remove_all() {
   remove_timer
+  remove_tool_servers
   remove_rules
   remove_files
 }

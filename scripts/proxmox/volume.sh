@@ -208,8 +208,8 @@ require_shared() { # <node of the volume's holder>
 # volume_key, volume_as: how the VM has it, now or once it is restarted; volume_others: who else
 # has it, as volume_users
 find_users() {
-  local user section
-  volume_key='' volume_as='' volume_others=()
+  local user
+  volume_others=()
   if [[ -n ${volume_disk} ]]; then
     volume_find_users "${volume_disk}" "${VOLUME_VMID}"
     if ((volume_rc > 1)); then
@@ -221,6 +221,12 @@ find_users() {
       fi
     done
   fi
+  find_own_drive
+}
+
+find_own_drive() {
+  local section
+  volume_key='' volume_as=''
   for section in PENDING ''; do # what it has now is read last
     vm_read "${VM_ID}" '' "${section}"
     if [[ ${vm_state} == unknown ]]; then
@@ -294,7 +300,6 @@ attach_volume() {
     log_info "it is attached already, as ${volume_key}"
     return 0
   fi
-  choose_key
   options=${volume_disk},backup=0,discard=on,serial=${volume_serial}
   if [[ ${vm_config[scsihw]:-} == virtio-scsi-single ]]; then # elsewhere it means nothing
     options+=,iothread=1
@@ -302,13 +307,21 @@ attach_volume() {
   if [[ ${VOLUME_MODE} == ro ]]; then
     options+=,ro=1
   fi
+  choose_key
   if [[ ${dry_run} == yes ]]; then
     result_text PLAN "qm set ${vm_id} --${volume_key} ${options}"
     return 0
   fi
-  local retry_clear=require_vm
+  local retry_clear=require_free_key tries
   volume_plugged=yes
-  retry_change is_attached 120 qm set "${vm_id}" "--${volume_key}" "${options}"
+  # What somebody attaches meanwhile is not replaced: another drive is taken then.
+  for tries in 1 2 3; do
+    retry_by=digest retry_change is_attached 120 qm set "${vm_id}" "--${volume_key}" "${options}"
+    if [[ ${retry_landed} != hopeless ]]; then
+      break
+    fi
+    choose_key
+  done
   if [[ ${retry_landed} != yes ]]; then
     retry_fail "volume ${VOLUME_VMID} could not be attached to VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing}" \
       "check that disks can be hot-plugged there (qm config ${vm_id}: hotplug, scsihw virtio-scsi-single or virtio-scsi-pci)"
@@ -319,6 +332,14 @@ attach_volume() {
   find_users
   volume_key=${key}
   require_alone
+}
+
+# Of the config as it is now, which the next try is by.
+require_free_key() {
+  require_vm
+  if [[ -n ${vm_config["${volume_key}"]:-} ]]; then
+    retry_landed=hopeless
+  fi
 }
 
 choose_key() {
@@ -347,11 +368,26 @@ detach_volume() {
     result_text PLAN "qm set ${vm_id} --delete ${volume_key}"
     return 0
   fi
-  local retry_clear=require_vm
-  retry_change is_detached 120 qm set "${vm_id}" --delete "${volume_key}"
+  local retry_clear=require_same_key
+  local -r key=${volume_key}
+  retry_landed=no
+  require_same_key
+  if [[ ${retry_landed} == hopeless ]]; then
+    result_fail vm "the drives of VM ${vm_id} on node '${probe_node}' have changed meanwhile" 'try again'
+  fi
+  retry_by=digest retry_change is_detached 120 qm set "${vm_id}" --delete "${key}"
   if [[ ${retry_landed} != yes ]]; then
     retry_fail "volume ${VOLUME_VMID} could not be taken off VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing}" \
       "look at: qm config ${vm_id}; or destroy the VM: the volume is taken off first"
+  fi
+}
+
+# Each try is for the drive that is the volume by the config as it is now.
+require_same_key() {
+  require_vm
+  find_own_drive
+  if [[ ${volume_key} != "${key}" ]]; then
+    retry_landed=hopeless
   fi
 }
 
@@ -371,9 +407,9 @@ undo() {
     log_info "rolling back: taking volume ${VOLUME_VMID} off VM ${vm_id}"
     vm_read "${vm_id}"
     vm_prove
-    if [[ -z ${vm_doubt} ]]; then
+    if [[ -z ${vm_doubt} && ${vm_config["${volume_key}"]:-} == "${volume_disk}",* ]]; then
       ask_unmount 20
-      run_change 120 qm set "${vm_id}" --delete "${volume_key}"
+      run_change 120 qm set "${vm_id}" --delete "${volume_key}" --digest "${vm_digest}"
     fi
   fi
   if [[ ${vm_locked} == yes ]]; then

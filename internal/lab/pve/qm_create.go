@@ -3,7 +3,7 @@ package pve
 import (
 	"cmp"
 	"crypto/rand"
-	"crypto/sha256"
+	"crypto/sha1" //nolint:gosec // as Proxmox has it
 	"errors"
 	"fmt"
 	"io"
@@ -85,6 +85,9 @@ func qmSet(c *call) error {
 	}
 	fmt.Fprintln(c.stdout, updateLine(id, values, c.opts["delete"]))
 	return c.withVM(id, true, func(conf *state.Conf) error {
+		if err := c.checkDigest(id); err != nil {
+			return err
+		}
 		deleted := splitList(c.opts["delete"])
 		dropped := slices.Contains(deleted, "vmstate") && conf.Get("lock") == lockSuspended
 		if err := checkLock(conf, c.on("skiplock") || dropped); err != nil {
@@ -449,5 +452,22 @@ func (c *call) qemuVersion() string {
 
 // digest is what the API returns as a config's digest.
 func digest(conf *state.Conf) string {
-	return fmt.Sprintf("%x", sha256.Sum256([]byte(conf.String())))[:40]
+	return fmt.Sprintf("%x", sha1.Sum([]byte(conf.String()))) //nolint:gosec // as Proxmox has it
+}
+
+// checkDigest refuses a change by a config that was another one.
+func (c *call) checkDigest(id int) error {
+	wanted := c.opts["digest"]
+	if wanted == "" {
+		return nil
+	}
+	raw, err := os.ReadFile(c.s.ConfPath(id))
+	if err == nil && fmt.Sprintf("%x", sha1.Sum(raw)) != wanted { //nolint:gosec // as Proxmox has it
+		text := "checksum mismatch (file change by other user?)"
+		if c.s.Config.Version == "8.2" {
+			text = "checksum missmatch (file change by other user?)"
+		}
+		err = state.Fail(255, "%s", text)
+	}
+	return err
 }

@@ -23,7 +23,7 @@ const vmOptions = `agent acpi autostart balloon bios boot cicustom cipassword ci
 func played() map[string]command {
 	return map[string]command{
 		"create":            {qmCreate, vmOptions + " start storage pool"},
-		"set":               {qmSet, vmOptions + " delete skiplock template"},
+		"set":               {qmSet, vmOptions + " delete digest skiplock template"},
 		"clone":             {qmClone, "description format full name pool snapname storage target"},
 		"disk resize":       {qmResize, "skiplock"},
 		"resize":            {qmResize, "skiplock"},

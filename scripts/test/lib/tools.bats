@@ -241,7 +241,7 @@ calls() { # <count> <what>
 
 @test "a call that is to begin only if a config is as it was read does not begin when it has changed" {
   serve
-  local LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/pve vm_asked=100 vm_digest run_guarded=yes
+  local LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/pve vm_asked=100 vm_digest run_guarded=guard
   mkdir -p "${LINUS_PVE_DIR}/qemu-server"
   echo 'name: ours' >"${LINUS_PVE_DIR}/qemu-server/100.conf"
   vm_digest=$(sha1sum <"${LINUS_PVE_DIR}/qemu-server/100.conf")

@@ -9,6 +9,7 @@ setup() {
   mkdir -p "${IMAGE_DIR}" "${LINUS_SCRIPT_DIR}/operations/one" "${LINUS_PVE_DIR}/priv/linus"
   : >"${IMAGE_DIR}/debian-12.qcow2"
   : >"${LINUS_SCRIPT_DIR}/create-vm-0123456789ab.sh"
+  : >"${LINUS_SCRIPT_DIR}/tool-server-0123456789ab.pl"
   : >"${LINUS_SCRIPT_DIR}/notes-of-mine.sh"
   : >"${LINUS_PVE_DIR}/priv/linus/fence-${job}"
 }
@@ -51,6 +52,18 @@ setup() {
   run_script uninstall
   assert_status 0
   refute_line_like LINUS_REMOVED
+}
+
+@test "a tool server is no work under way, and is ended" {
+  systemd-run --quiet --collect --unit=linus-tool-server-0123456789ab --property=KillMode=process -- /bin/sleep 1000
+  run_script uninstall --dry-run
+  assert_status 0
+  assert_says 'LINUS_PLAN:linus-tool-server-0123456789ab.service'
+  run_script uninstall
+  assert_status 0
+  assert_says 'LINUS_REMOVED:linus-tool-server-0123456789ab.service'
+  run systemctl is-active linus-tool-server-0123456789ab.service
+  [[ ${output} == inactive ]]
 }
 
 @test "nothing is removed while work of linus is under way" {

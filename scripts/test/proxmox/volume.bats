@@ -116,6 +116,38 @@ assert_volume_whole() {
   refute_called 'qm set .*'
 }
 
+# bats test_tags=proof
+@test "what somebody attaches, or takes off and replaces, meanwhile is not replaced or taken off" {
+  local theirs='local-lvm:vm-250-disk-7,size=1G'
+  add_volume
+  # shellcheck disable=SC2016 # the hook's own variables
+  change_during set 1 'sed -i "1i scsi2: '"${theirs}"'" "${PVE_STUB}/vm/250"'
+  volume attach
+  assert_status 0
+  grep -qx "scsi2: ${theirs}" "${PVE_STUB}/vm/250" || fail 'the disk of somebody else was replaced' "$(<"${PVE_STUB}/vm/250")"
+  grep -q "^scsi3: ${disk}," "${PVE_STUB}/vm/250" || fail 'the volume is not attached' "$(<"${PVE_STUB}/vm/250")"
+  rm "${PVE_STUB}/hook-set.calls"
+  # shellcheck disable=SC2016 # the hook's own variables
+  change_during set 1 'sed -i -e "s|^scsi3: .*|scsi3: '"${theirs}"'|" "${PVE_STUB}/vm/250"'
+  guest_says 'linus-volume unmounted'
+  volume detach
+  grep -qx "scsi3: ${theirs}" "${PVE_STUB}/vm/250" || fail 'the disk of somebody else was taken off' "$(<"${PVE_STUB}/vm/250")"
+}
+
+# bats test_tags=proof
+@test "a disk that takes a volume's place as its VM is destroyed is not taken off as it" {
+  local theirs='local-lvm:vm-777-disk-0,size=1G'
+  add_volume
+  attached_to 250
+  # shellcheck disable=SC2016 # the hook's own variables
+  change_during set 1 'sed -i -e "s|^scsi2: .*|scsi5: '"${theirs}"'|" "${PVE_STUB}/vm/250"'
+  run_script destroy-vm
+  assert_status 5
+  assert_says 'its disks have changed meanwhile'
+  grep -qx "scsi5: ${theirs}" "${PVE_STUB}/vm/250" || fail "$(<"${PVE_STUB}/vm/250")"
+  refute_called 'qm destroy .*'
+}
+
 @test "one that is only read says so to Proxmox" {
   add_volume
   VOLUME_MODE=ro volume attach
