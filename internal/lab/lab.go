@@ -87,7 +87,7 @@ func Open(dir string) (*Lab, error) {
 
 // parts are the entries of a state directory; down removes these and nothing
 // else.
-var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "ssh", "home", "root", "image.qcow2", "accel", "proc", "nodes", "cluster", "faults.json", "lab.json"}
+var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "perl", "dpkg-status", "ssh", "home", "root", "image.qcow2", "accel", "proc", "nodes", "cluster", "faults.json", "lab.json"}
 
 // Up creates a lab, or completes one that is there: it can be run again at any
 // time.

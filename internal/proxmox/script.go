@@ -95,13 +95,12 @@ func (p *Provider) withTools(names ...string) []string {
 	return append(names, "tool-server")
 }
 
-// setTools tells a host script where the tool server is, of files as withTools names them.
+// setTools tells a host script where the tool server is, of files as withTools names them;
+// one that is not told starts the tools.
 func (p *Provider) setTools(env map[string]string, files []string) {
-	if p.o.PlainTools {
-		env["PROXMOX_TOOLS"] = "plain"
-		return
+	if !p.o.PlainTools {
+		env["LINUS_TOOL_SERVER"] = files[len(files)-1]
 	}
-	env["LINUS_TOOL_SERVER"] = files[len(files)-1]
 }
 
 // news returns the warnings that the call's last repetition did not have: many a VM is looked

@@ -227,6 +227,31 @@ func TestScript_IsUploadedWhenItIsNotThere(t *testing.T) {
 	}
 }
 
+func TestScript_HasTheToolServerBesideIt(t *testing.T) {
+	t.Parallel()
+	for _, plain := range []bool{false, true} {
+		told := ""
+		h := newScripted(t, map[string]func(*run) int{"list-vms": func(r *run) int {
+			told = r.env["LINUS_TOOL_SERVER"]
+			return succeeds()(r)
+		}})
+		if _, err := h.provider(func(o *proxmox.Options) { o.PlainTools = plain }).List(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		script, err := embed.Script("tool-server")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := filepath.Join(h.dir, "tool-server-"+script.SHA256[:12]+".pl")
+		if plain {
+			want = ""
+		}
+		if told != want {
+			t.Errorf("plain %v: the script was told of %q, want %q", plain, told, want)
+		}
+	}
+}
+
 func TestScript_ThatIsGoneIsUploadedOnceMore(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -82,7 +82,7 @@ func newScripted(t *testing.T, scripts map[string]func(*run) int) *scripted {
 }
 
 func (h *scripted) provider(change func(*proxmox.Options)) *proxmox.Provider {
-	o := proxmox.Options{Host: h.pool, ScriptDir: h.dir, Owner: owner}
+	o := proxmox.Options{Host: h.pool, ScriptDir: h.dir, Owner: owner, PlainTools: true}
 	if change != nil {
 		change(&o)
 	}
