@@ -325,6 +325,9 @@ func TestArtifacts_OfARunAreNotOffered(t *testing.T) {
 			t.Errorf("%+v, left out: %+v", j.Artifacts, j.SkippedArtifacts)
 		}
 	}
+	if page, err := e.List(ctx, job.Filter{}); err != nil || page.Jobs[0].Task != j.Task || j.Task == "" || watched.Task != j.Task {
+		t.Errorf("the task is %q, in a list %+v, %v", j.Task, page, err)
+	}
 	if len(result.ArtifactsSkipped) != 2 || result.ArtifactsSkippedCount != 2 {
 		t.Errorf("the result: %+v", result.SkippedArtifacts)
 	}

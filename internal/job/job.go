@@ -21,6 +21,11 @@ type Job struct {
 	Client   string   `json:"client,omitempty"` // who submitted it, e.g. "cli" or "mcp:claude-code"
 	Manifest Manifest `json:"manifest"`
 
+	// As a list's items have them. Offered sets both.
+
+	Task   string            `json:"-" api:"task"`   // its first 100 characters
+	Labels map[string]string `json:"-" api:"labels"` // as in the manifest
+
 	// Principal is the name of the principal it belongs to; empty: the operator.
 	Principal string `json:"principal,omitempty"`
 	TokenID   string `json:"token_id,omitempty"` // of the token it was submitted with; empty: none

@@ -83,16 +83,17 @@ type SummaryVM struct {
 
 // Filter selects jobs, newest first.
 type Filter struct {
-	Status Status    `json:"status"`          // empty: all
-	Reason Reason    `json:"reason"`          // why it ended; empty: all
-	Client string    `json:"client"`          // who submitted it, in full; empty: all
-	Text   string    `json:"text"`            // part of its ID, or of its task's first 100 characters; at most MaxSearch characters
-	Label  []string  `json:"label,omitempty"` // only those that have all of these, each as key=value
-	Since  time.Time `json:"since,omitzero"`  // submitted at this time or later
-	Before time.Time `json:"before,omitzero"` // submitted before this time
-	Sort   string    `json:"sort,omitempty"`  // created_at: oldest first; -created_at, or empty: newest first
-	Limit  int       `json:"limit"`           // 1 to 200; 0: 50
-	Cursor string    `json:"cursor"`          // Next of the previous page; empty: the first page
+	Status Status    `json:"status"`           // empty: all
+	Reason Reason    `json:"reason"`           // why it ended; empty: all
+	Client string    `json:"client"`           // who submitted it, in full; empty: all
+	Text   string    `json:"text"`             // part of its ID, or of its task's first 100 characters; at most MaxSearch characters
+	Label  []string  `json:"label,omitempty"`  // only those that have all of these, each as key=value
+	Since  time.Time `json:"since,omitzero"`   // submitted at this time or later
+	Before time.Time `json:"before,omitzero"`  // submitted before this time
+	Sort   string    `json:"sort,omitempty"`   // created_at: oldest first; -created_at, or empty: newest first
+	Limit  int       `json:"limit"`            // 1 to 200; 0: 50
+	Cursor string    `json:"cursor"`           // Next of the previous page; empty: the first page
+	Counts bool      `json:"counts,omitempty"` // also how many jobs there are of each status
 
 	Principal string `json:"principal,omitempty"` // only what belongs to this one; empty: all that the caller may see
 }
@@ -146,7 +147,11 @@ const MaxSearch = 200
 type Page struct {
 	Jobs []Summary `json:"jobs" api:"items"`
 	Next string    `json:"next_cursor,omitempty"` // empty on the last page
+	Counts map[Status]int `json:"counts,omitempty"` // asked for: the jobs of each status, of all that the caller may see, or of the principal's newest 20000; 1000 is that many or more
 }
+
+// MostCounted bounds a count of jobs: so many are that many or more.
+const MostCounted = 1000
 
 // Activity is what has been submitted lately, by the hour.
 type Activity struct {

@@ -22,7 +22,7 @@ func typed(task string) string {
 }
 
 // Offered is what a verb returns, of artifacts what was asked for alone: those that linus run adds
-// are got by their names.
+// are got by their names. A job has the names that items of a list have.
 func Offered(out any) any {
 	switch out := out.(type) {
 	case Job:
@@ -38,6 +38,7 @@ func Offered(out any) any {
 }
 
 func (j Job) offered() Job {
+	j.Task, j.Labels = TaskHead(j.Manifest.Task), j.Manifest.Labels
 	j.Artifacts = slices.DeleteFunc(slices.Clone(j.Artifacts), func(a Artifact) bool { return strings.HasPrefix(a.Path, RunKept) })
 	j.SkippedArtifacts = j.SkippedArtifacts.offered()
 	return j

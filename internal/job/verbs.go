@@ -105,7 +105,7 @@ func makeVerbs() []*Verb {
 		named("result", verb("Kill", "killTask", "Send a job's task a signal that ends it", "POST /v1/jobs/{id}/kill", always, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in ToKill) (Killed, error) {
 			return e.Kill(ctx, in.ID, in.Signal)
 		})),
-		paged(ListingOfJobs(), verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,since,before,sort,limit,cursor,principal}", always, RoleRead, OfJobs, "jobs", Engine.List)),
+		paged(ListingOfJobs(), verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,since,before,sort,limit,cursor,counts,principal}", always, RoleRead, OfJobs, "jobs", Engine.List)),
 		verb("Activity", "getActivity", "Count the jobs of the last 24 hours, hour by hour", "GET /v1/activity{?principal}", always, RoleRead, OfJobs, "jobs", func(e Engine, ctx context.Context, in OfPrincipal) (Activity, error) {
 			return e.Activity(ctx, in.Principal)
 		}),

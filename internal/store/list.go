@@ -60,6 +60,11 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 		return job.Page{}, fmt.Errorf("list jobs: %w", err)
 	}
 	page := job.Page{Jobs: jobs}
+	if f.Counts {
+		if page.Counts, err = s.counts(ctx, f.Principal); err != nil {
+			return job.Page{}, fmt.Errorf("count jobs: %w", err)
+		}
+	}
 	switch {
 	case len(jobs) > limit: // the extra one shows that there is a next page
 		page.Jobs = jobs[:limit]
@@ -68,6 +73,38 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 		page.Next = encodeCursor(f, end)
 	}
 	return page, nil
+}
+
+// statusCount is how many jobs have a status.
+type statusCount struct {
+	status job.Status
+	n      int
+}
+
+// counts counts jobs by their status, in one query that reads no more than it may count.
+func (s *Store) counts(ctx context.Context, principal string) (map[job.Status]int, error) {
+	var text string
+	var args []any
+	if principal == "" {
+		for i, status := range job.Statuses {
+			if i > 0 {
+				text += " UNION ALL "
+			}
+			text += `SELECT CAST(? AS TEXT), count(*) FROM (SELECT 1 FROM jobs WHERE status = ? LIMIT ?) AS those` + strconv.Itoa(i)
+			args = append(args, string(status), string(status), job.MostCounted)
+		}
+	} else {
+		c := conditions{}
+		c.ofPrincipal(principal)
+		text = `SELECT status, count(*) FROM (SELECT status FROM jobs WHERE ` + c.text + ` ORDER BY id DESC LIMIT ?) AS newest GROUP BY status`
+		args = append(c.args, searched)
+	}
+	all, err := query(ctx, s.read, func(row scanner) (c statusCount, err error) { return c, row.Scan(&c.status, &c.n) }, text, args...)
+	counts := map[job.Status]int{}
+	for _, c := range all {
+		counts[c.status] = min(c.n, job.MostCounted)
+	}
+	return counts, err
 }
 
 // conditions are part of a WHERE, with their parameters.

@@ -169,3 +169,28 @@ func TestList_NamesWhatIsWrong(t *testing.T) {
 		list(t, s, job.Filter{Limit: limit})
 	}
 }
+
+// Counts are of all jobs that somebody has, whatever else is asked for, and end at a bound.
+func TestList_CountsByStatus(t *testing.T) {
+	s := newStore(t)
+	for i, j := range []struct {
+		status    job.Status
+		principal string
+	}{{job.Success, ""}, {job.Success, "ann"}, {job.Failed, "ann"}, {job.Running, "bob"}, {job.Pending, ""}, {job.Pending, "ann"}} {
+		made := newJob("task " + strings.Repeat("x", i))
+		made.Kind, made.Status, made.Principal = job.KindTask, j.status, j.principal
+		insert(t, s, made)
+	}
+	for principal, want := range map[string]map[job.Status]int{
+		"":               {job.Pending: 2, job.Provisioning: 0, job.Running: 1, job.Success: 2, job.Failed: 1, job.Timeout: 0},
+		"ann":            {job.Pending: 1, job.Success: 1, job.Failed: 1},
+		job.OperatorName: {job.Pending: 1, job.Success: 1},
+		"nobody":         {},
+	} {
+		p := list(t, s, job.Filter{Principal: principal, Status: job.Failed, Text: "none of them", Counts: true})
+		diff(t, want, p.Counts)
+	}
+	if p := list(t, s, job.Filter{}); p.Counts != nil {
+		t.Errorf("counted without being asked: %v", p.Counts)
+	}
+}
