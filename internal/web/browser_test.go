@@ -121,6 +121,21 @@ func TestBrowser_FollowsAJobToItsEnd(t *testing.T) {
 	}
 }
 
+// Once a job fails whose page is open, why comes first, as on a page that is opened then.
+func TestBrowser_AFailureShowsStderrFirst(t *testing.T) {
+	ctx := browsertest.Start(t)
+	e := sample()
+	addr, end := serve(t, "127.0.0.1:0", e)
+	defer end()
+	browsertest.Do(t, ctx, chromedp.Navigate("http://"+addr+web.LoginPath(token)), chromedp.Navigate("http://"+addr+"/jobs/"+id))
+	browsertest.Shows(t, ctx, ".output:has(#stdout) ~ .output", "cannot find <package>")
+	browsertest.Shows(t, ctx, "#connection", "Live")
+	e.happens(id, job.Event{Kind: job.EventPhaseEnded, Phase: "run"}, func(j *job.Job) { j.Status, j.Outcome = job.Failed, &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus} })
+	browsertest.Shows(t, ctx, ".output:has(#stderr) ~ .output", "Building 214 packages")
+	e.change(func() { e.outputs[job.Stdout] += "the last line\n" })
+	browsertest.Shows(t, ctx, "#stdout", "the last line") // it is followed where it is now
+}
+
 func TestBrowser_PausesWhileHidden(t *testing.T) {
 	ctx := browsertest.Start(t)
 	e := sample()
@@ -287,6 +302,37 @@ func TestBrowser_EveryPageFits(t *testing.T) {
 		fits(pages[i].name, pages[i].path)
 	}
 	noComplaints(t, ctx, complaints, "status of 401", "status of 404") // asked for
+}
+
+// Of a list of jobs, enough is seen without scrolling: fifteen on a laptop, four on a phone. What the
+// filters count follows the jobs.
+func TestBrowser_ManyJobsAreSeenAtOnce(t *testing.T) {
+	ctx := browsertest.Start(t)
+	e := sample()
+	for i := range 20 {
+		j := e.jobs[i%2]
+		j.ID, j.Principal = fmt.Sprintf("0197a1b2-0000-7000-8000-0000000002%02d", i), "ann"
+		e.jobs = append(e.jobs, j)
+	}
+	addr, end := serve(t, "127.0.0.1:0", e)
+	defer end()
+	browsertest.Do(t, ctx, chromedp.Navigate("http://"+addr+web.LoginPath(token)))
+	for _, window := range []struct{ width, height, rows int64 }{{1280, 800, 15}, {390, 844, 4}} {
+		browsertest.Do(t, ctx, chromedp.EmulateViewport(window.width, window.height), chromedp.Navigate("http://"+addr+"/jobs"))
+		browsertest.Shows(t, ctx, "#connection", "Live")
+		seen := browsertest.Read(t, ctx, chromedp.Evaluate[int64](`[...document.querySelectorAll("#jobs tbody tr")].filter((r) => r.getBoundingClientRect().bottom <= innerHeight).length`))
+		if seen < window.rows {
+			t.Errorf("%d rows in a window of %d by %d", seen, window.width, window.height)
+		}
+		if *shots != "" {
+			if err := os.WriteFile(filepath.Join(*shots, fmt.Sprintf("fold-%d.png", window.width)), browsertest.Read(t, ctx, chromedp.CaptureScreenshot()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	browsertest.Shows(t, ctx, ".filters", "running 11")
+	e.change(func() { e.jobs = e.jobs[1:] })
+	browsertest.Shows(t, ctx, ".filters", "running 10")
 }
 
 // noComplaints checks that the browser has had nothing to complain of, but for what has

@@ -22,8 +22,9 @@ import (
 type engine struct {
 	job.Engine // what no page calls
 
-	unlisted  error // of ListSnapshots
-	dropped   bool  // the contents of jobs' files are not there any more
+	unlisted  error  // of ListSnapshots
+	note      string // of an exposed port
+	dropped   bool   // the contents of jobs' files are not there any more
 	mu        sync.Mutex
 	changed   chan struct{} // closed at the next change
 	jobs      []job.Job     // newest first
@@ -104,6 +105,12 @@ func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
 	var page job.Page
 	e.filter = f
 	begun := f.Cursor == ""
+	if f.Counts {
+		page.Counts = map[job.Status]int{}
+		for _, j := range e.jobs {
+			page.Counts[j.Status]++
+		}
+	}
 	for _, j := range e.jobs {
 		if begun = begun || j.ID == f.Cursor; !begun || f.Status != "" && j.Status != f.Status {
 			continue
@@ -528,7 +535,7 @@ func (e *engine) ListSnapshots(context.Context, string) ([]job.Snapshot, error) 
 
 func (e *engine) ExposePort(ctx context.Context, spec job.PortSpec) (job.ExposedPort, error) {
 	_, err := e.power(ctx, fmt.Sprint("expose ", spec.Port, " ", spec.Name), spec.VM, vm.Running)
-	return job.ExposedPort{}, err
+	return job.ExposedPort{Note: e.note}, err
 }
 
 func (e *engine) UnexposePort(ctx context.Context, ref, name string) (job.ExposedPort, error) {

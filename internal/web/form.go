@@ -269,13 +269,12 @@ func (v *formView) show(d any, value values) {
 	}
 }
 
-// defaults says in a manifest's form what is left out is.
-func (v *formView) defaults(d job.Defaults) {
-	m := job.Manifest{}.WithDefaults(d)
+// defaults says in a form what is left out is, as one has it that is filled in.
+func (v *formView) defaults(of any) {
 	for i := range v.Groups {
 		for j := range v.Groups[i].Controls {
 			c := &v.Groups[i].Controls[j]
-			c.Default = shown(c.Field, m)
+			c.Default = shown(c.Field, of)
 		}
 	}
 }

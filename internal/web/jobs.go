@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,6 +39,7 @@ func (v jobsView) goesOn() bool { return true }
 type filterLink struct {
 	Name, Href string
 	Current    bool
+	Count      string // of its jobs; empty: a search counts none
 }
 
 // timeSpan is a choice of how far back a list goes.
@@ -65,7 +67,7 @@ func readQuery(r *http.Request) jobsQuery {
 func (q jobsQuery) filter() (f job.Filter, err error) {
 	f = job.Filter{
 		Status: job.Status(q.Status), Reason: job.Reason(q.Reason), Client: q.Client, Principal: q.Owner, Text: q.Text,
-		Cursor: q.cursor, Limit: pageSize,
+		Cursor: q.cursor, Limit: pageSize, Counts: !q.More(),
 	}
 	if f.Since, err = job.ParseTime("since", q.Since); err == nil {
 		f.Before, err = job.ParseTime("before", q.Before)
@@ -131,9 +133,26 @@ func (p *pages) jobsView(r *http.Request) (jobsView, error) {
 	for _, status := range append([]job.Status{""}, job.Statuses...) {
 		other := q
 		other.Status = string(status)
-		v.Filters = append(v.Filters, filterLink{cmp.Or(string(status), "all"), other.at("/jobs", ""), other.Status == q.Status})
+		v.Filters = append(v.Filters, filterLink{cmp.Or(string(status), "all"), other.at("/jobs", ""), other.Status == q.Status, countText(page.Counts, status)})
 	}
 	return v, nil
+}
+
+// countText is how many jobs have a status, or one at all; empty if they were not counted.
+func countText(counts map[job.Status]int, status job.Status) string {
+	if counts == nil {
+		return ""
+	}
+	n, more := 0, ""
+	for of, some := range counts {
+		if status == "" || of == status {
+			n += some
+		}
+		if (status == "" || of == status) && some >= job.MostCounted {
+			more = "+"
+		}
+	}
+	return strconv.Itoa(n) + more
 }
 
 func (p *pages) jobs(w http.ResponseWriter, r *http.Request) {

@@ -65,7 +65,7 @@ func (m making) blank(p *pages) http.HandlerFunc {
 		v.Dir, v.Key = "/tmp", uuid.NewString()
 		v.show(d, nil)
 		v.offer(o)
-		v.defaults(p.Defaults)
+		v.defaults(job.Manifest{}.WithDefaults(p.Defaults))
 		for _, name := range slices.Sorted(maps.Keys(d.Env)) {
 			v.Env = append(v.Env, pair{name, d.Env[name]})
 		}
@@ -144,7 +144,7 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 		v.Dir, v.Planned, v.Plan = r.PostForm.Get("dir"), err == nil, plan
 		v.show(d, r.PostForm.Get)
 		v.offer(p.offers(r))
-		v.defaults(p.Defaults)
+		v.defaults(job.Manifest{}.WithDefaults(p.Defaults))
 		v.Env = env
 		v.keep(d.Files)
 		v.spare()

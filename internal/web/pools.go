@@ -66,10 +66,17 @@ var poolForm = form{poolGroups, "New pool", "Pools", "/pools", "Create the pool"
 
 func newPoolDraft() poolDraft { return poolDraft{PoolSize: job.PoolSize{Warm: 1}} }
 
+// poolDefaults is a pool of which all is left out that can be.
+func poolDefaults(d job.Defaults) poolDraft {
+	p := job.Pool{}.WithDefaults(d)
+	return poolDraft{Manifest: job.Manifest{VMTemplate: p.VMTemplate, Resources: p.Resources, Network: p.Network}, PoolSize: p.PoolSize}
+}
+
 func (p *pages) newPool(w http.ResponseWriter, r *http.Request) {
 	v := poolForm.view(p, r)
 	v.show(newPoolDraft(), nil)
 	v.offer(p.offers(r))
+	v.defaults(poolDefaults(p.Defaults))
 	p.render(w, r, http.StatusOK, "form", v)
 }
 
@@ -86,6 +93,7 @@ func (p *pages) createPool(w http.ResponseWriter, r *http.Request, _ []upload) {
 	v := poolForm.view(p, r)
 	v.show(d, r.PostForm.Get)
 	v.offer(p.offers(r))
+	v.defaults(poolDefaults(p.Defaults))
 	p.refused(w, r, v, err)
 }
 

@@ -179,8 +179,8 @@ var (
 			if err != nil {
 				port = -1 // for the engine to refuse, after it has asked whether the caller may
 			}
-			_, err = e.ExposePort(ctx, job.PortSpec{VM: ref, Port: port, Name: form.Get("name")})
-			return job.VMInfo{}, err
+			made, err := e.ExposePort(ctx, job.PortSpec{VM: ref, Port: port, Name: form.Get("name")})
+			return job.VMInfo{Ports: []job.ExposedPort{made}}, err
 		},
 		"unexpose": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
 			_, err := e.UnexposePort(ctx, ref, form.Get("name"))
@@ -215,10 +215,19 @@ type vmView struct {
 
 	Verb     string // of a question
 	Snapshot string // to revert to, or to remove
+	Note     string // what is to be known of what was just done
 	Key      string // makes one terminal of a form that is sent twice
 
 	Snapshots []job.Snapshot // on its page only
 	Unlisted  string         // why these are not known
+}
+
+// Why is the reason of its status, if that has one.
+func (v vmRow) Why() string {
+	if v.Reason == "" || v.Status == vm.Unknown {
+		return v.Reason
+	}
+	return "Left alone: " + v.Reason
 }
 
 func (v vmView) title() string {
@@ -290,8 +299,16 @@ func (p *pages) changeVM(verb string) http.HandlerFunc {
 		if err == nil {
 			ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
 			defer cancel()
-			if _, err = vmVerbs[verb](p.Engine, ctx, info.Job, r.PostForm); errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			if info, err = vmVerbs[verb](p.Engine, ctx, info.Job, r.PostForm); errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				err = nil
+			}
+		}
+		if verb == "expose" && err == nil && len(info.Ports) > 0 && info.Ports[0].Note != "" {
+			if v, unread := p.vmPage(r); unread == nil {
+				page := v.(vmView)
+				page.Note = info.Ports[0].Note
+				p.render(w, r, http.StatusOK, "vm", page)
+				return
 			}
 		}
 		to := vmPath(ref)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 	"linus/internal/web"
 )
 
@@ -213,14 +214,33 @@ func TestForms_ShowDefaultsByValue(t *testing.T) {
 	v := visitWith(t, o)
 	v.get(web.LoginPath(token))
 	for path, all := range map[string][]string{
-		"/jobs/new": {`name="timeout" type="text" value="" placeholder="1h"`, `name="resources.cpu" type="text" value="" placeholder="2"`, `placeholder="4G"`, `placeholder="20G"`, `placeholder="&lt;ci&gt;"`, ">default: internet<", ">default: ephemeral<"},
-		"/vms/new":  {`name="resources.cpu" type="text" value="" placeholder="2"`, `placeholder="&lt;ci&gt;"`},
+		"/jobs/new":  {`name="timeout" type="text" value="" placeholder="1h"`, `name="resources.cpu" type="text" value="" placeholder="2"`, `placeholder="4G"`, `placeholder="20G"`, `placeholder="&lt;ci&gt;"`, ">default: internet<", ">default: ephemeral<"},
+		"/pools/new": {`name="resources.cpu" type="text" value="" placeholder="2"`, `placeholder="4G"`, `placeholder="&lt;ci&gt;"`, `name="max_age" type="text" value="" placeholder="1d"`, ">default: internet<"},
+		"/vms/new":   {`name="resources.cpu" type="text" value="" placeholder="2"`, `placeholder="&lt;ci&gt;"`},
 	} {
 		_, text := v.get(path)
 		for _, want := range all {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s has no %s", path, want)
 			}
+		}
+	}
+}
+
+// Who exposes a port on which nothing listens is told, and a list of VMs says why it does not know
+// the status of one.
+func TestVMs_SayWhatIsToBeKnown(t *testing.T) {
+	e := sample()
+	e.note = "nothing listens on port 3000 <yet>"
+	e.vms[0].Labels = nil
+	v := loggedIn(t, e)
+	if answer, text := v.do(http.MethodPost, "/vms/105/expose", "form_token="+v.formToken()+"&job="+doneID+"&port=3000&name=web", nil); answer.StatusCode != http.StatusOK || !strings.Contains(text, `role="status" id="note">nothing listens on port 3000 &lt;yet&gt;</p>`) {
+		t.Errorf("%v, %s", answer, text)
+	}
+	e.change(func() { e.vms[0].Status, e.vms[0].Reason = vm.Unknown, "the host could not be asked: <no> route" })
+	for _, path := range []string{"/vms", "/vms/105"} {
+		if _, text := v.get(path); !strings.Contains(text, `class="error">the host could not be asked: &lt;no&gt; route<`) {
+			t.Errorf("%s does not say why: %s", path, text)
 		}
 	}
 }

@@ -46,6 +46,17 @@
     }
     if (t.follows) t.scrollTop = t.scrollHeight;
   });
+  // Of a job that fails, why is on stderr, and that comes first; where the keyboard is stays in its place.
+  document.addEventListener("htmx:sseMessage", () => {
+    const out = document.getElementById("stdout")?.closest("section");
+    const err = document.getElementById("stderr")?.closest("section");
+    if (!out || !err || !document.querySelector(".lead .status-failed") || !err.querySelector("pre").textContent) return;
+    if (err.compareDocumentPosition(out) & Node.DOCUMENT_POSITION_FOLLOWING) return;
+    if (err.contains(document.activeElement)) err.after(out);
+    else out.before(err);
+    const t = err.querySelector(".terminal");
+    t.scrollTop = t.scrollHeight;
+  });
   for (const t of document.querySelectorAll(".output .terminal")) t.scrollTop = t.scrollHeight;
 
   document.addEventListener("htmx:afterRequest", (e) => {
