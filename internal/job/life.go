@@ -145,9 +145,9 @@ const MaxSearch = 200
 // Page is one page of a list. One of a search may have fewer jobs than asked for, even
 // none, though others follow: it looks at a bounded number of them.
 type Page struct {
-	Jobs []Summary `json:"jobs" api:"items"`
-	Next string    `json:"next_cursor,omitempty"` // empty on the last page
-	Counts map[Status]int `json:"counts,omitempty"` // asked for: the jobs of each status, of all that the caller may see, or of the principal's newest 20000; 1000 is that many or more
+	Jobs   []Summary      `json:"jobs" api:"items"`
+	Next   string         `json:"next_cursor,omitempty"` // empty on the last page
+	Counts map[Status]int `json:"counts,omitempty"`      // asked for: the jobs of each status, of all that the caller may see, or of the principal's newest 20000; 1000 is that many or more
 }
 
 // MostCounted bounds a count of jobs: so many are that many or more.

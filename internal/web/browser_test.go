@@ -130,7 +130,9 @@ func TestBrowser_AFailureShowsStderrFirst(t *testing.T) {
 	browsertest.Do(t, ctx, chromedp.Navigate("http://"+addr+web.LoginPath(token)), chromedp.Navigate("http://"+addr+"/jobs/"+id))
 	browsertest.Shows(t, ctx, ".output:has(#stdout) ~ .output", "cannot find <package>")
 	browsertest.Shows(t, ctx, "#connection", "Live")
-	e.happens(id, job.Event{Kind: job.EventPhaseEnded, Phase: "run"}, func(j *job.Job) { j.Status, j.Outcome = job.Failed, &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus} })
+	e.happens(id, job.Event{Kind: job.EventPhaseEnded, Phase: "run"}, func(j *job.Job) {
+		j.Status, j.Outcome = job.Failed, &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus}
+	})
 	browsertest.Shows(t, ctx, ".output:has(#stderr) ~ .output", "Building 214 packages")
 	e.change(func() { e.outputs[job.Stdout] += "the last line\n" })
 	browsertest.Shows(t, ctx, "#stdout", "the last line") // it is followed where it is now
