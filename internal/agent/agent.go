@@ -4,7 +4,10 @@
 // the standard library and term only.
 package agent
 
-import "slices"
+import (
+	"slices"
+	"sync"
+)
 
 // Agent is a row.
 type Agent struct {
@@ -29,7 +32,10 @@ const codex = `export CODEX_API_KEY="${CODEX_API_KEY:-${OPENAI_API_KEY:-}}"
 exec codex exec "$@" -`
 
 // All returns all agents.
-func All() []Agent {
+func All() []Agent { return slices.Clone(all()) }
+
+// all is made once: each submission asks for them a dozen times.
+var all = sync.OnceValue(func() []Agent {
 	return []Agent{
 		{
 			Name: "claude", Key: "ANTHROPIC_API_KEY", NPM: "@anthropic-ai/claude-code",
@@ -50,11 +56,11 @@ func All() []Agent {
 			steps: geminiSteps, answer: geminiAnswer,
 		},
 	}
-}
+})
 
 // Named returns an agent by its name.
 func Named(name string) (Agent, bool) {
-	for _, a := range All() {
+	for _, a := range all() {
 		if a.Name == name {
 			return a, true
 		}

@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -107,16 +108,13 @@ func dropNulls(tree any, t reflect.Type) {
 		if t.Kind() != reflect.Struct {
 			return
 		}
-		for _, f := range reflect.VisibleFields(t) {
-			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-			other, _, _ := strings.Cut(f.Tag.Get("api"), ",")
-			for _, name := range []string{name, other} {
-				inner, given := value[name]
-				if given && inner == nil && (f.Type.Kind() == reflect.Pointer || strings.Contains(options, "omit")) {
-					delete(value, name)
-				} else if given {
-					dropNulls(inner, f.Type)
-				}
+		fields := fieldsOf(t)
+		for key, inner := range value {
+			f, known := fields[key]
+			if known && inner == nil && f.omitted {
+				delete(value, key)
+			} else if known {
+				dropNulls(inner, f.of)
 			}
 		}
 	case []any:
@@ -299,25 +297,31 @@ func checkShape(at string, v any, t reflect.Type) []*FieldError {
 
 // isText reports whether encoding/json writes a type of another kind as a string.
 func isText(t reflect.Type) bool {
-	return t == reflect.TypeFor[[]byte]() || reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	if is, found := texts.Load(t); found {
+		return is == true
+	}
+	is := t == reflect.TypeFor[[]byte]() || reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	texts.Store(t, is)
+	return is
 }
 
+// What reflect says of types, which never changes, and which each call would look up again: a
+// third of a submission's CPU.
+var texts, shapes sync.Map
+
 func checkObject(at string, object map[string]any, t reflect.Type) []*FieldError {
-	var known []string
-	for name := range fields(t) {
-		known = append(known, name)
-	}
+	fields := fieldsOf(t)
 	var bad []*FieldError
 	for _, k := range sortedKeys(object) {
-		name, ft := fieldOf(t, k)
-		_, twice := object[name]
+		f, known := fields[k]
+		_, twice := object[f.name]
 		switch {
-		case name == "":
-			bad = append(bad, field(below(at, k), DidYouMean(k, known), "is not a known key"))
-		case name != k && twice:
-			bad = append(bad, field(below(at, k), "give one of the two", "is %s by another name", name))
+		case !known:
+			bad = append(bad, field(below(at, k), DidYouMean(k, names(t)), "is not a known key"))
+		case f.name != k && twice:
+			bad = append(bad, field(below(at, k), "give one of the two", "is %s by another name", f.name))
 		default:
-			bad = append(bad, checkShape(below(at, k), object[k], ft)...)
+			bad = append(bad, checkShape(below(at, k), object[k], f.of)...)
 		}
 	}
 	return bad
@@ -345,19 +349,44 @@ func fields(t reflect.Type) iter.Seq2[string, reflect.StructField] {
 	}
 }
 
-// fieldOf returns the key of a type's JSON that a given one means, by this name or its other
-// one, and what it holds; "": none.
-func fieldOf(t reflect.Type, key string) (name string, of reflect.Type) {
-	for own, f := range fields(t) {
-		other, _, _ := strings.Cut(f.Tag.Get("api"), ",")
-		switch {
-		case key == own:
-			return own, f.Type
-		case key == other && key != "" && key != "-":
-			name, of = own, f.Type
+// jsonField is a field of a struct in JSON.
+type jsonField struct {
+	name    string // its own
+	of      reflect.Type
+	omitted bool // it may be left out, and null says that it is
+}
+
+// fieldsOf returns the fields of a struct by their names, and by their other ones.
+func fieldsOf(t reflect.Type) map[string]jsonField {
+	if found, ok := shapes.Load(t); ok {
+		return found.(map[string]jsonField) //nolint:forcetypeassert // nothing else is stored
+	}
+	all, others := map[string]jsonField{}, map[string]jsonField{}
+	for name, f := range fields(t) {
+		_, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		known := jsonField{name, f.Type, f.Type.Kind() == reflect.Pointer || strings.Contains(options, "omit")}
+		if _, before := all[name]; !before {
+			all[name] = known
+		}
+		if other, _, _ := strings.Cut(f.Tag.Get("api"), ","); other != "" && other != "-" {
+			others[other] = known
 		}
 	}
-	return name, of
+	for other, known := range others {
+		if _, own := all[other]; !own {
+			all[other] = known
+		}
+	}
+	shapes.Store(t, all)
+	return all
+}
+
+// names returns the own names of a struct's fields, in order.
+func names(t reflect.Type) (known []string) {
+	for name := range fields(t) {
+		known = append(known, name)
+	}
+	return known
 }
 
 // rename gives what checkShape has let through the names of a type's JSON, and reports whether
@@ -372,11 +401,12 @@ func rename(v any, t reflect.Type) (renamed bool) {
 	switch t.Kind() {
 	case reflect.Struct:
 		object, _ := v.(map[string]any)
+		fields := fieldsOf(t)
 		for _, k := range sortedKeys(object) {
-			name, of := fieldOf(t, k)
-			renamed = rename(object[k], of) || renamed
-			if name != k {
-				object[name], renamed = object[k], true
+			f := fields[k]
+			renamed = rename(object[k], f.of) || renamed
+			if f.name != k {
+				object[f.name], renamed = object[k], true
 				delete(object, k)
 			}
 		}

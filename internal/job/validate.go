@@ -121,14 +121,14 @@ func (m Manifest) Validate() error {
 }
 
 func oneOf[T ~string](name string, v T, required bool, valid ...T) *FieldError {
+	if v == "" && !required || slices.Contains(valid, v) {
+		return nil
+	}
 	remedy := "use one of: " + strings.Join(words(valid), ", ")
-	if v == "" && required {
+	if v == "" {
 		return field(name, remedy, "is required")
 	}
-	if v != "" && !slices.Contains(valid, v) {
-		return field(name, remedy, "%q is unknown", string(v))
-	}
-	return nil
+	return field(name, remedy, "%q is unknown", string(v))
 }
 
 func (a Agent) validate(t AgentType) []*FieldError {
