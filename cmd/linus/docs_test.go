@@ -46,7 +46,7 @@ func TestDocs_ListsEveryCommand(t *testing.T) {
 			list(sub)
 		}
 	}
-	root := (&app{}).root()
+	root := (&app{}).root(nil)
 	root.InitDefaultHelpCmd()
 	list(root)
 	b.WriteString("| `linus completion bash\\|zsh\\|fish\\|powershell` | Complete commands, options, job ids and VM names in your shell |\n")

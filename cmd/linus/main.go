@@ -57,7 +57,7 @@ type app struct {
 // run is the whole program, without the process around it. It returns the exit code.
 func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, backend: backend, service: "/var/lib/linus-engine"}
-	root := a.root() //nolint:contextcheck // the verbs use their command's context
+	root := a.root(args) //nolint:contextcheck // the verbs use their command's context
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -78,10 +78,15 @@ func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io
 	return exitCode(err)
 }
 
-func (a *app) root() *cobra.Command {
-	var output string
-	root := group("linus", "Run jobs in ephemeral Proxmox VE virtual machines",
-		a.mcpCommand(), a.serveCommand(), a.runCommand(),
+// verbs are linus's commands. An MCP client starts linus mcp anew each time, and that linus serve:
+// those two are not to wait until the options of eighty others are there.
+func (a *app) verbs(args []string) []*cobra.Command {
+	often := []*cobra.Command{a.mcpCommand(), a.serveCommand()}
+	if len(args) > 0 && (args[0] == often[0].Name() || args[0] == often[1].Name()) {
+		return often
+	}
+	return append(often,
+		a.runCommand(),
 		group("job", "Submit and follow jobs",
 			a.submitCommand(), a.execCommand(), a.attachCommand(), a.inputCommand(), a.statusCommand(), a.waitCommand(),
 			a.logsCommand(), a.resultCommand(), a.artifactsCommand(), a.diffCommand(), a.listCommand(), a.killCommand(), a.cancelCommand(),
@@ -114,7 +119,14 @@ func (a *app) root() *cobra.Command {
 			a.templateBuildCommand(), a.templateListCommand(), a.templateShowCommand(), a.templateRemoveCommand(), a.checkpointCommand()),
 		a.scriptsCommand(),
 		group("store", "Move this engine's jobs to PostgreSQL", a.storeMigrateCommand()),
-		a.configCommand(), a.manCommand(), a.versionCommand())
+		a.configCommand(), a.manCommand(), a.versionCommand(),
+	)
+}
+
+func (a *app) root(args []string) *cobra.Command {
+	var output string
+	verbs := a.verbs(args)
+	root := group("linus", "Run jobs in ephemeral Proxmox VE virtual machines", verbs...)
 	root.Long = exitHelp()
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -125,7 +137,9 @@ func (a *app) root() *cobra.Command {
 	})
 	withDays(root)
 	a.settingFlags(root)
-	root.SetHelpCommand(a.helpCommand())
+	if len(verbs) > 2 {
+		root.SetHelpCommand(a.helpCommand())
+	}
 	root.PersistentFlags().StringVarP(&output, "output", "o", "text", "text or json")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error {
 		a.json = output == "json"

@@ -318,7 +318,7 @@ func noVM(ts *testscript.TestScript, _ bool, _ []string) {
 			ts.Fatalf("%s: it says %s", path, said)
 		}
 	}
-	visit((&app{}).root())
+	visit((&app{}).root(nil))
 }
 
 // race N submits N jobs at once, from as many processes, each with settings of its

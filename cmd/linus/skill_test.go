@@ -110,7 +110,7 @@ func callsOfLinus(t *testing.T, line string) (calls [][]string) {
 
 // understands returns what a command line's options or number of arguments have against it.
 func understands(args []string) error {
-	root := (&app{}).root()
+	root := (&app{}).root(nil)
 	root.InitDefaultHelpCmd()
 	cmd, rest, err := root.Find(args)
 	if err == nil {
