@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,19 +73,34 @@ func TestTakesJobs_OnlyOfAPersistentVMThatIsThere(t *testing.T) {
 	}
 }
 
-// Another's job does not exist, whatever VM it has.
-func TestFileVM_OfAnothersJob(t *testing.T) {
-	k := known{vm: vm.VM{Job: "id", State: vm.Created}}
-	k.job = job.Job{ID: "id", Principal: "alice", Status: job.Running, VM: &k.vm}
-	f := New(Options{Store: k, Engine: k})
-	as := func(name string) error {
-		_, err := f.fileVM(job.WithPrincipal(t.Context(), job.Principal{Name: name, Role: job.RoleRun}), "id")
+// Another's job does not exist, whatever VM it has, and files are of a VM that is there.
+func TestFileVM(t *testing.T) {
+	is := func(change func(*known)) error {
+		k := known{vm: vm.VM{Job: "id", State: vm.Created}}
+		k.job = job.Job{ID: "id", Principal: "alice", Status: job.Running, VM: &k.vm}
+		change(&k)
+		f := New(Options{Store: k, Engine: k})
+		_, err := f.fileVM(job.WithPrincipal(t.Context(), job.Principal{Name: "alice", Role: job.RoleRun}), "id")
 		return err
 	}
-	if err := as("alice"); err != nil {
+	if err := is(func(*known) {}); err != nil {
 		t.Error(err)
 	}
-	if wrong, is := errors.AsType[*job.FieldError](as("bob")); !is || wrong.Fault != job.FaultUnknown {
-		t.Errorf("of another: %v", wrong)
+	for says, change := range map[string]func(*known){
+		"is not a VM of ours":         func(k *known) { k.job.Principal = "bob" },
+		"not a VM of ours":            func(k *known) { k.noJob = job.ErrNotFound },
+		"cannot be read":              func(k *known) { k.noJob = errors.New("cannot be read") },
+		"a job that has no VM":        func(k *known) { k.job.VM = nil },
+		"a job that has ended":        func(k *known) { k.job.ID, k.job.Outcome = "inside", &job.Outcome{} },
+		"that no job has":             func(k *known) { k.vm.Member = &vm.Member{Pool: "p", State: vm.MemberWarm} },
+		"is left alone":               func(k *known) { k.vm.State = vm.LeftAlone },
+		"is not ready yet":            func(k *known) { k.vm.State = vm.Intended },
+		"is gone":                     func(k *known) { k.vm.State = vm.Destroyed },
+		"is being destroyed":          func(k *known) { k.vm.Unwanted = true },
+		"goes with job id, which has": func(k *known) { k.job.Outcome = &job.Outcome{} },
+	} {
+		if err := is(change); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v; want %q", err, says)
+		}
 	}
 }

@@ -109,6 +109,22 @@ func TestChoose_IsHeldUntilItIsRecorded(t *testing.T) {
 	})
 }
 
+// What goes with a job is the job's to destroy.
+func TestDestroyVM_NotOfAJob(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.pool(job.PoolSize{Warm: 1})
+		member := r.filled(1, 0)[0]
+		r.engine.set(func(e *engine) { e.holds["a-job"] = time.Hour })
+		r.change(member.Job, func(v *vm.VM) { v.Member.State, v.Member.Claimer = vm.MemberClaimed, "a-job" })
+		if _, err := r.DestroyVM(context.Background(), member.Name); err == nil || !strings.Contains(err.Error(), "goes with job a-job: cancel that") {
+			t.Error(err)
+		}
+		r.pass(time.Minute)
+		r.kept(member.Job, vm.MemberClaimed)
+	})
+}
+
 // VMs that have expired are one engine's to destroy.
 func TestExpire_IsForWhoLeads(t *testing.T) {
 	bubble(t, func(r *rig) {
