@@ -125,6 +125,45 @@ func TestDestroyVM_NotOfAJob(t *testing.T) {
 	})
 }
 
+// What another has is neither shown nor counted.
+func TestVMs_OfAnother(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.source(func(v *vm.VM) { v.Principal = "alice" })
+		for name, want := range map[string]int{"alice": 1, "bob": 0} {
+			ctx := job.WithPrincipal(context.Background(), job.Principal{Name: name, Role: job.RoleRun})
+			shown, err := r.VMs(ctx)
+			asked, askedErr := r.AskedBy(ctx, name, "cli")
+			_, one := r.VM(ctx, "dev")
+			if err != nil || askedErr != nil || len(shown) != want || len(asked) != want || (one == nil) != (want == 1) {
+				t.Errorf("%s has %d, and %d to count; %v, %v, %v", name, len(shown), len(asked), err, askedErr, one)
+			}
+		}
+		r.change(id, func(v *vm.VM) { v.Principal = "" })
+		for client, want := range map[string]int{"cli": 1, "mcp": 0} {
+			if asked, err := r.AskedBy(context.Background(), "", client); err != nil || len(asked) != want {
+				t.Errorf("%s has %d to count, %v", client, len(asked), err)
+			}
+		}
+	})
+}
+
+// Where the ID is another VM's by now, ours is looked for by its marker.
+func TestRemove_UnderAnotherID(t *testing.T) {
+	faulty(t, func(r *rig, s *steps) {
+		r.start()
+		v := r.persistent("dev")
+		s.before("Destroy", 1, func() error { return hostError(job.HostForeign, "the ID is another's") })
+		if removed, err := r.Remove(context.Background(), v); !removed || err != nil || len(r.host.VMs()) != 0 {
+			t.Errorf("removed: %v, %v; the host has %v", removed, err, r.names())
+		}
+		s.before("Destroy", 1, func() error { return hostError(job.HostForeign, "the ID is another's") })
+		if removed, err := r.Remove(context.Background(), v); removed || err != nil {
+			t.Errorf("removed what is gone: %v, %v", removed, err)
+		}
+	})
+}
+
 // VMs that have expired are one engine's to destroy.
 func TestExpire_IsForWhoLeads(t *testing.T) {
 	bubble(t, func(r *rig) {
