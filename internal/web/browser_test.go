@@ -253,6 +253,7 @@ func TestBrowser_EveryPageFits(t *testing.T) {
 		{"jobs", "/jobs"},
 		{"job", "/jobs/" + id},
 		{"done", "/jobs/" + doneID},
+		{"lines", "/jobs/" + id + "/lines?stream=stdout"},
 		{"files", "/jobs/" + id + "/files"},
 		{"files-empty", "/jobs/" + id + "/files?path=empty"},
 		{"files-text", "/jobs/" + id + "/files?path=README.md"},

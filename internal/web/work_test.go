@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -241,6 +242,47 @@ func TestVMs_SayWhatIsToBeKnown(t *testing.T) {
 	for _, path := range []string{"/vms", "/vms/105"} {
 		if _, text := v.get(path); !strings.Contains(text, `class="error">the host could not be asked: &lt;no&gt; route<`) {
 			t.Errorf("%s does not say why: %s", path, text)
+		}
+	}
+}
+
+// An output's lines have numbers and addresses, and can be searched.
+func TestLines_HaveAddressesAndASearch(t *testing.T) {
+	e := sample()
+	var b strings.Builder
+	for i := range 2500 {
+		fmt.Fprintf(&b, "line %d <b>\x1b[31mred\x1b[0m\n", i+1)
+	}
+	e.outputs[job.Stdout] = b.String() + "Straße no end"
+	v := loggedIn(t, e)
+	at := "/jobs/" + id + "/lines?stream=stdout"
+	for path, wants := range map[string][]string{
+		at:                                     {`<li id="L1"><a href="` + strings.ReplaceAll("/jobs/"+id+"/lines?from=1&stream=stdout", "&", "&amp;") + `#L1"`, "<span>line 1 &lt;b&gt;red</span>", `id="L1000"`, "from=1001&amp;stream=stdout\" rel=\"next\""},
+		at + "&from=2001":                      {`id="L2001"`, `<li id="L2501">`, "<span>Straße no end</span>", "from=1001&amp;stream=stdout\" rel=\"prev\""},
+		at + "&text=STRASS":                    {"No line has this text."},
+		at + "&text=LINE+2001+<":               {`<li id="L2001"><a href="/jobs/` + id + `/lines?from=2001&amp;stream=stdout#L2001"`, `value="LINE 2001 &lt;"`},
+		at + "&text=red":                       {"give more of the text"},
+		"/jobs/" + id + "/lines?stream=stderr": {"cannot find"},
+		"/jobs/" + doneID + "/lines":           {"There are no lines."},
+	} {
+		code, text := v.get(path)
+		for _, want := range wants {
+			if code != http.StatusOK || !strings.Contains(text, want) {
+				t.Errorf("%s: %d, no %s", path, code, want)
+			}
+		}
+		if strings.Contains(path, "2001") && strings.Contains(text, `id="L1999"`) || strings.Count(text, "<li id=") > 1000 {
+			t.Errorf("%s has too many lines", path)
+		}
+	}
+	e.gap = 20
+	if _, text := v.get(at); !strings.Contains(text, "were not kept") {
+		t.Error("it does not say what is missing")
+	}
+	_, text := v.get("/jobs/" + id)
+	for _, stream := range []string{"stdout", "stderr"} {
+		if !strings.Contains(text, `href="/jobs/`+id+`/lines?stream=`+stream+`"`) {
+			t.Errorf("the job's page does not lead to the lines of %s", stream)
 		}
 	}
 }
