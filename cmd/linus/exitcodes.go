@@ -20,7 +20,7 @@ const (
 func exitCodes() []exitMeaning {
 	return []exitMeaning{
 		{exitOK, "done"},
-		{exitFailure, "failure, `host check` found something missing, or a job's commits were not kept or pushed"},
+		{exitFailure, "failure, `host check` found something missing, a step of `host test` failed or it was cancelled, or a job's commits were not kept or pushed"},
 		{exitUsage, "invalid arguments, manifest or settings; nothing was done"},
 		{exitTimeout, "the job's task timed out"},
 		{exitNoCode, "the job ended without an exit code: it could not be started, or was lost, cancelled or killed"},

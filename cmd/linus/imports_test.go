@@ -32,7 +32,7 @@ const module = "linus/"
 // adapters are the packages around the domain: none knows another.
 var adapters = []string{
 	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/credential", "internal/egress", "internal/executor", "internal/fleet", "internal/git",
-	"internal/guest", "internal/mcptool", "internal/oauth", "internal/policy", "internal/proxmox",
+	"internal/guest", "internal/hosttest", "internal/mcptool", "internal/oauth", "internal/policy", "internal/proxmox",
 	"internal/store", "internal/telemetry", "internal/token", "internal/web", "internal/webhook",
 }
 
@@ -57,6 +57,7 @@ var arrows = map[string][]string{
 	"internal/egress":    {"internal/job"},
 	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience"},
 	"internal/git":       {"internal/job"},
+	"internal/hosttest":  {"internal/job", "internal/lock"},
 	"internal/executor":  {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},
 	"internal/capture":   {"internal/agent", "internal/job", "internal/patience", "internal/secret"},
 	"internal/patience":  {"internal/job"},

@@ -114,7 +114,7 @@ func (a *app) verbs(args []string) []*cobra.Command {
 			a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand()),
 		group("credential", "Add, list and remove credentials that VMs use and never have",
 			a.credentialAddCommand(), a.credentialListCommand(), a.credentialRemoveCommand()),
-		group("host", "Check and trust the Proxmox host, and remove linus from it", a.checkCommand(), a.trustCommand(), a.uninstallCommand()),
+		group("host", "Check, test and trust the Proxmox host, and remove linus from it", a.checkCommand(), a.hostTestCommand(), a.trustCommand(), a.uninstallCommand()),
 		group("template", "Build the template that jobs' VMs are cloned from",
 			a.templateBuildCommand(), a.templateListCommand(), a.templateShowCommand(), a.templateRemoveCommand(), a.checkpointCommand()),
 		a.scriptsCommand(),

@@ -19,6 +19,7 @@ var words = job.Words{
 	job.BuildCheckpoint: "linus template checkpoint build",
 	job.ListCheckpoints: "linus template checkpoint list",
 	job.TrustHost:       "linus host trust",
+	job.ProveHost:       "linus host test",
 	job.TemplateName:    "--name",
 	job.TemplateOS:      "--os",
 	job.TemplateImage:   "--image",

@@ -100,7 +100,7 @@ func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 		case a.err != nil:
 			a.value.Checks = []job.Check{{Name: "node", Level: "fail", Text: a.err.Error()}}
 		}
-		r.OK = r.OK || a.err == nil && a.value.OK
+		r.OK, r.Facts = r.OK || a.err == nil && a.value.OK, append(r.Facts, a.value.Facts...)
 		for _, c := range a.value.Checks {
 			c.Node = n.Name
 			r.Checks = append(r.Checks, c)

@@ -110,7 +110,7 @@ func (c Config) rules() []rule {
 		{"DEFAULT_EGRESS", c.DefaultEgress, slices.Contains(vm.Egresses, vm.Egress(c.DefaultEgress)), "use one of: lan, internet, allow, none"},
 		{"DEFAULT_EGRESS_NAMES", c.DefaultEgressNames, areEgressNames(c.EgressNames()), "give at most 100 host names such as github.com or *.npmjs.org, separated by commas"},
 		{"PROXMOX_TOOLS", c.ProxmoxTools, c.ProxmoxTools == "auto" || c.ProxmoxTools == "plain", "use one of: auto, plain"},
-		{"CHECKPOINTS", c.Checkpoints, slices.Contains([]job.CheckpointMode{job.CheckpointsOff, job.CheckpointsAuto, job.CheckpointsAlways}, job.CheckpointMode(c.Checkpoints)), "use one of: off, auto, always"},
+		{"CHECKPOINTS", c.Checkpoints, slices.Contains([]job.CheckpointMode{job.CheckpointsTested, job.CheckpointsOff, job.CheckpointsAuto, job.CheckpointsAlways}, job.CheckpointMode(c.Checkpoints)), "use one of: tested, off, auto, always"},
 		{"CHECKPOINT_DISK", c.CheckpointDisk, job.SizeMB(c.CheckpointDisk) >= 1<<10, "give 1G or more, as in 20G"},
 		{"LIMIT_MEMORY", c.LimitMemory, c.LimitMemory == "" || c.LimitMemoryMB() >= 512, "give 512M or more, as in 64G"},
 		{"LIMIT_DISK", c.LimitDisk, c.LimitDisk == "" || c.LimitDiskMB() >= 5<<10, "give 5G or more, as in 500G"},

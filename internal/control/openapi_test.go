@@ -340,7 +340,7 @@ func list(schema object, param string, l *job.Listing) {
 // paramAbout describes parameters by their names.
 var paramAbout = map[string]string{
 	"id": "The job's ID.", "vm": "The VM's name, its number on the host, or the ID of the job that has made it or runs in it.",
-	"pool": "The pool's name.", "checkpoint": "The checkpoint's ID or name, or the VM ID of its template.", "volume": "The volume's name or ID.", "token": "The token's ID, or the name of all of them.", "node": "The node's name.", "credential": "The credential's name.", "snapshot": "The snapshot's name.",
+	"pool": "The pool's name.", "checkpoint": "The checkpoint's ID or name, or the VM ID of its template.", "volume": "The volume's name or ID.", "token": "The token's ID, or the name of all of them.", "node": "The node's name.", "test": "The test's ID.", "credential": "The credential's name.", "snapshot": "The snapshot's name.",
 	"path": "The path: absolute, or from the home of the VM's user.", "principal": "Only what belongs to this one; without it, all that the token may see.",
 	"signal": "The signal: TERM, KILL, INT, HUP or QUIT.", "port": "The port's number, or the name of one that has a URL.",
 	"If-Match":        "The ETag of the pool as it was read: it is changed only if that is still its size.",

@@ -20,6 +20,7 @@ import (
 	"linus/internal/executor"
 	"linus/internal/fleet"
 	"linus/internal/git"
+	"linus/internal/hosttest"
 	"linus/internal/job"
 	"linus/internal/policy"
 	"linus/internal/store"
@@ -124,6 +125,11 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	if work.Engines != nil {
 		vms.Engines = work.Engines
 	}
+	tests := hosttest.New(hosttest.Options{
+		Store: st, Host: work.Provider, Engine: e, Row: func(ctx context.Context, id string) (vm.VM, error) { return work.Fleet.Row(ctx, id) },
+		Engines: vms.Engines, Log: log, Template: c.DefaultVMTemplate, Lease: vms.Lease, Port: c.VMSSHPort,
+	})
+	vms.Tests, work.HostTests = tests, tests
 	work.Fleet = fleet.New(vms)
 	e.tokens = token.New(token.Options{Store: st, Limits: work.Defaults.TokenLimits(c.MaxJobs), Log: log, Observer: work.Observer})
 	work.Tokens = e.tokens

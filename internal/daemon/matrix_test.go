@@ -74,7 +74,7 @@ func verbRules() map[string]rule {
 			"vm":  "StartVM StopVM SuspendVM ResumeVM SetVM ForkVM SnapshotVM RevertVM DeleteSnapshot DestroyVM ListFiles ReadFile WriteFile EditFile ReadTree WriteTree DialVM ExposePort UnexposePort Network",
 		},
 		job.RoleAdmin: {
-			"vm": "ForgetVM SaveVM", "job": "DeleteJob", "": "Cleanup Tokens CreateToken RevokeToken Credentials CreateCredential RemoveCredential Pools Pool CreatePool ResizePool RemovePool Checkpoints Checkpoint CreateCheckpoint RemoveCheckpoint Engines Nodes CordonNode UncordonNode",
+			"vm": "ForgetVM SaveVM", "job": "DeleteJob", "": "Cleanup Tokens CreateToken RevokeToken Credentials CreateCredential RemoveCredential Pools Pool CreatePool ResizePool RemovePool Checkpoints Checkpoint CreateCheckpoint RemoveCheckpoint Engines Nodes CordonNode UncordonNode TestHost HostTests CancelHostTest",
 		},
 	} {
 		for subject, names := range of {
@@ -125,7 +125,7 @@ func pageRules() map[string]rule {
 		"GET /nodes": {job.RoleAdmin, ""}, "GET /nodes/live": {job.RoleAdmin, ""}, "POST /nodes/{node}/cordon": {job.RoleAdmin, ""}, "POST /nodes/{node}/uncordon": {job.RoleAdmin, ""},
 		"GET /tokens": {job.RoleAdmin, ""}, "GET /tokens/new": {job.RoleAdmin, ""}, "POST /tokens/new": {job.RoleAdmin, ""}, "POST /tokens/{token}/revoke": {job.RoleAdmin, ""},
 		"GET /templates": {job.RoleAdmin, ""}, "GET /checkpoints": {job.RoleAdmin, ""}, "GET /volumes": {job.RoleRead, ""}, "GET /credentials": {job.RoleAdmin, ""},
-		"GET /host": {job.RoleRead, ""}, "GET /metrics": {job.RoleRead, ""},
+		"GET /host": {job.RoleRead, ""}, "GET /host/live": {job.RoleAdmin, ""}, "POST /host/test": {job.RoleAdmin, ""}, "POST /host/test/{test}/cancel": {job.RoleAdmin, ""}, "GET /metrics": {job.RoleRead, ""},
 	}
 }
 
@@ -133,7 +133,7 @@ func pageRules() map[string]rule {
 // other faces.
 var undecided = []string{
 	"GET /", "ANY /mcp", "ANY /mcp/", "ANY /.well-known/oauth-protected-resource", "ANY /.well-known/oauth-protected-resource/mcp", "ANY /api/", "GET /api/v1/jobs/{id}/terminal", "GET /health", "GET /login", "GET /login/begin", "GET /login/issuer", "POST /login", "POST /logout", "GET /static/{hash}/{file}",
-	"ANY /ports/{port}", "GET /help", "GET /help/{topic}", "GET /help/{plot}", "GET /jobs/{id}/{verb}", "GET /pools/{pool}/{verb}", "GET /nodes/{node}/{verb}", "GET /tokens/{token}/revoke",
+	"ANY /ports/{port}", "GET /help", "GET /help/{topic}", "GET /help/{plot}", "GET /jobs/{id}/{verb}", "GET /pools/{pool}/{verb}", "GET /nodes/{node}/{verb}", "GET /tokens/{token}/revoke", "GET /host/test", "GET /host/test/{test}/cancel",
 }
 
 // caller is who makes a call.
@@ -416,10 +416,10 @@ func (m *matrix) api() {
 		"CreateVM":   `{"manifest":{"vm_name":"dev","resources":{"cpu":99}}}`, // which is refused, but not by the guard
 		"CreatePool": `{"name":"p","warm":0}`, "ResizePool": `{"warm":0}`, "Input": "x", "WriteFile": "x", "Kill": `{"signal":"INT"}`, "Resize": `{"rows":24,"columns":80}`,
 		"SetVM": `{}`, "ForkVM": `{"count":99}`, "SnapshotVM": `{"name":"clean"}`, "SaveVM": `{"name":"setup"}`, "Network": `{}`, "EditFile": `{"old":"x","new":"y"}`, "CreateToken": `{"name":"dave","role":"read"}`, "CreateCredential": `{"name":"github","host":"api.github.com","header":"Authorization: Bearer","value":"of no worth"}`,
-		"CreateVolume": `{"name":"v","size":"x"}`, "AttachVolume": `{"vm":"x","path":"/x"}`, "DetachVolume": `{"vm":"x"}`, "ExposePort": `{"port":80}`,
+		"CreateVolume": `{"name":"v","size":"x"}`, "AttachVolume": `{"vm":"x","path":"/x"}`, "DetachVolume": `{"vm":"x"}`, "ExposePort": `{"port":80}`, "TestHost": `{"node":"elsewhere"}`,
 	}
 	m.cells("API", rules, func(c *caller, name, id, vm string) (string, string) {
-		values := map[string]string{"id": id, "vm": vm, "pool": "p", "checkpoint": "c", "volume": "v", "node": "pve", "token": "dave", "credential": "github", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
+		values := map[string]string{"id": id, "vm": vm, "pool": "p", "checkpoint": "c", "volume": "v", "node": "pve", "test": "t", "token": "dave", "credential": "github", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
 		o := all[name]
 		path, query := o.path, url.Values{}
 		for _, p := range o.Parameters {

@@ -38,6 +38,9 @@ func (e *Executor) dispatch(ctx context.Context) {
 	if e.o.Credentials != nil {
 		e.work.Go(func() { e.o.Credentials.Watch(ctx) })
 	}
+	if e.o.HostTests != nil {
+		e.work.Go(func() { e.o.HostTests.Tend(ctx) })
+	}
 	tick := time.NewTicker(e.o.CleanupInterval)
 	defer tick.Stop()
 	for {

@@ -22,6 +22,7 @@ type Options struct {
 	Tokens   Tokens // of the API; nil: there are none
 	// Credentials that jobs may name; nil: there are none.
 	Credentials Credentials
+	HostTests   HostTests // nil: there are none
 	// Repositories are those of jobs. Nil: no job may have one.
 	Repositories Repositories
 	Runner       Runner
@@ -85,6 +86,7 @@ type Executor struct {
 	verbs      // the Fleet's
 	tokenVerbs // the Tokens'
 	credentialVerbs
+	hostTestVerbs
 	o        Options
 	captures capture.Options // for every job
 
@@ -143,6 +145,7 @@ func New(o Options) *Executor {
 		verbs:           o.Fleet,
 		tokenVerbs:      o.Tokens,
 		credentialVerbs: o.Credentials,
+		hostTestVerbs:   o.HostTests,
 		o:               o,
 		wake:            make(chan struct{}, 1),
 		reopened:        make(chan struct{}, 1),
@@ -204,7 +207,7 @@ func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	idle := e.queue.empty() && len(e.runs) == 0 && e.leftover == 0
 	e.mu.Unlock() // the fleet asks this engine, too
-	return idle && !e.o.Fleet.Busy() && !e.undelivered.Load()
+	return idle && !e.o.Fleet.Busy() && !e.undelivered.Load() && (e.o.HostTests == nil || !e.o.HostTests.Busy())
 }
 
 func decided(o job.Outcome) job.Event {

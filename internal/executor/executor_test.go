@@ -20,6 +20,7 @@ import (
 	"linus/internal/credential"
 	"linus/internal/executor"
 	"linus/internal/fleet"
+	"linus/internal/hosttest"
 	"linus/internal/job"
 	"linus/internal/pgtest"
 	"linus/internal/providertest"
@@ -136,6 +137,7 @@ func (r *rig) restart() {
 	r.opts.Fleet = fleet.New(vms)
 	r.opts.Tokens = token.New(token.Options{Store: r.store, Limits: r.opts.Defaults.TokenLimits(r.opts.MaxJobs), Log: r.opts.Log, Observer: r.opts.Observer})
 	r.opts.Credentials = credential.New(credential.Options{Store: r.store, Dir: filepath.Join(r.dir, "credentials"), Secrets: r.opts.Secrets, Log: r.opts.Log, Observer: r.opts.Observer})
+	r.opts.HostTests = hosttest.New(hosttest.Options{Store: r.store, Host: r.opts.Provider, Engine: r, Row: r.opts.Fleet.Row, Log: r.opts.Log})
 	r.Executor = executor.New(r.opts)
 	if err := r.Start(context.Background()); err != nil {
 		r.t.Fatal(err)

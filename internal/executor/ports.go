@@ -105,6 +105,19 @@ type Credentials interface {
 	Watch(ctx context.Context)
 }
 
+// HostTests are the tests of the host; see package hosttest.
+type HostTests interface {
+	hostTestVerbs
+
+	// Tend removes what engines have left in the middle of a test, until ctx ends.
+	Tend(ctx context.Context)
+	// Busy reports whether a test runs here, or may have been left by an engine.
+	Busy() bool
+}
+
+// hostTestVerbs are what HostTests offers to callers, to be embedded.
+type hostTestVerbs interface{ job.HostTests }
+
 // Repositories are the repositories of jobs on the engine's side; see package git.
 type Repositories interface {
 	// Ready returns why this machine cannot fetch a repository; nil: it can.

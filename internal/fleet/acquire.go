@@ -3,6 +3,8 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -36,10 +38,38 @@ func (f *Fleet) Acquire(ctx context.Context, j job.Job, h job.Holder, adopted, f
 			err = f.mount(ctx, a)
 		}
 		if err != nil || has {
+			f.tellUnproven(ctx, a, err)
 			return a.job, a.unmade, err
 		}
 	}
 	return a.job, false, errNoSource
+}
+
+// tellUnproven says in a job's events which of the things it uses no test of its node has proven.
+func (f *Fleet) tellUnproven(ctx context.Context, a *acquisition, err error) {
+	j := a.job
+	if err != nil || f.o.Tests == nil || j.VM == nil || !j.StartedAt.IsZero() || j.Manifest.Labels[job.HostTestLabel] != "" {
+		return
+	}
+	var uses []string
+	if j.VM.Source == vm.Restored {
+		uses = append(uses, "restore")
+	}
+	if len(j.Manifest.Volumes) > 0 {
+		uses = append(uses, "volume")
+	}
+	if mode := j.VM.Network.Mode(); mode != vm.EgressLAN {
+		uses = append(uses, "egress "+string(mode))
+	}
+	if len(uses) > 0 {
+		uses = f.o.Tests.Unproven(ctx, j.VM.Node, uses...)
+	}
+	if len(uses) == 0 {
+		return
+	}
+	a.Later(func(*job.Job) ([]job.Event, error) {
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: fmt.Sprintf("not proven on node %s: %s; %s tests it", j.VM.Node, strings.Join(uses, ", "), job.ProveHost)}}, nil
+	})
 }
 
 // errNoSource is never seen: the last source makes a VM, or fails.

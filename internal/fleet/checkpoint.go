@@ -276,8 +276,8 @@ func (c *checkpoints) count(of askedFor, n int) {
 // booted notes that a VM has booted, and has a checkpoint made in the background if one like it
 // is asked for often enough.
 func (f *Fleet) booted(v vm.VM) {
-	need := map[job.CheckpointMode]int{job.CheckpointsAuto: 2, job.CheckpointsAlways: 1}[f.o.Checkpoints]
-	if need == 0 || v.Template == "" || v.Checkpoint != nil {
+	need := map[job.CheckpointMode]int{job.CheckpointsTested: 2, job.CheckpointsAuto: 2, job.CheckpointsAlways: 1}[f.o.Checkpoints]
+	if need == 0 || v.Template == "" || v.Checkpoint != nil || v.Labels[job.HostTestLabel] != "" {
 		return
 	}
 	of := askedFor{v.Shape(), v.Node}
@@ -292,6 +292,9 @@ func (f *Fleet) booted(v vm.VM) {
 		return
 	}
 	err := f.o.Engine.Spawn(func(running context.Context) {
+		if f.o.Checkpoints == job.CheckpointsTested && (f.o.Tests == nil || !f.o.Tests.Restores(running, v.Node, v.Template)) {
+			return
+		}
 		if _, _, err := f.addCheckpoint(running, v.Made, v.Node, nil); err != nil && running.Err() == nil {
 			f.o.Log.Warn("have a checkpoint made failed", "template", v.Template, "err", err)
 		}

@@ -62,6 +62,9 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 		Job: id, Name: m.VMName, Owner: f.o.Owner, State: vm.Reserved, Source: vm.Cold, Kept: true, Made: madeAs(m, owner, now()),
 		Own: &vm.Own{Client: s.Client, Token: s.Principal.Token, Submission: digest, TTL: m.TTL},
 	}
+	if f.Spread() {
+		v.Node = s.Node
+	}
 	v, _, err = f.o.Store.InsertVM(ctx, v, key, s.Principal.Limits)
 	f.DestroySoon() // it may be stored though that failed
 	if err != nil {

@@ -70,6 +70,17 @@ type PoolStore interface {
 	Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []vm.VM) (at int, events []job.Event)) (_ job.Job, claimed bool, err error)
 }
 
+// Tests are what tests of the host have shown.
+type Tests interface {
+	// Checked notes which tests hold no more, now that nodes are so, and returns what a check of the
+	// host says of them.
+	Checked(ctx context.Context, nodes []job.HostFacts) []job.Check
+	// Unproven returns those of the steps that no test of a node has proven.
+	Unproven(ctx context.Context, node string, steps ...string) []string
+	// Restores reports whether VMs of a template go on from checkpoints on a node.
+	Restores(ctx context.Context, node, template string) bool
+}
+
 // Options of a Fleet. Store and Provider are required, and Engine and Guest for Tend.
 type Options struct {
 	Store    Store
@@ -95,6 +106,8 @@ type Options struct {
 	AllowStorage func(client string, p job.Principal, storage string) error
 	// PortURL returns the URL of the exposed port with an ID; empty: there is none. Nil: always.
 	PortURL func(id string) string
+
+	Tests Tests // of the host; nil: there are none
 
 	Checkpoints     job.CheckpointMode // whether they are made without being asked for
 	CheckpointBytes int64              // that the memory of all checkpoints may take on the hosts; 20 GiB

@@ -60,6 +60,9 @@ func (f *Fleet) checking(ctx context.Context) (*hostCheck, error) {
 		if c.err == nil && c.report.OK {
 			c.report.Checks = append(c.report.Checks, f.checkPools(running)...)
 		}
+		if c.err == nil && f.o.Tests != nil {
+			c.report.Checks = append(c.report.Checks, f.o.Tests.Checked(running, c.report.Facts)...)
+		}
 		if own := f.o.Engine.CheckSelf(running); c.err == nil && len(own) > 0 {
 			c.report.OK, c.report.Checks = false, append(c.report.Checks, own...)
 		}

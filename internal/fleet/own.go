@@ -139,6 +139,7 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 			return nil, nil // it was given up meanwhile
 		case err != nil:
 			v.Own.Failed, v.Own.FailedAt, v.Unwanted = job.Bounded(err.Error()), now(), true
+			v.Own.Unable = job.IsClass(err, job.HostConfig)
 			if unmade || v.State == vm.Reserved {
 				v.State = vm.Destroyed
 			}

@@ -279,6 +279,18 @@ func (c calls) CheckHost(ctx context.Context) (HostReport, error) {
 	return ask[HostReport](ctx, c, "CheckHost", None{})
 }
 
+func (c calls) TestHost(ctx context.Context, spec HostTestSpec) (HostTest, error) {
+	return ask[HostTest](ctx, c, "TestHost", spec)
+}
+
+func (c calls) HostTests(ctx context.Context) ([]HostTest, error) {
+	return ask[[]HostTest](ctx, c, "HostTests", None{})
+}
+
+func (c calls) CancelHostTest(ctx context.Context, id string) (HostTest, error) {
+	return ask[HostTest](ctx, c, "CancelHostTest", hostTestRef{id})
+}
+
 func (c calls) Nodes(ctx context.Context) ([]NodeInfo, error) {
 	return ask[[]NodeInfo](ctx, c, "Nodes", None{})
 }

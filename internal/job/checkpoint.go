@@ -14,6 +14,7 @@ type CheckpointMode string
 // The modes.
 const (
 	CheckpointsOff    CheckpointMode = "off"    // only those that somebody asks for
+	CheckpointsTested CheckpointMode = "tested" // auto on nodes where a test has shown that VMs go on from them
 	CheckpointsAuto   CheckpointMode = "auto"   // of what is asked for a second time
 	CheckpointsAlways CheckpointMode = "always" // of what is asked for once
 )

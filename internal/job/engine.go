@@ -22,6 +22,7 @@ type Engine interface {
 	Tokens
 	Credentials
 	Host
+	HostTests
 }
 
 // Jobs are the operations on jobs. Errors: *InvalidError and *FieldError for

@@ -397,6 +397,8 @@ type HostReport struct {
 	Node   string  `json:"node"`   // Proxmox node name
 	OK     bool    `json:"ok"`     // no check failed
 	Checks []Check `json:"checks"` // in the order they ran
+	// Facts are, of each node that was looked at, what a test there is true of.
+	Facts []HostFacts `json:"facts,omitempty"`
 }
 
 // Check is one finding about the host.

@@ -19,6 +19,8 @@ type Submission struct {
 	// Principal is the caller's, which the engine takes from the context. Zero: the
 	// operator's.
 	Principal Principal `json:"-"`
+	// Node is where the engine itself wants a VM that stays, of several; empty: one is chosen.
+	Node string `json:"-"`
 }
 
 // CheckJSON returns an *InvalidError for what the submission's JSON says and its fields do

@@ -217,6 +217,11 @@ func makeVerbs() []*Verb {
 		}),
 
 		readsHost(verb("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost))),
+		made[HostTest](verb("TestHost", "testHost", "Test on the host all that VMs can do, in VMs that are gone afterwards", "POST /v1/host/tests", never, RoleAdmin, OfAll, "admin", Engine.TestHost), Accepted, nil), // a repeated call would find it running
+		listed[HostTest](verb("HostTests", "listHostTests", "List the tests of the host that run, and the last of each node", "GET /v1/host/tests", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.HostTests))),
+		goesOn(verb("CancelHostTest", "cancelHostTest", "End a test of the host; what it has made is removed", "POST /v1/host/tests/{test}/cancel", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in hostTestRef) (HostTest, error) {
+			return e.CancelHostTest(ctx, in.Test)
+		})),
 		listed[NodeInfo](verb("Nodes", "listNodes", "List the nodes that VMs are created on, by name", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Nodes))),
 		verb("CordonNode", "cordonNode", "Keep new VMs off a node; those that are there stay", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.CordonNode)),
 		verb("UncordonNode", "uncordonNode", "Let new VMs on a node again", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.UncordonNode)),
@@ -313,6 +318,9 @@ type (
 	}
 	credentialRef struct {
 		Credential string `json:"credential"`
+	}
+	hostTestRef struct {
+		Test string `json:"test"`
 	}
 	nodeRef struct {
 		Node string `json:"node"`

@@ -27,6 +27,7 @@ const (
 	BuildTemplate Action = "{template build}"
 	ListTemplates Action = "{template list}"
 	TrustHost     Action = "{host trust}"
+	ProveHost     Action = "{host test}"
 
 	BuildCheckpoint Action = "{template checkpoint build}"
 	ListCheckpoints Action = "{template checkpoint list}"
@@ -41,7 +42,7 @@ const (
 
 // Actions are all of them.
 var Actions = []Action{
-	ListVMs, ListPools, ListVolumes, ShowJob, EnterVM, StartVM, ResumeVM, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost, BuildCheckpoint, ListCheckpoints,
+	ListVMs, ListPools, ListVolumes, ShowJob, EnterVM, StartVM, ResumeVM, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost, ProveHost, BuildCheckpoint, ListCheckpoints,
 	TemplateName, TemplateOS, TemplateImage, TemplateSHA256, TemplateParts,
 }
 
@@ -118,6 +119,10 @@ func (w Words) Phrase(out any) any {
 			return c
 		})
 		return out
+	case HostTest:
+		return w.hostTest(out)
+	case []HostTest:
+		return each(out, w.hostTest)
 	}
 	return out
 }
@@ -157,6 +162,14 @@ func (w Words) pool(p PoolInfo) PoolInfo {
 		return m
 	})
 	return p
+}
+
+func (w Words) hostTest(t HostTest) HostTest {
+	t.Steps = each(t.Steps, func(s HostTestStep) HostTestStep {
+		s.Text, s.Remedy = w.In(s.Text), w.In(s.Remedy)
+		return s
+	})
+	return t
 }
 
 func (w Words) vm(v VMInfo) VMInfo {

@@ -39,6 +39,8 @@ func TestPhrased_RewritesTextsForPeopleOnly(t *testing.T) {
 		"None": nil, "int": nil, "[]string": nil, "Killed": nil, "Manifest": nil, "Page": nil, "Activity": nil, "Chunk": nil, "Download": nil, "Tunnel": nil, "ReadCloser": nil,
 		"FilePage": nil, "FileChunk": nil, "FileWritten": nil, "FileEdited": nil, "NetworkReport": nil, "NodeInfo": nil, "[]NodeInfo": nil, "[]Snapshot": nil, "SavedTemplate": nil, "ExposedPort": nil, "[]ExposedPort": nil, "[]Token": nil, "VolumeInfo": nil, "[]VolumeInfo": nil, "NewToken": nil, "Credential": nil, "[]Credential": nil,
 	}
+	texts["HostTest"] = []string{"Steps.Remedy", "Steps.Text"}
+	texts["[]HostTest"] = texts["HostTest"]
 	const code = string(job.ListVMs)
 	for _, v := range job.Verbs() {
 		name := v.Out.Name()

@@ -25,14 +25,61 @@ type hostCheck struct {
 	Remedy string `json:"remedy,omitempty" jsonschema_description:"What to do."`
 }
 
+type checkInput struct {
+	Deep bool `json:"deep,omitempty" jsonschema_description:"Also try all VMs can do; call until done."`
+}
+
 func (o Options) checkHost() server.ServerTool {
-	return define("check_host", "Check the Proxmox host",
-		"Check whether the Proxmox host can run jobs (login, node, storage, bridge, template ...): each is ok or has a remedy. "+
-			"For the first job, and after provision_failed.",
-		hints{readOnly: true, idempotent: true, openWorld: true},
-		func(ctx context.Context, _ job.None) (checkOutput, error) {
+	const name, title, does = "check_host", "Check the Proxmox host", "Check the host: each finding is ok or has a remedy. For the first job, and after provision_failed."
+	if o.ReadOnly {
+		return define(name, title, does, hints{readOnly: true, idempotent: true, openWorld: true}, func(ctx context.Context, _ job.None) (checkOutput, error) {
 			return checkReport(ctx, o.Engine)
 		})
+	}
+	return define(name, title, does, hints{openWorld: true}, func(ctx context.Context, in checkInput) (checkOutput, error) {
+		if !in.Deep {
+			return checkReport(ctx, o.Engine)
+		}
+		t, err := deepCheck(ctx, o.Engine)
+		if err != nil {
+			return checkOutput{}, err
+		}
+		out, err := checkReport(ctx, o.Engine)
+		for _, s := range t.Steps {
+			out.Checks = append(out.Checks, hostCheck{Node: t.Node, Name: "test: " + s.Name, Level: s.Level(), Text: s.Text, Remedy: s.Remedy})
+		}
+		out.OK = out.OK && t.Status == job.HostTestPassed
+		return out, err
+	})
+}
+
+// deepTime is how long one call waits for a test of the host; deepFor how long after its end a
+// test is the one that was asked for.
+const (
+	deepTime = 45 * time.Second
+	deepFor  = 10 * time.Minute
+)
+
+// deepCheck returns the test of the host that runs or has just ended, or else begins one.
+func deepCheck(ctx context.Context, e job.Engine) (job.HostTest, error) {
+	var t job.HostTest
+	for deadline := time.Now().Add(deepTime); ; {
+		all, err := e.HostTests(ctx)
+		for _, one := range all {
+			if !one.Quick && (one.Status == job.HostTestRunning || time.Since(one.EndedAt) < deepFor) && one.Outdated == "" {
+				t = one
+			}
+		}
+		if err == nil && t.ID == "" {
+			t, err = e.TestHost(ctx, job.HostTestSpec{})
+		}
+		if err != nil || t.Status != job.HostTestRunning || time.Now().After(deadline) {
+			return t, err
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return t, err
+		}
+	}
 }
 
 func checkReport(ctx context.Context, e job.Engine) (checkOutput, error) {

@@ -131,6 +131,9 @@ func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 	r.Node = cmp.Or(res.Get("LINUS_VM_NODE"), r.Node)
 	r.Checks = append([]job.Check{{Name: "ssh", Level: "ok", Text: "logged in to " + r.Host}, p.forwarding(ctx)}, checks...)
 	r.Checks = append(append(r.Checks, p.quarantined()...), p.leftAloneChecks()...)
+	if facts := strings.Fields(res.Get("LINUS_FACTS")); len(facts) == 3 {
+		r.Facts = []job.HostFacts{{Node: r.Node, Proxmox: facts[0], Storage: facts[1], Template: facts[2]}}
+	}
 	r.OK = err == nil
 	for _, c := range checks {
 		r.OK = r.OK && c.Level != "fail"

@@ -15,6 +15,7 @@ type Own struct {
 	ReadyAt  time.Time `json:"ready_at,omitzero"`  // it was made, and took jobs from then on
 	Failed   string    `json:"failed,omitempty"`   // why it could not be made
 	FailedAt time.Time `json:"failed_at,omitzero"` // or somebody has ended it
+	Unable   bool      `json:"unable,omitempty"`   // it has failed as the host is not made for it
 
 	Fork *Fork `json:"fork,omitempty"` // of a copy of another VM; nil: it is none
 

@@ -159,6 +159,18 @@ func (p *pages) routes(r *mux.Router) {
 	}, p.credentials))
 
 	get("/host", p.loggedIn(p.host))
+	get("/host/live", p.loggedIn(p.forThoseWhoMay("HostTests", p.live(section{"host", "tests", testsPause, p.testsView}))))
+	post("/host/test", p.changing(func(w http.ResponseWriter, r *http.Request) {
+		_, err := p.Engine.TestHost(r.Context(), job.HostTestSpec{Node: r.PostForm.Get("node"), Quick: r.PostForm.Get("quick") == "on"})
+		p.acted(w, r, "/host", err)
+	}))
+	post("/host/test/{test}/cancel", p.changing(func(w http.ResponseWriter, r *http.Request) {
+		_, err := p.Engine.CancelHostTest(r.Context(), mux.Vars(r)["test"])
+		p.acted(w, r, "/host", err)
+	}))
+	for _, form := range []string{"/host/test", "/host/test/{test}/cancel"} {
+		get(form, to(func(*http.Request) string { return "/host" }))
+	}
 	get("/help", p.loggedIn(p.help))
 	get("/help/{plot:[a-z0-9-]+\\.svg}", p.loggedIn(p.plot))
 	get("/help/{topic}", p.loggedIn(p.help))

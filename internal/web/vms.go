@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -116,8 +117,26 @@ func (p *pages) vmsView(r *http.Request) (any, error) {
 }
 
 type hostView struct {
+	viewer
 	job.HostReport
 	Error string
+}
+
+// testsPause is the time between two looks at tests of the host.
+const testsPause = time.Second
+
+type testsView struct {
+	viewer
+
+	Tests []job.HostTest
+}
+
+func (p *pages) testsView(r *http.Request) (any, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
+	defer cancel()
+	tests, err := p.Engine.HostTests(ctx)
+	slices.Reverse(tests)
+	return testsView{p.viewer(r), tests}, err
 }
 
 // host checks the host while the browser already shows the top of the page.
@@ -135,7 +154,7 @@ func (p *pages) host(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).Flush()
 	ctx, cancel := context.WithTimeout(r.Context(), hostTime)
 	defer cancel()
-	var v hostView
+	v := hostView{viewer: p.viewer(r)}
 	if v.HostReport, err = p.Engine.CheckHost(ctx); err != nil {
 		v.Error = words.In(err.Error())
 	}

@@ -16,6 +16,7 @@ var words = job.Words{
 	job.BuildTemplate:   "linus template build",
 	job.ListTemplates:   "linus template list",
 	job.TrustHost:       "linus host trust",
+	job.ProveHost:       "linus host test",
 	job.ListVolumes:     "linus volume list",
 	job.BuildCheckpoint: "linus template checkpoint build",
 	job.ListCheckpoints: "linus template checkpoint list",

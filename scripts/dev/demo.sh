@@ -67,6 +67,14 @@ main() {
   say 'linus host check'
   bin/linus host check
 
+  if [[ ${driver} == qemu ]]; then
+    say 'linus host test --quick: the least that VMs of jobs do; the whole takes minutes more in emulated VMs'
+    bin/linus host test --quick
+  else
+    say 'linus host test: all that VMs can do, in VMs that are gone afterwards; the last of it waits for a timer of the host'
+    bin/linus host test
+  fi
+
   say 'linus run: a command on the files of this directory, and what it changes taken back'
   mkdir "${work_dir}/project"
   printf 'Hello from @HOST@!\n' >"${work_dir}/project/greeting"

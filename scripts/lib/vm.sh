@@ -69,6 +69,12 @@ vm_read() { # <vmid> [<node>: one other than this, or empty] [<snapshot>]
   fi
 }
 
+vm_find_sum() { # vm_sum: sha256 of the config just read, whatever lock it has
+  vm_sum=$(sed -e '1s/ .*//' -e '/^lock /d' <<<"${run_out}") # the digest has the lock in it
+  vm_sum=$(sha256sum <<<"${vm_sum}")
+  vm_sum=${vm_sum%% *}
+}
+
 # Prints `present SHA1`, `moved SHA1 NODE` or `absent`, then a line `KEY VALUE` for each key.
 # A file counts as missing only where its directory is pmxcfs's, which has files
 # of its own, and the node has quorum: without it, another node may have the VM by

@@ -17,6 +17,8 @@
 # One line per check on stdout, a warn or fail followed by what to do:
 #   LINUS_CHECK:<name>:<ok|warn|fail>:<text>
 #   LINUS_REMEDY:<what to do>
+#   LINUS_FACTS:<version> <types of storages> <sha256>   what a test of this host is true of;
+#                the sum is the template's, of its config without lock; - for what is not known
 # Exit codes: 0 no check failed, otherwise that of the first failure: 1 invalid
 # parameter, 2 missing tool, 3 invalid configuration, 4 node offline;
 # 129/130/141/143 signal.
@@ -24,6 +26,9 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
+pve_version='-'
+storage_types='-'
+template_sum='-'
 first_failure='' # kind of the first check that failed
 first_failure_text=''
 first_failure_remedy=''
@@ -114,6 +119,7 @@ check_version() {
     version=${run_out#pve-manager/}
     version=${version%%/*}
     result_line PVE_VERSION "${version}"
+    pve_version=${version}
   fi
   if [[ -z ${version} ]]; then
     probe_bad config "pveversion on ${HOSTNAME} did not report a version: ${run_said}" 'look at: pveversion -v'
@@ -166,6 +172,8 @@ check_parts() {
   fi
   report_probe template
   if [[ -n ${probe_template_id:-} ]]; then # its clones lie where it lies
+    vm_find_sum
+    template_sum=${vm_sum}
     vm_find_storages
     storages=${vm_storages}
   fi
@@ -175,14 +183,15 @@ check_parts() {
 
 # Thin storages are overcommitted; a full one stops every VM on it.
 check_space() { # <storages, parted by blanks>
-  local line storage active avail free='' low=''
+  local line storage active avail type free='' low='' types=''
   run_wait storages
-  json_rows storages storage active avail
+  json_rows storages storage active avail type
   for line in "${json_lines[@]}"; do
-    IFS=$'\x1f' read -r storage active avail <<<"${line}"
+    IFS=$'\x1f' read -r storage active avail type <<<"${line}"
     if [[ " $1 " != *" ${storage} "* ]]; then
       continue
     fi
+    types+="${types:+,}${type:--}"
     if [[ ${active} != 1 ]]; then
       probe_bad config "storage '${storage}' on node '${probe_node}', where the template lies, is not active" 'look at: pvesm status; then bring it up'
       report_probe space
@@ -199,6 +208,7 @@ check_space() { # <storages, parted by blanks>
       low+="${low:+, }${storage}"
     fi
   done
+  storage_types=${types:--}
   if [[ -z ${free} ]]; then
     probe_bad warn "the free space of ${1// /, } is not known: ${run_said}" 'look at: pvesm status'
   elif [[ -n ${low} ]]; then
@@ -327,6 +337,7 @@ check_host() {
   if [[ -n ${CALLBACK_URL} ]]; then
     check_callback
   fi
+  result_line FACTS "${pve_version} ${storage_types} ${template_sum}"
 }
 
 main() {

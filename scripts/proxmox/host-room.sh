@@ -81,7 +81,7 @@ report_templates() {
 
 # The config says whether a VM is a template: what only has its name is none.
 find_template() { # <name or ID>; template_id: empty if it is not one template; template_sum
-  local file id text
+  local file id
   local -a candidates=()
   template_id=''
   if [[ $1 =~ ^[1-9][0-9]{2,8}$ ]]; then
@@ -103,9 +103,8 @@ find_template() { # <name or ID>; template_id: empty if it is not one template; 
       return 0
     fi
     template_id=${id}
-    text=$(grep -v '^lock ' <<<"${run_out}")
-    template_sum=$(sha256sum <<<"${text}")
-    template_sum=${template_sum%% *}
+    vm_find_sum
+    template_sum=${vm_sum}
   done
 }
 

@@ -46,6 +46,7 @@ assert_check_failed() { # <name> <part of its text>
   assert_line "LINUS_CHECK:space:ok:free for VMs: 100 GiB on 'local-lvm'"
   assert_line "LINUS_HOSTNAME:${HOSTNAME}"
   assert_line LINUS_PVE_VERSION:8.2.4
+  assert_says $'\nLINUS_FACTS:8.2.4 lvmthin '
   assert_line LINUS_VM_NODE:pve
   assert_line LINUS_RESULT:SUCCESS
   refute_called 'qm \(create\|clone\|set\|start\|stop\|destroy\).*'

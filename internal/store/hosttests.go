@@ -1,0 +1,33 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+
+	"linus/internal/job"
+)
+
+// hostTestKey is the beginning of the keys in meta that stand for tests of the host; their IDs sort
+// by time.
+const hostTestKey = "hosttest/"
+
+// HostTests returns all tests of the host, oldest first.
+func (s *Store) HostTests(ctx context.Context) ([]job.HostTest, error) {
+	all, err := query(ctx, s.read, scanDoc[job.HostTest], `SELECT value FROM meta WHERE key LIKE 'hosttest/%' ORDER BY key`)
+	return all, tried(err, "read the tests of the host")
+}
+
+// PutHostTest adds a test of the host, or writes it anew.
+func (s *Store) PutHostTest(ctx context.Context, t job.HostTest) error {
+	doc, err := json.Marshal(t)
+	if err == nil {
+		err = s.transaction(ctx, func(tx *tx) error { return setMeta(ctx, tx, hostTestKey+t.ID, string(doc)) })
+	}
+	return tried(err, "write test %s of the host", t.ID)
+}
+
+// DeleteHostTest removes a test of the host.
+func (s *Store) DeleteHostTest(ctx context.Context, id string) error {
+	_, err := affect(ctx, s.transaction, "", `DELETE FROM meta WHERE key = ?`, hostTestKey+id)
+	return tried(err, "remove test %s of the host", id)
+}
