@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"linus/internal/job"
 )
@@ -13,8 +14,10 @@ import (
 type Setting struct{ Name, Default, Text string }
 
 // Table lists every setting in order, for the documents, .env.example and help.
-func Table() []Setting {
-	var rows []Setting
+func Table() []Setting { return slices.Clone(table()) }
+
+// table is made once: each start of linus asks for it several times.
+var table = sync.OnceValue(func() (rows []Setting) {
 	t := reflect.TypeFor[Config]()
 	for i := range t.NumField() {
 		tag := t.Field(i).Tag
@@ -23,12 +26,12 @@ func Table() []Setting {
 		}
 	}
 	return rows
-}
+})
 
 // settingNames are the names of Table.
 func settingNames() []string {
 	var names []string
-	for _, s := range Table() {
+	for _, s := range table() {
 		names = append(names, s.Name)
 	}
 	return names
@@ -44,6 +47,7 @@ func misspelt(environ []string) []Problem {
 		prefix, _, _ := strings.Cut(name, "_")
 		prefixes = append(prefixes, prefix)
 	}
+	slices.Sort(prefixes)
 	prefixes = slices.Compact(prefixes)
 	var problems []Problem
 	for _, entry := range environ {

@@ -473,11 +473,12 @@ func meant(key string, known []string) string {
 // case, and that distance.
 func Nearest(key string, known []string) (best string, distance int) {
 	distance = 1 << 30
+	lower, n := strings.ToLower(key), min(len(key), maxCompared)
 	for _, k := range known {
-		if n := min(len(key), maxCompared); max(n, len(k))-min(n, len(k)) >= distance {
+		if max(n, len(k))-min(n, len(k)) >= distance {
 			continue // it takes as many letters more or less
 		}
-		if d := editDistance(strings.ToLower(key), strings.ToLower(k)); d < distance {
+		if d := editDistance(lower, strings.ToLower(k)); d < distance {
 			best, distance = k, d
 		}
 	}
