@@ -35,7 +35,7 @@ type Config struct {
 	StorageReserve     int    `envconfig:"PROXMOX_STORAGE_RESERVE" default:"5" min:"0" max:"1000000" desc:"GiB that must stay free on a storage: below that, no VM is created on it, and no snapshot with memory is taken. A full storage pauses every VM on it. 0: none."`
 	ProxmoxBridge      string `envconfig:"PROXMOX_BRIDGE" default:"vmbr0" desc:"Bridge of the VMs' network interface."`
 	ProxmoxVLANTag     int    `envconfig:"PROXMOX_VLAN_TAG" min:"1" max:"4094" desc:"VLAN of the VMs' network interface. Empty: none."`
-	ProxmoxTools       string `envconfig:"PROXMOX_TOOLS" default:"plain" desc:"How qm, pvesh and pvesm are called: auto (by a process on the host that has loaded their modules once, and ends a minute after its last call; by the tools themselves where that is not possible) or plain (always by the tools, each of which loads them anew)."`
+	ProxmoxTools       string `envconfig:"PROXMOX_TOOLS" default:"auto" desc:"How qm, pvesh and pvesm are called: auto (by a process on the host that has loaded their modules once, and ends a minute after its last call; by the tools themselves where that is not possible) or plain (always by the tools, each of which loads them anew)."`
 	ProxmoxVMIDRange   string `envconfig:"PROXMOX_VMID_RANGE" default:"100-999" desc:"VM IDs linus may use, first-last."`
 
 	VMSSHUser     string `envconfig:"VM_SSH_USER" desc:"SSH user in the VMs, created if missing. Empty: the template's."`

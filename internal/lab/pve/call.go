@@ -104,9 +104,12 @@ func (h *Host) run(ctx context.Context, tool string, args []string, std sys.Stre
 	case "kvm":
 		return c.kvm(args)
 	}
-	price := h.Config.SlowMS
+	price, how := h.Config.SlowMS, "started"
 	if os.Getenv(loadedVariable) != "" { //nolint:forbidigo // a call of the stand-ins of Proxmox's modules
-		price = h.Config.CallMS
+		price, how = h.Config.CallMS, "loaded"
+	}
+	if err := h.noteCall(how, filepath.Base(tool), args); err != nil {
+		return err
 	}
 	if err := sys.Sleep(ctx, time.Duration(price)*time.Millisecond); err != nil {
 		return err
@@ -122,6 +125,16 @@ func (h *Host) run(ctx context.Context, tool string, args []string, std sys.Stre
 		return c.pveversion(args)
 	}
 	return fmt.Errorf("the lab has no command %q", tool)
+}
+
+// noteCall writes down how a tool was called: by itself, or of modules that were loaded.
+func (h *Host) noteCall(how, tool string, args []string) error {
+	file, err := os.OpenFile(h.Path("log", "tools"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(file, how, tool, strings.Join(args[:min(2, len(args))], " "))
+	return errors.Join(err, file.Close())
 }
 
 // qm finds the verb, the longest first: `guest exec-status` before `guest`.

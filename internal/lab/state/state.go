@@ -53,6 +53,7 @@ type Config struct {
 //	locks/                      flock files
 //	run/<id>/                   of a running VM: pid, agent socket, address
 //	log/<id>.log                its serial console
+//	log/tools                   each call of qm, pvesh and pvesm: started, or of loaded modules
 //	bin/                        qm, pvesh, pvesm, pveversion; process: ip
 //	perl/                       stand-ins of Proxmox's modules
 //	dpkg-status                 the host's list of packages, of which the time counts

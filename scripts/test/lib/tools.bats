@@ -24,6 +24,7 @@ setup() {
       sleep) sleep "$2" ;;
       stubborn) trap "" TERM; while :; do sleep 0.1; done ;;
       cat) cat ;;
+      flood) yes linus-flood | head -c "${2:-1T}" ;;
       env) printf "%s\n" "${2:+${!2-}}" "${PWD}" "$(umask)" "$(ps -o pgid= -p $$)" "$(ls /proc/self/fd | wc -l)" ;;
       wait) until [[ -e $2 ]]; do sleep 0.02; done ;;
       *) echo "${PVELAB_LOADED:+loaded}" ;;
@@ -270,6 +271,16 @@ calls() { # <count> <what>
     [[ ${run_rc} -eq 0 ]]
   done
   calls 40 wait
+}
+
+@test "what a guest has its agent say without end is cut, and ends with the time limit" {
+  serve
+  run_read 5 qm flood 20000000
+  [[ ${run_rc} -eq 0 && ${#run_out} -le 65536 && ${#run_said} -lt 1300 ]]
+  run_read 1 qm flood
+  [[ ${run_rc} -eq 124 && ${#run_out} -le 65536 && ${#run_said} -lt 1300 ]]
+  await 10 bash -c '! pgrep -f "^yes linus-flood$"'
+  serve
 }
 
 @test "it ends by itself when nobody has called for a while, and leaves nothing running" {

@@ -20,6 +20,9 @@ sub call {
     exec { "$ENV{PVELAB_DIR}/bin/$tool" } $0, @ARGV or die "$tool: $!\n";
 }
 
+if (open my $out, '>>', "$ENV{PVELAB_DIR}/log/tools") {
+    print $out "load\n";
+}
 pause('slow_ms');
 
 1;
