@@ -6,14 +6,13 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
@@ -56,7 +55,7 @@ type step struct {
 func NewTracer(ctx context.Context, o TraceOptions) (*Tracer, error) {
 	if o.Exporter == nil {
 		var err error
-		o.Exporter, err = otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(strings.TrimRight(o.Endpoint, "/")+"/v1/traces"))
+		o.Exporter, err = otlptrace.New(ctx, newCollector(o.Endpoint))
 		if err != nil {
 			return nil, fmt.Errorf("export traces to %s: %w", o.Endpoint, err)
 		}
