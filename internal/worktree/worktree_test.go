@@ -401,6 +401,27 @@ func TestChanges_ArePatchesThatGitTakesAndApplyMakes(t *testing.T) {
 	}
 }
 
+// What is no text, or is not here, is said to differ, and where it does alone.
+func TestDiff_OfWhatIsNoText(t *testing.T) {
+	zeros, others := &State{Data: []byte("a\x00")}, &State{Data: []byte("b\x00")}
+	for name, tt := range map[string]struct {
+		c       Change
+		differs bool
+	}{
+		"changed":           {Change{Name: "f", Before: zeros, After: others}, true},
+		"from text":         {Change{Name: "f", Before: &State{Data: []byte("a")}, After: others}, true},
+		"to text":           {Change{Name: "f", Before: zeros, After: &State{Data: []byte("a")}}, true},
+		"new":               {Change{Name: "f", After: others}, true},
+		"removed":           {Change{Name: "f", Before: zeros}, true},
+		"only its mode":     {Change{Name: "f", Before: zeros, After: &State{Data: zeros.Data, Exec: true}}, false},
+		"removed, not here": {Change{Name: "f", Before: &State{sum: "x"}}, true},
+	} {
+		if text := string(tt.c.Diff()); strings.Contains(text, "Binary files ") != tt.differs || strings.Contains(text, "\x00") {
+			t.Errorf("%s: %q", name, text)
+		}
+	}
+}
+
 func TestApply_IsAllOrNothing(t *testing.T) {
 	state := func(text string) *State { return &State{Data: []byte(text)} }
 	other := []Change{{Name: "a/b", Before: state("sent")}, {Name: "e", Before: state("sent"), After: state("new")}, {Name: "n/n", After: state("new")}}
@@ -555,6 +576,7 @@ func TestReadChanges_TakesNothingOnTrust(t *testing.T) {
 		"behind a file":         {sent(t, of(file("d/f", "1")), of(file("d", "1"))), "d:+ d/f:-"},
 		"another content":       {archived(t, file("index", "0644:x f\x00"), file("changes", "+f\x00"), file("base/f", "1"), file("tree/f", "1")), "f:~"},
 		"another link":          {archived(t, file("index", "2777:x f\x00"), file("changes", "-f\x00")), "f:!"},
+		"a link to elsewhere":   {sent(t, of(tar.Header{Name: "l", Linkname: "a"}), of(tar.Header{Name: "l", Linkname: "b"})), "l:~"},
 		"same":                  {sent(t, of(file("f", "1")), of(file("f", "1"))), ""},
 		"too large":             {sent(t, nil, nil, "+f"), "f:!"},
 		"no place":              {sent(t, nil, of(file("../x", ""), file(".git/config", ""), file("good", "x")), "+pipe"), "../x:! .git/config:! good:+ pipe:!"},
