@@ -164,6 +164,36 @@ func TestRemove_UnderAnotherID(t *testing.T) {
 	})
 }
 
+// What is intended or unwanted is another engine's work while that has the volumes.
+func TestVolumes_AreHeldWhileOneIsMadeOrRemoved(t *testing.T) {
+	faulty(t, func(r *rig, s *steps) {
+		p := newPeers(s)
+		r.opts.Engines, r.opts.SweepInterval = p, time.Minute
+		r.start()
+		seen := 0
+		for _, call := range []string{"CreateVolume", "RemoveVolume"} {
+			s.before(call, 0, func() error {
+				if seen++; !p.held("volumes") {
+					t.Errorf("at %s, time %d, another engine may do it, too", call, seen)
+				}
+				return nil
+			})
+		}
+		r.volume("data")
+		left := r.volume("left")
+		if _, err := r.RemoveVolume(context.Background(), "data"); err != nil {
+			t.Error(err)
+		}
+		if _, err := r.store.UpdateVolume(context.Background(), left.ID, func(v *vm.Volume) error { v.State = vm.VolumeUnwanted; return nil }); err != nil {
+			t.Error(err)
+		}
+		r.pass(5 * time.Minute)
+		if seen != 4 || p.held("volumes") || r.volumeRow("left").ID != "" {
+			t.Errorf("%d times; held: %v; of what was left there is %+v", seen, p.held("volumes"), r.volumeRow("left"))
+		}
+	})
+}
+
 // VMs that have expired are one engine's to destroy.
 func TestExpire_IsForWhoLeads(t *testing.T) {
 	bubble(t, func(r *rig) {
