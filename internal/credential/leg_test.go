@@ -394,6 +394,16 @@ func TestLeg_RequestsAreNotSmuggled(t *testing.T) {
 	}
 }
 
+// What is no path of a host's is not asked of it.
+func TestLeg_NoTunnels(t *testing.T) {
+	w := newWorld(t, nil)
+	for _, line := range []string{"GET other:opaque", "CONNECT api.example:443", "CONNECT /repos/acme/x"} {
+		if got := w.raw(line + " HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n\r\n"); !slices.Equal(got, []int{http.StatusMethodNotAllowed}) || len(w.hostsSaw()) != 0 {
+			t.Errorf("%s: %v, and the host saw %v", line, got, w.hostsSaw())
+		}
+	}
+}
+
 // Elsewhere, and over plain HTTP, there is nothing but what the VM has.
 func TestLeg_OtherConnectionsPassUntouched(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
