@@ -23,6 +23,10 @@ type Store interface {
 	// it is new and below the size limit, and returns how many bytes of the
 	// stream have been seen: the offset to send next.
 	AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error)
+	// AppendTurn is AppendOutput of a stream after output of another. OutputOrder returns what
+	// is stored, as Output counts it, in the order of those turns.
+	AppendTurn(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error)
+	OutputOrder(ctx context.Context, id string) ([]job.OutputPart, error)
 	// CutOutput truncates an open stream to its first size bytes, and forgets that
 	// more was seen.
 	CutOutput(ctx context.Context, id, stream string, size int64) error
@@ -89,7 +93,11 @@ type Capture struct {
 	manifest job.Manifest // without its files' contents
 
 	receiving sync.RWMutex // read-locked while Append stores output
-	closed    bool         // Append stores nothing more
+
+	order  sync.Mutex       // held while output is stored
+	turn   string           // the stream of which the last part was stored; empty: unknown
+	stored map[string]int64 // how much of each stream was seen
+	closed bool             // Append stores nothing more
 
 	hiding sync.Mutex
 	masker *secret.Masker // hides the job's secrets; nil: not created yet

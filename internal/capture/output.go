@@ -77,7 +77,33 @@ func (c *Capture) keep(ctx context.Context, stream string, offset int64, data []
 		data, _ = m.Mask(data[seen-offset:], ended)
 		offset = seen
 	}
-	return c.o.Store.AppendOutput(ctx, c.id, stream, offset, data)
+	return c.append(ctx, stream, offset, data)
+}
+
+// append stores a part of a stream, and where the last part stored was of another, or may have
+// been, that it comes after that.
+func (c *Capture) append(ctx context.Context, stream string, offset int64, data []byte) (int64, error) {
+	c.order.Lock()
+	defer c.order.Unlock()
+	store := c.o.Store.AppendTurn
+	if c.turn == stream {
+		store = c.o.Store.AppendOutput
+	}
+	next, err := store(ctx, c.id, stream, offset, data)
+	before, known := c.stored[stream]
+	switch {
+	case err != nil || !known:
+		c.turn = "" // it may have been stored, or not
+	case next > before:
+		c.turn = stream
+	}
+	if err == nil {
+		if c.stored == nil {
+			c.stored = map[string]int64{}
+		}
+		c.stored[stream] = next
+	}
+	return next, err
 }
 
 // seen returns how many bytes of a stream have been seen.

@@ -107,6 +107,9 @@ func (c *Capture) common(ctx context.Context, j job.Job, stream string, size int
 
 // cutOff truncates a stream to the bytes that are the task's.
 func (c *Capture) cutOff(ctx context.Context, stream string, size int64) error {
+	c.order.Lock()
+	c.turn, c.stored = "", nil
+	c.order.Unlock()
 	if err := c.o.Store.CutOutput(ctx, c.id, stream, size); err != nil {
 		return err
 	}

@@ -153,7 +153,7 @@ func TestAPI_StatusesAndHeaders(t *testing.T) {
 		{"or the last", "GET", "/api/v1/jobs/j1/output?stream=stdout", "", []string{"Range: bytes=-2"}, 206, "Content-Range", "bytes 8-9/*", []string{"\xff\n"}, "two"},
 		{"or none", "GET", "/api/v1/jobs/j1/output?stream=stdout", "", []string{"Range: bytes=10-"}, 416, "Content-Range", "bytes */*", nil, ""},
 		{"two ranges are none", "GET", "/api/v1/jobs/j1/output?stream=stdout", "", []string{"Range: bytes=0-1,3-4"}, 400, "", "", []string{`"field":"Range"`}, ""},
-		{"what is needed is asked for", "GET", "/api/v1/jobs/j1/output", "", nil, 400, "", "", []string{`"field":"stream"`, "is required"}, ""},
+		{"of both streams, too", "GET", "/api/v1/jobs/j1/output", "", nil, 200, "Linus-Next-Offset", "10", []string{"one\ntwo"}, ""},
 		{"what a job has left is listed", "GET", "/api/v1/jobs/j1/artifacts", "", nil, 200, "", "", []string{`{"items":[{"path":"report.xml"`, `"artifacts_skipped":[{"path":"big.bin"`}, ""},
 		{"no age deletes no jobs", "DELETE", "/api/v1/jobs", "", nil, 400, "", "", []string{`"field":"older_than_seconds"`, "is required"}, ""},
 	} {

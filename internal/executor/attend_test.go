@@ -321,3 +321,46 @@ type noSums struct{ executor.Runner }
 func (noSums) Sums(context.Context, job.Job, int64, int64) ([2]string, error) {
 	return [2]string{}, nil
 }
+
+// Of no stream's name the output is that of both in the order in which it came, from any offset,
+// while the task runs and afterwards.
+func TestChannel_BothStreamsInOrder(t *testing.T) {
+	pieces := []job.Piece{
+		{Stream: job.Stdout, Data: []byte("o1\n")}, {Stream: job.Stderr, Data: []byte("e1\n")}, {Stream: job.Stdout, Offset: 3, Data: []byte("o2\n")},
+		{Stream: job.Stdout, Offset: 6, Data: []byte("o3\n")}, {Stream: job.Stderr, Offset: 3, Data: []byte("e2\n")}, {Stream: job.Stdout, Offset: 9, Data: []byte("o4\n")},
+	}
+	const all, out, err = "o1\ne1\no2\no3\ne2\no4\n", "o1\no2\no3\no4\n", "e1\ne2\n"
+	r := newRig(t, 1)
+	came, goOn := make(chan struct{}), make(chan struct{})
+	r.channelled(func(_ context.Context, _ job.Job, take func(job.Piece) error) error {
+		for _, p := range pieces {
+			if err := take(p); err != nil {
+				return err
+			}
+		}
+		close(came)
+		<-goOn
+		return take(end(0, out, err))
+	})
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte(out), Stderr: []byte(err), Until: goOn})}, false)
+	id := r.submit()
+	<-came
+	shows := func(complete bool) {
+		t.Helper()
+		for _, tt := range []struct {
+			offset, limit int64
+			want          string
+		}{{0, 0, all}, {4, 6, all[4:10]}, {-5, 0, all[len(all)-5:]}, {int64(len(all)), 0, ""}, {500, 0, ""}} {
+			c, err := r.Output(t.Context(), id, "", tt.offset, tt.limit)
+			if err != nil || string(c.Data) != tt.want || c.Next != c.Offset+int64(len(tt.want)) || c.Complete != (complete && c.Next >= int64(len(all))) {
+				t.Errorf("from %d: %q, %+v, %v", tt.offset, c.Data, c, err)
+			}
+		}
+	}
+	shows(false)
+	close(goOn)
+	r.wait(id)
+	shows(true)
+	_, wrong := r.Output(t.Context(), id, "both", 0, 0)
+	refusal(t, wrong, `"both" is unknown`)
+}

@@ -17,14 +17,15 @@ const (
 // farthest is beyond any offset, and leaves room to count on from there.
 const farthest = 1 << 62
 
-// Output returns what a task has written to a stream from offset, at most limit
+// Output returns what a task has written to a stream, or of no stream's name what is stored of both in
+// the order in which it came (see both), from offset, at most limit
 // bytes (1 MiB if that is 0 or larger). A negative offset counts from the current end.
 // While the task runs this is everything it has written so far, whatever the status
 // mode; what could be the beginning of a secret follows once it is known not to be.
 // Afterwards it is the head and tail that were kept.
 func (e *Executor) Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
-	if stream != job.Stdout && stream != job.Stderr {
-		return job.Chunk{}, &job.FieldError{Field: "stream", Problem: fmt.Sprintf("%q is unknown", stream), Remedy: "use stdout or stderr"}
+	if stream != job.Stdout && stream != job.Stderr && stream != "" {
+		return job.Chunk{}, &job.FieldError{Field: "stream", Problem: fmt.Sprintf("%q is unknown", stream), Remedy: "use stdout or stderr, or leave it out for both"}
 	}
 	if err := job.Within("offset", offset, -farthest, farthest); err != nil {
 		return job.Chunk{}, err
@@ -36,6 +37,9 @@ func (e *Executor) Output(ctx context.Context, id, stream string, offset, limit 
 		j, err := e.o.Jobs.Job(ctx, id)
 		if err != nil {
 			return job.Chunk{}, err
+		}
+		if stream == "" {
+			return e.both(ctx, j, offset, limit)
 		}
 		chunk, err := e.chunk(ctx, j, stream, offset, limit)
 		if err != nil && e.endedSince(ctx, j) {
@@ -93,6 +97,43 @@ func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, 
 	at = max(at, offset)
 	next := at + int64(len(data))
 	return job.Chunk{Data: data, Offset: at, Next: next, Dropped: at - offset, Complete: ended && next >= j.Output(stream).Total}, nil
+}
+
+// both is Output of both streams in the order in which their parts came: of parts that came at one look
+// at the VM, up to a tenth of a second apart, stdout's is first. Of a running task it is what has
+// come. Offsets count what is stored, with the markers of what was dropped.
+func (e *Executor) both(ctx context.Context, j job.Job, offset, limit int64) (job.Chunk, error) {
+	order, err := e.o.Captured.OutputOrder(ctx, j.ID)
+	if err != nil {
+		return job.Chunk{}, err
+	}
+	var total int64
+	for _, part := range order {
+		total += part.To - part.From
+	}
+	if offset < 0 {
+		offset = max(0, total+offset)
+	}
+	c := job.Chunk{Offset: offset, Next: offset}
+	at := int64(0) // of the part
+	for _, part := range order {
+		size := part.To - part.From
+		skip := max(0, c.Next-at)
+		if n := min(size-skip, limit-int64(len(c.Data))); n > 0 {
+			data, err := e.o.Captured.Output(ctx, j.ID, part.Stream, part.From+skip, n)
+			if err != nil {
+				return job.Chunk{}, err
+			}
+			c.Data = append(c.Data, data...)
+			c.Next += int64(len(data))
+			if int64(len(data)) < n { // it was cut meanwhile
+				break
+			}
+		}
+		at += size
+	}
+	c.Complete = j.Status.Terminal() && c.Next >= total
+	return c, nil
 }
 
 // asksGuest reports whether the job's VM may have more of its output than the store.

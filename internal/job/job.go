@@ -370,6 +370,12 @@ type Result struct {
 	SkippedArtifacts
 }
 
+// OutputPart is a part of a stream, as it is stored.
+type OutputPart struct {
+	Stream   string
+	From, To int64
+}
+
 // Report is what the job runner reports through a callback.
 type Report struct {
 	Kind     ReportKind

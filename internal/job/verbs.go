@@ -354,9 +354,9 @@ type WatchedJob struct {
 // Stretch is the input of Output.
 type Stretch struct {
 	ID     string `json:"id"`
-	Stream string `json:"stream" api:",required"` // stdout or stderr
-	Offset int64  `json:"offset"`                 // of its first byte; negative: from the end
-	Limit  int64  `json:"limit"`                  // bytes
+	Stream string `json:"stream"` // stdout or stderr; empty: both, in the order in which they came
+	Offset int64  `json:"offset"` // of its first byte; negative: from the end
+	Limit  int64  `json:"limit"`  // bytes
 }
 
 // method is a method of Engine, with its parameters as one.

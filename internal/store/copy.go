@@ -237,7 +237,7 @@ func (c *copying) files(ctx context.Context, id string) error {
 			err = c.file(ctx, root, id, path, artifactName(artifact))
 		case isSeen && checkStream(stream) == nil:
 			err = c.seen(ctx, root, id, stream)
-		case checkStream(strings.TrimSuffix(path, tailSuffix)) == nil:
+		case path == orderName, checkStream(strings.TrimSuffix(path, tailSuffix)) == nil:
 			err = c.file(ctx, root, id, path, path)
 		}
 		return tried(err, "file %s", path)

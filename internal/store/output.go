@@ -30,6 +30,16 @@ const (
 // seen before is skipped, data that would leave a gap is ignored, and a sealed
 // stream accepts nothing.
 func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (seen int64, err error) {
+	return s.appendOutput(ctx, id, stream, offset, data, false)
+}
+
+// AppendTurn is AppendOutput of a stream after output of another: what is new of data comes
+// after all that is stored of both, as OutputOrder tells.
+func (s *Store) AppendTurn(ctx context.Context, id, stream string, offset int64, data []byte) (seen int64, err error) {
+	return s.appendOutput(ctx, id, stream, offset, data, true)
+}
+
+func (s *Store) appendOutput(ctx context.Context, id, stream string, offset int64, data []byte, turns bool) (seen int64, err error) {
 	if offset < 0 || offset > math.MaxInt64-int64(len(data)) {
 		return 0, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give the bytes sent before"}
 	}
@@ -39,14 +49,14 @@ func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int6
 			seen = info.Total
 			return err
 		}
-		seen, err = s.appendNew(f, stream, offset, data)
+		seen, err = s.appendNew(f, stream, offset, data, turns)
 		return tried(err, "write %s of job %s", stream, id)
 	})
 	return seen, err
 }
 
 // appendNew appends what is new of data to an open stream.
-func (s *Store) appendNew(f outputFiles, stream string, offset int64, data []byte) (seen int64, err error) {
+func (s *Store) appendNew(f outputFiles, stream string, offset int64, data []byte, turns bool) (seen int64, err error) {
 	is, err := f.open(stream)
 	if err != nil {
 		return 0, err
@@ -58,6 +68,11 @@ func (s *Store) appendNew(f outputFiles, stream string, offset int64, data []byt
 	data = data[is.seen-offset:]
 	if is.seen == is.held { // nothing was left out yet: the head may grow
 		fits := min(int64(len(data)), max(s.maxOutput-is.held, 0))
+		if turns && fits > 0 {
+			if err := noteTurn(f, stream, is.held); err != nil {
+				return is.seen, err
+			}
+		}
 		if err := f.append(stream, is.held, data[:fits]); err != nil {
 			return is.seen, err
 		}
@@ -83,7 +98,7 @@ func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) er
 			err = f.see(stream, 0)
 		}
 		if err == nil && size < is.held {
-			err = f.truncate(stream, max(0, size))
+			err = errors.Join(forgetTurns(f), f.truncate(stream, max(0, size)))
 		}
 		return tried(err, "cut %s of job %s", stream, id)
 	})
@@ -142,6 +157,11 @@ func (s *Store) complete(f outputFiles, of job.StreamEnd) (job.OutputInfo, error
 	tail = tail[int64(len(tail))-keep:]
 	tailStart := total - keep
 	if total <= s.maxOutput && tailStart <= held {
+		if len(tail[held-tailStart:]) > 0 {
+			if err := noteTurn(f, stream, held); err != nil {
+				return job.OutputInfo{}, err
+			}
+		}
 		if err := f.append(stream, held, tail[held-tailStart:]); err != nil {
 			return job.OutputInfo{}, err
 		}
