@@ -22,6 +22,7 @@ type engine struct {
 	mu        sync.Mutex
 	submitted []job.Submission
 	calls     []string // verb and arguments of what changes something
+	tests     []job.HostTest
 	filter    job.Filter
 	job       job.Job
 	result    job.Result
@@ -284,6 +285,24 @@ func (e *engine) DetachVolume(_ context.Context, ref, of string) (job.VolumeInfo
 
 func (e *engine) RemoveVolume(_ context.Context, ref string) (job.VolumeInfo, error) {
 	return job.VolumeInfo{Name: ref, Status: job.VolumeRemoving}, e.note("delete", ref)
+}
+
+func (e *engine) HostTests(context.Context) ([]job.HostTest, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.tests), e.err
+}
+
+// TestHost has a test that has ended when it is looked at again.
+func (e *engine) TestHost(context.Context, job.HostTestSpec) (job.HostTest, error) {
+	begun := job.HostTest{ID: "t1", Node: "pve", Status: job.HostTestRunning}
+	ended := begun
+	ended.Status, ended.EndedAt = job.HostTestFailed, time.Now()
+	ended.Steps = []job.HostTestStep{{Name: "boot", Result: job.StepPassed}, {Name: "fork", Result: job.StepSkipped, Text: "no room", Remedy: "make some"}, {Name: "lease", Result: job.StepFailed, Text: "it lives"}}
+	e.mu.Lock()
+	e.tests = append(e.tests, ended)
+	e.mu.Unlock()
+	return begun, e.note("test")
 }
 
 func (e *engine) CheckHost(ctx context.Context) (job.HostReport, error) {

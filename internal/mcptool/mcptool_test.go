@@ -506,3 +506,33 @@ func TestGetJobStatus_ShowsWebhooks(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// check_host with deep tests the host as well, and waits for a test that runs; a read-only server
+// has no such argument.
+func TestCheckHost_DeepTestsTheHost(t *testing.T) {
+	e := &engine{}
+	c := transports["stdio"](t, e)
+	for range 2 { // what has just ended is what was asked for
+		var out checkOutput
+		r := callTool(t, c, "check_host", map[string]any{"deep": true})
+		if err := json.Unmarshal([]byte(text(r)), &out); err != nil || out.OK || len(out.Checks) != 4 {
+			t.Fatalf("%v: %s", err, text(r))
+		}
+		want := []hostCheck{
+			{Node: "pve", Name: "test: boot", Level: "ok"}, {Node: "pve", Name: "test: fork", Level: "warn", Text: "no room", Remedy: "make some"}, {Node: "pve", Name: "test: lease", Level: "fail", Text: "it lives"},
+		}
+		if diff := cmp.Diff(want, out.Checks[1:]); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if len(e.tests) != 1 {
+		t.Errorf("%d tests", len(e.tests))
+	}
+	o := options(e)
+	o.ReadOnly = true
+	for _, tool := range tools(o) {
+		if tool.Tool.Name == "check_host" && strings.Contains(string(tool.Tool.RawInputSchema), "deep") {
+			t.Error("a read-only server offers it")
+		}
+	}
+}

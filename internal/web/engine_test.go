@@ -46,6 +46,7 @@ type engine struct {
 	report    job.HostReport
 	reportErr error
 	calls     []string
+	tests     []job.HostTest
 	submitted []job.Submission
 	plan      []string
 	formErr   error      // of Submit and Plan
@@ -582,6 +583,28 @@ func (e *engine) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) 
 		}
 	})
 	return v, err
+}
+
+func (e *engine) HostTests(context.Context) ([]job.HostTest, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.tests), nil
+}
+
+func (e *engine) TestHost(_ context.Context, spec job.HostTestSpec) (job.HostTest, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tests = append(e.tests, job.HostTest{ID: "t1", Node: "pve", Quick: spec.Quick, Status: job.HostTestRunning, Steps: []job.HostTestStep{
+		{Name: "boot", Result: job.StepPassed, Seconds: 12.34}, {Name: "volume", Result: job.StepFailed, Text: "<b>full", Remedy: "make room"}, {Name: "lease", Result: job.StepRunning},
+	}})
+	return e.tests[0], nil
+}
+
+func (e *engine) CancelHostTest(_ context.Context, id string) (job.HostTest, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.calls = append(e.calls, "cancel test "+id)
+	return job.HostTest{}, nil
 }
 
 func (e *engine) CheckHost(context.Context) (job.HostReport, error) {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -513,5 +514,28 @@ func TestForms_LeadToTheFirstWrongField(t *testing.T) {
 		if _, text = v.upload("/jobs/new", parts...); strings.Count(text, "autofocus") != 1 || !regexp.MustCompile(tt.want).MatchString(text) {
 			t.Errorf("%s: %s", tt.part, text)
 		}
+	}
+}
+
+func TestHost_IsTested(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	form := "form_token=" + url.QueryEscape(v.formToken())
+	if v.do(http.MethodPost, "/host/test", form+"&quick=on", nil); len(e.tests) != 1 || !e.tests[0].Quick {
+		t.Fatalf("begun: %+v", e.tests)
+	}
+	view := ""
+	told(t, v, "/host/live", func(name, html string) bool {
+		view = html
+		return name == "tests"
+	})
+	for _, want := range []string{"pve: running, quick", "12.3 s", "&lt;b&gt;full", "make room", ">running<", `action="/host/test/t1/cancel"`} {
+		if !strings.Contains(view, want) {
+			t.Errorf("the tests lack %q:\n%s", want, view)
+		}
+	}
+	v.do(http.MethodPost, "/host/test/t1/cancel", form, nil)
+	if !slices.Contains(e.calls, "cancel test t1") {
+		t.Errorf("asked for: %v", e.calls)
 	}
 }

@@ -96,7 +96,7 @@ func (v *visitor) formToken() string {
 
 func TestPages_AreForThoseWithTheToken(t *testing.T) {
 	v := visit(t, sample())
-	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/pools", "/pools/live", "/nodes", "/nodes/live", "/vms/105/destroy", "/vms/105", "/vms/105/live", "/vms/new", "/jobs/new", "/jobs/new?from=" + id, "/pools/new", "/pools/ready", "/tokens", "/tokens/new", "/host", "/templates", "/checkpoints", "/volumes", "/credentials", "/help", "/help/tools", "/jobs/" + id + "/output", "/jobs/" + id + "/lines", "/metrics", "/mcp"} {
+	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/pools", "/pools/live", "/nodes", "/nodes/live", "/host/live", "/vms/105/destroy", "/vms/105", "/vms/105/live", "/vms/new", "/jobs/new", "/jobs/new?from=" + id, "/pools/new", "/pools/ready", "/tokens", "/tokens/new", "/host", "/templates", "/checkpoints", "/volumes", "/credentials", "/help", "/help/tools", "/jobs/" + id + "/output", "/jobs/" + id + "/lines", "/metrics", "/mcp"} {
 		code, text := v.get(path)
 		if code != 401 || strings.Contains(text, "make all") || strings.Contains(text, "10.0.0.5") || strings.Contains(text, "storage") {
 			t.Errorf("%s without login: %d %s", path, code, text)
@@ -202,7 +202,7 @@ func TestForms_NeedTheSessionsTokenAndOrigin(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/jobs/" + id + "/cancel", "/jobs/" + id + "/kill", "/jobs/" + id + "/input", "/vms/105/destroy", "/vms/105/suspend", "/vms/105/resume", "/vms/105/snapshot", "/vms/105/fork", "/vms/105/forget", "/vms/105/revert", "/vms/105/remove-snapshot", "/vms/105/save", "/pools/ready/resize", "/pools/ready/remove", "/nodes/pve1/cordon", "/tokens/a1b2c3d4e5f6/revoke", "/vms/105/terminal", "/logout"} {
+	for _, path := range []string{"/jobs/" + id + "/cancel", "/jobs/" + id + "/kill", "/jobs/" + id + "/input", "/vms/105/destroy", "/vms/105/suspend", "/vms/105/resume", "/vms/105/snapshot", "/vms/105/fork", "/vms/105/forget", "/vms/105/revert", "/vms/105/remove-snapshot", "/vms/105/save", "/pools/ready/resize", "/pools/ready/remove", "/nodes/pve1/cordon", "/host/test", "/host/test/t1/cancel", "/tokens/a1b2c3d4e5f6/revoke", "/vms/105/terminal", "/logout"} {
 		for name, bad := range map[string]struct {
 			form   string
 			change func(*http.Request)

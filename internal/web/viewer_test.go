@@ -32,6 +32,7 @@ func TestPages_OfferWhatTheRoleMayDo(t *testing.T) {
 		{"/vms/105", `id="open-terminal"`, job.RoleRun},
 		{"/vms/105", `id="take"`, job.RoleRun},
 		{"/vms/kept", `/forget"`, job.RoleAdmin},
+		{"/host", `id="test-host"`, job.RoleAdmin},
 	}
 	for _, role := range job.Roles {
 		keys := &keyring{tokens: map[string]job.Principal{"linus_x": {Name: "alice", Token: "a1", Role: role}}}

@@ -69,8 +69,9 @@ vm_read() { # <vmid> [<node>: one other than this, or empty] [<snapshot>]
   fi
 }
 
+# The digest in the first line has the lock in it.
 vm_find_sum() { # vm_sum: sha256 of the config just read, whatever lock it has
-  vm_sum=$(sed -e '1s/ .*//' -e '/^lock /d' <<<"${run_out}") # the digest has the lock in it
+  vm_sum=$(sed -e '1s/ .*//' -e '/^lock /d' <<<"${run_out}")
   vm_sum=$(sha256sum <<<"${vm_sum}")
   vm_sum=${vm_sum%% *}
 }
