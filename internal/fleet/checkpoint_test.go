@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/vm"
@@ -202,6 +203,33 @@ func TestCheckpoint_IsMadeOfWhatIsAskedForOftenEnough(t *testing.T) {
 					if all := r.all(); len(all) != n || n > 0 && all[0].Status != job.CheckpointReady {
 						t.Fatalf("after %d VMs: %+v", i+1, all)
 					}
+				}
+			})
+		})
+	}
+}
+
+// tests are those of a host on which VMs of one template were restored.
+type tests struct {
+	fleet.Tests
+	template string
+}
+
+func (s tests) Restores(_ context.Context, _, template string) bool { return s.template == template }
+
+// Unless somebody has decided, they are made where a test of the host has shown that they work.
+func TestCheckpoint_IsMadeWhereATestHasShownIt(t *testing.T) {
+	for of, want := range map[string]int{providertest.FakeTemplate: 1, "another": 0} {
+		t.Run(of, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.opts.Checkpoints, r.opts.Tests = job.CheckpointsTested, tests{template: of}
+				r.start()
+				for _, name := range []string{"deva", "devb"} {
+					r.ask(name)
+					r.pass(5 * time.Minute)
+				}
+				if n := len(r.all()); n != want {
+					t.Errorf("%d checkpoints", n)
 				}
 			})
 		})

@@ -242,7 +242,7 @@ func (t *Tests) takeUp(ctx context.Context) error {
 		}
 		r := &run{t: t, test: test}
 		r.over(job.StepFailed, "the engine ended in the middle of it")
-		err = errors.Join(err, r.finish(job.WithClient(job.WithPrincipal(ctx, job.Operator()), client)))
+		err = errors.Join(err, r.finish(job.WithClient(job.WithPrincipal(ctx, job.Operator()), client), job.HostTestFailed))
 		release()
 	}
 	return err

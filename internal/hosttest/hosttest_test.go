@@ -186,8 +186,13 @@ func TestHost_CancelledAnywhereLeavesNothing(t *testing.T) {
 	for at := range calls {
 		s := newSite()
 		tests, n := s.new(time.Hour), 0
-		s.hook = func(string) {
+		s.hook = func(call string) {
 			s.mu.Lock()
+			for _, kept := range s.tests {
+				if call == "DestroyVM" && kept.Status != job.HostTestRunning {
+					t.Errorf("cancelled at call %d, it is said to be %s while its VMs are there", at+1, kept.Status)
+				}
+			}
 			n++
 			now := n == at+1
 			var id string

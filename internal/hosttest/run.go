@@ -65,11 +65,12 @@ func (r *run) work(running, asked context.Context) {
 	if running.Err() != nil {
 		return // the next engine removes what there is
 	}
+	status := job.HostTestPassed
 	if asked.Err() != nil {
 		r.over(job.StepSkipped, "cancelled")
-		r.test.Status = job.HostTestCancelled
+		status = job.HostTestCancelled
 	}
-	if err := r.finish(running); err != nil {
+	if err := r.finish(running, status); err != nil {
 		log.Warn("the end of a test of the host failed, will be tried again", "err", err)
 	}
 	log.Info("test of the host has ended", "status", r.test.Status)
@@ -136,14 +137,12 @@ func (r *run) over(as job.StepResult, why string) {
 }
 
 // finish removes what the test has made, proves that, and keeps the result.
-func (r *run) finish(ctx context.Context) error {
+func (r *run) finish(ctx context.Context, status job.HostTestStatus) error {
 	r.step(ctx, step{name: stepClean, run: (*run).clean})
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if r.test.Status == job.HostTestRunning {
-		r.test.Status = job.HostTestPassed
-	}
+	r.test.Status = status // until all is removed it runs
 	if slices.ContainsFunc(r.test.Steps, func(s job.HostTestStep) bool { return s.Result == job.StepFailed }) {
 		r.test.Status = job.HostTestFailed
 	}
