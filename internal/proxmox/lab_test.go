@@ -194,6 +194,18 @@ func TestProcessLab(t *testing.T) {
 	testLab(t, lab.DriverProcess, false)
 }
 
+// The tools by themselves, as where Proxmox's modules cannot be loaded.
+func TestProcessLab_PlainTools(t *testing.T) {
+	t.Parallel()
+	loops.AtNightOnly(t, "TestToolServer takes a VM through its life by the plain tools, too")
+	h := newLab(t, lab.DriverProcess)
+	suite := h.suite(false)
+	suite.New = func(t *testing.T) job.Provider {
+		return h.provider(t, func(o *proxmox.Options) { o.PlainTools = true })
+	}
+	providertest.Run(t, suite)
+}
+
 func TestQemuLab(t *testing.T) {
 	t.Parallel()
 	loops.AtNightOnly(t, "TestProcessLab holds processes to the same suite, TestJob_RunsInARealVM takes jobs to a real machine, and it, in every second run, through egress, suspend or a snapshot")

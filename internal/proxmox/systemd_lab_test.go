@@ -38,6 +38,9 @@ func TestSystemd_OfTheHost(t *testing.T) {
 		vm, err := h.provider(t, nil).Create(t.Context(), spec, s.progress)
 		h.theVM(t, spec, vm, err)
 		h.noUnit(t, spec)
+		if calls := readText(t, h.Path("log", "tools")); !strings.Contains(calls, "loaded qm clone") {
+			t.Errorf("the tool server was passed by: %s", calls)
+		}
 	})
 
 	t.Run("a cancel in the middle", func(t *testing.T) {
