@@ -569,3 +569,45 @@ task_of() { # <type> <VM ID> <added to the start of the process>
   [[ $(<"${PVE_STUB}/status/205") == stopped ]]
   refute_called 'qm destroy.*'
 }
+
+# bats test_tags=proof
+@test "a VM that changes hands between its proof and its stop, or its destroy, is not touched where the tool server does it" {
+  local verb server state
+  local -x LINUS_TOOL_SERVER=${scripts_dir}/proxmox/tool-server.pl PERL5LIB=${scripts_dir}/../internal/lab/pve/perl LINUS_DPKG_STATUS=${BATS_TEST_TMPDIR}/dpkg
+  echo '{}' >"${PVELAB_DIR}/lab.json"
+  mkdir -p "${PVELAB_DIR}/log"
+  : >"${LINUS_DPKG_STATUS}"
+  setsid perl "${LINUS_TOOL_SERVER}" "${LINUS_LOCK_DIR}/tool-server" 60 </dev/null >/dev/null 2>&1 3>&- &
+  until { read -r server _ state _ <"${LINUS_LOCK_DIR}/tool-server/state"; } 2>/dev/null && [[ ${state} == ready ]]; do
+    sleep 0.05
+  done
+  for verb in stop destroy; do
+    add_our_vm 205
+    [[ ${verb} == stop ]] || printf 'stopped\n' >"${PVE_STUB}/status/205"
+    : >"${PVE_STUB}/calls"
+    (
+      # While its request waits, it is given to somebody else.
+      until grep -qsaF "${verb}" "${LINUS_LOCK_DIR}"/tool-server/spool/*; do
+        kill -STOP "${server}"
+        if [[ ${verb} == destroy ]] && grep -qsaF stop "${LINUS_LOCK_DIR}"/tool-server/spool/*; then
+          kill -CONT "${server}"
+          until spool_is_empty; do :; done
+        fi
+      done
+      sed -i -e 's/^#linus-job=/&0/' "${PVE_STUB}/vm/205"
+      kill -CONT "${server}"
+    ) 3>&- &
+    VM_ID=205 run_script destroy-vm
+    wait "$!"
+    assert_status 5
+    refute_called "qm ${verb} 205.*"
+    [[ -e ${PVE_STUB}/vm/205 ]] || fail 'it was destroyed'
+  done
+  kill -KILL "${server}"
+}
+
+spool_is_empty() {
+  local -a files
+  files=("${LINUS_LOCK_DIR}"/tool-server/spool/*)
+  [[ ! -e ${files[0]} ]]
+}
