@@ -13,7 +13,7 @@ setup() {
   echo '{}' >"${BATS_TEST_TMPDIR}/lab.json"
   echo installed >"${LINUS_DPKG_STATUS}"
   stub_program systemd-run 'while [[ $1 != -- ]]; do shift; done; shift
-    echo start >>"${PVELAB_DIR}/starts"; exec setsid "$@" </dev/null >>"${PVELAB_DIR}/server.log" 2>&1 3>&-'
+    echo start >>"${PVELAB_DIR}/starts"; setsid "$@" </dev/null >>"${PVELAB_DIR}/server.log" 2>&1 3>&- &'
   # Which way it came, then what it was asked for.
   stub_program qm 'case $1 in
       status) echo "no VM" >&2; exit 2 ;;
