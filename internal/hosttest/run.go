@@ -276,7 +276,7 @@ func (r *run) clean(ctx context.Context) (string, error) {
 	if len(left) > 0 {
 		return "", fmt.Errorf("the host has %s", strings.Join(left, ", "))
 	}
-	return fmt.Sprintf("the host has nothing of %d VMs, volumes and checkpoints that were made", len(made)), nil
+	return "the host has no VM, volume or checkpoint of it", nil
 }
 
 // remove asks for the end of all that the test has made, and returns what is there still. It notes
