@@ -75,7 +75,7 @@ address_take() {
   if ! { mkdir -p -- "${dir}" && exec 6>>"${dir}/.lock"; } 2>/dev/null; then
     result_fail config "could not write to ${dir} on ${HOSTNAME}" 'check that it can be written and the disk is not full'
   fi
-  run_read 120 flock 6
+  run_lock 120 6
   if ((run_rc != 0)); then
     result_fail vm "waited two minutes for another run to choose an address" "see who holds it: fuser ${dir}/.lock"
   fi

@@ -44,11 +44,12 @@ image_lookup() { # <os>; image_os (empty: unknown), image_url, image_sums, image
 # and then find the file. It gets its final name only when its sum is right.
 image_obtain() { # <directory> <sha256, or empty: the vendor's>; image_file
   local -r base=$1/${image_os}
+  local run_kept=8 # what a killed run downloads is still its own file
   local suffix
   image_sum=$2
   mkdir -p -- "$1"
   exec 8>>"${base}.lock"
-  run_read 3600 flock 8
+  run_lock 3600 8
   if ((run_rc != 0)); then
     result_fail vm "waited an hour for another run to download ${image_url}" "see who holds it: fuser ${base}.lock"
   fi

@@ -121,7 +121,7 @@ lease_arm() { # lease_armed: yes or no
   fi
   lease_write_sweep
   if { exec 4>>"${lock}"; } 2>/dev/null; then
-    run_read 60 flock 4
+    run_lock 60 4
   fi
   lease_arm_timer
   { exec 4>&-; } 2>/dev/null
@@ -210,7 +210,7 @@ lease_write_sweep() { # lease_sweeper; lease_written: yes or no
         fi
       done
       for name in "${names[@]}"; do
-        if [[ ${name} =~ ^(address|checkpoint|egress|fence|json|lease|left|log|quarantine|result|retry|run|stat|tools|vm|volume)_ ]]; then
+        if [[ ${name} =~ ^(address|checkpoint|clock|egress|fence|json|lease|left|log|quarantine|result|retry|run|stat|tools|vm|volume)_ ]]; then
           declare -f "${name}"
         fi
       done

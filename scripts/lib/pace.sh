@@ -4,7 +4,6 @@
 # network starts, at about the time at which its agent does. The host counts them,
 # and reading that starts nothing. The asking itself begins dense and gets rarer.
 
-source "${BASH_SOURCE[0]%/*}/clock.sh"
 source "${BASH_SOURCE[0]%/*}/run.sh"
 
 pace_most=12000 # 1/100 s, waited at most before the first question

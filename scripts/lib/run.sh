@@ -30,6 +30,7 @@
 # Our own files are root's alone (operation.sh); Proxmox's are not: others on the host
 # read its task logs, and work with its images and locks.
 
+source "${BASH_SOURCE[0]%/*}/clock.sh"
 source "${BASH_SOURCE[0]%/*}/tools.sh"
 
 run_init() {
@@ -38,7 +39,7 @@ run_init() {
   run_dir=$(mktemp -d "${TMPDIR:-/tmp}/linus.$$.${stat_start}.XXXXXXXX")
   # shellcheck disable=SC2312 # `:` cannot fail
   exec {run_bell}<> <(:) # a pipe: a line for each read that has ended
-  declare -gA run_pids=()
+  declare -gA run_pids=() run_signals=()
   tools_init
   run_stop=''
   run_stoppable=yes
@@ -143,7 +144,6 @@ run_is_stopped() {
 
 # A command that changes something is let end, so that roll-back never works
 # against a command still running.
-# Descriptors 5 and 9 are locks of ours (slot.sh, destroy.sh) that no child may inherit.
 run_change() { # <seconds> <command...>
   local -r seconds=$1
   shift
@@ -163,7 +163,8 @@ run_change() { # <seconds> <command...>
   else
     (
       umask 022
-      exec timeout -k 30 "${seconds}" "$@" 5>&- 9>&- <"${run_stdin:-/dev/null}"
+      run_let_go
+      exec timeout -k 30 "${seconds}" "$@" <"${run_stdin:-/dev/null}"
     ) >"${run_dir}/change.out" 2>"${run_dir}/change.err" || run_rc=$?
   fi
   run_load change
@@ -173,9 +174,25 @@ run_change() { # <seconds> <command...>
   run_heed
 }
 
+# Descriptors 4 to 9 are locks of ours (lease.sh, slot.sh, address.sh, sweep.sh, egress.sh, image.sh,
+# destroy.sh): a command that outlives a killed script must not hold what nobody works under any more.
+run_let_go() { # all but run_kept
+  local fd
+  for fd in 4 5 6 7 8 9; do
+    if [[ ${fd} != "${run_kept:-}" ]]; then
+      exec {fd}>&-
+    fi
+  done
+}
+
 # Commands that only read run beside the script, several at once where asked for:
 # each start of Proxmox's tools takes most of a second. Each has a shell that
 # writes down how it ended, for bash's own wait (5.2) can lose that to a signal.
+#
+# A function is such a command, too, and starts no program for its time limit: its end of a
+# pipe closes with it. It is killed, so that it may only read, and start nothing but with
+# run_alone.
+#
 # Proxmox's go to the tool server, where there is one (lib/tools.sh).
 run_start() { # <tag> <seconds> <command...>
   tools_asked=no
@@ -198,18 +215,47 @@ run_start_plain() { # <tag> <seconds> <seconds from TERM to KILL> <command...>
   local -r tag=$1 seconds=$2 grace=$3
   shift 3
   unset "tools_since[${tag}]"
+  run_signals[${tag}]=TERM
+  if declare -F "$1" >/dev/null; then
+    run_signals[${tag}]=KILL
+  fi
   {
     trap '' HUP INT TERM
-    exec 5>&- 9>&-
+    run_let_go
     umask 022
     run_rc=0
-    timeout -k "${grace}" "${seconds}" "$@" <"${run_stdin:-/dev/null}" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" &
-    printf '%s' "$!" >"${run_dir}/${tag}.pid"
-    wait "$!" || run_rc=$?
+    if [[ ${run_signals[${tag}]} == KILL ]]; then
+      run_watch "$@"
+    else
+      timeout -k "${grace}" "${seconds}" "$@" <"${run_stdin:-/dev/null}" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" &
+      printf '%s' "$!" >"${run_dir}/${tag}.pid"
+      wait "$!" || run_rc=$?
+    fi
     printf '%s' "${run_rc}" >"${run_dir}/${tag}.rc"
     printf '\n' >&"${run_bell}"
   } >/dev/null 2>&1 &
   run_pids[${tag}]=$!
+}
+
+run_watch() { # <function> <argument...>; run_start's tag and seconds; run_rc
+  local end
+  exec {end}< <(
+    exec {end}>&1 >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err"
+    "$@"
+  )
+  printf '%s' "$!" >"${run_dir}/${tag}.pid"
+  IFS= read -r -t "${seconds}" -u "${end}" _ || run_rc=$?
+  if ((run_rc > 128)); then
+    kill -KILL "$!"
+    run_rc=124
+  else
+    run_rc=0
+    wait "$!" || run_rc=$?
+  fi
+}
+
+run_alone() { # <program...>: one that has no children; for run_start
+  exec "$@"
 }
 
 run_wait() { # <tag>
@@ -249,7 +295,7 @@ run_end() { # <tag>
   fi
   run_slurp "${run_dir}/$1.pid"
   if [[ -n ${run_text} ]]; then
-    kill -TERM "${run_text}" 2>/dev/null || :
+    kill -"${run_signals[$1]}" "${run_text}" 2>/dev/null || :
   fi
 }
 
@@ -270,8 +316,27 @@ run_abandon() {
 }
 
 run_pause() { # <seconds>: run_rc and the rest stay as they are
-  run_start pause 3600 sleep "$1"
-  run_await pause
+  local end slice
+  if [[ -n ${LINUS_SLEEP:-} ]]; then # a program that tests put in its place
+    run_start pause 3600 "${LINUS_SLEEP}" "$1"
+    run_await pause
+    return 0
+  fi
+  clock_read
+  printf -v end '%.0f' "$1e2"
+  end=$((clock_now + end))
+  while ((clock_now < end)) && ! run_is_stopped; do
+    printf -v slice '0.%02d' "$((end - clock_now < 20 ? end - clock_now : 20))"
+    IFS= read -r -t "${slice}" -u "${run_bell}" _ || :
+    clock_read
+  done
+  run_heed
+}
+
+# Waits for a lock on a descriptor of this script, which keeps it.
+run_lock() { # <seconds> <descriptor>; run_rc
+  local run_kept=$2
+  run_read "$1" flock "$2"
 }
 
 run_read() { # <seconds> <command...>

@@ -14,7 +14,7 @@ host_key='ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGd1ZXN0'
 # test's, which takes longer than most commands do. Every test has a copy.
 setup_stub() {
   export PVE_STUB=${BATS_TEST_TMPDIR}/pve PVELAB_DIR=${BATS_TEST_TMPDIR} LINUS_LOCK_DIR=${BATS_TEST_TMPDIR} TMPDIR=${BATS_TEST_TMPDIR}
-  export LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_QEMU_DIR=${BATS_TEST_TMPDIR}/qemu-server
+  export LINUS_SLEEP=sleep LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_QEMU_DIR=${BATS_TEST_TMPDIR}/qemu-server
   export LINUS_UNIT_DIR=${BATS_TEST_TMPDIR}/etc/systemd/system
   [[ -d ${BATS_FILE_TMPDIR}/stub ]] || bash "${scripts_dir}/test/helper/build-stub" "${BATS_TEST_DIRNAME}" "${BATS_FILE_TMPDIR}/stub" 3>&-
   cp -a "${BATS_FILE_TMPDIR}/stub/." "${BATS_TEST_TMPDIR}"

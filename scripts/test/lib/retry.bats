@@ -9,6 +9,7 @@ setup() {
   load_libs retry
   run_init
   stub_program sleep :
+  export LINUS_SLEEP=sleep
   record=${BATS_TEST_TMPDIR}/tries
   : >"${record}"
 }

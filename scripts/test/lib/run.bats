@@ -172,14 +172,81 @@ EOF
   [[ ${run_rc} -eq 137 ]]
 }
 
-@test "no read keeps the lock of a VM that the script has let go of" {
-  exec 9>>"${BATS_TEST_TMPDIR}/lock"
-  flock 9
-  run_start slow 60 sleep 60
-  until [[ -s ${run_dir}/slow.pid ]]; do sleep 0.02; done
-  exec 9>&-
-  flock -n "${BATS_TEST_TMPDIR}/lock" true
-  run_abandon
+@test "no command keeps a lock of the script, whatever becomes of that; a download keeps its file's" {
+  local fd
+  cat >"${BATS_TEST_TMPDIR}/locks" <<'EOF'
+source "$1/run.sh"
+run_init
+for fd in 4 5 6 7 8 9; do
+  eval "exec ${fd}>>\"\$2/${fd}.lock\""
+  run_lock 5 "${fd}"
+  [[ ${run_rc} -eq 0 ]]
+done
+reads() { run_alone sh -c "$1"; }
+run_start one 60 reads "echo \$\$ >\"$2/one\"; exec sleep 60"
+run_start two 60 sh -c "echo \$\$ >\"$2/two\"; exec sleep 60"
+run_kept=8
+run_start three 60 sh -c "echo \$\$ >\"$2/three\"; exec sleep 60"
+run_kept=''
+run_change 60 sh -c "echo \$\$ >\"$2/four\"; exec sleep 60"
+EOF
+  bash -Ee "${BATS_TEST_TMPDIR}/locks" "${lib_dir}" "${BATS_TEST_TMPDIR}" 2>/dev/null 3>&- &
+  local -r pid=$!
+  for fd in one two three four; do
+    until [[ -s ${BATS_TEST_TMPDIR}/${fd} ]]; do sleep 0.02; done
+  done
+  run flock -n "${BATS_TEST_TMPDIR}/9.lock" true
+  [[ ${status} -ne 0 ]] # while the script lives, they are its own
+  kill -KILL "${pid}"
+  wait "${pid}" || :
+  for fd in 4 5 6 7 9; do
+    flock -n "${BATS_TEST_TMPDIR}/${fd}.lock" true || { echo "held: ${fd}" >&2 && false; }
+  done
+  run flock -n "${BATS_TEST_TMPDIR}/8.lock" true
+  [[ ${status} -ne 0 ]]
+  for fd in one two three four; do
+    kill "$(<"${BATS_TEST_TMPDIR}/${fd}")"
+  done
+}
+
+@test "a function is run as a command is: its words, its end, in its time, stopped with the script" {
+  answers() {
+    echo out
+    echo err >&2
+    return 3
+  }
+  run_read 5 answers
+  [[ ${run_rc} -eq 3 && ${run_out} == out && ${run_said} == 'err (on stdout: out)' ]]
+  run_read 5 run_alone sh -c 'echo program; exit 4'
+  [[ ${run_rc} -eq 4 && ${run_out} == program ]]
+  run_read 0.2 run_alone sleep 60
+  [[ ${run_rc} -eq 124 && ${run_said} == 'no answer in time.'* ]]
+  # One that hears no signal but KILL.
+  run bash -c 'source "$1/run.sh"; run_init; trap "run_abandon; run_clean" EXIT
+    holds() { trap "" TERM; run_stop=143; : >"$1"; while :; do :; done; }
+    run_start held 600 holds "$2"
+    until [[ -e $2 ]]; do :; done
+    cat "${run_dir}/held.pid"
+    run_stop=143
+    run_await held' bash "${lib_dir}" "${BATS_TEST_TMPDIR}/begun"
+  [[ ${status} -eq 143 && ${output} =~ ^[0-9]+$ ]]
+  run kill -0 "${output}"
+  [[ ${status} -ne 0 ]]
+}
+
+@test "a pause takes its time, starts no program, and ends when the script is to stop" {
+  local began
+  clock_read
+  began=${clock_now}
+  PATH='' run_pause 0.35
+  clock_read
+  ((clock_now - began >= 35 && clock_now - began < 500))
+  run_rc=7
+  echo rung >&"${run_bell}" # a read that ends meanwhile
+  began=${clock_now}
+  run_pause 0.05
+  clock_read
+  ((run_rc == 7 && clock_now - began >= 5))
 }
 
 @test "what a killed run has left goes with the next; what lives or is not ours stays" {
