@@ -44,12 +44,18 @@ pause() {
   IFS= read -r -t 0.1 -u 7 _ || :
 }
 
+make_place() { # <operations>
+  if [[ ! -d $1 ]]; then
+    mkdir -p -- "$1"
+  fi
+}
+
 # Takes the turn, on descriptor 6, and ends the script where the engine is fenced.
 enter() { # <operations>
   if [[ -z ${LINUS_ENGINE:-} ]]; then
     return 0
   fi
-  mkdir -p -- "$1"
+  make_place "$1"
   exec 6<"$1"
   flock 6
   if [[ ! ${LINUS_ENGINE} =~ ^[0-9a-f-]{36}$ || -e ${LINUS_PVE_DIR:-/etc/pve}/priv/linus/fence-${LINUS_ENGINE} ]]; then
@@ -72,12 +78,10 @@ start() { # <operations> <id> <script>
     if [[ ! -f ${script} ]]; then
       exit 127
     fi
-    mkdir -p -- "${operations}"
-    # Other starts come and go here meanwhile: what find then misses is no fault.
-    find "${operations}" -mindepth 1 -maxdepth 1 -mtime +7 -exec rm -rf -- {} + 2>/dev/null || :
+    make_place "${operations}"
+    clear_old "${operations}"
     staged=$(mktemp -d "${operations}/.new.XXXXXXXX")
-    nonce=$(od -An -N16 -tx1 /dev/urandom)
-    printf '%s\n' "${nonce//[[:space:]]/}" >"${staged}/nonce"
+    printf '%08x%08x%08x%08x\n' "${SRANDOM}" "${SRANDOM}" "${SRANDOM}" "${SRANDOM}" >"${staged}/nonce"
     printf '%s\n' "${script}" >"${staged}/script"
     env -0 >"${staged}/env"
     : >"${staged}/out"
@@ -88,6 +92,17 @@ start() { # <operations> <id> <script>
   launch "${dir}" "$2"
   nonce=$(<"${dir}/nonce")
   printf 'LINUS_OPERATION:%s\n' "${nonce}"
+}
+
+# Once an hour, and where the date has gone back. Other starts come and go here meanwhile:
+# what find then misses is no fault.
+clear_old() { # <operations>
+  local cleared=0
+  { read -r cleared <"$1/.cleared"; } 2>/dev/null || :
+  if [[ ! ${cleared} =~ ^[1-9][0-9]{0,11}$ ]] || ((cleared > EPOCHSECONDS || cleared + 3600 <= EPOCHSECONDS)); then
+    printf '%s\n' "${EPOCHSECONDS}" >"$1/.cleared"
+    find "$1" -mindepth 1 -maxdepth 1 -mtime +7 -exec rm -rf -- {} + 2>/dev/null || :
+  fi
 }
 
 # A unit of that name may be there: another start's, which is as good, or that of
@@ -160,6 +175,16 @@ find_end() { # <directory>
   fi
 }
 
+# What has come on descriptor 5, byte for byte, and no process for it: ten times a second
+# each follower looks.
+relay() {
+  local text
+  while IFS= read -r -d '' -u 5 text; do
+    printf '%s\0' "${text}"
+  done
+  printf '%s' "${text}"
+}
+
 # stdout: a line that tells where the script's output begins, whatever a login
 # shell printed before, then the output from the offset on. stderr, when all is
 # told: LINUS_OPERATION:<nonce>:<end>, and the end of the log unless all is well.
@@ -176,10 +201,10 @@ follow() { # <directory> <offset>
   find_end "${dir}"
   while [[ -z ${operation_end} ]]; do
     pause
-    cat <&5
+    relay
     find_end "${dir}"
   done
-  cat <&5
+  relay
   printf 'LINUS_OPERATION:%s:%s\n' "${nonce}" "${operation_end}" >&2
   if [[ ${operation_end} != exit:0 ]]; then
     tail -c 7000 "${dir}/log" >&2

@@ -106,11 +106,42 @@ is_gone() { # <id>: its unit, not at once but soon
   [[ ${output} == *'hello first'*':exit:0' ]]
 }
 
-@test "what nobody settled goes after a week, with the next start" {
+@test "what is written while somebody follows comes whole, whatever bytes it has, by no program" {
+  # shellcheck disable=SC2016 # for the script to expand
+  printf '%s\n' 'until [[ -e $WHO ]]; do command sleep 0.02; done; cat "$WHO.bytes"; echo' \
+    'for i in {1..20}; do printf "%s\0part" "$i"; command sleep 0.02; done; cat "$WHO.bytes"' >"${script}"
+  perl -e 'print map { chr } 0 .. 255, 0 .. 255, 1, 127, 127, 1, 0' >"${BATS_TEST_TMPDIR}/go.bytes"
+  local tool
+  WHO=${BATS_TEST_TMPDIR}/go bash "${operation}" start "${operations}" one "${script}"
+  for tool in cat tail; do
+    # shellcheck disable=SC2016 # the stub's own variables
+    stub_program "${tool}" 'echo "${0##*/}" >>"${PVE_STUB}/relays"; exec "/usr/bin/${0##*/}" "$@"'
+  done
+  bash "${operation}" follow "${operations}/one" 0 >"${BATS_TEST_TMPDIR}/followed" 2>"${BATS_TEST_TMPDIR}/end" 3>&- &
+  until [[ -s ${PVE_STUB}/relays ]]; do command sleep 0.02; done # nothing is there to be had yet
+  : >"${BATS_TEST_TMPDIR}/go"
+  wait "$!"
+  grep -q ':exit:0$' "${BATS_TEST_TMPDIR}/end"
+  tail -n +2 "${BATS_TEST_TMPDIR}/followed" | cmp - "${operations}/one/out"
+  [[ $(<"${PVE_STUB}/relays") == $'tail\ncat\ncat\ntail' ]] || fail "$(<"${PVE_STUB}/relays")"
+}
+
+@test "what nobody settled goes after a week, with the next start in an hour" {
   mkdir -p "${operations}/old/below"
   touch -d '8 days ago' "${operations}/old"
   bash "${operation}" start "${operations}" one "${script}"
   [[ ! -e ${operations}/old ]]
+  local cleared
+  for cleared in "$((EPOCHSECONDS - 3600))" "$((EPOCHSECONDS + 60))" '' x; do
+    mkdir "${operations}/old"
+    touch -d '8 days ago' "${operations}/old"
+    echo "$((EPOCHSECONDS - 60))" >"${operations}/.cleared"
+    bash "${operation}" start "${operations}" "next-${EPOCHREALTIME}" "${script}"
+    [[ -e ${operations}/old ]]
+    echo "${cleared}" >"${operations}/.cleared"
+    bash "${operation}" start "${operations}" "next-${EPOCHREALTIME}" "${script}"
+    [[ ! -e ${operations}/old ]]
+  done
 }
 
 @test "a start does not mind that others come and go while it clears" {
