@@ -109,7 +109,7 @@ create_vm() {
 # What is done to the VM from now on is not tried again on another's.
 prove_again() {
   local vm_kind=${vm_kind:-vm}
-  vm_read "${vm_id}"
+  vm_look "${vm_id}"
   if [[ ${vm_config[template]:-0} == 1 ]]; then
     vm_kind=template
   fi
@@ -146,7 +146,7 @@ fail_create() {
 }
 
 create_has_landed() {
-  vm_read "${vm_id}"
+  vm_look "${vm_id}"
   vm_prove
   if [[ -z ${vm_doubt} && -z ${vm_config[lock]:-} ]]; then
     retry_landed=yes
@@ -285,7 +285,7 @@ network_is_applied() { # network_applied: yes or no
 }
 
 set_has_landed() {
-  vm_read "${vm_id}"
+  vm_look "${vm_id}"
   vm_prove
   network_is_applied
   egress_read_word
@@ -297,7 +297,7 @@ set_has_landed() {
 }
 
 resize_has_landed() {
-  vm_read "${vm_id}"
+  vm_look "${vm_id}"
   vm_disk_kib "${vm_config[${vm_boot_disk}]:-}"
   if ((vm_kib >= VM_DISK * 1024 * 1024)); then
     retry_landed=yes

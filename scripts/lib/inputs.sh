@@ -35,10 +35,9 @@ validate_environment() {
     lease_sweep
   fi
   run_start volumes 60 pvesm list "${PROXMOX_STORAGE}" # read by note_unclean_ids
-  probe_cluster "${PROXMOX_NODE}"
+  probe_cluster "${PROXMOX_NODE}" vms
   probe_require
   check_host_parts
-  probe_vms
   if [[ -n ${VM_FORK} ]]; then
     fork_validate
   elif [[ -n ${VM_TEMPLATE} ]]; then

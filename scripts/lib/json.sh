@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Reading Proxmox's JSON with the perl every Proxmox host has; nothing is
-# installed on the host, and jq is not part of Proxmox.
+# installed on the host, and jq is not part of Proxmox. Perl's own module takes four times
+# as long to load as perl itself, so that a few lines read it here, as strictly.
 #
 # What a guest has a hand in is bounded: an answer longer than json_most bytes (16
 # MiB where the caller has not set it) is none, nor is one that took a minute to
@@ -31,43 +32,82 @@ json_addresses() { # <tag> <mac>; json_lines: "ipv4 ADDR" or "ipv6 ADDR"
       my $ips = $nic->{"ip-addresses"};
       for my $ip (grep { ref eq "HASH" } ref $ips eq "ARRAY" ? @$ips : ()) {
         my ($type, $addr) = map { $_ // "" } @$ip{"ip-address-type", "ip-address"};
-        next unless $form{$type} and $addr =~ $form{$type} and inet_pton($type eq "ipv4" ? AF_INET : AF_INET6, $addr) and $left-- > 0;
+        next unless $form{$type} and $addr =~ $form{$type} and $left-- > 0;
+        next if $type eq "ipv4" ? grep { $_ > 255 or /^0./ } split /\./, $addr : do { require Socket; !Socket::inet_pton(Socket::AF_INET6(), $addr) };
         print "$type $addr\n";
       }
     }' "$2"
 }
 
-# The nodes as pmxcfs's .members has them; a host without a cluster has no list.
-json_members() { # <tag>; json_lines: "NODE\x1fQUORUM" of this node, then "NODE\x1fONLINE\x1fADDRESS" of each
-  json_perl "$1" '
-    die "it does not name this node\n" unless ref $doc eq "HASH" and text($doc->{nodename}) =~ /^[A-Za-z0-9.-]+$/;
-    my ($own, $cluster) = @$doc{"nodename", "cluster"};
-    my $nodes = $doc->{nodelist} // {$own => {online => 1}};
-    die "its list of nodes cannot be read\n" unless ref $nodes eq "HASH";
-    print "$own\x1f", !ref $cluster ? "none" : text($cluster->{quorate}) eq "1" ? "yes" : "no", "\n";
-    for my $name (sort grep { /^[A-Za-z0-9.-]+$/ and ref $nodes->{$_} eq "HASH" } keys %$nodes) {
-      my $ip = text($nodes->{$name}{ip});
-      print "$name\x1f", text($nodes->{$name}{online}) eq "1" ? 1 : 0, "\x1f", $ip =~ /^[0-9A-Fa-f.:]+$/ ? $ip : "", "\n";
+# What reads JSON in perl: decode($bytes), and text($value) as one line. true and false are
+# references to 1 and 0.
+# shellcheck disable=SC2016 # perl's variables, not the shell's
+json_reader='
+    use strict;
+    sub text { my $v = shift // ""; $v = $$v if ref $v eq "SCALAR"; $v = substr $v, 0, 4096; $v =~ s/[[:cntrl:]]/ /g; return $v }
+    my %escape = (b => "\b", f => "\f", n => "\n", r => "\r", t => "\t");
+    sub string {
+      my $text = "";
+      while (1) {
+        if (/\G([^"\\\x00-\x1f]+)/gc) { $text .= $1 }
+        elsif (/\G"/gc) { return $text }
+        elsif (/\G\\u([dD][89abAB][0-9A-Fa-f]{2})\\u([dD][c-fC-F][0-9A-Fa-f]{2})/gc) { $text .= chr 0x10000 + (hex($1) - 0xd800) * 0x400 + hex($2) - 0xdc00 }
+        elsif (/\G\\u([0-9A-Fa-f]{4})/gc) { $text .= chr($1 =~ /^d[89a-f]/i ? 0xfffd : hex $1) }
+        elsif (/\G\\(["\\\/bfnrt])/gc) { $text .= $escape{$1} // $1 }
+        else { die "no JSON: a string that does not end, or holds what it may not\n" }
+      }
+    }
+    sub value {
+      my $depth = shift;
+      die "no JSON: too deep\n" if $depth > 100;
+      /\G[ \t\n\r]+/gc;
+      my $value;
+      if (/\G"/gc) { $value = string() }
+      elsif (/\G(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)(?![0-9A-Za-z.])/gc) { $value = $1 }
+      elsif (/\G(true|false|null)\b/gc) { my ($true, $false) = (1, 0); $value = $1 eq "true" ? \$true : $1 eq "false" ? \$false : undef }
+      elsif (/\G([\[{])[ \t\n\r]*/gc) {
+        my $object = $1 eq "{";
+        $value = $object ? {} : [];
+        until ($object ? /\G[ \t\n\r]*\}/gc : /\G[ \t\n\r]*\]/gc) {
+          die "no JSON: at " . (pos() // 0) . "\n" if $object ? %$value && !/\G[ \t\n\r]*,/gc : @$value && !/\G[ \t\n\r]*,/gc;
+          my $name;
+          if ($object) {
+            /\G[ \t\n\r]*"/gc or die "no JSON: at " . (pos() // 0) . "\n";
+            $name = string();
+            /\G[ \t\n\r]*:/gc or die "no JSON: at " . (pos() // 0) . "\n";
+          }
+          my $member = value($depth + 1);
+          if ($object) { $value->{$name} = $member } else { push @$value, $member }
+        }
+      }
+      else { die "no JSON: at " . (pos() // 0) . "\n" }
+      return $value;
+    }
+    sub decode {
+      local $_ = shift;
+      utf8::decode($_) or die "no JSON: not UTF-8\n";
+      my $value = value(0);
+      /\G[ \t\n\r]*\z/gc or die "no JSON: more than one value\n";
+      return $value;
     }'
-}
 
 json_perl() { # <tag> <program> <argument...>; json_lines, json_rc (0: it was JSON)
   local -r tag=$1 program=$2
   shift 2
-  json_rc=0
   json_lines=()
   # shellcheck disable=SC2016 # perl's variables, not the shell's
-  timeout -k 5 60 perl -MJSON::PP -MSocket=inet_pton,AF_INET,AF_INET6 -e '
-    use strict; use warnings;
-    sub text { my $v = shift // ""; $v = $v ? 1 : 0 if JSON::PP::is_bool($v); $v = substr $v, 0, 4096; $v =~ s/[[:cntrl:]]/ /g; return $v }
+  run_start rows 60 run_alone perl -e "${json_reader}"'
     my ($file, $most) = splice @ARGV, 0, 2;
     open my $in, "<", $file or die "$file: $!\n";
     defined(read $in, my $text, $most + 1) or die "$file: $!\n";
     die "longer than $most bytes\n" if length $text > $most;
-    my $doc = JSON::PP->new->utf8->allow_nonref->decode($text);
+    my $doc = decode($text);
     binmode STDOUT, ":utf8";
-    '"${program}" -- "${run_dir}/${tag}.out" "${json_most:-16777216}" "$@" >"${run_dir}/rows" 2>"${run_dir}/rows.err" || json_rc=$?
+    '"${program}" -- "${run_dir}/${tag}.out" "${json_most:-16777216}" "$@"
+  run_await rows
+  run_slurp "${run_dir}/rows.rc"
+  json_rc=${run_text:-137}
   if ((json_rc == 0)); then
-    mapfile -t json_lines <"${run_dir}/rows"
+    mapfile -t json_lines <"${run_dir}/rows.out"
   fi
 }

@@ -34,11 +34,11 @@ probe_unread() { # <what was read> <remedy>
 
 # Quorum, and the node: the one asked for, or this host's own. qm works only on
 # the node it runs on, so another node, though online, will not do.
-probe_cluster() { # <wanted node, or empty>; probe_quorum: yes, no, or none where there is no cluster
+probe_cluster() { # <wanted node, or empty> [vms: cluster_vms, too]; probe_quorum: yes, no, or none where there is no cluster
   local -r wanted=$1
   local name known='' own
   probe_node=${wanted}
-  cluster_read
+  cluster_read ${2:+"$2"}
   probe_quorum=${cluster_quorum}
   if ((cluster_rc != 0)); then
     probe_unread "the cluster's status on ${HOSTNAME}" \
@@ -224,7 +224,7 @@ probe_template() { # <name or ID>
     probe_bad config "template '$1' is the name of several VMs on node '${probe_node}': ${matches}" 'set VM_TEMPLATE to the ID of one'
     return 0
   fi
-  vm_read "${matches}"
+  vm_look "${matches}"
   vm_find_boot_disk
   if [[ ${vm_state} != present ]]; then
     probe_unread "the config of template '$1' (VM ${matches})" "look at: qm config ${matches}"

@@ -237,7 +237,7 @@ link_up() {
 }
 
 link_is_up() {
-  vm_read "${vm_id}"
+  vm_look "${vm_id}"
   vm_prove
   egress_read_word
   if [[ -z ${vm_doubt} && -n ${vm_config[net0]:-} && ,${vm_config[net0]:-}, != *,link_down=1,* && ${egress_word} == "${vm_egress}" ]]; then

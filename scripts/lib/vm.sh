@@ -47,7 +47,7 @@ vm_marker() { # vm_description: what goes into the description
 vm_read() { # <vmid> [<node>: one other than this, or empty] [<snapshot>]
   local key value
   local -r named=' linus-vm=([0-9]+) '
-  vm_read_file "${LINUS_PVE_DIR:-/etc/pve}" "$1" "${2:-}" "${3:-}"
+  run_read 30 vm_read_file "${LINUS_PVE_DIR:-/etc/pve}" "$1" "${2:-}" "${3:-}"
   vm_asked=$1
   vm_state=unknown
   vm_moved_to='' vm_digest=''
@@ -63,6 +63,7 @@ vm_read() { # <vmid> [<node>: one other than this, or empty] [<snapshot>]
       vm_config[${key}]=${value}
     done
   } <<<"${run_out}"
+  vm_digest=${vm_digest#-}
   vm_words=" ${vm_config[description]:-} "
   if [[ ${vm_words} =~ ${named} && ${vm_words} != *" linus-vm=$1 "* ]]; then
     vm_copy_of=${BASH_REMATCH[1]}
@@ -76,27 +77,87 @@ vm_find_sum() { # vm_sum: sha256 of the config just read, whatever lock it has
   vm_sum=${vm_sum%% *}
 }
 
+# The same for who reads back what it has just changed, and looks for what must be there: of
+# a file that is where it should be, and that holds nothing out of the way, no perl is
+# started. What cannot be read to its end shows fewer keys here, so that it proves nothing
+# for a destroy, and has no digest (vm_digest is empty).
+vm_look() { # <vmid>
+  local vm_glance=yes
+  vm_read "$1"
+}
+
+vm_glance_file() { # <directory of pmxcfs> <vmid>; ends the shell where it could tell
+  local line description=''
+  local -a lines
+  local -A conf=()
+  local -r key='^([a-z][a-z_-]*[0-9]*):[[:space:]]*([^[:space:]].*)$' escape='^([^%]*)%([2-6][0-9A-Fa-f]|7[0-9A-Ea-e])(.*)$'
+  if [[ ! -L $1/qemu-server || ! -e $1/.members ]] || ! { mapfile -n 1000 lines <"$1/qemu-server/$2.conf"; } 2>/dev/null; then
+    return 0
+  fi
+  if ((${#lines[@]} == 0 || ${#lines[@]} == 1000)) || [[ ${lines[-1]} != *$'\n' ]]; then
+    return 0
+  fi
+  for line in "${lines[@]%$'\n'}"; do
+    if ((${#line} > 4096)) || [[ ${line} == *[^[:print:]]* ]]; then
+      return 0
+    elif [[ ${line} == '['*']' ]]; then
+      break
+    elif [[ ${line} == '#'* ]]; then
+      line=${line#'#'}
+      while [[ ${line} =~ ${escape} ]]; do
+        description+=${BASH_REMATCH[1]}
+        printf -v line '%b' "\\x${BASH_REMATCH[2]}"
+        description+=${line}
+        line=${BASH_REMATCH[3]}
+      done
+      if [[ ${line} == *%* ]]; then
+        return 0
+      fi
+      description+="${line} "
+    elif [[ ${line} =~ ${key} && ${BASH_REMATCH[1]} != @(description|cipassword) ]]; then
+      conf[${BASH_REMATCH[1]}]=${BASH_REMATCH[2]}
+    elif [[ -n ${line} ]]; then
+      return 0
+    fi
+  done
+  read -ra lines <<<"${description}"
+  if ((${#lines[@]} > 0)); then
+    conf[description]=${lines[*]}
+  fi
+  printf 'present -\n'
+  for line in "${!conf[@]}"; do
+    printf '%s %s\n' "${line}" "${conf[${line}]}"
+  done
+  exit 0
+}
+
 # Prints `present SHA1`, `moved SHA1 NODE` or `absent`, then a line `KEY VALUE` for each key.
 # A file counts as missing only where its directory is pmxcfs's, which has files
 # of its own, and the node has quorum: without it, another node may have the VM by
 # now. What no line of Proxmox's is, is a key `unparsed`.
-vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty> <snapshot, or empty>; run_rc, run_out
+vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty> <snapshot, or empty>
+  if [[ ${vm_glance:-no} == yes ]]; then
+    vm_glance_file "$1" "$2"
+  fi
   # shellcheck disable=SC2016 # perl's variables, not the shell's
-  run_read 30 perl -e '
-    use strict; use warnings; use Digest::SHA;
+  exec perl -e '
+    use strict;
     my ($root, $id, $node, $snapshot) = @ARGV;
     chdir $root or die "$root: $!\n";
     my $own = length $node ? "nodes/$node/qemu-server" : readlink "qemu-server";
     die "$root is not the cluster file system of Proxmox VE (pmxcfs), or it is not mounted\n" unless $own and -e ".members" and -d $own;
     my ($text, $where);
+    sub others { opendir my $nodes, "nodes" or die "$root/nodes: $!\n"; return map { "nodes/$_/qemu-server" } sort grep { !/^\./ } readdir $nodes }
     SEARCH: for (1, 2) { # one look may miss a VM that moves just then
-      for my $dir ($own, map { s{/[^/]*$}{}r } glob "nodes/*/qemu-server/$id.conf") {
-        if (open my $in, "<", "$dir/$id.conf") {
-          $where = $dir;
-          defined(read $in, $text, 1 << 21) or die "$root/$dir/$id.conf: $!\n";
-          last SEARCH;
+      for my $dirs (sub { $own }, \&others) {
+        for my $dir ($dirs->()) {
+          if (open my $in, "<", "$dir/$id.conf") {
+            $where = $dir;
+            defined(read $in, $text, 1 << 21) or die "$root/$dir/$id.conf: $!\n";
+            last SEARCH;
+          }
+          $! == 2 or die "$root/$dir/$id.conf: $!\n"; # no such file
         }
-        $!{ENOENT} or die "$root/$dir/$id.conf: $!\n";
       }
     }
     if (!defined $text) {
@@ -123,6 +184,7 @@ vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty> <snapshot, or e
       }
     }
     %conf = () if $in ne $snapshot; # there is none of that name
+    require Digest::SHA;
     my $sha1 = Digest::SHA::sha1_hex($text);
     my $answer = $where eq $own ? "present $sha1\n" : "moved $sha1 " . ($where =~ m{^nodes/([^/]+)})[0] . "\n";
     $conf{description} = join " ", split " ", $description if length $description;
