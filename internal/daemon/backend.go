@@ -40,9 +40,10 @@ type Guest interface {
 
 // Installation is what a backend needs to know about this installation of linus.
 type Installation struct {
-	owner  string        // the VMs' linus-owner
-	engine func() string // the ID of this engine among those that share the database; nil: it works alone
-	keys   guest.Keys    // login keys of the VMs
+	owner   string        // the VMs' linus-owner
+	version string        // of this binary
+	engine  func() string // the ID of this engine among those that share the database; nil: it works alone
+	keys    guest.Keys    // login keys of the VMs
 
 	onReconnect, onLockRetry func()              // called on trouble with the host; may be nil
 	onRefused                func(r job.Refusal) // called when a node is refused for a VM; may be nil
@@ -119,7 +120,7 @@ func providerOptions(c config.Config, in Installation, log *slog.Logger) proxmox
 		VMIDRange: c.ProxmoxVMIDRange, IPConfig: c.VMIPConfig, Gateway: c.VMGateway,
 		Nameservers: strings.Join(c.Nameservers(), " "),
 		VMUser:      c.VMSSHUser, GuestPort: c.VMSSHPort,
-		Template: c.DefaultVMTemplate, Owner: in.owner, Engine: in.engine, ScriptDir: c.ProxmoxScriptDir,
+		Template: c.DefaultVMTemplate, Owner: in.owner, Engine: in.engine, Version: in.version, ScriptDir: c.ProxmoxScriptDir,
 		NetworkTimeout: time.Duration(c.VMNetworkTimeout) * time.Second,
 		ReadyTimeout:   time.Duration(c.VMReadyTimeout) * time.Second,
 		OnLockRetry:    in.onLockRetry,

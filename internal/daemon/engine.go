@@ -78,7 +78,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
-	in.engine = st.EngineID
+	in.engine, in.version = st.EngineID, o.Version
 	in.onRefused = e.watch.metrics.NodeRefused
 	in.onReconnect, in.onLockRetry = e.watch.metrics.Reconnected, e.watch.metrics.LockRetried
 	in.callbackURL = func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) }

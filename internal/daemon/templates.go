@@ -82,7 +82,7 @@ func withBackend(ctx context.Context, o Options, work func(Backend, *telemetry.A
 	if err != nil {
 		return err
 	}
-	b := o.Backend(c, Installation{owner: owner}, o.Log)
+	b := o.Backend(c, Installation{owner: owner, version: o.Version}, o.Log)
 	defer b.Close()
 	return work(b, telemetry.NewAudit(auditOptions(o)))
 }

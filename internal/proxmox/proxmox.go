@@ -59,6 +59,8 @@ type Options struct {
 	// Engine returns the ID under which this engine works with others on one database:
 	// the host refuses one that is fenced. Nil, or empty: it works alone.
 	Engine func() string
+	// Version is this program's: what the host runs of its own is not replaced by an older one's.
+	Version string
 	// KeyRemedy is the remedy for a host that presents another SSH host key; "": that
 	// for a host in known_hosts.
 	KeyRemedy string

@@ -61,12 +61,13 @@ func (p *Provider) run(ctx context.Context, c call) (result.Result, error) {
 	return p.verdict(ctx, c, res, err)
 }
 
-// sign says in a call's environment which engine asks. It is the one that begins the
+// sign says in a call's environment which engine asks, and of which edition it is. It is the one that begins the
 // call, however often that is repeated.
 func (p *Provider) sign(c *call) {
 	env := map[string]string{}
 	maps.Copy(env, c.env)
 	setText(env, "LINUS_ENGINE", p.o.Engine())
+	setText(env, "LINUS_EDITION", edition(p.o.Version))
 	c.env = env
 }
 

@@ -121,12 +121,11 @@ prove_again() {
 
 # Before the VM can exist, the host knows whose it will be and when it ends.
 take_lease() {
-  lease_announce "${vm_id}" "${probe_node}" "${create_command[1]}" "${create_storages}"
+  lease_announce "${vm_id}" "${probe_node}" "${create_command[1]}" "${create_storages}" "${LINUS_LEASE_SECONDS}"
   if [[ ${lease_saved} != yes ]]; then
     result_fail config "could not write the lease ${lease_file} on ${HOSTNAME}" 'check that its directory can be written and the disk is not full'
   fi
   if ((LINUS_LEASE_SECONDS > 0)); then
-    lease_set_end "${LINUS_LEASE_SECONDS}"
     if [[ ${lease_armed} != yes ]]; then
       lease_drop "${vm_id}" "${vm_job}"
       result_fail config "could not start linus-sweep.timer, which would end the VM's lease: ${run_said}" 'look at: systemctl status; systemctl list-timers'

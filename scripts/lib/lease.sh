@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # What the host knows of a VM of ours beside the VM's own config: a lease, a
-# file <vmid>-<job> of one line, written before the VM can exist.
+# file <vmid>-<job>, written before the VM can exist. Its last line counts, for what changes is
+# written behind the rest: a line comes whole or not at all.
 #
 # It may end. Then the host itself destroys the VM, after the same proof as every
 # destroy: the sweep (lib/sweep.sh) does, which a timer of the host runs every few minutes and
@@ -36,8 +37,14 @@ lease_locate() { # <vmid> <job>; lease_file
 lease_load() { # <vmid> <job>; lease_found: yes or no, and the lease's fields
   lease_locate "$1" "$2"
   lease_found=no
-  if { read -r lease_lock lease_name lease_owner lease_node lease_storages lease_made lease_boot \
-    lease_pid lease_start lease_ends_uptime lease_ends_date <"${lease_file}"; } 2>/dev/null \
+  lease_lines=() lease_cut=no
+  { mapfile lease_lines <"${lease_file}"; } 2>/dev/null || :
+  if ((${#lease_lines[@]} > 0)) && [[ ${lease_lines[-1]} != *$'\n' ]]; then
+    unset 'lease_lines[-1]'
+    lease_cut=yes
+  fi
+  if ((${#lease_lines[@]} > 0)) && read -r lease_lock lease_name lease_owner lease_node lease_storages lease_made lease_boot \
+    lease_pid lease_start lease_ends_uptime lease_ends_date <<<"${lease_lines[-1]}" \
     && [[ ${lease_made} =~ ^[0-9]+$ && ${lease_ends_uptime} =~ ^[0-9]+$ && ${lease_ends_date} =~ ^[0-9]+$ ]]; then
     lease_found=yes
   fi
@@ -53,21 +60,30 @@ lease_find() { # <vmid>; lease_jobs: the jobs that have a lease of it, parted by
   done
 }
 
+# As lease_load has just read it, and with what has changed since.
 lease_save() { # lease_saved: yes or no
+  local -r line="${lease_lock} ${lease_name} ${lease_owner} ${lease_node} ${lease_storages} ${lease_made} ${lease_boot} ${lease_pid} ${lease_start} ${lease_ends_uptime} ${lease_ends_date}"
   lease_saved=no
   if (
     umask 077
-    mkdir -p -- "${lease_file%/*}"
-    printf '%s\n' "${lease_lock} ${lease_name} ${lease_owner} ${lease_node} ${lease_storages} ${lease_made} ${lease_boot} ${lease_pid} ${lease_start} ${lease_ends_uptime} ${lease_ends_date}" >"${lease_file}.new" \
-      && mv -f -- "${lease_file}.new" "${lease_file}"
+    if [[ ! -d ${lease_file%/*} ]]; then
+      mkdir -p -- "${lease_file%/*}"
+    fi
+    if ((${#lease_lines[@]} < 16)) && [[ ${lease_cut} == no ]]; then
+      printf '%s\n' "${line}" >>"${lease_file}"
+    else
+      printf '%s\n' "${line}" >"${lease_file}.new" \
+        && mv -f -- "${lease_file}.new" "${lease_file}"
+    fi
   ) 2>/dev/null; then
     lease_saved=yes
+    lease_lines+=("${line}"$'\n') lease_cut=no
   fi
 }
 
 # Says what is about to happen to the VM, before it can: a worker of ours that
-# is killed from here on leaves this lock. The lease's end, if any, stays.
-lease_announce() { # <vmid> <node> <lock> <storages, parted by blanks>
+# is killed from here on leaves this lock. The lease's end, if any, stays, unless it is given.
+lease_announce() { # <vmid> <node> <lock> <storages, parted by blanks> [<seconds until its end>]
   lease_load "$1" "${vm_job}"
   if [[ ${lease_found} != yes ]]; then
     lease_ends_uptime=0
@@ -80,11 +96,15 @@ lease_announce() { # <vmid> <node> <lock> <storages, parted by blanks>
   stat_read "$$"
   lease_lock=$3 lease_name=${vm_name} lease_owner=${vm_owner} lease_node=$2 lease_storages=${4//[[:space:]]/,}
   lease_storages=${lease_storages:--} lease_made=${lease_date} lease_boot=${lease_boot_now} lease_pid=$$ lease_start=${stat_start}
+  if ((${5:-0} > 0)); then
+    lease_ends_uptime=$((lease_uptime + $5))
+    lease_ends_date=$((lease_date + $5))
+  fi
   lease_save
   lease_arm
 }
 
-# The lease just announced ends in so many seconds.
+# The lease just read ends in so many seconds, from when its clock was read.
 lease_set_end() { # <seconds>
   lease_ends_uptime=$((lease_uptime + $1))
   lease_ends_date=$((lease_date + $1))
@@ -114,9 +134,22 @@ lease_drop() { # <vmid> <job>
 # and are enabled, so that after a reboot leases end, and network rules come back, though
 # no engine speaks to the host. Who announces a lease arms it: one at a time, for who looks
 # in the middle of that would stop what another has just started.
+#
+# What was seen to be armed is believed for a minute, by who is not newer than who saw it: a
+# file armed of one line, boot, seconds since it, the edition.
 lease_arm() { # lease_armed: yes or no
-  local -r lock=${LINUS_HOST_DIR:-/var/lib/linus}/timer.lock
+  local -r lock=${LINUS_HOST_DIR:-/var/lib/linus}/timer.lock note=${LINUS_HOST_DIR:-/var/lib/linus}/armed
+  local boot='' uptime='' edition='' lease_date lease_uptime lease_boot_now
   if [[ ${lease_armed:-no} == yes ]]; then
+    return 0
+  fi
+  lease_locate_units
+  lease_read_clock
+  if [[ -O ${note} && -f ${note} && ! -L ${note} && -e ${lease_sweeper} && -e ${lease_links[0]} && -e ${lease_links[1]} ]] \
+    && { read -r boot uptime edition <"${note}"; } 2>/dev/null \
+    && [[ ${boot} == "${lease_boot_now}" && ${uptime} =~ ^(0|[1-9][0-9]{0,11})$ && ! ${edition} < ${lease_edition} ]] \
+    && ((uptime <= lease_uptime && lease_uptime < uptime + 60)); then
+    lease_armed=yes
     return 0
   fi
   lease_write_sweep
@@ -125,6 +158,18 @@ lease_arm() { # lease_armed: yes or no
   fi
   lease_arm_timer
   { exec 4>&-; } 2>/dev/null
+  if [[ ${lease_armed} == yes && ${lease_written} == yes ]]; then
+    (umask 077 && printf '%s\n' "${lease_boot_now} ${lease_uptime} ${lease_there}" >"${note}") 2>/dev/null || :
+  fi
+}
+
+lease_locate_units() { # lease_sweeper, lease_links, lease_edition
+  lease_edition=''
+  if [[ ${LINUS_EDITION:-} =~ ^[0-9A-Za-z.~-]{0,100}$ ]]; then
+    lease_edition=${LINUS_EDITION:-}
+  fi
+  lease_sweeper=${LINUS_HOST_DIR:-/var/lib/linus}/sweep.sh
+  lease_links=("${LINUS_UNIT_DIR:-/etc/systemd/system}"/{multi-user.target.wants/linus-sweep.service,timers.target.wants/linus-sweep.timer})
 }
 
 lease_arm_timer() { # lease_armed: yes or no
@@ -159,13 +204,16 @@ lease_write_units() {
     "OnUnitActiveSec=${LINUS_SWEEP_SECONDS:-180}" 'AccuracySec=1s' '[Install]' 'WantedBy=timers.target'
   lease_enabled=yes
   lease_rewritten=no
-  lease_write_unit "${dir}/linus-sweep.service" "${service}" "${dir}/multi-user.target.wants/linus-sweep.service"
-  lease_write_unit "${dir}/linus-sweep.timer" "${timer}" "${dir}/timers.target.wants/linus-sweep.timer"
+  lease_write_unit "${dir}/linus-sweep.service" "${service}" "${lease_links[0]}"
+  lease_write_unit "${dir}/linus-sweep.timer" "${timer}" "${lease_links[1]}"
 }
 
 lease_write_unit() { # <file> <text> <link that enables it>
   local there=''
   { IFS= read -r -d '' there <"$1" || :; } 2>/dev/null
+  if [[ -n ${there} && ${lease_there} > ${lease_edition} ]]; then
+    there=$2 # a newer engine's stays
+  fi
   if [[ ! -e $3 || ${there} != "$2" ]]; then
     lease_enabled=no
   fi
@@ -182,7 +230,7 @@ lease_write_unit() { # <file> <text> <link that enables it>
 }
 
 lease_read_timer() { # lease_armed: yes or no
-  run_read 30 systemctl is-active linus-sweep.timer
+  run_read 30 run_alone systemctl is-active linus-sweep.timer
   lease_armed=no
   if [[ ${run_out} == active ]]; then
     lease_armed=yes
@@ -190,40 +238,50 @@ lease_read_timer() { # lease_armed: yes or no
 }
 
 # The timer's program is made of the functions of this one, whose file may be gone
-# or newer by then. A newer one's takes its place; a sweep under way reads on in
-# its own.
-lease_write_sweep() { # lease_sweeper; lease_written: yes or no
-  local name
-  local -a names
-  mapfile -t names < <(declare -F)
-  local -ra names=("${names[@]#declare -f }")
-  lease_sweeper=${LINUS_HOST_DIR:-/var/lib/linus}/sweep.sh
+# or newer by then. That of a newer engine takes its place, that of an older one does not:
+# an engine tells its edition, a text that sorts as versions do, and a script by hand has none. A
+# sweep under way reads on in its own.
+lease_write_sweep() { # lease_written: yes or no; lease_there: the edition of what is there then
+  local text='' line=''
+  lease_written=yes
+  { IFS= read -r -d '' text <"${lease_sweeper}" || :; } 2>/dev/null
+  line=${text%%$'\n'*}
+  lease_there=${line#'# edition '}
+  if [[ ${line} == '# edition '* && ${lease_there} > ${lease_edition} ]]; then
+    return 0
+  fi
+  lease_there=${lease_edition}
+  line=$(lease_print_sweep)
+  if [[ ${text} == "${line}"$'\n' ]]; then
+    return 0
+  fi
   lease_written=no
   if (
     umask 077
     mkdir -p -- "${lease_sweeper%/*}"
-    {
-      printf '# Ends leases of VMs that are over. linus-sweep.timer runs it; the scripts that arm the timer write it.\n'
-      for name in LINUS_HOST_DIR LINUS_LOCK_DIR LINUS_PVE_DIR LINUS_QEMU_DIR LINUS_RESOLV_CONF; do
-        if [[ -n ${!name:-} ]]; then
-          printf 'export %s=%q\n' "${name}" "${!name}"
-        fi
-      done
-      for name in "${names[@]}"; do
-        if [[ ${name} =~ ^(address|checkpoint|clock|egress|fence|json|lease|left|log|quarantine|result|retry|run|stat|tools|vm|volume)_ ]]; then
-          declare -f "${name}"
-        fi
-      done
-      printf 'lease_window=%s\nfence_engine=\nlease_run\n' "${lease_window}"
-    } >"${lease_sweeper}.$$"
-    if cmp -s -- "${lease_sweeper}.$$" "${lease_sweeper}"; then
-      rm -f -- "${lease_sweeper}.$$"
-    else
-      mv -f -- "${lease_sweeper}.$$" "${lease_sweeper}"
-    fi
+    printf '%s\n' "${line}" >"${lease_sweeper}.$$" && mv -f -- "${lease_sweeper}.$$" "${lease_sweeper}"
   ) 2>/dev/null; then
     lease_written=yes
   fi
+}
+
+lease_print_sweep() {
+  local name
+  local -a names ours=()
+  printf '# edition %s\n# Ends leases of VMs that are over. linus-sweep.timer runs it; the scripts that arm the timer write it.\n' "${lease_edition}"
+  for name in LINUS_HOST_DIR LINUS_LOCK_DIR LINUS_PVE_DIR LINUS_QEMU_DIR LINUS_RESOLV_CONF; do
+    if [[ -n ${!name:-} ]]; then
+      printf 'export %s=%q\n' "${name}" "${!name}"
+    fi
+  done
+  mapfile -t names < <(compgen -A function)
+  for name in "${names[@]}"; do
+    if [[ ${name} =~ ^(address|checkpoint|clock|cluster|egress|fence|json|lease|left|log|quarantine|result|retry|run|stat|tools|vm|volume)_ ]]; then
+      ours+=("${name}")
+    fi
+  done
+  declare -f "${ours[@]}"
+  printf 'json_reader=%q\nlease_window=%s\nfence_engine=\nlease_run\n' "${json_reader}" "${lease_window}"
 }
 
 # --- what a lease proves ---
@@ -251,7 +309,7 @@ lease_match() { # <vmid>; lease_matches: yes or no
   if [[ ${vm_config[lock]:-${lease_lock}} != "${lease_lock}" && ${vm_config[lock]} != destroyed ]]; then
     return 0
   fi
-  run_read 10 stat -Lc %Y -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/$1.conf"
+  run_read 10 run_alone stat -Lc %Y -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/$1.conf"
   written=${run_out:-0}
   if ((written >= lease_made - 1 && written <= lease_made + lease_window)); then
     lease_matches=yes

@@ -336,7 +336,7 @@ run_pause() { # <seconds>: run_rc and the rest stay as they are
 # Waits for a lock on a descriptor of this script, which keeps it.
 run_lock() { # <seconds> <descriptor>; run_rc
   local run_kept=$2
-  run_read "$1" flock "$2"
+  run_read "$1" run_alone flock "$2"
 }
 
 run_read() { # <seconds> <command...>

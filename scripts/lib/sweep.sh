@@ -49,10 +49,23 @@ lease_sweep() {
   local -r dir=${LINUS_HOST_DIR:-/var/lib/linus}/leases
   local -r form='^([0-9]+)-([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$'
   local -ra files=("${dir}"/*)
-  if [[ ! -e ${files[0]} ]] || ! { exec 7>>"${dir}/.sweep"; } 2>/dev/null; then
+  if [[ ! -e ${files[0]} ]]; then
     return 0
   fi
   lease_arm
+  for file in "${files[@]##*/}"; do
+    if [[ ${file} =~ ${form} ]]; then
+      lease_judge "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
+      if [[ ${lease_due} == yes ]]; then
+        looks=1
+        break
+      fi
+    fi
+  done
+  if ((looks == 0)) || ! { exec 7>>"${dir}/.sweep"; } 2>/dev/null; then
+    return 0
+  fi
+  looks=0
   if flock -n 7; then
     # From another place each time, so that one that fails does not keep the rest waiting.
     local -r offset=$((RANDOM % ${#files[@]}))
@@ -69,6 +82,22 @@ lease_sweep() {
 
 lease_look() { # <vmid> <job>; lease_looked: 1 when Proxmox was asked
   lease_looked=0
+  lease_judge "$1" "$2"
+  if [[ ${lease_due} == no ]]; then
+    return 0
+  fi
+  lease_looked=1
+  if [[ ${lease_over} == yes ]]; then
+    lease_end "$1" "$2"
+  else
+    lease_finish "$1" "$2"
+  fi
+}
+
+# Whether there is something to do for a lease: it is over, or a run was killed. lease_due: yes
+# or no; the lease is as lease_load reads it.
+lease_judge() { # <vmid> <job>
+  lease_due=no
   lease_load "$1" "$2"
   left_rests "$1" "$2"
   if [[ ${lease_found} != yes || ${left_resting} == yes ]]; then
@@ -76,12 +105,8 @@ lease_look() { # <vmid> <job>; lease_looked: 1 when Proxmox was asked
   fi
   lease_read_end
   lease_read_writer
-  if [[ ${lease_over} == yes ]]; then
-    lease_looked=1
-    lease_end "$1" "$2"
-  elif [[ ${lease_lock} != none && ${lease_writer} == gone ]]; then
-    lease_looked=1
-    lease_finish "$1" "$2"
+  if [[ ${lease_over} == yes || (${lease_lock} != none && ${lease_writer} == gone) ]]; then
+    lease_due=yes
   fi
 }
 

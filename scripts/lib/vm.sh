@@ -402,9 +402,16 @@ vm_find_tasks() { # <vmid> <node>
 # may write to (/run/lock), they could hold a lock, or have a link in its place.
 vm_check_lock_dir() { # <directory>, made where it is not; vm_reason: why it will not do
   vm_reason=''
-  mkdir -m 0700 -- "$1" 2>/dev/null || :
-  run_read 10 stat -c %a -- "$1"
+  if [[ ${vm_lock_dir:-} == "$1" ]]; then # seen before
+    return 0
+  fi
+  if [[ ! -e $1 ]]; then
+    mkdir -m 0700 -- "$1" 2>/dev/null || :
+  fi
+  run_read 10 run_alone stat -c %a -- "$1"
+  vm_lock_dir=$1
   if [[ -L $1 || ! -d $1 || ! -O $1 || ! ${run_out} =~ ^[0-7]+$ ]] || ((8#${run_out} & 8#22)); then
+    vm_lock_dir=''
     vm_reason="could not take a lock in $1: it must be a directory of this user's that nobody else may write to"
   fi
 }

@@ -104,6 +104,35 @@ proves() { # <yes or no> <of what>
   ((lease_ends_uptime == 0 && lease_ends_date == 0))
 }
 
+@test "the last whole line of a lease counts, and it does not grow without end" {
+  local -i i
+  lease_arm() { :; }
+  lease_announce 100 pve clone 'local-lvm local' 1000
+  lease_settle 100
+  lease_load 100 "${vm_job}"
+  [[ ${lease_lock}/${lease_storages} == none/local-lvm,local && ${#lease_lines[@]} -eq 2 ]]
+  ((lease_ends_uptime == lease_uptime + 1000))
+  lease_announce 100 pve destroyed local-lvm
+  printf 'none ours %s pve local 1 b 1 1 1 1' "${vm_owner}" >>"${lease_file}" # a line that was cut
+  lease_load 100 "${vm_job}"
+  [[ ${lease_found}/${lease_lock} == yes/destroyed ]]
+  lease_settle 100
+  lease_load 100 "${vm_job}"
+  [[ ${lease_found}/${lease_lock} == yes/none && ${lease_cut} == no ]]
+  for ((i = 0; i < 40; i += 1)); do
+    lease_announce 100 pve destroyed local-lvm
+  done
+  lease_load 100 "${vm_job}"
+  [[ ${lease_found}/${lease_lock} == yes/destroyed && ${#lease_lines[@]} -le 16 ]]
+  printf 'clone ours' >"${lease_file}"
+  lease_load 100 "${vm_job}"
+  [[ ${lease_found} == no ]]
+  ln -sf /dev/full "${lease_file}"
+  lease_lines=() lease_cut=no
+  lease_save
+  [[ ${lease_saved} == no ]]
+}
+
 @test "a lease is of one VM, job, name and owner" {
   leave clone 'lock: clone'
   proves yes 'as announced'

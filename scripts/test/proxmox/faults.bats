@@ -341,12 +341,42 @@ assert_vms_of_ours() { # <count>
   assert_timer active
   echo 'exit 1' >"${LINUS_HOST_DIR}/sweep.sh" # of another version
   run_script list-vms
+  [[ $(<"${LINUS_HOST_DIR}/sweep.sh") == 'exit 1' ]] || fail 'what was seen less than a minute ago was looked at again'
+  sed -E 's/^([^ ]+) [0-9]+/\1 0/' "${LINUS_HOST_DIR}/armed" >"${LINUS_HOST_DIR}/armed.new" # a minute later
+  mv "${LINUS_HOST_DIR}/armed.new" "${LINUS_HOST_DIR}/armed"
+  run_script list-vms
   assert_timer active
   end_lease
   run_sweep
   [[ ${status} -eq 0 ]] || fail 'the sweep failed'
   [[ ${log} != *'command not found'* && ${log} != *'unbound variable'* ]] || fail "${log}"
   [[ ! -e ${LINUS_HOST_DIR}/leases/${id}-${job} && ! -e ${PVE_STUB}/vm/${id} ]] || fail "${log}"
+}
+
+# bats test_tags=proof
+@test "the program of the timer is the newest engine's, whoever came last; one by hand is before all" {
+  local edition
+  export LINUS_EDITION=000000001.000000002.000000003.~
+  create_leased
+  assert_timer active
+  cp "${LINUS_HOST_DIR}/sweep.sh" "${BATS_TEST_TMPDIR}/newer"
+  grep -qx "# edition ${LINUS_EDITION}" "${LINUS_HOST_DIR}/sweep.sh"
+  # An older engine, of other code and other units.
+  for edition in 000000001.000000002.000000003.rc.1 000000001.000000002.000000002.~ '' $'\n'x; do
+    rm "${LINUS_HOST_DIR}/armed"
+    LINUS_EDITION=${edition} LINUS_SWEEP_SECONDS=77 LINUS_RESOLV_CONF=/dev/null run_script list-vms
+    assert_status 0
+    assert_timer active
+    cmp "${LINUS_HOST_DIR}/sweep.sh" "${BATS_TEST_TMPDIR}/newer"
+    ! grep -q 77 "${LINUS_UNIT_DIR}/linus-sweep.timer" || fail 'the units were written'
+  done
+  # A newer one, though less than a minute ago somebody looked.
+  LINUS_EDITION=000000001.000000010.000000000.~ LINUS_SWEEP_SECONDS=78 LINUS_RESOLV_CONF=/dev/null run_script list-vms
+  assert_status 0
+  assert_timer active
+  grep -qx '# edition 000000001.000000010.000000000.~' "${LINUS_HOST_DIR}/sweep.sh"
+  grep -q 'RESOLV_CONF=/dev/null' "${LINUS_HOST_DIR}/sweep.sh"
+  grep -q 78 "${LINUS_UNIT_DIR}/linus-sweep.timer"
 }
 
 # bats test_tags=proof
