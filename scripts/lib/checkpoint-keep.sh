@@ -8,7 +8,7 @@ source "${BASH_SOURCE[0]%/*}/restore.sh"
 checkpoint_require_whole() {
   local size=''
   vm_find_boot_disk
-  run_read 10 stat -c %s -- "${checkpoint_state}"
+  run_read 10 run_alone stat -c %s -- "${checkpoint_state}"
   size=${run_out}
   if [[ ! ${vm_config[${vm_boot_disk:-scsi0}]:-} =~ ^[^,]*[:/]base- ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' became a template by half" 'make a VM of the template anew, and a checkpoint of that'
@@ -48,7 +48,7 @@ checkpoint_keep() { # <ID of the template> <its generation>
   elif [[ -b ${source} ]]; then
     run_read 30 blockdev --getsize64 "${source}"
   else
-    run_read 30 stat -Lc %s -- "${source}"
+    run_read 30 run_alone stat -Lc %s -- "${source}"
   fi
   size=${run_out}
   (umask 077 && : >"${checkpoint_state}.new")
@@ -56,7 +56,7 @@ checkpoint_keep() { # <ID of the template> <its generation>
   if ((run_rc != 0)); then
     result_fail vm "the memory of VM ${vm_id} on node '${probe_node}' could not be copied to ${checkpoint_state}: ${run_said}" "look at: df ${checkpoint_dir}"
   fi
-  run_read 30 stat -c '%s %b %B %a' -- "${checkpoint_state}.new"
+  run_read 30 run_alone stat -c '%s %b %B %a' -- "${checkpoint_state}.new"
   copied=${run_out}
   if [[ ! ${size} =~ ^[1-9][0-9]{0,17}$ || ! ${copied} =~ ^"${size} "[1-9][0-9]*\ [0-9]+\ 600$ ]]; then
     result_fail vm "the memory of VM ${vm_id} on node '${probe_node}' has ${size:-no} bytes, and its copy ${checkpoint_state} is not that (size, blocks, of, mode): ${copied}" "look at: df ${checkpoint_dir}"

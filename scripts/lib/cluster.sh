@@ -4,7 +4,6 @@
 # late, and reading it starts none of them.
 
 source "${BASH_SOURCE[0]%/*}/json.sh"
-source "${BASH_SOURCE[0]%/*}/run.sh"
 
 # The nodes, and this one among them.
 #   cluster_node    this node's name; empty when pmxcfs does not tell

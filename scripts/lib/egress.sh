@@ -64,7 +64,7 @@ egress_prepare() { # <vmid>
   if [[ ${vm_config[net0]:-} =~ (^|,)bridge=([^,]+) ]]; then
     bridge=${BASH_REMATCH[2]}
   fi
-  run_read 10 ip -o link show dev "${bridge}" type bridge
+  run_read 10 run_alone ip -o link show dev "${bridge}" type bridge
   if ((run_rc != 0)) || [[ -z ${run_out} ]]; then
     result_fail config "the network of VM $1 cannot be limited: '${bridge}' on ${HOSTNAME} is no Linux bridge" \
       'use a Linux bridge (PROXMOX_BRIDGE), or egress lan'
@@ -146,7 +146,7 @@ egress_sync() { # egress_reason: empty where the kernel has the rules
 egress_sync_locked() { # <directory>
   local -r rules=${run_dir}/egress.rules
   local sum
-  run_read 20 ip -o addr show
+  run_read 20 run_alone ip -o addr show
   egress_perl "${LINUS_PVE_DIR:-/etc/pve}" "$1" "${LINUS_RESOLV_CONF:-/etc/resolv.conf}" "${run_out}"
   if ((run_rc != 0)); then
     egress_reason="the configs of its VMs could not be read: ${run_said}"
@@ -156,7 +156,7 @@ egress_sync_locked() { # <directory>
     egress_reason="could not write ${rules}"
     return 0
   fi
-  run_read 10 sha256sum "${rules}"
+  run_read 10 run_alone sha256sum "${rules}"
   sum=sum_${run_out:0:32}
   if [[ -s ${rules} ]]; then
     run_read 20 nft list chain bridge linus "${sum}"

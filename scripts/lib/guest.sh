@@ -5,7 +5,6 @@
 # by its length.
 
 source "${BASH_SOURCE[0]%/*}/json.sh"
-source "${BASH_SOURCE[0]%/*}/run.sh"
 
 # guest_ip: the address of the card with this MAC, empty while there is none.
 # guest_agent becomes yes once the agent has answered; guest_seen is the last
@@ -94,7 +93,7 @@ guest_end_address() { # <mac>; as guest_find_address
 guest_find_neighbour() { # <mac> <4 or 6>
   local address words
   guest_neighbour=''
-  run_read 10 ip "-$2" neigh show
+  run_read 10 run_alone ip "-$2" neigh show
   while read -r address words; do
     if [[ " ${words,,} " == *" lladdr ${1,,} "* && ${address} != 169.254.* && ${address,,} != fe[89ab]* && ${words} != *FAILED* ]]; then
       guest_neighbour=${address}
@@ -109,7 +108,7 @@ guest_find_neighbour() { # <mac> <4 or 6>
 guest_check_place() { # <ip> <mac>
   local -a way
   guest_place=no
-  run_read 10 ip -o route get "$1"
+  run_read 10 run_alone ip -o route get "$1"
   read -ra way <<<"${run_out}"
   local -r words=" ${way[*]} "
   if ((run_rc != 0)) || [[ ! ${way[0]:-} =~ ^[0-9a-fA-F.:]+$ || ! ${words} =~ \ dev\ ([^ ]+)\  ]]; then
@@ -122,7 +121,7 @@ guest_check_place() { # <ip> <mac>
     guest_seen="${HOSTNAME} reaches $1 through a router (${way[*]:1:4})"
     return 0
   fi
-  run_read 10 ip neigh show to "$1" dev "${device}"
+  run_read 10 run_alone ip neigh show to "$1" dev "${device}"
   if [[ ! " ${run_out,,} " =~ \ lladdr\ ([0-9a-f:]+)\  ]]; then
     guest_place=hidden
     guest_seen="${HOSTNAME} sees no hardware address for $1 on ${device}"
@@ -137,12 +136,16 @@ guest_check_place() { # <ip> <mac>
 # An SSH server greets first, with at most 255 characters: a port that takes
 # connections is not enough.
 guest_read_banner() { # <ip> <port>; guest_banner: empty while there is none
-  # shellcheck disable=SC2016 # the inner shell's parameters
-  run_read 6 bash --norc --noprofile -c 'exec 3<>"/dev/tcp/$1/$2" && IFS= read -r -n 255 -t 5 line <&3 && printf "%s" "${line}"' bash "$1" "$2"
+  run_read 6 guest_hear "$1" "$2"
   guest_banner=''
   if ((run_rc == 0)) && [[ ${run_out} == SSH-* ]]; then
     guest_banner=${run_out//[[:cntrl:]]/}
   fi
+}
+
+guest_hear() { # <ip> <port>
+  local line
+  exec 3<>"/dev/tcp/$1/$2" && IFS= read -r -n 255 -t 5 line <&3 && printf '%s' "${line}"
 }
 
 # Runs a command in the guest through the agent, with the file guest_stdin, where that is
@@ -247,7 +250,7 @@ guest_scan_host_key() { # <ip> <port> <key of the type>
   local -r key=" (${type} [A-Za-z0-9+/]+=*)$"
   type=${type#ssh-}
   guest_shown_key=''
-  run_read 10 ssh-keyscan -T 5 -t "${type%%-*}" -p "$2" -- "$1"
+  run_read 10 run_alone ssh-keyscan -T 5 -t "${type%%-*}" -p "$2" -- "$1"
   while IFS= read -r line; do
     if [[ ${line} =~ ${key} ]]; then
       guest_shown_key=${BASH_REMATCH[1]}

@@ -35,7 +35,7 @@ identity_quote() { # <text>; identity_quoted: as a word of sh
 
 # Bytes of the host for a guest: identity_bytes, so many, as hex.
 identity_draw() { # <number of bytes>
-  run_read 10 od -An -vtx1 -N "$1" /dev/urandom
+  run_read 10 run_alone od -An -vtx1 -N "$1" /dev/urandom
   identity_bytes=${run_out//[[:space:]]/}
 }
 

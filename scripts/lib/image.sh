@@ -88,7 +88,7 @@ image_release() { # the lock, and with it the right to the .part file
 
 # Proxmox takes the format from the name where it cannot look inside.
 image_name_by_content() { # <path without suffix>; image_file
-  run_read 60 od -An -tx1 -N4 -- "${image_part}"
+  run_read 60 run_alone od -An -tx1 -N4 -- "${image_part}"
   if [[ ${run_out//[[:space:]]/} == 514649fb ]]; then
     image_file=$1.qcow2
   else

@@ -7,6 +7,8 @@
 # MiB where the caller has not set it) is none, nor is one that took a minute to
 # read, and of a field the first 4 KiB are taken.
 
+source "${BASH_SOURCE[0]%/*}/run.sh"
+
 # Flattens an array of objects (or one object) to one line per object, its
 # fields parted by the unit separator \x1f (not white space, so that empty
 # fields stay). Missing fields are empty; control characters become blanks.

@@ -66,9 +66,7 @@ lease_save() { # lease_saved: yes or no
   lease_saved=no
   if (
     umask 077
-    if [[ ! -d ${lease_file%/*} ]]; then
-      mkdir -p -- "${lease_file%/*}"
-    fi
+    [[ -d ${lease_file%/*} ]] || mkdir -p -- "${lease_file%/*}"
     if ((${#lease_lines[@]} < 16)) && [[ ${lease_cut} == no ]]; then
       printf '%s\n' "${line}" >>"${lease_file}"
     else
@@ -108,6 +106,7 @@ lease_announce() { # <vmid> <node> <lock> <storages, parted by blanks> [<seconds
 lease_set_end() { # <seconds>
   lease_ends_uptime=$((lease_uptime + $1))
   lease_ends_date=$((lease_date + $1))
+  lease_cut=yes # written anew: an older engine's scripts go by the first line
   lease_save
 }
 
@@ -222,7 +221,7 @@ lease_write_unit() { # <file> <text> <link that enables it>
   fi
   if [[ ${there} != "$2" ]] && ! (
     umask 022
-    mkdir -p -- "${1%/*}"
+    [[ -d ${1%/*} ]] || mkdir -p -- "${1%/*}"
     printf '%s' "$2" >"$1.$$" && mv -f -- "$1.$$" "$1"
   ) 2>/dev/null; then
     lease_written=no
@@ -258,7 +257,7 @@ lease_write_sweep() { # lease_written: yes or no; lease_there: the edition of wh
   lease_written=no
   if (
     umask 077
-    mkdir -p -- "${lease_sweeper%/*}"
+    [[ -d ${lease_sweeper%/*} ]] || mkdir -p -- "${lease_sweeper%/*}"
     printf '%s\n' "${line}" >"${lease_sweeper}.$$" && mv -f -- "${lease_sweeper}.$$" "${lease_sweeper}"
   ) 2>/dev/null; then
     lease_written=yes

@@ -156,7 +156,7 @@ probe_no_storage() { # <storage>
 # vSwitch), and which there are.
 probe_bridge() { # <bridge>
   local line iface type bridges=''
-  run_read 10 ip -o link show dev "$1" type bridge
+  run_read 10 run_alone ip -o link show dev "$1" type bridge
   if ((run_rc == 0)) && [[ ${run_out} =~ ^[0-9]+:\ "$1"[:@] ]]; then
     probe_ok "bridge '$1' exists"
     return 0

@@ -106,7 +106,7 @@ restore_validate() {
 restore_check_state() { # <what to do>
   local size=''
   if [[ -f ${checkpoint_state} && ! -L ${checkpoint_state} && -O ${checkpoint_state} ]]; then
-    run_read 10 stat -c %s -- "${checkpoint_state}"
+    run_read 10 run_alone stat -c %s -- "${checkpoint_state}"
     size=${run_out}
     if ((run_rc == 124)); then
       restore_hindered "its memory in ${checkpoint_state} could not be looked at: ${run_said}" "look at: df ${checkpoint_dir}"

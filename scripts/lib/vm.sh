@@ -13,7 +13,6 @@
 # and is a VM here, though Proxmox calls it a template.
 
 source "${BASH_SOURCE[0]%/*}/json.sh"
-source "${BASH_SOURCE[0]%/*}/run.sh"
 source "${BASH_SOURCE[0]%/*}/validate.sh"
 
 vm_id='' # the VM's, or while one is made the ID tried

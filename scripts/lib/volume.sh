@@ -44,7 +44,7 @@ volume_find_users() { # <disk> <holder>; volume_users: <vmid> <key> <rw or ro>, 
   local line
   local -r form='/([0-9]+)\.conf:([a-z]+[0-9]+): ([^,]*)(,.*)?$'
   declare -ga volume_users=()
-  run_read 60 grep -RHF --include='*.conf' -e ": $1" -- "${LINUS_PVE_DIR:-/etc/pve}/nodes"
+  run_read 60 run_alone grep -RHF --include='*.conf' -e ": $1" -- "${LINUS_PVE_DIR:-/etc/pve}/nodes"
   volume_rc=${run_rc}
   run_lines read
   for line in "${run_lines[@]}"; do

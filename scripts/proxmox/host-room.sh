@@ -87,7 +87,7 @@ find_template() { # <name or ID>; template_id: empty if it is not one template; 
   if [[ $1 =~ ^[1-9][0-9]{2,8}$ ]]; then
     candidates=("$1")
   else
-    run_read 30 grep -RlFx --include='*.conf' -e "name: $1" -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/"
+    run_read 30 run_alone grep -RlFx --include='*.conf' -e "name: $1" -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/"
     run_lines read
     for file in "${run_lines[@]}"; do
       file=${file##*/}

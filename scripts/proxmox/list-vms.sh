@@ -112,7 +112,7 @@ list_node() { # <node>
   local line vmid name status template kind checkpoints_rc=0
   local -A marked=() checkpoints=()
   local -r dir=${LINUS_PVE_DIR:-/etc/pve}/nodes/$1/qemu-server
-  run_read 60 grep -RlF --include='*.conf' -e linus-job= -- "${dir}"
+  run_read 60 run_alone grep -RlF --include='*.conf' -e linus-job= -- "${dir}"
   local -r marked_rc=${run_rc}
   run_lines read
   for line in "${run_lines[@]}"; do
@@ -120,7 +120,7 @@ list_node() { # <node>
     marked[${line%.conf}]=yes
   done
   if [[ ${VM_KIND} == vm ]]; then
-    run_read 60 grep -RlF --include='*.conf' -e linus-checkpoint= -- "${dir}"
+    run_read 60 run_alone grep -RlF --include='*.conf' -e linus-checkpoint= -- "${dir}"
     checkpoints_rc=${run_rc}
     run_lines read
     for line in "${run_lines[@]}"; do

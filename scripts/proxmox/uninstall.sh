@@ -48,7 +48,7 @@ validate_environment() {
 require_no_vms() {
   local file id vms=''
   local -r dir=${LINUS_PVE_DIR:-/etc/pve}/qemu-server/
-  run_read 60 grep -RlF --include='*.conf' -e linus-job= -- "${dir}"
+  run_read 60 run_alone grep -RlF --include='*.conf' -e linus-job= -- "${dir}"
   if ((run_rc > 1)); then
     result_fail config "the configs of the VMs of ${HOSTNAME} could not be read: ${run_said}" 'run this on a Proxmox VE host, as root; look at: systemctl status pve-cluster'
   fi

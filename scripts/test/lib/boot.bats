@@ -32,6 +32,9 @@ pass_time() { # <seconds>[.<two digits>]
 # An agent without interfaces is silent.
 host_answers() { # <seconds> <command...>
   shift
+  if [[ $1 == run_alone ]]; then
+    shift
+  fi
   run_rc=0 run_out=''
   case "$*" in
     'qm status'*) run_out='status: running' ;;
@@ -47,7 +50,7 @@ host_answers() { # <seconds> <command...>
     'ip -o route get '*) run_out=${route/AT/"${*: -1}"} ;;
     'ip neigh show to '*) run_out=${neighbour/AT/"$5"} ;;
     'ip -4 neigh show') run_out=${neighbours} ;;
-    bash*) run_out='SSH-2.0-x' ;;
+    guest_hear*) run_out='SSH-2.0-x' ;;
     ssh-keyscan*) run_out="10.0.0.5 ${shown}" ;;
   esac
   run_said=${run_out}

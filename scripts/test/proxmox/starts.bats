@@ -120,6 +120,35 @@ destroys_with_three() {
   assert_starts 'qm stop' 'qm status' 'qm destroy' 'pvesm list'
 }
 
+# --- programs of any kind ---
+
+# As run_script, of the script in one piece, as a host gets it: its own lines start no dirname.
+count_programs() { # <name>; programs: how many it started
+  gcc -shared -fPIC -o "${BATS_TEST_TMPDIR}/programs.so" "${scripts_dir}/test/helper/programs.c" -ldl
+  rm -f "${BATS_TEST_TMPDIR}/programs"
+  LD_PRELOAD=${BATS_TEST_TMPDIR}/programs.so PROGRAMS=${BATS_TEST_TMPDIR}/programs run_script "$1"
+  assert_status 0
+  programs=$(grep -vc '^dirname ' "${BATS_TEST_TMPDIR}/programs")
+}
+
+assert_programs() { # <at most>
+  ((programs <= $1)) || fail "${programs} programs, expected $1 at most" "$(<"${BATS_TEST_TMPDIR}/programs")"
+}
+
+# Tools and their timeout count, so that a tool server makes it fewer.
+@test "a create starts 40 programs at most, the first of a host, another within a minute 24, a destroy 18" {
+  local programs
+  count_programs create-vm
+  assert_programs 40
+  read_vm_id
+  VM_NAME=second LINUS_JOB=22222222-2222-4333-8444-555555555555 count_programs create-vm
+  assert_programs 24
+  ((programs > 12)) || fail 'they are not counted'
+  VM_ID=${id} count_programs destroy-vm
+  assert_line LINUS_VM_OUTCOME:destroyed
+  assert_programs 18
+}
+
 # --- what was checked a moment ago ---
 
 note_file() { # note: the one there is
