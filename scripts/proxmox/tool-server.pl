@@ -63,7 +63,6 @@ sub serve {
     open $lock, '>>', "$dir/lock" or die "$dir/lock: $!\n";
     flock $lock, LOCK_EX | LOCK_NB or leave(0);    # another serves
     report('loading');
-    $0 = 'linus tool server';
     my $failure = prepare();
     return $failure->{tool} if ref $failure;
     if (defined $failure) {
@@ -88,7 +87,8 @@ sub serve {
         my $left = $last + $idle - Time::HiRes::time();
         if ($left <= 0 and !%children) {
             unlink "$dir/state";    # who asks from here on looks for a server first
-            last unless requests();
+            my @late = requests();
+            last unless @late;
             ($state, $last) = ('', Time::HiRes::time());
             next;
         }
