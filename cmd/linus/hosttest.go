@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 )
 
 func (a *app) hostTestCommand() *cobra.Command {
@@ -158,7 +159,7 @@ func hostReport(tests []job.HostTest) string {
 
 // secretive is what in a text may tell whose host it is: what is quoted, addresses, names with a dot
 // or an @, paths, keys and long hexadecimal words.
-var secretive = regexp.MustCompile(`'[^']*'|"[^"]*"|\S*@\S*|[0-9A-Fa-f]{0,4}(:[0-9A-Fa-f]{0,4}){2,}|\b[0-9]+(\.[0-9]+){3}\b|\b[\w-]+(\.[\w-]+)*\.[A-Za-z][\w-]+\b|(/[\w.:-]+)+|\b[A-Za-z0-9+/=]{20,}|\b(\w+-){2,}\w+\b`)
+var secretive = lazyregexp.New(`'[^']*'|"[^"]*"|\S*@\S*|[0-9A-Fa-f]{0,4}(:[0-9A-Fa-f]{0,4}){2,}|\b[0-9]+(\.[0-9]+){3}\b|\b[\w-]+(\.[\w-]+)*\.[A-Za-z][\w-]+\b|(/[\w.:-]+)+|\b[A-Za-z0-9+/=]{20,}|\b(\w+-){2,}\w+\b`)
 
 // hiding returns what replaces all of that, and the names.
 func hiding(names ...string) func(string) string {

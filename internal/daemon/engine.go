@@ -37,6 +37,7 @@ type engine struct {
 	backend   Backend
 	store     *store.Store
 	tokens    *token.Keeper
+	hostTests *hosttest.Tests
 	watch     *watch
 	log       *slog.Logger
 
@@ -125,11 +126,11 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	if work.Engines != nil {
 		vms.Engines = work.Engines
 	}
-	tests := hosttest.New(hosttest.Options{
+	e.hostTests = hosttest.New(hosttest.Options{
 		Store: st, Host: work.Provider, Engine: e, Row: func(ctx context.Context, id string) (vm.VM, error) { return work.Fleet.Row(ctx, id) },
 		Engines: vms.Engines, Log: log, Template: c.DefaultVMTemplate, Lease: vms.Lease, Port: c.VMSSHPort,
 	})
-	vms.Tests, work.HostTests = tests, tests
+	vms.Tests, work.HostTests = e.hostTests, e.hostTests
 	work.Fleet = fleet.New(vms)
 	e.tokens = token.New(token.Options{Store: st, Limits: work.Defaults.TokenLimits(c.MaxJobs), Log: log, Observer: work.Observer})
 	work.Tokens = e.tokens

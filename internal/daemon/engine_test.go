@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"time"
@@ -39,6 +40,9 @@ func TestFree_CountsWhatIsStored(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			looked, end := context.WithCancel(t.Context())
+			end()
+			e.hostTests.Tend(looked)
 			if got := e.free(t.Context()); got != tt.want {
 				t.Errorf("free() = %v", got)
 			}

@@ -127,11 +127,15 @@ func TestPhase_OfAVMThatStaysIsRelease(t *testing.T) {
 	} {
 		id := r.submit(want.change)
 		j := r.wait(id)
-		events, _, err := r.Watch(t.Context(), id, 0)
-		last := ""
-		for _, e := range events {
-			if e.Kind == job.EventPhaseEnded {
-				last = e.Phase
+		last, after := "", int64(0)
+		var err error
+		for deadline := time.Now().Add(time.Minute); err == nil && last != want.last && time.Now().Before(deadline); {
+			var events []job.Event
+			events, _, err = r.Watch(t.Context(), id, after)
+			for _, e := range events {
+				if after = e.Seq; e.Kind == job.EventPhaseEnded {
+					last = e.Phase
+				}
 			}
 		}
 		if err != nil || j.Phase != "" || last != want.last {
