@@ -2,11 +2,12 @@ package proxmox
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
+
+	"linus/internal/lazyregexp"
 )
 
-var semantic = regexp.MustCompile(`^v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?:-([0-9A-Za-z.-]{1,60}))?(?:\+.*)?$`)
+var semantic = lazyregexp.New(`^v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?:-([0-9A-Za-z.-]{1,60}))?(?:\+.*)?$`)
 
 // edition returns a version as a text that sorts as versions do: a release behind what led up to
 // it, and of that the later commit behind the earlier one. It is empty, before all others, where
