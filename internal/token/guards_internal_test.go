@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,11 +14,14 @@ import (
 
 // shelf is a store that may be down, as a whole or for what removes tokens.
 type shelf struct {
+	mu                  sync.Mutex           // Watch is a goroutine of its own
 	tokens              map[string]job.Token // by hash
 	down, blind, jammed error
 }
 
 func (s *shelf) InsertToken(_ context.Context, t job.Token, hash string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.down == nil {
 		s.tokens[hash] = t
 	}
@@ -25,6 +29,8 @@ func (s *shelf) InsertToken(_ context.Context, t job.Token, hash string) error {
 }
 
 func (s *shelf) Tokens(context.Context) (all []job.Token, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, t := range s.tokens {
 		all = append(all, t)
 	}
@@ -41,6 +47,8 @@ func (s *shelf) Token(ctx context.Context, id string) (job.Token, error) {
 }
 
 func (s *shelf) TokenByHash(_ context.Context, hash string) (job.Token, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	t, is := s.tokens[hash]
 	if s.down == nil && !is {
 		return t, job.ErrNotFound
@@ -49,6 +57,8 @@ func (s *shelf) TokenByHash(_ context.Context, hash string) (job.Token, error) {
 }
 
 func (s *shelf) DeleteTokens(_ context.Context, ref string) (gone []job.Token, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for hash, t := range s.tokens {
 		if err = errors.Join(s.down, s.jammed); err == nil && t.ID == ref {
 			delete(s.tokens, hash)
@@ -56,6 +66,12 @@ func (s *shelf) DeleteTokens(_ context.Context, ref string) (gone []job.Token, e
 		}
 	}
 	return gone, err
+}
+
+func (s *shelf) fails(with error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = with
 }
 
 var errDown = errors.New("the store does not answer")
@@ -117,7 +133,7 @@ func TestAuthenticate_WhileTheStoreIsDown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.down = errDown
+		s.fails(errDown)
 		time.Sleep(20 * time.Second)
 		if p.Life.Err() != nil {
 			t.Error("what it had open has ended")
@@ -131,7 +147,7 @@ func TestAuthenticate_WhileTheStoreIsDown(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		s.down = nil
+		s.fails(nil)
 		time.Sleep(time.Minute)
 		if !errors.Is(context.Cause(p.Life), job.ErrUnauthorized) {
 			t.Error("it does not end when it has expired")

@@ -263,3 +263,13 @@ EOF
   local -ra kept=("${TMPDIR}"/linus.*.*.*/)
   [[ ${#kept[@]} -eq 3 ]] # the link is the third
 }
+
+@test "how a function has ended is not lost, however fast it ends" {
+  one_that_ends() { exit 3; }
+  local -i i times=200
+  [[ ${LINUS_TEST_LOOP:-} != nightly ]] || times=3000
+  for ((i = 0; i < times; i += 1)); do
+    run_read 30 one_that_ends
+    [[ ${run_rc} -eq 3 ]]
+  done
+}

@@ -585,6 +585,7 @@ task_of() { # <type> <VM ID> <added to the start of the process>
     add_our_vm 205
     [[ ${verb} == stop ]] || printf 'stopped\n' >"${PVE_STUB}/status/205"
     : >"${PVE_STUB}/calls"
+    kill -STOP "${server}"
     (
       # While its request waits, it is given to somebody else.
       until grep -qsaF "${verb}" "${LINUS_LOCK_DIR}"/tool-server/spool/*; do
