@@ -93,7 +93,9 @@ func (h *labHost) operationsLeft(t *testing.T) []string {
 	if err != nil {
 		t.Error(err)
 	}
-	return slices.DeleteFunc(all, func(path string) bool { return strings.HasPrefix(filepath.Base(path), "create-") })
+	return slices.DeleteFunc(all, func(path string) bool {
+		return strings.HasPrefix(filepath.Base(path), "create-") || filepath.Base(path) == ".cleared"
+	})
 }
 
 // theVM fails the test unless the job has exactly the VM a create answered, and

@@ -99,6 +99,7 @@ list_vms() {
 }
 
 list_own() {
+  # shellcheck disable=SC2119 # its argument can be left out
   cluster_read
   if ((cluster_rc != 0)); then
     result_fail config "could not read the cluster's status on ${HOSTNAME}: ${run_said}" 'run this on a Proxmox VE host, as root; look at: systemctl status pve-cluster'
