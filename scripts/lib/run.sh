@@ -206,8 +206,10 @@ run_start() { # <tag> <seconds> <command...>
 }
 
 run_forget() { # <tag>
-  : >"${run_dir}/$1.pid"
-  : >"${run_dir}/$1.rc"
+  local kind
+  for kind in pid rc out err; do # a call that was killed as it began has made none
+    : >"${run_dir}/$1.${kind}"
+  done
   unset "tools_since[$1]" "run_pids[$1]"
 }
 

@@ -167,6 +167,7 @@ calls() { # <count> <what>
   run_start a 20 qm sleep 63.7
   begun a
   read -r pid _ <"${run_dir}/a.pid" || :
+  await 10 pgrep -f '^sleep 63.7$'
   kill -KILL "${pid}"
   run_wait a
   [[ ${run_rc} -eq 137 ]]
