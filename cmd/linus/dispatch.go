@@ -142,7 +142,7 @@ func (a *app) secretLine(ctx context.Context, option, path string) (string, erro
 		return "", usage("%s is missing: give a file with the key alone, or - for stdin", option)
 	case "-":
 		path = "stdin"
-		data, err = unlessEnded(ctx, path, func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.stdin, maxCredential+1)) })
+		data, err = secret.UnlessEnded(ctx, path, func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.stdin, maxCredential+1)) })
 	default:
 		data, err = secret.ReadGiven(ctx, path)
 	}

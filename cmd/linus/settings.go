@@ -3,35 +3,19 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"linus/internal/config"
 	"linus/internal/job"
+	"linus/internal/secret"
 )
 
 // settings returns the settings of this process: flags take precedence over the
 // environment, and the environment over the env file.
 func (a *app) settings(ctx context.Context) (config.Config, error) {
-	return unlessEnded(ctx, "the settings", func() (config.Config, error) { return config.Load(a.sources) })
-}
-
-// unlessEnded returns what read returns, or why ctx ended before. Opening a FIFO and reading
-// from a pipe wait for who writes to them, as no signal ends: that read is left to the process's end.
-func unlessEnded[T any](ctx context.Context, what string, read func() (T, error)) (value T, err error) {
-	done := make(chan func() (T, error), 1)
-	go func() {
-		value, err := read()
-		done <- func() (T, error) { return value, err }
-	}()
-	select {
-	case answer := <-done:
-		return answer()
-	case <-ctx.Done():
-		return value, fmt.Errorf("ended while reading %s: %w", what, context.Cause(ctx))
-	}
+	return secret.UnlessEnded(ctx, "the settings", func() (config.Config, error) { return config.Load(a.sources) })
 }
 
 // settingFlags adds the flags for settings to every command.

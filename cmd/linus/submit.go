@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/field"
 	"linus/internal/job"
+	"linus/internal/secret"
 )
 
 type submitFlags struct {
@@ -80,7 +81,7 @@ func (f *submitFlags) manifest(cmd *cobra.Command, args []string, a *app) (m job
 	case f.file != "" && len(args) > 0:
 		return m, usage("give a manifest (-f) or a command (after --), not both")
 	case f.file != "":
-		data, err := unlessEnded(cmd.Context(), "the manifest", func() ([]byte, error) { return readManifest(f.file, a.stdin) })
+		data, err := secret.UnlessEnded(cmd.Context(), "the manifest", func() ([]byte, error) { return readManifest(f.file, a.stdin) })
 		if err != nil {
 			return m, err
 		}

@@ -240,22 +240,29 @@ func ReadGiven(ctx context.Context, path string) ([]byte, error) {
 	if info, err := os.Stat(path); err != nil || info.Mode().IsRegular() {
 		return ReadOwn(path)
 	}
-	var data []byte
-	var err error
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		var f *os.File
-		if f, err = os.Open(path); err == nil {
-			data, err = io.ReadAll(io.LimitReader(f, maxFile))
-			_ = f.Close()
+	return UnlessEnded(ctx, path, func() ([]byte, error) {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
 		}
+		defer f.Close() //nolint:errcheck // read only
+		return io.ReadAll(io.LimitReader(f, maxFile))
+	})
+}
+
+// UnlessEnded returns what read returns, or why ctx ended before. Opening a FIFO and reading
+// from a pipe wait for who writes to them, as no signal ends: that read is left to the process's end.
+func UnlessEnded[T any](ctx context.Context, what string, read func() (T, error)) (value T, err error) {
+	done := make(chan func() (T, error), 1)
+	go func() {
+		value, err := read()
+		done <- func() (T, error) { return value, err }
 	}()
 	select {
-	case <-read:
-		return data, err
+	case answer := <-done:
+		return answer()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("ended while reading %s: %w", path, context.Cause(ctx))
+		return value, fmt.Errorf("ended while reading %s: %w", what, context.Cause(ctx))
 	}
 }
 
