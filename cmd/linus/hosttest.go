@@ -58,7 +58,7 @@ func (a *app) hostTestCommand() *cobra.Command {
 				}
 			}
 			if report != "" {
-				if err := os.WriteFile(report, []byte(hostReport(tests)), 0o600); err != nil {
+				if err := writeReport(report, hostReport(tests)); err != nil {
 					return err
 				}
 			}
@@ -129,6 +129,15 @@ func (a *app) stepText(s job.HostTestStep) string {
 		text += "\n                                     -> " + oneLine(s.Remedy, 300)
 	}
 	return strings.TrimRight(text, " ")
+}
+
+func writeReport(name, text string) error {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text)
+	return errors.Join(err, file.Close())
 }
 
 // hostReport is what people attach to a bug report.
