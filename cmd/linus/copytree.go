@@ -40,10 +40,16 @@ func (a *app) download(ctx context.Context, e job.Files, from job.FileRef, targe
 	if _, err := io.Copy(io.Discard, archive); err != nil {
 		return err
 	}
-	if u.refused > 0 {
-		return fmt.Errorf("%d of what the VM has there was not written", u.refused)
+	if u.left > mostLeftOut {
+		a.note("left out: %d more", u.left-mostLeftOut)
 	}
-	return nil
+	switch {
+	case !u.refused:
+		return nil
+	case u.left == 1:
+		return errors.New("1 item in the VM was not copied")
+	}
+	return fmt.Errorf("%d items in the VM were not copied", u.left)
 }
 
 // unpacking writes an archive from a VM, which the VM may have made up, to this machine.
@@ -55,8 +61,9 @@ type unpacking struct {
 	root    *os.Root
 	links   []*tar.Header // symbolic links, which come last: until then none leads anywhere
 	modes   []*tar.Header // directories that were made here, whose modes come after what is in them
-	refused int
-	out     string // a directory that was refused: what is in it is, too
+	left    int           // how many entries are left out
+	refused bool          // one of them because of its name, or of what is here
+	out     string        // a directory that was refused: what is in it is, too
 }
 
 // mostLinks bounds how many links and directories are remembered.
@@ -142,7 +149,7 @@ func (u *unpacking) entry(h *tar.Header) error {
 		}
 		return u.again(old, name)
 	}
-	u.app.note("left out: %q is not a file but a socket, pipe or device", h.Name)
+	u.leave(name, "is not a file but a socket, pipe or device")
 	return nil
 }
 
@@ -172,11 +179,16 @@ func (u *unpacking) refuse(name string, err error) error {
 	if _, refused := errors.AsType[*intake.RefusedError](err); !refused {
 		return err
 	}
-	u.refused++
-	if u.refused <= mostLeftOut {
-		u.app.note("left out: %s %v", strconv.Quote(filepath.ToSlash(name)), err)
-	}
+	u.refused = true
+	u.leave(name, err.Error())
 	return nil
+}
+
+// leave says that an entry is left out, and why.
+func (u *unpacking) leave(name, why string) {
+	if u.left++; u.left <= mostLeftOut {
+		u.app.note("left out: %s %s", strconv.Quote(filepath.ToSlash(name)), why)
+	}
 }
 
 // again writes a file that was unpacked before under another name, too.
@@ -207,7 +219,7 @@ func (u *unpacking) finish() error {
 	for _, h := range u.links {
 		name := path.Clean(h.Name)
 		if !staysInside(u.root, name, h.Linkname) {
-			u.app.note("left out: %s is a link to %s, which may lead out of the directory", strconv.Quote(h.Name), strconv.Quote(h.Linkname))
+			u.leave(name, fmt.Sprintf("is a link to %s, which may lead out of the directory", strconv.Quote(h.Linkname)))
 			continue
 		}
 		if err := u.refuse(name, u.into(u.force).Link(name, h.Linkname)); err != nil {

@@ -152,12 +152,12 @@ func TestCopyThrough_AHostileArchiveStaysInside(t *testing.T) {
 		{"links that lead out", [][2]string{dir, {"./a", "-> /etc"}, {"./b", "-> ../x"}, {"./c", "-> d/../../x"}, {"./d/e", "-> ../../x"}}, map[string]string{}, ""},
 		{"a link through a link", [][2]string{dir, {"./x", "-> ."}, {"./x/x/l", "-> ../.."}, {"./y", "-> x/x/../../.."}}, map[string]string{"x": "-> ."}, ""},
 		{"git's own", [][2]string{dir, {"./.git/", ""}, {"./.git/hooks/", ""}, {"./.git/hooks/post-commit", "x"}, {"./f", "x"}, {"./sub/.GIT/config", "x"}, {"./.g\u200cit", "-> f"}},
-			map[string]string{"f": "x"}, "3 of what the VM has there was not written"},
-		{"what runs where it lies", [][2]string{dir, {"./.envrc", "x"}, {"./d/.vscode/tasks.json", "x"}, {"./.htaccess", "x"}}, map[string]string{".htaccess": "x"}, "2 of what"},
+			map[string]string{"f": "x"}, "3 items in the VM were not copied"},
+		{"what runs where it lies", [][2]string{dir, {"./.envrc", "x"}, {"./d/.vscode/tasks.json", "x"}, {"./.htaccess", "x"}}, map[string]string{".htaccess": "x"}, "2 items in the VM were"},
 		{"a hard link that leads out", [][2]string{dir, {"./h", "=> ../secret"}}, nil, "leads out of the directory"},
 		{"a hard link through what is there", [][2]string{dir, {"./h", "=> out/secret"}}, nil, "escapes"},
-		{"a directory that is a link there", [][2]string{dir, {"./out/secret", "x"}}, nil, "1 of what the VM has there was not written"},
-		{"a file that is a link there", [][2]string{dir, {"./out", "x"}}, nil, "1 of what the VM has there was not written"},
+		{"a directory that is a link there", [][2]string{dir, {"./out/secret", "x"}}, nil, "1 item in the VM was not copied"},
+		{"a file that is a link there", [][2]string{dir, {"./out", "x"}}, nil, "1 item in the VM was not copied"},
 		{"no archive", nil, nil, "is no archive"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -246,6 +246,26 @@ func TestCopyThrough_NamesAreThoseOfScp(t *testing.T) {
 				t.Errorf("here (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// The number is that of the lines above it, links among them.
+func TestCopyThrough_CountsAllThatIsLeftOut(t *testing.T) {
+	archive := [][2]string{{"./", ""}, {"./.git/", ""}, {"./.git/config", "x"}, {"./pipe", "pipe"}, {"./out", "-> /etc"}, {"./f", "x"}}
+	var said bytes.Buffer
+	a := &app{stdout: io.Discard, stderr: &said}
+	cp := func() error {
+		said.Reset()
+		return a.copyThrough(t.Context(), &treeVM{archive: packed(t, archive...)}, copying{vm: "dev", sources: []string{"/"}, target: t.TempDir()}, false)
+	}
+	if err := cp(); err == nil || err.Error() != "3 items in the VM were not copied" || strings.Count(said.String(), "left out: ") != 3 {
+		t.Errorf("%v below:\n%s", err, &said)
+	}
+	for i := range 10 {
+		archive = append(archive, [2]string{fmt.Sprintf("./l%d", i), "-> /etc"})
+	}
+	if err := cp(); err == nil || err.Error() != "13 items in the VM were not copied" || strings.Count(said.String(), "left out: ") != 11 || !strings.HasSuffix(said.String(), "left out: 3 more\n") {
+		t.Errorf("%v below:\n%s", err, &said)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/job"
+	"linus/internal/secret"
 )
 
 // maxCredential is how much of stdin is read: more than any value may have.
@@ -39,7 +40,7 @@ func (a *app) credentialAddCommand() *cobra.Command {
 			case isTerminal(a.stdin):
 				return usage("the value is read from stdin, and would be seen on a terminal: add <FILE, or --secret NAME")
 			default:
-				value, err := io.ReadAll(io.LimitReader(a.stdin, maxCredential))
+				value, err := secret.UnlessEnded(cmd.Context(), "stdin", func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.stdin, maxCredential)) })
 				if err != nil {
 					return fmt.Errorf("read the value from stdin: %w", err)
 				}

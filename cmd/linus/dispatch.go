@@ -185,6 +185,9 @@ func workerProgram(path string) ([]byte, error) {
 		}
 		path = places[i]
 	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a FIFO waits for who writes to it
+		return nil, usage("--worker: %s is not a regular file", path)
+	}
 	program, err := os.ReadFile(path)
 	if err != nil {
 		return nil, usage("--worker: %w", err)

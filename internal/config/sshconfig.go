@@ -47,8 +47,11 @@ func (c Config) Endpoint(host string) Endpoint {
 // readAlias returns what ~/.ssh/config says of a host, by keyword; nil: there is no such file, or
 // it has what only OpenSSH reads.
 func readAlias(path, host string) func(key string) string {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() { // a FIFO waits for who writes to it
+		return nil
+	}
 	f, err := os.Open(filepath.Clean(path))
-	if err != nil || path == "" {
+	if err != nil {
 		return nil
 	}
 	defer f.Close() //nolint:errcheck // it was read

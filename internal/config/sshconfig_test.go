@@ -1,8 +1,10 @@
 package config_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -71,5 +73,18 @@ Host *
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// Opening a FIFO waits for who writes to it, as nothing ends.
+func TestEndpoint_DoesNotWaitForAPipe(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	if err := errors.Join(os.Mkdir(filepath.Join(home, ".ssh"), 0o700), syscall.Mkfifo(filepath.Join(home, ".ssh", "config"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(config.Sources{})
+	if at := c.Endpoint("pve"); err != nil || at.Host != "pve" {
+		t.Errorf("%+v, error %v", at, err)
 	}
 }

@@ -70,7 +70,7 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 	options := web.Options{Engine: e.guarded, API: control.API(e.guarded, control.APIOptions{Version: o.Version, Bodies: bodies, Log: log}), Bodies: bodies, Metrics: e.watch.metrics.Handler(), Token: token, Authenticate: e.Authenticate, Holder: e.Holder, Logouts: filepath.Join(c.StateDir, "http-logouts"), TLS: settings, Hosts: c.HTTPNames(), Origins: c.HTTPOrigins(), URL: func() string { return e.httpURL(c) }, PortDomain: c.PortDomain(), Defaults: defaultsOf(c), Log: log}
 	mcp := MCPOptions(o, e.guarded)
 	if c.OAuthIssuer != "" {
-		roots, err := readRoots("OAUTH_CA_FILE", c.OAuthCAFile)
+		roots, err := readRoots(ctx, "OAUTH_CA_FILE", c.OAuthCAFile)
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +85,7 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 		}
 	}
 	if c.OIDCIssuer != "" {
-		if f.login, err = newLogin(c, log); err != nil {
+		if f.login, err = newLogin(ctx, c, log); err != nil {
 			f.oauth.Close()
 			return nil, err
 		}

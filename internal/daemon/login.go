@@ -14,8 +14,8 @@ import (
 )
 
 // newLogin returns what lets people in by OIDC_ISSUER.
-func newLogin(c config.Config, log *slog.Logger) (*oauth.Login, error) {
-	roots, err := readRoots("OIDC_CA_FILE", c.OIDCCAFile)
+func newLogin(ctx context.Context, c config.Config, log *slog.Logger) (*oauth.Login, error) {
+	roots, err := readRoots(ctx, "OIDC_CA_FILE", c.OIDCCAFile)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"linus/internal/config"
@@ -18,7 +17,7 @@ import (
 func attachServer(ctx context.Context, c config.Config) (*control.Client, error) {
 	r := control.Remote{URL: c.Server, Token: func(ctx context.Context) (string, error) { return readToken(ctx, c.TokenFile) }}
 	var err error
-	if r.Roots, err = readRoots("LINUS_CA_FILE", c.CAFile); err != nil {
+	if r.Roots, err = readRoots(ctx, "LINUS_CA_FILE", c.CAFile); err != nil {
 		return nil, err
 	}
 	client, err := control.DialRemote(ctx, r)
@@ -34,11 +33,11 @@ func attachServer(ctx context.Context, c config.Config) (*control.Client, error)
 
 // readRoots returns the certificates in the PEM file that a setting names; nil, the
 // system's, if it names none.
-func readRoots(setting, path string) (*x509.CertPool, error) {
+func readRoots(ctx context.Context, setting, path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
-	pem, err := os.ReadFile(path)
+	pem, err := secret.ReadPublic(ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", setting, err)
 	}

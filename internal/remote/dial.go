@@ -255,7 +255,7 @@ func ownFirst(held []ssh.Signer, paths []string) []ssh.Signer {
 	var own, others []ssh.Signer
 	for _, key := range held {
 		of := func(path string) bool {
-			raw, err := os.ReadFile(path + ".pub")
+			raw, err := readRegular(path + ".pub")
 			if err != nil {
 				return false
 			}
@@ -282,10 +282,7 @@ func plainKey(key ssh.PublicKey) ssh.PublicKey {
 // readKey reads a private key, and returns it with its certificate, which lies beside it,
 // before the key alone. A certificate that cannot be used is an error beside the key.
 func readKey(path string) ([]ssh.Signer, error) {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a FIFO waits for who writes to it
-		return nil, fmt.Errorf("the private key %s is not a regular file", path)
-	}
-	raw, err := os.ReadFile(path)
+	raw, err := readRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("there is no private key at %s", path)
 	}
@@ -306,9 +303,17 @@ func readKey(path string) ([]ssh.Signer, error) {
 	return []ssh.Signer{certified, signer}, nil
 }
 
+// readRegular reads a file of a person's. A FIFO would wait for who writes to it.
+func readRegular(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	return os.ReadFile(path)
+}
+
 // readCertificate returns a key with its certificate; nil: there is none.
 func readCertificate(path string, key ssh.Signer) (ssh.Signer, error) {
-	raw, err := os.ReadFile(path)
+	raw, err := readRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -44,8 +44,11 @@ type knownHosts struct {
 
 func openKnownHosts(path, addr string) (*knownHosts, error) {
 	files := []string{path}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || path == "" {
+	switch info, err := os.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist), path == "", path == os.DevNull:
 		files = nil
+	case err == nil && !info.Mode().IsRegular(): // a FIFO waits for who writes to it
+		return nil, fmt.Errorf("read known hosts: %s is not a regular file", path)
 	}
 	db, err := knownhosts.NewDB(files...)
 	if err != nil {

@@ -119,6 +119,20 @@ func TestDial_TriesTheKeysThatOpenSSHWould(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, says: []string{"id_ed25519 is not a regular file"}},
+		{name: "a pipe for a certificate", keys: func(t *testing.T, _ *sshtest.Server, paths []string, _ *remote.Options) {
+			sshtest.NewKey(t, paths[0])
+			if err := syscall.Mkfifo(paths[0]+"-cert.pub", 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, says: []string{"id_ed25519-cert.pub is not a regular file"}},
+		{name: "a pipe for a public key, and an agent", keys: func(t *testing.T, s *sshtest.Server, paths []string, o *remote.Options) {
+			o.AgentSocket = agentWith(t, 1)
+			authorised(t, s, paths[0])
+			_ = os.Remove(paths[0] + ".pub")
+			if err := syscall.Mkfifo(paths[0]+".pub", 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}},
 		{name: "others only", keys: func(t *testing.T, _ *sshtest.Server, paths []string, o *remote.Options) {
 			o.AgentSocket = agentWith(t, 1)
 			lock(t, paths[0])

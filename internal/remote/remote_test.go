@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -121,6 +122,23 @@ func TestDial_ReportsAChangedHostKeyWithBothFingerprints(t *testing.T) {
 	}
 	if len(fault.Known) != 1 || fault.Known[0] == fault.Shown || !strings.Contains(err.Error(), fault.Known[0]) || !strings.Contains(err.Error(), fault.Shown) {
 		t.Errorf("shown %q, known %q, text %q", fault.Shown, fault.Known, err)
+	}
+}
+
+// Opening a FIFO waits for who writes to it, as nothing ends.
+func TestDial_KnownHostsAreNoPipe(t *testing.T) {
+	o := options(sshtest.Start(t, sshtest.Options{}))
+	o.KnownHosts = filepath.Join(t.TempDir(), "known_hosts")
+	if err := syscall.Mkfifo(o.KnownHosts, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := pool(t, o).Run(t.Context(), remote.Command{Name: "test", Line: "true"})
+	if err == nil || !strings.Contains(err.Error(), o.KnownHosts+" is not a regular file") {
+		t.Errorf("error %v", err)
+	}
+	o.KnownHosts = os.DevNull // as ssh's users have it
+	if err := pool(t, o).Run(t.Context(), remote.Command{Name: "test", Line: "true"}); remote.ClassOf(err) != remote.HostKeyUnknown {
+		t.Errorf("error %v", err)
 	}
 }
 

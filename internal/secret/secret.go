@@ -237,8 +237,17 @@ func ReadOwn(path string) ([]byte, error) {
 // ReadGiven is ReadOwn for a path that somebody gave, which may be of a pipe, as a shell's
 // <(command) is. That is read until ctx ends, for it waits for who writes to it.
 func ReadGiven(ctx context.Context, path string) ([]byte, error) {
+	return readGiven(ctx, path, ReadOwn)
+}
+
+// ReadPublic is ReadGiven for a file that others may read, too.
+func ReadPublic(ctx context.Context, path string) ([]byte, error) {
+	return readGiven(ctx, path, func(path string) ([]byte, error) { return readBounded(path, nil) })
+}
+
+func readGiven(ctx context.Context, path string, regular func(string) ([]byte, error)) ([]byte, error) {
 	if info, err := os.Stat(path); err != nil || info.Mode().IsRegular() {
-		return ReadOwn(path)
+		return regular(path)
 	}
 	return UnlessEnded(ctx, path, func() ([]byte, error) {
 		f, err := os.Open(path)

@@ -73,6 +73,9 @@ func (c *Certificate) refresh() (changed bool, err error) {
 			err = errors.Join(err, statErr) // a zero stamp
 			continue
 		}
+		if !info.Mode().IsRegular() { // a FIFO waits for who writes to it
+			err = errors.Join(err, fmt.Errorf("%s is not a regular file", name))
+		}
 		now[i], mode = stamp{info.Size(), info.ModTime()}, info.Mode()
 	}
 	if now == c.seen && c.current != nil {

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -155,6 +157,13 @@ func TestTLS_RefusesWhatIsNoPair(t *testing.T) {
 		if _, err := web.OpenCertificate(k.cert, k.key, log); err == nil {
 			t.Errorf("%s is a certificate", name)
 		}
+	}
+	pipe := newKeyPair(t, one)
+	if err := errors.Join(os.Remove(pipe.cert), syscall.Mkfifo(pipe.cert, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := web.OpenCertificate(pipe.cert, pipe.key, log); err == nil || !strings.Contains(err.Error(), pipe.cert+" is not a regular file") {
+		t.Errorf("a pipe: %v", err)
 	}
 	k := newKeyPair(t, one)
 	if err := os.Chmod(k.key, 0o604); err != nil {
