@@ -224,16 +224,17 @@ run_start_plain() { # <tag> <seconds> <seconds from TERM to KILL> <command...>
   {
     trap '' HUP INT TERM
     run_let_go
+    exec {run_ended}>"${run_dir}/${tag}.rc" # its name may be another's when the script has gone
     umask 022
     run_rc=0
     if [[ ${run_signals[${tag}]} == KILL ]]; then
       run_watch "$@"
     else
-      timeout -k "${grace}" "${seconds}" "$@" <"${run_stdin:-/dev/null}" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" &
+      timeout -k "${grace}" "${seconds}" "$@" <"${run_stdin:-/dev/null}" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" {run_ended}>&- &
       printf '%s' "$!" >"${run_dir}/${tag}.pid"
       wait "$!" || run_rc=$?
     fi
-    printf '%s' "${run_rc}" >"${run_dir}/${tag}.rc"
+    printf '%s' "${run_rc}" >&"${run_ended}"
     printf '\n' >&"${run_bell}"
   } >/dev/null 2>&1 &
   run_pids[${tag}]=$!

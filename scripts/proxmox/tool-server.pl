@@ -39,7 +39,7 @@ my ($dir, $idle) = @ARGV;
 my ($most_children, $most_calls, $most_pages) = (32, 2000, 1 << 18);
 my @tools = qw(pvesm pvesh qm);
 
-my (%getopt, %path, @files, $fingerprint, $lock, %came, %children);
+my (%getopt, %path, @files, @warned, $fingerprint, $lock, %came, %children);
 my $tries = 0;
 my $none = POSIX::SigSet->new;
 my $awaited = POSIX::SigSet->new(SIGURG, SIGCHLD, SIGALRM, SIGTERM);
@@ -190,7 +190,8 @@ sub prepare {
     }
     for my $i (0 .. $#own) {
         my ($plain, $own) = map { outcome($_) } $plain[$i], $own[$i];
-        return "'@{$own[$i]{argv}}' by the loaded modules differs from the tool's own: $own, not $plain" if $plain ne $own;
+        $plain =~ s/\Q$_\E// for @warned;    # it loads them, too
+        return "'@{$own[$i]{argv}}' by the loaded modules differs from the tool's own: $own, not $plain" if words_of($plain) ne words_of($own);
     }
     put("$dir/well", $fingerprint);
     return;
@@ -206,6 +207,7 @@ sub which {
 # what it uses is loaded. What Getopt::Long is set to by one tool's modules is not the others'.
 sub load {
     local @ARGV;
+    local $SIG{__WARN__} = sub { push @warned, @_ };
     for my $name (@tools) {
         my $file = "PVE/CLI/$name.pm";
         if ($name eq 'pvesh') {
@@ -251,6 +253,12 @@ sub try_own {
         return { tool => arm(@$argv) };
     }
     return $try;
+}
+
+# What there is of an answer whatever its order: Proxmox prints sets in another one each time.
+sub words_of {
+    my ($text) = @_;
+    return join ' ', sort split /\W+/, $text;
 }
 
 # What a try ended with, in words.
@@ -319,6 +327,10 @@ sub take {
 sub keep {
     my ($r) = @_;
     close $lock;
+    # A directory of the asker's, which may be another's once that has gone: from here on it is this one.
+    (my $where, $r->{to}) = $r->{to} =~ m{^(/.*)/([^/]+)\z}s or leave(1);
+    my @stat = chdir $where ? stat '.' : ();
+    leave(1) unless @stat and $stat[4] == $> and !($stat[2] & 022);
     POSIX::setpgid(0, 0);
     $0 = "linus keeper of @{$r->{argv}}[0 .. ($#{$r->{argv}} > 1 ? 2 : $#{$r->{argv}})]";
     put("$r->{to}.pid", "$$ " . start_of($$));

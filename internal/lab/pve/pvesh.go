@@ -1,6 +1,7 @@
 package pve
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,6 +92,7 @@ func routes() []route {
 	return []route{
 		{"/cluster/resources", apiResources},
 		{"/nodes", apiNodes},
+		{"/storage", apiStorageConfig},
 		{"/nodes/{node}/network", apiNetwork},
 		{"/nodes/{node}/storage", apiStorages},
 		{"/nodes/{node}/storage/{storage}/status", apiStorageStatus},
@@ -133,6 +135,21 @@ func apiNetwork(c *call, _ map[string]string) (any, error) {
 	return list, nil
 }
 
+// shuffled is a list in another order each time, as Proxmox prints a set.
+func shuffled(list string) string {
+	all := strings.Split(list, ",")
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] }) //nolint:gosec // any order will do
+	return strings.Join(all, ",")
+}
+
+func apiStorageConfig(c *call, _ map[string]string) (any, error) {
+	list := []map[string]any{}
+	for _, st := range c.s.Storages() {
+		list = append(list, map[string]any{"storage": st.Name, "type": st.Kind, "content": shuffled(st.Content), "shared": number01(st.Shared)})
+	}
+	return list, nil
+}
+
 const storageTotal = int64(100) << 30
 
 func (c *call) storageStatus(st state.Storage) map[string]any {
@@ -141,7 +158,7 @@ func (c *call) storageStatus(st state.Storage) map[string]any {
 		used += sys.FileSize(v.Path)
 	}
 	return map[string]any{
-		"type": st.Kind, "content": st.Content, "active": 1, "enabled": 1, "shared": number01(st.Shared),
+		"type": st.Kind, "content": shuffled(st.Content), "active": 1, "enabled": 1, "shared": number01(st.Shared),
 		"total": storageTotal, "used": used, "avail": storageTotal - used,
 	}
 }

@@ -177,7 +177,7 @@ func (w word) node(n state.Node) map[string]any {
 func (w word) storage(node string, st state.Storage) map[string]any {
 	entry := map[string]any{
 		"id": "storage/" + node + "/" + st.Name, "type": "storage", "node": node, "storage": st.Name,
-		"status": "unknown", "plugintype": st.Kind, "content": st.Content, "shared": number01(st.Shared),
+		"status": "unknown", "plugintype": st.Kind, "content": shuffled(st.Content), "shared": number01(st.Shared),
 	}
 	if own, err := w.call.s.Storage(st.Name); err == nil && !w.forgotten {
 		status := w.call.storageStatus(own)

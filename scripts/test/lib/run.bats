@@ -36,6 +36,27 @@ setup() {
   [[ ! -e ${TMPDIR}/linus.999999.7.aB3dE6gH ]]
 }
 
+# A directory of its name may be somebody else's by then.
+@test "a read that outlives its script and the script's directory writes nothing where that was" {
+  local dir script
+  mkfifo "${TMPDIR}/go" "${TMPDIR}/ends"
+  exec 6<>"${TMPDIR}/ends"
+  bash -c 'source "$1/run.sh"; run_init; printf "%s\n" "${run_dir}" >"$2/dir"; run_read 60 bash -c "echo >&20; read -r _ <\"\$1/go\"" bash "$2"' \
+    bash "${lib_dir}" "${TMPDIR}" 3>&- 6>&- 20>"${TMPDIR}/ends" &
+  script=$!
+  exec 5<"${TMPDIR}/ends" 6>&-
+  read -r -u 5 _
+  dir=$(<"${TMPDIR}/dir")
+  kill -KILL "${script}"
+  rm -r "${dir}"
+  mkdir "${dir}"
+  echo kept >"${TMPDIR}/other"
+  ln -s "${TMPDIR}/other" "${dir}/read.rc"
+  echo >"${TMPDIR}/go"
+  cat <&5 # until the last of it has ended
+  [[ $(<"${TMPDIR}/other") == kept ]]
+}
+
 @test "the cause is said, not the progress before it" {
   # As qm imports a disk.
   run_change 5 bash -c 'echo "unable to create VM 727 - copy failed: command qemu-img convert -p -n failed: exit code 1" >&2

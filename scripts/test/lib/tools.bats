@@ -234,6 +234,17 @@ calls() { # <count> <what>
   [[ ${run_rc} -eq 0 && -z ${run_out} && $(<"${BATS_TEST_TMPDIR}/starts") == start ]]
 }
 
+# Proxmox prints a storage's content in another order each time, and a plugin of a storage that
+# is older than Proxmox is warned of whenever the modules are loaded.
+@test "an answer in another order, and a warning of what is loaded, make no other answer" {
+  stub_program pvesh 'if [[ -n ${PVELAB_LOADED:-} ]]; then echo "[{\"content\":\"iso,images\"}]"; else echo "plugin is old" >&2; echo "[{\"content\":\"images,iso\"}]"; fi'
+  cp -r "${PERL5LIB}" "${BATS_TEST_TMPDIR}"
+  PERL5LIB=${BATS_TEST_TMPDIR}/perl
+  sed -i 's/^1;/warn "plugin is old\\n"; &/' "${PERL5LIB}/PVE/CLI/pvesm.pm"
+  serve
+  [[ -s ${LINUS_LOCK_DIR}/tool-server/well ]]
+}
+
 # As pvesh does, which reads its arguments while it is loaded.
 @test "a module that looks at its arguments as it is loaded gets the call's" {
   serve
@@ -257,6 +268,26 @@ calls() { # <count> <what>
   run_change 5 qm stop 100
   [[ ${run_rc} -eq 75 ]]
   calls 1 "'stop'"
+}
+
+# What has its ID and name may be somebody else's by then.
+@test "where the asker and its directory have gone, how a call ended is written nowhere" {
+  serve
+  bash -c 'source "$1/run.sh"; run_init; printf %s "${run_dir}" >"$2.dir"; run_change 20 qm wait "$2"' bash "${lib_dir}" "${BATS_TEST_TMPDIR}/go" 3>&- &
+  local -r asker=$!
+  local dir keeper
+  await 10 grep -q wait "${BATS_TEST_TMPDIR}/calls"
+  dir=$(<"${BATS_TEST_TMPDIR}/go.dir")
+  read -r keeper _ <"${dir}/change.pid" || :
+  kill -KILL "${asker}"
+  rm -r "${dir}"
+  mkdir "${dir}"
+  echo kept >"${BATS_TEST_TMPDIR}/other"
+  ln -s "${BATS_TEST_TMPDIR}/other" "${dir}/change.rc.new"
+  : >"${BATS_TEST_TMPDIR}/go"
+  await 10 gone "${keeper}"
+  [[ $(<"${BATS_TEST_TMPDIR}/other") == kept && ! -e ${dir}/change.rc ]]
+  rm -r "${dir}"
 }
 
 @test "more calls at once than it runs are done all the same, each once" {
