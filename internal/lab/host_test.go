@@ -14,7 +14,7 @@ func TestReboot_TakesSessionsUnitsAndVMsAndLeavesFiles(t *testing.T) {
 	l := newLab(t)
 	l.must(t, "qm clone 9000 100 --name vm")
 	l.must(t, "qm start 100")
-	unit := "systemd-run --quiet --collect --unit=linus-op --property=ExecStopPost='/bin/touch post' --property=WorkingDirectory=" + l.HomeDir()
+	unit := "systemd-run --quiet --collect --unit=linus-op --property=KillMode=process --property=ExecStopPost='/bin/touch post' --property=WorkingDirectory=" + l.HomeDir()
 	hostRun(t, l.State, unit+` bash -c 'echo $PVELAB_DIR $PATH >unit; exec sleep 1000'; systemctl is-active linus-op; until [[ -s ~/unit ]]; do sleep 0.05; done`)
 	if got, want := hostRun(t, l.State, "cat ~/unit"), l.Dir+" "+l.BinDir()+":"; !strings.HasPrefix(got, want) {
 		t.Errorf("the unit's directory and PATH: %q, want %q...", got, want)

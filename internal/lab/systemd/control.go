@@ -1,10 +1,13 @@
 package systemd
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -13,54 +16,116 @@ import (
 	"golang.org/x/sys/unix"
 
 	"linus/internal/lab/sys"
+	"linus/internal/lazyregexp"
 )
 
-// controlOptions are what was given to systemctl: a value each, "" for those that take none.
-type controlOptions map[string]string
+// options are what was given to a command: a value each, "" for those that take none.
+type options map[string]string
+
+func (o options) has(name string) bool { _, given := o[name]; return given }
+
+// parse reads options up to the first other word, and returns what follows them. known is
+// a list of them, which end with "=" where they take a value, with "!" where they have to
+// be there.
+func parse(tool string, args []string, known string, set func(name, value string) error) (rest []string, o options, err error) {
+	o = options{}
+	must := strings.Fields(known)
+	for ; len(args) > 0 && strings.HasPrefix(args[0], "-") && args[0] != "--"; args = args[1:] {
+		name, value, given := strings.Cut(args[0], "=")
+		if given {
+			name += "="
+		}
+		if !slices.Contains(strings.Fields(strings.ReplaceAll(known, "!", "")), name) {
+			return nil, nil, fmt.Errorf("the lab's %s does not know the option %s", tool, args[0])
+		}
+		if err := set(name, value); err != nil {
+			return nil, nil, err
+		}
+		o[name] = value
+		must = slices.DeleteFunc(must, func(m string) bool { return m == name+"!" })
+	}
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if must = slices.DeleteFunc(must, func(m string) bool { return !strings.HasSuffix(m, "!") }); len(must) > 0 {
+		return nil, nil, fmt.Errorf("the lab's %s needs %s", tool, strings.ReplaceAll(strings.Join(must, " "), "!", ""))
+	}
+	return args, o, nil
+}
+
+// variable is what systemd itself puts something in for: $NAME where it is a whole
+// word, ${NAME} anywhere, and $$.
+var variable = lazyregexp.New(`^\$[A-Za-z_][A-Za-z0-9_]*$|\$\{|\$\$`)
+
+// run is systemd-run. It returns when the unit is started.
+func (m Manager) run(args []string) error {
+	u := newUnit("")
+	argv, _, err := parse("systemd-run", args, "--quiet! --collect! --unit=! --description= --property=", func(name, value string) (err error) {
+		switch name {
+		case "--unit=":
+			u.Name, err = fullName(value)
+		case "--description=":
+			u.Description = value
+		case "--property=":
+			key, text, _ := strings.Cut(value, "=")
+			err = u.set("[Service]"+key, text)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case u.KillMode == "" || u.Argv != nil || u.timer():
+		return errors.New("the lab's systemd-run needs a service's name, --property=KillMode=, and its command at the end")
+	case len(argv) == 0:
+		return errors.New("Command line to execute required.")
+	}
+	if i := slices.IndexFunc(argv, variable.MatchString); i >= 0 {
+		return fmt.Errorf("the lab's systemd puts no variables in a command line: %s", argv[i])
+	}
+	// systemd-run looks the program up with its own PATH.
+	program, err := exec.LookPath(argv[0])
+	if err != nil || !filepath.IsAbs(program) {
+		return fmt.Errorf("Failed to find executable %s: No such file or directory", argv[0])
+	}
+	u.Argv = append([]string{program}, argv[1:]...)
+	if err := m.load(u, m.taken, "was already loaded or has a fragment file"); err != nil {
+		return fmt.Errorf("Failed to start transient service unit: %w", err)
+	}
+	return nil
+}
 
 // control is systemctl. Options stand between its command and the names.
 func (m Manager) control(args []string, std sys.Streams) (int, error) {
 	verbs := map[string]struct {
-		must, may []string // options; the lab knows no others
-		one       bool     // takes one name, or one pattern
-		do        func(unit, controlOptions, sys.Streams) (int, error)
+		options string
+		one     bool // takes one name, or one pattern
+		do      func(unit, options) (int, error)
 	}{
-		"disable":    {must: []string{"--quiet"}, may: []string{"--now"}, do: m.disable},
-		"enable":     {must: []string{"--quiet"}, may: []string{"--no-reload"}, do: m.enable},
-		"is-active":  {may: []string{"--quiet"}, one: true, do: m.isActive},
-		"kill":       {may: []string{"--kill-whom=", "--signal="}, one: true, do: m.kill},
-		"list-units": {must: []string{"--plain", "--no-legend"}, may: []string{"--all", "--state="}, one: true},
-		"start":      {do: m.startUnit},
-		"stop":       {do: m.stop},
-	}
-	if len(args) == 0 {
-		return 1, errors.New("the lab's systemctl wants a command")
+		"disable":    {"--quiet! --now", false, m.disable},
+		"enable":     {"--quiet! --no-reload", false, m.enable},
+		"is-active":  {"--quiet", true, func(u unit, o options) (int, error) { return isActive(u, o, std) }},
+		"kill":       {"--kill-whom= --signal=", true, kill},
+		"list-units": {"--plain! --no-legend! --state=!", true, nil},
+		"start":      {"", false, m.startUnit},
+		"stop":       {"", false, m.stop},
 	}
 	if len(args) == 1 && args[0] == "daemon-reload" {
 		return 0, nil // files are read when they are asked for
 	}
-	verb, known := verbs[args[0]]
-	if !known {
-		return 1, fmt.Errorf("the lab's systemctl does not know %s", strings.Join(args, " "))
+	if len(args) == 0 || verbs[args[0]].options == "" && verbs[args[0]].do == nil {
+		return 1, fmt.Errorf("the lab's systemctl does not know %q", strings.Join(args, " "))
 	}
-	tool, o := "systemctl "+args[0], controlOptions{}
-	names, err := parseOptions(tool, args[1:], append(verb.may, verb.must...), func(name, value string) error {
-		o[name] = value
-		return nil
-	})
+	verb, tool := verbs[args[0]], "systemctl "+args[0]
+	names, o, err := parse(tool, args[1:], verb.options, func(string, string) error { return nil })
 	if err != nil {
 		return 1, err
-	}
-	for _, option := range verb.must {
-		if !o.has(option) {
-			return 1, fmt.Errorf("the lab's %s needs %s", tool, option)
-		}
 	}
 	if len(names) == 0 || verb.one && len(names) > 1 {
 		return 1, fmt.Errorf("the lab's %s does not take %d names", tool, len(names))
 	}
 	if verb.do == nil {
-		return m.list(names[0], o, std)
+		return 0, m.list(names[0], o["--state="], std)
 	}
 	worst := 0
 	for _, name := range names {
@@ -68,118 +133,135 @@ func (m Manager) control(args []string, std sys.Streams) (int, error) {
 		if nameErr != nil {
 			return 1, errors.Join(err, nameErr)
 		}
-		code, doErr := verb.do(m.unit(name), o, std)
+		code, doErr := verb.do(m.unit(name), o)
 		worst, err = max(worst, code), errors.Join(err, doErr)
 	}
 	return worst, err
 }
 
-func (o controlOptions) has(name string) bool {
-	_, given := o[name]
-	return given
+// startUnit starts a unit that has a file, unless it runs.
+func (m Manager) startUnit(u unit, _ options) (int, error) {
+	if u.loaded() {
+		return 0, nil
+	}
+	u, err := m.read(u.Name)
+	if err != nil {
+		return 5, fmt.Errorf("Failed to start %s: %w", u.Name, err)
+	}
+	return 0, m.start(u)
+}
+
+// start loads a unit that has a file.
+func (m Manager) start(u unit) error {
+	if err := m.load(u, func(name string) bool { return m.unit(name).loaded() }, "is active"); err != nil {
+		return fmt.Errorf("Failed to start %s: %w", u.Name, err)
+	}
+	return nil
+}
+
+func (m Manager) enable(u unit, _ options) (int, error) {
+	u, err := m.read(u.Name)
+	if err != nil {
+		return 1, fmt.Errorf("Failed to enable unit: %w", err)
+	}
+	for _, target := range u.wanted {
+		link := m.files(target+".wants", u.Name)
+		err := os.MkdirAll(filepath.Dir(link), 0o755)
+		if err == nil {
+			err = os.Symlink(m.files(u.Name), link)
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return 1, err
+		}
+	}
+	return 0, nil
+}
+
+func (m Manager) disable(u unit, o options) (int, error) {
+	for _, target := range targets {
+		if err := os.Remove(m.files(target+".wants", u.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return 1, err
+		}
+	}
+	if o.has("--now") && u.loaded() {
+		return m.stop(u, o)
+	}
+	return 0, nil
 }
 
 // stop returns when the unit has ended.
-func (m Manager) stop(u unit, _ controlOptions, _ sys.Streams) (int, error) {
-	pid, alive := u.supervisor()
-	if !alive {
-		if !m.loaded(u.name) {
-			return 5, fmt.Errorf("Failed to stop %s: Unit %s not loaded.", u.name, u.name)
+func (m Manager) stop(u unit, _ options) (int, error) {
+	if !u.loaded() {
+		if !m.taken(u.Name) {
+			return 5, fmt.Errorf("Failed to stop %s: Unit %s not loaded.", u.Name, u.Name)
 		}
 		return 0, nil
 	}
-	if err := sys.SignalProven(pid, unix.SIGTERM, func() bool { return u.supervised(pid) }); err != nil {
+	if err := u.signal(unix.SIGTERM); err != nil {
 		return 1, err
 	}
-	for u.supervised(pid) {
-		if s, _ := u.state(); s.Active == "inactive" || s.Active == "failed" { // only what it left is still there
-			break
-		}
+	for u.loaded() && m.unit(u.Name).Active != "inactive" { // else only what it left is still there
 		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // it ends by itself
 	}
 	return 0, nil
 }
 
-func (m Manager) kill(u unit, o controlOptions, _ sys.Streams) (int, error) {
-	sig := unix.SIGTERM
+func kill(u unit, o options) (int, error) {
+	sig, whom := unix.SIGTERM, o["--kill-whom="]
 	if o.has("--signal=") {
-		if sig = unix.SignalNum("SIG" + o["--signal="]); sig == 0 {
-			return 1, fmt.Errorf("Failed to parse signal string %s.", o["--signal="])
-		}
+		sig = unix.SignalNum("SIG" + o["--signal="])
 	}
-	whom := o["--kill-whom="]
-	if !slices.Contains([]string{"", "all", "main"}, whom) {
+	switch {
+	case sig == 0:
+		return 1, fmt.Errorf("Failed to parse signal string %s.", o["--signal="])
+	case !slices.Contains([]string{"", "all", "main"}, whom):
 		return 1, fmt.Errorf("the lab's systemctl does not know --kill-whom=%s", whom)
-	}
-	if !m.loaded(u.name) {
-		return 1, fmt.Errorf("Failed to kill unit %s: Unit %s not loaded.", u.name, u.name)
-	}
-	pid, alive := u.supervisor()
-	if whom == "main" {
-		s, _ := u.state()
-		if s.Main == 0 {
-			return 1, fmt.Errorf("Failed to kill unit %s: No main process to kill", u.name)
-		}
-		start, _ := sys.ProcessStart(s.Main)
-		return 0, signalProcess(s.Main, start, sig)
-	}
-	if !alive || strings.HasSuffix(u.name, ".timer") {
-		return 1, fmt.Errorf("Failed to kill unit %s: No processes to kill", u.name)
+	case !u.loaded():
+		return 1, fmt.Errorf("Failed to kill unit %s: Unit %s not loaded.", u.Name, u.Name)
+	case u.timer() || whom == "main" && u.Main == 0:
+		return 1, fmt.Errorf("Failed to kill unit %s: No process to kill", u.Name)
+	case whom == "main":
+		start, _ := sys.ProcessStart(u.Main)
+		return 0, signalProcess(u.Main, start, sig)
 	}
 	// systemd does nothing else meanwhile: what the unit runs when its processes have ended
 	// is not among those that get the signal.
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		return 1, fmt.Errorf("stop the supervisor of %s: %w", u.name, err)
-	}
-	for p, there := sys.ReadProcess(pid); there && !p.Stopped; p, there = sys.ReadProcess(pid) {
-		time.Sleep(time.Millisecond) //nolint:forbidigo // nobody is told of it
-	}
-	_, err := signalTree(pid, sig)
-	return 0, errors.Join(err, unix.Kill(pid, unix.SIGCONT))
-}
-
-func (m Manager) isActive(u unit, o controlOptions, std sys.Streams) (int, error) {
-	s, _ := u.state()
-	if !o.has("--quiet") {
-		fmt.Fprintln(std.Out, s.Active)
-	}
-	if s.Active == "active" {
-		return 0, nil
-	}
-	return 3, nil
-}
-
-// list prints the loaded units whose names fit the pattern.
-func (m Manager) list(pattern string, o controlOptions, std sys.Streams) (int, error) {
-	if o.has("--state=") && o["--state="] != "active" || !strings.Contains(pattern, "*") {
-		return 1, errors.New("the lab's systemctl list-units knows no state but --state=active, and patterns with * only")
-	}
-	units, err := m.units()
-	if err != nil {
+	if err := u.signal(unix.SIGSTOP); err != nil {
 		return 1, err
 	}
-	for _, u := range units { // a timer's service
-		if base, ok := strings.CutSuffix(u.name, ".timer"); ok {
-			if service := m.unit(base + ".service"); !slices.Contains(units, service) {
-				units = append(units, service)
-			}
-		}
+	for p, there := sys.ReadProcess(u.PID); there && !p.Stopped; p, there = sys.ReadProcess(u.PID) {
+		time.Sleep(time.Millisecond) //nolint:forbidigo // nobody is told of it
 	}
-	slices.SortStableFunc(units, func(a, b unit) int {
-		return cmp.Or(strings.Compare(path.Ext(a.name), path.Ext(b.name)), strings.Compare(a.name, b.name))
-	})
+	_, err := signalTree(u.PID, sig)
+	return 0, errors.Join(err, u.signal(unix.SIGCONT))
+}
+
+func isActive(u unit, o options, std sys.Streams) (int, error) {
+	if !o.has("--quiet") {
+		fmt.Fprintln(std.Out, u.Active)
+	}
+	if u.Active != "active" {
+		return 3, nil
+	}
+	return 0, nil
+}
+
+// list prints the active units whose names fit the pattern, services first.
+func (m Manager) list(pattern, state string, std sys.Streams) error {
+	if state != "active" || !strings.Contains(pattern, "*") {
+		return errors.New("the lab's systemctl list-units knows no state but --state=active, and patterns with * only")
+	}
+	names := m.names()
+	slices.SortStableFunc(names, func(a, b string) int { return strings.Compare(path.Ext(a), path.Ext(b)) })
 	tw := tabwriter.NewWriter(std.Out, 0, 8, 1, ' ', 0)
-	for _, u := range units {
-		fits, err := path.Match(pattern, u.name)
+	for _, name := range names {
+		fits, err := path.Match(pattern, name)
 		if err != nil {
-			return 1, fmt.Errorf("%s: %w", pattern, err)
+			return fmt.Errorf("%s: %w", pattern, err)
 		}
-		s, _ := u.state()
-		if !fits || !m.loaded(u.name) || s.Active == "inactive" && !o.has("--all") || s.Active != "active" && o.has("--state=") {
-			continue
+		if u := m.unit(name); fits && u.Active == "active" {
+			fmt.Fprintf(tw, "%s\tloaded\tactive\t%s\t%s\n", name, u.Sub, u.Description)
 		}
-		sp, _ := u.spec()
-		fmt.Fprintf(tw, "%s\tloaded\t%s\t%s\t%s\n", u.name, s.Active, s.Sub, sp.Description)
 	}
-	return 0, tw.Flush()
+	return tw.Flush()
 }

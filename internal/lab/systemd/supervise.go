@@ -1,127 +1,154 @@
 package systemd
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"linus/internal/lab/sys"
-
 	"golang.org/x/sys/unix"
+
+	"linus/internal/lab/sys"
 )
+
+// load starts the unit's process if its name is free. It returns once the unit runs.
+func (m Manager) load(u unit, taken func(name string) bool, why string) error {
+	if err := os.MkdirAll(m.path("units"), 0o755); err != nil {
+		return err
+	}
+	lock, err := m.lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if taken(u.Name) {
+		return fmt.Errorf("Unit %s %s.", u.Name, why)
+	}
+	settings, err := json.Marshal(u)
+	if err != nil {
+		return err
+	}
+	report, reports, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer report.Close()
+	defer reports.Close()
+	journal, err := m.openJournal()
+	if err != nil {
+		return err
+	}
+	defer journal.Close()
+	cmd := exec.Command(m.Binary, supervisorVerb, m.Dir) //nolint:noctx // it outlives the command that starts it
+	cmd.Env = m.environment()
+	cmd.Dir = "/"
+	cmd.Stdin = strings.NewReader(string(settings))
+	cmd.Stdout, cmd.Stderr = journal, journal
+	cmd.ExtraFiles = []*os.File{reports, lock} // its name is taken until it has written that down, whoever is killed
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go func() { _ = cmd.Wait() }() // reaps it when it ends before we do
+	reports.Close()
+	if line, _ := bufio.NewReader(report).ReadString('\n'); line != "runs\n" {
+		return errors.New("the unit's supervisor has gone: look at its journal, " + m.path("journal"))
+	}
+	return nil
+}
+
+func (m Manager) openJournal() (*os.File, error) {
+	return os.OpenFile(m.path("journal"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+}
 
 // supervisor is the process of one unit, and the parent of all that it starts.
 type supervisor struct {
-	m       Manager
-	unit    unit
-	spec    spec
-	state   state
-	reports *os.File // to systemd-run: a line when it runs, its state at the end
+	m Manager
+	u unit
 
 	signals chan os.Signal
-	stop    bool  // asked to
-	control int   // the process waited for beside the main one: of ExecStopPost
-	posted  state // how the last of ExecStopPost ended
+	stop    bool // asked to
+	end     syscall.WaitStatus
+	post    int // the process of ExecStopPost
 }
 
-// supervise plays the unit in a directory until it has ended.
-func supervise(dir string) int {
-	s, err := newSupervisor(dir)
-	if err == nil && s != nil {
-		err = s.run()
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(dir), err)
-		return 1
-	}
-	return 0
-}
-
-func newSupervisor(dir string) (*supervisor, error) {
-	s := &supervisor{
-		unit: unit{name: filepath.Base(dir), dir: dir}, reports: os.NewFile(3, "reports"),
-		signals: make(chan os.Signal, 16),
-	}
-	syscall.CloseOnExec(3)
-	if line, err := readLine(os.Stdin); err != nil || line != "go" {
-		return nil, nil //nolint:nilnil // whoever began the unit has gone: it was never loaded
-	}
-	binary, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	s.m = Manager{Dir: filepath.Dir(filepath.Dir(dir)), Binary: binary}
-	if s.spec, err = s.unit.spec(); err != nil {
-		return nil, err
+// supervise plays the unit that comes on stdin until it has ended.
+func (m Manager) supervise() error {
+	s := &supervisor{m: m, signals: make(chan os.Signal, 16)}
+	if err := json.NewDecoder(os.Stdin).Decode(&s.u); err != nil {
+		return err
 	}
 	// What a caller's shell ignores is not ignored in a unit.
 	signal.Notify(s.signals, unix.SIGCHLD, unix.SIGTERM, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM)
 	signal.Ignore(unix.SIGPIPE) // as IgnoreSIGPIPE= has it
-	return s, nil
-}
-
-func (s *supervisor) run() error {
-	if strings.HasSuffix(s.unit.name, ".timer") {
-		return s.runTimer()
-	}
+	syscall.CloseOnExec(3)
+	syscall.CloseOnExec(4)
+	syscall.Umask(0o022)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	syscall.Umask(0o022)
-	return s.runService()
+	s.u.PID = os.Getpid()
+	s.u.Start, _ = sys.ProcessStart(s.u.PID)
+	work := s.service
+	if s.u.timer() {
+		work = s.timer
+	}
+	return errors.Join(work(), os.Remove(m.path("units", s.u.Name)))
 }
 
-func (s *supervisor) runService() error {
-	s.state = state{Active: "active", Sub: "running", Result: "success"}
-	main, err := s.start(s.spec.Argv, nil)
-	if err == nil {
-		s.state.Main = main
-	}
-	if err := s.show(); err != nil {
+// runs tells whoever waits for it that the unit runs, and has its name.
+func (s *supervisor) runs(sub string) error {
+	if err := s.in("active", sub); err != nil {
 		return err
 	}
-	fmt.Fprintln(s.reports, "runs")
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", s.unit.name, err)
-		s.state.Code, s.state.Status, s.state.Result = 1, 203, "exit-code"
-	} else {
-		s.await(func() bool { return s.state.Main == 0 || s.stop }, s.spec.RuntimeMax)
-		if s.state.Main != 0 && !s.stop {
-			s.result("timeout")
-		}
-	}
-	if err := s.terminate("stop-sigterm", "stop-sigkill"); err != nil {
-		return err
-	}
-	if err := s.stopPost(); err != nil {
-		return err
-	}
-	return s.unload()
+	reports, lock := os.NewFile(3, "reports"), os.NewFile(4, "lock")
+	_, _ = reports.WriteString("runs\n") // nobody may be waiting
+	return errors.Join(reports.Close(), lock.Close())
 }
-
-// result is the first that was not a success.
-func (s *supervisor) result(r string) {
-	if s.state.Result == "success" {
-		s.state.Result = r
-	}
-}
-
-func (s *supervisor) show() error { return s.unit.setState(s.state) }
 
 func (s *supervisor) in(active, sub string) error {
-	s.state.Active, s.state.Sub = active, sub
-	return s.show()
+	s.u.Active, s.u.Sub = active, sub
+	return s.m.save(s.u)
+}
+
+func (s *supervisor) service() (err error) {
+	if s.u.Main, err = s.start(s.u.Argv); err != nil {
+		s.end = 203 << 8
+		fmt.Fprintf(os.Stderr, "%s: %v\n", s.u.Name, err)
+	}
+	if err := s.runs("running"); err != nil {
+		return err
+	}
+	s.await(func() bool { return s.u.Main == 0 || s.stop }, s.u.RuntimeMax)
+	if err := s.terminate(); err != nil {
+		return err
+	}
+	if len(s.u.StopPost) > 0 {
+		if err := s.in("deactivating", "stop-post"); err != nil {
+			return err
+		}
+		if s.post, err = s.start(s.u.StopPost, "EXIT_STATUS="+endText(s.end)); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: ExecStopPost: %v\n", s.u.Name, err)
+		}
+		s.await(func() bool { return s.post == 0 }, 0)
+	}
+	// The name is taken as long as anything is left, which only KillMode=process leaves.
+	if err := s.in("inactive", "dead"); err != nil {
+		return err
+	}
+	s.await(s.alone, 0)
+	return nil
 }
 
 // start runs a program in a session of its own.
-func (s *supervisor) start(argv, env []string) (int, error) {
+func (s *supervisor) start(argv []string, env ...string) (int, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return 0, err
@@ -132,24 +159,18 @@ func (s *supervisor) start(argv, env []string) (int, error) {
 		return 0, err
 	}
 	defer journal.Close()
-	pid, err := syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
-		Dir: s.spec.Directory, Env: append(s.m.environment(), env...),
+	return syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
+		Dir: s.u.Directory, Env: append(s.m.environment(), env...),
 		Files: []uintptr{null.Fd(), journal.Fd(), journal.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", argv[0], err)
-	}
-	return pid, nil
 }
 
 // await reaps until what is waited for has come, or the time is over (0: never).
 func (s *supervisor) await(come func() bool, limit time.Duration) (inTime bool) {
 	var over <-chan time.Time
 	if limit > 0 {
-		timer := time.NewTimer(limit)
-		defer timer.Stop()
-		over = timer.C
+		over = time.After(limit)
 	}
 	for {
 		s.reap()
@@ -170,202 +191,87 @@ func (s *supervisor) reap() {
 	for {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
-		if errors.Is(err, syscall.EINTR) {
-			continue
-		}
-		if err != nil || pid <= 0 {
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil || pid <= 0:
 			return
-		}
-		switch pid {
-		case s.state.Main:
-			s.state.Main = 0
-			s.state.Code, s.state.Status = endOf(status)
-			s.result(resultOf(s.state))
-		case s.control:
-			s.control = 0
-			s.posted.Code, s.posted.Status = endOf(status)
+		case pid == s.u.Main:
+			s.u.Main, s.end = 0, status
+		case pid == s.post:
+			s.post = 0
 		}
 	}
 }
 
-func endOf(status syscall.WaitStatus) (code, value int) {
-	switch {
-	case status.Exited():
-		return 1, status.ExitStatus()
-	case status.CoreDump():
-		return 3, int(status.Signal())
-	}
-	return 2, int(status.Signal())
-}
-
-// resultOf tells what systemd makes of an end: these signals are a clean one.
-func resultOf(s state) string {
-	switch sig := unix.Signal(s.Status); {
-	case s.Code == 1 && s.Status == 0, s.Code == 2 && (sig == unix.SIGTERM || sig == unix.SIGHUP || sig == unix.SIGINT || sig == unix.SIGPIPE):
-		return "success"
-	case s.Code == 1:
-		return "exit-code"
-	case s.Code == 3:
-		return "core-dump"
-	}
-	return "signal"
+// alone reports whether nothing that the unit has started is left.
+func (s *supervisor) alone() bool {
+	left, err := sys.Descendants(s.u.PID)
+	return err == nil && len(left) == 0
 }
 
 // endText is an exit status, or a signal's name as $EXIT_STATUS has it.
-func endText(s state) string {
-	if s.Code == 1 {
-		return strconv.Itoa(s.Status)
+func endText(status syscall.WaitStatus) string {
+	if status.Exited() {
+		return strconv.Itoa(status.ExitStatus())
 	}
-	return strings.TrimPrefix(unix.SignalName(unix.Signal(s.Status)), "SIG")
+	return strings.TrimPrefix(unix.SignalName(status.Signal()), "SIG")
 }
 
-// terminate ends what KillMode says of what is still there, gently first.
-func (s *supervisor) terminate(gentle, hard string) error {
-	whole := s.spec.KillMode != "process"
-	gone := func() bool {
-		if s.state.Main != 0 || s.control != 0 {
-			return false
+// terminate ends the main process, gently first, and with KillMode=mixed kills what it leaves.
+func (s *supervisor) terminate() error {
+	gone := func() bool { return s.u.Main == 0 }
+	for _, end := range []struct {
+		sub   string
+		sig   unix.Signal
+		limit time.Duration
+	}{{"stop-sigterm", unix.SIGTERM, s.u.TimeoutStop}, {"stop-sigkill", unix.SIGKILL, 0}} {
+		if s.reap(); gone() {
+			break
 		}
-		if !whole {
-			return true
-		}
-		left, err := sys.Descendants(os.Getpid())
-		s.reap() // the dead are gone only then
-		return err == nil && len(left) == 0
-	}
-	s.reap()
-	if gone() {
-		return nil
-	}
-	all := s.spec.KillMode == "control-group"
-	if all || s.state.Main != 0 || s.control != 0 {
-		if err := s.in("deactivating", gentle); err != nil {
+		if err := s.in("deactivating", end.sub); err != nil {
 			return err
 		}
-		if err := s.signal(unix.SIGTERM, all); err != nil {
+		// Not reaped yet: the number is its own. A stopped one runs on, as with systemd.
+		_, _ = unix.Kill(s.u.Main, end.sig), unix.Kill(s.u.Main, unix.SIGCONT)
+		s.await(gone, end.limit)
+	}
+	for s.u.KillMode == "mixed" {
+		if _, err := signalTree(s.u.PID, unix.SIGKILL); err != nil {
 			return err
 		}
-		// With mixed, what the main process leaves behind is killed at once.
-		enough := gone
-		if s.spec.KillMode == "mixed" {
-			enough = func() bool { return s.state.Main == 0 && s.control == 0 }
-		}
-		if !s.await(enough, s.spec.TimeoutStop) {
-			s.result("timeout")
-		}
-		if gone() {
-			return nil
-		}
-	}
-	if err := s.in("deactivating", hard); err != nil {
-		return err
-	}
-	for {
-		if err := s.signal(unix.SIGKILL, whole); err != nil {
-			return err
-		}
-		if s.await(gone, 20*time.Millisecond) {
-			return nil
-		}
-	}
-}
-
-// signal signals the unit's main process, or all of its processes.
-func (s *supervisor) signal(sig unix.Signal, all bool) error {
-	send := func(sig unix.Signal) error {
-		if all {
-			_, err := signalTree(os.Getpid(), sig)
-			return err
-		}
-		for _, pid := range []int{s.state.Main, s.control} {
-			if pid != 0 {
-				// Not reaped yet: the number is its own.
-				if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
-					return err
-				}
-			}
-		}
-		return nil
-	}
-	err := send(sig)
-	if sig != unix.SIGKILL {
-		err = errors.Join(err, send(unix.SIGCONT)) // as systemd does
-	}
-	return err
-}
-
-// stopPost runs the commands of ExecStopPost, which get its result.
-func (s *supervisor) stopPost() error {
-	for _, argv := range s.spec.StopPost {
-		if err := s.in("deactivating", "stop-post"); err != nil {
-			return err
-		}
-		env := []string{"SERVICE_RESULT=" + s.state.Result}
-		if s.state.Code != 0 {
-			env = append(env, "EXIT_CODE="+[]string{"", "exited", "killed", "dumped"}[s.state.Code], "EXIT_STATUS="+endText(s.state))
-		}
-		pid, err := s.start(argv, env)
-		how := "exit-code"
-		if err == nil {
-			s.control = pid
-			if !s.await(func() bool { return s.control == 0 }, s.spec.TimeoutStop) {
-				s.result("timeout")
-			} else {
-				how = resultOf(s.posted)
-			}
-		} else {
-			fmt.Fprintf(os.Stderr, "%s: ExecStopPost: %v\n", s.unit.name, err)
-		}
-		if err := s.terminate("final-sigterm", "final-sigkill"); err != nil {
-			return err
-		}
-		if how != "success" {
-			s.result(how)
-			return nil
+		if s.await(s.alone, 20*time.Millisecond) {
+			break
 		}
 	}
 	return nil
 }
 
-// unload ends the unit: a failed one that has a file stays. Its name is
-// taken as long as anything is left of it, which only KillMode=process leaves.
-func (s *supervisor) unload() error {
-	failed := s.state.Result != "success" && !s.spec.Transient
-	if failed {
-		s.state.Active, s.state.Sub = "failed", "failed"
-	} else {
-		s.state.Active, s.state.Sub = "inactive", "dead"
-	}
-	end, err := json.Marshal(s.state)
-	if err != nil {
+// timer starts the service of the timer's name when its time has come, again and again: as
+// late as its accuracy allows, which systemd may be, too.
+func (s *supervisor) timer() error {
+	if err := s.runs("waiting"); err != nil {
 		return err
 	}
-	left, err := sys.Descendants(os.Getpid())
-	if err != nil {
-		return err
-	}
-	if len(left) > 0 {
-		if err := s.show(); err != nil {
+	service := s.u
+	service.Name = strings.TrimSuffix(s.u.Name, ".timer") + ".service"
+	stopped := func() bool { return s.stop }
+	for wait := s.u.OnActive; ; {
+		if s.await(stopped, wait+s.u.Accuracy) {
+			return nil
+		}
+		begun := time.Now()
+		err := errors.Join(s.in("active", "running"), s.m.start(service))
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		for s.m.unit(service.Name).loaded() {
+			if s.await(stopped, 20*time.Millisecond) {
+				return nil
+			}
+		}
+		if err := s.in("active", "waiting"); err != nil {
 			return err
 		}
-		_, _ = s.reports.Write(append(end, '\n')) // nobody may be waiting
-		s.await(func() bool {
-			left, err := sys.Descendants(os.Getpid())
-			return err == nil && len(left) == 0
-		}, 0)
+		wait = max(0, s.u.OnUnitActive-time.Since(begun))
 	}
-	unlock, err := s.m.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if failed {
-		err = s.show()
-	} else {
-		err = os.RemoveAll(s.unit.dir)
-	}
-	if len(left) == 0 {
-		_, _ = s.reports.Write(append(end, '\n'))
-	}
-	return err
 }

@@ -1,8 +1,8 @@
-// Package systemd is a work-alike of systemd-run and systemctl, as far as the
-// host scripts use them: services and timers of root's manager, transient ones and
-// those of files. A form that no script uses is refused by name. A lab whose host has
-// no real systemd has it on its PATH; one suite holds both to the same behaviour, and
-// where the two could differ this one is the stricter.
+// Package systemd is a work-alike of systemd-run and systemctl for the few forms that
+// the host scripts use: services and timers of root's manager, transient services and
+// units of files. Any other form is refused by name. A lab whose host has no real
+// systemd has it on its PATH; one suite holds both to the same behaviour, and where the
+// two could differ this one is the stricter.
 //
 // Its state is one directory, and every active unit has a process of its own,
 // the supervisor, to which all that the unit starts belongs: as a subreaper it
@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,8 +28,8 @@ import (
 //
 //	environment   what units inherit, lines NAME=value (systemd's DefaultEnvironment=)
 //	journal       what units print
-//	lock          held while units come and go
-//	units/<name>  a loaded unit: spec.json, state.json, pid of its supervisor
+//	lock          held while a unit is loaded
+//	units/<name>  a loaded unit, as JSON
 type Manager struct {
 	Dir    string // created if missing
 	Binary string // the program that plays the supervisor, see Main
@@ -50,31 +51,30 @@ func Tools() []string { return []string{"systemd-run", "systemctl"} }
 // the exit code; ok is false when args are something else. The manager's
 // directory is that of the lab named by PVELAB_DIR.
 func Main(args []string, std sys.Streams) (code int, ok bool) {
-	name := filepath.Base(args[0])
+	binary, err := os.Executable()
+	m := Manager{Dir: Dir(os.Getenv("PVELAB_DIR")), Binary: binary} //nolint:forbidigo // the lab has a reader of its own: it is not the product
 	if len(args) == 3 && args[1] == supervisorVerb {
-		return supervise(args[2]), true
+		m.Dir = args[2]
+		err = m.supervise()
+		return exitCode(0, err, std), true
 	}
+	name := filepath.Base(args[0])
 	if len(args) == 2 && (args[1] == rebootVerb || args[1] == bootVerb) {
 		name = args[1]
 	}
 	if !slices.Contains(append(Tools(), rebootVerb, bootVerb), name) {
 		return 0, false
 	}
-	lab := os.Getenv("PVELAB_DIR") //nolint:forbidigo // the lab has a reader of its own: it is not the product
-	binary, err := os.Executable()
-	if lab == "" || err != nil {
-		fmt.Fprintln(std.Err, "System has not been booted with systemd as init system (PID 1). Can't operate.")
-		return 1, true
+	if err != nil || !filepath.IsAbs(m.Dir) {
+		return exitCode(1, errors.New("System has not been booted with systemd as init system (PID 1). Can't operate."), std), true
 	}
 	// A unit inherits nothing of its caller's.
-	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		fmt.Fprintln(std.Err, err)
-		return 1, true
+	if err = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return exitCode(1, err, std), true
 	}
-	m := Manager{Dir: Dir(lab), Binary: binary}
 	switch name {
 	case "systemd-run":
-		code, err = m.run(args[1:])
+		err = m.run(args[1:])
 	case "systemctl":
 		code, err = m.control(args[1:], std)
 	case bootVerb:
@@ -82,13 +82,15 @@ func Main(args []string, std sys.Streams) (code int, ok bool) {
 	default:
 		err = m.Reboot()
 	}
-	if err != nil {
-		fmt.Fprintln(std.Err, err)
-		if code == 0 {
-			code = 1
-		}
+	return exitCode(code, err, std), true
+}
+
+func exitCode(code int, err error, std sys.Streams) int {
+	if err == nil {
+		return code
 	}
-	return code, true
+	fmt.Fprintln(std.Err, err)
+	return max(1, code)
 }
 
 // Dir is the manager's directory in a lab's.
@@ -105,19 +107,13 @@ func (m Manager) SetEnvironment(variables []string) error {
 
 func (m Manager) environment() []string {
 	variables := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
-	raw, err := os.ReadFile(m.path("environment"))
-	if err != nil {
-		return variables
-	}
+	raw, _ := os.ReadFile(m.path("environment"))
 	for line := range strings.Lines(string(raw)) {
-		line = strings.TrimSuffix(line, "\n")
 		name, _, given := strings.Cut(line, "=")
-		if !given {
-			continue
+		if given { // of two of a name some programs read the first, and others the last
+			variables = slices.DeleteFunc(variables, func(v string) bool { return strings.HasPrefix(v, name+"=") })
+			variables = append(variables, strings.TrimSuffix(line, "\n"))
 		}
-		// Of two of a name some programs read the first, and others the last.
-		variables = slices.DeleteFunc(variables, func(v string) bool { return strings.HasPrefix(v, name+"=") })
-		variables = append(variables, line)
 	}
 	return variables
 }
@@ -126,34 +122,33 @@ func (m Manager) environment() []string {
 // them, as the power does. Files stay. A manager that was never there has
 // nothing to lose.
 func (m Manager) Reboot() error {
-	unlock, err := m.lock()
+	lock, err := m.lock()
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	units, err := m.units()
-	if err != nil {
-		return err
-	}
-	for _, u := range units {
-		if pid, alive := u.supervisor(); alive {
+	defer lock.Close()
+	for _, name := range m.names() {
+		if u := m.unit(name); u.loaded() {
 			// Stopped first: it must neither see its main process end nor start
 			// anything.
-			if err := sys.SignalProven(pid, unix.SIGSTOP, func() bool { return u.supervised(pid) }); err != nil {
-				return err
-			}
-			if err := killTree(pid); err != nil {
-				return err
-			}
-			if err := sys.SignalProven(pid, unix.SIGKILL, func() bool { return u.supervised(pid) }); err != nil {
-				return err
-			}
+			err = errors.Join(err, u.signal(unix.SIGSTOP), killTree(u.PID), u.signal(unix.SIGKILL))
 		}
-		if err := os.RemoveAll(u.dir); err != nil {
-			return err
+		err = errors.Join(err, os.RemoveAll(m.path("units", name)))
+	}
+	return err
+}
+
+// Boot starts what is enabled. A unit that does not start is no fault of the machine's.
+func (m Manager) Boot() error {
+	for _, target := range targets {
+		entries, _ := os.ReadDir(m.files(target + ".wants"))
+		for _, entry := range entries {
+			if _, err := m.startUnit(m.unit(entry.Name()), nil); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
 		}
 	}
 	return nil
@@ -163,21 +158,63 @@ func (m Manager) path(elem ...string) string {
 	return filepath.Join(append([]string{m.Dir}, elem...)...)
 }
 
-// lock keeps others from loading and unloading units.
-func (m Manager) lock() (unlock func(), err error) {
+// files is the directory of units' files, the lab's /etc/systemd/system.
+func (m Manager) files(elem ...string) string {
+	return m.path(append([]string{"..", "..", "etc", "systemd", "system"}, elem...)...)
+}
+
+// lock keeps others from loading units until the file is closed.
+func (m Manager) lock() (*os.File, error) {
 	f, err := os.OpenFile(m.path("lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	for {
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
+	}
+	return f, err
+}
+
+// signalTree sends a signal once to all below a supervisor, those that are started
+// meanwhile included, as systemd does. It returns how many there were.
+func signalTree(supervisor int, sig unix.Signal) (int, error) {
+	told := map[sys.Process]bool{}
+	for {
+		before := len(told)
+		all, err := sys.Descendants(supervisor)
+		for _, p := range all {
+			p = sys.Process{PID: p.PID, Start: p.Start}
+			if !told[p] {
+				told[p] = true
+				err = errors.Join(err, signalProcess(p.PID, p.Start, sig))
+			}
+		}
+		if err != nil || len(told) == before {
+			return len(told), err
 		}
 	}
-	if err != nil {
-		f.Close()
-		return nil, err
+}
+
+// signalProcess sends a signal to the process that had that number at that start.
+func signalProcess(pid int, start uint64, sig unix.Signal) error {
+	return sys.SignalProven(pid, sig, func() bool {
+		now, alive := sys.ProcessStart(pid)
+		return alive && now == start
+	})
+}
+
+// killTree kills all below a supervisor and returns when nothing is left. The
+// supervisor need not reap them.
+func killTree(supervisor int) error {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		left, err := signalTree(supervisor, unix.SIGKILL)
+		if err != nil || left == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d processes of a unit do not end", left)
+		}
+		time.Sleep(2 * time.Millisecond) //nolint:forbidigo // the kernel tells nobody but their parent
 	}
-	return func() { f.Close() }, nil
 }

@@ -1,134 +1,208 @@
 package systemd
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"linus/internal/lab/sys"
 	"linus/internal/lazyregexp"
 )
 
-// spec is what a unit was loaded with.
-type spec struct {
+// unit is what a unit was loaded with, and what it does.
+type unit struct {
 	Name        string // with its type's suffix
 	Description string
-	Transient   bool // made by systemd-run, and unloaded also when it failed; else its file's
+	wanted      []string // targets that it is enabled for
 
 	// Of a service; a timer has those of the service it starts.
 	Argv        []string
-	StopPost    [][]string
-	KillMode    string        // control-group, mixed, process
-	RuntimeMax  time.Duration // 0: none
+	StopPost    []string // no command: none
+	KillMode    string   // process or mixed
+	RuntimeMax  time.Duration
 	TimeoutStop time.Duration
 	Directory   string
 
 	// Of a timer.
-	OnActive     time.Duration
-	OnUnitActive time.Duration // 0: once, which only a transient one does
-	Accuracy     time.Duration
-}
+	OnActive, OnUnitActive, Accuracy time.Duration
 
-// state is what systemctl shows of a unit.
-type state struct {
-	Active string // active, activating, deactivating, failed, inactive
-	Sub    string
+	PID    int    // its supervisor
+	Start  uint64 // of that process
 	Main   int    // process, 0: none
-	Result string // success, exit-code, signal, core-dump, timeout
-	Code   int    // how it ended: 0 not yet, 1 exited, 2 killed, 3 dumped
-	Status int    // its exit status or signal
+	Active string // active, deactivating, inactive
+	Sub    string
 }
 
-// unit is a unit's directory.
-type unit struct {
-	name string
-	dir  string
+// newUnit has systemd's defaults.
+func newUnit(name string) unit {
+	return unit{Name: name, TimeoutStop: 90 * time.Second, Directory: "/", Accuracy: time.Minute, Active: "inactive"}
 }
 
-var unitName = lazyregexp.New(`^[A-Za-z0-9:_.\\@-]{1,255}$`)
+func (u unit) timer() bool { return strings.HasSuffix(u.Name, ".timer") }
+
+// loaded reports whether its supervisor is there. A unit whose supervisor was killed from
+// outside, to which systemd has no like, is not loaded.
+func (u unit) loaded() bool {
+	start, alive := sys.ProcessStart(u.PID)
+	return alive && u.PID != 0 && start == u.Start
+}
+
+// signal signals the unit's supervisor.
+func (u unit) signal(sig unix.Signal) error { return signalProcess(u.PID, u.Start, sig) }
+
+// unit is the unit of a name as it is now.
+func (m Manager) unit(name string) unit {
+	u := newUnit(name)
+	if sys.ReadJSON(m.path("units", name), &u) != nil || !u.loaded() {
+		return newUnit(name)
+	}
+	return u
+}
+
+func (m Manager) save(u unit) error { return sys.WriteJSON(m.path("units", u.Name), u, 0o644) }
+
+// names are those of the units, sorted.
+func (m Manager) names() (names []string) {
+	entries, _ := os.ReadDir(m.path("units"))
+	for _, entry := range entries {
+		if !strings.HasPrefix(entry.Name(), ".") {
+			names = append(names, entry.Name())
+		}
+	}
+	return names
+}
+
+// taken reports whether a name is: a unit is loaded also as long as its file is there.
+func (m Manager) taken(name string) bool {
+	_, err := os.Stat(m.files(name))
+	return err == nil || m.unit(name).loaded()
+}
+
+var unitName = lazyregexp.New(`^[A-Za-z0-9:_\\@][A-Za-z0-9:_.\\@-]{0,254}$`)
 
 // fullName is a unit's name with its suffix.
 func fullName(name string) (string, error) {
-	if !unitName.MatchString(name) || strings.ContainsAny(name[:1], ".-") {
+	if !unitName.MatchString(name) {
 		return "", fmt.Errorf("invalid unit name %q", name)
 	}
-	for _, suffix := range []string{".service", ".timer"} {
-		if strings.HasSuffix(name, suffix) {
-			return name, nil
+	if !strings.HasSuffix(name, ".service") && !strings.HasSuffix(name, ".timer") {
+		name += ".service"
+	}
+	return name, nil
+}
+
+// targets are those that a boot reaches.
+var targets = []string{"multi-user.target", "timers.target"}
+
+// read reads a unit's file, and for a timer also its service's.
+func (m Manager) read(name string) (unit, error) {
+	u := newUnit(name)
+	if base, isTimer := strings.CutSuffix(name, ".timer"); isTimer {
+		service, err := m.read(base + ".service")
+		if err != nil {
+			return u, err
+		}
+		u = service
+		u.Name, u.wanted = name, nil
+	}
+	raw, err := os.ReadFile(m.files(name))
+	if err != nil {
+		return u, fmt.Errorf("Unit %s not found.", name)
+	}
+	section := ""
+	for line := range strings.Lines(string(raw)) {
+		line = strings.TrimSpace(line)
+		key, value, _ := strings.Cut(line, "=")
+		switch {
+		case line == "" || line[0] == '#':
+		case line[0] == '[':
+			section = line
+		default:
+			if err := u.set(section+key, strings.ReplaceAll(value, "%%", "%")); err != nil {
+				return u, fmt.Errorf("%s: %w", m.files(name), err)
+			}
 		}
 	}
-	return name + ".service", nil
+	if len(u.Argv) == 0 || u.KillMode == "" || u.timer() && (u.OnActive == 0 || u.OnUnitActive == 0) {
+		return u, fmt.Errorf("Unit %s has a bad unit file setting.", name)
+	}
+	return u, nil
 }
 
-func (m Manager) unit(name string) unit { return unit{name: name, dir: m.path("units", name)} }
-
-// units are all that are loaded, sorted by name.
-func (m Manager) units() ([]unit, error) {
-	entries, err := os.ReadDir(m.path("units"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var units []unit
-	for _, entry := range entries {
-		if !strings.HasPrefix(entry.Name(), ".") {
-			units = append(units, m.unit(entry.Name()))
+// set is a setting of a unit's file, or with systemd-run a property.
+func (u *unit) set(key, value string) (err error) {
+	known := true
+	switch key {
+	case "[Unit]Description":
+		u.Description = value
+	case "[Unit]After", "[Unit]Before": // the lab's host has none of those units
+	case "[Service]ExecStart":
+		u.Argv, err = parseCommand(value)
+	case "[Service]ExecStopPost":
+		u.StopPost, err = parseCommand(value)
+	case "[Service]KillMode":
+		u.KillMode, known = value, value == "mixed" || value == "process"
+	case "[Service]OOMPolicy": // the lab's memory does not run out
+		known = value == "continue"
+	case "[Service]RuntimeMaxSec":
+		u.RuntimeMax, err = parseSpan(value)
+	case "[Service]TimeoutStopSec":
+		u.TimeoutStop, err = parseSpan(value)
+	case "[Service]WorkingDirectory":
+		if u.Directory = value; !filepath.IsAbs(value) {
+			err = fmt.Errorf("WorkingDirectory= expects an absolute path: %s", value)
 		}
+	case "[Timer]OnActiveSec":
+		u.OnActive, err = parseSpan(value)
+	case "[Timer]OnUnitActiveSec":
+		u.OnUnitActive, err = parseSpan(value)
+	case "[Timer]AccuracySec":
+		u.Accuracy, err = parseSpan(value)
+	case "[Install]WantedBy":
+		u.wanted, known = append(u.wanted, value), slices.Contains(targets, value)
+	default:
+		known = false
 	}
-	return units, nil
+	if !known {
+		return fmt.Errorf("the lab's systemd does not know %s=%s", key, value)
+	}
+	return err
 }
 
-// loaded reports whether the name is taken. A service is loaded as long as a
-// timer that starts it is, and a unit as long as its file is there.
-func (m Manager) loaded(name string) bool {
-	if m.hasFragment(name) {
-		return true
+var (
+	span    = lazyregexp.New(`^([1-9][0-9]{0,8})(ms|s|d)?$`)
+	command = lazyregexp.New(`^(?:"[^"\\$]*"|[^\s"'\\$]+)(?:\s+(?:"[^"\\$]*"|[^\s"'\\$]+))*$`)
+)
+
+// parseSpan reads a time span: a number, of seconds where no unit is given.
+func parseSpan(text string) (time.Duration, error) {
+	units := map[string]time.Duration{"ms": time.Millisecond, "": time.Second, "s": time.Second, "d": 24 * time.Hour}
+	parts := span.FindStringSubmatch(text)
+	if parts == nil {
+		return 0, fmt.Errorf("the lab's systemd does not know the time span %q", text)
 	}
-	u := m.unit(name)
-	if s, ok := u.state(); ok && s.Active == "failed" {
-		return true
-	}
-	if _, alive := u.supervisor(); alive {
-		return true
-	}
-	if base, isService := strings.CutSuffix(name, ".service"); isService {
-		_, alive := m.unit(base + ".timer").supervisor()
-		return alive
-	}
-	return false
+	number, err := strconv.Atoi(parts[1])
+	return time.Duration(number) * units[parts[2]], err
 }
 
-// state is a loaded unit's. A unit whose supervisor was killed from outside, to
-// which systemd has no like, is not loaded.
-func (u unit) state() (state, bool) {
-	var s state
-	err := sys.ReadJSON(filepath.Join(u.dir, "state.json"), &s)
-	if _, alive := u.supervisor(); err != nil || !alive && s.Active != "failed" {
-		return state{Active: "inactive", Sub: "dead", Result: "success"}, false
+// parseCommand reads a command line of a setting: words, or what is in double quotes.
+func parseCommand(text string) (words []string, err error) {
+	if !command.MatchString(text) || text[0] != '/' {
+		return nil, fmt.Errorf("the lab's systemd wants a program's absolute path, words and double quotes, with no variable and no escape, in the command %q", text)
 	}
-	return s, true
-}
-
-func (u unit) setState(s state) error {
-	return sys.WriteJSON(filepath.Join(u.dir, "state.json"), s, 0o644)
-}
-
-func (u unit) spec() (spec, error) {
-	var s spec
-	err := sys.ReadJSON(filepath.Join(u.dir, "spec.json"), &s)
-	return s, err
-}
-
-// supervisor is the unit's process.
-func (u unit) supervisor() (pid int, alive bool) {
-	return sys.ReadPidFile(filepath.Join(u.dir, "pid"))
-}
-
-// supervised reports whether a process is the unit's supervisor.
-func (u unit) supervised(pid int) bool {
-	own, alive := u.supervisor()
-	return alive && own == pid
+	quoted := false
+	words = strings.FieldsFunc(text, func(c rune) bool {
+		quoted = quoted != (c == '"')
+		return !quoted && strings.ContainsRune(" \t", c)
+	})
+	for i := range words {
+		words[i] = strings.Trim(words[i], `"`)
+	}
+	return words, nil
 }

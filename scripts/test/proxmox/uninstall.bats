@@ -69,7 +69,7 @@ setup() {
 @test "nothing is removed while work of linus is under way" {
   local kind
   for kind in create save; do
-    systemd-run --quiet --collect --unit="linus-${kind}-${job}" -- /bin/sleep 1000
+    systemd-run --quiet --collect --unit="linus-${kind}-${job}" --property=KillMode=process -- /bin/sleep 1000
     run_script uninstall
     assert_status 5
     assert_says "linus-${kind}-${job}.service"
