@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,14 +15,13 @@ import (
 )
 
 // There is but one copy of a process, so that what starts from another VM's state is a new
-// one that takes itself for the guest that was saved: host name, MAC, boot, instance, files,
-// the time of the save. Its memory is what small files it had in /dev/shm. What ran there, and
-// what it had in /run, is not in it.
+// one that takes itself for the guest that was saved: host name, MAC, boot, instance, files.
+// Its memory is what small files it had in /dev/shm. What ran there, and what it had in /run,
+// is not in it.
 
 // saved is who a guest is.
 type saved struct {
 	Hostname, MAC, InstanceID, BootID string
-	At                                time.Time
 	Memory                            map[string][]byte // the files of memoryDir
 }
 
@@ -50,7 +48,7 @@ func readMemory(root string) (map[string][]byte, error) {
 
 // readSaved is who the guest with that root is now.
 func readSaved(root string) (saved, error) {
-	s := saved{At: time.Now()}
+	var s saved
 	for path, value := range map[string]*string{
 		"/etc/hostname": &s.Hostname, cardDir + "/address": &s.MAC, instanceIDPath: &s.InstanceID, bootIDPath: &s.BootID,
 	} {
@@ -60,11 +58,8 @@ func readSaved(root string) (saved, error) {
 		}
 		*value = strings.TrimSpace(string(raw))
 	}
-	behind, err := readBehind(root)
-	s.At = s.At.Add(-behind)
-	if err == nil {
-		s.Memory, err = readMemory(root)
-	}
+	var err error
+	s.Memory, err = readMemory(root)
 	return s, err
 }
 
@@ -88,14 +83,6 @@ func (d Driver) StartFrom(ctx context.Context, s *state.State, vm state.VM, path
 // goOn is boot for a guest that goes on as another.
 func (g *guest) goOn(from saved) error {
 	if err := unix.Sethostname([]byte(from.Hostname)); err != nil {
-		return err
-	}
-	if err := setRight(); err != nil {
-		return err
-	}
-	// A second at least, so that its clock is not the machine's: what sets it here sets
-	// nothing else.
-	if err := setBehind("", max(time.Since(from.At), time.Second)); err != nil {
 		return err
 	}
 	if err := errors.Join(setBootID(from.BootID), holdMachineID(from.InstanceID)); err != nil {

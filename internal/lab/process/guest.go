@@ -149,9 +149,6 @@ func (g *guest) boot() error {
 	if err := clearDir("/tmp"); err != nil {
 		return err
 	}
-	if err := setRight(); err != nil {
-		return err
-	}
 	if err := setBootID(uuid.NewString()); err != nil {
 		return err
 	}

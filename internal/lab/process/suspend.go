@@ -22,8 +22,8 @@ import (
 // stopped where they are (SIGSTOP) and keep their memory; the VM is off for everybody
 // who asks the host. Continued, they are the same processes of the same boot. What this
 // does not show: memory that becomes free, a state that survives the machine's restart,
-// a clock that stood still for more than those who call date (clock.go), and a snapshot
-// with memory, for there is but one copy of a process: such a snapshot boots.
+// a clock that stood still, and a snapshot with memory, for there is but one copy of a
+// process: such a snapshot boots.
 
 // stoppedFile holds the processes that were stopped, a line each, the guest's init
 // first; frozenFile is the pid file of a guest that is suspended.
@@ -117,18 +117,18 @@ func (Driver) Shelve(_ context.Context, s *state.State, vm state.VM, path string
 		return err
 	}
 	frozen := filepath.Join(s.RunDir(vm.ID), frozenFile)
-	marker = fmt.Appendf(marker, "%s\n%d\n", frozen, time.Now().UnixNano())
+	marker = fmt.Appendf(marker, "%s\n", frozen)
 	if err := sys.WriteFile(path, marker, 0o640); err != nil {
 		return err
 	}
 	return errors.Join(os.Rename(s.PidFile(vm.ID), frozen), s.ForgetProcess(vm.ID))
 }
 
-// Restore lets a guest run on that was shelved, its clock behind by the time it was
-// off. Without one, as for a snapshot, it boots. What starts from another VM's state is
-// another process, which takes itself for that guest (copy.go).
+// Restore lets a guest run on that was shelved. Without one, as for a snapshot, it boots.
+// What starts from another VM's state is another process, which takes itself for that
+// guest (copy.go).
 func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path string) error {
-	frozen, since, err := shelved(path)
+	frozen, err := shelved(path)
 	if err != nil {
 		return err
 	}
@@ -139,9 +139,6 @@ func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path s
 	if !alive {
 		return fmt.Errorf("the processes of VM %d are gone: the machine restarted, or somebody ended them", vm.ID)
 	}
-	if err := setBehind(fmt.Sprintf("/proc/%d/root", pid), time.Since(since)); err != nil {
-		return err
-	}
 	if err := record(s, vm.ID, pid); err != nil { // the uptime is that of the machine now
 		return err
 	}
@@ -151,19 +148,15 @@ func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path s
 	return d.Continue(ctx, s, vm)
 }
 
-// shelved is the pid file of the guest whose state a volume is, and when it was
-// suspended; "" for a volume that is none or has no guest.
-func shelved(path string) (frozen string, since time.Time, err error) {
+// shelved is the pid file of the guest whose state a volume is; "" for a volume that is
+// none or has no guest.
+func shelved(path string) (frozen string, err error) {
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		return "", since, err
-	}
 	lines := strings.Split(string(raw), "\n")
-	if !strings.HasPrefix(lines[0], markerPrefix) || len(lines) < 4 || !filepath.IsAbs(lines[2]) {
-		return "", since, nil
+	if err != nil || !strings.HasPrefix(lines[0], markerPrefix) || len(lines) < 3 || !filepath.IsAbs(lines[2]) {
+		return "", err
 	}
-	nanos, err := strconv.ParseInt(lines[3], 10, 64)
-	return lines[2], time.Unix(0, nanos), err
+	return lines[2], nil
 }
 
 // endShelved kills the guest that is suspended in a volume, if any.
@@ -172,7 +165,7 @@ func endShelved(ctx context.Context, path string) error {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() > 1<<16 { // a disk with a system in it
 		return nil
 	}
-	frozen, _, err := shelved(path)
+	frozen, err := shelved(path)
 	if err != nil || frozen == "" {
 		return err
 	}

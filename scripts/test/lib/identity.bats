@@ -45,6 +45,17 @@ says() { # <text>
   [[ $(sh -c "printf %s ${identity_quoted}") == "a 'b' \$(c) \"d\"" ]]
 }
 
+@test "the clock is set where it is off by more than a second, or it is told" {
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program date 'case $1 in +%s) echo 1000 ;; *) echo "$*" >&2; [ "$3" != @900 ] ;; esac'
+  in_guest set_clock time=1001
+  says ''
+  in_guest set_clock time=9000000
+  says '-u -s @9000000'
+  in_guest set_clock time=900
+  [[ ${status} -ne 0 && ${output} == *'the clock could not be set' ]]
+}
+
 @test "systemd-networkd: DHCP, a given address, IPv6 alone" {
   in_guest write_networkd ip4=dhcp 'servers=1.1.1.1 9.9.9.9' search=example.lan
   says '[Match]
