@@ -122,19 +122,20 @@ var arrows = map[string][]string{
 	"internal/leaktest":      {},
 	"internal/loops":         {},
 	"internal/mutate":        {},
-	"internal/pgtest":        {"internal/loops"},
+	"internal/pgtest":        {"internal/loops", "internal/wiretest"},
 	"internal/providertest":  {"internal/job"},
 	"internal/queuetest":     {},
 	"internal/sshtest":       {"internal/lab/sshserver"},
 	"internal/tlstest":       {},
 	"internal/verbtest":      {"internal/job"},
+	"internal/wiretest":      {},
 }
 
 // leaves may be imported by every package: they import none of ours.
 var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term", "internal/vm"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/gittest", "internal/leaktest", "internal/loops", "internal/mutate", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest"}
+var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/gittest", "internal/leaktest", "internal/loops", "internal/mutate", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest", "internal/wiretest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/sshtest"
+	"linus/internal/wiretest"
 )
 
 // The CA in the variables, and the proxy, are all that programs need.
@@ -37,7 +37,7 @@ func TestLeg_IsEnoughForClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer way.Close() //nolint:errcheck // it is to end
-	go sshtest.Forward(way, w.proxy.Dial)
+	wiretest.Start(t, way, w.proxy.Dial, 0)
 	bundle := filepath.Join(dir, "ca-bundle.pem")
 	if block, _ := pem.Decode(w.leg.CA()); block == nil || os.WriteFile(bundle, w.leg.CA(), 0o600) != nil {
 		t.Fatal("no CA")

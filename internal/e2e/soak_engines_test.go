@@ -34,7 +34,7 @@ func TestSoakEngines(t *testing.T) {
 	}
 	server := pgtest.Start(t)
 	database := server.Database(t)
-	lines := []*pgtest.Line{server.Line(t), server.Line(t), server.Line(t)}
+	lines := []pgtest.Line{pgtest.LineTo(t, database), pgtest.LineTo(t, database), pgtest.LineTo(t, database)}
 	c := newCluster(t, []int{1, 2}, "LINUS_DATABASE_URL="+lines[0].URL(database), "MAX_JOBS=8", "CHECKPOINTS=auto")
 	s := &engineSoak{soak: newSoak(t, c.h, 10*time.Second), c: c, server: server, lines: lines, watch: watchEngines(t, database), refused: map[string]int{}}
 	s.ledger, s.wasDown, s.patience = newLedger(t), s.watch.wasDown, 3*time.Minute
@@ -74,7 +74,7 @@ type engineSoak struct {
 	*soak
 	c       *cluster
 	engines []*host
-	lines   []*pgtest.Line // of each engine to the database
+	lines   []pgtest.Line // of each engine to the database
 	server  *pgtest.Server
 	watch   *engineWatch
 

@@ -26,8 +26,8 @@ import (
 
 	"linus/internal/egress"
 	"linus/internal/job"
-	"linus/internal/sshtest"
 	"linus/internal/tlstest"
+	"linus/internal/wiretest"
 )
 
 // behind is a server of everything below example., on ports 443 and 80, and a job's proxy
@@ -81,7 +81,7 @@ func newBehind(t *testing.T, site http.Handler) *behind {
 		}
 	}
 	t.Cleanup(func() { _ = way.Close() })
-	go sshtest.Forward(way, proxy.Dial)
+	wiretest.Start(t, way, proxy.Dial, 0)
 	b.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1", "APT_CONFIG=" + filepath.Join(b.dir, "apt.conf")}
 	for name, value := range proxied(job.Manifest{}, id, true).Env {
 		b.env = append(b.env, name+"="+value)

@@ -26,7 +26,7 @@ func (deaf) Listen(ctx context.Context, _ func(job.Notice)) error {
 // takes it no longer, either.
 func TestToken_RevokedAtAnotherEngine(t *testing.T) {
 	t.Parallel()
-	var line *pgtest.Line
+	var line pgtest.Line
 	f := newCohort(t, 4, 4, func(f *cohort, i int, r *rig) {
 		switch i {
 		case 2:

@@ -19,6 +19,7 @@ import (
 	"linus/internal/sshtest"
 	"linus/internal/store"
 	"linus/internal/vm"
+	"linus/internal/wiretest"
 )
 
 // oneVM is a provider all of whose VMs are the rig's.
@@ -36,7 +37,7 @@ func (p oneVM) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 // countedFromWarm counts round trips from when the VM is warm.
 type countedFromWarm struct {
 	*guest.Guest
-	wire *sshtest.Wire
+	wire *wiretest.Wire
 }
 
 func (g countedFromWarm) Warm(ctx context.Context, j job.Job) error {
@@ -49,7 +50,7 @@ func (g countedFromWarm) Warm(ctx context.Context, j job.Job) error {
 type engine struct{ *executor.Executor }
 
 // engine is an executor whose jobs run in the rig's VM.
-func (r *rig) engine(w *sshtest.Wire) *executor.Executor {
+func (r *rig) engine(w *wiretest.Wire) *executor.Executor {
 	r.t.Helper()
 	s, err := store.Open(r.t.Context(), store.Options{Dir: r.t.TempDir(), MaxOutput: 1 << 20})
 	if err != nil {

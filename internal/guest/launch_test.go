@@ -17,13 +17,14 @@ import (
 	"linus/internal/job"
 	"linus/internal/sshtest"
 	"linus/internal/vm"
+	"linus/internal/wiretest"
 )
 
 // wired puts a wire between the engine and the VM.
-func (r *rig) wired(roundTrip time.Duration) *sshtest.Wire {
+func (r *rig) wired(roundTrip time.Duration) *wiretest.Wire {
 	r.t.Helper()
-	w := sshtest.StartWire(r.t, r.inside.Addr(), roundTrip)
-	r.port = w.Port
+	w, port := wiretest.To(r.t, r.inside.Addr(), roundTrip)
+	r.port = port
 	r.connect()
 	return w
 }

@@ -15,6 +15,7 @@ import (
 	"linus/internal/egress"
 	"linus/internal/job"
 	"linus/internal/sshtest"
+	"linus/internal/wiretest"
 )
 
 // What a VM sees of each target is what is reported: by its own network, and through the
@@ -47,7 +48,7 @@ func TestTryTargets_SaysWhatTheVMSees(t *testing.T) {
 	defer proxy.Close()
 	way, port := listen()
 	defer way.Close() //nolint:errcheck // it is to end
-	go sshtest.Forward(way, proxy.Dial)
+	wiretest.Start(t, way, proxy.Dial, 0)
 
 	targets := []string{
 		fmt.Sprintf("127.0.0.1:%d", there), fmt.Sprintf("127.0.0.1:%d", gone), "no-such-name.invalid", "good.example", "other.example", "private.example", "good.example:22", "127.0.0.1:443",
