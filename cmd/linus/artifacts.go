@@ -65,14 +65,14 @@ func (a *app) diffCommand() *cobra.Command {
 			case err != nil:
 				return err
 			case !j.Manifest.Repository.Given():
-				return errors.New("the job had no repository; linus job artifacts ID lists what it has left")
+				return errors.New("the job had no repository; linus job artifacts ID lists its artifacts")
 			case j.Repository == nil:
 				return fmt.Errorf("the job's task did not begin: %s", j.Outcome.Error)
 			case !j.HasPatch():
 				if j.Repository.Problem != "" {
 					return errors.New(j.Repository.Problem)
 				}
-				a.note("it has changed nothing")
+				a.note("the job changed no files")
 				return nil
 			}
 			from, _, err := e.OpenArtifact(ctx, args[0], job.PatchArtifact)

@@ -23,9 +23,9 @@ func (a *app) checkpointBuildCommand() *cobra.Command {
 		Use:   "build",
 		Short: "Save the memory of a VM that has booted from a template",
 		Long: "Boots a VM from a template once, saves its memory on the host when it is ready, and keeps its disk for clones. From then on a\n" +
-			"VM of that template and exactly that size goes on from there on that node, with an identity of its own, and does not boot. A\n" +
-			"checkpoint takes no memory; on disk it takes what the VM had in use. It is made behind waiting jobs. One that no VM can go on\n" +
-			"from any more, for its template or the node's QEMU is another by now, is made anew.",
+			"VM of that template and exactly that size continues from there on that node, with its own identity, instead of booting. A\n" +
+			"checkpoint takes no memory; on disk it takes what the VM had in use. It is made after waiting jobs. One that no longer fits,\n" +
+			"because its template or the node's QEMU has changed, is made again.",
 		Example: "  linus template checkpoint build --wait\n  linus template checkpoint build --template ci --cpu 4 --memory 8G --disk 40G",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -127,7 +127,7 @@ func (a *app) checkpointShowCommand() *cobra.Command {
 				if c.VMID != 0 {
 					row("VM", fmt.Sprint(c.VMID))
 				}
-				row("goes on with", c.Host)
+				row("continues with", c.Host)
 				row("memory on disk", memoryText(c))
 				row("asked for", local(c.CreatedAt))
 				row("saved", local(c.SavedAt))
@@ -142,7 +142,7 @@ func (a *app) checkpointRemoveCommand() *cobra.Command {
 	return a.completeCheckpoints(&cobra.Command{
 		Use:     "remove NAME|ID",
 		Aliases: []string{"rm"},
-		Short:   "Destroy a checkpoint; VMs that went on from it stay",
+		Short:   "Destroy a checkpoint; VMs restored from it stay",
 		Args:    oneArg("the checkpoint's name or ID"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			c, err := s.RemoveCheckpoint(ctx, args[0])

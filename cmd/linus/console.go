@@ -126,7 +126,7 @@ func (a *app) converse(outer context.Context, s *session, j job.Job, c conversat
 	err := a.talk(ctx, s, j, c, leave)
 	switch {
 	case errors.Is(context.Cause(ctx), errDetached):
-		a.note("\ndetached; the job goes on\n  attach: %s\n  end:     linus job cancel %s", cmp.Or(c.again, "linus job attach "+j.ID), j.ID)
+		a.note("\ndetached; the job keeps running\n  attach: %s\n  end:     linus job cancel %s", cmp.Or(c.again, "linus job attach "+j.ID), j.ID)
 		return exitError(exitDetached)
 	case err != nil:
 		return err

@@ -193,7 +193,7 @@ func TestExec_OnATerminalKeysGoToTheTask(t *testing.T) {
 	if !echoes(t, keys) {
 		t.Error("the terminal is left as it was for the task")
 	}
-	if !strings.Contains(shown.String(), "detached; the job goes on") || !strings.Contains(shown.String(), "linus job attach ") {
+	if !strings.Contains(shown.String(), "detached; the job keeps running") || !strings.Contains(shown.String(), "linus job attach ") {
 		t.Errorf("how to take it up again is not told: %q", shown)
 	}
 }

@@ -55,7 +55,7 @@ func (a *app) credentialAddCommand() *cobra.Command {
 				if c.SSH() {
 					use = "linus job submit --repo-credential " + c.Name
 				}
-				return a.print(c, fmt.Sprintf("credential %s is there for %s%s\n  use it: %s", c.Name, c.Host, c.Path, use))
+				return a.print(c, fmt.Sprintf("credential %s is added for %s%s\n  use it: %s", c.Name, c.Host, c.Path, use))
 			})(cmd, args)
 		},
 	}
@@ -74,7 +74,7 @@ func (a *app) credentialAddCommand() *cobra.Command {
 func (a *app) credentialListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the credentials: what they are for, and never their values",
+		Short: "List the credentials and what they are for, without their values",
 		Args:  noArgs,
 	}
 	find := choosing[job.Credential](a, cmd, "credentials")
@@ -95,7 +95,7 @@ func (a *app) credentialRemoveCommand() *cobra.Command {
 	return completeFirst(&cobra.Command{
 		Use:   "rm NAME",
 		Short: "Remove a credential, and cut off what is under way with it",
-		Long:  "Nothing is sent with it any more, and requests that jobs have begun with it are cut off: within 5 seconds in all engines of\nthe installation. Whoever has issued the value still accepts it: revoke it there as well if it may be known.",
+		Long:  "Nothing is sent with it any more, and requests that jobs have begun with it are cut off: within 5 seconds in all engines of\nthe installation. The issuer still accepts the value: revoke it there as well if it may have leaked.",
 		Args:  oneArg("the credential's name"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			c, err := s.RemoveCredential(ctx, args[0])

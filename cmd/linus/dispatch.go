@@ -36,7 +36,7 @@ func (f *dispatchFlags) register(a *app, cmd *cobra.Command, sessions int, what 
 	flags := cmd.Flags()
 	flags.StringVar(&f.name, "name", "", "this dispatcher's name, by which it finds its jobs again: two on one machine need two (default: the machine's)")
 	flags.IntVar(&f.sessions, "sessions", sessions, what)
-	flags.DurationVar(&f.drain, "drain-timeout", time.Hour, "how long sessions may go on after an interrupt, as in 30m; a second interrupt ends the wait")
+	flags.DurationVar(&f.drain, "drain-timeout", time.Hour, "how long sessions may keep running after an interrupt, as in 30m; a second interrupt ends the wait")
 	f.manifestFlags.register(a, cmd, field.Dispatch)
 	_ = cmd.RegisterFlagCompletionFunc("name", cobra.NoFileCompletions)
 }
@@ -94,7 +94,7 @@ func (a *app) dispatchClaudeCommand() *cobra.Command {
 		Long: "Claims the work of a self-hosted environment, and serves each session by a job in a VM of its own, until it is interrupted.\n" +
 			"The environment's key stays with this command: a VM gets its own session's secret, into its memory. The options for VMs are\n" +
 			"those of linus job submit; a VM has to reach the API (--egress internet, or --allow api.anthropic.com).\n\n" +
-			"After an interrupt it claims nothing more and waits for its sessions; after a second one it says which go on in their\n" +
+			"After an interrupt it claims nothing more and waits for its sessions; after a second one it lists those that keep running in their\n" +
 			"VMs without it. The next dispatcher of the same name takes them up. Several share a queue: each claims its own.",
 		Example: "  linus dispatch claude --environment env_01 --key-file env.key --sessions 8 --allow api.anthropic.com\n" +
 			"  linus dispatch claude --environment env_01 --key-file env.key --memory 8G --egress internet --label team=web",
@@ -214,11 +214,11 @@ func (a *app) dispatchClaudeCodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "claude-code --secret-file FILE [-- ARG...]",
 		Short: "Keep VMs with runners of Claude Code, replaced after each session",
-		Long: "Keeps so many VMs in each of which claude self-hosted-runner waits for one session of a self-hosted environment of Claude\n" +
-			"Code. When that has ended, or after --replace-after, the VM is destroyed and another one takes its place. The template needs\n" +
+		Long: "Keeps --sessions VMs, in each of which claude self-hosted-runner waits for one session of a self-hosted environment of Claude\n" +
+			"Code. After the session, or after --replace-after, the VM is destroyed and another one takes its place. The template needs\n" +
 			"the Claude CLI. The runner polls by itself: the environment's secret is in the VM's memory, where a session can find it.\n" +
 			"What follows -- is passed to the runner.\n\n" +
-			"After an interrupt no VM is replaced any more, and it waits for the runners; after a second one it says which go on\n" +
+			"After an interrupt no VM is replaced any more, and it waits for the runners; after a second one it lists those that keep running\n" +
 			"without it: the next dispatcher of the same name takes them up, and linus job cancel ends one.",
 		Example: "  linus dispatch claude-code --secret-file env.secret --sessions 3 --egress internet\n" +
 			"  linus dispatch claude-code --secret-file env.secret --replace-after 4h -- --use-anthropic-git-proxy",

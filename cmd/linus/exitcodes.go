@@ -24,7 +24,7 @@ func exitCodes() []exitMeaning {
 		{exitUsage, "invalid arguments, manifest or settings; nothing was done"},
 		{exitTimeout, "the job's task timed out"},
 		{exitNoCode, "the job ended without an exit code: it could not be started, or was lost, cancelled or killed"},
-		{exitDetached, "Ctrl-C while waiting for a job; the job goes on"},
+		{exitDetached, "Ctrl-C while waiting for a job; the job keeps running"},
 	}
 }
 

@@ -18,10 +18,10 @@ func (a *app) vmForkCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "fork NAME|ID",
-		Short: "Make copies of a running VM, which go on from its memory",
-		Long: "Makes --count copies of a VM in which no job runs. Where all its disks are on LVM-thin, which can clone a snapshot with memory, they go\n" +
-			"on from there, in the middle of whatever ran; elsewhere they boot from copies of its disk. Which, and why, is told, and how long the VM stood\n" +
-			"still. Each copy is a VM of its own, with its own name, address, keys and random numbers before it reaches the network, and expires with\n" +
+		Short: "Make copies of a running VM, which continue from its memory",
+		Long: "Makes --count copies of a VM in which no job runs. Where all its disks are on LVM-thin, which can clone a snapshot with memory, they continue\n" +
+			"from there, in the middle of whatever ran; elsewhere they boot from copies of its disk. The output says which, and why, and how long the VM was\n" +
+			"paused. Each copy is a VM of its own, with its own name, address, keys and random numbers before it reaches the network, and expires with\n" +
 			"the VM or after --ttl. All are made or none; with --partial those that could be made stay.",
 		Example: "  linus vm fork dev --count 8\n  linus vm fork dev --count 3 --name try-%d --ttl 2h --partial",
 		Args:    oneArg("the VM's name or ID"),

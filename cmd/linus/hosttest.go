@@ -85,7 +85,7 @@ func (a *app) testHost(ctx context.Context, s *session, spec job.HostTestSpec) (
 	if err != nil {
 		return t, err
 	}
-	a.note("test of node %s; Ctrl-C ends it, and removes what it has made", t.Node)
+	a.note("test of node %s; Ctrl-C ends it and removes everything it made", t.Node)
 	begun := context.WithoutCancel(ctx)
 	asked := ctx.Done()
 	for shown := 0; ; {
@@ -114,7 +114,7 @@ func (a *app) testHost(ctx context.Context, s *session, spec job.HostTestSpec) (
 		select {
 		case <-asked:
 			asked = nil
-			a.note("the test ends; what it has made is removed")
+			a.note("the test is ending; everything it made is being removed")
 			if _, err := s.CancelHostTest(begun, t.ID); err != nil {
 				return t, err
 			}

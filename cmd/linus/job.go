@@ -325,7 +325,7 @@ func (a *app) waitFor(ctx context.Context, e watcher, id string) error {
 	j, err := a.follow(ctx, e, id, following{})
 	if err != nil {
 		if ctx.Err() != nil {
-			a.note("\ndetached; the job goes on\n  follow: linus job status %s --wait\n  end:    linus job cancel %s", id, id)
+			a.note("\ndetached; the job keeps running\n  follow: linus job status %s --wait\n  end:    linus job cancel %s", id, id)
 			return exitError(exitDetached)
 		}
 		return err

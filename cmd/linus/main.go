@@ -107,7 +107,7 @@ func (a *app) verbs(args []string) []*cobra.Command {
 			a.dispatchClaudeCommand(), a.dispatchClaudeCodeCommand()),
 		group("network", "Show and test where a VM may connect to", a.networkShowCommand(), a.networkTestCommand()),
 		group("node", "List and cordon the nodes that VMs are created on",
-			a.nodeListCommand(), a.cordonCommand("cordon", "Keep new VMs off a node; those that are there stay", job.Engine.CordonNode),
+			a.nodeListCommand(), a.cordonCommand("cordon", "Keep new VMs off a node; existing ones stay", job.Engine.CordonNode),
 			a.cordonCommand("uncordon", "Let a node have new VMs again", job.Engine.UncordonNode)),
 		group("engine", "List the engines that share the database", a.engineListCommand()),
 		group("token", "Create, list and revoke tokens for other users of this engine",
@@ -288,7 +288,7 @@ func nextStep(err error) string {
 	case errors.Is(err, control.ErrLost):
 		return "linus job list shows what was recorded; engine.log in the state directory may say why"
 	case errors.Is(err, control.ErrStopped):
-		return "the job goes on in its VM; the next linus command follows it again"
+		return "the job keeps running in its VM; the next linus command follows it again"
 	}
 	return ""
 }

@@ -16,7 +16,7 @@ func (a *app) mcpCommand() *cobra.Command {
 		Use:   "mcp",
 		Short: "Serve MCP on stdin and stdout, for an MCP client",
 		Long: "Speaks the Model Context Protocol on stdin and stdout until stdin ends. Jobs are run by the engine, not by this\n" +
-			"process, and go on when the client is closed. Without PROXMOX_HOST the tools say what to set.",
+			"process, and keep running when the client is closed. Without PROXMOX_HOST the tools say what to set.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.settings(cmd.Context())
@@ -32,7 +32,7 @@ func (a *app) mcpCommand() *cobra.Command {
 			var unset *config.Error
 			switch {
 			case errors.As(err, &unset): // clients show what tools say, and of one that ends only that it did
-				a.note("%v\nThe tools say so, too, until it is set; then they work.", err)
+				a.note("%v\nThe tools say the same until it is set; then they work.", err)
 				client = daemon.AttachLater(o, a.settings)
 			case err != nil:
 				return err

@@ -66,7 +66,7 @@ func (a *app) vmUnexposeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(port, fmt.Sprintf("port %d of %s has no URL any more", port.Port, args[0]))
+			return a.print(port, fmt.Sprintf("port %d of %s no longer has a URL", port.Port, args[0]))
 		}),
 	})
 }

@@ -39,13 +39,13 @@ func (a *app) runCommand() *cobra.Command {
 		Long: "Sends the files you stand in to a new VM, runs the command in the same directory there, shows its output live, and exits\n" +
 			"with its exit code (124: timed out; 125: no exit code). In a git repository these are all files of the work tree that are\n" +
 			"tracked or not ignored, without .git; elsewhere all files of this directory. The VM is destroyed afterwards.\n\n" +
-			"--diff shows what the command has changed, and --apply makes the same changes here, all of them or none, in files that are\n" +
-			"still what was sent: review them as you would a stranger's patch. What was there before is kept, and where is said.\n" +
-			"--pull also brings back files that git ignores, and replaces none that is here unless --force.\n" +
-			"With --agent-type claude, codex or gemini what follows -- is no command but a prompt, and that agent works on the files.\n" +
-			"With --vm the files stay in that VM, with whatever commands leave beside them, and the next run sends only what has changed.\n\n" +
-			"Ctrl-C interrupts the command; a second Ctrl-C detaches from it. Whatever happens here then, the run goes on, and what it\n" +
-			"changes is kept: linus run --job ID follows it again.",
+			"--diff shows the command's changes, and --apply makes them here, all or none, in files that are still as they were sent:\n" +
+			"review them as you would a stranger's patch. The replaced files are kept, and the output says where.\n" +
+			"--pull also brings back files that git ignores, and replaces no file here without --force.\n" +
+			"With --agent-type claude, codex or gemini what follows -- is a prompt instead of a command, and that agent works on the files.\n" +
+			"With --vm the files stay in that VM, with whatever commands leave beside them, and the next run sends only changes.\n\n" +
+			"Ctrl-C interrupts the command; a second Ctrl-C detaches from it. The run then continues, and its changes are kept:\n" +
+			"linus run --job ID follows it again.",
 		Example: "  linus run -- make test\n" +
 			"  linus run --pull dist --memory 8G -- npm run build\n" +
 			"  linus run --apply -- gofmt -w .\n" +
@@ -56,7 +56,7 @@ func (a *app) runCommand() *cobra.Command {
 			"  linus run --job ID --diff",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.json && (f.diff || len(f.pull) > 0 || f.apply) {
-				return usage("-o json shows the run's result alone; take what it has changed with linus run --job ID")
+				return usage("-o json shows only the run's result; fetch its changes with linus run --job ID")
 			}
 			if f.job != "" {
 				return a.takeUp(cmd, args, f)
@@ -66,7 +66,7 @@ func (a *app) runCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.repository, "repo", "", "URL[#REF] of a repository to run on instead, which is cloned here and sent; with --push, --repo-credential, --submodules or --lfs the engine fetches it")
-	flags.StringVar(&f.job, "job", "", "follow the run with this job's ID again, instead of starting one, and take what it has changed")
+	flags.StringVar(&f.job, "job", "", "follow the run with this job's ID again, instead of starting one, and fetch its changes")
 	flags.StringArrayVar(&f.pull, "pull", nil, "path or pattern, relative to where you stand, of files to bring back; may be repeated")
 	flags.BoolVar(&f.force, "force", false, "have --pull replace files that are here, and it and --apply write also what is run where it lies, such as .envrc")
 	flags.BoolVar(&f.diff, "diff", false, "show what the command has changed, as a patch")

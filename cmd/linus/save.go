@@ -14,10 +14,10 @@ func (a *app) vmSaveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "save NAME|ID",
 		Short: "Make a template of a VM, for jobs, pools and VMs to come",
-		Long: "Copies the VM as it runs, and makes a template of the copy: it boots once with no link to the network, is cleaned and shut down. The\n" +
-			"VM goes on. With --in-place the VM itself is cleaned and becomes the template: it takes no second disk, and is no VM afterwards. No\n" +
-			"job may be running in it. What is cleaned is in linus help templates; what was seen and left is printed. Takes minutes, and goes on\n" +
-			"after Ctrl-C. It is an administrator's to do: everybody can have VMs of the template.",
+		Long: "Copies the running VM and makes a template of the copy, which boots once without network, is cleaned and shut down; the VM\n" +
+			"keeps running. With --in-place the VM itself is cleaned and becomes the template: that needs no second disk. No job may be running\n" +
+			"in the VM. What is cleaned is in linus help templates; what was found and left is printed. Takes minutes, and continues after\n" +
+			"Ctrl-C. Only an administrator can save; everybody can have VMs of the template.",
 		Example: "  linus vm save dev --as toolchain\n  linus vm save dev --as toolchain --in-place",
 		Args:    oneArg("the VM's name or ID"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
@@ -28,7 +28,7 @@ func (a *app) vmSaveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			how := "of a copy; the VM goes on"
+			how := "of a copy; the VM keeps running"
 			if t.InPlace {
 				how = "in place; VM " + t.Saved.VM + " is no VM any more"
 			}

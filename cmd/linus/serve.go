@@ -39,7 +39,7 @@ func (a *app) serveCommand() *cobra.Command {
 				return err
 			case stop:
 				stopped, err := daemon.Stop(cmd.Context(), c)
-				return a.engineEnded("stopped", "engine stopped; tasks in VMs go on, and the next engine takes them up again", stopped, err)
+				return a.engineEnded("stopped", "engine stopped; tasks in VMs keep running, and the next engine follows them again", stopped, err)
 			case drain:
 				drained, err := daemon.Drain(cmd.Context(), c, func() {
 					_, _ = fmt.Fprintln(a.stderr, "the engine takes no more jobs, and stops when its jobs have ended; interrupting this command does not change that")
@@ -75,7 +75,7 @@ func (a *app) serveCommand() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&stop, "stop", false, "stop the running engine; tasks in VMs go on and the next engine follows them again")
+	cmd.Flags().BoolVar(&stop, "stop", false, "stop the running engine; tasks in VMs keep running, and the next engine follows them again")
 	cmd.Flags().BoolVar(&drain, "drain", false, "let the running engine take no more jobs, wait until those it has have ended, and stop it")
 	cmd.Flags().BoolVar(&unit, "systemd-unit", false, "print a systemd unit that keeps an engine running; its header explains how to use it")
 	cmd.Flags().StringVar(&httpAddr, "http", "", "also serve MCP, downloads and the web page over HTTP on this address:port (HTTP_ADDR)")

@@ -27,7 +27,7 @@ func (a *app) settingFlags(root *cobra.Command) {
 	flags.Var(&settingFlag{a: a, flag: "--log-level", name: "LINUS_LOG_LEVEL"}, "log-level", "debug, info, warn or error: LINUS_LOG_LEVEL")
 	flags.Var(&settingFlag{a: a, flag: "--server", name: "LINUS_SERVER"}, "server", "URL of a server whose engine the commands use, as in https://linus.example:8766: LINUS_SERVER")
 	flags.Var(&settingFlag{a: a, flag: "--token-file", name: "LINUS_TOKEN_FILE"}, "token-file", "file with the token for --server: LINUS_TOKEN_FILE")
-	flags.Var(&settingFlag{a: a, flag: "--ca-file", name: "LINUS_CA_FILE"}, "ca-file", "certificates that may vouch for --server: LINUS_CA_FILE")
+	flags.Var(&settingFlag{a: a, flag: "--ca-file", name: "LINUS_CA_FILE"}, "ca-file", "CA certificates accepted for --server: LINUS_CA_FILE")
 	flags.Var(&settingFlag{a: a, flag: "--set"}, "set", "any setting; may be repeated (linus config shows them all)")
 	_ = root.RegisterFlagCompletionFunc("host", cobra.NoFileCompletions)
 	_ = root.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))

@@ -108,7 +108,7 @@ func (a *app) vmRemoveSnapshotCommand() *cobra.Command {
 	return a.completeSnapshots(a.vmAsked(&cobra.Command{
 		Use:     "remove-snapshot NAME|ID SNAPSHOT",
 		Short:   "Remove a snapshot of a VM for good; the VM stays as it is",
-		Long:    "The VM may run, and jobs may be running in it. What is left of a snapshot whose making did not come to its end is removed, too.",
+		Long:    "The VM may run, and jobs may be running in it. The rest of an incomplete snapshot is removed as well.",
 		Example: "  linus vm remove-snapshot dev clean --yes",
 		Args:    vmAndSnapshot,
 	}, func(ctx context.Context, s *session, info job.VMInfo, args []string) (string, error) {

@@ -29,7 +29,7 @@ func (a *app) submitCommand() *cobra.Command {
 		Short: "Run a job in a VM of its own, or in an existing one",
 		Long: "Submits the manifest in a file (- is stdin), or the command after --, and prints the job's ID; with --wait it follows\n" +
 			"the job, shows each phase as it happens and then the result, and exits with the task's exit code (124: the task timed\n" +
-			"out; 125: the job ended without an exit code; 130: Ctrl-C, the job goes on).\n\n" +
+			"out; 125: the job ended without an exit code; 130: Ctrl-C, the job keeps running).\n\n" +
 			"The command gets exactly these arguments; for pipes and variables run a shell: -- sh -c 'env | sort'.\n" +
 			"With --agent-type custom or an agent, or --agent-command, what follows -- is no command but the prompt or the input, and ends\n" +
 			"with a newline.\n" +

@@ -100,7 +100,7 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 	}
 	var code exitError
 	if ended != nil && !errors.As(ended, &code) {
-		return fmt.Errorf("%w\nthe run goes on: %s", ended, c.again)
+		return fmt.Errorf("%w\nthe run continues: %s", ended, c.again)
 	}
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Ctrl-C was for the command
 	defer cancel()
@@ -137,7 +137,7 @@ func (a *app) takeRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 	case err != nil:
 		return errors.Join(failed, err)
 	case len(changes) == 0:
-		a.note("it has changed nothing of the tree")
+		a.note("the command changed no files")
 		return failed
 	}
 	if f.diff {
@@ -149,7 +149,7 @@ func (a *app) takeRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 		return failed
 	}
 	if j.Status != job.Success && !f.anyway {
-		return errors.Join(failed, fmt.Errorf("the command failed, so what it has changed is not taken; if it is to be: linus run --job %s --apply", j.ID))
+		return errors.Join(failed, fmt.Errorf("the command failed, so its changes are not applied; to apply them: linus run --job %s --apply", j.ID))
 	}
 	keep := filepath.Join(s.config.StateDir, "applied", t.Name)
 	made, err := t.Apply(changes, keep, f.force)
@@ -222,7 +222,7 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 func (a *app) changesOf(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun) ([]worktree.Change, error) {
 	name := r.archive()
 	if !slices.Contains(j.Manifest.Artifacts, name) {
-		return nil, fmt.Errorf("another version of linus has sent the files, and that one takes what they have become: linus run --job %s", j.ID)
+		return nil, fmt.Errorf("another version of linus sent the files, and must fetch their changes: linus run --job %s", j.ID)
 	}
 	archive, _, err := s.OpenArtifact(ctx, j.ID, name)
 	if none, is := errors.AsType[*job.FieldError](err); is {
@@ -230,7 +230,7 @@ func (a *app) changesOf(ctx context.Context, s *session, j job.Job, t worktree.T
 		if why == "" || strings.Contains(why, "nothing there matches") {
 			why = "the command was ended before that"
 		}
-		return nil, fmt.Errorf("what it has changed was not kept: %s", why)
+		return nil, fmt.Errorf("its changes were not kept: %s", why)
 	}
 	if err != nil {
 		return nil, err

@@ -88,7 +88,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 func (a *app) tokenListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the tokens: whose they are, and what they may do",
+		Short: "List the tokens, their owners, and what they may do",
 		Args:  noArgs,
 	}
 	find := choosing[job.Token](a, cmd, "tokens")
@@ -113,8 +113,8 @@ func (a *app) tokenListCommand() *cobra.Command {
 func (a *app) tokenRevokeCommand() *cobra.Command {
 	return completeFirst(&cobra.Command{
 		Use:   "revoke ID|NAME",
-		Short: "Revoke a token, or all tokens of a name; its jobs go on",
-		Long:  "Within 5 seconds no engine of the installation accepts it any more, and whatever it had open is closed.",
+		Short: "Revoke a token, or all tokens of a name; its jobs keep running",
+		Long:  "Within 5 seconds no engine of the installation accepts it any more, and its open connections are closed.",
 		Args:  oneArg("the token's ID, or whose tokens to revoke"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			gone, err := s.RevokeToken(ctx, args[0])

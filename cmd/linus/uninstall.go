@@ -21,7 +21,7 @@ func (a *app) uninstallCommand() *cobra.Command {
 		Short: "Remove what linus keeps on the Proxmox host, and list it first",
 		Long: "Removes the timer linus-sweep with its unit files, the network rules (nftables' table bridge linus), /var/lib/linus, /run/linus,\n" +
 			"downloaded images and the fences in /etc/pve/priv/linus. Shows what there is, and asks. VMs and templates are not touched:\n" +
-			"it refuses while VMs of linus are there, of any installation, unless they are to stay (--leave-vms).\n" +
+			"it refuses while VMs of linus are there, of any installation, unless --leave-vms keeps them.\n" +
 			"End the engines that work with the host first (linus serve --stop).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -31,7 +31,7 @@ func (a *app) vmCreateCommand() *cobra.Command {
 		Short: "Create a VM that stays until it is destroyed or its --ttl expires",
 		Long: "Creates a VM from a template, or from an operating system's cloud image (--os), shows each step as it happens, and returns when\n" +
 			"the VM accepts logins. Run jobs in it with linus job exec --vm NAME and linus job submit --vm NAME. After Ctrl-C\n" +
-			"the engine goes on creating it.",
+			"the engine continues to create it.",
 		Example: "  linus vm create dev --cpu 4 --memory 8G --disk 50G --ttl 12h\n" +
 			"  linus vm create web --os ubuntu-24.04 --ip 10.0.0.50/24 --gateway 10.0.0.1\n" +
 			"  linus vm create dev --dry-run",
@@ -132,7 +132,7 @@ func (a *app) vmListCommand() *cobra.Command {
 				a.note("VM %s (%d) is kept until %s for %s", v.Name, v.ID, local(v.ExpiresAt), oneLine(v.KeptFor, 100))
 			}
 			if !v.SuspendedAt.IsZero() {
-				a.note("VM %s (%d) is suspended since %s as it was idle; its next use resumes it", v.Name, v.ID, local(v.SuspendedAt))
+				a.note("VM %s (%d) has been suspended since %s because it was idle; its next use resumes it", v.Name, v.ID, local(v.SuspendedAt))
 			}
 			switch {
 			case v.Reason == "" || v.Reason == said:
@@ -204,7 +204,7 @@ func vmText(info job.VMInfo) string {
 func suspendedText(info job.VMInfo) string {
 	switch {
 	case !info.SuspendedAt.IsZero():
-		return "since " + local(info.SuspendedAt) + " as it was idle; its next use resumes it"
+		return "since " + local(info.SuspendedAt) + " because it was idle; its next use resumes it"
 	case info.Naps():
 		return napText(info)
 	}
@@ -218,7 +218,7 @@ func (a *app) vmSetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME|ID --idle-suspend TIME|off",
 		Short: "Change after how long without use a VM is suspended",
-		Long: "The time begins anew. A VM that is suspended as it was idle stays so until its next use resumes it, also with off. VMs of pools\n" +
+		Long: "The time starts again. A VM that was suspended because it was idle stays so until its next use resumes it, also with off. VMs of pools\n" +
 			"have no such time: each goes with the job that has it, and pool resize --idle-limit is for those that wait.",
 		Example: "  linus vm set dev --idle-suspend 30m\n  linus vm set dev --idle-suspend off",
 		Args:    oneArg("the VM's name or ID"),

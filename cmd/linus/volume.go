@@ -118,7 +118,7 @@ func (a *app) volumeAttachCommand() *cobra.Command {
 	var readOnly bool
 	cmd := &cobra.Command{
 		Use:     "attach VOLUME VM PATH",
-		Short:   "Mount a volume in a persistent VM that runs; it has it after its restarts, too",
+		Short:   "Mount a volume in a running persistent VM, and again after each restart",
 		Example: "  linus volume attach cache dev /srv/cache",
 		Args:    theseArgs("the volume's name or ID", "the VM's", "the directory in the VM"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
@@ -133,21 +133,21 @@ func (a *app) volumeAttachCommand() *cobra.Command {
 			return a.print(v, fmt.Sprintf("volume %s is at %s in %s (%s)", v.Name, args[2], args[1], mode))
 		}),
 	}
-	cmd.Flags().BoolVar(&readOnly, "read-only", false, "to be read alone; other VMs may then read it, too")
+	cmd.Flags().BoolVar(&readOnly, "read-only", false, "read-only; other VMs may then read it as well")
 	return completeFirst(cmd, a.volumeNames(), a.vmNames())
 }
 
 func (a *app) volumeDetachCommand() *cobra.Command {
 	return completeFirst(&cobra.Command{
 		Use:   "detach VOLUME VM",
-		Short: "Unmount a volume in a persistent VM and take it off",
+		Short: "Unmount a volume in a persistent VM and detach it",
 		Args:  theseArgs("the volume's name or ID", "the VM's"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			v, err := s.DetachVolume(ctx, args[0], args[1])
 			if err != nil {
 				return err
 			}
-			return a.print(v, fmt.Sprintf("volume %s is taken off %s", v.Name, args[1]))
+			return a.print(v, fmt.Sprintf("volume %s is detached from %s", v.Name, args[1]))
 		}),
 	}, a.volumeNames(), a.vmNames())
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"linus/internal/doctest"
 	"linus/internal/job"
 )
 
@@ -49,6 +50,55 @@ func TestWords_TheCoreSpeaksOfNoToolAndNoCommand(t *testing.T) {
 				return true
 			})
 		}
+	}
+}
+
+// notEnglish are turns of phrase that a native engineer would not write.
+var notEnglish = regexp.MustCompile(`gone on with|\bstood still\b|has changed nothing|\b(?:is|are) none(?:\.|:|$)|\bvouch(?:es|ed)?\b|\btold of\b|\bbelongs? into\b` +
+	`|\bfor ever\b|\banew\b|\bwhoever has (?:issued|asked|created|saved)\b|\bas it was idle\b|\b(?:go|goes|went) on with\b|\b(?:tasks?|jobs?|run|work|VMs?) (?:go|goes|went) on\b` +
+	`|\bwho (?:adds|asks for) it\b|\bis to be (?:asked|told|given)\b`)
+
+// Documents and messages say it as a native engineer would.
+func TestWords_AreEnglish(t *testing.T) {
+	t.Parallel()
+	check := func(path, text string) {
+		if m := notEnglish.FindString(text); m != "" {
+			t.Errorf("%s says %q, which is not how one says it: %s", path, m, text)
+		}
+	}
+	for _, path := range doctest.Files(t) {
+		if filepath.Base(path) == "CHANGELOG.md" {
+			continue
+		}
+		for line := range strings.Lines(doctest.Read(t, path)) {
+			check(path, line)
+		}
+	}
+	texts := 0
+	for _, pattern := range []string{"*.go", "../linus-worker/*.go", "../../internal/*/*.go"} {
+		files, err := filepath.Glob(filepath.FromSlash(pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range files {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING && strings.Contains(literal.Value, " ") {
+					texts++
+					check(path, literal.Value)
+				}
+				return true
+			})
+		}
+	}
+	if texts < 1000 {
+		t.Errorf("only %d texts were found", texts)
 	}
 }
 

@@ -54,7 +54,7 @@ func (c *Capture) hide(text string) string {
 	}
 	m, err := c.hider()
 	if err != nil {
-		return "[hidden: the job's secrets are not known any more, and could be in it]"
+		return "[hidden: the job's secrets are no longer known, and could be in it]"
 	}
 	masked, _ := m.Mask([]byte(text), true)
 	return string(masked)

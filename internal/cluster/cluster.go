@@ -240,7 +240,7 @@ func (p *Provider) open(n job.Node) (Node, error) {
 	case n.Address == "":
 		return nil, p.fault(n.Name, job.HostConfig, "the cluster does not report the address of node '"+n.Name+"'", "look at: pvecm status; or add the node to PROXMOX_HOST")
 	case len(n.HostKeys) == 0:
-		return nil, p.fault(n.Name, job.HostKeyChanged, "the cluster does not vouch for the SSH host key of node '"+n.Name+"': /etc/pve/nodes/"+n.Name+"/ssh_known_hosts is missing or has none",
+		return nil, p.fault(n.Name, job.HostKeyChanged, "the cluster does not report the SSH host key of node '"+n.Name+"': /etc/pve/nodes/"+n.Name+"/ssh_known_hosts is missing or has none",
 			"run `pvecm updatecerts` on that node; or add the node to PROXMOX_HOST, and run `"+string(job.TrustHost)+"`")
 	}
 	if known := p.nodes[n.Name]; known != nil {

@@ -35,7 +35,7 @@ type Config struct {
 	StorageReserve     int    `envconfig:"PROXMOX_STORAGE_RESERVE" default:"5" min:"0" max:"1000000" desc:"GiB that must stay free on a storage: below that, no VM is created on it, and no snapshot with memory is taken. A full storage pauses every VM on it. 0: none."`
 	ProxmoxBridge      string `envconfig:"PROXMOX_BRIDGE" default:"vmbr0" desc:"Bridge of the VMs' network interface."`
 	ProxmoxVLANTag     int    `envconfig:"PROXMOX_VLAN_TAG" min:"1" max:"4094" desc:"VLAN of the VMs' network interface. Empty: none."`
-	ProxmoxTools       string `envconfig:"PROXMOX_TOOLS" default:"auto" desc:"How qm, pvesh and pvesm are called: auto (by a process on the host that has loaded their modules once, and ends a minute after its last call; by the tools themselves where that is not possible) or plain (always by the tools, each of which loads them anew)."`
+	ProxmoxTools       string `envconfig:"PROXMOX_TOOLS" default:"auto" desc:"How qm, pvesh and pvesm are called: auto (by a process on the host that has loaded their modules once, and ends a minute after its last call; by the tools themselves where that is not possible) or plain (always by the tools, each of which loads them again)."`
 	ProxmoxVMIDRange   string `envconfig:"PROXMOX_VMID_RANGE" default:"100-999" desc:"VM IDs linus may use, first-last."`
 
 	VMSSHUser     string `envconfig:"VM_SSH_USER" desc:"SSH user in the VMs, created if missing. Empty: the template's."`
@@ -66,22 +66,22 @@ type Config struct {
 	HTTPTLSKey    string `envconfig:"HTTP_TLS_KEY" kind:"path" desc:"PEM file with the key of HTTP_TLS_CERT, which only its owner and group can read."`
 	OAuthIssuer   string `envconfig:"OAUTH_ISSUER" desc:"URL of the OAuth authorization server (https://id.example/realms/team) whose access tokens HTTP clients may show, as JWTs with the scopes linus:read, linus:run or linus:admin. Needs OAUTH_AUDIENCE. Empty: none."`
 	OAuthAudience string `envconfig:"OAUTH_AUDIENCE" desc:"URL of this server as its clients reach it, https://HOST:PORT/mcp or https://HOST:PORT: what these tokens must be for (aud)."`
-	OAuthCAFile   string `envconfig:"OAUTH_CA_FILE" kind:"path" desc:"PEM file with the certificates that may vouch for OAUTH_ISSUER. Empty: the system's."`
+	OAuthCAFile   string `envconfig:"OAUTH_CA_FILE" kind:"path" desc:"PEM file with the CA certificates accepted for OAUTH_ISSUER. Empty: the system's."`
 
 	OIDCIssuer       string `envconfig:"OIDC_ISSUER" desc:"URL of the OpenID Connect issuer (https://id.example/realms/team) by which people log in to the web page. Needs OIDC_CLIENT_ID, OIDC_ROLES and HTTP_URL; they come back to HTTP_URL/login/issuer. Empty: none."`
 	OIDCClientID     string `envconfig:"OIDC_CLIENT_ID" desc:"This server's client ID at OIDC_ISSUER."`
 	OIDCClientSecret Secret `envconfig:"OIDC_CLIENT_SECRET" desc:"Its client secret. Empty: it is a public client."`
-	OIDCRoles        string `envconfig:"OIDC_ROLES" desc:"Roles of people by their groups at OIDC_ISSUER, separated by commas: linus-admins=admin, devs=run, *=read (everybody whom it lets in). Of several the greatest; who is in none of them cannot log in."`
+	OIDCRoles        string `envconfig:"OIDC_ROLES" desc:"Roles of people by their groups at OIDC_ISSUER, separated by commas: linus-admins=admin, devs=run, *=read (everybody whom it lets in). The highest of several counts; people in none of them cannot log in."`
 	OIDCGroupsClaim  string `envconfig:"OIDC_GROUPS_CLAIM" default:"groups" desc:"Claim of the ID token, or else of the userinfo, that has a person's groups: a list of texts, or one text."`
 	OIDCScopes       string `envconfig:"OIDC_SCOPES" default:"openid profile email" desc:"Scopes that OIDC_ISSUER is asked for, separated by spaces or commas; some have groups only for a scope of that name."`
 	OIDCSessionHours int    `envconfig:"OIDC_SESSION_HOURS" default:"12" min:"1" max:"168" desc:"Hours after which such a login ends, and OIDC_ISSUER is asked again for the person's groups."`
-	OIDCCAFile       string `envconfig:"OIDC_CA_FILE" kind:"path" desc:"PEM file with the certificates that may vouch for OIDC_ISSUER. Empty: the system's."`
+	OIDCCAFile       string `envconfig:"OIDC_CA_FILE" kind:"path" desc:"PEM file with the CA certificates accepted for OIDC_ISSUER. Empty: the system's."`
 
 	WebhookURL    Secret `envconfig:"WEBHOOK_URL" desc:"URL that is sent a signed message at the end of every job, and about every VM that is asked for. Needs WEBHOOK_SECRET. Empty: none."`
 	WebhookSecret Secret `envconfig:"WEBHOOK_SECRET" desc:"Key that signs these messages and those that jobs ask for (notify), as Standard Webhooks describes: whsec_ and base64, or any text of 16 to 512 bytes. Empty: there are no messages."`
 	WebhookLink   string `envconfig:"WEBHOOK_LINK" desc:"URL of the web page as its readers reach it, for the link in these messages. Empty: no link."`
 
-	MetricLabels string `envconfig:"METRIC_LABELS" desc:"Keys of labels, at most 5, that the metrics linus_jobs_ended_total and linus_vms have, too, separated by commas: team, cost-center. Of each, 50 values are told apart. Empty: none."`
+	MetricLabels string `envconfig:"METRIC_LABELS" desc:"Keys of labels, at most 5, that the metrics linus_jobs_ended_total and linus_vms also have, separated by commas: team, cost-center. Of each, the first 50 values are kept apart. Empty: none."`
 
 	MCPToolsets           string `envconfig:"MCP_TOOLSETS" desc:"Toolsets that MCP clients get, separated by spaces or commas: jobs, exec, vm, files, admin. Empty: all."`
 	MCPReadOnly           bool   `envconfig:"MCP_READ_ONLY" default:"false" desc:"true: MCP clients get only the tools that change nothing."`
@@ -99,7 +99,7 @@ type Config struct {
 	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs that may hold a VM at the same time, and VMs that are made at the same time because somebody asks for one; others wait."`
 	MaxJobsAll         int      `envconfig:"MAX_JOBS_ALL" default:"0" min:"0" max:"100000" desc:"Jobs that may hold a VM at the same time on all engines that share a PostgreSQL database together. 0: no limit."`
 	MaxVMsPerNode      int      `envconfig:"MAX_VMS_PER_NODE" default:"0" min:"0" max:"10000" desc:"VMs of linus that one node may have at the same time if PROXMOX_NODES is set. 0: no limit."`
-	Checkpoints        string   `envconfig:"CHECKPOINTS" default:"tested" desc:"Whether checkpoints, from which VMs go on instead of booting, are made without being asked for: off, auto (of a template and size that is asked for a second time), always (the first time) or tested (auto on nodes where linus host test has restored VMs of the template, else off). Those there are, are used."`
+	Checkpoints        string   `envconfig:"CHECKPOINTS" default:"tested" desc:"Whether checkpoints, from which VMs continue instead of booting, are made automatically: off, auto (of a template and size that is asked for a second time), always (the first time) or tested (auto on nodes where linus host test has restored VMs of the template, else off). Those there are, are used."`
 	CheckpointDisk     string   `envconfig:"CHECKPOINT_DISK" default:"20G" desc:"Disk that the memory of all checkpoints may take on the hosts, as in 20G; the one that was used least recently goes first."`
 	MaxSnapshots       int      `envconfig:"MAX_SNAPSHOTS" default:"10" min:"0" max:"1000" desc:"Snapshots that one VM may have. 0: any number."`
 	MaxOutputSize      ByteSize `envconfig:"MAX_OUTPUT_SIZE" default:"10MB" desc:"Bytes kept of each of a task's stdout and stderr, 1KB to 1GB; of longer output the head and tail are kept."`
@@ -138,7 +138,7 @@ type Config struct {
 
 	Server    string `envconfig:"LINUS_SERVER" desc:"URL (https://linus.example:8766) of a server whose engine the commands use, instead of one on this machine. http:// only for this machine's loopback."`
 	TokenFile string `envconfig:"LINUS_TOKEN_FILE" kind:"path" desc:"File with the token for LINUS_SERVER, mode 0600."`
-	CAFile    string `envconfig:"LINUS_CA_FILE" kind:"path" desc:"PEM file with the certificates that may vouch for LINUS_SERVER. Empty: the system's."`
+	CAFile    string `envconfig:"LINUS_CA_FILE" kind:"path" desc:"PEM file with the CA certificates accepted for LINUS_SERVER. Empty: the system's."`
 
 	LogLevel  string `envconfig:"LINUS_LOG_LEVEL" default:"info" desc:"debug, info, warn or error."`
 	LogFormat string `envconfig:"LINUS_LOG_FORMAT" default:"text" desc:"Log format on stderr and in engine.log: text or json."`

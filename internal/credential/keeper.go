@@ -188,7 +188,7 @@ func (k *Keeper) For(ctx context.Context, r job.Repository) (job.Credential, err
 
 func forRepository(c job.Credential, r job.Repository, err error) error {
 	if errors.Is(err, job.ErrNotFound) {
-		return fmt.Errorf("there is no credential %q any more", r.Credential)
+		return fmt.Errorf("credential %q no longer exists", r.Credential)
 	}
 	if err == nil {
 		err = c.Reads(r)

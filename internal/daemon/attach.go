@@ -59,9 +59,9 @@ type SettingsError struct {
 }
 
 func (e *SettingsError) Error() string {
-	remedy := "end it with linus serve --stop (tasks in VMs go on, and are taken up again)"
+	remedy := "end it with linus serve --stop (tasks in VMs keep running, and are followed again)"
 	if e.Service {
-		remedy = "it is a service: set them where its unit reads them, and run systemctl restart linus (tasks in VMs go on, and are taken up again)"
+		remedy = "it is a service: set them where its unit reads them, and run systemctl restart linus (tasks in VMs keep running, and are followed again)"
 	}
 	return fmt.Sprintf("the engine of %s (pid %d) runs with other settings:\n%s\n%s, or choose another LINUS_STATE_DIR",
 		e.StateDir, e.PID, strings.Join(e.Differences, "\n"), remedy)

@@ -86,7 +86,7 @@ func proxmoxCluster(c config.Config, in Installation, log *slog.Logger, provider
 			at.HostKeys = n.HostKeys
 			return provider(at, func(p *proxmox.Options) {
 				p.Node, p.Member = n.Name, true
-				p.KeyRemedy = "the cluster vouches for another key, in /etc/pve/nodes/" + n.Name + "/ssh_known_hosts; if the node was reinstalled, run `pvecm updatecerts` on it; " +
+				p.KeyRemedy = "the cluster reports another key, in /etc/pve/nodes/" + n.Name + "/ssh_known_hosts; if the node was reinstalled, run `pvecm updatecerts` on it; " +
 					"if not, something stands between here and the node"
 			})
 		},

@@ -55,7 +55,7 @@ const claimEnd = 10 * time.Second
 // claim takes up the sessions that go on from before, and then claims work.
 func (c *claude) claim(ctx, sessions context.Context) error {
 	on, err := c.takeUp(ctx, c.Environment, func(j job.Summary) {
-		c.Log.Info("session goes on", "session_id", j.Labels[labelSession], "job_id", j.ID)
+		c.Log.Info("session continues", "session_id", j.Labels[labelSession], "job_id", j.ID)
 		c.toEnd(sessions, j.ID, j.Labels[labelWork], j.Labels[labelSession])
 	})
 	if !on {
@@ -237,7 +237,7 @@ func (c *claude) toEnd(ctx context.Context, id, work, session string) {
 	case o.Status == job.Success:
 		log.Info("session has ended")
 	case o.Reason == job.ReasonLost, o.ExitCode != nil && *o.ExitCode == handover.LeaseLost:
-		log.Warn("the session's lease is lost: the queue gives it to whoever asks", "reason", o.Reason)
+		log.Warn("the session's lease is lost: the queue may give the session to another dispatcher", "reason", o.Reason)
 	default: // its worker has stopped the item, if it could; whose it is now nobody knows here
 		log.Warn("session has failed", "reason", o.Reason, "err", o.Error)
 		if o.Reason == job.ReasonExitStatus {

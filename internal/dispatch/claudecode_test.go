@@ -33,7 +33,7 @@ func TestClaudeCode_KeepsRunners(t *testing.T) {
 	third := <-started
 	stop()
 	close(hurry)
-	if err := <-ended; err == nil || !strings.Contains(err.Error(), "2 jobs go on") || !strings.Contains(err.Error(), second) || !strings.Contains(err.Error(), third) {
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "2 jobs keep running") || !strings.Contains(err.Error(), second) || !strings.Contains(err.Error(), third) {
 		t.Errorf("it ended with %v", err)
 	}
 	e.mu.Lock()

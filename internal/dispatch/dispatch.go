@@ -63,7 +63,7 @@ const (
 type StayError struct{ Jobs []string }
 
 func (e *StayError) Error() string {
-	return fmt.Sprintf("%d jobs go on without their dispatcher, and one of the same name takes them up again: %s", len(e.Jobs), strings.Join(e.Jobs, ", "))
+	return fmt.Sprintf("%d jobs keep running without their dispatcher; one of the same name follows them again: %s", len(e.Jobs), strings.Join(e.Jobs, ", "))
 }
 
 type dispatcher struct {

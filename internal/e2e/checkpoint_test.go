@@ -131,7 +131,7 @@ func TestCheckpoint_LostWhileItIsRestored(t *testing.T) {
 	if vm := job["vm"].(map[string]any); job["status"] != "success" || vm["source"] != "cold" {
 		t.Errorf("%v", job)
 	}
-	if _, events := h.exits(t, "job", "status", "--wait", id); !strings.Contains(events, "warning: the VM boots: it could not go on from checkpoint ") {
+	if _, events := h.exits(t, "job", "status", "--wait", id); !strings.Contains(events, "warning: the VM boots: it could not be restored from checkpoint ") {
 		t.Errorf("told:\n%s", events)
 	}
 	h.waitGone(t) // the checkpoint, too

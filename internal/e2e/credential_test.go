@@ -39,7 +39,7 @@ func TestCredential_IsUsedAndNeverInTheVM(t *testing.T) {
 
 	h := newHost(t, lab.DriverProcess, "LINUS_SECRET_GH="+value, "SSL_CERT_FILE="+ca)
 	h.knows(t, "api.example")
-	if out := h.cli(t, "credential", "add", "github", "--host", "api.example:"+port, "--path", "/repos/acme/", "--env", "GITHUB_TOKEN", "--secret", "GH"); !strings.Contains(out, "credential github is there for api.example:"+port+"/repos/acme/") {
+	if out := h.cli(t, "credential", "add", "github", "--host", "api.example:"+port, "--path", "/repos/acme/", "--env", "GITHUB_TOKEN", "--secret", "GH"); !strings.Contains(out, "credential github is added for api.example:"+port+"/repos/acme/") {
 		t.Errorf("add: %s", out)
 	}
 	if code, out := h.exits(t, "run", "--egress", "none", "--credential", "github", "--", "true"); code == 0 || !strings.Contains(out, "--credential: what is for hosts is of no use: the VM reaches none") {

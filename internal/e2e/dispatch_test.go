@@ -127,7 +127,7 @@ echo searched`
 	}
 	_ = first.cmd.Wait()
 	next, second := serve("first"), serve("second")
-	h.until(t, func() bool { return strings.Count(next.String(), "session goes on") == 2 })
+	h.until(t, func() bool { return strings.Count(next.String(), "session continues") == 2 })
 	q.Add("sesn_3", true, "uname -n")
 	third := item("sesn_3", func(it queuetest.Item) bool { return len(it.Results) == 1 })
 	if third.Claimed[0] != "second" || q.Item("sesn_1").Claims != 1 {
@@ -162,7 +162,7 @@ echo searched`
 		t.Fatal(err)
 	}
 	_ = next.cmd.Wait()
-	if code := next.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(next.String(), "go on without their dispatcher") || !strings.Contains(next.String(), jobOf("sesn_2")) {
+	if code := next.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(next.String(), "keep running without their dispatcher") || !strings.Contains(next.String(), jobOf("sesn_2")) {
 		t.Errorf("%d; it said %s", code, next)
 	}
 	if err := second.cmd.Wait(); err != nil {
@@ -432,7 +432,7 @@ func TestDispatch_OfTwoEngines(t *testing.T) {
 	}
 	other.until(t, func() bool { return other.logs("job adopted") })
 	next := serve(other, "one")
-	other.until(t, func() bool { return strings.Contains(next.String(), "session goes on") })
+	other.until(t, func() bool { return strings.Contains(next.String(), "session continues") })
 	for _, d := range []*dispatcher{next, two} {
 		if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)

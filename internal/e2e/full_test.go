@@ -98,7 +98,7 @@ func TestFull_Storage(t *testing.T) {
 		h.fault(t, string(lab.FaultPoolFull), tt.times)
 		got, job := submit(tt.start)
 		_, events := h.exits(t, "job", "status", "--wait", got["job_id"].(string))
-		if job["status"] != tt.status || !strings.Contains(events, "could not go on from checkpoint") {
+		if job["status"] != tt.status || !strings.Contains(events, "could not be restored from checkpoint") {
 			t.Errorf("start %s on a storage that is full %s times: %v\n%s", tt.start, tt.times, job, events)
 		}
 		if tt.status == "success" && job["vm"].(map[string]any)["source"] != "cold" {

@@ -36,7 +36,7 @@ func TestSave_AVMBecomesATemplate(t *testing.T) {
 		name, says string
 		options    []string
 	}{
-		{"copied", "of a copy; the VM goes on", nil},
+		{"copied", "of a copy; the VM keeps running", nil},
 		{"taken", "in place; VM dev is no VM any more", []string{"--in-place"}},
 	} {
 		out := h.cli(t, append([]string{"vm", "save", "dev", "--as", tt.name}, tt.options...)...)

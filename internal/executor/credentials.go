@@ -33,7 +33,7 @@ func (e *Executor) checkCredentials(ctx context.Context, m job.Manifest) error {
 			return &job.FieldError{Field: at, Problem: fmt.Sprintf("%q is a key for SSH, which requests do not get", name), Remedy: "name it in repository.credential"}
 		}
 		if _, given := m.Env[c.Env]; given || slices.Contains(m.Secrets, c.Env) {
-			return &job.FieldError{Field: at, Problem: fmt.Sprintf("%q sets %s, and the manifest's env or secrets do, too", name, c.Env), Remedy: "leave it out of these"}
+			return &job.FieldError{Field: at, Problem: fmt.Sprintf("both %q and the manifest's env or secrets set %s", name, c.Env), Remedy: "leave it out of these"}
 		}
 	}
 	return nil
@@ -48,7 +48,7 @@ func reachable(m job.Manifest, n vm.Network) error {
 	if len(m.Credentials) == 0 || n.Mode() != vm.EgressNone {
 		return nil
 	}
-	return &job.FieldError{Field: "manifest.credentials", Problem: "what is for hosts is of no use: the VM reaches none (egress none)", Remedy: "use egress allow, which may list no other name, or leave them out"}
+	return &job.FieldError{Field: "manifest.credentials", Problem: "credentials need a network: the VM reaches no host (egress none)", Remedy: "use egress allow, which may list no other name, or leave them out"}
 }
 
 func (e *Executor) credential(ctx context.Context, name string) (job.Credential, error) {

@@ -103,7 +103,7 @@ func (e *Executor) CheckSelf(ctx context.Context) (wrong []job.Check) {
 	}
 	if e.o.Spare != nil {
 		if err := e.o.Spare(); err != nil {
-			fail("state", err.Error(), "jobs that run go on; no job is accepted until there is more")
+			fail("state", err.Error(), "running jobs continue; no job is accepted until there is more")
 		}
 	}
 	if _, err := e.o.Queue.WaitingOf(ctx); err != nil && ctx.Err() == nil {
@@ -118,7 +118,7 @@ func (e *Executor) CheckSelf(ctx context.Context) (wrong []job.Check) {
 		}
 	}
 	if n > 0 {
-		fail("engine", fmt.Sprintf("this engine cannot go on with %d of its jobs, such as: %s", n, text), "the jobs wait for that, and their VMs work on; see the engine's log")
+		fail("engine", fmt.Sprintf("this engine cannot continue %d of its jobs, such as: %s", n, text), "the jobs wait for that, and their VMs work on; see the engine's log")
 	}
 	return wrong
 }

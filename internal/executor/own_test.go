@@ -126,7 +126,7 @@ func TestJob_EndsWhenAFaultOfTheEnginesOwnDoesNotPass(t *testing.T) {
 		r.until(id, func(j job.Job) bool { return j.Status == job.Running })
 		broken.Store(true)
 		time.Sleep(time.Minute)
-		if j, err := r.Job(t.Context(), id); err != nil || !strings.Contains(j.Progress, "waiting: this engine cannot go on with it: ") || !strings.Contains(j.Progress, "too many open files") {
+		if j, err := r.Job(t.Context(), id); err != nil || !strings.Contains(j.Progress, "waiting: this engine cannot continue it: ") || !strings.Contains(j.Progress, "too many open files") {
 			t.Errorf("progress %q, %v", j.Progress, err)
 		}
 		time.Sleep(15 * time.Minute)

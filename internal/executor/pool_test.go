@@ -624,7 +624,7 @@ func TestPool_MemberThatIsAnothersByNowGoesToNoJob(t *testing.T) {
 			taken := r.untilPool("member", ready).Members[0]
 			r.fake.Doubt(taken.VM.ID, true)
 			m := r.untilVM(taken.Maker, vm.LeftAlone)
-			if m.Reason == "" || m.Remedy == "" || !strings.Contains(m.Member.Why, "not proven ours any more: its description does not carry") {
+			if m.Reason == "" || m.Remedy == "" || !strings.Contains(m.Member.Why, "no longer proven ours: its description does not carry") {
 				t.Errorf("%+v, %+v", m.Member, m)
 			}
 			r.untilPool("another member", ready)

@@ -29,7 +29,7 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	r := e.runs[id]
 	switch {
 	case r != nil && r.fault != nil && !j.Status.Terminal():
-		j.Progress = "waiting: this engine cannot go on with it: " + r.fault.text
+		j.Progress = "waiting: this engine cannot continue it: " + r.fault.text
 	case waits && e.full:
 		j.Progress = fmt.Sprintf("waiting: %v, %d jobs ahead", job.ErrNoSlot, ahead)
 	case waits && e.slots() >= e.o.MaxJobs:

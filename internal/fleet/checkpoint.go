@@ -91,7 +91,7 @@ func (f *Fleet) CreateCheckpoint(ctx context.Context, spec job.CheckpointSpec) (
 	if !made {
 		return job.CheckpointInfo{}, &job.FieldError{
 			Field: "checkpoint", Problem: fmt.Sprintf("there is one of template %s with %s: %s", m.VMTemplate, sizeText(m.Resources), v.Name),
-			Remedy: "use that; or remove it first, to have it made anew", Fault: job.FaultState,
+			Remedy: "use it, or remove it first to have it made again", Fault: job.FaultState,
 		}
 	}
 	return job.CheckpointOf(v), nil
@@ -231,7 +231,7 @@ func (f *Fleet) unfit(ctx context.Context, c vm.VM, why error) {
 	if err != nil || !c.Saved() {
 		return // it is known already
 	}
-	if err := f.discardOwn(ctx, c.Job, "destroyed, for no VM can go on from it any more: "+why.Error()); err != nil {
+	if err := f.discardOwn(ctx, c.Job, "destroyed, because no VM can be restored from it any more: "+why.Error()); err != nil {
 		f.o.Log.Warn("give a checkpoint up failed", "job_id", c.Job, "err", err)
 		return
 	}
@@ -241,7 +241,7 @@ func (f *Fleet) unfit(ctx context.Context, c vm.VM, why error) {
 	if c.Checkpoint.Uses == 0 {
 		f.giveShapeUp(c)
 	} else if err := f.renewCheckpoint(ctx, c); err != nil {
-		f.o.Log.Warn("have a checkpoint made anew failed", "template", c.Template, "err", err)
+		f.o.Log.Warn("remake a checkpoint failed", "template", c.Template, "err", err)
 	}
 }
 

@@ -301,7 +301,7 @@ func (f *Fleet) tendFork(ctx context.Context, id string) error {
 	case !whole:
 		return f.dropForks(ctx, id, copies, "the engine ended before all of them were asked for")
 	case of.State != vm.Created || of.Unwanted:
-		return f.dropForks(ctx, id, copies, fmt.Sprintf("VM %d, which it was to be a copy of, is not there any more", of.ID))
+		return f.dropForks(ctx, id, copies, fmt.Sprintf("the original VM %d no longer exists", of.ID))
 	case failed != nil && !failed.Own.Fork.Partial:
 		for _, v := range copies {
 			if v.Job != failed.Job && !v.Unwanted && !v.State.Settled() {

@@ -21,7 +21,7 @@ func (f *Fleet) restored(ctx context.Context, a *acquisition) (has bool, err err
 	if err != nil {
 		return false, err
 	}
-	why, remedy := "can be used", string(job.BuildCheckpoint)+" makes one; or leave start out, and it boots where there is none"
+	why, remedy := "can be used", string(job.BuildCheckpoint)+" makes one; or leave start out, and the VM boots if there is none"
 	from, err := f.restorable(ctx, planned, j.Manifest.Start == job.StartRestore)
 	switch {
 	case err != nil:
@@ -33,7 +33,7 @@ func (f *Fleet) restored(ctx context.Context, a *acquisition) (has bool, err err
 			has, failed, err = f.restore(ctx, o, *from)
 		}
 		if failed != nil {
-			why, remedy = fmt.Sprintf("could be used: %s: %v", from.Name, failed), "leave start out, and it boots where it cannot go on from one"
+			why, remedy = fmt.Sprintf("could be used: %s: %v", from.Name, failed), "leave start out, and the VM boots if it cannot be restored"
 		}
 		if err != nil || has {
 			return has, f.unnamed(ctx, j.Principal, o.planned.Name, err)
@@ -126,7 +126,7 @@ func (f *Fleet) restore(ctx context.Context, o order, from vm.VM) (has bool, fai
 	if _, clearErr := f.removeAttempt(ctx, o, o.planned.Job, ofHost && host.NoVM); clearErr != nil {
 		return false, failed, errors.Join(err, clearErr)
 	}
-	text := fmt.Sprintf("the VM boots: it could not go on from checkpoint %s: %v", from.Name, err)
+	text := fmt.Sprintf("the VM boots: it could not be restored from checkpoint %s: %v", from.Name, err)
 	_, err = o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
 		v.From = ""
 		return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: text}}, nil

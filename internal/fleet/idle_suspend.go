@@ -84,7 +84,7 @@ func (f *Fleet) use(ctx context.Context, v vm.VM, tell func(job.Progress)) (_ vm
 				f.touch(timed, row.Job)
 			}), nil
 		case finished != nil:
-			tell(job.Progress{Step: "resume", Text: fmt.Sprintf("resuming VM %s (%d), suspended since %s as it was idle", row.Name, row.ID, row.SuspendedAt.UTC().Format("2006-01-02 15:04:05 UTC"))})
+			tell(job.Progress{Step: "resume", Text: fmt.Sprintf("resuming VM %s (%d), suspended since %s because it was idle", row.Name, row.ID, row.SuspendedAt.UTC().Format("2006-01-02 15:04:05 UTC"))})
 			if err := f.wake(ctx, row, finished); err != nil {
 				return v, nil, err
 			}
@@ -176,7 +176,7 @@ func (f *Fleet) SetVM(ctx context.Context, ref string, change job.VMChange) (job
 				return nil, nil
 			}
 			v.IdleSuspend, v.UsedAt = *change.IdleSuspend, now()
-			text := fmt.Sprintf("VM %d is not suspended any more when it is idle", v.ID)
+			text := fmt.Sprintf("VM %d is no longer suspended when idle", v.ID)
 			if v.Naps() {
 				text = fmt.Sprintf("VM %d is suspended from now on when it was not used for %s", v.ID, v.IdleTime())
 			}

@@ -67,7 +67,7 @@ func (f *Fleet) readRoom(ctx context.Context, rows []job.Pool, members []vm.VM) 
 	}
 	for _, m := range members {
 		if why := next.Doubts[m.Job]; why != "" && m.Member.State.Idle() {
-			f.giveUp(ctx, m, "its VM is not proven ours any more: "+why)
+			f.giveUp(ctx, m, "its VM is no longer proven ours: "+why)
 		}
 	}
 	for _, w := range watched {

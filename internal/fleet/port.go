@@ -100,7 +100,7 @@ func (f *Fleet) UnexposePort(ctx context.Context, ref, name string) (job.Exposed
 		}
 		port = v.Ports[at]
 		v.Ports = slices.Delete(slices.Clone(v.Ports), at, at+1)
-		return []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("port %d of VM %d is not exposed any more", port.Port, v.ID)}}, nil
+		return []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("port %d of VM %d is no longer exposed", port.Port, v.ID)}}, nil
 	})
 	return f.exposedPort(port), err
 }

@@ -155,7 +155,7 @@ func (f *Fleet) exclusive(ctx context.Context, ref, done string, alone bool, wor
 				tell(p)
 			}
 		case <-ctx.Done():
-			return v, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
+			return v, fmt.Errorf("the operation on the VM continues: %w", context.Cause(ctx))
 		}
 	}
 }

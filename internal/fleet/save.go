@@ -72,7 +72,7 @@ func (f *Fleet) noteTemplate(ctx context.Context, saved vm.VM, t job.SavedTempla
 	text, phase := fmt.Sprintf("saved as template %s (VM %d), of a copy", t.Name, t.VMID), job.PhaseProvision
 	if t.InPlace {
 		phase = job.PhaseDestroy
-		text = fmt.Sprintf("VM %d has become template %s, and is no VM any more", t.VMID, t.Name)
+		text = fmt.Sprintf("VM %d is now template %s, and no longer a VM", t.VMID, t.Name)
 		f.o.Guest.Forget(maker(saved))
 	}
 	if len(t.Left) > 0 {

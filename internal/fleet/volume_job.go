@@ -138,5 +138,5 @@ func (f *Fleet) PutBack(ctx context.Context, j job.Job) (told []job.Event) {
 		return nil
 	}
 	f.o.Log.Warn("volumes of a job stay with its VM until that is stopped", "job_id", j.ID, "err", err)
-	return []job.Event{{Kind: job.EventWarning, Text: err.Error() + "; it is taken off when the VM is stopped, and what was not written to it is lost"}}
+	return []job.Event{{Kind: job.EventWarning, Text: err.Error() + "; it is detached when the VM is stopped, and unwritten data is lost"}}
 }

@@ -15,7 +15,7 @@ import (
 func inUse(v vm.Volume, by vm.VolumeUse) *job.FieldError {
 	how, remedy := "writes to it", "end that, or take the volume off it"
 	if by.ReadOnly {
-		how, remedy = "reads it", "mount it ro there, too, or take the volume off it"
+		how, remedy = "reads it", "mount it ro there as well, or detach the volume from it"
 	}
 	return &job.FieldError{Field: "volume", Problem: fmt.Sprintf("volume %q is in use: VM %d %s", v.Name, by.VMID, how), Remedy: remedy, Fault: job.FaultState}
 }

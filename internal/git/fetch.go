@@ -150,7 +150,7 @@ func (g *Git) fetch(ctx context.Context, at string, w *opened, q job.RepositoryC
 		return q.Commit, nil
 	}
 	if err := get(q.Commit, "refs/linus/base"); err != nil {
-		return "", fmt.Errorf("it has no commit %s any more, which the job began with: %w", q.Commit, err)
+		return "", fmt.Errorf("it no longer has commit %s, which the job began with: %w", q.Commit, err)
 	}
 	return g.commit(ctx, at, q.Commit)
 }

@@ -204,7 +204,7 @@ func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.F
 func lastWords(said string) string {
 	text := strings.Join(strings.Fields(term.Text(said)), " ")
 	if strings.Contains(text, "could not read Username") {
-		return "the server wants to know who asks, or does not accept the credential"
+		return "the server requires a login, or does not accept the credential"
 	}
 	if strings.Contains(text, "Out of memory") || strings.Contains(text, "out of memory") {
 		text += fmt.Sprintf(": it may have %d MiB here", memory>>20)

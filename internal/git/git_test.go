@@ -225,7 +225,7 @@ func TestGit_InAndOut(t *testing.T) {
 			mustFail(t, err, "branch fix/one is there, and no job of yours has pushed")
 			q.Own = []string{head}
 			_, err = w.git.Fetch(t.Context(), q)
-			mustFail(t, err, "this one does not go on from it")
+			mustFail(t, err, "this job is not based on it")
 			q.Repository.Ref = "fix/one"
 			if c, err = w.git.Fetch(t.Context(), q); err != nil || c.Commit != head {
 				t.Fatal(c, err)

@@ -53,10 +53,10 @@ func (g *Git) mayPush(ctx context.Context, at string, q job.RepositoryCall, is, 
 	case is == "":
 		return nil
 	case !slices.Contains(q.Own, is):
-		return fmt.Errorf("branch %s is there, and no job of yours has pushed what it is at: choose another push.branch", q.Push)
+		return fmt.Errorf("branch %s exists, and its current commit was not pushed by a job of yours: choose another push.branch", q.Push)
 	}
 	if _, err := g.git(ctx, at, nil, nil, "merge-base", "--is-ancestor", is, commit); err != nil {
-		return fmt.Errorf("branch %s is there, a job of yours has pushed it, and this one does not go on from it: set repository.ref to it, or choose another push.branch", q.Push)
+		return fmt.Errorf("branch %s exists, pushed by a job of yours, but this job is not based on it: set repository.ref to it, or choose another push.branch", q.Push)
 	}
 	return nil
 }

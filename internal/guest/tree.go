@@ -71,7 +71,7 @@ type tree struct {
 
 // Close ends the transfer.
 func (t *tree) Close() error {
-	t.cancel(errors.New("nobody reads the archive any more"))
+	t.cancel(errors.New("nothing reads the archive any more"))
 	return t.PipeReader.Close()
 }
 

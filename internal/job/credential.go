@@ -207,7 +207,7 @@ func (s CredentialSpec) Validate() error {
 	case !fits(headerName, name, 100) || !fits(headerFront, front, 200):
 		add(field("header", "give a header's name and what stands in front of the value, as in 'Authorization: Bearer' or x-api-key", "%.80q is neither", s.Header))
 	case slices.Contains(framing, strings.ToLower(name)):
-		add(field("header", "give one that says who asks, as in Authorization", "%s says where a request goes, or how it is read", name))
+		add(field("header", "give one that identifies the client, such as Authorization", "%s says where a request goes, or how it is read", name))
 	case front == "Basic":
 		add(field("header", "give the user as well, as in 'Authorization: Basic x-access-token'", "Basic needs a user, whose password the value is"))
 	}

@@ -28,7 +28,7 @@ func (s ForkSpec) Names(of string) ([]string, error) {
 	case strings.Count(pattern, "%") != n || n > 1:
 		return nil, field("name", "use %d once, and no other %", "%q is no pattern for names", pattern)
 	case n == 0 && count > 1:
-		return nil, field("name", "put %d into it, which stands for the number of each", "%q would be the name of all %d", pattern, count)
+		return nil, field("name", "put %d into it, for the number of each copy", "%q would be the name of all %d", pattern, count)
 	}
 	names := make([]string, count)
 	for i := range names {
@@ -74,7 +74,7 @@ func (p ForkPoint) Text() string {
 	}
 	text := how + ": " + p.Why
 	if p.PauseMS > 0 {
-		text += fmt.Sprintf("; it stood still for %d ms", p.PauseMS)
+		text += fmt.Sprintf("; it was paused for %d ms", p.PauseMS)
 	}
 	return text
 }

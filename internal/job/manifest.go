@@ -89,7 +89,7 @@ type Manifest struct {
 	Retries     int               `json:"retries,omitempty" jsonschema:"minimum=1,maximum=5" jsonschema_description:"Default 1." brief:"Default 1."`
 	Network     vm.Network        `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings." brief:"-"`
 	Labels      map[string]string `json:"labels,omitempty" jsonschema_description:"To find it and its VM by, e.g. team: web." brief:"E.g. team: web."`
-	Notify      *Notify           `json:"notify,omitempty" jsonschema_description:"Who is told when the job has ended." brief:"Is sent a signed POST at the end."`
+	Notify      *Notify           `json:"notify,omitempty" jsonschema_description:"Who is notified when the job has ended." brief:"Is sent a signed POST at the end."`
 	StatusMode  StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written." api:"status_mode" brief:"How often progress is reported; default simple."`
 
 	Credentials []string `json:"credentials,omitempty" jsonschema_description:"Names of credentials: requests to their hosts get them on the way; the VM never has them." brief:"Names: requests to their hosts get them; the VM never has them."`

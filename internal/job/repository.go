@@ -23,8 +23,8 @@ type Repository struct {
 	Ref        string `json:"ref,omitempty" jsonschema_description:"Branch, tag or commit. Default: the default branch."`
 	Path       string `json:"path,omitempty" jsonschema_description:"Absolute directory, also the default of cwd. Default: its name, in the home." brief:"Absolute; also cwd's default. Default: its name, in the home."`
 	Credential string `json:"credential,omitempty" jsonschema_description:"Name of its credential."`
-	Submodules bool   `json:"submodules,omitempty" jsonschema_description:"Fetch its submodules, too." brief:"-"`
-	LFS        bool   `json:"lfs,omitempty" jsonschema_description:"Fetch its large files (Git LFS), too. HTTPS only." brief:"HTTPS only."`
+	Submodules bool   `json:"submodules,omitempty" jsonschema_description:"Also fetch its submodules." brief:"-"`
+	LFS        bool   `json:"lfs,omitempty" jsonschema_description:"Also fetch its large files (Git LFS). HTTPS only." brief:"HTTPS only."`
 }
 
 // Push is where a job's commits go.

@@ -146,7 +146,7 @@ func makeVerbs() []*Verb {
 		verb("SetVM", "updateVM", "Change after how long without use a VM is suspended", "PATCH /v1/vms/{vm}", always, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in VMEdit) (VMInfo, error) {
 			return e.SetVM(ctx, in.VM, in.VMChange)
 		}),
-		made[Forked](verb("ForkVM", "forkVM", "Make copies of a running VM, which go on from its memory where its storage allows that", "POST /v1/vms/{vm}/fork", never, RoleRun, OfVM, "vm", Engine.ForkVM), Created, nil),
+		made[Forked](verb("ForkVM", "forkVM", "Make copies of a running VM, which continue from its memory where its storage allows that", "POST /v1/vms/{vm}/fork", never, RoleRun, OfVM, "vm", Engine.ForkVM), Created, nil),
 		made[VMInfo](verb("SnapshotVM", "createSnapshot", "Save a VM's disk under a name, and with memory what runs in it", "POST /v1/vms/{vm}/snapshots", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in newSnapshot) (VMInfo, error) {
 			return e.SnapshotVM(ctx, in.VM, in.Snapshot, in.Memory)
 		}), Created, nil),
@@ -193,14 +193,14 @@ func makeVerbs() []*Verb {
 		made(verb("CreateVolume", "createVolume", "Create a disk that outlives the VMs it is attached to", "POST /v1/volumes", never, RoleRun, OfVolume, "vm", Engine.CreateVolume), Created, func(v VolumeInfo) string { return "volumes/" + v.Name }), // a repeated call would find it there
 		verb("RemoveVolume", "deleteVolume", "Remove a volume that no VM has, with all that is on it", "DELETE /v1/volumes/{volume}", never, RoleRun, OfVolume, "vm", ofVolume(Engine.RemoveVolume)),                                                    // a repeated call would find none
 		verb("AttachVolume", "attachVolume", "Mount a volume in a VM that stays", "POST /v1/volumes/{volume}/attach", always, RoleRun, OfVolume, "vm", Engine.AttachVolume),
-		verb("DetachVolume", "detachVolume", "Unmount a volume in a VM and take it off", "POST /v1/volumes/{volume}/detach", always, RoleRun, OfVolume, "vm", func(e Engine, ctx context.Context, in attachedRef) (VolumeInfo, error) {
+		verb("DetachVolume", "detachVolume", "Unmount a volume in a VM and detach it", "POST /v1/volumes/{volume}/detach", always, RoleRun, OfVolume, "vm", func(e Engine, ctx context.Context, in attachedRef) (VolumeInfo, error) {
 			return e.DetachVolume(ctx, in.Volume, in.VM)
 		}),
 
 		listed[CheckpointInfo](verb("Checkpoints", "listCheckpoints", "List checkpoints, oldest first", "GET /v1/checkpoints", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Checkpoints))),
 		verb("Checkpoint", "getCheckpoint", "Get a checkpoint", "GET /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", ofCheckpoint(Engine.Checkpoint)),
-		made(verb("CreateCheckpoint", "createCheckpoint", "Save the memory of a VM that has booted from a template, for others to go on from", "POST /v1/checkpoints", never, RoleAdmin, OfAll, "admin", Engine.CreateCheckpoint), Accepted, func(c CheckpointInfo) string { return "checkpoints/" + c.ID }), // a repeated call would find it there
-		goesOn(verb("RemoveCheckpoint", "deleteCheckpoint", "Destroy a checkpoint; VMs that went on from it stay", "DELETE /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", ofCheckpoint(Engine.RemoveCheckpoint))),
+		made(verb("CreateCheckpoint", "createCheckpoint", "Save the memory of a VM that has booted from a template, for others to continue from", "POST /v1/checkpoints", never, RoleAdmin, OfAll, "admin", Engine.CreateCheckpoint), Accepted, func(c CheckpointInfo) string { return "checkpoints/" + c.ID }), // a repeated call would find it there
+		goesOn(verb("RemoveCheckpoint", "deleteCheckpoint", "Destroy a checkpoint; VMs restored from it stay", "DELETE /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", ofCheckpoint(Engine.RemoveCheckpoint))),
 
 		listed[EngineInfo](verb("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Engines))),
 
@@ -219,11 +219,11 @@ func makeVerbs() []*Verb {
 		readsHost(verb("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost))),
 		made[HostTest](verb("TestHost", "testHost", "Test on the host all that VMs can do, in VMs that are gone afterwards", "POST /v1/host/tests", never, RoleAdmin, OfAll, "admin", Engine.TestHost), Accepted, nil), // a repeated call would find it running
 		listed[HostTest](verb("HostTests", "listHostTests", "List the tests of the host that run, and the last of each node", "GET /v1/host/tests", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.HostTests))),
-		goesOn(verb("CancelHostTest", "cancelHostTest", "End a test of the host; what it has made is removed", "POST /v1/host/tests/{test}/cancel", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in hostTestRef) (HostTest, error) {
+		goesOn(verb("CancelHostTest", "cancelHostTest", "End a test of the host; everything it made is removed", "POST /v1/host/tests/{test}/cancel", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in hostTestRef) (HostTest, error) {
 			return e.CancelHostTest(ctx, in.Test)
 		})),
 		listed[NodeInfo](verb("Nodes", "listNodes", "List the nodes that VMs are created on, by name", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Nodes))),
-		verb("CordonNode", "cordonNode", "Keep new VMs off a node; those that are there stay", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.CordonNode)),
+		verb("CordonNode", "cordonNode", "Keep new VMs off a node; existing ones stay", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.CordonNode)),
 		verb("UncordonNode", "uncordonNode", "Let new VMs on a node again", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.UncordonNode)),
 	}
 }

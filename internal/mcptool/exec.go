@@ -40,7 +40,7 @@ type executeNetwork struct {
 func (o Options) executeCommand() server.ServerTool {
 	return defineCall("execute_command", "Execute a command",
 		"Run a shell command in a persistent VM (vm_id; up to 16 at once) or a new one. "+
-			"If it ends within wait_seconds its exit code and output are in the same call; else it goes on: "+
+			"If it ends within wait_seconds its exit code and output are in the same call; else it continues: "+
 			"get_job_output, get_job_result, kill_job. "+
 			"Its stdin is open: interact_with_job types; what reads it all waits for close. "+
 			"Background processes end with it; `sudo systemd-run --unit NAME CMD` keeps one as long as the VM runs.",

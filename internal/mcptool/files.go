@@ -231,7 +231,7 @@ type readFileOutput struct {
 	Lines      int    `json:"lines,omitempty" jsonschema_description:"Lines in content."`
 	TotalLines int    `json:"total_lines,omitempty" jsonschema_description:"Absent if the file is too large to count them."`
 	CutLines   int    `json:"cut_lines,omitempty"`
-	NextOffset int    `json:"next_offset,omitempty" jsonschema_description:"The offset to go on with. Absent at the end."`
+	NextOffset int    `json:"next_offset,omitempty" jsonschema_description:"The offset to continue with. Absent at the end."`
 	NextByte   int64  `json:"next_byte_offset,omitempty" jsonschema_description:"The same as a byte_offset."`
 }
 

@@ -25,7 +25,7 @@ type forkOutput struct {
 
 func (o Options) forkVM() server.ServerTool {
 	return define("fork_vm", "Fork a VM",
-		"Make copies of a running persistent VM that go on from its memory, or boot from its disk where its storage cannot: the note says which. Refused while jobs run in it.",
+		"Make copies of a running persistent VM that continue from its memory, or boot from its disk where its storage cannot: the note says which. Refused while jobs run in it.",
 		hints{openWorld: true},
 		func(ctx context.Context, in forkInput) (forkOutput, error) {
 			out, ended, err := finish(ctx, o.background, func(ctx context.Context) (job.Forked, error) {
@@ -35,7 +35,7 @@ func (o Options) forkVM() server.ServerTool {
 			case err != nil:
 				return forkOutput{}, err
 			case !ended:
-				return forkOutput{Note: "The fork takes longer than a call may, and goes on. Call list_vms."}, nil
+				return forkOutput{Note: "The fork takes longer than a call may, and continues. Call list_vms."}, nil
 			}
 			return forkOutput{
 				VMs:    each(out.VMs, func(v job.VMInfo) string { return v.Name }),

@@ -51,7 +51,7 @@ func started(ctx context.Context, e job.Engine, c call, j job.Job, seconds *int)
 	if err == nil {
 		out.Status = now.Status
 	} else {
-		waited.Note = "The job is submitted and goes on; get_job_result with wait_seconds waits for it. This call could not: " + errorText(err)
+		waited.Note = "The job is submitted and continues; get_job_result with wait_seconds waits for it. This call could not: " + errorText(err)
 	}
 	out.waitedOutput = &waited
 	return out

@@ -283,7 +283,7 @@ func TestSave_GoesOnAfterItsCall(t *testing.T) {
 		req := mcp.CallToolRequest{}
 		req.Params.Arguments = map[string]any{"vm_id": "dev", "name": "tools"}
 		r, err := o.saveVM().Handler(t.Context(), req)
-		if err != nil || r.IsError || !strings.Contains(text(r), "goes on") {
+		if err != nil || r.IsError || !strings.Contains(text(r), "continues") {
 			t.Errorf("%v %s", err, text(r))
 		}
 		close(e.hang)

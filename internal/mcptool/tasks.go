@@ -142,7 +142,7 @@ func (s jobTasks) ended(ctx context.Context, j job.Job) (*mcp.CallToolResult, er
 // begunError is the job of a call that goes on as a task.
 type begunError struct{ task mcptask.Task }
 
-func (e *begunError) Error() string { return "the call goes on as task " + e.task.ID }
+func (e *begunError) Error() string { return "the call continues as task " + e.task.ID }
 
 // asTask returns a begunError for a job that a client has submitted, if it declares tasks. One
 // that does not want to wait at all gets the job's ID, as any client: it wants to do

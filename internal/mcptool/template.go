@@ -50,14 +50,14 @@ type saveOutput struct {
 
 func (o Options) saveVM() server.ServerTool {
 	return define("save_vm", "Save a VM",
-		"Make a template of a copy of a persistent VM, which goes on. Refused while jobs run in it.",
+		"Make a template of a copy of a persistent VM, which keeps running. Refused while jobs run in it.",
 		hints{openWorld: true},
 		func(ctx context.Context, in saveInput) (saveOutput, error) {
 			saved, ended, err := finish(ctx, o.background, func(ctx context.Context) (job.SavedTemplate, error) {
 				return o.Engine.SaveVM(ctx, in.VMID, in.Name, false)
 			})
 			if err == nil && !ended {
-				return saveOutput{Template: in.Name, Note: "It takes longer than a call may, and goes on: it is there once list_templates has it."}, nil
+				return saveOutput{Template: in.Name, Note: "It takes longer than a call may, and continues: it is done once list_templates has it."}, nil
 			}
 			return saveOutput{Template: saved.Name, VMID: saved.VMID, Left: saved.Left}, err
 		})

@@ -58,7 +58,7 @@ func (o Options) vmOutput(v job.VMInfo) vmOutput {
 		out.Reason = v.Reason + "; " + v.Remedy
 	}
 	if !v.SuspendedAt.IsZero() {
-		out.Reason = "suspended since " + v.SuspendedAt.UTC().Format(time.RFC3339) + " as it was idle; its next use resumes it"
+		out.Reason = "suspended since " + v.SuspendedAt.UTC().Format(time.RFC3339) + " because it was idle; its next use resumes it"
 	}
 	if v.Network.Limited() {
 		out.Egress = v.Network.Egress
@@ -98,7 +98,7 @@ func (o Options) act(ctx context.Context, ref, doing string, f func(context.Cont
 		return o.changedVM(v, ""), nil
 	}
 	now, err := o.Engine.VM(ctx, ref)
-	return o.changedVM(now, doing+" takes longer than a call may, and goes on. Call get_vm for its status."), err
+	return o.changedVM(now, doing+" takes longer than a call may, and continues. Call get_vm for its status."), err
 }
 
 // acting returns a tool that does nothing but act.
@@ -155,7 +155,7 @@ type provisionOutput struct {
 func (o Options) provisionVM() server.ServerTool {
 	return defineCall("provision_vm", "Create a VM",
 		"Create a VM that stays until destroy_vm or its ttl; returns its address and an ssh command. execute_command runs commands in it. "+
-			"If it takes longer than wait_seconds, that goes on: get_vm. For one task submit_job is simpler.",
+			"If it takes longer than wait_seconds, that continues: get_vm. For one task submit_job is simpler.",
 		hints{openWorld: true},
 		func(ctx context.Context, in provisionInput, c call) (provisionOutput, error) {
 			s := job.Submission{Client: clientName(ctx), Manifest: job.Manifest{
@@ -199,7 +199,7 @@ func (o Options) provisioned(j job.Job) (provisionOutput, error) {
 	case job.Failed, job.Timeout:
 		return out, fmt.Errorf("the VM could not be created (job %s, %s): %s", j.ID, j.Outcome.Reason, j.Outcome.Error)
 	default:
-		out.Note = fmt.Sprintf("It is still being created: %s. That goes on; call get_vm with vm_id %q, or get_job_status of the job with wait_seconds.", statusLine(j), out.Name)
+		out.Note = fmt.Sprintf("It is still being created: %s. That continues; call get_vm with vm_id %q, or get_job_status of the job with wait_seconds.", statusLine(j), out.Name)
 	}
 	return out, nil
 }
@@ -250,7 +250,7 @@ func (o Options) getVM() server.ServerTool {
 
 func (o Options) startVM() server.ServerTool {
 	return o.acting("start_vm", "Start a VM",
-		"Start a stopped persistent VM; returns when it accepts logins, or after 45 seconds while that goes on.",
+		"Start a stopped persistent VM; returns when it accepts logins, or after 45 seconds while that continues.",
 		hints{idempotent: true, openWorld: true}, "The start", job.Engine.StartVM)
 }
 

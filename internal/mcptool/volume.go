@@ -39,7 +39,7 @@ func volumeOutputOf(v job.VolumeInfo) volumeOutput {
 func (o Options) onVolume(ctx context.Context, f func(context.Context) (job.VolumeInfo, error)) (volumeOutput, error) {
 	v, ended, err := finish(ctx, o.background, f)
 	if err == nil && !ended {
-		return volumeOutput{Note: "It takes longer than a call may, and goes on. Call list_volumes."}, nil
+		return volumeOutput{Note: "It takes longer than a call may, and continues. Call list_volumes."}, nil
 	}
 	return volumeOutputOf(v), err
 }

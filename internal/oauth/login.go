@@ -30,7 +30,7 @@ type LoginOptions struct {
 	Issuer       string // URL, exactly as in ID tokens and metadata
 	ClientID     string
 	ClientSecret string // empty: a public client
-	Redirect     string // URL to which browsers come back
+	Redirect     string // URL to which browsers return
 	Scopes       []string
 	GroupsClaim  string
 	Roles        map[string]job.Role // by group; * is everybody

@@ -117,7 +117,7 @@ func signed(ctx context.Context, k *keys, token string, types []string, problem 
 	}
 	head := t.Headers[0]
 	if typ, _ := head.ExtraHeaders[jose.HeaderType].(string); !slices.Contains(types, strings.ToLower(typ)) {
-		return &job.RefusedError{Why: "the token's type is none of those that are taken here"}
+		return &job.RefusedError{Why: "the token's type is not accepted here"}
 	}
 	if err := t.UnsafeClaimsWithoutVerification(into...); err != nil { // before its issuer is asked for anything
 		return &job.RefusedError{Why: "the token's claims cannot be read"}

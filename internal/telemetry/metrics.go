@@ -86,7 +86,7 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger, labels ...string) *
 	m.egress = m.counter("linus_egress_connections_total", "Connections that jobs with egress allow have asked their proxy for, by result: allowed or refused.", "result")
 	m.egressBytes = m.counter("linus_egress_bytes_total", "Bytes of those that were allowed and have ended, by direction: sent or received.", "direction")
 	m.webhooks = m.counter("linus_webhook_attempts_total", "Attempts to deliver messages about ended jobs, by result: delivered, failed (it is tried again), or given_up.", "result")
-	m.claims = m.counter("linus_pool_claims_total", "Jobs that asked a pool for a VM, by result: hit, miss (none was ready), or fell_through (a claimed one did not answer, and the job went on without it).", "pool", "result")
+	m.claims = m.counter("linus_pool_claims_total", "Jobs that asked a pool for a VM, by result: hit, miss (none was ready), or fell_through (a claimed one did not answer, and the job continued without it).", "pool", "result")
 	m.claimed = m.histogram("linus_pool_claim_seconds", "Time from a job's asking a pool until the VM it was given has answered.",
 		[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "pool")
 	m.refills = m.counter("linus_pool_refill_failures_total", "VMs that a pool could not make.", "pool")

@@ -146,7 +146,7 @@ func (p *pages) routes(r *mux.Router) {
 		Columns: []string{"Template", "Nodes"},
 	}, p.templates))
 	get("/checkpoints", p.listing("Checkpoints", listView{
-		Section: "checkpoints", Heading: "Checkpoints", About: "Memories of booted VMs: what is asked for with such a template and size goes on from one instead of booting.", Help: "templates", Command: "linus template checkpoint build",
+		Section: "checkpoints", Heading: "Checkpoints", About: "Memories of booted VMs: a VM of such a template and size continues from one instead of booting.", Help: "templates", Command: "linus template checkpoint build",
 		Columns: []string{"Checkpoint", "Template", "Size", "Node", "Status", "Memory", "Uses", "Last used"},
 	}, p.checkpoints))
 	get("/volumes", p.listing("Volumes", listView{

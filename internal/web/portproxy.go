@@ -28,7 +28,7 @@ const (
 	portOpen    = 48              // requests to one port at once; an SSH connection to a VM has 64
 )
 
-const noPort = "There is no such port, or no VM that has it any more."
+const noPort = "There is no such port, or its VM is gone."
 
 // errNotReady: what was begun for a connection, such as resuming the VM, goes on.
 var errNotReady = errors.New("the VM is not ready yet")
@@ -93,7 +93,7 @@ func (a *api) portFailed(w http.ResponseWriter, r *http.Request, v visit, err er
 	var field *job.FieldError
 	switch {
 	case r.Context().Err() != nil: // the client is gone, or may not go on
-		v.fail(w, http.StatusServiceUnavailable, "This cannot go on")
+		v.fail(w, http.StatusServiceUnavailable, "This cannot continue")
 	case errors.Is(err, job.ErrUnauthorized):
 		w.Header().Set("WWW-Authenticate", `Bearer realm="linus"`)
 		v.fail(w, http.StatusUnauthorized, "Unauthorized: log in to linus again")

@@ -582,7 +582,7 @@ func TestPort_IsForThoseWhoMayReachTheVM(t *testing.T) {
 			}
 			resp.Body.Close()
 			code, _, text := r.get(at, nil)
-			if code != want || want == 404 && !strings.Contains(text, "There is no such port, or no VM that has it any more.") {
+			if code != want || want == 404 && !strings.Contains(text, "There is no such port, or its VM is gone.") {
 				t.Errorf("%s in a browser, wildcard %v: %d %s", who, wildcard, code, text)
 			}
 		}

@@ -37,7 +37,7 @@ func tokenGroups() []group {
 	return []group{
 		{Title: "Token", fields: []field.Field{
 			{Name: "name", Label: "Name", Hint: "whom it is for; tokens with the same name see the same jobs"},
-			{Name: "role", Label: "Role", Values: []string{"run", "read", "admin"}, Hint: "read: see its own jobs and VMs; run: also start, control and end them; admin: everything, whoever owns it"},
+			{Name: "role", Label: "Role", Values: []string{"run", "read", "admin"}, Hint: "read: see its own jobs and VMs; run: also start, control and end them; admin: everything of every owner"},
 			{Zero: true, Seconds: true, Name: "ttl", Label: "Valid for", Hint: "as in 12h or 30d; empty: 90 days; 0: until it is revoked"},
 		}},
 		{Title: "What it may use", Rare: true, fields: []field.Field{

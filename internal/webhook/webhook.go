@@ -87,7 +87,7 @@ func (s *Sender) Send(ctx context.Context, w job.Webhook) job.WebhookResult {
 	}
 	u, err := url.Parse(to)
 	if to == "" || err != nil {
-		return job.WebhookResult{Err: errors.New("no WEBHOOK_URL is set any more"), Final: true}
+		return job.WebhookResult{Err: errors.New("WEBHOOK_URL is no longer set"), Final: true}
 	}
 	r := job.WebhookResult{Host: u.Host}
 	ctx, cancel := context.WithTimeout(ctx, sendTime)

@@ -22,7 +22,7 @@ import (
 )
 
 // ErrLeaseLost says that the queue has given the session to another worker, or will.
-var ErrLeaseLost = errors.New("the session's lease is lost: it goes on elsewhere")
+var ErrLeaseLost = errors.New("the session's lease is lost: it continues elsewhere")
 
 // Serve serves the session that a file says, in the working directory, and keeps its lease. The
 // file is removed first.

@@ -112,7 +112,7 @@ fork_save() {
     if ((run_rc == 0)) && [[ ${run_out} =~ ^[0-9]{1,9}$ ]]; then
       fork_pause=${run_out}
     else
-      log_warn "how long VM ${vm_id} stood still is not known: ${run_said}"
+      log_warn "how long VM ${vm_id} was paused is not known: ${run_said}"
     fi
     run_said=${said}
   fi
