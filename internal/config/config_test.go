@@ -156,7 +156,7 @@ func TestLoad_BadValueStopsTheStartWithNameProblemAndRule(t *testing.T) {
 		{"logins that say nothing else", map[string]string{"OIDC_ISSUER": "https://id.example"}, []string{"OIDC_CLIENT_ID", "OIDC_ROLES", "HTTP_URL", "to which browsers return"}},
 		{"logins without TLS", logins("OIDC_ISSUER", "http://id.example"), []string{`OIDC_ISSUER: "http://id.example" is not valid; give https://HOST`}},
 		{"logins back without TLS", logins("HTTP_URL", "http://linus.example"), []string{"HTTP_URL", "to which browsers return"}},
-		{"logins back to nobody", logins("HTTP_HOSTS", "other"), []string{`HTTP_HOSTS: "other" is not valid; OIDC_ISSUER is set: name the host of HTTP_URL`}},
+		{"logins back to nobody", logins("HTTP_HOSTS", "other"), []string{`HTTP_HOSTS: "other" is not valid; OIDC_ISSUER is set: also name the host of HTTP_URL`}},
 		{"a role that is none", logins("OIDC_ROLES", "devs=user"), []string{`OIDC_ROLES: "devs=user" is not valid; give GROUP=ROLE`}},
 		{"a group of two roles", logins("OIDC_ROLES", "devs=run,devs=admin"), []string{"OIDC_ROLES", "each group once"}},
 		{"a role of no group", logins("OIDC_ROLES", "=run"), []string{"OIDC_ROLES"}},

@@ -34,8 +34,8 @@ func TestRepositoryWays_TellOfTheCredential(t *testing.T) {
 		return repositoryWays(k)(context.WithoutCancel(t.Context()), job.Repository{URL: url, Credential: name}, func(job.CredentialUse) {})
 	}
 	for _, of := range []struct{ url, credential, want string }{
-		{"https://git.example/acme/app", "gone", `there is no credential "gone" any more`},
-		{"ssh://git@git.example/acme/app", "gone", `there is no credential "gone" any more`},
+		{"https://git.example/acme/app", "gone", `credential "gone" no longer exists`},
+		{"ssh://git@git.example/acme/app", "gone", `credential "gone" no longer exists`},
 		{"https://git.example/other/app", "git", "is for paths that begin with /acme/"},
 		{"ssh://git@git.example/other/app", "deploy", "is for paths that begin with /acme/"},
 		{"https://git.example/acme/app", "deploy", "is a key for SSH"},

@@ -115,7 +115,7 @@ func TestCheckpoint_WhatFailsBoots(t *testing.T) {
 		id := r.ask("dev")
 		r.pass(time.Minute)
 		v := r.vm(id)
-		if v.State != vm.Created || v.From != "" || len(r.told(id, "the VM boots: it could not go on from checkpoint "+c.Name)) != 1 {
+		if v.State != vm.Created || v.From != "" || len(r.told(id, "the VM boots: it could not be restored from checkpoint "+c.Name)) != 1 {
 			t.Errorf("%+v, told %v", v, r.told(id, ""))
 		}
 		if c = r.found(c.ID); c.Status != job.CheckpointReady || c.Uses != 0 {

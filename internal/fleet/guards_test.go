@@ -234,11 +234,11 @@ func TestFork_OfWhatIsDestroyedMeanwhile(t *testing.T) {
 			t.Errorf("dev is %s, and had %d copies", v.State, len(copies))
 		}
 		for _, id := range copies {
-			if v := r.vm(id); !v.Unwanted || !strings.Contains(v.Own.Failed, "is not there any more") {
+			if v := r.vm(id); !v.Unwanted || !strings.Contains(v.Own.Failed, "no longer exists") {
 				t.Errorf("%s goes on: %+v", v.Name, v.Own)
 			}
 		}
-		if err := <-forked; err == nil || !strings.Contains(err.Error(), "is not there any more") {
+		if err := <-forked; err == nil || !strings.Contains(err.Error(), "no longer exists") {
 			t.Errorf("forked: %v", err)
 		}
 	})

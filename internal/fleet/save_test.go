@@ -68,7 +68,7 @@ func TestSave_InPlace(t *testing.T) {
 		if vms, err := r.VMs(context.Background()); err != nil || len(vms) != 0 || r.vm(v.Job).State != vm.Destroyed {
 			t.Errorf("it is still a VM: %+v, %v", vms, err)
 		}
-		if len(r.told(v.Job, "has become template setup")) != 1 {
+		if len(r.told(v.Job, "is now template setup")) != 1 {
 			t.Errorf("told %q", r.told(v.Job, ""))
 		}
 		r.engine.set(func(e *engine) {

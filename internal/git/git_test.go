@@ -222,7 +222,7 @@ func TestGit_InAndOut(t *testing.T) {
 			}
 
 			_, err = w.git.Fetch(t.Context(), q)
-			mustFail(t, err, "branch fix/one is there, and no job of yours has pushed")
+			mustFail(t, err, "branch fix/one exists, and its current commit was not pushed")
 			q.Own = []string{head}
 			_, err = w.git.Fetch(t.Context(), q)
 			mustFail(t, err, "this job is not based on it")
@@ -238,7 +238,7 @@ func TestGit_InAndOut(t *testing.T) {
 			// Somebody else was there in the meantime.
 			other := w.Commit(w.Work, "z.txt", "z\n")
 			w.Git(w.Work, "push", "-q", "--force", w.Bare, other+":refs/heads/fix/one")
-			mustFail(t, w.git.Push(t.Context(), q, next), "no job of yours has pushed what it is at")
+			mustFail(t, w.git.Push(t.Context(), q, next), "was not pushed by a job of yours")
 			if got := w.Git(w.Bare, "rev-parse", "fix/one"); got != other {
 				t.Errorf("the branch is at %s, not %s", got, other)
 			}
@@ -363,9 +363,9 @@ func TestFetch_Refuses(t *testing.T) {
 			t.Errorf("left %v", left)
 		}
 	}
-	fetch(push("main"), "branch main is there")
+	fetch(push("main"), "branch main exists")
 	w.Git(w.Bare, "branch", "fix/a/one", "main")
-	fetch(push("main/next"), "branch main is there, and git has no main/next beside it: choose another push.branch")
+	fetch(push("main/next"), "branch main exists, and git has no main/next beside it: choose another push.branch")
 	fetch(push("fix"), "branch fix/a/one is there, and git has no fix beside it")
 	fetch(push("fix/a"), "branch fix/a/one is there, and git has no fix/a beside it")
 	fetch(ref("nothing"), `no branch and no tag "nothing"`)

@@ -129,7 +129,7 @@ func TestProvisionVM_ReturnsTheStatusWhenItTakesLong(t *testing.T) {
 		bad  bool
 	}{
 		{"ready", job.Job{ID: knownID, Status: job.Success, VM: v}, []string{`"vm_id":"105"`, `"status":"running"`, `"ip":"10.0.0.9"`, `"ssh":"ssh debian@10.0.0.9"`}, false},
-		{"being made", job.Job{ID: knownID, Status: job.Provisioning, Progress: "3/9 clone", VM: &vm.VM{Name: "dev"}}, []string{`"status":"provisioning"`, "provisioning, 3/9 clone. That goes on; call get_vm", `"job_id":"` + knownID}, false},
+		{"being made", job.Job{ID: knownID, Status: job.Provisioning, Progress: "3/9 clone", VM: &vm.VM{Name: "dev"}}, []string{`"status":"provisioning"`, "provisioning, 3/9 clone. That continues; call get_vm", `"job_id":"` + knownID}, false},
 		{"waiting", job.Job{ID: knownID, Status: job.Pending, Manifest: job.Manifest{VMName: "dev"}}, []string{`"name":"dev"`, "pending. That continues"}, false},
 		{"failed", job.Job{ID: knownID, Status: job.Failed, Outcome: &job.Outcome{Reason: job.ReasonProvisionFailed, Error: "no space; free some"}}, []string{"could not be created", "provision_failed", "no space; free some"}, true},
 	}

@@ -280,8 +280,8 @@ func TestLogin_RefusesAllOthers(t *testing.T) {
 		{"the client's secret as a key", "no JWT signed", idToken(func(p *provider) string {
 			return token(t, jose.HS256, jose.JSONWebKey{Key: []byte(strings.Repeat(clientSecret, 2)), KeyID: "first"}, p.all(), nil)
 		}), nil, ""},
-		{"an access token", "type is none", idToken(func(p *provider) string { return token(t, p.alg, p.key, p.all(), map[string]any{"typ": "at+jwt"}) }), nil, ""},
-		{"a logout token", "type is none", idToken(func(p *provider) string { return token(t, p.alg, p.key, p.all(), map[string]any{"typ": "logout+jwt"}) }), nil, ""},
+		{"an access token", "type is not accepted", idToken(func(p *provider) string { return token(t, p.alg, p.key, p.all(), map[string]any{"typ": "at+jwt"}) }), nil, ""},
+		{"a logout token", "type is not accepted", idToken(func(p *provider) string { return token(t, p.alg, p.key, p.all(), map[string]any{"typ": "logout+jwt"}) }), nil, ""},
 		{"no ID token", "OIDC_SCOPES must have openid", answers(200, `{"access_token":"x"}`), nil, ""},
 		{"a wrong secret", "the issuer says invalid_client", answers(401, `{"error":"invalid_client"}`), nil, ""},
 		{"the userinfo of another", "of somebody else", func(p *provider) {
