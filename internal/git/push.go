@@ -41,7 +41,7 @@ func (g *Git) branch(ctx context.Context, at string, w *opened, q job.Repository
 		case name == ref:
 			return commit, err
 		case strings.HasPrefix(name, ref+"/"), slices.Contains(asked[3:], name):
-			return "", fmt.Errorf("branch %s is there, and git has no %s beside it: choose another push.branch", strings.TrimPrefix(name, "refs/heads/"), q.Push)
+			return "", fmt.Errorf("branch %s exists, and git has no %s beside it: choose another push.branch", strings.TrimPrefix(name, "refs/heads/"), q.Push)
 		}
 	}
 	return "", err

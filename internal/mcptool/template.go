@@ -50,7 +50,7 @@ type saveOutput struct {
 
 func (o Options) saveVM() server.ServerTool {
 	return define("save_vm", "Save a VM",
-		"Make a template of a copy of a persistent VM, which keeps running. Refused while jobs run in it.",
+		"Make a template from a copy of a persistent VM. Refused while jobs run in it.",
 		hints{openWorld: true},
 		func(ctx context.Context, in saveInput) (saveOutput, error) {
 			saved, ended, err := finish(ctx, o.background, func(ctx context.Context) (job.SavedTemplate, error) {
