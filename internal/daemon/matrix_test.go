@@ -67,7 +67,7 @@ func verbRules() map[string]rule {
 		"CreateVolume": {job.RoleRun, ""}, "RemoveVolume": {job.RoleRun, ""}, "AttachVolume": {job.RoleRun, ""}, "DetachVolume": {job.RoleRun, ""}}
 	for role, of := range map[job.Role]map[string]string{
 		job.RoleRead: {
-			"job": "Job Manifest Result Watch Output Artifacts OpenArtifact Terminal", "vm": "VM ListSnapshots ListPorts", "": "Info List Activity VMs CheckHost Volumes Volume",
+			"job": "Job Manifest Result Watch Output Artifacts OpenArtifact Terminal", "vm": "VM ListSnapshots ListPorts", "": "Info List VMs CheckHost Volumes Volume",
 		},
 		job.RoleRun: {
 			"job": "Cancel Kill Input Resize",

@@ -22,7 +22,7 @@ func TestPeek_EveryVerbReadsOrSaysWhatIsMissing(t *testing.T) {
 	}
 	defer done()
 	reads := map[string]bool{
-		"Job": true, "Manifest": true, "Result": true, "List": true, "Activity": true, "Watch": true, "Output": true, "OpenArtifact": true,
+		"Job": true, "Manifest": true, "Result": true, "List": true, "Watch": true, "Output": true, "OpenArtifact": true,
 		"Pools": true, "Pool": true, "HostTests": true, "Checkpoints": true, "Checkpoint": true, "Engines": true, "Tokens": true, "Credentials": true,
 	}
 	for _, v := range job.Verbs() {

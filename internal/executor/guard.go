@@ -32,11 +32,7 @@ func (g *guard) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch asked := in.(type) {
-	case job.Filter:
-		asked.Principal = whose(ctx, asked.Principal)
-		in = asked
-	case job.OfPrincipal:
+	if asked, ok := in.(job.Filter); ok {
 		asked.Principal = whose(ctx, asked.Principal)
 		in = asked
 	}

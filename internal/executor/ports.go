@@ -258,9 +258,6 @@ type JobStore interface {
 	UpdateSoon(id string, change func(*job.Job) (job.Record, error)) (wait func() (job.Job, error))
 	// List returns a page of jobs, newest first.
 	List(ctx context.Context, f job.Filter) (job.Page, error)
-	// Activity returns what was submitted in the hours until now, of one principal's;
-	// empty: all.
-	Activity(ctx context.Context, principal string, now time.Time) (job.Activity, error)
 	// InProgress returns every job that is not Done and does not wait for a slot, oldest
 	// first.
 	InProgress(ctx context.Context) ([]job.Job, error)

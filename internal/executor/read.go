@@ -53,11 +53,6 @@ func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	return e.o.Jobs.List(ctx, f)
 }
 
-// Activity returns what was submitted in the last hours.
-func (e *Executor) Activity(ctx context.Context, principal string) (job.Activity, error) {
-	return e.o.Jobs.Activity(ctx, principal, now())
-}
-
 // Result returns the job's outcome and output, or *job.NotCompleteError. If an agent
 // wrote a JSON stream, the result's stdout is its final text; Output returns the whole
 // stream.

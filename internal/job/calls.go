@@ -61,10 +61,6 @@ func (c calls) List(ctx context.Context, f Filter) (Page, error) {
 	return ask[Page](ctx, c, "List", f)
 }
 
-func (c calls) Activity(ctx context.Context, principal string) (Activity, error) {
-	return ask[Activity](ctx, c, "Activity", OfPrincipal{principal})
-}
-
 func (c calls) DeleteJob(ctx context.Context, id string) error {
 	return tell(ctx, c, "DeleteJob", jobRef{id})
 }

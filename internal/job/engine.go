@@ -49,9 +49,6 @@ type Jobs interface {
 	Kill(ctx context.Context, id, signal string) (Killed, error)
 	// List returns a page of jobs, newest first.
 	List(ctx context.Context, f Filter) (Page, error)
-	// Activity counts the jobs submitted in each of the last 24 hours by one principal
-	// or, if that is empty, by all that the caller may see.
-	Activity(ctx context.Context, principal string) (Activity, error)
 	// DeleteJob removes one job that has ended, with its output and artifacts. One whose VM
 	// is still there, or that has not ended, is a *FieldError.
 	DeleteJob(ctx context.Context, id string) error

@@ -153,29 +153,6 @@ type Page struct {
 // MostCounted bounds a count of jobs: so many are that many or more.
 const MostCounted = 1000
 
-// Activity is what has been submitted lately, by the hour.
-type Activity struct {
-	Hours []Hour `json:"hours"`         // oldest first, without a gap; the last is the present one
-	Cut   bool   `json:"cut,omitempty"` // there were more than are counted: the oldest are missing
-}
-
-// ActivityHours is how many hours an Activity has.
-const ActivityHours = 24
-
-// Hour is what was submitted within an hour, as it is now.
-type Hour struct {
-	From       time.Time     `json:"from"`
-	Succeeded  int           `json:"succeeded"`
-	Failed     int           `json:"failed"` // or timed out
-	Unfinished int           `json:"unfinished"`
-	Started    int           `json:"started"`                                         // tasks that have started, of which the waiting times are
-	MedianWait time.Duration `json:"median_wait,omitempty" api:"median_wait_seconds"` // from the submission to the start of the task
-	MaxWait    time.Duration `json:"max_wait,omitempty" api:"max_wait_seconds"`
-}
-
-// Jobs is how many were submitted.
-func (h Hour) Jobs() int { return h.Succeeded + h.Failed + h.Unfinished }
-
 // TaskHead is the task's first 100 characters, for lists, of a run those of its command.
 func TaskHead(task string) string {
 	task = typed(task)

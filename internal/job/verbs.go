@@ -106,9 +106,6 @@ func makeVerbs() []*Verb {
 			return e.Kill(ctx, in.ID, in.Signal)
 		})),
 		paged(ListingOfJobs(), verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,since,before,sort,limit,cursor,counts,principal}", always, RoleRead, OfJobs, "jobs", Engine.List)),
-		verb("Activity", "getActivity", "Count the jobs of the last 24 hours, hour by hour", "GET /v1/activity{?principal}", always, RoleRead, OfJobs, "jobs", func(e Engine, ctx context.Context, in OfPrincipal) (Activity, error) {
-			return e.Activity(ctx, in.Principal)
-		}),
 		named("removed", verb("Cleanup", "deleteJobs", "Delete all jobs that ended longer ago than an age", "DELETE /v1/jobs{?older_than_seconds}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in aged) (int, error) {
 			return e.Cleanup(ctx, time.Duration(in.OlderThan)*time.Second)
 		})),
@@ -235,11 +232,6 @@ type None struct{}
 type ToKill struct {
 	ID     string `json:"id"`
 	Signal string `json:"signal"`
-}
-
-// OfPrincipal is the input of Activity.
-type OfPrincipal struct {
-	Principal string `json:"principal"`
 }
 
 // Download is the result of OpenArtifact.

@@ -41,8 +41,6 @@ func used(t testing.TB, s *Store) {
 		{Sort: "created_at", Status: job.Failed, Cursor: encodeCursor(job.Filter{Sort: "created_at"}, j.ID)}, {Text: "x"}, {Client: "cli", Since: at, Before: at}, {Reason: job.ReasonLost, Principal: "alice"}, {Status: job.Failed, Text: "x", Cursor: encodeCursor(job.Filter{}, j.ID)}} {
 		note(s.List(ctx, f))
 	}
-	note(s.Activity(ctx, "", at))
-	note(s.Activity(ctx, "alice", at))
 	for _, f := range []job.Filter{{Principal: job.OperatorName}, {Principal: job.OperatorName, Status: job.Failed}, {Principal: "alice"},
 		{Principal: "alice", Status: job.Failed}, {Principal: "alice", Status: job.Running}} {
 		note(s.List(ctx, f))

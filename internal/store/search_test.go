@@ -163,33 +163,3 @@ func TestReasons_HaveTheStatusesTheyEndIn(t *testing.T) {
 		}
 	}
 }
-
-func TestActivity_CountsByTheHour(t *testing.T) {
-	s := newStore(t)
-	now := time.Date(2026, 3, 2, 12, 40, 0, 0, time.UTC)
-	started := func(after time.Duration, status job.Status) func(*job.Job) {
-		return func(j *job.Job) { j.StartedAt, j.Status = j.CreatedAt.Add(after), status }
-	}
-	ended(t, s, now.Add(-time.Minute), started(time.Second, job.Success))
-	ended(t, s, now.Add(-2*time.Minute), started(9*time.Second, job.Timeout))
-	ended(t, s, now.Add(-3*time.Minute), started(3*time.Second, job.Running))
-	ended(t, s, now.Add(-4*time.Minute), because(job.ReasonProvisionFailed))
-	ended(t, s, now.Add(-23*time.Hour), func(j *job.Job) { j.Principal = "alice" })
-	ended(t, s, now.Add(-24*time.Hour), because(job.ReasonLost)) // too long ago
-
-	a, err := s.Activity(t.Context(), "", now)
-	if err != nil || len(a.Hours) != job.ActivityHours || a.Cut {
-		t.Fatalf("%+v, %v", a, err)
-	}
-	hour := now.Truncate(time.Hour)
-	diff(t, job.Hour{From: hour, Succeeded: 1, Failed: 2, Unfinished: 1, Started: 3, MedianWait: 3 * time.Second, MaxWait: 9 * time.Second}, a.Hours[23])
-	diff(t, job.Hour{From: hour.Add(-23 * time.Hour), Failed: 1}, a.Hours[0])
-	for _, h := range a.Hours[1:23] {
-		if h.Jobs() != 0 {
-			t.Errorf("%+v", h)
-		}
-	}
-	if a, err = s.Activity(t.Context(), "alice", now); err != nil || a.Hours[0].Failed != 1 || a.Hours[23].Jobs() != 0 {
-		t.Errorf("alice's: %+v, %v", a, err)
-	}
-}

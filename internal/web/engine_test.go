@@ -51,7 +51,6 @@ type engine struct {
 	plan      []string
 	formErr   error      // of Submit and Plan
 	filter    job.Filter // of the last list
-	activity  job.Activity
 }
 
 var _ job.Engine = (*engine)(nil)
@@ -133,8 +132,6 @@ func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
 	}
 	return page, nil
 }
-
-func (e *engine) Activity(context.Context, string) (job.Activity, error) { return e.activity, nil }
 
 func (e *engine) Watch(ctx context.Context, jobID string, after int64) ([]job.Event, job.Job, error) {
 	for {

@@ -25,12 +25,11 @@ type jobsView struct {
 	Query   jobsQuery
 	Reasons []job.Reason
 	Spans   []timeSpan
-	Found   bool       // it is a search, or a filter
-	Later   bool       // this is not the first page
-	First   string     // the address of the first page
-	Next    string     // the address of the next page, empty on the last
-	Live    string     // the address of the live updates
-	Chart   *chartView // on the first page of all jobs
+	Found   bool   // it is a search, or a filter
+	Later   bool   // this is not the first page
+	First   string // the address of the first page
+	Next    string // the address of the next page, empty on the last
+	Live    string // the address of the live updates
 }
 
 func (jobsView) title() string  { return "Jobs" }
@@ -161,12 +160,6 @@ func (p *pages) jobs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v, err := p.jobsView(r)
-	if err == nil && !v.Found && !v.Later {
-		var a job.Activity
-		if a, err = p.Engine.Activity(r.Context(), ""); err == nil {
-			v.Chart = newChart(a)
-		}
-	}
 	if err != nil {
 		p.failed(w, r, err)
 		return

@@ -84,17 +84,6 @@ func sample() *engine {
 			},
 		},
 	}
-	for i := range job.ActivityHours {
-		h := job.Hour{From: now.UTC().Truncate(time.Hour).Add(time.Duration(i-job.ActivityHours+1) * time.Hour)}
-		if i%5 != 3 {
-			h.Succeeded, h.Failed, h.Started = (i*7)%19, (i*3)%5, 1
-			h.MedianWait, h.MaxWait = time.Duration((i*13)%40)*time.Second, time.Duration((i*13)%40+(i*5)%60)*time.Second
-		}
-		if i == job.ActivityHours-1 {
-			h.Unfinished = 4
-		}
-		e.activity.Hours = append(e.activity.Hours, h)
-	}
 	running := job.Job{
 		ID: id, Kind: job.KindTask, Status: job.Running, Phase: "run", Progress: "compiling", Client: "mcp:claude-code",
 		Manifest: job.Manifest{Task: "#!/bin/bash\nset -e\ncd /srv/project && make all\n", AgentType: job.AgentScript, Stdin: job.StdinOpen, Lifecycle: vm.Ephemeral, Timeout: 3600, Env: map[string]string{"CI": "true"}, Labels: map[string]string{"team": "web", "note": "<b>&"}},
