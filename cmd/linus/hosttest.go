@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +31,7 @@ func (a *app) hostTestCommand() *cobra.Command {
 		Example: "  linus host test\n  linus host test --all-nodes --report report.txt",
 		Args:    noArgs,
 		RunE: a.attaching(true, func(ctx context.Context, s *session, _ []string) error {
-			nodes := []string{spec.Node}
+			nodes, out := []string{spec.Node}, io.Discard
 			if all {
 				infos, err := s.Nodes(ctx)
 				if err != nil {
@@ -40,32 +42,34 @@ func (a *app) hostTestCommand() *cobra.Command {
 					nodes = append(nodes, n.Name)
 				}
 			}
-			var tests []job.HostTest
-			passed := true
-			for _, spec.Node = range nodes {
-				t, err := a.testHost(ctx, s, spec)
+			if report != "" { // minutes before there is something to write
+				file, err := os.OpenFile(report, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 				if err != nil {
 					return err
 				}
-				tests, passed = append(tests, t), passed && t.Status == job.HostTestPassed
+				defer func() { _ = file.Close() }()
+				out = file
+			}
+			var tests []job.HostTest
+			var failed error
+			for _, spec.Node = range nodes {
+				t, err := a.testHost(ctx, s, spec)
+				failed = errors.Join(failed, err)
+				if t.ID != "" {
+					tests = append(tests, t)
+				}
 				if ctx.Err() != nil {
 					break
 				}
 			}
+			_, err := io.WriteString(out, hostReport(tests, nodes))
 			if a.json {
-				if err := a.printJSON(tests); err != nil {
-					return err
-				}
+				err = errors.Join(err, a.printJSON(tests))
 			}
-			if report != "" {
-				if err := writeReport(report, hostReport(tests)); err != nil {
-					return err
-				}
+			if err = errors.Join(failed, err); err == nil && slices.ContainsFunc(tests, func(t job.HostTest) bool { return t.Status != job.HostTestPassed }) {
+				err = exitError(exitFailure)
 			}
-			if !passed {
-				return exitError(exitFailure)
-			}
-			return nil
+			return err
 		}),
 	}
 	f := cmd.Flags()
@@ -115,8 +119,8 @@ func (a *app) testHost(ctx context.Context, s *session, spec job.HostTestSpec) (
 		case <-asked:
 			asked = nil
 			a.note("the test is ending; everything it made is being removed")
-			if _, err := s.CancelHostTest(begun, t.ID); err != nil {
-				return t, err
+			if _, err := s.CancelHostTest(begun, t.ID); err != nil { // what an engine has left is removed all the same
+				a.note("%s", words.In(err.Error()))
 			}
 		case <-time.After(poolPause):
 		}
@@ -131,20 +135,11 @@ func (a *app) stepText(s job.HostTestStep) string {
 	return strings.TrimRight(text, " ")
 }
 
-func writeReport(name, text string) error {
-	file, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.WriteString(text)
-	return errors.Join(err, file.Close())
-}
-
 // hostReport is what people attach to a bug report.
-func hostReport(tests []job.HostTest) string {
+func hostReport(tests []job.HostTest, nodes []string) string {
 	var b strings.Builder
 	for _, t := range tests {
-		hide := hiding(t.Node, t.Storage, t.Template)
+		hide := hiding(append(nodes, t.Node, t.Storage, t.Template))
 		fmt.Fprintf(&b, "linus %s, Proxmox VE %s, VMs on %s: %s on %s\n", buildVersion(), t.Of.Proxmox, t.Of.Storage, t.Status, t.CreatedAt.UTC().Format(time.DateOnly))
 		for _, s := range t.Steps {
 			fmt.Fprintf(&b, "%-16s %-7s %7.1f s", s.Name, s.Result, s.Seconds)
@@ -161,8 +156,13 @@ func hostReport(tests []job.HostTest) string {
 // or an @, paths, keys and long hexadecimal words.
 var secretive = lazyregexp.New(`'[^']*'|"[^"]*"|\S*@\S*|[0-9A-Fa-f]{0,4}(:[0-9A-Fa-f]{0,4}){2,}|\b[0-9]+(\.[0-9]+){3}\b|\b[\w-]+(\.[\w-]+)*\.[A-Za-z][\w-]+\b|(/[\w.:-]+)+|\b[A-Za-z0-9+/=]{20,}|\b(\w+-){2,}\w+\b`)
 
+// beforeName is what goes before a name that looks like any word; noNames are words that are none.
+var beforeName = lazyregexp.New(`\b(storage|node|bridge|host|VM|template|volume|pool|user|on) ([\w.-]+)`)
+
+const noNames = " has is was are does and or of with in on to that which for from at as by a an the not no "
+
 // hiding returns what replaces all of that, and the names.
-func hiding(names ...string) func(string) string {
+func hiding(names []string) func(string) string {
 	return func(text string) string {
 		text = secretive.ReplaceAllString(text, "…")
 		for _, name := range names {
@@ -170,6 +170,12 @@ func hiding(names ...string) func(string) string {
 				text = regexp.MustCompile(`\b`+regexp.QuoteMeta(name)+`\b`).ReplaceAllString(text, "…")
 			}
 		}
-		return text
+		return beforeName.ReplaceAllStringFunc(text, func(s string) string {
+			kind, name, _ := strings.Cut(s, " ")
+			if strings.Contains(noNames, " "+name+" ") {
+				return s
+			}
+			return kind + " …"
+		})
 	}
 }

@@ -4,6 +4,7 @@
 package hosttest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,46 +109,38 @@ func (t *Tests) TestHost(ctx context.Context, spec job.HostTestSpec) (job.HostTe
 		return job.HostTest{}, err
 	}
 	at := slices.IndexFunc(nodes, func(n job.NodeInfo) bool {
-		return n.Name == spec.Node || spec.Node == "" && n.Status == job.NodeOnline && !n.Cordoned
+		return (spec.Node == "" || n.Name == spec.Node) && n.Status == job.NodeOnline && !n.Cordoned
 	})
 	if at < 0 {
-		return job.HostTest{}, &job.FieldError{Field: "node", Problem: fmt.Sprintf("%.80q is no node that VMs go to", spec.Node), Remedy: "name one that linus node list shows as online", Fault: job.FaultUnknown}
+		return job.HostTest{}, &job.FieldError{Field: "node", Problem: fmt.Sprintf("%.80q is no node that VMs go to", spec.Node), Remedy: "name one that linus node list shows as online and not cordoned", Fault: job.FaultUnknown}
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
 		return job.HostTest{}, fmt.Errorf("create a test's ID: %w", err)
 	}
 	p, _ := job.PrincipalFrom(ctx)
-	test := job.HostTest{
+	r := &run{t: t, node: nodes[at], test: job.HostTest{
 		ID: id.String(), Status: job.HostTestRunning, Quick: spec.Quick, Node: nodes[at].Name, Storage: spec.Storage, Template: t.o.Template,
 		Principal: p.Owner(), CreatedAt: time.Now().UTC(),
-	}
-	release, err := t.hold(ctx, test.Node)
+	}}
+	test := r.test
+	release, err := t.hold(ctx, r)
 	if err != nil {
 		return job.HostTest{}, err
 	}
 	if err = t.o.Store.PutHostTest(ctx, test); err == nil {
-		r := &run{t: t, test: test, node: nodes[at]}
-		t.mu.Lock()
-		t.running[test.ID] = r
-		t.mu.Unlock()
 		err = t.o.Engine.Spawn(func(running context.Context) {
 			defer release()
-			defer t.end(test.ID)
 			running = job.WithClient(job.WithPrincipal(running, p), client)
 			asked, cancel := context.WithCancel(running)
 			defer cancel()
 			t.mu.Lock()
-			r.cancel = cancel
-			if r.cancelled {
+			if r.cancel = cancel; r.cancelled {
 				cancel()
 			}
 			t.mu.Unlock()
 			r.work(running, asked)
 		})
-		if err != nil {
-			t.end(test.ID)
-		}
 	}
 	if err != nil {
 		release()
@@ -155,54 +148,59 @@ func (t *Tests) TestHost(ctx context.Context, spec job.HostTestSpec) (job.HostTe
 	return test, err
 }
 
-// hold keeps others from testing a node.
-func (t *Tests) hold(ctx context.Context, node string) (release func(), err error) {
+// hold has a test run here, and keeps others from testing its node.
+func (t *Tests) hold(ctx context.Context, r *run) (release func(), err error) {
+	node, id := r.test.Node, r.test.ID
 	busy := &job.FieldError{Field: "node", Problem: fmt.Sprintf("%s is being tested", node), Remedy: "wait until that test has ended, or cancel it", Fault: job.FaultState}
 	t.mu.Lock()
-	for _, r := range t.running {
-		if r.test.Node == node {
-			t.mu.Unlock()
+	defer t.mu.Unlock()
+	for _, other := range t.running {
+		if other.test.Node == node {
 			return nil, busy
 		}
 	}
-	t.mu.Unlock()
-	if t.o.Engines == nil {
-		return func() {}, nil
+	unlock := func() {}
+	if t.o.Engines != nil {
+		if unlock, err = lock.Now(ctx, t.o.Engines, "host test of "+node, "tested"); err != nil {
+			return nil, busy
+		}
 	}
-	if release, err = lock.Now(ctx, t.o.Engines, "host test of "+node, "tested"); err != nil {
-		return nil, busy
-	}
-	return release, nil
+	t.running[id] = r
+	return func() {
+		unlock()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.running, id)
+	}, nil
 }
 
-func (t *Tests) end(id string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.running, id)
+// find returns a test as it is stored.
+func (t *Tests) find(ctx context.Context, id string) (job.HostTest, error) {
+	all, err := t.o.Store.HostTests(ctx)
+	if at := slices.IndexFunc(all, func(h job.HostTest) bool { return h.ID == id }); at >= 0 {
+		return all[at], nil
+	}
+	return job.HostTest{}, cmp.Or(err, error(&job.FieldError{Field: "test", Problem: fmt.Sprintf("%.80q is none", id), Fault: job.FaultUnknown}))
 }
 
 // CancelHostTest ends a test.
 func (t *Tests) CancelHostTest(ctx context.Context, id string) (job.HostTest, error) {
-	all, err := t.o.Store.HostTests(ctx)
+	test, err := t.find(ctx, id)
 	if err != nil {
-		return job.HostTest{}, err
-	}
-	at := slices.IndexFunc(all, func(h job.HostTest) bool { return h.ID == id })
-	if at < 0 {
-		return job.HostTest{}, &job.FieldError{Field: "test", Problem: fmt.Sprintf("%.80q is none", id), Fault: job.FaultUnknown}
+		return test, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.running[id]
-	if r == nil && all[at].Status == job.HostTestRunning {
-		return all[at], &job.FieldError{Field: "test", Problem: "runs on another engine, or was left by one", Remedy: "ask that one; what is left is removed by itself", Fault: job.FaultState}
+	if r == nil && test.Status == job.HostTestRunning {
+		return test, &job.FieldError{Field: "test", Problem: "runs on another engine, or was left by one", Remedy: "ask that one; what is left is removed by itself", Fault: job.FaultState}
 	}
 	if r != nil {
 		if r.cancelled = true; r.cancel != nil {
 			r.cancel()
 		}
 	}
-	return all[at], nil
+	return test, nil
 }
 
 // Tend removes what engines have left that ended in the middle of a test, until ctx ends.
@@ -230,19 +228,21 @@ func (t *Tests) Tend(ctx context.Context) {
 func (t *Tests) takeUp(ctx context.Context) error {
 	all, err := t.o.Store.HostTests(ctx)
 	for _, test := range all {
-		t.mu.Lock()
-		here := t.running[test.ID] != nil
-		t.mu.Unlock()
-		if test.Status != job.HostTestRunning || here {
+		r := &run{t: t, test: test}
+		if test.Status != job.HostTestRunning {
 			continue
 		}
-		release, held := t.hold(ctx, test.Node)
+		release, held := t.hold(ctx, r)
 		if held != nil {
 			continue
 		}
-		r := &run{t: t, test: test}
-		r.over(job.StepFailed, "the engine ended in the middle of it")
-		err = errors.Join(err, r.finish(job.WithClient(job.WithPrincipal(ctx, job.Operator()), client), job.HostTestFailed))
+		now, failed := t.find(ctx, test.ID) // it may have ended before it was held
+		if failed == nil && now.Status == job.HostTestRunning {
+			r.test = now
+			r.over(job.StepFailed, "the engine ended in the middle of it")
+			failed = r.finish(job.WithClient(job.WithPrincipal(ctx, job.Operator()), client), job.HostTestFailed)
+		}
+		err = errors.Join(err, failed)
 		release()
 	}
 	return err
@@ -260,7 +260,7 @@ func (t *Tests) Checked(ctx context.Context, nodes []job.HostFacts) (checks []jo
 	t.mu.Unlock()
 	for _, now := range nodes {
 		c := job.Check{Name: "test", Level: "warn", Text: "not tested yet: what VMs can do here is not proven", Remedy: string(job.ProveHost)}
-		whole := false
+		var last job.HostTest
 		for _, test := range all {
 			if test.Node != now.Node {
 				continue
@@ -271,8 +271,9 @@ func (t *Tests) Checked(ctx context.Context, nodes []job.HostFacts) (checks []jo
 					t.o.Log.WarnContext(ctx, "note that a test of the host holds no more failed", "err", err)
 				}
 			}
-			if whole = whole || !test.Quick; !whole || !test.Quick {
-				c = test.Check()
+			// The least says nothing beside the whole, nor does one that was cancelled beside one that was not.
+			if last.ID == "" || (last.Quick || !test.Quick) && test.Status != job.HostTestCancelled {
+				last, c = test, test.Check()
 			}
 		}
 		if c.Node = ""; len(nodes) > 1 {

@@ -2,10 +2,13 @@ package hosttest_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"linus/internal/hosttest"
 	"linus/internal/job"
@@ -98,10 +101,9 @@ func TestHost_EachStepThatFailsSaysSo(t *testing.T) {
 		{step: "agent", broken: "agent", skipped: "address"},
 		{step: "address", broken: "address"},
 		{step: "job", broken: "Submit identities", skipped: "output, exit code, cancel, snapshot, suspend, resume, restore, fork, volume"},
-		{step: "output", broken: "Submit output"},
-		{step: "output", broken: "answer output"},
-		{step: "exit code", broken: "Submit exit"},
-		{step: "exit code", broken: "answer exit"},
+		{step: "output", broken: "Submit output", skipped: "exit code"},
+		{step: "output", broken: "answer output", skipped: "exit code"},
+		{step: "exit code", broken: "exit"},
 		{step: "cancel", broken: "Submit sleep"},
 		{step: "snapshot", broken: "SnapshotVM"},
 		{step: "snapshot", broken: "RevertVM"},
@@ -118,7 +120,8 @@ func TestHost_EachStepThatFailsSaysSo(t *testing.T) {
 		{step: "volume", broken: "CreateVolume"},
 		{step: "volume", broken: "AttachVolume"},
 		{step: "volume", broken: "DetachVolume"},
-		{step: "egress lan", broken: "CreateVM lan"},
+		{step: "egress lan", broken: "CreateVM lan", skipped: "egress internet, egress allow, egress none"},
+		{step: "egress lan", change: func(s *site) { s.dead = true }, skipped: "egress internet, egress allow, egress none"},
 		{step: "egress internet", broken: "make internet"},
 		{step: "egress internet, egress allow, egress none", change: func(s *site) { s.open = true }},
 		{step: "lease", broken: "lease"},
@@ -147,16 +150,93 @@ func TestHost_EachStepThatFailsSaysSo(t *testing.T) {
 func TestHost_WhatCannotBeDoneIsSkipped(t *testing.T) {
 	s := newSite()
 	cannot := &job.HostError{Op: "snapshot", Class: job.HostConfig, Text: "the storage has no snapshots", Remedy: "use another"}
-	s.broken["SnapshotVM"], s.broken["make lan"] = cannot, cannot
+	s.broken["SnapshotVM"], s.broken["make none"] = cannot, cannot
 	s.checks = []job.Check{{Name: "nft", Level: "warn", Text: "nft is not there", Remedy: "install it"}}
 	got := s.run(t, s.new(0), job.HostTestSpec{})
-	if got.Status != job.HostTestPassed || with(got, job.StepSkipped) != "snapshot, egress lan, egress internet, egress allow, egress none, lease" {
+	if got.Status != job.HostTestPassed || with(got, job.StepSkipped) != "snapshot, egress internet, egress allow, egress none, lease" {
 		t.Errorf("%s: %+v", got.Status, got.Steps)
 	}
 	for name, want := range map[string]string{"snapshot": "use another", "egress none": "install it", "lease": "LEASE_HOURS"} {
 		if step := got.Step(name); !strings.Contains(step.Remedy, want) || step.Text == "" {
 			t.Errorf("%s: %+v", name, step)
 		}
+	}
+}
+
+// A host that cannot do the least has not passed.
+func TestHost_TheLeastIsNotSkipped(t *testing.T) {
+	for step, call := range map[string]string{"check": "CheckHost", "boot": "make main"} {
+		s := newSite()
+		s.broken[call] = &job.HostError{Op: "create", Class: job.HostConfig, Text: "there is no template", Remedy: "build one"}
+		got := s.run(t, s.new(time.Hour), job.HostTestSpec{Quick: true})
+		if is := got.Step(step); got.Status != job.HostTestFailed || is.Result != job.StepFailed || !strings.Contains(is.Text, "no template") {
+			t.Errorf("%s: %s, %+v", step, got.Status, is)
+		}
+	}
+}
+
+// What a guest says is kept as far as people read it.
+func TestHost_WhatAGuestSaysIsBounded(t *testing.T) {
+	s := newSite()
+	s.broken["answer script"] = errors.New(strings.Repeat("\xff long", 1<<20))
+	for _, step := range s.run(t, s.new(time.Hour), job.HostTestSpec{}).Steps {
+		if len(step.Text) > job.MaxText || !utf8.ValidString(step.Text) {
+			t.Errorf("%s: %d bytes", step.Name, len(step.Text))
+		}
+	}
+}
+
+// A test that is cancelled takes no proof away.
+func TestHost_ACancelledOneReplacesNoProof(t *testing.T) {
+	s := newSite()
+	tests := s.new(time.Hour)
+	s.run(t, tests, job.HostTestSpec{})
+	s.hook = func(call string) {
+		if call == "look" {
+			for _, h := range s.running() {
+				_, _ = tests.CancelHostTest(context.Background(), h)
+			}
+		}
+	}
+	for range 2 {
+		if got := s.run(t, tests, job.HostTestSpec{}); got.Status != job.HostTestCancelled {
+			t.Errorf("%s: %+v", got.Status, got.Steps)
+		}
+	}
+	if c := tests.Checked(t.Context(), []job.HostFacts{s.facts})[0]; c.Level != "ok" || !tests.Restores(t.Context(), "pve", "agent-template") {
+		t.Errorf("what is proven: %+v", c)
+	}
+	if all, _ := s.HostTests(t.Context()); len(all) != 2 {
+		t.Errorf("%d are kept", len(all))
+	}
+}
+
+// Another one that comes while a test is stored is refused, and who looks for what engines have left
+// leaves those alone that run, or have just ended.
+func TestHost_IsHeldFromItsBeginningToItsEnd(t *testing.T) {
+	s := newSite()
+	tests := s.new(time.Hour)
+	tending, end := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tests.Tend(tending)
+	}()
+	once, second := sync.Once{}, error(nil)
+	s.hook = func(call string) {
+		if call == "PutHostTest" {
+			once.Do(func() { _, second = tests.TestHost(context.Background(), job.HostTestSpec{}) })
+		}
+	}
+	for range 20 {
+		if got := s.run(t, tests, job.HostTestSpec{Quick: true}); got.Status != job.HostTestPassed {
+			t.Errorf("%s: %+v", got.Status, got.Steps)
+		}
+	}
+	end()
+	<-done
+	if second == nil || !strings.Contains(second.Error(), "is being tested") {
+		t.Errorf("a second one: %v", second)
 	}
 }
 
@@ -187,6 +267,9 @@ func TestHost_CancelledAnywhereLeavesNothing(t *testing.T) {
 		s := newSite()
 		tests, n := s.new(time.Hour), 0
 		s.hook = func(call string) {
+			if call == "PutHostTest" {
+				return
+			}
 			s.mu.Lock()
 			for _, kept := range s.tests {
 				if call == "DestroyVM" && kept.Status != job.HostTestRunning {
@@ -266,8 +349,10 @@ func TestHost_OneAtATimeAndTheLastIsKept(t *testing.T) {
 	if all, _ := s.HostTests(t.Context()); len(all) != 2 || all[1].ID != last.ID || !all[0].Quick {
 		t.Errorf("kept: %+v", all)
 	}
-	if _, err := tests.TestHost(t.Context(), job.HostTestSpec{Node: "elsewhere"}); err == nil {
-		t.Error("a node that there is not is tested")
+	for _, node := range []string{"elsewhere", "off", "left"} {
+		if _, err := tests.TestHost(t.Context(), job.HostTestSpec{Node: node}); err == nil || !strings.Contains(err.Error(), node) {
+			t.Errorf("node %s is tested: %v", node, err)
+		}
 	}
 }
 

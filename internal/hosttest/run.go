@@ -35,12 +35,12 @@ type run struct {
 	cancel    context.CancelFunc
 	cancelled bool
 
-	checks map[string]job.Check // of the host, by name
-	before map[string]bool      // what the host had, by the ID in its marker; nil: not known
-	main   job.VMInfo           // the VM that boots, and goes through most
-	seen   job.Seen             // as Proxmox sees it
-	other  job.VMInfo           // another one; zero: not made
-	who    identity             // main's
+	nft   job.Check  // of the host
+	main  job.VMInfo // the VM that boots, and goes through most
+	seen  job.Seen   // as Proxmox sees it
+	wrote job.Result // of the job with a long output
+	other job.VMInfo // another one; zero: not made
+	who   identity   // main's
 }
 
 // cannot is why a step cannot be done on this host.
@@ -102,6 +102,10 @@ func (r *run) step(ctx context.Context, s step) {
 	if err != nil {
 		at.Result, at.Text, at.Remedy = outcome(err)
 	}
+	at.Text = job.Bounded(at.Text) // a guest may have written it
+	if s.quick && at.Result == job.StepSkipped {
+		at.Result = job.StepFailed // a host that cannot do the least has not passed
+	}
 	r.save(ctx)
 }
 
@@ -152,7 +156,8 @@ func (r *run) finish(ctx context.Context, status job.HostTestStatus) error {
 	}
 	all, err := r.t.o.Store.HostTests(ctx)
 	for _, old := range all {
-		if old.ID != r.test.ID && old.Status != job.HostTestRunning && old.Node == r.test.Node && old.Storage == r.test.Storage && old.Quick == r.test.Quick {
+		replaced := r.test.Status != job.HostTestCancelled || old.Status == job.HostTestCancelled // what was cancelled says nothing new
+		if replaced && old.ID != r.test.ID && old.Status != job.HostTestRunning && old.Node == r.test.Node && old.Storage == r.test.Storage && old.Quick == r.test.Quick {
 			err = errors.Join(err, r.t.o.Store.DeleteHostTest(ctx, old.ID))
 		}
 	}
@@ -175,20 +180,14 @@ func (r *run) pause(ctx context.Context) error {
 
 // await returns a job when it has ended, or a VM is made.
 func (r *run) await(ctx context.Context, id string) (job.Job, error) {
-	for {
-		_, j, err := r.t.o.Engine.Watch(ctx, id, job.OnlyEnd)
-		switch {
-		case err != nil:
-			return j, err
-		case j.Status.Terminal():
-			return j, nil
-		case ctx.Err() != nil:
-			return j, fmt.Errorf("%w: it was %s: %s", context.Cause(ctx), j.Status, j.Progress)
-		}
+	_, j, err := r.t.o.Engine.Watch(ctx, id, job.OnlyEnd)
+	if err == nil && !j.Status.Terminal() {
+		err = fmt.Errorf("%w: it was %s: %s", context.Cause(ctx), j.Status, j.Progress)
 	}
+	return j, err
 }
 
-// create makes a VM.
+// create makes a VM; an error if it could not be made.
 func (r *run) create(ctx context.Context, name string, n vm.Network) (job.VMInfo, error) {
 	info, err := r.t.o.Engine.CreateVM(ctx, job.Submission{Client: client, Node: r.pin(), Manifest: job.Manifest{
 		VMName: r.name(name), VMTemplate: r.test.Template, Resources: size, Network: n, TTL: ttl, Labels: r.labels(),
@@ -196,22 +195,22 @@ func (r *run) create(ctx context.Context, name string, n vm.Network) (job.VMInfo
 	if err != nil {
 		return info, err
 	}
-	if err = r.made(ctx, info.Job); err != nil {
+	j, err := r.await(ctx, info.Job)
+	if err == nil && j.Outcome != nil && j.Outcome.Status != job.Success {
+		err = r.unable(ctx, info.Job, j.Outcome.Error)
+	}
+	if err != nil {
 		return info, err
 	}
 	return r.t.o.Engine.VM(ctx, info.Job)
 }
 
-// made waits until a VM is made; an error if it could not be.
-func (r *run) made(ctx context.Context, id string) error {
-	j, err := r.await(ctx, id)
-	if err != nil || j.Outcome == nil || j.Outcome.Status == job.Success {
-		return err
-	}
+// unable says why a VM could not be made, or a checkpoint.
+func (r *run) unable(ctx context.Context, id, text string) error {
 	if v, err := r.t.o.Row(ctx, id); err == nil && v.Own != nil && v.Own.Unable {
-		return &cannot{text: j.Outcome.Error}
+		return &cannot{text: text}
 	}
-	return errors.New(j.Outcome.Error)
+	return errors.New(text)
 }
 
 // pin is the node as a VM asks for it: empty where there is no choice.
@@ -259,7 +258,7 @@ func (r *run) clean(ctx context.Context) (string, error) {
 			break
 		}
 		if waited := r.pause(ctx); waited != nil {
-			return "", errors.Join(waited, err, fmt.Errorf("left: %s", strings.Join(left, ", ")))
+			return "", remains(errors.Join(waited, err, fmt.Errorf("left: %s", strings.Join(left, ", "))))
 		}
 	}
 	vms, err := r.t.o.Host.List(ctx)
@@ -269,14 +268,19 @@ func (r *run) clean(ctx context.Context) (string, error) {
 	}
 	var left []string
 	for _, v := range slices.Concat(vms, volumes) {
-		if !r.before[v.Job] && (made[v.Job] || strings.HasPrefix(v.Name, r.name(""))) {
+		if made[v.Job] || strings.HasPrefix(v.Name, r.name("")) {
 			left = append(left, fmt.Sprintf("%s (VM %d on node %s)", v.Name, v.ID, v.Node))
 		}
 	}
 	if len(left) > 0 {
-		return "", fmt.Errorf("the host has %s", strings.Join(left, ", "))
+		return "", remains(fmt.Errorf("the host has %s", strings.Join(left, ", ")))
 	}
 	return "the host has no VM, volume or checkpoint of it", nil
+}
+
+// remains says what to do about what could not be removed.
+func remains(err error) error {
+	return &job.HostError{Op: "remove all of it", Text: err.Error(), Remedy: "remove by hand what is named here; VMs of a test end by themselves within an hour"}
 }
 
 // remove asks for the end of all that the test has made, and returns what is there still. It notes

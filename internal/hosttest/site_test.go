@@ -36,6 +36,7 @@ type site struct {
 	alike   bool // VMs that go on from a checkpoint have one machine ID
 	booting bool // none goes on from one
 	open    bool // no mode limits a VM
+	dead    bool // no VM is reached by another
 	foreign []vm.VM
 	facts   job.HostFacts
 	checks  []job.Check
@@ -116,10 +117,22 @@ func (s *site) HostTests(context.Context) ([]job.HostTest, error) {
 }
 
 func (s *site) PutHostTest(_ context.Context, t job.HostTest) error {
+	s.hook("PutHostTest")
 	defer s.locked()()
 	t.Steps = slices.Clone(t.Steps)
 	s.tests[t.ID] = t
 	return nil
+}
+
+// running are the IDs of the tests that run.
+func (s *site) running() (ids []string) {
+	defer s.locked()()
+	for id, h := range s.tests {
+		if h.Status == job.HostTestRunning {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (s *site) DeleteHostTest(_ context.Context, id string) error {
@@ -136,7 +149,7 @@ func (s *site) Spawn(work func(context.Context)) error {
 func (s *site) Leads(context.Context) bool { return true }
 
 func (s *site) Nodes(context.Context) ([]job.NodeInfo, error) {
-	return []job.NodeInfo{{Name: "pve", Status: job.NodeOnline}}, nil
+	return []job.NodeInfo{{Name: "pve", Status: job.NodeOnline}, {Name: "off", Status: job.NodeOffline}, {Name: "left", Status: job.NodeOnline, Cordoned: true}}, nil
 }
 
 func (s *site) CheckHost(ctx context.Context) (job.HostReport, error) {
@@ -263,7 +276,7 @@ func (s *site) Network(ctx context.Context, q job.NetworkQuery) (job.NetworkRepo
 	defer done()
 	mode := s.guest(q.VM).network.Mode()
 	result := job.ResultNoAnswer
-	if mode == vm.EgressLAN || s.open {
+	if (mode == vm.EgressLAN || s.open) && !s.dead {
 		result = job.ResultConnected
 	}
 	return job.NetworkReport{NetworkRules: job.NetworkRules{Mode: mode}, Attempts: []job.NetworkAttempt{{Result: result}}}, nil
@@ -278,8 +291,6 @@ func (s *site) Submit(ctx context.Context, sub job.Submission) (job.Job, error) 
 		kind = "identities"
 	case strings.HasPrefix(script, "seq "):
 		kind = "output"
-	case script == "exit 7":
-		kind = "exit"
 	case strings.HasPrefix(script, "sleep "):
 		kind = "sleep"
 	}
@@ -300,8 +311,10 @@ func (s *site) Submit(ctx context.Context, sub job.Submission) (job.Job, error) 
 			out.Stdout = fmt.Appendf(out.Stdout, "%d\n", i+1)
 		}
 		out.Stderr = []byte("caf\303\251 \377")
-	case kind == "exit":
 		code, out.Status = 7, job.Failed
+		if s.broken["exit"] != nil {
+			code, out.Status = 0, job.Success
+		}
 	case kind == "sleep":
 		j.Status, j.Outcome = job.Running, nil
 	case words[0] == "echo":
@@ -318,7 +331,7 @@ func (s *site) Submit(ctx context.Context, sub job.Submission) (job.Job, error) 
 		out.Stdout = []byte(g.files[file] + "\n")
 	}
 	if spoilt, ok := s.broken["answer "+kind]; ok {
-		out.Stdout, out.ExitCode, out.Status = []byte(spoilt.Error()), new(int), job.Success
+		out.Stdout, out.Stderr, out.ExitCode, out.Status = []byte(spoilt.Error()), []byte(spoilt.Error()), new(int), job.Success
 	}
 	s.jobs[j.ID], s.results[j.ID] = j, out
 	return j, nil

@@ -30,10 +30,13 @@ type step struct {
 const (
 	stepCheck      = "check"
 	stepBoot       = "boot"
+	stepAgent      = "agent"
 	stepJob        = "job"
+	stepOutput     = "output"
 	stepSuspend    = "suspend"
 	stepCheckpoint = "checkpoint"
 	stepRestore    = "restore"
+	stepLAN        = "egress lan"
 	stepRest       = "the rest"
 	stepClean      = "nothing left"
 )
@@ -44,11 +47,11 @@ func steps() []step {
 	all := []step{
 		{stepCheck, nil, true, (*run).check},
 		{stepBoot, []string{stepCheck}, true, (*run).boot},
-		{"agent", boot, false, (*run).agent},
-		{"address", []string{"agent"}, false, (*run).address},
+		{stepAgent, boot, false, (*run).agent},
+		{"address", []string{stepAgent}, false, (*run).address},
 		{stepJob, boot, true, (*run).job},
-		{"output", jobs, false, (*run).output},
-		{"exit code", jobs, false, (*run).exitCode},
+		{stepOutput, jobs, false, (*run).output},
+		{"exit code", []string{stepOutput}, false, (*run).exitCode},
 		{"cancel", jobs, true, (*run).cancelJob},
 		{"snapshot", jobs, false, (*run).snapshot},
 		{stepSuspend, jobs, false, (*run).suspend},
@@ -59,7 +62,11 @@ func steps() []step {
 		{"volume", jobs, false, (*run).volume},
 	}
 	for _, mode := range vm.Egresses {
-		all = append(all, step{"egress " + string(mode), boot, false, func(r *run, ctx context.Context) (string, error) { return r.egress(ctx, mode) }})
+		needs := []string{stepLAN} // else it is not known that there is something to be reached
+		if mode == vm.EgressLAN {
+			needs = boot
+		}
+		all = append(all, step{"egress " + string(mode), needs, false, func(r *run, ctx context.Context) (string, error) { return r.egress(ctx, mode) }})
 	}
 	return append(all,
 		step{"lease", boot, false, (*run).lease},
@@ -73,28 +80,18 @@ func (r *run) check(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r.checks = map[string]job.Check{}
 	for _, c := range report.Checks {
-		if c.Node == "" || c.Node == r.test.Node {
-			r.checks[c.Name] = c
-			if c.Level == "fail" {
-				return "", &job.HostError{Op: "check " + c.Name, Text: c.Text, Remedy: c.Remedy}
-			}
+		switch {
+		case c.Node != "" && c.Node != r.test.Node:
+		case c.Level == "fail":
+			return "", &job.HostError{Op: "check " + c.Name, Text: c.Text, Remedy: c.Remedy}
+		case c.Name == "nft":
+			r.nft = c
 		}
 	}
 	r.test.Of = job.HostFacts{Node: r.test.Node}
-	for _, f := range report.Facts {
-		if f.Node == r.test.Node {
-			r.test.Of = f
-		}
-	}
-	vms, err := r.t.o.Host.List(ctx)
-	if err != nil {
-		return "", err
-	}
-	r.before = map[string]bool{}
-	for _, v := range vms {
-		r.before[v.Job] = true
+	if at := slices.IndexFunc(report.Facts, func(f job.HostFacts) bool { return f.Node == r.test.Node }); at >= 0 {
+		r.test.Of = report.Facts[at]
 	}
 	return fmt.Sprintf("Proxmox VE %s, VMs on %s", r.test.Of.Proxmox, r.test.Of.Storage), nil
 }
@@ -130,34 +127,33 @@ func (r *run) job(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// output has every byte of a long output come back.
-func (r *run) output(ctx context.Context) (string, error) {
+// output has every byte of a long output come back, of a job that fails.
+func (r *run) output(ctx context.Context) (text string, err error) {
 	const lines = 20000
-	result, err := r.ran(ctx, r.main.Name, fmt.Sprintf(`seq %d; printf 'caf\303\251 \377' >&2`, lines))
-	if err != nil {
+	if r.wrote, err = r.ran(ctx, r.main.Name, fmt.Sprintf(`seq %d; printf 'caf\303\251 \377' >&2; exit 7`, lines)); err != nil {
 		return "", err
 	}
 	var want strings.Builder
 	for i := range lines {
 		want.WriteString(strconv.Itoa(i+1) + "\n")
 	}
-	if string(result.Stdout) != want.String() || string(result.Stderr) != "caf\303\251 \377" {
-		return "", fmt.Errorf("%d bytes came back of %d, and of stderr %q", len(result.Stdout), want.Len(), result.Stderr)
+	if string(r.wrote.Stdout) != want.String() || string(r.wrote.Stderr) != "caf\303\251 \377" {
+		return "", fmt.Errorf("%d bytes came back of %d, and of stderr %.80q", len(r.wrote.Stdout), want.Len(), r.wrote.Stderr)
 	}
 	return fmt.Sprintf("%d bytes", want.Len()), nil
 }
 
-func (r *run) exitCode(ctx context.Context) (string, error) {
-	result, err := r.ran(ctx, r.main.Name, "exit 7")
-	if err == nil && (result.ExitCode == nil || *result.ExitCode != 7 || result.Status != job.Failed) {
-		err = fmt.Errorf("a job that exits with 7 ended as %s (%s)", result.Status, result.Reason)
+func (r *run) exitCode(context.Context) (string, error) {
+	if w := r.wrote; w.ExitCode == nil || *w.ExitCode != 7 || w.Status != job.Failed {
+		return "", fmt.Errorf("a job that exits with 7 ended as %s (%s)", w.Status, w.Reason)
 	}
-	return "", err
+	return "", nil
 }
 
 // cancelJob ends a job that would run on, with all its processes.
 func (r *run) cancelJob(ctx context.Context) (string, error) {
-	const seconds = "86399.5" // nobody else sleeps so
+	at := r.test.CreatedAt
+	seconds := fmt.Sprintf("%d.%09d", 80000+at.Second(), at.Nanosecond()) // nobody else sleeps so
 	j, err := r.start(ctx, r.main.Name, "sleep "+seconds)
 	for err == nil && j.Status != job.Running {
 		if j.Status.Terminal() {
@@ -268,10 +264,7 @@ func (r *run) checkpoint(ctx context.Context) (string, error) {
 	case c.Status == job.CheckpointReady:
 		return fmt.Sprintf("%d MiB of memory", c.Bytes>>20), nil
 	}
-	if v, err := r.t.o.Row(ctx, c.ID); err == nil && v.Own != nil && v.Own.Unable {
-		return "", &cannot{text: c.Text}
-	}
-	return "", errors.New(c.Text)
+	return "", r.unable(ctx, c.ID, c.Text)
 }
 
 // restore has two VMs go on from the checkpoint side by side: neither may share with the other, or
@@ -368,8 +361,12 @@ func (r *run) volume(ctx context.Context) (string, error) {
 // egress has a VM with a mode try the one machine that there is for sure: the VM that has booted,
 // by its SSH. Whether public addresses are reached is the site's to know.
 func (r *run) egress(ctx context.Context, mode vm.Egress) (string, error) {
-	if c := r.checks["nft"]; mode != vm.EgressLAN && c.Level == "warn" {
-		return "", &cannot{c.Text, c.Remedy}
+	target, err := netip.ParseAddr(r.main.IP)
+	if err != nil {
+		return "", err
+	}
+	if mode != vm.EgressLAN && r.nft.Level == "warn" {
+		return "", &cannot{r.nft.Text, r.nft.Remedy}
 	}
 	n := vm.Network{Egress: mode}
 	if mode == vm.EgressAllow {
@@ -379,11 +376,11 @@ func (r *run) egress(ctx context.Context, mode vm.Egress) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	report, err := r.t.o.Engine.Network(ctx, job.NetworkQuery{VM: v.Job, Targets: []string{net.JoinHostPort(r.main.IP, strconv.Itoa(cmp.Or(r.t.o.Port, 22)))}})
+	report, err := r.t.o.Engine.Network(ctx, job.NetworkQuery{VM: v.Job, Targets: []string{net.JoinHostPort(target.String(), strconv.Itoa(cmp.Or(r.t.o.Port, 22)))}})
 	if err != nil {
 		return "", err
 	}
-	got, target := job.ResultUnknown, netip.MustParseAddr(r.main.IP)
+	got := job.ResultUnknown
 	if len(report.Attempts) > 0 {
 		got = report.Attempts[0].Result
 	}
@@ -432,15 +429,10 @@ func (r *run) lease(ctx context.Context) (string, error) {
 		}
 	}
 	began := time.Now()
-	for {
-		is, err := r.t.o.Host.Status(ctx, r.other.VM)
-		if err == nil && is == vm.Gone {
-			return fmt.Sprintf("the host ended it after %s", time.Since(began).Round(time.Second)), nil
-		}
-		if waited := r.pause(ctx); waited != nil {
-			return "", errors.Join(fmt.Errorf("%w: VM %s is %s; look at: systemctl status linus-sweep.timer", waited, r.other.Name, is), err)
-		}
+	if err := r.until(ctx, r.other, vm.Gone); err != nil {
+		return "", fmt.Errorf("%w; look at: systemctl status linus-sweep.timer", err)
 	}
+	return fmt.Sprintf("the host ended it after %s", time.Since(began).Round(time.Second)), nil
 }
 
 func (r *run) destroy(ctx context.Context) (string, error) {
@@ -448,12 +440,20 @@ func (r *run) destroy(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for err = r.status(ctx, r.main, vm.Gone); err != nil; err = r.status(ctx, r.main, vm.Gone) {
+	return "", r.until(ctx, r.main, vm.Gone)
+}
+
+// until waits for a status of a VM.
+func (r *run) until(ctx context.Context, v job.VMInfo, want vm.Status) error {
+	for {
+		err := r.status(ctx, v, want)
+		if err == nil {
+			return nil
+		}
 		if waited := r.pause(ctx); waited != nil {
-			return "", errors.Join(waited, err)
+			return errors.Join(waited, err)
 		}
 	}
-	return "", nil
 }
 
 // identity is who a VM is, by what a network or a program tells machines apart by.
