@@ -96,10 +96,12 @@ func (p *Provider) withTools(names ...string) []string {
 	return append(names, "tool-server")
 }
 
-// setTools tells a host script where the tool server is, of files as withTools names them;
-// one that is not told starts the tools.
+// setTools tells a host script where the tool server is, of files as withTools names them, or
+// that the tools are to be started.
 func (p *Provider) setTools(env map[string]string, files []string) {
-	if !p.o.PlainTools {
+	if p.o.PlainTools {
+		env["PROXMOX_TOOLS"] = "plain"
+	} else {
 		env["LINUS_TOOL_SERVER"] = files[len(files)-1]
 	}
 }

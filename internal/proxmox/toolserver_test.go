@@ -3,6 +3,7 @@ package proxmox_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -125,16 +126,18 @@ func TestToolServer(t *testing.T) {
 	})
 
 	t.Run("Check", func(t *testing.T) {
-		report, err := p.Check(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range report.Checks {
-			if c.Name == "loaded" && c.Level == "ok" {
-				return
+		plain := h.provider(t, func(o *proxmox.Options) { o.PlainTools = true })
+		for want, p := range map[string]*proxmox.Provider{"have their modules loaded once": p, "PROXMOX_TOOLS is plain": plain} {
+			report, err := p.Check(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(report.Checks, func(c job.Check) bool {
+				return c.Name == "loaded" && c.Level == "ok" && strings.Contains(c.Text, want)
+			}) {
+				t.Errorf("no check says %q: %+v", want, report.Checks)
 			}
 		}
-		t.Errorf("no check says that the tools are loaded: %+v", report.Checks)
 	})
 }
 
