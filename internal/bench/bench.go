@@ -74,13 +74,15 @@ var Rows = []Row{
 }
 
 // Measures are the values a sample can have, in the report's order. The unit is the
-// name's end.
+// name's end; a number of calls or loads has none.
 var Measures = []struct{ Name, Title string }{
 	{FirstOutput, "submit to first output"},
 	{"finished_ms", "submit to result"},
 	{"gone_ms", "submit to VM gone"},
 	{"provision_ms", "provision"},
 	{"destroy_ms", "destroy"},
+	{"tool_calls", "calls of qm, pvesh and pvesm, to VM gone"},
+	{"tool_loads", "loads of their modules"},
 	{"all_ms", "all jobs, to the last result"},
 	{"attach_ms", "attaching to a running engine"},
 	{"new_ms", "starting an engine"},

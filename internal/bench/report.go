@@ -66,6 +66,8 @@ func format(measure string, v float64) string {
 		return digits(v) + " MB"
 	case strings.HasSuffix(measure, "_us"):
 		return digits(v) + " us"
+	case strings.HasPrefix(measure, "tool_"):
+		return strconv.FormatFloat(v, 'f', 0, 64)
 	case v >= 1000: // ms
 		return digits(v/1000) + " s"
 	default:

@@ -106,6 +106,26 @@ func (m *meter) commandJob(t *testing.T, args map[string]any) (string, bench.Sam
 	}
 }
 
+// newVMJob is commandJob in a VM of its own, with how often Proxmox's tools were called meanwhile, and
+// their modules loaded: by each tool that was started, and by a tool server.
+func (m *meter) newVMJob(t *testing.T, o lab.Options) (string, bench.Sample) {
+	t.Helper()
+	tools := filepath.Join(m.h.dir, "log", "tools")
+	before := len(readAll(tools))
+	id, sample := m.commandJob(t, memory(o))
+	sample["tool_calls"], sample["tool_loads"] = 0, 0
+	for line := range strings.Lines(readAll(tools)[before:]) {
+		how, _, isCall := strings.Cut(strings.TrimSpace(line), " ")
+		if isCall {
+			sample["tool_calls"]++
+		}
+		if how != "loaded" {
+			sample["tool_loads"]++
+		}
+	}
+	return id, sample
+}
+
 // awaitOutput polls, but only while output is due: each look costs the engine time.
 func (m *meter) awaitOutput(t *testing.T, id string) {
 	t.Helper()
@@ -129,7 +149,8 @@ func inNewVM(o lab.Options, settings ...string) func(*testing.T, int) []bench.Sa
 	return func(t *testing.T, n int) (samples []bench.Sample) {
 		m := newMeter(t, o, settings...)
 		for range n + unmeasured(o) {
-			samples = append(samples, m.command(t, memory(o)))
+			_, sample := m.newVMJob(t, o)
+			samples = append(samples, sample)
 		}
 		return samples[unmeasured(o):]
 	}
@@ -188,7 +209,7 @@ func fromCheckpoint(o lab.Options, settings ...string) func(*testing.T, int) []b
 		}
 		m.linus(t, build...)
 		for range n + unmeasured(o) {
-			id, sample := m.commandJob(t, memory(o))
+			id, sample := m.newVMJob(t, o)
 			m.madeFrom(t, id, "restored")
 			samples = append(samples, sample)
 		}
