@@ -104,6 +104,7 @@ type Capture struct {
 
 	story *story               // what its agent does; nil: nothing read yet
 	back  map[string]*heldBack // by stream
+	ended *job.RunState        // the task's end, as its follower has it; nil: it has none
 }
 
 // New returns the Capture of j.

@@ -21,7 +21,8 @@ type Collected struct {
 }
 
 // Collect completes and seals the copy of a task's output, and stores the task's
-// artifacts. settle ends the task if it still runs, and returns its state. Reading
+// artifacts. settle ends the task if it still runs, and returns its state, unless FollowEnd
+// has it. Reading
 // from the VM ends with work (cancelled by a caller: ErrCut), if the VM does not
 // answer for as long as wait, or if the data arrives too slowly. The output is then
 // what is stored, marked as incomplete. The state is zero if the output could not be
@@ -40,7 +41,11 @@ func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.
 	timed, end := patience.Allow(work, wait, 4*c.o.MaxOutput)
 	defer end()
 	fetchErr := c.CanHide() // retrying would not change it
-	if fetchErr == nil {
+	switch {
+	case fetchErr != nil:
+	case c.ended != nil && j.Outcome.Reason == job.ReasonExitStatus:
+		state = *c.ended // which has decided the outcome
+	default:
 		state, fetchErr = settle(timed)
 	}
 	if fetchErr == nil {

@@ -37,8 +37,9 @@ func (c *Capture) Follow(ctx context.Context, p job.Piece) error {
 }
 
 // FollowEnd stores what is held back of a task's output, once it is known to be all of
-// it. It is its follower's.
+// it, and keeps the task's state for Collect. It is its follower's.
 func (c *Capture) FollowEnd(ctx context.Context, state job.RunState) error {
+	c.ended = &state
 	for _, stream := range streams {
 		back := c.heldBack(stream)
 		if len(back.data) == 0 || back.offset+int64(len(back.data)) != state.Written(stream) {

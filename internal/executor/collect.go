@@ -21,7 +21,7 @@ const cutGrace = 5 * time.Second
 // runs (cancelled, timed out) is stopped first. A VM that does not respond is retried,
 // and there is a deadline for everything. After it, or cutGrace after a caller cancels,
 // the output is what is stored, marked as incomplete.
-func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
+func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) (change, error) {
 	work, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	cut := func() { time.AfterFunc(cutGrace, func() { end(capture.ErrCut) }) }
@@ -31,10 +31,10 @@ func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 	e.mu.Unlock()
 	j, err := e.o.Jobs.Job(ctx, r.id) // from here on a cancel calls cut
 	if err != nil || j.Status.Terminal() {
-		return err
+		return nil, err
 	}
 	if j.Outcome == nil {
-		return errors.New("nothing has decided the outcome")
+		return nil, errors.New("nothing has decided the outcome")
 	}
 	if j.SkipCollect {
 		cut()
@@ -44,25 +44,20 @@ func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 		got   capture.Collected
 	)
 	if !j.StartedAt.IsZero() && j.VM.State == vm.Created {
-		settle := func(timed context.Context) (job.RunState, error) {
-			if r.ended != nil && j.Outcome.Reason == job.ReasonExitStatus {
-				return *r.ended, nil // which decided the outcome
-			}
-			return e.settle(ctx, timed, j)
-		}
-		if state, got, err = r.capture.Collect(ctx, work, j, e.patience(j), settle); err != nil {
-			return err
+		state, got, err = r.capture.Collect(ctx, work, j, e.patience(j), func(timed context.Context) (job.RunState, error) { return e.settle(ctx, timed, j) })
+		if err != nil {
+			return nil, err
 		}
 	}
 	left, told, err := e.takeCommits(ctx, work, r, j, &got)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	putBack := e.o.Fleet.PutBack(ctx, j) // what the task has written there is on the disk before its result is told
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
-	r.later(func(j *job.Job) ([]job.Event, error) {
+	return func(j *job.Job) ([]job.Event, error) {
 		j.Stdout, j.Stderr, j.Progress = got.Output[0], got.Output[1], ""
 		j.Artifacts, j.SkippedArtifacts, j.Repository = got.Artifacts, got.Skipped, left
 		if o := j.Outcome; o.Reason == job.ReasonKilled && o.ExitCode == nil && state.Exited && state.Reason != "lost" {
@@ -76,8 +71,7 @@ func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 			return nil, err
 		}
 		return slices.Concat(got.Warnings(), told, putBack, e.takeHeard(r).late(), kept, []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}), nil
-	})
-	return nil
+	}, nil
 }
 
 // patience is how long to try to collect from a VM that does not respond: not long if

@@ -24,18 +24,18 @@ const (
 // a check, and decide nothing. A job that another engine has followed is checked at
 // once. Times are by monotonic clocks: the VM's since its boot, and those of the engines
 // that listened.
-func (e *Executor) follow(ctx context.Context, r *run, j job.Job) error {
+func (e *Executor) follow(ctx context.Context, r *run, j job.Job) (change, error) {
 	if j.Outcome != nil {
-		return nil
+		return nil, nil
 	}
 	e.openProxy(ctx, r, j)
 	c := checks{quiet: e.listen(ctx, j)}
 	defer c.quiet.end()
 	channel := e.attend(ctx, r, j)
 	defer channel.stop()
-	ended := func(state job.RunState) { // over SSH, so it decides
-		r.ended = &state
-		r.later(deciding(taskOutcome(j.Manifest, state, state.Text)))
+	ended := func(state job.RunState) change { // over SSH, so it decides
+		r.capture.Narrate(ctx, j) // what the agent did last
+		return deciding(taskOutcome(j.Manifest, state, state.Text))
 	}
 	reports := r.reported    // nil after a report that proved wrong, until the next check
 	var due <-chan time.Time // when to record what was heard; nil if nothing was
@@ -55,7 +55,7 @@ func (e *Executor) follow(ctx context.Context, r *run, j job.Job) error {
 		reported := false
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		case <-r.changed:
 			c.quiet.heard(ctx)
 			heard()
@@ -67,9 +67,7 @@ func (e *Executor) follow(ctx context.Context, r *run, j job.Job) error {
 			heard()
 			continue
 		case state := <-channel.ended:
-			r.capture.Narrate(ctx, j) // what the agent did last
-			ended(state)
-			return nil
+			return ended(state), nil
 		case <-due:
 			due, noted = nil, time.Now()
 			e.note(ctx, r)
@@ -77,10 +75,8 @@ func (e *Executor) follow(ctx context.Context, r *run, j job.Job) error {
 		case <-reports:
 			reports, reported = nil, true
 			if state := channel.reported(ctx); state != nil {
-				r.capture.Narrate(ctx, j)
-				r.later(e.takeHeard(r).noting(r.capture.Narrating()))
-				ended(*state)
-				return nil
+				decided := ended(*state)
+				return all(e.takeHeard(r).noting(r.capture.Narrating()), decided), nil
 			}
 			e.note(ctx, r)
 		case <-next.C:
@@ -88,10 +84,10 @@ func (e *Executor) follow(ctx context.Context, r *run, j job.Job) error {
 		}
 		next.Reset(probeEvery)
 		lastCheck = time.Now()
-		verdict, err := e.check(ctx, r, &c, reported)
+		verdict, decided, err := e.check(ctx, r, &c, reported)
 		switch {
 		case err != nil || verdict == jobDecided:
-			return err
+			return decided, err
 		case verdict == checkAgain:
 			next.Reset(0)
 		}
@@ -114,24 +110,25 @@ const (
 	jobDecided         // there is none
 )
 
-// check asks over SSH how a job's task is, and decides the job if that shows its end.
-// reported says that a callback has reported the end.
-func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) (verdict, error) {
+// check asks over SSH how a job's task is, and returns the change that decides the job if that
+// shows its end. reported says that a callback has reported the end.
+func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) (verdict, change, error) {
+	decide := func(o job.Outcome) (verdict, change, error) { return jobDecided, deciding(o), nil }
 	j, err := e.o.Jobs.Job(ctx, r.id)
 	if err != nil || j.Outcome != nil {
-		return jobDecided, err
+		return jobDecided, nil, err
 	}
 	state, seen, err := e.lookFor(ctx, j, c.quiet)
 	if ctx.Err() != nil {
-		return checkLater, ctx.Err()
+		return checkLater, nil, ctx.Err()
 	}
 	if job.Own(err) && !sshIsHopeless(j, seen) {
-		return checkLater, err // nothing is known of the VM
+		return checkLater, nil, err // nothing is known of the VM
 	}
 	if err != nil {
 		outcome, moved := e.whileUnseen(ctx, j, c.quiet, seen, err)
 		if outcome != nil {
-			return jobDecided, e.decide(ctx, r, *outcome)
+			return decide(*outcome)
 		}
 		next := checkLater
 		if moved {
@@ -141,26 +138,27 @@ func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) 
 			}
 		}
 		c.moved = moved
-		return next, nil
+		return next, nil, nil
 	}
 	c.moved = false
-	if passed := e.passed(r); passed != nil {
-		if _, err := e.update(ctx, r.id, recordEvents(*passed)); err != nil {
-			return checkLater, err
+	if held := e.heldUp(r); held != nil {
+		if _, err := e.update(ctx, r.id, recordEvents(held...)); err != nil {
+			return checkLater, nil, err
 		}
+		e.passed(r)
 	}
 	switch {
 	case state.Exited:
-		return jobDecided, e.decide(ctx, r, taskOutcome(j.Manifest, state, state.Text))
+		return decide(taskOutcome(j.Manifest, state, state.Text))
 	case !state.Started:
-		return jobDecided, e.decide(ctx, r, lostOutcome("the VM answers, but the job is gone from it: was it reset?"))
+		return decide(lostOutcome("the VM answers, but the job is gone from it: was it reset?"))
 	case state.Duration > overdue(j):
-		return jobDecided, e.decide(ctx, r, taskOutcome(j.Manifest, job.RunState{Reason: "timeout", Duration: state.Duration}, ""))
+		return decide(taskOutcome(j.Manifest, job.RunState{Reason: "timeout", Duration: state.Duration}, ""))
 	case reported:
-		return checkLater, e.contradict(ctx, j)
+		return checkLater, nil, e.contradict(ctx, j)
 	}
 	e.whileSilent(ctx, r, j, state, &c.ways)
-	return checkLater, nil
+	return checkLater, nil, nil
 }
 
 // overdue is the longest a task can run if its runner enforces the timeout.

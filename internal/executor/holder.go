@@ -20,9 +20,6 @@ func (h holder) Update(ctx context.Context, change func(*job.Job) ([]job.Event, 
 	return h.e.update(ctx, h.r.id, change)
 }
 
-// Later has a change made together with the next one.
-func (h holder) Later(change func(*job.Job) ([]job.Event, error)) { h.r.later(change) }
-
 // Claimed tells of a change that was stored already.
 func (h holder) Claimed(j job.Job, events []job.Event) {
 	h.e.o.Observer(job.Change{Job: j, Events: events})
@@ -86,10 +83,10 @@ func (e *Executor) step(ctx context.Context, r *run, c change) {
 		return // it goes with the first one
 	}
 	var steps []change
-	e.updateSoon(ctx, r.id, func(j *job.Job) (all []job.Event, err error) {
+	e.updateSoon(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		e.mu.Lock()
 		steps, r.steps = append(steps, r.steps...), nil // after a commit that failed there may be more
 		e.mu.Unlock()
-		return allOf(steps, j)
+		return all(steps...)(j)
 	})
 }

@@ -28,9 +28,6 @@ func (e *Executor) outlast(ctx context.Context, r *run, work func() error) error
 	for {
 		err := work()
 		if ctx.Err() != nil || !job.Own(err) {
-			if passed := e.passed(r); passed != nil {
-				r.later(recordEvents(*passed))
-			}
 			return err
 		}
 		since, first := e.held(r, r.capture.ShownError(err))
@@ -63,15 +60,21 @@ func (e *Executor) held(r *run, err error) (since time.Duration, first bool) {
 	return time.Since(r.fault.since), first
 }
 
-// passed returns the event of a fault that does not hold the run up any more; nil: there
-// was none.
-func (e *Executor) passed(r *run) *job.Event {
+// heldUp returns the event of a fault that has held the run up, if there is one; passed has it
+// forgotten, once that is recorded.
+func (e *Executor) heldUp(r *run) []job.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f := r.fault
-	if r.fault = nil; f == nil {
+	if f == nil {
 		return nil
 	}
-	return &job.Event{At: now(), Kind: job.EventWarning, Text: "held up for " + time.Since(f.since).Round(time.Second).String() +
-		" by a fault of this engine's own, which says nothing of the VM: " + f.text}
+	return []job.Event{{At: now(), Kind: job.EventWarning, Text: "held up for " + time.Since(f.since).Round(time.Second).String() +
+		" by a fault of this engine's own, which says nothing of the VM: " + f.text}}
+}
+
+func (e *Executor) passed(r *run) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r.fault = nil
 }

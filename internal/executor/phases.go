@@ -19,10 +19,9 @@ import (
 // any instant, by this process or another.
 type phase struct {
 	name   string
-	run    func(*Executor, context.Context, *run, job.Job) error // with the job as of the phase's start
-	reason job.Reason                                            // the job's reason if this phase fails
-
-	begin func(*run, *job.Job) job.Record // changes the job with the phase's start; nil: nothing to change
+	run    func(*Executor, context.Context, *run, job.Job) (change, error) // with the job as of the phase's start
+	reason job.Reason                                                      // the job's reason if this phase fails
+	begin  func(*run, *job.Job) job.Record                                 // changes the job with the phase's start; nil: nothing to change
 }
 
 // The life of a job. The working phases stop at the first failure, at a cancel or when
@@ -38,38 +37,57 @@ var (
 		{name: job.PhaseCollect, run: (*Executor).collect, reason: job.ReasonInternal}, // all the output; then the status is terminal
 		{name: job.PhaseDestroy, run: (*Executor).release, reason: job.ReasonInternal}, // of the VM, which is kept or destroyed
 	}
+	life = slices.Concat(working, ending)
 )
+
+// result is what a phase has done, and what is left of the job's life.
+type result struct {
+	change change  // of the job; nil: none
+	next   []phase // the first one begins with that
+}
+
+// working reports whether the next phase is one that a cancel ends.
+func (d result) working() bool { return len(d.next) > len(ending) }
 
 // runJob runs a job from its current phase to its end and reports whether it got
 // there. ctx ends with the engine; jobCtx also when the job is cancelled.
-func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
+func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) bool {
 	log := e.o.Log.With("job_id", r.id)
 	j, err := e.o.Jobs.Job(ctx, r.id)
-	switch {
-	case job.Own(err):
-		log.Error("read a job failed", "err", err)
-		return false
-	case err == nil && j.Finished():
+	if err == nil && j.Finished() {
 		return true // it was not when it was adopted: its last run was just ending
-	case err == nil && j.Outcome == nil:
-		err = e.runPhases(jobCtx, r)
 	}
-	if ctx.Err() != nil || errors.Is(err, job.ErrDetach) {
-		return false // the engine stops; the next one continues here
+	did := result{next: life}
+	if j.Outcome != nil {
+		did.next = ending
+	}
+	for err == nil && len(did.next) > 0 {
+		if did.working() && jobCtx.Err() != nil && ctx.Err() == nil {
+			did.next = ending
+		}
+		if j, err = e.store(ctx, r, did); err != nil {
+			break
+		}
+		at := ctx
+		if did.working() {
+			at = jobCtx
+		} else {
+			r.closeProxy()
+		}
+		did, err = e.runPhase(at, r, j, did.next)
+	}
+	if did.change != nil && len(did.next) == 0 { // the last phase has ended, perhaps by an error
+		var failed error
+		j, failed = e.store(ctx, r, did)
+		err = errors.Join(err, failed)
 	}
 	if err != nil {
-		log.Warn("job ends early", "err", err)
-	}
-	r.closeProxy()
-	for _, p := range ending {
-		if err := e.runPhase(ctx, r, p); err != nil {
-			if ctx.Err() == nil {
-				log.Error("phase failed", "phase", p.name, "err", err)
-			}
-			return false
+		if ctx.Err() == nil {
+			log.Error("job is not finished, will be tried again", "phase", j.Phase, "err", err)
 		}
+		return false // the next engine continues here if this one stops
 	}
-	if r.freed {
+	if j.VM != nil && j.VM.State == vm.Destroyed {
 		e.o.Fleet.Freed(ctx, r.id)
 	}
 	if j.Manifest.Repository.Given() && e.o.Repositories != nil {
@@ -79,49 +97,109 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 	return true
 }
 
-// runPhases runs the phases of a job that is not decided. A failure decides the job, unless it was decided
-// before.
-func (e *Executor) runPhases(ctx context.Context, r *run) error {
-	for _, p := range working {
-		err := e.runPhase(ctx, r, p)
-		if err == nil {
-			continue
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx) // a cancel has been decided already, and a stopping engine decides nothing
-		}
-		if !job.Own(err) && !r.fresh && e.o.Fleet.GiveBack(ctx, holder{e, r}, err) {
-			r.fresh = true
-			return e.runPhases(ctx, r)
-		}
-		reason := p.reason
-		if job.Own(err) {
-			reason = job.ReasonInternal
-		}
-		if down := new(downError); errors.As(err, &down) {
-			reason = job.ReasonLost
-		}
-		if e.wentDown(ctx, r, err) {
-			reason = job.ReasonLost // with its node
-		}
-		failed := job.Outcome{Status: job.Failed, Reason: reason, Error: err.Error(), At: now()}
-		return errors.Join(err, e.outlast(ctx, r, func() error { return e.decide(ctx, r, failed) }))
+// store stores what a phase has done with the start of the next one, in one commit.
+func (e *Executor) store(ctx context.Context, r *run, did result) (j job.Job, err error) {
+	err = e.outlast(ctx, r, func() (err error) {
+		j, err = e.updateWith(context.WithoutCancel(ctx), r.id, func(j *job.Job) (with job.Record, err error) {
+			var events []job.Event
+			if did.change != nil {
+				if events, err = did.change(j); err != nil {
+					return with, err
+				}
+			}
+			events = append(events, e.heldUp(r)...)
+			if len(did.next) > 0 {
+				p := did.next[0]
+				if j.Phase, j.Progress = p.name, ""; p.name == job.PhaseDestroy {
+					j.Phase = j.LastPhase()
+				}
+				if p.begin != nil {
+					with = p.begin(r, j)
+				}
+				events = append(events, job.Event{Kind: job.EventPhaseStarted, Phase: j.Phase})
+			}
+			with.Events = events
+			return with, nil
+		})
+		return err
+	})
+	if err == nil {
+		e.passed(r)
 	}
-	return nil
+	return j, err
+}
+
+// runPhase runs the first of the phases that are left. The failure of a working phase decides
+// the job; with an error the run ends, and what has to be stored of an ending phase is in the
+// result. A phase interrupted by a stopping engine has no end: the next engine continues it.
+func (e *Executor) runPhase(ctx context.Context, r *run, j job.Job, left []phase) (did result, err error) {
+	p, name := left[0], j.Phase
+	log := e.o.Log.With("job_id", r.id, "phase", name)
+	log.Info("phase started")
+	ctx = e.telling(ctx, r)
+	began := time.Now()
+	again := false
+	var done change
+	err = r.capture.ShownError(e.outlast(ctx, r, func() (err error) {
+		if again {
+			if j, err = e.o.Jobs.Job(ctx, r.id); err != nil {
+				return err
+			}
+		}
+		again = true
+		done, err = p.run(e, ctx, r, j)
+		return err
+	}))
+	ended := job.Event{At: now(), Kind: job.EventPhaseEnded, Phase: name}
+	e.o.Observer(job.PhaseEnd{Job: j, Phase: name, Began: began, Result: phaseResult(ctx, err), Err: err})
+	log.Info("phase ended", "duration_ms", time.Since(began).Milliseconds(), "err", err)
+	switch {
+	case err == nil:
+		return result{all(done, recordEvents(ended)), left[1:]}, nil
+	case errors.Is(context.Cause(ctx), job.ErrDetach) || errors.Is(err, job.ErrDetach):
+		return result{}, err
+	}
+	ended.Text = err.Error()
+	if len(left) <= len(ending) {
+		return result{change: recordEvents(ended)}, err
+	}
+	done, left = e.failed(ctx, r, p, err)
+	return result{all(recordEvents(ended), done), left}, nil
+}
+
+// failed returns what follows the failure of a working phase, unless the job is decided already:
+// a VM of a pool is given back for a new one, or it decides the job.
+func (e *Executor) failed(ctx context.Context, r *run, p phase, err error) (change, []phase) {
+	if ctx.Err() != nil {
+		return nil, ending // a cancel has decided it
+	}
+	e.o.Log.Warn("job ends early", "job_id", r.id, "err", err)
+	j, _ := e.o.Jobs.Job(ctx, r.id) // one that cannot be read has no VM to be looked at
+	if !job.Own(err) {
+		if back := e.o.Fleet.GiveBack(ctx, j, err); back != nil {
+			return back, life
+		}
+	}
+	reason := p.reason
+	switch down := new(downError); {
+	case errors.As(err, &down) || e.wentDown(ctx, j, err): // with its node
+		reason = job.ReasonLost
+	case job.Own(err):
+		reason = job.ReasonInternal
+	}
+	return deciding(job.Outcome{Status: job.Failed, Reason: reason, Error: err.Error(), At: now()}), ending
 }
 
 // wentDown reports whether a phase failed because the VM's node is down, or was, which may
 // show as a VM that cannot be reached. For some seconds the others do not know yet that a node
 // is down: until it is known, or the node answers, it is asked again.
-func (e *Executor) wentDown(ctx context.Context, r *run, err error) bool {
+func (e *Executor) wentDown(ctx context.Context, j job.Job, err error) bool {
 	switch {
 	case !e.o.Fleet.Spread():
 		return false
 	case !job.IsClass(err, job.HostUnreachable):
 		return job.IsClass(err, job.HostOffline)
-	}
-	j, err := e.o.Jobs.Job(ctx, r.id)
-	if err != nil || j.VM == nil || j.VM.ID == 0 {
+	case j.VM == nil || j.VM.ID == 0:
 		return false
 	}
 	var status vm.Status
@@ -130,12 +208,6 @@ func (e *Executor) wentDown(ctx context.Context, r *run, err error) bool {
 		return err
 	})
 	return job.IsClass(err, job.HostOffline) || err == nil && status.Down() && !j.Shares()
-}
-
-// decide sets the job's outcome unless it was decided before.
-func (e *Executor) decide(ctx context.Context, r *run, o job.Outcome) error {
-	_, err := e.update(ctx, r.id, deciding(o))
-	return err
 }
 
 // deciding is the change that decides a job, unless it was decided before.
@@ -149,55 +221,6 @@ func deciding(o job.Outcome) change {
 	}
 }
 
-// runPhase runs one phase and records its start and end. The end of one that another
-// follows, and what it leaves for later, is recorded with the other's start: one commit
-// fewer. A phase interrupted by a stopping engine has no end: the next engine continues
-// it.
-func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
-	j, err := e.record(ctx, ctx, r, func(j *job.Job) (with job.Record, err error) {
-		if p.name == job.PhaseDestroy {
-			p.name = j.LastPhase()
-		}
-		j.Phase, j.Progress = p.name, ""
-		if p.begin != nil {
-			with = p.begin(r, j)
-		}
-		with.Events = append(with.Events, job.Event{Kind: job.EventPhaseStarted, Phase: p.name})
-		return with, nil
-	})
-	if err != nil {
-		return err
-	}
-	e.o.Log.Info("phase started", "job_id", r.id, "phase", p.name)
-	ctx = e.telling(ctx, r)
-	began := time.Now()
-	again := false
-	err = r.capture.ShownError(e.outlast(ctx, r, func() (err error) {
-		if again {
-			if j, err = e.o.Jobs.Job(ctx, r.id); err != nil {
-				return err
-			}
-		}
-		again = true
-		return p.run(e, ctx, r, j)
-	}))
-	ended := job.Event{At: now(), Kind: job.EventPhaseEnded, Phase: p.name}
-	last := p.name == job.PhaseDestroy || p.name == job.PhaseRelease
-	var noteErr error
-	switch {
-	case err == nil && !last:
-		r.later(recordEvents(ended))
-	case err == nil:
-		j, noteErr = e.record(ctx, context.WithoutCancel(ctx), r, job.EventsOnly(recordEvents(ended)))
-	case !errors.Is(context.Cause(ctx), job.ErrDetach):
-		ended.Text = err.Error()
-		j, noteErr = e.record(ctx, context.WithoutCancel(ctx), r, job.EventsOnly(recordEvents(ended)))
-	}
-	e.o.Observer(job.PhaseEnd{Job: j, Phase: p.name, Began: began, Result: phaseResult(ctx, err), Err: err})
-	e.o.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
-	return errors.Join(err, noteErr)
-}
-
 // telling returns the context of a phase, which has what is waited for in it shown at once.
 func (e *Executor) telling(ctx context.Context, r *run) context.Context {
 	return job.WithListener(ctx, func(p job.Progress) {
@@ -209,45 +232,23 @@ func (e *Executor) telling(ctx context.Context, r *run) context.Context {
 	})
 }
 
-// record makes the deferred changes and one more, in one commit, which is begun while
-// writing has not ended.
-func (e *Executor) record(ctx, writing context.Context, r *run, last func(*job.Job) (job.Record, error)) (j job.Job, err error) {
-	deferred := slices.Clone(r.deferred)
-	err = e.outlast(ctx, r, func() (err error) {
-		j, err = e.updateWith(writing, r.id, func(j *job.Job) (job.Record, error) {
-			events, err := allOf(deferred, j)
-			if err != nil {
-				return job.Record{}, err
-			}
-			with, err := last(j)
-			with.Events = append(events, with.Events...)
-			return with, err
-		})
-		return err
-	})
-	if err == nil {
-		r.deferred = r.deferred[len(deferred):] // what came meanwhile stays
-	}
-	return j, err
-}
-
 // warmPatience bounds how long a new VM is prepared for its task in advance. Push goes
 // on from there.
 const warmPatience = 10 * time.Second
 
 // acquire gets the job a VM, and prepares that for its task.
-func (e *Executor) acquire(ctx context.Context, r *run, j job.Job) (err error) {
+func (e *Executor) acquire(ctx context.Context, r *run, j job.Job) (_ change, err error) {
 	h := holder{e, r}
 	if j.StartedAt.IsZero() {
 		if j, err = e.fetchRepository(ctx, r, j); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if j, r.unmade, err = e.o.Fleet.Acquire(ctx, j, h, r.adopted, r.fresh); err != nil || !j.StartedAt.IsZero() {
-		return err
+	if j, err = e.o.Fleet.Acquire(ctx, j, h); err != nil || !j.StartedAt.IsZero() {
+		return nil, err
 	}
 	if job.Pinned(*j.VM) != nil || j.Shares() {
-		return nil // push says whether the job may go there at all, and whether the VM runs
+		return nil, nil // push says whether the job may go there at all, and whether the VM runs
 	}
 	if j.VM.Source == vm.Cold {
 		h.Tell(ctx, job.Progress{Step: "connect", Text: "connecting to the VM"})
@@ -257,25 +258,25 @@ func (e *Executor) acquire(ctx context.Context, r *run, j job.Job) (err error) {
 	if err := e.o.Runner.Warm(timed, j); err != nil {
 		e.o.Log.Debug("the VM is not prepared in advance", "job_id", r.id, "err", err)
 	}
-	return nil
+	return nil, nil
 }
 
 // push copies runner, task and files into the VM, with a new callback token.
-func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
+func (e *Executor) push(ctx context.Context, r *run, j job.Job) (change, error) {
 	if !j.StartedAt.IsZero() {
-		return nil
+		return nil, nil
 	}
 	if r.adopted {
 		if state, err := e.o.Runner.Probe(ctx, j); err == nil && state.Started {
-			return nil // its runner has its token already
+			return nil, nil // its runner has its token already
 		}
 		if _, err := e.updateWith(ctx, r.id, func(*job.Job) (job.Record, error) { return r.giveToken(), nil }); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	manifest, err := e.o.Jobs.Manifest(ctx, r.id)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	caller := ctx
 	ctx, end := e.placing(ctx, manifest, 0)
@@ -286,7 +287,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("find the address for callbacks: %w", err)
+		return nil, fmt.Errorf("find the address for callbacks: %w", err)
 	}
 	secrets, err := e.secrets(ctx, j.Principal, manifest)
 	if err == nil && len(secrets)+len(manifest.Credentials) > 0 {
@@ -297,14 +298,14 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 		hidden, err = e.hidden(manifest)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.capture.Hide(hidden)
 	if needs, only := needsProxy(j); needs {
 		manifest = proxied(manifest, j.ID, only)
 	}
 	if manifest, err = e.withPlaceholders(ctx, manifest); err != nil {
-		return err
+		return nil, err
 	}
 	payload := job.Payload{
 		Secrets:  map[string]string{},
@@ -317,12 +318,12 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 	}
 	done, err := e.withRepository(caller, r, j, &payload)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer done()
 	ctx, end = e.placing(caller, manifest, payload.RepositorySize)
 	defer end()
-	return patience.Reach(ctx, e.o.HeartbeatThreshold, func(context.Context) error {
+	return nil, patience.Reach(ctx, e.o.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.o.Runner.Push(ctx, j, payload) })
 	})
 }
@@ -366,15 +367,15 @@ func setStarts(_ *run, j *job.Job) job.Record {
 
 // start starts the task. A job that was cancelled meanwhile never becomes running; its
 // ending phases stop what may have started.
-func (e *Executor) start(ctx context.Context, r *run, j job.Job) error {
+func (e *Executor) start(ctx context.Context, r *run, j job.Job) (change, error) {
 	if j.Status == job.Running {
-		return nil
+		return nil, nil
 	}
 	timed, end := e.placing(ctx, job.Manifest{}, 0)
 	defer end()
 	way := e.openProxy(ctx, r, j)
 	if err := way.wait(timed); err != nil {
-		return err
+		return nil, err
 	}
 	var bootID string
 	err := patience.Reach(timed, e.o.HeartbeatThreshold, func(context.Context) error {
@@ -384,34 +385,32 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) error {
 		})
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r.later(func(j *job.Job) ([]job.Event, error) {
+	if j.Claims() {
+		e.o.Fleet.TendSoon() // its pool makes another, now that the host is not needed for this one
+	}
+	return func(j *job.Job) ([]job.Event, error) {
 		j.BootID = bootID
 		if j.Outcome != nil {
 			return nil, nil
 		}
 		return j.Reach(job.Running), nil
-	})
-	if j.Claims() {
-		e.o.Fleet.TendSoon() // its pool makes another, now that the host is not needed for this one
-	}
-	return nil
+	}, nil
 }
 
 // release cleans up after the job in a VM that it shares, and gives its VM back. A VM that is
 // gone or does not respond delays nothing.
-func (e *Executor) release(ctx context.Context, r *run, j job.Job) (err error) {
+func (e *Executor) release(ctx context.Context, r *run, j job.Job) (change, error) {
 	if j.VM == nil || j.VM.State.Settled() {
-		return nil
+		return nil, nil
 	}
 	if j.Shares() && j.Outcome.Reason != job.ReasonLost {
 		if err := e.clean(ctx, j); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	r.freed, err = e.o.Fleet.Release(ctx, j, holder{e, r}, r.unmade)
-	return err
+	return e.o.Fleet.Release(ctx, j, holder{e, r})
 }
 
 // clean removes what the job has left in a VM that others use.

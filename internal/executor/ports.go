@@ -144,16 +144,15 @@ type credentialVerbs interface{ job.Credentials }
 type Fleet interface {
 	verbs
 
-	// Acquire gets a job a VM, and returns the job as it is then; what was begun before
-	// (adopted) is gone on with. fresh: no pool's. unmade: the host refused to make one
-	// before it changed anything.
-	Acquire(ctx context.Context, j job.Job, h job.Holder, adopted, fresh bool) (_ job.Job, unmade bool, err error)
-	// GiveBack takes a pool's VM that has failed it from a job whose task has not begun,
-	// and reports whether it did: the job may go on with a fresh one.
-	GiveBack(ctx context.Context, h job.Holder, cause error) bool
-	// Release ends a job's hold on its VM, which is kept or destroyed. freed: it is gone
-	// when what Holder.Later was given is recorded; call Freed then.
-	Release(ctx context.Context, j job.Job, h job.Holder, unmade bool) (freed bool, err error)
+	// Acquire gets a job a VM, and returns the job as it is then; what was begun before is gone
+	// on with. One that a pool's VM has failed gets a new one.
+	Acquire(ctx context.Context, j job.Job, h job.Holder) (job.Job, error)
+	// GiveBack takes a pool's VM that has failed it from a job whose task has not begun, when
+	// the change is stored; nil: it does not.
+	GiveBack(ctx context.Context, j job.Job, cause error) change
+	// Release ends a job's hold on its VM, which is kept or destroyed: the change says so of the
+	// job. Call Freed when it is stored that the VM is gone.
+	Release(ctx context.Context, j job.Job, h job.Holder) (change, error)
 	Freed(ctx context.Context, id string)
 	// PutBack unmounts the volumes of a job whose VM goes, and takes them off. What fails is told,
 	// and done again before the VM is destroyed.

@@ -17,16 +17,11 @@ type run struct {
 	reported chan struct{} // the task's end was reported
 	adopted  bool          // it continues the work of another process or an earlier run
 	shares   bool          // it runs in another job's VM
-	fresh    bool          // it has had a VM of a pool that failed it: it gets a new one
 	token    string        // for its task's callbacks; empty: none was made
 	input    lock.Line     // orders inputs to its task
 	capture  *capture.Capture
 	proxy    *proxy        // of a job whose VM may reach names only; nil: not started
-	ended    *job.RunState // the task's end, as its channel brought it; nil: it did not
-	unmade   bool          // its VM's creation was refused before the first change
-	freed    bool          // its VM was destroyed
 	patience time.Duration // with faults of the engine's own
-	deferred []change      // what the last phase left to be recorded with the next one's start: its end, too
 
 	// Executor.mu guards these.
 	heard heard    // reports that are not recorded yet
@@ -39,20 +34,22 @@ type run struct {
 // change changes a job and returns the events to record.
 type change = func(*job.Job) ([]job.Event, error)
 
-// allOf makes all of the changes to a job.
-func allOf(changes []change, j *job.Job) (all []job.Event, err error) {
-	for _, c := range changes {
-		events, err := c(j)
-		if err != nil {
-			return nil, err
+// all is the change that makes all of the changes; nil changes nothing.
+func all(changes ...change) change {
+	return func(j *job.Job) (events []job.Event, err error) {
+		for _, c := range changes {
+			if c == nil {
+				continue
+			}
+			more, err := c(j)
+			if err != nil {
+				return nil, err
+			}
+			events = append(events, more...)
 		}
-		all = append(all, events...)
+		return events, nil
 	}
-	return all, nil
 }
-
-// later defers a change of the present phase, to be recorded with the start of the next.
-func (r *run) later(c change) { r.deferred = append(r.deferred, c) }
 
 // runOf returns the run of a job, nil if it has none.
 func (e *Executor) runOf(id string) *run {

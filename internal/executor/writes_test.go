@@ -45,21 +45,33 @@ func (s countedStore) SealOutput(ctx context.Context, id string, ends ...job.Str
 	return s.Store.SealOutput(ctx, id, ends...)
 }
 
-// A whole job waits for few commits: most of what an engine costs are these.
+// A job waits for few commits: most of what an engine costs are these.
 func TestJob_WaitsForFewWrites(t *testing.T) {
-	r := newRig(t, 1)
-	r.stop()
-	var writes atomic.Int64
-	r.opts.Stores = executor.StoresOf(countedStore{r.store, &writes})
-	r.restart()
-	id := r.submit()
-	j := r.eventually(id, job.Job.Done)
-	if j.Status != job.Success {
-		t.Fatalf("%+v", j.Outcome)
-	}
-	t.Logf("%d writes", writes.Load())
-	if n := writes.Load(); n > 16 {
-		t.Errorf("%d writes, want at most 16", n)
+	for _, tt := range []struct {
+		name   string
+		fails  string // the step that does
+		status job.Status
+		most   int64
+	}{
+		{"all well", "", job.Success, 16},
+		{"a VM that cannot be made", "start_vm", job.Failed, 11},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, 1)
+			r.stop()
+			var writes atomic.Int64
+			r.opts.Stores = executor.StoresOf(countedStore{r.store, &writes})
+			r.restart()
+			r.behave(providertest.Behaviour{FailStep: tt.fails}, true)
+			if j := r.eventually(r.submit(), job.Job.Done); j.Status != tt.status {
+				t.Fatalf("%+v", j.Outcome)
+			}
+			if n := writes.Load(); n > tt.most {
+				t.Errorf("%d writes, want at most %d", n, tt.most)
+			} else {
+				t.Logf("%d writes", n)
+			}
+		})
 	}
 }
 

@@ -14,24 +14,25 @@ import (
 type acquisition struct {
 	job.Holder
 
-	job     job.Job // as of the last change
-	adopted bool    // its VM may have been begun before
-	fresh   bool    // a pool's VM has failed it: it gets a new one
-	unmade  bool    // the host has refused to make one before it changed anything
+	job      job.Job // as of the last change
+	begun    bool    // its VM may have been begun before
+	poolLeft bool    // a pool's VM has failed it: it gets a new one
 }
 
 // source is where a job may get a VM. has: the job has one; else the next source is asked.
 type source func(f *Fleet, ctx context.Context, a *acquisition) (has bool, err error)
 
 // sources are asked in this order: the VM that the job has already, the one that it names, a
-// pool's, a new one that goes on from a checkpoint, one that boots. Each may be asked again after it was interrupted at any instant.
-var sources = []source{(*Fleet).held, (*Fleet).named, (*Fleet).pooled, (*Fleet).restored, (*Fleet).made}
+// pool's, a new one (see ways). Each may be asked again after it was interrupted at any instant.
+var sources = []source{(*Fleet).held, (*Fleet).named, (*Fleet).pooled, (*Fleet).made}
 
-// Acquire gets a job a VM that responds, or is new, and returns the job as it is then. adopted: the job may have begun to get one
-// before; fresh: it gets no pool's. unmade: the host refused to make one before it changed
-// anything.
-func (f *Fleet) Acquire(ctx context.Context, j job.Job, h job.Holder, adopted, fresh bool) (_ job.Job, unmade bool, err error) {
-	a := &acquisition{Holder: h, job: j, adopted: adopted, fresh: fresh}
+// Acquire gets a job a VM that responds, or is new, and returns the job as it is then. What the
+// job has begun to get before is gone on with.
+func (f *Fleet) Acquire(ctx context.Context, j job.Job, h job.Holder) (job.Job, error) {
+	a := &acquisition{
+		Holder: h, job: j, begun: j.VM != nil && !j.VM.State.Planned(),
+		poolLeft: j.VM == nil && j.Status == job.Provisioning, // it was given back: nothing else takes a job's VM from it
+	}
 	for _, from := range sources {
 		has, err := from(f, ctx, a)
 		if has && err == nil {
@@ -39,10 +40,10 @@ func (f *Fleet) Acquire(ctx context.Context, j job.Job, h job.Holder, adopted, f
 		}
 		if err != nil || has {
 			f.tellUnproven(ctx, a, err)
-			return a.job, a.unmade, err
+			return a.job, err
 		}
 	}
-	return a.job, false, errNoSource
+	return a.job, errNoSource
 }
 
 // tellUnproven says in a job's events which of the things it uses no test of its node has proven.
@@ -67,9 +68,7 @@ func (f *Fleet) tellUnproven(ctx context.Context, a *acquisition, err error) {
 	if len(uses) == 0 {
 		return
 	}
-	a.Later(func(*job.Job) ([]job.Event, error) {
-		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: fmt.Sprintf("not proven on node %s: %s; %s tests it", j.VM.Node, strings.Join(uses, ", "), job.ProveHost)}}, nil
-	})
+	a.Tell(ctx, job.Progress{Step: job.PhaseProvision, Text: fmt.Sprintf("not proven on node %s: %s; %s tests it", j.VM.Node, strings.Join(uses, ", "), job.ProveHost)})
 }
 
 // errNoSource is never seen: the last source makes a VM, or fails.

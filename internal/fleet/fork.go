@@ -369,13 +369,18 @@ func (f *Fleet) beginFork(ctx context.Context, of vm.VM, copies []vm.VM) error {
 	return failed
 }
 
-// makeFork makes a copy of a VM whose host is ready for that.
-func (f *Fleet) makeFork(ctx context.Context, o order) (v vm.VM, unmade bool, err error) {
+// copied is the way of copies of a VM, whose host is ready for that.
+func (f *Fleet) copied(ctx context.Context, o *order) (v vm.VM, made bool, err error) {
+	own := o.planned.Own
+	if own == nil || own.Fork == nil {
+		return v, false, nil
+	}
 	of, err := f.o.Store.VM(ctx, o.planned.From)
 	if err != nil {
 		return v, false, err
 	}
-	o.from, o.spec.Fork = &of, job.ForkOf{VM: of.ID, Job: of.Job, Live: o.planned.Own.Fork.Live}
+	o.from, o.spec.Fork = &of, job.ForkOf{VM: of.ID, Job: of.Job, Live: own.Fork.Live}
 	o.spec.Template, o.spec.OS = "", "" // which may be gone
-	return f.make(ctx, o)
+	v, err = f.makeOne(ctx, *o)
+	return v, err == nil, err
 }

@@ -10,42 +10,38 @@ import (
 	"linus/internal/vm"
 )
 
-// restored is the source of checkpoints: a new VM that goes on from the memory of one like it,
-// and does not boot.
-func (f *Fleet) restored(ctx context.Context, a *acquisition) (has bool, err error) {
-	j := a.job
-	if j.Manifest.Start == job.StartCold {
-		return false, nil
+// restored is the way of checkpoints: a VM goes on from the memory of one like it, and does not
+// boot. Where that fails it boots, unless it must not.
+func (f *Fleet) restored(ctx context.Context, o *order) (v vm.VM, made bool, err error) {
+	must := o.start == job.StartRestore
+	if o.start == job.StartCold {
+		return v, false, nil
 	}
-	planned, err := f.pinned(ctx, j)
+	from, err := f.restorable(ctx, o.planned, must)
 	if err != nil {
-		return false, err
+		return v, false, err
 	}
 	why, remedy := "can be used", string(job.BuildCheckpoint)+" makes one; or leave start out, and the VM boots if there is none"
-	from, err := f.restorable(ctx, planned, j.Manifest.Start == job.StartRestore)
-	switch {
-	case err != nil:
-		return false, err
-	case from != nil:
-		var failed error
-		o, err := f.orderOf(ctx, a)
-		if err == nil {
-			has, failed, err = f.restore(ctx, o, *from)
+	if from != nil {
+		restore := *o
+		restore.planned.From, restore.from, restore.spec.Checkpoint = from.Job, from, from.ID
+		v, failed := f.makeOne(ctx, restore)
+		if failed == nil {
+			f.usedCheckpoint(ctx, from.Job)
+			return v, true, nil
 		}
-		if failed != nil {
-			why, remedy = fmt.Sprintf("could be used: %s: %v", from.Name, failed), "leave start out, and the VM boots if it cannot be restored"
+		if err := f.bootInstead(ctx, o, *from, failed); err != nil {
+			return v, false, err
 		}
-		if err != nil || has {
-			return has, f.unnamed(ctx, j.Principal, o.planned.Name, err)
-		}
+		why, remedy = fmt.Sprintf("could be used: %s: %v", from.Name, failed), "leave start out, and the VM boots if it cannot be restored"
 	}
-	if j.Manifest.Start == job.StartRestore {
-		return false, &job.FieldError{
-			Field: "manifest.start", Problem: fmt.Sprintf("no checkpoint of template %s with %s %s", j.Manifest.VMTemplate, sizeText(j.Manifest.Resources), why),
+	if must {
+		err = &job.FieldError{
+			Field: "manifest.start", Problem: fmt.Sprintf("no checkpoint of template %s with %s %s", o.planned.Template, sizeText(o.planned.Resources), why),
 			Remedy: remedy, Fault: job.FaultState,
 		}
 	}
-	return false, nil
+	return v, false, err
 }
 
 func sizeText(r vm.Resources) string {
@@ -103,33 +99,29 @@ func like(a, b vm.Made) bool {
 		job.SameSize(a.Resources.Memory, b.Resources.Memory) && job.SameSize(a.Resources.Disk, b.Resources.Disk)
 }
 
-// restore makes a VM that goes on from a checkpoint. What fails is removed, and has is false:
-// the VM is to boot. failed is why, and err of what hinders that, too.
-func (f *Fleet) restore(ctx context.Context, o order, from vm.VM) (has bool, failed, err error) {
-	o.planned.From, o.from, o.spec.Checkpoint = from.Job, &from, from.ID
-	_, _, err = f.make(ctx, o)
-	failed = err
+// bootInstead removes what is left of a VM that could not go on from a checkpoint, so that it can
+// boot. It returns what hinders that, too.
+func (f *Fleet) bootInstead(ctx context.Context, o *order, from vm.VM, failed error) error {
 	var full *job.NoRoomError
 	switch {
-	case err == nil:
-		f.usedCheckpoint(ctx, from.Job)
-		return true, nil, nil
-	case errors.As(err, &full): // another node may take it
-		return false, failed, nil
-	case ctx.Err() != nil || errors.Is(err, context.Canceled) || job.Own(err) || job.IsClass(err, job.HostFenced) || job.IsClass(err, job.HostExists):
-		return false, failed, err
+	case errors.As(failed, &full): // another node may take it
+		return nil
+	case ctx.Err() != nil || errors.Is(failed, context.Canceled) || job.Own(failed) || job.IsClass(failed, job.HostFenced) || job.IsClass(failed, job.HostExists):
+		return failed
 	}
-	if job.IsClass(err, job.HostUnfit) {
-		f.unfit(ctx, from, err)
+	if job.IsClass(failed, job.HostUnfit) {
+		f.unfit(ctx, from, failed)
 	}
-	host, ofHost := errors.AsType[*job.HostError](err)
-	if _, clearErr := f.removeAttempt(ctx, o, o.planned.Job, ofHost && host.NoVM); clearErr != nil {
-		return false, failed, errors.Join(err, clearErr)
+	if _, err := f.removeAttempt(ctx, *o, o.planned.Job); err != nil {
+		return errors.Join(failed, err)
 	}
-	text := fmt.Sprintf("the VM boots: it could not be restored from checkpoint %s: %v", from.Name, err)
-	_, err = o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
-		v.From = ""
+	text := fmt.Sprintf("the VM boots: it could not be restored from checkpoint %s: %v", from.Name, failed)
+	v, err := o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+		if v.From = ""; v.State == vm.Reserved {
+			v.State = vm.Intended // on the node that it has
+		}
 		return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: text}}, nil
 	})
-	return false, failed, err
+	o.planned = v
+	return err
 }

@@ -13,14 +13,10 @@ import (
 // made is the source of new VMs.
 func (f *Fleet) made(ctx context.Context, a *acquisition) (has bool, err error) {
 	o, err := f.orderOf(ctx, a)
-	if err != nil {
-		return false, err
+	if err == nil {
+		_, err = f.make(ctx, o)
 	}
-	v, unmade, err := f.make(ctx, o)
-	if a.unmade = unmade; err == nil {
-		f.booted(v)
-	}
-	return err == nil, f.unnamed(ctx, a.job.Principal, o.planned.Name, err)
+	return err == nil, err
 }
 
 // orderOf returns what the VM of a job's own is to be.
@@ -35,7 +31,7 @@ func (f *Fleet) orderOf(ctx context.Context, a *acquisition) (o order, err error
 	if err != nil {
 		return o, err
 	}
-	o = order{planned: planned, adopted: a.adopted, ttl: seconds(j.Manifest.TTL), book: jobBook{a}}
+	o = order{planned: planned, start: j.Manifest.Start, begun: a.begun, ttl: seconds(j.Manifest.TTL), book: jobBook{a}}
 	if o.spec, err = f.jobSpec(j, o.planned); err != nil {
 		return o, err
 	}

@@ -19,7 +19,7 @@ func (f *Fleet) pooled(ctx context.Context, a *acquisition) (has bool, err error
 	began := time.Now()
 	for {
 		if a.job.VM == nil {
-			if a.fresh || time.Since(began) > f.o.ClaimPatience {
+			if a.poolLeft || time.Since(began) > f.o.ClaimPatience {
 				return false, nil
 			}
 			if claimed, err := f.claimMember(ctx, a); err != nil || !claimed {
@@ -37,7 +37,11 @@ func (f *Fleet) pooled(ctx context.Context, a *acquisition) (has bool, err error
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}
-		if a.job, err = f.giveBack(ctx, a.job, err, a); err != nil {
+		without, err := f.giveBack(ctx, a.job, err)
+		if err == nil {
+			a.job, err = a.Update(ctx, without)
+		}
+		if err != nil {
 			return false, err
 		}
 	}
@@ -143,36 +147,35 @@ func (f *Fleet) awaken(ctx context.Context, j *job.Job) error {
 	return nil
 }
 
-// giveBack takes a member that does not answer from a job whose task has not begun, and
-// has it destroyed. It returns the job, which has no VM then.
-func (f *Fleet) giveBack(ctx context.Context, j job.Job, cause error, h job.Holder) (job.Job, error) {
+// giveBack has a member destroyed that does not answer a job whose task has not begun. The job has
+// no VM when the change is stored.
+func (f *Fleet) giveBack(ctx context.Context, j job.Job, cause error) (without func(*job.Job) ([]job.Event, error), err error) {
 	v := *j.VM
 	f.o.Log.Warn("a pool's VM did not answer the job that claimed it", "job_id", j.ID, "vm_id", v.ID, "maker", v.Job, "err", cause)
 	f.o.Observer(job.PoolEvent{Pool: v.OfPool(), Kind: job.PoolFell, Job: j.ID, VM: v, Detail: cause.Error()})
 	f.o.Guest.Forget(j)
 	if err := f.doom(ctx, v.Job, vm.MemberClaimed, "it did not answer the job that claimed it: "+cause.Error()); err != nil {
-		return j, err
+		return nil, err
 	}
 	text := fmt.Sprintf("VM %d did not answer and is not used: %v", v.ID, cause)
-	return h.Update(ctx, func(j *job.Job) ([]job.Event, error) {
+	return func(j *job.Job) ([]job.Event, error) {
 		if j.VM == nil || j.VM.Job != v.Job || !j.StartedAt.IsZero() {
 			return nil, nil
 		}
 		j.VM = nil
 		return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: text}}, nil
-	})
+	}, nil
 }
 
-// GiveBack takes a pool's VM, which has failed it before its task began, from a job, and
-// reports whether it did: the job may go on with a new one.
-func (f *Fleet) GiveBack(ctx context.Context, h job.Holder, cause error) bool {
-	j, err := h.Job(ctx)
-	if err != nil || !j.Claims() || !j.StartedAt.IsZero() || j.Outcome != nil {
-		return false
+// GiveBack takes a pool's VM, which has failed it before its task began, from a job: when the
+// change is stored, which may go on with a new one. Nil: it does not.
+func (f *Fleet) GiveBack(ctx context.Context, j job.Job, cause error) func(*job.Job) ([]job.Event, error) {
+	if !j.Claims() || !j.StartedAt.IsZero() || j.Outcome != nil {
+		return nil
 	}
-	if _, err := f.giveBack(ctx, j, cause, h); err != nil {
+	without, err := f.giveBack(ctx, j, cause)
+	if err != nil {
 		f.o.Log.Error("give a pool's VM back failed", "job_id", j.ID, "err", err)
-		return false
 	}
-	return true
+	return without
 }

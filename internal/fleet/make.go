@@ -15,10 +15,11 @@ import (
 type order struct {
 	planned vm.VM         // as it is to be; its row may have it already, or more
 	spec    job.VMSpec    // but for the node
-	adopted bool          // it may have been begun before
+	start   job.StartMode // whether it may, or must, go on from a checkpoint
+	begun   bool          // it may have been begun before
 	ttl     time.Duration // after which it expires; 0: it does not
 	book    book
-	from    *vm.VM // the checkpoint from which it goes on; nil: it boots
+	from    *vm.VM // the VM or checkpoint from which it goes on; nil: it boots
 }
 
 // book is where what becomes of a VM that is being made is written down: its row, and what
@@ -34,20 +35,47 @@ type book interface {
 	Told(ctx context.Context) ([]job.Event, error)
 }
 
-// make makes a VM, and returns it as it is recorded. Its row says that it is intended, and
+// way is how a VM may be made. made: it is; else the next way is tried.
+type way func(f *Fleet, ctx context.Context, o *order) (v vm.VM, made bool, err error)
+
+// ways are tried in this order, for jobs and for VMs that no job makes: a copy of another VM, one
+// that goes on from the memory of one like it, one that boots.
+var ways = []way{(*Fleet).copied, (*Fleet).restored, (*Fleet).boots}
+
+// make makes a VM, and returns it as it is recorded.
+func (f *Fleet) make(ctx context.Context, o order) (v vm.VM, err error) {
+	for _, by := range ways {
+		var made bool
+		if v, made, err = by(f, ctx, &o); made || err != nil {
+			break
+		}
+	}
+	return v, f.unnamed(ctx, o.planned.Principal, o.planned.Name, err)
+}
+
+// boots is the way that is always there.
+func (f *Fleet) boots(ctx context.Context, o *order) (v vm.VM, made bool, err error) {
+	if v, err = f.makeOne(ctx, *o); err == nil {
+		f.booted(v)
+	}
+	return v, err == nil, err
+}
+
+// makeOne makes a VM in the way that its order says. Its row says that it is intended, and
 // on which node, before it can exist, and has its ID as soon as that is reserved. What was
-// begun before is gone on with. unmade: the host refused before it changed anything.
-func (f *Fleet) make(ctx context.Context, o order) (v vm.VM, unmade bool, err error) {
+// begun before is gone on with. If the host has refused before it changed anything, the row says
+// that nothing of it exists: it is reserved again.
+func (f *Fleet) makeOne(ctx context.Context, o order) (v vm.VM, err error) {
 	if v, err = f.intend(ctx, o); err != nil || v.State == vm.Created {
-		return v, false, err
+		return v, err
 	}
 	if v.State.Settled() { // nobody has wanted it any more since it was read
-		return v, false, context.Canceled
+		return v, context.Canceled
 	}
 	o.spec.Node = v.Node
-	made, unmade, err := f.create(ctx, o, v.Job)
+	made, err := f.create(ctx, o, v.Job)
 	if err != nil {
-		return v, unmade, err
+		return v, err
 	}
 	err = f.Accept(ctx, v.Job, made, func(ctx context.Context) error {
 		_, err := o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
@@ -66,7 +94,7 @@ func (f *Fleet) make(ctx context.Context, o order) (v vm.VM, unmade bool, err er
 		})
 		return err
 	})
-	return made, false, err
+	return made, err
 }
 
 // placeAgain is the time between two attempts to find a node for a VM, unless room
@@ -150,34 +178,49 @@ const createTries = 5
 
 // create creates a VM and records the provider's progress. Where an earlier attempt is in
 // the way, it removes what that left and begins again.
-func (f *Fleet) create(ctx context.Context, o order, id string) (v vm.VM, unmade bool, err error) {
+func (f *Fleet) create(ctx context.Context, o order, id string) (v vm.VM, err error) {
 	told := map[job.Event]bool{}
-	if o.adopted { // a create that is joined reports all of its steps again
+	if o.begun { // a create that is joined reports all of its steps again
 		events, err := o.book.Told(ctx)
 		if err != nil {
-			return v, false, err
+			return v, err
 		}
 		for _, e := range events {
 			told[job.Event{Kind: e.Kind, Phase: e.Phase, Text: e.Text}] = true
 		}
 	}
-	for tries := 1; ; tries++ {
+	tries := 1
+	for ; ; tries++ {
 		v, err = f.o.Provider.Create(ctx, o.spec, func(p job.Progress) { f.tell(ctx, o, p, told) })
-		var host *job.HostError
-		unmade = errors.As(err, &host) && host.NoVM && v.ID == 0 && tries == 1 && !o.adopted
 		if tries == createTries || !begunBefore(err) {
-			return v, unmade, err
+			break
 		}
-		removed, clearErr := f.removeAttempt(ctx, o, id, false)
-		switch {
-		case clearErr != nil:
-			return vm.VM{}, false, clearErr
-		case !removed && job.IsClass(err, job.HostExists): // it is somebody else's
-			return v, unmade, err
+		removed, clearErr := f.removeAttempt(ctx, o, id)
+		if clearErr != nil {
+			return vm.VM{}, clearErr
+		}
+		if !removed && job.IsClass(err, job.HostExists) { // it is somebody else's
+			break
 		}
 		f.o.Log.Warn("the VM's creation is begun again", "job_id", id, "attempt", tries+1, "err", err)
 		told = nil
 	}
+	if refused(err) && v.ID == 0 && tries == 1 && !o.begun {
+		_, noteErr := o.book.Change(context.WithoutCancel(ctx), func(v *vm.VM) ([]job.Event, error) {
+			if v.State = vm.Reserved; o.spec.Checkpoint != 0 {
+				v.From = ""
+			}
+			return nil, nil
+		})
+		err = errors.Join(err, noteErr)
+	}
+	return v, err
+}
+
+// refused reports whether the host has refused a create before it changed anything.
+func refused(err error) bool {
+	host, ok := errors.AsType[*job.HostError](err)
+	return ok && host.NoVM
 }
 
 // tell records a step that is not recorded yet, and the VM's ID at once when there is one.
@@ -199,14 +242,12 @@ func (f *Fleet) tell(ctx context.Context, o order, p job.Progress, told map[job.
 
 // removeAttempt removes what an earlier attempt to create a VM may have left without
 // recording it, and reports whether there was something. What is not the job's stays.
-// Of one that was refused before its first change, only the operation is ended: a VM that
-// an attempt before that left is in the way of the next one, and removed then.
-func (f *Fleet) removeAttempt(ctx context.Context, o order, id string, refused bool) (removed bool, err error) {
+func (f *Fleet) removeAttempt(ctx context.Context, o order, id string) (removed bool, err error) {
 	v, err := f.o.Store.VM(ctx, id)
 	if err != nil {
 		return false, err
 	}
-	if removed, err = f.clear(ctx, v, refused && v.ID == 0); err != nil {
+	if removed, err = f.clear(ctx, v); err != nil {
 		return false, fmt.Errorf("remove what an earlier attempt left: %w", err)
 	}
 	// The ID is of what is gone. Until the next one is told, the VM is found by its marker.
@@ -225,11 +266,11 @@ func begunBefore(err error) bool {
 
 // clear removes what a create has left, or only ends its operation where nothing was made; it
 // waits for nodes that are away.
-func (f *Fleet) clear(ctx context.Context, v vm.VM, unmade bool) (removed bool, err error) {
+func (f *Fleet) clear(ctx context.Context, v vm.VM) (removed bool, err error) {
 	timed, end := context.WithTimeout(ctx, f.o.Patience)
 	defer end()
 	_ = patience.Retry(timed, func() error {
-		if unmade {
+		if v.State.Planned() {
 			err = f.o.Provider.Destroy(ctx, v) // without an ID
 		} else {
 			removed, err = f.Remove(ctx, v)

@@ -123,15 +123,12 @@ func (f *Fleet) lockLife(ctx context.Context, v vm.VM) (release func(), err erro
 // with later; a VM that cannot be made is not wanted any more.
 func (f *Fleet) work(ctx context.Context, v vm.VM) {
 	began := time.Now()
-	unmade, err := f.bring(ctx, v)
+	err := f.bring(ctx, v)
 	if ctx.Err() != nil || job.Own(err) {
 		if job.Own(err) {
 			f.o.Log.Error("a fault of this engine's own holds a VM up", "job_id", v.Job, "err", err)
 		}
 		return
-	}
-	if unmade { // there is nothing to destroy, on a host that may not respond; what the script left may be removed
-		f.removeScraps(ctx, v)
 	}
 	row, noteErr := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
 		switch {
@@ -140,7 +137,7 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 		case err != nil:
 			v.Own.Failed, v.Own.FailedAt, v.Unwanted = job.Bounded(err.Error()), now(), true
 			v.Own.Unable = job.IsClass(err, job.HostConfig)
-			if unmade || v.State == vm.Reserved {
+			if v.State == vm.Reserved { // nothing of it exists
 				v.State = vm.Destroyed
 			}
 			return []job.Event{{Kind: job.EventPhaseEnded, Phase: job.PhaseProvision, Text: err.Error()}, {Kind: job.EventStatus, Text: string(job.Failed)}}, nil
@@ -168,33 +165,35 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 	f.o.Log.Info("VM is made", "job_id", v.Job, "err", err)
 	if row.State == vm.Destroyed {
 		f.dropKey(ctx, v.Job)
+		if refused(err) { // what the script left may be removed, on a host that may not respond
+			f.removeScraps(ctx, row)
+		}
 	}
 	f.DestroySoon()
 }
 
 // bring makes a VM. A pool's and a checkpoint's it prepares for the jobs that will have it.
-func (f *Fleet) bring(ctx context.Context, v vm.VM) (unmade bool, err error) {
-	adopted := v.State != vm.Reserved
+func (f *Fleet) bring(ctx context.Context, v vm.VM) error {
+	begun := v.State != vm.Reserved
 	events := []job.Event{{Kind: job.EventPhaseStarted, Phase: job.PhaseProvision}}
-	if !adopted {
+	if !begun {
 		events = append([]job.Event{{Kind: job.EventStatus, Text: string(job.Provisioning)}}, events...)
 	}
 	if _, err := f.update(ctx, v.Job, func(*vm.VM) ([]job.Event, error) { return events, nil }); err != nil {
-		return false, err
+		return err
 	}
 	spec, err := f.specOf(v)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if spec.PublicKey, err = f.loginKey(v.Job); err != nil {
-		return false, err
+		return err
 	}
 	book := ownBook{f, v.Job}
 	telling := job.WithListener(ctx, func(p job.Progress) { book.Tell(ctx, p) })
-	made, unmade, err := f.restoreOrMake(telling, order{planned: v, spec: spec, adopted: adopted, ttl: seconds(v.Own.TTL), book: book})
-	err = f.unnamed(ctx, v.Principal, v.Name, err)
+	made, err := f.make(telling, order{planned: v, spec: spec, begun: begun, ttl: seconds(v.Own.TTL), book: book})
 	if err != nil {
-		return unmade, err
+		return err
 	}
 	if made.HostKey != "" && (v.Member != nil || v.Checkpoint != nil) { // else nobody logs in there before a job does
 		f.warm(ctx, made)
@@ -202,7 +201,7 @@ func (f *Fleet) bring(ctx context.Context, v vm.VM) (unmade bool, err error) {
 	if v.Checkpoint != nil {
 		err = f.save(ctx, made)
 	}
-	return false, err
+	return err
 }
 
 // warm has the job runner in a VM before there is a job for it. What fails here, the job tries again.
@@ -212,31 +211,6 @@ func (f *Fleet) warm(ctx context.Context, v vm.VM) {
 	if err := f.o.Guest.Warm(timed, maker(v)); err != nil {
 		f.o.Log.Debug("the VM is not prepared in advance", "job_id", v.Job, "err", err)
 	}
-}
-
-// restoreOrMake makes a VM that no job makes; it goes on from a checkpoint if there is one.
-func (f *Fleet) restoreOrMake(ctx context.Context, o order) (v vm.VM, unmade bool, err error) {
-	if own := o.planned.Own; own != nil && own.Fork != nil {
-		return f.makeFork(ctx, o)
-	}
-	from, err := f.restorable(ctx, o.planned, false)
-	if err != nil {
-		return v, false, err
-	}
-	if from != nil {
-		has, _, err := f.restore(ctx, o, *from)
-		if err != nil {
-			return v, false, err
-		}
-		if v, err = f.o.Store.VM(ctx, o.planned.Job); err != nil || has {
-			return v, false, err
-		}
-		o.planned = v // as it is planned now
-	}
-	if v, unmade, err = f.make(ctx, o); err == nil {
-		f.booted(v)
-	}
-	return v, unmade, err
 }
 
 // specOf returns what a VM is made by that no job makes, but for its node and key.
@@ -307,6 +281,9 @@ func (b ownBook) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, e
 		unwanted := v.Unwanted
 		events, err := change(v)
 		v.Kept, v.Unwanted = true, unwanted || v.Member != nil && v.Member.State == vm.MemberDoomed
+		if v.Unwanted && v.State == vm.Reserved { // nothing of it can exist
+			v.State = vm.Destroyed
+		}
 		if m := b.f.makes[b.id]; m != nil {
 			m.Begun = true
 		}

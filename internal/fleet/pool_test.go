@@ -396,6 +396,7 @@ func TestPool_StopsAfterEqualFailures(t *testing.T) {
 		t.Run(again, func(t *testing.T) {
 			bubble(t, func(r *rig) {
 				r.host.Set(providertest.Behaviour{FailStep: "start_vm"})
+				r.opts.Store = earlierFailure{r.opts.Store}
 				r.start()
 				r.pool(job.PoolSize{Warm: 2})
 				r.pass(10 * time.Minute)
@@ -403,6 +404,10 @@ func TestPool_StopsAfterEqualFailures(t *testing.T) {
 				specs, _ := r.host.seen()
 				if !p.Stopped() || p.Failure.Count < job.MostFailures || !strings.Contains(p.State, "stopped after") || len(p.Members) > 0 || len(specs) > 4 {
 					t.Errorf("%d creates: %+v, %+v", len(specs), p, p.Failure)
+				}
+				// Looked up while it stops, it is as it was or as it is: not stopped, with the failures it had before.
+				if p, err := r.Pool(context.WithValue(context.Background(), earlier{}, true), "p"); err != nil || !strings.HasPrefix(p.State, "waiting after a failure: create VM") {
+					t.Errorf("%+v, %v", p, err)
 				}
 				r.host.Set(providertest.Behaviour{})
 				r.pass(20 * time.Minute)
@@ -421,6 +426,22 @@ func TestPool_StopsAfterEqualFailures(t *testing.T) {
 			})
 		})
 	}
+}
+
+// earlierFailure is a store that answers whoever asks under such a context with the
+// pools' rows as they were before their last failure.
+type earlierFailure struct{ fleet.Store }
+
+type earlier struct{}
+
+func (s earlierFailure) Pools(ctx context.Context) ([]job.Pool, error) {
+	rows, err := s.Store.Pools(ctx)
+	if ctx.Value(earlier{}) != nil {
+		for _, p := range rows {
+			p.Failure.Count--
+		}
+	}
+	return rows, err
 }
 
 // Failures that differ do not stop a pool, but it waits the longer between them, and forgets
@@ -472,6 +493,24 @@ func TestPool_Shrinks(t *testing.T) {
 		}
 		r.resize(job.PoolSize{Warm: 2, IdleLimit: 600})
 		r.filled(2, 0)
+	})
+}
+
+// A member that is given up before anything of it exists is gone, however its create ends.
+func TestPool_GivesUpWhatIsNotBegun(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.host.Set(providertest.Behaviour{StepDelay: time.Minute})
+		r.start()
+		r.pool(job.PoolSize{Warm: 1})
+		r.pass(30 * time.Second)
+		id := r.info().Members[0].Maker
+		if _, err := r.RemovePool(context.Background(), "p"); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(2 * time.Minute)
+		if v := r.vm(id); v.State != vm.Destroyed || r.Busy() {
+			t.Errorf("%+v", v)
+		}
 	})
 }
 
@@ -637,9 +676,14 @@ func TestCreatePool_Refuses(t *testing.T) {
 		r.start()
 		r.pool(job.PoolSize{})
 		for says, p := range map[string]job.Pool{
-			"there is a pool": {Name: "p"},
-			"is not a pool's": {Name: "P"},
-			"is not allowed":  {Name: "q", OS: "debian"},
+			"there is a pool":    {Name: "p"},
+			"is not a pool's":    {Name: "P"},
+			"is not allowed":     {Name: "q", OS: "debian"},
+			"pool.name":          {Name: "A b"},
+			"pool.warm":          {Name: "q", PoolSize: job.PoolSize{Warm: -1}},
+			"pool.max_age":       {Name: "q", PoolSize: job.PoolSize{MaxAge: 5}},
+			"pool.resources.cpu": {Name: "q", Resources: vm.Resources{CPU: 99}},
+			"pool.network.ip":    {Name: "q", Network: vm.Network{IP: "10.0.0.5/24"}},
 		} {
 			if _, err := r.CreatePool(context.Background(), p); err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("%v; want %q", err, says)

@@ -10,33 +10,27 @@ import (
 )
 
 // Release ends a job's hold on its VM: one that is to outlive the job is kept, one that it
-// shares goes on, and any other is destroyed. unmade is what Acquire has returned. freed: a VM
-// is gone when what Holder.Later was given is recorded; call Freed then. A VM that is left alone
-// is no error: it remains listed.
-func (f *Fleet) Release(ctx context.Context, j job.Job, h job.Holder, unmade bool) (freed bool, err error) {
+// shares goes on, and any other is destroyed. The change is to be recorded of the job; call Freed
+// when that says that the VM is gone. A VM that is left alone is no error: it remains listed.
+func (f *Fleet) Release(ctx context.Context, j job.Job, h job.Holder) (_ func(*job.Job) ([]job.Event, error), err error) {
 	if j.VM == nil || j.VM.State.Settled() {
-		return false, nil
+		return nil, nil
 	}
 	f.o.Guest.Forget(j)
 	switch {
 	case j.Shares():
 		f.touch(ctx, j.VM.Job)
-		_, err = h.Update(ctx, func(j *job.Job) ([]job.Event, error) {
-			j.VM.State = vm.Released
-			return nil, nil
-		})
-		return false, err
+		return becomes(vm.Released), nil
 	case j.Keeps():
-		h.Later(func(j *job.Job) ([]job.Event, error) {
+		return func(j *job.Job) ([]job.Event, error) {
 			j.VM.Kept = j.Keeps() // else somebody does not want it any more, and it is destroyed when the job is adopted
 			return nil, nil
-		})
-		return false, nil
+		}, nil
 	case j.Claims():
-		return false, f.destroyClaimed(ctx, j, h)
+		return f.destroyClaimed(ctx, j, h)
 	}
 	var left error
-	if unmade { // nothing is to be destroyed, on a host that may not respond; what the script left may be removed
+	if j.VM.State.Planned() { // nothing is to be destroyed, on a host that may not respond; what the script left may be removed
 		f.removeScraps(ctx, *j.VM)
 		err = h.Removed(ctx, j, true)
 	} else {
@@ -44,18 +38,22 @@ func (f *Fleet) Release(ctx context.Context, j job.Job, h job.Holder, unmade boo
 	}
 	switch {
 	case err != nil:
-		return false, err
+		return nil, err
 	case left == nil:
-		h.Later(func(j *job.Job) ([]job.Event, error) {
-			j.VM.State = vm.Destroyed
-			return nil, nil
-		})
-		return true, nil
+		return becomes(vm.Destroyed), nil
 	}
 	if err = f.Settle(ctx, j.ID, left); job.IsClass(err, job.HostLeftAlone) {
 		err = nil
 	}
-	return false, err
+	return nil, err
+}
+
+// becomes is the change of a job's VM to a state, with what is to be told of it.
+func becomes(s vm.State, told ...job.Event) func(*job.Job) ([]job.Event, error) {
+	return func(j *job.Job) ([]job.Event, error) {
+		j.VM.State = s
+		return told, nil
+	}
 }
 
 // Freed notes that the VM of a job is recorded as gone: there is room, and its key has no use.
@@ -89,40 +87,34 @@ func (f *Fleet) removeFor(ctx context.Context, v vm.VM, j job.Job, h job.Holder)
 	return nil, errors.Join(err, noteErr)
 }
 
-// destroyClaimed destroys the pool's VM that job j had, by its own proof, and
-// records in both rows what became of it.
-func (f *Fleet) destroyClaimed(ctx context.Context, j job.Job, h job.Holder) error {
+// destroyClaimed destroys the pool's VM that job j had, by its own proof, and records in its row
+// what became of it, which the change says of the job.
+func (f *Fleet) destroyClaimed(ctx context.Context, j job.Job, h job.Holder) (func(*job.Job) ([]job.Event, error), error) {
 	v, err := f.o.Store.VM(ctx, j.VM.Job)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	f.o.Guest.Forget(maker(v)) // the connections that the pool has opened
 	if !v.State.Settled() {
 		left, err := f.removeFor(ctx, v, j, h)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err = f.Settle(ctx, v.Job, left); err != nil && !job.IsClass(err, job.HostLeftAlone) {
-			return err
+			return nil, err
 		}
 		f.o.Guest.Forget(maker(v)) // the pool may have asked it meanwhile
 		if v, err = f.o.Store.VM(ctx, v.Job); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	_, err = h.Update(ctx, func(j *job.Job) ([]job.Event, error) {
-		switch v.State { // which an engine may have recorded that died before it was here
-		case vm.Destroyed:
-			j.VM.State = vm.Destroyed
-			return nil, nil
-		case vm.Forgotten:
-			j.VM.State = vm.Released
-			return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is forgotten by request, and stays on the host", v.ID)}}, nil
-		}
-		j.VM.State = vm.Released // its own row tells of it until it is gone
-		return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %s; %s", v.ID, v.Reason, v.Remedy)}}, nil
-	})
 	f.dropKey(ctx, v.Job)
 	f.TendSoon()
-	return err
+	switch v.State { // which an engine may have recorded that died before it was here
+	case vm.Destroyed:
+		return becomes(vm.Destroyed), nil
+	case vm.Forgotten:
+		return becomes(vm.Released, job.Event{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is forgotten by request, and stays on the host", v.ID)}), nil
+	} // its own row tells of it until it is gone
+	return becomes(vm.Released, job.Event{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %s; %s", v.ID, v.Reason, v.Remedy)}), nil
 }

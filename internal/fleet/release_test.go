@@ -49,12 +49,19 @@ func TestRelease_SaysOfAPoolsVMWhatWasSeen(t *testing.T) {
 					r.start()
 					h := r.claimed(s)
 					v := *h.j.VM
+					release := func() error {
+						change, err := r.Release(context.Background(), h.j, h)
+						if err == nil {
+							_, err = h.Update(context.Background(), change)
+						}
+						return err
+					}
 					if tt.refused != nil {
 						r.host.Set(providertest.Behaviour{Destroys: []error{tt.refused}})
 					}
 					if dies {
 						s.before("UpdateJob", 1, s.crash)
-						if _, err := r.Release(context.Background(), h.j, h, false); err == nil || h.j.VM.State != vm.Created {
+						if err := release(); err == nil || h.j.VM.State != vm.Created {
 							r.t.Fatalf("%v, %+v", err, h.j.VM)
 						}
 						r.restart(s)
@@ -62,7 +69,7 @@ func TestRelease_SaysOfAPoolsVMWhatWasSeen(t *testing.T) {
 							tt.between(r, v)
 						}
 					}
-					if _, err := r.Release(context.Background(), h.j, h, false); err != nil {
+					if err := release(); err != nil {
 						r.t.Fatal(err)
 					}
 					if h.j.VM.State != tt.want || tt.told == "" && len(h.events) > 0 || tt.told != "" && (len(h.events) != 1 || !strings.Contains(h.events[0], tt.told)) {

@@ -318,7 +318,7 @@ func (r *rig) acquire(m job.Manifest) (job.Job, error) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	j, _, err = r.Acquire(context.Background(), j, stored{r: r, id: j.ID}, false, false)
+	j, err = r.Acquire(context.Background(), j, stored{r: r, id: j.ID})
 	return j, err
 }
 

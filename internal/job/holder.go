@@ -12,8 +12,6 @@ type Holder interface {
 	Job(ctx context.Context) (Job, error)
 	// Update changes the job and its VM, and records events with that.
 	Update(ctx context.Context, change func(*Job) ([]Event, error)) (Job, error)
-	// Later has a change made together with the job's next one.
-	Later(change func(*Job) ([]Event, error))
 	// Claimed tells of a change that was stored already, with its events.
 	Claimed(j Job, events []Event)
 	// Tell shows a step or a warning, and records it soon.

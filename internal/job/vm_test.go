@@ -13,7 +13,7 @@ const vmLife = `
               none reserved intended created destroyed released left_alone forgotten
 none          .    x        x        x       .         .        .          .
 reserved      .    .        x        .       x         .        .          .
-intended      .    .        .        x       x         .        x          .
+intended      .    x        .        x       x         .        x          .
 created       x    .        .        .       x         x        x          .
 destroyed     .    .        .        .       .         .        x          .
 released      .    .        .        .       .         .        .          .

@@ -13,7 +13,8 @@ import (
 type State string
 
 // A pool's VM is reserved when the pool is to have one more. A VM is intended (a row exists
-// before it can, with its node), then created, then destroyed: it was seen gone. One that was to be destroyed and is not proven ours is left
+// before it can, with its node), then created, then destroyed: it was seen gone. If the host refuses
+// to create it before it changes anything, nothing of it exists: it is reserved again. One that was to be destroyed and is not proven ours is left
 // alone, until it is seen gone or an operator forgets it. A job that shares
 // another's VM releases it after cleaning up.
 const (
@@ -36,7 +37,7 @@ var States = []State{Reserved, Intended, Created, Destroyed, Released, LeftAlone
 var transitions = map[State][]State{
 	"":        {Reserved, Intended, Created},
 	Reserved:  {Intended, Destroyed},
-	Intended:  {Created, Destroyed, LeftAlone},
+	Intended:  {Reserved, Created, Destroyed, LeftAlone},
 	Created:   {"", Destroyed, Released, LeftAlone},
 	Destroyed: {LeftAlone},
 	LeftAlone: {Destroyed, Forgotten},

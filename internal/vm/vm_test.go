@@ -9,7 +9,7 @@ import (
 var follows = map[State][]State{
 	"":        {Reserved, Intended, Created},
 	Reserved:  {Intended, Destroyed},
-	Intended:  {Created, Destroyed, LeftAlone},
+	Intended:  {Reserved, Created, Destroyed, LeftAlone},
 	Created:   {"", Destroyed, Released, LeftAlone},
 	Destroyed: {LeftAlone},
 	Released:  {},
