@@ -76,22 +76,3 @@ func TestPool_HibernatedMemberThatDoesNotComeBack(t *testing.T) {
 		})
 	}
 }
-
-func TestPool_StopsWhereMembersCannotBeSuspended(t *testing.T) {
-	r := newRig(t, 1)
-	full := &job.HostError{Op: "suspend VM", Class: job.HostVM, Text: "no space left on the storage"}
-	errs := make([]error, 20)
-	for i := range errs {
-		errs[i] = full
-	}
-	r.fake.Set(providertest.Behaviour{Powers: errs})
-	if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Hibernated: 1}}); err != nil {
-		t.Fatal(err)
-	}
-	p := r.untilPool("stop", func(p job.PoolInfo) bool { return p.Stopped() && len(p.Members) == 0 })
-	if !strings.Contains(p.Failure.Error, "no space left") || r.fake.Stats().Creates > job.MostFailures+1 {
-		t.Errorf("%+v, %d creates", p.Failure, r.fake.Stats().Creates)
-	}
-	r.removePool()
-	r.noLeaks()
-}

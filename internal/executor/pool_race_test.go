@@ -71,19 +71,3 @@ func TestPool_MemberClaimedAsItIsGivenUpIsTheJobs(t *testing.T) {
 		t.Fatal("the member was not given up")
 	}
 }
-
-// earlierFailure is a store that answers whoever asks under such a context with the
-// pools' rows as they were before their last failure.
-type earlierFailure struct{ fleet.Store }
-
-type earlier struct{}
-
-func (s earlierFailure) Pools(ctx context.Context) ([]job.Pool, error) {
-	rows, err := s.Store.Pools(ctx)
-	if ctx.Value(earlier{}) != nil {
-		for _, p := range rows {
-			p.Failure.Count--
-		}
-	}
-	return rows, err
-}

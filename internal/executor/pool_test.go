@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -276,119 +275,6 @@ func TestPool_SecretsNeedAHostKey(t *testing.T) {
 	r.noLeaks()
 }
 
-// A member's VM that was ready just after the member was given up is destroyed all the
-// same, at the latest by the next engine.
-func TestPool_MemberGivenUpAsItGetsReadyIsDestroyed(t *testing.T) {
-	r := newRig(t, 1)
-	r.newPool(1)
-	p, err := r.Pool(context.Background(), "p")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.stop()
-	_, err = r.store.UpdateVM(context.Background(), p.Members[0].Maker, func(v *vm.VM) ([]job.Event, error) {
-		v.Member.Become(vm.MemberDoomed, time.Now())
-		return nil, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.restart()
-	r.untilVM(p.Members[0].Maker, vm.Destroyed)
-	r.removePool()
-	r.noLeaks()
-}
-
-func TestPool_MemberDestroyedByAnOperatorIsReplaced(t *testing.T) {
-	r := newRig(t, 1)
-	r.newPool(2)
-	p, err := r.Pool(context.Background(), "p")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.fake.Vanish(p.Members[0].VM.ID)
-	r.untilPool("replacement", func(now job.PoolInfo) bool {
-		return now.Count(vm.MemberWarm) == 2 && !slices.ContainsFunc(now.Members, func(m vm.MemberInfo) bool { return m.Maker == p.Members[0].Maker })
-	})
-	if gone := r.untilVM(p.Members[0].Maker, vm.Destroyed); !strings.Contains(gone.Member.Why, "gone") {
-		t.Errorf("%+v, %+v", gone, gone.Member)
-	}
-	r.removePool()
-	r.noLeaks()
-}
-
-// A host that does not answer proves nothing against its VMs.
-func TestPool_KeepsItsMembersWhileTheHostIsAway(t *testing.T) {
-	r := newRig(t, 1)
-	r.newPool(2)
-	p, err := r.Pool(context.Background(), "p")
-	if err != nil {
-		t.Fatal(err)
-	}
-	away := &job.HostError{Op: "check", Class: job.HostUnreachable, Text: "no route to host"}
-	r.fake.Set(providertest.Behaviour{Rooms: slices.Repeat([]error{away}, 5), Pings: slices.Repeat([]error{away}, 4), Statuses: slices.Repeat([]error{away}, 4)})
-	for rooms := r.fake.Stats().Rooms + 8; r.fake.Stats().Rooms < rooms; time.Sleep(time.Millisecond) {
-	}
-	now, err := r.Pool(context.Background(), "p")
-	if err != nil || len(now.Members) != 2 || now.Members[0].Maker != p.Members[0].Maker || now.Members[1].Maker != p.Members[1].Maker {
-		t.Errorf("members %+v, %v", now.Members, err)
-	}
-	r.removePool()
-	r.noLeaks()
-}
-
-func TestPool_AnotherTemplateReplacesItsMembers(t *testing.T) {
-	r := newRig(t, 1)
-	r.newPool(2)
-	b := providertest.Behaviour{}
-	b.Room = job.HostRoom{FreeMB: 1 << 20, TotalMB: 1 << 20, Generations: map[job.Origin]string{{Template: providertest.FakeTemplate}: "2"}}
-	r.fake.Set(b)
-	p := r.untilPool("members of the new template", func(p job.PoolInfo) bool {
-		return p.Count(vm.MemberWarm) == 2 && len(p.Members) == 2 && p.Members[0].Generation == "2" && p.Members[1].Generation == "2"
-	})
-	if p.Failure != nil {
-		t.Errorf("failure %+v", p.Failure)
-	}
-	r.removePool()
-	r.noLeaks()
-}
-
-func TestPool_MakesNothingWhere(t *testing.T) {
-	for name, tt := range map[string]struct {
-		room job.HostRoom
-		text string
-	}{
-		"memory is short":          {job.HostRoom{FreeMB: 3 << 10, TotalMB: 16 << 10}, "MiB free"},
-		"memory is under pressure": {job.HostRoom{FreeMB: 64 << 10, TotalMB: 64 << 10, Pressure: 10.5}, "short of memory"},
-		"there is no template": {job.HostRoom{FreeMB: 64 << 10, TotalMB: 64 << 10, Generations: map[job.Origin]string{
-			{Template: providertest.FakeTemplate}: ""}}, "is not on the host"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, 1)
-			r.fake.Set(providertest.Behaviour{Room: tt.room})
-			if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 2}}); err != nil {
-				t.Fatal(err)
-			}
-			p := r.untilPool("reason", func(p job.PoolInfo) bool { return strings.Contains(p.State, tt.text) })
-			if len(p.Members) != 0 || r.fake.Stats().Creates != 0 {
-				t.Errorf("pool %+v", p)
-			}
-			r.removePool()
-		})
-	}
-}
-
-func TestPool_GivesMembersUpUnderHighPressure(t *testing.T) {
-	r := newRig(t, 1)
-	r.newPool(3)
-	r.fake.Set(providertest.Behaviour{Room: job.HostRoom{FreeMB: 64 << 10, TotalMB: 64 << 10, Pressure: 25}})
-	r.untilPool("ease", func(p job.PoolInfo) bool { return len(p.Members) == 0 })
-	r.fake.Set(providertest.Behaviour{})
-	r.untilPool("refill", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 3 })
-	r.removePool()
-	r.noLeaks()
-}
-
 // The jobs that make a pool's VMs take none of the slots of others.
 func TestPool_ItsMakersTakeNoSlot(t *testing.T) {
 	r := newRig(t, 1)
@@ -404,51 +290,6 @@ func TestPool_ItsMakersTakeNoSlot(t *testing.T) {
 	}
 	close(on)
 	r.removePool()
-}
-
-func TestPool_StopsAfterEqualFailures(t *testing.T) {
-	t.Parallel()
-	again := map[string]func(*rig){
-		"resized": func(r *rig) {
-			r.fake.Set(providertest.Behaviour{})
-			if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 2}.Change()); err != nil {
-				r.t.Error(err)
-			}
-		},
-		"another template": func(r *rig) {
-			r.fake.Set(providertest.Behaviour{Room: job.HostRoom{FreeMB: 1 << 20, TotalMB: 1 << 20, Generations: map[job.Origin]string{{Template: providertest.FakeTemplate}: "2"}}})
-		},
-	}
-	for _, name := range slices.Sorted(maps.Keys(again)) {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, 1)
-			r.stop()
-			r.vms.Store = earlierFailure{r.store}
-			r.restart()
-			r.fake.Set(providertest.Behaviour{FailStep: "start_vm"})
-			if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 2}}); err != nil {
-				t.Fatal(err)
-			}
-			p := r.untilPool("stop", func(p job.PoolInfo) bool { return strings.HasPrefix(p.State, "stopped") && len(p.Members) == 0 })
-			creates := r.fake.Stats().Creates
-			if p.Failure.Count < job.MostFailures || creates > job.MostFailures+1 || !strings.Contains(p.State, "made to fail at start_vm; do not ask for it") {
-				t.Errorf("%d creates, %+v, %s", creates, p.Failure, p.State)
-			}
-			for rooms := r.fake.Stats().Rooms + 5; r.fake.Stats().Rooms < rooms; time.Sleep(time.Millisecond) {
-			}
-			if now := r.fake.Stats().Creates; now != creates {
-				t.Errorf("%d creates after it stopped", now-creates)
-			}
-			// Looked up while it stops, it is as it was or as it is: not stopped, with the failures it had before.
-			if p, err := r.Pool(context.WithValue(t.Context(), earlier{}, true), "p"); err != nil || !strings.HasPrefix(p.State, "waiting after a failure: create VM") {
-				t.Errorf("%+v, %v", p, err)
-			}
-			again[name](r)
-			p = r.untilPool("members", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 2 && p.Failure == nil })
-			r.removePool()
-			r.noLeaks()
-		})
-	}
 }
 
 func TestPool_WaitsBehindJobs(t *testing.T) {
@@ -500,113 +341,6 @@ func TestPool_CountsAgainstNoLimit(t *testing.T) {
 	r.noLeaks()
 }
 
-func TestPool_DrainsAndSleeps(t *testing.T) {
-	r := newRig(t, 1)
-	r.behave(providertest.Behaviour{}, true)
-	r.newPool(3)
-	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 1}.Change()); err != nil {
-		t.Fatal(err)
-	}
-	r.untilPool("fewer", func(p job.PoolInfo) bool { return len(p.Members) == 1 })
-	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{}.Change()); err != nil {
-		t.Fatal(err)
-	}
-	r.untilPool("none", func(p job.PoolInfo) bool { return len(p.Members) == 0 })
-	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 1, IdleLimit: 60}.Change()); err != nil {
-		t.Fatal(err)
-	}
-	r.untilPool("one", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 1 })
-	_, err := r.store.UpdatePool(context.Background(), "p", func(p *job.Pool) error { p.AskedAt = p.AskedAt.Add(-time.Hour); return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.untilPool("sleep", func(p job.PoolInfo) bool { return len(p.Members) == 0 && strings.HasPrefix(p.State, "asleep") })
-	if j := r.wait(r.submit()); j.VM.Source != vm.Cold {
-		t.Errorf("VM %+v", j.VM)
-	}
-	r.untilPool("one again", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 1 })
-	r.removePool()
-	r.noLeaks()
-}
-
-func TestPool_ReplacesMembersOfAge(t *testing.T) {
-	r := newRig(t, 1)
-	r.newPool(1)
-	p, err := r.store.UpdatePool(context.Background(), "p", func(p *job.Pool) error { p.MaxAge = 1; return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := r.untilPool("one", func(p job.PoolInfo) bool { return len(p.Members) > 0 }).Members[0].Maker
-	r.untilPool("a younger one", func(p job.PoolInfo) bool {
-		return p.Count(vm.MemberWarm) == 1 && p.Members[len(p.Members)-1].Maker != old
-	})
-	_ = p
-	r.removePool()
-	r.noLeaks()
-}
-
-// The host ends a member that no engine looks after; a job's for no shorter than it may
-// run.
-func TestPool_Leases(t *testing.T) {
-	r := newRig(t, 1)
-	r.stop()
-	r.vms.Lease = 24 * time.Hour
-	r.restart()
-	release := make(chan struct{})
-	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: release})})
-	r.newPool(1)
-	p, err := r.Pool(context.Background(), "p")
-	if err != nil {
-		t.Fatal(err)
-	}
-	maker := p.Members[0].Maker
-	m, err := r.store.VM(context.Background(), maker)
-	if left := time.Until(m.Member.LeaseUntil); err != nil || left < 24*time.Hour || left > 25*time.Hour {
-		t.Errorf("a member's lease lasts %s, %v", left, err)
-	}
-	id := r.submit(func(m *job.Manifest) { m.Timeout = 7200 })
-	j := r.until(id, func(j job.Job) bool { return j.Status == job.Running })
-	for deadline := time.Now().Add(time.Minute); r.fake.Lease(j.VM.ID) < 26*time.Hour; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the lease of a claimed VM is %s", r.fake.Lease(j.VM.ID))
-		}
-	}
-	close(release)
-	r.wait(id)
-	r.removePool()
-	r.noLeaks()
-}
-
-// A member that the host does not prove ours is left alone, and said to be, by both its
-// jobs.
-func TestPool_MemberThatIsNotProvenIsLeftAlone(t *testing.T) {
-	r := newRig(t, 1)
-	r.behave(providertest.Behaviour{}, true)
-	r.newPool(1)
-	p, err := r.Pool(context.Background(), "p")
-	if err != nil {
-		t.Fatal(err)
-	}
-	member := p.Members[0]
-	release := make(chan struct{})
-	r.fake.Set(paused(providertest.Behaviour{Task: task(providertest.Task{Until: release})}))
-	id := r.submit()
-	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
-	r.fake.Doubt(member.VM.ID, true)
-	close(release)
-	j := r.wait(id)
-	m, err := r.store.VM(context.Background(), member.Maker)
-	if err != nil || j.VM.State != vm.Released || m.State != vm.LeftAlone || !r.fake.Has(member.VM.ID) {
-		t.Errorf("job's VM %+v, the pool's %+v, %v", j.VM, m, err)
-	}
-	r.fake.Doubt(member.VM.ID, false)
-	if _, err := r.DestroyVM(context.Background(), member.VM.Name); err != nil {
-		t.Error(err)
-	}
-	r.removePool()
-	r.noLeaks()
-}
-
 // A member that the host does not prove ours any more goes to no job: it is left alone, and
 // the pool makes another.
 func TestPool_MemberThatIsAnothersByNowGoesToNoJob(t *testing.T) {
@@ -646,63 +380,6 @@ func TestPool_MemberThatIsAnothersByNowGoesToNoJob(t *testing.T) {
 	}
 }
 
-func TestPool_RefusesNonsense(t *testing.T) {
-	r := newRig(t, 1)
-	for _, tt := range []struct {
-		pool job.Pool
-		want string
-	}{
-		{job.Pool{Name: "A b"}, "pool.name"},
-		{job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: -1}}, "pool.warm"},
-		{job.Pool{Name: "p", PoolSize: job.PoolSize{MaxAge: 5}}, "pool.max_age"},
-		{job.Pool{Name: "p", Resources: vm.Resources{CPU: 99}}, "pool.resources.cpu"},
-		{job.Pool{Name: "p", Network: vm.Network{IP: "10.0.0.5/24"}}, "pool.network.ip"},
-	} {
-		if _, err := r.CreatePool(context.Background(), tt.pool); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%+v: %v", tt.pool, err)
-		}
-	}
-	if _, err := r.ResizePool(context.Background(), "none", job.PoolSize{}.Change()); err == nil || !strings.Contains(err.Error(), "is not a pool") {
-		t.Error(err)
-	}
-	_, err := r.Submit(context.Background(), job.Submission{Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript, Lifecycle: vm.Pooled}})
-	if err == nil {
-		t.Error("a client's job may be a member")
-	}
-}
-
-func TestCheckHost_SaysWhatPoolsCost(t *testing.T) {
-	r := newRig(t, 1)
-	check := func() job.Check {
-		t.Helper()
-		report, err := r.CheckHost(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := slices.IndexFunc(report.Checks, func(c job.Check) bool { return c.Name == "pools" })
-		if at < 0 {
-			t.Fatalf("no word of pools: %+v", report.Checks)
-		}
-		return report.Checks[at]
-	}
-	if c := check(); c.Level != "ok" || c.Text != "no pools; one of 2 warm VMs like a job's by default would take 4096 MiB, and 65536 of 65536 MiB are free" {
-		t.Errorf("%+v", c)
-	}
-	r.newPool(2)
-	if c := check(); c.Level != "ok" || !strings.HasPrefix(c.Text, "pool p: 2 warm VMs take 4096 MiB, and ") || !strings.HasSuffix(c.Text, " of 65536 MiB are free") { // they are being made meanwhile
-		t.Errorf("%+v", c)
-	}
-	r.fake.Set(providertest.Behaviour{Room: job.HostRoom{FreeMB: 4 << 10, TotalMB: 16 << 10}})
-	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 4}.Change()); err != nil {
-		t.Fatal(err)
-	}
-	if c := check(); c.Level != "warn" || !strings.Contains(c.Text, "it does not fit, for 1638 MiB stay free") || c.Remedy == "" {
-		t.Errorf("%+v", c)
-	}
-	r.removePool()
-	r.noLeaks()
-}
-
 // What happens to pools is told to observers: the metrics and the audit log.
 func TestPool_IsObserved(t *testing.T) {
 	r, w := observed(t)
@@ -725,39 +402,6 @@ func TestPool_IsObserved(t *testing.T) {
 	}
 	if _, told := kinds[job.PoolRemoved]; !told {
 		t.Error("its end was not told")
-	}
-}
-
-// Members take, sooner or later, all the memory they may: a pool is filled up to what the
-// host has, however much of it is not used yet, and says so.
-func TestPool_IsFilledUpToTheMemoryPromised(t *testing.T) {
-	r := newRig(t, 1)
-	r.fake.Set(providertest.Behaviour{Room: job.HostRoom{FreeMB: 64 << 10, TotalMB: 10 << 10}})
-	if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 100}}); err != nil {
-		t.Fatal(err)
-	}
-	p := r.untilPool("pause", func(p job.PoolInfo) bool { return strings.Contains(p.State, "promised") && p.Count(vm.MemberWarm) > 3 })
-	if n := len(p.Members); n != 4 || !strings.Contains(p.State, "10240 MiB 8192 MiB are promised to VMs of linus and 1024 MiB stay free") {
-		t.Errorf("%d members; %s", n, p.State)
-	}
-	report, err := r.CheckHost(t.Context())
-	if err != nil || !slices.ContainsFunc(report.Checks, func(c job.Check) bool {
-		return c.Name == "pools" && c.Level == "warn" && strings.Contains(c.Text, "8192 MiB are promised")
-	}) {
-		t.Errorf("%+v, %v", report, err)
-	}
-	r.removePool()
-	r.behave(paused(providertest.Behaviour{}), false)
-	for _, name := range []string{"p", "q"} { // each of them fits alone, into the 943719 MiB that are not reserved
-		p := job.Pool{Name: name, Resources: vm.Resources{Memory: "256G"}, PoolSize: job.PoolSize{Warm: 2}}
-		if _, err := r.CreatePool(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	report, err = r.CheckHost(t.Context())
-	checks := slices.DeleteFunc(report.Checks, func(c job.Check) bool { return c.Name != "pools" })
-	if err != nil || len(checks) != 2 || checks[0].Level != "ok" || checks[1].Level != "warn" || !strings.Contains(checks[1].Text, "524288 MiB are for the pools before it") {
-		t.Errorf("%+v, %v", checks, err)
 	}
 }
 
@@ -792,6 +436,27 @@ func TestPool_MemberIsFollowedLikeAJob(t *testing.T) {
 	if _, err := r.Job(t.Context(), "019aa000-0000-7000-8000-000000000000"); !errors.Is(err, job.ErrNotFound) {
 		t.Error(err)
 	}
+	r.removePool()
+	r.noLeaks()
+}
+
+// A pool that sleeps wakes up as a job asks for one of its members, which itself gets a new VM.
+func TestPool_WakesUpForAJob(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{}, true)
+	if _, err := r.CreatePool(t.Context(), job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 1, IdleLimit: 60}}); err != nil {
+		t.Fatal(err)
+	}
+	r.untilPool("one", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 1 })
+	_, err := r.store.UpdatePool(t.Context(), "p", func(p *job.Pool) error { p.AskedAt = p.AskedAt.Add(-time.Hour); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.untilPool("sleep", func(p job.PoolInfo) bool { return len(p.Members) == 0 && strings.HasPrefix(p.State, "asleep") })
+	if j := r.wait(r.submit()); j.VM.Source != vm.Cold {
+		t.Errorf("VM %+v", j.VM)
+	}
+	r.untilPool("one again", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 1 })
 	r.removePool()
 	r.noLeaks()
 }
