@@ -338,6 +338,31 @@ func TestBrowser_ManyJobsAreSeenAtOnce(t *testing.T) {
 	browsertest.Shows(t, ctx, ".filters", "running 10")
 }
 
+// The host is tested at a press, and what it comes to is seen as it goes on; another press ends it.
+func TestBrowser_TheHostIsTested(t *testing.T) {
+	ctx := browsertest.Start(t)
+	e := sample()
+	addr, end := serve(t, "127.0.0.1:0", e)
+	defer end()
+	browsertest.Do(t, ctx, chromedp.EmulateViewport(390, 844), chromedp.Navigate("http://"+addr+web.LoginPath(token)), chromedp.Navigate("http://"+addr+"/host"),
+		chromedp.Click(`input[name="quick"]`), chromedp.Click("#test-host"))
+	browsertest.Shows(t, ctx, "#tests h3", "pve: running, quick")
+	browsertest.Shows(t, ctx, "#tests", "make room")
+	e.change(func() { e.tests[0].Steps[2].Text = "the host is waited for" })
+	browsertest.Shows(t, ctx, "#tests", "the host is waited for")
+	if *shots != "" {
+		shoot(t, ctx, "host-test")
+	}
+	browsertest.Do(t, ctx, chromedp.Click("#cancel-t1"))
+	browsertest.Shows(t, ctx, ".checking", "Checking")
+	browsertest.Shows(t, ctx, "#tests h3", "pve: running, quick")
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.Contains(e.calls, "cancel test t1") {
+		t.Errorf("asked for: %v", e.calls)
+	}
+}
+
 // noComplaints checks that the browser has had nothing to complain of, but for what has
 // one of some texts.
 func noComplaints(t *testing.T, ctx context.Context, complaints iter.Seq2[chromedp.ConsoleMessage, error], expected ...string) { //nolint:revive // t first

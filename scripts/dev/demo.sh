@@ -96,11 +96,11 @@ JOB
   bin/linus job submit --wait --memory 1G -- sh -c 'echo "about to fail" >&2; exit 3' || status=$?
   printf 'linus exited with the job'"'"'s own status: %d\n' "${status}"
 
-  say 'what is left: the jobs in the list, and on the host no VM but the template'
+  say 'what is left: the jobs in the list, and on the host no VM but the template, and a checkpoint where restoring was proven'
   bin/linus job list
   bin/pvelab status --dir "${work_dir}/host"
   local left
-  left=$(grep -ls linus-job "${work_dir}"/host/etc/pve/qemu-server/*.conf || true)
+  left=$(grep -ls linus-job "${work_dir}"/host/etc/pve/qemu-server/*.conf | xargs -r grep -L '^name: linus-checkpoint-' || true)
   if [[ ${status} -ne 3 || -n ${left} || ${greeting} != 'Hello from a VM!' ]]; then
     printf 'that is not as it should be: exit status %d, VMs left: %s, greeting: %s\n' "${status}" "${left:-none}" "${greeting}" >&2
     return 1
