@@ -4,17 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"al.essio.dev/pkg/shellescape"
+	flag "github.com/spf13/pflag"
 
 	"linus/internal/lab"
 	"linus/internal/lab/process"
@@ -81,29 +80,22 @@ func flags(name string, std lab.Streams) (*flag.FlagSet, *string) {
 	return set, set.String("dir", defaultDir(), "state directory")
 }
 
-// parse reads a verb's flags, before, between and after its words, and returns these.
-func parse(set *flag.FlagSet, args []string) ([]string, error) {
-	var words []string
-	for {
-		if err := set.Parse(args); err != nil {
-			return nil, errors.Join(errUsage, err)
-		}
-		if set.NArg() == 0 {
-			return words, nil
-		}
-		words, args = append(words, set.Arg(0)), set.Args()[1:]
+// parse reads a verb's flags, before, between and after its words.
+func parse(set *flag.FlagSet, args []string) error {
+	if err := set.Parse(args); err != nil {
+		return errors.Join(errUsage, err)
 	}
+	return nil
 }
 
 // open reads a verb's flags and opens the lab that they name. It returns the words among
 // them.
 func open(set *flag.FlagSet, dir *string, args []string) (*lab.Lab, []string, error) {
-	words, err := parse(set, args)
-	if err != nil {
+	if err := parse(set, args); err != nil {
 		return nil, nil, err
 	}
 	l, err := lab.Open(*dir)
-	return l, words, err
+	return l, set.Args(), err
 }
 
 func defaultDir() string {
@@ -130,23 +122,11 @@ func up(ctx context.Context, args []string, std lab.Streams) error {
 	set.IntVar(&opts.SlowMS, "slow-ms", 0, "start-up time of each command, and what loading their modules takes")
 	set.IntVar(&opts.CallMS, "call-ms", 0, "what a command takes where the modules are loaded")
 	set.IntVar(&opts.Nodes, "nodes", 0, "number of nodes of a cluster")
-	set.Func("node-memory", "memory of each node, 32G,16G: further nodes have the last", func(list string) error {
-		opts.NodeMemory = strings.Split(list, ",")
-		return nil
-	})
-	set.Func("node-cpus", "CPUs of each node, 8,4: further nodes have the last", func(list string) error {
-		for _, text := range strings.Split(list, ",") {
-			cpus, err := strconv.Atoi(text)
-			if err != nil {
-				return err
-			}
-			opts.NodeCPUs = append(opts.NodeCPUs, cpus)
-		}
-		return nil
-	})
+	set.StringSliceVar(&opts.NodeMemory, "node-memory", nil, "memory of each node, 32G,16G: further nodes have the last")
+	set.IntSliceVar(&opts.NodeCPUs, "node-cpus", nil, "CPUs of each node, 8,4: further nodes have the last")
 	asJSON := set.Bool("json", false, "print the settings as JSON")
-	if err := set.Parse(args); err != nil {
-		return errors.Join(errUsage, err)
+	if err := parse(set, args); err != nil {
+		return err
 	}
 	binary, err := os.Executable()
 	if err != nil {
@@ -165,8 +145,8 @@ func up(ctx context.Context, args []string, std lab.Streams) error {
 
 func down(ctx context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("down", std)
-	if err := set.Parse(args); err != nil {
-		return errors.Join(errUsage, err)
+	if err := parse(set, args); err != nil {
+		return err
 	}
 	err := lab.Down(ctx, *dir)
 	if err == nil {

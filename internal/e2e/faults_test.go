@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/lab"
+	"linus/internal/lab/state"
 	"linus/internal/loops"
 	"linus/internal/pgtest"
 )
@@ -306,22 +307,22 @@ func TestProxmoxFaults(t *testing.T) {
 		value string
 		says  string // "": the job succeeds
 	}{
-		{lab.FaultTaken, "3", ""},
-		{lab.FaultTakenCT, "3", ""},
-		{lab.FaultLockTimeout, "1", ""},
-		{lab.FaultLockTimeout, "3", ""},
-		{lab.FaultStorageLockTimeout, "1", ""},
-		{lab.FaultAgentDelay, "2", ""},
-		{lab.FaultExtraInterfaces, "1", ""},
-		{lab.FaultDestroyLeaves, "1", ""},
-		{lab.FaultDestroyLate, "2", ""},
-		{lab.FaultCloneFails, "1", ""},
-		{lab.FaultResizeFails, "1", "size"},
-		{lab.FaultStartFails, "1", "start"},
-		{lab.FaultAgentSilent, "1", "agent"},
-		{lab.FaultMissingBridge, "vmbr0", "bridge"},
-		{lab.FaultMissingTemplate, strconv.Itoa(lab.TemplateID), "agent-template"},
-		{lab.FaultNoQuorum, "1", "quorum"},
+		{state.FaultTaken, "3", ""},
+		{state.FaultTakenCT, "3", ""},
+		{state.FaultLockTimeout, "1", ""},
+		{state.FaultLockTimeout, "3", ""},
+		{state.FaultStorageLockTimeout, "1", ""},
+		{state.FaultAgentDelay, "2", ""},
+		{state.FaultExtraInterfaces, "1", ""},
+		{state.FaultDestroyLeaves, "1", ""},
+		{state.FaultDestroyLate, "2", ""},
+		{state.FaultCloneFails, "1", ""},
+		{state.FaultResizeFails, "1", "size"},
+		{state.FaultStartFails, "1", "start"},
+		{state.FaultAgentSilent, "1", "agent"},
+		{state.FaultMissingBridge, "vmbr0", "bridge"},
+		{state.FaultMissingTemplate, strconv.Itoa(lab.TemplateID), "agent-template"},
+		{state.FaultNoQuorum, "1", "quorum"},
 	}
 	for _, i := range loops.Some(len(tests), 8) {
 		tt := tests[i]
@@ -440,7 +441,7 @@ func TestGuestDisk_Full(t *testing.T) {
 		t.Skip("a small disk for the guest needs root")
 	}
 	h := newHost(t, lab.DriverProcess)
-	h.fault(t, string(lab.FaultAgentDelay), "2") // time to put the disk in before the job comes
+	h.fault(t, string(state.FaultAgentDelay), "2") // time to put the disk in before the job comes
 	c := h.connect(t)
 	id := c.submit(script("yes | head -c 8000000; echo $? >&2; exit 5"))
 	h.reach(t, id, "VM made")

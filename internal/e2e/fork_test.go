@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"linus/internal/lab"
+	"linus/internal/lab/state"
 	"linus/internal/loops"
 	"linus/internal/vm"
 )
@@ -112,13 +113,13 @@ func TestFork_OneThatDoesNotStart(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	dev := h.dev(t)
-	h.fault(t, string(lab.FaultStartFails), "1")
+	h.fault(t, string(state.FaultStartFails), "1")
 	if code, text := h.exits(t, "vm", "fork", "dev", "--count", "3"); code == 0 || !strings.Contains(text, "no copy was kept") || !strings.Contains(text, "QEMU exited with code 1") {
 		t.Errorf("exit %d: %s", code, text)
 	}
 	h.until(t, func() bool { return h.ourVMs(t) == 1 })
 	h.unforked(t, dev)
-	h.fault(t, string(lab.FaultStartFails), "1")
+	h.fault(t, string(state.FaultStartFails), "1")
 	var out forked
 	if err := json.Unmarshal([]byte(h.cli(t, "vm", "fork", "dev", "--count", "3", "--partial", "-o", "json")), &out); err != nil || len(out.VMs) != 2 || len(out.Failed) != 1 {
 		t.Errorf("%+v, %v", out, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"linus/internal/lab"
+	"linus/internal/lab/state"
 	"linus/internal/loops"
 )
 
@@ -71,7 +72,7 @@ func TestFull_Storage(t *testing.T) {
 	h := newHost(t, lab.DriverProcess, "CHECKPOINTS=off")
 	c := h.connect(t)
 	before := h.kept(t)
-	for _, fault := range []lab.Fault{lab.FaultPoolFull, lab.FaultStorageFull} { // the clone is refused, and its memory is not saved
+	for _, fault := range []lab.Fault{state.FaultPoolFull, state.FaultStorageFull} { // the clone is refused, and its memory is not saved
 		h.fault(t, string(fault), "1")
 		code, text := h.exits(t, "template", "checkpoint", "build", "--wait")
 		if code == 0 {
@@ -95,7 +96,7 @@ func TestFull_Storage(t *testing.T) {
 	for _, tt := range []struct{ start, times, status string }{
 		{"any", "1", "success"}, {"any", "2", "failed"}, {"restore", "1", "failed"},
 	} {
-		h.fault(t, string(lab.FaultPoolFull), tt.times)
+		h.fault(t, string(state.FaultPoolFull), tt.times)
 		got, job := submit(tt.start)
 		_, events := h.exits(t, "job", "status", "--wait", got["job_id"].(string))
 		if job["status"] != tt.status || !strings.Contains(events, "could not be restored from checkpoint") {
@@ -114,7 +115,7 @@ func TestFull_Storage(t *testing.T) {
 
 	dev := h.dev(t)
 	before = h.kept(t)
-	for _, fault := range []lab.Fault{lab.FaultPoolFull, lab.FaultStorageFull} { // the memory has no volume, or does not fit into it
+	for _, fault := range []lab.Fault{state.FaultPoolFull, state.FaultStorageFull} { // the memory has no volume, or does not fit into it
 		h.fault(t, string(fault), "1")
 		code, text := h.exits(t, "vm", "fork", "dev", "--count", "2")
 		if code == 0 {
@@ -130,7 +131,7 @@ func TestFull_Storage(t *testing.T) {
 		toldFull(t, "a save", text)
 		h.as(t, before)
 	}
-	h.fault(t, string(lab.FaultPoolFull), "1")
+	h.fault(t, string(state.FaultPoolFull), "1")
 	code, text := h.exits(t, "volume", "create", "cache", "--size", "1G")
 	if code == 0 {
 		t.Errorf("the volume is there: %s", text)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"linus/internal/lab"
+	"linus/internal/lab/state"
 	"linus/internal/loops"
 	"linus/internal/sshtest"
 )
@@ -150,7 +151,7 @@ func TestHostileAgent_NoVMPassesForAnother(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &mcpClient{c.Client, t}
 			h.lie(t, liar, tt.interfaces, tt.key)
-			h.fault(t, string(lab.FaultNeighbourMAC), tt.neighbour)
+			h.fault(t, string(state.FaultNeighbourMAC), tt.neighbour)
 			said := c.fail("start_vm", map[string]any{"vm_id": "liar"})
 			if !strings.Contains(said, tt.says) || len(said) > 4000 || strings.ContainsRune(said, '\x1b') {
 				t.Errorf("start_vm: %q, want %q", said, tt.says)
@@ -165,14 +166,14 @@ func TestHostileAgent_NoVMPassesForAnother(t *testing.T) {
 		c := &mcpClient{c.Client, t}
 		h.lie(t, "any", at(victimIP), victimKey)
 		// Whatever claims it: the network shows the card of the VM that is made.
-		h.fault(t, string(lab.FaultNeighbourMAC), h.macOf(t, liar))
+		h.fault(t, string(state.FaultNeighbourMAC), h.macOf(t, liar))
 		job := c.endsAs(c.submit(script("echo never")), "failed", "provision_failed")
 		if said := fmt.Sprint(job["error"]); !strings.Contains(said, "is not what answers at "+victimIP) {
 			t.Errorf("error: %s", said)
 		}
 		h.lie(t, "any", "", "")
 	})
-	h.fault(t, string(lab.FaultNeighbourMAC), "")
+	h.fault(t, string(state.FaultNeighbourMAC), "")
 	c.call("start_vm", map[string]any{"vm_id": "liar"})
 	for name, key := range map[string]string{"liar": liarKey, "victim": victimKey} {
 		m := script("hostname; cat /etc/ssh/ssh_host_ed25519_key.pub")
@@ -193,8 +194,8 @@ func TestHostileNetwork_AnotherCardAtTheAddress(t *testing.T) {
 	h := newHost(t, lab.DriverProcess)
 	c := h.connect(t)
 	for fault, tt := range map[lab.Fault]struct{ value, says string }{
-		lab.FaultNeighbourMAC: {"02:00:00:00:00:01", "the card 02:00:00:00:00:01 answers at"},
-		lab.FaultRouted:       {"1", "VM_ROUTED=true"},
+		state.FaultNeighbourMAC: {"02:00:00:00:00:01", "the card 02:00:00:00:00:01 answers at"},
+		state.FaultRouted:       {"1", "VM_ROUTED=true"},
 	} {
 		h.fault(t, string(fault), tt.value)
 		job := c.endsAs(c.submit(script("echo never")), "failed", "provision_failed")
@@ -228,8 +229,8 @@ func TestStranger_GetsNeitherTaskNorSecrets(t *testing.T) {
 			ip := fmt.Sprintf("127.9.%d.%d", os.Getpid()%250, 10+i)
 			h := newHost(t, lab.DriverProcess, "LINUS_SECRET_KEY=a secret of ours", tt.setting)
 			stranger := sshtest.Start(t, sshtest.Options{IP: ip, Port: h.lab.Config.GuestPort, Trap: true})
-			h.fault(t, string(lab.FaultAgentSilent), "1")
-			h.fault(t, string(lab.FaultNeighbourAddress), ip)
+			h.fault(t, string(state.FaultAgentSilent), "1")
+			h.fault(t, string(state.FaultNeighbourAddress), ip)
 			c := h.connect(t)
 			m := script("cat /run/secrets")
 			m["secrets"] = []any{"KEY"}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/lab"
+	"linus/internal/lab/state"
 )
 
 // What is done to the jobs of a soak, and to all that they need.
@@ -59,7 +60,7 @@ func (s *soak) cutConnections(of *host) {
 
 // failOnce has a node fail once as Proxmox does.
 func (s *soak) failOnce(node *lab.Lab) {
-	faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails, lab.FaultStorageFull}
+	faults := []lab.Fault{state.FaultTaken, state.FaultTakenCT, state.FaultLockTimeout, state.FaultStorageLockTimeout, state.FaultCloneFails, state.FaultStorageFull}
 	fault := faults[s.rng.IntN(len(faults))]
 	s.count(s.faults, string(fault))
 	if err := node.SetFault(fault, "1"); err != nil {

@@ -42,7 +42,7 @@ func TestDisk_OfSavedTemplates(t *testing.T) {
 			t.Errorf("one more than may be: %v", err)
 		}
 		counts("cli", size)
-		r.host.LoseTemplate(saved.VMID)
+		r.host.Vanish(saved.VMID)
 		counts("cli")
 		if _, err := r.SaveVM(ctx, "dev", "taken", true); err != nil {
 			t.Errorf("in place, which takes no more: %v", err)

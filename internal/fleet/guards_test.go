@@ -383,7 +383,7 @@ func TestDisk_OfASaveWhoseEngineIsKilled(t *testing.T) {
 				r.pass(9 * time.Hour)
 				counts("much later", map[bool]int{true: 1}[tt.made])
 				if tt.made && len(rows) == 1 {
-					r.host.LoseTemplate(rows[0].VMID)
+					r.host.Vanish(rows[0].VMID)
 					counts("when the template is gone", 0)
 				}
 			})

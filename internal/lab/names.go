@@ -21,33 +21,8 @@ type VMStatus = pve.VMStatus
 // NodeName completes a node's name: 2 stands for pve2.
 func NodeName(name string) string { return state.NodeName(name) }
 
-// Fault is a fault on demand, by its name in faults.json.
+// Fault is a fault on demand, by its name in faults.json; state names and describes them.
 type Fault = state.Fault
-
-// Faults that users of the lab ask for; state describes them and has more.
-const (
-	FaultAgentDelay         = state.FaultAgentDelay
-	FaultAgentSilent        = state.FaultAgentSilent
-	FaultCloneFails         = state.FaultCloneFails
-	FaultDestroyLate        = state.FaultDestroyLate
-	FaultDestroyLeaves      = state.FaultDestroyLeaves
-	FaultExtraInterfaces    = state.FaultExtraInterfaces
-	FaultKilledWorker       = state.FaultKilledWorker
-	FaultLockTimeout        = state.FaultLockTimeout
-	FaultMissingBridge      = state.FaultMissingBridge
-	FaultMissingTemplate    = state.FaultMissingTemplate
-	FaultNeighbourAddress   = state.FaultNeighbourAddress
-	FaultNeighbourMAC       = state.FaultNeighbourMAC
-	FaultNoQuorum           = state.FaultNoQuorum
-	FaultPoolFull           = state.FaultPoolFull
-	FaultResizeFails        = state.FaultResizeFails
-	FaultRouted             = state.FaultRouted
-	FaultStartFails         = state.FaultStartFails
-	FaultStorageFull        = state.FaultStorageFull
-	FaultStorageLockTimeout = state.FaultStorageLockTimeout
-	FaultTaken              = state.FaultTaken
-	FaultTakenCT            = state.FaultTakenCT
-)
 
 // Faults are all faults, in the order of their list.
 func Faults() []Fault { return state.Faults() }

@@ -127,32 +127,27 @@ func (f *Fake) Leaks() []string {
 // Plant adds a VM that is not ours.
 func (f *Fake) Plant(name string) (id int) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	v := &fakeVM{VM: vm.VM{ID: f.nextID, Name: name}, foreign: true}
+	id = f.nextID
 	f.nextID++
-	f.vms[v.ID] = v
-	return v.ID
+	f.mu.Unlock()
+	f.PlantAt(id, name)
+	return id
 }
 
 // PlantAt adds a VM that is not ours, with an unused ID.
-func (f *Fake) PlantAt(id int, name string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.vms[id] = &fakeVM{VM: vm.VM{ID: id, Name: name}, foreign: true}
-}
+func (f *Fake) PlantAt(id int, name string) { f.put(id, fakeVM{VM: vm.VM{Name: name}, foreign: true}) }
 
 // PlantCheckpoint adds a checkpoint under an ID.
-func (f *Fake) PlantCheckpoint(id int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.vms[id] = &fakeVM{VM: vm.VM{ID: id}, saved: true}
-}
+func (f *Fake) PlantCheckpoint(id int) { f.put(id, fakeVM{saved: true}) }
 
 // Return restores a destroyed VM, as from a backup.
-func (f *Fake) Return(v vm.VM) {
+func (f *Fake) Return(v vm.VM) { f.put(v.ID, fakeVM{VM: v}) }
+
+func (f *Fake) put(id int, v fakeVM) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.vms[v.ID] = &fakeVM{VM: v}
+	v.ID = id
+	f.vms[id] = &v
 }
 
 // Has reports whether a VM with this ID exists.

@@ -261,14 +261,38 @@ func (f *Fake) proven(ctx context.Context, op string, v vm.VM) (*fakeVM, error) 
 	return there, nil
 }
 
-// StartVM starts a VM, perhaps with another address.
-func (f *Fake) StartVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
+// with calls do with a VM that is proven, with f.mu held.
+func (f *Fake) with(ctx context.Context, op string, v vm.VM, do func(there *fakeVM) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "start", v)
+	there, err := f.proven(ctx, op, v)
 	if err != nil {
-		return v, err
+		return err
 	}
+	return do(there)
+}
+
+// awake is with for a VM that may not be suspended.
+func (f *Fake) awake(ctx context.Context, op string, v vm.VM, do func(there *fakeVM) error) error {
+	return f.with(ctx, op, v, func(there *fakeVM) error {
+		if there.suspended {
+			return fault(op, job.HostVM, "the VM is suspended; nothing was touched", "resume it first")
+		}
+		return do(there)
+	})
+}
+
+// StartVM starts a VM, perhaps with another address.
+func (f *Fake) StartVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
+	err := f.with(ctx, "start", v, func(there *fakeVM) error {
+		v = f.boot(there, progress)
+		return nil
+	})
+	return v, err
+}
+
+// boot starts a VM that does not run; f.mu is held.
+func (f *Fake) boot(there *fakeVM, progress func(job.Progress)) vm.VM {
 	progress(job.Progress{Step: "start_vm", Text: "fake start", N: 1, Of: 1})
 	if there.stopped {
 		there.jobs = nil
@@ -278,40 +302,27 @@ func (f *Fake) StartVM(ctx context.Context, v vm.VM, progress func(job.Progress)
 		there.stopped, there.suspended = false, false
 		there.IP = fmt.Sprintf("10.98.%d.%d", there.ID/250, there.ID%250+1)
 	}
-	return f.reached(there), nil
+	return f.reached(there)
 }
 
 // StopVM stops a VM, and what runs in it.
 func (f *Fake) StopVM(ctx context.Context, v vm.VM) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "stop", v)
-	if err != nil {
-		return err
-	}
-	if there.suspended {
-		return suspended("stop")
-	}
-	there.stopped = true
-	f.unmount(there.Job)
-	return nil
-}
-
-func suspended(op string) error {
-	return fault(op, job.HostVM, "the VM is suspended; nothing was touched", "resume it first")
+	return f.awake(ctx, "stop", v, func(there *fakeVM) error {
+		there.stopped = true
+		f.unmount(there.Job)
+		return nil
+	})
 }
 
 // SaveCheckpoint makes a checkpoint of a running VM.
-func (f *Fake) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.Checkpoint, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "save a checkpoint of", v)
-	if err != nil {
-		return vm.Checkpoint{}, err
-	}
-	progress(job.Progress{Step: "save_state", Text: "fake save_state", N: 1, Of: 1})
-	there.saved = true
-	return vm.Checkpoint{Generation: "1", Host: "fake QEMU", Bytes: 64 << 20}, nil
+func (f *Fake) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Progress)) (made vm.Checkpoint, err error) {
+	err = f.with(ctx, "save a checkpoint of", v, func(there *fakeVM) error {
+		progress(job.Progress{Step: "save_state", Text: "fake save_state", N: 1, Of: 1})
+		there.saved = true
+		made = vm.Checkpoint{Generation: "1", Host: "fake QEMU", Bytes: 64 << 20}
+		return nil
+	})
+	return made, err
 }
 
 // Templates returns those that VMs were saved as.
@@ -326,45 +337,36 @@ func (f *Fake) Templates(context.Context) (all []vm.VM, err error) {
 	return all, nil
 }
 
-// LoseTemplate has a template go, as by hand on the host.
-func (f *Fake) LoseTemplate(id int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.vms, id)
-}
-
 // SaveVM makes a template of a VM, which is none of those that List returns.
-func (f *Fake) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (job.SavedTemplate, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	saved := job.SavedTemplate{
+func (f *Fake) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (saved job.SavedTemplate, err error) {
+	template := job.SavedTemplate{
 		Name: spec.Name, VMID: v.ID, Node: "pve", InPlace: spec.InPlace, Left: []string{"/root/work"},
 		Saved: vm.Provenance{VM: v.Name, Template: v.Template, By: spec.By, At: snapshotTime},
 	}
-	if made := f.vms[v.ID]; spec.InPlace && made != nil && made.madeOf == v.Job && made.Name == spec.Name { // by a call that was cut off
-		return saved, nil
+	f.mu.Lock()
+	made := f.vms[v.ID]
+	again := spec.InPlace && made != nil && made.madeOf == v.Job && made.Name == spec.Name // by a call that was cut off
+	f.mu.Unlock()
+	if again {
+		return template, nil
 	}
-	there, err := f.proven(ctx, "save", v)
-	if err != nil {
-		return job.SavedTemplate{}, err
-	}
-	for id, other := range f.vms {
-		if other.Name == spec.Name {
-			return job.SavedTemplate{}, fault("save", job.HostExists, fmt.Sprintf("VM already exists: '%s' is VM %d on node 'pve'", spec.Name, id), "choose another name")
+	err = f.awake(ctx, "save", v, func(*fakeVM) error {
+		for id, other := range f.vms {
+			if other.Name == spec.Name {
+				return fault("save", job.HostExists, fmt.Sprintf("VM already exists: '%s' is VM %d on node 'pve'", spec.Name, id), "choose another name")
+			}
 		}
-	}
-	if there.suspended {
-		return job.SavedTemplate{}, suspended("save")
-	}
-	progress(job.Progress{Step: "clean_vm", Text: "fake clean_vm", N: 1, Of: 1})
-	if !spec.InPlace {
-		saved.VMID = f.nextID
-		f.nextID++
-	}
-	made := &fakeVM{VM: v, saved: true, madeOf: v.Job}
-	made.ID, made.Name, made.Job = saved.VMID, spec.Name, uuid.NewString()
-	f.vms[made.ID] = made
-	return saved, nil
+		progress(job.Progress{Step: "clean_vm", Text: "fake clean_vm", N: 1, Of: 1})
+		if !spec.InPlace {
+			template.VMID = f.nextID
+			f.nextID++
+		}
+		made := &fakeVM{VM: v, saved: true, madeOf: v.Job}
+		made.ID, made.Name, made.Job = template.VMID, spec.Name, uuid.NewString()
+		f.vms[made.ID], saved = made, template
+		return nil
+	})
+	return saved, err
 }
 
 // fits reports whether the checkpoint that a spec names, if it does, can be used.
@@ -376,33 +378,29 @@ func (f *Fake) fits(spec job.VMSpec) bool {
 }
 
 // ForkVM makes a running VM ready to be copied.
-func (f *Fake) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (job.ForkPoint, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "fork", v)
-	switch {
-	case err != nil:
-		return job.ForkPoint{}, err
-	case there.stopped || there.suspended:
-		return job.ForkPoint{}, fault("fork", job.HostVM, "the VM does not run", "start it first")
-	}
-	progress(job.Progress{Step: "power_vm", Text: "fake fork", N: 1, Of: 1})
-	if f.behaviour.ForkFromDisk {
-		return job.ForkPoint{Why: "its storage clones no snapshot"}, nil
-	}
-	there.forked = true
-	return job.ForkPoint{Live: true, Why: "its storage clones a snapshot with memory", PauseMS: 120}, nil
+func (f *Fake) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (point job.ForkPoint, err error) {
+	err = f.with(ctx, "fork", v, func(there *fakeVM) error {
+		if there.stopped || there.suspended {
+			return fault("fork", job.HostVM, "the VM does not run", "start it first")
+		}
+		progress(job.Progress{Step: "power_vm", Text: "fake fork", N: 1, Of: 1})
+		if f.behaviour.ForkFromDisk {
+			point = job.ForkPoint{Why: "its storage clones no snapshot"}
+			return nil
+		}
+		there.forked = true
+		point = job.ForkPoint{Live: true, Why: "its storage clones a snapshot with memory", PauseMS: 120}
+		return nil
+	})
+	return point, err
 }
 
 // EndFork ends that a VM can be copied with its memory.
 func (f *Fake) EndFork(ctx context.Context, v vm.VM) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "end the fork of", v)
-	if err == nil {
+	return f.with(ctx, "end the fork of", v, func(there *fakeVM) error {
 		there.forked = false
-	}
-	return err
+		return nil
+	})
 }
 
 // ForkPoints returns the VMs that can be copied with their memory.
@@ -427,72 +425,58 @@ func (f *Fake) forkable(of job.ForkOf) bool {
 
 // SuspendVM suspends a VM, with what runs in it.
 func (f *Fake) SuspendVM(ctx context.Context, v vm.VM) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "suspend", v)
-	if err != nil {
-		return err
-	}
-	if there.stopped {
-		return fault("suspend", job.HostVM, "the VM is stopped", "start it first")
-	}
-	there.suspended = true
-	return nil
+	return f.with(ctx, "suspend", v, func(there *fakeVM) error {
+		if there.stopped {
+			return fault("suspend", job.HostVM, "the VM is stopped", "start it first")
+		}
+		there.suspended = true
+		return nil
+	})
 }
 
 // ResumeVM continues a suspended VM, perhaps with another address.
 func (f *Fake) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
-	f.mu.Lock()
-	there := f.vms[v.ID]
-	if there != nil && there.is(v) && there.stopped {
-		f.mu.Unlock()
-		return v, fault("resume", job.HostVM, "the VM is stopped, not suspended", "start it")
-	}
-	f.mu.Unlock()
-	return f.StartVM(ctx, v, progress)
+	err := f.with(ctx, "resume", v, func(there *fakeVM) error {
+		if there.stopped {
+			return fault("resume", job.HostVM, "the VM is stopped, not suspended", "start it")
+		}
+		v = f.boot(there, progress)
+		return nil
+	})
+	return v, err
 }
 
 // SnapshotVM records a name, and whether the VM's memory is part of it.
 func (f *Fake) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "snapshot", v)
-	if err != nil {
-		return err
-	}
-	if _, taken := there.snapshots[name]; taken {
-		return fault("snapshot", job.HostVM, fmt.Sprintf("snapshot name '%s' already used", name), "choose another name")
-	}
-	if there.suspended {
-		return suspended("snapshot")
-	}
-	if memory && there.stopped {
-		return fault("snapshot", job.HostVM, "the VM is stopped: it has no memory to save", "start it first")
-	}
-	boots := -1
-	if memory {
-		boots = there.boots
-	}
-	if there.snapshots == nil {
-		there.snapshots = map[string]int{}
-	}
-	there.snapshots[name], there.current = boots, name
-	return nil
+	return f.awake(ctx, "snapshot", v, func(there *fakeVM) error {
+		if _, taken := there.snapshots[name]; taken {
+			return fault("snapshot", job.HostVM, fmt.Sprintf("snapshot name '%s' already used", name), "choose another name")
+		}
+		boots := -1
+		switch {
+		case memory && there.stopped:
+			return fault("snapshot", job.HostVM, "the VM is stopped: it has no memory to save", "start it first")
+		case memory:
+			boots = there.boots
+		}
+		if there.snapshots == nil {
+			there.snapshots = map[string]int{}
+		}
+		there.snapshots[name], there.current = boots, name
+		return nil
+	})
 }
 
 // Snapshots returns what SnapshotVM has recorded, by name, of which none has a size.
-func (f *Fake) Snapshots(ctx context.Context, v vm.VM) ([]job.Snapshot, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "list snapshots", v)
-	if err != nil {
-		return nil, err
-	}
-	all := []job.Snapshot{}
-	for _, name := range slices.Sorted(maps.Keys(there.snapshots)) {
-		all = append(all, job.Snapshot{Name: name, CreatedAt: snapshotTime, Memory: there.snapshots[name] >= 0, Current: name == there.current})
-	}
-	return all, nil
+func (f *Fake) Snapshots(ctx context.Context, v vm.VM) (all []job.Snapshot, err error) {
+	err = f.with(ctx, "list snapshots", v, func(there *fakeVM) error {
+		all = []job.Snapshot{}
+		for _, name := range slices.Sorted(maps.Keys(there.snapshots)) {
+			all = append(all, job.Snapshot{Name: name, CreatedAt: snapshotTime, Memory: there.snapshots[name] >= 0, Current: name == there.current})
+		}
+		return nil
+	})
+	return all, err
 }
 
 // snapshotTime is when the fake takes its snapshots.
@@ -500,46 +484,36 @@ var snapshotTime = time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
 
 // DeleteSnapshot forgets a name.
 func (f *Fake) DeleteSnapshot(ctx context.Context, v vm.VM, name string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "delete snapshot", v)
-	if err == nil && there.suspended {
-		err = suspended("delete snapshot")
-	}
-	if err != nil {
-		return err
-	}
-	if _, taken := there.snapshots[name]; !taken {
-		return fault("delete snapshot", job.HostVM, fmt.Sprintf("snapshot '%s' does not exist", name), "take one first")
-	}
-	delete(there.snapshots, name)
-	if there.current == name {
-		there.current = ""
-	}
-	return nil
+	return f.awake(ctx, "delete snapshot", v, func(there *fakeVM) error {
+		if _, taken := there.snapshots[name]; !taken {
+			return noSnapshot("delete snapshot", name)
+		}
+		delete(there.snapshots, name)
+		if there.current == name {
+			there.current = ""
+		}
+		return nil
+	})
+}
+
+func noSnapshot(op, name string) error {
+	return fault(op, job.HostVM, fmt.Sprintf("snapshot '%s' does not exist", name), "take one first")
 }
 
 // RevertVM restarts a VM, or returns it to the boot that the snapshot has.
 func (f *Fake) RevertVM(ctx context.Context, v vm.VM, name string, progress func(job.Progress)) (vm.VM, error) {
-	f.mu.Lock()
-	there, err := f.proven(ctx, "revert", v)
-	if err == nil && there.suspended {
-		err = suspended("revert")
-	}
-	if err == nil {
+	err := f.awake(ctx, "revert", v, func(there *fakeVM) error {
 		boots, taken := there.snapshots[name]
 		switch {
 		case !taken:
-			err = fault("revert", job.HostVM, fmt.Sprintf("snapshot '%s' does not exist", name), "take one first")
+			return noSnapshot("revert", name)
 		case boots < 0:
 			there.stopped, there.current = true, name
 		default:
 			there.stopped, there.suspended, there.boots, there.current = false, true, boots, name
 		}
-	}
-	f.mu.Unlock()
-	if err != nil {
-		return v, err
-	}
-	return f.StartVM(ctx, v, progress)
+		v = f.boot(there, progress)
+		return nil
+	})
+	return v, err
 }

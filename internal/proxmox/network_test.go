@@ -17,6 +17,7 @@ import (
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/lab"
+	"linus/internal/lab/state"
 	"linus/internal/loops"
 	"linus/internal/proxmox"
 	"linus/internal/vm"
@@ -92,7 +93,7 @@ func TestPool_ACreateThatDiesGivesItsAddressBack(t *testing.T) {
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 	p := h.provider(t, func(o *proxmox.Options) { o.IPConfig = h.pool4(1) })
-	for _, fault := range []lab.Fault{lab.FaultKilledWorker, lab.FaultStartFails} {
+	for _, fault := range []lab.Fault{state.FaultKilledWorker, state.FaultStartFails} {
 		if err := h.SetFault(fault, "1"); err != nil {
 			t.Fatal(err)
 		}

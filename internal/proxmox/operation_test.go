@@ -20,6 +20,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lab"
+	"linus/internal/lab/state"
 	"linus/internal/loops"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
@@ -31,11 +32,11 @@ import (
 // there is time to do something to a create.
 func (h *labHost) slowBoot(t *testing.T, seconds string) {
 	t.Helper()
-	if err := h.SetFault(lab.FaultAgentDelay, seconds); err != nil {
+	if err := h.SetFault(state.FaultAgentDelay, seconds); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := h.SetFault(lab.FaultAgentDelay, ""); err != nil {
+		if err := h.SetFault(state.FaultAgentDelay, ""); err != nil {
 			t.Error(err)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lab"
+	"linus/internal/lab/state"
 	"linus/internal/loops"
 	"linus/internal/proxmox"
 )
@@ -65,7 +66,7 @@ func TestQuarantine_IsToldOnceInTheLogAndInEveryCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.SetFault(lab.FaultDestroyLeaves, "1"); err != nil {
+	if err := h.SetFault(state.FaultDestroyLeaves, "1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Destroy(t.Context(), vm); err != nil {

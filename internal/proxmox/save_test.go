@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lab"
+	"linus/internal/lab/state"
 	"linus/internal/loops"
 	"linus/internal/proxmox"
 	"linus/internal/vm"
@@ -69,13 +70,13 @@ func TestSave_OnTheHost(t *testing.T) {
 	}
 
 	t.Run("a guest agent that is silent ends it, and the copy", func(t *testing.T) {
-		if err := h.SetFault(lab.FaultAgentSilent, "1"); err != nil {
+		if err := h.SetFault(state.FaultAgentSilent, "1"); err != nil {
 			t.Fatal(err)
 		}
 		impatient := h.provider(t, func(o *proxmox.Options) { o.ReadyTimeout = 2 * time.Second })
 		_, err := impatient.SaveVM(t.Context(), v, job.SaveSpec{Name: "silent"}, func(job.Progress) {})
 		hostError(t, err, job.HostTimeout)
-		if err := h.SetFault(lab.FaultAgentSilent, ""); err != nil {
+		if err := h.SetFault(state.FaultAgentSilent, ""); err != nil {
 			t.Fatal(err)
 		}
 		alone(t)

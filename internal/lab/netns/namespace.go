@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -94,16 +94,7 @@ func enterNetns(path string) error {
 // isMountPoint reads the kernel's list: a bind mount on the same file system
 // does not show in the device number.
 func isMountPoint(path string) bool {
-	raw, err := os.ReadFile("/proc/thread-self/mountinfo")
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(raw)) {
-		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == path {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(sys.MountPoints("/proc/thread-self"), path)
 }
 
 // killNetns ends every process in a named network namespace.

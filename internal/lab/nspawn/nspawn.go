@@ -212,13 +212,9 @@ func (c Container) unmounted() error {
 	if err != nil {
 		return err
 	}
-	raw, err := os.ReadFile("/proc/thread-self/mountinfo")
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(raw)) {
-		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4]+"/", root+"/") {
-			return fmt.Errorf("%s is still mounted", fields[4])
+	for _, path := range sys.MountPoints("/proc/thread-self") {
+		if strings.HasPrefix(path+"/", root+"/") {
+			return fmt.Errorf("%s is still mounted", path)
 		}
 	}
 	return nil

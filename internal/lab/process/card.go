@@ -205,10 +205,7 @@ func blkidTool(args []string, std sys.Streams) int {
 		fmt.Fprintln(std.Out, seedPath)
 		return 0
 	}
-	if len(args) > 0 && strings.HasPrefix(args[len(args)-1], disksDir) {
-		return volumeTool("blkid", args, std)
-	}
-	return realTool("blkid", args, std)
+	return volumeTool("blkid", args, std)
 }
 
 // realTool runs the machine's command of that name.

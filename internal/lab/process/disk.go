@@ -49,7 +49,7 @@ func (d Driver) ImportDisk(ctx context.Context, src, dst, _ string) error {
 	if err := writeMarker(dst, size); err != nil {
 		return err
 	}
-	if err := copyTree(src+contentSuffix, dst+contentSuffix); err != nil {
+	if err := sys.CopyTree(src+contentSuffix, dst+contentSuffix); err != nil {
 		return errors.Join(err, d.DeleteDisk(ctx, dst))
 	}
 	return nil
@@ -166,62 +166,4 @@ func (Driver) DeleteSnapshot(_ context.Context, _ *state.State, _ state.VM, _, p
 		return err
 	}
 	return removeDisk(snapshot)
-}
-
-// copyTree copies a directory with its files, links and modes. A missing one
-// is an empty one, and a file that goes meanwhile, for a guest may be at work
-// on it, is left out. Sockets, pipes and devices stay behind.
-func copyTree(src, dst string) error {
-	if _, err := os.Stat(src); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return filepath.WalkDir(src, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil {
-			err = copyEntry(path, dst+strings.TrimPrefix(path, src), entry)
-		}
-		if errors.Is(err, fs.ErrNotExist) && path != src {
-			return nil
-		}
-		return err
-	})
-}
-
-func copyEntry(path, target string, entry fs.DirEntry) error {
-	info, err := entry.Info()
-	if err != nil {
-		return err
-	}
-	switch mode := info.Mode(); {
-	case mode.IsDir():
-		if err := os.MkdirAll(target, 0o700); err != nil {
-			return err
-		}
-		return os.Chmod(target, mode&(fs.ModePerm|fs.ModeSticky)|0o700)
-	case mode&fs.ModeSymlink != 0:
-		link, err := os.Readlink(path)
-		if err != nil {
-			return err
-		}
-		return os.Symlink(link, target)
-	case mode.IsRegular():
-		return copyFile(path, target, mode.Perm())
-	}
-	return nil
-}
-
-func copyFile(src, dst string, mode fs.FileMode) error {
-	in, err := os.Open(src)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(dst, os.O_CREATE|os.O_WRONLY|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		out.Close()
-		return err
-	}
-	return out.Close()
 }

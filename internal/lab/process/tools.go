@@ -57,7 +57,7 @@ func RunTool(name string, args []string, std sys.Streams) (code int, ok bool) {
 	return 0, true
 }
 
-// cloudInitTool is `cloud-init status [--wait] [--long]`, answered from the
+// cloudInitTool is `cloud-init status [--wait]`, answered from the
 // file that cloud-init itself writes when it is done, and `cloud-init clean
 // [--logs] [--machine-id]`, after which the next boot is a first boot.
 func cloudInitTool(args []string, std sys.Streams) int {
@@ -73,7 +73,7 @@ func cloudInitTool(args []string, std sys.Streams) int {
 		return 0
 	}
 	if len(args) == 0 || args[0] != "status" {
-		fmt.Fprintln(std.Err, "usage: cloud-init status [--wait] [--long] | clean [--logs] [--machine-id]")
+		fmt.Fprintln(std.Err, "usage: cloud-init status [--wait] | clean [--logs] [--machine-id]")
 		return 2
 	}
 	done := func() bool {
@@ -89,9 +89,6 @@ func cloudInitTool(args []string, std sys.Streams) int {
 		status = "done"
 	}
 	fmt.Fprintln(std.Out, "status: "+status)
-	if slices.Contains(args, "--long") {
-		fmt.Fprintf(std.Out, "extended_status: %s\nboot_status_code: enabled-by-generator\ndetail: DataSourceNoCloud\nerrors: []\nrecoverable_errors: {}\n", status)
-	}
 	return 0
 }
 
@@ -99,38 +96,17 @@ func cloudInitTool(args []string, std sys.Streams) int {
 // already. It takes the options scripts use and changes what they can see.
 func sudo(args []string) error {
 	env := append(os.Environ(), "SUDO_USER="+os.Getenv("USER")) //nolint:forbidigo // sudo's own job
-	login := false
-	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
-		option := args[0]
+	for len(args) > 0 && slices.Contains([]string{"-n", "-E", "-H"}, args[0]) {
 		args = args[1:]
-		switch option {
-		case "--":
-		case "-n", "-E", "-H", "-S", "-b", "--non-interactive", "--preserve-env":
-			continue
-		case "-u", "-g", "-p":
-			if len(args) > 0 {
-				args = args[1:]
-			}
-			continue
-		case "-i", "-s":
-			login = true
-			continue
-		case "-v", "-k", "-K":
-			return nil
-		default:
-			if strings.HasPrefix(option, "--preserve-env=") || strings.HasPrefix(option, "--user=") {
-				continue
-			}
-			return fmt.Errorf("option %s is not known to this stand-in", option)
-		}
-		break
+	}
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	} else if len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		return fmt.Errorf("option %s is not known to this stand-in", args[0])
 	}
 	for len(args) > 0 && strings.Contains(args[0], "=") {
 		env = append(env, args[0])
 		args = args[1:]
-	}
-	if login {
-		args = append([]string{"/bin/bash", "-lc", `"$@"`, "bash"}, args...)
 	}
 	if len(args) == 0 {
 		return errors.New("no command given")

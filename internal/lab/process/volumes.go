@@ -68,45 +68,55 @@ func (Driver) PlugDisk(_ context.Context, s *state.State, vm state.VM, slot stri
 
 // UnplugDisk removes it, unless it is mounted.
 func (Driver) UnplugDisk(_ context.Context, s *state.State, vm state.VM, slot string, d state.Drive) error {
-	serial := d.Props["serial"]
-	if serial == "" {
-		return nil
-	}
 	pid, _ := s.Pid(vm.ID)
-	root := fmt.Sprintf("/proc/%d/root", pid)
-	if mountedAt(root, fmt.Sprintf("/proc/%d/mountinfo", pid), serial) != "" {
-		return fmt.Errorf("error on hot-unplugging device '%s' - %w", slot, state.ErrBusy)
-	}
-	return os.Remove(root + disksDir + serial)
-}
-
-// mountedAt is where the guest with that root has a disk mounted; "": nowhere.
-func mountedAt(root, mountinfo, serial string) string {
-	at, _ := os.ReadFile(root + mountsDir + serial)
-	if len(at) == 0 || !slices.Contains(mountPoints(mountinfo), string(at)) {
-		return ""
-	}
-	return string(at)
-}
-
-func mountPoints(mountinfo string) (points []string) {
-	raw, _ := os.ReadFile(mountinfo)
-	for line := range strings.Lines(string(raw)) {
-		if fields := strings.Fields(line); len(fields) > 4 {
-			points = append(points, strings.ReplaceAll(fields[4], `\040`, " "))
+	for _, of := range disks(fmt.Sprintf("/proc/%d/root", pid), fmt.Sprintf("/proc/%d", pid)) {
+		switch {
+		case of.serial != d.Props["serial"]:
+		case of.at != "":
+			return fmt.Errorf("error on hot-unplugging device '%s' - %w", slot, state.ErrBusy)
+		default:
+			return os.Remove(of.file)
 		}
 	}
-	return points
+	return nil
 }
 
-const ownMounts = "/proc/self/mountinfo"
+// disk is a disk that a guest has.
+type disk struct {
+	dev, serial, file string // its path in the guest and as it is seen here
+	ro                bool
+	at                string // where it is mounted; "": nowhere
+	path              string // of the volume's marker, in the guest
+	kind, uuid        string // of its filesystem
+}
+
+// disks are those of the guest with that root and that directory in /proc, as it is seen here.
+func disks(root, proc string) (all []disk) {
+	mounts := sys.MountPoints(proc)
+	entries, _ := os.ReadDir(root + disksDir)
+	for _, entry := range entries {
+		d := disk{dev: disksDir + entry.Name(), serial: entry.Name(), file: root + disksDir + entry.Name()}
+		if at, _ := os.ReadFile(root + mountsDir + d.serial); slices.Contains(mounts, string(at)) {
+			d.at = string(at)
+		}
+		raw, _ := os.ReadFile(d.file)
+		mode, path, _ := strings.Cut(string(raw), "\n")
+		d.ro, d.path = mode == readOnly, storageRoot+path
+		marker, _ := os.ReadFile(root + d.path)
+		_, found, _ := strings.Cut(string(marker), "\n")
+		d.kind, d.uuid, _ = strings.Cut(strings.TrimSpace(found), " ")
+		all = append(all, d)
+	}
+	return all
+}
+
+func ownDisks() []disk { return disks("", "/proc/self") }
 
 // unmountVolumes is what a guest's end does.
 func unmountVolumes() {
-	entries, _ := os.ReadDir(mountsDir)
-	for _, entry := range entries {
-		if at := mountedAt("", ownMounts, entry.Name()); at != "" {
-			_ = unix.Unmount(at, unix.MNT_DETACH)
+	for _, d := range ownDisks() {
+		if d.at != "" {
+			_ = unix.Unmount(d.at, unix.MNT_DETACH)
 		}
 	}
 }
@@ -115,113 +125,83 @@ func unmountVolumes() {
 // cannot be mounted is left.
 func mountTab() {
 	tab, _ := os.ReadFile("/etc/fstab")
-	entries, _ := os.ReadDir(disksDir)
 	for line := range strings.Lines(string(tab)) {
 		fields := strings.Fields(line)
 		if len(fields) < 4 {
 			continue
 		}
-		uuid, _ := strings.CutPrefix(fields[0], "UUID=")
 		at := strings.NewReplacer(`\040`, " ", `\134`, `\`).Replace(fields[1])
-		for _, entry := range entries {
-			if _, found, _, err := openDisk(disksDir + entry.Name()); err == nil && found == "ext4 "+uuid {
-				_ = mountDisk(disksDir+entry.Name(), at, slices.Contains(strings.Split(fields[3], ","), readOnly))
+		for _, d := range ownDisks() {
+			if fields[0] == "UUID="+d.uuid {
+				_ = d.mount(at, slices.Contains(strings.Split(fields[3], ","), readOnly))
 			}
 		}
 	}
 }
 
-// openDisk is where a disk's marker is, in the guest, and what is on it: empty, or the
-// kind of its filesystem and its UUID.
-func openDisk(dev string) (path, found string, ro bool, err error) {
-	raw, err := os.ReadFile(dev)
-	if err != nil {
-		return "", "", false, err
-	}
-	mode, at, _ := strings.Cut(string(raw), "\n")
-	path = storageRoot + at
-	marker, err := os.ReadFile(path)
-	_, found, _ = strings.Cut(string(marker), "\n")
-	return path, strings.TrimSpace(found), mode == readOnly, err
-}
-
-// volumeTool is a command of util-linux or e2fsprogs for these disks. exit codes are theirs.
+// volumeTool is a command of util-linux or e2fsprogs for these disks, as mount.sh calls it.
+// exit codes are theirs.
 func volumeTool(name string, args []string, std sys.Streams) int {
-	last := ""
+	line, last := name+" "+strings.Join(args, " "), ""
 	if len(args) > 0 {
 		last = args[len(args)-1]
 	}
-	switch {
-	case name == "lsblk":
-		entries, _ := os.ReadDir(disksDir)
-		for _, entry := range entries {
-			fmt.Fprintln(std.Out, disksDir+entry.Name(), entry.Name())
+	all := ownDisks()
+	if name == "lsblk" {
+		for _, d := range all {
+			fmt.Fprintln(std.Out, d.dev, d.serial)
 		}
 		return 0
-	case name == "findmnt":
-		return findMount(args, last, std)
-	case name == "mount" && len(args) > 1 && strings.HasPrefix(args[len(args)-2], disksDir):
-		return told(mountDisk(args[len(args)-2], last, slices.Contains(args, readOnly)), "mount", std.Err)
-	case !strings.HasPrefix(last, disksDir):
-		return realTool(name, args, std)
 	}
-	path, found, ro, err := openDisk(last)
-	if err != nil {
-		return told(err, name, std.Err)
+	for _, d := range all {
+		switch {
+		case name == "findmnt" && d.at != "" && line == "findmnt -nro SOURCE --mountpoint "+d.at:
+			fmt.Fprintln(std.Out, d.dev)
+			return 0
+		case name == "mount" && len(args) == 6 && args[4] == d.dev:
+			return told(d.mount(last, args[3] == readOnly), name, std.Err)
+		case last == d.dev:
+			return d.tool(name, args, std)
+		}
 	}
-	kind, uuid, _ := strings.Cut(found, " ")
+	return realTool(name, args, std)
+}
+
+// tool is a command about one disk.
+func (d disk) tool(name string, args []string, std sys.Streams) int {
 	switch {
-	case name == "mkfs.ext4" && ro:
+	case name == "mkfs.ext4" && d.ro:
 		return told(fs.ErrPermission, name, std.Err)
 	case name == "mkfs.ext4":
-		uuid = args[slices.Index(args, "-U")+1]
-		size, err := Driver{}.DiskSize(context.Background(), path)
+		uuid := args[slices.Index(args, "-U")+1]
+		size, err := Driver{}.DiskSize(context.Background(), d.path)
 		if err == nil {
-			err = errors.Join(os.RemoveAll(path+contentSuffix), os.Mkdir(path+contentSuffix, 0o755),
-				os.WriteFile(path, fmt.Appendf(nil, "%s%d\next4 %s\n", markerPrefix, size, uuid), 0o640))
+			err = errors.Join(os.RemoveAll(d.path+contentSuffix), os.Mkdir(d.path+contentSuffix, 0o755),
+				os.WriteFile(d.path, fmt.Appendf(nil, "%s%d\next4 %s\n", markerPrefix, size, uuid), 0o640))
 		}
 		return told(err, name, std.Err)
-	case name == "wipefs" && found != "":
-		fmt.Fprintf(std.Out, "DEVICE OFFSET TYPE UUID LABEL\n%s 0x438 %s %s\n", last, kind, uuid)
-	case name == "blkid" && found == "":
+	case name == "findmnt" && d.at == "":
+		return 1
+	case name == "findmnt":
+		fmt.Fprintln(std.Out, d.at)
+	case name == "wipefs" && d.kind != "":
+		fmt.Fprintf(std.Out, "DEVICE OFFSET TYPE UUID LABEL\n%s 0x438 %s %s\n", d.dev, d.kind, d.uuid)
+	case name == "blkid" && d.kind == "":
 		return 2
-	case name == "blkid" && uuid != "":
-		fmt.Fprintln(std.Out, uuid)
+	case name == "blkid" && d.uuid != "":
+		fmt.Fprintln(std.Out, d.uuid)
 	}
 	return 0
 }
 
-func findMount(args []string, what string, std sys.Streams) int {
-	entries, _ := os.ReadDir(mountsDir)
-	for _, entry := range entries {
-		at := mountedAt("", ownMounts, entry.Name())
-		switch {
-		case at == "":
-		case slices.Contains(args, "-S") && what == disksDir+entry.Name():
-			fmt.Fprintln(std.Out, at)
-			return 0
-		case slices.Contains(args, "--mountpoint") && what == at:
-			fmt.Fprintln(std.Out, disksDir+entry.Name())
-			return 0
-		}
-	}
-	if strings.HasPrefix(what, disksDir) {
-		return 1
-	}
-	return realTool("findmnt", args, std)
-}
-
-func mountDisk(dev, at string, asReadOnly bool) error {
-	path, found, ro, err := openDisk(dev)
+func (d disk) mount(at string, asReadOnly bool) error {
 	switch {
-	case err != nil:
-		return err
-	case !strings.HasPrefix(found, "ext4 "):
-		return fmt.Errorf("wrong fs type, bad option, bad superblock on %s", dev)
-	case ro && !asReadOnly:
-		return fmt.Errorf("cannot mount %s read-write: it is write-protected", dev)
+	case d.kind != "ext4":
+		return fmt.Errorf("wrong fs type, bad option, bad superblock on %s", d.dev)
+	case d.ro && !asReadOnly:
+		return fmt.Errorf("cannot mount %s read-write: it is write-protected", d.dev)
 	}
-	if err := unix.Mount(path+contentSuffix, at, "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(d.path+contentSuffix, at, "", unix.MS_BIND, ""); err != nil {
 		return err
 	}
 	if asReadOnly {
@@ -229,5 +209,5 @@ func mountDisk(dev, at string, asReadOnly bool) error {
 			return errors.Join(err, unix.Unmount(at, 0))
 		}
 	}
-	return os.WriteFile(mountsDir+filepath.Base(dev), []byte(at), 0o644)
+	return os.WriteFile(mountsDir+d.serial, []byte(at), 0o644)
 }

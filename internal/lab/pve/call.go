@@ -137,7 +137,7 @@ func (h *Host) noteCall(how, tool string, args []string) error {
 	return errors.Join(err, file.Close())
 }
 
-// qm finds the verb, the longest first: `guest exec-status` before `guest`.
+// qm finds the verb, the longest first: `guest exec` before `guest`.
 func (c *call) qm(args []string) error {
 	for words := min(2, len(args)); words >= 1; words-- {
 		name := strings.Join(args[:words], " ")

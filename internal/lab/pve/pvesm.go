@@ -2,7 +2,6 @@ package pve
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -10,15 +9,14 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// pvesm is the storage tool: status, list, path, free.
+// pvesm is the storage tool: list, path, free.
 func (c *call) pvesm(args []string) error {
 	lowest := 100.0
 	text, vmid := option{}, option{Type: "integer", Minimum: &lowest}
 	known := map[string]*verb{
-		"status": {options: map[string]option{"storage": text, "content": text, "enabled": {Type: "boolean"}}, run: pvesmStatus},
-		"list":   {positional: []string{"storage"}, options: map[string]option{"storage": text, "vmid": vmid, "content": text}, run: pvesmList},
-		"path":   {positional: []string{"volume"}, options: map[string]option{"volume": text}, run: pvesmPath},
-		"free":   {positional: []string{"volume"}, options: map[string]option{"volume": text}, run: pvesmFree},
+		"list": {positional: []string{"storage"}, options: map[string]option{"storage": text, "vmid": vmid, "content": text}, run: pvesmList},
+		"path": {positional: []string{"volume"}, options: map[string]option{"volume": text}, run: pvesmPath},
+		"free": {positional: []string{"volume"}, options: map[string]option{"volume": text}, run: pvesmFree},
 	}
 	if len(args) == 0 || known[args[0]] == nil {
 		return unknownCommand("pvesm", args)
@@ -26,27 +24,6 @@ func (c *call) pvesm(args []string) error {
 	v := known[args[0]]
 	v.name = "pvesm " + args[0]
 	return c.play(v, args[1:])
-}
-
-func pvesmStatus(c *call) error {
-	if name := c.opts["storage"]; name != "" {
-		if _, err := c.s.Storage(name); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintf(c.stdout, "%-12s %10s %10s %15s %15s %15s %8s\n", "Name", "Type", "Status", "Total", "Used", "Available", "%")
-	for _, st := range c.s.Storages() {
-		content := c.opts["content"]
-		if name := c.opts["storage"]; (name != "" && name != st.Name) ||
-			(content != "" && !slices.Contains(strings.Split(st.Content, ","), content)) {
-			continue
-		}
-		status := c.storageStatus(st)
-		used, _ := status["used"].(int64)
-		fmt.Fprintf(c.stdout, "%-12s %10s %10s %15d %15d %15d %7.2f%%\n", st.Name, st.Kind, "active",
-			storageTotal/1024, used/1024, (storageTotal-used)/1024, float64(used)*100/float64(storageTotal))
-	}
-	return nil
 }
 
 func pvesmList(c *call) error {

@@ -195,12 +195,3 @@ func (c *call) execStatus(id, pid int) (execStatus, error) {
 	}
 	return status, json.Unmarshal(raw, &status)
 }
-
-func qmGuestExecStatus(c *call) error {
-	pid, _ := strconv.Atoi(c.opts["pid"])
-	status, err := c.execStatus(c.id(), pid)
-	if err != nil {
-		return err
-	}
-	return printPretty(c.stdout, status.shown())
-}

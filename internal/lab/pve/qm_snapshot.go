@@ -355,38 +355,6 @@ func listSnapshots(conf *state.Conf) []snapshotEntry {
 	return append(entries, snapshotEntry{name: "current", parent: conf.Get("parent"), description: "You are here!"})
 }
 
-// qmListsnapshot prints the snapshots as a tree.
-func qmListsnapshot(c *call) error {
-	conf, err := c.s.LoadConf(c.id())
-	if err != nil {
-		return err
-	}
-	c.printSnapshots(listSnapshots(conf), conf, "", "`->")
-	return nil
-}
-
-func (c *call) printSnapshots(all []snapshotEntry, conf *state.Conf, parent, prefix string) {
-	for _, e := range all {
-		if _, known := conf.Snapshots[e.parent]; !known {
-			e.parent = ""
-		}
-		if e.parent != parent {
-			continue
-		}
-		when, description := "", e.description
-		if e.name != "current" {
-			when = time.Unix(e.time, 0).Format(time.DateTime)
-		}
-		if description == "" {
-			description = "no-description"
-		}
-		fmt.Fprintf(c.stdout, "%s %-*s %-23s %s\n", prefix, max(30-len(prefix), 0), e.name, when, description)
-		if e.name != "current" {
-			c.printSnapshots(all, conf, e.name, "    "+prefix)
-		}
-	}
-}
-
 func apiSnapshots(c *call, vars map[string]string) (any, error) {
 	id, conf, err := c.vmOf(vars)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -84,7 +83,7 @@ func (s *State) freeze() error {
 	if err := s.Thaw(); err != nil {
 		return err
 	}
-	if err := copyFiles(s.Common("pve"), s.frozen()); err != nil {
+	if err := sys.CopyTree(s.Common("pve"), s.frozen()); err != nil {
 		return err
 	}
 	if err := s.link(s.frozen()); err != nil {
@@ -116,24 +115,6 @@ func eachFile(dir string, visit func(path string, info fs.FileInfo) error) error
 			return err
 		}
 		return visit(path, info)
-	})
-}
-
-// copyFiles copies a directory, but no file that is on its way to its place or has gone.
-func copyFiles(src, dst string) error {
-	return eachFile(src, func(path string, info fs.FileInfo) error {
-		target := dst + strings.TrimPrefix(path, src)
-		if info.IsDir() {
-			return os.MkdirAll(target, 0o755)
-		}
-		raw, err := os.ReadFile(path)
-		if strings.HasPrefix(info.Name(), sys.Temporary) || errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(target, raw, info.Mode().Perm())
 	})
 }
 

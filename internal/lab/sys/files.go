@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -121,4 +123,67 @@ func OpenPipes(n int) ([]Pipe, error) {
 		pipes = append(pipes, Pipe{r, w})
 	}
 	return pipes, nil
+}
+
+// MountPoints are where something is mounted, as a process sees it: proc is its directory in /proc.
+func MountPoints(proc string) (points []string) {
+	raw, _ := os.ReadFile(filepath.Join(proc, "mountinfo"))
+	for line := range strings.Lines(string(raw)) {
+		if fields := strings.Fields(line); len(fields) > 4 {
+			points = append(points, strings.ReplaceAll(fields[4], `\040`, " "))
+		}
+	}
+	return points
+}
+
+// CopyTree copies a directory with its files, links and modes. A missing one
+// is an empty one, and a file that goes meanwhile, for somebody may be at work
+// on it, is left out. Sockets, pipes and devices stay behind.
+func CopyTree(src, dst string) error {
+	return filepath.WalkDir(src, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil {
+			err = copyEntry(path, dst+strings.TrimPrefix(path, src), entry)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+}
+
+func copyEntry(path, target string, entry fs.DirEntry) error {
+	info, err := entry.Info()
+	if err != nil {
+		return err
+	}
+	switch mode := info.Mode(); {
+	case mode.IsDir():
+		if err := os.MkdirAll(target, 0o700); err != nil {
+			return err
+		}
+		return os.Chmod(target, mode&(fs.ModePerm|fs.ModeSticky)|0o700)
+	case mode&fs.ModeSymlink != 0:
+		link, err := os.Readlink(path)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(link, target)
+	case mode.IsRegular():
+		return copyFile(path, target, mode.Perm())
+	}
+	return nil
+}
+
+func copyFile(src, dst string, mode fs.FileMode) error {
+	in, err := os.Open(src)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(dst, os.O_CREATE|os.O_WRONLY|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
 }
