@@ -100,7 +100,7 @@ var arrows = map[string][]string{
 	// driver.
 	"internal/lab":           {"internal/lab/image", "internal/lab/pve", "internal/lab/process", "internal/lab/qemu", "internal/lab/netns", "internal/lab/nspawn", "internal/lab/sshserver", "internal/lab/state", "internal/lab/sys", "internal/lab/systemd"},
 	"internal/lab/pve":       {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/state", "internal/lab/sys"},
-	"internal/lab/process":   {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/sshserver", "internal/lab/state", "internal/lab/sys"},
+	"internal/lab/process":   {"internal/lab/cloudinit", "internal/lab/sshserver", "internal/lab/state", "internal/lab/sys"},
 	"internal/lab/qemu":      {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/image", "internal/lab/netns", "internal/lab/state", "internal/lab/sys"},
 	"internal/lab/netns":     {"internal/lab/state", "internal/lab/sys"},
 	"internal/lab/cloudinit": {"internal/lab/state", "internal/lab/sys"},

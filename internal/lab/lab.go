@@ -4,7 +4,8 @@
 // and by tests; it knows nothing of jobs, and nothing of the product imports it
 // outside tests.
 //
-//	lab -> process, qemu -> agent, cloudinit, image, netns, sshserver -> state -> sys
+//	lab -> process -> cloudinit, sshserver -> state -> sys
+//	lab -> qemu -> agent, cloudinit, image, netns -> state -> sys
 //	lab -> pve           -> agent, cloudinit                -> state -> sys
 //	lab -> systemd, nspawn, image
 package lab

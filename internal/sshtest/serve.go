@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
@@ -70,9 +69,6 @@ func (s *Server) exec(c *sshserver.Conn, channel ssh.Channel, line string) {
 	s.last = plain
 	faults, drop := s.faults, s.faults.DropAtExec > 0 && s.execs == s.faults.DropAtExec
 	s.mu.Unlock()
-	if faults.Delay > 0 {
-		<-time.After(faults.Delay)
-	}
 	if s.options.Trap {
 		return
 	}

@@ -53,16 +53,15 @@ type Options struct {
 
 // Faults to inject. They can be changed while the server runs.
 type Faults struct {
-	RefuseLogin  bool          // connections are dropped before the handshake
-	Silent       bool          // connections are accepted, and then nothing is sent
-	Deaf         bool          // nothing more is read from clients
-	NoSFTP       bool          // no sftp subsystem
-	NoForwarding bool          // no forwarding, neither to other machines nor back to the client
-	DropAtExec   int           // the connection is cut at the n-th command from now on
-	DropAfter    int64         // the connection is cut after sending this many bytes from now on
-	DropAfterGot int64         // the connection is cut, once, after receiving this many bytes from now on
-	NoExitStatus bool          // commands end without an exit status
-	Delay        time.Duration // delay before each command
+	RefuseLogin  bool  // connections are dropped before the handshake
+	Silent       bool  // connections are accepted, and then nothing is sent
+	Deaf         bool  // nothing more is read from clients
+	NoSFTP       bool  // no sftp subsystem
+	NoForwarding bool  // no forwarding, neither to other machines nor back to the client
+	DropAtExec   int   // the connection is cut at the n-th command from now on
+	DropAfter    int64 // the connection is cut after sending this many bytes from now on
+	DropAfterGot int64 // the connection is cut, once, after receiving this many bytes from now on
+	NoExitStatus bool  // commands end without an exit status
 }
 
 // Server is a running server. It ends with the test.

@@ -1,6 +1,5 @@
-// Package agent speaks the QEMU guest agent protocol, JSON lines over a socket:
-// the host's end, to QEMU's agent as to the process driver's, and the guest's
-// end, for guests that have no agent of their own.
+// Package agent is a client of the QEMU guest agent protocol, JSON lines over the machine's
+// agent socket: it speaks to QEMU's agent as to the process driver's.
 package agent
 
 import (
@@ -16,9 +15,6 @@ import (
 
 	"linus/internal/lab/sys"
 )
-
-// The client's side of the QEMU guest agent protocol: JSON lines over the
-// machine's agent socket. It speaks to QEMU's and to the process driver's.
 
 // How long a client waits for the agent.
 const (

@@ -98,8 +98,8 @@ func restartNetwork() error {
 	return nil
 }
 
-// Card is the guest's network card, and its address where it has one.
-func (g *guest) Card() (mac, address string) {
+// card is the guest's network card, and its address where it has one.
+func (g *guest) card() (mac, address string) {
 	mac = readWord(cardDir + "/address")
 	if mac == g.config.MAC && readWord(leasePath) == mac && linkIsUp() {
 		address = g.address

@@ -19,7 +19,6 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
-	"linus/internal/lab/agent"
 	"linus/internal/lab/sshserver"
 	"linus/internal/lab/sys"
 )
@@ -337,7 +336,7 @@ func (g *guest) serve(l guestListeners) (reboot bool) {
 	var wg sync.WaitGroup
 	wg.Go(func() { acceptAll(ctx, l.ssh, g.serveSSH) })
 	if l.agent != nil {
-		wg.Go(func() { acceptAll(ctx, l.agent, agent.NewServer(g).Serve) })
+		wg.Go(func() { acceptAll(ctx, l.agent, newAgent(g).serve) })
 	}
 	fmt.Fprintf(os.Stderr, "%s: up at %s, boot id in /proc/sys/kernel/random/boot_id\n", g.config.Hostname, l.ssh.Addr())
 
@@ -401,11 +400,3 @@ func (g *guest) endAll() {
 		}
 	}
 }
-
-// Start runs a program in the guest; done gets its status once.
-func (g *guest) Start(argv []string, attr *syscall.ProcAttr) (pid int, done <-chan syscall.WaitStatus, err error) {
-	return g.procs.start(argv, attr)
-}
-
-// Path is where the guest's programs are.
-func (g *guest) Path() string { return guestPath }

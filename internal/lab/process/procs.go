@@ -2,6 +2,7 @@ package process
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -9,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"linus/internal/lab/sys"
 )
 
 // procs starts and reaps the processes of a guest. Its owner is init, so every
@@ -62,22 +65,68 @@ func (p *procs) reap() {
 	}
 }
 
-// start runs a program; done gets its status once.
-func (p *procs) start(argv []string, attr *syscall.ProcAttr) (pid int, done <-chan syscall.WaitStatus, err error) {
+// program is one that runs in a guest.
+type program struct {
+	pid     int
+	done    <-chan syscall.WaitStatus // gets its status once
+	drained sync.WaitGroup            // until it has printed all
+	ours    []*os.File                // our ends of its files
+}
+
+// run starts a program in a session of its own, on a terminal where slave is one, else on
+// pipes. It is given what comes from in, and what it prints goes to out and errs.
+func (p *procs) run(argv []string, dir string, env []string, master, slave *os.File, in io.Reader, out, errs io.Writer) (*program, error) {
+	run, theirs := &program{ours: []*os.File{master, master}}, []*os.File{slave, slave, slave}
+	if slave == nil {
+		pipes, err := sys.OpenPipes(3)
+		if err != nil {
+			return nil, err
+		}
+		run.ours, theirs = []*os.File{pipes[0].W, pipes[1].R, pipes[2].R}, []*os.File{pipes[0].R, pipes[1].W, pipes[2].W}
+	}
+	attr := &syscall.ProcAttr{Dir: dir, Env: env, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: slave != nil}}
+	for _, f := range theirs {
+		attr.Files = append(attr.Files, f.Fd())
+	}
+	err := p.start(run, argv, attr)
+	for _, f := range theirs {
+		f.Close()
+	}
+	if err != nil {
+		for _, f := range run.ours {
+			f.Close()
+		}
+		return nil, err
+	}
+	go func() { // ends with what comes
+		_, _ = io.Copy(run.ours[0], in)
+		if slave == nil { // a terminal stays open when the client's input ends
+			run.ours[0].Close()
+		}
+	}()
+	for i, from := range run.ours[1:] {
+		run.drained.Go(func() {
+			_, _ = io.Copy([]io.Writer{out, errs}[i], from)
+			from.Close()
+		})
+	}
+	return run, nil
+}
+
+func (p *procs) start(run *program, argv []string, attr *syscall.ProcAttr) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := dropCapabilities(); err != nil {
-		return 0, nil, err
+		return err
 	}
 	p.mu.Lock() // the reaper must not meet the process before it is known
 	defer p.mu.Unlock()
-	pid, err = syscall.ForkExec(argv[0], argv, attr)
-	if err != nil {
-		return 0, nil, err
+	if run.pid, err = syscall.ForkExec(argv[0], argv, attr); err != nil {
+		return err
 	}
 	status := make(chan syscall.WaitStatus, 1)
-	p.waiting[pid] = status
-	return pid, status, nil
+	run.done, p.waiting[run.pid] = status, status
+	return nil
 }
 
 // dropCapabilities takes from what this thread starts, for good, what reaches beyond the

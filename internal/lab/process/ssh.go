@@ -3,13 +3,11 @@ package process
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/creack/pty"
 	"github.com/pkg/sftp"
@@ -211,57 +209,20 @@ func (s *session) openTerminal(payload []byte) error {
 // startProcess runs a command in a session of its own, on the terminal or on
 // pipes.
 func (s *session) startProcess(argv []string) error {
-	attr := &syscall.ProcAttr{Dir: s.guest.home(), Env: s.env, Sys: &syscall.SysProcAttr{Setsid: true}}
-	var theirs []*os.File
-	var stdin io.WriteCloser
-	outputs := map[io.Writer]io.Reader{}
-	if s.slave != nil {
-		attr.Sys.Setctty = true
-		theirs = []*os.File{s.slave, s.slave, s.slave}
-		stdin = nopCloser{s.master}
-		outputs[s.channel] = s.master
-	} else {
-		pipes, err := sys.OpenPipes(3)
-		if err != nil {
-			return err
-		}
-		theirs = []*os.File{pipes[0].R, pipes[1].W, pipes[2].W}
-		s.ours = append(s.ours, pipes[0].W, pipes[1].R, pipes[2].R)
-		stdin = pipes[0].W
-		outputs[s.channel] = pipes[1].R
-		outputs[s.channel.Stderr()] = pipes[2].R
-	}
-	for _, f := range theirs {
-		attr.Files = append(attr.Files, f.Fd())
-	}
-	_, done, err := s.guest.procs.start(argv, attr)
-	for _, f := range theirs {
-		f.Close()
-	}
+	run, err := s.guest.procs.run(argv, s.guest.home(), s.env, s.master, s.slave, s.channel, s.channel, s.channel.Stderr())
 	if err != nil {
 		return err
 	}
+	s.ours = append(s.ours, run.ours...)
 	s.started = true
-	go func() { // ends with the channel
-		_, _ = io.Copy(stdin, s.channel)
-		stdin.Close()
+	s.work.Go(run.drained.Wait)
+	go func() { // ends with the process, which may outlive the session; then all of it fails, which is fine
+		sshserver.SendEnd(s.channel, <-run.done)
+		run.drained.Wait()
+		_ = s.channel.CloseWrite()
+		s.channel.Close()
 	}()
-	var drained sync.WaitGroup
-	for w, r := range outputs {
-		drained.Go(func() { _, _ = io.Copy(w, r) })
-	}
-	s.work.Go(drained.Wait)
-	go s.finish(done, &drained) // ends with the process, which may outlive the session
 	return nil
-}
-
-// finish sends the exit status and, when the output is through, closes the
-// channel. Both fail when the session is gone, which is fine.
-func (s *session) finish(done <-chan syscall.WaitStatus, drained *sync.WaitGroup) {
-	sshserver.SendEnd(s.channel, <-done)
-	drained.Wait()
-	_ = s.channel.CloseWrite()
-	s.channel.Close()
 }
 
 func (s *session) startSFTP() error {
@@ -277,8 +238,3 @@ func (s *session) startSFTP() error {
 	})
 	return nil
 }
-
-// nopCloser keeps a terminal open when the client's input ends.
-type nopCloser struct{ io.Writer }
-
-func (nopCloser) Close() error { return nil }

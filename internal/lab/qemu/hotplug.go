@@ -121,37 +121,15 @@ func deleteDrive(ctx context.Context, dir, slot string) error {
 	return err
 }
 
-// devices are a machine's PCI cards and disks, by their IDs.
+// devices are those of a machine that have an ID, by that.
 func devices(ctx context.Context, dir string) (map[string]bool, error) {
-	type card struct {
-		ID     string `json:"qdev_id"`
-		Bridge struct {
-			Devices []card `json:"devices"`
-		} `json:"pci_bridge"`
-	}
-	var buses []struct {
-		Devices []card `json:"devices"`
-	}
-	var blocks []struct {
-		ID string `json:"qdev"`
-	}
-	if err := errors.Join(ask(ctx, dir, "query-pci", nil, &buses), ask(ctx, dir, "query-block", nil, &blocks)); err != nil {
+	var all []struct{ Name string }
+	if err := ask(ctx, dir, "qom-list", map[string]any{"path": "/machine/peripheral"}, &all); err != nil {
 		return nil, err
 	}
 	there := map[string]bool{}
-	var note func(cards []card)
-	note = func(cards []card) {
-		for _, c := range cards {
-			there[c.ID] = true
-			note(c.Bridge.Devices)
-		}
+	for _, device := range all {
+		there[device.Name] = true
 	}
-	for _, bus := range buses {
-		note(bus.Devices)
-	}
-	for _, b := range blocks {
-		there[b.ID] = true
-	}
-	delete(there, "")
 	return there, nil
 }

@@ -1,4 +1,4 @@
-package agent
+package process
 
 import (
 	"bufio"
@@ -6,30 +6,15 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
-
-	"linus/internal/lab/sys"
 )
 
-// Guest is the machine an agent serves in.
-type Guest interface {
-	// Start runs a program; done gets its status once.
-	Start(argv []string, attr *syscall.ProcAttr) (pid int, done <-chan syscall.WaitStatus, err error)
-	// Card is the network card's MAC, "" without one, and its address, "" where it has none.
-	Card() (mac, address string)
-	// Path is the PATH of programs that are started without an environment.
-	Path() string
-}
-
-// Server is a guest's side of the QEMU guest agent protocol.
-type Server struct {
-	guest    Guest
+// agentServer is a guest's side of the QEMU guest agent protocol.
+type agentServer struct {
+	guest    *guest
 	commands map[string]func(arguments json.RawMessage) (any, error)
 
 	mu    sync.Mutex
@@ -38,9 +23,8 @@ type Server struct {
 
 const agentOutputLimit = 16 << 20 // the real agent's
 
-// NewServer is an agent in a guest; Serve serves one connection to it.
-func NewServer(g Guest) *Server {
-	a := &Server{guest: g, execs: map[int]*agentExec{}}
+func newAgent(g *guest) *agentServer {
+	a := &agentServer{guest: g, execs: map[int]*agentExec{}}
 	a.commands = map[string]func(json.RawMessage) (any, error){
 		"guest-ping":                   always(struct{}{}),
 		"guest-sync-delimited":         taking(func(v struct{ ID json.Number }) (any, error) { return v.ID, nil }),
@@ -68,8 +52,8 @@ func always(answer any) func(json.RawMessage) (any, error) {
 	return func(json.RawMessage) (any, error) { return answer, nil }
 }
 
-// Serve handles requests, one line each, until the client goes.
-func (a *Server) Serve(conn net.Conn) {
+// serve handles requests, one line each, until the client goes.
+func (a *agentServer) serve(conn net.Conn) {
 	r := bufio.NewReader(conn)
 	for {
 		line, err := r.ReadBytes('\n')
@@ -89,7 +73,7 @@ func (a *Server) Serve(conn net.Conn) {
 	}
 }
 
-func (a *Server) answer(line []byte) []byte {
+func (a *agentServer) answer(line []byte) []byte {
 	var request struct {
 		Execute   string          `json:"execute"`
 		Arguments json.RawMessage `json:"arguments"`
@@ -119,7 +103,7 @@ func (a *Server) answer(line []byte) []byte {
 	return append(raw, '\n')
 }
 
-func (a *Server) interfaces(struct{}) (any, error) {
+func (a *agentServer) interfaces(struct{}) (any, error) {
 	address := func(ip string) []any {
 		if strings.Contains(ip, ":") {
 			return []any{
@@ -130,7 +114,7 @@ func (a *Server) interfaces(struct{}) (any, error) {
 		return []any{map[string]any{"ip-address": ip, "ip-address-type": "ipv4", "prefix": 8}}
 	}
 	list := []any{map[string]any{"name": "lo", "hardware-address": "00:00:00:00:00:00", "ip-addresses": address("127.0.0.1")}}
-	if mac, ip := a.guest.Card(); mac != "" {
+	if mac, ip := a.guest.card(); mac != "" {
 		card := map[string]any{"name": "eth0", "hardware-address": mac}
 		if ip != "" {
 			card["ip-addresses"] = address(ip)
@@ -142,9 +126,8 @@ func (a *Server) interfaces(struct{}) (any, error) {
 
 // agentExec is a command run by guest-exec.
 type agentExec struct {
-	done     <-chan syscall.WaitStatus
+	*program
 	out, err cappedBuffer
-	drained  sync.WaitGroup
 }
 
 // cappedBuffer keeps the first bytes of an output and drops the rest.
@@ -171,56 +154,28 @@ type execArguments struct {
 	Input []byte `json:"input-data"` // base64 in JSON
 }
 
-func (a *Server) exec(v execArguments) (any, error) {
-	program, err := exec.LookPath(v.Path)
+func (a *agentServer) exec(v execArguments) (any, error) {
+	path, err := exec.LookPath(v.Path)
 	if err != nil {
 		return nil, fmt.Errorf("Guest agent command failed, error was 'Failed to execute child process “%s” (No such file or directory)'", v.Path) //nolint:staticcheck // the agent's own text
 	}
-	pipes, err := sys.OpenPipes(3)
-	if err != nil {
-		return nil, err
-	}
 	env := v.Env
 	if env == nil {
-		env = []string{"PATH=" + a.guest.Path(), "HOME=/root", "LANG=C.UTF-8"}
+		env = []string{"PATH=" + guestPath, "HOME=/root", "LANG=C.UTF-8"}
 	}
-	attr := &syscall.ProcAttr{
-		Dir: "/", Env: env, Sys: &syscall.SysProcAttr{Setsid: true},
-		Files: []uintptr{pipes[0].R.Fd(), pipes[1].W.Fd(), pipes[2].W.Fd()},
-	}
-	pid, done, err := a.guest.Start(append([]string{program}, v.Arg...), attr)
-	for _, f := range []*os.File{pipes[0].R, pipes[1].W, pipes[2].W} {
-		f.Close()
-	}
-	if err != nil {
-		for _, f := range []*os.File{pipes[0].W, pipes[1].R, pipes[2].R} {
-			f.Close()
-		}
+	run := &agentExec{}
+	if run.program, err = a.guest.procs.run(append([]string{path}, v.Arg...), "/", env, nil, nil, bytes.NewReader(v.Input), &run.out, &run.err); err != nil {
 		return nil, err
-	}
-	run := &agentExec{done: done}
-	go func() { // ends with the process
-		_, _ = pipes[0].W.Write(v.Input)
-		pipes[0].W.Close()
-	}()
-	for _, output := range []struct {
-		from *os.File
-		to   *cappedBuffer
-	}{{pipes[1].R, &run.out}, {pipes[2].R, &run.err}} {
-		run.drained.Go(func() {
-			_, _ = io.Copy(output.to, output.from)
-			output.from.Close()
-		})
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.execs[pid] = run
-	return map[string]int{"pid": pid}, nil
+	a.execs[run.pid] = run
+	return map[string]int{"pid": run.pid}, nil
 }
 
 // execStatus returns how a command is doing, and forgets it once it has told
 // of its end.
-func (a *Server) execStatus(v struct{ PID int }) (any, error) {
+func (a *agentServer) execStatus(v struct{ PID int }) (any, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	run, ok := a.execs[v.PID]
