@@ -1,11 +1,14 @@
 package proxmox_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -110,6 +113,48 @@ func TestToolServer(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("twenty at once", func(t *testing.T) {
+		var all sync.WaitGroup
+		errs, most := make([]error, 20), 0
+		server := h.server(t)
+		for i := range errs {
+			all.Go(func() {
+				v, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
+				if err == nil {
+					err = p.Destroy(t.Context(), v)
+				}
+				errs[i] = err
+			})
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			all.Wait()
+		}()
+		for running := true; running; {
+			children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", server, server))
+			most = max(most, len(strings.Fields(string(children))))
+			select {
+			case <-ended:
+				running = false
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		calls := h.calls(t, &seen)
+		for _, change := range []string{"qm clone", "qm start", "qm destroy"} {
+			if n := count(calls, "loaded "+change) + count(calls, "started "+change); n != len(errs) {
+				t.Errorf("%s was called %d times", change, n)
+			}
+		}
+		t.Logf("%d calls by a tool that was started, at most %d children", count(calls, "started"), most)
+		if loads := loadsOf(calls); loads > 1 || most == 0 || most > 32 { // 1: a server that hangs on a busy machine is replaced
+			t.Errorf("%d loads, at most %d children: %q", loads, most, calls)
+		}
+	})
 
 	t.Run("plain", func(t *testing.T) {
 		p := h.provider(t, func(o *proxmox.Options) { o.PlainTools = true })
