@@ -19,11 +19,11 @@ type fault struct {
 	text  string
 }
 
-// outlast calls work until it does something else than fail by a fault of the engine's
+// retryEngineFaults calls work until it does something else than fail by a fault of the engine's
 // own (see job.Own), for r.patience at most: such a fault says nothing of the job's VM,
 // in which the task goes on. The job's progress says what is waited for, and its events
 // that it was.
-func (e *Executor) outlast(ctx context.Context, r *run, work func() error) error {
+func (e *Executor) retryEngineFaults(ctx context.Context, r *run, work func() error) error {
 	pause := firstOwnPause
 	for {
 		err := work()

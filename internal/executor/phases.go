@@ -99,7 +99,7 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) bool {
 
 // store stores what a phase has done with the start of the next one, in one commit.
 func (e *Executor) store(ctx context.Context, r *run, did result) (j job.Job, err error) {
-	err = e.outlast(ctx, r, func() (err error) {
+	err = e.retryEngineFaults(ctx, r, func() (err error) {
 		j, err = e.updateWith(context.WithoutCancel(ctx), r.id, func(j *job.Job) (with job.Record, err error) {
 			var events []job.Event
 			if did.change != nil {
@@ -140,7 +140,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, j job.Job, left []phase
 	began := time.Now()
 	again := false
 	var done change
-	err = r.capture.ShownError(e.outlast(ctx, r, func() (err error) {
+	err = r.capture.ShownError(e.retryEngineFaults(ctx, r, func() (err error) {
 		if again {
 			if j, err = e.o.Jobs.Job(ctx, r.id); err != nil {
 				return err
