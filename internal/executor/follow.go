@@ -118,7 +118,7 @@ func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) 
 	if err != nil || j.Outcome != nil {
 		return jobDecided, nil, err
 	}
-	state, seen, err := e.lookFor(ctx, j, c.quiet)
+	state, seen, err := e.probeTask(ctx, j, c.quiet)
 	if ctx.Err() != nil {
 		return checkLater, nil, ctx.Err()
 	}

@@ -16,31 +16,31 @@ const sshTime = 3 * time.Second
 // lookTime bounds how long the host is asked for a VM whose task SSH does not show.
 const lookTime = time.Minute
 
-// errProbeObsolete ends a check that need not be waited for: enough is known.
-var errProbeObsolete = errors.New("the check is over")
+// errProbeSuperseded ends a check that need not be waited for: enough is known.
+var errProbeSuperseded = errors.New("the check is over")
 
-// lookFor asks for a task's state over SSH. If that takes long, or the last check was
+// probeTask asks for a task's state over SSH. If that takes long, or the last check was
 // not answered, it asks the host for the VM at the same time and, if the VM runs, its
 // guest through the hypervisor: an engine may end before SSH gives up. seen is what the
 // host reports if SSH did not show the task.
-func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (state job.RunState, seen job.Seen, err error) {
+func (e *Executor) probeTask(ctx context.Context, j job.Job, quiet *silence) (state job.RunState, seen job.Seen, err error) {
 	looking, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	patient, hurry := context.WithTimeout(ctx, sshTime)
 	defer hurry()
-	if quiet.asked(func() { end(errProbeObsolete) }) {
+	if quiet.asked(func() { end(errProbeSuperseded) }) {
 		hurry()
 	}
-	sought := make(chan struct{})
+	lookedUp := make(chan struct{})
 	go func() {
-		defer close(sought)
+		defer close(lookedUp)
 		select {
 		case <-looking.Done():
 			return
 		case <-patient.Done():
 		}
-		if seen = e.seek(looking, j); sshIsHopeless(j, seen) {
-			end(errProbeObsolete)
+		if seen = e.lookUpOnHost(looking, j); sshIsHopeless(j, seen) {
+			end(errProbeSuperseded)
 		}
 	}()
 	state, err = e.o.Runner.Probe(looking, j)
@@ -48,14 +48,14 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 	case err == nil:
 		quiet.seen(ctx)
 		end(nil)
-		<-sought
+		<-lookedUp
 		return state, job.Seen{}, nil
 	case context.Cause(looking) != nil:
-		<-sought
-		return state, seen, errProbeObsolete
+		<-lookedUp
+		return state, seen, errProbeSuperseded
 	}
 	hurry() // SSH has failed
-	<-sought
+	<-lookedUp
 	return state, seen, err
 }
 
@@ -73,8 +73,8 @@ func restarted(j job.Job, seen job.Seen) bool {
 	return seen.BootID != "" && j.BootID != "" && seen.BootID != j.BootID
 }
 
-// seek asks the host for a VM whose task SSH does not show. Unknown proves nothing.
-func (e *Executor) seek(ctx context.Context, j job.Job) job.Seen {
+// lookUpOnHost asks the host for a VM whose task SSH does not show. Unknown proves nothing.
+func (e *Executor) lookUpOnHost(ctx context.Context, j job.Job) job.Seen {
 	timed, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	seen, err := e.o.Provider.Look(timed, *j.VM)
@@ -108,7 +108,7 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, s
 		return lost("the VM restarted while the task ran"), false
 	case unheard > e.o.HeartbeatThreshold:
 		text := fmt.Sprintf("no heartbeat and no answer over SSH for %s", e.o.HeartbeatThreshold)
-		if !errors.Is(err, errProbeObsolete) {
+		if !errors.Is(err, errProbeSuperseded) {
 			text += ": " + err.Error()
 		}
 		return lost(text), false
