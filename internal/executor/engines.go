@@ -118,7 +118,7 @@ func (e *Executor) hold(t tenure) {
 			t.end(job.ErrDetach)
 		})
 		e.work.Go(func() { e.tendEngines(t.ctx) })
-		e.work.Go(func() { e.heedOthers(t.ctx) })
+		e.work.Go(func() { e.handlePeerNotices(t.ctx) })
 	}
 	e.dispatch(t.ctx)
 	e.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"linus/internal/job"
 )
 
-// heedOthers takes the notices of other engines.
-func (e *Executor) heedOthers(ctx context.Context) {
+// handlePeerNotices takes the notices of other engines.
+func (e *Executor) handlePeerNotices(ctx context.Context) {
 	err := e.o.Engines.Listen(ctx, func(n job.Notice) {
 		if err := e.notice(ctx, n); err != nil && ctx.Err() == nil {
 			e.o.Log.Warn("taking up another engine's change failed, will be tried again", "kind", n.Kind, "job_id", n.Job, "err", err)
