@@ -98,11 +98,11 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		Retention:          time.Duration(c.RetentionDays) * 24 * time.Hour,
 		Allow:              allowed.check,
 		Webhooks:           notify,
-		Admit:              admit,
 		Spare:              st.Spare,
 		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
 		CallbackAddr:       func() string { return e.callbacks.Addr() },
 		Connected:          e.watch.metrics.Connected,
+		Changes:            &job.Changes{},
 		About:              about(o),
 	}
 	credentials := credential.New(credential.Options{
@@ -116,9 +116,8 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	}
 	vms := fleet.Options{
 		Store: st, Provider: work.Provider, Placer: e.backend.Placer, Log: log,
-		Changed: func(ctx context.Context, id string, events []job.Event) { e.VMChanged(ctx, id, events) },
-		Owner:   in.owner, Engine: e, Guest: e.backend.Guest, Keys: in.keys, Observer: work.Observer, Defaults: work.Defaults,
-		Allow: work.Allow, AllowFile: allowed.commands.CheckFile, AllowStorage: allowed.bounds.CheckStorage, Lease: time.Duration(c.LeaseHours) * time.Hour,
+		Jobs: st, Changes: work.Changes, Owner: in.owner, Guest: e.backend.Guest, Keys: in.keys, Defaults: work.Defaults,
+		Admit: admit, Spare: work.Spare, Allow: work.Allow, AllowFile: allowed.commands.CheckFile, AllowStorage: allowed.bounds.CheckStorage, Lease: time.Duration(c.LeaseHours) * time.Hour,
 		Checkpoints: job.CheckpointMode(c.Checkpoints), CheckpointBytes: int64(job.SizeMB(c.CheckpointDisk)) << 20,
 		CleanupInterval: work.CleanupInterval, Patience: work.HeartbeatThreshold, MaxMaking: c.MaxJobs,
 		PortURL: func(id string) string { return web.PortURL(e.httpURL(c), c.PortDomain(), id) },
@@ -127,7 +126,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		vms.Engines = work.Engines
 	}
 	e.hostTests = hosttest.New(hosttest.Options{
-		Store: st, Host: work.Provider, Engine: e, Row: func(ctx context.Context, id string) (vm.VM, error) { return work.Fleet.Row(ctx, id) },
+		Store: st, Host: work.Provider, Engine: e, Row: st.VM,
 		Engines: vms.Engines, Log: log, Template: c.DefaultVMTemplate, Lease: vms.Lease, Port: c.VMSSHPort,
 	})
 	vms.Tests, work.HostTests = e.hostTests, e.hostTests

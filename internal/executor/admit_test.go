@@ -18,7 +18,7 @@ func TestSubmit_AdmitsByWhatTheClientHas(t *testing.T) {
 	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
 	r.makeVM("dev") // of nobody: counts for none of those below
 	r.stop()
-	r.opts.Admit = func(has []job.Job, _ job.Manifest) error {
+	r.vms.Admit = func(has []job.Job, _ job.Manifest) error {
 		if len(has) >= 2 {
 			return errNoMore
 		}

@@ -11,7 +11,6 @@ import (
 // enqueue queues a new job. One that shares a VM needs no slot.
 func (e *Executor) enqueue(j job.Job) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	switch {
 	case e.runs[j.ID] != nil: // it was adopted as soon as it was stored
 	case j.Shares():
@@ -19,6 +18,8 @@ func (e *Executor) enqueue(j job.Job) {
 	default:
 		e.queue.addOf(j.ID, j.Principal)
 	}
+	e.mu.Unlock()
+	e.expect()
 	e.poke()
 }
 
@@ -29,6 +30,7 @@ func (e *Executor) poke() { signal(e.wake) }
 // jobs that have no run, such as those whose VM could not be destroyed, until it is gone.
 func (e *Executor) dispatch(ctx context.Context) {
 	defer e.work.Wait()
+	e.expect()
 	e.work.Go(func() { e.sweep(ctx) })
 	e.work.Go(func() { e.notifyAll(ctx) })
 	e.work.Go(func() { e.o.Fleet.Tend(ctx) })
@@ -45,6 +47,7 @@ func (e *Executor) dispatch(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		e.startWaiting(ctx)
+		e.expect()
 		select {
 		case <-ctx.Done():
 			return
@@ -60,6 +63,20 @@ func (e *Executor) dispatch(ctx context.Context) {
 		}
 		e.adopt(ctx, left)
 	}
+}
+
+// expect tells the fleet what jobs may ask for.
+func (e *Executor) expect() {
+	e.mu.Lock()
+	e.demands++
+	d := job.Demand{Seq: e.demands, Waits: !e.queue.empty()}
+	for id, r := range e.runs {
+		if !r.shares {
+			d.Starting = append(d.Starting, id)
+		}
+	}
+	e.mu.Unlock()
+	e.o.Fleet.Expect(d)
 }
 
 // left are the unfinished jobs that the store has.

@@ -9,6 +9,7 @@ import (
 
 	"linus/internal/capture"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 var (
@@ -27,6 +28,20 @@ func (e *Executor) Cancel(ctx context.Context, id string) error {
 		err = e.o.Fleet.CancelVM(ctx, id)
 	}
 	return err
+}
+
+// DestroyVM destroys a persistent VM. The job that makes it, if one does, is cancelled first.
+func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	v, err := e.o.Fleet.Find(ctx, ref)
+	if err == nil && v.Own == nil && v.Lifecycle == vm.Persistent && v.State == vm.Intended {
+		if err = e.Cancel(ctx, v.Job); err == nil || errors.Is(err, job.ErrCompleted) {
+			v, err = e.o.Jobs.VM(ctx, v.Job)
+		}
+	}
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	return e.o.Fleet.Destroy(ctx, v)
 }
 
 // end decides a job at a caller's request and interrupts its run. signal is sent to its
@@ -61,19 +76,29 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 		return err
 	}
 	e.o.Log.Info("job ended by request", "job_id", id, "reason", outcome.Reason, "collecting", cut)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	r := e.runs[id]
-	switch {
-	case r != nil && cut && r.cut != nil:
-		r.cut()
-	case r != nil && !cut:
-		r.cancel(cause)
-	case r == nil && j.Status == job.Pending:
-		e.queue.addReady(id) // it needs no slot to end
+	e.interrupt(id, cut, cause)
+	if j.Status == job.Pending {
+		e.mu.Lock()
+		if e.runs[id] == nil {
+			e.queue.addReady(id) // it needs no slot to end
+		}
+		e.mu.Unlock()
 	}
 	e.poke()
 	return nil
+}
+
+// interrupt interrupts a job's run, if it has one here: what it collects, or else its phases.
+func (e *Executor) interrupt(id string, collecting bool, cause error) {
+	stop := func() {}
+	e.mu.Lock()
+	if r := e.runs[id]; r != nil && collecting && r.cut != nil {
+		stop = r.cut
+	} else if r != nil {
+		stop = func() { r.cancel(cause) }
+	}
+	e.mu.Unlock()
+	stop()
 }
 
 // Kill ends a job's task with its whole process tree; the job is then failed, with

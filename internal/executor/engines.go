@@ -97,11 +97,7 @@ type tenure struct {
 // open begins a tenure, and adopts what is left.
 func (e *Executor) open(running context.Context, l left) tenure {
 	ctx, end := context.WithCancelCause(running)
-	e.mu.Lock()
-	if !e.closed {
-		e.begin = func(work func(context.Context)) { e.work.Go(func() { work(ctx) }) }
-	}
-	e.mu.Unlock()
+	e.o.Fleet.Begin(ctx)
 	e.adopt(ctx, l)
 	return tenure{ctx, end}
 }
@@ -112,9 +108,6 @@ func (e *Executor) hold(t tenure) {
 	if e.o.Engines != nil {
 		e.work.Go(func() {
 			e.keepLease(t.ctx)
-			e.mu.Lock()
-			e.begin = nil
-			e.mu.Unlock()
 			t.end(job.ErrDetach)
 		})
 		e.work.Go(func() { e.tendEngines(t.ctx) })
@@ -302,14 +295,8 @@ func (e *Executor) applyRequests(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch r := e.runs[id]; {
-	case r == nil || j.Outcome == nil:
-	case j.SkipCollect && r.cut != nil:
-		r.cut()
-	default:
-		r.cancel(errCancelled) // the working phases are over, whoever has decided that
+	if j.Outcome != nil {
+		e.interrupt(id, j.SkipCollect, errCancelled) // the working phases are over, whoever has decided that
 	}
 	return nil
 }
@@ -327,14 +314,7 @@ func (e *Executor) take(ctx context.Context, id string) (job.Job, bool, error) {
 // Leads reports whether this engine does what one does for all: it sweeps, and tends
 // pools.
 func (e *Executor) Leads(ctx context.Context) bool {
-	if e.o.Engines == nil {
-		return true
-	}
-	engines, err := e.o.Engines.Engines(ctx)
-	if err != nil && ctx.Err() == nil {
-		e.o.Log.Warn("which engine leads is not known", "err", err)
-	}
-	return slices.ContainsFunc(engines, func(i job.EngineInfo) bool { return i.Self && i.Leads })
+	return job.Leads(ctx, e.o.Engines, e.o.Log)
 }
 
 // Engines returns every engine that shares the store.
@@ -382,6 +362,6 @@ func (e *Executor) isDraining() bool {
 func (e *Executor) Drained() bool {
 	e.mu.Lock()
 	drained := e.draining && len(e.runs) == 0
-	e.mu.Unlock() // the fleet asks this engine, too
+	e.mu.Unlock()
 	return drained && !e.o.Fleet.Working()
 }

@@ -40,14 +40,13 @@ type Options struct {
 	Allow func(s job.Submission) error
 	// Webhooks are messages about ended jobs. Nil: there are none.
 	Webhooks *Webhooks
-	// Admit returns an error if a client may not have one more job in addition to those it
-	// has: unfinished ones, and those whose VM is not gone. Nil: all admitted.
-	Admit func(has []job.Job, next job.Manifest) error
 	// Proxy returns a job's proxy. Nil: there is none, and VMs that may reach names only
 	// reach nothing.
 	Proxy     func(ctx context.Context, o ProxyOptions) (NamesProxy, error)
 	Connected func(job.Connection) // called for each of those; may be nil
-	// Observer is called on what happens. May be nil.
+	// Changes are what has happened, of which the Fleet tells there, too. Nil: it does not.
+	Changes *job.Changes
+	// Observer is called on what has happened, with one after the other. May be nil.
 	Observer job.Observer
 
 	// Engines shows this engine the others that share the store. Nil: it shares it with none.
@@ -101,21 +100,18 @@ type Executor struct {
 
 	mu            sync.Mutex
 	id            string                  // of this engine among those that share the store; empty: it shares with none
-	closed        bool                    // Close was called
 	draining      bool                    // no more jobs are taken
 	full          bool                    // the installation has no slot left, as of the last look
 	problems      map[string]string       // why dead engines' jobs cannot be taken over, by engine
 	reportsPassed map[string]time.Time    // when reports were last passed on to other engines
 	queue         queue                   // jobs without a run
+	demands       int64                   // how often the fleet was told what jobs may ask for
 	runs          map[string]*run         // jobs being worked on
 	leftover      int                     // jobs that may be unfinished, and have neither a run nor a place in the queue
 	watchers      map[string]*watched     // by job, or endKey; without those nobody waits for
 	stop          context.CancelCauseFunc // ends the engine; nil before Start
 
-	// begin runs work in a goroutine of the engine, under its context; nil unless the
-	// engine runs.
-	begin func(work func(running context.Context))
-	work  sync.WaitGroup // all goroutines of the engine except the dispatcher
+	work sync.WaitGroup // all goroutines of the engine except the dispatcher and what the fleet began
 
 	unanswered atomic.Int64 // jobs with a check that has not been answered
 }
@@ -141,6 +137,7 @@ func New(o Options) *Executor {
 	if o.Observer == nil {
 		o.Observer = func(job.Happening) {}
 	}
+	o.Changes = cmp.Or(o.Changes, &job.Changes{})
 	e := &Executor{
 		verbs:           o.Fleet,
 		tokenVerbs:      o.Tokens,
@@ -156,6 +153,7 @@ func New(o Options) *Executor {
 		runs:            map[string]*run{},
 		watchers:        map[string]*watched{},
 	}
+	o.Changes.Read(e.heed)
 	e.captures = capture.Options{
 		Store: o.Captured, Runner: o.Runner, Log: o.Log, Secrets: e.hidden, Update: e.update,
 		MaxOutput: o.MaxOutput, Artifacts: o.Artifacts, Patience: o.CollectPatience,
@@ -187,7 +185,6 @@ func (e *Executor) Start(ctx context.Context) error {
 func (e *Executor) Close(ctx context.Context) error {
 	e.mu.Lock()
 	stop := e.stop
-	e.begin, e.closed = nil, true
 	e.mu.Unlock()
 	if stop == nil {
 		return nil
@@ -195,7 +192,7 @@ func (e *Executor) Close(ctx context.Context) error {
 	stop(job.ErrDetach)
 	select {
 	case <-e.done:
-		return nil
+		return e.o.Changes.Wait(ctx)
 	case <-ctx.Done():
 		return fmt.Errorf("stop following jobs: %w", ctx.Err())
 	}
@@ -206,8 +203,8 @@ func (e *Executor) Close(ctx context.Context) error {
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	idle := e.queue.empty() && len(e.runs) == 0 && e.leftover == 0
-	e.mu.Unlock() // the fleet asks this engine, too
-	return idle && !e.o.Fleet.Busy() && !e.undelivered.Load() && (e.o.HostTests == nil || !e.o.HostTests.Busy())
+	e.mu.Unlock()
+	return idle && e.o.Changes.Idle() && !e.o.Fleet.Busy() && !e.undelivered.Load() && (e.o.HostTests == nil || !e.o.HostTests.Busy())
 }
 
 func decided(o job.Outcome) job.Event {

@@ -127,17 +127,17 @@ func notOnPostgres(t *testing.T) {
 func (r *rig) restart() {
 	r.t.Helper()
 	vms := r.vms
-	vms.Provider, vms.Engine, vms.Log, vms.Observer, vms.Defaults, vms.Allow = r.opts.Provider, r, r.opts.Log, r.opts.Observer, r.opts.Defaults, r.opts.Allow
+	r.opts.Changes = &job.Changes{}
+	vms.Provider, vms.Jobs, vms.Log, vms.Changes, vms.Defaults, vms.Allow, vms.Spare = r.opts.Provider, r.opts.Jobs, r.opts.Log, r.opts.Changes, r.opts.Defaults, r.opts.Allow, r.opts.Spare
 	vms.CleanupInterval, vms.SweepInterval, vms.Patience = r.opts.CleanupInterval, r.opts.SweepInterval, r.opts.HeartbeatThreshold
 	vms.ClaimPatience, vms.MaxMaking = min(time.Minute, r.opts.CollectPatience), r.opts.MaxJobs
-	vms.Changed = func(ctx context.Context, id string, events []job.Event) { r.VMChanged(ctx, id, events) }
 	if r.opts.Engines != nil {
 		vms.Engines = r.opts.Engines
 	}
 	r.opts.Fleet = fleet.New(vms)
 	r.opts.Tokens = token.New(token.Options{Store: r.store, Limits: r.opts.Defaults.TokenLimits(r.opts.MaxJobs), Log: r.opts.Log, Observer: r.opts.Observer})
 	r.opts.Credentials = credential.New(credential.Options{Store: r.store, Dir: filepath.Join(r.dir, "credentials"), Secrets: r.opts.Secrets, Log: r.opts.Log, Observer: r.opts.Observer})
-	r.opts.HostTests = hosttest.New(hosttest.Options{Store: r.store, Host: r.opts.Provider, Engine: r, Row: r.opts.Fleet.Row, Log: r.opts.Log})
+	r.opts.HostTests = hosttest.New(hosttest.Options{Store: r.store, Host: r.opts.Provider, Engine: r, Row: r.store.VM, Log: r.opts.Log})
 	r.Executor = executor.New(r.opts)
 	if err := r.Start(context.Background()); err != nil {
 		r.t.Fatal(err)
@@ -771,41 +771,4 @@ type specs struct {
 func (s *specs) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	s.got <- spec
 	return s.Provider.Create(ctx, spec, progress)
-}
-
-// askingFleet answers whether it works when it was answered itself.
-type askingFleet struct {
-	executor.Fleet
-	t *testing.T
-	e *executor.Executor
-}
-
-func (f askingFleet) Busy() bool {
-	f.t.Helper()
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		f.e.JobsWait()
-		f.e.VMChanged(context.Background(), "x", nil)
-	}()
-	select {
-	case <-answered:
-	case <-time.After(10 * time.Second):
-		f.t.Error("the engine does not answer the fleet that it asks whether it works")
-	}
-	return false
-}
-
-func (f askingFleet) Working() bool { return f.Busy() }
-
-func TestIdle_AnswersTheFleetMeanwhile(t *testing.T) {
-	t.Parallel()
-	f := &askingFleet{t: t}
-	f.e = executor.New(executor.Options{Fleet: f})
-	if !f.e.Idle() {
-		t.Error("an engine without work is not idle")
-	}
-	if err := f.e.Drain(context.Background()); err != nil || !f.e.Drained() {
-		t.Errorf("an engine without work is not drained: %v", err)
-	}
 }

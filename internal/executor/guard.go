@@ -62,13 +62,14 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 	}
 	switch v.Of {
 	case job.OfJob:
-		j, err := g.e.Known(ctx, ref)
+		j, err := g.e.o.Fleet.Known(ctx, ref)
 		if err == nil && !p.Sees(j.Principal) {
 			err = job.ErrNotFound
 		}
 		return err
 	case job.OfVM:
-		return g.e.o.Fleet.Find(ctx, ref)
+		_, err := g.e.o.Fleet.Find(ctx, ref)
+		return err
 	case job.OfFile, job.OfVolume: // the fleet finds the VM, and the volume
 		return nil
 	case job.OfJobs, job.OfVMs, job.OfNew, job.OfAll:

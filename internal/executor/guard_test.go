@@ -252,7 +252,7 @@ func TestGuard_APoolsVMBelongsToWhoHasIt(t *testing.T) {
 func TestGuard_LimitsOfClientsAreNotSharedBetweenPrincipals(t *testing.T) {
 	r := newRig(t, 2)
 	r.stop()
-	r.opts.Admit = func(has []job.Job, _ job.Manifest) error {
+	r.vms.Admit = func(has []job.Job, _ job.Manifest) error {
 		if len(has) > 0 {
 			return errors.New("one at a time")
 		}

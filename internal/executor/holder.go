@@ -22,9 +22,8 @@ func (h holder) Update(ctx context.Context, change func(*job.Job) ([]job.Event, 
 
 // Claimed tells of a change that was stored already.
 func (h holder) Claimed(j job.Job, events []job.Event) {
-	h.e.o.Observer(job.Change{Job: j, Events: events})
-	h.e.changed(j.ID)
-	h.e.changed(j.VM.Job)
+	h.e.o.Changes.Add(job.Change{Job: j, Events: events})
+	h.e.o.Changes.Add(job.VMChanged{VM: *j.VM})
 }
 
 // Tell shows what is happening, and records it together with what comes until then.

@@ -151,7 +151,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, j job.Job, left []phase
 		return err
 	}))
 	ended := job.Event{At: now(), Kind: job.EventPhaseEnded, Phase: name}
-	e.o.Observer(job.PhaseEnd{Job: j, Phase: name, Began: began, Result: phaseResult(ctx, err), Err: err})
+	e.o.Changes.Add(job.PhaseEnd{Job: j, Phase: name, Began: began, Result: phaseResult(ctx, err), Err: err})
 	log.Info("phase ended", "duration_ms", time.Since(began).Milliseconds(), "err", err)
 	switch {
 	case err == nil:
@@ -415,7 +415,7 @@ func (e *Executor) release(ctx context.Context, r *run, j job.Job) (change, erro
 
 // clean removes what the job has left in a VM that others use.
 func (e *Executor) clean(ctx context.Context, j job.Job) error {
-	v, err := e.o.Fleet.Row(ctx, j.VM.Job)
+	v, err := e.o.Jobs.VM(ctx, j.VM.Job)
 	if err != nil || v.State != vm.Created {
 		return nil //nolint:nilerr // then there is nothing to be cleaned
 	}

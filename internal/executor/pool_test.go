@@ -318,7 +318,7 @@ func TestPool_WaitsBehindJobs(t *testing.T) {
 func TestPool_CountsAgainstNoLimit(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
-	r.opts.Admit = func(has []job.Job, _ job.Manifest) error {
+	r.vms.Admit = func(has []job.Job, _ job.Manifest) error {
 		if len(has) > 0 {
 			return fmt.Errorf("%d jobs count", len(has))
 		}

@@ -170,24 +170,24 @@ type Fleet interface {
 	// Spread reports whether VMs are spread over nodes.
 	Spread() bool
 
-	// Row returns a VM by the ID in its marker, in any state; job.ErrNotFound. Told returns
-	// what happened to one that no job has made, and AskedBy the VMs that a principal's
-	// client has asked for, or all of the principal's clients but for the operator's.
-	Row(ctx context.Context, id string) (vm.VM, error)
-	Told(ctx context.Context, id string) ([]job.Event, error)
-	AskedBy(ctx context.Context, owner, client string) ([]vm.VM, error)
-	// DisksOf returns the disks of one of the operator's clients, or of all of another owner's,
-	// that no VM of theirs has: of volumes, checkpoints and saved templates.
-	DisksOf(ctx context.Context, owner, client string) ([]job.Job, error)
+	// Known returns a job as it is stored or, for the ID in the marker of a VM that no job has
+	// made, what stands for one; job.ErrNotFound.
+	Known(ctx context.Context, id string) (job.Job, error)
 
+	// Limited reports whether what clients may have is limited. Admit returns an error if the
+	// client may not have one more job, of this manifest, or there is no space for one.
+	Limited() bool
+	Admit(ctx context.Context, s job.Submission, m job.Manifest) error
 	// Decide waits for the right to decide who may have what, which end releases. Enter
 	// returns the VM that a job is to share, if it accepts one more; the caller decides.
 	Decide(ctx context.Context) (end func(), err error)
 	Enter(ctx context.Context, ref string) (vm.VM, error)
 	// Runs returns an error if a VM is known to be stopped or suspended, as somebody has asked.
 	Runs(ctx context.Context, ref string) error
-	// Find checks that there is a VM of ours by that name or ID, and that the caller may see it.
-	Find(ctx context.Context, ref string) error
+	// Find returns a VM of ours by its name or ID, if the caller may see it; Destroy is DestroyVM
+	// for it, when no job makes it.
+	Find(ctx context.Context, ref string) (vm.VM, error)
+	Destroy(ctx context.Context, v vm.VM) (job.VMInfo, error)
 	// Fits returns an error if no node can ever take the VM of a manifest. Plan returns what
 	// making it would do, and PlanVM what CreateVM would.
 	Fits(ctx context.Context, m job.Manifest) error
@@ -202,6 +202,12 @@ type Fleet interface {
 	Tend(ctx context.Context)
 	Busy() bool
 	Working() bool
+	// Spawn runs work that outlives its caller, and ends with the engine.
+	Spawn(work func(running context.Context)) error
+	// Begin has work on VMs that callers ask for go on until ctx ends. Expect says what
+	// this engine's jobs may ask for.
+	Begin(ctx context.Context)
+	Expect(d job.Demand)
 	// DestroySoon has VMs destroyed of which was just recorded that nobody wants them;
 	// TendSoon has the pools tended, and LoadPools read again first.
 	DestroySoon()
@@ -265,6 +271,10 @@ type JobStore interface {
 	OfClient(ctx context.Context, owner, client string) ([]job.Job, error)
 	// Events returns the job's events with Seq > after, in order.
 	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
+	// VM returns a VM by the ID in its marker, in any state, and VMEvents what happened to one
+	// that no job has made; job.ErrNotFound.
+	VM(ctx context.Context, id string) (vm.VM, error)
+	VMEvents(ctx context.Context, id string) ([]job.Event, error)
 	// TokenHash returns the hex sha256 of the job's callback token; a job that has ended
 	// has none.
 	TokenHash(ctx context.Context, id string) (string, error)

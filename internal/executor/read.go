@@ -16,7 +16,7 @@ import (
 
 // Job returns a job. While it waits, Progress says for what.
 func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
-	j, err := e.Known(ctx, id)
+	j, err := e.o.Fleet.Known(ctx, id)
 	if err != nil {
 		return job.Job{}, err
 	}
@@ -42,7 +42,7 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 func (e *Executor) Manifest(ctx context.Context, id string) (job.Manifest, error) {
 	m, err := e.o.Jobs.Manifest(ctx, id)
 	if errors.Is(err, job.ErrNotFound) {
-		j, err := e.Known(ctx, id)
+		j, err := e.o.Fleet.Known(ctx, id)
 		return j.Manifest, err
 	}
 	return m, err
@@ -57,7 +57,7 @@ func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
 // wrote a JSON stream, the result's stdout is its final text; Output returns the whole
 // stream.
 func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
-	j, err := e.Known(ctx, id)
+	j, err := e.o.Fleet.Known(ctx, id)
 	if err != nil {
 		return job.Result{}, err
 	}

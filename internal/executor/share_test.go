@@ -150,7 +150,7 @@ func TestVM_IsNotTakenFromAJobThatIsEnteringIt(t *testing.T) {
 			maker := r.makeVM("dev", func(m *job.Manifest) { m.TTL = 600 })
 			r.stop()
 			entering, enter := make(chan struct{}), make(chan struct{})
-			r.opts.Admit = func([]job.Job, job.Manifest) error {
+			r.vms.Admit = func([]job.Job, job.Manifest) error {
 				close(entering)
 				<-enter
 				return nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/lock"
 )
 
 // Silence is counted in steps of at most maxStep: an engine, or a machine, that was
@@ -29,6 +30,8 @@ type silence struct {
 	e       *Executor
 	id      string
 	decided bool // the job is decided, with which one silence ends and another begins
+
+	saving lock.Line // orders what is written
 
 	mu    sync.Mutex
 	now   job.Silence
@@ -86,11 +89,12 @@ func (s *silence) asked(cut func()) (before bool) {
 // seen records that SSH has shown the task.
 func (s *silence) seen(ctx context.Context) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.count()
 	s.hear(true)
 	s.now = job.Silence{}
-	if s.saved != s.now {
+	save := s.saved != s.now
+	s.mu.Unlock()
+	if save {
 		s.save(ctx)
 	}
 }
@@ -98,10 +102,11 @@ func (s *silence) seen(ctx context.Context) {
 // heard records that a callback has arrived.
 func (s *silence) heard(ctx context.Context) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.count()
 	s.now.Heard = s.now.Unseen
-	if s.saved.Heard != s.saved.Unseen {
+	save := s.saved.Heard != s.saved.Unseen
+	s.mu.Unlock()
+	if save {
 		s.save(ctx)
 	}
 }
@@ -117,21 +122,21 @@ func (s *silence) lasts() (unheard, unseen time.Duration) {
 
 func (s *silence) tick(ctx context.Context) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.count()
 	apart := max(countEvery, time.Duration(s.e.unanswered.Load())*writeApart)
-	if !s.deaf {
-		return
-	}
-	if s.now.Unseen-s.saved.Unseen >= apart {
+	save := s.deaf && s.now.Unseen-s.saved.Unseen >= apart
+	over := s.deaf && s.now.Unseen-s.now.Heard > s.e.o.HeartbeatThreshold+lookGrace && time.Since(s.begun) >= countEvery
+	cut := s.cut
+	s.mu.Unlock()
+	if save {
 		s.save(ctx)
 	}
-	if s.now.Unseen-s.now.Heard > s.e.o.HeartbeatThreshold+lookGrace && time.Since(s.begun) >= countEvery {
-		s.cut()
+	if over {
+		cut()
 	}
 }
 
-// count adds the time since it was last called. s.mu is held, here and below.
+// count adds the time since it was last called. s.mu is held, here and in hear.
 func (s *silence) count() {
 	now := time.Now()
 	s.now.Unseen += min(now.Sub(s.upTo), maxStep)
@@ -148,15 +153,24 @@ func (s *silence) hear(answered bool) {
 
 // save writes the row directly in the store: it is not news for watchers of the job.
 func (s *silence) save(ctx context.Context) {
+	leave, err := s.saving.Enter(ctx)
+	if err != nil {
+		return
+	}
+	defer leave()
+	s.mu.Lock()
 	now := s.now
-	_, err := s.e.o.Jobs.Update(ctx, s.id, func(j *job.Job) (job.Record, error) {
+	s.mu.Unlock()
+	_, err = s.e.o.Jobs.Update(ctx, s.id, func(j *job.Job) (job.Record, error) {
 		if s.decided == (j.Outcome != nil) {
 			j.Silence = now
 		}
 		return job.Record{}, nil
 	})
 	if err == nil {
+		s.mu.Lock()
 		s.saved = now
+		s.mu.Unlock()
 	} else if ctx.Err() == nil {
 		s.e.o.Log.Warn("record of a silence failed", "job_id", s.id, "err", err)
 	}

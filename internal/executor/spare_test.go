@@ -32,7 +32,7 @@ func TestSubmit_LeavesSpaceForWhatRuns(t *testing.T) {
 	if !job.Own(err) || !strings.Contains(err.Error(), "no job is accepted: the state directory has 3 MiB free") {
 		t.Errorf("%v", err)
 	}
-	if err := r.Admit(t.Context(), job.Submission{}, job.DiskAlone(1)); err != nil {
+	if err := r.opts.Fleet.Admit(t.Context(), job.Submission{}, job.DiskAlone(1)); err != nil {
 		t.Errorf("a disk of the hosts' alone: %v", err)
 	}
 	report, err := r.CheckHost(context.Background())

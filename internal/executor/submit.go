@@ -34,7 +34,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if m.VM != "" {
 		down = e.o.Fleet.Runs(ctx, m.VM) // before the decision, which others wait for: the host may be asked
 	}
-	if m.VM != "" || e.o.Admit != nil { // others decide nothing, and can be stored side by side
+	if m.VM != "" || e.o.Fleet.Limited() { // others decide nothing, and can be stored side by side
 		end, err := e.o.Fleet.Decide(ctx)
 		if err != nil {
 			return job.Job{}, err
@@ -52,11 +52,8 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 		if shared, err = e.enterable(ctx, s, m); err != nil {
 			return job.Job{}, err
 		}
-		if err := e.admit(ctx, s, m); err != nil {
-			return job.Job{}, err
-		}
 	}
-	if err := e.spare(); err != nil {
+	if err := e.o.Fleet.Admit(ctx, s, m); err != nil {
 		return job.Job{}, err
 	}
 	id, err := uuid.NewV7()
@@ -78,17 +75,6 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	e.o.Log.Info("job submitted", "job_id", j.ID, "client", j.Client)
 	e.enqueue(j)
 	return j, nil
-}
-
-// spare returns why nothing may be submitted for lack of space; nil: there is some.
-func (e *Executor) spare() error {
-	if e.o.Spare == nil {
-		return nil
-	}
-	if err := e.o.Spare(); err != nil {
-		return fmt.Errorf("no job is accepted: %w", err)
-	}
-	return nil
 }
 
 // enterable returns the ID, in its marker, of the VM that the manifest names, empty if it names none;
@@ -116,40 +102,6 @@ func (e *Executor) enterable(ctx context.Context, s job.Submission, m job.Manife
 		err = reachable(m, kept.Network)
 	}
 	return kept.Job, err
-}
-
-// admit returns an error if the client may not have one more job, of this manifest.
-func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) error {
-	if e.o.Admit == nil {
-		return nil
-	}
-	owner := s.Principal.Owner()
-	has, err := e.o.Jobs.OfClient(ctx, owner, s.Client)
-	if err != nil {
-		return err
-	}
-	vms, err := e.o.Fleet.AskedBy(ctx, owner, s.Client)
-	if err != nil {
-		return err
-	}
-	for _, v := range vms {
-		has = append(has, job.MakerOf(v))
-	}
-	disks, err := e.o.Fleet.DisksOf(ctx, owner, s.Client)
-	if err != nil {
-		return err
-	}
-	return e.o.Admit(append(has, disks...), m)
-}
-
-// Admit returns an error if the client may not have one more job or VM, or a disk alone, of this
-// manifest, or there is no space for what is stored here of a job or a VM.
-func (e *Executor) Admit(ctx context.Context, s job.Submission, m job.Manifest) error {
-	err := e.admit(ctx, s, m)
-	if err == nil && m.AgentType != "" { // else it is a disk alone
-		err = e.spare()
-	}
-	return err
 }
 
 // complete checks a submission, including whether it is allowed, and returns its

@@ -8,9 +8,10 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
-// update changes a job in the store and wakes its watchers. The job's texts are stored
+// update changes a job in the store, and tells of it. The job's texts are stored
 // as they may be shown: without secrets, and bounded.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	return e.updateWith(ctx, id, job.EventsOnly(change))
@@ -66,7 +67,7 @@ func (e *Executor) maskAndNotify(change func(*job.Job) (job.Record, error), reco
 	}
 }
 
-// updated wakes the watchers of a job that was changed.
+// updated tells that a job was changed.
 func (e *Executor) updated(j job.Job, record job.Record, err error) (job.Job, error) {
 	if errors.Is(err, job.ErrDetach) {
 		signal(e.leaseDoubted)
@@ -74,15 +75,7 @@ func (e *Executor) updated(j job.Job, record job.Record, err error) (job.Job, er
 	if err != nil {
 		return j, err
 	}
-	if len(record.Events) > 0 {
-		e.o.Observer(job.Change{Job: j, Events: record.Events})
-	}
-	status := func(e job.Event) bool { return e.Kind == job.EventStatus }
-	if j.Done() || slices.ContainsFunc(record.Events, status) {
-		e.changed(j.ID)
-	} else {
-		e.changedSoon(j.ID)
-	}
+	e.o.Changes.Add(job.Change{Job: j, Events: record.Events})
 	if len(record.Outbox) > 0 {
 		e.undelivered.Store(true)
 		signal(e.notices)
@@ -90,24 +83,57 @@ func (e *Executor) updated(j job.Job, record job.Record, err error) (job.Job, er
 	return j, nil
 }
 
-// VMChanged tells of a change of a VM who watches it, the job that made it, or another that
+// heed tells of what has happened who watches it, and who observes this engine.
+func (e *Executor) heed(h job.Happening) {
+	switch h := h.(type) {
+	case job.Change:
+		if len(h.Events) > 0 {
+			e.o.Observer(h)
+		}
+		status := func(e job.Event) bool { return e.Kind == job.EventStatus }
+		if h.Job.Done() || slices.ContainsFunc(h.Events, status) {
+			e.changed(h.Job.ID)
+		} else {
+			e.changedSoon(h.Job.ID)
+		}
+		if h.Job.VM != nil && h.Job.VM.Job == h.Job.ID {
+			e.reopen(*h.Job.VM)
+		}
+	case job.VMChanged:
+		e.vmChanged(h.VM, h.Events)
+	default:
+		e.o.Observer(h)
+	}
+}
+
+// reopen has the job looked for that has made a VM which nobody wants any more.
+func (e *Executor) reopen(v vm.VM) {
+	if v.Own == nil && v.Unwanted && !v.State.Settled() {
+		signal(e.reopened)
+	}
+}
+
+// vmChanged tells of a change of a VM who watches it, the job that made it, or another that
 // runs in it.
-func (e *Executor) VMChanged(ctx context.Context, id string, events []job.Event) {
+func (e *Executor) vmChanged(v vm.VM, events []job.Event) {
 	if e.o.Webhooks != nil && e.o.Webhooks.Installation {
 		e.undelivered.Store(true)
 		signal(e.notices)
 	}
-	if len(events) > 0 {
-		if j, err := e.Known(ctx, id); err == nil && (j.Kind == job.KindTask || j.VM.AskedFor()) {
-			e.o.Observer(job.Change{Job: j, Events: events})
-		}
+	made := job.Job{ID: v.Job, Kind: job.KindTask, VM: &v} // by a job, of which no more is known here
+	if v.Own != nil {
+		made = job.MakerOf(v)
 	}
-	e.changed(id)
+	if len(events) > 0 && (v.Own == nil || v.AskedFor()) {
+		e.o.Observer(job.Change{Job: made, Events: events})
+	}
+	e.reopen(v)
+	e.changed(v.Job)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for key, w := range e.watchers {
 		reads := w.seen == nil && !strings.HasSuffix(key, endKey("")) // what was before the change, perhaps
-		if reads || w.seen != nil && w.seen.job.VM != nil && w.seen.job.VM.Job == id {
+		if reads || w.seen != nil && w.seen.job.VM != nil && w.seen.job.VM.Job == v.Job {
 			e.wakeWatchers(key)
 		}
 	}
@@ -165,9 +191,9 @@ func (e *Executor) events(ctx context.Context, id string, after int64) ([]job.Ev
 	if !errors.Is(err, job.ErrNotFound) {
 		return events, err
 	}
-	told, noVM := e.o.Fleet.Told(ctx, id)
+	told, noVM := e.o.Jobs.VMEvents(ctx, id)
 	if noVM != nil || len(told) == 0 {
-		if _, err = e.Known(ctx, id); err != nil {
+		if _, err = e.o.Fleet.Known(ctx, id); err != nil {
 			return nil, err
 		}
 	}

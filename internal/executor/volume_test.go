@@ -322,9 +322,10 @@ func TestVolume_BelongsToItsPrincipal(t *testing.T) {
 func TestVolume_CountsAsDiskOfItsClient(t *testing.T) {
 	var has []job.Job
 	var next job.Manifest
-	r := newRig(t, 2, func(o *executor.Options) {
-		o.Admit = func(h []job.Job, n job.Manifest) error { has, next = h, n; return nil }
-	})
+	r := newRig(t, 2)
+	r.stop()
+	r.vms.Admit = func(h []job.Job, n job.Manifest) error { has, next = h, n; return nil }
+	r.restart()
 	r.newVolume("cache")
 	r.newVolume("more")
 	if len(has) != 1 || !has[0].Status.Terminal() || has[0].Keeps() || has[0].Kind != job.KindVolume || has[0].Manifest.Resources != (vm.Resources{Disk: "20480M"}) || next.AgentType != "" || next.Resources.Disk != "20480M" {

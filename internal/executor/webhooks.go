@@ -189,7 +189,7 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 		if d.State != job.DeliveryPending {
 			err = e.o.Outbox.DropWebhook(ctx, w.ID)
 		}
-		e.o.Observer(d)
+		e.o.Changes.Add(d)
 		return errors.Join(err, e.o.Fleet.Tell(ctx, w.VM, events))
 	}
 	record := job.Record{Events: events}
@@ -208,6 +208,6 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 	if err != nil && !errors.Is(err, job.ErrNotFound) {
 		return err
 	}
-	e.o.Observer(d)
+	e.o.Changes.Add(d)
 	return nil
 }

@@ -4,12 +4,16 @@ import (
 	"context"
 	"sync"
 
+	"linus/internal/job"
 	"linus/internal/lock"
 )
 
 // Engines are the engines that share the store, and what they hold.
 type Engines interface {
+	job.Engines
 	lock.Engines
+	// Tell gives the other engines a notice.
+	Tell(ctx context.Context, n job.Notice) error
 	// Locked returns what the engine that has a lock does meanwhile; empty: none has it.
 	Locked(ctx context.Context, name string) (string, error)
 }

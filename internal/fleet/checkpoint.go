@@ -291,7 +291,7 @@ func (f *Fleet) booted(v vm.VM) {
 	if n < need {
 		return
 	}
-	err := f.o.Engine.Spawn(func(running context.Context) {
+	err := f.Spawn(func(running context.Context) {
 		if f.o.Checkpoints == job.CheckpointsTested && (f.o.Tests == nil || !f.o.Tests.Restores(running, v.Node, v.Template)) {
 			return
 		}

@@ -239,8 +239,8 @@ func TestCheckpoint_IsMadeWhereATestHasShownIt(t *testing.T) {
 // One is made behind waiting jobs.
 func TestCheckpoint_IsNotMadeWhileJobsWait(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.engine.set(func(e *engine) { e.waits = true })
 		r.start()
+		r.Expect(job.Demand{Waits: true})
 		c, err := r.CreateCheckpoint(context.Background(), job.CheckpointSpec{})
 		if err != nil {
 			t.Fatal(err)
@@ -249,7 +249,7 @@ func TestCheckpoint_IsNotMadeWhileJobsWait(t *testing.T) {
 		if n := len(r.froms()); n != 0 {
 			t.Errorf("%d creates while jobs wait", n)
 		}
-		r.engine.set(func(e *engine) { e.waits = false })
+		r.Expect(job.Demand{})
 		r.pass(time.Minute)
 		if c = r.found(c.ID); c.Status != job.CheckpointReady {
 			t.Errorf("%+v", c)

@@ -51,7 +51,7 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 	if err := f.freeName(ctx, m.VMName, "", owner); err != nil {
 		return job.VMInfo{}, err
 	}
-	if err := f.o.Engine.Admit(ctx, s, m); err != nil {
+	if err := f.Admit(ctx, s, m); err != nil {
 		return job.VMInfo{}, err
 	}
 	id, err := newID()

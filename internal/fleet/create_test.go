@@ -344,7 +344,7 @@ func TestDiscard(t *testing.T) {
 				if tt.never != (len(specs) == 0) || tt.name == "made" && !slices.Equal(destroyed, []int{v.ID}) {
 					t.Errorf("%d creates, destroyed %v", len(specs), destroyed)
 				}
-				if tt.name == "made" && !slices.Contains(r.host.callers, job.Caller{Client: "ender of " + id}) {
+				if tt.name == "made" && !slices.Contains(r.host.callers, job.Caller{Client: "cli", Principal: "ada", Token: "t"}) {
 					t.Errorf("it was destroyed for %+v", r.host.callers)
 				}
 				if r.engine.told != 2 {
@@ -444,11 +444,10 @@ func TestTend_OnlyWhoLeads(t *testing.T) {
 // engines is the locks of engines that share the store, of which others hold some. Each
 // answer takes a moment.
 type engines struct {
+	*engine
 	mu   sync.Mutex
 	held map[string]bool
 }
-
-func (*engines) Locked(context.Context, string) (string, error) { return "", nil }
 
 func (e *engines) Lock(_ context.Context, name, _ string, _ bool) (bool, string, error) {
 	e.mu.Lock()
@@ -462,8 +461,6 @@ func (e *engines) release() {
 	clear(e.held)
 }
 
-func (*engines) Unlock(context.Context, string) error { return nil }
-
 // What another engine still makes or destroys is left to it.
 func TestTend_LeavesWhatAnotherEngineHas(t *testing.T) {
 	bubble(t, func(r *rig) {
@@ -475,7 +472,7 @@ func TestTend_LeavesWhatAnotherEngineHas(t *testing.T) {
 		next.State = vm.Reserved
 		r.row(next)
 		r.change(gone, func(v *vm.VM) { v.Unwanted = true })
-		others := &engines{held: map[string]bool{"life of " + gone: true, "life of " + next.Job: true}}
+		others := &engines{engine: r.engine, held: map[string]bool{"life of " + gone: true, "life of " + next.Job: true}}
 		r.opts.Engines = others
 		r.start()
 		r.pass(2 * time.Minute)

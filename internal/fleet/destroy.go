@@ -9,15 +9,20 @@ import (
 	"linus/internal/vm"
 )
 
-// DestroyVM destroys a persistent VM. Jobs in it must have ended. A VM that is still
-// being created is destroyed too, and so is one with work in progress: a start that
-// hangs must not prevent it. It returns once that is decided. The decision survives
-// this process: destroying is retried until the VM is gone.
+// DestroyVM is Destroy for a VM by its name or ID.
 func (f *Fleet) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	v, err := f.find(ctx, ref)
+	v, err := f.Find(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
+	return f.Destroy(ctx, v)
+}
+
+// Destroy destroys a persistent VM. Jobs in it must have ended, and the one that makes it. A VM
+// that is still being created is destroyed too, and so is one with work in progress: a start
+// that hangs must not prevent it. It returns once that is decided. The decision survives
+// this process: destroying is retried until the VM is gone.
+func (f *Fleet) Destroy(ctx context.Context, v vm.VM) (job.VMInfo, error) {
 	if v.State == vm.LeftAlone {
 		if err := f.DestroyLeftAlone(ctx, v.Job); err != nil { // when it returns, the VM is destroyed or the host has refused
 			return job.VMInfo{}, err
@@ -28,15 +33,7 @@ func (f *Fleet) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
 		return f.destroyMember(ctx, v)
 	}
 	if v.Lifecycle != vm.Persistent {
-		return job.VMInfo{}, noVM(ref, "goes with job "+v.Job+": cancel that")
-	}
-	if v.Own == nil && v.State == vm.Intended {
-		if err := f.o.Engine.Cancel(ctx, v.Job); err != nil && !errors.Is(err, job.ErrCompleted) {
-			return job.VMInfo{}, err
-		}
-		if v, err = f.o.Store.VM(ctx, v.Job); err != nil {
-			return job.VMInfo{}, err
-		}
+		return job.VMInfo{}, noVM(v.Name, "goes with job "+v.Job+": cancel that")
 	}
 	if v.Stays() || v.BeingMade() {
 		if err := f.discard(ctx, v, "destroyed by request"); err != nil {
@@ -72,27 +69,24 @@ func (f *Fleet) discard(ctx context.Context, v vm.VM, why string) error {
 	if v.Own != nil {
 		return f.discardOwn(ctx, v.Job, why)
 	}
-	if err := f.o.Engine.EndedBy(ctx, v.Job, job.CallerFrom(ctx)); err != nil {
-		return err
-	}
-	_, err = f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
-		if v.Unwanted {
+	_, err = f.updateJob(ctx, v.Job, func(j *job.Job) ([]job.Event, error) {
+		j.EndBy(job.CallerFrom(ctx))
+		if j.VM.Unwanted {
 			return nil, nil
 		}
-		v.Unwanted = true
-		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d is %s", v.ID, why)}}, nil
+		j.VM.Unwanted = true
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d is %s", j.VM.ID, why)}}, nil
 	})
 	if err != nil {
 		return err
 	}
 	f.o.Log.Info("VM is to be destroyed", "job_id", v.Job, "why", why)
-	f.DestroySoon()
-	return f.o.Engine.TellUnwanted(ctx)
+	return f.tellUnwanted(ctx)
 }
 
 // expire discards the persistent VMs that have expired and in which no job runs.
 func (f *Fleet) expire(ctx context.Context) error {
-	if !f.o.Engine.Leads(ctx) {
+	if !job.Leads(ctx, f.o.Engines, f.o.Log) {
 		return nil
 	}
 	vms, err := f.o.Store.VMs(ctx)
@@ -124,7 +118,7 @@ func (f *Fleet) expire(ctx context.Context) error {
 // ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is no
 // longer listed, and the operator's from now on.
 func (f *Fleet) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	v, err := f.find(ctx, ref)
+	v, err := f.Find(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err
 	}

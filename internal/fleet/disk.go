@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -24,10 +25,37 @@ type SavedStore interface {
 // savingTime is how long the host may go on with a save of which this engine knows no end.
 const savingTime = 8 * time.Hour
 
-// DisksOf returns the disks of one of the operator's clients, or of all of another owner's, that
-// no VM of theirs has. A checkpoint that was made without being asked for is nobody's: all of
-// those have a limit of their own.
-func (f *Fleet) DisksOf(ctx context.Context, owner, client string) (disks []job.Job, err error) {
+// Limited reports whether what clients may have is limited: then one is admitted at a time.
+func (f *Fleet) Limited() bool { return f.o.Admit != nil }
+
+// Admit returns an error if the client may not have one more job or VM, or a disk alone, of this
+// manifest, or there is no space for what is stored here of a job or a VM.
+func (f *Fleet) Admit(ctx context.Context, s job.Submission, m job.Manifest) error {
+	if f.o.Admit != nil {
+		has, err := f.has(ctx, s.Principal.Owner(), s.Client)
+		if err == nil {
+			err = f.o.Admit(has, m)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if f.o.Spare != nil && m.AgentType != "" { // else it is a disk alone
+		if err := f.o.Spare(); err != nil {
+			return fmt.Errorf("no job is accepted: %w", err)
+		}
+	}
+	return nil
+}
+
+// has returns the jobs and VMs of one of the operator's clients, or of all of another owner's, and
+// the disks that no VM of theirs has. A checkpoint that was made without being asked for is
+// nobody's: all of those have a limit of their own.
+func (f *Fleet) has(ctx context.Context, owner, client string) ([]job.Job, error) {
+	all, err := f.o.Jobs.OfClient(ctx, owner, client)
+	if err != nil {
+		return nil, err
+	}
 	volumes, err := f.o.Store.Volumes(ctx)
 	if err != nil {
 		return nil, err
@@ -40,30 +68,33 @@ func (f *Fleet) DisksOf(ctx context.Context, owner, client string) (disks []job.
 	if err != nil {
 		return nil, err
 	}
-	add := func(kind job.Kind, principal, of string, mb int) {
+	add := func(principal, of string, what job.Job) {
 		if principal == owner && (owner != "" || of == client) {
-			disks = append(disks, job.Disk(kind, mb))
+			all = append(all, what)
 		}
 	}
 	for _, v := range volumes {
-		add(job.KindVolume, v.Principal, v.Client, v.SizeGB<<10)
+		add(v.Principal, v.Client, job.Disk(job.KindVolume, v.SizeGB<<10))
 	}
 	for _, v := range vms {
-		if v.Checkpoint != nil && v.Checkpoint.Asked {
-			add(job.KindCheckpoint, v.Principal, v.Own.Client, job.CheckpointMB(v.Resources))
+		switch {
+		case v.Checkpoint != nil && v.Checkpoint.Asked:
+			add(v.Principal, v.Own.Client, job.Disk(job.KindCheckpoint, job.CheckpointMB(v.Resources)))
+		case v.Checkpoint == nil && v.AskedFor():
+			add(v.Principal, v.Own.Client, job.MakerOf(v))
 		}
 	}
 	for _, t := range saved {
-		add(job.KindSaved, t.Principal, t.Client, t.DiskMB)
+		add(t.Principal, t.Client, job.Disk(job.KindSaved, t.DiskMB))
 	}
-	return disks, nil
+	return all, nil
 }
 
 // admitDisk returns an error if whoever asks may not have one more disk.
 func (f *Fleet) admitDisk(ctx context.Context, mb int) (job.Submission, error) {
 	s := job.Submission{Client: job.ClientFrom(ctx), Manifest: job.DiskAlone(mb)}
 	s.Principal, _ = job.PrincipalFrom(ctx)
-	return s, f.o.Engine.Admit(ctx, s, s.Manifest)
+	return s, f.Admit(ctx, s, s.Manifest)
 }
 
 // reserveSaved stores a template that is to be made of a copy of a VM, if its client may have it.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"linus/internal/job"
 )
@@ -22,7 +23,7 @@ func TestDisk_OfSavedTemplates(t *testing.T) {
 			t.Helper()
 			r.TendSaved(context.Background())
 			has, err := r.DisksOf(context.Background(), "", client)
-			if diff := cmp.Diff(want, has); err != nil || diff != "" {
+			if diff := cmp.Diff(want, has, cmpopts.EquateEmpty()); err != nil || diff != "" {
 				t.Errorf("%v, %s has (-want +got):\n%s", err, client, diff)
 			}
 		}

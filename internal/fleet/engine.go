@@ -10,37 +10,19 @@ import (
 	"linus/internal/vm"
 )
 
-// Engine is what the fleet needs of the engine that runs jobs in its VMs.
-type Engine interface {
-	// Leads reports whether this engine, of those that share the store, does what one does
-	// for all.
-	Leads(ctx context.Context) bool
-	// Spawn runs work that outlives its caller, and ends with the engine.
-	Spawn(work func(running context.Context)) error
-	// TellUnwanted tells the engine that leads of VMs that nobody wants any more.
-	TellUnwanted(ctx context.Context) error
-	// CheckSelf returns what is wrong with what the engine itself stands on.
-	CheckSelf(ctx context.Context) []job.Check
-
-	// JobsWait reports whether a client's job waits for a slot.
-	JobsWait() bool
-	// Admit returns an error if the client may not have one more VM, or job, in addition to
-	// what it has, or there is no space for one.
-	Admit(ctx context.Context, s job.Submission, m job.Manifest) error
-	// Creating returns the VMs that this engine's jobs make, or are about to.
-	Creating(ctx context.Context) []vm.Making
+// JobStore is what is stored of the jobs that have VMs.
+type JobStore interface {
+	// Job returns one; job.ErrNotFound.
+	Job(ctx context.Context, id string) (job.Job, error)
+	// Update changes one, and the VM that it has made, in a transaction; see executor.JobStore.
+	Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error)
+	// OfClient returns the jobs that are not Done or keep a VM of one of the operator's
+	// clients, or of all clients of another principal.
+	OfClient(ctx context.Context, owner, client string) ([]job.Job, error)
 	// InProgress returns every job that is not Done and does not wait for a slot.
 	InProgress(ctx context.Context) ([]job.Job, error)
-	// Stored returns a job as it is stored; job.ErrNotFound. Known does, too, and for the ID
-	// in the marker of a VM that no job has made it returns what stands for one.
-	Stored(ctx context.Context, id string) (job.Job, error)
-	Known(ctx context.Context, id string) (job.Job, error)
-	// Events returns a job's events, in order.
-	Events(ctx context.Context, id string) ([]job.Event, error)
-	// Cancel ends a job; job.ErrCompleted if it has ended.
-	Cancel(ctx context.Context, id string) error
-	// EndedBy records who has asked for the destruction of the VM that a job has made.
-	EndedBy(ctx context.Context, id string, by job.Caller) error
+	// Events returns a job's events with Seq > after, in order.
+	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
 }
 
 // Guest is what a VM offers from inside, over SSH. A job.Job names the VM, *j.VM, and whose
@@ -79,16 +61,30 @@ func maker(v vm.VM) job.Job { return job.Job{ID: v.Job, VM: &v} }
 
 // holds reports whether a job has a VM, and for how long it may run.
 func (f *Fleet) holds(ctx context.Context, id string, v vm.VM) (held bool, timeout time.Duration, err error) {
-	j, err := f.o.Engine.Stored(ctx, id)
+	j, err := f.o.Jobs.Job(ctx, id)
 	if errors.Is(err, job.ErrNotFound) {
 		return false, 0, nil
 	}
 	return !j.Finished() && j.VM != nil && j.VM.Job == v.Job, seconds(j.Manifest.Timeout), err
 }
 
+// Known returns a job or, for the ID of a VM that no job has made, what stands for one: who
+// follows VMs by the IDs of jobs goes on doing so.
+func (f *Fleet) Known(ctx context.Context, id string) (job.Job, error) {
+	j, err := f.o.Jobs.Job(ctx, id)
+	if !errors.Is(err, job.ErrNotFound) {
+		return j, err
+	}
+	v, noVM := f.o.Store.VM(ctx, id)
+	if noVM != nil || v.Own == nil {
+		return j, err
+	}
+	return job.MakerOf(v), nil
+}
+
 // ender returns who has ended the job that made a VM, or has asked for the VM's destruction.
 func (f *Fleet) ender(ctx context.Context, id string) job.Caller {
-	j, err := f.o.Engine.Known(ctx, id)
+	j, err := f.Known(ctx, id)
 	if err != nil {
 		return job.Caller{}
 	}

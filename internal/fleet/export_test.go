@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"slices"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -38,6 +39,17 @@ func (f *Fleet) TendMemory(ctx context.Context) { f.tendMemory(ctx) }
 
 // CheckPools is what CheckHost reports of pools.
 func (f *Fleet) CheckPools(ctx context.Context) []job.Check { return f.checkPools(ctx) }
+
+// DisksOf and AskedBy are the disks alone and the VMs that count for a client.
+func (f *Fleet) DisksOf(ctx context.Context, owner, client string) ([]job.Job, error) {
+	has, err := f.has(ctx, owner, client)
+	return slices.DeleteFunc(has, func(j job.Job) bool { return j.Kind == job.KindMake }), err
+}
+
+func (f *Fleet) AskedBy(ctx context.Context, owner, client string) ([]job.Job, error) {
+	has, err := f.has(ctx, owner, client)
+	return slices.DeleteFunc(has, func(j job.Job) bool { return j.Kind != job.KindMake }), err
+}
 
 // KnownNaps counts what is known of VMs that nap: of those that are suspended, cannot be, or are
 // left for a time.

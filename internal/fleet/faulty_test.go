@@ -205,14 +205,15 @@ func (f faultyHost) DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) e
 
 // peers are other engines that share the store, and what they and this one have locked.
 type peers struct {
+	*engine
 	s *steps
 
 	mu           sync.Mutex
 	theirs, ours map[string]string // what each lock is for
 }
 
-func newPeers(s *steps) *peers {
-	return &peers{s: s, theirs: map[string]string{}, ours: map[string]string{}}
+func newPeers(r *rig, s *steps) *peers {
+	return &peers{engine: r.engine, s: s, theirs: map[string]string{}, ours: map[string]string{}}
 }
 
 // take has another engine take a lock, or release it where what is empty.

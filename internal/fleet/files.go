@@ -195,9 +195,9 @@ func (f *Fleet) enter(ctx context.Context, v vm.VM, work func(context.Context) e
 // is one whose files can be worked on, and nothing is being done to it. What the caller may
 // not see does not exist.
 func (f *Fleet) fileVM(ctx context.Context, ref string) (vm.VM, error) {
-	v, err := f.find(ctx, ref)
+	v, err := f.Find(ctx, ref)
 	if err != nil {
-		j, noJob := f.o.Engine.Known(ctx, ref)
+		j, noJob := f.Known(ctx, ref)
 		switch {
 		case errors.Is(noJob, job.ErrNotFound):
 			return vm.VM{}, err
@@ -221,7 +221,7 @@ func (f *Fleet) fileVM(ctx context.Context, ref string) (vm.VM, error) {
 		}
 		holder = m.Claimer
 	}
-	j, err := f.o.Engine.Known(ctx, holder)
+	j, err := f.Known(ctx, holder)
 	switch {
 	case err != nil:
 	case v.State == vm.LeftAlone:

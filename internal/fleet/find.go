@@ -19,9 +19,9 @@ func noVM(ref, problem string) *job.FieldError {
 	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: string(job.ListVMs) + " shows the VMs there are", Fault: job.FaultState}
 }
 
-// find returns a VM by its name or ID, or by that in its marker, if the caller may see it.
+// Find returns a VM by its name or ID, or by that in its marker, if the caller may see it.
 // One that is left alone comes last: its ID may belong to another by now.
-func (f *Fleet) find(ctx context.Context, ref string) (vm.VM, error) {
+func (f *Fleet) Find(ctx context.Context, ref string) (vm.VM, error) {
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
 		return vm.VM{}, err
@@ -65,7 +65,7 @@ func (f *Fleet) Decide(ctx context.Context) (end func(), err error) {
 // Enter returns the persistent VM that a job is to share, if it accepts one more. The caller
 // holds the decision until the job is stored.
 func (f *Fleet) Enter(ctx context.Context, ref string) (vm.VM, error) {
-	v, err := f.find(ctx, ref)
+	v, err := f.Find(ctx, ref)
 	if err == nil {
 		err = takesJobs(v, ref)
 	}
@@ -85,16 +85,10 @@ func (f *Fleet) Enter(ctx context.Context, ref string) (vm.VM, error) {
 	return v, err
 }
 
-// Find checks that there is a VM of ours by that name or ID, and that the caller may see it.
-func (f *Fleet) Find(ctx context.Context, ref string) error {
-	_, err := f.find(ctx, ref)
-	return err
-}
-
 // openVM returns a persistent VM that accepts jobs and on which no work is in progress. The
 // caller holds the decision until it has entered the VM or begun work on it.
 func (f *Fleet) openVM(ctx context.Context, ref string) (vm.VM, error) {
-	v, err := f.find(ctx, ref)
+	v, err := f.Find(ctx, ref)
 	if err == nil {
 		err = takesJobs(v, ref)
 	}
@@ -141,7 +135,7 @@ func (f *Fleet) idle(ctx context.Context, v vm.VM, done string) error {
 // inside returns the IDs of the unfinished jobs that are in a VM or wait for it, including the
 // one that makes it.
 func (f *Fleet) inside(ctx context.Context, v vm.VM) ([]string, error) {
-	begun, err := f.o.Engine.InProgress(ctx)
+	begun, err := f.o.Jobs.InProgress(ctx)
 	return insideOf(begun, v), err
 }
 

@@ -81,23 +81,25 @@ type Tests interface {
 	Restores(ctx context.Context, node, template string) bool
 }
 
-// Options of a Fleet. Store and Provider are required, and Engine and Guest for Tend.
+// Options of a Fleet. Store and Provider are required, and Jobs and Guest for Tend.
 type Options struct {
 	Store    Store
+	Jobs     JobStore
 	Provider job.Provider
 	Engines  Engines // that share the store; nil: none do
 	Placer   Placer  // chooses nodes for VMs; nil: the Provider has only one
-	Engine   Engine
 	Guest    Guest
 	Keys     Keys         // log in to the VMs; nil: the Provider's, one for all VMs
 	Owner    string       // this installation's ID, the VMs' linus-owner
 	Log      *slog.Logger // default: slog.Default()
-	// Changed is called after a VM has changed, with what was recorded. May be nil.
-	Changed func(ctx context.Context, id string, events []job.Event)
-	// Observer is called on what happens to pools. May be nil.
-	Observer job.Observer
+	Changes  *job.Changes // where what happens is told; nil: nobody reads it
 
 	Defaults job.Defaults // of pools and VMs
+	// Admit returns an error if one more job or VM, or a disk alone, would be more than a client may
+	// have in addition to those; nil: there are no limits. Spare is why there is no space here for
+	// what is stored of a job or a VM; nil: there is.
+	Admit func(has []job.Job, next job.Manifest) error
+	Spare func() error
 	// Allow returns an error if a client may not have such VMs, AllowFile if a file, or a tree of
 	// them, may not be written in one, and AllowStorage if a client may not have a volume on a
 	// storage; empty: the configured one. Nil: all allowed.
@@ -141,6 +143,8 @@ type Fleet struct {
 	background  sync.WaitGroup // of Tend
 
 	mu       sync.Mutex
+	running  context.Context //nolint:containedctx // until which work goes on; nil: the engine does not run
+	demand   job.Demand
 	freed    chan struct{}      // closed when there may be more room for VMs
 	expiring int                // persistent VMs with an expiry time, as of the last look
 	makes    map[string]*making // VMs that no job makes and that are being made here, by the ID in their marker
@@ -159,12 +163,7 @@ func New(o Options) *Fleet {
 	o.ClaimPatience = cmp.Or(o.ClaimPatience, 3*time.Second)
 	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
 	o.SweepInterval = cmp.Or(o.SweepInterval, 10*time.Minute)
-	if o.Observer == nil {
-		o.Observer = func(job.Happening) {}
-	}
-	if o.Changed == nil {
-		o.Changed = func(context.Context, string, []job.Event) {}
-	}
+	o.Changes = cmp.Or(o.Changes, &job.Changes{})
 	return &Fleet{
 		o: o, access: newAccess(o.Engines), naps: newNaps(), freed: make(chan struct{}), makes: map[string]*making{}, pools: newPools(), unwanted: unwanted{wake: make(chan struct{}, 1), here: map[string]bool{}},
 		choosing: lock.New("choosing", true, o.Engines), claims: lock.New("claiming", false, o.Engines), leaving: lock.New("leaving", false, o.Engines),
@@ -180,9 +179,28 @@ func (f *Fleet) update(ctx context.Context, id string, change func(*vm.VM) ([]jo
 		return recorded, err
 	})
 	if err == nil {
-		f.o.Changed(ctx, id, recorded)
+		f.o.Changes.Add(job.VMChanged{VM: v, Events: recorded})
 	}
 	return v, err
+}
+
+// updateJob changes a job and the VM that it has made, and tells of it.
+func (f *Fleet) updateJob(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+	var recorded []job.Event
+	j, err := f.o.Jobs.Update(ctx, id, job.EventsOnly(func(j *job.Job) (events []job.Event, err error) {
+		recorded, err = change(j)
+		return recorded, err
+	}))
+	if err == nil {
+		f.o.Changes.Add(job.Change{Job: j, Events: recorded})
+	}
+	return j, err
+}
+
+// observed tells of what a client has done. When its call returns, that is in the audit log.
+func (f *Fleet) observed(ctx context.Context, h job.Happening) {
+	f.o.Changes.Add(h)
+	_ = f.o.Changes.Wait(ctx) // it is done, though the client leaves
 }
 
 // Room returns a channel that is closed when there may be more room for VMs.

@@ -252,18 +252,16 @@ func TestSettle_LeavesAlone(t *testing.T) {
 
 // idleEngine leads, or does not, and has nothing to do.
 type idleEngine struct {
-	fleet.Engine
+	engine
 	leads bool
 	gone  chan string
 }
 
-func (e idleEngine) Leads(context.Context) bool { return e.leads }
-
-func (idleEngine) Known(context.Context, string) (job.Job, error) { return job.Job{}, job.ErrNotFound }
-
-func (idleEngine) Stored(context.Context, string) (job.Job, error) {
-	return job.Job{}, job.ErrNotFound
+func (e *idleEngine) Engines(context.Context) ([]job.EngineInfo, error) {
+	return []job.EngineInfo{{Self: true, Leads: e.leads}}, nil
 }
+
+func (*idleEngine) Job(context.Context, string) (job.Job, error) { return job.Job{}, job.ErrNotFound }
 
 // goneKeys tell which VM's key is dropped.
 type goneKeys struct {
@@ -296,8 +294,8 @@ func TestTend_DestroysWhatNobodyWants(t *testing.T) {
 		for _, v := range []vm.VM{made(1, true, true), made(2, false, true), made(3, true, false)} {
 			r.vms[v.Job] = v
 		}
-		e := idleEngine{leads: leads, gone: make(chan string, 3)}
-		f := fleet.New(fleet.Options{Store: r, Provider: h, Engine: e, Guest: idleGuest{}, Keys: goneKeys{gone: e.gone}})
+		e := &idleEngine{leads: leads, gone: make(chan string, 3)}
+		f := fleet.New(fleet.Options{Store: r, Provider: h, Jobs: e, Engines: e, Guest: idleGuest{}, Keys: goneKeys{gone: e.gone}})
 		ctx, end := context.WithTimeout(t.Context(), time.Minute)
 		f.DestroySoon()
 		if !f.Busy() {

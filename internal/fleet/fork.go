@@ -21,7 +21,7 @@ const forkPoll = 250 * time.Millisecond
 // somebody asks for, once the host is ready for it (tendFork), and go on being made if the caller
 // leaves or this engine ends.
 func (f *Fleet) ForkVM(ctx context.Context, spec job.ForkSpec) (job.Forked, error) {
-	of, err := f.find(ctx, spec.VM)
+	of, err := f.Find(ctx, spec.VM)
 	if err == nil {
 		err = takesJobs(of, spec.VM)
 	}
@@ -89,7 +89,7 @@ func (f *Fleet) askForks(ctx context.Context, spec job.ForkSpec) (copies []vm.VM
 		return nil, err
 	}
 	for i, v := range copies {
-		if err = f.o.Engine.Admit(ctx, s, s.Manifest); err == nil { // which counts those before
+		if err = f.Admit(ctx, s, s.Manifest); err == nil { // which counts those before
 			_, _, err = f.o.Store.InsertVM(ctx, v, "", p.Limits)
 		}
 		if err != nil {

@@ -31,7 +31,7 @@ func (f *Fleet) pooled(ctx context.Context, a *acquisition) (has bool, err error
 		}
 		err := f.checkMember(ctx, &a.job)
 		if err == nil {
-			f.o.Observer(job.PoolEvent{Pool: a.job.VM.OfPool(), Kind: job.PoolHit, Job: a.job.ID, VM: *a.job.VM, Took: time.Since(began)})
+			f.o.Changes.Add(job.PoolEvent{Pool: a.job.VM.OfPool(), Kind: job.PoolHit, Job: a.job.ID, VM: *a.job.VM, Took: time.Since(began)})
 			return true, nil
 		}
 		if ctx.Err() != nil {
@@ -75,7 +75,7 @@ func (f *Fleet) claimMember(ctx context.Context, a *acquisition) (claimed bool, 
 		}
 		if !claimed {
 			f.TendSoon() // it may be asleep
-			f.o.Observer(job.PoolEvent{Pool: p.Name, Kind: job.PoolMiss, Job: a.job.ID})
+			f.o.Changes.Add(job.PoolEvent{Pool: p.Name, Kind: job.PoolMiss, Job: a.job.ID})
 			continue
 		}
 		a.job = claimer
@@ -152,7 +152,7 @@ func (f *Fleet) awaken(ctx context.Context, j *job.Job) error {
 func (f *Fleet) giveBack(ctx context.Context, j job.Job, cause error) (without func(*job.Job) ([]job.Event, error), err error) {
 	v := *j.VM
 	f.o.Log.Warn("a pool's VM did not answer the job that claimed it", "job_id", j.ID, "vm_id", v.ID, "maker", v.Job, "err", cause)
-	f.o.Observer(job.PoolEvent{Pool: v.OfPool(), Kind: job.PoolFell, Job: j.ID, VM: v, Detail: cause.Error()})
+	f.o.Changes.Add(job.PoolEvent{Pool: v.OfPool(), Kind: job.PoolFell, Job: j.ID, VM: v, Detail: cause.Error()})
 	f.o.Guest.Forget(j)
 	if err := f.doom(ctx, v.Job, vm.MemberClaimed, "it did not answer the job that claimed it: "+cause.Error()); err != nil {
 		return nil, err

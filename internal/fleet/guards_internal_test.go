@@ -11,19 +11,18 @@ import (
 	"linus/internal/vm"
 )
 
-// known is a store with at most one VM, and an engine with at most one job.
+// known is a store with at most one VM and one job.
 type known struct {
 	Store
-	Engine
+	JobStore
 	vm          vm.VM
 	job         job.Job
 	noVM, noJob error
 }
 
-func (k known) VM(context.Context, string) (vm.VM, error)       { return k.vm, k.noVM }
-func (k known) VMs(context.Context) ([]vm.VM, error)            { return nil, nil }
-func (k known) Stored(context.Context, string) (job.Job, error) { return k.job, k.noJob }
-func (k known) Known(context.Context, string) (job.Job, error)  { return k.job, k.noJob }
+func (k known) VM(context.Context, string) (vm.VM, error)    { return k.vm, k.noVM }
+func (k known) VMs(context.Context) ([]vm.VM, error)         { return nil, nil }
+func (k known) Job(context.Context, string) (job.Job, error) { return k.job, k.noJob }
 
 // The key of a VM goes when nobody can have use of it, and that is known.
 func TestNeedsKey(t *testing.T) {
@@ -45,7 +44,7 @@ func TestNeedsKey(t *testing.T) {
 		"of a job that is not read": {known{noVM: job.ErrNotFound, noJob: unread}, true},
 		"one that is not read":      {known{noVM: unread, noJob: job.ErrNotFound}, true},
 	} {
-		f := New(Options{Store: tt.k, Engine: tt.k})
+		f := New(Options{Store: tt.k, Jobs: tt.k})
 		if needs := f.needsKey(t.Context(), "id"); needs != tt.needs {
 			t.Errorf("%s: %v", name, needs)
 		}
@@ -79,7 +78,7 @@ func TestFileVM(t *testing.T) {
 		k := known{vm: vm.VM{Job: "id", State: vm.Created}}
 		k.job = job.Job{ID: "id", Principal: "alice", Status: job.Running, VM: &k.vm}
 		change(&k)
-		f := New(Options{Store: k, Engine: k})
+		f := New(Options{Store: k, Jobs: k})
 		_, err := f.fileVM(job.WithPrincipal(t.Context(), job.Principal{Name: "alice", Role: job.RoleRun}), "id")
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 // destroyed, and no longer.
 func TestTend_HoldsTheLifeThatItWorksOn(t *testing.T) {
 	faulty(t, func(r *rig, s *steps) {
-		p := newPeers(s)
+		p := newPeers(r, s)
 		r.opts.Engines = p
 		r.start()
 		id, seen := "", 0
@@ -48,7 +48,7 @@ func TestTend_HoldsTheLifeThatItWorksOn(t *testing.T) {
 // Who may have what is decided by one engine at a time, until it is stored.
 func TestDecide_IsHeldUntilItIsStored(t *testing.T) {
 	faulty(t, func(r *rig, s *steps) {
-		p := newPeers(s)
+		p := newPeers(r, s)
 		r.opts.Engines = p
 		r.start()
 		r.source()
@@ -90,7 +90,7 @@ func TestDecide_IsHeldUntilItIsStored(t *testing.T) {
 // A node that is chosen, and an address that a VM shows, are one VM's until that is recorded.
 func TestChoose_IsHeldUntilItIsRecorded(t *testing.T) {
 	faulty(t, func(r *rig, s *steps) {
-		p := newPeers(s)
+		p := newPeers(r, s)
 		r.opts.Engines, r.opts.Placer = p, &placer{place: func(job.Placement) (string, error) { return "pve", nil }}
 		r.start()
 		recorded := 0
@@ -167,7 +167,7 @@ func TestRemove_UnderAnotherID(t *testing.T) {
 // What is intended or unwanted is another engine's work while that has the volumes.
 func TestVolumes_AreHeldWhileOneIsMadeOrRemoved(t *testing.T) {
 	faulty(t, func(r *rig, s *steps) {
-		p := newPeers(s)
+		p := newPeers(r, s)
 		r.opts.Engines, r.opts.SweepInterval = p, time.Minute
 		r.start()
 		seen := 0

@@ -54,7 +54,7 @@ func (f *Fleet) checking(ctx context.Context) (*hostCheck, error) {
 		}
 	}
 	c := &hostCheck{done: make(chan struct{})}
-	err := f.o.Engine.Spawn(func(running context.Context) {
+	err := f.Spawn(func(running context.Context) {
 		defer close(c.done)
 		c.report, c.err = f.o.Provider.Check(running)
 		if c.err == nil && c.report.OK {
@@ -62,9 +62,6 @@ func (f *Fleet) checking(ctx context.Context) (*hostCheck, error) {
 		}
 		if c.err == nil && f.o.Tests != nil {
 			c.report.Checks = append(c.report.Checks, f.o.Tests.Checked(running, c.report.Facts)...)
-		}
-		if own := f.o.Engine.CheckSelf(running); c.err == nil && len(own) > 0 {
-			c.report.OK, c.report.Checks = false, append(c.report.Checks, own...)
 		}
 		c.at = time.Now()
 	})

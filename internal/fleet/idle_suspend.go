@@ -131,7 +131,7 @@ func (f *Fleet) tryUse(ctx context.Context, v vm.VM) (row vm.VM, finished func()
 // wake resumes a VM that was suspended because it was idle. It goes on if its caller leaves.
 func (f *Fleet) wake(ctx context.Context, v vm.VM, finished func()) error {
 	ended := make(chan error, 1)
-	err := f.o.Engine.Spawn(func(running context.Context) {
+	err := f.Spawn(func(running context.Context) {
 		defer finished()
 		f.o.Guest.Forget(maker(v))
 		err := f.up(f.o.Provider.ResumeVM)(running, v)
@@ -163,7 +163,7 @@ func (f *Fleet) SetVM(ctx context.Context, ref string, change job.VMChange) (job
 		return job.VMInfo{}, err
 	}
 	defer d.end()
-	v, err := f.find(ctx, ref)
+	v, err := f.Find(ctx, ref)
 	if err == nil {
 		err = takesJobs(v, ref)
 	}
@@ -231,7 +231,7 @@ func (f *Fleet) tendIdle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	leads, awake := f.o.Engine.Leads(ctx), 0
+	leads, awake := job.Leads(ctx, f.o.Engines, f.o.Log), 0
 	for _, v := range vms {
 		if !v.Naps() || !v.Stays() || !v.Kept || v.BeingMade() {
 			continue

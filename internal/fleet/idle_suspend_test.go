@@ -434,7 +434,7 @@ func TestIdleSuspend_WhatBeginsAtTheLastMoment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			faulty(t, func(r *rig, s *steps) {
-				p := newPeers(s)
+				p := newPeers(r, s)
 				r.opts.Engines = p
 				var looks atomic.Int64
 				s.before("SuspendVM", 0, func() error {

@@ -58,7 +58,7 @@ func (f *Fleet) needsKey(ctx context.Context, id string) bool {
 	}
 	if err == nil || errors.Is(err, job.ErrNotFound) { // it may be about to be made
 		var j job.Job
-		if j, err = f.o.Engine.Stored(ctx, id); err == nil {
+		if j, err = f.o.Jobs.Job(ctx, id); err == nil {
 			return !j.Finished()
 		}
 	}

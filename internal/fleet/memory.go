@@ -53,12 +53,12 @@ func (f *Fleet) noteMemory(ctx context.Context, id, snapshot string) error {
 	if v.Stored(snapshot) {
 		p.Limits = job.Limits{}
 	} else {
-		maker, err := f.o.Engine.Known(ctx, id)
+		maker, err := f.Known(ctx, id)
 		if err != nil {
 			return err
 		}
 		s := job.Submission{Client: maker.Client, Principal: p, Manifest: job.DiskAlone(mb)}
-		if err := f.o.Engine.Admit(ctx, s, s.Manifest); err != nil {
+		if err := f.Admit(ctx, s, s.Manifest); err != nil {
 			return tooMuchMemory(err, instead)
 		}
 	}

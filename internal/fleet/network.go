@@ -70,7 +70,7 @@ func (f *Fleet) Network(ctx context.Context, q job.NetworkQuery) (job.NetworkRep
 // jobsIn returns the unfinished jobs in a VM, the one that was asked for first, if it was
 // one.
 func (f *Fleet) jobsIn(ctx context.Context, v vm.VM, ref string) ([]job.Job, error) {
-	begun, err := f.o.Engine.InProgress(ctx)
+	begun, err := f.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (f *Fleet) jobsIn(ctx context.Context, v vm.VM, ref string) ([]job.Job, err
 func (f *Fleet) connections(ctx context.Context, jobs []job.Job) ([]job.Event, error) {
 	var all []job.Event
 	for _, j := range jobs {
-		events, err := f.o.Engine.Events(ctx, j.ID)
+		events, err := f.o.Jobs.Events(ctx, j.ID, 0)
 		if err != nil {
 			return nil, err
 		}

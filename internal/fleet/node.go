@@ -83,7 +83,7 @@ func (f *Fleet) setCordon(ctx context.Context, name string, cordoned bool) (job.
 		return job.NodeInfo{}, err
 	}
 	f.o.Log.Info("node is cordoned or not", "node", name, "cordoned", cordoned, "client", job.ClientFrom(ctx))
-	f.o.Observer(job.CordonChange{Node: name, Cordoned: cordoned, By: job.CallerFrom(ctx)})
+	f.observed(ctx, job.CordonChange{Node: name, Cordoned: cordoned, By: job.CallerFrom(ctx)})
 	if !cordoned {
 		f.MadeRoom()
 	}

@@ -51,8 +51,7 @@ func (f *Fleet) discardOwn(ctx context.Context, id, why string) error {
 		return err
 	}
 	f.stopMaking(id)
-	f.DestroySoon()
-	return f.o.Engine.TellUnwanted(ctx)
+	return f.tellUnwanted(ctx)
 }
 
 // reserve stores a VM for a pool, of which nothing can exist yet.
@@ -74,15 +73,15 @@ func (f *Fleet) reserve(ctx context.Context, p job.Pool, generation string) (vm.
 // begin begins to make a VM, or goes on with one that is not made here already.
 func (f *Fleet) begin(ctx context.Context, v vm.VM) {
 	ctx, cancel := context.WithCancel(ctx)
+	of := vm.Making{ID: v.Job, MemoryMB: job.SizeMB(v.Resources.Memory)}
+	if v.Member != nil {
+		of.Pool = v.Member.Pool
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.makes[v.Job] != nil {
 		cancel()
 		return
-	}
-	of := vm.Making{ID: v.Job, MemoryMB: job.SizeMB(v.Resources.Memory)}
-	if v.Member != nil {
-		of.Pool = v.Member.Pool
 	}
 	f.makes[v.Job] = &making{Making: of, cancel: cancel}
 	id := v.Job // v is read again, which may fail
@@ -160,7 +159,7 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 		if err != nil {
 			result = job.PhaseFailed
 		}
-		f.o.Observer(job.PhaseEnd{Job: job.MakerOf(row), Phase: job.PhaseProvision, Began: began, Result: result, Err: err})
+		f.o.Changes.Add(job.PhaseEnd{Job: job.MakerOf(row), Phase: job.PhaseProvision, Began: began, Result: result, Err: err})
 	}
 	f.o.Log.Info("VM is made", "job_id", v.Job, "err", err)
 	if row.State == vm.Destroyed {
@@ -275,17 +274,17 @@ type ownBook struct {
 
 // Change is book's.
 func (b ownBook) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
+	b.f.mu.Lock()
+	if m := b.f.makes[b.id]; m != nil {
+		m.Begun = true
+	}
+	b.f.mu.Unlock()
 	return b.f.update(ctx, b.id, func(v *vm.VM) ([]job.Event, error) {
-		b.f.mu.Lock()
-		defer b.f.mu.Unlock()
 		unwanted := v.Unwanted
 		events, err := change(v)
 		v.Kept, v.Unwanted = true, unwanted || v.Member != nil && v.Member.State == vm.MemberDoomed
 		if v.Unwanted && v.State == vm.Reserved { // nothing of it can exist
 			v.State = vm.Destroyed
-		}
-		if m := b.f.makes[b.id]; m != nil {
-			m.Begun = true
 		}
 		return events, err
 	})

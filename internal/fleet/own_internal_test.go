@@ -54,7 +54,7 @@ func TestOwnBook_KeepsWhatWasDecided(t *testing.T) {
 		"one being made": {vm.VM{Own: &vm.Own{}, Member: &vm.Member{Pool: "p", State: vm.MemberMaking}}, false},
 	} {
 		s := &oneVM{vm: tt.before}
-		f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler), Changed: func(context.Context, string, []job.Event) {}})
+		f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler)})
 		f.makes = map[string]*making{"a": {}}
 		_, err := ownBook{f, "a"}.Change(t.Context(), func(v *vm.VM) ([]job.Event, error) {
 			v.State, v.ID, v.Unwanted = vm.Created, 100, false
@@ -74,18 +74,13 @@ func TestDiscardOwn_IsDecidedOnce(t *testing.T) {
 		"gone":     {Job: "a", Own: &vm.Own{EndedBy: "first"}, State: vm.Destroyed},
 	} {
 		s := &oneVM{vm: before}
-		f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler), Changed: func(context.Context, string, []job.Event) {}, Engine: told{}})
+		f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler)})
 		err := f.discardOwn(job.WithCaller(t.Context(), job.Caller{Client: "second"}), "a", "cancelled")
 		if err != nil || s.vm.Own.EndedBy != "first" || s.vm.Unwanted != before.Unwanted {
 			t.Errorf("%s: %+v, %v", name, s.vm, err)
 		}
 	}
 }
-
-// told is an engine that hears that a VM is unwanted, and nothing else.
-type told struct{ Engine }
-
-func (told) TellUnwanted(context.Context) error { return nil }
 
 // A member that was given up in the middle of its making, and is there nevertheless, is
 // destroyed; one that is unwanted already, or gone, is not given up again.
@@ -100,11 +95,14 @@ func TestReconcile_ADoomedMemberThatIsThere(t *testing.T) {
 		"gone":            {vm.Destroyed, false, ""},
 	} {
 		s := &oneVM{vm: vm.VM{Job: "a", State: tt.state, Unwanted: tt.unwanted, Own: &vm.Own{}, Member: &vm.Member{Pool: "p", State: vm.MemberDoomed, Why: "no room"}}}
-		changes := 0
-		f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler), Engine: told{},
-			Changed: func(context.Context, string, []job.Event) { changes++ }})
+		f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler)})
 		if f.reconcile(t.Context(), s.vm) {
 			t.Errorf("%s: the pool counts on it", name)
+		}
+		changes := 0
+		f.o.Changes.Read(func(job.Happening) { changes++ })
+		if err := f.o.Changes.Wait(t.Context()); err != nil {
+			t.Error(err)
 		}
 		if (changes > 0) != (tt.why != "") || tt.why != "" && !s.vm.Unwanted {
 			t.Errorf("%s: %d changes, %+v", name, changes, s.vm)

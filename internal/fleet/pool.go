@@ -206,7 +206,7 @@ func (f *Fleet) RemovePool(ctx context.Context, name string) (job.PoolInfo, erro
 // poolChanged notes that a client has changed a pool's row, and has it tended.
 func (f *Fleet) poolChanged(ctx context.Context, kind job.PoolEventKind, p job.Pool) (job.PoolInfo, error) {
 	detail := fmt.Sprintf("%d warm, %d hibernated of %s", p.Warm, p.Hibernated, p.Origin())
-	f.o.Observer(job.PoolEvent{Pool: p.Name, Kind: kind, By: job.CallerFrom(ctx), Detail: detail})
+	f.observed(ctx, job.PoolEvent{Pool: p.Name, Kind: kind, By: job.CallerFrom(ctx), Detail: detail})
 	f.o.Log.Info("pool changed", "pool", p.Name, "change", kind, "client", job.ClientFrom(ctx))
 	f.pools.mu.Lock()
 	delete(f.pools.states, p.Name)

@@ -18,7 +18,7 @@ func (f *Fleet) checkPools(ctx context.Context) []job.Check {
 		pools = []job.PoolInfo{{Pool: p}}
 	}
 	host, roomErr := f.o.Provider.Room(ctx, nil, nil)
-	begun := append(f.o.Engine.Creating(ctx), f.beingMade()...)
+	begun := f.creating(ctx)
 	host.FreeMB -= spokenFor(begun)
 	err = errors.Join(err, roomErr)
 	var checks []job.Check

@@ -50,7 +50,7 @@ func (f *Fleet) noteFailure(ctx context.Context, m vm.VM, text string, suspendin
 	}
 	if counted && err == nil {
 		f.o.Log.Warn("a pool's member could not be made", "pool", m.Member.Pool, "job_id", m.Job, "err", text)
-		f.o.Observer(job.PoolEvent{Pool: m.Member.Pool, Kind: job.PoolFailed, Job: m.Job, Detail: text})
+		f.o.Changes.Add(job.PoolEvent{Pool: m.Member.Pool, Kind: job.PoolFailed, Job: m.Job, Detail: text})
 	}
 }
 

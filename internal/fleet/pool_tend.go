@@ -50,7 +50,7 @@ func (f *Fleet) followPools(ctx context.Context) error {
 }
 
 func (f *Fleet) tend(ctx context.Context) error {
-	if !f.o.Engine.Leads(ctx) {
+	if !job.Leads(ctx, f.o.Engines, f.o.Log) {
 		return f.followPools(ctx)
 	}
 	all, err := f.o.Store.Members(ctx)
@@ -207,7 +207,7 @@ func (f *Fleet) shrink(ctx context.Context, members []vm.VM, wanted int) []vm.VM
 // unready returns why no member of a pool can be made now; empty: one can.
 func (f *Fleet) unready(ctx context.Context, p job.Pool, host room, generation string) string {
 	memory := job.SizeMB(p.Resources.Memory)
-	begun := append(f.o.Engine.Creating(ctx), f.beingMade()...)
+	begun := f.creating(ctx)
 	spoken := spokenFor(begun)
 	committed, err := f.committed(ctx, begun)
 	if err != nil {
@@ -220,7 +220,7 @@ func (f *Fleet) unready(ctx context.Context, p job.Pool, host room, generation s
 		return "paused: " + p.Origin().String() + " is not on the host"
 	case !f.mayTry(p): // of one that has stopped, its row says so
 		return "waiting after a failure: " + p.Failure.Error
-	case f.o.Engine.JobsWait():
+	case f.jobsWait():
 		return "paused: jobs wait, and go first"
 	case host.Pressure > pressurePauses:
 		return fmt.Sprintf("paused: the host is short of memory (pressure %.0f %%)", host.Pressure)
@@ -236,7 +236,7 @@ func (f *Fleet) unready(ctx context.Context, p job.Pool, host room, generation s
 
 // committed returns the memory, in MiB, that VMs of ours may take, used or not, and those
 // that this engine is about to make; those that are hibernated take none. begun are those
-// of Engine.Creating, read before: one that has its node by now is among the VMs, too.
+// that are being made, read before: one that has its node by now is among the VMs, too.
 func (f *Fleet) committed(ctx context.Context, begun []vm.Making) (int, error) {
 	vms, err := f.o.Store.VMs(ctx)
 	total := 0
@@ -329,8 +329,7 @@ func (f *Fleet) doom(ctx context.Context, id string, state vm.MemberState, why s
 	}
 	f.o.Log.Info("pool gives a member up", "pool", v.Member.Pool, "job_id", id, "was", state, "why", why)
 	f.stopMaking(id)
-	f.DestroySoon()
-	return f.o.Engine.TellUnwanted(ctx)
+	return f.tellUnwanted(ctx)
 }
 
 // giveUp is Doom for a member as it was just seen.
@@ -355,8 +354,9 @@ func (f *Fleet) ease(ctx context.Context, members []vm.VM, host room) {
 // offering returns the pools whose VMs are what a job asks for.
 func (f *Fleet) offering(m job.Manifest) []job.Pool {
 	f.pools.mu.Lock()
-	defer f.pools.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(f.pools.rows), func(p job.Pool) bool { return !p.Offers(m) })
+	rows := slices.Clone(f.pools.rows)
+	f.pools.mu.Unlock()
+	return slices.DeleteFunc(rows, func(p job.Pool) bool { return !p.Offers(m) })
 }
 
 // Pick returns the index of the member that a job of this manifest gets, -1 for none: the

@@ -321,16 +321,16 @@ func TestPool_Pauses(t *testing.T) {
 	}{
 		{"the host does not answer", func(r *rig) { r.host.Set(providertest.Behaviour{Rooms: silent(1000)}) }, "paused: the host does not answer"},
 		{"no template", func(r *rig) { r.room(func(h *job.HostRoom) { delete(h.Generations, origin) }) }, "is not on the host"},
-		{"jobs wait", func(r *rig) { r.engine.waits = true }, "paused: jobs wait, and go first"},
+		{"jobs wait", func(r *rig) { r.before = func() { r.Expect(job.Demand{Waits: true}) } }, "paused: jobs wait, and go first"},
 		{"pressure", func(r *rig) { r.pressure(10.5) }, "short of memory (pressure"},
 		{"no memory free", func(r *rig) { r.room(func(h *job.HostRoom) { h.TotalMB, h.FreeMB = 20<<10, 4<<10-1 }) }, "has 4095 MiB free, of which 2048 MiB stay free and 0 MiB are for VMs being created"},
 		{"memory for VMs being created", func(r *rig) {
 			r.room(func(h *job.HostRoom) { h.TotalMB, h.FreeMB = 20<<10, 6<<10-1 })
-			r.engine.creating = []vm.Making{{ID: "job", MemoryMB: 2048, Begun: true}}
+			r.before = func() { r.makes("2G", job.Provisioning) }
 		}, "and 2048 MiB are for VMs being created"},
 		{"memory promised", func(r *rig) {
 			r.room(func(h *job.HostRoom) { h.TotalMB, h.FreeMB = 5<<10, 5<<10 })
-			r.engine.creating = []vm.Making{{ID: "job", MemoryMB: 2049}}
+			r.before = func() { r.makes("2049M", job.Pending) }
 		}, "2049 MiB are promised to VMs of linus"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -343,7 +343,7 @@ func TestPool_Pauses(t *testing.T) {
 				if p := r.info(); len(p.Members) > 0 || len(specs) > 0 || !strings.Contains(p.State, tt.want) {
 					t.Errorf("%d creates, %d members: %s", len(specs), len(p.Members), p.State)
 				}
-				r.engine.set(func(e *engine) { e.waits, e.creating = false, nil })
+				r.Expect(job.Demand{})
 				r.host.set(func(h *hypervisor) { h.room = nil })
 				r.host.Set(providertest.Behaviour{})
 				r.filled(1, 0)
@@ -739,7 +739,7 @@ func TestCheckPools(t *testing.T) {
 				t.Errorf("%s: %q", tt.name, got)
 			}
 		}
-		r.engine.creating = []vm.Making{{ID: "job", MemoryMB: 1024, Begun: true}}
+		r.makes("1G", job.Provisioning)
 		if got := check(r, 20<<10, 2<<10+8<<10); !strings.HasPrefix(got[1], "warn") {
 			t.Errorf("beside a VM that is being made: %q", got)
 		}

@@ -78,7 +78,7 @@ func (f *Fleet) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, err
 
 // ListSnapshots returns the snapshots of a persistent VM.
 func (f *Fleet) ListSnapshots(ctx context.Context, ref string) ([]job.Snapshot, error) {
-	v, err := f.find(ctx, ref)
+	v, err := f.Find(ctx, ref)
 	if err == nil {
 		err = takesJobs(v, ref)
 	}
@@ -124,7 +124,7 @@ func (f *Fleet) exclusive(ctx context.Context, ref, done string, alone bool, wor
 		return v, err
 	}
 	ended, said := make(chan error, 1), make(chan job.Progress, 1)
-	err = f.o.Engine.Spawn(func(running context.Context) {
+	err = f.Spawn(func(running context.Context) {
 		running = job.WithListener(job.WithClient(running, job.ClientFrom(ctx)), func(p job.Progress) {
 			select {
 			case said <- p:
@@ -209,7 +209,7 @@ func (f *Fleet) worked(ctx context.Context, v vm.VM, done string) error {
 // host does not say that it runs all the same. One that is not ours, or is suspended as it was
 // idle, is no error here.
 func (f *Fleet) Runs(ctx context.Context, ref string) error {
-	v, err := f.find(ctx, ref)
+	v, err := f.Find(ctx, ref)
 	if err != nil {
 		return nil //nolint:nilerr // who enters it says so
 	}

@@ -52,14 +52,14 @@ func (f *Fleet) sweepEach(ctx context.Context) {
 	tick := time.NewTicker(f.o.SweepInterval)
 	defer tick.Stop()
 	for {
-		if f.o.Engine.Leads(ctx) {
+		if job.Leads(ctx, f.o.Engines, f.o.Log) {
 			f.tendVolumes(ctx)
 			f.tendSaved(ctx)
 			f.tendMemory(ctx)
 		}
-		if any, err := f.o.Store.AnyVM(ctx); err == nil && any && f.o.Engine.Leads(ctx) {
+		if any, err := f.o.Store.AnyVM(ctx); err == nil && any && job.Leads(ctx, f.o.Engines, f.o.Log) {
 			if leaked := f.Sweep(ctx); leaked >= 0 {
-				f.o.Observer(job.Leaked(leaked))
+				f.o.Changes.Add(job.Leaked(leaked))
 			}
 		}
 		f.dropKeys(ctx)

@@ -22,16 +22,13 @@ import (
 	"linus/internal/vm"
 )
 
-// engine is an engine that has no jobs but those it says it has.
+// engine is an engine that has no jobs but those it says it has, and shares the store with none.
 type engine struct {
-	fleet.Engine
-	store *store.Store
+	*store.Store
 
 	mu       sync.Mutex
 	follows  bool                     // another one leads
-	waits    bool                     // jobs wait for a slot
-	asked    func()                   // called when it is asked whether they do
-	creating []vm.Making              // for its jobs
+	starting *job.Job                 // is about to have a VM made
 	holds    map[string]time.Duration // the timeouts of jobs that have a VM
 	unread   error                    // of jobs
 	gone     []string                 // VMs whose keys were dropped
@@ -49,39 +46,34 @@ func (e *engine) set(change func(e *engine)) {
 	change(e)
 }
 
-func (e *engine) Leads(context.Context) bool {
+func (e *engine) Engines(context.Context) ([]job.EngineInfo, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return !e.follows
+	return []job.EngineInfo{{Self: true, Leads: !e.follows}}, nil
 }
 
-func (e *engine) JobsWait() bool {
+func (e *engine) Tell(context.Context, job.Notice) error {
 	e.mu.Lock()
-	asked, waits := e.asked, e.waits
-	e.mu.Unlock()
-	if asked != nil {
-		asked()
-	}
-	return waits
+	defer e.mu.Unlock()
+	e.told++
+	return nil
 }
 
-func (e *engine) Known(ctx context.Context, id string) (j job.Job, _ error) {
-	if v, err := e.store.VM(ctx, id); err == nil && v.Own != nil {
-		j.Client = v.Own.Client
-	}
-	j.EndedBy = "ender of " + id
-	return j, nil
+func (*engine) Lock(context.Context, string, string, bool) (bool, string, error) {
+	return true, "", nil
 }
+func (*engine) Unlock(context.Context, string) error           { return nil }
+func (*engine) Locked(context.Context, string) (string, error) { return "", nil }
 
-// Stored returns a job that has a pool's VM.
-func (e *engine) Stored(ctx context.Context, id string) (job.Job, error) {
+// Job returns the job that is about to have a VM made, or one that has a pool's VM.
+func (e *engine) Job(ctx context.Context, id string) (job.Job, error) {
 	e.mu.Lock()
-	timeout, held, err := e.holds[id], e.holds[id] > 0, e.unread
+	starting, timeout, held, err := e.starting, e.holds[id], e.holds[id] > 0, e.unread
 	e.mu.Unlock()
-	if err != nil {
-		return job.Job{}, err
+	if starting != nil && starting.ID == id || err != nil {
+		return *cmp.Or(starting, &job.Job{}), err
 	}
-	members, err := e.store.Members(ctx)
+	members, err := e.Store.Members(ctx)
 	at := slices.IndexFunc(members, func(v vm.VM) bool { return v.Member.Claimer == id })
 	if err != nil || !held || at < 0 {
 		return job.Job{}, job.ErrNotFound
@@ -89,10 +81,12 @@ func (e *engine) Stored(ctx context.Context, id string) (job.Job, error) {
 	return job.Job{ID: id, Status: job.Running, VM: &members[at], Manifest: job.Manifest{Timeout: int(timeout.Seconds())}}, nil
 }
 
-func (e *engine) Creating(context.Context) []vm.Making {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.Clone(e.creating)
+// makes has a job be about to have a VM made of so much memory, or begin to.
+func (r *rig) makes(memory string, status job.Status) {
+	r.engine.set(func(e *engine) {
+		e.starting = &job.Job{ID: "job", Status: status, Manifest: job.Manifest{Resources: vm.Resources{Memory: memory}}}
+	})
+	r.Expect(job.Demand{Starting: []string{"job"}})
 }
 
 // keys tell the engine of those that are dropped.
@@ -112,15 +106,18 @@ func (e *engine) InProgress(context.Context) ([]job.Job, error) {
 	return slices.Concat(e.begun, e.inside), nil
 }
 
-func (e *engine) Admit(ctx context.Context, s job.Submission, m job.Manifest) error {
+func (e *engine) admit(beside []job.Job, m job.Manifest) (err error) {
 	e.mu.Lock()
 	most, diskMB := e.admits, e.diskMB
 	e.mu.Unlock()
-	vms, err := e.store.VMs(ctx)
-	if err == nil && most > 0 && len(vms) >= most {
+	if most > 0 && len(beside) >= most {
 		err = &job.FieldError{Field: "quota", Problem: fmt.Sprintf("no more than %d", most)}
 	}
-	has, asks := takes(vms, s.Principal.Owner(), s.Client).Sum(), job.SizeMB(m.Resources.Disk)
+	var takes job.Disks
+	for _, j := range beside {
+		takes.Add(j)
+	}
+	has, asks := takes.Sum(), job.SizeMB(m.Resources.Disk)
 	if err == nil && diskMB > 0 && has+asks > diskMB {
 		err = &job.FieldError{Field: "manifest.resources.disk", Problem: fmt.Sprintf("LIMIT_DISK allows %d; %d are in use, this asks for %d", diskMB, has, asks), Remedy: "ask for less", Fault: job.FaultLimit}
 	}
@@ -135,18 +132,6 @@ func takes(vms []vm.VM, owner, client string) (d job.Disks) {
 		}
 	}
 	return d
-}
-
-func (e *engine) Spawn(work func(context.Context)) error {
-	go work(context.Background())
-	return nil
-}
-
-func (e *engine) TellUnwanted(context.Context) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.told++
-	return nil
 }
 
 // hypervisor is a Fake that can be seen at work, and fails on demand.
@@ -418,6 +403,7 @@ type rig struct {
 	host   *hypervisor
 	engine *engine
 	opts   fleet.Options
+	before func() // called before it starts; may be nil
 	stop   func()
 }
 
@@ -431,9 +417,9 @@ func bubble(t *testing.T, test func(r *rig)) {
 			t.Fatal(err)
 		}
 		h := &hypervisor{Fake: providertest.NewFake()}
-		e := &engine{store: s, holds: map[string]time.Duration{}}
+		e := &engine{Store: s, holds: map[string]time.Duration{}}
 		r := &rig{t: t, store: s, host: h, engine: e, stop: func() {}, opts: fleet.Options{
-			Store: s, Provider: h, Guest: h, Engine: e, Keys: keys{e}, Owner: "5a17c0de-0000-4000-8000-000000000001", Log: slog.New(slog.DiscardHandler),
+			Store: s, Jobs: e, Engines: e, Provider: h, Guest: h, Admit: e.admit, Keys: keys{e}, Owner: "5a17c0de-0000-4000-8000-000000000001", Log: slog.New(slog.DiscardHandler),
 			SweepInterval: 1000 * time.Hour,
 			Defaults:      job.Defaults{VMTemplate: providertest.FakeTemplate, CPU: 2, Memory: "2G", Disk: "10G"},
 		}}
@@ -449,7 +435,9 @@ func bubble(t *testing.T, test func(r *rig)) {
 
 // start has a new fleet tend what the store has, until stop.
 func (r *rig) start() {
-	r.Fleet = fleet.New(r.opts)
+	if r.Fleet = fleet.New(r.opts); r.before != nil {
+		r.before()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var over sync.WaitGroup
 	over.Go(func() { r.Tend(ctx) })

@@ -25,7 +25,7 @@ func (f *Fleet) VMs(ctx context.Context) ([]job.VMInfo, error) {
 		return nil, nil
 	}
 	statuses, unasked := f.statuses(ctx, vms...)
-	begun, err := f.o.Engine.InProgress(ctx)
+	begun, err := f.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (f *Fleet) VMs(ctx context.Context) ([]job.VMInfo, error) {
 
 // VM returns one VM, by name or ID.
 func (f *Fleet) VM(ctx context.Context, ref string) (job.VMInfo, error) {
-	v, err := f.find(ctx, ref)
+	v, err := f.Find(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -112,7 +112,7 @@ const statusesAtOnce = 4
 
 // oneInfo is vmInfo for a single VM.
 func (f *Fleet) oneInfo(ctx context.Context, v vm.VM, statuses map[string]vm.Status, unasked error) (job.VMInfo, error) {
-	begun, err := f.o.Engine.InProgress(ctx)
+	begun, err := f.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -170,21 +170,4 @@ func (f *Fleet) infoOf(ctx context.Context, id string) (job.VMInfo, error) {
 		return job.VMInfo{}, err
 	}
 	return f.oneInfo(ctx, v, nil, errUnasked)
-}
-
-// Row returns a VM by the ID in its marker, in any state, as it is stored; job.ErrNotFound.
-func (f *Fleet) Row(ctx context.Context, id string) (vm.VM, error) { return f.o.Store.VM(ctx, id) }
-
-// Told returns what happened to a VM that no job has made, in order.
-func (f *Fleet) Told(ctx context.Context, id string) ([]job.Event, error) {
-	return f.o.Store.VMEvents(ctx, id)
-}
-
-// AskedBy returns the VMs that one of the operator's clients has asked for, or all clients of
-// another owner.
-func (f *Fleet) AskedBy(ctx context.Context, owner, client string) ([]vm.VM, error) {
-	vms, err := f.o.Store.VMs(ctx)
-	return slices.DeleteFunc(vms, func(v vm.VM) bool {
-		return !v.AskedFor() || v.Checkpoint != nil || v.Principal != owner || owner == "" && v.Own.Client != client
-	}), err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/lock"
 )
 
 // Times of the look at templates before a job is accepted. It is for agents' jobs alone: the
@@ -20,9 +21,29 @@ const (
 
 // templates is what is known of the nodes' templates.
 type templates struct {
-	mu    sync.Mutex // held while they are read
+	reading lock.Line // orders reads of the nodes
+
+	mu    sync.Mutex
 	inv   job.Inventory
 	tried time.Time
+}
+
+// known returns what was read, and whether that was tried so long ago at most.
+func (t *templates) known(within time.Duration) (job.Inventory, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.inv, within > 0 && !t.tried.IsZero() && time.Since(t.tried) < within
+}
+
+// note notes that a read was tried, and what it has found.
+func (t *templates) note(inv job.Inventory, err error) job.Inventory {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err == nil {
+		t.inv = inv
+	}
+	t.tried = time.Now()
+	return t.inv
 }
 
 // hasAgent returns a *job.FieldError if it is known that a manifest's template lacks its
@@ -44,19 +65,19 @@ func (f *Fleet) hasAgent(ctx context.Context, m job.Manifest) error {
 // inventory returns what is known of the nodes, which was read so long ago at most where they
 // answer.
 func (f *Fleet) inventory(ctx context.Context, within time.Duration) job.Inventory {
-	t := &f.templates
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if within > 0 && !t.tried.IsZero() && time.Since(t.tried) < within {
-		return t.inv
-	}
 	timed, end := context.WithTimeout(ctx, templatesLook)
 	defer end()
-	if inv, err := f.o.Provider.Nodes(timed); err == nil {
-		t.inv = inv
+	t := &f.templates
+	leave, err := t.reading.Enter(timed) // of those that ask at once, one reads
+	if err == nil {
+		defer leave()
 	}
-	t.tried = time.Now()
-	return t.inv
+	inv, fresh := t.known(within)
+	if err != nil || fresh {
+		return inv
+	}
+	inv, err = f.o.Provider.Nodes(timed)
+	return t.note(inv, err)
 }
 
 // lacksAgent returns what is wrong if no node has the manifest's template with its agent.

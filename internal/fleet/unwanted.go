@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -38,10 +39,35 @@ func (u *unwanted) end(work string) {
 	delete(u.here, work)
 }
 
+// Begin has work on VMs that callers ask for go on until ctx ends.
+func (f *Fleet) Begin(ctx context.Context) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.running = ctx
+}
+
+// Spawn runs work that outlives its caller, and ends with the engine.
+func (f *Fleet) Spawn(work func(running context.Context)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	running := f.running
+	if running == nil || running.Err() != nil {
+		return errors.New("the engine does not run")
+	}
+	f.background.Go(func() { work(running) })
+	return nil
+}
+
 // Tend keeps the pools as they are wanted, makes the VMs that somebody has asked for,
 // destroys what nobody wants any more, and looks for what was left over, until ctx ends.
 func (f *Fleet) Tend(ctx context.Context) {
-	defer f.background.Wait()
+	f.Begin(ctx)
+	defer func() {
+		f.mu.Lock()
+		f.running = nil
+		f.mu.Unlock()
+		f.background.Wait()
+	}()
 	f.background.Go(func() { f.tendPools(ctx) })
 	f.background.Go(func() { f.sweepEach(ctx) })
 	tick := time.NewTicker(f.o.CleanupInterval)
@@ -75,6 +101,45 @@ func (f *Fleet) DestroySoon() {
 	signal(f.unwanted.wake)
 }
 
+// tellUnwanted is DestroySoon, and tells the other engines: the one that leads destroys.
+func (f *Fleet) tellUnwanted(ctx context.Context) error {
+	f.DestroySoon()
+	if f.o.Engines == nil {
+		return nil
+	}
+	return f.o.Engines.Tell(ctx, job.Notice{Kind: job.NoticeFree})
+}
+
+// Expect says what this engine's jobs may ask for.
+func (f *Fleet) Expect(d job.Demand) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if d.Seq >= f.demand.Seq {
+		f.demand = d
+	}
+}
+
+// jobsWait reports whether a job waits for a slot.
+func (f *Fleet) jobsWait() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.demand.Waits
+}
+
+// creating returns the VMs that are being made here, or are about to be, for a job or for none.
+func (f *Fleet) creating(ctx context.Context) (all []vm.Making) {
+	f.mu.Lock()
+	starting := f.demand.Starting
+	f.mu.Unlock()
+	for _, id := range starting {
+		j, err := f.o.Jobs.Job(ctx, id)
+		if err == nil && (j.Status == job.Pending || j.Status == job.Provisioning) && j.Outcome == nil && !j.Claims() {
+			all = append(all, vm.Making{ID: id, MemoryMB: job.SizeMB(j.Manifest.Resources.Memory), Begun: j.Status == job.Provisioning})
+		}
+	}
+	return append(all, f.beingMade()...)
+}
+
 // Busy reports whether this engine has something to do for VMs: there are pools, VMs that
 // nobody wants, that expire or are to be suspended when they are idle, or work on a VM.
 func (f *Fleet) Busy() bool {
@@ -105,7 +170,7 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 	f.unwanted.mu.Lock()
 	told := f.unwanted.told
 	f.unwanted.mu.Unlock()
-	leads, left := f.o.Engine.Leads(ctx), false
+	leads, left := job.Leads(ctx, f.o.Engines, f.o.Log), false
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
 		return err
@@ -144,7 +209,7 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 			}
 			continue
 		}
-		if wanted && v.Checkpoint != nil && f.o.Engine.JobsWait() { // they come first
+		if wanted && v.Checkpoint != nil && f.jobsWait() { // they come first
 			continue
 		}
 		switch making := f.isMaking(v.Job); {

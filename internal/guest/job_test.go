@@ -46,9 +46,6 @@ func (g countedFromWarm) Warm(ctx context.Context, j job.Job) error {
 	return err
 }
 
-// engine is the executor that a fleet is made before.
-type engine struct{ *executor.Executor }
-
 // engine is an executor whose jobs run in the rig's VM.
 func (r *rig) engine(w *wiretest.Wire) *executor.Executor {
 	r.t.Helper()
@@ -58,19 +55,17 @@ func (r *rig) engine(w *wiretest.Wire) *executor.Executor {
 	}
 	r.t.Cleanup(func() { _ = s.Close() })
 	host := oneVM{providertest.NewFake(), r}
-	en, guest, owner := &engine{}, countedFromWarm{r.Guest, w}, uuid.NewString()
+	guest, owner, changes := countedFromWarm{r.Guest, w}, uuid.NewString(), &job.Changes{}
 	defaults := job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 60, CPU: 1, Memory: "1G", Disk: "10G"}
 	vms := fleet.New(fleet.Options{
-		Store: s, Provider: host, Engine: en, Guest: guest, Owner: owner, Defaults: defaults,
-		Changed: func(ctx context.Context, id string, events []job.Event) { en.VMChanged(ctx, id, events) },
+		Store: s, Jobs: s, Provider: host, Guest: guest, Owner: owner, Defaults: defaults, Changes: changes,
 	})
 	e := executor.New(executor.Options{
 		Stores: executor.StoresOf(s), Provider: host, Fleet: vms, Runner: guest,
 		CallbackURL: func(context.Context) (string, error) { return nowhere, nil },
-		Defaults:    defaults,
-		MaxOutput:   1 << 20, Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Defaults:    defaults, Changes: changes,
+		MaxOutput: 1 << 20, Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
-	en.Executor = e
 	if err := e.Start(r.t.Context()); err != nil {
 		r.t.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package job
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"slices"
 	"time"
 )
 
@@ -27,6 +29,26 @@ type EngineInfo struct {
 type Engines interface {
 	// Engines returns every engine that shares the database, oldest first.
 	Engines(ctx context.Context) ([]EngineInfo, error)
+}
+
+// Leads reports whether this engine, of those that share a database (nil: none does), does what
+// one does for all.
+func Leads(ctx context.Context, of Engines, log *slog.Logger) bool {
+	if of == nil {
+		return true
+	}
+	engines, err := of.Engines(ctx)
+	if err != nil && ctx.Err() == nil {
+		log.Warn("which engine leads is not known", "err", err)
+	}
+	return slices.ContainsFunc(engines, func(i EngineInfo) bool { return i.Self && i.Leads })
+}
+
+// Demand is what an engine's jobs may ask of the hosts soon.
+type Demand struct {
+	Seq      int64    // of two the greater is the later
+	Waits    bool     // a job waits for a slot
+	Starting []string // jobs that have one, and may be about to have a VM made
 }
 
 // ErrNoSlot says that all engines together run as many jobs as they may.

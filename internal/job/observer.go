@@ -1,9 +1,15 @@
 package job
 
-import "time"
+import (
+	"context"
+	"sync"
+	"time"
 
-// Observer is notified of what happens, each time after it is recorded. It is called from
-// many goroutines and must neither block nor fail.
+	"linus/internal/vm"
+)
+
+// Observer is notified of what happens, after it is recorded. It may be called from many
+// goroutines and must neither block nor fail.
 type Observer func(Happening)
 
 // Happening is one of the types below, a PoolEvent, or a Delivery: how an attempt to deliver
@@ -13,6 +19,12 @@ type Happening any
 // Change is a job as it is now, and the events of the change.
 type Change struct {
 	Job    Job
+	Events []Event
+}
+
+// VMChanged is a VM as it is now, and the events of the change.
+type VMChanged struct {
+	VM     vm.VM
 	Events []Event
 }
 
@@ -53,3 +65,86 @@ const (
 	PhaseCancelled   PhaseResult = "cancelled"   // the job was cancelled
 	PhaseInterrupted PhaseResult = "interrupted" // the engine stopped; the next one runs it again
 )
+
+// Changes is what has happened, in the order in which it was recorded, until it is read. Who
+// adds to it does not wait for who reads.
+type Changes struct {
+	mu      sync.Mutex
+	waiting []Happening
+	read    func(Happening) // nil: nobody reads yet
+	reading bool
+}
+
+// mark is closed when it is read.
+type mark chan struct{}
+
+// Read has read called with what has happened, and what will: with one after the other, and
+// without a lock. It is called once.
+func (c *Changes) Read(read func(Happening)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read = read
+	c.begin()
+}
+
+// Add adds what was just recorded.
+func (c *Changes) Add(h Happening) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = append(c.waiting, h)
+	c.begin()
+}
+
+// Wait waits until all is read that was added before, or ctx ends. Where nobody reads it waits for
+// nothing.
+func (c *Changes) Wait(ctx context.Context) error {
+	read := make(mark)
+	c.mu.Lock()
+	if c.reading {
+		c.waiting = append(c.waiting, read)
+	} else {
+		close(read)
+	}
+	c.mu.Unlock()
+	select {
+	case <-read:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Idle reports whether all is read that was added.
+func (c *Changes) Idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.reading
+}
+
+// begin has what waits read, unless that is under way; c.mu is held.
+func (c *Changes) begin() {
+	if c.read == nil || c.reading || len(c.waiting) == 0 {
+		return
+	}
+	c.reading = true
+	go func() {
+		for now := c.next(); len(now) > 0; now = c.next() {
+			for _, h := range now {
+				if m, is := h.(mark); is {
+					close(m)
+				} else {
+					c.read(h)
+				}
+			}
+		}
+	}()
+}
+
+// next returns what is to be read now; nothing: reading has ended.
+func (c *Changes) next() []Happening {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.waiting
+	c.waiting, c.reading = nil, len(now) > 0
+	return now
+}
