@@ -344,6 +344,14 @@ power() { # <action> [<argument...>]
   [[ ! -e ${PVE_STUB}/guest/clock-behind ]]
 }
 
+# On a host that is very busy.
+@test "resume sets a clock to when the guest hears of it" {
+  power suspend
+  echo 15 >"${PVE_STUB}/guest/clock-late"
+  power resume
+  assert_status 0
+}
+
 @test "resume of a stopped VM is refused; one that does not start, or whose clock stays behind, fails" {
   stopped
   power resume
