@@ -1,7 +1,12 @@
 package main
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/tools/go/packages"
@@ -13,15 +18,28 @@ import (
 // From sources, a whole build takes minutes where nothing is in Go's cache.
 func TestElsewhere_TypesAreRight(t *testing.T) {
 	loops.NotInCheck(t)
-	systems := []string{"darwin", "windows"}
-	for _, i := range loops.Some(len(systems), len(systems)) {
-		system := systems[i]
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, system := range []string{"darwin", "windows"} {
 		t.Run(system, func(t *testing.T) {
 			t.Parallel()
 			loaded, err := packages.Load(&packages.Config{
 				Mode: packages.NeedName | packages.NeedFiles | packages.NeedImports | packages.NeedDeps | packages.NeedTypes | packages.NeedSyntax,
 				Dir:  "../..",
 				Env:  append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH=amd64"),
+				ParseFile: func(fset *token.FileSet, path string, src []byte) (*ast.File, error) {
+					file, err := parser.ParseFile(fset, path, src, parser.SkipObjectResolution)
+					if err == nil && !strings.HasPrefix(path, root) {
+						for _, d := range file.Decls {
+							if f, is := d.(*ast.FuncDecl); is {
+								f.Body = nil // others' takes most of the time
+							}
+						}
+					}
+					return file, err
+				},
 			}, "./cmd/linus", "./embed")
 			if err != nil {
 				t.Fatal(err)
@@ -30,7 +48,9 @@ func TestElsewhere_TypesAreRight(t *testing.T) {
 			packages.Visit(loaded, nil, func(p *packages.Package) {
 				seen++
 				for _, problem := range p.Errors {
-					t.Errorf("%s: %v", p.PkgPath, problem)
+					if problem.Kind != packages.TypeError || strings.HasPrefix(problem.Pos, root) { // others' lack bodies
+						t.Errorf("%s: %v", p.PkgPath, problem)
+					}
 				}
 			})
 			if seen < 100 {

@@ -31,7 +31,6 @@ func (h *host) checkpoints(t *testing.T) []string {
 // Jobs go on from a checkpoint, each in a VM of its own, and a checkpoint that is removed leaves
 // nothing.
 func TestCheckpoint_JobsGoOnFromIt(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	if out := h.cli(t, "template", "checkpoint", "build", "--wait"); !strings.Contains(out, " is ready") {
@@ -82,7 +81,7 @@ func TestCheckpoint_JobsGoOnFromIt(t *testing.T) {
 
 // A checkpoint whose memory is lost on the host holds no job up: it boots, and another is made.
 func TestCheckpoint_LostOnTheHost(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestCheckpoint_JobsGoOnFromIt has one by whole programs, TestCheckpoint_OneThatIsUnfitIsReplaced and TestCheckpoint_WhatFailsBoots what becomes of one that is lost")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	h.cli(t, "template", "checkpoint", "build", "--wait")
@@ -108,7 +107,7 @@ func TestCheckpoint_LostOnTheHost(t *testing.T) {
 // A checkpoint whose memory goes between the look at it and the start holds no job up, either:
 // the job is told that it boots, and why, and the checkpoint is given up.
 func TestCheckpoint_LostWhileItIsRestored(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestCheckpoint_WhatFailsBoots has restores that fail on their way")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	h.cli(t, "template", "checkpoint", "build", "--wait")

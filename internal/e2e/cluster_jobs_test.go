@@ -27,7 +27,7 @@ func (c *cluster) retried(id string) string {
 // A job is lost with its node. With retry: lost it is run again when its VM is seen to be
 // gone, with retry: offline at once, and without neither; each run is a job of its own.
 func TestCluster_RunsLostJobsAgain(t *testing.T) {
-	loops.AtNightOnly(t, "TestRetry_RunsALostJobAgain, TestRetry_OnlyOfWhatIsLost and TestRetry_WaitsForTheOldVMToBeGone have each of its jobs, TestCluster_OutlastsNodesThatGoDown a node that goes down")
+	loops.AtNightOnly(t, "TestRetry_RunsALostJobAgain, TestRetry_OnlyOfWhatIsLost and TestRetry_WaitsForTheOldVMToBeGone have each of its jobs, TestPlace_AJobIsLostWithItsNode a node that goes down")
 	t.Parallel()
 	c := newCluster(t, []int{1})
 	l := newLedger(t)

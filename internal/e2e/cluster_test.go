@@ -122,7 +122,6 @@ func (c *cluster) must(err error) {
 // cordoned, in maintenance or full, and a VM that was moved by hand is followed to where
 // it is, and destroyed there.
 func TestCluster_SpreadsJobsAndFollowsVMs(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	c := newCluster(t, []int{1})
 	ctx := t.Context()
@@ -277,18 +276,12 @@ func (c *cluster) leases() (left []string) {
 // the node is back and it is. Entries that are down are passed over. Without quorum
 // nothing is created, and jobs go on.
 func TestCluster_OutlastsNodesThatGoDown(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestPlace_AJobIsLostWithItsNode and TestPlace_OutlastsAnEntryThatIsDown have a node and an entry that go down, TestCluster_QuorumLost and TestCluster_NodeDown what a host says then")
 	t.Parallel()
 	c := newCluster(t, []int{1, 2})
 	ctx := t.Context()
 
-	losses := loops.Some(3, 2)
-	run := func(n int, name string, f func(*testing.T)) {
-		if slices.Contains(losses, n) {
-			t.Run(name, f)
-		}
-	}
-	run(0, "a node in the middle of a job", func(t *testing.T) {
+	t.Run("a node in the middle of a job", func(t *testing.T) {
 		c.h.cli(t, "node", "cordon", "pve1")
 		c.h.cli(t, "node", "cordon", "pve2")
 		id, _ := c.sleeper()
@@ -313,7 +306,7 @@ func TestCluster_OutlastsNodesThatGoDown(t *testing.T) {
 		c.gone()
 	})
 
-	run(1, "an entry", func(t *testing.T) {
+	t.Run("an entry", func(t *testing.T) {
 		c.h.cli(t, "node", "cordon", "pve1") // what is known of it is up to ten seconds old
 		id, end := c.sleeper()
 		c.node(id)
@@ -330,7 +323,7 @@ func TestCluster_OutlastsNodesThatGoDown(t *testing.T) {
 		c.gone()
 	})
 
-	run(2, "quorum", func(t *testing.T) {
+	t.Run("quorum", func(t *testing.T) {
 		id, end := c.sleeper()
 		c.node(id)
 		for _, node := range []string{"pve1", "pve2", "pve3"} {

@@ -55,7 +55,7 @@ func (c *cluster) says(id, node, want string) {
 // Jobs go to the node that has their volumes, and wait while that gets no VMs; a volume on a storage
 // that the nodes share goes with a job to any of them, and one whose holder was migrated is followed.
 func TestCluster_JobsGoWhereTheirVolumesAre(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestVolume_BindsAJobToItsNode, TestVolume_JobsGoWhereItsStorageIs and TestVolume_OnASharedStorageIsForAllNodes choose the node, TestCluster_SpreadsJobsAndFollowsVMs has jobs on each")
 	t.Parallel()
 	c := newCluster(t, []int{1})
 	c.h.cli(t, "volume", "create", "here", "--size", "1G", "--node", "pve2")

@@ -16,7 +16,6 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
-	"linus/internal/loops"
 	"linus/internal/mcptask"
 	"linus/internal/mcptool"
 	"linus/internal/web"
@@ -68,7 +67,6 @@ func TestConformance(t *testing.T) {
 // The suite's scenarios of tasks meet mcptask in front of mcp-go, as mcptool has it, with the
 // tools they ask for: our own never ask, and take longer.
 func TestConformance_Tasks(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	c := npmClients(t)
 	tasks, hooks := &fixtureTasks{all: map[string]*fixtureTask{}}, &server.Hooks{}

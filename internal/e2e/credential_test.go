@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"linus/internal/lab"
-	"linus/internal/loops"
 	"linus/internal/pgtest"
 	"linus/internal/tlstest"
 )
@@ -119,7 +118,6 @@ until get "$api/repos/acme/again" 2>/dev/null; do sleep 0.1; done
 // An engine is killed while a job uses credentials: the engine that takes the job over makes
 // another CA, and the job goes on with them, its agent's key among them. No engine has stored a value.
 func TestCredential_GoesOnAtAnotherEngine(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	const value, key = "ghp-the-value-that-no-vm-has", "sk-the-key-that-no-vm-has"
 	site, pair := tlstest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -80,7 +80,6 @@ var jobID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 // A hosted agent's sessions have VMs for hands: each one of its own, which has the session's
 // secret and not the environment's key. They survive their dispatcher, and end with their lease.
 func TestDispatch_ServesClaudesSessionsInVMs(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	q := queuetest.New(t, 40*time.Second)
@@ -228,7 +227,6 @@ func agentCLI(t *testing.T, variable, path string) string {
 // stand-in for the runner; and the same arguments make the real one register with the same
 // secret.
 func TestDispatch_KeepsRunnersOfClaudeCode(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	const secret = "sk-env-of-a-pool"
 	h := newHost(t, lab.DriverProcess)
@@ -359,7 +357,7 @@ func codexRecipe(t *testing.T) string {
 // A session has a VM of a pool, or one that is restored from a checkpoint, if there is one like it:
 // with its own secret alone, and not what another session has left.
 func TestDispatch_SessionsOfAPoolAndOfACheckpoint(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestDispatch_ServesClaudesSessionsInVMs serves sessions, TestPool_JobStartsAtOnce and TestCheckpoint_JobsGoOnFromIt have such VMs, each its own")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	made := strings.Fields(h.cli(t, "template", "checkpoint", "build", "--wait")) // checkpoint NAME of ...
@@ -401,7 +399,7 @@ func TestDispatch_SessionsOfAPoolAndOfACheckpoint(t *testing.T) {
 // Dispatchers of two engines on one database share a queue. When one is lost with its engine, its
 // session goes on: the other engine has the job, and a dispatcher of the same name there counts it.
 func TestDispatch_OfTwoEngines(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestClaude_DrainsAndTakesUp has sessions taken up, TestEngines_OneIsKilledInTheMiddleOfAJob a job")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
 	h.cli(t, "job", "list") // the installation's key is there

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,7 +21,6 @@ import (
 
 	"linus/internal/doctest"
 	"linus/internal/lab"
-	"linus/internal/loops"
 	"linus/internal/queuetest"
 )
 
@@ -58,6 +56,7 @@ func sessions(t *testing.T) map[string]string {
 // TestDocs_SessionsAreTrue runs each session as it stands on the lab and
 // compares what it shows with what is written.
 func TestDocs_SessionsAreTrue(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, "process", "LINUS_SECRET_ANTHROPIC_API_KEY=sk-of-a-stand-in")
 	installInTemplate(t, h, "claude")
 	installInTemplate(t, h, "codex")
@@ -74,10 +73,7 @@ func TestDocs_SessionsAreTrue(t *testing.T) {
 	}
 	place(t, bin, map[string]string{"codex": doctest.Read(t, filepath.Join(readmeFiles, "codex"))})
 	recipe := codexRecipe(t)
-	all := sessions(t)
-	titles := slices.Sorted(maps.Keys(all))
-	for _, i := range loops.Some(len(titles), 2) {
-		title, session := titles[i], all[titles[i]]
+	for title, session := range sessions(t) {
 		name := regexp.MustCompile(`[^a-z]+`).ReplaceAllString(strings.ToLower(title), "-")
 		text := fmt.Sprintf("# %s\nsession\n-- session --\n%s", title, session)
 		if err := os.WriteFile(filepath.Join(scripts, name+".txtar"), []byte(text), 0o600); err != nil {
@@ -170,6 +166,7 @@ func TestExamples_NotebookIsReachedThroughItsVM(t *testing.T) {
 // Every example is one that people find in a document, and is run: by a session,
 // or by the test above.
 func TestExamples_AreAllInADocumentAndRun(t *testing.T) {
+	t.Parallel()
 	var text, run string
 	for _, file := range doctest.Files(t) {
 		text += doctest.Read(t, file)

@@ -69,7 +69,6 @@ func (h *host) logs(text string) bool {
 // the job over, and it ends whole, having run once. The host refuses what the dead one
 // might still ask.
 func TestEngines_OneIsKilledInTheMiddleOfAJob(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
 	l, c := newLedger(t), h.connect(t)
@@ -99,7 +98,6 @@ func TestEngines_OneIsKilledInTheMiddleOfAJob(t *testing.T) {
 // An engine drains: its job ends there, those that are submitted meanwhile run at the
 // other, and then it is gone.
 func TestEngines_OneDrains(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
 	l, c := newLedger(t), h.connect(t)

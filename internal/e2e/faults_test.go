@@ -81,7 +81,7 @@ func TestFault_AtEveryMoment(t *testing.T) {
 			h := newHost(t, lab.DriverProcess)
 			foreign := h.plantForeign(t)
 			l, c := newLedger(t), h.connect(t)
-			for _, i := range loops.Some(len(moments), 7) {
+			for _, i := range loops.Every(len(moments), 4, "TestEngines_KilledAtEveryStep and TestJob_OutlastsFaultsOfTheEnginesOwn have them at each step of a job") {
 				moment := moments[i]
 				t.Run(moment, func(t *testing.T) {
 					w := work{n: 100*f + i, lines: 5000, sleep: "0.5"}
@@ -245,7 +245,7 @@ func TestVM_GoneBehindOurBack(t *testing.T) {
 		{"stopped", func(t *testing.T, h *host, vm int) { h.qm(t, "stop", strconv.Itoa(vm)) }},
 		{"frozen", func(t *testing.T, h *host, vm int) { h.freezeGuest(t, vm) }},
 	}
-	for _, i := range loops.Some(len(tests), 3) {
+	for _, i := range loops.Every(len(tests), 3, "TestFollow_ARebootedVMsJobIsLost, TestFollow_AVMThatRestartsElsewhereIsLost and TestJob_VMThatGoesDownBeforeItsTaskRunsIsLostAtOnce have the other ways") {
 		tt := tests[i]
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -324,7 +324,7 @@ func TestProxmoxFaults(t *testing.T) {
 		{state.FaultMissingTemplate, strconv.Itoa(lab.TemplateID), "agent-template"},
 		{state.FaultNoQuorum, "1", "quorum"},
 	}
-	for _, i := range loops.Some(len(tests), 8) {
+	for _, i := range loops.Every(len(tests), 4, "TestFaults makes each of them, without an engine") {
 		tt := tests[i]
 		t.Run(string(tt.fault)+"="+tt.value, func(t *testing.T) {
 			c := &mcpClient{c.Client, t}
@@ -350,7 +350,6 @@ func TestProxmoxFaults(t *testing.T) {
 // A full state disk: what cannot be kept is refused with words that say so,
 // nothing acknowledged is lost, and with room again all goes on.
 func TestStateDisk_Full(t *testing.T) {
-	loops.Drawn(t, 3)
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("a small disk for the state directory needs root")
@@ -465,13 +464,13 @@ func TestGuestDisk_Full(t *testing.T) {
 	h.waitGone(t)
 }
 
-// 20 submits at once, each a process of its own, with no engine there before:
+// Six submits at once, each a process of its own, with no engine there before:
 // one engine comes up, every submit is answered, every job runs once.
 func TestSubmit_ManyAtOnce(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	l := newLedger(t)
-	ids := make([]string, len(loops.Some(24, 6)))
+	ids := make([]string, 6)
 	var submits sync.WaitGroup
 	for i := range ids {
 		submits.Go(func() {
@@ -493,7 +492,7 @@ func TestCancel_AtEveryMoment(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	l, c := newLedger(t), h.connect(t)
-	for _, i := range loops.Some(len(moments), 2) {
+	for _, i := range loops.Every(len(moments), 3, "TestCancel_AtEveryPhase has the others") {
 		moment := moments[i]
 		t.Run(moment, func(t *testing.T) {
 			c := &mcpClient{c.Client, t}

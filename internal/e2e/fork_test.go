@@ -63,7 +63,6 @@ func (h *host) unforked(t *testing.T, dev int) {
 // Eight copies of a VM that counts in its memory go on from one number, each as itself, and so
 // does the VM.
 func TestFork_EightGoOnFromOneNumber(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	dev := h.dev(t)
@@ -109,7 +108,7 @@ func TestFork_EightGoOnFromOneNumber(t *testing.T) {
 
 // Where one cannot be made none stays, or with --partial the others.
 func TestFork_OneThatDoesNotStart(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestFork_EightGoOnFromOneNumber makes copies, TestFork_AllOrNothingUnlessPartial has one that cannot be made")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	dev := h.dev(t)
@@ -135,7 +134,7 @@ func TestFork_OneThatDoesNotStart(t *testing.T) {
 // An engine that is killed when the snapshot is there, and no copy: the next one makes them, and
 // removes it.
 func TestFork_EngineKilled(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestFork_EngineKilledAtEveryStep has the next engine go on at each")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	dev := h.dev(t)

@@ -9,7 +9,6 @@ import (
 
 	"linus/internal/lab"
 	"linus/internal/lab/state"
-	"linus/internal/loops"
 )
 
 // volumes are the volumes on the host's storages, but for those of the template.
@@ -67,7 +66,6 @@ func toldFull(t *testing.T, what, text string) {
 // On a storage that is full, before a volume is made or in the middle of one, it is said which
 // storage, and nothing is left.
 func TestFull_Storage(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "CHECKPOINTS=off")
 	c := h.connect(t)

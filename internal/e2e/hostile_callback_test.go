@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"linus/internal/lab"
-	"linus/internal/loops"
 )
 
 // hostage is a job in whose VM an attacker is root: who knows its token.
@@ -226,7 +225,6 @@ func TestHostileCallbacks_LongTexts(t *testing.T) {
 // Who holds as many connections as there may be locks nobody out: the runner's
 // reports go through, and so do those of others.
 func TestHostileCallbacks_ManyConnections(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	v := takeHostage(t)
 	other := v.connect(t)

@@ -16,7 +16,7 @@ import (
 // A VM that is stopped before its task runs ends the job as one that is stopped
 // later: by what the host says, not by how long SSH is waited for.
 func TestVM_StoppedBeforeItsTaskRuns(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestJob_VMThatGoesDownBeforeItsTaskRunsIsLostAtOnce has each way there, TestVM_GoneBehindOurBack whole programs")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "HEARTBEAT_THRESHOLD_SECONDS=3600")
 	c := h.connect(t)
@@ -112,7 +112,6 @@ func restartElsewhere(t *testing.T, h *host, c *mcpClient, id string) {
 // A VM that has another address, and has not restarted, is found there by what
 // its agent says, and its task goes on.
 func TestVM_AtAnotherAddressIsFollowed(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "HEARTBEAT_THRESHOLD_SECONDS=3600")
 	l, c := newLedger(t), h.connect(t)

@@ -11,7 +11,6 @@ import (
 
 	"linus/internal/lab"
 	"linus/internal/lab/state"
-	"linus/internal/loops"
 	"linus/internal/sshtest"
 )
 
@@ -146,8 +145,7 @@ func TestHostileAgent_NoVMPassesForAnother(t *testing.T) {
 		{"no JSON", "<html>", "", "", "had no address after 10 s"},
 		{"a key that is none", "", "ssh-ed25519 AAAA\x1b[2J", "", "VM " + liar},
 	}
-	for _, i := range loops.Some(len(tests), 3) {
-		tt := tests[i]
+	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &mcpClient{c.Client, t}
 			h.lie(t, liar, tt.interfaces, tt.key)

@@ -282,6 +282,7 @@ func TestHostile_LocalUserSeesNothing(t *testing.T) {
 // Where the state directory's path is too long for a socket it goes to one of a
 // predictable name. What somebody has put there before is not followed.
 func TestHostile_SocketDirectoryPlantedByAnother(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 || exec.Command("unshare", "-m", "true").Run() != nil {
 		t.Skip("a /tmp of its own needs root and a mount namespace")
 	}

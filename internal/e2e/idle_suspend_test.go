@@ -16,7 +16,6 @@ import (
 
 // A VM that nobody uses is suspended, and goes on where it was for a job and for who logs in.
 func TestIdleSuspend(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "CLEANUP_INTERVAL_SECONDS=10", clientsToken)
 	h.serveHTTP(t)
@@ -71,7 +70,7 @@ func TestIdleSuspend(t *testing.T) {
 			_ = resp.Body.Close()
 		},
 	}
-	for _, use := range loops.Some(len(uses), len(uses)) {
+	for _, use := range loops.Every(len(uses), 3, "TestIdleSuspend_SuspendsAndTheNextUseResumes has other uses, TestPort_WaitsForAVMThatIsResumed a port") {
 		asleep()
 		uses[use]()
 		if shown := h.cli(t, "vm", "show", "dev"); !strings.Contains(shown, "running") {

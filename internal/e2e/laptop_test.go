@@ -95,6 +95,7 @@ func (m *laptop) cli(t *testing.T, code int, stdin string, args ...string) strin
 // A machine that has the program, a token and a certificate uses the engine over TLS as
 // the engine's own does.
 func TestServer_FromAnotherMachine(t *testing.T) {
+	t.Parallel()
 	m := newLaptop(t)
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")

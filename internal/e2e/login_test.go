@@ -19,7 +19,7 @@ import (
 // People log in to the page by an OpenID Connect server of others, at another site: in a real
 // browser, with a real linus serve, which has no host.
 func TestLogin_ByAnIssuerOfOthers(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestLogin_ProvesItself and TestLogin_IsAPersonWithARole have an issuer of their own")
 	t.Parallel()
 	ctx := browsertest.Start(t)
 	c := npmClients(t)

@@ -120,16 +120,15 @@ func (d *down) started(args ...string) (end func() (code int, text string)) {
 // what there is of it goes when the node is back. One that there is stays through that, and is of
 // use again; a job whose restore it hits fails as one that boots, and others boot elsewhere.
 func TestNodeDown_Checkpoint(t *testing.T) {
-	loops.Drawn(t, 3)
+	loops.AtNightOnly(t, "TestCheckpoint_OneThatIsUnfitWhileANodeIsAway and TestPlace_AJobIsLostWithItsNode have a node that is away")
 	t.Parallel()
 	d := nodeDown(t)
 	before := d.kept()
-	moments := [][]string{{"linus-checkpoint-", "linus-state=cloning"}, {"linus-checkpoint-", "vmstate:"}}
-	for _, i := range loops.Some(len(moments), 2) {
+	for _, moment := range []string{"linus-state=cloning", "vmstate:"} {
 		end := d.started("template", "checkpoint", "build", "--node", downNode, "--wait")
-		d.when(moments[i]...)
+		d.when("linus-checkpoint-", moment)
 		if code, text := end(); code == 0 || !strings.Contains(text, downNode) || !strings.Contains(text, "offline") {
-			t.Errorf("a checkpoint on a node that goes down at %q: exit %d, %s", moments[i], code, text)
+			t.Errorf("a checkpoint on a node that goes down at %q: exit %d, %s", moment, code, text)
 		}
 		d.up(before)
 	}
@@ -162,7 +161,7 @@ func TestNodeDown_Checkpoint(t *testing.T) {
 // A VM whose node goes down while it is forked has no copies, which is told while the node is
 // down; what there is of them goes when it is back, and the VM is there.
 func TestNodeDown_Fork(t *testing.T) {
-	loops.Drawn(t, 3)
+	loops.AtNightOnly(t, "TestFork_AHostThatGoesAway has a host that is away with what is left of copies")
 	t.Parallel()
 	d := nodeDown(t)
 	d.only(true)

@@ -21,7 +21,6 @@ import (
 
 	"linus/internal/control"
 	"linus/internal/job"
-	"linus/internal/loops"
 	"linus/internal/mcptool"
 	"linus/internal/oauth"
 	"linus/internal/vm"
@@ -73,7 +72,6 @@ func (whoAsks) Cleanup(context.Context, time.Duration) (int, error) { return 7, 
 // scopes; one that uses a tool beyond them gets a token with more. The API takes the same
 // tokens.
 func TestOAuth_WithAnIssuerOfOthers(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	c := npmClients(t)
 	dir := c.scripts(t, "issuer.mjs", "oauth.mjs")

@@ -7,14 +7,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"linus/internal/loops"
 )
 
 // The API's description is valid to a validator from elsewhere, which finds what is
 // wrong with broken ones.
 func TestOpenAPI_IsValidForOthers(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	validator := npmClients(t)
 	node, script := validator.node, filepath.Join(validator.scripts(t, "openapi.mjs"), "openapi.mjs")

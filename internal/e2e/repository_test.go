@@ -18,7 +18,6 @@ import (
 	"linus/internal/gittest"
 	"linus/internal/lab"
 	"linus/internal/lab/netns"
-	"linus/internal/loops"
 	"linus/internal/tlstest"
 )
 
@@ -110,7 +109,6 @@ git -c user.name=j -c user.email=j@example.org commit --allow-empty -qm "$(cat)"
 // An engine that is killed while it fetches, or pushes, leaves the job to the next one: the task
 // runs once, and its branch is pushed once, whether the server had made the push or not.
 func TestRepository_OutlastsItsEngine(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	const value = "git-the-value-that-no-vm-has"
 	r := gittest.New(t)
@@ -185,7 +183,6 @@ func TestRepository_OutlastsItsEngine(t *testing.T) {
 // A git server that the engine's machine reaches and VMs do not: the engine is in a network of its
 // own with it, by HTTPS and by a real sshd, and what a job needs of it goes by the engine.
 func TestRepository_ServerIsReachedByTheEngineAlone(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("a network of its own needs root")

@@ -6,13 +6,11 @@ import (
 	"testing"
 
 	"linus/internal/lab"
-	"linus/internal/loops"
 )
 
 // What was set up in a VM is in those of the template that it was saved as, and what its people and jobs
 // had in it is not.
 func TestSave_AVMBecomesATemplate(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "LIMIT_DISK=35G")
 	h.cli(t, "vm", "create", "dev")

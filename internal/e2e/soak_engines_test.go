@@ -29,7 +29,7 @@ var soakEngines = flag.Int("soak.engines", 0, "jobs of TestSoakEngines; 0: 60 at
 func TestSoakEngines(t *testing.T) {
 	n := *soakEngines
 	if n == 0 {
-		loops.AtNightOnly(t, "TestEngines_OneIsKilledInTheMiddleOfAJob, TestEngines_OneIsStoppedInsideAHostOperation and TestCluster_OutlastsNodesThatGoDown make its faults one at a time")
+		loops.AtNightOnly(t, "TestEngines_OneIsKilledInTheMiddleOfAJob, TestEngines_OneIsStoppedInsideAHostOperation and TestPlace_AJobIsLostWithItsNode make its faults one at a time")
 		n = 60
 	}
 	server := pgtest.Start(t)

@@ -12,6 +12,7 @@ import (
 // Every client waits for linus to start: what our packages compute before main is
 // bounded. Measured in bytes, which do not depend on the machine.
 func TestStart_PackagesInitializeLittle(t *testing.T) {
+	t.Parallel()
 	const most = 600 << 10
 	cmd := exec.Command(filepath.Join(binDir, "linus"), "version")
 	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")

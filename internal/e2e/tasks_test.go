@@ -54,7 +54,6 @@ func (c taskClient) does(t *testing.T, args ...string) (seen map[string]any) {
 // The client of ext-tasks has a job done as a task, is told of its end, and cancels another, by
 // both transports. Of another principal's task it is told that there is none.
 func TestTasks_WholeByTheirClient(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess, clientsToken)
@@ -88,7 +87,7 @@ func TestTasks_WholeByTheirClient(t *testing.T) {
 // A task's ID is answered by each engine of a database, and by what comes after one that was
 // killed while the task works.
 func TestTasks_OutliveTheirEngine(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestTasks_WholeByTheirClient has the same client, TestEngines_OneIsKilledInTheMiddleOfAJob a job that another engine takes over")
 	t.Parallel()
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))

@@ -6,12 +6,10 @@ import (
 	"testing"
 
 	"linus/internal/lab"
-	"linus/internal/loops"
 )
 
 // What a job writes to a volume outlives its VM: the next job reads it, in another VM.
 func TestVolume_OutlivesTheVMsThatHaveIt(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	if out := h.cli(t, "volume", "create", "cache", "--size", "2G"); !strings.Contains(out, "volume cache of 2 GB is ready") {

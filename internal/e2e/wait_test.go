@@ -90,7 +90,7 @@ func (c *mcpClient) listed(status string) int {
 // The engine is killed during the wait: the same call returns the job's result, from
 // the engine that takes the job up.
 func TestWait_OutlivesTheEngine(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestEngineKilled_TwoClients has calls that outlive an engine, TestStarted_AWaitThatFailsDoesNotLoseTheJob one that waits")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	c := h.connect(t)

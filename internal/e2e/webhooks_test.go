@@ -15,7 +15,7 @@ import (
 // An engine that is killed between the end of a job and the delivery of its message
 // leaves it to the next one, which sends the same.
 func TestWebhook_OutlivesKill9(t *testing.T) {
-	loops.Drawn(t, 2)
+	loops.AtNightOnly(t, "TestWebhooks_OutliveTheEngine has the next engine send what one has left")
 	t.Parallel()
 	type message struct{ id, signature, body string }
 	got := make(chan message, 10)

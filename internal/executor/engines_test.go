@@ -278,7 +278,7 @@ func TestEngines_KilledAtEveryStep(t *testing.T) {
 		}
 	})
 	var killed atomic.Int32
-	for _, n := range loops.Some(steps, 4) {
+	for n := range steps {
 		at := n + 1
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
 			t.Parallel()

@@ -10,7 +10,6 @@ import (
 
 	"linus/internal/executor"
 	"linus/internal/job"
-	"linus/internal/loops"
 	"linus/internal/providertest"
 	"linus/internal/vm"
 )
@@ -221,7 +220,7 @@ func TestKeep_EngineKilledAtEveryStep(t *testing.T) {
 		steps = m.steps
 	})
 	t.Run("at", func(t *testing.T) {
-		for _, step := range loops.Some(steps, 4) {
+		for step := range steps {
 			at := step + 1
 			t.Run(fmt.Sprint(at), func(t *testing.T) {
 				t.Parallel()

@@ -144,7 +144,6 @@ func (r mortalRunner) Start(ctx context.Context, j job.Job) (string, error) {
 
 // The engine is killed between every two steps of making, suspending, claiming, giving
 // back and destroying a member: the job runs once and succeeds, and nothing is left.
-// Each run of the test takes some of the steps, others each time; make nightly all.
 func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 	loops.NotInCheck(t)
 	t.Parallel()
@@ -167,7 +166,7 @@ func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 			}
 		})
 		t.Run(name, func(t *testing.T) {
-			for _, n := range loops.Some(steps+4, 40) {
+			for _, n := range loops.Every(steps+4, 4, "TestEngines_KilledAtEveryStep and TestCreateVM_EngineKilledAtEveryStep have all steps of a job and of a VM") {
 				at := n + 1
 				t.Run(fmt.Sprint(at), func(t *testing.T) {
 					t.Parallel()

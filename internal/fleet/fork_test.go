@@ -236,7 +236,7 @@ func TestFork_ASnapshotThatCannotBeRemoved(t *testing.T) {
 }
 
 // An engine that is killed at any of its steps leaves nothing half: the next one goes on.
-func TestFork_EngineKilled(t *testing.T) {
+func TestFork_EngineKilledAtEveryStep(t *testing.T) {
 	for _, step := range []string{"asked", "snapshot", "recorded", "made", "removed"} {
 		t.Run(step, func(t *testing.T) {
 			bubble(t, func(r *rig) {

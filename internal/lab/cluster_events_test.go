@@ -14,7 +14,6 @@ import (
 
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
-	"linus/internal/loops"
 )
 
 func TestCluster_VMsMove(t *testing.T) {
@@ -91,7 +90,6 @@ func TestCluster_SharedStorage(t *testing.T) {
 }
 
 func TestCluster_Statistics(t *testing.T) {
-	loops.Drawn(t, 3)
 	first, second, _ := newCluster(t)
 	nodes := first.resources(t, "node")
 	for name, want := range map[string][2]float64{"node/pve1": {32 << 30, 16}, "node/pve2": {16 << 30, 8}, "node/pve3": {8 << 30, 8}} {

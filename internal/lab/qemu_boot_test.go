@@ -109,7 +109,7 @@ smbios1: uuid=6c4b7a52-0d3a-4f63-8d7f-e9f4f35f1b2a
 // linked disk, seed, boot, agent, SSH jumped through the lab's sshd, cloud-init
 // done, reboot, shutdown, and nothing left.
 func TestQemu_BootsARealMachine(t *testing.T) {
-	loops.AtNightOnly(t, "TestJob_RunsInARealVM takes a real machine from the image to its end, in every second run through egress, suspend or a snapshot")
+	loops.AtNightOnly(t, "TestJob_RunsInARealVM takes a real machine from the image to its end")
 	needQemu(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"linus/internal/lab/process"
-	"linus/internal/loops"
 )
 
 // A snapshot is cloned where its storage can; what Proxmox refuses is refused.
@@ -65,7 +64,6 @@ func (l *Lab) forkEnv(t *testing.T, n, of int, from string, live bool) []string 
 // Copies go on from one number, each as itself; the VM goes on from its own. Where the storage
 // cannot, they boot.
 func TestFork_ByTheHostsScripts(t *testing.T) {
-	loops.Drawn(t, 2)
 	bothVersions(t, func(t *testing.T, l *Lab, _ string) {
 		id := value(t, l.script(t, "create-vm", l.vmEnv(t, 1)...), "VM_ID")
 		of, _ := strconv.Atoi(id)

@@ -8,15 +8,12 @@ import (
 
 	"linus/internal/lab/process"
 	"linus/internal/lab/state"
-	"linus/internal/loops"
 )
 
-// bothVersions runs a test against a lab of each, by day of one of them.
+// bothVersions runs a test against a lab of each.
 func bothVersions(t *testing.T, test func(t *testing.T, l *Lab, version string)) {
 	t.Helper()
-	versions := []string{"8.2", "9.2"}
-	for _, i := range loops.Some(len(versions), len(versions)) {
-		version := versions[i]
+	for _, version := range []string{"8.2", "9.2"} {
 		t.Run(version, func(t *testing.T) {
 			test(t, newLab(t, func(o *Options) { o.Version = version }), version)
 		})

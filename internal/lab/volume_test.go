@@ -177,7 +177,6 @@ func (l *Lab) number(t *testing.T, id string) (n int) {
 }
 
 func TestVolume_ByTheHostsScripts(t *testing.T) {
-	loops.Drawn(t, 2)
 	v := newVolumeLab(t, newLab(t))
 	v.steps(t)
 	v.boots(t, 1, "stop", "start")

@@ -1,10 +1,9 @@
 // Package loops says which tests run in which of the project's three loops: `make check`
 // (go test -short), `make test`, and `make nightly` (LINUS_TEST_LOOP=nightly). Tests that
-// call nothing here run in all of them. It knows nothing of what is tested.
+// call nothing here run in all of them. None is chosen by lot. It knows nothing of what is tested.
 package loops
 
 import (
-	"math/rand/v2"
 	"os"
 	"testing"
 )
@@ -30,23 +29,15 @@ func AtNightOnly(t testing.TB, covered string) {
 	}
 }
 
-// Drawn has a test run in `make test` one time in stride, and always elsewhere: it takes long,
-// and what it shows seldom breaks alone.
-func Drawn(t testing.TB, stride int) {
-	t.Helper()
-	if os.Getenv("LINUS_TEST_LOOP") == "day" && len(Some(1, stride)) == 0 { //nolint:forbidigo // of tests only
-		t.Skip("not drawn")
-	}
-}
-
-// Some returns those of n steps, from 0, at which a test is to do its worst: all of them at
-// night, else every stride-th, from another one each time.
-func Some(n, stride int) []int {
+// Every returns those of n steps, from 0, at which a test is to do its worst: all of them at
+// night, else every stride-th, the same each time. covered says which test of `make test` has the
+// others; CONTRIBUTING lists both.
+func Every(n, stride int, covered string) []int {
 	if AtNight() {
 		stride = 1
 	}
 	var steps []int
-	for i := rand.IntN(stride); i < n; i += stride { //nolint:gosec // which steps are tested is no secret
+	for i := 0; i < n; i += stride {
 		steps = append(steps, i)
 	}
 	return steps

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the document's table anew")
 // What runs at night only says which tests of make test hold to the same promise, and
 // CONTRIBUTING has the table of both.
 func TestAtNightOnly_SaysWhatCoversIt(t *testing.T) {
-	tests, covered := map[string]bool{}, map[string]string{}
+	tests, hidden, covered := map[string]bool{}, map[string]bool{}, map[string]string{}
 	err := filepath.WalkDir("../..", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
@@ -37,8 +37,11 @@ func TestAtNightOnly_SaysWhatCoversIt(t *testing.T) {
 			}
 			tests[f.Name.Name] = true
 			ast.Inspect(f, func(n ast.Node) bool {
-				if text := nightly(n); text != "" {
-					covered[f.Name.Name] = text
+				switch function, text := nightly(n); function {
+				case "AtNightOnly":
+					covered[f.Name.Name], hidden[f.Name.Name] = text, true
+				case "Every":
+					covered[f.Name.Name+", all steps"] = text
 				}
 				return true
 			})
@@ -55,7 +58,7 @@ func TestAtNightOnly_SaysWhatCoversIt(t *testing.T) {
 			t.Errorf("%s: %q names no test", name, text)
 		}
 		for _, other := range found {
-			if _, hidden := covered[other]; hidden || !tests[other] {
+			if hidden[other] || !tests[other] {
 				t.Errorf("%s is covered by %s, which is no test of make test", name, other)
 			}
 		}
@@ -65,23 +68,24 @@ func TestAtNightOnly_SaysWhatCoversIt(t *testing.T) {
 	doctest.Keep(t, "nightly", "| at night only | in `make test` |\n| --- | --- |\n"+strings.Join(rows, ""), *update)
 }
 
-// nightly is what a call of AtNightOnly says, or nothing.
-func nightly(n ast.Node) string {
+// nightly is the name of a function of this package that is called, and what it is told covers
+// for the night, or nothing.
+func nightly(n ast.Node) (function, said string) {
 	call, is := n.(*ast.CallExpr)
-	if !is || len(call.Args) != 2 {
-		return ""
+	if !is || len(call.Args) < 2 {
+		return "", ""
 	}
-	function, is := call.Fun.(*ast.SelectorExpr)
-	if !is || function.Sel.Name != "AtNightOnly" {
-		return ""
-	}
-	text, is := call.Args[1].(*ast.BasicLit)
+	selector, is := call.Fun.(*ast.SelectorExpr)
 	if !is {
-		return ""
+		return "", ""
+	}
+	text, is := call.Args[len(call.Args)-1].(*ast.BasicLit)
+	if of, named := selector.X.(*ast.Ident); !is || !named || of.Name != "loops" {
+		return "", ""
 	}
 	said, err := strconv.Unquote(text.Value)
 	if err != nil {
-		return ""
+		return "", ""
 	}
-	return said
+	return selector.Sel.Name, said
 }

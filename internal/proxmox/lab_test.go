@@ -208,7 +208,7 @@ func TestProcessLab_PlainTools(t *testing.T) {
 
 func TestQemuLab(t *testing.T) {
 	t.Parallel()
-	loops.AtNightOnly(t, "TestProcessLab holds processes to the same suite, TestJob_RunsInARealVM takes jobs to a real machine, and it, in every second run, through egress, suspend or a snapshot")
+	loops.AtNightOnly(t, "TestProcessLab holds processes to the same suite, TestJob_RunsInARealVM takes jobs to a real machine")
 	testLab(t, lab.DriverQemu, true)
 }
 

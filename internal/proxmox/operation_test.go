@@ -21,7 +21,6 @@ import (
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/lab/state"
-	"linus/internal/loops"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
 	"linus/internal/sshtest"
@@ -219,7 +218,6 @@ func pass(near net.Conn, to string, limit int64) {
 }
 
 func TestCreate_OutlastsTheConnection(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 
@@ -282,7 +280,6 @@ func TestCreate_OutlastsTheConnection(t *testing.T) {
 }
 
 func TestCreate_IsJoined(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 
@@ -366,10 +363,9 @@ func TestCreate_IsJoined(t *testing.T) {
 
 	t.Run("and ended by destroy, whose ID nobody learned", func(t *testing.T) {
 		h.slowBoot(t, "60")
-		during := []string{"validate_environment", "create_vm", "wait_for_network"}
-		for _, i := range loops.Some(len(during), 2) {
+		for _, during := range []string{"validate_environment", "create_vm", "wait_for_network"} {
 			spec := h.spec()
-			detach(t, spec, during[i])
+			detach(t, spec, during)
 			if err := h.provider(t, nil).Destroy(t.Context(), vm.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}); err != nil {
 				t.Fatal(err)
 			}

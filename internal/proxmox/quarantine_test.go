@@ -12,7 +12,6 @@ import (
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/lab/state"
-	"linus/internal/loops"
 	"linus/internal/proxmox"
 )
 
@@ -36,7 +35,6 @@ func (l *logBook) lines(word string) []string {
 }
 
 func TestQuarantine_IsToldOnceInTheLogAndInEveryCheck(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 	log := &logBook{}

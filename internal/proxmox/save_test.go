@@ -12,7 +12,6 @@ import (
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/lab/state"
-	"linus/internal/loops"
 	"linus/internal/proxmox"
 	"linus/internal/vm"
 )
@@ -51,7 +50,6 @@ func TestSave_TellsItsScriptAndReadsIt(t *testing.T) {
 }
 
 func TestSave_OnTheHost(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 	p := h.provider(t, nil)

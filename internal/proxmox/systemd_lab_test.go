@@ -13,14 +13,12 @@ import (
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/lab/nspawn"
-	"linus/internal/loops"
 	"linus/internal/remote"
 )
 
 // TestSystemd_OfTheHost takes creates to their ends on a host whose systemd is
 // a real one: their units, the timer that ends leases, and a power cut.
 func TestSystemd_OfTheHost(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	if missing := nspawn.Missing(); len(missing) > 0 {
 		t.Skipf("no real systemd here: %s", strings.Join(missing, " "))

@@ -14,7 +14,6 @@ import (
 	"linus/embed"
 	"linus/internal/job"
 	"linus/internal/lab"
-	"linus/internal/loops"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
 	"linus/internal/vm"
@@ -121,7 +120,6 @@ func hasRunner(t *testing.T, h *labHost, v vm.VM) {
 
 // Where clones read the template's disk, it is said which VMs they are.
 func TestTemplate_WithClonesSaysWhich(t *testing.T) {
-	loops.Drawn(t, 2)
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 	image := filepath.Join(h.Dir, "image.qcow2")

@@ -121,6 +121,20 @@ run_script() { # <name> <argument...>
   log=$(<"${BATS_TEST_TMPDIR}/stderr")
 }
 
+# Each of the settings alone is refused with exit 1 and by its name, before any program is started.
+# One shell has read the script, which takes longer than all that it then does.
+refuses() { # <script> <NAME=value...>
+  local taken
+  # shellcheck disable=SC2016 # the inner shell's own variables
+  taken=$(bash -c 'source "$1"
+    for setting in "${@:2}"; do
+      output=$(export "${setting}" && set -Eeuo pipefail && main 2>/dev/null)
+      status=$?
+      [[ ${status} -eq 1 ]] && grep -q "^LINUS_ERROR:.*${setting%%=*}" <<<"${output}" || printf "%s\n" "${setting@Q}: exit ${status}" "${output}"
+    done' bash "${scripts_dir}/proxmox/$1.sh" "${@:2}" 3>&-)
+  [[ -z ${taken} && ! -e ${PVE_STUB}/calls ]] || fail "not refused: ${taken}"
+}
+
 # An SSH server as far as its greeting goes, on a port of its own.
 start_greeter() { # sets VM_SSH_PORT, greeter_pid
   perl -MIO::Socket::INET -e '
@@ -133,25 +147,6 @@ start_greeter() { # sets VM_SSH_PORT, greeter_pid
   done
   VM_SSH_PORT=$(<"${BATS_FILE_TMPDIR}/port")
   export VM_SSH_PORT greeter_pid
-}
-
-# Those of the steps at which a test is to do its worst: all of them in make nightly, else
-# every so manieth, from another one each time.
-some_of() { # <stride> <step...>; some
-  local -i stride=$1 i
-  [[ ${LINUS_TEST_LOOP:-} != nightly ]] || stride=1
-  some=()
-  for ((i = 2 + RANDOM % stride; i <= $#; i += stride)); do
-    some+=("${!i}")
-  done
-}
-
-# For setup: by day one of two tests is skipped, another one each time, but for those with
-# the tag proof. make bats and make nightly have all of them.
-draw() {
-  if [[ ${LINUS_TEST_LOOP:-} == day && " ${BATS_TEST_TAGS[*]:-} " != *' proof '* ]] && ((RANDOM % 2)); then
-    skip 'not drawn'
-  fi
 }
 
 # --- assertions: each says what it saw ---

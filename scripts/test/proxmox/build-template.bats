@@ -16,7 +16,6 @@ teardown_file() {
 }
 
 setup() {
-  draw
   setup_stub
   unset VM_NAME VM_TEMPLATE VM_CPU VM_RAM VM_DISK SSH_PUBLIC_KEY
   printf 'QFI\373image' >"${BATS_TEST_TMPDIR}/disk.img"
@@ -313,7 +312,6 @@ assert_rolled_back() {
   [[ ${output} == 'LINUS_BEGIN:abc123'$'\n'* && ${output} == *$'\nLINUS_RESULT:SUCCESS\nLINUS_END:abc123' ]]
 }
 
-# bats test_tags=proof
 @test "a template is removed only as a template, and a VM never as one" {
   run_script build-template
   read_vm_id

@@ -18,7 +18,6 @@ teardown_file() {
 }
 
 setup() {
-  draw
   setup_stub
   add_our_vm 250 'boot: order=scsi0' 'ciuser: worker' 'cores: 2' 'memory: 2048' 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0' \
     'ipconfig0: ip=dhcp' 'scsi0: local-lvm:vm-250-disk-0,size=10G' 'scsi1: local-lvm:vm-250-cloudinit,media=cdrom'
@@ -44,7 +43,6 @@ copy() { # <linus-job of the VM>
   VM_NAME=copy VM_FORK=250 VM_FORK_JOB=$1 LINUS_JOB=${job2} VM_TEMPLATE=gone VM_CPU=7 run_script create-vm
 }
 
-# bats test_tags=proof
 @test "a VM whose storage clones snapshots gets one with memory, and it is said" {
   power fork
   assert_status 0
@@ -67,7 +65,6 @@ copy() { # <linus-job of the VM>
   assert_nothing_left
 }
 
-# bats test_tags=proof
 @test "a VM that changes hands as the snapshot of a killed fork goes gets no other" {
   power fork
   : >"${PVE_STUB}/calls"
@@ -97,7 +94,6 @@ copy() { # <linus-job of the VM>
   refute_called 'qm snapshot .*'
 }
 
-# bats test_tags=proof
 @test "a guest that says no end where its agent should answer does not hold a fork up" {
   # shellcheck disable=SC2016 # perl's variables
   perl -MIO::Socket::UNIX -e '
@@ -144,7 +140,6 @@ copy() { # <linus-job of the VM>
   refute_called 'qm snapshot .*'
 }
 
-# bats test_tags=proof
 @test "a copy goes on from the snapshot, its card closed until it is itself" {
   saved
   # shellcheck disable=SC2016 # the hooks' own variables
@@ -167,7 +162,6 @@ copy() { # <linus-job of the VM>
   [[ $(<"${PVE_STUB}/status/250") == running ]]
 }
 
-# bats test_tags=proof
 @test "a copy whose network rules, link or owner do not read back as they were set is not given out" {
   local line
   for line in '/^#/s/$/ linus-egress=none/' 's/^net0: .*/&,link_down=1/' 's/^#linus-job=/&0/'; do

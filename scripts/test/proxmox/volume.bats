@@ -9,7 +9,6 @@ volume=33333333-2222-4333-8444-555555555555
 disk=local-lvm:vm-300-disk-0
 
 setup() {
-  draw
   setup_stub
   export VOLUME_UUID=${volume} VOLUME_HOLDER=linus-volume-555555555555 VOLUME_NAME=cache VOLUME_SIZE=20
   export VOLUME_VMID=300 VOLUME_PATH=/srv/cache VM_ID=250
@@ -41,7 +40,6 @@ assert_volume_whole() {
   refute_called 'qm destroy 300.*'
 }
 
-# bats test_tags=proof
 @test "a volume is made: a protected VM holds it that never runs, and not as a drive" {
   LINUS_JOB='' volume create
   assert_status 0
@@ -60,7 +58,6 @@ assert_volume_whole() {
   assert_line LINUS_VOLUME_SHARED:true
 }
 
-# bats test_tags=proof
 @test "a volume whose holder another node has is attached where its storage is shared, and nowhere else" {
   local shared
   add_volume
@@ -80,7 +77,6 @@ assert_volume_whole() {
   done
 }
 
-# bats test_tags=proof
 @test "of two that write at the same time, on two nodes, neither has it mounted" {
   add_volume
   add_vm 260 'name: another'
@@ -93,7 +89,6 @@ assert_volume_whole() {
   refute_called 'qm guest exec 250 .*mkfs.*'
 }
 
-# bats test_tags=proof
 @test "what a create leaves that fails is removed, and only that" {
   fault set 255 skip 'no such luck'
   volume create
@@ -103,7 +98,6 @@ assert_volume_whole() {
   assert_nothing_left
 }
 
-# bats test_tags=proof
 @test "a volume is attached to a running VM and mounted there, and a second time nothing is done" {
   add_volume
   volume attach
@@ -116,7 +110,6 @@ assert_volume_whole() {
   refute_called 'qm set .*'
 }
 
-# bats test_tags=proof
 @test "what somebody attaches, or takes off and replaces, meanwhile is not replaced or taken off" {
   local theirs='local-lvm:vm-250-disk-7,size=1G'
   add_volume
@@ -134,7 +127,6 @@ assert_volume_whole() {
   grep -qx "scsi3: ${theirs}" "${PVE_STUB}/vm/250" || fail 'the disk of somebody else was taken off' "$(<"${PVE_STUB}/vm/250")"
 }
 
-# bats test_tags=proof
 @test "a disk that takes a volume's place as its VM is destroyed is not taken off as it" {
   local theirs='local-lvm:vm-777-disk-0,size=1G'
   add_volume
@@ -154,7 +146,6 @@ assert_volume_whole() {
   assert_called "qm set 250 --scsi2 ${disk},backup=0,discard=on,serial=linus555555555555,ro=1"
 }
 
-# bats test_tags=proof
 @test "two writers, or a reader beside one, are refused, whatever node has the other; readers are not" {
   local mode theirs
   for mode in rw/ rw/,ro=1 ro/; do
@@ -174,7 +165,6 @@ assert_volume_whole() {
   assert_status 0
 }
 
-# bats test_tags=proof
 @test "what is not proven is not touched: another's volume, another's VM, a VM for a volume" {
   add_volume
   VOLUME_UUID=${job} volume attach
@@ -190,7 +180,6 @@ assert_volume_whole() {
   refute_called 'qm set .*'
 }
 
-# bats test_tags=proof
 @test "what cannot be mounted is taken off again" {
   add_volume
   guest_says 'linus-volume what is on its disk is not ours (UUID none): it is left as it is' 9
@@ -216,7 +205,6 @@ assert_volume_whole() {
   [[ ${log} == *'does not mount volume 300 when it boots'* ]] || fail 'the log does not say so'
 }
 
-# bats test_tags=proof
 @test "a volume that its holder has as a drive, by hand, is given to no VM" {
   add_volume
   sed -i 's/^unused0: /scsi4: /' "${PVE_STUB}/vm/300"
@@ -242,7 +230,6 @@ assert_volume_whole() {
   refute_called 'qm set .*'
 }
 
-# bats test_tags=proof
 @test "a VM that has a volume on a disk of its own, by hand, is not destroyed with it" {
   add_volume
   sed -i "1i scsi2: other:250/vm-250-disk-1.raw,backup=0,serial=linus555555555555\nunused0: ${disk}" "${PVE_STUB}/vm/250" # qm disk move
@@ -264,7 +251,6 @@ assert_volume_whole() {
   assert_volume_whole
 }
 
-# bats test_tags=proof
 @test "a snapshot that was taken by hand with a volume does not keep it, and is not reverted to" {
   add_volume
   attached_to 250
@@ -312,7 +298,6 @@ assert_volume_whole() {
   assert_says 'could not be attached'
 }
 
-# bats test_tags=proof
 @test "a volume is unmounted before it is taken off; one that is busy stays, and one that is off is off" {
   add_volume
   attached_to 250
@@ -332,7 +317,6 @@ assert_volume_whole() {
   assert_volume_whole
 }
 
-# bats test_tags=proof
 @test "a VM is destroyed without its volumes: they are taken off first, and seen to be" {
   add_volume
   attached_to 250
@@ -344,7 +328,6 @@ assert_volume_whole() {
   assert_volume_whole
 }
 
-# bats test_tags=proof
 @test "a VM is not destroyed while a volume cannot be taken off it" {
   add_volume
   attached_to 250
@@ -359,7 +342,6 @@ assert_volume_whole() {
   assert_volume_whole
 }
 
-# bats test_tags=proof
 @test "a volume is removed as what it is, and while no VM has it" {
   add_volume
   attached_to 250
@@ -385,7 +367,6 @@ assert_volume_whole() {
   [[ -e ${PVE_STUB}/vm/250 ]] || fail 'the VM went, too'
 }
 
-# bats test_tags=proof
 @test "a volume is not removed while which VMs have it cannot be read" {
   add_volume
   local -rx VM_ID=300 VM_NAME=${VOLUME_HOLDER} LINUS_JOB=${volume} VM_KIND=volume
@@ -397,7 +378,6 @@ assert_volume_whole() {
   assert_volume_whole
 }
 
-# bats test_tags=proof
 @test "a VM that changes hands as its volumes are taken off is not destroyed" {
   add_volume
   attached_to 250
@@ -409,7 +389,6 @@ assert_volume_whole() {
   assert_says 'does not carry linus-job'
 }
 
-# bats test_tags=proof
 @test "a VM that changes hands as a volume is attached to it is not changed again" {
   add_volume
   take_during after-set 1
@@ -419,7 +398,6 @@ assert_volume_whole() {
   refute_called 'qm guest exec .*'
 }
 
-# bats test_tags=proof
 @test "nothing is attached or taken off while who holds the volume, or has it, cannot be read" {
   local spoilt action
   guest_says 'linus-volume unmounted'
@@ -447,7 +425,6 @@ assert_volume_whole() {
   refute_line_like 'LINUS_VM:id=250 '
 }
 
-# bats test_tags=proof
 @test "a VM with volumes is neither snapshotted nor reverted nor forked, nor made a checkpoint" {
   add_volume
   attached_to 250
