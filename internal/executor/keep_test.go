@@ -10,6 +10,7 @@ import (
 
 	"linus/internal/executor"
 	"linus/internal/job"
+	"linus/internal/loops"
 	"linus/internal/providertest"
 	"linus/internal/vm"
 )
@@ -124,7 +125,7 @@ func TestKeep_InAnyCase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRigHere(t, 1)
 		r.stop()
-		r.opts.CleanupInterval = time.Second
+		r.opts.CleanupInterval, r.vms.PoolInterval = time.Second, time.Second
 		r.restart()
 		ctx := context.Background()
 		keep := func(m *job.Manifest) { m.Keep, m.KeepFor = job.KeepAlways, 3600 }
@@ -162,6 +163,7 @@ func TestKeep_InAnyCase(t *testing.T) {
 // The engine is killed between every two steps from the failure on: the VM is kept, and its
 // time is its own.
 func TestKeep_EngineKilledAtEveryStep(t *testing.T) {
+	loops.NotInCheck(t)
 	t.Parallel()
 	steps := 0
 	live := func(t *testing.T, m *mortal) {
