@@ -60,17 +60,17 @@ func (h *host) unforked(t *testing.T, dev int) {
 	}
 }
 
-// Eight copies of a VM that counts in its memory go on from one number, each as itself, and so
+// Three copies of a VM that counts in its memory go on from one number, each as itself, and so
 // does the VM.
-func TestFork_EightGoOnFromOneNumber(t *testing.T) {
+func TestFork_ThreeGoOnFromOneNumber(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	dev := h.dev(t)
 	var out forked
-	if err := json.Unmarshal([]byte(h.cli(t, "vm", "fork", "dev", "--count", "8", "--name", "copy-%d", "-o", "json")), &out); err != nil {
+	if err := json.Unmarshal([]byte(h.cli(t, "vm", "fork", "dev", "--count", "3", "--name", "copy-%d", "-o", "json")), &out); err != nil {
 		t.Fatal(err)
 	}
-	if !out.Live || !strings.Contains(out.Why, "local-lvm") || out.PauseMS == 0 || len(out.VMs) != 8 {
+	if !out.Live || !strings.Contains(out.Why, "local-lvm") || out.PauseMS == 0 || len(out.VMs) != 3 {
 		t.Fatalf("%+v", out)
 	}
 	h.unforked(t, dev)
@@ -108,7 +108,7 @@ func TestFork_EightGoOnFromOneNumber(t *testing.T) {
 
 // Where one cannot be made none stays, or with --partial the others.
 func TestFork_OneThatDoesNotStart(t *testing.T) {
-	loops.AtNightOnly(t, "TestFork_EightGoOnFromOneNumber makes copies, TestFork_AllOrNothingUnlessPartial has one that cannot be made")
+	loops.AtNightOnly(t, "TestFork_ThreeGoOnFromOneNumber makes copies, TestFork_AllOrNothingUnlessPartial has one that cannot be made")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	dev := h.dev(t)

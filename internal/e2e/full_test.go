@@ -9,6 +9,7 @@ import (
 
 	"linus/internal/lab"
 	"linus/internal/lab/state"
+	"linus/internal/loops"
 )
 
 // volumes are the volumes on the host's storages, but for those of the template.
@@ -66,6 +67,7 @@ func toldFull(t *testing.T, what, text string) {
 // On a storage that is full, before a volume is made or in the middle of one, it is said which
 // storage, and nothing is left.
 func TestFull_Storage(t *testing.T) {
+	loops.AtNightOnly(t, "TestFault_FullWhileAVMRuns has what a host does then, TestHost_EachStepThatFailsSaysSo and TestHostTest_EndedAnywhereLeavesNothing a storage that is full when memory is saved")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "CHECKPOINTS=off")
 	c := h.connect(t)
