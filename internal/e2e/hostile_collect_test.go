@@ -61,38 +61,41 @@ func TestHostileCollect(t *testing.T) {
 	}
 	h := newHost(t, lab.DriverProcess, "MAX_JOBS=20")
 	l, c, other := newLedger(t), h.connect(t), h.connect(t)
-	for i, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			c, other := &mcpClient{c.Client, t}, &mcpClient{other.Client, t}
-			m := script(liar(tt.size, tt.files, tt.lies))
-			m["artifacts"] = []any{"out/*"}
-			id := c.submit(m)
-			if tt.cancel {
-				c.until(id, func(j map[string]any) bool { return j["phase"] == "collect" })
-				w := work{n: i, lines: 10, sleep: "0"}
-				other.endsWhole(l, other.submit(script(l.task(w))), w)
-				if j := c.call("get_job_status", map[string]any{"job_id": id}); j["phase"] != "collect" || j["status"] != "running" {
-					t.Errorf("it was not held up: %v", j)
+	t.Run("lies", func(t *testing.T) {
+		for i, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				t.Parallel() // one of them takes as long as a call may
+				c, other := &mcpClient{c.Client, t}, &mcpClient{other.Client, t}
+				m := script(liar(tt.size, tt.files, tt.lies))
+				m["artifacts"] = []any{"out/*"}
+				id := c.submit(m)
+				if tt.cancel {
+					c.until(id, func(j map[string]any) bool { return j["phase"] == "collect" })
+					w := work{n: i, lines: 10, sleep: "0"}
+					other.endsWhole(l, other.submit(script(l.task(w))), w)
+					if j := c.call("get_job_status", map[string]any{"job_id": id}); j["phase"] != "collect" || j["status"] != "running" {
+						t.Errorf("it was not held up: %v", j)
+					}
+					if got := c.call("cancel_job", map[string]any{"job_id": id}); got["cancelled"] != true {
+						t.Errorf("cancel_job: %v", got)
+					}
 				}
-				if got := c.call("cancel_job", map[string]any{"job_id": id}); got["cancelled"] != true {
-					t.Errorf("cancel_job: %v", got)
+				c.endsAs(id, "success", "exit_status")
+				got := c.call("get_job_result", map[string]any{"job_id": id})
+				why, _ := got["output_incomplete_reason"].(string)
+				if skipped, ok := got["artifacts_skipped"].([]any); ok && why == "" {
+					why, _ = skipped[0].(map[string]any)["reason"].(string)
 				}
-			}
-			c.endsAs(id, "success", "exit_status")
-			got := c.call("get_job_result", map[string]any{"job_id": id})
-			why, _ := got["output_incomplete_reason"].(string)
-			if skipped, ok := got["artifacts_skipped"].([]any); ok && why == "" {
-				why, _ = skipped[0].(map[string]any)["reason"].(string)
-			}
-			if !strings.Contains(why, tt.says) || got["artifacts_skipped_count"] != 1.0 {
-				t.Errorf("the result does not say %q: %v", tt.says, got)
-			}
-			if text := c.fail("cancel_job", map[string]any{"job_id": id}); !strings.Contains(text, "Job already completed") {
-				t.Errorf("cancel after the end: %q", text)
-			}
-			h.waitGone(t)
-		})
-	}
+				if !strings.Contains(why, tt.says) || got["artifacts_skipped_count"] != 1.0 {
+					t.Errorf("the result does not say %q: %v", tt.says, got)
+				}
+				if text := c.fail("cancel_job", map[string]any{"job_id": id}); !strings.Contains(text, "Job already completed") {
+					t.Errorf("cancel after the end: %q", text)
+				}
+			})
+		}
+	})
+	h.waitGone(t)
 }
 
 // A task that has put a runner of its own in place of linus's names files that are run by
