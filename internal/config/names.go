@@ -45,7 +45,7 @@ func misspelt(environ []string) []Problem {
 	var prefixes []string
 	for _, name := range names {
 		prefix, _, _ := strings.Cut(name, "_")
-		prefixes = append(prefixes, prefix)
+		prefixes = append(prefixes, strings.ToLower(prefix)) // compared below without case, for each variable
 	}
 	slices.Sort(prefixes)
 	prefixes = slices.Compact(prefixes)

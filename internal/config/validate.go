@@ -17,13 +17,13 @@ import (
 
 var (
 	hostText    = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
-	userText    = lazyregexp.New(`^[a-z_][a-z0-9_-]{0,31}$`)
+	userText    = lazyregexp.New(`^[a-z_][a-z0-9_-]*$`)
 	nodeText    = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
 	storageText = lazyregexp.New(`^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]$`)
 	bridgeText  = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_.-]{0,14}$`)
 	rangeText   = lazyregexp.New(`^([1-9][0-9]{2,8})-([1-9][0-9]{2,8})$`)
 	tokenText   = lazyregexp.New(`^[A-Za-z0-9._~+/=-]+$`)
-	clientText  = lazyregexp.New(`^[!-~]{1,256}$`)
+	clientText  = lazyregexp.New(`^[!-~]+$`)
 	scriptDir   = lazyregexp.New(`^/[A-Za-z0-9_./-]+$`)
 )
 
@@ -58,7 +58,7 @@ func (c Config) rules() []rule {
 	return []rule{
 		{"PROXMOX_HOST", c.ProxmoxHost, c.ProxmoxHost == "" || len(c.Hosts()) > 1 || isHost(c.ProxmoxHost), "give a host name or an IP address, without user, port or https://"},
 		{"PROXMOX_HOST", c.ProxmoxHost, len(c.Hosts()) < 2 || areHosts(c.Hosts()), "give host names or IP addresses of nodes of one cluster, separated by commas, each once, without user, port or https://"},
-		{"PROXMOX_SSH_USER", c.ProxmoxSSHUser, userText.MatchString(c.ProxmoxSSHUser), "give a Unix user name such as root"},
+		{"PROXMOX_SSH_USER", c.ProxmoxSSHUser, isUser(c.ProxmoxSSHUser), "give a Unix user name such as root"},
 		{"PROXMOX_SCRIPT_DIR", c.ProxmoxScriptDir, scriptDir.MatchString(c.ProxmoxScriptDir) && path.Clean(c.ProxmoxScriptDir) == c.ProxmoxScriptDir, "give an absolute path of letters, digits, _ . and -"},
 		{"PROXMOX_NODE", c.ProxmoxNode, c.ProxmoxNode == "" || len(c.ProxmoxNode) <= 63 && nodeText.MatchString(c.ProxmoxNode), "give a node name as Proxmox shows it"},
 		{"PROXMOX_NODES", c.ProxmoxNodes, areNodes(c.ProxmoxNodes), "give all, or node names as Proxmox shows them, separated by commas"},
@@ -67,7 +67,7 @@ func (c Config) rules() []rule {
 		{"PROXMOX_STORAGE", c.ProxmoxStorage, storageText.MatchString(c.ProxmoxStorage), "give a storage name such as local-lvm"},
 		{"PROXMOX_BRIDGE", c.ProxmoxBridge, bridgeText.MatchString(c.ProxmoxBridge), "give a bridge name such as vmbr0"},
 		{"PROXMOX_VMID_RANGE", c.ProxmoxVMIDRange, isRange(c.ProxmoxVMIDRange), "give first-last, from 100 to 999999999, as in 100-999"},
-		{"VM_SSH_USER", c.VMSSHUser, c.VMSSHUser == "" || userText.MatchString(c.VMSSHUser), "give a Unix user name such as debian"},
+		{"VM_SSH_USER", c.VMSSHUser, c.VMSSHUser == "" || isUser(c.VMSSHUser), "give a Unix user name such as debian"},
 		{"VM_IP_CONFIG", c.VMIPConfig, addressErr == nil, "give dhcp, auto6, dhcp6, an address with its prefix such as 192.168.1.50/24, or a pool such as 192.168.1.50-192.168.1.99/24"},
 		{"MAX_JOBS", strconv.Itoa(c.MaxJobs), addressErr != nil || !addresses.Fixed() || c.MaxJobs <= addresses.Size(), fmt.Sprintf("give at most %d, or a larger pool: VM_IP_CONFIG has only that many addresses, each for one VM at a time", addresses.Size())},
 		{"VM_GATEWAY", c.VMGateway, c.VMGateway == "" || (gatewayErr == nil && addresses.NetworkContains(gateway)), "give an address in the network of VM_IP_CONFIG, which must be an address or a pool"},
@@ -91,11 +91,11 @@ func (c Config) rules() []rule {
 		{"OAUTH_AUDIENCE", c.OAuthAudience, c.OAuthAudience != "" || c.OAuthIssuer == "", "OAUTH_ISSUER is set: also give the URL of this server that its tokens must be for"},
 		{"OIDC_ISSUER", c.OIDCIssuer, c.OIDCIssuer == "" || isSecureURL(c.OIDCIssuer), "give https://HOST as the issuer's metadata has it (http:// only for this machine's loopback), without query and credentials"},
 		{"OIDC_ISSUER", c.OIDCIssuer, c.OIDCIssuer != "" || c.OIDCClientID+c.OIDCClientSecret.value+c.OIDCRoles+c.OIDCCAFile == "", "other settings of the login by OpenID Connect (OIDC_…) are set: also say who the issuer is"},
-		{"OIDC_CLIENT_ID", c.OIDCClientID, c.OIDCIssuer == "" || clientText.MatchString(c.OIDCClientID), "OIDC_ISSUER is set: give the ID that this server has there as a client, at most 256 characters without blanks"},
+		{"OIDC_CLIENT_ID", c.OIDCClientID, c.OIDCIssuer == "" || isClientText(c.OIDCClientID), "OIDC_ISSUER is set: give the ID that this server has there as a client, at most 256 characters without blanks"},
 		{"OIDC_ROLES", c.OIDCRoles, c.OIDCIssuer == "" || c.OIDCRoles == "" || len(c.LoginRoles()) > 0, "give GROUP=ROLE, separated by commas, each group once, with the roles read, run and admin, as in linus-admins=admin,devs=run; the group * is everybody"},
 		{"OIDC_ROLES", c.OIDCRoles, c.OIDCIssuer == "" || c.OIDCRoles != "", "OIDC_ISSUER is set: say which groups there have which role here, as in linus-admins=admin,devs=run"},
-		{"OIDC_GROUPS_CLAIM", c.OIDCGroupsClaim, clientText.MatchString(c.OIDCGroupsClaim), "give a claim's name such as groups, at most 256 characters without blanks"},
-		{"OIDC_SCOPES", c.OIDCScopes, slices.Contains(words(c.OIDCScopes), "openid") && clientText.MatchString(strings.Join(words(c.OIDCScopes), "")), "give scopes separated by spaces or commas, openid among them, as in openid profile groups"},
+		{"OIDC_GROUPS_CLAIM", c.OIDCGroupsClaim, isClientText(c.OIDCGroupsClaim), "give a claim's name such as groups, at most 256 characters without blanks"},
+		{"OIDC_SCOPES", c.OIDCScopes, slices.Contains(words(c.OIDCScopes), "openid") && isClientText(strings.Join(words(c.OIDCScopes), "")), "give scopes separated by spaces or commas, openid among them, as in openid profile groups"},
 		{"HTTP_URL", c.HTTPURL, c.OIDCIssuer == "" || isSecureURL(c.HTTPURL), "OIDC_ISSUER is set: give the URL to which browsers return from there, https://HOST or https://HOST:PORT (http:// only for this machine's loopback)"},
 		{"HTTP_HOSTS", c.HTTPHosts, c.OIDCIssuer == "" || c.namesItself(), "OIDC_ISSUER is set: also name the host of HTTP_URL, to which browsers return from there"},
 		{"WEBHOOK_URL", c.WebhookURL.String(), c.WebhookURL.value == "" || job.WebhookURLProblem(c.WebhookURL.value) == "", "give a URL of https or http, without a user"},
@@ -140,6 +140,11 @@ func isWebhookKey(secret string) bool {
 	_, err := job.WebhookKey(secret)
 	return err == nil
 }
+
+// isUser and isClientText bound the length themselves: a form that counts is compiled for long, at
+// each start.
+func isUser(s string) bool       { return len(s) <= 32 && userText.MatchString(s) }
+func isClientText(s string) bool { return len(s) <= 256 && clientText.MatchString(s) }
 
 func isHost(s string) bool {
 	return net.ParseIP(s) != nil || len(s) <= 254 && hostText.MatchString(s)

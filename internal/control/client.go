@@ -23,7 +23,7 @@ type Client struct {
 	job.Engine // its own, through ask
 
 	dial Dialer
-	rows map[string]shape
+	rows func() map[string]shape // made when the first verb is called: a client that only connects needs none
 
 	// restarts says that an engine that was stopped is started again by others, and a
 	// call waits for it.
@@ -48,11 +48,15 @@ func NewClient(ctx context.Context, dial Dialer) (*Client, error) {
 // Later is NewClient that first connects when it is first asked, and again as long as that
 // fails.
 func Later(dial Dialer) *Client {
-	c := &Client{dial: dial, rows: map[string]shape{}, dialing: make(chan struct{}, 1)}
+	c := &Client{dial: dial, dialing: make(chan struct{}, 1)}
+	c.rows = sync.OnceValue(func() map[string]shape {
+		rows := map[string]shape{}
+		for _, r := range verbs(nil) {
+			rows[r.name] = r.shape
+		}
+		return rows
+	})
 	c.Engine = job.Through(c.ask)
-	for _, r := range verbs(nil) {
-		c.rows[r.name] = r.shape
-	}
 	return c
 }
 
@@ -123,7 +127,7 @@ func (c *Client) connected() (conn *Conn, closes int) {
 
 // ask calls a verb.
 func (c *Client) ask(ctx context.Context, v *job.Verb, in any) (any, error) {
-	s := c.rows[v.Name]
+	s := c.rows()[v.Name]
 	if v.Select != nil {
 		in = job.Query{} // ours choose from all rows
 	}
@@ -147,7 +151,7 @@ func (c *Client) ask(ctx context.Context, v *job.Verb, in any) (any, error) {
 
 // open opens a WebSocket.
 func (c *Client) open(ctx context.Context, verb string, in any) (ws *websocket.Conn, err error) {
-	s := c.rows[verb]
+	s := c.rows()[verb]
 	err = c.with(ctx, s, in, func(conn *Conn) (err error) {
 		ws, err = conn.open(ctx, s, in)
 		return err

@@ -491,7 +491,8 @@ const maxCompared = 64
 // editDistance is the Levenshtein distance, by bytes; keys are short ASCII words.
 func editDistance(a, b string) int {
 	a = a[:min(len(a), maxCompared)]
-	row := make([]int, len(b)+1)
+	var short [maxCompared + 1]int // no memory is taken for most: all variables are compared at each start
+	row := append(short[:0], make([]int, len(b)+1)...)
 	for j := range row {
 		row[j] = j
 	}
