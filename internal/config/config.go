@@ -245,6 +245,12 @@ func decode(into reflect.Value, field reflect.StructField, text string) error {
 	case field.Type == reflect.TypeFor[string]():
 		into.SetString(text)
 		return nil
+	case field.Type.Kind() == reflect.Int: // as envconfig does it, for which a type would be made for each
+		n, err := strconv.ParseInt(text, 0, field.Type.Bits())
+		if err == nil {
+			into.SetInt(n)
+		}
+		return err
 	}
 	const nowhere = "=" // no variable has this name
 	field.Tag = reflect.StructTag(fmt.Sprintf("envconfig:%q default:%q", nowhere, text))

@@ -3,6 +3,8 @@ package job
 import (
 	"encoding/base64"
 	"fmt"
+	"slices"
+	"sync"
 
 	"linus/internal/agent"
 	"linus/internal/vm"
@@ -38,13 +40,16 @@ const (
 func (t AgentType) Agent() (agent.Agent, bool) { return agent.Named(string(t)) }
 
 // AgentTypes returns all types.
-func AgentTypes() []AgentType {
+func AgentTypes() []AgentType { return slices.Clone(agentTypes()) }
+
+// agentTypes is AgentTypes, made once: each manifest is compared with it.
+var agentTypes = sync.OnceValue(func() []AgentType {
 	var types []AgentType
 	for _, a := range agent.All() {
 		types = append(types, AgentType(a.Name))
 	}
 	return append(types, AgentScript, AgentCustom)
-}
+})
 
 // StatusMode says how much a running job reports.
 type StatusMode string

@@ -85,7 +85,7 @@ func (m Manifest) Validate() error {
 	case !utf8.ValidString(m.Task) || strings.ContainsRune(m.Task, 0):
 		add(field("manifest.task", "put binary content into files", "has a NUL byte or is not valid UTF-8"))
 	}
-	add(oneOf("manifest.agentType", m.AgentType, true, AgentTypes()...))
+	add(oneOf("manifest.agentType", m.AgentType, true, agentTypes()...))
 	add(oneOf("manifest.lifecycle", m.Lifecycle, false, vm.Ephemeral, vm.Persistent))
 	add(oneOf("manifest.keep", m.Keep, false, KeepNever, KeepOnFailure, KeepAlways))
 	add(oneOf("manifest.start", m.Start, false, StartAny, StartRestore, StartCold))

@@ -59,9 +59,23 @@ func TestThrough_EveryMethodIsACallOfItsRow(t *testing.T) {
 			}
 			return want, io.ErrUnexpectedEOF
 		})
-		got, err := v.Do(t.Context(), e, in)
-		if diff := cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" || !errors.Is(err, io.ErrUnexpectedEOF) || calls != 1 {
-			t.Errorf("%s is called %d times, %v (-want +got):\n%s", v.Name, calls, err, diff)
+		for _, of := range []job.Engine{e, struct{ job.Engine }{e}} { // what is made of calls is called without its methods
+			calls = 0
+			got, err := v.Do(t.Context(), of, in)
+			if diff := cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" || !errors.Is(err, io.ErrUnexpectedEOF) || calls != 1 {
+				t.Errorf("%s is called %d times, %v (-want +got):\n%s", v.Name, calls, err, diff)
+			}
+		}
+	}
+}
+
+// A call may have no result with its error; a verb always has one.
+func TestThrough_AFailedCallHasAResult(t *testing.T) {
+	e := job.Through(func(context.Context, *job.Verb, any) (any, error) { return nil, io.ErrUnexpectedEOF })
+	for _, v := range job.Verbs() {
+		got, err := v.Do(t.Context(), e, verbtest.Full(v.In, "in"))
+		if want := reflect.Zero(v.Out).Interface(); reflect.TypeOf(got) != reflect.TypeOf(want) || !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s returns %T, %v", v.Name, got, err)
 		}
 	}
 }

@@ -139,9 +139,16 @@ func plainJSON(value any) (string, error) {
 	return string(term.JSON([]byte(strings.TrimSuffix(text.String(), "\n")))), nil
 }
 
+// textFields are what programs have written, and files.
+var textFields = []string{"stdout", "stderr", "output", "content"}
+
 // takeTexts takes the texts of outputs and files out of a JSON object, each as a block that
 // begins with its name. A file that does not look like what it is stays in the JSON.
 func takeTexts(object string) (rest string, blocks []string) {
+	has := func(name string) bool { return strings.Contains(object, `"`+name+`":`) }
+	if !slices.ContainsFunc(textFields, has) { // most have none
+		return object, nil
+	}
 	d := json.NewDecoder(strings.NewReader(object))
 	begin, err := d.Token()
 	if err != nil || begin != json.Delim('{') {
@@ -153,8 +160,7 @@ func takeTexts(object string) (rest string, blocks []string) {
 		var value json.RawMessage
 		_ = d.Decode(&value)
 		var text string
-		switch key {
-		case "stdout", "stderr", "output", "content":
+		if name, ok := key.(string); ok && slices.Contains(textFields, name) {
 			_ = json.Unmarshal(value, &text)
 		}
 		shown := term.Plain(nil, []byte(text))

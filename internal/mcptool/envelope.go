@@ -35,6 +35,9 @@ func newNumbers() numbers {
 
 // hide returns a client's message without such numbers.
 func (n numbers) hide(message []byte) []byte {
+	if onlyShortNumbers(message) {
+		return message
+	}
 	var m struct {
 		Method string
 		ID     json.RawMessage
@@ -60,6 +63,28 @@ func (n numbers) hide(message []byte) []byte {
 		}
 	}
 	return message
+}
+
+// onlyShortNumbers reports whether all numbers in JSON are whole and so short that float64 has
+// them as they are, as in nearly every message: it is not decoded then.
+func onlyShortNumbers(message []byte) bool {
+	inText, digits := false, 0
+	for i := 0; i < len(message); i++ {
+		switch c := message[i]; {
+		case inText && c == '\\':
+			i++
+		case c == '"':
+			inText = !inText
+		case inText:
+		case c >= '0' && c <= '9':
+			digits++
+		case digits > 15 || c == '-' || digits > 0 && (c == '.' || c == 'e' || c == 'E'):
+			return false
+		default:
+			digits = 0
+		}
+	}
+	return digits <= 15
 }
 
 // replace returns an object in which the number at a path is a string.

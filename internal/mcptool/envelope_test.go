@@ -303,3 +303,16 @@ func TestNumbers_LeaveOtherMessagesAsTheyAre(t *testing.T) {
 		}
 	}
 }
+
+func TestNumbers_AMessageThatIsNotDecodedHasNoneToHide(t *testing.T) {
+	for _, number := range []string{"1.0", "1e3", "1E400", "-0", "9007199254740993", "1000000000000000000000", "0.1", "-9007199254740993"} {
+		if message := `{"id":` + number + `}`; inexact([]byte(number)) && onlyShortNumbers([]byte(message)) || onlyShortNumbers([]byte(number+"7.0")) {
+			t.Errorf("%s is not looked at", message)
+		}
+	}
+	for _, message := range []string{`{"id":999999999999999,"method":"a-1.5e\"9007199254740993"}`, `{"id":1}`, ""} {
+		if !onlyShortNumbers([]byte(message)) {
+			t.Errorf("%s is decoded for its numbers", message)
+		}
+	}
+}
