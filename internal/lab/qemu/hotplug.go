@@ -121,15 +121,37 @@ func deleteDrive(ctx context.Context, dir, slot string) error {
 	return err
 }
 
-// devices are those of a machine that have an ID, by that.
+// devices are a machine's PCI cards and disks, by their IDs.
 func devices(ctx context.Context, dir string) (map[string]bool, error) {
-	var all []struct{ Name string }
-	if err := ask(ctx, dir, "qom-list", map[string]any{"path": "/machine/peripheral"}, &all); err != nil {
+	type card struct {
+		ID     string `json:"qdev_id"`
+		Bridge struct {
+			Devices []card `json:"devices"`
+		} `json:"pci_bridge"`
+	}
+	var buses []struct {
+		Devices []card `json:"devices"`
+	}
+	var blocks []struct {
+		ID string `json:"qdev"`
+	}
+	if err := errors.Join(ask(ctx, dir, "query-pci", nil, &buses), ask(ctx, dir, "query-block", nil, &blocks)); err != nil {
 		return nil, err
 	}
 	there := map[string]bool{}
-	for _, device := range all {
-		there[device.Name] = true
+	var note func(cards []card)
+	note = func(cards []card) {
+		for _, c := range cards {
+			there[c.ID] = true
+			note(c.Bridge.Devices)
+		}
 	}
+	for _, bus := range buses {
+		note(bus.Devices)
+	}
+	for _, b := range blocks {
+		there[b.ID] = true
+	}
+	delete(there, "")
 	return there, nil
 }
