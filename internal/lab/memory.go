@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"linus/internal/lab/sys"
 )
 
 // memoryMB is the memory of the lab's host, MiB. The machine's own has nothing to do with
@@ -27,11 +29,5 @@ func (l *Lab) SetMemory(free int, pressure float64) error {
 // writeProc replaces a file that stands for one of /proc.
 func (l *Lab) writeProc(name, text string) error {
 	path := l.Path("proc", name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil { //nolint:gosec // everybody may read it
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), sys.WriteFile(path, []byte(text), 0o644))
 }

@@ -3,11 +3,11 @@ package lab
 import (
 	"fmt"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
 	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
 )
 
 // nodeHome is a path at which each node of a cluster has its own home, for settings
@@ -29,7 +29,7 @@ func inOwnMounts(s *state.State, f func() error) error {
 	if err := os.MkdirAll(nodeHome(s), 0o755); err != nil {
 		return err
 	}
-	return onThreadOfItsOwn(func() error {
+	return sys.OnThreadOfItsOwn(func() error {
 		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
 		if err == nil {
 			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "") // what the machine unmounts goes here, too
@@ -42,21 +42,4 @@ func inOwnMounts(s *state.State, f func() error) error {
 		}
 		return f()
 	})
-}
-
-// onThreadOfItsOwn runs f on a thread that ends with it. It is never the process's
-// first thread: that one does not end, and it is what /proc/self shows of the process,
-// its mounts among them.
-func onThreadOfItsOwn(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		if unix.Gettid() != unix.Getpid() {
-			done <- f()
-			return
-		}
-		done <- onThreadOfItsOwn(f) // while this goroutine holds the first thread
-		runtime.UnlockOSThread()
-	}()
-	return <-done
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -54,41 +53,19 @@ func removeNetns(ctx context.Context, name string) error {
 }
 
 // Do runs f, and the processes f starts, inside a named network namespace,
-// whether the caller is inside or outside of it. It is the one way in. The
-// thread it runs on is given back only when it is in its old namespace again;
-// else it ends.
+// whether the caller is inside or outside of it. It is the one way in.
 func Do(path string, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		origin, err := os.Open("/proc/thread-self/ns/net")
+	return sys.OnThreadOfItsOwn(func() error {
+		namespace, err := os.Open(path)
 		if err != nil {
-			done <- err
-			return
+			return err
 		}
-		defer origin.Close()
-		err = enterNetns(path)
-		if err == nil {
-			err = f()
+		defer namespace.Close()
+		if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace %s: %w", filepath.Base(path), err)
 		}
-		if unix.Setns(int(origin.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	return <-done
-}
-
-func enterNetns(path string) error {
-	namespace, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer namespace.Close()
-	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter network namespace %s: %w", filepath.Base(path), err)
-	}
-	return nil
+		return f()
+	})
 }
 
 // isMountPoint reads the kernel's list: a bind mount on the same file system

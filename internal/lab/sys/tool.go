@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Find looks a command up on PATH and in the directories of system tools,
@@ -74,4 +76,21 @@ func RunCommand(cmd *exec.Cmd) error {
 		return fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return nil
+}
+
+// OnThreadOfItsOwn runs f on a thread that ends with it, and with it what it has changed of
+// itself: the namespaces it is in. It is never the process's first thread: that one does not
+// end, and it is what /proc/self shows of the process, its mounts among them.
+func OnThreadOfItsOwn(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if unix.Gettid() != unix.Getpid() {
+			done <- f()
+			return
+		}
+		done <- OnThreadOfItsOwn(f) // while this goroutine holds the first thread
+		runtime.UnlockOSThread()
+	}()
+	return <-done
 }
