@@ -83,14 +83,14 @@ func (e *Executor) expect() {
 type left struct {
 	begun   []job.Job
 	waiting []string // for a slot; nil: not read
-	counted int      // of Executor.leftover, those that are among them
+	counted int      // of Executor.unscanned, those that are among them
 }
 
 // unfinished reads the jobs that adopt takes. Those that wait are already in the queue,
 // and are only read at the start of the engine, or if one may be missing there.
 func (e *Executor) unfinished(ctx context.Context, start bool) (l left, err error) {
 	e.mu.Lock()
-	l.counted = e.leftover
+	l.counted = e.unscanned
 	e.mu.Unlock()
 	if l.begun, err = e.o.Jobs.InProgress(ctx); err == nil && (start || l.counted > 0) {
 		l.waiting, err = e.o.Queue.Waiting(ctx)
@@ -119,7 +119,7 @@ func (e *Executor) adopt(ctx context.Context, l left) {
 			e.queue.add(id)
 		}
 	}
-	e.leftover -= l.counted
+	e.unscanned -= l.counted
 }
 
 // resume continues a job that had begun.
@@ -150,7 +150,7 @@ func (e *Executor) resume(ctx context.Context, j job.Job) {
 func (e *Executor) recheckStore() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.leftover++
+	e.unscanned++
 }
 
 // slots returns the number of runs with a VM of their own. e.mu is held.

@@ -116,7 +116,7 @@ func (e *Executor) hold(t tenure) {
 	e.dispatch(t.ctx)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.queue, e.leftover = queue{}, 0
+	e.queue, e.unscanned = queue{}, 0
 }
 
 // renewals is how often a lease is renewed in its time.

@@ -107,7 +107,7 @@ type Executor struct {
 	queue         queue                   // jobs without a run
 	demands       int64                   // how often the fleet was told what jobs may ask for
 	runs          map[string]*run         // jobs being worked on
-	leftover      int                     // jobs that may be unfinished, and have neither a run nor a place in the queue
+	unscanned     int                     // jobs that may be unfinished, and have neither a run nor a place in the queue
 	watchers      map[string]*watched     // by job, or endKey; without those nobody waits for
 	stop          context.CancelCauseFunc // ends the engine; nil before Start
 
@@ -202,7 +202,7 @@ func (e *Executor) Close(ctx context.Context) error {
 // webhook to be delivered.
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
-	idle := e.queue.empty() && len(e.runs) == 0 && e.leftover == 0
+	idle := e.queue.empty() && len(e.runs) == 0 && e.unscanned == 0
 	e.mu.Unlock()
 	return idle && e.o.Changes.Idle() && !e.o.Fleet.Busy() && !e.undelivered.Load() && (e.o.HostTests == nil || !e.o.HostTests.Busy())
 }

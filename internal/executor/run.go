@@ -86,7 +86,7 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 		e.mu.Lock()
 		delete(e.runs, id)
 		if !done {
-			e.leftover++
+			e.unscanned++
 		}
 		e.mu.Unlock()
 		e.changed(id)
