@@ -41,10 +41,10 @@ type Engines interface {
 
 // serve works until running ends: with other engines, for as long as this one is a
 // member, and then as a new one.
-func (e *Executor) serve(running context.Context, t tenure) {
+func (e *Executor) serve(running context.Context, m membership) {
 	defer close(e.done)
 	for {
-		e.hold(t)
+		e.hold(m)
 		if running.Err() != nil {
 			break
 		}
@@ -55,7 +55,7 @@ func (e *Executor) serve(running context.Context, t tenure) {
 				return
 			}
 		}
-		t = e.open(running, l)
+		m = e.open(running, l)
 	}
 	if e.o.Engines == nil {
 		return
@@ -87,33 +87,33 @@ func (e *Executor) enroll(ctx context.Context) (left, error) {
 	return e.unfinished(ctx, true)
 }
 
-// tenure is the time in which this engine may work: until it stops, or has lost its
+// membership is the time in which this engine may work: until it stops, or has lost its
 // lease. Then everything that is under way is left as it is.
-type tenure struct {
-	ctx context.Context //nolint:containedctx // it is the tenure
+type membership struct {
+	ctx context.Context //nolint:containedctx // it is the membership
 	end context.CancelCauseFunc
 }
 
-// open begins a tenure, and adopts what is left.
-func (e *Executor) open(running context.Context, l left) tenure {
+// open begins a membership, and adopts what is left.
+func (e *Executor) open(running context.Context, l left) membership {
 	ctx, end := context.WithCancelCause(running)
 	e.o.Fleet.Begin(ctx)
 	e.adopt(ctx, l)
-	return tenure{ctx, end}
+	return membership{ctx, end}
 }
 
-// hold works until the tenure ends.
-func (e *Executor) hold(t tenure) {
-	defer t.end(nil)
+// hold works until the membership ends.
+func (e *Executor) hold(m membership) {
+	defer m.end(nil)
 	if e.o.Engines != nil {
 		e.work.Go(func() {
-			e.keepLease(t.ctx)
-			t.end(job.ErrDetach)
+			e.keepLease(m.ctx)
+			m.end(job.ErrDetach)
 		})
-		e.work.Go(func() { e.tendEngines(t.ctx) })
-		e.work.Go(func() { e.handlePeerNotices(t.ctx) })
+		e.work.Go(func() { e.tendEngines(m.ctx) })
+		e.work.Go(func() { e.handlePeerNotices(m.ctx) })
 	}
-	e.dispatch(t.ctx)
+	e.dispatch(m.ctx)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.queue, e.unscanned = queue{}, 0
