@@ -12,7 +12,7 @@ import (
 )
 
 // Engines is how engines that share a store know of each other. This engine is a member
-// while it renews its lease. Others bury one that has not: its jobs and locks are free
+// while it renews its lease. Others evict one that has not: its jobs and locks are free
 // then, and nothing it still writes has an effect.
 type Engines interface {
 	// Join makes this engine a member, with a new ID and a lease. What it held as an
@@ -26,9 +26,9 @@ type Engines interface {
 	Drain(ctx context.Context) error
 	// Engines returns every member, oldest first; one of them leads.
 	Engines(ctx context.Context) ([]job.EngineInfo, error)
-	// Bury ends the membership of an engine whose lease has ended, or that is known to be
+	// Evict ends the membership of an engine whose lease has ended, or that is known to be
 	// dead, and reports whether it did.
-	Bury(ctx context.Context, id string, dead bool) (bool, error)
+	Evict(ctx context.Context, id string, dead bool) (bool, error)
 	lock.Engines
 	// Locked returns what the engine that has a lock does meanwhile; empty: none has it.
 	Locked(ctx context.Context, name string) (string, error)
@@ -188,7 +188,7 @@ func (e *Executor) takeOver(ctx context.Context) (again time.Duration, err error
 	if err != nil {
 		return again, err
 	}
-	var burying sync.WaitGroup
+	var evicting sync.WaitGroup
 	problems, errs := make([]string, len(engines)), make([]error, len(engines))
 	for i, other := range engines {
 		dead := other.ID == e.o.Predecessor
@@ -197,10 +197,10 @@ func (e *Executor) takeOver(ctx context.Context) (again time.Duration, err error
 		case other.Lease > 0 && !dead:
 			again = min(again, other.Lease+afterLease)
 		default: // at the same time: the host may not respond to one
-			burying.Go(func() { problems[i], errs[i] = e.bury(ctx, other, dead) })
+			evicting.Go(func() { problems[i], errs[i] = e.evict(ctx, other, dead) })
 		}
 	}
-	burying.Wait()
+	evicting.Wait()
 	found := map[string]string{}
 	for i, problem := range problems {
 		if problem != "" {
@@ -222,11 +222,11 @@ const (
 	retries = 15
 )
 
-// bury ends the membership of an engine that is dead. Its jobs are then anybody's who has
+// evict ends the membership of an engine that is dead. Its jobs are then anybody's who has
 // room. First the host is told to refuse what it asks from then on: if that fails, its
 // jobs stay its own, and the problem is returned. A host that does not respond within the
 // time of a lease is asked anew, so that one that is back is seen.
-func (e *Executor) bury(ctx context.Context, other job.EngineInfo, dead bool) (problem string, err error) {
+func (e *Executor) evict(ctx context.Context, other job.EngineInfo, dead bool) (problem string, err error) {
 	if e.o.Fence != nil {
 		fencing, end := context.WithTimeout(ctx, e.o.EngineLease)
 		defer end()
@@ -235,8 +235,8 @@ func (e *Executor) bury(ctx context.Context, other job.EngineInfo, dead bool) (p
 			return "the host cannot be told to refuse it: " + err.Error(), nil
 		}
 	}
-	buried, err := e.o.Engines.Bury(ctx, other.ID, dead)
-	if buried {
+	evicted, err := e.o.Engines.Evict(ctx, other.ID, dead)
+	if evicted {
 		e.o.Log.Warn("an engine is dead: its jobs are taken over", "engine", other.ID, "host", other.Host, "pid", other.PID, "jobs", other.Jobs)
 	}
 	return "", err

@@ -251,11 +251,11 @@ func (e mortalEngines) Leave(ctx context.Context) error {
 	return e.others.Leave(ctx)
 }
 
-func (e mortalEngines) Bury(ctx context.Context, id string, dead bool) (bool, error) {
+func (e mortalEngines) Evict(ctx context.Context, id string, dead bool) (bool, error) {
 	if e.m.isDead() {
 		return false, errDead
 	}
-	return e.others.Bury(ctx, id, dead)
+	return e.others.Evict(ctx, id, dead)
 }
 
 func (m *mortal) isDead() bool {
@@ -422,9 +422,9 @@ func (e frozenEngines) Renew(ctx context.Context, lease time.Duration) error {
 	return e.others.Renew(ctx, lease)
 }
 
-func (e frozenEngines) Bury(ctx context.Context, id string, dead bool) (bool, error) {
+func (e frozenEngines) Evict(ctx context.Context, id string, dead bool) (bool, error) {
 	e.f.pass()
-	return e.others.Bury(ctx, id, dead)
+	return e.others.Evict(ctx, id, dead)
 }
 
 func (e frozenEngines) Join(ctx context.Context, about job.EngineInfo, lease time.Duration) (string, error) {
@@ -477,7 +477,7 @@ func TestEngines_PausedEngineIsRefused(t *testing.T) {
 	}
 	mu.Unlock()
 	if now := f.fake.Stats(); now.Creates != stats.Creates {
-		t.Errorf("the host has made VMs for an engine that was buried: %d, then %d", stats.Creates, now.Creates)
+		t.Errorf("the host has made VMs for an engine that was evicted: %d, then %d", stats.Creates, now.Creates)
 	}
 	id := first.submit()
 	f.behave(providertest.Behaviour{})

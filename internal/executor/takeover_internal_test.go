@@ -16,10 +16,10 @@ import (
 type roster struct {
 	QueueStore
 
-	mu     sync.Mutex
-	until  map[string]time.Time     // the ends of their leases
-	buried map[string]time.Duration // when they were taken over
-	began  time.Time
+	mu      sync.Mutex
+	until   map[string]time.Time     // the ends of their leases
+	evicted map[string]time.Duration // when they were taken over
+	began   time.Time
 }
 
 func (r *roster) Waiting(context.Context) ([]string, error) { return nil, nil }
@@ -33,11 +33,11 @@ func (r *roster) engines() (all []job.EngineInfo) {
 	return all
 }
 
-func (r *roster) bury(id string) {
+func (r *roster) evict(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.until, id)
-	r.buried[id] = time.Since(r.began)
+	r.evicted[id] = time.Since(r.began)
 }
 
 // others has another name than its method, so that it can be embedded.
@@ -51,8 +51,8 @@ type members struct {
 
 func (m members) Engines(context.Context) ([]job.EngineInfo, error) { return m.of.engines(), nil }
 
-func (m members) Bury(_ context.Context, id string, _ bool) (bool, error) {
-	m.of.bury(id)
+func (m members) Evict(_ context.Context, id string, _ bool) (bool, error) {
+	m.of.evict(id)
 	return true, nil
 }
 
@@ -85,7 +85,7 @@ func TestTakeOver_AsSoonAsALeaseEnds(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := &roster{until: map[string]time.Time{}, buried: map[string]time.Duration{}, began: time.Now()}
+				r := &roster{until: map[string]time.Time{}, evicted: map[string]time.Duration{}, began: time.Now()}
 				for id, d := range tt.until {
 					r.until[id] = r.began.Add(d)
 				}
@@ -109,8 +109,8 @@ func TestTakeOver_AsSoonAsALeaseEnds(t *testing.T) {
 				defer end()
 				e.tendEngines(ctx)
 				for id, latest := range tt.want {
-					if at, buried := r.buried[id]; !buried || at > latest {
-						t.Errorf("%s was taken over after %s (%t), want %s at the latest", id, at, buried, latest)
+					if at, evicted := r.evicted[id]; !evicted || at > latest {
+						t.Errorf("%s was taken over after %s (%t), want %s at the latest", id, at, evicted, latest)
 					}
 				}
 			})

@@ -38,7 +38,7 @@ type access struct {
 
 func newAccess(engines Engines) *access {
 	// Decisions are about rows only, so one that an engine has not ended with its
-	// lease is not waited for until that engine is buried.
+	// lease is not waited for until that engine is evicted.
 	return &access{engines: engines, deciding: lock.New("deciding", true, engines), work: map[string]string{}}
 }
 

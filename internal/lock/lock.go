@@ -16,7 +16,7 @@ import (
 type Engines interface {
 	// Lock takes a lock for this engine until Unlock, if no other has it; else it returns
 	// what that one does meanwhile, in one word. The lock of an engine is free when that
-	// is buried, and a loose one already when its lease ends.
+	// is evicted, and a loose one already when its lease ends.
 	Lock(ctx context.Context, name, what string, loose bool) (taken bool, holder string, err error)
 	Unlock(ctx context.Context, name string) error
 }

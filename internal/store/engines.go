@@ -13,12 +13,12 @@ import (
 )
 
 // Several engines may share a database. Each has a row in engines while it is a
-// member, with a lease that it renews. Others may bury one whose lease has ended:
+// member, with a lease that it renews. Others may evict one whose lease has ended:
 // its row goes, and with it, by foreign keys, its hold on jobs and its locks.
 //
 // The row is the fence: a transaction of a member writes nothing unless its row is
 // there, and keeps it from going until the transaction has ended. So nothing that
-// a buried engine still writes has an effect, wherever it was held up, and no
+// an evicted engine still writes has an effect, wherever it was held up, and no
 // write needs a condition of its own. An ID is never used twice.
 
 // EngineID returns the ID under which this engine last joined; empty: it did not.
@@ -81,10 +81,10 @@ func (s *Store) Drain(ctx context.Context) error {
 	return tried(err, "drain this engine in %s", s.name)
 }
 
-// Bury removes an engine whose lease has ended, or that is known to be dead, and
+// Evict removes an engine whose lease has ended, or that is known to be dead, and
 // reports whether it did: the jobs it worked on are free for others. It waits for a transaction of that engine that
 // is under way.
-func (s *Store) Bury(ctx context.Context, id string, dead bool) (bool, error) {
+func (s *Store) Evict(ctx context.Context, id string, dead bool) (bool, error) {
 	n, err := affect(ctx, s.outside, job.NoticeFree, `DELETE FROM engines WHERE id = ? AND (lease_until < `+s.dialect.clock()+` OR 1 = ?)`, id, truth(dead))
 	if err != nil {
 		return false, fmt.Errorf("remove engine %s from %s: %w", id, s.name, err)
@@ -170,7 +170,7 @@ func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err
 }
 
 // Lock takes a lock for this engine, if no other has it; else it returns what that
-// one does meanwhile. An engine that is buried loses its locks; loose: already when
+// one does meanwhile. An engine that is evicted loses its locks; loose: already when
 // its lease ends.
 func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken bool, holder string, err error) {
 	engine := s.EngineID()

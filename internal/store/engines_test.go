@@ -31,14 +31,14 @@ func joined(t *testing.T, s *Store, lease time.Duration) string {
 	return id
 }
 
-// bury ends an engine's lease, and has another bury it.
-func bury(t *testing.T, dead, other *Store) {
+// evict ends an engine's lease, and has another evict it.
+func evict(t *testing.T, dead, other *Store) {
 	t.Helper()
 	if err := dead.Renew(t.Context(), -time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if buried, err := other.Bury(t.Context(), dead.EngineID(), false); err != nil || !buried {
-		t.Fatalf("buried %t, %v", buried, err)
+	if evicted, err := other.Evict(t.Context(), dead.EngineID(), false); err != nil || !evicted {
+		t.Fatalf("evicted %t, %v", evicted, err)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestTake_NoMoreThanTheInstallationMay(t *testing.T) {
 	if !takes(t, s[1], shares.ID) {
 		t.Error("a job without a VM of its own waits for a slot")
 	}
-	bury(t, s[0], s[1])
+	evict(t, s[0], s[1])
 	if _, taken, err := s[1].Take(t.Context(), ids[2]); taken || !errors.Is(err, job.ErrNoSlot) {
 		t.Errorf("a dead engine's job lost its slot: %t, %v", taken, err)
 	}
@@ -171,13 +171,13 @@ func TestBury_FreesJobsAndLocksAndStopsEveryWrite(t *testing.T) {
 	if what, err := other.Locked(t.Context(), "a lock"); what != "held" || err != nil {
 		t.Errorf("locked for %q, %v", what, err)
 	}
-	if buried, err := other.Bury(t.Context(), dead.EngineID(), false); buried || err != nil {
-		t.Fatalf("buried with a lease: %t, %v", buried, err)
+	if evicted, err := other.Evict(t.Context(), dead.EngineID(), false); evicted || err != nil {
+		t.Fatalf("evicted with a lease: %t, %v", evicted, err)
 	}
 	if takes(t, other, held.ID) || lock(other, true) {
 		t.Fatal("what an engine has was taken from it")
 	}
-	bury(t, dead, other)
+	evict(t, dead, other)
 	if !takes(t, other, held.ID) || !lock(other, false) {
 		t.Error("what a dead engine had is not free")
 	}

@@ -497,7 +497,7 @@ func TestPostgres_EnginesHearOfEachOther(t *testing.T) {
 }
 
 // An engine that is stopped in the middle of a transaction cannot keep the others from
-// burying it, and what it had in hand is not written.
+// evicting it, and what it had in hand is not written.
 func TestPostgres_BuryAnEngineInATransaction(t *testing.T) {
 	url := pgtest.Database(t)
 	dead, other := openURL(t, url), openURL(t, url)
@@ -520,8 +520,8 @@ func TestPostgres_BuryAnEngineInATransaction(t *testing.T) {
 		late <- err
 	}()
 	<-stopped
-	if buried, err := other.Bury(t.Context(), dead.EngineID(), false); err != nil || !buried {
-		t.Fatalf("buried %t, %v", buried, err)
+	if evicted, err := other.Evict(t.Context(), dead.EngineID(), false); err != nil || !evicted {
+		t.Fatalf("evicted %t, %v", evicted, err)
 	}
 	if !takes(t, other, j.ID) {
 		t.Error("its job is not free")
