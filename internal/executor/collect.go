@@ -89,9 +89,9 @@ func (e *Executor) patience(j job.Job) time.Duration {
 // returns the task's state. In a persistent VM it stops the task even if a caller does
 // not want to wait for its output.
 func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunState, err error) {
-	quiet := e.listen(ctx, j)
-	defer quiet.end()
-	quiet.asked(func() {}) // timed bounds it
+	clock := e.listen(ctx, j)
+	defer clock.end()
+	clock.probeStarted(func() {}) // timed bounds it
 	running := j.Outcome.Reason != job.ReasonExitStatus
 	stop := func(ctx context.Context) error {
 		err := e.o.Runner.Stop(ctx, j, cmp.Or(j.StopSignal, job.Signals[0]))
@@ -108,7 +108,7 @@ func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunS
 		return err
 	})
 	if err == nil {
-		quiet.seen(ctx)
+		clock.seen(ctx)
 	}
 	if running && (j.Shares() || j.Keeps()) && errors.Is(context.Cause(timed), capture.ErrCut) {
 		brief, end := context.WithTimeout(ctx, e.o.CollectPatience/10)

@@ -29,8 +29,8 @@ func (e *Executor) follow(ctx context.Context, r *run, j job.Job) (change, error
 		return nil, nil
 	}
 	e.openProxy(ctx, r, j)
-	c := checks{quiet: e.listen(ctx, j)}
-	defer c.quiet.end()
+	c := checks{clock: e.listen(ctx, j)}
+	defer c.clock.end()
 	channel := e.attend(ctx, r, j)
 	defer channel.stop()
 	ended := func(state job.RunState) change { // over SSH, so it decides
@@ -57,7 +57,7 @@ func (e *Executor) follow(ctx context.Context, r *run, j job.Job) (change, error
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-r.changed:
-			c.quiet.heard(ctx)
+			c.clock.heard(ctx)
 			heard()
 			if reports != nil {
 				next.Reset(min(2*e.o.HeartbeatInterval+probeEvery, time.Until(lastCheck.Add(e.o.HeartbeatThreshold))))
@@ -96,7 +96,7 @@ func (e *Executor) follow(ctx context.Context, r *run, j job.Job) (change, error
 
 // checks is what one check of a task leaves for the next one.
 type checks struct {
-	quiet *silence
+	clock *contactClock
 	ways  ways
 	moved bool // the VM has changed its address, as of the last check
 }
@@ -118,7 +118,7 @@ func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) 
 	if err != nil || j.Outcome != nil {
 		return jobDecided, nil, err
 	}
-	state, seen, err := e.probeTask(ctx, j, c.quiet)
+	state, seen, err := e.probeTask(ctx, j, c.clock)
 	if ctx.Err() != nil {
 		return checkLater, nil, ctx.Err()
 	}
@@ -126,7 +126,7 @@ func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) 
 		return checkLater, nil, err // nothing is known of the VM
 	}
 	if err != nil {
-		outcome, moved := e.whileUnseen(ctx, j, c.quiet, seen, err)
+		outcome, moved := e.whileUnseen(ctx, j, c.clock, seen, err)
 		if outcome != nil {
 			return decide(*outcome)
 		}

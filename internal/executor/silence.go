@@ -22,11 +22,11 @@ const (
 	writeApart = 20 * time.Millisecond
 )
 
-// silence counts how long nothing was heard of a job's task, while it runs and while its
+// contactClock counts how long nothing was heard of a job's task, while it runs and while its
 // output is collected, in the time that engines listened. It uses the monotonic clock,
 // so changes of the date do not matter. The sum is in the job's row, so a killed engine
 // loses only its last step. While checks are answered nothing is written.
-type silence struct {
+type contactClock struct {
 	e       *Executor
 	id      string
 	decided bool // the job is decided, with which one silence ends and another begins
@@ -46,9 +46,9 @@ type silence struct {
 }
 
 // listen counts the silence of a job, starting from its row, until end.
-func (e *Executor) listen(ctx context.Context, j job.Job) *silence {
+func (e *Executor) listen(ctx context.Context, j job.Job) *contactClock {
 	counting, stop := context.WithCancel(ctx)
-	s := &silence{e: e, id: j.ID, decided: j.Outcome != nil, now: j.Silence, saved: j.Silence, upTo: time.Now(), stop: stop, done: make(chan struct{})}
+	s := &contactClock{e: e, id: j.ID, decided: j.Outcome != nil, now: j.Silence, saved: j.Silence, upTo: time.Now(), stop: stop, done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
 		tick := time.NewTicker(countEvery)
@@ -66,7 +66,7 @@ func (e *Executor) listen(ctx context.Context, j job.Job) *silence {
 }
 
 // end stops counting.
-func (s *silence) end() {
+func (s *contactClock) end() {
 	s.stop()
 	<-s.done
 	s.mu.Lock()
@@ -74,10 +74,10 @@ func (s *silence) end() {
 	s.hear(true)
 }
 
-// asked records that a check has begun. cut ends the check; it is called if nothing was
+// probeStarted records that a check has begun. cut ends the check; it is called if nothing was
 // heard for too long by engines that ended before their checks did. It reports whether
 // an earlier check, perhaps another engine's, was not answered.
-func (s *silence) asked(cut func()) (before bool) {
+func (s *contactClock) probeStarted(cut func()) (before bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before = s.deaf || s.saved != job.Silence{}
@@ -87,7 +87,7 @@ func (s *silence) asked(cut func()) (before bool) {
 }
 
 // seen records that SSH has shown the task.
-func (s *silence) seen(ctx context.Context) {
+func (s *contactClock) seen(ctx context.Context) {
 	s.mu.Lock()
 	s.count()
 	s.hear(true)
@@ -100,7 +100,7 @@ func (s *silence) seen(ctx context.Context) {
 }
 
 // heard records that a callback has arrived.
-func (s *silence) heard(ctx context.Context) {
+func (s *contactClock) heard(ctx context.Context) {
 	s.mu.Lock()
 	s.count()
 	s.now.Heard = s.now.Unseen
@@ -113,14 +113,14 @@ func (s *silence) heard(ctx context.Context) {
 
 // lasts returns how long nothing was heard of the task, by callbacks or SSH, and how
 // long SSH has not shown it.
-func (s *silence) lasts() (unheard, unseen time.Duration) {
+func (s *contactClock) lasts() (unheard, unseen time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count()
 	return s.now.Unseen - s.now.Heard, s.now.Unseen
 }
 
-func (s *silence) tick(ctx context.Context) {
+func (s *contactClock) tick(ctx context.Context) {
 	s.mu.Lock()
 	s.count()
 	apart := max(countEvery, time.Duration(s.e.unanswered.Load())*writeApart)
@@ -137,14 +137,14 @@ func (s *silence) tick(ctx context.Context) {
 }
 
 // count adds the time since it was last called. s.mu is held, here and in hear.
-func (s *silence) count() {
+func (s *contactClock) count() {
 	now := time.Now()
 	s.now.Unseen += min(now.Sub(s.upTo), maxStep)
 	s.upTo = now
 }
 
 // hear records whether checks are answered.
-func (s *silence) hear(answered bool) {
+func (s *contactClock) hear(answered bool) {
 	if s.deaf == answered {
 		s.deaf = !answered
 		s.e.unanswered.Add(map[bool]int64{true: -1, false: 1}[answered])
@@ -152,7 +152,7 @@ func (s *silence) hear(answered bool) {
 }
 
 // save writes the row directly in the store: it is not news for watchers of the job.
-func (s *silence) save(ctx context.Context) {
+func (s *contactClock) save(ctx context.Context) {
 	leave, err := s.saving.Enter(ctx)
 	if err != nil {
 		return

@@ -23,12 +23,12 @@ var errProbeSuperseded = errors.New("the check is over")
 // not answered, it asks the host for the VM at the same time and, if the VM runs, its
 // guest through the hypervisor: an engine may end before SSH gives up. seen is what the
 // host reports if SSH did not show the task.
-func (e *Executor) probeTask(ctx context.Context, j job.Job, quiet *silence) (state job.RunState, seen job.Seen, err error) {
+func (e *Executor) probeTask(ctx context.Context, j job.Job, clock *contactClock) (state job.RunState, seen job.Seen, err error) {
 	looking, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	patient, hurry := context.WithTimeout(ctx, sshTime)
 	defer hurry()
-	if quiet.asked(func() { end(errProbeSuperseded) }) {
+	if clock.probeStarted(func() { end(errProbeSuperseded) }) {
 		hurry()
 	}
 	lookedUp := make(chan struct{})
@@ -46,7 +46,7 @@ func (e *Executor) probeTask(ctx context.Context, j job.Job, quiet *silence) (st
 	state, err = e.o.Runner.Probe(looking, j)
 	switch {
 	case err == nil:
-		quiet.seen(ctx)
+		clock.seen(ctx)
 		end(nil)
 		<-lookedUp
 		return state, job.Seen{}, nil
@@ -91,7 +91,7 @@ func (e *Executor) lookUpOnHost(ctx context.Context, j job.Job) job.Seen {
 // whileUnseen handles a task that SSH does not show, because of err. A VM with another
 // address is followed there (moved). If the VM is down, has restarted, or was not heard
 // of for too long, it returns the job's outcome.
-func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, seen job.Seen, err error) (outcome *job.Outcome, moved bool) {
+func (e *Executor) whileUnseen(ctx context.Context, j job.Job, clock *contactClock, seen job.Seen, err error) (outcome *job.Outcome, moved bool) {
 	lost := func(text string) *job.Outcome {
 		o := lostOutcome(text + unconfirmed(j))
 		return &o
@@ -102,7 +102,7 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, s
 	if elsewhere(j, seen) {
 		moved = e.move(ctx, j, seen.IP)
 	}
-	unheard, unseen := quiet.lasts()
+	unheard, unseen := clock.lasts()
 	switch {
 	case !moved && restarted(j, seen) && j.Reported == "": // a reported task may have ended before, and its VM knows
 		return lost("the VM restarted while the task ran"), false
