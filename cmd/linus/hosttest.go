@@ -159,7 +159,7 @@ var secretive = lazyregexp.New(`'[^']*'|"[^"]*"|\S*@\S*|[0-9A-Fa-f]{0,4}(:[0-9A-
 // beforeName is what goes before a name that looks like any word; noNames are words that are none.
 var beforeName = lazyregexp.New(`\b(storage|node|bridge|host|VM|template|volume|pool|user|on) ([\w.-]+)`)
 
-const noNames = " has is was are does and or of with in on to that which for from at as by a an the not no "
+const noNames = " its their this another all has is was are does and or of with in on to that which for from at as by a an the not no "
 
 // hiding returns what replaces all of that, and the names.
 func hiding(names []string) func(string) string {
