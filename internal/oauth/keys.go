@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -56,16 +57,11 @@ func (k *keys) close() {
 
 // find returns the key that has signed a token. If it is not known, it asks the issuer
 // once, unless that was a moment ago.
-func (k *keys) find(ctx context.Context, kid, alg string) (*jose.JSONWebKey, error) {
-	key, known, attempt := k.look(kid, alg)
-	if key == nil && attempt != nil {
-		select {
-		case <-attempt:
-			key, known, _ = k.look(kid, alg)
-		case <-ctx.Done():
-			return nil, job.ErrUnchecked
-		}
-	}
+func (k *keys) find(ctx context.Context, kid, alg string) (key *jose.JSONWebKey, err error) {
+	known := k.look(ctx, func(set []jose.JSONWebKey) bool {
+		key = pick(set, kid, alg)
+		return key != nil
+	})
 	switch {
 	case key != nil:
 		return key, nil
@@ -75,53 +71,38 @@ func (k *keys) find(ctx context.Context, kid, alg string) (*jose.JSONWebKey, err
 	return nil, &job.RefusedError{Why: "the issuer has no such key"}
 }
 
-// look returns a key among those that can be trusted now, whether there are any, and the
-// attempt in progress, which it begins if the key is missing or the keys are old.
-func (k *keys) look(kid, alg string) (key *jose.JSONWebKey, known bool, attempt chan struct{}) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	age := k.now().Sub(k.at)
-	if known = !k.at.IsZero() && age < trustTime; known {
-		key = pick(k.set, kid, alg)
-	}
-	if key == nil || age >= freshTime {
-		k.begin()
-	}
-	return key, known, k.attempt
-}
-
 // ready returns once there are keys that can be trusted, and with them what else is fetched;
 // job.ErrUnchecked: there are none, and none can be fetched at the moment.
 func (k *keys) ready(ctx context.Context) error {
-	known, attempt := k.recent()
-	if known {
-		return nil
-	}
-	if attempt != nil {
-		select {
-		case <-attempt:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		known, _ = k.recent()
-	}
-	if !known {
-		return job.ErrUnchecked
+	if !k.look(ctx, func([]jose.JSONWebKey) bool { return true }) {
+		return cmp.Or(ctx.Err(), job.ErrUnchecked)
 	}
 	return nil
 }
 
-// recent reports whether there are keys that can be trusted, and begins an attempt if they
-// are missing or old.
-func (k *keys) recent() (known bool, attempt chan struct{}) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	age := k.now().Sub(k.at)
-	known = !k.at.IsZero() && age < trustTime
-	if !known || age >= freshTime {
-		k.begin()
+// look reports whether there are keys that can be trusted now. Unless they are what enough
+// wants, it waits for the attempt in progress, which it begins; it begins one also if the keys
+// are old.
+func (k *keys) look(ctx context.Context, enough func([]jose.JSONWebKey) bool) (known bool) {
+	for waited := false; ; waited = true {
+		k.mu.Lock()
+		age := k.now().Sub(k.at)
+		known = !k.at.IsZero() && age < trustTime
+		found := known && enough(k.set)
+		if !found || age >= freshTime {
+			k.begin()
+		}
+		attempt := k.attempt
+		k.mu.Unlock()
+		if found || waited || attempt == nil {
+			return known
+		}
+		select {
+		case <-attempt:
+		case <-ctx.Done():
+			return false
+		}
 	}
-	return known, k.attempt
 }
 
 // refresh begins an attempt to fetch the keys.
