@@ -111,7 +111,7 @@ func (a *api) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	a.log.ErrorContext(r.Context(), "callback not recorded", "job_id", mux.Vars(r)["jobId"], "err", err)
-	if job.Own(err) {
+	if job.IsEngineFault(err) {
 		w.Header().Set("Retry-After", "1")
 		fail(w, http.StatusServiceUnavailable, "Unavailable", "the engine cannot record it at the moment; try again")
 		return

@@ -31,7 +31,7 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 		return nil
 	}
 	var found []job.FoundArtifact
-	err := patience.Reach(work, c.o.Patience, func(ctx context.Context) (err error) {
+	err := patience.RetryUnreachable(work, c.o.Patience, func(ctx context.Context) (err error) {
 		found, got.Skipped, err = c.o.Runner.Artifacts(ctx, j, c.o.Artifacts)
 		return err
 	})
@@ -78,7 +78,7 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 			}
 			continue
 		}
-		patience.EarnTime(work, perArtifact)
+		patience.ExtendTime(work, perArtifact)
 		got.Artifacts = append(got.Artifacts, f.Artifact)
 		left.Files--
 		left.All -= f.Size
@@ -192,7 +192,7 @@ func (c *Capture) copyArtifact(ctx context.Context, j job.Job, f job.FoundArtifa
 	}
 	for have < f.Size {
 		var data []byte
-		err := patience.Reach(ctx, c.o.Patience, func(ctx context.Context) (err error) {
+		err := patience.RetryUnreachable(ctx, c.o.Patience, func(ctx context.Context) (err error) {
 			data, err = c.o.Runner.ReadArtifact(ctx, j, f.Source, have, min(chunkSize, f.Size-have))
 			return err
 		})
@@ -202,7 +202,7 @@ func (c *Capture) copyArtifact(ctx context.Context, j job.Job, f job.FoundArtifa
 		if len(data) == 0 {
 			return fmt.Errorf("it was changed: %w", endsEarly("it", have, f.Size))
 		}
-		patience.Earn(ctx, int64(len(data)))
+		patience.Extend(ctx, int64(len(data)))
 		if err := c.o.Store.PutArtifact(ctx, c.id, f.Path, have, data); err != nil {
 			return err
 		}

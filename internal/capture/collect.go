@@ -96,7 +96,7 @@ func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.
 // ours reports whether work failed by a fault of the engine's own, after which the VM
 // still has what was not stored. A caller who cancels the collecting does not wait for it.
 func ours(work context.Context, err error) bool {
-	return job.Own(err) && !errors.Is(context.Cause(work), ErrCut)
+	return job.IsEngineFault(err) && !errors.Is(context.Cause(work), ErrCut)
 }
 
 const diskFull = "the VM's disk was full while the task ran: what it printed meanwhile may be missing"

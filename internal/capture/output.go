@@ -53,7 +53,7 @@ func (c *Capture) Read(ctx context.Context, j job.Job, stream string, offset, li
 	if err != nil || int64(len(data)) <= back {
 		return nil, err
 	}
-	patience.Earn(ctx, int64(len(data)))
+	patience.Extend(ctx, int64(len(data)))
 	masked, n := m.Mask(data, ended && int64(len(data)) < want)
 	if int64(n) <= back {
 		return nil, nil
@@ -120,7 +120,7 @@ func (c *Capture) catchUp(ctx context.Context, j job.Job, stream string, size in
 		if data, err = c.o.Runner.ReadOutput(ctx, j, stream, offset, chunk); err != nil {
 			return err
 		}
-		patience.Earn(ctx, int64(len(data)))
+		patience.Extend(ctx, int64(len(data)))
 		last := int64(len(data)) < chunk
 		before := offset
 		if offset, err = c.keep(ctx, stream, offset, data, last && ended); err != nil {

@@ -132,7 +132,7 @@ func encodeError(err error) (int, view.Problem) {
 	case errors.As(err, &narrowed):
 		p.Code, p.Narrowed = codeNarrowed, narrowed
 		return http.StatusForbidden, p
-	case job.Own(err):
+	case job.IsEngineFault(err):
 		p.Code, p.Detail = codeUnavailable, "the engine cannot do this at the moment, try again: "+p.Detail
 		return http.StatusServiceUnavailable, p
 	case errors.Is(err, ErrNoEngine):

@@ -274,7 +274,7 @@ func TestClient_ErrorsArriveAsWhatTheyWere(t *testing.T) {
 			return errors.As(err, &e) && gocmp.Equal(e, narrowed) && errors.Is(err, job.ErrNotAllowed)
 		}},
 		{"its own fault", &job.OwnFault{Err: errors.New("database or disk is full")}, func(err error) bool {
-			return job.Own(err) && strings.Contains(err.Error(), "the engine cannot do this at the moment, try again: database or disk is full")
+			return job.IsEngineFault(err) && strings.Contains(err.Error(), "the engine cannot do this at the moment, try again: database or disk is full")
 		}},
 		{"other", errors.New("disk full"), func(err error) bool { return strings.Contains(err.Error(), "disk full") }},
 	} {

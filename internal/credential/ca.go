@@ -18,7 +18,7 @@ import (
 const caLife = 60 * 24 * time.Hour
 
 // certify makes the CA and the targets' certificates, and forgets the CA's key.
-func (l *Leg) certify() error {
+func (l *TLSProxy) certify() error {
 	from, until := time.Now().Add(-24*time.Hour), time.Now().Add(caLife) // a VM's clock may be wrong
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

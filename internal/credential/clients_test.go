@@ -18,7 +18,7 @@ import (
 )
 
 // The CA in the variables, and the proxy, are all that programs need.
-func TestLeg_IsEnoughForClients(t *testing.T) {
+func TestTLSProxy_IsEnoughForClients(t *testing.T) {
 	dir := t.TempDir()
 	repo := filepath.Join(dir, "repo")
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {

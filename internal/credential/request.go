@@ -18,7 +18,7 @@ import (
 )
 
 // ServeHTTP does one request.
-func (l *Leg) ServeHTTP(to http.ResponseWriter, r *http.Request) {
+func (l *TLSProxy) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	t := r.Context().Value(targetKey{}).(*target)
 	w := &patient{ResponseWriter: to, control: http.NewResponseController(to), idle: l.k.o.Idle}
 	if r.Body != http.NoBody {
@@ -57,7 +57,7 @@ func (l *Leg) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 }
 
 // with does a request with a credential, unless that is not for it.
-func (l *Leg) with(w *patient, r *http.Request, t *target, name string, used *job.CredentialUse) bool {
+func (l *TLSProxy) with(w *patient, r *http.Request, t *target, name string, used *job.CredentialUse) bool {
 	ctx, c, end, err := l.k.begin(r.Context(), name)
 	defer end()
 	defer context.AfterFunc(l.life, end)() //nolint:contextcheck // the life of the VM, beside the request
@@ -89,7 +89,7 @@ var known = lazyregexp.New(`(?i)^(accept(-charset|-encoding|-language)?|cache-co
 	`|x-github-api-version|git-protocol|mcp-(session-id|protocol-version|method|name)|npm-(auth-type|command|scope|session))$`)
 
 // pass passes a request on with a credential.
-func (l *Leg) pass(w *patient, r *http.Request, t *target, c job.Credential, value string, used job.CredentialUse) {
+func (l *TLSProxy) pass(w *patient, r *http.Request, t *target, c job.Credential, value string, used job.CredentialUse) {
 	name, header, hidden := c.HeaderWith(value)
 	hide := hiderOf(value, hidden)
 	w.hide = hide

@@ -24,11 +24,11 @@ const (
 	maxRequests = 256              // of one job at once
 )
 
-// Leg is where the connections of one job's VM to its credentials' hosts end, and others to
+// TLSProxy is where the connections of one job's VM to its credentials' hosts end, and others to
 // these hosts begin. Its CA vouches for these hosts alone; the key is nowhere but in memory.
-type Leg struct {
+type TLSProxy struct {
 	k       *Keeper
-	o       LegOptions
+	o       TLSProxyOptions
 	targets map[string]*target // by host:port
 	ca      []byte             // PEM
 
@@ -63,8 +63,8 @@ func (t *target) is(host string) bool {
 	return strings.TrimSuffix(host, ".") == t.host
 }
 
-// LegOptions say what a Leg is for.
-type LegOptions struct {
+// TLSProxyOptions say what a TLSProxy is for.
+type TLSProxyOptions struct {
 	Names  []string                // of the credentials that the job has named; those that were removed since are left out
 	Record func(job.CredentialUse) // called with each request
 	// Reach connects to an address that the VM may reach without us. Hosts that nobody has
@@ -74,9 +74,9 @@ type LegOptions struct {
 	Wide  bool
 }
 
-// Leg returns one for a job.
-func (k *Keeper) Leg(ctx context.Context, o LegOptions) (*Leg, error) {
-	l := &Leg{k: k, o: o, targets: map[string]*target{}, conns: make(chan net.Conn), room: make(chan struct{}, maxRequests)}
+// TLSProxy returns one for a job.
+func (k *Keeper) TLSProxy(ctx context.Context, o TLSProxyOptions) (*TLSProxy, error) {
+	l := &TLSProxy{k: k, o: o, targets: map[string]*target{}, conns: make(chan net.Conn), room: make(chan struct{}, maxRequests)}
 	var named []job.Credential
 	for _, name := range o.Names {
 		c, err := k.Credential(ctx, name)
@@ -121,7 +121,7 @@ func (k *Keeper) Leg(ctx context.Context, o LegOptions) (*Leg, error) {
 }
 
 // dial connects to a target.
-func (l *Leg) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (l *TLSProxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if t := l.targets[address]; t == nil || t.ours || l.o.Reach == nil {
 		return l.k.o.Dial(ctx, network, address)
 	}
@@ -141,10 +141,10 @@ func certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 }
 
 // CA is the certificate that the VM has to trust.
-func (l *Leg) CA() []byte { return l.ca }
+func (l *TLSProxy) CA() []byte { return l.ca }
 
 // Ends returns what takes a connection to a host and port; nil if it is not ended here.
-func (l *Leg) Ends(host, port string) func(net.Conn) {
+func (l *TLSProxy) Ends(host, port string) func(net.Conn) {
 	t := l.targets[net.JoinHostPort(host, port)]
 	if t == nil {
 		return nil
@@ -159,7 +159,7 @@ func (l *Leg) Ends(host, port string) func(net.Conn) {
 }
 
 // Close ends all connections.
-func (l *Leg) Close() {
+func (l *TLSProxy) Close() {
 	l.close.Do(func() {
 		l.end()
 		_ = l.server.Close()
@@ -176,7 +176,7 @@ type near struct {
 func targetOf(c net.Conn) *target { return c.(near).target }
 
 // incoming is the listener behind Ends.
-type incoming struct{ l *Leg }
+type incoming struct{ l *TLSProxy }
 
 func (i incoming) Accept() (net.Conn, error) {
 	select {

@@ -82,7 +82,7 @@ type world struct {
 	keeper *credential.Keeper
 	store  *memory
 	proxy  *egress.Proxy
-	leg    *credential.Leg
+	leg    *credential.TLSProxy
 	roots  *x509.CertPool // what the VM trusts: the hosts, and the job's CA
 	log    bytes.Buffer
 	secret string // of the name OF_SERVER
@@ -147,7 +147,7 @@ func newWorld(t *testing.T, site http.HandlerFunc, change ...func(*credential.Op
 		}
 	}
 	var err error
-	if w.leg, err = w.keeper.Leg(t.Context(), credential.LegOptions{Names: []string{"api", "any", "keyed", "gone"}, Record: func(u job.CredentialUse) {
+	if w.leg, err = w.keeper.TLSProxy(t.Context(), credential.TLSProxyOptions{Names: []string{"api", "any", "keyed", "gone"}, Record: func(u job.CredentialUse) {
 		w.mu.Lock()
 		w.used = append(w.used, u.Text())
 		w.mu.Unlock()
@@ -284,7 +284,7 @@ func (w *world) hostsSaw() []string {
 	return slices.Clone(w.seen)
 }
 
-func TestLeg_AddsTheHeader(t *testing.T) {
+func TestTLSProxy_AddsTheHeader(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		w := newWorld(t, nil)
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example/repos/acme/x?a=b;c&d", strings.NewReader("hello"))
@@ -311,7 +311,7 @@ func TestLeg_AddsTheHeader(t *testing.T) {
 }
 
 // What a client says of the host in three places is the same, or nothing is sent.
-func TestLeg_OneHostAConnection(t *testing.T) {
+func TestTLSProxy_OneHostAConnection(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, name := range []string{"other.example", "any.example", "evil.example"} {
 		conn, err := w.tunnel("api.example:443")
@@ -361,7 +361,7 @@ func TestLeg_OneHostAConnection(t *testing.T) {
 	}
 }
 
-func TestLeg_RequestsAreNotSmuggled(t *testing.T) {
+func TestTLSProxy_RequestsAreNotSmuggled(t *testing.T) {
 	const to = "POST /repos/acme/ HTTP/1.1\r\nHost: api.example\r\n"
 	const inner = "GET /evil HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n\r\n"
 	for name, text := range map[string]string{
@@ -395,7 +395,7 @@ func TestLeg_RequestsAreNotSmuggled(t *testing.T) {
 }
 
 // What is no path of a host's is not asked of it.
-func TestLeg_NoTunnels(t *testing.T) {
+func TestTLSProxy_NoTunnels(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, line := range []string{"GET other:opaque", "CONNECT api.example:443", "CONNECT /repos/acme/x"} {
 		if got := w.raw(line + " HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n\r\n"); !slices.Equal(got, []int{http.StatusMethodNotAllowed}) || len(w.hostsSaw()) != 0 {
@@ -405,7 +405,7 @@ func TestLeg_NoTunnels(t *testing.T) {
 }
 
 // Elsewhere, and over plain HTTP, there is nothing but what the VM has.
-func TestLeg_OtherConnectionsPassUntouched(t *testing.T) {
+func TestTLSProxy_OtherConnectionsPassUntouched(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 		http.Redirect(rw, r, "https://other.example/there", http.StatusFound)
 	})
@@ -432,7 +432,7 @@ func TestLeg_OtherConnectionsPassUntouched(t *testing.T) {
 	if _, _, err := w.get("https://other.example/"); err == nil {
 		t.Error("other.example is vouched for by the job's CA")
 	}
-	second, err := w.keeper.Leg(t.Context(), credential.LegOptions{Names: []string{"any"}, Record: func(job.CredentialUse) {}})
+	second, err := w.keeper.TLSProxy(t.Context(), credential.TLSProxyOptions{Names: []string{"any"}, Record: func(job.CredentialUse) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,7 +444,7 @@ func TestLeg_OtherConnectionsPassUntouched(t *testing.T) {
 
 // The key of an agent is used by its name, which is in no store, like any credential; and hosts
 // that nobody has vouched for are reached as the VM reaches them.
-func TestLeg_AgentsKeys(t *testing.T) {
+func TestTLSProxy_AgentsKeys(t *testing.T) {
 	var headers []http.Header
 	w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { headers = append(headers, r.Header.Clone()) })
 	for _, tt := range []struct {
@@ -466,7 +466,7 @@ func TestLeg_AgentsKeys(t *testing.T) {
 		host, port := c.Target()
 		var reached []string
 		var used []string
-		leg, err := w.keeper.Leg(t.Context(), credential.LegOptions{
+		leg, err := w.keeper.TLSProxy(t.Context(), credential.TLSProxyOptions{
 			Names: []string{tt.name}, Record: func(u job.CredentialUse) { used = append(used, u.Text()) }, Wide: tt.wide,
 			Reach: func(ctx context.Context, address string) (net.Conn, error) {
 				reached = append(reached, address)
@@ -513,7 +513,7 @@ func TestLeg_AgentsKeys(t *testing.T) {
 	}
 }
 
-func TestLeg_PathsOfOthersAreRefused(t *testing.T) {
+func TestTLSProxy_PathsOfOthersAreRefused(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, path := range []string{"/", "/repos/acme", "/repos/acmeevil/x", "/repos/acme/../other", "/repos/acme/%2e%2e/other", "/repos/acme/..%2fother", "/repos//acme/x", "/user", "/repos/acme/x//y"} {
 		statuses := w.raw("GET " + path + " HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n\r\n")
@@ -530,7 +530,7 @@ func TestLeg_PathsOfOthersAreRefused(t *testing.T) {
 }
 
 // What some hosts take for the path, or for the credential's header, does not get there.
-func TestLeg_HeadersDoNotLeadElsewhere(t *testing.T) {
+func TestTLSProxy_HeadersDoNotLeadElsewhere(t *testing.T) {
 	var got http.Header
 	w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Clone() })
 	bad := []string{"X-Original-URL: /user", "X-Rewrite-URL: /user", "X_Rewrite_URL: /user", "X-Forwarded-Prefix: /..", "X-Forwarded-Uri: /user", "X-Envoy-Original-Path: /user", "Destination: https://api.example/user", "AUTHORIZATION: mine", "X-Original-Uri: /user",
@@ -553,7 +553,7 @@ func TestLeg_HeadersDoNotLeadElsewhere(t *testing.T) {
 }
 
 // A host that sends back what it was sent gives nothing away, as long as it does not encode it.
-func TestLeg_WhatAHostSendsBackHasNoValue(t *testing.T) {
+func TestTLSProxy_WhatAHostSendsBackHasNoValue(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 		got := r.Header.Get("Authorization")
 		rw.Header().Set("Link", got)
@@ -607,7 +607,7 @@ func TestLeg_WhatAHostSendsBackHasNoValue(t *testing.T) {
 }
 
 // A host that answers with what is no HTTP does not get the value into the log by it.
-func TestLeg_NoLogHasWhatAHostSendsBack(t *testing.T) {
+func TestTLSProxy_NoLogHasWhatAHostSendsBack(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 		if conn, _, err := http.NewResponseController(rw).Hijack(); err == nil {
 			_, _ = fmt.Fprintf(conn, "%s%s\r\n\r\n", r.Header.Get("Authorization"), r.Header.Get("X-Api-Key"))
@@ -626,7 +626,7 @@ func TestLeg_NoLogHasWhatAHostSendsBack(t *testing.T) {
 }
 
 // Who adds a credential anew for another host does not give that one's value to this.
-func TestLeg_AnotherOfTheNameIsAnother(t *testing.T) {
+func TestTLSProxy_AnotherOfTheNameIsAnother(t *testing.T) {
 	w := newWorld(t, nil)
 	if _, err := w.keeper.RemoveCredential(t.Context(), "any"); err != nil {
 		t.Fatal(err)
@@ -645,7 +645,7 @@ func TestLeg_AnotherOfTheNameIsAnother(t *testing.T) {
 }
 
 // A stream arrives as it is sent. Removal cuts it off, and a WebSocket, and refuses what comes next.
-func TestLeg_StreamsAndRemoval(t *testing.T) {
+func TestTLSProxy_StreamsAndRemoval(t *testing.T) {
 	for name, remove := range map[string]func(*world){
 		"here": func(w *world) { _, _ = w.keeper.RemoveCredential(w.t.Context(), "api") },
 		"by another engine": func(w *world) {
@@ -733,7 +733,7 @@ func TestLeg_StreamsAndRemoval(t *testing.T) {
 }
 
 // A body of which some comes now and then may take as long as it likes.
-func TestLeg_LongBodiesPass(t *testing.T) {
+func TestTLSProxy_LongBodiesPass(t *testing.T) {
 	const idle = 300 * time.Millisecond
 	arrived := make(chan struct{})
 	w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -771,7 +771,7 @@ func TestLeg_LongBodiesPass(t *testing.T) {
 }
 
 // A host that answers before it has the body, and a client that goes on, end nothing else.
-func TestLeg_AnswersBeforeTheBodyHasCome(t *testing.T) {
+func TestTLSProxy_AnswersBeforeTheBodyHasCome(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusRequestEntityTooLarge) })
 	for _, h2 := range []bool{true, false} {
 		client := w.client(h2)
@@ -800,7 +800,7 @@ func TestLeg_AnswersBeforeTheBodyHasCome(t *testing.T) {
 	}
 }
 
-func TestLeg_SlowAndLargeRequestsEnd(t *testing.T) {
+func TestTLSProxy_SlowAndLargeRequestsEnd(t *testing.T) {
 	w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }, func(o *credential.Options) {
 		o.Idle, o.Header = 200*time.Millisecond, 200*time.Millisecond
 	})
@@ -831,7 +831,7 @@ func TestLeg_SlowAndLargeRequestsEnd(t *testing.T) {
 	}
 }
 
-func TestLeg_SendsNothingToWhoIsNotTheHost(t *testing.T) {
+func TestTLSProxy_SendsNothingToWhoIsNotTheHost(t *testing.T) {
 	w := newWorld(t, nil, func(o *credential.Options) { o.Roots = x509.NewCertPool() })
 	if resp, _, err := w.get("https://api.example/repos/acme/"); err != nil || resp.StatusCode != 502 {
 		t.Errorf("a host without a certificate: %v, %v", resp, err)

@@ -109,7 +109,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		Store: st, Dir: filepath.Join(c.StateDir, "credentials"), Shared: c.DatabaseURL.Reveal() != "", Secrets: work.Secrets, Log: log, Observer: work.Observer,
 	})
 	work.Credentials, work.Proxy = credentials, proxies(credentials)
-	work.Repositories = git.New(git.Options{Dir: filepath.Join(c.StateDir, "repositories"), Way: repositoryWays(credentials), Log: log})
+	work.Repositories = git.New(git.Options{Dir: filepath.Join(c.StateDir, "repositories"), Transport: repositoryWays(credentials), Log: log})
 	if c.DatabaseURL.Reveal() != "" { // others may have the same
 		work.Engines, work.Fence = st, e.backend.Fence
 		work.Predecessor, work.Joined = predecessor(c), func(id string) { noteEngine(c, id, log) }

@@ -15,19 +15,19 @@ import (
 // credential could, or by SSH with it. What has no credential has to be public: clients choose it,
 // and it is reached from the engine's network. Servers keep large files elsewhere and say where: with
 // them all that is public is reached.
-func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error) {
-	return func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Way, error) {
+func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, func(job.CredentialUse)) (git.Transport, error) {
+	return func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Transport, error) {
 		at, err := r.Where()
 		if err != nil {
-			return git.Way{}, err
+			return git.Transport{}, err
 		}
 		if at.SSH {
 			live, c, key, end, err := k.SSH(ctx, r)
 			if err != nil {
-				return git.Way{}, err
+				return git.Transport{}, err
 			}
 			used(job.CredentialUse{Name: r.Credential, Method: "SSH", Host: net.JoinHostPort(at.Host, at.Port), Path: at.Path})
-			return git.Way{Key: key, HostKey: c.HostKey, Reads: c.Reads, Live: live, Close: end}, nil
+			return git.Transport{Key: key, HostKey: c.HostKey, Reads: c.Reads, Live: live, Close: end}, nil
 		}
 		var mu sync.Mutex
 		refused := ""
@@ -41,7 +41,7 @@ func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, 
 				}
 			}
 		}}
-		way := git.Way{Refused: func() string {
+		way := git.Transport{Refused: func() string {
 			mu.Lock()
 			defer mu.Unlock()
 			return refused
@@ -54,11 +54,11 @@ func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, 
 		}
 		c, err := k.For(ctx, r)
 		if err != nil {
-			return git.Way{}, err
+			return git.Transport{}, err
 		}
-		leg, err := k.Leg(ctx, credential.LegOptions{Names: []string{r.Credential}, Record: used})
+		leg, err := k.TLSProxy(ctx, credential.TLSProxyOptions{Names: []string{r.Credential}, Record: used})
 		if err != nil {
-			return git.Way{}, err
+			return git.Transport{}, err
 		}
 		o.Ends = leg.Ends
 		proxy := egress.New(o)

@@ -30,7 +30,7 @@ func TestRepositoryWays_TellOfTheCredential(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	open := func(url, name string) (git.Way, error) {
+	open := func(url, name string) (git.Transport, error) {
 		return repositoryWays(k)(context.WithoutCancel(t.Context()), job.Repository{URL: url, Credential: name}, func(job.CredentialUse) {})
 	}
 	for _, of := range []struct{ url, credential, want string }{

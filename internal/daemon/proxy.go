@@ -13,7 +13,7 @@ import (
 // hosts end.
 type jobProxy struct {
 	*egress.Proxy
-	leg *credential.Leg // nil: the job names none
+	leg *credential.TLSProxy // nil: the job names none
 }
 
 // proxies returns how jobs get their proxies.
@@ -24,7 +24,7 @@ func proxies(k *credential.Keeper) func(context.Context, executor.ProxyOptions) 
 			return jobProxy{egress.New(way), nil}, nil
 		}
 		var p *egress.Proxy
-		leg, err := k.Leg(ctx, credential.LegOptions{Names: o.Credentials, Record: o.Used, Wide: o.Anywhere != nil, Reach: func(ctx context.Context, address string) (net.Conn, error) {
+		leg, err := k.TLSProxy(ctx, credential.TLSProxyOptions{Names: o.Credentials, Record: o.Used, Wide: o.Anywhere != nil, Reach: func(ctx context.Context, address string) (net.Conn, error) {
 			return p.Connect(ctx, address)
 		}})
 		if err != nil {

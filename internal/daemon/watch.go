@@ -37,7 +37,7 @@ func openWatch(ctx context.Context, o Options, owner string, st *store.Store) (*
 			return j.Submitter()
 		}
 		if v, err := st.VM(context.WithoutCancel(ctx), id); err == nil && v.AskedFor() {
-			return job.MakerOf(v).Submitter()
+			return job.StandInJob(v).Submitter()
 		}
 		return job.Caller{} // a VM of no job here
 	}

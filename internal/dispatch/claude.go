@@ -56,7 +56,7 @@ const claimEnd = 10 * time.Second
 func (c *claude) claim(ctx, sessions context.Context) error {
 	on, err := c.takeUp(ctx, c.Environment, func(j job.Summary) {
 		c.Log.Info("session continues", "session_id", j.Labels[labelSession], "job_id", j.ID)
-		c.toEnd(sessions, j.ID, j.Labels[labelWork], j.Labels[labelSession])
+		c.followToEnd(sessions, j.ID, j.Labels[labelWork], j.Labels[labelSession])
 	})
 	if !on {
 		return err
@@ -115,7 +115,7 @@ func (c *claude) serve(ctx context.Context, work *claimed) {
 	}
 	id, err := c.start(ctx, work, log)
 	if err == nil {
-		c.toEnd(ctx, id, work.ID, work.Data.ID)
+		c.followToEnd(ctx, id, work.ID, work.Data.ID)
 		return
 	}
 	if id != "" {
@@ -226,8 +226,8 @@ func packed(name string, worker []byte) (io.Reader, error) {
 	return &b, errors.Join(err, failed, w.Close())
 }
 
-// toEnd follows a session's job to its end.
-func (c *claude) toEnd(ctx context.Context, id, work, session string) {
+// followToEnd follows a session's job to its end.
+func (c *claude) followToEnd(ctx context.Context, id, work, session string) {
 	log := c.Log.With("work_id", work, "session_id", session, "job_id", id)
 	j, err := c.follow(ctx, id, session)
 	if err != nil || j.Outcome == nil {

@@ -48,7 +48,7 @@ const ofClaudeCode = "claude-code"
 func (k *runners) keep(ctx, sessions context.Context) error {
 	on, err := k.takeUp(ctx, ofClaudeCode, func(j job.Summary) {
 		k.Log.Info("runner goes on", "job_id", j.ID)
-		k.toEnd(sessions, j.ID)
+		k.followToEnd(sessions, j.ID)
 	})
 	if !on {
 		return err
@@ -63,7 +63,7 @@ func (k *runners) keep(ctx, sessions context.Context) error {
 func (k *runners) one(ctx context.Context) {
 	id, err := k.start(ctx)
 	if err == nil {
-		k.toEnd(ctx, id)
+		k.followToEnd(ctx, id)
 		return
 	}
 	if id != "" {
@@ -91,7 +91,7 @@ exec claude self-hosted-runner --environment-secret-file "$item" --base-dir "$HO
 	return id, err
 }
 
-func (k *runners) toEnd(ctx context.Context, id string) {
+func (k *runners) followToEnd(ctx context.Context, id string) {
 	j, err := k.follow(ctx, id, ofClaudeCode)
 	if err != nil || j.Outcome == nil {
 		return // it goes on without us, or was deleted

@@ -122,7 +122,7 @@ func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) 
 	if ctx.Err() != nil {
 		return checkLater, nil, ctx.Err()
 	}
-	if job.Own(err) && !sshIsHopeless(j, seen) {
+	if job.IsEngineFault(err) && !sshIsHopeless(j, seen) {
 		return checkLater, nil, err // nothing is known of the VM
 	}
 	if err != nil {

@@ -20,14 +20,14 @@ type fault struct {
 }
 
 // retryEngineFaults calls work until it does something else than fail by a fault of the engine's
-// own (see job.Own), for r.patience at most: such a fault says nothing of the job's VM,
+// own (see job.IsEngineFault), for r.patience at most: such a fault says nothing of the job's VM,
 // in which the task goes on. The job's progress says what is waited for, and its events
 // that it was.
 func (e *Executor) retryEngineFaults(ctx context.Context, r *run, work func() error) error {
 	pause := firstOwnPause
 	for {
 		err := work()
-		if ctx.Err() != nil || !job.Own(err) {
+		if ctx.Err() != nil || !job.IsEngineFault(err) {
 			return err
 		}
 		since, first := e.held(r, r.capture.ShownError(err))

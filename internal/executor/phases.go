@@ -175,7 +175,7 @@ func (e *Executor) failed(ctx context.Context, r *run, p phase, err error) (chan
 	}
 	e.o.Log.Warn("job ends early", "job_id", r.id, "err", err)
 	j, _ := e.o.Jobs.Job(ctx, r.id) // one that cannot be read has no VM to be looked at
-	if !job.Own(err) {
+	if !job.IsEngineFault(err) {
 		if back := e.o.Fleet.GiveBack(ctx, j, err); back != nil {
 			return back, life
 		}
@@ -184,7 +184,7 @@ func (e *Executor) failed(ctx context.Context, r *run, p phase, err error) (chan
 	switch down := new(downError); {
 	case errors.As(err, &down) || e.wentDown(ctx, j, err): // with its node
 		reason = job.ReasonLost
-	case job.Own(err):
+	case job.IsEngineFault(err):
 		reason = job.ReasonInternal
 	}
 	return deciding(job.Outcome{Status: job.Failed, Reason: reason, Error: err.Error(), At: now()}), ending
@@ -203,7 +203,7 @@ func (e *Executor) wentDown(ctx context.Context, j job.Job, err error) bool {
 		return false
 	}
 	var status vm.Status
-	err = patience.Reach(ctx, e.o.HeartbeatThreshold, func(ctx context.Context) (err error) {
+	err = patience.RetryUnreachable(ctx, e.o.HeartbeatThreshold, func(ctx context.Context) (err error) {
 		status, err = e.o.Provider.Status(ctx, *j.VM)
 		return err
 	})
@@ -282,7 +282,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) (change, error) 
 	ctx, end := e.placing(ctx, manifest, 0)
 	defer end()
 	var url string
-	err = patience.Reach(ctx, e.o.HeartbeatThreshold, func(context.Context) (err error) {
+	err = patience.RetryUnreachable(ctx, e.o.HeartbeatThreshold, func(context.Context) (err error) {
 		url, err = e.o.CallbackURL(ctx)
 		return err
 	})
@@ -323,7 +323,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) (change, error) 
 	defer done()
 	ctx, end = e.placing(caller, manifest, payload.RepositorySize)
 	defer end()
-	return nil, patience.Reach(ctx, e.o.HeartbeatThreshold, func(context.Context) error {
+	return nil, patience.RetryUnreachable(ctx, e.o.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.o.Runner.Push(ctx, j, payload) })
 	})
 }
@@ -378,7 +378,7 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) (change, error)
 		return nil, err
 	}
 	var bootID string
-	err := patience.Reach(timed, e.o.HeartbeatThreshold, func(context.Context) error {
+	err := patience.RetryUnreachable(timed, e.o.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(timed, j, func(ctx context.Context) (err error) {
 			bootID, err = e.o.Runner.Start(ctx, j)
 			return err

@@ -130,7 +130,7 @@ func (e *Executor) takeCommits(ctx, work context.Context, r *run, j job.Job, got
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}
-	if job.Own(err) {
+	if job.IsEngineFault(err) {
 		return nil, nil, err
 	}
 	events := []job.Event{{Kind: job.EventProgress, Phase: job.PhaseCollect, Text: "repository: " + c.Text()}}

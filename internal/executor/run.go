@@ -13,12 +13,12 @@ import (
 type run struct {
 	id       string
 	cancel   context.CancelCauseFunc
-	changed  chan struct{} // a report arrived
-	reported chan struct{} // the task's end was reported
-	adopted  bool          // it continues the work of another process or an earlier run
-	shares   bool          // it runs in another job's VM
-	token    string        // for its task's callbacks; empty: none was made
-	input    lock.Line     // orders inputs to its task
+	changed  chan struct{}  // a report arrived
+	reported chan struct{}  // the task's end was reported
+	adopted  bool           // it continues the work of another process or an earlier run
+	shares   bool           // it runs in another job's VM
+	token    string         // for its task's callbacks; empty: none was made
+	input    lock.FairMutex // orders inputs to its task
 	capture  *capture.Capture
 	proxy    *proxy        // of a job whose VM may reach names only; nil: not started
 	patience time.Duration // with faults of the engine's own

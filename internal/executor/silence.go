@@ -31,7 +31,7 @@ type contactClock struct {
 	id      string
 	decided bool // the job is decided, with which one silence ends and another begins
 
-	saving lock.Line // orders what is written
+	saving lock.FairMutex // orders what is written
 
 	mu    sync.Mutex
 	now   job.Silence

@@ -29,7 +29,7 @@ func TestSubmit_LeavesSpaceForWhatRuns(t *testing.T) {
 	id := r.submit()
 	full.Store(true)
 	_, err := r.Submit(t.Context(), job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript}})
-	if !job.Own(err) || !strings.Contains(err.Error(), "no job is accepted: the state directory has 3 MiB free") {
+	if !job.IsEngineFault(err) || !strings.Contains(err.Error(), "no job is accepted: the state directory has 3 MiB free") {
 		t.Errorf("%v", err)
 	}
 	if err := r.opts.Fleet.Admit(t.Context(), job.Submission{}, job.DiskAlone(1)); err != nil {

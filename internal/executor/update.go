@@ -122,7 +122,7 @@ func (e *Executor) vmChanged(v vm.VM, events []job.Event) {
 	}
 	made := job.Job{ID: v.Job, Kind: job.KindTask, VM: &v} // by a job, of which no more is known here
 	if v.Own != nil {
-		made = job.MakerOf(v)
+		made = job.StandInJob(v)
 	}
 	if len(events) > 0 && (v.Own == nil || v.AskedFor()) {
 		e.o.Observer(job.Change{Job: made, Events: events})

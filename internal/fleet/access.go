@@ -73,7 +73,7 @@ func (a *access) workOn(ctx context.Context, id string) (string, error) {
 func (d decision) begin(ctx context.Context, id, work string) (finished func(), err error) {
 	unlock := func() {}
 	if d.a.engines != nil {
-		if unlock, err = lock.Now(ctx, d.a.engines, workLock(id), work); err != nil {
+		if unlock, err = lock.TryLock(ctx, d.a.engines, workLock(id), work); err != nil {
 			return nil, err
 		}
 	}

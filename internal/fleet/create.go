@@ -42,7 +42,7 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 		if err != nil {
 			return job.VMInfo{}, err
 		}
-		if _, err := job.MakerOf(first).Same(digest); err != nil {
+		if _, err := job.StandInJob(first).Same(digest); err != nil {
 			return job.VMInfo{}, err
 		}
 		statuses, asked := f.statuses(ctx, first)

@@ -81,7 +81,7 @@ func (f *Fleet) has(ctx context.Context, owner, client string) ([]job.Job, error
 		case v.Checkpoint != nil && v.Checkpoint.Asked:
 			add(v.Principal, v.Own.Client, job.Disk(job.KindCheckpoint, job.CheckpointMB(v.Resources)))
 		case v.Checkpoint == nil && v.AskedFor():
-			add(v.Principal, v.Own.Client, job.MakerOf(v))
+			add(v.Principal, v.Own.Client, job.StandInJob(v))
 		}
 	}
 	for _, t := range saved {

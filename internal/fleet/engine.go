@@ -79,7 +79,7 @@ func (f *Fleet) Known(ctx context.Context, id string) (job.Job, error) {
 	if noVM != nil || v.Own == nil {
 		return j, err
 	}
-	return job.MakerOf(v), nil
+	return job.StandInJob(v), nil
 }
 
 // ender returns who has ended the job that made a VM, or has asked for the VM's destruction.

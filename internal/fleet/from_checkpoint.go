@@ -106,7 +106,7 @@ func (f *Fleet) bootInstead(ctx context.Context, o *order, from vm.VM, failed er
 	switch {
 	case errors.As(failed, &full): // another node may take it
 		return nil
-	case ctx.Err() != nil || errors.Is(failed, context.Canceled) || job.Own(failed) || job.IsClass(failed, job.HostFenced) || job.IsClass(failed, job.HostExists):
+	case ctx.Err() != nil || errors.Is(failed, context.Canceled) || job.IsEngineFault(failed) || job.IsClass(failed, job.HostFenced) || job.IsClass(failed, job.HostExists):
 		return failed
 	}
 	if job.IsClass(failed, job.HostUnfit) {

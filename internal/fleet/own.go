@@ -115,7 +115,7 @@ func (f *Fleet) lockLife(ctx context.Context, v vm.VM) (release func(), err erro
 	if f.o.Engines == nil {
 		return func() {}, nil
 	}
-	return lock.Now(ctx, f.o.Engines, "life of "+v.Job, "made")
+	return lock.TryLock(ctx, f.o.Engines, "life of "+v.Job, "made")
 }
 
 // work makes a VM. What a fault of the engine's own has held up, or its end, is gone on
@@ -123,8 +123,8 @@ func (f *Fleet) lockLife(ctx context.Context, v vm.VM) (release func(), err erro
 func (f *Fleet) work(ctx context.Context, v vm.VM) {
 	began := time.Now()
 	err := f.bring(ctx, v)
-	if ctx.Err() != nil || job.Own(err) {
-		if job.Own(err) {
+	if ctx.Err() != nil || job.IsEngineFault(err) {
+		if job.IsEngineFault(err) {
 			f.o.Log.Error("a fault of this engine's own holds a VM up", "job_id", v.Job, "err", err)
 		}
 		return
@@ -159,7 +159,7 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 		if err != nil {
 			result = job.PhaseFailed
 		}
-		f.o.Changes.Add(job.PhaseEnd{Job: job.MakerOf(row), Phase: job.PhaseProvision, Began: began, Result: result, Err: err})
+		f.o.Changes.Add(job.PhaseEnd{Job: job.StandInJob(row), Phase: job.PhaseProvision, Began: began, Result: result, Err: err})
 	}
 	f.o.Log.Info("VM is made", "job_id", v.Job, "err", err)
 	if row.State == vm.Destroyed {

@@ -128,7 +128,7 @@ func (e *engine) admit(beside []job.Job, m job.Manifest) (err error) {
 func takes(vms []vm.VM, owner, client string) (d job.Disks) {
 	for _, v := range vms {
 		if v.AskedFor() && v.Principal == owner && (owner != "" || v.Own.Client == client) {
-			d.Add(job.MakerOf(v))
+			d.Add(job.StandInJob(v))
 		}
 	}
 	return d

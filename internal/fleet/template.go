@@ -21,7 +21,7 @@ const (
 
 // templates is what is known of the nodes' templates.
 type templates struct {
-	reading lock.Line // orders reads of the nodes
+	reading lock.FairMutex // orders reads of the nodes
 
 	mu    sync.Mutex
 	inv   job.Inventory

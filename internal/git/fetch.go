@@ -39,7 +39,7 @@ func (g *Git) Fetch(ctx context.Context, q job.RepositoryCall) (c job.Checkout, 
 			g.clear(q.Job)
 		}
 	}()
-	way, err := g.o.Way(ctx, q.Repository, q.Used)
+	way, err := g.o.Transport(ctx, q.Repository, q.Used)
 	if err != nil {
 		return c, err
 	}

@@ -23,11 +23,11 @@ import (
 	"linus/internal/term"
 )
 
-// Options of a Git. Dir and Way are required.
+// Options of a Git. Dir and Transport are required.
 type Options struct {
 	Dir string // of the jobs' repositories, one directory each
-	// Way returns how a repository is reached. used is called with each use of its credential.
-	Way func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (Way, error)
+	// Transport returns how a repository is reached. used is called with each use of its credential.
+	Transport func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (Transport, error)
 
 	MaxBytes int64         // of a repository, as it is fetched; 0: 1 GiB
 	Fetching time.Duration // how long fetching one may take; 0: 15 min

@@ -41,7 +41,7 @@ type world struct {
 
 	t       *testing.T
 	git     *git.Git
-	way     func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error)
+	way     func(context.Context, job.Repository, func(job.CredentialUse)) (git.Transport, error)
 	url     string
 	refused string
 	serve   func(rw http.ResponseWriter, r *http.Request, site http.Handler) // in place of the site; nil: it
@@ -60,8 +60,8 @@ func overHTTPS(t *testing.T) *world {
 		}
 		backend.ServeHTTP(rw, r)
 	}), "git.example", "cdn.example")
-	w.way = func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error) {
-		return git.Way{CA: pair.Cert, Dial: proxyTo(site.Listener.Addr().String(), "git.example:443", "cdn.example:443"), Refused: func() string { return w.refused }, Close: func() {}}, nil
+	w.way = func(context.Context, job.Repository, func(job.CredentialUse)) (git.Transport, error) {
+		return git.Transport{CA: pair.Cert, Dial: proxyTo(site.Listener.Addr().String(), "git.example:443", "cdn.example:443"), Refused: func() string { return w.refused }, Close: func() {}}, nil
 	}
 	w.bounded(0)
 	return w
@@ -69,7 +69,7 @@ func overHTTPS(t *testing.T) *world {
 
 // bounded has repositories of so many bytes only.
 func (w *world) bounded(most int64) {
-	w.git = git.New(git.Options{Dir: filepath.Join(w.Dir, "repositories"), Way: w.way, MaxBytes: most})
+	w.git = git.New(git.Options{Dir: filepath.Join(w.Dir, "repositories"), Transport: w.way, MaxBytes: most})
 }
 
 // proxyTo is an HTTP proxy by which some hosts are at one address, and others nowhere.
@@ -103,8 +103,8 @@ func overSSH(t *testing.T) *world {
 	user, userPEM := gittest.Key(t)
 	port, hostKey := w.SSH(user.PublicKey())
 	w.url = "ssh://root@localhost:" + port + w.Bare
-	w.way = func(_ context.Context, r job.Repository, _ func(job.CredentialUse)) (git.Way, error) {
-		way := git.Way{Key: userPEM, HostKey: hostKey, Close: func() {}}
+	w.way = func(_ context.Context, r job.Repository, _ func(job.CredentialUse)) (git.Transport, error) {
+		way := git.Transport{Key: userPEM, HostKey: hostKey, Close: func() {}}
 		if r.Credential == "other" {
 			_, way.Key = gittest.Key(t)
 		}
@@ -286,7 +286,7 @@ func TestWay_IsGitsAlone(t *testing.T) {
 	w := overHTTPS(t)
 	open := w.way
 	var dialled, asked atomic.Int64
-	w.way = func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Way, error) {
+	w.way = func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Transport, error) {
 		way, err := open(ctx, r, used)
 		dial := way.Dial
 		way.Dial = func(ctx context.Context) (net.Conn, error) { dialled.Add(1); return dial(ctx) }
@@ -472,7 +472,7 @@ func TestFetch_SubmodulesAreBounded(t *testing.T) {
 func TestSSH_SubmodulesAreWhereTheCredentialIsFor(t *testing.T) {
 	w := overSSH(t)
 	open := w.way
-	w.way = func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Way, error) {
+	w.way = func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Transport, error) {
 		way, err := open(ctx, r, used)
 		at, _ := r.Where()
 		way.Reads = job.CredentialSpec{Name: "deploy", Host: net.JoinHostPort(at.Host, at.Port), Path: at.Path, HostKey: way.HostKey}.Reads
@@ -711,10 +711,10 @@ func TestGit_SomeAtOnce(t *testing.T) {
 	}
 	ctx, end := context.WithCancel(t.Context())
 	entered := make(chan string, 100)
-	w.way = func(ctx context.Context, _ job.Repository, _ func(job.CredentialUse)) (git.Way, error) {
+	w.way = func(ctx context.Context, _ job.Repository, _ func(job.CredentialUse)) (git.Transport, error) {
 		entered <- "fetch"
 		<-ctx.Done()
-		return git.Way{}, ctx.Err()
+		return git.Transport{}, ctx.Err()
 	}
 	w.bounded(0)
 	var all sync.WaitGroup
@@ -757,7 +757,7 @@ func TestSSH_NothingGoesOnAfterItsEnd(t *testing.T) {
 	}
 	live, remove := context.WithCancelCause(t.Context())
 	open := w.way
-	w.way = func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Way, error) {
+	w.way = func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Transport, error) {
 		way, err := open(ctx, r, used)
 		way.Live = live
 		return way, err

@@ -237,8 +237,8 @@ func TestGit_RunsWhatItHasLookedFor(t *testing.T) {
 	t.Setenv("PATH", dir)
 	t.Setenv("GIT_DIR", dir)
 	_, key := gittest.Key(t)
-	way := git.Way{Key: key, HostKey: "ssh-ed25519 AAAA", Close: func() {}}
-	g := git.New(git.Options{Dir: t.TempDir(), Way: func(context.Context, job.Repository, func(job.CredentialUse)) (git.Way, error) { return way, nil }})
+	way := git.Transport{Key: key, HostKey: "ssh-ed25519 AAAA", Close: func() {}}
+	g := git.New(git.Options{Dir: t.TempDir(), Transport: func(context.Context, job.Repository, func(job.CredentialUse)) (git.Transport, error) { return way, nil }})
 	q := job.RepositoryCall{Job: "one", Repository: job.Repository{URL: "git@git.example:app"}}
 	_, err := g.Fetch(t.Context(), q)
 	mustFail(t, err, `exec: "ssh": executable file not found`)

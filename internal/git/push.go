@@ -78,7 +78,7 @@ func (g *Git) Push(ctx context.Context, q job.RepositoryCall, head string) error
 	defer done()
 	ctx, cancel := context.WithTimeoutCause(ctx, g.o.Pushing, fmt.Errorf("it was tried for %s", g.o.Pushing))
 	defer cancel()
-	way, err := g.o.Way(ctx, q.Repository, q.Used)
+	way, err := g.o.Transport(ctx, q.Repository, q.Used)
 	if err != nil {
 		return err
 	}

@@ -19,10 +19,10 @@ import (
 
 // headers of a bundle, as a VM writes it.
 const (
-	maxBundleLine = 64 << 10
-	maxBundleRefs = 1000 // and what it builds on
-	headRef       = "HEAD"
-	looseRef      = "refs/linus/uncommitted" // a commit of what is in none
+	maxBundleLine  = 64 << 10
+	maxBundleRefs  = 1000 // and what it builds on
+	headRef        = "HEAD"
+	uncommittedRef = "refs/linus/uncommitted" // a commit of what is in none
 )
 
 // Take checks the bundle of what a job has committed, says in c what that is, and returns a patch of
@@ -65,7 +65,7 @@ func (g *Git) Take(ctx context.Context, q job.RepositoryCall, c *job.Checkout, b
 		c.Head = head
 	}
 	last := head
-	if loose := refs[looseRef]; loose != "" {
+	if loose := refs[uncommittedRef]; loose != "" {
 		c.Uncommitted, last = true, loose
 	}
 	patch, err = g.patch(ctx, at, q.Job, c, last, most)
@@ -241,7 +241,7 @@ func readBundle(from io.Reader) (refs map[string]string, pack io.Reader, err err
 			return refs, r, nil
 		case strings.HasPrefix(text, "-"):
 			// What it builds on: whether that is all there is found out with the objects.
-		case !job.IsCommit(commit) || name != headRef && name != looseRef || refs[name] != "":
+		case !job.IsCommit(commit) || name != headRef && name != uncommittedRef || refs[name] != "":
 			return bad("it has the ref %.100q", text)
 		default:
 			refs[name] = commit

@@ -24,9 +24,9 @@ import (
 	"linus/internal/job"
 )
 
-// Way is how a repository is reached: by an HTTP proxy that adds the credential, or by SSH with a
+// Transport is how a repository is reached: by an HTTP proxy that adds the credential, or by SSH with a
 // key.
-type Way struct {
+type Transport struct {
 	Dial func(context.Context) (net.Conn, error) // the proxy
 	CA   []byte                                  // PEM: what git is to trust there; nil: what the machine trusts
 	// Refused returns why something was not reached, in a line; empty: it was.
@@ -43,7 +43,7 @@ type Way struct {
 
 // opened is a way while it is used. Nil is that of what stays on this machine.
 type opened struct {
-	Way
+	Transport
 	dir      string // with a socket, or files
 	listener net.Listener
 	user     string // of the proxy: nobody else on this machine may use it
@@ -53,8 +53,8 @@ type opened struct {
 }
 
 // open makes a way usable for git. The caller closes it.
-func (w Way) open(ctx context.Context) (_ *opened, _ context.Context, err error) {
-	o := &opened{Way: w}
+func (w Transport) open(ctx context.Context) (_ *opened, _ context.Context, err error) {
+	o := &opened{Transport: w}
 	ctx, o.end = context.WithCancelCause(ctx)
 	if w.Live != nil {
 		context.AfterFunc(w.Live, func() { o.end(context.Cause(w.Live)) })
@@ -82,7 +82,7 @@ func (o *opened) close() {
 	if o.dir != "" {
 		_ = os.RemoveAll(o.dir)
 	}
-	o.Way.Close()
+	o.Transport.Close()
 }
 
 // serve calls do with each connection, until ctx ends.

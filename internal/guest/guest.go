@@ -341,7 +341,7 @@ func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Re
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	e := &job.HostError{Op: op, Host: v.User + "@" + v.IP, Class: remote.ClassOf(err).HostClass(), Text: res.Failure(), Remedy: res.Remedy(), Own: job.Own(err)}
+	e := &job.HostError{Op: op, Host: v.User + "@" + v.IP, Class: remote.ClassOf(err).HostClass(), Text: res.Failure(), Remedy: res.Remedy(), Own: job.IsEngineFault(err)}
 	var exit *remote.ExitError
 	var host *job.HostError
 	switch {

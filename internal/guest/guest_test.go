@@ -31,8 +31,8 @@ func TestProbe_ThatCouldNotBeMadeIsAFaultOfOurOwn(t *testing.T) {
 	} {
 		g := guest.New(guest.Options{Host: func(context.Context, vm.VM) (*remote.Pool, error) { return nil, fault }})
 		_, err := g.Probe(t.Context(), job.Job{ID: "1", VM: &vm.VM{ID: 100, IP: "192.0.2.1", User: "debian"}})
-		if own := !strings.HasPrefix(name, "not"); !job.IsClass(err, job.HostUnreachable) || job.Own(err) != own {
-			t.Errorf("%s: own %v, %v", name, job.Own(err), err)
+		if own := !strings.HasPrefix(name, "not"); !job.IsClass(err, job.HostUnreachable) || job.IsEngineFault(err) != own {
+			t.Errorf("%s: own %v, %v", name, job.IsEngineFault(err), err)
 		}
 		g.Close()
 	}

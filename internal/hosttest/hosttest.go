@@ -161,7 +161,7 @@ func (t *Tests) hold(ctx context.Context, r *run) (release func(), err error) {
 	}
 	unlock := func() {}
 	if t.o.Engines != nil {
-		if unlock, err = lock.Now(ctx, t.o.Engines, "host test of "+node, "tested"); err != nil {
+		if unlock, err = lock.TryLock(ctx, t.o.Engines, "host test of "+node, "tested"); err != nil {
 			return nil, busy
 		}
 	}

@@ -101,7 +101,7 @@ type HostError struct {
 	Class  HostClass `json:"class"`            // the kind of fault
 	Text   string    `json:"text"`             // what Proxmox or SSH reported
 	Remedy string    `json:"remedy,omitempty"` // what to do
-	Own    bool      `json:"-"`                // the engine could not even try: see Own
+	Own    bool      `json:"-"`                // the engine could not even try: see IsEngineFault
 	NoVM   bool      `json:"-"`                // of a create: it was refused before its first change, so there is no VM
 }
 

@@ -107,7 +107,7 @@ type Kind string
 // The kinds.
 const (
 	KindTask Kind = "task" // to run a task, in a VM of its own or in an existing one
-	KindMake Kind = "vm"   // what stands for a VM that was asked for, or is a pool's: see MakerOf
+	KindMake Kind = "vm"   // what stands for a VM that was asked for, or is a pool's: see StandInJob
 )
 
 // Done reports whether nothing more will happen: the status is terminal and the

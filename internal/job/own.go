@@ -14,9 +14,9 @@ func (e *OwnFault) Error() string { return e.Err.Error() }
 
 func (e *OwnFault) Unwrap() error { return e.Err }
 
-// Own reports whether err is a fault of the engine's own: an OwnFault, a HostError that
+// IsEngineFault reports whether err is a fault of the engine's own: an OwnFault, a HostError that
 // is one, or the machine it runs on has no descriptors, disk or memory left.
-func Own(err error) bool {
+func IsEngineFault(err error) bool {
 	var fault *OwnFault
 	var host *HostError
 	return errors.As(err, &fault) || errors.As(err, &host) && host.Own || Exhausted(err)

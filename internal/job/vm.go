@@ -19,9 +19,9 @@ func (j Job) VMState() vm.State {
 // poolClient is the client of what stands for the makers of the pools' VMs.
 const poolClient = "pool"
 
-// MakerOf returns what stands for the job that would have made a VM which no job has made,
+// StandInJob returns what stands for the job that would have made a VM which no job has made,
 // as it would be: who follows VMs by the IDs of jobs goes on doing so.
-func MakerOf(v vm.VM) Job {
+func StandInJob(v vm.VM) Job {
 	o := v.Own
 	j := Job{
 		ID: v.Job, Kind: KindMake, Client: o.Client, Principal: v.Principal, TokenID: o.Token, Status: Provisioning, Phase: PhaseProvision, CreatedAt: v.CreatedAt, VM: &v,

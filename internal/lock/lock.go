@@ -27,7 +27,7 @@ type Lock struct {
 	name    string
 	loose   bool
 	engines Engines
-	here    Line
+	here    FairMutex
 }
 
 // New returns a lock among engines; nil: this engine shares with none. Another engine's
@@ -72,8 +72,8 @@ func (l *Lock) Take(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// Now takes a lock for what in one word, and does not wait for it.
-func Now(ctx context.Context, engines Engines, name, what string) (release func(), err error) {
+// TryLock takes a lock for what in one word, and does not wait for it.
+func TryLock(ctx context.Context, engines Engines, name, what string) (release func(), err error) {
 	taken, holder, err := engines.Lock(ctx, name, what, false)
 	if err == nil && !taken {
 		err = fmt.Errorf("another engine has the lock %s: %s", name, holder)
@@ -101,14 +101,14 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Line is a fair lock: first come, first served. The zero value is ready.
-type Line struct {
+// FairMutex is a fair lock: first come, first served. The zero value is ready.
+type FairMutex struct {
 	mu    sync.Mutex
 	turns []chan struct{} // each is closed when its turn comes; the first one has the lock
 }
 
 // Enter waits for the lock, until leave is called.
-func (l *Line) Enter(ctx context.Context) (leave func(), err error) {
+func (l *FairMutex) Enter(ctx context.Context) (leave func(), err error) {
 	turn := make(chan struct{})
 	l.mu.Lock()
 	l.turns = append(l.turns, turn)
@@ -135,7 +135,7 @@ func (l *Line) Enter(ctx context.Context) (leave func(), err error) {
 }
 
 // Len returns how many have the lock or wait for it.
-func (l *Line) Len() int {
+func (l *FairMutex) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.turns)

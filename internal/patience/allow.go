@@ -14,7 +14,7 @@ import (
 // Data that arrives more slowly earns less time than it takes.
 const slowLine = 64 << 10
 
-// ErrTooSlow is the cause with which the contexts of Allow and Reach end.
+// ErrTooSlow is the cause with which the contexts of Allow and RetryUnreachable end.
 var ErrTooSlow = errors.New("too little data arrived in time")
 
 // allowance is the time that work in a VM may take. Received bytes extend it, so that
@@ -31,7 +31,7 @@ type allowance struct {
 
 type allowanceKey struct{}
 
-// Allow returns a context that ends with ErrTooSlow after patience plus what Earn
+// Allow returns a context that ends with ErrTooSlow after patience plus what Extend
 // adds: at most the time that bytes take on a slow connection.
 func Allow(ctx context.Context, patience time.Duration, bytes int64) (context.Context, context.CancelFunc) {
 	outer, _ := ctx.Value(allowanceKey{}).(*allowance)
@@ -44,11 +44,11 @@ func Allow(ctx context.Context, patience time.Duration, bytes int64) (context.Co
 	}
 }
 
-// Earn extends the allowances in ctx by the time of the bytes received.
-func Earn(ctx context.Context, bytes int64) { EarnTime(ctx, OnSlowLine(bytes)) }
+// Extend extends the allowances in ctx by the time of the bytes received.
+func Extend(ctx context.Context, bytes int64) { ExtendTime(ctx, OnSlowLine(bytes)) }
 
-// EarnTime extends the allowances in ctx by d.
-func EarnTime(ctx context.Context, d time.Duration) {
+// ExtendTime extends the allowances in ctx by d.
+func ExtendTime(ctx context.Context, d time.Duration) {
 	a, _ := ctx.Value(allowanceKey{}).(*allowance)
 	for ; a != nil; a = a.outer {
 		a.extend(d)

@@ -36,7 +36,7 @@ func TestAllow_BytesExtendTheTime(t *testing.T) {
 					case <-work.Done():
 					case <-time.After(time.Second):
 						came += tt.rate
-						patience.Earn(work, tt.rate)
+						patience.Extend(work, tt.rate)
 					}
 				}
 				if came < tt.bytes || came > tt.bytes*105/100 {
@@ -60,7 +60,7 @@ func TestAllow_IsBounded(t *testing.T) {
 			select {
 			case <-work.Done():
 			case <-time.After(time.Second):
-				patience.Earn(work, 1<<20)
+				patience.Extend(work, 1<<20)
 			}
 		}
 		if took := time.Since(began); took < time.Minute || took > 19*time.Minute {

@@ -23,11 +23,11 @@ func Retry(ctx context.Context, f func() error) error {
 	return last
 }
 
-// Reach calls f with growing pauses while the VM cannot be reached, until patience has
+// RetryUnreachable calls f with growing pauses while the VM cannot be reached, until patience has
 // passed since the first attempt that failed for that. f's context ends with patience,
 // counted from the beginning; an attempt that may take longer uses its caller's context.
-// Reach returns f's last error, which is ErrTooSlow too if patience has passed.
-func Reach(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
+// RetryUnreachable returns f's last error, which is ErrTooSlow too if patience has passed.
+func RetryUnreachable(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
 	patient, cancel := context.WithTimeoutCause(ctx, patience, ErrTooSlow)
 	defer cancel()
 	var last error

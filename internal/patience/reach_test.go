@@ -29,7 +29,7 @@ func TestReach_TellsWhatWasGivenUp(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var last error
-				err := patience.Reach(t.Context(), time.Minute, func(ctx context.Context) error {
+				err := patience.RetryUnreachable(t.Context(), time.Minute, func(ctx context.Context) error {
 					last = tt.f(ctx)
 					return last
 				})
@@ -49,7 +49,7 @@ func TestReach_CountsFromTheFirstFailure(t *testing.T) {
 	unreachable := &job.HostError{Class: job.HostUnreachable, Text: "no route"}
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0
-		err := patience.Reach(t.Context(), time.Minute, func(context.Context) error {
+		err := patience.RetryUnreachable(t.Context(), time.Minute, func(context.Context) error {
 			switch attempts++; attempts {
 			case 1:
 				<-time.After(2 * time.Minute)

@@ -337,7 +337,7 @@ func TestHost_ThatCouldNotBeAskedIsAFaultOfOurOwn(t *testing.T) {
 	t.Cleanup(pool.Close)
 	p := h.provider(func(o *proxmox.Options) { o.Host, o.Patience = pool, time.Second })
 	_, err := p.List(t.Context())
-	if host := hostError(t, err, job.HostUnreachable); !job.Own(err) || host.Remedy != job.ExhaustedRemedy {
-		t.Errorf("%+v, own %v", host, job.Own(err))
+	if host := hostError(t, err, job.HostUnreachable); !job.IsEngineFault(err) || host.Remedy != job.ExhaustedRemedy {
+		t.Errorf("%+v, own %v", host, job.IsEngineFault(err))
 	}
 }

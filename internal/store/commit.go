@@ -23,7 +23,7 @@ const maxLinger = 500 * time.Millisecond
 // change is what one caller writes.
 type change struct {
 	work     func(*tx) error
-	outside  bool      // it counts even if this engine is no member
+	unfenced bool      // it counts even if this engine is no member
 	soon     time.Time // when it is to be written if no other change comes; zero: now
 	err      error     // of work, or of the commit
 	panicked any       // what work panicked with
@@ -42,15 +42,15 @@ func (s *Store) transaction(ctx context.Context, work func(*tx) error) error {
 	return s.submit(ctx, work, false)
 }
 
-// outside is transaction for what an engine may write that is no member: see
+// unfenced is transaction for what an engine may write that is no member: see
 // engines.go.
-func (s *Store) outside(ctx context.Context, work func(*tx) error) error {
+func (s *Store) unfenced(ctx context.Context, work func(*tx) error) error {
 	return s.submit(ctx, work, true)
 }
 
-func (s *Store) submit(ctx context.Context, work func(*tx) error, outside bool) error {
+func (s *Store) submit(ctx context.Context, work func(*tx) error, unfenced bool) error {
 	return s.persist(ctx, func() error {
-		return s.submitOnce(ctx, &change{work: work, outside: outside, done: make(chan struct{})})
+		return s.submitOnce(ctx, &change{work: work, unfenced: unfenced, done: make(chan struct{})})
 	})
 }
 
@@ -228,7 +228,7 @@ func (s *Store) attempt(batch []*change) (lost bool, err error) {
 			return false, nil
 		}
 		if s.dialect.dead(s.write.conn) {
-			return true, s.fate(id, err)
+			return true, s.commitOutcome(id, err)
 		}
 	}
 	if s.dialect.dead(s.write.conn) {
@@ -257,12 +257,12 @@ func (s *Store) connect() error {
 	return err
 }
 
-// fate returns nil if a transaction was committed whose connection was lost in
+// commitOutcome returns nil if a transaction was committed whose connection was lost in
 // its COMMIT, with err. Nobody is told that a change failed which was written,
 // and none that was written runs again: the database remembers how its
 // transactions ended, and is asked as soon as it can be reached. Only if it
 // cannot be within patience, the error says that this is unknown.
-func (s *Store) fate(id string, err error) error {
+func (s *Store) commitOutcome(id string, err error) error {
 	committed := false
 	askErr := s.persist(context.Background(), func() error {
 		if err := s.connect(); err != nil {
@@ -273,7 +273,7 @@ func (s *Store) fate(id string, err error) error {
 		s.write.ctx = ctx
 		s.write.renew()
 		var err error
-		committed, err = s.dialect.fate(ctx, s.write, id)
+		committed, err = s.dialect.commitOutcome(ctx, s.write, id)
 		return err
 	})
 	switch {
@@ -296,7 +296,7 @@ func (e *unknownError) Error() string {
 // transaction's, which is that of a batch of one.
 func (s *Store) run(ctx context.Context, batch []*change) error {
 	s.write.engine, s.write.notices, s.write.soon = s.EngineID(), nil, nil
-	inside := slices.ContainsFunc(batch, func(c *change) bool { return !c.outside })
+	inside := slices.ContainsFunc(batch, func(c *change) bool { return !c.unfenced })
 	if inside && s.write.engine != "" { // with errBuried each gets a transaction of its own
 		if err := s.dialect.fence(s.write, s.write.engine); err != nil {
 			return err

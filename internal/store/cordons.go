@@ -27,6 +27,6 @@ func (s *Store) SetCordon(ctx context.Context, node string, cordoned bool) error
 	if cordoned {
 		change = `INSERT INTO meta (key, value) VALUES (?, '') ON CONFLICT DO NOTHING`
 	}
-	_, err := affect(ctx, s.transaction, "", change, cordonKey+node)
+	_, err := execCounted(ctx, s.transaction, "", change, cordonKey+node)
 	return tried(err, "record whether node %s is cordoned", node)
 }

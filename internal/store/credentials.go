@@ -33,12 +33,12 @@ func (s *Store) InsertCredential(ctx context.Context, c job.Credential) (bool, e
 	if err != nil {
 		return false, err
 	}
-	n, err := affect(ctx, s.transaction, "", `INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING`, credentialKey+c.Name, string(doc))
+	n, err := execCounted(ctx, s.transaction, "", `INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING`, credentialKey+c.Name, string(doc))
 	return n > 0, tried(err, "write credential %s", c.Name)
 }
 
 // DeleteCredential removes the credential of a name, if there is one.
 func (s *Store) DeleteCredential(ctx context.Context, name string) error {
-	_, err := affect(ctx, s.transaction, "", `DELETE FROM meta WHERE key = ?`, credentialKey+name)
+	_, err := execCounted(ctx, s.transaction, "", `DELETE FROM meta WHERE key = ?`, credentialKey+name)
 	return tried(err, "remove credential %s", name)
 }

@@ -24,13 +24,13 @@ type dialect interface {
 	// fence ends the transaction with errBuried, at its commit at the latest, unless the
 	// engine is a member, and keeps it one until the transaction has ended.
 	fence(t *tx, engine string) error
-	// begin begins a transaction, and returns its ID for fate.
+	// begin begins a transaction, and returns its ID for commitOutcome.
 	begin(t *tx) (id string, err error)
 	// commit ends it; an error if it has ended, or failed, before.
 	commit(t *tx) error
-	// fate reports whether a transaction of which only that is unknown was
+	// commitOutcome reports whether a transaction of which only that is unknown was
 	// committed.
-	fate(ctx context.Context, q querier, id string) (committed bool, err error)
+	commitOutcome(ctx context.Context, q querier, id string) (committed bool, err error)
 	// dead reports whether a connection is of no use any more.
 	dead(conn *sql.Conn) bool
 	// passing reports whether what failed with err may succeed when it is tried

@@ -42,7 +42,7 @@ func (s *Store) Join(ctx context.Context, about job.EngineInfo, lease time.Durat
 	if err != nil {
 		return "", err
 	}
-	err = s.outside(ctx, func(tx *tx) error {
+	err = s.unfenced(ctx, func(tx *tx) error {
 		if _, err := tx.ExecContext(ctx, `DELETE FROM engines WHERE id = ?`, before); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (s *Store) Join(ctx context.Context, about job.EngineInfo, lease time.Durat
 
 // Renew extends this engine's lease; job.ErrDetach if it is no member any more.
 func (s *Store) Renew(ctx context.Context, lease time.Duration) error {
-	n, err := affect(ctx, s.outside, "", `UPDATE engines SET lease_until = `+s.dialect.clock()+` + ? WHERE id = ?`, lease.Seconds(), s.EngineID())
+	n, err := execCounted(ctx, s.unfenced, "", `UPDATE engines SET lease_until = `+s.dialect.clock()+` + ? WHERE id = ?`, lease.Seconds(), s.EngineID())
 	if err == nil && n == 0 {
 		err = errBuried
 	}
@@ -71,13 +71,13 @@ var errBuried = fmt.Errorf("the others have taken this engine for dead: %w", job
 
 // Leave ends the membership: the jobs this engine works on are free for others.
 func (s *Store) Leave(ctx context.Context) error {
-	_, err := affect(ctx, s.outside, job.NoticeFree, `DELETE FROM engines WHERE id = ?`, s.EngineID())
+	_, err := execCounted(ctx, s.unfenced, job.NoticeFree, `DELETE FROM engines WHERE id = ?`, s.EngineID())
 	return tried(err, "leave the engines of %s", s.name)
 }
 
 // Drain notes that this engine takes no more jobs.
 func (s *Store) Drain(ctx context.Context) error {
-	_, err := affect(ctx, s.outside, "", `UPDATE engines SET draining = 1 WHERE id = ?`, s.EngineID())
+	_, err := execCounted(ctx, s.unfenced, "", `UPDATE engines SET draining = 1 WHERE id = ?`, s.EngineID())
 	return tried(err, "drain this engine in %s", s.name)
 }
 
@@ -85,7 +85,7 @@ func (s *Store) Drain(ctx context.Context) error {
 // reports whether it did: the jobs it worked on are free for others. It waits for a transaction of that engine that
 // is under way.
 func (s *Store) Evict(ctx context.Context, id string, dead bool) (bool, error) {
-	n, err := affect(ctx, s.outside, job.NoticeFree, `DELETE FROM engines WHERE id = ? AND (lease_until < `+s.dialect.clock()+` OR 1 = ?)`, id, truth(dead))
+	n, err := execCounted(ctx, s.unfenced, job.NoticeFree, `DELETE FROM engines WHERE id = ? AND (lease_until < `+s.dialect.clock()+` OR 1 = ?)`, id, truth(dead))
 	if err != nil {
 		return false, fmt.Errorf("remove engine %s from %s: %w", id, s.name, err)
 	}
@@ -211,13 +211,13 @@ func (s *Store) Locked(ctx context.Context, name string) (string, error) {
 
 // Unlock releases a lock of this engine.
 func (s *Store) Unlock(ctx context.Context, name string) error {
-	_, err := affect(ctx, s.outside, "", `DELETE FROM locks WHERE name = ? AND engine = ?`, name, s.EngineID())
+	_, err := execCounted(ctx, s.unfenced, "", `DELETE FROM locks WHERE name = ? AND engine = ?`, name, s.EngineID())
 	return tried(err, "release the lock %s in %s", name, s.name)
 }
 
-// affect runs one statement in a transaction, as a member (Store.transaction) or whether one
-// or not (Store.outside), tells what it means to others, and returns how many rows it changed.
-func affect(ctx context.Context, in func(context.Context, func(*tx) error) error, told job.NoticeKind, text string, args ...any) (n int64, err error) {
+// execCounted runs one statement in a transaction, as a member (Store.transaction) or whether one
+// or not (Store.unfenced), tells what it means to others, and returns how many rows it changed.
+func execCounted(ctx context.Context, in func(context.Context, func(*tx) error) error, told job.NoticeKind, text string, args ...any) (n int64, err error) {
 	err = in(ctx, func(tx *tx) error {
 		if told != "" {
 			tx.tell(told, "")

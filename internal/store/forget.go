@@ -80,7 +80,7 @@ func (s *Store) forgetVMs(ctx context.Context, before time.Time) error {
 		return nil
 	}
 	if err == nil {
-		_, err = affect(ctx, s.outside, "", `DELETE `+gone, idAt(before))
+		_, err = execCounted(ctx, s.unfenced, "", `DELETE `+gone, idAt(before))
 	}
 	return tried(err, "remove VMs that are gone")
 }

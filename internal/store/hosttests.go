@@ -28,6 +28,6 @@ func (s *Store) PutHostTest(ctx context.Context, t job.HostTest) error {
 
 // DeleteHostTest removes a test of the host.
 func (s *Store) DeleteHostTest(ctx context.Context, id string) error {
-	_, err := affect(ctx, s.transaction, "", `DELETE FROM meta WHERE key = ?`, hostTestKey+id)
+	_, err := execCounted(ctx, s.transaction, "", `DELETE FROM meta WHERE key = ?`, hostTestKey+id)
 	return tried(err, "remove test %s of the host", id)
 }

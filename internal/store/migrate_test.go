@@ -403,7 +403,7 @@ func holds9(t *testing.T, s *Store) {
 			if v.Lifecycle != vm.Persistent || v.Resources.CPU != 2 || v.CreatedAt.IsZero() || !v.Kept || v.Owner != "7c9e6679-7425-40de-944b-e07fc1f90ae7" {
 				t.Errorf("VM that was asked for: %+v", v)
 			}
-			j := job.MakerOf(v)
+			j := job.StandInJob(v)
 			words := []string{number(v.Job), v.Name, string(v.State), string(j.Status), cmp.Or(j.Principal, "-"), j.Client, strconv.Itoa(v.Own.TTL)}
 			if j.Outcome != nil {
 				words = append(words, j.Outcome.At.Format("15:04"), string(j.Outcome.Reason), j.Outcome.Error, j.EndedBy)

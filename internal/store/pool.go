@@ -24,7 +24,7 @@ func (s *Store) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	n, err := affect(ctx, s.transaction, "", `INSERT INTO pools (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, p.Name, string(doc))
+	n, err := execCounted(ctx, s.transaction, "", `INSERT INTO pools (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, p.Name, string(doc))
 	if err != nil {
 		return false, fmt.Errorf("write pool %s to %s: %w", p.Name, s.name, err)
 	}
@@ -72,7 +72,7 @@ func (s *Store) updatePool(ctx context.Context, tx *tx, name string, change func
 
 // DeletePool removes a pool's row. Its members stay.
 func (s *Store) DeletePool(ctx context.Context, name string) error {
-	_, err := affect(ctx, s.transaction, job.NoticePools, `DELETE FROM pools WHERE name = ?`, name)
+	_, err := execCounted(ctx, s.transaction, job.NoticePools, `DELETE FROM pools WHERE name = ?`, name)
 	return tried(err, "remove pool %s from %s", name, s.name)
 }
 

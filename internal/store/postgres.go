@@ -104,9 +104,9 @@ func (postgres) commit(t *tx) error {
 	return err
 }
 
-// fate writes to the row itself, and so waits for a transaction that has not ended: one
+// commitOutcome writes to the row itself, and so waits for a transaction that has not ended: one
 // whose client is gone may still commit.
-func (postgres) fate(ctx context.Context, q querier, id string) (bool, error) {
+func (postgres) commitOutcome(ctx context.Context, q querier, id string) (bool, error) {
 	key, value, _ := strings.Cut(id, "=")
 	last, err := first[string](ctx, q, `INSERT INTO meta (key, value) VALUES (?, '') ON CONFLICT (key) DO UPDATE SET value = meta.value RETURNING value`, key)
 	return err == nil && last == value, err

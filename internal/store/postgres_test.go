@@ -121,11 +121,11 @@ func (c *cutting) writesOn(conn *sql.Conn) runner {
 	return cuttingRunner{c.dialect.writesOn(conn), conn, c}
 }
 
-func (c *cutting) fate(ctx context.Context, q querier, id string) (bool, error) {
+func (c *cutting) commitOutcome(ctx context.Context, q querier, id string) (bool, error) {
 	if c.forgets {
 		return false, io.ErrUnexpectedEOF
 	}
-	return c.dialect.fate(ctx, q, id)
+	return c.dialect.commitOutcome(ctx, q, id)
 }
 
 type cuttingRunner struct {
@@ -554,7 +554,7 @@ func TestPostgres_LostTransactionAfterACrash(t *testing.T) {
 	other := openURL(t, url)
 	for n := range 20 {
 		other.write.ctx = t.Context()
-		committed, err := other.dialect.fate(t.Context(), other.write, id)
+		committed, err := other.dialect.commitOutcome(t.Context(), other.write, id)
 		if err != nil || committed {
 			t.Fatalf("after %d other transactions: committed %t, %v", n, committed, err)
 		}

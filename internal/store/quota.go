@@ -89,7 +89,7 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 	n, memory, disks := 0, 0, job.Disks{}
 	for _, v := range asked {
 		if v.Checkpoint == nil {
-			jobs = append(jobs, job.MakerOf(v))
+			jobs = append(jobs, job.StandInJob(v))
 		} else if v.Checkpoint.Asked {
 			disks.Add(job.Disk(job.KindCheckpoint, job.CheckpointMB(v.Resources)))
 		}

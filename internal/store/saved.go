@@ -54,6 +54,6 @@ func writeSaved(ctx context.Context, tx *tx, t vm.SavedTemplate) error {
 
 // DeleteSaved removes one.
 func (s *Store) DeleteSaved(ctx context.Context, id string) error {
-	_, err := affect(ctx, s.transaction, "", `DELETE FROM meta WHERE key = ?`, savedKey+id)
+	_, err := execCounted(ctx, s.transaction, "", `DELETE FROM meta WHERE key = ?`, savedKey+id)
 	return tried(err, "remove saved template %s", id)
 }

@@ -54,7 +54,7 @@ func (sqlite) commit(t *tx) error {
 	return err
 }
 
-func (sqlite) fate(context.Context, querier, string) (bool, error) { return false, nil }
+func (sqlite) commitOutcome(context.Context, querier, string) (bool, error) { return false, nil }
 
 func (sqlite) dead(*sql.Conn) bool { return false }
 

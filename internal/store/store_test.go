@@ -329,7 +329,7 @@ func TestDatabase_FaultsAreTheEnginesOwn(t *testing.T) {
 	}
 	_, unknown := s.Job(t.Context(), newJob("x").ID)
 	for what, err := range map[string]error{"a duplicate": s.InsertToken(t.Context(), tok, "hash"), "an unknown job": unknown} {
-		if err == nil || job.Own(err) {
+		if err == nil || job.IsEngineFault(err) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -337,7 +337,7 @@ func TestDatabase_FaultsAreTheEnginesOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	j = newJob(strings.Repeat("x", 1<<20))
-	if err := insertErr(s, j); !job.Own(err) || !strings.Contains(err.Error(), "full") {
+	if err := insertErr(s, j); !job.IsEngineFault(err) || !strings.Contains(err.Error(), "full") {
 		t.Errorf("a full database: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ func (s *Store) InsertToken(ctx context.Context, t job.Token, hash string) error
 	if err != nil {
 		return err
 	}
-	_, err = affect(ctx, s.transaction, "", `INSERT INTO tokens (id, hash, doc) VALUES (?, ?, ?)`, t.ID, hash, string(doc))
+	_, err = execCounted(ctx, s.transaction, "", `INSERT INTO tokens (id, hash, doc) VALUES (?, ?, ?)`, t.ID, hash, string(doc))
 	return tried(err, "write token %s to %s", t.ID, s.name)
 }
 

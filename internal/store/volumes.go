@@ -71,6 +71,6 @@ func (s *Store) UpdateVolume(ctx context.Context, id string, change func(*vm.Vol
 
 // DeleteVolume removes a volume's row.
 func (s *Store) DeleteVolume(ctx context.Context, id string) error {
-	_, err := affect(ctx, s.transaction, "", `DELETE FROM volumes WHERE id = ?`, id)
+	_, err := execCounted(ctx, s.transaction, "", `DELETE FROM volumes WHERE id = ?`, id)
 	return tried(err, "remove volume %s from %s", id, s.name)
 }

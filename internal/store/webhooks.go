@@ -52,7 +52,7 @@ func (s *Store) Webhooks(ctx context.Context, limit int) ([]job.Webhook, error) 
 // TakeWebhook records that an attempt to deliver a message begins and when the next one
 // is due, and reports whether nobody else has meanwhile.
 func (s *Store) TakeWebhook(ctx context.Context, w job.Webhook, next time.Time) (bool, error) {
-	changed, err := affect(ctx, s.transaction, "", `UPDATE webhooks SET attempts = attempts + 1, next_at = ? WHERE id = ? AND attempts = ?`, timeText(next), w.ID, w.Attempts)
+	changed, err := execCounted(ctx, s.transaction, "", `UPDATE webhooks SET attempts = attempts + 1, next_at = ? WHERE id = ? AND attempts = ?`, timeText(next), w.ID, w.Attempts)
 	if err != nil {
 		return false, fmt.Errorf("take webhook %s: %w", w.ID, err)
 	}
@@ -61,6 +61,6 @@ func (s *Store) TakeWebhook(ctx context.Context, w job.Webhook, next time.Time) 
 
 // DropWebhook removes a message of a VM, or one whose job was deleted.
 func (s *Store) DropWebhook(ctx context.Context, id string) error {
-	_, err := affect(ctx, s.transaction, "", `DELETE FROM webhooks WHERE id = ?`, id)
+	_, err := execCounted(ctx, s.transaction, "", `DELETE FROM webhooks WHERE id = ?`, id)
 	return tried(err, "remove webhook %s", id)
 }

@@ -332,7 +332,7 @@ func (p *pages) codeOf(r *http.Request, err error) int {
 		return http.StatusForbidden
 	case errors.As(err, &field), errors.As(err, &invalid):
 		return http.StatusUnprocessableEntity
-	case job.Own(err):
+	case job.IsEngineFault(err):
 		return http.StatusServiceUnavailable
 	case errors.As(err, &host), errors.Is(err, context.DeadlineExceeded):
 		return http.StatusBadGateway

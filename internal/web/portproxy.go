@@ -34,7 +34,7 @@ const noPort = "There is no such port, or its VM is gone."
 var errNotReady = errors.New("the VM is not ready yet")
 
 // reach serves a request to a port for a principal, as long as still says that it may go on.
-func (a *api) reach(w http.ResponseWriter, r *http.Request, v visit, who job.Principal, still func() bool) {
+func (a *api) reach(w http.ResponseWriter, r *http.Request, v portRequest, who job.Principal, still func() bool) {
 	giveTime(w, r, uploadTime)
 	a.pages.serveFor(who, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		port, err := a.portOf(r.Context(), who, v.id)
@@ -89,7 +89,7 @@ func isUnknown(err error) bool {
 }
 
 // portFailed says why a port cannot be reached. What the text is about may be the VM's to choose.
-func (a *api) portFailed(w http.ResponseWriter, r *http.Request, v visit, err error) {
+func (a *api) portFailed(w http.ResponseWriter, r *http.Request, v portRequest, err error) {
 	var field *job.FieldError
 	switch {
 	case r.Context().Err() != nil: // the client is gone, or may not go on
@@ -107,7 +107,7 @@ func (a *api) portFailed(w http.ResponseWriter, r *http.Request, v visit, err er
 			w.Header().Set("Refresh", "5") // the page comes by itself
 		}
 		v.fail(w, http.StatusServiceUnavailable, fmt.Sprintf("The VM is not ready after %s: it is being resumed, or its host is busy; try again in some seconds", portReady))
-	case errors.As(err, &field), errors.Is(err, job.ErrUnchecked), job.Own(err):
+	case errors.As(err, &field), errors.Is(err, job.ErrUnchecked), job.IsEngineFault(err):
 		v.fail(w, http.StatusServiceUnavailable, words.In(err.Error()))
 	default:
 		a.Log.Debug("a port of a VM does not answer", "port", v.id, "err", err)
@@ -115,7 +115,7 @@ func (a *api) portFailed(w http.ResponseWriter, r *http.Request, v visit, err er
 	}
 }
 
-func (v visit) fail(w http.ResponseWriter, code int, text string) {
+func (v portRequest) fail(w http.ResponseWriter, code int, text string) {
 	v.restrict(w.Header())
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
@@ -197,7 +197,7 @@ func (w final) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func local(port int) string { return "http://localhost:" + strconv.Itoa(port) }
 
 // toVM makes a browser's request the one that the VM gets.
-func (a *api) toVM(p *httputil.ProxyRequest, v visit, port int) {
+func (a *api) toVM(p *httputil.ProxyRequest, v portRequest, port int) {
 	out := p.Out
 	out.URL.Scheme, out.URL.Host, out.Host = "http", fmt.Sprintf("%s:%d", v.id, port), fmt.Sprintf("localhost:%d", port)
 	rest := "/" + strings.TrimPrefix(strings.TrimPrefix(p.In.URL.EscapedPath(), v.prefix), "/")
@@ -271,7 +271,7 @@ var beyondHost = []string{
 }
 
 // fromVM makes the VM's response the one that a browser gets.
-func (a *api) fromVM(resp *http.Response, v visit, port int) error {
+func (a *api) fromVM(resp *http.Response, v portRequest, port int) error {
 	h := resp.Header
 	if to := h.Get("Location"); to != "" {
 		h.Set("Location", v.outside(to, port))
@@ -302,12 +302,12 @@ func (a *api) fromVM(resp *http.Response, v visit, port int) error {
 }
 
 // restrict sets the headers that keep a page apart.
-func (v visit) restrict(h http.Header) {
+func (v portRequest) restrict(h http.Header) {
 	if v.prefix == "" {
 		h.Set("Origin-Agent-Cluster", "?1") // no document.domain makes two hosts one origin
 		h.Add("Content-Security-Policy", "frame-ancestors 'self'")
 		if !v.secure {
-			h.Set("Referrer-Policy", "same-origin") // isTold looks at it
+			h.Set("Referrer-Policy", "same-origin") // provesOrigin looks at it
 		}
 		return
 	}
@@ -317,14 +317,14 @@ func (v visit) restrict(h http.Header) {
 }
 
 // allow lets a page without an origin read what it loads of its own port.
-func (v visit) allow(h http.Header) {
+func (v portRequest) allow(h http.Header) {
 	h.Set("Access-Control-Allow-Origin", "null")
 	h.Set("Access-Control-Allow-Credentials", "true")
 	h.Add("Vary", "Origin")
 }
 
 // outside returns where the VM's redirect leads a browser.
-func (v visit) outside(to string, port int) string {
+func (v portRequest) outside(to string, port int) string {
 	u, err := url.Parse(to)
 	if err != nil {
 		return v.prefix + "/"
@@ -345,7 +345,7 @@ const markCookie = ownCookies + "mark-"
 
 // forHost returns a Set-Cookie of a VM as the port's host sets it, with its mark; none if it
 // cannot.
-func (s sessions) forHost(v visit, line string) []string {
+func (s sessions) forHost(v portRequest, line string) []string {
 	pair, rest, _ := strings.Cut(line, ";")
 	name, value, ok := strings.Cut(pair, "=")
 	name, value = strings.TrimSpace(name), strings.TrimSpace(value)
@@ -369,7 +369,7 @@ func isOwnCookie(name string) bool {
 }
 
 // itsOwn returns those of a browser's cookies that the VM has set at the port's host.
-func (s sessions) itsOwn(v visit, lines []string) string {
+func (s sessions) itsOwn(v portRequest, lines []string) string {
 	if v.prefix != "" {
 		return ""
 	}

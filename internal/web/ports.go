@@ -67,8 +67,8 @@ func PortURL(base, domain, id string) string {
 	return u.String() + "/"
 }
 
-// visit is where a browser looks for a port.
-type visit struct {
+// portRequest is where a browser looks for a port.
+type portRequest struct {
 	id     string // of the port
 	prefix string // of its paths; empty: it has a host of its own
 	origin string // of its page, as a browser has it; "null": it has none
@@ -81,11 +81,11 @@ func (a *api) exposed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if id, ok := a.portHost(r.Host); ok {
 			secure := r.TLS != nil || strings.HasPrefix(a.base(r), "https://")
-			a.hosted(w, r, visit{id: id, origin: schemeOf(secure) + "://" + strings.ToLower(r.Host), secure: secure})
+			a.hosted(w, r, portRequest{id: id, origin: schemeOf(secure) + "://" + strings.ToLower(r.Host), secure: secure})
 			return
 		}
 		if id, grant, ok := grantOf(r.URL.EscapedPath()); ok && a.PortDomain == "" && a.isHost(r.Host) {
-			a.sandboxed(w, r, visit{id: id, prefix: portsPrefix + id + "/~" + grant, origin: "null"}, grant)
+			a.sandboxed(w, r, portRequest{id: id, prefix: portsPrefix + id + "/~" + grant, origin: "null"}, grant)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -134,7 +134,7 @@ func (a *api) port(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Authorization") != "" && a.PortDomain == "" {
 		a.authorized(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			who, _ := job.PrincipalFrom(r.Context())
-			a.reach(w, r, visit{id: id, prefix: portsPrefix + id, origin: "null"}, who, nil)
+			a.reach(w, r, portRequest{id: id, prefix: portsPrefix + id, origin: "null"}, who, nil)
 		})).ServeHTTP(w, r)
 		return
 	}
@@ -211,7 +211,7 @@ func (a *api) portOf(ctx context.Context, who job.Principal, id string) (job.Exp
 }
 
 // hosted serves the host of a port.
-func (a *api) hosted(w http.ResponseWriter, r *http.Request, v visit) {
+func (a *api) hosted(w http.ResponseWriter, r *http.Request, v portRequest) {
 	if r.URL.Path == portLogin {
 		a.enter(w, r, v)
 		return
@@ -227,7 +227,7 @@ func (a *api) hosted(w http.ResponseWriter, r *http.Request, v visit) {
 			continue
 		case err != nil:
 			a.portFailed(w, r, v, err)
-		case !v.isTold(r):
+		case !v.provesOrigin(r):
 			v.fail(w, http.StatusForbidden, "A page of another site cannot load this, nor can one that hides its referrer, without HTTPS")
 		default:
 			a.reach(w, r, v, who, still)
@@ -261,7 +261,7 @@ func (a *api) hosted(w http.ResponseWriter, r *http.Request, v visit) {
 }
 
 // enter gives a browser that comes back with a code its grant.
-func (a *api) enter(w http.ResponseWriter, r *http.Request, v visit) {
+func (a *api) enter(w http.ResponseWriter, r *http.Request, v portRequest) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Referrer-Policy", "no-referrer")
 	to, err := url.Parse(r.URL.Query().Get("to"))
@@ -279,7 +279,7 @@ func (a *api) enter(w http.ResponseWriter, r *http.Request, v visit) {
 	v.fail(w, http.StatusForbidden, "This login cannot be used, or not again: open "+v.origin+"/")
 }
 
-func (v visit) setCookie(w http.ResponseWriter, name, value string, age time.Duration) {
+func (v portRequest) setCookie(w http.ResponseWriter, name, value string, age time.Duration) {
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // plain HTTP on this machine would lose a Secure one
 		Name: secureName(v.secure, name), Value: value, Path: "/", MaxAge: int(age.Seconds()), HttpOnly: true,
 		SameSite: http.SameSiteLaxMode, Secure: v.secure, // a link from elsewhere shows the page
@@ -288,21 +288,21 @@ func (v visit) setCookie(w http.ResponseWriter, name, value string, age time.Dur
 
 // mayAsk reports whether a request comes from the port's own page, or is a link to it. Pages of
 // other ports are of the same site, so that their requests have the grant, too.
-func (v visit) mayAsk(r *http.Request) bool {
+func (v portRequest) mayAsk(r *http.Request) bool {
 	origin := strings.ToLower(r.Header.Get("Origin"))
 	own := origin == "" || origin == v.origin || origin == "null" && r.Header.Get("Sec-Fetch-Site") == "same-origin"
 	return own && (!fromElsewhere(r) || isLink(r))
 }
 
-// isTold reports whether the browser says that the port's own page loads something, or shows a
+// provesOrigin reports whether the browser says that the port's own page loads something, or shows a
 // page. Without TLS, which Sec-Fetch-Site is for, the referrer says so.
-func (v visit) isTold(r *http.Request) bool {
+func (v portRequest) provesOrigin(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Site")+r.Header.Get("Origin") != "" || isBrowser(r) || strings.HasPrefix(r.Header.Get("Referer"), v.origin+"/")
 }
 
 // sandboxed serves the paths of a port whose page has no origin. A page of this server's origin
 // loads nothing there: its policy allows scripts of its own host.
-func (a *api) sandboxed(w http.ResponseWriter, r *http.Request, v visit, grant string) {
+func (a *api) sandboxed(w http.ResponseWriter, r *http.Request, v portRequest, grant string) {
 	ours := r.Header.Get("Sec-Fetch-Site") == "same-origin" && !isLink(r)
 	if origin := r.Header.Get("Origin"); ours || origin != "" && origin != "null" || r.Header.Get("Service-Worker") != "" {
 		v.fail(w, http.StatusForbidden, "A page of another site cannot load this")

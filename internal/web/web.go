@@ -354,7 +354,7 @@ func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 		fail(w, http.StatusForbidden, err.Error())
 	case errors.As(err, &field) && field.Field == "offset":
 		fail(w, http.StatusBadRequest, words.In(err.Error()))
-	case job.Own(err):
+	case job.IsEngineFault(err):
 		fail(w, http.StatusServiceUnavailable, words.In(err.Error()))
 	case errors.Is(err, job.ErrNotFound), errors.As(err, &field):
 		fail(w, http.StatusNotFound, words.In(err.Error()))

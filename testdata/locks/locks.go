@@ -16,7 +16,7 @@ type keeper struct {
 	rw      sync.RWMutex
 	store   job.Engines
 	changes *job.Changes
-	line    lock.Line
+	line    lock.FairMutex
 	tell    func()
 	cancel  context.CancelFunc
 	all     []string
