@@ -66,9 +66,9 @@ func TestCredential_RefusedBeforeAnythingIsMade(t *testing.T) {
 	for says, change := range map[string]func(*job.Manifest){
 		`manifest.credentials[0]: "claude@api.anthropic.com" is the key of an agent, for its own jobs alone`: using("claude@api.anthropic.com"),
 		`manifest.credentials[0]: there is no credential "other"`:                                            using("other"),
-		"manifest.credentials: what is for hosts is of no use: the VM reaches none":                          func(m *job.Manifest) { m.Credentials, m.Network.Egress = []string{"github"}, vm.EgressNone },
+		"manifest.credentials: credentials need a network":                                                   func(m *job.Manifest) { m.Credentials, m.Network.Egress = []string{"github"}, vm.EgressNone },
 		"manifest.credentials: credentials need a network: the VM reaches no host (egress none)":             func(m *job.Manifest) { m.Credentials, m.VM = []string{"github"}, "closed" },
-		`manifest.credentials[0]: "github" sets GITHUB_TOKEN`: func(m *job.Manifest) {
+		`manifest.credentials[0]: both "github" and the manifest's env or secrets set GITHUB_TOKEN`: func(m *job.Manifest) {
 			m.Credentials, m.Env = []string{"github"}, map[string]string{"GITHUB_TOKEN": "x"}
 		},
 		`manifest.credentials[0]: both "key" and the manifest's env or secrets set KEY`: func(m *job.Manifest) { m.Credentials, m.Secrets = []string{"key"}, []string{"KEY"} },
