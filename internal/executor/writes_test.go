@@ -54,7 +54,7 @@ func TestJob_WaitsForFewWrites(t *testing.T) {
 		most   int64
 	}{
 		{"all well", "", job.Success, 16},
-		{"a VM that cannot be made", "start_vm", job.Failed, 11},
+		{"a VM that cannot be made", "start_vm", job.Failed, 9},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, 1)
