@@ -155,9 +155,9 @@ func (f *Fleet) RemoveCheckpoint(ctx context.Context, ref string) (job.Checkpoin
 
 // save makes a checkpoint of a VM that was just made for one.
 func (f *Fleet) save(ctx context.Context, made vm.VM) error {
-	f.o.Guest.Forget(maker(made))
-	book := ownBook{f, made.Job}
-	c, err := f.o.Provider.SaveCheckpoint(ctx, made, func(p job.Progress) { book.Tell(context.WithoutCancel(ctx), p) })
+	f.o.Guest.Forget(asJob(made))
+	recorder := vmRecorder{f, made.Job}
+	c, err := f.o.Provider.SaveCheckpoint(ctx, made, func(p job.Progress) { recorder.Tell(context.WithoutCancel(ctx), p) })
 	if err != nil {
 		return err
 	}

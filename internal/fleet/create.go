@@ -168,7 +168,7 @@ func (f *Fleet) Plan(ctx context.Context, m job.Manifest, owner string) ([]strin
 		spec.Node = at.Node
 	}
 	plan, err := f.o.Provider.Plan(ctx, spec)
-	return plan, f.unnamed(ctx, owner, planned.Name, err)
+	return plan, f.hideOthersName(ctx, owner, planned.Name, err)
 }
 
 // Fits returns an error if it is known that no node can ever take the VM of a manifest.

@@ -56,8 +56,8 @@ type Guest interface {
 	WriteTree(ctx context.Context, v vm.VM, path string, archive io.Reader) error
 }
 
-// maker stands for a VM where a Guest is asked about it.
-func maker(v vm.VM) job.Job { return job.Job{ID: v.Job, VM: &v} }
+// asJob stands for a VM where a Guest is asked about it.
+func asJob(v vm.VM) job.Job { return job.Job{ID: v.Job, VM: &v} }
 
 // holds reports whether a job has a VM, and for how long it may run.
 func (f *Fleet) holds(ctx context.Context, id string, v vm.VM) (held bool, timeout time.Duration, err error) {

@@ -54,7 +54,7 @@ func (f *Fleet) AskedBy(ctx context.Context, owner, client string) ([]job.Job, e
 // KnownNaps counts what is known of VMs that nap: of those that are suspended, cannot be, or are
 // left for a time.
 func (f *Fleet) KnownNaps() int {
-	f.naps.mu.Lock()
-	defer f.naps.mu.Unlock()
-	return len(f.naps.down) + len(f.naps.failed) + len(f.naps.again) + len(f.naps.trying)
+	f.idleSuspender.mu.Lock()
+	defer f.idleSuspender.mu.Unlock()
+	return len(f.idleSuspender.down) + len(f.idleSuspender.failed) + len(f.idleSuspender.again) + len(f.idleSuspender.trying)
 }

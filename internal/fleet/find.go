@@ -27,7 +27,7 @@ func (f *Fleet) Find(ctx context.Context, ref string) (vm.VM, error) {
 		return vm.VM{}, err
 	}
 	vms = slices.DeleteFunc(vms, func(v vm.VM) bool {
-		return v.Checkpoint != nil || !is(v, ref) || !job.Visible(ctx, v.OwnedBy())
+		return v.Checkpoint != nil || !matchesRef(v, ref) || !job.Visible(ctx, v.OwnedBy())
 	})
 	if len(vms) == 0 {
 		none := noVM(ref, "is not a VM of ours")
@@ -96,7 +96,7 @@ func (f *Fleet) openVM(ctx context.Context, ref string) (vm.VM, error) {
 		return v, err
 	}
 	if !v.Forking.Begun { // from then on it is one like any other, to those who work in it
-		if err := f.unforked(v); err != nil {
+		if err := f.checkNotForking(v); err != nil {
 			return v, err
 		}
 	}
@@ -151,9 +151,9 @@ func insideOf(begun []job.Job, v vm.VM) []string {
 	return ids
 }
 
-// is reports whether ref stands for the VM: its name or ID, that in its marker, or the ID of a
+// matchesRef reports whether ref stands for the VM: its name or ID, that in its marker, or the ID of a
 // port that it exposes.
-func is(v vm.VM, ref string) bool {
+func matchesRef(v vm.VM, ref string) bool {
 	if id, ok := strings.CutPrefix(ref, job.PortRef); ok {
 		return v.Exposes(id)
 	}

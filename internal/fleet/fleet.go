@@ -128,19 +128,19 @@ type Options struct {
 
 // Fleet is the VMs of an installation. Its methods may be called from any goroutine.
 type Fleet struct {
-	o        Options
-	choosing *lock.Lock // held while a node is chosen for a VM
-	claims   *lock.Lock // held while an address and a host key are accepted for a VM
-	leaving  *lock.Lock // held while a VM that was left alone is destroyed or forgotten
-	volumes  *lock.Lock // held while a volume is made or removed
-	access   *access    // decides who may enter or work on a persistent VM
+	o             Options
+	choosing      *lock.Lock // held while a node is chosen for a VM
+	claims        *lock.Lock // held while an address and a host key are accepted for a VM
+	leftAloneLock *lock.Lock // held while a VM that was left alone is destroyed or forgotten
+	volumes       *lock.Lock // held while a volume is made or removed
+	access        *access    // decides who may enter or work on a persistent VM
 
-	pools       *pools
-	unwanted    unwanted
-	checkpoints checkpoints
-	naps        naps
-	templates   templates
-	background  sync.WaitGroup // of Tend
+	pools         *pools
+	reaper        reaper
+	checkpoints   checkpoints
+	idleSuspender idleSuspender
+	templates     templates
+	background    sync.WaitGroup // of Tend
 
 	mu       sync.Mutex
 	running  context.Context //nolint:containedctx // until which work goes on; nil: the engine does not run
@@ -165,8 +165,8 @@ func New(o Options) *Fleet {
 	o.SweepInterval = cmp.Or(o.SweepInterval, 10*time.Minute)
 	o.Changes = cmp.Or(o.Changes, &job.Changes{})
 	return &Fleet{
-		o: o, access: newAccess(o.Engines), naps: newNaps(), freed: make(chan struct{}), makes: map[string]*making{}, pools: newPools(), unwanted: unwanted{wake: make(chan struct{}, 1), here: map[string]bool{}},
-		choosing: lock.New("choosing", true, o.Engines), claims: lock.New("claiming", false, o.Engines), leaving: lock.New("leaving", false, o.Engines),
+		o: o, access: newAccess(o.Engines), idleSuspender: newIdleSuspender(), freed: make(chan struct{}), makes: map[string]*making{}, pools: newPools(), reaper: reaper{wake: make(chan struct{}, 1), here: map[string]bool{}},
+		choosing: lock.New("choosing", true, o.Engines), claims: lock.New("claiming", false, o.Engines), leftAloneLock: lock.New("leaving", false, o.Engines),
 		volumes: lock.New("volumes", false, o.Engines),
 	}
 }

@@ -50,7 +50,7 @@ func (f *Fleet) askForks(ctx context.Context, spec job.ForkSpec) (copies []vm.VM
 	defer end()
 	of, err := f.openVM(ctx, spec.VM)
 	if err == nil {
-		err = f.unforked(of)
+		err = f.checkNotForking(of)
 	}
 	if err == nil {
 		err = f.idle(ctx, of, "forked")
@@ -138,8 +138,8 @@ func (f *Fleet) plannedFork(ctx context.Context, of vm.VM, s job.Submission, par
 	}, err
 }
 
-// unforked returns an error if copies of a VM are being made.
-func (f *Fleet) unforked(v vm.VM) error {
+// checkNotForking returns an error if copies of a VM are being made.
+func (f *Fleet) checkNotForking(v vm.VM) error {
 	if !v.Forking.Active() {
 		return nil
 	}
@@ -370,7 +370,7 @@ func (f *Fleet) beginFork(ctx context.Context, of vm.VM, copies []vm.VM) error {
 }
 
 // copied is the way of copies of a VM, whose host is ready for that.
-func (f *Fleet) copied(ctx context.Context, o *order) (v vm.VM, made bool, err error) {
+func (f *Fleet) copied(ctx context.Context, o *makeRequest) (v vm.VM, made bool, err error) {
 	own := o.planned.Own
 	if own == nil || own.Fork == nil {
 		return v, false, nil

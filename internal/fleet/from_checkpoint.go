@@ -12,7 +12,7 @@ import (
 
 // restored is the way of checkpoints: a VM goes on from the memory of one like it, and does not
 // boot. Where that fails it boots, unless it must not.
-func (f *Fleet) restored(ctx context.Context, o *order) (v vm.VM, made bool, err error) {
+func (f *Fleet) restored(ctx context.Context, o *makeRequest) (v vm.VM, made bool, err error) {
 	must := o.start == job.StartRestore
 	if o.start == job.StartCold {
 		return v, false, nil
@@ -101,7 +101,7 @@ func like(a, b vm.Made) bool {
 
 // bootInstead removes what is left of a VM that could not go on from a checkpoint, so that it can
 // boot. It returns what hinders that, too.
-func (f *Fleet) bootInstead(ctx context.Context, o *order, from vm.VM, failed error) error {
+func (f *Fleet) bootInstead(ctx context.Context, o *makeRequest, from vm.VM, failed error) error {
 	var full *job.NoRoomError
 	switch {
 	case errors.As(failed, &full): // another node may take it
@@ -116,7 +116,7 @@ func (f *Fleet) bootInstead(ctx context.Context, o *order, from vm.VM, failed er
 		return errors.Join(failed, err)
 	}
 	text := fmt.Sprintf("the VM boots: it could not be restored from checkpoint %s: %v", from.Name, failed)
-	v, err := o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+	v, err := o.recorder.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
 		if v.From = ""; v.State == vm.Reserved {
 			v.State = vm.Intended // on the node that it has
 		}

@@ -20,7 +20,7 @@ func (f *Fleet) made(ctx context.Context, a *acquisition) (has bool, err error) 
 }
 
 // orderOf returns what the VM of a job's own is to be.
-func (f *Fleet) orderOf(ctx context.Context, a *acquisition) (o order, err error) {
+func (f *Fleet) orderOf(ctx context.Context, a *acquisition) (o makeRequest, err error) {
 	j := a.job
 	if j.VM == nil {
 		if err := f.freeName(ctx, j.Manifest.VMName, j.ID, j.Principal); err != nil {
@@ -31,7 +31,7 @@ func (f *Fleet) orderOf(ctx context.Context, a *acquisition) (o order, err error
 	if err != nil {
 		return o, err
 	}
-	o = order{planned: planned, start: j.Manifest.Start, begun: a.begun, ttl: seconds(j.Manifest.TTL), book: jobBook{a}}
+	o = makeRequest{planned: planned, start: j.Manifest.Start, begun: a.begun, ttl: seconds(j.Manifest.TTL), recorder: jobRecorder{a}}
 	if o.spec, err = f.jobSpec(j, o.planned); err != nil {
 		return o, err
 	}
@@ -92,9 +92,9 @@ func (f *Fleet) freeName(ctx context.Context, name, id, owner string) error {
 	return nil
 }
 
-// unnamed returns the host's error for a VM of owner's without what it says of another's VM
+// hideOthersName returns the host's error for a VM of owner's without what it says of another's VM
 // that has the name.
-func (f *Fleet) unnamed(ctx context.Context, owner, name string, err error) error {
+func (f *Fleet) hideOthersName(ctx context.Context, owner, name string, err error) error {
 	if p, ok := job.PrincipalFrom(ctx); !job.IsClass(err, job.HostExists) || owner == "" || ok && p.Admin() {
 		return err
 	}
@@ -102,11 +102,11 @@ func (f *Fleet) unnamed(ctx context.Context, owner, name string, err error) erro
 	return job.NameTaken(name)
 }
 
-// jobBook writes down in a job's row what becomes of its VM that is being made.
-type jobBook struct{ *acquisition }
+// jobRecorder writes down in a job's row what becomes of its VM that is being made.
+type jobRecorder struct{ *acquisition }
 
-// Change is book's. A job that has a node is provisioning.
-func (b jobBook) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
+// Change is recorder's. A job that has a node is provisioning.
+func (b jobRecorder) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
 	j, err := b.Update(ctx, func(j *job.Job) ([]job.Event, error) {
 		v := vm.VM{}
 		if j.VM != nil {

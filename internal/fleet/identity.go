@@ -51,13 +51,13 @@ func (f *Fleet) unclaimed(ctx context.Context, id string, v vm.VM) error {
 			continue
 		}
 		if v.HostKey != "" && other.HostKey == v.HostKey {
-			return passesFor(v, other, "SSH host key", "each VM must have its own: where a template holds one, remove /etc/ssh/ssh_host_* from it, or make one by "+string(job.BuildTemplate))
+			return identityClash(v, other, "SSH host key", "each VM must have its own: where a template holds one, remove /etc/ssh/ssh_host_* from it, or make one by "+string(job.BuildTemplate))
 		}
 		if !vm.SameAddress(v.IP, other.IP) {
 			continue
 		}
 		if status, err := f.o.Provider.Status(ctx, other); err != nil || !status.Down() {
-			return passesFor(v, other, "address "+v.IP, fmt.Sprintf("look for an address in use twice; if VM %d has another by now, stop and start it", other.ID))
+			return identityClash(v, other, "address "+v.IP, fmt.Sprintf("look for an address in use twice; if VM %d has another by now, stop and start it", other.ID))
 		}
 		_, err := f.update(ctx, other.Job, func(v *vm.VM) ([]job.Event, error) {
 			v.IP = ""
@@ -70,8 +70,8 @@ func (f *Fleet) unclaimed(ctx context.Context, id string, v vm.VM) error {
 	return nil
 }
 
-// passesFor is the error of a VM that shows another VM's address or host key.
-func passesFor(v, other vm.VM, what, remedy string) error {
+// identityClash is the error of a VM that shows another VM's address or host key.
+func identityClash(v, other vm.VM, what, remedy string) error {
 	return &job.HostError{
 		Op: "reach VM " + strconv.Itoa(v.ID) + " (" + v.Name + ")", Host: "node " + v.Node, Class: job.HostVM,
 		Text:   fmt.Sprintf("it shows the %s of VM %d (%s), made by job %s; nothing was sent there", what, other.ID, other.Name, other.Job),

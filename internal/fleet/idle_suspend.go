@@ -32,8 +32,8 @@ const (
 	maxNapOff = time.Hour              // between two attempts at suspending a VM that cannot be
 )
 
-// naps is what this engine knows of VMs that nap, by the ID in their marker.
-type naps struct {
+// idleSuspender is what this engine knows of VMs that nap, by the ID in their marker.
+type idleSuspender struct {
 	mu     sync.Mutex
 	awake  int                  // those to be suspended some time, as of the last look
 	uses   map[string]int       // under way here
@@ -43,33 +43,33 @@ type naps struct {
 	failed map[string]int       // how often in a row
 }
 
-func newNaps() naps {
-	return naps{uses: map[string]int{}, trying: map[string]bool{}, down: map[string]time.Time{}, again: map[string]time.Time{}, failed: map[string]int{}}
+func newIdleSuspender() idleSuspender {
+	return idleSuspender{uses: map[string]int{}, trying: map[string]bool{}, down: map[string]time.Time{}, again: map[string]time.Time{}, failed: map[string]int{}}
 }
 
 // using counts a use that begins or ends, and returns how many there are.
-func (n *naps) using(id string, more int) int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.uses[id] += more; n.uses[id] == 0 {
-		delete(n.uses, id)
+func (s *idleSuspender) using(id string, more int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.uses[id] += more; s.uses[id] == 0 {
+		delete(s.uses, id)
 	}
-	return n.uses[id]
+	return s.uses[id]
 }
 
 // later has a VM left as it is for a time.
-func (n *naps) later(id string, d time.Duration) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.again[id] = time.Now().Add(d)
+func (s *idleSuspender) later(id string, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.again[id] = time.Now().Add(d)
 }
 
 // use begins a use of a VM, until done is called. One that is suspended because it was idle is
 // resumed first, of which tell is told.
 func (f *Fleet) use(ctx context.Context, v vm.VM, tell func(job.Progress)) (_ vm.VM, done func(), err error) {
 	if !v.Naps() && v.SuspendedAt.IsZero() { // it counts all the same: it may be set to nap meanwhile
-		f.naps.using(v.Job, 1)
-		return v, sync.OnceFunc(func() { f.naps.using(v.Job, -1) }), nil
+		f.idleSuspender.using(v.Job, 1)
+		return v, sync.OnceFunc(func() { f.idleSuspender.using(v.Job, -1) }), nil
 	}
 	for {
 		row, finished, begun, err := f.tryUse(ctx, v)
@@ -78,7 +78,7 @@ func (f *Fleet) use(ctx context.Context, v vm.VM, tell func(job.Progress)) (_ vm
 			return v, nil, err
 		case begun:
 			return row, sync.OnceFunc(func() {
-				f.naps.using(row.Job, -1)
+				f.idleSuspender.using(row.Job, -1)
 				timed, end := context.WithTimeout(context.WithoutCancel(ctx), markEvery)
 				defer end()
 				f.touch(timed, row.Job)
@@ -115,9 +115,9 @@ func (f *Fleet) tryUse(ctx context.Context, v vm.VM) (row vm.VM, finished func()
 		return row, nil, false, noVM(row.Name, "is being destroyed")
 	}
 	if row.SuspendedAt.IsZero() {
-		f.naps.using(row.Job, 1)
+		f.idleSuspender.using(row.Job, 1)
 		if err = f.mark(ctx, row); err != nil {
-			f.naps.using(row.Job, -1)
+			f.idleSuspender.using(row.Job, -1)
 		}
 		return row, nil, err == nil, err
 	}
@@ -133,7 +133,7 @@ func (f *Fleet) wake(ctx context.Context, v vm.VM, finished func()) error {
 	ended := make(chan error, 1)
 	err := f.Spawn(func(running context.Context) {
 		defer finished()
-		f.o.Guest.Forget(maker(v))
+		f.o.Guest.Forget(asJob(v))
 		err := f.up(f.o.Provider.ResumeVM)(running, v)
 		if err == nil {
 			err = f.awoken(running, v, fmt.Sprintf("VM %d is resumed: it is used again", v.ID))
@@ -240,7 +240,7 @@ func (f *Fleet) tendIdle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if f.naps.using(v.Job, 0) > 0 || len(jobs) > 0 || v.Forking.Active() || v.UsedAt.IsZero() {
+		if f.idleSuspender.using(v.Job, 0) > 0 || len(jobs) > 0 || v.Forking.Active() || v.UsedAt.IsZero() {
 			awake++
 			if err := f.mark(ctx, v); err != nil {
 				return err
@@ -250,7 +250,7 @@ func (f *Fleet) tendIdle(ctx context.Context) error {
 		if !leads {
 			continue
 		}
-		due, is := f.naps.due(v)
+		due, is := f.idleSuspender.due(v)
 		if !is {
 			awake++
 		}
@@ -258,39 +258,39 @@ func (f *Fleet) tendIdle(ctx context.Context) error {
 			f.background.Go(func() { f.nap(ctx, v) })
 		}
 	}
-	f.naps.looked(vms, leads, awake)
+	f.idleSuspender.looked(vms, leads, awake)
 	return nil
 }
 
 // looked notes how many VMs are to be suspended some time, and forgets what is known of those that
 // there are no more or, where another engine leads, suspends: of that it would be wrong when this
 // one leads again.
-func (n *naps) looked(vms []vm.VM, leads bool, awake int) {
+func (s *idleSuspender) looked(vms []vm.VM, leads bool, awake int) {
 	there := map[string]bool{}
 	for _, v := range vms {
 		there[v.Job] = leads && v.Naps()
 	}
 	gone := func(id string) bool { return !there[id] }
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.awake = awake
-	maps.DeleteFunc(n.again, func(id string, _ time.Time) bool { return gone(id) })
-	maps.DeleteFunc(n.failed, func(id string, _ int) bool { return gone(id) })
-	maps.DeleteFunc(n.down, func(id string, _ time.Time) bool { return gone(id) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.awake = awake
+	maps.DeleteFunc(s.again, func(id string, _ time.Time) bool { return gone(id) })
+	maps.DeleteFunc(s.failed, func(id string, _ int) bool { return gone(id) })
+	maps.DeleteFunc(s.down, func(id string, _ time.Time) bool { return gone(id) })
 }
 
 // due reports whether a VM is to be suspended now, and whether it is; then it counts as being
 // suspended.
-func (n *naps) due(v vm.VM) (due, is bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !v.SuspendedAt.IsZero() && n.down[v.Job].Equal(v.SuspendedAt) {
+func (s *idleSuspender) due(v vm.VM) (due, is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !v.SuspendedAt.IsZero() && s.down[v.Job].Equal(v.SuspendedAt) {
 		return false, true
 	}
-	if n.trying[v.Job] || time.Now().Before(n.again[v.Job]) || v.SuspendedAt.IsZero() && time.Since(v.UsedAt) < v.IdleTime() {
+	if s.trying[v.Job] || time.Now().Before(s.again[v.Job]) || v.SuspendedAt.IsZero() && time.Since(v.UsedAt) < v.IdleTime() {
 		return false, false
 	}
-	n.trying[v.Job] = true
+	s.trying[v.Job] = true
 	return true, false
 }
 
@@ -298,19 +298,19 @@ func (n *naps) due(v vm.VM) (due, is bool) {
 // while, each time longer.
 func (f *Fleet) nap(ctx context.Context, v vm.VM) {
 	since, err := f.tryNap(ctx, v)
-	f.naps.mu.Lock()
-	defer f.naps.mu.Unlock()
-	delete(f.naps.trying, v.Job)
+	f.idleSuspender.mu.Lock()
+	defer f.idleSuspender.mu.Unlock()
+	delete(f.idleSuspender.trying, v.Job)
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		f.naps.again[v.Job] = time.Now().Add(min(time.Minute<<min(f.naps.failed[v.Job], 10), maxNapOff))
-		f.naps.failed[v.Job]++
+		f.idleSuspender.again[v.Job] = time.Now().Add(min(time.Minute<<min(f.idleSuspender.failed[v.Job], 10), maxNapOff))
+		f.idleSuspender.failed[v.Job]++
 		f.o.Log.Warn("a VM that is idle is not suspended", "job_id", v.Job, "vm_id", v.ID, "err", err)
 	case !since.IsZero():
-		f.naps.down[v.Job] = since
-		delete(f.naps.failed, v.Job)
-		delete(f.naps.again, v.Job)
+		f.idleSuspender.down[v.Job] = since
+		delete(f.idleSuspender.failed, v.Job)
+		delete(f.idleSuspender.again, v.Job)
 	}
 }
 
@@ -322,7 +322,7 @@ func (f *Fleet) tryNap(ctx context.Context, v vm.VM) (since time.Time, err error
 	case status == vm.Suspended && !v.SuspendedAt.IsZero():
 		return v.SuspendedAt, nil
 	case status != vm.Running: // somebody has turned it off, and may want it so
-		f.naps.later(v.Job, v.IdleTime())
+		f.idleSuspender.later(v.Job, v.IdleTime())
 		if v.SuspendedAt.IsZero() {
 			return since, nil
 		}
@@ -345,7 +345,7 @@ func (f *Fleet) tryNap(ctx context.Context, v vm.VM) (since time.Time, err error
 		}
 		if err == nil {
 			defer finished()
-			f.o.Guest.Forget(maker(v))
+			f.o.Guest.Forget(asJob(v))
 			err = f.o.Provider.SuspendVM(ctx, v)
 		}
 	}
@@ -377,7 +377,7 @@ func (f *Fleet) beginNap(ctx context.Context, v vm.VM) (since time.Time, finishe
 		return since, nil, err
 	}
 	jobs, err := f.inside(ctx, row)
-	if err != nil || len(jobs) > 0 || f.naps.using(row.Job, 0) > 0 || !row.Stays() || row.Forking.Active() || !row.UsedAt.Equal(v.UsedAt) || !row.SuspendedAt.Equal(v.SuspendedAt) {
+	if err != nil || len(jobs) > 0 || f.idleSuspender.using(row.Job, 0) > 0 || !row.Stays() || row.Forking.Active() || !row.UsedAt.Equal(v.UsedAt) || !row.SuspendedAt.Equal(v.SuspendedAt) {
 		return since, nil, err
 	}
 	if work, err := f.access.workOn(ctx, row.Job); err != nil || work != "" {

@@ -82,7 +82,7 @@ func (f *Fleet) lookAtLeftAlone(ctx context.Context) {
 // forgotten meanwhile and so is the operator's. When it returns nil, the VM is destroyed;
 // the host may have refused.
 func (f *Fleet) DestroyLeftAlone(ctx context.Context, id string) error {
-	release, err := f.leaving.Take(ctx)
+	release, err := f.leftAloneLock.Take(ctx)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (f *Fleet) DestroyLeftAlone(ctx context.Context, id string) error {
 // Forget stops tracking a VM that is left alone. The VM is not touched; it is no
 // longer listed, and the operator's from now on.
 func (f *Fleet) Forget(ctx context.Context, id string) error {
-	release, err := f.leaving.Take(ctx)
+	release, err := f.leftAloneLock.Take(ctx)
 	if err != nil {
 		return err
 	}

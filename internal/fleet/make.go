@@ -11,20 +11,20 @@ import (
 	"linus/internal/vm"
 )
 
-// order is a VM that is to be made.
-type order struct {
-	planned vm.VM         // as it is to be; its row may have it already, or more
-	spec    job.VMSpec    // but for the node
-	start   job.StartMode // whether it may, or must, go on from a checkpoint
-	begun   bool          // it may have been begun before
-	ttl     time.Duration // after which it expires; 0: it does not
-	book    book
-	from    *vm.VM // the VM or checkpoint from which it goes on; nil: it boots
+// makeRequest is a VM that is to be made.
+type makeRequest struct {
+	planned  vm.VM         // as it is to be; its row may have it already, or more
+	spec     job.VMSpec    // but for the node
+	start    job.StartMode // whether it may, or must, go on from a checkpoint
+	begun    bool          // it may have been begun before
+	ttl      time.Duration // after which it expires; 0: it does not
+	recorder recorder
+	from     *vm.VM // the VM or checkpoint from which it goes on; nil: it boots
 }
 
-// book is where what becomes of a VM that is being made is written down: its row, and what
+// recorder is where what becomes of a VM that is being made is written down: its row, and what
 // whoever it is for is shown.
-type book interface {
+type recorder interface {
 	// Change changes the VM, as it is stored or else planned, and records events with that.
 	Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
 	// Tell records a step or a warning soon.
@@ -36,25 +36,25 @@ type book interface {
 }
 
 // way is how a VM may be made. made: it is; else the next way is tried.
-type way func(f *Fleet, ctx context.Context, o *order) (v vm.VM, made bool, err error)
+type way func(f *Fleet, ctx context.Context, o *makeRequest) (v vm.VM, made bool, err error)
 
 // ways are tried in this order, for jobs and for VMs that no job makes: a copy of another VM, one
 // that goes on from the memory of one like it, one that boots.
 var ways = []way{(*Fleet).copied, (*Fleet).restored, (*Fleet).boots}
 
 // make makes a VM, and returns it as it is recorded.
-func (f *Fleet) make(ctx context.Context, o order) (v vm.VM, err error) {
+func (f *Fleet) make(ctx context.Context, o makeRequest) (v vm.VM, err error) {
 	for _, by := range ways {
 		var made bool
 		if v, made, err = by(f, ctx, &o); made || err != nil {
 			break
 		}
 	}
-	return v, f.unnamed(ctx, o.planned.Principal, o.planned.Name, err)
+	return v, f.hideOthersName(ctx, o.planned.Principal, o.planned.Name, err)
 }
 
 // boots is the way that is always there.
-func (f *Fleet) boots(ctx context.Context, o *order) (v vm.VM, made bool, err error) {
+func (f *Fleet) boots(ctx context.Context, o *makeRequest) (v vm.VM, made bool, err error) {
 	if v, err = f.makeOne(ctx, *o); err == nil {
 		f.booted(v)
 	}
@@ -65,7 +65,7 @@ func (f *Fleet) boots(ctx context.Context, o *order) (v vm.VM, made bool, err er
 // on which node, before it can exist, and has its ID as soon as that is reserved. What was
 // begun before is gone on with. If the host has refused before it changed anything, the row says
 // that nothing of it exists: it is reserved again.
-func (f *Fleet) makeOne(ctx context.Context, o order) (v vm.VM, err error) {
+func (f *Fleet) makeOne(ctx context.Context, o makeRequest) (v vm.VM, err error) {
 	if v, err = f.intend(ctx, o); err != nil || v.State == vm.Created {
 		return v, err
 	}
@@ -78,7 +78,7 @@ func (f *Fleet) makeOne(ctx context.Context, o order) (v vm.VM, err error) {
 		return v, err
 	}
 	err = f.Accept(ctx, v.Job, made, func(ctx context.Context) error {
-		_, err := o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+		_, err := o.recorder.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
 			made.State, made.Source, made.Made, made.Member, made.Own, made.Checkpoint = vm.Created, vm.Cold, v.Made, v.Member, v.Own, v.Checkpoint
 			if o.from != nil {
 				made.Source, made.From = vm.Restored, v.From
@@ -107,7 +107,7 @@ const (
 // intend records that a VM is to be, and on which node, before it can exist. One that no
 // node can take now waits for that. Hosts that cannot be reached are given up Patience after
 // the first attempt: what was waited before, for others that choose, does not count.
-func (f *Fleet) intend(ctx context.Context, o order) (vm.VM, error) {
+func (f *Fleet) intend(ctx context.Context, o makeRequest) (vm.VM, error) {
 	var away time.Time // since when the hosts have not been reached
 	for {
 		room := f.Room()
@@ -117,7 +117,7 @@ func (f *Fleet) intend(ctx context.Context, o order) (vm.VM, error) {
 		switch {
 		case errors.As(err, &full) && !full.Never() && o.from == nil:
 			away = time.Time{}
-			if err := o.book.Wait(ctx, full); err != nil {
+			if err := o.recorder.Wait(ctx, full); err != nil {
 				return v, err
 			}
 		case job.IsClass(err, job.HostUnreachable) && (away.IsZero() || time.Since(away) < f.o.Patience):
@@ -127,7 +127,7 @@ func (f *Fleet) intend(ctx context.Context, o order) (vm.VM, error) {
 			}
 			pause = reachAgain
 		default:
-			_ = o.book.Wait(ctx, nil) // writes nothing
+			_ = o.recorder.Wait(ctx, nil) // writes nothing
 			return v, err
 		}
 		again := time.NewTimer(pause)
@@ -143,9 +143,9 @@ func (f *Fleet) intend(ctx context.Context, o order) (vm.VM, error) {
 	}
 }
 
-func (f *Fleet) tryIntend(ctx context.Context, o order) (v vm.VM, err error) {
+func (f *Fleet) tryIntend(ctx context.Context, o makeRequest) (v vm.VM, err error) {
 	record := func(at job.Placed) error {
-		v, err = o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+		v, err = o.recorder.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
 			if !v.State.Planned() {
 				return nil, nil
 			}
@@ -178,10 +178,10 @@ const createTries = 5
 
 // create creates a VM and records the provider's progress. Where an earlier attempt is in
 // the way, it removes what that left and begins again.
-func (f *Fleet) create(ctx context.Context, o order, id string) (v vm.VM, err error) {
+func (f *Fleet) create(ctx context.Context, o makeRequest, id string) (v vm.VM, err error) {
 	told := map[job.Event]bool{}
 	if o.begun { // a create that is joined reports all of its steps again
-		events, err := o.book.Told(ctx)
+		events, err := o.recorder.Told(ctx)
 		if err != nil {
 			return v, err
 		}
@@ -206,7 +206,7 @@ func (f *Fleet) create(ctx context.Context, o order, id string) (v vm.VM, err er
 		told = nil
 	}
 	if refused(err) && v.ID == 0 && tries == 1 && !o.begun {
-		_, noteErr := o.book.Change(context.WithoutCancel(ctx), func(v *vm.VM) ([]job.Event, error) {
+		_, noteErr := o.recorder.Change(context.WithoutCancel(ctx), func(v *vm.VM) ([]job.Event, error) {
 			if v.State = vm.Reserved; o.spec.Checkpoint != 0 {
 				v.From = ""
 			}
@@ -224,10 +224,10 @@ func refused(err error) bool {
 }
 
 // tell records a step that is not recorded yet, and the VM's ID at once when there is one.
-func (f *Fleet) tell(ctx context.Context, o order, p job.Progress, told map[job.Event]bool) {
+func (f *Fleet) tell(ctx context.Context, o makeRequest, p job.Progress, told map[job.Event]bool) {
 	ctx = context.WithoutCancel(ctx)
 	if p.VMID != 0 {
-		_, err := o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+		_, err := o.recorder.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
 			v.ID = p.VMID
 			return nil, nil
 		})
@@ -236,13 +236,13 @@ func (f *Fleet) tell(ctx context.Context, o order, p job.Progress, told map[job.
 		}
 	}
 	if event := p.Event(); event != (job.Event{}) && !told[event] {
-		o.book.Tell(ctx, p)
+		o.recorder.Tell(ctx, p)
 	}
 }
 
 // removeAttempt removes what an earlier attempt to create a VM may have left without
 // recording it, and reports whether there was something. What is not the job's stays.
-func (f *Fleet) removeAttempt(ctx context.Context, o order, id string) (removed bool, err error) {
+func (f *Fleet) removeAttempt(ctx context.Context, o makeRequest, id string) (removed bool, err error) {
 	v, err := f.o.Store.VM(ctx, id)
 	if err != nil {
 		return false, err
@@ -251,7 +251,7 @@ func (f *Fleet) removeAttempt(ctx context.Context, o order, id string) (removed 
 		return false, fmt.Errorf("remove what an earlier attempt left: %w", err)
 	}
 	// The ID is of what is gone. Until the next one is told, the VM is found by its marker.
-	_, err = o.book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+	_, err = o.recorder.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
 		v.ID = 0
 		return nil, nil
 	})

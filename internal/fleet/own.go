@@ -94,7 +94,7 @@ func (f *Fleet) begin(ctx context.Context, v vm.VM) {
 			f.mu.Unlock()
 			if ours {
 				f.TendSoon()
-				signal(f.unwanted.wake)
+				signal(f.reaper.wake)
 			}
 		}()
 		release, err := f.lockLife(ctx, v)
@@ -122,7 +122,7 @@ func (f *Fleet) lockLife(ctx context.Context, v vm.VM) (release func(), err erro
 // with later; a VM that cannot be made is not wanted any more.
 func (f *Fleet) work(ctx context.Context, v vm.VM) {
 	began := time.Now()
-	err := f.bring(ctx, v)
+	err := f.makeVM(ctx, v)
 	if ctx.Err() != nil || job.IsEngineFault(err) {
 		if job.IsEngineFault(err) {
 			f.o.Log.Error("a fault of this engine's own holds a VM up", "job_id", v.Job, "err", err)
@@ -171,8 +171,8 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 	f.DestroySoon()
 }
 
-// bring makes a VM. A pool's and a checkpoint's it prepares for the jobs that will have it.
-func (f *Fleet) bring(ctx context.Context, v vm.VM) error {
+// makeVM makes a VM. A pool's and a checkpoint's it prepares for the jobs that will have it.
+func (f *Fleet) makeVM(ctx context.Context, v vm.VM) error {
 	begun := v.State != vm.Reserved
 	events := []job.Event{{Kind: job.EventPhaseStarted, Phase: job.PhaseProvision}}
 	if !begun {
@@ -188,9 +188,9 @@ func (f *Fleet) bring(ctx context.Context, v vm.VM) error {
 	if spec.PublicKey, err = f.loginKey(v.Job); err != nil {
 		return err
 	}
-	book := ownBook{f, v.Job}
-	telling := job.WithListener(ctx, func(p job.Progress) { book.Tell(ctx, p) })
-	made, err := f.make(telling, order{planned: v, spec: spec, begun: begun, ttl: seconds(v.Own.TTL), book: book})
+	recorder := vmRecorder{f, v.Job}
+	telling := job.WithListener(ctx, func(p job.Progress) { recorder.Tell(ctx, p) })
+	made, err := f.make(telling, makeRequest{planned: v, spec: spec, begun: begun, ttl: seconds(v.Own.TTL), recorder: recorder})
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (f *Fleet) bring(ctx context.Context, v vm.VM) error {
 func (f *Fleet) warm(ctx context.Context, v vm.VM) {
 	timed, end := context.WithTimeout(ctx, warmTime)
 	defer end()
-	if err := f.o.Guest.Warm(timed, maker(v)); err != nil {
+	if err := f.o.Guest.Warm(timed, asJob(v)); err != nil {
 		f.o.Log.Debug("the VM is not prepared in advance", "job_id", v.Job, "err", err)
 	}
 }
@@ -266,14 +266,14 @@ func (f *Fleet) beingMade() (all []vm.Making) {
 	return all
 }
 
-// ownBook writes down in a VM's row what becomes of it.
-type ownBook struct {
+// vmRecorder writes down in a VM's row what becomes of it.
+type vmRecorder struct {
 	f  *Fleet
 	id string
 }
 
-// Change is book's.
-func (b ownBook) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
+// Change is recorder's.
+func (b vmRecorder) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
 	b.f.mu.Lock()
 	if m := b.f.makes[b.id]; m != nil {
 		m.Begun = true
@@ -291,7 +291,7 @@ func (b ownBook) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, e
 }
 
 // Tell records a step at once.
-func (b ownBook) Tell(ctx context.Context, p job.Progress) {
+func (b vmRecorder) Tell(ctx context.Context, p job.Progress) {
 	_, err := b.f.update(ctx, b.id, func(v *vm.VM) ([]job.Event, error) {
 		if p.Text != "" {
 			v.Own.Progress = p.Line()
@@ -304,7 +304,7 @@ func (b ownBook) Tell(ctx context.Context, p job.Progress) {
 }
 
 // Wait says in the VM's row what it waits for.
-func (b ownBook) Wait(ctx context.Context, full *job.NoRoomError) error {
+func (b vmRecorder) Wait(ctx context.Context, full *job.NoRoomError) error {
 	text := ""
 	if full != nil {
 		text = full.Waiting()
@@ -325,6 +325,6 @@ func (b ownBook) Wait(ctx context.Context, full *job.NoRoomError) error {
 }
 
 // Told returns what was recorded of the VM.
-func (b ownBook) Told(ctx context.Context) ([]job.Event, error) {
+func (b vmRecorder) Told(ctx context.Context) ([]job.Event, error) {
 	return b.f.o.Store.VMEvents(ctx, b.id)
 }

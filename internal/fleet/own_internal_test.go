@@ -56,7 +56,7 @@ func TestOwnBook_KeepsWhatWasDecided(t *testing.T) {
 		s := &oneVM{vm: tt.before}
 		f := New(Options{Store: s, Log: slog.New(slog.DiscardHandler)})
 		f.makes = map[string]*making{"a": {}}
-		_, err := ownBook{f, "a"}.Change(t.Context(), func(v *vm.VM) ([]job.Event, error) {
+		_, err := vmRecorder{f, "a"}.Change(t.Context(), func(v *vm.VM) ([]job.Event, error) {
 			v.State, v.ID, v.Unwanted = vm.Created, 100, false
 			return nil, nil
 		})

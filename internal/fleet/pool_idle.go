@@ -26,12 +26,12 @@ func (f *Fleet) ping(ctx context.Context, members []vm.VM) {
 		asking.Go(func() {
 			timed, end := context.WithTimeoutCause(ctx, pingTime, fmt.Errorf("no answer within %s", pingTime))
 			defer end()
-			err := f.o.Guest.Ping(timed, maker(m))
+			err := f.o.Guest.Ping(timed, asJob(m))
 			if err == nil {
-				err = f.o.Guest.Warm(timed, maker(m))
+				err = f.o.Guest.Warm(timed, asJob(m))
 			}
 			if v, readErr := f.o.Store.VM(ctx, m.Job); readErr == nil && (v.Member.State == vm.MemberDoomed || v.State.Settled()) {
-				f.o.Guest.Forget(maker(m)) // it may have been forgotten while it was asked
+				f.o.Guest.Forget(asJob(m)) // it may have been forgotten while it was asked
 				return
 			}
 			silent := f.pools.answered(m.Job, err == nil)
@@ -116,7 +116,7 @@ func (f *Fleet) hibernate(ctx context.Context, m vm.VM) bool {
 		return false
 	}
 	f.background.Go(func() {
-		f.o.Guest.Forget(maker(m))
+		f.o.Guest.Forget(asJob(m))
 		err := f.o.Provider.SuspendVM(ctx, m)
 		if err == nil {
 			err = f.becomes(ctx, m, vm.MemberMaking, vm.MemberHibernated)

@@ -169,7 +169,7 @@ func (f *Fleet) workOn(ctx context.Context, ref, done string, alone bool) (v vm.
 	defer d.end()
 	v, err = f.openVM(ctx, ref)
 	if err == nil {
-		err = f.unforked(v)
+		err = f.checkNotForking(v)
 	}
 	if err == nil && alone {
 		err = f.idle(ctx, v, done)

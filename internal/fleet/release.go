@@ -94,7 +94,7 @@ func (f *Fleet) destroyClaimed(ctx context.Context, j job.Job, h job.Holder) (fu
 	if err != nil {
 		return nil, err
 	}
-	f.o.Guest.Forget(maker(v)) // the connections that the pool has opened
+	f.o.Guest.Forget(asJob(v)) // the connections that the pool has opened
 	if !v.State.Settled() {
 		left, err := f.removeFor(ctx, v, j, h)
 		if err != nil {
@@ -103,7 +103,7 @@ func (f *Fleet) destroyClaimed(ctx context.Context, j job.Job, h job.Holder) (fu
 		if err = f.Settle(ctx, v.Job, left); err != nil && !job.IsClass(err, job.HostLeftAlone) {
 			return nil, err
 		}
-		f.o.Guest.Forget(maker(v)) // the pool may have asked it meanwhile
+		f.o.Guest.Forget(asJob(v)) // the pool may have asked it meanwhile
 		if v, err = f.o.Store.VM(ctx, v.Job); err != nil {
 			return nil, err
 		}

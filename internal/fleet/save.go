@@ -73,7 +73,7 @@ func (f *Fleet) noteTemplate(ctx context.Context, saved vm.VM, t job.SavedTempla
 	if t.InPlace {
 		phase = job.PhaseDestroy
 		text = fmt.Sprintf("VM %d is now template %s, and no longer a VM", t.VMID, t.Name)
-		f.o.Guest.Forget(maker(saved))
+		f.o.Guest.Forget(asJob(saved))
 	}
 	if len(t.Left) > 0 {
 		text += "; left in it: " + strings.Join(t.Left, ", ")

@@ -11,9 +11,9 @@ import (
 	"linus/internal/vm"
 )
 
-// unwanted is what is known of the VMs that are to be made or destroyed though no job does:
+// reaper is what is known of the VMs that are to be made or destroyed though no job does:
 // those that somebody has asked for, kept ones, and pools'.
-type unwanted struct {
+type reaper struct {
 	wake chan struct{} // there may be more
 
 	// The engine asks under its own mutex what is known here: mu is held for no longer than that
@@ -25,18 +25,18 @@ type unwanted struct {
 }
 
 // begin notes work that begins here, and reports whether it was not under way.
-func (u *unwanted) begin(work string) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	begun := !u.here[work]
-	u.here[work] = true
+func (r *reaper) begin(work string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	begun := !r.here[work]
+	r.here[work] = true
 	return begun
 }
 
-func (u *unwanted) end(work string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.here, work)
+func (r *reaper) end(work string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.here, work)
 }
 
 // Begin has work on VMs that callers ask for go on until ctx ends.
@@ -86,7 +86,7 @@ func (f *Fleet) Tend(ctx context.Context) {
 			if err := f.tendIdle(ctx); err != nil && ctx.Err() == nil {
 				f.o.Log.Error("find idle VMs failed", "err", err)
 			}
-		case <-f.unwanted.wake:
+		case <-f.reaper.wake:
 		}
 	}
 }
@@ -94,11 +94,11 @@ func (f *Fleet) Tend(ctx context.Context) {
 // DestroySoon has the VMs made or destroyed of which it was just recorded that somebody
 // wants them, or nobody.
 func (f *Fleet) DestroySoon() {
-	f.unwanted.mu.Lock()
-	f.unwanted.left = true
-	f.unwanted.told++
-	f.unwanted.mu.Unlock()
-	signal(f.unwanted.wake)
+	f.reaper.mu.Lock()
+	f.reaper.left = true
+	f.reaper.told++
+	f.reaper.mu.Unlock()
+	signal(f.reaper.wake)
 }
 
 // tellUnwanted is DestroySoon, and tells the other engines: the one that leads destroys.
@@ -143,33 +143,33 @@ func (f *Fleet) creating(ctx context.Context) (all []vm.Making) {
 // Busy reports whether this engine has something to do for VMs: there are pools, VMs that
 // nobody wants, that expire or are to be suspended when they are idle, or work on a VM.
 func (f *Fleet) Busy() bool {
-	f.unwanted.mu.Lock()
-	left := f.unwanted.left
-	f.unwanted.mu.Unlock()
+	f.reaper.mu.Lock()
+	left := f.reaper.left
+	f.reaper.mu.Unlock()
 	f.mu.Lock()
 	expiring := f.expiring
 	f.mu.Unlock()
-	f.naps.mu.Lock()
-	awake := f.naps.awake
-	f.naps.mu.Unlock()
+	f.idleSuspender.mu.Lock()
+	awake := f.idleSuspender.awake
+	f.idleSuspender.mu.Unlock()
 	return left || expiring+awake > 0 || f.Working() || f.pools.active()
 }
 
 // Working reports whether a VM that no job makes is being made here, one destroyed, or one
 // started, stopped or the like.
 func (f *Fleet) Working() bool {
-	f.unwanted.mu.Lock()
-	destroys := len(f.unwanted.here)
-	f.unwanted.mu.Unlock()
+	f.reaper.mu.Lock()
+	destroys := len(f.reaper.here)
+	f.reaper.mu.Unlock()
 	return destroys+len(f.beingMade()) > 0 || f.access.busy()
 }
 
 // tendVMs begins to make the VMs that somebody has asked for, and to destroy those that
 // nobody wants, if this engine leads. Those whose job has not ended are destroyed by that.
 func (f *Fleet) tendVMs(ctx context.Context) error {
-	f.unwanted.mu.Lock()
-	told := f.unwanted.told
-	f.unwanted.mu.Unlock()
+	f.reaper.mu.Lock()
+	told := f.reaper.told
+	f.reaper.mu.Unlock()
 	leads, left := job.Leads(ctx, f.o.Engines, f.o.Log), false
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
@@ -221,30 +221,30 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 		case wanted:
 		case making: // as another engine was told
 			f.stopMaking(v.Job)
-		case f.unwanted.begin(v.Job):
+		case f.reaper.begin(v.Job):
 			f.background.Go(func() { f.destroy(ctx, v) })
 		}
 	}
-	f.unwanted.mu.Lock()
-	if f.unwanted.told == told {
-		f.unwanted.left = left
+	f.reaper.mu.Lock()
+	if f.reaper.told == told {
+		f.reaper.left = left
 	}
-	f.unwanted.mu.Unlock()
+	f.reaper.mu.Unlock()
 	return f.queued(ctx, waiting)
 }
 
 // tendForkSoon tends the copies of a VM, unless that is under way.
 func (f *Fleet) tendForkSoon(ctx context.Context, of vm.VM) {
 	work := "fork of " + of.Job
-	if !f.unwanted.begin(work) {
+	if !f.reaper.begin(work) {
 		return
 	}
 	begun := of.Forking.Begun
 	f.background.Go(func() {
 		f.logged(ctx, of, f.tendFork(ctx, of.Job))
-		f.unwanted.end(work)
+		f.reaper.end(work)
 		if now, err := f.o.Store.VM(ctx, of.Job); err == nil && now.Forking.Begun != begun { // there is more to do
-			signal(f.unwanted.wake)
+			signal(f.reaper.wake)
 		}
 	})
 }
@@ -276,20 +276,20 @@ func (f *Fleet) queued(ctx context.Context, waiting []vm.VM) error {
 
 // destroy destroys a VM that nobody wants. What fails is tried again the next time.
 func (f *Fleet) destroy(ctx context.Context, v vm.VM) {
-	defer f.unwanted.end(v.Job)
+	defer f.reaper.end(v.Job)
 	release, err := f.lockLife(ctx, v)
 	if err != nil {
 		return // an engine that has led before makes or destroys it
 	}
 	defer release()
 	log := f.o.Log.With("job_id", v.Job, "vm_id", v.ID)
-	f.o.Guest.Forget(maker(v))
+	f.o.Guest.Forget(asJob(v))
 	_, err = f.Remove(job.WithCaller(ctx, f.ender(ctx, v.Job)), v)
 	if err == nil || job.IsClass(err, job.HostLeftAlone) {
 		err = f.Settle(ctx, v.Job, err)
-		f.o.Guest.Forget(maker(v)) // it may have been asked meanwhile
+		f.o.Guest.Forget(asJob(v)) // it may have been asked meanwhile
 		f.dropKey(ctx, v.Job)
-		signal(f.unwanted.wake)
+		signal(f.reaper.wake)
 	} else if ctx.Err() == nil {
 		text := "VM not destroyed, will be tried again: " + err.Error()
 		_, noteErr := f.update(ctx, v.Job, func(*vm.VM) ([]job.Event, error) {
