@@ -25,7 +25,6 @@ type manifestFlags struct {
 	fields []field.Field
 	given  job.Manifest
 	files  []string
-	always bool // the VM is kept
 }
 
 // register adds the options; those whose values are not plain have a form of their own.
@@ -33,23 +32,20 @@ func (f *manifestFlags) register(a *app, cmd *cobra.Command, c field.Commands) {
 	flags := cmd.Flags()
 	flags.SetInterspersed(c == field.CreateVM || c == field.CreatePool) // options after a task's command are the command's: it belongs after --
 	for _, row := range field.For(c) {
-		if row.Name == "keep" {
-			flags.BoolVar(&f.always, "keep-always", false, "keep the VM for --keep-for in any case, unless the job is cancelled, killed or lost")
-		}
-		with := cobra.NoFileCompletions
-		if row.Name == "files" {
+		if row.Offers == field.LocalFiles {
 			flags.StringArrayVar(&f.files, row.Flag, nil, row.Help)
 			continue // to be completed with files
 		}
 		f.fields = append(f.fields, row)
 		addFlag(cmd, row, &f.given)
-		switch words := row.Words(); {
-		case row.Name == "vm":
+		with := cobra.NoFileCompletions
+		switch {
+		case row.Offers == field.VMs:
 			with = a.vmNames()
-		case row.Name == "vmTemplate":
+		case row.Offers == field.Templates:
 			with = a.templateNames()
-		case len(words) > 0:
-			with = cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
+		case row.Values != nil:
+			with = cobra.FixedCompletions(row.Values, cobra.ShellCompDirectiveNoFileComp)
 		}
 		_ = cmd.RegisterFlagCompletionFunc(row.Flag, with)
 	}
@@ -82,13 +78,21 @@ func addFlag(cmd *cobra.Command, row field.Field, given any) {
 			flags.StringVar(at.Addr().Convert(reflect.TypeFor[*string]()).Interface().(*string), row.Flag, "", row.Help)
 			return
 		}
-		flags.BoolFunc(row.Flag, row.Help, func(text string) error {
-			on, err := strconv.ParseBool(text)
-			if at.SetString(""); on {
-				at.SetString(row.On)
-			}
-			return err
-		})
+		makes := func(flag, value, help string) {
+			flags.BoolFunc(flag, help, func(text string) error {
+				on, err := strconv.ParseBool(text)
+				if on && (row.Also == nil || at.String() != row.Also.Makes) { // which is more
+					at.SetString(value)
+				} else if !on && at.String() == value {
+					at.SetString("")
+				}
+				return err
+			})
+		}
+		makes(row.Flag, row.On, row.Help)
+		if also := row.Also; also != nil {
+			makes(also.Flag, also.Makes, also.Help)
+		}
 	}
 }
 
@@ -96,7 +100,7 @@ func addFlag(cmd *cobra.Command, row field.Field, given any) {
 // error: omitting the option means the default.
 func take(cmd *cobra.Command, fields []field.Field, given, to any) error {
 	for _, row := range fields {
-		if !cmd.Flags().Changed(row.Flag) {
+		if len(typedFor(cmd, row)) == 0 {
 			continue
 		}
 		from, at := row.Of(given), row.Of(to)
@@ -126,9 +130,6 @@ func (f *manifestFlags) override(cmd *cobra.Command, m *job.Manifest, terminal a
 	}
 	if f.given.VMName != "" || f.given.TTL != 0 {
 		m.Lifecycle = vm.Persistent
-	}
-	if f.always {
-		m.Keep = job.KeepAlways
 	}
 	if f.given.KeepFor != 0 && !m.Keep.Keeps() {
 		m.Keep = job.KeepOnFailure

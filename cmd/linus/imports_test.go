@@ -38,7 +38,7 @@ var adapters = []string{
 
 // arrows says for each package which of ours it may import, outside tests:
 //
-//	cmd -> daemon -> adapters -> job -> vm;  proxmox, guest -> remote, result, embed;  embed -> scripts
+//	cmd -> daemon -> adapters -> job -> field -> vm;  proxmox, guest -> remote, result, embed;  embed -> scripts
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
@@ -52,7 +52,7 @@ var arrows = map[string][]string{
 	"internal/agent":     {},
 	"internal/cluster":   {"internal/job"},
 	"internal/config":    {"internal/job"},
-	"internal/control":   {"internal/intake", "internal/job", "internal/view"},
+	"internal/control":   {"internal/field", "internal/intake", "internal/job", "internal/view"},
 	"internal/dispatch":  {"internal/handover", "internal/job"},
 	"internal/egress":    {"internal/job"},
 	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience"},
@@ -61,7 +61,7 @@ var arrows = map[string][]string{
 	"internal/executor":  {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},
 	"internal/capture":   {"internal/agent", "internal/job", "internal/patience", "internal/secret"},
 	"internal/patience":  {"internal/job"},
-	"internal/mcptool":   {"internal/job", "internal/mcptask"},
+	"internal/mcptool":   {"internal/field", "internal/job", "internal/mcptask"},
 	"internal/mcptask":   {},
 	"internal/oauth":     {"internal/job"},
 	"internal/policy":    {"internal/job"},
@@ -75,8 +75,8 @@ var arrows = map[string][]string{
 	"internal/proxmox":   {"internal/job", "internal/remote", "internal/result", "embed"},
 	"internal/telemetry": {"internal/job"},
 
-	"internal/field":      {"internal/job"},
-	"internal/job":        {"internal/agent"},
+	"internal/field":      {"internal/agent"},
+	"internal/job":        {"internal/agent", "internal/field"},
 	"internal/vm":         {},
 	"internal/manual":     {"embed"},
 	"internal/envfile":    {},

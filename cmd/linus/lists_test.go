@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // What scripts and documents tell of the lists in package job is what is there.
@@ -15,14 +16,14 @@ import (
 func TestLists_ImagesAreThoseOfTheSystems(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", `source "$1"; shift; image_lookup none; echo "${image_known}"; for os; do image_lookup "${os}"; echo "${os} ${image_os} ${image_url}"; done`,
 		"lists", filepath.Join("..", "..", "scripts", "lib", "image.sh"))
-	cmd.Args = append(cmd.Args, job.Systems...)
+	cmd.Args = append(cmd.Args, vm.Systems...)
 	cmd.Args = append(cmd.Args, "none")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	if len(lines) != len(job.Systems)+2 {
+	if len(lines) != len(vm.Systems)+2 {
 		t.Fatalf("%q", lines)
 	}
 	told := []string{lines[0]} // every text that lists them
@@ -59,8 +60,8 @@ func TestLists_ImagesAreThoseOfTheSystems(t *testing.T) {
 			branches += strings.Count(text, "|") + 1
 		}
 	}
-	if branches != len(job.Systems) {
-		t.Errorf("image.sh knows %d names, job.Systems has %d", branches, len(job.Systems))
+	if branches != len(vm.Systems) {
+		t.Errorf("image.sh knows %d names, vm.Systems has %d", branches, len(vm.Systems))
 	}
 }
 

@@ -76,8 +76,8 @@ func (a *app) templateBuildCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "build it on every node that VMs are spread over (PROXMOX_NODES) and that has none of the name, one after the other")
-	cmd.Flags().StringVar(&spec.OS, "os", job.DefaultSystem, strings.Join(job.Systems, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("os", cobra.FixedCompletions(job.Systems, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVar(&spec.OS, "os", job.DefaultSystem, strings.Join(vm.Systems, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("os", cobra.FixedCompletions(vm.Systems, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&spec.Name, "name", "agent-template", "its name; no VM may have it")
 	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install: "base python node docker claude codex gemini" or some of them, all, or none`)
 	cmd.Flags().StringVar(&spec.ImageURL, "image", "", "URL of another image of that system (file:// is the host's)")

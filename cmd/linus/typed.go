@@ -10,33 +10,68 @@ import (
 
 	"linus/internal/field"
 	"linus/internal/job"
-	"linus/internal/lazyregexp"
 )
 
-// fieldNames are names of fields in errors of the domain: of a manifest, a pool or a volume.
-var fieldNames = lazyregexp.New(`\b(?:manifest|pool|volume)\.[A-Za-z]+(?:\.[A-Za-z]+|\[[0-9]+\])*`)
+// typedFor returns the options of a command for a field that were given.
+func typedFor(cmd *cobra.Command, row field.Field) (given []string) {
+	flags := []string{row.Flag}
+	if row.Also != nil {
+		flags = append(flags, row.Also.Flag)
+	}
+	for _, flag := range flags {
+		if flag != "" && cmd.Flags().Changed(flag) {
+			given = append(given, "--"+flag)
+		}
+	}
+	return given
+}
 
 // asTyped returns an error's text with what was typed in the place of fields: the options that
-// were given, and NAME for the name of what is to be made. A field that a file has keeps its name.
+// were given, and NAME for the name of what is to be made. What was not is named by its option,
+// or as in a file that was given.
 func asTyped(cmd *cobra.Command, text string) string {
-	rows := slices.Concat(field.For(^field.Commands(0)), field.PoolSize())
-	return fieldNames.ReplaceAllStringFunc(text, func(whole string) string {
-		_, name, _ := strings.Cut(whole, ".")
+	file := cmd.Flags().Lookup("manifest")
+	fromFile := file != nil && file.Changed
+	has := func(row field.Field) bool { return row.Flag != "" && cmd.Flags().Lookup(row.Flag) != nil }
+	return job.Naming(func(path, value string, subject bool) string {
+		of, name, _ := strings.Cut(path, ".")
 		if (name == "name" || name == "vmName") && strings.Contains(cmd.Use, " NAME") && cmd.Flags().NArg() > 0 {
 			return "NAME"
 		}
+		rows := field.All()
+		if of == "pool" {
+			rows = append(field.PoolSize(), rows...)
+		}
 		base, _, _ := strings.Cut(name, "[")
-		var given []string
+		var options []string
+		known, key := false, ""
 		for _, row := range rows {
-			if (row.Name == base || strings.HasPrefix(row.Name, base+".")) && row.Flag != "" && cmd.Flags().Changed(row.Flag) {
-				given = append(given, "--"+row.Flag)
+			rest, within := strings.CutPrefix(base, row.Name+".")
+			if row.Label == "" || row.Name != base && !within && !strings.HasPrefix(row.Name, base+".") {
+				continue
+			}
+			known = true
+			if options = append(options, typedFor(cmd, row)...); within && len(options) > 0 {
+				key = " " + rest
+			}
+			switch {
+			case len(options) > 0 || fromFile || !has(row) || of == "volume":
+			case value == "" && row.Name == base:
+				return "--" + row.Flag
+			case value == row.On || value == "true":
+				return "give --" + row.Flag
+			case value != "":
+				return "give --" + row.Flag + " " + value
 			}
 		}
-		if len(given) == 0 {
-			return whole
+		switch {
+		case len(options) > 0 && value == "":
+			return strings.Join(slices.Compact(options), ", ") + key
+		case known || subject:
+			return job.Written(name, value, false)
 		}
-		return strings.Join(slices.Compact(given), ", ")
-	})
+		return path
+	}).In(text)
 }
 
 // missing returns the options that a command needs and was not given.

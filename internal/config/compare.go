@@ -11,9 +11,6 @@ import (
 	"strings"
 )
 
-// notCompared are settings of a process rather than of the engine.
-var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL", "LINUS_LOG_FORMAT", envFileSetting, "HTTP_ADDR", "HTTP_TOKEN", "HTTP_HOSTS", "HTTP_CORS_ORIGINS", "HTTP_URL", "EXPOSE_DOMAIN", "HTTP_TLS_CERT", "HTTP_TLS_KEY", "OAUTH_ISSUER", "OAUTH_AUDIENCE", "OAUTH_CA_FILE", "OIDC_ISSUER", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET", "OIDC_ROLES", "OIDC_GROUPS_CLAIM", "OIDC_SCOPES", "OIDC_SESSION_HOURS", "OIDC_CA_FILE", "LINUS_SERVER", "LINUS_TOKEN_FILE", "LINUS_CA_FILE", "MCP_TOOLSETS", "MCP_READ_ONLY", "MCP_DISABLE_DESTRUCTIVE"}
-
 // Effective returns every setting's value as text; for a secret only enough of
 // a hash to compare two values.
 func (c Config) Effective() map[string]string {
@@ -49,7 +46,7 @@ func (c Config) differs(engine map[string]string, names []string) []string {
 	var lines []string
 	own := c.Effective()
 	for _, name := range names {
-		if _, given := c.given[name]; given && own[name] != engine[name] && !slices.Contains(notCompared, name) {
+		if _, given := c.given[name]; given && own[name] != engine[name] && fields()[name].Tag.Get("of") != "process" {
 			lines = append(lines, fmt.Sprintf("%s is %q here, %q in the engine", name, own[name], engine[name]))
 		}
 	}

@@ -20,7 +20,8 @@ import (
 )
 
 // Config is every setting, validated. Names, defaults and texts are in the
-// tags; Table, the documents and .env.example are generated from them.
+// tags; Table, the documents and .env.example are generated from them. Those of:"process" are
+// settings of a process rather than of the engine.
 type Config struct {
 	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH, or an alias that ~/.ssh/config gives a HostName, whose Port, User and IdentityFile hold unless they are set here. Required for everything that touches VMs. Several, separated by commas, are entries of one cluster: when one does not answer, the next is asked."`
 	ProxmoxSSHPort     int    `envconfig:"PROXMOX_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the host."`
@@ -54,28 +55,28 @@ type Config struct {
 	CallbackPort int    `envconfig:"CALLBACK_PORT" default:"8765" min:"0" max:"65535" desc:"Port to listen on for the VMs' callbacks. 0: any free one."`
 	CallbackURL  string `envconfig:"CALLBACK_URL" desc:"URL given to the VMs. Empty: the address and port listened on; if that is all addresses, this machine's address towards the host."`
 
-	HTTPAddr        string `envconfig:"HTTP_ADDR" desc:"Address and port (127.0.0.1:8766) at which linus serve offers MCP, downloads and the web page over HTTP. Empty: disabled."`
-	HTTPToken       Secret `envconfig:"HTTP_TOKEN" desc:"Token that HTTP clients must send, 16 characters or more. Empty: one is generated and kept in the file http-token of the state directory."`
-	HTTPHosts       string `envconfig:"HTTP_HOSTS" desc:"Names, besides addresses and localhost, by which HTTP clients may reach this server, separated by spaces or commas."`
-	HTTPCORSOrigins string `envconfig:"HTTP_CORS_ORIGINS" desc:"Origins whose pages a browser may let call /mcp, as in http://localhost:6274, separated by spaces or commas. Empty: none."`
+	HTTPAddr        string `envconfig:"HTTP_ADDR" of:"process" desc:"Address and port (127.0.0.1:8766) at which linus serve offers MCP, downloads and the web page over HTTP. Empty: disabled."`
+	HTTPToken       Secret `envconfig:"HTTP_TOKEN" of:"process" desc:"Token that HTTP clients must send, 16 characters or more. Empty: one is generated and kept in the file http-token of the state directory."`
+	HTTPHosts       string `envconfig:"HTTP_HOSTS" of:"process" desc:"Names, besides addresses and localhost, by which HTTP clients may reach this server, separated by spaces or commas."`
+	HTTPCORSOrigins string `envconfig:"HTTP_CORS_ORIGINS" of:"process" desc:"Origins whose pages a browser may let call /mcp, as in http://localhost:6274, separated by spaces or commas. Empty: none."`
 
-	HTTPURL      string `envconfig:"HTTP_URL" desc:"URL of this server as browsers reach it (https://linus.example), for the URLs of exposed ports and the login by OIDC_ISSUER. Empty: the address listened on, or with HTTP_TLS_CERT the first of HTTP_HOSTS."`
-	ExposeDomain string `envconfig:"EXPOSE_DOMAIN" desc:"Wildcard (*.vms.example) whose host names lead to this server, at the port of HTTP_URL: each exposed port of a VM gets one. Empty: they get paths, and their pages no cookies and no storage."`
+	HTTPURL      string `envconfig:"HTTP_URL" of:"process" desc:"URL of this server as browsers reach it (https://linus.example), for the URLs of exposed ports and the login by OIDC_ISSUER. Empty: the address listened on, or with HTTP_TLS_CERT the first of HTTP_HOSTS."`
+	ExposeDomain string `envconfig:"EXPOSE_DOMAIN" of:"process" desc:"Wildcard (*.vms.example) whose host names lead to this server, at the port of HTTP_URL: each exposed port of a VM gets one. Empty: they get paths, and their pages no cookies and no storage."`
 
-	HTTPTLSCert   string `envconfig:"HTTP_TLS_CERT" kind:"path" desc:"PEM file with this server's certificate, followed by those between it and its root, for HTTPS at HTTP_ADDR. Read again when it changes. Empty: plain HTTP."`
-	HTTPTLSKey    string `envconfig:"HTTP_TLS_KEY" kind:"path" desc:"PEM file with the key of HTTP_TLS_CERT, which only its owner and group can read."`
-	OAuthIssuer   string `envconfig:"OAUTH_ISSUER" desc:"URL of the OAuth authorization server (https://id.example/realms/team) whose access tokens HTTP clients may show, as JWTs with the scopes linus:read, linus:run or linus:admin. Needs OAUTH_AUDIENCE. Empty: none."`
-	OAuthAudience string `envconfig:"OAUTH_AUDIENCE" desc:"URL of this server as its clients reach it, https://HOST:PORT/mcp or https://HOST:PORT: what these tokens must be for (aud)."`
-	OAuthCAFile   string `envconfig:"OAUTH_CA_FILE" kind:"path" desc:"PEM file with the CA certificates accepted for OAUTH_ISSUER. Empty: the system's."`
+	HTTPTLSCert   string `envconfig:"HTTP_TLS_CERT" of:"process" kind:"path" desc:"PEM file with this server's certificate, followed by those between it and its root, for HTTPS at HTTP_ADDR. Read again when it changes. Empty: plain HTTP."`
+	HTTPTLSKey    string `envconfig:"HTTP_TLS_KEY" of:"process" kind:"path" desc:"PEM file with the key of HTTP_TLS_CERT, which only its owner and group can read."`
+	OAuthIssuer   string `envconfig:"OAUTH_ISSUER" of:"process" desc:"URL of the OAuth authorization server (https://id.example/realms/team) whose access tokens HTTP clients may show, as JWTs with the scopes linus:read, linus:run or linus:admin. Needs OAUTH_AUDIENCE. Empty: none."`
+	OAuthAudience string `envconfig:"OAUTH_AUDIENCE" of:"process" desc:"URL of this server as its clients reach it, https://HOST:PORT/mcp or https://HOST:PORT: what these tokens must be for (aud)."`
+	OAuthCAFile   string `envconfig:"OAUTH_CA_FILE" of:"process" kind:"path" desc:"PEM file with the CA certificates accepted for OAUTH_ISSUER. Empty: the system's."`
 
-	OIDCIssuer       string `envconfig:"OIDC_ISSUER" desc:"URL of the OpenID Connect issuer (https://id.example/realms/team) by which people log in to the web page. Needs OIDC_CLIENT_ID, OIDC_ROLES and HTTP_URL; they come back to HTTP_URL/login/issuer. Empty: none."`
-	OIDCClientID     string `envconfig:"OIDC_CLIENT_ID" desc:"This server's client ID at OIDC_ISSUER."`
-	OIDCClientSecret Secret `envconfig:"OIDC_CLIENT_SECRET" desc:"Its client secret. Empty: it is a public client."`
-	OIDCRoles        string `envconfig:"OIDC_ROLES" desc:"Roles of people by their groups at OIDC_ISSUER, separated by commas: linus-admins=admin, devs=run, *=read (everybody whom it lets in). The highest of several counts; people in none of them cannot log in."`
-	OIDCGroupsClaim  string `envconfig:"OIDC_GROUPS_CLAIM" default:"groups" desc:"Claim of the ID token, or else of the userinfo, that has a person's groups: a list of texts, or one text."`
-	OIDCScopes       string `envconfig:"OIDC_SCOPES" default:"openid profile email" desc:"Scopes that OIDC_ISSUER is asked for, separated by spaces or commas; some have groups only for a scope of that name."`
-	OIDCSessionHours int    `envconfig:"OIDC_SESSION_HOURS" default:"12" min:"1" max:"168" desc:"Hours after which such a login ends, and OIDC_ISSUER is asked again for the person's groups."`
-	OIDCCAFile       string `envconfig:"OIDC_CA_FILE" kind:"path" desc:"PEM file with the CA certificates accepted for OIDC_ISSUER. Empty: the system's."`
+	OIDCIssuer       string `envconfig:"OIDC_ISSUER" of:"process" desc:"URL of the OpenID Connect issuer (https://id.example/realms/team) by which people log in to the web page. Needs OIDC_CLIENT_ID, OIDC_ROLES and HTTP_URL; they come back to HTTP_URL/login/issuer. Empty: none."`
+	OIDCClientID     string `envconfig:"OIDC_CLIENT_ID" of:"process" desc:"This server's client ID at OIDC_ISSUER."`
+	OIDCClientSecret Secret `envconfig:"OIDC_CLIENT_SECRET" of:"process" desc:"Its client secret. Empty: it is a public client."`
+	OIDCRoles        string `envconfig:"OIDC_ROLES" of:"process" desc:"Roles of people by their groups at OIDC_ISSUER, separated by commas: linus-admins=admin, devs=run, *=read (everybody whom it lets in). The highest of several counts; people in none of them cannot log in."`
+	OIDCGroupsClaim  string `envconfig:"OIDC_GROUPS_CLAIM" of:"process" default:"groups" desc:"Claim of the ID token, or else of the userinfo, that has a person's groups: a list of texts, or one text."`
+	OIDCScopes       string `envconfig:"OIDC_SCOPES" of:"process" default:"openid profile email" desc:"Scopes that OIDC_ISSUER is asked for, separated by spaces or commas; some have groups only for a scope of that name."`
+	OIDCSessionHours int    `envconfig:"OIDC_SESSION_HOURS" of:"process" default:"12" min:"1" max:"168" desc:"Hours after which such a login ends, and OIDC_ISSUER is asked again for the person's groups."`
+	OIDCCAFile       string `envconfig:"OIDC_CA_FILE" of:"process" kind:"path" desc:"PEM file with the CA certificates accepted for OIDC_ISSUER. Empty: the system's."`
 
 	WebhookURL    Secret `envconfig:"WEBHOOK_URL" desc:"URL that is sent a signed message at the end of every job, and about every VM that is asked for. Needs WEBHOOK_SECRET. Empty: none."`
 	WebhookSecret Secret `envconfig:"WEBHOOK_SECRET" desc:"Key that signs these messages and those that jobs ask for (notify), as Standard Webhooks describes: whsec_ and base64, or any text of 16 to 512 bytes. Empty: there are no messages."`
@@ -83,9 +84,9 @@ type Config struct {
 
 	MetricLabels string `envconfig:"METRIC_LABELS" desc:"Keys of labels, at most 5, that the metrics linus_jobs_ended_total and linus_vms also have, separated by commas: team, cost-center. Of each, the first 50 values are kept apart. Empty: none."`
 
-	MCPToolsets           string `envconfig:"MCP_TOOLSETS" desc:"Toolsets that MCP clients get, separated by spaces or commas: jobs, exec, vm, files, admin. Empty: all."`
-	MCPReadOnly           bool   `envconfig:"MCP_READ_ONLY" default:"false" desc:"true: MCP clients get only the tools that change nothing."`
-	MCPDisableDestructive bool   `envconfig:"MCP_DISABLE_DESTRUCTIVE" default:"false" desc:"true: MCP clients get no tools that end, destroy or overwrite anything (cancel, kill, cleanup, stop, revert, destroy, write_file, edit_file)."`
+	MCPToolsets           string `envconfig:"MCP_TOOLSETS" of:"process" desc:"Toolsets that MCP clients get, separated by spaces or commas: jobs, exec, vm, files, admin. Empty: all."`
+	MCPReadOnly           bool   `envconfig:"MCP_READ_ONLY" of:"process" default:"false" desc:"true: MCP clients get only the tools that change nothing."`
+	MCPDisableDestructive bool   `envconfig:"MCP_DISABLE_DESTRUCTIVE" of:"process" default:"false" desc:"true: MCP clients get no tools that end, destroy or overwrite anything (cancel, kill, cleanup, stop, revert, destroy, write_file, edit_file)."`
 
 	DefaultVMTemplate string `envconfig:"DEFAULT_VM_TEMPLATE" default:"agent-template" desc:"Template (name or VM ID) cloned for a manifest without vmTemplate."`
 	DefaultTimeout    int    `envconfig:"DEFAULT_TIMEOUT" default:"3600" min:"1" max:"86400" desc:"Time limit of a task in seconds if its manifest has no timeout."`
@@ -131,18 +132,18 @@ type Config struct {
 	LeaseHours    int `envconfig:"LEASE_HOURS" default:"24" min:"0" max:"8760" desc:"Hours after a job's timeout after which the host destroys its VM by itself if linus has not done so. 0: never."`
 	RetentionDays int `envconfig:"RETENTION_DAYS" default:"30" min:"0" max:"3650" desc:"Days after which a finished job and its output are deleted. 0: never."`
 
-	StateDir     string `envconfig:"LINUS_STATE_DIR" kind:"path" desc:"Directory for the database, outputs, keys and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
+	StateDir     string `envconfig:"LINUS_STATE_DIR" of:"process" kind:"path" desc:"Directory for the database, outputs, keys and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
 	StateReserve int    `envconfig:"LINUS_STATE_RESERVE" default:"512" min:"0" max:"1000000" desc:"MiB of the state directory's file system that stay free for jobs that run: below, no job is accepted. 0: none. With LINUS_DATABASE_URL not looked at."`
 	// DatabaseURL may contain a password.
 	DatabaseURL Secret `envconfig:"LINUS_DATABASE_URL" desc:"PostgreSQL database (postgres://USER:PASSWORD@HOST:5432/DATABASE) for jobs, their output and artifacts, which several engines can share. Options such as sslmode and passfile are as in PostgreSQL's own URLs. Empty: SQLite and files in LINUS_STATE_DIR."`
 
-	Server    string `envconfig:"LINUS_SERVER" desc:"URL (https://linus.example:8766) of a server whose engine the commands use, instead of one on this machine. http:// only for this machine's loopback."`
-	TokenFile string `envconfig:"LINUS_TOKEN_FILE" kind:"path" desc:"File with the token for LINUS_SERVER, mode 0600."`
-	CAFile    string `envconfig:"LINUS_CA_FILE" kind:"path" desc:"PEM file with the CA certificates accepted for LINUS_SERVER. Empty: the system's."`
+	Server    string `envconfig:"LINUS_SERVER" of:"process" desc:"URL (https://linus.example:8766) of a server whose engine the commands use, instead of one on this machine. http:// only for this machine's loopback."`
+	TokenFile string `envconfig:"LINUS_TOKEN_FILE" of:"process" kind:"path" desc:"File with the token for LINUS_SERVER, mode 0600."`
+	CAFile    string `envconfig:"LINUS_CA_FILE" of:"process" kind:"path" desc:"PEM file with the CA certificates accepted for LINUS_SERVER. Empty: the system's."`
 
-	LogLevel  string `envconfig:"LINUS_LOG_LEVEL" default:"info" desc:"debug, info, warn or error."`
-	LogFormat string `envconfig:"LINUS_LOG_FORMAT" default:"text" desc:"Log format on stderr and in engine.log: text or json."`
-	EnvFile   string `envconfig:"LINUS_ENV_FILE" kind:"path" desc:"File with lines NAME=value of these settings, mode 0600 when it holds a secret. Unset: linus/env in $XDG_CONFIG_HOME or ~/.config, if it exists; set but empty: none."`
+	LogLevel  string `envconfig:"LINUS_LOG_LEVEL" of:"process" default:"info" desc:"debug, info, warn or error."`
+	LogFormat string `envconfig:"LINUS_LOG_FORMAT" of:"process" default:"text" desc:"Log format on stderr and in engine.log: text or json."`
+	EnvFile   string `envconfig:"LINUS_ENV_FILE" of:"process" kind:"path" desc:"File with lines NAME=value of these settings, mode 0600 when it holds a secret. Unset: linus/env in $XDG_CONFIG_HOME or ~/.config, if it exists; set but empty: none."`
 
 	// TraceEndpoint has OpenTelemetry's standard name.
 	TraceEndpoint string `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" desc:"OpenTelemetry collector (http://HOST:4318) that gets a trace of each job, by OTLP over HTTP. Empty: none."`

@@ -10,7 +10,9 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
+	"linus/internal/field"
 	"linus/internal/job"
 	"linus/internal/view"
 )
@@ -215,7 +217,9 @@ func (s shape) inURL(name string) bool {
 
 // public returns a problem in the API's words: its names of fields, and of what can be done.
 func (s shape) public(p view.Problem) view.Problem {
-	p.Detail, p.Remedy = publicWords(p.Detail), publicWords(p.Remedy)
+	naming := job.Naming(func(path, value string, _ bool) string { return job.Written(view.Path(s.in, path), value, false) })
+	say := func(text string) string { return publicWords(naming.In(text)) }
+	p.Detail, p.Remedy = say(p.Detail), say(p.Remedy)
 	fields := make([]*job.FieldError, len(p.Fields))
 	lines := make([]string, len(p.Fields))
 	for i, f := range p.Fields {
@@ -223,7 +227,7 @@ func (s shape) public(p view.Problem) view.Problem {
 		if rest, ok := strings.CutPrefix(name, "pool."); ok && s.in == reflect.TypeFor[job.Pool]() || ok && s.name == "ResizePool" {
 			name = rest
 		}
-		fields[i] = &job.FieldError{Field: view.Path(s.in, name), Problem: publicWords(f.Problem), Remedy: publicWords(f.Remedy)}
+		fields[i] = &job.FieldError{Field: view.Path(s.in, name), Problem: say(f.Problem), Remedy: say(f.Remedy)}
 		lines[i] = fields[i].Error()
 	}
 	if p.Fields = fields; len(fields) > 0 {
@@ -247,9 +251,15 @@ var apiWords = job.Words{
 	job.TemplateName: "--name", job.TemplateOS: "--os", job.TemplateImage: "--image", job.TemplateSHA256: "--sha256", job.TemplateParts: "--bootstrap",
 }
 
-// fieldWords are the API's names of fields that have another in a manifest.
-var fieldWords = strings.NewReplacer(
-	"agentType", "agent_type", "agent.claudeModel", "agent.claude_model", "statusMode", "status_mode", "ttySize", "tty_size", "vmName", "vm_name", "vmTemplate", "template", "keepFor", "keep_for_seconds", "idleSuspend", "idle_suspend_seconds",
-)
+// fieldWords are the API's names of fields whose names in a manifest are no words: agentType.
+var fieldWords = sync.OnceValue(func() *strings.Replacer {
+	var pairs []string
+	for _, f := range field.All() {
+		if strings.ToLower(f.Name) != f.Name {
+			pairs = append(pairs, f.Name, view.Path(reflect.TypeFor[job.Manifest](), f.Name))
+		}
+	}
+	return strings.NewReplacer(pairs...)
+})
 
-func publicWords(text string) string { return fieldWords.Replace(apiWords.In(text)) }
+func publicWords(text string) string { return fieldWords().Replace(apiWords.In(text)) }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"linus/internal/doctest"
+	"linus/internal/field"
 	"linus/internal/job"
 	"linus/internal/view"
 )
@@ -186,7 +187,7 @@ func (d *describer) document() object {
 		}
 		tagList = append(tagList, object{"name": tag, "description": tagAbout[tag]})
 	}
-	d.schema(reflect.TypeFor[view.Problem](), "")
+	d.schema(reflect.TypeFor[view.Problem]())
 	return object{
 		"openapi": "3.1.0",
 		"info": object{
@@ -235,7 +236,7 @@ func (d *describer) operation(s shape) object {
 	for _, p := range s.params {
 		f := s.in.FieldByIndex(p.field)
 		elsewhere[p.name] = true
-		one := object{"name": p.name, "in": string(p.in), "required": p.in == inPath || p.need, "schema": d.schema(f.Type, f.Tag)}
+		one := object{"name": p.name, "in": string(p.in), "required": p.in == inPath || p.need, "schema": d.schema(f.Type)}
 		if v := job.VerbOf(s.name); v != nil && v.List != nil {
 			list(one["schema"].(object), p.name, v.List)
 		}
@@ -300,20 +301,20 @@ func (d *describer) operation(s shape) object {
 	case bodyOf(s.out) != nil:
 		for _, f := range view.Fields(s.out) {
 			if !f.Body {
-				headers[headerOf(f)] = object{"description": d.describe(s.out, f.StructField), "schema": d.schema(f.Type, "")}
+				headers[headerOf(f)] = object{"description": d.describe(s.out, f.StructField), "schema": d.schema(f.Type)}
 			}
 		}
 		response = object{"description": "The bytes.", "content": bytes}
 		responses["206"] = object{"description": "The bytes of the range.", "content": bytes}
 	case s.key != "":
-		properties := object{s.key: d.schema(s.out, "")}
+		properties := object{s.key: d.schema(s.out)}
 		if v := job.VerbOf(s.name); v != nil && v.Select != nil {
 			properties["next_cursor"] = object{"type": "string", "description": "Empty or missing on the last page."}
 		}
 		schema := object{"type": "object", "required": []string{s.key}, "properties": properties}
 		response["content"] = object{"application/json": object{"schema": schema}}
 	default:
-		response["content"] = object{"application/json": object{"schema": d.schema(s.out, "")}}
+		response["content"] = object{"application/json": object{"schema": d.schema(s.out)}}
 	}
 	if len(headers) > 0 {
 		response["headers"] = headers
@@ -349,10 +350,16 @@ var paramAbout = map[string]string{
 
 // describe returns a field's description.
 func (d *describer) describe(t reflect.Type, f reflect.StructField) string {
-	if text := f.Tag.Get("jsonschema_description"); text != "" {
-		return publicWords(text)
+	if row, ok := rowOf(t, f); ok && row.Says() != "" {
+		return publicWords(row.Says())
 	}
 	return readable(f.Name, d.fields[nameOf(t)+"."+f.Name])
+}
+
+// rowOf returns the row of a field of a manifest.
+func rowOf(t reflect.Type, f reflect.StructField) (field.Field, bool) {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return job.FieldOf(t, name)
 }
 
 // numbers are constants that comments name.
@@ -376,18 +383,7 @@ func readable(name, comment string) string {
 }
 
 // schema returns the schema of a type; a struct's is a component.
-func (d *describer) schema(t reflect.Type, tag reflect.StructTag) object {
-	s := d.bare(t)
-	for option := range strings.SplitSeq(tag.Get("jsonschema"), ",") {
-		name, value, _ := strings.Cut(option, "=")
-		if n, err := strconv.Atoi(value); err == nil && (name == "minimum" || name == "maximum") {
-			s[name] = n
-		}
-	}
-	return s
-}
-
-func (d *describer) bare(t reflect.Type) object {
+func (d *describer) schema(t reflect.Type) object {
 	switch t {
 	case reflect.TypeFor[time.Time]():
 		return object{"type": "string", "format": "date-time"}
@@ -398,7 +394,7 @@ func (d *describer) bare(t reflect.Type) object {
 	}
 	switch t.Kind() { //nolint:exhaustive // the others are not used
 	case reflect.Pointer:
-		return d.bare(t.Elem())
+		return d.schema(t.Elem())
 	case reflect.Struct:
 		name := strings.ToUpper(nameOf(t)[:1]) + nameOf(t)[1:]
 		if _, known := d.schemas[name]; !known {
@@ -407,9 +403,9 @@ func (d *describer) bare(t reflect.Type) object {
 		}
 		return object{"$ref": "#/components/schemas/" + name}
 	case reflect.Slice:
-		return object{"type": "array", "items": d.bare(t.Elem())}
+		return object{"type": "array", "items": d.schema(t.Elem())}
 	case reflect.Map:
-		return object{"type": "object", "additionalProperties": d.bare(t.Elem())}
+		return object{"type": "object", "additionalProperties": d.schema(t.Elem())}
 	case reflect.Bool:
 		return object{"type": "boolean"}
 	case reflect.Int, reflect.Uint32:
@@ -441,7 +437,10 @@ func (d *describer) structure(t reflect.Type, without map[string]bool) object {
 		if left || without[""] && !named || f.Body || f.Header || f.Type == reflect.TypeFor[io.Reader]() {
 			continue
 		}
-		one := d.schema(f.Type, f.Tag)
+		one := d.schema(f.Type)
+		if row, ok := rowOf(t, f.StructField); ok && row.Most > 0 {
+			one["minimum"], one["maximum"] = row.Least, row.Most
+		}
 		if f.Text || f.String {
 			one = object{"type": "string"}
 		}

@@ -132,7 +132,7 @@ func TestPool_OnlyForJobsThatAskForTheSame(t *testing.T) {
 		"memory":     func(m *job.Manifest) { m.Resources.Memory = "3G" },
 		"disk":       func(m *job.Manifest) { m.Resources.Disk = "11G" },
 		"template":   func(m *job.Manifest) { m.VMTemplate = "9000" },
-		"os":         func(m *job.Manifest) { m.OS = job.Systems[0] },
+		"os":         func(m *job.Manifest) { m.OS = vm.Systems[0] },
 		"network":    func(m *job.Manifest) { m.Network.Bridge = "vmbr1" },
 		"persistent": func(m *job.Manifest) { m.Lifecycle = vm.Persistent },
 	} {

@@ -1,142 +1,256 @@
 package field
 
 import (
-	"fmt"
+	"slices"
 	"strings"
+	"sync"
 
-	"linus/internal/job"
+	"linus/internal/agent"
+	"linus/internal/lazyregexp"
+	"linus/internal/vm"
 )
 
-// Where fields apply; NewVM: to a VM that does not exist yet.
+// Where says where a group of a form applies: to a VM that does not exist yet.
+const Where = "vm=^$"
+
+// The groups of the form of a job, in its order.
 const (
-	NewVM     = "vm=^$"
-	staying   = NewVM + " lifecycle=^persistent$"
-	ending    = NewVM + " lifecycle=^(ephemeral)?$"
-	ownScript = "agentType=^script$ agent.command=^$"
+	Task       = "Task"
+	Repository = "Repository"
+	Machine    = "VM"
+	Network    = "Network"
+	Within     = "Environment"
+	Terminal   = "Terminal and input"
+	Afterwards = "Afterwards"
+)
+
+// How texts look.
+var (
+	DNSLabel   = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
+	Template   = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`) // a name or a VM ID
+	Credential = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+	templateRef = Like{Template, 63, "%q is neither", "give a template's name (letters, digits, dots, dashes) or its VM ID"}
+	vmRef       = Like{Template, 63, "%q is neither", "give the name or the VM ID of a persistent VM; {vm list} shows them"}
+	label       = Like{DNSLabel, 63, "%q is not a host name", "use letters, digits and dashes, at most 63"}
+	model       = Like{lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`), 128, "%q is not a model name", "give a model's name, such as sonnet"}
+	bridge      = Like{lazyregexp.New(`^[A-Za-z][A-Za-z0-9_.-]{0,14}$`), 0, "%q is not a bridge's name", "name a bridge of the host, as in vmbr0"}
+	size        = Like{lazyregexp.New(`^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$`), 0, "%q is not a size", "give ROWSxCOLUMNS, as in 24x80"}
+	credential  = Like{Credential, 64, "%.80q is not a credential's name", "linus credential list shows them"}
+)
+
+const (
+	minute = 60 // seconds
+	year   = 365 * 24 * 3600
 )
 
 // agents are the types of jobs that are agents.
 func agents() (names []string) {
-	for _, t := range job.AgentTypes() {
-		if _, ok := t.Agent(); ok {
-			names = append(names, string(t))
-		}
+	for _, a := range agent.All() {
+		names = append(names, a.Name)
 	}
 	return names
 }
 
-// Manifest returns the fields of a manifest.
-func Manifest() []Field {
-	return []Field{
-		{Name: "agentType", Flag: "agent-type", In: Submit | Run, Values: append([]string{"script", "custom"}, agents()...), Help: "script (default), custom, or an agent (" + strings.Join(agents(), ", ") + "): what follows -- is then the command's input, or the prompt",
-			Label: "Type", Hint: "script: a bash script; custom: input for the command below; the others: a prompt for that agent"},
-		{Name: "task", NoFlag: "it is what follows --", Lines: true,
-			Label: "Script, prompt or input"},
-		{Name: "agent.command", Flag: "agent-command", In: Submit, Help: "shell command that reads what follows -- from its stdin: for custom, or another interpreter for a script; for an agent, what starts it, as \"$@\"",
-			Label: "Command", Hint: "that reads the task from its stdin: for custom, or another interpreter for a script; for an agent, what starts it, as \"$@\""},
-		{Name: "agent.model", Flag: "model", In: Submit | Run, Help: "model for an agent, as in sonnet for claude (default: the agent's own)",
-			Label: "Model", Hint: "as in sonnet for claude; empty: the agent's default", When: "agentType=^(" + strings.Join(agents(), "|") + ")$"},
-		{Name: "agent.claudeModel", Flag: "claude-model", In: Submit, Help: "the same, for claude",
-			Label: "Claude model", Hint: "as in sonnet; empty: the CLI's default", When: "agentType=^claude$"},
-		{Name: "timeout", Flag: "timeout", In: tasks | Dispatch, Seconds: true, Help: "the task's time limit: seconds, or as in 90m or 1h30m",
-			Label: "Time limit", Hint: "as in 90m, at most 1d; empty: the server's default"},
-		{Name: "artifacts", Flag: "artifact", In: Submit | Exec, Each: true, Lines: true, Help: "path or pattern such as 'dist/**' of files to collect at the end; may be repeated",
-			Label: "Artifacts", Hint: "files to collect at the end: a path or a pattern such as dist/** on each line"},
-		{Name: "files", Flag: "file", In: tasks, Help: "LOCAL:REMOTE[:MODE], a file to copy into the VM; may be repeated",
-			Label: "Files"},
-		{Name: "repository.url", Flag: "repo", In: Submit | Exec, Help: "URL of a git repository that the engine fetches, and the task finds in the VM, as in https://github.com/acme/app",
-			Label: "Repository", Hint: "https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH"},
-		{Name: "repository.ref", Flag: "ref", In: Submit | Exec, Help: "its branch, tag or commit (default: its default branch)",
-			Label: "Branch, tag or commit", Hint: "empty: the default branch", When: "repository.url=."},
-		{Name: "repository.path", Flag: "repo-path", In: Submit | Exec, Help: "absolute directory for it in the VM (default: its name, in the home directory); the task runs there unless --cwd is given",
-			Label: "Its directory", Hint: "absolute; empty: its name, in the home directory", When: "repository.url=."},
-		{Name: "repository.credential", Flag: "repo-credential", In: tasks, Help: "name of the credential that reads it, and pushes; the VM does not have it",
-			Label: "Its credential", Hint: "as in linus credential list; empty: it is public", When: "repository.url=."},
-		{Name: "repository.submodules", Flag: "submodules", In: tasks, Help: "also fetch its submodules",
-			Label: "With its submodules", When: "repository.url=."},
-		{Name: "repository.lfs", Flag: "lfs", In: tasks, Help: "also fetch its large files (Git LFS)",
-			Label: "With its large files (LFS)", When: "repository.url=."},
-		{Name: "push.branch", Flag: "push", In: tasks, Help: "new branch to push its commits to if the task succeeds, or one that a job of yours pushed before",
-			Label: "Push to", Hint: "a new branch, if the task succeeds", When: "repository.url=."},
-		{Name: "vm", Flag: "vm", In: tasks, Help: "name or VM ID of an existing VM to run in, instead of a new one",
-			Label: "Existing VM", Hint: "name or ID of a persistent VM to run in; empty: a new one"},
-		{Name: "vmTemplate", Flag: "template", In: all, Help: "name or VM ID of the template to clone",
-			Label: "Template", Hint: "name or VM ID; empty: the server's default", When: NewVM + " os=^$"},
-		{Name: "os", Flag: "os", In: all, Values: append([]string{""}, job.Systems...), Help: "create the VM from a cloud image instead: " + strings.Join(job.Systems, ", "),
-			Label: "Operating system", Hint: "its cloud image, instead of a template", When: NewVM + " vmTemplate=^$"},
-		{Name: "resources.cpu", Flag: "cpu", In: all, Help: "cores, 1 to 32",
-			Label: "Cores", Hint: "1 to 32", When: NewVM},
-		{Name: "resources.memory", Flag: "memory", In: all, Help: "memory, as in 2G",
-			Label: "Memory", Hint: "as in 2G", When: NewVM},
-		{Name: "resources.disk", Flag: "disk", In: all, Help: "disk, as in 20G",
-			Label: "Disk", Hint: "as in 20G", When: NewVM},
-		{Name: "network.bridge", Flag: "bridge", In: all, Help: "bridge on the host, as in vmbr0",
-			Label: "Bridge", Hint: "of the host, as in vmbr0"},
-		{Name: "network.vlan", Flag: "vlan", In: all, Help: "VLAN tag, 1 to 4094",
-			Label: "VLAN tag", Hint: "1 to 4094"},
-		{Name: "network.ip", Flag: "ip", In: all, Help: "dhcp, auto6 or dhcp6, or an address with its prefix length, as in 10.0.0.50/24, or a pool of them, as in 10.0.0.50-10.0.0.99/24",
-			Label: "Address", Hint: "dhcp, auto6, dhcp6, or an address with its prefix length, as in 10.0.0.50/24"},
-		{Name: "network.gateway", Flag: "gateway", In: all, Help: "gateway to use with --ip",
-			Label: "Gateway", Hint: "of a fixed address", When: "network.ip=/"},
-		{Name: "network.egress", Flag: "egress", In: all, Values: []string{"", "lan", "internet", "allow", "none"}, Help: "where the VM may connect to: lan, internet, allow (names only) or none",
-			Label: "Network access", Hint: "lan: anything; internet: public addresses; allow: the names below; none: nothing"},
-		{Name: "network.allow", Flag: "allow", In: all, Help: "names the VM may reach, as in github.com,*.npmjs.org; implies --egress allow",
-			Label: "Allowed names", Hint: "with allow, as in github.com *.npmjs.org", When: "network.egress=^(allow)?$"},
-		{Name: "env", Flag: "env", In: tasks | Dispatch, Help: "environment variable NAME=VALUE for the task; may be repeated",
-			Label: "Variables"},
-		{Name: "secrets", Flag: "secret", In: tasks | Dispatch, Each: true, Help: "name of a configured secret, passed to the task as an environment variable; may be repeated",
-			Label: "Secrets", Hint: "names of secrets that are configured on the server, never their values"},
-		{Name: "credentials", Flag: "credential", In: tasks | Dispatch, Each: true, Help: "name of a credential that requests to its host get on the way, and the VM does not have; may be repeated",
-			Label: "Credentials", Hint: "names of credentials, as in linus credential list"},
-		{Name: "cwd", Flag: "cwd", In: Submit | Exec | Dispatch, Help: "absolute directory to run in (default: the VM user's home)",
-			Label: "Directory", Hint: "absolute; empty: the VM user's home"},
-		{Name: "sudo", Flag: "sudo", In: tasks | Dispatch, Help: "run as root",
-			Label: "Run as root"},
-		{Name: "tty", Flag: "tty", In: tasks, Help: "run on a terminal the size of this one",
-			Label: "Run on a terminal", When: ownScript},
-		{Name: "ttySize", Flag: "tty-size", In: Submit, Help: "size of that terminal instead, ROWSxCOLUMNS, as in 24x80",
-			Label: "Terminal size", Hint: "ROWSxCOLUMNS, as in 24x80", When: "tty=^on$"},
-		{Name: "stdin", Flag: "stdin", In: Submit, On: "open", Help: "leave the task's stdin open, for linus job input and attach",
-			Label: "Keep its input open", When: ownScript},
-		{Name: "statusMode", Flag: "status-mode", In: tasks, Values: []string{"streaming", "simple", "detailed", ""}, Help: "simple, detailed or streaming",
-			Label: "Output", Hint: "streaming: as it is written; simple: at the end"},
-		{Name: "lifecycle", Flag: "keep", In: tasks, Values: []string{"", "ephemeral", "persistent"}, On: "persistent", Help: "keep the VM after the job (lifecycle persistent); implied by --name and --ttl",
-			Label: "Lifecycle", Hint: "ephemeral: it is destroyed at the end; persistent: it stays", When: NewVM},
-		{Name: "vmName", Flag: "name", In: tasks, Help: "name of the VM, which is then persistent",
-			Label: "VM's name", Hint: "letters, digits and dashes", When: staying},
-		{Name: "ttl", Flag: "ttl", In: vms, Seconds: true, Help: "destroy the VM after this time, as in 8h, once no job runs in it",
-			Label: "Destroy it after", Hint: "as in 8h or 7d, once no job runs in it; empty: never", When: staying},
-		{Name: "keep", Flag: "keep-on-failure", In: tasks, Values: []string{"", "never", "on_failure", "always"}, On: "on_failure", Help: "keep the VM for --keep-for if the task fails or times out",
-			Label: "Keep the VM", Hint: "on_failure: it stays for a time if the task fails or times out; always: or succeeds", When: ending},
-		{Name: "keepFor", Flag: "keep-for", In: tasks, Seconds: true, Help: "how long to keep the VM, as in 2h (default 1h); implies --keep-on-failure, unless --keep-always is given",
-			Label: "Keep it for", Hint: "as in 2h; empty: an hour", When: ending + " keep=^(on_failure|always)$"},
-		{Name: "idleSuspend", Flag: "idle-suspend", In: vms, Seconds: true, Help: "suspend the VM, if it stays, when it was not used for this time, as in 30m; its next use resumes it",
-			Label: "Suspend it when idle for", Hint: "as in 30m without use; empty: never, and with keep 10m", When: NewVM},
-		{Name: "start", Flag: "start", In: tasks | Dispatch, Values: []string{"", "any", "restore", "cold"}, Help: "any (default): in a VM of a pool, or one restored from a checkpoint, if there is one like this; restore: only from a checkpoint; cold: in one that boots",
-			Label: "Start", Hint: "any: in a VM of a pool, or restored from a checkpoint, if there is one; restore: only from a checkpoint; cold: in one that boots", When: NewVM},
-		{Name: "volumes", Flag: "volume", In: tasks | Dispatch, Each: true, Lines: true, Help: "volume NAME:/PATH[:ro] to mount in the VM before the task starts; may be repeated",
-			Label: "Volumes", Hint: "NAME:/PATH or NAME:/PATH:ro on each line, mounted before the task starts", When: NewVM},
-		{Name: "retry", Flag: "retry", In: Submit | Run, Values: []string{"", "lost", "offline"}, Help: "run it again, as a new job: lost: when its VM is gone; offline: or its node does not answer (may run twice)",
-			Label: "Retry", Hint: "lost: when its VM is gone; offline: or its node does not answer (may run twice)", When: ending},
-		{Name: "retries", Flag: "retries", In: Submit | Run, Help: "how often --retry runs it again at most, 1 to 5 (default 1)",
-			Label: "Retries", Hint: "at most, 1 to 5", When: ending + " retry=."},
-		{Name: "labels", Flag: "label", In: all, Lines: true, Help: "label KEY=VALUE to find it and its VM by, as in team=web; may be repeated",
-			Label: "Labels", Hint: "KEY=VALUE on each line, as in team=web"},
-		{Name: "notify.url", Flag: "notify", In: tasks | Dispatch, Help: "URL that receives a signed POST when the job ends",
-			Label: "Notify", Hint: "URL that receives a signed POST when the job ends"},
+// manifest is the table, made once.
+var manifest = sync.OnceValue(func() []Field {
+	var (
+		some       = strings.Join(agents(), "|")
+		newVM      = Need{Where: Where, Problem: "has no meaning for an existing VM", Remedy: "remove it, or remove manifest.vm to get a new VM"}
+		cloned     = Need{Where: "os=^$"}
+		repository = Need{Where: "repository.url=."}
+		ownScript  = "agentType=^(script)?$ agent.command=^$"
+	)
+	staying := []Need{newVM, {Where: "lifecycle=^persistent$", Problem: "has no meaning for an ephemeral VM", Remedy: "remove it, or set manifest.lifecycle=persistent"}}
+	ending := func(problem, remedy string, more ...Need) []Need {
+		return append([]Need{newVM, {Where: "lifecycle=^(ephemeral)?$", Problem: problem, Remedy: remedy, Of: "^(on_failure|always|lost|offline|[1-9].*)$"}}, more...)
 	}
+	const stays, forATime = "has no meaning for a persistent VM, which stays anyway", "remove it, and give manifest.ttl for a time"
+	const goes, leave = "is for jobs whose VM goes with them", "remove it, or leave manifest.lifecycle out"
+
+	return []Field{
+		{Name: "agentType", Required: true, Values: append(agents(), "script", "custom"), Text: "script runs the task in bash; custom runs agent.command with the task on stdin; the others are agents, with the task as their prompt.", Brief: "custom: agent.command runs.",
+			Flag: "agent-type", In: Submit | Run, Help: "script (default), custom, or an agent (" + strings.Join(agents(), ", ") + "): what follows -- is then the command's input, or the prompt",
+			Group: Task, Label: "Type", Preset: "script", Hint: "script: a bash script; custom: input for the command below; the others: a prompt for that agent"},
+		{Name: "task", Lines: true, Text: "What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For an agent: the prompt.", Brief: "script: run by bash. custom: the command's stdin. Else the agent's prompt.",
+			NoFlag: "it is what follows --", Group: Task, Label: "Script, prompt or input"},
+		{Name: "agent", Text: "Options of the agent.", Brief: "-"},
+		{Name: "agent.command", Text: "Shell command that runs the task (given on stdin, and as $LINUS_TASK_FILE). Required for custom. For an agent: what starts it, with the agent as \"$@\".", Brief: "Required for custom.",
+			Flag: "agent-command", In: Submit, Help: "shell command that reads what follows -- from its stdin: for custom, or another interpreter for a script; for an agent, what starts it, as \"$@\"",
+			Group: Task, Label: "Command", Hint: "that reads the task from its stdin: for custom, or another interpreter for a script; for an agent, what starts it, as \"$@\""},
+		{Name: "agent.model", Like: &model, Text: "Model of an agent.", Brief: "-",
+			Needs: []Need{{Where: "agentType=^(" + some + ")?$", Problem: "has no meaning for agentType %s", Remedy: "remove it"}},
+			Flag:  "model", In: Submit | Run, Help: "model for an agent, as in sonnet for claude (default: the agent's own)",
+			Group: Task, Label: "Model", Hint: "as in sonnet for claude; empty: the agent's default"},
+		{Name: "agent.claudeModel", Like: &model, Text: "claude: the same.", Brief: "-",
+			Needs: []Need{{Where: "agentType=^(claude)?$", Problem: "has no meaning for agentType %s", Remedy: "remove it"}, {Where: "agent.model=^$", Problem: "is given beside model", Remedy: "remove it", Shown: true}},
+			Flag:  "claude-model", In: Submit, Help: "the same, for claude",
+			Group: Task, Label: "Claude model", Hint: "as in sonnet; empty: the CLI's default"},
+		{Name: "timeout", Seconds: true, Least: 1, Most: 86400, NoZero: true, Default: "3600", Text: "The task's time limit in seconds, 1 to 86400.", Brief: "Seconds; default 3600.",
+			Flag: "timeout", In: tasks | Dispatch, Help: "the task's time limit: seconds, or as in 90m or 1h30m",
+			Group: Task, Label: "Time limit", Hint: "as in 90m, at most 1d; empty: the server's default"},
+		{Name: "artifacts", Each: true, Lines: true, Text: "Files to collect at the end, successful or not: paths or patterns such as dist/** from the working directory, or absolute.", Brief: "Files to collect at the end: paths, or patterns such as dist/**.",
+			Flag: "artifact", In: Submit | Exec, Help: "path or pattern such as 'dist/**' of files to collect at the end; may be repeated",
+			Group: Task, Label: "Artifacts", Hint: "files to collect at the end: a path or a pattern such as dist/** on each line"},
+		{Name: "files", Text: "Files to copy into the VM first: at most 20000, 64 MiB together. For more, use an archive that the task unpacks.", Brief: "Copied in first; 64 MiB at most.",
+			Flag: "file", In: tasks, Offers: LocalFiles, Help: "LOCAL:REMOTE[:MODE], a file to copy into the VM; may be repeated",
+			Label: "Files"},
+		{Name: "files[].path", Text: "Absolute path in the VM.", Brief: "Absolute."},
+		{Name: "files[].content", Text: "Content, base64 (standard, padded).", Brief: "Base64."},
+		{Name: "files[].mode", Text: "Octal permissions, e.g. 0755.", Default: "0644", Brief: "Default 0644."},
+		{Name: "repository", Text: "Git repository for the task; what it commits is kept as repository.bundle and repository.patch."},
+		{Name: "repository.url", Text: "https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH.",
+			Flag: "repo", In: Submit | Exec, Help: "URL of a git repository that the engine fetches, and the task finds in the VM, as in https://github.com/acme/app",
+			Group: Repository, Label: "Repository", Hint: "https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH"},
+		{Name: "repository.ref", Needs: []Need{repository}, Text: "Branch, tag or commit. Default: the default branch.",
+			Flag: "ref", In: Submit | Exec, Help: "its branch, tag or commit (default: its default branch)",
+			Group: Repository, Label: "Branch, tag or commit", Hint: "empty: the default branch"},
+		{Name: "repository.path", Path: true, Needs: []Need{repository}, Text: "Absolute directory, also the default of cwd. Default: its name, in the home.", Brief: "Absolute; also cwd's default. Default: its name, in the home.",
+			Flag: "repo-path", In: Submit | Exec, Help: "absolute directory for it in the VM (default: its name, in the home directory); the task runs there unless --cwd is given",
+			Group: Repository, Label: "Its directory", Hint: "absolute; empty: its name, in the home directory"},
+		{Name: "repository.credential", Like: &credential, Needs: []Need{repository}, Text: "Name of its credential.",
+			Flag: "repo-credential", In: tasks, Help: "name of the credential that reads it, and pushes; the VM does not have it",
+			Group: Repository, Label: "Its credential", Hint: "as in linus credential list; empty: it is public"},
+		{Name: "repository.submodules", Needs: []Need{repository}, Text: "Also fetch its submodules.", Brief: "-",
+			Flag: "submodules", In: tasks, Help: "also fetch its submodules",
+			Group: Repository, Label: "With its submodules"},
+		{Name: "repository.lfs", Needs: []Need{repository}, Text: "Also fetch its large files (Git LFS). HTTPS only.", Brief: "HTTPS only.",
+			Flag: "lfs", In: tasks, Help: "also fetch its large files (Git LFS)",
+			Group: Repository, Label: "With its large files (LFS)"},
+		{Name: "push", Text: "Where the task's commits are pushed.", Brief: "-"},
+		{Name: "push.branch", Needs: []Need{{Where: "repository.url=.", Problem: "has no meaning without a repository", Remedy: "give manifest.repository.url as well"}}, Text: "New branch for its commits, if the task succeeds; or one that a job of yours has pushed.",
+			Flag: "push", In: tasks, Help: "new branch to push its commits to if the task succeeds, or one that a job of yours pushed before",
+			Group: Repository, Label: "Push to", Hint: "a new branch, if the task succeeds"},
+		{Name: "vm", Like: &vmRef, Text: "Name or ID of a persistent VM of ours to run in, instead of a new one.", Brief: "Run in this persistent VM (name or ID), not a new one.",
+			Flag: "vm", In: tasks, Offers: VMs, Help: "name or VM ID of an existing VM to run in, instead of a new one",
+			Group: Machine, Label: "Existing VM", Hint: "name or ID of a persistent VM to run in; empty: a new one"},
+		{Name: "vmTemplate", Like: &templateRef, Needs: []Need{newVM, cloned}, Default: "agent-template", Text: "Name or VM ID of the Proxmox template to clone.", Brief: "Name or ID; default agent-template.",
+			Flag: "template", In: all, Offers: Templates, Help: "name or VM ID of the template to clone",
+			Group: Machine, Label: "Template", Hint: "name or VM ID; empty: the server's default"},
+		{Name: "os", Values: vm.Systems, Needs: []Need{newVM, {Where: "vmTemplate=^$", Problem: "is given together with manifest.vmTemplate", Remedy: "give either manifest.os or manifest.vmTemplate"}}, Text: "Create the VM from this system's cloud image, not a template.", Brief: "A cloud image, not a template.",
+			Flag: "os", In: all, Help: "create the VM from a cloud image instead: " + strings.Join(vm.Systems, ", "),
+			Group: Machine, Label: "Operating system", Hint: "its cloud image, instead of a template"},
+		{Name: "resources", Text: "Size of the VM.", Brief: "-"},
+		{Name: "resources.cpu", Least: 1, Most: 32, NoZero: true, Needs: []Need{newVM}, Default: "2", Text: "Cores, 1 to 32.", Brief: "Default 2.",
+			Flag: "cpu", In: all, Help: "cores, 1 to 32",
+			Group: Machine, Label: "Cores", Hint: "1 to 32"},
+		{Name: "resources.memory", Smallest: "512M", Largest: "512G", Example: "2G", Needs: []Need{newVM}, Default: "2G", Text: "Memory, e.g. 2G or 512M; 512M to 512G.", Brief: "512M to 512G; default 2G.",
+			Flag: "memory", In: all, Help: "memory, as in 2G",
+			Group: Machine, Label: "Memory", Hint: "as in 2G"},
+		{Name: "resources.disk", Smallest: "5G", Largest: "10000G", Example: "20G", Needs: []Need{newVM}, Default: "10G", Text: "Disk, e.g. 10G; 5G to 10000G.", Brief: "5G to 10000G; default 10G.",
+			Flag: "disk", In: all, Help: "disk, as in 20G",
+			Group: Machine, Label: "Disk", Hint: "as in 20G"},
+		{Name: "network", Text: "The VM's network, where it differs from the server's settings.", Brief: "-"},
+		{Name: "network.bridge", Like: &bridge, Needs: []Need{newVM}, Text: "Bridge of the host, e.g. vmbr0.", Brief: "-",
+			Flag: "bridge", In: all, Help: "bridge on the host, as in vmbr0",
+			Group: Network, Label: "Bridge", Hint: "of the host, as in vmbr0"},
+		{Name: "network.vlan", Least: 1, Most: 4094, Needs: []Need{newVM}, Text: "VLAN tag.", Brief: "-",
+			Flag: "vlan", In: all, Help: "VLAN tag, 1 to 4094",
+			Group: Network, Label: "VLAN tag", Hint: "1 to 4094"},
+		{Name: "network.ip", Needs: []Need{newVM}, Text: "dhcp, auto6 or dhcp6, an address with its prefix length (10.0.0.50/24), or a pool of them (10.0.0.50-10.0.0.99/24).", Brief: "dhcp, or such as 10.0.0.50/24.",
+			Flag: "ip", In: all, Help: "dhcp, auto6 or dhcp6, or an address with its prefix length, as in 10.0.0.50/24, or a pool of them, as in 10.0.0.50-10.0.0.99/24",
+			Group: Network, Label: "Address", Hint: "dhcp, auto6, dhcp6, or an address with its prefix length, as in 10.0.0.50/24"},
+		{Name: "network.gateway", Needs: []Need{newVM, {Where: "network.ip=/", Problem: "has no meaning without a fixed address", Remedy: "give manifest.network.ip as an address with its prefix length as well"}}, Text: "Gateway of a fixed address.", Brief: "-",
+			Flag: "gateway", In: all, Help: "gateway to use with --ip",
+			Group: Network, Label: "Gateway", Hint: "of a fixed address"},
+		{Name: "network.egress", Values: words(vm.Egresses), Needs: []Need{newVM}, Text: "What the VM reaches. lan: anything. internet: public addresses. allow: HTTP(S) to the names in allow. none: nothing.", Brief: "lan: anything. internet: public addresses. allow: HTTP(S) to names in allow.",
+			Flag: "egress", In: all, Help: "where the VM may connect to: lan, internet, allow (names only) or none",
+			Group: Network, Label: "Network access", Hint: "lan: anything; internet: public addresses; allow: the names below; none: nothing"},
+		{Name: "network.allow", Needs: []Need{newVM, {Where: "network.egress=^(allow)?$", Problem: "has no meaning with egress %s", Remedy: "remove it, or set manifest.network.egress=allow"}}, Text: "For egress allow: names such as github.com or *.npmjs.org.", Brief: "E.g. *.npmjs.org.",
+			Flag: "allow", In: all, Help: "names the VM may reach, as in github.com,*.npmjs.org; implies --egress allow",
+			Group: Network, Label: "Allowed names", Hint: "with allow, as in github.com *.npmjs.org"},
+		{Name: "env", Text: "Environment variables of the task, at most 128 KiB each and 1 MiB together. Not for secrets.", Brief: "Not for secrets.",
+			Flag: "env", In: tasks | Dispatch, Help: "environment variable NAME=VALUE for the task; may be repeated",
+			Label: "Variables"},
+		{Name: "secrets", Each: true, Text: "Names of secrets on the server; each becomes an environment variable of the task and is masked in its output.", Brief: "Names of the server's secrets: variables of the task, masked in its output.",
+			Flag: "secret", In: tasks | Dispatch, Help: "name of a configured secret, passed to the task as an environment variable; may be repeated",
+			Group: Within, Label: "Secrets", Hint: "names of secrets that are configured on the server, never their values"},
+		{Name: "credentials", Each: true, Text: "Names of credentials: requests to their hosts get them on the way; the VM never has them.", Brief: "Names: requests to their hosts get them; the VM never has them.",
+			Flag: "credential", In: tasks | Dispatch, Help: "name of a credential that requests to its host get on the way, and the VM does not have; may be repeated",
+			Group: Within, Label: "Credentials", Hint: "names of credentials, as in linus credential list"},
+		{Name: "cwd", Path: true, Text: "Absolute directory the task runs in. Default: the VM user's home.", Brief: "Default: the home.",
+			Flag: "cwd", In: Submit | Exec | Dispatch, Help: "absolute directory to run in (default: the VM user's home)",
+			Group: Within, Label: "Directory", Hint: "absolute; empty: the VM user's home"},
+		{Name: "sudo", Text: "Run the task as root.", Brief: "Run as root.",
+			Flag: "sudo", In: tasks | Dispatch, Help: "run as root",
+			Group: Within, Label: "Run as root"},
+		{Name: "tty", Needs: []Need{{Where: ownScript, Problem: "is for agentType script without agent.command", Remedy: "put the command into manifest.task, with agentType script"}}, Text: "Run the task on a terminal; its stderr is then part of stdout.", Brief: "-",
+			Flag: "tty", In: tasks, Help: "run on a terminal the size of this one",
+			Group: Terminal, Label: "Run on a terminal"},
+		{Name: "ttySize", Like: &size, Needs: []Need{{Where: "tty=^on$", Problem: "has no meaning without manifest.tty", Remedy: "remove it, or set manifest.tty=true"}}, Text: "ROWSxCOLUMNS of the terminal.", Default: "24x80", Brief: "Default 24x80.",
+			Flag: "tty-size", In: Submit, Help: "size of that terminal instead, ROWSxCOLUMNS, as in 24x80",
+			Group: Terminal, Label: "Terminal size", Hint: "ROWSxCOLUMNS, as in 24x80"},
+		{Name: "stdin", Values: []string{"closed", "open"}, Tick: true, Needs: []Need{{Where: ownScript, Problem: "cannot be open: the agent's input is the task", Remedy: "put the command into manifest.task, with agentType script", Of: "^open$"}}, Text: "open: stdin takes input while the task runs; it is kept on the VM's disk until the job ends.", Default: "closed", Brief: "open: input can be typed while it runs.",
+			Flag: "stdin", In: Submit, On: "open", Help: "leave the task's stdin open, for linus job input and attach",
+			Group: Terminal, Label: "Keep its input open"},
+		{Name: "statusMode", Values: []string{"simple", "detailed", "streaming"}, Text: "simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written.", Brief: "How often progress is reported; default simple.",
+			Flag: "status-mode", In: tasks, Help: "simple, detailed or streaming",
+			Group: Terminal, Label: "Output", Preset: "streaming", Hint: "streaming: as it is written; simple: at the end"},
+		{Name: "lifecycle", Values: []string{"ephemeral", "persistent"}, Needs: []Need{newVM}, Text: "ephemeral (default): the VM is destroyed at the end. persistent: it stays.", Brief: "persistent: the VM stays. Default: it is destroyed at the end.",
+			Flag: "keep", In: tasks, On: "persistent", Help: "keep the VM after the job (lifecycle persistent); implied by --name and --ttl",
+			Group: Afterwards, Label: "Lifecycle", Hint: "ephemeral: it is destroyed at the end; persistent: it stays"},
+		{Name: "vmName", Like: &label, Needs: staying, Text: "Name of the new VM when it is persistent.", Brief: "If persistent.",
+			Flag: "name", In: tasks, Help: "name of the VM, which is then persistent",
+			Group: Afterwards, Label: "VM's name", Hint: "letters, digits and dashes"},
+		{Name: "ttl", Seconds: true, Least: minute, Most: year, NoZero: true, Needs: staying, Text: "Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never.", Brief: "Seconds until a persistent VM is destroyed; default never.",
+			Flag: "ttl", In: vms, Help: "destroy the VM after this time, as in 8h, once no job runs in it",
+			Group: Afterwards, Label: "Destroy it after", Hint: "as in 8h or 7d, once no job runs in it; empty: never"},
+		{Name: "keep", Values: []string{"never", "on_failure", "always"}, Needs: ending(stays, forATime), Text: "on_failure: an ephemeral VM stays for keepFor if the task fails or times out. always: or succeeds.", Brief: "When an ephemeral VM stays, for keepFor.",
+			Flag: "keep-on-failure", In: tasks, On: "on_failure", Help: "keep the VM for --keep-for if the task fails or times out",
+			Also:  &Option{"keep-always", "always", "keep the VM for --keep-for in any case, unless the job is cancelled, killed or lost"},
+			Group: Afterwards, Label: "Keep the VM", Hint: "on_failure: it stays for a time if the task fails or times out; always: or succeeds"},
+		{Name: "keepFor", Seconds: true, Least: minute, Most: year, Needs: ending(stays, forATime, Need{Where: "keep=^(on_failure|always)$", Problem: "has no meaning without manifest.keep", Remedy: "remove it, or set manifest.keep=on_failure"}), Text: "Seconds.", Default: "3600", Brief: "Seconds; default 3600.",
+			Flag: "keep-for", In: tasks, Help: "how long to keep the VM, as in 2h (default 1h); implies --keep-on-failure, unless --keep-always is given",
+			Group: Afterwards, Label: "Keep it for", Hint: "as in 2h; empty: an hour"},
+		{Name: "idleSuspend", Seconds: true, Least: minute, Most: year, Needs: []Need{newVM, {Where: "lifecycle,keep=^(persistent|on_failure|always)$", Problem: "has no meaning for a VM that goes with its job", Remedy: "remove it, or set manifest.lifecycle=persistent, or give manifest.keep", Shown: true}}, Text: "Seconds without use after which a VM that stays is suspended, until it is used. Default never; with keep 600.", Brief: "Seconds without use until a VM that stays is suspended.",
+			Flag: "idle-suspend", In: vms, Help: "suspend the VM, if it stays, when it was not used for this time, as in 30m; its next use resumes it",
+			Group: Afterwards, Label: "Suspend it when idle for", Hint: "as in 30m without use; empty: never, and with keep 10m"},
+		{Name: "start", Values: []string{"any", "restore", "cold"}, Needs: []Need{newVM}, Text: "any (default): pooled, restored or booted. restore: restored. cold: booted.", Brief: "Default any: pooled, restored or booted (cold).",
+			Flag: "start", In: tasks | Dispatch, Help: "any (default): in a VM of a pool, or one restored from a checkpoint, if there is one like this; restore: only from a checkpoint; cold: in one that boots",
+			Group: Afterwards, Label: "Start", Hint: "any: in a VM of a pool, or restored from a checkpoint, if there is one; restore: only from a checkpoint; cold: in one that boots"},
+		{Name: "volumes", Each: true, Lines: true, Needs: []Need{newVM}, Text: "Disks that outlive VMs (linus volume create), mounted before the task starts.", Brief: "Disks that outlive VMs.",
+			Flag: "volume", In: tasks | Dispatch, Help: "volume NAME:/PATH[:ro] to mount in the VM before the task starts; may be repeated",
+			Group: Afterwards, Label: "Volumes", Hint: "NAME:/PATH or NAME:/PATH:ro on each line, mounted before the task starts"},
+		{Name: "volumes[].name", Text: "Of a volume.", Brief: "-"},
+		{Name: "volumes[].path", Text: "Absolute directory."},
+		{Name: "volumes[].mode", Values: []string{"rw", "ro"}, Text: "rw (default): this VM alone has it. ro: several may.", Brief: "-"},
+		{Name: "retry", Values: []string{"lost", "offline"}, Needs: ending(goes, leave), Text: "lost: rerun it, as a new job, when its VM is gone. offline: or its node offline (may run twice).", Brief: "Run it again when its VM is lost, or its node offline.",
+			Flag: "retry", In: Submit | Run, Help: "run it again, as a new job: lost: when its VM is gone; offline: or its node does not answer (may run twice)",
+			Group: Afterwards, Label: "Retry", Hint: "lost: when its VM is gone; offline: or its node does not answer (may run twice)"},
+		{Name: "retries", Least: 1, Most: 5, Needs: ending(goes, leave, Need{Where: "retry=.", Problem: "has no meaning without manifest.retry", Remedy: "remove it, or set manifest.retry=lost"}), Default: "1", Brief: "Default 1.",
+			Flag: "retries", In: Submit | Run, Help: "how often --retry runs it again at most, 1 to 5 (default 1)",
+			Group: Afterwards, Label: "Retries", Hint: "at most, 1 to 5"},
+		{Name: "labels", Lines: true, Text: "To find it and its VM by, e.g. team: web.", Brief: "E.g. team: web.",
+			Flag: "label", In: all, Help: "label KEY=VALUE to find it and its VM by, as in team=web; may be repeated",
+			Group: Afterwards, Label: "Labels", Hint: "KEY=VALUE on each line, as in team=web"},
+		{Name: "notify", Text: "Who is notified when the job has ended.", Brief: "Is sent a signed POST at the end."},
+		{Name: "notify.url", Text: "It is sent a signed POST when the job has ended (linus help operate).", Brief: "-",
+			Flag: "notify", In: tasks | Dispatch, Help: "URL that receives a signed POST when the job ends",
+			Group: Afterwards, Label: "Notify", Hint: "URL that receives a signed POST when the job ends"},
+	}
+})
+
+func words[T ~string](list []T) []string {
+	all := make([]string, len(list))
+	for i, w := range list {
+		all[i] = string(w)
+	}
+	return all
 }
 
 // PoolSize returns the fields of a pool's size.
-func PoolSize() []Field {
+func PoolSize() []Field { return slices.Clone(poolSize()) }
+
+var poolSize = sync.OnceValue(func() []Field {
+	const members, month = 100, 30 * 24 * 3600
 	return []Field{
-		{Name: "warm", Flag: "warm", Zero: true, Help: fmt.Sprintf("VMs that run and wait, 0 to %d", job.MaxPoolMembers),
-			Label: "Warm", Hint: fmt.Sprintf("VMs that run and wait, 0 to %d", job.MaxPoolMembers)},
-		{Name: "hibernated", Flag: "hibernated", Zero: true, Help: fmt.Sprintf("VMs that wait suspended to disk, without memory, 0 to %d", job.MaxPoolMembers),
-			Label: "Hibernated", Hint: fmt.Sprintf("VMs suspended to disk, which take no memory, 0 to %d", job.MaxPoolMembers)},
-		{Name: "idle_limit", Flag: "idle-limit", Zero: true, Seconds: true, Help: "keep no VM once no job has asked for one for this long, until one does (default: never)",
+		{Name: "warm", Zero: true, Most: members, Flag: "warm", Help: "VMs that run and wait, 0 to 100",
+			Label: "Warm", Hint: "VMs that run and wait, 0 to 100"},
+		{Name: "hibernated", Zero: true, Most: members, Flag: "hibernated", Help: "VMs that wait suspended to disk, without memory, 0 to 100",
+			Label: "Hibernated", Hint: "VMs suspended to disk, which take no memory, 0 to 100"},
+		{Name: "idle_limit", Zero: true, Seconds: true, Least: minute, Most: month, Flag: "idle-limit", Help: "keep no VM once no job has asked for one for this long, until one does (default: never)",
 			Label: "Idle limit", Hint: "as in 1h without a job asking, after which it keeps none until one does; 0: never"},
-		{Name: "max_age", Flag: "max-age", Seconds: true, Help: "replace a VM that is this old (default 24h)",
+		{Name: "max_age", Seconds: true, Least: minute, Most: month, Flag: "max-age", Help: "replace a VM that is this old (default 24h)",
 			Label: "Replace a VM after", Hint: "as in 12h; empty: a day"},
 	}
-}
+})

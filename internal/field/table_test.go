@@ -2,6 +2,7 @@ package field_test
 
 import (
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -10,29 +11,22 @@ import (
 	"linus/internal/job"
 )
 
-// leaves are the names of a struct's fields in JSON, those of structs within it after a dot,
-// with what their tags say of the values there are.
-func leaves(t reflect.Type, prefix string, add func(name string, values []string)) {
-	for i := range t.NumField() {
-		f := t.Field(i)
+// leaves are the names of a struct's fields in JSON, those of structs within it after a dot, and
+// of those in lists after []; and the names of what others are within.
+func leaves(t reflect.Type, prefix string, add func(name string, of reflect.Type, leaf bool)) {
+	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		at := f.Type
 		if at.Kind() == reflect.Pointer {
 			at = at.Elem()
 		}
+		add(prefix+name, at, at.Kind() != reflect.Struct)
 		if at.Kind() == reflect.Struct {
 			leaves(at, prefix+name+".", add)
-			continue
 		}
-		var values []string
-		for word := range strings.SplitSeq(f.Tag.Get("jsonschema"), ",") {
-			if value, ok := strings.CutPrefix(word, "enum="); ok && value == "@systems" {
-				values = append(values, job.Systems...)
-			} else if ok {
-				values = append(values, value)
-			}
+		if at.Kind() == reflect.Slice && at.Elem().Kind() == reflect.Struct {
+			leaves(at.Elem(), prefix+name+"[].", add)
 		}
-		add(prefix+name, values)
 	}
 }
 
@@ -41,28 +35,34 @@ func TestTable_HasEveryField(t *testing.T) {
 	for _, of := range []struct {
 		t    reflect.Type
 		rows []field.Field
-	}{{reflect.TypeFor[job.Manifest](), field.Manifest()}, {reflect.TypeFor[job.PoolSize](), field.PoolSize()}} {
-		rows := map[string]field.Field{}
+	}{{reflect.TypeFor[job.Manifest](), field.All()}, {reflect.TypeFor[job.PoolSize](), field.PoolSize()}} {
+		rows, documented := map[string]field.Field{}, of.t == reflect.TypeFor[job.Manifest]()
 		for _, f := range of.rows {
 			rows[f.Name] = f
 		}
-		leaves(of.t, "", func(name string, values []string) {
+		leaves(of.t, "", func(name string, of reflect.Type, leaf bool) {
 			f, ok := rows[name]
 			delete(rows, name)
-			said := f.Words()
-			slices.Sort(said)
-			slices.Sort(values)
+			entry := strings.Contains(name, "[]")
 			switch {
 			case !ok:
-				t.Errorf("%s has no row: give it an option and a place in the form, or say in NoFlag why there is no option", name)
+				t.Errorf("%s has no row", name)
+			case documented && f.Says() == "":
+				t.Errorf("%s: nothing is said of it", name)
+			case !leaf || entry:
+				if f.Flag != "" || f.Group != "" || f.Label != "" {
+					t.Errorf("%s is no field by itself, and has an option or a place in the form", name)
+				}
 			case (f.Flag == "") == (f.NoFlag == "") || (f.Flag == "") != (f.Help == ""):
 				t.Errorf("%s has neither an option with its help nor a reason why not, or both", name)
 			case f.Label == "":
 				t.Errorf("%s has no label for the form", name)
-			case f.On != "" && !slices.Contains(values, f.On):
-				t.Errorf("%s becomes %s, which is not among %q", name, f.On, values)
-			case f.On == "" && !slices.Equal(said, values) || f.Values != nil && len(said) != len(values):
-				t.Errorf("%s has the values %q, its schema %q", name, said, values)
+			case documented && f.Group == "" && name != "env" && name != "files":
+				t.Errorf("%s is in no part of the form", name)
+			case f.On != "" && !slices.Contains(f.Values, f.On) || f.Also != nil && !slices.Contains(f.Values, f.Also.Makes) || f.Preset != "" && !slices.Contains(f.Values, f.Preset):
+				t.Errorf("%s becomes %q, or %+v, or begins with %q, of %q", name, f.On, f.Also, f.Preset, f.Values)
+			case f.Values != nil && of.Kind() != reflect.String || f.Most > 0 && of.Kind() != reflect.Int || (f.Largest != "" || f.Like != nil || f.Path) && of.Kind() != reflect.String:
+				t.Errorf("%s is a %s, and has limits of another kind", name, of)
 			}
 		})
 		for name := range rows {
@@ -74,11 +74,39 @@ func TestTable_HasEveryField(t *testing.T) {
 // No two fields have the same option.
 func TestTable_OptionsAreUnique(t *testing.T) {
 	seen := map[string]string{}
-	for _, f := range append(field.Manifest(), field.PoolSize()...) {
-		if of := seen[f.Flag]; of != "" && f.Flag != "" {
-			t.Errorf("--%s is of %s and of %s", f.Flag, of, f.Name)
+	see := func(flag, name string) {
+		if of := seen[flag]; of != "" && flag != "" {
+			t.Errorf("--%s is of %s and of %s", flag, of, name)
 		}
-		seen[f.Flag] = f.Name
+		seen[flag] = name
+	}
+	for _, f := range append(field.All(), field.PoolSize()...) {
+		if see(f.Flag, f.Name); f.Also != nil {
+			see(f.Also.Flag, f.Name)
+		}
+	}
+}
+
+// What a field needs is about fields there are, and each text says what to do.
+func TestTable_NeedsAreOfFields(t *testing.T) {
+	known := func(name string) bool { return field.Some(name)[0].Label != "" }
+	for _, f := range field.All() {
+		for _, n := range f.Needs {
+			for condition := range strings.FieldsSeq(n.Where) {
+				names, pattern, ok := strings.Cut(condition, "=")
+				if _, err := regexp.Compile(pattern); err != nil || !ok {
+					t.Errorf("%s: condition %q, %v", f.Name, condition, err)
+				}
+				for name := range strings.SplitSeq(names, ",") {
+					if !known(name) || !n.Shown && strings.Contains(names, ",") {
+						t.Errorf("%s: condition %q", f.Name, condition)
+					}
+				}
+			}
+			if (n.Problem == "") != (n.Remedy == "") || n.Shown && n.Problem == "" {
+				t.Errorf("%s: %+v", f.Name, n)
+			}
+		}
 	}
 }
 

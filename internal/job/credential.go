@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	spec "linus/internal/field"
 	"linus/internal/lazyregexp"
 )
 
@@ -172,11 +173,10 @@ const maxKeyFile = 16 << 10
 const MaxCredentials = 20
 
 var (
-	credentialName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
-	hostName       = lazyregexp.New(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	headerName     = lazyregexp.New(`^[A-Za-z][A-Za-z0-9-]*$`)
-	headerFront    = lazyregexp.New(`^[!-~]*( [!-~]+)*$`)
-	hostKey        = lazyregexp.New(`^(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/]+=*$`)
+	hostName    = lazyregexp.New(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	headerName  = lazyregexp.New(`^[A-Za-z][A-Za-z0-9-]*$`)
+	headerFront = lazyregexp.New(`^[!-~]*( [!-~]+)*$`)
+	hostKey     = lazyregexp.New(`^(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/]+=*$`)
 )
 
 // framing are the headers that say where a request goes and ends.
@@ -186,7 +186,7 @@ var framing = []string{"host", "content-length", "transfer-encoding", "connectio
 func (s CredentialSpec) Validate() error {
 	var wrong []*FieldError
 	add := func(f *FieldError) { wrong = append(wrong, f) }
-	if !fits(credentialName, s.Name, 64) {
+	if !fits(spec.Credential, s.Name, 64) {
 		add(field("name", "use letters, digits and ._-, at most 64", "%.80q is not a credential's name", s.Name))
 	}
 	host, port := s.Target()
@@ -249,7 +249,7 @@ func validateCredentials(names []string) []*FieldError {
 	for i, name := range names {
 		_, key := KeyCredential(name)
 		switch {
-		case !key && !fits(credentialName, name, 64):
+		case !key && !fits(spec.Credential, name, 64):
 			bad = append(bad, field("manifest.credentials", "linus credential list shows them", "%.80q is not a credential's name", name))
 		case slices.Contains(names[:i], name):
 			bad = append(bad, field("manifest.credentials", "name each credential once", "%q is given twice", name))

@@ -31,7 +31,7 @@ func DecodeManifest(data []byte) (Manifest, error) {
 // Check reports everything wrong with a manifest that DecodeStrict has decoded,
 // as an *InvalidError. tree is the manifest's JSON.
 func (m Manifest) Check(tree any) error {
-	if bad := explicitZeros(tree); len(bad) > 0 {
+	if bad := explicitZeros("manifest", tree, reflect.TypeFor[Manifest]()); len(bad) > 0 {
 		return &InvalidError{Fields: bad}
 	}
 	return m.Validate()
@@ -200,37 +200,6 @@ func hasLoneSurrogate(data []byte) bool {
 	}
 	return false
 }
-
-// explicitZeros refuses values that are given but read like "use the default":
-// timeout 0 and cpu 0 are mistakes, not defaults.
-func explicitZeros(tree any) []*FieldError {
-	isZero := func(object any, key string) bool {
-		m, _ := object.(map[string]any)
-		n, given := m[key].(json.Number)
-		i, err := n.Int64()
-		return given && err == nil && i == 0
-	}
-	manifest, _ := tree.(map[string]any)
-	var bad []*FieldError
-	for _, f := range []struct {
-		object         any
-		key            string
-		below, allowed string
-	}{
-		{tree, "timeout", "manifest", "give seconds from 1 to 86400"},
-		{tree, "timeout_seconds", "manifest", "give seconds from 1 to 86400"},
-		{manifest["resources"], "cpu", "manifest.resources", "give 1 to 32"},
-		{tree, "ttl", "manifest", forever},
-		{tree, "ttl_seconds", "manifest", forever},
-	} {
-		if isZero(f.object, f.key) {
-			bad = append(bad, field(below(f.below, f.key), f.allowed, "0 is out of range"))
-		}
-	}
-	return bad
-}
-
-const forever = "give seconds from 60 to 31536000, or leave it out for never"
 
 func invalid(f *FieldError) *InvalidError { return &InvalidError{Fields: []*FieldError{f}} }
 

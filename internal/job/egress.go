@@ -69,13 +69,8 @@ func EgressAllows(names []string, host string) bool {
 
 func validateEgress(n vm.Network) []*FieldError {
 	var bad []*FieldError
-	if f := oneOf("manifest.network.egress", n.Egress, false, vm.Egresses...); f != nil {
-		bad = append(bad, f)
-	}
 	switch {
-	case len(n.Allow) == 0:
-	case n.Egress != "" && n.Egress != vm.EgressAllow:
-		bad = append(bad, field("manifest.network.allow", "remove it, or set network.egress to allow", "has no meaning with egress %s", n.Egress))
+	case len(n.Allow) == 0 || n.Egress != "" && n.Egress != vm.EgressAllow: // which its row refuses
 	case len(n.Allow) > MaxEgressNames:
 		bad = append(bad, field("manifest.network.allow", "use names such as *.example.com", "are %d names, the limit is %d", len(n.Allow), MaxEgressNames))
 	default:

@@ -1,13 +1,5 @@
 package job
 
-// Systems are the operating systems a VM can be created from without a
-// template. A name without a version is the newest of its line. Their images
-// are in scripts/lib/image.sh.
-var Systems = []string{
-	"ubuntu", "ubuntu-24.04", "debian", "debian-12", "debian-13",
-	"almalinux", "almalinux-9", "rocky", "rocky-9",
-}
-
 // DefaultSystem is what templates are built from.
 const DefaultSystem = "debian-12"
 

@@ -3,8 +3,6 @@ package job
 import (
 	"encoding/base64"
 	"fmt"
-	"slices"
-	"sync"
 
 	"linus/internal/agent"
 	"linus/internal/vm"
@@ -19,7 +17,6 @@ const (
 	MaxEnv       = 1 << 20  // bytes of all variables together, as NAME=value: a kernel takes about twice that
 	MaxManifest  = 96 << 20 // bytes of the whole manifest as JSON
 	MaxTimeout   = 86400    // seconds
-	MaxCPU       = 32
 
 	// maxArgument is what the kernel takes as one argument of a program, or as
 	// one NAME=value of its environment, in bytes without the closing NUL.
@@ -39,18 +36,6 @@ const (
 // Agent returns the agent of a type; false for one that has none.
 func (t AgentType) Agent() (agent.Agent, bool) { return agent.Named(string(t)) }
 
-// AgentTypes returns all types.
-func AgentTypes() []AgentType { return slices.Clone(agentTypes()) }
-
-// agentTypes is AgentTypes, made once: each manifest is compared with it.
-var agentTypes = sync.OnceValue(func() []AgentType {
-	var types []AgentType
-	for _, a := range agent.All() {
-		types = append(types, AgentType(a.Name))
-	}
-	return append(types, AgentScript, AgentCustom)
-})
-
 // StatusMode says how much a running job reports.
 type StatusMode string
 
@@ -63,41 +48,41 @@ const (
 
 // Manifest is what a client submits. Zero values mean "the default".
 type Manifest struct {
-	Task        string            `json:"task" api:",required" jsonschema_description:"What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For an agent: the prompt." brief:"script: run by bash. custom: the command's stdin. Else the agent's prompt."`
-	AgentType   AgentType         `json:"agentType" jsonschema:"enum=claude,enum=codex,enum=gemini,enum=script,enum=custom" jsonschema_description:"script runs the task in bash; custom runs agent.command with the task on stdin; the others are agents, with the task as their prompt." api:"agent_type,required" brief:"custom: agent.command runs."`
-	Agent       Agent             `json:"agent,omitzero" jsonschema_description:"Options of the agent." brief:"-"`
-	Files       []File            `json:"files,omitempty" jsonschema_description:"Files to copy into the VM first: at most 20000, 64 MiB together. For more, use an archive that the task unpacks." brief:"Copied in first; 64 MiB at most."`
-	Repository  Repository        `json:"repository,omitzero" jsonschema_description:"Git repository for the task; what it commits is kept as repository.bundle and repository.patch."`
-	Push        Push              `json:"push,omitzero" jsonschema_description:"Where the task's commits are pushed." brief:"-"`
-	Env         map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables of the task, at most 128 KiB each and 1 MiB together. Not for secrets." brief:"Not for secrets."`
-	Secrets     []string          `json:"secrets,omitempty" jsonschema_description:"Names of secrets on the server; each becomes an environment variable of the task and is masked in its output." brief:"Names of the server's secrets: variables of the task, masked in its output."`
-	Artifacts   []string          `json:"artifacts,omitempty" jsonschema_description:"Files to collect at the end, successful or not: paths or patterns such as dist/** from the working directory, or absolute." brief:"Files to collect at the end: paths, or patterns such as dist/**."`
-	Cwd         string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory the task runs in. Default: the VM user's home." brief:"Default: the home."`
-	Sudo        bool              `json:"sudo,omitempty" jsonschema_description:"Run the task as root." brief:"Run as root."`
-	Stdin       StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: stdin takes input while the task runs; it is kept on the VM's disk until the job ends. Default closed." brief:"open: input can be typed while it runs."`
-	TTY         bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr is then part of stdout." brief:"-"`
-	TTYSize     string            `json:"ttySize,omitempty" jsonschema_description:"ROWSxCOLUMNS of the terminal. Default 24x80." api:"tty_size" brief:"Default 24x80."`
-	Resources   vm.Resources      `json:"resources,omitzero" jsonschema_description:"Size of the VM." brief:"-"`
-	Timeout     int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"The task's time limit in seconds, 1 to 86400. Default 3600." api:"timeout_seconds" brief:"Seconds; default 3600."`
-	Lifecycle   vm.Lifecycle      `json:"lifecycle,omitempty" jsonschema:"enum=ephemeral,enum=persistent" jsonschema_description:"ephemeral (default): the VM is destroyed at the end. persistent: it stays." brief:"persistent: the VM stays. Default: it is destroyed at the end."`
-	Keep        KeepMode          `json:"keep,omitempty" jsonschema:"enum=never,enum=on_failure,enum=always" jsonschema_description:"on_failure: an ephemeral VM stays for keepFor if the task fails or times out. always: or succeeds." brief:"When an ephemeral VM stays, for keepFor."`
-	KeepFor     int               `json:"keepFor,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds. Default 3600." api:"keep_for_seconds" brief:"Seconds; default 3600."`
-	VM          string            `json:"vm,omitempty" jsonschema_description:"Name or ID of a persistent VM of ours to run in, instead of a new one." brief:"Run in this persistent VM (name or ID), not a new one."`
-	VMName      string            `json:"vmName,omitempty" jsonschema_description:"Name of the new VM when it is persistent." api:"vm_name" brief:"If persistent."`
-	TTL         int               `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never." api:"ttl_seconds" brief:"Seconds until a persistent VM is destroyed; default never."`
-	IdleSuspend int               `json:"idleSuspend,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds without use after which a VM that stays is suspended, until it is used. Default never; with keep 600." api:"idle_suspend_seconds" brief:"Seconds without use until a VM that stays is suspended."`
-	VMTemplate  string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template." api:"template" brief:"Name or ID; default agent-template."`
-	OS          string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create the VM from this system's cloud image, not a template." brief:"A cloud image, not a template."`
-	Start       StartMode         `json:"start,omitempty" jsonschema:"enum=any,enum=restore,enum=cold" jsonschema_description:"any (default): pooled, restored or booted. restore: restored. cold: booted." brief:"Default any: pooled, restored or booted (cold)."`
-	Volumes     []vm.Mount        `json:"volumes,omitempty" jsonschema_description:"Disks that outlive VMs (linus volume create), mounted before the task starts." brief:"Disks that outlive VMs."`
-	Retry       RetryMode         `json:"retry,omitempty" jsonschema:"enum=lost,enum=offline" jsonschema_description:"lost: rerun it, as a new job, when its VM is gone. offline: or its node offline (may run twice)." brief:"Run it again when its VM is lost, or its node offline."`
-	Retries     int               `json:"retries,omitempty" jsonschema:"minimum=1,maximum=5" jsonschema_description:"Default 1." brief:"Default 1."`
-	Network     vm.Network        `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings." brief:"-"`
-	Labels      map[string]string `json:"labels,omitempty" jsonschema_description:"To find it and its VM by, e.g. team: web." brief:"E.g. team: web."`
-	Notify      *Notify           `json:"notify,omitempty" jsonschema_description:"Who is notified when the job has ended." brief:"Is sent a signed POST at the end."`
-	StatusMode  StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written." api:"status_mode" brief:"How often progress is reported; default simple."`
+	Task        string            `json:"task" api:",required"`
+	AgentType   AgentType         `json:"agentType" api:"agent_type,required"`
+	Agent       Agent             `json:"agent,omitzero"`
+	Files       []File            `json:"files,omitempty"`
+	Repository  Repository        `json:"repository,omitzero"`
+	Push        Push              `json:"push,omitzero"`
+	Env         map[string]string `json:"env,omitempty"`
+	Secrets     []string          `json:"secrets,omitempty"`
+	Artifacts   []string          `json:"artifacts,omitempty"`
+	Cwd         string            `json:"cwd,omitempty"`
+	Sudo        bool              `json:"sudo,omitempty"`
+	Stdin       StdinMode         `json:"stdin,omitempty"`
+	TTY         bool              `json:"tty,omitempty"`
+	TTYSize     string            `json:"ttySize,omitempty" api:"tty_size"`
+	Resources   vm.Resources      `json:"resources,omitzero"`
+	Timeout     int               `json:"timeout,omitempty" api:"timeout_seconds"`
+	Lifecycle   vm.Lifecycle      `json:"lifecycle,omitempty"`
+	Keep        KeepMode          `json:"keep,omitempty"`
+	KeepFor     int               `json:"keepFor,omitempty" api:"keep_for_seconds"`
+	VM          string            `json:"vm,omitempty"`
+	VMName      string            `json:"vmName,omitempty" api:"vm_name"`
+	TTL         int               `json:"ttl,omitempty" api:"ttl_seconds"`
+	IdleSuspend int               `json:"idleSuspend,omitempty" api:"idle_suspend_seconds"`
+	VMTemplate  string            `json:"vmTemplate,omitempty" api:"template"`
+	OS          string            `json:"os,omitempty"`
+	Start       StartMode         `json:"start,omitempty"`
+	Volumes     []vm.Mount        `json:"volumes,omitempty"`
+	Retry       RetryMode         `json:"retry,omitempty"`
+	Retries     int               `json:"retries,omitempty"`
+	Network     vm.Network        `json:"network,omitzero"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Notify      *Notify           `json:"notify,omitempty"`
+	StatusMode  StatusMode        `json:"statusMode,omitempty" api:"status_mode"`
 
-	Credentials []string `json:"credentials,omitempty" jsonschema_description:"Names of credentials: requests to their hosts get them on the way; the VM never has them." brief:"Names: requests to their hosts get them; the VM never has them."`
+	Credentials []string `json:"credentials,omitempty"`
 }
 
 // KeepMode says when the VM of a job's own stays though it was to be destroyed.
@@ -128,21 +113,18 @@ const (
 	RetryOffline RetryMode = "offline" // also while its VM's node is offline: at least once
 )
 
-// MaxRetries bounds how often a job is run again.
-const MaxRetries = 5
-
 // Agent holds the agent's options.
 type Agent struct {
-	Command     string `json:"command,omitempty" jsonschema_description:"Shell command that runs the task (given on stdin, and as $LINUS_TASK_FILE). Required for custom. For an agent: what starts it, with the agent as \"$@\"." brief:"Required for custom."`
-	Model       string `json:"model,omitempty" jsonschema_description:"Model of an agent." brief:"-"`
-	ClaudeModel string `json:"claudeModel,omitempty" jsonschema_description:"claude: the same." api:"claude_model" brief:"-"`
+	Command     string `json:"command,omitempty"`
+	Model       string `json:"model,omitempty"`
+	ClaudeModel string `json:"claudeModel,omitempty" api:"claude_model"`
 }
 
 // File is one file put into the VM.
 type File struct {
-	Path    string `json:"path" jsonschema_description:"Absolute path in the VM." brief:"Absolute."`
-	Content string `json:"content" jsonschema_description:"Content, base64 (standard, padded)." api:"content_base64" brief:"Base64."`
-	Mode    string `json:"mode,omitempty" jsonschema_description:"Octal permissions, e.g. 0755. Default 0644." brief:"Default 0644."`
+	Path    string `json:"path"`
+	Content string `json:"content" api:"content_base64"`
+	Mode    string `json:"mode,omitempty"`
 }
 
 // Data decodes the content, which Validate has checked.

@@ -219,14 +219,14 @@ func TestDecodeManifest_Rules(t *testing.T) {
 		{"stdin open for claude", object{"stdin": "open", "agentType": "claude"}, "manifest.stdin", "input is the task"},
 		{"tty", object{"tty": true, "ttySize": "50x132"}, "", ""},
 		{"tty for claude", object{"tty": true, "agentType": "claude"}, "manifest.tty", "for agentType script"},
-		{"tty size without tty", object{"ttySize": "50x132"}, "manifest.ttySize", "no meaning without tty"},
+		{"tty size without tty", object{"ttySize": "50x132"}, "manifest.ttySize", "no meaning without manifest.tty"},
 		{"tty size in words", object{"tty": true, "ttySize": "big"}, "manifest.ttySize", "ROWSxCOLUMNS"},
 
 		{"vm by name", object{"vm": "dev-box"}, "", ""},
 		{"vm by ID", object{"vm": "105"}, "", ""},
 		{"vm like an option", object{"vm": "--all"}, "manifest.vm", "neither"},
 		{"vm and a template", object{"vm": "dev", "vmTemplate": "x"}, "manifest.vmTemplate", "an existing VM"},
-		{"vm and resources", object{"vm": "dev", "resources": object{"cpu": 2}}, "manifest.resources", "an existing VM"},
+		{"vm and resources", object{"vm": "dev", "resources": object{"cpu": 2}}, "manifest.resources.cpu", "an existing VM"},
 		{"vm and a lifecycle", object{"vm": "dev", "lifecycle": "ephemeral"}, "manifest.lifecycle", "an existing VM"},
 		{"persistent with a name and a time", object{"lifecycle": "persistent", "vmName": "dev", "ttl": 3600}, "", ""},
 		{"name of a VM that goes", object{"vmName": "dev"}, "manifest.vmName", "an ephemeral VM"},
@@ -241,11 +241,11 @@ func TestDecodeManifest_Rules(t *testing.T) {
 		{"kept in any case", object{"keep": "always", "keepFor": 60, "idleSuspend": 60}, "", ""},
 		{"keep unknown", object{"keep": "long"}, "manifest.keep", "never, on_failure, always"},
 		{"idle for too short", object{"keep": "always", "idleSuspend": 59}, "manifest.idleSuspend", "60 to"},
-		{"idle of a VM that goes", object{"idleSuspend": 600}, "manifest.idleSuspend", "set lifecycle to persistent, or keep"},
+		{"idle of a VM that goes", object{"idleSuspend": 600}, "manifest.idleSuspend", "set manifest.lifecycle=persistent, or give manifest.keep"},
 		{"idle of a VM that stays", object{"idleSuspend": 600, "lifecycle": "persistent"}, "", ""},
 		{"idle of an existing VM", object{"idleSuspend": 600, "vm": "dev"}, "manifest.idleSuspend", "existing VM"},
 		{"kept too short", object{"keep": "on_failure", "keepFor": 59}, "manifest.keepFor", "60 to"},
-		{"a time without keep", object{"keepFor": 60}, "manifest.keepFor", "set keep to on_failure"},
+		{"a time without keep", object{"keepFor": 60}, "manifest.keepFor", "set manifest.keep=on_failure"},
 		{"keep of a VM that stays", object{"keep": "on_failure", "lifecycle": "persistent"}, "manifest.keep", "persistent VM"},
 		{"keep of an existing VM", object{"keep": "on_failure", "vm": "dev"}, "manifest.keep", "existing VM"},
 		{"ttl of a VM that goes", object{"ttl": 60}, "manifest.ttl", "an ephemeral VM"},
@@ -253,7 +253,7 @@ func TestDecodeManifest_Rules(t *testing.T) {
 		{"ttl too short", object{"lifecycle": "persistent", "ttl": 59}, "manifest.ttl", "60 to"},
 		{"os", object{"os": "debian-13"}, "", ""},
 		{"os unknown", object{"os": "windows"}, "manifest.os", "ubuntu-24.04"},
-		{"os and a template", object{"os": "debian", "vmTemplate": "x"}, "manifest.os", "together with vmTemplate"},
+		{"os and a template", object{"os": "debian", "vmTemplate": "x"}, "manifest.os", "together with manifest.vmTemplate"},
 		{"network", object{"network": object{"bridge": "vmbr1", "vlan": 7, "ip": "10.0.0.5/24", "gateway": "10.0.0.1"}}, "", ""},
 		{"network of the sixth version", object{"network": object{"ip": "2001:db8::5/64", "gateway": "2001:db8::1"}}, "", ""},
 		{"bridge with a comma", object{"network": object{"bridge": "vmbr0,tag=1"}}, "manifest.network.bridge", "not a bridge's name"},
@@ -335,11 +335,11 @@ func TestDecodeManifest_ReportsAllProblemsAtOnce(t *testing.T) {
 		}
 	}
 	want := []string{
-		"manifest.task", "manifest.agentType", "manifest.lifecycle", "manifest.statusMode",
+		"manifest.agentType", "manifest.task", "manifest.timeout",
 		"manifest.files[0].path", "manifest.files[0].content", "manifest.files[0].mode", "manifest.files[1].path",
+		"manifest.vmTemplate", "manifest.resources.cpu", "manifest.resources.memory", "manifest.resources.disk",
 		"manifest.env", "manifest.env", "manifest.env.LINUS_ROOT",
-		"manifest.resources.cpu", "manifest.resources.memory", "manifest.resources.disk",
-		"manifest.timeout", "manifest.vmTemplate",
+		"manifest.statusMode", "manifest.lifecycle",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("want -, got +:\n%s", d)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	spec "linus/internal/field"
 	"linus/internal/vm"
 )
 
@@ -109,7 +110,7 @@ func ParseNetworkTarget(text string) (NetworkTarget, error) {
 		return NetworkTarget{a.String(), n}, nil
 	}
 	labels := strings.Split(host, ".")
-	if len(host) > 253 || allDigits.MatchString(host) || slices.ContainsFunc(labels, func(l string) bool { return !dnsLabel.MatchString(l) }) {
+	if len(host) > 253 || allDigits.MatchString(host) || slices.ContainsFunc(labels, func(l string) bool { return !spec.DNSLabel.MatchString(l) }) {
 		return bad()
 	}
 	return NetworkTarget{host, n}, nil

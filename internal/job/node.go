@@ -282,7 +282,7 @@ var NodeStatuses = []NodeStatus{NodeOnline, NodeOffline, NodeMaintenance}
 // defaults apply.
 type TemplateSpec struct {
 	Name        string
-	OS          string // one of Systems
+	OS          string // one of vm.Systems
 	ImageURL    string // another image than the OS's
 	ImageSHA256 string
 	Bootstrap   string // what to install: base, python, node, docker, claude, codex, gemini (some of them, separated by blanks), all or none

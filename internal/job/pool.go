@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	spec "linus/internal/field"
 	"linus/internal/vm"
 )
 
@@ -152,13 +153,8 @@ type Pools interface {
 	RemovePool(ctx context.Context, name string) (PoolInfo, error)
 }
 
-// Bounds of a pool.
-const (
-	MaxPoolMembers = 100 // warm, and hibernated
-	DefaultMaxAge  = 24 * 3600
-	minPoolSeconds = 60
-	maxPoolSeconds = 30 * 24 * 3600
-)
+// DefaultMaxAge is the age at which a pool's VM is replaced, in seconds.
+const DefaultMaxAge = 24 * 3600
 
 // Maker returns the manifest of a job that makes a member.
 func (p Pool) Maker() Manifest {
@@ -192,7 +188,7 @@ func SameSize(a, b string) bool {
 func (p Pool) Validate() error {
 	var bad []*FieldError
 	switch {
-	case !dnsLabel.MatchString(p.Name) || strings.ToLower(p.Name) != p.Name:
+	case !spec.DNSLabel.MatchString(p.Name) || strings.ToLower(p.Name) != p.Name:
 		bad = append(bad, field("pool.name", "use lower-case letters, digits and dashes, at most 63", "%q is not a pool's name", p.Name))
 	case isPage(p.Name):
 		bad = append(bad, field("pool.name", "choose another", "%q is a page's name, beside those of the pools", p.Name))
@@ -230,26 +226,7 @@ func (s PoolSize) Validate() error {
 	return nil
 }
 
-func (s PoolSize) validate() []*FieldError {
-	var bad []*FieldError
-	for _, f := range []struct {
-		name string
-		n    int
-	}{{"warm", s.Warm}, {"hibernated", s.Hibernated}} {
-		if f.n < 0 || f.n > MaxPoolMembers {
-			bad = append(bad, field("pool."+f.name, fmt.Sprintf("give 0 to %d", MaxPoolMembers), "%d is out of range", f.n))
-		}
-	}
-	for _, f := range []struct {
-		name string
-		n    int
-	}{{"idle_limit", s.IdleLimit}, {"max_age", s.MaxAge}} {
-		if f.n != 0 && (f.n < minPoolSeconds || f.n > maxPoolSeconds) {
-			bad = append(bad, field("pool."+f.name, "give seconds from 60 to 2592000", "%d is out of range", f.n))
-		}
-	}
-	return bad
-}
+func (s PoolSize) validate() []*FieldError { return checkRows("pool.", spec.PoolSize(), s) }
 
 // WithDefaults returns p with every empty field that has a default filled in.
 func (p Pool) WithDefaults(d Defaults) Pool {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	spec "linus/internal/field"
 )
 
 // Bounds of exposed ports.
@@ -31,7 +33,7 @@ func (s PortSpec) Check() (name string, err error) {
 	if err := Within("port", int64(s.Port), 1, 65535); err != nil {
 		return "", err
 	}
-	if !dnsLabel.MatchString(name) || strings.ToLower(name) != name || len(name) > maxPortName || strings.HasPrefix(name, punycode) || strings.Trim(name, "0123456789") == "" && name != strconv.Itoa(s.Port) {
+	if !spec.DNSLabel.MatchString(name) || strings.ToLower(name) != name || len(name) > maxPortName || strings.HasPrefix(name, punycode) || strings.Trim(name, "0123456789") == "" && name != strconv.Itoa(s.Port) {
 		return "", field("name", fmt.Sprintf("use letters of a-z, digits and dashes, at most %d, not %s first, and not another port's number", maxPortName, punycode), "%.80q is not a port's name", s.Name)
 	}
 	return name, nil

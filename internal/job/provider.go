@@ -19,7 +19,7 @@ type VMSpec struct {
 	MemoryMB int
 	DiskGB   int
 	Template string // name or VM ID of the template to clone; empty: OS
-	OS       string // one of Systems, from its cloud image; empty: Template
+	OS       string // one of vm.Systems, from its cloud image; empty: Template
 	Network  vm.Network
 
 	// Checkpoint is the VM ID of the checkpoint, on the node and made from the Template in this

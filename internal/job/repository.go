@@ -19,17 +19,17 @@ import (
 // Repository is a git repository that a job's task finds in its VM. The engine fetches it: the
 // credential is used there, and nothing of it is in the VM.
 type Repository struct {
-	URL        string `json:"url" jsonschema_description:"https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH."`
-	Ref        string `json:"ref,omitempty" jsonschema_description:"Branch, tag or commit. Default: the default branch."`
-	Path       string `json:"path,omitempty" jsonschema_description:"Absolute directory, also the default of cwd. Default: its name, in the home." brief:"Absolute; also cwd's default. Default: its name, in the home."`
-	Credential string `json:"credential,omitempty" jsonschema_description:"Name of its credential."`
-	Submodules bool   `json:"submodules,omitempty" jsonschema_description:"Also fetch its submodules." brief:"-"`
-	LFS        bool   `json:"lfs,omitempty" jsonschema_description:"Also fetch its large files (Git LFS). HTTPS only." brief:"HTTPS only."`
+	URL        string `json:"url"`
+	Ref        string `json:"ref,omitempty"`
+	Path       string `json:"path,omitempty"`
+	Credential string `json:"credential,omitempty"`
+	Submodules bool   `json:"submodules,omitempty"`
+	LFS        bool   `json:"lfs,omitempty"`
 }
 
 // Push is where a job's commits go.
 type Push struct {
-	Branch string `json:"branch,omitempty" jsonschema_description:"New branch for its commits, if the task succeeds; or one that a job of yours has pushed."`
+	Branch string `json:"branch,omitempty"`
 }
 
 // Given reports whether there is one.
@@ -141,9 +141,6 @@ func (m Manifest) validateRepository() []*FieldError {
 	}
 	r := m.Repository
 	if !r.Given() {
-		if m.Push.Branch != "" {
-			add("push.branch", "give repository.url as well", "has no meaning without a repository")
-		}
 		return bad
 	}
 	at, err := r.Where()
@@ -161,12 +158,8 @@ func (m Manifest) validateRepository() []*FieldError {
 	if problem := refProblem(r.Ref); r.Ref != "" && problem != "" {
 		add("repository.ref", "give a branch, a tag or a commit's whole hash", problem)
 	}
-	bad = append(bad, checkPath("manifest.repository.path", r.Path)...)
 	if r.Path != "" && path.Clean(r.Path) == "/" {
 		add("repository.path", "give a directory of its own", "is the root directory")
-	}
-	if r.Credential != "" && !fits(credentialName, r.Credential, 64) {
-		add("repository.credential", "linus credential list shows them", fmt.Sprintf("%.80q is not a credential's name", r.Credential))
 	}
 	if m.Push.Branch == "" {
 		return bad

@@ -3,6 +3,7 @@ package job
 import (
 	"strings"
 
+	spec "linus/internal/field"
 	"linus/internal/vm"
 )
 
@@ -26,7 +27,7 @@ type SavedTemplate struct {
 // CheckTemplateName returns an error unless a template may be called that: by a name that is no ID.
 func CheckTemplateName(name string) error {
 	switch {
-	case !fits(dnsLabel, name, 63) || strings.ToLower(name) != name:
+	case !fits(spec.DNSLabel, name, 63) || strings.ToLower(name) != name:
 		return field("name", "use lower-case letters, digits and dashes, at most 63", "%q is not a template's name", name)
 	case strings.Trim(name, "0123456789") == "":
 		return field("name", "add a letter that no ID has", "%q is what an ID looks like", name)

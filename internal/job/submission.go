@@ -1,6 +1,8 @@
 package job
 
 import (
+	"reflect"
+
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -27,7 +29,7 @@ type Submission struct {
 // not. tree is that of DecodeStrict.
 func (Submission) CheckJSON(tree any) error {
 	given, _ := tree.(map[string]any)
-	if bad := explicitZeros(given["manifest"]); len(bad) > 0 {
+	if bad := explicitZeros("manifest", given["manifest"], reflect.TypeFor[Manifest]()); len(bad) > 0 {
 		return &InvalidError{Fields: bad}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -10,19 +11,14 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	spec "linus/internal/field"
 	"linus/internal/lazyregexp"
-	"linus/internal/vm"
 )
 
 var (
-	envName    = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	sizeText   = lazyregexp.New(`^[1-9][0-9]*[GMK]$`)
-	modeText   = lazyregexp.New(`^0?[0-7]{3,4}$`)
-	modelText  = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
-	ttySize    = lazyregexp.New(`^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$`)
-	dnsLabel   = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
-	bridgeName = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_.-]{0,14}$`)
-	vmTemplate = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`) // a name or a VM ID
+	envName  = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	sizeText = lazyregexp.New(`^[1-9][0-9]*[GMK]$`)
+	modeText = lazyregexp.New(`^0?[0-7]{3,4}$`)
 )
 
 // fits reports whether a text has a form and at most so many bytes. A bound within the
@@ -34,15 +30,11 @@ func fits(form *lazyregexp.Regexp, text string, most int) bool {
 // reserved names belong to the runner: a job that set them would mislead it.
 var reserved = []string{"LINUS_JOB_ID", "LINUS_TASK_FILE", "LINUS_ROOT"}
 
-// Bounds of a VM's size in bytes.
+// Units of a VM's size, in bytes.
 const (
-	kib       = int64(1) << 10
-	mib       = int64(1) << 20
-	gib       = int64(1) << 30
-	minMemory = 512 * mib
-	maxMemory = 512 * gib
-	minDisk   = 5 * gib
-	maxDisk   = 10000 * gib
+	kib = int64(1) << 10
+	mib = int64(1) << 20
+	gib = int64(1) << 30
 )
 
 // ParseSize reads sizes as manifests write them (`10G`, `512M`, `2048K`; powers
@@ -68,54 +60,44 @@ func SizeMB(size string) int {
 	return int((n + mib - 1) / mib)
 }
 
-// Validate reports everything wrong with m as an *InvalidError, each field by
-// its path below "manifest". Empty fields that have defaults are fine.
+// Validate reports everything wrong with m as an *InvalidError, each field by its path below
+// "manifest", in the order of the table. Empty fields that have defaults are fine. What a row
+// says of a field is not said here again.
 func (m Manifest) Validate() error {
-	var bad []*FieldError
-	add := func(f *FieldError) {
-		if f != nil {
-			bad = append(bad, f)
+	rows := spec.All()
+	bad := checkRows("manifest.", rows, m)
+	for _, more := range [][]*FieldError{
+		m.validateTask(), m.validateAgent(), validateFiles(m.Files), validateEnv(m.Env), validateLabels(m.Labels), validateSecrets(m.Secrets, m.Env),
+		validateCredentials(m.Credentials), validateArtifacts(m.Artifacts), m.validateRepository(), m.Notify.validate(),
+	} {
+		bad = append(bad, more...)
+	}
+	if m.VM == "" {
+		for _, more := range [][]*FieldError{validateName(m.VMName), validateNetwork(m.Network), validateVolumes(m.Volumes)} {
+			bad = append(bad, more...)
 		}
 	}
+	if len(bad) == 0 {
+		return nil
+	}
+	order := func(f *FieldError) int {
+		name, _, _ := strings.Cut(strings.TrimPrefix(f.Field, "manifest."), "[")
+		return slices.IndexFunc(rows, func(row spec.Field) bool {
+			return row.Name == name || strings.HasPrefix(name, row.Name+".") && row.Label != ""
+		})
+	}
+	slices.SortStableFunc(bad, func(a, b *FieldError) int { return cmp.Compare(order(a), order(b)) })
+	return &InvalidError{Fields: bad}
+}
+
+func (m Manifest) validateTask() []*FieldError {
 	switch {
 	case strings.TrimSpace(m.Task) == "":
-		add(field("manifest.task", "give the text to run", "is required and must not be blank"))
+		return []*FieldError{field("manifest.task", "give the text to run", "is required and must not be blank")}
 	case len(m.Task) > MaxTask:
-		add(field("manifest.task", "put large content into files", "is %d bytes, the limit is %d", len(m.Task), MaxTask))
+		return []*FieldError{field("manifest.task", "put large content into manifest.files", "is %d bytes, the limit is %d", len(m.Task), MaxTask)}
 	case !utf8.ValidString(m.Task) || strings.ContainsRune(m.Task, 0):
-		add(field("manifest.task", "put binary content into files", "has a NUL byte or is not valid UTF-8"))
-	}
-	add(oneOf("manifest.agentType", m.AgentType, true, agentTypes()...))
-	add(oneOf("manifest.lifecycle", m.Lifecycle, false, vm.Ephemeral, vm.Persistent))
-	add(oneOf("manifest.keep", m.Keep, false, KeepNever, KeepOnFailure, KeepAlways))
-	add(oneOf("manifest.start", m.Start, false, StartAny, StartRestore, StartCold))
-	add(oneOf("manifest.statusMode", m.StatusMode, false, StatusSimple, StatusDetailed, StatusStreaming))
-	add(oneOf("manifest.retry", m.Retry, false, RetryLost, RetryOffline))
-	add(m.Notify.validate())
-	if m.Retries < 0 || m.Retries > MaxRetries {
-		add(field("manifest.retries", "give 1 to 5", "%d is out of range", m.Retries))
-	} else if m.Retries > 0 && m.Retry == "" {
-		add(field("manifest.retries", "remove it, or set retry to lost", "has no meaning without retry"))
-	}
-	bad = append(bad, m.Agent.validate(m.AgentType)...)
-	bad = append(bad, validateFiles(m.Files)...)
-	bad = append(bad, validateEnv(m.Env)...)
-	bad = append(bad, validateLabels(m.Labels)...)
-	bad = append(bad, validateSecrets(m.Secrets, m.Env)...)
-	bad = append(bad, validateCredentials(m.Credentials)...)
-	bad = append(bad, validateArtifacts(m.Artifacts)...)
-	bad = append(bad, m.validateRepository()...)
-	bad = append(bad, m.validateTerminal()...)
-	bad = append(bad, validateResources(m.Resources)...)
-	if m.Timeout < 0 || m.Timeout > MaxTimeout {
-		add(field("manifest.timeout", "give seconds from 1 to 86400", "%d is out of range", m.Timeout))
-	}
-	if m.VMTemplate != "" && !fits(vmTemplate, m.VMTemplate, 63) {
-		add(field("manifest.vmTemplate", "give a template's name (letters, digits, dots, dashes) or its VM ID", "%q is neither", m.VMTemplate))
-	}
-	bad = append(bad, m.validateVM()...)
-	if len(bad) > 0 {
-		return &InvalidError{Fields: bad}
+		return []*FieldError{field("manifest.task", "put binary content into manifest.files", "has a NUL byte or is not valid UTF-8")}
 	}
 	return nil
 }
@@ -131,34 +113,20 @@ func oneOf[T ~string](name string, v T, required bool, valid ...T) *FieldError {
 	return field(name, remedy, "%q is unknown", string(v))
 }
 
-func (a Agent) validate(t AgentType) []*FieldError {
-	var bad []*FieldError
-	_, known := t.Agent()
-	switch {
-	case t == AgentCustom && strings.TrimSpace(a.Command) == "":
-		bad = append(bad, field("manifest.agent.command", "give the shell command to run, the task is its stdin", "is required for agentType custom"))
-	case known && a.Command != "" && !strings.Contains(a.Command, `"$@"`):
-		bad = append(bad, field("manifest.agent.command", `write "$@" where the agent is to run, as in cd /srv/app && exec "$@", or use agentType custom`, "does not start the agent"))
-	case len(a.Command) > maxArgument:
-		bad = append(bad, field("manifest.agent.command", "put long scripts into task or files", "is %d bytes, the limit is %d", len(a.Command), maxArgument))
-	case strings.ContainsRune(a.Command, 0) || !utf8.ValidString(a.Command):
-		bad = append(bad, field("manifest.agent.command", "write text", "has a NUL byte or is not valid UTF-8"))
+func (m Manifest) validateAgent() []*FieldError {
+	const at = "manifest.agent.command"
+	_, known := m.AgentType.Agent()
+	switch command := m.Agent.Command; {
+	case m.AgentType == AgentCustom && strings.TrimSpace(command) == "":
+		return []*FieldError{field(at, "give the shell command to run, the task is its stdin", "is required for agentType custom")}
+	case known && command != "" && !strings.Contains(command, `"$@"`):
+		return []*FieldError{field(at, `write "$@" where the agent is to run, as in cd /srv/app && exec "$@", or use agentType custom`, "does not start the agent")}
+	case len(command) > maxArgument:
+		return []*FieldError{field(at, "put long scripts into manifest.task or manifest.files", "is %d bytes, the limit is %d", len(command), maxArgument)}
+	case strings.ContainsRune(command, 0) || !utf8.ValidString(command):
+		return []*FieldError{field(at, "write text", "has a NUL byte or is not valid UTF-8")}
 	}
-	if a.Model != "" && a.ClaudeModel != "" {
-		bad = append(bad, field("manifest.agent.claudeModel", "remove it", "is given beside model"))
-	}
-	for _, m := range []struct {
-		name, model string
-		fits        bool
-	}{{"model", a.Model, known}, {"claudeModel", a.ClaudeModel, t == AgentClaude}} {
-		switch at := "manifest.agent." + m.name; {
-		case m.model != "" && t != "" && !m.fits:
-			bad = append(bad, field(at, "remove it", "has no meaning for agentType %s", t))
-		case m.model != "" && !fits(modelText, m.model, 128):
-			bad = append(bad, field(at, "give a model's name, such as sonnet", "%q is not a model name", m.model))
-		}
-	}
-	return bad
+	return nil
 }
 
 func validateFiles(files []File) []*FieldError {
@@ -224,28 +192,6 @@ func validateEnv(env map[string]string) []*FieldError {
 			bad = append(bad, field(at, "use files for large content", "is %d bytes, the limit is 128 KiB", len(env[name])))
 		}
 	}
-	return bad
-}
-
-func validateResources(r vm.Resources) []*FieldError {
-	var bad []*FieldError
-	if r.CPU < 0 || r.CPU > MaxCPU {
-		bad = append(bad, field("manifest.resources.cpu", "give 1 to 32", "%d is out of range", r.CPU))
-	}
-	size := func(name, v string, lo, hi int64, rule string) {
-		if v == "" {
-			return
-		}
-		n, err := ParseSize(v)
-		switch {
-		case err != nil:
-			bad = append(bad, field(name, "give "+rule, "%v", err))
-		case n < lo || n > hi:
-			bad = append(bad, field(name, "give "+rule, "%q is out of range", v))
-		}
-	}
-	size("manifest.resources.memory", r.Memory, minMemory, maxMemory, "512M to 512G, as in 2G")
-	size("manifest.resources.disk", r.Disk, minDisk, maxDisk, "5G to 10000G, as in 20G")
 	return bad
 }
 

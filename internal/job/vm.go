@@ -3,8 +3,10 @@ package job
 import (
 	"cmp"
 	"hash/fnv"
+	"reflect"
 	"time"
 
+	spec "linus/internal/field"
 	"linus/internal/vm"
 )
 
@@ -122,8 +124,10 @@ type VMChange struct {
 
 // Check returns a *FieldError if no VM can be changed so.
 func (c VMChange) Check() error {
-	if is := c.IdleSuspend; is != nil && *is != 0 && (*is < minTTL || *is > maxTTL) {
-		return field("idle_suspend", "give seconds from 60 to 31536000, or 0 for never", "%d is out of range", *is)
+	if is := c.IdleSuspend; is != nil && *is != 0 {
+		if problem, remedy := refusal(spec.Some("idleSuspend")[0], reflect.ValueOf(*is)); problem != "" {
+			return field("idle_suspend", remedy+", or 0 for never", "%s", problem)
+		}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	spec "linus/internal/field"
 	"linus/internal/lazyregexp"
 	"linus/internal/vm"
 )
@@ -34,15 +35,15 @@ var volumeID = lazyregexp.New(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 // Check returns a *FieldError for what no volume can be, and its size in GiB.
 func (s VolumeSpec) Check() (gib int, err error) {
 	switch {
-	case !dnsLabel.MatchString(s.Name) || strings.ToLower(s.Name) != s.Name || len(s.Name) > maxVolumeName || isPage(s.Name) || strings.Trim(s.Name, "0123456789") == "":
+	case !spec.DNSLabel.MatchString(s.Name) || strings.ToLower(s.Name) != s.Name || len(s.Name) > maxVolumeName || isPage(s.Name) || strings.Trim(s.Name, "0123456789") == "":
 		return 0, field("name", fmt.Sprintf("use letters of a-z, digits and dashes, at most %d, and not digits alone", maxVolumeName), "%.80q is not a volume's name", s.Name)
 	case volumeID.MatchString(s.Name):
 		return 0, field("name", "use another, as in cache", "%q reads as a volume's ID", s.Name)
-	case s.Storage != "" && !fits(vmTemplate, s.Storage, 63):
+	case s.Storage != "" && !fits(spec.Template, s.Storage, 63):
 		return 0, field("storage", "name a storage of the host, as in local-lvm", "%.80q is not a storage's name", s.Storage)
 	}
 	n, err := ParseSize(s.Size)
-	if err != nil || n%(1<<30) != 0 || n < 1<<30 || n > maxDisk {
+	if err != nil || n%(1<<30) != 0 || n < 1<<30 || n > 10000<<30 {
 		return 0, field("size", "give 1G to 10000G, as in 20G", "%.80q is not a volume's size", s.Size)
 	}
 	return int(n >> 30), nil

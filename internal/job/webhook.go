@@ -15,18 +15,18 @@ import (
 
 // Notify asks for a message at the end of a job.
 type Notify struct {
-	URL string `json:"url" jsonschema_description:"It is sent a signed POST when the job has ended (linus help operate)." brief:"-"`
+	URL string `json:"url"`
 }
 
 // maxNotifyURL bounds a URL that is notified, in bytes.
 const maxNotifyURL = 2000
 
-func (n *Notify) validate() *FieldError {
+func (n *Notify) validate() []*FieldError {
 	if n == nil {
 		return nil
 	}
 	if problem := WebhookURLProblem(n.URL); problem != "" {
-		return field("manifest.notify.url", "give a URL such as https://ci.example/hooks/linus", "%s", problem)
+		return []*FieldError{field("manifest.notify.url", "give a URL such as https://ci.example/hooks/linus", "%s", problem)}
 	}
 	return nil
 }

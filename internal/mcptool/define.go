@@ -68,6 +68,8 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 			out, err = run(ctx, in, call{tree: tree, params: req.Params})
 			if of, ok := any(in).(interface{ named(error) error }); ok && err != nil {
 				err = of.named(err)
+			} else if _, whole := reflect.TypeFor[In]().FieldByName("Manifest"); !whole {
+				err = renamed(err, reflect.TypeFor[In]())
 			}
 		}
 		if ask, ok := errors.AsType[*askError](err); ok {
@@ -176,27 +178,30 @@ func takeTexts(object string) (rest string, blocks []string) {
 	return "{" + strings.Join(fields, ",") + "}", blocks
 }
 
-// renamed returns an error of a manifest with the names of a tool's own
-// arguments: pairs are a manifest field's path and the argument it came from.
-// Longer paths come before their prefixes.
-func renamed(err error, pairs ...string) error {
-	for i := 0; i < len(pairs); i += 2 {
-		pairs[i] = "manifest." + pairs[i]
-	}
-	r := strings.NewReplacer(append(pairs, "manifest.", "", "vmTemplate", "template")...)
-	rename := func(f *job.FieldError) *job.FieldError {
-		if f.Field == "vm" { // the engine's own name for it
-			return &job.FieldError{Field: "vm_id", Problem: f.Problem, Remedy: f.Remedy}
+// renamed returns an error with the names of a tool's own arguments: in a struct the tag is says
+// which field of a manifest one becomes, if its name does not.
+func renamed(err error, in reflect.Type) error {
+	own := map[string]string{"vm": "vm_id"}
+	for f := range in.Fields() {
+		if of := f.Tag.Get("is"); of != "" {
+			own[of], _, _ = strings.Cut(f.Tag.Get("json"), ",")
 		}
-		return &job.FieldError{Field: r.Replace(f.Field), Problem: r.Replace(f.Problem), Remedy: r.Replace(f.Remedy)}
 	}
-	if invalid, ok := errors.AsType[*job.InvalidError](err); ok {
-		return &job.InvalidError{Fields: each(invalid.Fields, rename)}
-	}
-	if field, ok := errors.AsType[*job.FieldError](err); ok {
-		return rename(field)
-	}
-	return err
+	return job.Naming(func(path, value string, _ bool) string {
+		path = strings.TrimPrefix(path, "manifest.")
+		for whole := path; ; {
+			if name, ok := own[whole]; ok {
+				path = name + path[len(whole):]
+				break
+			}
+			cut := strings.LastIndexByte(whole, '.')
+			if cut < 0 {
+				break
+			}
+			whole = whole[:cut]
+		}
+		return job.Written(path, value, false)
+	}).Error(err)
 }
 
 // faults collects the problems with a call's arguments, so that the caller can
@@ -223,7 +228,7 @@ func (f *faults) tags(of reflect.Value) {
 			continue
 		}
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		l := limitsOf(field.Tag)
+		l := aboutOf(of.Type(), field).limits
 		switch {
 		case at.Type() == reflect.TypeFor[*int]() && !at.IsNil():
 			if n := int(at.Elem().Int()); n < l.least || n > l.most {

@@ -12,28 +12,24 @@ import (
 )
 
 type executeInput struct {
-	Command    string            `json:"command" jsonschema_description:"Run by bash."`
-	VMID       string            `json:"vm_id,omitempty" jsonschema_description:"Persistent VM to run in (name or ID). Default: a new VM."`
+	Command    string            `json:"command" is:"task" jsonschema_description:"Run by bash."`
+	VMID       string            `json:"vm_id,omitempty" is:"vm" jsonschema_description:"Persistent VM to run in (name or ID). Default: a new VM."`
 	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Default: the home."`
 	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Not for secrets."`
-	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"Seconds; default 3600."`
+	Timeout    int               `json:"timeout,omitempty" is:"timeout" jsonschema_description:"Seconds; default 3600."`
 	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run as root."`
 	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run on a 24x80 terminal."`
-	Template   string            `json:"template,omitempty" jsonschema_description:"New VM: default agent-template."`
-	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" bare:"true" jsonschema_description:"New VM: e.g. debian-13, not a template."`
+	Template   string            `json:"template,omitempty" is:"vmTemplate" jsonschema_description:"New VM: default agent-template."`
+	OS         string            `json:"os,omitempty" is:"os" bare:"true" jsonschema_description:"New VM: e.g. debian-13, not a template."`
 	Resources  vm.Resources      `json:"resources,omitzero" bare:"true" jsonschema_description:"New VM: e.g. 2G."`
 	Network    executeNetwork    `json:"network,omitzero" jsonschema_description:"New VM: what it reaches."`
-	Persistent bool              `json:"persistent,omitempty" jsonschema_description:"New VM: stays until destroy_vm."`
+	Persistent bool              `json:"persistent,omitempty" is:"lifecycle" jsonschema_description:"New VM: stays until destroy_vm."`
 	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end. Default 0."`
-}
-
-func (executeInput) named(err error) error {
-	return renamed(err, "task", "command", "vmTemplate", "template", "vm", "vm_id", "lifecycle", "persistent")
 }
 
 // executeNetwork is the part of a job's network that a command's VM has a choice of.
 type executeNetwork struct {
-	Egress vm.Egress `json:"egress,omitempty" jsonschema:"enum=lan,enum=internet,enum=allow,enum=none"`
+	Egress vm.Egress `json:"egress,omitempty" is:"network.egress"`
 	Allow  []string  `json:"allow,omitempty"`
 }
 

@@ -105,7 +105,7 @@ func (s *mcpServer) close() {
 // errorText is an error with this face's words and the next step.
 func errorText(err error) string {
 	var notComplete *job.NotCompleteError
-	text := words.In(err.Error())
+	text := words.In(job.Naming(job.Written).In(err.Error()))
 	switch {
 	case errors.Is(err, job.ErrNotFound):
 		return text + ". Use list_jobs to see the jobs there are."

@@ -411,7 +411,7 @@ func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
 		{"env name", "execute_command", map[string]any{"command": "ls", "env": map[string]any{"A B": "x"}}, nil, `env: "A B" is not a variable name`},
 		{"template and a VM", "execute_command", map[string]any{"command": "ls", "vm_id": "dev", "template": "x"}, nil, "template: has no meaning for an existing VM; remove it, or remove vm_id to get a new VM"},
 		{"persistent and a VM", "execute_command", map[string]any{"command": "ls", "vm_id": "dev", "persistent": true}, nil, "persistent: has no meaning for an existing VM"},
-		{"a mode and a VM", "execute_command", map[string]any{"command": "ls", "vm_id": "dev", "network": map[string]any{"egress": "none"}}, nil, "network: has no meaning for an existing VM"},
+		{"a mode and a VM", "execute_command", map[string]any{"command": "ls", "vm_id": "dev", "network": map[string]any{"egress": "none"}}, nil, "network.egress: has no meaning for an existing VM"},
 		{"a mode there is not", "execute_command", map[string]any{"command": "ls", "network": map[string]any{"egress": "wan"}}, nil, "network.egress"},
 		{"unknown VM to run in", "execute_command", map[string]any{"command": "ls", "vm_id": "prod"}, nil, `vm_id: "prod" is not a VM of ours; list_vms`},
 		{"VM by number", "execute_command", map[string]any{"command": "ls", "vm_id": 105}, nil, "vm_id: is a number, want a string"},

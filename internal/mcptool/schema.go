@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"linus/internal/field"
 	"linus/internal/job"
 )
 
@@ -19,7 +20,7 @@ import (
 // pointer or has omitempty or omitzero; those of an embedded struct are the
 // struct's own, and none is required if it is a pointer.
 func schemaOf[T any](of detail) json.RawMessage {
-	data, err := schemaFor(reflect.TypeFor[T](), "", of).appendTo(nil)
+	data, err := schemaFor(reflect.TypeFor[T](), about{}, of).appendTo(nil)
 	if err != nil {
 		panic(fmt.Sprintf("schema of %v: %v", reflect.TypeFor[T](), err)) // cannot happen with the types below
 	}
@@ -84,13 +85,13 @@ func (o object) appendTo(b []byte) ([]byte, error) {
 
 // lists are the values that a tag refers to, as in enum=@systems.
 var lists = map[string][]string{
-	"@systems": job.Systems, "@signals": job.Signals,
+	"@signals":  job.Signals,
 	"@statuses": each(job.Statuses, func(s job.Status) string { return string(s) }),
 }
 
-func schemaFor(t reflect.Type, tag reflect.StructTag, of detail) object {
+func schemaFor(t reflect.Type, says about, of detail) object {
 	inner := of
-	if tag.Get("bare") != "" && of == arguments {
+	if says.bare && of == arguments {
 		inner = bare
 	}
 	if t.Kind() == reflect.Pointer {
@@ -103,9 +104,9 @@ func schemaFor(t reflect.Type, tag reflect.StructTag, of detail) object {
 	case t.Kind() == reflect.Struct:
 		s = structSchema(t, inner)
 	case t.Kind() == reflect.Slice:
-		s = object{{"type", "array"}, {"items", schemaFor(t.Elem(), "", inner)}}
+		s = object{{"type", "array"}, {"items", schemaFor(t.Elem(), about{}, inner)}}
 	case t.Kind() == reflect.Map:
-		s = object{{"type", "object"}, {"additionalProperties", schemaFor(t.Elem(), "", inner)}}
+		s = object{{"type", "object"}, {"additionalProperties", schemaFor(t.Elem(), about{}, inner)}}
 	case t.Kind() == reflect.Bool:
 		s = object{{"type", "boolean"}}
 	case t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
@@ -117,45 +118,73 @@ func schemaFor(t reflect.Type, tag reflect.StructTag, of detail) object {
 	default:
 		panic("no schema for " + t.String())
 	}
-	l := limitsOf(tag)
-	if l.least > math.MinInt && (of < arguments || inner == arguments && l.least >= leastSaid) {
+	l := says.limits
+	if l.bounded && (of < arguments || inner == arguments && l.least >= leastSaid) {
 		s = append(s, member{"minimum", l.least})
 	}
-	if l.most < math.MaxInt32 && (of < arguments || inner == arguments && l.most < mostSaid) {
+	if l.most != 0 && l.most < math.MaxInt32 && (of < arguments || inner == arguments && l.most < mostSaid) {
 		s = append(s, member{"maximum", l.most})
 	}
 	if l.words != nil && inner != bare {
 		s = append(s, member{"enum", l.words})
 	}
-	if text := description(tag, of); text != "" {
+	if text := says.description(of); text != "" {
 		s = append(s, member{"description", text})
 	}
 	return s
 }
 
-// description is what a schema says of a field.
-func description(tag reflect.StructTag, of detail) string {
-	text := tag.Get("jsonschema_description")
-	if of < arguments {
-		return text
-	}
-	switch brief, ok := tag.Lookup("brief"); {
-	case of == bare || brief == "-":
-		return ""
-	case ok:
-		return brief
-	}
-	return text
+// about is what is said of a field: by its tag, and by the row of the manifest's field that it is.
+type about struct {
+	text, brief string // brief: empty: as text; "-": nothing
+	bare        bool
+	limits      limits
 }
 
-// limits are what a field's tag allows.
+// limits are what a field allows.
 type limits struct {
+	bounded     bool
 	least, most int
 	words       []string // nil: any
 }
 
+// aboutOf returns what is said of a field of a struct. One that becomes a field of a manifest has
+// its bounds; which one, where it has another name, the tag is says.
+func aboutOf(in reflect.Type, f reflect.StructField) about {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	says := about{text: f.Tag.Get("jsonschema_description"), brief: f.Tag.Get("brief"), bare: f.Tag.Get("bare") != "", limits: limitsOf(f.Tag)}
+	row, own := job.FieldOf(in, name)
+	if is := f.Tag.Get("is"); is != "" {
+		row = field.Some(is)[0]
+	}
+	if own {
+		says.text, says.brief = row.Says(), row.Brief
+	}
+	switch f.Type.Kind() {
+	case reflect.Int:
+		if row.Most > 0 {
+			says.limits = limits{bounded: true, least: row.Least, most: row.Most}
+		}
+	case reflect.String:
+		if row.Values != nil {
+			says.limits.words = row.Values
+		}
+	}
+	return says
+}
+
+func (a about) description(of detail) string {
+	switch {
+	case of < arguments || of == arguments && a.brief == "":
+		return a.text
+	case of == bare || a.brief == "-":
+		return ""
+	}
+	return a.brief
+}
+
 func limitsOf(tag reflect.StructTag) limits {
-	l := limits{least: math.MinInt, most: math.MaxInt32}
+	l := limits{most: math.MaxInt32}
 	for option := range strings.SplitSeq(tag.Get("jsonschema"), ",") {
 		name, value, _ := strings.Cut(option, "=")
 		n, _ := strconv.Atoi(value) // a test compares all schemas
@@ -167,7 +196,7 @@ func limitsOf(tag reflect.StructTag) limits {
 				l.words = append(l.words, value)
 			}
 		case "minimum":
-			l.least = n
+			l.least, l.bounded = n, true
 		case "maximum":
 			l.most = n
 		}
@@ -204,7 +233,7 @@ func fieldSchemas(t reflect.Type, of detail) (properties object, required []stri
 			continue
 		}
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		properties = append(properties, member{name, schemaFor(f.Type, f.Tag, of)})
+		properties = append(properties, member{name, schemaFor(f.Type, aboutOf(t, f), of)})
 		if f.Type.Kind() != reflect.Pointer && !strings.Contains(options, "omit") {
 			required = append(required, name)
 		}

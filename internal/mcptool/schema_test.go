@@ -118,7 +118,7 @@ func TestSubmitJob_ManifestHasTheFieldsOfItsResource(t *testing.T) {
 		return all
 	}
 	of := reflect.TypeFor[job.Manifest]()
-	if diff := cmp.Diff(names(schemaFor(of, "", whole)), names(schemaFor(of, "", arguments))); diff != "" {
+	if diff := cmp.Diff(names(schemaFor(of, about{}, whole)), names(schemaFor(of, about{}, arguments))); diff != "" {
 		t.Errorf("the list of tools lacks what the resource has:\n%s", diff)
 	}
 }
@@ -184,7 +184,7 @@ func TestDocs_HaveTheTableOfTheManifest(t *testing.T) {
 			rows(prefix+name+".", of)
 		}
 	}
-	rows("", schemaFor(reflect.TypeFor[job.Manifest](), "", whole))
+	rows("", schemaFor(reflect.TypeFor[job.Manifest](), about{}, whole))
 	doctest.Keep(t, "manifest", table.String(), *update)
 }
 

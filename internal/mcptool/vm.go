@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,29 +116,25 @@ func vmError(err error) error {
 		bad.add("vm_id", "is not a VM of ours", whichVM)
 		return bad.err()
 	}
-	return renamed(err)
+	return renamed(err, reflect.TypeFor[vmArg]())
 }
 
 type provisionInput struct {
-	Name     string     `json:"name" jsonschema_description:"Letters, digits and dashes; works as vm_id."`
-	OS       string     `json:"os,omitempty" jsonschema:"enum=@systems" bare:"true" jsonschema_description:"Such as debian-13: its cloud image, not a template."`
-	Template string     `json:"template,omitempty" jsonschema_description:"Name or ID; default agent-template."`
-	CPU      int        `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Default 2."`
-	Memory   string     `json:"memory,omitempty" jsonschema_description:"512M to 512G; default 2G."`
-	Disk     string     `json:"disk,omitempty" jsonschema_description:"5G to 10000G; default 10G."`
+	Name     string     `json:"name" is:"vmName" jsonschema_description:"Letters, digits and dashes; works as vm_id."`
+	OS       string     `json:"os,omitempty" is:"os" bare:"true" jsonschema_description:"Such as debian-13: its cloud image, not a template."`
+	Template string     `json:"template,omitempty" is:"vmTemplate" jsonschema_description:"Name or ID; default agent-template."`
+	CPU      int        `json:"cpu,omitempty" is:"resources.cpu" jsonschema_description:"Default 2."`
+	Memory   string     `json:"memory,omitempty" is:"resources.memory" jsonschema_description:"512M to 512G; default 2G."`
+	Disk     string     `json:"disk,omitempty" is:"resources.disk" jsonschema_description:"5G to 10000G; default 10G."`
 	Network  vm.Network `json:"network,omitzero" bare:"true" jsonschema_description:"egress lan, internet, allow (HTTP(S) to names in allow) or none; ip dhcp, or such as 10.0.0.50/24."`
-	TTL      int        `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds until it is destroyed; default never."`
-	Idle     int        `json:"idle_suspend,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds without use until it is suspended; use resumes it."`
+	TTL      int        `json:"ttl,omitempty" is:"ttl" jsonschema_description:"Seconds until it is destroyed; default never."`
+	Idle     int        `json:"idle_suspend,omitempty" is:"idleSuspend" jsonschema_description:"Seconds without use until it is suspended; use resumes it."`
 	DryRun   bool       `json:"dry_run,omitempty" jsonschema_description:"Only return the host's commands."`
 	Wait     *int       `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Default 40."`
 }
 
 func (in provisionInput) check(bad *faults) {
 	bad.required("name", in.Name, "give a host name such as dev1")
-}
-
-func (provisionInput) named(err error) error {
-	return renamed(err, "vmName", "name", "vmTemplate", "template", "resources.cpu", "cpu", "resources.memory", "memory", "resources.disk", "disk", "idleSuspend", "idle_suspend")
 }
 
 type provisionOutput struct {

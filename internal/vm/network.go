@@ -7,13 +7,13 @@ import (
 
 // Network says how a new VM is connected; empty fields are the server's settings.
 type Network struct {
-	Bridge  string `json:"bridge,omitempty" jsonschema_description:"Bridge of the host, e.g. vmbr0." brief:"-"`
-	VLAN    int    `json:"vlan,omitempty" jsonschema:"minimum=1,maximum=4094" jsonschema_description:"VLAN tag." brief:"-"`
-	IP      string `json:"ip,omitempty" jsonschema_description:"dhcp, auto6 or dhcp6, an address with its prefix length (10.0.0.50/24), or a pool of them (10.0.0.50-10.0.0.99/24)." brief:"dhcp, or such as 10.0.0.50/24."`
-	Gateway string `json:"gateway,omitempty" jsonschema_description:"Gateway of a fixed address." brief:"-"`
+	Bridge  string `json:"bridge,omitempty"`
+	VLAN    int    `json:"vlan,omitempty"`
+	IP      string `json:"ip,omitempty"`
+	Gateway string `json:"gateway,omitempty"`
 
-	Egress Egress   `json:"egress,omitempty" jsonschema:"enum=lan,enum=internet,enum=allow,enum=none" jsonschema_description:"What the VM reaches. lan: anything. internet: public addresses. allow: HTTP(S) to the names in allow. none: nothing." brief:"lan: anything. internet: public addresses. allow: HTTP(S) to names in allow."`
-	Allow  []string `json:"allow,omitempty" jsonschema_description:"For egress allow: names such as github.com or *.npmjs.org." brief:"E.g. *.npmjs.org."`
+	Egress Egress   `json:"egress,omitempty"`
+	Allow  []string `json:"allow,omitempty"`
 }
 
 // Egress says where a VM's packets may go.

@@ -213,11 +213,19 @@ const (
 	Forked         Source = "forked"     // it is a copy of another VM
 )
 
+// Systems are the operating systems a VM can be created from without a
+// template. A name without a version is the newest of its line. Their images
+// are in scripts/lib/image.sh.
+var Systems = []string{
+	"ubuntu", "ubuntu-24.04", "debian", "debian-12", "debian-13",
+	"almalinux", "almalinux-9", "rocky", "rocky-9",
+}
+
 // Resources are the size of a VM.
 type Resources struct {
-	CPU    int    `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Cores, 1 to 32. Default 2." brief:"Default 2."`
-	Memory string `json:"memory,omitempty" jsonschema_description:"Memory, e.g. 2G or 512M; 512M to 512G. Default 2G." brief:"512M to 512G; default 2G."`
-	Disk   string `json:"disk,omitempty" jsonschema_description:"Disk, e.g. 10G; 5G to 10000G. Default 10G." brief:"5G to 10000G; default 10G."`
+	CPU    int    `json:"cpu,omitempty"`
+	Memory string `json:"memory,omitempty"`
+	Disk   string `json:"disk,omitempty"`
 }
 
 // Lifecycle says what happens to the VM when the job ends.

@@ -9,7 +9,7 @@ import (
 // Volume is a disk of ours that outlives VMs. On the host a VM holds it that never runs.
 type Volume struct {
 	ID        string      `json:"id"` // linus-job in its holder's description, and its filesystem's UUID
-	Name      string      `json:"name" brief:"-"`
+	Name      string      `json:"name"`
 	Owner     string      `json:"owner"` // this installation's ID
 	State     VolumeState `json:"state"`
 	SizeGB    int         `json:"size_gb"`
@@ -39,7 +39,7 @@ const (
 type VolumeUse struct {
 	VM       string `json:"vm" api:"id"` // the ID in its marker
 	VMID     int    `json:"vm_id,omitempty"`
-	Path     string `json:"path" brief:"Absolute."`
+	Path     string `json:"path"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
@@ -53,9 +53,9 @@ func (u VolumeUse) Mode() MountMode {
 
 // Mount says where a VM has a volume.
 type Mount struct {
-	Name string    `json:"name" jsonschema_description:"Of a volume." brief:"-"`
-	Path string    `json:"path" jsonschema_description:"Absolute directory."`
-	Mode MountMode `json:"mode,omitempty" jsonschema:"enum=rw,enum=ro" jsonschema_description:"rw (default): this VM alone has it. ro: several may." brief:"-"`
+	Name string    `json:"name"`
+	Path string    `json:"path"`
+	Mode MountMode `json:"mode,omitempty"`
 }
 
 // ParseMount reads NAME:/PATH or NAME:/PATH:MODE, and reports whether it is such a text.

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -19,11 +18,8 @@ import (
 // shown returns what a struct has in a field, as its control shows it.
 func shown(f field.Field, of any) string {
 	switch at := f.Of(of); {
-	case box(f, at):
-		if fmt.Sprint(at) == cmp.Or(f.On, "true") {
-			return "on"
-		}
-		return ""
+	case f.IsBox(at):
+		return f.Typed(at)
 	case at.Kind() == reflect.Map:
 		return strings.Join(job.LabelTexts(at.Interface().(map[string]string)), "\n")
 	case at.Type() == reflect.TypeFor[[]vm.Mount]():
@@ -58,11 +54,6 @@ func durationText(seconds int64) string {
 	return strconv.FormatInt(seconds, 10)
 }
 
-// box reports whether a field is a box to tick.
-func box(f field.Field, at reflect.Value) bool {
-	return at.Kind() == reflect.Bool || f.On != "" && f.Values == nil
-}
-
 // set sets the field of what to points to, as it was typed; if nothing was, it stays.
 func set(f field.Field, to any, typed string) (problem string) {
 	if !f.Lines {
@@ -72,10 +63,10 @@ func set(f field.Field, to any, typed string) (problem string) {
 		return ""
 	}
 	switch at := f.Of(to); {
-	case box(f, at) && typed != "on":
+	case f.IsBox(at) && typed != "on":
 	case at.Kind() == reflect.Bool:
 		at.SetBool(true)
-	case box(f, at):
+	case f.IsBox(at):
 		at.SetString(f.On)
 	case at.Kind() == reflect.Int:
 		n, err := strconv.Atoi(typed)
@@ -87,8 +78,8 @@ func set(f field.Field, to any, typed string) (problem string) {
 			return strconv.Quote(typed) + " is not a time: give seconds, or 90m, 2h or 7d"
 		case err != nil:
 			return strconv.Quote(typed) + " is not a whole number"
-		case n == 0 && f.None != 0:
-			n = f.None
+		case n == 0 && f.Nothing != 0:
+			n = f.Nothing
 		case n == 0 && !f.Zero:
 			return "0 is out of range; leave it empty for the default"
 		}
@@ -146,7 +137,7 @@ type control struct {
 	Value   string
 	Errors  []string
 	Default string   // what it is if it is left out; empty: nothing, or unknown
-	Offers  []string // what there is to choose from, beside what can be typed
+	Choose  []string // what there is to choose from, beside what can be typed
 	First   bool     // the first that is wrong
 }
 
@@ -262,7 +253,7 @@ func (v *formView) show(d any, value values) {
 			if value != nil {
 				c.Value = newlines(value(f.Name))
 			}
-			section.Open = section.Open || c.Value != "" && !(c.Kind == "choice" && c.Value == f.Values[0])
+			section.Open = section.Open || c.Value != "" && !(c.Kind == "choice" && c.Value == f.Preset)
 			section.Controls = append(section.Controls, c)
 		}
 		v.Groups = append(v.Groups, section)
@@ -282,7 +273,7 @@ func (v *formView) defaults(of any) {
 // kind is that of a field's control.
 func kind(f field.Field, at reflect.Value) string {
 	switch {
-	case box(f, at):
+	case f.IsBox(at):
 		return "check"
 	case f.Values != nil:
 		return "choice"
@@ -339,6 +330,19 @@ func (v *formView) lead() {
 	}
 }
 
+// labelled names a field as a form does.
+func labelled(path, value string, _ bool) string {
+	_, name, _ := strings.Cut(path, ".")
+	label := field.Some(name)[0].Label
+	switch {
+	case label == "":
+		return job.Written(name, value, false)
+	case value == "true":
+		return "tick " + label
+	}
+	return job.Written(label, value, false)
+}
+
 func fieldText(f *job.FieldError) string {
 	if f.Remedy == "" {
 		return f.Problem
@@ -347,7 +351,7 @@ func fieldText(f *job.FieldError) string {
 }
 
 func (v *formView) blameField(path, text string) {
-	text = words.In(text)
+	text = words.In(job.Naming(labelled).In(text))
 	name := strings.TrimPrefix(strings.TrimPrefix(path, "manifest."), "pool.")
 	for i := range v.Groups {
 		for j := range v.Groups[i].Controls {

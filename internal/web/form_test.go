@@ -156,7 +156,7 @@ func TestNewJob_ErrorsAreAtTheirFieldsAndNothingIsLost(t *testing.T) {
 	check(text, `id="f-timeout-error">&#34;soon&#34; is not a time`, `id="f-network-vlan-error">0 is out of range`, `value="soon"`, "/tmp/large.bin is too large to stay in the form")
 	// The rest is the engine's to say.
 	_, text = v.upload("/jobs/new", setting(typed, map[string]string{"timeout": "99999"})...)
-	check(text, `id="f-timeout-error">99999 is out of range; give seconds from 1 to 86400`, `id="f-resources-memory-error">`, `id="f-os-error">is given together with vmTemplate`,
+	check(text, `id="f-timeout-error">99999 is out of range; give seconds from 1 to 86400`, `id="f-resources-memory-error">`, `id="f-os-error">is given together with Template`,
 		`is not a variable name`, `aria-invalid="true"`, `value="1X"`, `name="tty" type="checkbox" value="on" checked`, `value="A B"`)
 	got := map[string]string{}
 	for _, p := range fields(text) {

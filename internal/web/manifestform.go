@@ -1,40 +1,63 @@
 package web
 
 import (
+	"slices"
+
 	"linus/internal/field"
 	"linus/internal/job"
 )
 
-// machineFields say what a new VM is made from and how large it is.
-func machineFields() []field.Field {
-	return field.Some("vmTemplate", "os", "resources.cpu", "resources.memory", "resources.disk")
-}
-
-func networkGroup() group {
-	return group{
-		Title: "Network", Rare: true, When: field.NewVM,
-		fields: field.Some("network.bridge", "network.vlan", "network.ip", "network.gateway", "network.egress", "network.allow"),
+// grouped returns the parts of a form of the manifest's fields that it has, in the order of the
+// table.
+func grouped(has func(field.Field) bool) (groups []group) {
+	for _, f := range field.All() {
+		if f.Group == "" || !has(f) {
+			continue
+		}
+		at := slices.IndexFunc(groups, func(g group) bool { return g.Title == f.Group })
+		if at < 0 {
+			at = len(groups)
+			groups = append(groups, group{Title: f.Group, Rare: f.Group != field.Task && f.Group != field.Machine})
+		}
+		groups[at].fields = append(groups[at].fields, f)
 	}
+	return groups
 }
 
 // jobGroups are the form of a job: all of its manifest.
 func jobGroups() []group {
-	return []group{
-		{Title: "Task", fields: field.Some("agentType", "task", "agent.command", "agent.model", "agent.claudeModel", "timeout", "artifacts")},
-		{Title: "Files", Extra: "files"},
-		{Title: "Repository", Rare: true, fields: field.Some("repository.url", "repository.ref", "repository.path", "repository.credential", "repository.submodules", "repository.lfs", "push.branch")},
-		{Title: "VM", fields: append(field.Some("vm"), machineFields()...)},
-		networkGroup(),
-		{Title: "Environment", Rare: true, Extra: "env", fields: field.Some("secrets", "credentials", "cwd", "sudo")},
-		{Title: "Terminal and input", Rare: true, fields: field.Some("tty", "ttySize", "stdin", "statusMode")},
-		{Title: "Afterwards", Rare: true, fields: field.Some("lifecycle", "vmName", "ttl", "keep", "keepFor", "idleSuspend", "start", "volumes", "retry", "retries", "labels", "notify.url")},
+	var groups []group
+	for _, g := range grouped(func(field.Field) bool { return true }) {
+		switch g.Title {
+		case field.Network:
+			g.When = field.Where
+		case field.Within:
+			g.Extra = "env"
+		}
+		groups = append(groups, g)
+		if g.Title == field.Task {
+			groups = append(groups, group{Title: "Files", Extra: "files"})
+		}
 	}
+	return groups
+}
+
+// machine are the form of a VM with the fields that a command has options for: one part, and its
+// network.
+func machine(title string, c field.Commands, more ...field.Field) []group {
+	network, all := group{Title: field.Network, Rare: true, When: field.Where}, group{Title: title, fields: more}
+	for _, f := range field.For(c) {
+		if f.Group == field.Network {
+			network.fields = append(network.fields, f)
+		} else {
+			all.fields = append(all.fields, f)
+		}
+	}
+	return []group{all, network}
 }
 
 // vmGroups are the form of a persistent VM.
-func vmGroups() []group {
-	return []group{{Title: "VM", fields: append(append(field.Some("vmName", "ttl", "idleSuspend"), machineFields()...), field.Some("labels")...)}, networkGroup()}
-}
+func vmGroups() []group { return machine("VM", field.CreateVM, field.Some("vmName")...) }
 
 // poolDraft is a pool that does not exist yet.
 type poolDraft struct {
@@ -45,8 +68,8 @@ type poolDraft struct {
 
 // poolGroups are the form of a pool.
 func poolGroups() []group {
-	name := field.Field{Name: "name", Label: "Name", Hint: "lower-case letters, digits and dashes"}
-	return append([]group{{Title: "Pool", fields: append(append([]field.Field{name}, machineFields()...), field.Some("labels")...)}}, append(poolSize(), networkGroup())...)
+	groups := machine("Pool", field.CreatePool, field.Field{Name: "name", Label: "Name", Hint: "lower-case letters, digits and dashes"})
+	return slices.Insert(groups, 1, poolSize()...)
 }
 
 // poolSize is the form of how many VMs a pool keeps.

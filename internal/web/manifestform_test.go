@@ -103,7 +103,7 @@ func TestForms_ConditionsAreAboutTheirFields(t *testing.T) {
 		for _, g := range groups {
 			check(g.When)
 			for _, in := range g.fields {
-				check(in.When)
+				check(in.When())
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"linus/internal/field"
 	"linus/internal/job"
 	"linus/internal/vm"
 )
@@ -58,7 +59,7 @@ func (p *pages) offers(r *http.Request) (o offers) {
 	all.Wait()
 	if !who.Admin() { // who may not look at nodes may have been given names
 		o.templates = slices.DeleteFunc(slices.Clone(who.Templates), func(name string) bool {
-			return strings.ContainsAny(name, "*?") || slices.Contains(job.Systems, name)
+			return strings.ContainsAny(name, "*?") || slices.Contains(vm.Systems, name)
 		})
 	}
 	slices.Sort(o.templates)
@@ -70,12 +71,8 @@ func (p *pages) offers(r *http.Request) (o offers) {
 func (v *formView) offer(o offers) {
 	for i := range v.Groups {
 		for j := range v.Groups[i].Controls {
-			switch c := &v.Groups[i].Controls[j]; c.Name {
-			case "vmTemplate":
-				c.Offers = o.templates
-			case "vm":
-				c.Offers = o.vms
-			}
+			c := &v.Groups[i].Controls[j]
+			c.Choose = map[field.Offer][]string{field.Templates: o.templates, field.VMs: o.vms}[c.Offers]
 		}
 	}
 	for _, p := range o.pools {
@@ -97,8 +94,10 @@ func asking(p job.Pool) job.Manifest {
 // poolFill are the fields of such a job.
 func poolFill(p job.Pool) url.Values {
 	fill, m := url.Values{}, asking(p)
-	for _, f := range append(machineFields(), networkGroup().fields...) {
-		fill.Set(f.Name, shown(f, m))
+	for _, f := range field.For(field.CreatePool) {
+		if f.Group == field.Machine || f.Group == field.Network {
+			fill.Set(f.Name, shown(f, m))
+		}
 	}
 	return fill
 }

@@ -34,27 +34,29 @@ func (t tokenRow) Expiry() string {
 
 // tokenGroups are the form of a token.
 func tokenGroups() []group {
+	const runs = `role=^(run|admin)$`
+	toRun := []field.Need{{Where: runs}}
 	return []group{
 		{Title: "Token", fields: []field.Field{
 			{Name: "name", Label: "Name", Hint: "whom it is for; tokens with the same name see the same jobs"},
-			{Name: "role", Label: "Role", Values: []string{"run", "read", "admin"}, Hint: "read: see its own jobs and VMs; run: also start, control and end them; admin: everything of every owner"},
+			{Name: "role", Label: "Role", Values: []string{"run", "read", "admin"}, Preset: "run", Required: true, Hint: "read: see its own jobs and VMs; run: also start, control and end them; admin: everything of every owner"},
 			{Zero: true, Seconds: true, Name: "ttl", Label: "Valid for", Hint: "as in 12h or 30d; empty: 90 days; 0: until it is revoked"},
 		}},
 		{Title: "What it may use", Rare: true, fields: []field.Field{
 			{Name: "toolsets", Label: "Toolsets", Hint: "some of " + strings.Join(job.Toolsets, ", ") + "; empty: all"},
-			{Name: "secrets", When: `role=^(run|admin)$`, Label: "Secrets", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"},
-			{Name: "credentials", When: `role=^(run|admin)$`, Label: "Credentials", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"},
-			{Name: "networks", When: `role=^(run|admin)$`, Label: "Networks", Hint: "bridges and VLAN tags, as in vmbr1 20-29; empty: as the settings allow"},
-			{Name: "storages", When: `role=^(run|admin)$`, Label: "Storages", Hint: "of its volumes, with * and ?; empty: as the settings allow"},
-			{Name: "templates", When: `role=^(run|admin)$`, Label: "Templates", Hint: "and operating systems, with * and ?; empty: as the settings allow"},
+			{Name: "secrets", Needs: toRun, Label: "Secrets", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"},
+			{Name: "credentials", Needs: toRun, Label: "Credentials", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"},
+			{Name: "networks", Needs: toRun, Label: "Networks", Hint: "bridges and VLAN tags, as in vmbr1 20-29; empty: as the settings allow"},
+			{Name: "storages", Needs: toRun, Label: "Storages", Hint: "of its volumes, with * and ?; empty: as the settings allow"},
+			{Name: "templates", Needs: toRun, Label: "Templates", Hint: "and operating systems, with * and ?; empty: as the settings allow"},
 		}},
-		{Title: "Limits (0, and for an admin empty: no limit)", Rare: true, When: `role=^(run|admin)$`, fields: []field.Field{
-			{Name: "jobs", Label: "Unfinished jobs at a time", Hint: "empty: 4 × MAX_JOBS", None: job.NoLimit},
-			{Name: "vms", Label: "VMs at a time", Hint: "with those that its jobs wait for; empty: 4 × MAX_JOBS", None: job.NoLimit},
-			{Name: "memory_mb", Label: "Memory of its VMs", Hint: "MiB, together; empty: 4 × MAX_JOBS × DEFAULT_MEMORY", None: job.NoLimit},
-			{Name: "disk_mb", Label: "Disks of its VMs", Hint: "MiB they may grow to, together; empty: 4 × MAX_JOBS × DEFAULT_DISK", None: job.NoLimit},
-			{Name: "stored_mb", Label: "Stored for its jobs", Hint: "MiB of files, output and artifacts, until the jobs are removed; empty: 10240", None: job.NoLimit},
-			{Name: "jobs_per_hour", Label: "Jobs an hour", Hint: "empty: no limit", None: job.NoLimit},
+		{Title: "Limits (0, and for an admin empty: no limit)", Rare: true, When: runs, fields: []field.Field{
+			{Name: "jobs", Label: "Unfinished jobs at a time", Hint: "empty: 4 × MAX_JOBS", Nothing: job.NoLimit},
+			{Name: "vms", Label: "VMs at a time", Hint: "with those that its jobs wait for; empty: 4 × MAX_JOBS", Nothing: job.NoLimit},
+			{Name: "memory_mb", Label: "Memory of its VMs", Hint: "MiB, together; empty: 4 × MAX_JOBS × DEFAULT_MEMORY", Nothing: job.NoLimit},
+			{Name: "disk_mb", Label: "Disks of its VMs", Hint: "MiB they may grow to, together; empty: 4 × MAX_JOBS × DEFAULT_DISK", Nothing: job.NoLimit},
+			{Name: "stored_mb", Label: "Stored for its jobs", Hint: "MiB of files, output and artifacts, until the jobs are removed; empty: 10240", Nothing: job.NoLimit},
+			{Name: "jobs_per_hour", Label: "Jobs an hour", Hint: "empty: no limit", Nothing: job.NoLimit},
 		}},
 	}
 }

@@ -1,0 +1,113 @@
+package job
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	spec "linus/internal/field"
+)
+
+// FieldOf returns the row of a field of a manifest, or of what is within one, by its type and
+// name in JSON.
+func FieldOf(t reflect.Type, name string) (spec.Field, bool) {
+	f, ok := manifestIndex()[t][name]
+	return f, ok && f.Name != ""
+}
+
+var manifestIndex = sync.OnceValue(func() spec.Index { return spec.IndexOf(reflect.TypeFor[Manifest](), spec.All()...) })
+
+// checkRows reports everything that rows do not allow of the fields of a struct, each at its path below at.
+func checkRows(at string, rows []spec.Field, v any) (bad []*FieldError) {
+	of := reflect.ValueOf(v)
+	for _, f := range rows {
+		if strings.Contains(f.Name, "[]") {
+			continue // its list is checked as a whole
+		}
+		value := f.Within(of)
+		problem, remedy := "", ""
+		if spec.Empty(value) {
+			if f.Required {
+				problem, remedy = "is required", "use one of: "+strings.Join(f.Values, ", ")
+			}
+		} else if need, other, unmet := f.Unmet(of, rows); unmet {
+			problem, remedy = strings.ReplaceAll(need.Problem, "%s", other), need.Remedy
+		} else {
+			problem, remedy = refusal(f, value)
+		}
+		if problem != "" {
+			bad = append(bad, &FieldError{Field: at + f.Name, Problem: problem, Remedy: remedy})
+		}
+	}
+	return bad
+}
+
+// refusal returns why a row does not allow a value, and what it does; empty: it does.
+func refusal(f spec.Field, value reflect.Value) (problem, remedy string) {
+	switch value.Kind() {
+	case reflect.Int:
+		if n := int(value.Int()); f.Most > 0 && (n < f.Least || n > f.Most) {
+			return fmt.Sprintf("%d is out of range", n), "give " + f.Bounds()
+		}
+	case reflect.String:
+		return textRefusal(f, value.String())
+	}
+	return "", ""
+}
+
+func textRefusal(f spec.Field, text string) (problem, remedy string) {
+	switch {
+	case f.Values != nil && !slices.Contains(f.Values, text):
+		return fmt.Sprintf("%q is unknown", text), "use one of: " + strings.Join(f.Values, ", ")
+	case f.Largest != "":
+		n, err := ParseSize(text)
+		least, _ := ParseSize(f.Smallest)
+		most, _ := ParseSize(f.Largest)
+		remedy = fmt.Sprintf("give %s to %s, as in %s", f.Smallest, f.Largest, f.Example)
+		switch {
+		case err != nil:
+			return err.Error(), remedy
+		case n < least || n > most:
+			return fmt.Sprintf("%q is out of range", text), remedy
+		}
+	case f.Like != nil && !fits(f.Like.Form, text, cmp.Or(f.Like.Most, len(text))):
+		return fmt.Sprintf(f.Like.Problem, text), f.Like.Remedy
+	case f.Path && !path.IsAbs(text):
+		return fmt.Sprintf("%q is not absolute", text), "give an absolute path, as in /srv/app"
+	case f.Path && len(text) > maxPath:
+		return fmt.Sprintf("is %d bytes, the limit is %d", len(text), maxPath), "use a shorter path"
+	case f.Path && (strings.ContainsAny(text, "\n\r\x00") || !utf8.ValidString(text)):
+		return fmt.Sprintf("%q contains a newline or a control character", text), "use a plain path"
+	}
+	return "", ""
+}
+
+const maxPath = 4096 // bytes
+
+// explicitZeros refuses values that are given but read like "use the default": timeout 0 and
+// cpu 0 are mistakes. tree is the JSON of a manifest, or of what is within one at a path.
+func explicitZeros(at string, tree any, t reflect.Type) (bad []*FieldError) {
+	object, _ := tree.(map[string]any)
+	known := fieldsOf(t)
+	for _, key := range sortedKeys(object) {
+		of := known[key]
+		if of.of == nil {
+			continue
+		}
+		if of.of.Kind() == reflect.Struct {
+			bad = append(bad, explicitZeros(below(at, key), object[key], of.of)...)
+		}
+		n, isNumber := object[key].(json.Number)
+		row, _ := FieldOf(t, of.name)
+		if zero, err := n.Int64(); row.NoZero && isNumber && err == nil && zero == 0 {
+			bad = append(bad, field(below(at, key), "give "+row.Bounds()+", or leave it out", "0 is out of range"))
+		}
+	}
+	return bad
+}
