@@ -117,11 +117,11 @@ suspend_resume() { # <node>
 # for its address again, and brings its host key (guest_host_key).
 suspend_set_clock() { # <node>
   local -r deadline=$((SECONDS + VM_READY_TIMEOUT))
-  local behind='' tries=0 way=0 # what the time is late when it arrives, on a host that is very busy
+  local behind='' tries=0 lateness=0 # what the time is late when it arrives, on a host that is very busy
   guest_agent=no
   read_network
   while :; do
-    suspend_ask_clock "$((EPOCHSECONDS + way))"
+    suspend_ask_clock "$((EPOCHSECONDS + lateness))"
     if [[ -n ${guest_time} ]]; then
       behind=$((EPOCHSECONDS - guest_time))
       if ((${behind#-} <= 10)); then
@@ -130,7 +130,7 @@ suspend_set_clock() { # <node>
       fi
       ((tries += 1))
       if ((${behind#-} <= 60)); then
-        way=$((way + behind))
+        lateness=$((lateness + behind))
       fi
     fi
     if ((tries >= 3 || SECONDS >= deadline)); then
