@@ -81,7 +81,7 @@ type Tests interface {
 	Restores(ctx context.Context, node, template string) bool
 }
 
-// Options of a Fleet. Store and Provider are required, and Jobs and Guest for Tend.
+// Options of a Fleet. Store and Provider are required, Jobs for Known, and Jobs and Guest for Tend.
 type Options struct {
 	Store    Store
 	Jobs     JobStore
