@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -140,46 +139,55 @@ func (x Index) add(t reflect.Type, prefix string, named map[string]Field) {
 
 // Of returns the field of a struct, or of one that v points to: then it can be set, and what it
 // is within is made where there is none.
-func (f Field) Of(v any) reflect.Value { return f.Within(reflect.Indirect(reflect.ValueOf(v))) }
+func (f Field) Of(v any) reflect.Value {
+	at := reflect.Indirect(reflect.ValueOf(v))
+	return within(at, placesOf(at.Type(), f.Name), at.CanSet())
+}
 
-// Within is Of a struct's value.
-func (f Field) Within(at reflect.Value) reflect.Value {
-	for name := range strings.SplitSeq(f.Name, ".") {
-		at = at.FieldByIndex(indexOf(at.Type(), name))
-		if at.Kind() != reflect.Pointer {
+// within is the field at places, each an index from the pointer that the one before has led to.
+func within(at reflect.Value, places [][]int, set bool) reflect.Value {
+	for _, place := range places {
+		at = at.FieldByIndex(place)
+		switch {
+		case at.Kind() != reflect.Pointer:
 			continue
-		}
-		if at.IsNil() {
-			made := reflect.New(at.Type().Elem())
-			if at.CanSet() {
-				at.Set(made)
-			}
-			at = made
+		case at.IsNil() && !set:
+			at = reflect.Zero(at.Type().Elem())
+			continue
+		case at.IsNil():
+			at.Set(reflect.New(at.Type().Elem()))
 		}
 		at = at.Elem()
 	}
 	return at
 }
 
-// indexes are where structs have the fields with a name in JSON: each submission asks for all.
-var indexes sync.Map
+var known sync.Map // places, by the struct's type and the field's name
 
-func indexOf(t reflect.Type, name string) []int {
+// placesOf returns the places of the field with a name in JSON.
+func placesOf(t reflect.Type, name string) (places [][]int) {
 	type key struct {
 		of   reflect.Type
 		name string
 	}
-	if found, ok := indexes.Load(key{t, name}); ok {
-		return found.([]int) //nolint:forcetypeassert // nothing else is stored
+	id := key{t, name}
+	if found, ok := known.Load(id); ok {
+		return found.([][]int) //nolint:forcetypeassert // nothing else is stored
 	}
-	var found []int
-	for _, of := range reflect.VisibleFields(t) {
-		if own, _, _ := strings.Cut(of.Tag.Get("json"), ","); own == name && (found == nil || len(of.Index) < len(found)) {
-			found = of.Index
+	for part := range strings.SplitSeq(name, ".") {
+		var found []int
+		for _, of := range reflect.VisibleFields(t) {
+			if own, _, _ := strings.Cut(of.Tag.Get("json"), ","); own == part && (found == nil || len(of.Index) < len(found)) {
+				found = of.Index
+			}
+		}
+		places = append(places, found)
+		if t = t.FieldByIndex(found).Type; t.Kind() == reflect.Pointer {
+			t = t.Elem()
 		}
 	}
-	indexes.Store(key{t, name}, found)
-	return found
+	known.Store(id, places)
+	return places
 }
 
 // Says returns what a field is, with its default.
@@ -215,11 +223,22 @@ func (f Field) IsBox(at reflect.Value) bool { return f.Tick || at.Kind() == refl
 // Typed returns a value of the field as a form sends it, as far as needs of others ask for it.
 func (f Field) Typed(at reflect.Value) string {
 	switch {
-	case f.IsBox(at) && fmt.Sprint(at) == cmp.Or(f.On, "true"):
+	case f.IsBox(at) && text(at) == cmp.Or(f.On, "true"):
 		return "on"
 	case f.IsBox(at), at.Kind() == reflect.Int && at.IsZero() && !f.Zero:
 		return ""
-	case at.Kind() == reflect.Int:
+	}
+	return text(at)
+}
+
+// text is fmt.Sprint, which takes no memory for most.
+func text(at reflect.Value) string {
+	switch at.Kind() {
+	case reflect.String:
+		return at.String()
+	case reflect.Bool:
+		return strconv.FormatBool(at.Bool())
+	case reflect.Int:
 		return strconv.FormatInt(at.Int(), 10)
 	}
 	return fmt.Sprint(at)
@@ -243,40 +262,6 @@ func (f Field) When() string {
 		}
 	}
 	return strings.Join(all, " ")
-}
-
-// Unmet returns what the field of a struct, whose rows these are, has no meaning without; the
-// value is that of the field which is otherwise.
-func (f Field) Unmet(v reflect.Value, rows []Field) (need Need, value string, unmet bool) {
-	for _, n := range f.Needs {
-		if n.Problem == "" || n.Of != "" && !matches(n.Of, fmt.Sprint(f.Within(v))) {
-			continue
-		}
-		for condition := range strings.FieldsSeq(n.Where) {
-			names, pattern, _ := strings.Cut(condition, "=")
-			met := false
-			for name := range strings.SplitSeq(names, ",") {
-				if other, ok := named(rows, name); ok {
-					value = other.Typed(other.Within(v))
-					met = met || matches(pattern, value)
-				}
-			}
-			if !met {
-				return n, value, true
-			}
-		}
-	}
-	return Need{}, "", false
-}
-
-var patterns sync.Map // compiled, by their texts
-
-func matches(pattern, text string) bool {
-	found, ok := patterns.Load(pattern)
-	if !ok {
-		found, _ = patterns.LoadOrStore(pattern, regexp.MustCompile(pattern))
-	}
-	return found.(*regexp.Regexp).MatchString(text) //nolint:forcetypeassert // nothing else is stored
 }
 
 func named(rows []Field, name string) (Field, bool) {

@@ -23,23 +23,26 @@ func FieldOf(t reflect.Type, name string) (spec.Field, bool) {
 
 var manifestIndex = sync.OnceValue(func() spec.Index { return spec.IndexOf(reflect.TypeFor[Manifest](), spec.All()...) })
 
-// checkRows reports everything that rows do not allow of the fields of a struct, each at its path below at.
-func checkRows(at string, rows []spec.Field, v any) (bad []*FieldError) {
+var (
+	manifestRows = sync.OnceValue(func() []*spec.Row { return spec.RowsOf(reflect.TypeFor[Manifest](), spec.All()) })
+	poolRows     = sync.OnceValue(func() []*spec.Row { return spec.RowsOf(reflect.TypeFor[PoolSize](), spec.PoolSize()) })
+)
+
+// checkRows reports everything that rows do not allow of the fields of a struct, each at its path
+// below at. What is in lists is checked with the list.
+func checkRows(at string, rows []*spec.Row, v any) (bad []*FieldError) {
 	of := reflect.ValueOf(v)
 	for _, f := range rows {
-		if strings.Contains(f.Name, "[]") {
-			continue // its list is checked as a whole
-		}
-		value := f.Within(of)
+		value := f.In(of)
 		problem, remedy := "", ""
 		if spec.Empty(value) {
 			if f.Required {
 				problem, remedy = "is required", "use one of: "+strings.Join(f.Values, ", ")
 			}
-		} else if need, other, unmet := f.Unmet(of, rows); unmet {
+		} else if need, other, unmet := f.Unmet(of); unmet {
 			problem, remedy = strings.ReplaceAll(need.Problem, "%s", other), need.Remedy
 		} else {
-			problem, remedy = refusal(f, value)
+			problem, remedy = refusal(&f.Field, value)
 		}
 		if problem != "" {
 			bad = append(bad, &FieldError{Field: at + f.Name, Problem: problem, Remedy: remedy})
@@ -49,7 +52,7 @@ func checkRows(at string, rows []spec.Field, v any) (bad []*FieldError) {
 }
 
 // refusal returns why a row does not allow a value, and what it does; empty: it does.
-func refusal(f spec.Field, value reflect.Value) (problem, remedy string) {
+func refusal(f *spec.Field, value reflect.Value) (problem, remedy string) {
 	switch value.Kind() {
 	case reflect.Int:
 		if n := int(value.Int()); f.Most > 0 && (n < f.Least || n > f.Most) {
@@ -61,7 +64,7 @@ func refusal(f spec.Field, value reflect.Value) (problem, remedy string) {
 	return "", ""
 }
 
-func textRefusal(f spec.Field, text string) (problem, remedy string) {
+func textRefusal(f *spec.Field, text string) (problem, remedy string) {
 	switch {
 	case f.Values != nil && !slices.Contains(f.Values, text):
 		return fmt.Sprintf("%q is unknown", text), "use one of: " + strings.Join(f.Values, ", ")
@@ -69,13 +72,14 @@ func textRefusal(f spec.Field, text string) (problem, remedy string) {
 		n, err := ParseSize(text)
 		least, _ := ParseSize(f.Smallest)
 		most, _ := ParseSize(f.Largest)
-		remedy = fmt.Sprintf("give %s to %s, as in %s", f.Smallest, f.Largest, f.Example)
-		switch {
-		case err != nil:
-			return err.Error(), remedy
-		case n < least || n > most:
-			return fmt.Sprintf("%q is out of range", text), remedy
+		if err == nil && n >= least && n <= most {
+			return "", ""
 		}
+		problem = fmt.Sprintf("%q is out of range", text)
+		if err != nil {
+			problem = err.Error()
+		}
+		return problem, fmt.Sprintf("give %s to %s, as in %s", f.Smallest, f.Largest, f.Example)
 	case f.Like != nil && !fits(f.Like.Form, text, cmp.Or(f.Like.Most, len(text))):
 		return fmt.Sprintf(f.Like.Problem, text), f.Like.Remedy
 	case f.Path && !path.IsAbs(text):
@@ -104,8 +108,13 @@ func explicitZeros(at string, tree any, t reflect.Type) (bad []*FieldError) {
 			bad = append(bad, explicitZeros(below(at, key), object[key], of.of)...)
 		}
 		n, isNumber := object[key].(json.Number)
-		row, _ := FieldOf(t, of.name)
-		if zero, err := n.Int64(); row.NoZero && isNumber && err == nil && zero == 0 {
+		if !isNumber {
+			continue
+		}
+		if zero, err := n.Int64(); err != nil || zero != 0 {
+			continue
+		}
+		if row, _ := FieldOf(t, of.name); row.NoZero {
 			bad = append(bad, field(below(at, key), "give "+row.Bounds()+", or leave it out", "0 is out of range"))
 		}
 	}

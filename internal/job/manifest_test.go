@@ -517,3 +517,25 @@ func FuzzDecodeManifest(f *testing.F) {
 		}
 	})
 }
+
+// What each submission pays before it is stored.
+func BenchmarkComplete(b *testing.B) {
+	m := Manifest{Task: "make test", AgentType: AgentScript, Timeout: 60, Labels: map[string]string{"team": "web"}}
+	d := Defaults{VMTemplate: "agent-template", Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := m.Complete(d); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkDecodeManifest(b *testing.B) {
+	data := []byte(`{"task":"make test","agentType":"script","timeout":60,"resources":{"cpu":2,"memory":"2G"},"labels":{"team":"web"},"files":[{"path":"/root/a","content":"eA=="}]}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := DecodeManifest(data); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

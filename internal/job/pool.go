@@ -226,7 +226,7 @@ func (s PoolSize) Validate() error {
 	return nil
 }
 
-func (s PoolSize) validate() []*FieldError { return checkRows("pool.", spec.PoolSize(), s) }
+func (s PoolSize) validate() []*FieldError { return checkRows("pool.", poolRows(), s) }
 
 // WithDefaults returns p with every empty field that has a default filled in.
 func (p Pool) WithDefaults(d Defaults) Pool {

@@ -44,7 +44,13 @@ func ParseSize(s string) (int64, error) {
 		return 0, fmt.Errorf("%q is not a size: write a whole number and G, M or K, as in 2G", s)
 	}
 	n, err := strconv.ParseInt(s[:len(s)-1], 10, 64)
-	unit := map[byte]int64{'K': kib, 'M': mib, 'G': gib}[s[len(s)-1]]
+	unit := gib
+	switch s[len(s)-1] {
+	case 'K':
+		unit = kib
+	case 'M':
+		unit = mib
+	}
 	if err != nil || n > math.MaxInt64/unit {
 		return 0, fmt.Errorf("%q is too large", s)
 	}
@@ -64,7 +70,7 @@ func SizeMB(size string) int {
 // "manifest", in the order of the table. Empty fields that have defaults are fine. What a row
 // says of a field is not said here again.
 func (m Manifest) Validate() error {
-	rows := spec.All()
+	rows := manifestRows()
 	bad := checkRows("manifest.", rows, m)
 	for _, more := range [][]*FieldError{
 		m.validateTask(), m.validateAgent(), validateFiles(m.Files), validateEnv(m.Env), validateLabels(m.Labels), validateSecrets(m.Secrets, m.Env),
@@ -82,7 +88,7 @@ func (m Manifest) Validate() error {
 	}
 	order := func(f *FieldError) int {
 		name, _, _ := strings.Cut(strings.TrimPrefix(f.Field, "manifest."), "[")
-		return slices.IndexFunc(rows, func(row spec.Field) bool {
+		return slices.IndexFunc(rows, func(row *spec.Row) bool {
 			return row.Name == name || strings.HasPrefix(name, row.Name+".") && row.Label != ""
 		})
 	}
@@ -195,4 +201,11 @@ func validateEnv(env map[string]string) []*FieldError {
 	return bad
 }
 
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+func sortedKeys[V any](m map[string]V) []string {
+	if len(m) == 0 {
+		return nil
+	}
+	keys := slices.AppendSeq(make([]string, 0, len(m)), maps.Keys(m))
+	slices.Sort(keys)
+	return keys
+}

@@ -125,7 +125,7 @@ type VMChange struct {
 // Check returns a *FieldError if no VM can be changed so.
 func (c VMChange) Check() error {
 	if is := c.IdleSuspend; is != nil && *is != 0 {
-		if problem, remedy := refusal(spec.Some("idleSuspend")[0], reflect.ValueOf(*is)); problem != "" {
+		if problem, remedy := refusal(&spec.Some("idleSuspend")[0], reflect.ValueOf(*is)); problem != "" {
 			return field("idle_suspend", remedy+", or 0 for never", "%s", problem)
 		}
 	}
