@@ -151,15 +151,15 @@ func (s shape) respond(w http.ResponseWriter, r *http.Request, out any) {
 	if paged {
 		out = rows.Items
 	}
-	shown := view.Of(out)
-	if s.key != "" {
-		list := map[string]any{s.key: shown}
+	data, err := view.Marshal(out)
+	if s.key != "" && err == nil {
+		list := map[string]any{s.key: json.RawMessage(data)}
 		if rows.Next != "" {
 			list["next_cursor"] = rows.Next
 		}
-		shown = list
+		data, err = json.Marshal(list)
 	}
-	send(w, code, "application/json", shown)
+	sendData(w, code, "application/json", data, err)
 }
 
 // plain returns the row of an operation without an input.
@@ -437,6 +437,10 @@ func formOf(t reflect.Type) string {
 // send sends body as JSON.
 func send(w http.ResponseWriter, code int, kind string, body any) {
 	data, err := json.Marshal(body)
+	sendData(w, code, kind, data, err)
+}
+
+func sendData(w http.ResponseWriter, code int, kind string, data []byte, err error) {
 	if err != nil {
 		panic(http.ErrAbortHandler) // cannot happen: the types are ours
 	}

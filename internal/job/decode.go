@@ -1,7 +1,6 @@
 package job
 
 import (
-	"bytes"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -44,16 +43,21 @@ func (m Manifest) Check(tree any) error {
 // which may be empty. It also returns the JSON as encoding/json decodes it into
 // an any, with numbers as json.Number.
 func DecodeStrict(name string, data []byte, v any) (tree any, err error) {
-	return decode(name, data, v, func(any, reflect.Type) {})
+	return decode(name, data, reflect.TypeOf(v).Elem(), func(any, reflect.Type) {}, func(data []byte) error { return json.Unmarshal(data, v) })
+}
+
+// DecodeStrictAs is DecodeStrict of JSON that is as a struct's type says, and that another reads.
+func DecodeStrictAs(t reflect.Type, data []byte, read func(data []byte) error) (tree any, err error) {
+	return decode("", data, t, func(any, reflect.Type) {}, read)
 }
 
 // DecodeCall is DecodeStrict for the arguments of a call, in which null stands for what need
 // not be given.
 func DecodeCall(name string, data []byte, v any) (tree any, err error) {
-	return decode(name, data, v, dropNulls)
+	return decode(name, data, reflect.TypeOf(v).Elem(), dropNulls, func(data []byte) error { return json.Unmarshal(data, v) })
 }
 
-func decode(name string, data []byte, v any, change func(tree any, t reflect.Type)) (tree any, err error) {
+func decode(name string, data []byte, t reflect.Type, change func(tree any, t reflect.Type), read func([]byte) error) (tree any, err error) {
 	if !json.Valid(data) {
 		err := json.Unmarshal(data, new(json.RawMessage)) // says what is wrong
 		return nil, invalid(field(name, "give one JSON object", "is not valid JSON: %v", err))
@@ -65,16 +69,16 @@ func decode(name string, data []byte, v any, change func(tree any, t reflect.Typ
 	if len(twice) > 0 {
 		return nil, &InvalidError{Fields: twice}
 	}
-	change(tree, reflect.TypeOf(v).Elem())
+	change(tree, t)
 	if changed {
 		if data, err = json.Marshal(tree); err != nil {
 			return nil, invalid(field(name, "", "%v", err))
 		}
 	}
-	if bad := checkShape(name, tree, reflect.TypeOf(v).Elem()); len(bad) > 0 {
+	if bad := checkShape(name, tree, t); len(bad) > 0 {
 		return nil, &InvalidError{Fields: bad}
 	}
-	if rename(tree, reflect.TypeOf(v).Elem()) {
+	if rename(tree, t) {
 		renamed, err := json.Marshal(tree)
 		if err != nil {
 			return nil, invalid(field(name, "", "%v", err))
@@ -82,7 +86,7 @@ func decode(name string, data []byte, v any, change func(tree any, t reflect.Typ
 		tree, _, _ = readTree(name, data) // as the caller names it
 		data = renamed
 	}
-	err = json.Unmarshal(data, v)
+	err = read(data)
 	var typeErr *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &typeErr):
@@ -129,51 +133,95 @@ func dropNulls(tree any, t reflect.Type) {
 // whole returns a whole number that is written with a point or an exponent, as some programs
 // do, as one without.
 func whole(n json.Number) (json.Number, bool) {
+	if !strings.ContainsAny(n.String(), ".eE") {
+		return n, false
+	}
 	f, err := n.Float64()
-	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 || !strings.ContainsAny(n.String(), ".eE") {
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
 		return n, false
 	}
 	return json.Number(strconv.FormatInt(int64(f), 10)), true
 }
 
+// trail is the path of what is looked at. It becomes a text only where one is needed.
+type trail struct{ path []byte }
+
+// to adds a key, and returns what back takes it off with.
+func (t *trail) to(key string) (before int) {
+	before = len(t.path)
+	if before > 0 {
+		t.path = append(t.path, '.')
+	}
+	t.path = append(t.path, key...)
+	return before
+}
+
+// at adds an index of a list.
+func (t *trail) at(i int) (before int) {
+	before = len(t.path)
+	t.path = append(strconv.AppendInt(append(t.path, '['), int64(i), 10), ']')
+	return before
+}
+
+func (t *trail) back(before int) { t.path = t.path[:before] }
+
+func (t *trail) String() string { return string(t.path) }
+
 // readTree decodes valid JSON as encoding/json does into an any, with numbers
 // as json.Number, and finds duplicate keys. A changed one is to be read instead of data.
 func readTree(name string, data []byte) (tree any, twice []*FieldError, changed bool) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	var read func(at string) any
-	read = func(at string) any {
-		token, _ := dec.Token() // the JSON is valid: there can be no error
-		switch token {
-		case json.Delim('{'):
-			object := map[string]any{}
-			for dec.More() {
-				token, _ := dec.Token()
-				key, _ := token.(string)
-				if _, ok := object[key]; ok {
-					twice = append(twice, field(below(at, key), "give it once", "is given twice"))
-				}
-				object[key] = read(below(at, key))
+	r := treeReader{JSON: data, trail: trail{[]byte(name)}}
+	tree = r.read()
+	return tree, r.twice, r.changed
+}
+
+type treeReader struct {
+	JSON
+	trail
+
+	twice   []*FieldError
+	changed bool
+}
+
+func (r *treeReader) read() any {
+	switch r.Next() {
+	case '{':
+		r.Enter('{')
+		object := map[string]any{}
+		for !r.Leave('}') {
+			key := r.Text()
+			before := r.to(key)
+			if _, ok := object[key]; ok {
+				r.twice = append(r.twice, field(r.String(), "give it once", "is given twice"))
 			}
-			_, _ = dec.Token() // the closing brace
-			return object
-		case json.Delim('['):
-			list := []any{}
-			for dec.More() {
-				list = append(list, read(fmt.Sprintf("%s[%d]", at, len(list))))
-			}
-			_, _ = dec.Token() // the closing bracket
-			return list
+			object[key] = r.read()
+			r.back(before)
 		}
-		if n, ok := token.(json.Number); ok {
-			n, other := whole(n)
-			changed = changed || other
-			return n
+		return object
+	case '[':
+		r.Enter('[')
+		list := []any{}
+		for !r.Leave(']') {
+			before := r.at(len(list))
+			list = append(list, r.read())
+			r.back(before)
 		}
-		return token
+		return list
+	case '"':
+		return r.Text()
+	case 't':
+		r.Raw()
+		return true
+	case 'f':
+		r.Raw()
+		return false
+	case 'n':
+		r.Raw()
+		return nil
 	}
-	tree = read(name)
-	return tree, twice, changed
+	n, other := whole(json.Number(r.Raw()))
+	r.changed = r.changed || other
+	return n
 }
 
 // hasLoneSurrogate reports whether valid JSON has a \uXXXX escape that is half
@@ -205,63 +253,96 @@ func invalid(f *FieldError) *InvalidError { return &InvalidError{Fields: []*Fiel
 
 // checkShape compares decoded JSON with the Go type it is meant for.
 func checkShape(at string, v any, t reflect.Type) []*FieldError {
+	c := shapeCheck{trail: trail{[]byte(at)}}
+	c.check(v, t)
+	return c.bad
+}
+
+type shapeCheck struct {
+	trail
+
+	bad []*FieldError
+}
+
+func (c *shapeCheck) refuse(remedy, problem string, args ...any) {
+	c.bad = append(c.bad, field(c.String(), remedy, problem, args...))
+}
+
+func (c *shapeCheck) mismatch(v any, want string) {
+	c.refuse("", "is %s, want %s", jsonKind(v), want)
+}
+
+func (c *shapeCheck) check(v any, t reflect.Type) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	mismatch := func(want string) []*FieldError {
-		return []*FieldError{field(at, "", "is %s, want %s", jsonKind(v), want)}
-	}
 	if isText(t) {
 		if _, ok := v.(string); !ok && (v != nil || t.Kind() != reflect.Slice) { // Go writes null for no bytes
-			return mismatch("a string")
+			c.mismatch(v, "a string")
 		}
-		return nil
+		return
 	}
 	switch t.Kind() {
 	case reflect.Struct:
-		object, ok := v.(map[string]any)
-		if !ok {
-			return mismatch("an object")
+		if object, ok := v.(map[string]any); ok {
+			c.checkObject(object, t)
+		} else {
+			c.mismatch(v, "an object")
 		}
-		return checkObject(at, object, t)
 	case reflect.Slice:
 		list, ok := v.([]any)
 		if !ok {
-			return mismatch("an array")
+			c.mismatch(v, "an array")
 		}
-		var bad []*FieldError
 		for i, e := range list {
-			bad = append(bad, checkShape(fmt.Sprintf("%s[%d]", at, i), e, t.Elem())...)
+			before := c.at(i)
+			c.check(e, t.Elem())
+			c.back(before)
 		}
-		return bad
 	case reflect.Map:
 		object, ok := v.(map[string]any)
 		if !ok {
-			return mismatch("an object")
+			c.mismatch(v, "an object")
 		}
-		var bad []*FieldError
 		for _, k := range sortedKeys(object) {
-			bad = append(bad, checkShape(below(at, k), object[k], t.Elem())...)
+			before := c.to(k)
+			c.check(object[k], t.Elem())
+			c.back(before)
 		}
-		return bad
 	case reflect.String:
 		if _, ok := v.(string); !ok {
-			return mismatch("a string")
+			c.mismatch(v, "a string")
 		}
 	case reflect.Int, reflect.Int64:
 		n, ok := v.(json.Number)
 		if !ok {
-			return mismatch("a whole number")
-		}
-		if _, err := strconv.ParseInt(n.String(), 10, 64); err != nil {
-			return []*FieldError{field(at, "", "%s is not a whole number", n)}
+			c.mismatch(v, "a whole number")
+		} else if _, err := strconv.ParseInt(n.String(), 10, 64); err != nil {
+			c.refuse("", "%s is not a whole number", n)
 		}
 	case reflect.Bool:
 		if _, ok := v.(bool); !ok {
-			return mismatch("true or false")
+			c.mismatch(v, "true or false")
 		}
 	}
-	return nil
+}
+
+func (c *shapeCheck) checkObject(object map[string]any, t reflect.Type) {
+	fields := fieldsOf(t)
+	for _, k := range sortedKeys(object) {
+		before := c.to(k)
+		f, known := fields[k]
+		_, twice := object[f.name]
+		switch {
+		case !known:
+			c.refuse(DidYouMean(k, names(t)), "is not a known key")
+		case f.name != k && twice:
+			c.refuse("give one of the two", "is %s by another name", f.name)
+		default:
+			c.check(object[k], f.of)
+		}
+		c.back(before)
+	}
 }
 
 // isText reports whether encoding/json writes a type of another kind as a string.
@@ -277,24 +358,6 @@ func isText(t reflect.Type) bool {
 // What reflect says of types, which never changes, and which each call would look up again: a
 // third of a submission's CPU.
 var texts, shapes sync.Map
-
-func checkObject(at string, object map[string]any, t reflect.Type) []*FieldError {
-	fields := fieldsOf(t)
-	var bad []*FieldError
-	for _, k := range sortedKeys(object) {
-		f, known := fields[k]
-		_, twice := object[f.name]
-		switch {
-		case !known:
-			bad = append(bad, field(below(at, k), DidYouMean(k, names(t)), "is not a known key"))
-		case f.name != k && twice:
-			bad = append(bad, field(below(at, k), "give one of the two", "is %s by another name", f.name))
-		default:
-			bad = append(bad, checkShape(below(at, k), object[k], f.of)...)
-		}
-	}
-	return bad
-}
 
 // fields returns the keys of a type's JSON and their fields; those of an embedded struct
 // are its own.
@@ -371,11 +434,11 @@ func rename(v any, t reflect.Type) (renamed bool) {
 	case reflect.Struct:
 		object, _ := v.(map[string]any)
 		fields := fieldsOf(t)
-		for _, k := range sortedKeys(object) {
+		for k, value := range object {
 			f := fields[k]
-			renamed = rename(object[k], f.of) || renamed
+			renamed = rename(value, f.of) || renamed
 			if f.name != k {
-				object[f.name], renamed = object[k], true
+				object[f.name], renamed = value, true
 				delete(object, k)
 			}
 		}

@@ -271,7 +271,10 @@ func decodeCall(arguments, in any) (tree any, err error) {
 		return nil, err
 	}
 	var text string
-	if json.Unmarshal(raw, &text) == nil && strings.HasPrefix(strings.TrimSpace(text), "{") || text == "" && string(raw) == "null" {
+	if bytes.HasPrefix(raw, []byte(`"`)) {
+		_ = json.Unmarshal(raw, &text) // it is a string
+	}
+	if strings.HasPrefix(strings.TrimSpace(text), "{") || string(raw) == "null" {
 		raw = []byte(cmp.Or(text, "{}"))
 	}
 	if of, ok := in.(interface{ whole(raw []byte) []byte }); ok {

@@ -11,18 +11,13 @@
 package view
 
 import (
-	"encoding/json"
 	"fmt"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
-
-	"linus/internal/job"
 )
 
 // Field is a field of a struct as it is shown.
@@ -93,43 +88,6 @@ func findFields(t reflect.Type) []Field {
 	return all
 }
 
-// Marshal returns v as public JSON.
-func Marshal(v any) ([]byte, error) { return json.Marshal(Of(v)) }
-
-// Of returns a value that encoding/json writes as v's public JSON.
-func Of(v any) any {
-	if v == nil {
-		return nil
-	}
-	from := reflect.ValueOf(v)
-	to := reflect.New(formOf(from.Type())).Elem()
-	show(to, from)
-	return to.Interface()
-}
-
-// Unmarshal reads public JSON into what v points to. Unknown names are ignored: what answers
-// may be newer.
-func Unmarshal(data []byte, v any) error {
-	to := reflect.ValueOf(v).Elem()
-	from := reflect.New(formOf(to.Type()))
-	if err := json.Unmarshal(data, from.Interface()); err != nil {
-		return err
-	}
-	read(to, from.Elem())
-	return nil
-}
-
-// DecodeStrict is job.DecodeStrict of public JSON.
-func DecodeStrict(data []byte, v any) (tree any, err error) {
-	to := reflect.ValueOf(v).Elem()
-	from := reflect.New(formOf(to.Type()))
-	tree, err = job.DecodeStrict("", data, from.Interface())
-	if err == nil {
-		read(to, from.Elem())
-	}
-	return tree, err
-}
-
 // Path returns the public form of the path of a field below a type, which an error names as it
 // is stored: manifest.agentType is manifest.agent_type.
 func Path(t reflect.Type, path string) string {
@@ -161,7 +119,8 @@ func Path(t reflect.Type, path string) string {
 
 var forms sync.Map // the type in which one is shown, by the type
 
-// formOf returns the type that encoding/json writes as the public JSON of a type.
+// formOf returns the type that encoding/json would write as the public JSON of a type: what is
+// read strictly is held to it.
 func formOf(t reflect.Type) reflect.Type {
 	if known, ok := forms.Load(t); ok {
 		return known.(reflect.Type)
@@ -222,112 +181,3 @@ func makeForm(t reflect.Type) reflect.Type {
 
 // isValue reports whether a struct is one value, with a text of its own.
 func isValue(t reflect.Type) bool { return t == reflect.TypeFor[time.Time]() }
-
-// show fills to, of the form of from's type.
-func show(to, from reflect.Value) {
-	t := from.Type()
-	switch {
-	case t == reflect.TypeFor[time.Duration]():
-		to.SetFloat(time.Duration(from.Int()).Seconds())
-	case to.Type() == t && t.Kind() != reflect.Slice && t.Kind() != reflect.Map:
-		to.Set(from)
-	case t.Kind() == reflect.Pointer:
-		if !from.IsNil() {
-			to.Set(reflect.New(to.Type().Elem()))
-			show(to.Elem(), from.Elem())
-		}
-	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
-		to.Set(from)
-	case t.Kind() == reflect.Slice:
-		to.Set(reflect.MakeSlice(to.Type(), from.Len(), from.Len()))
-		for i := range from.Len() {
-			show(to.Index(i), from.Index(i))
-		}
-	case t.Kind() == reflect.Map:
-		to.Set(reflect.MakeMapWithSize(to.Type(), from.Len()))
-		for i := from.MapRange(); i.Next(); {
-			value := reflect.New(to.Type().Elem()).Elem()
-			show(value, i.Value())
-			to.SetMapIndex(i.Key(), value)
-		}
-	default:
-		at := 0
-		for _, f := range fieldsOf(t).inJSON {
-			value := from.FieldByIndex(f.Path)
-			switch {
-			case f.Omitted && value.IsZero():
-				if f.Text {
-					at++
-				}
-			case f.Text:
-				if data := value.Bytes(); utf8.Valid(data) {
-					to.Field(at).SetString(string(data))
-				} else {
-					to.Field(at).SetString(strings.ToValidUTF8(string(data), string(utf8.RuneError)))
-					to.Field(at + 1).SetBytes(data)
-				}
-				at++
-			case f.String:
-				if !value.IsZero() {
-					to.Field(at).SetString(strconv.FormatInt(value.Int(), 10))
-				}
-			default:
-				show(to.Field(at), value)
-			}
-			at++
-		}
-	}
-}
-
-// read fills to from from, which is of the form of to's type.
-func read(to, from reflect.Value) {
-	t := to.Type()
-	switch {
-	case t == reflect.TypeFor[time.Duration]():
-		to.SetInt(int64(math.Round(from.Float() * float64(time.Second))))
-	case from.Type() == t:
-		to.Set(from)
-	case t.Kind() == reflect.Pointer:
-		if !from.IsNil() {
-			to.Set(reflect.New(t.Elem()))
-			read(to.Elem(), from.Elem())
-		}
-	case t.Kind() == reflect.Slice:
-		if !from.IsNil() {
-			to.Set(reflect.MakeSlice(t, from.Len(), from.Len()))
-			for i := range from.Len() {
-				read(to.Index(i), from.Index(i))
-			}
-		}
-	case t.Kind() == reflect.Map:
-		if !from.IsNil() {
-			to.Set(reflect.MakeMapWithSize(t, from.Len()))
-			for i := from.MapRange(); i.Next(); {
-				value := reflect.New(t.Elem()).Elem()
-				read(value, i.Value())
-				to.SetMapIndex(i.Key(), value)
-			}
-		}
-	default:
-		at := 0
-		for _, f := range fieldsOf(t).inJSON {
-			value := to.FieldByIndex(f.Path)
-			switch {
-			case !f.Text && from.Field(at).IsZero(): // as it is
-			case f.Text:
-				if exact := from.Field(at + 1); exact.Len() > 0 {
-					value.SetBytes(exact.Bytes())
-				} else {
-					value.SetBytes([]byte(from.Field(at).String()))
-				}
-				at++
-			case f.String:
-				n, _ := strconv.ParseInt(from.Field(at).String(), 10, 64) // ours; another's is as none
-				value.SetInt(n)
-			default:
-				read(value, from.Field(at))
-			}
-			at++
-		}
-	}
-}

@@ -57,6 +57,65 @@ func TestMarshal_TextAndBytes(t *testing.T) {
 	}
 }
 
+// What has no public form of its own is written as encoding/json writes it, and read as it reads.
+func TestMarshal_IsAsEncodingJSONWritesIt(t *testing.T) {
+	type within struct {
+		Text string    `json:"text"`
+		At   time.Time `json:"at,omitzero"`
+	}
+	type all struct {
+		Texts  map[string]string `json:"texts,omitempty"`
+		List   []within          `json:"list"`
+		Number int               `json:"number"`
+		Part   float64           `json:"part"`
+		To     *within           `json:"to"`
+		Bytes  []byte            `json:"bytes"`
+		Raw    json.RawMessage   `json:"raw,omitempty"`
+		Yes    bool              `json:"yes,omitempty"`
+	}
+	for _, v := range []all{
+		{List: []within{}},
+		{
+			Texts: map[string]string{"b": "<&>", "a\n": "\u2028\xff\"\\"}, List: []within{{"é", time.Unix(1, 5).UTC()}, {}}, Number: -1, Part: 1e-9,
+			To: &within{Text: "x"}, Bytes: []byte("\xff"), Raw: json.RawMessage(`{"a":"<"}`), Yes: true,
+		},
+	} {
+		want, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := view.Marshal(v)
+		of, failed := json.Marshal(view.Of(v))
+		if string(got) != string(want) || string(of) != string(want) || err != nil || failed != nil {
+			t.Errorf("%s\n%s\n%s: %v, %v", want, got, of, err, failed)
+		}
+		var one, other all
+		if err := view.Unmarshal(want, &one); err != nil || json.Unmarshal(want, &other) != nil || !reflect.DeepEqual(one, other) {
+			t.Errorf("%+v, want %+v: %v", one, other, err)
+		}
+	}
+	if _, err := view.Marshal(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)); err == nil {
+		t.Error("a year that JSON has not")
+	}
+}
+
+// What is of another type is an error that names it; names that are not known are passed over.
+func TestUnmarshal_Wrong(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"manifest":{"timeout_seconds":"5"}}`: "manifest.timeout", `{"outcome":{"duration_seconds":true}}`: "outcome.duration_seconds", `{"created_at":"now"}`: "now",
+		`{"id":{}}`: "id", `{"manifest":[]}`: "manifest", `[]`: "array", `{`: "end of JSON", `{"id":"a"}}`: "after top-level",
+	} {
+		var j job.Job
+		if err := view.Unmarshal([]byte(text), &j); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	var j job.Job
+	if err := view.Unmarshal([]byte(` { "new" : [ { "id" : "no" } ] , "ID" : "no", "vm" : null, "id" : "j1" } `), &j); err != nil || j.ID != "j1" || j.VM != nil {
+		t.Errorf("%+v, %v", j, err)
+	}
+}
+
 // A manifest may be written as here or as in a file, but not with the same field in both ways.
 func TestDecodeStrict_KnowsBothSpellings(t *testing.T) {
 	var s job.Submission
@@ -117,6 +176,28 @@ func BenchmarkJob(b *testing.B) {
 	b.Run("write as stored", func(b *testing.B) {
 		for b.Loop() {
 			_, _ = json.Marshal(j)
+		}
+	})
+}
+
+// What a submission costs the client that writes it, and the engine that reads it.
+func BenchmarkSubmission(b *testing.B) {
+	s := job.Submission{Manifest: job.Manifest{Task: "make test", AgentType: job.AgentScript, Timeout: 60, Labels: map[string]string{"team": "web"}}}
+	data, err := view.Marshal(s)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("write", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = view.Marshal(s)
+		}
+	})
+	b.Run("read", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var s job.Submission
+			_, _ = view.DecodeStrict(data, &s)
 		}
 	})
 }
