@@ -34,7 +34,7 @@ vm_lock() { # <vmid>; vm_locked: yes or no, and vm_reason why not
       return 0
     fi
     exec 9>&-
-    run_heed
+    run_exit_if_stopped
   done
 }
 
@@ -135,7 +135,7 @@ vm_destroy_locked() { # <vmid> <node>
     return 0
   fi
   # A destroy that does not come to its end leaves a config without marker.
-  if [[ ${vm_bare} == no ]]; then
+  if [[ ${lease_proven} == no ]]; then
     lease_announce "${id}" "${node}" destroyed "${vm_storages}"
   fi
   is_gone() {
@@ -202,7 +202,7 @@ vm_find_clones() { # <vmid>; vm_clones
 vm_find_unfinished() { # <vmid>
   local lock=${vm_config[lock]:-}
   local storage
-  if [[ ${vm_bare} == yes ]]; then
+  if [[ ${lease_proven} == yes ]]; then
     lock=${lease_lock}
     vm_storages=${lease_storages//,/ }
   fi
@@ -222,11 +222,11 @@ vm_find_unfinished() { # <vmid>
 }
 
 # The proof, from a config read this moment; sets the outcome where it fails.
-# vm_bare: yes when a lease proves what the config cannot (lib/lease.sh).
+# lease_proven: yes when a lease proves what the config cannot (lib/lease.sh).
 vm_check_before_destroy() { # <vmid> <node>
   vm_read "$1"
   vm_prove
-  vm_bare=no
+  lease_proven=no
   if [[ ${vm_state} == absent ]]; then
     vm_outcome=gone
   elif [[ ${vm_state} == moved ]]; then
@@ -244,7 +244,7 @@ vm_check_before_destroy() { # <vmid> <node>
     case ${lease_proof} in
       yes)
         vm_doubt=''
-        vm_bare=yes
+        lease_proven=yes
         ;;
       busy)
         vm_outcome=failed

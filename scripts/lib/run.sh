@@ -129,7 +129,7 @@ run_condense() { # <text of some KiB> <length of the beginning> <length of the e
 }
 
 # The script ends here when it is to stop.
-run_heed() {
+run_exit_if_stopped() {
   if run_is_stopped; then
     exit "${run_stop}"
   fi
@@ -171,7 +171,7 @@ run_change() { # <seconds> <command...>
   if ((run_rc != 0)); then
     log_warn "exit ${run_rc}: ${run_said}"
   fi
-  run_heed
+  run_exit_if_stopped
 }
 
 # Descriptors 4 to 9 are locks of ours (lease.sh, slot.sh, address.sh, sweep.sh, egress.sh, image.sh,
@@ -282,7 +282,7 @@ run_await() { # <tag>
     IFS= read -r -t 0.2 -u "${run_bell}" _ || :
   done
   unset "run_pids[$1]" "tools_since[$1]"
-  run_heed
+  run_exit_if_stopped
 }
 
 run_lives() { # <tag>
@@ -339,7 +339,7 @@ run_pause() { # <seconds>: run_rc and the rest stay as they are
     IFS= read -r -t "${slice}" -u "${run_bell}" _ || :
     clock_read
   done
-  run_heed
+  run_exit_if_stopped
 }
 
 # Waits for a lock on a descriptor of this script, which keeps it.
