@@ -11,6 +11,8 @@ source "${BASH_SOURCE[0]%/*}/quarantine.sh"
 source "${BASH_SOURCE[0]%/*}/retry.sh"
 source "${BASH_SOURCE[0]%/*}/volume.sh"
 
+vm_locked=no
+
 # One at a time may stop and destroy a VM: between proof and destroy nobody of
 # ours gets in. The lock file goes with the lock, so none is left behind; who
 # waited on a file that went takes the lock on its successor.
@@ -39,6 +41,7 @@ vm_lock() { # <vmid>; vm_locked: yes or no, and vm_reason why not
 }
 
 vm_unlock() {
+  vm_locked=no
   rm -f -- "${vm_lock_file}"
   exec 9>&-
 }

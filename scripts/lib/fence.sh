@@ -24,3 +24,7 @@ fence_look() { # fence_up: yes or no
     fence_up=yes
   fi
 }
+
+fence_fail() { # <what was to be done>
+  result_fail vm "refused to $1 for engine ${fence_engine}: others have taken it for dead, and its jobs over" 'restart that engine: it joins the others as a new one'
+}

@@ -45,9 +45,7 @@ fork_find_way() {
       continue
     fi
     known+="${storage} "
-    probe_start "${storage}"
-    probe_storage "${storage}"
-    probe_require
+    probe_require_storage "${storage}"
     types+="${types:+, }'${storage}' (${probe_storage_type})"
     case ${probe_storage_type} in
       lvmthin) continue ;;

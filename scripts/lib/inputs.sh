@@ -135,11 +135,7 @@ check_host_parts() { # probe_storage_type
     log_info "storage '${PROXMOX_STORAGE}' and bridge '${PROXMOX_BRIDGE}' were seen to be well less than ${checked_seconds} s ago"
     return 0
   fi
-  probe_start "${PROXMOX_STORAGE}"
-  probe_storage "${PROXMOX_STORAGE}"
-  probe_require
-  probe_reserve "${PROXMOX_STORAGE}" 0
-  probe_require
+  probe_require_storage "${PROXMOX_STORAGE}" 0
   probe_bridge "${PROXMOX_BRIDGE}"
   probe_require
   if [[ ${dry_run} == no ]]; then

@@ -123,16 +123,23 @@ probe_reserve() { # <storage> <MiB that are to be written> [<of what>: of memory
   fi
 }
 
-# The same of each storage of the config just read, or the script ends.
+# A storage that is fit, and has room where that is asked, or the script ends.
+probe_require_storage() { # <storage> [<MiB that are to be written> [<of what>]]; as probe_storage
+  probe_start "$1"
+  probe_storage "$1"
+  probe_require
+  if (($# > 1)); then
+    probe_reserve "$@"
+    probe_require
+  fi
+}
+
+# The same of each storage of the config just read.
 probe_room() { # <MiB that are to be written> [<of what>]
   local storage vm_storages probe_storage_type
   vm_find_storages
   for storage in ${vm_storages}; do
-    probe_start "${storage}"
-    probe_storage "${storage}"
-    probe_require
-    probe_reserve "${storage}" "$@"
-    probe_require
+    probe_require_storage "${storage}" "$@"
   done
 }
 

@@ -120,12 +120,12 @@ template_is_marked() {
   fi
 }
 
-# The change is not interrupted, nor what follows it: a template that is whole is kept
-# and told of.
+# The change is not interrupted, nor what follows it: a template, or a checkpoint, that is
+# whole is kept and told of.
 convert_template() {
   run_stoppable=no
   retry_change template_has_landed 600 qm template "${vm_id}"
-  if [[ ${vm_config[template]:-0} == 1 ]]; then
+  if [[ ${vm_config[template]:-0} == 1 && ${vm_words} == *' linus-template=1 '* ]]; then
     vm_kind=template
   fi
   if [[ ${retry_landed} != yes ]]; then

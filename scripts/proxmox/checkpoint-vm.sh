@@ -281,12 +281,7 @@ make_template() {
   if [[ ${retry_landed} != yes ]]; then
     retry_fail "could not mark VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing}" "look at the task log of node '${probe_node}'"
   fi
-  run_stoppable=no
-  retry_change template_has_landed 600 qm template "${vm_id}"
-  if [[ ${retry_landed} != yes ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' did not become a template: Proxmox answered: ${run_said:-nothing}" \
-      'use a storage that takes templates (lvmthin, zfs, dir, nfs, rbd; not plain lvm)'
-  fi
+  convert_template
   whole=yes
   lease_drop "${vm_id}" "${vm_job}"
   egress_clear "${vm_id}"

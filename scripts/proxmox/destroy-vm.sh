@@ -96,8 +96,7 @@ destroy_vm() {
         "check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh"
       ;;
     fenced)
-      result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}' for engine ${fence_engine}: others have taken it for dead, and its jobs over" \
-        'restart that engine: it joins the others as a new one'
+      fence_fail "destroy VM ${vm_id} on node '${probe_node}'"
       ;;
     refused)
       if [[ ${vm_state} == moved ]]; then

@@ -159,15 +159,14 @@ require_shape() {
   vm_find_storages
   vm_measure_disks
   create_storages=${vm_storages}
+  local -a room=()
+  if [[ ${SAVE_MODE} == copy ]]; then
+    room=("${vm_disks_mib}" 'of the copy')
+  fi
   for storage in ${vm_storages}; do
-    probe_start "${storage}"
-    probe_storage "${storage}"
-    probe_require
+    probe_require_storage "${storage}" "${room[@]}"
     if [[ ${probe_storage_type} == lvm ]]; then
       result_fail config "storage '${storage}' of VM ${vm_id} on node '${probe_node}' takes no templates: it is LVM without thin volumes" 'move its disk first (qm disk move), to lvmthin, zfs, dir, nfs or rbd'
-    elif [[ ${SAVE_MODE} == copy ]]; then
-      probe_reserve "${storage}" "${vm_disks_mib}" 'of the copy'
-      probe_require
     fi
   done
   if [[ ${SAVE_MODE} == copy ]]; then

@@ -44,12 +44,12 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/mount.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/power.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
 volume_key=''     # the drive that it is of the VM; empty: none
 volume_plugged=no # by this run
 volume_shared=''
-vm_locked=no
 
 usage() {
   printf '%s\n' \
@@ -106,11 +106,7 @@ mean_vm() {
 
 look_at_storage() {
   run_start volumes 60 pvesm list "${PROXMOX_STORAGE}" # read by note_unclean_ids
-  probe_start "${PROXMOX_STORAGE}"
-  probe_storage "${PROXMOX_STORAGE}"
-  probe_require
-  probe_reserve "${PROXMOX_STORAGE}" 0
-  probe_require
+  probe_require_storage "${PROXMOX_STORAGE}" 0
   volume_shared=${probe_storage_shared}
   probe_vms
   mean_volume
@@ -147,18 +143,8 @@ is_put_aside() {
 # --- attach, detach ---
 
 find_volume() {
-  if [[ ${dry_run} == no ]]; then
-    vm_lock "${VOLUME_VMID}"
-    if [[ ${vm_locked} != yes ]]; then
-      result_fail vm "${vm_reason}" 'wait for it to end, then try again'
-    fi
-    fence_look
-    if [[ ${fence_up} == yes ]]; then
-      result_line VM_OUTCOME fenced
-      result_fail vm "refused to ${ACTION} a volume for engine ${fence_engine}: others have taken it for dead" 'restart that engine: it joins the others as a new one'
-    fi
-  fi
   local away=''
+  power_hold "${VOLUME_VMID}" volume
   mean_volume
   vm_read "${VOLUME_VMID}"
   if [[ ${vm_state} == moved ]]; then
@@ -196,9 +182,7 @@ require_free_disk() {
 # Proxmox attaches what a VM of another node owns like any other disk, on a storage of both.
 require_shared() { # <node of the volume's holder>
   local -r storage=${volume_disk%%:*}
-  probe_start "${storage}"
-  probe_storage "${storage}"
-  probe_require
+  probe_require_storage "${storage}"
   if [[ ${probe_storage_shared} != 1 ]]; then
     result_fail config "volume ${VOLUME_VMID} is on node '$1', on storage '${storage}', which that node does not share with node '${probe_node}'" \
       "use a VM of node '$1', or a volume on a storage that is shared by the nodes"
@@ -260,17 +244,7 @@ require_unmoved() {
 
 require_vm() {
   mean_vm
-  vm_read "${vm_id}"
-  vm_prove
-  if [[ -z ${vm_doubt} && ${vm_words} == *' linus-checkpoint='* ]]; then
-    vm_doubt='it is a checkpoint'
-  fi
-  if [[ -n ${vm_doubt} ]]; then
-    if [[ ${vm_state} == moved ]]; then
-      result_line VM_MOVED "${vm_moved_to}"
-    fi
-    result_fail vm "refused to ${ACTION} a volume to VM ${vm_id} on node '${probe_node}': ${vm_doubt}" 'check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh'
-  fi
+  power_require_proof "${ACTION} volume ${VOLUME_VMID} of"
 }
 
 # A volume that is written to has one VM alone.
@@ -412,10 +386,7 @@ undo() {
       run_change 120 qm set "${vm_id}" --delete "${volume_key}" --digest "${vm_digest}"
     fi
   fi
-  if [[ ${vm_locked} == yes ]]; then
-    vm_locked=no
-    vm_unlock
-  fi
+  power_let_go
 }
 
 main() {

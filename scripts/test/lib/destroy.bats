@@ -75,3 +75,14 @@ until_awaited() { # <inode>: until somebody waits for the lock on it
   wait "$!"
   [[ $(<"${BATS_TEST_TMPDIR}/locked") == yes ]]
 }
+
+# A roll-back destroys under the lock, and lets go of what its script holds: by then the file may be another's.
+@test "a lock that was given back is not taken from who has it by then" {
+  load_libs power
+  export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}/locks
+  vm_lock 100
+  vm_unlock
+  : >"${vm_lock_file}"
+  power_let_go
+  [[ -e ${vm_lock_file} ]]
+}
