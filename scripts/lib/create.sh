@@ -305,16 +305,6 @@ resize_has_landed() {
 
 # --- roll-back ---
 
-# A worker killed before it wrote the description leaves a VM that only its
-# lease can prove, and not when something speaks against it.
-warn_left_alone() {
-  local hint=''
-  if [[ -n ${vm_config[lock]:-} && -z ${vm_config[description]:-} ]]; then
-    hint="; it carries only the lock '${vm_config[lock]}', maybe of this run's killed worker: when no task works on it, remove it by hand (qm unlock ${vm_attempted}; qm destroy ${vm_attempted})"
-  fi
-  result_warning "VM ${vm_attempted} on node '${probe_node}' is left alone: ${vm_reason}${hint}"
-}
-
 # Undoes what this run made, and only that: the config must prove it.
 rollback() {
   image_clean
@@ -335,16 +325,5 @@ rollback() {
     address_drop "${vm_job}"
     return 0
   fi
-  log_info "rolling back VM ${vm_attempted}"
-  vm_destroy "${vm_attempted}" "${probe_node}"
-  case ${vm_outcome} in
-    destroyed) log_info "VM ${vm_attempted} is destroyed" ;;
-    gone) log_info "VM ${vm_attempted} does not exist: nothing to undo" ;;
-    foreign) log_info "VM ${vm_attempted} is another's: nothing to undo" ;;
-    refused) warn_left_alone ;;
-    *) result_warning "VM ${vm_attempted} on node '${probe_node}' could not be destroyed and is left behind: ${vm_reason}" ;;
-  esac
-  if [[ -n ${vm_leftovers} ]]; then
-    result_warning "volumes of VM ${vm_attempted} were left on the storage: ${vm_leftovers}"
-  fi
+  vm_undo "${vm_attempted}" "${probe_node}"
 }

@@ -83,6 +83,30 @@ vm_destroy() { # <vmid> <node>
   vm_unlock
 }
 
+# Destroys, in a roll-back, the VM that this run has made or used up, and says what stays.
+# A worker killed before it wrote the description leaves a VM that only its
+# lease can prove, and not when something speaks against it.
+vm_undo() { # <vmid> <node>; as vm_destroy
+  local hint=''
+  log_info "rolling back VM $1"
+  vm_destroy "$1" "$2"
+  case ${vm_outcome} in
+    destroyed) log_info "VM $1 is destroyed" ;;
+    gone) log_info "VM $1 does not exist: nothing to undo" ;;
+    foreign) log_info "VM $1 is another's: nothing to undo" ;;
+    refused)
+      if [[ -n ${vm_config[lock]:-} && -z ${vm_config[description]:-} ]]; then
+        hint="; it carries only the lock '${vm_config[lock]}', maybe of this run's killed worker: when no task works on it, remove it by hand (qm unlock $1; qm destroy $1)"
+      fi
+      result_warning "VM $1 on node '$2' is left alone: ${vm_reason}${hint}"
+      ;;
+    *) result_warning "VM $1 on node '$2' could not be destroyed and is left behind: ${vm_reason}" ;;
+  esac
+  if [[ -n ${vm_leftovers} ]]; then
+    result_warning "volumes of VM $1 were left on the storage: ${vm_leftovers}"
+  fi
+}
+
 vm_destroy_locked() { # <vmid> <node>
   local -r id=$1 node=$2
   vm_check_before_destroy "${id}" "${node}"

@@ -113,7 +113,7 @@ validate_image() {
   fi
 }
 
-check_template_fits() { # vm_config is the template's
+check_template_fits() { # vm_config is the template's; vm_user, restore_generation
   local -r size=${vm_config[${vm_boot_disk}]}
   vm_disk_kib "${size}"
   if ((vm_kib > VM_DISK * 1024 * 1024)); then
@@ -121,6 +121,7 @@ check_template_fits() { # vm_config is the template's
       "set VM_DISK to at least $(((vm_kib + 1048575) / 1048576)): a disk cannot shrink"
   fi
   vm_user=${vm_config[ciuser]:-}
+  restore_read_generation
 }
 
 # Storage and bridge, unless a run just before this one saw that they are well.

@@ -65,14 +65,12 @@ restore_read_generation() { # vm_config is the template's
 
 # --- validate ---
 
-# vm_config is the template's before, and the checkpoint's after.
-restore_validate() {
+restore_validate() { # restore_generation is the template's; vm_config is the checkpoint's then
   local -r again='have it made anew (checkpoint-vm.sh), or leave VM_CHECKPOINT empty: the VM boots then'
   if [[ -z ${VM_TEMPLATE} ]]; then
     restore_unfit 'it is made of a template, and VM_TEMPLATE is empty' 'set VM_TEMPLATE to that template'
   fi
   validate_tools kvm od
-  restore_read_generation
   checkpoint_load "${VM_CHECKPOINT}"
   vm_read "${VM_CHECKPOINT}"
   vm_find_boot_disk

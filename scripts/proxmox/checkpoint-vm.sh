@@ -332,15 +332,8 @@ rollback() {
   if [[ ${whole} == yes || ${changed} == no || ${dry_run} == yes ]]; then
     return 0
   fi
-  log_info "rolling back: VM ${vm_id} is of no use any more"
-  vm_destroy "${vm_id}" "${probe_node}"
+  vm_undo "${vm_id}" "${probe_node}"
   result_line VM_OUTCOME "${vm_outcome}" 2>/dev/null # nobody may be listening
-  if [[ ${vm_outcome} != @(destroyed|gone|foreign) ]]; then
-    result_warning "VM ${vm_id} on node '${probe_node}' could not be destroyed and is left behind: ${vm_reason}"
-  fi
-  if [[ -n ${vm_leftovers} ]]; then
-    result_warning "volumes of VM ${vm_id} were left on the storage: ${vm_leftovers}"
-  fi
 }
 
 main() {
