@@ -257,12 +257,7 @@ vm_check_before_destroy() { # <vmid> <node>
   if [[ ${vm_state} == absent ]]; then
     vm_outcome=gone
   elif [[ ${vm_state} == moved ]]; then
-    left_judge
-    vm_outcome=refused
-    if [[ ${left_whose} == another ]]; then
-      vm_outcome=foreign
-    fi
-    vm_reason=${vm_doubt}
+    vm_judge_doubt
   elif [[ ${vm_state} == unknown ]]; then
     vm_outcome=failed
     vm_reason="the config of VM $1 could not be read: ${run_said}"
@@ -276,14 +271,7 @@ vm_check_before_destroy() { # <vmid> <node>
       busy)
         vm_outcome=failed
         ;;
-      *)
-        left_judge
-        vm_outcome=refused
-        if [[ ${left_whose} == another ]]; then
-          vm_outcome=foreign
-        fi
-        vm_reason=${vm_doubt}
-        ;;
+      *) vm_judge_doubt ;;
     esac
   elif [[ ${vm_kind:-vm} == volume ]]; then
     vm_check_unattached "$1"
@@ -291,6 +279,16 @@ vm_check_before_destroy() { # <vmid> <node>
     vm_check_protection "$1"
     vm_check_moved "$1"
   fi
+}
+
+# What is not proven is refused, and another's where that is sure.
+vm_judge_doubt() { # vm_outcome, vm_reason
+  left_judge
+  vm_outcome=refused
+  if [[ ${left_whose} == another ]]; then
+    vm_outcome=foreign
+  fi
+  vm_reason=${vm_doubt}
 }
 
 # A volume that somebody has moved to a disk of the VM's own would go with it.

@@ -75,8 +75,7 @@ validate_inputs() {
   validate_number VM_RAM "${VM_RAM}" 512 524288 MB
   validate_number VM_DISK "${VM_DISK}" 5 10000 GB
   boot_validate_inputs
-  validate_pattern VM_ID_RANGE "${VM_ID_RANGE}" '[1-9][0-9]{2,8}-[1-9][0-9]{2,8}' 'FIRST-LAST, from 100 to 999999999'
-  validate_number 'the end of VM_ID_RANGE' "${VM_ID_RANGE#*-}" "${VM_ID_RANGE%-*}" 999999999
+  validate_range "${VM_ID_RANGE}"
   validate_number LINUS_LEASE_SECONDS "${LINUS_LEASE_SECONDS}" 0 31536000 'seconds, 0 for none'
   address_validate
   egress_validate

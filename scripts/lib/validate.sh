@@ -52,6 +52,11 @@ validate_template() { # <value>
   validate_pattern VM_TEMPLATE "$1" '([A-Za-z0-9][A-Za-z0-9.-]*)?' 'the name or the ID of a template'
 }
 
+validate_range() { # <IDs for VMs>
+  validate_pattern VM_ID_RANGE "$1" '[1-9][0-9]{2,8}-[1-9][0-9]{2,8}' 'FIRST-LAST, from 100 to 999999999'
+  validate_number 'the end of VM_ID_RANGE' "${1#*-}" "${1%-*}" 999999999
+}
+
 validate_tools() { # <tool...>
   local tool
   for tool in "$@"; do

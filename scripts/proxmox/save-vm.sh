@@ -82,7 +82,7 @@ check_environment() {
   validate_pattern SAVED_BY "${SAVED_BY}" '[A-Za-z0-9._@:+-]{0,64}' 'at most 64 of A-Z a-z 0-9 . _ @ : + -'
   validate_template "${VM_TEMPLATE}"
   validate_reserve "${STORAGE_RESERVE}"
-  validate_pattern VM_ID_RANGE "${VM_ID_RANGE}" '[1-9][0-9]{2,8}-[1-9][0-9]{2,8}' 'FIRST-LAST, from 100 to 999999999'
+  validate_range "${VM_ID_RANGE}"
   validate_number LINUS_LEASE_SECONDS "${LINUS_LEASE_SECONDS}" 60 31536000 seconds
   boot_validate_inputs
   address_validate

@@ -77,7 +77,7 @@ validate_volume() {
     validate_number VOLUME_SIZE "${VOLUME_SIZE}" 1 10000 GB
     validate_storage "${PROXMOX_STORAGE}"
     validate_reserve "${STORAGE_RESERVE}"
-    validate_pattern VM_ID_RANGE "${VM_ID_RANGE}" '[1-9][0-9]{2,8}-[1-9][0-9]{2,8}' 'FIRST-LAST, from 100 to 999999999'
+    validate_range "${VM_ID_RANGE}"
     validate_uuid LINUS_OWNER "${vm_owner}"
   else
     vm_read_inputs

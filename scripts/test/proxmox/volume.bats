@@ -51,6 +51,12 @@ assert_volume_whole() {
   assert_nothing_left
 }
 
+@test "a range of IDs without any is refused, not worked with" {
+  VM_ID_RANGE=200-199 volume create
+  assert_status 1
+  assert_says 'the end of VM_ID_RANGE'
+}
+
 @test "a volume on a shared storage says that VMs of all nodes can have it" {
   answer /nodes/pve/storage/local-lvm/status '{"active":1,"enabled":1,"content":"images","avail":107374182400,"type":"rbd","shared":1}'
   volume create
