@@ -9,20 +9,21 @@ source "${BASH_SOURCE[0]%/*}/suspend.sh"
 
 vm_resumed=no           # its memory came back from a disk, and its clock is behind
 power_checkpoints=false # true: it may be a checkpoint
+power_work=''           # what is done to it, where ACTION does not say that
 
 # One at a time works on the VM, and none for an engine that others have taken for dead.
-power_hold() { # [<vmid> <what it is> (default: VM vm_id)]
+power_hold() { # <VM, or volume> <its vmid>
   if [[ ${dry_run} == yes ]]; then
     return 0
   fi
-  vm_lock "${1:-${vm_id}}"
+  vm_lock "$2"
   if [[ ${vm_locked} != yes ]]; then
     result_fail vm "${vm_reason}" 'wait for it to end, then try again'
   fi
   fence_look
   if [[ ${fence_up} == yes ]]; then
     result_line VM_OUTCOME fenced
-    fence_fail "${ACTION} ${2:-VM} ${1:-${vm_id}} on node '${probe_node}'"
+    fence_fail "${ACTION} $1 $2 on node '${probe_node}'"
   fi
 }
 
@@ -33,7 +34,7 @@ power_let_go() {
 }
 
 # Before each change, and each further try of one.
-power_require_proof() { # [<what is done to it> (default: ACTION)]
+power_require_proof() {
   vm_read "${vm_id}"
   vm_prove
   if [[ ${vm_state} == absent ]]; then
@@ -41,12 +42,12 @@ power_require_proof() { # [<what is done to it> (default: ACTION)]
   elif [[ ${vm_state} == unknown ]]; then
     result_fail vm "could not read the config of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm config ${vm_id}"
   elif [[ -z ${vm_doubt} && ${vm_words} == *' linus-checkpoint='* && ${power_checkpoints} == false ]]; then
-    result_fail vm "refused to ${1:-${ACTION}} VM ${vm_id} on node '${probe_node}': it is a checkpoint; nothing was touched" 'create-vm.sh makes VMs of it (VM_CHECKPOINT)'
+    result_fail vm "refused to ${power_work:-${ACTION}} VM ${vm_id} on node '${probe_node}': it is a checkpoint; nothing was touched" 'create-vm.sh makes VMs of it (VM_CHECKPOINT)'
   elif [[ -n ${vm_doubt} ]]; then
     if [[ ${vm_state} == moved ]]; then
       result_line VM_MOVED "${vm_moved_to}"
     fi
-    result_fail vm "refused to ${1:-${ACTION}} VM ${vm_id} on node '${probe_node}': ${vm_doubt}; nothing was touched" \
+    result_fail vm "refused to ${power_work:-${ACTION}} VM ${vm_id} on node '${probe_node}': ${vm_doubt}; nothing was touched" \
       'check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh; a VM that is not ours is left to its owner'
   fi
 }

@@ -95,7 +95,7 @@ validate_environment() {
 look_at_vm() {
   local -r ctime=${restore_ctime}
   checkpoint_locate "${vm_id}"
-  power_hold
+  power_hold VM "${vm_id}"
   power_require_proof
   find_stage
   if [[ ${stage} == template ]]; then

@@ -95,7 +95,7 @@ validate_environment() {
 # --- power_vm: proof and change in one locked step ---
 
 power_vm() {
-  power_hold
+  power_hold VM "${vm_id}"
   power_require_proof
   local retry_clear=power_require_proof # by the next try, the ID may be another VM's
   require_no_volumes

@@ -101,7 +101,7 @@ check_environment() {
 look_at_vm() {
   save_job=${vm_job} save_name=${vm_name} save_at=${EPOCHSECONDS}
   save_words=" linus-saved=${vm_job} linus-from=${vm_name}${VM_TEMPLATE:+ linus-before=${VM_TEMPLATE}}${SAVED_BY:+ linus-by=${SAVED_BY}} linus-at=${save_at}"
-  power_hold
+  power_hold VM "${vm_id}"
   find_stage
   if [[ ${stage} == whole ]]; then
     return 0

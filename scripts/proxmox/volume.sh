@@ -144,7 +144,7 @@ is_put_aside() {
 
 find_volume() {
   local away=''
-  power_hold "${VOLUME_VMID}" volume
+  power_hold volume "${VOLUME_VMID}"
   mean_volume
   vm_read "${VOLUME_VMID}"
   if [[ ${vm_state} == moved ]]; then
@@ -244,7 +244,8 @@ require_unmoved() {
 
 require_vm() {
   mean_vm
-  power_require_proof "${ACTION} volume ${VOLUME_VMID} of"
+  local -r power_work="${ACTION} volume ${VOLUME_VMID} of"
+  power_require_proof
 }
 
 # A volume that is written to has one VM alone.
