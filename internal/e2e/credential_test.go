@@ -41,7 +41,7 @@ func TestCredential_IsUsedAndNeverInTheVM(t *testing.T) {
 	if out := h.cli(t, "credential", "add", "github", "--host", "api.example:"+port, "--path", "/repos/acme/", "--env", "GITHUB_TOKEN", "--secret", "GH"); !strings.Contains(out, "credential github is added for api.example:"+port+"/repos/acme/") {
 		t.Errorf("add: %s", out)
 	}
-	if code, out := h.exits(t, "run", "--egress", "none", "--credential", "github", "--", "true"); code == 0 || !strings.Contains(out, "--credential: what is for hosts is of no use: the VM reaches none") {
+	if code, out := h.exits(t, "run", "--egress", "none", "--credential", "github", "--", "true"); code == 0 || !strings.Contains(out, "--credential: credentials need a network: the VM reaches no host") {
 		t.Errorf("egress none: %d, %s", code, out)
 	}
 	c := h.connect(t)

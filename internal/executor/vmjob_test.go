@@ -106,7 +106,7 @@ func TestWatch_AVMsLastEventsComeWithItsEnd(t *testing.T) {
 	j := r.askVM("dev")
 	r.hasID(j.ID)
 	r.stop()
-	r.vms.Store = between{r.store, &sync.Once{}, func() {
+	r.opts.Stores = executor.StoresOf(between{r.store, &sync.Once{}, func() {
 		close(hold)
 		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 			if v, err := r.store.VM(t.Context(), j.ID); err == nil && !v.Own.ReadyAt.IsZero() {
@@ -114,7 +114,7 @@ func TestWatch_AVMsLastEventsComeWithItsEnd(t *testing.T) {
 			}
 		}
 		t.Error("the VM is not made")
-	}}
+	}})
 	r.restart()
 	var all []string
 	for after := int64(0); !j.Done(); {

@@ -90,7 +90,7 @@ func TestCreate_SaysWhatTheVMIsToBeAndReturnsIt(t *testing.T) {
 		"VM_TEMPLATE": "agent-template", "LINUS_LEASE_SECONDS": "3600", "SSH_PUBLIC_KEY": "ssh-ed25519 AAAA own",
 		"PROXMOX_NODE": "pve", "PROXMOX_STORAGE": "local-lvm", "PROXMOX_BRIDGE": "vmbr0", "VM_VLAN_TAG": "7", "VM_ID_RANGE": "100-199",
 		"VM_SSH_PORT": "2222", "VM_NETWORK_TIMEOUT": "90", "VM_READY_TIMEOUT": "300", "VM_IP_CONFIG": "10.0.0.5/24", "VM_GATEWAY": "10.0.0.1",
-		"VM_ROUTED": "true", "VM_TRUST_FIRST_USE": "false",
+		"VM_ROUTED": "true", "VM_TRUST_FIRST_USE": "false", "PROXMOX_TOOLS": "plain",
 	}
 	if diff := cmp.Diff(wantEnv, env); diff != "" {
 		t.Errorf("inputs (-want +got):\n%s", diff)
