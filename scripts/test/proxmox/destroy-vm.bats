@@ -577,16 +577,14 @@ task_of() { # <type> <VM ID> <added to the start of the process>
     add_our_vm 205
     [[ ${verb} == stop ]] || printf 'stopped\n' >"${PVE_STUB}/status/205"
     : >"${PVE_STUB}/calls"
-    kill -STOP "${server}"
+    if [[ ${verb} == stop ]]; then
+      kill -STOP "${server}"
+    else
+      hook after-stop "kill -STOP ${server}" # before the request to destroy can be taken
+    fi
     (
       # While its request waits, it is given to somebody else.
-      until grep -qsaF "${verb}" "${LINUS_LOCK_DIR}"/tool-server/spool/*; do
-        kill -STOP "${server}"
-        if [[ ${verb} == destroy ]] && grep -qsaF stop "${LINUS_LOCK_DIR}"/tool-server/spool/*; then
-          kill -CONT "${server}"
-          until spool_is_empty; do :; done
-        fi
-      done
+      until grep -qsaF "${verb}" "${LINUS_LOCK_DIR}"/tool-server/spool/*; do :; done
       sed -i -e 's/^#linus-job=/&0/' "${PVE_STUB}/vm/205"
       kill -CONT "${server}"
     ) 3>&- &
@@ -599,8 +597,3 @@ task_of() { # <type> <VM ID> <added to the start of the process>
   kill -KILL "${server}"
 }
 
-spool_is_empty() {
-  local -a files
-  files=("${LINUS_LOCK_DIR}"/tool-server/spool/*)
-  [[ ! -e ${files[0]} ]]
-}
