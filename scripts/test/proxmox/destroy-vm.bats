@@ -596,4 +596,3 @@ task_of() { # <type> <VM ID> <added to the start of the process>
   done
   kill -KILL "${server}"
 }
-
