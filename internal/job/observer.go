@@ -66,8 +66,9 @@ const (
 	PhaseInterrupted PhaseResult = "interrupted" // the engine stopped; the next one runs it again
 )
 
-// Changes is what has happened, in the order in which it was recorded, until it is read. Who
-// adds to it does not wait for who reads.
+// Changes is what has happened, in the order in which it was added, until it is read. It is added
+// after it was recorded: of two things that are recorded at once either may come first. Who adds
+// to it does not wait for who reads.
 type Changes struct {
 	mu      sync.Mutex
 	waiting []Happening
