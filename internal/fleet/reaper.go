@@ -16,9 +16,7 @@ import (
 type reaper struct {
 	wake chan struct{} // there may be more
 
-	// The engine asks under its own mutex what is known here: mu is held for no longer than that
-	// takes to say or to note.
-	mu   sync.Mutex
+	mu   sync.Mutex      // of what follows
 	left bool            // there are some, as of the last look, or of what was told since
 	told int             // how often DestroySoon was
 	here map[string]bool // those being destroyed here, or copied
