@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -31,7 +30,7 @@ func (a *app) hostTestCommand() *cobra.Command {
 		Example: "  linus host test\n  linus host test --all-nodes --report report.txt",
 		Args:    noArgs,
 		RunE: a.attaching(true, func(ctx context.Context, s *session, _ []string) error {
-			nodes, out := []string{spec.Node}, io.Discard
+			nodes := []string{spec.Node}
 			if all {
 				infos, err := s.Nodes(ctx)
 				if err != nil {
@@ -42,16 +41,15 @@ func (a *app) hostTestCommand() *cobra.Command {
 					nodes = append(nodes, n.Name)
 				}
 			}
+			var file *os.File
 			if report != "" { // minutes before there is something to write
-				file, err := os.OpenFile(report, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-				if err != nil {
+				var err error
+				if file, err = os.OpenFile(report, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600); err != nil {
 					return err
 				}
-				defer func() { _ = file.Close() }()
-				out = file
 			}
 			var tests []job.HostTest
-			var failed error
+			var failed, err error
 			for _, spec.Node = range nodes {
 				t, err := a.testHost(ctx, s, spec)
 				failed = errors.Join(failed, err)
@@ -62,7 +60,10 @@ func (a *app) hostTestCommand() *cobra.Command {
 					break
 				}
 			}
-			_, err := io.WriteString(out, hostReport(tests, nodes))
+			if file != nil {
+				_, err = file.WriteString(hostReport(tests, nodes))
+				err = errors.Join(err, file.Close())
+			}
 			if a.json {
 				err = errors.Join(err, a.printJSON(tests))
 			}
