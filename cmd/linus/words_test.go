@@ -29,27 +29,36 @@ var toolsAndCommands = regexp.MustCompile(`\b(list_vms|list-vms shows|get_vm|des
 // the faces.
 func TestWords_TheCoreSpeaksOfNoToolAndNoCommand(t *testing.T) {
 	for _, name := range []string{"job", "executor", "capture", "patience", "proxmox", "guest", "remote", "store", "policy", "secret"} {
-		files, err := filepath.Glob(filepath.Join("..", "..", "internal", name, "*.go"))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %d files, %v", name, len(files), err)
-		}
-		for _, path := range files {
-			if strings.HasSuffix(path, "_test.go") {
-				continue
+		eachText(t, filepath.Join("..", "..", "internal", name, "*.go"), func(path, text string) {
+			if toolsAndCommands.MatchString(text) {
+				t.Errorf("%s speaks of %q: %s", path, toolsAndCommands.FindString(text), text)
 			}
-			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ast.Inspect(file, func(n ast.Node) bool {
-				literal, ok := n.(*ast.BasicLit)
-				// A literal that is a name alone is an input of a script or a step's name.
-				if ok && literal.Kind == token.STRING && strings.Contains(literal.Value, " ") && toolsAndCommands.MatchString(literal.Value) {
-					t.Errorf("%s speaks of %q: %s", path, toolsAndCommands.FindString(literal.Value), literal.Value)
-				}
-				return true
-			})
+		})
+	}
+}
+
+// eachText looks at the texts in Go files that are no tests. A literal that is a name alone is an
+// input of a script or a step's name.
+func eachText(t *testing.T, pattern string, look func(path, text string)) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+	}
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
 		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING && strings.Contains(literal.Value, " ") {
+				look(path, literal.Value)
+			}
+			return true
+		})
 	}
 }
 
@@ -76,26 +85,10 @@ func TestWords_AreEnglish(t *testing.T) {
 	}
 	texts := 0
 	for _, pattern := range []string{"*.go", "../linus-worker/*.go", "../../internal/*/*.go"} {
-		files, err := filepath.Glob(filepath.FromSlash(pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range files {
-			if strings.HasSuffix(path, "_test.go") {
-				continue
-			}
-			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ast.Inspect(file, func(n ast.Node) bool {
-				if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING && strings.Contains(literal.Value, " ") {
-					texts++
-					check(path, literal.Value)
-				}
-				return true
-			})
-		}
+		eachText(t, filepath.FromSlash(pattern), func(path, text string) {
+			texts++
+			check(path, text)
+		})
 	}
 	if texts < 1000 {
 		t.Errorf("only %d texts were found", texts)
