@@ -61,6 +61,13 @@ func (w *writer) write(p *plan, v reflect.Value) {
 		} else {
 			w.fallback(n.Seconds())
 		}
+	case moment:
+		at := v.Interface().(time.Time) //nolint:forcetypeassert // it is the kind's type
+		if out, err := at.AppendText(append(w.out, '"')); err == nil {
+			w.out = append(out, '"')
+		} else {
+			w.fallback(at) // says what is wrong
+		}
 	case pointer:
 		if v.IsNil() {
 			w.out = append(w.out, "null"...)
@@ -147,12 +154,6 @@ func (p *plan) nothing(v reflect.Value) bool {
 
 // fallback writes a value as encoding/json does.
 func (w *writer) fallback(v any) {
-	if at, ok := v.(time.Time); ok {
-		if out, err := at.AppendText(append(w.out, '"')); err == nil {
-			w.out = append(out, '"')
-			return
-		}
-	}
 	data, err := encoded(v, w.html)
 	if err != nil {
 		w.err = err
