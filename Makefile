@@ -69,6 +69,9 @@ nightly: deps ## everything: each fault at each moment, soaks, browsers, all of 
 # Of a package, on a machine that does other things, too.
 TIMEOUT ?= 90m
 
+# Tests of whole programs wait more than they work: more of them at once than there are cores.
+AT_ONCE := -parallel 4
+
 # Where tests without VMs have their files: in memory, if that has 2 GiB for them. To make
 # files, to write them through and to remove them is a good part of what they do.
 IN_MEMORY = TMPDIR=$(or $(shell [[ -w /dev/shm && $$(df -k --output=avail /dev/shm | tail -n 1) -gt 2097152 ]] && echo /dev/shm),$${TMPDIR:-/tmp})
@@ -86,18 +89,18 @@ race: vet bin/gotestsum ## Go tests with -race, but for the packages of make pro
 	$(IN_MEMORY) $(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(UNWATCHED_PACKAGES)')" -- $(RACE) -timeout $(TIMEOUT)
 	$(if $(filter nightly,$(LINUS_TEST_LOOP)),,$(IN_MEMORY) $(GOTESTSUM) --packages=./internal/executor -- $(RACE) -timeout $(TIMEOUT) -run '$(BY_MANY)')
 	$(IN_MEMORY) CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT)
-	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT) -run '$(ON_POSTGRES)'
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 $(AT_ONCE) -vet=off -ldflags=-w -timeout $(TIMEOUT) -run '$(ON_POSTGRES)'
 
 # Go does not see that the programs they build have changed: -count=1. The longest goes first.
 programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT)
+	CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 $(AT_ONCE) -vet=off -ldflags=-w -timeout $(TIMEOUT)
 
 vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...
 
 e2e-postgres: build bin/gotestsum ## tests of whole programs on PostgreSQL, all of them; make race has a few
-	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages=./internal/e2e -- -count=1 -timeout 40m
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages=./internal/e2e -- -count=1 $(AT_ONCE) -timeout $(TIMEOUT)
 
 soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
 	go test -v -timeout 3h -run '^TestSoak$$' ./internal/e2e -soak.jobs=$(SOAK_JOBS) -soak.seed=$(SOAK_SEED)
