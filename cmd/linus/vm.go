@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -182,6 +183,12 @@ func vmText(info job.VMInfo) string {
 		row("size", fmt.Sprintf("%d cores, %s memory, %s disk", info.Resources.CPU, info.Resources.Memory, info.Resources.Disk))
 		row("network", networkText(info.Network))
 		row("labels", strings.Join(job.LabelTexts(info.Labels), ", "))
+		if s := info.Sandbox; s != nil {
+			for _, key := range slices.Sorted(maps.Keys(s.Metadata)) {
+				row("metadata", oneLine(key+"="+s.Metadata[key], 300))
+			}
+			row("variables", oneLine(strings.Join(s.Env, " "), 300))
+		}
 		row("made from", info.Source)
 		row("lifecycle", string(info.Lifecycle))
 		row("suspended", suspendedText(info))

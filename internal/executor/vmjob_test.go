@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -397,4 +398,33 @@ func makeWith(t *testing.T, m *mortal) {
 		t.Errorf("died at step %d: on the host: %+v", m.at, vms)
 	}
 	r.noLeaks()
+}
+
+// What a program says of the VM that it uses as a sandbox is kept with the VM, and is part of what
+// a key stands for. No host is told of it.
+func TestCreateVM_KeepsWhatIsSaidOfASandbox(t *testing.T) {
+	r := newRig(t, 1)
+	said := vm.Sandbox{Metadata: map[string]string{"user": "Ada\x00 Lovelace", "purpose": "<b>"}, Env: []string{"API_KEY"}}
+	ask := func(user string) (job.VMInfo, error) {
+		of := said
+		of.Metadata = map[string]string{"user": user, "purpose": "<b>"}
+		return r.CreateVM(t.Context(), job.Submission{IdempotencyKey: "k", Manifest: job.Manifest{VMName: "box"}, Sandbox: &of})
+	}
+	v, err := ask(said.Metadata["user"])
+	if err != nil || !reflect.DeepEqual(v.Sandbox, &said) {
+		t.Fatalf("%+v, %v", v.Sandbox, err)
+	}
+	r.wait(v.Job)
+	if got := r.vm("box"); !reflect.DeepEqual(got.Sandbox, &said) {
+		t.Errorf("when it is made: %+v", got.Sandbox)
+	}
+	if again, err := ask(said.Metadata["user"]); err != nil || again.Job != v.Job {
+		t.Errorf("the same once more: %v", err)
+	}
+	if _, err := ask("Grace"); err == nil {
+		t.Error("another's is the same by its key")
+	}
+	if _, err := r.CreateVM(t.Context(), job.Submission{Manifest: job.Manifest{VMName: "other"}, Sandbox: &vm.Sandbox{Env: []string{"A=secret"}}}); err == nil {
+		t.Error("a value is stored as a variable's name")
+	}
 }

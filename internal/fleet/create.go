@@ -18,7 +18,7 @@ import (
 func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, error) {
 	s.Principal, _ = job.PrincipalFrom(ctx)
 	s.Manifest = s.Manifest.ForVM()
-	if err := job.CheckKey(s.IdempotencyKey); err != nil {
+	if err := s.CheckVM(); err != nil {
 		return job.VMInfo{}, err
 	}
 	digest, err := s.Digest()
@@ -60,7 +60,7 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 	}
 	v := vm.VM{
 		Job: id, Name: m.VMName, Owner: f.o.Owner, State: vm.Reserved, Source: vm.Cold, Kept: true, Made: madeAs(m, owner, now()),
-		Own: &vm.Own{Client: s.Client, Token: s.Principal.Token, Submission: digest, TTL: m.TTL},
+		Own: &vm.Own{Client: s.Client, Token: s.Principal.Token, Submission: digest, TTL: m.TTL, Sandbox: s.Sandbox},
 	}
 	if f.Spread() {
 		v.Node = s.Node

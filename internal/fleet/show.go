@@ -129,7 +129,7 @@ var errUnasked = errors.New("the host was not asked")
 func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, unasked error) job.VMInfo {
 	info := job.VMInfo{
 		VM: v, Lifecycle: v.Lifecycle, Resources: v.Resources, Network: v.Network,
-		Source: cmp.Or(v.Template, v.OS), Labels: v.Labels, CreatedAt: v.CreatedAt, Jobs: insideOf(begun, v), Principal: v.OwnedBy(),
+		Source: cmp.Or(v.Template, v.OS), Labels: v.Labels, CreatedAt: v.CreatedAt, Jobs: insideOf(begun, v), Principal: v.OwnedBy(), Sandbox: v.Sandbox(),
 	}
 	ending := slices.ContainsFunc(begun, func(j job.Job) bool { return j.ID == v.Job && j.Outcome != nil }) && !v.Stays() || v.Own != nil && v.Unwanted
 	status, there := statuses[v.Job]

@@ -1,12 +1,13 @@
 package job
 
 import (
-	"reflect"
-
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"reflect"
+
+	"linus/internal/vm"
 )
 
 // Submission is what a caller asks for: a job, or a VM that stays.
@@ -21,6 +22,9 @@ type Submission struct {
 	// Principal is the caller's, which the engine takes from the context. Zero: the
 	// operator's.
 	Principal Principal `json:"-"`
+	// Sandbox is what a face of the engine keeps with a VM that its client uses as a sandbox; nil: it
+	// is none.
+	Sandbox *vm.Sandbox `json:"-"`
 	// Node is where the engine itself wants a VM that stays, of several; empty: one is chosen.
 	Node string `json:"-"`
 }
@@ -33,6 +37,14 @@ func (Submission) CheckJSON(tree any) error {
 		return &InvalidError{Fields: bad}
 	}
 	return nil
+}
+
+// CheckVM returns a *FieldError if a VM cannot be asked for so, whatever its manifest is.
+func (s Submission) CheckVM() error {
+	if err := CheckKey(s.IdempotencyKey); err != nil {
+		return err
+	}
+	return checkSandbox(s.Sandbox)
 }
 
 // maxKey bounds an idempotency key, in bytes.
@@ -59,7 +71,9 @@ func (s Submission) Digest() (string, error) {
 	err := json.NewEncoder(hash).Encode(struct {
 		Manifest Manifest `json:"manifest"`
 		Kind     Kind     `json:"kind"` // as it was stored when there were others
-	}{s.Manifest, KindTask})
+
+		Sandbox *vm.Sandbox `json:"sandbox,omitempty"`
+	}{s.Manifest, KindTask, s.Sandbox})
 	return hex.EncodeToString(hash.Sum(nil)), err
 }
 

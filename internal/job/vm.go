@@ -115,6 +115,8 @@ type VMInfo struct {
 	Ports []ExposedPort `json:"ports,omitempty"` // that have a URL
 
 	IdleSuspend int `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
+
+	Sandbox *vm.Sandbox `json:"sandbox,omitempty"` // what a program says of the VM that it uses as one; null: none does
 }
 
 // VMChange is a change of a VM's settings; what is nil stays.

@@ -19,6 +19,8 @@ type Own struct {
 
 	Fork *Fork `json:"fork,omitempty"` // of a copy of another VM; nil: it is none
 
+	Sandbox *Sandbox `json:"sandbox,omitempty"` // what a program says of the VM that it uses as one; nil: none does
+
 	// Who has asked for its destruction: the client, its principal's name and its token's ID.
 	EndedBy    string `json:"ended_by,omitempty"`
 	EndedFor   string `json:"ended_for,omitempty"`
@@ -28,6 +30,14 @@ type Own struct {
 // BeingMade reports whether a VM that no job makes is to be made, and is not ready yet.
 func (v VM) BeingMade() bool {
 	return v.Own != nil && v.Own.ReadyAt.IsZero() && !v.Unwanted && !v.State.Settled()
+}
+
+// Sandbox returns what a program says of the VM that it uses as one; nil: none does.
+func (v VM) Sandbox() *Sandbox {
+	if v.Own == nil {
+		return nil
+	}
+	return v.Own.Sandbox
 }
 
 // AskedFor reports whether somebody has asked for the VM as such: no job makes it, and it is

@@ -64,8 +64,8 @@ func sample() *engine {
 			{
 				VM:        vm.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.5", Job: doneID, State: vm.Created, Status: vm.Running, ExpiresAt: now.Add(5 * time.Hour)},
 				Lifecycle: vm.Persistent, Resources: vm.Resources{CPU: 4, Memory: "8G", Disk: "40G"}, Source: "agent-template", CreatedAt: ago(90000),
-				Labels: map[string]string{"team": "web", "note": "<b>&"},
-				Ports:  []job.ExposedPort{{Name: "web", Port: 3000, ID: "web-abcdefghijkl", URL: "https://web-abcdefghijkl.vms.example/"}},
+				Labels: map[string]string{"team": "web", "note": "<b>&"}, Sandbox: &vm.Sandbox{Metadata: map[string]string{"User ID": "<i>"}, Env: []string{"API_KEY"}},
+				Ports: []job.ExposedPort{{Name: "web", Port: 3000, ID: "web-abcdefghijkl", URL: "https://web-abcdefghijkl.vms.example/"}},
 			},
 			{
 				VM:        vm.VM{ID: 112, Name: "linus-job-000000000001", Node: "pve2", IP: "fd00:10:77::1:5aff:fe01:2345", Job: id, State: vm.Created, Status: vm.Running},
