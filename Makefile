@@ -7,7 +7,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOFLAGS_BUILD := -ldflags '-s -w -X main.version=$(VERSION)'
 # One way of compiling for build, vet and test: what one has compiled the others find.
 export GOFLAGS := -trimpath $(filter-out -trimpath,$(GOFLAGS))
-SHELL_MAIN  = $(shell git ls-files 'scripts/proxmox/*.sh' 'scripts/guest/*.sh' 'scripts/dev/*.sh' 'internal/lab/image/*.sh' '.packaging/*.sh' .ci/run)
+SHELL_MAIN  = $(shell git ls-files 'scripts/proxmox/*.sh' 'scripts/guest/*.sh' 'scripts/dev/*.sh' 'internal/lab/image/*.sh' 'internal/sandbox/rpc/*.sh' '.packaging/*.sh' .ci/run)
 SHELL_LIB   = $(shell git ls-files 'scripts/lib/*.sh')
 BATS_FILES  = $(shell git ls-files 'scripts/test/*.bats')
 DRIVER ?= qemu
@@ -35,11 +35,11 @@ N ?= 0
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# linus-worker is for VMs, on whatever system it is built.
-build: ## static binaries bin/linus, bin/linus-worker and bin/pvelab
+# linus-worker and linus-sandbox are for VMs, on whatever system they are built.
+build: ## static binaries bin/linus, bin/linus-worker, bin/linus-sandbox and bin/pvelab
 	@mkdir -p bin
 	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/ ./cmd/linus ./cmd/pvelab
-	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build $(GOFLAGS_BUILD) -o bin/ ./cmd/linus-worker
+	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build $(GOFLAGS_BUILD) -o bin/ ./cmd/linus-worker ./cmd/linus-sandbox
 
 demo: ## run jobs in real VMs of a stand-in Proxmox host (DRIVER=process: without QEMU)
 	@bash scripts/dev/demo.sh $(DRIVER)

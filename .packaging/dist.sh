@@ -38,7 +38,7 @@ archive() { # <os> <arch> <program>
   files=$(git ls-files LICENSE README.md .env.example 'embed/docs/*' '.github/*.md' 'testdata/examples/*')
   xargs -d '\n' cp --parents -t "${tree}" <<<"${files}"
   cp -r -- "${work}/share" "${tree}/share"
-  mv -- "${tree}/share/third-party-licenses.txt" "${tree}/share/linus-worker" "${tree}/"
+  mv -- "${tree}/share/third-party-licenses.txt" "${tree}/share/linus-worker" "${tree}/share/linus-sandbox" "${tree}/"
   cp -- "$3" "${tree}/"
   chmod -R u=rwX,go=rX -- "${tree}"
   find "${tree}" -exec touch -d "@${SOURCE_DATE_EPOCH}" {} +
@@ -91,7 +91,7 @@ main() {
     fi
   done
 
-  bash .packaging/sbom.sh "${version}" "${programs[@]}" "${work}/share/linus-worker" >"${dist}/linus_${version}.cdx.json"
+  bash .packaging/sbom.sh "${version}" "${programs[@]}" "${work}/share/linus-worker" "${work}/share/linus-sandbox" >"${dist}/linus_${version}.cdx.json"
   bash .packaging/apt.sh "${dist}"
   if [[ -n ${REPOSITORY:-} ]]; then
     bash .packaging/server-json.sh "${version}" "${dist}" "${REPOSITORY}" >"${dist}/server.json"

@@ -35,7 +35,7 @@ done
 cat <<'RUBY'
   def install
     bin.install "linus"
-    (lib/"linus").install "linus-worker"
+    (lib/"linus").install "linus-worker", "linus-sandbox"
     man1.install Dir["share/man/man1/*"]
     bash_completion.install "share/bash-completion/completions/linus"
     fish_completion.install "share/fish/vendor_completions.d/linus.fish"

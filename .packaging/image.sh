@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the container image of a binary for Linux, and the linus-worker beside it, by no
-# registry.
+# Builds the container image of a binary for Linux, and of linus-worker and linus-sandbox
+# beside it, by no registry.
 # usage: image.sh BINARY NAME [BUILDER...], BUILDER a command line that takes a
 # Containerfile's options (default: podman build, buildah build or docker build); or
 # image.sh BINARY --context DIR, which only writes what the image is built from
@@ -13,7 +13,7 @@ write_context() { # <binary> <dir>
   mkdir -p -- "${dir}/root/usr/bin" "${dir}/root/usr/lib/linus" "${dir}/root/etc/ssl/certs" "${dir}/root/tmp" "${dir}/home/linus"
   cp -- "${here}/Containerfile" "${dir}/"
   cp -- "$1" "${dir}/root/usr/bin/linus"
-  cp -- "$(dirname -- "$1")/linus-worker" "${dir}/root/usr/lib/linus/"
+  cp -- "$(dirname -- "$1")"/linus-{worker,sandbox} "${dir}/root/usr/lib/linus/"
   # Certificates of those who may vouch for web servers: webhooks, OAUTH_ISSUER, OTLP.
   if [[ ! -r /etc/ssl/certs/ca-certificates.crt ]]; then
     printf 'image.sh: no /etc/ssl/certs/ca-certificates.crt here: apt-get install ca-certificates\n' >&2
@@ -25,7 +25,7 @@ write_context() { # <binary> <dir>
   # A file, so that no builder leaves the directory out, and a new volume gets its owner.
   : >"${dir}/home/linus/.keep"
   chmod -R u=rwX,go=rX -- "${dir}"
-  chmod 0755 -- "${dir}/root/usr/bin/linus" "${dir}/root/usr/lib/linus/linus-worker"
+  chmod 0755 -- "${dir}/root/usr/bin/linus" "${dir}"/root/usr/lib/linus/linus-{worker,sandbox}
   chmod 0700 -- "${dir}/home/linus"
   chmod 1777 -- "${dir}/root/tmp"
 }

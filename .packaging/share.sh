@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes what archives and packages carry beside the binary (man pages, completions,
-# linus-worker, which is for VMs and so for linux/amd64 everywhere, licenses of what both
-# have in them), the same bytes for the same commit.
+# linus-worker and linus-sandbox, which are for VMs and so for linux/amd64 everywhere,
+# licenses of what all have in them), the same bytes for the same commit.
 # usage: share.sh BINARY DIR, BINARY one that runs here
 set -Eeuo pipefail
 shopt -s inherit_errexit
@@ -17,16 +17,16 @@ export SOURCE_DATE_EPOCH
 gzip -9n "${dir}"/man/man1/*.1
 version=$("${binary}" version)
 version=${version#linus }
-CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -ldflags "-s -w -X main.version=${version%% *}" -o "${dir}/linus-worker" ./cmd/linus-worker
+CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -ldflags "-s -w -X main.version=${version%% *}" -o "${dir}/" ./cmd/linus-worker ./cmd/linus-sandbox
 
 # Modules that are compiled in on one of the systems.
 modules=$(for os in linux darwin windows; do
-  GOOS=${os} CGO_ENABLED=0 go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/linus ./cmd/linus-worker
+  GOOS=${os} CGO_ENABLED=0 go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/linus ./cmd/linus-worker ./cmd/linus-sandbox
 done | LC_ALL=C sort -u)
 goroot=$(go env GOROOT)
 goversion=$(go env GOVERSION)
 {
-  printf 'The binaries linus and linus-worker have code of these in them, under these terms.\n'
+  printf 'The binaries linus, linus-worker and linus-sandbox have code of these in them, under these terms.\n'
   while read -r module version where; do
     printf '\n==== %s %s\n\n' "${module}" "${version}"
     terms=$(find "${where}" -maxdepth 1 -type f \( -iname 'licen[sc]e*' -o -iname 'copying*' -o -iname 'notice*' \) ! -name '*.go' -print | LC_ALL=C sort)

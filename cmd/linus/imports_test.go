@@ -42,9 +42,10 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":        {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
-	"cmd/linus-worker": {"internal/handover", "internal/worker"},
-	"internal/daemon":  append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
+	"cmd/linus":         {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
+	"cmd/linus-worker":  {"internal/handover", "internal/worker"},
+	"cmd/linus-sandbox": {"internal/sandbox"},
+	"internal/daemon":   append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
 
 	"internal/credential": {"internal/job", "internal/lazyregexp", "internal/secret"},
 
@@ -75,24 +76,27 @@ var arrows = map[string][]string{
 	"internal/proxmox":   {"internal/job", "internal/remote", "internal/result", "embed"},
 	"internal/telemetry": {"internal/job"},
 
-	"internal/field":      {"internal/agent"},
-	"internal/job":        {"internal/agent", "internal/field"},
-	"internal/vm":         {},
-	"internal/manual":     {"embed"},
-	"internal/envfile":    {},
-	"internal/gate":       {},
-	"internal/lategc":     {},
-	"internal/lazyregexp": {},
-	"internal/handover":   {},
-	"internal/lock":       {},
-	"internal/term":       {},
-	"internal/intake":     {},
-	"internal/worker":     {"internal/handover"},
-	"internal/worktree":   {"internal/intake"},
-	"internal/remote":     {"internal/job"},
-	"internal/result":     {},
-	"embed":               {"scripts"},
-	"scripts":             {},
+	"internal/field":       {"internal/agent"},
+	"internal/job":         {"internal/agent", "internal/field"},
+	"internal/vm":          {},
+	"internal/manual":      {"embed"},
+	"internal/envd":        {},
+	"internal/envfile":     {},
+	"internal/gate":        {},
+	"internal/lategc":      {},
+	"internal/lazyregexp":  {},
+	"internal/handover":    {},
+	"internal/lock":        {},
+	"internal/term":        {},
+	"internal/intake":      {},
+	"internal/sandbox":     {"internal/envd", "internal/sandbox/rpc"},
+	"internal/sandbox/rpc": {},
+	"internal/worker":      {"internal/handover"},
+	"internal/worktree":    {"internal/intake"},
+	"internal/remote":      {"internal/job"},
+	"internal/result":      {},
+	"embed":                {"scripts"},
+	"scripts":              {},
 
 	"cmd/pvelab": {"internal/lab", "internal/lab/process", "internal/lab/systemd"},
 
@@ -155,10 +159,11 @@ var onlyIn = map[string][]string{
 	"go.opentelemetry.io":                  {"internal/telemetry"},
 
 	"github.com/anthropics/anthropic-sdk-go": {"internal/worker"},
+	"connectrpc.com/connect":                 {"internal/sandbox", "internal/sandbox/rpc"},
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/claude", "internal/envfile", "internal/handover", "internal/job", "internal/lock", "internal/result", "internal/secret", "internal/term", "internal/vm"}
+var standardOnly = []string{"internal/claude", "internal/envd", "internal/envfile", "internal/handover", "internal/job", "internal/lock", "internal/result", "internal/secret", "internal/term", "internal/vm"}
 
 // A VM's row is the fleet's: the executor of jobs, which has the VMs of its jobs in its hands,
 // changes none.

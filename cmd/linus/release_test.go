@@ -237,11 +237,14 @@ func TestImage_ContextHasWhatItsFileCopies(t *testing.T) {
 	}
 	dir, programs := filepath.Join(t.TempDir(), "context"), t.TempDir()
 	put(t, programs, "linus-worker", "its worker")
+	put(t, programs, "linus-sandbox", "its sandbox")
 	if out, ok := says(nil, "bash", packagingScript("image.sh"), put(t, programs, "linus", "program"), "--context", dir); !ok {
 		t.Fatal(out)
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, "root/usr/lib/linus/linus-worker")); err != nil || string(text) != "its worker" {
-		t.Errorf("the worker of hosted agents' sessions: %q, %v", text, err)
+	for _, name := range []string{"worker", "sandbox"} {
+		if text, err := os.ReadFile(filepath.Join(dir, "root/usr/lib/linus/linus-"+name)); err != nil || string(text) != "its "+name {
+			t.Errorf("what is brought into VMs: %q, %v", text, err)
+		}
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "Containerfile"))
 	if err != nil {

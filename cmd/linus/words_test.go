@@ -84,7 +84,7 @@ func TestWords_AreEnglish(t *testing.T) {
 		}
 	}
 	texts := 0
-	for _, pattern := range []string{"*.go", "../linus-worker/*.go", "../../internal/*/*.go"} {
+	for _, pattern := range []string{"*.go", "../linus-worker/*.go", "../linus-sandbox/*.go", "../../internal/*/*.go"} {
 		eachText(t, filepath.FromSlash(pattern), func(path, text string) {
 			texts++
 			check(path, text)

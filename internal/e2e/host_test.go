@@ -22,7 +22,7 @@ import (
 	"linus/internal/pgtest"
 )
 
-// binDir holds linus, linus-worker and pvelab, built once.
+// binDir holds linus, linus-worker, linus-sandbox and pvelab, built once.
 var binDir string
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		build := exec.Command("go", "build", "-o", dir, "linus/cmd/linus", "linus/cmd/linus-worker", "linus/cmd/pvelab")
+		build := exec.Command("go", "build", "-o", dir, "linus/cmd/linus", "linus/cmd/linus-worker", "linus/cmd/linus-sandbox", "linus/cmd/pvelab")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)

@@ -116,7 +116,7 @@ func TestRelease_IsWholeAndTheSameTwice(t *testing.T) {
 		if out, err := exec.Command("rpm", "-K", filepath.Join(dir, prefix+".rpm")).CombinedOutput(); err != nil {
 			t.Errorf("rpm -K: %v\n%s", err, out)
 		}
-		for _, file := range []string{"/usr/bin/linus", "/usr/lib/linus/linus-worker", "/usr/lib/systemd/system/linus.service", "/usr/share/man/man1/linus.1.gz", "/usr/share/licenses/linus/LICENSE"} {
+		for _, file := range []string{"/usr/bin/linus", "/usr/lib/linus/linus-worker", "/usr/lib/linus/linus-sandbox", "/usr/lib/systemd/system/linus.service", "/usr/share/man/man1/linus.1.gz", "/usr/share/licenses/linus/LICENSE"} {
 			if !strings.Contains(query("-l"), file+"\n") {
 				t.Errorf("the rpm has no %s", file)
 			}

@@ -1,0 +1,102 @@
+// Command linus-sandbox serves what clients of E2B do in a sandbox, in its VM, on a socket. The
+// engine brings it there, and reaches the socket by SSH; nobody else runs it.
+// usage: linus-sandbox serve --socket PATH [--user NAME] [--detach]
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"linus/internal/sandbox"
+)
+
+// version is set by the linker: -X main.version=...
+var version = ""
+
+const ready = "ready\n" // what a detached one says of itself
+
+func main() {
+	flags := flag.NewFlagSet("linus-sandbox", flag.ContinueOnError)
+	socket := flags.String("socket", "", "the socket to listen on")
+	user := flags.String("user", "root", "whose calls are that name no user")
+	detach := flags.Bool("detach", false, "return when it serves, and leave it behind")
+	tell := flags.Bool("tell", false, "tell file descriptor 3 when it serves, as --detach wants")
+	flags.Usage = func() {
+		_, _ = fmt.Fprintf(os.Stderr, "linus-sandbox %s serves a sandbox in its VM: the engine starts it\nusage: linus-sandbox serve --socket PATH [--user NAME] [--detach]\n", version)
+		flags.PrintDefaults()
+	}
+	if len(os.Args) < 2 || os.Args[1] != "serve" || flags.Parse(os.Args[2:]) != nil || *socket == "" || flags.NArg() > 0 {
+		flags.Usage()
+		os.Exit(2)
+	}
+	path, err := filepath.Abs(*socket)
+	if err == nil && *detach {
+		err = leave(path, *user)
+	} else if err == nil {
+		err = serve(path, *user, *tell)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(os.Stderr, "linus-sandbox: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// serve serves until it is told to end. That another serves the socket is as good.
+func serve(socket, user string, tell bool) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second signal ends the process at once
+	signal.Ignore(syscall.SIGHUP)
+	said := func() {}
+	if tell {
+		to := os.NewFile(3, "starter")
+		said = func() { _, _ = io.WriteString(to, ready); _ = to.Close() }
+	}
+	err := sandbox.Serve(ctx, socket, sandbox.Options{User: user}, said)
+	if errors.Is(err, sandbox.ErrServed) {
+		said()
+		return nil
+	}
+	return err
+}
+
+// leave starts this program in a session of its own, and waits until that serves.
+func leave(socket, user string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	from, to, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	log, err := os.OpenFile(socket+".log", os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if err := log.Truncate(0); err != nil {
+		return err
+	}
+	cmd := exec.Command(self, "serve", "--socket", socket, "--user", user, "--tell") //nolint:noctx // it stays
+	cmd.Dir, cmd.Stderr, cmd.ExtraFiles = "/", log, []*os.File{to}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	_ = to.Close()
+	if err != nil {
+		return err
+	}
+	if said, err := io.ReadAll(io.LimitReader(from, int64(len(ready)))); err != nil || string(said) != ready {
+		text, _ := os.ReadFile(log.Name())
+		return fmt.Errorf("it did not start: %.2000s", text)
+	}
+	return cmd.Process.Release()
+}

@@ -1,0 +1,424 @@
+package sandbox
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// file is what the answer to an upload says of one.
+type file struct {
+	Name     string            `json:"name"`
+	Type     string            `json:"type"` // file
+	Path     string            `json:"path"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// problem is an error with its status.
+type problem struct {
+	status int
+	error
+}
+
+func (p problem) Unwrap() error { return p.error }
+
+// fail answers with an error by what it is.
+func fail(w http.ResponseWriter, err error) {
+	status := http.StatusInternalServerError
+	known, ok := errors.AsType[problem](err)
+	switch {
+	case ok:
+		status = known.status
+	case errors.Is(err, fs.ErrNotExist):
+		status = http.StatusNotFound
+	case errors.Is(err, fs.ErrPermission):
+		status = http.StatusForbidden
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		status, err = http.StatusInsufficientStorage, fmt.Errorf("not enough disk space: %w", err)
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENAMETOOLONG):
+		status = http.StatusBadRequest
+	}
+	refuse(w, status, err)
+}
+
+func bad(format string, values ...any) error {
+	return problem{http.StatusBadRequest, fmt.Errorf(format, values...)}
+}
+
+// asked is for whom a request is, and the path that it names.
+func (s *Server) asked(name, path string) (account, string, error) {
+	a, err := s.account(name)
+	if err != nil {
+		return a, "", problem{http.StatusUnauthorized, err}
+	}
+	if path, err = s.path(a, path); err != nil {
+		return a, "", problem{http.StatusBadRequest, err}
+	}
+	return a, path, nil
+}
+
+func (s *Server) getFiles(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	_, path, err := s.asked(q.Get("username"), q.Get("path"))
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not wait for who writes to it
+	if errors.Is(err, fs.ErrNotExist) {
+		err = problem{http.StatusNotFound, fmt.Errorf("path '%s' does not exist", path)}
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		fail(w, err)
+		return
+	case info.IsDir():
+		fail(w, bad("path '%s' is a directory", path))
+		return
+	case !info.Mode().IsRegular():
+		fail(w, bad("path '%s' is not a regular file", path))
+		return
+	}
+	packed, err := encoding(r.Header)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	w.Header().Set("Vary", "Accept-Encoding")
+	w.Header().Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": filepath.Base(path)}))
+	var to io.Writer = w
+	switch {
+	case packed:
+		w.Header().Set("Content-Encoding", "gzip")
+		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed)
+		defer z.Close()
+		to = z
+	case info.Size() > 0:
+		http.ServeContent(w, r, path, info.ModTime(), f)
+		return
+	}
+	// Files of /proc have no size and something in them.
+	if w.Header().Set("Content-Type", "application/octet-stream"); r.Method != http.MethodHead {
+		_, _ = io.Copy(to, f) // whoever asked is gone
+	}
+}
+
+// encoding says whether a client wants gzip rather than the file as it is. Most clients of HTTP
+// can take both and say so without being asked; they get it as it is, which is faster.
+func encoding(h http.Header) (packed bool, err error) {
+	gzipped, plain, others := false, true, false
+	for part := range strings.SplitSeq(strings.ToLower(h.Get("Accept-Encoding")), ",") {
+		name, quality, _ := strings.Cut(part, ";")
+		refused := strings.HasPrefix(strings.ReplaceAll(quality, " ", ""), "q=0") && !strings.ContainsAny(quality, "123456789")
+		switch name = strings.TrimSpace(name); name {
+		case "":
+		case "gzip":
+			gzipped = !refused
+		case "identity", "*":
+			plain, others = !refused, others || !refused
+		default:
+			others = true
+		}
+	}
+	ranged := h.Get("Range") != "" || h.Get("If-Range") != "" || h.Get("If-None-Match") != "" || h.Get("If-Modified-Since") != ""
+	if !plain && (!gzipped || ranged) {
+		return false, problem{http.StatusNotAcceptable, errors.New("Accept-Encoding: no acceptable encoding found, supported: identity, gzip (not with Range or a condition)")} //nolint:staticcheck,revive // a header's name
+	}
+	return gzipped && !ranged && (!plain || !others), nil
+}
+
+func (s *Server) postFiles(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	a, path, err := s.asked(q.Get("username"), q.Get("path"))
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	metadata, err := metadataOf(r.Header)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	switch r.Header.Get("Content-Encoding") {
+	case "", "identity":
+	case "gzip":
+		z, err := gzip.NewReader(r.Body)
+		if err != nil {
+			fail(w, bad("Content-Encoding: the body is not gzip: %w", err))
+			return
+		}
+		r.Body = z
+	default:
+		fail(w, bad("Content-Encoding: %.100q is neither gzip nor identity", r.Header.Get("Content-Encoding")))
+		return
+	}
+	files := []file{}
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	switch {
+	case kind == "application/octet-stream" && !q.Has("path"):
+		err = bad("path: a body that is a file needs one")
+	case kind == "application/octet-stream":
+		var f file
+		f, err = a.store(path, r.Body, metadata)
+		files = append(files, f)
+	case strings.HasPrefix(kind, "multipart/"):
+		if !q.Has("path") {
+			path = ""
+		}
+		files, err = s.storeParts(a, r, path, metadata)
+	default:
+		err = bad("Content-Type: %.100q is neither multipart/form-data nor application/octet-stream", r.Header.Get("Content-Type"))
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	answer(w, http.StatusOK, files)
+}
+
+// storeParts stores the files of a form, by their names if there is no path for the only one.
+func (s *Server) storeParts(a account, r *http.Request, path string, metadata map[string]string) ([]file, error) {
+	parts, err := r.MultipartReader()
+	if err != nil {
+		return nil, bad("read the form: %w", err)
+	}
+	files := []file{}
+	for {
+		part, err := parts.NextRawPart()
+		if errors.Is(err, io.EOF) {
+			return files, nil
+		}
+		if err != nil {
+			return nil, bad("read the form: %w", err)
+		}
+		if part.FormName() != "file" {
+			continue
+		}
+		to := path
+		if to == "" {
+			if to, err = s.path(a, fileName(part)); err != nil || fileName(part) == "" {
+				return nil, bad("a file of the form has no name that is a path: %w", err)
+			}
+		}
+		if slices.ContainsFunc(files, func(f file) bool { return f.Path == to }) {
+			return nil, bad("you cannot upload multiple files to the same path '%s' in one request: only the first was uploaded", to)
+		}
+		f, err := a.store(to, part, metadata)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+}
+
+// fileName is the whole of it: the standard library takes the directories away.
+func fileName(part *multipart.Part) string {
+	_, params, _ := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
+	return params["filename"]
+}
+
+// store writes a file as the user's own, in the place of what was there.
+func (a account) store(path string, body io.Reader, metadata map[string]string) (file, error) {
+	if err := a.mkdir(filepath.Dir(path)); err != nil {
+		return file{}, fmt.Errorf("make its directory: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK, 0o666)
+	if errors.Is(err, syscall.EISDIR) {
+		return file{}, bad("path is a directory: %s", path)
+	}
+	if err != nil {
+		return file{}, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return file{}, bad("path '%s' is not a regular file", path)
+	}
+	if err := f.Chown(a.uid, a.gid); err != nil {
+		return file{}, err
+	}
+	if _, err := io.Copy(f, body); err != nil {
+		return file{}, fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := writeMetadata(f, metadata); err != nil {
+		return file{}, fmt.Errorf("write metadata of %s: %w", path, err)
+	}
+	return file{Name: filepath.Base(path), Type: "file", Path: path, Metadata: readMetadata(path)}, f.Close()
+}
+
+// postCompose makes one file of several, which are gone then.
+func (s *Server) postCompose(w http.ResponseWriter, r *http.Request) {
+	var req struct {
+		Sources     []string `json:"source_paths"`
+		Destination string   `json:"destination"`
+		User        string   `json:"username"`
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&req); err != nil {
+		fail(w, bad("read what is composed: %w", err))
+		return
+	}
+	a, to, err := s.asked(req.User, req.Destination)
+	switch {
+	case err != nil:
+	case len(req.Sources) == 0:
+		err = bad("source_paths: give at least one")
+	case req.Destination == "":
+		err = bad("destination: give one")
+	}
+	var sources []string
+	for _, source := range req.Sources {
+		path, e := s.path(a, source)
+		if err == nil && e != nil {
+			err = problem{http.StatusBadRequest, e}
+		}
+		sources = append(sources, path)
+	}
+	if err == nil {
+		err = a.compose(sources, to)
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	answer(w, http.StatusOK, file{Name: filepath.Base(to), Type: "file", Path: to})
+}
+
+func (a account) compose(sources []string, to string) (err error) {
+	for _, source := range sources {
+		info, err := os.Stat(source)
+		switch {
+		case err != nil:
+			return err
+		case !info.Mode().IsRegular():
+			return bad("source_paths: %s is not a regular file", source)
+		case source == to:
+			return bad("source_paths: %s is the destination", source)
+		}
+	}
+	if err := a.mkdir(filepath.Dir(to)); err != nil {
+		return err
+	}
+	whole, err := os.CreateTemp(filepath.Dir(to), ".compose-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = whole.Close()
+		if err != nil {
+			_ = os.Remove(whole.Name())
+		}
+	}()
+	for _, source := range sources {
+		f, err := os.Open(source)
+		if err == nil {
+			_, err = io.Copy(whole, f)
+			_ = f.Close()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(whole.Chmod(0o644), whole.Chown(a.uid, a.gid), whole.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(whole.Name(), to); err != nil {
+		return err
+	}
+	for _, source := range sources {
+		_ = os.Remove(source)
+	}
+	return nil
+}
+
+// Metadata of files are extended attributes of these names. Together they fit into one block of
+// ext4; a header's name and value have their limits by that.
+const (
+	attributes     = "user.e2b."
+	maxMetadataKey = 255 - len(attributes)
+	maxMetadata    = 4096
+)
+
+// metadataOf reads the headers X-Metadata-KEY of an upload.
+func metadataOf(h http.Header) (map[string]string, error) {
+	metadata, size := map[string]string{}, 0
+	for name, values := range h {
+		key, ok := strings.CutPrefix(strings.ToLower(name), "x-metadata-")
+		if !ok || key == "" {
+			continue
+		}
+		value := values[0]
+		if strings.ContainsFunc(key+value, func(r rune) bool { return r < ' ' || r > '~' }) {
+			return nil, bad("metadata: %.100q has other characters than printable ASCII", key)
+		}
+		if len(key) > maxMetadataKey {
+			return nil, bad("metadata: the key %.20q... is longer than %d bytes", key, maxMetadataKey)
+		}
+		if size += len(attributes) + len(key) + len(value); size > maxMetadata {
+			return nil, bad("metadata: all of it is more than %d bytes", maxMetadata)
+		}
+		metadata[key] = value
+	}
+	return metadata, nil
+}
+
+// writeMetadata makes a file's metadata these, where the file system has such.
+func writeMetadata(f *os.File, metadata map[string]string) error {
+	for key := range readMetadata(f.Name()) {
+		if _, ok := metadata[key]; !ok {
+			_ = unix.Fremovexattr(int(f.Fd()), attributes+key)
+		}
+	}
+	for key, value := range metadata {
+		if err := unix.Fsetxattr(int(f.Fd()), attributes+key, []byte(value), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+			return err
+		}
+	}
+	return nil
+}
+
+// readMetadata is a file's metadata, as far as it is text and not more than we write.
+func readMetadata(path string) map[string]string {
+	size, err := unix.Listxattr(path, nil)
+	if err != nil || size == 0 {
+		return nil
+	}
+	list := make([]byte, size)
+	if size, err = unix.Listxattr(path, list); err != nil {
+		return nil
+	}
+	var metadata map[string]string
+	value, room := make([]byte, maxMetadata), 2*maxMetadata
+	for name := range strings.SplitSeq(string(list[:size]), "\x00") {
+		key, ours := strings.CutPrefix(name, attributes)
+		if !ours {
+			continue
+		}
+		n, err := unix.Getxattr(path, name, value)
+		if room -= len(key) + n; err != nil || room < 0 || text(key+string(value[:n])) != key+string(value[:n]) {
+			continue
+		}
+		if metadata == nil {
+			metadata = map[string]string{}
+		}
+		metadata[key] = string(value[:n])
+	}
+	return metadata
+}

@@ -1,0 +1,98 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+)
+
+// ErrServed says that another program serves the socket, and answers.
+var ErrServed = errors.New("another linus-sandbox serves this socket")
+
+// Serve serves a sandbox on a socket that only the user it runs as, and root, can reach, until ctx
+// ends. ready is called when clients are answered.
+func Serve(ctx context.Context, socket string, o Options, ready func()) error {
+	lock, err := os.OpenFile(socket+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("lock the socket: %w", err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return served(ctx, socket)
+	} else if err != nil {
+		return fmt.Errorf("lock the socket: %w", err)
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) { // of one that was killed
+		return fmt.Errorf("make place for the socket: %w", err)
+	}
+	syscall.Umask(0o177)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", socket)
+	syscall.Umask(0o022)
+	if err != nil {
+		return fmt.Errorf("listen on the socket: %w", err)
+	}
+	// Where memory runs out, a process of the sandbox is killed before what serves it.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-500"), 0) // without root it is as likely as others
+
+	s := New(o)
+	server := &http.Server{
+		Handler:           s.Handler(),
+		Protocols:         &http.Protocols{},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxRequests},
+		ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout:       10 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0), // what clients do wrong, they are told
+	}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	ready()
+	err = server.Serve(listener)
+	s.Close()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve the socket: %w", err)
+}
+
+// served waits until whoever has the lock answers, which it does a moment after it has it.
+func served(ctx context.Context, socket string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sandbox/health", nil)
+		if err != nil {
+			return err
+		}
+		answer, err := client.Do(req)
+		if err == nil {
+			_ = answer.Body.Close()
+			if answer.StatusCode == http.StatusNoContent {
+				return ErrServed
+			}
+			err = fmt.Errorf("it answers %s", answer.Status)
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return fmt.Errorf("another program has the lock of %s and does not serve it: end it, and start again: %w", socket, err)
+		}
+	}
+}

@@ -1,0 +1,292 @@
+// Package sandbox serves what clients of E2B do in a sandbox, in the VM that is one: processes,
+// terminals, files and watches, by the protocol of E2B's envd. It checks nobody: whoever reaches
+// its socket may do everything as everybody, as E2B's does, and the engine in front of it says who
+// reaches it. It knows nothing of engines. What it keeps is bounded, so that no client takes the
+// VM's memory by accident.
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"connectrpc.com/connect"
+
+	"linus/internal/envd"
+	"linus/internal/sandbox/rpc"
+)
+
+// Bounds. A client that reaches one is told so.
+const (
+	maxRequests  = 512     // at once, streams among them
+	maxMessage   = 4 << 20 // bytes of one message to us
+	maxProcesses = 1000    // running; as many that have ended are kept for a while
+	maxWatches   = 64      // at once: the kernel gives a user 128
+	maxWatched   = 20_000  // directories of one watch
+	maxEvents    = 10_000  // of a watcher that nobody asks
+	maxEntries   = 100_000 // of one list of a directory
+	maxPath      = 4096    // bytes, as the kernel's
+)
+
+// sandboxUser is the account that clients name if they name any: E2B's own.
+const sandboxUser = "user"
+
+// Options say how a sandbox is served.
+type Options struct {
+	User string // whose calls are that name no user, until /init names another; empty: root
+}
+
+// Server serves one sandbox.
+type Server struct {
+	requests chan struct{}
+	watches  chan struct{}
+	lists    chan struct{}
+	cpu      cpuTimes
+
+	mu        sync.Mutex
+	user      string
+	workdir   string
+	env       map[string]string
+	processes []*process // that run, in the order they started
+	ended     []*process // the last to end last
+	watchers  map[string]*watcher
+	closed    bool
+	running   sync.WaitGroup // processes
+}
+
+// New returns a server that has no processes yet.
+func New(o Options) *Server {
+	if o.User == "" {
+		o.User = "root"
+	}
+	return &Server{
+		requests: make(chan struct{}, maxRequests),
+		watches:  make(chan struct{}, maxWatches),
+		lists:    make(chan struct{}, 2),
+		user:     o.User,
+		watchers: map[string]*watcher{},
+	}
+}
+
+// Handler answers what a client says.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	bounds := connect.WithReadMaxBytes(maxMessage)
+	mux.Handle(rpc.NewProcessHandler(s, bounds))
+	mux.Handle(rpc.NewFilesystemHandler(s, bounds))
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("GET /metrics", s.getMetrics)
+	mux.HandleFunc("GET /envs", s.getEnvs)
+	mux.HandleFunc("POST /init", s.postInit)
+	mux.HandleFunc("GET /files", s.getFiles)
+	mux.HandleFunc("POST /files", s.postFiles)
+	mux.HandleFunc("POST /files/compose", s.postCompose)
+	refusals := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case s.requests <- struct{}{}:
+			defer func() { <-s.requests }()
+			mux.ServeHTTP(w, r)
+		default:
+			err := fmt.Errorf("the sandbox has %d requests at once: end some of its streams", maxRequests)
+			if refusals.IsSupported(r) {
+				_ = refusals.Write(w, r, connect.NewError(connect.CodeResourceExhausted, err))
+				return
+			}
+			refuse(w, http.StatusTooManyRequests, err)
+		}
+	})
+}
+
+// Close kills all processes and ends all watchers, and waits for them.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	for _, p := range s.processes {
+		_ = p.signal(syscall.SIGKILL)
+	}
+	watchers := maps.Clone(s.watchers)
+	s.mu.Unlock()
+	for id := range watchers {
+		_ = s.removeWatcher(id)
+	}
+	s.running.Wait()
+}
+
+// account is a user of the VM, and whom what is done is done for.
+type account struct {
+	name, home string
+	uid, gid   int
+	groups     []uint32
+}
+
+// account finds a user: the default one without a name, and if a client means E2B's own, which
+// this VM does not have.
+func (s *Server) account(name string) (account, error) {
+	s.mu.Lock()
+	standard := s.user
+	s.mu.Unlock()
+	if name == "" {
+		name = standard
+	}
+	u, err := user.Lookup(name)
+	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown && name == sandboxUser {
+		u, err = user.Lookup(standard)
+	}
+	if err != nil {
+		return account{}, fmt.Errorf("invalid username: '%.100s' is no user of this sandbox: %w", name, err)
+	}
+	a := account{name: u.Username, home: u.HomeDir}
+	for _, id := range []struct {
+		text string
+		to   *int
+	}{{u.Uid, &a.uid}, {u.Gid, &a.gid}} {
+		if *id.to, err = strconv.Atoi(id.text); err != nil {
+			return account{}, fmt.Errorf("invalid username: '%s' has the ID %q", name, id.text)
+		}
+	}
+	if self := os.Geteuid(); self != 0 && self != a.uid {
+		return account{}, fmt.Errorf("invalid username: linus-sandbox does not run as root, and can do nothing as '%s'", name)
+	}
+	groups, _ := u.GroupIds() // without them it has its own
+	for _, g := range groups {
+		if id, err := strconv.ParseUint(g, 10, 32); err == nil {
+			a.groups = append(a.groups, uint32(id))
+		}
+	}
+	return a, nil
+}
+
+// caller is the user that a call names as HTTP's basic authentication does.
+func (s *Server) caller(ctx context.Context) (account, error) {
+	name := ""
+	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
+		name, _, _ = (&http.Request{Header: info.RequestHeader()}).BasicAuth()
+	}
+	a, err := s.account(name)
+	if err != nil {
+		return a, connect.NewError(connect.CodeUnauthenticated, err)
+	}
+	return a, nil
+}
+
+// path is where a client means: without a beginning it is in the user's home.
+func (s *Server) path(a account, path string) (string, error) {
+	s.mu.Lock()
+	if path == "" {
+		path = s.workdir
+	}
+	s.mu.Unlock()
+	switch {
+	case len(path) > maxPath:
+		return "", fmt.Errorf("path: %.100q... has more than %d bytes", path, maxPath)
+	case strings.ContainsRune(path, 0):
+		return "", fmt.Errorf("path: %q has a NUL byte", path)
+	case path == "~" || strings.HasPrefix(path, "~/"):
+		path = path[1:]
+	case strings.HasPrefix(path, "~"):
+		return "", fmt.Errorf("path: %q: cannot expand user-specific home dir: give the whole path", path)
+	case filepath.IsAbs(path):
+		return filepath.Clean(path), nil
+	}
+	return filepath.Join("/", a.home, path), nil
+}
+
+// mkdir makes a directory and what is missing above it, as the user's own.
+func (a account) mkdir(dir string) error {
+	info, err := os.Stat(dir)
+	if err == nil {
+		if !info.IsDir() {
+			return &os.PathError{Op: "mkdir", Path: dir, Err: syscall.ENOTDIR}
+		}
+		return nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := a.mkdir(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return os.Lchown(dir, a.uid, a.gid)
+}
+
+// environment is what a process gets: what belongs to the user, what /init gave, its own.
+func (s *Server) environment(a account, own map[string]string) []string {
+	env := map[string]string{
+		"PATH":        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME":        a.home,
+		"USER":        a.name,
+		"LOGNAME":     a.name,
+		"E2B_SANDBOX": "true",
+	}
+	s.mu.Lock()
+	maps.Copy(env, s.env)
+	s.mu.Unlock()
+	maps.Copy(env, own)
+	list := make([]string, 0, len(env))
+	for name, value := range env {
+		list = append(list, name+"="+value)
+	}
+	return list
+}
+
+func (s *Server) getEnvs(w http.ResponseWriter, _ *http.Request) {
+	env := map[string]string{"E2B_SANDBOX": "true"}
+	s.mu.Lock()
+	maps.Copy(env, s.env)
+	s.mu.Unlock()
+	answer(w, http.StatusOK, env)
+}
+
+func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
+	var init envd.Init
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&init); err != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("read what /init is given: %w", err))
+		return
+	}
+	if init.DefaultUser != "" {
+		if _, err := user.Lookup(init.DefaultUser); err != nil {
+			refuse(w, http.StatusBadRequest, fmt.Errorf("defaultUser: %w", err))
+			return
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if init.DefaultUser != "" {
+		s.user = init.DefaultUser
+	}
+	if init.DefaultWorkdir != "" {
+		s.workdir = init.DefaultWorkdir
+	}
+	if init.EnvVars != nil {
+		s.env = init.EnvVars
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// answer writes JSON.
+func answer(w http.ResponseWriter, status int, value any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(value) // whoever asked is gone
+}
+
+// refuse answers with an error as E2B's do.
+func refuse(w http.ResponseWriter, status int, err error) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	answer(w, status, map[string]any{"code": status, "message": err.Error()})
+}
