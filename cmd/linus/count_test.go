@@ -84,7 +84,7 @@ func TestCount_AVerbStandsInFewFiles(t *testing.T) {
 	}, func(yield func(name string, words ...string)) {
 		for _, v := range job.Verbs() {
 			if compound(v.Name) {
-				yield(v.Name, v.Name)
+				yield(v.Name, v.Name, "Verb"+v.Name)
 			}
 		}
 	})

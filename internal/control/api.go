@@ -38,7 +38,7 @@ type APIOptions struct {
 func API(e job.Engine, o APIOptions) http.Handler {
 	mux := http.NewServeMux()
 	bodies := apiBodies{cmp.Or(o.Bodies, new(job.Bodies)), &job.Bodies{Apart: true}}
-	info := plain("Info", "getInfo", "Get the engine's version, and whom it takes the caller for", "GET /v1/info", always, func(ctx context.Context) (Info, error) {
+	info := plain(infoVerb, func(ctx context.Context) (Info, error) {
 		info := Info{Version: o.Version}
 		if p, ok := job.PrincipalFrom(ctx); ok {
 			info.Caller = &Caller{Name: p.Name, Role: p.Role, Toolsets: p.Toolsets}
@@ -118,14 +118,14 @@ func handleAPI(mux *http.ServeMux, at row, bodies apiBodies) {
 		}
 		who, known := job.PrincipalFrom(r.Context())
 		if known && (at.body || at.whole != nil) { // nothing is read for it
-			if err := who.Refusal(at.name); err != nil {
+			if err := who.Refusal(at); err != nil {
 				at.fail(w, r, err)
 				return
 			}
 		}
-		if at.body || at.heavy || at.whole != nil && !at.streams() {
+		if at.body || at.Heavy || at.whole != nil && !at.streams() {
 			memory, size := bodies.in, r.ContentLength
-			if at.heavy {
+			if at.Heavy {
 				memory, size = bodies.out, -1 // nobody knows before it is read
 			}
 			leave, err := memory.Take(r.Context(), size)

@@ -83,7 +83,7 @@ func readBytes(resp *http.Response, data []byte, out reflect.Value, body *view.F
 
 // ranged fills the offset and limit of an input whose result is bytes from a Range header.
 func (s shape) ranged(r *http.Request, in reflect.Value) error {
-	text, body := r.Header.Get("Range"), bodyOf(s.out)
+	text, body := r.Header.Get("Range"), bodyOf(s.Out)
 	if text == "" || body == nil {
 		return nil
 	}

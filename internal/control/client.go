@@ -23,7 +23,6 @@ type Client struct {
 	job.Engine // its own, through ask
 
 	dial Dialer
-	rows func() map[string]shape // made when the first verb is called: a client that only connects needs none
 
 	// restarts says that an engine that was stopped is started again by others, and a
 	// call waits for it.
@@ -49,13 +48,6 @@ func NewClient(ctx context.Context, dial Dialer) (*Client, error) {
 // fails.
 func Later(dial Dialer) *Client {
 	c := &Client{dial: dial, dialing: make(chan struct{}, 1)}
-	c.rows = sync.OnceValue(func() map[string]shape {
-		rows := map[string]shape{}
-		for _, r := range verbs(nil) {
-			rows[r.name] = r.shape
-		}
-		return rows
-	})
 	c.Engine = job.Through(c.ask)
 	return c
 }
@@ -127,12 +119,12 @@ func (c *Client) connected() (conn *Conn, closes int) {
 
 // ask calls a verb.
 func (c *Client) ask(ctx context.Context, v *job.Verb, in any) (any, error) {
-	s := c.rows()[v.Name]
+	s := shapeOf(v)
 	if v.Select != nil {
 		in = job.Query{} // ours choose from all rows
 	}
-	if s.out == nil {
-		ws, err := c.open(ctx, v.Name, in)
+	if s.socket() {
+		ws, err := c.open(ctx, s, in)
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +132,7 @@ func (c *Client) ask(ctx context.Context, v *job.Verb, in any) (any, error) {
 	}
 	var out reflect.Value
 	err := c.with(ctx, s, in, func(conn *Conn) error {
-		out = reflect.New(s.out)
+		out = reflect.New(s.Out)
 		return conn.call(ctx, s, in, out.Interface())
 	})
 	if err != nil {
@@ -150,8 +142,7 @@ func (c *Client) ask(ctx context.Context, v *job.Verb, in any) (any, error) {
 }
 
 // open opens a WebSocket.
-func (c *Client) open(ctx context.Context, verb string, in any) (ws *websocket.Conn, err error) {
-	s := c.rows()[verb]
+func (c *Client) open(ctx context.Context, s shape, in any) (ws *websocket.Conn, err error) {
 	err = c.with(ctx, s, in, func(conn *Conn) (err error) {
 		ws, err = conn.open(ctx, s, in)
 		return err
@@ -168,7 +159,7 @@ func (c *Client) with(ctx context.Context, s shape, in any, call func(*Conn) err
 			return err
 		}
 		err = call(conn)
-		gone := errors.Is(err, ErrNoEngine) || (errors.Is(err, ErrLost) || c.restarts && errors.Is(err, ErrStopped)) && s.repeatable(in)
+		gone := errors.Is(err, ErrNoEngine) || (errors.Is(err, ErrLost) || c.restarts && errors.Is(err, ErrStopped)) && s.Again(in)
 		if !gone || attempt > 0 || ctx.Err() != nil {
 			return err
 		}

@@ -16,7 +16,6 @@ import (
 	"net/textproto"
 	"net/url"
 	"reflect"
-	"slices"
 	"sync/atomic"
 
 	"linus/internal/job"
@@ -49,7 +48,7 @@ func Connect(ctx context.Context, socket string) (*Conn, error) {
 		MaxIdleConnsPerHost: 64, // as many as an MCP client has calls under way
 	}
 	c := &Conn{base: "http://engine", header: http.Header{}, transport: transport, http: &http.Client{Transport: transport}}
-	if err := c.call(ctx, shapeOf(process(nil), "Info"), job.None{}, &c.info); err != nil {
+	if err := c.call(ctx, shapeOf(infoVerb), job.None{}, &c.info); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -77,12 +76,12 @@ func (c *Conn) Info() Info { return c.info }
 
 // Stop asks the engine to stop. Tasks in VMs go on.
 func (c *Conn) Stop(ctx context.Context) error {
-	return c.call(ctx, shapeOf(process(nil), "Stop"), job.None{}, &job.None{})
+	return c.call(ctx, shapeOf(stopVerb), job.None{}, &job.None{})
 }
 
 // Drain asks the engine to take no more jobs, and to stop when it works on none.
 func (c *Conn) Drain(ctx context.Context) error {
-	return c.call(ctx, shapeOf(process(nil), "Drain"), job.None{}, &job.None{})
+	return c.call(ctx, shapeOf(drainVerb), job.None{}, &job.None{})
 }
 
 // Yield asks the engine to stop if nobody else needs it: it was started in the
@@ -90,13 +89,8 @@ func (c *Conn) Drain(ctx context.Context) error {
 // the engine stops; no call reaches it from then on. Tasks in VMs go on.
 func (c *Conn) Yield(ctx context.Context) (bool, error) {
 	var y yielded
-	err := c.call(ctx, shapeOf(process(nil), "Yield"), job.None{}, &y)
+	err := c.call(ctx, shapeOf(yieldVerb), job.None{}, &y)
 	return y.Ends, err
-}
-
-// shapeOf returns the row with a name, which must exist: a test checks that it does.
-func shapeOf(rows []row, name string) shape {
-	return rows[slices.IndexFunc(rows, func(r row) bool { return r.name == name })].shape
 }
 
 // call makes one request; out is a pointer. Failures arrive as the engine's own
@@ -160,15 +154,15 @@ func (s shape) readResult(resp *http.Response, out any) error {
 	if err != nil {
 		return err
 	}
-	if body := bodyOf(s.out); body != nil {
+	if body := bodyOf(s.Out); body != nil {
 		return readBytes(resp, data, reflect.ValueOf(out).Elem(), body)
 	}
-	if s.key != "" {
+	if s.Key != "" {
 		var object map[string]json.RawMessage
 		if err := json.Unmarshal(data, &object); err != nil {
 			return err
 		}
-		data = object[s.key]
+		data = object[s.Key]
 	}
 	return view.Unmarshal(data, out)
 }

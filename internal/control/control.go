@@ -224,7 +224,7 @@ func (s shape) public(p view.Problem) view.Problem {
 	lines := make([]string, len(p.Fields))
 	for i, f := range p.Fields {
 		name := f.Field
-		if rest, ok := strings.CutPrefix(name, "pool."); ok && s.in == reflect.TypeFor[job.Pool]() || ok && s.name == "ResizePool" {
+		if rest, ok := strings.CutPrefix(name, "pool."); ok && (s.Verb == job.VerbCreatePool.Verb || s.Verb == job.VerbResizePool.Verb) {
 			name = rest
 		}
 		fields[i] = &job.FieldError{Field: view.Path(s.in, name), Problem: say(f.Problem), Remedy: say(f.Remedy)}

@@ -15,7 +15,7 @@ import (
 )
 
 // follows reports whether an operation can be followed by server-sent events.
-func (s shape) follows() bool { return s.name == "Watch" || s.name == "Output" }
+func (s shape) follows() bool { return s.Verb == job.VerbWatch.Verb || s.Verb == job.VerbOutput.Verb }
 
 // eventsAlive is how long a stream of events is silent at most: then a comment says that it
 // goes on.

@@ -16,14 +16,14 @@ func TestClient_CallsAboutFilesArrive(t *testing.T) {
 	serve(t, dir, e, func() {})
 	c, ctx := dial(t, dir), t.Context()
 	f := job.FileRef{VM: "dev/1", Path: "/a b/%2F?\xff#\n"}
-	for verb, in := range map[string]any{
-		"ListFiles": job.FileList{VM: f.VM, Path: f.Path, Offset: 3, Limit: 7},
-		"ReadFile":  job.FileRange{VM: f.VM, Path: f.Path, Offset: 1 << 40, Limit: 9},
-		"WriteFile": job.FileWrite{VM: f.VM, Path: f.Path, Data: []byte("\xff\r\n"), Mode: "0600", Parents: true},
-		"EditFile":  job.FileEdit{VM: f.VM, Path: f.Path, Old: "a\r\n", New: "<b>", All: true},
+	for verb, in := range map[*job.Verb]any{
+		job.VerbListFiles.Verb: job.FileList{VM: f.VM, Path: f.Path, Offset: 3, Limit: 7},
+		job.VerbReadFile.Verb:  job.FileRange{VM: f.VM, Path: f.Path, Offset: 1 << 40, Limit: 9},
+		job.VerbWriteFile.Verb: job.FileWrite{VM: f.VM, Path: f.Path, Data: []byte("\xff\r\n"), Mode: "0600", Parents: true},
+		job.VerbEditFile.Verb:  job.FileEdit{VM: f.VM, Path: f.Path, Old: "a\r\n", New: "<b>", All: true},
 	} {
-		_, err := job.VerbOf(verb).Do(ctx, c, in)
-		check(t, verb, e.in, in, err)
+		_, err := verb.Do(ctx, c, in)
+		check(t, verb.Name, e.in, in, err)
 	}
 	tree, err := c.ReadTree(ctx, f)
 	if err != nil {

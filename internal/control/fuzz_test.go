@@ -126,12 +126,12 @@ func FuzzBodies(f *testing.F) {
 		r.URL.RawQuery = query
 		if _, err := s.decode(r); err != nil {
 			if code, _ := encodeError(err); code < 400 || code >= 500 {
-				t.Errorf("%s %q is refused with %d: %v", s.name, body, code, err)
+				t.Errorf("%s %q is refused with %d: %v", s.Name, body, code, err)
 			}
 			return
 		}
 		if s.body && !json.Valid([]byte(body)) {
-			t.Errorf("%s: %q is taken", s.name, body)
+			t.Errorf("%s: %q is taken", s.Name, body)
 		}
 		_, _ = io.Copy(io.Discard, r.Body)
 	})

@@ -168,7 +168,7 @@ var more = map[string]string{
 func (d *describer) document() object {
 	paths, tags := object{}, map[string]bool{}
 	for _, s := range d.shapes() {
-		if s.out == nil {
+		if s.socket() {
 			continue // a WebSocket is no operation of OpenAPI: the API's page describes them
 		}
 		path := APIPrefix + strings.ReplaceAll(s.path, "...}", "}")
@@ -226,19 +226,19 @@ func (d *describer) shapes() []shape {
 	for _, r := range verbs(nil) {
 		all = append(all, r.shape)
 	}
-	return append(all, shapeOf(process(nil), "Info"))
+	return append(all, shapeOf(infoVerb))
 }
 
 func (d *describer) operation(s shape) object {
-	op := object{"operationId": s.id, "summary": s.does, "description": strings.TrimSpace(s.does + ". " + more[s.id]), "tags": []string{tagOf(s)}}
+	op := object{"operationId": s.ID, "summary": s.Does, "description": strings.TrimSpace(s.Does + ". " + more[s.ID]), "tags": []string{tagOf(s)}}
 	var parameters []object
 	elsewhere := map[string]bool{}
 	for _, p := range s.params {
 		f := s.in.FieldByIndex(p.field)
 		elsewhere[p.name] = true
 		one := object{"name": p.name, "in": string(p.in), "required": p.in == inPath || p.need, "schema": d.schema(f.Type)}
-		if v := job.VerbOf(s.name); v != nil && v.List != nil {
-			list(one["schema"].(object), p.name, v.List)
+		if s.List != nil {
+			list(one["schema"].(object), p.name, s.List)
 		}
 		text := d.describe(s.in, f)
 		if p.rest {
@@ -248,12 +248,12 @@ func (d *describer) operation(s shape) object {
 			text = paramAbout[p.name]
 		}
 		if text == "" {
-			d.t.Errorf("%s: nothing is said about the parameter %s", s.id, p.name)
+			d.t.Errorf("%s: nothing is said about the parameter %s", s.ID, p.name)
 		}
 		one["description"] = text
 		parameters = append(parameters, one)
 	}
-	if bodyOf(s.out) != nil {
+	if bodyOf(s.Out) != nil {
 		parameters = append(parameters, object{"name": "Range", "in": "header", "required": false, "description": "One range of bytes.", "schema": object{"type": "string", "examples": []string{"bytes=0-1023"}}})
 	}
 	if parameters != nil {
@@ -265,7 +265,7 @@ func (d *describer) operation(s shape) object {
 		op["requestBody"] = object{"required": true, "content": object{treeType: object{"schema": object{"type": "string", "format": "binary"}}}}
 	case s.whole != nil:
 		op["requestBody"] = object{"required": true, "content": bytes}
-	case s.name == "CreateVM":
+	case s.Verb == job.VerbCreateVM.Verb:
 		manifest := d.structure(reflect.TypeFor[job.Manifest](), map[string]bool{"": true, "vm_name": false, "labels": false, "os": false, "template": false, "resources": false, "network": false, "ttl_seconds": false})
 		manifest["description"] = "What the VM is to be."
 		d.schemas["VMManifest"] = manifest
@@ -275,7 +275,7 @@ func (d *describer) operation(s shape) object {
 	}
 	problem := object{"$ref": "#/components/responses/Problem"}
 	code, response := "200", object{"description": "Done."}
-	switch s.makes {
+	switch s.Makes {
 	case job.Done:
 	case job.Created:
 		code, response["description"] = "201", "Made."
@@ -283,38 +283,38 @@ func (d *describer) operation(s shape) object {
 		code, response["description"] = "202", "Decided; it goes on."
 	}
 	headers := object{}
-	if s.at != nil {
+	if s.At != nil {
 		headers["Location"] = object{"description": "Where it is.", "schema": object{"type": "string"}}
 	}
 	responses := object{"4XX": problem, "5XX": problem}
 	switch {
-	case s.out == reflect.TypeFor[job.Download]():
+	case s.Out == reflect.TypeFor[job.Download]():
 		response = object{"description": "The file's bytes.", "content": bytes}
 		headers["ETag"] = object{"description": "The file's SHA-256.", "schema": object{"type": "string"}}
 		headers[modeHeader] = object{"description": "Its octal permissions.", "schema": object{"type": "string"}}
-	case s.out == reflect.TypeFor[io.ReadCloser]():
+	case s.Out == reflect.TypeFor[io.ReadCloser]():
 		response = object{"description": "A tar archive.", "content": object{treeType: object{"schema": object{"type": "string", "format": "binary"}}}}
-	case s.out == reflect.TypeFor[job.None]():
+	case s.Out == reflect.TypeFor[job.None]():
 		if code == "200" {
 			code = "204"
 		}
-	case bodyOf(s.out) != nil:
-		for _, f := range view.Fields(s.out) {
+	case bodyOf(s.Out) != nil:
+		for _, f := range view.Fields(s.Out) {
 			if !f.Body {
-				headers[headerOf(f)] = object{"description": d.describe(s.out, f.StructField), "schema": d.schema(f.Type)}
+				headers[headerOf(f)] = object{"description": d.describe(s.Out, f.StructField), "schema": d.schema(f.Type)}
 			}
 		}
 		response = object{"description": "The bytes.", "content": bytes}
 		responses["206"] = object{"description": "The bytes of the range.", "content": bytes}
-	case s.key != "":
-		properties := object{s.key: d.schema(s.out)}
-		if v := job.VerbOf(s.name); v != nil && v.Select != nil {
+	case s.Key != "":
+		properties := object{s.Key: d.schema(s.Out)}
+		if s.Select != nil {
 			properties["next_cursor"] = object{"type": "string", "description": "Empty or missing on the last page."}
 		}
-		schema := object{"type": "object", "required": []string{s.key}, "properties": properties}
+		schema := object{"type": "object", "required": []string{s.Key}, "properties": properties}
 		response["content"] = object{"application/json": object{"schema": schema}}
 	default:
-		response["content"] = object{"application/json": object{"schema": d.schema(s.out)}}
+		response["content"] = object{"application/json": object{"schema": d.schema(s.Out)}}
 	}
 	if len(headers) > 0 {
 		response["headers"] = headers
@@ -480,7 +480,7 @@ func (d *describer) table() string {
 		if len(query) > 0 {
 			path += "?" + strings.Join(query, "&")
 		}
-		fmt.Fprintf(&b, "| %s | `%s %s` | %s |\n", s.id, s.method, APIPrefix+path, doctest.Cell(s.does))
+		fmt.Fprintf(&b, "| %s | `%s %s` | %s |\n", s.ID, s.method, APIPrefix+path, doctest.Cell(s.Does))
 	}
 	return b.String()
 }
@@ -522,8 +522,8 @@ func TestOpenAPI_IsWrittenForItsReaders(t *testing.T) {
 	}
 	walk("", parsed)
 	for _, s := range newDescriber(t).shapes() {
-		for _, of := range []reflect.Type{s.in, s.out} {
-			seconds(t, s.id, of, map[reflect.Type]bool{})
+		for _, of := range []reflect.Type{s.in, s.Out} {
+			seconds(t, s.ID, of, map[reflect.Type]bool{})
 		}
 	}
 }

@@ -92,7 +92,7 @@ func ConnectRemote(ctx context.Context, r Remote) (*Conn, error) {
 		// The token is for this server only, and not for where it may send us.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
-	if err := c.call(ctx, shapeOf(process(nil), "Info"), job.None{}, &c.info); err != nil {
+	if err := c.call(ctx, shapeOf(infoVerb), job.None{}, &c.info); err != nil {
 		c.Close()
 		if errors.Is(err, http.ErrSchemeMismatch) {
 			err = fmt.Errorf("what answers there speaks http and not https: set HTTP_TLS_CERT on the server, or take its address through an SSH tunnel, as http://127.0.0.1:PORT (%w)", err)

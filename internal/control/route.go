@@ -29,21 +29,16 @@ type row struct {
 	serve http.HandlerFunc
 }
 
-// shape is the part of a row that a client needs.
+// shape is the part of a row that a client needs: a verb, or what is like one, as an HTTP request.
 type shape struct {
-	name       string // the method's name
-	id, does   string // as of job.Verb
-	method     string
-	path       string // a pattern of http.ServeMux
-	params     []param
-	heavy      bool         // the result may have as many bytes as a request
-	body       bool         // the fields that are not params, as JSON
-	whole      []int        // the field that is the whole body: an io.Reader, or bytes; nil: none
-	in, out    reflect.Type // out is nil for a WebSocket
-	makes      job.Making
-	at         func(out any) string // as of job.Verb
-	key        string               // the name of a result that is no object; empty: it is one
-	repeatable func(in any) bool
+	*job.Verb
+
+	method string
+	path   string // a pattern of http.ServeMux
+	params []param
+	body   bool         // the fields that are not params, as JSON
+	whole  []int        // the field that is the whole body: an io.Reader, or bytes; nil: none
+	in     reflect.Type // the verb's, or a Query of what it lists
 }
 
 // param is an input field that is not in the body.
@@ -64,6 +59,9 @@ const (
 	inQuery  place = "query"
 	inHeader place = "header"
 )
+
+// socket reports whether it is a WebSocket.
+func (s shape) socket() bool { return s.Out == reflect.TypeFor[job.Tunnel]() }
 
 // streams reports whether the body is read while it is worked on.
 func (s shape) streams() bool {
@@ -124,12 +122,12 @@ func (s shape) respond(w http.ResponseWriter, r *http.Request, out any) {
 		sendTree(w, out)
 		return
 	case job.None:
-		if s.makes != job.Accepted {
+		if s.Makes != job.Accepted {
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
 	}
-	if body := bodyOf(s.out); body != nil {
+	if body := bodyOf(s.Out); body != nil {
 		sendBody(w, r, reflect.ValueOf(out), body)
 		return
 	}
@@ -137,23 +135,23 @@ func (s shape) respond(w http.ResponseWriter, r *http.Request, out any) {
 		w.Header().Set("ETag", tagged.ETag())
 	}
 	code := http.StatusOK
-	switch s.makes {
+	switch s.Makes {
 	case job.Done:
 	case job.Created:
 		code = http.StatusCreated
 	case job.Accepted:
 		code = http.StatusAccepted
 	}
-	if s.at != nil {
-		w.Header().Set("Location", APIPrefix+"/v1/"+s.at(out))
+	if s.At != nil {
+		w.Header().Set("Location", APIPrefix+"/v1/"+s.At(out))
 	}
 	rows, paged := out.(job.Rows)
 	if paged {
 		out = rows.Items
 	}
 	data, err := view.Marshal(out)
-	if s.key != "" && err == nil {
-		list := map[string]any{s.key: json.RawMessage(data)}
+	if s.Key != "" && err == nil {
+		list := map[string]any{s.Key: json.RawMessage(data)}
 		if rows.Next != "" {
 			list["next_cursor"] = rows.Next
 		}
@@ -162,22 +160,18 @@ func (s shape) respond(w http.ResponseWriter, r *http.Request, out any) {
 	sendData(w, code, "application/json", data, err)
 }
 
-// plain returns the row of an operation without an input.
-func plain[Out any](name, id, does, at string, repeatable func(any) bool, call func(context.Context) (Out, error)) row {
-	s := newShape(name, at, reflect.TypeFor[job.None]())
-	s.id, s.does, s.out, s.repeatable = id, does, reflect.TypeFor[Out](), repeatable
-	return route(s, func(ctx context.Context, _ any) (any, error) { return call(ctx) })
-}
-
-// newShape returns the shape of an operation at a route, as of job.Verb, with an input.
-func newShape(name, at string, in reflect.Type) shape {
-	s := shape{name: name, in: in}
-	s.method, s.path, _ = strings.Cut(at, " ")
+// shapeOf returns the shape of a verb.
+func shapeOf(v *job.Verb) shape {
+	s := shape{Verb: v, in: v.In}
+	s.method, s.path, _ = strings.Cut(v.Route, " ")
 	path, query, _ := strings.Cut(strings.TrimSuffix(s.path, "}"), "{?")
 	if query != "" {
 		s.path = path
 	}
-	for _, f := range view.Fields(in) {
+	if v.Select != nil {
+		s.in, query = reflect.TypeFor[job.Query](), strings.Join(v.List.Params, ",")
+	}
+	for _, f := range view.Fields(s.in) {
 		p := param{name: f.Name, field: f.Path, need: f.Needed, rest: strings.Contains(s.path, "{"+f.Name+"...}")}
 		switch {
 		case f.Type == reflect.TypeFor[io.Reader]() || f.Body:

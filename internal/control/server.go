@@ -114,7 +114,7 @@ func (s *Server) handler() http.Handler {
 func handle(mux *http.ServeMux, at row, s *Server) {
 	mux.HandleFunc(at.method+" "+at.path, func(w http.ResponseWriter, r *http.Request) {
 		conn, _ := r.Context().Value(connKey{}).(net.Conn)
-		s.ask(conn, at.name == "Yield")
+		s.ask(conn, at.Verb == yieldVerb)
 		if s.gone(r.Header.Get(engineHeader)) {
 			at.fail(w, r, ErrNoEngine)
 			return

@@ -28,7 +28,6 @@ type accepting = func() (*websocket.Conn, error)
 
 // socket returns the row of a WebSocket.
 func socket(s shape, open opener) row {
-	s.out, s.repeatable = nil, always // until it is open, nothing has happened
 	return row{s, func(w http.ResponseWriter, r *http.Request) {
 		in, err := s.decode(r)
 		if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"reflect"
-	"strings"
 	"time"
 
 	"linus/internal/job"
@@ -15,33 +14,21 @@ import (
 func verbs(e job.Engine) []row {
 	var all []row
 	for _, v := range job.Verbs() {
-		at, in := v.Route, v.In
-		if v.Select != nil {
-			at, in = at+"{?"+strings.Join(v.List.Params, ",")+"}", reflect.TypeFor[job.Query]()
-		}
-		s := newShape(v.Name, at, in)
-		s.id, s.does, s.out, s.repeatable, s.heavy, s.makes, s.at, s.key = v.ID, v.Does, v.Out, v.Again, v.Heavy, v.Makes, v.At, v.Key
-		if s.key == "" && v.Out.Kind() == reflect.Slice {
-			s.key = "items"
-		}
+		s := shapeOf(v)
 		call := func(ctx context.Context, in any) (any, error) { return do(ctx, v, polled{e}, in) }
-		if v.Out == reflect.TypeFor[job.Tunnel]() {
+		if s.socket() {
 			all = append(all, socket(s, dialVM(call)))
 			continue
 		}
 		all = append(all, route(s, call))
-		if v.Name == "OpenArtifact" {
-			artifacts := newShape("Artifacts", "GET /v1/jobs/{id}/artifacts", reflect.TypeFor[jobRef]())
-			artifacts.id, artifacts.does, artifacts.out, artifacts.repeatable = "listArtifacts", "List the files that a job has left, and those that were not kept", reflect.TypeFor[leftFiles](), always
-			all = append(all, route(artifacts, func(ctx context.Context, in any) (any, error) {
+		switch v { // beside them in the document
+		case job.VerbOpenArtifact.Verb:
+			all = append(all, route(shapeOf(artifactsVerb), func(ctx context.Context, in any) (any, error) {
 				j, err := e.Job(ctx, in.(jobRef).ID)
 				return leftFiles{j.Artifacts, j.SkippedArtifacts}, err
 			}))
-		}
-		if v.Name == "Resize" { // beside it in the document
-			terminal := newShape("Terminal", "GET /v1/jobs/{id}/terminal{?offset}", reflect.TypeFor[terminalRef]())
-			terminal.id, terminal.does = "openTerminal", "Open a task's terminal, as a WebSocket"
-			all = append(all, socket(terminal, func(ctx context.Context, in any, accept accepting) error {
+		case job.VerbResize.Verb:
+			all = append(all, socket(shapeOf(terminalVerb), func(ctx context.Context, in any, accept accepting) error {
 				return serveTerminal(ctx, e, in.(terminalRef), accept)
 			}))
 		}
@@ -79,14 +66,30 @@ func do(ctx context.Context, v *job.Verb, e polled, in any) (any, error) {
 	return v.Do(ctx, e, in)
 }
 
+// What is called like a verb, and is none of the engine's.
+var (
+	artifactsVerb = like[jobRef, leftFiles]("Artifacts", "listArtifacts", "List the files that a job has left, and those that were not kept", "GET /v1/jobs/{id}/artifacts", true)
+	terminalVerb  = like[terminalRef, job.Tunnel]("Terminal", "openTerminal", "Open a task's terminal, as a WebSocket", "GET /v1/jobs/{id}/terminal{?offset}", true) // until it is open, nothing has happened
+
+	// Calls to the process that an engine runs in.
+	infoVerb  = like[job.None, Info]("Info", "getInfo", "Get the engine's version, and whom it takes the caller for", "GET /v1/info", true)
+	stopVerb  = like[job.None, job.None]("Stop", "stopEngine", "Stop the engine", "POST /v1/stop", true)
+	drainVerb = like[job.None, job.None]("Drain", "drainEngine", "Stop the engine once its jobs have ended", "POST /v1/drain", true)
+	yieldVerb = like[job.None, yielded]("Yield", "yieldEngine", "Stop the engine unless somebody needs it", "POST /v1/yield", false)
+)
+
+func like[In, Out any](name, id, does, route string, again bool) *job.Verb {
+	return &job.Verb{Name: name, ID: id, Does: does, Route: route, Again: func(any) bool { return again }, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out]()}
+}
+
 // process returns the calls to the process an engine runs in.
 func process(s *Server) []row {
-	return []row{
-		plain("Info", "getInfo", "Get the engine's version, and whom it takes the caller for", "GET /v1/info", always, s.tell),
-		plain("Stop", "stopEngine", "Stop the engine", "POST /v1/stop", always, s.end),
-		plain("Drain", "drainEngine", "Stop the engine once its jobs have ended", "POST /v1/drain", always, s.drain),
-		plain("Yield", "yieldEngine", "Stop the engine unless somebody needs it", "POST /v1/yield", never, s.yield),
-	}
+	return []row{plain(infoVerb, s.tell), plain(stopVerb, s.end), plain(drainVerb, s.drain), plain(yieldVerb, s.yield)}
+}
+
+// plain returns the row of what has no input.
+func plain[Out any](v *job.Verb, call func(context.Context) (Out, error)) row {
+	return route(shapeOf(v), func(ctx context.Context, _ any) (any, error) { return call(ctx) })
 }
 
 // jobRef is the input of Artifacts.
@@ -110,10 +113,6 @@ type terminalRef struct {
 type yielded struct {
 	Ends bool `json:"ends"`
 }
-
-// Whether a call may be repeated after its response was lost.
-func always(any) bool { return true }
-func never(any) bool  { return false }
 
 // longestPoll bounds one request of Watch; the client repeats it.
 const longestPoll = 50 * time.Second

@@ -48,7 +48,7 @@ func (c *Client) Terminal(ctx context.Context, id string, offset int64) (*Termin
 
 // connect opens the WebSocket and brings the other side up to date.
 func (t *Terminal) connect(ctx context.Context) error {
-	ws, err := t.client.open(ctx, "Terminal", terminalRef{t.id, t.next})
+	ws, err := t.client.open(ctx, shapeOf(terminalVerb), terminalRef{t.id, t.next})
 	if err != nil {
 		return err
 	}

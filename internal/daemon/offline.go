@@ -46,10 +46,10 @@ func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
 func offline(e *executor.Executor, c config.Config) job.Engine {
 	missing := cmp.Or(c.NeedHost(), control.ErrNoEngine)
 	return job.Through(func(ctx context.Context, v *job.Verb, in any) (any, error) {
-		if !strings.HasPrefix(v.Route, "GET ") || v.ReadsHost || v.Of == job.OfFile || v.Name == "Nodes" {
+		if !strings.HasPrefix(v.Route, "GET ") || v.ReadsHost || v.Of == job.OfFile || v == job.VerbNodes.Verb {
 			return nil, missing
 		}
-		if v.Name == "Output" { // what is stored of it is complete once the job has ended
+		if v == job.VerbOutput.Verb { // what is stored of it is complete once the job has ended
 			if j, err := e.Job(ctx, v.Ref(in)); err != nil || !j.Status.Terminal() {
 				return nil, cmp.Or(err, missing)
 			}

@@ -54,7 +54,7 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 	if !ok {
 		return job.ErrNoPrincipal
 	}
-	if err := p.Refusal(v.Name); err != nil {
+	if err := p.Refusal(v); err != nil {
 		return err
 	}
 	if p.Admin() {

@@ -23,26 +23,18 @@ const (
 	OfAll    Subject = "whole"  // the installation
 )
 
-// Needs returns the least role that may call a verb; empty: there is no such verb.
-func Needs(verb string) Role { return accessOf(verb).Role }
-
-// accessOf returns the row of a verb; of one that there is not, one that nobody may call.
-func accessOf(verb string) *Verb {
-	if v := VerbOf(verb); v != nil {
-		return v
-	}
-	return &Verb{Name: verb}
-}
+// Needs returns the least role that may call a verb.
+func Needs(verb AnyVerb) Role { return verb.row().Role }
 
 // Refusal returns why the principal may not call a verb: a *DeniedError if its role does
 // not include it, and a *NarrowedError if its token is narrowed to other toolsets. Nil: it
 // may, as far as that goes.
-func (p Principal) Refusal(verb string) error {
-	rule := accessOf(verb)
-	if !p.Role.Includes(rule.Role) {
-		return &DeniedError{Verb: verb, Role: p.Role, Need: rule.Role}
+func (p Principal) Refusal(verb AnyVerb) error {
+	v := verb.row()
+	if !p.Role.Includes(v.Role) {
+		return &DeniedError{Verb: v.Name, Role: p.Role, Need: v.Role}
 	}
-	return p.Narrowed(verb, rule.Toolsets...)
+	return p.Narrowed(v.Name, v.Toolsets...)
 }
 
 // Narrowed returns a *NarrowedError if the principal's token is narrowed to other
@@ -55,7 +47,7 @@ func (p Principal) Narrowed(what string, toolsets ...string) error {
 }
 
 // May reports whether the principal may call a verb.
-func (p Principal) May(verb string) bool { return p.Refusal(verb) == nil }
+func (p Principal) May(verb AnyVerb) bool { return p.Refusal(verb) == nil }
 
 // ErrNotAllowed is what a DeniedError and a NarrowedError are.
 var ErrNotAllowed = errors.New("not allowed")

@@ -5,7 +5,6 @@ import (
 	"io"
 	"reflect"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -31,7 +30,7 @@ type Verb struct {
 
 	Makes Making               // what has become of it when the call returns
 	At    func(out any) string // where what it makes is, below the API; nil: nowhere
-	Key   string               // the name of a result that is no object, in one; empty: a list's is items
+	Key   string               // the name of a result that is no object, in one
 
 	// List is what may be asked of a result that is a list; nil: it is none. Select does it;
 	// nil: the method does it by itself.
@@ -47,6 +46,11 @@ type Verb struct {
 
 	do func(ctx context.Context, e Engine, in any) (any, error)
 }
+
+// AnyVerb is a row, whatever its types.
+type AnyVerb interface{ row() *Verb }
+
+func (v *Verb) row() *Verb { return v }
 
 // Making is what a call has done when it returns.
 type Making int
@@ -84,156 +88,120 @@ func (v *Verb) Ref(in any) string {
 }
 
 // Verbs returns the table: every method of Engine, once.
-func Verbs() []*Verb { return table().rows }
+func Verbs() []*Verb { return verbs }
 
-// VerbOf returns the row of a method; nil if there is none.
-func VerbOf(name string) *Verb { return table().named[name] }
+// verbs is what verb adds to, in the order of the table.
+var verbs []*Verb
 
-type verbTable struct {
-	rows  []*Verb
-	named map[string]*Verb
-}
+// The table: a row for each method of Engine, with the types of its input and its result.
+var (
+	VerbSubmit   = verb("Submit", "submitJob", "Submit a job", "POST /v1/jobs{?wait_seconds}", ifKeyed, RoleRun, OfNew, "jobs exec", Engine.Submit).makes(Created, func(j Job) string { return "jobs/" + j.ID })
+	VerbPlan     = verb("Plan", "planJob", "Say what creating a job's VM would do, one host command per item", "POST /v1/plan", always, RoleRun, OfNew, "jobs exec vm", Engine.Plan).readsHost()
+	VerbJob      = verb("Job", "getJob", "Get a job", "GET /v1/jobs/{id}", always, RoleRead, OfJob, "jobs exec vm", of[jobRef](Engine.Job))
+	VerbManifest = verb("Manifest", "getJobManifest", "Get a job's manifest, with the contents of its files", "GET /v1/jobs/{id}/manifest", always, RoleRead, OfJob, "jobs exec", of[jobRef](Engine.Manifest)).heavy()
+	VerbResult   = verb("Result", "getJobResult", "Get the outcome and output of a job that has ended", "GET /v1/jobs/{id}/result", always, RoleRead, OfJob, "jobs exec vm", of[jobRef](Engine.Result)).heavy()
+	VerbCancel   = verb("Cancel", "cancelJob", "Cancel a job", "POST /v1/jobs/{id}/cancel", always, RoleRun, OfJob, "jobs", func(e Engine, ctx context.Context, in jobRef) (None, error) {
+		return None{}, e.Cancel(ctx, in.ID)
+	}).makes(Accepted, nil)
+	VerbKill    = verb("Kill", "killTask", "Send a job's task a signal that ends it", "POST /v1/jobs/{id}/kill", always, RoleRun, OfJob, "exec", of2(Engine.Kill, func(in ToKill) (string, string) { return in.ID, in.Signal })).key("result")
+	VerbList    = verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,since,before,sort,limit,cursor,counts,principal}", always, RoleRead, OfJobs, "jobs", Engine.List).paged(ListingOfJobs())
+	VerbCleanup = verb("Cleanup", "deleteJobs", "Delete all jobs that ended longer ago than an age", "DELETE /v1/jobs{?older_than_seconds}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in aged) (int, error) {
+		return e.Cleanup(ctx, time.Duration(in.OlderThan)*time.Second)
+	}).key("removed")
+	VerbDeleteJob = verb("DeleteJob", "deleteJob", "Delete one job that has ended, with its output and artifacts", "DELETE /v1/jobs/{id}", never, RoleAdmin, OfJob, "admin", func(e Engine, ctx context.Context, in jobRef) (None, error) {
+		return None{}, e.DeleteJob(ctx, in.ID) // a repeated call would be ErrNotFound
+	})
 
-var table = sync.OnceValue(func() verbTable {
-	t := verbTable{rows: makeVerbs(), named: map[string]*Verb{}}
-	for _, v := range t.rows {
-		t.named[v.Name] = v
-	}
-	return t
-})
+	VerbWatch = verb("Watch", "watchJob", "Get a job's events as they happen", "GET /v1/jobs/{id}/events{?after}", always, RoleRead, OfJob, "jobs exec vm", func(e Engine, ctx context.Context, in Watching) (out WatchedJob, err error) {
+		out.Events, out.Job, err = e.Watch(ctx, in.ID, in.After)
+		return out, err
+	})
+	VerbOutput = verb("Output", "getOutput", "Get a job's output as it was written", "GET /v1/jobs/{id}/output{?stream,offset,limit}", always, RoleRead, OfJob, "jobs exec", func(e Engine, ctx context.Context, in Stretch) (Chunk, error) {
+		return e.Output(ctx, in.ID, in.Stream, in.Offset, in.Limit)
+	})
+	VerbInput = verb("Input", "sendInput", "Send input to a task whose stdin is open", "POST /v1/jobs/{id}/input{?close}", never, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in input) (None, error) {
+		return None{}, e.Input(ctx, in.ID, in.Data, in.Close) // it may have been delivered
+	})
+	VerbResize = verb("Resize", "resizeTerminal", "Give a task's terminal another size", "POST /v1/jobs/{id}/resize", always, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in resized) (None, error) {
+		return None{}, e.Resize(ctx, in.ID, in.Rows, in.Columns)
+	})
+	VerbOpenArtifact = verb("OpenArtifact", "getArtifact", "Get a file that a job has left", "GET /v1/jobs/{id}/artifacts/{path...}", always, RoleRead, OfJob, "jobs", func(e Engine, ctx context.Context, in fileRef) (out Download, err error) {
+		out.File, out.About, err = e.OpenArtifact(ctx, in.ID, in.Path)
+		return out, err
+	})
 
-func makeVerbs() []*Verb {
-	return []*Verb{
-		made(verb("Submit", "submitJob", "Submit a job", "POST /v1/jobs{?wait_seconds}", ifKeyed, RoleRun, OfNew, "jobs exec", Engine.Submit), Created, func(j Job) string { return "jobs/" + j.ID }),
-		readsHost(verb("Plan", "planJob", "Say what creating a job's VM would do, one host command per item", "POST /v1/plan", always, RoleRun, OfNew, "jobs exec vm", Engine.Plan)),
-		verb("Job", "getJob", "Get a job", "GET /v1/jobs/{id}", always, RoleRead, OfJob, "jobs exec vm", ofJob(Engine.Job)),
-		heavy(verb("Manifest", "getJobManifest", "Get a job's manifest, with the contents of its files", "GET /v1/jobs/{id}/manifest", always, RoleRead, OfJob, "jobs exec", ofJob(Engine.Manifest))),
-		heavy(verb("Result", "getJobResult", "Get the outcome and output of a job that has ended", "GET /v1/jobs/{id}/result", always, RoleRead, OfJob, "jobs exec vm", ofJob(Engine.Result))),
-		goesOn(verb("Cancel", "cancelJob", "Cancel a job", "POST /v1/jobs/{id}/cancel", always, RoleRun, OfJob, "jobs", func(e Engine, ctx context.Context, in jobRef) (None, error) {
-			return None{}, e.Cancel(ctx, in.ID)
-		})),
-		named("result", verb("Kill", "killTask", "Send a job's task a signal that ends it", "POST /v1/jobs/{id}/kill", always, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in ToKill) (Killed, error) {
-			return e.Kill(ctx, in.ID, in.Signal)
-		})),
-		paged(ListingOfJobs(), verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,since,before,sort,limit,cursor,counts,principal}", always, RoleRead, OfJobs, "jobs", Engine.List)),
-		named("removed", verb("Cleanup", "deleteJobs", "Delete all jobs that ended longer ago than an age", "DELETE /v1/jobs{?older_than_seconds}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in aged) (int, error) {
-			return e.Cleanup(ctx, time.Duration(in.OlderThan)*time.Second)
-		})),
-		verb("DeleteJob", "deleteJob", "Delete one job that has ended, with its output and artifacts", "DELETE /v1/jobs/{id}", never, RoleAdmin, OfJob, "admin", func(e Engine, ctx context.Context, in jobRef) (None, error) {
-			return None{}, e.DeleteJob(ctx, in.ID) // a repeated call would be ErrNotFound
-		}),
+	VerbCreateVM   = verb("CreateVM", "createVM", "Create a VM that stays until it is destroyed", "POST /v1/vms", ifKeyed, RoleRun, OfNew, "vm", Engine.CreateVM).makes(Accepted, func(v VMInfo) string { return "vms/" + v.Job })
+	VerbVMs        = listed(verb("VMs", "listVMs", "List VMs: those that stay, those of jobs that have not ended, and those left alone", "GET /v1/vms", always, RoleRead, OfVMs, "vm", ofNothing(Engine.VMs)).readsHost())
+	VerbVM         = verb("VM", "getVM", "Get a VM, with its status on the host", "GET /v1/vms/{vm}", always, RoleRead, OfVM, "vm", of[vmRef](Engine.VM)).readsHost()
+	VerbStartVM    = verb("StartVM", "startVM", "Start a VM that is stopped or suspended, and wait until it accepts logins", "POST /v1/vms/{vm}/start", always, RoleRun, OfVM, "vm", of[vmRef](Engine.StartVM))
+	VerbStopVM     = verb("StopVM", "stopVM", "Shut a VM down, and power it off if it does not", "POST /v1/vms/{vm}/stop", always, RoleRun, OfVM, "vm", of[vmRef](Engine.StopVM))
+	VerbDestroyVM  = verb("DestroyVM", "destroyVM", "Destroy a VM and its disk", "DELETE /v1/vms/{vm}", always, RoleRun, OfVM, "vm", of[vmRef](Engine.DestroyVM)).makes(Accepted, nil)
+	VerbForgetVM   = verb("ForgetVM", "forgetVM", "Stop tracking a VM that is left alone, without touching it", "POST /v1/vms/{vm}/forget", never, RoleAdmin, OfVM, "vm", of[vmRef](Engine.ForgetVM)) // a repeated call would be ErrNotFound
+	VerbSuspendVM  = verb("SuspendVM", "suspendVM", "Write a VM's memory to its disk and turn it off", "POST /v1/vms/{vm}/suspend", always, RoleRun, OfVM, "vm", of[vmRef](Engine.SuspendVM))
+	VerbResumeVM   = verb("ResumeVM", "resumeVM", "Continue a suspended VM where it was, and wait until it accepts logins", "POST /v1/vms/{vm}/resume", always, RoleRun, OfVM, "vm", of[vmRef](Engine.ResumeVM))
+	VerbSetVM      = verb("SetVM", "updateVM", "Change after how long without use a VM is suspended", "PATCH /v1/vms/{vm}", always, RoleRun, OfVM, "vm", of2(Engine.SetVM, func(in VMEdit) (string, VMChange) { return in.VM, in.VMChange }))
+	VerbForkVM     = verb("ForkVM", "forkVM", "Make copies of a running VM, which continue from its memory where its storage allows that", "POST /v1/vms/{vm}/fork", never, RoleRun, OfVM, "vm", Engine.ForkVM).makes(Created, nil)
+	VerbSnapshotVM = verb("SnapshotVM", "createSnapshot", "Save a VM's disk under a name, and with memory what runs in it", "POST /v1/vms/{vm}/snapshots", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in newSnapshot) (VMInfo, error) {
+		return e.SnapshotVM(ctx, in.VM, in.Snapshot, in.Memory)
+	}).makes(Created, nil)
+	VerbRevertVM       = verb("RevertVM", "revertVM", "Revert a VM to a snapshot; what has changed since is lost", "POST /v1/vms/{vm}/snapshots/{snapshot}/revert", never, RoleRun, OfVM, "vm", of2(Engine.RevertVM, func(in snapshotRef) (string, string) { return in.VM, in.Snapshot }))
+	VerbListSnapshots  = verb("ListSnapshots", "listSnapshots", "List a VM's snapshots, oldest first", "GET /v1/vms/{vm}/snapshots", always, RoleRead, OfVM, "vm", of[vmRef](Engine.ListSnapshots)).readsHost()
+	VerbDeleteSnapshot = verb("DeleteSnapshot", "deleteSnapshot", "Remove a snapshot of a VM; the VM stays as it is", "DELETE /v1/vms/{vm}/snapshots/{snapshot}", never, RoleRun, OfVM, "vm", of2(Engine.DeleteSnapshot, func(in snapshotRef) (string, string) { return in.VM, in.Snapshot })) // a repeated call would find none
+	VerbSaveVM         = verb("SaveVM", "saveVM", "Make a template of a VM, of a copy or of the VM itself", "POST /v1/vms/{vm}/save", never, RoleAdmin, OfVM, "vm", func(e Engine, ctx context.Context, in toSave) (SavedTemplate, error) {
+		return e.SaveVM(ctx, in.VM, in.Name, in.InPlace) // a repeated call would find the name taken
+	}).makes(Created, nil)
 
-		verb("Watch", "watchJob", "Get a job's events as they happen", "GET /v1/jobs/{id}/events{?after}", always, RoleRead, OfJob, "jobs exec vm", func(e Engine, ctx context.Context, in Watching) (out WatchedJob, err error) {
-			out.Events, out.Job, err = e.Watch(ctx, in.ID, in.After)
-			return out, err
-		}),
-		verb("Output", "getOutput", "Get a job's output as it was written", "GET /v1/jobs/{id}/output{?stream,offset,limit}", always, RoleRead, OfJob, "jobs exec", func(e Engine, ctx context.Context, in Stretch) (Chunk, error) {
-			return e.Output(ctx, in.ID, in.Stream, in.Offset, in.Limit)
-		}),
-		verb("Input", "sendInput", "Send input to a task whose stdin is open", "POST /v1/jobs/{id}/input{?close}", never, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in input) (None, error) {
-			return None{}, e.Input(ctx, in.ID, in.Data, in.Close) // it may have been delivered
-		}),
-		verb("Resize", "resizeTerminal", "Give a task's terminal another size", "POST /v1/jobs/{id}/resize", always, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in resized) (None, error) {
-			return None{}, e.Resize(ctx, in.ID, in.Rows, in.Columns)
-		}),
-		verb("OpenArtifact", "getArtifact", "Get a file that a job has left", "GET /v1/jobs/{id}/artifacts/{path...}", always, RoleRead, OfJob, "jobs", func(e Engine, ctx context.Context, in fileRef) (out Download, err error) {
-			out.File, out.About, err = e.OpenArtifact(ctx, in.ID, in.Path)
-			return out, err
-		}),
+	VerbListFiles = verb("ListFiles", "listFiles", "List a directory of a VM, by name", "GET /v1/vms/{vm}/files{?path,cursor,limit}", always, RoleRun, OfFile, "files", Engine.ListFiles)
+	VerbReadFile  = verb("ReadFile", "readFile", "Read a regular file of a VM, or a part of it", "GET /v1/vms/{vm}/file{?path,offset,limit}", always, RoleRun, OfFile, "files", Engine.ReadFile)
+	VerbWriteFile = verb("WriteFile", "writeFile", "Write a whole regular file of a VM, or leave it as it was", "PUT /v1/vms/{vm}/file{?path,mode,parents,new}", always, RoleRun, OfFile, "files", Engine.WriteFile)
+	VerbEditFile  = verb("EditFile", "editFile", "Replace text in a regular file of a VM, or leave it as it was", "PATCH /v1/vms/{vm}/file{?path}", never, RoleRun, OfFile, "files", Engine.EditFile) // a repeated call would find nothing to replace
+	VerbReadTree  = verb("ReadTree", "readTree", "Get a directory of a VM, or a regular file, as a tar archive", "GET /v1/vms/{vm}/tree{?path}", always, RoleRun, OfFile, "files", Engine.ReadTree)
+	VerbWriteTree = verb("WriteTree", "writeTree", "Unpack a tar archive in a directory of a VM", "PUT /v1/vms/{vm}/tree{?path}", never, RoleRun, OfFile, "files", func(e Engine, ctx context.Context, in treeUpload) (None, error) {
+		return None{}, e.WriteTree(ctx, FileRef{VM: in.VM, Path: in.Path}, in.Archive) // it can be read once
+	})
 
-		made(verb("CreateVM", "createVM", "Create a VM that stays until it is destroyed", "POST /v1/vms", ifKeyed, RoleRun, OfNew, "vm", Engine.CreateVM), Accepted, func(v VMInfo) string { return "vms/" + v.Job }),
-		listed[VMInfo](readsHost(verb("VMs", "listVMs", "List VMs: those that stay, those of jobs that have not ended, and those left alone", "GET /v1/vms", always, RoleRead, OfVMs, "vm", ofNothing(Engine.VMs)))),
-		readsHost(verb("VM", "getVM", "Get a VM, with its status on the host", "GET /v1/vms/{vm}", always, RoleRead, OfVM, "vm", ofVM(Engine.VM))),
-		verb("StartVM", "startVM", "Start a VM that is stopped or suspended, and wait until it accepts logins", "POST /v1/vms/{vm}/start", always, RoleRun, OfVM, "vm", ofVM(Engine.StartVM)),
-		verb("StopVM", "stopVM", "Shut a VM down, and power it off if it does not", "POST /v1/vms/{vm}/stop", always, RoleRun, OfVM, "vm", ofVM(Engine.StopVM)),
-		goesOn(verb("DestroyVM", "destroyVM", "Destroy a VM and its disk", "DELETE /v1/vms/{vm}", always, RoleRun, OfVM, "vm", ofVM(Engine.DestroyVM))),
-		verb("ForgetVM", "forgetVM", "Stop tracking a VM that is left alone, without touching it", "POST /v1/vms/{vm}/forget", never, RoleAdmin, OfVM, "vm", ofVM(Engine.ForgetVM)), // a repeated call would be ErrNotFound
-		verb("SuspendVM", "suspendVM", "Write a VM's memory to its disk and turn it off", "POST /v1/vms/{vm}/suspend", always, RoleRun, OfVM, "vm", ofVM(Engine.SuspendVM)),
-		verb("ResumeVM", "resumeVM", "Continue a suspended VM where it was, and wait until it accepts logins", "POST /v1/vms/{vm}/resume", always, RoleRun, OfVM, "vm", ofVM(Engine.ResumeVM)),
-		verb("SetVM", "updateVM", "Change after how long without use a VM is suspended", "PATCH /v1/vms/{vm}", always, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in VMEdit) (VMInfo, error) {
-			return e.SetVM(ctx, in.VM, in.VMChange)
-		}),
-		made[Forked](verb("ForkVM", "forkVM", "Make copies of a running VM, which continue from its memory where its storage allows that", "POST /v1/vms/{vm}/fork", never, RoleRun, OfVM, "vm", Engine.ForkVM), Created, nil),
-		made[VMInfo](verb("SnapshotVM", "createSnapshot", "Save a VM's disk under a name, and with memory what runs in it", "POST /v1/vms/{vm}/snapshots", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in newSnapshot) (VMInfo, error) {
-			return e.SnapshotVM(ctx, in.VM, in.Snapshot, in.Memory)
-		}), Created, nil),
-		verb("RevertVM", "revertVM", "Revert a VM to a snapshot; what has changed since is lost", "POST /v1/vms/{vm}/snapshots/{snapshot}/revert", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in snapshotRef) (VMInfo, error) {
-			return e.RevertVM(ctx, in.VM, in.Snapshot)
-		}),
-		readsHost(verb("ListSnapshots", "listSnapshots", "List a VM's snapshots, oldest first", "GET /v1/vms/{vm}/snapshots", always, RoleRead, OfVM, "vm", ofVM(Engine.ListSnapshots))),
-		verb("DeleteSnapshot", "deleteSnapshot", "Remove a snapshot of a VM; the VM stays as it is", "DELETE /v1/vms/{vm}/snapshots/{snapshot}", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in snapshotRef) (VMInfo, error) {
-			return e.DeleteSnapshot(ctx, in.VM, in.Snapshot) // a repeated call would find none
-		}),
-		made[SavedTemplate](verb("SaveVM", "saveVM", "Make a template of a VM, of a copy or of the VM itself", "POST /v1/vms/{vm}/save", never, RoleAdmin, OfVM, "vm", func(e Engine, ctx context.Context, in toSave) (SavedTemplate, error) {
-			return e.SaveVM(ctx, in.VM, in.Name, in.InPlace) // a repeated call would find the name taken
-		}), Created, nil),
+	VerbNetwork      = verb("Network", "checkNetwork", "Say where a VM's packets may go, and try connections from inside it", "POST /v1/vms/{vm}/network", always, RoleRun, OfFile, "vm", Engine.Network).readsHost()
+	VerbDialVM       = verb("DialVM", "dialVM", "Connect to a TCP port of a VM's own loopback, as a WebSocket", "GET /v1/vms/{vm}/ports/{port}", always, RoleRun, OfFile, "exec vm", of2(Engine.DialVM, func(in portRef) (string, int) { return in.VM, in.Port }))
+	VerbExposePort   = verb("ExposePort", "exposePort", "Give a port of a VM a URL of this server, which asks for a login", "POST /v1/vms/{vm}/ports", always, RoleRun, OfFile, "vm", Engine.ExposePort).makes(Created, nil)
+	VerbListPorts    = verb("ListPorts", "listPorts", "List the ports of a VM that have a URL, oldest first", "GET /v1/vms/{vm}/ports", always, RoleRead, OfFile, "vm", of[vmRef](Engine.ListPorts))
+	VerbUnexposePort = verb("UnexposePort", "unexposePort", "Take a port's URL away, and end what is open there", "DELETE /v1/vms/{vm}/ports/{port}", never, RoleRun, OfFile, "vm", of2(Engine.UnexposePort, func(in namedPort) (string, string) { return in.VM, in.Port })) // a repeated call would find none
 
-		verb("ListFiles", "listFiles", "List a directory of a VM, by name", "GET /v1/vms/{vm}/files{?path,cursor,limit}", always, RoleRun, OfFile, "files", Engine.ListFiles),
-		verb("ReadFile", "readFile", "Read a regular file of a VM, or a part of it", "GET /v1/vms/{vm}/file{?path,offset,limit}", always, RoleRun, OfFile, "files", Engine.ReadFile),
-		verb("WriteFile", "writeFile", "Write a whole regular file of a VM, or leave it as it was", "PUT /v1/vms/{vm}/file{?path,mode,parents,new}", always, RoleRun, OfFile, "files", Engine.WriteFile),
-		verb("EditFile", "editFile", "Replace text in a regular file of a VM, or leave it as it was", "PATCH /v1/vms/{vm}/file{?path}", never, RoleRun, OfFile, "files", Engine.EditFile), // a repeated call would find nothing to replace
-		verb("ReadTree", "readTree", "Get a directory of a VM, or a regular file, as a tar archive", "GET /v1/vms/{vm}/tree{?path}", always, RoleRun, OfFile, "files", Engine.ReadTree),
-		verb("WriteTree", "writeTree", "Unpack a tar archive in a directory of a VM", "PUT /v1/vms/{vm}/tree{?path}", never, RoleRun, OfFile, "files", func(e Engine, ctx context.Context, in treeUpload) (None, error) {
-			return None{}, e.WriteTree(ctx, FileRef{VM: in.VM, Path: in.Path}, in.Archive) // it can be read once
-		}),
+	VerbPools      = listed(verb("Pools", "listPools", "List pools, by name", "GET /v1/pools", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Pools)))
+	VerbPool       = verb("Pool", "getPool", "Get a pool, with its members", "GET /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", of[poolRef](Engine.Pool))
+	VerbCreatePool = verb("CreatePool", "createPool", "Add a pool", "POST /v1/pools", never, RoleAdmin, OfAll, "admin", Engine.CreatePool).makes(Created, func(p PoolInfo) string { return "pools/" + p.Name }) // a repeated call would find it there
+	VerbResizePool = verb("ResizePool", "resizePool", "Change how many members a pool keeps, and for how long", "PATCH /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", of2(Engine.ResizePool, func(in PoolEdit) (string, PoolChange) { return in.Pool, in.PoolChange }))
+	VerbRemovePool = verb("RemovePool", "removePool", "Remove a pool; jobs that have one of its VMs keep it to their end", "DELETE /v1/pools/{pool}", never, RoleAdmin, OfAll, "admin", of[poolRef](Engine.RemovePool)).makes(Accepted, nil) // a repeated call would be refused
 
-		readsHost(verb("Network", "checkNetwork", "Say where a VM's packets may go, and try connections from inside it", "POST /v1/vms/{vm}/network", always, RoleRun, OfFile, "vm", Engine.Network)),
-		verb("DialVM", "dialVM", "Connect to a TCP port of a VM's own loopback, as a WebSocket", "GET /v1/vms/{vm}/ports/{port}", always, RoleRun, OfFile, "exec vm", func(e Engine, ctx context.Context, in portRef) (Tunnel, error) {
-			return e.DialVM(ctx, in.VM, in.Port)
-		}),
-		made[ExposedPort](verb("ExposePort", "exposePort", "Give a port of a VM a URL of this server, which asks for a login", "POST /v1/vms/{vm}/ports", always, RoleRun, OfFile, "vm", Engine.ExposePort), Created, nil),
-		verb("ListPorts", "listPorts", "List the ports of a VM that have a URL, oldest first", "GET /v1/vms/{vm}/ports", always, RoleRead, OfFile, "vm", ofVM(Engine.ListPorts)),
-		verb("UnexposePort", "unexposePort", "Take a port's URL away, and end what is open there", "DELETE /v1/vms/{vm}/ports/{port}", never, RoleRun, OfFile, "vm", func(e Engine, ctx context.Context, in namedPort) (ExposedPort, error) {
-			return e.UnexposePort(ctx, in.VM, in.Port) // a repeated call would find none
-		}),
+	VerbVolumes      = listed(verb("Volumes", "listVolumes", "List volumes, by name", "GET /v1/volumes", always, RoleRead, OfVMs, "vm", ofNothing(Engine.Volumes)).readsHost())
+	VerbVolume       = verb("Volume", "getVolume", "Get a volume, and which VMs have it", "GET /v1/volumes/{volume}", always, RoleRead, OfVolume, "vm", of[volumeRef](Engine.Volume)).readsHost()
+	VerbCreateVolume = verb("CreateVolume", "createVolume", "Create a disk that outlives the VMs it is attached to", "POST /v1/volumes", never, RoleRun, OfVolume, "vm", Engine.CreateVolume).makes(Created, func(v VolumeInfo) string { return "volumes/" + v.Name }) // a repeated call would find it there
+	VerbRemoveVolume = verb("RemoveVolume", "deleteVolume", "Remove a volume that no VM has, with all that is on it", "DELETE /v1/volumes/{volume}", never, RoleRun, OfVolume, "vm", of[volumeRef](Engine.RemoveVolume))                                               // a repeated call would find none
+	VerbAttachVolume = verb("AttachVolume", "attachVolume", "Mount a volume in a VM that stays", "POST /v1/volumes/{volume}/attach", always, RoleRun, OfVolume, "vm", Engine.AttachVolume)
+	VerbDetachVolume = verb("DetachVolume", "detachVolume", "Unmount a volume in a VM and detach it", "POST /v1/volumes/{volume}/detach", always, RoleRun, OfVolume, "vm", of2(Engine.DetachVolume, func(in attachedRef) (string, string) { return in.Volume, in.VM }))
 
-		listed[PoolInfo](verb("Pools", "listPools", "List pools, by name", "GET /v1/pools", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Pools))),
-		verb("Pool", "getPool", "Get a pool, with its members", "GET /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", ofPool(Engine.Pool)),
-		made(verb("CreatePool", "createPool", "Add a pool", "POST /v1/pools", never, RoleAdmin, OfAll, "admin", Engine.CreatePool), Created, func(p PoolInfo) string { return "pools/" + p.Name }), // a repeated call would find it there
-		verb("ResizePool", "resizePool", "Change how many members a pool keeps, and for how long", "PATCH /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in PoolEdit) (PoolInfo, error) {
-			return e.ResizePool(ctx, in.Pool, in.PoolChange)
-		}),
-		goesOn(verb("RemovePool", "removePool", "Remove a pool; jobs that have one of its VMs keep it to their end", "DELETE /v1/pools/{pool}", never, RoleAdmin, OfAll, "admin", ofPool(Engine.RemovePool))), // a repeated call would be refused
+	VerbCheckpoints      = listed(verb("Checkpoints", "listCheckpoints", "List checkpoints, oldest first", "GET /v1/checkpoints", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Checkpoints)))
+	VerbCheckpoint       = verb("Checkpoint", "getCheckpoint", "Get a checkpoint", "GET /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", of[checkpointRef](Engine.Checkpoint))
+	VerbCreateCheckpoint = verb("CreateCheckpoint", "createCheckpoint", "Save the memory of a VM that has booted from a template, for others to continue from", "POST /v1/checkpoints", never, RoleAdmin, OfAll, "admin", Engine.CreateCheckpoint).makes(Accepted, func(c CheckpointInfo) string { return "checkpoints/" + c.ID }) // a repeated call would find it there
+	VerbRemoveCheckpoint = verb("RemoveCheckpoint", "deleteCheckpoint", "Destroy a checkpoint; VMs restored from it stay", "DELETE /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", of[checkpointRef](Engine.RemoveCheckpoint)).makes(Accepted, nil)
 
-		listed[VolumeInfo](readsHost(verb("Volumes", "listVolumes", "List volumes, by name", "GET /v1/volumes", always, RoleRead, OfVMs, "vm", ofNothing(Engine.Volumes)))),
-		readsHost(verb("Volume", "getVolume", "Get a volume, and which VMs have it", "GET /v1/volumes/{volume}", always, RoleRead, OfVolume, "vm", ofVolume(Engine.Volume))),
-		made(verb("CreateVolume", "createVolume", "Create a disk that outlives the VMs it is attached to", "POST /v1/volumes", never, RoleRun, OfVolume, "vm", Engine.CreateVolume), Created, func(v VolumeInfo) string { return "volumes/" + v.Name }), // a repeated call would find it there
-		verb("RemoveVolume", "deleteVolume", "Remove a volume that no VM has, with all that is on it", "DELETE /v1/volumes/{volume}", never, RoleRun, OfVolume, "vm", ofVolume(Engine.RemoveVolume)),                                                    // a repeated call would find none
-		verb("AttachVolume", "attachVolume", "Mount a volume in a VM that stays", "POST /v1/volumes/{volume}/attach", always, RoleRun, OfVolume, "vm", Engine.AttachVolume),
-		verb("DetachVolume", "detachVolume", "Unmount a volume in a VM and detach it", "POST /v1/volumes/{volume}/detach", always, RoleRun, OfVolume, "vm", func(e Engine, ctx context.Context, in attachedRef) (VolumeInfo, error) {
-			return e.DetachVolume(ctx, in.Volume, in.VM)
-		}),
+	VerbEngines = listed(verb("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Engines)))
 
-		listed[CheckpointInfo](verb("Checkpoints", "listCheckpoints", "List checkpoints, oldest first", "GET /v1/checkpoints", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Checkpoints))),
-		verb("Checkpoint", "getCheckpoint", "Get a checkpoint", "GET /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", ofCheckpoint(Engine.Checkpoint)),
-		made(verb("CreateCheckpoint", "createCheckpoint", "Save the memory of a VM that has booted from a template, for others to continue from", "POST /v1/checkpoints", never, RoleAdmin, OfAll, "admin", Engine.CreateCheckpoint), Accepted, func(c CheckpointInfo) string { return "checkpoints/" + c.ID }), // a repeated call would find it there
-		goesOn(verb("RemoveCheckpoint", "deleteCheckpoint", "Destroy a checkpoint; VMs restored from it stay", "DELETE /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", ofCheckpoint(Engine.RemoveCheckpoint))),
+	VerbTokens      = listed(verb("Tokens", "listTokens", "List tokens that were not revoked, by name", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Tokens)))
+	VerbCreateToken = verb("CreateToken", "createToken", "Create a token; its text is in this response, and nowhere else afterwards", "POST /v1/tokens", never, RoleAdmin, OfAll, "admin", Engine.CreateToken).makes(Created, nil) // its secret would be lost
+	VerbRevokeToken = verb("RevokeToken", "revokeToken", "Revoke the token with an ID, or all tokens of a name", "DELETE /v1/tokens/{token}", never, RoleAdmin, OfAll, "admin", of[tokenRef](Engine.RevokeToken))
 
-		listed[EngineInfo](verb("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Engines))),
+	VerbCredentials      = listed(verb("Credentials", "listCredentials", "List credentials, by name, without their values", "GET /v1/credentials", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Credentials)))
+	VerbCreateCredential = verb("CreateCredential", "createCredential", "Add a credential; its value is in no response", "POST /v1/credentials", never, RoleAdmin, OfAll, "admin", Engine.CreateCredential).makes(Created, nil)                        // a repeated call would find it there
+	VerbRemoveCredential = verb("RemoveCredential", "deleteCredential", "Remove a credential; what was begun with it is cut off", "DELETE /v1/credentials/{credential}", never, RoleAdmin, OfAll, "admin", of[credentialRef](Engine.RemoveCredential)) // a repeated call would find none
 
-		listed[Token](verb("Tokens", "listTokens", "List tokens that were not revoked, by name", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Tokens))),
-		made[NewToken](verb("CreateToken", "createToken", "Create a token; its text is in this response, and nowhere else afterwards", "POST /v1/tokens", never, RoleAdmin, OfAll, "admin", Engine.CreateToken), Created, nil), // its secret would be lost
-		verb("RevokeToken", "revokeToken", "Revoke the token with an ID, or all tokens of a name", "DELETE /v1/tokens/{token}", never, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in tokenRef) ([]Token, error) {
-			return e.RevokeToken(ctx, in.Token)
-		}),
-
-		listed[Credential](verb("Credentials", "listCredentials", "List credentials, by name, without their values", "GET /v1/credentials", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Credentials))),
-		made[Credential](verb("CreateCredential", "createCredential", "Add a credential; its value is in no response", "POST /v1/credentials", never, RoleAdmin, OfAll, "admin", Engine.CreateCredential), Created, nil), // a repeated call would find it there
-		verb("RemoveCredential", "deleteCredential", "Remove a credential; what was begun with it is cut off", "DELETE /v1/credentials/{credential}", never, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in credentialRef) (Credential, error) {
-			return e.RemoveCredential(ctx, in.Credential) // a repeated call would find none
-		}),
-
-		readsHost(verb("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost))),
-		made[HostTest](verb("TestHost", "testHost", "Test on the host all that VMs can do, in VMs that are gone afterwards", "POST /v1/host/tests", never, RoleAdmin, OfAll, "admin", Engine.TestHost), Accepted, nil), // a repeated call would find it running
-		listed[HostTest](verb("HostTests", "listHostTests", "List the tests of the host that run, and the last of each node", "GET /v1/host/tests", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.HostTests))),
-		goesOn(verb("CancelHostTest", "cancelHostTest", "End a test of the host; everything it made is removed", "POST /v1/host/tests/{test}/cancel", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in hostTestRef) (HostTest, error) {
-			return e.CancelHostTest(ctx, in.Test)
-		})),
-		listed[NodeInfo](verb("Nodes", "listNodes", "List the nodes that VMs are created on, by name", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Nodes))),
-		verb("CordonNode", "cordonNode", "Keep new VMs off a node; existing ones stay", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.CordonNode)),
-		verb("UncordonNode", "uncordonNode", "Let new VMs on a node again", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin", ofNode(Engine.UncordonNode)),
-	}
-}
+	VerbCheckHost      = verb("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost)).readsHost()
+	VerbTestHost       = verb("TestHost", "testHost", "Test on the host all that VMs can do, in VMs that are gone afterwards", "POST /v1/host/tests", never, RoleAdmin, OfAll, "admin", Engine.TestHost).makes(Accepted, nil) // a repeated call would find it running
+	VerbHostTests      = listed(verb("HostTests", "listHostTests", "List the tests of the host that run, and the last of each node", "GET /v1/host/tests", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.HostTests)))
+	VerbCancelHostTest = verb("CancelHostTest", "cancelHostTest", "End a test of the host; everything it made is removed", "POST /v1/host/tests/{test}/cancel", always, RoleAdmin, OfAll, "admin", of[hostTestRef](Engine.CancelHostTest)).makes(Accepted, nil)
+	VerbNodes          = listed(verb("Nodes", "listNodes", "List the nodes that VMs are created on, by name", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Nodes)))
+	VerbCordonNode     = verb("CordonNode", "cordonNode", "Keep new VMs off a node; existing ones stay", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin", of[nodeRef](Engine.CordonNode))
+	VerbUncordonNode   = verb("UncordonNode", "uncordonNode", "Let new VMs on a node again", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin", of[nodeRef](Engine.UncordonNode))
+)
 
 // None is no input, or no result.
 type None struct{}
@@ -364,42 +332,47 @@ type Stretch struct {
 // method is a method of Engine, with its parameters as one.
 type method[In, Out any] = func(Engine, context.Context, In) (Out, error)
 
-func verb[In, Out any](name, id, does, route string, again func(any) bool, least Role, of Subject, toolsets string, call method[In, Out]) *Verb {
-	return &Verb{
+// Typed is a row with the types of its input and its result.
+type Typed[In, Out any] struct{ *Verb }
+
+func verb[In, Out any](name, id, does, route string, again func(any) bool, least Role, of Subject, toolsets string, call method[In, Out]) Typed[In, Out] {
+	v := &Verb{
 		Name: name, ID: id, Does: does, Route: route, Again: again, Role: least, Of: of, Toolsets: strings.Fields(toolsets),
 		In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out](),
 		do: func(ctx context.Context, e Engine, in any) (any, error) { return call(e, ctx, in.(In)) },
 	}
+	if v.Out.Kind() == reflect.Slice {
+		v.Key = "items"
+	}
+	verbs = append(verbs, v)
+	return Typed[In, Out]{v}
 }
 
-func heavy(v *Verb) *Verb { v.Heavy = true; return v }
+func (v Typed[In, Out]) heavy() Typed[In, Out]          { v.Heavy = true; return v }
+func (v Typed[In, Out]) readsHost() Typed[In, Out]      { v.ReadsHost = true; return v }
+func (v Typed[In, Out]) key(key string) Typed[In, Out]  { v.Key = key; return v }
+func (v Typed[In, Out]) paged(l Listing) Typed[In, Out] { v.List = &l; return v }
+
+// makes says what a call has done when it returns, and where what it makes is, below the API;
+// nil: it has no place of its own.
+func (v Typed[In, Out]) makes(what Making, at func(Out) string) Typed[In, Out] {
+	v.Makes = what
+	if at != nil {
+		v.At = func(out any) string { return at(out.(Out)) }
+	}
+	return v
+}
 
 // listed is a verb whose result are rows, of which some may be asked for, in an order.
-func listed[T Row](v *Verb) *Verb {
-	l := ListingOf[T]()
-	v.List, v.Select = &l, func(out any, q Query) (Rows, error) {
+func listed[In any, T Row](v Typed[In, []T]) Typed[In, []T] {
+	v.Select = func(out any, q Query) (Rows, error) {
 		all, err := Select(out.([]T), q)
 		if err != nil {
 			return Rows{}, err
 		}
 		return page(all, q)
 	}
-	return v
-}
-
-func paged(l Listing, v *Verb) *Verb  { v.List = &l; return v }
-func readsHost(v *Verb) *Verb         { v.ReadsHost = true; return v }
-func goesOn(v *Verb) *Verb            { v.Makes = Accepted; return v }
-func named(key string, v *Verb) *Verb { v.Key = key; return v }
-
-// made is a verb that makes something, which is at a path below the API's then; nil: it has
-// none of its own.
-func made[Out any](v *Verb, makes Making, at func(Out) string) *Verb {
-	v.Makes = makes
-	if at != nil {
-		v.At = func(out any) string { return at(out.(Out)) }
-	}
-	return v
+	return v.paged(ListingOf[T]())
 }
 
 // Whether a call may be repeated after its response was lost.
@@ -413,26 +386,27 @@ func ofNothing[Out any](call func(Engine, context.Context) (Out, error)) method[
 	return func(e Engine, ctx context.Context, _ None) (Out, error) { return call(e, ctx) }
 }
 
-func ofJob[Out any](call method[string, Out]) method[jobRef, Out] {
-	return func(e Engine, ctx context.Context, in jobRef) (Out, error) { return call(e, ctx, in.ID) }
+// of2 is a method of two parameters.
+func of2[In, A, B, Out any](call func(Engine, context.Context, A, B) (Out, error), split func(In) (A, B)) method[In, Out] {
+	return func(e Engine, ctx context.Context, in In) (Out, error) {
+		a, b := split(in)
+		return call(e, ctx, a, b)
+	}
 }
 
-func ofVM[Out any](call method[string, Out]) method[vmRef, Out] {
-	return func(e Engine, ctx context.Context, in vmRef) (Out, error) { return call(e, ctx, in.VM) }
+// of is a method of one parameter, which names what it is about.
+func of[In ref, Out any](call method[string, Out]) method[In, Out] {
+	return func(e Engine, ctx context.Context, in In) (Out, error) { return call(e, ctx, in.ref()) }
 }
 
-func ofPool[Out any](call method[string, Out]) method[poolRef, Out] {
-	return func(e Engine, ctx context.Context, in poolRef) (Out, error) { return call(e, ctx, in.Pool) }
-}
+type ref interface{ ref() string }
 
-func ofVolume[Out any](call method[string, Out]) method[volumeRef, Out] {
-	return func(e Engine, ctx context.Context, in volumeRef) (Out, error) { return call(e, ctx, in.Volume) }
-}
-
-func ofCheckpoint[Out any](call method[string, Out]) method[checkpointRef, Out] {
-	return func(e Engine, ctx context.Context, in checkpointRef) (Out, error) { return call(e, ctx, in.Checkpoint) }
-}
-
-func ofNode[Out any](call method[string, Out]) method[nodeRef, Out] {
-	return func(e Engine, ctx context.Context, in nodeRef) (Out, error) { return call(e, ctx, in.Node) }
-}
+func (r jobRef) ref() string        { return r.ID }
+func (r vmRef) ref() string         { return r.VM }
+func (r poolRef) ref() string       { return r.Pool }
+func (r checkpointRef) ref() string { return r.Checkpoint }
+func (r volumeRef) ref() string     { return r.Volume }
+func (r tokenRef) ref() string      { return r.Token }
+func (r credentialRef) ref() string { return r.Credential }
+func (r hostTestRef) ref() string   { return r.Test }
+func (r nodeRef) ref() string       { return r.Node }

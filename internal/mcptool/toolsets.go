@@ -5,60 +5,62 @@ import (
 	"strings"
 
 	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
 )
 
 // tool is a row of the table of tools.
 type tool struct {
 	name    string
-	toolset string // of which a principal must have it
-	verb    string // of the engine, which the principal's role must include
+	toolset string      // of which a principal must have it
+	verb    job.AnyVerb // of the engine, which the principal's role must include
 	define  func(Options) server.ServerTool
 }
 
 // allTools returns the table.
 func allTools() []tool {
 	return []tool{
-		{"submit_job", "jobs", "Submit", Options.submitJob},
-		{"get_job_status", "jobs", "Job", Options.getJobStatus},
-		{"get_job_result", "jobs", "Result", Options.getJobResult},
-		{"cancel_job", "jobs", "Cancel", Options.cancelJob},
-		{"list_jobs", "jobs", "List", Options.listJobs},
+		{"submit_job", "jobs", job.VerbSubmit, Options.submitJob},
+		{"get_job_status", "jobs", job.VerbJob, Options.getJobStatus},
+		{"get_job_result", "jobs", job.VerbResult, Options.getJobResult},
+		{"cancel_job", "jobs", job.VerbCancel, Options.cancelJob},
+		{"list_jobs", "jobs", job.VerbList, Options.listJobs},
 
-		{"execute_command", "exec", "Submit", Options.executeCommand},
-		{"get_job_output", "exec", "Output", Options.getJobOutput},
-		{"tail_job_output", "exec", "Output", Options.tailJobOutput},
-		{"interact_with_job", "exec", "Input", Options.interactWithJob},
-		{"kill_job", "exec", "Kill", Options.killJob},
+		{"execute_command", "exec", job.VerbSubmit, Options.executeCommand},
+		{"get_job_output", "exec", job.VerbOutput, Options.getJobOutput},
+		{"tail_job_output", "exec", job.VerbOutput, Options.tailJobOutput},
+		{"interact_with_job", "exec", job.VerbInput, Options.interactWithJob},
+		{"kill_job", "exec", job.VerbKill, Options.killJob},
 
-		{"provision_vm", "vm", "CreateVM", Options.provisionVM},
-		{"list_vms", "vm", "VMs", Options.listVMs},
-		{"get_vm", "vm", "VM", Options.getVM},
-		{"start_vm", "vm", "StartVM", Options.startVM},
-		{"stop_vm", "vm", "StopVM", Options.stopVM},
-		{"suspend_vm", "vm", "SuspendVM", Options.suspendVM},
-		{"resume_vm", "vm", "ResumeVM", Options.resumeVM},
-		{"fork_vm", "vm", "ForkVM", Options.forkVM},
-		{"snapshot_vm", "vm", "SnapshotVM", Options.snapshotVM},
-		{"revert_vm", "vm", "RevertVM", Options.revertVM},
-		{"list_snapshots", "vm", "ListSnapshots", Options.listSnapshots},
-		{"delete_snapshot", "vm", "DeleteSnapshot", Options.deleteSnapshot},
-		{"expose_port", "vm", "ExposePort", Options.exposePort},
-		{"save_vm", "vm", "SaveVM", Options.saveVM},
-		{"destroy_vm", "vm", "DestroyVM", Options.destroyVM},
-		{"list_volumes", "vm", "Volumes", Options.listVolumes},
-		{"create_volume", "vm", "CreateVolume", Options.createVolume},
-		{"attach_volume", "vm", "AttachVolume", Options.attachVolume},
-		{"detach_volume", "vm", "DetachVolume", Options.detachVolume},
-		{"delete_volume", "vm", "RemoveVolume", Options.deleteVolume},
+		{"provision_vm", "vm", job.VerbCreateVM, Options.provisionVM},
+		{"list_vms", "vm", job.VerbVMs, Options.listVMs},
+		{"get_vm", "vm", job.VerbVM, Options.getVM},
+		{"start_vm", "vm", job.VerbStartVM, Options.startVM},
+		{"stop_vm", "vm", job.VerbStopVM, Options.stopVM},
+		{"suspend_vm", "vm", job.VerbSuspendVM, Options.suspendVM},
+		{"resume_vm", "vm", job.VerbResumeVM, Options.resumeVM},
+		{"fork_vm", "vm", job.VerbForkVM, Options.forkVM},
+		{"snapshot_vm", "vm", job.VerbSnapshotVM, Options.snapshotVM},
+		{"revert_vm", "vm", job.VerbRevertVM, Options.revertVM},
+		{"list_snapshots", "vm", job.VerbListSnapshots, Options.listSnapshots},
+		{"delete_snapshot", "vm", job.VerbDeleteSnapshot, Options.deleteSnapshot},
+		{"expose_port", "vm", job.VerbExposePort, Options.exposePort},
+		{"save_vm", "vm", job.VerbSaveVM, Options.saveVM},
+		{"destroy_vm", "vm", job.VerbDestroyVM, Options.destroyVM},
+		{"list_volumes", "vm", job.VerbVolumes, Options.listVolumes},
+		{"create_volume", "vm", job.VerbCreateVolume, Options.createVolume},
+		{"attach_volume", "vm", job.VerbAttachVolume, Options.attachVolume},
+		{"detach_volume", "vm", job.VerbDetachVolume, Options.detachVolume},
+		{"delete_volume", "vm", job.VerbRemoveVolume, Options.deleteVolume},
 
-		{"list_files", "files", "ListFiles", Options.listFiles},
-		{"read_file", "files", "ReadFile", Options.readFile},
-		{"write_file", "files", "WriteFile", Options.writeFile},
-		{"edit_file", "files", "EditFile", Options.editFile},
+		{"list_files", "files", job.VerbListFiles, Options.listFiles},
+		{"read_file", "files", job.VerbReadFile, Options.readFile},
+		{"write_file", "files", job.VerbWriteFile, Options.writeFile},
+		{"edit_file", "files", job.VerbEditFile, Options.editFile},
 
-		{"check_host", "admin", "CheckHost", Options.checkHost},
-		{"list_templates", "admin", "Nodes", Options.listTemplates},
-		{"cleanup_completed_jobs", "admin", "Cleanup", Options.cleanupCompletedJobs},
+		{"check_host", "admin", job.VerbCheckHost, Options.checkHost},
+		{"list_templates", "admin", job.VerbNodes, Options.listTemplates},
+		{"cleanup_completed_jobs", "admin", job.VerbCleanup, Options.cleanupCompletedJobs},
 	}
 }
 

@@ -58,23 +58,23 @@ func (v jobView) Took() time.Duration {
 // collecting of its output and artifacts.
 func (v jobView) CanCancel() bool {
 	collects := v.Outcome != nil && v.Outcome.Reason != job.ReasonCancelled && !v.SkipCollect
-	return v.May("Cancel") && !v.Status.Terminal() && (v.Outcome == nil || collects)
+	return v.Who.May(job.VerbCancel) && !v.Status.Terminal() && (v.Outcome == nil || collects)
 }
 
 // CanKill reports whether a task is running that could be killed.
-func (v jobView) CanKill() bool { return v.May("Kill") && v.takes() }
+func (v jobView) CanKill() bool { return v.Who.May(job.VerbKill) && v.takes() }
 
 // CanRepeat reports whether it can be submitted again: a client could have done so.
 func (v jobView) CanRepeat() bool {
 	if v.Kind == job.KindMake {
-		return v.May("CreateVM") && v.Manifest.Lifecycle != vm.Pooled
+		return v.Who.May(job.VerbCreateVM) && v.Manifest.Lifecycle != vm.Pooled
 	}
-	return v.May("Submit")
+	return v.Who.May(job.VerbSubmit)
 }
 
 // HasFiles reports whether the files of its VM can be worked on.
 func (v jobView) HasFiles() bool {
-	return v.May("ListFiles") && v.VM != nil && v.VM.State == vm.Created && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && (v.Manifest.Lifecycle == vm.Persistent || v.VM.KeptFor != ""))
+	return v.Who.May(job.VerbListFiles) && v.VM != nil && v.VM.State == vm.Created && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && (v.Manifest.Lifecycle == vm.Persistent || v.VM.KeptFor != ""))
 }
 
 // Counted says how many events there are, and how many of those shown are warnings.
@@ -99,7 +99,7 @@ func (v jobView) Unlisted() int { return v.ArtifactsSkippedCount - len(v.Artifac
 
 // TakesInput reports whether the task's stdin is open.
 func (v jobView) TakesInput() bool {
-	return v.May("Input") && v.takes() && v.Manifest.Stdin == job.StdinOpen && !v.Stdin.Closed
+	return v.Who.May(job.VerbInput) && v.takes() && v.Manifest.Stdin == job.StdinOpen && !v.Stdin.Closed
 }
 
 // takes reports whether its task runs, as far as is known.
@@ -275,7 +275,7 @@ func (p *pages) diff(w http.ResponseWriter, r *http.Request) {
 
 // HasDiff reports whether there is a patch of its repository to be shown.
 func (v jobView) HasDiff() bool {
-	return v.May("OpenArtifact") && v.Status.Terminal() && v.HasPatch()
+	return v.Who.May(job.VerbOpenArtifact) && v.Status.Terminal() && v.HasPatch()
 }
 
 // firstOutput reads the outputs for the first display of the page.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"linus/internal/job"
 	"linus/internal/vm"
 )
 
@@ -35,7 +36,7 @@ func (listView) IsTime(cell any) bool {
 
 // listing is a page of a list, for those who may call a verb of the engine, whose answer has the
 // rows.
-func (p *pages) listing(verb string, view listView, rows func(context.Context) ([][]any, error)) http.Handler {
+func (p *pages) listing(verb job.AnyVerb, view listView, rows func(context.Context) ([][]any, error)) http.Handler {
 	return p.loggedIn(p.forThoseWhoMay(verb, func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
 		defer cancel()

@@ -36,12 +36,12 @@ func (p *pages) offers(r *http.Request) (o offers) {
 	defer cancel()
 	who := p.viewer(r).Who
 	var all sync.WaitGroup
-	look := func(verb string, f func()) {
+	look := func(verb job.AnyVerb, f func()) {
 		if who.May(verb) {
 			all.Go(f)
 		}
 	}
-	look("VMs", func() {
+	look(job.VerbVMs, func() {
 		infos, _ := p.Engine.VMs(ctx)
 		for _, info := range infos {
 			if (vmRow{VMInfo: info}).CanGo() {
@@ -49,8 +49,8 @@ func (p *pages) offers(r *http.Request) (o offers) {
 			}
 		}
 	})
-	look("Pools", func() { o.pools, _ = p.Engine.Pools(ctx) })
-	look("Nodes", func() {
+	look(job.VerbPools, func() { o.pools, _ = p.Engine.Pools(ctx) })
+	look(job.VerbNodes, func() {
 		nodes, _ := p.Engine.Nodes(ctx)
 		for _, n := range nodes {
 			o.templates = append(o.templates, n.Templates...)

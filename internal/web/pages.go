@@ -93,17 +93,17 @@ func (p *pages) routes(r *mux.Router) {
 
 	get("/jobs", p.loggedIn(p.jobs))
 	get("/jobs/live", p.loggedIn(p.live(section{"jobs", "list", listPause, func(r *http.Request) (any, error) { return p.jobsView(r) }})))
-	get("/jobs/new", p.loggedIn(p.forThoseWhoMay("Submit", newJob.blank(p))))
-	post("/jobs/new", p.uploading("Submit", newJob.send(p)))
+	get("/jobs/new", p.loggedIn(p.forThoseWhoMay(job.VerbSubmit, newJob.blank(p))))
+	post("/jobs/new", p.uploading(job.VerbSubmit, newJob.send(p)))
 	get("/jobs/{id}", p.loggedIn(p.job))
 	get("/jobs/{id}/events", p.loggedIn(p.events))
-	get("/jobs/{id}/lines", p.loggedIn(p.forThoseWhoMay("Output", p.lines)))
-	get("/jobs/{id}/diff", p.loggedIn(p.forThoseWhoMay("OpenArtifact", p.diff)))
+	get("/jobs/{id}/lines", p.loggedIn(p.forThoseWhoMay(job.VerbOutput, p.lines)))
+	get("/jobs/{id}/diff", p.loggedIn(p.forThoseWhoMay(job.VerbOpenArtifact, p.diff)))
 	get("/jobs/{id}/live", p.loggedIn(p.jobLive))
 	get("/jobs/{id}/terminal", p.loggedIn(p.terminalPage))
-	get("/jobs/{id}/files", p.loggedIn(p.forThoseWhoMay("ListFiles", p.files)))
-	get("/jobs/{id}/file", p.loggedIn(p.forThoseWhoMay("ReadFile", p.download)))
-	post("/jobs/{id}/files", p.uploading("WriteFile", p.upload))
+	get("/jobs/{id}/files", p.loggedIn(p.forThoseWhoMay(job.VerbListFiles, p.files)))
+	get("/jobs/{id}/file", p.loggedIn(p.forThoseWhoMay(job.VerbReadFile, p.download)))
+	post("/jobs/{id}/files", p.uploading(job.VerbWriteFile, p.upload))
 	post("/jobs/{id}/cancel", p.changing(p.cancel))
 	post("/jobs/{id}/kill", p.changing(p.kill))
 	post("/jobs/{id}/input", p.changing(p.input))
@@ -111,8 +111,8 @@ func (p *pages) routes(r *mux.Router) {
 	get("/jobs/{id}/{verb:cancel|kill|input}", to(func(r *http.Request) string { return jobPath(mux.Vars(r)["id"]) }))
 
 	part("/pools", section{"pools", "list", poolsPause, p.poolsView})
-	get("/pools/new", p.loggedIn(p.forThoseWhoMay("CreatePool", p.newPool)))
-	post("/pools/new", p.uploading("CreatePool", p.createPool))
+	get("/pools/new", p.loggedIn(p.forThoseWhoMay(job.VerbCreatePool, p.newPool)))
+	post("/pools/new", p.uploading(job.VerbCreatePool, p.createPool))
 	get("/pools/{pool}", p.loggedIn(p.pool))
 	post("/pools/{pool}/resize", p.changing(p.resizePool))
 	post("/pools/{pool}/remove", p.changing(acting(p, "pool", job.Engine.RemovePool)))
@@ -124,14 +124,14 @@ func (p *pages) routes(r *mux.Router) {
 	get("/nodes/{node}/{verb:cordon|uncordon}", to(func(*http.Request) string { return "/nodes" }))
 
 	get("/tokens", p.loggedIn(p.tokens))
-	get("/tokens/new", p.loggedIn(p.forThoseWhoMay("CreateToken", p.newToken)))
-	post("/tokens/new", p.uploading("CreateToken", p.createToken))
+	get("/tokens/new", p.loggedIn(p.forThoseWhoMay(job.VerbCreateToken, p.newToken)))
+	post("/tokens/new", p.uploading(job.VerbCreateToken, p.createToken))
 	post("/tokens/{token}/revoke", p.changing(acting(p, "token", job.Engine.RevokeToken)))
 	get("/tokens/{token}/revoke", to(func(*http.Request) string { return "/tokens" }))
 
 	part("/vms", section{"vms", "list", vmsPause, p.vmsView})
-	get("/vms/new", p.loggedIn(p.forThoseWhoMay("CreateVM", newVM.blank(p))))
-	post("/vms/new", p.uploading("CreateVM", newVM.send(p)))
+	get("/vms/new", p.loggedIn(p.forThoseWhoMay(job.VerbCreateVM, newVM.blank(p))))
+	post("/vms/new", p.uploading(job.VerbCreateVM, newVM.send(p)))
 	get("/vms/{ref}", p.loggedIn(p.page(section{"vm", "state", vmsPause, p.vmPage})))
 	get("/vms/{ref}/live", p.loggedIn(p.live(section{"vm", "state", vmsPause, func(r *http.Request) (any, error) { return p.vmView(r) }})))
 	get("/vms/{ref}/{verb:destroy|forget|revert|remove-snapshot}", p.loggedIn(p.confirm))
@@ -141,25 +141,25 @@ func (p *pages) routes(r *mux.Router) {
 	post("/vms/{ref}/terminal", p.changing(p.openTerminal))
 	get("/vms/{ref}/{verb:terminal|start|stop|suspend|resume|snapshot|fork|expose|unexpose}", to(func(r *http.Request) string { return vmPath(mux.Vars(r)["ref"]) }))
 
-	get("/templates", p.listing("Nodes", listView{
+	get("/templates", p.listing(job.VerbNodes, listView{
 		Section: "templates", Heading: "Templates", About: "VMs are cloned from them.", Help: "templates", Command: "linus template build",
 		Columns: []string{"Template", "Nodes"},
 	}, p.templates))
-	get("/checkpoints", p.listing("Checkpoints", listView{
+	get("/checkpoints", p.listing(job.VerbCheckpoints, listView{
 		Section: "checkpoints", Heading: "Checkpoints", About: "Memories of booted VMs: a VM of such a template and size continues from one instead of booting.", Help: "templates", Command: "linus template checkpoint build",
 		Columns: []string{"Checkpoint", "Template", "Size", "Node", "Status", "Memory", "Uses", "Last used"},
 	}, p.checkpoints))
-	get("/volumes", p.listing("Volumes", listView{
+	get("/volumes", p.listing(job.VerbVolumes, listView{
 		Section: "volumes", Heading: "Volumes", About: "Disks that outlive VMs.", Help: "manifest", Command: "linus volume create",
 		Columns: []string{"Volume", "Size", "Node", "Status", "Used by", "Owner", "Created"},
 	}, p.volumes))
-	get("/credentials", p.listing("Credentials", listView{
+	get("/credentials", p.listing(job.VerbCredentials, listView{
 		Section: "credentials", Heading: "Credentials", About: "What jobs may use and never have: their values are not shown.", Help: "credentials", Command: "linus credential add",
 		Columns: []string{"Credential", "For", "As", "Variable", "Secret", "Created", "By"},
 	}, p.credentials))
 
 	get("/host", p.loggedIn(p.host))
-	get("/host/live", p.loggedIn(p.forThoseWhoMay("HostTests", p.live(section{"host", "tests", testsPause, p.testsView}))))
+	get("/host/live", p.loggedIn(p.forThoseWhoMay(job.VerbHostTests, p.live(section{"host", "tests", testsPause, p.testsView}))))
 	post("/host/test", p.changing(func(w http.ResponseWriter, r *http.Request) {
 		_, err := p.Engine.TestHost(r.Context(), job.HostTestSpec{Node: r.PostForm.Get("node"), Quick: r.PostForm.Get("quick") == "on"})
 		p.acted(w, r, "/host", err)

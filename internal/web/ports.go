@@ -196,7 +196,7 @@ func (p *pages) goOn(w http.ResponseWriter, r *http.Request, to string) {
 
 // portOf returns an exposed port that a principal may reach.
 func (a *api) portOf(ctx context.Context, who job.Principal, id string) (job.ExposedPort, error) {
-	if err := who.Refusal("DialVM"); err != nil {
+	if err := who.Refusal(job.VerbDialVM); err != nil {
 		return job.ExposedPort{}, err
 	}
 	all, err := a.Engine.ListPorts(job.WithPrincipal(ctx, who), job.PortRef+id)

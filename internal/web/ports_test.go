@@ -104,7 +104,7 @@ func (e *exposing) ListPorts(ctx context.Context, ref string) ([]job.ExposedPort
 }
 
 func (e *exposing) DialVM(ctx context.Context, ref string, port int) (job.Tunnel, error) {
-	if who, ok := job.PrincipalFrom(ctx); !ok || !who.May("DialVM") {
+	if who, ok := job.PrincipalFrom(ctx); !ok || !who.May(job.VerbDialVM) {
 		return nil, job.ErrNoPrincipal
 	}
 	e.mu.Lock()

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+
+	"linus/internal/job"
 )
 
 // Limits of a form with files. Its size is MaxBody.
@@ -44,7 +46,7 @@ func keptUploads(form url.Values) []upload {
 
 // uploading is changing for forms with files. They are not read of somebody whose role has
 // not the verb that they are for.
-func (p *pages) uploading(verb string, next func(http.ResponseWriter, *http.Request, []upload)) http.Handler {
+func (p *pages) uploading(verb job.AnyVerb, next func(http.ResponseWriter, *http.Request, []upload)) http.Handler {
 	return p.loggedIn(p.forThoseWhoMay(verb, p.sent(MaxBody, readParts, next)))
 }
 

@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/http"
+	"slices"
 
 	"linus/internal/job"
 )
@@ -12,19 +13,21 @@ type viewer struct {
 	Who       job.Principal
 }
 
-// May reports whether the viewer may call a verb of the engine.
-func (v viewer) May(verb string) bool { return v.Who.May(verb) }
+// May reports whether the viewer may call a verb of the engine, which templates name.
+func (v viewer) May(name string) bool {
+	return slices.ContainsFunc(job.Verbs(), func(verb *job.Verb) bool { return verb.Name == name && v.Who.May(verb) })
+}
 
 // Home is the first section that the viewer may see.
 func (v viewer) Home() string {
 	switch {
-	case v.May("List"):
+	case v.Who.May(job.VerbList):
 		return "/jobs"
-	case v.May("VMs"):
+	case v.Who.May(job.VerbVMs):
 		return "/vms"
-	case v.May("Submit"):
+	case v.Who.May(job.VerbSubmit):
 		return "/jobs/new"
-	case v.May("CheckHost"):
+	case v.Who.May(job.VerbCheckHost):
 		return "/host"
 	}
 	return "/help"
@@ -40,7 +43,7 @@ func (p *pages) viewer(r *http.Request) viewer {
 }
 
 // forThoseWhoMay passes requests of those who may call a verb of the engine to next.
-func (p *pages) forThoseWhoMay(verb string, next http.HandlerFunc) http.HandlerFunc {
+func (p *pages) forThoseWhoMay(verb job.AnyVerb, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := p.viewer(r).Who.Refusal(verb); err != nil {
 			p.failed(w, r, err)

@@ -2,12 +2,35 @@ package web_test
 
 import (
 	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"linus/internal/job"
 	"linus/internal/web"
 )
+
+// A verb that the engine has not is nobody's: a template that names one would offer nothing.
+func TestTemplates_NameVerbsThatThereAre(t *testing.T) {
+	files, err := filepath.Glob("templates/*.html")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, asked := range regexp.MustCompile(`\.May "(\w*)"`).FindAllStringSubmatch(string(text), -1) {
+			if !slices.ContainsFunc(job.Verbs(), func(v *job.Verb) bool { return v.Name == asked[1] }) {
+				t.Errorf("%s asks for the verb %s, which there is not", name, asked[1])
+			}
+		}
+	}
+}
 
 // What a role may not do is not offered.
 func TestPages_OfferWhatTheRoleMayDo(t *testing.T) {

@@ -214,7 +214,7 @@ var (
 	}
 	vmAsks = map[string]string{"destroy": "Destroy", "forget": "Forget", "revert": "Revert", "remove-snapshot": "Remove"}
 	// vmAskers are the verbs of the engine that the questions are about.
-	vmAskers = map[string]string{"destroy": "DestroyVM", "forget": "ForgetVM", "revert": "RevertVM", "remove-snapshot": "DeleteSnapshot"}
+	vmAskers = map[string]job.AnyVerb{"destroy": job.VerbDestroyVM, "forget": job.VerbForgetVM, "revert": job.VerbRevertVM, "remove-snapshot": job.VerbDeleteSnapshot}
 )
 
 // plain is a verb that needs to know nothing but the VM.
@@ -272,7 +272,7 @@ func (p *pages) vmView(r *http.Request) (vmView, error) {
 // vmPage is vmView with the VM's snapshots, for which the host is asked once more.
 func (p *pages) vmPage(r *http.Request) (any, error) {
 	v, err := p.vmView(r)
-	if err == nil && v.May("ListSnapshots") && v.CanGo() {
+	if err == nil && v.Who.May(job.VerbListSnapshots) && v.CanGo() {
 		ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
 		defer cancel()
 		var failed error
