@@ -56,7 +56,7 @@ var arrows = map[string][]string{
 	"internal/control":   {"internal/field", "internal/intake", "internal/job", "internal/view"},
 	"internal/dispatch":  {"internal/handover", "internal/job"},
 	"internal/egress":    {"internal/job"},
-	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience"},
+	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience", "internal/term"},
 	"internal/git":       {"internal/job"},
 	"internal/hosttest":  {"internal/job", "internal/lock"},
 	"internal/executor":  {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},

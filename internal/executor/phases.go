@@ -157,11 +157,14 @@ func (e *Executor) runPhase(ctx context.Context, r *run, j job.Job, left []phase
 	case err == nil:
 		return result{all(done, recordEvents(ended)), left[1:]}, nil
 	case errors.Is(context.Cause(ctx), job.ErrDetach) || errors.Is(err, job.ErrDetach):
+		if ctx.Err() == nil {
+			signal(e.leaseDoubted)
+		}
 		return result{}, err
 	}
 	ended.Text = err.Error()
 	if len(left) <= len(ending) {
-		return result{change: recordEvents(ended)}, err
+		return result{change: all(done, recordEvents(ended))}, err
 	}
 	done, left = e.failed(ctx, r, p, err)
 	return result{all(recordEvents(ended), done), left}, nil
@@ -221,13 +224,21 @@ func deciding(o job.Outcome) change {
 	}
 }
 
-// telling returns the context of a phase, which has what is waited for in it shown at once.
+// telling returns the context of a phase, which has its steps, and what is waited for in it, shown
+// at once and recorded soon.
 func (e *Executor) telling(ctx context.Context, r *run) context.Context {
 	return job.WithListener(ctx, func(p job.Progress) {
 		at := now()
-		e.step(ctx, r, func(j *job.Job) ([]job.Event, error) {
-			j.Progress = p.Line()
-			return []job.Event{{At: at, Kind: job.EventWarning, Text: p.Warning}}, nil
+		e.step(context.WithoutCancel(ctx), r, func(j *job.Job) ([]job.Event, error) {
+			event := p.Event()
+			event.At = at
+			if p.Text != "" {
+				j.Progress = p.Line()
+			}
+			if p.Text != "" && p.Warning != "" { // a wait, in whatever phase
+				event.Phase = ""
+			}
+			return []job.Event{event}, nil
 		})
 	})
 }
@@ -238,20 +249,19 @@ const warmPatience = 10 * time.Second
 
 // acquire gets the job a VM, and prepares that for its task.
 func (e *Executor) acquire(ctx context.Context, r *run, j job.Job) (_ change, err error) {
-	h := holder{e, r}
 	if j.StartedAt.IsZero() {
 		if j, err = e.fetchRepository(ctx, r, j); err != nil {
 			return nil, err
 		}
 	}
-	if j, err = e.o.Fleet.Acquire(ctx, j, h); err != nil || !j.StartedAt.IsZero() {
+	if j, err = e.o.Fleet.Acquire(ctx, j); err != nil || !j.StartedAt.IsZero() {
 		return nil, err
 	}
 	if job.Pinned(*j.VM) != nil || j.Shares() {
 		return nil, nil // push says whether the job may go there at all, and whether the VM runs
 	}
 	if j.VM.Source == vm.Cold {
-		h.Tell(ctx, job.Progress{Step: "connect", Text: "connecting to the VM"})
+		job.Tell(ctx, job.Progress{Step: "connect", Text: "connecting to the VM"})
 	}
 	timed, end := context.WithTimeout(ctx, warmPatience)
 	defer end()
@@ -400,8 +410,8 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) (change, error)
 }
 
 // release cleans up after the job in a VM that it shares, and gives its VM back. A VM that is
-// gone or does not respond delays nothing.
-func (e *Executor) release(ctx context.Context, r *run, j job.Job) (change, error) {
+// gone or does not respond delays nothing. A job that was lost is run again before its row says that.
+func (e *Executor) release(ctx context.Context, _ *run, j job.Job) (change, error) {
 	if j.VM == nil || j.VM.State.Settled() {
 		return nil, nil
 	}
@@ -410,7 +420,13 @@ func (e *Executor) release(ctx context.Context, r *run, j job.Job) (change, erro
 			return nil, err
 		}
 	}
-	return e.o.Fleet.Release(ctx, j, holder{e, r})
+	done, gone, err := e.o.Fleet.Release(ctx, j)
+	if gone || job.IsClass(err, job.HostOffline) {
+		if failed := e.retry(ctx, j, gone); failed != nil {
+			return nil, errors.Join(err, failed)
+		}
+	}
+	return done, err
 }
 
 // clean removes what the job has left in a VM that others use.

@@ -140,24 +140,35 @@ type Repositories interface {
 // credentialVerbs are what Credentials offers to callers, to be embedded.
 type credentialVerbs interface{ job.Credentials }
 
-// Fleet is the life of VMs; see package fleet.
+// Fleet is the life of VMs; see package fleet. What it does to the VM of a job it records in the
+// job's row itself, in one commit with the VM's.
 type Fleet interface {
 	verbs
+	holding
+	reach
+	entry
+	upkeep
+}
 
+// holding is how a job gets a VM, and gives it back.
+type holding interface {
 	// Acquire gets a job a VM, and returns the job as it is then; what was begun before is gone
 	// on with. One that a pool's VM has failed gets a new one.
-	Acquire(ctx context.Context, j job.Job, h job.Holder) (job.Job, error)
+	Acquire(ctx context.Context, j job.Job) (job.Job, error)
 	// GiveBack takes a pool's VM that has failed it from a job whose task has not begun, when
 	// the change is stored; nil: it does not.
 	GiveBack(ctx context.Context, j job.Job, cause error) change
-	// Release ends a job's hold on its VM, which is kept or destroyed: the change says so of the
-	// job. Call Freed when it is stored that the VM is gone.
-	Release(ctx context.Context, j job.Job, h job.Holder) (change, error)
-	Freed(ctx context.Context, id string)
 	// PutBack unmounts the volumes of a job whose VM goes, and takes them off. What fails is told,
 	// and done again before the VM is destroyed.
 	PutBack(ctx context.Context, j job.Job) (told []job.Event)
+	// Release ends a job's hold on its VM, which is kept or destroyed: the change says so of the
+	// job, or why not yet, with the error. gone: the VM is no more. Call Freed when that is stored.
+	Release(ctx context.Context, j job.Job) (_ change, gone bool, err error)
+	Freed(ctx context.Context, id string)
+}
 
+// reach is what is known of where a VM is, and whether it can be reached.
+type reach interface {
 	// WhileUp calls work, which connects to a VM, and returns early with what notUp makes
 	// of the VM's status, if that is an error.
 	WhileUp(ctx context.Context, v vm.VM, notUp func(vm.VM, vm.Status) error, work func(context.Context) error) error
@@ -169,11 +180,13 @@ type Fleet interface {
 	Tell(ctx context.Context, id string, events []job.Event) error
 	// Spread reports whether VMs are spread over nodes.
 	Spread() bool
+}
 
+// entry is who may have which VM.
+type entry interface {
 	// Known returns a job as it is stored or, for the ID in the marker of a VM that no job has
 	// made, what stands for one; job.ErrNotFound.
 	Known(ctx context.Context, id string) (job.Job, error)
-
 	// Limited reports whether what clients may have is limited. Admit returns an error if the
 	// client may not have one more job, of this manifest, or there is no space for one.
 	Limited() bool
@@ -196,17 +209,20 @@ type Fleet interface {
 	// CancelVM ends the making of a VM that somebody has asked for; job.ErrCompleted: it is
 	// made, or a pool's.
 	CancelVM(ctx context.Context, id string) error
+}
 
+// upkeep is the work on VMs that no job waits for.
+type upkeep interface {
+	// Begin has work on VMs that callers ask for go on until ctx ends; Spawn is such work, which
+	// outlives its caller.
+	Begin(ctx context.Context)
+	Spawn(work func(running context.Context)) error
 	// Tend does what is to be done for VMs without a job, until ctx ends. Busy reports whether
 	// there is any of that, Working whether a VM is being worked on here.
 	Tend(ctx context.Context)
 	Busy() bool
 	Working() bool
-	// Spawn runs work that outlives its caller, and ends with the engine.
-	Spawn(work func(running context.Context)) error
-	// Begin has work on VMs that callers ask for go on until ctx ends. Expect says what
-	// this engine's jobs may ask for.
-	Begin(ctx context.Context)
+	// Expect says what this engine's jobs may ask for.
 	Expect(d job.Demand)
 	// DestroySoon has VMs destroyed of which was just recorded that nobody wants them;
 	// TendSoon has the pools tended, and LoadPools read again first.

@@ -78,7 +78,7 @@ func (e *Executor) fetchRepository(ctx context.Context, r *run, j job.Job) (job.
 	if e.o.Repositories == nil {
 		return j, errors.New("this engine cannot fetch the job's repository")
 	}
-	holder{e, r}.Tell(ctx, job.Progress{Step: "repository", Text: "fetching " + m.Repository.URL})
+	job.Tell(ctx, job.Progress{Step: "repository", Text: "fetching " + m.Repository.URL})
 	q, done, err := e.repositoryCall(ctx, r, j)
 	if err != nil {
 		return j, err

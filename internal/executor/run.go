@@ -25,8 +25,7 @@ type run struct {
 
 	// Executor.mu guards these.
 	heard heard    // reports that are not recorded yet
-	steps []change // of its VM's creation, while they are not recorded
-	waits string   // why it has no node yet, as its progress shows; empty: it does not wait
+	steps []change // that it has told of, while they are not recorded
 	cut   func()   // stops collecting; nil before that
 	fault *fault   // of the engine's own, which holds it up; nil: none does
 }

@@ -39,6 +39,24 @@ func (e *Executor) updateSoon(ctx context.Context, id string, change func(*job.J
 	})
 }
 
+// step records a change soon, together with others that come until then.
+func (e *Executor) step(ctx context.Context, r *run, c change) {
+	e.mu.Lock()
+	r.steps = append(r.steps, c)
+	first := len(r.steps) == 1
+	e.mu.Unlock()
+	if !first {
+		return // it goes with the first one
+	}
+	var steps []change
+	e.updateSoon(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		e.mu.Lock()
+		steps, r.steps = append(steps, r.steps...), nil // after a commit that failed there may be more
+		e.mu.Unlock()
+		return all(steps...)(j)
+	})
+}
+
 // maskAndNotify is a change after which the job's texts are as they may be shown, and that
 // has the messages about its end recorded. What it has recorded is in record, too.
 func (e *Executor) maskAndNotify(change func(*job.Job) (job.Record, error), record *job.Record) func(*job.Job) (job.Record, error) {

@@ -12,9 +12,8 @@ import (
 
 // acquisition is a job's getting of a VM.
 type acquisition struct {
-	job.Holder
-
 	job      job.Job // as of the last change
+	waits    string  // why its VM has no node yet; empty: it does not wait
 	begun    bool    // its VM may have been begun before
 	poolLeft bool    // a pool's VM has failed it: it gets a new one
 }
@@ -28,9 +27,9 @@ var sources = []source{(*Fleet).held, (*Fleet).named, (*Fleet).pooled, (*Fleet).
 
 // Acquire gets a job a VM that responds, or is new, and returns the job as it is then. What the
 // job has begun to get before is gone on with.
-func (f *Fleet) Acquire(ctx context.Context, j job.Job, h job.Holder) (job.Job, error) {
+func (f *Fleet) Acquire(ctx context.Context, j job.Job) (job.Job, error) {
 	a := &acquisition{
-		Holder: h, job: j, begun: j.VM != nil && !j.VM.State.Planned(),
+		job: j, begun: j.VM != nil && !j.VM.State.Planned(),
 		poolLeft: j.VM == nil && j.Status == job.Provisioning, // it was given back: nothing else takes a job's VM from it
 	}
 	for _, from := range sources {
@@ -68,7 +67,7 @@ func (f *Fleet) tellUnproven(ctx context.Context, a *acquisition, err error) {
 	if len(uses) == 0 {
 		return
 	}
-	a.Tell(ctx, job.Progress{Step: job.PhaseProvision, Text: fmt.Sprintf("not proven on node %s: %s; %s tests it", j.VM.Node, strings.Join(uses, ", "), job.ProveHost)})
+	job.Tell(ctx, job.Progress{Step: job.PhaseProvision, Text: fmt.Sprintf("not proven on node %s: %s; %s tests it", j.VM.Node, strings.Join(uses, ", "), job.ProveHost)})
 }
 
 // errNoSource is never seen: the last source makes a VM, or fails.

@@ -280,7 +280,6 @@ func (r *rig) restart(s *steps) {
 
 // held is a job that has a VM, and is not in the store.
 type held struct {
-	job.Holder
 	s      *steps
 	j      job.Job
 	events []string
@@ -295,9 +294,3 @@ func (h *held) Update(_ context.Context, change func(*job.Job) ([]job.Event, err
 		return h.j, err
 	})
 }
-
-func (h *held) Removed(context.Context, job.Job, bool) error { return nil }
-
-func (h *held) Tell(context.Context, job.Progress) {}
-
-func (h *held) Job(context.Context) (job.Job, error) { return h.j, nil }

@@ -14,6 +14,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lock"
+	"linus/internal/term"
 	"linus/internal/vm"
 )
 
@@ -184,11 +185,15 @@ func (f *Fleet) update(ctx context.Context, id string, change func(*vm.VM) ([]jo
 	return v, err
 }
 
-// updateJob changes a job and the VM that it has made, and tells of it.
+// updateJob changes a job and the VM that it has made, and tells of it. Texts, which may quote a
+// host, are stored as the executor stores a job's; none of its secrets was anywhere yet.
 func (f *Fleet) updateJob(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var recorded []job.Event
 	j, err := f.o.Jobs.Update(ctx, id, job.EventsOnly(func(j *job.Job) (events []job.Event, err error) {
 		recorded, err = change(j)
+		for i := range recorded {
+			recorded[i].Text = job.Bounded(term.Text(recorded[i].Text))
+		}
 		return recorded, err
 	}))
 	if err == nil {

@@ -304,6 +304,7 @@ func TestTend_DestroysWhatNobodyWants(t *testing.T) {
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
+			f.Begin(ctx)
 			f.Tend(ctx)
 		}()
 		if leads {

@@ -19,7 +19,7 @@ func (f *Fleet) named(ctx context.Context, a *acquisition) (has bool, err error)
 	if err != nil {
 		return false, err
 	}
-	kept, done, err := f.use(ctx, kept, func(p job.Progress) { a.Tell(ctx, p) })
+	kept, done, err := f.use(ctx, kept, func(p job.Progress) { job.Tell(ctx, p) })
 	if err != nil {
 		return false, err
 	}
@@ -31,7 +31,7 @@ func (f *Fleet) named(ctx context.Context, a *acquisition) (has bool, err error)
 	if len(inside) > maxShared { // itself included
 		return false, fmt.Errorf("VM %d runs %d jobs already, which is the limit; wait for one to end", kept.ID, len(inside)-1)
 	}
-	a.job, err = a.Update(ctx, func(j *job.Job) ([]job.Event, error) {
+	a.job, err = f.updateJob(ctx, a.job.ID, func(j *job.Job) ([]job.Event, error) {
 		v := kept
 		j.VM = &v
 		return j.Reach(job.Provisioning), nil

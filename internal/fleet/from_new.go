@@ -31,7 +31,7 @@ func (f *Fleet) orderOf(ctx context.Context, a *acquisition) (o makeRequest, err
 	if err != nil {
 		return o, err
 	}
-	o = makeRequest{planned: planned, start: j.Manifest.Start, begun: a.begun, ttl: seconds(j.Manifest.TTL), recorder: jobRecorder{a}}
+	o = makeRequest{planned: planned, start: j.Manifest.Start, begun: a.begun, ttl: seconds(j.Manifest.TTL), recorder: jobRecorder{f, a}}
 	if o.spec, err = f.jobSpec(j, o.planned); err != nil {
 		return o, err
 	}
@@ -103,11 +103,14 @@ func (f *Fleet) hideOthersName(ctx context.Context, owner, name string, err erro
 }
 
 // jobRecorder writes down in a job's row what becomes of its VM that is being made.
-type jobRecorder struct{ *acquisition }
+type jobRecorder struct {
+	f *Fleet
+	*acquisition
+}
 
 // Change is recorder's. A job that has a node is provisioning.
 func (b jobRecorder) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
-	j, err := b.Update(ctx, func(j *job.Job) ([]job.Event, error) {
+	j, err := b.f.updateJob(ctx, b.job.ID, func(j *job.Job) ([]job.Event, error) {
 		v := vm.VM{}
 		if j.VM != nil {
 			v = *j.VM
@@ -128,4 +131,28 @@ func (b jobRecorder) Change(ctx context.Context, change func(*vm.VM) ([]job.Even
 	}
 	b.job = j
 	return *j.VM, nil
+}
+
+// Wait shows what the job waits for.
+func (b jobRecorder) Wait(ctx context.Context, full *job.NoRoomError) error {
+	before := b.waits
+	if b.waits = ""; full != nil {
+		b.waits = full.Waiting()
+	}
+	if b.waits == "" || b.waits == before {
+		return nil
+	}
+	_, err := b.f.updateJob(ctx, b.job.ID, func(j *job.Job) ([]job.Event, error) {
+		j.Progress = b.waits
+		if before != "" {
+			return nil, nil
+		}
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: b.waits}}, nil
+	})
+	return err
+}
+
+// Told returns the events of the job.
+func (b jobRecorder) Told(ctx context.Context) ([]job.Event, error) {
+	return b.f.o.Jobs.Events(ctx, b.job.ID, 0)
 }

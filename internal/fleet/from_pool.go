@@ -39,7 +39,7 @@ func (f *Fleet) pooled(ctx context.Context, a *acquisition) (has bool, err error
 		}
 		without, err := f.giveBack(ctx, a.job, err)
 		if err == nil {
-			a.job, err = a.Update(ctx, without)
+			a.job, err = f.updateJob(ctx, a.job.ID, without)
 		}
 		if err != nil {
 			return false, err
@@ -79,7 +79,8 @@ func (f *Fleet) claimMember(ctx context.Context, a *acquisition) (claimed bool, 
 			continue
 		}
 		a.job = claimer
-		a.Claimed(claimer, events)
+		f.o.Changes.Add(job.Change{Job: claimer, Events: events})
+		f.o.Changes.Add(job.VMChanged{VM: *claimer.VM})
 		f.o.Log.Info("VM of a pool claimed", "job_id", claimer.ID, "pool", p.Name, "vm_id", claimer.VM.ID, "maker", claimer.VM.Job)
 		return true, nil
 	}

@@ -22,13 +22,11 @@ type makeRequest struct {
 	from     *vm.VM // the VM or checkpoint from which it goes on; nil: it boots
 }
 
-// recorder is where what becomes of a VM that is being made is written down: its row, and what
-// whoever it is for is shown.
+// recorder is where what becomes of a VM that is being made is written down: its row, or its job's.
+// Its steps are told to the context's listener.
 type recorder interface {
 	// Change changes the VM, as it is stored or else planned, and records events with that.
 	Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
-	// Tell records a step or a warning soon.
-	Tell(ctx context.Context, p job.Progress)
 	// Wait says why the VM has no node yet; nil: it has one, or does not wait.
 	Wait(ctx context.Context, full *job.NoRoomError) error
 	// Told returns the events that are recorded.
@@ -236,7 +234,7 @@ func (f *Fleet) tell(ctx context.Context, o makeRequest, p job.Progress, told ma
 		}
 	}
 	if event := p.Event(); event != (job.Event{}) && !told[event] {
-		o.recorder.Tell(ctx, p)
+		job.Tell(ctx, p)
 	}
 }
 

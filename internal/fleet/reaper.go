@@ -57,9 +57,9 @@ func (f *Fleet) Spawn(work func(running context.Context)) error {
 }
 
 // Tend keeps the pools as they are wanted, makes the VMs that somebody has asked for,
-// destroys what nobody wants any more, and looks for what was left over, until ctx ends.
+// destroys what nobody wants any more, and looks for what was left over, until ctx ends, with which
+// was begun.
 func (f *Fleet) Tend(ctx context.Context) {
-	f.Begin(ctx)
 	defer func() {
 		f.mu.Lock()
 		f.running = nil

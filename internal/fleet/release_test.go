@@ -50,9 +50,12 @@ func TestRelease_SaysOfAPoolsVMWhatWasSeen(t *testing.T) {
 					h := r.claimed(s)
 					v := *h.j.VM
 					release := func() error {
-						change, err := r.Release(context.Background(), h.j, h)
+						change, gone, err := r.Release(context.Background(), h.j)
 						if err == nil {
 							_, err = h.Update(context.Background(), change)
+						}
+						if err == nil && gone != (h.j.VM.State == vm.Destroyed) {
+							t.Errorf("gone: %v, and the job's VM is %s", gone, h.j.VM.State)
 						}
 						return err
 					}

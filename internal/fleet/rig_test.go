@@ -440,6 +440,7 @@ func (r *rig) start() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var over sync.WaitGroup
+	r.Begin(ctx)
 	over.Go(func() { r.Tend(ctx) })
 	synctest.Wait() // it has looked at the host
 	r.stop = sync.OnceFunc(func() {

@@ -112,7 +112,7 @@ func (f *Fleet) mount(ctx context.Context, a *acquisition) error {
 		}
 		names = append(names, v.Name+" at "+j.Manifest.Volumes[i].Path)
 	}
-	a.job, err = a.Update(ctx, func(*job.Job) ([]job.Event, error) {
+	a.job, err = f.updateJob(ctx, j.ID, func(*job.Job) ([]job.Event, error) {
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: "volumes mounted: " + strings.Join(names, ", ")}}, nil
 	})
 	return err

@@ -291,21 +291,6 @@ func TestVolume_IsItsNodes(t *testing.T) {
 	})
 }
 
-// stored is a job of the store that gets a VM.
-type stored struct {
-	job.Holder
-	r  *rig
-	id string
-}
-
-func (h stored) Update(ctx context.Context, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
-	return h.r.store.Update(ctx, h.id, job.EventsOnly(change))
-}
-func (h stored) Job(ctx context.Context) (job.Job, error)      { return h.r.store.Job(ctx, h.id) }
-func (h stored) Tell(context.Context, job.Progress)            {}
-func (h stored) Wait(context.Context, *job.NoRoomError) error  { return nil }
-func (h stored) Told(ctx context.Context) ([]job.Event, error) { return h.r.store.Events(ctx, h.id, 0) }
-
 // acquire gets a job that is submitted now a VM, and returns it.
 func (r *rig) acquire(m job.Manifest) (job.Job, error) {
 	r.t.Helper()
@@ -318,8 +303,7 @@ func (r *rig) acquire(m job.Manifest) (job.Job, error) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	j, err = r.Acquire(context.Background(), j, stored{r: r, id: j.ID})
-	return j, err
+	return r.Acquire(context.Background(), j)
 }
 
 // A VM goes on from a checkpoint on a node that takes VMs, and on that of its job's volume.

@@ -52,9 +52,14 @@ func Unanswered(err error) bool { return errors.Is(err, errNoAnswer) }
 
 // Waits tells the listener of ctx, if there is one, what is waited for and until when.
 func Waits(ctx context.Context, what string, cause error, until time.Time) {
+	text := fmt.Sprintf("waiting for %s until %s: %v", what, until.UTC().Format("15:04:05 UTC"), cause)
+	Tell(ctx, Progress{Text: text, Warning: text})
+}
+
+// Tell tells the context's listener of a step, or a warning.
+func Tell(ctx context.Context, p Progress) {
 	if tell := Listener(ctx); tell != nil {
-		text := fmt.Sprintf("waiting for %s until %s: %v", what, until.UTC().Format("15:04:05 UTC"), cause)
-		tell(Progress{Text: text, Warning: text})
+		tell(p)
 	}
 }
 

@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -68,6 +69,25 @@ type Progress struct {
 	VMID  int    // the VM ID, as soon as it is ours; else 0
 
 	Warning string // something the job's owner should know, e.g. no host key to pin, or what is waited for, which is the Text, too
+}
+
+// Line is a step in one line for people.
+func (p Progress) Line() string {
+	if p.Of > 0 {
+		return fmt.Sprintf("%d/%d %s", p.N, p.Of, p.Text)
+	}
+	return p.Text
+}
+
+// Event returns the event of a step or a warning; the zero Event if it is neither.
+func (p Progress) Event() Event {
+	switch {
+	case p.Warning != "":
+		return Event{Kind: EventWarning, Phase: PhaseProvision, Text: p.Warning}
+	case p.Step != "":
+		return Event{Kind: EventProgress, Phase: p.Step, Text: p.Text}
+	}
+	return Event{}
 }
 
 // Seen is a VM as Look finds it. What its guest reports is bounded and
