@@ -63,7 +63,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
-	st.VMMessages = notify.OfVM
+	st.VMMessages, st.Changes = notify.OfVM, &job.Changes{}
 	limits := policy.Limits{Jobs: c.LimitJobs, CPU: c.LimitCPU, MemoryMB: c.LimitMemoryMB(), DiskMB: c.LimitDiskMB(), Seconds: c.LimitSeconds}
 	admit := limits.Check
 	if limits == (policy.Limits{}) {
@@ -102,7 +102,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
 		CallbackAddr:       func() string { return e.callbacks.Addr() },
 		Connected:          e.watch.metrics.Connected,
-		Changes:            &job.Changes{},
+		Changes:            st.Changes,
 		About:              about(o),
 	}
 	credentials := credential.New(credential.Options{

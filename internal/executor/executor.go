@@ -44,7 +44,7 @@ type Options struct {
 	// reach nothing.
 	Proxy     func(ctx context.Context, o ProxyOptions) (NamesProxy, error)
 	Connected func(job.Connection) // called for each of those; may be nil
-	// Changes are what has happened, of which the Fleet tells there, too. Nil: it does not.
+	// Changes are what has happened: the Stores', and the Fleet's. Nil: none is told.
 	Changes *job.Changes
 	// Observer is called on what has happened, with one after the other. May be nil.
 	Observer job.Observer

@@ -165,7 +165,7 @@ func (s *contactClock) save(ctx context.Context) {
 		if s.decided == (j.Outcome != nil) {
 			j.Silence = now
 		}
-		return job.Record{}, nil
+		return job.Record{Quiet: true}, nil
 	})
 	if err == nil {
 		s.mu.Lock()

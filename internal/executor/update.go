@@ -11,7 +11,7 @@ import (
 	"linus/internal/vm"
 )
 
-// update changes a job in the store, and tells of it. The job's texts are stored
+// update changes a job in the store, which tells of it. The job's texts are stored
 // as they may be shown: without secrets, and bounded.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	return e.updateWith(ctx, id, job.EventsOnly(change))
@@ -85,20 +85,16 @@ func (e *Executor) maskAndNotify(change func(*job.Job) (job.Record, error), reco
 	}
 }
 
-// updated tells that a job was changed.
+// updated sees to what follows a job's change.
 func (e *Executor) updated(j job.Job, record job.Record, err error) (job.Job, error) {
 	if errors.Is(err, job.ErrDetach) {
 		signal(e.leaseDoubted)
 	}
-	if err != nil {
-		return j, err
-	}
-	e.o.Changes.Add(job.Change{Job: j, Events: record.Events})
-	if len(record.Outbox) > 0 {
+	if err == nil && len(record.Outbox) > 0 {
 		e.undelivered.Store(true)
 		signal(e.notices)
 	}
-	return j, nil
+	return j, err
 }
 
 // heed tells of what has happened who watches it, and who observes this engine.

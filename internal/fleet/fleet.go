@@ -93,7 +93,7 @@ type Options struct {
 	Keys     Keys         // log in to the VMs; nil: the Provider's, one for all VMs
 	Owner    string       // this installation's ID, the VMs' linus-owner
 	Log      *slog.Logger // default: slog.Default()
-	Changes  *job.Changes // where what happens is told; nil: nobody reads it
+	Changes  *job.Changes // where what happens is told, the Store's; nil: nobody reads it
 
 	Defaults job.Defaults // of pools and VMs
 	// Admit returns an error if one more job or VM, or a disk alone, would be more than a client may
@@ -172,34 +172,21 @@ func New(o Options) *Fleet {
 	}
 }
 
-// update changes a VM, and tells of it.
+// update changes a VM, of which the store tells.
 func (f *Fleet) update(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
-	var recorded []job.Event
-	v, err := f.o.Store.UpdateVM(ctx, id, func(v *vm.VM) (events []job.Event, err error) {
-		recorded, err = change(v)
-		return recorded, err
-	})
-	if err == nil {
-		f.o.Changes.Add(job.VMChanged{VM: v, Events: recorded})
-	}
-	return v, err
+	return f.o.Store.UpdateVM(ctx, id, change)
 }
 
-// updateJob changes a job and the VM that it has made, and tells of it. Texts, which may quote a
-// host, are stored as the executor stores a job's; none of its secrets was anywhere yet.
+// updateJob changes a job and the VM that it has made, of which the store tells. Texts, which may
+// quote a host, are stored as the executor stores a job's; none of its secrets was anywhere yet.
 func (f *Fleet) updateJob(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
-	var recorded []job.Event
-	j, err := f.o.Jobs.Update(ctx, id, job.EventsOnly(func(j *job.Job) (events []job.Event, err error) {
-		recorded, err = change(j)
-		for i := range recorded {
-			recorded[i].Text = job.Bounded(term.Text(recorded[i].Text))
+	return f.o.Jobs.Update(ctx, id, job.EventsOnly(func(j *job.Job) (told []job.Event, err error) {
+		told, err = change(j)
+		for i := range told {
+			told[i].Text = job.Bounded(term.Text(told[i].Text))
 		}
-		return recorded, err
+		return told, err
 	}))
-	if err == nil {
-		f.o.Changes.Add(job.Change{Job: j, Events: recorded})
-	}
-	return j, err
 }
 
 // observed tells of what a client has done. When its call returns, that is in the audit log.

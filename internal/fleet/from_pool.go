@@ -59,8 +59,7 @@ func (f *Fleet) claimMember(ctx context.Context, a *acquisition) (claimed bool, 
 		return false, err
 	}
 	for _, p := range pools {
-		var events []job.Event
-		claimer, claimed, err := f.o.Store.Claim(ctx, a.job.ID, p.Name, func(j *job.Job, idle []vm.VM) (at int, _ []job.Event) {
+		claimer, claimed, err := f.o.Store.Claim(ctx, a.job.ID, p.Name, func(j *job.Job, idle []vm.VM) (at int, events []job.Event) {
 			at = -1
 			if j.VM == nil && j.Outcome == nil {
 				at = f.Pick(p, j.Manifest, on, idle)
@@ -79,8 +78,6 @@ func (f *Fleet) claimMember(ctx context.Context, a *acquisition) (claimed bool, 
 			continue
 		}
 		a.job = claimer
-		f.o.Changes.Add(job.Change{Job: claimer, Events: events})
-		f.o.Changes.Add(job.VMChanged{VM: *claimer.VM})
 		f.o.Log.Info("VM of a pool claimed", "job_id", claimer.ID, "pool", p.Name, "vm_id", claimer.VM.ID, "maker", claimer.VM.Job)
 		return true, nil
 	}

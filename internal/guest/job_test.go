@@ -56,6 +56,7 @@ func (r *rig) engine(w *wiretest.Wire) *executor.Executor {
 	r.t.Cleanup(func() { _ = s.Close() })
 	host := oneVM{providertest.NewFake(), r}
 	guest, owner, changes := countedFromWarm{r.Guest, w}, uuid.NewString(), &job.Changes{}
+	s.Changes = changes
 	defaults := job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 60, CPU: 1, Memory: "1G", Disk: "10G"}
 	vms := fleet.New(fleet.Options{
 		Store: s, Jobs: s, Provider: host, Guest: guest, Owner: owner, Defaults: defaults, Changes: changes,

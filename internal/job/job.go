@@ -91,6 +91,7 @@ type Record struct {
 	Dropped   []string  // the IDs of messages that are not to be delivered any more
 	Postponed []Webhook // messages that are due at their NextAt now
 	TokenHash string    // the hex sha256 of the job's new callback token; empty: it keeps its own
+	Quiet     bool      // it is no news: Changes is not told of it
 }
 
 // EventsOnly is a change that has nothing but events recorded with it.

@@ -66,9 +66,11 @@ const (
 	PhaseInterrupted PhaseResult = "interrupted" // the engine stopped; the next one runs it again
 )
 
-// Changes is what has happened, in the order in which it was added, until it is read. It is added
-// after it was recorded: of two things that are recorded at once either may come first. Who adds
-// to it does not wait for who reads.
+// Changes is what has happened, in the order in which it was added, until it is read. What the rows
+// of jobs and VMs were changed to is added by the store, in the order in which its one writer has
+// committed it. Where engines share a database, each has a store, and is told what it has written
+// itself. Other things are added after they were recorded: of two at once either may come first.
+// Who adds to it does not wait for who reads.
 type Changes struct {
 	mu      sync.Mutex
 	waiting []Happening
@@ -89,10 +91,10 @@ func (c *Changes) Read(read func(Happening)) {
 }
 
 // Add adds what was just recorded.
-func (c *Changes) Add(h Happening) {
+func (c *Changes) Add(h ...Happening) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiting = append(c.waiting, h)
+	c.waiting = append(c.waiting, h...)
 	c.begin()
 }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"linus/internal/job"
 )
 
 // errClosed is returned for a change after Close.
@@ -23,10 +25,11 @@ const maxLinger = 500 * time.Millisecond
 // change is what one caller writes.
 type change struct {
 	work     func(*tx) error
-	unfenced bool      // it counts even if this engine is no member
-	soon     time.Time // when it is to be written if no other change comes; zero: now
-	err      error     // of work, or of the commit
-	panicked any       // what work panicked with
+	unfenced bool            // it counts even if this engine is no member
+	soon     time.Time       // when it is to be written if no other change comes; zero: now
+	err      error           // of work, or of the commit
+	panicked any             // what work panicked with
+	told     []job.Happening // when it is committed
 	done     chan struct{}
 }
 
@@ -204,6 +207,9 @@ func (s *Store) commit(batch []*change) {
 		case err != nil && c.err == nil:
 			c.err = err
 		}
+		if c.err == nil && s.Changes != nil {
+			s.Changes.Add(c.told...)
+		}
 		close(c.done)
 	}
 }
@@ -335,11 +341,12 @@ func (s *Store) runChange(ctx context.Context, c *change, shared bool) error {
 
 // run does the work, and keeps its error or its panic.
 func (c *change) run(t *tx) {
-	c.err, c.panicked = nil, nil
+	c.err, c.panicked, t.told = nil, nil, nil
 	defer func() {
 		if c.panicked = recover(); c.panicked != nil {
 			c.err = fmt.Errorf("panic: %v", c.panicked)
 		}
 	}()
 	c.err = c.work(t)
+	c.told = t.told
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -228,4 +229,39 @@ func TestUpdate_RunsAgainWhenAnotherCallersChangeFails(t *testing.T) {
 	if err != nil || eventsErr != nil || j.Progress != "xxxxxxxxxx" || len(events) != 10 {
 		t.Errorf("progress %q and %d events, %v, %v", j.Progress, len(events), err, eventsErr)
 	}
+}
+
+// What many write at once is told in the order in which it is committed; a change that fails, or
+// that is no news, is not.
+func TestChanges_AreToldAsTheyAreCommitted(t *testing.T) {
+	s := newStore(t)
+	s.Changes = &job.Changes{}
+	var told, want []string
+	s.Changes.Read(func(h job.Happening) { told = append(told, h.(job.Change).Events[0].Text) })
+	j, _, err := s.Insert(t.Context(), newJob("x"), "", job.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := errors.New("own")
+	var writers sync.WaitGroup
+	for range 16 {
+		writers.Go(func() {
+			for range 10 {
+				_, err := s.Update(t.Context(), j.ID, job.EventsOnly(count))
+				_, failed := s.Update(t.Context(), j.ID, func(j *job.Job) (job.Record, error) { return job.Record{}, own })
+				_, quiet := s.Update(t.Context(), j.ID, func(j *job.Job) (job.Record, error) { return job.Record{Quiet: true}, nil })
+				if err != nil || !errors.Is(failed, own) || quiet != nil {
+					t.Errorf("%v, %v, %v", err, failed, quiet)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	if err := s.Changes.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 160 {
+		want = append(want, strconv.Itoa(n+1))
+	}
+	diff(t, want, told)
 }

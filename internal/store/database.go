@@ -153,12 +153,13 @@ type tx struct {
 	// callers': to cancel one could roll back other callers' changes, too.
 	ctx context.Context
 
-	mark    string       // its row in meta; see postgres.go
-	engine  string       // on whose behalf it writes; empty: it shares with none
-	notices []job.Notice // for the other engines
-	soon    []string     // jobs of which they are told a little later
-	posted  []statement  // to run with the next one
-	broken  error        // of one that was posted: the transaction is of no use
+	mark    string          // its row in meta; see postgres.go
+	engine  string          // on whose behalf it writes; empty: it shares with none
+	notices []job.Notice    // for the other engines
+	soon    []string        // jobs of which they are told a little later
+	told    []job.Happening // by the present change, when it is committed
+	posted  []statement     // to run with the next one
+	broken  error           // of one that was posted: the transaction is of no use
 }
 
 func newTx(d dialect, conn *sql.Conn) *tx {

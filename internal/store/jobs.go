@@ -124,7 +124,9 @@ func (u *updating) run(ctx context.Context, tx *tx) error {
 	if err := allowed(status, state, decided, j); err != nil {
 		return err
 	}
-	u.job = j
+	if u.job = j; !record.Quiet {
+		tx.told = append(tx.told, job.Change{Job: j, Events: record.Events})
+	}
 	return errors.Join(updateVM(tx, had, j), updateRow(tx, written, j, record))
 }
 

@@ -105,6 +105,7 @@ func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.J
 				return err
 			}
 			tx.tell(job.NoticeChanged, idle[at].Job)
+			tx.told = append(tx.told, job.Change{Job: j, Events: events}, job.VMChanged{VM: *j.VM})
 			if err := errors.Join(writeVM(tx, idle[at]), updateRow(tx, nil, j, job.Record{Events: events})); err != nil {
 				return err
 			}

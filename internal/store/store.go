@@ -76,6 +76,9 @@ type Store struct {
 	// VMMessages returns what is to be delivered about a change of a VM that no job has made,
 	// to be recorded with the change; nil: nothing is. Set it before the store is used.
 	VMMessages func(was, is vm.VM) []job.Webhook
+	// Changes is told what the rows of jobs and VMs were changed to, in the order in which this
+	// engine has committed that; nil: nobody is. Set it before the store is used.
+	Changes *job.Changes
 
 	patience, answerTime time.Duration // see the constants; answerTime 0: no limit
 

@@ -195,12 +195,14 @@ func (s *Store) GrowVM(ctx context.Context, of vm.VM, what string, mb int, withi
 
 func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, change func(*vm.VM) ([]job.Event, error)) (v vm.VM, err error) {
 	var refused error
-	made := s.newUpdate(id, job.EventsOnly(func(j *job.Job) ([]job.Event, error) {
+	var events []job.Event
+	made := s.newUpdate(id, func(j *job.Job) (_ job.Record, err error) {
 		if j.VM == nil || j.VM.Job != id {
-			return nil, job.ErrNotFound
+			return job.Record{}, job.ErrNotFound
 		}
-		return change(j.VM)
-	}))
+		events, err = change(j.VM)
+		return job.Record{Events: events, Quiet: true}, err
+	})
 	err = s.transaction(ctx, func(tx *tx) error {
 		refused = nil
 		if err := may(tx); err != nil {
@@ -212,12 +214,13 @@ func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, ch
 		if v.Own == nil {
 			if err = made.run(ctx, tx); err == nil {
 				v = *made.job.VM
+				tx.told = append(tx.told, job.VMChanged{VM: v, Events: events})
 			}
 			refused = made.refused
 			return err
 		}
 		was := v.Clone()
-		events, err := change(&v)
+		events, err = change(&v)
 		if refused = err; err != nil {
 			return err
 		}
@@ -236,6 +239,7 @@ func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, ch
 				return err
 			}
 		}
+		tx.told = append(tx.told, job.VMChanged{VM: v, Events: events})
 		return writeVM(tx, v)
 	})
 	switch {
