@@ -204,11 +204,11 @@ func (s *Server) storeParts(a account, r *http.Request, path string, metadata ma
 	files := []file{}
 	for {
 		part, err := parts.NextRawPart()
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) && len(files) > 0 {
 			return files, nil
 		}
 		if err != nil {
-			return nil, bad("read the form: %w", err)
+			return nil, bad("read the form, up to its parts named file: %w", err)
 		}
 		if part.FormName() != "file" {
 			continue

@@ -196,7 +196,7 @@ func (l *list) add(ctx context.Context, dir, shown string, depth uint32) error {
 		if err != nil {
 			return fault("find file", err)
 		}
-		entry.Path = filepath.Join(shown, name)
+		entry.Path = text(filepath.Join(shown, name))
 		l.entries = append(l.entries, entry)
 		if depth > 1 && entry.GetType() == rpc.FileType_FILE_TYPE_DIRECTORY && entry.SymlinkTarget == nil {
 			if err := l.add(ctx, path, entry.GetPath(), depth-1); err != nil && connect.CodeOf(err) != connect.CodeNotFound {
