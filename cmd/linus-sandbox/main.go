@@ -54,6 +54,9 @@ func serve(socket, user string, tell bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once
 	signal.Ignore(syscall.SIGHUP)
+	syscall.Umask(0o022)
+	// Where memory runs out, a process of the sandbox is killed before what serves it.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-500"), 0) // without root it is as likely as others
 	said := func() {}
 	if tell {
 		to := os.NewFile(3, "starter")

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"compress/gzip"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -262,90 +261,6 @@ func (a account) store(path string, body io.Reader, metadata map[string]string) 
 		return file{}, fmt.Errorf("write metadata of %s: %w", path, err)
 	}
 	return file{Name: filepath.Base(path), Type: "file", Path: path, Metadata: readMetadata(path)}, f.Close()
-}
-
-// postCompose makes one file of several, which are gone then.
-func (s *Server) postCompose(w http.ResponseWriter, r *http.Request) {
-	var req struct {
-		Sources     []string `json:"source_paths"`
-		Destination string   `json:"destination"`
-		User        string   `json:"username"`
-	}
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&req); err != nil {
-		fail(w, bad("read what is composed: %w", err))
-		return
-	}
-	a, to, err := s.asked(req.User, req.Destination)
-	switch {
-	case err != nil:
-	case len(req.Sources) == 0:
-		err = bad("source_paths: give at least one")
-	case req.Destination == "":
-		err = bad("destination: give one")
-	}
-	var sources []string
-	for _, source := range req.Sources {
-		path, e := s.path(a, source)
-		if err == nil && e != nil {
-			err = problem{http.StatusBadRequest, e}
-		}
-		sources = append(sources, path)
-	}
-	if err == nil {
-		err = a.compose(sources, to)
-	}
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	answer(w, http.StatusOK, file{Name: filepath.Base(to), Type: "file", Path: to})
-}
-
-func (a account) compose(sources []string, to string) (err error) {
-	for _, source := range sources {
-		info, err := os.Stat(source)
-		switch {
-		case err != nil:
-			return err
-		case !info.Mode().IsRegular():
-			return bad("source_paths: %s is not a regular file", source)
-		case source == to:
-			return bad("source_paths: %s is the destination", source)
-		}
-	}
-	if err := a.mkdir(filepath.Dir(to)); err != nil {
-		return err
-	}
-	whole, err := os.CreateTemp(filepath.Dir(to), ".compose-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		_ = whole.Close()
-		if err != nil {
-			_ = os.Remove(whole.Name())
-		}
-	}()
-	for _, source := range sources {
-		f, err := os.Open(source)
-		if err == nil {
-			_, err = io.Copy(whole, f)
-			_ = f.Close()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(whole.Chmod(0o644), whole.Chown(a.uid, a.gid), whole.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(whole.Name(), to); err != nil {
-		return err
-	}
-	for _, source := range sources {
-		_ = os.Remove(source)
-	}
-	return nil
 }
 
 // Metadata of files are extended attributes of these names. Together they fit into one block of

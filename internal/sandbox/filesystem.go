@@ -44,9 +44,9 @@ func fault(doing string, err error) error {
 		{[]error{fs.ErrNotExist}, connect.CodeNotFound},
 		{[]error{fs.ErrExist, syscall.ENOTEMPTY}, connect.CodeAlreadyExists},
 		{[]error{fs.ErrPermission, syscall.EROFS}, connect.CodePermissionDenied},
-		{[]error{syscall.ENOTDIR, syscall.EISDIR, syscall.EINVAL, syscall.ENAMETOOLONG}, connect.CodeInvalidArgument},
+		{[]error{syscall.ENOTDIR, syscall.EISDIR, syscall.EINVAL, syscall.ENAMETOOLONG, syscall.E2BIG}, connect.CodeInvalidArgument},
 		{[]error{syscall.ELOOP, syscall.EBUSY}, connect.CodeFailedPrecondition},
-		{[]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE}, connect.CodeResourceExhausted},
+		{[]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM}, connect.CodeResourceExhausted},
 	} {
 		if slices.ContainsFunc(c.errs, func(target error) bool { return errors.Is(err, target) }) {
 			code = c.code

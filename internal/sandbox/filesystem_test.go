@@ -392,40 +392,6 @@ func TestFiles_Metadata(t *testing.T) {
 	}
 }
 
-func TestFiles_Compose(t *testing.T) {
-	b := serve(t)
-	one, two := b.put(t, "one", "1"), b.put(t, "two", "2")
-	compose := func(to string, sources ...string) (int, string) {
-		return b.call(t, "POST", "/files/compose", nil, marshal(t, map[string]any{"source_paths": sources, "destination": to}))
-	}
-	for name, c := range map[string]struct {
-		to      string
-		sources []string
-		status  int
-	}{
-		"no sources":     {b.path("to"), nil, http.StatusBadRequest},
-		"no destination": {"", []string{one}, http.StatusBadRequest},
-		"missing":        {b.path("to"), []string{one, b.path("no")}, http.StatusNotFound},
-		"a directory":    {b.path("to"), []string{one, b.dir}, http.StatusBadRequest},
-		"itself":         {one, []string{one, two}, http.StatusBadRequest},
-		"no path":        {b.path("to"), []string{"~other/x"}, http.StatusBadRequest},
-	} {
-		if status, text := compose(c.to, c.sources...); status != c.status {
-			t.Errorf("%s: %d %s", name, status, text)
-		}
-	}
-	if status, text := compose(b.path("d/to"), one, two, one); status != http.StatusOK || !strings.Contains(text, `"name":"to"`) {
-		t.Fatal(status, text)
-	}
-	if text, err := os.ReadFile(b.path("d/to")); err != nil || string(text) != "121" {
-		t.Errorf("it is %q, %v", text, err)
-	}
-	left, err := filepath.Glob(b.path("*"))
-	if err != nil || !slices.Equal(left, []string{b.path("d")}) {
-		t.Errorf("what is left: %q, %v", left, err)
-	}
-}
-
 // watched is a stream of what changes.
 type watched struct {
 	*connect.ServerStreamForClient[rpc.WatchDirResponse]

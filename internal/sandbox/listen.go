@@ -32,15 +32,13 @@ func Serve(ctx context.Context, socket string, o Options, ready func()) error {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) { // of one that was killed
 		return fmt.Errorf("make place for the socket: %w", err)
 	}
-	syscall.Umask(0o177)
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", socket)
-	syscall.Umask(0o022)
+	if err == nil {
+		err = os.Chmod(socket, 0o600)
+	}
 	if err != nil {
 		return fmt.Errorf("listen on the socket: %w", err)
 	}
-	// Where memory runs out, a process of the sandbox is killed before what serves it.
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-500"), 0) // without root it is as likely as others
-
 	s := New(o)
 	server := &http.Server{
 		Handler:           s.Handler(),

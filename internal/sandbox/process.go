@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -69,6 +70,11 @@ func (s *Server) start(ctx context.Context, a account, req *rpc.StartRequest) (*
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("cwd '%s' does not exist, or is no directory", dir))
 	}
+	for name, value := range config.GetEnvs() {
+		if strings.ContainsRune(name+value, 0) {
+			return nil, nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("envs: %.100q has a NUL byte", name))
+		}
+	}
 	p := &process{
 		config: config, tag: req.Tag,
 		input: make(chan struct{}, 1), killed: make(chan struct{}), ended: make(chan struct{}),
@@ -104,7 +110,7 @@ func (s *Server) start(ctx context.Context, a account, req *rpc.StartRequest) (*
 			_ = o.from.Close()
 		}
 		_ = p.closeStdin()
-		return nil, nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("start process '%.100s': %w", config.GetCmd(), err))
+		return nil, nil, fault("start process", err)
 	}
 	p.pid = uint32(p.cmd.Process.Pid)
 	s.processes = append(s.processes, p)
@@ -145,7 +151,7 @@ func (p *process) connect(a account, req *rpc.StartRequest) (ours []output, thei
 	pipe := func(data func([]byte) *rpc.ProcessEvent_DataEvent) *os.File {
 		r, w, e := os.Pipe()
 		if e != nil {
-			err = fmt.Errorf("open a pipe: %w", e)
+			err = e
 			return nil
 		}
 		ours, theirs = append(ours, output{r, data}), append(theirs, w)
@@ -160,7 +166,7 @@ func (p *process) connect(a account, req *rpc.StartRequest) (ours []output, thei
 	if req.Stdin == nil || req.GetStdin() {
 		r, w, e := os.Pipe()
 		if e != nil {
-			return ours, theirs, fmt.Errorf("open a pipe: %w", e)
+			return ours, theirs, e
 		}
 		p.cmd.Stdin, p.stdin, theirs = r, w, append(theirs, r)
 	}

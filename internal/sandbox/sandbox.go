@@ -28,13 +28,13 @@ import (
 
 // Bounds. A client that reaches one is told so.
 const (
-	maxRequests  = 512     // at once, streams among them
-	maxMessage   = 4 << 20 // bytes of one message to us
+	maxRequests  = 256     // at once, streams among them
+	maxMessage   = 2 << 20 // bytes of one message to us
 	maxProcesses = 1000    // running; as many that have ended are kept for a while
 	maxWatches   = 64      // at once: the kernel gives a user 128
 	maxWatched   = 20_000  // directories of one watch
-	maxEvents    = 10_000  // of a watcher that nobody asks
-	maxEntries   = 100_000 // of one list of a directory
+	maxEvents    = 4096    // of a watcher that nobody asks
+	maxEntries   = 50_000  // of one list of a directory
 	maxPath      = 4096    // bytes, as the kernel's
 )
 
@@ -90,7 +90,6 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("POST /init", s.postInit)
 	mux.HandleFunc("GET /files", s.getFiles)
 	mux.HandleFunc("POST /files", s.postFiles)
-	mux.HandleFunc("POST /files/compose", s.postCompose)
 	refusals := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
