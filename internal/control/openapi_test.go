@@ -238,7 +238,7 @@ func (d *describer) operation(s shape) object {
 		elsewhere[p.name] = true
 		one := object{"name": p.name, "in": string(p.in), "required": p.in == inPath || p.need, "schema": d.schema(f.Type)}
 		if s.List != nil {
-			list(one["schema"].(object), p.name, s.List)
+			list(one["schema"].(object), p.name, s.List())
 		}
 		text := d.describe(s.in, f)
 		if p.rest {
@@ -325,7 +325,7 @@ func (d *describer) operation(s shape) object {
 }
 
 // list says in a parameter's schema what a list can be asked for.
-func list(schema object, param string, l *job.Listing) {
+func list(schema object, param string, l job.Listing) {
 	switch param {
 	case "status":
 		schema["enum"] = l.Statuses

@@ -169,7 +169,7 @@ func shapeOf(v *job.Verb) shape {
 		s.path = path
 	}
 	if v.Select != nil {
-		s.in, query = reflect.TypeFor[job.Query](), strings.Join(v.List.Params, ",")
+		s.in, query = reflect.TypeFor[job.Query](), strings.Join(v.List().Params, ",")
 	}
 	for _, f := range view.Fields(s.in) {
 		p := param{name: f.Name, field: f.Path, need: f.Needed, rest: strings.Contains(s.path, "{"+f.Name+"...}")}

@@ -373,7 +373,7 @@ func (f *freezer) pass() {
 }
 
 type frozenStore struct {
-	executor.JobStore
+	*store.Store
 	f    *freezer
 	mu   *sync.Mutex
 	errs *[]error // of the writes that were held up
@@ -382,7 +382,7 @@ type frozenStore struct {
 func (s frozenStore) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
 	held := s.f.frozen()
 	s.f.pass()
-	j, err := s.JobStore.Update(ctx, id, change)
+	j, err := s.Store.Update(ctx, id, change)
 	if held {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -129,7 +129,7 @@ func (r *rig) restart() {
 	vms := r.vms
 	r.opts.Changes = &job.Changes{}
 	r.store.Changes = r.opts.Changes
-	vms.Provider, vms.Jobs, vms.Log, vms.Changes, vms.Defaults, vms.Allow, vms.Spare = r.opts.Provider, r.opts.Jobs, r.opts.Log, r.opts.Changes, r.opts.Defaults, r.opts.Allow, r.opts.Spare
+	vms.Provider, vms.Jobs, vms.Log, vms.Changes, vms.Defaults, vms.Allow, vms.Spare = r.opts.Provider, r.opts.Jobs.(fleet.JobStore), r.opts.Log, r.opts.Changes, r.opts.Defaults, r.opts.Allow, r.opts.Spare
 	vms.CleanupInterval, vms.SweepInterval, vms.Patience = r.opts.CleanupInterval, r.opts.SweepInterval, r.opts.HeartbeatThreshold
 	vms.ClaimPatience, vms.MaxMaking = min(time.Minute, r.opts.CollectPatience), r.opts.MaxJobs
 	if r.opts.Engines != nil {

@@ -282,9 +282,6 @@ type JobStore interface {
 	// InProgress returns every job that is not Done and does not wait for a slot, oldest
 	// first.
 	InProgress(ctx context.Context) ([]job.Job, error)
-	// OfClient returns the jobs that are not Done or keep a VM of one of the operator's
-	// clients, or of all clients of another principal, which it calls as it likes.
-	OfClient(ctx context.Context, owner, client string) ([]job.Job, error)
 	// Events returns the job's events with Seq > after, in order.
 	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
 	// VM returns a VM by the ID in its marker, in any state, and VMEvents what happened to one

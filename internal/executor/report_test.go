@@ -12,6 +12,7 @@ import (
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/store"
 )
 
 // A slowGuest does not stop tasks before it may.
@@ -32,14 +33,14 @@ func (g *slowGuest) Stop(ctx context.Context, j job.Job, signal string) error {
 
 // A countingStore counts what is written of jobs.
 type countingStore struct {
-	executor.JobStore
+	*store.Store
 
 	updates atomic.Int64
 }
 
 func (s *countingStore) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
 	s.updates.Add(1)
-	return s.JobStore.Update(ctx, id, change)
+	return s.Store.Update(ctx, id, change)
 }
 
 // started submits a job whose task runs until the test ends, and returns its token.
@@ -163,7 +164,7 @@ func TestReport_NeedsTheJobsOwnToken(t *testing.T) {
 func TestReport_AFloodIsWrittenOnceASecond(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
-	count := &countingStore{JobStore: r.store}
+	count := &countingStore{Store: r.store}
 	r.opts.Jobs, r.opts.HeartbeatInterval = count, time.Hour // nobody else writes meanwhile
 	r.restart()
 	id, token := r.started()
@@ -237,7 +238,7 @@ func wantBounded(t *testing.T, text string) {
 func TestReport_AFloodOfAnAgentsStepsIsWrittenOnceASecond(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
-	count := &countingStore{JobStore: r.store}
+	count := &countingStore{Store: r.store}
 	r.opts.Jobs, r.opts.HeartbeatInterval = count, time.Hour
 	r.restart()
 	id, token := r.started(func(m *job.Manifest) { m.AgentType, m.StatusMode = job.AgentClaude, job.StatusStreaming })

@@ -1,6 +1,6 @@
 // Package fleet owns the life of VMs: which of them there are, who may have which address
-// and host key, and what becomes of those that cannot be destroyed. It knows no job but by
-// the ID in a VM's marker.
+// and host key, and what becomes of those that cannot be destroyed. What becomes of a job's VM it
+// records in the job's row; of the job's life it knows nothing.
 package fleet
 
 import (

@@ -34,7 +34,7 @@ type Verb struct {
 
 	// List is what may be asked of a result that is a list; nil: it is none. Select does it;
 	// nil: the method does it by itself.
-	List   *Listing
+	List   func() Listing
 	Select func(out any, q Query) (Rows, error)
 
 	Heavy     bool // the result may have as many bytes as a request
@@ -104,7 +104,7 @@ var (
 		return None{}, e.Cancel(ctx, in.ID)
 	}).makes(Accepted, nil)
 	VerbKill    = verb("Kill", "killTask", "Send a job's task a signal that ends it", "POST /v1/jobs/{id}/kill", always, RoleRun, OfJob, "exec", of2(Engine.Kill, func(in ToKill) (string, string) { return in.ID, in.Signal })).key("result")
-	VerbList    = verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,since,before,sort,limit,cursor,counts,principal}", always, RoleRead, OfJobs, "jobs", Engine.List).paged(ListingOfJobs())
+	VerbList    = verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,since,before,sort,limit,cursor,counts,principal}", always, RoleRead, OfJobs, "jobs", Engine.List).paged(ListingOfJobs)
 	VerbCleanup = verb("Cleanup", "deleteJobs", "Delete all jobs that ended longer ago than an age", "DELETE /v1/jobs{?older_than_seconds}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in aged) (int, error) {
 		return e.Cleanup(ctx, time.Duration(in.OlderThan)*time.Second)
 	}).key("removed")
@@ -348,10 +348,10 @@ func verb[In, Out any](name, id, does, route string, again func(any) bool, least
 	return Typed[In, Out]{v}
 }
 
-func (v Typed[In, Out]) heavy() Typed[In, Out]          { v.Heavy = true; return v }
-func (v Typed[In, Out]) readsHost() Typed[In, Out]      { v.ReadsHost = true; return v }
-func (v Typed[In, Out]) key(key string) Typed[In, Out]  { v.Key = key; return v }
-func (v Typed[In, Out]) paged(l Listing) Typed[In, Out] { v.List = &l; return v }
+func (v Typed[In, Out]) heavy() Typed[In, Out]                 { v.Heavy = true; return v }
+func (v Typed[In, Out]) readsHost() Typed[In, Out]             { v.ReadsHost = true; return v }
+func (v Typed[In, Out]) key(key string) Typed[In, Out]         { v.Key = key; return v }
+func (v Typed[In, Out]) paged(l func() Listing) Typed[In, Out] { v.List = l; return v }
 
 // makes says what a call has done when it returns, and where what it makes is, below the API;
 // nil: it has no place of its own.
@@ -372,7 +372,7 @@ func listed[In any, T Row](v Typed[In, []T]) Typed[In, []T] {
 		}
 		return page(all, q)
 	}
-	return v.paged(ListingOf[T]())
+	return v.paged(ListingOf[T])
 }
 
 // Whether a call may be repeated after its response was lost.
