@@ -280,6 +280,9 @@ func (f *Fleet) destroy(ctx context.Context, v vm.VM) {
 		return // an engine that has led before makes or destroys it
 	}
 	defer release()
+	if v, err = f.o.Store.VM(ctx, v.Job); err != nil || !v.Doomed() {
+		return // it was settled since it was read, or the next tick looks again
+	}
 	log := f.o.Log.With("job_id", v.Job, "vm_id", v.ID)
 	f.o.Guest.Forget(asJob(v))
 	_, err = f.Remove(job.WithCaller(ctx, f.ender(ctx, v.Job)), v)

@@ -73,3 +73,22 @@ func TestTend_IsBusyWithWhatItWasToldOfWhileItLooked(t *testing.T) {
 		}
 	})
 }
+
+// What was settled since the rows were read is not tried again: each attempt is audited.
+func TestTend_DestroysNothingThatWasSettledMeanwhile(t *testing.T) {
+	faulty(t, func(r *rig, s *steps) {
+		r.start()
+		v := r.persistent("dev")
+		r.change(v.Job, func(v *vm.VM) { v.Unwanted = true })
+		s.after("VMs", 1, func() error {
+			r.change(v.Job, func(v *vm.VM) { v.State, v.Reason = vm.LeftAlone, "its tag is missing" })
+			return nil
+		})
+		before := r.host.Stats().Destroys
+		r.DestroySoon()
+		r.pass(time.Second)
+		if n := r.host.Stats().Destroys - before; n != 0 || r.vm(v.Job).State != vm.LeftAlone {
+			t.Errorf("%d destroys, the VM is %s", n, r.vm(v.Job).State)
+		}
+	})
+}
