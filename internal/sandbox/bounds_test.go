@@ -144,6 +144,20 @@ func TestBounds(t *testing.T) {
 	refusedAs(t, err, connect.CodeUnavailable) // it is closed
 }
 
+func TestRemovable_TheRootIsNot(t *testing.T) {
+	s := New(Options{})
+	for _, path := range []string{"/", "/..", "//", "/a/.."} {
+		path, err := s.path(account{}, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refusedAs(t, removable(path), connect.CodeInvalidArgument)
+	}
+	if err := removable("/a"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFail_SaysWhatIsWrong(t *testing.T) {
 	for err, want := range map[error]int{
 		bad("no"):        400,

@@ -133,13 +133,21 @@ func (s *Server) Remove(ctx context.Context, req *rpc.RemoveRequest) (*rpc.Remov
 	if err != nil {
 		return nil, err
 	}
-	if path == "/" {
-		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("path: / is not removed"))
+	if err := removable(path); err != nil {
+		return nil, err
 	}
 	if err := os.RemoveAll(path); err != nil {
 		return nil, fault("remove", err)
 	}
 	return &rpc.RemoveResponse{}, nil
+}
+
+// removable is what Remove asks first. It is apart so that its test removes nothing.
+func removable(path string) error {
+	if path == "/" {
+		return connect.NewError(connect.CodeInvalidArgument, errors.New("path: / is not removed"))
+	}
+	return nil
 }
 
 // ListDir tells of what is in a directory, and below it to a depth.
