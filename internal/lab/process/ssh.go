@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/creack/pty"
 	"github.com/pkg/sftp"
@@ -68,12 +69,27 @@ func (g *guest) authorize(conn ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permis
 	rest, err := os.ReadFile(filepath.Join(g.home(), ".ssh", "authorized_keys"))
 	for err == nil && len(rest) > 0 {
 		var known ssh.PublicKey
-		known, _, _, rest, err = ssh.ParseAuthorizedKey(rest)
-		if err == nil && string(known.Marshal()) == string(key.Marshal()) {
+		var options []string
+		known, _, options, rest, err = ssh.ParseAuthorizedKey(rest)
+		if err == nil && string(known.Marshal()) == string(key.Marshal()) && !expired(options) {
 			return &ssh.Permissions{}, nil
 		}
 	}
 	return nil, errors.New("key is not authorized")
+}
+
+// expired reports whether a line of authorized_keys has a time of the guest's own that is over. One
+// that is written in another way than linus does is.
+func expired(options []string) bool {
+	for _, option := range options {
+		if until, ok := strings.CutPrefix(option, "expiry-time="); ok {
+			at, err := time.ParseInLocation("20060102150405", strings.Trim(until, `"`), time.Local)
+			if err != nil || !time.Now().Before(at) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // forwardingAllowed reads the guest's sshd_config, as sshd does: `AllowTcpForwarding
