@@ -41,7 +41,7 @@ func TestCopy_OneSideIsInOneVM(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			argv, err := c.command(daemon.Login{Config: config.Config{StateDir: t.TempDir(), VMSSHPort: 22}, VM: vm.VM{Job: "j", User: "ada", IP: "10.0.0.5"}})
+			argv, err := c.command(daemon.Login{Config: config.Config{StateDir: t.TempDir(), VMSSHPort: 22}, VM: vm.VM{Name: "dev", Job: "j", User: "ada", IP: "10.0.0.5"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -65,7 +65,7 @@ func cut(argv []string, at string) (before, after []string) {
 
 func TestCopy_IPv6AddressIsInBrackets(t *testing.T) {
 	argv, err := copying{vm: "dev", toVM: true, sources: []string{"x"}, target: "y"}.
-		command(daemon.Login{Config: config.Config{StateDir: t.TempDir()}, VM: vm.VM{Job: "j", User: "ada", IP: "2001:db8::5"}})
+		command(daemon.Login{Config: config.Config{StateDir: t.TempDir()}, VM: vm.VM{Name: "dev", Job: "j", User: "ada", IP: "2001:db8::5"}})
 	if err != nil || argv[len(argv)-1] != "ada@[2001:db8::5]:y" {
 		t.Errorf("%v, %v", argv, err)
 	}

@@ -92,7 +92,7 @@ func (a *app) verbs(args []string) []*cobra.Command {
 			a.logsCommand(), a.resultCommand(), a.artifactsCommand(), a.diffCommand(), a.listCommand(), a.killCommand(), a.cancelCommand(),
 			a.cleanupCommand()),
 		group("vm", "Create and manage persistent VMs for jobs and people",
-			a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmCopyCommand(), a.vmListFilesCommand(), a.vmCatCommand(), a.vmForwardCommand(),
+			a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmSSHConfigCommand(), a.vmOpenCommand(), a.vmProxyCommand(), a.vmCopyCommand(), a.vmListFilesCommand(), a.vmCatCommand(), a.vmForwardCommand(),
 			a.vmExposeCommand(), a.vmPortsCommand(), a.vmUnexposeCommand(),
 			a.vmVerb("start NAME|ID", "Start a stopped VM", "runs", (*session).StartVM),
 			a.vmVerb("stop NAME|ID", "Shut down a VM; no job may be running in it", "is stopped", (*session).StopVM),

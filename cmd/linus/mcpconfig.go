@@ -121,16 +121,9 @@ func (a *app) printMCPConfig(client mcpClient, c config.Config, command string) 
 	if client.typed {
 		server.Type = "stdio"
 	}
-	var secrets []string
-	for _, v := range c.Values() {
-		inFile := c.EnvFile != "" && strings.HasPrefix(v.From, c.EnvFile+":")
-		switch {
-		case !v.Given || inFile: // linus mcp reads the file itself
-		case v.Secret:
-			secrets = append(secrets, v.Name)
-		default:
-			server.Env[v.Name] = v.Value
-		}
+	given, secrets := givenHere(c)
+	for _, v := range given {
+		server.Env[v.Name] = v.Value
 	}
 	if err := a.printEntry(client, server, secrets); err != nil {
 		return err
@@ -145,6 +138,21 @@ func (a *app) printMCPConfig(client mcpClient, c config.Config, command string) 
 		a.note("Without PROXMOX_HOST the tools only say that it is missing: give it here with --host, or in the env file.")
 	}
 	return nil
+}
+
+// givenHere returns the settings that flags and the environment give, for another process of this
+// program, which reads the env file itself; and the names of those that are secrets.
+func givenHere(c config.Config) (given []config.Value, secrets []string) {
+	for _, v := range c.Values() {
+		switch inFile := c.EnvFile != "" && strings.HasPrefix(v.From, c.EnvFile+":"); {
+		case !v.Given || inFile:
+		case v.Secret:
+			secrets = append(secrets, v.Name)
+		default:
+			given = append(given, v)
+		}
+	}
+	return given, secrets
 }
 
 // printHTTPConfig prints the configuration of a client that reaches linus at a URL.

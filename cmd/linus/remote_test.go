@@ -153,7 +153,15 @@ func TestServer_IsTheSameCommandLineFromAnywhere(t *testing.T) {
 	}
 	in(append(slices.Clone(flags), "--token-file", wrong), "the token in "+wrong+" is unknown or revoked")
 
-	for _, args := range [][]string{{"serve"}, {"template", "list"}, {"store", "migrate", "--from", "x"}, {"host", "trust"}, {"vm", "ssh", "dev"}, {"vm", "cp", "--print", "x", "dev:"}, {"vm", "forward", "--print", "dev", "80"}} {
+	// Logins go through the engine, which has the VMs' keys.
+	for _, args := range [][]string{{"vm", "ssh", "--print", "dev"}, {"vm", "cp", "--print", "x", "dev:"}, {"vm", "forward", "--print", "dev", "80"}, {"vm", "ssh-config"}} {
+		said := do(0, "", args...)
+		says(said, " --set LINUS_SERVER="+flags[1]+" --set LINUS_TOKEN_FILE="+flags[3]+" --set LINUS_CA_FILE="+flags[5]+" ")
+		says(said, " vm proxy dev")
+	}
+	says(do(0, "typed", "vm", "proxy", "dev"), "typed")
+
+	for _, args := range [][]string{{"serve"}, {"template", "list"}, {"store", "migrate", "--from", "x"}, {"host", "trust"}} {
 		says(do(2, "", args...), "a server (--server, LINUS_SERVER)")
 	}
 	says(do(0, "", "config"), "those of the engine of https://")

@@ -22,8 +22,9 @@ func (a *app) vmSSHCommand() *cobra.Command {
 		Use:   "ssh NAME|ID [-- COMMAND [ARG...]]",
 		Short: "Log in to a VM by ssh through the host, with the VM's host key pinned",
 		Long: "Runs ssh as the VM's user with the VM's own key, jumping through the VM's Proxmox host, and accepts only the host key that\n" +
-			"the hypervisor reported. Your ssh_config is not used: no agent or display is forwarded. A job's ID stands for the VM\n" +
-			"it runs in. --print shows the command instead, for rsync -e.",
+			"the hypervisor reported. Through a server (--server) it goes through the engine, which lets a key of this machine in for two\n" +
+			"minutes. Your ssh_config is not used: no agent or display is forwarded. A job's ID stands for the VM it runs in. --print\n" +
+			"shows the command instead, for rsync -e.",
 		Example: "  linus vm ssh dev\n  linus vm ssh dev -- tail -f /var/log/syslog\n  $(linus vm ssh dev --print) true   # if no path contains blanks",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) != 1 && dash != 1 {
@@ -48,17 +49,18 @@ func (a *app) vmSSHCommand() *cobra.Command {
 // withLogin replaces this process with an OpenSSH command that logs in to a VM, or only
 // shows it. A job's ID stands for the VM the job runs in.
 func (a *app) withLogin(ctx context.Context, s *session, ref string, show bool, command func(daemon.Login) ([]string, error)) error {
-	if s.remote() {
-		return usage("through a server (--server, LINUS_SERVER) nobody logs in to a VM: its key stays with the engine; linus job exec --vm %s --tty -- bash -l is a shell there", ref)
-	}
 	info, err := s.loginVM(ctx, ref)
-	if err == nil {
+	if err == nil && !s.remote() { // there the engine sees the login, and resumes the VM
 		info, err = a.use(ctx, s, info)
 	}
 	if err != nil {
 		return err
 	}
-	argv, err := command(s.login(ctx, info.VM))
+	login, err := s.login(ctx, info.VM)
+	if err != nil {
+		return err
+	}
+	argv, err := command(login)
 	if err != nil {
 		return err
 	}
@@ -87,16 +89,20 @@ func (a *app) use(ctx context.Context, s *session, info job.VMInfo) (job.VMInfo,
 }
 
 // login returns what it takes to log in to a VM.
-func (s *session) login(ctx context.Context, v vm.VM) daemon.Login {
+func (s *session) login(ctx context.Context, v vm.VM) (daemon.Login, error) {
+	if s.remote() { // where the VMs' keys, and the way to them, stay
+		l, _, err := s.throughEngine(v)
+		return l, err
+	}
 	l := daemon.Login{Config: s.config, VM: v}
 	if !s.config.Clustered() {
-		return l
+		return l, nil
 	}
 	nodes, _ := s.Nodes(ctx) // without them, through the first entry
 	if at := slices.IndexFunc(nodes, func(n job.NodeInfo) bool { return n.Name == v.Node }); at >= 0 {
 		l.Node = nodes[at]
 	}
-	return l
+	return l, nil
 }
 
 // loginVM returns the VM with this name or ID, or in which the job with this ID

@@ -96,11 +96,13 @@ func (a *app) awaitVM(ctx context.Context, s *session, id, name string) error {
 // printVM shows a VM, as JSON or as the text.
 func (a *app) printVM(ctx context.Context, s *session, info job.VMInfo, text string) error {
 	out := jsonVM{VMInfo: info}
-	if !a.json || s.remote() || info.Status != vm.Running {
+	if !a.json || info.Status != vm.Running {
 		return a.print(out, text)
 	}
-	if command, err := s.login(ctx, info.VM).Command(); err == nil {
-		out.SSH = shellescape.QuoteCommand(command)
+	if login, err := s.login(ctx, info.VM); err == nil {
+		if command, err := login.Command(); err == nil {
+			out.SSH = shellescape.QuoteCommand(command)
+		}
 	}
 	return a.print(out, text)
 }

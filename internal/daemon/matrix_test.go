@@ -71,7 +71,7 @@ func verbRules() map[string]rule {
 		},
 		job.RoleRun: {
 			"job": "Cancel Kill Input Resize",
-			"vm":  "StartVM StopVM SuspendVM ResumeVM SetVM ForkVM SnapshotVM RevertVM DeleteSnapshot DestroyVM ListFiles ReadFile WriteFile EditFile ReadTree WriteTree DialVM ExposePort UnexposePort Network",
+			"vm":  "StartVM StopVM SuspendVM ResumeVM SetVM ForkVM SnapshotVM RevertVM DeleteSnapshot DestroyVM ListFiles ReadFile WriteFile EditFile ReadTree WriteTree DialVM LoginVM ExposePort UnexposePort Network",
 		},
 		job.RoleAdmin: {
 			"vm": "ForgetVM SaveVM", "job": "DeleteJob", "": "Cleanup Tokens CreateToken RevokeToken Credentials CreateCredential RemoveCredential Pools Pool CreatePool ResizePool RemovePool Checkpoints Checkpoint CreateCheckpoint RemoveCheckpoint Engines Nodes CordonNode UncordonNode TestHost HostTests CancelHostTest",
@@ -404,6 +404,7 @@ func (m *matrix) api() {
 		return all
 	}
 	all["DialVM"] = operation{ID: "DialVM", method: "GET", path: "/api/v1/vms/{vm}/ports/{port}", Parameters: inPath("vm", "port")} // WebSockets, which OpenAPI has no word for
+	all["LoginVM"] = operation{ID: "LoginVM", method: "GET", path: "/api/v1/vms/{vm}/ssh", Parameters: append(inPath("vm"), parameter{Name: "key", In: "query"})}
 	all["Terminal"] = operation{ID: "Terminal", method: "GET", path: "/api/v1/jobs/{id}/terminal", Parameters: inPath("id")}
 	for name := range rules {
 		if _, there := all[name]; !there {
@@ -419,7 +420,7 @@ func (m *matrix) api() {
 		"CreateVolume": `{"name":"v","size":"x"}`, "AttachVolume": `{"vm":"x","path":"/x"}`, "DetachVolume": `{"vm":"x"}`, "ExposePort": `{"port":80}`, "TestHost": `{"node":"elsewhere"}`,
 	}
 	m.cells("API", rules, func(c *caller, name, id, vm string) (string, string) {
-		values := map[string]string{"id": id, "vm": vm, "pool": "p", "checkpoint": "c", "volume": "v", "node": "pve", "test": "t", "token": "dave", "credential": "github", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
+		values := map[string]string{"id": id, "vm": vm, "pool": "p", "checkpoint": "c", "volume": "v", "node": "pve", "test": "t", "token": "dave", "credential": "github", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "key": "x", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
 		o := all[name]
 		path, query := o.path, url.Values{}
 		for _, p := range o.Parameters {
@@ -433,7 +434,7 @@ func (m *matrix) api() {
 		if c.token != "" {
 			req.Header.Set("Authorization", "Bearer "+c.token)
 		}
-		if name == "DialVM" || name == "Terminal" {
+		if name == "DialVM" || name == "LoginVM" || name == "Terminal" {
 			req.Header.Set("Connection", "Upgrade")
 			req.Header.Set("Upgrade", "websocket")
 			req.Header.Set("Sec-WebSocket-Version", "13")

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 
 	"linus/internal/config"
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 	"linus/internal/remote"
 	"linus/internal/vm"
 )
@@ -23,6 +25,11 @@ type Login struct {
 	Config config.Config
 	VM     vm.VM
 	Node   job.NodeInfo // that the VM is on, to jump through; without its address and host keys, the first entry is
+
+	// Proxy is a command that connects to the VM's SSH server through the engine, which then lets
+	// in the private key in the file Key. Empty: ssh jumps through the node, with the VM's own key.
+	Proxy []string
+	Key   string
 }
 
 // Command returns the ssh command that logs in to the VM.
@@ -35,28 +42,77 @@ func (l Login) Command() ([]string, error) {
 // its host key pinned and its own login key. It writes the files with host keys that they
 // name.
 func (l Login) Options() ([]string, error) {
-	c, vm := l.Config, l.VM
-	known, alias := GuestKnownHosts(c, vm), "linus-"+vm.Job
-	checking := "yes"
-	if vm.HostKey == "" {
-		checking = "accept-new" // not known; ssh refuses a changed one
-	} else if err := writeKnownHosts(known, alias, vm.HostKey); err != nil {
-		return nil, err
+	vm, err := checked(l.VM)
+	if err == nil {
+		_, err = netip.ParseAddr(vm.IP)
 	}
-	keys, err := loginKeys(c)
 	if err != nil {
 		return nil, err
 	}
-	through, err := l.through()
-	if err != nil {
+	known, alias := GuestKnownHosts(l.Config, vm), "linus-"+vm.Job
+	if err := pin(known, alias, vm); err != nil {
 		return nil, err
+	}
+	through, key := proxyCommand(l.Proxy), l.Key
+	if len(l.Proxy) == 0 {
+		keys, err := loginKeys(l.Config)
+		if err != nil {
+			return nil, err
+		}
+		if through, err = l.through(); err != nil {
+			return nil, err
+		}
+		key = keys.Path(vm)
 	}
 	return append(sshAlone(),
 		"-o", "ProxyCommand="+through,
-		"-o", "HostKeyAlias="+alias, "-o", "StrictHostKeyChecking="+checking, "-o", sshFile("UserKnownHostsFile", known),
-		"-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", keys.Path(vm)),
+		"-o", "HostKeyAlias="+alias, "-o", "StrictHostKeyChecking="+checking(vm), "-o", sshFile("UserKnownHostsFile=", known),
+		"-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile=", key),
 		"-o", "PreferredAuthentications=publickey", // never a password prompt from a VM
 	), nil
+}
+
+// What the engine of a server says of a VM gets into ssh's arguments and files.
+var (
+	plain    = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+	plainKey = lazyregexp.New(`^[a-z0-9][a-z0-9@.-]* [A-Za-z0-9+/=]+$`)
+)
+
+// checked returns the VM, and its host key without a comment; an error if what is said of it is not plain.
+func checked(v vm.VM) (vm.VM, error) {
+	for _, of := range [][2]string{{"name", v.Name}, {"user", v.User}, {"job", v.Job}} {
+		if !plain.MatchString(of[1]) {
+			return v, fmt.Errorf("nobody can log in to VM %d: its %s is %q, which is to have letters, digits, dots and dashes only", v.ID, of[0], of[1])
+		}
+	}
+	if fields := strings.Fields(v.HostKey); len(fields) > 1 {
+		v.HostKey = fields[0] + " " + fields[1]
+	}
+	if v.HostKey != "" && !plainKey.MatchString(v.HostKey) {
+		return v, fmt.Errorf("nobody can log in to VM %d: its host key is %q", v.ID, v.HostKey)
+	}
+	return v, nil
+}
+
+// checking is what ssh does about the VM's host key: where it is not known, it refuses a changed one.
+func checking(v vm.VM) string {
+	if v.HostKey == "" {
+		return "accept-new"
+	}
+	return "yes"
+}
+
+// pin has a file of known hosts have the VM's host key, if that is known.
+func pin(known, name string, v vm.VM) error {
+	if v.HostKey == "" {
+		return nil
+	}
+	return writeKnownHosts(known, name, v.HostKey)
+}
+
+// proxyCommand returns a command as ssh has it run by a shell.
+func proxyCommand(argv []string) string {
+	return strings.ReplaceAll(remote.Quote(argv...), "%", "%%")
 }
 
 // through returns the ProxyCommand that jumps through the VM's node.
@@ -70,28 +126,32 @@ func (l Login) through() (string, error) {
 		if err := writeKnownHosts(known, alias, l.Node.HostKeys...); err != nil {
 			return "", err
 		}
-		jump = append(jump, "-o", "HostKeyAlias="+alias, "-o", sshFile("UserKnownHostsFile", known))
+		jump = append(jump, "-o", "HostKeyAlias="+alias, "-o", sshFile("UserKnownHostsFile=", known))
 	} else {
-		jump = append(jump, "-o", sshFile("UserKnownHostsFile", c.ProxmoxKnownHosts))
+		jump = append(jump, "-o", sshFile("UserKnownHostsFile=", c.ProxmoxKnownHosts))
 	}
 	jump = append(jump, "-p", strconv.Itoa(at.Port))
 	if c.ProxmoxSSHKeyPath != "" {
-		jump = append(jump, "-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", c.ProxmoxSSHKeyPath))
+		jump = append(jump, "-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile=", c.ProxmoxSSHKeyPath))
 	}
 	for _, path := range at.Identities { // ssh's own are in the home of the passwd entry, whatever HOME is
 		if _, err := os.Stat(path); err == nil { // ssh complains of those it is told of and does not find
-			jump = append(jump, "-o", sshFile("IdentityFile", path))
+			jump = append(jump, "-o", sshFile("IdentityFile=", path))
 		}
 	}
-	return strings.ReplaceAll(remote.Quote(append(jump, "-W")...), "%", "%%") + " '[%h]:%p' " +
-		strings.ReplaceAll(remote.Quote(at.User+"@"+at.Host), "%", "%%"), nil
+	return proxyCommand(append(jump, "-W")) + " '[%h]:%p' " + proxyCommand([]string{at.User + "@" + at.Host}), nil
 }
 
-// writeKnownHosts writes a file with the host keys of one name.
+// writeKnownHosts writes a file with the host keys of one name. Who reads it at the same time finds
+// all of them.
 func writeKnownHosts(path, name string, keys ...string) error {
+	text := name + " " + strings.Join(keys, "\n"+name+" ") + "\n"
+	if there, err := os.ReadFile(path); err == nil && string(there) == text {
+		return nil
+	}
 	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
-		err = os.WriteFile(path, []byte(name+" "+strings.Join(keys, "\n"+name+" ")+"\n"), 0o600)
+		err = replaceFile(path, text)
 	}
 	if err != nil {
 		return fmt.Errorf("write host keys: %w", err)
@@ -108,8 +168,8 @@ func sshAlone() []string {
 	return []string{"-F", "none", "-o", "GlobalKnownHostsFile=/dev/null", "-o", "UpdateHostKeys=no"}
 }
 
-// sshFile returns an ssh option that names a file, with its name quoted: ssh splits
-// values at blanks and expands %.
+// sshFile returns an ssh option, with the = or blank after it, that names a file, with its name
+// quoted: ssh splits values at blanks and expands %.
 func sshFile(option, path string) string {
-	return option + `="` + strings.ReplaceAll(path, "%", "%%") + `"`
+	return option + `"` + strings.ReplaceAll(path, "%", "%%") + `"`
 }

@@ -180,4 +180,6 @@ func TestFiles_AsThePolicySays(t *testing.T) {
 	if _, err := r.ReadFile(ctx, job.FileRange{VM: "dev", Path: "/tmp/f"}); err != nil {
 		t.Error(err)
 	}
+	_, err = r.LoginVM(ctx, "dev", "a key")
+	refusal(t, err, "lets nobody in whose shell runs any command, as ALLOWED_COMMANDS is set")
 }

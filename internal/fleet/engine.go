@@ -38,6 +38,9 @@ type Guest interface {
 	// Dial connects to a TCP port of a VM's loopback. The connection outlasts ctx. A
 	// *job.FieldError if nothing listens there.
 	Dial(ctx context.Context, v vm.VM, port int) (job.Tunnel, error)
+	// Login connects to a VM's SSH server, which lets a public key in for a time.
+	// The connection outlasts ctx. A *job.FieldError if key is none.
+	Login(ctx context.Context, v vm.VM, key string) (job.Tunnel, error)
 	// InUse reports whether somebody is logged in whom no engine knows, by SSH or on a terminal.
 	InUse(ctx context.Context, v vm.VM) (bool, error)
 	// TryTargets tries TCP connections from inside a VM, directly and, if proxy is a port

@@ -114,12 +114,28 @@ func (f *Fleet) WriteTree(ctx context.Context, at job.FileRef, archive io.Reader
 }
 
 // DialVM connects to a port of a VM's loopback.
-func (f *Fleet) DialVM(ctx context.Context, ref string, port int) (t job.Tunnel, err error) {
+func (f *Fleet) DialVM(ctx context.Context, ref string, port int) (job.Tunnel, error) {
 	if err := job.Within("port", int64(port), 1, 65535); err != nil {
 		return nil, err
 	}
+	return f.tunnel(ctx, ref, func(ctx context.Context, v vm.VM) (job.Tunnel, error) { return f.o.Guest.Dial(ctx, v, port) })
+}
+
+// LoginVM connects to a VM's SSH server, which lets a public key in for a time.
+func (f *Fleet) LoginVM(ctx context.Context, ref, key string) (job.Tunnel, error) {
+	if err := job.Needed("key", key); err != nil {
+		return nil, err
+	}
+	if f.mayWrite(".ssh/authorized_keys", false) != nil {
+		return nil, &job.FieldError{Field: "vm", Problem: "lets nobody in whose shell runs any command, as ALLOWED_COMMANDS is set", Remedy: "run commands as jobs instead"}
+	}
+	return f.tunnel(ctx, ref, func(ctx context.Context, v vm.VM) (job.Tunnel, error) { return f.o.Guest.Login(ctx, v, key) })
+}
+
+// tunnel returns a connection into a VM, which is used until it is closed.
+func (f *Fleet) tunnel(ctx context.Context, ref string, dial func(context.Context, vm.VM) (job.Tunnel, error)) (t job.Tunnel, err error) {
 	done, err := f.inUse(ctx, ref, func(ctx context.Context, v vm.VM) error {
-		t, err = f.o.Guest.Dial(ctx, v, port)
+		t, err = dial(ctx, v)
 		return err
 	})
 	if err != nil && t != nil {

@@ -117,7 +117,11 @@ func TestIdleSuspend_UsesThatBeginMeanwhile(t *testing.T) {
 			for i := range cap(used) {
 				go func() {
 					time.Sleep(time.Duration(i) * 500 * time.Millisecond)
-					tunnel, err := r.DialVM(context.Background(), "dev", 80)
+					dial := func() (job.Tunnel, error) { return r.DialVM(context.Background(), "dev", 80) }
+					if i%2 == 1 {
+						dial = func() (job.Tunnel, error) { return r.LoginVM(context.Background(), "dev", "a key") }
+					}
+					tunnel, err := dial()
 					if err == nil {
 						r.sleeps(id, false)
 						time.Sleep(3 * time.Second)

@@ -16,6 +16,11 @@ const maxConns = 64
 
 // Dial connects to a port of a VM's loopback, from the VM's workspace.
 func (g *Guest) Dial(ctx context.Context, v vm.VM, port int) (job.Tunnel, error) {
+	return g.dial(ctx, v, "localhost", port)
+}
+
+// dial connects to a port of the VM at one of its own addresses.
+func (g *Guest) dial(ctx context.Context, v vm.VM, host string, port int) (job.Tunnel, error) {
 	timed, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	d, err := g.workspace(timed, v)
@@ -32,7 +37,7 @@ func (g *Guest) Dial(ctx context.Context, v vm.VM, port int) (job.Tunnel, error)
 		<-d.conns
 		g.leave(d)
 	})
-	conn, err := d.pool.DialLoopback(timed, port)
+	conn, err := d.pool.DialLoopback(timed, host, port)
 	if err == nil {
 		return &line{conn, leave}, nil
 	}

@@ -187,6 +187,10 @@ func (c calls) DialVM(ctx context.Context, ref string, port int) (Tunnel, error)
 	return ask(ctx, c, VerbDialVM, portRef{ref, port})
 }
 
+func (c calls) LoginVM(ctx context.Context, ref, key string) (Tunnel, error) {
+	return ask(ctx, c, VerbLoginVM, loginRef{ref, key})
+}
+
 func (c calls) ExposePort(ctx context.Context, spec PortSpec) (ExposedPort, error) {
 	return ask(ctx, c, VerbExposePort, spec)
 }

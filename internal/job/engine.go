@@ -142,6 +142,11 @@ type VMs interface {
 	// DialVM connects to a TCP port of the VM's own loopback. ref may also be a job
 	// that runs in the VM. The connection outlasts ctx.
 	DialVM(ctx context.Context, ref string, port int) (Tunnel, error)
+	// LoginVM connects to the VM's SSH server, which lets a public key in as the VM's user
+	// from then on for two minutes; sessions that have begun by then go on. key is a line as in
+	// authorized_keys, without options. ref may also be a job that runs in the VM. The
+	// connection outlasts ctx.
+	LoginVM(ctx context.Context, ref, key string) (Tunnel, error)
 	// ExposePort gives a TCP port of the VM's own loopback a URL of this server, which asks for
 	// a login, until UnexposePort or the VM's end. VM may also be a job that runs in the VM.
 	// What has the name already is an error, unless it is the same port. A note says when nothing

@@ -162,6 +162,7 @@ var (
 
 	VerbNetwork      = verb("Network", "checkNetwork", "Say where a VM's packets may go, and try connections from inside it", "POST /v1/vms/{vm}/network", always, RoleRun, OfFile, "vm", Engine.Network).readsHost()
 	VerbDialVM       = verb("DialVM", "dialVM", "Connect to a TCP port of a VM's own loopback, as a WebSocket", "GET /v1/vms/{vm}/ports/{port}", always, RoleRun, OfFile, "exec vm", of2(Engine.DialVM, func(in portRef) (string, int) { return in.VM, in.Port }))
+	VerbLoginVM      = verb("LoginVM", "loginVM", "Connect to a VM's SSH server, which lets a public key in for two minutes, as a WebSocket", "GET /v1/vms/{vm}/ssh{?key}", always, RoleRun, OfFile, "exec vm", of2(Engine.LoginVM, func(in loginRef) (string, string) { return in.VM, in.Key }))
 	VerbExposePort   = verb("ExposePort", "exposePort", "Give a port of a VM a URL of this server, which asks for a login", "POST /v1/vms/{vm}/ports", always, RoleRun, OfFile, "vm", Engine.ExposePort).makes(Created, nil)
 	VerbListPorts    = verb("ListPorts", "listPorts", "List the ports of a VM that have a URL, oldest first", "GET /v1/vms/{vm}/ports", always, RoleRead, OfFile, "vm", of[vmRef](Engine.ListPorts))
 	VerbUnexposePort = verb("UnexposePort", "unexposePort", "Take a port's URL away, and end what is open there", "DELETE /v1/vms/{vm}/ports/{port}", never, RoleRun, OfFile, "vm", of2(Engine.UnexposePort, func(in namedPort) (string, string) { return in.VM, in.Port })) // a repeated call would find none
@@ -243,6 +244,10 @@ type (
 	portRef struct {
 		VM   string `json:"vm"`
 		Port int    `json:"port"`
+	}
+	loginRef struct {
+		VM  string `json:"vm"`
+		Key string `json:"key"` // public
 	}
 	namedPort struct {
 		VM   string `json:"vm"`

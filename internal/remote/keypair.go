@@ -36,6 +36,22 @@ func EnsureKeyPair(path, comment string, seed []byte) (string, error) {
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey()))) + " " + comment, nil
 }
 
+// PublicKey returns a public key as authorized_keys has it, without a comment. An error unless
+// text is one alone: with options, or as a certificate, it could do more than log in.
+func PublicKey(text string) (string, error) {
+	key, _, options, rest, err := ssh.ParseAuthorizedKey([]byte(strings.TrimSpace(text)))
+	switch {
+	case err != nil:
+		return "", err
+	case len(options) > 0 || len(rest) > 0 || strings.Contains(strings.TrimSpace(text), "\n"):
+		return "", errors.New("it is not one key alone")
+	}
+	if _, is := key.(*ssh.Certificate); is {
+		return "", errors.New("it is a certificate")
+	}
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))), nil
+}
+
 // makeKey writes the file completely or not at all.
 func makeKey(path, comment string, seed []byte) ([]byte, error) {
 	if seed == nil {

@@ -27,11 +27,11 @@ type Loopback interface {
 	CloseWrite() error
 }
 
-// DialLoopback connects to a TCP port of the other machine's own loopback, and never to
-// one of this machine. The connection outlasts ctx, and ends with the pool's. Errors:
-// ErrNotListening, ErrNoForwarding.
-func (p *Pool) DialLoopback(ctx context.Context, port int) (Loopback, error) {
-	conn, err := p.DialFrom(ctx, net.JoinHostPort("localhost", strconv.Itoa(port)))
+// DialLoopback connects to a TCP port of the other machine, at localhost or another of its own
+// addresses, and never to one of this machine. The connection outlasts ctx, and ends with the
+// pool's. Errors: ErrNotListening, ErrNoForwarding.
+func (p *Pool) DialLoopback(ctx context.Context, host string, port int) (Loopback, error) {
+	conn, err := p.DialFrom(ctx, net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return nil, err
 	}

@@ -151,7 +151,7 @@ func TestDialLoopback_ReachesOnlyTheOtherMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := p.DialLoopback(t.Context(), n)
+	conn, err := p.DialLoopback(t.Context(), "localhost", n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestDialLoopback_ReachesOnlyTheOtherMachine(t *testing.T) {
 	if rest, err := io.ReadAll(conn); err != nil || len(rest) > 0 {
 		t.Errorf("got %q after the end, %v", rest, err)
 	}
-	if _, err := p.DialLoopback(t.Context(), 1); !errors.Is(err, remote.ErrNotListening) {
+	if _, err := p.DialLoopback(t.Context(), "localhost", 1); !errors.Is(err, remote.ErrNotListening) {
 		t.Errorf("a port at which nothing listens: %v", err)
 	}
 }
@@ -185,7 +185,7 @@ func TestDialLoopback_NotAllowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pool(t, options(vm)).DialLoopback(t.Context(), n); !errors.Is(err, remote.ErrNoForwarding) {
+	if _, err := pool(t, options(vm)).DialLoopback(t.Context(), "localhost", n); !errors.Is(err, remote.ErrNoForwarding) {
 		t.Errorf("got %v", err)
 	}
 }

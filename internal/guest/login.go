@@ -1,0 +1,102 @@
+package guest
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"strconv"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/remote"
+	"linus/internal/vm"
+)
+
+const (
+	// loginTime is how long a key is let in. sshd gives a login as long.
+	loginTime = 2 * time.Minute
+	leaveTime = 10 * time.Second // for taking a key out: it expires anyway
+)
+
+// letIn puts a line with a public key into the authorized_keys of who runs it, or takes it out: $1
+// is the line's mark, $2 the key, $3 for how many seconds it is good. Lines like it that have
+// expired go, too. The file is replaced whole: the engine's own key is in it, and a link to it
+// stays one. sshd reads the time as the VM's own, so the VM says what it is.
+const letIn = `set -euo pipefail
+umask 077
+mkdir -p ~/.ssh
+exec 9<~/.ssh
+flock -w 20 9
+file=$(readlink -m ~/.ssh/authorized_keys)
+new=${file}.linus
+trap 'rm -f "${new}"' EXIT
+printf -v now '%(%s)T' -1
+{
+  if [[ -e ${file} ]]; then
+    while IFS= read -r line || [[ -n ${line} ]]; do
+      if [[ ${line} =~ \ linus-login-([A-Z0-9]+)-([0-9]+)$ ]] && [[ ${BASH_REMATCH[1]} == "$1" || 10#${BASH_REMATCH[2]} -le now ]]; then continue; fi
+      printf '%s\n' "${line}"
+    done <"${file}"
+  fi
+  if [[ -n $2 ]]; then
+    printf -v until '%(%Y%m%d%H%M%S)T' "$((now + $3))"
+    printf 'expiry-time="%s" %s linus-login-%s-%s\n' "${until}" "$2" "$1" "$((now + $3))"
+  fi
+} >"${new}"
+if [[ -e ${file} ]]; then chmod --reference="${file}" "${new}"; fi
+sync "${new}"
+mv -f "${new}" "${file}"`
+
+// Login connects to a VM's SSH server, which lets a public key in as the VM's user for a time. The
+// key is taken out when that is over, or when the connection is closed.
+func (g *Guest) Login(ctx context.Context, v vm.VM, key string) (job.Tunnel, error) {
+	public, err := remote.PublicKey(key)
+	if err != nil {
+		return nil, &job.FieldError{Field: "key", Problem: "is no public key: " + err.Error(), Remedy: "give a line as in id_ed25519.pub, without options"}
+	}
+	mark := rand.Text()
+	if err := g.letIn(ctx, v, mark, public); err != nil {
+		return nil, err
+	}
+	end := sync.OnceFunc(func() {
+		timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+		defer cancel()
+		if err := g.letIn(timed, v, mark, ""); err != nil {
+			g.o.Log.DebugContext(timed, "a key that is let in was not taken out; it expires", "vm_id", v.ID, "err", err)
+		}
+	})
+	t, err := g.dial(ctx, v, v.IP, cmp.Or(g.o.Port, 22))
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return &login{t, time.AfterFunc(loginTime, end), end}, nil
+}
+
+// letIn runs the script of this name; without a key it takes out the one with the mark.
+func (g *Guest) letIn(ctx context.Context, v vm.VM, mark, key string) error {
+	timed, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	d, leave, err := g.enter(timed, v)
+	if err == nil {
+		defer leave()
+		line := remote.Quote("bash", "-c", letIn, "linus", mark, key, strconv.Itoa(int(loginTime/time.Second)))
+		_, err = d.pool.Output(timed, remote.Command{Name: "let a key in", Line: line}, answers)
+	}
+	return g.workspaceFault(ctx, "let a key in at", v, err)
+}
+
+// login is a connection that a key was let in for.
+type login struct {
+	job.Tunnel
+
+	timer *time.Timer
+	end   func()
+}
+
+func (l *login) Close() error {
+	defer l.end()
+	l.timer.Stop()
+	return l.Tunnel.Close()
+}
