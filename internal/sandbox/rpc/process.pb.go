@@ -1818,7 +1818,7 @@ const file_process_proto_rawDesc = "" +
 	"\n" +
 	"CloseStdin\x12\x1a.process.CloseStdinRequest\x1a\x1b.process.CloseStdinResponse\x12E\n" +
 	"\n" +
-	"SendSignal\x12\x1a.process.SendSignalRequest\x1a\x1b.process.SendSignalResponseB\x1cZ\x1alinus/internal/sandbox/rpcb\x06proto3"
+	"SendSignal\x12\x1a.process.SendSignalRequest\x1a\x1b.process.SendSignalResponseb\x06proto3"
 
 var (
 	file_process_proto_rawDescOnce sync.Once
