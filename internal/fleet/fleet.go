@@ -182,6 +182,7 @@ func (f *Fleet) update(ctx context.Context, id string, change func(*vm.VM) ([]jo
 func (f *Fleet) updateJob(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	return f.o.Jobs.Update(ctx, id, job.EventsOnly(func(j *job.Job) (told []job.Event, err error) {
 		told, err = change(j)
+		j.Progress = job.Bounded(term.Text(j.Progress))
 		for i := range told {
 			told[i].Text = job.Bounded(term.Text(told[i].Text))
 		}

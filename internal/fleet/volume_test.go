@@ -292,7 +292,7 @@ func TestVolume_IsItsNodes(t *testing.T) {
 }
 
 // acquire gets a job that is submitted now a VM, and returns it.
-func (r *rig) acquire(m job.Manifest) (job.Job, error) {
+func (r *rig) acquire(ctx context.Context, m job.Manifest) (job.Job, error) {
 	r.t.Helper()
 	m.Task, m.AgentType = "true", job.AgentScript
 	m, err := m.Complete(r.opts.Defaults)
@@ -303,7 +303,7 @@ func (r *rig) acquire(m job.Manifest) (job.Job, error) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return r.Acquire(context.Background(), j)
+	return r.Acquire(ctx, j)
 }
 
 // A VM goes on from a checkpoint on a node that takes VMs, and on that of its job's volume.
@@ -343,7 +343,7 @@ func TestCheckpoint_OnANodeThatMayHaveTheVM(t *testing.T) {
 					}
 					m.Volumes = []vm.Mount{{Name: "data", Path: "/srv/data"}}
 				}
-				j, err := r.acquire(m)
+				j, err := r.acquire(context.Background(), m)
 				if err != nil {
 					r.t.Fatal(err)
 				}
