@@ -23,7 +23,7 @@ import (
 
 const (
 	chunk     = 32 << 10         // bytes of output in one event
-	backlog   = 16               // events that wait for a listener
+	backlog   = 4                // events that wait for a listener
 	patience  = 30 * time.Second // how long a listener holds up a process that has others
 	drain     = time.Second      // for output of a process that was killed, if others can still write
 	retention = 30 * time.Second // how long a process that has ended is found
