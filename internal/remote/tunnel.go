@@ -45,8 +45,18 @@ func (p *Pool) DialLoopback(ctx context.Context, host string, port int) (Loopbac
 // DialFrom connects to an address as a program of the other machine does: it is resolved
 // there. Otherwise it is DialLoopback.
 func (p *Pool) DialFrom(ctx context.Context, address string) (net.Conn, error) {
+	return p.dialFrom(ctx, "tcp", address)
+}
+
+// DialUnix connects to a UNIX socket of the other machine, as its login user. Otherwise it is
+// DialFrom; an OpenSSH that does not forward to sockets says ErrNotListening, too.
+func (p *Pool) DialUnix(ctx context.Context, socket string) (net.Conn, error) {
+	return p.dialFrom(ctx, "unix", socket)
+}
+
+func (p *Pool) dialFrom(ctx context.Context, network, address string) (net.Conn, error) {
 	c, conn, err := channel(ctx, p, nil, func(client *ssh.Client) (net.Conn, error) {
-		return client.DialContext(ctx, "tcp", address)
+		return client.DialContext(ctx, network, address)
 	}, func(n net.Conn) { _ = n.Close() })
 	var open *ssh.OpenChannelError
 	switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -171,6 +172,43 @@ func TestDialLoopback_ReachesOnlyTheOtherMachine(t *testing.T) {
 	}
 	if _, err := p.DialLoopback(t.Context(), "localhost", 1); !errors.Is(err, remote.ErrNotListening) {
 		t.Errorf("a port at which nothing listens: %v", err)
+	}
+}
+
+func TestDialUnix_ReachesASocketThere(t *testing.T) {
+	vm := sshtest.Start(t, sshtest.Options{})
+	p := pool(t, options(vm))
+	socket := filepath.Join(t.TempDir(), "socket")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			_, _ = io.Copy(conn, conn)
+			_ = conn.Close()
+		}
+	}()
+	conn, err := p.DialUnix(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // it has ended
+	if _, err := io.WriteString(conn, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(conn, got); err != nil || string(got) != "hello" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if _, err := p.DialUnix(t.Context(), socket+".none"); !errors.Is(err, remote.ErrNotListening) {
+		t.Errorf("a socket that is not there: %v", err)
+	}
+	vm.Set(sshtest.Faults{NoForwarding: true})
+	if _, err := p.DialUnix(t.Context(), socket); !errors.Is(err, remote.ErrNotListening) {
+		t.Errorf("where that is not allowed: %v", err)
 	}
 }
 

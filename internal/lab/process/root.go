@@ -234,6 +234,7 @@ func (c guestConfig) populateDisk() error {
 // ownSettings are files of /etc the guest has of its own.
 var ownSettings = []string{
 	"etc/passwd", "etc/passwd-", "etc/group", "etc/group-", "etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-",
+	"etc/.pwd.lock", "etc/subuid", "etc/subuid-", "etc/subgid", "etc/subgid-",
 	"etc/fstab", "etc/hostname", "etc/hosts", "etc/machine-id", "etc/ssh", "etc/cloud", "etc/systemd",
 }
 

@@ -118,6 +118,30 @@ func (c *Conn) forward(offered ssh.NewChannel) {
 		_ = offered.Reject(ssh.ConnectionFailed, "Connection refused")
 		return
 	}
+	c.passOn(offered, conn)
+}
+
+// forwardLocal serves a direct-streamlocal@openssh.com channel, to a UNIX socket. OpenSSH gives
+// one reason for all that it does not connect.
+func (c *Conn) forwardLocal(offered ssh.NewChannel) {
+	var to struct {
+		Path, Reserved string
+		Number         uint32
+	}
+	if err := ssh.Unmarshal(offered.ExtraData(), &to); err != nil || !c.server.Forwards() {
+		_ = offered.Reject(ssh.ConnectionFailed, "open failed")
+		return
+	}
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(context.Background(), "unix", to.Path)
+	if err != nil {
+		_ = offered.Reject(ssh.ConnectionFailed, "open failed")
+		return
+	}
+	c.passOn(offered, conn)
+}
+
+// passOn connects a channel that a client has asked for with where it leads.
+func (c *Conn) passOn(offered ssh.NewChannel, conn net.Conn) {
 	channel, requests, err := offered.Accept()
 	if err != nil {
 		_ = conn.Close()
@@ -136,7 +160,7 @@ func splice(channel ssh.Channel, requests <-chan *ssh.Request, conn net.Conn) {
 	var out sync.WaitGroup
 	out.Go(func() {
 		_, _ = io.Copy(conn, channel)
-		_ = conn.(*net.TCPConn).CloseWrite()
+		_ = conn.(interface{ CloseWrite() error }).CloseWrite()
 	})
 	go func() { // ends with the channel
 		ssh.DiscardRequests(requests)

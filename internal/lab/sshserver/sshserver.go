@@ -75,6 +75,8 @@ func (s *Server) Serve(conn net.Conn, began func()) error {
 		switch {
 		case offered.ChannelType() == "direct-tcpip":
 			c.running.Go(func() { c.forward(offered) })
+		case offered.ChannelType() == "direct-streamlocal@openssh.com":
+			c.running.Go(func() { c.forwardLocal(offered) })
 		case offered.ChannelType() != "session":
 			_ = offered.Reject(ssh.UnknownChannelType, "unknown channel type")
 		case c.Sessions() >= s.MaxSessions:
