@@ -67,6 +67,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&role, "role", string(job.RoleRun), "read, run or admin")
 	flags.DurationVar(&ttl, "ttl", tokenTTL, "how long it is valid, as in 720h; 0: until it is revoked")
+	flags.BoolVar(&spec.E2B, "e2b", false, "in the form that E2B's clients take as E2B_API_KEY")
 	flags.StringSliceVar(&spec.Toolsets, "toolsets", nil, "what it may be used for, over MCP and everywhere else: some of "+strings.Join(job.Toolsets, ", ")+" (default: all)")
 	flags.StringSliceVar(&spec.Secrets, "secrets", nil, "secrets its jobs may name, with * and ? as wildcards (default: none; for admin: all)")
 	flags.StringSliceVar(&spec.Credentials, "credentials", nil, "credentials its jobs may name, with * and ? as wildcards (default: none; for admin: all)")

@@ -78,7 +78,7 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 		options.OAuth = &web.OAuth{Issuer: c.OAuthIssuer, Resource: c.OAuthAudience}
 		mcp.Challenge = options.OAuth.Insufficient
 		options.Authenticate = func(ctx context.Context, bearer string) (job.Principal, error) {
-			if strings.HasPrefix(bearer, job.TokenPrefix) {
+			if job.IsToken(bearer) {
 				return e.Authenticate(ctx, bearer)
 			}
 			return f.oauth.Authenticate(ctx, bearer)

@@ -12,8 +12,17 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// TokenPrefix is what every token begins with, so that people and scanners recognise one.
-const TokenPrefix = "linus_"
+// TokenPrefix is what tokens begin with, so that people and scanners recognise one, and E2BPrefix
+// what those do whose form E2B's clients take: hex digits follow it.
+const (
+	TokenPrefix = "linus_"
+	E2BPrefix   = "e2b_"
+)
+
+// IsToken reports whether a text looks like a token.
+func IsToken(text string) bool {
+	return len(text) <= 200 && (strings.HasPrefix(text, TokenPrefix) || strings.HasPrefix(text, E2BPrefix))
+}
 
 // Token lets whoever shows it act as a principal. The token itself is not stored.
 type Token struct {
@@ -41,7 +50,8 @@ type TokenSpec struct {
 	Storages    []string `json:"storages,omitempty"` // of volumes
 	Templates   []string `json:"templates,omitempty"`
 	Limits
-	TTL int `json:"ttl,omitempty" api:"ttl_seconds"` // seconds until it expires; 0: never
+	TTL int  `json:"ttl,omitempty" api:"ttl_seconds"` // seconds until it expires; 0: never
+	E2B bool `json:"e2b,omitempty"`                   // it looks as E2B's clients want their keys
 }
 
 // NewToken is a token at its creation, the only time that its secret is known.

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -87,6 +86,11 @@ func (k *Keeper) CreateToken(ctx context.Context, s job.TokenSpec) (job.NewToken
 		s.Limits = s.Limits.WithDefaults(k.o.Limits)
 	}
 	secret := job.TokenPrefix + rand.Text()
+	if s.E2B {
+		random := make([]byte, 20)
+		_, _ = rand.Read(random) // never fails
+		secret = job.E2BPrefix + hex.EncodeToString(random)
+	}
 	t, err := k.add(ctx, job.Token{TokenSpec: s}, secret)
 	return job.NewToken{Token: t, Secret: secret}, err
 }
@@ -181,7 +185,7 @@ func (k *Keeper) RevokeToken(ctx context.Context, ref string) ([]job.Token, erro
 // Authenticate returns the principal of a token; job.ErrUnauthorized if it is unknown,
 // revoked or expired.
 func (k *Keeper) Authenticate(ctx context.Context, token string) (job.Principal, error) {
-	if !strings.HasPrefix(token, job.TokenPrefix) || len(token) > 200 {
+	if !job.IsToken(token) {
 		return job.Principal{}, job.ErrUnauthorized
 	}
 	hash := hashToken(token)

@@ -148,6 +148,21 @@ func TestToken_OnlyItsHashIsStored(t *testing.T) {
 	}
 }
 
+// E2B's clients check how their key looks.
+func TestToken_InTheFormOfE2B(t *testing.T) {
+	r := newRig(t)
+	n := r.token(job.TokenSpec{Name: "ci", Role: job.RoleRun, E2B: true})
+	if digits, ok := strings.CutPrefix(n.Secret, "e2b_"); !ok || len(digits) != 40 || strings.Trim(digits, "0123456789abcdef") != "" {
+		t.Errorf("token %q", n.Secret)
+	}
+	if p, err := r.Authenticate(t.Context(), n.Secret); err != nil || p.Name != "ci" {
+		t.Errorf("it is of %q, %v", p.Name, err)
+	}
+	if _, err := r.Authenticate(t.Context(), "e2b_"+strings.Repeat("0", 40)); !errors.Is(err, job.ErrUnauthorized) {
+		t.Errorf("another one: %v", err)
+	}
+}
+
 // In a bubble: a busy machine may need longer than a token lives to show it once.
 func TestToken_RevokedOrExpiredElsewhere(t *testing.T) {
 	t.Parallel()

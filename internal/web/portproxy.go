@@ -245,7 +245,7 @@ func bearerOf(r *http.Request) string {
 // isOurs reports whether a token is, or was, for this server. Others are between the page and
 // its program.
 func (a *api) isOurs(ctx context.Context, bearer string) bool {
-	if strings.HasPrefix(bearer, job.TokenPrefix) || a.pages.sessions.isToken(bearer) {
+	if job.IsToken(bearer) || a.pages.sessions.isToken(bearer) {
 		return true
 	}
 	if a.OAuth == nil {
