@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"time"
 
 	"linus/internal/job"
@@ -41,6 +42,11 @@ type Guest interface {
 	// Login connects to a VM's SSH server, which lets a public key in for a time.
 	// The connection outlasts ctx. A *job.FieldError if key is none.
 	Login(ctx context.Context, v vm.VM, key string) (job.Tunnel, error)
+	// DialSandbox connects to the program that serves a sandbox in its VM, and starts it if it does
+	// not run. The connection outlasts ctx.
+	DialSandbox(ctx context.Context, v vm.VM) (net.Conn, error)
+	// Leave closes the connections to a VM that are no job's: it is off.
+	Leave(v vm.VM)
 	// InUse reports whether somebody is logged in whom no engine knows, by SSH or on a terminal.
 	InUse(ctx context.Context, v vm.VM) (bool, error)
 	// TryTargets tries TCP connections from inside a VM, directly and, if proxy is a port

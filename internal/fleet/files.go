@@ -170,10 +170,15 @@ func (f *Fleet) inFiles(ctx context.Context, ref string, work func(context.Conte
 // inUse is inFiles for a use that goes on until done is called.
 func (f *Fleet) inUse(ctx context.Context, ref string, work func(context.Context, vm.VM) error) (done func(), err error) {
 	v, err := f.fileVM(ctx, ref)
-	if err == nil {
-		err = f.runs(ctx, v)
-	}
 	if err != nil {
+		return nil, err
+	}
+	return f.inUseOf(ctx, v, work)
+}
+
+// inUseOf is inUse for a VM that was found.
+func (f *Fleet) inUseOf(ctx context.Context, v vm.VM, work func(context.Context, vm.VM) error) (done func(), err error) {
+	if err := f.runs(ctx, v); err != nil {
 		return nil, err
 	}
 	tell := job.Listener(ctx)

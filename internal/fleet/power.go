@@ -188,6 +188,9 @@ var leaves = map[string]vm.Status{"started": "", "resumed": "", "reverted": "", 
 // idle any more, but as somebody has asked.
 func (f *Fleet) worked(ctx context.Context, v vm.VM, done string) error {
 	off, turned := leaves[done]
+	if off != "" {
+		f.o.Guest.Leave(v)
+	}
 	naps := v.Naps() || !v.SuspendedAt.IsZero()
 	switch {
 	case !turned && naps:

@@ -33,10 +33,13 @@ type Options struct {
 	// Host returns the machine through which a VM is reached: the host it is on.
 	// Required.
 	Host func(context.Context, vm.VM) (*remote.Pool, error)
-	Keys LoginKeys    // to log in to the VMs; required
-	Port int          // SSH port of the VMs; 0: 22
-	Root string       // prefix of every path in the VM, for tests
-	Log  *slog.Logger // nil: none
+	Keys LoginKeys // to log in to the VMs; required
+	Port int       // SSH port of the VMs; 0: 22
+	Root string    // prefix of every path in the VM, for tests
+
+	Sandbox string // the program that serves sandboxes in their VMs; empty: it is not there
+
+	Log *slog.Logger // nil: none
 }
 
 // LoginKeys are the private keys that log in to VMs.
@@ -65,6 +68,8 @@ type Guest struct {
 	tunnels    map[string]keptTunnel // by job
 	workspaces map[string]*workspace // by the job that created the VM
 
+	sandboxProgram func() (sandboxProgram, error) // read and compressed when it is first needed
+
 	closing sync.WaitGroup // connections that are not used any more, and trees on their way
 }
 
@@ -89,7 +94,7 @@ func Through(host *remote.Pool) func(context.Context, vm.VM) (*remote.Pool, erro
 // New returns a Guest. It does not connect yet.
 func New(o Options) *Guest {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	return &Guest{o: o, pools: map[string]*pooled{}, tunnels: map[string]keptTunnel{}, workspaces: map[string]*workspace{}}
+	return &Guest{o: o, pools: map[string]*pooled{}, tunnels: map[string]keptTunnel{}, workspaces: map[string]*workspace{}, sandboxProgram: sync.OnceValues(func() (sandboxProgram, error) { return readSandboxProgram(o.Sandbox) })}
 }
 
 // Ping checks that the job's VM responds over SSH, and leaves a connection open.

@@ -70,7 +70,7 @@ func writeNew(path, text string) error {
 
 // Fingerprint tells keys apart and reveals nothing of them.
 func (k InstallationKey) Fingerprint() (string, error) {
-	derived, err := k.derive("fingerprint")
+	derived, err := k.Derive("fingerprint")
 	if err != nil {
 		return "", err
 	}
@@ -78,8 +78,8 @@ func (k InstallationKey) Fingerprint() (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// derive returns 32 bytes for a purpose.
-func (k InstallationKey) derive(purpose string) ([]byte, error) {
+// Derive returns 32 bytes for a purpose.
+func (k InstallationKey) Derive(purpose string) ([]byte, error) {
 	return hkdf.Key(sha256.New, k, nil, "linus: "+purpose, 32)
 }
 

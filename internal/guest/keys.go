@@ -34,7 +34,7 @@ func (k Keys) Make(id string) (string, error) {
 	var seed []byte
 	if k.Installation != nil {
 		var err error
-		if seed, err = k.Installation.derive("login to the VM of job " + id); err != nil {
+		if seed, err = k.Installation.Derive("login to the VM of job " + id); err != nil {
 			return "", err
 		}
 	}

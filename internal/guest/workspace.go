@@ -22,6 +22,8 @@ type workspace struct {
 	conns chan struct{} // one for each connection to a port
 	edits chan struct{} // held by who changes a file: an edit is between a read and a write
 
+	starting chan struct{} // held by who starts the program that serves a sandbox
+
 	users int         // Guest.mu guards it
 	idle  *time.Timer // closes the workspace; nil while it is used
 }
@@ -68,7 +70,7 @@ func (g *Guest) workspace(ctx context.Context, v vm.VM) (*workspace, error) {
 		if ws != nil {
 			g.closing.Go(ws.close) // waits for calls under way there
 		}
-		ws = &workspace{pooled: pooled{vm: v, host: host, pool: p}, calls: make(chan struct{}, maxCalls), conns: make(chan struct{}, maxConns), edits: make(chan struct{}, 1)}
+		ws = &workspace{pooled: pooled{vm: v, host: host, pool: p}, calls: make(chan struct{}, maxCalls), conns: make(chan struct{}, maxConns), edits: make(chan struct{}, 1), starting: make(chan struct{}, 1)}
 		g.workspaces[v.Job] = ws
 	}
 	ws.users++

@@ -3,6 +3,7 @@ package providertest
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"linus/internal/job"
@@ -35,6 +36,20 @@ func (f *Fake) InUse(ctx context.Context, v vm.VM) (bool, error) {
 	_, err := f.filesOf(ctx, "look who is logged in to", v)
 	return f.behaviour.LoggedIn, err
 }
+
+// DialSandbox connects to nothing: no program runs in these VMs.
+func (f *Fake) DialSandbox(ctx context.Context, v vm.VM) (net.Conn, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.filesOf(ctx, "reach the sandbox in", v); err != nil {
+		return nil, err
+	}
+	near, far := net.Pipe()
+	return near, far.Close()
+}
+
+// Leave has nothing to close.
+func (f *Fake) Leave(vm.VM) {}
 
 // TryTargets connects to nothing: a name has no address, and nothing answers at one.
 func (f *Fake) TryTargets(ctx context.Context, v vm.VM, targets []string, proxy int) ([]job.NetworkAttempt, error) {

@@ -1,0 +1,85 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// Sandboxes returns the VMs that programs use as sandboxes and the caller may see, oldest first, as
+// their rows have them: the host is not asked.
+func (f *Fleet) Sandboxes(ctx context.Context) ([]vm.VM, error) {
+	vms, err := f.o.Store.VMs(ctx)
+	return slices.DeleteFunc(vms, func(v vm.VM) bool { return v.Sandbox() == nil || !job.Visible(ctx, v.OwnedBy()) }), err
+}
+
+// Sandbox returns one, by the ID in its marker; job.ErrNotFound.
+func (f *Fleet) Sandbox(ctx context.Context, id string) (vm.VM, error) {
+	v, err := f.o.Store.VM(ctx, id)
+	if err == nil && (v.Sandbox() == nil || !job.Visible(ctx, v.OwnedBy())) {
+		return vm.VM{}, job.ErrNotFound
+	}
+	return v, err
+}
+
+// EndSandbox has the time of a sandbox be over at a time; zero: never.
+func (f *Fleet) EndSandbox(ctx context.Context, id string, at time.Time) error {
+	v, err := f.Sandbox(ctx, id)
+	if err == nil {
+		err = takesJobs(v, v.Name)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
+		if v.Unwanted {
+			return nil, noVM(v.Name, "is being destroyed")
+		}
+		v.ExpiresAt = at
+		return nil, nil
+	})
+	return err
+}
+
+// DialSandbox connects to the program that serves a sandbox in its VM, and starts it if it does not
+// run. The connection outlasts ctx.
+func (f *Fleet) DialSandbox(ctx context.Context, id string) (conn net.Conn, err error) {
+	v, err := f.Sandbox(ctx, id)
+	if err == nil {
+		err = takesJobs(v, v.Name)
+	}
+	if err == nil {
+		err = f.access.usable(ctx, v)
+	}
+	if err != nil {
+		return nil, err
+	}
+	done, err := f.inUseOf(ctx, v, func(ctx context.Context, v vm.VM) error {
+		conn, err = f.o.Guest.DialSandbox(ctx, v)
+		return err
+	})
+	if err != nil && conn != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return usedConn{conn, done}, nil
+}
+
+// usedConn is a connection during whose time its VM is used.
+type usedConn struct {
+	net.Conn
+
+	done func()
+}
+
+func (c usedConn) Close() error {
+	defer c.done()
+	return c.Conn.Close()
+}
