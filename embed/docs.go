@@ -39,7 +39,7 @@ const maxHead = 1 << 10
 // read returns the documents with at most limit bytes of their texts.
 func read(limit int64) []Doc {
 	topics := []string{
-		"tools", "manifest", "cli", "settings", "guarantees", "http", "api", "access", "network", "credentials", "dispatch", "operate", "costs", "scale",
+		"tools", "manifest", "cli", "settings", "guarantees", "http", "api", "access", "network", "credentials", "dispatch", "e2b", "operate", "costs", "scale",
 		"scripts", "templates", "lab", "architecture", "benchmark", "troubleshooting",
 	}
 	list := make([]Doc, 0, len(topics))

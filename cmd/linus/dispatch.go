@@ -10,14 +10,13 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"linus/internal/daemon"
 	"linus/internal/dispatch"
 	"linus/internal/field"
 	"linus/internal/secret"
@@ -171,19 +170,14 @@ const workerName = "linus-worker"
 // of it. Without a path it is beside this program, or where packages have it.
 func workerProgram(path string) ([]byte, error) {
 	if path == "" {
-		self, err := os.Executable()
-		if err == nil {
-			self, err = filepath.EvalSymlinks(self)
-		}
+		at, self, err := daemon.Beside(workerName)
 		if err != nil {
-			return nil, fmt.Errorf("find this program, beside which %s is: %w", workerName, err)
+			return nil, err
 		}
-		places := []string{filepath.Join(filepath.Dir(self), workerName), filepath.Join(filepath.Dir(self), "..", "lib", "linus", workerName)}
-		i := slices.IndexFunc(places, func(place string) bool { _, err := os.Stat(place); return err == nil })
-		if i < 0 {
+		if at == "" {
 			return nil, usage("%s is missing, which serves sessions in their VMs: it comes with linus, beside %s; or name it by --worker", workerName, self)
 		}
-		path = places[i]
+		path = at
 	}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a FIFO waits for who writes to it
 		return nil, usage("--worker: %s is not a regular file", path)

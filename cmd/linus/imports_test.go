@@ -31,7 +31,7 @@ const module = "linus/"
 
 // adapters are the packages around the domain: none knows another.
 var adapters = []string{
-	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/credential", "internal/egress", "internal/executor", "internal/fleet", "internal/git",
+	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/credential", "internal/e2b", "internal/egress", "internal/executor", "internal/fleet", "internal/git",
 	"internal/guest", "internal/hosttest", "internal/mcptool", "internal/oauth", "internal/policy", "internal/proxmox",
 	"internal/store", "internal/telemetry", "internal/token", "internal/web", "internal/webhook",
 }
@@ -55,6 +55,7 @@ var arrows = map[string][]string{
 	"internal/config":    {"internal/job"},
 	"internal/control":   {"internal/field", "internal/intake", "internal/job", "internal/view"},
 	"internal/dispatch":  {"internal/handover", "internal/job"},
+	"internal/e2b":       {"internal/envd", "internal/gate", "internal/job"},
 	"internal/egress":    {"internal/job"},
 	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience", "internal/term"},
 	"internal/git":       {"internal/job"},

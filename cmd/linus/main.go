@@ -117,6 +117,7 @@ func (a *app) verbs(args []string) []*cobra.Command {
 		group("host", "Check, test and trust the Proxmox host, and remove linus from it", a.checkCommand(), a.hostTestCommand(), a.trustCommand(), a.uninstallCommand()),
 		group("template", "Build the template that jobs' VMs are cloned from",
 			a.templateBuildCommand(), a.templateListCommand(), a.templateShowCommand(), a.templateRemoveCommand(), a.checkpointCommand()),
+		group("e2b", "Use sandboxes from programs made for E2B", a.e2bEnvCommand()),
 		a.scriptsCommand(),
 		group("store", "Move this engine's jobs to PostgreSQL", a.storeMigrateCommand()),
 		a.configCommand(), a.manCommand(), a.versionCommand(),

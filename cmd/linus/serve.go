@@ -67,6 +67,9 @@ func (a *app) serveCommand() *cobra.Command {
 			err = daemon.Serve(cmd.Context(), a.daemon(c), idle, func(s daemon.Serving) {
 				_, _ = fmt.Fprintf(a.stderr, "linus serves %s, callbacks on %s\n", c.StateDir, s.Callback)
 				announce(a.stderr, s.HTTP)
+				if s.E2B != "" {
+					_, _ = fmt.Fprintf(a.stderr, "Sandboxes for E2B's clients at %s; linus e2b env NAME prints what they need\n", s.E2B)
+				}
 				a.tellReady(cmd.Context(), c)
 			})
 			if errors.Is(err, daemon.ErrLocked) {

@@ -63,6 +63,10 @@ type Config struct {
 	HTTPURL      string `envconfig:"HTTP_URL" of:"process" desc:"URL of this server as browsers reach it (https://linus.example), for the URLs of exposed ports and the login by OIDC_ISSUER. Empty: the address listened on, or with HTTP_TLS_CERT the first of HTTP_HOSTS."`
 	ExposeDomain string `envconfig:"EXPOSE_DOMAIN" of:"process" desc:"Wildcard (*.vms.example) whose host names lead to this server, at the port of HTTP_URL: each exposed port of a VM gets one. Empty: they get paths, and their pages no cookies and no storage."`
 
+	E2BAddr     string `envconfig:"E2B_ADDR" of:"process" desc:"Address and port (127.0.0.1:8767) at which linus serve offers sandboxes to E2B's clients, with the certificate of HTTP_TLS_CERT. Empty: disabled."`
+	E2BURL      string `envconfig:"E2B_URL" of:"process" desc:"URL of E2B_ADDR as clients reach it (https://sandboxes.example), which linus e2b env prints. Empty: the address listened on."`
+	E2BInsecure bool   `envconfig:"E2B_INSECURE" of:"process" default:"false" desc:"true: E2B_ADDR may be another address than this machine's loopback without HTTP_TLS_CERT, as a proxy in front of it encrypts."`
+
 	HTTPTLSCert   string `envconfig:"HTTP_TLS_CERT" of:"process" kind:"path" desc:"PEM file with this server's certificate, followed by those between it and its root, for HTTPS at HTTP_ADDR. Read again when it changes. Empty: plain HTTP."`
 	HTTPTLSKey    string `envconfig:"HTTP_TLS_KEY" of:"process" kind:"path" desc:"PEM file with the key of HTTP_TLS_CERT, which only its owner and group can read."`
 	OAuthIssuer   string `envconfig:"OAUTH_ISSUER" of:"process" desc:"URL of the OAuth authorization server (https://id.example/realms/team) whose access tokens HTTP clients may show, as JWTs with the scopes linus:read, linus:run or linus:admin. Needs OAUTH_AUDIENCE. Empty: none."`
@@ -166,6 +170,21 @@ type Config struct {
 
 	given     map[string]entry // what is not a default, by name
 	sshConfig string           // OpenSSH's file of the user's hosts; it may be missing
+}
+
+// InBackground are the settings of an engine that no person has started: it serves nobody by
+// network.
+func (c Config) InBackground() Config {
+	c.HTTPAddr, c.E2BAddr = "", ""
+	return c
+}
+
+// Scheme is that of the URLs of what is served by network.
+func (c Config) Scheme() string {
+	if c.HTTPTLSCert != "" {
+		return "https"
+	}
+	return "http"
 }
 
 // Load reads the settings from the environment and from, and validates them.

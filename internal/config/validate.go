@@ -76,6 +76,10 @@ func (c Config) rules() []rule {
 		{"CALLBACK_URL", c.CallbackURL, c.CallbackURL == "" || isURL(c.CallbackURL), "give http://HOST:PORT or https://HOST, without query and credentials"},
 		{"CALLBACK_URL", c.CallbackURL, !onLoopback(c.CallbackURL) || c.hostsOnLoopback(), "give an address VMs can reach: inside a VM, localhost is the VM itself"},
 		{"HTTP_ADDR", c.HTTPAddr, c.HTTPAddr == "" || IsAddress(c.HTTPAddr), "give address:port, as in 127.0.0.1:8766; port 0 is any free one"},
+		{"E2B_ADDR", c.E2BAddr, c.E2BAddr == "" || IsAddress(c.E2BAddr), "give address:port, as in 127.0.0.1:8767; port 0 is any free one"},
+		{"E2B_ADDR", c.E2BAddr, !IsAddress(c.E2BAddr) || c.HTTPTLSCert != "" || c.E2BInsecure || isOnLoopback(c.E2BAddr), "keys and files could be read on the network: set HTTP_TLS_CERT and HTTP_TLS_KEY, listen on 127.0.0.1, or set E2B_INSECURE to true if a proxy in front of it encrypts"},
+		{"E2B_ADDR", c.E2BAddr, c.E2BAddr == "" || c.AllowedCommands == "", "ALLOWED_COMMANDS is set, and sandboxes run any command: unset one of them"},
+		{"E2B_URL", c.E2BURL, c.E2BURL == "" || isOrigin(c.E2BURL), "give https://HOST or https://HOST:PORT: lower case, no path, not the scheme's own port"},
 		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || isToken(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
 		{"HTTP_HOSTS", c.HTTPHosts, !slices.ContainsFunc(words(c.HTTPHosts), func(s string) bool { return !isHost(s) }), "give host names without port, separated by spaces or commas"},
 		{"HTTP_URL", c.HTTPURL, c.HTTPURL == "" || isOrigin(c.HTTPURL), "give https://HOST or https://HOST:PORT as browsers send it: lower case, no path, not the scheme's own port"},
@@ -303,6 +307,12 @@ func IsAddress(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	n, portErr := strconv.ParseUint(port, 10, 16)
 	return err == nil && portErr == nil && strconv.FormatUint(n, 10) == port && isHost(host)
+}
+
+// isOnLoopback reports whether an address and port is reached from this machine only.
+func isOnLoopback(s string) bool {
+	host, _, _ := net.SplitHostPort(s)
+	return job.IsLoopback(host)
 }
 
 func isURL(s string) bool {

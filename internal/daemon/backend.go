@@ -44,6 +44,7 @@ type Installation struct {
 	version string        // of this binary
 	engine  func() string // the ID of this engine among those that share the database; nil: it works alone
 	keys    guest.Keys    // login keys of the VMs
+	sandbox string        // the program that serves sandboxes in their VMs; empty: it is not there
 
 	onReconnect, onLockRetry func()              // called on trouble with the host; may be nil
 	onRefused                func(r job.Refusal) // called when a node is refused for a VM; may be nil
@@ -69,7 +70,7 @@ func Proxmox(c config.Config, in Installation, log *slog.Logger) Backend {
 		return proxmoxCluster(c, in, log, provider)
 	}
 	host := provider(hostOptions(c, c.ProxmoxHost), func(*proxmox.Options) {})
-	inside := guest.New(guest.Options{Host: guest.Through(host.Host()), Keys: in.keys, Port: c.VMSSHPort, Log: log})
+	inside := guest.New(guest.Options{Host: guest.Through(host.Host()), Keys: in.keys, Port: c.VMSSHPort, Sandbox: in.sandbox, Log: log})
 	return Backend{
 		Provider: host, Templates: host, Guest: inside, Fence: host.Fence,
 		Close: func() { inside.Close(); host.Close() },
@@ -103,7 +104,7 @@ func proxmoxCluster(c config.Config, in Installation, log *slog.Logger, provider
 			}
 			return n.(*proxmox.Provider).Host(), nil
 		},
-		Keys: in.keys, Port: c.VMSSHPort, Log: log,
+		Keys: in.keys, Port: c.VMSSHPort, Sandbox: in.sandbox, Log: log,
 	})
 	return Backend{
 		Provider: nodes, Placer: nodes, Templates: nodes, Guest: inside, Fence: nodes.Fence,

@@ -20,6 +20,7 @@ import (
 	"linus/internal/executor"
 	"linus/internal/fleet"
 	"linus/internal/git"
+	"linus/internal/guest"
 	"linus/internal/hosttest"
 	"linus/internal/job"
 	"linus/internal/policy"
@@ -37,6 +38,8 @@ type engine struct {
 	backend   Backend
 	store     *store.Store
 	tokens    *token.Keeper
+	fleet     *fleet.Fleet
+	keys      guest.Keys
 	hostTests *hosttest.Tests
 	watch     *watch
 	log       *slog.Logger
@@ -77,6 +80,9 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		e.watch, err = openWatch(ctx, o, in.owner, st)
 	}
 	if err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	if in.sandbox, _, err = Beside("linus-sandbox"); err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
 	in.engine, in.version = st.EngineID, o.Version
@@ -130,7 +136,8 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		Engines: vms.Engines, Log: log, Template: c.DefaultVMTemplate, Lease: vms.Lease, Port: c.VMSSHPort,
 	})
 	vms.Tests, work.HostTests = e.hostTests, e.hostTests
-	work.Fleet = fleet.New(vms)
+	e.fleet, e.keys = fleet.New(vms), in.keys
+	work.Fleet = e.fleet
 	e.tokens = token.New(token.Options{Store: st, Limits: work.Defaults.TokenLimits(c.MaxJobs), Log: log, Observer: work.Observer})
 	work.Tokens = e.tokens
 	e.Executor = executor.New(work)

@@ -24,6 +24,7 @@ const closeTime = 20 * time.Second
 type Serving struct {
 	Callback string // address listened on for callbacks
 	HTTP     *HTTP  // nil: not served
+	E2B      string // URL at which E2B's clients are served; empty: they are not
 }
 
 // Serve runs the engine until ctx ends, a client asks it to stop, or it has been idle
@@ -59,6 +60,10 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 	if err != nil {
 		return errors.Join(err, l.Close(), e.close(ctx))
 	}
+	sandboxes, err := openE2B(ctx, o, e, end)
+	if err != nil {
+		return errors.Join(err, face.close(ctx), l.Close(), e.close(ctx))
+	}
 	info := control.Info{Version: o.Version, PID: os.Getpid(), Callback: net.JoinHostPort(c.CallbackHost, strconv.Itoa(e.callbacks.Port())), Settings: c.Effective(), Background: background, Service: c.NotifySocket != "" && !background}
 	clients := control.NewServer(e.guarded, control.Options{Info: info, Stop: func() { end(errAsked) }, Drain: func(asked context.Context) error { return e.drain(asked, ctx, end) }, Idle: e.free, Log: log}) //nolint:contextcheck // requests end with Close, after being told why
 	served := make(chan struct{})
@@ -73,6 +78,7 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 	if face != nil {
 		serving.HTTP = &face.HTTP
 	}
+	serving.E2B = sandboxes.url()
 	ready(serving)
 	go processors(ctx)
 	if idle > 0 {
@@ -92,7 +98,7 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 	defer cancel()
 	err = clients.Close(closing)
 	<-served
-	err = errors.Join(err, face.close(closing), e.close(closing))
+	err = errors.Join(err, face.close(closing), sandboxes.close(closing), e.close(closing))
 	if errors.Is(why, errAsked) || errors.Is(why, errDrained) || errors.Is(why, errIdle) || errors.Is(why, context.Canceled) {
 		return err
 	}
@@ -131,7 +137,7 @@ func endWhenIdle(ctx context.Context, limit time.Duration, idle, end func() bool
 // written to tell.
 func ServeInBackground(ctx context.Context, o Options, idle time.Duration, tell io.Writer) (told bool, err error) {
 	signal.Ignore(syscall.SIGPIPE) // the process that started it may have exited
-	o.Config.HTTPAddr = ""         // only for an engine in the foreground
+	o.Config = o.Config.InBackground()
 	err = serve(ctx, o, true, idle, func(Serving) {
 		told = true
 		_, _ = io.WriteString(tell, readyWord)

@@ -79,7 +79,13 @@ func (h *host) serveHTTP(t *testing.T) string {
 // serveAt runs linus serve at an address and returns MCP's URL.
 func (h *host) serveAt(t *testing.T, addr string) string {
 	t.Helper()
-	cmd := exec.Command(h.linus(), "serve", "--http", addr)
+	return h.serveTelling(t, `MCP at (https?://\S+/mcp)`, "--http", addr)
+}
+
+// serveTelling runs linus serve and returns what it says in place of a pattern's group.
+func (h *host) serveTelling(t *testing.T, pattern string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(h.linus(), append([]string{"serve"}, args...)...)
 	cmd.Env = h.env
 	stderr, err := cmd.StderrPipe()
 	if err == nil {
@@ -98,12 +104,12 @@ func (h *host) serveAt(t *testing.T, addr string) string {
 	})
 	lines := bufio.NewScanner(stderr)
 	for lines.Scan() {
-		if m := regexp.MustCompile(`MCP at (https?://\S+/mcp)`).FindStringSubmatch(lines.Text()); m != nil {
+		if m := regexp.MustCompile(pattern).FindStringSubmatch(lines.Text()); m != nil {
 			go io.Copy(io.Discard, stderr) //nolint:errcheck // the rest of the log
 			return m[1]
 		}
 	}
-	t.Fatalf("linus serve tells no address: %v", lines.Err())
+	t.Fatalf("linus serve does not tell %s: %v", pattern, lines.Err())
 	return ""
 }
 

@@ -1,0 +1,162 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"linus/internal/config"
+	"linus/internal/e2b"
+	"linus/internal/job"
+)
+
+// e2bFace serves sandboxes to E2B's clients.
+type e2bFace struct {
+	server *e2b.Server
+	at     string
+	served chan struct{}
+}
+
+// openE2B listens on E2B_ADDR; it returns nil if that is not set. failed is called with the error if
+// the server fails.
+func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2bFace, error) {
+	c, log := o.Config, o.Log
+	if c.E2BAddr == "" {
+		return nil, nil
+	}
+	settings, err := serverTLS(c, log)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := e.sandboxSecret(c)
+	if err != nil {
+		return nil, err
+	}
+	templates := auditedTemplates{e.backend.Templates, e.watch.audit, o}
+	owners := &owners{tokens: e.tokens.Tokens, of: map[string]bool{}}
+	f := &e2bFace{served: make(chan struct{})}
+	f.server, err = e2b.Listen(ctx, c.E2BAddr, e2b.Options{
+		Engine: e.guarded, Sandboxes: e.fleet, Authenticate: e.Authenticate, Holds: owners.hold, Templates: templates.Templates,
+		RemoveTemplate: func(ctx context.Context, name string) error {
+			_, err := templates.RemoveTemplate(ctx, name)
+			return err
+		},
+		Secret: secret, Defaults: defaultsOf(c), TLS: settings, Log: log,
+	})
+	if err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = fmt.Errorf("%w; set E2B_ADDR to another port, or to port 0 for any free one", err)
+		}
+		return nil, err
+	}
+	go func() {
+		defer close(f.served)
+		if err := f.server.Serve(); err != nil {
+			failed(err)
+		}
+	}()
+	f.at = sandboxURL(c, f.server.Addr())
+	log.Info("sandboxes are served to E2B's clients", "addr", f.server.Addr())
+	return f, nil
+}
+
+// sandboxURL is where clients reach what is served at an address.
+func sandboxURL(c config.Config, addr string) string {
+	if c.E2BURL != "" {
+		return c.E2BURL
+	}
+	return c.Scheme() + "://" + browserAddr(addr)
+}
+
+// SandboxURL is where E2B's clients reach the server of these settings.
+func SandboxURL(c config.Config) (string, error) {
+	if _, port, _ := net.SplitHostPort(c.E2BAddr); c.E2BURL == "" && (port == "" || port == "0") {
+		return "", &job.FieldError{Field: "E2B_ADDR", Problem: "is not set, or to any free port", Remedy: "set it to an address and port such as 127.0.0.1:8767 and start linus serve again"}
+	}
+	return sandboxURL(c, c.E2BAddr), nil
+}
+
+func (f *e2bFace) url() string {
+	if f == nil {
+		return ""
+	}
+	return f.at
+}
+
+// close ends streams and requests, and waits for the server.
+func (f *e2bFace) close(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
+	err := f.server.Close(ctx)
+	<-f.served
+	return err
+}
+
+// sandboxSecret is what the access tokens of sandboxes are made from, the same in all engines that
+// share a database.
+func (e *engine) sandboxSecret(c config.Config) ([]byte, error) {
+	if e.keys.Installation != nil {
+		return e.keys.Installation.Derive("sandboxes")
+	}
+	text, err := ensureToken(filepath.Join(c.StateDir, "sandbox-secret"))
+	return []byte(text), err
+}
+
+// owners says who has a token that is valid. That of an installation is the same for a moment.
+type owners struct {
+	tokens func(context.Context) ([]job.Token, error)
+
+	mu   sync.Mutex
+	read time.Time
+	of   map[string]bool
+}
+
+// ownersTime is how long they are trusted.
+const ownersTime = 4 * time.Second
+
+// hold reports whether somebody's sandboxes may be used: their owner has a token. The operator needs none.
+func (o *owners) hold(ctx context.Context, owner string) bool {
+	if owner == "" {
+		return true
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if time.Since(o.read) > ownersTime {
+		all, err := o.tokens(ctx)
+		if err != nil {
+			return false
+		}
+		o.read, o.of = time.Now(), map[string]bool{}
+		for _, t := range all {
+			if !t.Expired(o.read) {
+				o.of[t.Name] = true
+			}
+		}
+	}
+	return o.of[owner]
+}
+
+// Beside returns the path of a program that comes with this one: beside it, or where packages have
+// it; empty: it is not there.
+func Beside(name string) (path, self string, err error) {
+	self, err = os.Executable()
+	if err == nil {
+		self, err = filepath.EvalSymlinks(self)
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("find this program, beside which %s is: %w", name, err)
+	}
+	places := []string{filepath.Join(filepath.Dir(self), name), filepath.Join(filepath.Dir(self), "..", "lib", "linus", name)}
+	if i := slices.IndexFunc(places, func(place string) bool { _, err := os.Stat(place); return err == nil }); i >= 0 {
+		path = places[i]
+	}
+	return path, self, nil
+}

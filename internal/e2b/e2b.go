@@ -1,0 +1,307 @@
+// Package e2b serves the engine to programs that use sandboxes, in the protocol of E2B's clients:
+// a sandbox is a VM of ours. It owns routes, keys, shapes and bounds of that protocol, and the way
+// from a request to the program in the VM that answers for its processes and files. It knows
+// nothing of that program but where it is reached.
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"linus/internal/gate"
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// client is what is recorded as having asked for a sandbox.
+const client = "e2b"
+
+// Sandboxes are the VMs that are sandboxes, beyond the verbs of the engine: as their rows have
+// them, since clients ask often, and the host is slow. IDs are those in the VMs' markers.
+type Sandboxes interface {
+	// Sandboxes returns those that the principal in ctx may see, oldest first.
+	Sandboxes(ctx context.Context) ([]vm.VM, error)
+	// Sandbox returns one; job.ErrNotFound.
+	Sandbox(ctx context.Context, id string) (vm.VM, error)
+	// EndSandbox has the time of one be over at a time; zero: never.
+	EndSandbox(ctx context.Context, id string, at time.Time) error
+	// DialSandbox connects to the program in one that answers for it, and starts it if it does
+	// not run. The connection outlasts ctx.
+	DialSandbox(ctx context.Context, id string) (net.Conn, error)
+}
+
+// Options of a server. All but TLS and Log are required.
+type Options struct {
+	Engine    job.Engine
+	Sandboxes Sandboxes
+	// Authenticate returns the principal of a key; job.ErrUnauthorized: it has none.
+	Authenticate func(ctx context.Context, key string) (job.Principal, error)
+	// Holds reports whether an owner's sandboxes may still be used by their access tokens.
+	Holds func(ctx context.Context, owner string) bool
+	// Templates returns the templates of the host, and RemoveTemplate removes one.
+	Templates      func(ctx context.Context) ([]vm.VM, error)
+	RemoveTemplate func(ctx context.Context, name string) error
+	Secret         []byte // from which the sandboxes' access tokens are made
+	Defaults       job.Defaults
+	TLS            *tls.Config // nil: plain HTTP
+	Log            *slog.Logger
+
+	bounds bounds // zero: defaultBounds
+}
+
+// bounds are how many connections there may be, and requests at once of each principal and to
+// each sandbox.
+type bounds struct {
+	gate          gate.Bounds
+	each, sandbox int
+}
+
+// An SSH connection to a VM has 64 channels, and others use some.
+var defaultBounds = bounds{gate: gate.Bounds{All: 4096, Address: 1024, Loopback: 2048}, each: 256, sandbox: 56}
+
+const (
+	maxHeader  = 32 << 10
+	maxRequest = 1 << 20          // bytes of a request that is not for a sandbox
+	firstTime  = 10 * time.Second // for the body of somebody who has shown no key yet
+	bodyTime   = 30 * time.Second // for that of a request that is not for a sandbox
+)
+
+// server is the face.
+type server struct {
+	Options
+	asking gate.Counts
+	ways   ways
+
+	templates templates
+}
+
+// Handler serves the protocol.
+func Handler(o Options) http.Handler { return newServer(o) }
+
+func newServer(o Options) *server {
+	o.bounds = cmp.Or(o.bounds, defaultBounds)
+	o.Log = cmp.Or(o.Log, slog.Default())
+	s := &server{Options: o}
+	s.ways.of = map[string]*way{}
+	return s
+}
+
+// ServeHTTP serves what is for a sandbox, and else the control plane.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(firstTime)) // a recorder in a test has none
+	ctx := job.WithClient(r.Context(), client)
+	r = r.WithContext(ctx)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	if isForSandbox(r) {
+		s.toSandbox(w, r)
+		return
+	}
+	if r.URL.Path == "/health" {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	key := r.Header.Get("X-Api-Key")
+	if scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " "); key == "" && strings.EqualFold(scheme, "Bearer") {
+		key = strings.TrimSpace(token)
+	}
+	p, err := job.Principal{}, job.ErrUnauthorized
+	if key != "" {
+		p, err = s.Authenticate(ctx, key)
+	}
+	switch {
+	case errors.Is(err, job.ErrUnauthorized):
+		s.fail(w, &refusal{http.StatusUnauthorized, "this is not a key of this server: linus token create NAME --e2b makes one, and clients send it as X-API-KEY (E2B_API_KEY)"})
+		return
+	case err != nil:
+		s.Log.Error("a key cannot be checked", "err", err)
+		s.fail(w, &refusal{http.StatusServiceUnavailable, "the key cannot be checked at the moment: try again"})
+		return
+	}
+	leave, ok := s.asking.Enter("principal "+p.Name, s.bounds.each)
+	if !ok {
+		w.Header().Set("Retry-After", "1")
+		s.fail(w, &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d requests of %s are being served: try again when some have ended", s.bounds.each, p.Name)})
+		return
+	}
+	defer leave()
+	gate.Serves(ctx)
+	_ = control.SetReadDeadline(time.Now().Add(bodyTime))
+	r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
+	ctx, end := job.ForPrincipal(ctx, p)
+	defer end()
+	r = r.WithContext(ctx)
+	if err := s.route(w, r); err != nil {
+		s.fail(w, err)
+	}
+}
+
+// refusal is an answer that is no success.
+type refusal struct {
+	code int
+	text string
+}
+
+func (e *refusal) Error() string { return e.text }
+
+func invalid(field, problem, remedy string) error {
+	return &job.FieldError{Field: field, Problem: problem, Remedy: remedy}
+}
+
+var errNoSandbox = &refusal{http.StatusNotFound, "there is no such sandbox: it was never there, has ended, or is another's"}
+
+// fault returns the HTTP status and the text of an error.
+func fault(err error) (int, string) {
+	var (
+		refused  *refusal
+		field    *job.FieldError
+		all      *job.InvalidError
+		host     *job.HostError
+		denied   *job.DeniedError
+		narrowed *job.NarrowedError
+		large    *http.MaxBytesError
+	)
+	switch {
+	case errors.As(err, &refused):
+		return refused.code, refused.text
+	case errors.As(err, &large):
+		return http.StatusRequestEntityTooLarge, fmt.Sprintf("the request is larger than %d bytes", large.Limit)
+	case errors.Is(err, job.ErrNotFound):
+		return errNoSandbox.code, errNoSandbox.text
+	case errors.As(err, &all):
+		return http.StatusBadRequest, words.In(err.Error())
+	case errors.As(err, &field):
+		codes := map[job.Fault]int{job.FaultUnknown: http.StatusNotFound, job.FaultState: http.StatusConflict, job.FaultLimit: http.StatusTooManyRequests}
+		return cmp.Or(codes[field.Fault], http.StatusBadRequest), words.In(err.Error())
+	case errors.As(err, &denied), errors.As(err, &narrowed), errors.Is(err, job.ErrNotAllowed):
+		return http.StatusForbidden, words.In(err.Error())
+	case errors.Is(err, job.ErrUnauthorized):
+		return http.StatusUnauthorized, err.Error()
+	case errors.As(err, &host), job.IsEngineFault(err):
+		return http.StatusServiceUnavailable, words.In(err.Error())
+	}
+	return http.StatusInternalServerError, words.In(err.Error())
+}
+
+// fail answers with an error, as the protocol has them.
+func (s *server) fail(w http.ResponseWriter, err error) {
+	code, text := fault(err)
+	if code >= http.StatusInternalServerError {
+		s.Log.Warn("a request for a sandbox failed", "status", code, "err", err)
+	}
+	respond(w, code, map[string]any{"code": code, "message": text})
+}
+
+func respond(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // the client is gone
+}
+
+// decode reads a request's body, which may be missing. Fields that newer clients send are left
+// out: those that mean what cannot be had are refused by name, where they are known.
+func decode(r *http.Request, into any) error {
+	err := json.NewDecoder(r.Body).Decode(into)
+	var large *http.MaxBytesError
+	if err == nil || errors.Is(err, io.EOF) || errors.As(err, &large) {
+		return eofIsNone(err)
+	}
+	return &refusal{http.StatusBadRequest, "the request's body is not the JSON that is expected: " + err.Error()}
+}
+
+func eofIsNone(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// words are this face's names for the actions in errors and remedies.
+var words = job.Words{
+	job.ListVMs:         "Sandbox.list",
+	job.ListPools:       "linus pool list",
+	job.ShowJob:         "linus job show",
+	job.EnterVM:         "linus vm ssh",
+	job.StartVM:         "Sandbox.connect",
+	job.ResumeVM:        "Sandbox.connect",
+	job.DestroyVM:       "Sandbox.kill",
+	job.ForgetVM:        "linus vm forget",
+	job.BuildTemplate:   "linus template build",
+	job.ListTemplates:   "linus template list",
+	job.TrustHost:       "linus host trust",
+	job.ProveHost:       "linus host test",
+	job.ListVolumes:     "linus volume list",
+	job.BuildCheckpoint: "linus template checkpoint build",
+	job.ListCheckpoints: "linus template checkpoint list",
+	job.TemplateName:    "--name",
+	job.TemplateOS:      "--os",
+	job.TemplateImage:   "--image",
+	job.TemplateSHA256:  "--sha256",
+	job.TemplateParts:   "--bootstrap",
+}
+
+// Server serves the protocol at an address.
+type Server struct {
+	http   *http.Server
+	gate   *gate.Gate
+	face   *server
+	cancel context.CancelFunc
+}
+
+// Listen listens on addr, host:port; port 0 is any free one.
+func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	face := newServer(o)
+	s := &Server{gate: gate.New(l, face.bounds.gate, "E2B", face.Log), face: face, cancel: cancel}
+	s.http = &http.Server{
+		Handler: face, TLSConfig: o.TLS,
+		BaseContext: func(net.Listener) context.Context { return base },
+		ConnContext: gate.ConnContext, ConnState: s.gate.ConnState,
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader,
+		// No WriteTimeout: streams stay open.
+		ErrorLog: slog.NewLogLogger(face.Log.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+// Addr is the address listened on.
+func (s *Server) Addr() string { return s.gate.Addr().String() }
+
+// Serve returns until Close; then it returns nil.
+func (s *Server) Serve() error {
+	serve := s.http.Serve
+	if s.http.TLSConfig != nil {
+		serve = func(l net.Listener) error { return s.http.ServeTLS(l, "", "") }
+	}
+	if err := serve(s.gate); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve sandboxes: %w", err)
+	}
+	return nil
+}
+
+// Close ends the open streams, finishes the other requests within ctx, and stops.
+func (s *Server) Close(ctx context.Context) error {
+	s.cancel()
+	s.gate.End()
+	defer s.face.ways.close()
+	if err := s.http.Shutdown(ctx); err != nil {
+		return errors.Join(err, s.http.Close())
+	}
+	return nil
+}

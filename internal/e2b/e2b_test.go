@@ -1,0 +1,812 @@
+package e2b
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// lab is a face with an engine of its own, whose VMs answer as worker does.
+type lab struct {
+	*server
+	url string
+
+	worker http.HandlerFunc
+	broken func(context.Context, *job.Verb) error // what becomes of calls; nil: nothing
+
+	mu     sync.Mutex
+	vms    []vm.VM
+	inits  []string // what the programs in VMs were told
+	calls  []string // of verbs
+	holds  map[string]bool
+	dialed int
+
+	removed []string // templates
+}
+
+// keys are who shows which.
+var keys = map[string]job.Principal{
+	"e2b_aa": {Name: "ann", Role: job.RoleRun, Token: "t1"},
+	"e2b_bb": {Name: "bob", Role: job.RoleRun, Token: "t2"},
+	"e2b_cc": {Name: "ann", Role: job.RoleRead, Token: "t3"},
+	"e2b_ee": {Name: "root", Role: job.RoleAdmin, Token: "t5"},
+	"e2b_dd": {Name: "dan", Role: job.RoleRun, Token: "t4", Toolsets: []string{"vm"}},
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{holds: map[string]bool{"ann": true, "bob": true, "dan": true}}
+	l.worker = func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Method+" "+r.URL.String()) }
+	l.server = newServer(Options{
+		Engine: job.Through(l.call), Sandboxes: l,
+		Authenticate: func(_ context.Context, key string) (job.Principal, error) {
+			p, ok := keys[key]
+			if !ok {
+				return p, job.ErrUnauthorized
+			}
+			return p, nil
+		},
+		Holds: func(_ context.Context, owner string) bool { l.mu.Lock(); defer l.mu.Unlock(); return l.holds[owner] },
+		Templates: func(context.Context) ([]vm.VM, error) {
+			return []vm.VM{{Name: "agent-template"}, {Name: "saved", Provenance: &vm.Provenance{VM: "one"}}}, nil
+		},
+		RemoveTemplate: func(_ context.Context, name string) error { l.removed = append(l.removed, name); return nil },
+		Defaults:       job.Defaults{VMTemplate: "agent-template"},
+		Secret:         []byte("secret"), Log: slog.New(slog.DiscardHandler),
+		bounds: bounds{each: 8, sandbox: 4},
+	})
+	front := httptest.NewServer(l.server)
+	t.Cleanup(func() {
+		front.CloseClientConnections()
+		front.Close()
+		l.ways.close()
+	})
+	l.url = front.URL
+	return l
+}
+
+// call is the engine.
+func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls = append(l.calls, v.Name)
+	p, _ := job.PrincipalFrom(ctx)
+	if err := p.Refusal(v); err != nil {
+		return nil, err
+	}
+	if l.broken != nil {
+		if err := l.broken(ctx, v); err != nil {
+			return nil, err
+		}
+	}
+	switch v.Name {
+	case "CreateVM":
+		s := in.(job.Submission)
+		made := vm.VM{
+			ID: 100 + len(l.vms), Job: fmt.Sprintf("01930000-0000-7000-8000-%012d", len(l.vms)), Name: s.Manifest.VMName, State: vm.Created, User: "debian",
+			ExpiresAt: time.Now().Add(time.Duration(s.Manifest.TTL) * time.Second),
+			Made:      vm.Made{Principal: p.Owner(), Template: "agent-template", Network: s.Manifest.Network, Lifecycle: vm.Persistent, CreatedAt: time.Now(), Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}},
+			Own:       &vm.Own{ReadyAt: time.Now().Add(time.Duration(len(l.vms)) * time.Millisecond), Sandbox: s.Sandbox},
+		}
+		l.vms = append(l.vms, made)
+		return job.VMInfo{VM: made}, nil
+	case "Watch":
+		return job.WatchedJob{Events: []job.Event{{Text: "VM 100 is there"}}, Job: job.Job{Outcome: &job.Outcome{Status: job.Success}}}, nil
+	case "ForkVM":
+		spec := in.(job.ForkSpec)
+		var out job.Forked
+		for n := range spec.Count {
+			made := l.vms[0]
+			made.Job, made.Name = fmt.Sprintf("01930000-0000-7000-8000-%012d", len(l.vms)), strings.Replace(spec.Name, "%d", strconv.Itoa(n+1), 1)
+			made.ExpiresAt = time.Now().Add(time.Duration(spec.TTL) * time.Second)
+			l.vms = append(l.vms, made)
+			out.VMs = append(out.VMs, job.VMInfo{VM: made})
+		}
+		return out, nil
+	}
+	at := slices.IndexFunc(l.vms, func(one vm.VM) bool { return one.Job == v.Ref(in) })
+	if at < 0 {
+		return nil, job.ErrNotFound
+	}
+	one := &l.vms[at]
+	switch v.Name {
+	case "DestroyVM":
+		one.Unwanted = true
+	case "SuspendVM":
+		one.Off = vm.Suspended
+	case "StopVM":
+		one.Off = vm.Stopped
+	case "StartVM":
+		one.Off = ""
+	default:
+		return nil, errors.New("the lab has no " + v.Name)
+	}
+	return job.VMInfo{VM: *one}, nil
+}
+
+func (l *lab) Sandboxes(ctx context.Context) ([]vm.VM, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(l.vms), func(v vm.VM) bool { return !job.Visible(ctx, v.OwnedBy()) }), nil
+}
+
+func (l *lab) Sandbox(ctx context.Context, id string) (vm.VM, error) {
+	all, err := l.Sandboxes(ctx)
+	at := slices.IndexFunc(all, func(v vm.VM) bool { return v.Job == id })
+	if at < 0 {
+		return vm.VM{}, errors.Join(err, job.ErrNotFound)
+	}
+	return all[at], err
+}
+
+func (l *lab) EndSandbox(_ context.Context, id string, at time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := slices.IndexFunc(l.vms, func(v vm.VM) bool { return v.Job == id })
+	l.vms[n].ExpiresAt = at
+	return nil
+}
+
+// DialSandbox serves the other end of the connection as the program in the VM.
+func (l *lab) DialSandbox(ctx context.Context, id string) (net.Conn, error) {
+	if _, err := l.Sandbox(ctx, id); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	l.dialed++
+	l.mu.Unlock()
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		conn, err := listener.Accept()
+		_ = listener.Close()
+		if err != nil {
+			return
+		}
+		_ = http.Serve(&once{conn: conn}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // of a test
+			if r.URL.Path == "/init" {
+				told, _ := io.ReadAll(r.Body)
+				l.mu.Lock()
+				l.inits = append(l.inits, string(told))
+				l.mu.Unlock()
+				w.WriteHeader(http.StatusNoContent)
+				return
+			}
+			l.worker(w, r)
+		}))
+	}()
+	return (&net.Dialer{}).DialContext(ctx, "tcp", listener.Addr().String())
+}
+
+// once is a listener of one connection.
+type once struct {
+	conn net.Conn
+	done bool
+}
+
+func (o *once) Accept() (net.Conn, error) {
+	if o.done {
+		return nil, net.ErrClosed
+	}
+	o.done = true
+	return o.conn, nil
+}
+func (o *once) Close() error   { return nil }
+func (o *once) Addr() net.Addr { return o.conn.LocalAddr() }
+
+// ask asks the control plane, and returns the status, the headers and the body.
+func (l *lab) ask(t *testing.T, key, method, path, body string) (int, http.Header, string) {
+	t.Helper()
+	return l.send(t, method, path, body, "X-API-KEY", key)
+}
+
+func (l *lab) send(t *testing.T, method, path, body string, headers ...string) (int, http.Header, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, l.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; at < len(headers); at += 2 {
+		r.Header.Set(headers[at], headers[at+1])
+	}
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, string(data)
+}
+
+// create makes a sandbox.
+func (l *lab) create(t *testing.T, key, body string) known {
+	t.Helper()
+	code, _, text := l.ask(t, key, http.MethodPost, "/sandboxes", body)
+	if code != http.StatusCreated {
+		t.Fatalf("create: %d %s", code, text)
+	}
+	var made known
+	if err := json.Unmarshal([]byte(text), &made); err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// list returns the IDs of the sandboxes on a page, and the token of the next.
+func (l *lab) list(t *testing.T, key, path string) (ids []string, next string) {
+	t.Helper()
+	code, header, text := l.ask(t, key, http.MethodGet, path, "")
+	var all []detail
+	if code != http.StatusOK || json.Unmarshal([]byte(text), &all) != nil {
+		t.Fatalf("list: %d %s", code, text)
+	}
+	for _, d := range all {
+		ids = append(ids, d.ID)
+	}
+	return ids, header.Get("X-Next-Token")
+}
+
+func (l *lab) change(t *testing.T, id string, how func(*vm.VM)) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := slices.IndexFunc(l.vms, func(v vm.VM) bool { return v.Job == vmOf(id) })
+	if at < 0 {
+		t.Fatal("no sandbox", id)
+	}
+	how(&l.vms[at])
+}
+
+func sign(path, operation, user, token, expiration string) string {
+	text := path + ":" + operation + ":" + user + ":" + token
+	if expiration != "" {
+		text += ":" + expiration
+	}
+	sum := sha256.Sum256([]byte(text))
+	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
+}
+
+func TestCreate_IsAVMOfItsOwner(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300,"secure":true,"metadata":{"userId":"Ü 1","a":"b"},"envVars":{"B":"2","A":"1"},"autoPause":false,"allow_internet_access":false,"somethingNew":1}`)
+	if len(l.vms) != 1 || made.ID != strings.ReplaceAll(l.vms[0].Job, "-", "") || made.Token == "" || made.Envd == "" {
+		t.Fatalf("made %+v of %+v", made, l.vms)
+	}
+	v := l.vms[0]
+	if v.Principal != "ann" || !strings.HasPrefix(v.Name, "sandbox-") || v.Network.Mode() != vm.EgressNone ||
+		v.Own.Sandbox.Metadata["userId"] != "Ü 1" || !slices.Equal(v.Own.Sandbox.Env, []string{"A", "B"}) {
+		t.Errorf("the VM is %+v, %+v", v, v.Own.Sandbox)
+	}
+	if left := time.Until(v.ExpiresAt); left < 290*time.Second || left > 300*time.Second {
+		t.Errorf("it ends in %s", left)
+	}
+	if len(l.inits) != 1 || l.inits[0] != `{"envVars":{"A":"1","B":"2"}}` {
+		t.Errorf("its program was told %q", l.inits)
+	}
+	code, _, text := l.ask(t, "e2b_aa", http.MethodGet, "/sandboxes/"+made.ID, "")
+	var d detail
+	if err := json.Unmarshal([]byte(text), &d); err != nil || code != http.StatusOK {
+		t.Fatal(code, text, err)
+	}
+	if d.Token != made.Token || d.State != running || d.CPU != 2 || d.Memory != 2048 || d.Disk != 10240 || *d.Internet || d.Lifecycle.OnTimeout != "kill" || d.Metadata["a"] != "b" {
+		t.Errorf("it is described as %+v", d)
+	}
+}
+
+func TestCreate_RefusesByName(t *testing.T) {
+	l := newLab(t)
+	for _, c := range []struct {
+		name, body, says string
+		code             int
+	}{
+		{"no template", `{}`, "templateID", 400},
+		{"MCP", `{"templateID":"base","mcp":{}}`, "mcp", 400},
+		{"IAM", `{"templateID":"base","iam":{"tokens":{"a":{}}}}`, "iam", 400},
+		{"a list of names", `{"templateID":"base","network":{"allowOut":["example.com"],"denyOut":["0.0.0.0/0"]}}`, "network.allowOut", 400},
+		{"a public range", `{"templateID":"base","network":{"denyOut":["8.8.8.0/24"]}}`, "network.denyOut", 400},
+		{"no range", `{"templateID":"base","network":{"denyOut":["example.com"]}}`, "neither an address", 400},
+		{"rules", `{"templateID":"base","network":{"rules":{"a.example":[]}}}`, "network.rules", 400},
+		{"a proxy", `{"templateID":"base","network":{"egressProxy":{"address":"a:1"}}}`, "network.egressProxy", 400},
+		{"a pause at its end", `{"templateID":"base","autoPause":true}`, "autoPause", 400},
+		{"a negative time", `{"templateID":"base","timeout":-1}`, "timeout", 400},
+		{"an endless time", `{"templateID":"base","timeout":99999999999}`, "timeout", 400},
+		{"no JSON", `{"templateID":`, "JSON", 400},
+		{"a huge body", `{"templateID":"` + strings.Repeat("x", maxRequest) + `"}`, "larger", 413},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes", c.body)
+			var said struct {
+				Code    int
+				Message string
+			}
+			if err := json.Unmarshal([]byte(text), &said); err != nil || code != c.code || said.Code != c.code || !strings.Contains(said.Message, c.says) {
+				t.Errorf("%d %s, want %d with %q", code, text, c.code, c.says)
+			}
+		})
+	}
+	if len(l.vms) != 0 {
+		t.Errorf("VMs were made all the same: %+v", l.vms)
+	}
+}
+
+func TestCreate_OneThatCannotBeUsedIsDestroyed(t *testing.T) {
+	l := newLab(t)
+	l.broken = func(_ context.Context, v *job.Verb) error {
+		if v.Name == "Watch" {
+			return errors.New("broken")
+		}
+		return nil
+	}
+	if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes", `{"templateID":"base"}`); code != http.StatusInternalServerError {
+		t.Errorf("%d %s", code, text)
+	}
+	if len(l.vms) != 1 || !l.vms[0].Unwanted {
+		t.Errorf("it stays: %+v", l.vms)
+	}
+}
+
+func TestNetwork_IsAMode(t *testing.T) {
+	no := false
+	for _, c := range []struct {
+		name     string
+		n        *network
+		internet *bool
+		want     vm.Egress
+	}{
+		{"nothing said", nil, nil, ""},
+		{"no internet", nil, &no, vm.EgressNone},
+		{"all denied", &network{Deny: []string{everything}}, nil, vm.EgressNone},
+		{"all denied, all allowed", &network{Deny: []string{everything}, Allow: []string{everything}}, nil, ""},
+		{"private ranges denied", &network{Deny: []string{"10.0.0.0/8", "192.168.1.1"}}, nil, vm.EgressInternet},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := c.n.egress(c.internet)
+			if err != nil || got.Egress != c.want {
+				t.Errorf("%q, %v, want %q", got.Egress, err, c.want)
+			}
+		})
+	}
+}
+
+func TestKeys_SeeTheirOwnOnly(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base"}`)
+	for _, c := range []struct {
+		name, key, method, path string
+		code                    int
+	}{
+		{"no key", "", http.MethodGet, "/sandboxes", 401},
+		{"another key", "e2b_ff", http.MethodGet, "/v2/sandboxes", 401},
+		{"another's sandbox", "e2b_bb", http.MethodGet, "/sandboxes/" + made.ID, 404},
+		{"another's kill", "e2b_bb", http.MethodDelete, "/sandboxes/" + made.ID, 404},
+		{"another's connect", "e2b_bb", http.MethodPost, "/sandboxes/" + made.ID + "/connect", 404},
+		{"another's pause", "e2b_bb", http.MethodPost, "/sandboxes/" + made.ID + "/pause", 404},
+		{"an ID that is none", "e2b_aa", http.MethodGet, "/sandboxes/..%2f..%2fetc", 404},
+		{"a VM's number", "e2b_aa", http.MethodGet, "/sandboxes/100", 404},
+		{"what is not there", "e2b_aa", http.MethodGet, "/teams", 404},
+		{"read kills", "e2b_cc", http.MethodDelete, "/sandboxes/" + made.ID, 403},
+		{"read creates", "e2b_cc", http.MethodPost, "/sandboxes", 403},
+		{"read connects", "e2b_cc", http.MethodPost, "/sandboxes/" + made.ID + "/connect", 403},
+		{"without exec and files", "e2b_dd", http.MethodPost, "/sandboxes", 403},
+		{"read looks", "e2b_cc", http.MethodGet, "/sandboxes/" + made.ID, 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, _, text := l.ask(t, c.key, c.method, c.path, `{"templateID":"base","timeout":60}`)
+			if code != c.code || strings.Contains(text, made.Token) {
+				t.Errorf("%d %s, want %d", code, text, c.code)
+			}
+		})
+	}
+	if ids, _ := l.list(t, "e2b_bb", "/v2/sandboxes"); len(ids) != 0 {
+		t.Errorf("bob sees %q", ids)
+	}
+	if l.vms[0].Unwanted || l.vms[0].Off != "" || len(l.vms) != 1 {
+		t.Errorf("something was done: %+v", l.vms)
+	}
+}
+
+func TestList_FiltersAndPages(t *testing.T) {
+	l := newLab(t)
+	var ids []string
+	for n := range 5 {
+		ids = append(ids, l.create(t, "e2b_aa", fmt.Sprintf(`{"templateID":"base","timeout":300,"metadata":{"group":"a b","n":"%d"}}`, n)).ID)
+	}
+	other := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`).ID
+	l.change(t, ids[1], func(v *vm.VM) { v.Off = vm.Suspended })
+	over := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300,"metadata":{"group":"a b"}}`).ID
+	l.change(t, over, func(v *vm.VM) { v.ExpiresAt = time.Now().Add(-time.Second) })
+
+	// As the client escapes them: each pair, and then the query.
+	group := "metadata=" + url.QueryEscape(url.Values{"group": {url.QueryEscape("a b")}}.Encode())
+	var all []string
+	path, next := "/v2/sandboxes?limit=2&"+group, ""
+	for pages := 0; ; pages++ {
+		page, token := l.list(t, "e2b_aa", path+"&nextToken="+next)
+		if all = append(all, page...); token == "" {
+			break
+		}
+		if next = token; pages > 5 {
+			t.Fatal("no end of pages")
+		}
+	}
+	if want := []string{ids[4], ids[3], ids[2], ids[1], ids[0]}; !slices.Equal(all, want) {
+		t.Errorf("pages have %q, want %q", all, want)
+	}
+	for query, want := range map[string][]string{
+		"order=asc&" + group:     ids,
+		"state=paused":           {ids[1]},
+		"state=running&" + group: {ids[4], ids[3], ids[2], ids[0]},
+		"template=other":         nil,
+		"template=agent-template&" + group + "&state=paused,running": {ids[4], ids[3], ids[2], ids[1], ids[0]},
+		"startedAfter=2999-01-01T00:00:00Z":                          nil,
+	} {
+		if got, _ := l.list(t, "e2b_aa", "/v2/sandboxes?"+query); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", query, got, want)
+		}
+	}
+	if got, _ := l.list(t, "e2b_aa", "/sandboxes"); !slices.Equal(got, []string{other, ids[4], ids[3], ids[2], ids[0]}) {
+		t.Errorf("without pages: %q", got)
+	}
+	for _, query := range []string{"limit=0", "limit=x", "state=gone", "order=up", "startedAfter=now", "metadata=%25zz"} {
+		if code, _, text := l.ask(t, "e2b_aa", http.MethodGet, "/v2/sandboxes?"+query, ""); code != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", query, code, text)
+		}
+	}
+}
+
+func TestLife_TimeoutsPausesAndConnects(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	at := "/sandboxes/" + made.ID
+	ends := func() time.Time { l.mu.Lock(); defer l.mu.Unlock(); return l.vms[0].ExpiresAt }
+	do := func(want int, path, body string) {
+		t.Helper()
+		if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, at+path, body); code != want {
+			t.Fatalf("%s %s: %d %s, want %d", path, body, code, text, want)
+		}
+	}
+	before := ends()
+	do(200, "/connect", `{"timeout":10}`)
+	if !ends().Equal(before) {
+		t.Error("connect has shortened its time")
+	}
+	do(200, "/connect", `{"timeout":600}`)
+	if !ends().After(before.Add(200 * time.Second)) {
+		t.Error("connect has not extended its time")
+	}
+	do(204, "/timeout", `{"timeout":5}`)
+	if time.Until(ends()) > 5*time.Second {
+		t.Error("its time was not shortened")
+	}
+	do(400, "/timeout", `{}`)
+	do(204, "/refreshes", `{"duration":60}`)
+	do(204, "/pause", `{}`)
+	do(409, "/pause", `{}`)
+	if l.vms[0].Off != vm.Suspended {
+		t.Errorf("it is paused, and its VM %q", l.vms[0].Off)
+	}
+	do(404, "/timeout", `{"timeout":5}`)
+	do(201, "/connect", `{"timeout":60}`)
+	do(204, "/pause", `{"memory":false}`)
+	if l.vms[0].Off != vm.Stopped {
+		t.Errorf("it is paused without memory, and its VM %q", l.vms[0].Off)
+	}
+	do(201, "/resume", `{"timeout":60}`)
+	if code, _, _ := l.ask(t, "e2b_aa", http.MethodDelete, at, ""); code != http.StatusNoContent {
+		t.Error("kill:", code)
+	}
+	do(404, "/connect", `{"timeout":60}`)
+	if code, _, _ := l.ask(t, "e2b_aa", http.MethodDelete, at, ""); code != http.StatusNotFound {
+		t.Error("killed twice:", code)
+	}
+}
+
+// One whose time is over is gone before the engine has come to it.
+func TestLife_IsOverInTime(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	l.change(t, made.ID, func(v *vm.VM) { v.ExpiresAt = time.Now().Add(-time.Second) })
+	if code, _, text := l.send(t, http.MethodGet, "/health", "", "E2b-Sandbox-Id", made.ID, "X-Access-Token", made.Token); code != http.StatusBadGateway {
+		t.Errorf("it answers %d %s", code, text)
+	}
+	if code, _, text := l.ask(t, "e2b_aa", http.MethodGet, "/sandboxes/"+made.ID, ""); code != http.StatusNotFound {
+		t.Errorf("it is described: %d %s", code, text)
+	}
+}
+
+func TestLook_MetricsLogsAndTemplates(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	l.worker = func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"cpu_count":2,"cpu_used_pct":1.5,"mem_total":100,"mem_used":50,"disk_used":1,"disk_total":2}`)
+	}
+	at := "/sandboxes/" + made.ID
+	for _, c := range []struct {
+		path, says string
+		code       int
+	}{
+		{at + "/metrics", `"cpuCount":2,"cpuUsedPct":1.5,"memUsed":50,"memTotal":100`, 200},
+		{at + "/metrics?start=1&end=2", "[]\n", 200},
+		{at + "/metrics?start=now", "start", 400},
+		{"/sandboxes/metrics?sandbox_ids=" + made.ID + "," + strings.Repeat("0", 32), `{"sandboxes":{"` + made.ID, 200},
+		{at + "/logs", `"line":"VM 100 is there"`, 200},
+		{"/v2" + at + "/logs", `"message":"VM 100 is there"`, 200},
+		{"/templates", `"templateID":"agent-template"`, 200},
+		{"/templates/aliases/base", `{"public":false,"templateID":"agent-template"}`, 200},
+		{"/templates/aliases/none", "no such template", 404},
+		{"/snapshots", "not allowed", 403},
+	} {
+		if code, _, text := l.ask(t, "e2b_aa", http.MethodGet, c.path, ""); code != c.code || !strings.Contains(text, c.says) {
+			t.Errorf("%s: %d %s, want %d with %s", c.path, code, text, c.code, c.says)
+		}
+	}
+	for _, path := range []string{"/templates", "/v2/templates", "/v3/templates"} {
+		if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, path, "{}"); code != http.StatusBadRequest || !strings.Contains(text, "linus template build") {
+			t.Errorf("POST %s: %d %s", path, code, text)
+		}
+	}
+	for _, c := range []struct {
+		key, name string
+		code      int
+	}{{"e2b_aa", "saved", 403}, {"e2b_ee", "agent-template", 404}, {"e2b_ee", "saved:default", 204}} {
+		if code, _, text := l.ask(t, c.key, http.MethodDelete, "/templates/"+c.name, ""); code != c.code {
+			t.Errorf("DELETE %s: %d %s, want %d", c.name, code, text, c.code)
+		}
+	}
+	if !slices.Equal(l.removed, []string{"saved"}) {
+		t.Errorf("removed were %q", l.removed)
+	}
+	code, _, text := l.ask(t, "e2b_aa", http.MethodPost, at+"/fork", `{"count":2,"timeout":60}`)
+	var forks []forked
+	if err := json.Unmarshal([]byte(text), &forks); err != nil || code != http.StatusCreated || len(forks) != 2 || forks[0].Sandbox.ID == forks[1].Sandbox.ID || forks[0].Sandbox.Token == made.Token {
+		t.Errorf("fork: %d %s", code, text)
+	}
+	if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, at+"/fork", `{"count":1000}`); code != http.StatusBadRequest {
+		t.Errorf("too many forks: %d %s", code, text)
+	}
+}
+
+func TestProxy_PassesWhatIsForTheSandbox(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	var got *http.Request
+	l.worker = func(w http.ResponseWriter, r *http.Request) {
+		got = r.Clone(context.WithoutCancel(r.Context()))
+		h := w.Header()
+		h.Set("Set-Cookie", "a=b")
+		h.Set("Strict-Transport-Security", "max-age=1")
+		h.Set("Access-Control-Allow-Origin", "*")
+		h.Set("Connect-Content-Encoding", "gzip")
+		h.Set("Content-Type", "text/html")
+		h.Set("Trailer", "X-Late")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusOK)
+		_, _ = io.WriteString(w, "<script>")
+		h.Set("X-Late", "1")
+	}
+	code, header, text := l.send(t, http.MethodPost, "/process.Process/List?x=1", "{}",
+		"E2b-Sandbox-Id", made.ID, "E2b-Sandbox-Port", "49983", "X-Access-Token", made.Token, "X-API-KEY", "e2b_aa", "Cookie", "a=b",
+		"Authorization", "Basic cm9vdDo=", "Connection", "Upgrade", "Upgrade", "websocket", "X-Metadata-A", "b")
+	if code != http.StatusOK || text != "<script>" {
+		t.Fatal(code, text)
+	}
+	if got.URL.String() != "/process.Process/List?x=1" || got.Header.Get("Authorization") != "Basic cm9vdDo=" || got.Header.Get("X-Metadata-A") != "b" {
+		t.Errorf("the VM got %s %v", got.URL, got.Header)
+	}
+	for _, name := range []string{"X-Access-Token", "X-Api-Key", "Cookie", "Upgrade", "E2b-Sandbox-Id"} {
+		if got.Header.Get(name) != "" {
+			t.Errorf("the VM got %s", name)
+		}
+	}
+	for _, name := range []string{"Set-Cookie", "Strict-Transport-Security", "Access-Control-Allow-Origin", "Trailer", "X-Late"} {
+		if header.Get(name) != "" {
+			t.Errorf("the client got the VM's %s", name)
+		}
+	}
+	if header.Get("Connect-Content-Encoding") != "gzip" || !strings.HasPrefix(header.Get("Content-Security-Policy"), "sandbox") {
+		t.Errorf("the client got %v", header)
+	}
+}
+
+func TestProxy_LetsNobodyElseIn(t *testing.T) {
+	l := newLab(t)
+	made, bobs := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`), l.create(t, "e2b_bb", `{"templateID":"base","timeout":300}`)
+	unknown := strings.Repeat("0", 32)
+	asked := false
+	l.worker = func(http.ResponseWriter, *http.Request) { asked = true }
+	soon, late := strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10), strconv.FormatInt(time.Now().Add(-time.Hour).Unix(), 10)
+	file := func(q url.Values) string { return "/files?" + q.Encode() }
+	good := sign("a.txt", "read", "", made.Token, soon)
+	for _, c := range []struct {
+		name, method, path string
+		headers            []string
+		code               int
+	}{
+		{"no token", http.MethodPost, "/process.Process/List", []string{"E2b-Sandbox-Id", made.ID}, 401},
+		{"another's token", http.MethodPost, "/process.Process/List", []string{"E2b-Sandbox-Id", made.ID, "X-Access-Token", bobs.Token}, 401},
+		{"another's ID", http.MethodPost, "/process.Process/List", []string{"E2b-Sandbox-Id", bobs.ID, "X-Access-Token", made.Token}, 401},
+		{"an unknown ID says the same", http.MethodPost, "/process.Process/List", []string{"E2b-Sandbox-Id", unknown, "X-Access-Token", made.Token}, 401},
+		{"an ID that is a path", http.MethodPost, "/process.Process/List", []string{"E2b-Sandbox-Id", "../" + made.ID, "X-Access-Token", made.Token}, 401},
+		{"a key is no token", http.MethodPost, "/process.Process/List", []string{"E2b-Sandbox-Id", made.ID, "X-API-KEY", "e2b_aa"}, 401},
+		{"ours to say", http.MethodPost, "/init", []string{"E2b-Sandbox-Id", made.ID, "X-Access-Token", made.Token}, 404},
+		{"ours behind another", http.MethodPost, "/process.Process/../init", []string{"E2b-Sandbox-Id", made.ID, "X-Access-Token", made.Token}, 404},
+		{"ours, escaped", http.MethodPost, "/process.Process/%2e%2e%2finit", []string{"E2b-Sandbox-Id", made.ID, "X-Access-Token", made.Token}, 404},
+		{"another port", http.MethodGet, "/health", []string{"E2b-Sandbox-Id", made.ID, "X-Access-Token", made.Token, "E2b-Sandbox-Port", "22"}, 404},
+		{"expired", http.MethodGet, file(url.Values{"path": {"a.txt"}, "signature": {sign("a.txt", "read", "", made.Token, late)}, "signature_expiration": {late}}), nil, 401},
+		{"a later time than signed", http.MethodGet, file(url.Values{"path": {"a.txt"}, "signature": {sign("a.txt", "read", "", made.Token, late)}, "signature_expiration": {soon}}), nil, 401},
+		{"no time though signed", http.MethodGet, file(url.Values{"path": {"a.txt"}, "signature": {good}}), nil, 401},
+		{"another path", http.MethodGet, file(url.Values{"path": {"b.txt"}, "signature": {good}, "signature_expiration": {soon}}), nil, 401},
+		{"two paths", http.MethodGet, file(url.Values{"path": {"a.txt", "b.txt"}, "signature": {good}, "signature_expiration": {soon}}), nil, 401},
+		{"another user", http.MethodGet, file(url.Values{"path": {"a.txt"}, "username": {"root"}, "signature": {good}, "signature_expiration": {soon}}), nil, 401},
+		{"a read that writes", http.MethodPost, file(url.Values{"path": {"a.txt"}, "signature": {good}, "signature_expiration": {soon}}), nil, 401},
+		{"a read that deletes", http.MethodDelete, file(url.Values{"path": {"a.txt"}, "signature": {good}, "signature_expiration": {soon}}), nil, 401},
+		{"of another sandbox", http.MethodGet, file(url.Values{"path": {"a.txt"}, "signature": {good}, "signature_expiration": {soon}}), []string{"E2b-Sandbox-Id", bobs.ID}, 401},
+		{"elsewhere", http.MethodGet, "/envs?path=a.txt&signature=" + url.QueryEscape(good), []string{"E2b-Sandbox-Id", made.ID}, 401},
+		{"fields that are moved", http.MethodGet, file(url.Values{"path": {"a.txt:read:"}, "signature": {sign("a.txt", "read", "read", made.Token, "")}}), nil, 401},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, _, text := l.send(t, c.method, c.path, "", c.headers...)
+			if code != c.code || asked {
+				t.Errorf("%d %s, want %d; the VM was asked: %t", code, text, c.code, asked)
+			}
+		})
+	}
+}
+
+// A signed link says as whom: a header that says more does not count.
+func TestProxy_SignedLinksFindTheirSandbox(t *testing.T) {
+	l := newLab(t)
+	l.create(t, "e2b_bb", `{"templateID":"base","timeout":300}`)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	l.worker = func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.URL.String()+" "+r.Header.Get("Authorization"))
+	}
+	link := "/files?" + url.Values{"path": {"a b.txt"}, "signature": {sign("a b.txt", "write", "", made.Token, "")}}.Encode()
+	if code, _, text := l.send(t, http.MethodPost, link, "x", "Authorization", "Basic cm9vdDo="); code != http.StatusOK || text != "/files?path=a+b.txt " {
+		t.Errorf("%d %q", code, text)
+	}
+}
+
+// An answer may begin before the request has ended: nothing of either is lost then.
+func TestProxy_PassesBothWaysAtOnce(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	l.worker = func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		if err := control.EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		part := make([]byte, 1)
+		for {
+			if _, err := io.ReadFull(r.Body, part); err != nil {
+				return
+			}
+			_, _ = w.Write(part)
+			_ = control.Flush()
+		}
+	}
+	from, to := io.Pipe()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, l.url+"/process.Process/StreamInput", from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("E2b-Sandbox-Id", made.ID)
+	r.Header.Set("X-Access-Token", made.Token)
+	go func() { _, _ = to.Write([]byte("a")) }()
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got := make([]byte, 1)
+	for _, part := range []string{"a", "b", "c"} {
+		if part != "a" {
+			if _, err := to.Write([]byte(part)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != part {
+			t.Fatalf("got %q, %v, want %q", got, err, part)
+		}
+	}
+	_ = to.Close()
+	if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) > 0 {
+		t.Errorf("at its end: %q, %v", rest, err)
+	}
+}
+
+func TestProxy_EndsWithTheSandbox(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	began := make(chan struct{}, 8)
+	l.worker = func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		began <- struct{}{}
+		<-r.Context().Done()
+	}
+	open := func(method string) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, l.url+"/process.Process/"+method, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("E2b-Sandbox-Id", made.ID)
+		r.Header.Set("X-Access-Token", made.Token)
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		return resp
+	}
+	var streams []*http.Response
+	for range 4 { // as many as there may be
+		streams = append(streams, open("Start"))
+		<-began
+	}
+	if more := open("Start"); more.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("one stream more: %s", more.Status)
+	}
+	if code, _, _ := l.ask(t, "e2b_aa", http.MethodGet, "/sandboxes/"+made.ID, ""); code != http.StatusOK {
+		t.Error("streams keep others from asking for it:", code)
+	}
+	l.mu.Lock()
+	l.holds["ann"] = false // her last token is gone
+	l.mu.Unlock()
+	for _, s := range streams {
+		_, _ = io.Copy(io.Discard, s.Body) // it ends
+	}
+}
+
+func TestProxy_OutlastsWhatAVMAnswers(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	for name, worker := range map[string]http.HandlerFunc{
+		"a redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1/", http.StatusFound)
+		},
+		"headers without end": func(w http.ResponseWriter, _ *http.Request) {
+			for n := range 100 {
+				w.Header().Set("X-"+strconv.Itoa(n), strings.Repeat("x", 2000))
+			}
+		},
+		"nothing": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"another protocol": func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+				_ = conn.Close()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l.worker = worker
+			if code, _, text := l.send(t, http.MethodPost, "/process.Process/List", "{}", "E2b-Sandbox-Id", made.ID, "X-Access-Token", made.Token); code != http.StatusBadGateway || !strings.Contains(text, "The sandbox was not found") {
+				t.Errorf("%d %s", code, text)
+			}
+		})
+	}
+}

@@ -1,0 +1,80 @@
+package e2b
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A sandbox's ID is that in its VM's marker, without dashes: clients take letters and digits only,
+// as it is part of host names.
+
+// idOf returns the ID of the sandbox that is a VM with an ID in its marker.
+func idOf(vm string) string { return strings.ReplaceAll(vm, "-", "") }
+
+// vmOf returns the ID in the marker of the VM that is a sandbox; empty: none has this ID.
+func vmOf(id string) string {
+	if len(id) != 32 || strings.Trim(id, "0123456789abcdef") != "" {
+		return ""
+	}
+	return id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
+}
+
+// accessToken is what a sandbox's programs and files are reached with. It is nowhere stored, and
+// opens this sandbox alone.
+func (s *server) accessToken(id string) string {
+	mac := hmac.New(sha256.New, s.Secret)
+	mac.Write([]byte("sandbox " + id))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+func (s *server) isAccessToken(id, token string) bool {
+	return hmac.Equal([]byte(s.accessToken(id)), []byte(token))
+}
+
+// signed is a link to a file, with which it is read or written without a token.
+type signed struct {
+	signature string
+	rest      [2]string // what the signature is of, before and after the token
+	expires   time.Time // zero: with the sandbox
+}
+
+// signatureOf returns a request's signature; false: it has none, or one that cannot be.
+func signatureOf(r *http.Request) (g signed, ok bool) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil || r.URL.Path != "/files" || len(q["signature"]) != 1 || len(q["path"]) > 1 || len(q["username"]) > 1 || len(q["signature_expiration"]) > 1 {
+		return g, false // the program in the VM could read others than we do
+	}
+	operation := "read"
+	switch r.Method {
+	case http.MethodPost:
+		operation = "write"
+	case http.MethodGet, http.MethodHead:
+	default:
+		return g, false
+	}
+	g.signature = q.Get("signature")
+	g.rest[0] = q.Get("path") + ":" + operation + ":" + q.Get("username") + ":"
+	if q.Has("signature_expiration") {
+		at, err := strconv.ParseInt(q.Get("signature_expiration"), 10, 64)
+		if err != nil {
+			return g, false
+		}
+		g.expires, g.rest[1] = time.Unix(at, 0), ":"+strconv.FormatInt(at, 10)
+	}
+	return g, true
+}
+
+// by reports whether a token has made the signature.
+func (g signed) by(token string) bool {
+	sum := sha256.Sum256([]byte(g.rest[0] + token + g.rest[1]))
+	return hmac.Equal([]byte("v1_"+base64.RawStdEncoding.EncodeToString(sum[:])), []byte(g.signature))
+}
+
+func (g signed) expired() bool { return !g.expires.IsZero() && !time.Now().Before(g.expires) }

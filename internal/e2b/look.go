@@ -1,0 +1,153 @@
+package e2b
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/vm"
+)
+
+const (
+	metricTime = 10 * time.Second // for a VM to say how it is
+	eventTime  = time.Second      // for there to be an event of a VM
+	maxEvents  = 1000
+	maxMetric  = 64 << 10 // bytes of what a VM says of itself
+	maxAsked   = 100      // sandboxes whose metrics are asked for at once
+)
+
+// metric is how a sandbox is at a moment.
+type metric struct {
+	Time      string  `json:"timestamp"`
+	Unix      int64   `json:"timestampUnix"`
+	CPU       int     `json:"cpuCount"`
+	Used      float64 `json:"cpuUsedPct"`
+	MemUsed   int64   `json:"memUsed"`
+	MemTotal  int64   `json:"memTotal"`
+	MemCache  int64   `json:"memCache"`
+	DiskUsed  int64   `json:"diskUsed"`
+	DiskTotal int64   `json:"diskTotal"`
+}
+
+// metrics answers with how a sandbox is now, if that is within the time that is asked for.
+func (s *server) metrics(w http.ResponseWriter, r *http.Request, v vm.VM) error {
+	all := []metric{}
+	within, err := isNowWithin(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	if within && stateOf(v) == running {
+		m, err := s.metricOf(r.Context(), v)
+		if err != nil {
+			return err
+		}
+		all = append(all, m)
+	}
+	respond(w, http.StatusOK, all)
+	return nil
+}
+
+// isNowWithin reports whether a query asks for what is now, to within some seconds.
+func isNowWithin(q url.Values) (bool, error) {
+	now, slack := time.Now().Unix(), int64(5)
+	for name, outside := range map[string]func(int64) bool{
+		"start": func(at int64) bool { return now+slack < at }, "end": func(at int64) bool { return now-slack > at },
+	} {
+		if text := q.Get(name); text != "" {
+			at, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return false, invalid(name, fmt.Sprintf("%.40q is not a time", text), "give seconds since 1970")
+			}
+			if outside(at) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// metricOf asks the program in a sandbox.
+func (s *server) metricOf(ctx context.Context, v vm.VM) (m metric, err error) {
+	ctx, cancel := context.WithTimeout(ctx, metricTime)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sandbox/metrics", nil)
+	if err != nil {
+		return m, err
+	}
+	resp, err := s.ways.to(s, idOf(v.Job)).transport.RoundTrip(r)
+	if err != nil {
+		return m, err
+	}
+	defer resp.Body.Close()
+	var said struct {
+		CPU   int     `json:"cpu_count"`
+		Used  float64 `json:"cpu_used_pct"`
+		Mem   int64   `json:"mem_used"`
+		Mems  int64   `json:"mem_total"`
+		Cache int64   `json:"mem_cache"`
+		Disk  int64   `json:"disk_used"`
+		Disks int64   `json:"disk_total"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxMetric)).Decode(&said); err != nil {
+		return m, &refusal{http.StatusBadGateway, "the sandbox does not say how it is"}
+	}
+	now := time.Now()
+	return metric{timeText(now), now.Unix(), said.CPU, said.Used, said.Mem, said.Mems, said.Cache, said.Disk, said.Disks}, nil
+}
+
+// allMetrics answers with how several sandboxes are.
+func (s *server) allMetrics(w http.ResponseWriter, r *http.Request) error {
+	ids := strings.Split(strings.Join(r.URL.Query()["sandbox_ids"], ","), ",")
+	if len(ids) > maxAsked {
+		return invalid("sandbox_ids", fmt.Sprintf("are %d", len(ids)), fmt.Sprintf("give at most %d", maxAsked))
+	}
+	all := map[string]metric{}
+	for _, id := range ids {
+		if err := s.with(r, id, func(v vm.VM) error {
+			m, err := s.metricOf(r.Context(), v)
+			if err == nil {
+				all[id] = m
+			}
+			return nil
+		}); err != nil && r.Context().Err() != nil {
+			return err
+		}
+	}
+	respond(w, http.StatusOK, map[string]any{"sandboxes": all})
+	return nil
+}
+
+// entry is a line of a log.
+type entry struct {
+	Time    string            `json:"timestamp"`
+	Message string            `json:"message"`
+	Level   string            `json:"level"`
+	Fields  map[string]string `json:"fields"`
+}
+
+// logs answers with what has happened to a sandbox's VM.
+func (s *server) logs(w http.ResponseWriter, r *http.Request, v vm.VM) error {
+	ctx, cancel := context.WithTimeout(r.Context(), eventTime)
+	defer cancel()
+	events, _, err := s.Engine.Watch(ctx, v.Job, 0)
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	entries, lines := []entry{}, []map[string]string{}
+	for _, e := range events[max(0, len(events)-maxEvents):] {
+		entries = append(entries, entry{timeText(e.At), e.Text, "info", map[string]string{"kind": string(e.Kind)}})
+		lines = append(lines, map[string]string{"timestamp": timeText(e.At), "line": e.Text})
+	}
+	if strings.HasPrefix(r.URL.Path, "/v2/") {
+		respond(w, http.StatusOK, map[string]any{"logs": entries})
+		return nil
+	}
+	respond(w, http.StatusOK, map[string]any{"logs": lines, "logEntries": entries})
+	return nil
+}

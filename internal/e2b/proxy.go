@@ -1,0 +1,357 @@
+package e2b
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/envd"
+	"linus/internal/gate"
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// What is asked of a sandbox goes to the program in its VM, over SSH. That program, and all that it
+// answers, is hostile: who may ask it is decided here, and what it says reaches its own client only.
+
+const (
+	answerTime = 2 * time.Minute  // until the headers of an answer are there
+	idleTime   = 30 * time.Second // until a connection to a VM that nobody uses is closed
+	vmHeaders  = 64 << 10         // bytes of an answer's headers
+	lookTime   = 2 * time.Second  // between two looks whether a stream may go on
+)
+
+// isForSandbox reports whether a request is for the program in a sandbox: it names one, or is a
+// signed link, which is made without its name.
+func isForSandbox(r *http.Request) bool {
+	return r.Header.Get("E2b-Sandbox-Id") != "" || r.URL.Path == "/files" && r.URL.Query().Has("signature")
+}
+
+// isOpen reports whether clients may ask the program in the VM for a path: others are ours.
+func isOpen(path string) bool {
+	switch path {
+	case "/health", "/metrics", "/envs", "/files":
+		return true
+	}
+	for _, service := range []string{"/process.Process/", "/filesystem.Filesystem/"} {
+		if method, ok := strings.CutPrefix(path, service); ok {
+			return strings.Trim(method, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+		}
+	}
+	return false
+}
+
+// goneSandbox is how clients learn that there is no such sandbox, or that it does not run.
+func (s *server) goneSandbox(w http.ResponseWriter, id string) {
+	respond(w, http.StatusBadGateway, map[string]any{"sandboxId": id, "message": "The sandbox was not found", "code": http.StatusBadGateway})
+}
+
+// toSandbox passes a request to the program in a sandbox.
+func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
+	id, err := s.mayReach(r)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	v, err := s.usable(r.Context(), id)
+	switch {
+	case errors.Is(err, job.ErrNotFound):
+		s.goneSandbox(w, id)
+		return
+	case err != nil:
+		s.fail(w, err)
+		return
+	}
+	if port := r.Header.Get("E2b-Sandbox-Port"); port != "" && port != strconv.Itoa(envd.Port) || !isOpen(r.URL.Path) {
+		s.fail(w, &refusal{http.StatusNotFound, "a sandbox answers for its processes and files here: for a port of it, use linus vm port expose " + v.Name})
+		return
+	}
+	leave, ok := s.asking.Enter("sandbox "+id, s.bounds.sandbox)
+	if !ok {
+		w.Header().Set("Retry-After", "1")
+		s.fail(w, &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d requests to this sandbox are open, commands and watchers included: end some first", s.bounds.sandbox)})
+		return
+	}
+	defer leave()
+	gate.Serves(r.Context())
+	// Streams go both ways. An answer may begin before the request has ended: a server that then
+	// closed the body would have it cut off.
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{})
+	_ = control.EnableFullDuplex() // HTTP/2 always does
+	ctx, cancel := context.WithCancel(asOwner(r.Context(), v))
+	defer cancel()
+	defer s.watch(ctx, id, cancel)()
+	way := s.ways.to(s, id)
+	proxy := httputil.ReverseProxy{
+		Transport: untrailed{way.transport}, FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		Rewrite:        toVM,
+		ModifyResponse: fromVM,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			var field *job.FieldError
+			switch {
+			case r.Context().Err() != nil: // the client has gone, or the sandbox
+				s.goneSandbox(w, id)
+			case errors.As(err, &field) && field.Fault == job.FaultLimit, job.IsEngineFault(err):
+				s.fail(w, err)
+			default:
+				s.Log.Debug("a sandbox does not answer", "sandbox", id, "err", err)
+				s.goneSandbox(w, id)
+			}
+		},
+	}
+	proxy.ServeHTTP(final{w}, r.WithContext(ctx))
+}
+
+// mayReach returns the ID of the sandbox that a request has the token of, or whose token has signed
+// it. Whether there is such a sandbox is not said to others.
+func (s *server) mayReach(r *http.Request) (id string, err error) {
+	refused := &refusal{http.StatusUnauthorized, "this needs the access token of the sandbox, which creating it or connecting to it returns"}
+	id = r.Header.Get("E2b-Sandbox-Id")
+	if token := r.Header.Get("X-Access-Token"); token != "" {
+		if vmOf(id) == "" || !s.isAccessToken(id, token) {
+			return "", refused
+		}
+		return id, nil
+	}
+	link, ok := signatureOf(r)
+	switch {
+	case r.URL.Path == "/health" && vmOf(id) == "":
+		return id, nil // it is said to be gone
+	case !ok:
+		return "", refused
+	case id != "":
+		ok = vmOf(id) != "" && link.by(s.accessToken(id))
+	default: // the sandbox is the one whose token has made it
+		id, err = s.signer(r.Context(), link)
+		ok = id != ""
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case !ok:
+		return "", &refusal{http.StatusUnauthorized, "invalid signature"}
+	case link.expired():
+		return "", &refusal{http.StatusUnauthorized, "signature is already expired"}
+	}
+	return id, nil
+}
+
+// signer returns the sandbox whose token has signed a link; empty: none.
+func (s *server) signer(ctx context.Context, link signed) (string, error) {
+	all, err := s.Sandboxes.Sandboxes(job.WithPrincipal(ctx, job.Operator()))
+	if err != nil {
+		return "", err
+	}
+	for _, v := range all {
+		if id := idOf(v.Job); link.by(s.accessToken(id)) {
+			return id, nil
+		}
+	}
+	return "", nil
+}
+
+// asOwner has what is done with a sandbox's token done as its owner.
+func asOwner(ctx context.Context, v vm.VM) context.Context {
+	p := job.Operator()
+	if owner := v.OwnedBy(); owner != "" {
+		p = job.Principal{Name: owner, Role: job.RoleRun}
+	}
+	return job.WithPrincipal(ctx, p)
+}
+
+// usable returns a sandbox that runs and may be used by its token; job.ErrNotFound.
+func (s *server) usable(ctx context.Context, id string) (vm.VM, error) {
+	v, err := s.Sandboxes.Sandbox(job.WithPrincipal(ctx, job.Operator()), vmOf(id))
+	if err == nil && (stateOf(v) != running || !s.Holds(ctx, v.OwnedBy())) {
+		err = job.ErrNotFound
+	}
+	return v, err
+}
+
+// watch ends a stream when its sandbox ends, or may not be used any more. A connection that the VM
+// keeps is no proof of that.
+func (s *server) watch(ctx context.Context, id string, cancel func()) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(lookTime)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if _, err := s.usable(ctx, id); errors.Is(err, job.ErrNotFound) {
+				cancel()
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(done) })
+}
+
+// toVM makes a client's request the one that the VM gets: no key, and nothing that is between the
+// client and this server.
+func toVM(p *httputil.ProxyRequest) {
+	h := p.Out.Header
+	if h.Get("X-Access-Token") == "" { // it has a signature, which is of the user, too
+		h.Del("Authorization")
+	}
+	for _, name := range []string{"X-Access-Token", "X-Api-Key", "Cookie", "E2b-Sandbox-Id", "E2b-Sandbox-Port", "Upgrade", "Connection"} {
+		h.Del(name)
+	}
+	if scheme, _, _ := strings.Cut(h.Get("Authorization"), " "); !strings.EqualFold(scheme, "Basic") { // which says as whom, in the VM
+		h.Del("Authorization")
+	}
+	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", "sandbox", "sandbox"
+	p.Out.URL.RawPath = "" // isOpen knows the other
+	q := p.Out.URL.Query()
+	if q.Has("signature") {
+		q.Del("signature")
+		q.Del("signature_expiration")
+		p.Out.URL.RawQuery = q.Encode()
+	}
+}
+
+// vmHeader are the headers of an answer that are about its body. Others would be about this server.
+var vmHeader = map[string]bool{
+	"Accept-Ranges": true, "Content-Disposition": true, "Content-Encoding": true, "Content-Length": true, "Content-Range": true, "Content-Type": true, "Date": true,
+	"Etag": true, "Last-Modified": true, "Retry-After": true, "Vary": true,
+}
+
+// fromVM makes the VM's answer the one that the client gets.
+func fromVM(resp *http.Response) error {
+	for name := range resp.Header {
+		if !vmHeader[name] && !strings.HasPrefix(name, "Connect-") && !strings.HasPrefix(name, "Trailer-") {
+			delete(resp.Header, name)
+		}
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols || resp.StatusCode >= 300 && resp.StatusCode < 400 && resp.StatusCode != http.StatusNotModified {
+		return errors.New("the sandbox answers with a redirect")
+	}
+	resp.Header.Set("Content-Security-Policy", "sandbox; default-src 'none'") // a signed link to a page
+	return nil
+}
+
+// untrailed leaves out what follows a body: headers that nobody has looked at.
+type untrailed struct{ http.RoundTripper }
+
+func (t untrailed) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	out := *resp // the body's end sets the other's trailers
+	out.Trailer = nil
+	out.Header.Del("Trailer")
+	return &out, nil
+}
+
+// final leaves out what precedes an answer.
+type final struct{ http.ResponseWriter }
+
+func (w final) WriteHeader(code int) {
+	if code >= 200 {
+		w.ResponseWriter.WriteHeader(code)
+	}
+}
+
+// Unwrap is for http.ResponseController.
+func (w final) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// way are the connections to the program in one sandbox.
+type way struct {
+	transport *http.Transport
+	used      time.Time
+}
+
+// ways are those that are open.
+type ways struct {
+	mu sync.Mutex
+	of map[string]*way
+}
+
+// to returns the way to a sandbox. Those that nobody has used for a while are closed.
+func (a *ways) to(s *server, id string) *way {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	for other, w := range a.of {
+		if other != id && now.Sub(w.used) > 2*idleTime { // its requests, if there are some, end by themselves
+			w.transport.CloseIdleConnections()
+			delete(a.of, other)
+		}
+	}
+	w := a.of[id]
+	if w == nil {
+		w = &way{transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return s.Sandboxes.DialSandbox(ctx, vmOf(id))
+			},
+			DisableCompression: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: idleTime,
+			ResponseHeaderTimeout: answerTime, MaxResponseHeaderBytes: vmHeaders, ExpectContinueTimeout: time.Second,
+		}}
+		a.of[id] = w
+	}
+	w.used = now
+	return w
+}
+
+// drop closes the way to a sandbox.
+func (a *ways) drop(id string) {
+	a.mu.Lock()
+	w := a.of[id]
+	delete(a.of, id)
+	a.mu.Unlock()
+	if w != nil {
+		w.transport.CloseIdleConnections()
+	}
+}
+
+func (a *ways) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.of {
+		w.transport.CloseIdleConnections()
+	}
+}
+
+// initialize tells the program at the other end of a connection about its sandbox.
+func initialize(ctx context.Context, conn net.Conn, with envd.Init) error {
+	body, err := json.Marshal(with)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox/init", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if err := r.Write(conn); err != nil {
+		return fmt.Errorf("set up the sandbox: %w", err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(http.MaxBytesReader(nil, conn, vmHeaders)), r)
+	if err != nil {
+		return fmt.Errorf("set up the sandbox: %w", err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		return fmt.Errorf("set up the sandbox: the program in the VM answered %d", resp.StatusCode)
+	}
+	return nil
+}

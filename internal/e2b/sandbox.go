@@ -1,0 +1,469 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/envd"
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+const (
+	defaultTime = 15             // seconds, of a sandbox that is asked for without a time
+	hostTime    = 30 * 24 * 3600 // seconds after which the host ends one of which no engine knows any more, a lease later
+	pageSize    = 100
+	makingTime  = 10 * time.Minute // for a sandbox to be there
+	endTime     = 30 * time.Second // to have a sandbox destroyed that nobody waits for any more
+)
+
+// route serves a request of the control plane.
+func (s *server) route(w http.ResponseWriter, r *http.Request) error {
+	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if len(parts) > 1 && parts[0] == "v2" {
+		parts = parts[1:]
+	}
+	at := r.Method + " " + parts[0]
+	id := ""
+	if len(parts) > 1 {
+		at, id = at+"/{id}", parts[1]
+	}
+	if len(parts) > 2 {
+		at += "/" + strings.Join(parts[2:], "/")
+	}
+	if at == "GET sandboxes/{id}" && id == "metrics" {
+		return s.allMetrics(w, r)
+	}
+	switch at {
+	case "POST sandboxes":
+		return s.create(w, r)
+	case "GET sandboxes":
+		return s.list(w, r)
+	case "GET sandboxes/{id}":
+		return s.with(r, id, func(v vm.VM) error { return s.show(w, r, v) })
+	case "DELETE sandboxes/{id}":
+		return s.with(r, id, func(v vm.VM) error { return s.kill(w, r, v) })
+	case "POST sandboxes/{id}/timeout":
+		return s.with(r, id, func(v vm.VM) error { return s.timeout(w, r, v) })
+	case "POST sandboxes/{id}/refreshes":
+		return s.with(r, id, func(v vm.VM) error { return s.refresh(w, r, v) })
+	case "GET sandboxes/{id}/metrics":
+		return s.with(r, id, func(v vm.VM) error { return s.metrics(w, r, v) })
+	case "GET sandboxes/{id}/logs":
+		return s.with(r, id, func(v vm.VM) error { return s.logs(w, r, v) })
+	case "POST sandboxes/{id}/fork":
+		return s.with(r, id, func(v vm.VM) error { return s.fork(w, r, v) })
+	case "POST sandboxes/{id}/snapshots":
+		return s.with(r, id, func(v vm.VM) error { return s.save(w, r, v) })
+	case "PUT sandboxes/{id}/network":
+		return &refusal{http.StatusConflict, "network: where a sandbox may connect to is said when it is created, and stays so"}
+	case "GET snapshots":
+		return s.snapshots(w, r)
+	case "DELETE templates/{id}":
+		return s.unsave(w, r, id)
+	case "GET templates":
+		return s.listTemplates(w, r)
+	case "GET templates/{id}/" + last(parts):
+		if id == "aliases" {
+			return s.alias(w, r, last(parts))
+		}
+	case "POST templates", "POST v3/{id}":
+		return errNoBuild
+	case "POST sandboxes/{id}/pause":
+		return s.with(r, id, func(v vm.VM) error { return s.pause(w, r, v) })
+	case "POST sandboxes/{id}/resume", "POST sandboxes/{id}/connect":
+		return s.with(r, id, func(v vm.VM) error { return s.connect(w, r, v) })
+	}
+	return &refusal{http.StatusNotFound, fmt.Sprintf("linus has no %s %.200q: linus help e2b lists what there is", r.Method, r.URL.Path)}
+}
+
+func last(parts []string) string { return parts[len(parts)-1] }
+
+// with does what is asked of a sandbox that is there.
+func (s *server) with(r *http.Request, id string, do func(vm.VM) error) error {
+	known := vmOf(id)
+	if known == "" {
+		return errNoSandbox
+	}
+	v, err := s.Sandboxes.Sandbox(r.Context(), known)
+	if err == nil && stateOf(v) == gone {
+		err = errNoSandbox
+	}
+	if err != nil {
+		return err
+	}
+	return do(v)
+}
+
+// asked is a sandbox that is asked for.
+type asked struct {
+	Template   string            `json:"templateID"`
+	Timeout    *int              `json:"timeout"`
+	Metadata   map[string]string `json:"metadata"`
+	Env        map[string]string `json:"envVars"`
+	AutoPause  bool              `json:"autoPause"`
+	AutoResume *struct {
+		Enabled bool `json:"enabled"`
+	} `json:"autoResume"`
+	Internet *bool          `json:"allow_internet_access"`
+	Network  *network       `json:"network"`
+	Mounts   []mount        `json:"volumeMounts"`
+	MCP      map[string]any `json:"mcp"`
+	IAM      map[string]any `json:"iam"`
+}
+
+// manifest returns what the VM is asked for with.
+func (a asked) manifest() (m job.Manifest, err error) {
+	switch {
+	case a.MCP != nil:
+		return m, invalid("mcp", "there is no gateway of MCP servers in sandboxes", "leave it out, and start the servers by commands")
+	case len(a.IAM) > 0:
+		return m, invalid("iam", "sandboxes have no workload identity", "leave it out; a job's credentials are what linus has for that: linus help credentials")
+	case a.AutoPause:
+		return m, invalid("autoPause", "a sandbox is not paused at its end", "leave it out, and call pause")
+	case a.AutoResume != nil && a.AutoResume.Enabled:
+		return m, invalid("autoResume", "a sandbox that is paused is not resumed by requests to it", "leave it out, and call Sandbox.connect")
+	case len(a.Mounts) > 0:
+		return m, invalid("volumeMounts", "volumes are not attached to sandboxes", "leave it out, and attach them by linus volume attach")
+	}
+	template, _, _ := strings.Cut(a.Template, ":") // a tag: there is one of each
+	if template != base {
+		m.VMTemplate = template
+	}
+	m.VMName = newName()
+	m.Network, err = a.Network.egress(a.Internet)
+	return m, err
+}
+
+// create makes a sandbox, and answers when its program does. One for which nobody waits any more is
+// destroyed: nobody else knows its ID.
+func (s *server) create(w http.ResponseWriter, r *http.Request) error {
+	var a asked
+	if err := decode(r, &a); err != nil {
+		return err
+	}
+	if a.Template == "" {
+		return invalid("templateID", "is required", "name a template of linus, or base for the one that is the default")
+	}
+	seconds := defaultTime
+	if a.Timeout != nil {
+		seconds = *a.Timeout
+	}
+	if err := checkTime("timeout", seconds); err != nil {
+		return err
+	}
+	m, err := a.manifest()
+	if err != nil {
+		return err
+	}
+	if !s.mayUse(r.Context()) {
+		return errNoUse
+	}
+	v, err := s.make(r.Context(), m, a, seconds)
+	if err != nil {
+		return err
+	}
+	respond(w, http.StatusCreated, s.known(v))
+	return nil
+}
+
+// make makes a sandbox that ends after so many seconds.
+func (s *server) make(ctx context.Context, m job.Manifest, a asked, seconds int) (v vm.VM, err error) {
+	ctx, cancel := context.WithTimeout(ctx, makingTime)
+	defer cancel()
+	m.TTL = hostTime
+	info, err := s.Engine.CreateVM(ctx, job.Submission{Manifest: m, Client: client, Sandbox: &vm.Sandbox{Metadata: a.Metadata, Env: slices.Sorted(maps.Keys(a.Env))}})
+	if err != nil {
+		return v, err
+	}
+	defer func() {
+		if err != nil {
+			s.end(ctx, info.Job)
+		}
+	}()
+	_, j, err := s.Engine.Watch(ctx, info.Job, job.OnlyEnd)
+	switch {
+	case err != nil:
+		return v, err
+	case ctx.Err() != nil:
+		return v, context.Cause(ctx)
+	case j.Outcome != nil && j.Outcome.Status != job.Success:
+		return v, &refusal{http.StatusServiceUnavailable, "the sandbox could not be made: " + j.Outcome.Error}
+	}
+	conn, err := s.Sandboxes.DialSandbox(ctx, info.Job)
+	if err != nil {
+		return v, err
+	}
+	if v, err = s.Sandboxes.Sandbox(ctx, info.Job); err == nil {
+		err = initialize(ctx, conn, envd.Init{EnvVars: a.Env})
+	}
+	if err = errors.Join(err, conn.Close()); err != nil {
+		return v, err
+	}
+	return s.endAt(ctx, v, seconds)
+}
+
+var errNoUse = &refusal{http.StatusForbidden, "not allowed: a sandbox is for running commands and changing files, and this key may not; use one with the role run, and with the toolsets exec and files if it is narrowed to some"}
+
+// end has a VM destroyed that is of no use.
+func (s *server) end(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	if _, err := s.Engine.DestroyVM(ctx, id); err != nil {
+		s.Log.Warn("a sandbox that could not be used stays until it ends", "vm", id, "err", err)
+	}
+}
+
+// maxTime is the longest time that a sandbox may have from now, in seconds: a day, as E2B's.
+const maxTime = 24 * 3600
+
+func checkTime(field string, seconds int) error {
+	return job.Within(field, int64(seconds), 0, maxTime)
+}
+
+// list answers with a page of sandboxes, newest first.
+func (s *server) list(w http.ResponseWriter, r *http.Request) error {
+	q, err := choiceOf(r.URL.Query(), strings.HasPrefix(r.URL.Path, "/v2/"))
+	if err != nil {
+		return err
+	}
+	all, err := s.Sandboxes.Sandboxes(r.Context())
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(v vm.VM) bool { return !q.takes(v) })
+	up := 0
+	for _, v := range all {
+		if stateOf(v) == running {
+			up++
+		}
+	}
+	slices.SortStableFunc(all, q.order)
+	if len(q.states) == 0 || slices.Contains(q.states, running) {
+		w.Header().Set("X-Total-Running", strconv.Itoa(up))
+	}
+	if q.after != "" {
+		at := slices.IndexFunc(all, func(v vm.VM) bool { return q.past(v) })
+		if at < 0 {
+			at = len(all)
+		}
+		all = all[at:]
+	}
+	if len(all) > q.limit {
+		all = all[:q.limit]
+		w.Header().Set("X-Next-Token", tokenOf(all[q.limit-1]))
+	}
+	page := make([]detail, len(all))
+	for i, v := range all {
+		page[i] = describe(v)
+	}
+	respond(w, http.StatusOK, page)
+	return nil
+}
+
+// choice is which sandboxes are asked for.
+type choice struct {
+	metadata  map[string]string
+	states    []state
+	since     time.Time
+	template  string
+	ascending bool
+	limit     int
+	after     string // the place of the last one of the page before
+}
+
+func choiceOf(q url.Values, paged bool) (c choice, err error) {
+	c.limit = 1 << 30
+	if paged {
+		c.limit = pageSize
+	}
+	if text := q.Get("limit"); text != "" {
+		if c.limit, err = strconv.Atoi(text); err != nil || c.limit < 1 || c.limit > pageSize {
+			return c, invalid("limit", fmt.Sprintf("%.40q is no number of sandboxes", text), fmt.Sprintf("give 1 to %d", pageSize))
+		}
+	}
+	for _, text := range q["state"] {
+		for one := range strings.SplitSeq(text, ",") {
+			if one != string(running) && one != string(paused) {
+				return c, invalid("state", fmt.Sprintf("%.40q is unknown", one), "give running, paused or both")
+			}
+			c.states = append(c.states, state(one))
+		}
+	}
+	if !paged && len(c.states) == 0 {
+		c.states = []state{running}
+	}
+	if text := q.Get("metadata"); text != "" {
+		pairs, err := url.ParseQuery(text)
+		if err != nil {
+			return c, invalid("metadata", "cannot be read", "give key=value, with & between pairs, each escaped as in a query")
+		}
+		c.metadata = map[string]string{}
+		for key, values := range pairs {
+			// Clients escape keys and values twice.
+			k, errKey := url.QueryUnescape(key)
+			v, errValue := url.QueryUnescape(values[0])
+			if errKey != nil || errValue != nil {
+				k, v = key, values[0]
+			}
+			c.metadata[k] = v
+		}
+	}
+	if text := q.Get("startedAfter"); text != "" {
+		if c.since, err = time.Parse(time.RFC3339, text); err != nil {
+			return c, invalid("startedAfter", fmt.Sprintf("%.40q is not a time", text), "give one such as 2026-01-02T15:04:05Z")
+		}
+	}
+	switch q.Get("order") {
+	case "", "desc":
+	case "asc":
+		c.ascending = true
+	default:
+		return c, invalid("order", fmt.Sprintf("%.40q is unknown", q.Get("order")), "give asc or desc")
+	}
+	c.template, c.after = q.Get("template"), q.Get("nextToken")
+	return c, nil
+}
+
+func (c choice) takes(v vm.VM) bool {
+	if is := stateOf(v); is == gone || len(c.states) > 0 && !slices.Contains(c.states, is) {
+		return false
+	}
+	for key, value := range c.metadata {
+		if has, ok := v.Sandbox().Metadata[key]; !ok || has != value {
+			return false
+		}
+	}
+	return !startOf(v).Before(c.since) && (c.template == "" || templateOf(v) == c.template)
+}
+
+func (c choice) order(a, b vm.VM) int {
+	n := cmp.Compare(tokenOf(a), tokenOf(b))
+	if !c.ascending {
+		n = -n
+	}
+	return n
+}
+
+// tokenOf is the place of a sandbox in a list: it does not change.
+func tokenOf(v vm.VM) string { return fmt.Sprintf("%016x-%s", startOf(v).UnixMilli(), idOf(v.Job)) }
+
+// past reports whether a sandbox comes after the page before.
+func (c choice) past(v vm.VM) bool {
+	if c.ascending {
+		return tokenOf(v) > c.after
+	}
+	return tokenOf(v) < c.after
+}
+
+// show answers with one sandbox, and with its access token if the caller may use it.
+func (s *server) show(w http.ResponseWriter, r *http.Request, v vm.VM) error {
+	d := describe(v)
+	if s.mayUse(r.Context()) {
+		d.Token = s.accessToken(d.ID)
+	}
+	internet := v.Network.Mode() != vm.EgressNone
+	d.Lifecycle, d.Internet = &lifecycle{OnTimeout: "kill"}, &internet
+	respond(w, http.StatusOK, d)
+	return nil
+}
+
+// mayUse reports whether a caller may run commands in sandboxes, and change files.
+func (s *server) mayUse(ctx context.Context) bool {
+	p, ok := job.PrincipalFrom(ctx)
+	return ok && p.May(job.VerbSubmit) && p.May(job.VerbWriteFile)
+}
+
+func (s *server) kill(w http.ResponseWriter, r *http.Request, v vm.VM) error {
+	if _, err := s.Engine.DestroyVM(r.Context(), v.Job); err != nil {
+		return err
+	}
+	s.ways.drop(idOf(v.Job))
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// span is the body of requests about a sandbox's end.
+type span struct {
+	Timeout  *int `json:"timeout"`
+	Duration *int `json:"duration"`
+}
+
+func (s *server) timeout(w http.ResponseWriter, r *http.Request, v vm.VM) error {
+	var in span
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	if in.Timeout == nil {
+		return invalid("timeout", "is required", "give seconds from now")
+	}
+	if stateOf(v) != running {
+		return errNoSandbox
+	}
+	if _, err := s.endAt(r.Context(), v, *in.Timeout); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// refresh has a sandbox go on for a while, and never for less than it would.
+func (s *server) refresh(w http.ResponseWriter, r *http.Request, v vm.VM) error {
+	var in span
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	seconds := defaultTime
+	if in.Duration != nil {
+		seconds = *in.Duration
+	}
+	if _, err := s.extend(r.Context(), v, seconds); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *server) extend(ctx context.Context, v vm.VM, seconds int) (vm.VM, error) {
+	if err := checkTime("timeout", seconds); err != nil {
+		return v, err
+	}
+	if !v.ExpiresAt.IsZero() && v.ExpiresAt.After(time.Now().Add(time.Duration(seconds)*time.Second)) {
+		return v, nil
+	}
+	return s.endAt(ctx, v, seconds)
+}
+
+// connect returns a sandbox that runs for at least a time from now, and resumes one that is paused.
+func (s *server) connect(w http.ResponseWriter, r *http.Request, v vm.VM) error {
+	var in span
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	seconds := defaultTime
+	if in.Timeout != nil {
+		seconds = *in.Timeout
+	}
+	if !s.mayUse(r.Context()) {
+		return errNoUse
+	}
+	code := http.StatusOK
+	if stateOf(v) == paused {
+		code = http.StatusCreated
+	}
+	v, err := s.resumed(r.Context(), v, seconds)
+	if err != nil {
+		return err
+	}
+	respond(w, code, s.known(v))
+	return nil
+}

@@ -1,0 +1,68 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/lab"
+)
+
+// serveSandboxes runs linus serve with sandboxes for E2B's clients, and returns the environment with
+// which these find it.
+func (h *host) serveSandboxes(t *testing.T) []string {
+	t.Helper()
+	h.env = append(h.env, "E2B_ADDR=127.0.0.1:0")
+	url := h.serveTelling(t, `Sandboxes for E2B's clients at (\S+);`)
+	h.env = append(h.env, "E2B_URL="+url)
+	env := exec.Command("sh", "-c", `eval "$("$0" e2b env tester)" && env | grep ^E2B_`, h.linus())
+	env.Env = h.env
+	out, err := env.Output()
+	if err != nil {
+		t.Fatalf("linus e2b env: %v", err)
+	}
+	return append(h.env, strings.Fields(string(out))...)
+}
+
+// A program made for E2B does in a VM of linus what it does in a sandbox of E2B, with the SDK as it
+// comes from npm.
+func TestSandboxes_E2BsOwnClient(t *testing.T) {
+	t.Parallel()
+	c := npmClients(t)
+	h := newHost(t, lab.DriverProcess)
+	env := h.serveSandboxes(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.node, filepath.Join(c.scripts(t, "e2b.mjs"), "e2b.mjs"))
+	cmd.Env, cmd.Stderr = env, t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	refused, _ := got["refused"].(string)
+	delete(got, "refused")
+	want := map[string]any{
+		"environment": "it's\nme", "restarted": "again\n", "failed": []any{3.0, "out\n", "err\n"},
+		"file": true, "listed": []any{[]any{"large.bin", 1048576.0}}, "signed": 1048576.0,
+		"stale":   []any{401.0, map[string]any{"code": 401.0, "message": "signature is already expired"}},
+		"watched": "new.txt", "stopped": true, "background": "got hello\n", "processes": true, "terminal": true,
+		"found": []any{[]any{true, map[string]any{"userId": "Ü 1/2", "purpose": "a test"}}}, "time": true, "paused": true, "pausedAgain": false, "pausedListed": 1.0, "running": []any{false, true, false},
+		"survives": true, "killed": true, "killedAgain": false, "gone": true,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what the client has seen (-want +got):\n%s", diff)
+	}
+	if !strings.Contains(refused, "400: network.allowOut") {
+		t.Errorf("what cannot be meant is refused with %q", refused)
+	}
+}
