@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -110,8 +112,17 @@ func pin(known, name string, v vm.VM) error {
 	return writeKnownHosts(known, name, v.HostKey)
 }
 
-// proxyCommand returns a command as ssh has it run by a shell.
+// proxyCommand returns a command as ssh has it run by a shell, which Windows has not.
 func proxyCommand(argv []string) string {
+	if runtime.GOOS == "windows" {
+		argv = slices.Clone(argv)
+		for i, arg := range argv {
+			if strings.Contains(arg, " ") {
+				argv[i] = `"` + arg + `"`
+			}
+		}
+		return strings.ReplaceAll(strings.Join(argv, " "), "%", "%%")
+	}
 	return strings.ReplaceAll(remote.Quote(argv...), "%", "%%")
 }
 

@@ -28,8 +28,9 @@ func NewHost(l Login) (h Host, err error) {
 	if l.VM, err = checked(l.VM); err != nil {
 		return h, err
 	}
+	l.Key = filepath.ToSlash(l.Key) // ssh takes them on Windows, too
 	h.login = l
-	h.known = filepath.Join(l.Config.StateDir, "ssh", h.Name()+".known_hosts")
+	h.known = filepath.ToSlash(filepath.Join(l.Config.StateDir, "ssh", h.Name()+".known_hosts"))
 	if unquotable.MatchString(h.known + l.Key) {
 		return h, fmt.Errorf(`LINUS_STATE_DIR is %q: ssh's configuration has no way to name files there; choose a directory without ", \, ${ and line breaks`, l.Config.StateDir)
 	}
