@@ -81,6 +81,9 @@ func (a *app) vmProxyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if !info.SuspendedAt.IsZero() { // a connection that is being made cannot tell of it
+				a.note("resuming VM %s (%d), suspended since %s because it was idle", info.Name, info.ID, local(info.SuspendedAt))
+			}
 			far, err := s.LoginVM(ctx, args[0], public)
 			if err != nil {
 				return err
@@ -190,7 +193,7 @@ func sshFiles() (config, ours, line string, err error) {
 	if err != nil {
 		return "", "", "", fmt.Errorf("find ~/.ssh: %w", err)
 	}
-	config, ours = filepath.Join(home, ".ssh", "config"), filepath.Join(home, ".ssh", "linus.config")
+	config, ours = filepath.Join(home, ".ssh", "config"), filepath.ToSlash(filepath.Join(home, ".ssh", "linus.config"))
 	if strings.ContainsAny(ours, "\"\\\r\n*?[") {
 		return "", "", "", fmt.Errorf("%q cannot be included in ssh's configuration; linus vm ssh-config prints what belongs there", ours)
 	}

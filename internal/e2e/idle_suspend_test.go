@@ -5,6 +5,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,6 +46,10 @@ func TestIdleSuspend(t *testing.T) {
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "from the VM") }))
 	defer site.Close()
 	at := strings.TrimSpace(h.cli(t, "vm", "expose", "dev", strconv.Itoa(site.Listener.Addr().(*net.TCPAddr).Port)))
+	config := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, []byte(h.cli(t, "vm", "ssh-config", "dev")), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	uses := []func(){
 		func() {
 			if got := h.cli(t, "job", "exec", "--vm", "dev", "--", "sh", "-c", goesOn); got != before {
@@ -52,6 +59,13 @@ func TestIdleSuspend(t *testing.T) {
 		func() {
 			if _, got := h.exits(t, "vm", "ssh", "dev", "--", "sh", "-c", goesOn); !strings.HasSuffix(got, before) || strings.Count(got, "resuming VM dev (") != 1 {
 				t.Errorf("by ssh: %q, before %q", got, before)
+			}
+		},
+		func() {
+			cmd := exec.CommandContext(t.Context(), "ssh", "-F", config, "dev.linus", goesOn)
+			cmd.Env = h.env
+			if got, err := cmd.CombinedOutput(); err != nil || !strings.HasSuffix(string(got), before) || strings.Count(string(got), "resuming VM dev (") != 1 {
+				t.Errorf("by an editor's ssh: %q, before %q, %v", got, before, err)
 			}
 		},
 		func() {
@@ -70,7 +84,7 @@ func TestIdleSuspend(t *testing.T) {
 			_ = resp.Body.Close()
 		},
 	}
-	for _, use := range loops.Every(len(uses), 3, "TestIdleSuspend_SuspendsAndTheNextUseResumes has other uses, TestPort_WaitsForAVMThatIsResumed a port") {
+	for _, use := range loops.Every(len(uses), 4, "TestIdleSuspend_SuspendsAndTheNextUseResumes has other uses, TestPort_WaitsForAVMThatIsResumed a port") {
 		asleep()
 		uses[use]()
 		if shown := h.cli(t, "vm", "show", "dev"); !strings.Contains(shown, "running") {
