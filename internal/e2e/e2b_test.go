@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
 
 	"linus/internal/lab"
 )
@@ -28,6 +31,33 @@ func (h *host) serveSandboxes(t *testing.T) []string {
 		t.Fatalf("linus e2b env: %v", err)
 	}
 	return append(h.env, strings.Fields(string(out))...)
+}
+
+// sandboxSession is the title of the documents' session with E2B's client.
+const sandboxSession = "Programs that use sandboxes"
+
+func TestDocs_TheSessionOfSandboxesIsTrue(t *testing.T) {
+	t.Parallel()
+	c := npmClients(t)
+	h := newHost(t, lab.DriverProcess)
+	h.serveSandboxes(t)
+	bin, scripts := t.TempDir(), t.TempDir()
+	session := sessions(t)[sandboxSession]
+	if session == "" {
+		t.Fatalf("the documents have no session %q", sandboxSession)
+	}
+	if err := errors.Join(os.Symlink(c.node, filepath.Join(bin, "node")), os.WriteFile(filepath.Join(scripts, "e2b.txtar"), []byte("session\n-- session --\n"+session), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: scripts,
+		Setup: func(e *testscript.Env) error {
+			return errors.Join(os.CopyFS(e.WorkDir, os.DirFS(readmeFiles)), os.Symlink(filepath.Join(c.dir, "node_modules"), filepath.Join(e.WorkDir, "node_modules")))
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"session": func(ts *testscript.TestScript, _ bool, _ []string) { h.session(ts, bin) },
+		},
+	})
 }
 
 // A program made for E2B does in a VM of linus what it does in a sandbox of E2B, with the SDK as it
