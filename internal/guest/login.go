@@ -25,12 +25,13 @@ const (
 // stays one. sshd reads the time as the VM's own, so the VM says what it is.
 const letIn = `set -euo pipefail
 umask 077
+new=
+trap 'code=$?; rm -f "${new}"; if ((code)); then exit 5; fi' EXIT # whatever fails, it is the VM's
 mkdir -p ~/.ssh
 exec 9<~/.ssh
 flock -w 20 9
 file=$(readlink -m ~/.ssh/authorized_keys)
 new=${file}.linus
-trap 'rm -f "${new}"' EXIT
 printf -v now '%(%s)T' -1
 {
   if [[ -e ${file} ]]; then
