@@ -20,7 +20,7 @@ func TestOptions_SayAllOfAManifest(t *testing.T) {
 	want := job.Manifest{
 		Task: "kept", AgentType: job.AgentCustom, Agent: job.Agent{Command: "bash -s", Model: "opus", ClaudeModel: "sonnet"}, Env: map[string]string{"A": "1=2"},
 		Secrets: []string{"A", "B,2"}, Credentials: []string{"github"}, Artifacts: []string{"dist/**", "a,b"}, Cwd: "/srv/a b", Sudo: true, Stdin: job.StdinOpen, TTY: true, TTYSize: "25x81",
-		Resources: vm.Resources{CPU: 4, Memory: "2G", Disk: "20G"}, Timeout: 90, Lifecycle: vm.Persistent, VM: "v", VMName: "n", TTL: 5400, Keep: job.KeepOnFailure, KeepFor: 7200, IdleSuspend: 1800, VMTemplate: "t", OS: "debian-12",
+		Resources: vm.Resources{CPU: 4, Memory: "2G", Disk: "20G"}, Timeout: 90, Lifecycle: vm.Persistent, VM: "v", VMName: "n", TTL: 5400, AtEnd: vm.EndSuspend, Keep: job.KeepOnFailure, KeepFor: 7200, IdleSuspend: 1800, VMTemplate: "t", OS: "debian-12",
 		Start: job.StartCold, Retry: job.RetryLost, Retries: 2, StatusMode: job.StatusDetailed, Notify: &job.Notify{URL: "https://ci.example/hooks"},
 		Repository: job.Repository{URL: "https://git.example/acme/tool.git", Ref: "main", Path: "/srv/tool", Credential: "git", Submodules: true, LFS: true}, Push: job.Push{Branch: "agent/fix"},
 		Labels:  map[string]string{"team": "web=1", "site": "a,b"},

@@ -202,7 +202,11 @@ func vmText(info job.VMInfo) string {
 			row("port", fmt.Sprintf("%s (%d) at %s", p.Name, p.Port, orDash(p.URL)))
 		}
 		row("created", local(info.CreatedAt))
-		row("expires", local(info.ExpiresAt))
+		if info.AtEnd == vm.EndSuspend && !info.ExpiresAt.IsZero() {
+			row("expires", local(info.ExpiresAt)+", and is suspended then")
+		} else {
+			row("expires", local(info.ExpiresAt))
+		}
 		if info.Status == vm.Running {
 			row("log in", "linus vm ssh "+info.Name)
 		}
@@ -223,36 +227,78 @@ func suspendedText(info job.VMInfo) string {
 func napText(info job.VMInfo) string { return "when it was not used for " + info.IdleTime().String() }
 
 func (a *app) vmSetCommand() *cobra.Command {
-	var idle string
+	var idle, ttl, at string
 	cmd := &cobra.Command{
-		Use:   "set NAME|ID --idle-suspend TIME|off",
-		Short: "Change after how long without use a VM is suspended",
-		Long: "The time starts again. A VM that was suspended because it was idle stays so until its next use resumes it, also with off. VMs of pools\n" +
-			"have no such time: each goes with the job that has it, and pool resize --idle-limit is for those that wait.",
-		Example: "  linus vm set dev --idle-suspend 30m\n  linus vm set dev --idle-suspend off",
+		Use:   "set NAME|ID [--ttl TIME|off] [--at-end destroy|suspend] [--idle-suspend TIME|off]",
+		Short: "Change when a VM that stays is suspended or destroyed",
+		Long: "With --ttl the VM's time begins again; with off it stays. What happens when it is over is for --at-end to say: destroy, or suspend,\n" +
+			"after which the VM stays suspended until it is resumed or destroyed. The host is told, too, and destroys the VM a day later if no engine does.\n" +
+			"With --idle-suspend the time without use begins again. A VM that was suspended because it was idle stays so until its next use\n" +
+			"resumes it, also with off. VMs of pools have no such times: each goes with the job that has it, and pool resize --idle-limit is\n" +
+			"for those that wait.",
+		Example: "  linus vm set dev --ttl 2h\n  linus vm set dev --ttl 8h --at-end suspend\n  linus vm set dev --idle-suspend 30m\n  linus vm set dev --idle-suspend off",
 		Args:    oneArg("the VM's name or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var n secondsFlag
-			if idle == "" {
-				return usage("nothing is to change; give --idle-suspend, as in: %s %s --idle-suspend 30m", cmd.CommandPath(), args[0])
-			} else if err := n.Set(idle); err != nil && idle != "off" {
-				return usage("--idle-suspend %q: %w; or off", idle, err)
+			var change job.VMChange
+			var err error
+			if change.IdleSuspend, err = secondsOrOff("--idle-suspend", idle); err == nil {
+				change.TTL, err = secondsOrOff("--ttl", ttl)
+			}
+			if err != nil {
+				return err
+			}
+			if at != "" {
+				change.AtEnd = (*vm.End)(&at)
+			}
+			if change == (job.VMChange{}) {
+				return usage("nothing is to change; give --ttl, --at-end or --idle-suspend, as in: %s %s --idle-suspend 30m", cmd.CommandPath(), args[0])
 			}
 			return a.attached(func(ctx context.Context, s *session, args []string) error {
-				info, err := s.SetVM(ctx, args[0], job.VMChange{IdleSuspend: (*int)(&n)})
+				info, err := s.SetVM(ctx, args[0], change)
 				if err != nil {
 					return err
 				}
-				how := "is not suspended when it is idle"
-				if info.Naps() {
-					how = "is suspended " + napText(info)
+				var how []string
+				if change.TTL != nil || change.AtEnd != nil {
+					how = append(how, endText(info))
 				}
-				return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) %s", info.Name, info.ID, how))
+				if change.IdleSuspend != nil && info.Naps() {
+					how = append(how, "is suspended "+napText(info))
+				} else if change.IdleSuspend != nil {
+					how = append(how, "is not suspended when it is idle")
+				}
+				return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) %s", info.Name, info.ID, strings.Join(how, ", and ")))
 			})(cmd, args)
 		},
 	}
+	cmd.Flags().StringVar(&ttl, "ttl", "", "its time from now, as in 8h, once no job runs in it; off: it stays")
+	cmd.Flags().StringVar(&at, "at-end", "", "what happens when its time is over: destroy, or suspend")
 	cmd.Flags().StringVar(&idle, "idle-suspend", "", "suspend the VM when it was not used for this time, as in 30m; off: never")
+	_ = cmd.RegisterFlagCompletionFunc("at-end", cobra.FixedCompletions([]cobra.Completion{string(vm.EndDestroy), string(vm.EndSuspend)}, cobra.ShellCompDirectiveNoFileComp))
 	return a.completeVMs(cmd)
+}
+
+// secondsOrOff returns the value of an option that is a time or off, which is 0; nil: it is not given.
+func secondsOrOff(option, text string) (*int, error) {
+	var n secondsFlag
+	if text == "" {
+		return nil, nil //nolint:nilnil // it says which
+	}
+	if err := n.Set(text); err != nil && text != "off" {
+		return nil, usage("%s %q: %w; or off", option, text, err)
+	}
+	return (*int)(&n), nil
+}
+
+// endText says what becomes of a VM, and when.
+func endText(info job.VMInfo) string {
+	switch {
+	case info.ExpiresAt.IsZero():
+		return "stays"
+	case info.AtEnd == vm.EndSuspend:
+		return "is suspended at " + local(info.ExpiresAt) + ", once no job runs in it"
+	}
+	return "is destroyed at " + local(info.ExpiresAt) + ", once no job runs in it"
 }
 
 // vmVerb is a command that does one thing to a VM; said ends the line it prints.

@@ -107,7 +107,7 @@ func (f *Fleet) completeVM(ctx context.Context, s job.Submission) (job.Manifest,
 func madeAs(m job.Manifest, owner string, at time.Time) vm.Made {
 	return vm.Made{
 		Lifecycle: m.Lifecycle, Template: m.VMTemplate, OS: m.OS, Resources: m.Resources,
-		IdleSuspend: m.IdleSuspend, Network: m.Network, Principal: owner, CreatedAt: at, Labels: m.Labels,
+		IdleSuspend: m.IdleSuspend, AtEnd: m.AtEnd, Network: m.Network, Principal: owner, CreatedAt: at, Labels: m.Labels,
 	}
 }
 

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"linus/internal/job"
@@ -58,11 +57,19 @@ func (f *Fleet) destroyMember(ctx context.Context, v vm.VM) (job.VMInfo, error) 
 // discard marks a persistent VM for destruction. It returns a *job.FieldError if jobs run
 // in the VM.
 func (f *Fleet) discard(ctx context.Context, v vm.VM, why string) error {
+	return f.discardIf(ctx, v, why, func(vm.VM) bool { return true })
+}
+
+// discardIf is discard of a VM of which that is so when it is decided.
+func (f *Fleet) discardIf(ctx context.Context, v vm.VM, why string, is func(vm.VM) bool) error {
 	end, err := f.Decide(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
+	if row, err := f.o.Store.VM(ctx, v.Job); err != nil || !is(row) {
+		return err
+	}
 	if err := f.idle(ctx, v, "destroyed"); err != nil {
 		return err
 	}
@@ -82,37 +89,6 @@ func (f *Fleet) discard(ctx context.Context, v vm.VM, why string) error {
 	}
 	f.o.Log.Info("VM is to be destroyed", "job_id", v.Job, "why", why)
 	return f.tellUnwanted(ctx)
-}
-
-// expire discards the persistent VMs that have expired and in which no job runs.
-func (f *Fleet) expire(ctx context.Context) error {
-	if !job.Leads(ctx, f.o.Engines, f.o.Log) {
-		return nil
-	}
-	vms, err := f.o.Store.VMs(ctx)
-	if err != nil {
-		return err
-	}
-	expiring := 0
-	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.expiring = expiring
-	}()
-	for _, v := range vms {
-		if v.ExpiresAt.IsZero() || !v.Stays() {
-			continue
-		}
-		expiring++
-		if !v.Kept || now().Before(v.ExpiresAt) {
-			continue
-		}
-		var busy *job.FieldError
-		if err := f.discard(ctx, v, "destroyed: its ttl has expired"); err != nil && !errors.As(err, &busy) {
-			return err
-		}
-	}
-	return nil
 }
 
 // ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is no

@@ -148,6 +148,7 @@ type Fleet struct {
 	demand   job.Demand
 	freed    chan struct{}      // closed when there may be more room for VMs
 	expiring int                // persistent VMs with an expiry time, as of the last look
+	nextEnd  time.Time          // when the next one's time is over; zero: none's is to be
 	makes    map[string]*making // VMs that no job makes and that are being made here, by the ID in their marker
 
 	checkMu   sync.Mutex

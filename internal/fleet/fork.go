@@ -75,6 +75,9 @@ func (f *Fleet) askForks(ctx context.Context, spec job.ForkSpec) (copies []vm.VM
 		if s.Manifest.TTL == 0 && !of.ExpiresAt.IsZero() {
 			s.Manifest.TTL = max(60, int(of.ExpiresAt.Sub(now()).Seconds()))
 		}
+		if s.Manifest.TTL > 0 {
+			s.Manifest.AtEnd = of.AtEnd
+		}
 		v, err := f.plannedFork(ctx, of, s, spec.Partial)
 		if err != nil {
 			return nil, renamedForFork(err)

@@ -112,7 +112,7 @@ func TestFork_WhatCannotBeIsRefusedBefore(t *testing.T) {
 		"a pattern":       {spec: job.ForkSpec{Name: "x-%s"}, want: "name: \"x-%s\" is no pattern for names; use %d once"},
 		"no host name":    {spec: job.ForkSpec{Name: "x_%d"}, want: "name: "},
 		"a name that is":  {spec: job.ForkSpec{Name: "dev"}, want: "name: VM already exists"},
-		"ttl":             {spec: job.ForkSpec{TTL: 5}, want: "ttl: "},
+		"ttl":             {spec: job.ForkSpec{TTL: -5}, want: "ttl: "},
 		"one that is off": {before: func(r *rig, id string) { _, _ = r.StopVM(context.Background(), "dev") }, want: "does not run: it is stopped; start it first"},
 		"a fixed address": {before: func(r *rig, id string) { r.change(id, func(v *vm.VM) { v.Network.IP = "10.0.0.5/24" }) }, want: "so would its copies"},
 		"another's limit": {before: func(r *rig, id string) { r.engine.set(func(e *engine) { e.admits = 5 }) }, spec: job.ForkSpec{Count: 8}, want: "no more than 5"},

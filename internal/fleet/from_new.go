@@ -58,7 +58,7 @@ func (f *Fleet) jobSpec(j job.Job, v vm.VM) (job.VMSpec, error) {
 	case f.o.Lease == 0:
 	case j.Manifest.Lifecycle == vm.Ephemeral:
 		spec.Lease = seconds(j.Manifest.Timeout+j.Manifest.KeepFor) + f.o.Lease
-	case j.Manifest.TTL > 0:
+	case j.Manifest.TTL > 0 && j.Manifest.AtEnd != vm.EndSuspend:
 		spec.Lease = seconds(j.Manifest.TTL) + f.o.Lease
 	}
 	return spec, err

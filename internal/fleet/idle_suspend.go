@@ -152,43 +152,6 @@ func (f *Fleet) wake(ctx context.Context, v vm.VM, finished func()) error {
 	}
 }
 
-// SetVM changes when a VM is suspended. The time without use begins with that; a VM that is
-// suspended as it was idle is resumed by its next use, as ever.
-func (f *Fleet) SetVM(ctx context.Context, ref string, change job.VMChange) (job.VMInfo, error) {
-	if err := change.Check(); err != nil {
-		return job.VMInfo{}, err
-	}
-	d, err := f.access.decide(ctx)
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	defer d.end()
-	v, err := f.Find(ctx, ref)
-	if err == nil {
-		err = takesJobs(v, ref)
-	}
-	if err == nil && change.IdleSuspend != nil {
-		v, err = f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
-			if v.Unwanted {
-				return nil, noVM(v.Name, "is being destroyed")
-			}
-			if v.IdleSuspend == *change.IdleSuspend {
-				return nil, nil
-			}
-			v.IdleSuspend, v.UsedAt = *change.IdleSuspend, now()
-			text := fmt.Sprintf("VM %d is no longer suspended when idle", v.ID)
-			if v.Naps() {
-				text = fmt.Sprintf("VM %d is suspended from now on when it was not used for %s", v.ID, v.IdleTime())
-			}
-			return []job.Event{{Kind: job.EventProgress, Text: text}}, nil
-		})
-	}
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	return f.infoOf(ctx, v.Job)
-}
-
 // awoken records that a VM is not suspended because it was idle, and used now.
 func (f *Fleet) awoken(ctx context.Context, v vm.VM, text string) error {
 	_, err := f.update(ctx, v.Job, func(v *vm.VM) (events []job.Event, _ error) {

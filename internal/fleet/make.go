@@ -87,6 +87,9 @@ func (f *Fleet) makeOne(ctx context.Context, o makeRequest) (v vm.VM, err error)
 			if o.ttl > 0 {
 				made.ExpiresAt = now().Add(o.ttl)
 			}
+			if o.spec.Lease > 0 {
+				made.LeaseUntil = now().Add(o.spec.Lease) // it was announced before that
+			}
 			*v = made
 			return nil, nil
 		})

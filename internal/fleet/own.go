@@ -221,7 +221,7 @@ func (f *Fleet) specOf(v vm.VM) (job.VMSpec, error) {
 		spec.Lease = f.MemberLease()
 	case f.o.Lease > 0 && v.Checkpoint != nil: // until it is saved
 		spec.Lease = checkpointLease
-	case f.o.Lease > 0 && v.Own.TTL > 0:
+	case f.o.Lease > 0 && v.Own.TTL > 0 && v.AtEnd != vm.EndSuspend:
 		spec.Lease = seconds(v.Own.TTL) + f.o.Lease
 	}
 	return spec, err

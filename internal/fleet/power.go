@@ -200,6 +200,9 @@ func (f *Fleet) worked(ctx context.Context, v vm.VM, done string) error {
 	}
 	_, err := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
 		v.Off = off
+		if off == "" && v.AtEnd == vm.EndSuspend && over(*v) { // it was suspended for that, and an engine has not come to say so
+			v.ExpiresAt = time.Time{}
+		}
 		if naps {
 			v.SuspendedAt, v.UsedAt = time.Time{}, now()
 		}

@@ -74,17 +74,30 @@ func (f *Fleet) Tend(ctx context.Context) {
 		if err := f.tendVMs(ctx); err != nil && ctx.Err() == nil {
 			f.o.Log.Error("find VMs that are to be made or destroyed failed", "err", err)
 		}
+		ends, look := time.NewTimer(f.untilNextEnd()), false
 		select {
 		case <-ctx.Done():
+			ends.Stop()
 			return
+		case <-ends.C:
 		case <-tick.C:
-			if err := f.expire(ctx); err != nil && ctx.Err() == nil {
-				f.o.Log.Error("find expired VMs failed", "err", err)
-			}
-			if err := f.tendIdle(ctx); err != nil && ctx.Err() == nil {
-				f.o.Log.Error("find idle VMs failed", "err", err)
-			}
+			look = true
 		case <-f.reaper.wake:
+			ends.Stop()
+			continue
+		}
+		ends.Stop()
+		if err := f.expire(ctx); err != nil && ctx.Err() == nil {
+			f.o.Log.Error("find expired VMs failed", "err", err)
+		}
+		if !look {
+			continue
+		}
+		if err := f.tendIdle(ctx); err != nil && ctx.Err() == nil {
+			f.o.Log.Error("find idle VMs failed", "err", err)
+		}
+		if vms, err := f.o.Store.VMs(ctx); err == nil && job.Leads(ctx, f.o.Engines, f.o.Log) {
+			f.background.Go(func() { f.keepLeases(ctx, vms) })
 		}
 	}
 }
@@ -173,6 +186,7 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	f.noteNextEnd(vms, leads)
 	if saved := f.noteSaved(vms); leads {
 		if err := f.trim(ctx, saved); err != nil {
 			return err

@@ -152,7 +152,7 @@ func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, unasked err
 			info.Reason, info.Remedy = "the host could not be asked: "+host.Text, host.Remedy
 		}
 	}
-	info.IdleSuspend = v.IdleSuspend
+	info.IdleSuspend, info.AtEnd = v.IdleSuspend, v.AtEnd
 	if info.Status != vm.Suspended {
 		info.SuspendedAt = time.Time{}
 	}

@@ -114,7 +114,8 @@ type VMs interface {
 	// it accepts logins.
 	ResumeVM(ctx context.Context, ref string) (VMInfo, error)
 	// SetVM changes settings of a persistent VM; what is nil stays. A VM that is suspended as it
-	// was idle stays so until it is used, whatever its idle time is then.
+	// was idle stays so until it is used, whatever its idle time is then. With a TTL its time
+	// begins again: its host is told, too, when to end the VM if no engine does.
 	SetVM(ctx context.Context, ref string, change VMChange) (VMInfo, error)
 	// ForkVM makes copies of a running VM in which no job runs. Where its storage can clone a
 	// snapshot with memory they go on from that, else they boot from copies of its disk; each as a VM

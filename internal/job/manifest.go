@@ -70,6 +70,7 @@ type Manifest struct {
 	VM          string            `json:"vm,omitempty"`
 	VMName      string            `json:"vmName,omitempty" api:"vm_name"`
 	TTL         int               `json:"ttl,omitempty" api:"ttl_seconds"`
+	AtEnd       vm.End            `json:"atEnd,omitempty" api:"at_end"`
 	IdleSuspend int               `json:"idleSuspend,omitempty" api:"idle_suspend_seconds"`
 	VMTemplate  string            `json:"vmTemplate,omitempty" api:"template"`
 	OS          string            `json:"os,omitempty"`

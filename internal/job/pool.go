@@ -290,7 +290,7 @@ type LeaseState string
 // The states of a lease.
 const (
 	LeaseRenewed LeaseState = "renewed"
-	LeaseKept    LeaseState = "kept" // it could not be renewed now: another is at work on the host's leases
+	LeaseKept    LeaseState = "kept" // it could not be renewed now: another is at work on the host's leases, or the VM is not proven
 	LeaseOver    LeaseState = "over" // the host is ending the VM, or has
 	LeaseGone    LeaseState = "gone" // the host has no VM with that ID
 )
@@ -299,6 +299,7 @@ const (
 type Watched struct {
 	VM    vm.VM
 	Renew time.Duration // the host is to end it no sooner than that from now; 0: as before
+	Never bool          // the host is to end it never
 }
 
 // PoolEvent is something that happened to a pool, for an Observer.

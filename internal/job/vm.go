@@ -28,7 +28,7 @@ func StandInJob(v vm.VM) Job {
 	j := Job{
 		ID: v.Job, Kind: KindMake, Client: o.Client, Principal: v.Principal, TokenID: o.Token, Status: Provisioning, Phase: PhaseProvision, CreatedAt: v.CreatedAt, VM: &v,
 		Progress: cmp.Or(o.Waits, o.Progress), Submission: o.Submission, EndedBy: o.EndedBy, EndedFor: o.EndedFor, EndedToken: o.EndedToken,
-		Manifest: Manifest{VMName: v.Name, VMTemplate: v.Template, OS: v.OS, Resources: v.Resources, Network: v.Network, TTL: o.TTL, IdleSuspend: v.IdleSuspend, Labels: v.Labels}.ForVM(),
+		Manifest: Manifest{VMName: v.Name, VMTemplate: v.Template, OS: v.OS, Resources: v.Resources, Network: v.Network, TTL: o.TTL, AtEnd: v.AtEnd, IdleSuspend: v.IdleSuspend, Labels: v.Labels}.ForVM(),
 	}
 	at, why := o.FailedAt, "Cancelled by user"
 	if pool := v.OfPool(); pool != "" {
@@ -116,20 +116,41 @@ type VMInfo struct {
 
 	IdleSuspend int `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
 
+	AtEnd vm.End `json:"at_end,omitempty"` // what becomes of it at expires_at; empty: it is destroyed
+
 	Sandbox *vm.Sandbox `json:"sandbox,omitempty"` // what a program says of the VM that it uses as one; null: none does
 }
 
 // VMChange is a change of a VM's settings; what is nil stays.
 type VMChange struct {
-	IdleSuspend *int `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
+	IdleSuspend *int    `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
+	TTL         *int    `json:"ttl,omitempty" api:"ttl_seconds"`                   // seconds from now until its time is over, once no job runs in it; 0: it stays
+	AtEnd       *vm.End `json:"at_end,omitempty"`                                  // what becomes of it then: destroy, or suspend, in which state it stays
 }
 
 // Check returns a *FieldError if no VM can be changed so.
 func (c VMChange) Check() error {
-	if is := c.IdleSuspend; is != nil && *is != 0 {
-		if problem, remedy := refusal(&spec.Some("idleSuspend")[0], reflect.ValueOf(*is)); problem != "" {
-			return field("idle_suspend", remedy+", or 0 for never", "%s", problem)
+	if err := checkSeconds("idle_suspend", "idleSuspend", c.IdleSuspend); err != nil {
+		return err
+	}
+	if err := checkSeconds("ttl", "ttl", c.TTL); err != nil {
+		return err
+	}
+	if is := c.AtEnd; is != nil {
+		if problem, remedy := refusal(&spec.Some("atEnd")[0], reflect.ValueOf(*is)); problem != "" {
+			return field("at_end", remedy, "%s", problem)
 		}
+	}
+	return nil
+}
+
+// checkSeconds checks a time that a VM is given as a field of a manifest has it, or 0.
+func checkSeconds(name, of string, is *int) error {
+	if is == nil || *is == 0 {
+		return nil
+	}
+	if problem, remedy := refusal(&spec.Some(of)[0], reflect.ValueOf(*is)); problem != "" {
+		return field(name, remedy+", or 0 for never", "%s", problem)
 	}
 	return nil
 }

@@ -421,7 +421,7 @@ func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
 		{"os and template", "provision_vm", map[string]any{"name": "a", "os": "debian", "template": "t"}, nil, "os: is given together with template; give either os or template"},
 		{"all of its size", "provision_vm", map[string]any{"name": "a", "cpu": 99, "memory": "1", "disk": "1G"}, nil, "disk: "},
 		{"gateway alone", "provision_vm", map[string]any{"name": "a", "network": map[string]any{"gateway": "10.0.0.1"}}, nil, "network.gateway: has no meaning without a fixed address"},
-		{"ttl", "provision_vm", map[string]any{"name": "a", "ttl": 5}, nil, "ttl: 5 is out of range"},
+		{"ttl", "provision_vm", map[string]any{"name": "a", "ttl": -5}, nil, "ttl: -5 is out of range"},
 		{"no VM", "get_vm", nil, nil, "vm_id: is required; give the name or ID of a VM; list_vms shows them"},
 		{"unknown VM", "get_vm", map[string]any{"vm_id": "prod"}, nil, `vm_id: "prod" is not a VM of ours; list_vms`},
 		{"unknown VM", "start_vm", map[string]any{"vm_id": "prod"}, nil, `vm_id: "prod" is not a VM of ours; list_vms`},

@@ -41,9 +41,9 @@ func (f *Fake) Room(ctx context.Context, origins []job.Origin, vms []job.Watched
 		if there != nil && !ours {
 			room.Doubts[w.VM.Job] = "its description does not carry linus-job=" + w.VM.Job
 		}
-		if w.Renew > 0 && ours {
+		if (w.Renew > 0 || w.Never) && ours {
 			room.Leases[w.VM.Job], there.lease = job.LeaseRenewed, w.Renew
-		} else if w.Renew > 0 {
+		} else if w.Renew > 0 || w.Never {
 			room.Leases[w.VM.Job] = job.LeaseGone
 		}
 	}

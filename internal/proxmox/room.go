@@ -26,7 +26,7 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Wat
 	}
 	for _, w := range vms {
 		watched = append(watched, fmt.Sprintf("%d:%s:%s", w.VM.ID, w.VM.Job, w.VM.Name))
-		if w.Renew > 0 {
+		if w.Renew > 0 || w.Never {
 			renewals = append(renewals, fmt.Sprintf("%d:%s:%d", w.VM.ID, w.VM.Job, int(w.Renew/time.Second)))
 		}
 	}

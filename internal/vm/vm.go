@@ -57,6 +57,9 @@ func (v VM) Naps() bool { return v.IdleSuspend > 0 && v.Lifecycle == Persistent 
 // IdleTime is how long a VM that naps is not used before it is suspended.
 func (v VM) IdleTime() time.Duration { return time.Duration(v.IdleSuspend) * time.Second }
 
+// Expires reports whether it is destroyed when its time is over.
+func (v VM) Expires() bool { return !v.ExpiresAt.IsZero() && v.AtEnd != EndSuspend }
+
 // Doomed reports whether the VM is the fleet's to destroy: nobody wants it any more.
 func (v VM) Doomed() bool {
 	return (v.State == Intended || v.State == Created) && v.Kept && v.Unwanted
@@ -88,8 +91,12 @@ type VM struct {
 	Owner   string `json:"owner"`              // linus-owner=<installation id>
 	State   State  `json:"state"`
 
-	ExpiresAt time.Time `json:"expires_at,omitzero"`                      // when a persistent VM is destroyed, once no job runs in it
+	ExpiresAt time.Time `json:"expires_at,omitzero"`                      // when the time of a persistent VM is over, once no job runs in it
 	Unwanted  bool      `json:"unwanted,omitempty" api:"to_be_destroyed"` // a persistent VM, or a pool's, is to be destroyed
+
+	// LeaseUntil is when its host ends it if no engine does, as far as it was told; zero: never. A
+	// pool's has that of its Member.
+	LeaseUntil time.Time `json:"lease_until,omitzero" api:"-"`
 
 	KeptFor string `json:"kept_for,omitempty"` // for whom it stays though it was to be destroyed: a job that has ended
 
@@ -175,8 +182,23 @@ type Made struct {
 
 	IdleSuspend int `json:"idle_suspend,omitempty"` // seconds without a use, after which it is suspended while it stays; 0: never
 
+	AtEnd End `json:"at_end,omitempty"` // what becomes of it when its time is over; empty: it is destroyed
+
 	Labels map[string]string `json:"labels,omitempty"` // of the job, or of the pool, that it was made for
 }
+
+// End is what becomes of a VM that stays when its time is over.
+type End string
+
+// The ends. One that is suspended stays so, with its memory on disk, until somebody resumes or
+// destroys it: it has no time any more.
+const (
+	EndDestroy End = "destroy"
+	EndSuspend End = "suspend"
+)
+
+// Ends are all of them.
+var Ends = []End{EndDestroy, EndSuspend}
 
 // Status is the status of a VM, as the host reports it.
 type Status string

@@ -8,7 +8,8 @@
 # Inputs (environment), all optional:
 #   ROOM_TEMPLATES   names or IDs of templates of this node, parted by blanks
 #   ROOM_VMS         VMs whose proof to look at, parted by blanks: <vmid>:<job's UUID>:<name>
-#   ROOM_LEASES      leases to renew, parted by blanks: <vmid>:<job's UUID>:<seconds from now>
+#   ROOM_LEASES      leases to renew, parted by blanks: <vmid>:<job's UUID>:<seconds from now>;
+#                    0 seconds: it is to end never. A VM without one gets one
 #   LINUS_ENGINE     the engine that asks, of several: one that others have taken for
 #                    dead renews none (lib/fence.sh)
 #   LINUS_OWNER      the installation whose VMs these are; required with ROOM_VMS, ROOM_LEASES
@@ -23,8 +24,8 @@
 #   LINUS_DOUBT:<job> <what speaks against it>   a VM that is there and not proven ours;
 #                nothing of one that is proven, gone, or cannot be read
 #   LINUS_LEASE:<job> <renewed|kept|over|gone>   kept: not renewed, as the host's leases
-#                are being worked on, or there is none; over: the host ends the VM; gone:
-#                no node has a VM of that ID
+#                are being worked on, or the VM has none and is not proven ours; over: the
+#                host ends the VM; gone: no node has a VM of that ID
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 the memory is not known,
 # 129/130/141/143 signal.
 
@@ -39,7 +40,7 @@ usage() {
 
 validate_environment() {
   local -r job='[1-9][0-9]{2,8}:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'
-  local -r vm="${job}:[a-z0-9-]{1,63}" lease="${job}:[1-9][0-9]{0,8}"
+  local -r vm="${job}:[a-z0-9-]{1,63}" lease="${job}:(0|[1-9][0-9]{0,8})"
   : "${ROOM_TEMPLATES:=}" "${ROOM_VMS:=}" "${ROOM_LEASES:=}"
   validate_pattern ROOM_TEMPLATES "${ROOM_TEMPLATES}" '[A-Za-z0-9. -]*' 'names or IDs of templates'
   validate_pattern ROOM_VMS "${ROOM_VMS}" "(${vm}( ${vm})*)?" 'VMID:JOB:NAME, several parted by blanks'
@@ -131,6 +132,7 @@ renew_leases() {
   if [[ -z ${ROOM_LEASES} ]]; then
     return 0
   fi
+  [[ -d ${dir} ]] || (umask 077 && mkdir -p -- "${dir}") 2>/dev/null || :
   # Not while a sweep is ending some.
   if { exec 7>>"${dir}/.sweep"; } 2>/dev/null && flock -w 2 7; then
     fence_look
@@ -155,12 +157,21 @@ renew_lease() { # <vmid> <job> <seconds> <may it be: yes or no>; lease_renewed
     return 0
   fi
   lease_load "$1" "$2"
-  if [[ $4 == no || ${lease_found} != yes || ${lease_owner} != "${LINUS_OWNER}" || ${lease_lock} != none ]]; then
+  if [[ $4 == no ]]; then
+    return 0
+  elif [[ ${lease_found} != yes ]]; then
+    make_lease "$1" "$2" "$3"
+    return 0
+  elif [[ ${lease_owner} != "${LINUS_OWNER}" || ${lease_lock} != none ]]; then
     return 0
   fi
   lease_read_end
   if [[ ${lease_over} == yes ]]; then
     lease_renewed=over
+    return 0
+  elif (($3 == 0)); then
+    lease_drop "$1" "$2"
+    lease_renewed=renewed
     return 0
   fi
   lease_boot=${lease_boot_now}
@@ -168,6 +179,24 @@ renew_lease() { # <vmid> <job> <seconds> <may it be: yes or no>; lease_renewed
   if [[ ${lease_saved} == yes ]]; then
     lease_renewed=renewed
   fi
+}
+
+# One that was made to stay, and proves to be ours, by whatever name it has.
+make_lease() { # <vmid> <job> <seconds>; the config is as vm_read has just read it
+  vm_job=$2 vm_owner=${LINUS_OWNER} vm_name=${vm_config[name]:-}
+  vm_prove
+  if [[ -n ${vm_doubt} ]]; then
+    return 0
+  fi
+  if (($3 > 0)); then
+    run_read 10 run_alone readlink -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server"
+    vm_find_storages
+    lease_announce "$1" "$(basename -- "${run_out%/qemu-server}")" none "${vm_storages}" "$3"
+    if [[ ${lease_saved} == no ]]; then
+      return 0
+    fi
+  fi
+  lease_renewed=renewed
 }
 
 main() {

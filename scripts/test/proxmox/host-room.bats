@@ -97,6 +97,26 @@ read_end() { # until_end: seconds until the lease's end, by the clock since boot
   assert_line "LINUS_LEASE:${job} gone"
 }
 
+@test "a VM that was made without a lease gets one, once it is proven, and one with a lease loses it" {
+  add_vm 201 "#linus-job=${job} linus-owner=${owner} linus-vm=201" "name: ${VM_NAME}"
+  ROOM_LEASES="201:${job}:90000" run_script host-room
+  assert_line "LINUS_LEASE:${job} kept"
+  [[ ! -e ${LINUS_HOST_DIR}/leases/201-${job} ]]
+  add_our_vm 201
+  ROOM_LEASES="201:${job}:90000" run_script host-room
+  assert_line "LINUS_LEASE:${job} renewed"
+  read_end
+  ((until_end > 89000))
+  local -a fields
+  read -ra fields <"${LINUS_HOST_DIR}/leases/201-${job}"
+  [[ ${fields[0]} == none && ${fields[1]} == "${VM_NAME}" && ${fields[2]} == "${owner}" && ${fields[3]} == pve ]]
+  ROOM_LEASES="201:${job}:0" run_script host-room
+  assert_line "LINUS_LEASE:${job} renewed"
+  [[ ! -e ${LINUS_HOST_DIR}/leases/201-${job} ]]
+  ROOM_LEASES="201:${job}:0" run_script host-room
+  assert_line "LINUS_LEASE:${job} renewed"
+}
+
 @test "no VM is gone because its host has no config of any" {
   rm "${LINUS_PVE_DIR}/.members"
   lease 60

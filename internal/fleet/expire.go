@@ -1,0 +1,246 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// SetVM changes when a VM is suspended or destroyed. The time without use begins with that, and so
+// does its time; a VM that is suspended as it was idle is resumed by its next use, as ever.
+func (f *Fleet) SetVM(ctx context.Context, ref string, change job.VMChange) (job.VMInfo, error) {
+	if err := change.Check(); err != nil {
+		return job.VMInfo{}, err
+	}
+	v, err := f.setVM(ctx, ref, change)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	if change.TTL != nil || change.AtEnd != nil {
+		if err := f.tellUnwanted(ctx); err != nil { // who leads looks when the next one's time is over
+			return job.VMInfo{}, err
+		}
+		f.keepLeases(ctx, []vm.VM{v})
+	}
+	return f.infoOf(ctx, v.Job)
+}
+
+func (f *Fleet) setVM(ctx context.Context, ref string, change job.VMChange) (v vm.VM, err error) {
+	d, err := f.access.decide(ctx)
+	if err != nil {
+		return v, err
+	}
+	defer d.end()
+	if v, err = f.Find(ctx, ref); err == nil {
+		err = takesJobs(v, ref)
+	}
+	if err != nil {
+		return v, err
+	}
+	return f.update(ctx, v.Job, func(v *vm.VM) (events []job.Event, _ error) {
+		if v.Unwanted {
+			return nil, noVM(v.Name, "is being destroyed")
+		}
+		for _, text := range []string{setIdle(v, change.IdleSuspend), setEnd(v, change.TTL, change.AtEnd)} {
+			if text != "" {
+				events = append(events, job.Event{Kind: job.EventProgress, Text: text})
+			}
+		}
+		return events, nil
+	})
+}
+
+// setIdle changes a VM's time without use, and returns what is to be told of that.
+func setIdle(v *vm.VM, idle *int) string {
+	if idle == nil || v.IdleSuspend == *idle {
+		return ""
+	}
+	v.IdleSuspend, v.UsedAt = *idle, now()
+	if v.Naps() {
+		return fmt.Sprintf("VM %d is suspended from now on when it was not used for %s", v.ID, v.IdleTime())
+	}
+	return fmt.Sprintf("VM %d is no longer suspended when idle", v.ID)
+}
+
+// setEnd changes when a VM's time is over, and what becomes of it then. It returns what is to be told
+// of that: not of each minute that a program adds.
+func setEnd(v *vm.VM, ttl *int, at *vm.End) string {
+	was := *v
+	if ttl != nil {
+		v.ExpiresAt = time.Time{}
+		if *ttl > 0 {
+			v.ExpiresAt = now().Add(seconds(*ttl))
+		}
+	}
+	if at != nil {
+		v.AtEnd = *at
+	}
+	switch {
+	case v.ExpiresAt.IsZero() && !was.ExpiresAt.IsZero():
+		return fmt.Sprintf("VM %d has no time any more, and stays", v.ID)
+	case v.ExpiresAt.IsZero() || v.ExpiresAt.Sub(was.ExpiresAt).Abs() < time.Minute && v.Expires() == was.Expires():
+		return ""
+	case v.Expires():
+		return fmt.Sprintf("VM %d is destroyed after %s, once no job runs in it", v.ID, v.ExpiresAt.Format(time.RFC3339))
+	}
+	return fmt.Sprintf("VM %d is suspended after %s, once no job runs in it", v.ID, v.ExpiresAt.Format(time.RFC3339))
+}
+
+// over reports whether a VM's time is, which its row says as it was just read.
+func over(v vm.VM) bool { return !v.ExpiresAt.IsZero() && !now().Before(v.ExpiresAt) }
+
+// noteNextEnd notes when the next VM's time is over, of those that this engine is to end.
+func (f *Fleet) noteNextEnd(vms []vm.VM, leads bool) {
+	var next time.Time
+	for _, v := range vms {
+		if leads && v.Kept && v.Stays() && !v.ExpiresAt.IsZero() && !over(v) && (next.IsZero() || v.ExpiresAt.Before(next)) {
+			next = v.ExpiresAt
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nextEnd = next
+}
+
+// untilNextEnd returns the time until then; later than the next look where there is none.
+func (f *Fleet) untilNextEnd() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.nextEnd.IsZero() {
+		return f.o.CleanupInterval
+	}
+	return f.nextEnd.Sub(now())
+}
+
+// expire destroys or suspends the persistent VMs whose time is over and in which no job runs.
+func (f *Fleet) expire(ctx context.Context) error {
+	if !job.Leads(ctx, f.o.Engines, f.o.Log) {
+		return nil
+	}
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return err
+	}
+	expiring := 0
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.expiring = expiring
+	}()
+	for _, v := range vms {
+		if v.ExpiresAt.IsZero() || !v.Stays() {
+			continue
+		}
+		expiring++
+		if !v.Kept || v.BeingMade() || !over(v) {
+			continue
+		}
+		var busy *job.FieldError
+		switch work := "end of " + v.Job; {
+		case v.Expires():
+			if err := f.discardIf(ctx, v, "destroyed: its ttl has expired", over); err != nil && !errors.As(err, &busy) {
+				return err
+			}
+		case f.reaper.begin(work):
+			f.background.Go(func() {
+				defer f.reaper.end(work)
+				if err := f.suspendAtEnd(ctx, v); err != nil && ctx.Err() == nil && !errors.As(err, &busy) {
+					f.o.Log.Warn("a VM whose time is over is not suspended, will be tried again", "job_id", v.Job, "vm_id", v.ID, "err", err)
+				}
+			})
+		}
+	}
+	return nil
+}
+
+// errMoreTime: somebody has given a VM more time meanwhile.
+var errMoreTime = errors.New("it has more time")
+
+// suspendAtEnd suspends a VM whose time is over, which then has none any more. It may be begun
+// again after an interruption: one that is off already stays as it is.
+func (f *Fleet) suspendAtEnd(ctx context.Context, v vm.VM) error {
+	status, err := f.o.Provider.Status(ctx, v)
+	if err != nil {
+		return err
+	}
+	if status == vm.Running {
+		f.o.Guest.Forget(asJob(v))
+		_, err := f.exclusive(ctx, v.Job, "suspended", true, func(ctx context.Context, v vm.VM) error {
+			row, err := f.o.Store.VM(ctx, v.Job)
+			if err != nil {
+				return err
+			}
+			if !over(row) {
+				return errMoreTime
+			}
+			return f.storing(ctx, v, "", func() error { return f.o.Provider.SuspendVM(ctx, v) })
+		})
+		if errors.Is(err, errMoreTime) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		status = vm.Suspended
+	}
+	_, err = f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+		if !over(*v) {
+			return nil, nil
+		}
+		v.ExpiresAt = time.Time{}
+		if status == vm.Suspended && v.SuspendedAt.IsZero() {
+			v.Off = vm.Suspended // an engine that has ended may not have come to say so
+		}
+		return []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("VM %d is %s: its ttl has expired; it stays so until it is resumed or destroyed", v.ID, status)}}, nil
+	})
+	return err
+}
+
+// keepLeases tells the hosts of VMs when to end them if no engine does, where that is not what they
+// were told last. What fails is done by the next look.
+func (f *Fleet) keepLeases(ctx context.Context, vms []vm.VM) {
+	var watched []job.Watched
+	for _, v := range vms {
+		if w, other := f.leaseOf(v); other {
+			watched = append(watched, w)
+		}
+	}
+	if len(watched) == 0 {
+		return
+	}
+	asked := now()
+	room, err := f.o.Provider.Room(ctx, nil, watched)
+	for _, w := range watched {
+		if err != nil || room.Leases[w.VM.Job] != job.LeaseRenewed {
+			continue
+		}
+		_, err = f.update(ctx, w.VM.Job, func(v *vm.VM) ([]job.Event, error) {
+			v.LeaseUntil = time.Time{}
+			if !w.Never {
+				v.LeaseUntil = asked.Add(w.Renew)
+			}
+			return nil, nil
+		})
+	}
+	if err != nil && ctx.Err() == nil {
+		f.o.Log.Warn("leases of VMs are not changed yet", "vms", len(watched), "err", err)
+	}
+}
+
+// leaseOf returns the lease that a VM is to have by now; other: it is not near to the one that it
+// has. Less than that is not worth a call: a lease ends long after its VM's time.
+func (f *Fleet) leaseOf(v vm.VM) (w job.Watched, other bool) {
+	if f.o.Lease == 0 || v.Member != nil || !v.Kept || !v.Stays() || v.BeingMade() {
+		return w, false
+	}
+	if !v.Expires() {
+		return job.Watched{VM: v, Never: true}, !v.LeaseUntil.IsZero()
+	}
+	until := v.ExpiresAt.Add(f.o.Lease)
+	near := min(leaseRenew, f.o.Lease/2)
+	return job.Watched{VM: v, Renew: until.Sub(now())}, until.After(now()) && (v.LeaseUntil.IsZero() || until.Sub(v.LeaseUntil).Abs() > near)
+}

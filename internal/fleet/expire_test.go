@@ -1,0 +1,187 @@
+package fleet_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/providertest"
+	"linus/internal/vm"
+)
+
+// set changes a VM, and returns its row.
+func (r *rig) set(id string, ttl int, at vm.End) vm.VM {
+	r.t.Helper()
+	change := job.VMChange{TTL: &ttl}
+	if at != "" {
+		change.AtEnd = &at
+	}
+	if _, err := r.SetVM(context.Background(), id, change); err != nil {
+		r.t.Fatal(err)
+	}
+	return r.vm(id)
+}
+
+// stays makes a VM that stays.
+func (r *rig) stays(name string) string {
+	r.t.Helper()
+	id := r.ask(name)
+	r.pass(time.Minute)
+	if v := r.vm(id); v.Own.ReadyAt.IsZero() {
+		r.t.Fatalf("%+v", v)
+	}
+	return id
+}
+
+func TestSet_EndsAVMWhenItsTimeIsOver(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.stays("dev1")
+		r.set(id, 10, "")
+		r.pass(9 * time.Second)
+		if v := r.vm(id); v.Unwanted {
+			t.Error("its time is not over yet")
+		}
+		r.set(id, 10, "") // from now
+		r.pass(9 * time.Second)
+		if v := r.vm(id); v.Unwanted {
+			t.Error("it was given more time")
+		}
+		r.pass(3 * time.Second)
+		if v := r.vm(id); v.State != vm.Destroyed {
+			t.Errorf("it is %s some seconds after its time", v.State)
+		}
+	})
+}
+
+func TestSet_TakesTheTimeAway(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.ask("dev1", func(v *vm.VM) { v.Own.TTL = 120 })
+		r.pass(time.Minute)
+		if v := r.set(id, 0, ""); !v.ExpiresAt.IsZero() {
+			t.Errorf("it expires at %v", v.ExpiresAt)
+		}
+		r.pass(24 * time.Hour)
+		if v := r.vm(id); !v.Stays() || len(r.told(id, "has no time any more, and stays")) != 1 {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+// A job that runs in a VM has it to its end, whatever the VM's time is.
+func TestSet_AJobInItGoesFirst(t *testing.T) {
+	for _, at := range []vm.End{vm.EndDestroy, vm.EndSuspend} {
+		t.Run(string(at), func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				id := r.stays("dev1")
+				v := r.vm(id)
+				r.engine.set(func(e *engine) { e.inside = []job.Job{{ID: "j", Status: job.Running, VM: &v}} })
+				r.set(id, 10, at)
+				r.pass(10 * time.Minute)
+				if v := r.vm(id); !v.Stays() || v.Off != "" {
+					t.Errorf("while a job runs in it: %+v", v)
+				}
+				r.engine.set(func(e *engine) { e.inside = nil })
+				r.pass(time.Minute)
+				if v := r.vm(id); at == vm.EndDestroy && v.State != vm.Destroyed || at == vm.EndSuspend && v.Off != vm.Suspended {
+					t.Errorf("after the job: %+v", v)
+				}
+			})
+		})
+	}
+}
+
+// A VM that is suspended at its end has no time any more, and goes on when somebody resumes it.
+func TestSet_SuspendsAVMAtItsEnd(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.stays("dev1")
+		r.set(id, 10, vm.EndSuspend)
+		r.pass(15 * time.Second)
+		v := r.vm(id)
+		if status, err := r.host.Status(context.Background(), v); err != nil || status != vm.Suspended || v.Off != vm.Suspended || !v.ExpiresAt.IsZero() || !v.Stored("") {
+			t.Errorf("%s, %v: %+v", status, err, v)
+		}
+		r.pass(48 * time.Hour)
+		if v := r.vm(id); !v.Stays() || len(r.told(id, "is suspended: its ttl has expired")) != 1 {
+			t.Errorf("two days after that: %+v", v)
+		}
+		if _, err := r.ResumeVM(context.Background(), strconv.Itoa(v.ID)); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Hour)
+		if v := r.vm(id); v.Off != "" || !v.ExpiresAt.IsZero() {
+			t.Errorf("once it is resumed: %+v", v)
+		}
+	})
+}
+
+// An engine that ends in the middle of it leaves a VM that is suspended and whose row has its time
+// still; or one that somebody has resumed by then.
+func TestSet_SuspendedByAnEngineThatEnds(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.stays("dev1")
+		r.stop()
+		v := r.vm(id)
+		if err := r.host.SuspendVM(context.Background(), v); err != nil {
+			t.Fatal(err)
+		}
+		r.change(id, func(v *vm.VM) {
+			v.ExpiresAt, v.AtEnd = time.Now().Add(-time.Second), vm.EndSuspend
+		})
+		r.start()
+		r.pass(2 * time.Minute)
+		if v := r.vm(id); !v.Stays() || !v.ExpiresAt.IsZero() || v.Off != vm.Suspended {
+			t.Errorf("%+v", v)
+		}
+		r.change(id, func(v *vm.VM) { v.ExpiresAt = time.Now().Add(-time.Second) })
+		if _, err := r.ResumeVM(context.Background(), strconv.Itoa(v.ID)); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(2 * time.Minute)
+		if v := r.vm(id); v.Off != "" || !v.ExpiresAt.IsZero() {
+			t.Errorf("it was resumed, and is suspended once more: %+v", v)
+		}
+	})
+}
+
+// The host is told when to end a VM if no engine does, as soon as that is otherwise by much.
+func TestSet_TheHostIsToldOfItsEnd(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.opts.Lease = 30 * time.Minute
+		r.start()
+		id := r.stays("dev1")
+		lease := func(what string, want time.Duration, calls int) {
+			t.Helper()
+			v := r.vm(id)
+			if got := r.host.Lease(v.ID); got.Round(time.Minute) != want || r.host.Stats().Rooms != calls {
+				t.Errorf("%s: the lease is %s after %d calls, want %s after %d", what, got, r.host.Stats().Rooms, want, calls)
+			}
+			if want == 0 != v.LeaseUntil.IsZero() {
+				t.Errorf("%s: its row says %v", what, v.LeaseUntil)
+			}
+		}
+		before := r.host.Stats().Rooms
+		lease("made", 0, before)
+		r.set(id, 3600, "")
+		lease("with a time", 90*time.Minute, before+1)
+		r.set(id, 3700, "")
+		lease("with a little more", 90*time.Minute, before+1)
+		r.set(id, 7200, "")
+		lease("with much more", 150*time.Minute, before+2)
+		r.set(id, 600, "")
+		lease("with less", 40*time.Minute, before+3)
+		r.set(id, 600, vm.EndSuspend)
+		lease("when it is only suspended then", 0, before+4)
+		r.set(id, 3600, vm.EndDestroy)
+		lease("when it is destroyed after all", 90*time.Minute, before+5)
+		r.host.Set(providertest.Behaviour{Rooms: []error{hostError(job.HostUnreachable, "no route to host")}})
+		r.set(id, 0, "")
+		lease("while the host is away", 90*time.Minute, before+6)
+	})
+}
