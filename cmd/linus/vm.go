@@ -192,6 +192,7 @@ func vmText(info job.VMInfo) string {
 			row("variables", oneLine(strings.Join(s.Env, " "), 300))
 		}
 		row("made from", info.Source)
+		row("began", vmStart(info))
 		row("lifecycle", string(info.Lifecycle))
 		row("suspended", suspendedText(info))
 		row("kept for", oneLine(info.KeptFor, 100))
@@ -211,6 +212,24 @@ func vmText(info job.VMInfo) string {
 			row("log in", "linus vm ssh "+info.Name)
 		}
 	})
+}
+
+// vmStart says how a VM came to be.
+func vmStart(info job.VMInfo) string {
+	switch info.Start {
+	case vm.Cold:
+		return "by booting"
+	case vm.Restored:
+		return "from a checkpoint"
+	case vm.Forked:
+		return "as a copy"
+	case vm.FromPool, vm.FromHibernated:
+		if info.HostName != "" {
+			return "in a pool, as " + oneLine(info.HostName, 63) + " on its host"
+		}
+		return "in a pool"
+	}
+	return ""
 }
 
 // suspendedText says when a VM is suspended as it is idle; empty: never.

@@ -107,3 +107,67 @@ func TestPool_EngineKilled(t *testing.T) {
 	s.membersWhole()
 	h.emptyPool(t)
 }
+
+// A pool's VM is given to whoever asks for one, by its new name, and the pool fills again. An engine that
+// is killed in the middle of that leaves the VM to the next one: there is one of the name, never two.
+func TestPool_GivesItsVMs(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess, "CLEANUP_INTERVAL_SECONDS=10")
+	h.makePool(t, "--warm", "2")
+	full := func() {
+		t.Helper()
+		for deadline := time.Now().Add(2 * time.Minute); strings.Count(h.cli(t, "pool", "show", "p"), " warm ") < 2; <-time.After(200 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the pool is not filled again:\n%s", h.cli(t, "pool", "show", "p"))
+			}
+		}
+	}
+	isOurs := func(name, began string) {
+		t.Helper()
+		if shown := h.cli(t, "vm", "show", name); !strings.Contains(shown, began) || !strings.Contains(shown, "team=web") {
+			t.Errorf("%s:\n%s", name, shown)
+		}
+		if said := h.cli(t, "job", "exec", "--vm", name, "--", "hostname"); strings.TrimSpace(said) != name {
+			t.Errorf("the system of %s is named %q", name, said)
+		}
+		if list := h.cli(t, "vm", "list"); strings.Count(list, " "+name+" ") != 1 {
+			t.Errorf("VMs of the name %s:\n%s", name, list)
+		}
+	}
+	var took []time.Duration
+	for n := range 3 {
+		name := fmt.Sprintf("dev%d", n)
+		began := time.Now()
+		h.cli(t, "vm", "create", name, "--label", "team=web", "--ttl", "1h")
+		took = append(took, time.Since(began))
+		isOurs(name, "in a pool, as linus-job-")
+		h.cli(t, "vm", "destroy", name, "--yes")
+		full()
+	}
+	slices.Sort(took)
+	t.Logf("vm create: median %s, all %v", took[len(took)/2], took)
+	for n, pause := range []time.Duration{20, 60, 120, 300} {
+		name := fmt.Sprintf("killed%d", n)
+		var asking sync.WaitGroup
+		asking.Go(func() { h.exits(t, "vm", "create", name, "--label", "team=web", "--ttl", "1h") })
+		<-time.After(pause * time.Millisecond) // the engine is somewhere
+		h.killEngine()
+		asking.Wait()
+		for deadline := time.Now().Add(2 * time.Minute); ; <-time.After(100 * time.Millisecond) {
+			code, text := h.exits(t, "vm", "show", name)
+			if code == 0 && strings.Contains(text, "running") {
+				break
+			}
+			if code != 0 {
+				h.exits(t, "vm", "create", name, "--label", "team=web", "--ttl", "1h") // it was not stored
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s, of which the engine was killed after %d ms:\n%s", name, pause, text)
+			}
+		}
+		isOurs(name, "") // an engine that has just begun does not know yet what its pools' VMs are to be
+		h.cli(t, "vm", "destroy", name, "--yes")
+		full()
+	}
+	h.emptyPool(t)
+}

@@ -94,6 +94,14 @@ func (s mortalStore) InsertVM(ctx context.Context, v vm.VM, key string, within j
 	return v, created, err
 }
 
+func (s mortalStore) GiveVM(ctx context.Context, v vm.VM, key string, within job.Limits, pools []string, choose func(string, []vm.VM) (int, []job.Event)) (_ vm.VM, created bool, missed []string, err error) {
+	err = s.m.do(func() (err error) {
+		v, created, missed, err = s.Store.GiveVM(ctx, v, key, within, pools, choose)
+		return err
+	})
+	return v, created, missed, err
+}
+
 func (s mortalStore) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
 	return have(s.m, func() (vm.VM, error) { return s.Store.UpdateVM(ctx, id, change) })
 }
@@ -119,11 +127,11 @@ func (p mortalProvider) ResumeVM(ctx context.Context, v vm.VM, progress func(job
 	return have(p.m, func() (vm.VM, error) { return p.Provider.ResumeVM(ctx, v, progress) })
 }
 
-// deafMembers do not answer the jobs that claim them.
+// deafMembers do not answer the jobs that claim them, nor whoever is given one.
 type deafMembers struct{ fleet.Guest }
 
 func (g deafMembers) Ping(ctx context.Context, j job.Job) error {
-	if j.Claims() {
+	if j.Claims() || j.VM.Given() {
 		return errors.New("no answer")
 	}
 	return g.Guest.Ping(ctx, j)

@@ -336,30 +336,54 @@ func TestSweep_WithoutAJob(t *testing.T) {
 func TestCreateVM_EngineKilledAtEveryStep(t *testing.T) {
 	loops.NotInCheck(t)
 	t.Parallel()
-	steps := 0
-	t.Run("never", func(t *testing.T) {
-		m := &mortal{died: make(chan struct{})}
-		makeWith(t, m)
-		if steps = m.steps; steps < 20 {
-			t.Errorf("only %d steps", steps)
-		}
-	})
-	t.Run("at", func(t *testing.T) {
-		for n := range steps + 2 {
-			t.Run(fmt.Sprint(n+1), func(t *testing.T) {
-				t.Parallel()
-				makeWith(t, &mortal{at: n + 1, died: make(chan struct{})})
-			})
-		}
-	})
+	for _, of := range []struct {
+		name string
+		pool job.PoolSize // from which it comes
+		deaf bool         // and does not answer
+	}{{name: "booted"}, {"warm", job.PoolSize{Warm: 1}, false}, {"deaf", job.PoolSize{Warm: 1}, true}, {"hibernated", job.PoolSize{Hibernated: 1}, false}} {
+		steps := 0
+		t.Run(of.name+", never", func(t *testing.T) {
+			m := &mortal{died: make(chan struct{})}
+			makeWith(t, m, of.pool, of.deaf)
+			if steps = m.steps; steps < 20 {
+				t.Errorf("only %d steps", steps)
+			}
+		})
+		t.Run(of.name, func(t *testing.T) {
+			for n := range steps + 2 {
+				t.Run(fmt.Sprint(n+1), func(t *testing.T) {
+					t.Parallel()
+					makeWith(t, &mortal{at: n + 1, died: make(chan struct{})}, of.pool, of.deaf)
+				})
+			}
+		})
+	}
 }
 
 // makeWith has a VM made and destroyed with an engine that dies, and then with one that does
 // not.
-func makeWith(t *testing.T, m *mortal) {
+func makeWith(t *testing.T, m *mortal, pool job.PoolSize, deaf bool) {
 	r := newRigHere(t, 1, hasty)
+	pooled := pool != job.PoolSize{}
+	if pooled {
+		if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: pool}); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			p, err := r.Pool(context.Background(), "p")
+			if err == nil && p.Count(vm.MemberWarm) == pool.Warm && p.Count(vm.MemberHibernated) == pool.Hibernated {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the pool is not filled: %+v, %v", p, err)
+			}
+		}
+	}
 	r.stop()
-	whole, ctx := r.opts, context.Background()
+	whole, heard, ctx := r.opts, r.vms.Guest, context.Background()
+	if deaf {
+		r.vms.Guest = deafMembers{r.fake}
+	}
 	r.vms.Store = mortalStore{r.store, m}
 	r.opts.Stores, r.opts.Provider = executor.StoresOf(mortalStore{r.store, m}), mortalProvider{r.fake, m}
 	ask := job.Submission{IdempotencyKey: "key", Manifest: job.Manifest{VMName: "dev"}}
@@ -378,6 +402,9 @@ func makeWith(t *testing.T, m *mortal) {
 			case j.VM.State == vm.Destroyed:
 				return j
 			case j.Status == job.Success && !j.VM.Unwanted:
+				if n := r.marked(j.ID); n != 1 {
+					t.Errorf("died at step %d: %d VMs have its mark", m.at, n)
+				}
 				_, _ = r.DestroyVM(ctx, "dev")
 			}
 		}
@@ -385,7 +412,7 @@ func makeWith(t *testing.T, m *mortal) {
 	r.restart()
 	live(m.died)
 	r.stop()
-	r.opts, r.vms.Store = whole, r.store
+	r.opts, r.vms.Store, r.vms.Guest = whole, r.store, heard
 	r.restart()
 	ended := make(chan struct{})
 	timer := time.AfterFunc(time.Minute, func() { close(ended) })
@@ -394,10 +421,26 @@ func makeWith(t *testing.T, m *mortal) {
 	if j.Status != job.Success || j.VM.State != vm.Destroyed {
 		t.Errorf("died at step %d: %s %+v, VM %+v", m.at, j.Status, j.Outcome, j.VM)
 	}
+	if pooled {
+		if m.at == 0 && (j.VM.Source == vm.Cold) != deaf {
+			t.Errorf("it began %s", j.VM.Source)
+		}
+		r.removePool()
+	}
 	if vms := r.fake.VMs(); len(vms) > 0 {
 		t.Errorf("died at step %d: on the host: %+v", m.at, vms)
 	}
 	r.noLeaks()
+}
+
+// marked returns how many VMs of the host have the mark of an ID.
+func (r *rig) marked(id string) (n int) {
+	for _, v := range r.fake.VMs() {
+		if v.Job == id {
+			n++
+		}
+	}
+	return n
 }
 
 // What a program says of the VM that it uses as a sandbox is kept with the VM, and is part of what

@@ -65,7 +65,7 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 	if f.Spread() {
 		v.Node = s.Node
 	}
-	v, _, err = f.o.Store.InsertVM(ctx, v, key, s.Principal.Limits)
+	v, err = f.ask(ctx, v, m, key, s.Principal.Limits)
 	f.DestroySoon() // it may be stored though that failed
 	if err != nil {
 		return job.VMInfo{}, err

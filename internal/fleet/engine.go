@@ -33,6 +33,8 @@ type Guest interface {
 	Ping(ctx context.Context, j job.Job) error
 	// Warm prepares the VM for the first job there.
 	Warm(ctx context.Context, j job.Job) error
+	// Rename gives the system in the VM a host name. An error of class HostVM says that it cannot.
+	Rename(ctx context.Context, j job.Job, name string) error
 	// Forget closes the connections.
 	Forget(j job.Job)
 

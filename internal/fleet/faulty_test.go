@@ -121,6 +121,14 @@ func (f faultyStore) GrowVM(ctx context.Context, of vm.VM, what string, mb int, 
 	return step(f.s, "GrowVM", func() (vm.VM, error) { return f.Store.GrowVM(ctx, of, what, mb, within, change) })
 }
 
+func (f faultyStore) GiveVM(ctx context.Context, v vm.VM, key string, within job.Limits, pools []string, choose func(string, []vm.VM) (int, []job.Event)) (stored vm.VM, created bool, missed []string, err error) {
+	err = effect(f.s, "InsertVM", func() (err error) {
+		stored, created, missed, err = f.Store.GiveVM(ctx, v, key, within, pools, choose)
+		return err
+	})
+	return stored, created, missed, err
+}
+
 func (f faultyStore) InsertVM(ctx context.Context, v vm.VM, key string, within job.Limits) (stored vm.VM, created bool, err error) {
 	err = effect(f.s, "InsertVM", func() (err error) {
 		stored, created, err = f.Store.InsertVM(ctx, v, key, within)

@@ -35,6 +35,10 @@ type Store interface {
 	// returns the first VM and false. In its transaction is counted what the VM's principal
 	// has; a *job.FieldError if it would be more than the limits allow.
 	InsertVM(ctx context.Context, v vm.VM, key string, within job.Limits) (_ vm.VM, created bool, err error)
+	// GiveVM is InsertVM, but for an idle VM of one of some pools: of each, choose gets the idle ones,
+	// oldest first, changes one into what is asked for, and returns its index and its events; -1: none
+	// of these. missed are the pools that had none.
+	GiveVM(ctx context.Context, v vm.VM, key string, within job.Limits, pools []string, choose func(pool string, idle []vm.VM) (at int, events []job.Event)) (_ vm.VM, created bool, missed []string, err error)
 	// AskedVM returns the one that was asked for with an idempotency key; job.ErrNotFound.
 	AskedVM(ctx context.Context, key string) (vm.VM, error)
 	// AnyVM reports whether there was ever one that is not forgotten.

@@ -105,12 +105,16 @@ func claim(j *job.Job, v *vm.VM) []job.Event {
 // job still had it.
 var errGivenUp = errors.New("the pool has given it up")
 
-// checkMember checks that the member that a job has claimed responds. A hibernated one is
-// resumed first.
+// checkMember checks that the member that a job has claimed responds.
 func (f *Fleet) checkMember(ctx context.Context, j *job.Job) error {
 	if m := j.VM.Member; m == nil || m.State != vm.MemberClaimed || m.Claimer != j.ID {
 		return errGivenUp
 	}
+	return f.answers(ctx, j)
+}
+
+// answers checks that a pool's VM that somebody has now responds. A hibernated one is resumed first.
+func (f *Fleet) answers(ctx context.Context, j *job.Job) error {
 	if j.VM.Source == vm.FromHibernated {
 		if err := f.awaken(ctx, j); err != nil {
 			return err

@@ -36,9 +36,10 @@ type recorder interface {
 // way is how a VM may be made. made: it is; else the next way is tried.
 type way func(f *Fleet, ctx context.Context, o *makeRequest) (v vm.VM, made bool, err error)
 
-// ways are tried in this order, for jobs and for VMs that no job makes: a copy of another VM, one
+// ways are tried in this order, for jobs and for VMs that no job makes: one of a pool that whoever
+// asks was given, a copy of another VM, one
 // that goes on from the memory of one like it, one that boots.
-var ways = []way{(*Fleet).copied, (*Fleet).restored, (*Fleet).boots}
+var ways = []way{(*Fleet).given, (*Fleet).copied, (*Fleet).restored, (*Fleet).boots}
 
 // make makes a VM, and returns it as it is recorded.
 func (f *Fleet) make(ctx context.Context, o makeRequest) (v vm.VM, err error) {

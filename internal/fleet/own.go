@@ -74,6 +74,9 @@ func (f *Fleet) reserve(ctx context.Context, p job.Pool, generation string) (vm.
 func (f *Fleet) begin(ctx context.Context, v vm.VM) {
 	ctx, cancel := context.WithCancel(ctx)
 	of := vm.Making{ID: v.Job, MemoryMB: job.SizeMB(v.Resources.Memory)}
+	if v.Given() && v.Source == vm.FromPool { // it has it already
+		of.MemoryMB = 0
+	}
 	if v.Member != nil {
 		of.Pool = v.Member.Pool
 	}
@@ -175,7 +178,7 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 func (f *Fleet) makeVM(ctx context.Context, v vm.VM) error {
 	begun := v.State != vm.Reserved
 	events := []job.Event{{Kind: job.EventPhaseStarted, Phase: job.PhaseProvision}}
-	if !begun {
+	if !begun || v.Given() {
 		events = append([]job.Event{{Kind: job.EventStatus, Text: string(job.Provisioning)}}, events...)
 	}
 	if _, err := f.update(ctx, v.Job, func(*vm.VM) ([]job.Event, error) { return events, nil }); err != nil {

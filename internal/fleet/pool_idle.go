@@ -30,8 +30,12 @@ func (f *Fleet) ping(ctx context.Context, members []vm.VM) {
 			if err == nil {
 				err = f.o.Guest.Warm(timed, asJob(m))
 			}
-			if v, readErr := f.o.Store.VM(ctx, m.Job); readErr == nil && (v.Member.State == vm.MemberDoomed || v.State.Settled()) {
+			switch v, readErr := f.o.Store.VM(ctx, m.Job); {
+			case readErr != nil:
+			case v.State.Settled() || v.Unwanted || v.Member != nil && v.Member.State == vm.MemberDoomed:
 				f.o.Guest.Forget(asJob(m)) // it may have been forgotten while it was asked
+				return
+			case v.Member == nil: // it is somebody's by now
 				return
 			}
 			silent := f.pools.answered(m.Job, err == nil)
@@ -139,7 +143,7 @@ func (f *Fleet) hibernate(ctx context.Context, m vm.VM) bool {
 // first.
 func (f *Fleet) becomes(ctx context.Context, m vm.VM, from, to vm.MemberState) error {
 	_, err := f.update(ctx, m.Job, func(v *vm.VM) ([]job.Event, error) {
-		if v.Member.State != from {
+		if v.Member == nil || v.Member.State != from {
 			return nil, errChanged
 		}
 		v.Member.Become(to, now())

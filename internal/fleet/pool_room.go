@@ -111,7 +111,11 @@ func (f *Fleet) noteLease(ctx context.Context, w job.Watched, state job.LeaseSta
 	switch state {
 	case job.LeaseRenewed:
 		_, err := f.update(ctx, w.VM.Job, func(v *vm.VM) ([]job.Event, error) {
-			v.Member.LeaseUntil = asked.Add(w.Renew)
+			if v.Member == nil { // it was given away meanwhile
+				v.LeaseUntil = asked.Add(w.Renew)
+			} else {
+				v.Member.LeaseUntil = asked.Add(w.Renew)
+			}
 			return nil, nil
 		})
 		if err != nil && ctx.Err() == nil {
@@ -119,7 +123,7 @@ func (f *Fleet) noteLease(ctx context.Context, w job.Watched, state job.LeaseSta
 		}
 	case job.LeaseOver, job.LeaseGone:
 		m, err := f.o.Store.VM(ctx, w.VM.Job)
-		if err != nil || !m.Member.State.Idle() {
+		if err != nil || m.Member == nil || !m.Member.State.Idle() {
 			return
 		}
 		status, err := f.o.Provider.Status(ctx, w.VM)

@@ -225,6 +225,8 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 			continue
 		}
 		switch making := f.isMaking(v.Job); {
+		case wanted && v.Given(): // it waits for nobody
+			f.begin(ctx, v)
 		case wanted && !making && busy >= f.o.MaxMaking:
 			waiting = append(waiting, v)
 		case wanted && !making:

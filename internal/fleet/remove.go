@@ -28,7 +28,7 @@ func (f *Fleet) Remove(ctx context.Context, v vm.VM) (removed bool, err error) {
 		if err := f.found(ctx, there); err != nil {
 			return removed, err
 		}
-		there.Name = v.Name // the host leaves a VM with another name alone
+		there.Name, there.HostName = v.Name, v.HostName // the host leaves a VM with another name alone
 		if err := f.o.Provider.Destroy(ctx, there); err != nil && !job.IsClass(err, job.HostForeign) {
 			return removed, err
 		}
@@ -116,7 +116,7 @@ func (f *Fleet) reap(ctx context.Context, there vm.VM) (unwanted bool, err error
 			}
 		}
 		return false, nil // its job destroys it, or keeps it
-	case there.Name != v.Name:
+	case there.Name != v.OnHost():
 		log.Warn("VM with a job's mark, but another name: left alone")
 		return true, nil
 	case there.ID == v.ID:

@@ -129,7 +129,7 @@ var errUnasked = errors.New("the host was not asked")
 func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, unasked error) job.VMInfo {
 	info := job.VMInfo{
 		VM: v, Lifecycle: v.Lifecycle, Resources: v.Resources, Network: v.Network,
-		Source: cmp.Or(v.Template, v.OS), Labels: v.Labels, CreatedAt: v.CreatedAt, Jobs: insideOf(begun, v), Principal: v.OwnedBy(), Sandbox: v.Sandbox(),
+		Source: cmp.Or(v.Template, v.OS), Start: startOf(v), Labels: v.Labels, CreatedAt: v.CreatedAt, Jobs: insideOf(begun, v), Principal: v.OwnedBy(), Sandbox: v.Sandbox(),
 	}
 	ending := slices.ContainsFunc(begun, func(j job.Job) bool { return j.ID == v.Job && j.Outcome != nil }) && !v.Stays() || v.Own != nil && v.Unwanted
 	status, there := statuses[v.Job]
@@ -158,9 +158,22 @@ func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, unasked err
 	}
 	if info.Status == vm.Unproven && info.Reason == "" {
 		info.Reason = "the VM with its ID on the host is no longer proven to be this one, or is on another node"
-		info.Remedy = fmt.Sprintf("check its name, its tag and its notes (qm config %d): name %s, tag linus, linus-job=%s, linus-owner=%s and linus-vm=%d", info.ID, info.Name, info.Job, info.Owner, info.ID)
+		info.Remedy = fmt.Sprintf("check its name, its tag and its notes (qm config %d): name %s, tag linus, linus-job=%s, linus-owner=%s and linus-vm=%d", info.ID, info.OnHost(), info.Job, info.Owner, info.ID)
 	}
 	return info
+}
+
+// startOf returns how a VM came to be; empty: it is not yet.
+func startOf(v vm.VM) vm.Source {
+	switch {
+	case v.State.Planned():
+		return ""
+	case v.Own != nil && v.Member == nil:
+		return v.Source
+	case v.From != "":
+		return vm.Restored
+	}
+	return vm.Cold
 }
 
 // infoOf is oneInfo for the VM with an ID in its marker, as it is now.

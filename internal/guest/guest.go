@@ -368,3 +368,18 @@ func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Re
 	e.Remedy = cmp.Or(e.Remedy, remedies[e.Class])
 	return e
 }
+
+// rename gives the system a name: the one that runs, its next boot's, and the one that it knows itself
+// by. cloud-init leaves a name alone that it has not set itself.
+const rename = `old=$(hostname) && hostname "$1" && printf '%s\n' "$1" >/etc/hostname || exit 1
+swap="s/(^|[[:space:]])$old([.[:space:]]|\$)/\1$1\2/g" # twice: two of them side by side share the blank between them
+[ ! -f /etc/hosts ] || sed -i -E -e "$swap" -e "$swap" /etc/hosts || :`
+
+// Rename gives the VM's system a host name.
+func (g *Guest) Rename(ctx context.Context, j job.Job, name string) error {
+	const asRoot = `if [ "$(id -u)" = 0 ]; then s=; else s='sudo -n'; fi; $s sh -c "$2" linus "$1"`
+	err := g.retry(ctx, j, func(pool *remote.Pool) error {
+		return pool.Run(ctx, remote.Command{Name: "rename", Line: remote.Quote("sh", "-c", asRoot, "linus", name, rename)})
+	})
+	return g.fault(ctx, "rename", j, result.Result{}, err)
+}

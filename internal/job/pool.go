@@ -170,7 +170,12 @@ func (p Pool) Maker() Manifest {
 // Offers reports whether the pool's VMs are exactly what a job asks for. One that may be kept
 // is made for its job, whose name and lease it has. The manifest has every default.
 func (p Pool) Offers(m Manifest) bool {
-	return m.VM == "" && m.Lifecycle == vm.Ephemeral && m.Start != StartCold && m.Start != StartRestore && !m.Keep.Keeps() &&
+	return m.VM == "" && m.Lifecycle == vm.Ephemeral && !m.Keep.Keeps() && p.Makes(m)
+}
+
+// Makes reports whether the pool's VMs are made as a manifest, which has every default, asks for one.
+func (p Pool) Makes(m Manifest) bool {
+	return m.Start != StartCold && m.Start != StartRestore && m.Labels[HostTestLabel] == "" &&
 		p.VMTemplate == m.VMTemplate && p.OS == m.OS && p.Network.Equal(m.Network) &&
 		p.Resources.CPU == m.Resources.CPU &&
 		SameSize(p.Resources.Memory, m.Resources.Memory) && SameSize(p.Resources.Disk, m.Resources.Disk)

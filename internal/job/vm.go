@@ -107,6 +107,7 @@ type VMInfo struct {
 	Resources vm.Resources      `json:"resources"`
 	Network   vm.Network        `json:"network,omitzero"`
 	Source    string            `json:"source"`           // the template or operating system it was created from
+	Start     vm.Source         `json:"start,omitempty"`  // how it came to be: it was booted (cold), restored, forked, or a pool's
 	Labels    map[string]string `json:"labels,omitempty"` // of the job that has made it, or of its pool
 	Jobs      []string          `json:"jobs,omitempty"`   // unfinished jobs that run in it
 	CreatedAt time.Time         `json:"created_at"`

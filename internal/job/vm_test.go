@@ -14,7 +14,7 @@ const vmLife = `
 none          .    x        x        x       .         .        .          .
 reserved      .    .        x        .       x         .        .          .
 intended      .    x        .        x       x         .        x          .
-created       x    .        .        .       x         x        x          .
+created       x    .        x        .       x         x        x          .
 destroyed     .    .        .        .       .         .        x          .
 released      .    .        .        .       .         .        .          .
 left_alone    .    .        .        .       x         .        .          x

@@ -21,7 +21,7 @@ type Behaviour struct {
 
 	// Errors that calls return, in order; for a nil entry, and after the last one,
 	// calls succeed.
-	Destroys, Lists, Pushes, Starts, Probes, Reads, Stops, Powers, Inputs, Statuses, Pings, Volumes []error
+	Destroys, Lists, Pushes, Starts, Probes, Reads, Stops, Powers, Inputs, Statuses, Pings, Renames, Volumes []error
 
 	// Room is what the host has left. The zero value has room for everything, and
 	// FakeTemplate as its first generation; Rooms are the errors of reading it.

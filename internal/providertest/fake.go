@@ -39,7 +39,9 @@ type fakeVM struct {
 	forked  bool   // it can be copied with its memory
 	boots   int    // after the first
 	lease   time.Duration
-	mode    vm.Egress
+
+	hostName string // that it was given
+	mode     vm.Egress
 
 	suspended bool                // off, with what runs in it
 	jobs      map[string]*fakeJob // by job ID
@@ -50,12 +52,12 @@ type fakeVM struct {
 
 // is reports whether this is vm.
 func (there *fakeVM) is(v vm.VM) bool {
-	return !there.foreign && !there.doubted && there.Name == v.Name && there.Job == v.Job && there.Owner == v.Owner
+	return !there.foreign && !there.doubted && there.Name == v.OnHost() && there.Job == v.Job && there.Owner == v.Owner
 }
 
 // another reports whether this is proven to be another VM than vm.
 func (there *fakeVM) another(v vm.VM) bool {
-	return there.Name != v.Name && (there.foreign || there.doubted || there.Job != v.Job)
+	return there.Name != v.OnHost() && (there.foreign || there.doubted || there.Job != v.Job)
 }
 
 // bootID returns the ID of the VM's current boot.

@@ -69,6 +69,27 @@ func (f *Fake) Ping(ctx context.Context, j job.Job) error {
 	return err
 }
 
+// Rename gives a VM's system a host name.
+func (f *Fake) Rename(ctx context.Context, j job.Job, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.inside(ctx, fmt.Sprintf("rename VM %d", j.VM.ID), j, &f.behaviour.Renames)
+	if err == nil {
+		f.vms[j.VM.ID].hostName = name
+	}
+	return err
+}
+
+// HostName returns the host name that a VM was given; empty: none.
+func (f *Fake) HostName(id int) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.vms[id] == nil {
+		return ""
+	}
+	return f.vms[id].hostName
+}
+
 // Nodes returns one node, with the memory of Behaviour.Room.
 func (f *Fake) Nodes(context.Context) (job.Inventory, error) {
 	f.mu.Lock()

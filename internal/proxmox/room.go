@@ -25,7 +25,7 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Wat
 		}
 	}
 	for _, w := range vms {
-		watched = append(watched, fmt.Sprintf("%d:%s:%s", w.VM.ID, w.VM.Job, w.VM.Name))
+		watched = append(watched, fmt.Sprintf("%d:%s:%s", w.VM.ID, w.VM.Job, w.VM.OnHost()))
 		if w.Renew > 0 || w.Never {
 			renewals = append(renewals, fmt.Sprintf("%d:%s:%d", w.VM.ID, w.VM.Job, int(w.Renew/time.Second)))
 		}

@@ -175,6 +175,6 @@ func (p *Provider) Look(ctx context.Context, v vm.VM) (job.Seen, error) {
 // proof returns the inputs with which a script proves that a VM is the one meant.
 func proof(v vm.VM) map[string]string {
 	return map[string]string{
-		"VM_ID": strconv.Itoa(v.ID), "VM_NAME": v.Name, "LINUS_JOB": v.Job, "LINUS_OWNER": v.Owner,
+		"VM_ID": strconv.Itoa(v.ID), "VM_NAME": v.OnHost(), "LINUS_JOB": v.Job, "LINUS_OWNER": v.Owner,
 	}
 }

@@ -93,11 +93,10 @@ func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.J
 		if j, err = s.one(ctx, tx, `jobs.id = ?`+s.dialect.lock("jobs"), id); err != nil {
 			return err
 		}
-		idle, err := vms(ctx, tx, pooled+` AND member IN (?, ?) ORDER BY id`+s.dialect.lock("vms"), string(vm.MemberWarm), string(vm.MemberHibernated))
+		idle, err := s.idle(ctx, tx, pool)
 		if err != nil {
 			return err
 		}
-		idle = slices.DeleteFunc(idle, func(v vm.VM) bool { return v.Member.Pool != pool })
 		status, state := j.Status, j.VMState()
 		at, events := choose(&j, idle)
 		if claimed = at >= 0; claimed {
@@ -110,22 +109,34 @@ func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.J
 				return err
 			}
 		}
-		_, err = s.updatePool(ctx, tx, pool, func(p *job.Pool) error {
-			p.AskedAt = time.Now().UTC()
-			if claimed {
-				p.Hits++
-			} else {
-				p.Misses++
-			}
-			return nil
-		})
-		if errors.Is(err, job.ErrNotFound) { // it was removed meanwhile
-			err = nil
-		}
-		return err
+		return s.countClaim(ctx, tx, pool, claimed)
 	})
 	if err != nil {
 		return job.Job{}, false, fmt.Errorf("claim a VM of pool %s in %s: %w", pool, s.name, err)
 	}
 	return j, claimed, nil
+}
+
+// idle returns a pool's VMs that can be claimed, oldest first, and keeps others from them until the
+// transaction ends.
+func (s *Store) idle(ctx context.Context, tx *tx, pool string) ([]vm.VM, error) {
+	idle, err := vms(ctx, tx, pooled+` AND member IN (?, ?) ORDER BY id`+s.dialect.lock("vms"), string(vm.MemberWarm), string(vm.MemberHibernated))
+	return slices.DeleteFunc(idle, func(v vm.VM) bool { return v.Member.Pool != pool }), err
+}
+
+// countClaim notes that a pool was asked for a VM, and whether it had one.
+func (s *Store) countClaim(ctx context.Context, tx *tx, pool string, claimed bool) error {
+	_, err := s.updatePool(ctx, tx, pool, func(p *job.Pool) error {
+		p.AskedAt = time.Now().UTC()
+		if claimed {
+			p.Hits++
+		} else {
+			p.Misses++
+		}
+		return nil
+	})
+	if errors.Is(err, job.ErrNotFound) { // it was removed meanwhile
+		err = nil
+	}
+	return err
 }

@@ -194,3 +194,57 @@ func TestClaim_IsWholeOrNotAtAll(t *testing.T) {
 		t.Error(fmt.Sprintf("%+v, %+v", stored.Member, claimer.VM), err, err2)
 	}
 }
+
+// A pool's VM that somebody is given counts among what they have asked for within an hour, however
+// long ago it was made; and once, whatever key it was asked for with.
+func TestGive_CountsAsItsOwners(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	if _, err := s.InsertPool(ctx, job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	old := member(t, s, "p", vm.MemberWarm)
+	if _, err := s.UpdateVM(ctx, old.Job, func(*vm.VM) ([]job.Event, error) {
+		return []job.Event{{Kind: job.EventStatus, Text: string(job.Success)}}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	later := time.Now().Add(3 * time.Hour)
+	ask := func(name, key string, within job.Limits) (vm.VM, bool, []string, error) {
+		v := vm.VM{Job: uuid.Must(uuid.NewV7()).String(), Name: name, State: vm.Reserved, Source: vm.Cold, Kept: true, Own: &vm.Own{Client: "cli"}}
+		v.Principal, v.CreatedAt, v.Lifecycle = "ada", later, vm.Persistent
+		return s.GiveVM(ctx, v, key, within, []string{"other", "p"}, func(pool string, idle []vm.VM) (int, []job.Event) {
+			if len(idle) == 0 {
+				return -1, nil
+			}
+			given := &idle[0]
+			given.Name, given.Made, given.Own, given.Member, given.State, given.Source = v.Name, v.Made, v.Own, nil, vm.Intended, vm.FromPool
+			return 0, []job.Event{{Kind: job.EventStatus, Text: string(job.Pending), At: later}}
+		})
+	}
+	v, created, missed, err := ask("dev1", "k", job.Limits{PerHour: 1})
+	if err != nil || !created || v.Job != old.Job || v.Name != "dev1" || cmp.Diff([]string{"other"}, missed) != "" {
+		t.Fatalf("%+v, %v, %v, %v", v, created, missed, err)
+	}
+	if got, err := s.VM(ctx, v.Job); err != nil || got.Source != vm.FromPool || got.Principal != "ada" || got.Member != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if events, err := s.VMEvents(ctx, v.Job); err != nil || len(events) != 1 || events[0].Text != string(job.Pending) {
+		t.Errorf("%+v, %v", events, err)
+	}
+	if again, created, _, err := ask("dev1", "k", job.Limits{PerHour: 1}); err != nil || created || again.Job != v.Job {
+		t.Errorf("the same key: %+v, %v, %v", again, created, err)
+	}
+	var over *job.FieldError
+	if _, _, _, err := ask("dev2", "", job.Limits{PerHour: 1}); !errors.As(err, &over) {
+		t.Errorf("a second one within the hour: %v", err)
+	}
+	if _, _, _, err := ask("dev2", "", job.Limits{VMs: 1}); !errors.As(err, &over) {
+		t.Errorf("a second one at a time: %v", err)
+	}
+	if members, err := s.Members(ctx); err != nil || len(members) > 0 {
+		t.Errorf("it is a member still: %+v, %v", members, err)
+	}
+	if p, err := s.Pools(ctx); err != nil || p[0].Hits != 1 || p[0].Misses != 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}

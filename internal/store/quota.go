@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -57,7 +59,12 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 		if err != nil {
 			return err
 		}
-		if n += vms; n >= l.PerHour {
+		given, err := first[int](ctx, tx, `SELECT count(*) FROM vms WHERE `+of+` AND id <= ? AND EXISTS (SELECT 1 FROM vm_events WHERE vm_id = vms.id AND kind = ? AND text = ? AND at > ?)`,
+			a.principal, hour, job.EventStatus, string(job.Pending), timeText(a.at.Add(-time.Hour))) // VMs that were pools' longer ago
+		if err != nil {
+			return err
+		}
+		if n += vms + given; n >= l.PerHour {
 			over := a.over("jobs_per_hour", l.PerHour, n, 1, "jobs and VMs within an hour", "ask for it later")
 			over.Limit.Window = time.Hour
 			if over.Limit.Room, err = s.roomIn(ctx, tx, a, hour, n-l.PerHour); err != nil {
@@ -140,6 +147,9 @@ func (s *Store) roomIn(ctx context.Context, tx *tx, a asks, hour string, excess 
 	const since = `principal <> '' AND principal = ? AND id > ?`
 	id, err := first[string](ctx, tx, `SELECT id FROM (SELECT id FROM jobs WHERE `+since+` UNION ALL SELECT id FROM vms WHERE `+since+`) AS asked ORDER BY id LIMIT 1 OFFSET ?`,
 		a.principal, hour, a.principal, hour, excess)
+	if errors.Is(err, sql.ErrNoRows) { // the next one was a pool's, and its ID does not say
+		return 0, nil
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -52,8 +52,15 @@ func decodeVM(doc string) (vm.VM, error) {
 	var m machine
 	err := json.Unmarshal([]byte(doc), &m)
 	m.Made, m.VM.Member, m.VM.Own, m.VM.Checkpoint, m.Ports, m.Memories = m.As, m.Of, m.By, m.Saved, m.Named, m.OnDisk
-	if m.By != nil && m.By.Fork != nil {
+	switch {
+	case m.By == nil:
+	case m.By.Fork != nil:
 		m.Source = vm.Forked
+	case m.Source != "": // which those have not that were stored by older engines
+	case m.From != "":
+		m.Source = vm.Restored
+	default:
+		m.Source = vm.Cold
 	}
 	return m.VM, err
 }
@@ -76,7 +83,9 @@ func (s *Store) lockVM(tx *tx, id string) {
 }
 
 func writeVM(tx *tx, v vm.VM) error {
-	v.Source = ""
+	if v.Own == nil { // each job that has it says where from
+		v.Source = ""
+	}
 	doc, err := json.Marshal(machine{v, v.Made, v.Member, v.Own, v.Checkpoint, v.Ports, v.Memories})
 	if err != nil {
 		return err
@@ -126,22 +135,40 @@ func vms(ctx context.Context, q querier, where string, args ...any) ([]vm.VM, er
 
 // InsertVM adds a VM that no job makes; see fleet.Store.
 func (s *Store) InsertVM(ctx context.Context, v vm.VM, key string, within job.Limits) (_ vm.VM, created bool, err error) {
+	v, created, _, err = s.GiveVM(ctx, v, key, within, nil, nil)
+	return v, created, err
+}
+
+// GiveVM is InsertVM, or gives whoever asks an idle VM of a pool; see fleet.Store. choose must not call
+// the store.
+func (s *Store) GiveVM(ctx context.Context, asked vm.VM, key string, within job.Limits, pools []string, choose func(pool string, idle []vm.VM) (at int, events []job.Event)) (v vm.VM, created bool, missed []string, err error) {
 	err = s.transaction(ctx, func(tx *tx) error {
+		v, missed = asked, nil
 		first, err := vmByKey(ctx, tx, key)
 		if created = errors.Is(err, job.ErrNotFound); !created {
 			v = first
 			return err
 		}
-		asked := asks{vm: true, principal: v.Principal, at: v.CreatedAt, resources: v.Resources}
+		a := asks{vm: true, principal: v.Principal, at: v.CreatedAt, resources: v.Resources}
 		if v.Checkpoint != nil {
-			asked.disk, asked.resources = "checkpoint", vm.Resources{Disk: fmt.Sprintf("%dM", job.CheckpointMB(v.Resources))}
+			a.disk, a.resources = "checkpoint", vm.Resources{Disk: fmt.Sprintf("%dM", job.CheckpointMB(v.Resources))}
 		}
-		if err := s.within(ctx, tx, asked, within); err != nil {
+		if err := s.within(ctx, tx, a, within); err != nil {
+			return err
+		}
+		var events []job.Event
+		if v, events, missed, err = s.takeMember(ctx, tx, v, pools, choose); err != nil {
 			return err
 		}
 		if err := writeVM(tx, v); err != nil || !v.AskedFor() {
 			return err
 		}
+		if v.Job != asked.Job { // what its pool did is not its owner's to know
+			tx.post(`DELETE FROM vm_events WHERE vm_id = ?`, v.Job)
+			tx.tell(job.NoticeChanged, v.Job)
+			tx.told = append(tx.told, job.VMChanged{VM: v, Events: events})
+		}
+		postVMEvents(tx, v.Job, events)
 		tx.tell(job.NoticeFree, "") // the engine that leads makes it
 		_, err = tx.ExecContext(ctx, `UPDATE vms SET principal = ?, idempotency_key = ? WHERE id = ?`,
 			v.Principal, sql.NullString{String: key, Valid: key != ""}, v.Job)
@@ -150,11 +177,31 @@ func (s *Store) InsertVM(ctx context.Context, v vm.VM, key string, within job.Li
 	var over *job.FieldError
 	switch {
 	case errors.As(err, &over):
-		return vm.VM{}, false, over
+		return vm.VM{}, false, nil, over
 	case err != nil:
-		return vm.VM{}, false, fmt.Errorf("write VM %s to %s: %w", v.Job, s.name, err)
+		return vm.VM{}, false, nil, fmt.Errorf("write VM %s to %s: %w", v.Job, s.name, err)
 	}
-	return v, created, nil
+	return v, created, missed, nil
+}
+
+// takeMember returns the idle VM of the first of some pools that has one that is chosen, as choose
+// has made it, or else the VM that is asked for, and counts that.
+func (s *Store) takeMember(ctx context.Context, tx *tx, asked vm.VM, pools []string, choose func(pool string, idle []vm.VM) (at int, events []job.Event)) (v vm.VM, events []job.Event, missed []string, err error) {
+	for _, pool := range pools {
+		idle, err := s.idle(ctx, tx, pool)
+		if err != nil {
+			return v, nil, nil, err
+		}
+		at, events := choose(pool, idle)
+		if err := s.countClaim(ctx, tx, pool, at >= 0); err != nil {
+			return v, nil, nil, err
+		}
+		if at >= 0 {
+			return idle[at], events, missed, nil
+		}
+		missed = append(missed, pool)
+	}
+	return asked, nil, missed, nil
 }
 
 // AnyVM reports whether there is the row of a VM, in whatever state.
@@ -228,12 +275,7 @@ func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, ch
 			return fmt.Errorf("%w: the state of a VM, %q, cannot become %q", ErrForbidden, string(was.State), string(v.State))
 		}
 		tx.tell(job.NoticeChanged, id)
-		for _, e := range events {
-			if e.At.IsZero() {
-				e.At = time.Now()
-			}
-			tx.post(`INSERT INTO vm_events (vm_id, at, kind, phase, text) VALUES (?, ?, ?, ?, ?)`, id, timeText(e.At), e.Kind, e.Phase, job.Bounded(e.Text))
-		}
+		postVMEvents(tx, id, events)
 		if s.VMMessages != nil {
 			if err := addWebhooks(tx, s.VMMessages(was, v)); err != nil {
 				return err
@@ -251,6 +293,15 @@ func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, ch
 		return vm.VM{}, fmt.Errorf("write VM %s to %s: %w", id, s.name, err)
 	}
 	return v, nil
+}
+
+func postVMEvents(tx *tx, id string, events []job.Event) {
+	for _, e := range events {
+		if e.At.IsZero() {
+			e.At = time.Now()
+		}
+		tx.post(`INSERT INTO vm_events (vm_id, at, kind, phase, text) VALUES (?, ?, ?, ?, ?)`, id, timeText(e.At), e.Kind, e.Phase, job.Bounded(e.Text))
+	}
 }
 
 // VMEvents returns what happened to a VM that no job has made, in order.

@@ -17,6 +17,8 @@ type Own struct {
 	FailedAt time.Time `json:"failed_at,omitzero"` // or somebody has ended it
 	Unable   bool      `json:"unable,omitempty"`   // it has failed as the host is not made for it
 
+	Pool string `json:"pool,omitempty"` // that it was of before; empty: of none
+
 	Fork *Fork `json:"fork,omitempty"` // of a copy of another VM; nil: it is none
 
 	Sandbox *Sandbox `json:"sandbox,omitempty"` // what a program says of the VM that it uses as one; nil: none does

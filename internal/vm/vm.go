@@ -4,6 +4,7 @@
 package vm
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -32,13 +33,14 @@ var States = []State{Reserved, Intended, Created, Destroyed, Released, LeftAlone
 
 // transitions is the whole life of a job's VM as data: from a state, the ones that may
 // follow. One that is another job's is entered when it is created already, and a pool's is
-// given back, by a job that then has none, when it does not answer. After a VM was destroyed
+// given back, by a job that then has none, when it does not answer. One that is given to whoever
+// asks for a VM is intended again until it has answered. After a VM was destroyed
 // another that a create has left can be found, which is left alone.
 var transitions = map[State][]State{
 	"":        {Reserved, Intended, Created},
 	Reserved:  {Intended, Destroyed},
 	Intended:  {Reserved, Created, Destroyed, LeftAlone},
-	Created:   {"", Destroyed, Released, LeftAlone},
+	Created:   {"", Intended, Destroyed, Released, LeftAlone},
 	Destroyed: {LeftAlone},
 	LeftAlone: {Destroyed, Forgotten},
 }
@@ -81,8 +83,12 @@ func (s State) Settled() bool {
 
 // VM is a virtual machine of ours. Job and Owner are the markers that prove it.
 type VM struct {
-	ID      int    `json:"id,omitempty" api:"vm_id"` // Proxmox VM ID; 0 until reserved
-	Name    string `json:"name"`                     // DNS label, unique to the job
+	ID   int    `json:"id,omitempty" api:"vm_id"` // Proxmox VM ID; 0 until reserved
+	Name string `json:"name"`                     // DNS label, unique to the job
+	// HostName is its name on the host, where that is another: a VM that was a pool's keeps the one that
+	// it was made with.
+	HostName string `json:"host_name,omitempty" api:"name_on_host"`
+
 	Node    string `json:"node,omitempty"`
 	IP      string `json:"ip,omitempty"`
 	User    string `json:"user,omitempty"`     // SSH user
@@ -142,6 +148,15 @@ type Provenance struct {
 	Template string    `json:"template,omitempty"` // that the VM was made from; empty: from an image
 	By       string    `json:"by,omitempty"`       // whom it was saved for: a principal or a client
 	At       time.Time `json:"at,omitzero"`        // when
+}
+
+// OnHost returns the VM's name on its host.
+func (v VM) OnHost() string { return cmp.Or(v.HostName, v.Name) }
+
+// Given reports whether the VM was a pool's and is somebody's who has asked for one, but has not
+// answered yet.
+func (v VM) Given() bool {
+	return v.AskedFor() && v.State == Intended && (v.Source == FromPool || v.Source == FromHibernated)
 }
 
 // Clone returns a VM that shares nothing with v that changes.

@@ -10,7 +10,7 @@ var follows = map[State][]State{
 	"":        {Reserved, Intended, Created},
 	Reserved:  {Intended, Destroyed},
 	Intended:  {Reserved, Created, Destroyed, LeftAlone},
-	Created:   {"", Destroyed, Released, LeftAlone},
+	Created:   {"", Intended, Destroyed, Released, LeftAlone},
 	Destroyed: {LeftAlone},
 	Released:  {},
 	LeftAlone: {Destroyed, Forgotten},
