@@ -32,8 +32,6 @@ type problem struct {
 	error
 }
 
-func (p problem) Unwrap() error { return p.error }
-
 // fail answers with an error by what it is.
 func fail(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
