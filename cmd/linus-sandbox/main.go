@@ -80,12 +80,12 @@ func leave(socket, user string) error {
 	if err != nil {
 		return err
 	}
-	defer from.Close()
+	defer from.Close() //nolint:errcheck // only read
 	log, err := os.OpenFile(socket+".log", os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer log.Close() //nolint:errcheck // the other writes to it
 	if err := log.Truncate(0); err != nil {
 		return err
 	}

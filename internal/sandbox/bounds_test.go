@@ -111,7 +111,7 @@ func TestBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.close()
-	for i := range int32(maxWatched - 1) {
+	for i := range maxWatched - 1 {
 		w.dirs[-i-1] = ""
 	}
 	refusedAs(t, w.add(dir, nil), connect.CodeResourceExhausted)

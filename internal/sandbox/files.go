@@ -82,7 +82,7 @@ func (s *Server) getFiles(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // only read
 	info, err := f.Stat()
 	switch {
 	case err != nil:
@@ -107,7 +107,7 @@ func (s *Server) getFiles(w http.ResponseWriter, r *http.Request) {
 	case packed:
 		w.Header().Set("Content-Encoding", "gzip")
 		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed)
-		defer z.Close()
+		defer z.Close() //nolint:errcheck // whoever asked is gone
 		to = z
 	case info.Size() > 0:
 		http.ServeContent(w, r, path, info.ModTime(), f)
@@ -238,18 +238,18 @@ func (a account) store(path string, body io.Reader, metadata map[string]string) 
 	if err := a.mkdir(filepath.Dir(path)); err != nil {
 		return file{}, fmt.Errorf("make its directory: %w", err)
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK, 0o666)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK, 0o666) //nolint:gosec // a user's ordinary file
 	if errors.Is(err, syscall.EISDIR) {
 		return file{}, bad("path is a directory: %s", path)
 	}
 	if err != nil {
 		return file{}, err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // for what fails; else it is closed before
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return file{}, bad("path '%s' is not a regular file", path)
 	}
-	if err := f.Chown(a.uid, a.gid); err != nil {
+	if err := f.Chown(int(a.uid), int(a.gid)); err != nil {
 		return file{}, err
 	}
 	if _, err := io.Copy(f, body); err != nil {

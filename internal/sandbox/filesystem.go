@@ -221,7 +221,7 @@ func eachName(dir string, each func(name string, entry fs.DirEntry) error) error
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // only read
 	for {
 		entries, err := f.ReadDir(256)
 		for _, e := range entries {

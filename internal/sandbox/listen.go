@@ -23,7 +23,7 @@ func Serve(ctx context.Context, socket string, o Options, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("lock the socket: %w", err)
 	}
-	defer lock.Close()
+	defer lock.Close() //nolint:errcheck // nothing is written
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
 		return served(ctx, socket)
 	} else if err != nil {

@@ -86,7 +86,7 @@ func (s *Server) start(ctx context.Context, a account, req *rpc.StartRequest) (*
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if os.Geteuid() == 0 {
-		p.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid), Groups: a.groups}
+		p.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid, Groups: a.groups}
 	}
 	l := p.listen(ctx)
 
@@ -112,7 +112,7 @@ func (s *Server) start(ctx context.Context, a account, req *rpc.StartRequest) (*
 		_ = p.closeStdin()
 		return nil, nil, fault("start process", err)
 	}
-	p.pid = uint32(p.cmd.Process.Pid)
+	p.pid = uint32(p.cmd.Process.Pid) //nolint:gosec // of a process, so positive
 	s.processes = append(s.processes, p)
 
 	// A client's time limit is the process's, too, which ends by it if the client is gone.
@@ -144,7 +144,7 @@ func (p *process) connect(a account, req *rpc.StartRequest) (ours []output, thei
 		p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = slave, slave, slave
 		p.cmd.SysProcAttr.Setctty = true
 		if err = p.resize(size); err == nil && os.Geteuid() == 0 {
-			err = slave.Chown(a.uid, -1)
+			err = slave.Chown(int(a.uid), -1)
 		}
 		return ours, []*os.File{slave}, err
 	}
@@ -210,7 +210,8 @@ func (s *Server) await(p *process, outputs []output) {
 	}
 
 	state := p.cmd.ProcessState
-	end := &rpc.ProcessEvent_EndEvent{ExitCode: int32(state.ExitCode()), Exited: state.Exited(), Status: state.String()}
+	code := int32(state.ExitCode()) //nolint:gosec // -1 to 255
+	end := &rpc.ProcessEvent_EndEvent{ExitCode: code, Exited: state.Exited(), Status: state.String()}
 	if err != nil {
 		text := err.Error()
 		end.Error = &text

@@ -125,7 +125,7 @@ func (s *Server) Close() {
 // account is a user of the VM, and whom what is done is done for.
 type account struct {
 	name, home string
-	uid, gid   int
+	uid, gid   uint32
 	groups     []uint32
 }
 
@@ -148,13 +148,15 @@ func (s *Server) account(name string) (account, error) {
 	a := account{name: u.Username, home: u.HomeDir}
 	for _, id := range []struct {
 		text string
-		to   *int
+		to   *uint32
 	}{{u.Uid, &a.uid}, {u.Gid, &a.gid}} {
-		if *id.to, err = strconv.Atoi(id.text); err != nil {
+		number, err := strconv.ParseUint(id.text, 10, 32)
+		if err != nil {
 			return account{}, fmt.Errorf("invalid username: '%s' has the ID %q", name, id.text)
 		}
+		*id.to = uint32(number)
 	}
-	if self := os.Geteuid(); self != 0 && self != a.uid {
+	if self := os.Geteuid(); self != 0 && self != int(a.uid) {
 		return account{}, fmt.Errorf("invalid username: linus-sandbox does not run as root, and can do nothing as '%s'", name)
 	}
 	groups, _ := u.GroupIds() // without them it has its own
@@ -216,10 +218,10 @@ func (a account) mkdir(dir string) error {
 	if err := a.mkdir(filepath.Dir(dir)); err != nil {
 		return err
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // a user's ordinary directory
 		return err
 	}
-	return os.Lchown(dir, a.uid, a.gid)
+	return os.Lchown(dir, int(a.uid), int(a.gid))
 }
 
 // environment is what a process gets: what belongs to the user, what /init gave, its own.

@@ -32,8 +32,8 @@ type watch struct {
 	file      *os.File // the kernel's queue, which is bounded by the kernel
 	root      string
 	recursive bool
-	entries   bool             // events have what they are about
-	dirs      map[int32]string // by the numbers of the kernel's watches
+	entries   bool           // events have what they are about
+	dirs      map[int]string // by the numbers of the kernel's watches
 	release   func()
 }
 
@@ -63,7 +63,7 @@ func (s *Server) watch(ctx context.Context, req watchRequest) (*watch, error) {
 		if err := unix.Statfs(path, &st); err != nil {
 			return nil, fault("find file system", err)
 		}
-		switch uint32(st.Type) {
+		switch st.Type {
 		case unix.NFS_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.FUSE_SUPER_MAGIC:
 			return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("cannot watch path on network filesystem: %s: what others change there is not seen; allow network mounts to watch it all the same", path))
 		}
@@ -73,7 +73,7 @@ func (s *Server) watch(ctx context.Context, req watchRequest) (*watch, error) {
 	default:
 		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("the sandbox has %d watches: end some", maxWatches))
 	}
-	w := &watch{root: path, recursive: req.GetRecursive(), entries: req.GetIncludeEntry(), dirs: map[int32]string{}, release: sync.OnceFunc(func() { <-s.watches })}
+	w := &watch{root: path, recursive: req.GetRecursive(), entries: req.GetIncludeEntry(), dirs: map[int]string{}, release: sync.OnceFunc(func() { <-s.watches })}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		w.release()
@@ -114,7 +114,7 @@ func (w *watch) add(dir string, found func(path string)) error {
 	if err != nil {
 		return fault("watch "+dir, err)
 	}
-	w.dirs[int32(wd)] = dir
+	w.dirs[wd] = dir
 	if !w.recursive {
 		return nil
 	}
@@ -154,18 +154,21 @@ func (w *watch) run(tell func(*rpc.FilesystemEvent)) error {
 			return fault("watch", err)
 		}
 		for rest := buf[:n]; len(rest) >= unix.SizeofInotifyEvent; {
-			wd, mask := int32(binary.NativeEndian.Uint32(rest)), binary.NativeEndian.Uint32(rest[4:])
-			end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(rest[12:]))
+			var e unix.InotifyEvent
+			if _, err := binary.Decode(rest, binary.NativeEndian, &e); err != nil {
+				return fault("watch", err)
+			}
+			end := unix.SizeofInotifyEvent + int(e.Len)
 			name := strings.TrimRight(string(rest[unix.SizeofInotifyEvent:end]), "\x00")
 			rest = rest[end:]
-			if err := w.changed(wd, mask, name, tell); err != nil {
+			if err := w.changed(int(e.Wd), e.Mask, name, tell); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (w *watch) changed(wd int32, mask uint32, name string, tell func(*rpc.FilesystemEvent)) error {
+func (w *watch) changed(wd int, mask uint32, name string, tell func(*rpc.FilesystemEvent)) error {
 	if mask&unix.IN_Q_OVERFLOW != 0 {
 		return connect.NewError(connect.CodeDataLoss, errors.New("more changes than could be told: some are lost; watch again"))
 	}
@@ -223,10 +226,10 @@ func (w *watch) forget(dir string) {
 	if err != nil {
 		return
 	}
-	maps.DeleteFunc(w.dirs, func(wd int32, path string) bool {
+	maps.DeleteFunc(w.dirs, func(wd int, path string) bool {
 		below := path == dir || strings.HasPrefix(path, dir+"/")
 		if below {
-			_ = conn.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(wd)) })
+			_ = conn.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(wd)) }) //nolint:gosec // the kernel's own, and positive
 		}
 		return below
 	})
