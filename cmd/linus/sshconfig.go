@@ -24,10 +24,10 @@ func (a *app) vmSSHConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ssh-config [NAME|ID...]",
 		Short: "Print what ssh and editors need to know VMs as NAME.linus, or keep it where they look",
-		Long: "Prints a block of ssh_config for each VM, or for all that stay: ssh, scp, rsync, VS Code, Cursor, JetBrains Gateway and Zed then\n" +
-			"reach VM dev as dev.linus, through linus, also through a server (--server). A VM that is suspended because it was idle is\n" +
+		Long: "Prints a block of ssh_config for each VM, or all of yours that stay: ssh, scp, rsync, VS Code, Cursor, JetBrains Gateway and Zed\n" +
+			"then reach VM dev as dev.linus, through linus, also through a server (--server). A VM that is suspended because it was idle is\n" +
 			"resumed. Its host key is the one that the hypervisor reported, and a key of linus's own is let in for two minutes each time.\n" +
-			"--install keeps the blocks of all VMs that stay in ~/.ssh/linus.config, and one line that includes it at the top of\n" +
+			"--install keeps the blocks of all your VMs that stay in ~/.ssh/linus.config, and one line that includes it at the top of\n" +
 			"~/.ssh/config. Do it again when there are other VMs; linus vm open does.",
 		Example: "  linus vm ssh-config --install && ssh dev.linus\n  linus vm ssh-config dev\n  linus vm ssh-config --uninstall",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -132,7 +132,7 @@ func thisProgram(c config.Config, args ...string) ([]string, error) {
 	return append(argv, args...), nil
 }
 
-// sshHosts returns VMs as hosts of ssh_config: those of these names, or all that stay.
+// sshHosts returns VMs as hosts of ssh_config: those of these names, or all of the caller's that stay.
 func (a *app) sshHosts(ctx context.Context, s *session, names []string) (hosts []daemon.Host, err error) {
 	var vms []job.VMInfo
 	for _, name := range names {
@@ -143,11 +143,15 @@ func (a *app) sshHosts(ctx context.Context, s *session, names []string) (hosts [
 		vms = append(vms, info)
 	}
 	if len(names) == 0 {
+		caller, err := s.Caller(ctx)
+		if err != nil {
+			return nil, err
+		}
 		if vms, err = s.VMs(ctx); err != nil {
 			return nil, err
 		}
-		vms = slices.DeleteFunc(vms, func(v job.VMInfo) bool {
-			return v.Lifecycle != vm.Persistent || v.State != vm.Created || v.User == ""
+		vms = slices.DeleteFunc(vms, func(v job.VMInfo) bool { // a program's sandboxes are none of a person's
+			return v.Lifecycle != vm.Persistent || v.State != vm.Created || v.User == "" || v.Principal != caller.Owner() || v.Sandbox != nil
 		})
 	}
 	for _, info := range vms {

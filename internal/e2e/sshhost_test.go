@@ -68,6 +68,9 @@ func TestSSHConfig_ReachesVMsThroughTheEngine(t *testing.T) {
 		vm string
 	}{{operator, "dev"}, {alice, "hers"}} {
 		does(of.person, h.linus(), "vm", "ssh-config", "--install")
+		if config, err := os.ReadFile(filepath.Join(of.home, ".ssh", "linus.config")); err != nil || strings.Count(string(config), "Host ") != 1 {
+			t.Errorf("not of %s alone: %v\n%s", of.vm, err, config)
+		}
 		out, said, err := ssh(of.person, of.vm+".linus", "echo", "in;", "cat", ".ssh/authorized_keys")
 		if in, keys, _ := strings.Cut(out, "\n"); err != nil || in != "in" || strings.Count(keys, " linus-login-") != 1 || strings.Count(keys, "\n") != 2 {
 			t.Fatalf("ssh %s: %v\n%s%s", of.vm, err, out, said)
