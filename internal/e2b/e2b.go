@@ -64,10 +64,12 @@ type Options struct {
 type bounds struct {
 	gate          gate.Bounds
 	each, sandbox int
+
+	links time.Duration // between two lists of the sandboxes that may have signed a link
 }
 
 // An SSH connection to a VM has 64 channels, and others use some.
-var defaultBounds = bounds{gate: gate.Bounds{All: 4096, Address: 1024, Loopback: 2048}, each: 256, sandbox: 56}
+var defaultBounds = bounds{gate: gate.Bounds{All: 4096, Address: 1024, Loopback: 2048}, each: 256, sandbox: 56, links: time.Second}
 
 const (
 	maxHeader  = 32 << 10
@@ -83,6 +85,7 @@ type server struct {
 	ways   ways
 
 	templates templates
+	signers   signers
 }
 
 // Handler serves the protocol.

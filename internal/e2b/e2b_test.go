@@ -40,6 +40,7 @@ type lab struct {
 	dialed int
 
 	removed []string // templates
+	lists   int      // of sandboxes that were asked for
 }
 
 // keys are who shows which.
@@ -71,7 +72,7 @@ func newLab(t *testing.T) *lab {
 		RemoveTemplate: func(_ context.Context, name string) error { l.removed = append(l.removed, name); return nil },
 		Defaults:       job.Defaults{VMTemplate: "agent-template"},
 		Secret:         []byte("secret"), Log: slog.New(slog.DiscardHandler),
-		bounds: bounds{each: 8, sandbox: 4},
+		bounds: bounds{each: 64, sandbox: 4, links: 50 * time.Millisecond},
 	})
 	front := httptest.NewServer(l.server)
 	t.Cleanup(func() {
@@ -145,11 +146,15 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 func (l *lab) Sandboxes(ctx context.Context) ([]vm.VM, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.lists++
 	return slices.DeleteFunc(slices.Clone(l.vms), func(v vm.VM) bool { return !job.Visible(ctx, v.OwnedBy()) }), nil
 }
 
 func (l *lab) Sandbox(ctx context.Context, id string) (vm.VM, error) {
 	all, err := l.Sandboxes(ctx)
+	l.mu.Lock()
+	l.lists-- // one row is read
+	l.mu.Unlock()
 	at := slices.IndexFunc(all, func(v vm.VM) bool { return v.Job == id })
 	if at < 0 {
 		return vm.VM{}, errors.Join(err, job.ErrNotFound)
@@ -691,6 +696,35 @@ func TestProxy_SignedLinksFindTheirSandbox(t *testing.T) {
 }
 
 // An answer may begin before the request has ended: nothing of either is lost then.
+// Who has shown nothing yet cannot have the engine list all sandboxes for each request.
+func TestProxy_WrongSignaturesCostLittle(t *testing.T) {
+	l := newLab(t)
+	l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	before := l.lists
+	began := time.Now()
+	const asked = 50
+	var all sync.WaitGroup
+	for range asked {
+		all.Go(func() {
+			resp, err := http.Get(l.url + "/files?path=a&signature=v1_x") //nolint:noctx // of a test
+			if err != nil || resp.StatusCode != http.StatusUnauthorized {
+				t.Errorf("%v, %v", resp, err)
+				return
+			}
+			_ = resp.Body.Close()
+		})
+	}
+	all.Wait()
+	// One that was made since the last list is found.
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	if code, _, text := l.send(t, http.MethodGet, "/files?path=a&signature="+url.QueryEscape(sign("a", "read", "", made.Token, "")), ""); code != http.StatusOK {
+		t.Errorf("a link of a new sandbox: %d %s", code, text)
+	}
+	if most := 2 + int(time.Since(began)/l.bounds.links); l.lists-before > most {
+		t.Errorf("%d requests listed all sandboxes %d times, want %d at most", asked, l.lists-before, most)
+	}
+}
+
 func TestProxy_PassesBothWaysAtOnce(t *testing.T) {
 	l := newLab(t)
 	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)

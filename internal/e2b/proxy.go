@@ -148,18 +148,58 @@ func (s *server) mayReach(r *http.Request) (id string, err error) {
 	return id, nil
 }
 
+// signers are the sandboxes that may have signed a link, as they were listed last. Who asks has shown
+// nothing yet, so they are listed once a second at most, which others wait for.
+type signers struct {
+	mu   sync.Mutex
+	read time.Time
+	of   map[string]string // their access tokens, by ID
+}
+
 // signer returns the sandbox whose token has signed a link; empty: none.
 func (s *server) signer(ctx context.Context, link signed) (string, error) {
-	all, err := s.Sandboxes.Sandboxes(job.WithPrincipal(ctx, job.Operator()))
-	if err != nil {
-		return "", err
-	}
-	for _, v := range all {
-		if id := idOf(v.Job); link.by(s.accessToken(id)) {
-			return id, nil
+	for asked := time.Now(); ; {
+		id, listed, err := s.signedBy(ctx, link)
+		if id != "" || err != nil || listed.After(asked) {
+			return id, err
+		}
+		again := time.NewTimer(time.Until(listed.Add(s.bounds.links)))
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return "", context.Cause(ctx)
 		}
 	}
-	return "", nil
+}
+
+// signedBy is signer as of the last list, which is made anew if that may be.
+func (s *server) signedBy(ctx context.Context, link signed) (id string, listed time.Time, err error) {
+	s.signers.mu.Lock()
+	defer s.signers.mu.Unlock()
+	if id = s.signers.find(link); id != "" || time.Since(s.signers.read) < s.bounds.links {
+		return id, s.signers.read, nil
+	}
+	began := time.Now()
+	all, err := s.Sandboxes.Sandboxes(job.WithPrincipal(ctx, job.Operator()))
+	if err != nil {
+		return "", began, err
+	}
+	s.signers.read, s.signers.of = began, map[string]string{}
+	for _, v := range all {
+		id := idOf(v.Job)
+		s.signers.of[id] = s.accessToken(id)
+	}
+	return s.signers.find(link), began, nil
+}
+
+func (a *signers) find(link signed) string {
+	for id, token := range a.of {
+		if link.by(token) {
+			return id
+		}
+	}
+	return ""
 }
 
 // asOwner has what is done with a sandbox's token done as its owner.
