@@ -33,8 +33,6 @@ type Sandboxes interface {
 	Sandboxes(ctx context.Context) ([]vm.VM, error)
 	// Sandbox returns one; job.ErrNotFound.
 	Sandbox(ctx context.Context, id string) (vm.VM, error)
-	// EndSandbox has the time of one be over at a time; zero: never.
-	EndSandbox(ctx context.Context, id string, at time.Time) error
 	// DialSandbox connects to the program in one that answers for it, and starts it if it does
 	// not run. The connection outlasts ctx.
 	DialSandbox(ctx context.Context, id string) (net.Conn, error)

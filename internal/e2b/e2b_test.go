@@ -104,7 +104,7 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		made := vm.VM{
 			ID: 100 + len(l.vms), Job: fmt.Sprintf("01930000-0000-7000-8000-%012d", len(l.vms)), Name: s.Manifest.VMName, State: vm.Created, User: "debian",
 			ExpiresAt: time.Now().Add(time.Duration(s.Manifest.TTL) * time.Second),
-			Made:      vm.Made{Principal: p.Owner(), Template: "agent-template", Network: s.Manifest.Network, Lifecycle: vm.Persistent, CreatedAt: time.Now(), Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}},
+			Made:      vm.Made{Principal: p.Owner(), Template: "agent-template", Network: s.Manifest.Network, AtEnd: s.Manifest.AtEnd, Lifecycle: vm.Persistent, CreatedAt: time.Now(), Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}},
 			Own:       &vm.Own{ReadyAt: time.Now().Add(time.Duration(len(l.vms)) * time.Millisecond), Sandbox: s.Sandbox},
 		}
 		l.vms = append(l.vms, made)
@@ -131,6 +131,11 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 	switch v.Name {
 	case "DestroyVM":
 		one.Unwanted = true
+	case "SetVM":
+		change := in.(job.VMEdit)
+		if one.ExpiresAt = (time.Time{}); *change.TTL > 0 {
+			one.ExpiresAt = time.Now().Add(time.Duration(*change.TTL) * time.Second)
+		}
 	case "SuspendVM":
 		one.Off = vm.Suspended
 	case "StopVM":
@@ -160,14 +165,6 @@ func (l *lab) Sandbox(ctx context.Context, id string) (vm.VM, error) {
 		return vm.VM{}, errors.Join(err, job.ErrNotFound)
 	}
 	return all[at], err
-}
-
-func (l *lab) EndSandbox(_ context.Context, id string, at time.Time) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := slices.IndexFunc(l.vms, func(v vm.VM) bool { return v.Job == id })
-	l.vms[n].ExpiresAt = at
-	return nil
 }
 
 // DialSandbox serves the other end of the connection as the program in the VM.
@@ -296,12 +293,12 @@ func sign(path, operation, user, token, expiration string) string {
 
 func TestCreate_IsAVMOfItsOwner(t *testing.T) {
 	l := newLab(t)
-	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300,"secure":true,"metadata":{"userId":"Ü 1","a":"b"},"envVars":{"B":"2","A":"1"},"autoPause":false,"allow_internet_access":false,"somethingNew":1}`)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300,"secure":true,"metadata":{"userId":"Ü 1","a":"b"},"envVars":{"B":"2","A":"1"},"autoPause":true,"allow_internet_access":false,"somethingNew":1}`)
 	if len(l.vms) != 1 || made.ID != strings.ReplaceAll(l.vms[0].Job, "-", "") || made.Token == "" || made.Envd == "" {
 		t.Fatalf("made %+v of %+v", made, l.vms)
 	}
 	v := l.vms[0]
-	if v.Principal != "ann" || !strings.HasPrefix(v.Name, "sandbox-") || v.Network.Mode() != vm.EgressNone ||
+	if v.Principal != "ann" || !strings.HasPrefix(v.Name, "sandbox-") || v.Network.Mode() != vm.EgressNone || v.AtEnd != vm.EndSuspend ||
 		v.Own.Sandbox.Metadata["userId"] != "Ü 1" || !slices.Equal(v.Own.Sandbox.Env, []string{"A", "B"}) {
 		t.Errorf("the VM is %+v, %+v", v, v.Own.Sandbox)
 	}
@@ -316,7 +313,7 @@ func TestCreate_IsAVMOfItsOwner(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &d); err != nil || code != http.StatusOK {
 		t.Fatal(code, text, err)
 	}
-	if d.Token != made.Token || d.State != running || d.CPU != 2 || d.Memory != 2048 || d.Disk != 10240 || *d.Internet || d.Lifecycle.OnTimeout != "kill" || d.Metadata["a"] != "b" {
+	if d.Token != made.Token || d.State != running || d.CPU != 2 || d.Memory != 2048 || d.Disk != 10240 || *d.Internet || d.Lifecycle.OnTimeout != "pause" || d.Metadata["a"] != "b" {
 		t.Errorf("it is described as %+v", d)
 	}
 }
@@ -335,7 +332,7 @@ func TestCreate_RefusesByName(t *testing.T) {
 		{"no range", `{"templateID":"base","network":{"denyOut":["example.com"]}}`, "neither an address", 400},
 		{"rules", `{"templateID":"base","network":{"rules":{"a.example":[]}}}`, "network.rules", 400},
 		{"a proxy", `{"templateID":"base","network":{"egressProxy":{"address":"a:1"}}}`, "network.egressProxy", 400},
-		{"a pause at its end", `{"templateID":"base","autoPause":true}`, "autoPause", 400},
+		{"a pause without memory at its end", `{"templateID":"base","autoPause":true,"autoPauseMemory":false}`, "autoPauseMemory", 400},
 		{"a negative time", `{"templateID":"base","timeout":-1}`, "timeout", 400},
 		{"an endless time", `{"templateID":"base","timeout":99999999999}`, "timeout", 400},
 		{"no JSON", `{"templateID":`, "JSON", 400},
@@ -529,16 +526,25 @@ func TestLife_TimeoutsPausesAndConnects(t *testing.T) {
 	}
 }
 
-// One whose time is over is gone before the engine has come to it.
+// One whose time is over pauses, or is gone, before the engine has come to it.
 func TestLife_IsOverInTime(t *testing.T) {
 	l := newLab(t)
-	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
-	l.change(t, made.ID, func(v *vm.VM) { v.ExpiresAt = time.Now().Add(-time.Second) })
-	if code, _, text := l.send(t, http.MethodGet, "/health", "", "E2b-Sandbox-Id", made.ID, "X-Access-Token", made.Token); code != http.StatusBadGateway {
-		t.Errorf("it answers %d %s", code, text)
-	}
-	if code, _, text := l.ask(t, "e2b_aa", http.MethodGet, "/sandboxes/"+made.ID, ""); code != http.StatusNotFound {
-		t.Errorf("it is described: %d %s", code, text)
+	for _, c := range []struct {
+		pause string
+		code  int
+	}{{"true", http.StatusOK}, {"false", http.StatusNotFound}} {
+		made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300,"autoPause":`+c.pause+`}`)
+		l.change(t, made.ID, func(v *vm.VM) { v.ExpiresAt = time.Now().Add(-time.Second) })
+		if code, _, text := l.send(t, http.MethodGet, "/health", "", "E2b-Sandbox-Id", made.ID, "X-Access-Token", made.Token); code != http.StatusBadGateway {
+			t.Errorf("autoPause %s: it answers %d %s", c.pause, code, text)
+		}
+		code, _, text := l.ask(t, "e2b_aa", http.MethodGet, "/sandboxes/"+made.ID, "")
+		if code != c.code || c.code == http.StatusOK && !strings.Contains(text, `"state":"paused"`) {
+			t.Errorf("autoPause %s: %d %s", c.pause, code, text)
+		}
+		if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/connect", `{"timeout":60}`); c.code == http.StatusOK && code != http.StatusCreated {
+			t.Errorf("autoPause %s: connect: %d %s", c.pause, code, text)
+		}
 	}
 }
 

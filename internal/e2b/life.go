@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -9,25 +10,19 @@ import (
 	"linus/internal/vm"
 )
 
+// pauses reports whether a sandbox is paused at its end, and not destroyed.
+func pauses(v vm.VM) bool { return v.AtEnd == vm.EndSuspend }
+
 // endAt has a sandbox end after so many seconds from now, of which there is one at least.
 func (s *server) endAt(ctx context.Context, v vm.VM, seconds int) (vm.VM, error) {
 	if err := checkTime("timeout", seconds); err != nil {
 		return v, err
 	}
-	at := time.Now().UTC().Add(time.Duration(max(seconds, 1)) * time.Second)
-	if err := s.until(ctx, v, at); err != nil {
+	seconds = max(seconds, 1)
+	if _, err := s.Engine.SetVM(ctx, v.Job, job.VMChange{TTL: &seconds}); err != nil {
 		return v, err
 	}
 	return s.Sandboxes.Sandbox(ctx, v.Job)
-}
-
-// until has a sandbox end at a time; zero: never.
-func (s *server) until(ctx context.Context, v vm.VM, at time.Time) error {
-	p, _ := job.PrincipalFrom(ctx)
-	if err := p.Refusal(job.VerbSetVM); err != nil {
-		return err
-	}
-	return s.Sandboxes.EndSandbox(ctx, v.Job, at)
 }
 
 // resumed returns a sandbox that runs, for so many seconds from now at least.
@@ -40,10 +35,8 @@ func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, erro
 	if err != nil {
 		return v, err
 	}
-	if v.Off != "" {
-		if _, err := s.Engine.StartVM(ctx, v.Job); err != nil {
-			return v, err
-		}
+	if err := s.started(ctx, v.Job); err != nil {
+		return v, err
 	}
 	s.ways.drop(idOf(v.Job))
 	conn, err := s.Sandboxes.DialSandbox(ctx, v.Job) // it is resumed if it was suspended as it was idle
@@ -54,6 +47,26 @@ func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, erro
 		return v, err
 	}
 	return s.endAt(ctx, v, seconds)
+}
+
+// started starts a sandbox that is off. One whose time was over may be about to be suspended just now.
+func (s *server) started(ctx context.Context, id string) error {
+	again := time.NewTicker(startAgain)
+	defer again.Stop()
+	for {
+		v, err := s.Sandboxes.Sandbox(ctx, id)
+		if err == nil && v.Off != "" {
+			_, err = s.Engine.StartVM(ctx, id)
+		}
+		if field, ok := errors.AsType[*job.FieldError](err); !ok || field.Fault != job.FaultState {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // pause has a sandbox stand still, with what runs in it or without.
@@ -67,7 +80,8 @@ func (s *server) pause(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	if stateOf(v) == paused {
 		return &refusal{http.StatusConflict, "the sandbox is paused already"}
 	}
-	if err := s.until(r.Context(), v, time.Time{}); err != nil { // it stays until somebody resumes or ends it
+	stays := 0 // until somebody resumes or ends it
+	if _, err := s.Engine.SetVM(r.Context(), v.Job, job.VMChange{TTL: &stays}); err != nil {
 		return err
 	}
 	still := s.Engine.SuspendVM
@@ -81,6 +95,9 @@ func (s *server) pause(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
+
+// startAgain is between two attempts to start a sandbox on which others work.
+const startAgain = 500 * time.Millisecond
 
 // leastTime is what a sandbox gets that is resumed, in seconds, until it runs.
 const leastTime = 120

@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	defaultTime = 15             // seconds, of a sandbox that is asked for without a time
-	hostTime    = 30 * 24 * 3600 // seconds after which the host ends one of which no engine knows any more, a lease later
+	defaultTime = 15 // seconds, of a sandbox that is asked for without a time
 	pageSize    = 100
 	makingTime  = 10 * time.Minute // for a sandbox to be there
 	endTime     = 30 * time.Second // to have a sandbox destroyed that nobody waits for any more
@@ -111,6 +110,7 @@ type asked struct {
 	Metadata   map[string]string `json:"metadata"`
 	Env        map[string]string `json:"envVars"`
 	AutoPause  bool              `json:"autoPause"`
+	Memory     *bool             `json:"autoPauseMemory"`
 	AutoResume *struct {
 		Enabled bool `json:"enabled"`
 	} `json:"autoResume"`
@@ -128,8 +128,8 @@ func (a asked) manifest() (m job.Manifest, err error) {
 		return m, invalid("mcp", "there is no gateway of MCP servers in sandboxes", "leave it out, and start the servers by commands")
 	case len(a.IAM) > 0:
 		return m, invalid("iam", "sandboxes have no workload identity", "leave it out; a job's credentials are what linus has for that: linus help credentials")
-	case a.AutoPause:
-		return m, invalid("autoPause", "a sandbox is not paused at its end", "leave it out, and call pause")
+	case a.Memory != nil && !*a.Memory:
+		return m, invalid("autoPauseMemory", "a sandbox that is paused at its end keeps its memory", "leave it out, or pause it without memory yourself")
 	case a.AutoResume != nil && a.AutoResume.Enabled:
 		return m, invalid("autoResume", "a sandbox that is paused is not resumed by requests to it", "leave it out, and call Sandbox.connect")
 	case len(a.Mounts) > 0:
@@ -180,7 +180,10 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 func (s *server) make(ctx context.Context, m job.Manifest, a asked, seconds int) (v vm.VM, err error) {
 	ctx, cancel := context.WithTimeout(ctx, makingTime)
 	defer cancel()
-	m.TTL = hostTime
+	m.TTL = max(seconds, 1) // from when it is there
+	if a.AutoPause {
+		m.AtEnd = vm.EndSuspend
+	}
 	info, err := s.Engine.CreateVM(ctx, job.Submission{Manifest: m, Client: client, Sandbox: &vm.Sandbox{Metadata: a.Metadata, Env: slices.Sorted(maps.Keys(a.Env))}})
 	if err != nil {
 		return v, err
@@ -206,10 +209,7 @@ func (s *server) make(ctx context.Context, m job.Manifest, a asked, seconds int)
 	if v, err = s.Sandboxes.Sandbox(ctx, info.Job); err == nil {
 		err = initialize(ctx, conn, envd.Init{EnvVars: a.Env})
 	}
-	if err = errors.Join(err, conn.Close()); err != nil {
-		return v, err
-	}
-	return s.endAt(ctx, v, seconds)
+	return v, errors.Join(err, conn.Close())
 }
 
 var errNoUse = &refusal{http.StatusForbidden, "not allowed: a sandbox is for running commands and changing files, and this key may not; use one with the role run, and with the toolsets exec and files if it is narrowed to some"}
@@ -223,8 +223,8 @@ func (s *server) end(ctx context.Context, id string) {
 	}
 }
 
-// maxTime is the longest time that a sandbox may have from now, in seconds: a day, as E2B's.
-const maxTime = 24 * 3600
+// maxTime is the longest time that a sandbox may have from now, in seconds: a year.
+const maxTime = 365 * 24 * 3600
 
 func checkTime(field string, seconds int) error {
 	return job.Within(field, int64(seconds), 0, maxTime)
@@ -371,8 +371,12 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	if s.mayUse(r.Context()) {
 		d.Token = s.accessToken(d.ID)
 	}
+	onTimeout := "kill"
+	if pauses(v) {
+		onTimeout = "pause"
+	}
 	internet := v.Network.Mode() != vm.EgressNone
-	d.Lifecycle, d.Internet = &lifecycle{OnTimeout: "kill"}, &internet
+	d.Lifecycle, d.Internet = &lifecycle{OnTimeout: onTimeout}, &internet
 	respond(w, http.StatusOK, d)
 	return nil
 }

@@ -24,9 +24,9 @@ const (
 func stateOf(v vm.VM) state {
 	over := !v.ExpiresAt.IsZero() && !time.Now().Before(v.ExpiresAt)
 	switch {
-	case v.State != vm.Created || v.Unwanted || v.BeingMade() || over:
+	case v.State != vm.Created || v.Unwanted || v.BeingMade() || over && !pauses(v):
 		return gone
-	case v.Off != "" || !v.SuspendedAt.IsZero():
+	case over || v.Off != "" || !v.SuspendedAt.IsZero():
 		return paused
 	}
 	return running

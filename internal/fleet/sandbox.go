@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"slices"
-	"time"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -25,25 +24,6 @@ func (f *Fleet) Sandbox(ctx context.Context, id string) (vm.VM, error) {
 		return vm.VM{}, job.ErrNotFound
 	}
 	return v, err
-}
-
-// EndSandbox has the time of a sandbox be over at a time; zero: never.
-func (f *Fleet) EndSandbox(ctx context.Context, id string, at time.Time) error {
-	v, err := f.Sandbox(ctx, id)
-	if err == nil {
-		err = takesJobs(v, v.Name)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
-		if v.Unwanted {
-			return nil, noVM(v.Name, "is being destroyed")
-		}
-		v.ExpiresAt = at
-		return nil, nil
-	})
-	return err
 }
 
 // DialSandbox connects to the program that serves a sandbox in its VM, and starts it if it does not
