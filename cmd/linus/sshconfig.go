@@ -150,9 +150,7 @@ func (a *app) sshHosts(ctx context.Context, s *session, names []string) (hosts [
 		if vms, err = s.VMs(ctx); err != nil {
 			return nil, err
 		}
-		vms = slices.DeleteFunc(vms, func(v job.VMInfo) bool { // a program's sandboxes are none of a person's
-			return v.Lifecycle != vm.Persistent || v.State != vm.Created || v.User == "" || v.Principal != caller.Owner() || v.Sandbox != nil
-		})
+		vms = slices.DeleteFunc(vms, func(v job.VMInfo) bool { return !workedIn(v, caller.Owner()) })
 	}
 	for _, info := range vms {
 		l, _, err := s.throughEngine(info.VM)
@@ -173,6 +171,11 @@ func (a *app) sshHosts(ctx context.Context, s *session, names []string) (hosts [
 		hosts = append(hosts, host)
 	}
 	return hosts, nil
+}
+
+// workedIn reports whether a VM is one that its owner may work in: it stays, and is no program's sandbox.
+func workedIn(v job.VMInfo, owner string) bool {
+	return v.Principal == owner && v.Lifecycle == vm.Persistent && v.State == vm.Created && v.User != "" && v.Sandbox == nil
 }
 
 func hostNames(hosts []daemon.Host) []string {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"linus/internal/daemon"
+	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // changed runs what changes the user's files, and returns what there is afterwards.
@@ -129,5 +131,22 @@ func TestInstallHosts_LeavesAlone(t *testing.T) {
 	}
 	if _, err := changed(t, "/proc/sys", install); err == nil || !strings.Contains(err.Error(), "linus vm ssh-config prints") {
 		t.Errorf("a home that cannot be written: %v", err)
+	}
+}
+
+func TestWorkedIn_IsOnesOwn(t *testing.T) {
+	t.Parallel()
+	var mine job.VMInfo
+	mine.Principal, mine.Lifecycle, mine.State, mine.User = "ada", vm.Persistent, vm.Created, "debian"
+	for name, change := range map[string]func(*job.VMInfo){
+		"":          func(*job.VMInfo) {},
+		"another's": func(v *job.VMInfo) { v.Principal = "bob" }, "the operator's": func(v *job.VMInfo) { v.Principal = "" },
+		"a job's": func(v *job.VMInfo) { v.Lifecycle = vm.Ephemeral }, "left alone": func(v *job.VMInfo) { v.State = vm.LeftAlone },
+		"being made": func(v *job.VMInfo) { v.User = "" }, "a sandbox": func(v *job.VMInfo) { v.Sandbox = &vm.Sandbox{} },
+	} {
+		v := mine
+		if change(&v); workedIn(v, "ada") != (name == "") {
+			t.Errorf("one that is %q: %v", name, name != "")
+		}
 	}
 }
