@@ -16,7 +16,7 @@ import (
 const (
 	// loginTime is how long a key is let in. sshd gives a login as long.
 	loginTime = 2 * time.Minute
-	leaveTime = 10 * time.Second // for taking a key out: it expires anyway
+	leaveTime = 30 * time.Second // for taking a key out: it expires anyway
 )
 
 // letIn puts a line with a public key into the authorized_keys of who runs it, or takes it out: $1
@@ -29,7 +29,7 @@ new=
 trap 'code=$?; rm -f "${new}"; if ((code)); then exit 5; fi' EXIT # whatever fails, it is the VM's
 mkdir -p ~/.ssh
 exec 9<~/.ssh
-flock -w 20 9
+flock -w 30 9
 file=$(readlink -m ~/.ssh/authorized_keys)
 new=${file}.linus
 printf -v now '%(%s)T' -1
