@@ -55,7 +55,7 @@ check: vet bin/gotestsum ## at every change, a minute: vet, build, all tests tha
 
 # Side by side: tests of the shell and of whole programs wait more than they work.
 test: export LINUS_TEST_LOOP := day
-test: deps ## everything but nightly: vet, Go tests with -race, bats, shell checks, a real VM (about 20 minutes)
+test: deps ## everything but nightly: vet, Go tests with -race, bats, shell checks, a real VM (about 15 minutes)
 	@$(MAKE) --no-print-directory -j3 programs race scripts
 
 nightly: export LINUS_TEST_LOOP := nightly

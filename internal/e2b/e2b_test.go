@@ -194,7 +194,10 @@ func (l *lab) DialSandbox(ctx context.Context, id string) (net.Conn, error) {
 				w.WriteHeader(http.StatusNoContent)
 				return
 			}
-			l.worker(w, r)
+			l.mu.Lock()
+			worker := l.worker
+			l.mu.Unlock()
+			worker(w, r)
 		}))
 	}()
 	return (&net.Dialer{}).DialContext(ctx, "tcp", listener.Addr().String())
@@ -843,7 +846,9 @@ func TestProxy_OutlastsWhatAVMAnswers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			l.mu.Lock()
 			l.worker = worker
+			l.mu.Unlock()
 			if code, _, text := l.send(t, http.MethodPost, "/process.Process/List", "{}", "E2b-Sandbox-Id", made.ID, "X-Access-Token", made.Token); code != http.StatusBadGateway || !strings.Contains(text, "The sandbox was not found") {
 				t.Errorf("%d %s", code, text)
 			}
