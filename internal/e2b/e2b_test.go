@@ -551,6 +551,33 @@ func TestLife_IsOverInTime(t *testing.T) {
 	}
 }
 
+// One that cannot be paused ends when it would have, and one that is paused gets no time that would end it.
+func TestLife_APauseThatFailsKeepsItsTime(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	ends := func() time.Time { l.mu.Lock(); defer l.mu.Unlock(); return l.vms[0].ExpiresAt }
+	before := ends()
+	l.broken = func(_ context.Context, v *job.Verb) error {
+		if v.Name == "SuspendVM" {
+			return &job.FieldError{Field: "vm", Problem: "jobs run in it", Fault: job.FaultState}
+		}
+		return nil
+	}
+	if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/pause", "{}"); code != http.StatusConflict {
+		t.Fatalf("pause: %d %s", code, text)
+	}
+	if at := ends(); at.IsZero() || at.After(before.Add(time.Second)) {
+		t.Errorf("it ends at %s, and did at %s", at, before)
+	}
+	l.broken = nil
+	if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/pause", "{}"); code != http.StatusNoContent {
+		t.Fatalf("pause: %d %s", code, text)
+	}
+	if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/refreshes", `{"duration":60}`); code != http.StatusNotFound || !ends().IsZero() {
+		t.Errorf("refreshed while paused: %d %s, and ends at %s", code, text, ends())
+	}
+}
+
 func TestLook_MetricsLogsAndTemplates(t *testing.T) {
 	l := newLab(t)
 	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
@@ -640,6 +667,9 @@ func TestProxy_PassesWhatIsForTheSandbox(t *testing.T) {
 			t.Errorf("the client got the VM's %s", name)
 		}
 	}
+	if header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Cache-Control") != "no-store" { // whatever preceded the answer
+		t.Errorf("the VM took away headers of ours: %v", header)
+	}
 	if header.Get("Connect-Content-Encoding") != "gzip" || !strings.HasPrefix(header.Get("Content-Security-Policy"), "sandbox") {
 		t.Errorf("the client got %v", header)
 	}
@@ -704,7 +734,6 @@ func TestProxy_SignedLinksFindTheirSandbox(t *testing.T) {
 	}
 }
 
-// An answer may begin before the request has ended: nothing of either is lost then.
 // Who has shown nothing yet cannot have the engine list all sandboxes for each request.
 func TestProxy_WrongSignaturesCostLittle(t *testing.T) {
 	l := newLab(t)
@@ -734,6 +763,7 @@ func TestProxy_WrongSignaturesCostLittle(t *testing.T) {
 	}
 }
 
+// An answer may begin before the request has ended: nothing of either is lost then.
 func TestProxy_PassesBothWaysAtOnce(t *testing.T) {
 	l := newLab(t)
 	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
@@ -835,6 +865,16 @@ func TestProxy_OutlastsWhatAVMAnswers(t *testing.T) {
 			for n := range 100 {
 				w.Header().Set("X-"+strconv.Itoa(n), strings.Repeat("x", 2000))
 			}
+		},
+		"early hints without end": func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			for n := 0; err == nil && n < 16<<10; n++ {
+				_, err = io.WriteString(conn, "HTTP/1.1 103 Early Hints\r\nX-A: "+strings.Repeat("x", 2000)+"\r\n\r\n")
+			}
+			if err == nil {
+				t.Error("all of them were read")
+			}
+			_ = conn.Close()
 		},
 		"nothing": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 		"another protocol": func(w http.ResponseWriter, _ *http.Request) {

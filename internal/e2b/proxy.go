@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"strconv"
 	"strings"
@@ -95,7 +96,7 @@ func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
 	defer s.watch(ctx, id, cancel)()
 	way := s.ways.to(s, id)
 	proxy := httputil.ReverseProxy{
-		Transport: untrailed{way.transport}, FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		Transport: bare{way.transport}, FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		Rewrite:        toVM,
 		ModifyResponse: fromVM,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -111,7 +112,7 @@ func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
 			}
 		},
 	}
-	proxy.ServeHTTP(final{w}, r.WithContext(ctx))
+	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // mayReach returns the ID of the sandbox that a request has the token of, or whose token has signed
@@ -286,10 +287,13 @@ func fromVM(resp *http.Response) error {
 	return nil
 }
 
-// untrailed leaves out what follows a body: headers that nobody has looked at.
-type untrailed struct{ http.RoundTripper }
+// bare leaves out what precedes an answer and what follows its body: headers that nobody has looked at.
+type bare struct{ http.RoundTripper }
 
-func (t untrailed) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t bare) RoundTrip(r *http.Request) (*http.Response, error) {
+	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil { // the proxy's, which would pass them on, without end
+		trace.Got1xxResponse = nil
+	}
 	resp, err := t.RoundTripper.RoundTrip(r)
 	if err != nil {
 		return nil, err
@@ -299,18 +303,6 @@ func (t untrailed) RoundTrip(r *http.Request) (*http.Response, error) {
 	out.Header.Del("Trailer")
 	return &out, nil
 }
-
-// final leaves out what precedes an answer.
-type final struct{ http.ResponseWriter }
-
-func (w final) WriteHeader(code int) {
-	if code >= 200 {
-		w.ResponseWriter.WriteHeader(code)
-	}
-}
-
-// Unwrap is for http.ResponseController.
-func (w final) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // way are the connections to the program in one sandbox.
 type way struct {
