@@ -46,7 +46,10 @@ func (l Login) Command() ([]string, error) {
 func (l Login) Options() ([]string, error) {
 	vm, err := checked(l.VM)
 	if err == nil {
-		_, err = netip.ParseAddr(vm.IP)
+		var at netip.Addr
+		if at, err = netip.ParseAddr(vm.IP); at.Zone() != "" { // which may be any text, and ssh has a shell run what it is in
+			err = fmt.Errorf("nobody can log in to VM %d: its address is %q, in a zone", vm.ID, vm.IP)
+		}
 	}
 	if err != nil {
 		return nil, err

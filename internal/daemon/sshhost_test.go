@@ -57,9 +57,11 @@ func TestNewHost_RefusesWhatIsNotPlain(t *testing.T) {
 		})
 	}
 	l := hostLogin(t.TempDir())
-	l.VM.IP = "-oProxyCommand=x"
-	if argv, err := l.Command(); err == nil {
-		t.Errorf("an address that is none is run as %q", argv)
+	for _, at := range []string{"-oProxyCommand=x", "fd00::5%$(touch x)"} {
+		l.VM.IP = at
+		if argv, err := l.Command(); err == nil {
+			t.Errorf("an address that is none is run as %q", argv)
+		}
 	}
 }
 
