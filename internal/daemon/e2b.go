@@ -110,7 +110,7 @@ func (e *engine) sandboxSecret(c config.Config) ([]byte, error) {
 	return []byte(text), err
 }
 
-// owners says who has a token that is valid. That of an installation is the same for a moment.
+// owners says who has a token that is valid and may use sandboxes. That of an installation is the same for a moment.
 type owners struct {
 	tokens func(context.Context) ([]job.Token, error)
 
@@ -122,7 +122,7 @@ type owners struct {
 // ownersTime is how long they are trusted.
 const ownersTime = 4 * time.Second
 
-// hold reports whether somebody's sandboxes may be used: their owner has a token. The operator needs none.
+// hold reports whether somebody's sandboxes may be used: their owner has such a token. The operator needs none.
 func (o *owners) hold(ctx context.Context, owner string) bool {
 	if owner == "" {
 		return true
@@ -136,7 +136,7 @@ func (o *owners) hold(ctx context.Context, owner string) bool {
 		}
 		o.read, o.of = time.Now(), map[string]bool{}
 		for _, t := range all {
-			if !t.Expired(o.read) {
+			if !t.Expired(o.read) && e2b.MayUse(t.Principal()) {
 				o.of[t.Name] = true
 			}
 		}

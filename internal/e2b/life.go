@@ -89,6 +89,10 @@ func (s *server) pause(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 		still = s.Engine.StopVM
 	}
 	if _, err := still(r.Context(), v.Job); err != nil {
+		if left := time.Until(v.ExpiresAt); !v.ExpiresAt.IsZero() && r.Context().Err() == nil { // it runs, and is to end when it would have
+			_, again := s.endAt(r.Context(), v, min(int(left/time.Second), maxTime))
+			err = errors.Join(err, again)
+		}
 		return err
 	}
 	s.ways.drop(idOf(v.Job))

@@ -381,10 +381,13 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	return nil
 }
 
-// mayUse reports whether a caller may run commands in sandboxes, and change files.
+// MayUse reports whether a principal may run commands in sandboxes, and change files.
+func MayUse(p job.Principal) bool { return p.May(job.VerbSubmit) && p.May(job.VerbWriteFile) }
+
+// mayUse is that of a caller.
 func (s *server) mayUse(ctx context.Context) bool {
 	p, ok := job.PrincipalFrom(ctx)
-	return ok && p.May(job.VerbSubmit) && p.May(job.VerbWriteFile)
+	return ok && MayUse(p)
 }
 
 func (s *server) kill(w http.ResponseWriter, r *http.Request, v vm.VM) error {
@@ -429,6 +432,9 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request, v vm.VM) error 
 	seconds := defaultTime
 	if in.Duration != nil {
 		seconds = *in.Duration
+	}
+	if stateOf(v) != running { // a time would end it
+		return errNoSandbox
 	}
 	if _, err := s.extend(r.Context(), v, seconds); err != nil {
 		return err
