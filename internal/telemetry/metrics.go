@@ -70,6 +70,7 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger, labels ...string) *
 	stored := &stored{jobs: jobs, log: log, labelled: m.labelled}
 	stored.states = m.desc("linus_jobs", "Unfinished jobs: pending, provisioning, running, or ending (collected and destroyed).", "state")
 	stored.vms = m.desc("linus_vms", "VMs that exist or are being created, by lifecycle: ephemeral, persistent, pooled, or left_alone for those that were to be destroyed and are not proven to be ours.", m.labelled.names("lifecycle")...)
+	stored.sandboxes = m.desc("linus_sandboxes", "VMs that programs use as sandboxes, by state: running, or paused (suspended or stopped).", "state")
 	stored.members = m.desc("linus_pool_members", "VMs of a pool by state: making, warm, hibernated, claimed, or doomed (being destroyed).", "pool", "state")
 	stored.queueAge = m.desc("linus_queue_age_seconds", "Age of the job that has waited longest for a slot; 0 when none waits.")
 	m.registry.MustRegister(stored, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -213,13 +214,14 @@ type stored struct {
 	log      *slog.Logger
 	labelled *labelled
 
-	states, vms, members, queueAge *prometheus.Desc
+	states, vms, sandboxes, members, queueAge *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (s *stored) Describe(to chan<- *prometheus.Desc) {
 	to <- s.states
 	to <- s.vms
+	to <- s.sandboxes
 	to <- s.members
 	to <- s.queueAge
 }
@@ -263,7 +265,15 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	for _, lifecycle := range []string{string(vm.Ephemeral), string(vm.Persistent), string(vm.Pooled), string(vm.LeftAlone)} {
 		count(0, s.labelled.values(nil, lifecycle))
 	}
+	sandboxes := map[string]int{"running": 0, "paused": 0}
 	for _, v := range there {
+		switch {
+		case v.Sandbox() == nil || v.State != vm.Created || v.Unwanted || v.BeingMade():
+		case v.Off != "" || !v.SuspendedAt.IsZero():
+			sandboxes["paused"]++
+		default:
+			sandboxes["running"]++
+		}
 		lifecycle := string(v.Lifecycle)
 		if v.State == vm.LeftAlone {
 			lifecycle = string(vm.LeftAlone)
@@ -272,6 +282,9 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	}
 	for key, n := range vms {
 		gauge(s.vms, float64(n), series[key]...)
+	}
+	for state, n := range sandboxes {
+		gauge(s.sandboxes, float64(n), state)
 	}
 	byPool := map[string]map[vm.MemberState]int{}
 	for _, m := range members {

@@ -183,6 +183,23 @@ func TestReporter_CountsCallbacksAndPassesThemOn(t *testing.T) {
 	}
 }
 
+func TestMetrics_CountSandboxes(t *testing.T) {
+	t.Parallel()
+	is := func(change func(*vm.VM)) vm.VM {
+		v := vm.VM{State: vm.Created, Made: vm.Made{Lifecycle: vm.Persistent}, Own: &vm.Own{ReadyAt: time.Now(), Sandbox: &vm.Sandbox{}}}
+		change(&v)
+		return v
+	}
+	m := NewMetrics("v1", jobs{vms: []vm.VM{
+		is(func(*vm.VM) {}), is(func(*vm.VM) {}), is(func(*vm.VM) {}),
+		is(func(v *vm.VM) { v.Off = vm.Suspended }), is(func(v *vm.VM) { v.SuspendedAt = time.Now() }),
+		is(func(v *vm.VM) { v.Own.Sandbox = nil }), is(func(v *vm.VM) { v.Own = nil }),
+		is(func(v *vm.VM) { v.Own.ReadyAt = time.Time{} }), is(func(v *vm.VM) { v.Unwanted = true }), is(func(v *vm.VM) { v.State = vm.LeftAlone }),
+	}}, slog.New(slog.DiscardHandler))
+	wantSamples(t, m, map[string]string{`linus_sandboxes{state="running"}`: "3", `linus_sandboxes{state="paused"}`: "2", `linus_vms{lifecycle="persistent"}`: "9"})
+	wantSamples(t, NewMetrics("v1", jobs{}, slog.New(slog.DiscardHandler)), map[string]string{`linus_sandboxes{state="running"}`: "0", `linus_sandboxes{state="paused"}`: "0"})
+}
+
 // root is the repository's.
 const root = "../.."
 
