@@ -122,9 +122,14 @@ func (a *app) vmListCommand() *cobra.Command {
 		}
 		c := a.colours(a.stdout)
 		owned := slices.ContainsFunc(vms, func(vm job.VMInfo) bool { return vm.Principal != "" })
-		header := "ID\tNAME\t" + c.paint("STATUS") + "\tNODE\tIP\tLIFECYCLE\tEXPIRES\t" + ownerCell(owned, "OF") + "JOBS"
+		sandboxes := slices.ContainsFunc(vms, func(vm job.VMInfo) bool { return vm.Sandbox != nil })
+		header := "ID\tNAME\t" + c.paint("STATUS") + "\tNODE\tIP\tLIFECYCLE\tEXPIRES\t" + ownerCell(owned, "OF") + kindCell(sandboxes, "KIND") + "JOBS"
 		err = printAll(a, vms, "no VMs", header, func(vm job.VMInfo) string {
-			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s%d", orDash(vmID(&vm.VM)), oneLine(vm.Name, 63), c.paint(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, orDash(local(vm.ExpiresAt)), ownerCell(owned, vm.Principal), len(vm.Jobs))
+			kind := "-"
+			if vm.Sandbox != nil {
+				kind = "sandbox"
+			}
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s%s%d", orDash(vmID(&vm.VM)), oneLine(vm.Name, 63), c.paint(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, orDash(local(vm.ExpiresAt)), ownerCell(owned, vm.Principal), kindCell(sandboxes, kind), len(vm.Jobs))
 		})
 		if err != nil || a.json {
 			return err
@@ -149,6 +154,14 @@ func (a *app) vmListCommand() *cobra.Command {
 		return nil
 	})
 	return cmd
+}
+
+// kindCell is the cell that says which VMs are sandboxes, where some are.
+func kindCell(shown bool, kind string) string {
+	if !shown {
+		return ""
+	}
+	return kind + "\t"
 }
 
 func orDash(text string) string {
@@ -186,6 +199,7 @@ func vmText(info job.VMInfo) string {
 		row("network", networkText(info.Network))
 		row("labels", strings.Join(job.LabelTexts(info.Labels), ", "))
 		if s := info.Sandbox; s != nil {
+			row("sandbox", vm.SandboxID(info.Job))
 			for _, key := range slices.Sorted(maps.Keys(s.Metadata)) {
 				row("metadata", oneLine(key+"="+s.Metadata[key], 300))
 			}

@@ -10,13 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"linus/internal/vm"
 )
 
-// A sandbox's ID is that in its VM's marker, without dashes: clients take letters and digits only,
-// as it is part of host names.
-
 // idOf returns the ID of the sandbox that is a VM with an ID in its marker.
-func idOf(vm string) string { return strings.ReplaceAll(vm, "-", "") }
+func idOf(marker string) string { return vm.SandboxID(marker) }
 
 // vmOf returns the ID in the marker of the VM that is a sandbox; empty: none has this ID.
 func vmOf(id string) string {

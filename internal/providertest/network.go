@@ -1,9 +1,12 @@
 package providertest
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
 
 	"linus/internal/job"
@@ -37,7 +40,7 @@ func (f *Fake) InUse(ctx context.Context, v vm.VM) (bool, error) {
 	return f.behaviour.LoggedIn, err
 }
 
-// DialSandbox connects to nothing: no program runs in these VMs.
+// DialSandbox connects to a program that takes what one request says, and answers no other.
 func (f *Fake) DialSandbox(ctx context.Context, v vm.VM) (net.Conn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,7 +48,17 @@ func (f *Fake) DialSandbox(ctx context.Context, v vm.VM) (net.Conn, error) {
 		return nil, err
 	}
 	near, far := net.Pipe()
-	return near, far.Close()
+	go func() { // until the connection is closed
+		defer func() { _ = far.Close() }()
+		r, err := http.ReadRequest(bufio.NewReader(far))
+		if err == nil {
+			_, err = io.Copy(io.Discard, r.Body)
+		}
+		if err == nil {
+			_, _ = io.WriteString(far, "HTTP/1.1 204 No Content\r\n\r\n")
+		}
+	}()
+	return near, nil
 }
 
 // Leave has nothing to close.

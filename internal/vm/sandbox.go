@@ -1,8 +1,14 @@
 package vm
 
+import "strings"
+
 // Sandbox is what is kept of a VM that a program uses as a sandbox, beside the rest of it: none of
 // it is ever on the host. It is replaced, never changed.
 type Sandbox struct {
 	Metadata map[string]string `json:"metadata,omitempty"` // texts that the program finds it by
 	Env      []string          `json:"env,omitempty"`      // names of the variables that its commands are given; their values are in the VM alone
 }
+
+// SandboxID returns the ID by which programs know the sandbox that is a VM with an ID in its marker:
+// that without dashes, since E2B's clients make it part of host names.
+func SandboxID(marker string) string { return strings.ReplaceAll(marker, "-", "") }

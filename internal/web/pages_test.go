@@ -305,7 +305,7 @@ func TestPages_CanBeReadWithoutJavaScript(t *testing.T) {
 		{"/vms/kept/destroy", 200, []string{"It is left alone", "qm destroy 117"}},
 		{"/vms/105/destroy", 200, []string{"with its disk", `name="job" value="` + doneID + `"`}},
 		{"/vms/linus-job-000000000001/destroy", 200, []string{"is destroyed with", "/jobs/" + id}},
-		{"/vms/dev", 200, []string{"<code>note=&lt;b&gt;&amp;</code> <code>team=web</code>", "<code>User ID=&lt;i&gt;</code>", "<code>API_KEY</code>"}},
+		{"/vms/dev", 200, []string{"<code>note=&lt;b&gt;&amp;</code> <code>team=web</code>", "<bdi>User ID</bdi>", "<bdi>&lt;i&gt;</bdi>", "<code>API_KEY</code>", `Sandbox.connect("0197a1b20000700080000000000000d1")`}},
 		{"/pools/ready", 200, []string{"<code>team=web</code>"}},
 		{"/host", 200, []string{"not ready", "there is no template agent-template", "linus template build makes one"}},
 	}
