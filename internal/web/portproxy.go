@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"strconv"
@@ -73,12 +74,12 @@ func (a *api) reach(w http.ResponseWriter, r *http.Request, v portRequest, who j
 			}
 		}()
 		proxy := httputil.ReverseProxy{
-			Transport: untrailed{a.ports.transport}, FlushInterval: -1, ErrorLog: quiet(a.Log),
+			Transport: alone{a.ports.transport}, FlushInterval: -1, ErrorLog: quiet(a.Log),
 			Rewrite:        func(p *httputil.ProxyRequest) { a.toVM(p, v, port.Port) },
 			ModifyResponse: func(resp *http.Response) error { return a.fromVM(resp, v, port.Port) },
 			ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { a.portFailed(w, r, v, err) },
 		}
-		proxy.ServeHTTP(final{w}, r.WithContext(ctx))
+		proxy.ServeHTTP(w, r.WithContext(ctx))
 	}), w, r)
 }
 
@@ -152,12 +153,15 @@ func portTransport(e job.Engine) *http.Transport {
 	}
 }
 
-// untrailed leaves out what follows a response's body: headers that nobody has looked at, and
-// which no page can read.
-type untrailed struct{ http.RoundTripper }
+// alone leaves out what precedes a response and what follows its body: headers that nobody has looked
+// at, and which no page can read.
+type alone struct{ http.RoundTripper }
 
 // RoundTrip is for httputil.ReverseProxy.
-func (t untrailed) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t alone) RoundTrip(r *http.Request) (*http.Response, error) {
+	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil { // the proxy's, which would pass them on, without end
+		trace.Got1xxResponse = nil
+	}
 	resp, err := t.RoundTripper.RoundTrip(r)
 	if err != nil {
 		return nil, err
@@ -178,19 +182,6 @@ func (portConn) SetReadDeadline(time.Time) error  { return nil }
 func (portConn) SetWriteDeadline(time.Time) error { return nil }
 
 func quiet(l *slog.Logger) *log.Logger { return slog.NewLogLogger(l.Handler(), slog.LevelDebug) }
-
-// final leaves out what precedes a response, whose headers nobody has looked at.
-type final struct{ http.ResponseWriter }
-
-// WriteHeader is for httputil.ReverseProxy.
-func (w final) WriteHeader(code int) {
-	if code >= 200 || code == http.StatusSwitchingProtocols {
-		w.ResponseWriter.WriteHeader(code)
-	}
-}
-
-// Unwrap is for http.ResponseController.
-func (w final) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // local is the port's origin to the program that listens there: as if its page were opened
 // in the VM. Many refuse other hosts, and origins that do not fit.

@@ -319,6 +319,24 @@ func TestPort_TrailersDoNotPass(t *testing.T) {
 	}
 }
 
+// What precedes an answer does not pass either, and cannot go on without end.
+func TestPort_EarlyHintsEnd(t *testing.T) {
+	r := newPortRig(t, false, map[string]http.HandlerFunc{"/hints": func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		for n := 0; err == nil && n < 16<<10; n++ {
+			_, err = io.WriteString(conn, "HTTP/1.1 103 Early Hints\r\nX-A: "+strings.Repeat("x", 2000)+"\r\n\r\n")
+		}
+		if err == nil {
+			t.Error("all of them were read")
+		}
+		_ = conn.Close()
+	}})
+	r.login()
+	if code, _, text := r.get(r.open()+"/hints", nil); code != http.StatusBadGateway {
+		t.Errorf("%d %s", code, text)
+	}
+}
+
 // A page without an origin reaches its own port, by its grant, and nothing else.
 func TestPort_SandboxedByPath(t *testing.T) {
 	r := newPortRig(t, false, map[string]http.HandlerFunc{
