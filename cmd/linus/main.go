@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -35,7 +36,8 @@ func main() { os.Exit(process(daemon.Proxmox)) }
 // process calls run with this process's arguments, streams and signals.
 func process(backend daemon.NewBackend) int {
 	stdout := os.Stdout
-	os.Stdout = os.Stderr // stray prints must not get into a protocol
+	os.Stdout = os.Stderr     // stray prints must not get into a protocol
+	log.SetOutput(io.Discard) // where net/http quotes what a VM sends out of turn
 	time.AfterFunc(time.Second, lategc.End)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -47,6 +48,7 @@ func TestMain(m *testing.M) {
 }
 
 func fakeBackend(config.Config, daemon.Installation, *slog.Logger) daemon.Backend {
+	log.Print("said by a library")
 	fake := providertest.NewFake()
 	fake.Set(providertest.Behaviour{Task: runTask, OnStart: func(j job.Job, p job.Payload) {
 		if strings.Contains(p.Manifest.Task, "loses its marker") {
