@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/http/httputil"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"linus/internal/gate"
 	"linus/internal/job"
 	"linus/internal/vm"
+	"linus/internal/vmpage"
 )
 
 // What is asked of a sandbox goes to the program in its VM, over SSH. That program, and all that it
@@ -96,7 +96,7 @@ func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
 	defer s.watch(ctx, id, cancel)()
 	way := s.ways.to(s, id)
 	proxy := httputil.ReverseProxy{
-		Transport: bare{way.transport}, FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		Transport: vmpage.Alone{RoundTripper: way.transport}, FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		Rewrite:        toVM,
 		ModifyResponse: fromVM,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -285,23 +285,6 @@ func fromVM(resp *http.Response) error {
 	}
 	resp.Header.Set("Content-Security-Policy", "sandbox; default-src 'none'") // a signed link to a page
 	return nil
-}
-
-// bare leaves out what precedes an answer and what follows its body: headers that nobody has looked at.
-type bare struct{ http.RoundTripper }
-
-func (t bare) RoundTrip(r *http.Request) (*http.Response, error) {
-	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil { // the proxy's, which would pass them on, without end
-		trace.Got1xxResponse = nil
-	}
-	resp, err := t.RoundTripper.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	out := *resp // the body's end sets the other's trailers
-	out.Trailer = nil
-	out.Header.Del("Trailer")
-	return &out, nil
 }
 
 // way are the connections to the program in one sandbox.

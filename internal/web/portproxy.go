@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vmpage"
 )
 
 // What passes between a browser and a port of a VM.
@@ -24,7 +24,6 @@ const (
 	portReady   = 50 * time.Second // until the VM takes a connection, which resumes it; less than proxies wait
 	portAnswer  = 2 * time.Minute  // until the headers are there
 	portIdle    = 20 * time.Second
-	portCookies = 50              // set by one response
 	portCheck   = 5 * time.Second // between two looks whether a stream may go on
 	portOpen    = 48              // requests to one port at once; an SSH connection to a VM has 64
 )
@@ -74,7 +73,7 @@ func (a *api) reach(w http.ResponseWriter, r *http.Request, v portRequest, who j
 			}
 		}()
 		proxy := httputil.ReverseProxy{
-			Transport: alone{a.ports.transport}, FlushInterval: -1, ErrorLog: quiet(a.Log),
+			Transport: vmpage.Alone{RoundTripper: a.ports.transport}, FlushInterval: -1, ErrorLog: quiet(a.Log),
 			Rewrite:        func(p *httputil.ProxyRequest) { a.toVM(p, v, port.Port) },
 			ModifyResponse: func(resp *http.Response) error { return a.fromVM(resp, v, port.Port) },
 			ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { a.portFailed(w, r, v, err) },
@@ -146,40 +145,12 @@ func portTransport(e job.Engine) *http.Transport {
 			if err != nil {
 				return nil, err
 			}
-			return portConn{t}, nil
+			return vmpage.Conn{Tunnel: t}, nil
 		},
 		DisableCompression: true, MaxIdleConnsPerHost: 8, IdleConnTimeout: portIdle,
 		ResponseHeaderTimeout: portAnswer, MaxResponseHeaderBytes: portHeaders, ExpectContinueTimeout: time.Second,
 	}
 }
-
-// alone leaves out what precedes a response and what follows its body: headers that nobody has looked
-// at, and which no page can read.
-type alone struct{ http.RoundTripper }
-
-// RoundTrip is for httputil.ReverseProxy.
-func (t alone) RoundTrip(r *http.Request) (*http.Response, error) {
-	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil { // the proxy's, which would pass them on, without end
-		trace.Got1xxResponse = nil
-	}
-	resp, err := t.RoundTripper.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	out := *resp // the body's end sets the other's trailers
-	out.Trailer = nil
-	out.Header.Del("Trailer")
-	return &out, nil
-}
-
-// portConn is a tunnel as net/http has its connections. Its times are bounded by closing it.
-type portConn struct{ job.Tunnel }
-
-func (portConn) LocalAddr() net.Addr              { return &net.UnixAddr{Net: "unix"} }
-func (portConn) RemoteAddr() net.Addr             { return &net.UnixAddr{Net: "unix"} }
-func (portConn) SetDeadline(time.Time) error      { return nil }
-func (portConn) SetReadDeadline(time.Time) error  { return nil }
-func (portConn) SetWriteDeadline(time.Time) error { return nil }
 
 func quiet(l *slog.Logger) *log.Logger { return slog.NewLogLogger(l.Handler(), slog.LevelDebug) }
 
@@ -218,9 +189,10 @@ func (a *api) toVM(p *httputil.ProxyRequest, v portRequest, port int) {
 	} else {
 		h.Del("Referer")
 	}
-	kept := a.pages.sessions.itsOwn(v, h["Cookie"])
-	if h.Del("Cookie"); kept != "" {
-		h.Set("Cookie", kept)
+	if v.prefix == "" {
+		a.pages.sessions.host(v).To(h)
+	} else {
+		h.Del("Cookie")
 	}
 }
 
@@ -255,29 +227,14 @@ var sandboxHeaders = map[string]bool{
 	"X-Content-Type-Options": true,
 }
 
-// beyondHost are headers of a response that reach beyond its host, or a proxy before this server.
-var beyondHost = []string{
-	"Alt-Svc", "Clear-Site-Data", "Nel", "Public-Key-Pins", "Report-To", "Reporting-Endpoints", "Set-Cookie2", "Strict-Transport-Security",
-	"X-Accel-Buffering", "X-Accel-Charset", "X-Accel-Expires", "X-Accel-Limit-Rate", "X-Accel-Redirect", "X-Lighttpd-Send-File", "X-Lighttpd-Send-Tempfile", "X-Reproxy-Url", "X-Sendfile",
-}
-
 // fromVM makes the VM's response the one that a browser gets.
 func (a *api) fromVM(resp *http.Response, v portRequest, port int) error {
 	h := resp.Header
 	if to := h.Get("Location"); to != "" {
 		h.Set("Location", v.outside(to, port))
 	}
-	set := h["Set-Cookie"]
-	h.Del("Set-Cookie")
 	if v.prefix == "" {
-		for _, name := range beyondHost {
-			h.Del(name)
-		}
-		for _, line := range set[:min(len(set), portCookies)] {
-			for _, c := range a.pages.sessions.forHost(v, line) {
-				h.Add("Set-Cookie", c)
-			}
-		}
+		a.pages.sessions.host(v).From(h)
 	} else {
 		for name := range h {
 			if !sandboxHeaders[name] {
@@ -329,58 +286,7 @@ func (v portRequest) outside(to string, port int) string {
 	return u.String()
 }
 
-// A cookie that a page sets by a script may be for all hosts of the domain, and so come to
-// another VM's, and nothing in a request says so. Those that a VM itself has set are known by
-// a second cookie, which has a MAC of both its name and its value: only they reach it.
-const markCookie = ownCookies + "mark-"
-
-// forHost returns a Set-Cookie of a VM as the port's host sets it, with its mark; none if it
-// cannot.
-func (s sessions) forHost(v portRequest, line string) []string {
-	pair, rest, _ := strings.Cut(line, ";")
-	name, value, ok := strings.Cut(pair, "=")
-	name, value = strings.TrimSpace(name), strings.TrimSpace(value)
-	if !ok || name == "" || isOwnCookie(name) {
-		return nil
-	}
-	attributes := ""
-	for a := range strings.SplitSeq(rest, ";") {
-		if key, _, _ := strings.Cut(a, "="); !strings.EqualFold(strings.TrimSpace(key), "domain") && strings.TrimSpace(a) != "" {
-			attributes += "; " + strings.TrimSpace(a)
-		}
-	}
-	cookie, mark := name+"="+value+attributes, markCookie+name+"="+s.mac("cookie "+v.id, name+"="+value)+attributes+"; HttpOnly"
-	return []string{cookie, mark}
-}
-
-func isOwnCookie(name string) bool {
-	name = strings.ToLower(name)
-	name = strings.TrimPrefix(strings.TrimPrefix(name, "__host-"), "__secure-")
-	return strings.HasPrefix(name, ownCookies)
-}
-
-// itsOwn returns those of a browser's cookies that the VM has set at the port's host.
-func (s sessions) itsOwn(v portRequest, lines []string) string {
-	if v.prefix != "" {
-		return ""
-	}
-	var kept, all []string
-	marks := map[string]bool{}
-	for _, line := range lines {
-		for c := range strings.SplitSeq(line, ";") {
-			c = strings.TrimSpace(c)
-			if marked, ok := strings.CutPrefix(c, markCookie); ok {
-				marks[marked] = true
-			} else if name, _, _ := strings.Cut(c, "="); !isOwnCookie(name) {
-				all = append(all, c)
-			}
-		}
-	}
-	for _, c := range all {
-		name, _, ok := strings.Cut(c, "=")
-		if ok && marks[name+"="+s.mac("cookie "+v.id, c)] {
-			kept = append(kept, c)
-		}
-	}
-	return strings.Join(kept, "; ")
+// host is that of a port which has one.
+func (s sessions) host(v portRequest) vmpage.Host {
+	return func(text string) string { return s.mac("cookie "+v.id, text) }
 }

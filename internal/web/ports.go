@@ -15,6 +15,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"linus/internal/job"
+	"linus/internal/vmpage"
 )
 
 // Exposed ports of VMs. Their pages are hostile: each has an origin that is not this server's
@@ -33,9 +34,8 @@ const (
 
 // Cookies of a port's host.
 const (
-	ownCookies  = "linus-" // what the VM neither sets nor gets
-	grantCookie = ownCookies + "port"
-	stateCookie = ownCookies + "state"
+	grantCookie = vmpage.OwnCookies + "port"
+	stateCookie = vmpage.OwnCookies + "state"
 )
 
 // ports is what requests to all ports share.
