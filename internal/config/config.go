@@ -67,6 +67,9 @@ type Config struct {
 	E2BURL      string `envconfig:"E2B_URL" of:"process" desc:"URL of E2B_ADDR as clients reach it (https://sandboxes.example), which linus e2b env prints. Empty: the address listened on."`
 	E2BInsecure bool   `envconfig:"E2B_INSECURE" of:"process" default:"false" desc:"true: E2B_ADDR may be another address than this machine's loopback without HTTP_TLS_CERT, as a proxy in front of it encrypts."`
 
+	E2BDomain      string `envconfig:"E2B_DOMAIN" of:"process" desc:"Domain (sandboxes.example, or with a port) whose host names lead to E2B_ADDR: ports of sandboxes are at PORT-ID.DOMAIN, for whoever has the sandbox's token. Empty: they have no names."`
+	E2BPublicPorts bool   `envconfig:"E2B_PUBLIC_PORTS" of:"process" default:"false" desc:"true: ports of a sandbox that is created with network.allowPublicTraffic need no token."`
+
 	HTTPTLSCert   string `envconfig:"HTTP_TLS_CERT" of:"process" kind:"path" desc:"PEM file with this server's certificate, followed by those between it and its root, for HTTPS at HTTP_ADDR. Read again when it changes. Empty: plain HTTP."`
 	HTTPTLSKey    string `envconfig:"HTTP_TLS_KEY" of:"process" kind:"path" desc:"PEM file with the key of HTTP_TLS_CERT, which only its owner and group can read."`
 	OAuthIssuer   string `envconfig:"OAUTH_ISSUER" of:"process" desc:"URL of the OAuth authorization server (https://id.example/realms/team) whose access tokens HTTP clients may show, as JWTs with the scopes linus:read, linus:run or linus:admin. Needs OAUTH_AUDIENCE. Empty: none."`

@@ -80,11 +80,13 @@ func (c Config) rules() []rule {
 		{"E2B_ADDR", c.E2BAddr, !IsAddress(c.E2BAddr) || c.HTTPTLSCert != "" || c.E2BInsecure || isOnLoopback(c.E2BAddr), "keys and files could be read on the network: set HTTP_TLS_CERT and HTTP_TLS_KEY, listen on 127.0.0.1, or set E2B_INSECURE to true if a proxy in front of it encrypts"},
 		{"E2B_ADDR", c.E2BAddr, c.E2BAddr == "" || c.AllowedCommands == "", "ALLOWED_COMMANDS is set, and sandboxes run any command: unset one of them"},
 		{"E2B_URL", c.E2BURL, c.E2BURL == "" || isOrigin(c.E2BURL), "give https://HOST or https://HOST:PORT: lower case, no path, not the scheme's own port"},
+		{"E2B_DOMAIN", c.E2BDomain, c.E2BDomain == "" || isDomain(c.E2BDomain), "give a domain in lower case, as in sandboxes.example, with :PORT if clients need that"},
+		{"E2B_DOMAIN", c.E2BDomain, !c.namedBelow(hostOf(c.E2BDomain)), "give a domain of its own, which neither HTTP_URL nor a name in HTTP_HOSTS is or is below: pages of VMs set cookies for it"},
 		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || isToken(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
 		{"HTTP_HOSTS", c.HTTPHosts, !slices.ContainsFunc(words(c.HTTPHosts), func(s string) bool { return !isHost(s) }), "give host names without port, separated by spaces or commas"},
 		{"HTTP_URL", c.HTTPURL, c.HTTPURL == "" || isOrigin(c.HTTPURL), "give https://HOST or https://HOST:PORT as browsers send it: lower case, no path, not the scheme's own port"},
 		{"EXPOSE_DOMAIN", c.ExposeDomain, c.ExposeDomain == "" || isWildcard(c.ExposeDomain), "give *. and a domain in lower case, as in *.vms.example"},
-		{"EXPOSE_DOMAIN", c.ExposeDomain, !c.exposes(), "give a domain of its own, which neither HTTP_URL nor a name in HTTP_HOSTS is or is below: pages of VMs set cookies for it"},
+		{"EXPOSE_DOMAIN", c.ExposeDomain, !c.namedBelow(c.PortDomain()), "give a domain of its own, which neither HTTP_URL nor a name in HTTP_HOSTS is or is below: pages of VMs set cookies for it"},
 		{"HTTP_TLS_CERT", c.HTTPTLSCert, c.HTTPTLSCert != "" || c.HTTPTLSKey == "", "HTTP_TLS_KEY is set: also give the file with its certificate"},
 		{"HTTP_TLS_KEY", c.HTTPTLSKey, c.HTTPTLSKey != "" || c.HTTPTLSCert == "", "HTTP_TLS_CERT is set: also give the file with its key"},
 		{"HTTP_CORS_ORIGINS", strings.Join(noOrigins, ", "), len(noOrigins) == 0, "give origins as browsers send them, http://HOST:PORT or https://HOST: lower case, no path, not the scheme's own port, and no *"},
@@ -247,18 +249,27 @@ func (c Config) HTTPNames() []string { return words(c.HTTPHosts) }
 // PortDomain is EXPOSE_DOMAIN without its asterisk.
 func (c Config) PortDomain() string { return strings.TrimPrefix(c.ExposeDomain, "*.") }
 
-// exposes reports whether a name of this server gets what pages below EXPOSE_DOMAIN set. None is
+// namedBelow reports whether a name of this server gets what pages below a domain set. None is
 // set for a name without a dot.
-func (c Config) exposes() bool {
+func (c Config) namedBelow(domain string) bool {
 	u, err := url.Parse(c.HTTPURL)
 	names := c.HTTPNames()
 	if err == nil {
 		names = append(names, u.Hostname())
 	}
-	return c.ExposeDomain != "" && slices.ContainsFunc(names, func(n string) bool {
+	return domain != "" && slices.ContainsFunc(names, func(n string) bool {
 		n = strings.ToLower(n)
-		return n == c.PortDomain() && strings.Contains(n, ".") || strings.HasSuffix(n, "."+c.PortDomain())
+		return n == domain && strings.Contains(n, ".") || strings.HasSuffix(n, "."+domain)
 	})
+}
+
+// hostOf returns a host without its port.
+func hostOf(s string) string { host, _, _ := strings.Cut(s, ":"); return host }
+
+// isDomain reports whether s is a domain, or one with a port.
+func isDomain(s string) bool {
+	host := hostOf(s)
+	return isWildcard("*."+host) && (s == host || IsAddress(s) && !strings.HasSuffix(s, ":0"))
 }
 
 // namesItself reports whether requests for the host of HTTP_URL are answered.

@@ -48,6 +48,7 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 			_, err := templates.RemoveTemplate(ctx, name)
 			return err
 		},
+		Domain: c.E2BDomain, PublicPorts: c.E2BPublicPorts, Secure: settings != nil || c.E2BInsecure,
 		Secret: secret, Defaults: defaultsOf(c), TLS: settings, Log: log,
 	})
 	if err != nil {

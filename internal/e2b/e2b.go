@@ -38,7 +38,7 @@ type Sandboxes interface {
 	DialSandbox(ctx context.Context, id string) (net.Conn, error)
 }
 
-// Options of a server. All but TLS and Log are required.
+// Options of a server. Those with a zero that says what it means, TLS and Log may be left out.
 type Options struct {
 	Engine    job.Engine
 	Sandboxes Sandboxes
@@ -49,10 +49,16 @@ type Options struct {
 	// Templates returns the templates of the host, and RemoveTemplate removes one.
 	Templates      func(ctx context.Context) ([]vm.VM, error)
 	RemoveTemplate func(ctx context.Context, name string) error
-	Secret         []byte // from which the sandboxes' access tokens are made
-	Defaults       job.Defaults
-	TLS            *tls.Config // nil: plain HTTP
-	Log            *slog.Logger
+	// Domain, with a port if clients need one, is below which ports of sandboxes have hosts; empty:
+	// they have none. PublicPorts: those of sandboxes that are asked for so need no token.
+	// Secure: clients come by HTTPS.
+	Domain      string
+	PublicPorts bool
+	Secure      bool
+	Secret      []byte // from which the sandboxes' access tokens are made
+	Defaults    job.Defaults
+	TLS         *tls.Config // nil: plain HTTP
+	Log         *slog.Logger
 
 	bounds bounds // zero: defaultBounds
 }
@@ -105,6 +111,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(ctx)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
+	if p, ok := s.portOf(r.Host); ok {
+		s.toPort(w, r, p)
+		return
+	}
 	if isForSandbox(r) {
 		s.toSandbox(w, r)
 		return

@@ -234,6 +234,7 @@ func (l *lab) send(t *testing.T, method, path, body string, headers ...string) (
 	for at := 0; at < len(headers); at += 2 {
 		r.Header.Set(headers[at], headers[at+1])
 	}
+	r.Host = r.Header.Get("Host")
 	resp, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		t.Fatal(err)

@@ -27,9 +27,14 @@ func vmOf(id string) string {
 
 // accessToken is what a sandbox's programs and files are reached with. It is nowhere stored, and
 // opens this sandbox alone.
-func (s *server) accessToken(id string) string {
+func (s *server) accessToken(id string) string { return s.mac("sandbox " + id) }
+
+// trafficToken is what a sandbox's ports are reached with, and nothing else.
+func (s *server) trafficToken(id string) string { return s.mac("traffic " + id) }
+
+func (s *server) mac(text string) string {
 	mac := hmac.New(sha256.New, s.Secret)
-	mac.Write([]byte("sandbox " + id))
+	mac.Write([]byte(text))
 	return hex.EncodeToString(mac.Sum(nil))
 }
 

@@ -16,7 +16,7 @@ type network struct {
 	Deny   []string       `json:"denyOut"`
 	Rules  map[string]any `json:"rules"`
 	Proxy  map[string]any `json:"egressProxy"`
-	Public *bool          `json:"allowPublicTraffic"`
+	Public bool           `json:"allowPublicTraffic"` // to whoever has no token, too
 	Mask   string         `json:"maskRequestHost"`
 
 	Internet *bool `json:"allow_internet_access"` // where one is changed
@@ -42,9 +42,7 @@ func (n *network) egress(internet *bool) (out vm.Network, err error) {
 	case n.Proxy != nil:
 		return out, invalid("network.egressProxy", "sandboxes connect through no proxy", "leave it out, and set a proxy in the sandbox's environment")
 	case n.Mask != "":
-		return out, invalid("network.maskRequestHost", "ports of sandboxes are not served under other names", "leave it out")
-	case n.Public != nil && !*n.Public:
-		return out, invalid("network.allowPublicTraffic", "ports of sandboxes are never public here", "leave it out")
+		return out, invalid("network.maskRequestHost", "ports of sandboxes are served as localhost there", "leave it out")
 	}
 	denied := internet != nil && !*internet || slices.Contains(n.Deny, everything)
 	var inside []string
@@ -70,6 +68,9 @@ func (n *network) egress(internet *bool) (out vm.Network, err error) {
 	}
 	return out, nil
 }
+
+// public reports whether whoever knows a port's host may reach it.
+func (n *network) public() bool { return n != nil && n.Public }
 
 func prefix(text string) (netip.Prefix, error) {
 	if at, err := netip.ParseAddr(text); err == nil {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -75,28 +74,11 @@ func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if port := r.Header.Get("E2b-Sandbox-Port"); port != "" && port != strconv.Itoa(envd.Port) || !isOpen(r.URL.Path) {
-		s.fail(w, &refusal{http.StatusNotFound, "a sandbox answers for its processes and files here: for a port of it, use linus vm port expose " + v.Name})
+		s.fail(w, &refusal{http.StatusNotFound, "a sandbox answers for its processes and files here: for a port of it, use the host that getHost returns, or linus vm port expose " + v.Name})
 		return
 	}
-	leave, ok := s.asking.Enter("sandbox "+id, s.bounds.sandbox)
-	if !ok {
-		w.Header().Set("Retry-After", "1")
-		s.fail(w, &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d requests to this sandbox are open, commands and watchers included: end some first", s.bounds.sandbox)})
-		return
-	}
-	defer leave()
 	gate.Serves(r.Context())
-	// Streams go both ways. An answer may begin before the request has ended: a server that then
-	// closed the body would have it cut off.
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{})
-	_ = control.EnableFullDuplex() // HTTP/2 always does
-	ctx, cancel := context.WithCancel(asOwner(r.Context(), v))
-	defer cancel()
-	defer s.watch(ctx, id, cancel)()
-	way := s.ways.to(s, id)
-	proxy := httputil.ReverseProxy{
-		Transport: vmpage.Alone{RoundTripper: way.transport}, FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+	s.pass(w, r, v, httputil.ReverseProxy{
 		Rewrite:        toVM,
 		ModifyResponse: fromVM,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -111,8 +93,13 @@ func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
 				s.goneSandbox(w, id)
 			}
 		},
-	}
-	proxy.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// full refuses what is one request too many.
+func (s *server) full(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	s.fail(w, &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d requests to this sandbox are open, commands and watchers included: end some first", s.bounds.sandbox)})
 }
 
 // mayReach returns the ID of the sandbox that a request has the token of, or whose token has signed
@@ -287,7 +274,7 @@ func fromVM(resp *http.Response) error {
 	return nil
 }
 
-// way are the connections to the program in one sandbox.
+// way are the connections to the program in one sandbox, and to its ports.
 type way struct {
 	transport *http.Transport
 	used      time.Time
@@ -313,10 +300,24 @@ func (a *ways) to(s *server, id string) *way {
 	w := a.of[id]
 	if w == nil {
 		w = &way{transport: &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return s.Sandboxes.DialSandbox(ctx, vmOf(id))
+			DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+				number, ok := strings.CutPrefix(addr, "localhost:")
+				if !ok {
+					return s.Sandboxes.DialSandbox(ctx, vmOf(id))
+				}
+				port, err := strconv.Atoi(number)
+				if err != nil {
+					return nil, err
+				}
+				ctx, cancel := context.WithTimeout(ctx, answerTime)
+				defer cancel()
+				t, err := s.Engine.DialVM(ctx, vmOf(id), port)
+				if err != nil {
+					return nil, err
+				}
+				return vmpage.Conn{Tunnel: t}, nil
 			},
-			DisableCompression: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: idleTime,
+			DisableCompression: true, MaxIdleConns: 16, MaxIdleConnsPerHost: 16, IdleConnTimeout: idleTime,
 			ResponseHeaderTimeout: answerTime, MaxResponseHeaderBytes: vmHeaders, ExpectContinueTimeout: time.Second,
 		}}
 		a.of[id] = w

@@ -165,6 +165,9 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if a.Network.public() && (!s.PublicPorts || s.Domain == "") {
+		return invalid("network.allowPublicTraffic", "ports of sandboxes are not public here", "leave it out, and send the sandbox's trafficAccessToken; E2B_DOMAIN and E2B_PUBLIC_PORTS allow it")
+	}
 	if !s.mayUse(r.Context()) {
 		return errNoUse
 	}
@@ -184,7 +187,7 @@ func (s *server) make(ctx context.Context, m job.Manifest, a asked, seconds int)
 	if a.AutoPause {
 		m.AtEnd = vm.EndSuspend
 	}
-	info, err := s.Engine.CreateVM(ctx, job.Submission{Manifest: m, Client: client, Sandbox: &vm.Sandbox{Metadata: a.Metadata, Env: slices.Sorted(maps.Keys(a.Env))}})
+	info, err := s.Engine.CreateVM(ctx, job.Submission{Manifest: m, Client: client, Sandbox: &vm.Sandbox{Metadata: a.Metadata, Env: slices.Sorted(maps.Keys(a.Env)), Public: a.Network.public()}})
 	if err != nil {
 		return v, err
 	}
@@ -371,6 +374,7 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	if s.mayUse(r.Context()) {
 		d.Token = s.accessToken(d.ID)
 	}
+	d.Domain = s.Domain
 	onTimeout := "kill"
 	if pauses(v) {
 		onTimeout = "pause"

@@ -39,6 +39,8 @@ type known struct {
 	Client   string `json:"clientID"`
 	Envd     string `json:"envdVersion"`
 	Token    string `json:"envdAccessToken,omitempty"`
+	Traffic  string `json:"trafficAccessToken,omitempty"` // opens its ports
+	Domain   string `json:"domain,omitempty"`             // below which they have hosts
 }
 
 // detail is a sandbox in lists, and when one is asked for.
@@ -76,7 +78,7 @@ func templateOf(v vm.VM) string { return cmp.Or(v.Template, v.OS) }
 
 func (s *server) known(v vm.VM) known {
 	id := idOf(v.Job)
-	return known{Template: templateOf(v), ID: id, Client: "linus", Envd: envd.Version, Token: s.accessToken(id)}
+	return known{Template: templateOf(v), ID: id, Client: "linus", Envd: envd.Version, Token: s.accessToken(id), Traffic: s.trafficToken(id), Domain: s.Domain}
 }
 
 // far is when a sandbox ends that does not end: clients need a time.

@@ -4,9 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -94,5 +99,67 @@ func TestSandboxes_E2BsOwnClient(t *testing.T) {
 	}
 	if !strings.Contains(refused, "400: network.allowOut") {
 		t.Errorf("what cannot be meant is refused with %q", refused)
+	}
+}
+
+// A sandbox's port has a host below E2B_DOMAIN, for whoever has its token. The VM's loopback is this
+// machine's in the process lab.
+func TestSandboxes_PortsHaveHosts(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess)
+	h.env = append(h.env, "E2B_DOMAIN=boxes.example")
+	env := map[string]string{}
+	for _, pair := range h.serveSandboxes(t) {
+		name, value, _ := strings.Cut(pair, "=")
+		env[name] = value
+	}
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "from the VM, as "+r.Host) }))
+	defer site.Close()
+	ask := func(method, host, path, body, header, value string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, env["E2B_API_URL"]+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		r.Header.Set(header, value)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(text)
+	}
+	code, text := ask(http.MethodPost, "", "/sandboxes", `{"templateID":"base","timeout":300}`, "X-API-KEY", env["E2B_API_KEY"])
+	var made struct {
+		ID     string `json:"sandboxID"`
+		Token  string `json:"trafficAccessToken"`
+		Domain string `json:"domain"`
+	}
+	if err := json.Unmarshal([]byte(text), &made); err != nil || code != http.StatusCreated {
+		t.Fatal(code, text, err)
+	}
+	inside := strconv.Itoa(site.Listener.Addr().(*net.TCPAddr).Port)
+	host := "-" + made.ID + "." + made.Domain
+	for _, c := range []struct {
+		port, header, value string
+		code                int
+		says                string
+	}{
+		{inside, "E2b-Traffic-Access-Token", made.Token, 200, "from the VM, as localhost:" + inside},
+		{inside, "X-API-KEY", env["E2B_API_KEY"], 403, "trafficAccessToken"},
+		{freePort(t), "E2b-Traffic-Access-Token", made.Token, 502, "no web server answers"},
+	} {
+		if code, text := ask(http.MethodGet, c.port+host, "/", "", c.header, c.value); code != c.code || !strings.Contains(text, c.says) {
+			t.Errorf("port %s: %d %s, want %d with %q", c.port, code, text, c.code, c.says)
+		}
+	}
+	ask(http.MethodDelete, "", "/sandboxes/"+made.ID, "", "X-API-KEY", env["E2B_API_KEY"])
+	if code, text := ask(http.MethodGet, inside+host, "/", "", "E2b-Traffic-Access-Token", made.Token); code != http.StatusBadGateway || !strings.Contains(text, "The sandbox was not found") {
+		t.Errorf("after its end: %d %s", code, text)
 	}
 }

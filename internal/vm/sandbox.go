@@ -7,6 +7,7 @@ import "strings"
 type Sandbox struct {
 	Metadata map[string]string `json:"metadata,omitempty"` // texts that the program finds it by
 	Env      []string          `json:"env,omitempty"`      // names of the variables that its commands are given; their values are in the VM alone
+	Public   bool              `json:"public,omitempty"`   // its ports may be reached without a token, where the server allows that
 }
 
 // SandboxID returns the ID by which programs know the sandbox that is a VM with an ID in its marker:

@@ -1,0 +1,257 @@
+package e2b
+
+import (
+	"context"
+	"crypto/hmac"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/envd"
+	"linus/internal/gate"
+	"linus/internal/job"
+	"linus/internal/vm"
+	"linus/internal/vmpage"
+)
+
+// Ports of sandboxes, each at a host of its own below Options.Domain: PORT-ID.DOMAIN. What listens
+// there is hostile, and so is its page: those of other sandboxes are of the same site. Who may
+// reach it shows a token of the sandbox, in a header or, as browsers do, once in the query: then a
+// cookie of that one host stands for it.
+
+const (
+	trafficHeader  = "E2b-Traffic-Access-Token" // in lower case, in the query
+	visitCookie    = "__Host-" + vmpage.OwnCookies + "port"
+	visitTime      = 12 * time.Hour
+	publicVisitors = 2 // a share of a sandbox's requests: others are left to those who have a token
+)
+
+// port is a TCP port of a sandbox. Number 0 is none that can be reached.
+type port struct {
+	id     string
+	number int
+}
+
+func (p port) text() string { return strconv.Itoa(p.number) }
+
+// portOf returns the port whose host that is; false: it is none of a port.
+func (s *server) portOf(host string) (p port, ok bool) {
+	domain, _, _ := strings.Cut(s.Domain, ":")
+	host, _, _ = strings.Cut(strings.ToLower(host), ":")
+	label, below := strings.CutSuffix(host, "."+domain)
+	number, id, dashed := strings.Cut(label, "-")
+	if domain == "" || !below || !dashed || strings.Trim(number, "0123456789") != "" {
+		return p, false
+	}
+	if n, err := strconv.ParseUint(number, 10, 16); err == nil && strconv.FormatUint(n, 10) == number && n != 22 { // SSH's is the engine's own way
+		p.number = int(n)
+	}
+	p.id = id
+	return p, true
+}
+
+// toPort passes a request to a port of a sandbox.
+func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) {
+	if p.number == 0 {
+		s.fail(w, &refusal{http.StatusNotFound, "no such port: give 1 to 65535, and not SSH's"})
+		return
+	}
+	if p.number == envd.Port {
+		r.Header.Set("E2b-Sandbox-Id", p.id)
+		r.Header.Del("E2b-Sandbox-Port")
+		s.toSandbox(w, r)
+		return
+	}
+	known := s.mayVisit(r, p)
+	if to := *r.URL; known && r.Method == http.MethodGet && !isUpgrade(r.Header) && dropToken(&to) {
+		s.welcome(w, p, to)
+		return
+	}
+	refused := &refusal{http.StatusForbidden, "this needs a token of the sandbox: its trafficAccessToken in the header e2b-traffic-access-token, or in a browser once in the query"}
+	if !known && (!s.PublicPorts || hasToken(r)) {
+		s.fail(w, refused)
+		return
+	}
+	v, err := s.usable(r.Context(), p.id)
+	switch {
+	case errors.Is(err, job.ErrNotFound):
+		s.goneSandbox(w, p.id)
+		return
+	case err == nil && !known && !v.Sandbox().Public:
+		err = refused
+	}
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	if known {
+		gate.Serves(r.Context())
+	} else {
+		leave, ok := s.asking.Enter("visitors of "+p.id, max(1, s.bounds.sandbox/publicVisitors))
+		if !ok {
+			s.full(w)
+			return
+		}
+		defer leave()
+	}
+	s.pass(w, r, v, httputil.ReverseProxy{
+		Rewrite: func(out *httputil.ProxyRequest) { s.toPage(out, p) },
+		ModifyResponse: func(resp *http.Response) error {
+			w.Header().Del("X-Content-Type-Options") // these are the page's to say
+			w.Header().Del("Cache-Control")
+			if to, err := url.Parse(resp.Header.Get("Location")); err == nil && (to.Host == "localhost:"+p.text() || to.Host == "127.0.0.1:"+p.text()) {
+				to.Scheme, to.Host, to.User, to.Path = "", "", nil, "/"+strings.TrimLeft(to.Path, "/\\")
+				to.RawPath = ""
+				resp.Header.Set("Location", to.String())
+			}
+			s.host(p).From(resp.Header)
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			field, ok := errors.AsType[*job.FieldError](err)
+			switch {
+			case r.Context().Err() != nil: // the client has gone, or the sandbox
+				s.goneSandbox(w, p.id)
+			case ok && field.Field != "port", job.IsEngineFault(err):
+				s.Log.Debug("a port of a sandbox cannot be reached", "sandbox", p.id, "port", p.number, "err", err)
+				s.fail(w, &refusal{http.StatusServiceUnavailable, "the sandbox cannot be reached at the moment: try again"})
+			default:
+				respond(w, http.StatusBadGateway, map[string]any{
+					"sandboxId": p.id, "port": p.number, "code": http.StatusBadGateway,
+					"message": "The sandbox runs, but no web server answers at port " + p.text(),
+				})
+			}
+		},
+	})
+}
+
+// pass passes a request to a sandbox that a proxy is for, as long as the sandbox may be used.
+func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy httputil.ReverseProxy) {
+	id := idOf(v.Job)
+	leave, ok := s.asking.Enter("sandbox "+id, s.bounds.sandbox)
+	if !ok {
+		s.full(w)
+		return
+	}
+	defer leave()
+	// Streams go both ways. An answer may begin before the request has ended: a server that then
+	// closed the body would have it cut off.
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{})
+	_ = control.EnableFullDuplex() // HTTP/2 always does
+	ctx, cancel := context.WithCancel(asOwner(r.Context(), v))
+	defer cancel()
+	defer s.watch(ctx, id, cancel)()
+	proxy.Transport, proxy.FlushInterval = vmpage.Alone{RoundTripper: s.ways.to(s, id).transport}, -1
+	proxy.ErrorLog = slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug)
+	proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// hasToken reports whether a request shows a token, right or wrong.
+func hasToken(r *http.Request) bool {
+	return r.Header.Get("X-Access-Token")+r.Header.Get(trafficHeader)+r.URL.Query().Get(strings.ToLower(trafficHeader)) != ""
+}
+
+// mayVisit reports whether a request shows a token of the sandbox, or the cookie of the port's host
+// from where its own page is. A token that is shown decides alone.
+func (s *server) mayVisit(r *http.Request, p port) bool {
+	if vmOf(p.id) == "" {
+		return false
+	}
+	if hasToken(r) {
+		traffic := []byte(s.trafficToken(p.id))
+		return s.isAccessToken(p.id, r.Header.Get("X-Access-Token")) || hmac.Equal(traffic, []byte(r.Header.Get(trafficHeader))) || hmac.Equal(traffic, []byte(r.URL.Query().Get(strings.ToLower(trafficHeader))))
+	}
+	for _, c := range r.CookiesNamed(visitCookie) {
+		text, mac, _ := strings.Cut(c.Value, ".")
+		until, err := strconv.ParseInt(text, 10, 64)
+		if err == nil && time.Now().Unix() < until && hmac.Equal([]byte(s.visit(p, text)), []byte(mac)) {
+			return isOwnPage(r)
+		}
+	}
+	return false
+}
+
+// isOwnPage reports whether a browser says that the host's own page asks, or that it shows a page.
+func isOwnPage(r *http.Request) bool {
+	h := r.Header
+	if origin := h.Get("Origin"); origin != "" {
+		u, err := url.Parse(origin)
+		return err == nil && strings.EqualFold(u.Host, r.Host)
+	}
+	site := h.Get("Sec-Fetch-Site")
+	return site == "same-origin" || site == "none" || r.Method == http.MethodGet && h.Get("Sec-Fetch-Mode") == "navigate" && h.Get("Sec-Fetch-Dest") == "document"
+}
+
+// dropToken takes the token out of a URL; false: there is none.
+func dropToken(u *url.URL) bool {
+	q := u.Query()
+	if !q.Has(strings.ToLower(trafficHeader)) {
+		return false
+	}
+	q.Del(strings.ToLower(trafficHeader))
+	u.RawQuery = q.Encode()
+	return true
+}
+
+// welcome gives a browser its cookie, and leads it on to where no token is.
+func (s *server) welcome(w http.ResponseWriter, p port, to url.URL) {
+	until := strconv.FormatInt(time.Now().Add(visitTime).Unix(), 10)
+	http.SetCookie(w, &http.Cookie{
+		Name: visitCookie, Value: until + "." + s.visit(p, until), Path: "/", MaxAge: int(visitTime.Seconds()),
+		HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode,
+	})
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	path := "/" + strings.TrimLeft(to.EscapedPath(), "/\\")
+	if to.RawQuery != "" {
+		path += "?" + to.RawQuery
+	}
+	w.Header().Set("Location", path)
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+func isUpgrade(h http.Header) bool { return strings.EqualFold(h.Get("Upgrade"), "websocket") }
+
+// toPage makes a request the one that the VM gets: as if it were made there, without what is this
+// server's.
+func (s *server) toPage(out *httputil.ProxyRequest, p port) {
+	local, h := "localhost:"+p.text(), out.Out.Header
+	out.Out.URL.Scheme, out.Out.URL.Host, out.Out.Host = "http", local, local
+	out.Out.URL.RawQuery = out.In.URL.RawQuery
+	_ = dropToken(out.Out.URL)
+	out.SetXForwarded()
+	if s.Secure {
+		h.Set("X-Forwarded-Proto", "https")
+	}
+	for _, name := range []string{trafficHeader, "X-Access-Token", "X-Api-Key", "E2b-Sandbox-Id", "E2b-Sandbox-Port", "Referer"} {
+		h.Del(name)
+	}
+	if !isUpgrade(h) {
+		h.Del("Upgrade")
+		h.Del("Connection")
+	}
+	if scheme, token, _ := strings.Cut(h.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") {
+		if _, err := s.Authenticate(out.In.Context(), strings.TrimSpace(token)); !errors.Is(err, job.ErrUnauthorized) || job.IsToken(strings.TrimSpace(token)) {
+			h.Del("Authorization") // a key of this server; others are between the client and the page
+		}
+	}
+	if u, err := url.Parse(h.Get("Origin")); err == nil && u.Host != "" && strings.EqualFold(u.Host, out.In.Host) {
+		h.Set("Origin", "http://"+local)
+	}
+	s.host(p).To(h)
+}
+
+// host makes the marks of cookies of a port's host.
+func (s *server) host(p port) vmpage.Host {
+	return func(text string) string { return s.mac("cookie " + p.text() + "-" + p.id + " " + text) }
+}
+
+// visit is what stands in a browser for a sandbox's token, at one port until a time.
+func (s *server) visit(p port, until string) string {
+	return s.mac("visit " + p.text() + "-" + p.id + " " + until)
+}
