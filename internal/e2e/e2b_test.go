@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -71,7 +72,8 @@ func TestSandboxes_E2BsOwnClient(t *testing.T) {
 	t.Parallel()
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess)
-	env := h.serveSandboxes(t)
+	h.env = append(h.env, "E2B_DOMAIN=boxes.example")
+	env := slices.DeleteFunc(h.serveSandboxes(t), func(pair string) bool { return strings.HasPrefix(pair, "E2B_DOMAIN=") })
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.node, filepath.Join(c.scripts(t, "e2b.mjs"), "e2b.mjs"))
@@ -89,7 +91,8 @@ func TestSandboxes_E2BsOwnClient(t *testing.T) {
 	want := map[string]any{
 		"environment": "it's\nme", "restarted": "again\n", "failed": []any{3.0, "out\n", "err\n"},
 		"file": true, "listed": []any{[]any{"large.bin", 1048576.0}}, "signed": 1048576.0,
-		"stale":   []any{401.0, map[string]any{"code": 401.0, "message": "signature is already expired"}},
+		"stale": []any{401.0, map[string]any{"code": 401.0, "message": "signature is already expired"}},
+		"host":  "1-ID.boxes.example", "closed": []any{403.0, 502.0},
 		"watched": "new.txt", "stopped": true, "background": "got hello\n", "processes": true, "terminal": true,
 		"found": []any{[]any{true, map[string]any{"userId": "Ü 1/2", "purpose": "a test"}}}, "time": true, "paused": true, "pausedAgain": false, "pausedListed": 1.0, "running": []any{false, true, false},
 		"survives": true, "killed": true, "killedAgain": false, "gone": true,

@@ -1,5 +1,6 @@
 // A program made for E2B, with its own SDK, uses sandboxes of linus: E2B_API_URL, E2B_SANDBOX_URL and
 // E2B_API_KEY say where they are. It prints what it has seen, as JSON.
+import http from 'node:http'
 import { Sandbox, CommandExitError, SandboxNotFoundError, FilesystemEventType } from 'e2b'
 
 const seen = {}
@@ -22,6 +23,11 @@ try {
   seen.signed = await (await fetch(await sandbox.downloadUrl('dir/large.bin', { useSignatureExpiration: 60 }))).bytes().then((b) => b.length)
   const stale = await fetch(await sandbox.downloadUrl('dir/large.bin', { useSignatureExpiration: -60 }))
   seen.stale = [stale.status, await stale.json()]
+
+  // Its name leads nowhere here, so it goes into the request.
+  const ask = (headers) => new Promise((resolve, reject) => http.get(process.env.E2B_API_URL, { headers: { host: sandbox.getHost(1), ...headers }, agent: false }, (r) => resolve(r.resume().statusCode)).on('error', reject))
+  seen.host = sandbox.getHost(1).replace(sandbox.sandboxId, 'ID')
+  seen.closed = [await ask({}), await ask({ 'e2b-traffic-access-token': sandbox.trafficAccessToken })]
 
   const created = new Promise((resolve) => {
     void sandbox.files.watchDir('dir', (e) => e.type === FilesystemEventType.CREATE && resolve(e.name)).then(async (w) => {
