@@ -255,3 +255,35 @@ func TestPort_OutlastsWhatItAnswersAndCarriesWebSockets(t *testing.T) {
 		t.Error("it goes on:", err)
 	}
 }
+
+func TestPort_VisitorsWithoutATokenLeaveRoomForOthers(t *testing.T) {
+	began := make(chan struct{}, 4)
+	l := portLab(t, true, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/stay" {
+			_ = http.NewResponseController(w).Flush()
+			began <- struct{}{}
+			<-r.Context().Done()
+		}
+	})
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300,"network":{"allowPublicTraffic":true}}`)
+	host := "3000-" + made.ID + ".boxes.example"
+	for range 2 { // half of what a sandbox may have
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, l.url+"/stay", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		<-began
+	}
+	if code, _, text := l.visit(t, host, "/"); code != http.StatusTooManyRequests {
+		t.Errorf("one more: %d %s", code, text)
+	}
+	if code, _, text := l.visit(t, host, "/", "X-Access-Token", made.Token); code != http.StatusOK {
+		t.Errorf("its owner: %d %s", code, text)
+	}
+}
