@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"linus/internal/job"
 )
 
 // editor is a program that opens directories of other machines by ssh.
@@ -61,12 +63,16 @@ func (a *app) vmOpenCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			editor, program, err := findEditor(with, names)
-			if err != nil {
-				return err
-			}
 			return a.attached(func(ctx context.Context, s *session, args []string) error {
-				host, err := a.knownHost(ctx, s, args[0])
+				info, err := s.loginVM(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				editor, program, err := findEditor(with, names)
+				if err != nil {
+					return err
+				}
+				host, err := a.knownHost(ctx, s, info)
 				if err != nil {
 					return err
 				}
@@ -111,17 +117,13 @@ func findEditor(name string, names []string) (editor, string, error) {
 }
 
 // knownHost returns a VM's name for ssh, once ssh knows it.
-func (a *app) knownHost(ctx context.Context, s *session, ref string) (string, error) {
+func (a *app) knownHost(ctx context.Context, s *session, info job.VMInfo) (string, error) {
 	config, ours, line, err := sshFiles()
 	if err != nil {
 		return "", err
 	}
 	if text, _ := os.ReadFile(config); !includes(string(text), line) {
 		return "", usage("ssh, by which editors reach VMs, does not know them yet; run this once: linus vm ssh-config --install")
-	}
-	info, err := s.loginVM(ctx, ref)
-	if err != nil {
-		return "", err
 	}
 	hosts, err := a.sshHosts(ctx, s, nil)
 	if err != nil {
