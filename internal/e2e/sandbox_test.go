@@ -33,16 +33,27 @@ func TestSandbox_ByTheSDKOfE2B(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = served.Process.Kill(); _ = served.Wait() }()
-	// The second one returns when the first one answers.
+	untilDials(t, "unix", socket)
+	// The second one returns, since the first one answers.
 	if out, err := exec.Command(filepath.Join(binDir, "linus-sandbox"), "serve", "--socket", socket).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "sandbox"})
-	proxy.FlushInterval = -1
-	proxy.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	// Its commands are login shells: what this machine's profile does is not theirs.
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}
-	front := httptest.NewServer(proxy)
+	told, err := (&http.Client{Transport: transport}).Post("http://sandbox/init", "application/json", strings.NewReader(`{"envVars":{"HOME":"`+t.TempDir()+`"}}`)) //nolint:noctx // it answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = told.Body.Close()
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "sandbox"})
+	proxy.FlushInterval = -1
+	proxy.Transport = transport
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex() // as the engine does: an answer may begin while the request goes on
+		proxy.ServeHTTP(w, r)
+	}))
 	defer front.Close()
 
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
