@@ -129,13 +129,15 @@ func (a *app) knownHost(ctx context.Context, s *session, info job.VMInfo) (strin
 	if err != nil {
 		return "", err
 	}
-	this, err := a.sshHosts(ctx, s, []string{info.Name})
+	this, _, err := s.sshHost(info.VM)
 	if err != nil {
 		return "", err
 	}
-	name := this[0].Name()
-	if !slices.Contains(hostNames(hosts), name) { // a job's
-		hosts = append(hosts, this[0])
+	if !slices.Contains(hostNames(hosts), this.Name()) { // a job's
+		if err := this.Pin(); err != nil {
+			return "", err
+		}
+		hosts = append(hosts, this)
 	}
-	return name, keepHosts(ours, hosts)
+	return this.Name(), keepHosts(ours, hosts)
 }

@@ -73,11 +73,7 @@ func (a *app) vmProxyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			l, public, err := s.throughEngine(info.VM)
-			if err != nil {
-				return err
-			}
-			host, err := daemon.NewHost(l)
+			host, public, err := s.sshHost(info.VM)
 			if err != nil {
 				return err
 			}
@@ -111,6 +107,16 @@ func (s *session) throughEngine(v vm.VM) (l daemon.Login, public string, err err
 		l.Key, public, err = daemon.LoginKey(s.config)
 	}
 	return l, public, err
+}
+
+// sshHost returns a VM as a host of ssh_config, and the public key that it is to let in.
+func (s *session) sshHost(v vm.VM) (host daemon.Host, public string, err error) {
+	l, public, err := s.throughEngine(v)
+	if err != nil {
+		return host, "", err
+	}
+	host, err = daemon.NewHost(l)
+	return host, public, err
 }
 
 // thisProgram returns a command of this program with the settings that were given to it: who runs
