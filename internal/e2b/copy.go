@@ -35,7 +35,7 @@ func (s *server) fork(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	if !s.mayUse(r.Context()) {
 		return errNoUse
 	}
-	out, err := s.Engine.ForkVM(r.Context(), job.ForkSpec{VM: v.Job, Count: in.Count, Name: newName() + "-%d", TTL: max(in.Timeout, 1), Partial: true})
+	out, err := s.Engine.ForkVM(r.Context(), job.ForkSpec{VM: v.Job, Count: in.Count, Name: newName("sandbox") + "-%d", TTL: max(in.Timeout, 1), Partial: true})
 	if err != nil {
 		return err
 	}
@@ -66,8 +66,8 @@ func (s *server) fork(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	return nil
 }
 
-// newName returns a name for the VM of a sandbox.
-func newName() string { return "sandbox-" + strings.ToLower(rand.Text()[:12]) }
+// newName returns a name for the VM of a sandbox, or for another of a kind.
+func newName(kind string) string { return kind + "-" + strings.ToLower(rand.Text()[:12]) }
 
 // snapshot is a template that was made of a sandbox.
 type snapshot struct {
@@ -85,7 +85,7 @@ func (s *server) save(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	}
 	name, _, _ := strings.Cut(in.Name, ":")
 	if name == "" {
-		name = "snapshot-" + strings.ToLower(rand.Text()[:12])
+		name = newName("snapshot")
 	}
 	if _, err := s.Engine.SaveVM(r.Context(), v.Job, name, false); err != nil {
 		return err

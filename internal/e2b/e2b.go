@@ -92,9 +92,6 @@ type server struct {
 	signers   signers
 }
 
-// Handler serves the protocol.
-func Handler(o Options) http.Handler { return newServer(o) }
-
 func newServer(o Options) *server {
 	o.bounds = cmp.Or(o.bounds, defaultBounds)
 	o.Log = cmp.Or(o.Log, slog.Default())
@@ -224,18 +221,13 @@ func respond(w http.ResponseWriter, code int, body any) {
 // out: those that mean what cannot be had are refused by name, where they are known.
 func decode(r *http.Request, into any) error {
 	err := json.NewDecoder(r.Body).Decode(into)
-	var large *http.MaxBytesError
-	if err == nil || errors.Is(err, io.EOF) || errors.As(err, &large) {
-		return eofIsNone(err)
-	}
-	return &refusal{http.StatusBadRequest, "the request's body is not the JSON that is expected: " + err.Error()}
-}
-
-func eofIsNone(err error) error {
-	if errors.Is(err, io.EOF) {
+	if err == nil || errors.Is(err, io.EOF) {
 		return nil
 	}
-	return err
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return err
+	}
+	return &refusal{http.StatusBadRequest, "the request's body is not the JSON that is expected: " + err.Error()}
 }
 
 // words are this face's names for the actions in errors and remedies.

@@ -10,14 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"linus/internal/vm"
 )
 
-// idOf returns the ID of the sandbox that is a VM with an ID in its marker.
-func idOf(marker string) string { return vm.SandboxID(marker) }
-
-// vmOf returns the ID in the marker of the VM that is a sandbox; empty: none has this ID.
+// vmOf returns the ID in the marker of the VM whose vm.SandboxID that is; empty: none has this ID.
 func vmOf(id string) string {
 	if len(id) != 32 || strings.Trim(id, "0123456789abcdef") != "" {
 		return ""

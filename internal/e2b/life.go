@@ -38,7 +38,7 @@ func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, erro
 	if err := s.started(ctx, v.Job); err != nil {
 		return v, err
 	}
-	s.ways.drop(idOf(v.Job))
+	s.ways.drop(vm.SandboxID(v.Job))
 	conn, err := s.Sandboxes.DialSandbox(ctx, v.Job) // it is resumed if it was suspended as it was idle
 	if err != nil {
 		return v, err
@@ -95,7 +95,7 @@ func (s *server) pause(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 		}
 		return err
 	}
-	s.ways.drop(idOf(v.Job))
+	s.ways.drop(vm.SandboxID(v.Job))
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

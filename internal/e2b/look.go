@@ -80,7 +80,7 @@ func (s *server) metricOf(ctx context.Context, v vm.VM) (m metric, err error) {
 	if err != nil {
 		return m, err
 	}
-	resp, err := s.ways.to(s, idOf(v.Job)).transport.RoundTrip(r)
+	resp, err := s.ways.to(s, vm.SandboxID(v.Job)).transport.RoundTrip(r)
 	if err != nil {
 		return m, err
 	}

@@ -132,7 +132,7 @@ func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) {
 
 // pass passes a request to a sandbox that a proxy is for, as long as the sandbox may be used.
 func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy httputil.ReverseProxy) {
-	id := idOf(v.Job)
+	id := vm.SandboxID(v.Job)
 	leave, ok := s.asking.Enter("sandbox "+id, s.bounds.sandbox)
 	if !ok {
 		s.full(w)
@@ -146,7 +146,10 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy htt
 	_ = control.EnableFullDuplex() // HTTP/2 always does
 	ctx, cancel := context.WithCancel(asOwner(r.Context(), v))
 	defer cancel()
-	defer s.watch(ctx, id, cancel)()
+	go vmpage.CancelWhen(ctx, lookTime, cancel, func() bool { // the sandbox ends, or may not be used any more
+		_, err := s.usable(ctx, id)
+		return errors.Is(err, job.ErrNotFound)
+	})
 	proxy.Transport, proxy.FlushInterval = vmpage.Alone{RoundTripper: s.ways.to(s, id).transport}, -1
 	proxy.ErrorLog = slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug)
 	proxy.ServeHTTP(w, r.WithContext(ctx))

@@ -175,7 +175,7 @@ func (s *server) signedBy(ctx context.Context, link signed) (id string, listed t
 	}
 	s.signers.read, s.signers.of = began, map[string]string{}
 	for _, v := range all {
-		id := idOf(v.Job)
+		id := vm.SandboxID(v.Job)
 		s.signers.of[id] = s.accessToken(id)
 	}
 	return s.signers.find(link), began, nil
@@ -206,29 +206,6 @@ func (s *server) usable(ctx context.Context, id string) (vm.VM, error) {
 		err = job.ErrNotFound
 	}
 	return v, err
-}
-
-// watch ends a stream when its sandbox ends, or may not be used any more. A connection that the VM
-// keeps is no proof of that.
-func (s *server) watch(ctx context.Context, id string, cancel func()) (stop func()) {
-	done := make(chan struct{})
-	go func() {
-		tick := time.NewTicker(lookTime)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			if _, err := s.usable(ctx, id); errors.Is(err, job.ErrNotFound) {
-				cancel()
-			}
-		}
-	}()
-	return sync.OnceFunc(func() { close(done) })
 }
 
 // toVM makes a client's request the one that the VM gets: no key, and nothing that is between the

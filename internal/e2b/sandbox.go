@@ -139,7 +139,7 @@ func (a asked) manifest() (m job.Manifest, err error) {
 	if template != base {
 		m.VMTemplate = template
 	}
-	m.VMName = newName()
+	m.VMName = newName("sandbox")
 	m.Network, err = a.Network.egress(a.Internet)
 	return m, err
 }
@@ -358,7 +358,9 @@ func (c choice) order(a, b vm.VM) int {
 }
 
 // tokenOf is the place of a sandbox in a list: it does not change.
-func tokenOf(v vm.VM) string { return fmt.Sprintf("%016x-%s", startOf(v).UnixMilli(), idOf(v.Job)) }
+func tokenOf(v vm.VM) string {
+	return fmt.Sprintf("%016x-%s", startOf(v).UnixMilli(), vm.SandboxID(v.Job))
+}
 
 // past reports whether a sandbox comes after the page before.
 func (c choice) past(v vm.VM) bool {
@@ -398,7 +400,7 @@ func (s *server) kill(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	if _, err := s.Engine.DestroyVM(r.Context(), v.Job); err != nil {
 		return err
 	}
-	s.ways.drop(idOf(v.Job))
+	s.ways.drop(vm.SandboxID(v.Job))
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -76,9 +76,16 @@ const base = "base"
 // templateOf is the template of a sandbox, or the system that it was made from.
 func templateOf(v vm.VM) string { return cmp.Or(v.Template, v.OS) }
 
+// identity is what everybody who sees a sandbox knows of it.
+func identity(v vm.VM) known {
+	return known{Template: templateOf(v), ID: vm.SandboxID(v.Job), Client: "linus", Envd: envd.Version}
+}
+
+// known is what whoever may use a sandbox knows of it: its tokens, too.
 func (s *server) known(v vm.VM) known {
-	id := idOf(v.Job)
-	return known{Template: templateOf(v), ID: id, Client: "linus", Envd: envd.Version, Token: s.accessToken(id), Traffic: s.trafficToken(id), Domain: s.Domain}
+	k := identity(v)
+	k.Token, k.Traffic, k.Domain = s.accessToken(k.ID), s.trafficToken(k.ID), s.Domain
+	return k
 }
 
 // far is when a sandbox ends that does not end: clients need a time.
@@ -103,7 +110,7 @@ func describe(v vm.VM) detail {
 		ends = far
 	}
 	d := detail{
-		known:   known{Template: templateOf(v), ID: idOf(v.Job), Client: "linus", Envd: envd.Version},
+		known:   identity(v),
 		Started: timeText(startOf(v)), Ends: timeText(ends), State: stateOf(v), Metadata: map[string]string{},
 		CPU: v.Resources.CPU, Memory: job.SizeMB(v.Resources.Memory), Disk: job.SizeMB(v.Resources.Disk),
 	}

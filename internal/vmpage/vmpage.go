@@ -5,6 +5,7 @@
 package vmpage
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -30,6 +31,23 @@ func (t Alone) RoundTrip(r *http.Request) (*http.Response, error) {
 	out.Trailer = nil
 	out.Header.Del("Trailer")
 	return &out, nil
+}
+
+// CancelWhen cancels a request that is over, which is asked every so often until ctx ends: a connection
+// that the VM keeps is no proof that it may go on.
+func CancelWhen(ctx context.Context, every time.Duration, cancel func(), over func() bool) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if over() {
+			cancel()
+		}
+	}
 }
 
 // Tunnel is a connection into a VM.

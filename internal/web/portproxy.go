@@ -58,20 +58,10 @@ func (a *api) reach(w http.ResponseWriter, r *http.Request, v portRequest, who j
 				}
 			}).Stop()
 		}
-		go func() {
-			tick := time.NewTicker(portCheck)
-			defer tick.Stop()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-tick.C:
-				}
-				if _, err := a.portOf(ctx, who, v.id); still != nil && !still() || isUnknown(err) {
-					cancel()
-				}
-			}
-		}()
+		go vmpage.CancelWhen(ctx, portCheck, cancel, func() bool {
+			_, err := a.portOf(ctx, who, v.id)
+			return still != nil && !still() || isUnknown(err)
+		})
 		proxy := httputil.ReverseProxy{
 			Transport: vmpage.Alone{RoundTripper: a.ports.transport}, FlushInterval: -1, ErrorLog: quiet(a.Log),
 			Rewrite:        func(p *httputil.ProxyRequest) { a.toVM(p, v, port.Port) },
