@@ -97,6 +97,7 @@ func newServer(o Options) *server {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	s := &server{Options: o}
 	s.ways.of = map[string]*way{}
+	s.templates.asking = make(chan struct{}, 1)
 	return s
 }
 

@@ -896,3 +896,40 @@ func TestProxy_OutlastsWhatAVMAnswers(t *testing.T) {
 		})
 	}
 }
+
+// A host that does not answer keeps nobody longer than they wait, and what is known of it can be forgotten.
+func TestTemplates_NobodyWaitsBeyondTheirTimeForWhoAsks(t *testing.T) {
+	l := newLab(t)
+	known := &l.server.templates
+	asked, answer, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = known.list(t.Context(), func(context.Context) ([]vm.VM, error) {
+			close(asked)
+			<-answer
+			return nil, nil
+		})
+	}()
+	<-asked
+	left := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		known.forget()
+		_, err := known.list(ctx, func(context.Context) ([]vm.VM, error) { return nil, errors.New("the host is asked twice at once") })
+		left <- err
+	}()
+	select {
+	case err := <-left:
+		if !errors.Is(err, context.Canceled) {
+			t.Error("whoever has left:", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("whoever has left still waits for the one who asks")
+	}
+	close(answer)
+	<-ended
+	if all, err := known.list(t.Context(), func(context.Context) ([]vm.VM, error) { return []vm.VM{{Name: "new"}}, nil }); err != nil || len(all) != 1 {
+		t.Errorf("what was forgotten while the host was asked is still known: %v, %v", all, err)
+	}
+}

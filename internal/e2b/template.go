@@ -16,22 +16,35 @@ import (
 // templatesTime is how long the host's templates are known: to ask for them costs it much.
 const templatesTime = 10 * time.Second
 
-// templates are those of the host, as it was asked last.
+// templates are those of the host, as it was asked last: by one at a time, for whom others wait.
 type templates struct {
-	mu   sync.Mutex
-	all  []vm.VM
-	read time.Time
+	asking chan struct{} // has room for one
+
+	mu        sync.Mutex
+	all       []vm.VM
+	read      time.Time // when the host was asked for them
+	forgotten time.Time // what it was asked before that is not true any more
 }
 
 func (t *templates) list(ctx context.Context, ask func(context.Context) ([]vm.VM, error)) ([]vm.VM, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if time.Since(t.read) < templatesTime {
-		return t.all, nil
+	select {
+	case t.asking <- struct{}{}:
+		defer func() { <-t.asking }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
+	t.mu.Lock()
+	all, fresh := t.all, time.Since(t.read) < templatesTime && t.read.After(t.forgotten)
+	t.mu.Unlock()
+	if fresh {
+		return all, nil
+	}
+	began := time.Now()
 	all, err := ask(ctx)
 	if err == nil {
-		t.all, t.read = all, time.Now()
+		t.mu.Lock()
+		t.all, t.read = all, began
+		t.mu.Unlock()
 	}
 	return all, err
 }
@@ -39,7 +52,7 @@ func (t *templates) list(ctx context.Context, ask func(context.Context) ([]vm.VM
 func (t *templates) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.read = time.Time{}
+	t.forgotten = time.Now()
 }
 
 // template is one as clients list it. There is one build of each.
