@@ -1,0 +1,85 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Queue is a service in which work waits for machines, as one dispatcher sees it. It is asked by
+// one goroutine at a time, but for Hold, Handover and Release, which each session calls by itself.
+//
+// An error that does not pass (Fatal) ends the dispatcher; after any other it asks again, ever more
+// slowly. What a queue answers is not trusted: an implementation bounds and checks all of it.
+type Queue interface {
+	// Task is the bash script that a session's VM runs once its Secret has come: $item is its file,
+	// and $name the session's name.
+	Task() string
+
+	// Waiting returns the work that waits, oldest first. Work that has a session may be among it: it
+	// is left out by its ID. It is asked for only when there is a place for a session.
+	Waiting(ctx context.Context) ([]Work, error)
+
+	// Claim makes a piece of work this dispatcher's; false: it waits no more. A queue that gives
+	// work to whichever runner comes first has nothing to do here.
+	Claim(ctx context.Context, w Work) (bool, error)
+
+	// Hold keeps the claim while the session's VM is made, until done is closed. An error says that
+	// the claim is lost, and ends the session. A queue without leases returns at once.
+	Hold(ctx context.Context, s Session, done <-chan struct{}) error
+
+	// Handover returns what the session's VM gets, which is up and waits for it: called once, at the
+	// latest moment, so that secrets live as briefly as they can.
+	Handover(ctx context.Context, s Session) (Handover, error)
+
+	// Release takes back what a session may have left in the queue: a runner that never connected,
+	// work that is claimed and will not be done. It is called when the session's job has ended or
+	// never began, also after a restart of the dispatcher, and must do no harm when it is repeated.
+	Release(ctx context.Context, s Session, o *job.Outcome) error
+}
+
+// Hooked is a queue whose service tells of work by itself. The dispatcher serves Hook and asks for
+// what waits when Woken has something, as well as from time to time.
+type Hooked interface {
+	Hook() http.Handler
+	Woken() <-chan struct{}
+}
+
+// Work is a piece of work that waits.
+type Work struct {
+	ID     string    // unique in its queue, and safe in a label's value
+	Labels []string  // what it asks of its runner: they choose the VM's shape
+	Of     string    // what it belongs to, as owner/repository: usage is told by it
+	Title  string    // for people; untrusted text, one line
+	URL    string    // where people find it in the service; empty: nowhere
+	Since  time.Time // when it began to wait; zero: the queue does not say
+}
+
+// Session is a piece of work with the job that serves it. It is read from the job's row after a
+// restart, so that nothing in it is secret.
+type Session struct {
+	Work Work
+	Job  string // its ID
+	Name string // of the session in the queue, as a runner's name: unique, known before anything is made
+}
+
+// Handover is what a session's VM runs and gets.
+type Handover struct {
+	// Secret is written into the VM's memory, mode 0600: the session's own, for its one piece of work.
+	Secret []byte
+	// Tree is a tar archive that is unpacked below /tmp/$name before Secret is there; nil: none.
+	Tree io.Reader
+}
+
+// Fatal is an error of a queue that does not pass: its key is refused, or there is no such queue.
+type Fatal struct{ Err error }
+
+func (e *Fatal) Error() string { return e.Err.Error() }
+func (e *Fatal) Unwrap() error { return e.Err }
+
+// ErrLost says that a session's claim is lost: somebody else has the work, or nobody.
+var ErrLost = errors.New("the claim is lost: somebody else has the work, or nobody")
