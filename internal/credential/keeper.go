@@ -23,6 +23,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/secret"
+	"linus/internal/wholefile"
 )
 
 // recheck is between two checks whether credentials in use were removed by another engine.
@@ -128,19 +129,7 @@ func (k *Keeper) keep(name, value string) error {
 	if err := os.MkdirAll(k.o.Dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(k.o.Dir, ".new-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(value)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(k.o.Dir, name))
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return wholefile.Replace(filepath.Join(k.o.Dir, name), []byte(value))
 }
 
 // Credentials returns all credentials, by name.

@@ -15,6 +15,7 @@ import (
 	"linus/internal/lazyregexp"
 	"linus/internal/remote"
 	"linus/internal/vm"
+	"linus/internal/wholefile"
 )
 
 // GuestKnownHosts returns the path of the file with a VM's host key.
@@ -165,7 +166,7 @@ func writeKnownHosts(path, name string, keys ...string) error {
 	}
 	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
-		err = replaceFile(path, text)
+		err = wholefile.Replace(path, []byte(text))
 	}
 	if err != nil {
 		return fmt.Errorf("write host keys: %w", err)

@@ -89,19 +89,3 @@ func newLoginKey(path string) error {
 	}
 	return errors.Join(err, os.Remove(fresh))
 }
-
-// replaceFile writes a file that only its owner reads, whole or not at all.
-func replaceFile(path, text string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
-}

@@ -5,13 +5,13 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"linus/internal/secret"
+	"linus/internal/wholefile"
 )
 
 // InstallationKey is the secret of all engines of one database, 32 random bytes.
@@ -44,28 +44,12 @@ func MakeInstallationKey(dir string) (InstallationKey, error) {
 	_, _ = rand.Read(key) // never fails
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		err = writeNew(filepath.Join(dir, installationFile), hex.EncodeToString(key)+"\n")
+		err = wholefile.Create(filepath.Join(dir, installationFile), []byte(hex.EncodeToString(key)+"\n"))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create the installation key: %w", err)
 	}
 	return key, nil
-}
-
-// writeNew writes a file, completely or not at all; it is an error if it exists.
-func writeNew(path, text string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), installationFile+".*.new") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Link(f.Name(), path)
-	}
-	return errors.Join(err, os.Remove(f.Name()))
 }
 
 // Fingerprint tells keys apart and reveals nothing of them.

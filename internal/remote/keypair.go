@@ -8,10 +8,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
+
+	"linus/internal/wholefile"
 )
 
 // EnsureKeyPair returns the public key, in authorized_keys format, of the
@@ -63,16 +64,6 @@ func makeKey(path, comment string, seed []byte) ([]byte, error) {
 		return nil, err
 	}
 	data := pem.EncodeToMemory(block)
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.new") // 0600
-	if err != nil {
-		return nil, err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync() // the machine it logs in to may exist before the disk has it
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, err
-	}
-	return data, os.Rename(f.Name(), path)
+	// On disk when this returns: the machine it logs in to may exist before.
+	return data, wholefile.Replace(path, data)
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"linus/internal/wholefile"
 )
 
 // directories are the files of jobs on disk, in a directory for each job. They
@@ -40,7 +42,7 @@ func (d *directories) makeJobDir(id string) error {
 	if err != nil {
 		return err
 	}
-	return syncDir(d.dir)
+	return wholefile.SyncDir(d.dir)
 }
 
 // change locks both streams of a job.

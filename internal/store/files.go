@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"linus/internal/wholefile"
 )
 
 // writeFile writes a whole file (0600): readers, also after a crash of this
@@ -27,7 +29,7 @@ func writeFile(path string, data []byte, durable bool) error {
 		return errors.Join(err, os.Remove(temporary))
 	}
 	if durable {
-		err = syncDir(filepath.Dir(path))
+		err = wholefile.SyncDir(filepath.Dir(path))
 	}
 	return err
 }

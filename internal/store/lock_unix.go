@@ -27,12 +27,3 @@ func lockDir(dir string) (unlock func(), err error) {
 	}
 	return func() { f.Close() }, nil //nolint:errcheck // opened for reading: closing cannot lose anything
 }
-
-// syncDir puts the directory's entries on disk.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}

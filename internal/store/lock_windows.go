@@ -20,6 +20,3 @@ func lockDir(dir string) (unlock func(), err error) {
 	}
 	return func() { f.Close() }, nil //nolint:errcheck // nothing was written
 }
-
-// syncDir does nothing: Windows needs no sync of directories.
-func syncDir(string) error { return nil }

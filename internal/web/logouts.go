@@ -6,12 +6,13 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"linus/internal/wholefile"
 )
 
 // logouts records which sessions were ended early, in a file if it has one: a
@@ -71,28 +72,10 @@ func (l *logouts) add(value string, expiry int64) error {
 		return nil
 	}
 	text := strings.Join(slices.Sorted(maps.Keys(l.ended)), "\n") + "\n"
-	if err := replaceFile(l.path, text); err != nil {
+	if err := wholefile.Replace(l.path, []byte(text)); err != nil {
 		return fmt.Errorf("remember that a session was ended: %w", err)
 	}
 	return nil
-}
-
-// replaceFile atomically writes a file that only its owner can read.
-func replaceFile(path, text string) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.WriteString(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // expiryOf returns when a session expires, from its value EXPIRY.RANDOM.
