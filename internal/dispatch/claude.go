@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"linus/internal/handover"
@@ -33,217 +34,165 @@ type Claude struct {
 // ServeClaude claims the environment's work until ctx ends, and serves each session in a VM of
 // its own.
 func ServeClaude(ctx context.Context, o Options, c Claude) error {
-	s := &claude{dispatcher: newDispatcher(o), Claude: c, queue: newQueue(c.API, c.Environment, c.Key, o.Name)}
-	return s.run(ctx, s.claim)
+	return Serve(ctx, o, "claude", c.Environment, newClaude(o, c))
 }
 
+// claude is the environment's queue. What it gives out again has lost its claim, so that each claim
+// is a piece of work of its own.
 type claude struct {
-	*dispatcher
 	Claude
 
-	queue    *queue
-	failures int // in a row, of what claims
+	log   *slog.Logger
+	queue *queue
+
+	mu     sync.Mutex
+	claims map[string]*claim // by the work's ID
 }
 
-// idlePause is between polls of an empty queue, each of which waits for a second itself.
-const idlePause = 2 * time.Second
-
-// claimEnd is how long a poll that is under way may still claim an item: polled and not
-// acknowledged, it would be stopped for good.
-const claimEnd = 10 * time.Second
-
-// claim takes up the sessions that go on from before, and then claims work.
-func (c *claude) claim(ctx, sessions context.Context) error {
-	on, err := c.takeUp(ctx, c.Environment, func(j job.Summary) {
-		c.Log.Info("session continues", "session_id", j.Labels[labelSession], "job_id", j.ID)
-		c.followToEnd(sessions, j.ID, j.Labels[labelWork], j.Labels[labelSession])
-	})
-	if !on {
-		return err
-	}
-	polling, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(claimEnd, stop) })()
-	for c.place(ctx) {
-		work, err := c.next(polling)
-		if work != nil {
-			c.begin(func() { c.serve(sessions, work) })
-			continue
-		}
-		<-c.slots
-		switch {
-		case err == nil:
-			c.failures = 0
-			_ = pause(ctx, idlePause)
-		case polling.Err() != nil: // ctx has ended
-		case !passes(err):
-			return fmt.Errorf("claim work of environment %s: %w", c.Environment, err)
-		default:
-			c.failures++
-			c.Log.Warn("no work can be claimed at the moment", "err", err)
-			_ = pause(ctx, backOff(c.failures))
-		}
-	}
-	return nil
+// claim is an item of work that was polled, and its lease.
+type claim struct {
+	*claimed
+	lease *lease
 }
 
-// next claims an item of work; nil: there is none.
-func (c *claude) next(ctx context.Context) (*claimed, error) {
-	w, err := c.queue.poll(ctx)
-	if w == nil || err != nil {
-		return nil, err
-	}
-	if err := c.queue.ack(ctx, w.ID); err != nil { // whose it is now nobody knows
-		c.stop(ctx, w.ID)
-		return nil, fmt.Errorf("acknowledge %s: %v", w.ID, err) //nolint:errorlint // of this item, not of the queue: another may be well
-	}
-	c.failures = 0
-	return w, nil
+func newClaude(o Options, c Claude) *claude {
+	return &claude{Claude: c, log: o.Log, queue: newQueue(c.API, c.Environment, c.Key, o.Name), claims: map[string]*claim{}}
 }
 
-// serve serves an item of work that was claimed.
-func (c *claude) serve(ctx context.Context, work *claimed) {
-	log := c.Log.With("work_id", work.ID, "session_id", work.Data.ID)
-	switch {
-	case work.Data.Type != "session": // a health check: that it is claimed is all it asks for
-		c.stop(ctx, work.ID)
-		return
-	case work.Secret == "":
-		log.Error("the work has no secret of its own, and no VM gets the environment's key: it is stopped")
-		c.stop(ctx, work.ID)
-		return
-	}
-	id, err := c.start(ctx, work, log)
-	if err == nil {
-		c.followToEnd(ctx, id, work.ID, work.Data.ID)
-		return
-	}
-	if id != "" {
-		c.cancel(ctx, id)
-	}
-	if errors.Is(err, errStopped) {
-		c.stop(ctx, work.ID)
-	}
-	log.Warn("the session does not begin here", "job_id", id, "err", err)
-	if !errors.Is(err, errStopped) && !errors.Is(err, errLost) {
-		// The queue gives it out again when its lease ends: a host that is down ends no session.
-		c.coolDown(ctx)
-	}
+// divider is between an item's ID and what makes a claim's of it.
+const divider = "+"
+
+func itemOf(w Work) string {
+	item, _, _ := strings.Cut(w.ID, divider)
+	return item
 }
 
-// start keeps the lease of a claimed item while a VM is made, and hands both over to the worker
-// in it. It returns the job's ID, if there is one, with an error, too.
-func (c *claude) start(ctx context.Context, work *claimed, log *slog.Logger) (id string, err error) {
-	l := newLease(c.queue, work.ID, log)
-	if err := l.beat(ctx); err != nil {
-		return "", err
-	}
-	if err := c.supersede(ctx, work.ID); err != nil {
-		return "", err
-	}
-	name := "linus-dispatch-" + rand.Text()
-	making, lose := context.WithCancelCause(ctx)
-	defer lose(nil)
-	made, kept := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(kept)
-		if err := l.keep(ctx, made); err != nil {
-			lose(err)
-		}
-	}()
-	id, err = c.ready(making, name, work)
-	close(made)
-	<-kept
-	if cause := context.Cause(making); cause != nil {
-		err = cause
-	}
-	if err == nil {
-		err = l.beat(ctx) // so that the worker has all the time there is
-	}
-	if err != nil {
-		return id, err
-	}
-	data, err := json.Marshal(handover.Item{
-		API: c.API, Environment: c.Environment, Work: work.ID, Session: work.Data.ID,
-		Secret: work.Secret, LastHeartbeat: l.last, MaxIdle: c.MaxIdle,
-	})
-	if err != nil {
-		return id, err
-	}
-	if err := c.deliver(ctx, id, name, data); err != nil {
-		return id, err
-	}
-	log.Info("session is served", "job_id", id)
-	return id, nil
+func (c *claude) labels(w Work) map[string]string {
+	return map[string]string{labelEnvironment: c.Environment, labelSession: w.Title, labelWork: itemOf(w)}
 }
 
-// supersede ends jobs for an item that was claimed again: they have lost its lease. One that runs
-// is let alone: its worker ends when it sees that, and would stop the item if it were cancelled.
-func (c *claude) supersede(ctx context.Context, work string) error {
-	before, err := c.unfinished(ctx, labelEnvironment+"="+c.Environment, labelWork+"="+work)
-	for _, j := range before {
-		if j.Status != job.Running {
-			c.cancel(ctx, j.ID)
-		}
-	}
-	return err
+func (c *claude) of(w Work) *claim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.claims[w.ID]
 }
 
-// ready returns the job of an item once its task runs and has the worker.
-func (c *claude) ready(ctx context.Context, name string, work *claimed) (id string, err error) {
-	m := c.manifest(strings.ReplaceAll(task, "NAME", name), map[string]string{
-		labelEnvironment: c.Environment, labelSession: work.Data.ID, labelWork: work.ID,
-	})
-	if id, err = c.launch(ctx, name, m); err != nil {
-		return id, err
-	}
-	archive, err := packed(name, c.Worker)
-	if err == nil {
-		err = c.Engine.WriteTree(ctx, job.FileRef{VM: id, Path: "/tmp"}, archive)
-	}
-	if err != nil {
-		return id, fmt.Errorf("put the worker into the VM: %w", err)
-	}
-	return id, nil
+func (c *claude) forget(w Work) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.claims, w.ID)
 }
 
-// task waits for the worker and its work, and becomes the worker.
-const task = "# Serves a session of Claude Managed Agents.\n" + awaits + `dir=/tmp/NAME
+// Task waits for the worker and its work, and becomes the worker.
+func (*claude) Task() string {
+	return `# Serves a session of Claude Managed Agents.
+dir=/tmp/$name
 gzip -d "$dir/worker.gz"
 chmod 0700 "$dir/worker"
 exec "$dir/worker" "$item"
 `
-
-// packed is the worker as an archive that is unpacked in /tmp.
-func packed(name string, worker []byte) (io.Reader, error) {
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	err := errors.Join(
-		w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o700}),
-		w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name + "/worker.gz", Mode: 0o600, Size: int64(len(worker))}),
-	)
-	_, failed := w.Write(worker)
-	return &b, errors.Join(err, failed, w.Close())
 }
 
-// followToEnd follows a session's job to its end.
-func (c *claude) followToEnd(ctx context.Context, id, work, session string) {
-	log := c.Log.With("work_id", work, "session_id", session, "job_id", id)
-	j, err := c.follow(ctx, id, session)
-	if err != nil || j.Outcome == nil {
-		return // it goes on without us, or was deleted
+// Waiting polls for an item of work, which waits for a second itself.
+func (c *claude) Waiting(ctx context.Context) ([]Work, error) {
+	item, err := c.queue.poll(ctx)
+	if err != nil && !passes(err) {
+		err = &Fatal{fmt.Errorf("claim work of environment %s: %w", c.Environment, err)}
 	}
-	switch o := j.Outcome; {
-	case o.Status == job.Success:
-		log.Info("session has ended")
-	case o.Reason == job.ReasonLost, o.ExitCode != nil && *o.ExitCode == handover.LeaseLost:
-		log.Warn("the session's lease is lost: the queue may give the session to another dispatcher", "reason", o.Reason)
-	default: // its worker has stopped the item, if it could; whose it is now nobody knows here
-		log.Warn("session has failed", "reason", o.Reason, "err", o.Error)
-		if o.Reason == job.ReasonExitStatus {
-			c.coolDown(ctx)
+	if item == nil || err != nil {
+		return nil, err
+	}
+	w := Work{ID: item.ID + divider + rand.Text()[:6], Title: item.Data.ID}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claims[w.ID] = &claim{claimed: item, lease: newLease(c.queue, item.ID, c.log.With("work_id", item.ID))}
+	return []Work{w}, nil
+}
+
+// Claim acknowledges an item, and begins its lease.
+func (c *claude) Claim(ctx context.Context, w Work) (ours bool, err error) {
+	item := c.of(w)
+	defer func() {
+		if !ours {
+			c.forget(w)
 		}
+	}()
+	if err := c.queue.ack(ctx, item.ID); err != nil { // whose it is now nobody knows
+		c.stop(ctx, item.ID)
+		return false, fmt.Errorf("acknowledge %s: %w", item.ID, err)
 	}
+	switch {
+	case item.Data.Type != "session": // a health check: that it is claimed is all it asks for
+		c.stop(ctx, item.ID)
+		return false, nil
+	case item.Secret == "":
+		c.log.Error("the work has no secret of its own, and no VM gets the environment's key: it is stopped", "work_id", item.ID, "session_id", item.Data.ID)
+		c.stop(ctx, item.ID)
+		return false, nil
+	}
+	err = c.beat(ctx, item)
+	if errors.Is(err, ErrLost) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// beat extends an item's lease. An item that the queue has stopped is stopped for good.
+func (c *claude) beat(ctx context.Context, item *claim) error {
+	err := item.lease.beat(ctx)
+	if errors.Is(err, errStopped) {
+		c.stop(ctx, item.ID)
+	}
+	return err
+}
+
+// Hold extends the lease until then.
+func (c *claude) Hold(ctx context.Context, s Session, done <-chan struct{}) error {
+	item := c.of(s.Work)
+	if item == nil { // it is from before a restart, and its secret is gone
+		return ErrLost
+	}
+	err := item.lease.keep(ctx, done)
+	if errors.Is(err, errStopped) {
+		c.stop(ctx, item.ID)
+	}
+	return err
+}
+
+// Handover extends the lease once more, so that the worker has all the time there is, and gives it
+// to that.
+func (c *claude) Handover(ctx context.Context, s Session) (h Handover, err error) {
+	item := c.of(s.Work)
+	if item == nil {
+		return h, ErrLost
+	}
+	if h.Tree, err = packed(c.Worker); err != nil {
+		return h, err
+	}
+	if err = c.beat(ctx, item); err != nil {
+		return h, err
+	}
+	h.Secret, err = json.Marshal(handover.Item{
+		API: c.API, Environment: c.Environment, Work: item.ID, Session: item.Data.ID,
+		Secret: item.Secret, LastHeartbeat: item.lease.last, MaxIdle: c.MaxIdle,
+	})
+	return h, err
+}
+
+// Release leaves the item to the queue: its worker has stopped it, if it could, and else the lease
+// ends; whose it is then nobody knows here.
+func (c *claude) Release(_ context.Context, s Session, _ *job.Outcome) error {
+	c.forget(s.Work)
+	return nil
+}
+
+// packed is the worker as an archive.
+func packed(worker []byte) (io.Reader, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "worker.gz", Mode: 0o600, Size: int64(len(worker))})
+	_, failed := w.Write(worker)
+	return &b, errors.Join(err, failed, w.Close())
 }
 
 // stop ends an item of work for good.
@@ -251,6 +200,6 @@ func (c *claude) stop(ctx context.Context, work string) {
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
 	defer done()
 	if err := c.queue.stop(ctx, work); err != nil {
-		c.Log.Warn("an item of work cannot be stopped", "work_id", work, "err", err)
+		c.log.Warn("an item of work cannot be stopped", "work_id", work, "err", err)
 	}
 }

@@ -73,8 +73,11 @@ func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 	if err := s.Manifest.Validate(); err != nil {
 		return job.Job{}, err
 	}
+	if err := s.CheckSession(); err != nil {
+		return job.Job{}, err
+	}
 	id := "job-" + s.Manifest.Labels["dispatch/session"] + strings.Repeat("+", len(e.jobs))
-	r := &running{Job: job.Job{ID: id, Manifest: s.Manifest, Status: job.Pending}, files: map[string]string{}, end: func() {}}
+	r := &running{Job: job.Job{ID: id, Manifest: s.Manifest, Session: s.Session, Status: job.Pending}, files: map[string]string{}, end: func() {}}
 	e.jobs[id] = r
 	go func() {
 		<-e.slow
@@ -143,7 +146,7 @@ func (e *engine) List(_ context.Context, f job.Filter) (page job.Page, err error
 		})
 		mine := f.Principal == "" || f.Principal == cmp.Or(r.Principal, job.OperatorName)
 		if r.Status == f.Status && has && mine {
-			page.Jobs = append(page.Jobs, job.Summary{ID: r.ID, Status: r.Status, Labels: r.Manifest.Labels})
+			page.Jobs = append(page.Jobs, job.Summary{ID: r.ID, Status: r.Status, Labels: r.Manifest.Labels, Session: r.Session, Outcome: r.Outcome})
 		}
 	}
 	return page, nil
@@ -437,16 +440,19 @@ func TestClaude_JobsOfOthersAreNotItsSessions(t *testing.T) {
 	foreign := job.Manifest{Labels: map[string]string{
 		"dispatch/by": "here", "dispatch/environment": queuetest.Environment, "dispatch/session": "sesn_1", "dispatch/work": "work_sesn_1",
 	}}
+	session := &job.Session{Kind: "claude", Queue: queuetest.Environment, Dispatcher: "here", Name: "linus-dispatch-1", Work: job.Work{ID: "work_sesn_1"}}
 	for id, status := range map[string]job.Status{"forged-running": job.Running, "forged-pending": job.Pending} {
-		e.jobs[id] = &running{Job: job.Job{ID: id, Manifest: foreign, Status: status, Principal: "mallory"}, end: func() {}}
+		e.jobs[id] = &running{Job: job.Job{ID: id, Manifest: foreign, Session: session, Status: status, Principal: "mallory"}, end: func() {}}
 	}
+	labelled := job.Job{ID: "labelled", Manifest: foreign, Status: job.Running} // its own principal's, and no session
+	e.jobs["labelled"] = &running{Job: labelled, end: func() {}}
 	q.Add("sesn_1", false, "echo one")
 	s := serve(t, e, q, func(o *dispatch.Options, _ *dispatch.Claude) { o.Name, o.Sessions = "here", 1 })
 	until(t, q, "sesn_1", stopped)
 	if err := s.ends(); err != nil {
 		t.Errorf("it ended with %v", err)
 	}
-	for _, id := range []string{"forged-running", "forged-pending"} {
+	for _, id := range []string{"forged-running", "forged-pending", "labelled"} {
 		if r := e.jobs[id]; r.Outcome != nil {
 			t.Errorf("%s, which is another's, has ended: %+v", id, r.Outcome)
 		}

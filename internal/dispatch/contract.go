@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"time"
 
 	"linus/internal/job"
 )
@@ -25,15 +24,17 @@ type Queue interface {
 	Waiting(ctx context.Context) ([]Work, error)
 
 	// Claim makes a piece of work this dispatcher's; false: it waits no more. A queue that gives
-	// work to whichever runner comes first has nothing to do here.
+	// work to whichever runner comes first has nothing to do here. A claim has to end by itself
+	// where its dispatcher does, for the session has no job yet.
 	Claim(ctx context.Context, w Work) (bool, error)
 
 	// Hold keeps the claim while the session's VM is made, until done is closed. An error says that
-	// the claim is lost, and ends the session. A queue without leases returns at once.
+	// the claim is lost, and ends the session. A queue without leases returns at once. The session
+	// may have no job yet. After a restart it is called again for a session that was being made.
 	Hold(ctx context.Context, s Session, done <-chan struct{}) error
 
 	// Handover returns what the session's VM gets, which is up and waits for it: called once, at the
-	// latest moment, so that secrets live as briefly as they can.
+	// latest moment, so that secrets live as briefly as they can. Hold has returned before.
 	Handover(ctx context.Context, s Session) (Handover, error)
 
 	// Release takes back what a session may have left in the queue: a runner that never connected,
@@ -50,14 +51,7 @@ type Hooked interface {
 }
 
 // Work is a piece of work that waits.
-type Work struct {
-	ID     string    // unique in its queue, and safe in a label's value
-	Labels []string  // what it asks of its runner: they choose the VM's shape
-	Of     string    // what it belongs to, as owner/repository: usage is told by it
-	Title  string    // for people; untrusted text, one line
-	URL    string    // where people find it in the service; empty: nowhere
-	Since  time.Time // when it began to wait; zero: the queue does not say
-}
+type Work = job.Work
 
 // Session is a piece of work with the job that serves it. It is read from the job's row after a
 // restart, so that nothing in it is secret.

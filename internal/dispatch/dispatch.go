@@ -1,17 +1,19 @@
-// Package dispatch serves queues of agents' sessions with jobs, so that each session has a VM of
-// its own: it claims work, has an engine run a job for it, hands the work over and follows the
-// job to its end. It is a client of an engine like any other, and knows neither commands nor
-// hosts. What a queue's owner gives to who polls it, the environment's key, stays in it: VMs get
-// what their own session needs, and that by a file in memory.
+// Package dispatch serves queues of others with jobs, so that each piece of work has a VM of its
+// own: it claims work, has an engine run a job for it, hands the work over and follows the job to
+// its end. It is a client of an engine like any other, and knows neither commands nor hosts. A
+// queue's own key stays in it: VMs get what their own session needs, and that by a file in memory.
 package dispatch
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -35,23 +37,40 @@ type Engine interface {
 // Options are what all dispatchers have.
 type Options struct {
 	Engine   Engine
-	Name     string       // of this dispatcher: its jobs have it as a label
+	Name     string       // of this dispatcher: it finds its sessions by it
 	Manifest job.Manifest // what its jobs have in common: their VM, and what they reach
+	Shapes   []Shape      // empty: Manifest is for all work
 	Sessions int          // at the same time
 	Log      *slog.Logger
+
+	// Every is how long it waits before it asks a queue again in which nothing waits, and which says
+	// nothing by itself; 0: two seconds.
+	Every time.Duration
 
 	// Drain is how long sessions may go on once the dispatcher is to end; Hurry ends that.
 	Drain time.Duration
 	Hurry <-chan struct{}
 }
 
-// Labels of jobs.
+// Shape is what jobs for work with a label have in common. The first of several counts.
+type Shape struct {
+	Label    string
+	Manifest job.Manifest
+}
+
+// Labels of jobs, for people: sessions are found by what their submission says.
 const (
-	labelBy          = "dispatch/by"          // the dispatcher's name
-	labelEnvironment = "dispatch/environment" // whose queue it is
+	labelBy          = "dispatch/by" // the dispatcher's name
+	labelQueue       = "dispatch/queue"
+	labelEnvironment = "dispatch/environment" // the queue, where that is its name
 	labelSession     = "dispatch/session"
 	labelWork        = "dispatch/work" // the queue's item
 )
+
+// labelled is a queue whose jobs have other labels than the queue's name and the work's ID.
+type labelled interface {
+	labels(w Work) map[string]string
+}
 
 const (
 	retryPause  = 5 * time.Second  // before the engine is asked again
@@ -69,27 +88,37 @@ func (e *StayError) Error() string {
 type dispatcher struct {
 	Options
 
+	kind, queue string
+	q           Queue
+
 	slots    chan struct{} // one for each session
 	ending   <-chan struct{}
 	sessions sync.WaitGroup
 
-	mu   sync.Mutex
-	jobs map[string]string // that are followed: what each serves
+	mu     sync.Mutex
+	taken  map[string]bool   // the IDs of work that has a session here
+	jobs   map[string]bool   // that are followed
+	failed map[string]failed // work that could not be served, by its ID
 }
 
-func newDispatcher(o Options) *dispatcher {
-	return &dispatcher{Options: o, slots: make(chan struct{}, o.Sessions), jobs: map[string]string{}}
+// failed is how often work has failed, and when it is tried again.
+type failed struct {
+	times int
+	until time.Time
 }
 
 // run works until ctx ends, and then waits for the sessions, as long as it may.
-func (d *dispatcher) run(ctx context.Context, work func(ctx, sessions context.Context) error) error {
-	if _, err := d.Engine.Plan(ctx, job.Submission{Manifest: d.manifest("true", nil)}); err != nil {
-		return err // or each session would meet it
+func (d *dispatcher) run(ctx context.Context) error {
+	for _, m := range d.manifests() {
+		m.Task = "true"
+		if _, err := d.Engine.Plan(ctx, job.Submission{Manifest: d.complete(m, Work{ID: "any"})}); err != nil {
+			return err // or each session would meet it
+		}
 	}
 	sessions, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
 	d.ending = ctx.Done()
-	err := work(ctx, sessions)
+	err := d.claim(ctx, sessions)
 	ended := make(chan struct{})
 	go func() {
 		d.sessions.Wait()
@@ -111,10 +140,42 @@ func (d *dispatcher) run(ctx context.Context, work func(ctx, sessions context.Co
 	return err
 }
 
+func (d *dispatcher) manifests() []job.Manifest {
+	if len(d.Shapes) == 0 {
+		return []job.Manifest{d.Manifest}
+	}
+	var all []job.Manifest
+	for _, s := range d.Shapes {
+		all = append(all, s.Manifest)
+	}
+	return all
+}
+
+// shape returns the manifest for work; false: it is none of this dispatcher's.
+func (d *dispatcher) shape(w Work) (job.Manifest, bool) {
+	if len(d.Shapes) == 0 {
+		return d.Manifest, true
+	}
+	for _, s := range d.Shapes {
+		if slices.ContainsFunc(w.Labels, func(label string) bool { return strings.EqualFold(label, s.Label) }) {
+			return s.Manifest, true
+		}
+	}
+	return job.Manifest{}, false
+}
+
 // begin runs a session in its place, which is taken.
-func (d *dispatcher) begin(session func()) {
+func (d *dispatcher) begin(work string, session func()) {
+	d.mu.Lock()
+	d.taken[work] = true
+	d.mu.Unlock()
 	d.sessions.Go(func() {
 		defer func() { <-d.slots }()
+		defer func() {
+			d.mu.Lock()
+			delete(d.taken, work)
+			d.mu.Unlock()
+		}()
 		session()
 	})
 }
@@ -132,10 +193,9 @@ func (d *dispatcher) place(ctx context.Context) bool {
 	return false
 }
 
-// manifest is that of a job of this dispatcher.
-func (d *dispatcher) manifest(task string, labels map[string]string) job.Manifest {
-	m := d.Manifest
-	m.AgentType, m.Task, m.StatusMode = job.AgentScript, task, job.StatusStreaming
+// complete returns a shape's manifest as that of a job for work.
+func (d *dispatcher) complete(m job.Manifest, w Work) job.Manifest {
+	m.AgentType, m.StatusMode = job.AgentScript, job.StatusStreaming
 	if m.Timeout == 0 {
 		m.Timeout = job.MaxTimeout
 	}
@@ -143,15 +203,24 @@ func (d *dispatcher) manifest(task string, labels map[string]string) job.Manifes
 	if m.Labels == nil {
 		m.Labels = map[string]string{}
 	}
-	m.Labels[labelBy] = d.Name
-	maps.Copy(m.Labels, labels)
+	labels := map[string]string{labelQueue: d.kind + " " + d.queue, labelWork: w.ID}
+	if q, is := d.q.(labelled); is {
+		labels = q.labels(w)
+	}
+	labels[labelBy] = d.Name
+	for key, value := range labels {
+		if runes := []rune(value); len(runes) > 63 {
+			value = string(runes[:63])
+		}
+		m.Labels[key] = value
+	}
 	return m
 }
 
 // submit submits a job, as soon as there is room for it.
-func (d *dispatcher) submit(ctx context.Context, key string, m job.Manifest) (job.Job, error) {
+func (d *dispatcher) submit(ctx context.Context, s job.Submission) (job.Job, error) {
 	for {
-		j, err := d.Engine.Submit(ctx, job.Submission{Manifest: m, IdempotencyKey: key, Client: "dispatch"})
+		j, err := d.Engine.Submit(ctx, s)
 		full, is := errors.AsType[*job.FieldError](err)
 		if !is || full.Fault != job.FaultLimit {
 			return j, err
@@ -163,27 +232,13 @@ func (d *dispatcher) submit(ctx context.Context, key string, m job.Manifest) (jo
 	}
 }
 
-// launch submits a job, and returns its ID once its task runs; the ID with an error, too, where
-// there is one.
-func (d *dispatcher) launch(ctx context.Context, key string, m job.Manifest) (id string, err error) {
-	j, err := d.submit(ctx, key, m)
-	if err != nil {
-		return "", err
-	}
-	id = j.ID
-	j, err = d.watch(ctx, id, 0, func(j job.Job) bool { return j.Status == job.Running || j.Status.Terminal() })
-	if err == nil && j.Outcome != nil {
-		err = fmt.Errorf("its job has ended: %s", j.Outcome.Error)
-	}
-	return id, err
-}
-
 // memory is where a VM's files are in its memory.
 const memory = "/dev/shm/"
 
 // awaits is how a task waits for what deliver brings.
 const awaits = `set -eu
-item=` + memory + `NAME
+name=NAME
+item=` + memory + `$name
 until [[ -e $item ]]; do
   if ((SECONDS >= 300)); then
     echo 'nothing has come within 5 minutes: the dispatcher has ended' >&2
@@ -194,18 +249,47 @@ done
 `
 
 // deliver brings what no log, database or disk has into the VM of a job, whose task awaits it.
-func (d *dispatcher) deliver(ctx context.Context, id, name string, data []byte) error {
-	if _, err := d.Engine.WriteFile(ctx, job.FileWrite{VM: id, Path: memory + name, Data: data, Mode: "0600"}); err != nil {
+func (d *dispatcher) deliver(ctx context.Context, s Session, h Handover) error {
+	if h.Tree != nil {
+		archive, err := below(s.Name, h.Tree)
+		if err == nil {
+			err = d.Engine.WriteTree(ctx, job.FileRef{VM: s.Job, Path: "/tmp"}, archive)
+		}
+		if err != nil {
+			return fmt.Errorf("put the session's files into its VM: %w", err)
+		}
+	}
+	if _, err := d.Engine.WriteFile(ctx, job.FileWrite{VM: s.Job, Path: memory + s.Name, Data: h.Secret, Mode: "0600"}); err != nil {
 		return fmt.Errorf("hand the work over to its VM: %w", err)
 	}
 	return nil
 }
 
+// below returns an archive as one of a directory that is its own.
+func below(dir string, tree io.Reader) (io.Reader, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o700})
+	for r := tar.NewReader(tree); err == nil; {
+		var h *tar.Header
+		if h, err = r.Next(); err == nil {
+			h.Name = path.Join(dir, h.Name)
+			if err = w.WriteHeader(h); err == nil {
+				_, err = io.Copy(w, r) //nolint:gosec // the queue's own
+			}
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return &b, w.Close()
+}
+
 // follow returns a job that has ended. Until then, or if ctx ends first, it is among those that
 // go on.
-func (d *dispatcher) follow(ctx context.Context, id, serves string) (job.Job, error) {
+func (d *dispatcher) follow(ctx context.Context, id string) (job.Job, error) {
 	d.mu.Lock()
-	d.jobs[id] = serves
+	d.jobs[id] = true
 	d.mu.Unlock()
 	j, err := d.watch(ctx, id, job.OnlyEnd, func(j job.Job) bool { return j.Status.Terminal() })
 	if err == nil || errors.Is(err, job.ErrNotFound) {
@@ -239,40 +323,46 @@ func (d *dispatcher) watch(ctx context.Context, id string, after int64, wanted f
 	}
 }
 
-// unfinished returns the jobs with these labels that have not ended: this dispatcher's
-// principal's alone, for whoever may submit a job may give it any label.
-func (d *dispatcher) unfinished(ctx context.Context, labels ...string) (all []job.Summary, err error) {
+// before returns this dispatcher's sessions from before that have not ended, and those that have
+// within the time that a session may take, as far as they are among the newest.
+func (d *dispatcher) before(ctx context.Context) (on, ended []job.Summary, err error) {
 	me, err := d.Engine.Caller(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for _, status := range []job.Status{job.Pending, job.Provisioning, job.Running} {
-		f := job.Filter{Status: status, Label: labels, Principal: me.Name, Limit: 200}
-		for {
+	list := func(f job.Filter, pages int) (mine []job.Summary, err error) {
+		f.Principal, f.Limit = me.Name, 200
+		for range pages {
 			page, err := d.Engine.List(ctx, f)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, page.Jobs...)
+			for _, j := range page.Jobs {
+				if s := j.Session; s != nil && s.Kind == d.kind && s.Queue == d.queue && s.Dispatcher == d.Name {
+					mine = append(mine, j)
+				}
+			}
 			if f.Cursor = page.Next; f.Cursor == "" {
 				break
 			}
 		}
+		return mine, nil
 	}
-	return all, nil
-}
-
-// takeUp has the jobs that go on from before followed, each in a place of its own; false if ctx has
-// ended meanwhile.
-func (d *dispatcher) takeUp(ctx context.Context, environment string, follow func(job.Summary)) (bool, error) {
-	before, err := d.unfinished(ctx, labelEnvironment+"="+environment, labelBy+"="+d.Name)
-	for _, j := range before {
-		if !d.place(ctx) {
-			return false, nil
+	for _, status := range []job.Status{job.Pending, job.Provisioning, job.Running} {
+		more, err := list(job.Filter{Status: status}, 1000)
+		if err != nil {
+			return nil, nil, err
 		}
-		d.begin(func() { follow(j) })
+		on = append(on, more...)
 	}
-	return err == nil, err
+	for _, status := range []job.Status{job.Success, job.Failed, job.Timeout} {
+		more, err := list(job.Filter{Status: status, Since: time.Now().Add(-2 * job.MaxTimeout * time.Second)}, 1)
+		if err != nil {
+			return nil, nil, err
+		}
+		ended = append(ended, more...)
+	}
+	return on, ended, nil
 }
 
 // cancel ends a job that nobody needs, also after ctx has ended.

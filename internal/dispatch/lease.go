@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -11,8 +10,8 @@ import (
 
 // How a lease ends.
 var (
-	errLost    = errors.New("its lease is lost: somebody else has the item, or nobody")
-	errStopped = errors.New("the queue has stopped the item")
+	errLost    = ErrLost
+	errStopped = fmt.Errorf("the queue has stopped the item: %w", ErrLost)
 )
 
 // lease keeps an item claimed until its worker goes on with that. The rules are those of the

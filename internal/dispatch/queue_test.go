@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -63,9 +65,15 @@ func TestClaude_StopsWhatItCannotClaim(t *testing.T) {
 	})
 	server := httptest.NewServer(mux) // it knows of no ack
 	defer server.Close()
-	c := &claude{dispatcher: newDispatcher(Options{}), queue: newQueue(server.URL, "env_1", "key", "here")}
-	work, err := c.next(t.Context())
-	if work != nil || err == nil || !passes(err) || !stopped.Load() {
-		t.Errorf("%v, %v; stopped: %t", work, err, stopped.Load())
+	c := newClaude(Options{Log: slog.New(slog.DiscardHandler)}, Claude{API: server.URL, Environment: "env_1", Key: "key"})
+	c.queue.retries = 0
+	work, err := c.Waiting(t.Context())
+	if err != nil || len(work) != 1 {
+		t.Fatalf("%v, %v", work, err)
+	}
+	var fatal *Fatal
+	ours, err := c.Claim(t.Context(), work[0])
+	if ours || err == nil || errors.As(err, &fatal) || !stopped.Load() {
+		t.Errorf("%t, %v; stopped: %t", ours, err, stopped.Load())
 	}
 }

@@ -20,6 +20,9 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err := job.CheckKey(s.IdempotencyKey); err != nil {
 		return job.Job{}, err
 	}
+	if err := s.CheckSession(); err != nil {
+		return job.Job{}, err
+	}
 	digest, err := s.Digest()
 	if err != nil {
 		return job.Job{}, err
@@ -60,7 +63,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, fmt.Errorf("create a job ID: %w", err)
 	}
-	j := job.Job{ID: id.String(), Kind: job.KindTask, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, SharedVM: shared, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
+	j := job.Job{ID: id.String(), Kind: job.KindTask, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, SharedVM: shared, Manifest: m, Session: s.Session, Status: job.Pending, CreatedAt: now(), Submission: digest}
 	j, created, err := e.o.Jobs.Insert(ctx, j, key, s.Principal.Limits)
 	if over, ok := errors.AsType[*job.FieldError](err); ok {
 		return job.Job{}, over

@@ -30,6 +30,9 @@ type Job struct {
 	Principal string `json:"principal,omitempty"`
 	TokenID   string `json:"token_id,omitempty"` // of the token it was submitted with; empty: none
 
+	// Session is the piece of work of a queue that it serves; nil: no dispatcher has submitted it.
+	Session *Session `json:"session,omitempty"`
+
 	Status   Status `json:"status"`
 	Phase    string `json:"phase,omitempty"`    // the phase under way, or the last one
 	Progress string `json:"progress,omitempty"` // one line for people: what is happening now

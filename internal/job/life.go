@@ -69,6 +69,7 @@ type Summary struct {
 	VM          *SummaryVM        `json:"vm,omitempty"`
 	Task        string            `json:"task"` // its first 100 characters
 	Labels      map[string]string `json:"labels,omitempty"`
+	Session     *Session          `json:"session,omitempty"` // as the job has it
 	CreatedAt   time.Time         `json:"created_at"`
 	CompletedAt time.Time         `json:"completed_at,omitzero"`
 }

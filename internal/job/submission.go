@@ -16,6 +16,9 @@ type Submission struct {
 	IdempotencyKey string   `json:"idempotency_key,omitempty" api:"Idempotency-Key,header"`
 	Client         string   `json:"client,omitempty" api:"-"`
 
+	// Session is the piece of work that the job serves, if a dispatcher submits it.
+	Session *Session `json:"session,omitempty"`
+
 	// Wait is how long the response may wait for the job's end, in seconds; 0: not at all.
 	Wait int `json:"-" api:"wait_seconds"`
 
@@ -44,7 +47,22 @@ func (s Submission) CheckVM() error {
 	if err := CheckKey(s.IdempotencyKey); err != nil {
 		return err
 	}
+	if s.Session != nil {
+		return field("session", "leave it out", "is for jobs that a dispatcher submits, and not for a VM that stays")
+	}
 	return checkSandbox(s.Sandbox)
+}
+
+// CheckSession returns an error if the submission cannot be a session, or its principal may submit
+// none.
+func (s Submission) CheckSession() error {
+	if s.Session == nil {
+		return nil
+	}
+	if err := s.Principal.Narrowed("a dispatcher's session", SessionToolset); err != nil {
+		return err
+	}
+	return s.Session.Check()
 }
 
 // maxKey bounds an idempotency key, in bytes.
@@ -73,7 +91,8 @@ func (s Submission) Digest() (string, error) {
 		Kind     Kind     `json:"kind"` // as it was stored when there were others
 
 		Sandbox *vm.Sandbox `json:"sandbox,omitempty"`
-	}{s.Manifest, KindTask, s.Sandbox})
+		Session *Session    `json:"session,omitempty"`
+	}{s.Manifest, KindTask, s.Sandbox, s.Session})
 	return hex.EncodeToString(hash.Sum(nil)), err
 }
 

@@ -1,0 +1,326 @@
+package dispatch
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"linus/internal/handover"
+	"linus/internal/job"
+)
+
+const (
+	idlePause = 2 * time.Second // before a queue is asked again in which nothing waits
+
+	// askTime bounds each call of a queue, so that one that does not answer holds nothing else.
+	askTime = time.Minute
+
+	// claimEnd is how long a call that is under way may still claim work when the dispatcher is to
+	// end: what is claimed and not served would wait for the claim's end.
+	claimEnd = 10 * time.Second
+
+	maxWaiting  = 1000 // pieces of work of one answer
+	maxReleases = 30   // tries
+	maxFailed   = 10 * time.Minute
+)
+
+// Serve serves a queue's work, each piece by a job in a VM of its own, until ctx ends; then it
+// waits for the sessions. Kind and name say which queue it is: its sessions have both.
+func Serve(ctx context.Context, o Options, kind, name string, q Queue) error {
+	d := &dispatcher{
+		Options: o, kind: kind, queue: name, q: q,
+		slots: make(chan struct{}, o.Sessions), taken: map[string]bool{}, jobs: map[string]bool{}, failed: map[string]failed{},
+	}
+	return d.run(ctx)
+}
+
+// claim takes up the sessions from before, and then claims work until ctx ends.
+func (d *dispatcher) claim(ctx, sessions context.Context) error {
+	on, ended, err := d.before(ctx)
+	if err != nil {
+		return err
+	}
+	d.sessions.Go(func() { // it may not have been there when they ended
+		for _, j := range ended {
+			d.release(sessions, Session{j.Session.Work, j.ID, j.Session.Name}, j.Outcome)
+		}
+	})
+	for _, j := range on {
+		if !d.place(ctx) {
+			return nil
+		}
+		s := Session{j.Session.Work, j.ID, j.Session.Name}
+		d.begin(s.Work.ID, func() {
+			log := d.logOf(s)
+			log.Info("session continues")
+			if j.Status == job.Running {
+				d.toEnd(sessions, s, log)
+				return
+			}
+			d.serve(sessions, s, job.Manifest{}, log)
+		})
+	}
+	asking, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(claimEnd, stop) })()
+	var woken <-chan struct{}
+	if h, is := d.q.(Hooked); is {
+		woken = h.Woken()
+	}
+	for failures := 0; d.place(ctx); {
+		begun, err := d.round(asking, sessions)
+		var fatal *Fatal
+		wait := d.Every
+		switch {
+		case errors.As(err, &fatal):
+			return err
+		case err != nil && asking.Err() == nil:
+			failures++
+			d.Log.Warn("no work can be claimed at the moment", "err", err)
+			wait = backOff(failures)
+		case err == nil:
+			failures = 0
+			if begun > 0 {
+				continue // there may be more
+			}
+		}
+		if wait == 0 {
+			wait = idlePause
+		}
+		select {
+		case <-ctx.Done():
+		case <-woken:
+		case <-time.After(wait):
+		}
+	}
+	return nil
+}
+
+// round asks for what waits, and begins sessions: in the place that is taken, and in others as far
+// as they are free.
+func (d *dispatcher) round(ctx, sessions context.Context) (begun int, err error) {
+	place := true
+	defer func() {
+		if place {
+			<-d.slots
+		}
+	}()
+	work, err := d.waiting(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, w := range work {
+		m, ours := d.shape(w)
+		if !ours || d.busy(w) {
+			continue
+		}
+		if !place {
+			select {
+			case d.slots <- struct{}{}:
+				place = true
+			default:
+				return begun, nil
+			}
+		}
+		within, done := context.WithTimeout(ctx, askTime)
+		claimed, failed := d.q.Claim(within, w)
+		done()
+		if claimed && failed == nil {
+			s := Session{Work: w, Name: "linus-dispatch-" + rand.Text()}
+			place = false
+			begun++
+			d.begin(w.ID, func() { d.serve(sessions, s, m, d.logOf(s)) })
+		}
+		if _, fatal := errors.AsType[*Fatal](failed); fatal {
+			return begun, failed
+		}
+		if failed != nil {
+			d.fails(w)
+			err = failed
+		}
+	}
+	return begun, err
+}
+
+// waiting returns what waits, as far as it can be believed.
+func (d *dispatcher) waiting(ctx context.Context) (work []Work, err error) {
+	ctx, done := context.WithTimeout(ctx, askTime)
+	defer done()
+	all, err := d.q.Waiting(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) > maxWaiting {
+		d.Log.Warn("the queue says that more waits than can be: the oldest count", "waiting", len(all))
+		all = all[:maxWaiting]
+	}
+	seen := map[string]bool{}
+	for _, w := range all {
+		w = w.Presentable()
+		if err := w.Check(); err != nil {
+			d.Log.Warn("the queue has work that cannot be", "err", err)
+		} else if !seen[w.ID] {
+			seen[w.ID] = true
+			work = append(work, w)
+		}
+	}
+	return work, nil
+}
+
+// busy reports whether work has a session, or is not tried again yet.
+func (d *dispatcher) busy(w Work) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.taken[w.ID] || time.Now().Before(d.failed[w.ID].until)
+}
+
+// fails notes that work could not be served, so that it is tried ever more slowly and holds no
+// other.
+func (d *dispatcher) fails(w Work) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	for id, f := range d.failed {
+		if now.Sub(f.until) > maxFailed {
+			delete(d.failed, id)
+		}
+	}
+	f := d.failed[w.ID]
+	f.until = now.Add(min(failedPause<<min(f.times, 10), maxFailed))
+	f.times++
+	d.failed[w.ID] = f
+}
+
+func (d *dispatcher) logOf(s Session) *slog.Logger {
+	log := d.Log.With("work_id", s.Work.ID)
+	if s.Work.Title != "" {
+		log = log.With("title", s.Work.Title)
+	}
+	if s.Job != "" {
+		log = log.With("job_id", s.Job)
+	}
+	return log
+}
+
+// serve serves claimed work to its end, by a new job or, after a restart, by the one that it has.
+func (d *dispatcher) serve(ctx context.Context, s Session, m job.Manifest, log *slog.Logger) {
+	err := d.start(ctx, &s, m)
+	log = d.logOf(s)
+	if err == nil {
+		log.Info("session is served")
+		d.toEnd(ctx, s, log)
+		return
+	}
+	log.Warn("the session does not begin here", "err", err)
+	var o *job.Outcome
+	if s.Job != "" {
+		d.cancel(ctx, s.Job)
+		within, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
+		if j, err := d.watch(within, s.Job, job.OnlyEnd, func(j job.Job) bool { return j.Status.Terminal() }); err == nil {
+			o = j.Outcome
+		}
+		done()
+	}
+	d.sessions.Go(func() { d.release(ctx, s, o) })
+	if !errors.Is(err, ErrLost) {
+		// The queue gives it out again when its claim ends: a host that is down ends no session.
+		d.fails(s.Work)
+		d.coolDown(ctx)
+	}
+}
+
+// start has a session's VM made while the claim is held, and hands the work over to it. The
+// session has its job with an error, too, if there is one.
+func (d *dispatcher) start(ctx context.Context, s *Session, m job.Manifest) (err error) {
+	making, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	made, held := make(chan struct{}), make(chan struct{})
+	holding := *s
+	go func() {
+		defer close(held)
+		if err := d.q.Hold(making, holding, made); err != nil {
+			lose(err)
+		}
+	}()
+	err = d.launch(making, s, m)
+	close(made)
+	late := time.AfterFunc(askTime, func() { lose(ErrLost) })
+	<-held
+	late.Stop()
+	if cause := context.Cause(making); cause != nil {
+		return cause
+	}
+	if err != nil {
+		return err
+	}
+	within, done := context.WithTimeout(ctx, askTime)
+	h, err := d.q.Handover(within, *s)
+	done()
+	if err != nil {
+		return err
+	}
+	return d.deliver(ctx, *s, h)
+}
+
+// launch submits a session's job, unless it has one, and returns once its task runs.
+func (d *dispatcher) launch(ctx context.Context, s *Session, m job.Manifest) error {
+	if s.Job == "" {
+		m = d.complete(m, s.Work)
+		m.Task = strings.ReplaceAll(awaits, "NAME", s.Name) + d.q.Task()
+		j, err := d.submit(ctx, job.Submission{
+			Manifest: m, IdempotencyKey: s.Name, Client: "dispatch",
+			Session: &job.Session{Kind: d.kind, Queue: d.queue, Dispatcher: d.Name, Name: s.Name, Work: s.Work},
+		})
+		if err != nil {
+			return err
+		}
+		s.Job = j.ID
+	}
+	j, err := d.watch(ctx, s.Job, 0, func(j job.Job) bool { return j.Status == job.Running || j.Status.Terminal() })
+	if err == nil && j.Outcome != nil {
+		err = errors.New("its job has ended: " + j.Outcome.Error)
+	}
+	return err
+}
+
+// toEnd follows a session's job to its end.
+func (d *dispatcher) toEnd(ctx context.Context, s Session, log *slog.Logger) {
+	j, err := d.follow(ctx, s.Job)
+	if err != nil && !errors.Is(err, job.ErrNotFound) {
+		return // it goes on without us
+	}
+	d.sessions.Go(func() { d.release(ctx, s, j.Outcome) })
+	switch o := j.Outcome; {
+	case o == nil: // it was deleted
+	case o.Status == job.Success:
+		log.Info("session has ended")
+	case o.Reason == job.ReasonLost, o.ExitCode != nil && *o.ExitCode == handover.LeaseLost:
+		log.Warn("the session's lease is lost: the queue may give its work out again", "reason", o.Reason)
+	default:
+		log.Warn("session has failed", "reason", o.Reason, "err", o.Error)
+		if o.Reason == job.ReasonExitStatus {
+			d.fails(s.Work)
+			d.coolDown(ctx)
+		}
+	}
+}
+
+// release takes back what a session has left in the queue. Until that has succeeded it is tried
+// again, ever more slowly, and once if the dispatcher ends.
+func (d *dispatcher) release(ctx context.Context, s Session, o *job.Outcome) {
+	for n := range maxReleases {
+		within, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
+		err := d.q.Release(within, s, o)
+		done()
+		if err == nil {
+			return
+		}
+		d.logOf(s).Warn("what the session may have left in the queue is not taken back yet", "err", err)
+		if pause(ctx, backOff(n)) != nil {
+			return
+		}
+	}
+}

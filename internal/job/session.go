@@ -1,0 +1,103 @@
+package job
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Session says which piece of work of a queue a job serves. It is given with the submission, and
+// by nothing that a manifest has, so that a dispatcher finds its sessions by it.
+type Session struct {
+	Kind       string `json:"kind"`       // of queue: claude, github
+	Queue      string `json:"queue"`      // which one, as its service names it
+	Dispatcher string `json:"dispatcher"` // the name of the one that has submitted the job
+	Name       string `json:"name"`       // of the session in the queue: unique
+	Work       Work   `json:"work"`
+}
+
+// Work is a piece of work that waits in a queue.
+type Work struct {
+	ID     string    `json:"id"`               // unique in its queue, and safe in a label's value
+	Labels []string  `json:"labels,omitempty"` // what it asks of its runner: they choose the VM's shape
+	Of     string    `json:"of,omitempty"`     // what it belongs to, as owner/repository: usage is told by it
+	Title  string    `json:"title,omitempty"`  // for people; untrusted text, one line
+	URL    string    `json:"url,omitempty"`    // where people find it in the service; empty: nowhere
+	Since  time.Time `json:"since,omitzero"`   // when it began to wait; zero: the queue does not say
+}
+
+// Bounds of a session's texts, in bytes.
+const (
+	maxSessionText = 200
+	maxSessionURL  = 2000
+	maxWorkLabels  = 50
+)
+
+// SessionToolset is the toolset that a token has to have, if it is narrowed to some, to submit
+// jobs as sessions.
+const SessionToolset = "jobs"
+
+// Check returns a *FieldError for what a session cannot be.
+func (s Session) Check() error {
+	for _, text := range []struct{ name, is string }{{"kind", s.Kind}, {"queue", s.Queue}, {"dispatcher", s.Dispatcher}, {"name", s.Name}} {
+		if err := sessionText("session."+text.name, text.is, true); err != nil {
+			return err
+		}
+	}
+	return s.Work.Check()
+}
+
+// Check returns a *FieldError for what a piece of work cannot be.
+func (w Work) Check() error {
+	if len(w.Labels) > maxWorkLabels {
+		return field("session.work.labels", fmt.Sprintf("give at most %d", maxWorkLabels), "are %d", len(w.Labels))
+	}
+	if w.ID == "" || labelProblem(w.ID) != "" {
+		return field("session.work.id", fmt.Sprintf("give 1 to %d printable characters", maxLabel), "is empty, too long or not printable")
+	}
+	for _, label := range w.Labels {
+		if err := sessionText("session.work.labels", label, true); err != nil {
+			return err
+		}
+	}
+	if u, err := url.Parse(w.URL); w.URL != "" && (err != nil || len(w.URL) > maxSessionURL || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
+		return field("session.work.url", fmt.Sprintf("give one of http or https, at most %d bytes, or leave it out", maxSessionURL), "%.80q is no URL", w.URL)
+	}
+	if err := sessionText("session.work.of", w.Of, false); err != nil {
+		return err
+	}
+	return sessionText("session.work.title", w.Title, false)
+}
+
+func sessionText(name, text string, needed bool) error {
+	if len(text) > maxSessionText || needed && text == "" || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return field(name, fmt.Sprintf("give at most %d printable bytes", maxSessionText), "is empty, too long or not printable")
+	}
+	return nil
+}
+
+// Presentable returns the work with the texts for people, which are others', as a session can have
+// them.
+func (w Work) Presentable() Work {
+	w.Title, w.Of = oneLine(w.Title), oneLine(w.Of)
+	if (Work{ID: "it", URL: w.URL}).Check() != nil {
+		w.URL = ""
+	}
+	return w
+}
+
+func oneLine(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(text) <= maxSessionText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxSessionText], "")
+}
