@@ -146,6 +146,40 @@ func TestTake_NoMoreThanTheInstallationMay(t *testing.T) {
 	}
 }
 
+// What is under way goes on, and what has only its VM to lose is ended, though there are more jobs
+// than may be since the limit became less.
+func TestTake_OnlyTheNextJobWaitsForASlot(t *testing.T) {
+	s := members(t, 2, Options{MaxJobs: 3})
+	ids := map[string]string{}
+	for _, name := range []string{"own", "running", "other", "decided"} {
+		ids[name] = insert(t, s[0], newJob(name)).ID
+	}
+	for _, name := range []string{"own", "running", "other"} {
+		if !takes(t, s[map[string]int{"own": 1}[name]], ids[name]) {
+			t.Fatalf("%s was not taken", name)
+		}
+	}
+	update(t, s[0], ids["running"], func(j *job.Job) ([]job.Event, error) { return nil, j.Become(job.Provisioning) })
+	update(t, s[0], ids["decided"], func(j *job.Job) ([]job.Event, error) {
+		j.Decide(job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at})
+		return nil, nil
+	})
+	evict(t, s[0], s[1])
+	s[1].maxJobs = 1
+	for _, name := range []string{"own", "running", "decided"} {
+		if !takes(t, s[1], ids[name]) {
+			t.Errorf("the job %s waits for a slot", name)
+		}
+	}
+	if _, _, err := s[1].Take(t.Context(), ids["other"]); !errors.Is(err, job.ErrNoSlot) {
+		t.Errorf("a job that has not begun: %v", err)
+	}
+	s[1].maxJobs = 3 // own, running and other: the one that is decided has no slot
+	if !takes(t, s[1], ids["other"]) {
+		t.Error("a job without a task to run has a slot")
+	}
+}
+
 func begin(j *job.Job) (job.Record, error) { return job.Record{}, j.Become(job.Provisioning) }
 
 func TestBury_FreesJobsAndLocksAndStopsEveryWrite(t *testing.T) {
