@@ -750,9 +750,8 @@ func TestSSH_NothingGoesOnAfterItsEnd(t *testing.T) {
 	w := overSSH(t)
 	at, _ := job.Repository{URL: w.url}.Where()
 	hook := filepath.Join(w.Bare, "hooks", "pre-receive")
-	began, over := filepath.Join(w.Dir, "began"), filepath.Join(w.Dir, "over")
-	t.Cleanup(func() { _ = os.WriteFile(over, nil, 0o600) })
-	if err := errors.Join(os.MkdirAll(filepath.Dir(hook), 0o700), os.WriteFile(hook, []byte("#!/bin/sh\ntouch "+began+"\nwhile [ ! -e "+over+" ]; do sleep 0.1; done\n"), 0o700)); err != nil { //nolint:gosec // it is run
+	began := filepath.Join(w.Dir, "began")                                                                                                                                                     // and goes with the directory, at the test's end
+	if err := errors.Join(os.MkdirAll(filepath.Dir(hook), 0o700), os.WriteFile(hook, []byte("#!/bin/sh\ntouch "+began+"\nwhile [ -e "+began+" ]; do sleep 0.1; done\n"), 0o700)); err != nil { //nolint:gosec // it is run
 		t.Fatal(err)
 	}
 	live, remove := context.WithCancelCause(t.Context())
