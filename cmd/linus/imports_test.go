@@ -42,7 +42,7 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":         {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
+	"cmd/linus":         {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/gitlab", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
 	"cmd/linus-worker":  {"internal/handover", "internal/worker"},
 	"cmd/linus-sandbox": {"internal/sandbox"},
 	"internal/daemon":   append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
@@ -55,6 +55,7 @@ var arrows = map[string][]string{
 	"internal/config":    {"internal/job"},
 	"internal/control":   {"internal/field", "internal/intake", "internal/job", "internal/view"},
 	"internal/dispatch":  {"internal/handover", "internal/job"},
+	"internal/gitlab":    {},
 	"internal/e2b":       {"internal/envd", "internal/gate", "internal/job", "internal/vmpage"},
 	"internal/egress":    {"internal/job"},
 	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience", "internal/term"},

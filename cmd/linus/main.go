@@ -107,6 +107,7 @@ func (a *app) verbs(args []string) []*cobra.Command {
 		a.volumeCommand(),
 		group("dispatch", "Serve queues of agents' sessions, one VM a session",
 			a.dispatchClaudeCommand(), a.dispatchClaudeCodeCommand()),
+		a.gitlabCommand(),
 		group("network", "Show and test where a VM may connect to", a.networkShowCommand(), a.networkTestCommand()),
 		group("node", "List and cordon the nodes that VMs are created on",
 			a.nodeListCommand(), a.cordonCommand("cordon", "Keep new VMs off a node; existing ones stay", job.Engine.CordonNode),

@@ -1,0 +1,377 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/config"
+	"linus/internal/field"
+	"linus/internal/gitlab"
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+const (
+	gitlabSlack   = 30 * time.Minute // of a VM's time, after its job's
+	gitlabCleanUp = 5 * time.Minute
+	maxStage      = 64 << 20 // bytes of a stage's script
+)
+
+func (a *app) gitlabCommand() *cobra.Command {
+	g := group("gitlab-executor", "Run the jobs of a GitLab runner, each in a VM of its own",
+		a.gitlabConfigCommand(), a.gitlabPrepareCommand(), a.gitlabRunCommand(), a.gitlabCleanupCommand())
+	g.Long = "The stages of GitLab Runner's custom executor: config.toml of the runner names this program for each of them, as the document on\n" +
+		"dispatchers shows. The runner tells what job it is by its environment; nobody types these commands."
+	return g
+}
+
+// gitlabDirs are where a job's files are in its VM.
+type gitlabDirs struct{ builds, caches string }
+
+func (d *gitlabDirs) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&d.builds, "builds-dir", "/builds", "directory in the VM for the jobs' sources: the same for config and prepare")
+	cmd.Flags().StringVar(&d.caches, "cache-dir", "/cache", "directory in the VM for caches: the same for config and prepare")
+	_ = cmd.RegisterFlagCompletionFunc("builds-dir", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("cache-dir", cobra.NoFileCompletions)
+}
+
+func (d *gitlabDirs) check() error {
+	for option, path := range map[string]string{"--builds-dir": d.builds, "--cache-dir": d.caches} {
+		if err := gitlab.CheckDirectory(path); err != nil {
+			return usage("%s: %w", option, err)
+		}
+	}
+	return nil
+}
+
+// gitlabStage makes a stage's RunE: what fails, fails as the runner is to see it.
+func (a *app) gitlabStage(work func(cmd *cobra.Command, j *gitlab.Job, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		env := config.GitLab()
+		failure := gitlab.Failures(env)
+		j, err := gitlab.Read(env)
+		if err == nil {
+			err = work(cmd, j, args)
+		}
+		if err == nil {
+			return nil
+		}
+		code := failure.System
+		if script, is := errors.AsType[scriptError](err); is {
+			if err := failure.Tell(int(script)); err != nil {
+				a.note("linus: the exit code cannot be told: %v", err)
+			}
+			return exitError(failure.Build)
+		}
+		if _, is := errors.AsType[*gitlab.JobError](err); is {
+			code = failure.Build
+		}
+		a.note("linus: %s", asTyped(cmd, words.In(err.Error())))
+		if next := nextStep(err); next != "" {
+			a.note("%s", next)
+		}
+		return exitError(code)
+	}
+}
+
+// scriptError is the exit code of a job's script that has failed.
+type scriptError int
+
+func (e scriptError) Error() string { return fmt.Sprintf("the script has exited with %d", int(e)) }
+
+func (a *app) gitlabConfigCommand() *cobra.Command {
+	var dirs gitlabDirs
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Tell GitLab Runner where the job's files are (config_exec)",
+		Args:  noArgs,
+		RunE: a.gitlabStage(func(_ *cobra.Command, j *gitlab.Job, _ []string) error {
+			if err := dirs.check(); err != nil {
+				return err
+			}
+			answer, err := j.Config(buildVersion(), dirs.builds, dirs.caches)
+			if err == nil {
+				_, err = fmt.Fprintf(a.stdout, "%s\n", answer)
+			}
+			return err
+		}),
+	}
+	dirs.register(cmd)
+	return cmd
+}
+
+// gitlabVariables are the variables by which a job may choose its VM, where the runner's owner allows it.
+var gitlabVariables = []string{"template", "os", "cpu", "memory", "disk"}
+
+func (a *app) gitlabPrepareCommand() *cobra.Command {
+	var f manifestFlags
+	var dirs gitlabDirs
+	var allowed []string
+	cmd := &cobra.Command{
+		Use:   "prepare",
+		Short: "Create the job's VM, with its services (prepare_exec)",
+		Long: "Creates a VM for the job, and starts its services in it by Docker, which the template has to have then. The options are those of\n" +
+			"linus vm create; --ttl is the job's timeout and half an hour, so that nothing stays when the runner dies. With --allow-variables\n" +
+			"a job's own variables LINUS_TEMPLATE, LINUS_OS, LINUS_CPU, LINUS_MEMORY and LINUS_DISK come before the options.",
+		Example: "  linus gitlab-executor prepare --template ci --cpu 4 --memory 8G --egress internet\n" +
+			"  linus gitlab-executor prepare --allow-variables cpu,memory",
+		Args: noArgs,
+		RunE: a.gitlabStage(func(cmd *cobra.Command, j *gitlab.Job, _ []string) error {
+			var m job.Manifest
+			if err := errors.Join(dirs.check(), f.override(cmd, &m, nil)); err != nil {
+				return err
+			}
+			if m.AtEnd != "" || m.IdleSuspend != 0 {
+				return usage("--at-end and --idle-suspend are not for the VMs of jobs, which end with them")
+			}
+			chosen, err := a.gitlabShape(j, &m, allowed)
+			if err != nil {
+				return err
+			}
+			m.VMName, m.Lifecycle = j.VM, vm.Persistent
+			if m.TTL == 0 {
+				m.TTL = int((j.Timeout + gitlabSlack) / time.Second)
+			}
+			labels := j.Labels()
+			for key, value := range m.Labels {
+				labels[key] = value
+			}
+			m.Labels = labels
+			return a.attaching(true, func(ctx context.Context, s *session, _ []string) error {
+				return a.gitlabPrepare(ctx, s, j, m, dirs, chosen)
+			})(cmd, nil)
+		}),
+	}
+	f.register(a, cmd, field.CreateVM)
+	dirs.register(cmd)
+	cmd.Flags().StringSliceVar(&allowed, "allow-variables", nil, "what a job may choose of its VM by its variables: "+strings.Join(gitlabVariables, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("allow-variables", cobra.FixedCompletions(gitlabVariables, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// gitlabShape has the job's variables choose its VM, as far as the runner's owner allows it.
+func (a *app) gitlabShape(j *gitlab.Job, m *job.Manifest, allowed []string) (chosen bool, err error) {
+	for _, what := range allowed {
+		if !slices.Contains(gitlabVariables, what) {
+			return false, usage("--allow-variables %q: give some of %s", what, strings.Join(gitlabVariables, ", "))
+		}
+	}
+	for _, what := range gitlabVariables {
+		name := "LINUS_" + strings.ToUpper(what)
+		value := j.Variable(name)
+		switch {
+		case value == "":
+			continue
+		case !slices.Contains(allowed, what):
+			a.note("warning: %s is not regarded: the runner's owner does not allow it (--allow-variables %s)", name, what)
+			continue
+		}
+		switch chosen = true; what {
+		case "template":
+			m.VMTemplate, m.OS = value, ""
+		case "os":
+			m.OS, m.VMTemplate = value, ""
+		case "cpu":
+			if m.Resources.CPU, err = strconv.Atoi(value); err != nil {
+				return true, &gitlab.JobError{Err: fmt.Errorf("%s: %.40q is not a number", name, value)}
+			}
+		case "memory":
+			m.Resources.Memory = value
+		case "disk":
+			m.Resources.Disk = value
+		}
+	}
+	return chosen, nil
+}
+
+// gitlabPrepare makes the job's VM and what it needs. It can be repeated: a VM that is there, or is
+// being made, is the job's.
+func (a *app) gitlabPrepare(ctx context.Context, s *session, j *gitlab.Job, m job.Manifest, dirs gitlabDirs, chosen bool) error {
+	ready, err := j.Ready(dirs.builds, dirs.caches)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	begin, end := gitlab.Section("linus_vm", "Creating the VM "+j.VM, began)
+	_, _ = io.WriteString(a.stderr, begin)
+	info, err := a.gitlabVM(ctx, s, j, m, chosen)
+	if err == nil {
+		err = a.gitlabScript(ctx, s, j, "ready", strings.NewReader(ready))
+	}
+	_, _ = io.WriteString(a.stderr, end(time.Now()))
+	code, isScript := errors.AsType[scriptError](err)
+	switch {
+	case isScript && code == gitlab.NoDocker:
+		return &gitlab.JobError{Err: errors.New("the job's services need Docker, which its VM does not have: use a template that has it")}
+	case isScript:
+		return fmt.Errorf("the VM could not be made ready: %w", code) // of ours, not of the job's
+	case err != nil:
+		return err
+	}
+	a.note("VM %s (%d) runs on node %s after %s; linus vm ssh %s logs in to it", info.Name, info.ID, info.Node, seconds(time.Since(began)), info.Name)
+	return nil
+}
+
+// gitlabVM returns the job's VM, which it creates if need be.
+func (a *app) gitlabVM(ctx context.Context, s *session, j *gitlab.Job, m job.Manifest, chosen bool) (job.VMInfo, error) {
+	info, err := s.VM(ctx, j.VM)
+	if err == nil && info.Unwanted { // that of an attempt before, which was cleaned up
+		if _, err := a.follow(ctx, s, info.Job, following{quiet: true, until: func(j job.Job) bool { return j.VM == nil || j.VM.State.Settled() }}); err != nil {
+			return info, err
+		}
+		info, err = s.VM(ctx, j.VM)
+	}
+	for waits := false; err != nil; waits = true {
+		if unknown, is := errors.AsType[*job.FieldError](err); !is || unknown.Fault != job.FaultUnknown && unknown.Fault != job.FaultLimit {
+			return info, err
+		}
+		if waits {
+			select {
+			case <-ctx.Done():
+				return info, context.Cause(ctx)
+			case <-time.After(5 * time.Second):
+			}
+		}
+		info, err = s.CreateVM(ctx, job.Submission{Manifest: m, Client: "gitlab"})
+		full, is := errors.AsType[*job.FieldError](err)
+		invalid, are := errors.AsType[*job.InvalidError](err)
+		switch {
+		case is && full.Fault == job.FaultLimit && !waits:
+			a.note("waiting for room: %v", err)
+		case chosen && (are && len(invalid.Fields) > 0 || is && full.Fault != job.FaultLimit):
+			return info, &gitlab.JobError{Err: err} // what the job has chosen
+		case is && full.Fault == job.FaultUnknown:
+			return info, err
+		}
+	}
+	made, err := a.follow(ctx, s, info.Job, following{phase: job.PhaseProvision, until: func(j job.Job) bool { return j.Status.Terminal() }})
+	switch {
+	case err != nil:
+		return info, err
+	case made.Status != job.Success:
+		return info, fmt.Errorf("the VM %s was not created: %s", j.VM, made.Outcome.Error)
+	}
+	return s.VM(ctx, j.VM)
+}
+
+func (a *app) gitlabRunCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "run SCRIPT STAGE",
+		Short: "Run a stage's script in the job's VM (run_exec)",
+		Long: "Runs the script as a job in the VM. What it prints is printed here, and is that job's log too. When the runner ends the stage, as\n" +
+			"the job was cancelled or has timed out, the script is ended in the VM.",
+		Args: theseArgs("the script's file", "the stage's name"),
+		RunE: a.gitlabStage(func(cmd *cobra.Command, j *gitlab.Job, args []string) error {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return fmt.Errorf("the stage's script: %w", err)
+			}
+			defer f.Close() //nolint:errcheck // read only
+			script, err := io.ReadAll(io.LimitReader(f, maxStage+1))
+			if err == nil && len(script) > maxStage {
+				err = &gitlab.JobError{Err: fmt.Errorf("the script of stage %s is longer than %d bytes", gitlab.Line(args[1], 63), maxStage)}
+			}
+			if err != nil {
+				return err
+			}
+			return a.attaching(true, func(ctx context.Context, s *session, _ []string) error {
+				return a.gitlabScript(ctx, s, j, args[1], bytes.NewReader(script))
+			})(cmd, nil)
+		}),
+	}
+}
+
+// gitlabScript runs a script in the job's VM. When ctx ends, the script ends.
+func (a *app) gitlabScript(ctx context.Context, s *session, j *gitlab.Job, stage string, script io.Reader) error {
+	labels := j.Labels()
+	labels["gitlab/stage"] = gitlab.Line(stage, 63)
+	m := job.Manifest{
+		AgentType: job.AgentScript, Task: gitlab.Stage, Stdin: job.StdinOpen, StatusMode: job.StatusStreaming, VM: j.VM, Labels: labels,
+		Timeout: min(int((j.Timeout+gitlabSlack)/time.Second), job.MaxTimeout),
+	}
+	run, err := s.Submit(ctx, job.Submission{Manifest: m, Client: "gitlab"})
+	if err != nil {
+		return err
+	}
+	inner, done := context.WithCancel(context.WithoutCancel(ctx)) // the script's end is waited for
+	defer done()
+	ended := context.AfterFunc(ctx, func() {
+		if err := s.Cancel(inner, run.ID); err != nil && !errors.Is(err, job.ErrCompleted) {
+			a.note("linus: the stage's script is not ended: %v", err)
+		}
+		select { // what it says as it ends is still shown
+		case <-inner.Done():
+		case <-time.After(time.Minute):
+			done()
+		}
+	})
+	defer ended()
+	b := *a
+	b.stdin = script
+	if err := b.talk(inner, s, run, conversation{input: true}, nil); err != nil {
+		return err
+	}
+	r, err := s.Result(inner, run.ID)
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("the stage was ended by the runner")
+	case err != nil:
+		return err
+	case r.Reason != job.ReasonExitStatus || r.ExitCode == nil:
+		return fmt.Errorf("the script has no exit code: %s", r.Error)
+	case *r.ExitCode != 0:
+		return scriptError(*r.ExitCode)
+	}
+	return nil
+}
+
+func (a *app) gitlabCleanupCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cleanup",
+		Short: "Destroy the job's VM, and end what runs in it (cleanup_exec)",
+		Args:  noArgs,
+		RunE: a.gitlabStage(func(cmd *cobra.Command, j *gitlab.Job, _ []string) error {
+			ctx, done := context.WithTimeout(context.WithoutCancel(cmd.Context()), gitlabCleanUp)
+			defer done()
+			cmd.SetContext(ctx) // an interrupt does not stop it: nothing else would clean up
+			err := a.attached(func(ctx context.Context, s *session, _ []string) error { return a.gitlabCleanup(ctx, s, j) })(cmd, nil)
+			if err != nil {
+				return fmt.Errorf("the VM %s may still be there, at most until its --ttl is over: linus vm list --label gitlab/job=%d shows it, linus vm destroy %[1]s ends it: %[3]w", j.VM, j.ID, err)
+			}
+			return nil
+		}),
+	}
+}
+
+func (a *app) gitlabCleanup(ctx context.Context, s *session, j *gitlab.Job) error {
+	info, err := s.VM(ctx, j.VM)
+	if unknown, is := errors.AsType[*job.FieldError](err); is && unknown.Fault == job.FaultUnknown {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, id := range info.Jobs { // that the runner has not ended
+		if err := s.Cancel(ctx, id); err != nil && !errors.Is(err, job.ErrCompleted) {
+			return err
+		}
+		if _, err := a.follow(ctx, s, id, following{quiet: true}); err != nil {
+			return err
+		}
+	}
+	if info.Unwanted {
+		_, err := a.follow(ctx, s, info.Job, following{quiet: true, until: func(j job.Job) bool { return j.VM == nil || j.VM.State.Settled() }})
+		return err
+	}
+	return a.destroyVM(ctx, s, info, []string{info.Name})
+}
