@@ -9,6 +9,8 @@ import (
 	"go/printer"
 	"go/token"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -199,6 +201,27 @@ func TestExecutor_ChangesNoVM(t *testing.T) {
 			}
 			return true
 		})
+	}
+}
+
+// A writer that bounds what it keeps, and is a buffer itself, bounds nothing: io.Copy, and os/exec with
+// it, asks the buffer to read by itself. So a type has a buffer or a file, and is none.
+func TestTypes_AreNoBuffersOrFilesThemselves(t *testing.T) {
+	embeds := regexp.MustCompile(`(?m)^\t\*?(bytes\.Buffer|bufio\.(Writer|ReadWriter)|os\.File|net\.(TCP|Unix)Conn)(\s*//.*)?$`)
+	for _, dir := range []string{"../../cmd", "../../internal"} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if found := embeds.Find(text); found != nil {
+				t.Errorf("%s: a type embeds %s: give it a field of a name", path, bytes.TrimSpace(found))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -5,7 +5,6 @@
 package git
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -215,21 +214,22 @@ func lastWords(said string) string {
 	return text
 }
 
-// bounded keeps the first bytes that are written to it.
+// bounded keeps the first bytes that are written to it. It embeds no buffer: that would read from a
+// pipe by itself, without a bound.
 type bounded struct {
-	bytes.Buffer
+	kept []byte
 	most int
 	over bool
 }
 
 func (b *bounded) Write(data []byte) (int, error) {
-	if left := b.most - b.Len(); len(data) > left {
-		b.over = true
-		b.Buffer.Write(data[:left])
-		return len(data), nil
-	}
-	return b.Buffer.Write(data)
+	left := b.most - len(b.kept)
+	b.over = b.over || len(data) > left
+	b.kept = append(b.kept, data[:min(len(data), left)]...)
+	return len(data), nil
 }
+
+func (b *bounded) String() string { return string(b.kept) }
 
 // fits returns an error if a repository, with all that was fetched for it, is too large.
 func (g *Git) fits(at string) error {

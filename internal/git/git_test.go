@@ -801,3 +801,29 @@ func TestSSH_Refuses(t *testing.T) {
 		mustFail(t, err, want)
 	}
 }
+
+// What a server has may be no more than there is room for: files that each fit, refs without end.
+func TestFetch_IsBounded(t *testing.T) {
+	w := overHTTPS(t)
+	data := make([]byte, 60_000)
+	_, _ = rand.Read(data)
+	head := w.Commit(w.Work, "random", string(data))
+	w.Git(w.Work, "push", "-q", w.Bare, "main")
+	w.bounded(61_440)
+	_, err := w.git.Fetch(t.Context(), w.call())
+	mustFail(t, err, "bytes, the limit is 61440")
+	w.bounded(0)
+	if _, err := w.git.Fetch(t.Context(), w.call()); err != nil {
+		t.Fatal(err)
+	}
+	var refs strings.Builder
+	refs.WriteString("# pack-refs with: peeled fully-peeled sorted \n")
+	for n := range 65_000 {
+		fmt.Fprintf(&refs, "%s refs/a%06d/refs/heads/v1\n", head, n)
+	}
+	if err := os.WriteFile(filepath.Join(w.Bare, "packed-refs"), []byte(refs.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.git.Fetch(t.Context(), w.call(func(q *job.RepositoryCall) { q.Repository.Ref = "v1" }))
+	mustFail(t, err, "its answer is longer than 4194304 bytes")
+}

@@ -442,6 +442,16 @@ func TestAgent(t *testing.T) {
 			t.Errorf("got %q", out)
 		}
 	})
+	t.Run("of a flood it keeps the beginning, and says so", func(t *testing.T) {
+		r := l.runArgs(t, []string{"qm", "guest", "exec", "100", "--", "sh", "-c", "yes | head -c 17000000"}, "")
+		var got struct {
+			Out string `json:"out-data"`
+			Cut int    `json:"out-truncated"`
+		}
+		if err := json.Unmarshal([]byte(r.out), &got); err != nil || len(got.Out) != 16<<20 || got.Cut != 1 {
+			t.Errorf("%d bytes, cut %d, %v", len(got.Out), got.Cut, err)
+		}
+	})
 	t.Run("extra interfaces come first", func(t *testing.T) {
 		l.setFault(t, state.FaultExtraInterfaces, "1")
 		defer l.setFault(t, state.FaultExtraInterfaces, "")

@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -102,7 +101,7 @@ func (p *Pool) Output(ctx context.Context, cmd Command, limit int) ([]byte, erro
 	if err == nil && errors.Is(context.Cause(ctx), tooMuch) { // it had already ended
 		err = fmt.Errorf("%s: %w", cmd.Name, tooMuch)
 	}
-	return out.Bytes(), err
+	return out.kept, err
 }
 
 func orDiscard(w io.Writer) io.Writer {
@@ -160,17 +159,16 @@ func (t *tail) String() string {
 
 // bounded keeps the first limit bytes written and reports when there are more.
 type bounded struct {
-	bytes.Buffer
+	kept  []byte
 	limit int
 	over  func()
 }
 
 func (b *bounded) Write(data []byte) (int, error) {
-	room := b.limit - b.Len()
+	room := b.limit - len(b.kept)
 	if len(data) > room {
 		b.over()
-		_, _ = b.Buffer.Write(data[:room])
-		return len(data), nil
 	}
-	return b.Buffer.Write(data)
+	b.kept = append(b.kept, data[:min(len(data), room)]...)
+	return len(data), nil
 }

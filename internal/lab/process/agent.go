@@ -127,23 +127,20 @@ func (a *agentServer) interfaces(struct{}) (any, error) {
 // agentExec is a command run by guest-exec.
 type agentExec struct {
 	*program
-	out, err cappedBuffer
+	out, err capped
 }
 
-// cappedBuffer keeps the first bytes of an output and drops the rest.
-type cappedBuffer struct {
-	bytes.Buffer
-	cut bool
+// capped keeps the first bytes of an output and drops the rest.
+type capped struct {
+	kept []byte
+	cut  bool
 }
 
-func (b *cappedBuffer) Write(p []byte) (int, error) {
-	room := agentOutputLimit - b.Len()
-	if len(p) > room {
-		b.cut = true
-		b.Buffer.Write(p[:room])
-		return len(p), nil
-	}
-	return b.Buffer.Write(p)
+func (b *capped) Write(p []byte) (int, error) {
+	room := agentOutputLimit - len(b.kept)
+	b.cut = b.cut || len(p) > room
+	b.kept = append(b.kept, p[:min(len(p), room)]...)
+	return len(p), nil
 }
 
 // execArguments are those of guest-exec; its output is always captured.
@@ -192,9 +189,9 @@ func (a *agentServer) execStatus(v struct{ PID int }) (any, error) {
 		} else {
 			answer["exitcode"] = status.ExitStatus()
 		}
-		for name, output := range map[string]*cappedBuffer{"out": &run.out, "err": &run.err} {
-			if output.Len() > 0 {
-				answer[name+"-data"] = base64.StdEncoding.EncodeToString(output.Bytes())
+		for name, output := range map[string]*capped{"out": &run.out, "err": &run.err} {
+			if len(output.kept) > 0 {
+				answer[name+"-data"] = base64.StdEncoding.EncodeToString(output.kept)
 			}
 			if output.cut {
 				answer[name+"-truncated"] = true
