@@ -1,6 +1,6 @@
 // Command linus-sandbox serves what clients of E2B do in a sandbox, in its VM, on a socket. The
 // engine brings it there, and reaches the socket by SSH; nobody else runs it.
-// usage: linus-sandbox serve --socket PATH [--user NAME] [--detach]
+// usage: linus-sandbox serve --socket PATH [--user NAME] [--root DIR] [--detach]
 package main
 
 import (
@@ -27,10 +27,11 @@ func main() {
 	flags := flag.NewFlagSet("linus-sandbox", flag.ContinueOnError)
 	socket := flags.String("socket", "", "the socket to listen on")
 	user := flags.String("user", "root", "whose calls are that name no user")
+	root := flags.String("root", "", "below which is kept what outlasts a boot: /; empty: nothing is kept")
 	detach := flags.Bool("detach", false, "return when it serves, and leave it behind")
 	tell := flags.Bool("tell", false, "tell file descriptor 3 when it serves, as --detach wants")
 	flags.Usage = func() {
-		_, _ = fmt.Fprintf(os.Stderr, "linus-sandbox %s serves a sandbox in its VM: the engine starts it\nusage: linus-sandbox serve --socket PATH [--user NAME] [--detach]\n", version)
+		_, _ = fmt.Fprintf(os.Stderr, "linus-sandbox %s serves a sandbox in its VM: the engine starts it\nusage: linus-sandbox serve --socket PATH [--user NAME] [--root DIR] [--detach]\n", version)
 		flags.PrintDefaults()
 	}
 	if len(os.Args) < 2 || os.Args[1] != "serve" || flags.Parse(os.Args[2:]) != nil || *socket == "" || flags.NArg() > 0 {
@@ -39,9 +40,9 @@ func main() {
 	}
 	path, err := filepath.Abs(*socket)
 	if err == nil && *detach {
-		err = leave(path, *user)
+		err = leave(path, *user, *root)
 	} else if err == nil {
-		err = serve(path, *user, *tell)
+		err = serve(path, sandbox.Options{User: *user, Root: *root}, *tell)
 	}
 	if err != nil {
 		_, _ = fmt.Fprintf(os.Stderr, "linus-sandbox: %v\n", err)
@@ -50,7 +51,7 @@ func main() {
 }
 
 // serve serves until it is told to end. That another serves the socket is as good.
-func serve(socket, user string, tell bool) error {
+func serve(socket string, o sandbox.Options, tell bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once
 	signal.Ignore(syscall.SIGHUP)
@@ -62,7 +63,7 @@ func serve(socket, user string, tell bool) error {
 		to := os.NewFile(3, "starter")
 		said = func() { _, _ = io.WriteString(to, ready); _ = to.Close() }
 	}
-	err := sandbox.Serve(ctx, socket, sandbox.Options{User: user}, said)
+	err := sandbox.Serve(ctx, socket, o, said)
 	if errors.Is(err, sandbox.ErrServed) {
 		said()
 		return nil
@@ -71,7 +72,7 @@ func serve(socket, user string, tell bool) error {
 }
 
 // leave starts this program in a session of its own, and waits until that serves.
-func leave(socket, user string) error {
+func leave(socket, user, root string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -89,7 +90,7 @@ func leave(socket, user string) error {
 	if err := log.Truncate(0); err != nil {
 		return err
 	}
-	cmd := exec.Command(self, "serve", "--socket", socket, "--user", user, "--tell") //nolint:noctx // it stays
+	cmd := exec.Command(self, "serve", "--socket", socket, "--user", user, "--root", root, "--tell") //nolint:noctx // it stays
 	cmd.Dir, cmd.Stderr, cmd.ExtraFiles = "/", log, []*os.File{to}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()

@@ -49,7 +49,7 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 			return err
 		},
 		Domain: c.E2BDomain, PublicPorts: c.E2BPublicPorts, Secure: settings != nil || c.E2BInsecure,
-		Secret: secret, Defaults: defaultsOf(c), TLS: settings, Log: log,
+		Files: filepath.Join(c.StateDir, "e2b-files"), Secret: secret, Defaults: defaultsOf(c), TLS: settings, Log: log,
 	})
 	if err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {

@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"linus/internal/gate"
@@ -55,6 +56,7 @@ type Options struct {
 	Domain      string
 	PublicPorts bool
 	Secure      bool
+	Files       string // the directory for what builds of templates copy
 	Secret      []byte // from which the sandboxes' access tokens are made
 	Defaults    job.Defaults
 	TLS         *tls.Config // nil: plain HTTP
@@ -90,6 +92,8 @@ type server struct {
 
 	templates templates
 	signers   signers
+	builds    builds
+	shelves   sync.Mutex // of Files
 }
 
 func newServer(o Options) *server {
@@ -98,6 +102,7 @@ func newServer(o Options) *server {
 	s := &server{Options: o}
 	s.ways.of = map[string]*way{}
 	s.templates.asking = make(chan struct{}, 1)
+	s.builds.stop = make(chan struct{})
 	return s
 }
 
@@ -119,6 +124,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.URL.Path == "/health" {
 		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	if r.Method == http.MethodPut && strings.HasPrefix(r.URL.Path, uploads) {
+		if err := s.upload(w, r); err != nil {
+			s.fail(w, err)
+		}
 		return
 	}
 	key := r.Header.Get("X-Api-Key")
@@ -304,6 +315,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.cancel()
 	s.gate.End()
 	defer s.face.ways.close()
+	s.face.builds.close()
 	if err := s.http.Shutdown(ctx); err != nil {
 		return errors.Join(err, s.http.Close())
 	}

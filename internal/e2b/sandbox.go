@@ -76,12 +76,19 @@ func (s *server) route(w http.ResponseWriter, r *http.Request) error {
 			return s.alias(w, r, last(parts))
 		}
 	case "POST templates", "POST v3/{id}":
-		return errNoBuild
+		return s.buildRoute(w, r, at, parts)
 	case "POST sandboxes/{id}/pause":
 		return s.with(r, id, func(v vm.VM) error { return s.pause(w, r, v) })
 	case "POST sandboxes/{id}/resume", "POST sandboxes/{id}/connect":
 		return s.with(r, id, func(v vm.VM) error { return s.connect(w, r, v) })
 	}
+	if len(parts) > 3 && parts[0] == "templates" {
+		return s.buildRoute(w, r, at, parts)
+	}
+	return errUnknown(r)
+}
+
+func errUnknown(r *http.Request) error {
 	return &refusal{http.StatusNotFound, fmt.Sprintf("linus has no %s %.200q: linus help e2b lists what there is", r.Method, r.URL.Path)}
 }
 
@@ -171,7 +178,10 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 	if !s.mayUse(r.Context()) {
 		return errNoUse
 	}
-	v, err := s.make(r.Context(), m, a, seconds)
+	if a.AutoPause {
+		m.AtEnd = vm.EndSuspend
+	}
+	v, err := s.make(r.Context(), m, vm.Sandbox{Metadata: a.Metadata, Env: slices.Sorted(maps.Keys(a.Env)), Public: a.Network.public()}, a.Env, seconds)
 	if err != nil {
 		return err
 	}
@@ -180,14 +190,11 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 }
 
 // make makes a sandbox that ends after so many seconds.
-func (s *server) make(ctx context.Context, m job.Manifest, a asked, seconds int) (v vm.VM, err error) {
+func (s *server) make(ctx context.Context, m job.Manifest, of vm.Sandbox, env map[string]string, seconds int) (v vm.VM, err error) {
 	ctx, cancel := context.WithTimeout(ctx, makingTime)
 	defer cancel()
 	m.TTL = max(seconds, 1) // from when it is there
-	if a.AutoPause {
-		m.AtEnd = vm.EndSuspend
-	}
-	info, err := s.Engine.CreateVM(ctx, job.Submission{Manifest: m, Client: client, Sandbox: &vm.Sandbox{Metadata: a.Metadata, Env: slices.Sorted(maps.Keys(a.Env)), Public: a.Network.public()}})
+	info, err := s.Engine.CreateVM(ctx, job.Submission{Manifest: m, Client: client, Sandbox: &of})
 	if err != nil {
 		return v, err
 	}
@@ -210,7 +217,7 @@ func (s *server) make(ctx context.Context, m job.Manifest, a asked, seconds int)
 		return v, err
 	}
 	if v, err = s.Sandboxes.Sandbox(ctx, info.Job); err == nil {
-		err = initialize(ctx, conn, envd.Init{EnvVars: a.Env})
+		err = initialize(ctx, conn, envd.Init{EnvVars: env})
 	}
 	return v, errors.Join(err, conn.Close())
 }

@@ -127,5 +127,3 @@ func (s *server) alias(w http.ResponseWriter, r *http.Request, name string) erro
 	respond(w, http.StatusOK, map[string]any{"templateID": name, "public": false})
 	return nil
 }
-
-var errNoBuild = &refusal{http.StatusBadRequest, "templates are not built here: use linus template build, or make one of a sandbox by createSnapshot or linus vm save"}

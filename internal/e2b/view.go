@@ -24,7 +24,7 @@ const (
 func stateOf(v vm.VM) state {
 	over := !v.ExpiresAt.IsZero() && !time.Now().Before(v.ExpiresAt)
 	switch {
-	case v.State != vm.Created || v.Unwanted || v.BeingMade() || over && !pauses(v):
+	case v.State != vm.Created || v.Sandbox().Build || v.Unwanted || v.BeingMade() || over && !pauses(v):
 		return gone
 	case over || v.Off != "" || !v.SuspendedAt.IsZero():
 		return paused

@@ -74,18 +74,7 @@ func TestSandboxes_E2BsOwnClient(t *testing.T) {
 	h := newHost(t, lab.DriverProcess)
 	h.env = append(h.env, "E2B_DOMAIN=boxes.example")
 	env := slices.DeleteFunc(h.serveSandboxes(t), func(pair string) bool { return strings.HasPrefix(pair, "E2B_DOMAIN=") })
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, c.node, filepath.Join(c.scripts(t, "e2b.mjs"), "e2b.mjs"))
-	cmd.Env, cmd.Stderr = env, t.Output()
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	var got map[string]any
-	if err := json.Unmarshal(out, &got); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	got := h.runClient(t, c, env, "e2b.mjs")
 	refused, _ := got["refused"].(string)
 	delete(got, "refused")
 	want := map[string]any{
@@ -165,4 +154,53 @@ func TestSandboxes_PortsHaveHosts(t *testing.T) {
 	if code, text := ask(http.MethodGet, inside+host, "/", "", "E2b-Traffic-Access-Token", made.Token); code != http.StatusBadGateway || !strings.Contains(text, "The sandbox was not found") {
 		t.Errorf("after its end: %d %s", code, text)
 	}
+}
+
+// runClient runs a script of E2B's clients, and returns what it has seen.
+func (h *host) runClient(t *testing.T, c clients, env []string, script string, args ...string) map[string]any {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.node, append([]string{filepath.Join(c.scripts(t, script), script)}, args...)...)
+	cmd.Env, cmd.Stderr = env, t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return got
+}
+
+// asAdmin is the environment of E2B's clients with the key of an admin.
+func (h *host) asAdmin(t *testing.T, env []string) []string {
+	t.Helper()
+	return append(env, "E2B_API_KEY="+strings.TrimSpace(h.cli(t, "token", "create", "admin", "--role", "admin", "--e2b")))
+}
+
+func TestTemplates_BuiltByE2BsOwnClient(t *testing.T) {
+	t.Parallel()
+	c := npmClients(t)
+	h := newHost(t, lab.DriverProcess)
+	env := h.asAdmin(t, h.serveSandboxes(t))
+	got := h.runClient(t, c, env, "template.mjs", lab.TemplateName)
+	text := func(name string) string { said, _ := got[name].(string); delete(got, name); return said }
+	if said := text("image"); !strings.Contains(said, "not made of images of a registry such as \"python:3\"") || !strings.Contains(said, "fromTemplate") {
+		t.Errorf("an image is refused with %q", said)
+	}
+	if said := text("taken"); !strings.Contains(said, "choose another") {
+		t.Errorf("a template that was not built so is refused with %q", said)
+	}
+	want := map[string]any{
+		"before": false, "made": []any{"built:v1", "built"}, "logs": []any{true, true, true}, "exists": true,
+		"ran": "/home/user/work/app\nI am another of data\nit's me, it's me\ndeep\nmain.sh\nstarted\n", "root": "0 600\none", "processes": []any{"start_cmd"},
+		"again": "another, it's me, it's me\nI am another of data\n", "cached": true,
+		"failed": []any{true, "RUN echo why; exit 4: exit status 4"}, "why": true, "unbuilt": false, "left": 0.0,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what the client has seen (-want +got):\n%s", diff)
+	}
+	h.until(t, func() bool { return !strings.Contains(h.cli(t, "vm", "list"), "build-") })
 }

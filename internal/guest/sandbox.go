@@ -45,7 +45,7 @@ fi
 for program in "$1` + sandboxDir + `/$2" /usr/local/bin/linus-sandbox /usr/bin/linus-sandbox; do
   [ -x "$program" ] || continue
   [ "${program##*/}" = "$2" ] || [ "$(sha256sum <"$program" | cut -c 1-64)" = "$2" ] || continue
-  "$program" serve --socket "$socket" --user "$user" --detach </dev/null
+  "$program" serve --socket "$socket" --user "$user" --root "$1/" --detach </dev/null
   chown "$3" "$socket"
   chmod 600 "$socket"
   exit 0

@@ -40,6 +40,9 @@ func Serve(ctx context.Context, socket string, o Options, ready func()) error {
 		return fmt.Errorf("listen on the socket: %w", err)
 	}
 	s := New(o)
+	if s.wasBegun() { // after a boot, for nobody who waits
+		s.running.Go(func() { _ = s.begin(ctx) })
+	}
 	server := &http.Server{
 		Handler:           s.Handler(),
 		Protocols:         &http.Protocols{},

@@ -82,11 +82,7 @@ func (s *Server) start(ctx context.Context, a account, req *rpc.StartRequest) (*
 	}
 	p.cmd = &exec.Cmd{
 		Path: "/bin/sh", Args: append([]string{"sh", "-c", launcher, "sh", config.GetCmd()}, config.GetArgs()...),
-		Dir: dir, Env: s.environment(a, config.GetEnvs()),
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
-	}
-	if os.Geteuid() == 0 {
-		p.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid, Groups: a.groups}
+		Dir: dir, Env: s.environment(a, config.GetEnvs()), SysProcAttr: a.process(),
 	}
 	l := p.listen(ctx)
 
@@ -121,6 +117,15 @@ func (s *Server) start(ctx context.Context, a account, req *rpc.StartRequest) (*
 	}
 	s.running.Go(func() { s.await(p, outputs) })
 	return p, l, nil
+}
+
+// process are the attributes of the user's process, in a session of its own.
+func (a account) process() *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Setsid: true}
+	if os.Geteuid() == 0 {
+		attr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid, Groups: a.groups}
+	}
+	return attr
 }
 
 // output is one way out of a process, and the event that tells of what comes.

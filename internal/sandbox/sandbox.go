@@ -6,6 +6,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,7 +44,8 @@ const sandboxUser = "user"
 
 // Options say how a sandbox is served.
 type Options struct {
-	User string // whose calls are that name no user, until /init names another; empty: root
+	User string // whose calls are that name no user, unless the template says so; empty: root
+	Root string // below which is what is kept over a boot, as the template has it: "/"; empty: nothing is
 }
 
 // Server serves one sandbox.
@@ -53,10 +55,13 @@ type Server struct {
 	lists    chan struct{}
 	cpu      cpuTimes
 
+	options  Options
+	starting chan struct{} // held by who starts the template's command
+
 	mu        sync.Mutex
-	user      string
-	workdir   string
+	template  envd.Template
 	env       map[string]string
+	started   *process   // the template's command
 	processes []*process // that run, in the order they started
 	ended     []*process // the last to end last
 	watchers  map[string]*watcher
@@ -73,7 +78,9 @@ func New(o Options) *Server {
 		requests: make(chan struct{}, maxRequests),
 		watches:  make(chan struct{}, maxWatches),
 		lists:    make(chan struct{}, 2),
-		user:     o.User,
+		starting: make(chan struct{}, 1),
+		options:  o,
+		template: readTemplate(o.Root),
 		watchers: map[string]*watcher{},
 	}
 }
@@ -88,6 +95,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /metrics", s.getMetrics)
 	mux.HandleFunc("GET /envs", s.getEnvs)
 	mux.HandleFunc("POST /init", s.postInit)
+	mux.HandleFunc("POST /build", s.postBuild)
 	mux.HandleFunc("GET /files", s.getFiles)
 	mux.HandleFunc("POST /files", s.postFiles)
 	refusals := connect.NewErrorWriter()
@@ -133,7 +141,7 @@ type account struct {
 // this VM does not have.
 func (s *Server) account(name string) (account, error) {
 	s.mu.Lock()
-	standard := s.user
+	standard := cmp.Or(s.template.User, s.options.User)
 	s.mu.Unlock()
 	if name == "" {
 		name = standard
@@ -185,7 +193,7 @@ func (s *Server) caller(ctx context.Context) (account, error) {
 func (s *Server) path(a account, path string) (string, error) {
 	s.mu.Lock()
 	if path == "" {
-		path = s.workdir
+		path = s.template.Workdir
 	}
 	s.mu.Unlock()
 	switch {
@@ -224,7 +232,8 @@ func (a account) mkdir(dir string) error {
 	return os.Lchown(dir, int(a.uid), int(a.gid))
 }
 
-// environment is what a process gets: what belongs to the user, what /init gave, its own.
+// environment is what a process gets: what belongs to the user, what the template and /init gave,
+// its own.
 func (s *Server) environment(a account, own map[string]string) []string {
 	env := map[string]string{
 		"PATH":        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -233,9 +242,7 @@ func (s *Server) environment(a account, own map[string]string) []string {
 		"LOGNAME":     a.name,
 		"E2B_SANDBOX": "true",
 	}
-	s.mu.Lock()
-	maps.Copy(env, s.env)
-	s.mu.Unlock()
+	s.given(env)
 	maps.Copy(env, own)
 	list := make([]string, 0, len(env))
 	for name, value := range env {
@@ -246,36 +253,8 @@ func (s *Server) environment(a account, own map[string]string) []string {
 
 func (s *Server) getEnvs(w http.ResponseWriter, _ *http.Request) {
 	env := map[string]string{"E2B_SANDBOX": "true"}
-	s.mu.Lock()
-	maps.Copy(env, s.env)
-	s.mu.Unlock()
+	s.given(env)
 	answer(w, http.StatusOK, env)
-}
-
-func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
-	var init envd.Init
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&init); err != nil {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("read what /init is given: %w", err))
-		return
-	}
-	if init.DefaultUser != "" {
-		if _, err := user.Lookup(init.DefaultUser); err != nil {
-			refuse(w, http.StatusBadRequest, fmt.Errorf("defaultUser: %w", err))
-			return
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if init.DefaultUser != "" {
-		s.user = init.DefaultUser
-	}
-	if init.DefaultWorkdir != "" {
-		s.workdir = init.DefaultWorkdir
-	}
-	if init.EnvVars != nil {
-		s.env = init.EnvVars
-	}
-	w.WriteHeader(http.StatusNoContent)
 }
 
 // answer writes JSON.

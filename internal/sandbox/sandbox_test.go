@@ -43,10 +43,20 @@ func serve(t *testing.T, options ...connect.ClientOption) *box {
 		t.Fatal(err)
 	}
 	b := &box{socket: filepath.Join(t.TempDir(), "s"), dir: t.TempDir()}
+	b.serveFrom(t, sandbox.Options{User: self.Username}, options...)
+	if status, text := b.call(t, "POST", "/init", nil, marshal(t, envd.Init{Template: &envd.Template{Workdir: b.dir}})); status != http.StatusNoContent {
+		t.Fatal(status, text)
+	}
+	return b
+}
+
+// serveFrom serves a sandbox until the test ends, or end is called.
+func (b *box) serveFrom(t *testing.T, o sandbox.Options, options ...connect.ClientOption) (end func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- sandbox.Serve(ctx, b.socket, sandbox.Options{User: self.Username}, func() { close(ready) })
+		ended <- sandbox.Serve(ctx, b.socket, o, func() { close(ready) })
 	}()
 	select {
 	case <-ready:
@@ -58,19 +68,17 @@ func serve(t *testing.T, options ...connect.ClientOption) *box {
 	}}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	b.http = &http.Client{Transport: transport}
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		transport.CloseIdleConnections()
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(end)
 	b.ProcessClient = rpc.NewProcessClient(b.http, "http://sandbox", options...)
 	b.FilesystemClient = rpc.NewFilesystemClient(b.http, "http://sandbox", options...)
-	if status, text := b.call(t, "POST", "/init", nil, marshal(t, envd.Init{DefaultWorkdir: b.dir})); status != http.StatusNoContent {
-		t.Fatal(status, text)
-	}
-	return b
+	return end
 }
 
 func marshal(t *testing.T, value any) string {
@@ -575,7 +583,7 @@ func TestUsers(t *testing.T) {
 	if status, text := b.call(t, "GET", "/files?path=/etc/passwd&username=nobody-knows", nil, ""); status != http.StatusUnauthorized || !strings.Contains(text, `"code":401`) {
 		t.Error(status, text)
 	}
-	if status, text := b.call(t, "POST", "/init", nil, `{"defaultUser": "nobody-knows"}`); status != http.StatusBadRequest {
+	if status, text := b.call(t, "POST", "/init", nil, `{"template": {"user": "nobody-knows"}}`); status != http.StatusBadRequest {
 		t.Error(status, text)
 	}
 	if os.Geteuid() != 0 {

@@ -8,6 +8,7 @@ type Sandbox struct {
 	Metadata map[string]string `json:"metadata,omitempty"` // texts that the program finds it by
 	Env      []string          `json:"env,omitempty"`      // names of the variables that its commands are given; their values are in the VM alone
 	Public   bool              `json:"public,omitempty"`   // its ports may be reached without a token, where the server allows that
+	Build    bool              `json:"build,omitempty"`    // a template is being built in it: programs do not know of it
 }
 
 // SandboxID returns the ID by which programs know the sandbox that is a VM with an ID in its marker:

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -136,7 +137,7 @@ func MountPoints(proc string) (points []string) {
 	return points
 }
 
-// CopyTree copies a directory with its files, links and modes. A missing one
+// CopyTree copies a directory with its files, links, modes and, as far as this process may, owners. A missing one
 // is an empty one, and a file that goes meanwhile, for somebody may be at work
 // on it, is left out. Sockets, pipes and devices stay behind.
 func CopyTree(src, dst string) error {
@@ -156,6 +157,18 @@ func copyEntry(path, target string, entry fs.DirEntry) error {
 	if err != nil {
 		return err
 	}
+	if err := copyContent(path, target, info); err != nil {
+		return err
+	}
+	if of, ok := info.Sys().(*syscall.Stat_t); ok && int(of.Uid) != os.Geteuid() {
+		if err := os.Lchown(target, int(of.Uid), int(of.Gid)); !errors.Is(err, fs.ErrPermission) && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyContent(path, target string, info fs.FileInfo) error {
 	switch mode := info.Mode(); {
 	case mode.IsDir():
 		if err := os.MkdirAll(target, 0o700); err != nil {

@@ -1,0 +1,441 @@
+package e2b
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/envd"
+	"linus/internal/job"
+	"linus/internal/term"
+	"linus/internal/vm"
+)
+
+// Builds of templates: a VM of a template that is there, the steps in it, and a template of a copy
+// of it. The VM's time is short and made longer as long as the build goes on, so that no engine that
+// dies leaves it. What is known of builds is this engine's alone.
+
+const (
+	maxBuilds   = 64               // that are known
+	maxBuilding = 4                // of one principal
+	maxSteps    = 512              // of a build
+	maxLog      = 1 << 20          // bytes of what a build has said
+	maxTold     = 100              // lines at once
+	buildTime   = 2 * time.Hour    // for a build
+	buildLease  = 5 * 60           // seconds that a VM has from its last beat
+	buildBeat   = time.Minute      //
+	maxSaid     = 2*maxRequest + 1 // bytes of a line of a step's answer
+)
+
+type builds struct {
+	stop    chan struct{} // closed: they end
+	running sync.WaitGroup
+
+	mu sync.Mutex
+	of []*build // oldest first
+}
+
+// build is one of a template. What is beneath mu is its builds'.
+type build struct {
+	id, name, owner string
+	began           time.Time
+
+	state  string // waiting, building, ready or error
+	logs   []logLine
+	size   int
+	reason *reason
+}
+
+type logLine struct {
+	Time    string `json:"timestamp"`
+	Level   string `json:"level"`
+	Message string `json:"message"`
+	Step    string `json:"step,omitempty"`
+}
+
+// reason is why a build has failed.
+type reason struct {
+	Message string    `json:"message"`
+	Step    string    `json:"step,omitempty"`
+	Logs    []logLine `json:"logEntries"`
+}
+
+// recipe is how a template is to be made.
+type recipe struct {
+	Image    string `json:"fromImage"`
+	Template string `json:"fromTemplate"`
+	Steps    []struct {
+		Type  string   `json:"type"`
+		Args  []string `json:"args"`
+		Files string   `json:"filesHash"`
+	} `json:"steps"`
+	Start string `json:"startCmd"`
+	Ready string `json:"readyCmd"`
+}
+
+// buildRoute serves what is asked of builds, and of the files that they copy.
+func (s *server) buildRoute(w http.ResponseWriter, r *http.Request, at string, parts []string) error {
+	p, _ := job.PrincipalFrom(r.Context())
+	if !p.May(job.VerbSaveVM) || !MayUse(p) {
+		return &refusal{http.StatusForbidden, "not allowed: templates are built by keys with the role admin"}
+	}
+	if at == "POST templates" || at == "POST v3/{id}" {
+		return s.requestBuild(w, r, p)
+	}
+	if at == "GET templates/{id}/files/"+last(parts) {
+		return s.uploadLink(w, r, p.Owner(), last(parts))
+	}
+	b := s.builds.find(parts[1], parts[3], p.Owner())
+	if b == nil {
+		return &refusal{http.StatusNotFound, "there is no such build: it was never there, or was another engine's, or of the time before this one was started"}
+	}
+	switch at {
+	case "POST templates/{id}/builds/" + parts[3]:
+		return s.startBuild(w, r, p, b)
+	case "GET templates/{id}/builds/" + parts[3] + "/status", "GET templates/{id}/builds/" + parts[3] + "/logs":
+		from, err := strconv.Atoi(cmp.Or(r.URL.Query().Get("logsOffset"), "0"))
+		if err != nil || from < 0 {
+			return invalid("logsOffset", fmt.Sprintf("%.40q is no number of lines", r.URL.Query().Get("logsOffset")), "leave it out, or give how many lines are known")
+		}
+		respond(w, http.StatusOK, s.builds.tell(b, from))
+		return nil
+	}
+	return errUnknown(r)
+}
+
+// requestBuild notes a build that is about to come.
+func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Principal) error {
+	var in struct {
+		Name       string   `json:"name"`
+		Alias      string   `json:"alias"`
+		Tags       []string `json:"tags"`
+		Dockerfile string   `json:"dockerfile"`
+	}
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	if in.Dockerfile != "" {
+		return &refusal{http.StatusBadRequest, "templates are not built by this version of the API: use the Template of E2B's SDKs, or e2b template create"}
+	}
+	name, _, _ := strings.Cut(cmp.Or(in.Name, in.Alias), ":")
+	if err := job.CheckTemplateName(name); err != nil {
+		return err
+	}
+	if _, err := s.replaced(r.Context(), name); err != nil {
+		return err
+	}
+	b := &build{id: newName("build"), name: name, owner: p.Owner(), began: time.Now(), state: "waiting"}
+	if !s.builds.add(b) {
+		return &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d templates are being built: try again when one is done", maxBuilds)}
+	}
+	tags := append([]string{}, in.Tags...)
+	respond(w, http.StatusAccepted, map[string]any{"templateID": name, "buildID": b.id, "public": false, "aliases": []string{name}, "names": []string{name}, "tags": tags})
+	return nil
+}
+
+// replaced reports whether a template of a name is there that a build takes the place of: one that
+// was made of a VM.
+func (s *server) replaced(ctx context.Context, name string) (bool, error) {
+	all, err := s.templates.list(ctx, s.Templates)
+	at := slices.IndexFunc(all, func(t vm.VM) bool { return t.Name == name })
+	if err != nil || at < 0 {
+		return false, err
+	}
+	if name == base || name == s.Defaults.VMTemplate || all[at].Provenance == nil {
+		return false, &refusal{http.StatusConflict, fmt.Sprintf("the template %s was not made of a VM, and stays: choose another name", name)}
+	}
+	return true, nil
+}
+
+// of returns the template that a recipe begins with.
+func (c recipe) of() (string, error) {
+	image, _, _ := strings.Cut(c.Image, ":")
+	name, _, _ := strings.Cut(cmp.Or(c.Template, base), ":")
+	if c.Template == "" && image != "" && image != "e2bdev/base" {
+		return "", invalid("fromImage", fmt.Sprintf("sandboxes are VMs, which are not made of images of a registry such as %.100q", c.Image),
+			"begin with Template().fromTemplate('NAME') of linus template list, or fromBaseImage() for the default one; linus template build --image makes one of a system's cloud image")
+	}
+	return name, nil
+}
+
+// startBuild starts a build whose files are there.
+func (s *server) startBuild(w http.ResponseWriter, r *http.Request, p job.Principal, b *build) error {
+	var c recipe
+	if err := decode(r, &c); err != nil {
+		return err
+	}
+	from, err := c.of()
+	if err != nil {
+		return err
+	}
+	if len(c.Steps) > maxSteps {
+		return invalid("steps", fmt.Sprintf("are %d", len(c.Steps)), fmt.Sprintf("give at most %d: several commands may be one", maxSteps))
+	}
+	for n, step := range c.Steps {
+		if step.Type != "COPY" {
+			continue
+		}
+		if _, err := os.Stat(s.uploaded(p.Owner(), step.Files)); !isHash(step.Files) || err != nil {
+			return invalid("steps", fmt.Sprintf("the files of step %d are not there", n+1), "upload them again: Template.build does, with forceUpload")
+		}
+	}
+	if err := s.builds.start(b); err != nil {
+		return err
+	}
+	s.builds.running.Go(func() {
+		ctx, over := context.WithTimeoutCause(context.WithoutCancel(r.Context()), buildTime, fmt.Errorf("a build may take %s", buildTime))
+		defer over()
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		s.builds.running.Go(func() {
+			select {
+			case <-ctx.Done():
+			case <-s.builds.stop:
+				cancel(errors.New("the engine stops: build it again"))
+			}
+		})
+		step, err := s.build(ctx, cancel, p, b, c, from)
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		s.builds.end(b, step, err)
+	})
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// build makes a template, and returns at which step it failed. Its VM is gone in any case.
+func (s *server) build(ctx context.Context, cancel context.CancelCauseFunc, p job.Principal, b *build, c recipe, from string) (at string, err error) {
+	at = "base"
+	s.builds.say(b, at, "info", "making a VM of template "+from)
+	m := job.Manifest{VMName: newName("build")}
+	if from != base {
+		m.VMTemplate = from
+	}
+	v, err := s.make(ctx, m, vm.Sandbox{Build: true}, nil, buildLease)
+	if err != nil {
+		return at, err
+	}
+	defer s.end(ctx, v.Job)
+	beats, over := context.WithCancel(ctx)
+	defer over()
+	s.builds.running.Go(func() { s.beat(beats, p, v, cancel) })
+	t, err := s.step(ctx, v, envd.Step{}, "", nil)
+	for n, step := range c.Steps {
+		if err != nil {
+			return at, err
+		}
+		at = strconv.Itoa(n + 1)
+		s.builds.say(b, at, "info", fmt.Sprintf("[%s/%d] %s %s", at, len(c.Steps), step.Type, strings.Join(step.Args, " ")))
+		files := ""
+		if step.Type == "COPY" {
+			files = s.uploaded(p.Owner(), step.Files)
+		}
+		t, err = s.step(ctx, v, envd.Step{Type: step.Type, Args: step.Args, Template: t}, files, func(said envd.Said) {
+			level := "info"
+			if said.Stderr {
+				level = "warn"
+			}
+			s.builds.say(b, at, level, said.Text)
+		})
+	}
+	if err != nil {
+		return at, err
+	}
+	at = "finalize"
+	t.Start, t.Ready = cmp.Or(c.Start, t.Start), cmp.Or(c.Ready, t.Ready)
+	if t.Start != "" {
+		s.builds.say(b, at, "info", "starting "+t.Start)
+	}
+	conn, err := s.Sandboxes.DialSandbox(ctx, v.Job)
+	if err == nil {
+		err = errors.Join(initialize(ctx, conn, envd.Init{Template: t}), conn.Close())
+	}
+	if err != nil {
+		return at, err
+	}
+	s.builds.say(b, at, "info", "saving a copy of the VM as template "+b.name)
+	defer s.templates.forget()
+	s.templates.forget()
+	old, err := s.replaced(ctx, b.name)
+	if err == nil && old {
+		err = s.RemoveTemplate(ctx, b.name)
+	}
+	if err == nil {
+		_, err = s.Engine.SaveVM(ctx, v.Job, b.name, false)
+	}
+	return at, err
+}
+
+// beat has a build's VM stay while the build goes on, and ends the build when it may not.
+func (s *server) beat(ctx context.Context, p job.Principal, v vm.VM, end context.CancelCauseFunc) {
+	beat := time.NewTicker(buildBeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-beat.C:
+		}
+		if p.Ended() || !s.Holds(ctx, p.Owner()) {
+			end(job.ErrUnauthorized)
+			return
+		}
+		if _, err := s.endAt(ctx, v, buildLease); err != nil && ctx.Err() == nil {
+			s.Log.Warn("the VM of a build was not kept", "vm", v.Job, "err", err)
+		}
+	}
+}
+
+// step has the program in a VM do a step of a build, and returns the template with it. What it says
+// is the VM's word.
+func (s *server) step(ctx context.Context, v vm.VM, step envd.Step, files string, say func(envd.Said)) (*envd.Template, error) {
+	line, err := json.Marshal(step)
+	if err != nil {
+		return nil, err
+	}
+	body := io.Reader(strings.NewReader(string(line) + "\n"))
+	if files != "" {
+		f, err := os.Open(files)
+		if err != nil {
+			return nil, fmt.Errorf("the files of the step are not there any more: build it again: %w", err)
+		}
+		defer f.Close() //nolint:errcheck // only read
+		body = io.MultiReader(body, f)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox/build", body)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := s.ways.to(s, vm.SandboxID(v.Job)).transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxSaid)
+	for lines.Scan() {
+		var said envd.Said
+		switch err := json.Unmarshal(lines.Bytes(), &said); {
+		case err != nil:
+			return nil, fmt.Errorf("the program in the VM answered %.100q", lines.Text())
+		case said.Error != "":
+			return nil, &refusal{http.StatusBadRequest, term.Text(said.Error)}
+		case said.Template != nil:
+			return said.Template, nil
+		case say != nil:
+			say(said)
+		}
+	}
+	return nil, cmp.Or(lines.Err(), errors.New("the program in the VM ended before the step did"))
+}
+
+func (a *builds) add(b *build) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.of) >= maxBuilds {
+		at := slices.IndexFunc(a.of, func(old *build) bool {
+			return old.state != "building" && (old.state != "waiting" || time.Since(old.began) > uploadTime)
+		})
+		if at < 0 {
+			return false
+		}
+		a.of = slices.Delete(a.of, at, at+1)
+	}
+	a.of = append(a.of, b)
+	return true
+}
+
+func (a *builds) find(name, id, owner string) *build {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := slices.IndexFunc(a.of, func(b *build) bool { return b.id == id && b.name == name && b.owner == owner })
+	if at < 0 {
+		return nil
+	}
+	return a.of[at]
+}
+
+func (a *builds) start(b *build) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	building := 0
+	for _, other := range a.of {
+		if other.state == "building" && other.name == b.name {
+			return &refusal{http.StatusConflict, fmt.Sprintf("template %s is being built already: wait until that has ended", b.name)}
+		}
+		if other.state == "building" && other.owner == b.owner {
+			building++
+		}
+	}
+	select {
+	case <-a.stop:
+		return &refusal{http.StatusServiceUnavailable, "the engine stops: build it again"}
+	default:
+	}
+	switch {
+	case b.state != "waiting":
+		return &refusal{http.StatusConflict, "this build was started already"}
+	case building >= maxBuilding:
+		return &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d templates of yours are being built: try again when one is done", maxBuilding)}
+	}
+	b.state = "building"
+	return nil
+}
+
+func (a *builds) say(b *build, step, level, text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if text = job.Bounded(term.Text(text)); b.size > maxLog {
+		return
+	}
+	if b.size += len(text) + 64; b.size > maxLog {
+		level, text = "warn", "what else it says is left out"
+	}
+	b.logs = append(b.logs, logLine{timeText(time.Now()), level, text, step})
+}
+
+func (a *builds) end(b *build, step string, err error) {
+	if err == nil {
+		a.say(b, step, "info", "template "+b.name+" is ready")
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if b.state = "ready"; err != nil {
+		_, text := fault(err)
+		b.state, b.reason = "error", &reason{text, step, []logLine{}}
+	}
+}
+
+// tell returns how a build is, with what it said from a line on.
+func (a *builds) tell(b *build, from int) map[string]any {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	logs := append([]logLine{}, b.logs[min(from, len(b.logs)):min(from+maxTold, len(b.logs))]...)
+	texts := []string{}
+	for _, l := range logs {
+		texts = append(texts, l.Message)
+	}
+	is := map[string]any{"templateID": b.name, "buildID": b.id, "status": b.state, "logEntries": logs, "logs": texts}
+	if b.reason != nil {
+		is["reason"] = b.reason
+	}
+	return is
+}
+
+// close ends all builds, and waits for them.
+func (a *builds) close() {
+	close(a.stop)
+	a.running.Wait()
+}

@@ -1,0 +1,255 @@
+package e2b
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/envd"
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+const filesHash = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+// newBuildLab is a lab whose VMs do the steps of builds: RUN fail fails, RUN wait waits, others say hello.
+func newBuildLab(t *testing.T) *lab {
+	t.Helper()
+	l := newLab(t)
+	l.Files = t.TempDir()
+	l.holds["root"] = true
+	l.worker = func(w http.ResponseWriter, r *http.Request) {
+		line, rest, _ := strings.Cut(read(r.Body), "\n")
+		var step envd.Step
+		_ = json.Unmarshal([]byte(line), &step)
+		say := func(said envd.Said) { _ = json.NewEncoder(w).Encode(said) }
+		switch {
+		case slices.Contains(step.Args, "fail"):
+			say(envd.Said{Error: "it \x1b[31mfailed"})
+			return
+		case slices.Contains(step.Args, "wait"):
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			return
+		case slices.Contains(step.Args, "rubbish"):
+			_, _ = io.WriteString(w, "rubbish\n")
+			return
+		}
+		if step.Type != "" {
+			say(envd.Said{Text: "hello from " + step.Type + " " + rest})
+		}
+		say(envd.Said{Template: &envd.Template{Workdir: "/after " + step.Type}})
+	}
+	return l
+}
+
+func read(from io.Reader) string { data, _ := io.ReadAll(from); return string(data) }
+
+// request asks for a build, and returns where it is.
+func (l *lab) request(t *testing.T, key, name string) string {
+	t.Helper()
+	code, _, text := l.ask(t, key, http.MethodPost, "/v3/templates", `{"name":"`+name+`","cpuCount":2}`)
+	var made struct{ TemplateID, BuildID string }
+	if err := json.Unmarshal([]byte(text), &made); err != nil || code != http.StatusAccepted {
+		t.Fatal(code, text, err)
+	}
+	return "/templates/" + made.TemplateID + "/builds/" + made.BuildID
+}
+
+// ended waits for the end of a build, and returns how it was and what it said.
+func (l *lab) ended(t *testing.T, at string) (status, why, step, logs string) {
+	t.Helper()
+	for range 500 {
+		code, _, text := l.ask(t, "e2b_ee", http.MethodGet, at+"/status", "")
+		var is struct {
+			Status string
+			Logs   []string
+			Reason struct{ Message, Step string }
+		}
+		if err := json.Unmarshal([]byte(text), &is); err != nil || code != http.StatusOK {
+			t.Fatal(code, text, err)
+		}
+		if is.Status == "ready" || is.Status == "error" {
+			return is.Status, is.Reason.Message, is.Reason.Step, strings.Join(is.Logs, "\n")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("the build does not end")
+	return
+}
+
+func (l *lab) destroyed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !slices.ContainsFunc(l.vms, func(v vm.VM) bool { return !v.Unwanted })
+}
+
+func TestBuild_IsAVMItsStepsAndASave(t *testing.T) {
+	l := newBuildLab(t)
+	at := l.request(t, "e2b_ee", "built")
+	code, _, text := l.ask(t, "e2b_ee", http.MethodGet, "/templates/built/files/"+filesHash, "")
+	var link struct {
+		Present bool
+		URL     string
+	}
+	if err := json.Unmarshal([]byte(text), &link); err != nil || code != http.StatusCreated || link.Present {
+		t.Fatal(code, text, err)
+	}
+	recipe := `{"fromTemplate":"other","steps":[{"type":"RUN","args":["true"]},{"type":"COPY","args":["a","b"],"filesHash":"` + filesHash + `"}],"startCmd":"serve","readyCmd":"true"}`
+	if code, _, text := l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, recipe); code != http.StatusBadRequest || !strings.Contains(text, "the files of step 2 are not there") {
+		t.Errorf("without its files: %d %s", code, text)
+	}
+	if code, _, text := l.send(t, http.MethodPut, strings.TrimPrefix(link.URL, l.url), "the archive"); code != http.StatusOK {
+		t.Fatal(code, text)
+	}
+	if _, _, text := l.ask(t, "e2b_ee", http.MethodGet, "/templates/built/files/"+filesHash, ""); !strings.Contains(text, `"present":true`) {
+		t.Errorf("afterwards: %s", text)
+	}
+	l.saves = func(name string) { l.removed = append(l.removed, "saved "+name) }
+	if code, _, text := l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, recipe); code != http.StatusAccepted {
+		t.Fatal(code, text)
+	}
+	status, why, _, logs := l.ended(t, at)
+	if status != "ready" || !strings.Contains(logs, "hello from RUN") || !strings.Contains(logs, "hello from COPY the archive") || !strings.Contains(logs, "starting serve") {
+		t.Errorf("%s %s\n%s", status, why, logs)
+	}
+	if v := l.vms[0]; !strings.HasPrefix(v.Name, "build-") || !v.Own.Sandbox.Build || v.ExpiresAt.After(time.Now().Add(buildLease*time.Second)) {
+		t.Errorf("its VM was %+v", v)
+	}
+	if !slices.Equal(l.inits, []string{"{}", `{"template":{"workdir":"/after COPY","start":"serve","ready":"true"}}`}) || !slices.Equal(l.removed, []string{"saved built"}) || !l.destroyed() {
+		t.Errorf("told %q, did %q", l.inits, l.removed)
+	}
+	if code, _, _ := l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, recipe); code != http.StatusConflict {
+		t.Errorf("twice: %d", code)
+	}
+	// One that was built before is replaced.
+	l.removed = nil
+	at = l.request(t, "e2b_ee", "saved")
+	l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, `{"fromImage":"e2bdev/base:latest"}`)
+	if status, why, _, _ := l.ended(t, at); status != "ready" || !slices.Equal(l.removed, []string{"saved", "saved saved"}) {
+		t.Errorf("%s %s: %q", status, why, l.removed)
+	}
+}
+
+func TestBuild_ThatFailsLeavesNoVM(t *testing.T) {
+	l := newBuildLab(t)
+	for _, c := range []struct {
+		name, recipe, why, step string
+		broken                  string
+	}{
+		{"a step", `{"steps":[{"type":"RUN","args":["true"]},{"type":"RUN","args":["fail"]},{"type":"RUN","args":["true"]}]}`, "it failed", "2", ""},
+		{"rubbish", `{"steps":[{"type":"RUN","args":["rubbish"]}]}`, `the program in the VM answered "rubbish"`, "1", ""},
+		{"no VM", `{}`, "broken", "base", "CreateVM"},
+		{"no save", `{}`, "broken", "finalize", "SaveVM"},
+	} {
+		l.broken = func(_ context.Context, v *job.Verb) error {
+			if v.Name == c.broken {
+				return fmt.Errorf("broken")
+			}
+			return nil
+		}
+		at := l.request(t, "e2b_ee", "built")
+		if code, _, text := l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, c.recipe); code != http.StatusAccepted {
+			t.Fatal(code, text)
+		}
+		if status, why, step, _ := l.ended(t, at); status != "error" || !strings.Contains(why, c.why) || step != c.step {
+			t.Errorf("%s: %s %q at %s", c.name, status, why, step)
+		}
+		if !l.destroyed() {
+			t.Errorf("%s: its VM is left", c.name)
+		}
+	}
+	l.broken = nil
+	at := l.request(t, "e2b_ee", "built")
+	l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, `{"steps":[{"type":"RUN","args":["wait"]}]}`)
+	if code, _, text := l.ask(t, "e2b_ee", http.MethodPost, "/v2"+l.request(t, "e2b_ee", "built"), `{}`); code != http.StatusConflict || !strings.Contains(text, "being built already") {
+		t.Errorf("beside another: %d %s", code, text)
+	}
+	l.builds.close()
+	if status, why, _, _ := l.ended(t, at); status != "error" || !strings.Contains(why, "the engine stops") || !l.destroyed() {
+		t.Errorf("as the engine stops: %s %q", status, why)
+	}
+}
+
+func TestBuild_IsRefused(t *testing.T) {
+	l := newBuildLab(t)
+	at := l.request(t, "e2b_ee", "built")
+	for _, c := range []struct {
+		name, key, method, path, body, says string
+		code                                int
+	}{
+		{"by another's role", "e2b_aa", http.MethodPost, "/v3/templates", `{"name":"x"}`, "role admin", 403},
+		{"a name", "e2b_ee", http.MethodPost, "/v3/templates", `{"name":"../x"}`, "is not a template's name", 400},
+		{"one that was not saved", "e2b_ee", http.MethodPost, "/v3/templates", `{"name":"agent-template"}`, "choose another name", 409},
+		{"the first version", "e2b_ee", http.MethodPost, "/templates", `{"dockerfile":"FROM x"}`, "e2b template create", 400},
+		{"an image", "e2b_ee", http.MethodPost, "/v2" + at, `{"fromImage":"python:3"}`, "linus template build", 400},
+		{"many steps", "e2b_ee", http.MethodPost, "/v2" + at, `{"steps":[` + strings.Repeat("{},", maxSteps) + `{}]}`, "at most", 400},
+		{"a path as files", "e2b_ee", http.MethodPost, "/v2" + at, `{"steps":[{"type":"COPY","filesHash":"../../x"}]}`, "are not there", 400},
+		{"a path as a hash", "e2b_ee", http.MethodGet, "/templates/built/files/..", "", "is not a SHA-256", 400},
+		{"another name", "e2b_ee", http.MethodGet, strings.Replace(at, "built", "other", 1) + "/status", "", "no such build", 404},
+		{"what is unknown", "e2b_ee", http.MethodGet, at + "/x", "", "linus help e2b", 404},
+		{"a line", "e2b_ee", http.MethodGet, at + "/status?logsOffset=-1", "", "logsOffset", 400},
+	} {
+		code, _, text := l.ask(t, c.key, c.method, c.path, c.body)
+		if code != c.code || !strings.Contains(text, c.says) {
+			t.Errorf("%s: %d %s, want %d with %q", c.name, code, text, c.code, c.says)
+		}
+	}
+	if len(l.vms) > 0 {
+		t.Error("there are VMs")
+	}
+}
+
+func TestUpload_NeedsItsLink(t *testing.T) {
+	l := newBuildLab(t)
+	_, _, text := l.ask(t, "e2b_ee", http.MethodGet, "/templates/built/files/"+filesHash, "")
+	var link struct{ URL string }
+	if err := json.Unmarshal([]byte(text), &link); err != nil {
+		t.Fatal(err)
+	}
+	path := strings.TrimPrefix(link.URL, l.url)
+	for name, other := range map[string]string{
+		"another hash": strings.Replace(path, "0123", "3210", 1), "another time": strings.Replace(path, "until=1", "until=2", 1),
+		"nothing": uploads + "x", "another's": strings.Replace(path, shelfOf(""), shelfOf("ann"), 1),
+	} {
+		if code, _, text := l.send(t, http.MethodPut, other, "x"); code != http.StatusForbidden && other != path {
+			t.Errorf("%s: %d %s", name, code, text)
+		}
+	}
+	if code, _, _ := l.send(t, http.MethodPut, path, ""); code != http.StatusRequestEntityTooLarge {
+		t.Errorf("without a length: %d", code)
+	}
+	// There is no room, until what is old has gone.
+	dir := filepath.Dir(l.uploaded(keys["e2b_ee"].Owner(), filesHash))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	full := filepath.Join(dir, "full")
+	if err := os.WriteFile(full, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(full, maxUploads); err != nil {
+		t.Skip(err)
+	}
+	if code, _, text := l.send(t, http.MethodPut, path, "x"); code != http.StatusInsufficientStorage {
+		t.Errorf("without room: %d %s", code, text)
+	}
+	old := time.Now().Add(-2 * uploadTime)
+	if err := os.Chtimes(full, old, old); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, text := l.send(t, http.MethodPut, path, "x"); code != http.StatusOK {
+		t.Errorf("afterwards: %d %s", code, text)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Error(left, err)
+	}
+}

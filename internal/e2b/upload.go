@@ -1,0 +1,125 @@
+package e2b
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Files that builds copy come before them, as archives that are named by a hash that the client
+// made, of more than the archive: so each principal has its own.
+
+const (
+	maxUpload  = 1 << 30        // bytes of an archive
+	maxUploads = 4 << 30        // of all of a principal
+	uploadTime = 24 * time.Hour // until they are removed
+	uploadIdle = time.Minute    // until bytes of one come
+	linkTime   = time.Hour      // for an upload to begin
+	uploads    = "/uploads/"
+)
+
+func isHash(text string) bool { return len(text) == 64 && strings.Trim(text, "0123456789abcdef") == "" }
+
+// uploaded is where a principal's archive is.
+func (s *server) uploaded(owner, hash string) string {
+	return filepath.Join(s.Files, shelfOf(owner), hash)
+}
+
+func shelfOf(owner string) string {
+	sum := sha256.Sum256([]byte(owner))
+	return hex.EncodeToString(sum[:8])
+}
+
+// uploadLink answers with where an archive is sent, and whether it is there.
+func (s *server) uploadLink(w http.ResponseWriter, r *http.Request, owner, hash string) error {
+	if !isHash(hash) {
+		return invalid("hash", fmt.Sprintf("%.80q is not a SHA-256", hash), "give 64 hexadecimal digits")
+	}
+	now := time.Now()
+	present := os.Chtimes(s.uploaded(owner, hash), now, now) == nil
+	scheme := "http"
+	if s.Secure || r.TLS != nil {
+		scheme = "https"
+	}
+	path := uploads + shelfOf(owner) + "/" + hash
+	until := strconv.FormatInt(now.Add(linkTime).Unix(), 10)
+	respond(w, http.StatusCreated, map[string]any{"present": present, "url": scheme + "://" + r.Host + path + "?until=" + until + "&signature=" + s.mac("upload "+path+" "+until)})
+	return nil
+}
+
+// upload stores an archive, for whoever has its link.
+func (s *server) upload(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	until, err := strconv.ParseInt(q.Get("until"), 10, 64)
+	if err != nil || !hmac.Equal([]byte(s.mac("upload "+r.URL.Path+" "+q.Get("until"))), []byte(q.Get("signature"))) || time.Now().Unix() >= until {
+		return &refusal{http.StatusForbidden, "this is not a link for an upload, or its time is over: build the template again"}
+	}
+	if r.ContentLength <= 0 || r.ContentLength > maxUpload {
+		return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("the files of a step are at most %d bytes, packed, and their length is said before", maxUpload)}
+	}
+	path := filepath.Join(s.Files, strings.TrimPrefix(r.URL.Path, uploads)) // as it was signed
+	f, err := s.shelve(filepath.Dir(path), r.ContentLength)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // it is renamed
+	control := http.NewResponseController(w)
+	_, err = io.CopyN(f, readerFunc(func(p []byte) (int, error) {
+		_ = control.SetReadDeadline(time.Now().Add(uploadIdle))
+		return r.Body.Read(p)
+	}), r.ContentLength)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("store the files of a step: %w", err)
+	}
+	w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// shelve returns a new file in a principal's directory, which has room for so many bytes then. What
+// is too old goes.
+func (s *server) shelve(dir string, size int64) (*os.File, error) {
+	s.shelves.Lock()
+	defer s.shelves.Unlock()
+	all, err := filepath.Glob(filepath.Join(s.Files, "*", "*"))
+	if err != nil {
+		return nil, err
+	}
+	total := size
+	for _, path := range all {
+		info, err := os.Lstat(path)
+		switch {
+		case err != nil:
+		case time.Since(info.ModTime()) > uploadTime:
+			_ = os.Remove(path) // again with the next
+		case filepath.Dir(path) == dir:
+			total += info.Size()
+		}
+	}
+	if total > maxUploads {
+		return nil, &refusal{http.StatusInsufficientStorage, fmt.Sprintf("files of your builds take more than %d bytes: they are removed %s after they were used", int64(maxUploads), uploadTime)}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(dir, "new-")
+	if err == nil {
+		err = f.Truncate(size) // so that others count it
+	}
+	return f, err
+}

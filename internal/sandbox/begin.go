@@ -1,0 +1,217 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"linus/internal/envd"
+	"linus/internal/sandbox/rpc"
+)
+
+// What a sandbox begins with: what its template says, what /init does, and the command that runs in
+// all sandboxes of the template. A template's file stays in it; the rest is where linus keeps its
+// own in a VM, which no template has.
+const (
+	templateFile = "etc/linus-sandbox.json"
+	stateFile    = "var/lib/linus/sandbox/state.json"
+	startedFile  = "run/linus-sandbox/started" // gone after a boot
+
+	maxInit   = 1 << 20
+	readyTime = 10 * time.Minute // for a start command
+	readyWait = time.Second      // between two looks whether it has started
+	startTag  = "start_cmd"
+)
+
+// given adds the variables that the template and /init gave.
+func (s *Server) given(env map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(env, s.template.Env)
+	maps.Copy(env, s.env)
+}
+
+// readTemplate is what a VM's template says; nothing: it has not been built for sandboxes.
+func readTemplate(root string) (t envd.Template) {
+	if data, err := os.ReadFile(filepath.Join(root, templateFile)); root != "" && err == nil {
+		_ = json.Unmarshal(data, &t)
+	}
+	return t
+}
+
+// keep writes a file of what is kept over a boot, where that is wanted.
+func (s *Server) keep(name string, value any) error {
+	if s.options.Root == "" {
+		return nil
+	}
+	path := filepath.Join(s.options.Root, name)
+	data, err := json.Marshal(value)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o755) //nolint:gosec // what is secret in it is the file's
+	}
+	if err == nil {
+		err = os.WriteFile(path+".new", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	return err
+}
+
+func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
+	var init envd.Init
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxInit)).Decode(&init); err != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("read what /init is given: %w", err))
+		return
+	}
+	err := s.initialize(init)
+	if err == nil {
+		err = s.begin(r.Context())
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) initialize(init envd.Init) error {
+	if t := init.Template; t != nil {
+		if _, err := user.Lookup(t.User); t.User != "" && err != nil {
+			return bad("template: user: %w", err)
+		}
+		if err := s.keep(templateFile, t); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if init.Template != nil {
+		s.template = *init.Template
+	}
+	if init.EnvVars != nil {
+		s.env = init.EnvVars
+	}
+	return s.keep(stateFile, s.env)
+}
+
+// wasBegun reports whether the sandbox began before this program did, and reads what it was told.
+func (s *Server) wasBegun() bool {
+	data, err := os.ReadFile(filepath.Join(s.options.Root, stateFile))
+	if s.options.Root == "" || err != nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = json.Unmarshal(data, &s.env)
+	return true
+}
+
+// begin starts the template's command, once in a boot, and waits until it says that it has started.
+func (s *Server) begin(ctx context.Context) error {
+	s.mu.Lock()
+	t := s.template
+	s.mu.Unlock()
+	if t.Start == "" && t.Ready == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
+	select {
+	case s.starting <- struct{}{}:
+		defer func() { <-s.starting }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	a, err := s.account("")
+	if err != nil {
+		return err
+	}
+	if t.Start != "" {
+		if err := s.launch(ctx, a, t.Start); err != nil {
+			return fmt.Errorf("start command: %w", err)
+		}
+	}
+	return s.ready(ctx, a, t)
+}
+
+// launch starts the command, unless it was in this boot.
+func (s *Server) launch(ctx context.Context, a account, command string) error {
+	if s.started != nil {
+		return nil
+	}
+	if s.options.Root != "" {
+		f, err := os.OpenFile(filepath.Join(s.options.Root, startedFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		_ = f.Close()
+	}
+	tag, stdin := startTag, false
+	p, l, err := s.start(context.WithoutCancel(ctx), a, &rpc.StartRequest{
+		Process: &rpc.ProcessConfig{Cmd: "/bin/bash", Args: []string{"-l", "-c", command}}, Tag: &tag, Stdin: &stdin,
+	})
+	if err != nil {
+		return err
+	}
+	p.leave(l)
+	s.started = p
+	return nil
+}
+
+// ready waits until the ready command succeeds. One whose start command has failed never is.
+func (s *Server) ready(ctx context.Context, a account, t envd.Template) error {
+	again := time.NewTicker(readyWait)
+	defer again.Stop()
+	for t.Ready != "" {
+		err := s.shell(ctx, a, t, t.Ready, nil, nil)
+		if err == nil {
+			return nil
+		}
+		if p := s.started; p != nil {
+			select {
+			case <-p.ended:
+				if p.end.GetExitCode() != 0 {
+					return bad("start command: it has ended with %s", p.end.GetStatus())
+				}
+			default:
+			}
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return bad("ready command: %w", err)
+		}
+	}
+	return nil
+}
+
+// shell runs a command of a template's build as a user, until it ends or ctx does.
+func (s *Server) shell(ctx context.Context, a account, t envd.Template, command string, stdout, stderr io.Writer) error {
+	cmd := exec.CommandContext(ctx, "/bin/bash", "-l", "-c", command)
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = t.Workdir, s.environment(a, t.Env), a.process()
+	if cmd.Dir == "" {
+		cmd.Dir = a.home
+	}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, drain
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) { // what it has left behind has its output
+		return nil
+	}
+	return err
+}
