@@ -94,6 +94,14 @@ func TestInto_ReplacesAndWritesAnyIfTold(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, info, err)
 		}
 	}
+	if err := os.Mkdir(filepath.Join(dir, "mine"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for does, err := range map[string]error{"a file": i.File("mine", 0o600, func(*os.File) error { return nil }), "a link": i.Link("mine", "there")} {
+		if err == nil || err.Error() != "is a directory here" {
+			t.Errorf("%s in place of a directory: %v", does, err)
+		}
+	}
 	if err := i.Link("there", "new"); err != nil {
 		t.Error(err)
 	}

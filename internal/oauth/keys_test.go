@@ -2,6 +2,8 @@ package oauth_test
 
 import (
 	"bytes"
+	"crypto/rand"
+	"crypto/rsa"
 	"errors"
 	"fmt"
 	"io"
@@ -85,7 +87,7 @@ func TestKeys_WithoutAName(t *testing.T) {
 	if _, err := v.Authenticate(t.Context(), text); err != nil {
 		t.Error(err)
 	}
-	i.publish(nameless, key(t, jose.ES256, "another"))
+	i.publish(key(t, jose.ES256, "another"), nameless) // the last one would pass
 	v.Later(11 * time.Minute)
 	_, _ = v.Authenticate(t.Context(), text) // begins to fetch them
 	v.Rest()
@@ -99,15 +101,25 @@ func TestKeys_WithoutAName(t *testing.T) {
 func TestKeys_ThatMayNotSign(t *testing.T) {
 	encryption, other, private := key(t, jose.ES256, "enc"), key(t, jose.ES256, "alg"), key(t, jose.ES256, "private")
 	encryption.Use, other.Algorithm = "enc", "ES384"
+	bound, weak := key(t, jose.RS256, "bound"), key(t, jose.RS256, "weak")
+	bound.Algorithm = "RS384"
+	short, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // that is what is refused
+	if err != nil {
+		t.Fatal(err)
+	}
+	weak.Key = short
 	good := key(t, jose.ES256, "good")
-	i := newIssuer(t, encryption, other, good)
+	i := newIssuer(t, encryption, other, bound, weak, good)
 	i.mu.Lock()
 	i.keys = append(i.keys, private, jose.JSONWebKey{Key: []byte("a secret that both sides have, 32"), KeyID: "secret"}, map[string]string{"kty": "new"}, 7)
 	i.mu.Unlock()
 	v := i.verifier(t)
-	for _, k := range []jose.JSONWebKey{encryption, other, private} {
-		signer := jose.JSONWebKey{Key: k.Key, KeyID: k.KeyID}
-		if _, err := v.Authenticate(t.Context(), token(t, jose.ES256, signer, i.claims(nil), nil)); !errors.Is(err, job.ErrUnauthorized) {
+	for _, k := range []jose.JSONWebKey{encryption, other, private, bound, weak} {
+		signer, alg := jose.JSONWebKey{Key: k.Key, KeyID: k.KeyID}, jose.ES256
+		if _, is := k.Key.(*rsa.PrivateKey); is {
+			alg = jose.RS256
+		}
+		if _, err := v.Authenticate(t.Context(), token(t, alg, signer, i.claims(nil), nil)); !errors.Is(err, job.ErrUnauthorized) {
 			t.Errorf("%s: %v", k.KeyID, err)
 		}
 	}
