@@ -134,7 +134,7 @@ var arrows = map[string][]string{
 	"internal/mutate":        {},
 	"internal/pgtest":        {"internal/loops", "internal/wiretest"},
 	"internal/providertest":  {"internal/job"},
-	"internal/queuetest":     {},
+	"internal/queuetest":     {"internal/dispatch", "internal/job"},
 	"internal/sshtest":       {"internal/lab/sshserver"},
 	"internal/tlstest":       {},
 	"internal/verbtest":      {"internal/job"},

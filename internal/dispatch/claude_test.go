@@ -1,11 +1,8 @@
 package dispatch_test
 
 import (
-	"archive/tar"
-	"cmp"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -22,95 +19,31 @@ import (
 	"linus/internal/worker"
 )
 
-// engine is one whose VMs are directories here: a worker that is brought into one runs in this
-// process, as soon as its work is there.
-type engine struct {
-	t    *testing.T
-	dir  string
-	full int           // submissions that there is no room for
-	slow chan struct{} // until it is closed, no job runs
-
-	mu      sync.Mutex
-	changed chan struct{}
-	jobs    map[string]*running
-	plan    error
-	runner  func(id string) // what runs in a VM, instead of a worker
-}
-
-type running struct {
-	job.Job
-
-	files map[string]string
-	end   context.CancelFunc
-}
-
-func newEngine(t *testing.T) *engine {
+// newEngine returns one whose VMs' workers run in this process, as soon as their work is there.
+func newEngine(t *testing.T) *queuetest.Engine {
 	t.Helper()
-	slow := make(chan struct{})
-	close(slow)
-	return &engine{t: t, dir: t.TempDir(), slow: slow, changed: make(chan struct{}), jobs: map[string]*running{}}
+	e, dir := queuetest.NewEngine(t), t.TempDir()
+	e.Run = func(ctx context.Context, vm queuetest.VM) int { return work(ctx, dir, vm) }
+	return e
 }
 
-func (e *engine) change(id string, with func(r *running)) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	with(e.jobs[id])
-	close(e.changed)
-	e.changed = make(chan struct{})
-}
-
-func (e *engine) Caller(context.Context) (job.Principal, error) { return job.Operator(), nil }
-
-func (e *engine) Plan(context.Context, job.Submission) ([]string, error) { return nil, e.plan }
-
-func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.full > 0 {
-		e.full--
-		return job.Job{}, &job.FieldError{Field: "jobs", Problem: "there are as many as there may be", Fault: job.FaultLimit}
+// work runs a worker for what a VM was given, and returns its exit code.
+func work(ctx context.Context, dir string, vm queuetest.VM) int {
+	file := filepath.Join(dir, vm.ID)
+	if err := os.WriteFile(file, vm.Secret, 0o600); err != nil {
+		return 1
 	}
-	if err := s.Manifest.Validate(); err != nil {
-		return job.Job{}, err
+	switch err := worker.Serve(ctx, file, quiet); {
+	case errors.Is(err, worker.ErrLeaseLost):
+		return handover.LeaseLost
+	case err != nil:
+		return 1
 	}
-	if err := s.CheckSession(); err != nil {
-		return job.Job{}, err
-	}
-	id := "job-" + s.Manifest.Labels["dispatch/session"] + strings.Repeat("+", len(e.jobs))
-	r := &running{Job: job.Job{ID: id, Manifest: s.Manifest, Session: s.Session, Status: job.Pending}, files: map[string]string{}, end: func() {}}
-	e.jobs[id] = r
-	go func() {
-		<-e.slow
-		e.change(id, func(r *running) {
-			if r.Status == job.Pending {
-				r.Status = job.Running
-			}
-		})
-	}()
-	return r.Job, nil
-}
-
-func (e *engine) Watch(ctx context.Context, id string, _ int64) ([]job.Event, job.Job, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.jobs[id] == nil {
-		return nil, job.Job{}, job.ErrNotFound
-	}
-	if before := e.jobs[id].Status; before == job.Running || before == job.Pending {
-		changed := e.changed
-		e.mu.Unlock()
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		case <-time.After(10 * time.Millisecond):
-		}
-		e.mu.Lock()
-	}
-	return nil, e.jobs[id].Job, nil
+	return 0
 }
 
 // watchEnd waits for a job's end.
-func watchEnd(e *engine, id string) (job.Job, error) {
+func watchEnd(e *queuetest.Engine, id string) (job.Job, error) {
 	for deadline := time.Now().Add(time.Minute); ; {
 		_, j, err := e.Watch(context.Background(), id, 0)
 		if err != nil || j.Outcome != nil {
@@ -120,78 +53,6 @@ func watchEnd(e *engine, id string) (job.Job, error) {
 			return j, errors.New("the job does not end")
 		}
 	}
-}
-
-func (e *engine) ends(id string, status job.Status, reason job.Reason, code int) {
-	e.change(id, func(r *running) {
-		r.end()
-		if r.Outcome == nil {
-			r.Status, r.Outcome = status, &job.Outcome{Status: status, Reason: reason, ExitCode: &code}
-		}
-	})
-}
-
-func (e *engine) Cancel(_ context.Context, id string) error {
-	e.ends(id, job.Failed, job.ReasonCancelled, 143)
-	return nil
-}
-
-func (e *engine) List(_ context.Context, f job.Filter) (page job.Page, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, r := range e.jobs {
-		has := !slices.ContainsFunc(f.Label, func(text string) bool {
-			key, value, _ := strings.Cut(text, "=")
-			return r.Manifest.Labels[key] != value
-		})
-		mine := f.Principal == "" || f.Principal == cmp.Or(r.Principal, job.OperatorName)
-		if r.Status == f.Status && has && mine {
-			page.Jobs = append(page.Jobs, job.Summary{ID: r.ID, Status: r.Status, Labels: r.Manifest.Labels, Session: r.Session, Outcome: r.Outcome})
-		}
-	}
-	return page, nil
-}
-
-func (e *engine) WriteTree(_ context.Context, at job.FileRef, archive io.Reader) error {
-	for r := tar.NewReader(archive); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			return err
-		}
-		e.change(at.VM, func(r *running) { r.files[filepath.Join(at.Path, h.Name)] = string(data) })
-	}
-}
-
-func (e *engine) WriteFile(_ context.Context, w job.FileWrite) (job.FileWritten, error) {
-	file := filepath.Join(e.dir, filepath.Base(w.Path))
-	if err := os.WriteFile(file, w.Data, 0o600); err != nil {
-		return job.FileWritten{}, err
-	}
-	ctx, end := context.WithCancel(context.WithoutCancel(e.t.Context()))
-	e.change(w.VM, func(r *running) { r.files[w.Path], r.end = string(w.Data), end })
-	if e.runner != nil {
-		e.runner(w.VM)
-		return job.FileWritten{}, nil
-	}
-	go func() {
-		err := worker.Serve(ctx, file, quiet)
-		switch {
-		case errors.Is(err, worker.ErrLeaseLost):
-			e.ends(w.VM, job.Failed, job.ReasonExitStatus, handover.LeaseLost)
-		case err != nil:
-			e.ends(w.VM, job.Failed, job.ReasonExitStatus, 1)
-		default:
-			e.ends(w.VM, job.Success, job.ReasonExitStatus, 0)
-		}
-	}()
-	return job.FileWritten{}, nil
 }
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -205,7 +66,7 @@ type serving struct {
 	err   error // once it has ended
 }
 
-func serve(t *testing.T, e *engine, q *queuetest.Queue, with func(o *dispatch.Options, c *dispatch.Claude)) *serving {
+func serve(t *testing.T, e *queuetest.Engine, q *queuetest.Queue, with func(o *dispatch.Options, c *dispatch.Claude)) *serving {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	hurry := make(chan struct{})
@@ -268,7 +129,7 @@ func served(it queuetest.Item) bool  { return len(it.Results) > 0 }
 func TestClaude_ServesASession(t *testing.T) {
 	t.Parallel()
 	q, e := queuetest.New(t, time.Minute), newEngine(t)
-	e.full = 1
+	e.Full = 1
 	token := q.Add("sesn_1", false, "echo one", "echo two")
 	q.AddHealthCheck()
 	q.AddBare("sesn_bare")
@@ -282,12 +143,11 @@ func TestClaude_ServesASession(t *testing.T) {
 	if err := s.ends(); err != nil || len(q.Refused()) > 0 {
 		t.Errorf("%v, refused %q", err, q.Refused())
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.jobs) != 1 {
-		t.Fatalf("jobs %v", e.jobs)
+	vms := e.VMs()
+	if len(vms) != 1 {
+		t.Fatalf("jobs %v", vms)
 	}
-	r := e.jobs["job-sesn_1"]
+	r := vms["job-sesn_1"]
 	for key, value := range map[string]string{
 		"team": "web", "dispatch/by": "here", "dispatch/environment": queuetest.Environment, "dispatch/session": "sesn_1", "dispatch/work": "work_sesn_1",
 	} {
@@ -299,7 +159,7 @@ func TestClaude_ServesASession(t *testing.T) {
 		t.Errorf("manifest %+v", r.Manifest)
 	}
 	secrets := 0
-	for path, content := range r.files {
+	for path, content := range r.Files {
 		if strings.Contains(content, queuetest.Key) {
 			t.Errorf("the key is in %s", path)
 		}
@@ -310,8 +170,8 @@ func TestClaude_ServesASession(t *testing.T) {
 			}
 		}
 	}
-	if secrets != 1 || len(r.files) != 3 {
-		t.Errorf("files %v", r.files)
+	if secrets != 1 || len(r.Files) != 3 {
+		t.Errorf("files %v", r.Files)
 	}
 }
 
@@ -319,11 +179,12 @@ func TestClaude_ServesASession(t *testing.T) {
 func TestClaude_KeepsTheLeaseWhileTheVMIsMade(t *testing.T) {
 	t.Parallel()
 	q, e := queuetest.New(t, 5*time.Second), newEngine(t)
-	e.slow = make(chan struct{})
+	slow := make(chan struct{})
+	e.Slow = slow
 	q.Add("sesn_1", false, "echo one")
 	serve(t, e, q, nil)
 	until(t, q, "sesn_1", func(it queuetest.Item) bool { return it.Beats >= 4 }) // longer than a lease
-	close(e.slow)
+	close(slow)
 	if it := until(t, q, "sesn_1", stopped); it.Claims != 1 || !served(it) {
 		t.Errorf("%+v", it)
 	}
@@ -345,8 +206,9 @@ func TestClaude_LosesALease(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			q, e := queuetest.New(t, 2*time.Second), newEngine(t)
+			slow := make(chan struct{})
 			if !tt.made {
-				e.slow = make(chan struct{})
+				e.Slow = slow
 			}
 			q.Add("sesn_1", true, "echo one")
 			s := serve(t, e, q, func(o *dispatch.Options, _ *dispatch.Claude) { o.Sessions = tt.sessions })
@@ -359,14 +221,12 @@ func TestClaude_LosesALease(t *testing.T) {
 			if _, err := watchEnd(e, "job-sesn_1"); err != nil {
 				t.Fatal(err)
 			}
-			e.mu.Lock()
-			first := e.jobs["job-sesn_1"]
-			if first == nil || first.Outcome == nil || first.Outcome.Reason != tt.want || tt.made && *first.Outcome.ExitCode != handover.LeaseLost {
+			first := e.VMs()["job-sesn_1"]
+			if first.Outcome == nil || first.Outcome.Reason != tt.want || tt.made && *first.Outcome.ExitCode != handover.LeaseLost {
 				t.Errorf("the first job: %+v", first)
 			}
-			e.mu.Unlock()
 			if !tt.made {
-				close(e.slow)
+				close(slow)
 			}
 			q.Finish("sesn_1")
 			if it := until(t, q, "sesn_1", stopped); it.Stops != 1 || it.Claims != 2 {
@@ -442,10 +302,9 @@ func TestClaude_JobsOfOthersAreNotItsSessions(t *testing.T) {
 	}}
 	session := &job.Session{Kind: "claude", Queue: queuetest.Environment, Dispatcher: "here", Name: "linus-dispatch-1", Work: job.Work{ID: "work_sesn_1"}}
 	for id, status := range map[string]job.Status{"forged-running": job.Running, "forged-pending": job.Pending} {
-		e.jobs[id] = &running{Job: job.Job{ID: id, Manifest: foreign, Session: session, Status: status, Principal: "mallory"}, end: func() {}}
+		e.Put(job.Job{ID: id, Manifest: foreign, Session: session, Status: status, Principal: "mallory"})
 	}
-	labelled := job.Job{ID: "labelled", Manifest: foreign, Status: job.Running} // its own principal's, and no session
-	e.jobs["labelled"] = &running{Job: labelled, end: func() {}}
+	e.Put(job.Job{ID: "labelled", Manifest: foreign, Status: job.Running}) // its own principal's, and no session
 	q.Add("sesn_1", false, "echo one")
 	s := serve(t, e, q, func(o *dispatch.Options, _ *dispatch.Claude) { o.Name, o.Sessions = "here", 1 })
 	until(t, q, "sesn_1", stopped)
@@ -453,7 +312,7 @@ func TestClaude_JobsOfOthersAreNotItsSessions(t *testing.T) {
 		t.Errorf("it ended with %v", err)
 	}
 	for _, id := range []string{"forged-running", "forged-pending", "labelled"} {
-		if r := e.jobs[id]; r.Outcome != nil {
+		if r := e.VMs()[id]; r.Outcome != nil {
 			t.Errorf("%s, which is another's, has ended: %+v", id, r.Outcome)
 		}
 	}
@@ -464,8 +323,8 @@ func TestClaude_EndsWhereNothingCanBeServed(t *testing.T) {
 	t.Parallel()
 	q, e := queuetest.New(t, time.Minute), newEngine(t)
 	q.Add("sesn_1", false)
-	e.plan = &job.FieldError{Field: "manifest.vmTemplate", Problem: "does not exist"}
-	if err := serve(t, e, q, nil).itself(); !errors.Is(err, e.plan) {
+	e.Refuses = &job.FieldError{Field: "manifest.vmTemplate", Problem: "does not exist"}
+	if err := serve(t, e, q, nil).itself(); !errors.Is(err, e.Refuses) {
 		t.Errorf("a template that is missing: %v", err)
 	}
 	wrong := serve(t, newEngine(t), q, func(_ *dispatch.Options, c *dispatch.Claude) { c.Key = "another" })

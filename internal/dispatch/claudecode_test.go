@@ -8,6 +8,7 @@ import (
 
 	"linus/internal/dispatch"
 	"linus/internal/job"
+	"linus/internal/queuetest"
 )
 
 // As many runners as asked for, each in its VM, with the secret in that one's memory; one that
@@ -16,7 +17,11 @@ func TestClaudeCode_KeepsRunners(t *testing.T) {
 	t.Parallel()
 	const secret = "sk-env-of-a-pool"
 	e, started := newEngine(t), make(chan string, 10)
-	e.runner = func(id string) { started <- id }
+	e.Run = func(ctx context.Context, vm queuetest.VM) int {
+		started <- vm.ID
+		<-ctx.Done()
+		return 0
+	}
 	o := dispatch.Options{Engine: e, Name: "here", Sessions: 2, Drain: time.Minute, Log: quiet}
 	c := dispatch.ClaudeCode{Secret: secret, Replace: time.Hour, Args: []string{"--client-label", "a b"}}
 	keep := func() (stop context.CancelFunc, ended chan error) {
@@ -29,17 +34,14 @@ func TestClaudeCode_KeepsRunners(t *testing.T) {
 	o.Hurry = hurry
 	stop, ended := keep()
 	first, second := <-started, <-started
-	e.ends(first, job.Success, job.ReasonExitStatus, 0)
+	e.End(first, job.Success, job.ReasonExitStatus, 0)
 	third := <-started
 	stop()
 	close(hurry)
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "2 jobs keep running") || !strings.Contains(err.Error(), second) || !strings.Contains(err.Error(), third) {
 		t.Errorf("it ended with %v", err)
 	}
-	e.mu.Lock()
-	m := e.jobs[first].Manifest
-	files := e.jobs[first].files
-	e.mu.Unlock()
+	m, files := e.VMs()[first].Manifest, e.VMs()[first].Files
 	if strings.Contains(m.Task, secret) || !strings.Contains(m.Task, `--retire-at "$(($(date +%s) + 3600))"`) || !strings.Contains(m.Task, "--client-label 'a b'") || m.Timeout != 7200 {
 		t.Errorf("manifest %+v", m)
 	}
@@ -51,12 +53,12 @@ func TestClaudeCode_KeepsRunners(t *testing.T) {
 
 	o.Hurry = nil
 	stop, ended = keep()
-	e.ends(second, job.Success, job.ReasonExitStatus, 0)
+	e.End(second, job.Success, job.ReasonExitStatus, 0)
 	fourth := <-started // and no more: the third is one of the two
 	stop()
-	e.ends(third, job.Success, job.ReasonExitStatus, 0)
-	e.ends(fourth, job.Success, job.ReasonExitStatus, 0)
-	if err := <-ended; err != nil || len(started) > 0 || len(e.jobs) != 4 {
-		t.Errorf("%v, %d jobs", err, len(e.jobs))
+	e.End(third, job.Success, job.ReasonExitStatus, 0)
+	e.End(fourth, job.Success, job.ReasonExitStatus, 0)
+	if err := <-ended; err != nil || len(started) > 0 || len(e.VMs()) != 4 {
+		t.Errorf("%v, %d jobs", err, len(e.VMs()))
 	}
 }

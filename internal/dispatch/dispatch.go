@@ -47,6 +47,10 @@ type Options struct {
 	// nothing by itself; 0: two seconds.
 	Every time.Duration
 
+	// CoolDown is how long it waits before another session takes the place of one that has failed, and
+	// before it tries the same work again, ever more slowly; 0: half a minute.
+	CoolDown time.Duration
+
 	// Drain is how long sessions may go on once the dispatcher is to end; Hurry ends that.
 	Drain time.Duration
 	Hurry <-chan struct{}
@@ -73,8 +77,7 @@ type labelled interface {
 }
 
 const (
-	retryPause  = 5 * time.Second  // before the engine is asked again
-	failedPause = 30 * time.Second // before a session takes the place of one that could not begin
+	retryPause  = 5 * time.Second // before the engine is asked again
 	cleanUpTime = 30 * time.Second
 )
 
@@ -217,15 +220,21 @@ func (d *dispatcher) complete(m job.Manifest, w Work) job.Manifest {
 	return m
 }
 
-// submit submits a job, as soon as there is room for it.
+// submit submits a job, as soon as there is room for it. Its key says which one it is if the answer
+// is lost.
 func (d *dispatcher) submit(ctx context.Context, s job.Submission) (job.Job, error) {
-	for {
+	for n := 1; ; n++ {
 		j, err := d.Engine.Submit(ctx, s)
-		full, is := errors.AsType[*job.FieldError](err)
-		if !is || full.Fault != job.FaultLimit {
+		bad, of := errors.AsType[*job.FieldError](err)
+		_, invalid := errors.AsType[*job.InvalidError](err)
+		switch full := of && bad.Fault == job.FaultLimit; {
+		case err == nil, of && !full, invalid, errors.Is(err, job.ErrNotAllowed), !full && n > maxSubmits:
 			return j, err
+		case full:
+			d.Log.Warn("no room for another job; trying again", "err", err)
+		default:
+			d.Log.Warn("a job cannot be submitted at the moment", "err", err)
 		}
-		d.Log.Warn("no room for another job; trying again", "err", err)
 		if err := pause(ctx, retryPause); err != nil {
 			return j, err
 		}
@@ -379,7 +388,7 @@ func (d *dispatcher) coolDown(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-d.ending:
-	case <-time.After(failedPause):
+	case <-time.After(d.CoolDown):
 	}
 }
 

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -13,7 +14,8 @@ import (
 )
 
 const (
-	idlePause = 2 * time.Second // before a queue is asked again in which nothing waits
+	idlePause   = 2 * time.Second  // before a queue is asked again in which nothing waits
+	failedPause = 30 * time.Second // before a session takes the place of one that has failed
 
 	// askTime bounds each call of a queue, so that one that does not answer holds nothing else.
 	askTime = time.Minute
@@ -24,12 +26,14 @@ const (
 
 	maxWaiting  = 1000 // pieces of work of one answer
 	maxReleases = 30   // tries
+	maxSubmits  = 3    // tries, of those that fail
 	maxFailed   = 10 * time.Minute
 )
 
 // Serve serves a queue's work, each piece by a job in a VM of its own, until ctx ends; then it
 // waits for the sessions. Kind and name say which queue it is: its sessions have both.
 func Serve(ctx context.Context, o Options, kind, name string, q Queue) error {
+	o.Every, o.CoolDown = cmp.Or(o.Every, idlePause), cmp.Or(o.CoolDown, failedPause)
 	d := &dispatcher{
 		Options: o, kind: kind, queue: name, q: q,
 		slots: make(chan struct{}, o.Sessions), taken: map[string]bool{}, jobs: map[string]bool{}, failed: map[string]failed{},
@@ -86,9 +90,6 @@ func (d *dispatcher) claim(ctx, sessions context.Context) error {
 			if begun > 0 {
 				continue // there may be more
 			}
-		}
-		if wait == 0 {
-			wait = idlePause
 		}
 		select {
 		case <-ctx.Done():
@@ -189,7 +190,7 @@ func (d *dispatcher) fails(w Work) {
 		}
 	}
 	f := d.failed[w.ID]
-	f.until = now.Add(min(failedPause<<min(f.times, 10), maxFailed))
+	f.until = now.Add(min(d.CoolDown<<min(f.times, 10), maxFailed))
 	f.times++
 	d.failed[w.ID] = f
 }

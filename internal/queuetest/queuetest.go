@@ -35,6 +35,7 @@ type Queue struct {
 	changed chan struct{} // closed at each change
 	items   []*Item
 	refused []string
+	silly   int // answers that are nonsense
 }
 
 // Item is an item of work, and its session. Fields are read by Item alone.
@@ -73,7 +74,19 @@ func New(t testing.TB, ttl time.Duration) *Queue {
 	mux.HandleFunc("POST /v1/sessions/{session}/events", q.of(q.send))
 	mux.HandleFunc("GET /v1/sessions/{session}/events/stream", q.of(q.stream))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { q.fail(w, r, http.StatusNotFound, "no such endpoint") })
-	server := httptest.NewServer(mux)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q.mu.Lock()
+		silly := q.silly > 0
+		if silly {
+			q.silly--
+		}
+		q.mu.Unlock()
+		if silly {
+			_, _ = w.Write([]byte("<html>not what was asked for</html>"))
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
 	t.Cleanup(func() {
 		q.mu.Lock()
 		for _, it := range q.items {
@@ -134,6 +147,13 @@ func (q *Queue) Item(session string) Item {
 	it := *q.find(session)
 	it.Claimed, it.Results, it.Keys = slices.Clone(it.Claimed), slices.Clone(it.Results), slices.Clone(it.Keys)
 	return it
+}
+
+// Nonsense has the next n answers be none of the protocol.
+func (q *Queue) Nonsense(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.silly = n
 }
 
 // Refused returns the requests that no server would have answered.

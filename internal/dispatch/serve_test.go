@@ -1,0 +1,229 @@
+package dispatch_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"linus/internal/dispatch"
+	"linus/internal/job"
+	"linus/internal/queuetest"
+)
+
+// inMemory is a queue whose work is done by whoever gets it first, as runners' are.
+type inMemory struct {
+	mu       sync.Mutex
+	waits    []dispatch.Work
+	asked    []time.Time
+	released map[string]int // by the sessions' names
+	names    []string       // of sessions that were handed over
+	err      error          // of Waiting
+	silent   bool           // Waiting does not answer
+	woken    chan struct{}
+}
+
+func newInMemory(ids ...string) *inMemory {
+	q := &inMemory{released: map[string]int{}, woken: make(chan struct{}, 1)}
+	for _, id := range ids {
+		q.waits = append(q.waits, dispatch.Work{ID: id, Labels: []string{"linus", id}})
+	}
+	return q
+}
+
+func (q *inMemory) add(w ...dispatch.Work) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waits = append(q.waits, w...)
+}
+
+func (*inMemory) Task() string { return "true # $name\n" }
+
+func (q *inMemory) Waiting(ctx context.Context) ([]dispatch.Work, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.asked = append(q.asked, time.Now())
+	if q.silent {
+		q.mu.Unlock()
+		<-ctx.Done()
+		q.mu.Lock()
+		return nil, ctx.Err()
+	}
+	return slices.Clone(q.waits), q.err
+}
+
+func (*inMemory) Claim(context.Context, dispatch.Work) (bool, error) { return true, nil }
+
+func (*inMemory) Hold(context.Context, dispatch.Session, <-chan struct{}) error { return nil }
+
+func (q *inMemory) Handover(_ context.Context, s dispatch.Session) (dispatch.Handover, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.names = append(q.names, s.Name)
+	return dispatch.Handover{Secret: []byte(s.Work.ID)}, nil
+}
+
+func (q *inMemory) Release(_ context.Context, s dispatch.Session, _ *job.Outcome) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.released[s.Name]++
+	return nil
+}
+
+func (*inMemory) Hook() http.Handler       { return http.NotFoundHandler() }
+func (q *inMemory) Woken() <-chan struct{} { return q.woken }
+
+// done is what a VM does: the work waits no more.
+func (q *inMemory) done(_ context.Context, vm queuetest.VM) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waits = slices.DeleteFunc(q.waits, func(w dispatch.Work) bool { return w.ID == string(vm.Secret) })
+	return 0
+}
+
+// serves runs a dispatcher in a bubble, until then.
+func serves(t *testing.T, o dispatch.Options, q dispatch.Queue, e *queuetest.Engine, until func()) error {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	if o.Sessions == 0 {
+		o.Sessions = 2
+	}
+	o.Engine, o.Name, o.Drain, o.Log = e, "here", time.Hour, quiet
+	go func() { ended <- dispatch.Serve(ctx, o, "memory", "one", q) }()
+	until()
+	stop()
+	return <-ended
+}
+
+// The first of a work's labels that has a shape chooses its VM; work without any is not ours.
+func TestServe_ShapesByLabel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory("small", "BIG", "foreign"), queuetest.NewEngine(t)
+		e.Run = q.done
+		shape := func(label, memory string) dispatch.Shape {
+			m := job.Manifest{}
+			m.Resources.Memory = memory
+			return dispatch.Shape{Label: label, Manifest: m}
+		}
+		err := serves(t, dispatch.Options{Shapes: []dispatch.Shape{shape("big", "8G"), shape("small", "1G")}}, q, e, func() { time.Sleep(time.Minute) })
+		got := map[string]string{}
+		for _, vm := range e.VMs() {
+			got[vm.Session.Work.ID] = vm.Manifest.Resources.Memory
+			if vm.Session.Dispatcher != "here" || vm.Manifest.Labels["dispatch/work"] != vm.Session.Work.ID || !strings.Contains(vm.Manifest.Task, "name="+vm.Session.Name+"\n") {
+				t.Errorf("%+v", vm)
+			}
+		}
+		if err != nil || !maps.Equal(got, map[string]string{"small": "1G", "BIG": "8G"}) || len(q.waits) != 1 {
+			t.Errorf("%v, %v, waiting %v", err, got, q.waits)
+		}
+	})
+}
+
+// A queue that does not answer is asked again, work that is none is left out, and work that always
+// fails holds no other and is tried ever more slowly.
+func TestServe_BadQueues(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory("", "a\nb", strings.Repeat("x", 64), "bad", "well", "well"), queuetest.NewEngine(t)
+		q.silent = true
+		e.Run = func(ctx context.Context, vm queuetest.VM) int {
+			if string(vm.Secret) == "bad" {
+				return 1
+			}
+			return q.done(ctx, vm)
+		}
+		err := serves(t, dispatch.Options{Sessions: 1}, q, e, func() {
+			time.Sleep(2 * time.Minute)
+			if len(q.asked) != 2 {
+				t.Errorf("asked at %v", q.asked)
+			}
+			q.mu.Lock()
+			q.silent = false
+			q.mu.Unlock()
+			time.Sleep(time.Hour)
+			q.add(dispatch.Work{ID: "later"})
+			time.Sleep(2 * time.Minute)
+		})
+		tries := map[string]int{}
+		for _, vm := range e.VMs() {
+			tries[vm.Session.Work.ID]++
+		}
+		if err != nil || tries["well"] != 1 || tries["later"] != 1 || tries["bad"] < 5 || tries["bad"] > 15 || len(tries) != 3 {
+			t.Errorf("%v, %v", err, tries)
+		}
+		if len(q.released) != len(e.VMs()) {
+			t.Errorf("%d sessions, %d taken back", len(e.VMs()), len(q.released))
+		}
+	})
+}
+
+// A queue that tells of work is asked at once; its error ends the dispatcher if it does not pass.
+func TestServe_WokenAndFatal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory(), queuetest.NewEngine(t)
+		e.Run = q.done
+		err := serves(t, dispatch.Options{Every: time.Hour}, q, e, func() {
+			time.Sleep(time.Minute)
+			q.add(dispatch.Work{ID: "one", Title: "an \x1b[2J escape", URL: "javascript:x"})
+			q.woken <- struct{}{}
+			time.Sleep(time.Minute)
+			if len(e.VMs()) != 1 || len(q.asked) != 3 { // once more after what there was
+				t.Errorf("VMs %v, asked at %v", e.VMs(), q.asked)
+			}
+			q.mu.Lock()
+			q.err = &dispatch.Fatal{Err: errors.New("the key is refused")}
+			q.mu.Unlock()
+			q.woken <- struct{}{}
+			synctest.Wait()
+		})
+		if err == nil || err.Error() != "the key is refused" {
+			t.Errorf("it ended with %v", err)
+		}
+		for _, vm := range e.VMs() {
+			if w := vm.Session.Work; w.Title != "an  [2J escape" || w.URL != "" {
+				t.Errorf("%+v", w)
+			}
+		}
+	})
+}
+
+// After a restart a session that was being made goes on, one that runs is followed, and what one has
+// left that has ended meanwhile is taken back.
+func TestServe_SessionsFromBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory("made", "runs", "ended", "others"), queuetest.NewEngine(t)
+		e.Run = q.done
+		for id, status := range map[string]job.Status{"made": job.Provisioning, "runs": job.Running, "ended": job.Failed, "others": job.Running} {
+			s := &job.Session{Kind: "memory", Queue: "one", Dispatcher: "here", Name: "session-" + id, Work: job.Work{ID: id}}
+			j := job.Job{ID: "job-" + id, Session: s, Status: status, CreatedAt: time.Now()}
+			if id == "others" {
+				s.Dispatcher = "another"
+			}
+			if status == job.Failed {
+				j.Outcome = &job.Outcome{Status: status, Reason: job.ReasonLost}
+			}
+			e.Put(j)
+		}
+		q.waits = nil
+		err := serves(t, dispatch.Options{}, q, e, func() {
+			time.Sleep(time.Second)
+			e.Set("job-made", job.Running)
+			time.Sleep(time.Second)
+			e.End("job-runs", job.Success, job.ReasonExitStatus, 0)
+		})
+		want := map[string]int{"session-made": 1, "session-runs": 1, "session-ended": 1}
+		if err != nil || !maps.Equal(q.released, want) || !slices.Equal(q.names, []string{"session-made"}) {
+			t.Errorf("%v, taken back %v, handed over %v", err, q.released, q.names)
+		}
+	})
+}

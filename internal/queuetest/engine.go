@@ -1,0 +1,245 @@
+package queuetest
+
+import (
+	"archive/tar"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Engine is one whose VMs are functions here: what a session's VM runs once it has its secret.
+type Engine struct {
+	// Run is what a VM runs once it has its secret, until its end, or that of ctx. It returns the
+	// task's exit code.
+	Run func(ctx context.Context, vm VM) int
+	// Awaits is how long a task waits for its secret; 0: five minutes.
+	Awaits time.Duration
+	// Full is how many submissions there is no room for, Refuses why none can be served, and Slow
+	// is what jobs wait for before they run.
+	Full    int
+	Refuses error
+	Slow    <-chan struct{}
+
+	t       testing.TB
+	mu      sync.Mutex
+	changed chan struct{}
+	jobs    map[string]*VM
+	keys    map[string]string // IDs of jobs by their idempotency keys
+	tasks   sync.WaitGroup
+}
+
+// VM is a job with what its VM has.
+type VM struct {
+	job.Job
+
+	Files  map[string]string // by their paths
+	Secret []byte
+
+	end context.CancelFunc // of what runs in it
+}
+
+// NewEngine returns an engine without jobs. Its VMs end with the test.
+func NewEngine(t testing.TB) *Engine {
+	slow := make(chan struct{})
+	close(slow)
+	e := &Engine{Awaits: 5 * time.Minute, Slow: slow, t: t, changed: make(chan struct{}), jobs: map[string]*VM{}, keys: map[string]string{}}
+	t.Cleanup(func() {
+		for _, vm := range e.VMs() {
+			e.End(vm.ID, job.Failed, job.ReasonKilled, 137)
+		}
+		e.tasks.Wait()
+	})
+	return e
+}
+
+// VMs returns what there is and was, by the jobs' IDs.
+func (e *Engine) VMs() map[string]VM {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := map[string]VM{}
+	for id, vm := range e.jobs {
+		all[id] = vm.copy()
+	}
+	return all
+}
+
+func (vm *VM) copy() VM {
+	c := *vm
+	c.Files = maps.Clone(vm.Files)
+	return c
+}
+
+// Put makes a job that is there already.
+func (e *Engine) Put(j job.Job) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.jobs[j.ID] = &VM{Job: j, Files: map[string]string{}, end: func() {}}
+}
+
+func (e *Engine) change(id string, with func(vm *VM)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	with(e.jobs[id])
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// Set gives a job a status.
+func (e *Engine) Set(id string, status job.Status) { e.change(id, func(vm *VM) { vm.Status = status }) }
+
+// Caller is the operator.
+func (e *Engine) Caller(context.Context) (job.Principal, error) { return job.Operator(), nil }
+
+// Plan refuses what can never be served.
+func (e *Engine) Plan(context.Context, job.Submission) ([]string, error) { return nil, e.Refuses }
+
+// Submit makes a job, which runs as soon as it may.
+func (e *Engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.Full > 0 {
+		e.Full--
+		return job.Job{}, &job.FieldError{Field: "jobs", Problem: "there are as many as there may be", Fault: job.FaultLimit}
+	}
+	s.Principal = job.Operator()
+	if err := cmp.Or(s.Manifest.Validate(), s.CheckSession()); err != nil {
+		return job.Job{}, err
+	}
+	if id := e.keys[s.IdempotencyKey]; id != "" {
+		return e.jobs[id].Job, nil
+	}
+	id := "job-" + s.Manifest.Labels["dispatch/session"] + strings.Repeat("+", len(e.jobs))
+	e.keys[s.IdempotencyKey] = id
+	ctx, end := context.WithCancel(context.Background())
+	vm := &VM{Job: job.Job{ID: id, Manifest: s.Manifest, Session: s.Session, Status: job.Pending, CreatedAt: time.Now()}, Files: map[string]string{}, end: end}
+	e.jobs[id] = vm
+	e.tasks.Go(func() {
+		select {
+		case <-e.Slow:
+		case <-ctx.Done():
+			return
+		}
+		e.change(id, func(vm *VM) {
+			if vm.Status == job.Pending {
+				vm.Status = job.Running
+			}
+		})
+		select {
+		case <-ctx.Done():
+		case <-time.After(e.Awaits):
+			if e.VMs()[id].Secret == nil {
+				e.End(id, job.Failed, job.ReasonExitStatus, 75)
+			}
+		}
+	})
+	return vm.Job, nil
+}
+
+// Watch returns a job as it has changed.
+func (e *Engine) Watch(ctx context.Context, id string, _ int64) ([]job.Event, job.Job, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.jobs[id] == nil {
+		return nil, job.Job{}, job.ErrNotFound
+	}
+	if before := e.jobs[id].Status; !before.Terminal() {
+		changed := e.changed
+		e.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-time.After(10 * time.Millisecond):
+		}
+		e.mu.Lock()
+	}
+	return nil, e.jobs[id].Job, nil
+}
+
+// End ends a job, unless it has ended.
+func (e *Engine) End(id string, status job.Status, reason job.Reason, code int) {
+	e.change(id, func(vm *VM) {
+		vm.end()
+		if vm.Outcome == nil {
+			vm.Status, vm.Outcome = status, &job.Outcome{Status: status, Reason: reason, ExitCode: &code}
+		}
+	})
+}
+
+// Cancel ends a job.
+func (e *Engine) Cancel(_ context.Context, id string) error {
+	e.End(id, job.Failed, job.ReasonCancelled, 143)
+	return nil
+}
+
+// List returns jobs, all in one page.
+func (e *Engine) List(_ context.Context, f job.Filter) (page job.Page, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, vm := range e.jobs {
+		has := !slices.ContainsFunc(f.Label, func(text string) bool {
+			key, value, _ := strings.Cut(text, "=")
+			return vm.Manifest.Labels[key] != value
+		})
+		mine := f.Principal == "" || f.Principal == cmp.Or(vm.Principal, job.OperatorName)
+		if vm.Status == f.Status && has && mine {
+			page.Jobs = append(page.Jobs, job.Summary{ID: vm.ID, Status: vm.Status, Labels: vm.Manifest.Labels, Session: vm.Session, Outcome: vm.Outcome})
+		}
+	}
+	return page, nil
+}
+
+// WriteTree unpacks an archive in a VM.
+func (e *Engine) WriteTree(_ context.Context, at job.FileRef, archive io.Reader) error {
+	for r := tar.NewReader(archive); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		e.change(at.VM, func(vm *VM) { vm.Files[path.Join(at.Path, h.Name)] = string(data) })
+	}
+}
+
+// WriteFile gives a VM its secret: it runs.
+func (e *Engine) WriteFile(_ context.Context, w job.FileWrite) (job.FileWritten, error) {
+	var vm VM
+	ctx, end := context.WithCancel(context.Background())
+	e.change(w.VM, func(to *VM) {
+		before := to.end
+		to.Files[w.Path], to.Secret = string(w.Data), w.Data
+		to.end = func() { before(); end() }
+		vm = to.copy()
+	})
+	if vm.Status != job.Running {
+		end()
+		return job.FileWritten{}, &job.FieldError{Field: "vm", Problem: "does not run", Fault: job.FaultState}
+	}
+	e.tasks.Go(func() {
+		code := e.Run(ctx, vm)
+		if ctx.Err() != nil {
+			return
+		}
+		status := job.Success
+		if code != 0 {
+			status = job.Failed
+		}
+		e.End(w.VM, status, job.ReasonExitStatus, code)
+	})
+	return job.FileWritten{}, nil
+}
