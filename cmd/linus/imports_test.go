@@ -44,7 +44,7 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":         {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/field", "internal/gitlab", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
+	"cmd/linus":         {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/dispatch/forge", "internal/field", "internal/gitlab", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
 	"cmd/linus-worker":  {"internal/handover", "internal/worker"},
 	"cmd/linus-sandbox": {"internal/sandbox"},
 	"internal/daemon":   append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
@@ -58,6 +58,8 @@ var arrows = map[string][]string{
 	"internal/control":   {"internal/field", "internal/intake", "internal/job", "internal/view"},
 	"internal/dispatch":  {"internal/handover", "internal/job"},
 	"internal/gitlab":    {},
+
+	"internal/dispatch/forge": {"internal/dispatch", "internal/job"},
 	"internal/e2b":       {"internal/envd", "internal/gate", "internal/job", "internal/vmpage"},
 	"internal/egress":    {"internal/job"},
 	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience", "internal/term"},
@@ -128,6 +130,7 @@ var arrows = map[string][]string{
 	"internal/doctest":       {},
 	"internal/e2e":           {},
 	"internal/e2e/simulated": {"internal/config", "internal/daemon", "internal/job", "internal/providertest"},
+	"internal/forgetest":     {},
 	"internal/gittest":       {},
 	"internal/leaktest":      {},
 	"internal/loops":         {},
@@ -145,7 +148,7 @@ var arrows = map[string][]string{
 var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term", "internal/vm", "internal/wholefile"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/gittest", "internal/leaktest", "internal/loops", "internal/mutate", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest", "internal/wiretest"}
+var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/forgetest", "internal/gittest", "internal/leaktest", "internal/loops", "internal/mutate", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest", "internal/wiretest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.

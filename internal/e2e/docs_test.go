@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"linus/internal/doctest"
+	"linus/internal/forgetest"
 	"linus/internal/lab"
 	"linus/internal/queuetest"
 )
@@ -66,8 +67,11 @@ func TestDocs_SessionsAreTrue(t *testing.T) {
 	scripts := t.TempDir()
 	q := queuetest.New(t, 40*time.Second)
 	q.Add("sesn_01XyZ", false, "uname -n")
-	bin := t.TempDir() // its linus finds the stand-in for Anthropic's API
-	program := fmt.Sprintf("#!/bin/sh\n[ \"$1 $2\" != 'dispatch claude' ] || set -- \"$@\" --api %s\nexec %s \"$@\"\n", q.URL, h.linus())
+	bin := t.TempDir() // its linus finds the stand-ins for Anthropic's API and a Forgejo
+	forgejo := forgetest.New(t, false)
+	forgejo.Add("test", "linus")
+	place(t, h.templateDisk(t), map[string]string{"home/debian/.local/bin/forgejo-runner": standInForgeRunner})
+	program := fmt.Sprintf("#!/bin/sh\ncase \"$1 $2\" in\n'dispatch claude') set -- \"$@\" --api %s ;;\n'dispatch forgejo') set -- \"$@\" --url %s ;;\nesac\nexec %s \"$@\"\n", q.URL, forgejo.URL, h.linus())
 	if err := os.WriteFile(filepath.Join(bin, "linus"), []byte(program), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}

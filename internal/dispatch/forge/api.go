@@ -1,0 +1,166 @@
+package forge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+)
+
+const (
+	answerTime = 30 * time.Second
+	maxAnswer  = 16 << 20 // bytes
+)
+
+// api makes requests to a forge's REST API. They are few and plain: a library of all of it neither
+// bounds an answer nor knows both forges.
+type api struct {
+	url, token string
+	http       *http.Client
+}
+
+func newAPI(url, token string) *api {
+	// The token is for this server, and not for one that it names.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &api{url: url, token: token, http: &http.Client{Timeout: answerTime, CheckRedirect: stay}}
+}
+
+// refusal is an answer that is none.
+type refusal struct {
+	code int
+	text string
+}
+
+func (e *refusal) Error() string {
+	return fmt.Sprintf("%d %s: %s", e.code, http.StatusText(e.code), e.text)
+}
+
+// code is that of a refusal; 0 for other errors.
+func code(err error) int {
+	if refused, is := errors.AsType[*refusal](err); is {
+		return refused.code
+	}
+	return 0
+}
+
+// do makes a request of the REST API and reads its answer.
+func (a *api) do(ctx context.Context, method, path string, body, answer any) error {
+	return a.send(ctx, method, "/api/v1"+path, http.Header{"Authorization": {"token " + a.token}}, body, answer)
+}
+
+// register makes the request by which a runner registers itself: Connect's protocol for one message,
+// with JSON (connectrpc.com/docs/protocol). It is authorized by the token in it.
+func (a *api) register(ctx context.Context, body, answer any) error {
+	return a.send(ctx, http.MethodPost, "/api/actions/runner.v1.RunnerService/Register", http.Header{"Connect-Protocol-Version": {"1"}}, body, answer)
+}
+
+func (a *api) send(ctx context.Context, method, path string, header http.Header, body, answer any) error {
+	var from io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		from = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, a.url+path, from)
+	if err != nil {
+		return err
+	}
+	req.Header = header
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "linus")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := a.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	path, _, _ = strings.Cut(path, "?")
+	switch {
+	case resp.StatusCode/100 != 2:
+		return &refusal{resp.StatusCode, reason(data)}
+	case err != nil:
+		return err
+	case len(data) > maxAnswer:
+		return fmt.Errorf("%s %s: the answer is longer than %d bytes", method, path, maxAnswer)
+	case answer == nil:
+		return nil
+	}
+	if err := json.Unmarshal(data, answer); err != nil {
+		return fmt.Errorf("%s %s: the answer is not what the API says: %w", method, path, err)
+	}
+	return nil
+}
+
+// reason is what a refusal says, as one line.
+func reason(data []byte) string {
+	var said struct {
+		Message string `json:"message"`
+	}
+	text := string(data[:min(len(data), 4096)])
+	if json.Unmarshal(data, &said) == nil && said.Message != "" {
+		text = said.Message
+	}
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, ""))
+	text = strings.Join(strings.Fields(text), " ")
+	if r := []rune(text); len(r) > 300 {
+		text = string(r[:299]) + "…"
+	}
+	return text
+}
+
+// pages reads a list, page by page if it has pages, until yield has enough. field is where an answer
+// has the list; empty: the answer is the list.
+func pages[T any](ctx context.Context, a *api, path, field string, paged bool, yield func(T) bool) error {
+	sep := "?"
+	if strings.Contains(path, "?") {
+		sep = "&"
+	}
+	first := 0
+	for n := 1; n <= maxPages; n++ {
+		at := path
+		if paged {
+			at += fmt.Sprintf("%slimit=%d&page=%d", sep, perPage, n)
+		}
+		var all []T
+		var answer any = &all
+		fields := map[string]json.RawMessage{}
+		if field != "" {
+			answer = &fields
+		}
+		err := a.do(ctx, http.MethodGet, at, nil, answer)
+		if err == nil && fields[field] != nil {
+			err = json.Unmarshal(fields[field], &all)
+		}
+		if err != nil {
+			return err
+		}
+		for _, v := range all {
+			if !yield(v) {
+				return nil
+			}
+		}
+		if n == 1 {
+			first = len(all)
+		}
+		if !paged || len(all) < max(first, fewest) { // a server may have a smaller page than is asked for
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package forge
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/dispatch"
+)
+
+// Task runs the runner for one job, on the VM itself and not in a container: what runs-on names is a
+// whole VM.
+func (q *Queue) Task() string {
+	return "# Serves a job of " + string(q.Kind) + " Actions.\nset -eu\nidle=" + strconv.Itoa(int(q.Idle/time.Second)) + "\n" + q.task + common
+}
+
+// lines are what forgejoTask reads, in this order.
+func (q *Queue) lines(s dispatch.Session, handle string, r registered) ([]byte, error) {
+	return []byte(strings.Join([]string{q.api.url, r.uuid, handle, strings.Join(s.Work.Labels, " "), r.token}, "\n") + "\n"), nil
+}
+
+// forgejoTask has forgejo-runner take one job by its handle (one-job --help).
+const forgejoTask = `program=$(command -v forgejo-runner) || program=
+if [[ -z $program ]]; then
+  echo 'the VM has no forgejo-runner: put it into the template' >&2
+  exit 127
+fi
+if [[ $("$program" one-job --help 2>&1) != *--handle* ]]; then
+  echo "$("$program" --version 2>&1): one-job of this forgejo-runner has no --handle: put a newer one into the template" >&2
+  exit 127
+fi
+{
+  read -r url
+  read -r uuid
+  read -r handle
+  read -r -a labels
+  read -r token
+} <"$item"
+(umask 077 && printf '%s' "$token" >"$item.token")
+rm -f -- "$item"
+unset token
+run=("$program" one-job --url "$url" --uuid "$uuid" --token-url "file://$item.token" --handle "$handle" --wait)
+for label in "${labels[@]}"; do
+  run+=(--label "$label:host")
+done
+work=$(mktemp -d "$HOME/runner.XXXXXXXX")
+`
+
+// registration is the file that a runner of Gitea has after it was registered (act_runner,
+// internal/pkg/config/registration.go).
+func (q *Queue) registration(s dispatch.Session, _ string, r registered) ([]byte, error) {
+	labels := make([]string, len(s.Work.Labels))
+	for i, l := range s.Work.Labels {
+		labels[i] = l + ":host"
+	}
+	return json.Marshal(map[string]any{"id": r.id, "uuid": r.uuid, "name": s.Name, "token": r.token, "address": q.api.url, "labels": labels, "ephemeral": true})
+}
+
+// giteaTask has Gitea's runner take one job. It was act_runner before its version 1.
+const giteaTask = `program=$(command -v gitea-runner) || program=$(command -v act_runner) || program=
+if [[ -z $program ]]; then
+  echo 'the VM has no gitea-runner or act_runner: put it into the template' >&2
+  exit 127
+fi
+work=$(mktemp -d "$HOME/runner.XXXXXXXX")
+ln -s -- "$item" "$work/.runner"
+run=("$program" daemon --once)
+`
+
+// common runs it, and ends it if no job comes. That one has come the runner says, or the job's
+// directory does.
+const common = `directories() { compgen -G "$HOME/.cache/act/*" || :; }
+before=$(directories)
+log=$work/log
+: >"$log"
+(cd "$work" && exec "${run[@]}") </dev/null >>"$log" 2>&1 &
+runner=$!
+tail -n +1 -s 0.2 -f --pid="$runner" -- "$log" &
+shown=$!
+trap 'kill -TERM "$runner" 2>/dev/null || :' INT TERM
+begun() { grep -qE 'task [0-9]+ repo is' "$log" || [[ $(directories) != "$before" ]]; }
+deadline=$((SECONDS + idle))
+until begun || ! kill -0 "$runner" 2>/dev/null; do
+  if ((SECONDS >= deadline)); then
+    echo 'no job has come: another runner has taken it, or it waits no more' >&2
+    kill -TERM "$runner" 2>/dev/null || :
+    break
+  fi
+  sleep 1
+done
+code=0
+wait "$runner" || code=$?
+wait "$shown" || :
+if ! begun; then
+  echo "the runner has ended without a job (exit status $code)" >&2
+  exit 69
+fi
+exit "$code"
+`

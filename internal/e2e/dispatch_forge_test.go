@@ -1,0 +1,116 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"linus/internal/forgetest"
+	"linus/internal/lab"
+)
+
+// standInForgeRunner is what forgejo-runner one-job and act_runner daemon --once are to a forge and to
+// a VM: it takes one job by the runners' protocol, says so as they do, and ends it.
+const standInForgeRunner = `#!/usr/bin/env bash
+set -eu
+case "$*" in
+  'one-job --help') echo '--handle --wait'; exit ;;
+  --version) echo 'runner version stand-in'; exit ;;
+esac
+handle='' labels=''
+if [[ $1 == daemon ]]; then
+  is() { sed -E "s/.*\"$1\":\"([^\"]*)\".*/\1/" .runner; }
+  url=$(is address) uuid=$(is uuid) token=$(is token)
+else
+  while (($#)); do
+    case $1 in
+      --url) url=$2 ;;
+      --uuid) uuid=$2 ;;
+      --token-url) token=$(<"${2#file://}") ;;
+      --handle) handle=$2 ;;
+      --label) labels+=${labels:+,}\"${2%:host}\" ;;
+    esac
+    shift
+  done
+fi
+call() { curl -fsS -H "X-Runner-Uuid: $uuid" -H "X-Runner-Token: $token" -H 'Content-Type: application/json' -d "$2" "$url/api/actions/runner.v1.RunnerService/$1"; }
+until [[ $(call FetchTask "{\"handle\":\"$handle\",\"labels\":[$labels]}") == *task* ]]; do sleep 0.2; done
+echo 'task 1 repo is acme/app'
+found=$(grep -rslE 'the-api-[t]oken|registers-any-[n]umber' /home /root /tmp /dev/shm /run /var /opt /etc || :)
+until [[ $(call UpdateTask "in $(uname -n) found: $found.") != *'goes on'* ]]; do sleep 0.2; done
+`
+
+// Jobs of a forge have a VM each, with a runner of their own for that one job; none is lost or run
+// twice when a dispatcher dies, and neither a runner nor a VM is left.
+func TestDispatch_ServesJobsOfForges(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess)
+	place(t, h.templateDisk(t), map[string]string{"home/debian/.local/bin/forgejo-runner": standInForgeRunner, "home/debian/.local/bin/act_runner": standInForgeRunner})
+	file := key(t, forgetest.Token)
+	for kind, gitea := range map[string]bool{"forgejo": false, "gitea": true} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s := forgetest.New(t, gitea)
+			serve := func() *dispatcher {
+				return h.dispatch(t, kind, "--url", s.URL, "--token-file", file, "--repository", "acme/app", "--name", kind, "--sessions", "2", "--runs-on", "linus,big", "--label", "of="+kind)
+			}
+			first := serve()
+			quick, long := s.Add("quick", "linus"), s.AddLong("long", "linus", "big")
+			others := s.Add("another's", "ubuntu-latest")
+			h.until(t, func() bool { return s.Job(quick).Status == "success" && s.Job(long).Status == "running" })
+			if err := first.cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = first.cmd.Wait()
+			next := serve()
+			h.until(t, func() bool { return strings.Contains(next.String(), "session continues") })
+			more := s.Add("more", "linus")
+			h.until(t, func() bool { return s.Job(more).Status == "success" })
+
+			// A job that is cancelled while its VM is made leaves no runner; one of another forge's labels waits on.
+			gone := s.Add("gone", "linus")
+			h.until(t, func() bool { return strings.Contains(h.cli(t, "job", "list", "--label", fmt.Sprintf("dispatch/work=%d", gone), "--label", "of="+kind), "\n") })
+			s.End(gone)
+			if !gitea { // its runner knows which job it is for
+				h.until(t, func() bool { return strings.Contains(next.String(), "waits no more") })
+			}
+			if err := next.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			h.until(t, func() bool { return strings.Contains(next.String(), "no more work is taken") })
+			s.Finish(long)
+			h.until(t, func() bool { return s.Job(long).Status == "success" })
+			if gitea { // its runner waits for any job
+				s.Add("for the runner that is left", "linus")
+			}
+			if err := next.cmd.Wait(); err != nil {
+				t.Errorf("%v", err)
+			}
+			vms := map[string]bool{}
+			for _, id := range []int64{quick, long, more} {
+				j := s.Job(id)
+				vm, found, _ := strings.Cut(strings.TrimPrefix(j.Said, "in "), " found: ")
+				if j.Taken != 1 || vms[vm] || found != "." {
+					t.Errorf("job %d: %+v", id, j)
+				}
+				vms[vm] = true
+			}
+			if j := s.Job(others); j.Status != "waiting" {
+				t.Errorf("another's job: %+v", j)
+			}
+			if left := s.Runners(); len(left) > 0 {
+				t.Errorf("runners are left: %+v", left)
+			}
+			if refused := s.Refused(); len(refused) > 0 {
+				t.Errorf("refused: %q", refused)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		h.waitGone(t)
+		if strings.Contains(h.wholeLog(), forgetest.Token) {
+			t.Error("the log has the API's token")
+		}
+	})
+}
