@@ -134,7 +134,7 @@ func wordsOfCode(t *testing.T) map[string]map[string]bool {
 			switch {
 			case err != nil:
 				return err
-			case d.IsDir() && slices.Contains([]string{"lab", "test", "testdata", "static", "e2e", "bench", "providertest", "migrations"}, d.Name()):
+			case d.IsDir() && slices.Contains([]string{"lab", "test", "testdata", "static", "e2e", "bench", "providertest", "queuetest", "migrations"}, d.Name()):
 				return filepath.SkipDir
 			case !slices.Contains([]string{".go", ".html", ".sh"}, filepath.Ext(path)) || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "_gen.go"):
 				return nil

@@ -165,6 +165,9 @@ func (s *Server) Refused() []string {
 	return slices.Clone(s.refused)
 }
 
+// Mend ends a Break from within its answer.
+func (s *Server) Mend() { s.broken = nil }
+
 // Break has the server answer in another way, until it is called with nil.
 func (s *Server) Break(with http.HandlerFunc) {
 	s.mu.Lock()
