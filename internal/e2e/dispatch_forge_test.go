@@ -70,7 +70,9 @@ func TestDispatch_ServesJobsOfForges(t *testing.T) {
 
 			// A job that is cancelled while its VM is made leaves no runner; one of another forge's labels waits on.
 			gone := s.Add("gone", "linus")
-			h.until(t, func() bool { return strings.Contains(h.cli(t, "job", "list", "--label", fmt.Sprintf("dispatch/work=%d", gone), "--label", "of="+kind), "\n") })
+			h.until(t, func() bool {
+				return strings.Contains(h.cli(t, "job", "list", "--label", fmt.Sprintf("dispatch/work=%d", gone), "--label", "of="+kind), "\n")
+			})
 			s.End(gone)
 			if !gitea { // its runner knows which job it is for
 				h.until(t, func() bool { return strings.Contains(next.String(), "waits no more") })
