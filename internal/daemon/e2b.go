@@ -111,38 +111,46 @@ func (e *engine) sandboxSecret(c config.Config) ([]byte, error) {
 	return []byte(text), err
 }
 
-// owners says who has a token that is valid and may use sandboxes. That of an installation is the same for a moment.
+// owners says who has a token that is valid and may use sandboxes. That of an installation is the
+// same for a moment, and for longer while the store does not answer.
 type owners struct {
 	tokens func(context.Context) ([]job.Token, error)
 
-	mu   sync.Mutex
-	read time.Time
-	of   map[string]bool
+	mu      sync.Mutex
+	reading bool
+	read    time.Time
+	of      map[string]bool
 }
 
-// ownersTime is how long they are trusted.
-const ownersTime = 4 * time.Second
+const (
+	ownersTime = 4 * time.Second // they are trusted
+	storeTime  = time.Minute     // in which the store has to answer again
+)
 
-// hold reports whether somebody's sandboxes may be used: their owner has such a token. The operator needs none.
+// hold reports whether somebody's sandboxes may be used: their owner has such a token. The operator
+// needs none. One asks the store; others go by what is known.
 func (o *owners) hold(ctx context.Context, owner string) bool {
 	if owner == "" {
 		return true
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if time.Since(o.read) > ownersTime {
+	if age := time.Since(o.read); age > storeTime || age > ownersTime && !o.reading {
+		o.reading = true
+		o.mu.Unlock()
 		all, err := o.tokens(ctx)
-		if err != nil {
-			return false
-		}
-		o.read, o.of = time.Now(), map[string]bool{}
-		for _, t := range all {
-			if !t.Expired(o.read) && e2b.MayUse(t.Principal()) {
-				o.of[t.Name] = true
+		o.mu.Lock()
+		o.reading = false
+		if now := time.Now(); err == nil {
+			o.read, o.of = now, map[string]bool{}
+			for _, t := range all {
+				if !t.Expired(now) && e2b.MayUse(t.Principal()) {
+					o.of[t.Name] = true
+				}
 			}
 		}
 	}
-	return o.of[owner]
+	return time.Since(o.read) <= storeTime && o.of[owner]
 }
 
 // Beside returns the path of a program that comes with this one: beside it, or where packages have

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"linus/internal/job"
@@ -37,4 +38,44 @@ func TestOwners_HoldWhileATokenMayUseSandboxes(t *testing.T) {
 			t.Errorf("%s: the operator's are not held", name)
 		}
 	}
+}
+
+// A store that does not answer for a moment ends nobody's streams, and is waited for by one.
+func TestOwners_HoldWhileTheStoreIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var away error
+		wait := make(chan struct{})
+		close(wait)
+		o := &owners{tokens: func(context.Context) ([]job.Token, error) {
+			<-wait
+			return []job.Token{{TokenSpec: job.TokenSpec{Name: "ann", Role: job.RoleRun}}}, away
+		}}
+		if !o.hold(t.Context(), "ann") || o.hold(t.Context(), "bob") {
+			t.Fatal("they are not known")
+		}
+		away = errors.New("the store is away")
+		time.Sleep(storeTime / 2)
+		if !o.hold(t.Context(), "ann") || o.hold(t.Context(), "bob") {
+			t.Error("they are forgotten as soon as the store is away")
+		}
+		wait = make(chan struct{})
+		asked := make(chan bool)
+		go func() { asked <- o.hold(t.Context(), "ann") }()
+		synctest.Wait()
+		if !o.hold(t.Context(), "ann") {
+			t.Error("others wait for the store, too")
+		}
+		close(wait)
+		if !<-asked {
+			t.Error("who waited is refused")
+		}
+		time.Sleep(storeTime)
+		if o.hold(t.Context(), "ann") {
+			t.Error("they are trusted for ever")
+		}
+		away = nil
+		if !o.hold(t.Context(), "ann") {
+			t.Error("they are not held once it is back")
+		}
+	})
 }

@@ -147,7 +147,7 @@ func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Prin
 // replaced reports whether a template of a name is there that a build takes the place of: one that
 // was made of a VM.
 func (s *server) replaced(ctx context.Context, name string) (bool, error) {
-	all, err := s.templates.list(ctx, s.Templates)
+	all, err := s.allTemplates(ctx)
 	at := slices.IndexFunc(all, func(t vm.VM) bool { return t.Name == name })
 	if err != nil || at < 0 {
 		return false, err

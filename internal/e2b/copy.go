@@ -145,6 +145,6 @@ func (s *server) saved(r *http.Request) ([]vm.VM, error) {
 	if p, _ := job.PrincipalFrom(r.Context()); !p.May(job.VerbSaveVM) {
 		return nil, &refusal{http.StatusForbidden, "not allowed: snapshots are templates, for keys with the role admin"}
 	}
-	all, err := s.templates.list(r.Context(), s.Templates)
+	all, err := s.allTemplates(r.Context())
 	return slices.DeleteFunc(slices.Clone(all), func(t vm.VM) bool { return t.Provenance == nil }), err
 }

@@ -90,8 +90,8 @@ type server struct {
 	asking gate.Counts
 	ways   ways
 
-	templates templates
-	signers   signers
+	templates lookup[[]vm.VM]
+	signers   lookup[map[string]string] // the tokens of sandboxes that may have signed a link, by ID
 	builds    builds
 	shelves   sync.Mutex // of Files
 }
@@ -99,9 +99,8 @@ type server struct {
 func newServer(o Options) *server {
 	o.bounds = cmp.Or(o.bounds, defaultBounds)
 	o.Log = cmp.Or(o.Log, slog.Default())
-	s := &server{Options: o}
+	s := &server{Options: o, templates: newLookup[[]vm.VM](), signers: newLookup[map[string]string]()}
 	s.ways.of = map[string]*way{}
-	s.templates.asking = make(chan struct{}, 1)
 	s.builds.stop = make(chan struct{})
 	return s
 }

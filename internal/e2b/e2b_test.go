@@ -42,7 +42,9 @@ type lab struct {
 
 	removed []string // templates
 	saves   func(name string)
-	lists   int // of sandboxes that were asked for
+
+	attached []job.VolumeAttach
+	lists    int // of sandboxes that were asked for
 }
 
 // keys are who shows which.
@@ -113,6 +115,19 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		return job.VMInfo{VM: made}, nil
 	case "Watch":
 		return job.WatchedJob{Events: []job.Event{{Text: "VM 100 is there"}}, Job: job.Job{Outcome: &job.Outcome{Status: job.Success}}}, nil
+	case "Volumes":
+		return []job.VolumeInfo{{ID: "1", Name: "data"}}, nil
+	case "CreateVolume":
+		spec := in.(job.VolumeSpec)
+		return job.VolumeInfo{ID: "2", Name: spec.Name + " " + spec.Size}, nil
+	case "Volume", "RemoveVolume":
+		if fmt.Sprint(in) != "{1}" {
+			return nil, job.ErrNotFound
+		}
+		return job.VolumeInfo{ID: "1", Name: "data"}, nil
+	case "AttachVolume":
+		l.attached = append(l.attached, in.(job.VolumeAttach))
+		return job.VolumeInfo{}, nil
 	case "ForkVM":
 		spec := in.(job.ForkSpec)
 		var out job.Forked
@@ -344,7 +359,7 @@ func TestCreate_RefusesByName(t *testing.T) {
 		{"no range", `{"templateID":"base","network":{"denyOut":["example.com"]}}`, "neither an address", 400},
 		{"rules", `{"templateID":"base","network":{"rules":{"a.example":[]}}}`, "network.rules", 400},
 		{"a proxy", `{"templateID":"base","network":{"egressProxy":{"address":"a:1"}}}`, "network.egressProxy", 400},
-		{"a pause without memory at its end", `{"templateID":"base","autoPause":true,"autoPauseMemory":false}`, "autoPauseMemory", 400},
+		{"to be resumed without its memory", `{"templateID":"base","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`, "autoResume", 400},
 		{"a negative time", `{"templateID":"base","timeout":-1}`, "timeout", 400},
 		{"an endless time", `{"templateID":"base","timeout":99999999999}`, "timeout", 400},
 		{"no JSON", `{"templateID":`, "JSON", 400},
@@ -402,6 +417,40 @@ func TestNetwork_IsAMode(t *testing.T) {
 				t.Errorf("%q, %v, want %q", got.Egress, err, c.want)
 			}
 		})
+	}
+}
+
+func TestVolumes_AreOursOnDisk(t *testing.T) {
+	l := newLab(t)
+	for _, c := range []struct {
+		method, path, body, want string
+		code                     int
+	}{
+		{http.MethodGet, "/volumes", "", `[{"volumeID":"1","name":"data","token":"none"}]`, 200},
+		{http.MethodPost, "/volumes", `{"name":"new"}`, `{"volumeID":"2","name":"new 10G","token":"none"}`, 201},
+		{http.MethodGet, "/volumes/1", "", `{"volumeID":"1"`, 200},
+		{http.MethodGet, "/volumes/3", "", "no such volume", 404},
+		{http.MethodDelete, "/volumes/1", "", "", 204},
+		{http.MethodDelete, "/volumes/3", "", "no such volume", 404},
+		{http.MethodGet, "/volumecontent/1/dir", "", "linus help e2b", 404},
+		{http.MethodPut, "/volumes/1", "", "linus help e2b", 404},
+	} {
+		if code, _, text := l.ask(t, "e2b_aa", c.method, c.path, c.body); code != c.code || !strings.Contains(text, c.want) {
+			t.Errorf("%s %s: %d %s, want %d with %s", c.method, c.path, code, text, c.code, c.want)
+		}
+	}
+	l.create(t, "e2b_aa", `{"templateID":"base","volumeMounts":[{"name":"data","path":"/srv/data"}]}`)
+	if want := []job.VolumeAttach{{Volume: "data", VM: l.vms[0].Job, Path: "/srv/data"}}; !slices.Equal(l.attached, want) {
+		t.Errorf("attached: %+v", l.attached)
+	}
+	l.broken = func(_ context.Context, v *job.Verb) error {
+		if v.Name == "AttachVolume" {
+			return invalid("path", "is in use", "choose another")
+		}
+		return nil
+	}
+	if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes", `{"templateID":"base","volumeMounts":[{"name":"data","path":"/srv/data"}]}`); code != http.StatusBadRequest || !l.vms[1].Unwanted {
+		t.Errorf("without its volume: %d %s", code, text)
 	}
 }
 
@@ -535,6 +584,60 @@ func TestLife_TimeoutsPausesAndConnects(t *testing.T) {
 	do(404, "/connect", `{"timeout":60}`)
 	if code, _, _ := l.ask(t, "e2b_aa", http.MethodDelete, at, ""); code != http.StatusNotFound {
 		t.Error("killed twice:", code)
+	}
+}
+
+// A sandbox that is to be resumed by requests to it is, by those of who may, and for what it was asked for with.
+func TestLife_RequestsResumeOneThatIsToBe(t *testing.T) {
+	l := portLab(t, true, show)
+	wakes := l.create(t, "e2b_aa", `{"templateID":"base","timeout":900,"autoPause":true,"autoResume":{"enabled":true}}`)
+	sleeps := l.create(t, "e2b_aa", `{"templateID":"base","timeout":900,"autoPause":true,"autoPauseMemory":false}`)
+	if is := l.vms[1].Sandbox(); !is.Forgets || is.Wakes != 0 || l.vms[1].AtEnd != vm.EndSuspend {
+		t.Errorf("one that forgets: %+v", is)
+	}
+	if _, _, text := l.ask(t, "e2b_aa", http.MethodGet, "/sandboxes/"+wakes.ID, ""); !strings.Contains(text, `"autoResume":true`) {
+		t.Error(text)
+	}
+	for _, made := range []known{wakes, sleeps} {
+		if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/pause", "{}"); code != http.StatusNoContent {
+			t.Fatal(code, text)
+		}
+	}
+	off := func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.vms[0].Off != "" }
+	list := func(made known, token string) int {
+		code, _, _ := l.send(t, http.MethodPost, "/process.Process/List", "{}", "E2b-Sandbox-Id", made.ID, "X-Access-Token", token)
+		return code
+	}
+	if code := list(sleeps, sleeps.Token); code != http.StatusBadGateway {
+		t.Error("one that is not to be resumed:", code)
+	}
+	if code, _, _ := l.send(t, http.MethodGet, "/health", "", "E2b-Sandbox-Id", wakes.ID, "X-Access-Token", wakes.Token); code != http.StatusBadGateway || !off() {
+		t.Error("whether it runs:", code)
+	}
+	if code := list(wakes, sleeps.Token); code != http.StatusUnauthorized || !off() {
+		t.Error("with another's token:", code)
+	}
+	if code, _, _ := l.visit(t, "3000-"+wakes.ID+".boxes.example", "/"); code != http.StatusForbidden || !off() {
+		t.Error("by a stranger:", code)
+	}
+	if code := list(wakes, wakes.Token); code != http.StatusOK || off() || time.Until(l.vms[0].ExpiresAt) < 890*time.Second {
+		t.Error("by its client:", code, l.vms[0])
+	}
+	l.change(t, wakes.ID, func(v *vm.VM) { v.Off = vm.Suspended })
+	if code, _, _ := l.visit(t, "3000-"+wakes.ID+".boxes.example", "/", trafficHeader, wakes.Traffic); code != http.StatusOK || off() {
+		t.Error("by a visitor with its token:", code)
+	}
+	l.change(t, wakes.ID, func(v *vm.VM) { v.Off = vm.Suspended })
+	l.mu.Lock()
+	l.broken = func(_ context.Context, v *job.Verb) error {
+		if v.Name == "StartVM" {
+			return &job.HostError{Text: "no room"}
+		}
+		return nil
+	}
+	l.mu.Unlock()
+	if code := list(wakes, wakes.Token); code != http.StatusServiceUnavailable {
+		t.Error("where it cannot be:", code)
 	}
 }
 
@@ -907,7 +1010,7 @@ func TestTemplates_NobodyWaitsBeyondTheirTimeForWhoAsks(t *testing.T) {
 	asked, answer, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = known.list(t.Context(), func(context.Context) ([]vm.VM, error) {
+		_, _, _ = known.get(t.Context(), time.Second, func(context.Context) ([]vm.VM, error) {
 			close(asked)
 			<-answer
 			return nil, nil
@@ -919,7 +1022,7 @@ func TestTemplates_NobodyWaitsBeyondTheirTimeForWhoAsks(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		known.forget()
-		_, err := known.list(ctx, func(context.Context) ([]vm.VM, error) { return nil, errors.New("the host is asked twice at once") })
+		_, _, err := known.get(ctx, time.Second, func(context.Context) ([]vm.VM, error) { return nil, errors.New("the host is asked twice at once") })
 		left <- err
 	}()
 	select {
@@ -932,7 +1035,7 @@ func TestTemplates_NobodyWaitsBeyondTheirTimeForWhoAsks(t *testing.T) {
 	}
 	close(answer)
 	<-ended
-	if all, err := known.list(t.Context(), func(context.Context) ([]vm.VM, error) { return []vm.VM{{Name: "new"}}, nil }); err != nil || len(all) != 1 {
+	if all, _, err := known.get(t.Context(), time.Second, func(context.Context) ([]vm.VM, error) { return []vm.VM{{Name: "new"}}, nil }); err != nil || len(all) != 1 {
 		t.Errorf("what was forgotten while the host was asked is still known: %v, %v", all, err)
 	}
 }

@@ -103,5 +103,8 @@ func (s *server) pause(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 // startAgain is between two attempts to start a sandbox on which others work.
 const startAgain = 500 * time.Millisecond
 
+// leastWake is how long one runs at least that was resumed by a request to it, in seconds.
+const leastWake = 300
+
 // leastTime is what a sandbox gets that is resumed, in seconds, until it runs.
 const leastTime = 120

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"linus/internal/vm"
@@ -19,7 +20,8 @@ const (
 	eventTime  = time.Second      // for there to be an event of a VM
 	maxEvents  = 1000
 	maxMetric  = 64 << 10 // bytes of what a VM says of itself
-	maxAsked   = 100      // sandboxes whose metrics are asked for at once
+	maxAsked   = 100      // sandboxes whose metrics are asked for by one request
+	maxAsking  = 16       // at once
 )
 
 // metric is how a sandbox is at a moment.
@@ -35,8 +37,12 @@ type metric struct {
 	DiskTotal int64   `json:"diskTotal"`
 }
 
-// metrics answers with how a sandbox is now, if that is within the time that is asked for.
+// metrics answers with how a sandbox is now, if that is within the time that is asked for. To ask it
+// may start its program, which is for whoever may use it.
 func (s *server) metrics(w http.ResponseWriter, r *http.Request, v vm.VM) error {
+	if !s.mayUse(r.Context()) {
+		return errNoUse
+	}
 	all := []metric{}
 	within, err := isNowWithin(r.URL.Query())
 	if err != nil {
@@ -107,18 +113,39 @@ func (s *server) allMetrics(w http.ResponseWriter, r *http.Request) error {
 	if len(ids) > maxAsked {
 		return invalid("sandbox_ids", fmt.Sprintf("are %d", len(ids)), fmt.Sprintf("give at most %d", maxAsked))
 	}
-	all := map[string]metric{}
-	for _, id := range ids {
-		if err := s.with(r, id, func(v vm.VM) error {
-			m, err := s.metricOf(r.Context(), v)
-			if err == nil {
-				all[id] = m
-			}
-			return nil
-		}); err != nil && r.Context().Err() != nil {
-			return err
-		}
+	if !s.mayUse(r.Context()) {
+		return errNoUse
 	}
+	all := map[string]metric{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for range min(len(ids), maxAsking) {
+		asking.Go(func() {
+			for {
+				mu.Lock()
+				if len(ids) == 0 || r.Context().Err() != nil {
+					mu.Unlock()
+					return
+				}
+				id := ids[0]
+				ids = ids[1:]
+				mu.Unlock()
+				_ = s.with(r, id, func(v vm.VM) error { // what is not there is left out
+					if stateOf(v) != running {
+						return nil
+					}
+					m, err := s.metricOf(r.Context(), v)
+					mu.Lock()
+					defer mu.Unlock()
+					if err == nil {
+						all[id] = m
+					}
+					return err
+				})
+			}
+		})
+	}
+	asking.Wait()
 	respond(w, http.StatusOK, map[string]any{"sandboxes": all})
 	return nil
 }

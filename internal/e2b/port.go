@@ -77,7 +77,7 @@ func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) {
 		s.fail(w, refused)
 		return
 	}
-	v, err := s.usable(r.Context(), p.id)
+	v, err := s.reachable(r.Context(), p.id)
 	switch {
 	case errors.Is(err, job.ErrNotFound):
 		s.goneSandbox(w, p.id)
@@ -146,9 +146,18 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy htt
 	_ = control.EnableFullDuplex() // HTTP/2 always does
 	ctx, cancel := context.WithCancel(asOwner(r.Context(), v))
 	defer cancel()
+	if stateOf(v) == paused {
+		waking, done := context.WithTimeout(ctx, makingTime)
+		_, err := s.resumed(waking, v, v.Sandbox().Wakes)
+		done()
+		if err != nil {
+			s.fail(w, err)
+			return
+		}
+	}
 	go vmpage.CancelWhen(ctx, lookTime, cancel, func() bool { // the sandbox ends, or may not be used any more
-		_, err := s.usable(ctx, id)
-		return errors.Is(err, job.ErrNotFound)
+		v, err := s.reachable(ctx, id)
+		return errors.Is(err, job.ErrNotFound) || err == nil && stateOf(v) != running
 	})
 	proxy.Transport, proxy.FlushInterval = vmpage.Alone{RoundTripper: s.ways.to(s, id).transport}, -1
 	proxy.ErrorLog = slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug)

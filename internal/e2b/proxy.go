@@ -64,9 +64,9 @@ func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	v, err := s.usable(r.Context(), id)
+	v, err := s.reachable(r.Context(), id)
 	switch {
-	case errors.Is(err, job.ErrNotFound):
+	case errors.Is(err, job.ErrNotFound), err == nil && stateOf(v) == paused && r.URL.Path == "/health": // which asks whether it runs
 		s.goneSandbox(w, id)
 		return
 	case err != nil:
@@ -136,19 +136,13 @@ func (s *server) mayReach(r *http.Request) (id string, err error) {
 	return id, nil
 }
 
-// signers are the sandboxes that may have signed a link, as they were listed last. Who asks has shown
-// nothing yet, so they are listed once a second at most, which others wait for.
-type signers struct {
-	mu   sync.Mutex
-	read time.Time
-	of   map[string]string // their access tokens, by ID
-}
-
-// signer returns the sandbox whose token has signed a link; empty: none.
+// signer returns the sandbox whose token has signed a link; empty: none. Who asks has shown nothing
+// yet, so sandboxes are listed once in a while at most, which others wait for.
 func (s *server) signer(ctx context.Context, link signed) (string, error) {
-	for asked := time.Now(); ; {
-		id, listed, err := s.signedBy(ctx, link)
-		if id != "" || err != nil || listed.After(asked) {
+	id := link.signer(s.signers.last())
+	for asked := time.Now(); id == ""; {
+		tokens, listed, err := s.signers.get(ctx, s.bounds.links, s.tokens)
+		if id = link.signer(tokens); id != "" || err != nil || listed.After(asked) {
 			return id, err
 		}
 		again := time.NewTimer(time.Until(listed.Add(s.bounds.links)))
@@ -159,31 +153,23 @@ func (s *server) signer(ctx context.Context, link signed) (string, error) {
 			return "", context.Cause(ctx)
 		}
 	}
+	return id, nil
 }
 
-// signedBy is signer as of the last list, which is made anew if that may be.
-func (s *server) signedBy(ctx context.Context, link signed) (id string, listed time.Time, err error) {
-	s.signers.mu.Lock()
-	defer s.signers.mu.Unlock()
-	if id = s.signers.find(link); id != "" || time.Since(s.signers.read) < s.bounds.links {
-		return id, s.signers.read, nil
-	}
-	began := time.Now()
+// tokens returns the access tokens of all sandboxes, by their IDs.
+func (s *server) tokens(ctx context.Context) (map[string]string, error) {
 	all, err := s.Sandboxes.Sandboxes(job.WithPrincipal(ctx, job.Operator()))
-	if err != nil {
-		return "", began, err
-	}
-	s.signers.read, s.signers.of = began, map[string]string{}
+	tokens := map[string]string{}
 	for _, v := range all {
 		id := vm.SandboxID(v.Job)
-		s.signers.of[id] = s.accessToken(id)
+		tokens[id] = s.accessToken(id)
 	}
-	return s.signers.find(link), began, nil
+	return tokens, err
 }
 
-func (a *signers) find(link signed) string {
-	for id, token := range a.of {
-		if link.by(token) {
+func (g signed) signer(tokens map[string]string) string {
+	for id, token := range tokens {
+		if g.by(token) {
 			return id
 		}
 	}
@@ -199,11 +185,15 @@ func asOwner(ctx context.Context, v vm.VM) context.Context {
 	return job.WithPrincipal(ctx, p)
 }
 
-// usable returns a sandbox that runs and may be used by its token; job.ErrNotFound.
-func (s *server) usable(ctx context.Context, id string) (vm.VM, error) {
+// reachable returns a sandbox that may be used by its token, and runs or does once it is asked for
+// something; job.ErrNotFound.
+func (s *server) reachable(ctx context.Context, id string) (vm.VM, error) {
 	v, err := s.Sandboxes.Sandbox(job.WithPrincipal(ctx, job.Operator()), vmOf(id))
-	if err == nil && (stateOf(v) != running || !s.Holds(ctx, v.OwnedBy())) {
-		err = job.ErrNotFound
+	if err == nil {
+		is := stateOf(v)
+		if is == gone || is == paused && v.Sandbox().Wakes == 0 || !s.Holds(ctx, v.OwnedBy()) {
+			err = job.ErrNotFound
+		}
 	}
 	return v, err
 }

@@ -82,6 +82,9 @@ func (s *server) route(w http.ResponseWriter, r *http.Request) error {
 	case "POST sandboxes/{id}/resume", "POST sandboxes/{id}/connect":
 		return s.with(r, id, func(v vm.VM) error { return s.connect(w, r, v) })
 	}
+	if parts[0] == "volumes" {
+		return s.volumes(w, r, at, id)
+	}
 	if len(parts) > 3 && parts[0] == "templates" {
 		return s.buildRoute(w, r, at, parts)
 	}
@@ -118,15 +121,18 @@ type asked struct {
 	Env        map[string]string `json:"envVars"`
 	AutoPause  bool              `json:"autoPause"`
 	Memory     *bool             `json:"autoPauseMemory"`
-	AutoResume *struct {
+	AutoResume struct {
 		Enabled bool `json:"enabled"`
 	} `json:"autoResume"`
 	Internet *bool          `json:"allow_internet_access"`
 	Network  *network       `json:"network"`
-	Mounts   []mount        `json:"volumeMounts"`
+	Mounts   []vm.Mount     `json:"volumeMounts"`
 	MCP      map[string]any `json:"mcp"`
 	IAM      map[string]any `json:"iam"`
 }
+
+// forgets reports whether a sandbox is to be paused without its memory at its end.
+func (a asked) forgets() bool { return a.Memory != nil && !*a.Memory }
 
 // manifest returns what the VM is asked for with.
 func (a asked) manifest() (m job.Manifest, err error) {
@@ -135,12 +141,8 @@ func (a asked) manifest() (m job.Manifest, err error) {
 		return m, invalid("mcp", "there is no gateway of MCP servers in sandboxes", "leave it out, and start the servers by commands")
 	case len(a.IAM) > 0:
 		return m, invalid("iam", "sandboxes have no workload identity", "leave it out; a job's credentials are what linus has for that: linus help credentials")
-	case a.Memory != nil && !*a.Memory:
-		return m, invalid("autoPauseMemory", "a sandbox that is paused at its end keeps its memory", "leave it out, or pause it without memory yourself")
-	case a.AutoResume != nil && a.AutoResume.Enabled:
-		return m, invalid("autoResume", "a sandbox that is paused is not resumed by requests to it", "leave it out, and call Sandbox.connect")
-	case len(a.Mounts) > 0:
-		return m, invalid("volumeMounts", "volumes are not attached to sandboxes", "leave it out, and attach them by linus volume attach")
+	case a.forgets() && a.AutoResume.Enabled:
+		return m, invalid("autoResume", "a sandbox that is paused without its memory is not resumed by requests to it", "leave it out, or keep the memory")
 	}
 	template, _, _ := strings.Cut(a.Template, ":") // a tag: there is one of each
 	if template != base {
@@ -181,7 +183,11 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 	if a.AutoPause {
 		m.AtEnd = vm.EndSuspend
 	}
-	v, err := s.make(r.Context(), m, vm.Sandbox{Metadata: a.Metadata, Env: slices.Sorted(maps.Keys(a.Env)), Public: a.Network.public()}, a.Env, seconds)
+	of := vm.Sandbox{Metadata: a.Metadata, Env: slices.Sorted(maps.Keys(a.Env)), Public: a.Network.public(), Forgets: a.forgets()}
+	if a.AutoResume.Enabled {
+		of.Wakes = max(seconds, leastWake)
+	}
+	v, err := s.make(r.Context(), m, of, a.Env, seconds, a.Mounts...)
 	if err != nil {
 		return err
 	}
@@ -190,7 +196,7 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 }
 
 // make makes a sandbox that ends after so many seconds.
-func (s *server) make(ctx context.Context, m job.Manifest, of vm.Sandbox, env map[string]string, seconds int) (v vm.VM, err error) {
+func (s *server) make(ctx context.Context, m job.Manifest, of vm.Sandbox, env map[string]string, seconds int, mounts ...vm.Mount) (v vm.VM, err error) {
 	ctx, cancel := context.WithTimeout(ctx, makingTime)
 	defer cancel()
 	m.TTL = max(seconds, 1) // from when it is there
@@ -211,6 +217,11 @@ func (s *server) make(ctx context.Context, m job.Manifest, of vm.Sandbox, env ma
 		return v, context.Cause(ctx)
 	case j.Outcome != nil && j.Outcome.Status != job.Success:
 		return v, &refusal{http.StatusServiceUnavailable, "the sandbox could not be made: " + j.Outcome.Error}
+	}
+	for _, m := range mounts {
+		if _, err = s.Engine.AttachVolume(ctx, job.VolumeAttach{Volume: m.Name, VM: info.Job, Path: m.Path}); err != nil {
+			return v, err
+		}
 	}
 	conn, err := s.Sandboxes.DialSandbox(ctx, info.Job)
 	if err != nil {
@@ -389,7 +400,7 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 		onTimeout = "pause"
 	}
 	internet := v.Network.Mode() != vm.EgressNone
-	d.Lifecycle, d.Internet = &lifecycle{OnTimeout: onTimeout}, &internet
+	d.Lifecycle, d.Internet = &lifecycle{AutoResume: v.Sandbox().Wakes > 0, OnTimeout: onTimeout}, &internet
 	respond(w, http.StatusOK, d)
 	return nil
 }

@@ -16,43 +16,59 @@ import (
 // templatesTime is how long the host's templates are known: to ask for them costs it much.
 const templatesTime = 10 * time.Second
 
-// templates are those of the host, as it was asked last: by one at a time, for whom others wait.
-type templates struct {
+// lookup is what is known since it was asked for last: by one at a time, for whom others wait.
+type lookup[T any] struct {
 	asking chan struct{} // has room for one
 
 	mu        sync.Mutex
-	all       []vm.VM
-	read      time.Time // when the host was asked for them
-	forgotten time.Time // what it was asked before that is not true any more
+	is        T
+	at        time.Time // when it was asked for
+	forgotten time.Time // what was asked before that is not true any more
 }
 
-func (t *templates) list(ctx context.Context, ask func(context.Context) ([]vm.VM, error)) ([]vm.VM, error) {
+func newLookup[T any]() lookup[T] { return lookup[T]{asking: make(chan struct{}, 1)} }
+
+// last returns what is known, however old it is.
+func (l *lookup[T]) last() T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.is
+}
+
+// get returns what is not older than that, and when it was asked for.
+func (l *lookup[T]) get(ctx context.Context, age time.Duration, ask func(context.Context) (T, error)) (is T, at time.Time, err error) {
 	select {
-	case t.asking <- struct{}{}:
-		defer func() { <-t.asking }()
+	case l.asking <- struct{}{}:
+		defer func() { <-l.asking }()
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return is, at, context.Cause(ctx)
 	}
-	t.mu.Lock()
-	all, fresh := t.all, time.Since(t.read) < templatesTime && t.read.After(t.forgotten)
-	t.mu.Unlock()
+	l.mu.Lock()
+	is, at = l.is, l.at
+	fresh := time.Since(at) < age && at.After(l.forgotten)
+	l.mu.Unlock()
 	if fresh {
-		return all, nil
+		return is, at, nil
 	}
-	began := time.Now()
-	all, err := ask(ctx)
-	if err == nil {
-		t.mu.Lock()
-		t.all, t.read = all, began
-		t.mu.Unlock()
+	at = time.Now()
+	if is, err = ask(ctx); err == nil {
+		l.mu.Lock()
+		l.is, l.at = is, at
+		l.mu.Unlock()
 	}
-	return all, err
+	return is, at, err
 }
 
-func (t *templates) forget() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.forgotten = time.Now()
+func (l *lookup[T]) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forgotten = time.Now()
+}
+
+// allTemplates returns those of the host.
+func (s *server) allTemplates(ctx context.Context) ([]vm.VM, error) {
+	all, _, err := s.templates.get(ctx, templatesTime, s.Templates)
+	return all, err
 }
 
 // template is one as clients list it. There is one build of each.
@@ -107,7 +123,7 @@ func (s *server) listTemplates(w http.ResponseWriter, r *http.Request) error {
 // mine returns the templates that the caller may use.
 func (s *server) mine(ctx context.Context) ([]vm.VM, error) {
 	p, _ := job.PrincipalFrom(ctx)
-	all, err := s.templates.list(ctx, s.Templates)
+	all, err := s.allTemplates(ctx)
 	return slices.DeleteFunc(slices.Clone(all), func(t vm.VM) bool { return len(p.Templates) > 0 && !job.Among(p.Templates, t.Name) }), err
 }
 

@@ -54,15 +54,9 @@ type detail struct {
 	Disk     int               `json:"diskSizeMB"`
 	State    state             `json:"state"`
 	Metadata map[string]string `json:"metadata"`
-	Mounts   []mount           `json:"volumeMounts,omitempty"`
 
 	Internet  *bool      `json:"allowInternetAccess,omitempty"`
 	Lifecycle *lifecycle `json:"lifecycle,omitempty"`
-}
-
-type mount struct {
-	Name string `json:"name"`
-	Path string `json:"path"`
 }
 
 type lifecycle struct {

@@ -84,6 +84,7 @@ func TestSandboxes_E2BsOwnClient(t *testing.T) {
 		"host":  "1-ID.boxes.example", "closed": []any{403.0, 502.0},
 		"watched": "new.txt", "stopped": true, "background": "got hello\n", "processes": true, "terminal": true,
 		"found": []any{[]any{true, map[string]any{"userId": "Ü 1/2", "purpose": "a test"}}}, "time": true, "paused": true, "pausedAgain": false, "pausedListed": 1.0, "running": []any{false, true, false},
+		"woken": []any{false, "of the volume", true}, "forgotten": "still\n1\n", "volumes": []any{"data"}, "volumeGone": true,
 		"survives": true, "killed": true, "killedAgain": false, "gone": true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -160,7 +160,8 @@ func (f *Fleet) expire(ctx context.Context) error {
 // errMoreTime: somebody has given a VM more time meanwhile.
 var errMoreTime = errors.New("it has more time")
 
-// suspendAtEnd suspends a VM whose time is over, which then has none any more. It may be begun
+// suspendAtEnd suspends a VM whose time is over, or stops a sandbox that is to forget what runs in
+// it; the VM then has no time any more. It may be begun
 // again after an interruption: one that is off already stays as it is.
 func (f *Fleet) suspendAtEnd(ctx context.Context, v vm.VM) error {
 	status, err := f.o.Provider.Status(ctx, v)
@@ -169,13 +170,20 @@ func (f *Fleet) suspendAtEnd(ctx context.Context, v vm.VM) error {
 	}
 	if status == vm.Running {
 		f.o.Guest.Forget(asJob(v))
-		_, err := f.exclusive(ctx, v.Job, "suspended", true, func(ctx context.Context, v vm.VM) error {
+		end := vm.Suspended
+		if of := v.Sandbox(); of != nil && of.Forgets {
+			end = vm.Stopped
+		}
+		_, err := f.exclusive(ctx, v.Job, string(end), true, func(ctx context.Context, v vm.VM) error {
 			row, err := f.o.Store.VM(ctx, v.Job)
 			if err != nil {
 				return err
 			}
 			if !over(row) {
 				return errMoreTime
+			}
+			if end == vm.Stopped {
+				return f.o.Provider.StopVM(ctx, v)
 			}
 			return f.storing(ctx, v, "", func() error { return f.o.Provider.SuspendVM(ctx, v) })
 		})
@@ -185,15 +193,15 @@ func (f *Fleet) suspendAtEnd(ctx context.Context, v vm.VM) error {
 		if err != nil {
 			return err
 		}
-		status = vm.Suspended
+		status = end
 	}
 	_, err = f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
 		if !over(*v) {
 			return nil, nil
 		}
 		v.ExpiresAt = time.Time{}
-		if status == vm.Suspended && v.SuspendedAt.IsZero() {
-			v.Off = vm.Suspended // an engine that has ended may not have come to say so
+		if v.SuspendedAt.IsZero() {
+			v.Off = status // an engine that has ended may not have come to say so
 		}
 		return []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("VM %d is %s: its ttl has expired; it stays so until it is resumed or destroyed", v.ID, status)}}, nil
 	})

@@ -120,6 +120,21 @@ func TestSet_SuspendsAVMAtItsEnd(t *testing.T) {
 	})
 }
 
+// A sandbox that is to forget what runs in it is stopped.
+func TestSet_StopsASandboxThatForgets(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.stays("dev1")
+		r.change(id, func(v *vm.VM) { v.Own = &vm.Own{ReadyAt: time.Now(), Sandbox: &vm.Sandbox{Forgets: true}} })
+		r.set(id, 10, vm.EndSuspend)
+		r.pass(15 * time.Second)
+		v := r.vm(id)
+		if status, err := r.host.Status(context.Background(), v); err != nil || status != vm.Stopped || v.Off != vm.Stopped || !v.ExpiresAt.IsZero() {
+			t.Errorf("%s, %v: %+v", status, err, v)
+		}
+	})
+}
+
 // An engine that ends in the middle of it leaves a VM that is suspended and whose row has its time
 // still; or one that somebody has resumed by then.
 func TestSet_SuspendedByAnEngineThatEnds(t *testing.T) {

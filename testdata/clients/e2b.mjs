@@ -1,7 +1,7 @@
 // A program made for E2B, with its own SDK, uses sandboxes of linus: E2B_API_URL, E2B_SANDBOX_URL and
 // E2B_API_KEY say where they are. It prints what it has seen, as JSON.
 import http from 'node:http'
-import { Sandbox, CommandExitError, SandboxNotFoundError, FilesystemEventType } from 'e2b'
+import { Sandbox, Volume, CommandExitError, SandboxNotFoundError, FilesystemEventType } from 'e2b'
 
 const seen = {}
 const metadata = { userId: 'Ü 1/2', purpose: 'a test' }
@@ -87,5 +87,26 @@ try {
 seen.killedAgain = await sandbox.kill()
 seen.running.push(await sandbox.isRunning())
 seen.gone = await Sandbox.connect(sandbox.sandboxId).catch((e) => e instanceof SandboxNotFoundError)
+
+const volume = await Volume.create('data')
+const waking = await Sandbox.create({ timeoutMs: 300_000, lifecycle: { onTimeout: 'pause', autoResume: true }, volumeMounts: { '/srv/data': volume } })
+try {
+  await waking.files.write('/srv/data/kept', 'of the volume')
+  await waking.pause()
+  seen.woken = [await waking.isRunning(), (await waking.commands.run('cat /srv/data/kept')).stdout, await waking.isRunning()]
+} finally {
+  await waking.kill()
+}
+const forgetting = await Sandbox.create({ timeoutMs: 1000, envs: { KEPT: 'still' }, lifecycle: { onTimeout: { action: 'pause', keepMemory: false } } })
+try {
+  while ((await forgetting.getInfo()).state !== 'paused') await new Promise((resolve) => setTimeout(resolve, 200))
+  const again = await forgetting.connect({ timeoutMs: 300_000 }).catch(() => forgetting.connect({ timeoutMs: 300_000 }))
+  seen.forgotten = (await again.commands.run('echo $KEPT; cat /srv/data/kept 2>&1 | wc -l')).stdout
+} finally {
+  await forgetting.kill()
+}
+seen.volumes = (await Volume.list()).map((v) => v.name)
+while (!seen.volumeGone) seen.volumeGone = await Volume.destroy(volume.volumeId).catch(() => false) // its VM goes first
+
 seen.refused = await Sandbox.create({ network: { allowOut: ['example.com'] } }).catch((e) => e.message)
 console.log(JSON.stringify(seen))
