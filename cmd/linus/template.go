@@ -50,6 +50,9 @@ func (a *app) templateBuildCommand() *cobra.Command {
 			if (spec.ImageURL == "") != (spec.ImageSHA256 == "") {
 				return usage("--image and --sha256 go together")
 			}
+			if wants := slices.Contains(strings.FieldsFunc(spec.Bootstrap, parted), "github-runner"); wants != (spec.RunnerURL != "") || wants != (spec.RunnerSHA256 != "") {
+				return usage("--bootstrap github-runner, --github-runner and --github-runner-sha256 go together: the archive actions-runner-linux-x64-VERSION.tar.gz and its checksum are on the page of GitHub's actions/runner releases")
+			}
 			return a.withTemplates(cmd, everywhere, func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error {
 				on := ""
 				if everywhere {
@@ -79,11 +82,16 @@ func (a *app) templateBuildCommand() *cobra.Command {
 	cmd.Flags().StringVar(&spec.OS, "os", job.DefaultSystem, strings.Join(vm.Systems, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("os", cobra.FixedCompletions(vm.Systems, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&spec.Name, "name", "agent-template", "its name; no VM may have it")
-	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install: "base python node docker claude codex gemini" or some of them, all, or none`)
+	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install: "base python node docker claude codex gemini" or some of them, all, or none; github-runner is not in all`)
+	cmd.Flags().StringVar(&spec.RunnerURL, "github-runner", "", "URL of GitHub's archive of the runner, for --bootstrap github-runner (file:// is the host's)")
+	cmd.Flags().StringVar(&spec.RunnerSHA256, "github-runner-sha256", "", "that archive's sha256 sum")
 	cmd.Flags().StringVar(&spec.ImageURL, "image", "", "URL of another image of that system (file:// is the host's)")
 	cmd.Flags().StringVar(&spec.ImageSHA256, "sha256", "", "that image's sha256 sum")
 	return cmd
 }
+
+// parted reports what is between the parts of a bootstrap.
+func parted(r rune) bool { return r == ' ' || r == ',' }
 
 // buildFor returns the build that nodes without a template are to have: that of the nodes
 // which have it, and a new one where no node does. It is empty where every node has a

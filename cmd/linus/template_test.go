@@ -153,14 +153,19 @@ func TestTemplateBuild_PassesOnWhatIsAskedFor(t *testing.T) {
 	withShelf := func(config.Config, daemon.Installation, *slog.Logger) daemon.Backend {
 		return daemon.Backend{Templates: &s, Close: func() {}}
 	}
-	args := []string{"template", "build", "--os", "debian-13", "--name", "big", "--image", "file:///a.img", "--sha256", "00", "--bootstrap", "python node"}
+	args := []string{"template", "build", "--os", "debian-13", "--name", "big", "--image", "file:///a.img", "--sha256", "00", "--bootstrap", "python,github-runner", "--github-runner", "https://x/r.tar.gz", "--github-runner-sha256", "11"}
 	var out bytes.Buffer
 	if code := run(t.Context(), withShelf, args, strings.NewReader(""), &out, &out); code != exitOK {
 		t.Fatalf("exit code %d, %s", code, &out)
 	}
-	want := job.TemplateSpec{Name: "big", OS: "debian-13", ImageURL: "file:///a.img", ImageSHA256: "00", Bootstrap: "python node"}
+	want := job.TemplateSpec{Name: "big", OS: "debian-13", ImageURL: "file:///a.img", ImageSHA256: "00", Bootstrap: "python,github-runner", RunnerURL: "https://x/r.tar.gz", RunnerSHA256: "11"}
 	if len(s.specs) != 1 || s.specs[0] != want {
 		t.Errorf("built %+v, want %+v", s.specs, want)
+	}
+	for _, given := range [][]string{{"--bootstrap", "github-runner"}, {"--github-runner", "https://x/r.tar.gz", "--github-runner-sha256", "11"}, {"--bootstrap", "base github-runner", "--github-runner", "https://x"}} {
+		if code := run(t.Context(), withShelf, append([]string{"template", "build"}, given...), strings.NewReader(""), &out, &out); code != exitUsage {
+			t.Errorf("%q: exit code %d, %s", given, code, &out)
+		}
 	}
 }
 

@@ -285,7 +285,10 @@ type TemplateSpec struct {
 	OS          string // one of vm.Systems
 	ImageURL    string // another image than the OS's
 	ImageSHA256 string
-	Bootstrap   string // what to install: base, python, node, docker, claude, codex, gemini (some of them, separated by blanks), all or none
+	Bootstrap   string // what to install: base, python, node, docker, claude, codex, gemini, github-runner (some of them, separated by blanks), all or none
+
+	RunnerURL, RunnerSHA256 string // the archive of github-runner, and its checksum
+
 	// Build identifies the build: a UUID of version 7. Templates on several nodes are
 	// the same if theirs is. Empty: a new one.
 	Build string

@@ -32,6 +32,8 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, pro
 	setText(env, "VM_IMAGE_URL", spec.ImageURL)
 	setText(env, "VM_IMAGE_SHA256", spec.ImageSHA256)
 	setText(env, "VM_BOOTSTRAP", spec.Bootstrap)
+	setText(env, "VM_GITHUB_RUNNER", spec.RunnerURL)
+	setText(env, "VM_GITHUB_RUNNER_SHA256", spec.RunnerSHA256)
 	const op = "build a template"
 	id := "template-" + run
 	res, err := p.operate(ctx, id, call{op: op, script: "build-template", guest: "job-runner", env: env, onLine: telling(progress)})

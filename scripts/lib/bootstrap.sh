@@ -21,7 +21,7 @@ bootstrap_guest() { # [<part...>]
   read_bootstrap_inputs
   result_run_step check_guest 'looking at this VM'
   for part in "${parts[@]}"; do
-    result_run_step "install_${part}" "installing ${part}"
+    result_run_step "install_${part//-/_}" "installing ${part}"
   done
   result_line PACKAGES_INSTALLED "${added[*]}"
   result_line PACKAGE_COUNT "${#added[@]}"
@@ -29,7 +29,7 @@ bootstrap_guest() { # [<part...>]
 }
 
 select_parts() { # <argument...>
-  local -r known=' base python node docker claude codex gemini '
+  local -r known=' base python node docker claude codex gemini github-runner '
   local wanted=" $* " part
   for part in "$@"; do
     if [[ -z ${part} || ${part} == *' '* || ${known} != *" ${part} "* ]]; then
@@ -37,9 +37,13 @@ select_parts() { # <argument...>
     fi
   done
   if (($# == 0)); then
-    wanted=${known}
-  elif [[ ${wanted} == *@(' claude '|' codex '|' gemini ')* ]]; then
+    wanted=${known/ github-runner / } # which needs an archive
+  fi
+  if [[ ${wanted} == *@(' claude '|' codex '|' gemini ')* ]]; then
     wanted+='node '
+  fi
+  if [[ ${wanted} == *' github-runner '* ]]; then
+    wanted+='base ' # which fetches and unpacks it
   fi
   for part in ${known}; do
     if [[ ${wanted} == *" ${part} "* ]]; then
@@ -50,11 +54,16 @@ select_parts() { # <argument...>
 
 read_bootstrap_inputs() {
   if [[ -n ${unknown_part} ]]; then
-    result_fail invalid "nothing is called ${unknown_part@Q}" 'there are: base python node docker claude codex gemini'
+    result_fail invalid "nothing is called ${unknown_part@Q}" 'there are: base python node docker claude codex gemini github-runner'
   fi
   : "${LINUS_LOCK_TIMEOUT:=600}" "${LINUS_INSTALL_TIMEOUT:=1800}"
   validate_number LINUS_LOCK_TIMEOUT "${LINUS_LOCK_TIMEOUT}" 0 86400 seconds
   validate_number LINUS_INSTALL_TIMEOUT "${LINUS_INSTALL_TIMEOUT}" 1 86400 seconds
+  : "${LINUS_GITHUB_RUNNER:=}" "${LINUS_GITHUB_RUNNER_SHA256:=}" "${LINUS_GITHUB_RUNNER_USER:=${SUDO_USER:-}}"
+  if [[ " ${parts[*]} " == *' github-runner '* ]]; then
+    validate_pattern LINUS_GITHUB_RUNNER "${LINUS_GITHUB_RUNNER}" '(https?|file)://[^ ]+' 'an http, https or file URL of the archive actions-runner-linux-x64-VERSION.tar.gz'
+    validate_pattern LINUS_GITHUB_RUNNER_SHA256 "${LINUS_GITHUB_RUNNER_SHA256}" '[0-9a-f]{64}' 'the sha256 sum of that archive, in lower case'
+  fi
 }
 
 # What the distributions differ in. manager_query prints "installed" for a
@@ -335,6 +344,64 @@ install_agent() { # <command> <the oldest Node.js it runs on> <npm's package>
     fi
   fi
   report_version "${1^^}" "$1"
+}
+
+# The runner of GitHub Actions, from an archive with the checksum that is given. It writes beside
+# itself, and so is the user's own. What it needs of the distribution, its own script installs.
+install_github_runner() {
+  local -r dir=${LINUS_ROOT:-}/opt/actions-runner
+  local -i code
+  local temporary said
+  if [[ ! -x ${dir}/run.sh ]]; then
+    change_as_root mktemp -d /var/tmp/linus-runner.XXXXXX
+    temporary=${run_out}
+    if ((run_rc != 0)); then
+      result_fail vm "no directory for the runner in /var/tmp: ${run_said}" 'mend what the text says, then run this again'
+    fi
+    unpack_github_runner "${temporary}"
+    code=${run_rc} said=${run_said}
+    change_as_root rm -rf -- "${temporary}"
+    if ((code != 0)); then
+      result_fail vm "the runner of ${LINUS_GITHUB_RUNNER} could not be installed (exit ${code}): ${said}" \
+        'look whether this VM reaches the address, and whether the checksum is that of the archive actions-runner-linux-x64-VERSION.tar.gz'
+    fi
+  fi
+  if [[ -x ${dir}/bin/installdependencies.sh ]]; then
+    run_manager "${dir}/bin/installdependencies.sh"
+    if ((run_rc != 0)); then
+      result_fail vm "what the runner needs could not be installed (exit ${run_rc}): ${run_said}" \
+        "look at this VM's network and package sources, then run this again"
+    fi
+  fi
+  report_version GITHUB_RUNNER "${dir}/bin/Runner.Listener"
+}
+
+# run_rc and run_said are of the step that has failed, or the last.
+unpack_github_runner() { # <directory for it>
+  local user=${LINUS_GITHUB_RUNNER_USER}
+  if [[ -z ${user} ]]; then
+    run_read 30 id -un
+    user=${run_out}
+  fi
+  change_as_root curl -fsSL --retry 3 --connect-timeout 20 --speed-limit 1024 --speed-time 60 -o "$1/archive" -- "${LINUS_GITHUB_RUNNER}"
+  if ((run_rc != 0)); then
+    return 0
+  fi
+  change_as_root sha256sum "$1/archive"
+  if [[ ${run_rc} -ne 0 || ${run_out%% *} != "${LINUS_GITHUB_RUNNER_SHA256}" ]]; then
+    run_rc=1 run_said="the archive's checksum is ${run_out%% *}"
+    return 0
+  fi
+  change_as_root mkdir -p "$1/runner" "${LINUS_ROOT:-}/opt"
+  change_as_root tar -xz --no-same-owner -f "$1/archive" -C "$1/runner"
+  if ((run_rc != 0)); then
+    return 0
+  fi
+  change_as_root chown -R "${user}:" "$1/runner"
+  if ((run_rc != 0)); then
+    return 0
+  fi
+  change_as_root mv -T "$1/runner" "${LINUS_ROOT:-}/opt/actions-runner"
 }
 
 # Nothing is rolled back: half of the tools is better than none.

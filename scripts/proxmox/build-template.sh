@@ -21,8 +21,10 @@
 #                       cannot have less
 #   VM_CPU 2, VM_RAM 2048 (MB)     of the throw-away VM, and of clones
 #                       that are created by hand
-#   VM_BOOTSTRAP base   what to install: base, python, node, docker, claude, codex, gemini, parted
-#                       by blanks; all; or none
+#   VM_BOOTSTRAP base   what to install: base, python, node, docker, claude, codex, gemini,
+#                       github-runner, parted by blanks; all, which is without the runner; or none
+#   VM_GITHUB_RUNNER    URL of the archive of github-runner (file:// is this host's), and
+#   VM_GITHUB_RUNNER_SHA256   its checksum
 #   VM_RUNNER           file on this host: the job runner, which clones then have
 #                       already (in /opt/linus). Default: none
 #   VM_READY_TIMEOUT 900 (seconds)  until the VM is ready and its agent responds
@@ -59,8 +61,13 @@ read_inputs() { # <argument...>
   : "${LINUS_LEASE_SECONDS:=10800}" "${VM_READY_TIMEOUT:=900}" "${VM_BOOTSTRAP:=base}" "${VM_BOOTSTRAP_TIMEOUT:=3600}"
   : "${VM_RUNNER:=}"
   VM_BOOTSTRAP=${VM_BOOTSTRAP//,/ }
-  validate_pattern VM_BOOTSTRAP "${VM_BOOTSTRAP}" 'none|all|(base|python|node|docker|claude|codex|gemini)( +(base|python|node|docker|claude|codex|gemini))*' \
-    'none, all, or some of: base python node docker claude codex gemini'
+  validate_pattern VM_BOOTSTRAP "${VM_BOOTSTRAP}" 'none|all|(base|python|node|docker|claude|codex|gemini|github-runner)( +(base|python|node|docker|claude|codex|gemini|github-runner))*' \
+    'none, all, or some of: base python node docker claude codex gemini github-runner'
+  : "${VM_GITHUB_RUNNER:=}" "${VM_GITHUB_RUNNER_SHA256:=}"
+  if [[ ${VM_BOOTSTRAP} == *github-runner* ]]; then
+    validate_pattern VM_GITHUB_RUNNER "${VM_GITHUB_RUNNER}" '(https?|file)://[^ ]+' 'an http, https or file URL'
+    validate_pattern VM_GITHUB_RUNNER_SHA256 "${VM_GITHUB_RUNNER_SHA256}" '[0-9a-f]{64}' 'the sha256 sum of the archive at VM_GITHUB_RUNNER, in lower case'
+  fi
   validate_number VM_BOOTSTRAP_TIMEOUT "${VM_BOOTSTRAP_TIMEOUT}" 1 86400 seconds
   validate_name TEMPLATE_NAME "${TEMPLATE_NAME}"
   : "${TEMPLATE_NAME_IN:=cluster}"
@@ -100,14 +107,18 @@ make_key() {
 # ssh's own failure: no login. What it says may fill no more than 64 MiB. A signal ends the wait at once: the VM goes with
 # the roll-back.
 guest_run() { # <program> [<shell: sh>]
+  printf '%s\n' "$1" >"${run_dir}/program"
+  guest_feed "${run_dir}/program" "sudo -n ${2:-sh} -s -- ${vm_user} ${guest_agent}"
+}
+
+guest_feed() { # <file for its stdin> <command>
   local -ra login=(ssh -T -F /dev/null -p "${VM_SSH_PORT}" -i "${run_dir}/key" -o IdentitiesOnly=yes -o BatchMode=yes
     -o StrictHostKeyChecking=accept-new -o "UserKnownHostsFile=${run_dir}/known_hosts" -o GlobalKnownHostsFile=/dev/null
     -o ConnectTimeout=10 -o ServerAliveInterval=10 -o LogLevel=ERROR
-    "${vm_user}@${vm_ip}" "sudo -n ${2:-sh} -s -- ${vm_user} ${guest_agent}")
+    "${vm_user}@${vm_ip}" "$2")
   local seconds=$((ssh_deadline - SECONDS))
-  printf '%s\n' "$1" >"${run_dir}/program"
   # shellcheck disable=SC2016 # the inner shell's parameters
-  run_read "$((seconds < 1 ? 1 : seconds))" bash --norc --noprofile -c 'ulimit -f 65536; exec "${@:2}" <"$1"' bash "${run_dir}/program" "${login[@]}"
+  run_read "$((seconds < 1 ? 1 : seconds))" bash --norc --noprofile -c 'ulimit -f 65536; exec "${@:2}" <"$1"' bash "$1" "${login[@]}"
 }
 
 # A key comes into the guest some time after its SSH server is up.
@@ -184,15 +195,34 @@ END
   fi
 }
 
+# An archive of this host goes into the VM first, and not into the template.
+bring_github_runner() { # github_runner: its URL in the VM
+  local -r file=${VM_GITHUB_RUNNER#file://}
+  github_runner=${VM_GITHUB_RUNNER}
+  if [[ ${VM_BOOTSTRAP} != *github-runner* || ${file} == "${VM_GITHUB_RUNNER}" ]]; then
+    return 0
+  fi
+  if [[ ! -f ${file} || ! -r ${file} ]]; then
+    result_fail config "${VM_GITHUB_RUNNER} is no file on ${HOSTNAME}" 'put the archive there, or give an https URL'
+  fi
+  github_runner=file:///var/tmp/linus-github-runner.tar.gz
+  guest_feed "${file}" "cat >${github_runner#file://}"
+  if ((run_rc != 0)); then
+    result_fail vm "could not put ${file} into VM ${vm_id} (exit ${run_rc}): ${run_said}" 'look for free space on its disk (VM_DISK)'
+  fi
+}
+
 bootstrap_vm() {
-  local line error='' remedy='' success=no kind=vm
+  local line error='' remedy='' success=no kind=vm github_runner=''
   install_runner
   if [[ ${VM_BOOTSTRAP} == none ]]; then
     log_info 'nothing is to be installed'
     return 0
   fi
   ssh_deadline=$((SECONDS + VM_BOOTSTRAP_TIMEOUT))
+  bring_github_runner
   guest_run "$(declare -f)
+    LINUS_GITHUB_RUNNER=${github_runner@Q} LINUS_GITHUB_RUNNER_SHA256=${VM_GITHUB_RUNNER_SHA256@Q} LINUS_GITHUB_RUNNER_USER=${vm_user@Q}
     bootstrap_guest ${VM_BOOTSTRAP/all/}" bash
   while IFS= read -r line; do
     case ${line} in

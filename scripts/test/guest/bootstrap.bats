@@ -300,3 +300,57 @@ changes='\(apt-get\|dnf\|npm\|usermod\) .*'
   assert_failed 2 'a password is required'
   refute_called "${changes}"
 }
+
+# An archive of a runner, and the programs that fetch and unpack it.
+make_runner() { # archive, sum
+  local -r dir=${BATS_TEST_TMPDIR}/runner
+  local tool path
+  mkdir -p "${dir}/bin"
+  printf '#!/usr/bin/env bash\n' >"${dir}/run.sh"
+  printf '#!/usr/bin/env bash\necho 2.330.0\n' >"${dir}/bin/Runner.Listener"
+  printf '#!/usr/bin/env bash\necho "dependencies $*" >>"${PACKAGE_STUB}/calls"\n' >"${dir}/bin/installdependencies.sh"
+  chmod +x "${dir}/run.sh" "${dir}"/bin/*
+  archive=${BATS_TEST_TMPDIR}/runner.tar.gz
+  tar -czf "${archive}" -C "${dir}" .
+  sum=$(sha256sum "${archive}")
+  sum=${sum%% *}
+  for tool in curl gzip mkdir mv sha256sum tar; do
+    path=$(type -P "${tool}")
+    ln -sf "${path}" "${bin}/${tool}"
+  done
+  stub_program chown 'echo "chown $*" >>"${PACKAGE_STUB}/calls"'
+}
+
+@test "the runner of GitHub Actions comes from the archive that is given, and stays" {
+  local archive sum
+  use_os debian 12
+  make_runner
+  LINUS_GITHUB_RUNNER=file://${archive} LINUS_GITHUB_RUNNER_SHA256=${sum} LINUS_GITHUB_RUNNER_USER=debian bootstrap github-runner
+  assert_status 0
+  assert_line LINUS_STEP:2/3:install_base:'installing base'
+  assert_line LINUS_GITHUB_RUNNER_VERSION:2.330.0
+  assert_called 'chown -R debian: /var/tmp/linus-runner.*'
+  assert_called 'dependencies '
+  [[ -x ${LINUS_ROOT}/opt/actions-runner/run.sh ]]
+  assert_nothing_left
+  rm "${archive}"
+  LINUS_GITHUB_RUNNER=file://${archive} LINUS_GITHUB_RUNNER_SHA256=${sum} bootstrap github-runner
+  assert_status 0
+  assert_line LINUS_GITHUB_RUNNER_VERSION:2.330.0
+}
+
+@test "a runner's archive that is another one, is not there or has no checksum is refused" {
+  local archive sum
+  local -r wrong=$(printf '0%.0s' {1..64})
+  use_os debian 12
+  make_runner
+  LINUS_GITHUB_RUNNER=file://${archive} LINUS_GITHUB_RUNNER_SHA256=${wrong} bootstrap github-runner
+  assert_failed 5 "the archive's checksum is ${sum}"
+  LINUS_GITHUB_RUNNER=file://${archive}.not LINUS_GITHUB_RUNNER_SHA256=${sum} bootstrap github-runner
+  assert_failed 5 'could not be installed'
+  [[ ! -e ${LINUS_ROOT}/opt ]]
+  LINUS_GITHUB_RUNNER=file://${archive} bootstrap github-runner
+  assert_failed 1 LINUS_GITHUB_RUNNER_SHA256
+  bootstrap github-runner
+  assert_failed 1 LINUS_GITHUB_RUNNER
+}

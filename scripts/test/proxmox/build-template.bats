@@ -139,6 +139,25 @@ assert_rolled_back() {
   assert_says 'No space left'
 }
 
+@test "an archive of a runner on this host goes into the VM, with its checksum" {
+  local -r archive=${BATS_TEST_TMPDIR}/runner.tar.gz sum=$(printf '0%.0s' {1..64})
+  echo 'an archive' >"${archive}"
+  VM_BOOTSTRAP=github-runner VM_GITHUB_RUNNER=file://${archive} VM_GITHUB_RUNNER_SHA256=${sum} run_script build-template
+  assert_status 5 # this guest has no curl
+  assert_says 'could not be installed'
+  assert_called 'ssh .* cat >/var/tmp/linus-github-runner.tar.gz'
+  grep -qx 'an archive' "${PVE_STUB}/guest-programs"
+  grep -q "LINUS_GITHUB_RUNNER='file:///var/tmp/linus-github-runner.tar.gz' LINUS_GITHUB_RUNNER_SHA256='${sum}' LINUS_GITHUB_RUNNER_USER='debian'" "${PVE_STUB}/guest-programs"
+  assert_rolled_back
+  VM_BOOTSTRAP=github-runner VM_GITHUB_RUNNER=file://${archive}.not VM_GITHUB_RUNNER_SHA256=${sum} run_script build-template
+  assert_status 3
+  assert_says 'is no file on'
+  assert_rolled_back
+  VM_BOOTSTRAP=github-runner VM_GITHUB_RUNNER=file://${archive} run_script build-template
+  assert_status 1
+  assert_says 'LINUS_ERROR:VM_GITHUB_RUNNER_SHA256='
+}
+
 @test "a package that cannot be had is told in the bootstrap's own words, and rolled back" {
   : >"${PACKAGE_STUB}/absent/rsync"
   run_script build-template
