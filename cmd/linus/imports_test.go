@@ -59,28 +59,29 @@ var arrows = map[string][]string{
 	"internal/dispatch": {"internal/handover", "internal/job"},
 	"internal/gitlab":   {},
 
-	"internal/dispatch/forge": {"internal/dispatch", "internal/job"},
-	"internal/e2b":            {"internal/envd", "internal/gate", "internal/job", "internal/vmpage"},
-	"internal/egress":         {"internal/job"},
-	"internal/fleet":          {"internal/job", "internal/lock", "internal/patience", "internal/term"},
-	"internal/git":            {"internal/job"},
-	"internal/hosttest":       {"internal/job", "internal/lock"},
-	"internal/executor":       {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},
-	"internal/capture":        {"internal/agent", "internal/job", "internal/patience", "internal/secret"},
-	"internal/patience":       {"internal/job"},
-	"internal/mcptool":        {"internal/field", "internal/job", "internal/mcptask"},
-	"internal/mcptask":        {},
-	"internal/oauth":          {"internal/job"},
-	"internal/policy":         {"internal/job"},
-	"internal/secret":         {},
-	"internal/store":          {"internal/job"},
-	"internal/web":            {"internal/field", "internal/gate", "internal/intake", "internal/job", "internal/manual", "internal/view", "internal/vmpage"},
-	"internal/view":           {"internal/job"},
-	"internal/token":          {"internal/job"},
-	"internal/webhook":        {"internal/job"},
-	"internal/guest":          {"internal/job", "internal/remote", "internal/result", "internal/secret", "embed"},
-	"internal/proxmox":        {"internal/job", "internal/remote", "internal/result", "embed"},
-	"internal/telemetry":      {"internal/job"},
+	"internal/dispatch/actions": {"internal/dispatch", "internal/job"},
+	"internal/dispatch/forge":   {"internal/dispatch", "internal/job"},
+	"internal/e2b":              {"internal/envd", "internal/gate", "internal/job", "internal/vmpage"},
+	"internal/egress":           {"internal/job"},
+	"internal/fleet":            {"internal/job", "internal/lock", "internal/patience", "internal/term"},
+	"internal/git":              {"internal/job"},
+	"internal/hosttest":         {"internal/job", "internal/lock"},
+	"internal/executor":         {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},
+	"internal/capture":          {"internal/agent", "internal/job", "internal/patience", "internal/secret"},
+	"internal/patience":         {"internal/job"},
+	"internal/mcptool":          {"internal/field", "internal/job", "internal/mcptask"},
+	"internal/mcptask":          {},
+	"internal/oauth":            {"internal/job"},
+	"internal/policy":           {"internal/job"},
+	"internal/secret":           {},
+	"internal/store":            {"internal/job"},
+	"internal/web":              {"internal/field", "internal/gate", "internal/intake", "internal/job", "internal/manual", "internal/view", "internal/vmpage"},
+	"internal/view":             {"internal/job"},
+	"internal/token":            {"internal/job"},
+	"internal/webhook":          {"internal/job"},
+	"internal/guest":            {"internal/job", "internal/remote", "internal/result", "internal/secret", "embed"},
+	"internal/proxmox":          {"internal/job", "internal/remote", "internal/result", "embed"},
+	"internal/telemetry":        {"internal/job"},
 
 	"internal/field":       {"internal/agent"},
 	"internal/job":         {"internal/agent", "internal/field"},
@@ -131,6 +132,7 @@ var arrows = map[string][]string{
 	"internal/e2e":           {},
 	"internal/e2e/simulated": {"internal/config", "internal/daemon", "internal/job", "internal/providertest"},
 	"internal/forgetest":     {},
+	"internal/githubtest":    {},
 	"internal/gittest":       {},
 	"internal/leaktest":      {},
 	"internal/loops":         {},
@@ -148,7 +150,7 @@ var arrows = map[string][]string{
 var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term", "internal/vm", "internal/wholefile"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/forgetest", "internal/gittest", "internal/leaktest", "internal/loops", "internal/mutate", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest", "internal/wiretest"}
+var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/forgetest", "internal/githubtest", "internal/gittest", "internal/leaktest", "internal/loops", "internal/mutate", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest", "internal/wiretest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
@@ -163,7 +165,7 @@ var onlyIn = map[string][]string{
 	"database/sql":                         {"internal/store"},
 	"github.com/yuin/goldmark":             {"internal/manual"},
 	"mvdan.cc/sh/v3":                       {"internal/mutate"},
-	"github.com/go-jose/go-jose":           {"internal/oauth"},
+	"github.com/go-jose/go-jose":           {"internal/dispatch/actions", "internal/githubtest", "internal/oauth"},
 	"github.com/prometheus":                {"internal/telemetry"},
 	"go.opentelemetry.io":                  {"internal/telemetry"},
 

@@ -1,0 +1,256 @@
+package actions
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// PublicAPI is the API of github.com. An enterprise server's is https://HOST/api/v3.
+const PublicAPI = "https://api.github.com"
+
+const (
+	apiVersion = "2022-11-28"
+	answerTime = 30 * time.Second
+	maxAnswer  = 16 << 20 // bytes: a hundred runs, each with its repository twice, are 2 MB
+	perPage    = 100      // the API's most
+	maxPause   = time.Hour
+)
+
+// api makes requests to GitHub's REST API. They are few and plain: a library of all of it would be
+// a megabyte of this program, and neither bounds an answer nor asks for what has changed alone.
+//
+// Rates are kept as "Best practices for using the REST API" says: nothing is asked before the time
+// that an answer names, or for a minute, and ever longer, where one names none.
+type api struct {
+	url  string
+	http *http.Client
+
+	mu          sync.Mutex
+	until       time.Time // nothing is asked before
+	slowed      int       // answers in a row that asked for a pause
+	left, limit int       // requests until reset
+	reset       time.Time
+	before, now map[string]page // what the last look has read, and this one
+}
+
+// page is what was read from a URL, as long as it does not change.
+type page struct {
+	etag  string
+	value any
+}
+
+// refusal is an answer that is none.
+type refusal struct {
+	code int
+	text string
+}
+
+func (e *refusal) Error() string {
+	return fmt.Sprintf("%d %s: %s", e.code, http.StatusText(e.code), e.text)
+}
+
+// code is that of a refusal; 0 for other errors.
+func code(err error) int {
+	if refused, is := errors.AsType[*refusal](err); is {
+		return refused.code
+	}
+	return 0
+}
+
+// limited says that nothing is asked for a while.
+type limited struct{ until time.Time }
+
+func (e *limited) Error() string {
+	return "GitHub asks for a pause: the rate limit is used up until " + e.until.UTC().Format(time.RFC3339)
+}
+
+// Unwrap has who tries again wait for so long.
+func (e *limited) Unwrap() error { return &backoff.RetryAfterError{Duration: time.Until(e.until)} }
+
+// request is one of the API.
+type request struct {
+	method, path string
+	auth         string // the whole header
+	body         any
+	etag         string // of what is known already
+}
+
+// do makes a request and reads its answer, which has the ETag that is returned. What is known
+// already is no error, and not read: the answer stays as it was, and changed is false.
+func (a *api) do(ctx context.Context, r request, answer any) (etag string, changed bool, err error) {
+	a.mu.Lock()
+	until := a.until
+	a.mu.Unlock()
+	if time.Now().Before(until) {
+		return "", false, &limited{until}
+	}
+	ctx, done := context.WithTimeout(ctx, answerTime)
+	defer done()
+	var body io.Reader
+	if r.body != nil {
+		data, err := json.Marshal(r.body)
+		if err != nil {
+			return "", false, err
+		}
+		body = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, a.url+r.path, body)
+	if err != nil {
+		return "", false, err
+	}
+	req.Header = http.Header{
+		"Accept": {"application/vnd.github+json"}, "Authorization": {r.auth}, "User-Agent": {"linus"}, "X-GitHub-Api-Version": {apiVersion},
+	}
+	if r.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.etag != "" {
+		req.Header.Set("If-None-Match", r.etag)
+	}
+	resp, err := a.http.Do(req)
+	if err != nil {
+		return "", false, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if resp.StatusCode == http.StatusNotModified && r.etag != "" {
+		return r.etag, false, a.keep(resp, "")
+	}
+	if resp.StatusCode/100 != 2 {
+		said := reason(data)
+		if err := a.keep(resp, said); err != nil {
+			return "", false, err
+		}
+		return "", false, &refusal{resp.StatusCode, said}
+	}
+	if err := errors.Join(err, a.keep(resp, "")); err != nil {
+		return "", false, err
+	}
+	if len(data) > maxAnswer {
+		return "", false, fmt.Errorf("%s %s: the answer is longer than %d bytes", r.method, r.path, maxAnswer)
+	}
+	if answer != nil {
+		if err := json.Unmarshal(data, answer); err != nil {
+			return "", false, fmt.Errorf("%s %s: the answer is not what the API says: %w", r.method, r.path, err)
+		}
+	}
+	return resp.Header.Get("ETag"), true, nil
+}
+
+// keep notes what an answer says of the rate of requests; a *limited if it is the reason for it.
+func (a *api) keep(resp *http.Response, said string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	number := func(name string) int {
+		n, err := strconv.Atoi(resp.Header.Get(name))
+		if err != nil {
+			return -1
+		}
+		return n
+	}
+	now := time.Now()
+	left, limit := number("X-RateLimit-Remaining"), number("X-RateLimit-Limit")
+	if left >= 0 && limit > 0 {
+		a.left, a.limit, a.reset = left, limit, soon(now, time.Unix(int64(number("X-RateLimit-Reset")), 0))
+	}
+	refused := resp.StatusCode == http.StatusTooManyRequests ||
+		resp.StatusCode == http.StatusForbidden && (left == 0 || resp.Header.Get("Retry-After") != "" || strings.Contains(strings.ToLower(said), "rate limit"))
+	if !refused {
+		a.slowed = 0
+		return nil
+	}
+	switch after := number("Retry-After"); {
+	case after > 0:
+		a.until = soon(now, now.Add(min(time.Duration(after), maxPause/time.Second)*time.Second))
+	case left == 0:
+		a.until = a.reset
+	default:
+		a.until = soon(now, now.Add(time.Minute<<min(a.slowed, 6)))
+	}
+	a.slowed++
+	return &limited{a.until}
+}
+
+// soon is a time that is ahead, as far as a server may put it off.
+func soon(now, t time.Time) time.Time {
+	switch most := now.Add(maxPause); {
+	case t.After(most):
+		return most
+	case t.Before(now):
+		return now.Add(time.Second)
+	}
+	return t
+}
+
+// spare returns an error when the requests that are left are for the sessions there are.
+func (a *api) spare() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.limit > 0 && a.left <= a.limit/10 && time.Now().Before(a.reset) {
+		return &limited{a.reset}
+	}
+	return nil
+}
+
+// turn has what was read since the last one known, and nothing else.
+func (a *api) turn() { a.before, a.now = a.now, map[string]page{} }
+
+// reason is what a refusal says, in a line.
+func reason(data []byte) string {
+	var said struct {
+		Message string `json:"message"`
+		Errors  []any  `json:"errors"`
+	}
+	text := string(data[:min(len(data), 1000)])
+	if json.Unmarshal(data, &said) == nil && said.Message != "" {
+		text = said.Message
+		if len(said.Errors) > 0 {
+			text += fmt.Sprint(": ", said.Errors)
+		}
+	}
+	return line(text)
+}
+
+// line is a text of others as a line of ours.
+func line(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(text) > 200 {
+		text = strings.ToValidUTF8(text[:200], "") + "..."
+	}
+	return text
+}
+
+// passes reports whether an error may pass.
+func passes(err error) bool {
+	c := code(err)
+	return c/100 != 4 || c == http.StatusRequestTimeout
+}
+
+// retry makes an attempt until it succeeds or its error will not pass, for so long at most.
+func retry(ctx context.Context, most time.Duration, attempt func() error) error {
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		err := attempt()
+		if err != nil && !passes(err) {
+			err = backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithMaxElapsedTime(most))
+	return err
+}
