@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -166,10 +167,23 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
+	after := int64(math.MinInt64)
+	if text := r.URL.Query().Get("start"); text != "" {
+		if after, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return invalid("start", fmt.Sprintf("%.40q is not a time", text), "give milliseconds since 1970")
+		}
+	}
 	entries, lines := []entry{}, []map[string]string{}
 	for _, e := range events[max(0, len(events)-maxEvents):] {
+		if e.At.UnixMilli() < after {
+			continue
+		}
 		entries = append(entries, entry{timeText(e.At), e.Text, "info", map[string]string{"kind": string(e.Kind)}})
-		lines = append(lines, map[string]string{"timestamp": timeText(e.At), "line": e.Text})
+		line, err := json.Marshal(map[string]string{"level": "info", "logger": "linus", "message": e.Text}) // as E2B's command reads it
+		if err != nil {
+			return err
+		}
+		lines = append(lines, map[string]string{"timestamp": timeText(e.At), "line": string(line)})
 	}
 	if strings.HasPrefix(r.URL.Path, "/v2/") {
 		respond(w, http.StatusOK, map[string]any{"logs": entries})

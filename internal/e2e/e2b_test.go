@@ -11,12 +11,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -204,4 +206,94 @@ func TestTemplates_BuiltByE2BsOwnClient(t *testing.T) {
 		t.Errorf("what the client has seen (-want +got):\n%s", diff)
 	}
 	h.until(t, func() bool { return !strings.Contains(h.cli(t, "vm", "list"), "build-") })
+}
+
+func TestSandboxes_ByComputeSDK(t *testing.T) {
+	t.Parallel()
+	c := npmClients(t)
+	h := newHost(t, lab.DriverProcess)
+	got := h.runClient(t, c, h.serveSandboxes(t), "computesdk.mjs")
+	delete(got, "interactive")
+	want := map[string]any{
+		"first": "hello\n", "failed": []any{"out\n", "err\n", 3.0}, "file": []any{"text", false, []any{"file"}}, "listed": true, "found": "text", "left": 0.0,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what the client has seen (-want +got):\n%s", diff)
+	}
+}
+
+// E2B's command does here what is about sandboxes and templates; what is about accounts and teams is
+// its cloud's.
+func TestSandboxes_ByE2BsCommand(t *testing.T) {
+	t.Parallel()
+	c := npmClients(t)
+	h := newHost(t, lab.DriverProcess)
+	env := append(h.asAdmin(t, h.serveSandboxes(t)), "HOME="+t.TempDir(), "NO_COLOR=1")
+	command := func(args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), c.node, append([]string{filepath.Join(c.dir, "node_modules/@e2b/cli/dist/index.js")}, args...)...)
+		cmd.Env = env
+		return cmd
+	}
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := command(args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("e2b %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	says := func(want string, args ...string) {
+		t.Helper()
+		if out := run(args...); !strings.Contains(out, want) {
+			t.Errorf("e2b %s says, without %q:\n%s", strings.Join(args, " "), want, out)
+		}
+	}
+	id := regexp.MustCompile(`[0-9a-f]{32}`).FindString(run("sandbox", "create", "base", "--detach", "--timeout", "600"))
+	says(id, "sandbox", "list", "--format", "json")
+	says(id, "sandbox", "info", id)
+	says("out\n", "sandbox", "exec", id, "--", "echo", "out")
+	failing := command("sandbox", "exec", id, "--", "sh", "-c", "exit 7")
+	if err := failing.Run(); failing.ProcessState == nil || failing.ProcessState.ExitCode() != 7 {
+		t.Errorf("a command that fails: %v", err)
+	}
+	piped := command("sandbox", "exec", id, "--", "tr", "a-z", "A-Z")
+	piped.Stdin = strings.NewReader("piped")
+	if out, err := piped.Output(); err != nil || string(out) != "PIPED" {
+		t.Errorf("with input: %q, %v", out, err)
+	}
+	says("cpuUsedPct", "sandbox", "metrics", id, "--format", "json")
+	says("VM ", "sandbox", "logs", id, "--format", "json")
+	terminal, err := pty.Start(command("sandbox", "connect", id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer terminal.Close()
+	typed, screen := false, ""
+	for buf := make([]byte, 4096); !strings.Contains(screen, "sum 42"); {
+		n, err := terminal.Read(buf)
+		if screen += string(buf[:n]); err != nil {
+			t.Errorf("e2b sandbox connect ends with %v:\n%s", err, screen)
+			break
+		}
+		if !typed && strings.ContainsAny(screen, "$#") {
+			typed = true
+			if _, err := terminal.WriteString("echo sum $((40+2)); exit\r"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	run("sandbox", "pause", id)
+	says(id, "sandbox", "list", "--state", "paused", "--format", "json")
+	run("sandbox", "resume", id)
+	dir := t.TempDir()
+	if err := errors.Join(os.WriteFile(dir+"/e2b.Dockerfile", []byte("FROM e2bdev/base\nENV A=b\nCOPY file /srv/\nRUN test \"$A\" = b\n"), 0o600), os.WriteFile(dir+"/file", []byte("x"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	run("template", "create", "from-a-file", "--path", dir)
+	says("from-a-file", "template", "list", "--format", "json")
+	run("template", "delete", "from-a-file", "--yes")
+	says("killed", "sandbox", "kill", id)
+	if out := run("sandbox", "list", "--format", "json"); strings.Contains(out, id) {
+		t.Errorf("it is listed after its end:\n%s", out)
+	}
 }
