@@ -58,8 +58,9 @@ func sessions(t *testing.T) map[string]string {
 // compares what it shows with what is written.
 func TestDocs_SessionsAreTrue(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, "process", "LINUS_SECRET_ANTHROPIC_API_KEY=sk-of-a-stand-in")
+	h := newHost(t, "process", "LINUS_SECRET_ANTHROPIC_API_KEY=sk-of-a-stand-in", "LINUS_SECRET_CODEX_API_KEY=sk-of-an-environment")
 	installInTemplate(t, h, "claude")
+	installInTemplate(t, h, "agent")
 	installInTemplate(t, h, "codex")
 	h.template(t, 9001, "debian-12", "Debian GNU/Linux 12 (bookworm)")
 	h.template(t, 9002, "ubuntu-24.04", "Ubuntu 24.04 LTS")
@@ -75,7 +76,9 @@ func TestDocs_SessionsAreTrue(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bin, "linus"), []byte(program), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
-	place(t, bin, map[string]string{"codex": doctest.Read(t, filepath.Join(readmeFiles, "codex"))})
+	for _, name := range []string{"agent", "codex"} {
+		place(t, bin, map[string]string{name: doctest.Read(t, filepath.Join(readmeFiles, name))})
+	}
 	recipe := codexRecipe(t)
 	for title, session := range sessions(t) {
 		if title == sandboxSession { // it has a test of its own, for which npm has to be there

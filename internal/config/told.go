@@ -22,3 +22,14 @@ func GitLab() map[string]string {
 	}
 	return told
 }
+
+// Cursor returns what Cursor's worker controller tells its spawn hook by its environment.
+func Cursor() map[string]string {
+	told := map[string]string{}
+	for _, line := range os.Environ() {
+		if name, value, _ := strings.Cut(line, "="); strings.HasPrefix(name, "CURSOR_") {
+			told[name] = value
+		}
+	}
+	return told
+}

@@ -1,0 +1,2 @@
+#!/bin/sh
+exec linus dispatch cursor-worker --egress internet
