@@ -38,7 +38,8 @@ func listTemplates(ctx context.Context, t daemon.TemplateStore) ([]vm.VM, error)
 }
 
 func (a *app) templateBuildCommand() *cobra.Command {
-	var spec job.TemplateSpec
+	spec := job.TemplateSpec{Runners: map[string]job.FileSource{}}
+	runners := map[string]*job.FileSource{}
 	var everywhere bool
 	cmd := &cobra.Command{
 		Use:   "build",
@@ -50,8 +51,13 @@ func (a *app) templateBuildCommand() *cobra.Command {
 			if (spec.ImageURL == "") != (spec.ImageSHA256 == "") {
 				return usage("--image and --sha256 go together")
 			}
-			if wants := slices.Contains(strings.FieldsFunc(spec.Bootstrap, parted), "github-runner"); wants != (spec.RunnerURL != "") || wants != (spec.RunnerSHA256 != "") {
-				return usage("--bootstrap github-runner, --github-runner and --github-runner-sha256 go together: the archive actions-runner-linux-x64-VERSION.tar.gz and its checksum are on the page of GitHub's actions/runner releases")
+			for part, from := range runners {
+				if wants := slices.Contains(strings.FieldsFunc(spec.Bootstrap, parted), part); wants != (from.URL != "") || wants != (from.SHA256 != "") {
+					return usage("--bootstrap %s, --%[1]s and --%[1]s-sha256 go together: what it is and its checksum are on the page of its releases", part)
+				}
+				if from.URL != "" {
+					spec.Runners[part] = *from
+				}
 			}
 			return a.withTemplates(cmd, everywhere, func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error {
 				on := ""
@@ -82,9 +88,12 @@ func (a *app) templateBuildCommand() *cobra.Command {
 	cmd.Flags().StringVar(&spec.OS, "os", job.DefaultSystem, strings.Join(vm.Systems, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("os", cobra.FixedCompletions(vm.Systems, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&spec.Name, "name", "agent-template", "its name; no VM may have it")
-	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install: "base python node docker claude codex gemini" or some of them, all, or none; github-runner is not in all`)
-	cmd.Flags().StringVar(&spec.RunnerURL, "github-runner", "", "URL of GitHub's archive of the runner, for --bootstrap github-runner (file:// is the host's)")
-	cmd.Flags().StringVar(&spec.RunnerSHA256, "github-runner-sha256", "", "that archive's sha256 sum")
+	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install: "base python node docker claude codex gemini" or some of them, all, or none; github-runner, forgejo-runner and gitea-runner are not in all`)
+	for part, what := range map[string]string{"github-runner": "GitHub's archive of the runner", "forgejo-runner": "Forgejo's runner, a program", "gitea-runner": "Gitea's runner, a program"} {
+		runners[part] = &job.FileSource{}
+		cmd.Flags().StringVar(&runners[part].URL, part, "", "URL of "+what+", for --bootstrap "+part+" (file:// is the host's)")
+		cmd.Flags().StringVar(&runners[part].SHA256, part+"-sha256", "", "its sha256 sum")
+	}
 	cmd.Flags().StringVar(&spec.ImageURL, "image", "", "URL of another image of that system (file:// is the host's)")
 	cmd.Flags().StringVar(&spec.ImageSHA256, "sha256", "", "that image's sha256 sum")
 	return cmd

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -158,11 +159,11 @@ func TestTemplateBuild_PassesOnWhatIsAskedFor(t *testing.T) {
 	if code := run(t.Context(), withShelf, args, strings.NewReader(""), &out, &out); code != exitOK {
 		t.Fatalf("exit code %d, %s", code, &out)
 	}
-	want := job.TemplateSpec{Name: "big", OS: "debian-13", ImageURL: "file:///a.img", ImageSHA256: "00", Bootstrap: "python,github-runner", RunnerURL: "https://x/r.tar.gz", RunnerSHA256: "11"}
-	if len(s.specs) != 1 || s.specs[0] != want {
+	want := job.TemplateSpec{Name: "big", OS: "debian-13", ImageURL: "file:///a.img", ImageSHA256: "00", Bootstrap: "python,github-runner", Runners: map[string]job.FileSource{"github-runner": {URL: "https://x/r.tar.gz", SHA256: "11"}}}
+	if len(s.specs) != 1 || !reflect.DeepEqual(s.specs[0], want) {
 		t.Errorf("built %+v, want %+v", s.specs, want)
 	}
-	for _, given := range [][]string{{"--bootstrap", "github-runner"}, {"--github-runner", "https://x/r.tar.gz", "--github-runner-sha256", "11"}, {"--bootstrap", "base github-runner", "--github-runner", "https://x"}} {
+	for _, given := range [][]string{{"--bootstrap", "github-runner"}, {"--github-runner", "https://x/r.tar.gz", "--github-runner-sha256", "11"}, {"--bootstrap", "base github-runner", "--github-runner", "https://x"}, {"--bootstrap", "gitea-runner", "--forgejo-runner", "https://x", "--forgejo-runner-sha256", "11"}} {
 		if code := run(t.Context(), withShelf, append([]string{"template", "build"}, given...), strings.NewReader(""), &out, &out); code != exitUsage {
 			t.Errorf("%q: exit code %d, %s", given, code, &out)
 		}
@@ -216,7 +217,7 @@ func TestTemplate_OnAllNodes(t *testing.T) {
 		t.Errorf("exit code %d, %s", code, text)
 	}
 	a, b := shelves["a"].specs, shelves["b"].specs
-	if len(a) != 1 || len(b) != 1 || a[0] != b[0] || len(a[0].Build) != 36 || a[0].Build[14] != '7' {
+	if len(a) != 1 || len(b) != 1 || !reflect.DeepEqual(a[0], b[0]) || len(a[0].Build) != 36 || a[0].Build[14] != '7' {
 		t.Errorf("built %+v and %+v", a, b)
 	}
 	shelves["c"].fault = nil
@@ -226,7 +227,7 @@ func TestTemplate_OnAllNodes(t *testing.T) {
 			t.Errorf("exit code %d, %s", code, text)
 		}
 	}
-	if c := shelves["c"].specs; len(c) != 1 || c[0] != a[0] || len(shelves["a"].specs)+len(shelves["b"].specs) != 2 {
+	if c := shelves["c"].specs; len(c) != 1 || !reflect.DeepEqual(c[0], a[0]) || len(shelves["a"].specs)+len(shelves["b"].specs) != 2 {
 		t.Errorf("built %+v on c, want %+v", c, a[0])
 	}
 	shelves["b"].held = nil

@@ -278,6 +278,9 @@ const (
 // NodeStatuses are all of them.
 var NodeStatuses = []NodeStatus{NodeOnline, NodeOffline, NodeMaintenance}
 
+// FileSource is where a file comes from, which has to have this checksum.
+type FileSource struct{ URL, SHA256 string }
+
 // TemplateSpec describes a template to build. For empty values build-template.sh's
 // defaults apply.
 type TemplateSpec struct {
@@ -285,9 +288,11 @@ type TemplateSpec struct {
 	OS          string // one of vm.Systems
 	ImageURL    string // another image than the OS's
 	ImageSHA256 string
-	Bootstrap   string // what to install: base, python, node, docker, claude, codex, gemini, github-runner (some of them, separated by blanks), all or none
+	Bootstrap   string // what to install: base, python, node, docker, claude, codex, gemini, github-runner, forgejo-runner, gitea-runner (some of them, separated by blanks), all or none
 
-	RunnerURL, RunnerSHA256 string // the archive of github-runner, and its checksum
+	// Runners are where the runners of Bootstrap come from, by their names in it: the archive of
+	// github-runner, and the programs of the others.
+	Runners map[string]FileSource
 
 	// Build identifies the build: a UUID of version 7. Templates on several nodes are
 	// the same if theirs is. Empty: a new one.

@@ -215,7 +215,7 @@ func TestBuildTemplate_IsAnOperationThatIsSettled(t *testing.T) {
 				return tt.script(r)
 			}})
 			var told []job.Progress
-			spec := job.TemplateSpec{Name: "built", OS: "debian-12", Bootstrap: "base", RunnerURL: "https://x/r.tar.gz", RunnerSHA256: "11"}
+			spec := job.TemplateSpec{Name: "built", OS: "debian-12", Bootstrap: "base", Runners: map[string]job.FileSource{"github-runner": {URL: "https://x/r.tar.gz", SHA256: "11"}}}
 			v, err := h.provider(nil).BuildTemplate(t.Context(), spec, func(p job.Progress) { told = append(told, p) })
 			if env["TEMPLATE_NAME"] != "built" || env["VM_OS"] != "debian-12" || env["VM_BOOTSTRAP"] != "base" || env["VM_GITHUB_RUNNER"] != "https://x/r.tar.gz" || env["VM_GITHUB_RUNNER_SHA256"] != "11" || env["LINUS_OWNER"] != owner {
 				t.Errorf("asked with %v", env)

@@ -32,8 +32,11 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, pro
 	setText(env, "VM_IMAGE_URL", spec.ImageURL)
 	setText(env, "VM_IMAGE_SHA256", spec.ImageSHA256)
 	setText(env, "VM_BOOTSTRAP", spec.Bootstrap)
-	setText(env, "VM_GITHUB_RUNNER", spec.RunnerURL)
-	setText(env, "VM_GITHUB_RUNNER_SHA256", spec.RunnerSHA256)
+	for part, from := range spec.Runners {
+		name := "VM_" + strings.ToUpper(strings.ReplaceAll(part, "-", "_"))
+		setText(env, name, from.URL)
+		setText(env, name+"_SHA256", from.SHA256)
+	}
 	const op = "build a template"
 	id := "template-" + run
 	res, err := p.operate(ctx, id, call{op: op, script: "build-template", guest: "job-runner", env: env, onLine: telling(progress)})

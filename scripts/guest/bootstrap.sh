@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what jobs commonly need into this VM: base tools, Python, Node.js,
-# Docker, the agents' CLIs and the runner of GitHub Actions. Run again, it adds what lacks and changes nothing
+# Docker, the agents' CLIs and runners of forges. Run again, it adds what lacks and changes nothing
 # else.
 #
 # Where it runs: in the guest (Debian 12 and 13, Ubuntu 24.04, EL 9), as root or
@@ -8,8 +8,8 @@
 # to the distribution's package servers; agents need the npm registry too.
 #
 # Usage: bootstrap.sh [base] [python] [node] [docker] [claude] [codex]
-#                     [gemini] [github-runner] [--help]
-#   Without names: all of them but the runner. An agent brings node, the runner base.
+#                     [gemini] [github-runner] [forgejo-runner] [gitea-runner] [--help]
+#   Without names: all of them but the runners. An agent brings node, a runner base.
 #
 # Packages are the distribution's own:
 #   Node.js  Debian and Ubuntu: nodejs and npm. EL: the module stream nodejs:22,
@@ -19,7 +19,8 @@
 #   Agents   npm's @anthropic-ai/claude-code, @openai/codex, @google/gemini-cli,
 #            under /usr/local, with a Node.js 22 where an agent needs a newer
 #            one than the distribution's.
-#   Runner   the archive of LINUS_GITHUB_RUNNER, in /opt/actions-runner.
+#   Runners  GitHub's archive of LINUS_GITHUB_RUNNER, in /opt/actions-runner; Forgejo's and
+#            Gitea's programs of LINUS_FORGEJO_RUNNER and LINUS_GITEA_RUNNER, in /usr/local/bin.
 # A node with npm, a docker, an agent or a runner that is there already stays as it is,
 # wherever it came from.
 #
@@ -28,13 +29,15 @@
 #   LINUS_INSTALL_TIMEOUT  seconds one call of a package manager may take (1800)
 #   LINUS_GITHUB_RUNNER    URL (https, http or file) of actions-runner-linux-x64-VERSION.tar.gz, and
 #   LINUS_GITHUB_RUNNER_SHA256  its checksum: both are needed for github-runner
+#   LINUS_FORGEJO_RUNNER, LINUS_FORGEJO_RUNNER_SHA256  the same of the program of forgejo-runner,
+#   LINUS_GITEA_RUNNER, LINUS_GITEA_RUNNER_SHA256      and of that of gitea-runner
 #   LINUS_GITHUB_RUNNER_USER  whose the runner is: who runs jobs here (who runs this, also by sudo)
 #   LINUS_NONCE            frames the answer
-#   LINUS_ROOT             where etc/os-release and opt lie (a prefix; for tests)
+#   LINUS_ROOT             where etc/os-release, opt and usr/local lie (a prefix; for tests)
 #
 # Answer: LINUS_PYTHON_VERSION, LINUS_NODE_VERSION, LINUS_DOCKER_VERSION,
 # LINUS_CLAUDE_VERSION, LINUS_CODEX_VERSION, LINUS_GEMINI_VERSION,
-# LINUS_GITHUB_RUNNER_VERSION of what was asked for; LINUS_PACKAGES_INSTALLED: the
+# LINUS_GITHUB_RUNNER_VERSION, LINUS_FORGEJO_RUNNER_VERSION, LINUS_GITEA_RUNNER_VERSION of what was asked for; LINUS_PACKAGES_INSTALLED: the
 # packages this run had to add, by name, parted by spaces (what they bring along
 # is not counted, nor is npm's), and LINUS_PACKAGE_COUNT, how many those are.
 # Exit codes: 0 ok, 1 invalid parameter, 2 a package or sudo is missing, 3 this
@@ -45,8 +48,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
 
 usage() {
   printf '%s\n' \
-    'usage: [LINUS_LOCK_TIMEOUT=...] bootstrap.sh [base] [python] [node] [docker] [claude] [codex] [gemini] [github-runner] [--help]' \
-    'Installs them in this VM; without names: all but the runner. Exit codes and inputs are listed' \
+    'usage: [LINUS_LOCK_TIMEOUT=...] bootstrap.sh [base] [python] [node] [docker] [claude] [codex] [gemini] [github-runner] [forgejo-runner] [gitea-runner] [--help]' \
+    'Installs them in this VM; without names: all but the runners. Exit codes and inputs are listed' \
     'at the top of the script.' >&2
 }
 

@@ -29,7 +29,7 @@ bootstrap_guest() { # [<part...>]
 }
 
 select_parts() { # <argument...>
-  local -r known=' base python node docker claude codex gemini github-runner '
+  local -r known=' base python node docker claude codex gemini github-runner forgejo-runner gitea-runner '
   local wanted=" $* " part
   for part in "$@"; do
     if [[ -z ${part} || ${part} == *' '* || ${known} != *" ${part} "* ]]; then
@@ -37,13 +37,13 @@ select_parts() { # <argument...>
     fi
   done
   if (($# == 0)); then
-    wanted=${known/ github-runner / } # which needs an archive
+    wanted=${known/ github-runner forgejo-runner gitea-runner / } # which need a file
   fi
   if [[ ${wanted} == *@(' claude '|' codex '|' gemini ')* ]]; then
     wanted+='node '
   fi
-  if [[ ${wanted} == *' github-runner '* ]]; then
-    wanted+='base ' # which fetches and unpacks it
+  if [[ ${wanted} == *'-runner '* ]]; then
+    wanted+='base ' # which fetches and unpacks them
   fi
   for part in ${known}; do
     if [[ ${wanted} == *" ${part} "* ]]; then
@@ -54,16 +54,22 @@ select_parts() { # <argument...>
 
 read_bootstrap_inputs() {
   if [[ -n ${unknown_part} ]]; then
-    result_fail invalid "nothing is called ${unknown_part@Q}" 'there are: base python node docker claude codex gemini github-runner'
+    result_fail invalid "nothing is called ${unknown_part@Q}" 'there are: base python node docker claude codex gemini github-runner forgejo-runner gitea-runner'
   fi
   : "${LINUS_LOCK_TIMEOUT:=600}" "${LINUS_INSTALL_TIMEOUT:=1800}"
   validate_number LINUS_LOCK_TIMEOUT "${LINUS_LOCK_TIMEOUT}" 0 86400 seconds
   validate_number LINUS_INSTALL_TIMEOUT "${LINUS_INSTALL_TIMEOUT}" 1 86400 seconds
-  : "${LINUS_GITHUB_RUNNER:=}" "${LINUS_GITHUB_RUNNER_SHA256:=}" "${LINUS_GITHUB_RUNNER_USER:=${SUDO_USER:-}}"
-  if [[ " ${parts[*]} " == *' github-runner '* ]]; then
-    validate_pattern LINUS_GITHUB_RUNNER "${LINUS_GITHUB_RUNNER}" '(https?|file)://[^ ]+' 'an http, https or file URL of the archive actions-runner-linux-x64-VERSION.tar.gz'
-    validate_pattern LINUS_GITHUB_RUNNER_SHA256 "${LINUS_GITHUB_RUNNER_SHA256}" '[0-9a-f]{64}' 'the sha256 sum of that archive, in lower case'
-  fi
+  : "${LINUS_GITHUB_RUNNER_USER:=${SUDO_USER:-}}"
+  local part name
+  for part in "${parts[@]}"; do
+    if [[ ${part} == *-runner ]]; then
+      name=LINUS_${part^^}
+      name=${name//-/_}
+      validate_pattern "${name}" "${!name:-}" '(https?|file)://[^ ]+' 'an http, https or file URL of the runner: of GitHub its archive, of the others the program'
+      name+=_SHA256
+      validate_pattern "${name}" "${!name:-}" '[0-9a-f]{64}' 'the sha256 sum of that file, in lower case'
+    fi
+  done
 }
 
 # What the distributions differ in. manager_query prints "installed" for a
@@ -383,13 +389,8 @@ unpack_github_runner() { # <directory for it>
     run_read 30 id -un
     user=${run_out}
   fi
-  change_as_root curl -fsSL --retry 3 --connect-timeout 20 --speed-limit 1024 --speed-time 60 -o "$1/archive" -- "${LINUS_GITHUB_RUNNER}"
+  fetch_runner "$1/archive" "${LINUS_GITHUB_RUNNER}" "${LINUS_GITHUB_RUNNER_SHA256}"
   if ((run_rc != 0)); then
-    return 0
-  fi
-  change_as_root sha256sum "$1/archive"
-  if [[ ${run_rc} -ne 0 || ${run_out%% *} != "${LINUS_GITHUB_RUNNER_SHA256}" ]]; then
-    run_rc=1 run_said="the archive's checksum is ${run_out%% *}"
     return 0
   fi
   change_as_root mkdir -p "$1/runner" "${LINUS_ROOT:-}/opt"
@@ -402,6 +403,42 @@ unpack_github_runner() { # <directory for it>
     return 0
   fi
   change_as_root mv -T "$1/runner" "${LINUS_ROOT:-}/opt/actions-runner"
+}
+
+# run_rc and run_said tell why a file is not there, or is another one.
+fetch_runner() { # <file> <URL> <sha256 sum>
+  change_as_root curl -fsSL --retry 3 --connect-timeout 20 --speed-limit 1024 --speed-time 60 -o "$1" -- "$2"
+  if ((run_rc != 0)); then
+    return 0
+  fi
+  change_as_root sha256sum "$1"
+  if [[ ${run_rc} -ne 0 || ${run_out%% *} != "$3" ]]; then
+    run_rc=1 run_said="the file's checksum is ${run_out%% *}"
+  fi
+}
+
+install_forgejo_runner() { install_program forgejo-runner "${LINUS_FORGEJO_RUNNER}" "${LINUS_FORGEJO_RUNNER_SHA256}"; }
+install_gitea_runner() { install_program gitea-runner "${LINUS_GITEA_RUNNER}" "${LINUS_GITEA_RUNNER_SHA256}"; }
+
+install_program() { # <name> <URL> <sha256 sum>
+  local -r at=${LINUS_ROOT:-}/usr/local/bin/$1
+  local name=${1^^}
+  if [[ ! -x ${at} ]]; then
+    change_as_root mkdir -p "${at%/*}"
+    fetch_runner "${at}.new" "$2" "$3"
+    if ((run_rc == 0)); then
+      change_as_root chmod 0755 "${at}.new"
+    fi
+    if ((run_rc == 0)); then
+      change_as_root mv -T "${at}.new" "${at}"
+    fi
+    if ((run_rc != 0)); then
+      local -r said="$1 of $2 could not be installed (exit ${run_rc}): ${run_said}"
+      change_as_root rm -f -- "${at}.new"
+      result_fail vm "${said}" 'look whether this VM reaches the address, and whether the checksum is that of the program for linux and amd64'
+    fi
+  fi
+  report_version "${name//-/_}" "${at}"
 }
 
 # Nothing is rolled back: half of the tools is better than none.

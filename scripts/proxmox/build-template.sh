@@ -22,9 +22,11 @@
 #   VM_CPU 2, VM_RAM 2048 (MB)     of the throw-away VM, and of clones
 #                       that are created by hand
 #   VM_BOOTSTRAP base   what to install: base, python, node, docker, claude, codex, gemini,
-#                       github-runner, parted by blanks; all, which is without the runner; or none
+#                       github-runner, forgejo-runner, gitea-runner, parted by blanks; all, which is
+#                       without the runners; or none
 #   VM_GITHUB_RUNNER    URL of the archive of github-runner (file:// is this host's), and
-#   VM_GITHUB_RUNNER_SHA256   its checksum
+#   VM_GITHUB_RUNNER_SHA256   its checksum; VM_FORGEJO_RUNNER, VM_GITEA_RUNNER and theirs: of the
+#                       programs of the other runners
 #   VM_RUNNER           file on this host: the job runner, which clones then have
 #                       already (in /opt/linus). Default: none
 #   VM_READY_TIMEOUT 900 (seconds)  until the VM is ready and its agent responds
@@ -61,13 +63,18 @@ read_inputs() { # <argument...>
   : "${LINUS_LEASE_SECONDS:=10800}" "${VM_READY_TIMEOUT:=900}" "${VM_BOOTSTRAP:=base}" "${VM_BOOTSTRAP_TIMEOUT:=3600}"
   : "${VM_RUNNER:=}"
   VM_BOOTSTRAP=${VM_BOOTSTRAP//,/ }
-  validate_pattern VM_BOOTSTRAP "${VM_BOOTSTRAP}" 'none|all|(base|python|node|docker|claude|codex|gemini|github-runner)( +(base|python|node|docker|claude|codex|gemini|github-runner))*' \
-    'none, all, or some of: base python node docker claude codex gemini github-runner'
-  : "${VM_GITHUB_RUNNER:=}" "${VM_GITHUB_RUNNER_SHA256:=}"
-  if [[ ${VM_BOOTSTRAP} == *github-runner* ]]; then
-    validate_pattern VM_GITHUB_RUNNER "${VM_GITHUB_RUNNER}" '(https?|file)://[^ ]+' 'an http, https or file URL'
-    validate_pattern VM_GITHUB_RUNNER_SHA256 "${VM_GITHUB_RUNNER_SHA256}" '[0-9a-f]{64}' 'the sha256 sum of the archive at VM_GITHUB_RUNNER, in lower case'
-  fi
+  local -r known='base|python|node|docker|claude|codex|gemini|github-runner|forgejo-runner|gitea-runner'
+  validate_pattern VM_BOOTSTRAP "${VM_BOOTSTRAP}" "none|all|(${known})( +(${known}))*" "none, all, or some of: ${known//|/ }"
+  local part name
+  for part in github-runner forgejo-runner gitea-runner; do
+    if [[ " ${VM_BOOTSTRAP} " == *" ${part} "* ]]; then
+      name=VM_${part^^}
+      name=${name//-/_}
+      validate_pattern "${name}" "${!name:-}" '(https?|file)://[^ ]+' 'an http, https or file URL'
+      name+=_SHA256
+      validate_pattern "${name}" "${!name:-}" '[0-9a-f]{64}' "the sha256 sum of the file at ${name%_SHA256}, in lower case"
+    fi
+  done
   validate_number VM_BOOTSTRAP_TIMEOUT "${VM_BOOTSTRAP_TIMEOUT}" 1 86400 seconds
   validate_name TEMPLATE_NAME "${TEMPLATE_NAME}"
   : "${TEMPLATE_NAME_IN:=cluster}"
@@ -195,34 +202,43 @@ END
   fi
 }
 
-# An archive of this host goes into the VM first, and not into the template.
-bring_github_runner() { # github_runner: its URL in the VM
-  local -r file=${VM_GITHUB_RUNNER#file://}
-  github_runner=${VM_GITHUB_RUNNER}
-  if [[ ${VM_BOOTSTRAP} != *github-runner* || ${file} == "${VM_GITHUB_RUNNER}" ]]; then
-    return 0
-  fi
-  if [[ ! -f ${file} || ! -r ${file} ]]; then
-    result_fail config "${VM_GITHUB_RUNNER} is no file on ${HOSTNAME}" 'put the archive there, or give an https URL'
-  fi
-  github_runner=file:///var/tmp/linus-github-runner.tar.gz
-  guest_feed "${file}" "cat >${github_runner#file://}"
-  if ((run_rc != 0)); then
-    result_fail vm "could not put ${file} into VM ${vm_id} (exit ${run_rc}): ${run_said}" 'look for free space on its disk (VM_DISK)'
-  fi
+# A runner's file of this host goes into the VM first, and not into the template.
+bring_runners() { # runners: what the bootstrap is told of them
+  local part name url sum file
+  for part in github-runner forgejo-runner gitea-runner; do
+    if [[ " ${VM_BOOTSTRAP} " != *" ${part} "* ]]; then
+      continue
+    fi
+    name=${part^^}
+    name=${name//-/_}
+    url=VM_${name} sum=VM_${name}_SHA256
+    url=${!url} sum=${!sum}
+    file=${url#file://}
+    if [[ ${file} != "${url}" ]]; then
+      if [[ ! -f ${file} || ! -r ${file} ]]; then
+        result_fail config "${url} is no file on ${HOSTNAME}" 'put it there, or give an https URL'
+      fi
+      url=file:///var/tmp/linus-${part}
+      guest_feed "${file}" "cat >${url#file://}"
+      if ((run_rc != 0)); then
+        result_fail vm "could not put ${file} into VM ${vm_id} (exit ${run_rc}): ${run_said}" 'look for free space on its disk (VM_DISK)'
+      fi
+    fi
+    runners+="LINUS_${name}=${url@Q} LINUS_${name}_SHA256=${sum@Q} "
+  done
 }
 
 bootstrap_vm() {
-  local line error='' remedy='' success=no kind=vm github_runner=''
+  local line error='' remedy='' success=no kind=vm runners=''
   install_runner
   if [[ ${VM_BOOTSTRAP} == none ]]; then
     log_info 'nothing is to be installed'
     return 0
   fi
   ssh_deadline=$((SECONDS + VM_BOOTSTRAP_TIMEOUT))
-  bring_github_runner
+  bring_runners
   guest_run "$(declare -f)
-    LINUS_GITHUB_RUNNER=${github_runner@Q} LINUS_GITHUB_RUNNER_SHA256=${VM_GITHUB_RUNNER_SHA256@Q} LINUS_GITHUB_RUNNER_USER=${vm_user@Q}
+    ${runners}LINUS_GITHUB_RUNNER_USER=${vm_user@Q}
     bootstrap_guest ${VM_BOOTSTRAP/all/}" bash
   while IFS= read -r line; do
     case ${line} in

@@ -345,7 +345,7 @@ make_runner() { # archive, sum
   use_os debian 12
   make_runner
   LINUS_GITHUB_RUNNER=file://${archive} LINUS_GITHUB_RUNNER_SHA256=${wrong} bootstrap github-runner
-  assert_failed 5 "the archive's checksum is ${sum}"
+  assert_failed 5 "the file's checksum is ${sum}"
   LINUS_GITHUB_RUNNER=file://${archive}.not LINUS_GITHUB_RUNNER_SHA256=${sum} bootstrap github-runner
   assert_failed 5 'could not be installed'
   [[ ! -e ${LINUS_ROOT}/opt ]]
@@ -353,4 +353,33 @@ make_runner() { # archive, sum
   assert_failed 1 LINUS_GITHUB_RUNNER_SHA256
   bootstrap github-runner
   assert_failed 1 LINUS_GITHUB_RUNNER
+}
+
+@test "the runners of Forgejo and Gitea come from the programs that are given, and stay" {
+  local archive program sum part name
+  use_os debian 12
+  make_runner
+  program=${BATS_TEST_TMPDIR}/program
+  printf '#!/usr/bin/env bash\necho "runner version v12.1.0"\n' >"${program}"
+  sum=$(sha256sum "${program}")
+  sum=${sum%% *}
+  for part in forgejo-runner gitea-runner; do
+    name=${part^^}
+    name=LINUS_${name//-/_}
+    export "${name}=file://${program}" "${name}_SHA256=0"
+    bootstrap "${part}"
+    assert_failed 1 "${name}_SHA256"
+    export "${name}_SHA256=$(printf '0%.0s' {1..64})"
+    bootstrap "${part}"
+    assert_failed 5 "the file's checksum is ${sum}"
+    [[ ! -e ${LINUS_ROOT}/usr/local/bin/${part} && ! -e ${LINUS_ROOT}/usr/local/bin/${part}.new ]]
+    export "${name}_SHA256=${sum}"
+    bootstrap "${part}"
+    assert_status 0
+    assert_line "${name}_VERSION:12.1.0"
+    [[ -x ${LINUS_ROOT}/usr/local/bin/${part} ]]
+  done
+  rm "${program}"
+  bootstrap gitea-runner
+  assert_status 0
 }

@@ -145,9 +145,9 @@ assert_rolled_back() {
   VM_BOOTSTRAP=github-runner VM_GITHUB_RUNNER=file://${archive} VM_GITHUB_RUNNER_SHA256=${sum} run_script build-template
   assert_status 5 # this guest has no curl
   assert_says 'could not be installed'
-  assert_called 'ssh .* cat >/var/tmp/linus-github-runner.tar.gz'
+  assert_called 'ssh .* cat >/var/tmp/linus-github-runner'
   grep -qx 'an archive' "${PVE_STUB}/guest-programs"
-  grep -q "LINUS_GITHUB_RUNNER='file:///var/tmp/linus-github-runner.tar.gz' LINUS_GITHUB_RUNNER_SHA256='${sum}' LINUS_GITHUB_RUNNER_USER='debian'" "${PVE_STUB}/guest-programs"
+  grep -q "LINUS_GITHUB_RUNNER='file:///var/tmp/linus-github-runner' LINUS_GITHUB_RUNNER_SHA256='${sum}' LINUS_GITHUB_RUNNER_USER='debian'" "${PVE_STUB}/guest-programs"
   assert_rolled_back
   VM_BOOTSTRAP=github-runner VM_GITHUB_RUNNER=file://${archive}.not VM_GITHUB_RUNNER_SHA256=${sum} run_script build-template
   assert_status 3
