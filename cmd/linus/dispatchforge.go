@@ -17,6 +17,7 @@ func (a *app) dispatchForgeCommand(kind forge.Kind, name, tokens string) *cobra.
 	var f dispatchFlags
 	o := forge.Options{Kind: kind}
 	var tokenFile string
+	var hook hookFlags
 	cmd := &cobra.Command{
 		Use:   string(kind) + " --url URL --token-file FILE (--repository OWNER/NAME | --organization NAME | --instance)",
 		Short: "Serve jobs of " + name + " Actions, each by a runner in a VM of its own",
@@ -33,11 +34,17 @@ func (a *app) dispatchForgeCommand(kind forge.Kind, name, tokens string) *cobra.
 			if o.Token, err = a.secretLine(cmd.Context(), "--token-file", tokenFile); err != nil {
 				return err
 			}
+			if o.HookSecret, err = hook.secret(cmd.Context(), a); err != nil {
+				return err
+			}
 			if _, err := forge.New(o); err != nil { // before an engine is started for nothing
 				return usage("%w", err)
 			}
 			return f.run(cmd, a, func(ctx context.Context, d dispatch.Options) error {
 				o.Log = d.Log
+				for _, s := range d.Shapes {
+					o.Labels = append(o.Labels, s.Label)
+				}
 				q, err := forge.New(o)
 				if err != nil {
 					return err
@@ -45,7 +52,7 @@ func (a *app) dispatchForgeCommand(kind forge.Kind, name, tokens string) *cobra.
 				u, _ := url.Parse(o.URL) // it was parsed before
 				queue := u.Host + "/" + cmp.Or(o.Repository, o.Organization)
 				a.note("serving jobs of %s as %s: at most %d at once", queue, d.Name, d.Sessions)
-				return dispatch.Serve(ctx, d, string(kind), queue, q)
+				return hook.serve(ctx, a, d, string(kind), queue, q)
 			})
 		},
 	}
@@ -58,6 +65,9 @@ func (a *app) dispatchForgeCommand(kind forge.Kind, name, tokens string) *cobra.
 	flags.StringSliceVar(&o.Labels, "runs-on", []string{"linus"}, "labels that jobs may ask for: all that one asks for have to be among them")
 	flags.DurationVar(&o.Idle, "idle-timeout", 10*time.Minute, "how long a runner waits for its job, which another runner may have taken")
 	f.register(a, cmd, 4, "jobs at the same time, each in a VM")
+	if kind == forge.Gitea {
+		hook.register(cmd)
+	}
 	_ = cmd.MarkFlagFilename("token-file")
 	for _, name := range []string{"url", "repository", "organization", "runs-on", "idle-timeout"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
@@ -70,5 +80,5 @@ func (a *app) dispatchForgejoCommand() *cobra.Command {
 }
 
 func (a *app) dispatchGiteaCommand() *cobra.Command {
-	return a.dispatchForgeCommand(forge.Gitea, "Gitea", "one that may write repository, organization or admin, as it is for. Gitea 1.25 or later.")
+	return a.dispatchForgeCommand(forge.Gitea, "Gitea", "one that may write repository, organization or admin, as it is for. Gitea 1.25 or later, or 1.24 with --webhook.")
 }

@@ -56,7 +56,7 @@ var arrows = map[string][]string{
 	"internal/cluster":  {"internal/job"},
 	"internal/config":   {"internal/job"},
 	"internal/control":  {"internal/field", "internal/intake", "internal/job", "internal/view"},
-	"internal/dispatch": {"internal/handover", "internal/job"},
+	"internal/dispatch": {"internal/gate", "internal/handover", "internal/job"},
 	"internal/gitlab":   {},
 
 	"internal/dispatch/actions": {"internal/dispatch", "internal/job"},

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -115,4 +117,44 @@ func TestDispatch_ServesJobsOfForges(t *testing.T) {
 			t.Error("the log has the API's token")
 		}
 	})
+}
+
+// A Gitea 1.24 lists no jobs: those that its webhook tells of have their VMs.
+func TestDispatch_HearsOfJobsByWebhook(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess)
+	place(t, h.templateDisk(t), map[string]string{"home/debian/.local/bin/act_runner": standInForgeRunner})
+	s := forgetest.New(t, true)
+	s.Age("1.24")
+	d := h.dispatch(t, "gitea", "--url", s.URL, "--token-file", key(t, forgetest.Token), "--organization", "acme", "--name", "hears", "--webhook", "127.0.0.1:0", "--webhook-secret-file", key(t, "shared"))
+	var at []string
+	h.until(t, func() bool {
+		at = regexp.MustCompile(`hearing webhooks at (\S+)`).FindStringSubmatch(d.String())
+		return at != nil && strings.Contains(d.String(), "does not list jobs")
+	})
+	id := s.Add("test", "linus")
+	for secret, want := range map[string]int{"guessed": http.StatusUnauthorized, "shared": http.StatusNoContent} {
+		r := s.Event(t, id, "queued", "1", secret)
+		sent, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+at[1]+"/gitea", r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent.Header = r.Header
+		resp, err := http.DefaultClient.Do(sent)
+		if err != nil || resp.StatusCode != want {
+			t.Fatalf("signed by %s: %v, %v", secret, resp, err)
+		}
+		_ = resp.Body.Close()
+	}
+	h.until(t, func() bool { return s.Job(id).Status == "success" })
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if left := s.Runners(); len(left) > 0 || s.Job(id).Taken != 1 {
+		t.Errorf("runners %+v, %+v", left, s.Job(id))
+	}
+	h.waitGone(t)
 }

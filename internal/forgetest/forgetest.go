@@ -41,7 +41,7 @@ type Server struct {
 	made    int // runners and jobs, for their IDs
 	refused []string
 	broken  http.HandlerFunc // answers instead, until it is nil
-	old     bool             // knows neither lists of jobs nor runners for one job
+	version string           // of Gitea: 1.24 lists no jobs, and 1.23 knows no runners for one job either
 }
 
 // Job is a workflow's job.
@@ -175,11 +175,11 @@ func (s *Server) Break(with http.HandlerFunc) {
 	s.broken = with
 }
 
-// Age makes it a Gitea 1.23, or one of 1.24 that knows runners for one job and does not list jobs.
-func (s *Server) Age() {
+// Age makes it a Gitea 1.24, which does not list jobs, or a 1.23, which knows no runners for one job either.
+func (s *Server) Age(version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.old = true
+	s.version = version
 }
 
 // Event is the webhook that tells of a job, signed with a secret.
@@ -282,7 +282,7 @@ func (s *Server) giteaRegister(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, 400, "missing runner token, name")
 		return
 	}
-	is := s.register(o.Name, o.Labels, o.Ephemeral && !s.old)
+	is := s.register(o.Name, o.Labels, o.Ephemeral && s.version != "1.23")
 	answer(w, 200, map[string]any{"runner": map[string]any{"id": strconv.FormatInt(is.ID, 10), "uuid": is.UUID, "token": is.Token, "name": is.Name, "labels": is.Labels, "ephemeral": is.Ephemeral}})
 }
 
@@ -313,7 +313,7 @@ func (s *Server) giteaJob(j *Job) map[string]any {
 }
 
 func (s *Server) giteaJobs(w http.ResponseWriter, r *http.Request) {
-	if s.old {
+	if s.version != "" {
 		http.NotFound(w, r)
 		return
 	}

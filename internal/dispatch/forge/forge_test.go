@@ -139,7 +139,7 @@ func TestWaiting_RefusedForGood(t *testing.T) {
 		}
 	}
 	s := forgetest.New(t, true)
-	s.Age()
+	s.Age("1.23")
 	_, err := newQueue(t, s, forge.Options{Kind: forge.Gitea}).Waiting(t.Context())
 	if _, fatal := errors.AsType[*dispatch.Fatal](err); !fatal || !strings.Contains(err.Error(), "this Gitea does not list jobs (1.25 does), and there is no webhook") {
 		t.Error(err)
@@ -240,7 +240,7 @@ func TestNew_Refuses(t *testing.T) {
 // A Gitea 1.24 tells of its jobs by webhooks alone: signed, once each, of ours.
 func TestHook_TellsOfJobs(t *testing.T) {
 	s := forgetest.New(t, true)
-	s.Age()
+	s.Age("1.24")
 	q := newQueue(t, s, forge.Options{Kind: forge.Gitea, HookSecret: "shared"})
 	hooked := q.(dispatch.Hooked)
 	hook := hooked.Hook()
