@@ -316,16 +316,14 @@ func (a *app) gitlabScript(ctx context.Context, s *session, j *gitlab.Job, stage
 		}
 	})
 	defer ended()
-	b := *a
-	b.stdin = script
-	if err := b.talk(inner, s, run, conversation{input: true}, nil); err != nil {
-		return err
-	}
-	r, err := s.Result(inner, run.ID)
+	r, err := a.gitlabTalk(inner, s, run.ID, script)
 	switch {
 	case ctx.Err() != nil:
 		return errors.New("the stage was ended by the runner")
 	case err != nil:
+		if err := s.Cancel(inner, run.ID); err != nil && !errors.Is(err, job.ErrCompleted) { // it would wait for the rest
+			a.note("linus: the stage's script is not ended: %v", err)
+		}
 		return err
 	case r.Reason != job.ReasonExitStatus || r.ExitCode == nil:
 		return fmt.Errorf("the script has no exit code: %s", r.Error)
@@ -333,6 +331,24 @@ func (a *app) gitlabScript(ctx context.Context, s *session, j *gitlab.Job, stage
 		return scriptError(*r.ExitCode)
 	}
 	return nil
+}
+
+// gitlabTalk gives a stage its script, all of which it reads before it begins, and shows what it says.
+func (a *app) gitlabTalk(ctx context.Context, s *session, id string, script io.Reader) (r job.Result, err error) {
+	if _, err := a.follow(ctx, s, id, following{quiet: true, until: job.Job.Begun}); err != nil {
+		return r, err
+	}
+	if _, err := sendInput(ctx, s, id, script, true, func() {}); err != nil && !errors.Is(err, job.ErrCompleted) {
+		return r, fmt.Errorf("give the VM the stage's script: %w", err)
+	}
+	l := &logs{engine: s, id: id, follow: true}
+	l.add(job.Stdout, a.stdout)
+	l.add(job.Stderr, a.stderr)
+	if err := l.copy(ctx); err != nil {
+		return r, err
+	}
+	l.noteDropped(a)
+	return s.Result(ctx, id)
 }
 
 func (a *app) gitlabCleanupCommand() *cobra.Command {

@@ -150,7 +150,7 @@ func TestGitLab_AJobHasAVM(t *testing.T) {
 	r.has(":linus_vm\r\x1b[0K")
 	r.has("LINUS_MEMORY is not regarded: the runner's owner does not allow it (--allow-variables memory)")
 	show := h.cli(t, "vm", "show", told.Hostname)
-	for _, want := range []string{"2 cores, 768M", "gitlab/job=4711", "gitlab/project=acme/app", "gitlab/name=unit tests"} {
+	for _, want := range []string{"2 cores, 768M", "expires", "gitlab/job=4711", "gitlab/project=acme/app", "gitlab/name=unit tests"} {
 		if !strings.Contains(show, want) {
 			t.Errorf("the VM has no %q: %s", want, show)
 		}
@@ -202,6 +202,22 @@ func TestGitLab_AJobHasAVM(t *testing.T) {
 		t.Errorf("after_script: %d", code)
 	}
 	r.has("ends\n")
+
+	// The engine dies within a stage, which goes on; the next one has its end.
+	cmd = r.command("run", r.script("echo half; until [[ -e /tmp/go-on ]]; do sleep 0.1; done; echo whole; exit 4"), "step_script")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h.until(t, func() bool { return strings.Contains(r.trace.String(), "half\n") })
+	if !h.killEngine() {
+		t.Error("no engine to kill")
+	}
+	h.cli(t, "vm", "ssh", told.Hostname, "--", "touch", "/tmp/go-on")
+	_ = cmd.Wait()
+	r.has("half\nwhole\n")
+	if code := cmd.ProcessState.ExitCode(); code != 81 {
+		t.Errorf("a stage whose engine was killed: %d", code)
+	}
 
 	// The runner dies within a stage: its clean-up ends that, and the VM.
 	cmd = r.command("run", r.script("echo goes on; sleep 600"), "step_script")

@@ -97,7 +97,9 @@ type Queue struct {
 	checked bool   // whether runners may be registered
 	listed  bool   // the forge lists jobs
 
-	mu    sync.Mutex
+	mu   sync.Mutex
+	made map[string]string // the jobs that runners are made for, by the runners' names: Gitea's take any
+
 	told  map[string]told  // by webhooks: what there is where the forge does not list jobs
 	seen  []string         // webhooks' deliveries
 	ids   map[string]int64 // of registered runners, by their names
@@ -119,6 +121,7 @@ const (
 	defaultIdle = 10 * time.Minute
 	perPage     = 50 // the APIs' most, as servers are set up
 	fewest      = 10 // of a page that is not the last
+	againSuffix = "-again"
 	maxPages    = 20
 	maxTold     = 1000
 	toldTime    = 24 * time.Hour // after which Gitea gives up a job that nobody takes
@@ -132,7 +135,7 @@ func New(o Options) (dispatch.Queue, error) {
 	}
 	q := &Queue{
 		Options: o, ways: o.Kind.ways(), api: newAPI(strings.TrimSuffix(o.URL, "/"), o.Token), listed: true,
-		told: map[string]told{}, ids: map[string]int64{}, woken: make(chan struct{}, 1),
+		told: map[string]told{}, ids: map[string]int64{}, made: map[string]string{}, woken: make(chan struct{}, 1),
 	}
 	owner, name, _ := strings.Cut(o.Repository, "/")
 	given := 0
@@ -195,6 +198,7 @@ type forgeJob struct {
 	Attempt    int64     `json:"attempt"`     // Forgejo's
 	Labels     []string  `json:"labels"`      // Gitea's
 	RunAttempt int64     `json:"run_attempt"` // Gitea's
+	Runner     string    `json:"runner_name"` // Gitea's
 	Created    time.Time `json:"created_at"`  // Gitea's
 }
 
@@ -251,6 +255,9 @@ func (q *Queue) Waiting(ctx context.Context) ([]dispatch.Work, error) {
 			works = append(works, w)
 		}
 	}
+	if err := q.again(ctx, works); err != nil {
+		return nil, err
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	maps.DeleteFunc(q.told, func(_ string, t told) bool { return q.listed || time.Since(t.at) > toldTime })
@@ -261,6 +268,35 @@ func (q *Queue) Waiting(ctx context.Context) ([]dispatch.Work, error) {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(len(a.ID), len(b.ID)), strings.Compare(a.ID, b.ID))
 	})
 	return works, nil
+}
+
+// again gives jobs whose runner has another one another ID, under which they wait: under their own
+// they have a session, which is that other one's.
+func (q *Queue) again(ctx context.Context, works []dispatch.Work) error {
+	q.mu.Lock()
+	made := maps.Clone(q.made)
+	q.mu.Unlock()
+	has := slices.Collect(maps.Values(made))
+	if q.Kind != Gitea || !slices.ContainsFunc(works, func(w dispatch.Work) bool { return slices.Contains(has, w.ID) }) {
+		return nil
+	}
+	robbed := map[string]int{}
+	err := pages(ctx, q.api, q.scope+"/actions/jobs?status=in_progress", q.list, true, func(j forgeJob) bool {
+		w, _ := q.work(j)
+		if its := made[j.Runner]; its != "" && its != w.ID {
+			robbed[its]++
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("look for jobs that run: %w", err)
+	}
+	for i, w := range works {
+		if n := robbed[w.ID]; n > 0 {
+			works[i].ID += againSuffix + strconv.Itoa(n)
+		}
+	}
+	return nil
 }
 
 // look returns the jobs that wait, as the forge lists them. One that does not is heard by webhook.
@@ -315,6 +351,7 @@ func (q *Queue) Handover(ctx context.Context, s dispatch.Session) (dispatch.Hand
 	}
 	q.mu.Lock()
 	q.ids[s.Name] = r.id
+	q.made[s.Name], _, _ = strings.Cut(s.Work.ID, againSuffix)
 	q.mu.Unlock()
 	data, err := q.secret(q, s, handle, r)
 	return dispatch.Handover{Secret: data}, err
@@ -414,6 +451,7 @@ func (q *Queue) Release(ctx context.Context, s dispatch.Session, o *job.Outcome)
 	}
 	q.mu.Lock()
 	delete(q.ids, s.Name)
+	delete(q.made, s.Name)
 	q.mu.Unlock()
 	return nil
 }

@@ -1,6 +1,7 @@
 package forge_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -278,6 +279,50 @@ func TestHook_TellsOfJobs(t *testing.T) {
 	send(405, httptest.NewRequest(http.MethodGet, "/", nil))
 	send(413, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 1<<20+1))))
 	if works := waiting(t, q); len(works) > 0 {
+		t.Errorf("%+v", works)
+	}
+}
+
+// Gitea gives a runner the oldest job with its labels: the one it was made for waits for another.
+func TestWaiting_AJobWhoseRunnerHasAnother(t *testing.T) {
+	s := forgetest.New(t, true)
+	q := newQueue(t, s, forge.Options{Kind: forge.Gitea})
+	older, newer := s.Add("older", "linus"), s.Add("newer", "linus", "big")
+	take := func(w dispatch.Work, want int64) dispatch.Session {
+		t.Helper()
+		session := dispatch.Session{Work: w, Name: "linus-dispatch-" + w.ID}
+		h, err := q.Handover(t.Context(), session)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var is struct{ UUID, Token string }
+		req, _ := http.NewRequest(http.MethodPost, s.URL+"/api/actions/runner.v1.RunnerService/FetchTask", strings.NewReader("{}"))
+		if err := json.Unmarshal(h.Secret, &is); err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Runner-Uuid", is.UUID)
+		req.Header.Set("X-Runner-Token", is.Token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil || s.Job(want).By != session.Name {
+			t.Fatalf("%v; the runner for %s has not job %d", err, w.ID, want)
+		}
+		_ = resp.Body.Close()
+		return session
+	}
+	first := take(waiting(t, q)[1], older)
+	works := waiting(t, q)
+	if len(works) != 1 || works[0].ID != fmt.Sprintf("%d-again1", newer) {
+		t.Fatalf("%+v", works)
+	}
+	take(works[0], newer)
+	if works := waiting(t, q); len(works) > 0 {
+		t.Errorf("%+v", works)
+	}
+	s.Add("one more", "linus")
+	if err := q.Release(t.Context(), first, nil); err != nil {
+		t.Error(err)
+	}
+	if works := waiting(t, q); len(works) != 1 || strings.Contains(works[0].ID, "again") {
 		t.Errorf("%+v", works)
 	}
 }
