@@ -7,6 +7,7 @@
 package githubtest
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rsa"
 	"crypto/sha256"
@@ -214,6 +215,24 @@ func (g *GitHub) Deliver(event, id, secret string, body []byte) int {
 	}
 	resp.Body.Close()
 	return resp.StatusCode
+}
+
+// Runner is what a runner does: it takes a job once there is one that fits, or is done with it.
+func (g *GitHub) Runner(ctx context.Context, config, verb string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, g.URL+"/runner/"+verb, nil)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+config)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", verb, resp.Status)
+	}
+	return nil
 }
 
 // Start has a runner that is not of the queue take a job.

@@ -41,6 +41,9 @@ type Options struct {
 	Labels []string
 	// Forks says whether jobs of pull requests from forks are served: anybody may write those.
 	Forks bool
+	// Look is how often all repositories are looked at, as far as GitHub's limits allow; 0: every 10
+	// seconds, or every 5 minutes where webhooks tell of jobs.
+	Look time.Duration
 	// Idle is how long a runner waits for its job; 0: 10 minutes. Another runner may have taken it.
 	Idle time.Duration
 
@@ -126,9 +129,13 @@ func New(o Options) (dispatch.Queue, error) {
 			return nil, fmt.Errorf("repository %s is not one of %s: an organization, or an App's installation, has one owner", r, owner)
 		}
 	}
-	o.Idle = max(o.Idle, 0)
-	if o.Idle == 0 {
+	if o.Idle <= 0 {
 		o.Idle = defaultIdle
+	}
+	if o.Look <= 0 && o.HookSecret == "" {
+		o.Look = lookPause
+	} else if o.Look <= 0 {
+		o.Look = hookedPause // it finds what webhooks have not told
 	}
 	q := &Queue{
 		Options: o,

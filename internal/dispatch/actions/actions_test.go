@@ -243,27 +243,11 @@ func TestRelease_LeavesARunnerThatHasAJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner(t, g, h.Secret, "take")
+	if err := g.Runner(t.Context(), string(h.Secret), "take"); err != nil {
+		t.Fatal(err)
+	}
 	if err := q.Release(t.Context(), s, &job.Outcome{Status: job.Failed}); err != nil || !strings.Contains(said.String(), "has a job") || len(g.Runners()) != 1 {
 		t.Errorf("%v, %s, %+v", err, said, g.Runners())
-	}
-}
-
-// runner is what a runner does in its VM.
-func runner(t *testing.T, g *githubtest.GitHub, config []byte, verb string) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.URL+"/runner/"+verb, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+string(config))
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s", verb, resp.Status)
 	}
 }
 

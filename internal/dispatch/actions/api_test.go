@@ -84,7 +84,7 @@ func TestRates_LeaveSomeForSessions(t *testing.T) {
 		var asked []string
 		left := 501
 		q := &Queue{
-			Options: Options{Repositories: []string{web}, Key: Key{Token: "t"}, Log: slog.New(slog.DiscardHandler)},
+			Options: Options{Repositories: []string{web}, Key: Key{Token: "t"}, Log: slog.New(slog.DiscardHandler), Look: lookPause},
 			waiting: map[int64]waiting{}, runners: map[string]string{}, checked: true,
 		}
 		reset := strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)

@@ -23,7 +23,6 @@ const (
 	maxNoted           = 1000
 )
 
-// Between looks at everything: where webhooks tell of jobs, that is only for those that were lost.
 const (
 	lookPause   = 10 * time.Second
 	hookedPause = 5 * time.Minute
@@ -88,12 +87,8 @@ func (q *Queue) Waiting(ctx context.Context) ([]dispatch.Work, error) {
 		}
 		q.checked = true
 	}
-	pause := lookPause
-	if q.HookSecret != "" {
-		pause = hookedPause
-	}
 	err := q.lookAtNoted(ctx)
-	if err == nil && (q.at > 0 || time.Since(q.looked) >= pause) {
+	if err == nil && (q.at > 0 || time.Since(q.looked) >= q.Look) {
 		err = q.lookAtAll(ctx)
 	}
 	if err != nil {
