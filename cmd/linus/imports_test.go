@@ -44,7 +44,7 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":         {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/dispatch/forge", "internal/field", "internal/gitlab", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
+	"cmd/linus":         {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/dispatch/actions", "internal/dispatch/forge", "internal/field", "internal/gitlab", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
 	"cmd/linus-worker":  {"internal/handover", "internal/worker"},
 	"cmd/linus-sandbox": {"internal/sandbox"},
 	"internal/daemon":   append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),

@@ -106,7 +106,7 @@ func (a *app) verbs(args []string) []*cobra.Command {
 			a.poolCreateCommand(), a.poolListCommand(), a.poolShowCommand(), a.poolResizeCommand(), a.poolDrainCommand(), a.poolRemoveCommand()),
 		a.volumeCommand(),
 		group("dispatch", "Serve queues of agents' sessions and of CI jobs, one VM each",
-			a.dispatchClaudeCommand(), a.dispatchClaudeCodeCommand(), a.dispatchForgejoCommand(), a.dispatchGiteaCommand(), a.dispatchCursorCommand()),
+			a.dispatchClaudeCommand(), a.dispatchClaudeCodeCommand(), a.dispatchGitHubCommand(), a.dispatchForgejoCommand(), a.dispatchGiteaCommand(), a.dispatchCursorCommand()),
 		a.gitlabCommand(),
 		group("network", "Show and test where a VM may connect to", a.networkShowCommand(), a.networkTestCommand()),
 		group("node", "List and cordon the nodes that VMs are created on",

@@ -21,6 +21,7 @@ import (
 
 	"linus/internal/doctest"
 	"linus/internal/forgetest"
+	"linus/internal/githubtest"
 	"linus/internal/lab"
 	"linus/internal/queuetest"
 )
@@ -62,17 +63,22 @@ func TestDocs_SessionsAreTrue(t *testing.T) {
 	installInTemplate(t, h, "claude")
 	installInTemplate(t, h, "agent")
 	installInTemplate(t, h, "codex")
+	place(t, h.templateDisk(t), githubRunner)
 	h.template(t, 9001, "debian-12", "Debian GNU/Linux 12 (bookworm)")
 	h.template(t, 9002, "ubuntu-24.04", "Ubuntu 24.04 LTS")
 	h.template(t, 9003, "codex", "Debian GNU/Linux 12 (bookworm)")
+	h.template(t, 9004, "runner", "Debian GNU/Linux 12 (bookworm)")
 	scripts := t.TempDir()
 	q := queuetest.New(t, 40*time.Second)
 	q.Add("sesn_01XyZ", false, "uname -n")
-	bin := t.TempDir() // its linus finds the stand-ins for Anthropic's API and a Forgejo
+	bin := t.TempDir() // its linus finds the stand-ins for the APIs of Anthropic and GitHub, and a Forgejo
 	forgejo := forgetest.New(t, false)
 	forgejo.Add("test", "linus")
 	place(t, h.templateDisk(t), map[string]string{"home/debian/.local/bin/forgejo-runner": standInForgeRunner})
-	program := fmt.Sprintf("#!/bin/sh\ncase \"$1 $2\" in\n'dispatch claude') set -- \"$@\" --api %s ;;\n'dispatch forgejo') set -- \"$@\" --url %s ;;\nesac\nexec %s \"$@\"\n", q.URL, forgejo.URL, h.linus())
+	github := githubtest.New(t)
+	github.Queue(githubtest.Owner+"/web", "self-hosted")
+	program := fmt.Sprintf("#!/bin/sh\ncase \"$1 $2\" in\n'dispatch claude') set -- \"$@\" --api %s ;;\n'dispatch github') set -- \"$@\" --api %s ;;\n"+
+		"'dispatch forgejo') set -- \"$@\" --url %s ;;\nesac\nexec %s \"$@\"\n", q.URL, github.URL, forgejo.URL, h.linus())
 	if err := os.WriteFile(filepath.Join(bin, "linus"), []byte(program), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}

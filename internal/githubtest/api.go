@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -30,14 +31,21 @@ func (r *run) status() string {
 	return status
 }
 
-func (g *GitHub) run(r *run) map[string]any {
-	head, event := r.of, "push"
+func (r *run) head() string {
 	if r.fork {
-		head, event = "mallory/"+r.of[strings.IndexByte(r.of, '/')+1:], "pull_request"
+		return "mallory/" + r.of[strings.IndexByte(r.of, '/')+1:]
+	}
+	return r.of
+}
+
+func (g *GitHub) run(r *run) map[string]any {
+	event := "push"
+	if r.fork {
+		event = "pull_request"
 	}
 	return map[string]any{
 		"id": r.id, "name": "CI", "event": event, "status": r.status(), "conclusion": nil, "created_at": r.at.UTC().Format(time.RFC3339),
-		"html_url": fmt.Sprintf("https://github.example/%s/actions/runs/%d", r.of, r.id), "repository": repository(r.of), "head_repository": repository(head),
+		"html_url": fmt.Sprintf("https://github.example/%s/actions/runs/%d", r.of, r.id), "repository": repository(r.of), "head_repository": repository(r.head()),
 	}
 }
 
@@ -249,8 +257,18 @@ func (g *GitHub) runner(r *http.Request) *Runner {
 	return nil
 }
 
+// event is the payload of what has started a run: "Webhook events and payloads".
+func event(r *run) map[string]any {
+	if !r.fork {
+		return map[string]any{"ref": "refs/heads/main", "repository": repository(r.of)}
+	}
+	return map[string]any{"action": "opened", "repository": repository(r.of), "pull_request": map[string]any{
+		"head": map[string]any{"repo": repository(r.head())}, "base": map[string]any{"repo": repository(r.of)},
+	}}
+}
+
 // take waits until there is a job that the runner has all labels for, the oldest first, and returns
-// its ID.
+// its ID, its repository and the event that has started it, each in a line.
 func (g *GitHub) take(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -270,7 +288,8 @@ func (g *GitHub) take(w http.ResponseWriter, r *http.Request) {
 					g.change()
 					started := *j
 					g.hooks.Go(func() { g.tell("in_progress", run, started) })
-					fmt.Fprintln(w, j.ID)
+					event, _ := json.Marshal(event(run)) // of strings
+					fmt.Fprintf(w, "%d\n%s\n%s\n", j.ID, run.of, event)
 					return
 				}
 			}
@@ -291,6 +310,7 @@ func (g *GitHub) wait(r *http.Request) {
 
 // done ends a runner's job; its registration goes with it.
 func (g *GitHub) done(w http.ResponseWriter, r *http.Request) {
+	said, _ := io.ReadAll(io.LimitReader(r.Body, 1<<16))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	one := g.runner(r)
@@ -298,15 +318,20 @@ func (g *GitHub) done(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
-	one.removed = true
 	for _, run := range g.runs {
 		for _, j := range run.jobs {
-			if j.Runner == one.Name && j.Status == "in_progress" {
-				j.Status = "completed"
-				ended := *j
-				g.hooks.Go(func() { g.tell("completed", run, ended) })
+			if j.Runner != one.Name || j.Status != "in_progress" {
+				continue
 			}
+			if j.stays {
+				fmt.Fprintln(w, "goes on")
+				return
+			}
+			j.Status, j.Said = "completed", string(said)
+			ended := *j
+			g.hooks.Go(func() { g.tell("completed", run, ended) })
 		}
 	}
+	one.removed = true
 	g.change()
 }

@@ -3,10 +3,12 @@
 // speaks the API as docs.github.com/rest describes it in version 2022-11-28 (the pages "Workflow
 // runs", "Workflow jobs", "Self-hosted runners", "Self-hosted runner groups", "GitHub Apps", "Best
 // practices for using the REST API", and "Webhook events and payloads"), and refuses what those say
-// is refused. What runners speak is not published: here they POST to /runner/take and /runner/done.
+// is refused. What runners speak is not published: here they POST to /runner/take and /runner/done, which answers
+// "goes on" as long as it does.
 package githubtest
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rsa"
@@ -42,13 +44,13 @@ const (
 type GitHub struct {
 	URL    string         // of the API
 	AppKey *rsa.PublicKey // of the App
-	Hook   string         // where webhooks go
-	Secret string         // that they are signed with
 
 	// Intercept may answer a request in the service's place.
 	Intercept func(w http.ResponseWriter, r *http.Request) bool
 
 	mu       sync.Mutex
+	hook     string        // where webhooks go
+	secret   string        // that they are signed with
 	changed  chan struct{} // closed at each change
 	next     int64
 	runs     []*run
@@ -74,6 +76,9 @@ type Job struct {
 	Labels   []string
 	Runner   string // its name
 	Attempts int    // how often it was given to a runner
+	Said     string // by its runner, at its end
+
+	stays bool
 }
 
 // Runner is a just-in-time runner.
@@ -190,18 +195,30 @@ func (g *GitHub) queue(repository string, fork bool, labels []string) (ids []int
 
 // tell sends the webhook of a job.
 func (g *GitHub) tell(action string, r *run, j Job) {
-	if g.Hook == "" {
-		return
-	}
 	body, _ := json.Marshal(map[string]any{"action": action, "workflow_job": g.job(r, &j), "repository": repository(r.of), "sender": map[string]any{"login": "octocat"}})
-	g.Deliver("workflow_job", fmt.Sprintf("%s-%d", action, j.ID), g.Secret, body)
+	g.Deliver("workflow_job", fmt.Sprintf("%s-%d", action, j.ID), "", body)
 }
 
-// Deliver sends a webhook, and returns what it was answered.
+// Tell has webhooks sent to an address from now on.
+func (g *GitHub) Tell(hook, secret string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.hook, g.secret = hook, secret
+}
+
+// Deliver sends a webhook that is signed with another secret, or with the right one if that is empty,
+// and returns what it was answered; 0: nothing.
 func (g *GitHub) Deliver(event, id, secret string, body []byte) int {
+	g.mu.Lock()
+	hook := g.hook
+	secret = cmp.Or(secret, g.secret)
+	g.mu.Unlock()
+	if hook == "" {
+		return 0
+	}
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write(body)
-	r, err := http.NewRequest(http.MethodPost, g.Hook, strings.NewReader(string(body)))
+	r, err := http.NewRequest(http.MethodPost, hook, strings.NewReader(string(body)))
 	if err != nil {
 		return 0
 	}
@@ -237,6 +254,19 @@ func (g *GitHub) Runner(ctx context.Context, config, verb string) error {
 
 // Start has a runner that is not of the queue take a job.
 func (g *GitHub) Start(id int64, runner string) { g.set(id, "in_progress", runner) }
+
+// Stay has a job go on until Let, though its runner is done with it.
+func (g *GitHub) Stay(id int64) { g.stay(id, true) }
+
+// Let ends what Stay says.
+func (g *GitHub) Let(id int64) { g.stay(id, false) }
+
+func (g *GitHub) stay(id int64, stays bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, j := g.find(id)
+	j.stays = stays
+}
 
 // Finish ends a job.
 func (g *GitHub) Finish(id int64) { g.set(id, "completed", "") }

@@ -89,7 +89,7 @@ var (
 )
 
 var (
-	repositoryName   = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}/[A-Za-z0-9._-]{1,100}$`)
+	repositoryName   = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}/\.?[A-Za-z0-9_-][A-Za-z0-9._-]{0,98}$`)
 	organizationName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`)
 )
 

@@ -308,6 +308,7 @@ func TestNew_RefusesWhatCannotBe(t *testing.T) {
 		"not an organization's":    {Key: key, Organization: "a/b"},
 		"is not a repository":      {Key: key, Repositories: []string{"web"}},
 		"../":                      {Key: key, Repositories: []string{"acme/../x"}},
+		"acme/..":                  {Key: key, Repositories: []string{"acme/.."}},
 		"has one owner":            {Key: key, Organization: "acme", Repositories: []string{"other/web"}},
 		"only organizations have":  {Key: key, Repositories: []string{web}, Group: "builders"},
 		"no key":                   {Repositories: []string{web}},

@@ -19,7 +19,7 @@ func TestHook_TellsWhereToLook(t *testing.T) {
 	q, _ := queue(t, g, Options{HookSecret: "hook-secret", Labels: []string{"large"}})
 	server := httptest.NewServer(hooked{q}.Hook())
 	defer server.Close()
-	g.Hook, g.Secret = server.URL, "hook-secret"
+	g.Tell(server.URL, "hook-secret")
 	waits := func(want ...string) {
 		t.Helper()
 		works, err := q.Waiting(t.Context())
@@ -49,7 +49,7 @@ func TestHook_TellsWhereToLook(t *testing.T) {
 		body, _ := json.Marshal(map[string]any{"action": action, "workflow_job": map[string]any{"id": id, "run_id": 1, "labels": []string{"self-hosted"}}, "repository": map[string]any{"full_name": repository}})
 		return body
 	}
-	if code := g.Deliver("workflow_job", "d1", g.Secret, event("in_progress", web, ids[0])); code != http.StatusNoContent {
+	if code := g.Deliver("workflow_job", "d1", "", event("in_progress", web, ids[0])); code != http.StatusNoContent {
 		t.Errorf("%d", code)
 	}
 	waits(texts(ids[2])...)
@@ -58,14 +58,14 @@ func TestHook_TellsWhereToLook(t *testing.T) {
 		body              []byte
 		want              int
 	}{
-		"a delivery again":        {"workflow_job", "d1", g.Secret, event("completed", web, ids[2]), http.StatusConflict},
-		"no delivery":             {"workflow_job", "", g.Secret, event("completed", web, ids[2]), http.StatusConflict},
+		"a delivery again":        {"workflow_job", "d1", "", event("completed", web, ids[2]), http.StatusConflict},
+		"no delivery":             {"workflow_job", "", "", event("completed", web, ids[2]), http.StatusConflict},
 		"another secret":          {"workflow_job", "d2", "other", event("completed", web, ids[2]), http.StatusUnauthorized},
-		"an event of nothing":     {"ping", "d3", g.Secret, []byte(`{"zen":"x"}`), http.StatusNoContent},
-		"nonsense":                {"workflow_job", "d4", g.Secret, []byte(`[`), http.StatusBadRequest},
-		"too much":                {"workflow_job", "d5", g.Secret, bytes.Repeat([]byte(" "), maxEvent+1), http.StatusRequestEntityTooLarge},
-		"another's repository":    {"workflow_job", "d6", g.Secret, event("queued", "mallory/web", 9), http.StatusNoContent},
-		"a path for a repository": {"workflow_job", "d7", g.Secret, event("queued", "acme/../../x", 9), http.StatusNoContent},
+		"an event of nothing":     {"ping", "d3", "", []byte(`{"zen":"x"}`), http.StatusNoContent},
+		"nonsense":                {"workflow_job", "d4", "", []byte(`[`), http.StatusBadRequest},
+		"too much":                {"workflow_job", "d5", "", bytes.Repeat([]byte(" "), maxEvent+1), http.StatusRequestEntityTooLarge},
+		"another's repository":    {"workflow_job", "d6", "", event("queued", "mallory/web", 9), http.StatusNoContent},
+		"a path for a repository": {"workflow_job", "d7", "", event("queued", "acme/../../x", 9), http.StatusNoContent},
 	} {
 		if code := g.Deliver(tt.event, tt.id, tt.secret, tt.body); code != tt.want {
 			t.Errorf("%s: %d", what, code)

@@ -11,7 +11,40 @@ import (
 //
 // run.sh ends with 0 however the runner has ended. That it had a job is seen by the log of its
 // worker: without one within the time it may idle, its job was another runner's.
-func (q *Queue) Task() string { return fmt.Sprintf(task, int(q.Idle/time.Second)) }
+//
+// GitHub gives the runner of one job any other that fits, also one that was left alone here because
+// it is of a fork. So the runner looks at its job itself, before containers and steps, by the hook
+// that it has for that (actions/runner, docs/adrs/1751). That a hook fails is not enough: steps with
+// if: always() would run. It ends the worker, and GitHub sees a job that has failed.
+func (q *Queue) Task() string {
+	guard := noForks
+	if q.Forks {
+		guard = ""
+	}
+	return fmt.Sprintf(task, guard, int(q.Idle/time.Second))
+}
+
+const noForks = `hook=$PWD/.linus-job-started.sh
+theirs=$(sed -n 's/^ACTIONS_RUNNER_HOOK_JOB_STARTED=//p' .env 2>/dev/null | tail -n 1)
+cat >"$hook" <<'END'
+# No code of a fork runs here: the job of one ends before its first step.
+for node in "${BASH_SOURCE[0]%/*}"/externals/node*/bin/node; do :; done
+if "$node" -e '
+  const e = JSON.parse(require("fs").readFileSync(process.env.GITHUB_EVENT_PATH));
+  const own = process.env.GITHUB_REPOSITORY.toLowerCase();
+  for (const [is, head] of [[e.pull_request, e.pull_request?.head?.repo], [e.workflow_run, e.workflow_run?.head_repository]])
+    if (is && head?.full_name?.toLowerCase() !== own) process.exit(1);
+'; then
+  if [[ -n ${LINUS_HOOK:-} ]]; then exec bash -e "$LINUS_HOOK"; fi
+  exit 0
+fi
+echo 'the runner serves no pull requests of forks (linus dispatch github --allow-forks), or cannot read what started the job'
+sleep 1
+kill -KILL "$PPID"
+END
+if [[ -n $theirs ]]; then sed -i '/^ACTIONS_RUNNER_HOOK_JOB_STARTED=/d' .env; fi
+export ACTIONS_RUNNER_HOOK_JOB_STARTED=$hook LINUS_HOOK=${theirs:-${ACTIONS_RUNNER_HOOK_JOB_STARTED:-}}
+`
 
 const task = `# Serves a job of GitHub Actions.
 set -eu
@@ -30,7 +63,7 @@ fi
 ACTIONS_RUNNER_INPUT_JITCONFIG=$(<"$item")
 rm -f -- "$item"
 export ACTIONS_RUNNER_INPUT_JITCONFIG RUNNER_ALLOW_RUNASROOT=1 RUNNER_MANUALLY_TRAP_SIG=1 ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE=1
-workers() { compgen -G '_diag/Worker_*' || :; }
+%sworkers() { compgen -G '_diag/Worker_*' || :; }
 before=$(workers)
 env --default-signal=INT ./run.sh </dev/null & # what bash starts so does not hear INT otherwise
 runner=$!

@@ -1,6 +1,7 @@
 package actions
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -65,6 +66,56 @@ func TestTask_RunsTheRunnerForOneJob(t *testing.T) {
 			}
 			if strings.Contains(string(out), "arguments: the") {
 				t.Errorf("%s", out)
+			}
+		})
+	}
+}
+
+// What GitHub gives a runner it looks at before the first step: a fork's job loses its worker.
+func TestTask_RefusesForksInTheVM(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("this machine has no Node.js, which runners bring")
+	}
+	for _, tt := range []struct {
+		name, event string
+		forks, runs bool
+	}{
+		{"a push", `{"ref":"refs/heads/main"}`, false, true},
+		{"a pull request of its own", `{"pull_request":{"head":{"repo":{"full_name":"Acme/Web"}}}}`, false, true},
+		{"a pull request of a fork", `{"pull_request":{"head":{"repo":{"full_name":"mallory/web"}}}}`, false, false},
+		{"a pull request of a fork that is allowed", `{"pull_request":{"head":{"repo":{"full_name":"mallory/web"}}}}`, true, true},
+		{"a pull request of a fork that is gone", `{"pull_request":{"head":{"repo":null}}}`, false, false},
+		{"a run of a fork's run", `{"workflow_run":{"head_repository":{"full_name":"mallory/web"}}}`, false, false},
+		{"nonsense", `{`, false, false},
+		{"nothing", ``, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			home := t.TempDir()
+			write := func(name, text string) {
+				path := filepath.Join(home, name)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o700)); err != nil { //nolint:gosec // programs
+					t.Fatal(err)
+				}
+			}
+			write("item", "the-secret")
+			write("event.json", tt.event)
+			write("theirs.sh", "echo the hook of the template\n")
+			write("actions-runner/.env", "LANG=C\nACTIONS_RUNNER_HOOK_JOB_STARTED="+home+"/theirs.sh\n")
+			write("actions-runner/externals/node20/bin/node", "#!/bin/sh\nexit 1\n") // the newer one counts
+			write("actions-runner/externals/node24/bin/node", "#!/bin/sh\nexec "+node+" \"$@\"\n")
+			write("worker", "if [ -n \"${ACTIONS_RUNNER_HOOK_JOB_STARTED:-}\" ]; then bash -e \"$ACTIONS_RUNNER_HOOK_JOB_STARTED\" || :; fi\necho the steps\n")
+			write("actions-runner/run.sh", "#!/bin/bash\nmkdir _diag\n: >_diag/Worker_1.log\nbash "+home+"/worker\n:\n")
+			q := &Queue{Options: Options{Idle: time.Minute, Forks: tt.forks}}
+			cmd := exec.CommandContext(t.Context(), "bash", "-c", "set -eu\nname=s item="+home+"/item\n"+q.Task())
+			cmd.Env = append(os.Environ(), "HOME="+home, "GITHUB_EVENT_PATH="+home+"/event.json", "GITHUB_REPOSITORY=acme/web")
+			out, err := cmd.CombinedOutput()
+			if ran := strings.Contains(string(out), "the steps"); ran != tt.runs || err != nil {
+				t.Errorf("ran: %t, %v; %s", ran, err, out)
+			}
+			if tt.runs && !tt.forks && !strings.Contains(string(out), "the hook of the template") {
+				t.Errorf("the template's own hook has not run: %s", out)
 			}
 		})
 	}
