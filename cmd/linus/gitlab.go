@@ -117,13 +117,15 @@ func (a *app) gitlabPrepareCommand() *cobra.Command {
 	var f manifestFlags
 	var dirs gitlabDirs
 	var allowed []string
+	images := map[string]string{}
 	cmd := &cobra.Command{
 		Use:   "prepare",
 		Short: "Create the job's VM, with its services (prepare_exec)",
 		Long: "Creates a VM for the job, and starts its services in it by Docker, which the template has to have then. The options are those of\n" +
 			"linus vm create; --ttl is the job's timeout and half an hour, so that nothing stays when the runner dies. With --allow-variables\n" +
-			"a job's own variables LINUS_TEMPLATE, LINUS_OS, LINUS_CPU, LINUS_MEMORY and LINUS_DISK come before the options.",
-		Example: "  linus gitlab-executor prepare --template ci --cpu 4 --memory 8G --egress internet\n" +
+			"a job's own variables LINUS_TEMPLATE, LINUS_OS, LINUS_CPU, LINUS_MEMORY and LINUS_DISK come before the options. The image that a\n" +
+			"job asks for has a meaning only where --image gives it one.",
+		Example: "  linus gitlab-executor prepare --template ci --image go=ci-go --cpu 4 --memory 8G --egress internet\n" +
 			"  linus gitlab-executor prepare --allow-variables cpu,memory",
 		Args: noArgs,
 		RunE: a.gitlabStage(func(cmd *cobra.Command, j *gitlab.Job, _ []string) error {
@@ -133,6 +135,11 @@ func (a *app) gitlabPrepareCommand() *cobra.Command {
 			}
 			if m.AtEnd != "" || m.IdleSuspend != 0 {
 				return usage("--at-end and --idle-suspend are not for the VMs of jobs, which end with them")
+			}
+			if template := images[j.Image]; template != "" {
+				m.VMTemplate, m.OS = template, ""
+			} else if j.Image != "" {
+				a.note("warning: the image %s is not regarded: it is none of the runner's (--image)", gitlab.Line(j.Image, 100))
 			}
 			chosen, err := a.gitlabShape(j, &m, allowed)
 			if err != nil {
@@ -154,6 +161,8 @@ func (a *app) gitlabPrepareCommand() *cobra.Command {
 	}
 	f.register(a, cmd, field.CreateVM)
 	dirs.register(cmd)
+	cmd.Flags().Var((*pairsFlag)(&images), "image", "the template of jobs that ask for an image, NAME=TEMPLATE; may be repeated")
+	_ = cmd.RegisterFlagCompletionFunc("image", cobra.NoFileCompletions)
 	cmd.Flags().StringSliceVar(&allowed, "allow-variables", nil, "what a job may choose of its VM by its variables: "+strings.Join(gitlabVariables, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("allow-variables", cobra.FixedCompletions(gitlabVariables, cobra.ShellCompDirectiveNoFileComp))
 	return cmd

@@ -36,14 +36,14 @@ func (h *host) gitlab(t *testing.T, id int, vars map[string]string, prepare ...s
 	all := []map[string]any{}
 	for key, value := range vars {
 		r.env = append(r.env, "CUSTOM_ENV_"+key+"="+value)
-		if key != "CI_JOB_SERVICES" {
+		if key != "CI_JOB_SERVICES" && key != "CI_JOB_IMAGE" {
 			all = append(all, map[string]any{"key": key, "value": value, "public": !strings.Contains(key, "SECRET"), "file": false, "masked": false})
 		}
 	}
 	data, err := json.Marshal(map[string]any{
 		"id": id, "token": fmt.Sprintf("glcbt-64_of-job-%d", id), "variables": all,
 		"job_info":    map[string]any{"name": "unit tests", "stage": "test", "project_id": 7, "project_name": "app", "project_full_path": "acme/app"},
-		"runner_info": map[string]any{"timeout": 600}, "image": map[string]any{"name": ""}, "services": []any{},
+		"runner_info": map[string]any{"timeout": 600}, "image": map[string]any{"name": vars["CI_JOB_IMAGE"]}, "services": []any{},
 	})
 	if err == nil {
 		err = os.WriteFile(filepath.Join(r.dir, "response.json"), data, 0o600)
@@ -265,6 +265,8 @@ func TestGitLab_FailuresOfJobsAndOfOurs(t *testing.T) {
 		"no Docker":   {map[string]string{"CI_JOB_SERVICES": `[{"name":"redis:7"}]`}, nil, 81, "the job's services need Docker, which its VM does not have"},
 		"no services": {map[string]string{"CI_JOB_SERVICES": `[{"name":"--privileged"}]`}, nil, 81, "services[0]: \"--privileged\" is not an image's name"},
 		"memory":      {map[string]string{"LINUS_MEMORY": "$(id)"}, []string{"--allow-variables", "memory"}, 81, "$(id)"},
+		"image":       {map[string]string{"CI_JOB_IMAGE": "golang:1.25"}, []string{"--image", "golang:1.25=nothing"}, 82, "nothing"},
+		"no image":    {map[string]string{"CI_JOB_IMAGE": "golang:1.25"}, []string{"--image", "ruby=x", "--memory", "1"}, 82, "the image golang:1.25 is not regarded: it is none of the runner's (--image)"},
 		"ours":        {nil, []string{"--template", "nothing"}, 82, "nothing"},
 		"options":     {nil, []string{"--at-end", "suspend", "--ttl", "1h"}, 82, "--at-end and --idle-suspend are not for the VMs of jobs"},
 	} {
