@@ -76,8 +76,6 @@ type Queue struct {
 	mu      sync.Mutex
 	waiting map[int64]waiting
 	noted   map[noted]bool // runs that webhooks tell of
-	seen    map[string]bool
-	order   []string // of what was seen
 	woken   chan struct{}
 	runners map[string]string // the jobs that they are made for, by their names
 	robbed  map[string]bool   // those whose runner has another job
@@ -140,7 +138,7 @@ func New(o Options) (dispatch.Queue, error) {
 	q := &Queue{
 		Options: o,
 		api:     &api{url: strings.TrimSuffix(o.API, "/"), http: &http.Client{}, before: map[string]page{}, now: map[string]page{}},
-		waiting: map[int64]waiting{}, noted: map[noted]bool{}, seen: map[string]bool{}, said: map[string]bool{}, woken: make(chan struct{}, 1),
+		waiting: map[int64]waiting{}, noted: map[noted]bool{}, said: map[string]bool{}, woken: make(chan struct{}, 1),
 		runners: map[string]string{}, robbed: map[string]bool{},
 	}
 	if o.API == "" {

@@ -101,7 +101,6 @@ type Queue struct {
 	made map[string]string // the jobs that runners are made for, by the runners' names: Gitea's take any
 
 	told  map[string]told  // by webhooks: what there is where the forge does not list jobs
-	seen  []string         // webhooks' deliveries
 	ids   map[string]int64 // of registered runners, by their names
 	woken chan struct{}
 }

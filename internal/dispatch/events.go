@@ -1,0 +1,86 @@
+package dispatch
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Events is a hook for events of one kind, as GitHub and those that are like it send them: JSON,
+// signed, each with an ID. What is signed and comes again is refused.
+type Events struct {
+	Service   string // X-GitHub: its headers begin so
+	Signature string // the header with the body's HMAC by SHA-256, in hex
+	Secret    string
+	Kind      string // of the events that Hear hears; others are accepted, and nothing more
+
+	// Hear hears an event; an error says that it is none of that kind.
+	Hear func(body []byte) error
+
+	mu   sync.Mutex
+	seen []string // deliveries
+}
+
+const (
+	maxEvent = 1 << 20 // bytes: events of jobs are some 20 KB
+	maxSeen  = 10000   // deliveries that are remembered
+)
+
+func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "webhooks are posted", http.StatusMethodNotAllowed)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxEvent))
+	if err != nil {
+		status := http.StatusBadRequest
+		if _, long := errors.AsType[*http.MaxBytesError](err); long {
+			status = http.StatusRequestEntityTooLarge
+		}
+		http.Error(w, "the event cannot be read, or is longer than 1 MB", status)
+		return
+	}
+	given, err := hex.DecodeString(strings.TrimPrefix(r.Header.Get(e.Signature), "sha256="))
+	mac := hmac.New(sha256.New, []byte(e.Secret))
+	mac.Write(body)
+	if err != nil || !hmac.Equal(given, mac.Sum(nil)) {
+		http.Error(w, "the signature is not of the webhook's secret", http.StatusUnauthorized)
+		return
+	}
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
+		http.Error(w, "set the webhook's content type to application/json", http.StatusUnsupportedMediaType)
+		return
+	}
+	if r.Header.Get(e.Service+"-Event") != e.Kind {
+		w.WriteHeader(http.StatusNoContent) // that it works, and what was subscribed to by mistake
+		return
+	}
+	if id := r.Header.Get(e.Service + "-Delivery"); id == "" || len(id) > 100 || !e.first(id) {
+		http.Error(w, "this delivery has come before, or has no ID", http.StatusConflict)
+		return
+	}
+	if err := e.Hear(body); err != nil {
+		http.Error(w, "the event is no "+e.Kind, http.StatusBadRequest)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// first reports whether a delivery has not come before, and remembers it.
+func (e *Events) first(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.Contains(e.seen, id) {
+		return false
+	}
+	e.seen = append(e.seen[max(0, len(e.seen)-maxSeen+1):], id)
+	return true
+}
