@@ -122,7 +122,7 @@ case "$1" in
   logs) echo "the last words of $4" ;;
 esac | tee -a "$SAID"
 `,
-		"sudo": "#!/bin/sh\nshift\nif [ \"$1\" = tee ]; then cat >>\"$SAID\"; else exec \"$@\"; fi\n",
+		"sudo": "#!/bin/sh\nshift\nif [ \"$1\" = sed ]; then echo \"$@\" >>\"$SAID\"; elif [ \"$1\" = tee ]; then cat >>\"$SAID\"; else exec \"$@\"; fi\n",
 		"git":  "#!/bin/sh\n",
 	}
 	for name, text := range programs {
@@ -154,7 +154,7 @@ esac | tee -a "$SAID"
 	for _, want := range []string{
 		"<--network-alias><db>", "<--network-alias><pg>", "<--network-alias><registry.example__acme__postgres>", "<--network-alias><registry.example-acme-postgres>",
 		"<--entrypoint></run me><--><registry.example:5000/acme/postgres:17@sha256:0123><$(id)><-c><it's>",
-		`variables: CI=true,PASSWORD=$HOME ' " x,SHARED=s` + "\n", "<--><redis>\n", "127.0.0.9 redis\n", "the last words of linus-service-2",
+		`variables: CI=true,PASSWORD=$HOME ' " x,SHARED=s` + "\n", "<--><redis>\n", "sed -i / # linus-service-1$/d /etc/hosts\n127.0.0.9 redis # linus-service-1\n", "the last words of linus-service-2",
 	} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("no %q in:\n%s", want, data)

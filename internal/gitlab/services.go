@@ -153,7 +153,8 @@ up() { # <container> <host>...
     "${docker[@]}" logs --tail 20 "$name" 2>&1 || true
     return
   fi
-  echo "$address $*" | sudo -n tee -a /etc/hosts >/dev/null
+  sudo -n sed -i "/ # $name\$/d" /etc/hosts # of an attempt before
+  echo "$address $* # $name" | sudo -n tee -a /etc/hosts >/dev/null
   ports=$("${docker[@]}" inspect --format '{{range $port, $_ := .Config.ExposedPorts}}{{$port}} {{end}}' "$name")
   for port in $ports; do
     [[ $port == */tcp ]] || continue
