@@ -70,7 +70,7 @@ func (l *lease) beat(ctx context.Context) error {
 		return nil
 	}
 	switch {
-	case status(err) == http.StatusPreconditionFailed:
+	case Code(err) == http.StatusPreconditionFailed:
 		return errLost
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -79,33 +78,15 @@ func (q *queue) beat(ctx context.Context, id, last string) (h heartbeat, err err
 // stop ends an item for good. One that has ended already is no error.
 func (q *queue) stop(ctx context.Context, id string) error {
 	err := q.do(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/stop", nil, []byte(`{"force":true}`), nil)
-	if status(err) == http.StatusConflict {
+	if Code(err) == http.StatusConflict {
 		return nil
 	}
 	return err
 }
 
-// refusal is an answer of the API that is none.
-type refusal struct {
-	Code int
-	Text string
-}
-
-func (e *refusal) Error() string {
-	return fmt.Sprintf("%d %s: %s", e.Code, http.StatusText(e.Code), e.Text)
-}
-
-// status is the code of a refusal; 0 for other errors.
-func status(err error) int {
-	if refused, is := errors.AsType[*refusal](err); is {
-		return refused.Code
-	}
-	return 0
-}
-
 // passes reports whether an error may pass: the key, the environment and the request are well.
 func passes(err error) bool {
-	code := status(err)
+	code := Code(err)
 	return code/100 != 4 || code == http.StatusRequestTimeout || code == http.StatusConflict || code == http.StatusTooManyRequests
 }
 
@@ -113,7 +94,7 @@ func passes(err error) bool {
 func (q *queue) do(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
 	for n := 0; ; n++ {
 		err := q.once(ctx, method, path, query, body, answer)
-		if err == nil || n >= q.retries || !passes(err) || status(err) == http.StatusConflict {
+		if err == nil || n >= q.retries || !passes(err) || Code(err) == http.StatusConflict {
 			return err
 		}
 		if pause(ctx, backOff(n)/2) != nil {
@@ -144,7 +125,7 @@ func (q *queue) once(ctx context.Context, method, path string, query url.Values,
 	defer resp.Body.Close() //nolint:errcheck // it was read
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if resp.StatusCode/100 != 2 {
-		return &refusal{resp.StatusCode, reason(data)}
+		return &Refusal{resp.StatusCode, reason(data)}
 	}
 	if err == nil && answer != nil && len(data) > 0 {
 		err = json.Unmarshal(data, answer)

@@ -44,7 +44,7 @@ func TestQueue_AsksAgainWhatMayPass(t *testing.T) {
 			}))
 			defer server.Close()
 			err := newQueue(server.URL+"/", "env_1", "key", "here").ack(t.Context(), "work_1")
-			if status(err) != tt.want || tt.want == 0 && err != nil || asked.Load() != tt.asked {
+			if Code(err) != tt.want || tt.want == 0 && err != nil || asked.Load() != tt.asked {
 				t.Errorf("after %d requests: %v", asked.Load(), err)
 			}
 		})

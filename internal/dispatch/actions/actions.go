@@ -193,7 +193,7 @@ func (q *Queue) refused(scope string, err error) error {
 	if q.Organization != "" {
 		needs = "of the organization's runners (a fine-grained token or an App: Self-hosted runners, write, and its repositories' Actions, read; a classic token: the scopes admin:org and repo)"
 	}
-	switch code(err) {
+	switch dispatch.Code(err) {
 	case http.StatusUnauthorized:
 		return &dispatch.Fatal{Err: fmt.Errorf("GitHub does not know the key any more, or never did: %w; give another", err)}
 	case http.StatusForbidden:
@@ -253,7 +253,7 @@ func (q *Queue) Claim(ctx context.Context, w dispatch.Work) (bool, error) {
 	var j workflowJob
 	id := strings.TrimSuffix(w.ID, again)
 	_, _, err := q.call(ctx, request{method: http.MethodGet, path: "/repos/" + w.Of + "/actions/jobs/" + id}, &j)
-	if err != nil && code(err) != http.StatusNotFound {
+	if err != nil && dispatch.Code(err) != http.StatusNotFound {
 		return false, fmt.Errorf("look at job %s of %s: %w", w.ID, w.Of, err)
 	}
 	if err == nil && j.Status == queued {
@@ -290,7 +290,7 @@ func (q *Queue) Handover(ctx context.Context, s dispatch.Session) (dispatch.Hand
 	}}
 	err = retry(ctx, handoverTime, func() error {
 		_, _, err := q.call(ctx, r, &got)
-		if code(err) == http.StatusConflict { // an attempt before has been answered, but not to us
+		if dispatch.Code(err) == http.StatusConflict { // an attempt before has been answered, but not to us
 			if err := q.remove(ctx, scope, s.Name); err != nil {
 				return err
 			}
@@ -299,9 +299,9 @@ func (q *Queue) Handover(ctx context.Context, s dispatch.Session) (dispatch.Hand
 		return err
 	})
 	switch {
-	case code(err) == http.StatusConflict:
+	case dispatch.Code(err) == http.StatusConflict:
 		return dispatch.Handover{}, fmt.Errorf("GitHub has a runner %s already that does not go away: %w", s.Name, err)
-	case code(err) == http.StatusUnprocessableEntity:
+	case dispatch.Code(err) == http.StatusUnprocessableEntity:
 		return dispatch.Handover{}, fmt.Errorf("GitHub takes no runner with the labels %q in group %s: %w; look at the labels of the job (runs-on) and at the group", s.Work.Labels, q.groupName(), err)
 	case err != nil:
 		return dispatch.Handover{}, q.refused(scope, err)
@@ -352,7 +352,7 @@ func (q *Queue) remove(ctx context.Context, scope, name string) error {
 			continue
 		}
 		_, _, err := q.call(ctx, request{method: http.MethodDelete, path: fmt.Sprintf("%s/actions/runners/%d", scope, r.ID)}, nil)
-		switch code(err) {
+		switch dispatch.Code(err) {
 		case http.StatusNotFound:
 		case http.StatusUnprocessableEntity:
 			q.Log.Warn("a runner is left to GitHub, which says that it has a job", "runner", name, "err", err)

@@ -15,6 +15,8 @@ import (
 	"unicode"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"linus/internal/dispatch"
 )
 
 // PublicAPI is the API of github.com. An enterprise server's is https://HOST/api/v3.
@@ -49,24 +51,6 @@ type api struct {
 type page struct {
 	etag  string
 	value any
-}
-
-// refusal is an answer that is none.
-type refusal struct {
-	code int
-	text string
-}
-
-func (e *refusal) Error() string {
-	return fmt.Sprintf("%d %s: %s", e.code, http.StatusText(e.code), e.text)
-}
-
-// code is that of a refusal; 0 for other errors.
-func code(err error) int {
-	if refused, is := errors.AsType[*refusal](err); is {
-		return refused.code
-	}
-	return 0
 }
 
 // limited says that nothing is asked for a while.
@@ -133,7 +117,7 @@ func (a *api) do(ctx context.Context, r request, answer any) (etag string, chang
 		if err := a.keep(resp, said); err != nil {
 			return "", false, err
 		}
-		return "", false, &refusal{resp.StatusCode, said}
+		return "", false, &dispatch.Refusal{Code: resp.StatusCode, Text: said}
 	}
 	if err := errors.Join(err, a.keep(resp, "")); err != nil {
 		return "", false, err
@@ -239,7 +223,7 @@ func line(text string) string {
 
 // passes reports whether an error may pass.
 func passes(err error) bool {
-	c := code(err)
+	c := dispatch.Code(err)
 	return c/100 != 4 || c == http.StatusRequestTimeout
 }
 

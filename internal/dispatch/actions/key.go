@@ -14,6 +14,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+
+	"linus/internal/dispatch"
 )
 
 // Key is what a queue is asked with: a token, or a GitHub App's key. It stays in this package.
@@ -111,7 +113,7 @@ func (q *Queue) call(ctx context.Context, r request, answer any) (etag string, c
 			return "", false, err
 		}
 		etag, changed, err = q.api.do(ctx, r, answer)
-		if code(err) != http.StatusUnauthorized || q.Key.App == nil {
+		if dispatch.Code(err) != http.StatusUnauthorized || q.Key.App == nil {
 			break
 		}
 	}

@@ -123,7 +123,7 @@ func (q *Queue) lookAtAll(ctx context.Context) error {
 		q.at++ // one that fails holds no other
 		found := map[int64]waiting{}
 		err := q.lookAt(ctx, r, found)
-		if code(err) == http.StatusNotFound && q.Organization != "" {
+		if dispatch.Code(err) == http.StatusNotFound && q.Organization != "" {
 			q.once("gone "+r, "a repository is not there, or has no Actions", "repository", r)
 			err = nil
 		}
@@ -153,7 +153,7 @@ func (q *Queue) replace(found map[int64]waiting, gone func(waiting) bool) {
 
 // unseen is an error of requests about the jobs of a repository, with what to do.
 func (q *Queue) unseen(repository string, err error) error {
-	switch code(err) {
+	switch dispatch.Code(err) {
 	case http.StatusUnauthorized:
 		return q.refused(q.scopes()[0], err)
 	case http.StatusForbidden, http.StatusNotFound:
@@ -232,7 +232,7 @@ func (q *Queue) lookAtRun(ctx context.Context, repository string, r workflowRun,
 		got, err := fetch[struct {
 			Jobs []workflowJob `json:"jobs"`
 		}](ctx, q, fmt.Sprintf("/repos/%s/actions/runs/%d/jobs?filter=latest&per_page=%d&page=%d", repository, r.ID, perPage, n))
-		if code(err) == http.StatusNotFound { // it was deleted meanwhile
+		if dispatch.Code(err) == http.StatusNotFound { // it was deleted meanwhile
 			return nil
 		}
 		if err != nil {
@@ -298,7 +298,7 @@ func (q *Queue) lookAtNoted(ctx context.Context) error {
 			r.ID = n.run
 			err = q.lookAtRun(ctx, n.repository, r, found)
 		}
-		if err != nil && code(err) != http.StatusNotFound {
+		if err != nil && dispatch.Code(err) != http.StatusNotFound {
 			return q.unseen(n.repository, err)
 		}
 		q.mu.Lock()

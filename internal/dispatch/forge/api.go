@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"time"
 	"unicode"
+
+	"linus/internal/dispatch"
 )
 
 const (
@@ -29,24 +30,6 @@ func newAPI(url, token string) *api {
 	// The token is for this server, and not for one that it names.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &api{url: url, token: token, http: &http.Client{Timeout: answerTime, CheckRedirect: stay}}
-}
-
-// refusal is an answer that is none.
-type refusal struct {
-	code int
-	text string
-}
-
-func (e *refusal) Error() string {
-	return fmt.Sprintf("%d %s: %s", e.code, http.StatusText(e.code), e.text)
-}
-
-// code is that of a refusal; 0 for other errors.
-func code(err error) int {
-	if refused, is := errors.AsType[*refusal](err); is {
-		return refused.code
-	}
-	return 0
 }
 
 // do makes a request of the REST API and reads its answer.
@@ -88,7 +71,7 @@ func (a *api) send(ctx context.Context, method, path string, header http.Header,
 	path, _, _ = strings.Cut(path, "?")
 	switch {
 	case resp.StatusCode/100 != 2:
-		return &refusal{resp.StatusCode, reason(data)}
+		return &dispatch.Refusal{Code: resp.StatusCode, Text: reason(data)}
 	case err != nil:
 		return err
 	case len(data) > maxAnswer:

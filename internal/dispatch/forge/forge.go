@@ -225,7 +225,7 @@ func (q *Queue) work(j forgeJob) (dispatch.Work, bool) {
 func (q *Queue) check(ctx context.Context) error {
 	err := q.api.do(ctx, http.MethodGet, q.scope+"/actions/runners?limit=1", nil, nil)
 	where := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(q.scope, "/repos/"), "/orgs/"), "/")
-	switch code(err) {
+	switch dispatch.Code(err) {
 	case http.StatusUnauthorized:
 		return &dispatch.Fatal{Err: fmt.Errorf("the forge does not know the token any more, or never did: %w; give another", err)}
 	case http.StatusForbidden:
@@ -309,7 +309,7 @@ func (q *Queue) look(ctx context.Context) (jobs []forgeJob, err error) {
 		}
 		return len(jobs) < maxTold
 	})
-	if code(err) == http.StatusNotFound && q.Kind == Gitea {
+	if dispatch.Code(err) == http.StatusNotFound && q.Kind == Gitea {
 		if q.HookSecret == "" {
 			return nil, &dispatch.Fatal{Err: fmt.Errorf("this Gitea does not list jobs (1.25 does), and there is no webhook: %w; give a webhook's secret", err)}
 		}
@@ -444,7 +444,7 @@ func (q *Queue) Release(ctx context.Context, s dispatch.Session, o *job.Outcome)
 	}
 	if id != 0 {
 		err := q.api.do(ctx, http.MethodDelete, fmt.Sprintf("%s/actions/runners/%d", q.scope, id), nil, nil)
-		if err != nil && code(err) != http.StatusNotFound {
+		if err != nil && dispatch.Code(err) != http.StatusNotFound {
 			return fmt.Errorf("remove runner %s: %w", s.Name, err)
 		}
 	}
