@@ -23,6 +23,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
+	"linus/internal/pgtest"
 )
 
 // serveSandboxes runs linus serve with sandboxes for E2B's clients, and returns the environment with
@@ -296,4 +298,50 @@ func TestSandboxes_ByE2BsCommand(t *testing.T) {
 	if out := run("sandbox", "list", "--format", "json"); strings.Contains(out, id) {
 		t.Errorf("it is listed after its end:\n%s", out)
 	}
+}
+
+func TestSandboxes_ManyAtOnce(t *testing.T) {
+	t.Parallel()
+	c := npmClients(t)
+	count := 12
+	if loops.AtNight() {
+		count = 100
+	}
+	h := newHostAs(t, lab.Options{Driver: lab.DriverProcess, NodeMemory: []string{"128G"}}, "DEFAULT_MEMORY=512M", "MAX_JOBS=25") // a token has 4 times as many VMs
+	got := h.runClient(t, c, h.serveSandboxes(t), "many.mjs", strconv.Itoa(count))
+	n := float64(count)
+	if diff := cmp.Diff(map[string]any{"failed": []any{}, "wrong": []any{}, "listed": n, "distinct": n, "killed": n}, got); diff != "" {
+		t.Errorf("what the client has seen (-want +got):\n%s", diff)
+	}
+	h.waitGone(t)
+}
+
+// An engine is killed: another one's clients find a sandbox's processes, and hear of them.
+func TestSandboxes_ProcessesOutlastTheirEngine(t *testing.T) {
+	t.Parallel()
+	c := npmClients(t)
+	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
+	settings := h.env
+	first, second := freePort(t), freePort(t)
+	h.env = append(settings[:len(settings):len(settings)], "E2B_ADDR=127.0.0.1:"+first)
+	if err := os.MkdirAll(h.state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.joins(t)
+	key := "E2B_API_KEY=" + strings.TrimSpace(h.cli(t, "token", "create", "tester", "--e2b"))
+	at := func(port string) []string {
+		return append(settings[:len(settings):len(settings)], key, "E2B_API_URL=http://127.0.0.1:"+port, "E2B_SANDBOX_URL=http://127.0.0.1:"+port)
+	}
+	begun := h.runClient(t, c, at(first), "takeover.mjs", "begin")
+	h.env = append(settings[:len(settings):len(settings)], "E2B_ADDR=127.0.0.1:"+second)
+	other := h.another(t)
+	if !h.killEngine() {
+		t.Fatal("no engine to kill")
+	}
+	other.until(t, func() bool { return strings.Count(other.cli(t, "engine", "list"), "\n") == 2 })
+	got := other.runClient(t, c, at(second), "takeover.mjs", "go-on", begun["id"].(string), begun["pid"].(string))
+	if diff := cmp.Diff(map[string]any{"listed": true, "heard": true, "killed": true, "gone": true}, got); diff != "" {
+		t.Errorf("what the client of the other has seen (-want +got):\n%s", diff)
+	}
+	other.waitGone(t)
 }

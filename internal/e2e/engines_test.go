@@ -37,13 +37,20 @@ func (h *host) machine(t *testing.T, name string) *host {
 func (h *host) another(t *testing.T) *host {
 	t.Helper()
 	other := h.machine(t, "another")
-	log, err := os.OpenFile(other.logPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	other.joins(t)
+	return other
+}
+
+// joins starts an engine, which may be killed, until the test ends.
+func (h *host) joins(t *testing.T) {
+	t.Helper()
+	log, err := os.OpenFile(h.logPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	serve := exec.Command(other.linus(), "serve")
-	serve.Env, serve.Stderr = other.env, log
+	serve := exec.Command(h.linus(), "serve")
+	serve.Env, serve.Stderr = h.env, log
 	if err := serve.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -51,12 +58,11 @@ func (h *host) another(t *testing.T) *host {
 		_ = serve.Process.Signal(syscall.SIGTERM)
 		_ = serve.Wait()
 		if t.Failed() {
-			text, _ := os.ReadFile(other.logPath())
-			t.Logf("the other engine's log:\n%s", text[max(0, len(text)-20000):])
+			text, _ := os.ReadFile(h.logPath())
+			t.Logf("the engine's log:\n%s", text[max(0, len(text)-20000):])
 		}
 	})
-	other.until(t, func() bool { return other.engine() != 0 && other.logs("joined the engines") })
-	return other
+	h.until(t, func() bool { return h.engine() != 0 && h.logs("joined the engines") })
 }
 
 // logs reports whether an engine has logged a text.

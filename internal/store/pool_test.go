@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -192,6 +193,42 @@ func TestClaim_IsWholeOrNotAtAll(t *testing.T) {
 	claimer, err2 := s.Job(ctx, j.ID)
 	if err != nil || err2 != nil || stored.Member.State != vm.MemberWarm || claimer.VM != nil {
 		t.Error(fmt.Sprintf("%+v, %+v", stored.Member, claimer.VM), err, err2)
+	}
+}
+
+// Of many who ask at once for VMs of which a pool has one, one gets that, and all get one.
+func TestGive_GivesAMemberToOne(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	if _, err := s.InsertPool(ctx, job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	member(t, s, "p", vm.MemberWarm)
+	const askers = 10
+	var given atomic.Int32
+	var asking sync.WaitGroup
+	for n := range askers {
+		asking.Go(func() {
+			v := vm.VM{Job: uuid.Must(uuid.NewV7()).String(), Name: fmt.Sprint("dev", n), State: vm.Reserved, Source: vm.Cold, Kept: true, Own: &vm.Own{Client: "e2b", Sandbox: &vm.Sandbox{Env: []string{"A"}}}}
+			v.Lifecycle = vm.Persistent
+			got, created, _, err := s.GiveVM(ctx, v, "", job.Limits{}, []string{"p"}, func(_ string, idle []vm.VM) (int, []job.Event) {
+				if len(idle) == 0 {
+					return -1, nil
+				}
+				one := &idle[0]
+				one.Name, one.Made, one.Own, one.Member, one.State, one.Source = v.Name, v.Made, v.Own, nil, vm.Intended, vm.FromPool
+				return 0, nil
+			})
+			if err != nil || !created || got.Name != v.Name || got.Sandbox() == nil {
+				t.Errorf("%+v, %v, %v", got, created, err)
+			}
+			if got.Source == vm.FromPool {
+				given.Add(1)
+			}
+		})
+	}
+	asking.Wait()
+	if all, err := s.VMs(ctx); err != nil || len(all) != askers || given.Load() != 1 {
+		t.Errorf("%d VMs, %d of the pool, %v", len(all), given.Load(), err)
 	}
 }
 
