@@ -215,7 +215,7 @@ func TestSandboxes_ByComputeSDK(t *testing.T) {
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess)
 	got := h.runClient(t, c, h.serveSandboxes(t), "computesdk.mjs")
-	delete(got, "interactive")
+	delete(got, "interactive_ms")
 	want := map[string]any{
 		"first": "hello\n", "failed": []any{"out\n", "err\n", 3.0}, "file": []any{"text", false, []any{"file"}}, "listed": true, "found": "text", "left": 0.0,
 	}

@@ -199,6 +199,28 @@ func fromPool(o lab.Options, kind, source string) func(*testing.T, int) []bench.
 	}
 }
 
+// sandboxes measures sandboxes that get a VM of a pool, which is full again before each, by a script of
+// clients.
+func sandboxes(script string) func(*testing.T, int) []bench.Sample {
+	return func(t *testing.T, n int) (samples []bench.Sample) {
+		c := npmClients(t)
+		m := &meter{h: newHostAs(t, processLab, "LINUS_LOG_LEVEL=info")}
+		env := m.h.serveSandboxes(t)
+		m.linus(t, "pool", "create", "ready")
+		for range n + 1 {
+			m.linus(t, "pool", "resize", "ready", "--warm", "1", "--wait")
+			sample := bench.Sample{}
+			for name, value := range m.h.runClient(t, c, env, script) {
+				if ms, ok := value.(float64); ok && strings.HasSuffix(name, "_ms") {
+					sample[name] = ms
+				}
+			}
+			samples = append(samples, sample)
+		}
+		return samples[1:]
+	}
+}
+
 // fromCheckpoint measures jobs whose VM goes on from a checkpoint.
 func fromCheckpoint(o lab.Options, settings ...string) func(*testing.T, int) []bench.Sample {
 	return func(t *testing.T, n int) (samples []bench.Sample) {
