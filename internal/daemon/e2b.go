@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"linus/internal/config"
 	"linus/internal/e2b"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // e2bFace serves sandboxes to E2B's clients.
@@ -47,6 +49,9 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 		RemoveTemplate: func(ctx context.Context, name string) error {
 			_, err := templates.RemoveTemplate(ctx, name)
 			return err
+		},
+		Entered: func(v vm.VM) {
+			e.watch.observe(job.Entered{VM: v, How: "as a sandbox", By: job.Caller{Client: "e2b", Principal: cmp.Or(v.OwnedBy(), job.OperatorName)}})
 		},
 		Domain: c.E2BDomain, PublicPorts: c.E2BPublicPorts, Secure: settings != nil || c.E2BInsecure,
 		Files: filepath.Join(c.StateDir, "e2b-files"), Secret: secret, Defaults: defaultsOf(c), TLS: settings, Log: log,

@@ -318,7 +318,8 @@ func (s *server) step(ctx context.Context, v vm.VM, step envd.Step, files string
 	if err != nil {
 		return nil, err
 	}
-	resp, err := s.ways.to(s, vm.SandboxID(v.Job)).transport.RoundTrip(r)
+	way, _ := s.ways.to(s, vm.SandboxID(v.Job))
+	resp, err := way.transport.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}

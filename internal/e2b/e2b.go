@@ -50,6 +50,8 @@ type Options struct {
 	// Templates returns the templates of the host, and RemoveTemplate removes one.
 	Templates      func(ctx context.Context) ([]vm.VM, error)
 	RemoveTemplate func(ctx context.Context, name string) error
+	// Entered is told that a sandbox is used by its token, once while it is. nil: nobody is.
+	Entered func(v vm.VM)
 	// Domain, with a port if clients need one, is below which ports of sandboxes have hosts; empty:
 	// they have none. PublicPorts: those of sandboxes that are asked for so need no token.
 	// Secure: clients come by HTTPS.

@@ -784,6 +784,21 @@ func TestProxy_PassesWhatIsForTheSandbox(t *testing.T) {
 	}
 }
 
+func TestProxy_TellsOfItsUse(t *testing.T) {
+	l := newLab(t)
+	var entered []string
+	l.Entered = func(v vm.VM) { entered = append(entered, v.Name) }
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	for range 3 {
+		if code, _, text := l.send(t, http.MethodPost, "/process.Process/List", "{}", "E2b-Sandbox-Id", made.ID, "X-Access-Token", made.Token); code != http.StatusOK {
+			t.Fatal(code, text)
+		}
+	}
+	if want := []string{l.vms[0].Name}; !slices.Equal(entered, want) {
+		t.Errorf("told of %q", entered)
+	}
+}
+
 func TestProxy_LetsNobodyElseIn(t *testing.T) {
 	l := newLab(t)
 	made, bobs := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`), l.create(t, "e2b_bb", `{"templateID":"base","timeout":300}`)

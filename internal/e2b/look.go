@@ -87,7 +87,8 @@ func (s *server) metricOf(ctx context.Context, v vm.VM) (m metric, err error) {
 	if err != nil {
 		return m, err
 	}
-	resp, err := s.ways.to(s, vm.SandboxID(v.Job)).transport.RoundTrip(r)
+	way, _ := s.ways.to(s, vm.SandboxID(v.Job))
+	resp, err := way.transport.RoundTrip(r)
 	if err != nil {
 		return m, err
 	}

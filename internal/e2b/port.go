@@ -159,7 +159,11 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy htt
 		v, err := s.reachable(ctx, id)
 		return errors.Is(err, job.ErrNotFound) || err == nil && stateOf(v) != running
 	})
-	proxy.Transport, proxy.FlushInterval = vmpage.Alone{RoundTripper: s.ways.to(s, id).transport}, -1
+	way, begins := s.ways.to(s, id)
+	if begins && s.Entered != nil {
+		s.Entered(v)
+	}
+	proxy.Transport, proxy.FlushInterval = vmpage.Alone{RoundTripper: way.transport}, -1
 	proxy.ErrorLog = slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug)
 	proxy.ServeHTTP(w, r.WithContext(ctx))
 }

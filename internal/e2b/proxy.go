@@ -253,8 +253,8 @@ type ways struct {
 	of map[string]*way
 }
 
-// to returns the way to a sandbox. Those that nobody has used for a while are closed.
-func (a *ways) to(s *server, id string) *way {
+// to returns the way to a sandbox, and whether it is new. Those that nobody has used for a while are closed.
+func (a *ways) to(s *server, id string) (w *way, begins bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
@@ -264,8 +264,8 @@ func (a *ways) to(s *server, id string) *way {
 			delete(a.of, other)
 		}
 	}
-	w := a.of[id]
-	if w == nil {
+	if w = a.of[id]; w == nil {
+		begins = true
 		w = &way{transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 				number, ok := strings.CutPrefix(addr, "localhost:")
@@ -290,7 +290,7 @@ func (a *ways) to(s *server, id string) *way {
 		a.of[id] = w
 	}
 	w.used = now
-	return w
+	return w, begins
 }
 
 // drop closes the way to a sandbox.

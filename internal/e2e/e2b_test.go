@@ -345,3 +345,26 @@ func TestSandboxes_ProcessesOutlastTheirEngine(t *testing.T) {
 	}
 	other.waitGone(t)
 }
+
+// The program that the documents begin with, in a VM that is one: its own kernel, systemd and sshd.
+func TestSandboxes_InARealVM(t *testing.T) {
+	loops.AtNightOnly(t, "TestDocs_TheSessionOfSandboxesIsTrue, in the process lab")
+	c := npmClients(t)
+	h := newHost(t, lab.DriverQemu, "DEFAULT_MEMORY=1G")
+	env := h.serveSandboxes(t)
+	h.cli(t, "pool", "create", "ready", "--warm", "1", "--wait") // clients wait for a minute, and an emulated boot takes longer
+	_, program, _ := strings.Cut(readAll("../../embed/docs/e2b.md"), "```js\n")
+	program, _, _ = strings.Cut(program, "```")
+	script := filepath.Join(c.scripts(t), "hello.mjs")
+	if err := os.WriteFile(script, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), c.node, script)
+	cmd.Env, cmd.Stderr = env, t.Output()
+	if out, err := cmd.Output(); err != nil || string(out) != "hello from a VM\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if out := h.cli(t, "vm", "list", "-o", "json"); strings.Contains(out, `"sandbox-`) && !strings.Contains(out, "destroying") {
+		t.Errorf("it is there after its end:\n%s", out)
+	}
+}

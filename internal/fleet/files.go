@@ -129,7 +129,13 @@ func (f *Fleet) LoginVM(ctx context.Context, ref, key string) (job.Tunnel, error
 	if f.mayWrite(".ssh/authorized_keys", false) != nil {
 		return nil, &job.FieldError{Field: "vm", Problem: "lets nobody in whose shell runs any command, as ALLOWED_COMMANDS is set", Remedy: "run commands as jobs instead"}
 	}
-	return f.tunnel(ctx, ref, func(ctx context.Context, v vm.VM) (job.Tunnel, error) { return f.o.Guest.Login(ctx, v, key) })
+	return f.tunnel(ctx, ref, func(ctx context.Context, v vm.VM) (job.Tunnel, error) {
+		t, err := f.o.Guest.Login(ctx, v, key)
+		if err == nil {
+			f.observed(ctx, job.Entered{VM: v, How: "login by SSH", By: job.CallerFrom(ctx)})
+		}
+		return t, err
+	})
 }
 
 // tunnel returns a connection into a VM, which is used until it is closed.

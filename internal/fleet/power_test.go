@@ -2,7 +2,9 @@ package fleet_test
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"linus/internal/job"
@@ -35,6 +37,32 @@ func TestPower_IsNotFollowedByASearch(t *testing.T) {
 			if n := r.host.Stats().Lists - before; n != 0 {
 				t.Errorf("%s: the host was searched %d times", step.what, n)
 			}
+		}
+	})
+}
+
+// Whoever logs in to a VM is told of, as nothing on the host changes by it.
+func TestLogin_IsToldOf(t *testing.T) {
+	bubble(t, func(r *rig) {
+		var told []string
+		r.opts.Changes = &job.Changes{}
+		r.opts.Changes.Read(func(h job.Happening) {
+			if e, ok := h.(job.Entered); ok {
+				told = append(told, e.By.Principal+" "+e.VM.Name+" "+e.How)
+			}
+		})
+		r.start()
+		r.stays("dev1")
+		tunnel, err := r.LoginVM(job.WithPrincipal(context.Background(), job.Principal{Name: "ann", Role: job.RoleAdmin}), "dev1", "a key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tunnel.Close(); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if want := []string{"ann dev1 login by SSH"}; !slices.Equal(told, want) {
+			t.Errorf("told of %q", told)
 		}
 	})
 }

@@ -55,6 +55,13 @@ type TokenChange struct {
 	By      Caller
 }
 
+// Entered is that somebody works in a VM beside its jobs: by a login, or as in a sandbox.
+type Entered struct {
+	VM  vm.VM
+	How string
+	By  Caller
+}
+
 // PhaseResult is how a run of a phase ended.
 type PhaseResult string
 

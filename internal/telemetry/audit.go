@@ -73,6 +73,7 @@ const (
 	ActionBuildTemplate  = "build_template"
 	ActionRemoveTemplate = "remove_template"
 	ActionUninstall      = "uninstall"
+	ActionEnter          = "enter_vm"
 	ActionCordon         = "cordon_node"
 	ActionUncordon       = "uncordon_node"
 	ActionCreateToken    = "create_token"
@@ -169,8 +170,8 @@ func (a *Audit) attribute(ctx context.Context, r Record, by job.Caller) Record {
 }
 
 // Observe writes a line when a pool is changed, and when a job claims a pool's VM, when a
-// node is cordoned or uncordoned, when a token is created or revoked, and a credential added or removed. The host is not
-// changed by any of them.
+// node is cordoned or uncordoned, when somebody enters a VM, when a token is created or revoked, and a credential added or
+// removed. The host is not changed by any of them.
 func (a *Audit) Observe(h job.Happening) {
 	r := Record{Time: time.Now().UTC(), Result: ResultOK}
 	var by job.Caller
@@ -195,6 +196,9 @@ func (a *Audit) Observe(h job.Happening) {
 			r.Action = ActionCreateToken
 		}
 		r.Detail = fmt.Sprintf("token %s of %s, role %s", h.Token.ID, h.Token.Name, h.Token.Role)
+	case job.Entered:
+		r.Action, by = ActionEnter, h.By
+		r.Job, r.VMID, r.VMName, r.Node, r.Detail = h.VM.Job, h.VM.ID, h.VM.Name, h.VM.Node, h.How
 	case job.CredentialChange:
 		r.Action, by = ActionDropCredential, h.By
 		if h.Created {

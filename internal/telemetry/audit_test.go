@@ -17,6 +17,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 const (
@@ -286,15 +287,16 @@ func TestAudit_NamesPrincipalAndTokenOfAJob(t *testing.T) {
 	}
 }
 
-func TestAudit_Cordoned(t *testing.T) {
+func TestAudit_OneLineOfWhatDoesNotChangeTheHost(t *testing.T) {
 	a := newAudit(t, AuditOptions{})
 	a.Observe(job.CordonChange{Node: "pve1", Cordoned: true, By: job.Caller{Client: "cli"}})
 	a.Observe(job.CordonChange{Node: "pve1"})
+	a.Observe(job.Entered{VM: vm.VM{Node: "pve1"}, How: "as a sandbox", By: job.Caller{Client: "e2b"}})
 	var got []string
 	for _, r := range readAudit(t, a.o.Path) {
 		got = append(got, strings.Join([]string{r.Who, r.Action, r.Node, r.Result}, " "))
 	}
-	if diff := cmp.Diff([]string{"cli cordon_node pve1 ok", "engine uncordon_node pve1 ok"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"cli cordon_node pve1 ok", "engine uncordon_node pve1 ok", "e2b enter_vm pve1 ok"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
