@@ -50,6 +50,9 @@ type Options struct {
 	// Templates returns the templates of the host, and RemoveTemplate removes one.
 	Templates      func(ctx context.Context) ([]vm.VM, error)
 	RemoveTemplate func(ctx context.Context, name string) error
+	// Proxy has a proxy for the names that a VM may connect to at the port job.ProxyPort of its
+	// loopback, until ctx ends or the way to the VM is lost. It calls opened when it is there.
+	Proxy func(ctx context.Context, v vm.VM, opened func()) error
 	// Entered is told that a sandbox is used by its token, once while it is. nil: nobody is.
 	Entered func(v vm.VM)
 	// Domain, with a port if clients need one, is below which ports of sandboxes have hosts; empty:
@@ -95,6 +98,7 @@ type server struct {
 	templates lookup[[]vm.VM]
 	signers   lookup[map[string]string] // the tokens of sandboxes that may have signed a link, by ID
 	builds    builds
+	proxies   proxies
 	shelves   sync.Mutex // of Files
 }
 
@@ -104,6 +108,7 @@ func newServer(o Options) *server {
 	s := &server{Options: o, templates: newLookup[[]vm.VM](), signers: newLookup[map[string]string]()}
 	s.ways.of = map[string]*way{}
 	s.builds.stop = make(chan struct{})
+	s.proxies = proxies{look: make(chan struct{}, 1), open: map[string]chan struct{}{}, stop: map[string]context.CancelFunc{}}
 	return s
 }
 
@@ -273,6 +278,8 @@ type Server struct {
 	gate   *gate.Gate
 	face   *server
 	cancel context.CancelFunc
+
+	keeping sync.WaitGroup
 }
 
 // Listen listens on addr, host:port; port 0 is any free one.
@@ -285,6 +292,7 @@ func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	face := newServer(o)
 	s := &Server{gate: gate.New(l, face.bounds.gate, "E2B", face.Log), face: face, cancel: cancel}
+	s.keeping.Go(func() { face.keepProxies(base) })
 	s.http = &http.Server{
 		Handler: face, TLSConfig: o.TLS,
 		BaseContext: func(net.Listener) context.Context { return base },
@@ -317,6 +325,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.gate.End()
 	defer s.face.ways.close()
 	s.face.builds.close()
+	s.keeping.Wait()
 	if err := s.http.Shutdown(ctx); err != nil {
 		return errors.Join(err, s.http.Close())
 	}

@@ -354,7 +354,8 @@ func TestCreate_RefusesByName(t *testing.T) {
 		{"no template", `{}`, "templateID", 400},
 		{"MCP", `{"templateID":"base","mcp":{}}`, "mcp", 400},
 		{"IAM", `{"templateID":"base","iam":{"tokens":{"a":{}}}}`, "iam", 400},
-		{"a list of names", `{"templateID":"base","network":{"allowOut":["example.com"],"denyOut":["0.0.0.0/0"]}}`, "network.allowOut", 400},
+		{"a list of addresses", `{"templateID":"base","network":{"allowOut":["example.com","8.8.8.8/32"],"denyOut":["0.0.0.0/0"]}}`, "addresses such as 8.8.8.8/32 cannot be listed", 400},
+		{"a list where nothing is denied", `{"templateID":"base","network":{"allowOut":["example.com"]}}`, "where nothing is denied", 400},
 		{"a public range", `{"templateID":"base","network":{"denyOut":["8.8.8.0/24"]}}`, "network.denyOut", 400},
 		{"no range", `{"templateID":"base","network":{"denyOut":["example.com"]}}`, "neither an address", 400},
 		{"rules", `{"templateID":"base","network":{"rules":{"a.example":[]}}}`, "network.rules", 400},
@@ -409,6 +410,8 @@ func TestNetwork_IsAMode(t *testing.T) {
 		{"no internet", nil, &no, vm.EgressNone},
 		{"all denied", &network{Deny: []string{everything}}, nil, vm.EgressNone},
 		{"all denied, all allowed", &network{Deny: []string{everything}, Allow: []string{everything}}, nil, ""},
+		{"names allowed", &network{Deny: []string{everything}, Allow: []string{"*.example.com"}}, nil, vm.EgressAllow},
+		{"names allowed, and no internet", &network{Allow: []string{"*.example.com"}}, &no, vm.EgressAllow},
 		{"private ranges denied", &network{Deny: []string{"10.0.0.0/8", "192.168.1.1"}}, nil, vm.EgressInternet},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -418,6 +421,60 @@ func TestNetwork_IsAMode(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A sandbox that may connect to names has its proxy as long as it runs, and is there when that is.
+func TestNetwork_NamesAreReachedByAProxy(t *testing.T) {
+	l := newLab(t)
+	var mu sync.Mutex
+	open := map[string]int{}
+	lost := make(chan struct{})
+	l.Proxy = func(ctx context.Context, v vm.VM, opened func()) error {
+		count := func(n int) { mu.Lock(); defer mu.Unlock(); open[v.Job] += n }
+		count(1)
+		defer count(-1)
+		opened()
+		select {
+		case <-ctx.Done():
+		case <-lost:
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	kept := make(chan struct{})
+	go func() { defer close(kept); l.keepProxies(ctx) }()
+	defer func() { cancel(); <-kept }()
+	is := func(id string, want int) {
+		t.Helper()
+		for range 1000 {
+			mu.Lock()
+			n := open[id]
+			mu.Unlock()
+			if n == want {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Fatalf("not %d proxies", want)
+	}
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300,"envVars":{"no_proxy":"mine"},"network":{"allowOut":["*.example.com"],"denyOut":["0.0.0.0/0"]}}`)
+	l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	id := l.vms[0].Job
+	if want := fmt.Sprintf(`"HTTPS_PROXY":"http://127.0.0.1:%d"`, job.ProxyPort(id)); !strings.Contains(l.inits[0], want) || !strings.Contains(l.inits[0], `"no_proxy":"mine"`) || strings.Contains(l.inits[1], "PROXY") {
+		t.Errorf("their programs were told %q", l.inits)
+	}
+	is(id, 1)
+	lost <- struct{}{} // it is opened again
+	is(id, 1)
+	l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/pause", "{}")
+	l.proxies.look <- struct{}{}
+	is(id, 0)
+	l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/connect", "{}")
+	l.proxies.look <- struct{}{}
+	is(id, 1)
+	l.ask(t, "e2b_aa", http.MethodDelete, "/sandboxes/"+made.ID, "")
+	l.proxies.look <- struct{}{}
+	is(id, 0)
 }
 
 func TestVolumes_AreOursOnDisk(t *testing.T) {
@@ -584,6 +641,30 @@ func TestLife_TimeoutsPausesAndConnects(t *testing.T) {
 	do(404, "/connect", `{"timeout":60}`)
 	if code, _, _ := l.ask(t, "e2b_aa", http.MethodDelete, at, ""); code != http.StatusNotFound {
 		t.Error("killed twice:", code)
+	}
+}
+
+// A time that is left out is that of the version of the protocol.
+func TestLife_TimesThatAreLeftOut(t *testing.T) {
+	l := newLab(t)
+	for path, want := range map[string]time.Duration{"/sandboxes": 15 * time.Second, "/v2/sandboxes": 300 * time.Second} {
+		code, _, text := l.ask(t, "e2b_aa", http.MethodPost, path, `{"templateID":"base"}`)
+		var made known
+		if err := json.Unmarshal([]byte(text), &made); err != nil || code != http.StatusCreated {
+			t.Fatal(code, text, err)
+		}
+		left := func() time.Duration { return time.Until(l.vms[len(l.vms)-1].ExpiresAt).Round(5 * time.Second) }
+		if got := left(); got != want {
+			t.Errorf("%s: it ends in %s, want %s", path, got, want)
+		}
+		l.ask(t, "e2b_aa", http.MethodPost, "/v2/sandboxes/"+made.ID+"/connect", "{}")
+		if got := left(); got != 300*time.Second {
+			t.Errorf("%s: once connected it ends in %s", path, got)
+		}
+		l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/pause", "{}")
+		if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/v2/sandboxes/"+made.ID+"/connect", `{"memory":false}`); code != http.StatusBadRequest || !strings.Contains(text, "keepMemory") {
+			t.Errorf("without its memory: %d %s", code, text)
+		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"linus/internal/vm"
 )
@@ -60,7 +59,15 @@ func (n *network) egress(internet *bool) (out vm.Network, err error) {
 	}
 	switch {
 	case len(n.Allow) > 0 && !slices.Equal(n.Allow, []string{everything}):
-		return out, invalid("network.allowOut", fmt.Sprintf("sandboxes have no list of what they may connect to, such as %.80s", strings.Join(n.Allow, ", ")), "leave it out, deny 0.0.0.0/0 for no connections at all, or private ranges for public addresses only; jobs have lists of names: linus help network")
+		if !denied {
+			return out, invalid("network.allowOut", "is a list where nothing is denied", "deny 0.0.0.0/0, too, for sandboxes that connect to these names only, or leave it out")
+		}
+		for _, name := range n.Allow {
+			if _, err := prefix(name); err == nil {
+				return out, invalid("network.allowOut", fmt.Sprintf("addresses such as %.80s cannot be listed", name), "list names, such as example.com or *.example.com, which are reached by HTTP and HTTPS: linus help network")
+			}
+		}
+		out.Egress, out.Allow = vm.EgressAllow, n.Allow
 	case denied && len(n.Allow) == 0:
 		out.Egress = vm.EgressNone
 	case len(inside) > 0 && len(n.Allow) == 0:

@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	defaultTime = 15 // seconds, of a sandbox that is asked for without a time
+	defaultTime = 15  // seconds, of a sandbox that is asked for without a time
+	secondTime  = 300 // by the second version of the protocol
 	pageSize    = 100
 	makingTime  = 10 * time.Minute // for a sandbox to be there
 	endTime     = 30 * time.Second // to have a sandbox destroyed that nobody waits for any more
@@ -163,10 +164,7 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 	if a.Template == "" {
 		return invalid("templateID", "is required", "name a template of linus, or base for the one that is the default")
 	}
-	seconds := defaultTime
-	if a.Timeout != nil {
-		seconds = *a.Timeout
-	}
+	seconds := secondsOf(r, a.Timeout)
 	if err := checkTime("timeout", seconds); err != nil {
 		return err
 	}
@@ -228,6 +226,9 @@ func (s *server) make(ctx context.Context, m job.Manifest, of vm.Sandbox, env ma
 		return v, err
 	}
 	if v, err = s.Sandboxes.Sandbox(ctx, info.Job); err == nil {
+		env, err = s.proxied(ctx, v, env)
+	}
+	if err == nil {
 		err = initialize(ctx, conn, envd.Init{EnvVars: env})
 	}
 	return v, errors.Join(err, conn.Close())
@@ -427,6 +428,19 @@ func (s *server) kill(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 type span struct {
 	Timeout  *int `json:"timeout"`
 	Duration *int `json:"duration"`
+
+	Memory *bool `json:"memory"` // false: one that is paused boots
+}
+
+// secondsOf returns the time that is asked for, or the one that is meant without.
+func secondsOf(r *http.Request, asked *int) int {
+	switch {
+	case asked != nil:
+		return *asked
+	case strings.HasPrefix(r.URL.Path, "/v2/"):
+		return secondTime
+	}
+	return defaultTime
 }
 
 func (s *server) timeout(w http.ResponseWriter, r *http.Request, v vm.VM) error {
@@ -453,10 +467,7 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request, v vm.VM) error 
 	if err := decode(r, &in); err != nil {
 		return err
 	}
-	seconds := defaultTime
-	if in.Duration != nil {
-		seconds = *in.Duration
-	}
+	seconds := secondsOf(r, in.Duration)
 	if stateOf(v) != running { // a time would end it
 		return errNoSandbox
 	}
@@ -483,12 +494,12 @@ func (s *server) connect(w http.ResponseWriter, r *http.Request, v vm.VM) error 
 	if err := decode(r, &in); err != nil {
 		return err
 	}
-	seconds := defaultTime
-	if in.Timeout != nil {
-		seconds = *in.Timeout
-	}
+	seconds := secondsOf(r, in.Timeout)
 	if !s.mayUse(r.Context()) {
 		return errNoUse
+	}
+	if in.Memory != nil && !*in.Memory && stateOf(v) == paused && v.Off != vm.Stopped {
+		return invalid("memory", "a sandbox that was paused with its memory continues with it", "leave it out, and pause it with keepMemory: false for one that boots")
 	}
 	code := http.StatusOK
 	if stateOf(v) == paused {

@@ -85,6 +85,11 @@ func (h *host) serveAt(t *testing.T, addr string) string {
 // serveTelling runs linus serve and returns what it says in place of a pattern's group.
 func (h *host) serveTelling(t *testing.T, pattern string, args ...string) string {
 	t.Helper()
+	log, err := os.Create(h.state + ".log") // which is shown where the test fails
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = log.Close() })
 	cmd := exec.Command(h.linus(), append([]string{"serve"}, args...)...)
 	cmd.Env = h.env
 	stderr, err := cmd.StderrPipe()
@@ -102,10 +107,10 @@ func (h *host) serveTelling(t *testing.T, pattern string, args ...string) string
 			t.Errorf("linus serve: %v", err)
 		}
 	})
-	lines := bufio.NewScanner(stderr)
+	lines := bufio.NewScanner(io.TeeReader(stderr, log))
 	for lines.Scan() {
 		if m := regexp.MustCompile(pattern).FindStringSubmatch(lines.Text()); m != nil {
-			go io.Copy(io.Discard, stderr) //nolint:errcheck // the rest of the log
+			go io.Copy(log, stderr) //nolint:errcheck // the rest of it
 			return m[1]
 		}
 	}

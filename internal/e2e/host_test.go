@@ -129,8 +129,11 @@ func newHostAs(t testing.TB, o lab.Options, settings ...string) *host {
 func (h *host) stop(t testing.TB) {
 	t.Helper()
 	if t.Failed() {
-		log, _ := os.ReadFile(h.logPath())
-		t.Logf("%s:\n%s", h.logPath(), log[max(0, len(log)-20000):])
+		for _, path := range []string{h.logPath(), h.state + ".log"} {
+			if log, err := os.ReadFile(path); err == nil {
+				t.Logf("%s:\n%s", path, log[max(0, len(log)-20000):])
+			}
+		}
 	}
 	stop := exec.Command(h.linus(), "serve", "--stop")
 	stop.Env = h.env

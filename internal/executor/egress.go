@@ -9,7 +9,6 @@ import (
 	"math/bits"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -59,12 +58,7 @@ func networkOf(j job.Job) vm.Network {
 // proxied returns a manifest whose task finds the job's proxy. What the manifest sets
 // itself stays.
 func proxied(m job.Manifest, id string, only bool) job.Manifest {
-	proxy := "http://127.0.0.1:" + strconv.Itoa(job.ProxyPort(id))
-	const direct = "localhost,127.0.0.1,::1"
-	env := map[string]string{
-		"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "http_proxy": proxy, "https_proxy": proxy, "NO_PROXY": direct, "no_proxy": direct,
-		"NODE_USE_ENV_PROXY": "1",
-	}
+	env := job.ProxyEnv(id)
 	if !only { // plain HTTP has no credentials
 		delete(env, "HTTP_PROXY")
 		delete(env, "http_proxy")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"hash/fnv"
 	"reflect"
+	"strconv"
 	"time"
 
 	spec "linus/internal/field"
@@ -85,6 +86,16 @@ func ProxyPort(id string) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(id))
 	return 20000 + int(h.Sum32()%10000)
+}
+
+// ProxyEnv are the variables by which programs in a VM find that proxy.
+func ProxyEnv(id string) map[string]string {
+	proxy := "http://127.0.0.1:" + strconv.Itoa(ProxyPort(id))
+	const direct = "localhost,127.0.0.1,::1"
+	return map[string]string{
+		"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "http_proxy": proxy, "https_proxy": proxy, "NO_PROXY": direct, "no_proxy": direct,
+		"NODE_USE_ENV_PROXY": "1",
+	}
 }
 
 // Snapshot is a state of a VM that it can be reverted to.

@@ -88,6 +88,13 @@ seen.killedAgain = await sandbox.kill()
 seen.running.push(await sandbox.isRunning())
 seen.gone = await Sandbox.connect(sandbox.sandboxId).catch((e) => e instanceof SandboxNotFoundError)
 
+const named = await Sandbox.create({ timeoutMs: 300_000, network: { allowOut: ['*.example.invalid'], denyOut: ['0.0.0.0/0'] } })
+try {
+  const said = await named.commands.run('for name in a.example.invalid b.example; do curl -sv --max-time 20 https://$name/ 2>&1 | grep -m 1 "^< HTTP"; done; true')
+  seen.names = said.stdout
+} finally {
+  await named.kill()
+}
 const volume = await Volume.create('data')
 const waking = await Sandbox.create({ timeoutMs: 300_000, lifecycle: { onTimeout: 'pause', autoResume: true }, volumeMounts: { '/srv/data': volume } })
 try {

@@ -1,0 +1,127 @@
+package e2b
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// Sandboxes that may connect to some names only do so through a proxy of an engine, which is at a
+// port of their loopback as long as they run. Of several engines the one that has the port keeps
+// it; the others try again.
+
+const (
+	namesLook  = 5 * time.Second  // between two looks which sandboxes need a proxy
+	namesAgain = 2 * time.Second  // until one that was lost is tried again
+	namesTime  = 30 * time.Second // for a new sandbox to have its own
+)
+
+// proxies are those of this engine's.
+type proxies struct {
+	look    chan struct{} // has room for one: there is a new sandbox
+	keeping sync.WaitGroup
+
+	mu   sync.Mutex
+	open map[string]chan struct{} // closed: it was open once; by the ID of the VM's marker
+	stop map[string]context.CancelFunc
+}
+
+// keepProxies keeps the proxies of all sandboxes that need one, until ctx ends.
+func (s *server) keepProxies(ctx context.Context) {
+	defer s.proxies.keeping.Wait()
+	again := time.NewTicker(namesLook)
+	defer again.Stop()
+	for ctx.Err() == nil {
+		if all, err := s.Sandboxes.Sandboxes(job.WithPrincipal(ctx, job.Operator())); err == nil {
+			s.tendProxies(ctx, all)
+		}
+		select {
+		case <-again.C:
+		case <-s.proxies.look:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// tendProxies opens and closes proxies as sandboxes are.
+func (s *server) tendProxies(ctx context.Context, all []vm.VM) {
+	a := &s.proxies
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	needed := map[string]bool{}
+	for _, v := range all {
+		if v.Network.Mode() != vm.EgressAllow || stateOf(v) != running {
+			continue
+		}
+		needed[v.Job] = true
+		if a.stop[v.Job] == nil {
+			ctx, cancel := context.WithCancel(ctx)
+			a.stop[v.Job] = cancel
+			a.keeping.Go(func() { s.keepProxy(ctx, v.Job, a.opened(v.Job)) })
+		}
+	}
+	for id, stop := range a.stop {
+		if !needed[id] {
+			stop()
+			delete(a.stop, id)
+			delete(a.open, id)
+		}
+	}
+}
+
+// opened returns what is closed when a sandbox's proxy was open; a.mu is held.
+func (a *proxies) opened(id string) chan struct{} {
+	if a.open[id] == nil {
+		a.open[id] = make(chan struct{})
+	}
+	return a.open[id]
+}
+
+func (s *server) keepProxy(ctx context.Context, id string, open chan struct{}) {
+	said := sync.OnceFunc(func() { close(open) })
+	again := time.NewTicker(namesAgain)
+	defer again.Stop()
+	for ctx.Err() == nil {
+		v, err := s.Sandboxes.Sandbox(job.WithPrincipal(ctx, job.Operator()), id) // it may have another address
+		if err == nil {
+			err = s.Proxy(ctx, v, said)
+		}
+		if err != nil {
+			s.Log.Debug("a sandbox's proxy is not open", "vm", id, "err", err)
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// proxied returns the variables of a sandbox, with which its programs find the proxy that it needs,
+// once that is open.
+func (s *server) proxied(ctx context.Context, v vm.VM, env map[string]string) (map[string]string, error) {
+	if v.Network.Mode() != vm.EgressAllow {
+		return env, nil
+	}
+	s.proxies.mu.Lock()
+	open := s.proxies.opened(v.Job)
+	s.proxies.mu.Unlock()
+	select {
+	case s.proxies.look <- struct{}{}:
+	default:
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, namesTime, fmt.Errorf("the way to its names was not open after %s", namesTime))
+	defer cancel()
+	select {
+	case <-open:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	all := job.ProxyEnv(v.Job)
+	maps.Copy(all, env)
+	return all, nil
+}
