@@ -26,6 +26,7 @@ type gitlabRunner struct {
 	h       *host
 	dir     string
 	env     []string
+	own     []string // the runner's own environment; nil: the host's
 	prepare []string // prepare_args
 	trace   transcript
 }
@@ -64,7 +65,11 @@ func (r *gitlabRunner) command(args ...string) *exec.Cmd {
 	argv := append(gitlabArgs(r.t, args[0]), args[1:]...)
 	cmd := exec.CommandContext(r.t.Context(), r.h.linus(), argv...)
 	cmd.Dir = r.dir
-	cmd.Env = append(append(r.h.env[:len(r.h.env):len(r.h.env)], "TMPDIR="+r.dir, "BUILD_FAILURE_EXIT_CODE=81", "SYSTEM_FAILURE_EXIT_CODE=82",
+	own := r.h.env
+	if r.own != nil {
+		own = r.own
+	}
+	cmd.Env = append(append(own[:len(own):len(own)], "TMPDIR="+r.dir, "BUILD_FAILURE_EXIT_CODE=81", "SYSTEM_FAILURE_EXIT_CODE=82",
 		"BUILD_EXIT_CODE_FILE="+filepath.Join(r.dir, "build_exit_code"), "JOB_RESPONSE_FILE="+filepath.Join(r.dir, "response.json")), r.env...)
 	cmd.Stdout, cmd.Stderr = &r.trace, &r.trace
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -319,6 +324,30 @@ func TestGitLab_FailuresOfJobsAndOfOurs(t *testing.T) {
 	if code := r.run("step_script", "true"); code != 0 {
 		t.Errorf("after a second attempt: %d", code)
 	}
+	if code := r.stage("cleanup"); code != 0 {
+		t.Errorf("cleanup: %d", code)
+	}
+	h.waitGone(t)
+}
+
+// A runner on another machine goes through a server, by a token that may do no more than it has to.
+func TestGitLab_ThroughAServer(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess)
+	url := h.serveHTTP(t)
+	token := strings.TrimSpace(h.cli(t, "token", "create", "runner", "--role", "run", "--toolsets", "jobs,exec,vm"))
+	dir := t.TempDir()
+	r := h.gitlab(t, 4712, nil)
+	r.own = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LINUS_SERVER=" + url, "LINUS_TOKEN_FILE=" + key(t, regexp.MustCompile(`linus_\S+`).FindString(token)), "LINUS_STATE_DIR=" + filepath.Join(dir, "state")}
+	for _, stage := range []string{"config", "prepare"} {
+		if code := r.stage(stage); code != 0 {
+			t.Fatalf("%s: %d", stage, code)
+		}
+	}
+	if code := r.run("step_script", "echo in $(uname -n); exit 5"); code != 81 {
+		t.Errorf("step_script: %d", code)
+	}
+	r.has("in gitlab-4712-")
 	if code := r.stage("cleanup"); code != 0 {
 		t.Errorf("cleanup: %d", code)
 	}
