@@ -71,6 +71,7 @@ type Queue struct {
 	list    []string  // the repositories of this look
 	at      int       // where in them it is
 	looked  time.Time // when the one before had ended
+	some    bool      // whether workflows of some repository were seen
 	said    map[string]bool
 
 	mu      sync.Mutex

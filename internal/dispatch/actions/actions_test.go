@@ -466,6 +466,45 @@ func TestWaiting_ARepositoryThatFailsHoldsNoOther(t *testing.T) {
 	}
 }
 
+// Of an organization's repositories some may have no Actions, or not be the key's; all of them mean that
+// the key is wrong.
+func TestWaiting_OfAnOrganizationWhatTheKeySees(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		code  int
+		hides func(path string) bool
+		want  string
+	}{
+		{"one is not there", 404, func(path string) bool { return strings.HasPrefix(path, "/repos/acme/bad/") }, ""},
+		{"one is not seen", 403, func(path string) bool { return strings.HasPrefix(path, "/repos/acme/bad/") }, ""},
+		{"none is seen", 403, func(path string) bool { return strings.HasPrefix(path, "/repos/") }, "right to read Actions"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := githubtest.New(t)
+			ids := g.Queue(web, "self-hosted")
+			g.Queue(githubtest.Owner+"/bad", "self-hosted")
+			g.Intercept = func(w http.ResponseWriter, r *http.Request) bool {
+				if !tt.hides(r.URL.Path) {
+					return false
+				}
+				w.WriteHeader(tt.code)
+				return true
+			}
+			q, said := queue(t, g, Options{Organization: githubtest.Owner})
+			works, err := q.Waiting(t.Context())
+			_, fatal := errors.AsType[*dispatch.Fatal](err)
+			if tt.want != "" && (!fatal || !strings.Contains(err.Error(), tt.want)) || tt.want == "" && (err != nil || len(works) != 1 || works[0].ID != texts(ids...)[0]) {
+				t.Errorf("%v, %v", works, err)
+			}
+			q.looked = time.Now().Add(-time.Hour)
+			_, _ = q.Waiting(t.Context()) // what it says counts
+			if n := strings.Count(said.String(), "are not looked at"); n != 1 {
+				t.Errorf("said %d times: %s", n, said)
+			}
+		})
+	}
+}
+
 func FuzzPages(f *testing.F) {
 	f.Add([]byte(`{"workflow_runs":[{"id":5,"repository":{"full_name":"acme/web"},"head_repository":{"full_name":"acme/web"}}]}`), []byte(`{"jobs":[{"id":3,"status":"queued","labels":["self-hosted"],"created_at":"2026-01-01T00:00:00Z"}]}`))
 	f.Add([]byte(`null`), []byte(`{"jobs":null}`))

@@ -123,10 +123,11 @@ func (q *Queue) lookAtAll(ctx context.Context) error {
 		q.at++ // one that fails holds no other
 		found := map[int64]waiting{}
 		err := q.lookAt(ctx, r, found)
-		if dispatch.Code(err) == http.StatusNotFound && q.Organization != "" {
-			q.once("gone "+r, "a repository is not there, or has no Actions", "repository", r)
-			err = nil
+		if c := dispatch.Code(err); q.Organization != "" && (c == http.StatusNotFound || c == http.StatusForbidden) && (q.some || q.at < len(q.list)) {
+			q.once("unseen "+r, "a repository's workflows are not looked at: the key does not see them, or it has no Actions", "repository", r, "err", err)
+			continue
 		}
+		q.some = q.some || err == nil
 		q.replace(found, func(w waiting) bool { return err == nil && w.Of == r })
 		if err != nil {
 			return q.unseen(r, err)
