@@ -23,6 +23,7 @@ func TestOptions_SayAllOfAManifest(t *testing.T) {
 		Resources: vm.Resources{CPU: 4, Memory: "2G", Disk: "20G"}, Timeout: 90, Lifecycle: vm.Persistent, VM: "v", VMName: "n", TTL: 5400, AtEnd: vm.EndSuspend, Keep: job.KeepOnFailure, KeepFor: 7200, IdleSuspend: 1800, VMTemplate: "t", OS: "debian-12",
 		Start: job.StartCold, Retry: job.RetryLost, Retries: 2, StatusMode: job.StatusDetailed, Notify: &job.Notify{URL: "https://ci.example/hooks"},
 		Repository: job.Repository{URL: "https://git.example/acme/tool.git", Ref: "main", Path: "/srv/tool", Credential: "git", Submodules: true, LFS: true}, Push: job.Push{Branch: "agent/fix"},
+		Matrix: []string{"go=1.25,1.26", "db=pg"}, Shards: 2, FailFast: true,
 		Labels:  map[string]string{"team": "web=1", "site": "a,b"},
 		Volumes: []vm.Mount{{Name: "cache", Path: "/srv/cache"}, {Name: "repo", Path: "/srv/a b", Mode: vm.MountRO}},
 		Network: vm.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: vm.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}},

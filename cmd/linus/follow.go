@@ -16,6 +16,12 @@ type watcher interface {
 	List(ctx context.Context, f job.Filter) (job.Page, error)
 }
 
+// waiter is the part of an engine that waiting for a job needs, or for the children of one.
+type waiter interface {
+	watcher
+	keeper
+}
+
 // following are the options of follow. The zero value shows all events, from first
 // to last.
 type following struct {

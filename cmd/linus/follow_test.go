@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +107,14 @@ func TestProgress_LiveLineFitsAndIsCleared(t *testing.T) {
 
 // runs is a watcher of jobs that have ended.
 type runs map[string]job.Job
+
+func (runs) Job(context.Context, string) (job.Job, error) { return job.Job{}, nil }
+func (runs) Output(context.Context, string, string, int64, int64) (job.Chunk, error) {
+	return job.Chunk{}, nil
+}
+func (runs) OpenArtifact(context.Context, string, string) (io.ReadCloser, job.Artifact, error) {
+	return nil, job.Artifact{}, nil
+}
 
 func (r runs) Watch(_ context.Context, id string, _ int64) ([]job.Event, job.Job, error) {
 	return nil, r[id], nil

@@ -44,7 +44,7 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":         {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/dispatch/actions", "internal/dispatch/forge", "internal/field", "internal/gitlab", "internal/intake", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
+	"cmd/linus":         {"internal/daemon", "internal/config", "internal/control", "internal/dispatch", "internal/dispatch/actions", "internal/dispatch/forge", "internal/field", "internal/gitlab", "internal/intake", "internal/job", "internal/junit", "internal/lategc", "internal/manual", "internal/mcptool", "internal/secret", "internal/view", "internal/worktree", "embed"},
 	"cmd/linus-worker":  {"internal/handover", "internal/worker"},
 	"cmd/linus-sandbox": {"internal/sandbox"},
 	"internal/daemon":   append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
@@ -75,7 +75,7 @@ var arrows = map[string][]string{
 	"internal/policy":           {"internal/job"},
 	"internal/secret":           {},
 	"internal/store":            {"internal/job"},
-	"internal/web":              {"internal/field", "internal/gate", "internal/intake", "internal/job", "internal/manual", "internal/view", "internal/vmpage"},
+	"internal/web":              {"internal/field", "internal/gate", "internal/intake", "internal/job", "internal/junit", "internal/manual", "internal/view", "internal/vmpage"},
 	"internal/view":             {"internal/job"},
 	"internal/token":            {"internal/job"},
 	"internal/webhook":          {"internal/job"},
@@ -97,6 +97,7 @@ var arrows = map[string][]string{
 	"internal/lock":        {},
 	"internal/term":        {},
 	"internal/intake":      {},
+	"internal/junit":       {},
 	"internal/sandbox":     {"internal/envd", "internal/sandbox/rpc"},
 	"internal/sandbox/rpc": {},
 	"internal/wholefile":   {},

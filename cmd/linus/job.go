@@ -54,6 +54,10 @@ func statusText(j job.Job) string {
 		}
 		row("run again as", j.RetriedAs)
 		row("again for", j.RetryOf)
+		row("part of", strings.TrimSuffix(j.Parent+", as "+j.Variant, ", as "))
+		for _, c := range j.Children {
+			row(c.Name, c.How()+", job "+c.ID)
+		}
 		row("labels", strings.Join(job.LabelTexts(j.Manifest.Labels), ", "))
 		row("phase", j.Phase)
 		row("progress", j.Progress)
@@ -259,6 +263,8 @@ func (a *app) listCommand() *cobra.Command {
 	}
 	q = queryFlags(cmd, job.ListingOfJobs(), "jobs", "their ID, or in the first 100 characters of their task")
 	cmd.Flags().StringVar((*string)(&f.Reason), "reason", "", "only jobs that ended for this reason: "+strings.Join(wordsOf(job.Reasons), ", "))
+	cmd.Flags().StringVar(&f.Parent, "parent", "", "only the jobs that this one has made of its matrix or shards")
+	_ = cmd.RegisterFlagCompletionFunc("parent", a.jobIDs())
 	cmd.Flags().StringVar(&f.Client, "client", "", "only jobs that this client submitted, as in cli, web or mcp:claude-code")
 	cmd.Flags().IntVar(&f.Limit, "limit", 50, "jobs to show, 1 to 200")
 	cmd.Flags().StringVar(&f.Cursor, "cursor", "", "where to continue, as printed after the previous page")
@@ -290,7 +296,7 @@ func (a *app) printList(page job.Page) error {
 		if j.VM != nil {
 			node = j.VM.Node
 		}
-		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s%s", j.ID, c.paint(string(j.Status)), oneLine(j.Phase, 40), oneLine(node, 63), local(j.CreatedAt), ownerCell(owned, j.Principal), oneLine(job.Title(j.Task), 60))
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s%s", j.ID, c.paint(string(j.Status)), oneLine(j.Phase, 40), oneLine(node, 63), local(j.CreatedAt), ownerCell(owned, j.Principal), oneLine(strings.TrimPrefix(j.Variant+": ", ": ")+job.Title(j.Task), 60))
 	})
 }
 
@@ -321,8 +327,11 @@ func (a *app) cancelCommand() *cobra.Command {
 
 // waitFor follows a job to its end, shows its result and returns its exit code as
 // an exitError.
-func (a *app) waitFor(ctx context.Context, e watcher, id string) error {
-	j, err := a.follow(ctx, e, id, following{})
+func (a *app) waitFor(ctx context.Context, e waiter, id string) error {
+	j, err := a.follow(ctx, e, id, following{until: func(j job.Job) bool { return len(j.Children) > 0 }})
+	if err == nil && len(j.Children) > 0 {
+		return a.waitForChildren(ctx, e, j)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			a.note("\ndetached; the job keeps running\n  follow: linus job status %s --wait\n  end:    linus job cancel %s", id, id)

@@ -39,7 +39,8 @@ func (a *app) logsCommand() *cobra.Command {
 		Use:   "logs ID",
 		Short: "Show a job's output so far; -f follows it",
 		Long: "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, as far as it has arrived; for a finished\n" +
-			"job that is all of it. -f continues until the job ends. A terminal gets only text and colours, unless --raw.",
+			"job that is all of it. -f continues until the job ends. A terminal gets only text and colours, unless --raw.\n" +
+			"Of a job with a matrix or shards it is the output of each of its jobs, one after the other.",
 		Example: "  linus job logs ID -f --tail 20\n  linus job logs ID --stderr\n  linus job logs ID --strip-ansi | less",
 		Args:    oneArg("the job's ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,30 +64,37 @@ func (a *app) logsCommand() *cobra.Command {
 				return err
 			}
 			defer done()
-			logs := &logs{engine: e, id: args[0], follow: follow, strip: strip}
-			for _, name := range streams {
-				to := a.stdout
-				if name == job.Stderr && len(streams) > 1 {
-					to = a.stderr
+			show := func(id string) error {
+				logs := &logs{engine: e, id: id, follow: follow, strip: strip}
+				for _, name := range streams {
+					to := a.stdout
+					if name == job.Stderr && len(streams) > 1 {
+						to = a.stderr
+					}
+					to, done := a.output(to)
+					defer done() //nolint:errcheck // a terminal's
+					logs.add(name, to)
 				}
-				to, done := a.output(to)
-				defer done() //nolint:errcheck // a terminal's
-				logs.add(name, to)
-			}
-			if cmd.Flags().Changed("tail") {
-				if err := logs.tail(cmd.Context(), lines); err != nil {
-					return err
+				if cmd.Flags().Changed("tail") {
+					if err := logs.tail(cmd.Context(), lines); err != nil {
+						return err
+					}
 				}
+				if a.json {
+					return a.logsJSON(cmd.Context(), logs)
+				}
+				err := logs.copy(cmd.Context())
+				if cmd.Context().Err() != nil {
+					return exitError(exitDetached)
+				}
+				logs.noteDropped(a)
+				return err
 			}
-			if a.json {
-				return a.logsJSON(cmd.Context(), logs)
+			j, err := e.Job(cmd.Context(), args[0])
+			if err != nil || len(j.Children) == 0 || a.json {
+				return errors.Join(err, show(args[0]))
 			}
-			err = logs.copy(cmd.Context())
-			if cmd.Context().Err() != nil {
-				return exitError(exitDetached)
-			}
-			logs.noteDropped(a)
-			return err
+			return a.childrensLogs(cmd.Context(), j, show)
 		},
 	}
 	flags := cmd.Flags()

@@ -91,7 +91,7 @@ func (a *app) verbs(args []string) []*cobra.Command {
 		a.runCommand(),
 		group("job", "Submit and follow jobs",
 			a.submitCommand(), a.execCommand(), a.attachCommand(), a.inputCommand(), a.statusCommand(), a.waitCommand(),
-			a.logsCommand(), a.resultCommand(), a.artifactsCommand(), a.diffCommand(), a.listCommand(), a.killCommand(), a.cancelCommand(),
+			a.logsCommand(), a.resultCommand(), a.artifactsCommand(), a.diffCommand(), a.junitCommand(), a.listCommand(), a.killCommand(), a.cancelCommand(),
 			a.cleanupCommand()),
 		group("vm", "Create and manage persistent VMs for jobs and people",
 			a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmSSHConfigCommand(), a.vmOpenCommand(), a.vmProxyCommand(), a.vmCopyCommand(), a.vmListFilesCommand(), a.vmCatCommand(), a.vmForwardCommand(),

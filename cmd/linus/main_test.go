@@ -99,6 +99,9 @@ func runTask(p job.Payload) providertest.Task {
 	default:
 		task.LeftOut = []job.SkippedArtifact{{Path: "huge", Reason: "its 9 bytes are more than the 8 a file may have"}}
 		task.Artifacts = map[string][]byte{"dist/a b": []byte("made\n"), "report.xml": []byte("<ok/>\n")}
+		if strings.Contains(p.Manifest.Task, "<testsuite") { // it prints its report
+			task.Artifacts["report.xml"] = stdout.Bytes()
+		}
 	}
 	return task
 }

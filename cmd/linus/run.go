@@ -43,6 +43,8 @@ func (a *app) runCommand() *cobra.Command {
 			"review them as you would a stranger's patch. The replaced files are kept, and the output says where.\n" +
 			"--pull also brings back files that git ignores, and replaces no file here without --force.\n" +
 			"With --agent-type claude, codex or gemini what follows -- is a prompt instead of a command, and that agent works on the files.\n" +
+			"With --matrix or --shard it is run in a VM for each combination: a line says how each ended, --pull puts each one's files below\n" +
+			"its name, and the exit code is that of the first that failed.\n" +
 			"With --vm the files stay in that VM, with whatever commands leave beside them, and the next run sends only changes.\n\n" +
 			"Ctrl-C interrupts the command; a second Ctrl-C detaches from it. The run then continues, and its changes are kept:\n" +
 			"linus run --job ID follows it again.",
@@ -53,6 +55,7 @@ func (a *app) runCommand() *cobra.Command {
 			"  linus run --agent-type claude --diff -- 'Make ./tests.sh pass'\n" +
 			"  linus run --repo https://github.com/junegunn/fzf#master --egress internet -- make test\n" +
 			"  linus run --repo https://github.com/acme/app --repo-credential git --push fix/typo -- sh -c './fix && git commit -am fixed'\n" +
+			"  linus run --matrix go=1.25,1.26 --shard 2 --pull report.xml --junit all.xml -- sh -c './test $LINUS_SHARD/$LINUS_SHARDS'\n" +
 			"  linus run --job ID --diff",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.json && (f.diff || len(f.pull) > 0 || f.apply) {
@@ -60,6 +63,9 @@ func (a *app) runCommand() *cobra.Command {
 			}
 			if f.job != "" {
 				return a.takeUp(cmd, args, f)
+			}
+			if f.given.FansOut() && (f.diff || f.apply) {
+				return usage("--diff and --apply are for a single job's changes; of --matrix and --shard fetch files with --pull")
 			}
 			return a.runTree(cmd, args, f)
 		},
@@ -71,8 +77,10 @@ func (a *app) runCommand() *cobra.Command {
 	flags.BoolVar(&f.force, "force", false, "have --pull replace files that are here, and it and --apply write also what is run where it lies, such as .envrc")
 	flags.BoolVar(&f.diff, "diff", false, "show what the command has changed, as a patch")
 	flags.BoolVar(&f.apply, "apply", false, "make the same changes here, all or none, if the command succeeds")
+	flags.StringVar(&f.junit, "junit", "", "write the JUnit reports (.xml) among the files of --pull to this file, as one")
 	f.register(a, cmd, field.Run)
 	a.rawFlag(cmd)
+	_ = cmd.MarkFlagFilename("junit", "xml")
 	_ = cmd.RegisterFlagCompletionFunc("job", a.jobIDs())
 	return cmd
 }
@@ -277,7 +285,7 @@ func (a *app) runManifest(cmd *cobra.Command, args []string, f runFlags, t workt
 		m.Task, m.Agent.Command = strings.Join(args, " ")+"\n", "exec "+r.sent("run")+` "$@"`
 		return m, false, m.Validate()
 	}
-	if input = hasInput(a.stdin); input {
+	if input = !m.FansOut() && hasInput(a.stdin); input {
 		m.Stdin = job.StdinOpen
 	}
 	return m, input, m.Validate()

@@ -25,9 +25,11 @@ import (
 type takeFlags struct {
 	pull        []string
 	diff, apply bool
-	force       bool // pull also what is here, and what is run by itself
+	junit       string // the file for the report of its tests
+	force       bool   // pull also what is here, and what is run by itself
 
 	anyway bool   // apply what a command that failed has changed, too
+	below  string // the name of the job, of several, that files are pulled of
 	to     string // the directory that files are pulled to
 }
 
@@ -93,7 +95,7 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 	}
 	var ended error
 	_, agent := j.Manifest.AgentType.Agent()
-	if agent { // it tells its steps, and then its answer
+	if agent || len(j.Children) > 0 { // it tells its steps, and then its answer
 		ended = a.waitFor(ctx, s, j.ID)
 	} else {
 		ended = a.converse(ctx, s, j, c)
@@ -117,7 +119,11 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 		}
 		return ended
 	}
-	if err := a.takeRun(after, s, j, t, r, f); err != nil {
+	err = a.takeRun(after, s, j, t, r, f)
+	if f.junit != "" {
+		err = errors.Join(err, a.writeReport(after, s, j.ID, f.junit))
+	}
+	if err != nil {
 		a.note("linus: %s", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 		if ended == nil {
 			ended = exitError(exitFailure)
@@ -128,6 +134,9 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 
 // takeRun takes what is to be taken of a run that has ended.
 func (a *app) takeRun(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun, f takeFlags) error {
+	if len(j.Children) > 0 {
+		return a.pullChildren(ctx, s, j, t, r, f)
+	}
 	failed := a.pullRun(ctx, s, j, t, r, f)
 	if !f.diff && !f.apply {
 		return failed
@@ -199,7 +208,7 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 				failed = errors.Join(failed, fmt.Errorf("not pulled: %w", err))
 				continue
 			}
-			a.note("pulled: %s", to)
+			a.note("pulled: %s", path.Join(f.below, to))
 		}
 		for _, skipped := range j.ArtifactsSkipped {
 			if isPart(skipped.Path) && !strings.Contains(skipped.Reason, "nothing there matches") {

@@ -112,7 +112,7 @@ func pageRules() map[string]rule {
 		"GET /jobs": {job.RoleRead, ""}, "GET /jobs/live": {job.RoleRead, ""},
 		"GET /jobs/{id}": {job.RoleRead, "job"}, "GET /jobs/{id}/events": {job.RoleRead, "job"}, "GET /jobs/{id}/live": {job.RoleRead, "job"},
 		"GET /jobs/{id}/output": {job.RoleRead, "job"}, "GET /jobs/{id}/lines": {job.RoleRead, "job"}, "GET /jobs/{id}/artifacts/{path}": {job.RoleRead, "job"}, "GET /jobs/{id}/terminal": {job.RoleRead, "job"},
-		"GET /jobs/{id}/diff": {job.RoleRead, "job"}, "GET /jobs/{id}/files": {job.RoleRun, "job"}, "GET /jobs/{id}/file": {job.RoleRun, "job"}, "POST /jobs/{id}/files": {job.RoleRun, "job"},
+		"GET /jobs/{id}/diff": {job.RoleRead, "job"}, "GET /jobs/{id}/tests": {job.RoleRead, "job"}, "GET /jobs/{id}/files": {job.RoleRun, "job"}, "GET /jobs/{id}/file": {job.RoleRun, "job"}, "POST /jobs/{id}/files": {job.RoleRun, "job"},
 		"GET /jobs/new": {job.RoleRun, ""}, "POST /jobs/new": {job.RoleRun, ""},
 		"POST /jobs/{id}/cancel": {job.RoleRun, "job"}, "POST /jobs/{id}/kill": {job.RoleRun, "job"}, "POST /jobs/{id}/input": {job.RoleRun, "job"},
 		"GET /vms": {job.RoleRead, ""}, "GET /vms/live": {job.RoleRead, ""}, "GET /vms/{ref}": {job.RoleRead, "vm"}, "GET /vms/{ref}/live": {job.RoleRead, "vm"},

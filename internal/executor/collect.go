@@ -21,7 +21,10 @@ const cutGrace = 5 * time.Second
 // runs (cancelled, timed out) is stopped first. A VM that does not respond is retried,
 // and there is a deadline for everything. After it, or cutGrace after a caller cancels,
 // the output is what is stored, marked as incomplete.
-func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) (change, error) {
+func (e *Executor) collect(ctx context.Context, r *run, j job.Job) (change, error) {
+	if j.Manifest.FansOut() {
+		return e.joinChildren(ctx, r)
+	}
 	work, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	cut := func() { time.AfterFunc(cutGrace, func() { end(capture.ErrCut) }) }

@@ -8,12 +8,12 @@ import (
 	"linus/internal/job"
 )
 
-// enqueue queues a new job. One that shares a VM needs no slot.
+// enqueue queues a new job. One without a VM of its own needs no slot.
 func (e *Executor) enqueue(j job.Job) {
 	e.mu.Lock()
 	switch {
 	case e.runs[j.ID] != nil: // it was adopted as soon as it was stored
-	case j.Shares():
+	case !j.WantsVM():
 		e.queue.addReady(j.ID)
 	default:
 		e.queue.addOf(j.ID, j.Principal)

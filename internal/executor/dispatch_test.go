@@ -51,8 +51,8 @@ func (s *notingStore) InProgress(ctx context.Context) ([]job.Job, error) {
 	return jobs, err
 }
 
-func (s *notingStore) Insert(ctx context.Context, j job.Job, key string, within job.Limits) (job.Job, bool, error) {
-	j, isNew, err := s.Store.Insert(ctx, j, key, within)
+func (s *notingStore) Insert(ctx context.Context, j job.Job, key string, within job.Limits, children ...job.Job) (job.Job, bool, error) {
+	j, isNew, err := s.Store.Insert(ctx, j, key, within, children...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unstored > 0 {

@@ -58,6 +58,9 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) bool {
 		return true // it was not when it was adopted: its last run was just ending
 	}
 	did := result{next: life}
+	if err == nil && j.Manifest.FansOut() {
+		did.next = parentsLife
+	}
 	if j.Outcome != nil {
 		did.next = ending
 	}

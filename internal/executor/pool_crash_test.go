@@ -64,8 +64,8 @@ type mortalStore struct {
 	m *mortal
 }
 
-func (s mortalStore) Insert(ctx context.Context, j job.Job, key string, within job.Limits) (got job.Job, created bool, err error) {
-	err = s.m.do(func() error { got, created, err = s.Store.Insert(ctx, j, key, within); return err })
+func (s mortalStore) Insert(ctx context.Context, j job.Job, key string, within job.Limits, children ...job.Job) (got job.Job, created bool, err error) {
+	err = s.m.do(func() error { got, created, err = s.Store.Insert(ctx, j, key, within, children...); return err })
 	return got, created, err
 }
 

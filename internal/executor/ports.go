@@ -259,11 +259,14 @@ type JobStore interface {
 	Job(ctx context.Context, id string) (job.Job, error)
 	// Manifest returns the whole manifest.
 	Manifest(ctx context.Context, id string) (job.Manifest, error)
-	// Insert adds a new job with its whole manifest, file contents included. For a
+	// Insert adds a new job with its whole manifest, file contents included, and with its
+	// children, whose files are its own: all or none. For a
 	// non-empty key that was used before it returns the first job and false. In its
 	// transaction is counted what the job's principal has; a *job.FieldError if it would
 	// be more than the limits allow.
-	Insert(ctx context.Context, j job.Job, key string, within job.Limits) (job.Job, bool, error)
+	Insert(ctx context.Context, j job.Job, key string, within job.Limits, children ...job.Job) (job.Job, bool, error)
+	// Children returns the jobs that a parent has made, and those that run lost ones again.
+	Children(ctx context.Context, parent string) ([]job.Job, error)
 	// Submitted returns the job that was submitted with an idempotency key;
 	// job.ErrNotFound if there is none, as for the empty key.
 	Submitted(ctx context.Context, key string) (job.Job, error)

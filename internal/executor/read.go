@@ -23,6 +23,9 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	if j.Done() {
 		j.Phase = ""
 	}
+	if j, err = e.withFamily(ctx, j); err != nil {
+		return job.Job{}, err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ahead, waits := e.queue.ahead(id)
@@ -100,6 +103,13 @@ func (e *Executor) DeleteJob(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	if j.Status.Terminal() {
+		for _, c := range j.Children {
+			if err := e.DeleteJob(ctx, c.ID); err != nil && !errors.Is(err, job.ErrNotFound) {
+				return err
+			}
+		}
+	}
 	gone, err := e.o.Jobs.ForgetJob(ctx, id)
 	switch {
 	case err != nil || gone:
@@ -115,6 +125,9 @@ func (e *Executor) OpenArtifact(ctx context.Context, id, path string) (io.ReadCl
 	j, err := e.o.Jobs.Job(ctx, id)
 	if err != nil {
 		return nil, job.Artifact{}, err
+	}
+	if len(j.Children) > 0 {
+		return e.openChilds(ctx, j, path)
 	}
 	i := slices.IndexFunc(j.Artifacts, func(a job.Artifact) bool { return a.Path == path })
 	if i < 0 {

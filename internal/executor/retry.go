@@ -20,6 +20,11 @@ func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 	if !gone && m.Retry != job.RetryOffline {
 		return nil
 	}
+	if j.Parent != "" {
+		if parent, err := e.o.Jobs.Job(ctx, j.Parent); err == nil && parent.Outcome != nil {
+			return nil
+		}
+	}
 	whole, err := e.o.Jobs.Manifest(ctx, j.ID)
 	if err != nil {
 		return err
@@ -28,7 +33,7 @@ func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 	if err != nil {
 		return fmt.Errorf("create a job ID: %w", err)
 	}
-	next := job.Job{ID: id.String(), Kind: j.Kind, Client: j.Client, Principal: j.Principal, TokenID: j.TokenID, Manifest: whole, Status: job.Pending, CreatedAt: now(), Attempt: j.Attempt + 1, RetryOf: j.ID}
+	next := job.Job{ID: id.String(), Kind: j.Kind, Client: j.Client, Principal: j.Principal, TokenID: j.TokenID, Manifest: whole, Status: job.Pending, CreatedAt: now(), Attempt: j.Attempt + 1, RetryOf: j.ID, Parent: j.Parent, Variant: j.Variant}
 	next, created, err := e.o.Jobs.Insert(ctx, next, "\x1eretry of "+j.ID, job.Limits{}) // no client has such a key
 	if err != nil {
 		e.recheckStore() // it may be stored nevertheless

@@ -16,7 +16,7 @@ type run struct {
 	changed  chan struct{}  // a report arrived
 	reported chan struct{}  // the task's end was reported
 	adopted  bool           // it continues the work of another process or an earlier run
-	shares   bool           // it runs in another job's VM
+	shares   bool           // it has no VM of its own
 	token    string         // for its task's callbacks; empty: none was made
 	input    lock.FairMutex // orders inputs to its task
 	capture  *capture.Capture
@@ -71,7 +71,7 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 	id := j.ID
 	jobCtx, cancel := context.WithCancelCause(ctx)
 	r := &run{
-		id: id, shares: j.Shares(), cancel: cancel, adopted: adopted,
+		id: id, shares: !j.WantsVM(), cancel: cancel, adopted: adopted,
 		patience: overdue(j) + e.o.HeartbeatThreshold, // by then its task has ended
 		changed:  make(chan struct{}, 1), reported: make(chan struct{}, 1),
 		capture: capture.New(e.captures, j),

@@ -56,15 +56,23 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 			return job.Job{}, err
 		}
 	}
-	if err := e.o.Fleet.Admit(ctx, s, m); err != nil {
-		return job.Job{}, err
+	if !m.FansOut() {
+		if err := e.o.Fleet.Admit(ctx, s, m); err != nil {
+			return job.Job{}, err
+		}
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
 		return job.Job{}, fmt.Errorf("create a job ID: %w", err)
 	}
 	j := job.Job{ID: id.String(), Kind: job.KindTask, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, SharedVM: shared, Manifest: m, Session: s.Session, Status: job.Pending, CreatedAt: now(), Submission: digest}
-	j, created, err := e.o.Jobs.Insert(ctx, j, key, s.Principal.Limits)
+	var children []job.Job
+	if m.FansOut() {
+		if j, children, err = e.withChildren(ctx, s, j); err != nil {
+			return job.Job{}, err
+		}
+	}
+	j, created, err := e.o.Jobs.Insert(ctx, j, key, s.Principal.Limits, children...)
 	if over, ok := errors.AsType[*job.FieldError](err); ok {
 		return job.Job{}, over
 	}
@@ -77,6 +85,9 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	}
 	e.o.Log.Info("job submitted", "job_id", j.ID, "client", j.Client)
 	e.enqueue(j)
+	for _, c := range children {
+		e.enqueue(c)
+	}
 	return j, nil
 }
 
@@ -107,9 +118,17 @@ func (e *Executor) enterable(ctx context.Context, s job.Submission, m job.Manife
 	return kept.Job, err
 }
 
-// complete checks a submission, including whether it is allowed, and returns its
-// manifest with every default.
+// complete is completed for what Submit has got: a parent's children are checked instead of it.
 func (e *Executor) complete(ctx context.Context, s job.Submission) (job.Manifest, error) {
+	if s.Manifest.FansOut() {
+		return s.Manifest.Complete(e.o.Defaults)
+	}
+	return e.completed(ctx, s)
+}
+
+// completed checks a submission, including whether it is allowed, and returns its
+// manifest with every default.
+func (e *Executor) completed(ctx context.Context, s job.Submission) (job.Manifest, error) {
 	m, err := s.Manifest.WithoutKeyCredential().Complete(e.o.Defaults)
 	if err != nil {
 		return m, err
@@ -144,6 +163,15 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 	m, err := e.complete(ctx, s)
 	if err != nil {
 		return nil, err
+	}
+	if m.FansOut() {
+		variants, err := s.Manifest.Variants() // of which the first stands for all
+		if err != nil {
+			return nil, err
+		}
+		if m, err = e.completed(ctx, job.Submission{Manifest: variants[0].Manifest, Client: s.Client, Principal: s.Principal}); err != nil {
+			return nil, err
+		}
 	}
 	return e.o.Fleet.Plan(ctx, m, s.Principal.Owner())
 }

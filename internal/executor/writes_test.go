@@ -20,9 +20,9 @@ type countedStore struct {
 	writes *atomic.Int64
 }
 
-func (s countedStore) Insert(ctx context.Context, j job.Job, key string, within job.Limits) (job.Job, bool, error) {
+func (s countedStore) Insert(ctx context.Context, j job.Job, key string, within job.Limits, children ...job.Job) (job.Job, bool, error) {
 	s.writes.Add(1)
-	return s.Store.Insert(ctx, j, key, within)
+	return s.Store.Insert(ctx, j, key, within, children...)
 }
 
 func (s countedStore) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {

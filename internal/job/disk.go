@@ -47,7 +47,7 @@ func (d *Disks) Add(j Job) {
 	case KindSaved:
 		d.Saved += mb
 	default:
-		if !j.Shares() {
+		if j.WantsVM() {
 			d.VMs += mb
 		}
 		if j.VM != nil && j.VM.Job == j.ID {

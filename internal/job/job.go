@@ -60,6 +60,10 @@ type Job struct {
 	RetryOf   string `json:"retry_of,omitempty"`   // the job that was lost, of which this one is a retry
 	RetriedAs string `json:"retried_as,omitempty"` // the job that runs this one again
 
+	Parent   string  `json:"parent,omitempty" api:"parent_id"` // the job of whose children it is one
+	Variant  string  `json:"variant,omitempty"`                // its name among them, as in os=debian,shard=2
+	Children []Child `json:"children,omitempty"`               // of a parent, in the order of its matrix
+
 	// Submission is a digest of what was submitted with an idempotency key: the
 	// key returns the job only for the same submission.
 	Submission    string    `json:"submission,omitempty" api:"-"`
@@ -152,7 +156,7 @@ func (j Job) Keeps() bool { return j.VM != nil && j.VM.Job == j.ID && j.VM.Stays
 
 // LastPhase is the phase in which the job's hold on its VM ends.
 func (j Job) LastPhase() string {
-	if j.Shares() || j.Keeps() {
+	if !j.WantsVM() || j.Keeps() {
 		return PhaseRelease
 	}
 	return PhaseDestroy
@@ -240,6 +244,15 @@ type Artifact struct {
 	Size   int64  `json:"size" api:"size_bytes"` // bytes
 	Mode   string `json:"mode"`                  // octal permissions
 	SHA256 string `json:"sha256"`
+}
+
+// ArtifactPaths returns the paths of all that it has left.
+func (j Job) ArtifactPaths() []string {
+	paths := make([]string, len(j.Artifacts))
+	for i, a := range j.Artifacts {
+		paths[i] = a.Path
+	}
+	return paths
 }
 
 // SkippedArtifact is a file, or a pattern, that was not collected.

@@ -70,6 +70,8 @@ type Summary struct {
 	Task        string            `json:"task"` // its first 100 characters
 	Labels      map[string]string `json:"labels,omitempty"`
 	Session     *Session          `json:"session,omitempty"` // as the job has it
+	Parent      string            `json:"parent,omitempty" api:"parent_id"`
+	Variant     string            `json:"variant,omitempty"`
 	CreatedAt   time.Time         `json:"created_at"`
 	CompletedAt time.Time         `json:"completed_at,omitzero"`
 }
@@ -96,6 +98,7 @@ type Filter struct {
 	Cursor string    `json:"cursor"`           // Next of the previous page; empty: the first page
 	Counts bool      `json:"counts,omitempty"` // also how many jobs there are of each status
 
+	Parent    string `json:"parent,omitempty"`    // only the children of this job; empty: all
 	Principal string `json:"principal,omitempty"` // only what belongs to this one; empty: all that the caller may see
 }
 

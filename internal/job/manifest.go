@@ -82,6 +82,9 @@ type Manifest struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Notify      *Notify           `json:"notify,omitempty"`
 	StatusMode  StatusMode        `json:"statusMode,omitempty" api:"status_mode"`
+	Matrix      []string          `json:"matrix,omitempty"`
+	Shards      int               `json:"shards,omitempty"`
+	FailFast    bool              `json:"failFast,omitempty" api:"fail_fast"`
 
 	Credentials []string `json:"credentials,omitempty"`
 }

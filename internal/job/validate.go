@@ -78,6 +78,10 @@ func (m Manifest) Validate() error {
 	} {
 		bad = append(bad, more...)
 	}
+	if m.FansOut() {
+		_, more := m.axes()
+		bad = append(bad, more...)
+	}
 	if m.VM == "" {
 		for _, more := range [][]*FieldError{validateName(m.VMName), validateNetwork(m.Network), validateVolumes(m.Volumes)} {
 			bad = append(bad, more...)

@@ -104,7 +104,7 @@ var (
 		return None{}, e.Cancel(ctx, in.ID)
 	}).makes(Accepted, nil)
 	VerbKill    = verb("Kill", "killTask", "Send a job's task a signal that ends it", "POST /v1/jobs/{id}/kill", always, RoleRun, OfJob, "exec", of2(Engine.Kill, func(in ToKill) (string, string) { return in.ID, in.Signal })).key("result")
-	VerbList    = verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,since,before,sort,limit,cursor,counts,principal}", always, RoleRead, OfJobs, "jobs", Engine.List).paged(ListingOfJobs)
+	VerbList    = verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,since,before,sort,limit,cursor,counts,principal,parent}", always, RoleRead, OfJobs, "jobs", Engine.List).paged(ListingOfJobs)
 	VerbCleanup = verb("Cleanup", "deleteJobs", "Delete all jobs that ended longer ago than an age", "DELETE /v1/jobs{?older_than_seconds}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in aged) (int, error) {
 		return e.Cleanup(ctx, time.Duration(in.OlderThan)*time.Second)
 	}).key("removed")

@@ -99,6 +99,7 @@ type statusOutput struct {
 	VM            *jobVM     `json:"vm,omitempty"`
 	RetriedAs     string     `json:"retried_as,omitempty"`
 	Webhooks      []webhook  `json:"webhooks,omitempty"`
+	Children      []string   `json:"children,omitempty"` // of a matrix or shards
 
 	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"As in get_job_result."`
 	ArtifactsSkippedCount int                   `json:"artifacts_skipped_count,omitempty"`
@@ -140,6 +141,9 @@ func statusOf(j job.Job) statusOutput {
 		StartedAt: known(j.StartedAt), CompletedAt: known(j.CompletedAt), LastHeartbeat: known(j.LastHeartbeat),
 		ArtifactsSkipped: j.ArtifactsSkipped, ArtifactsSkippedCount: j.ArtifactsSkippedCount,
 		RetriedAs: j.RetriedAs,
+	}
+	for _, c := range j.Children {
+		out.Children = append(out.Children, c.Name+": "+c.How()+", job "+c.ID)
 	}
 	if j.Outcome != nil {
 		out.Reason, out.Error = j.Outcome.Reason, words.In(j.ErrorText())

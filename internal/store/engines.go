@@ -140,7 +140,7 @@ func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err
 		if j.Finished() || j.Engine != "" && j.Engine != engine {
 			return nil
 		}
-		slot := !j.Shares() && j.Outcome == nil
+		slot := j.WantsVM() && j.Outcome == nil
 		if slot && s.maxJobs > 0 && j.Status == job.Pending && j.Engine == "" {
 			// Engines count in turn: the row is locked until the transaction's end.
 			if err := setMeta(ctx, tx, "slots_counted", ""); err != nil {

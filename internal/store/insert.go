@@ -11,32 +11,45 @@ import (
 	"linus/internal/job"
 )
 
-// Insert adds a new job with its whole manifest, unless its principal would have more
-// than it may; see executor.JobStore.
-func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Limits) (job.Job, bool, error) {
-	if !isID(j.ID) {
-		return job.Job{}, false, fmt.Errorf("insert job %q: the ID is not a UUID", j.ID)
-	}
-	rows, err := newRows(j, key)
-	if err != nil {
-		return job.Job{}, false, fmt.Errorf("encode job %s: %w", j.ID, err)
+// Insert adds a new job with its whole manifest and, of a parent, its children, unless its
+// principal would have more than it may; see executor.JobStore.
+func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Limits, children ...job.Job) (job.Job, bool, error) {
+	family := make([]rows, 0, 1+len(children))
+	for i, member := range append([]job.Job{j}, children...) {
+		if !isID(member.ID) {
+			return job.Job{}, false, fmt.Errorf("insert job %q: the ID is not a UUID", member.ID)
+		}
+		r, err := newRows(member, map[bool]string{true: key}[i == 0])
+		if err != nil {
+			return job.Job{}, false, fmt.Errorf("encode job %s: %w", member.ID, err)
+		}
+		if i > 0 {
+			r.files = "" // they are the parent's
+		}
+		family = append(family, r)
 	}
 	var first job.Job // of the key, if there is one
 	isNew := false
-	err = s.transaction(ctx, func(tx *tx) (err error) {
+	err := s.transaction(ctx, func(tx *tx) (err error) {
 		if first, err = s.byKey(ctx, tx, key); !errors.Is(err, job.ErrNotFound) {
 			isNew = false
 			return err
 		}
 		isNew = true
-		if err = s.within(ctx, tx, rows.asks(), within); err != nil {
-			return err
+		for _, rows := range family {
+			if err = s.within(ctx, tx, rows.asks(), within); err != nil {
+				return err
+			}
+			if err = rows.insert(ctx, tx); errors.Is(err, errKeyTaken) {
+				isNew = false
+				first, err = s.byKey(ctx, tx, key)
+				return err
+			}
+			if err != nil {
+				return err
+			}
 		}
-		if err = rows.insert(ctx, tx); errors.Is(err, errKeyTaken) {
-			isNew = false
-			first, err = s.byKey(ctx, tx, key)
-		}
-		return err
+		return nil
 	})
 	var over *job.FieldError
 	switch {
@@ -45,7 +58,7 @@ func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Li
 	case err != nil:
 		return job.Job{}, false, fmt.Errorf("write job %s to %s: %w", j.ID, s.name, err)
 	case isNew:
-		return rows.job, true, nil
+		return family[0].job, true, nil
 	}
 	return first, false, nil
 }
@@ -85,7 +98,7 @@ func newRows(j job.Job, key string) (rows, error) {
 }
 
 func (r rows) asks() asks {
-	return asks{shares: r.job.Shares(), principal: r.job.Principal, at: r.job.CreatedAt, size: r.size(), resources: r.job.Manifest.Resources}
+	return asks{shares: !r.job.WantsVM(), principal: r.job.Principal, at: r.job.CreatedAt, size: r.size(), resources: r.job.Manifest.Resources}
 }
 
 // size is what the job takes until it is done, besides what it writes.
@@ -99,12 +112,12 @@ func (r rows) insert(ctx context.Context, tx *tx) error {
 		tx.tell(job.NoticeWaiting, r.job.ID)
 	}
 	result, err := tx.ExecContext(ctx, `INSERT INTO jobs
-		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, vm_id, vm_state, completed_at, reason, started_at, doc, stored)
-		VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,
+		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, vm_id, vm_state, completed_at, reason, started_at, doc, stored, parent)
+		VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,
 		append([]any{
 			r.job.ID, timeText(r.job.CreatedAt), job.TaskHead(r.job.Manifest.Task), r.job.Client, r.job.Principal,
 			sql.NullString{String: r.idempotency, Valid: r.idempotency != ""},
-		}, append(columns(r.job), r.doc, r.size())...)...)
+		}, append(columns(r.job), r.doc, r.size(), r.job.Parent)...)...)
 	if err == nil {
 		var n int64
 		if n, err = result.RowsAffected(); err == nil && n == 0 {
@@ -150,7 +163,8 @@ func (s *Store) Manifest(ctx context.Context, id string) (m job.Manifest, err er
 	found, err := query(ctx, s.read, func(row scanner) (t texts, err error) {
 		err = row.Scan(&t.manifest, &t.contents)
 		return t, err
-	}, `SELECT m.manifest, f.contents FROM job_manifests m LEFT JOIN job_files f ON f.job_id = m.job_id WHERE m.job_id = ?`, id)
+	}, `SELECT m.manifest, f.contents FROM job_manifests m JOIN jobs ON jobs.id = m.job_id
+		LEFT JOIN job_files f ON f.job_id = CASE WHEN jobs.parent <> '' AND NOT EXISTS (SELECT 1 FROM job_files WHERE job_id = jobs.id) THEN jobs.parent ELSE jobs.id END WHERE m.job_id = ?`, id)
 	switch {
 	case err != nil:
 		return m, err

@@ -253,7 +253,7 @@ func timeColumn(t time.Time) string {
 
 // waits reports whether a job waits for a slot.
 func waits(j job.Job) bool {
-	return j.Status == job.Pending && j.Outcome == nil && !j.Shares()
+	return j.Status == job.Pending && j.Outcome == nil && j.WantsVM()
 }
 
 // truth is a column's value: 0 or 1.

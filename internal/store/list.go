@@ -136,6 +136,9 @@ func (s *Store) conditionsOf(f job.Filter, cursor string) (indexed, rest conditi
 	if only := f.Reason.Statuses(); status == "" && f.Reason != "" && len(only) == 1 {
 		status = only[0]
 	}
+	if f.Parent != "" {
+		indexed.add("jobs.parent <> '' AND jobs.parent = ?", f.Parent)
+	}
 	switch owned := f.Principal != "" && f.Principal != job.OperatorName; {
 	case owned && (status == "" || status.Terminal()):
 		indexed.ofPrincipal(f.Principal)

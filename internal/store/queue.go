@@ -59,6 +59,12 @@ func (s *Store) InProgress(ctx context.Context) ([]job.Job, error) {
 	return jobs, tried(err, "read unfinished jobs")
 }
 
+// Children returns the jobs that a parent has made, and those that run lost ones again, oldest first.
+func (s *Store) Children(ctx context.Context, parent string) ([]job.Job, error) {
+	jobs, err := s.jobs(ctx, s.read, `jobs.parent <> '' AND jobs.parent = ? ORDER BY jobs.id`, parent)
+	return jobs, tried(err, "read the children of job %s", parent)
+}
+
 // OfClient returns the jobs that are not Done or whose VM is not gone, of one of the operator's
 // clients, or of all clients of another principal.
 func (s *Store) OfClient(ctx context.Context, owner, client string) ([]job.Job, error) {

@@ -103,7 +103,7 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 	}
 	for _, j := range jobs {
 		disks.Add(j)
-		if !j.Shares() {
+		if j.WantsVM() {
 			n++
 			memory += job.SizeMB(j.Manifest.Resources.Memory)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"linus/internal/job"
+	"linus/internal/junit"
 	"linus/internal/term"
 	"linus/internal/vm"
 )
@@ -273,6 +274,61 @@ func (p *pages) diff(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "diff", v)
 }
 
+// mostFailed bounds the failed tests that a page shows.
+const mostFailed = 200
+
+// reportView is the tests among what a job has left.
+type reportView struct {
+	job.Job
+	junit.Report
+	Left   []string // what was not read, and why
+	Failed []failedTest
+	More   int // failed tests that are not shown
+}
+
+type failedTest struct{ Suite, Name, Text string }
+
+func (v reportView) title() string { return "tests · job " + shortID(v.ID) }
+
+// tests shows the JUnit reports that a job, or the children of one, has left, as one; with
+// ?as=xml it is a file.
+func (p *pages) tests(w http.ResponseWriter, r *http.Request) {
+	id := mux.Vars(r)["id"]
+	j, err := p.Engine.Job(r.Context(), id)
+	if err != nil {
+		p.failed(w, r, err)
+		return
+	}
+	v := reportView{Job: j}
+	v.Report, v.Left = junit.Collect(j.ArtifactPaths(), len(j.Children) > 0, func(path string) (io.ReadCloser, error) {
+		file, _, err := p.Engine.OpenArtifact(r.Context(), id, path)
+		return file, err
+	})
+	if r.URL.Query().Get("as") == "xml" {
+		attachment(w, shortID(id)+"-tests.xml")
+		_ = v.Write(w) // the client is gone
+		return
+	}
+	for _, s := range v.Suites {
+		for _, c := range s.Cases {
+			said := c.Wrong()
+			switch {
+			case said == nil:
+			case len(v.Failed) == mostFailed:
+				v.More++
+			default:
+				v.Failed = append(v.Failed, failedTest{s.Name, strings.TrimPrefix(c.Class+" "+c.Name, " "), term.Text(strings.TrimSpace(said.Message + "\n" + said.Text))})
+			}
+		}
+	}
+	p.render(w, r, http.StatusOK, "tests", v)
+}
+
+// HasTests reports whether there may be reports of tests among what it has left.
+func (v jobView) HasTests() bool {
+	return v.Who.May(job.VerbOpenArtifact) && slices.ContainsFunc(v.ArtifactPaths(), func(path string) bool { return strings.HasSuffix(path, ".xml") })
+}
+
 // HasDiff reports whether there is a patch of its repository to be shown.
 func (v jobView) HasDiff() bool {
 	return v.Who.May(job.VerbOpenArtifact) && v.Status.Terminal() && v.HasPatch()
@@ -296,7 +352,7 @@ func (p *pages) firstOutput(ctx context.Context, id string, names []string) []st
 }
 
 // jobParts are the parts of a job's page that are sent when they change.
-var jobParts = []string{"summary", "actions", "facts", "timeline", "input", "artifacts", "webhooks", "counted", "events"}
+var jobParts = []string{"summary", "actions", "children", "facts", "timeline", "input", "artifacts", "webhooks", "counted", "events"}
 
 // jobLive follows a job to its end: its status and its outputs.
 func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {

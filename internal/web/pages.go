@@ -61,7 +61,7 @@ func newPages(o Options) *pages {
 			return map[string]any{"VM": v, "Verb": verb, "Label": label, "Hint": hint}
 		},
 	}
-	for _, name := range []string{"jobs", "job", "events", "diff", "lines", "terminal", "files", "vms", "vm", "confirm", "form", "list", "pools", "pool", "nodes", "tokens", "host", "help", "login", "welcome", "problem"} {
+	for _, name := range []string{"jobs", "job", "events", "diff", "tests", "lines", "terminal", "files", "vms", "vm", "confirm", "form", "list", "pools", "pool", "nodes", "tokens", "host", "help", "login", "welcome", "problem"} {
 		p.views[name] = template.Must(template.New(name).Funcs(functions).
 			ParseFS(files, "templates/layout.html", "templates/shared.html", "templates/fields.html", "templates/"+name+".html"))
 	}
@@ -99,6 +99,7 @@ func (p *pages) routes(r *mux.Router) {
 	get("/jobs/{id}/events", p.loggedIn(p.events))
 	get("/jobs/{id}/lines", p.loggedIn(p.forThoseWhoMay(job.VerbOutput, p.lines)))
 	get("/jobs/{id}/diff", p.loggedIn(p.forThoseWhoMay(job.VerbOpenArtifact, p.diff)))
+	get("/jobs/{id}/tests", p.loggedIn(p.forThoseWhoMay(job.VerbOpenArtifact, p.tests)))
 	get("/jobs/{id}/live", p.loggedIn(p.jobLive))
 	get("/jobs/{id}/terminal", p.loggedIn(p.terminalPage))
 	get("/jobs/{id}/files", p.loggedIn(p.forThoseWhoMay(job.VerbListFiles, p.files)))
