@@ -47,8 +47,8 @@ var hearsAt = regexp.MustCompile(`hearing webhooks at (\S+)`)
 // githubRunner is where a template has it, with the Node.js that it brings: without one here no event
 // is looked at.
 var githubRunner = map[string]string{
-	"home/debian/actions-runner/run.sh":                    standInGitHubRunner,
-	"home/debian/actions-runner/externals/node24/bin/node": "#!/bin/sh\ncommand -v node >/dev/null || exit 0\nexec node \"$@\"\n",
+	"opt/actions-runner/run.sh":                    standInGitHubRunner,
+	"opt/actions-runner/externals/node24/bin/node": "#!/bin/sh\ncommand -v node >/dev/null || exit 0\nexec node \"$@\"\n",
 }
 
 // Jobs of GitHub Actions have a VM each, with a runner for that one job; none is lost or run twice
