@@ -68,6 +68,7 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 		}
 		return nil, err
 	}
+	e.sandboxes.Store(f.server)
 	go func() {
 		defer close(f.served)
 		if err := f.server.Serve(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"linus/internal/callback"
 	"linus/internal/config"
 	"linus/internal/credential"
+	"linus/internal/e2b"
 	"linus/internal/executor"
 	"linus/internal/fleet"
 	"linus/internal/git"
@@ -44,7 +45,8 @@ type engine struct {
 	watch     *watch
 	log       *slog.Logger
 
-	served atomic.Pointer[string] // the URL at which HTTP is served, once it is
+	served    atomic.Pointer[string]     // the URL at which HTTP is served, once it is
+	sandboxes atomic.Pointer[e2b.Server] // once they are served
 }
 
 // openEngine wires the parts over the state directory, which the caller has

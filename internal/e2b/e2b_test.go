@@ -880,6 +880,28 @@ func TestProxy_TellsOfItsUse(t *testing.T) {
 	}
 }
 
+// A page is told of processes where the sandbox is in use, and asks none that is not.
+func TestProcesses_AreToldWhereASandboxIsInUse(t *testing.T) {
+	l := newLab(t)
+	l.worker = func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, `{"processes":[{"config":{"cmd":"/bin/bash","args":["-c","true"]},"pid":7,"tag":"a"},{"pid":8}]}`)
+	}
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	s := &Server{face: l.server}
+	dialed := l.dialed
+	if got := s.Processes(t.Context(), l.vms[0]); got != nil || l.dialed != dialed {
+		t.Errorf("of one that is not in use: %q", got)
+	}
+	l.send(t, http.MethodPost, "/process.Process/List", "{}", "E2b-Sandbox-Id", made.ID, "X-Access-Token", made.Token)
+	if got := s.Processes(t.Context(), l.vms[0]); !slices.Equal(got, []string{"7 /bin/bash -c true", "8 "}) {
+		t.Errorf("%q", got)
+	}
+	l.worker = func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, `{"processes":7`) }
+	if got := s.Processes(t.Context(), l.vms[0]); got != nil {
+		t.Errorf("of one that says rubbish: %q", got)
+	}
+}
+
 func TestProxy_LetsNobodyElseIn(t *testing.T) {
 	l := newLab(t)
 	made, bobs := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`), l.create(t, "e2b_bb", `{"templateID":"base","timeout":300}`)

@@ -20,9 +20,11 @@ const (
 	metricTime = 10 * time.Second // for a VM to say how it is
 	eventTime  = time.Second      // for there to be an event of a VM
 	maxEvents  = 1000
-	maxMetric  = 64 << 10 // bytes of what a VM says of itself
-	maxAsked   = 100      // sandboxes whose metrics are asked for by one request
-	maxAsking  = 16       // at once
+	maxMetric  = 64 << 10        // bytes of what a VM says of itself
+	maxAsked   = 100             // sandboxes whose metrics are asked for by one request
+	maxAsking  = 16              // at once
+	pageTime   = 2 * time.Second // for processes to be told of on a page
+	maxShown   = 50              // of them
 )
 
 // metric is how a sandbox is at a moment.
@@ -150,6 +152,41 @@ func (s *server) allMetrics(w http.ResponseWriter, r *http.Request) error {
 	asking.Wait()
 	respond(w, http.StatusOK, map[string]any{"sandboxes": all})
 	return nil
+}
+
+// Processes returns what a sandbox's program runs for clients, for a page: nothing, where it is not in
+// use, as to ask could start it. All of it is the VM's word.
+func (s *Server) Processes(ctx context.Context, v vm.VM) (texts []string) {
+	way := s.face.ways.there(vm.SandboxID(v.Job))
+	if way == nil || stateOf(v) != running {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, pageTime)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox/process.Process/List", strings.NewReader("{}"))
+	if err != nil {
+		return nil
+	}
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := way.transport.RoundTrip(r)
+	if err != nil {
+		return nil
+	}
+	defer resp.Body.Close()
+	var said struct {
+		Processes []struct {
+			PID    uint32 `json:"pid"`
+			Config struct {
+				Cmd  string   `json:"cmd"`
+				Args []string `json:"args"`
+			} `json:"config"`
+		} `json:"processes"`
+	}
+	_ = json.NewDecoder(io.LimitReader(resp.Body, maxMetric)).Decode(&said) // what cannot be read is not shown
+	for _, p := range said.Processes[:min(len(said.Processes), maxShown)] {
+		texts = append(texts, strings.Join(append([]string{strconv.Itoa(int(p.PID)), p.Config.Cmd}, p.Config.Args...), " "))
+	}
+	return texts
 }
 
 // entry is a line of a log.

@@ -293,6 +293,16 @@ func (a *ways) to(s *server, id string) (w *way, begins bool) {
 	return w, begins
 }
 
+// there returns the way to a sandbox that is in use; nil: it is not.
+func (a *ways) there(id string) *way {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.of[id]; w != nil && time.Since(w.used) <= 2*idleTime {
+		return w
+	}
+	return nil
+}
+
 // drop closes the way to a sandbox.
 func (a *ways) drop(id string) {
 	a.mu.Lock()

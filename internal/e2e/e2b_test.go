@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -366,4 +367,57 @@ func TestSandboxes_InARealVM(t *testing.T) {
 		t.Errorf("%q, %v; %s", out, err, readAll(filepath.Join(h.state, "audit.log")))
 	}
 	h.until(t, func() bool { return !strings.Contains(h.cli(t, "vm", "list"), "sandbox-") })
+}
+
+// supervised runs linus serve, again whenever it is killed, until end.
+func (h *host) supervised(t *testing.T) (end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			serve := exec.CommandContext(ctx, h.linus(), "serve")
+			serve.Cancel = func() error { return serve.Process.Signal(os.Interrupt) }
+			serve.Env = h.env
+			_ = serve.Run() // it was killed
+		}
+	}()
+	end = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(end)
+	return end
+}
+
+// Sandboxes live through deaths of the engine, cut connections, a host that is away and Proxmox's own
+// failures: what answers is right, and nothing is left.
+func TestSandboxes_UnderFaults(t *testing.T) {
+	t.Parallel()
+	c := npmClients(t)
+	seconds := 15
+	if loops.AtNight() {
+		seconds = 180
+	}
+	port := freePort(t)
+	h := newHost(t, lab.DriverProcess, "E2B_ADDR=127.0.0.1:"+port, "CLEANUP_INTERVAL_SECONDS=10")
+	end := h.supervised(t)
+	untilDials(t, "tcp", "127.0.0.1:"+port)
+	url := "http://127.0.0.1:" + port
+	env := append(h.env, "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY="+strings.TrimSpace(h.cli(t, "token", "create", "tester", "--e2b")))
+	s := newSoak(t, h, 0)
+	over, injecting := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(injecting)
+		s.again(2*time.Second, 4*time.Second, s.inject)(over)
+	}()
+	stop := sync.OnceFunc(func() { close(over); <-injecting })
+	defer stop()
+	time.AfterFunc(time.Duration(seconds)*time.Second, stop)
+	got := h.runClient(t, c, env, "soak.mjs", strconv.Itoa(seconds))
+	stop()
+	t.Logf("%v lives, %v failures, after %v", got["lives"], got["failures"], s.faults)
+	if wrong, _ := got["wrong"].([]any); len(wrong) > 0 || got["lives"] == 0.0 {
+		t.Errorf("what the clients have seen: %v", got)
+	}
+	h.waitGone(t)
+	end()
 }

@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/vm"
+	"linus/internal/web"
 )
 
 // sandboxEngine has one VM, a sandbox of which change makes another.
@@ -68,6 +70,22 @@ func TestSandbox_PageSaysThatAVMIsOne(t *testing.T) {
 	_, page := v.get("/vms/105")
 	if _, list := v.get("/vms"); cardOf(page, "Sandbox") != "" || strings.Contains(list, ">sandbox<") {
 		t.Errorf("a VM that is none: %s %s", page, list)
+	}
+}
+
+// Its processes are told to whoever may run commands there, and are the VM's word.
+func TestSandbox_PageHasItsProcesses(t *testing.T) {
+	t.Parallel()
+	v := visitWith(t, web.Options{Engine: sandboxEngine(func(*job.VMInfo) {}), MCP: echo, Token: token, Log: log, Processes: func(_ context.Context, of vm.VM) []string {
+		return []string{"7 /bin/bash -l -c <b>of " + of.Name, strings.Repeat("x", 500)}
+	}})
+	if code, text := v.get(web.LoginPath(token)); code != 200 {
+		t.Fatalf("log in: %d %s", code, text)
+	}
+	_, text := v.get("/vms/105")
+	card := cardOf(text, "Sandbox")
+	if !strings.Contains(card, "<bdi>7 /bin/bash -l -c &lt;b&gt;of dev</bdi>") || !strings.Contains(card, "<bdi>"+strings.Repeat("x", 120)+"…</bdi>") {
+		t.Errorf("the card is %s", card)
 	}
 }
 

@@ -237,6 +237,8 @@ type vmView struct {
 	Note     string // what is to be known of what was just done
 	Key      string // makes one terminal of a form that is sent twice
 
+	Processes []metadataText // of a sandbox
+
 	Snapshots []job.Snapshot // on its page only
 	Unlisted  string         // why these are not known
 }
@@ -266,7 +268,13 @@ func (p *pages) vmView(r *http.Request) (vmView, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
 	defer cancel()
 	info, err := p.Engine.VM(ctx, mux.Vars(r)["ref"])
-	return vmView{vmRow: vmRowOf(info), viewer: p.viewer(r), Key: uuid.NewString()}, err
+	v := vmView{vmRow: vmRowOf(info), viewer: p.viewer(r), Key: uuid.NewString()}
+	if err == nil && info.Sandbox != nil && p.Processes != nil && v.Who.May(job.VerbSubmit) { // who may run commands there
+		for _, text := range p.Processes(ctx, info.VM) {
+			v.Processes = append(v.Processes, metadataTextOf(text))
+		}
+	}
+	return v, err
 }
 
 // vmPage is vmView with the VM's snapshots, for which the host is asked once more.

@@ -25,6 +25,7 @@ import (
 	"linus/internal/gate"
 	"linus/internal/job"
 	"linus/internal/view"
+	"linus/internal/vm"
 )
 
 // MaxBody is the maximum size of a request, in bytes.
@@ -43,9 +44,12 @@ type Options struct {
 	Engine   job.Engine
 	MCP      http.Handler // Streamable HTTP, served at /mcp
 	Defaults job.Defaults // what manifests leave out, as forms say
-	API      http.Handler // served below /api/; nil: none
-	Metrics  http.Handler // served at /metrics; nil: none
-	Token    string       // the operator's: what "Authorization: Bearer" contains, and what a browser logs in with
+
+	// Processes returns what runs in a sandbox for its clients, as far as that is known; nil: it never is.
+	Processes func(ctx context.Context, v vm.VM) []string
+	API       http.Handler // served below /api/; nil: none
+	Metrics   http.Handler // served at /metrics; nil: none
+	Token     string       // the operator's: what "Authorization: Bearer" contains, and what a browser logs in with
 	// Authenticate returns the principal of any other token that "Authorization: Bearer"
 	// contains; job.ErrUnauthorized: it has none. Nil: there are no other tokens.
 	Authenticate func(ctx context.Context, bearer string) (job.Principal, error)
