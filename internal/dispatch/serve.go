@@ -180,7 +180,11 @@ func (d *dispatcher) busy(w Work) bool {
 
 // fails notes that work could not be served, so that it is tried ever more slowly and holds no
 // other.
-func (d *dispatcher) fails(w Work) {
+func (d *dispatcher) fails(w Work) { d.later(w, 1) }
+
+// later puts work off that waits though it had a session, ever longer each time: at first by so
+// many of the cool-downs.
+func (d *dispatcher) later(w Work, first int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
@@ -190,7 +194,10 @@ func (d *dispatcher) fails(w Work) {
 		}
 	}
 	f := d.failed[w.ID]
-	f.until = now.Add(min(d.CoolDown<<min(f.times, 10), maxFailed))
+	f.until = now
+	if n := f.times + first; n > 0 {
+		f.until = now.Add(min(d.CoolDown<<min(n-1, 10), maxFailed))
+	}
 	f.times++
 	d.failed[w.ID] = f
 }
@@ -298,14 +305,14 @@ func (d *dispatcher) toEnd(ctx context.Context, s Session, log *slog.Logger) {
 	case o == nil: // it was deleted
 	case o.Status == job.Success:
 		log.Info("session has ended")
-	case o.Reason == job.ReasonLost, o.ExitCode != nil && *o.ExitCode == handover.LeaseLost:
+		d.later(s.Work, 0) // which is done, or was another's
+	case o.ExitCode != nil && *o.ExitCode == handover.LeaseLost:
 		log.Warn("the session's lease is lost: the queue may give its work out again", "reason", o.Reason)
+		d.fails(s.Work)
 	default:
 		log.Warn("session has failed", "reason", o.Reason, "err", o.Error)
-		if o.Reason == job.ReasonExitStatus {
-			d.fails(s.Work)
-			d.coolDown(ctx)
-		}
+		d.fails(s.Work)
+		d.coolDown(ctx)
 	}
 }
 

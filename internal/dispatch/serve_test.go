@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"linus/internal/dispatch"
+	"linus/internal/handover"
 	"linus/internal/job"
 	"linus/internal/queuetest"
 )
@@ -163,6 +164,39 @@ func TestServe_BadQueues(t *testing.T) {
 			t.Errorf("%d sessions, %d taken back", len(e.VMs()), len(q.released))
 		}
 	})
+}
+
+// A session that ends without its work being done costs no VM after the other, however it ends.
+func TestServe_WhatEndsAtOnceIsTriedEverMoreSlowly(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		reason job.Reason
+		code   int
+	}{
+		{job.ReasonLost, 0}, // the VM is off
+		{job.ReasonExitStatus, handover.LeaseLost},
+		{job.ReasonKilled, 137},
+		{job.ReasonTimeout, 0},
+		{"", 0}, // it says that it has done it
+	} {
+		t.Run(string(tt.reason), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				q, e := newInMemory("one"), queuetest.NewEngine(t)
+				e.Run = func(_ context.Context, vm queuetest.VM) int {
+					if tt.reason == "" {
+						return 0
+					}
+					e.End(vm.ID, job.Failed, tt.reason, tt.code)
+					return 0
+				}
+				err := serves(t, dispatch.Options{}, q, e, func() { time.Sleep(time.Hour) })
+				if n := len(e.VMs()); err != nil || n < 5 || n > 15 {
+					t.Errorf("%v, %d VMs in an hour", err, n)
+				}
+			})
+		})
+	}
 }
 
 // A queue that tells of work is asked at once; its error ends the dispatcher if it does not pass.
