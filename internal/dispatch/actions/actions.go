@@ -76,7 +76,7 @@ type Queue struct {
 
 	mu      sync.Mutex
 	waiting map[int64]waiting
-	noted   map[noted]bool // runs that webhooks tell of
+	noted   map[noted]int // runs that webhooks tell of, and how often they could not be looked at
 	woken   chan struct{}
 	runners map[string]string // the jobs that they are made for, by their names
 	robbed  map[string]bool   // those whose runner has another job
@@ -139,7 +139,7 @@ func New(o Options) (dispatch.Queue, error) {
 	q := &Queue{
 		Options: o,
 		api:     &api{url: strings.TrimSuffix(o.API, "/"), http: &http.Client{}, before: map[string]page{}, now: map[string]page{}},
-		waiting: map[int64]waiting{}, noted: map[noted]bool{}, said: map[string]bool{}, woken: make(chan struct{}, 1),
+		waiting: map[int64]waiting{}, noted: map[noted]int{}, said: map[string]bool{}, woken: make(chan struct{}, 1),
 		runners: map[string]string{}, robbed: map[string]bool{},
 	}
 	if o.API == "" {

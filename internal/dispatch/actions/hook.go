@@ -50,7 +50,7 @@ func (h hooked) hear(action, repository string, j workflowJob) {
 		h.Log.Warn("webhooks tell of more runs than can be looked at; the next look at all finds the others", "noted", len(h.noted))
 		return
 	}
-	h.noted[noted{repository, j.Run}] = true
+	h.noted[noted{repository, j.Run}] = 0
 	select {
 	case h.woken <- struct{}{}:
 	default:

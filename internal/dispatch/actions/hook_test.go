@@ -3,13 +3,16 @@ package actions
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"linus/internal/dispatch"
 	"linus/internal/githubtest"
 )
 
@@ -84,6 +87,34 @@ func TestHook_TellsWhereToLook(t *testing.T) {
 		if w.Code/100 != 4 {
 			t.Errorf("%s: %d", r.Method, w.Code)
 		}
+	}
+}
+
+// A run that a webhook tells of and that cannot be looked at holds nothing else, and ends no dispatcher.
+func TestHook_ARunThatFailsHoldsNoOther(t *testing.T) {
+	for _, code := range []int{http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusInternalServerError} {
+		t.Run(strconv.Itoa(code), func(t *testing.T) {
+			g := githubtest.New(t)
+			g.Intercept = func(w http.ResponseWriter, r *http.Request) bool {
+				if !strings.Contains(r.URL.Path, "/actions/runs/999") {
+					return false
+				}
+				w.WriteHeader(code)
+				return true
+			}
+			q, _ := queue(t, g, Options{HookSecret: "hook-secret"})
+			hooked{q}.hear(queued, web, workflowJob{ID: 1, Run: 999, Labels: []string{"self-hosted"}})
+			ids := g.Queue(web, "self-hosted")
+			for n := 0; ; n++ {
+				works, err := q.Waiting(t.Context())
+				if _, fatal := errors.AsType[*dispatch.Fatal](err); fatal || n > 5 {
+					t.Fatalf("%v, %v", works, err)
+				}
+				if len(works) == 1 && works[0].ID == texts(ids...)[0] {
+					return
+				}
+			}
+		})
 	}
 }
 

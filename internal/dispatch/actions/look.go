@@ -3,6 +3,7 @@ package actions
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -21,6 +22,7 @@ const (
 	maxJobPages        = 5 // of a run's jobs; GitHub makes no more than 256 of a matrix
 	maxWaiting         = 2000
 	maxNoted           = 1000
+	maxNotedTries      = 3
 )
 
 const (
@@ -299,8 +301,11 @@ func (q *Queue) lookAtNoted(ctx context.Context) error {
 			r.ID = n.run
 			err = q.lookAtRun(ctx, n.repository, r, found)
 		}
-		if err != nil && dispatch.Code(err) != http.StatusNotFound {
+		if err != nil && q.again(n, err) {
 			return q.unseen(n.repository, err)
+		}
+		if err != nil && dispatch.Code(err) != http.StatusNotFound {
+			q.once("unseen "+n.repository, "a run that a webhook tells of is not looked at: the next look at all may find it", "repository", n.repository, "err", err)
 		}
 		q.mu.Lock()
 		delete(q.noted, n)
@@ -308,6 +313,19 @@ func (q *Queue) lookAtNoted(ctx context.Context) error {
 		q.replace(found, func(w waiting) bool { return w.run == n.run })
 	}
 	return nil
+}
+
+// again reports whether a run that could not be looked at is looked at again. One that always fails
+// holds no other.
+func (q *Queue) again(n noted, err error) bool {
+	c := dispatch.Code(err)
+	if _, is := errors.AsType[*limited](err); is || c == http.StatusUnauthorized {
+		return true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.noted[n]++
+	return c/100 != 4 && q.noted[n] < maxNotedTries
 }
 
 // fetch reads a page, unless it is as it was in the last look.
