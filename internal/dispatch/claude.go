@@ -42,8 +42,9 @@ func ServeClaude(ctx context.Context, o Options, c Claude) error {
 type claude struct {
 	Claude
 
-	log   *slog.Logger
-	queue *queue
+	log    *slog.Logger
+	queue  *queue
+	polled Work // last, as long as it is not claimed
 
 	mu     sync.Mutex
 	claims map[string]*claim // by the work's ID
@@ -95,6 +96,7 @@ exec "$dir/worker" "$item"
 
 // Waiting polls for an item of work, which waits for a second itself.
 func (c *claude) Waiting(ctx context.Context) ([]Work, error) {
+	c.forget(c.polled) // nobody has claimed it, as it cannot be
 	item, err := c.queue.poll(ctx)
 	if err != nil && !passes(err) {
 		err = &Fatal{fmt.Errorf("claim work of environment %s: %w", c.Environment, err)}
@@ -103,6 +105,7 @@ func (c *claude) Waiting(ctx context.Context) ([]Work, error) {
 		return nil, err
 	}
 	w := Work{ID: item.ID + divider + rand.Text()[:6], Title: item.Data.ID}
+	c.polled = w
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.claims[w.ID] = &claim{claimed: item, lease: newLease(c.queue, item.ID, c.log.With("work_id", item.ID))}
@@ -112,6 +115,7 @@ func (c *claude) Waiting(ctx context.Context) ([]Work, error) {
 // Claim acknowledges an item, and begins its lease.
 func (c *claude) Claim(ctx context.Context, w Work) (ours bool, err error) {
 	item := c.of(w)
+	c.polled = Work{}
 	defer func() {
 		if !ours {
 			c.forget(w)

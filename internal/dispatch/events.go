@@ -25,12 +25,12 @@ type Events struct {
 	Hear func(body []byte) error
 
 	mu   sync.Mutex
-	seen []string // deliveries
+	seen []string // deliveries, by their IDs and signatures
 }
 
 const (
 	maxEvent = 1 << 20 // bytes: events of jobs are some 20 KB
-	maxSeen  = 10000   // deliveries that are remembered
+	maxSeen  = 20000   // two of each delivery that is remembered
 )
 
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -63,7 +63,7 @@ func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent) // that it works, and what was subscribed to by mistake
 		return
 	}
-	if id := r.Header.Get(e.Service + "-Delivery"); id == "" || len(id) > 100 || !e.first(id) {
+	if id := r.Header.Get(e.Service + "-Delivery"); id == "" || len(id) > 100 || !e.first(id) || !e.first(string(given)) { // nobody has signed the ID
 		http.Error(w, "this delivery has come before, or has no ID", http.StatusConflict)
 		return
 	}

@@ -22,6 +22,7 @@ type queue struct {
 	key     string
 	worker  string // who claims
 	retries int    // of a request that fails for a while
+	http    *http.Client
 }
 
 const (
@@ -33,7 +34,7 @@ const (
 
 func newQueue(api, environment, key, worker string) *queue {
 	at, _ := url.JoinPath(cmp.Or(api, anthropicAPI), "v1/environments", url.PathEscape(environment), "work") // it was parsed before
-	return &queue{url: at, key: key, worker: worker, retries: 2}
+	return &queue{url: at, key: key, worker: worker, retries: 2, http: &http.Client{CheckRedirect: Stay}}
 }
 
 // claimed is an item of work.
@@ -118,7 +119,7 @@ func (q *queue) once(ctx context.Context, method, path string, query url.Values,
 		"Authorization": {"Bearer " + q.key}, "Anthropic-Beta": {managedBeta}, "Anthropic-Version": {"2023-06-01"},
 		"Anthropic-Worker-Id": {q.worker}, "Content-Type": {"application/json"}, "Accept": {"application/json"},
 	}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := q.http.Do(r)
 	if err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func (q *queue) once(ctx context.Context, method, path string, query url.Values,
 	return err
 }
 
-// reason is what an error of the API says.
+// reason is what an error of the API says, as a line.
 func reason(data []byte) string {
 	var said struct {
 		Error struct {
@@ -141,9 +142,9 @@ func reason(data []byte) string {
 		} `json:"error"`
 	}
 	if json.Unmarshal(data, &said) == nil && said.Error.Message != "" {
-		return said.Error.Message
+		return Line(said.Error.Message)
 	}
-	return string(data[:min(len(data), 200)])
+	return Line(string(data[:min(len(data), 1000)]))
 }
 
 // backOff is the pause after the n-th failure in a row: about 2^n seconds, a minute at most.

@@ -5,8 +5,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"unicode"
 )
 
 // What may pass is asked again, three times at most; what is wrong with the request is not, nor
@@ -75,5 +77,48 @@ func TestClaude_StopsWhatItCannotClaim(t *testing.T) {
 	ours, err := c.Claim(t.Context(), work[0])
 	if ours || err == nil || errors.As(err, &fatal) || !stopped.Load() {
 		t.Errorf("%t, %v; stopped: %t", ours, err, stopped.Load())
+	}
+}
+
+// The key goes to no server but the queue's own, and what that says is a line of ours.
+func TestQueue_KeepsTheKeyAndBoundsWhatIsSaid(t *testing.T) {
+	t.Parallel()
+	var theirs atomic.Bool
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { theirs.Store(r.Header.Get("Authorization") != "") }))
+	defer other.Close()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/ack") {
+			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+			return
+		}
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(`{"error":{"message":"no\n\u001b[2J` + strings.Repeat("x", 10000) + `"}}`))
+	}))
+	defer server.Close()
+	q := newQueue(server.URL, "env_1", "key", "here")
+	q.retries = 0
+	if err := q.ack(t.Context(), "work_1"); theirs.Load() || Code(err) != http.StatusTemporaryRedirect {
+		t.Errorf("another server got the key: %t; %v", theirs.Load(), err)
+	}
+	if _, err := q.poll(t.Context()); Code(err) != http.StatusForbidden || len(err.Error()) > 300 || strings.ContainsFunc(err.Error(), unicode.IsControl) {
+		t.Errorf("%d bytes: %.100q", len(err.Error()), err)
+	}
+}
+
+// What is polled and never claimed, as it cannot be, stays in no memory.
+func TestClaude_ForgetsWhatIsNotClaimed(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"id":"work\n","data":{"id":"sesn_1","type":"session"}}`))
+	}))
+	defer server.Close()
+	c := newClaude(Options{Log: slog.New(slog.DiscardHandler)}, Claude{API: server.URL, Environment: "env_1", Key: "key"})
+	for range 10 {
+		if _, err := c.Waiting(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(c.claims); n > 1 {
+		t.Errorf("%d are kept", n)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
+	"unicode"
 )
 
 // Refusal is what a queue's service answers instead of what it was asked for.
@@ -22,4 +24,29 @@ func Code(err error) int {
 		return refused.Code
 	}
 	return 0
+}
+
+// maxLine bounds what is shown of a text of others, in bytes.
+const maxLine = 200
+
+// Line returns a text of a queue's service as a line of ours.
+func Line(text string) string {
+	text = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, ""))), " ")
+	if len(text) > maxLine {
+		text = strings.ToValidUTF8(text[:maxLine], "") + "..."
+	}
+	return text
+}
+
+// Stay has a client follow no redirect to another server: what it sends has a key in it.
+func Stay(r *http.Request, via []*http.Request) error {
+	if first := via[0].URL; len(via) >= 10 || r.URL.Scheme != first.Scheme || r.URL.Host != first.Host {
+		return http.ErrUseLastResponse
+	}
+	return nil
 }

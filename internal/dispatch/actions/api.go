@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/cenkalti/backoff/v5"
 
@@ -175,7 +174,7 @@ func soon(now, t time.Time) time.Time {
 	case t.Before(now):
 		return now.Add(time.Second)
 	}
-	return t
+	return now.Add(t.Sub(now)) // whatever the clock says then
 }
 
 // spare returns an error when the requests that are left are for the sessions there are.
@@ -204,21 +203,7 @@ func reason(data []byte) string {
 			text += fmt.Sprint(": ", said.Errors)
 		}
 	}
-	return line(text)
-}
-
-// line is a text of others as a line of ours.
-func line(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text)
-	if len(text) > 200 {
-		text = strings.ToValidUTF8(text[:200], "") + "..."
-	}
-	return text
+	return dispatch.Line(text)
 }
 
 // passes reports whether an error may pass.

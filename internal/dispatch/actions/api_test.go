@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"linus/internal/dispatch"
 )
 
 // answers is a server without a network.
@@ -144,5 +146,36 @@ func TestHandover_OutlastsAShortFault(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The key goes to no other server than the API's, though that names one; where it is moved on the
+// same, it is followed.
+func TestAPI_KeepsTheKey(t *testing.T) {
+	for to, want := range map[string]int{"https://api.github.com/repositories/1": 200, "http://api.github.com/x": 301, "https://api.github.com:444/x": 301, "https://x.api.github.com/": 301} {
+		var asked []string
+		q, err := New(Options{Repositories: []string{web}, Key: Key{Token: "t"}, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := q.(*Queue).api
+		a.http.Transport = answers(func(r *http.Request) (int, http.Header, []byte) {
+			if asked = append(asked, r.URL.String()); len(asked) == 1 {
+				return http.StatusMovedPermanently, http.Header{"Location": {to}}, nil
+			}
+			return 200, nil, nil
+		})
+		_, _, err = a.do(t.Context(), request{method: http.MethodGet, path: "/repos/acme/old", auth: "Bearer t"}, nil)
+		if want == 200 && (err != nil || len(asked) != 2) || want != 200 && (dispatch.Code(err) != want || len(asked) != 1) {
+			t.Errorf("%s: %v, asked %q", to, err, asked)
+		}
+	}
+}
+
+// A limit ends though the clock is put back meanwhile: it is a time from now on, and none of the day.
+func TestRates_OutlastAClockThatIsPutBack(t *testing.T) {
+	now := time.Now()
+	if until := soon(now, time.Unix(now.Add(20*time.Minute).Unix(), 0)); !strings.Contains(until.String(), " m=") {
+		t.Errorf("%s is a time of the day", until)
 	}
 }

@@ -228,7 +228,7 @@ func (q *Queue) lookAtRun(ctx context.Context, repository string, r workflowRun,
 		return nil
 	}
 	if r.fork() && !q.Forks {
-		q.once(fmt.Sprint("fork ", r.ID), "a run of a fork is left alone (--allow-forks serves it)", "repository", repository, "url", line(r.URL))
+		q.once(fmt.Sprint("fork ", r.ID), "a run of a fork is left alone (--allow-forks serves it)", "repository", repository, "url", dispatch.Line(r.URL))
 		return nil
 	}
 	for n := 1; n <= maxJobPages; n++ {

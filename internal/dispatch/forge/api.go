@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"time"
-	"unicode"
 
 	"linus/internal/dispatch"
 )
@@ -94,17 +93,7 @@ func reason(data []byte) string {
 	if json.Unmarshal(data, &said) == nil && said.Message != "" {
 		text = said.Message
 	}
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, ""))
-	text = strings.Join(strings.Fields(text), " ")
-	if r := []rune(text); len(r) > 300 {
-		text = string(r[:299]) + "…"
-	}
-	return text
+	return dispatch.Line(text)
 }
 
 // pages reads a list, page by page if it has pages, until yield has enough. field is where an answer
