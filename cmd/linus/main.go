@@ -123,7 +123,7 @@ func (a *app) verbs(args []string) []*cobra.Command {
 		group("e2b", "Use sandboxes from programs made for E2B", a.e2bEnvCommand()),
 		a.scriptsCommand(),
 		group("store", "Move this engine's jobs to PostgreSQL", a.storeMigrateCommand()),
-		a.configCommand(), a.manCommand(), a.versionCommand(),
+		a.usageCommand(), a.configCommand(), a.manCommand(), a.versionCommand(),
 	)
 }
 

@@ -67,7 +67,7 @@ func verbRules() map[string]rule {
 		"CreateVolume": {job.RoleRun, ""}, "RemoveVolume": {job.RoleRun, ""}, "AttachVolume": {job.RoleRun, ""}, "DetachVolume": {job.RoleRun, ""}}
 	for role, of := range map[job.Role]map[string]string{
 		job.RoleRead: {
-			"job": "Job Manifest Result Watch Output Artifacts OpenArtifact Terminal", "vm": "VM ListSnapshots ListPorts", "": "Info List VMs CheckHost Volumes Volume",
+			"job": "Job Manifest Result Watch Output Artifacts OpenArtifact Terminal", "vm": "VM ListSnapshots ListPorts", "": "Info List VMs CheckHost Volumes Volume Usage",
 		},
 		job.RoleRun: {
 			"job": "Cancel Kill Input Resize",
@@ -124,7 +124,7 @@ func pageRules() map[string]rule {
 		"GET /pools/new": {job.RoleAdmin, ""}, "POST /pools/new": {job.RoleAdmin, ""}, "POST /pools/{pool}/resize": {job.RoleAdmin, ""}, "POST /pools/{pool}/remove": {job.RoleAdmin, ""},
 		"GET /nodes": {job.RoleAdmin, ""}, "GET /nodes/live": {job.RoleAdmin, ""}, "POST /nodes/{node}/cordon": {job.RoleAdmin, ""}, "POST /nodes/{node}/uncordon": {job.RoleAdmin, ""},
 		"GET /tokens": {job.RoleAdmin, ""}, "GET /tokens/new": {job.RoleAdmin, ""}, "POST /tokens/new": {job.RoleAdmin, ""}, "POST /tokens/{token}/revoke": {job.RoleAdmin, ""},
-		"GET /templates": {job.RoleAdmin, ""}, "GET /checkpoints": {job.RoleAdmin, ""}, "GET /volumes": {job.RoleRead, ""}, "GET /credentials": {job.RoleAdmin, ""},
+		"GET /templates": {job.RoleAdmin, ""}, "GET /checkpoints": {job.RoleAdmin, ""}, "GET /volumes": {job.RoleRead, ""}, "GET /credentials": {job.RoleAdmin, ""}, "GET /usage": {job.RoleRead, ""},
 		"GET /host": {job.RoleRead, ""}, "GET /host/live": {job.RoleAdmin, ""}, "POST /host/test": {job.RoleAdmin, ""}, "POST /host/test/{test}/cancel": {job.RoleAdmin, ""}, "GET /metrics": {job.RoleRead, ""},
 	}
 }

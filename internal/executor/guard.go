@@ -36,6 +36,10 @@ func (g *guard) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		asked.Principal = whose(ctx, asked.Principal)
 		in = asked
 	}
+	if asked, ok := in.(job.UsageQuery); ok {
+		asked.Principal = whose(ctx, asked.Principal)
+		in = asked
+	}
 	if v.ReadsHost {
 		leave, err := g.turns.take(ctx)
 		if err != nil {

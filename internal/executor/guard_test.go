@@ -75,7 +75,7 @@ func TestGuard_RefusesWhatIsInOtherToolsets(t *testing.T) {
 // narrow.
 func TestGuard_KnowsHowToNarrowEveryInput(t *testing.T) {
 	known := map[job.Subject][]reflect.Type{
-		job.OfJobs: {reflect.TypeFor[job.Filter]()},
+		job.OfJobs: {reflect.TypeFor[job.Filter](), reflect.TypeFor[job.UsageQuery]()},
 		job.OfNew:  {reflect.TypeFor[job.Submission]()},
 		job.OfVMs:  {reflect.TypeFor[job.None]()}, // the executor shows the caller's
 	}

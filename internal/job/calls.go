@@ -275,6 +275,10 @@ func (c calls) RemoveCredential(ctx context.Context, name string) (Credential, e
 	return ask(ctx, c, VerbRemoveCredential, credentialRef{name})
 }
 
+func (c calls) Usage(ctx context.Context, q UsageQuery) ([]Usage, error) {
+	return ask(ctx, c, VerbUsage, q)
+}
+
 func (c calls) CheckHost(ctx context.Context) (HostReport, error) {
 	return ask(ctx, c, VerbCheckHost, None{})
 }

@@ -23,6 +23,7 @@ type Engine interface {
 	Credentials
 	Host
 	HostTests
+	Accounting
 }
 
 // Jobs are the operations on jobs. Errors: *InvalidError and *FieldError for

@@ -195,6 +195,8 @@ var (
 	VerbCreateCredential = verb("CreateCredential", "createCredential", "Add a credential; its value is in no response", "POST /v1/credentials", never, RoleAdmin, OfAll, "admin", Engine.CreateCredential).makes(Created, nil)                        // a repeated call would find it there
 	VerbRemoveCredential = verb("RemoveCredential", "deleteCredential", "Remove a credential; what was begun with it is cut off", "DELETE /v1/credentials/{credential}", never, RoleAdmin, OfAll, "admin", of[credentialRef](Engine.RemoveCredential)) // a repeated call would find none
 
+	VerbUsage = verb("Usage", "getUsage", "Say what jobs have used", "GET /v1/usage{?by,since,principal}", always, RoleRead, OfJobs, "jobs", Engine.Usage)
+
 	VerbCheckHost      = verb("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost)).readsHost()
 	VerbTestHost       = verb("TestHost", "testHost", "Test on the host all that VMs can do, in VMs that are gone afterwards", "POST /v1/host/tests", never, RoleAdmin, OfAll, "admin", Engine.TestHost).makes(Accepted, nil) // a repeated call would find it running
 	VerbHostTests      = listed(verb("HostTests", "listHostTests", "List the tests of the host that run, and the last of each node", "GET /v1/host/tests", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.HostTests)))

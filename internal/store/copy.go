@@ -51,6 +51,7 @@ var (
 		{"pools", "name, doc", "", "doc"},
 		{"volumes", "id, name, principal, doc", "", "doc"},
 		{"tokens", "id, hash, doc", "", "doc"},
+		{"usage", "id, doc", "", "doc"},
 		{"webhooks", "id, job_id, next_at, attempts, doc", "", "doc"},
 	}
 )

@@ -50,6 +50,9 @@ const over = `done = 1 AND vm_state NOT IN ('created', 'left_alone')`
 // forget removes jobs, with the rows of VMs that nothing else has, and returns how many.
 func (s *Store) forget(ctx context.Context, some []forgettable) (int, error) {
 	err := s.transaction(ctx, func(tx *tx) error {
+		if err := s.keepUsage(ctx, tx, some); err != nil {
+			return err
+		}
 		for _, j := range some {
 			if _, err := tx.ExecContext(ctx, `DELETE FROM jobs WHERE id = ?`, j.id); err != nil {
 				return err

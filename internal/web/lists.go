@@ -23,8 +23,12 @@ type listView struct {
 	Help    string // the document about them
 	Command string // that makes one
 	Columns []string
+	Links   []link  // to others like it
 	Rows    [][]any // a cell of each column; times as such
 }
+
+// link is an address and what is there.
+type link struct{ To, Text string }
 
 func (v listView) title() string { return v.Heading }
 

@@ -159,6 +159,7 @@ func (p *pages) routes(r *mux.Router) {
 		Columns: []string{"Credential", "For", "As", "Variable", "Secret", "Created", "By"},
 	}, p.credentials))
 
+	get("/usage", p.loggedIn(p.forThoseWhoMay(job.VerbUsage, p.usage)))
 	get("/host", p.loggedIn(p.host))
 	get("/host/live", p.loggedIn(p.forThoseWhoMay(job.VerbHostTests, p.live(section{"host", "tests", testsPause, p.testsView}))))
 	post("/host/test", p.changing(func(w http.ResponseWriter, r *http.Request) {

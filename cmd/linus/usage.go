@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+)
+
+func (a *app) usageCommand() *cobra.Command {
+	var q job.UsageQuery
+	var since string
+	var asCSV bool
+	cmd := &cobra.Command{
+		Use:   "usage",
+		Short: "Show what jobs have used: VM hours, processors, memory, waits",
+		Long: "A VM counts from when its job left the queue to the job's end, with the size that was asked for. Jobs in existing VMs have none.\n" +
+			"WAIT is how long half of the jobs, and 95 of 100, waited in the queue at most. Jobs that were deleted count, too, except by a label.\n" +
+			"A token sees its own jobs, an admin all.",
+		Example: "  linus usage --by repository --since 7d\n  linus usage --by label=team --csv >usage.csv",
+		Args:    noArgs,
+		RunE: a.reading(func(ctx context.Context, e job.Engine, _ []string) (err error) {
+			if q.Since, err = job.ParseTime("since", since); err != nil {
+				return err
+			}
+			all, err := e.Usage(ctx, q)
+			if err != nil {
+				return err
+			}
+			if asCSV {
+				w := csv.NewWriter(a.stdout)
+				_ = w.WriteAll(job.UsageTable(q, all)) // its error is kept
+				return w.Error()
+			}
+			return printAll(a, all, "no jobs", strings.ToUpper(usageOf(q))+"\tJOBS\tFAILED\tVM HOURS\tCPU HOURS\tGIB HOURS\tWAIT 50%\tWAIT 95%\tWHY", func(u job.Usage) string {
+				failed := 0
+				var why []string
+				for _, reason := range slices.Sorted(maps.Keys(u.Failed)) {
+					failed += u.Failed[reason]
+					why = append(why, fmt.Sprintf("%s %d", reason, u.Failed[reason]))
+				}
+				return fmt.Sprintf("%s\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f s\t%.1f s\t%s", oneLine(u.Of, 100), u.Jobs, failed, u.VMHours, u.CPUHours, u.GiBHours, u.QueueP50, u.QueueP95, strings.Join(why, ", "))
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&q.By, "by", "", "a line for each principal, queue, repository, template or label=KEY")
+	cmd.Flags().StringVar(&since, "since", "", "of jobs submitted since then: a time such as 2026-01-02T15:04:05Z, or how long ago, as in 7d (default 30d)")
+	cmd.Flags().StringVar(&q.Principal, "owner", "", "only jobs of this principal; "+job.OperatorName+" is whoever runs the engine")
+	cmd.Flags().BoolVar(&asCSV, "csv", false, "as comma-separated values")
+	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(append(slices.Clone(job.UsageKinds), job.UsageLabel), cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// usageOf names what the lines are of.
+func usageOf(q job.UsageQuery) string {
+	if q.By == "" {
+		return "of"
+	}
+	return strings.TrimPrefix(q.By, job.UsageLabel)
+}

@@ -1,0 +1,188 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// UsageQuery asks what jobs have used.
+type UsageQuery struct {
+	By        string    `json:"by,omitempty"`        // principal, queue, repository, template or label=KEY; empty: all together
+	Since     time.Time `json:"since,omitzero"`      // of jobs submitted at this time or later; zero: 30 days ago
+	Principal string    `json:"principal,omitempty"` // only of this one; empty: of all that the caller may see
+}
+
+// UsageDays is for how many days usage is told unless asked otherwise.
+const UsageDays = 30
+
+// UsageKinds are what usage may be told by, besides a label.
+var UsageKinds = []string{"principal", "queue", "repository", "template"}
+
+// UsageLabel is what By begins with before a label's key.
+const UsageLabel = "label="
+
+// Check returns a *FieldError for a query that cannot be answered.
+func (q UsageQuery) Check() error {
+	key, label := strings.CutPrefix(q.By, UsageLabel)
+	if q.By == "" || slices.Contains(UsageKinds, q.By) || label && IsLabelKey(key) {
+		return nil
+	}
+	return field("by", "use one of: "+strings.Join(UsageKinds, ", ")+", or label=KEY", "%.80q is unknown", q.By)
+}
+
+// Usage is what a group of jobs has used. A VM counts from when its job left the queue to the
+// job's end, with the size that was asked for; a job in an existing VM, and a parent, have none.
+type Usage struct {
+	Of       string         `json:"of"` // what they have in common; empty: nothing, or all
+	Jobs     int            `json:"jobs"`
+	VMHours  float64        `json:"vm_hours"`
+	CPUHours float64        `json:"cpu_hours"`        // of the cores that VMs had
+	GiBHours float64        `json:"memory_gib_hours"` // of the memory that VMs had
+	QueueP50 float64        `json:"queue_p50_seconds"`
+	QueueP95 float64        `json:"queue_p95_seconds"` // both to within 5 percent
+	Failed   map[Reason]int `json:"failed,omitempty"`  // jobs that did not succeed, by why
+}
+
+// Accounting are the operations on what was used.
+type Accounting interface {
+	// Usage returns what jobs have used, by what the query names, the most VM hours first. Jobs
+	// that were deleted count, too, but not by a label.
+	Usage(ctx context.Context, q UsageQuery) ([]Usage, error)
+}
+
+// UsageOf says whose a job is in each respect in which usage is told.
+type UsageOf struct {
+	Day, Principal, Queue, Repository, Template string
+
+	Labels map[string]string `json:"-"`
+}
+
+// In returns the group of a query to which it belongs.
+func (o UsageOf) In(q UsageQuery) string {
+	switch q.By {
+	case "principal":
+		return cmp.Or(o.Principal, OperatorName)
+	case "queue":
+		return o.Queue
+	case "repository":
+		return o.Repository
+	case "template":
+		return o.Template
+	}
+	if key, label := strings.CutPrefix(q.By, UsageLabel); label {
+		return o.Labels[key]
+	}
+	return ""
+}
+
+// UsageOfJob returns in which respects a job's usage is told.
+func UsageOfJob(j Job) UsageOf {
+	of := UsageOf{
+		Day: j.CreatedAt.UTC().Format(time.DateOnly), Principal: j.Principal, Repository: j.Manifest.Repository.URL,
+		Template: cmp.Or(j.Manifest.VMTemplate, j.Manifest.OS), Labels: j.Manifest.Labels,
+	}
+	if s := j.Session; s != nil {
+		of.Queue, of.Repository = s.Queue, cmp.Or(s.Work.Of, of.Repository)
+	}
+	return of
+}
+
+// Used is a sum of what jobs have used.
+type Used struct {
+	Jobs       int            `json:"jobs"`
+	VMSeconds  float64        `json:"vm_seconds"`
+	CPUSeconds float64        `json:"cpu_seconds"`
+	MBSeconds  float64        `json:"mb_seconds"`
+	Failed     map[Reason]int `json:"failed,omitempty"`
+	Waits      map[int]int    `json:"waits,omitempty"` // jobs by how long they waited in the queue: see waitStep
+}
+
+// waitStep is by how much the bounds of Used.Waits grow.
+const waitStep = 1.05
+
+// Add adds a job that left the queue at a time, zero if it has not.
+func (u *Used) Add(j Job, left, at time.Time) {
+	if u.Jobs++; u.Failed == nil {
+		u.Failed, u.Waits = map[Reason]int{}, map[int]int{}
+	}
+	if j.Status.Terminal() && j.Status != Success && j.Outcome != nil {
+		u.Failed[j.Outcome.Reason]++
+	}
+	if left.IsZero() || !j.WantsVM() {
+		return
+	}
+	u.Waits[int(math.Round(math.Log1p(max(0, left.Sub(j.CreatedAt).Seconds()))/math.Log(waitStep)))]++
+	if !j.CompletedAt.IsZero() {
+		at = j.CompletedAt
+	}
+	took := max(0, at.Sub(left).Seconds())
+	u.VMSeconds += took
+	u.CPUSeconds += took * float64(j.Manifest.Resources.CPU)
+	u.MBSeconds += took * float64(SizeMB(j.Manifest.Resources.Memory))
+}
+
+// Merge adds another sum.
+func (u *Used) Merge(o Used) {
+	u.Jobs, u.VMSeconds, u.CPUSeconds, u.MBSeconds = u.Jobs+o.Jobs, u.VMSeconds+o.VMSeconds, u.CPUSeconds+o.CPUSeconds, u.MBSeconds+o.MBSeconds
+	if u.Failed == nil {
+		u.Failed, u.Waits = map[Reason]int{}, map[int]int{}
+	}
+	for reason, n := range o.Failed {
+		u.Failed[reason] += n
+	}
+	for wait, n := range o.Waits {
+		u.Waits[wait] += n
+	}
+}
+
+// waited returns how long so many of all jobs that left the queue waited at most, in seconds.
+func (u Used) waited(share float64) float64 {
+	all := 0
+	for _, n := range u.Waits {
+		all += n
+	}
+	seen := 0
+	for _, wait := range slices.Sorted(maps.Keys(u.Waits)) {
+		if seen += u.Waits[wait]; float64(seen) >= share*float64(all) {
+			return math.Round(10*(math.Pow(waitStep, float64(wait))-1)) / 10
+		}
+	}
+	return 0
+}
+
+// Told is the usage of a group.
+func (u Used) Told(of string) Usage {
+	hours := func(seconds float64) float64 { return math.Round(seconds/3600*1000) / 1000 }
+	return Usage{
+		Of: of, Jobs: u.Jobs, VMHours: hours(u.VMSeconds), CPUHours: hours(u.CPUSeconds), GiBHours: hours(u.MBSeconds / 1024),
+		QueueP50: u.waited(0.5), QueueP95: u.waited(0.95), Failed: u.Failed,
+	}
+}
+
+// UsageTable is the answer to a query as rows of texts, the first with the names of the columns.
+// No text is taken for a formula by a program that reads tables.
+func UsageTable(q UsageQuery, all []Usage) [][]string {
+	of := cmp.Or(strings.TrimPrefix(q.By, UsageLabel), "of")
+	rows := [][]string{{of, "jobs", "vm_hours", "cpu_hours", "memory_gib_hours", "queue_p50_seconds", "queue_p95_seconds"}}
+	for _, reason := range Reasons {
+		rows[0] = append(rows[0], "failed_"+string(reason))
+	}
+	for _, u := range all {
+		name := u.Of
+		if strings.ContainsAny(name[:min(1, len(name))], "=+-@\t\r") {
+			name = "'" + name
+		}
+		row := []string{name, fmt.Sprint(u.Jobs), fmt.Sprint(u.VMHours), fmt.Sprint(u.CPUHours), fmt.Sprint(u.GiBHours), fmt.Sprint(u.QueueP50), fmt.Sprint(u.QueueP95)}
+		for _, reason := range Reasons {
+			row = append(row, fmt.Sprint(u.Failed[reason]))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
