@@ -54,7 +54,7 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 		Proxy: func(ctx context.Context, v vm.VM, opened func()) error {
 			p := egress.New(egress.Options{Names: v.Network.Allow, Record: e.watch.metrics.Connected})
 			defer p.Close()
-			return e.backend.Guest.Proxy(ctx, job.Job{ID: v.Job, VM: &v}, job.ProxyPort(v.Job), p.Dial, opened)
+			return e.backend.Guest.Proxy(ctx, job.Job{ID: v.Job, VM: &v}, job.ProxyPort(v.ProxyOf()), p.Dial, opened)
 		},
 		Entered: func(v vm.VM) {
 			e.watch.observe(job.Entered{VM: v, How: "as a sandbox", By: job.Caller{Client: "e2b", Principal: cmp.Or(v.OwnedBy(), job.OperatorName)}})

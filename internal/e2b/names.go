@@ -121,7 +121,7 @@ func (s *server) proxied(ctx context.Context, v vm.VM, env map[string]string) (m
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	all := job.ProxyEnv(v.Job)
+	all := job.ProxyEnv(v.ProxyOf())
 	maps.Copy(all, env)
 	return all, nil
 }

@@ -137,7 +137,7 @@ func (f *Fleet) plannedFork(ctx context.Context, of vm.VM, s job.Submission, par
 	id, err := newID()
 	return vm.VM{
 		Job: id, Name: m.VMName, Owner: f.o.Owner, Node: of.Node, State: vm.Reserved, Source: vm.Forked, Kept: true, From: of.Job, Made: madeAs(m, of.Principal, now()),
-		Own: &vm.Own{Client: s.Client, Token: s.Principal.Token, TTL: m.TTL, Sandbox: of.Sandbox(), Fork: &vm.Fork{Partial: partial}},
+		Own: &vm.Own{Client: s.Client, Token: s.Principal.Token, TTL: m.TTL, Sandbox: of.Sandbox(), Fork: &vm.Fork{Partial: partial, Proxy: of.ProxyOf()}},
 	}, err
 }
 

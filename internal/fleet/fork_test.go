@@ -83,10 +83,16 @@ func TestFork_EachIsAVMOfItsOwn(t *testing.T) {
 						t.Errorf("made by %+v", s)
 					}
 				}
-				// Its own copies have names, and it is no less a VM than dev.
+				// Its own copies have names, and it is no less a VM than dev. What runs in them knows dev's proxy.
 				r.host.Set(providertest.Behaviour{})
-				if _, err := r.ForkVM(context.Background(), job.ForkSpec{VM: "copy-1"}); err != nil {
-					t.Errorf("a copy of a copy: %v", err)
+				again, err := r.ForkVM(context.Background(), job.ForkSpec{VM: "copy-1"})
+				if err != nil {
+					t.Fatalf("a copy of a copy: %v", err)
+				}
+				for _, copied := range []string{out.VMs[0].Job, again.VMs[0].Job} {
+					if of := r.vm(copied).ProxyOf(); of != id {
+						t.Errorf("the proxy of %s is that of %s, not of %s", copied, of, id)
+					}
 				}
 				if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
 					t.Error(err)

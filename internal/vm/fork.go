@@ -9,7 +9,17 @@ type Fork struct {
 	Begun   bool   `json:"begun,omitempty"`    // the VM can be copied now: what follows is known
 	Live    bool   `json:"live,omitempty"`     // it goes on from that one's memory; else it boots from its disk
 	Why     string `json:"why,omitempty"`      // the one or the other
+	Proxy   string `json:"proxy,omitempty"`    // the marker of the VM whose proxy's port those know who run in it
 	PauseMS int64  `json:"pause_ms,omitempty"` // how long that one stood still; 0: not known, or not at all
+}
+
+// ProxyOf returns the marker by which the port of a VM's proxy is found: what runs in a copy has
+// that of the VM it is of in its environment.
+func (v VM) ProxyOf() string {
+	if v.Own != nil && v.Own.Fork != nil && v.Own.Fork.Proxy != "" {
+		return v.Own.Fork.Proxy
+	}
+	return v.Job
 }
 
 // Forking is what is known of a VM while copies of it are made.
