@@ -139,11 +139,8 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy htt
 		return
 	}
 	defer leave()
-	// Streams go both ways. An answer may begin before the request has ended: a server that then
-	// closed the body would have it cut off.
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{})
-	_ = control.EnableFullDuplex() // HTTP/2 always does
 	ctx, cancel := context.WithCancel(asOwner(r.Context(), v))
 	defer cancel()
 	if stateOf(v) == paused {
@@ -155,6 +152,9 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy htt
 			return
 		}
 	}
+	// Streams go both ways. An answer may begin before the request has ended: a server that then
+	// closed the body would have it cut off. Who says so has to read or close it: the proxy does.
+	_ = control.EnableFullDuplex()                            // HTTP/2 always does
 	go vmpage.CancelWhen(ctx, lookTime, cancel, func() bool { // the sandbox ends, or may not be used any more
 		v, err := s.reachable(ctx, id)
 		return errors.Is(err, job.ErrNotFound) || err == nil && stateOf(v) != running

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"linus/internal/gate"
 )
 
 // Files that builds copy come before them, as archives that are named by a hash that the client
@@ -23,7 +25,7 @@ const (
 	maxUploads = 4 << 30        // of all of a principal
 	uploadTime = 24 * time.Hour // until they are removed
 	uploadIdle = time.Minute    // until bytes of one come
-	linkTime   = time.Hour      // for an upload to begin
+	linkTime   = time.Hour      // for an upload to begin, and then to end
 	uploads    = "/uploads/"
 )
 
@@ -72,9 +74,12 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer os.Remove(f.Name()) //nolint:errcheck // it is renamed
-	control := http.NewResponseController(w)
+	gate.Serves(r.Context())
+	control, over := http.NewResponseController(w), time.Now().Add(linkTime)
 	_, err = io.CopyN(f, readerFunc(func(p []byte) (int, error) {
-		_ = control.SetReadDeadline(time.Now().Add(uploadIdle))
+		if idle := time.Now().Add(uploadIdle); idle.Before(over) {
+			_ = control.SetReadDeadline(idle)
+		}
 		return r.Body.Read(p)
 	}), r.ContentLength)
 	if err = errors.Join(err, f.Close()); err == nil {

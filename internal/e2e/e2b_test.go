@@ -421,3 +421,29 @@ func TestSandboxes_UnderFaults(t *testing.T) {
 	h.waitGone(t)
 	end()
 }
+
+// An engine dies while a template is built: its VM goes once nobody has it stay, and no template is
+// there.
+func TestTemplates_AnEngineThatDiesLeavesNothing(t *testing.T) {
+	loops.AtNightOnly(t, "TestBuild_ThatFailsLeavesNoVM and TestSet_EndsAVMWhenItsTimeIsOver")
+	c := npmClients(t)
+	port := freePort(t)
+	h := newHost(t, lab.DriverProcess, "E2B_ADDR=127.0.0.1:"+port)
+	end := h.supervised(t)
+	untilDials(t, "tcp", "127.0.0.1:"+port)
+	url := "http://127.0.0.1:" + port
+	got := h.runClient(t, c, h.asAdmin(t, append(h.env, "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url)), "dying.mjs")
+	if diff := cmp.Diff(map[string]any{"status": "building", "begun": true}, got); diff != "" {
+		t.Fatalf("what the client has seen (-want +got):\n%s", diff)
+	}
+	if h.ourVMs(t) == 0 || !h.killEngine() {
+		t.Fatal("no VM, or no engine to kill")
+	}
+	if !within(8*time.Minute, func() bool { return h.ourVMs(t) == 0 }) {
+		t.Errorf("the VM is left:\n%s", h.cli(t, "vm", "list"))
+	}
+	if list := h.cli(t, "template", "list"); strings.Contains(list, "dying") {
+		t.Errorf("there is a template:\n%s", list)
+	}
+	end()
+}

@@ -53,6 +53,7 @@ func (s *Server) postBuild(w http.ResponseWriter, r *http.Request) {
 	}
 	control := http.NewResponseController(w)
 	_ = control.EnableFullDuplex()
+	defer r.Body.Close() //nolint:errcheck // else the rest of it is read while the next request comes
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	_ = control.Flush() // the step may be long silent
 	b := &building{s: s, archive: from, say: func(said envd.Said) {

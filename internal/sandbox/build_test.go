@@ -195,7 +195,7 @@ func TestSandbox_BeginsAgainAfterABoot(t *testing.T) {
 	}
 	begins := func(want string) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // until it is so
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 			got, _ := os.ReadFile(b.dir + "/started")
 			if string(got) == want {
 				break
