@@ -70,7 +70,7 @@ func Proxmox(c config.Config, in Installation, log *slog.Logger) Backend {
 		return proxmoxCluster(c, in, log, provider)
 	}
 	host := provider(hostOptions(c, c.ProxmoxHost), func(*proxmox.Options) {})
-	inside := guest.New(guest.Options{Host: guest.Through(host.Host()), Keys: in.keys, Port: c.VMSSHPort, Sandbox: in.sandbox, Log: log})
+	inside := guest.New(guest.Options{Host: guest.Through(host.Host()), Keys: in.keys, Port: c.VMSSHPort, Sandbox: in.sandbox, Sandboxes: c.E2BAddr != "", Log: log})
 	return Backend{
 		Provider: host, Templates: host, Guest: inside, Fence: host.Fence,
 		Close: func() { inside.Close(); host.Close() },
@@ -104,7 +104,7 @@ func proxmoxCluster(c config.Config, in Installation, log *slog.Logger, provider
 			}
 			return n.(*proxmox.Provider).Host(), nil
 		},
-		Keys: in.keys, Port: c.VMSSHPort, Sandbox: in.sandbox, Log: log,
+		Keys: in.keys, Port: c.VMSSHPort, Sandbox: in.sandbox, Sandboxes: c.E2BAddr != "", Log: log,
 	})
 	return Backend{
 		Provider: nodes, Placer: nodes, Templates: nodes, Guest: inside, Fence: nodes.Fence,

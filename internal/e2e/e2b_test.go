@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -446,4 +447,20 @@ func TestTemplates_AnEngineThatDiesLeavesNothing(t *testing.T) {
 		t.Errorf("there is a template:\n%s", list)
 	}
 	end()
+}
+
+// What serves a sandbox is in a pool's VMs before anybody asks for one.
+func TestSandboxes_APoolsVMsHaveTheirProgram(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess)
+	h.serveSandboxes(t)
+	h.cli(t, "pool", "create", "ready", "--warm", "1", "--wait")
+	h.until(t, func() bool {
+		found := false
+		_ = filepath.WalkDir(h.dir, func(path string, entry fs.DirEntry, err error) error {
+			found = found || err == nil && entry.Type().IsRegular() && regexp.MustCompile(`/var/lib/linus/sandbox/[0-9a-f]{64}$`).MatchString(path)
+			return nil // what goes meanwhile is passed by
+		})
+		return found
+	})
 }

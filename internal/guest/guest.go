@@ -39,6 +39,8 @@ type Options struct {
 
 	Sandbox string // the program that serves sandboxes in their VMs; empty: it is not there
 
+	Sandboxes bool // clients are served sandboxes: a pool's VMs have the program before they ask
+
 	Log *slog.Logger // nil: none
 }
 

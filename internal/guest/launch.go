@@ -259,6 +259,11 @@ func (g *Guest) Warm(ctx context.Context, j job.Job) error {
 		if err == nil {
 			g.keepLaunch(j, pool, l)
 		}
+		if err == nil && g.o.Sandboxes && j.VM.Member != nil {
+			if program, err := g.sandboxProgram(); err == nil {
+				_ = g.sandboxScript(timed, pool, *j.VM, putSandbox, program, program.packed) // the first who asks tries again
+			}
+		}
 		return err
 	})
 	return g.fault(ctx, "prepare", j, result.Result{}, err)

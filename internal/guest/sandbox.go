@@ -52,8 +52,9 @@ for program in "$1` + sandboxDir + `/$2" /usr/local/bin/linus-sandbox /usr/bin/l
 done
 exit 66`
 
-// sendSandbox puts the program there, which comes compressed, and starts it.
-const sendSandbox = `umask 022
+// putSandbox puts the program there, which comes compressed, unless it is.
+const putSandbox = `umask 022
+[ ! -x "$1` + sandboxDir + `/$2" ] || exit 0
 mkdir -p "$1` + sandboxDir + `"
 new=$(mktemp "$1` + sandboxDir + `/.new.XXXXXX")
 trap 'rm -f "$new"' EXIT
@@ -61,7 +62,7 @@ gzip -dc >"$new"
 [ "$(sha256sum <"$new" | cut -c 1-64)" = "$2" ] || { echo "the program arrived damaged" >&2; exit 1; }
 chmod 755 "$new"
 mv -f "$new" "$1` + sandboxDir + `/$2"
-` + startSandbox
+`
 
 // sandboxProgram is the program as VMs are sent it.
 type sandboxProgram struct {
@@ -135,11 +136,11 @@ func (g *Guest) dialSandbox(ctx context.Context, ws *workspace) (conn net.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	start := func(script string, stdin []byte) error {
-		return ws.pool.Run(ctx, remote.Command{Name: "start linus-sandbox", Line: remote.Quote("sh", "-c", asRoot, "sh", script, "sh", g.o.Root, program.sum, ws.vm.User), Stdin: bytes.NewReader(stdin)})
-	}
-	if err = start(startSandbox, nil); missing(err) {
-		err = start(sendSandbox, program.packed)
+	start := func() error { return g.sandboxScript(ctx, ws.pool, ws.vm, startSandbox, program, nil) }
+	if err = start(); missing(err) {
+		if err = g.sandboxScript(ctx, ws.pool, ws.vm, putSandbox, program, program.packed); err == nil {
+			err = start()
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -148,6 +149,11 @@ func (g *Guest) dialSandbox(ctx context.Context, ws *workspace) (conn net.Conn, 
 		err = &job.FieldError{Field: "sandbox", Problem: fmt.Sprintf("VM %d's SSH server does not connect to %s, at which linus-sandbox listens", ws.vm.ID, socket), Remedy: "set AllowStreamLocalForwarding there", Fault: job.FaultState}
 	}
 	return conn, err
+}
+
+// sandboxScript runs a script for the program that serves sandboxes, as root.
+func (g *Guest) sandboxScript(ctx context.Context, pool *remote.Pool, v vm.VM, script string, program sandboxProgram, stdin []byte) error {
+	return pool.Run(ctx, remote.Command{Name: "start linus-sandbox", Line: remote.Quote("sh", "-c", asRoot, "sh", script, "sh", g.o.Root, program.sum, v.User), Stdin: bytes.NewReader(stdin)})
 }
 
 // Leave closes the connections to a VM that are no job's: it is suspended or stopped, and nothing
