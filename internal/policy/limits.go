@@ -83,12 +83,16 @@ func over(resource, rule string, limit, taken, asked int, unit, parts string) *j
 	if taken >= limit {
 		remedy = "wait for a job to finish, or cancel one"
 	}
-	return &job.FieldError{
+	e := &job.FieldError{
 		Field:   "manifest.resources." + resource,
 		Problem: fmt.Sprintf("%s allows a client %d %s at the same time; %d are in use%s, this asks for %d", rule, limit, unit, taken, parts, asked),
 		Remedy:  remedy,
 		Fault:   job.FaultLimit,
 	}
+	if asked > limit { // there is never room
+		e.Fault, e.Remedy = "", fmt.Sprintf("ask for at most %d", limit)
+	}
+	return e
 }
 
 // needs are what a VM takes: cores, and MiB of memory and disk.

@@ -80,6 +80,23 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 	}
 }
 
+// Who waits for room waits for none that there never is.
+func TestLimits_MoreThanThereEverIsIsNotWaitedFor(t *testing.T) {
+	l := policy.Limits{CPU: 8, MemoryMB: 4096, DiskMB: 30 << 10}
+	for fault, sizes := range map[job.Fault][]vm.Resources{
+		"":             {{CPU: 9, Memory: "1G", Disk: "1G"}, {CPU: 1, Memory: "1024G", Disk: "1G"}, {CPU: 1, Memory: "1G", Disk: "31G"}},
+		job.FaultLimit: {{CPU: 8, Memory: "1G", Disk: "1G"}, {CPU: 1, Memory: "4G", Disk: "1G"}, {CPU: 1, Memory: "1G", Disk: "30G"}},
+	} {
+		for _, size := range sizes {
+			has := job.Job{ID: "a", Status: job.Running, Manifest: job.Manifest{AgentType: job.AgentScript, Resources: vm.Resources{CPU: 1, Memory: "1G", Disk: "1G"}}}
+			err := l.Check([]job.Job{has}, job.Manifest{AgentType: job.AgentScript, Resources: size})
+			if field, is := errors.AsType[*job.FieldError](err); !is || field.Fault != fault {
+				t.Errorf("%+v: %v", size, err)
+			}
+		}
+	}
+}
+
 // The memory of a client's VMs that is on disk counts, too: of one that is suspended, and of
 // snapshots.
 func TestLimits_OfMemoryOnDisk(t *testing.T) {

@@ -169,13 +169,17 @@ func (a asks) over(limit string, most, has, next int, of, remedy string) *job.Fi
 	if a.disk != "" {
 		what, field = a.disk, "size"
 	}
-	return &job.FieldError{
+	e := &job.FieldError{
 		Field:   field,
 		Problem: fmt.Sprintf("limit %s of this token is %d %s; %d are in use, and this %s asks for %d", limit, most, of, has, what, next),
 		Remedy:  remedy,
 		Fault:   job.FaultLimit,
 		Limit:   &job.Limit{Name: limit, Most: most},
 	}
+	if next > most { // there is never room
+		e.Fault, e.Remedy = "", "ask for less"
+	}
+	return e
 }
 
 // mebibytes rounds up.

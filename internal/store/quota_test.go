@@ -30,6 +30,19 @@ func of(t *testing.T, principal string, change ...func(*job.Job)) job.Job {
 	return j
 }
 
+// Who waits for room waits for none that there never is.
+func TestInsert_MoreThanThereEverIsIsNotWaitedFor(t *testing.T) {
+	s := openStore(t, Options{Dir: t.TempDir()})
+	for most, fault := range map[int]job.Fault{1023: "", 1500: job.FaultLimit} {
+		for n := range 2 {
+			_, _, err := s.Insert(t.Context(), of(t, fmt.Sprint("ci", most)), "", job.Limits{MemoryMB: most})
+			if field, is := errors.AsType[*job.FieldError](err); (fault == "" || n > 0) && (!is || field.Fault != fault) {
+				t.Errorf("%d MiB: %v", most, err)
+			}
+		}
+	}
+}
+
 func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 	s := openStore(t, Options{Dir: t.TempDir()})
 	add := func(j job.Job, l job.Limits) error {
