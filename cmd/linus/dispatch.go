@@ -10,15 +10,18 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"linus/internal/config"
 	"linus/internal/daemon"
 	"linus/internal/dispatch"
 	"linus/internal/field"
+	"linus/internal/job"
 	"linus/internal/secret"
 )
 
@@ -29,6 +32,7 @@ type dispatchFlags struct {
 	name     string
 	sessions int
 	drain    time.Duration
+	maps     []string
 }
 
 func (f *dispatchFlags) register(a *app, cmd *cobra.Command, sessions int, what string) {
@@ -40,13 +44,72 @@ func (f *dispatchFlags) register(a *app, cmd *cobra.Command, sessions int, what 
 	_ = cmd.RegisterFlagCompletionFunc("name", cobra.NoFileCompletions)
 }
 
+// registerMap adds the option for shapes, for queues whose work has labels.
+func (f *dispatchFlags) registerMap(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&f.maps, "map", nil, "LABEL=SHAPE: work with this label gets a VM with these job options beside the others, as in big=memory=16G,cpu=8; the first of several counts, and work without any is left alone; may be repeated")
+	_ = cmd.RegisterFlagCompletionFunc("map", cobra.NoFileCompletions)
+}
+
+// shapes returns the manifests of --map, each of which has the command's own options, too.
+func (f *dispatchFlags) shapes(cmd *cobra.Command, a *app) (all []dispatch.Shape, err error) {
+	for _, text := range f.maps {
+		label, options, ok := strings.Cut(text, "=")
+		if !ok || label == "" {
+			return nil, usage("--map %q: give LABEL=SHAPE, as in big=memory=16G,cpu=8", text)
+		}
+		var own manifestFlags
+		of := &cobra.Command{Use: cmd.Use}
+		own.register(a, of, field.Dispatch)
+		var args []string
+		for option := range strings.SplitSeq(options, ",") {
+			if options != "" {
+				args = append(args, "--"+option)
+			}
+			if name, _, ok := strings.Cut(option, "="); options != "" && (!ok || of.Flags().Lookup(name) == nil) {
+				return nil, usage("--map %q: %q is no job option with a value, such as memory=16G; give several divided by commas, and a list's entries one by one", text, option)
+			}
+		}
+		s := dispatch.Shape{Label: label}
+		if err := of.ParseFlags(args); err != nil {
+			return nil, usage("--map %q: %w", text, err)
+		}
+		for _, from := range []struct {
+			flags *manifestFlags
+			of    *cobra.Command
+		}{{&f.manifestFlags, cmd}, {&own, of}} {
+			s.Manifest.Volumes, s.Manifest.Credentials = slices.Clip(s.Manifest.Volumes), slices.Clip(s.Manifest.Credentials)
+			if err := from.flags.override(from.of, &s.Manifest, nil); err != nil {
+				return nil, usage("--map %q: %w", text, err)
+			}
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// own is an engine of this process, which a dispatcher has instead of another's, and the end of the
+// time that its sessions have when it is to end.
+type own struct {
+	job.Engine
+
+	config config.Config
+	hurry  <-chan struct{}
+}
+
+// Caller is whoever runs the engine.
+func (own) Caller(context.Context) (job.Principal, error) { return job.Operator(), nil }
+
 // run attaches to an engine and has a dispatcher work until it is interrupted.
 func (f *dispatchFlags) run(cmd *cobra.Command, a *app, serve func(ctx context.Context, o dispatch.Options) error) error {
 	if f.sessions < 1 || f.sessions > 1000 {
 		return usage("--sessions %d: give 1 to 1000", f.sessions)
 	}
 	o := dispatch.Options{Name: f.name, Sessions: f.sessions, Drain: f.drain}
-	if err := f.override(cmd, &o.Manifest, nil); err != nil {
+	err := f.override(cmd, &o.Manifest, nil)
+	if err == nil {
+		o.Shapes, err = f.shapes(cmd, a)
+	}
+	if err != nil {
 		return err
 	}
 	if o.Name == "" {
@@ -57,6 +120,10 @@ func (f *dispatchFlags) run(cmd *cobra.Command, a *app, serve func(ctx context.C
 		o.Name = host
 	}
 	ctx := cmd.Context()
+	if a.own != nil {
+		o.Engine, o.Hurry, o.Log = a.own, a.own.hurry, logger(a.stderr, a.own.config).With("dispatcher", o.Name)
+		return serve(ctx, o)
+	}
 	s, err := a.attach(ctx, true)
 	if err != nil {
 		return err

@@ -65,6 +65,7 @@ func (a *app) dispatchForgeCommand(kind forge.Kind, name, tokens string) *cobra.
 	flags.StringSliceVar(&o.Labels, "runs-on", []string{"linus"}, "labels that jobs may ask for: all that one asks for have to be among them")
 	flags.DurationVar(&o.Idle, "idle-timeout", 10*time.Minute, "how long a runner waits for its job, which another runner may have taken")
 	f.register(a, cmd, 4, "jobs at the same time, each in a VM")
+	f.registerMap(cmd)
 	if kind == forge.Gitea {
 		hook.register(cmd)
 	}

@@ -101,6 +101,7 @@ func (a *app) dispatchGitHubCommand() *cobra.Command {
 	flags.StringVar(&o.API, "api", "", "URL of an enterprise server's API, as in https://HOST/api/v3 (default: github.com's)")
 	flags.DurationVar(&o.Idle, "idle-timeout", 10*time.Minute, "how long a runner waits for its job, which another runner may have taken")
 	f.register(a, cmd, 4, "jobs at the same time, each in a VM")
+	f.registerMap(cmd)
 	hook.register(cmd)
 	_ = cmd.MarkFlagFilename("token-file")
 	_ = cmd.MarkFlagFilename("app-key-file")

@@ -58,6 +58,10 @@ func statusText(j job.Job) string {
 		for _, c := range j.Children {
 			row(c.Name, c.How()+", job "+c.ID)
 		}
+		if s := j.Session; s != nil {
+			row("serves", oneLine(strings.TrimSuffix(fmt.Sprintf("%s %s of %s", job.QueueID(s.Kind, s.Queue), cmp.Or(s.Work.Title, s.Work.ID), s.Work.Of), " of "), 300))
+			row("work's URL", oneLine(s.Work.URL, 300))
+		}
 		row("labels", strings.Join(job.LabelTexts(j.Manifest.Labels), ", "))
 		row("phase", j.Phase)
 		row("progress", j.Progress)
@@ -231,7 +235,7 @@ func (a *app) listCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List jobs, newest first",
-		Long: "Lists the newest jobs first, or with --sort created_at the oldest. A search (--text, --label, --client, --reason, --owner) examines up to 20000 jobs for a page;\n" +
+		Long: "Lists the newest jobs first, or with --sort created_at the oldest. A search (--text, --label, --client, --queue, --reason, --owner) examines up to 20000 jobs for a page;\n" +
 			"if it stops before the oldest, the next page continues there.",
 		Example: "  linus job list --status failed --since 24h\n" +
 			"  linus job list --reason lost\n" +
@@ -266,6 +270,8 @@ func (a *app) listCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.Parent, "parent", "", "only the jobs that this one has made of its matrix or shards")
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.jobIDs())
 	cmd.Flags().StringVar(&f.Client, "client", "", "only jobs that this client submitted, as in cli, web or mcp:claude-code")
+	cmd.Flags().StringVar(&f.Queue, "queue", "", "only jobs that serve work of this queue, as KIND or KIND:NAME (linus dispatch list)")
+	cmd.Flags().StringVar(&f.Dispatcher, "dispatcher", "", "only jobs that this dispatcher submitted")
 	cmd.Flags().IntVar(&f.Limit, "limit", 50, "jobs to show, 1 to 200")
 	cmd.Flags().StringVar(&f.Cursor, "cursor", "", "where to continue, as printed after the previous page")
 	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(wordsOf(job.Reasons), cobra.ShellCompDirectiveNoFileComp))

@@ -54,6 +54,7 @@ type app struct {
 	unasked        int            // rows of a list that were not asked for
 	sources        config.Sources // settings given as flags
 	service        string         // where the packaged service has its home
+	own            *own           // the engine that runs in this process, for its dispatchers; nil: there is none
 }
 
 // run is the whole program, without the process around it. It returns the exit code.
@@ -105,8 +106,9 @@ func (a *app) verbs(args []string) []*cobra.Command {
 		group("pool", "Keep VMs ready, so that jobs start at once",
 			a.poolCreateCommand(), a.poolListCommand(), a.poolShowCommand(), a.poolResizeCommand(), a.poolDrainCommand(), a.poolRemoveCommand()),
 		a.volumeCommand(),
-		group("dispatch", "Serve queues of agents' sessions and of CI jobs, one VM each",
-			a.dispatchClaudeCommand(), a.dispatchClaudeCodeCommand(), a.dispatchGitHubCommand(), a.dispatchForgejoCommand(), a.dispatchGiteaCommand(), a.dispatchCursorCommand()),
+		group("dispatch", "Serve queues of others, one VM for each piece of work",
+			a.dispatchClaudeCommand(), a.dispatchClaudeCodeCommand(), a.dispatchGitHubCommand(), a.dispatchForgejoCommand(), a.dispatchGiteaCommand(), a.dispatchCursorCommand(),
+			a.dispatchListCommand(), a.dispatchStatusCommand(), a.dispatchDrainCommand()),
 		a.gitlabCommand(),
 		group("network", "Show and test where a VM may connect to", a.networkShowCommand(), a.networkTestCommand()),
 		group("node", "List and cordon the nodes that VMs are created on",

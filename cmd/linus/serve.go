@@ -64,7 +64,16 @@ func (a *app) serveCommand() *cobra.Command {
 				a.tellReady(cmd.Context(), c)
 				return a.awaitChange(cmd.Context(), waitFor)
 			}
-			err = daemon.Serve(cmd.Context(), a.daemon(c), idle, func(s daemon.Serving) {
+			o, stop := a.daemon(c), func() {}
+			o.Stopping = func() { stop() }
+			var lines []dispatchLine
+			if c.DispatchFile != "" {
+				if lines, err = readDispatchFile(c.DispatchFile); err != nil {
+					return err
+				}
+			}
+			err = daemon.Serve(cmd.Context(), o, idle, func(s daemon.Serving) {
+				stop = a.dispatchers(cmd.Context(), c, s.Engine, lines, o.Log)
 				_, _ = fmt.Fprintf(a.stderr, "linus serves %s, callbacks on %s\n", c.StateDir, s.Callback)
 				announce(a.stderr, s.HTTP)
 				if s.E2B != "" {

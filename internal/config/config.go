@@ -63,6 +63,8 @@ type Config struct {
 	HTTPURL      string `envconfig:"HTTP_URL" of:"process" desc:"URL of this server as browsers reach it (https://linus.example), for the URLs of exposed ports and the login by OIDC_ISSUER. Empty: the address listened on, or with HTTP_TLS_CERT the first of HTTP_HOSTS."`
 	ExposeDomain string `envconfig:"EXPOSE_DOMAIN" of:"process" desc:"Wildcard (*.vms.example) whose host names lead to this server, at the port of HTTP_URL: each exposed port of a VM gets one. Empty: they get paths, and their pages no cookies and no storage."`
 
+	DispatchFile string `envconfig:"DISPATCH_FILE" of:"process" desc:"File whose lines are arguments of linus dispatch, each of a dispatcher that linus serve runs beside the engine; # begins a comment. Empty: none."`
+
 	E2BAddr     string `envconfig:"E2B_ADDR" of:"process" desc:"Address and port (127.0.0.1:8767) at which linus serve offers sandboxes to E2B's clients, with the certificate of HTTP_TLS_CERT. Empty: disabled."`
 	E2BURL      string `envconfig:"E2B_URL" of:"process" desc:"URL of E2B_ADDR as clients reach it (https://sandboxes.example), which linus e2b env prints. Empty: the address listened on."`
 	E2BInsecure bool   `envconfig:"E2B_INSECURE" of:"process" default:"false" desc:"true: E2B_ADDR may be another address than this machine's loopback without HTTP_TLS_CERT, as a proxy in front of it encrypts."`

@@ -23,6 +23,9 @@ type Options struct {
 	// finds right.
 	Patience time.Duration
 
+	// Stopping is called when the engine is to stop, before anything of it does. May be nil.
+	Stopping func()
+
 	// Start are the arguments that make this program run ServeInBackground.
 	Start []string
 	// OtherVersion is called when Attach uses an engine of another version. May be

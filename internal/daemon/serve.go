@@ -15,6 +15,7 @@ import (
 
 	"linus/internal/config"
 	"linus/internal/control"
+	"linus/internal/job"
 )
 
 // closeTime bounds how long an engine takes to stop.
@@ -25,6 +26,7 @@ type Serving struct {
 	Callback string // address listened on for callbacks
 	HTTP     *HTTP  // nil: not served
 	E2B      string // URL at which E2B's clients are served; empty: they are not
+	Engine   job.Engine
 }
 
 // Serve runs the engine until ctx ends, a client asks it to stop, or it has been idle
@@ -74,7 +76,7 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 		}
 	}()
 	log.Info("engine started", "version", info.Version, "state_dir", c.StateDir, "callback", info.Callback)
-	serving := Serving{Callback: info.Callback}
+	serving := Serving{Callback: info.Callback, Engine: e.guarded}
 	if face != nil {
 		serving.HTTP = &face.HTTP
 	}
@@ -94,6 +96,9 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 
 	why := context.Cause(ctx)
 	log.Info("engine stops", "cause", why)
+	if o.Stopping != nil {
+		o.Stopping()
+	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	err = clients.Close(closing)

@@ -68,6 +68,8 @@ func itemOf(w Work) string {
 	return item
 }
 
+func (*claude) takes() {}
+
 func (c *claude) labels(w Work) map[string]string {
 	return map[string]string{labelEnvironment: c.Environment, labelSession: w.Title, labelWork: itemOf(w)}
 }

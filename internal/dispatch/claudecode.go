@@ -41,6 +41,8 @@ func KeepClaudeCode(ctx context.Context, o Options, c ClaudeCode) error {
 // runners is a queue in which there is always a runner to be had.
 type runners struct{ ClaudeCode }
 
+func (runners) takes() {}
+
 func (runners) labels(Work) map[string]string {
 	return map[string]string{labelEnvironment: ofClaudeCode}
 }

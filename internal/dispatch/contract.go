@@ -20,7 +20,8 @@ type Queue interface {
 	Task() string
 
 	// Waiting returns the work that waits, oldest first. Work that has a session may be among it: it
-	// is left out by its ID. It is asked for only when there is a place for a session.
+	// is left out by its ID. It is also asked for while there is no place for a session, so that it can
+	// be told how much waits.
 	Waiting(ctx context.Context) ([]Work, error)
 
 	// Claim makes a piece of work this dispatcher's; false: it waits no more. A queue that gives

@@ -102,6 +102,8 @@ type dispatcher struct {
 	taken  map[string]bool   // the IDs of work that has a session here
 	jobs   map[string]bool   // that are followed
 	failed map[string]failed // work that could not be served, by its ID
+	told   job.Dispatcher    // what waits, and why none does
+	counts map[job.Reason]int
 }
 
 // failed is how often work has failed, and when it is tried again.
@@ -118,9 +120,12 @@ func (d *dispatcher) run(ctx context.Context) error {
 			return err // or each session would meet it
 		}
 	}
+	ctx, drain := context.WithCancel(ctx)
+	defer drain()
 	sessions, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
 	d.ending = ctx.Done()
+	last := d.reports(ctx, drain)
 	err := d.claim(ctx, sessions)
 	ended := make(chan struct{})
 	go func() {
@@ -140,6 +145,7 @@ func (d *dispatcher) run(ctx context.Context) error {
 	if len(d.jobs) > 0 {
 		err = errors.Join(err, &StayError{slices.Sorted(maps.Keys(d.jobs))})
 	}
+	last(err)
 	return err
 }
 
@@ -206,7 +212,7 @@ func (d *dispatcher) complete(m job.Manifest, w Work) job.Manifest {
 	if m.Labels == nil {
 		m.Labels = map[string]string{}
 	}
-	labels := map[string]string{labelQueue: d.kind + " " + d.queue, labelWork: w.ID}
+	labels := map[string]string{labelQueue: job.QueueID(d.kind, d.queue), labelWork: w.ID}
 	if q, is := d.q.(labelled); is {
 		labels = q.labels(w)
 	}
@@ -332,44 +338,34 @@ func (d *dispatcher) watch(ctx context.Context, id string, after int64, wanted f
 	}
 }
 
-// before returns this dispatcher's sessions from before that have not ended, and those that have
-// within the time that a session may take, as far as they are among the newest.
+// before returns this dispatcher's sessions from before: those that go on, and the newest of those
+// that have ended within the time that a session may take. They are its principal's: whoever may
+// submit a job may say the name of any dispatcher.
 func (d *dispatcher) before(ctx context.Context) (on, ended []job.Summary, err error) {
 	me, err := d.Engine.Caller(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	list := func(f job.Filter, pages int) (mine []job.Summary, err error) {
-		f.Principal, f.Limit = me.Name, 200
-		for range pages {
+	for _, status := range job.Statuses {
+		f := job.Filter{Status: status, Queue: job.QueueID(d.kind, d.queue), Dispatcher: d.Name, Principal: me.Name, Limit: 200}
+		if status.Terminal() {
+			f.Since = time.Now().Add(-2 * job.MaxTimeout * time.Second)
+		}
+		for {
 			page, err := d.Engine.List(ctx, f)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
-			for _, j := range page.Jobs {
-				if s := j.Session; s != nil && s.Kind == d.kind && s.Queue == d.queue && s.Dispatcher == d.Name {
-					mine = append(mine, j)
-				}
+			page.Jobs = slices.DeleteFunc(page.Jobs, func(j job.Summary) bool { return j.Session == nil })
+			if status.Terminal() {
+				ended = append(ended, page.Jobs...)
+				break
 			}
+			on = append(on, page.Jobs...)
 			if f.Cursor = page.Next; f.Cursor == "" {
 				break
 			}
 		}
-		return mine, nil
-	}
-	for _, status := range []job.Status{job.Pending, job.Provisioning, job.Running} {
-		more, err := list(job.Filter{Status: status}, 1000)
-		if err != nil {
-			return nil, nil, err
-		}
-		on = append(on, more...)
-	}
-	for _, status := range []job.Status{job.Success, job.Failed, job.Timeout} {
-		more, err := list(job.Filter{Status: status, Since: time.Now().Add(-2 * job.MaxTimeout * time.Second)}, 1)
-		if err != nil {
-			return nil, nil, err
-		}
-		ended = append(ended, more...)
 	}
 	return on, ended, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -24,6 +25,8 @@ const (
 	// end: what is claimed and not served would wait for the claim's end.
 	claimEnd = 10 * time.Second
 
+	lookPause = 30 * time.Second // while no place is free, before a queue is asked what waits
+
 	maxWaiting  = 1000 // pieces of work of one answer
 	maxReleases = 30   // tries
 	maxSubmits  = 3    // tries, of those that fail
@@ -36,7 +39,7 @@ func Serve(ctx context.Context, o Options, kind, name string, q Queue) error {
 	o.Every, o.CoolDown = cmp.Or(o.Every, idlePause), cmp.Or(o.CoolDown, failedPause)
 	d := &dispatcher{
 		Options: o, kind: kind, queue: name, q: q,
-		slots: make(chan struct{}, o.Sessions), taken: map[string]bool{}, jobs: map[string]bool{}, failed: map[string]failed{},
+		slots: make(chan struct{}, o.Sessions), taken: map[string]bool{}, jobs: map[string]bool{}, failed: map[string]failed{}, counts: map[job.Reason]int{},
 	}
 	return d.run(ctx)
 }
@@ -74,7 +77,7 @@ func (d *dispatcher) claim(ctx, sessions context.Context) error {
 	if h, is := d.q.(Hooked); is {
 		woken = h.Woken()
 	}
-	for failures := 0; d.place(ctx); {
+	for failures := 0; d.free(ctx); {
 		begun, err := d.round(asking, sessions)
 		var fatal *Fatal
 		wait := d.Every
@@ -100,6 +103,24 @@ func (d *dispatcher) claim(ctx, sessions context.Context) error {
 	return nil
 }
 
+// free takes a place for a session, as place does. Until there is one, it looks what waits from time to
+// time, so that this can be told.
+func (d *dispatcher) free(ctx context.Context) bool {
+	_, takes := d.q.(taking)
+	for {
+		within, done := context.WithTimeout(ctx, lookPause)
+		free := d.place(within)
+		done()
+		if free || ctx.Err() != nil {
+			return free
+		}
+		if !takes {
+			work, err := d.waiting(ctx)
+			d.tell(work, err)
+		}
+	}
+}
+
 // round asks for what waits, and begins sessions: in the place that is taken, and in others as far
 // as they are free.
 func (d *dispatcher) round(ctx, sessions context.Context) (begun int, err error) {
@@ -111,11 +132,13 @@ func (d *dispatcher) round(ctx, sessions context.Context) (begun int, err error)
 	}()
 	work, err := d.waiting(ctx)
 	if err != nil {
+		d.tell(nil, err)
 		return 0, err
 	}
+	defer func() { d.tell(work, err) }()
 	for _, w := range work {
-		m, ours := d.shape(w)
-		if !ours || d.busy(w) {
+		m, _ := d.shape(w)
+		if d.busy(w) {
 			continue
 		}
 		if !place {
@@ -146,7 +169,7 @@ func (d *dispatcher) round(ctx, sessions context.Context) (begun int, err error)
 	return begun, err
 }
 
-// waiting returns what waits, as far as it can be believed.
+// waiting returns what waits for this dispatcher, as far as it can be believed.
 func (d *dispatcher) waiting(ctx context.Context) (work []Work, err error) {
 	ctx, done := context.WithTimeout(ctx, askTime)
 	defer done()
@@ -163,7 +186,7 @@ func (d *dispatcher) waiting(ctx context.Context) (work []Work, err error) {
 		w = w.Presentable()
 		if err := w.Check(); err != nil {
 			d.Log.Warn("the queue has work that cannot be", "err", err)
-		} else if !seen[w.ID] {
+		} else if _, ours := d.shape(w); ours && !seen[w.ID] {
 			seen[w.ID] = true
 			work = append(work, w)
 		}
@@ -233,12 +256,19 @@ func (d *dispatcher) serve(ctx context.Context, s Session, m job.Manifest, log *
 		done()
 	}
 	d.sessions.Go(func() { d.release(ctx, s, o) })
-	if !errors.Is(err, ErrLost) {
+	switch {
+	case errors.Is(err, errServed): // by another dispatcher, whose it is as long as its session lasts
+		d.fails(s.Work)
+	case !errors.Is(err, ErrLost):
 		// The queue gives it out again when its claim ends: a host that is down ends no session.
+		d.counted(o)
 		d.fails(s.Work)
 		d.coolDown(ctx)
 	}
 }
+
+// errServed says that there is a session for the work already.
+var errServed = errors.New("another session serves the work")
 
 // start has a session's VM made while the claim is held, and hands the work over to it. The
 // session has its job with an error, too, if there is one.
@@ -282,6 +312,9 @@ func (d *dispatcher) launch(ctx context.Context, s *Session, m job.Manifest) err
 			Manifest: m, IdempotencyKey: s.Name, Client: "dispatch",
 			Session: &job.Session{Kind: d.kind, Queue: d.queue, Dispatcher: d.Name, Name: s.Name, Work: s.Work},
 		})
+		if bad, is := errors.AsType[*job.FieldError](err); is && bad.Field == "session.work" && bad.Fault == job.FaultState {
+			return fmt.Errorf("%w: %w", errServed, err)
+		}
 		if err != nil {
 			return err
 		}
@@ -310,6 +343,7 @@ func (d *dispatcher) toEnd(ctx context.Context, s Session, log *slog.Logger) {
 		log.Warn("the session's lease is lost: the queue may give its work out again", "reason", o.Reason)
 		d.fails(s.Work)
 	default:
+		d.counted(o)
 		log.Warn("session has failed", "reason", o.Reason, "err", o.Error)
 		d.fails(s.Work)
 		d.coolDown(ctx)

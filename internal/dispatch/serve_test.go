@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -143,10 +144,10 @@ func TestServe_BadQueues(t *testing.T) {
 		}
 		err := serves(t, dispatch.Options{Sessions: 1}, q, e, func() {
 			time.Sleep(2 * time.Minute)
+			q.mu.Lock()
 			if len(q.asked) != 2 {
 				t.Errorf("asked at %v", q.asked)
 			}
-			q.mu.Lock()
 			q.silent = false
 			q.mu.Unlock()
 			time.Sleep(time.Hour)
@@ -210,10 +211,10 @@ func TestServe_WokenAndFatal(t *testing.T) {
 			q.add(dispatch.Work{ID: "one", Title: "an \x1b[2J escape", URL: "javascript:x"})
 			q.woken <- struct{}{}
 			time.Sleep(time.Minute)
+			q.mu.Lock()
 			if len(e.VMs()) != 1 || len(q.asked) != 3 { // once more after what there was
 				t.Errorf("VMs %v, asked at %v", e.VMs(), q.asked)
 			}
-			q.mu.Lock()
 			q.err = &dispatch.Fatal{Err: errors.New("the key is refused")}
 			q.mu.Unlock()
 			q.woken <- struct{}{}
@@ -258,6 +259,78 @@ func TestServe_SessionsFromBefore(t *testing.T) {
 		want := map[string]int{"session-made": 1, "session-runs": 1, "session-ended": 1}
 		if err != nil || !maps.Equal(q.released, want) || !slices.Equal(q.names, []string{"session-made"}) {
 			t.Errorf("%v, taken back %v, handed over %v", err, q.released, q.names)
+		}
+	})
+}
+
+// The engine is told how a dispatcher is, also what waits while no place is free, and has it drain.
+func TestServe_Reports(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory(), queuetest.NewEngine(t)
+		since := time.Now().Add(-time.Hour)
+		q.add(dispatch.Work{ID: "fails", Since: since.Add(-time.Hour)}, dispatch.Work{ID: "long", Since: since}, dispatch.Work{ID: "waits", Since: since})
+		e.Run = func(ctx context.Context, vm queuetest.VM) int {
+			q.done(ctx, vm)
+			if string(vm.Secret) == "fails" {
+				return 1
+			}
+			<-ctx.Done()
+			return 0
+		}
+		last := func() job.Dispatcher {
+			r := e.Reports()
+			return r[len(r)-1]
+		}
+		err := serves(t, dispatch.Options{Sessions: 1}, q, e, func() {
+			time.Sleep(5 * time.Minute)
+			want := job.Dispatcher{
+				Queue: "memory:one", Name: "here", StartedAt: last().StartedAt, Sessions: 1, Places: 1, Waiting: 1, Oldest: since,
+				Failed: []job.Failing{{Reason: job.ReasonExitStatus, Count: 1}},
+			}
+			if got := last(); !reflect.DeepEqual(got, want) {
+				t.Errorf("it says %+v", got)
+			}
+			q.mu.Lock()
+			q.err = errors.New("the service\nis away")
+			q.mu.Unlock()
+			time.Sleep(time.Minute)
+			if got := last(); got.Problem != "the service is away" {
+				t.Errorf("it says %+v", got)
+			}
+			e.Drain()
+			time.Sleep(time.Minute)
+			if got := last(); !got.Draining || got.Sessions != 1 {
+				t.Errorf("it says %+v", got)
+			}
+			for id := range e.VMs() {
+				e.End(id, job.Success, job.ReasonExitStatus, 0)
+			}
+			time.Sleep(time.Minute)
+		})
+		if err != nil || !last().Ended || len(e.VMs()) != 2 {
+			t.Errorf("%v, it says %+v", err, last())
+		}
+	})
+}
+
+// Work that another dispatcher's session serves is left to that.
+func TestServe_WorkThatIsServed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory("one"), queuetest.NewEngine(t)
+		e.Run = q.done
+		e.Put(job.Job{ID: "other", Status: job.Running, Session: &job.Session{Kind: "memory", Queue: "one", Dispatcher: "another", Name: "n", Work: job.Work{ID: "one"}}})
+		err := serves(t, dispatch.Options{}, q, e, func() {
+			time.Sleep(time.Hour)
+			if len(e.VMs()) != 1 {
+				t.Errorf("VMs %v", e.VMs())
+			}
+			e.End("other", job.Failed, job.ReasonLost, 1)
+			time.Sleep(time.Hour)
+		})
+		if err != nil || len(e.VMs()) != 2 || len(q.names) != 1 {
+			t.Errorf("%v, VMs %v, handed over %v", err, e.VMs(), q.names)
 		}
 	})
 }

@@ -50,7 +50,13 @@ type dispatcher struct {
 
 func (h *host) dispatch(t *testing.T, args ...string) *dispatcher {
 	t.Helper()
-	d := &dispatcher{cmd: exec.CommandContext(t.Context(), h.linus(), append([]string{"dispatch"}, args...)...)}
+	return h.start(t, append([]string{"dispatch"}, args...)...)
+}
+
+// start runs linus until the test's end, or its own.
+func (h *host) start(t *testing.T, args ...string) *dispatcher {
+	t.Helper()
+	d := &dispatcher{cmd: exec.CommandContext(t.Context(), h.linus(), args...)}
 	d.cmd.Env, d.cmd.Stdout, d.cmd.Stderr = h.env, d, d
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -59,7 +65,7 @@ func (h *host) dispatch(t *testing.T, args ...string) *dispatcher {
 		_ = d.cmd.Process.Kill()
 		_ = d.cmd.Wait()
 		if t.Failed() {
-			t.Logf("linus dispatch %s:\n%s", strings.Join(args, " "), d)
+			t.Logf("linus %s:\n%s", strings.Join(args, " "), d)
 		}
 	})
 	return d
@@ -192,6 +198,71 @@ echo searched`
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// The service runs dispatchers of its own, which say how they are. One that cannot work hinders no
+// other; sessions outlive the service, and the next one takes them up until it is told to drain.
+func TestDispatch_RunByTheService(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess)
+	q := queuetest.New(t, 40*time.Second)
+	lines := "# Ours.\nclaude --environment " + queuetest.Environment + " --key-file '" + key(t, queuetest.Key) + "' --api " + q.URL + " --name main --sessions 1 --label 'team=the web'\n" +
+		"claude --environment env_2 --key-file /nowhere --name bad\n"
+	file := filepath.Join(t.TempDir(), "dispatch")
+	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.env = append(h.env, "DISPATCH_FILE="+file)
+	service := h.start(t, "serve")
+	q.Add("sesn_1", true, "uname -n")
+	h.until(t, func() bool { return len(q.Item("sesn_1").Results) == 1 })
+	h.until(t, func() bool {
+		out := h.cli(t, "dispatch", "list")
+		return strings.Contains(out, "claude:"+queuetest.Environment) && strings.Contains(out, "serving") && strings.Contains(out, "1/1")
+	})
+	out := h.cli(t, "job", "list", "--dispatcher", "main", "--queue", "claude")
+	id := jobID.FindString(out)
+	if status := h.cli(t, "job", "status", id); !strings.Contains(status, "claude:"+queuetest.Environment+" sesn_1") || !strings.Contains(status, "team=the web") {
+		t.Errorf("%s: %s", id, status)
+	}
+	if !strings.Contains(service.String(), "/nowhere") {
+		t.Errorf("of the line that cannot work nothing is said: %s", service)
+	}
+	if err := service.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := service.cmd.Wait(); err != nil {
+		t.Errorf("the service: %v", err)
+	}
+	if it := q.Item("sesn_1"); it.Stops != 0 {
+		t.Errorf("%+v", it)
+	}
+	next := h.start(t, "serve")
+	h.until(t, func() bool { return strings.Contains(next.String(), "session continues") })
+	h.cli(t, "dispatch", "drain", "main")
+	h.until(t, func() bool { return strings.Contains(next.String(), "no more work is taken") })
+	if out := h.cli(t, "dispatch", "status", "main"); !strings.Contains(out, "draining") {
+		t.Errorf("it is to drain: %s", out)
+	}
+	q.Add("sesn_2", false, "uname -n")
+	q.Finish("sesn_1")
+	h.until(t, func() bool { return strings.Contains(next.String(), "has drained") })
+	if code, out := h.exits(t, "job", "wait", id); code != 0 {
+		t.Errorf("the session's job: %d, %s", code, out)
+	}
+	if it := q.Item("sesn_2"); it.Claims != 0 {
+		t.Errorf("one that drains takes work: %+v", it)
+	}
+	if code, out := h.exits(t, "dispatch", "status", "main"); code == 0 {
+		t.Errorf("it has ended: %s", out)
+	}
+	if err := next.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.cmd.Wait(); err != nil {
+		t.Errorf("the service: %v", err)
+	}
+	h.waitGone(t)
 }
 
 // standInRunner is what claude self-hosted-runner is to a dispatcher: it takes one session, of a

@@ -74,7 +74,7 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 	case job.OfVM:
 		_, err := g.e.o.Fleet.Find(ctx, ref)
 		return err
-	case job.OfFile, job.OfVolume: // the fleet finds the VM, and the volume
+	case job.OfFile, job.OfVolume, job.OfQueues: // the fleet finds the VM, and the volume, the executor the dispatchers
 		return nil
 	case job.OfJobs, job.OfVMs, job.OfNew, job.OfAll:
 		return nil

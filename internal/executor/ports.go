@@ -239,6 +239,19 @@ type Stores struct {
 	Queue    QueueStore
 	Outbox   WebhookStore
 	Captured capture.Store
+	// Dispatchers are those who serve queues.
+	Dispatchers DispatcherStore
+}
+
+// DispatcherStore stores how dispatchers are.
+type DispatcherStore interface {
+	// Dispatchers returns those that were heard of within a day, by queue and name.
+	Dispatchers(ctx context.Context) ([]job.Dispatcher, error)
+	// ReportDispatcher writes how one is, and reports whether it is to take no more work.
+	ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain bool, err error)
+	// DrainDispatcher notes that a principal's dispatchers of a name are to take no more work, those
+	// of all principals if it is nil, and returns how many there are.
+	DrainDispatcher(ctx context.Context, principal *string, name string) (int64, error)
 }
 
 // StoresOf returns the Stores that are all in s.
@@ -247,10 +260,11 @@ func StoresOf(s interface {
 	QueueStore
 	WebhookStore
 	BranchStore
+	DispatcherStore
 	capture.Store
 },
 ) Stores {
-	return Stores{Branches: s, Jobs: s, Queue: s, Outbox: s, Captured: s}
+	return Stores{Branches: s, Jobs: s, Queue: s, Outbox: s, Captured: s, Dispatchers: s}
 }
 
 // JobStore stores jobs.

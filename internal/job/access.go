@@ -19,6 +19,7 @@ const (
 	OfVMs    Subject = "VMs"    // a list of VMs
 	OfFile   Subject = "file"   // what is in one VM, which a job in it stands for, too
 	OfVolume Subject = "volume" // one volume, or one that is to be
+	OfQueues Subject = "queues" // dispatchers
 	OfNew    Subject = "new"    // a job that is to be
 	OfAll    Subject = "whole"  // the installation
 )

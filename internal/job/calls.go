@@ -322,3 +322,16 @@ func (c calls) CordonNode(ctx context.Context, name string) (NodeInfo, error) {
 func (c calls) UncordonNode(ctx context.Context, name string) (NodeInfo, error) {
 	return ask(ctx, c, VerbUncordonNode, nodeRef{name})
 }
+
+func (c calls) Dispatchers(ctx context.Context) ([]Dispatcher, error) {
+	return ask(ctx, c, VerbDispatchers, None{})
+}
+
+func (c calls) ReportDispatcher(ctx context.Context, d Dispatcher) (Dispatcher, error) {
+	return ask(ctx, c, VerbReportDispatcher, d)
+}
+
+func (c calls) DrainDispatcher(ctx context.Context, name string) error {
+	_, err := ask(ctx, c, VerbDrainDispatcher, dispatcherRef{name})
+	return err
+}

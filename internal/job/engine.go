@@ -19,6 +19,7 @@ type Engine interface {
 	Checkpoints
 	Volumes
 	Engines
+	Dispatchers
 	Tokens
 	Credentials
 	Host

@@ -86,17 +86,19 @@ type SummaryVM struct {
 
 // Filter selects jobs, newest first.
 type Filter struct {
-	Status Status    `json:"status"`           // empty: all
-	Reason Reason    `json:"reason"`           // why it ended; empty: all
-	Client string    `json:"client"`           // who submitted it, in full; empty: all
-	Text   string    `json:"text"`             // part of its ID, or of its task's first 100 characters; at most MaxSearch characters
-	Label  []string  `json:"label,omitempty"`  // only those that have all of these, each as key=value
-	Since  time.Time `json:"since,omitzero"`   // submitted at this time or later
-	Before time.Time `json:"before,omitzero"`  // submitted before this time
-	Sort   string    `json:"sort,omitempty"`   // created_at: oldest first; -created_at, or empty: newest first
-	Limit  int       `json:"limit"`            // 1 to 200; 0: 50
-	Cursor string    `json:"cursor"`           // Next of the previous page; empty: the first page
-	Counts bool      `json:"counts,omitempty"` // also how many jobs there are of each status
+	Status     Status    `json:"status"`               // empty: all
+	Reason     Reason    `json:"reason"`               // why it ended; empty: all
+	Client     string    `json:"client"`               // who submitted it, in full; empty: all
+	Text       string    `json:"text"`                 // part of its ID, or of its task's first 100 characters; at most MaxSearch characters
+	Label      []string  `json:"label,omitempty"`      // only those that have all of these, each as key=value
+	Queue      string    `json:"queue,omitempty"`      // only those that serve work of this queue, as KIND or KIND:NAME
+	Dispatcher string    `json:"dispatcher,omitempty"` // only those that the dispatcher of this name has submitted
+	Since      time.Time `json:"since,omitzero"`       // submitted at this time or later
+	Before     time.Time `json:"before,omitzero"`      // submitted before this time
+	Sort       string    `json:"sort,omitempty"`       // created_at: oldest first; -created_at, or empty: newest first
+	Limit      int       `json:"limit"`                // 1 to 200; 0: 50
+	Cursor     string    `json:"cursor"`               // Next of the previous page; empty: the first page
+	Counts     bool      `json:"counts,omitempty"`     // also how many jobs there are of each status
 
 	Parent    string `json:"parent,omitempty"`    // only the children of this job; empty: all
 	Principal string `json:"principal,omitempty"` // only what belongs to this one; empty: all that the caller may see

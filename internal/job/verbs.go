@@ -82,7 +82,7 @@ func (v *Verb) Ref(in any) string {
 		return reflect.ValueOf(in).FieldByName("ID").String()
 	case OfVM, OfFile:
 		return reflect.ValueOf(in).FieldByName("VM").String()
-	case OfJobs, OfVMs, OfVolume, OfNew, OfAll:
+	case OfJobs, OfVMs, OfVolume, OfQueues, OfNew, OfAll:
 	}
 	return ""
 }
@@ -104,7 +104,7 @@ var (
 		return None{}, e.Cancel(ctx, in.ID)
 	}).makes(Accepted, nil)
 	VerbKill    = verb("Kill", "killTask", "Send a job's task a signal that ends it", "POST /v1/jobs/{id}/kill", always, RoleRun, OfJob, "exec", of2(Engine.Kill, func(in ToKill) (string, string) { return in.ID, in.Signal })).key("result")
-	VerbList    = verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,since,before,sort,limit,cursor,counts,principal,parent}", always, RoleRead, OfJobs, "jobs", Engine.List).paged(ListingOfJobs)
+	VerbList    = verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,queue,dispatcher,since,before,sort,limit,cursor,counts,principal,parent}", always, RoleRead, OfJobs, "jobs", Engine.List).paged(ListingOfJobs)
 	VerbCleanup = verb("Cleanup", "deleteJobs", "Delete all jobs that ended longer ago than an age", "DELETE /v1/jobs{?older_than_seconds}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in aged) (int, error) {
 		return e.Cleanup(ctx, time.Duration(in.OlderThan)*time.Second)
 	}).key("removed")
@@ -186,6 +186,12 @@ var (
 	VerbRemoveCheckpoint = verb("RemoveCheckpoint", "deleteCheckpoint", "Destroy a checkpoint; VMs restored from it stay", "DELETE /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", of[checkpointRef](Engine.RemoveCheckpoint)).makes(Accepted, nil)
 
 	VerbEngines = listed(verb("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Engines)))
+
+	VerbDispatchers      = listed(verb("Dispatchers", "listDispatchers", "List those who serve queues, by queue and name", "GET /v1/dispatchers", always, RoleRead, OfQueues, "jobs", ofNothing(Engine.Dispatchers)))
+	VerbReportDispatcher = verb("ReportDispatcher", "reportDispatcher", "Say how a dispatcher is, and learn whether it is to take no more work", "PUT /v1/dispatchers/{name}", always, RoleRun, OfQueues, "jobs", Engine.ReportDispatcher)
+	VerbDrainDispatcher  = verb("DrainDispatcher", "drainDispatcher", "Have the dispatchers of a name take no more work", "POST /v1/dispatchers/{name}/drain", always, RoleRun, OfQueues, "jobs", func(e Engine, ctx context.Context, in dispatcherRef) (None, error) {
+		return None{}, e.DrainDispatcher(ctx, in.Name)
+	}).makes(Accepted, nil)
 
 	VerbTokens      = listed(verb("Tokens", "listTokens", "List tokens that were not revoked, by name", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Tokens)))
 	VerbCreateToken = verb("CreateToken", "createToken", "Create a token; its text is in this response, and nowhere else afterwards", "POST /v1/tokens", never, RoleAdmin, OfAll, "admin", Engine.CreateToken).makes(Created, nil) // its secret would be lost
@@ -298,6 +304,9 @@ type (
 	}
 	hostTestRef struct {
 		Test string `json:"test"`
+	}
+	dispatcherRef struct {
+		Name string `json:"name"` // the dispatcher's
 	}
 	nodeRef struct {
 		Node string `json:"node"`

@@ -37,7 +37,7 @@ func TestPhrased_RewritesTextsForPeopleOnly(t *testing.T) {
 		"VMInfo": vm, "[]VMInfo": vm, "Forked": {"Failed.Error", "VMs.Reason", "VMs.Remedy"}, "PoolInfo": pool, "[]PoolInfo": pool, "CheckpointInfo": {"Text"}, "[]CheckpointInfo": {"Text"}, "[]EngineInfo": {"Problem"}, "HostReport": {"Checks.Remedy", "Checks.Text"},
 
 		"None": nil, "int": nil, "[]string": nil, "Killed": nil, "Manifest": nil, "Page": nil, "Chunk": nil, "Download": nil, "Tunnel": nil, "ReadCloser": nil,
-		"FilePage": nil, "FileChunk": nil, "FileWritten": nil, "FileEdited": nil, "NetworkReport": nil, "NodeInfo": nil, "[]NodeInfo": nil, "[]Snapshot": nil, "SavedTemplate": nil, "ExposedPort": nil, "[]ExposedPort": nil, "[]Token": nil, "VolumeInfo": nil, "[]VolumeInfo": nil, "NewToken": nil, "Credential": nil, "[]Credential": nil, "[]Usage": nil,
+		"FilePage": nil, "FileChunk": nil, "FileWritten": nil, "FileEdited": nil, "NetworkReport": nil, "NodeInfo": nil, "[]NodeInfo": nil, "[]Snapshot": nil, "SavedTemplate": nil, "ExposedPort": nil, "[]ExposedPort": nil, "[]Token": nil, "VolumeInfo": nil, "[]VolumeInfo": nil, "NewToken": nil, "Credential": nil, "[]Credential": nil, "[]Usage": nil, "Dispatcher": nil, "[]Dispatcher": nil,
 	}
 	texts["HostTest"] = []string{"Steps.Remedy", "Steps.Text"}
 	texts["[]HostTest"] = texts["HostTest"]

@@ -120,12 +120,14 @@ type stage struct {
 	t      *testing.T
 	engine *Engine
 	named  string
+	queue  string
+	pause  time.Duration // between looks, and twice that after what has failed
 }
 
 func newStage(t *testing.T, s Service) *stage {
 	e := NewEngine(t)
 	e.Run, e.Awaits = s.Run, 2*time.Second
-	return &stage{Service: s, t: t, engine: e, named: "here"}
+	return &stage{Service: s, t: t, engine: e, named: "here", queue: "one", pause: 20 * time.Millisecond}
 }
 
 // all waits until each of n pieces of work was done, once, and nothing is left.
@@ -160,7 +162,18 @@ type fail struct {
 }
 
 // killed is a dispatcher that ends by itself, or with the test.
-type killed struct{ ended chan struct{} }
+type killed struct {
+	mortal *mortal
+	stop   context.CancelFunc
+	ended  chan struct{}
+}
+
+// now kills it.
+func (k killed) now() {
+	k.mortal.kill()
+	k.stop()
+	<-k.ended
+}
 
 func (k killed) wait(t *testing.T) {
 	t.Helper()
@@ -176,21 +189,17 @@ func (s *stage) dispatch(f *fail) killed {
 	ctx, stop := context.WithCancel(s.t.Context())
 	m := &mortal{fail: *f, engine: s.engine, queue: s.Connect(s.named), dead: make(chan struct{}), stop: stop}
 	f.kills, f.times, f.at = false, 0, ""
-	k := killed{make(chan struct{})}
+	k := killed{m, stop, make(chan struct{})}
 	o := dispatch.Options{
 		Engine: m, Name: s.named, Sessions: 2, Drain: time.Minute, Hurry: m.dead, Log: slog.New(slog.NewTextHandler(s.t.Output(), nil)),
-		Every: 20 * time.Millisecond, CoolDown: 50 * time.Millisecond,
+		Every: s.pause, CoolDown: 2 * s.pause,
 	}
 	go func() {
 		defer close(k.ended)
 		defer stop()
-		_ = dispatch.Serve(ctx, o, "standin", "one", m)
+		_ = dispatch.Serve(ctx, o, "standin", s.queue, m)
 	}()
-	s.t.Cleanup(func() {
-		m.kill()
-		stop()
-		<-k.ended
-	})
+	s.t.Cleanup(k.now)
 	return k
 }
 

@@ -35,6 +35,8 @@ type Engine struct {
 	changed chan struct{}
 	jobs    map[string]*VM
 	keys    map[string]string // IDs of jobs by their idempotency keys
+	drains  bool
+	reports []job.Dispatcher
 	tasks   sync.WaitGroup
 }
 
@@ -118,6 +120,11 @@ func (e *Engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 	if id := e.keys[s.IdempotencyKey]; id != "" {
 		return e.jobs[id].Job, nil
 	}
+	for id, vm := range e.jobs {
+		if of := vm.Session; of != nil && !vm.Status.Terminal() && of.Queue == s.Session.Queue && of.Work.ID == s.Session.Work.ID {
+			return job.Job{}, &job.FieldError{Field: "session.work", Problem: "is served by job " + id, Fault: job.FaultState}
+		}
+	}
 	id := "job-" + s.Manifest.Labels["dispatch/session"] + strings.Repeat("+", len(e.jobs))
 	e.keys[s.IdempotencyKey] = id
 	ctx, end := context.WithCancel(context.Background())
@@ -145,6 +152,32 @@ func (e *Engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 	return vm.Job, nil
 }
 
+// Reports returns what dispatchers have said of themselves.
+func (e *Engine) Reports() []job.Dispatcher {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.reports)
+}
+
+// Drain has dispatchers take no more work.
+func (e *Engine) Drain() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.drains = true
+}
+
+// ReportDispatcher notes how a dispatcher is, and has it drain if it is to.
+func (e *Engine) ReportDispatcher(_ context.Context, d job.Dispatcher) (job.Dispatcher, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := d.Check(); err != nil {
+		return d, err
+	}
+	e.reports = append(e.reports, d)
+	d.Draining = e.drains
+	return d, nil
+}
+
 // Watch returns a job as it has changed.
 func (e *Engine) Watch(ctx context.Context, id string, _ int64) ([]job.Event, job.Job, error) {
 	e.mu.Lock()
@@ -158,7 +191,7 @@ func (e *Engine) Watch(ctx context.Context, id string, _ int64) ([]job.Event, jo
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(time.Second):
 		}
 		e.mu.Lock()
 	}
@@ -190,6 +223,8 @@ func (e *Engine) List(_ context.Context, f job.Filter) (page job.Page, err error
 			key, value, _ := strings.Cut(text, "=")
 			return vm.Manifest.Labels[key] != value
 		})
+		of := vm.Session
+		has = has && (f.Dispatcher == "" || of != nil && of.Dispatcher == f.Dispatcher && job.QueueID(of.Kind, of.Queue) == f.Queue)
 		mine := f.Principal == "" || f.Principal == cmp.Or(vm.Principal, job.OperatorName)
 		if vm.Status == f.Status && has && mine {
 			page.Jobs = append(page.Jobs, job.Summary{ID: vm.ID, Status: vm.Status, Labels: vm.Manifest.Labels, Session: vm.Session, Outcome: vm.Outcome})

@@ -40,7 +40,7 @@ type table struct {
 // ofJobs are copied for one job after the other, and others as a whole.
 var (
 	ofJobs = []table{
-		{"jobs", "id, created_at, status, done, waiting, client, principal, parent, vm_id, vm_state, completed_at, reason, started_at, task_head, idempotency_key, token_hash, stdout, stderr, doc, stored", "", "doc"},
+		{"jobs", "id, created_at, status, done, waiting, client, principal, parent, vm_id, vm_state, completed_at, reason, started_at, task_head, idempotency_key, token_hash, stdout, stderr, doc, stored, queue, dispatcher, work", "", "doc"},
 		{"job_manifests", "job_id, manifest", "", "manifest"},
 		{"job_files", "job_id, contents", "", "''"},
 		{"job_events", "job_id, seq, at, kind, phase, text", withNumbers, "''"},

@@ -42,7 +42,9 @@ func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Li
 			}
 			if err = rows.insert(ctx, tx); errors.Is(err, errKeyTaken) {
 				isNew = false
-				first, err = s.byKey(ctx, tx, key)
+				if first, err = s.byKey(ctx, tx, key); errors.Is(err, job.ErrNotFound) {
+					err = rows.served(ctx, tx)
+				}
 				return err
 			}
 			if err != nil {
@@ -104,20 +106,41 @@ func (r rows) asks() asks {
 // size is what the job takes until it is done, besides what it writes.
 func (r rows) size() int64 { return int64(len(r.manifest) + len(r.files)) }
 
-// errKeyTaken: another engine has just inserted a job with the idempotency key.
+// session returns what queries ask for of a session.
+func (r rows) session() []any {
+	s := r.job.Session
+	if s == nil {
+		return []any{"", "", ""}
+	}
+	return []any{job.QueueID(s.Kind, s.Queue), s.Dispatcher, s.Work.ID}
+}
+
+// errKeyTaken: another engine has just inserted a job with the idempotency key, or there is one for
+// the same piece of work.
 var errKeyTaken = errors.New("the idempotency key is taken")
+
+// served returns a *job.FieldError that says which job serves the work.
+func (r rows) served(ctx context.Context, tx *tx) error {
+	of := r.session()
+	id, err := only(query(ctx, tx, scanValue[string], `SELECT id FROM jobs WHERE principal = ? AND queue = ? AND work = ? AND queue <> '' AND status IN ('pending', 'provisioning', 'running')`,
+		r.job.Principal, of[0], of[2]))
+	if err == nil {
+		err = &job.FieldError{Field: "session.work", Problem: "is served by job " + id, Remedy: "wait for its end", Fault: job.FaultState}
+	}
+	return err
+}
 
 func (r rows) insert(ctx context.Context, tx *tx) error {
 	if waits(r.job) {
 		tx.tell(job.NoticeWaiting, r.job.ID)
 	}
 	result, err := tx.ExecContext(ctx, `INSERT INTO jobs
-		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, vm_id, vm_state, completed_at, reason, started_at, doc, stored, parent)
-		VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,
+		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, vm_id, vm_state, completed_at, reason, started_at, doc, stored, parent, queue, dispatcher, work)
+		VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 		append([]any{
 			r.job.ID, timeText(r.job.CreatedAt), job.TaskHead(r.job.Manifest.Task), r.job.Client, r.job.Principal,
 			sql.NullString{String: r.idempotency, Valid: r.idempotency != ""},
-		}, append(columns(r.job), r.doc, r.size(), r.job.Parent)...)...)
+		}, append(append(columns(r.job), r.doc, r.size(), r.job.Parent), r.session()...)...)...)
 	if err == nil {
 		var n int64
 		if n, err = result.RowsAffected(); err == nil && n == 0 {

@@ -182,6 +182,15 @@ func (s *Store) conditionsOf(f job.Filter, cursor string) (indexed, rest conditi
 		key, value, _ := strings.Cut(label, "=")
 		rest.add(s.dialect.label()+" = ?", key, value)
 	}
+	if f.Dispatcher != "" {
+		rest.add("dispatcher = ?", f.Dispatcher)
+	}
+	switch kind, _, one := strings.Cut(f.Queue, ":"); {
+	case one:
+		rest.add("queue = ?", f.Queue)
+	case f.Queue != "":
+		rest.add("queue >= ? AND queue < ?", kind+":", kind+";") // what comes after it
+	}
 	if f.Client != "" {
 		rest.add("client = ?", f.Client)
 	}
@@ -224,7 +233,7 @@ func checkFilter(f job.Filter) (limit int, cursor string, err error) {
 	if err := job.ListingOfJobs().Check(job.Query{Text: f.Text, Sort: f.Sort, Label: f.Label}); err != nil {
 		return 0, "", err
 	}
-	for name, text := range map[string]string{"text": f.Text, "client": f.Client} {
+	for name, text := range map[string]string{"text": f.Text, "client": f.Client, "queue": f.Queue, "dispatcher": f.Dispatcher} {
 		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
 			return 0, "", &job.FieldError{Field: name, Problem: "has a NUL byte or is not valid UTF-8", Remedy: "give plain text"}
 		}

@@ -38,6 +38,8 @@ type Jobs interface {
 	VMs(ctx context.Context) ([]vm.VM, error)
 	// Members returns the VMs of pools that are not gone.
 	Members(ctx context.Context) ([]vm.VM, error)
+	// Dispatchers returns those who serve queues, as they have said themselves.
+	Dispatchers(ctx context.Context) ([]job.Dispatcher, error)
 }
 
 // Metrics are the engine's numbers. Its methods may be called from any goroutine.
@@ -73,6 +75,11 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger, labels ...string) *
 	stored.sandboxes = m.desc("linus_sandboxes", "VMs that programs use as sandboxes, by state: running, or paused (suspended or stopped).", "state")
 	stored.members = m.desc("linus_pool_members", "VMs of a pool by state: making, warm, hibernated, claimed, or doomed (being destroyed).", "pool", "state")
 	stored.queueAge = m.desc("linus_queue_age_seconds", "Age of the job that has waited longest for a slot; 0 when none waits.")
+	stored.queueWaiting = m.desc("linus_queue_waiting", "Pieces of work that wait in a queue that a dispatcher serves, when it last asked.", "queue", "dispatcher")
+	stored.queueOldest = m.desc("linus_queue_oldest_seconds", "How long the oldest of them has waited; 0 when none waits, or the queue does not say.", "queue", "dispatcher")
+	stored.queueSessions = m.desc("linus_queue_sessions", "Sessions that a dispatcher has.", "queue", "dispatcher")
+	stored.queueFailed = m.desc("linus_queue_failed_total", "Sessions of a dispatcher that have failed since it was started, by the reason of their jobs' end.", "queue", "dispatcher", "reason")
+	m.table[len(m.table)-1].Type = "counter"
 	m.registry.MustRegister(stored, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
 	m.ended = m.counter("linus_jobs_ended_total", "Jobs that reached a terminal status, with the reason.", m.labelled.names("status", "reason")...)
@@ -214,7 +221,8 @@ type stored struct {
 	log      *slog.Logger
 	labelled *labelled
 
-	states, vms, sandboxes, members, queueAge *prometheus.Desc
+	states, vms, sandboxes, members, queueAge             *prometheus.Desc
+	queueWaiting, queueOldest, queueSessions, queueFailed *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
@@ -224,6 +232,10 @@ func (s *stored) Describe(to chan<- *prometheus.Desc) {
 	to <- s.sandboxes
 	to <- s.members
 	to <- s.queueAge
+	to <- s.queueWaiting
+	to <- s.queueOldest
+	to <- s.queueSessions
+	to <- s.queueFailed
 }
 
 // Collect implements prometheus.Collector. Numbers that cannot be read are left
@@ -235,7 +247,8 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	begun, err := s.jobs.InProgress(ctx)
 	there, vmsErr := s.jobs.VMs(ctx)
 	members, membersErr := s.jobs.Members(ctx)
-	if err := errors.Join(queueErr, err, vmsErr, membersErr); err != nil {
+	dispatchers, dispatchersErr := s.jobs.Dispatchers(ctx)
+	if err := errors.Join(queueErr, err, vmsErr, membersErr, dispatchersErr); err != nil {
 		s.log.Error("metrics not read from the store", "err", err)
 		return
 	}
@@ -299,6 +312,24 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 		}
 	}
 	gauge(s.queueAge, queueAge)
+	said := map[[2]string]bool{} // of several principals' dispatchers of one name and queue, one is told
+	for _, d := range dispatchers {
+		key := [2]string{d.Queue, d.Name}
+		if d.Status() == "away" || said[key] {
+			continue
+		}
+		said[key] = true
+		oldest := 0.0
+		if !d.Oldest.IsZero() {
+			oldest = max(0, time.Since(d.Oldest).Seconds())
+		}
+		gauge(s.queueWaiting, float64(d.Waiting), d.Queue, d.Name)
+		gauge(s.queueOldest, oldest, d.Queue, d.Name)
+		gauge(s.queueSessions, float64(d.Sessions), d.Queue, d.Name)
+		for _, f := range d.Failed {
+			to <- prometheus.MustNewConstMetric(s.queueFailed, prometheus.CounterValue, float64(f.Count), d.Queue, d.Name, string(f.Reason))
+		}
+	}
 }
 
 // endingState is the state of a job whose outcome is decided, until all is

@@ -27,8 +27,11 @@ var update = flag.Bool("update", false, "write the documents' table anew")
 type jobs struct {
 	unfinished   []job.Job
 	members, vms []vm.VM
+	dispatchers  []job.Dispatcher
 	err          error
 }
+
+func (j jobs) Dispatchers(context.Context) ([]job.Dispatcher, error) { return j.dispatchers, j.err }
 
 func (j jobs) VMs(context.Context) ([]vm.VM, error)     { return j.vms, j.err }
 func (j jobs) Members(context.Context) ([]vm.VM, error) { return j.members, j.err }
@@ -282,5 +285,21 @@ func TestMetrics_HaveSomeLabels(t *testing.T) {
 		`linus_vms{label_team="other",label_x_y_z="1",lifecycle="ephemeral"}`:                              "2",
 		`linus_vms{label_team="",label_x_y_z="",lifecycle="ephemeral"}`:                                    "0",
 		`linus_vms{label_team="",label_x_y_z="",lifecycle="persistent"}`:                                   "1",
+	})
+}
+
+func TestMetrics_OfQueues(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	m := NewMetrics("v1", jobs{dispatchers: []job.Dispatcher{
+		{Queue: "github:o/r", Name: "here", HeardAt: now, Sessions: 2, Waiting: 3, Failed: []job.Failing{{Reason: job.ReasonLost, Count: 4}}},
+		{Queue: "github:o/r", Name: "here", Principal: "another", HeardAt: now, Waiting: 9},
+		{Queue: "github:o/r", Name: "gone", HeardAt: now.Add(-time.Hour), Waiting: 9},
+	}}, slog.New(slog.DiscardHandler))
+	wantSamples(t, m, map[string]string{
+		`linus_queue_waiting{dispatcher="here",queue="github:o/r"}`:                    "3",
+		`linus_queue_oldest_seconds{dispatcher="here",queue="github:o/r"}`:             "0",
+		`linus_queue_sessions{dispatcher="here",queue="github:o/r"}`:                   "2",
+		`linus_queue_failed_total{dispatcher="here",queue="github:o/r",reason="lost"}`: "4",
 	})
 }

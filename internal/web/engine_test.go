@@ -609,3 +609,7 @@ func (e *engine) CheckHost(context.Context) (job.HostReport, error) {
 	defer e.mu.Unlock()
 	return e.report, e.reportErr
 }
+
+func (e *engine) Dispatchers(context.Context) ([]job.Dispatcher, error) {
+	return []job.Dispatcher{{Queue: "github:o/<r>", Name: "here", HeardAt: time.Now(), Sessions: 2, Places: 8, Waiting: 41, Problem: "the <key> is refused", Failed: []job.Failing{{Reason: job.ReasonLost, Count: 3}}}}, nil
+}

@@ -109,3 +109,15 @@ func (p *pages) credentials(ctx context.Context) (rows [][]any, err error) {
 	}
 	return rows, err
 }
+
+func (p *pages) queues(ctx context.Context) (rows [][]any, err error) {
+	all, err := p.Engine.Dispatchers(ctx)
+	for _, d := range all {
+		status := d.Status()
+		if d.Problem != "" {
+			status += ": " + d.Problem
+		}
+		rows = append(rows, []any{d.Queue, d.Name, status, fmt.Sprintf("%d of %d", d.Sessions, d.Places), d.Waiting, d.Oldest, d.FailedText(), cmp.Or(d.Principal, "operator"), d.HeardAt})
+	}
+	return rows, err
+}

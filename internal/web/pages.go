@@ -154,6 +154,10 @@ func (p *pages) routes(r *mux.Router) {
 		Section: "volumes", Heading: "Volumes", About: "Disks that outlive VMs.", Help: "manifest", Command: "linus volume create",
 		Columns: []string{"Volume", "Size", "Node", "Status", "Used by", "Owner", "Created"},
 	}, p.volumes))
+	get("/queues", p.listing(job.VerbDispatchers, listView{
+		Section: "queues", Heading: "Queues", About: "Dispatchers serve queues of others with a VM for each piece of work.", Help: "dispatch", Command: "linus dispatch",
+		Columns: []string{"Queue", "Dispatcher", "Status", "Sessions", "Waiting", "The oldest since", "Failed", "Owner", "Heard of"},
+	}, p.queues))
 	get("/credentials", p.listing(job.VerbCredentials, listView{
 		Section: "credentials", Heading: "Credentials", About: "What jobs may use and never have: their values are not shown.", Help: "credentials", Command: "linus credential add",
 		Columns: []string{"Credential", "For", "As", "Variable", "Secret", "Created", "By"},

@@ -96,7 +96,7 @@ func (v *visitor) formToken() string {
 
 func TestPages_AreForThoseWithTheToken(t *testing.T) {
 	v := visit(t, sample())
-	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/pools", "/pools/live", "/nodes", "/nodes/live", "/host/live", "/vms/105/destroy", "/vms/105", "/vms/105/live", "/vms/new", "/jobs/new", "/jobs/new?from=" + id, "/pools/new", "/pools/ready", "/tokens", "/tokens/new", "/host", "/templates", "/checkpoints", "/volumes", "/credentials", "/help", "/help/tools", "/jobs/" + id + "/output", "/jobs/" + id + "/lines", "/metrics", "/mcp"} {
+	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/pools", "/pools/live", "/nodes", "/nodes/live", "/host/live", "/vms/105/destroy", "/vms/105", "/vms/105/live", "/vms/new", "/jobs/new", "/jobs/new?from=" + id, "/pools/new", "/pools/ready", "/tokens", "/tokens/new", "/host", "/templates", "/checkpoints", "/volumes", "/queues", "/credentials", "/help", "/help/tools", "/jobs/" + id + "/output", "/jobs/" + id + "/lines", "/metrics", "/mcp"} {
 		code, text := v.get(path)
 		if code != 401 || strings.Contains(text, "make all") || strings.Contains(text, "10.0.0.5") || strings.Contains(text, "storage") {
 			t.Errorf("%s without login: %d %s", path, code, text)

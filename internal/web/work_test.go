@@ -166,6 +166,7 @@ func TestLists_ShowWhatTheCommandLineMakes(t *testing.T) {
 		"/volumes":     {[]string{"<b>cache</b>", "20 GB", "VM 105 at /srv (ro)", "&lt;b&gt;alice", "60 min ago"}, true},
 		"/templates":   {[]string{"<b>agent-template</b>", "&lt;b&gt;ci", "pve1"}, false},
 		"/checkpoints": {[]string{"<b>linus-checkpoint-1</b>", "debian-13", "2 CPU, 2G, 10G disk", "failed: the &lt;disk&gt; is full"}, false},
+		"/queues":      {[]string{"<b>github:o/&lt;r&gt;</b>", "failing: the &lt;key&gt; is refused", "2 of 8", "41", "3 lost", "operator"}, true},
 		"/credentials": {[]string{"<b>forge</b>", "forge.example/api", "FORGE_TOKEN"}, false},
 	} {
 		code, text := operator.get(path)

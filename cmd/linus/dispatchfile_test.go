@@ -1,0 +1,79 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// Lines are quoted as in a shell, run nothing, and say where they are wrong.
+func TestDispatchFile_Lines(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, text string
+		want       []dispatchLine
+		err        string
+	}{
+		{"arguments", "# ours\n\n  claude --name 'a b' --label team=web # the web's\ngithub \"--map=x=y\"\n", []dispatchLine{{3, []string{"claude", "--name", "a b", "--label", "team=web"}}, {4, []string{"github", "--map=x=y"}}}, ""},
+		{"a command in a word", "claude --name $(id)", nil, "line 1"},
+		{"an open quote", "\nclaude 'x", nil, "line 2"},
+		{"too long", strings.Repeat("#", 64<<10+1), nil, "larger than"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "file")
+			if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got, err := readDispatchFile(path)
+			if !reflect.DeepEqual(got, tt.want) || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// A shape has the command's options and its own, which count more, and is refused by what is wrong.
+func TestDispatch_Shapes(t *testing.T) {
+	t.Parallel()
+	shapes := func(args ...string) (all []job.Manifest, labels []string, err error) {
+		var f dispatchFlags
+		a, cmd := &app{}, &cobra.Command{Use: "github"}
+		f.register(a, cmd, 4, "jobs")
+		f.registerMap(cmd)
+		if err := cmd.ParseFlags(args); err != nil {
+			t.Fatal(err)
+		}
+		of, err := f.shapes(cmd, a)
+		for _, s := range of {
+			all, labels = append(all, s.Manifest), append(labels, s.Label)
+		}
+		return all, labels, err
+	}
+	all, labels, err := shapes("--memory", "2G", "--volume", "a:/a", "--label", "team=web", "--map", "big=memory=16G,cpu=8,volume=b:/b,label=size=big", "--map", "other=", "--map", "third=volume=c:/c")
+	if err != nil || !reflect.DeepEqual(labels, []string{"big", "other", "third"}) {
+		t.Fatalf("%q, %v", labels, err)
+	}
+	a, b, c := vm.Mount{Name: "a", Path: "/a"}, vm.Mount{Name: "b", Path: "/b"}, vm.Mount{Name: "c", Path: "/c"}
+	if m := all[0]; m.Resources.Memory != "16G" || m.Resources.CPU != 8 || !reflect.DeepEqual(m.Volumes, []vm.Mount{a, b}) || !reflect.DeepEqual(m.Labels, map[string]string{"team": "web", "size": "big"}) {
+		t.Errorf("%+v", m)
+	}
+	if m := all[1]; m.Resources.Memory != "2G" || !reflect.DeepEqual(m.Volumes, []vm.Mount{a}) || len(m.Labels) != 1 {
+		t.Errorf("%+v", m)
+	}
+	if m := all[2]; !reflect.DeepEqual(m.Volumes, []vm.Mount{a, c}) {
+		t.Errorf("%+v", m)
+	}
+	for text, want := range map[string]string{"big": "LABEL=SHAPE", "=memory=1G": "LABEL=SHAPE", "big=memori=1G": "memori=1G", "big=memory": "no job option", "big=cpu=many": "cpu"} {
+		if _, _, err := shapes("--map", text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+)
+
+func (a *app) dispatchListCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List who serves queues, and what waits in them",
+		Long: "Lists the dispatchers that the engine has heard of within a day, by queue and name, on whatever machine they run. WAITING is what waited when a\n" +
+			"dispatcher last asked its queue, and OLDEST since when the oldest does. One that says nothing for a minute is away.",
+		Args: noArgs,
+	}
+	find := choosing[job.Dispatcher](a, cmd, "dispatchers")
+	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
+		all, err := find(e.Dispatchers(ctx))
+		if err != nil {
+			return err
+		}
+		owned := slices.ContainsFunc(all, func(d job.Dispatcher) bool { return d.Principal != "" })
+		return printAll(a, all, "no dispatcher", fmt.Sprintf("QUEUE\tNAME\tSTATUS\tSESSIONS\tWAITING\tOLDEST\t%sPROBLEM", ownerCell(owned, "OF")), func(d job.Dispatcher) string {
+			return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%d\t%s\t%s%s", oneLine(d.Queue, 100), oneLine(d.Name, 60), d.Status(), d.Sessions, d.Places, d.Waiting, orDash(local(d.Oldest)),
+				ownerCell(owned, d.Principal), oneLine(d.Problem, 200))
+		})
+	})
+	return cmd
+}
+
+func (a *app) dispatchStatusCommand() *cobra.Command {
+	return completeFirst(&cobra.Command{
+		Use:   "status NAME",
+		Short: "Show a dispatcher: its queue, its sessions, and what has failed",
+		Args:  oneArg("the dispatcher's name"),
+		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
+			all, err := e.Dispatchers(ctx)
+			if err != nil {
+				return err
+			}
+			all = slices.DeleteFunc(all, func(d job.Dispatcher) bool { return d.Name != args[0] })
+			if len(all) == 0 {
+				return usage("no dispatcher is called %.80q; linus dispatch list shows those there are", args[0])
+			}
+			var text string
+			for _, d := range all {
+				text += details(func(_ io.Writer, line func(name, value string)) {
+					line("dispatcher", oneLine(d.Name, 60))
+					line("queue", oneLine(d.Queue, 100))
+					line("status", d.Status())
+					line("problem", oneLine(d.Problem, 300))
+					line("sessions", fmt.Sprintf("%d of %d", d.Sessions, d.Places))
+					line("waiting", fmt.Sprint(d.Waiting))
+					line("oldest", local(d.Oldest))
+					line("failed", d.FailedText())
+					line("belongs to", d.Principal)
+					line("started", local(d.StartedAt))
+					line("heard of", local(d.HeardAt))
+				})
+			}
+			if err := a.print(all, text); err != nil {
+				return err
+			}
+			if !a.json {
+				a.note("its sessions: linus job list --dispatcher %s", args[0])
+			}
+			return nil
+		}),
+	}, a.dispatcherNames())
+}
+
+func (a *app) dispatchDrainCommand() *cobra.Command {
+	return completeFirst(&cobra.Command{
+		Use:   "drain NAME",
+		Short: "Have a dispatcher take no more work, and end with its sessions",
+		Long:  "Tells the dispatchers of a name, wherever they run, to take no more work. They end when their sessions have, and take work again when they are started.",
+		Args:  oneArg("the dispatcher's name"),
+		RunE: a.attaching(true, func(ctx context.Context, s *session, args []string) error {
+			if err := s.DrainDispatcher(ctx, args[0]); err != nil {
+				return err
+			}
+			a.note("dispatcher %s takes no more work within some seconds", args[0])
+			return nil
+		}),
+	}, a.dispatcherNames())
+}
+
+func (a *app) dispatcherNames() completer {
+	return each(a, job.Engine.Dispatchers, func(d job.Dispatcher) string { return fmt.Sprintf("%s\t%s, %s", d.Name, d.Queue, d.Status()) })
+}

@@ -1,0 +1,104 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"linus/internal/job"
+)
+
+// reporter is an engine that is told how its dispatchers are.
+type reporter interface {
+	ReportDispatcher(ctx context.Context, d job.Dispatcher) (job.Dispatcher, error)
+}
+
+// taking is a queue that is asked for work only when there is a place for it: to be told of work
+// is to have it.
+type taking interface{ takes() }
+
+const reportPause = 10 * time.Second
+
+// tell notes what waits, or why that is not known, to be reported.
+func (d *dispatcher) tell(work []Work, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.told.Waiting, d.told.Oldest, d.told.Problem = 0, time.Time{}, ""
+	if err != nil {
+		d.told.Problem = Work{Title: err.Error()}.Presentable().Title
+	}
+	for _, w := range work {
+		if d.taken[w.ID] {
+			continue
+		}
+		d.told.Waiting++
+		if !w.Since.IsZero() && (d.told.Oldest.IsZero() || w.Since.Before(d.told.Oldest)) {
+			d.told.Oldest = w.Since
+		}
+	}
+}
+
+// counted counts a session that has failed.
+func (d *dispatcher) counted(o *job.Outcome) {
+	reason := job.ReasonInternal
+	if o != nil && o.Reason != "" {
+		reason = o.Reason
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.counts[reason]++
+}
+
+// reports tells the engine how the dispatcher is until last is called, with its end; drain is called
+// when the engine says that it is to take no more work.
+func (d *dispatcher) reports(ctx context.Context, drain func()) (last func(error)) {
+	to, is := d.Engine.(reporter)
+	if !is {
+		return func(error) {}
+	}
+	d.told.Queue, d.told.Name, d.told.StartedAt, d.told.Places = job.QueueID(d.kind, d.queue), d.Name, time.Now().UTC(), d.Sessions
+	say := func(ctx context.Context, with func(*job.Dispatcher)) {
+		d.mu.Lock()
+		now := d.told
+		for _, reason := range slices.Sorted(maps.Keys(d.counts)) {
+			now.Failed = append(now.Failed, job.Failing{Reason: reason, Count: d.counts[reason]})
+		}
+		now.Sessions = len(d.taken)
+		d.mu.Unlock()
+		with(&now)
+		within, done := context.WithTimeout(ctx, cleanUpTime)
+		defer done()
+		got, err := to.ReportDispatcher(within, now)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			d.Log.Debug("the engine is not told how this dispatcher is", "err", err)
+		case err == nil && got.Draining:
+			drain()
+		}
+	}
+	telling, stop := context.WithCancel(context.WithoutCancel(ctx))
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		for telling.Err() == nil {
+			say(telling, func(now *job.Dispatcher) { now.Draining = ctx.Err() != nil })
+			select {
+			case <-telling.Done():
+			case <-time.After(reportPause):
+			}
+		}
+	}()
+	return func(err error) {
+		stop()
+		<-told
+		var stay *StayError
+		say(context.WithoutCancel(ctx), func(now *job.Dispatcher) {
+			now.Ended, now.Stopped = err == nil, err != nil && !errors.As(err, &stay)
+			if now.Stopped {
+				now.Problem = Work{Title: err.Error()}.Presentable().Title
+			}
+		})
+	}
+}

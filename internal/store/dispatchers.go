@@ -1,0 +1,75 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"linus/internal/job"
+)
+
+// forgetDispatcher is after what time without a word a dispatcher is forgotten, in seconds.
+const forgetDispatcher = 24 * 3600
+
+// Dispatchers returns those who serve queues, by queue and name.
+func (s *Store) Dispatchers(ctx context.Context) ([]job.Dispatcher, error) {
+	all, err := query(ctx, s.read, func(row scanner) (d job.Dispatcher, err error) {
+		var doc string
+		var heard float64
+		var drain int
+		if err = row.Scan(&doc, &heard, &drain); err == nil {
+			err = json.Unmarshal([]byte(doc), &d)
+		}
+		d.HeardAt, d.Draining = time.UnixMilli(int64(heard*1000)).UTC(), d.Draining || drain != 0
+		return d, err
+	}, `SELECT doc, heard, drain FROM dispatchers WHERE heard > `+s.dialect.clock()+` - ? ORDER BY queue, name, principal`, forgetDispatcher)
+	return all, tried(err, "read the dispatchers")
+}
+
+// ReportDispatcher writes how a dispatcher is, and reports whether it is to take no more work. One
+// that has ended is forgotten. A *job.FieldError if its principal has as many as it may.
+func (s *Store) ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain bool, err error) {
+	doc, err := json.Marshal(d)
+	if err != nil {
+		return false, err
+	}
+	var over *job.FieldError
+	err = s.transaction(ctx, func(tx *tx) error {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM dispatchers WHERE heard < `+s.dialect.clock()+` - ? OR ? = 1 AND principal = ? AND queue = ? AND name = ?`,
+			forgetDispatcher, truth(d.Ended), d.Principal, d.Queue, d.Name); err != nil || d.Ended {
+			return err
+		}
+		n, err := first[int](ctx, tx, `SELECT count(*) FROM dispatchers WHERE principal = ? AND NOT (queue = ? AND name = ?)`, d.Principal, d.Queue, d.Name)
+		if err != nil {
+			return err
+		}
+		if n >= job.MaxDispatchers {
+			over = &job.FieldError{Field: "name", Problem: "is one dispatcher too many", Remedy: "end some: linus dispatch list shows them", Fault: job.FaultLimit}
+			return over
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO dispatchers (principal, queue, name, started, heard, doc) VALUES (?, ?, ?, ?, `+s.dialect.clock()+`, ?)
+			ON CONFLICT (principal, queue, name) DO UPDATE SET doc = excluded.doc, heard = excluded.heard, started = excluded.started,
+			drain = CASE WHEN dispatchers.started = excluded.started THEN dispatchers.drain ELSE 0 END`,
+			d.Principal, d.Queue, d.Name, timeText(d.StartedAt), string(doc)); err != nil {
+			return err
+		}
+		n, err = first[int](ctx, tx, `SELECT drain FROM dispatchers WHERE principal = ? AND queue = ? AND name = ?`, d.Principal, d.Queue, d.Name)
+		drain = n != 0
+		return err
+	})
+	if over != nil {
+		return false, over
+	}
+	return drain, tried(err, "write dispatcher %s to %s", d.Name, s.name)
+}
+
+// DrainDispatcher notes that a principal's dispatchers of a name are to take no more work, those of
+// all principals if it is nil, and returns how many there are.
+func (s *Store) DrainDispatcher(ctx context.Context, principal *string, name string) (int64, error) {
+	var of string
+	if principal != nil {
+		of = *principal
+	}
+	n, err := execCounted(ctx, s.transaction, "", `UPDATE dispatchers SET drain = 1 WHERE name = ? AND (1 = ? OR principal = ?)`, name, truth(principal == nil), of)
+	return n, tried(err, "drain dispatcher %s in %s", name, s.name)
+}
