@@ -94,6 +94,9 @@ type dispatcher struct {
 	kind, queue string
 	q           Queue
 
+	odd  int  // pieces of work that could not be, when it last asked
+	many bool // more waited then than can be
+
 	slots    chan struct{} // one for each session
 	ending   <-chan struct{}
 	sessions sync.WaitGroup

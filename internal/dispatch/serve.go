@@ -177,20 +177,26 @@ func (d *dispatcher) waiting(ctx context.Context) (work []Work, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(all) > maxWaiting {
+	many := len(all) > maxWaiting
+	if many && !d.many {
 		d.Log.Warn("the queue says that more waits than can be: the oldest count", "waiting", len(all))
-		all = all[:maxWaiting]
 	}
+	all, d.many = all[:min(len(all), maxWaiting)], many
+	odd, why := 0, error(nil)
 	seen := map[string]bool{}
 	for _, w := range all {
 		w = w.Presentable()
 		if err := w.Check(); err != nil {
-			d.Log.Warn("the queue has work that cannot be", "err", err)
+			odd, why = odd+1, err
 		} else if _, ours := d.shape(w); ours && !seen[w.ID] {
 			seen[w.ID] = true
 			work = append(work, w)
 		}
 	}
+	if odd > 0 && odd != d.odd {
+		d.Log.Warn("the queue has work that cannot be", "pieces", odd, "err", why)
+	}
+	d.odd = odd
 	return work, nil
 }
 

@@ -1,8 +1,11 @@
 package dispatch_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"reflect"
@@ -163,6 +166,28 @@ func TestServe_BadQueues(t *testing.T) {
 		}
 		if len(q.released) != len(e.VMs()) {
 			t.Errorf("%d sessions, %d taken back", len(e.VMs()), len(q.released))
+		}
+	})
+}
+
+// What a queue says that cannot be fills no log.
+func TestServe_WorkThatCannotBeIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory(), queuetest.NewEngine(t)
+		for i := range 1000 {
+			q.add(dispatch.Work{ID: fmt.Sprint(i, "\n")})
+		}
+		var said bytes.Buffer
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- dispatch.Serve(ctx, dispatch.Options{Engine: e, Name: "here", Sessions: 1, Log: slog.New(slog.NewTextHandler(&said, nil))}, "memory", "one", q)
+		}()
+		time.Sleep(time.Hour)
+		stop()
+		if err := <-ended; err != nil || strings.Count(said.String(), "cannot be") != 1 {
+			t.Errorf("%v, %d bytes said", err, said.Len())
 		}
 	})
 }
