@@ -28,6 +28,7 @@ const (
 	lookPause = 30 * time.Second // while no place is free, before a queue is asked what waits
 
 	maxWaiting  = 1000 // pieces of work of one answer
+	maxRefused  = 3    // claims that fail, after one look
 	maxReleases = 30   // tries
 	maxSubmits  = 3    // tries, of those that fail
 	maxFailed   = 10 * time.Minute
@@ -136,6 +137,7 @@ func (d *dispatcher) round(ctx, sessions context.Context) (begun int, err error)
 		return 0, err
 	}
 	defer func() { d.tell(work, err) }()
+	refused := 0
 	for _, w := range work {
 		m, _ := d.shape(w)
 		if d.busy(w) {
@@ -164,6 +166,9 @@ func (d *dispatcher) round(ctx, sessions context.Context) (begun int, err error)
 		if failed != nil {
 			d.fails(w)
 			err = failed
+			if refused++; refused == maxRefused {
+				break // so does what comes after, and what waits is to be looked at again
+			}
 		}
 	}
 	return begun, err

@@ -170,6 +170,39 @@ func TestServe_BadQueues(t *testing.T) {
 	})
 }
 
+// unclaimable is a queue that does not answer when most of its work is claimed.
+type unclaimable struct{ *inMemory }
+
+func (q unclaimable) Claim(ctx context.Context, w dispatch.Work) (bool, error) {
+	if w.ID == "well" {
+		return true, nil
+	}
+	<-ctx.Done()
+	return false, ctx.Err()
+}
+
+// Claims that are not answered hold the look at what waits for minutes, not for hours.
+func TestServe_ClaimsThatAreNotAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory(), queuetest.NewEngine(t)
+		for i := range 100 {
+			q.add(dispatch.Work{ID: fmt.Sprint(i)})
+		}
+		e.Run = q.done
+		err := serves(t, dispatch.Options{}, unclaimable{q}, e, func() {
+			time.Sleep(time.Minute)
+			q.mu.Lock()
+			q.waits = append([]dispatch.Work{{ID: "well"}}, q.waits...)
+			q.mu.Unlock()
+			time.Sleep(10 * time.Minute)
+		})
+		if err != nil || len(e.VMs()) != 1 {
+			t.Errorf("%v, VMs %v", err, e.VMs())
+		}
+	})
+}
+
 // What a queue says that cannot be fills no log.
 func TestServe_WorkThatCannotBeIsSaidOnce(t *testing.T) {
 	t.Parallel()
