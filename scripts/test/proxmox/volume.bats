@@ -395,6 +395,17 @@ assert_volume_whole() {
   assert_says 'does not carry linus-job'
 }
 
+@test "a VM that changes hands as it is stopped keeps its disks" {
+  add_volume
+  attached_to 250
+  take_during after-stop 1
+  run_script destroy-vm
+  assert_status 5
+  assert_called 'qm stop 250'
+  refute_called 'qm (set|destroy) .*'
+  assert_says 'does not carry linus-job'
+}
+
 @test "a VM that changes hands as a volume is attached to it is not changed again" {
   add_volume
   take_during after-set 1
