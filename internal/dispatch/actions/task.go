@@ -16,6 +16,9 @@ import (
 // it is of a fork. So the runner looks at its job itself, before containers and steps, by the hook
 // that it has for that (actions/runner, docs/adrs/1751). That a hook fails is not enough: steps with
 // if: always() would run. It ends the worker, and GitHub sees a job that has failed.
+//
+// The hook says in the job's own log which VM it runs in. How the job has ended says the runner's log
+// (JobDispatcher.cs): exit status 1 is the job's, so that its VM may be kept.
 func (q *Queue) Task() string {
 	guard := noForks
 	if q.Forks {
@@ -24,26 +27,18 @@ func (q *Queue) Task() string {
 	return fmt.Sprintf(task, guard, int(q.Idle/time.Second))
 }
 
-const noForks = `hook=$PWD/.linus-job-started.sh
-theirs=$(sed -n 's/^ACTIONS_RUNNER_HOOK_JOB_STARTED=//p' .env 2>/dev/null | tail -n 1)
-cat >"$hook" <<'END'
-# No code of a fork runs here: the job of one ends before its first step.
+const noForks = `# No code of a fork runs here: the job of one ends before its first step.
 for node in "${BASH_SOURCE[0]%/*}"/externals/node*/bin/node; do :; done
-if "$node" -e '
+if ! "$node" -e '
   const e = JSON.parse(require("fs").readFileSync(process.env.GITHUB_EVENT_PATH));
   const own = process.env.GITHUB_REPOSITORY.toLowerCase();
   for (const [is, head] of [[e.pull_request, e.pull_request?.head?.repo], [e.workflow_run, e.workflow_run?.head_repository]])
     if (is && head?.full_name?.toLowerCase() !== own) process.exit(1);
 '; then
-  if [[ -n ${LINUS_HOOK:-} ]]; then exec bash -e "$LINUS_HOOK"; fi
-  exit 0
+  echo 'the runner serves no pull requests of forks (linus dispatch github --allow-forks), or cannot read what started the job'
+  sleep 1
+  kill -KILL "$PPID"
 fi
-echo 'the runner serves no pull requests of forks (linus dispatch github --allow-forks), or cannot read what started the job'
-sleep 1
-kill -KILL "$PPID"
-END
-if [[ -n $theirs ]]; then sed -i '/^ACTIONS_RUNNER_HOOK_JOB_STARTED=/d' .env; fi
-export ACTIONS_RUNNER_HOOK_JOB_STARTED=$hook LINUS_HOOK=${theirs:-${ACTIONS_RUNNER_HOOK_JOB_STARTED:-}}
 `
 
 const task = `# Serves a job of GitHub Actions.
@@ -63,8 +58,16 @@ fi
 ACTIONS_RUNNER_INPUT_JITCONFIG=$(<"$item")
 rm -f -- "$item"
 export ACTIONS_RUNNER_INPUT_JITCONFIG RUNNER_ALLOW_RUNASROOT=1 RUNNER_MANUALLY_TRAP_SIG=1 ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE=1
-%sworkers() { compgen -G '_diag/Worker_*' || :; }
-before=$(workers)
+hook=$PWD/.linus-job-started.sh
+theirs=$(sed -n 's/^ACTIONS_RUNNER_HOOK_JOB_STARTED=//p' .env 2>/dev/null | tail -n 1)
+cat >"$hook" <<'END'
+echo "VM $(uname -n): linus vm ssh $(uname -n)"
+%sif [[ -n ${LINUS_HOOK:-} ]]; then exec bash -e "$LINUS_HOOK"; fi
+END
+if [[ -n $theirs ]]; then sed -i '/^ACTIONS_RUNNER_HOOK_JOB_STARTED=/d' .env; fi
+export ACTIONS_RUNNER_HOOK_JOB_STARTED=$hook LINUS_HOOK=${theirs:-${ACTIONS_RUNNER_HOOK_JOB_STARTED:-}}
+workers() { compgen -G '_diag/Worker_*' || :; }
+before=$(workers) logs=$(compgen -G '_diag/Runner_*' || :)
 env --default-signal=INT ./run.sh </dev/null & # what bash starts so does not hear INT otherwise
 runner=$!
 unset ACTIONS_RUNNER_INPUT_JITCONFIG
@@ -88,5 +91,11 @@ if [[ $(workers) == "$before" ]]; then
   echo "the runner has ended without a job (exit status $code)" >&2
   exit 69
 fi
+for log in _diag/Runner_*; do
+  if [[ $'\n'$logs$'\n' != *$'\n'$log$'\n'* ]] && grep -qsE 'WRITE LINE: .* completed with result: (Failed|Abandoned)\r?$' "$log"; then
+    echo 'the job has failed' >&2
+    exit 1
+  fi
+done
 exit "$code"
 `

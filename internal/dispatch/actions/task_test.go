@@ -31,6 +31,8 @@ func TestTask_RunsTheRunnerForOneJob(t *testing.T) {
 		says         string
 	}{
 		{"a job", "echo >_diag/Worker_2.log; echo built", time.Minute, 0, "configuration: the-secret\nbuilt\n"},
+		{"a job that fails", "echo >_diag/Worker_2.log; echo '[2026-11-28 12:00:00Z INFO Terminal] WRITE LINE: 2026-11-28 12:00:00Z: Job test completed with result: Failed' >_diag/Runner_2.log", time.Minute, 1, "the job has failed"},
+		{"a job that does not", "echo >_diag/Worker_2.log; echo '[2026-11-28 12:00:00Z INFO Terminal] WRITE LINE: 2026-11-28 12:00:00Z: Job test completed with result: Succeeded' >_diag/Runner_2.log", time.Minute, 0, ""},
 		{"no runner", "", time.Minute, 127, "template build --bootstrap github-runner"},
 		{"no job comes", "trap 'echo interrupted; exit 0' INT; while :; do sleep 0.1; done", time.Second, 69, "interrupted\n"},
 		{"no job", "echo 'Runner listener exit with terminated error'", time.Minute, 69, "ended without a job (exit status 0)"},
@@ -48,7 +50,7 @@ func TestTask_RunsTheRunnerForOneJob(t *testing.T) {
 				if err := os.MkdirAll(filepath.Join(dir, "_diag"), 0o700); err != nil {
 					t.Fatal(err)
 				}
-				for name, text := range map[string]string{"run.sh": fmt.Sprintf(standIn, tt.runner), "_diag/Worker_1.log": "of the template"} {
+				for name, text := range map[string]string{"run.sh": fmt.Sprintf(standIn, tt.runner), "_diag/Worker_1.log": "of the template", "_diag/Runner_1.log": "WRITE LINE: Job of the template's completed with result: Failed\n"} {
 					if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil { //nolint:gosec // a program
 						t.Fatal(err)
 					}
@@ -114,8 +116,11 @@ func TestTask_RefusesForksInTheVM(t *testing.T) {
 			if ran := strings.Contains(string(out), "the steps"); ran != tt.runs || err != nil {
 				t.Errorf("ran: %t, %v; %s", ran, err, out)
 			}
-			if tt.runs && !tt.forks && !strings.Contains(string(out), "the hook of the template") {
+			if tt.runs && !strings.Contains(string(out), "the hook of the template") {
 				t.Errorf("the template's own hook has not run: %s", out)
+			}
+			if host, _ := os.Hostname(); !strings.Contains(string(out), "VM "+host+": linus vm ssh "+host) {
+				t.Errorf("the job's log does not say where it runs: %s", out)
 			}
 		})
 	}
