@@ -70,6 +70,10 @@ type Handover struct {
 	Tree io.Reader
 }
 
+// WorkFailed is what a task exits with if the work was done and its own outcome is a failure: that
+// says nothing of the VM, which may be kept (keep on_failure), nor of the queue.
+const WorkFailed = 99
+
 // Fatal is an error of a queue that does not pass: its key is refused, or there is no such queue.
 type Fatal struct{ Err error }
 

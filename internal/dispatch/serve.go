@@ -350,6 +350,10 @@ func (d *dispatcher) toEnd(ctx context.Context, s Session, log *slog.Logger) {
 	case o.Status == job.Success:
 		log.Info("session has ended")
 		d.later(s.Work, 0) // which is done, or was another's
+	case o.ExitCode != nil && *o.ExitCode == WorkFailed:
+		d.counted(o)
+		log.Info("session has ended: its work has failed")
+		d.later(s.Work, 0)
 	case o.ExitCode != nil && *o.ExitCode == handover.LeaseLost:
 		log.Warn("the session's lease is lost: the queue may give its work out again", "reason", o.Reason)
 		d.fails(s.Work)

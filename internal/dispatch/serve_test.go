@@ -234,6 +234,7 @@ func TestServe_WhatEndsAtOnceIsTriedEverMoreSlowly(t *testing.T) {
 	}{
 		{job.ReasonLost, 0}, // the VM is off
 		{job.ReasonExitStatus, handover.LeaseLost},
+		{job.ReasonExitStatus, dispatch.WorkFailed},
 		{job.ReasonKilled, 137},
 		{job.ReasonTimeout, 0},
 		{"", 0}, // it says that it has done it
@@ -256,6 +257,22 @@ func TestServe_WhatEndsAtOnceIsTriedEverMoreSlowly(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Work that was done and has failed keeps no place from the next.
+func TestServe_WorkThatFailsHoldsNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory("one", "two", "three"), queuetest.NewEngine(t)
+		e.Run = func(ctx context.Context, vm queuetest.VM) int {
+			q.done(ctx, vm)
+			return dispatch.WorkFailed
+		}
+		err := serves(t, dispatch.Options{Sessions: 1}, q, e, func() { time.Sleep(10 * time.Second) })
+		if n := len(e.VMs()); err != nil || n != 3 {
+			t.Errorf("%v, %d of 3 were served in 10 s", err, n)
+		}
+	})
 }
 
 // A queue that tells of work is asked at once; its error ends the dispatcher if it does not pass.

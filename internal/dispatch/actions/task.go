@@ -3,6 +3,8 @@ package actions
 import (
 	"fmt"
 	"time"
+
+	"linus/internal/dispatch"
 )
 
 // Task runs the runner for one job. Its configuration goes into the runner by a variable that the
@@ -18,13 +20,13 @@ import (
 // if: always() would run. It ends the worker, and GitHub sees a job that has failed.
 //
 // The hook says in the job's own log which VM it runs in. How the job has ended says the runner's log
-// (JobDispatcher.cs): exit status 1 is the job's, so that its VM may be kept.
+// (JobDispatcher.cs): a job that has failed is a session that has, so that its VM may be kept.
 func (q *Queue) Task() string {
 	guard := noForks
 	if q.Forks {
 		guard = ""
 	}
-	return fmt.Sprintf(task, guard, int(q.Idle/time.Second))
+	return fmt.Sprintf(task, guard, int(q.Idle/time.Second), dispatch.WorkFailed)
 }
 
 const noForks = `# No code of a fork runs here: the job of one ends before its first step.
@@ -94,7 +96,7 @@ fi
 for log in _diag/Runner_*; do
   if [[ $'\n'$logs$'\n' != *$'\n'$log$'\n'* ]] && grep -qsE 'WRITE LINE: .* completed with result: (Failed|Abandoned)\r?$' "$log"; then
     echo 'the job has failed' >&2
-    exit 1
+    exit %d
   fi
 done
 exit "$code"

@@ -31,7 +31,7 @@ func TestTask_RunsTheRunnerForOneJob(t *testing.T) {
 		says         string
 	}{
 		{"a job", "echo >_diag/Worker_2.log; echo built", time.Minute, 0, "configuration: the-secret\nbuilt\n"},
-		{"a job that fails", "echo >_diag/Worker_2.log; echo '[2026-11-28 12:00:00Z INFO Terminal] WRITE LINE: 2026-11-28 12:00:00Z: Job test completed with result: Failed' >_diag/Runner_2.log", time.Minute, 1, "the job has failed"},
+		{"a job that fails", "echo >_diag/Worker_2.log; echo '[2026-11-28 12:00:00Z INFO Terminal] WRITE LINE: 2026-11-28 12:00:00Z: Job test completed with result: Failed' >_diag/Runner_2.log", time.Minute, 99, "the job has failed"},
 		{"a job that does not", "echo >_diag/Worker_2.log; echo '[2026-11-28 12:00:00Z INFO Terminal] WRITE LINE: 2026-11-28 12:00:00Z: Job test completed with result: Succeeded' >_diag/Runner_2.log", time.Minute, 0, ""},
 		{"no runner", "", time.Minute, 127, "template build --bootstrap github-runner"},
 		{"no job comes", "trap 'echo interrupted; exit 0' INT; while :; do sleep 0.1; done", time.Second, 69, "interrupted\n"},
