@@ -94,6 +94,7 @@ type own struct {
 
 	config config.Config
 	hurry  <-chan struct{}
+	hooks  *hooks
 }
 
 // Caller is whoever runs the engine.

@@ -57,13 +57,13 @@ func readDispatchFile(path string) (lines []dispatchLine, err error) {
 
 // dispatchers runs dispatchers beside the engine of this process, each by itself: one that fails is
 // started again, until stop. What their sessions run goes on then, and the next ones take it up.
-func (a *app) dispatchers(ctx context.Context, c config.Config, e job.Engine, lines []dispatchLine, log *slog.Logger) (stop func()) {
+func (a *app) dispatchers(ctx context.Context, c config.Config, e job.Engine, h *hooks, lines []dispatchLine, log *slog.Logger) (stop func()) {
 	ctx, end := context.WithCancel(job.WithClient(job.WithPrincipal(context.WithoutCancel(ctx), job.Operator()), "dispatch"))
 	var all sync.WaitGroup
 	for _, line := range lines {
 		all.Go(func() {
 			for {
-				err := a.dispatcher(ctx, c, e, line.args)
+				err := a.dispatcher(ctx, own{e, c, ctx.Done(), h}, line.args)
 				if ctx.Err() != nil {
 					return
 				}
@@ -96,9 +96,9 @@ func (a *app) dispatchers(ctx context.Context, c config.Config, e job.Engine, li
 }
 
 // dispatcher runs linus dispatch with the engine of this process.
-func (a *app) dispatcher(ctx context.Context, c config.Config, e job.Engine, args []string) error {
+func (a *app) dispatcher(ctx context.Context, o own, args []string) error {
 	args = append([]string{"dispatch"}, args...)
-	b := &app{stdin: strings.NewReader(""), stdout: a.stderr, stderr: a.stderr, backend: a.backend, service: a.service, own: &own{e, c, ctx.Done()}}
+	b := &app{stdin: strings.NewReader(""), stdout: a.stderr, stderr: a.stderr, backend: a.backend, service: a.service, own: &o}
 	root := b.root(args) //nolint:contextcheck // the verbs use their command's context
 	root.SetArgs(args)
 	root.SetIn(b.stdin)

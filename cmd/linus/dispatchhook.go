@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"net/http"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +22,9 @@ func (h *hookFlags) register(cmd *cobra.Command) {
 
 // secret returns what webhooks are signed with; empty: there are none.
 func (h *hookFlags) secret(ctx context.Context, a *app) (string, error) {
+	if h.secretFile != "" && h.at == "" && a.own != nil { // they come to the engine's own server
+		return a.secretLine(ctx, "--webhook-secret-file", h.secretFile)
+	}
 	if (h.at == "") != (h.secretFile == "") {
 		return "", usage("--webhook and --webhook-secret-file go together")
 	}
@@ -32,6 +37,10 @@ func (h *hookFlags) secret(ctx context.Context, a *app) (string, error) {
 // serve serves a queue, and its hook if there is one.
 func (h *hookFlags) serve(ctx context.Context, a *app, o dispatch.Options, kind, queue string, q dispatch.Queue) error {
 	hooked, is := q.(dispatch.Hooked)
+	if h.at == "" && is && a.own != nil {
+		defer a.own.hooks.add(o.Name, hooked.Hook())()
+		a.note("hearing webhooks of %s at /hooks/%s", queue, o.Name)
+	}
 	if h.at == "" || !is {
 		return dispatch.Serve(ctx, o, kind, queue, q)
 	}
@@ -42,4 +51,32 @@ func (h *hookFlags) serve(ctx context.Context, a *app, o dispatch.Options, kind,
 	defer l.Close() //nolint:errcheck // the process ends
 	a.note("hearing webhooks at %s", l.Addr())
 	return dispatch.Serve(ctx, o, kind, queue, q)
+}
+
+// hooks are those of the dispatchers that run beside the engine, by the dispatchers' names.
+type hooks struct {
+	mu sync.Mutex
+	by map[string]http.Handler
+}
+
+// add has a dispatcher's hook hear events until it is removed.
+func (h *hooks) add(name string, hook http.Handler) (remove func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.by == nil {
+		h.by = map[string]http.Handler{}
+	}
+	h.by[name] = hook
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.by, name)
+	}
+}
+
+// of returns a dispatcher's hook; nil: it has none.
+func (h *hooks) of(name string) http.Handler {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.by[name]
 }

@@ -65,7 +65,8 @@ func (a *app) serveCommand() *cobra.Command {
 				return a.awaitChange(cmd.Context(), waitFor)
 			}
 			o, stop := a.daemon(c), func() {}
-			o.Stopping = func() { stop() }
+			h := &hooks{}
+			o.Stopping, o.Hooks = func() { stop() }, h.of
 			var lines []dispatchLine
 			if c.DispatchFile != "" {
 				if lines, err = readDispatchFile(c.DispatchFile); err != nil {
@@ -73,7 +74,7 @@ func (a *app) serveCommand() *cobra.Command {
 				}
 			}
 			err = daemon.Serve(cmd.Context(), o, idle, func(s daemon.Serving) {
-				stop = a.dispatchers(cmd.Context(), c, s.Engine, lines, o.Log)
+				stop = a.dispatchers(cmd.Context(), c, s.Engine, h, lines, o.Log)
 				_, _ = fmt.Fprintf(a.stderr, "linus serves %s, callbacks on %s\n", c.StateDir, s.Callback)
 				announce(a.stderr, s.HTTP)
 				if s.E2B != "" {

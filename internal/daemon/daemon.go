@@ -6,6 +6,7 @@ package daemon
 
 import (
 	"log/slog"
+	"net/http"
 	"time"
 
 	"linus/internal/config"
@@ -23,6 +24,8 @@ type Options struct {
 	// finds right.
 	Patience time.Duration
 
+	// Hooks returns what hears events for a dispatcher of this process, or nil. May be nil.
+	Hooks func(dispatcher string) http.Handler
 	// Stopping is called when the engine is to stop, before anything of it does. May be nil.
 	Stopping func()
 

@@ -67,7 +67,7 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 		return nil, err
 	}
 	bodies := new(job.Bodies)
-	options := web.Options{Engine: e.guarded, API: control.API(e.guarded, control.APIOptions{Version: o.Version, Bodies: bodies, Log: log}), Bodies: bodies, Metrics: e.watch.metrics.Handler(), Token: token, Authenticate: e.Authenticate, Holder: e.Holder, Logouts: filepath.Join(c.StateDir, "http-logouts"), TLS: settings, Hosts: c.HTTPNames(), Origins: c.HTTPOrigins(), URL: func() string { return e.httpURL(c) }, PortDomain: c.PortDomain(), Defaults: defaultsOf(c), Log: log}
+	options := web.Options{Engine: e.guarded, API: control.API(e.guarded, control.APIOptions{Version: o.Version, Bodies: bodies, Log: log}), Bodies: bodies, Metrics: e.watch.metrics.Handler(), Hooks: o.Hooks, Token: token, Authenticate: e.Authenticate, Holder: e.Holder, Logouts: filepath.Join(c.StateDir, "http-logouts"), TLS: settings, Hosts: c.HTTPNames(), Origins: c.HTTPOrigins(), URL: func() string { return e.httpURL(c) }, PortDomain: c.PortDomain(), Defaults: defaultsOf(c), Log: log}
 	options.Processes = func(ctx context.Context, v vm.VM) []string {
 		if s := e.sandboxes.Load(); s != nil {
 			return s.Processes(ctx, v)

@@ -133,7 +133,7 @@ func pageRules() map[string]rule {
 // other faces.
 var undecided = []string{
 	"GET /", "ANY /mcp", "ANY /mcp/", "ANY /.well-known/oauth-protected-resource", "ANY /.well-known/oauth-protected-resource/mcp", "ANY /api/", "GET /api/v1/jobs/{id}/terminal", "GET /health", "GET /login", "GET /login/begin", "GET /login/issuer", "POST /login", "POST /logout", "GET /static/{hash}/{file}",
-	"ANY /ports/{port}", "GET /help", "GET /help/{topic}", "GET /help/{plot}", "GET /jobs/{id}/{verb}", "GET /pools/{pool}/{verb}", "GET /nodes/{node}/{verb}", "GET /tokens/{token}/revoke", "GET /host/test", "GET /host/test/{test}/cancel",
+	"ANY /ports/{port}", "POST /hooks/{dispatcher}", "GET /help", "GET /help/{topic}", "GET /help/{plot}", "GET /jobs/{id}/{verb}", "GET /pools/{pool}/{verb}", "GET /nodes/{node}/{verb}", "GET /tokens/{token}/revoke", "GET /host/test", "GET /host/test/{test}/cancel",
 }
 
 // caller is who makes a call.

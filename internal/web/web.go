@@ -49,7 +49,10 @@ type Options struct {
 	Processes func(ctx context.Context, v vm.VM) []string
 	API       http.Handler // served below /api/; nil: none
 	Metrics   http.Handler // served at /metrics; nil: none
-	Token     string       // the operator's: what "Authorization: Bearer" contains, and what a browser logs in with
+	// Hooks returns what hears the signed events of a service whose queue a dispatcher serves, by the
+	// dispatcher's name, or nil; they are posted to /hooks/NAME. Nil: there are none.
+	Hooks func(dispatcher string) http.Handler
+	Token string // the operator's: what "Authorization: Bearer" contains, and what a browser logs in with
 	// Authenticate returns the principal of any other token that "Authorization: Bearer"
 	// contains; job.ErrUnauthorized: it has none. Nil: there are no other tokens.
 	Authenticate func(ctx context.Context, bearer string) (job.Principal, error)
@@ -147,6 +150,7 @@ func (a *api) routes() *mux.Router {
 	if a.Metrics != nil {
 		r.Handle("/metrics", a.reading(a.Metrics.ServeHTTP)).Methods(http.MethodGet, http.MethodHead)
 	}
+	r.HandleFunc("/hooks/{dispatcher}", a.hook).Methods(http.MethodPost)
 	r.PathPrefix(portsPrefix + "{port}").Handler(http.HandlerFunc(a.port))
 	a.pages.routes(r)
 	none := a.authorized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -433,4 +437,21 @@ func (s *Server) Close(ctx context.Context) error {
 		return errors.Join(err, s.http.Close())
 	}
 	return nil
+}
+
+// maxEvent bounds the body of an event, in bytes.
+const maxEvent = 1 << 20
+
+// hook hears an event for a dispatcher, whose hook checks the signature: there is no token.
+func (a *api) hook(w http.ResponseWriter, r *http.Request) {
+	var to http.Handler
+	if a.Hooks != nil {
+		to = a.Hooks(mux.Vars(r)["dispatcher"])
+	}
+	if to == nil {
+		fail(w, http.StatusNotFound, "Not found: no dispatcher of that name hears events here")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxEvent)
+	to.ServeHTTP(w, r)
 }

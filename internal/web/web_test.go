@@ -376,3 +376,38 @@ func TestHandler_GuardsTheAPI(t *testing.T) {
 		})
 	}
 }
+
+// Events for a dispatcher need no token, for their signature is the dispatcher's to check; they are
+// bounded, and nobody else is reached by them.
+func TestHooks_ReachTheirDispatcherAlone(t *testing.T) {
+	t.Parallel()
+	hears := func(name string) http.Handler {
+		if name != "here" {
+			return nil
+		}
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.ReadAll(r.Body); err != nil {
+				w.WriteHeader(http.StatusRequestEntityTooLarge)
+			}
+		})
+	}
+	h := web.Handler(web.Options{Engine: &engine{}, MCP: echo, Token: token, Hooks: hears, Log: log})
+	none := web.Handler(web.Options{Engine: &engine{}, MCP: echo, Token: token, Log: log})
+	for _, tt := range []struct {
+		name, method, path string
+		to                 http.Handler
+		body, want         int
+	}{
+		{"its own", http.MethodPost, "/hooks/here", h, 10, 200},
+		{"too large", http.MethodPost, "/hooks/here", h, 1<<20 + 1, 413},
+		{"nobody's", http.MethodPost, "/hooks/there", h, 10, 404},
+		{"not posted", http.MethodGet, "/hooks/here", h, 0, 405},
+		{"where there are none", http.MethodPost, "/hooks/here", none, 10, 404},
+	} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), tt.method, "http://127.0.0.1"+tt.path, strings.NewReader(strings.Repeat("x", tt.body)))
+		if tt.to.ServeHTTP(w, r); w.Code != tt.want {
+			t.Errorf("%s: %d, want %d", tt.name, w.Code, tt.want)
+		}
+	}
+}
