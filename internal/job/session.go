@@ -99,5 +99,5 @@ func oneLine(text string) string {
 	if len(text) <= maxSessionText {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxSessionText], "")
+	return strings.ToValidUTF8(strings.Clone(text[:maxSessionText]), "") // and not what is behind it, in memory
 }

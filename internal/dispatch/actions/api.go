@@ -25,6 +25,7 @@ const (
 	apiVersion = "2022-11-28"
 	answerTime = 30 * time.Second
 	maxAnswer  = 16 << 20 // bytes: a hundred runs, each with its repository twice, are 2 MB
+	maxKept    = 64 << 20 // of those that are not read again as long as they do not change
 	perPage    = 100      // the API's most
 	maxPause   = time.Hour
 )
@@ -44,12 +45,14 @@ type api struct {
 	left, limit int       // requests until reset
 	reset       time.Time
 	before, now map[string]page // what the last look has read, and this one
+	kept        int             // bytes of the answers of this one
 }
 
 // page is what was read from a URL, as long as it does not change.
 type page struct {
 	etag  string
 	value any
+	size  int // of the answer
 }
 
 // limited says that nothing is asked for a while.
@@ -68,6 +71,7 @@ type request struct {
 	auth         string // the whole header
 	body         any
 	etag         string // of what is known already
+	size         *int   // gets the answer's; nil: nobody asks
 }
 
 // do makes a request and reads its answer, which has the ETag that is returned. What is known
@@ -123,6 +127,9 @@ func (a *api) do(ctx context.Context, r request, answer any) (etag string, chang
 	}
 	if len(data) > maxAnswer {
 		return "", false, fmt.Errorf("%s %s: the answer is longer than %d bytes", r.method, r.path, maxAnswer)
+	}
+	if r.size != nil {
+		*r.size = len(data)
 	}
 	if answer != nil {
 		if err := json.Unmarshal(data, answer); err != nil {
@@ -188,7 +195,7 @@ func (a *api) spare() error {
 }
 
 // turn has what was read since the last one known, and nothing else.
-func (a *api) turn() { a.before, a.now = a.now, map[string]page{} }
+func (a *api) turn() { a.before, a.now, a.kept = a.now, map[string]page{}, 0 }
 
 // reason is what a refusal says, in a line.
 func reason(data []byte) string {

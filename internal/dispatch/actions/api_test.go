@@ -179,3 +179,38 @@ func TestRates_OutlastAClockThatIsPutBack(t *testing.T) {
 		t.Errorf("%s is a time of the day", until)
 	}
 }
+
+// What large answers leave in memory is bounded.
+func TestWaiting_KeepsSoMuch(t *testing.T) {
+	var repositories []string
+	for i := range 2 * maxKept / maxAnswer {
+		repositories = append(repositories, "acme/r"+strconv.Itoa(i))
+	}
+	q, err := New(Options{Repositories: repositories, Key: Key{Token: "t"}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := q.(*Queue)
+	pad := strings.Repeat("x", maxAnswer-1000)
+	of.api.http.Transport = answers(func(r *http.Request) (int, http.Header, []byte) {
+		body := `{}`
+		switch {
+		case r.URL.Query().Get("status") == queued:
+			body = `{"workflow_runs":[{"id":1,"repository":{"full_name":"a/b"},"head_repository":{"full_name":"a/b"}}]}`
+		case strings.HasSuffix(r.URL.Path, "/jobs"):
+			body = `{"jobs":[{"id":1,"status":"queued","labels":["self-hosted"],"name":"` + pad + `"}]}`
+		}
+		return 200, http.Header{"Etag": {`"1"`}}, []byte(body)
+	})
+	works, err := of.Waiting(t.Context())
+	if err != nil || len(works) != 1 || len(works[0].Title) > 200 {
+		t.Errorf("%d, %v", len(works), err)
+	}
+	kept := 0
+	for _, p := range of.api.before {
+		kept += p.size
+	}
+	if of.at != 0 || kept == 0 || kept > maxKept {
+		t.Errorf("%d bytes are kept", kept)
+	}
+}

@@ -269,7 +269,8 @@ func (q *Queue) lookAtJob(j workflowJob, repository string, run int64, found map
 		id += again
 	}
 	title := strings.TrimPrefix(j.Workflow+" / "+j.Name, " / ")
-	found[j.ID] = waiting{Work: dispatch.Work{ID: id, Labels: j.Labels, Of: repository, Title: title, URL: j.URL, Since: j.Created}, run: run}
+	w := dispatch.Work{ID: id, Labels: j.Labels, Of: repository, Title: title, URL: j.URL, Since: j.Created}
+	found[j.ID] = waiting{Work: w.Presentable(), run: run} // it stays in memory
 }
 
 // serves reports whether jobs with these labels are this queue's: all of them are known, and one
@@ -331,15 +332,17 @@ func (q *Queue) again(n noted, err error) bool {
 // fetch reads a page, unless it is as it was in the last look.
 func fetch[T any](ctx context.Context, q *Queue, path string) (is T, err error) {
 	known := q.api.before[path]
-	etag, changed, err := q.call(ctx, request{method: http.MethodGet, path: path, etag: known.etag}, &is)
+	size := known.size
+	etag, changed, err := q.call(ctx, request{method: http.MethodGet, path: path, etag: known.etag, size: &size}, &is)
 	if err != nil {
 		return is, err
 	}
 	if !changed {
 		is, _ = known.value.(T)
 	}
-	if etag != "" {
-		q.api.now[path] = page{etag, is}
+	before := q.api.now[path].size
+	if kept := q.api.kept + size - before; etag != "" && kept <= maxKept {
+		q.api.now[path], q.api.kept = page{etag, is, size}, kept
 	}
 	return is, nil
 }
