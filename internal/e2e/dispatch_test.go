@@ -256,13 +256,13 @@ func TestDispatch_RunByTheService(t *testing.T) {
 	if code, out := h.exits(t, "dispatch", "status", "main"); code == 0 {
 		t.Errorf("it has ended: %s", out)
 	}
+	h.waitGone(t) // while there is an engine
 	if err := next.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if err := next.cmd.Wait(); err != nil {
 		t.Errorf("the service: %v", err)
 	}
-	h.waitGone(t)
 }
 
 // standInRunner is what claude self-hosted-runner is to a dispatcher: it takes one session, of a
