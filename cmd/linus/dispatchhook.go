@@ -38,7 +38,11 @@ func (h *hookFlags) secret(ctx context.Context, a *app) (string, error) {
 func (h *hookFlags) serve(ctx context.Context, a *app, o dispatch.Options, kind, queue string, q dispatch.Queue) error {
 	hooked, is := q.(dispatch.Hooked)
 	if h.at == "" && is && a.own != nil {
-		defer a.own.hooks.add(o.Name, hooked.Hook())()
+		remove, err := a.own.hooks.add(o.Name, hooked.Hook())
+		if err != nil {
+			return err
+		}
+		defer remove()
 		a.note("hearing webhooks of %s at /hooks/%s", queue, o.Name)
 	}
 	if h.at == "" || !is {
@@ -60,18 +64,21 @@ type hooks struct {
 }
 
 // add has a dispatcher's hook hear events until it is removed.
-func (h *hooks) add(name string, hook http.Handler) (remove func()) {
+func (h *hooks) add(name string, hook http.Handler) (remove func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.by == nil {
 		h.by = map[string]http.Handler{}
+	}
+	if h.by[name] != nil {
+		return nil, usage("--name %s: another dispatcher beside the engine hears webhooks by this name: give each its own", name)
 	}
 	h.by[name] = hook
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.by, name)
-	}
+	}, nil
 }
 
 // of returns a dispatcher's hook; nil: it has none.

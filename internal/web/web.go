@@ -439,8 +439,12 @@ func (s *Server) Close(ctx context.Context) error {
 	return nil
 }
 
-// maxEvent bounds the body of an event, in bytes.
-const maxEvent = 1 << 20
+// maxEvent bounds the body of an event, in bytes, and maxEvents how many are read at once: each is in
+// memory before it is known whose it is.
+const (
+	maxEvent  = 1 << 20
+	maxEvents = 64
+)
 
 // hook hears an event for a dispatcher, whose hook checks the signature: there is no token.
 func (a *api) hook(w http.ResponseWriter, r *http.Request) {
@@ -452,6 +456,13 @@ func (a *api) hook(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "Not found: no dispatcher of that name hears events here")
 		return
 	}
+	leave, ok := a.pages.asking.Enter(":hooks", maxEvents) // no principal has that name
+	if !ok {
+		w.Header().Set("Retry-After", "1")
+		fail(w, http.StatusTooManyRequests, fmt.Sprintf("%d events are being read: send it again", maxEvents))
+		return
+	}
+	defer leave()
 	r.Body = http.MaxBytesReader(w, r.Body, maxEvent)
 	to.ServeHTTP(w, r)
 }

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -409,5 +410,43 @@ func TestHooks_ReachTheirDispatcherAlone(t *testing.T) {
 		if tt.to.ServeHTTP(w, r); w.Code != tt.want {
 			t.Errorf("%s: %d, want %d", tt.name, w.Code, tt.want)
 		}
+	}
+}
+
+// Who has shown nothing yet fills no memory with events: so many are read at once.
+func TestHooks_AreReadAFewAtOnce(t *testing.T) {
+	t.Parallel()
+	reads, end := make(chan struct{}, 1000), make(chan struct{})
+	h := web.Handler(web.Options{Engine: &engine{}, MCP: echo, Token: token, Log: log, Hooks: func(string) http.Handler {
+		return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reads <- struct{}{}; <-end })
+	}})
+	send := func() int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/hooks/here", strings.NewReader("x")))
+		return w.Code
+	}
+	var sent sync.WaitGroup
+	refused := make(chan int, 100)
+	for range 100 {
+		sent.Go(func() {
+			if code := send(); code != http.StatusOK {
+				refused <- code
+			}
+		})
+	}
+	for range 36 {
+		select {
+		case code := <-refused:
+			if code != http.StatusTooManyRequests {
+				t.Errorf("%d", code)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%d are read at once", len(reads))
+		}
+	}
+	close(end)
+	sent.Wait()
+	if code := send(); len(refused) > 0 || code != http.StatusOK {
+		t.Errorf("%d more are refused; afterwards: %d", len(refused), code)
 	}
 }
