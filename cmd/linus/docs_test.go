@@ -55,7 +55,7 @@ func TestDocs_ListsEveryCommand(t *testing.T) {
 
 func TestDocs_SaysWhatEachRoleMayDo(t *testing.T) {
 	about := map[job.Subject]string{
-		job.OfJob: "one's own", job.OfJobs: "one's own", job.OfVM: "one's own", job.OfVMs: "one's own", job.OfFile: "of one's own VMs", job.OfVolume: "one's own", job.OfQueues: "one's own", job.OfNew: "become one's own", job.OfAll: "the installation",
+		job.OfJob: "one's own", job.OfJobs: "one's own", job.OfVM: "one's own", job.OfVMs: "one's own", job.OfFile: "of one's own VMs", job.OfVolume: "one's own", job.OfQueues: "one's own", job.OfSchedule: "one's own", job.OfNew: "become one's own", job.OfAll: "the installation",
 	}
 	var b strings.Builder
 	b.WriteString("Each role includes those above it. For an admin, what is said to be \"one's own\" is everybody's.\n\n| role | verb of the engine | about | toolset |\n| --- | --- | --- | --- |\n")

@@ -35,7 +35,7 @@ const module = "linus/"
 var adapters = []string{
 	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/credential", "internal/e2b", "internal/egress", "internal/executor", "internal/fleet", "internal/git",
 	"internal/guest", "internal/hosttest", "internal/mcptool", "internal/oauth", "internal/policy", "internal/proxmox",
-	"internal/store", "internal/telemetry", "internal/token", "internal/web", "internal/webhook",
+	"internal/schedule", "internal/store", "internal/telemetry", "internal/token", "internal/web", "internal/webhook",
 }
 
 // arrows says for each package which of ours it may import, outside tests:
@@ -74,6 +74,7 @@ var arrows = map[string][]string{
 	"internal/oauth":            {"internal/job"},
 	"internal/policy":           {"internal/job"},
 	"internal/secret":           {},
+	"internal/schedule":         {"internal/job"},
 	"internal/store":            {"internal/job"},
 	"internal/web":              {"internal/field", "internal/gate", "internal/intake", "internal/job", "internal/junit", "internal/manual", "internal/view", "internal/vmpage"},
 	"internal/view":             {"internal/job"},
@@ -156,6 +157,7 @@ var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doct
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
 var onlyIn = map[string][]string{
+	"github.com/robfig/cron":               {"internal/schedule"},
 	"golang.org/x/crypto/ssh":              {"internal/credential", "internal/git", "internal/gittest", "internal/remote", "internal/sshtest", "internal/lab", "internal/lab/process", "internal/lab/pve", "internal/lab/sshserver"},
 	"github.com/pkg/sftp":                  {"internal/remote", "internal/sshtest", "internal/lab/process"},
 	"github.com/mark3labs/mcp-go":          {"internal/mcptask", "internal/mcptool"},

@@ -125,6 +125,7 @@ func (a *app) verbs(args []string) []*cobra.Command {
 		group("e2b", "Use sandboxes from programs made for E2B", a.e2bEnvCommand()),
 		a.scriptsCommand(),
 		group("store", "Move this engine's jobs to PostgreSQL", a.storeMigrateCommand()),
+		group("schedule", "Submit jobs at given times", a.scheduleCommands()...),
 		a.usageCommand(), a.configCommand(), a.manCommand(), a.versionCommand(),
 	)
 }

@@ -299,6 +299,7 @@ func noVM(ts *testscript.TestScript, _ bool, _ []string) {
 		"vm cp": "none nobody:", "vm cat": "nobody:none", "vm ls": "nobody:none", "vm forward": "nobody 80",
 		"vm expose": "", "vm unexpose": "nobody none", "vm fork": "nobody", "vm set": "nobody --idle-suspend off", "vm save": "nobody --as none", "vm snapshot": "nobody none", "vm revert": "nobody none", "vm remove-snapshot": "nobody none", "vm list": "",
 		"volume attach": "", "volume detach": "", // what comes first: the server, the volume
+		"schedule add": "", // the VM is looked for when a run comes
 	}
 	var visit func(*cobra.Command)
 	visit = func(cmd *cobra.Command) {

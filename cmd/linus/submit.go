@@ -77,6 +77,16 @@ func (a *app) submitCommand() *cobra.Command {
 
 // manifest returns the manifest the command line asks for, validated.
 func (f *submitFlags) manifest(cmd *cobra.Command, args []string, a *app) (m job.Manifest, err error) {
+	if len(args) > 0 && f.file == "" {
+		if _, err := commandManifest(cmd, args); err != nil {
+			return m, err
+		}
+	}
+	return f.manifestOf(cmd, args, a)
+}
+
+// manifestOf is manifest for a command that is known to be after --.
+func (f *submitFlags) manifestOf(cmd *cobra.Command, args []string, a *app) (m job.Manifest, err error) {
 	switch {
 	case f.file != "" && len(args) > 0:
 		return m, usage("give a manifest (-f) or a command (after --), not both")
@@ -91,9 +101,7 @@ func (f *submitFlags) manifest(cmd *cobra.Command, args []string, a *app) (m job
 	case len(args) == 0:
 		return m, usage("nothing to run; give a command after --, or a manifest with -f")
 	default:
-		if m, err = commandManifest(cmd, args); err != nil {
-			return m, err
-		}
+		m = manifestFor(args)
 	}
 	if err := f.override(cmd, &m, a.stdout); err != nil {
 		return m, err
@@ -112,8 +120,13 @@ func commandManifest(cmd *cobra.Command, args []string) (job.Manifest, error) {
 	if cmd.ArgsLenAtDash() != 0 {
 		return job.Manifest{}, usage("put the command after --, as in: %s -- %s", cmd.CommandPath(), strings.Join(args, " "))
 	}
+	return manifestFor(args), nil
+}
+
+// manifestFor is the manifest of a job that runs a command.
+func manifestFor(args []string) job.Manifest {
 	// exec runs exactly this argv, even if it looks like shell keywords.
-	return job.Manifest{AgentType: job.AgentScript, Task: "exec -- " + shellescape.QuoteCommand(args) + "\n"}, nil
+	return job.Manifest{AgentType: job.AgentScript, Task: "exec -- " + shellescape.QuoteCommand(args) + "\n"}
 }
 
 func readManifest(name string, stdin io.Reader) ([]byte, error) {

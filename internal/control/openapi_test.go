@@ -217,7 +217,7 @@ func tagOf(s shape) string { return strings.Split(s.path, "/")[2] }
 var tagAbout = map[string]string{
 	"jobs": "Jobs, their events, output and artifacts", "plan": "What would be done",
 	"vms": "VMs, their files, snapshots and network", "pools": "VMs that are kept ready", "checkpoints": "VMs from whose memory others go on", "volumes": "Disks that outlive VMs", "engines": "The engines of this installation", "dispatchers": "Who serves queues of others",
-	"tokens": "Who may do what", "credentials": "What VMs may use and not read", "host": "The Proxmox VE host", "nodes": "The nodes of its cluster", "usage": "What jobs have used", "info": "This server",
+	"tokens": "Who may do what", "credentials": "What VMs may use and not read", "host": "The Proxmox VE host", "nodes": "The nodes of its cluster", "usage": "What jobs have used", "schedules": "Jobs at given times", "info": "This server",
 }
 
 // shapes are those of the API's rows.
@@ -341,7 +341,7 @@ func list(schema object, param string, l job.Listing) {
 // paramAbout describes parameters by their names.
 var paramAbout = map[string]string{
 	"id": "The job's ID.", "vm": "The VM's name, its number on the host, or the ID of the job that has made it or runs in it.",
-	"pool": "The pool's name.", "checkpoint": "The checkpoint's ID or name, or the VM ID of its template.", "volume": "The volume's name or ID.", "token": "The token's ID, or the name of all of them.", "node": "The node's name.", "test": "The test's ID.", "credential": "The credential's name.", "snapshot": "The snapshot's name.",
+	"pool": "The pool's name.", "checkpoint": "The checkpoint's ID or name, or the VM ID of its template.", "volume": "The volume's name or ID.", "schedule": "The schedule's name.", "token": "The token's ID, or the name of all of them.", "node": "The node's name.", "test": "The test's ID.", "credential": "The credential's name.", "snapshot": "The snapshot's name.",
 	"path":      "The path: absolute, or from the home of the VM's user.",
 	"principal": "Only what belongs to this one; without it, all that the token may see.",
 	"signal":    "The signal: TERM, KILL, INT, HUP or QUIT.", "port": "The port's number, or the name of one that has a URL.",

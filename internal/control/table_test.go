@@ -51,7 +51,7 @@ func TestTable_HasARowForEveryMethodOfAnEngine(t *testing.T) {
 
 // Where the answer was lost, only what may be done twice is asked for again.
 func TestClient_AsksAgainWhereTheAnswerWasLost(t *testing.T) {
-	once := []string{"Submit", "Input", "ForgetVM", "ForkVM", "SnapshotVM", "RevertVM", "DeleteSnapshot", "SaveVM", "EditFile", "WriteTree", "UnexposePort", "CreatePool", "RemovePool", "CreateCheckpoint", "CreateVolume", "RemoveVolume", "CreateToken", "RevokeToken", "CreateCredential", "RemoveCredential", "DeleteJob", "TestHost"}
+	once := []string{"Submit", "Input", "ForgetVM", "ForkVM", "SnapshotVM", "RevertVM", "DeleteSnapshot", "SaveVM", "EditFile", "WriteTree", "UnexposePort", "CreatePool", "RemovePool", "CreateCheckpoint", "CreateVolume", "RemoveVolume", "CreateToken", "RevokeToken", "CreateCredential", "RemoveCredential", "DeleteJob", "TestHost", "CreateSchedule", "RunSchedule", "RemoveSchedule"}
 	e := newEngine(&engine{cut: true})
 	dir := t.TempDir()
 	serve(t, dir, e, func() {})

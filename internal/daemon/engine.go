@@ -25,6 +25,7 @@ import (
 	"linus/internal/hosttest"
 	"linus/internal/job"
 	"linus/internal/policy"
+	"linus/internal/schedule"
 	"linus/internal/store"
 	"linus/internal/token"
 	"linus/internal/vm"
@@ -138,6 +139,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		Engines: vms.Engines, Log: log, Template: c.DefaultVMTemplate, Lease: vms.Lease, Port: c.VMSSHPort,
 	})
 	vms.Tests, work.HostTests = e.hostTests, e.hostTests
+	work.Schedules = schedule.New(schedule.Options{Store: st, Engine: e, Log: log})
 	e.fleet, e.keys = fleet.New(vms), in.keys
 	work.Fleet = e.fleet
 	e.tokens = token.New(token.Options{Store: st, Limits: work.Defaults.TokenLimits(c.MaxJobs), Log: log, Observer: work.Observer})

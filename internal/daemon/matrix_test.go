@@ -64,10 +64,11 @@ func (r rule) decide(c caller, owner string) string {
 // verbRules is decided here, and not by the code that is tested.
 func verbRules() map[string]rule {
 	rules := map[string]rule{"Submit": {job.RoleRun, ""}, "Plan": {job.RoleRun, ""}, "CreateVM": {job.RoleRun, ""},
-		"CreateVolume": {job.RoleRun, ""}, "ReportDispatcher": {job.RoleRun, ""}, "DrainDispatcher": {job.RoleRun, ""}, "RemoveVolume": {job.RoleRun, ""}, "AttachVolume": {job.RoleRun, ""}, "DetachVolume": {job.RoleRun, ""}}
+		"CreateVolume": {job.RoleRun, ""}, "ReportDispatcher": {job.RoleRun, ""}, "DrainDispatcher": {job.RoleRun, ""}, "RemoveVolume": {job.RoleRun, ""}, "AttachVolume": {job.RoleRun, ""}, "DetachVolume": {job.RoleRun, ""},
+		"CreateSchedule": {job.RoleRun, ""}, "PauseSchedule": {job.RoleRun, ""}, "RunSchedule": {job.RoleRun, ""}, "RemoveSchedule": {job.RoleRun, ""}}
 	for role, of := range map[job.Role]map[string]string{
 		job.RoleRead: {
-			"job": "Job Manifest Result Watch Output Artifacts OpenArtifact Terminal", "vm": "VM ListSnapshots ListPorts", "": "Info List VMs CheckHost Volumes Volume Dispatchers Usage",
+			"job": "Job Manifest Result Watch Output Artifacts OpenArtifact Terminal", "vm": "VM ListSnapshots ListPorts", "": "Info List VMs CheckHost Volumes Volume Dispatchers Usage Schedules Schedule",
 		},
 		job.RoleRun: {
 			"job": "Cancel Kill Input Resize",
@@ -124,7 +125,7 @@ func pageRules() map[string]rule {
 		"GET /pools/new": {job.RoleAdmin, ""}, "POST /pools/new": {job.RoleAdmin, ""}, "POST /pools/{pool}/resize": {job.RoleAdmin, ""}, "POST /pools/{pool}/remove": {job.RoleAdmin, ""},
 		"GET /nodes": {job.RoleAdmin, ""}, "GET /nodes/live": {job.RoleAdmin, ""}, "POST /nodes/{node}/cordon": {job.RoleAdmin, ""}, "POST /nodes/{node}/uncordon": {job.RoleAdmin, ""},
 		"GET /tokens": {job.RoleAdmin, ""}, "GET /tokens/new": {job.RoleAdmin, ""}, "POST /tokens/new": {job.RoleAdmin, ""}, "POST /tokens/{token}/revoke": {job.RoleAdmin, ""},
-		"GET /templates": {job.RoleAdmin, ""}, "GET /checkpoints": {job.RoleAdmin, ""}, "GET /volumes": {job.RoleRead, ""}, "GET /queues": {job.RoleRead, ""}, "GET /credentials": {job.RoleAdmin, ""}, "GET /usage": {job.RoleRead, ""},
+		"GET /templates": {job.RoleAdmin, ""}, "GET /checkpoints": {job.RoleAdmin, ""}, "GET /volumes": {job.RoleRead, ""}, "GET /queues": {job.RoleRead, ""}, "GET /credentials": {job.RoleAdmin, ""}, "GET /usage": {job.RoleRead, ""}, "GET /schedules": {job.RoleRead, ""},
 		"GET /host": {job.RoleRead, ""}, "GET /host/live": {job.RoleAdmin, ""}, "POST /host/test": {job.RoleAdmin, ""}, "POST /host/test/{test}/cancel": {job.RoleAdmin, ""}, "GET /metrics": {job.RoleRead, ""},
 	}
 }
@@ -417,10 +418,10 @@ func (m *matrix) api() {
 		"CreateVM":   `{"manifest":{"vm_name":"dev","resources":{"cpu":99}}}`, // which is refused, but not by the guard
 		"CreatePool": `{"name":"p","warm":0}`, "ResizePool": `{"warm":0}`, "Input": "x", "WriteFile": "x", "Kill": `{"signal":"INT"}`, "Resize": `{"rows":24,"columns":80}`,
 		"SetVM": `{}`, "ForkVM": `{"count":99}`, "SnapshotVM": `{"name":"clean"}`, "SaveVM": `{"name":"setup"}`, "Network": `{}`, "EditFile": `{"old":"x","new":"y"}`, "CreateToken": `{"name":"dave","role":"read"}`, "CreateCredential": `{"name":"github","host":"api.github.com","header":"Authorization: Bearer","value":"of no worth"}`,
-		"CreateVolume": `{"name":"v","size":"x"}`, "AttachVolume": `{"vm":"x","path":"/x"}`, "DetachVolume": `{"vm":"x"}`, "ExposePort": `{"port":80}`, "TestHost": `{"node":"elsewhere"}`,
+		"CreateSchedule": `{"name":"s","cron":"x","manifest":{"task":"true","agent_type":"script"}}`, "PauseSchedule": `{"paused":true}`, "CreateVolume": `{"name":"v","size":"x"}`, "AttachVolume": `{"vm":"x","path":"/x"}`, "DetachVolume": `{"vm":"x"}`, "ExposePort": `{"port":80}`, "TestHost": `{"node":"elsewhere"}`,
 	}
 	m.cells("API", rules, func(c *caller, name, id, vm string) (string, string) {
-		values := map[string]string{"id": id, "name": "none", "vm": vm, "pool": "p", "checkpoint": "c", "volume": "v", "node": "pve", "test": "t", "token": "dave", "credential": "github", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "key": "x", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
+		values := map[string]string{"id": id, "name": "none", "vm": vm, "pool": "p", "checkpoint": "c", "volume": "v", "schedule": "s", "node": "pve", "test": "t", "token": "dave", "credential": "github", "snapshot": "clean", "signal": "INT", "path": "x", "port": "1", "key": "x", "stream": "stdout", "rows": "24", "columns": "80", "older_than_seconds": "3600000"}
 		o := all[name]
 		path, query := o.path, url.Values{}
 		for _, p := range o.Parameters {

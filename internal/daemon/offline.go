@@ -13,6 +13,7 @@ import (
 	"linus/internal/fleet"
 	"linus/internal/hosttest"
 	"linus/internal/job"
+	"linus/internal/schedule"
 	"linus/internal/store"
 	"linus/internal/token"
 )
@@ -38,7 +39,7 @@ func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return offline(executor.New(executor.Options{Stores: executor.StoresOf(st), Fleet: fleet.New(fleet.Options{Store: st, Jobs: st}), Tokens: token.New(token.Options{Store: st}), Credentials: credential.New(credential.Options{Store: st}), HostTests: hosttest.New(hosttest.Options{Store: st}), Engines: st}), c), func() { _ = st.Close() }, nil
+	return offline(executor.New(executor.Options{Stores: executor.StoresOf(st), Fleet: fleet.New(fleet.Options{Store: st, Jobs: st}), Tokens: token.New(token.Options{Store: st}), Credentials: credential.New(credential.Options{Store: st}), HostTests: hosttest.New(hosttest.Options{Store: st}), Schedules: schedule.New(schedule.Options{Store: st}), Engines: st}), c), func() { _ = st.Close() }, nil
 }
 
 // offline reads the state directory without an engine. What changes something, or needs the

@@ -40,6 +40,9 @@ func (e *Executor) dispatch(ctx context.Context) {
 	if e.o.Credentials != nil {
 		e.work.Go(func() { e.o.Credentials.Watch(ctx) })
 	}
+	if e.o.Schedules != nil {
+		e.work.Go(func() { e.o.Schedules.Tend(ctx) })
+	}
 	if e.o.HostTests != nil {
 		e.work.Go(func() { e.o.HostTests.Tend(ctx) })
 	}

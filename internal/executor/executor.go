@@ -23,6 +23,7 @@ type Options struct {
 	// Credentials that jobs may name; nil: there are none.
 	Credentials Credentials
 	HostTests   HostTests // nil: there are none
+	Schedules   Schedules // nil: there are none
 	// Repositories are those of jobs. Nil: no job may have one.
 	Repositories Repositories
 	Runner       Runner
@@ -86,6 +87,7 @@ type Executor struct {
 	tokenVerbs // the Tokens'
 	credentialVerbs
 	hostTestVerbs
+	scheduleVerbs
 	o        Options
 	captures capture.Options // for every job
 
@@ -143,6 +145,7 @@ func New(o Options) *Executor {
 		tokenVerbs:      o.Tokens,
 		credentialVerbs: o.Credentials,
 		hostTestVerbs:   o.HostTests,
+		scheduleVerbs:   o.Schedules,
 		o:               o,
 		wake:            make(chan struct{}, 1),
 		reopened:        make(chan struct{}, 1),
@@ -204,7 +207,7 @@ func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	idle := e.queue.empty() && len(e.runs) == 0 && e.unscanned == 0
 	e.mu.Unlock()
-	return idle && e.o.Changes.Idle() && !e.o.Fleet.Busy() && !e.undelivered.Load() && (e.o.HostTests == nil || !e.o.HostTests.Busy())
+	return idle && e.o.Changes.Idle() && !e.o.Fleet.Busy() && !e.undelivered.Load() && (e.o.HostTests == nil || !e.o.HostTests.Busy()) && (e.o.Schedules == nil || !e.o.Schedules.Busy())
 }
 
 func decided(o job.Outcome) job.Event {

@@ -24,6 +24,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/pgtest"
 	"linus/internal/providertest"
+	"linus/internal/schedule"
 	"linus/internal/store"
 	"linus/internal/token"
 	"linus/internal/vm"
@@ -139,6 +140,7 @@ func (r *rig) restart() {
 	r.opts.Tokens = token.New(token.Options{Store: r.store, Limits: r.opts.Defaults.TokenLimits(r.opts.MaxJobs), Log: r.opts.Log, Observer: r.opts.Observer})
 	r.opts.Credentials = credential.New(credential.Options{Store: r.store, Dir: filepath.Join(r.dir, "credentials"), Secrets: r.opts.Secrets, Log: r.opts.Log, Observer: r.opts.Observer})
 	r.opts.HostTests = hosttest.New(hosttest.Options{Store: r.store, Host: r.opts.Provider, Engine: r, Row: r.store.VM, Log: r.opts.Log})
+	r.opts.Schedules = schedule.New(schedule.Options{Store: r.store, Engine: r, Log: r.opts.Log})
 	r.Executor = executor.New(r.opts)
 	if err := r.Start(context.Background()); err != nil {
 		r.t.Fatal(err)

@@ -74,7 +74,7 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 	case job.OfVM:
 		_, err := g.e.o.Fleet.Find(ctx, ref)
 		return err
-	case job.OfFile, job.OfVolume, job.OfQueues: // the fleet finds the VM, and the volume, the executor the dispatchers
+	case job.OfFile, job.OfVolume, job.OfQueues, job.OfSchedule: // the fleet finds the VM and the volume, the executor the dispatchers, and package schedule its own
 		return nil
 	case job.OfJobs, job.OfVMs, job.OfNew, job.OfAll:
 		return nil

@@ -118,6 +118,19 @@ type HostTests interface {
 // hostTestVerbs are what HostTests offers to callers, to be embedded.
 type hostTestVerbs interface{ job.HostTests }
 
+// Schedules submit jobs at given times; see package schedule.
+type Schedules interface {
+	scheduleVerbs
+
+	// Tend submits jobs whose time has come, until ctx ends, if this engine leads.
+	Tend(ctx context.Context)
+	// Busy reports whether there are some for which an engine has to be there.
+	Busy() bool
+}
+
+// scheduleVerbs are what Schedules offer to callers, to be embedded.
+type scheduleVerbs interface{ job.Schedules }
+
 // Repositories are the repositories of jobs on the engine's side; see package git.
 type Repositories interface {
 	// Ready returns why this machine cannot fetch a repository; nil: it can.

@@ -65,7 +65,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, fmt.Errorf("create a job ID: %w", err)
 	}
-	j := job.Job{ID: id.String(), Kind: job.KindTask, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, SharedVM: shared, Manifest: m, Session: s.Session, Status: job.Pending, CreatedAt: now(), Submission: digest}
+	j := job.Job{ID: id.String(), Kind: job.KindTask, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, SharedVM: shared, Manifest: m, Session: s.Session, Schedule: s.Schedule, Status: job.Pending, CreatedAt: now(), Submission: digest}
 	var children []job.Job
 	if m.FansOut() {
 		if j, children, err = e.withChildren(ctx, s, j); err != nil {

@@ -20,8 +20,10 @@ const (
 	OfFile   Subject = "file"   // what is in one VM, which a job in it stands for, too
 	OfVolume Subject = "volume" // one volume, or one that is to be
 	OfQueues Subject = "queues" // dispatchers
-	OfNew    Subject = "new"    // a job that is to be
-	OfAll    Subject = "whole"  // the installation
+	// OfSchedule is one schedule, or one that is to be.
+	OfSchedule Subject = "schedule"
+	OfNew      Subject = "new"   // a job that is to be
+	OfAll      Subject = "whole" // the installation
 )
 
 // Needs returns the least role that may call a verb.

@@ -275,6 +275,30 @@ func (c calls) RemoveCredential(ctx context.Context, name string) (Credential, e
 	return ask(ctx, c, VerbRemoveCredential, credentialRef{name})
 }
 
+func (c calls) Schedules(ctx context.Context) ([]Schedule, error) {
+	return ask(ctx, c, VerbSchedules, None{})
+}
+
+func (c calls) Schedule(ctx context.Context, name string) (Schedule, error) {
+	return ask(ctx, c, VerbSchedule, scheduleRef{name})
+}
+
+func (c calls) CreateSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error) {
+	return ask(ctx, c, VerbCreateSchedule, s)
+}
+
+func (c calls) PauseSchedule(ctx context.Context, edit ScheduleEdit) (Schedule, error) {
+	return ask(ctx, c, VerbPauseSchedule, edit)
+}
+
+func (c calls) RunSchedule(ctx context.Context, name string) (Job, error) {
+	return ask(ctx, c, VerbRunSchedule, scheduleRef{name})
+}
+
+func (c calls) RemoveSchedule(ctx context.Context, name string) (Schedule, error) {
+	return ask(ctx, c, VerbRemoveSchedule, scheduleRef{name})
+}
+
 func (c calls) Usage(ctx context.Context, q UsageQuery) ([]Usage, error) {
 	return ask(ctx, c, VerbUsage, q)
 }

@@ -25,6 +25,7 @@ type Engine interface {
 	Host
 	HostTests
 	Accounting
+	Schedules
 }
 
 // Jobs are the operations on jobs. Errors: *InvalidError and *FieldError for

@@ -60,6 +60,8 @@ type Job struct {
 	RetryOf   string `json:"retry_of,omitempty"`   // the job that was lost, of which this one is a retry
 	RetriedAs string `json:"retried_as,omitempty"` // the job that runs this one again
 
+	Schedule string `json:"schedule,omitempty"` // the name of the schedule that has submitted it; empty: none has
+
 	Parent   string  `json:"parent,omitempty" api:"parent_id"` // the job of whose children it is one
 	Variant  string  `json:"variant,omitempty"`                // its name among them, as in os=debian,shard=2
 	Children []Child `json:"children,omitempty"`               // of a parent, in the order of its matrix

@@ -19,6 +19,9 @@ type Submission struct {
 	// Session is the piece of work that the job serves, if a dispatcher submits it.
 	Session *Session `json:"session,omitempty"`
 
+	// Schedule is the name of the schedule that submits it; empty: none does.
+	Schedule string `json:"-"`
+
 	// Wait is how long the response may wait for the job's end, in seconds; 0: not at all.
 	Wait int `json:"-" api:"wait_seconds"`
 

@@ -82,7 +82,7 @@ func (v *Verb) Ref(in any) string {
 		return reflect.ValueOf(in).FieldByName("ID").String()
 	case OfVM, OfFile:
 		return reflect.ValueOf(in).FieldByName("VM").String()
-	case OfJobs, OfVMs, OfVolume, OfQueues, OfNew, OfAll:
+	case OfJobs, OfVMs, OfVolume, OfQueues, OfSchedule, OfNew, OfAll:
 	}
 	return ""
 }
@@ -201,6 +201,13 @@ var (
 	VerbCreateCredential = verb("CreateCredential", "createCredential", "Add a credential; its value is in no response", "POST /v1/credentials", never, RoleAdmin, OfAll, "admin", Engine.CreateCredential).makes(Created, nil)                        // a repeated call would find it there
 	VerbRemoveCredential = verb("RemoveCredential", "deleteCredential", "Remove a credential; what was begun with it is cut off", "DELETE /v1/credentials/{credential}", never, RoleAdmin, OfAll, "admin", of[credentialRef](Engine.RemoveCredential)) // a repeated call would find none
 
+	VerbSchedules      = listed(verb("Schedules", "listSchedules", "List schedules, by name", "GET /v1/schedules", always, RoleRead, OfSchedule, "jobs", ofNothing(Engine.Schedules)))
+	VerbSchedule       = verb("Schedule", "getSchedule", "Get a schedule, with its last runs", "GET /v1/schedules/{schedule}", always, RoleRead, OfSchedule, "jobs", of[scheduleRef](Engine.Schedule))
+	VerbCreateSchedule = verb("CreateSchedule", "createSchedule", "Add a schedule, which submits a job at given times", "POST /v1/schedules", never, RoleRun, OfSchedule, "jobs", Engine.CreateSchedule).makes(Created, func(s Schedule) string { return "schedules/" + s.Name }) // a repeated call would find it there
+	VerbPauseSchedule  = verb("PauseSchedule", "pauseSchedule", "Pause a schedule, or resume it", "POST /v1/schedules/{schedule}/pause", always, RoleRun, OfSchedule, "jobs", Engine.PauseSchedule)
+	VerbRunSchedule    = verb("RunSchedule", "runSchedule", "Submit the job of a schedule now", "POST /v1/schedules/{schedule}/run", never, RoleRun, OfSchedule, "jobs", of[scheduleRef](Engine.RunSchedule)).makes(Created, func(j Job) string { return "jobs/" + j.ID }) // it would run twice
+	VerbRemoveSchedule = verb("RemoveSchedule", "deleteSchedule", "Remove a schedule; its jobs stay", "DELETE /v1/schedules/{schedule}", never, RoleRun, OfSchedule, "jobs", of[scheduleRef](Engine.RemoveSchedule))                                                       // a repeated call would find none
+
 	VerbUsage = verb("Usage", "getUsage", "Say what jobs have used", "GET /v1/usage{?by,since,principal}", always, RoleRead, OfJobs, "jobs", Engine.Usage)
 
 	VerbCheckHost      = verb("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost)).readsHost()
@@ -295,6 +302,9 @@ type (
 	attachedRef struct {
 		Volume string `json:"volume"`
 		VM     string `json:"vm" api:",required"`
+	}
+	scheduleRef struct {
+		Schedule string `json:"schedule"`
 	}
 	tokenRef struct {
 		Token string `json:"token"`
@@ -422,6 +432,7 @@ func (r vmRef) ref() string         { return r.VM }
 func (r poolRef) ref() string       { return r.Pool }
 func (r checkpointRef) ref() string { return r.Checkpoint }
 func (r volumeRef) ref() string     { return r.Volume }
+func (r scheduleRef) ref() string   { return r.Schedule }
 func (r tokenRef) ref() string      { return r.Token }
 func (r credentialRef) ref() string { return r.Credential }
 func (r hostTestRef) ref() string   { return r.Test }

@@ -16,7 +16,7 @@ import (
 )
 
 func TestVerbs_HasEveryMethodOnce(t *testing.T) {
-	subjects := []job.Subject{job.OfJob, job.OfJobs, job.OfVM, job.OfVMs, job.OfFile, job.OfVolume, job.OfQueues, job.OfNew, job.OfAll}
+	subjects := []job.Subject{job.OfJob, job.OfJobs, job.OfVM, job.OfVMs, job.OfFile, job.OfVolume, job.OfQueues, job.OfSchedule, job.OfNew, job.OfAll}
 	var got, want []string
 	routes := map[string]string{}
 	for _, v := range job.Verbs() {

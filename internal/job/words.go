@@ -123,6 +123,10 @@ func (w Words) Phrase(out any) any {
 		return w.hostTest(out)
 	case []HostTest:
 		return each(out, w.hostTest)
+	case Schedule:
+		return w.schedule(out)
+	case []Schedule:
+		return each(out, w.schedule)
 	}
 	return out
 }
@@ -170,6 +174,15 @@ func (w Words) hostTest(t HostTest) HostTest {
 		return s
 	})
 	return t
+}
+
+func (w Words) schedule(s Schedule) Schedule {
+	s.Problem = w.In(s.Problem)
+	s.Runs = each(s.Runs, func(r Run) Run {
+		r.Why = w.In(r.Why)
+		return r
+	})
+	return s
 }
 
 func (w Words) vm(v VMInfo) VMInfo {

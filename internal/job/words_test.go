@@ -40,6 +40,8 @@ func TestPhrased_RewritesTextsForPeopleOnly(t *testing.T) {
 		"FilePage": nil, "FileChunk": nil, "FileWritten": nil, "FileEdited": nil, "NetworkReport": nil, "NodeInfo": nil, "[]NodeInfo": nil, "[]Snapshot": nil, "SavedTemplate": nil, "ExposedPort": nil, "[]ExposedPort": nil, "[]Token": nil, "VolumeInfo": nil, "[]VolumeInfo": nil, "NewToken": nil, "Credential": nil, "[]Credential": nil, "[]Usage": nil, "Dispatcher": nil, "[]Dispatcher": nil,
 	}
 	texts["HostTest"] = []string{"Steps.Remedy", "Steps.Text"}
+	texts["Schedule"] = []string{"Problem", "Runs.Why"}
+	texts["[]Schedule"] = texts["Schedule"]
 	texts["[]HostTest"] = texts["HostTest"]
 	const code = string(job.ListVMs)
 	for _, v := range job.Verbs() {

@@ -102,6 +102,18 @@ func (p *pages) volumes(ctx context.Context) (rows [][]any, err error) {
 	return rows, err
 }
 
+func (p *pages) schedules(ctx context.Context) (rows [][]any, err error) {
+	all, err := p.Engine.Schedules(ctx)
+	for _, s := range all {
+		var last job.Run
+		if len(s.Runs) > 0 {
+			last = s.Runs[0]
+		}
+		rows = append(rows, []any{s.Name, s.Cron, s.Timezone, strings.TrimSuffix(s.State()+": "+s.Problem, ": "), s.NextAt, last.At, cmp.Or(last.Job, last.Why), job.Title(s.Manifest.Task), cmp.Or(s.Principal, job.OperatorName)})
+	}
+	return rows, err
+}
+
 func (p *pages) credentials(ctx context.Context) (rows [][]any, err error) {
 	all, err := p.Engine.Credentials(ctx)
 	for _, c := range all {

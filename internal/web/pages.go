@@ -163,6 +163,10 @@ func (p *pages) routes(r *mux.Router) {
 		Columns: []string{"Credential", "For", "As", "Variable", "Secret", "Created", "By"},
 	}, p.credentials))
 
+	get("/schedules", p.listing(job.VerbSchedules, listView{
+		Section: "schedules", Heading: "Schedules", About: "What submits jobs at given times.", Help: "operate", Command: "linus schedule add",
+		Columns: []string{"Schedule", "Times", "Zone", "State", "Next", "Last", "Its job", "Task", "Owner"},
+	}, p.schedules))
 	get("/usage", p.loggedIn(p.forThoseWhoMay(job.VerbUsage, p.usage)))
 	get("/host", p.loggedIn(p.host))
 	get("/host/live", p.loggedIn(p.forThoseWhoMay(job.VerbHostTests, p.live(section{"host", "tests", testsPause, p.testsView}))))

@@ -1,0 +1,351 @@
+// Package schedule makes jobs at times that people have given. It owns schedules: what can be
+// said of them, when their runs are, and what becomes of runs that overlap or were missed. It
+// knows engines only as what jobs are submitted to.
+package schedule
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Store stores schedules.
+type Store interface {
+	// InsertSchedule adds a schedule; false: one of its name is there.
+	InsertSchedule(ctx context.Context, s job.Schedule) (bool, error)
+	// Schedules returns all, by name.
+	Schedules(ctx context.Context) ([]job.Schedule, error)
+	// UpdateSchedule changes one in a transaction; job.ErrNotFound.
+	UpdateSchedule(ctx context.Context, name string, change func(*job.Schedule) error) (job.Schedule, error)
+	// RemoveSchedule removes one, if it is there.
+	RemoveSchedule(ctx context.Context, name string) error
+}
+
+// Engine is what runs the jobs.
+type Engine interface {
+	Submit(ctx context.Context, s job.Submission) (job.Job, error)
+	Job(ctx context.Context, id string) (job.Job, error)
+	Cancel(ctx context.Context, id string) error
+	// Holder returns the principal of a token, as it is now; job.ErrUnauthorized.
+	Holder(ctx context.Context, id string) (job.Principal, error)
+	// Leads reports whether this engine does what one does for all.
+	Leads(ctx context.Context) bool
+}
+
+// Options of Schedules.
+type Options struct {
+	Store  Store
+	Engine Engine
+	Log    *slog.Logger
+}
+
+// Schedules are the schedules of an installation.
+type Schedules struct {
+	o    Options
+	wake chan struct{} // something has changed here
+
+	mu   sync.Mutex
+	some bool // there are some that are not paused, as of the last look
+}
+
+// New returns Schedules; nothing runs before Tend.
+func New(o Options) *Schedules {
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	return &Schedules{o: o, wake: make(chan struct{}, 1)}
+}
+
+const (
+	// looks is how often schedules are looked at, in case that another engine has changed some,
+	// or that the clock was set.
+	looks = 20 * time.Second
+	// late is how late a run may be begun without having been missed.
+	late = 2 * time.Minute
+)
+
+// CreateSchedule adds a schedule of the caller's.
+func (s *Schedules) CreateSchedule(ctx context.Context, spec job.ScheduleSpec) (job.Schedule, error) {
+	if err := spec.Check(); err != nil {
+		return job.Schedule{}, err
+	}
+	c, err := newCalendar(spec.Cron, spec.Timezone)
+	if err != nil {
+		return job.Schedule{}, err
+	}
+	p, _ := job.PrincipalFrom(ctx)
+	if p.Owner() != "" {
+		if _, err := s.o.Engine.Holder(ctx, p.Token); err != nil {
+			return job.Schedule{}, &job.FieldError{Field: "schedule", Problem: "has to run as a token of linus, and the caller has none", Remedy: "make it with a token of linus token create"}
+		}
+	}
+	if text, err := json.Marshal(spec.Manifest); err != nil || len(text) > job.MaxSchedule {
+		return job.Schedule{}, &job.FieldError{Field: "manifest", Problem: fmt.Sprintf("is %d bytes, the limit for a schedule is %d", len(text), job.MaxSchedule), Remedy: "have the job fetch what it needs"}
+	}
+	all, err := s.Schedules(ctx)
+	if err != nil {
+		return job.Schedule{}, err
+	}
+	own := 0
+	for _, other := range all {
+		if other.Principal == p.Owner() {
+			own++
+		}
+	}
+	if own >= job.MaxSchedules {
+		return job.Schedule{}, &job.FieldError{Field: "name", Problem: fmt.Sprintf("would be the schedule %d, the limit is %d", own+1, job.MaxSchedules), Remedy: "remove one that is not needed", Fault: job.FaultLimit}
+	}
+	at := now()
+	made := job.Schedule{ScheduleSpec: spec, Principal: p.Owner(), TokenID: p.Token, CreatedAt: at, NextAt: c.next(at)}
+	isNew, err := s.o.Store.InsertSchedule(ctx, made)
+	if err == nil && !isNew {
+		err = &job.FieldError{Field: "name", Problem: fmt.Sprintf("%q is taken", spec.Name), Remedy: "choose another, or remove that schedule", Fault: job.FaultState}
+	}
+	s.changed()
+	return made, err
+}
+
+// Schedules returns the caller's, by name.
+func (s *Schedules) Schedules(ctx context.Context) ([]job.Schedule, error) {
+	all, err := s.o.Store.Schedules(ctx)
+	visible := all[:0]
+	for _, one := range all {
+		if job.Visible(ctx, one.Principal) {
+			visible = append(visible, one)
+		}
+	}
+	return visible, err
+}
+
+// Schedule returns one of the caller's.
+func (s *Schedules) Schedule(ctx context.Context, name string) (job.Schedule, error) {
+	all, err := s.Schedules(ctx)
+	for _, one := range all {
+		if one.Name == name {
+			return one, nil
+		}
+	}
+	return job.Schedule{}, cmp.Or(err, error(&job.FieldError{Field: "schedule", Problem: fmt.Sprintf("%.80q is unknown", name), Remedy: "linus schedule list shows them", Fault: job.FaultUnknown}))
+}
+
+// PauseSchedule has a schedule make no jobs, or again.
+func (s *Schedules) PauseSchedule(ctx context.Context, edit job.ScheduleEdit) (job.Schedule, error) {
+	if _, err := s.Schedule(ctx, edit.Schedule); err != nil {
+		return job.Schedule{}, err
+	}
+	changed, err := s.o.Store.UpdateSchedule(ctx, edit.Schedule, func(one *job.Schedule) error {
+		one.Paused, one.Waiting = edit.Paused, time.Time{}
+		c, err := newCalendar(one.Cron, one.Timezone)
+		if one.NextAt = (time.Time{}); !one.Paused && err == nil {
+			one.NextAt = c.next(now())
+		}
+		return err
+	})
+	s.changed()
+	return changed, err
+}
+
+// RunSchedule submits a schedule's job now.
+func (s *Schedules) RunSchedule(ctx context.Context, name string) (job.Job, error) {
+	one, err := s.Schedule(ctx, name)
+	if err != nil {
+		return job.Job{}, err
+	}
+	at := now()
+	j, err := s.submit(ctx, one, at)
+	if errors.Is(err, job.ErrUnauthorized) {
+		err = &job.FieldError{Field: "schedule", Problem: "cannot run: its token was revoked or has expired", Remedy: "remove it and add it again", Fault: job.FaultState}
+	}
+	if err != nil {
+		return j, err
+	}
+	_, err = s.o.Store.UpdateSchedule(ctx, name, func(one *job.Schedule) error {
+		one.Note(job.Run{At: at, Job: j.ID})
+		return nil
+	})
+	return j, err
+}
+
+// RemoveSchedule removes a schedule.
+func (s *Schedules) RemoveSchedule(ctx context.Context, name string) (job.Schedule, error) {
+	one, err := s.Schedule(ctx, name)
+	if err == nil {
+		err = s.o.Store.RemoveSchedule(ctx, name)
+	}
+	s.changed()
+	return one, err
+}
+
+// Busy reports whether there are schedules for which an engine has to be there.
+func (s *Schedules) Busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.some
+}
+
+func (s *Schedules) changed() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Tend makes jobs whose time has come, until ctx ends, on the engine that leads.
+func (s *Schedules) Tend(ctx context.Context) {
+	for {
+		next, err := s.look(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.o.Log.Error("looking at schedules failed, will be tried again", "err", err)
+		}
+		wait := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
+		case <-s.wake:
+		}
+		wait.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// look makes the jobs that are due, and returns when to look again.
+func (s *Schedules) look(ctx context.Context) (time.Duration, error) {
+	all, err := s.o.Store.Schedules(ctx)
+	if err != nil {
+		return looks, err
+	}
+	some, next := false, looks
+	leads := len(all) > 0 && s.o.Engine.Leads(ctx)
+	for _, one := range all {
+		some = some || !one.Paused
+		if one.Paused || !leads {
+			continue
+		}
+		after, failed := s.run(ctx, one)
+		err = errors.Join(err, failed)
+		if failed == nil && !after.NextAt.IsZero() {
+			next = max(0, min(next, time.Until(after.NextAt)))
+		}
+	}
+	s.mu.Lock()
+	s.some = some
+	s.mu.Unlock()
+	return next, err
+}
+
+// run makes the job of a schedule whose time has come, and returns it as it is then. It may be
+// interrupted anywhere: the run is one job by its key, and what follows is stored after it.
+func (s *Schedules) run(ctx context.Context, one job.Schedule) (job.Schedule, error) {
+	at := now()
+	c, err := newCalendar(one.Cron, one.Timezone)
+	if err != nil {
+		return one, err
+	}
+	due := !one.NextAt.IsZero() && !one.NextAt.After(at)
+	if !due && one.Waiting.IsZero() {
+		return one, nil
+	}
+	run, waiting := job.Run{At: one.NextAt}, time.Time{}
+	if !due {
+		run.At = one.Waiting
+	}
+	running, err := s.running(ctx, one)
+	if err != nil {
+		return one, err
+	}
+	switch {
+	case due && one.Missed == job.MissedSkip && at.Sub(one.NextAt) > late:
+		run.Why, waiting = "missed: no engine worked at that time", one.Waiting
+	case running != "" && !due:
+		return one, nil
+	case running != "" && one.Overlap == job.OverlapQueue:
+		run.Why, waiting = "waits for the end of job "+running, run.At
+	case running != "" && one.Overlap == job.OverlapSkip:
+		run.Why = "left out: job " + running + " had not ended"
+	}
+	problem := ""
+	if run.Why == "" {
+		if run.Job, run.Why, problem, err = s.begin(ctx, one, run.At, running); err != nil {
+			return one, err
+		}
+	}
+	return s.o.Store.UpdateSchedule(ctx, one.Name, func(is *job.Schedule) error {
+		if !is.NextAt.Equal(one.NextAt) || !is.Waiting.Equal(one.Waiting) || !is.CreatedAt.Equal(one.CreatedAt) {
+			return nil // it was changed meanwhile
+		}
+		is.Problem, is.Waiting = problem, waiting
+		if due {
+			is.NextAt = c.next(at)
+		}
+		is.Note(run)
+		return nil
+	})
+}
+
+// running returns the schedule's last job if that has not ended.
+func (s *Schedules) running(ctx context.Context, one job.Schedule) (string, error) {
+	id := one.LastJob()
+	for id != "" {
+		j, err := s.o.Engine.Job(ctx, id)
+		switch {
+		case errors.Is(err, job.ErrNotFound):
+			return "", nil
+		case err != nil:
+			return "", err
+		case !j.Status.Terminal():
+			return id, nil
+		}
+		id = j.RetriedAs
+	}
+	return "", nil
+}
+
+// begin makes the job of a run, after it has cancelled the one before if that runs. What is wrong
+// with the job is why there is none, and a problem ends the schedule; errors are worth another try.
+func (s *Schedules) begin(ctx context.Context, one job.Schedule, at time.Time, running string) (id, why, problem string, err error) {
+	if running != "" {
+		if err := s.o.Engine.Cancel(ctx, running); err != nil && !errors.Is(err, job.ErrCompleted) && !errors.Is(err, job.ErrNotFound) {
+			return "", "", "", err
+		}
+	}
+	j, err := s.submit(ctx, one, at)
+	_, refused := errors.AsType[*job.FieldError](err)
+	_, invalid := errors.AsType[*job.InvalidError](err)
+	switch {
+	case errors.Is(err, job.ErrUnauthorized), errors.Is(err, job.ErrNotAllowed):
+		problem = "its token was revoked, has expired or may not submit jobs any more: remove it and add it again"
+		return "", problem, problem, nil
+	case refused || invalid:
+		return "", err.Error(), "", nil
+	case err != nil:
+		return "", "", "", err
+	}
+	s.o.Log.Info("job submitted by a schedule", "job_id", j.ID, "schedule", one.Name)
+	return j.ID, "", "", nil
+}
+
+// submit submits the job of a run as who has made the schedule may now.
+func (s *Schedules) submit(ctx context.Context, one job.Schedule, at time.Time) (job.Job, error) {
+	p := job.Operator()
+	if one.Principal != "" || one.TokenID != "" {
+		var err error
+		if p, err = s.o.Engine.Holder(ctx, one.TokenID); err != nil {
+			return job.Job{}, err
+		}
+	}
+	if err := p.Refusal(job.VerbSubmit); err != nil {
+		return job.Job{}, err
+	}
+	return s.o.Engine.Submit(job.WithPrincipal(ctx, p), job.Submission{
+		Manifest: one.Manifest, IdempotencyKey: one.ScheduleKey(at), Client: "schedule", Schedule: one.Name,
+	})
+}
+
+func now() time.Time { return time.Now().UTC() }
