@@ -10,6 +10,7 @@ import (
 
 	spec "linus/internal/field"
 	"linus/internal/lazyregexp"
+	"linus/internal/vm"
 )
 
 // MaxChildren bounds the jobs that one manifest makes.
@@ -133,7 +134,23 @@ func (m Manifest) axes() (all []axis, bad []*FieldError) {
 	if n > MaxChildren && bad == nil {
 		bad = append(bad, field("manifest.matrix", "give fewer values or shards", "makes more than %d jobs", MaxChildren))
 	}
+	if n > 1 {
+		bad = append(bad, m.forOne()...)
+	}
 	return all, bad
+}
+
+// forOne returns what only one VM at a time can have, of what several are to have.
+func (m Manifest) forOne() (bad []*FieldError) {
+	for i, v := range m.Volumes {
+		if v.Mode != vm.MountRO {
+			bad = append(bad, field(fmt.Sprintf("manifest.volumes[%d]", i), "mount it ro, which any number of VMs may", "is written by one VM at a time, and the jobs of a matrix run beside each other"))
+		}
+	}
+	if a, err := ParseAddresses(m.Network.IP); m.Network.IP != "" && err == nil && a.Fixed() && a.First == a.Last {
+		bad = append(bad, field("manifest.network.ip", "give dhcp, or a pool of addresses as in 10.0.0.50-10.0.0.99/24", "%q is one address, and the jobs of a matrix have a VM each", m.Network.IP))
+	}
+	return bad
 }
 
 // Variant is the manifest of a child.
