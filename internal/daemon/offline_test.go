@@ -23,7 +23,7 @@ func TestPeek_EveryVerbReadsOrSaysWhatIsMissing(t *testing.T) {
 	defer done()
 	reads := map[string]bool{
 		"Job": true, "Manifest": true, "Result": true, "List": true, "Watch": true, "Output": true, "OpenArtifact": true,
-		"Pools": true, "Pool": true, "HostTests": true, "Checkpoints": true, "Checkpoint": true, "Engines": true, "Dispatchers": true, "Usage": true, "Tokens": true, "Credentials": true,
+		"Pools": true, "Pool": true, "HostTests": true, "Checkpoints": true, "Checkpoint": true, "Engines": true, "Dispatchers": true, "Usage": true, "Schedules": true, "Schedule": true, "Tokens": true, "Credentials": true,
 	}
 	for _, v := range job.Verbs() {
 		_, err := v.Do(t.Context(), e, verbtest.About(v, "x"))
