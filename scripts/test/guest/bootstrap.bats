@@ -308,6 +308,7 @@ make_runner() { # archive, sum
   mkdir -p "${dir}/bin"
   printf '#!/usr/bin/env bash\n' >"${dir}/run.sh"
   printf '#!/usr/bin/env bash\necho 2.330.0\n' >"${dir}/bin/Runner.Listener"
+  # shellcheck disable=SC2016 # the program's own variables
   printf '#!/usr/bin/env bash\necho "dependencies $*" >>"${PACKAGE_STUB}/calls"\n' >"${dir}/bin/installdependencies.sh"
   chmod +x "${dir}/run.sh" "${dir}"/bin/*
   archive=${BATS_TEST_TMPDIR}/runner.tar.gz
@@ -318,6 +319,7 @@ make_runner() { # archive, sum
     path=$(type -P "${tool}")
     ln -sf "${path}" "${bin}/${tool}"
   done
+  # shellcheck disable=SC2016 # the program's own variables
   stub_program chown 'echo "chown $*" >>"${PACKAGE_STUB}/calls"'
 }
 
