@@ -95,6 +95,7 @@ func TestBuild_StepsMakeATemplate(t *testing.T) {
 		at = end.Template
 		return text
 	}
+	do("ENV", "HOME", b.dir) // a login shell reads no profile of this machine
 	do("ENV", "A", "it's", "B", "$A and ${HOME}$(x)")
 	do("WORKDIR", "new/dir")
 	said := do("RUN", `echo "$B"; pwd; echo wrong >&2; sleep 60 &`)
@@ -102,11 +103,11 @@ func TestBuild_StepsMakeATemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(said) != 3 || said[0] != "it's and "+self.HomeDir+"$(x)" && said[1] != "it's and "+self.HomeDir+"$(x)" {
+	if len(said) != 3 || said[0] != "it's and "+b.dir+"$(x)" && said[1] != "it's and "+b.dir+"$(x)" {
 		t.Errorf("it says %q", said)
 	}
 	do("USER", self.Username)
-	want := &envd.Template{User: self.Username, Workdir: b.dir + "/new/dir", Env: map[string]string{"A": "it's", "B": "it's and " + self.HomeDir + "$(x)"}}
+	want := &envd.Template{User: self.Username, Workdir: b.dir + "/new/dir", Env: map[string]string{"HOME": b.dir, "A": "it's", "B": "it's and " + b.dir + "$(x)"}}
 	if diff := cmp.Diff(want, at); diff != "" {
 		t.Error(diff)
 	}
@@ -189,13 +190,14 @@ func TestSandbox_BeginsAgainAfterABoot(t *testing.T) {
 	}
 	b := &box{socket: filepath.Join(t.TempDir(), "s"), dir: t.TempDir()}
 	end := b.serveFrom(t, o)
-	template := envd.Template{Workdir: b.dir, Env: map[string]string{"A": "template", "B": "template"}, Start: "echo $A $B >>started; sleep 600", Ready: "test -s started"}
+	// Its shells are login shells, which read no profile of this machine.
+	template := envd.Template{Workdir: b.dir, Env: map[string]string{"A": "template", "B": "template", "HOME": b.dir}, Start: "echo $A $B >>started; sleep 600", Ready: "test -s started"}
 	if status, text := b.call(t, "POST", "/init", nil, marshal(t, envd.Init{Template: &template, EnvVars: map[string]string{"B": "sandbox"}})); status != http.StatusNoContent {
 		t.Fatal(status, text)
 	}
 	begins := func(want string) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			got, _ := os.ReadFile(b.dir + "/started")
 			if string(got) == want {
 				break
@@ -222,7 +224,7 @@ func TestSandbox_BeginsAgainAfterABoot(t *testing.T) {
 
 func TestSandbox_IsNotThereWhoseStartCommandFails(t *testing.T) {
 	b := serve(t)
-	if status, text := b.call(t, "POST", "/init", nil, marshal(t, envd.Init{Template: &envd.Template{Start: "exit 7", Ready: "false"}})); status != http.StatusBadRequest || !strings.Contains(text, "exit status 7") {
+	if status, text := b.call(t, "POST", "/init", nil, marshal(t, envd.Init{Template: &envd.Template{Env: map[string]string{"HOME": b.dir}, Start: "exit 7", Ready: "false"}})); status != http.StatusBadRequest || !strings.Contains(text, "exit status 7") {
 		t.Error(status, text)
 	}
 }

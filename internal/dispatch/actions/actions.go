@@ -138,7 +138,7 @@ func New(o Options) (dispatch.Queue, error) {
 	}
 	q := &Queue{
 		Options: o,
-		api:     &api{url: strings.TrimSuffix(o.API, "/"), http: &http.Client{CheckRedirect: dispatch.Stay}, before: map[string]page{}, now: map[string]page{}},
+		api:     &api{url: strings.TrimSuffix(o.API, "/"), http: &http.Client{CheckRedirect: dispatch.Stay}, before: map[string]page{}, now: map[string]page{}, most: maxKept},
 		waiting: map[int64]waiting{}, noted: map[noted]int{}, said: map[string]bool{}, woken: make(chan struct{}, 1),
 		runners: map[string]string{}, robbed: map[string]bool{},
 	}

@@ -45,7 +45,7 @@ type api struct {
 	left, limit int       // requests until reset
 	reset       time.Time
 	before, now map[string]page // what the last look has read, and this one
-	kept        int             // bytes of the answers of this one
+	kept, most  int             // bytes of the answers of this one, and how many may be
 }
 
 // page is what was read from a URL, as long as it does not change.

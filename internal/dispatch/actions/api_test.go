@@ -183,7 +183,8 @@ func TestRates_OutlastAClockThatIsPutBack(t *testing.T) {
 // What large answers leave in memory is bounded.
 func TestWaiting_KeepsSoMuch(t *testing.T) {
 	var repositories []string
-	for i := range 2 * maxKept / maxAnswer {
+	const size, most = 100_000, 400_000
+	for i := range 2 * most / size {
 		repositories = append(repositories, "acme/r"+strconv.Itoa(i))
 	}
 	q, err := New(Options{Repositories: repositories, Key: Key{Token: "t"}, Log: slog.New(slog.DiscardHandler)})
@@ -191,7 +192,11 @@ func TestWaiting_KeepsSoMuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	of := q.(*Queue)
-	pad := strings.Repeat("x", maxAnswer-1000)
+	if of.api.most != maxKept {
+		t.Errorf("%d bytes may be kept", of.api.most)
+	}
+	of.api.most = most
+	pad := strings.Repeat("x", size)
 	of.api.http.Transport = answers(func(r *http.Request) (int, http.Header, []byte) {
 		body := `{}`
 		switch {
@@ -210,7 +215,7 @@ func TestWaiting_KeepsSoMuch(t *testing.T) {
 	for _, p := range of.api.before {
 		kept += p.size
 	}
-	if of.at != 0 || kept == 0 || kept > maxKept {
+	if of.at != 0 || kept == 0 || kept > most {
 		t.Errorf("%d bytes are kept", kept)
 	}
 }

@@ -341,7 +341,7 @@ func fetch[T any](ctx context.Context, q *Queue, path string) (is T, err error) 
 		is, _ = known.value.(T)
 	}
 	before := q.api.now[path].size
-	if kept := q.api.kept + size - before; etag != "" && kept <= maxKept {
+	if kept := q.api.kept + size - before; etag != "" && kept <= q.api.most {
 		q.api.now[path], q.api.kept = page{etag, is, size}, kept
 	}
 	return is, nil
