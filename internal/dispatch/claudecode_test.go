@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"linus/internal/dispatch"
@@ -61,4 +62,19 @@ func TestClaudeCode_KeepsRunners(t *testing.T) {
 	if err := <-ended; err != nil || len(started) > 0 || len(e.VMs()) != 4 {
 		t.Errorf("%v, %d jobs", err, len(e.VMs()))
 	}
+}
+
+// A runner that ends as soon as it has begun, and says that all is well, costs no VM after the other.
+func TestClaudeCode_RunnersThatEndAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := queuetest.NewEngine(t)
+		e.Run = func(context.Context, queuetest.VM) int { return 0 }
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		err := dispatch.KeepClaudeCode(ctx, dispatch.Options{Engine: e, Name: "here", Sessions: 2, Log: quiet}, dispatch.ClaudeCode{Secret: "s", Replace: time.Hour})
+		if n := len(e.VMs()); err != nil || n < 5 || n > 40 {
+			t.Errorf("%v, %d VMs in an hour", err, n)
+		}
+	})
 }
