@@ -49,15 +49,13 @@ func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, erro
 	return s.endAt(ctx, v, seconds)
 }
 
-// started starts a sandbox that is off. One whose time was over may be about to be suspended just now.
+// started starts a sandbox that is off. One whose time was over may be about to be stopped just now,
+// and is started when that is done: so it is started also where it does not seem to be off.
 func (s *server) started(ctx context.Context, id string) error {
 	again := time.NewTicker(startAgain)
 	defer again.Stop()
 	for {
-		v, err := s.Sandboxes.Sandbox(ctx, id)
-		if err == nil && v.Off != "" {
-			_, err = s.Engine.StartVM(ctx, id)
-		}
+		_, err := s.Engine.StartVM(ctx, id)
 		if field, ok := errors.AsType[*job.FieldError](err); !ok || field.Fault != job.FaultState {
 			return err
 		}
