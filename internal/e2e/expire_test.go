@@ -42,7 +42,10 @@ func TestExpire_AVMsTimeIsChanged(t *testing.T) {
 	lease("without a time", false)
 	h.cli(t, "vm", "set", "dev", "--ttl", "2", "--at-end", "suspend")
 	until("it is not suspended", func(_ int, shown string) bool { return strings.Contains(shown, "status     suspended") })
-	h.cli(t, "vm", "resume", "dev")
+	until("its suspend does not end", func(int, string) bool { // it is shown as suspended a moment before
+		code, _ := h.exits(t, "vm", "resume", "dev")
+		return code == 0
+	})
 	if said := h.cli(t, "job", "exec", "--vm", "dev", "--", "echo", "back"); said != "back\n" {
 		t.Errorf("after that: %q", said)
 	}
