@@ -101,6 +101,7 @@ var arrows = map[string][]string{
 	"internal/junit":       {},
 	"internal/sandbox":     {"internal/envd", "internal/sandbox/rpc"},
 	"internal/sandbox/rpc": {},
+	"internal/capped":      {},
 	"internal/wholefile":   {},
 	"internal/worker":      {"internal/handover"},
 	"internal/worktree":    {"internal/intake"},
@@ -149,7 +150,7 @@ var arrows = map[string][]string{
 }
 
 // leaves may be imported by every package: they import none of ours.
-var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term", "internal/vm", "internal/wholefile"}
+var leaves = []string{"internal/capped", "internal/envfile", "internal/lazyregexp", "internal/term", "internal/vm", "internal/wholefile"}
 
 // testOnly are the packages that nothing but tests may import.
 var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/forgetest", "internal/githubtest", "internal/gittest", "internal/leaktest", "internal/loops", "internal/mutate", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest", "internal/wiretest"}
@@ -177,7 +178,7 @@ var onlyIn = map[string][]string{
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/claude", "internal/envd", "internal/envfile", "internal/handover", "internal/job", "internal/lock", "internal/result", "internal/secret", "internal/term", "internal/vm", "internal/wholefile"}
+var standardOnly = []string{"internal/capped", "internal/claude", "internal/envd", "internal/envfile", "internal/handover", "internal/job", "internal/lock", "internal/result", "internal/secret", "internal/term", "internal/vm", "internal/wholefile"}
 
 // A VM's row is the fleet's: the executor of jobs, which has the VMs of its jobs in its hands,
 // changes none.

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"linus/internal/capped"
 	"linus/internal/job"
 	"linus/internal/term"
 )
@@ -172,7 +173,7 @@ func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.F
 		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "GIT_NO_REPLACE_OBJECTS=1",
 		"GIT_CEILING_DIRECTORIES=" + g.o.Dir, "GIT_ALLOW_PROTOCOL=" + w.protocol(),
 	}, w.environment()...)
-	out, said := &bounded{most: maxAnswer}, &bounded{most: 64 << 10}
+	out, said := &capped.Writer{Most: maxAnswer}, &capped.Writer{Most: 64 << 10}
 	cmd.Stdout, cmd.Stderr = out, said
 	if stdin != nil {
 		cmd.Stdin = stdin
@@ -181,10 +182,10 @@ func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.F
 	together(cmd)
 	err = cmd.Run()
 	switch {
-	case err == nil && out.over:
+	case err == nil && out.Cut():
 		return "", fmt.Errorf("git %s: its answer is longer than %d bytes", args[0], maxAnswer)
 	case err == nil:
-		return out.String(), nil
+		return string(out.Bytes()), nil
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("git %s: %w", args[0], context.Cause(ctx))
 	}
@@ -194,7 +195,7 @@ func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.F
 	}
 	why := w.refusal()
 	if why == "" {
-		why = lastWords(said.String())
+		why = lastWords(string(said.Bytes()))
 	}
 	return "", &failure{args[0], cmp.Or(why, err.Error()), exit.ExitCode()}
 }
@@ -213,23 +214,6 @@ func lastWords(said string) string {
 	}
 	return text
 }
-
-// bounded keeps the first bytes that are written to it. It embeds no buffer: that would read from a
-// pipe by itself, without a bound.
-type bounded struct {
-	kept []byte
-	most int
-	over bool
-}
-
-func (b *bounded) Write(data []byte) (int, error) {
-	left := b.most - len(b.kept)
-	b.over = b.over || len(data) > left
-	b.kept = append(b.kept, data[:min(len(data), left)]...)
-	return len(data), nil
-}
-
-func (b *bounded) String() string { return string(b.kept) }
 
 // fits returns an error if a repository, with all that was fetched for it, is too large.
 func (g *Git) fits(at string) error {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"linus/internal/capped"
 	"linus/internal/term"
 )
 
@@ -95,13 +96,13 @@ func (p *Pool) Output(ctx context.Context, cmd Command, limit int) ([]byte, erro
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	tooMuch := fmt.Errorf("wrote more than %d bytes", limit)
-	out := &bounded{limit: limit, over: func() { cancel(tooMuch) }}
+	out := &capped.Writer{Most: limit, Over: func() { cancel(tooMuch) }}
 	cmd.Stdout = out
 	err := p.Run(ctx, cmd)
 	if err == nil && errors.Is(context.Cause(ctx), tooMuch) { // it had already ended
 		err = fmt.Errorf("%s: %w", cmd.Name, tooMuch)
 	}
-	return out.kept, err
+	return out.Bytes(), err
 }
 
 func orDiscard(w io.Writer) io.Writer {
@@ -155,20 +156,4 @@ func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return string(t.kept)
-}
-
-// bounded keeps the first limit bytes written and reports when there are more.
-type bounded struct {
-	kept  []byte
-	limit int
-	over  func()
-}
-
-func (b *bounded) Write(data []byte) (int, error) {
-	room := b.limit - len(b.kept)
-	if len(data) > room {
-		b.over()
-	}
-	b.kept = append(b.kept, data[:min(len(data), room)]...)
-	return len(data), nil
 }

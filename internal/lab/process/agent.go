@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+
+	"linus/internal/capped"
 )
 
 // agentServer is a guest's side of the QEMU guest agent protocol.
@@ -127,20 +129,7 @@ func (a *agentServer) interfaces(struct{}) (any, error) {
 // agentExec is a command run by guest-exec.
 type agentExec struct {
 	*program
-	out, err capped
-}
-
-// capped keeps the first bytes of an output and drops the rest.
-type capped struct {
-	kept []byte
-	cut  bool
-}
-
-func (b *capped) Write(p []byte) (int, error) {
-	room := agentOutputLimit - len(b.kept)
-	b.cut = b.cut || len(p) > room
-	b.kept = append(b.kept, p[:min(len(p), room)]...)
-	return len(p), nil
+	out, err capped.Writer
 }
 
 // execArguments are those of guest-exec; its output is always captured.
@@ -160,7 +149,7 @@ func (a *agentServer) exec(v execArguments) (any, error) {
 	if env == nil {
 		env = []string{"PATH=" + guestPath, "HOME=/root", "LANG=C.UTF-8"}
 	}
-	run := &agentExec{}
+	run := &agentExec{out: capped.Writer{Most: agentOutputLimit}, err: capped.Writer{Most: agentOutputLimit}}
 	if run.program, err = a.guest.procs.run(append([]string{path}, v.Arg...), "/", env, nil, nil, bytes.NewReader(v.Input), &run.out, &run.err); err != nil {
 		return nil, err
 	}
@@ -189,11 +178,11 @@ func (a *agentServer) execStatus(v struct{ PID int }) (any, error) {
 		} else {
 			answer["exitcode"] = status.ExitStatus()
 		}
-		for name, output := range map[string]*capped{"out": &run.out, "err": &run.err} {
-			if len(output.kept) > 0 {
-				answer[name+"-data"] = base64.StdEncoding.EncodeToString(output.kept)
+		for name, output := range map[string]*capped.Writer{"out": &run.out, "err": &run.err} {
+			if len(output.Bytes()) > 0 {
+				answer[name+"-data"] = base64.StdEncoding.EncodeToString(output.Bytes())
 			}
-			if output.cut {
+			if output.Cut() {
 				answer[name+"-truncated"] = true
 			}
 		}

@@ -1,0 +1,31 @@
+// Package capped keeps the first bytes of what others write, so that what they say is bounded.
+package capped
+
+// Writer keeps the first Most bytes that are written to it, and takes the rest without keeping it.
+// It has a buffer and is none: io.Copy, and os/exec with it, would have that read by itself, past
+// the bound.
+type Writer struct {
+	Most int
+	Over func() // called by each write that goes beyond; may be nil
+
+	kept []byte
+	cut  bool
+}
+
+func (w *Writer) Write(data []byte) (int, error) {
+	left := w.Most - len(w.kept)
+	if len(data) > left {
+		w.cut = true
+		if w.Over != nil {
+			w.Over()
+		}
+	}
+	w.kept = append(w.kept, data[:min(len(data), left)]...)
+	return len(data), nil
+}
+
+// Bytes are those that are kept.
+func (w *Writer) Bytes() []byte { return w.kept }
+
+// Cut reports whether there were more.
+func (w *Writer) Cut() bool { return w.cut }
