@@ -20,16 +20,14 @@ func (h *hookFlags) register(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("webhook", cobra.NoFileCompletions)
 }
 
-// secret returns what webhooks are signed with; empty: there are none.
+// secret returns what webhooks are signed with; empty: there are none. Beside the engine they may come
+// to its own server, without an address of theirs.
 func (h *hookFlags) secret(ctx context.Context, a *app) (string, error) {
-	if h.secretFile != "" && h.at == "" && a.own != nil { // they come to the engine's own server
-		return a.secretLine(ctx, "--webhook-secret-file", h.secretFile)
-	}
-	if (h.at == "") != (h.secretFile == "") {
-		return "", usage("--webhook and --webhook-secret-file go together")
-	}
-	if h.at == "" {
+	switch {
+	case h.at == "" && h.secretFile == "":
 		return "", nil
+	case h.secretFile == "", h.at == "" && a.own == nil:
+		return "", usage("--webhook and --webhook-secret-file go together")
 	}
 	return a.secretLine(ctx, "--webhook-secret-file", h.secretFile)
 }
