@@ -1,6 +1,8 @@
 package e2b
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -39,6 +41,7 @@ type lab struct {
 	calls  []string // of verbs
 	holds  map[string]bool
 	dialed int
+	dial   func() (net.Conn, error) // to the program in a VM; nil: one that is served here
 
 	removed []string // templates
 	saves   func(name string)
@@ -197,7 +200,11 @@ func (l *lab) DialSandbox(ctx context.Context, id string) (net.Conn, error) {
 	}
 	l.mu.Lock()
 	l.dialed++
+	dial := l.dial
 	l.mu.Unlock()
+	if dial != nil {
+		return dial()
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -1035,6 +1042,60 @@ func TestProxy_PassesBothWaysAtOnce(t *testing.T) {
 	_ = to.Close()
 	if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) > 0 {
 		t.Errorf("at its end: %q, %v", rest, err)
+	}
+}
+
+// What a client sends that nobody has read when it has its answer, since the sandbox has stopped or
+// did not wait for it, is not read while the next request is awaited.
+func TestProxy_AnswersBeforeTheRequestIsRead(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	for name, c := range map[string]struct {
+		dial func() (net.Conn, error)
+		code int
+	}{
+		"a sandbox that stops": {func() (net.Conn, error) { return nil, job.ErrNotFound }, http.StatusBadGateway},
+		"one that does not listen": {func() (net.Conn, error) {
+			ours, theirs := net.Pipe() // which has no room for the body
+			go func() {
+				_, _ = http.ReadRequest(bufio.NewReader(theirs))
+				_, _ = io.WriteString(theirs, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno")
+			}()
+			return ours, nil
+		}, http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			front := httptest.NewUnstartedServer(l.server)
+			front.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(&log, nil), slog.LevelError)
+			front.Start()
+			defer front.Close()
+			l.ways.drop(made.ID)
+			l.dial = c.dial
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", front.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			const size = 128 << 10
+			go func() {
+				_, _ = fmt.Fprintf(conn, "POST /files HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nX-Access-Token: %s\r\nContent-Length: %d\r\n\r\n%s", made.ID, made.Token, size, strings.Repeat("x", size))
+			}()
+			from := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(from, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text, err := io.ReadAll(resp.Body); resp.StatusCode != c.code || err != nil {
+				t.Errorf("%s: %q, %v", resp.Status, text, err)
+			}
+			if more, err := io.ReadAll(from); len(more) > 0 || err != nil {
+				t.Errorf("after its answer: %q, %v", more, err)
+			}
+			if front.Close(); log.Len() > 0 {
+				t.Error(log.String())
+			}
+		})
 	}
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/hmac"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"linus/internal/envd"
@@ -153,7 +155,7 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy htt
 		}
 	}
 	// Streams go both ways. An answer may begin before the request has ended: a server that then
-	// closed the body would have it cut off. Who says so has to read or close it: the proxy does.
+	// closed the body would have it cut off.
 	_ = control.EnableFullDuplex()                            // HTTP/2 always does
 	go vmpage.CancelWhen(ctx, lookTime, cancel, func() bool { // the sandbox ends, or may not be used any more
 		v, err := s.reachable(ctx, id)
@@ -165,8 +167,44 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy htt
 	}
 	proxy.Transport, proxy.FlushInterval = vmpage.Alone{RoundTripper: way.transport}, -1
 	proxy.ErrorLog = slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug)
-	proxy.ServeHTTP(w, r.WithContext(ctx))
+	r = r.WithContext(ctx)
+	if r.ProtoMajor == 1 && r.Body != http.NoBody {
+		body := &followed{ReadCloser: r.Body}
+		r.Body, w = body, lastAnswer{w, body}
+	}
+	proxy.ServeHTTP(w, r)
 }
+
+// followed is the body of a request of which it is known whether all of it was read.
+type followed struct {
+	io.ReadCloser
+	whole atomic.Bool
+}
+
+func (b *followed) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.whole.Store(true)
+	}
+	return n, err
+}
+
+// lastAnswer has its connection closed unless the request was read before the answer. For net/http
+// would await the next request and read the rest of this one at once, and panic.
+type lastAnswer struct {
+	http.ResponseWriter
+	to *followed
+}
+
+func (w lastAnswer) WriteHeader(code int) {
+	if !w.to.whole.Load() {
+		w.Header().Set("Connection", "close")
+	}
+	w.ResponseWriter.WriteHeader(code)
+}
+
+// Unwrap is for http.ResponseController.
+func (w lastAnswer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // hasToken reports whether a request shows a token, right or wrong.
 func hasToken(r *http.Request) bool {
