@@ -68,7 +68,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	flags.StringVar(&role, "role", string(job.RoleRun), "read, run or admin")
 	flags.DurationVar(&ttl, "ttl", tokenTTL, "how long it is valid, as in 720h; 0: until it is revoked")
 	flags.BoolVar(&spec.E2B, "e2b", false, "in the form that E2B's clients take as E2B_API_KEY")
-	flags.StringSliceVar(&spec.Toolsets, "toolsets", nil, "what it may be used for, over MCP and everywhere else: some of "+strings.Join(job.Toolsets, ", ")+" (default: all)")
+	flags.StringSliceVar(&spec.Toolsets, "toolsets", nil, "what it may be used for, over MCP and everywhere else: some of "+strings.Join(job.TokenToolsets, ", ")+" (default: all but dispatch, which only dispatchers need)")
 	flags.StringSliceVar(&spec.Secrets, "secrets", nil, "secrets its jobs may name, with * and ? as wildcards (default: none; for admin: all)")
 	flags.StringSliceVar(&spec.Credentials, "credentials", nil, "credentials its jobs may name, with * and ? as wildcards (default: none; for admin: all)")
 	flags.StringSliceVar(&spec.Networks, "networks", nil, "bridges and VLAN tags its VMs may be on, as in vmbr1,20-29 (default: as the settings allow)")
@@ -82,7 +82,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	flags.IntVar(&spec.PerHour, "limit-jobs-per-hour", 0, "jobs submitted within an hour (default: no limit)")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"read", "run", "admin"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("toolsets", cobra.FixedCompletions(job.Toolsets, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("toolsets", cobra.FixedCompletions(job.TokenToolsets, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

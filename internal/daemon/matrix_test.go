@@ -232,7 +232,7 @@ func (m *matrix) as(owner string) context.Context {
 
 func (m *matrix) newToken(name string, role job.Role) string {
 	m.t.Helper()
-	created, err := m.e.guarded.CreateToken(m.as(""), job.TokenSpec{Name: name, Role: role})
+	created, err := m.e.guarded.CreateToken(m.as(""), job.TokenSpec{Name: name, Role: role, Toolsets: job.TokenToolsets})
 	if err != nil {
 		m.t.Fatal(err)
 	}

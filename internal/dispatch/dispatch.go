@@ -342,10 +342,13 @@ func (d *dispatcher) watch(ctx context.Context, id string, after int64, wanted f
 }
 
 // before returns this dispatcher's sessions from before: those that go on, and the newest of those
-// that have ended within the time that a session may take. They are its principal's: whoever may
-// submit a job may say the name of any dispatcher.
+// that have ended within the time that a session may take. They are its principal's: other
+// principals' dispatchers may have its name. An error if the principal may have none.
 func (d *dispatcher) before(ctx context.Context) (on, ended []job.Summary, err error) {
 	me, err := d.Engine.Caller(ctx)
+	if err == nil {
+		err = me.Narrowed("a dispatcher", job.DispatchToolset)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -389,6 +389,19 @@ func TestServe_Reports(t *testing.T) {
 	})
 }
 
+// A dispatcher whose token makes no sessions claims no work, for which nobody would be there.
+func TestServe_ATokenThatMakesNoSessions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory("one"), queuetest.NewEngine(t)
+		e.As = job.Principal{Name: "alice", Role: job.RoleRun}
+		err := serves(t, dispatch.Options{}, q, e, synctest.Wait)
+		if !errors.Is(err, job.ErrNotAllowed) || !strings.Contains(err.Error(), "toolset dispatch, and this token was not given it") || len(q.asked) != 0 {
+			t.Errorf("%v, asked at %v", err, q.asked)
+		}
+	})
+}
+
 // Work that another dispatcher's session serves is left to that.
 func TestServe_WorkThatIsServed(t *testing.T) {
 	t.Parallel()

@@ -8,12 +8,13 @@ import (
 	"linus/internal/job"
 )
 
-// A principal's dispatchers and sessions are its own: nobody else sees or drains them, and a token
-// without the toolset of jobs makes none.
+// A principal's dispatchers and sessions are its own: nobody else sees or drains them, and none of its
+// tokens makes them that was not given the toolset for it, whatever else that may.
 func TestDispatchers_BelongToTheirPrincipal(t *testing.T) {
 	r := newRig(t, 1)
 	e := executor.Guarded(r.Executor)
-	alice, bob, root := as(t, "alice", job.RoleRun), as(t, "bob", job.RoleRun), as(t, "root", job.RoleAdmin)
+	alice := job.WithPrincipal(t.Context(), job.Principal{Name: "alice", Role: job.RoleRun, Toolsets: []string{"jobs", "files", "dispatch"}})
+	bob, root := as(t, "bob", job.RoleRun), as(t, "root", job.RoleAdmin)
 	d := job.Dispatcher{Queue: "github:o/r", Name: "here", Principal: "bob"}
 	if got, err := e.ReportDispatcher(alice, d); err != nil || got.Draining {
 		t.Fatalf("%+v, %v", got, err)
@@ -39,9 +40,20 @@ func TestDispatchers_BelongToTheirPrincipal(t *testing.T) {
 	}
 
 	s := job.Submission{Manifest: job.Manifest{AgentType: job.AgentScript, Task: "true"}, Session: &job.Session{Kind: "github", Queue: "o/r", Dispatcher: "here", Name: "n", Work: job.Work{ID: "1"}}}
-	narrow := job.WithPrincipal(t.Context(), job.Principal{Name: "alice", Role: job.RoleRun, Toolsets: []string{"exec"}})
-	if _, err := e.Submit(narrow, s); !errors.Is(err, job.ErrNotAllowed) {
-		t.Errorf("a token for exec alone: %v", err)
+	for name, hostile := range map[string]job.Principal{
+		"exec alone":            {Role: job.RoleRun, Toolsets: []string{"exec"}},
+		"all that tools do":     {Role: job.RoleRun, Toolsets: job.Toolsets},
+		"the same, an admin's":  {Role: job.RoleAdmin, Toolsets: job.Toolsets},
+		"nothing in particular": {Role: job.RoleRun},
+	} {
+		hostile.Name = "alice"
+		ctx := job.WithPrincipal(t.Context(), hostile)
+		if _, err := e.Submit(ctx, s); !errors.Is(err, job.ErrNotAllowed) {
+			t.Errorf("a token of alice's for %s makes a session: %v", name, err)
+		}
+		if _, err := e.ReportDispatcher(ctx, job.Dispatcher{Queue: "github:o/r", Name: "here"}); !errors.Is(err, job.ErrNotAllowed) {
+			t.Errorf("a token of alice's for %s says how the dispatcher is: %v", name, err)
+		}
 	}
 	j, err := e.Submit(alice, s)
 	if err != nil || j.Session == nil || j.Session.Work.ID != "1" {

@@ -59,7 +59,7 @@ func TestGuard_RefusesWhatIsInOtherToolsets(t *testing.T) {
 		if len(v.Toolsets) == 0 {
 			t.Errorf("%s is in no toolset", v.Name)
 		}
-		for _, set := range job.Toolsets {
+		for _, set := range job.TokenToolsets {
 			ctx := job.WithPrincipal(t.Context(), job.Principal{Name: "alice", Role: job.RoleAdmin, Toolsets: []string{set}})
 			var narrowed *job.NarrowedError
 			err := call(ctx, e, v, "x")

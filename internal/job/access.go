@@ -43,7 +43,8 @@ func (p Principal) Refusal(verb AnyVerb) error {
 // Narrowed returns a *NarrowedError if the principal's token is narrowed to other
 // toolsets than those that have what it asks for; else nil.
 func (p Principal) Narrowed(what string, toolsets ...string) error {
-	if len(p.Toolsets) == 0 || slices.ContainsFunc(toolsets, func(t string) bool { return slices.Contains(p.Toolsets, t) }) {
+	all := len(p.Toolsets) == 0 && (p.Admin() || !slices.Contains(toolsets, DispatchToolset))
+	if all || slices.ContainsFunc(toolsets, func(t string) bool { return slices.Contains(p.Toolsets, t) }) {
 		return nil
 	}
 	return &NarrowedError{What: what, Toolsets: toolsets, Has: p.Toolsets}
@@ -78,7 +79,11 @@ type NarrowedError struct {
 }
 
 func (e *NarrowedError) Error() string {
-	return fmt.Sprintf("not allowed: %s is of toolset %s, and this token has only %s; ask an admin for a token with it", e.What, strings.Join(e.Toolsets, " or "), strings.Join(e.Has, ", "))
+	has := "was not given it"
+	if len(e.Has) > 0 {
+		has = "has only " + strings.Join(e.Has, ", ")
+	}
+	return fmt.Sprintf("not allowed: %s is of toolset %s, and this token %s; ask an admin for a token with it", e.What, strings.Join(e.Toolsets, " or "), has)
 }
 
 // Unwrap returns ErrNotAllowed.

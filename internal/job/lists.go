@@ -1,5 +1,7 @@
 package job
 
+import "slices"
+
 // DefaultSystem is what templates are built from.
 const DefaultSystem = "debian-12"
 
@@ -24,3 +26,10 @@ var Phases = []string{PhaseProvision, PhasePush, PhaseStart, PhaseRun, PhaseColl
 
 // Toolsets are the groups of tools that MCP clients can be given.
 var Toolsets = []string{"jobs", "exec", "vm", "files", "admin"}
+
+// DispatchToolset has no tools: its verbs, and to submit jobs as sessions, are for dispatchers. A
+// token has it only if it is given it, or is an admin's that is not narrowed to toolsets.
+const DispatchToolset = "dispatch"
+
+// TokenToolsets are those that tokens are narrowed to.
+var TokenToolsets = append(slices.Clip(Toolsets), DispatchToolset)

@@ -36,10 +36,6 @@ const (
 	maxWorkLabels  = 50
 )
 
-// SessionToolset is the toolset that a token has to have, if it is narrowed to some, to submit
-// jobs as sessions.
-const SessionToolset = "jobs"
-
 // Check returns a *FieldError for what a session cannot be.
 func (s Session) Check() error {
 	for _, text := range []struct{ name, is string }{{"kind", s.Kind}, {"queue", s.Queue}, {"dispatcher", s.Dispatcher}, {"name", s.Name}} {

@@ -62,7 +62,7 @@ func (s Submission) CheckSession() error {
 	if s.Session == nil {
 		return nil
 	}
-	if err := s.Principal.Narrowed("a dispatcher's session", SessionToolset); err != nil {
+	if err := s.Principal.Narrowed("a dispatcher's session", DispatchToolset); err != nil {
 		return err
 	}
 	return s.Session.Check()

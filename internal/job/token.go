@@ -139,8 +139,8 @@ func (s TokenSpec) Validate() error {
 		add(field("role", "use read, run or admin", "%.80q is not a role", string(s.Role)))
 	}
 	for _, t := range s.Toolsets {
-		if !slices.Contains(Toolsets, t) {
-			add(field("toolsets", "use some of: "+strings.Join(Toolsets, ", "), "%.80q is unknown", t))
+		if !slices.Contains(TokenToolsets, t) {
+			add(field("toolsets", "use some of: "+strings.Join(TokenToolsets, ", "), "%.80q is unknown", t))
 		}
 	}
 	for name, list := range map[string][]string{"secrets": s.Secrets, "credentials": s.Credentials, "networks": s.Networks, "storages": s.Storages, "templates": s.Templates} {

@@ -188,7 +188,7 @@ var (
 	VerbEngines = listed(verb("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Engines)))
 
 	VerbDispatchers      = listed(verb("Dispatchers", "listDispatchers", "List those who serve queues, by queue and name", "GET /v1/dispatchers", always, RoleRead, OfQueues, "jobs", ofNothing(Engine.Dispatchers)))
-	VerbReportDispatcher = verb("ReportDispatcher", "reportDispatcher", "Say how a dispatcher is, and learn whether it is to take no more work", "PUT /v1/dispatchers/{name}", always, RoleRun, OfQueues, "jobs", Engine.ReportDispatcher)
+	VerbReportDispatcher = verb("ReportDispatcher", "reportDispatcher", "Say how a dispatcher is, and learn whether it is to take no more work", "PUT /v1/dispatchers/{name}", always, RoleRun, OfQueues, DispatchToolset, Engine.ReportDispatcher)
 	VerbDrainDispatcher  = verb("DrainDispatcher", "drainDispatcher", "Have the dispatchers of a name take no more work", "POST /v1/dispatchers/{name}/drain", always, RoleRun, OfQueues, "jobs", func(e Engine, ctx context.Context, in dispatcherRef) (None, error) {
 		return None{}, e.DrainDispatcher(ctx, in.Name)
 	}).makes(Accepted, nil)

@@ -25,7 +25,7 @@ func TestVerbs_HasEveryMethodOnce(t *testing.T) {
 			t.Errorf("who may call %s is not decided: %q, %q, %q", v.Name, v.Role, v.Of, v.Toolsets)
 		}
 		for _, set := range v.Toolsets {
-			if !slices.Contains(job.Toolsets, set) {
+			if !slices.Contains(job.TokenToolsets, set) {
 				t.Errorf("%s is of toolset %s, which there is not", v.Name, set)
 			}
 		}

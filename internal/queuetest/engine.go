@@ -29,6 +29,8 @@ type Engine struct {
 	Full    int
 	Refuses error
 	Slow    <-chan struct{}
+	// As is whom dispatchers are taken for; without a name: the operator.
+	As job.Principal
 
 	t       testing.TB
 	mu      sync.Mutex
@@ -99,8 +101,13 @@ func (e *Engine) change(id string, with func(vm *VM)) {
 // Set gives a job a status.
 func (e *Engine) Set(id string, status job.Status) { e.change(id, func(vm *VM) { vm.Status = status }) }
 
-// Caller is the operator.
-func (e *Engine) Caller(context.Context) (job.Principal, error) { return job.Operator(), nil }
+// Caller is whom dispatchers are taken for.
+func (e *Engine) Caller(context.Context) (job.Principal, error) {
+	if e.As.Name == "" {
+		return job.Operator(), nil
+	}
+	return e.As, nil
+}
 
 // Plan refuses what can never be served.
 func (e *Engine) Plan(context.Context, job.Submission) ([]string, error) { return nil, e.Refuses }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -502,6 +503,14 @@ func holds9(t *testing.T, s *Store) {
 	tok, err := s.TokenByHash(t.Context(), strings.Repeat("8f", 32))
 	if err != nil || tok.Name != "alice" || tok.Limits.VMs != 8 {
 		t.Errorf("token: %+v, %v", tok, err)
+	}
+	tokens, err := s.Tokens(t.Context())
+	toolsets := map[string]string{} // those that may have been a dispatcher's may be one
+	for _, tok := range tokens {
+		toolsets[tok.Name] = strings.Join(tok.Toolsets, " ")
+	}
+	if want := map[string]string{"alice": "jobs exec vm files admin dispatch", "bob": "jobs files dispatch", "carol": "jobs exec", "dave": "", "erin": ""}; err != nil || !maps.Equal(toolsets, want) {
+		t.Errorf("tokens: %v, %v", toolsets, err)
 	}
 	messages, err := s.Webhooks(t.Context(), 10)
 	if err != nil || len(messages) != 1 || messages[0].JobID != id9(22) {

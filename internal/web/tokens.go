@@ -43,7 +43,7 @@ func tokenGroups() []group {
 			{Zero: true, Seconds: true, Name: "ttl", Label: "Valid for", Hint: "as in 12h or 30d; empty: 90 days; 0: until it is revoked"},
 		}},
 		{Title: "What it may use", Rare: true, fields: []field.Field{
-			{Name: "toolsets", Label: "Toolsets", Hint: "some of " + strings.Join(job.Toolsets, ", ") + "; empty: all"},
+			{Name: "toolsets", Label: "Toolsets", Hint: "some of " + strings.Join(job.TokenToolsets, ", ") + "; empty: all but dispatch, which only dispatchers need"},
 			{Name: "secrets", Needs: toRun, Label: "Secrets", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"},
 			{Name: "credentials", Needs: toRun, Label: "Credentials", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"},
 			{Name: "networks", Needs: toRun, Label: "Networks", Hint: "bridges and VLAN tags, as in vmbr1 20-29; empty: as the settings allow"},

@@ -82,7 +82,11 @@ INSERT INTO pools (name, doc) VALUES
 ('ci', '{"name":"ci","template":"agent-template","resources":{"cpu":2,"memory":"2G","disk":"10G"},"network":{"egress":"lan"},"warm":2,"hibernated":1,"max_age":86400,"created_at":"2026-03-01T12:29:00Z","asked_at":"2026-03-01T12:34:00Z","hits":7,"misses":2,"failure":{"error":"create VM: no space","count":1,"row":1,"maker":"019ca838-0000-7000-8000-000000000038","at":"2026-03-01T12:39:00Z"}}');
 
 INSERT INTO tokens (id, hash, doc) VALUES
-('8f3a2c01', '8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f', '{"id":"8f3a2c01","name":"alice","role":"run","secrets":["NPM_*"],"jobs":20,"vms":8,"created_at":"2026-03-01T12:00:00Z","created_by":"operator","expires_at":"2027-03-01T12:00:00Z"}');
+('8f3a2c01', '8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f8f', '{"id":"8f3a2c01","name":"alice","role":"run","secrets":["NPM_*"],"jobs":20,"vms":8,"created_at":"2026-03-01T12:00:00Z","created_by":"operator","expires_at":"2027-03-01T12:00:00Z"}'),
+('8f3a2c02', '9f', '{"id":"8f3a2c02","name":"bob","role":"run","toolsets":["jobs","files"],"created_at":"2026-03-01T12:00:00Z","created_by":"operator"}'),
+('8f3a2c03', 'af', '{"id":"8f3a2c03","name":"carol","role":"admin","toolsets":["jobs","exec"],"created_at":"2026-03-01T12:00:00Z","created_by":"operator"}'),
+('8f3a2c04', 'bf', '{"id":"8f3a2c04","name":"dave","role":"run","login":"Dave","created_at":"2026-03-01T12:00:00Z","created_by":"operator"}'),
+('8f3a2c05', 'cf', '{"id":"8f3a2c05","name":"erin","role":"admin","created_at":"2026-03-01T12:00:00Z","created_by":"operator"}');
 
 INSERT INTO webhooks (id, job_id, next_at, attempts, doc) VALUES
 ('019ca822-0000-7000-8000-00000000aaaa', '019ca822-0000-7000-8000-000000000022', '2026-03-01T12:23:00Z', 0, '{"id":"019ca822-0000-7000-8000-00000000aaaa","job_id":"019ca822-0000-7000-8000-000000000022","url":"https://ci.example/hooks/linus","body":{"type":"job.ended","timestamp":"2026-03-01T12:23:00Z","data":{"job_id":"019ca822-0000-7000-8000-000000000022","kind":"task","name":"linus-job-000000000022","status":"success","reason":"exit_status","exit_code":0,"created_at":"2026-03-01T12:22:00Z","started_at":"2026-03-01T12:22:00Z","completed_at":"2026-03-01T12:23:00Z","duration_seconds":30,"owner":"alice","client":"cli"}},"created_at":"2026-03-01T12:23:00Z"}');
