@@ -68,8 +68,8 @@ func (a *app) dispatchers(ctx context.Context, c config.Config, e job.Engine, h 
 					return
 				}
 				if err == nil {
-					log.Info("a dispatcher of DISPATCH_FILE has drained", "line", line.number)
-					return
+					log.Info("a dispatcher of DISPATCH_FILE has drained; it waits until that is undone", "line", line.number)
+					continue
 				}
 				log.Error("a dispatcher of DISPATCH_FILE has failed; it is started again", "line", line.number, "err", err, "after", dispatchAgain)
 				select {

@@ -108,7 +108,7 @@ func (a *app) verbs(args []string) []*cobra.Command {
 		a.volumeCommand(),
 		group("dispatch", "Serve queues of others, one VM for each piece of work",
 			a.dispatchClaudeCommand(), a.dispatchClaudeCodeCommand(), a.dispatchGitHubCommand(), a.dispatchForgejoCommand(), a.dispatchGiteaCommand(), a.dispatchCursorCommand(),
-			a.dispatchListCommand(), a.dispatchStatusCommand(), a.dispatchDrainCommand()),
+			a.dispatchListCommand(), a.dispatchStatusCommand(), a.dispatchDrainCommand(), a.dispatchUndrainCommand()),
 		a.gitlabCommand(),
 		group("network", "Show and test where a VM may connect to", a.networkShowCommand(), a.networkTestCommand()),
 		group("node", "List and cordon the nodes that VMs are created on",

@@ -79,13 +79,30 @@ func (a *app) dispatchDrainCommand() *cobra.Command {
 	return completeFirst(&cobra.Command{
 		Use:   "drain NAME",
 		Short: "Have a dispatcher take no more work, and end with its sessions",
-		Long:  "Tells the dispatchers of a name, wherever they run, to take no more work. They end when their sessions have, and take work again when they are started.",
-		Args:  oneArg("the dispatcher's name"),
+		Long: "Tells the dispatchers of a name, wherever they run, to take no more work, until linus dispatch undrain. They end when their sessions have;\n" +
+			"those that are started meanwhile follow the sessions there are, and wait.",
+		Args: oneArg("the dispatcher's name"),
 		RunE: a.attaching(true, func(ctx context.Context, s *session, args []string) error {
 			if err := s.DrainDispatcher(ctx, args[0]); err != nil {
 				return err
 			}
 			a.note("dispatcher %s takes no more work within some seconds", args[0])
+			return nil
+		}),
+	}, a.dispatcherNames())
+}
+
+func (a *app) dispatchUndrainCommand() *cobra.Command {
+	return completeFirst(&cobra.Command{
+		Use:   "undrain NAME",
+		Short: "Let a dispatcher take work again",
+		Long:  "Undoes linus dispatch drain: the dispatchers of a name take work again, if they wait, and when they are started. Those that are about to end do so.",
+		Args:  oneArg("the dispatcher's name"),
+		RunE: a.attaching(true, func(ctx context.Context, s *session, args []string) error {
+			if err := s.UndrainDispatcher(ctx, args[0]); err != nil {
+				return err
+			}
+			a.note("dispatcher %s takes work again within some seconds, or when it is started", args[0])
 			return nil
 		}),
 	}, a.dispatcherNames())

@@ -18,12 +18,12 @@ func TestVerbs_HaveAToolACommandAndAPage(t *testing.T) {
 	for face, without := range map[string][]string{
 		"internal/mcptool": {
 			"Manifest", "DeleteJob", "Resize", "ForgetVM", "SetVM", "ReadTree", "WriteTree", "Network", "DialVM", "LoginVM", "ListPorts", "UnexposePort",
-			"Pools", "Pool", "CreatePool", "ResizePool", "RemovePool", "Checkpoints", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "Volume", "Engines", "Dispatchers", "ReportDispatcher", "DrainDispatcher", "Tokens", "CreateToken", "RevokeToken", "Credentials", "CreateCredential", "RemoveCredential", "CordonNode", "UncordonNode", "CancelHostTest", "Usage", "Schedules", "Schedule", "CreateSchedule", "PauseSchedule", "RunSchedule", "RemoveSchedule",
+			"Pools", "Pool", "CreatePool", "ResizePool", "RemovePool", "Checkpoints", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "Volume", "Engines", "Dispatchers", "ReportDispatcher", "DrainDispatcher", "UndrainDispatcher", "Tokens", "CreateToken", "RevokeToken", "Credentials", "CreateCredential", "RemoveCredential", "CordonNode", "UncordonNode", "CancelHostTest", "Usage", "Schedules", "Schedule", "CreateSchedule", "PauseSchedule", "RunSchedule", "RemoveSchedule",
 		},
 		// A terminal is resized by control.Terminal, and linus cp takes trees.
 		"cmd/linus": {"Manifest", "Resize", "WriteFile", "EditFile", "ReportDispatcher"},
 		// The page's terminal is the API's.
-		"internal/web": {"Result", "Cleanup", "DeleteJob", "Resize", "EditFile", "WriteTree", "SetVM", "Network", "LoginVM", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "CreateCredential", "RemoveCredential", "Volume", "CreateVolume", "RemoveVolume", "AttachVolume", "DetachVolume", "ReportDispatcher", "DrainDispatcher", "Schedule", "CreateSchedule", "PauseSchedule", "RunSchedule", "RemoveSchedule"},
+		"internal/web": {"Result", "Cleanup", "DeleteJob", "Resize", "EditFile", "WriteTree", "SetVM", "Network", "LoginVM", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "CreateCredential", "RemoveCredential", "Volume", "CreateVolume", "RemoveVolume", "AttachVolume", "DetachVolume", "ReportDispatcher", "DrainDispatcher", "UndrainDispatcher", "Schedule", "CreateSchedule", "PauseSchedule", "RunSchedule", "RemoveSchedule"},
 	} {
 		calls := callsIn(t, filepath.Join(repository, filepath.FromSlash(face)))
 		for _, v := range job.Verbs() {

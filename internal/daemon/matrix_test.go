@@ -64,7 +64,7 @@ func (r rule) decide(c caller, owner string) string {
 // verbRules is decided here, and not by the code that is tested.
 func verbRules() map[string]rule {
 	rules := map[string]rule{"Submit": {job.RoleRun, ""}, "Plan": {job.RoleRun, ""}, "CreateVM": {job.RoleRun, ""},
-		"CreateVolume": {job.RoleRun, ""}, "ReportDispatcher": {job.RoleRun, ""}, "DrainDispatcher": {job.RoleRun, ""}, "RemoveVolume": {job.RoleRun, ""}, "AttachVolume": {job.RoleRun, ""}, "DetachVolume": {job.RoleRun, ""},
+		"CreateVolume": {job.RoleRun, ""}, "ReportDispatcher": {job.RoleRun, ""}, "DrainDispatcher": {job.RoleRun, ""}, "UndrainDispatcher": {job.RoleRun, ""}, "RemoveVolume": {job.RoleRun, ""}, "AttachVolume": {job.RoleRun, ""}, "DetachVolume": {job.RoleRun, ""},
 		"CreateSchedule": {job.RoleRun, ""}, "PauseSchedule": {job.RoleRun, ""}, "RunSchedule": {job.RoleRun, ""}, "RemoveSchedule": {job.RoleRun, ""}}
 	for role, of := range map[job.Role]map[string]string{
 		job.RoleRead: {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"linus/internal/job"
@@ -52,12 +53,17 @@ func (d *dispatcher) counted(o *job.Outcome) {
 }
 
 // reports tells the engine how the dispatcher is until last is called, with its end; drain is called
-// when the engine says that it is to take no more work.
+// when the engine says that it is to take no more work. Where it says so from the beginning, the
+// dispatcher is held until that is undone.
 func (d *dispatcher) reports(ctx context.Context, drain func()) (last func(error)) {
 	to, is := d.Engine.(reporter)
 	if !is {
+		close(d.held)
 		return func(error) {}
 	}
+	waits, warn := true, sync.OnceFunc(func() {
+		d.Log.Warn("this dispatcher is drained: it takes no work until linus dispatch undrain", "name", d.Name)
+	})
 	d.told.Queue, d.told.Name, d.told.StartedAt, d.told.Places = job.QueueID(d.kind, d.queue), d.Name, time.Now().UTC(), d.Sessions
 	say := func(ctx context.Context, with func(*job.Dispatcher)) {
 		d.mu.Lock()
@@ -74,8 +80,15 @@ func (d *dispatcher) reports(ctx context.Context, drain func()) (last func(error
 		switch {
 		case err != nil && ctx.Err() == nil:
 			d.Log.Debug("the engine is not told how this dispatcher is", "err", err)
+		case err == nil && got.Draining && waits && ctx.Err() == nil:
+			warn()
+			return
 		case err == nil && got.Draining:
 			drain()
+		}
+		if waits {
+			waits = false
+			close(d.held)
 		}
 	}
 	telling, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -40,7 +40,7 @@ func Serve(ctx context.Context, o Options, kind, name string, q Queue) error {
 	o.Every, o.CoolDown = cmp.Or(o.Every, idlePause), cmp.Or(o.CoolDown, failedPause)
 	d := &dispatcher{
 		Options: o, kind: kind, queue: name, q: q,
-		slots: make(chan struct{}, o.Sessions), taken: map[string]bool{}, jobs: map[string]bool{}, failed: map[string]failed{}, counts: map[job.Reason]int{},
+		slots: make(chan struct{}, o.Sessions), taken: map[string]bool{}, jobs: map[string]bool{}, failed: map[string]failed{}, counts: map[job.Reason]int{}, held: make(chan struct{}),
 	}
 	return d.run(ctx)
 }
@@ -57,8 +57,12 @@ func (d *dispatcher) claim(ctx, sessions context.Context) error {
 		}
 	})
 	for _, j := range on {
-		if !d.place(ctx) {
-			return nil
+		select {
+		case d.slots <- struct{}{}: // also when no more work is to be taken: they have begun
+		default:
+			if !d.place(ctx) {
+				return nil
+			}
 		}
 		s := Session{j.Session.Work, j.ID, j.Session.Name}
 		d.begin(s.Work.ID, func() {
@@ -70,6 +74,11 @@ func (d *dispatcher) claim(ctx, sessions context.Context) error {
 			}
 			d.serve(sessions, s, job.Manifest{}, log)
 		})
+	}
+	select {
+	case <-d.held:
+	case <-ctx.Done():
+		return nil
 	}
 	asking, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

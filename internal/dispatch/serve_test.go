@@ -373,7 +373,7 @@ func TestServe_Reports(t *testing.T) {
 			if got := last(); got.Problem != "the service is away" {
 				t.Errorf("it says %+v", got)
 			}
-			e.Drain()
+			e.Drain(true)
 			time.Sleep(time.Minute)
 			if got := last(); !got.Draining || got.Sessions != 1 {
 				t.Errorf("it says %+v", got)
@@ -398,6 +398,31 @@ func TestServe_ATokenThatMakesNoSessions(t *testing.T) {
 		err := serves(t, dispatch.Options{}, q, e, synctest.Wait)
 		if !errors.Is(err, job.ErrNotAllowed) || !strings.Contains(err.Error(), "toolset dispatch, and this token was not given it") || len(q.asked) != 0 {
 			t.Errorf("%v, asked at %v", err, q.asked)
+		}
+	})
+}
+
+// A dispatcher that starts while its name is drained follows the sessions there are, and takes work
+// once that is undone.
+func TestServe_StartsDrained(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory("waits"), queuetest.NewEngine(t)
+		e.Run = q.done
+		e.Put(job.Job{ID: "before", Status: job.Running, Session: &job.Session{Kind: "memory", Queue: "one", Dispatcher: "here", Name: "from-before", Work: job.Work{ID: "it"}}})
+		e.Drain(true)
+		err := serves(t, dispatch.Options{}, q, e, func() {
+			time.Sleep(time.Minute)
+			e.End("before", job.Failed, job.ReasonLost, 1)
+			time.Sleep(time.Hour)
+			if len(q.asked) != 0 || len(e.VMs()) != 1 || q.released["from-before"] != 1 {
+				t.Errorf("asked at %v, VMs %v, taken back %v", q.asked, e.VMs(), q.released)
+			}
+			e.Drain(false)
+			time.Sleep(time.Minute)
+		})
+		if err != nil || len(q.names) != 1 {
+			t.Errorf("%v, handed over %v", err, q.names)
 		}
 	})
 }

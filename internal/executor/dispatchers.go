@@ -33,13 +33,22 @@ func (e *Executor) ReportDispatcher(ctx context.Context, d job.Dispatcher) (job.
 
 // DrainDispatcher has the dispatchers of a name that the caller sees take no more work.
 func (e *Executor) DrainDispatcher(ctx context.Context, name string) error {
+	return e.drainDispatcher(ctx, name, true)
+}
+
+// UndrainDispatcher lets the dispatchers of a name that the caller sees take work again.
+func (e *Executor) UndrainDispatcher(ctx context.Context, name string) error {
+	return e.drainDispatcher(ctx, name, false)
+}
+
+func (e *Executor) drainDispatcher(ctx context.Context, name string, drain bool) error {
 	p, _ := job.PrincipalFrom(ctx)
 	owner := p.Owner()
 	of := &owner
 	if p.Admin() {
 		of = nil
 	}
-	n, err := e.o.Dispatchers.DrainDispatcher(ctx, of, name)
+	n, err := e.o.Dispatchers.DrainDispatcher(ctx, of, name, drain)
 	if err == nil && n == 0 {
 		err = &job.FieldError{Field: "name", Problem: fmt.Sprintf("no dispatcher is called %.80q", name), Remedy: "linus dispatch list shows those there are", Fault: job.FaultUnknown}
 	}

@@ -34,6 +34,15 @@ func TestDispatchers_BelongToTheirPrincipal(t *testing.T) {
 	if got, err := e.ReportDispatcher(alice, d); err != nil || !got.Draining {
 		t.Errorf("drained: %+v, %v", got, err)
 	}
+	if err := e.UndrainDispatcher(bob, "here"); err == nil {
+		t.Error("another undoes it")
+	}
+	if err := e.UndrainDispatcher(alice, "here"); err != nil {
+		t.Error(err)
+	}
+	if got, err := e.ReportDispatcher(alice, d); err != nil || got.Draining {
+		t.Errorf("undone: %+v, %v", got, err)
+	}
 	d.Problem = "two\nlines"
 	if _, err := e.ReportDispatcher(alice, d); err == nil {
 		t.Error("what cannot be shown is taken")

@@ -258,13 +258,13 @@ type Stores struct {
 
 // DispatcherStore stores how dispatchers are.
 type DispatcherStore interface {
-	// Dispatchers returns those that were heard of within a day, by queue and name.
+	// Dispatchers returns those that were heard of within a day or are drained, by queue and name.
 	Dispatchers(ctx context.Context) ([]job.Dispatcher, error)
 	// ReportDispatcher writes how one is, and reports whether it is to take no more work.
 	ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain bool, err error)
-	// DrainDispatcher notes that a principal's dispatchers of a name are to take no more work, those
+	// DrainDispatcher notes whether a principal's dispatchers of a name are to take no more work, those
 	// of all principals if it is nil, and returns how many there are.
-	DrainDispatcher(ctx context.Context, principal *string, name string) (int64, error)
+	DrainDispatcher(ctx context.Context, principal *string, name string, drain bool) (int64, error)
 }
 
 // StoresOf returns the Stores that are all in s.

@@ -359,3 +359,8 @@ func (c calls) DrainDispatcher(ctx context.Context, name string) error {
 	_, err := ask(ctx, c, VerbDrainDispatcher, dispatcherRef{name})
 	return err
 }
+
+func (c calls) UndrainDispatcher(ctx context.Context, name string) error {
+	_, err := ask(ctx, c, VerbUndrainDispatcher, dispatcherRef{name})
+	return err
+}

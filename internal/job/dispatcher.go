@@ -12,14 +12,18 @@ import (
 
 // Dispatchers are the operations on those who serve queues of others with jobs.
 type Dispatchers interface {
-	// Dispatchers returns those that have said within a day how they are, by queue and name.
+	// Dispatchers returns those that have said within a day how they are, and those that are drained,
+	// by queue and name.
 	Dispatchers(ctx context.Context) ([]Dispatcher, error)
 	// ReportDispatcher says how a dispatcher of the caller's is. The result says, in Draining,
 	// whether it is to take no more work.
 	ReportDispatcher(ctx context.Context, d Dispatcher) (Dispatcher, error)
-	// DrainDispatcher has the dispatchers of a name take no more work, until they are started
-	// again; ErrNotFound. They end when their sessions have.
+	// DrainDispatcher has the dispatchers of a name take no more work, until UndrainDispatcher;
+	// ErrNotFound. They end when their sessions have. Those that are started meanwhile wait.
 	DrainDispatcher(ctx context.Context, name string) error
+	// UndrainDispatcher lets the dispatchers of a name take work again; ErrNotFound. Those that are
+	// about to end do so.
+	UndrainDispatcher(ctx context.Context, name string) error
 }
 
 // Dispatcher is how one is that serves a queue, as it says itself.
@@ -37,7 +41,7 @@ type Dispatcher struct {
 	Problem  string    `json:"problem,omitempty"`  // why it gets no work at the moment; empty: it does
 	Failed   []Failing `json:"failed,omitempty"`   // of its sessions, by reason
 	Draining bool      `json:"draining,omitempty"` // it takes no more work
-	Ended    bool      `json:"ended,omitempty"`    // it is to be forgotten
+	Ended    bool      `json:"ended,omitempty"`    // it is to be forgotten, unless it is drained
 	Stopped  bool      `json:"stopped,omitempty"`  // it has failed for a reason that does not pass, and is started again later
 }
 
@@ -55,12 +59,14 @@ const (
 )
 
 // DispatcherStatuses are what Status returns.
-var DispatcherStatuses = []string{"serving", "failing", "draining", "stopped", "away"}
+var DispatcherStatuses = []string{"serving", "failing", "draining", "drained", "stopped", "away"}
 
 // Status is a word for how the dispatcher is.
 func (d Dispatcher) Status() string {
-	switch {
-	case time.Since(d.HeardAt) > DispatcherSilence:
+	switch away := time.Since(d.HeardAt) > DispatcherSilence; {
+	case d.Draining && (away || d.Ended):
+		return "drained"
+	case away:
 		return "away"
 	case d.Stopped:
 		return "stopped"

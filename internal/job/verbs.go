@@ -192,6 +192,9 @@ var (
 	VerbDrainDispatcher  = verb("DrainDispatcher", "drainDispatcher", "Have the dispatchers of a name take no more work", "POST /v1/dispatchers/{name}/drain", always, RoleRun, OfQueues, "jobs", func(e Engine, ctx context.Context, in dispatcherRef) (None, error) {
 		return None{}, e.DrainDispatcher(ctx, in.Name)
 	}).makes(Accepted, nil)
+	VerbUndrainDispatcher = verb("UndrainDispatcher", "undrainDispatcher", "Let the dispatchers of a name take work again", "POST /v1/dispatchers/{name}/undrain", always, RoleRun, OfQueues, "jobs", func(e Engine, ctx context.Context, in dispatcherRef) (None, error) {
+		return None{}, e.UndrainDispatcher(ctx, in.Name)
+	}).makes(Accepted, nil)
 
 	VerbTokens      = listed(verb("Tokens", "listTokens", "List tokens that were not revoked, by name", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Tokens)))
 	VerbCreateToken = verb("CreateToken", "createToken", "Create a token; its text is in this response, and nowhere else afterwards", "POST /v1/tokens", never, RoleAdmin, OfAll, "admin", Engine.CreateToken).makes(Created, nil) // its secret would be lost

@@ -166,11 +166,11 @@ func (e *Engine) Reports() []job.Dispatcher {
 	return slices.Clone(e.reports)
 }
 
-// Drain has dispatchers take no more work.
-func (e *Engine) Drain() {
+// Drain has dispatchers take no more work, or take it again.
+func (e *Engine) Drain(drains bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.drains = true
+	e.drains = drains
 }
 
 // ReportDispatcher notes how a dispatcher is, and has it drain if it is to.

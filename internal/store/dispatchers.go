@@ -8,7 +8,8 @@ import (
 	"linus/internal/job"
 )
 
-// forgetDispatcher is after what time without a word a dispatcher is forgotten, in seconds.
+// forgetDispatcher is after what time without a word a dispatcher is forgotten that is not drained, in
+// seconds.
 const forgetDispatcher = 24 * 3600
 
 // Dispatchers returns those who serve queues, by queue and name.
@@ -22,12 +23,12 @@ func (s *Store) Dispatchers(ctx context.Context) ([]job.Dispatcher, error) {
 		}
 		d.HeardAt, d.Draining = time.UnixMilli(int64(heard*1000)).UTC(), d.Draining || drain != 0
 		return d, err
-	}, `SELECT doc, heard, drain FROM dispatchers WHERE heard > `+s.dialect.clock()+` - ? ORDER BY queue, name, principal`, forgetDispatcher)
+	}, `SELECT doc, heard, drain FROM dispatchers WHERE drain = 1 OR heard > `+s.dialect.clock()+` - ? ORDER BY queue, name, principal`, forgetDispatcher)
 	return all, tried(err, "read the dispatchers")
 }
 
 // ReportDispatcher writes how a dispatcher is, and reports whether it is to take no more work. One
-// that has ended is forgotten. A *job.FieldError if its principal has as many as it may.
+// that has ended is forgotten, unless it is drained. A *job.FieldError if its principal has as many as it may.
 func (s *Store) ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain bool, err error) {
 	doc, err := json.Marshal(d)
 	if err != nil {
@@ -35,8 +36,12 @@ func (s *Store) ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain b
 	}
 	var over *job.FieldError
 	err = s.transaction(ctx, func(tx *tx) error {
-		if _, err := tx.ExecContext(ctx, `DELETE FROM dispatchers WHERE heard < `+s.dialect.clock()+` - ? OR ? = 1 AND principal = ? AND queue = ? AND name = ?`,
-			forgetDispatcher, truth(d.Ended), d.Principal, d.Queue, d.Name); err != nil || d.Ended {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM dispatchers WHERE drain = 0 AND (heard < `+s.dialect.clock()+` - ? OR ? = 1 AND principal = ? AND queue = ? AND name = ?)`,
+			forgetDispatcher, truth(d.Ended), d.Principal, d.Queue, d.Name); err != nil {
+			return err
+		}
+		if d.Ended {
+			_, err := tx.ExecContext(ctx, `UPDATE dispatchers SET doc = ? WHERE principal = ? AND queue = ? AND name = ?`, string(doc), d.Principal, d.Queue, d.Name)
 			return err
 		}
 		n, err := first[int](ctx, tx, `SELECT count(*) FROM dispatchers WHERE principal = ? AND NOT (queue = ? AND name = ?)`, d.Principal, d.Queue, d.Name)
@@ -48,8 +53,7 @@ func (s *Store) ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain b
 			return over
 		}
 		if _, err := tx.ExecContext(ctx, `INSERT INTO dispatchers (principal, queue, name, started, heard, doc) VALUES (?, ?, ?, ?, `+s.dialect.clock()+`, ?)
-			ON CONFLICT (principal, queue, name) DO UPDATE SET doc = excluded.doc, heard = excluded.heard, started = excluded.started,
-			drain = CASE WHEN dispatchers.started = excluded.started THEN dispatchers.drain ELSE 0 END`,
+			ON CONFLICT (principal, queue, name) DO UPDATE SET doc = excluded.doc, heard = excluded.heard, started = excluded.started`,
 			d.Principal, d.Queue, d.Name, timeText(d.StartedAt), string(doc)); err != nil {
 			return err
 		}
@@ -63,13 +67,13 @@ func (s *Store) ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain b
 	return drain, tried(err, "write dispatcher %s to %s", d.Name, s.name)
 }
 
-// DrainDispatcher notes that a principal's dispatchers of a name are to take no more work, those of
+// DrainDispatcher notes whether a principal's dispatchers of a name are to take no more work, those of
 // all principals if it is nil, and returns how many there are.
-func (s *Store) DrainDispatcher(ctx context.Context, principal *string, name string) (int64, error) {
+func (s *Store) DrainDispatcher(ctx context.Context, principal *string, name string, drain bool) (int64, error) {
 	var of string
 	if principal != nil {
 		of = *principal
 	}
-	n, err := execCounted(ctx, s.transaction, "", `UPDATE dispatchers SET drain = 1 WHERE name = ? AND (1 = ? OR principal = ?)`, name, truth(principal == nil), of)
+	n, err := execCounted(ctx, s.transaction, "", `UPDATE dispatchers SET drain = ? WHERE name = ? AND (1 = ? OR principal = ?)`, truth(drain), name, truth(principal == nil), of)
 	return n, tried(err, "drain dispatcher %s in %s", name, s.name)
 }

@@ -75,7 +75,7 @@ func TestSessions_OneForEachPieceOfWork(t *testing.T) {
 	})
 }
 
-// Dispatchers are known as they say, and drain until they start again.
+// Dispatchers are known as they say, and drain until that is undone, whoever of a name starts or ends.
 func TestDispatchers_AreStored(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		ctx, started := t.Context(), time.Now().UTC().Truncate(time.Second)
@@ -88,10 +88,10 @@ func TestDispatchers_AreStored(t *testing.T) {
 		}
 		report(false)
 		alice, operator := "alice", ""
-		if n, err := s.DrainDispatcher(ctx, &alice, "here"); err != nil || n != 0 {
+		if n, err := s.DrainDispatcher(ctx, &alice, "here", true); err != nil || n != 0 {
 			t.Errorf("another's: %d, %v", n, err)
 		}
-		if n, err := s.DrainDispatcher(ctx, &operator, "here"); err != nil || n != 1 {
+		if n, err := s.DrainDispatcher(ctx, &operator, "here", true); err != nil || n != 1 {
 			t.Errorf("drained %d, %v", n, err)
 		}
 		report(true)
@@ -99,11 +99,31 @@ func TestDispatchers_AreStored(t *testing.T) {
 		if err != nil || len(all) != 1 || !all[0].Draining || all[0].Waiting != 3 || len(all[0].Failed) != 1 || time.Since(all[0].HeardAt).Abs() > time.Minute {
 			t.Errorf("%+v, %v", all, err)
 		}
-		d.StartedAt = started.Add(time.Minute)
+		d.StartedAt = started.Add(time.Minute) // another of the name, or the same that starts again
+		report(true)
+		d.StartedAt = started
+		report(true)
+		d.Ended = true // the first of two
 		report(false)
-		if n, err := s.DrainDispatcher(ctx, nil, "here"); err != nil || n != 1 {
-			t.Errorf("by an admin: %d, %v", n, err)
+		d.StartedAt, d.Ended = started.Add(time.Minute), false
+		report(true)
+		d.Ended = true // the second
+		report(false)
+		if err := s.transaction(ctx, func(tx *tx) error {
+			tx.post(`UPDATE dispatchers SET heard = heard - ?`, 2*forgetDispatcher)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
 		}
+		if all, err := s.Dispatchers(ctx); err != nil || len(all) != 1 || all[0].Status() != "drained" {
+			t.Errorf("%+v, %v", all, err)
+		}
+		d.Ended = false
+		report(true)
+		if n, err := s.DrainDispatcher(ctx, nil, "here", false); err != nil || n != 1 {
+			t.Errorf("undone by an admin: %d, %v", n, err)
+		}
+		report(false)
 		d.Ended = true
 		report(false)
 		if all, err := s.Dispatchers(ctx); err != nil || len(all) != 0 {

@@ -315,7 +315,7 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	said := map[[2]string]bool{} // of several principals' dispatchers of one name and queue, one is told
 	for _, d := range dispatchers {
 		key := [2]string{d.Queue, d.Name}
-		if d.Status() == "away" || said[key] {
+		if status := d.Status(); status == "away" || status == "drained" || said[key] {
 			continue
 		}
 		said[key] = true
