@@ -31,6 +31,7 @@ type dispatchFlags struct {
 
 	name     string
 	sessions int
+	keep     int
 	drain    time.Duration
 	maps     []string
 }
@@ -39,9 +40,11 @@ func (f *dispatchFlags) register(a *app, cmd *cobra.Command, sessions int, what 
 	flags := cmd.Flags()
 	flags.StringVar(&f.name, "name", "", "this dispatcher's name, by which it finds its jobs again: two on one machine need two (default: the machine's)")
 	flags.IntVar(&f.sessions, "sessions", sessions, what)
+	flags.IntVar(&f.keep, "keep-at-most", job.DefaultKeep, "how many VMs --keep-on-failure and --keep-always may keep of this queue's work; the one that was not used for longest goes first")
 	flags.DurationVar(&f.drain, "drain-timeout", time.Hour, "how long sessions may keep running after an interrupt, as in 30m; a second interrupt ends the wait")
 	f.manifestFlags.register(a, cmd, field.Dispatch)
 	_ = cmd.RegisterFlagCompletionFunc("name", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("keep-at-most", cobra.NoFileCompletions)
 }
 
 // registerMap adds the option for shapes, for queues whose work has labels.
@@ -105,7 +108,10 @@ func (f *dispatchFlags) run(cmd *cobra.Command, a *app, serve func(ctx context.C
 	if f.sessions < 1 || f.sessions > 1000 {
 		return usage("--sessions %d: give 1 to 1000", f.sessions)
 	}
-	o := dispatch.Options{Name: f.name, Sessions: f.sessions, Drain: f.drain}
+	if f.keep < 1 || f.keep > job.MaxKeep {
+		return usage("--keep-at-most %d: give 1 to %d", f.keep, job.MaxKeep)
+	}
+	o := dispatch.Options{Name: f.name, Sessions: f.sessions, Keep: f.keep, Drain: f.drain}
 	err := f.override(cmd, &o.Manifest, nil)
 	if err == nil {
 		o.Shapes, err = f.shapes(cmd, a)

@@ -41,6 +41,7 @@ type Options struct {
 	Manifest job.Manifest // what its jobs have in common: their VM, and what they reach
 	Shapes   []Shape      // empty: Manifest is for all work
 	Sessions int          // at the same time
+	Keep     int          // how many VMs may be kept of the queue's sessions; 0: job.DefaultKeep
 	Log      *slog.Logger
 
 	// Every is how long it waits before it asks a queue again in which nothing waits, and which says

@@ -330,7 +330,7 @@ func (d *dispatcher) launch(ctx context.Context, s *Session, m job.Manifest) err
 		m.Task = strings.ReplaceAll(awaits, "NAME", s.Name) + d.q.Task()
 		j, err := d.submit(ctx, job.Submission{
 			Manifest: m, IdempotencyKey: s.Name, Client: "dispatch",
-			Session: &job.Session{Kind: d.kind, Queue: d.queue, Dispatcher: d.Name, Name: s.Name, Work: s.Work},
+			Session: &job.Session{Kind: d.kind, Queue: d.queue, Dispatcher: d.Name, Name: s.Name, Work: s.Work, Keep: d.Keep},
 		})
 		if bad, is := errors.AsType[*job.FieldError](err); is && bad.Field == "session.work" && bad.Fault == job.FaultState {
 			return fmt.Errorf("%w: %w", errServed, err)

@@ -3,6 +3,7 @@ package executor_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -69,6 +70,64 @@ func TestKeep_TheVMOfAFailedJobStaysForItsTime(t *testing.T) {
 		if j = r.wait(j.ID); j.VM.State != vm.Destroyed {
 			t.Errorf("in the end: %+v", j.VM)
 		}
+	})
+}
+
+// Of the VMs that are kept for a queue's sessions, so many stay as its dispatcher says: the one that was
+// not used for longest goes. Those of others, and one that was given a time by itself, are not counted.
+func TestKeep_SoManyOfAQueue(t *testing.T) {
+	notOnPostgres(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigHere(t, 1)
+		r.stop()
+		r.opts.CleanupInterval = time.Second
+		r.restart()
+		r.behave(providertest.Behaviour{Task: task(providertest.Task{ExitCode: 3})}, true)
+		ctx, n := job.WithPrincipal(context.Background(), job.Operator()), 0
+		fails := func(queue string) job.Job {
+			t.Helper()
+			n++
+			s := &job.Session{Kind: "memory", Queue: queue, Dispatcher: "here", Name: fmt.Sprint("session", n), Work: job.Work{ID: fmt.Sprint(n)}, Keep: 2}
+			j, err := r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "echo hello", AgentType: job.AgentScript, Keep: job.KeepOnFailure}, Session: s})
+			if err != nil {
+				t.Fatal(err)
+			}
+			j = r.wait(j.ID)
+			time.Sleep(10 * time.Second)
+			return j
+		}
+		stay := func(want ...job.Job) {
+			t.Helper()
+			time.Sleep(10 * time.Second)
+			infos, err := r.VMs(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got, ids []string
+			for _, i := range infos {
+				got = append(got, i.Name)
+			}
+			for _, j := range want {
+				ids = append(ids, j.VM.Name)
+			}
+			slices.Sort(got)
+			slices.Sort(ids)
+			if !slices.Equal(got, ids) {
+				t.Errorf("there are %v, want %v", got, ids)
+			}
+		}
+		first, other, second := fails("one"), fails("other"), fails("one")
+		stay(first, other, second)
+		third := fails("one")
+		stay(other, second, third)
+		ttl := 7200
+		if _, err := r.SetVM(ctx, second.VM.Name, job.VMChange{TTL: &ttl}); err != nil {
+			t.Fatal(err)
+		}
+		fourth := fails("one")
+		stay(other, second, third, fourth)
+		fifth := fails("one")
+		stay(other, second, fourth, fifth)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"linus/internal/job"
@@ -71,6 +72,7 @@ func setIdle(v *vm.VM, idle *int) string {
 func setEnd(v *vm.VM, ttl *int, at *vm.End) string {
 	was := *v
 	if ttl != nil {
+		v.KeptOf = "" // somebody wants this one
 		v.ExpiresAt = time.Time{}
 		if *ttl > 0 {
 			v.ExpiresAt = now().Add(seconds(*ttl))
@@ -116,7 +118,21 @@ func (f *Fleet) untilNextEnd() time.Duration {
 	return f.nextEnd.Sub(now())
 }
 
-// expire destroys or suspends the persistent VMs whose time is over and in which no job runs.
+// tooMany returns the VMs that are kept beyond what their queues may have, by their jobs.
+func tooMany(vms []vm.VM) map[string]bool {
+	vms = slices.DeleteFunc(slices.Clone(vms), func(v vm.VM) bool { return v.KeptOf == "" || !v.Kept || !v.Stays() })
+	slices.SortFunc(vms, func(a, b vm.VM) int { return b.UsedAt.Compare(a.UsedAt) })
+	kept, many := map[[2]string]int{}, map[string]bool{}
+	for _, v := range vms {
+		of := [2]string{v.OwnedBy(), v.KeptOf}
+		kept[of]++
+		many[v.Job] = kept[of] > v.KeptMost
+	}
+	return many
+}
+
+// expire destroys or suspends the persistent VMs whose time is over and in which no job runs, and
+// destroys those of which too many are kept.
 func (f *Fleet) expire(ctx context.Context) error {
 	if !job.Leads(ctx, f.o.Engines, f.o.Log) {
 		return nil
@@ -125,7 +141,7 @@ func (f *Fleet) expire(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	expiring := 0
+	expiring, many := 0, tooMany(vms)
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -136,11 +152,16 @@ func (f *Fleet) expire(ctx context.Context) error {
 			continue
 		}
 		expiring++
-		if !v.Kept || v.BeingMade() || !over(v) {
+		if !v.Kept || v.BeingMade() || !over(v) && !many[v.Job] {
 			continue
 		}
 		var busy *job.FieldError
 		switch work := "end of " + v.Job; {
+		case many[v.Job]:
+			text := fmt.Sprintf("destroyed: %d VMs are kept for sessions of %s, and it was not used for longest", v.KeptMost, v.KeptOf)
+			if err := f.discardIf(ctx, v, text, func(v vm.VM) bool { return v.KeptOf != "" }); err != nil && !errors.As(err, &busy) {
+				return err
+			}
 		case v.Expires():
 			if err := f.discardIf(ctx, v, "destroyed: its ttl has expired", over); err != nil && !errors.As(err, &busy) {
 				return err

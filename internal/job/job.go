@@ -180,6 +180,9 @@ func (j *Job) KeepVM(at time.Time) []Event {
 	if o.Status == Success {
 		j.VM.KeptFor = fmt.Sprintf("job %s, which succeeded", j.ID)
 	}
+	if s := j.Session; s != nil {
+		j.VM.KeptOf, j.VM.KeptMost = QueueID(s.Kind, s.Queue), cmp.Or(s.Keep, DefaultKeep)
+	}
 	return []Event{{Kind: EventProgress, Phase: PhaseCollect, Text: j.KeptText()}}
 }
 

@@ -17,6 +17,10 @@ type Session struct {
 	Dispatcher string `json:"dispatcher"` // the name of the one that has submitted the job
 	Name       string `json:"name"`       // of the session in the queue: unique
 	Work       Work   `json:"work"`
+
+	// Keep is how many VMs may be kept (manifest.keep) of the queue's sessions: beyond it, the one goes
+	// that was not used for longest; 0: 5.
+	Keep int `json:"keep,omitempty"`
 }
 
 // Work is a piece of work that waits in a queue.
@@ -36,12 +40,21 @@ const (
 	maxWorkLabels  = 50
 )
 
+// DefaultKeep is how many VMs may be kept of a queue's sessions, and MaxKeep how many can be asked for.
+const (
+	DefaultKeep = 5
+	MaxKeep     = 1000
+)
+
 // Check returns a *FieldError for what a session cannot be.
 func (s Session) Check() error {
 	for _, text := range []struct{ name, is string }{{"kind", s.Kind}, {"queue", s.Queue}, {"dispatcher", s.Dispatcher}, {"name", s.Name}} {
 		if err := sessionText("session."+text.name, text.is, true); err != nil {
 			return err
 		}
+	}
+	if err := Within("session.keep", int64(s.Keep), 0, MaxKeep); err != nil {
+		return err
 	}
 	return s.Work.Check()
 }

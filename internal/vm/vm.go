@@ -106,6 +106,11 @@ type VM struct {
 
 	KeptFor string `json:"kept_for,omitempty"` // for whom it stays though it was to be destroyed: a job that has ended
 
+	// Of one that is kept for a session: the queue, and of how many that are kept for it this one may be
+	// the last.
+	KeptOf   string `json:"kept_of,omitempty" api:"-"`
+	KeptMost int    `json:"kept_most,omitempty" api:"-"`
+
 	// Of one that is suspended when it is idle: when it was used last, to within some seconds,
 	// and when it was suspended for that, until it is resumed.
 	UsedAt      time.Time `json:"used_at,omitzero"`
