@@ -87,7 +87,7 @@ type Config struct {
 	OIDCSessionHours int    `envconfig:"OIDC_SESSION_HOURS" of:"process" default:"12" min:"1" max:"168" desc:"Hours after which such a login ends, and OIDC_ISSUER is asked again for the person's groups."`
 	OIDCCAFile       string `envconfig:"OIDC_CA_FILE" of:"process" kind:"path" desc:"PEM file with the CA certificates accepted for OIDC_ISSUER. Empty: the system's."`
 
-	WebhookURL    Secret `envconfig:"WEBHOOK_URL" desc:"URL that is sent a signed message at the end of every job, and about every VM that is asked for. Needs WEBHOOK_SECRET. Empty: none."`
+	WebhookURL    Secret `envconfig:"WEBHOOK_URL" desc:"URL that is sent a signed message at the end of every job, about every VM that is asked for, and about queues. Needs WEBHOOK_SECRET. Empty: none."`
 	WebhookSecret Secret `envconfig:"WEBHOOK_SECRET" desc:"Key that signs these messages and those that jobs ask for (notify), as Standard Webhooks describes: whsec_ and base64, or any text of 16 to 512 bytes. Empty: there are no messages."`
 	WebhookLink   string `envconfig:"WEBHOOK_LINK" desc:"URL of the web page as its readers reach it, for the link in these messages. Empty: no link."`
 

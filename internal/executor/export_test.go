@@ -11,3 +11,9 @@ func LockInput(e *Executor, ctx context.Context, id string) (unlock func(), err 
 func (e *Executor) WaitingInputs(id string) int {
 	return e.runOf(id).input.Len()
 }
+
+// TellDispatchers records what is to be told of dispatchers, and has it delivered.
+func (e *Executor) TellDispatchers(ctx context.Context) {
+	e.tellDispatchers(ctx)
+	signal(e.notices)
+}

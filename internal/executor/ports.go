@@ -265,6 +265,9 @@ type DispatcherStore interface {
 	// DrainDispatcher notes whether a principal's dispatchers of a name are to take no more work, those
 	// of all principals if it is nil, and returns how many there are.
 	DrainDispatcher(ctx context.Context, principal *string, name string, drain bool) (int64, error)
+	// TellDispatchers records the messages about each one whose status is another than it was told of
+	// last; was is empty where nothing was.
+	TellDispatchers(ctx context.Context, messages func(was string, d job.Dispatcher) []job.Webhook) error
 }
 
 // StoresOf returns the Stores that are all in s.

@@ -14,7 +14,7 @@ import (
 	"linus/internal/vm"
 )
 
-// Webhooks is how messages about ended jobs, and about VMs, are made and delivered.
+// Webhooks is how messages about ended jobs, VMs and queues are made and delivered.
 type Webhooks struct {
 	Send         func(context.Context, job.Webhook) job.WebhookResult
 	Installation bool                 // every job, and every VM, has messages to the installation's URL
@@ -82,6 +82,24 @@ func (o *Webhooks) OfVM(was, is vm.VM) []job.Webhook {
 	return []job.Webhook{{ID: "msg_" + uuid.NewString(), VM: is.Job, Body: body, CreatedAt: now(), NextAt: now()}}
 }
 
+// tellDispatchers records messages about dispatchers that are otherwise than was told last.
+func (e *Executor) tellDispatchers(ctx context.Context) {
+	o := e.o.Webhooks
+	if !o.Installation {
+		return
+	}
+	err := e.o.Dispatchers.TellDispatchers(ctx, func(was string, d job.Dispatcher) []job.Webhook {
+		body, err := job.DispatcherWebhookBody(was, d, now(), o.Page)
+		if err != nil || body == nil { // every dispatcher can be written
+			return nil
+		}
+		return []job.Webhook{{ID: "msg_" + uuid.NewString(), Body: body, CreatedAt: now(), NextAt: now()}}
+	})
+	if err != nil && ctx.Err() == nil {
+		e.o.Log.Error("what has become of dispatchers is not told yet", "err", err)
+	}
+}
+
 // notifyAll delivers messages as they are due, until ctx ends. Of several engines one
 // does; what it does not finish, the next one does again.
 func (e *Executor) notifyAll(ctx context.Context) {
@@ -91,6 +109,7 @@ func (e *Executor) notifyAll(ctx context.Context) {
 	for {
 		wait := webhookLook
 		if e.Leads(ctx) {
+			e.tellDispatchers(ctx)
 			wait = e.notifyDue(ctx)
 		}
 		t := time.NewTimer(wait)

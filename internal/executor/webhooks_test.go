@@ -80,6 +80,59 @@ func (r *rig) noWebhooks() {
 	}
 }
 
+// What becomes of a queue is told: that it is served no more, or again, or is to be left alone. One that
+// is served from the beginning is no news, and what is told is told once.
+func TestWebhooks_TellOfQueues(t *testing.T) {
+	h := &hooks{}
+	r := notified(t, h)
+	ctx := job.WithPrincipal(t.Context(), job.Operator())
+	d := job.Dispatcher{Queue: "github:o/r", Name: "here", StartedAt: time.Now(), Waiting: 3}
+	report := func(problem string) {
+		t.Helper()
+		d.Problem = problem
+		if _, err := r.ReportDispatcher(ctx, d); err != nil {
+			t.Fatal(err)
+		}
+		r.TellDispatchers(ctx)
+		r.TellDispatchers(ctx)
+	}
+	told := func(want, was string) {
+		t.Helper()
+		<-h.came
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		var body struct {
+			Type string
+			Data map[string]any
+		}
+		last := h.got[len(h.got)-1]
+		if err := json.Unmarshal(last.Body, &body); err != nil {
+			t.Fatal(err)
+		}
+		if body.Type != want || body.Data["was"] != was || body.Data["queue"] != "github:o/r" || body.Data["dispatcher"] != "here" || body.Data["waiting"] != 3.0 || body.Data["owner"] != "operator" || strings.Contains(string(last.Body), "secret") {
+			t.Errorf("sent %s: %s", body.Type, last.Body)
+		}
+	}
+	report("") // begins well
+	report("the secret is refused")
+	told("queue.failing", "serving")
+	report("")
+	told("queue.serving", "failing")
+	if err := r.DrainDispatcher(ctx, "here"); err != nil {
+		t.Fatal(err)
+	}
+	report("")
+	told("queue.draining", "serving")
+	d.Ended = true
+	report("")
+	told("queue.drained", "draining")
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.got) != 4 {
+		t.Errorf("sent %d times", len(h.got))
+	}
+}
+
 // A VM that somebody has asked for is told of when it is ready, and when it is gone; a pool's is
 // not.
 func TestWebhooks_TellOfVMs(t *testing.T) {

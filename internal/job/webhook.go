@@ -198,6 +198,22 @@ func VMWebhookBody(was, is vm.VM, at time.Time, page string) (json.RawMessage, e
 	}{what, at, d})
 }
 
+// DispatcherWebhookBody returns the message about a dispatcher whose status has been another; nil:
+// nothing to tell. Why it is so is not for everybody.
+func DispatcherWebhookBody(was string, d Dispatcher, at time.Time, page string) (json.RawMessage, error) {
+	if was == "" && d.Status() == "serving" {
+		return nil, nil
+	}
+	data := map[string]any{
+		"queue": d.Queue, "dispatcher": d.Name, "was": was, "sessions": d.Sessions, "places": d.Places, "waiting": d.Waiting,
+		"failed": append([]Failing{}, d.Failed...), "owner": cmp.Or(d.Principal, OperatorName),
+	}
+	if page != "" {
+		data["link"] = strings.TrimRight(page, "/") + "/queues"
+	}
+	return json.Marshal(map[string]any{"type": "queue." + d.Status(), "timestamp": at, "data": data})
+}
+
 // WebhookKey decodes a secret: whsec_ and base64, as other software has it, or any text.
 func WebhookKey(secret string) ([]byte, error) {
 	text, encoded := strings.CutPrefix(secret, "whsec_")

@@ -12,19 +12,55 @@ import (
 // seconds.
 const forgetDispatcher = 24 * 3600
 
+// dispatcher is one, and which status of it was told last.
+type dispatcher struct {
+	job.Dispatcher
+	told string
+}
+
 // Dispatchers returns those who serve queues, by queue and name.
-func (s *Store) Dispatchers(ctx context.Context) ([]job.Dispatcher, error) {
-	all, err := query(ctx, s.read, func(row scanner) (d job.Dispatcher, err error) {
+func (s *Store) Dispatchers(ctx context.Context) (all []job.Dispatcher, err error) {
+	rows, err := s.dispatchers(ctx)
+	for _, d := range rows {
+		all = append(all, d.Dispatcher)
+	}
+	return all, err
+}
+
+func (s *Store) dispatchers(ctx context.Context) ([]dispatcher, error) {
+	all, err := query(ctx, s.read, func(row scanner) (d dispatcher, err error) {
 		var doc string
 		var heard float64
 		var drain int
-		if err = row.Scan(&doc, &heard, &drain); err == nil {
-			err = json.Unmarshal([]byte(doc), &d)
+		if err = row.Scan(&doc, &heard, &drain, &d.told); err == nil {
+			err = json.Unmarshal([]byte(doc), &d.Dispatcher)
 		}
 		d.HeardAt, d.Draining = time.UnixMilli(int64(heard*1000)).UTC(), d.Draining || drain != 0
 		return d, err
-	}, `SELECT doc, heard, drain FROM dispatchers WHERE drain = 1 OR heard > `+s.dialect.clock()+` - ? ORDER BY queue, name, principal`, forgetDispatcher)
+	}, `SELECT doc, heard, drain, told FROM dispatchers WHERE drain = 1 OR heard > `+s.dialect.clock()+` - ? ORDER BY queue, name, principal`, forgetDispatcher)
 	return all, tried(err, "read the dispatchers")
+}
+
+// TellDispatchers records what messages returns of each dispatcher whose status is another than was
+// told last, empty where nothing was.
+func (s *Store) TellDispatchers(ctx context.Context, messages func(was string, d job.Dispatcher) []job.Webhook) error {
+	all, err := s.dispatchers(ctx)
+	for _, d := range all {
+		if err != nil || d.told == d.Status() {
+			continue
+		}
+		err = s.transaction(ctx, func(tx *tx) error {
+			result, err := tx.ExecContext(ctx, `UPDATE dispatchers SET told = ? WHERE principal = ? AND queue = ? AND name = ? AND told = ?`, d.Status(), d.Principal, d.Queue, d.Name, d.told)
+			if err != nil {
+				return err
+			}
+			if n, err := result.RowsAffected(); err != nil || n == 0 { // it has gone, or another engine has told it
+				return err
+			}
+			return addWebhooks(tx, messages(d.told, d.Dispatcher))
+		})
+	}
+	return tried(err, "tell of the dispatchers in %s", s.name)
 }
 
 // ReportDispatcher writes how a dispatcher is, and reports whether it is to take no more work. One
