@@ -122,6 +122,7 @@ type stage struct {
 	named  string
 	queue  string
 	pause  time.Duration // between looks, and twice that after what has failed
+	again  bool          // a dispatcher that fails is started again
 }
 
 func newStage(t *testing.T, s Service) *stage {
@@ -197,7 +198,9 @@ func (s *stage) dispatch(f *fail) killed {
 	go func() {
 		defer close(k.ended)
 		defer stop()
-		_ = dispatch.Serve(ctx, o, "standin", s.queue, m)
+		for dispatch.Serve(ctx, o, "standin", s.queue, m) != nil && s.again && ctx.Err() == nil {
+			time.Sleep(time.Minute) //nolint:forbidigo // as its supervisor does
+		}
 	}()
 	s.t.Cleanup(k.now)
 	return k
@@ -255,6 +258,21 @@ func through[T any](m *mortal, call string, do func() (T, error)) (T, error) {
 	return got, err
 }
 
+// asks makes a call of the engine. If that is killed meanwhile, the answer is lost.
+func asks[T any](m *mortal, call string, do func() (T, error)) (T, error) {
+	return through(m, call, func() (none T, err error) {
+		life, err := m.engine.reached()
+		if err != nil {
+			return none, err
+		}
+		got, failed := do()
+		if now, err := m.engine.reached(); err != nil || now != life {
+			return none, errFault
+		}
+		return got, failed
+	})
+}
+
 func (m *mortal) Task() string { return m.queue.Task() }
 
 func (m *mortal) Waiting(ctx context.Context) ([]dispatch.Work, error) {
@@ -282,18 +300,20 @@ func (m *mortal) Release(ctx context.Context, s dispatch.Session, o *job.Outcome
 	return err
 }
 
-func (m *mortal) Caller(ctx context.Context) (job.Principal, error) { return m.engine.Caller(ctx) }
+func (m *mortal) Caller(ctx context.Context) (job.Principal, error) {
+	return asks(m, "Caller", func() (job.Principal, error) { return m.engine.Caller(ctx) })
+}
 
 func (m *mortal) Plan(ctx context.Context, s job.Submission) ([]string, error) {
-	return m.engine.Plan(ctx, s)
+	return asks(m, "Plan", func() ([]string, error) { return m.engine.Plan(ctx, s) })
 }
 
 func (m *mortal) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
-	return through(m, "Submit", func() (job.Job, error) { return m.engine.Submit(ctx, s) })
+	return asks(m, "Submit", func() (job.Job, error) { return m.engine.Submit(ctx, s) })
 }
 
 func (m *mortal) Watch(ctx context.Context, id string, after int64) (events []job.Event, j job.Job, err error) {
-	j, err = through(m, "Watch", func() (j job.Job, err error) {
+	j, err = asks(m, "Watch", func() (j job.Job, err error) {
 		events, j, err = m.engine.Watch(ctx, id, after)
 		return j, err
 	})
@@ -306,19 +326,19 @@ func (m *mortal) Watch(ctx context.Context, id string, after int64) (events []jo
 }
 
 func (m *mortal) Cancel(ctx context.Context, id string) error {
-	_, err := through(m, "Cancel", func() (any, error) { return nil, m.engine.Cancel(ctx, id) })
+	_, err := asks(m, "Cancel", func() (any, error) { return nil, m.engine.Cancel(ctx, id) })
 	return err
 }
 
 func (m *mortal) List(ctx context.Context, f job.Filter) (job.Page, error) {
-	return through(m, "List", func() (job.Page, error) { return m.engine.List(ctx, f) })
+	return asks(m, "List", func() (job.Page, error) { return m.engine.List(ctx, f) })
 }
 
 func (m *mortal) WriteFile(ctx context.Context, w job.FileWrite) (job.FileWritten, error) {
-	return through(m, "WriteFile", func() (job.FileWritten, error) { return m.engine.WriteFile(ctx, w) })
+	return asks(m, "WriteFile", func() (job.FileWritten, error) { return m.engine.WriteFile(ctx, w) })
 }
 
 func (m *mortal) WriteTree(ctx context.Context, f job.FileRef, archive io.Reader) error {
-	_, err := through(m, "WriteTree", func() (any, error) { return nil, m.engine.WriteTree(ctx, f, archive) })
+	_, err := asks(m, "WriteTree", func() (any, error) { return nil, m.engine.WriteTree(ctx, f, archive) })
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"path"
 	"slices"
 	"strings"
@@ -29,6 +30,8 @@ type Engine struct {
 	Full    int
 	Refuses error
 	Slow    <-chan struct{}
+	// Far is how long a request, and its answer, may be under way.
+	Far time.Duration
 	// As is whom dispatchers are taken for; without a name: the operator.
 	As job.Principal
 
@@ -38,6 +41,8 @@ type Engine struct {
 	jobs    map[string]*VM
 	keys    map[string]string // IDs of jobs by their idempotency keys
 	drains  bool
+	dead    bool
+	lives   int // that have begun after the first
 	reports []job.Dispatcher
 	tasks   sync.WaitGroup
 }
@@ -143,6 +148,9 @@ func (e *Engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 		case <-ctx.Done():
 			return
 		}
+		if !e.alive(ctx) {
+			return
+		}
 		e.change(id, func(vm *VM) {
 			if vm.Status == job.Pending {
 				vm.Status = job.Running
@@ -157,6 +165,54 @@ func (e *Engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 		}
 	})
 	return vm.Job, nil
+}
+
+// Kill ends the engine's process: requests, and answers that are under way, are lost, and no job
+// begins to run. VMs go on, and what it has stored is there when it starts.
+func (e *Engine) Kill() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dead = true
+	e.lives++
+}
+
+// Start starts it again.
+func (e *Engine) Start() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dead = false
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// reached is when a request has come, or its answer: it says in which of the engine's lives.
+func (e *Engine) reached() (life int, err error) {
+	if e.Far > 0 {
+		time.Sleep(rand.N(e.Far)) //nolint:gosec,forbidigo // its way
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.dead {
+		return 0, errFault
+	}
+	return e.lives, nil
+}
+
+// alive waits until the engine runs; false: ctx has ended.
+func (e *Engine) alive(ctx context.Context) bool {
+	for {
+		e.mu.Lock()
+		dead, changed := e.dead, e.changed
+		e.mu.Unlock()
+		if !dead {
+			return ctx.Err() == nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // Reports returns what dispatchers have said of themselves.

@@ -105,8 +105,8 @@ func (s *service) run(ctx context.Context, name string) int {
 	return 0
 }
 
-// Three queues with two dispatchers each, for hours: dispatchers are killed, and the services away for
-// minutes. No work is lost, none is run twice, and neither a VM nor a runner is left.
+// Three queues with two dispatchers each, for hours: dispatchers and their engine are killed, and the
+// services and the engine away for minutes. No work is lost, none is run twice, and neither a VM nor a runner is left.
 func TestSoak_ThreeQueues(t *testing.T) {
 	times := 1
 	if loops.AtNight() {
@@ -132,6 +132,15 @@ func soak(t *testing.T) {
 			return true
 		}
 	}
+	e.Far = 5 * time.Second
+	kills := 0
+	all.Go(func() {
+		for ; waits(20 * time.Minute); kills++ {
+			e.Kill()
+			time.Sleep(rand.N(8 * time.Minute)) //nolint:gosec // a duration
+			e.Start()
+		}
+	})
 	for i := range 3 {
 		s := &service{since: map[string]time.Time{}, given: map[string]int{}, done: map[string]int{}, runners: map[string]string{}}
 		queue := fmt.Sprint("queue", i)
@@ -155,7 +164,7 @@ func soak(t *testing.T) {
 			}
 		})
 		for _, name := range []string{"one", "two"} {
-			st := &stage{Service: Service{Connect: func(string) dispatch.Queue { return s }}, t: t, engine: e, named: name, queue: queue, pause: 5 * time.Second}
+			st := &stage{Service: Service{Connect: func(string) dispatch.Queue { return s }}, t: t, engine: e, named: name, queue: queue, pause: 5 * time.Second, again: true}
 			all.Go(func() {
 				for k := st.dispatch(&fail{}); waits(20 * time.Minute); k = st.dispatch(&fail{}) {
 					k.now()
@@ -165,6 +174,9 @@ func soak(t *testing.T) {
 	}
 	all.Wait()
 	time.Sleep(2 * time.Hour)
+	if kills < 3 {
+		t.Errorf("the engine was killed %d times", kills)
+	}
 	for queue, s := range services {
 		s.mu.Lock()
 		if len(s.given) < 100 || len(s.since) > 0 || len(s.runners) > 0 {
