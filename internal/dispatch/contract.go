@@ -74,6 +74,29 @@ type Handover struct {
 // says nothing of the VM, which may be kept (keep on_failure), nor of the queue.
 const WorkFailed = 99
 
+// AwaitJob is by what a task waits for the job of its runner, whose process is $runner, and for the
+// runner's end, with $code; and ends if there was none. The task's begun says whether one has come.
+const AwaitJob = `await_job() { # <signal> <seconds> <why none may come>
+  local deadline=$((SECONDS + $2))
+  until begun || ! kill -0 "$runner" 2>/dev/null; do
+    if ((SECONDS >= deadline)); then
+      echo "no job has come: another runner has taken it, or $3" >&2
+      kill -"$1" "$runner" 2>/dev/null || :
+      break
+    fi
+    sleep 1
+  done
+  code=0
+  wait "$runner" || code=$?
+}
+without_job() {
+  if ! begun; then
+    echo "the runner has ended without a job (exit status $code)" >&2
+    exit 69
+  fi
+}
+`
+
 // Fatal is an error of a queue that does not pass: its key is refused, or there is no such queue.
 type Fatal struct{ Err error }
 

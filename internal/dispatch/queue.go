@@ -1,12 +1,10 @@
 package dispatch
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -29,7 +27,6 @@ const (
 	anthropicAPI = "https://api.anthropic.com"
 	managedBeta  = "managed-agents-2026-04-01"
 	pollBlock    = 999 * time.Millisecond // the server's most
-	answerTime   = time.Minute
 )
 
 func newQueue(api, environment, key, worker string) *queue {
@@ -78,7 +75,7 @@ func (q *queue) beat(ctx context.Context, id, last string) (h heartbeat, err err
 
 // stop ends an item for good. One that has ended already is no error.
 func (q *queue) stop(ctx context.Context, id string) error {
-	err := q.do(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/stop", nil, []byte(`{"force":true}`), nil)
+	err := q.do(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/stop", nil, json.RawMessage(`{"force":true}`), nil)
 	if Code(err) == http.StatusConflict {
 		return nil
 	}
@@ -92,7 +89,7 @@ func passes(err error) bool {
 }
 
 // do makes a request, and again where the error may pass.
-func (q *queue) do(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
+func (q *queue) do(ctx context.Context, method, path string, query url.Values, body, answer any) error {
 	for n := 0; ; n++ {
 		err := q.once(ctx, method, path, query, body, answer)
 		if err == nil || n >= q.retries || !passes(err) || Code(err) == http.StatusConflict {
@@ -104,47 +101,19 @@ func (q *queue) do(ctx context.Context, method, path string, query url.Values, b
 	}
 }
 
-func (q *queue) once(ctx context.Context, method, path string, query url.Values, body []byte, answer any) error {
-	ctx, done := context.WithTimeout(ctx, answerTime)
-	defer done()
+func (q *queue) once(ctx context.Context, method, path string, query url.Values, body, answer any) error {
 	if query == nil {
 		query = url.Values{}
 	}
 	query.Set("beta", "true")
-	r, err := http.NewRequestWithContext(ctx, method, q.url+path+"?"+query.Encode(), bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	r.Header = http.Header{
+	_, data, err := Ask(ctx, q.http, method, q.url+path+"?"+query.Encode(), http.Header{
 		"Authorization": {"Bearer " + q.key}, "Anthropic-Beta": {managedBeta}, "Anthropic-Version": {"2023-06-01"},
 		"Anthropic-Worker-Id": {q.worker}, "Content-Type": {"application/json"}, "Accept": {"application/json"},
-	}
-	resp, err := q.http.Do(r)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
-	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if resp.StatusCode/100 != 2 {
-		return &Refusal{resp.StatusCode, reason(data)}
-	}
-	if err == nil && answer != nil && len(data) > 0 {
+	}, body, nil)
+	if err == nil && answer != nil && len(data) > 0 { // nothing waits if there is nothing
 		err = json.Unmarshal(data, answer)
 	}
 	return err
-}
-
-// reason is what an error of the API says, as a line.
-func reason(data []byte) string {
-	var said struct {
-		Error struct {
-			Message string `json:"message"`
-		} `json:"error"`
-	}
-	if json.Unmarshal(data, &said) == nil && said.Error.Message != "" {
-		return Line(said.Error.Message)
-	}
-	return Line(string(data[:min(len(data), 1000)]))
 }
 
 // backOff is the pause after the n-th failure in a row: about 2^n seconds, a minute at most.

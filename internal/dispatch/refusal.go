@@ -1,10 +1,16 @@
 package dispatch
 
 import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -24,6 +30,69 @@ func Code(err error) int {
 		return refused.Code
 	}
 	return 0
+}
+
+const (
+	answerTime = 30 * time.Second
+	// MaxAnswer bounds what is read of an answer, in bytes: a hundred runs of GitHub, each with its
+	// repository twice, are 2 MB.
+	MaxAnswer = 16 << 20
+)
+
+// Ask makes a request of a service's API, with a body in JSON unless that is nil, and decodes its
+// answer, unless answer is nil. A refusal is a *Refusal. There is a response, whose body was read as
+// data, where the service has said something.
+func Ask(ctx context.Context, client *http.Client, method, url string, header http.Header, body, answer any) (resp *http.Response, data []byte, err error) {
+	ctx, done := context.WithTimeout(ctx, answerTime)
+	defer done()
+	var from io.Reader
+	if body != nil {
+		if data, err = json.Marshal(body); err != nil {
+			return nil, nil, err
+		}
+		from = bytes.NewReader(data)
+		header.Set("Content-Type", "application/json")
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, from)
+	if err != nil {
+		return nil, nil, err
+	}
+	req.Header = header
+	if resp, err = client.Do(req); err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	data, err = io.ReadAll(io.LimitReader(resp.Body, MaxAnswer+1))
+	switch {
+	case resp.StatusCode/100 != 2:
+		err = &Refusal{resp.StatusCode, reason(data)}
+	case err != nil:
+	case len(data) > MaxAnswer:
+		err = fmt.Errorf("%s %s: the answer is longer than %d bytes", method, req.URL.Path, MaxAnswer)
+	case answer != nil:
+		if err = json.Unmarshal(data, answer); err != nil {
+			err = fmt.Errorf("%s %s: the answer is not what the API says: %w", method, req.URL.Path, err)
+		}
+	}
+	return resp, data, err
+}
+
+// reason is what a refusal says, in a line: GitHub and the forges have a message, Anthropic has that of
+// an error.
+func reason(data []byte) string {
+	var said struct {
+		Message string `json:"message"`
+		Errors  []any  `json:"errors"`
+		Error   struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	_ = json.Unmarshal(data, &said) // as far as it is so
+	text := cmp.Or(said.Message, said.Error.Message, string(data[:min(len(data), 1000)]))
+	if len(said.Errors) > 0 {
+		text += fmt.Sprint(": ", said.Errors)
+	}
+	return Line(text)
 }
 
 // maxLine bounds what is shown of a text of others, in bytes.

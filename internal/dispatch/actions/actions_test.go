@@ -391,7 +391,7 @@ func TestHostile_IsBounded(t *testing.T) {
 		{"nonsense", "/runs", 200, []byte(`<html>it is down</html>`), "not what the API says"},
 		{"another shape", "/runs", 200, []byte(`{"workflow_runs":{"id":"x"}}`), "not what the API says"},
 		{"nothing", "/runs", 200, nil, "not what the API says"},
-		{"too much", "/runs", 200, bytes.Repeat([]byte(" "), maxAnswer+10), "longer than"},
+		{"too much", "/runs", 200, bytes.Repeat([]byte(" "), dispatch.MaxAnswer+10), "longer than"},
 		{"an error", "/runs", 502, bytes.Repeat([]byte("x\n"), 1<<20), "502 Bad Gateway"},
 		{"endless runs", "/runs", 200, hundred("workflow_runs", `{"id":1}`), ""},
 		{"endless jobs", "/jobs", 200, hundred("jobs", `{"id":3,"status":"queued","labels":["self-hosted"]}`), ""},

@@ -1,12 +1,8 @@
 package actions
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -23,8 +19,6 @@ const PublicAPI = "https://api.github.com"
 
 const (
 	apiVersion = "2022-11-28"
-	answerTime = 30 * time.Second
-	maxAnswer  = 16 << 20 // bytes: a hundred runs, each with its repository twice, are 2 MB
 	maxKept    = 64 << 20 // of those that are not read again as long as they do not change
 	perPage    = 100      // the API's most
 	maxPause   = time.Hour
@@ -83,58 +77,31 @@ func (a *api) do(ctx context.Context, r request, answer any) (etag string, chang
 	if time.Now().Before(until) {
 		return "", false, &limited{until}
 	}
-	ctx, done := context.WithTimeout(ctx, answerTime)
-	defer done()
-	var body io.Reader
-	if r.body != nil {
-		data, err := json.Marshal(r.body)
-		if err != nil {
-			return "", false, err
-		}
-		body = bytes.NewReader(data)
-	}
-	req, err := http.NewRequestWithContext(ctx, r.method, a.url+r.path, body)
-	if err != nil {
-		return "", false, err
-	}
-	req.Header = http.Header{
+	header := http.Header{
 		"Accept": {"application/vnd.github+json"}, "Authorization": {r.auth}, "User-Agent": {"linus"}, "X-GitHub-Api-Version": {apiVersion},
 	}
-	if r.body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
 	if r.etag != "" {
-		req.Header.Set("If-None-Match", r.etag)
+		header.Set("If-None-Match", r.etag)
 	}
-	resp, err := a.http.Do(req)
-	if err != nil {
+	resp, data, err := dispatch.Ask(ctx, a.http, r.method, a.url+r.path, header, r.body, answer)
+	if resp == nil {
 		return "", false, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	if resp.StatusCode == http.StatusNotModified && r.etag != "" {
-		return r.etag, false, a.keep(resp, "")
+	said := ""
+	if refused, is := errors.AsType[*dispatch.Refusal](err); is {
+		said = refused.Text
 	}
-	if resp.StatusCode/100 != 2 {
-		said := reason(data)
-		if err := a.keep(resp, said); err != nil {
-			return "", false, err
-		}
-		return "", false, &dispatch.Refusal{Code: resp.StatusCode, Text: said}
-	}
-	if err := errors.Join(err, a.keep(resp, "")); err != nil {
+	if err := a.keep(resp, said); err != nil {
 		return "", false, err
 	}
-	if len(data) > maxAnswer {
-		return "", false, fmt.Errorf("%s %s: the answer is longer than %d bytes", r.method, r.path, maxAnswer)
+	switch {
+	case resp.StatusCode == http.StatusNotModified && r.etag != "":
+		return r.etag, false, nil
+	case err != nil:
+		return "", false, err
 	}
 	if r.size != nil {
 		*r.size = len(data)
-	}
-	if answer != nil {
-		if err := json.Unmarshal(data, answer); err != nil {
-			return "", false, fmt.Errorf("%s %s: the answer is not what the API says: %w", r.method, r.path, err)
-		}
 	}
 	return resp.Header.Get("ETag"), true, nil
 }
@@ -196,22 +163,6 @@ func (a *api) spare() error {
 
 // turn has what was read since the last one known, and nothing else.
 func (a *api) turn() { a.before, a.now, a.kept = a.now, map[string]page{}, 0 }
-
-// reason is what a refusal says, in a line.
-func reason(data []byte) string {
-	var said struct {
-		Message string `json:"message"`
-		Errors  []any  `json:"errors"`
-	}
-	text := string(data[:min(len(data), 1000)])
-	if json.Unmarshal(data, &said) == nil && said.Message != "" {
-		text = said.Message
-		if len(said.Errors) > 0 {
-			text += fmt.Sprint(": ", said.Errors)
-		}
-	}
-	return dispatch.Line(text)
-}
 
 // passes reports whether an error may pass.
 func passes(err error) bool {

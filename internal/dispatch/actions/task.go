@@ -26,7 +26,7 @@ func (q *Queue) Task() string {
 	if q.Forks {
 		guard = ""
 	}
-	return fmt.Sprintf(task, guard, int(q.Idle/time.Second), dispatch.WorkFailed)
+	return fmt.Sprintf(task, dispatch.AwaitJob, guard, int(q.Idle/time.Second), dispatch.WorkFailed)
 }
 
 const noForks = `# No code of a fork runs here: the job of one ends before its first step.
@@ -45,7 +45,7 @@ fi
 
 const task = `# Serves a job of GitHub Actions.
 set -eu
-for dir in /opt/actions-runner "$HOME/actions-runner" ''; do
+%sfor dir in /opt/actions-runner "$HOME/actions-runner" ''; do
   if [[ -x $dir/run.sh ]]; then break; fi
 done
 if [[ -z $dir ]]; then
@@ -74,25 +74,13 @@ env --default-signal=INT ./run.sh </dev/null & # what bash starts so does not he
 runner=$!
 unset ACTIONS_RUNNER_INPUT_JITCONFIG
 trap 'kill -INT "$runner" 2>/dev/null || :' INT TERM
-deadline=$((SECONDS + %d))
-while [[ $(workers) == "$before" ]] && kill -0 "$runner" 2>/dev/null; do
-  if ((SECONDS >= deadline)); then
-    echo 'no job has come: another runner has taken it, or the group of runners is not for its repository' >&2
-    kill -INT "$runner" 2>/dev/null || :
-    break
-  fi
-  sleep 1
-done
-code=0
-wait "$runner" || code=$?
+begun() { [[ $(workers) != "$before" ]]; }
+await_job INT %d 'the group of runners is not for its repository'
 if ((code == 7)); then
   echo 'GitHub takes no runner as old as that of the template: build it with a newer one' >&2
   exit 7
 fi
-if [[ $(workers) == "$before" ]]; then
-  echo "the runner has ended without a job (exit status $code)" >&2
-  exit 69
-fi
+without_job
 for log in _diag/Runner_*; do
   if [[ $'\n'$logs$'\n' != *$'\n'$log$'\n'* ]] && grep -qsE 'WRITE LINE: .* completed with result: (Failed|Abandoned)\r?$' "$log"; then
     echo 'the job has failed' >&2

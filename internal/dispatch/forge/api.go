@@ -1,21 +1,13 @@
 package forge
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"linus/internal/dispatch"
-)
-
-const (
-	answerTime = 30 * time.Second
-	maxAnswer  = 16 << 20 // bytes
 )
 
 // api makes requests to a forge's REST API. They are few and plain: a library of all of it neither
@@ -28,7 +20,7 @@ type api struct {
 func newAPI(url, token string) *api {
 	// The token is for this server, and not for one that it names.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &api{url: url, token: token, http: &http.Client{Timeout: answerTime, CheckRedirect: stay}}
+	return &api{url: url, token: token, http: &http.Client{CheckRedirect: stay}}
 }
 
 // do makes a request of the REST API and reads its answer.
@@ -43,57 +35,10 @@ func (a *api) register(ctx context.Context, body, answer any) error {
 }
 
 func (a *api) send(ctx context.Context, method, path string, header http.Header, body, answer any) error {
-	var from io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return err
-		}
-		from = bytes.NewReader(data)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, a.url+path, from)
-	if err != nil {
-		return err
-	}
-	req.Header = header
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", "linus")
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := a.http.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	path, _, _ = strings.Cut(path, "?")
-	switch {
-	case resp.StatusCode/100 != 2:
-		return &dispatch.Refusal{Code: resp.StatusCode, Text: reason(data)}
-	case err != nil:
-		return err
-	case len(data) > maxAnswer:
-		return fmt.Errorf("%s %s: the answer is longer than %d bytes", method, path, maxAnswer)
-	case answer == nil:
-		return nil
-	}
-	if err := json.Unmarshal(data, answer); err != nil {
-		return fmt.Errorf("%s %s: the answer is not what the API says: %w", method, path, err)
-	}
-	return nil
-}
-
-// reason is what a refusal says, as one line.
-func reason(data []byte) string {
-	var said struct {
-		Message string `json:"message"`
-	}
-	text := string(data[:min(len(data), 4096)])
-	if json.Unmarshal(data, &said) == nil && said.Message != "" {
-		text = said.Message
-	}
-	return dispatch.Line(text)
+	header.Set("Accept", "application/json")
+	header.Set("User-Agent", "linus")
+	_, _, err := dispatch.Ask(ctx, a.http, method, a.url+path, header, body, answer)
+	return err
 }
 
 // pages reads a list, page by page if it has pages, until yield has enough. field is where an answer

@@ -12,7 +12,7 @@ import (
 // Task runs the runner for one job, on the VM itself and not in a container: what runs-on names is a
 // whole VM.
 func (q *Queue) Task() string {
-	return "# Serves a job of " + string(q.Kind) + " Actions.\nset -eu\nidle=" + strconv.Itoa(int(q.Idle/time.Second)) + "\n" + q.task + common
+	return "# Serves a job of " + string(q.Kind) + " Actions.\nset -eu\nidle=" + strconv.Itoa(int(q.Idle/time.Second)) + "\n" + dispatch.AwaitJob + q.task + common
 }
 
 // lines are what forgejoTask reads, in this order.
@@ -80,21 +80,8 @@ tail -n +1 -s 0.2 -f --pid="$runner" -- "$log" &
 shown=$!
 trap 'kill -TERM "$runner" 2>/dev/null || :' INT TERM
 begun() { grep -qE 'task [0-9]+ repo is' "$log" || [[ $(directories) != "$before" ]]; }
-deadline=$((SECONDS + idle))
-until begun || ! kill -0 "$runner" 2>/dev/null; do
-  if ((SECONDS >= deadline)); then
-    echo 'no job has come: another runner has taken it, or it waits no more' >&2
-    kill -TERM "$runner" 2>/dev/null || :
-    break
-  fi
-  sleep 1
-done
-code=0
-wait "$runner" || code=$?
+await_job TERM "$idle" 'it waits no more'
 wait "$shown" || :
-if ! begun; then
-  echo "the runner has ended without a job (exit status $code)" >&2
-  exit 69
-fi
+without_job
 exit "$code"
 `
