@@ -103,8 +103,9 @@ type own struct {
 // Caller is whoever runs the engine.
 func (own) Caller(context.Context) (job.Principal, error) { return job.Operator(), nil }
 
-// run attaches to an engine and has a dispatcher work until it is interrupted.
-func (f *dispatchFlags) run(cmd *cobra.Command, a *app, serve func(ctx context.Context, o dispatch.Options) error) error {
+// run attaches to an engine and has a dispatcher work until it is interrupted. Before that, so that no
+// engine is started for nothing, queue makes its queue; nil: there is nothing to refuse.
+func (f *dispatchFlags) run(cmd *cobra.Command, a *app, queue func(o dispatch.Options) error, serve func(ctx context.Context, o dispatch.Options) error) error {
 	if f.sessions < 1 || f.sessions > 1000 {
 		return usage("--sessions %d: give 1 to 1000", f.sessions)
 	}
@@ -129,6 +130,19 @@ func (f *dispatchFlags) run(cmd *cobra.Command, a *app, serve func(ctx context.C
 	ctx := cmd.Context()
 	if a.own != nil {
 		o.Engine, o.Hurry, o.Log = a.own, a.own.hurry, logger(a.stderr, a.own.config).With("dispatcher", o.Name)
+	} else {
+		c, err := a.settings(ctx)
+		if err != nil {
+			return err
+		}
+		o.Log = logger(a.stderr, c)
+	}
+	if queue != nil {
+		if err := queue(o); err != nil {
+			return usage("%w", err)
+		}
+	}
+	if a.own != nil {
 		return serve(ctx, o)
 	}
 	s, err := a.attach(ctx, true)
@@ -137,7 +151,7 @@ func (f *dispatchFlags) run(cmd *cobra.Command, a *app, serve func(ctx context.C
 	}
 	defer s.Close()
 	a.warnEgress(o.Manifest.Network)
-	o.Engine, o.Log = s, logger(a.stderr, s.config)
+	o.Engine = s
 	hurry, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	o.Hurry = hurry.Done()
@@ -185,7 +199,7 @@ func (a *app) dispatchClaudeCommand() *cobra.Command {
 			if c.Worker, err = workerProgram(worker); err != nil {
 				return err
 			}
-			return f.run(cmd, a, func(ctx context.Context, o dispatch.Options) error {
+			return f.run(cmd, a, nil, func(ctx context.Context, o dispatch.Options) error {
 				a.note("serving environment %s as %s: at most %d sessions at once", c.Environment, o.Name, o.Sessions)
 				return dispatch.ServeClaude(ctx, o, c)
 			})
@@ -304,7 +318,7 @@ func (a *app) dispatchClaudeCodeCommand() *cobra.Command {
 				return err
 			}
 			c.Args = args
-			return f.run(cmd, a, func(ctx context.Context, o dispatch.Options) error {
+			return f.run(cmd, a, nil, func(ctx context.Context, o dispatch.Options) error {
 				a.note("keeping %d VMs with runners of Claude Code as %s", o.Sessions, o.Name)
 				return dispatch.KeepClaudeCode(ctx, o, c)
 			})

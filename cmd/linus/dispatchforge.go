@@ -37,18 +37,15 @@ func (a *app) dispatchForgeCommand(kind forge.Kind, name, tokens string) *cobra.
 			if o.HookSecret, err = hook.secret(cmd.Context(), a); err != nil {
 				return err
 			}
-			if _, err := forge.New(o); err != nil { // before an engine is started for nothing
-				return usage("%w", err)
-			}
-			return f.run(cmd, a, func(ctx context.Context, d dispatch.Options) error {
+			var q dispatch.Queue
+			return f.run(cmd, a, func(d dispatch.Options) (err error) {
 				o.Log = d.Log
 				for _, s := range d.Shapes {
 					o.Labels = append(o.Labels, s.Label)
 				}
-				q, err := forge.New(o)
-				if err != nil {
-					return err
-				}
+				q, err = forge.New(o)
+				return err
+			}, func(ctx context.Context, d dispatch.Options) error {
 				u, _ := url.Parse(o.URL) // it was parsed before
 				queue := u.Host + "/" + cmp.Or(o.Repository, o.Organization)
 				a.note("serving jobs of %s as %s: at most %d at once", queue, d.Name, d.Sessions)

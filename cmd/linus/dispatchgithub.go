@@ -70,18 +70,15 @@ func (a *app) dispatchGitHubCommand() *cobra.Command {
 				return err
 			}
 			slices.Sort(o.Repositories)
-			if _, err := actions.New(o); err != nil { // before an engine is started for nothing
-				return usage("%w", err)
-			}
-			return f.run(cmd, a, func(ctx context.Context, d dispatch.Options) error {
+			var q dispatch.Queue
+			return f.run(cmd, a, func(d dispatch.Options) (err error) {
 				o.Log = d.Log
 				for _, s := range d.Shapes {
 					o.Labels = append(o.Labels, s.Label)
 				}
-				q, err := actions.New(o)
-				if err != nil {
-					return err
-				}
+				q, err = actions.New(o)
+				return err
+			}, func(ctx context.Context, d dispatch.Options) error {
 				queue := githubQueue(o)
 				a.note("serving jobs of %s as %s: at most %d at once", queue, d.Name, d.Sessions)
 				return hook.serve(ctx, a, d, "github", queue, q)
