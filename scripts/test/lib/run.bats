@@ -44,8 +44,9 @@ setup() {
   bash -c 'source "$1/run.sh"; run_init; printf "%s\n" "${run_dir}" >"$2/dir"; run_read 60 bash -c "echo >&20; read -r _ <\"\$1/go\"" bash "$2"' \
     bash "${lib_dir}" "${TMPDIR}" 3>&- 6>&- 20>"${TMPDIR}/ends" &
   script=$!
-  exec 5<"${TMPDIR}/ends" 6>&-
+  exec 5<"${TMPDIR}/ends"
   read -r -u 5 _
+  exec 6>&- # not before: until the script has opened its end, nobody else would write
   dir=$(<"${TMPDIR}/dir")
   kill -KILL "${script}"
   rm -r "${dir}"
