@@ -5,8 +5,9 @@ SHELL       := bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOFLAGS_BUILD := -ldflags '-s -w -X main.version=$(VERSION)'
-# One way of compiling for build, vet and test: what one has compiled the others find.
-export GOFLAGS := -trimpath $(filter-out -trimpath,$(GOFLAGS))
+# One way of compiling for build, vet and test: what one has compiled the others find. Programs
+# of tests, and those that tests build, need no debugging information.
+export GOFLAGS := -trimpath -ldflags=-w $(filter-out -trimpath -ldflags=-w,$(GOFLAGS))
 SHELL_MAIN  = $(shell git ls-files 'scripts/proxmox/*.sh' 'scripts/guest/*.sh' 'scripts/dev/*.sh' 'internal/lab/image/*.sh' 'internal/sandbox/rpc/*.sh' '.packaging/*.sh' .ci/run)
 SHELL_LIB   = $(shell git ls-files 'scripts/lib/*.sh')
 BATS_FILES  = $(shell git ls-files 'scripts/test/*.bats')
@@ -50,7 +51,7 @@ deps:
 # What stands between a change and the next, in a minute: nothing that starts a host, a
 # server, a browser or built programs (internal/loops).
 check: vet bin/gotestsum ## at every change, a minute: vet, build, all tests that start no host, checks of changed shell files
-	$(IN_MEMORY) CGO_ENABLED=0 $(GOTESTSUM) --hide-summary=skipped --packages="$$(go list ./... | grep -v /internal/e2e$$)" -- -short -p 4 -vet=off -ldflags=-w -timeout 5m
+	$(IN_MEMORY) CGO_ENABLED=0 $(GOTESTSUM) --hide-summary=skipped --packages="$$(go list ./... | grep -v /internal/e2e$$)" -- -short -p 4 -vet=off -timeout 5m
 	@$(MAKE) --no-print-directory shell CHANGED=1
 
 # Side by side: tests of the shell and of whole programs wait more than they work.
@@ -77,24 +78,24 @@ AT_ONCE := -parallel 4
 IN_MEMORY = TMPDIR=$(or $(shell [[ -w /dev/shm && $$(df -k --output=avail /dev/shm | tail -n 1) -gt 2097152 ]] && echo /dev/shm),$${TMPDIR:-/tmp})
 
 # A test that failed beside all others is repeated once, whole, when they have ended, and
-# said to be; unless there was a data race. Test programs need no debugging information.
+# said to be; unless there was a data race.
 GOTESTSUM := bin/gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=15 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
 $(firstword $(GOTESTSUM)):
 	@bash scripts/dev/tools.sh gotestsum
 
 # SQLite's code, translated from C, takes ten times as long when it is watched for races;
 # ciphers and regular expressions share nothing, and take a good part of the rest.
-RACE := -race -vet=off -ldflags=-w $(addprefix -gcflags=,$(addsuffix =-race=false,modernc.org/... crypto/internal/... regexp/...))
+RACE := -race -vet=off $(addprefix -gcflags=,$(addsuffix =-race=false,modernc.org/... crypto/internal/... regexp/...))
 race: vet bin/gotestsum ## Go tests with -race, but for the packages of make programs; then those that PostgreSQL has to pass, too
 	$(IN_MEMORY) $(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(UNWATCHED_PACKAGES)')" -- $(RACE) -timeout $(TIMEOUT)
 	$(if $(filter nightly,$(LINUS_TEST_LOOP)),,$(IN_MEMORY) $(GOTESTSUM) --packages=./internal/executor -- $(RACE) -timeout $(TIMEOUT) -run '$(BY_MANY)')
-	$(IN_MEMORY) CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT)
-	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 $(AT_ONCE) -vet=off -ldflags=-w -timeout $(TIMEOUT) -run '$(ON_POSTGRES)'
+	$(IN_MEMORY) CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store" -- -count=1 -vet=off -timeout $(TIMEOUT)
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 $(AT_ONCE) -vet=off -timeout $(TIMEOUT) -run '$(ON_POSTGRES)'
 
 # Go does not see that the programs they build have changed: -count=1. The longest goes first.
 programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 $(AT_ONCE) -vet=off -ldflags=-w -timeout $(TIMEOUT)
+	CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 $(AT_ONCE) -vet=off -timeout $(TIMEOUT)
 
 vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...
