@@ -19,14 +19,7 @@ use_place() { # <home> <state> <tmpfs>, all below root
   job_id=$(</proc/sys/kernel/random/uuid)
   mkdir -p "${home}" "${tmpfs}"
   cp "${server}/token" "${tmpfs}/token"
-  # Self-contained, as package embed makes it.
-  awk -v dir="${BATS_TEST_DIRNAME}/../.." '
-    function write(file,  line) {
-      while ((getline line < file) > 0)
-        if (line !~ /^source "/) print line
-        else { sub(/.*\//, "", line); sub(/".*/, "", line); if (!had[line]++) write(dir "/lib/" line) }
-    }
-    BEGIN { write(dir "/guest/job-runner.sh") }' >"${runner}"
+  awk -v dir="${BATS_TEST_DIRNAME}/../.." -v script=guest/job-runner.sh -f "${BATS_TEST_DIRNAME}/../helper/in-one-piece.awk" >"${runner}"
   settings
 }
 

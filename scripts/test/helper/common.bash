@@ -4,6 +4,9 @@
 # container 100 and a VM 101 of somebody else.
 
 scripts_dir=$(cd -- "${BATS_TEST_DIRNAME}/../.." && pwd)
+# The scripts in one piece, as hosts get them: by hand a library is read once for every way that
+# leads to it, hundreds of times, which takes longer than much that a script does.
+host_scripts=${BATS_FILE_TMPDIR-}/scripts
 
 job=11111111-2222-4333-8444-555555555555
 owner=99999999-2222-4333-8444-555555555555
@@ -11,15 +14,16 @@ owner=99999999-2222-4333-8444-555555555555
 host_key='ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGd1ZXN0'
 
 # The stub is built once a file, in a shell of its own: bats looks at each command of a
-# test's, which takes longer than most commands do. Every test has a copy.
+# test's, but for those in here, which takes longer than most commands do. Every test has a copy.
 setup_stub() {
+  trap '[[ ${BASH_SOURCE-} == */helper/common.bash ]] || bats_debug_trap "${BASH_SOURCE}"' DEBUG
   export PVE_STUB=${BATS_TEST_TMPDIR}/pve PVELAB_DIR=${BATS_TEST_TMPDIR} LINUS_LOCK_DIR=${BATS_TEST_TMPDIR} TMPDIR=${BATS_TEST_TMPDIR}
   export LINUS_SLEEP=sleep LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_QEMU_DIR=${BATS_TEST_TMPDIR}/qemu-server
   export LINUS_UNIT_DIR=${BATS_TEST_TMPDIR}/etc/systemd/system
   [[ -d ${BATS_FILE_TMPDIR}/stub ]] || bash "${scripts_dir}/test/helper/build-stub" "${BATS_TEST_DIRNAME}" "${BATS_FILE_TMPDIR}/stub" 3>&-
   cp -a "${BATS_FILE_TMPDIR}/stub/." "${BATS_TEST_TMPDIR}"
   PATH=${BATS_TEST_TMPDIR}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
-  machine_pid=$(bash "${scripts_dir}/test/helper/start-machine" "${LINUS_QEMU_DIR}")
+  machine_pid=$(perl "${scripts_dir}/test/helper/start-machine" "${LINUS_QEMU_DIR}" 3>&-)
   tee "${PVE_STUB}/machine" "${LINUS_QEMU_DIR}"/{101,9000}.pid <<<"${machine_pid}" >/dev/null
   # Units inherit what the host's sessions have of the stub.
   printf '%s\n' "PATH=${PATH}" "PVELAB_DIR=${PVELAB_DIR}" "PVE_STUB=${PVE_STUB}" "TMPDIR=${TMPDIR}" "LINUS_LOCK_DIR=${LINUS_LOCK_DIR}" \
@@ -116,7 +120,7 @@ assert_destroyed_half() { # <id>
 # apart. status, output (stdout) and log (stderr) are set.
 run_script() { # <name> <argument...>
   status=0
-  bash "${scripts_dir}/proxmox/$1.sh" "${@:2}" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- || status=$?
+  bash "${host_scripts}/$1.sh" "${@:2}" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- || status=$?
   output=$(<"${BATS_TEST_TMPDIR}/stdout")
   log=$(<"${BATS_TEST_TMPDIR}/stderr")
 }
@@ -131,7 +135,7 @@ refuses() { # <script> <NAME=value...>
       output=$(export "${setting}" && set -Eeuo pipefail && main 2>/dev/null)
       status=$?
       [[ ${status} -eq 1 ]] && grep -q "^LINUS_ERROR:.*${setting%%=*}" <<<"${output}" || printf "%s\n" "${setting@Q}: exit ${status}" "${output}"
-    done' bash "${scripts_dir}/proxmox/$1.sh" "${@:2}" 3>&-)
+    done' bash "${host_scripts}/$1.sh" "${@:2}" 3>&-)
   [[ -z ${taken} && ! -e ${PVE_STUB}/calls ]] || fail "not refused: ${taken}"
 }
 

@@ -115,7 +115,7 @@ assert_rolled_back() {
       source "$1"
       mark_template() { echo "marked:$1"; exit; }
       VM_BOOTSTRAP=$2 VM_IMAGE_URL=$3
-      make_template' bash "${scripts_dir}/proxmox/build-template.sh" "${given%=*}" ''
+      make_template' bash "${host_scripts}/build-template.sh" "${given%=*}" ''
     assert_line "marked: linus-has=${given#*=}"
   done
   VM_BOOTSTRAP=none run_script build-template

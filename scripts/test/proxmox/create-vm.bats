@@ -32,14 +32,14 @@ setup() {
 @test "a host that exports options for every bash gets a VM like another" {
   local -x POSIXLY_CORRECT=1
   status=0
-  env SHELLOPTS=noclobber BASHOPTS=failglob bash "${scripts_dir}/proxmox/create-vm.sh" --dry-run >"${BATS_TEST_TMPDIR}/stdout" 2>&1 3>&- || status=$?
+  env SHELLOPTS=noclobber BASHOPTS=failglob bash "${host_scripts}/create-vm.sh" --dry-run >"${BATS_TEST_TMPDIR}/stdout" 2>&1 3>&- || status=$?
   output=$(<"${BATS_TEST_TMPDIR}/stdout")
   assert_status 0
   assert_line LINUS_RESULT:SUCCESS
 }
 
-@test "clones a template, configures, starts and answers all keys" {
-  run_script create-vm
+@test "clones a template, configures, starts and answers all keys, by hand from a checkout, too" {
+  host_scripts=${scripts_dir}/proxmox run_script create-vm
   assert_status 0
   assert_line LINUS_RESULT:SUCCESS
   assert_line LINUS_VM_NAME:linus-job-11111111
@@ -746,7 +746,7 @@ leave_lock_behind() {
     if (!$pid) { setpgrp; open STDOUT, ">", $ARGV[1]; open STDERR, ">", $ARGV[2]; exec "bash", $ARGV[0] }
     select undef, undef, undef, 0.05 until -e "$ENV{PVE_STUB}/waiting";
     kill -2, $pid; waitpid $pid, 0; exit($? & 127 ? 99 : $? >> 8)' \
-    "${scripts_dir}/proxmox/create-vm.sh" "${BATS_TEST_TMPDIR}/stdout" "${BATS_TEST_TMPDIR}/stderr" || status=$?
+    "${host_scripts}/create-vm.sh" "${BATS_TEST_TMPDIR}/stdout" "${BATS_TEST_TMPDIR}/stderr" || status=$?
   output=$(<"${BATS_TEST_TMPDIR}/stdout")
   log=$(<"${BATS_TEST_TMPDIR}/stderr")
   assert_status 130
@@ -757,7 +757,7 @@ leave_lock_behind() {
 @test "a reader that goes away (stdout closed) rolls back too" {
   status=0
   # shellcheck disable=SC2312 # the script's status goes through a file
-  { bash "${scripts_dir}/proxmox/create-vm.sh" 2>"${BATS_TEST_TMPDIR}/stderr" || echo "$?" >"${BATS_TEST_TMPDIR}/status"; } \
+  { bash "${host_scripts}/create-vm.sh" 2>"${BATS_TEST_TMPDIR}/stderr" || echo "$?" >"${BATS_TEST_TMPDIR}/status"; } \
     | { while read -r line && [[ ${line} != *start_vm* ]]; do :; done; }
   [[ $(<"${BATS_TEST_TMPDIR}/status") -eq 141 ]]
   assert_called 'qm destroy.*'

@@ -521,7 +521,7 @@ task_of() { # <type> <VM ID> <added to the start of the process>
 @test "two runs at once: one destroys, the other finds it gone" {
   add_our_vm 205
   hook stop '/bin/sleep 0.3'
-  bash "${scripts_dir}/proxmox/destroy-vm.sh" >/dev/null 2>&1 3>&- &
+  bash "${host_scripts}/destroy-vm.sh" >/dev/null 2>&1 3>&- &
   local -r first=$!
   run_script destroy-vm
   assert_status 0
@@ -550,7 +550,7 @@ task_of() { # <type> <VM ID> <added to the start of the process>
   add_our_vm 205
   # shellcheck disable=SC2016 # the hook's own variables
   hook stop 'touch "${PVE_STUB}/stopping"; /bin/sleep 0.3'
-  bash "${scripts_dir}/proxmox/destroy-vm.sh" >"${BATS_TEST_TMPDIR}/stdout" 2>/dev/null 3>&- &
+  bash "${host_scripts}/destroy-vm.sh" >"${BATS_TEST_TMPDIR}/stdout" 2>/dev/null 3>&- &
   local -r pid=$!
   until [[ -e ${PVE_STUB}/stopping ]]; do command sleep 0.05; done
   kill -TERM "${pid}"

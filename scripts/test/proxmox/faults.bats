@@ -32,7 +32,7 @@ run_create() { # its process id is in script.pid
   status=0
   # A job in the background would ignore INT.
   # shellcheck disable=SC2016 # the inner shell's own variables
-  env --default-signal=INT bash -c 'echo $$ >"${PVE_STUB}/script.pid"; exec bash "$1"' bash "${scripts_dir}/proxmox/create-vm.sh" \
+  env --default-signal=INT bash -c 'echo $$ >"${PVE_STUB}/script.pid"; exec bash "$1"' bash "${host_scripts}/create-vm.sh" \
     >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- || status=$?
   output=$(<"${BATS_TEST_TMPDIR}/stdout")
   log=$(<"${BATS_TEST_TMPDIR}/stderr")
@@ -656,7 +656,7 @@ run_full() { # <directory> <script>
   status=0
   # shellcheck disable=SC2016 # the inner shell's variable
   unshare -m bash -c 'mount -t tmpfs -o size=64k,mode=700 tmpfs "${directory}" && { cat /dev/zero >"${directory}/ballast" 2>/dev/null || exec bash "$1"; }' \
-    bash "${scripts_dir}/proxmox/$2.sh" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- || status=$?
+    bash "${host_scripts}/$2.sh" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- || status=$?
   output=$(<"${BATS_TEST_TMPDIR}/stdout")
   log=$(<"${BATS_TEST_TMPDIR}/stderr")
 }

@@ -13,7 +13,7 @@ setup() {
   setup_stub
   mkdir -p "${LINUS_PVE_DIR}/priv"
   fences=${LINUS_PVE_DIR}/priv/linus
-  operation=${scripts_dir}/proxmox/operation.sh
+  operation=${host_scripts}/operation.sh
   operations=${BATS_TEST_TMPDIR}/operations
   script=${BATS_TEST_TMPDIR}/script.sh
 }
@@ -67,7 +67,7 @@ fenced() {
   add_our_vm 205
   exec 8>>"${LINUS_LOCK_DIR}/linus-vm-205.lock"
   flock 8
-  VM_ID=205 LINUS_ENGINE=${dead} bash "${scripts_dir}/proxmox/destroy-vm.sh" >"${BATS_TEST_TMPDIR}/destroy" 2>&1 3>&- 8>&- &
+  VM_ID=205 LINUS_ENGINE=${dead} bash "${host_scripts}/destroy-vm.sh" >"${BATS_TEST_TMPDIR}/destroy" 2>&1 3>&- 8>&- &
   until grep -q 'destroying the VM' "${BATS_TEST_TMPDIR}/destroy"; do command sleep 0.05; done
   fenced
   exec 8>&-
@@ -144,7 +144,7 @@ fenced() {
   stub_program sleep 'exec /bin/sleep 0.1'
   # shellcheck disable=SC2016 # for the hook to expand
   hook start 'exec 8>>"${LINUS_LOCK_DIR}/clone-2.lock"; flock -n 8 || touch "${LINUS_LOCK_DIR}/held"'
-  LINUS_ENGINE=${alive} bash "${scripts_dir}/proxmox/create-vm.sh" >"${BATS_TEST_TMPDIR}/create" 2>&1 3>&- 21>&- 22>&- 23>&- &
+  LINUS_ENGINE=${alive} bash "${host_scripts}/create-vm.sh" >"${BATS_TEST_TMPDIR}/create" 2>&1 3>&- 21>&- 22>&- 23>&- &
   until [[ /proc/$!/fd/5 -ef ${LINUS_LOCK_DIR}/clone-3.lock ]]; do command sleep 0.05; done # it has tried them all
   refute_called 'qm clone.*'
   exec 22>&-

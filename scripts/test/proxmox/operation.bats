@@ -10,7 +10,7 @@ source "${BATS_TEST_DIRNAME}/../helper/common.bash"
 setup() {
   setup_stub
   rm "${BATS_TEST_TMPDIR}/bin/sleep"
-  operation=${scripts_dir}/proxmox/operation.sh
+  operation=${host_scripts}/operation.sh
   operations=${BATS_TEST_TMPDIR}/operations
   script=${BATS_TEST_TMPDIR}/script.sh
   # shellcheck disable=SC2016 # for the script to expand

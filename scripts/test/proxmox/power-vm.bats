@@ -486,7 +486,7 @@ power() { # <action> [<argument...>]
   for action in start stop shutdown suspend resume snapshot revert delete-snapshot; do
     for change in LINUS_JOB=aaaaaaaa-2222-4333-8444-555555555555 LINUS_OWNER=aaaaaaaa-2222-4333-8444-555555555555 VM_NAME=another VM_ID=101 VM_ID=9000; do
       status=0
-      output=$(env "${change}" ACTION="${action}" SNAPSHOT=clean bash "${scripts_dir}/proxmox/power-vm.sh" 2>/dev/null) || status=$?
+      output=$(env "${change}" ACTION="${action}" SNAPSHOT=clean bash "${host_scripts}/power-vm.sh" 2>/dev/null) || status=$?
       assert_status 5
       assert_says 'LINUS_ERROR:refused to'
     done

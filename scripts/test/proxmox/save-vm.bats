@@ -127,7 +127,7 @@ refute_changed() {
     esac
     status=0
     # shellcheck disable=SC2016 # the inner shell's own variables
-    bash -c 'echo $$ >"${PVE_STUB}/script.pid"; exec bash "$1"' bash "${scripts_dir}/proxmox/save-vm.sh" >/dev/null 2>&1 3>&- || status=$?
+    bash -c 'echo $$ >"${PVE_STUB}/script.pid"; exec bash "$1"' bash "${host_scripts}/save-vm.sh" >/dev/null 2>&1 3>&- || status=$?
     [[ ${status} -eq 137 ]] || fail "was not killed at ${verb}"
     rm -f "${PVE_STUB}"/hook-* "${LINUS_LOCK_DIR}"/linus-vm-*
     save
@@ -217,7 +217,7 @@ refute_changed() {
   hook after-start 'kill -KILL "$(<"${PVE_STUB}/script.pid")"'
   status=0
   # shellcheck disable=SC2016 # the inner shell's own variables
-  bash -c 'echo $$ >"${PVE_STUB}/script.pid"; exec bash "$1"' bash "${scripts_dir}/proxmox/save-vm.sh" >/dev/null 2>&1 3>&- || status=$?
+  bash -c 'echo $$ >"${PVE_STUB}/script.pid"; exec bash "$1"' bash "${host_scripts}/save-vm.sh" >/dev/null 2>&1 3>&- || status=$?
   [[ ${status} -eq 137 ]] || fail 'was not killed'
   rm -f "${PVE_STUB}"/hook-* "${LINUS_LOCK_DIR}"/linus-vm-*
   read_copy
