@@ -80,8 +80,11 @@ func (s *Schedules) CreateSchedule(ctx context.Context, spec job.ScheduleSpec) (
 	}
 	p, _ := job.PrincipalFrom(ctx)
 	if p.Owner() != "" {
-		if _, err := s.o.Engine.Holder(ctx, p.Token); err != nil {
-			return job.Schedule{}, &job.FieldError{Field: "schedule", Problem: "has to run as a token of linus, and the caller has none", Remedy: "make it with a token of linus token create"}
+		switch _, err := s.o.Engine.Holder(ctx, p.Token); {
+		case errors.Is(err, job.ErrUnauthorized):
+			return job.Schedule{}, &job.FieldError{Field: "schedule", Problem: "has to run as a token of linus, and the caller has none: what an identity provider's token allows ends with it", Remedy: "make it with a token of linus token create"}
+		case err != nil:
+			return job.Schedule{}, err
 		}
 	}
 	if text, err := json.Marshal(spec.Manifest); err != nil || len(text) > job.MaxSchedule {

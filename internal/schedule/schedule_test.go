@@ -26,8 +26,9 @@ type world struct {
 	submitted []string // when, by whom
 	refuse    error    // of Submit
 	revoked   bool
-	follows   bool // another engine leads
-	fail      int  // so many updates
+	holder    error // of Holder
+	follows   bool  // another engine leads
+	fail      int   // so many updates
 }
 
 func newWorld() *world {
@@ -115,6 +116,9 @@ func (w *world) end(id string, status job.Status) error {
 func (w *world) Holder(_ context.Context, id string) (job.Principal, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.holder != nil {
+		return job.Principal{}, w.holder
+	}
 	if w.revoked || id == "" {
 		return job.Principal{}, job.ErrUnauthorized
 	}
@@ -314,6 +318,27 @@ func TestSchedule_StopsWithItsToken(t *testing.T) {
 			t.Errorf("%+v", one)
 		}
 	})
+}
+
+func TestSchedule_RefusesWhoHasNoTokenOfItsOwn(t *testing.T) {
+	for _, tt := range []struct {
+		name, want string
+		away       error
+	}{
+		{"an access token of an issuer", "linus token create", job.ErrUnauthorized},
+		{"a database that is away", "is away", errors.New("the database is away")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld()
+			w.holder = tt.away
+			s := schedule.New(schedule.Options{Store: w, Engine: w})
+			ctx := job.WithPrincipal(t.Context(), job.Principal{Name: "oauth:12345678:ann", Role: job.RoleRun, Token: "jti:1"})
+			_, err := s.CreateSchedule(ctx, spec(func(*job.ScheduleSpec) {}))
+			if err == nil || !strings.Contains(err.Error(), tt.want) || len(w.schedules) != 0 {
+				t.Errorf("%v, and there are %v", err, w.schedules)
+			}
+		})
+	}
 }
 
 func TestSchedule_PausedAndRemoved(t *testing.T) {
