@@ -116,7 +116,7 @@ func TestFork_OneThatDoesNotStart(t *testing.T) {
 	if code, text := h.exits(t, "vm", "fork", "dev", "--count", "3"); code == 0 || !strings.Contains(text, "no copy was kept") || !strings.Contains(text, "QEMU exited with code 1") {
 		t.Errorf("exit %d: %s", code, text)
 	}
-	h.until(t, func() bool { return h.ourVMs(t) == 1 })
+	h.until(t, func() bool { return h.ourVMs(t) == 1 && !strings.Contains(h.cli(t, "vm", "list"), "dev-") }) // their names are free
 	h.unforked(t, dev)
 	h.fault(t, string(state.FaultStartFails), "1")
 	var out forked

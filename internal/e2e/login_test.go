@@ -59,7 +59,7 @@ func TestLogin_ByAnIssuerOfOthers(t *testing.T) {
 		t.Errorf("she comes to %s", got)
 	}
 	browsertest.Shows(t, ctx, ".who", "alice")
-	if got := links(); got != "Jobs VMs Volumes Host Help" {
+	if got := links(); got != "Jobs VMs Volumes Queues Schedules Usage Host Help" {
 		t.Errorf("with the role run she sees %q", got)
 	}
 	m := regexp.MustCompile(`(?m)^([0-9a-f]{16}) +(oauth:[0-9a-f]{8}:alice) \(login of alice\) +run +20`).FindStringSubmatch(h.cli(t, "token", "list"))
@@ -95,7 +95,7 @@ func TestLogin_ByAnIssuerOfOthers(t *testing.T) {
 
 	comesAs("boss", "/tokens")
 	browsertest.Shows(t, ctx, "td.main", "login of boss")
-	if got := links(); got != "Jobs VMs Volumes Pools Nodes Tokens Templates Checkpoints Credentials Host Help" {
+	if got := links(); got != "Jobs VMs Volumes Queues Pools Nodes Tokens Templates Checkpoints Credentials Schedules Usage Host Help" {
 		t.Errorf("with the role admin he sees %q", got)
 	}
 }

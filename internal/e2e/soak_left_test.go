@@ -119,7 +119,8 @@ func (s *soak) nothingLeft() {
 		}
 	}
 	err := filepath.WalkDir(filepath.Join(s.h.dir, "home"), func(path string, entry os.DirEntry, err error) error {
-		known := strings.HasSuffix(path, ".sh") || entry.Name() == ".sweep" || entry.Name() == "timer.lock" || // scripts and locks
+		known := strings.HasSuffix(path, ".sh") || strings.HasSuffix(path, ".pl") || entry.Name() == ".sweep" || entry.Name() == "timer.lock" || // scripts and locks
+			entry.Name() == "armed" || entry.Name() == ".cleared" || // when the timer was looked at, and old answers were removed
 			strings.Contains(entry.Name(), ".sh.linus-") || // an upload that an engine began, and was killed
 			strings.Contains(path, "/operations/power-") || strings.Contains(path, "/operations/save-") || // what an engine was killed over: it goes after a week
 			filepath.Base(filepath.Dir(path)) == "checked" // what the host's scripts have learnt of it

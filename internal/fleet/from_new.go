@@ -79,14 +79,16 @@ func (f *Fleet) freeName(ctx context.Context, name, id, owner string) error {
 			if v.Principal != owner {
 				return job.NameTaken(name)
 			}
-			problem := fmt.Sprintf("VM already exists: %q is VM %d", v.Name, v.ID)
+			problem, remedy := fmt.Sprintf("VM already exists: %q is VM %d", v.Name, v.ID), "choose another name, or run in it with manifest.vm"
 			switch {
+			case v.Unwanted:
+				problem, remedy = fmt.Sprintf("VM already exists: %q is being destroyed", v.Name), "try again when it is gone, or choose another name"
 			case v.ID == 0:
 				problem = fmt.Sprintf("VM already exists: %q is being made", v.Name)
 			case v.Own == nil:
 				problem += ", made by job " + v.Job
 			}
-			return &job.FieldError{Field: "manifest.vmName", Problem: problem, Remedy: "choose another name, or run in it with manifest.vm"}
+			return &job.FieldError{Field: "manifest.vmName", Problem: problem, Remedy: remedy}
 		}
 	}
 	return nil

@@ -51,7 +51,8 @@ func main() {
 		}
 		job = news.JSON200.Job
 	}
-	output, err := linus.GetOutputWithResponse(ctx, job.Id, &linusapi.GetOutputParams{Stream: "stdout"})
+	stream := "stdout"
+	output, err := linus.GetOutputWithResponse(ctx, job.Id, &linusapi.GetOutputParams{Stream: &stream})
 	if err != nil {
 		log.Fatal(err)
 	}
