@@ -113,7 +113,7 @@ END
 		sudo VALUE=y bash /tmp/operation.sh start /tmp/ops short /tmp/short.sh`) // the unit's name is free again
 	m.want("a second run under its name", `sudo bash /tmp/operation.sh follow /tmp/ops/short 0 2>/dev/null | tail -1`, "value: y")
 	m.run(`sudo bash /tmp/operation.sh settle /tmp/ops/short 10`)
-	m.want("what is left", `sudo ls -A /tmp/ops
+	m.want("what is left", `sudo ls -A -I .cleared /tmp/ops
 		for i in {1..50}; do units=$(systemctl list-units --all --plain --no-legend 'linus-*'); [ "$units" ] || break; sleep 0.2; done; echo "$units"`, "")
 }
 
