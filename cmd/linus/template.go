@@ -88,7 +88,7 @@ func (a *app) templateBuildCommand() *cobra.Command {
 	cmd.Flags().StringVar(&spec.OS, "os", job.DefaultSystem, strings.Join(vm.Systems, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("os", cobra.FixedCompletions(vm.Systems, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&spec.Name, "name", "agent-template", "its name; no VM may have it")
-	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install: "base python node docker claude codex gemini" or some of them, all, or none; github-runner, forgejo-runner and gitea-runner are not in all`)
+	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install: "base python node docker claude codex gemini" or some of them, all, or none; code-interpreter, github-runner, forgejo-runner and gitea-runner are not in all`)
 	for part, what := range map[string]string{"github-runner": "GitHub's archive of the runner", "forgejo-runner": "Forgejo's runner, a program", "gitea-runner": "Gitea's runner, a program"} {
 		runners[part] = &job.FileSource{}
 		cmd.Flags().StringVar(&runners[part].URL, part, "", "URL of "+what+", for --bootstrap "+part+" (file:// is the host's)")

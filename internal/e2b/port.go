@@ -37,6 +37,7 @@ const (
 type port struct {
 	id     string
 	number int
+	named  bool // by headers, at this server's own host
 }
 
 func (p port) text() string { return strconv.Itoa(p.number) }
@@ -50,11 +51,18 @@ func (s *server) portOf(host string) (p port, ok bool) {
 	if domain == "" || !below || !dashed || strings.Trim(number, "0123456789") != "" {
 		return p, false
 	}
+	p = portNamed(id, number)
+	p.named = false
+	return p, true
+}
+
+// portNamed is the port of a sandbox that headers name.
+func portNamed(id, number string) port {
+	p := port{id: id, named: true}
 	if n, err := strconv.ParseUint(number, 10, 16); err == nil && strconv.FormatUint(n, 10) == number && n != 22 { // SSH's is the engine's own way
 		p.number = int(n)
 	}
-	p.id = id
-	return p, true
+	return p
 }
 
 // toPort passes a request to a port of a sandbox.
@@ -70,12 +78,12 @@ func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) {
 		return
 	}
 	known := s.mayVisit(r, p)
-	if to := *r.URL; known && r.Method == http.MethodGet && !isUpgrade(r.Header) && dropToken(&to) {
+	if to := *r.URL; known && !p.named && r.Method == http.MethodGet && !isUpgrade(r.Header) && dropToken(&to) {
 		s.welcome(w, p, to)
 		return
 	}
 	refused := &refusal{http.StatusForbidden, "this needs a token of the sandbox: its trafficAccessToken in the header e2b-traffic-access-token, or in a browser once in the query"}
-	if !known && (!s.PublicPorts || hasToken(r)) {
+	if !known && (p.named || !s.PublicPorts || hasToken(r)) {
 		s.fail(w, refused)
 		return
 	}
@@ -104,6 +112,9 @@ func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) {
 	s.pass(w, r, v, httputil.ReverseProxy{
 		Rewrite: func(out *httputil.ProxyRequest) { s.toPage(out, p) },
 		ModifyResponse: func(resp *http.Response) error {
+			if p.named {
+				return fromVM(resp)
+			}
 			w.Header().Del("X-Content-Type-Options") // these are the page's to say
 			w.Header().Del("Cache-Control")
 			if to, err := url.Parse(resp.Header.Get("Location")); err == nil && (to.Host == "localhost:"+p.text() || to.Host == "127.0.0.1:"+p.text()) {
@@ -217,7 +228,7 @@ func (s *server) mayVisit(r *http.Request, p port) bool {
 	if vmOf(p.id) == "" {
 		return false
 	}
-	if hasToken(r) {
+	if p.named || hasToken(r) {
 		traffic := []byte(s.trafficToken(p.id))
 		return s.isAccessToken(p.id, r.Header.Get("X-Access-Token")) || hmac.Equal(traffic, []byte(r.Header.Get(trafficHeader))) || hmac.Equal(traffic, []byte(r.URL.Query().Get(strings.ToLower(trafficHeader))))
 	}

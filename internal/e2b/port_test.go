@@ -287,3 +287,40 @@ func TestPort_VisitorsWithoutATokenLeaveRoomForOthers(t *testing.T) {
 		t.Errorf("its owner: %d %s", code, text)
 	}
 }
+
+// Clients that have one address for all sandboxes name a port by headers: the code interpreter's do.
+func TestPort_IsNamedByHeaders(t *testing.T) {
+	l := portLab(t, true, show)
+	made, other := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300,"network":{"allowPublicTraffic":true}}`), l.create(t, "e2b_bb", `{"templateID":"base","timeout":300}`)
+	ask := func(path, port string, headers ...string) (int, http.Header, string) {
+		return l.send(t, http.MethodGet, path, "", append(headers, "E2b-Sandbox-Id", made.ID, "E2b-Sandbox-Port", port)...)
+	}
+	for _, h := range [][]string{{"E2b-Traffic-Access-Token", made.Traffic}, {"X-Access-Token", made.Token}} {
+		code, header, text := ask("/execute?a=b", "3000", append(h, "X-Api-Key", "e2b_aa")...)
+		if code != http.StatusOK || !strings.HasPrefix(text, "GET localhost:3000 /execute?a=b ") || strings.Contains(text, h[1]) || strings.Contains(text, "e2b_aa") {
+			t.Errorf("%d %s", code, text)
+		}
+		if header.Get("Set-Cookie") != "" || !strings.HasPrefix(header.Get("Content-Security-Policy"), "sandbox") || header.Get("Cache-Control") != "no-store" {
+			t.Errorf("at this server's own host the VM says %v", header)
+		}
+	}
+	for _, c := range []struct {
+		name, path, port string
+		headers          []string
+		code             int
+	}{
+		{"no token, though its ports are public", "/", "3000", nil, 403},
+		{"another's token", "/", "3000", []string{"X-Access-Token", other.Token}, 403},
+		{"a token in the query makes no cookie here", "/?e2b-traffic-access-token=" + made.Traffic, "3000", nil, 200},
+		{"SSH's port", "/", "22", []string{"X-Access-Token", made.Token}, 404},
+		{"no number", "/", "3000x", []string{"X-Access-Token", made.Token}, 404},
+		{"a closed port", "/", "3001", []string{"X-Access-Token", made.Token}, 502},
+		{"a redirect", "/away", "3000", []string{"X-Access-Token", made.Token}, 502},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if code, header, text := ask(c.path, c.port, c.headers...); code != c.code || header.Get("Set-Cookie") != "" {
+				t.Errorf("%d %s %v, want %d", code, text, header, c.code)
+			}
+		})
+	}
+}

@@ -57,8 +57,12 @@ func (s *server) goneSandbox(w http.ResponseWriter, id string) {
 	respond(w, http.StatusBadGateway, map[string]any{"sandboxId": id, "message": "The sandbox was not found", "code": http.StatusBadGateway})
 }
 
-// toSandbox passes a request to the program in a sandbox.
+// toSandbox passes a request to the program in a sandbox, or to the port of it that a header names.
 func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
+	if number := r.Header.Get("E2b-Sandbox-Port"); number != "" && number != strconv.Itoa(envd.Port) {
+		s.toPort(w, r, portNamed(r.Header.Get("E2b-Sandbox-Id"), number))
+		return
+	}
 	id, err := s.mayReach(r)
 	if err != nil {
 		s.fail(w, err)
@@ -73,7 +77,7 @@ func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	if port := r.Header.Get("E2b-Sandbox-Port"); port != "" && port != strconv.Itoa(envd.Port) || !isOpen(r.URL.Path) {
+	if !isOpen(r.URL.Path) {
 		s.fail(w, &refusal{http.StatusNotFound, "a sandbox answers for its processes and files here: for a port of it, use the host that getHost returns, or linus vm port expose " + v.Name})
 		return
 	}

@@ -213,6 +213,30 @@ func TestTemplates_BuiltByE2BsOwnClient(t *testing.T) {
 	h.until(t, func() bool { return !strings.Contains(h.cli(t, "vm", "list"), "build-") })
 }
 
+// The server that a template has by --bootstrap code-interpreter, in front of a real kernel of Jupyter.
+func TestSandboxes_RunCode(t *testing.T) {
+	loops.AtNightOnly(t, "TestPort_IsNamedByHeaders and bootstrap.bats")
+	c := npmClients(t)
+	h := newHost(t, lab.DriverProcess)
+	server, err := exec.CommandContext(t.Context(), "bash", "-c", `source "$1" && interpreter_server`, "bash", "../../scripts/lib/interpreter.sh").Output()
+	file := filepath.Join(t.TempDir(), "server.py")
+	if err := errors.Join(err, os.WriteFile(file, server, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	got := h.runClient(t, c, h.asAdmin(t, h.serveSandboxes(t)), "interpreter.mjs", file)
+	want := map[string]any{
+		"remembers": []any{"42", 2.0},
+		"output":    []any{[]any{"it's me\n"}, []any{"b\n"}, "ZeroDivisionError", "division by zero", true, []any{"it's me\n", "ZeroDivisionError"}},
+		"picture":   []any{"iVBORw==", false, true},
+		"env":       []any{"not 'me'", `("it's me", False)`},
+		"context":   []any{"python", "/tmp", "NameError"}, "restarted": "NameError", "contexts": 2.0, "removed": []any{1.0, "NotFoundError"},
+		"language": "400 Bad Request", "late": "TimeoutError", "after": "41", "ended": "ContextRestarting", "anew": []any{"NameError", "42"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what the client has seen (-want +got):\n%s", diff)
+	}
+}
+
 func TestSandboxes_ByComputeSDK(t *testing.T) {
 	t.Parallel()
 	c := npmClients(t)

@@ -288,7 +288,7 @@ type TemplateSpec struct {
 	OS          string // one of vm.Systems
 	ImageURL    string // another image than the OS's
 	ImageSHA256 string
-	Bootstrap   string // what to install: base, python, node, docker, claude, codex, gemini, github-runner, forgejo-runner, gitea-runner (some of them, separated by blanks), all or none
+	Bootstrap   string // what to install: base, python, node, docker, claude, codex, gemini, code-interpreter, github-runner, forgejo-runner, gitea-runner (some of them, separated by blanks), all or none
 
 	// Runners are where the runners of Bootstrap come from, by their names in it: the archive of
 	// github-runner, and the programs of the others.

@@ -42,6 +42,7 @@ needed=(
   'nightly lintian lintian'
   'nightly rpm rpm'
   'nightly buildah buildah'
+  'nightly /usr/share/jupyter/kernels/python3/kernel.json python3-ipykernel'
 )
 
 main() {

@@ -8,8 +8,10 @@
 # to the distribution's package servers; agents need the npm registry too.
 #
 # Usage: bootstrap.sh [base] [python] [node] [docker] [claude] [codex]
-#                     [gemini] [github-runner] [forgejo-runner] [gitea-runner] [--help]
-#   Without names: all of them but the runners. An agent brings node, a runner base.
+#                     [gemini] [code-interpreter] [github-runner] [forgejo-runner]
+#                     [gitea-runner] [--help]
+#   Without names: all of them but code-interpreter and the runners. An agent brings node,
+#   those two base.
 #
 # Packages are the distribution's own:
 #   Node.js  Debian and Ubuntu: nodejs and npm. EL: the module stream nodejs:22,
@@ -19,6 +21,8 @@
 #   Agents   npm's @anthropic-ai/claude-code, @openai/codex, @google/gemini-cli,
 #            under /usr/local, with a Node.js 22 where an agent needs a newer
 #            one than the distribution's.
+#   code-interpreter  IPython's kernel, matplotlib and pandas (EL: of EPEL), and a server of ours
+#            that E2B's code interpreter asks, which sandboxes of this VM begin with.
 #   Runners  GitHub's archive of LINUS_GITHUB_RUNNER, in /opt/actions-runner; Forgejo's and
 #            Gitea's programs of LINUS_FORGEJO_RUNNER and LINUS_GITEA_RUNNER, in /usr/local/bin.
 # A node with npm, a docker, an agent or a runner that is there already stays as it is,
@@ -37,7 +41,8 @@
 #
 # Answer: LINUS_PYTHON_VERSION, LINUS_NODE_VERSION, LINUS_DOCKER_VERSION,
 # LINUS_CLAUDE_VERSION, LINUS_CODEX_VERSION, LINUS_GEMINI_VERSION,
-# LINUS_GITHUB_RUNNER_VERSION, LINUS_FORGEJO_RUNNER_VERSION, LINUS_GITEA_RUNNER_VERSION of what was asked for; LINUS_PACKAGES_INSTALLED: the
+# LINUS_CODE_INTERPRETER_VERSION, LINUS_GITHUB_RUNNER_VERSION, LINUS_FORGEJO_RUNNER_VERSION,
+# LINUS_GITEA_RUNNER_VERSION of what was asked for; LINUS_PACKAGES_INSTALLED: the
 # packages this run had to add, by name, parted by spaces (what they bring along
 # is not counted, nor is npm's), and LINUS_PACKAGE_COUNT, how many those are.
 # Exit codes: 0 ok, 1 invalid parameter, 2 a package or sudo is missing, 3 this
@@ -48,8 +53,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
 
 usage() {
   printf '%s\n' \
-    'usage: [LINUS_LOCK_TIMEOUT=...] bootstrap.sh [base] [python] [node] [docker] [claude] [codex] [gemini] [github-runner] [forgejo-runner] [gitea-runner] [--help]' \
-    'Installs them in this VM; without names: all but the runners. Exit codes and inputs are listed' \
+    'usage: [LINUS_LOCK_TIMEOUT=...] bootstrap.sh [base] [python] [node] [docker] [claude] [codex] [gemini] [code-interpreter] [github-runner] [forgejo-runner] [gitea-runner] [--help]' \
+    'Installs them in this VM; without names: all but code-interpreter and the runners. Exit codes and inputs are listed' \
     'at the top of the script.' >&2
 }
 

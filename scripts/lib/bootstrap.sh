@@ -5,6 +5,7 @@
 
 source "${BASH_SOURCE[0]%/*}/script.sh"
 source "${BASH_SOURCE[0]%/*}/validate.sh"
+source "${BASH_SOURCE[0]%/*}/interpreter.sh"
 
 # Ends the script with its answer (bootstrap.sh says which).
 bootstrap_guest() { # [<part...>]
@@ -29,7 +30,7 @@ bootstrap_guest() { # [<part...>]
 }
 
 select_parts() { # <argument...>
-  local -r known=' base python node docker claude codex gemini github-runner forgejo-runner gitea-runner '
+  local -r known=' base python node docker claude codex gemini code-interpreter github-runner forgejo-runner gitea-runner '
   local wanted=" $* " part
   for part in "$@"; do
     if [[ -z ${part} || ${part} == *' '* || ${known} != *" ${part} "* ]]; then
@@ -37,12 +38,12 @@ select_parts() { # <argument...>
     fi
   done
   if (($# == 0)); then
-    wanted=${known/ github-runner forgejo-runner gitea-runner / } # which need a file
+    wanted=${known/ code-interpreter github-runner forgejo-runner gitea-runner / } # which few want, or need a file
   fi
   if [[ ${wanted} == *@(' claude '|' codex '|' gemini ')* ]]; then
     wanted+='node '
   fi
-  if [[ ${wanted} == *'-runner '* ]]; then
+  if [[ ${wanted} == *@('-runner '|' code-interpreter ')* ]]; then
     wanted+='base ' # which fetches and unpacks them
   fi
   for part in ${known}; do
@@ -54,7 +55,7 @@ select_parts() { # <argument...>
 
 read_bootstrap_inputs() {
   if [[ -n ${unknown_part} ]]; then
-    result_fail invalid "nothing is called ${unknown_part@Q}" 'there are: base python node docker claude codex gemini github-runner forgejo-runner gitea-runner'
+    result_fail invalid "nothing is called ${unknown_part@Q}" 'there are: base python node docker claude codex gemini code-interpreter github-runner forgejo-runner gitea-runner'
   fi
   : "${LINUS_LOCK_TIMEOUT:=600}" "${LINUS_INSTALL_TIMEOUT:=1800}"
   validate_number LINUS_LOCK_TIMEOUT "${LINUS_LOCK_TIMEOUT}" 0 86400 seconds
@@ -87,6 +88,7 @@ use_debian() { # [<package that has the docker command, where docker.io has not>
   packages_base='ca-certificates curl git git-lfs jq less procps rsync tar unzip xz-utils zip'
   packages_python='python3 python3-pip python3-venv'
   packages_node='nodejs npm'
+  packages_interpreter='python3-ipykernel python3-jupyter-client python3-matplotlib python3-pandas python3-pip'
   # Without AppArmor's parser Docker cannot start containers where the kernel has AppArmor on.
   packages_docker="apparmor docker.io${1:+ $1}"
 }
@@ -103,6 +105,7 @@ use_el() {
   packages_base='ca-certificates /usr/bin/curl git git-lfs jq less procps-ng rsync tar unzip xz zip'
   packages_python='python3 python3-pip'
   packages_node='nodejs npm'
+  packages_interpreter='python3-ipykernel python3-jupyter-client python3-matplotlib python3-pandas python3-pip'
   packages_docker='podman-docker'
 }
 
@@ -235,11 +238,11 @@ find_commands() { # <command...>; commands_there: yes when all are on PATH
   done
 }
 
-report_version() { # <key without LINUS_ and _VERSION> <command>
-  run_read 60 "$2" --version
+report_version() { # <key without LINUS_ and _VERSION> <command...>
+  run_read 60 "${@:2}" --version
   if ((run_rc != 0)) || [[ ! ${run_out} =~ [0-9]+(\.[0-9]+)+[^[:space:],]* ]]; then
-    result_fail vm "$2 is installed but does not report its version (exit ${run_rc}): ${run_said}" \
-      "run by hand: $2 --version"
+    result_fail vm "${*:2} is installed but does not report its version (exit ${run_rc}): ${run_said}" \
+      "run by hand: ${*:2} --version"
   fi
   result_line "$1_VERSION" "${BASH_REMATCH[0]}"
 }
@@ -439,6 +442,31 @@ install_program() { # <name> <URL> <sha256 sum>
     fi
   fi
   report_version "${name//-/_}" "${at}"
+}
+
+# What E2B's code interpreter asks, and what has sandboxes of this guest begin with it.
+install_code_interpreter() {
+  local -r program=/usr/local/lib/linus/code-interpreter.py sandbox=${LINUS_ROOT:-}/etc/linus-sandbox.json
+  local server
+  # shellcheck disable=SC2086
+  install_packages ${packages_interpreter}
+  server=$(interpreter_server)
+  write_as_root "${LINUS_ROOT:-}${program}" "${server}"
+  local -r begins='{"start":"exec /usr/bin/python3 '${program}'","ready":"curl -fs -o /dev/null http://127.0.0.1:49999/health"}'
+  if [[ -e ${sandbox} && $(<"${sandbox}") != "${begins}" ]]; then
+    result_warning "${sandbox} is there and stays: sandboxes begin with what it says, which does not start ${program}"
+  else
+    write_as_root "${sandbox}" "${begins}"
+  fi
+  report_version CODE_INTERPRETER python3 -m ipykernel
+}
+
+write_as_root() { # <file> <text>
+  # shellcheck disable=SC2016 # the other shell's
+  change_as_root sh -c 'mkdir -p "${1%/*}" && printf "%s\n" "$2" >"$1.new" && chmod 0644 "$1.new" && mv -T "$1.new" "$1"' sh "$1" "$2"
+  if ((run_rc != 0)); then
+    result_fail vm "$1 could not be written (exit ${run_rc}): ${run_said}" 'mend what the text says, then run this again'
+  fi
 }
 
 # Nothing is rolled back: half of the tools is better than none.

@@ -22,8 +22,8 @@
 #   VM_CPU 2, VM_RAM 2048 (MB)     of the throw-away VM, and of clones
 #                       that are created by hand
 #   VM_BOOTSTRAP base   what to install: base, python, node, docker, claude, codex, gemini,
-#                       github-runner, forgejo-runner, gitea-runner, parted by blanks; all, which is
-#                       without the runners; or none
+#                       code-interpreter, github-runner, forgejo-runner, gitea-runner, parted by
+#                       blanks; all, which is without these four; or none
 #   VM_GITHUB_RUNNER    URL of the archive of github-runner (file:// is this host's), and
 #   VM_GITHUB_RUNNER_SHA256   its checksum; VM_FORGEJO_RUNNER, VM_GITEA_RUNNER and theirs: of the
 #                       programs of the other runners
@@ -63,7 +63,7 @@ read_inputs() { # <argument...>
   : "${LINUS_LEASE_SECONDS:=10800}" "${VM_READY_TIMEOUT:=900}" "${VM_BOOTSTRAP:=base}" "${VM_BOOTSTRAP_TIMEOUT:=3600}"
   : "${VM_RUNNER:=}"
   VM_BOOTSTRAP=${VM_BOOTSTRAP//,/ }
-  local -r known='base|python|node|docker|claude|codex|gemini|github-runner|forgejo-runner|gitea-runner'
+  local -r known='base|python|node|docker|claude|codex|gemini|code-interpreter|github-runner|forgejo-runner|gitea-runner'
   validate_pattern VM_BOOTSTRAP "${VM_BOOTSTRAP}" "none|all|(${known})( +(${known}))*" "none, all, or some of: ${known//|/ }"
   local part name
   for part in github-runner forgejo-runner gitea-runner; do

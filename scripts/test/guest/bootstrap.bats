@@ -385,3 +385,25 @@ make_runner() { # archive, sum
   bootstrap gitea-runner
   assert_status 0
 }
+
+@test "the code interpreter's server is there, and sandboxes begin with it" {
+  use_os debian 12
+  local tool path
+  for tool in sh mkdir mv; do
+    path=$(type -P "${tool}")
+    ln -sf "${path}" "${bin}/${tool}"
+  done
+  bootstrap code-interpreter
+  assert_status 0
+  assert_line LINUS_CODE_INTERPRETER_VERSION:6.17.0
+  assert_called 'apt-get .* install python3-ipykernel .*'
+  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "${LINUS_ROOT}/usr/local/lib/linus/code-interpreter.py"
+  jq -e '.start == "exec /usr/bin/python3 /usr/local/lib/linus/code-interpreter.py" and (.ready | length > 0)' "${LINUS_ROOT}/etc/linus-sandbox.json"
+  bootstrap code-interpreter
+  assert_status 0
+  refute_line_like 'LINUS_WARNING:*'
+  echo '{"start":"mine"}' >"${LINUS_ROOT}/etc/linus-sandbox.json"
+  bootstrap code-interpreter
+  assert_says 'linus-sandbox.json is there and stays'
+  [[ $(<"${LINUS_ROOT}/etc/linus-sandbox.json") == '{"start":"mine"}' ]]
+}
