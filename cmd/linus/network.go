@@ -74,6 +74,7 @@ func networkReport(r job.NetworkReport) string {
 		row("vm", fmt.Sprintf("%d %s", r.VMID, oneLine(r.Name, 63)))
 		row("mode", string(r.Mode))
 		row("names", strings.Join(r.Network.Allow, " "))
+		row("denied", strings.Join(r.Network.Deny, " "))
 		row("problem", oneLine(r.Problem, 600))
 		for i, rule := range r.Rules {
 			name := ""

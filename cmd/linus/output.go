@@ -101,7 +101,7 @@ func (a *app) output(w io.Writer) (to io.Writer, done func() error) {
 // warnEgress reports a VM that may connect to names, and was given none.
 func (a *app) warnEgress(n vm.Network) {
 	if n.Egress == vm.EgressAllow && len(n.Allow) == 0 {
-		a.note("warning: the VM reaches nothing: egress allow needs names, as in --allow github.com,*.npmjs.org")
+		a.note("warning: the VM reaches nothing: egress allow needs names or addresses, as in --allow github.com,*.npmjs.org")
 	}
 }
 

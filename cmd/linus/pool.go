@@ -260,5 +260,6 @@ func networkText(n vm.Network) string {
 	add("gateway", n.Gateway)
 	add("egress", string(n.Egress))
 	add("allow", strings.Join(n.Allow, " "))
+	add("deny", strings.Join(n.Deny, " "))
 	return strings.Join(parts, ", ")
 }

@@ -103,8 +103,8 @@ type Config struct {
 	DefaultMemory     string `envconfig:"DEFAULT_MEMORY" default:"2G" desc:"Memory of a VM if the manifest does not say, 512M to 512G."`
 	DefaultDisk       string `envconfig:"DEFAULT_DISK" default:"10G" desc:"Disk of a VM if the manifest does not say, 5G to 10000G."`
 
-	DefaultEgress      string `envconfig:"DEFAULT_EGRESS" default:"lan" desc:"Where VMs may connect to if the manifest does not say: lan (anywhere), internet (public addresses), allow (names) or none."`
-	DefaultEgressNames string `envconfig:"DEFAULT_EGRESS_NAMES" desc:"Names that jobs with egress allow may reach if the manifest has none, separated by commas: github.com, *.npmjs.org."`
+	DefaultEgress      string `envconfig:"DEFAULT_EGRESS" default:"lan" desc:"Where VMs may connect to if the manifest does not say: lan (anywhere), internet (public addresses), allow (names and addresses) or none."`
+	DefaultEgressNames string `envconfig:"DEFAULT_EGRESS_NAMES" desc:"Names and addresses that jobs with egress allow may reach if the manifest has none, separated by commas: github.com, *.npmjs.org."`
 
 	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs that may hold a VM at the same time, and VMs that are made at the same time because somebody asks for one; others wait."`
 	MaxJobsAll         int      `envconfig:"MAX_JOBS_ALL" default:"0" min:"0" max:"100000" desc:"Jobs that may hold a VM at the same time on all engines that share a PostgreSQL database together. 0: no limit."`
@@ -124,7 +124,7 @@ type Config struct {
 	AllowedVLANs     string `envconfig:"ALLOWED_VLANS" desc:"VLAN tags that jobs may choose besides PROXMOX_VLAN_TAG, separated by commas: 20, 30-39. Empty: MCP clients none, others any."`
 	AllowedStorages  string `envconfig:"ALLOWED_STORAGES" desc:"Storages that clients may choose for volumes besides PROXMOX_STORAGE, separated by commas: nfs, ssd-*. Empty: MCP clients and tokens none, others any."`
 	AllowedEgress    string `envconfig:"ALLOWED_EGRESS" desc:"Egress modes that jobs may choose besides DEFAULT_EGRESS, separated by commas. Empty: MCP clients those that reach less, others any."`
-	AllowedNames     string `envconfig:"ALLOWED_EGRESS_NAMES" desc:"Names that jobs with egress allow may list besides DEFAULT_EGRESS_NAMES, separated by commas: github.com, *.npmjs.org. Empty: MCP clients none if DEFAULT_EGRESS is allow and DEFAULT_EGRESS_NAMES is set, others any."`
+	AllowedNames     string `envconfig:"ALLOWED_EGRESS_NAMES" desc:"Names and addresses that jobs with egress allow may list besides DEFAULT_EGRESS_NAMES, separated by commas: github.com, *.npmjs.org. Empty: MCP clients none if DEFAULT_EGRESS is allow and DEFAULT_EGRESS_NAMES is set, others any."`
 	AllowedTemplates string `envconfig:"ALLOWED_TEMPLATES" desc:"Templates (names or VM IDs, as a job names them) and systems (os) that jobs may choose besides DEFAULT_VM_TEMPLATE, separated by commas: agent-*, 9000, debian-12. Empty: any."`
 	AllowedWebhooks  string `envconfig:"ALLOWED_WEBHOOKS" desc:"Hosts that clients' jobs may notify, separated by commas: ci.example, *.hooks.example, or ci.example:8443 for one port only. A host that is named whole may have a private address. Empty: only the operator's own jobs may, anywhere."`
 	AllowedSecrets   string `envconfig:"ALLOWED_SECRETS" desc:"Secrets that jobs may name, separated by commas: CI_*, NPM_TOKEN. Empty: any."`

@@ -114,7 +114,7 @@ func (c Config) rules() []rule {
 		{"DEFAULT_MEMORY", c.DefaultMemory, memory.Validate() == nil || sizes.Validate() != nil, "give 512M to 512G, as in 2G"},
 		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
 		{"DEFAULT_EGRESS", c.DefaultEgress, slices.Contains(vm.Egresses, vm.Egress(c.DefaultEgress)), "use one of: lan, internet, allow, none"},
-		{"DEFAULT_EGRESS_NAMES", c.DefaultEgressNames, areEgressNames(c.EgressNames()), "give at most 100 host names such as github.com or *.npmjs.org, separated by commas"},
+		{"DEFAULT_EGRESS_NAMES", c.DefaultEgressNames, areEgressNames(c.EgressNames()), "give at most 100 host names such as github.com or *.npmjs.org, or public addresses, separated by commas"},
 		{"PROXMOX_TOOLS", c.ProxmoxTools, c.ProxmoxTools == "auto" || c.ProxmoxTools == "plain", "use one of: auto, plain"},
 		{"CHECKPOINTS", c.Checkpoints, slices.Contains([]job.CheckpointMode{job.CheckpointsTested, job.CheckpointsOff, job.CheckpointsAuto, job.CheckpointsAlways}, job.CheckpointMode(c.Checkpoints)), "use one of: tested, off, auto, always"},
 		{"CHECKPOINT_DISK", c.CheckpointDisk, job.SizeMB(c.CheckpointDisk) >= 1<<10, "give 1G or more, as in 20G"},
@@ -138,7 +138,7 @@ func (c Config) EgressNames() []string {
 }
 
 func areEgressNames(names []string) bool {
-	return len(names) <= job.MaxEgressNames && !slices.ContainsFunc(names, func(name string) bool { return job.EgressNameProblem(name) != "" })
+	return len(names) <= job.MaxEgressNames && !slices.ContainsFunc(names, func(name string) bool { return job.EgressProblem(name) != "" })
 }
 
 // isWebhookKey reports whether a secret can sign webhooks.

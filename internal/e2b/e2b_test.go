@@ -23,6 +23,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"linus/internal/job"
 	"linus/internal/vm"
 )
@@ -361,9 +363,15 @@ func TestCreate_RefusesByName(t *testing.T) {
 		{"no template", `{}`, "templateID", 400},
 		{"MCP", `{"templateID":"base","mcp":{}}`, "mcp", 400},
 		{"IAM", `{"templateID":"base","iam":{"tokens":{"a":{}}}}`, "iam", 400},
-		{"a list of addresses", `{"templateID":"base","network":{"allowOut":["example.com","8.8.8.8/32"],"denyOut":["0.0.0.0/0"]}}`, "addresses such as 8.8.8.8/32 cannot be listed", 400},
-		{"a list where nothing is denied", `{"templateID":"base","network":{"allowOut":["example.com"]}}`, "where nothing is denied", 400},
-		{"a public range", `{"templateID":"base","network":{"denyOut":["8.8.8.0/24"]}}`, "network.denyOut", 400},
+		{"a private address", `{"templateID":"base","network":{"allowOut":["example.com","10.0.0.1"],"denyOut":["0.0.0.0/0"]}}`, "network.allowOut: \"10.0.0.1\" is not public", 400},
+		{"IPv4 in IPv6", `{"templateID":"base","network":{"allowOut":["::ffff:8.8.8.8"],"denyOut":["0.0.0.0/0"]}}`, "is IPv4 in IPv6", 400},
+		{"bits behind a length", `{"templateID":"base","network":{"allowOut":["8.8.8.8/24"],"denyOut":["0.0.0.0/0"]}}`, "the range is 8.8.8.0/24", 400},
+		{"thousands", `{"templateID":"base","network":{"denyOut":["8.8.8.8"` + strings.Repeat(`,"8.8.8.8"`, 5000) + `]}}`, "has 5001 entries", 400},
+		{"a list that comes apart", `{"templateID":"base","network":{"denyOut":["2600::/16"],"allowOut":["2600::1"]}}`, "more than 100 ranges", 400},
+		{"a list where nothing is denied", `{"templateID":"base","network":{"allowOut":["example.com"]}}`, "not everything is denied", 400},
+		{"addresses where nothing is denied", `{"templateID":"base","network":{"allowOut":["8.8.8.8"]}}`, "not everything is denied", 400},
+		{"names where some is denied", `{"templateID":"base","network":{"allowOut":["example.com"],"denyOut":["8.8.8.8"]}}`, "not everything is denied", 400},
+		{"all of IPv6", `{"templateID":"base","network":{"denyOut":["::/0"]}}`, "network.denyOut", 400},
 		{"no range", `{"templateID":"base","network":{"denyOut":["example.com"]}}`, "neither an address", 400},
 		{"rules", `{"templateID":"base","network":{"rules":{"a.example":[]}}}`, "network.rules", 400},
 		{"a proxy", `{"templateID":"base","network":{"egressProxy":{"address":"a:1"}}}`, "network.egressProxy", 400},
@@ -411,20 +419,25 @@ func TestNetwork_IsAMode(t *testing.T) {
 		name     string
 		n        *network
 		internet *bool
-		want     vm.Egress
+		want     vm.Network
 	}{
-		{"nothing said", nil, nil, ""},
-		{"no internet", nil, &no, vm.EgressNone},
-		{"all denied", &network{Deny: []string{everything}}, nil, vm.EgressNone},
-		{"all denied, all allowed", &network{Deny: []string{everything}, Allow: []string{everything}}, nil, ""},
-		{"names allowed", &network{Deny: []string{everything}, Allow: []string{"*.example.com"}}, nil, vm.EgressAllow},
-		{"names allowed, and no internet", &network{Allow: []string{"*.example.com"}}, &no, vm.EgressAllow},
-		{"private ranges denied", &network{Deny: []string{"10.0.0.0/8", "192.168.1.1"}}, nil, vm.EgressInternet},
+		{"nothing said", nil, nil, vm.Network{}},
+		{"no internet", nil, &no, vm.Network{Egress: vm.EgressNone}},
+		{"all denied", &network{Deny: []string{everything, everything6}}, nil, vm.Network{Egress: vm.EgressNone}},
+		{"all denied, all allowed", &network{Deny: []string{everything}, Allow: []string{everything}}, nil, vm.Network{}},
+		{"names allowed", &network{Deny: []string{everything}, Allow: []string{"*.example.com"}}, nil, vm.Network{Egress: vm.EgressAllow, Allow: []string{"*.example.com"}}},
+		{"names allowed, and no internet", &network{Allow: []string{"*.example.com"}}, &no, vm.Network{Egress: vm.EgressAllow, Allow: []string{"*.example.com"}}},
+		{"addresses allowed", &network{Deny: []string{everything, "9.9.9.0/24"}, Allow: []string{"9.9.9.9", "2620:fe::/48", "a.example"}}, nil, vm.Network{Egress: vm.EgressAllow, Allow: []string{"9.9.9.9", "2620:fe::/48", "a.example"}}},
+		{"private ranges denied", &network{Deny: []string{"10.0.0.0/8", "192.168.1.1", "fd00::/8"}}, nil, vm.Network{Egress: vm.EgressInternet}},
+		{"public ranges denied", &network{Deny: []string{"10.0.0.0/8", "9.9.9.0/24", "8.8.8.8", "2620:fe::/48"}}, nil, vm.Network{Egress: vm.EgressInternet, Deny: []string{"9.9.9.0/24", "8.8.8.8/32", "2620:fe::/48"}}},
+		{"some of them allowed", &network{Deny: []string{"9.9.9.0/29", "2620:fe::9"}, Allow: []string{"9.9.9.4", "2620:fe::/48", "8.8.8.8"}}, nil,
+			vm.Network{Egress: vm.EgressInternet, Deny: []string{"9.9.9.0/30", "9.9.9.5/32", "9.9.9.6/31"}}},
+		{"all of them allowed", &network{Deny: []string{"9.9.9.9"}, Allow: []string{"9.9.9.0/24"}}, nil, vm.Network{Egress: vm.EgressInternet}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := c.n.egress(c.internet)
-			if err != nil || got.Egress != c.want {
-				t.Errorf("%q, %v, want %q", got.Egress, err, c.want)
+			if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
+				t.Errorf("%v %s", err, diff)
 			}
 		})
 	}

@@ -55,7 +55,7 @@ func (s *server) tendProxies(ctx context.Context, all []vm.VM) {
 	defer a.mu.Unlock()
 	needed := map[string]bool{}
 	for _, v := range all {
-		if v.Network.Mode() != vm.EgressAllow || stateOf(v) != running {
+		if !v.Network.Proxied() || stateOf(v) != running {
 			continue
 		}
 		needed[v.Job] = true
@@ -104,7 +104,7 @@ func (s *server) keepProxy(ctx context.Context, id string, open chan struct{}) {
 // proxied returns the variables of a sandbox, with which its programs find the proxy that it needs,
 // once that is open.
 func (s *server) proxied(ctx context.Context, v vm.VM, env map[string]string) (map[string]string, error) {
-	if v.Network.Mode() != vm.EgressAllow {
+	if !v.Network.Proxied() {
 		return env, nil
 	}
 	s.proxies.mu.Lock()
@@ -121,7 +121,7 @@ func (s *server) proxied(ctx context.Context, v vm.VM, env map[string]string) (m
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	all := job.ProxyEnv(v.ProxyOf())
+	all := job.ProxyEnv(v.ProxyOf(), v.Network)
 	maps.Copy(all, env)
 	return all, nil
 }

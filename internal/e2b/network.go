@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
+	"linus/internal/job"
 	"linus/internal/vm"
 )
 
@@ -21,16 +23,13 @@ type network struct {
 	Internet *bool `json:"allow_internet_access"` // where one is changed
 }
 
-const everything = "0.0.0.0/0"
-
-// private are the ranges that egress internet keeps a VM from.
-var private = []netip.Prefix{
-	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
-	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fc00::/7"), netip.MustParsePrefix("fe80::/10"),
-}
+const (
+	everything  = "0.0.0.0/0"
+	everything6 = "::/0"
+)
 
 // egress returns the network of a VM that may connect to where a client says. internet false is as
-// if everything were denied.
+// if everything were denied. What is allowed comes before what is denied.
 func (n *network) egress(internet *bool) (out vm.Network, err error) {
 	if n == nil {
 		n = &network{}
@@ -44,45 +43,78 @@ func (n *network) egress(internet *bool) (out vm.Network, err error) {
 		return out, invalid("network.maskRequestHost", "ports of sandboxes are served as localhost there", "leave it out")
 	}
 	denied := internet != nil && !*internet || slices.Contains(n.Deny, everything)
-	var inside []string
-	for _, text := range n.Deny {
-		at, err := prefix(text)
-		switch {
-		case text == everything:
-		case err != nil:
-			return out, invalid("network.denyOut", fmt.Sprintf("%.80q is neither an address nor a range", text), "give CIDR blocks such as 10.0.0.0/8")
-		case !slices.ContainsFunc(private, func(p netip.Prefix) bool { return p.Bits() <= at.Bits() && p.Contains(at.Addr()) }):
-			return out, invalid("network.denyOut", fmt.Sprintf("single public ranges such as %s cannot be denied", text), "deny 0.0.0.0/0 for no connections at all, private ranges for public addresses only, or leave it out")
-		default:
-			inside = append(inside, text)
+	names := false
+	for _, l := range []struct {
+		field, remedy string
+		list          []string
+		problem       func(string) string
+	}{
+		{"network.allowOut", "list names, such as example.com or *.example.com, which are reached by HTTP and HTTPS, and public addresses or CIDR blocks such as 9.9.9.0/24: linus help network", n.Allow, job.EgressProblem},
+		{"network.denyOut", "give addresses or CIDR blocks such as 10.0.0.0/8; 0.0.0.0/0 is everything", n.Deny, job.EgressDenyProblem},
+	} {
+		if len(l.list) > job.MaxEgressNames {
+			return out, invalid(l.field, fmt.Sprintf("has %d entries, the limit is %d", len(l.list), job.MaxEgressNames), "use names such as *.example.com, or larger ranges")
+		}
+		for _, entry := range l.list {
+			if problem := l.problem(strings.ToLower(entry)); problem != "" && entry != everything && (entry != everything6 || !denied) {
+				return out, invalid(l.field, fmt.Sprintf("%.80q %s", entry, problem), l.remedy)
+			}
+			_, is := vm.Range(entry)
+			names = names || !is
 		}
 	}
 	switch {
-	case len(n.Allow) > 0 && !slices.Equal(n.Allow, []string{everything}):
-		if !denied {
-			return out, invalid("network.allowOut", "is a list where nothing is denied", "deny 0.0.0.0/0, too, for sandboxes that connect to these names only, or leave it out")
-		}
-		for _, name := range n.Allow {
-			if _, err := prefix(name); err == nil {
-				return out, invalid("network.allowOut", fmt.Sprintf("addresses such as %.80s cannot be listed", name), "list names, such as example.com or *.example.com, which are reached by HTTP and HTTPS: linus help network")
-			}
-		}
-		out.Egress, out.Allow = vm.EgressAllow, n.Allow
+	case slices.Contains(n.Allow, everything), len(n.Allow)+len(n.Deny) == 0 && !denied:
 	case denied && len(n.Allow) == 0:
 		out.Egress = vm.EgressNone
-	case len(inside) > 0 && len(n.Allow) == 0:
+	case denied:
+		out.Egress, out.Allow = vm.EgressAllow, n.Allow
+	case len(n.Deny) == 0 || names:
+		return out, invalid("network.allowOut", "is a list where not everything is denied", "deny 0.0.0.0/0, too, for sandboxes that connect to these only, or leave it out")
+	default:
 		out.Egress = vm.EgressInternet
+		out.Deny, err = n.closed()
 	}
-	return out, nil
+	return out, err
+}
+
+// closed returns what is denied and not allowed, but for what is not public.
+func (n *network) closed() (list []string, err error) {
+	var all []netip.Prefix
+	for _, entry := range n.Deny {
+		if at, _ := vm.Range(entry); job.HasPublic(at) {
+			all = append(all, at)
+		}
+	}
+	for _, entry := range n.Allow {
+		at, _ := vm.Range(entry)
+		var left []netip.Prefix
+		for _, p := range all {
+			left = append(left, without(p, at)...)
+		}
+		if all = left; len(all) > job.MaxEgressNames {
+			return nil, invalid("network.denyOut", fmt.Sprintf("is more than %d ranges without what is allowed", job.MaxEgressNames), "allow larger ranges, or fewer")
+		}
+	}
+	for _, p := range all {
+		list = append(list, p.String())
+	}
+	return list, nil
+}
+
+// without returns the parts of a range that are not in another.
+func without(p, other netip.Prefix) []netip.Prefix {
+	switch {
+	case !p.Overlaps(other):
+		return []netip.Prefix{p}
+	case other.Bits() <= p.Bits():
+		return nil
+	}
+	upper := p.Addr().AsSlice()
+	upper[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	half, _ := netip.AddrFromSlice(upper)
+	return append(without(netip.PrefixFrom(p.Addr(), p.Bits()+1), other), without(netip.PrefixFrom(half, p.Bits()+1), other)...)
 }
 
 // public reports whether whoever knows a port's host may reach it.
 func (n *network) public() bool { return n != nil && n.Public }
-
-func prefix(text string) (netip.Prefix, error) {
-	if at, err := netip.ParseAddr(text); err == nil {
-		return at.Prefix(at.BitLen())
-	}
-	p, err := netip.ParsePrefix(text)
-	return p.Masked(), err
-}

@@ -488,3 +488,40 @@ func TestSandboxes_APoolsVMsHaveTheirProgram(t *testing.T) {
 		return found
 	})
 }
+
+// Lists of addresses are the rules of the sandbox's VM; what they cannot be is refused.
+func TestSandboxes_E2BsClientListsAddresses(t *testing.T) {
+	t.Parallel()
+	c := npmClients(t)
+	h := newHost(t, lab.DriverProcess)
+	got := h.runClient(t, c, h.serveSandboxes(t), "e2b-network.mjs")
+	want := map[string]string{
+		"private":  "400: network.allowOut: \"192.168.1.1\" is not public",
+		"range":    "400: network.allowOut: \"0.0.0.0/1\" is not public, or not all of it",
+		"mapped":   "400: network.allowOut: \"::ffff:9.9.9.9\" is IPv4 in IPv6",
+		"bits":     "400: network.denyOut: \"9.9.9.9/24\" has bits behind its length",
+		"many":     "400: network.denyOut: has 4000 entries",
+		"nothing":  "400: network.allowOut: is a list where not everything is denied",
+		"replaced": "409: network: ",
+	}
+	for name, text := range want {
+		if said, _ := got[name].(string); !strings.Contains(said, text) {
+			t.Errorf("%s: %v, want %q", name, got[name], text)
+		}
+	}
+	if got["ran"] != "localhost,127.0.0.1,::1,9.9.9.0/24" {
+		t.Errorf("a sandbox with a name and a range finds no proxy for %v", got["ran"])
+	}
+	rules := ""
+	for _, name := range regexp.MustCompile(`sandbox-\S+`).FindAllString(h.cli(t, "vm", "list"), -1) {
+		rules += h.cli(t, "network", "show", name)
+	}
+	for _, rule := range []string{
+		`chain from_\d+: ip daddr @closed4 drop\n(.*\n)*.*chain from_\d+: ip daddr @ranges_\d+ accept\n.*chain from_\d+: drop\n(.*\n)*.*set ranges_\d+: 9\.9\.9\.0/24`,
+		`chain from_\d+: ip daddr @ranges_\d+ drop\n(.*\n)*.*set ranges_\d+: 8\.8\.8\.0/25`,
+	} {
+		if !regexp.MustCompile(rule).MatchString(rules) {
+			t.Errorf("no VM has the rules %s: %s", rule, rules)
+		}
+	}
+}

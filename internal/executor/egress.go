@@ -40,7 +40,7 @@ type ProxyOptions struct {
 // needsProxy reports whether a job has a proxy, and only whether it is for all that the VM
 // reaches.
 func needsProxy(j job.Job) (needs, only bool) {
-	only = networkOf(j).Mode() == vm.EgressAllow
+	only = networkOf(j).Proxied()
 	return only || len(j.Manifest.Credentials) > 0, only
 }
 
@@ -57,8 +57,8 @@ func networkOf(j job.Job) vm.Network {
 
 // proxied returns a manifest whose task finds the job's proxy. What the manifest sets
 // itself stays.
-func proxied(m job.Manifest, id string, only bool) job.Manifest {
-	env := job.ProxyEnv(id)
+func proxied(m job.Manifest, id string, n vm.Network, only bool) job.Manifest {
+	env := job.ProxyEnv(id, n)
 	if !only { // plain HTTP has no credentials
 		delete(env, "HTTP_PROXY")
 		delete(env, "http_proxy")

@@ -27,6 +27,7 @@ import (
 	"linus/internal/egress"
 	"linus/internal/job"
 	"linus/internal/tlstest"
+	"linus/internal/vm"
 	"linus/internal/wiretest"
 )
 
@@ -83,7 +84,7 @@ func newBehind(t *testing.T, site http.Handler) *behind {
 	t.Cleanup(func() { _ = way.Close() })
 	wiretest.Start(t, way, proxy.Dial, 0)
 	b.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1", "APT_CONFIG=" + filepath.Join(b.dir, "apt.conf")}
-	for name, value := range proxied(job.Manifest{}, id, true).Env {
+	for name, value := range proxied(job.Manifest{}, id, vm.Network{}, true).Env {
 		b.env = append(b.env, name+"="+value)
 	}
 	return b

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func TestTraffic_IsToldInFewEvents(t *testing.T) {
@@ -68,12 +69,25 @@ func TestTraffic_IsToldInFewEvents(t *testing.T) {
 }
 
 func TestProxied_LeavesWhatTheManifestSets(t *testing.T) {
-	m := proxied(job.Manifest{Env: map[string]string{"HTTP_PROXY": "mine"}, Secrets: []string{"https_proxy"}}, "id", true)
+	m := proxied(job.Manifest{Env: map[string]string{"HTTP_PROXY": "mine"}, Secrets: []string{"https_proxy"}}, "id", vm.Network{}, true)
 	if m.Env["HTTP_PROXY"] != "mine" || m.Env["http_proxy"] != fmt.Sprintf("http://127.0.0.1:%d", job.ProxyPort("id")) || m.Env["NO_PROXY"] == "" {
 		t.Errorf("env %v", m.Env)
 	}
-	if only := proxied(job.Manifest{}, "id", false); only.Env["HTTPS_PROXY"] == "" || only.Env["HTTP_PROXY"]+only.Env["http_proxy"] != "" {
+	if only := proxied(job.Manifest{}, "id", vm.Network{}, false); only.Env["HTTPS_PROXY"] == "" || only.Env["HTTP_PROXY"]+only.Env["http_proxy"] != "" {
 		t.Errorf("env %v", only.Env)
+	}
+	listed := vm.Network{Egress: vm.EgressAllow, Allow: []string{"9.9.9.0/24", "a.example"}}
+	if env := proxied(job.Manifest{}, "id", listed, true).Env; env["NO_PROXY"] != "localhost,127.0.0.1,::1,9.9.9.0/24" || env["no_proxy"] != env["NO_PROXY"] {
+		t.Errorf("addresses are looked for behind the proxy: %v", env)
+	}
+	for _, c := range []struct {
+		allow []string
+		want  bool
+	}{{listed.Allow, true}, {nil, true}, {listed.Allow[:1], false}} {
+		j := job.Job{Manifest: job.Manifest{Network: vm.Network{Egress: vm.EgressAllow, Allow: c.allow}}}
+		if needs, only := needsProxy(j); needs != c.want || only != c.want {
+			t.Errorf("with %q a job needs a proxy: %t", c.allow, needs)
+		}
 	}
 	if _, there := m.Env["https_proxy"]; there {
 		t.Error("a secret's name is set")

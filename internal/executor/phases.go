@@ -315,7 +315,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) (change, error) 
 	}
 	r.capture.Hide(hidden)
 	if needs, only := needsProxy(j); needs {
-		manifest = proxied(manifest, j.ID, only)
+		manifest = proxied(manifest, j.ID, networkOf(j), only)
 	}
 	if manifest, err = e.withPlaceholders(ctx, manifest); err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ func (f *Fleet) Network(ctx context.Context, q job.NetworkQuery) (job.NetworkRep
 	report.Network = v.Network
 	if len(q.Targets) > 0 {
 		proxy := 0
-		if at := slices.IndexFunc(jobs, func(j job.Job) bool { return j.Status == job.Running && j.Outcome == nil }); at >= 0 && report.Network.Mode() == vm.EgressAllow {
+		if at := slices.IndexFunc(jobs, func(j job.Job) bool { return j.Status == job.Running && j.Outcome == nil }); at >= 0 && report.Network.Proxied() {
 			proxy = job.ProxyPort(jobs[at].ID)
 		}
 		err := f.enter(ctx, v, func(ctx context.Context) (err error) {

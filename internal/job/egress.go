@@ -1,6 +1,7 @@
 package job
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -8,34 +9,75 @@ import (
 	"linus/internal/vm"
 )
 
-// networkDefaults fills in the mode and its names. Names alone mean EgressAllow.
+// networkDefaults fills in the mode and its names. What may be reached alone means EgressAllow, what may
+// not, EgressInternet.
 func networkDefaults(n vm.Network, d Defaults) vm.Network {
 	if n.Egress == "" && len(n.Allow) > 0 {
 		n.Egress = vm.EgressAllow
+	}
+	if n.Egress == "" && len(n.Deny) > 0 {
+		n.Egress = vm.EgressInternet
 	}
 	orDefault(&n.Egress, d.Egress)
 	if n.Egress == vm.EgressAllow && len(n.Allow) == 0 {
 		n.Allow = d.EgressNames
 	}
-	names := make([]string, 0, len(n.Allow))
-	for _, name := range n.Allow {
-		names = append(names, strings.ToLower(name))
-	}
-	slices.Sort(names)
-	n.Allow = nil
-	if len(names) > 0 {
-		n.Allow = slices.Compact(names)
-	}
+	n.Allow, n.Deny = inOrder(n.Allow), inOrder(n.Deny)
 	return n
 }
 
-// MaxEgressNames bounds the names of one VM.
+// inOrder returns each entry once, in lower case; nil for none.
+func inOrder(list []string) (all []string) {
+	for _, entry := range list {
+		all = append(all, strings.ToLower(entry))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// MaxEgressNames bounds each list of one VM: the host keeps the addresses in the VM's description.
 const MaxEgressNames = 100
 
 var (
 	egressLabels = lazyregexp.New(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]$`)
 	allDigits    = lazyregexp.New(`^[0-9.]+$`)
 )
+
+// EgressProblem returns what is wrong with an entry of network.allow, empty if nothing is: it is a
+// name, or a public address or range.
+func EgressProblem(entry string) string {
+	at, is := vm.Range(entry)
+	if !is {
+		return EgressNameProblem(entry)
+	}
+	problem := rangeProblem(at)
+	if problem == "" && !IsPublicRange(at) {
+		problem = "is not public, or not all of it: only public addresses can be allowed"
+	}
+	return problem
+}
+
+// EgressDenyProblem is the same of network.deny, which has addresses and ranges.
+func EgressDenyProblem(entry string) string {
+	at, is := vm.Range(entry)
+	switch {
+	case !is:
+		return "is neither an address nor a range: names cannot be denied"
+	case at.Bits() == 0:
+		return "is everything: use egress none"
+	}
+	return rangeProblem(at)
+}
+
+func rangeProblem(at netip.Prefix) string {
+	switch {
+	case at.Addr().Is4In6():
+		return "is IPv4 in IPv6: give " + at.Addr().Unmap().String() + ", or a range of IPv4"
+	case at != at.Masked():
+		return "has bits behind its length: the range is " + at.Masked().String()
+	}
+	return ""
+}
 
 // EgressNameProblem returns what is wrong with a name of network.allow, empty if
 // nothing is: it is a host name of two labels or more in lower case, or "*." and
@@ -50,7 +92,7 @@ func EgressNameProblem(name string) string {
 	case strings.Contains(bare, "*"):
 		return "has a * elsewhere than in front, as in *.example.com"
 	case allDigits.MatchString(bare) || strings.Contains(bare, ":") && !strings.Contains(bare, "."):
-		return "is an address: only names can be allowed"
+		return "is an address with a port, or no address"
 	case strings.Contains(bare, ":"):
 		return "has a port: only 443 and 80 can be reached, whatever the name"
 	case len(bare) > 253 || !egressLabels.MatchString(bare) || slices.ContainsFunc(strings.Split(bare, "."), func(l string) bool { return len(l) > 63 }):
@@ -69,16 +111,30 @@ func EgressAllows(names []string, host string) bool {
 
 func validateEgress(n vm.Network) []*FieldError {
 	var bad []*FieldError
-	switch {
-	case len(n.Allow) == 0 || n.Egress != "" && n.Egress != vm.EgressAllow: // which its row refuses
-	case len(n.Allow) > MaxEgressNames:
-		bad = append(bad, field("manifest.network.allow", "use names such as *.example.com", "are %d names, the limit is %d", len(n.Allow), MaxEgressNames))
-	default:
-		for _, name := range n.Allow {
-			if problem := EgressNameProblem(strings.ToLower(name)); problem != "" {
-				bad = append(bad, field("manifest.network.allow", "give names such as github.com or *.npmjs.org", "%q %s", name, problem))
+	for _, l := range []struct {
+		at, remedy, fewer string
+		mode              vm.Egress
+		entries           []string
+		problem           func(string) string
+	}{
+		{"allow", "give names such as github.com or *.npmjs.org, or public addresses such as 9.9.9.9 or 9.9.9.0/24", "names such as *.example.com, or larger ranges", vm.EgressAllow, n.Allow, EgressProblem},
+		{"deny", "give addresses such as 9.9.9.9 or 9.9.9.0/24", "larger ranges", vm.EgressInternet, n.Deny, EgressDenyProblem},
+	} {
+		at := "manifest.network." + l.at
+		switch {
+		case n.Egress != "" && n.Egress != l.mode: // which its row refuses
+		case len(l.entries) > MaxEgressNames:
+			bad = append(bad, field(at, "use "+l.fewer, "are %d entries, the limit is %d", len(l.entries), MaxEgressNames))
+		default:
+			for _, entry := range l.entries {
+				if problem := l.problem(strings.ToLower(entry)); problem != "" {
+					bad = append(bad, field(at, l.remedy, "%.80q %s", entry, problem))
+				}
 			}
 		}
+	}
+	if n.Egress == "" && len(n.Allow) > 0 && len(n.Deny) > 0 {
+		bad = append(bad, field("manifest.network.deny", "give one of the two: what is not allowed is not reached", "is given together with manifest.network.allow"))
 	}
 	return bad
 }

@@ -16,7 +16,10 @@ func TestNetwork_EgressNamesAreHostNamesAndNothingElse(t *testing.T) {
 		"*.com": "host name", "com": "host name", "localhost": "host name", "": "host name", "a..b": "host name", "-a.example": "host name",
 		"a.example.": "host name", "a_b.example": "host name", "a b.example": "host name", strings.Repeat("a", 64) + ".example": "host name",
 		"a.*.example": "a *", "*a.example": "a *", "*": "a *",
-		"10.0.0.1": "is an address", "1.2": "is an address", "::1": "is an address", "*.1.2": "is an address", "1.1.1.0x1": "host name",
+		"1.2": "no address", "*.1.2": "no address", "1.1.1.0x1": "host name", "9.9.9.9:443": "has a port", "9.9.9.0/33": "scheme", "fe80::1%eth0": "no address",
+		"9.9.9.9": "", "9.9.9.0/24": "", "2620:FE::9": "", "2620:fe::/48": "", "10.0.0.1": "is not public", "::1": "is not public", "169.254.169.254/32": "is not public",
+		"0.0.0.0/0": "is not public", "8.0.0.0/5": "is not public", "::/0": "is not public", "2000::/3": "is not public",
+		"9.9.9.9/24": "the range is 9.9.9.0/24", "2620:fe::9/48": "the range is 2620:fe::/48", "::ffff:9.9.9.9": "give 9.9.9.9", "::ffff:10.0.0.1/128": "give 10.0.0.1", "9.9.9.0/-1": "scheme",
 		"a.example:8080": "has a port", "https://a.example": "scheme", "a.example/x": "scheme", "bücher.example": "punycode",
 	} {
 		m := job.Manifest{Task: "x", AgentType: job.AgentScript, Network: vm.Network{Egress: vm.EgressAllow, Allow: []string{name}}}
@@ -46,7 +49,16 @@ func TestNetwork_EgressOfAJob(t *testing.T) {
 		{"the default names", vm.Network{Egress: vm.EgressAllow}, d, vm.Network{Egress: vm.EgressAllow, Allow: []string{"a.example"}}, ""},
 		{"a mode that is none", vm.Network{Egress: "wan"}, d, vm.Network{}, "manifest.network.egress"},
 		{"names of another mode", vm.Network{Egress: vm.EgressNone, Allow: []string{"a.example"}}, d, vm.Network{}, "has no meaning with egress none"},
-		{"too many names", vm.Network{Allow: make([]string, job.MaxEgressNames+1)}, d, vm.Network{}, "101 names"},
+		{"addresses", vm.Network{Allow: []string{"9.9.9.9", "2620:FE::/48", "9.9.9.9", "a.example"}}, d, vm.Network{Egress: vm.EgressAllow, Allow: []string{"2620:fe::/48", "9.9.9.9", "a.example"}}, ""},
+		{"addresses that are denied", vm.Network{Deny: []string{"9.9.9.0/24", "10.0.0.0/8", "9.9.9.0/24"}}, job.Defaults{}, vm.Network{Egress: vm.EgressInternet, Deny: []string{"10.0.0.0/8", "9.9.9.0/24"}}, ""},
+		{"denied on the LAN", vm.Network{Egress: vm.EgressLAN, Deny: []string{"9.9.9.9"}}, d, vm.Network{}, "has no meaning with egress lan"},
+		{"denied and allowed", vm.Network{Deny: []string{"9.9.9.9"}, Allow: []string{"9.9.8.0/24"}}, d, vm.Network{}, "is given together with manifest.network.allow"},
+		{"a name that is denied", vm.Network{Deny: []string{"a.example"}}, d, vm.Network{}, "names cannot be denied"},
+		{"everything that is denied", vm.Network{Deny: []string{"0.0.0.0/0"}}, d, vm.Network{}, "use egress none"},
+		{"bits behind a length that are denied", vm.Network{Deny: []string{"9.9.9.9/24"}}, d, vm.Network{}, "the range is 9.9.9.0/24"},
+		{"IPv4 in IPv6 that is denied", vm.Network{Deny: []string{"::ffff:9.9.9.9"}}, d, vm.Network{}, "is IPv4 in IPv6"},
+		{"too many that are denied", vm.Network{Deny: make([]string, job.MaxEgressNames+1)}, d, vm.Network{}, "manifest.network.deny: are 101 entries"},
+		{"too many names", vm.Network{Allow: make([]string, job.MaxEgressNames+1)}, d, vm.Network{}, "101 entries"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -75,7 +87,7 @@ func TestPool_OffersVMsOfItsOwnEgressOnly(t *testing.T) {
 	if !p.Offers(m) {
 		t.Error("lan is what a pool without a mode has")
 	}
-	for _, n := range []vm.Network{{Egress: vm.EgressNone}, {Egress: vm.EgressAllow, Allow: []string{"a.example"}}} {
+	for _, n := range []vm.Network{{Egress: vm.EgressNone}, {Egress: vm.EgressAllow, Allow: []string{"a.example"}}, {Egress: vm.EgressInternet, Deny: []string{"9.9.9.9"}}} {
 		if m.Network = n; p.Offers(m) {
 			t.Errorf("a VM on the LAN is offered to a job with %+v", n)
 		}
@@ -84,6 +96,11 @@ func TestPool_OffersVMsOfItsOwnEgressOnly(t *testing.T) {
 			t.Errorf("a VM of the same network is not offered to a job with %+v", n)
 		}
 	}
+	p.Network.Egress, m.Network = vm.EgressInternet, vm.Network{Egress: vm.EgressInternet, Deny: []string{"9.9.9.9"}}
+	if p.Offers(m) {
+		t.Error("a VM that reaches everything public is offered to a job that denies some")
+	}
+	p.Network = vm.Network{}
 	if made := p.Maker().WithDefaults(job.Defaults{Egress: vm.EgressNone}); made.Network.Limited() {
 		t.Errorf("a pool on the LAN has members with %+v", made.Network)
 	}

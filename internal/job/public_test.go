@@ -21,3 +21,16 @@ func TestIsPublic(t *testing.T) {
 		}
 	}
 }
+
+func TestIsPublicRange(t *testing.T) {
+	for text, want := range map[string][2]bool{ // all of it, some of it
+		"9.9.9.0/24": {true, true}, "9.9.9.9/32": {true, true}, "2620:fe::/48": {true, true}, "2600::/12": {true, true},
+		"8.0.0.0/5": {false, true}, "0.0.0.0/0": {false, true}, "::/0": {false, true}, "2000::/3": {false, true}, "2000::/2": {false, true}, "172.0.0.0/8": {false, true}, "192.0.2.0/23": {false, true},
+		"10.0.0.0/8": {}, "10.1.2.0/24": {}, "224.0.0.0/4": {}, "fc00::/7": {}, "fe80::/10": {}, "::/3": {}, "4000::/2": {}, "2001:db8:1::/48": {}, "::ffff:0:0/96": {},
+	} {
+		p := netip.MustParsePrefix(text)
+		if got := [2]bool{IsPublicRange(p), HasPublic(p)}; got != want {
+			t.Errorf("%s: %v, want %v", text, got, want)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"reflect"
 	"strconv"
+	"strings"
 	"time"
 
 	spec "linus/internal/field"
@@ -88,10 +89,10 @@ func ProxyPort(id string) int {
 	return 20000 + int(h.Sum32()%10000)
 }
 
-// ProxyEnv are the variables by which programs in a VM find that proxy.
-func ProxyEnv(id string) map[string]string {
+// ProxyEnv are the variables by which programs in a VM find that proxy, which does not reach addresses.
+func ProxyEnv(id string, n vm.Network) map[string]string {
 	proxy := "http://127.0.0.1:" + strconv.Itoa(ProxyPort(id))
-	const direct = "localhost,127.0.0.1,::1"
+	direct := strings.Join(append([]string{"localhost", "127.0.0.1", "::1"}, n.Ranges()...), ",")
 	return map[string]string{
 		"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "http_proxy": proxy, "https_proxy": proxy, "NO_PROXY": direct, "no_proxy": direct,
 		"NODE_USE_ENV_PROXY": "1",

@@ -126,7 +126,7 @@ type provisionInput struct {
 	CPU      int        `json:"cpu,omitempty" is:"resources.cpu" jsonschema_description:"Default 2."`
 	Memory   string     `json:"memory,omitempty" is:"resources.memory" jsonschema_description:"512M to 512G; default 2G."`
 	Disk     string     `json:"disk,omitempty" is:"resources.disk" jsonschema_description:"5G to 10000G; default 10G."`
-	Network  vm.Network `json:"network,omitzero" bare:"true" jsonschema_description:"egress lan, internet, allow (HTTP(S) to names in allow) or none; ip dhcp, or such as 10.0.0.50/24."`
+	Network  vm.Network `json:"network,omitzero" bare:"true" jsonschema_description:"egress lan, internet, allow or none; ip dhcp or 10.0.0.50/24."`
 	TTL      int        `json:"ttl,omitempty" is:"ttl" jsonschema_description:"Seconds until it is destroyed; default never."`
 	Idle     int        `json:"idle_suspend,omitempty" is:"idleSuspend" jsonschema_description:"Seconds without use until it is suspended; use resumes it."`
 	DryRun   bool       `json:"dry_run,omitempty" jsonschema_description:"Only return the host's commands."`

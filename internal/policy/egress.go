@@ -27,8 +27,8 @@ func (b *Bounds) readEgress() error {
 	}
 	for _, name := range names {
 		name = strings.ToLower(name)
-		if problem := job.EgressNameProblem(name); problem != "" {
-			return setting("ALLOWED_EGRESS_NAMES", "%q "+problem, name, "write names such as github.com or *.npmjs.org, separated by commas")
+		if problem := job.EgressProblem(name); problem != "" {
+			return setting("ALLOWED_EGRESS_NAMES", "%q "+problem, name, "write names such as github.com or *.npmjs.org, or public addresses, separated by commas")
 		}
 		b.names = append(b.names, name)
 	}
@@ -36,15 +36,22 @@ func (b *Bounds) readEgress() error {
 }
 
 // mode checks where a new VM may connect to. A mode that reaches less than the
-// configured one is anybody's to choose, unless a list says otherwise.
+// configured one is anybody's to choose, unless a list says otherwise. Addresses are a part of what
+// internet reaches, not of what names do: by any protocol, and no proxy sees it.
 func (b *Bounds) mode(found *findings, n vm.Network, mcp bool) {
 	own := vm.Network{Egress: b.own.DefaultEgress}.Mode()
-	switch mode := n.Mode(); {
-	case mode == own || slices.Contains(b.egress, mode):
-	case len(b.egress) > 0:
-		found.add("manifest.network.egress", fmt.Sprintf("%q is not allowed: ALLOWED_EGRESS allows %s, and %s is configured", mode, b.own.Egress, own), "use one of these, or leave it out")
-	case mcp && mode.Reaches(own):
-		found.add("manifest.network.egress", fmt.Sprintf("%q is not allowed: MCP clients get %s, which is configured, or less, and ALLOWED_EGRESS is not set", mode, own), "leave it out")
+	refused := func(mode vm.Egress) (why, remedy string) {
+		switch {
+		case mode == own || slices.Contains(b.egress, mode):
+		case len(b.egress) > 0:
+			return fmt.Sprintf("%q is not allowed: ALLOWED_EGRESS allows %s, and %s is configured", mode, b.own.Egress, own), "use one of these, or leave it out"
+		case mcp && mode.Reaches(own):
+			return fmt.Sprintf("%q is not allowed: MCP clients get %s, which is configured, or less, and ALLOWED_EGRESS is not set", mode, own), "leave it out"
+		}
+		return "", ""
+	}
+	if why, remedy := refused(n.Mode()); why != "" {
+		found.add("manifest.network.egress", why, remedy)
 	}
 	allows := "ALLOWED_EGRESS_NAMES allows " + strings.Join(b.names, ", ")
 	switch {
@@ -52,6 +59,13 @@ func (b *Bounds) mode(found *findings, n vm.Network, mcp bool) {
 	case mcp && own == vm.EgressAllow && len(b.own.DefaultNames) > 0: // other names would reach more than what is configured
 		allows = "MCP clients get the names of DEFAULT_EGRESS_NAMES, and ALLOWED_EGRESS_NAMES is not set"
 	default:
+		why, _ := refused(vm.EgressInternet)
+		lan, _ := refused(vm.EgressLAN)
+		for _, entry := range n.Allow {
+			if _, is := vm.Range(entry); is && why != "" && lan != "" && !covers(b.own.DefaultNames, entry) {
+				found.add("manifest.network.allow", fmt.Sprintf("%q is not allowed: it is an address, and %s", entry, why), "list names; ALLOWED_EGRESS_NAMES may list addresses")
+			}
+		}
 		return
 	}
 	for _, name := range n.Allow {
@@ -61,8 +75,14 @@ func (b *Bounds) mode(found *findings, n vm.Network, mcp bool) {
 	}
 }
 
-// covers reports whether everything that a name stands for is among names.
+// covers reports whether everything that a name or a range stands for is among names.
 func covers(names []string, name string) bool {
+	if at, is := vm.Range(name); is {
+		return slices.ContainsFunc(names, func(n string) bool {
+			p, is := vm.Range(n)
+			return is && p.Bits() <= at.Bits() && p.Contains(at.Addr())
+		})
+	}
 	bare, below := strings.CutPrefix(name, "*.")
 	if !below {
 		return job.EgressAllows(names, name)

@@ -17,6 +17,8 @@ func TestBounds_ClientsGetTheEgressThatIsConfiguredAllowedOrLess(t *testing.T) {
 	byName := policy.Choices{DefaultEgress: vm.EgressAllow, DefaultNames: []string{"github.com", "*.npmjs.org"}}
 	listed := byName
 	listed.EgressNames = "pypi.org"
+	ranges := policy.Choices{DefaultEgress: vm.EgressNone, Egress: "allow", EgressNames: "github.com, 9.9.9.0/24"}
+	some := policy.Choices{DefaultEgress: vm.EgressNone, Egress: "allow", DefaultNames: []string{"9.9.9.9"}}
 	tests := []struct {
 		name    string
 		choices policy.Choices
@@ -40,6 +42,17 @@ func TestBounds_ClientsGetTheEgressThatIsConfiguredAllowedOrLess(t *testing.T) {
 		{"a name that is not configured, for the operator", byName, "cli", names("evil.example"), ""},
 		{"names where none are configured", policy.Choices{DefaultEgress: vm.EgressAllow}, "mcp", names("evil.example"), ""},
 		{"a name that is listed besides", listed, "mcp", names("pypi.org", "github.com"), ""},
+		{"addresses, where the internet is allowed", internet, "mcp", names("9.9.9.9", "2620:fe::/48"), ""},
+		{"addresses, on the LAN", policy.Choices{}, "mcp", names("9.9.9.9"), ""},
+		{"addresses, where names are allowed", policy.Choices{DefaultEgress: vm.EgressAllow}, "mcp", names("a.example", "9.9.9.9"), `"9.9.9.9" is not allowed: it is an address, and "internet" is not allowed`},
+		{"addresses, where names are listed as allowed, for the operator as well", some, "cli", names("1.1.1.1", "a.example"), `"1.1.1.1" is not allowed: it is an address, and "internet" is not allowed: ALLOWED_EGRESS allows allow`},
+		{"an address that is configured", some, "cli", names("9.9.9.9"), ""},
+		{"addresses, for the operator", policy.Choices{DefaultEgress: vm.EgressAllow}, "cli", names("9.9.9.9"), ""},
+		{"addresses, where lan is listed and internet is not", policy.Choices{DefaultEgress: vm.EgressNone, Egress: "allow, lan"}, "cli", names("9.9.9.9"), ""},
+		{"addresses that are listed", ranges, "mcp", names("9.9.9.9", "9.9.9.128/25", "9.9.9.0/24", "github.com"), ""},
+		{"more than a range", ranges, "cli", names("9.9.8.0/23"), `"9.9.8.0/23" is not allowed: ALLOWED_EGRESS_NAMES allows`},
+		{"an address beside names that are listed", lists, "cli", names("9.9.9.9"), `"9.9.9.9" is not allowed: ALLOWED_EGRESS_NAMES allows`},
+		{"an address beside names that are configured, for MCP", byName, "mcp", names("9.9.9.9"), `"9.9.9.9" is not allowed: MCP clients get the names`},
 		{"another name", lists, "cli", names("npmjs.org"), `"npmjs.org" is not allowed`},
 	}
 	for _, tt := range tests {

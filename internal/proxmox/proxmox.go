@@ -250,6 +250,7 @@ func (p *Provider) createEnvironment(spec job.VMSpec) map[string]string {
 	setText(env, "VM_IP_CONFIG", spec.Network.IP)
 	setText(env, "VM_GATEWAY", spec.Network.Gateway)
 	setText(env, "VM_EGRESS", string(spec.Network.Egress))
+	setText(env, "VM_EGRESS_RANGES", strings.Join(spec.Network.Ranges(), ","))
 	if spec.Template == "" && spec.Fork.VM == 0 {
 		setText(env, "VM_OS", spec.OS)
 		setText(env, "VM_IMAGE_URL", p.o.ImageURL)

@@ -46,6 +46,14 @@ chain input: type filter hook input priority -250
 chain input: iifname vmap @from
 chain postrouting: type filter hook postrouting priority 250
 chain postrouting: oifname vmap @to
+map from: "tap203i0" : goto from_203
+map to: "tap203i0" : goto to_203
+chain from_203: ether type != ip drop
+chain from_203: ip daddr @closed4 drop
+chain from_203: ip daddr @ranges_203 accept
+chain from_203: drop
+chain to_203: drop
+set ranges_203: 9.9.8.0-9.9.9.255, 10.0.0.0/8
 set closed4: 10.0.0.0/8, 169.254.0.0/16
 set closed6: ::/3, 4000::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff
 set node4: 203.0.113.1
@@ -72,6 +80,9 @@ func TestRules_SayWhichDecides(t *testing.T) {
 		{201, "[::1]:443", ""},
 		{200, "127.0.0.1:443", ""},
 		{202, "9.9.9.9:443", ""},
+		{203, "9.9.9.9:443", "ip daddr @ranges_203 accept (9.9.8.0-9.9.9.255)"},
+		{203, "9.9.7.1:443", "drop"},
+		{203, "10.0.0.1:443", "ip daddr @closed4 drop (10.0.0.0/8)"},
 	} {
 		if got := r.decides(tt.id, netip.MustParseAddrPort(tt.to)); got != tt.want {
 			t.Errorf("VM %d to %s: %q, want %q", tt.id, tt.to, got, tt.want)

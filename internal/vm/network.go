@@ -2,6 +2,7 @@ package vm
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 )
 
@@ -13,7 +14,8 @@ type Network struct {
 	Gateway string `json:"gateway,omitempty"`
 
 	Egress Egress   `json:"egress,omitempty"`
-	Allow  []string `json:"allow,omitempty"`
+	Allow  []string `json:"allow,omitempty"` // names, addresses and ranges
+	Deny   []string `json:"deny,omitempty"`  // addresses and ranges
 }
 
 // Egress says where a VM's packets may go.
@@ -23,7 +25,7 @@ type Egress string
 const (
 	EgressLAN      Egress = "lan"      // wherever a machine on its bridge can go
 	EgressInternet Egress = "internet" // public addresses and its name servers
-	EgressAllow    Egress = "allow"    // names, through a proxy of the engine
+	EgressAllow    Egress = "allow"    // names, through a proxy of the engine, and public addresses
 	EgressNone     Egress = "none"     // nowhere
 )
 
@@ -45,15 +47,38 @@ func (n Network) Mode() Egress { return orLAN(n.Egress) }
 // Limited reports whether the VM may not go everywhere.
 func (n Network) Limited() bool { return n.Mode() != EgressLAN }
 
+// Range parses an address, which is a range of one, or a CIDR block; false: it is neither.
+func Range(text string) (netip.Prefix, bool) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	p, err := netip.ParsePrefix(text)
+	return p, err == nil
+}
+
+// Ranges returns the addresses and ranges that the VM's rules name: those it reaches with EgressAllow,
+// or does not reach with EgressInternet.
+func (n Network) Ranges() []string {
+	return slices.DeleteFunc(slices.Concat(n.Allow, n.Deny), func(entry string) bool {
+		_, is := Range(entry)
+		return !is
+	})
+}
+
+// Proxied reports whether the VM reaches names, through a proxy.
+func (n Network) Proxied() bool {
+	return n.Mode() == EgressAllow && (len(n.Allow) == 0 || len(n.Ranges()) < len(n.Allow))
+}
+
 // IsZero reports whether the network is the server's settings in everything.
 func (n Network) IsZero() bool {
-	return n.Bridge == "" && n.VLAN == 0 && n.IP == "" && n.Gateway == "" && n.Egress == "" && len(n.Allow) == 0
+	return n.Bridge == "" && n.VLAN == 0 && n.IP == "" && n.Gateway == "" && n.Egress == "" && len(n.Allow)+len(n.Deny) == 0
 }
 
 // Equal reports whether two networks are the same.
 func (n Network) Equal(o Network) bool {
 	return n.Bridge == o.Bridge && n.VLAN == o.VLAN && n.IP == o.IP && n.Gateway == o.Gateway &&
-		n.Mode() == o.Mode() && slices.Equal(n.Allow, o.Allow)
+		n.Mode() == o.Mode() && slices.Equal(n.Allow, o.Allow) && slices.Equal(n.Deny, o.Deny)
 }
 
 // Behind says what stays with a VM that is forgotten; empty on the LAN.

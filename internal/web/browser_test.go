@@ -178,13 +178,13 @@ func TestBrowser_MakesAJobOfAForm(t *testing.T) {
 	seen := func() string {
 		return browsertest.Read(t, ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("form.making [id^=f-]:enabled")].filter((f) => !f.closest("[hidden]")).map((f) => f.name).join(" ")`))
 	}
-	all := "agentType task agent.command timeout artifacts repository.url vm vmTemplate os resources.cpu resources.memory resources.disk network.bridge network.vlan network.ip network.egress network.allow secrets credentials cwd sudo tty stdin statusMode lifecycle keep idleSuspend start volumes retry matrix shards failFast labels notify.url"
+	all := "agentType task agent.command timeout artifacts repository.url vm vmTemplate os resources.cpu resources.memory resources.disk network.bridge network.vlan network.ip network.egress network.allow network.deny secrets credentials cwd sudo tty stdin statusMode lifecycle keep idleSuspend start volumes retry matrix shards failFast labels notify.url"
 	browsertest.Do(t, ctx, chromedp.WaitNotVisible(on("#f-agent-claudeModel"))) // the script has run
 	if got := seen(); got != all {
 		t.Errorf("at first: %s", got)
 	}
 	for _, step := range []struct{ name, value, want string }{
-		{"agentType", "claude", "agentType task agent.command agent.model agent.claudeModel timeout artifacts repository.url vm vmTemplate os resources.cpu resources.memory resources.disk network.bridge network.vlan network.ip network.egress network.allow secrets credentials cwd sudo statusMode lifecycle keep idleSuspend start volumes retry matrix shards failFast labels notify.url"},
+		{"agentType", "claude", "agentType task agent.command agent.model agent.claudeModel timeout artifacts repository.url vm vmTemplate os resources.cpu resources.memory resources.disk network.bridge network.vlan network.ip network.egress network.allow network.deny secrets credentials cwd sudo statusMode lifecycle keep idleSuspend start volumes retry matrix shards failFast labels notify.url"},
 		{"vm", "dev", "agentType task agent.command agent.model agent.claudeModel timeout artifacts repository.url vm secrets credentials cwd sudo statusMode failFast labels notify.url"},
 		{"vm", "", ""}, {"agentType", "script", all},
 	} {

@@ -1,11 +1,13 @@
 # shellcheck shell=bash
 # Where a VM's packets may go: a table `bridge linus` of nftables on its node, with
 # two chains for each VM that is not on the LAN like any machine. A VM's mode is a word
-# linus-egress=<mode>[:<SSH port>] in its description, so that it goes where the VM goes,
-# and every node that has the VM can tell. No word is lan: no rules.
+# linus-egress=<mode>[:<SSH port>][+|-<ranges>] in its description, so that it goes where the VM
+# goes, and every node that has the VM can tell. No word is lan: no rules.
 #   internet  public addresses, and port 53 of its name servers (those its config
-#             gives it, else this host's): no private address, no node, no neighbour
-#   none      nothing; allow is the same here: its proxy comes through SSH
+#             gives it, else this host's): no private address, no node, no neighbour,
+#             and nothing of the ranges (-)
+#   none      nothing
+#   allow     what is public of the ranges (+); its proxy comes through SSH
 # In all of them this node, and nobody else, reaches the SSH port. Neighbours may be asked
 # for and answered, in a form that carries nothing else, but not limited VMs by each other.
 # What the VM sends must have its card's MAC and its one address. That address is the
@@ -23,13 +25,25 @@
 
 source "${BASH_SOURCE[0]%/*}/address.sh"
 
-egress_validate() { # VM_EGRESS, VM_SSH_PORT; vm_egress: the description's word, empty for lan
+egress_validate() { # VM_EGRESS, VM_EGRESS_RANGES, VM_SSH_PORT; vm_egress: the description's word, empty for lan
   validate_pattern VM_EGRESS "${VM_EGRESS}" 'lan|internet|none|allow' 'lan, internet, none or allow'
+  if [[ -n ${VM_EGRESS_RANGES} ]]; then
+    validate_pattern VM_EGRESS "${VM_EGRESS}" 'internet|allow' 'internet or allow where VM_EGRESS_RANGES is given'
+    egress_perl ranges "${VM_EGRESS_RANGES}"
+    if ((run_rc != 0)); then
+      result_fail invalid "VM_EGRESS_RANGES: ${run_said}" 'give addresses or ranges such as 9.9.9.0/24, parted by commas, 5000 characters at most'
+    fi
+  fi
   vm_egress=''
   if [[ ${VM_EGRESS} != lan ]]; then
     vm_egress=linus-egress=${VM_EGRESS}
     if ((VM_SSH_PORT != 22)); then
       vm_egress+=:${VM_SSH_PORT}
+    fi
+    if [[ ${VM_EGRESS} == allow ]]; then
+      vm_egress+=${VM_EGRESS_RANGES:++${VM_EGRESS_RANGES}}
+    else
+      vm_egress+=${VM_EGRESS_RANGES:+-${VM_EGRESS_RANGES}}
     fi
     egress_require_nft
   fi
@@ -233,7 +247,7 @@ egress_read() { # <vmid>; run_lines
 }
 
 # Prints the table, or nothing where no VM of this node has a mode. What is not as it
-# should be in a config closes that VM.
+# should be in a config closes that VM. With `ranges <list>` it only checks these.
 egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv.conf> <ip -o addr>; run_rc, and its output
   # shellcheck disable=SC2016 # perl's variables, not the shell's
   run_read 60 perl -MSocket=inet_pton,inet_ntop,AF_INET,AF_INET6 -MFile::Glob=:bsd_glob -e '
@@ -260,6 +274,16 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
       my $bits = 8 * length $raw;
       return inet_ntop($kind, $raw & pack "B*", "1" x $length . "0" x ($bits - $length)) . "/$length";
     }
+    sub ranges { # of a list; none where one is not as it should be
+      my @all;
+      for (split /,/, length $_[0] <= 5000 ? $_[0] : "", -1) {
+        my ($ip, $length) = m{^([0-9a-f.:]+)(?:/([1-9]\d{0,2}))?\z} or return;
+        return unless length address($ip) and ($length //= 128 - 96 * (family($ip) == 4)) <= 128 - 96 * (family($ip) == 4);
+        push @all, network(address($ip), $length);
+      }
+      return @all;
+    }
+    if ($root eq "ranges") { ranges($state) or die "not all of them are ranges\n"; exit }
     sub set { my %seen; return "{ " . join(", ", grep { !$seen{$_}++ } @_) . " }" }
 
     my %node = (4 => [], 6 => []);
@@ -279,7 +303,7 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
     my ($own) = readlink "qemu-server";
     die "$root is not the cluster file system of Proxmox VE (pmxcfs), or it is not mounted\n" unless $own and -e ".members";
     opendir my $dir, $own or die "$root/$own: $!\n";
-    my (@chains, @from, @to, @macs, %there);
+    my (@sets, @chains, @from, @to, @macs, %there);
     for my $file (sort readdir $dir) {
       my ($id) = $file =~ /^(\d+)\.conf$/ or next;
       open my $in, "<", "$own/$file" or $!{ENOENT} ? next : die "$root/$own/$file: $!\n";
@@ -292,7 +316,10 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
       }
       my %word = map { /^linus-(egress|job)=(.*)/ ? ($1 => $2) : () } split " ", $description;
       next unless defined $word{egress} and ($conf{template} // 0) eq "0";
-      my ($mode, $port) = $word{egress} =~ /^(internet|none|allow)(?::([1-9]\d{0,4}))?$/ ? ($1, $2 // 22) : ("none", 22);
+      my ($mode, $port, $sign, $list) = $word{egress} =~ /^(internet|none|allow)(?::([1-9]\d{0,4}))?(?:([+-])(.*))?$/;
+      my @ranges = ranges($list // "");
+      $mode = "none" if !defined $mode or defined $list && (!@ranges or $sign ne ($mode eq "allow" ? "+" : "-"));
+      $port //= 22;
       my ($mac) = lc($conf{net0} // "") =~ /\b([0-9a-f]{2}(?::[0-9a-f]{2}){5})\b/;
       for my $card (sort grep { defined $mac ? /^net[1-9]\d*$/ : /^net\d+$/ } keys %conf) {
         my $tap = "tap${id}i" . substr $card, 3;
@@ -372,8 +399,14 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
         push @out, "$l3 daddr \@node$f tcp sport $port $later accept";
         push @in, "$l3 saddr \@node$f tcp dport $port accept";
       }
-      if (length $ip and $mode eq "internet") {
-        if (@dns) {
+      @ranges = grep { family($_) == $f } @ranges;
+      if (length $ip and $mode eq "internet" || $mode eq "allow" && @ranges) {
+        push @sets, "  set ranges_$id { type ipv${f}_addr; flags interval; auto-merge; elements = " . set(@ranges) . "; }\n" if @ranges;
+        if (@ranges and $mode eq "internet") {
+          push @out, "$l3 daddr \@ranges_$id drop";
+          push @in, "$l3 saddr \@ranges_$id drop";
+        }
+        if (@dns and $mode eq "internet") {
           my $servers = set(@dns);
           push @out, "$l3 daddr $servers udp dport 53 accept", "$l3 daddr $servers tcp dport 53 accept";
           push @in, "$l3 saddr $servers udp sport 53 accept", "$l3 saddr $servers tcp sport 53 $later accept";
@@ -381,8 +414,8 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
         # Of a router on the way, whose own address may be private.
         push @in, $f == 4 ? "ip protocol icmp icmp type { destination-unreachable, time-exceeded, parameter-problem } accept"
           : "ip6 nexthdr ipv6-icmp icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem } accept";
-        push @out, "$l3 daddr \@closed$f drop", "$l3 daddr $near drop", "accept";
-        push @in, "$l3 saddr \@closed$f drop", "$l3 saddr $near drop", "$first drop", "accept";
+        push @out, "$l3 daddr \@closed$f drop", "$l3 daddr $near drop", $mode eq "allow" ? "$l3 daddr \@ranges_$id accept" : "accept";
+        push @in, "$l3 saddr \@closed$f drop", "$l3 saddr $near drop", "$first drop", $mode eq "allow" ? "$l3 saddr \@ranges_$id accept" : "accept";
       }
       push @chains, map { my ($name, @rules) = @$_; "  chain ${name}_$id {\n" . join("", map { "    $_\n" } @rules, "drop") . "  }\n" } ["from", @out], ["to", @in];
       push @from, "\"tap${id}i0\" : goto from_$id";
@@ -398,7 +431,7 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
       print "  set closed$f { type ipv${f}_addr; flags interval; auto-merge; elements = " . set(@{ $closed{$f} }) . "; }\n";
     }
     print "  set limited { type ether_addr; elements = " . set(@macs) . "; }\n" if @macs;
-    print @chains;
+    print @sets, @chains;
     print "  map from { type ifname : verdict; elements = " . set(@from) . "; }\n";
     print "  map to { type ifname : verdict; elements = " . set(@to) . "; }\n";
     # input is for frames that a bridge takes before it routes them, such as spanning tree.

@@ -18,7 +18,7 @@ read_settings() {
   : "${VM_IMAGE_URL:=}" "${VM_IMAGE_SHA256:=}" "${IMAGE_DIR:=/var/lib/vz/template/linus}"
   : "${PROXMOX_NODE:=}" "${PROXMOX_STORAGE:=local-lvm}" "${PROXMOX_BRIDGE:=vmbr0}"
   : "${STORAGE_RESERVE:=5}" "${VM_VLAN_TAG:=}" "${VM_ID_RANGE:=100-999}"
-  : "${VM_IP_CONFIG:=dhcp}" "${VM_GATEWAY:=}" "${VM_NAMESERVERS:=}" "${VM_EGRESS:=lan}"
+  : "${VM_IP_CONFIG:=dhcp}" "${VM_GATEWAY:=}" "${VM_NAMESERVERS:=}" "${VM_EGRESS:=lan}" "${VM_EGRESS_RANGES:=}"
   boot_read_inputs
   : "${LINUS_LEASE_SECONDS:=0}"
   vm_name=${VM_NAME}

@@ -34,6 +34,8 @@
 #                       with VM_GATEWAY (lib/address.sh)
 #   VM_NAMESERVERS      default: the host's
 #   VM_EGRESS lan       lan, internet, none or allow: where its packets may go (lib/egress.sh)
+#   VM_EGRESS_RANGES    addresses and ranges parted by commas: what allow reaches, or internet
+#                       does not
 #   VM_CPU_TYPE         image: host where KVM works, else x86-64-v2-AES;
 #                       template: the template's
 #   VM_NETWORK_TIMEOUT 300, VM_READY_TIMEOUT 600 (seconds)

@@ -68,7 +68,7 @@ read_inputs() { # <argument...>
   : "${TEMPLATE_NAME:=}" "${LINUS_BUILD:=}" "${SAVE_MODE:=copy}" "${SAVED_BY:=}" "${VM_TEMPLATE:=}" "${STORAGE_RESERVE:=5}"
   : "${VM_ID_RANGE:=100-999}" "${PROXMOX_NODE:=}" "${LINUS_LEASE_SECONDS:=21600}"
   # What the copy is asked for like every VM that is made (lib/create.sh).
-  VM_IP_CONFIG=dhcp VM_GATEWAY='' VM_EGRESS=lan VM_CHECKPOINT='' VM_TRUST_FIRST_USE=false
+  VM_IP_CONFIG=dhcp VM_GATEWAY='' VM_EGRESS=lan VM_EGRESS_RANGES='' VM_CHECKPOINT='' VM_TRUST_FIRST_USE=false
   ACTION=save
   boot_read_inputs
 }

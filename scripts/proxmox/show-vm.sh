@@ -141,7 +141,7 @@ show_egress() {
   egress_read_word
   if [[ -n ${egress_word} ]]; then
     mode=${egress_word#*=}
-    mode=${mode%%:*}
+    mode=${mode%%[!a-z]*}
   fi
   result_text EGRESS "${mode}"
   egress_read "${vm_id}"

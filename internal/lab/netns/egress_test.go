@@ -428,11 +428,12 @@ func TestEgress_WhatPasses(t *testing.T) {
 		to6 := func(to string, proto byte, payload []byte) frame {
 			return packet(lanMAC, vm.mac, vm.ip6, to, proto, payload)
 		}
-		const web, all = 443, "lan internet none allow"
+		const web, all = 443, "lan internet none allow listed denied"
 		out4 := []egressRow{
-			{"TCP to the internet", to4("9.9.9.9", 6, tcp(40000, web, syn)), "lan internet"},
-			{"UDP to the internet", to4("9.9.9.9", 17, udp(40000, web)), "lan internet"},
-			{"a ping to the internet", to4("9.9.9.9", 1, make([]byte, 16)), "lan internet"},
+			{"TCP to the internet", to4("9.9.9.9", 6, tcp(40000, web, syn)), "lan internet listed"},
+			{"UDP to the internet", to4("9.9.9.9", 17, udp(40000, web)), "lan internet listed"},
+			{"a ping to the internet", to4("9.9.9.9", 1, make([]byte, 16)), "lan internet listed"},
+			{"TCP to another of the internet", to4("9.9.8.8", 6, tcp(40000, web, syn)), "lan internet denied"},
 			{"a later fragment to the internet", to4("9.9.9.9", 17, udp(40000, web)).change(20, 0x00, 0x10), "lan"},
 			{"DNS, its server's", to4("10.99.0.53", 17, udp(40000, 53)), "lan internet"},
 			{"DNS by TCP, its server's", to4("10.99.0.53", 6, tcp(40000, 53, syn)), "lan internet"},
@@ -500,12 +501,13 @@ func TestEgress_WhatPasses(t *testing.T) {
 			{"SSH of the LAN", in("10.99.0.50", lanMAC, 6, tcp(50000, 22, syn)), "lan"},
 			{"SSH of another VM", in(vm.other, lanMAC, 6, tcp(50000, 22, syn)), "lan"},
 			{"SSH of the internet", in("9.9.9.9", lanMAC, 6, tcp(50000, 22, syn)), "lan"},
-			{"an answer of the internet", in("9.9.9.9", lanMAC, 6, tcp(web, 40000, syn|ack)), "lan internet"},
-			{"a datagram of the internet", in("9.9.9.9", lanMAC, 17, udp(web, 40000)), "lan internet"},
+			{"an answer of the internet", in("9.9.9.9", lanMAC, 6, tcp(web, 40000, syn|ack)), "lan internet listed"},
+			{"a datagram of the internet", in("9.9.9.9", lanMAC, 17, udp(web, 40000)), "lan internet listed"},
+			{"an answer of another of the internet", in("9.9.8.8", lanMAC, 6, tcp(web, 40000, syn|ack)), "lan internet denied"},
 			{"an answer of the LAN", in("10.99.0.50", lanMAC, 6, tcp(web, 40000, syn|ack)), "lan"},
 			{"an answer of its name server", in("10.99.0.53", lanMAC, 17, udp(53, 40000)), "lan internet"},
 			{"another port of its name server", in("10.99.0.53", lanMAC, 17, udp(54, 40000)), "lan"},
-			{"a router's word that a packet was too big", in("10.99.0.1", lanMAC, 1, []byte{3, 4, 0, 0, 0, 0, 0, 0}), "lan internet"},
+			{"a router's word that a packet was too big", in("10.99.0.1", lanMAC, 1, []byte{3, 4, 0, 0, 0, 0, 0, 0}), "lan internet listed denied"},
 			{"a ping of the LAN", in("10.99.0.50", lanMAC, 1, []byte{8, 0, 0, 0, 0, 0, 0, 0}), "lan"},
 			{"what is for another address", packet(vm.mac, lanMAC, "9.9.9.9", "10.99.0.77", 17, udp(1, 2)), "lan"},
 			{"broadcast", packet(everyone, lanMAC, "10.99.0.50", "10.99.0.255", 17, udp(1, 2)), "lan"},
@@ -521,8 +523,9 @@ func TestEgress_WhatPasses(t *testing.T) {
 			return packet("33:33:00:00:00:16", vm.mac, from, to, 0, mld(143, more)).change(hopLimit, 1)
 		}
 		out6 := []egressRow{
-			{"TCP to the internet", to6("2620:fe::9", 6, tcp(40000, web, syn)), "lan internet"},
-			{"UDP to the internet", to6("2620:fe::9", 17, udp(40000, web)), "lan internet"},
+			{"TCP to the internet", to6("2620:fe::9", 6, tcp(40000, web, syn)), "lan internet listed"},
+			{"UDP to the internet", to6("2620:fe::9", 17, udp(40000, web)), "lan internet listed"},
+			{"TCP to another of the internet", to6("2606:4700::9", 6, tcp(40000, web, syn)), "lan internet denied"},
 			{"DNS, its server's", to6("fd99::53", 17, udp(40000, 53)), "lan internet"},
 			{"SSH's answer to the node", to6("fd99::1", 6, tcp(22, 50000, syn|ack)), all},
 			{"neighbour discovery as itself", to6("ff02::1:ff00:1", 58, nd(135, "fd99::1")), all},
@@ -595,10 +598,11 @@ func TestEgress_WhatPasses(t *testing.T) {
 			{"SSH of the node", packet(vm.mac, lanMAC, "fd99::1", vm.ip6, 6, tcp(50000, 22, syn)), all},
 			{"SSH of the LAN", packet(vm.mac, lanMAC, "fd99::50", vm.ip6, 6, tcp(50000, 22, syn)), "lan"},
 			{"SSH of the internet", packet(vm.mac, lanMAC, "2620:fe::9", vm.ip6, 6, tcp(50000, 22, syn)), "lan"},
-			{"an answer of the internet", packet(vm.mac, lanMAC, "2620:fe::9", vm.ip6, 6, tcp(web, 40000, syn|ack)), "lan internet"},
+			{"an answer of the internet", packet(vm.mac, lanMAC, "2620:fe::9", vm.ip6, 6, tcp(web, 40000, syn|ack)), "lan internet listed"},
+			{"an answer of another of the internet", packet(vm.mac, lanMAC, "2606:4700::9", vm.ip6, 6, tcp(web, 40000, syn|ack)), "lan internet denied"},
 			{"an answer of its name server", packet(vm.mac, lanMAC, "fd99::53", vm.ip6, 17, udp(53, 40000)), "lan internet"},
 			{"a datagram of the LAN", packet(vm.mac, lanMAC, "fd99::50", vm.ip6, 17, udp(1, 2)), "lan"},
-			{"a router's word that a packet was too big", packet(vm.mac, lanMAC, "fd99::1", vm.ip6, 58, []byte{2, 0, 0, 0, 0, 0, 0, 0}), "lan internet"},
+			{"a router's word that a packet was too big", packet(vm.mac, lanMAC, "fd99::1", vm.ip6, 58, []byte{2, 0, 0, 0, 0, 0, 0, 0}), "lan internet listed denied"},
 			{"a redirect", packet(vm.mac, lanMAC, "fe80::1", vm.ip6, 58, nd(137, "fe80::1")), "lan"},
 			{"the question who has its address", packet(vm.mac, lanMAC, "fd99::1", "ff02::1:ff00:200", 58, nd(135, vm.ip6, option(1, lanMAC)...)), all},
 			{"an answer about a neighbour", packet(vm.mac, lanMAC, "fd99::1", vm.ip6, 58, nd(136, "fd99::1", option(2, lanMAC)...)), all},
@@ -626,15 +630,22 @@ func TestEgress_WhatPasses(t *testing.T) {
 		l.check("lan", "lan", vm.name, in4, lastIn)
 		l.check("lan", vm.name, "lan", out6, lastOut6)
 		l.check("lan", "lan", vm.name, in6, lastIn6)
-		for _, mode := range []string{"internet", "none", "allow"} {
-			l.config(vm.id, vm.mac, mode, "ip="+vm.ip+"/24,gw=10.99.0.1")
+		for _, mode := range []struct{ name, word string }{
+			{"internet", "internet"}, {"none", "none"}, {"allow", "allow"},
+			// A list that reaches no further than internet: not the node, whose address is in it, and nothing private.
+			{"listed", "allow:22+9.9.9.0/24,9.9.9.9,9.9.9.8/29,10.0.0.0/8,127.0.0.1,169.254.169.254,224.0.0.0/3,0.0.0.0/5,2620:fe::9,2620:fe::/64,fd99::/64,fe80::/10,::ffff:10.99.0.50,::/4"},
+			{"denied", "internet-9.9.9.9,9.9.9.8/30,10.99.0.53,2620:fe::9,2620:fe::/64,fd99::53"},
+			{"none", "allow+9.9.9.9,x,2620:fe::9"},
+			{"none", "allow-9.9.9.9,2620:fe::9"},
+		} {
+			l.config(vm.id, vm.mac, mode.word, "ip="+vm.ip+"/24,gw=10.99.0.1")
 			l.apply()
-			l.check(mode, vm.name, "lan", out4, lastOut)
-			l.check(mode, "lan", vm.name, in4, lastIn)
-			l.config(vm.id, vm.mac, mode, "ip6="+vm.ip6+"/64,gw6=fd99::1")
+			l.check(mode.name, vm.name, "lan", out4, lastOut)
+			l.check(mode.name, "lan", vm.name, in4, lastIn)
+			l.config(vm.id, vm.mac, mode.word, "ip6="+vm.ip6+"/64,gw6=fd99::1")
 			l.apply()
-			l.check(mode, vm.name, "lan", out6, lastOut6)
-			l.check(mode, "lan", vm.name, in6, lastIn6)
+			l.check(mode.name, vm.name, "lan", out6, lastOut6)
+			l.check(mode.name, "lan", vm.name, in6, lastIn6)
 		}
 	}
 }

@@ -93,6 +93,70 @@ stopped() { # <id>
   assert_says 'with egress none for tap'
 }
 
+@test "ranges are reached where allow lists them, and not where internet does, after what is private" {
+  export VM_IP_CONFIG=127.0.0.1/8
+  VM_EGRESS=allow VM_EGRESS_RANGES=9.9.9.9,9.9.9.0/24,2620:fe::/48 run_script create-vm
+  assert_status 0
+  read_vm_id
+  grep -qE 'linus-egress=allow((:|%3A)[0-9]+)?\+9\.9\.9\.9,9\.9\.9\.0/24,2620%3Afe%3A%3A/48( |$)' "${PVE_STUB}/vm/${id}" || fail "$(<"${PVE_STUB}/vm/${id}")"
+  assert_rules "set ranges_${id} { type ipv4_addr; flags interval; auto-merge; elements = { 9.9.9.9/32, 9.9.9.0/24 }; }"
+  read_table
+  [[ ${table} == *"ip daddr @closed4 drop"*"ip daddr @ranges_${id} accept"* ]] || fail 'what is private comes later' "${table}"
+  refute_rules 'dport 53 accept'
+  VM_ID=${id} SHOW_EGRESS=true run_script show-vm
+  assert_line LINUS_EGRESS:allow
+  VM_ID=${id} run_script destroy-vm
+  assert_status 0
+  VM_EGRESS=internet VM_EGRESS_RANGES=10.0.0.53 run_script create-vm
+  assert_status 0
+  read_vm_id
+  read_table
+  [[ ${table} == *"ip daddr @ranges_${id} drop"*'ip daddr { 10.0.0.53 } udp dport 53 accept'* ]] || fail 'a name server that is denied is reached' "${table}"
+}
+
+@test "ranges that are none, or of a mode without them, are told before anything is made" {
+  local mode ranges
+  for ranges in '9.9.9.9,' ',9.9.9.9' 9.9.9.0/33 9.9.9.0/0 256.1.1.1 2620:fe::/129 fe80::1%eth0 '9.9.9.9 }' a.example '9.9.9.9;' $'9.9.9.9\n'; do
+    VM_EGRESS=allow VM_EGRESS_RANGES=${ranges} run_script create-vm
+    assert_status 1
+    assert_says 'VM_EGRESS_RANGES: '
+  done
+  for mode in lan none; do
+    VM_EGRESS=${mode} VM_EGRESS_RANGES=9.9.9.9 run_script create-vm
+    assert_status 1
+    assert_says 'internet or allow'
+  done
+  assert_no_vm_of_ours
+}
+
+@test "a hundred of the longest ranges are kept, and read again" {
+  local ranges
+  printf -v ranges '2620:00fe:1111:2222:3333:4444:5555:6%03d/128,' {1..100}
+  VM_EGRESS=allow VM_EGRESS_RANGES=${ranges%,} VM_IP_CONFIG=127.0.0.1/8 run_script create-vm
+  assert_status 0
+  read_vm_id
+  VM_ID=${id} ACTION=shutdown run_script power-vm
+  assert_status 0
+  VM_ID=${id} ACTION=start run_script power-vm
+  assert_status 0
+  assert_rules "\"tap${id}i0\" : goto from_${id}"
+}
+
+@test "a word with ranges that are none closes its VM, and no other" {
+  limited 250 'ipconfig0: ip=127.0.0.1/8'
+  local word
+  for word in allow+9.9.9.9,x allow-9.9.9.9 internet+9.9.9.9 allow+ internet- none+9.9.9.9 'allow+9.9.9.0/0' "allow+9.9.9.9,${PATH//[!a-z]/,}"; do
+    limited 251 'ipconfig0: ip=127.0.0.2/8'
+    sed -i "s|linus-egress=internet|linus-egress=${word}|" "${PVE_STUB}/vm/251"
+    run_script list-vms
+    assert_rules '"tap251i0" : goto from_251'
+    assert_rules 'ip daddr @closed4 drop'
+    refute_rules ranges_
+    read_table
+    [[ ${table%chain to_250*} == *'@closed4 drop'* && ${table#*chain from_251} != *'@closed4'*'chain to_251'* ]] || fail "${word}" "${table}"
+  done
+}
+
 @test "a host without nft, a bridge that is none and a mode that is none are told before anything is made" {
   rm "${BATS_TEST_TMPDIR}/bin/nft"
   without nft
