@@ -55,6 +55,10 @@ func (s *shelf) Templates(ctx context.Context) ([]vm.VM, error) {
 	return s.held, s.fault
 }
 
+func (s *shelf) RenameTemplate(context.Context, string, string) (vm.VM, error) {
+	return vm.VM{}, errors.New("no command renames one")
+}
+
 func (s *shelf) RemoveTemplate(_ context.Context, nameOrID string) (vm.VM, error) {
 	i := slices.IndexFunc(s.held, func(v vm.VM) bool { return v.Name == nameOrID || fmt.Sprint(v.ID) == nameOrID })
 	if i < 0 || s.fault != nil {

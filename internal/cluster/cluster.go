@@ -31,6 +31,7 @@ type Node interface {
 	// Templates returns the node's templates that this installation built.
 	Templates(ctx context.Context) ([]vm.VM, error)
 	RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error)
+	RenameTemplate(ctx context.Context, nameOrID, name string) (vm.VM, error)
 	// Uninstall removes what linus keeps on the node beside VMs and templates.
 	Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error)
 	// Fence makes every node of the cluster refuse what an engine asks from now on.

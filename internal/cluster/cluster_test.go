@@ -139,6 +139,11 @@ func (f *fakeNode) Templates(context.Context) ([]vm.VM, error) {
 	return []vm.VM{{ID: 9000 + int(f.name[3]-'0'), Name: "debian", Node: f.name}}, nil
 }
 
+func (f *fakeNode) RenameTemplate(_ context.Context, nameOrID, name string) (vm.VM, error) {
+	f.world.note(f.name, "rename "+nameOrID+" "+name)
+	return vm.VM{Node: f.name}, f.up("rename a template")
+}
+
 func (f *fakeNode) RemoveTemplate(_ context.Context, nameOrID string) (vm.VM, error) {
 	f.world.note(f.name, "remove "+nameOrID)
 	return vm.VM{Node: f.name}, f.up("remove a template")
@@ -884,6 +889,9 @@ func TestRemoveTemplate_NeedsAnID(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if _, err := p.RemoveTemplate(t.Context(), "9002"); err != nil || len(w.told("pve2 remove 9002")) != 1 {
+		t.Errorf("%v", err)
+	}
+	if _, err := p.RenameTemplate(t.Context(), "9002", "other"); err != nil || len(w.told("pve2 rename 9002 other")) != 1 {
 		t.Errorf("%v", err)
 	}
 	w.change(p, func() { w.nodes[1].Online = false })

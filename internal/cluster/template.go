@@ -32,9 +32,27 @@ func (p *Provider) Templates(ctx context.Context) ([]vm.VM, error) {
 // RemoveTemplate removes a template from the node it is on. A name must be that of only
 // one.
 func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error) {
+	n, id, err := p.template(ctx, "remove template "+nameOrID, nameOrID)
+	if err != nil {
+		return vm.VM{}, err
+	}
+	return n.RemoveTemplate(ctx, id)
+}
+
+// RenameTemplate renames a template on the node it is on, as RemoveTemplate finds it.
+func (p *Provider) RenameTemplate(ctx context.Context, nameOrID, name string) (vm.VM, error) {
+	n, id, err := p.template(ctx, "rename template "+nameOrID, nameOrID)
+	if err != nil {
+		return vm.VM{}, err
+	}
+	return n.RenameTemplate(ctx, id, name)
+}
+
+// template returns the node of a template, and its ID; where none has it, a node that says so.
+func (p *Provider) template(ctx context.Context, op, nameOrID string) (n Node, id string, err error) {
 	templates, err := p.Templates(ctx)
 	if err != nil && len(templates) == 0 {
-		return vm.VM{}, err
+		return nil, "", err
 	}
 	var found []vm.VM
 	var where []string
@@ -44,21 +62,18 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, 
 		}
 	}
 	if len(found) > 1 {
-		return vm.VM{}, &job.HostError{
-			Op: "remove template " + nameOrID, Host: p.hosts(), Class: job.HostInvalid,
+		return nil, "", &job.HostError{
+			Op: op, Host: p.hosts(), Class: job.HostInvalid,
 			Text:   fmt.Sprintf("%q is the name of several templates: %s", nameOrID, strings.Join(where, ", ")),
 			Remedy: "give an ID, or --all-nodes",
 		}
 	}
-	name := "" // where none has it, the node says so
+	node := ""
 	if len(found) == 1 {
-		name, nameOrID = found[0].Node, strconv.Itoa(found[0].ID)
+		node, nameOrID = found[0].Node, strconv.Itoa(found[0].ID)
 	}
-	n, err := p.node(ctx, name)
-	if err != nil {
-		return vm.VM{}, err
-	}
-	return n.RemoveTemplate(ctx, nameOrID)
+	n, err = p.node(ctx, node)
+	return n, nameOrID, err
 }
 
 // Uninstall removes what linus keeps on the node of the entry that answered last. See

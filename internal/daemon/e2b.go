@@ -51,6 +51,10 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 			_, err := templates.RemoveTemplate(ctx, name)
 			return err
 		},
+		RenameTemplate: func(ctx context.Context, from, to string) error {
+			_, err := templates.RenameTemplate(ctx, from, to)
+			return err
+		},
 		Proxy: func(ctx context.Context, v vm.VM, opened func()) error {
 			p := egress.New(egress.Options{Names: v.Network.Allow, Record: e.watch.metrics.Connected})
 			defer p.Close()

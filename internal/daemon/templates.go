@@ -19,6 +19,7 @@ type TemplateStore interface {
 	BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error)
 	Templates(ctx context.Context) ([]vm.VM, error)
 	RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error)
+	RenameTemplate(ctx context.Context, from, to string) (vm.VM, error)
 	Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error)
 }
 
@@ -110,14 +111,29 @@ func (t auditedTemplates) RemoveTemplate(ctx context.Context, nameOrID string) (
 		v, err := t.TemplateStore.RemoveTemplate(ctx, nameOrID)
 		ofVM(r, v)
 		if err == nil {
-			err = t.forget(ctx, v)
+			err = t.stored(ctx, v.ID, v.Name, func(st *store.Store, row vm.SavedTemplate) error { return st.DeleteSaved(ctx, row.ID) })
 		}
 		return v, err
 	})
 }
 
-// forget removes what is stored of a template that is gone. An engine would find out later.
-func (t auditedTemplates) forget(ctx context.Context, gone vm.VM) (err error) {
+func (t auditedTemplates) RenameTemplate(ctx context.Context, from, to string) (vm.VM, error) {
+	r := telemetry.Record{Action: telemetry.ActionRenameTemplate, VMName: from, Detail: "from " + from}
+	return telemetry.Change(ctx, t.audit, r, func(r *telemetry.Record) (vm.VM, error) {
+		v, err := t.TemplateStore.RenameTemplate(ctx, from, to)
+		ofVM(r, v)
+		if err == nil {
+			err = t.stored(ctx, v.ID, from, func(st *store.Store, row vm.SavedTemplate) error {
+				row.Name = to
+				return st.UpdateSaved(ctx, row)
+			})
+		}
+		return v, err
+	})
+}
+
+// stored changes what is stored of a template. An engine would find out later that it is gone.
+func (t auditedTemplates) stored(ctx context.Context, id int, name string, change func(*store.Store, vm.SavedTemplate) error) (err error) {
 	st, err := store.Open(ctx, storeOptions(t.o.Config, nil))
 	if err != nil {
 		return err
@@ -125,8 +141,8 @@ func (t auditedTemplates) forget(ctx context.Context, gone vm.VM) (err error) {
 	defer func() { err = errors.Join(err, st.Close()) }()
 	rows, err := st.SavedTemplates(ctx)
 	for _, row := range rows {
-		if row.VMID == gone.ID && row.Name == gone.Name {
-			err = errors.Join(err, st.DeleteSaved(ctx, row.ID))
+		if row.VMID == id && row.Name == name {
+			err = errors.Join(err, change(st, row))
 		}
 	}
 	return err

@@ -36,6 +36,11 @@ const (
 	buildLease  = 5 * 60           // seconds that a VM has from its last beat
 	buildBeat   = time.Minute      //
 	maxSaid     = 2*maxRequest + 1 // bytes of a line of a step's answer
+
+	buildVM = "build" // how the names of builds' VMs begin
+	next    = "-next" // how a template's ends until it takes the place of another
+
+	placeTime = time.Minute // for that
 )
 
 type builds struct {
@@ -132,6 +137,9 @@ func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Prin
 	if err := job.CheckTemplateName(name); err != nil {
 		return err
 	}
+	if err := job.CheckTemplateName(name + next); err != nil || strings.HasSuffix(name, next) {
+		return invalid("name", fmt.Sprintf("%q is too long, or ends in %s, as templates do that are to take another's place", name, next), fmt.Sprintf("give at most %d characters, and another end", 63-len(next)))
+	}
 	if _, err := s.replaced(r.Context(), name); err != nil {
 		return err
 	}
@@ -148,11 +156,11 @@ func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Prin
 // was made of a VM.
 func (s *server) replaced(ctx context.Context, name string) (bool, error) {
 	all, err := s.allTemplates(ctx)
-	at := slices.IndexFunc(all, func(t vm.VM) bool { return t.Name == name })
-	if err != nil || at < 0 {
+	t := named(all, name)
+	if err != nil || t == nil {
 		return false, err
 	}
-	if name == base || name == s.Defaults.VMTemplate || all[at].Provenance == nil {
+	if name == base || name == s.Defaults.VMTemplate || t.Provenance == nil {
 		return false, &refusal{http.StatusConflict, fmt.Sprintf("the template %s was not made of a VM, and stays: choose another name", name)}
 	}
 	return true, nil
@@ -219,7 +227,7 @@ func (s *server) startBuild(w http.ResponseWriter, r *http.Request, p job.Princi
 func (s *server) build(ctx context.Context, cancel context.CancelCauseFunc, p job.Principal, b *build, c recipe, from string) (at string, err error) {
 	at = "base"
 	s.builds.say(b, at, "info", "making a VM of template "+from)
-	m := job.Manifest{VMName: newName("build")}
+	m := job.Manifest{VMName: newName(buildVM)}
 	if from != base {
 		m.VMTemplate = from
 	}
@@ -266,16 +274,84 @@ func (s *server) build(ctx context.Context, cancel context.CancelCauseFunc, p jo
 		return at, err
 	}
 	s.builds.say(b, at, "info", "saving a copy of the VM as template "+b.name)
+	return at, s.keepAs(ctx, v, b.name)
+}
+
+// keepAs makes a template of a build's VM. One that is there stays until the new one is whole.
+func (s *server) keepAs(ctx context.Context, v vm.VM, name string) error {
 	defer s.templates.forget()
 	s.templates.forget()
-	old, err := s.replaced(ctx, b.name)
-	if err == nil && old {
-		err = s.RemoveTemplate(ctx, b.name)
+	all, err := s.allTemplates(ctx)
+	if err == nil && isHeir(named(all, name+next)) { // of a build that was interrupted
+		err = s.takePlace(ctx, all, name)
+		s.templates.forget()
+	}
+	if err != nil {
+		return err
+	}
+	old, err := s.replaced(ctx, name)
+	if err != nil {
+		return err
+	} else if !old {
+		_, err = s.Engine.SaveVM(ctx, v.Job, name, false)
+		return err
+	}
+	if _, err := s.Engine.SaveVM(ctx, v.Job, name+next, false); err != nil {
+		return err
+	}
+	s.templates.forget()
+	if all, err = s.allTemplates(ctx); err != nil {
+		return err
+	}
+	return s.takePlace(ctx, all, name)
+}
+
+// takePlace has the new template of a name take the old one's place. Where it ends too early the new
+// one is there, by its other name, and the next build, or the next start, goes on.
+func (s *server) takePlace(ctx context.Context, all []vm.VM, name string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), placeTime)
+	defer cancel()
+	var err error
+	if named(all, name) != nil {
+		if _, err = s.replaced(ctx, name); err == nil {
+			err = s.RemoveTemplate(ctx, name)
+		}
 	}
 	if err == nil {
-		_, err = s.Engine.SaveVM(ctx, v.Job, b.name, false)
+		err = s.RenameTemplate(ctx, name+next, name)
 	}
-	return at, err
+	if err != nil {
+		return fmt.Errorf("the new template is %s until another build of it takes its place: %w", name+next, err)
+	}
+	return nil
+}
+
+// finishBuilds gives templates their names whose builds were interrupted when the old ones were gone.
+func (s *server) finishBuilds(ctx context.Context) {
+	all, err := s.allTemplates(ctx)
+	for _, t := range all {
+		if name := strings.TrimSuffix(t.Name, next); isHeir(&t) && named(all, name) == nil {
+			err = errors.Join(err, s.takePlace(ctx, all, name))
+			s.templates.forget()
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		s.Log.Warn("templates whose builds were interrupted were not looked for", "err", err)
+	}
+}
+
+// isHeir reports whether a template, or none, is one that a build has made to take another's place.
+func isHeir(t *vm.VM) bool {
+	return t != nil && strings.HasSuffix(t.Name, next) && t.Provenance != nil && strings.HasPrefix(t.Provenance.VM, buildVM+"-")
+}
+
+// named returns the template of a name; nil: there is none.
+func named(all []vm.VM, name string) *vm.VM {
+	at := slices.IndexFunc(all, func(t vm.VM) bool { return t.Name == name })
+	if at < 0 {
+		return nil
+	}
+	return &all[at]
 }
 
 // beat has a build's VM stay while the build goes on, and ends the build when it may not.

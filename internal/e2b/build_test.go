@@ -134,9 +134,76 @@ func TestBuild_IsAVMItsStepsAndASave(t *testing.T) {
 	l.removed = nil
 	at = l.request(t, "e2b_ee", "saved")
 	l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, `{"fromImage":"e2bdev/base:latest"}`)
-	if status, why, _, _ := l.ended(t, at); status != "ready" || !slices.Equal(l.removed, []string{"saved", "saved saved"}) {
+	if status, why, _, _ := l.ended(t, at); status != "ready" || !slices.Equal(l.removed, []string{"saved saved-next", "saved", "saved-next is saved"}) {
 		t.Errorf("%s %s: %q", status, why, l.removed)
 	}
+}
+
+// Wherever a build ends that takes a template's place, one of the two is there, and what it has begun
+// is gone on with.
+func TestBuild_KeepsTheOldOneUntilTheNewOneIsThere(t *testing.T) {
+	names := func(l *lab) (names []string) {
+		for _, v := range l.shelf[1:] {
+			names = append(names, v.Name+" of "+v.Provenance.VM[:3])
+		}
+		return names
+	}
+	again := func(t *testing.T, l *lab) {
+		t.Helper()
+		at := l.request(t, "e2b_ee", "saved")
+		l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, `{}`)
+		if status, why, _, _ := l.ended(t, at); status != "ready" || !slices.Equal(names(l), []string{"saved of bui"}) {
+			t.Errorf("the next build: %s %s, %q", status, why, names(l))
+		}
+	}
+	for name, c := range map[string]struct {
+		breaks         func(*lab)
+		left, finished []string
+	}{
+		"the save": {func(l *lab) {
+			l.broken = func(_ context.Context, v *job.Verb) error {
+				if v.Name == "SaveVM" {
+					return fmt.Errorf("broken")
+				}
+				return nil
+			}
+		}, []string{"saved of one"}, []string{"saved of one"}},
+		"the removal": {func(l *lab) { l.RemoveTemplate = func(context.Context, string) error { return fmt.Errorf("broken") } },
+			[]string{"saved of one", "saved-next of bui"}, []string{"saved of one", "saved-next of bui"}},
+		"the renaming": {func(l *lab) {
+			l.RenameTemplate = func(context.Context, string, string) error { return fmt.Errorf("broken") }
+		},
+			[]string{"saved-next of bui"}, []string{"saved of bui"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newBuildLab(t)
+			whole := l.Options
+			c.breaks(l)
+			at := l.request(t, "e2b_ee", "saved")
+			l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, `{}`)
+			if status, why, _, _ := l.ended(t, at); status != "error" || !strings.Contains(why, "broken") || !slices.Equal(names(l), c.left) || !l.destroyed() {
+				t.Errorf("%s %s: %q, want %q", status, why, names(l), c.left)
+			}
+			l.Options, l.broken = whole, nil
+			l.finishBuilds(t.Context()) // as when the next engine starts
+			if !slices.Equal(names(l), c.finished) {
+				t.Errorf("the next engine: %q, want %q", names(l), c.finished)
+			}
+			again(t, l)
+		})
+	}
+	t.Run("the next build goes on by itself", func(t *testing.T) {
+		l := newBuildLab(t)
+		l.shelf[1] = vm.VM{Name: "saved-next", Provenance: &vm.Provenance{VM: "build-x"}}
+		again(t, l)
+	})
+	t.Run("one that a person has named so stays", func(t *testing.T) {
+		l := newBuildLab(t)
+		l.shelf[1] = vm.VM{Name: "saved-next", Provenance: &vm.Provenance{VM: "one"}}
+		if l.finishBuilds(t.Context()); !slices.Equal(names(l), []string{"saved-next of one"}) {
+			t.Errorf("%q", names(l))
+		}
+	})
 }
 
 func TestBuild_ThatFailsLeavesNoVM(t *testing.T) {
@@ -188,6 +255,8 @@ func TestBuild_IsRefused(t *testing.T) {
 	}{
 		{"by another's role", "e2b_aa", http.MethodPost, "/v3/templates", `{"name":"x"}`, "role admin", 403},
 		{"a name", "e2b_ee", http.MethodPost, "/v3/templates", `{"name":"../x"}`, "is not a template's name", 400},
+		{"a name of one that takes another's place", "e2b_ee", http.MethodPost, "/v3/templates", `{"name":"x-next"}`, "another end", 400},
+		{"a name that leaves no room for that", "e2b_ee", http.MethodPost, "/v3/templates", `{"name":"` + strings.Repeat("x", 59) + `"}`, "at most 58", 400},
 		{"one that was not saved", "e2b_ee", http.MethodPost, "/v3/templates", `{"name":"agent-template"}`, "choose another name", 409},
 		{"the first version", "e2b_ee", http.MethodPost, "/templates", `{"dockerfile":"FROM x"}`, "e2b template create", 400},
 		{"an image", "e2b_ee", http.MethodPost, "/v2" + at, `{"fromImage":"python:3"}`, "linus template build", 400},

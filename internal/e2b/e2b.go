@@ -47,9 +47,11 @@ type Options struct {
 	Authenticate func(ctx context.Context, key string) (job.Principal, error)
 	// Holds reports whether an owner's sandboxes may still be used by their access tokens.
 	Holds func(ctx context.Context, owner string) bool
-	// Templates returns the templates of the host, and RemoveTemplate removes one.
+	// Templates returns the templates of the host, RemoveTemplate removes one, and RenameTemplate
+	// gives one a name that none has; what the last has begun the host ends.
 	Templates      func(ctx context.Context) ([]vm.VM, error)
 	RemoveTemplate func(ctx context.Context, name string) error
+	RenameTemplate func(ctx context.Context, from, to string) error
 	// Proxy has a proxy for the names that a VM may connect to at the port job.ProxyPort of its
 	// loopback, until ctx ends or the way to the VM is lost. It calls opened when it is there.
 	Proxy func(ctx context.Context, v vm.VM, opened func()) error
@@ -293,6 +295,7 @@ func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 	face := newServer(o)
 	s := &Server{gate: gate.New(l, face.bounds.gate, "E2B", face.Log), face: face, cancel: cancel}
 	s.keeping.Go(func() { face.keepProxies(base) })
+	s.keeping.Go(func() { face.finishBuilds(base) })
 	s.http = &http.Server{
 		Handler: face, TLSConfig: o.TLS,
 		BaseContext: func(net.Listener) context.Context { return base },

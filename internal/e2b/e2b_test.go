@@ -46,6 +46,7 @@ type lab struct {
 	dial   func() (net.Conn, error) // to the program in a VM; nil: one that is served here
 
 	removed []string // templates
+	shelf   []vm.VM  // those that there are
 	saves   func(name string)
 
 	attached []job.VolumeAttach
@@ -64,6 +65,7 @@ var keys = map[string]job.Principal{
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{holds: map[string]bool{"ann": true, "bob": true, "dan": true}}
+	l.shelf = []vm.VM{{Name: "agent-template"}, {Name: "saved", Provenance: &vm.Provenance{VM: "one"}}}
 	l.worker = func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Method+" "+r.URL.String()) }
 	l.server = newServer(Options{
 		Engine: job.Through(l.call), Sandboxes: l,
@@ -74,13 +76,20 @@ func newLab(t *testing.T) *lab {
 			}
 			return p, nil
 		},
-		Holds: func(_ context.Context, owner string) bool { l.mu.Lock(); defer l.mu.Unlock(); return l.holds[owner] },
-		Templates: func(context.Context) ([]vm.VM, error) {
-			return []vm.VM{{Name: "agent-template"}, {Name: "saved", Provenance: &vm.Provenance{VM: "one"}}}, nil
+		Holds:     func(_ context.Context, owner string) bool { l.mu.Lock(); defer l.mu.Unlock(); return l.holds[owner] },
+		Templates: func(context.Context) ([]vm.VM, error) { return slices.Clone(l.shelf), nil },
+		RemoveTemplate: func(_ context.Context, name string) error {
+			l.removed = append(l.removed, name)
+			l.shelf = slices.DeleteFunc(l.shelf, func(t vm.VM) bool { return t.Name == name })
+			return nil
 		},
-		RemoveTemplate: func(_ context.Context, name string) error { l.removed = append(l.removed, name); return nil },
-		Defaults:       job.Defaults{VMTemplate: "agent-template"},
-		Secret:         []byte("secret"), Log: slog.New(slog.DiscardHandler),
+		RenameTemplate: func(_ context.Context, from, to string) error {
+			l.removed = append(l.removed, from+" is "+to)
+			named(l.shelf, from).Name = to
+			return nil
+		},
+		Defaults: job.Defaults{VMTemplate: "agent-template"},
+		Secret:   []byte("secret"), Log: slog.New(slog.DiscardHandler),
 		bounds: bounds{each: 64, sandbox: 4, links: 50 * time.Millisecond},
 	})
 	front := httptest.NewServer(l.server)
@@ -169,6 +178,7 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		if l.saves != nil {
 			l.saves(name)
 		}
+		l.shelf = append(l.shelf, vm.VM{Name: name, Provenance: &vm.Provenance{VM: one.Name}})
 		return job.SavedTemplate{Name: name}, nil
 	default:
 		return nil, errors.New("the lab has no " + v.Name)

@@ -172,6 +172,7 @@ type powerCall struct {
 	vm       vm.VM
 	snapshot string
 	id       string             // of the operation; empty: one of its own
+	name     string             // a template's new one
 	memory   bool               // the snapshot has the VM's memory as well
 	progress func(job.Progress) // nil: steps are not reported
 }
@@ -196,6 +197,7 @@ func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error
 	env["ACTION"] = c.action
 	setText(env, "PROXMOX_NODE", c.vm.Node)
 	setText(env, "SNAPSHOT", c.snapshot)
+	setText(env, "NEW_NAME", c.name)
 	if c.memory {
 		env["SNAPSHOT_MEMORY"] = "true"
 	}

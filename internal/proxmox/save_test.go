@@ -3,6 +3,7 @@ package proxmox_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -97,8 +98,15 @@ func TestSave_OnTheHost(t *testing.T) {
 		}
 		_, err := p.SaveVM(t.Context(), v, job.SaveSpec{Name: "setup"}, func(job.Progress) {})
 		hostError(t, err, job.HostExists)
+		_, err = p.RenameTemplate(t.Context(), "setup", v.Name)
+		hostError(t, err, job.HostExists)
+		for range 2 {
+			if renamed, err := p.RenameTemplate(t.Context(), strconv.Itoa(found[0].ID), "other"); err != nil || renamed.Name != "other" {
+				t.Errorf("%+v, %v", renamed, err)
+			}
+		}
 		alone(t)
-		if _, err := p.RemoveTemplate(t.Context(), "setup"); err != nil {
+		if _, err := p.RemoveTemplate(t.Context(), "other"); err != nil {
 			t.Error(err)
 		}
 	})

@@ -64,6 +64,29 @@ func (p *Provider) Templates(ctx context.Context) ([]vm.VM, error) {
 // once the host has proven that it is one. Proxmox refuses while clones use its disk.
 func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error) {
 	op := "remove template " + nameOrID
+	t, err := p.template(ctx, op, nameOrID)
+	if err != nil {
+		return vm.VM{}, err
+	}
+	return t, p.destroy(ctx, op, t, "VM_KIND", "template")
+}
+
+// RenameTemplate gives a template that this installation built another name, which no VM may
+// have. Once begun, the host does it without the engine, too.
+func (p *Provider) RenameTemplate(ctx context.Context, nameOrID, name string) (vm.VM, error) {
+	t, err := p.template(ctx, "rename template "+nameOrID, nameOrID)
+	if err != nil {
+		return vm.VM{}, err
+	}
+	_, err = p.power(ctx, powerCall{what: "rename", action: "rename", vm: t, name: name})
+	if err == nil {
+		t.Name = name
+	}
+	return t, err
+}
+
+// template returns the only one of a name or an ID that this installation built.
+func (p *Provider) template(ctx context.Context, op, nameOrID string) (vm.VM, error) {
 	templates, err := p.Templates(ctx)
 	var found []vm.VM
 	var ids []string
@@ -85,5 +108,5 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, 
 			Remedy: string(job.ListTemplates) + " shows them; give an ID",
 		}
 	}
-	return found[0], p.destroy(ctx, op, found[0], "VM_KIND", "template")
+	return found[0], nil
 }

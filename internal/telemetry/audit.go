@@ -72,6 +72,7 @@ const (
 	ActionDeleteSnapshot = "delete_snapshot"
 	ActionBuildTemplate  = "build_template"
 	ActionRemoveTemplate = "remove_template"
+	ActionRenameTemplate = "rename_template"
 	ActionUninstall      = "uninstall"
 	ActionEnter          = "enter_vm"
 	ActionCordon         = "cordon_node"

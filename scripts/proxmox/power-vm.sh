@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts, stops, suspends, resumes, snapshots, reverts or forks one VM of ours on the Proxmox VE
-# node this runs on. It touches nothing unless the VM's config, read in the same locked
+# node this runs on, or renames a template of ours. It touches nothing unless the VM's config, read in the same locked
 # step, proves that it is the VM meant.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
@@ -20,10 +20,13 @@
 #                                       its storage can clone it, a snapshot linus-fork with
 #                                       memory is taken, else nothing is done
 #                             unfork    remove that snapshot; there may be none
+#                             rename    a template: to NEW_NAME, which no other VM of the
+#                                       cluster may have
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
-#   SNAPSHOT                  name, for the last three: required there
+#   SNAPSHOT                  name, for those of snapshots: required there
+#   NEW_NAME                  for rename: required there
 #   SNAPSHOT_MEMORY false     true: the snapshot has what runs in the VM as well, and a
 #                             revert to it comes back running
 #   SNAPSHOT_MAX 10           snapshots that a VM may have; 0: any number
@@ -55,21 +58,21 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
 usage() {
   printf '%s\n' \
-    'usage: ACTION=start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
-    '       [SNAPSHOT=... [SNAPSHOT_MEMORY=true]] power-vm.sh [--dry-run | --help]' \
+    'usage: ACTION=start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork|rename VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
+    '       [SNAPSHOT=... [SNAPSHOT_MEMORY=true]] [NEW_NAME=...] power-vm.sh [--dry-run | --help]' \
     'Does that to the VM when its description proves it is ours; list-vms.sh shows' \
     'the values. Inputs and exit codes are listed at the top of the script.' >&2
 }
 
 read_inputs() { # <argument...>
   script_read_options --dry-run "$@"
-  : "${ACTION:=}" "${SNAPSHOT:=}" "${SNAPSHOT_MEMORY:=false}" "${SNAPSHOT_MAX:=10}" "${STORAGE_RESERVE:=5}" "${PROXMOX_NODE:=}" "${VM_SHUTDOWN_TIMEOUT:=60}"
+  : "${ACTION:=}" "${NEW_NAME:=}" "${SNAPSHOT:=}" "${SNAPSHOT_MEMORY:=false}" "${SNAPSHOT_MAX:=10}" "${STORAGE_RESERVE:=5}" "${PROXMOX_NODE:=}" "${VM_SHUTDOWN_TIMEOUT:=60}"
   boot_read_inputs
 }
 
 validate_environment() {
-  validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork' \
-    'start, stop, shutdown, suspend, resume, snapshot, revert, delete-snapshot, fork or unfork'
+  validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork|rename' \
+    'start, stop, shutdown, suspend, resume, snapshot, revert, delete-snapshot, fork, unfork or rename'
   vm_read_inputs
   fence_read_inputs
   if [[ ${ACTION} == @(snapshot|revert|delete-snapshot) ]]; then
@@ -80,6 +83,10 @@ validate_environment() {
   fi
   if [[ ${ACTION} == @(fork|unfork) ]]; then
     SNAPSHOT=${fork_snapshot} SNAPSHOT_MAX=0 # of those that somebody has asked for
+  fi
+  if [[ ${ACTION} == rename ]]; then
+    validate_name NEW_NAME "${NEW_NAME}"
+    vm_kind=template
   fi
   validate_pattern SNAPSHOT_MEMORY "${SNAPSHOT_MEMORY}" 'true|false' 'true or false'
   validate_number SNAPSHOT_MAX "${SNAPSHOT_MAX}" 0 1000
@@ -116,6 +123,43 @@ power_vm() {
     *) "power_${ACTION}" ;;
   esac
   power_let_go
+}
+
+# --- rename_template ---
+
+rename_template() {
+  local line id name
+  power_hold template "${vm_id}"
+  vm_read "${vm_id}"
+  if [[ ${vm_config[name]:-} == "${NEW_NAME}" ]]; then # a run before has done it
+    vm_name=${NEW_NAME}
+  fi
+  power_require_proof
+  probe_vms
+  for line in "${cluster_vms[@]}"; do
+    read -r id _ _ _ name <<<"${line}"
+    if [[ ${name} == "${NEW_NAME}" && ${id} != "${vm_id}" ]]; then
+      result_line VM_OUTCOME exists
+      result_fail vm "VM already exists: '${NEW_NAME}' is VM ${id}" 'choose another name, or destroy that VM first'
+    fi
+  done
+  if [[ ${vm_name} != "${NEW_NAME}" ]]; then
+    local retry_clear=power_require_proof
+    power_change name_has_landed 120 qm set "${vm_id}" --name "${NEW_NAME}"
+    if [[ ${retry_landed} != yes ]]; then
+      retry_fail "template ${vm_id} on node '${probe_node}' could not be renamed: Proxmox answered: ${run_said:-nothing}" "look at the task log of node '${probe_node}'"
+    fi
+  fi
+  power_let_go
+}
+
+name_has_landed() {
+  local -r vm_name=${NEW_NAME}
+  vm_read "${vm_id}"
+  vm_prove
+  if [[ -z ${vm_doubt} ]]; then
+    retry_landed=yes
+  fi
 }
 
 # A snapshot would have volumes in it, which others go on writing to. A VM that is suspended
@@ -158,7 +202,7 @@ plan_lock() {
 
 output_result() {
   result_line VM_ID "${vm_id}"
-  result_line VM_NAME "${vm_name}"
+  result_line VM_NAME "${NEW_NAME:-${vm_name}}"
   result_line VM_NODE "${probe_node}"
   if [[ -n ${vm_ip} ]]; then
     result_line VM_IP "${vm_ip}"
@@ -184,15 +228,17 @@ finish() {
 }
 
 main() {
-  local waits=no steps=3
+  local waits=no steps=3 work=power_vm
   if [[ ${ACTION:-} =~ ^(start|resume|revert)$ ]]; then
     waits=yes steps=5
+  elif [[ ${ACTION:-} == rename ]]; then
+    work=rename_template
   fi
   script_begin "${steps}" finish
   tools_start
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
-  result_run_step power_vm "${ACTION} of the VM"
+  result_run_step "${work}" "${ACTION} of the VM"
   if [[ ${vm_resumed} == yes && ${dry_run} == no ]]; then
     suspend_set_clock "${probe_node}"
     result_run_step wait_for_network 'asking for its address'

@@ -598,3 +598,55 @@ power() { # <action> [<argument...>]
   assert_line 'LINUS_PLAN:qm snapshot 250 clean'
   refute_called 'qm \(unlock\|stop\|shutdown\|snapshot\).*'
 }
+
+# Template 260 of ours, called built-next.
+a_template() {
+  add_vm 260 "#linus-job=${job} linus-owner=${owner} linus-vm=260 linus-template=1" 'boot: order=scsi0' 'name: built-next' \
+    'scsi0: local-lvm:base-260-disk-0,size=10G' 'tags: linus' 'template: 1'
+  export VM_ID=260 VM_NAME=built-next NEW_NAME=built
+}
+
+@test "rename gives a template of ours another name, and says so again" {
+  a_template
+  power rename --dry-run
+  assert_status 0
+  assert_line 'LINUS_PLAN:qm set 260 --name built'
+  for _ in 1 2; do
+    power rename
+    assert_status 0
+    assert_line LINUS_VM_ID:260
+    assert_line LINUS_VM_NAME:built
+    grep -qx 'name: built' "${PVE_STUB}/vm/260"
+  done
+  assert_called_times 1 'qm set 260 --name built'
+  assert_nothing_left
+}
+
+@test "rename touches no VM, nothing that is not proven, and takes nobody's name" {
+  local change
+  a_template
+  cp "${PVE_STUB}/vm/260" "${BATS_TEST_TMPDIR}/whole"
+  for change in 's/linus-job=1/linus-job=2/' 's/linus-owner=9/linus-owner=8/' 's/linus-vm=260//' 's/^name: .*/name: renamed/' \
+    's/ linus-template=1//' '/^template: 1/d'; do
+    sed "${change}" "${BATS_TEST_TMPDIR}/whole" >"${PVE_STUB}/vm/260"
+    power rename
+    assert_status 5
+    assert_says 'refused to rename VM 260'
+  done
+  cp "${BATS_TEST_TMPDIR}/whole" "${PVE_STUB}/vm/260"
+  add_vm 261 'name: built'
+  power rename
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:exists
+  NEW_NAME='' power rename
+  assert_status 1
+  refute_called 'qm set.*'
+}
+
+@test "a rename that lies is a failure" {
+  a_template
+  fault set 0 skip ''
+  power rename
+  assert_status 5
+  assert_says "template 260 on node 'pve' could not be renamed"
+}
