@@ -28,7 +28,7 @@ const (
 func TestCount_AFieldStandsInFewFiles(t *testing.T) {
 	t.Parallel()
 	elsewhere := map[string][]string{
-		"its name is that of other things, too": {"agent.command", "agentType", "artifacts", "credentials", "env", "files", "keep", "labels", "lifecycle", "network.allow", "network.bridge", "network.deny", "network.egress", "network.gateway", "network.ip", "notify.url", "os", "repository.credential", "repository.lfs", "repository.path", "repository.ref", "repository.url", "resources.cpu", "resources.disk", "resources.memory", "retry", "secrets", "start", "stdin", "task", "timeout", "tty", "vm", "vmTemplate", "volumes"},
+		"its name is that of other things, too": {"agent.command", "agentType", "artifacts", "credentials", "env", "files", "keep", "labels", "lifecycle", "network.allow", "network.bridge", "network.egress", "network.gateway", "network.ip", "notify.url", "os", "repository.credential", "repository.lfs", "repository.path", "repository.ref", "repository.url", "resources.cpu", "resources.disk", "resources.memory", "retry", "secrets", "start", "stdin", "task", "timeout", "tty", "vm", "vmTemplate", "volumes"},
 		"a VM has it, too":                      {"atEnd", "idleSuspend", "network.vlan", "ttl", "vmName"},
 		"it says what each face shows":          {"statusMode"},
 	}

@@ -26,7 +26,7 @@ func TestOptions_SayAllOfAManifest(t *testing.T) {
 		Matrix: []string{"go=1.25,1.26", "db=pg"}, Shards: 2, FailFast: true,
 		Labels:  map[string]string{"team": "web=1", "site": "a,b"},
 		Volumes: []vm.Mount{{Name: "cache", Path: "/srv/cache"}, {Name: "repo", Path: "/srv/a b", Mode: vm.MountRO}},
-		Network: vm.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: vm.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}},
+		Network: vm.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: vm.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}, Deny: []string{"9.9.9.0/24"}},
 	}
 	args := []string{"--file", "flags_test.go:/tmp/f:0600"}
 	for _, f := range field.For(field.Submit) {

@@ -63,7 +63,7 @@ func TestForm_ReadsWhatItShows(t *testing.T) {
 		Task: "\nls <b>&amp;\n\ttab \"q\" 'q'\n", AgentType: job.AgentCustom, Agent: job.Agent{Command: "bash -s -- \"$X\"", Model: "l", ClaudeModel: "m"},
 		Secrets: []string{"A", "B_2"}, Credentials: []string{"github"}, Artifacts: []string{"dist/**", " odd name "}, Cwd: "/srv/a b", Sudo: true, Stdin: job.StdinOpen, TTY: true, TTYSize: "24x80",
 		Resources: vm.Resources{CPU: 4, Memory: "2G", Disk: "20G"}, Timeout: 60, Lifecycle: vm.Persistent, VM: "v", VMName: "n", TTL: 600, AtEnd: vm.EndSuspend, Keep: job.KeepOnFailure, KeepFor: 7200, IdleSuspend: 1800, VMTemplate: "t", OS: "debian-12",
-		Start: job.StartCold, Retry: job.RetryLost, Retries: 2, Network: vm.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: vm.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}}, StatusMode: job.StatusDetailed,
+		Start: job.StartCold, Retry: job.RetryLost, Retries: 2, Network: vm.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: vm.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}, Deny: []string{"9.9.9.0/24"}}, StatusMode: job.StatusDetailed,
 		Volumes: []vm.Mount{{Name: "cache", Path: "/srv/cache"}, {Name: "repo", Path: "/srv/repo", Mode: vm.MountRO}},
 		Matrix:  []string{"go=1,2", "db=pg"}, Shards: 2, FailFast: true,
 		Repository: job.Repository{URL: "https://git.example/app", Ref: "main", Path: "/srv/app", Credential: "git", Submodules: true, LFS: true}, Push: job.Push{Branch: "fix"},
