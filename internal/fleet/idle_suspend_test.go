@@ -415,8 +415,8 @@ func TestIdleSuspend_NotWhileItIsForked(t *testing.T) {
 // What begins while it is looked who is logged in keeps the VM up, too, whoever begins it.
 func TestIdleSuspend_WhatBeginsAtTheLastMoment(t *testing.T) {
 	for name, begins := range map[string]func(r *rig, s *steps, p *peers, id string){
-		"a fork": func(r *rig, s *steps, _ *peers, id string) {
-			s.before("EndFork", 0, func() error { return errors.New("locked") }) // else it would end at once
+		"a fork": func(r *rig, _ *steps, _ *peers, id string) {
+			r.host.set(func(h *hypervisor) { h.ends = errors.New("locked") }) // else it would end at once
 			r.change(id, func(v *vm.VM) { v.Forking = vm.Forking{IDs: []string{id}, Begun: true} })
 		},
 		"this engine's work": func(r *rig, s *steps, _ *peers, _ string) {
