@@ -145,11 +145,11 @@ func suite(t *testing.T, h host) {
 			"5\n1\n5\nFailed to stop U.service: Unit U.service not loaded.\nFailed to kill unit U.service: Unit U.service not loaded.\n" +
 				"Failed to stop U.timer: Unit U.timer not loaded.\n1\n1\n1\n1\n"},
 		{"ExecStopPost sees how it ended", `
-			for end in 'exit 7' true 'kill -KILL $BASHPID' 'kill -TERM $BASHPID'; do begin $u "$post" -- bash -c "$end"; await inactive $u; done
-			begin $u "$post" -- sleep 1000; systemctl stop $u
+			for end in 'exit 7' true 'kill -KILL $BASHPID' 'kill -TERM $BASHPID'; do await begin $u "$post" -- bash -c "$end"; await inactive $u; done
+			await begin $u "$post" -- sleep 1000; systemctl stop $u
 			begin $u-b "$post" -- bash -c 'trap "exit 143" TERM; touch ready; while :; do sleep 0.1; done'
 			await test -e ready; systemctl stop $u-b
-			begin $u "$post" --property=RuntimeMaxSec=1 -- sleep 1000; await inactive $u
+			await begin $u "$post" --property=RuntimeMaxSec=1 -- sleep 1000; await inactive $u
 			cat post`, "it 7\nit 0\nit KILL\nit TERM\nit TERM\nit 143\nit TERM\n"},
 		{"ExecStopPost runs when its main process has gone, and before the unit has", `
 			echo 's=$(cat /proc/$(<pid)/stat 2>/dev/null); [[ -z $s || $s == *") Z "* ]] || touch early; sleep 0.3; echo post >>post' >note.sh # systemd reaps it a moment later
