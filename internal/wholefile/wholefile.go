@@ -17,7 +17,7 @@ func Replace(path string, data []byte) error { return place(path, data, os.Renam
 func Create(path string, data []byte) error { return place(path, data, os.Link) }
 
 func place(path string, data []byte, put func(from, to string) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*") // mode 0600; whoever looks for files of nobody sees whose it is
 	if err != nil {
 		return err
 	}
