@@ -51,14 +51,12 @@ func (s *server) portOf(host string) (p port, ok bool) {
 	if domain == "" || !below || !dashed || strings.Trim(number, "0123456789") != "" {
 		return p, false
 	}
-	p = portNamed(id, number)
-	p.named = false
-	return p, true
+	return makePort(id, number), true
 }
 
-// portNamed is the port of a sandbox that headers name.
-func portNamed(id, number string) port {
-	p := port{id: id, named: true}
+// makePort returns the port of a sandbox that has a number.
+func makePort(id, number string) port {
+	p := port{id: id}
 	if n, err := strconv.ParseUint(number, 10, 16); err == nil && strconv.FormatUint(n, 10) == number && n != 22 { // SSH's is the engine's own way
 		p.number = int(n)
 	}

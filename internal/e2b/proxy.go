@@ -60,7 +60,9 @@ func (s *server) goneSandbox(w http.ResponseWriter, id string) {
 // toSandbox passes a request to the program in a sandbox, or to the port of it that a header names.
 func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
 	if number := r.Header.Get("E2b-Sandbox-Port"); number != "" && number != strconv.Itoa(envd.Port) {
-		s.toPort(w, r, portNamed(r.Header.Get("E2b-Sandbox-Id"), number))
+		p := makePort(r.Header.Get("E2b-Sandbox-Id"), number)
+		p.named = true
+		s.toPort(w, r, p)
 		return
 	}
 	id, err := s.mayReach(r)
