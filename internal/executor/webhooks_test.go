@@ -98,19 +98,9 @@ func TestWebhooks_TellOfQueues(t *testing.T) {
 	}
 	told := func(want, was string) {
 		t.Helper()
-		<-h.came
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		var body struct {
-			Type string
-			Data map[string]any
-		}
-		last := h.got[len(h.got)-1]
-		if err := json.Unmarshal(last.Body, &body); err != nil {
-			t.Fatal(err)
-		}
-		if body.Type != want || body.Data["was"] != was || body.Data["queue"] != "github:o/r" || body.Data["dispatcher"] != "here" || body.Data["waiting"] != 3.0 || body.Data["owner"] != "operator" || strings.Contains(string(last.Body), "secret") {
-			t.Errorf("sent %s: %s", body.Type, last.Body)
+		last, kind, data := h.next(t)
+		if kind != want || data["was"] != was || data["queue"] != "github:o/r" || data["dispatcher"] != "here" || data["waiting"] != 3.0 || data["owner"] != "operator" || strings.Contains(string(last.Body), "secret") {
+			t.Errorf("sent %s: %s", kind, last.Body)
 		}
 	}
 	report("") // begins well
@@ -133,6 +123,23 @@ func TestWebhooks_TellOfQueues(t *testing.T) {
 	}
 }
 
+// next waits for a message, and returns it with what it says.
+func (h *hooks) next(t *testing.T) (last job.Webhook, kind string, data map[string]any) {
+	t.Helper()
+	<-h.came
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var body struct {
+		Type string
+		Data map[string]any
+	}
+	last = h.got[len(h.got)-1]
+	if err := json.Unmarshal(last.Body, &body); err != nil {
+		t.Fatal(err)
+	}
+	return last, body.Type, body.Data
+}
+
 // A VM that somebody has asked for is told of when it is ready, and when it is gone; a pool's is
 // not.
 func TestWebhooks_TellOfVMs(t *testing.T) {
@@ -147,19 +154,9 @@ func TestWebhooks_TellOfVMs(t *testing.T) {
 	}
 	next := func(want string) {
 		t.Helper()
-		<-h.came
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		var body struct {
-			Type string
-			Data map[string]any
-		}
-		last := h.got[len(h.got)-1]
-		if err := json.Unmarshal(last.Body, &body); err != nil {
-			t.Fatal(err)
-		}
-		if body.Type != want || body.Data["vm"] != v.Job || body.Data["name"] != "dev" || body.Data["link"] != "https://linus.example/vms/"+v.Job || last.JobID != "" {
-			t.Errorf("sent %s: %s", body.Type, last.Body)
+		last, kind, data := h.next(t)
+		if kind != want || data["vm"] != v.Job || data["name"] != "dev" || data["link"] != "https://linus.example/vms/"+v.Job || last.JobID != "" {
+			t.Errorf("sent %s: %s", kind, last.Body)
 		}
 	}
 	next("vm.ready")
