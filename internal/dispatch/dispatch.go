@@ -279,11 +279,19 @@ func (d *dispatcher) deliver(ctx context.Context, s Session, h Handover) error {
 			return fmt.Errorf("put the session's files into its VM: %w", err)
 		}
 	}
-	if _, err := d.Engine.WriteFile(ctx, job.FileWrite{VM: s.Job, Path: memory + s.Name, Data: h.Secret, Mode: "0600"}); err != nil {
+	_, err := d.Engine.WriteFile(ctx, job.FileWrite{VM: s.Job, Path: memory + s.Name, Data: h.Secret, Mode: "0600"})
+	_, refused := errors.AsType[*job.FieldError](err)
+	switch {
+	case err == nil:
+		return nil
+	case refused, errors.Is(err, job.ErrNotFound), errors.Is(err, job.ErrNotAllowed):
 		return fmt.Errorf("hand the work over to its VM: %w", err)
 	}
-	return nil
+	return fmt.Errorf("%w: %w", errUnsure, err)
 }
+
+// errUnsure is of a VM that may have its work. If it has not, its task ends by itself.
+var errUnsure = errors.New("the VM may have the work")
 
 // below returns an archive as one of a directory that is its own.
 func below(dir string, tree io.Reader) (io.Reader, error) {

@@ -100,7 +100,10 @@ func serves(t *testing.T, o dispatch.Options, q dispatch.Queue, e *queuetest.Eng
 	if o.Sessions == 0 {
 		o.Sessions = 2
 	}
-	o.Engine, o.Name, o.Drain, o.Log = e, "here", time.Hour, quiet
+	if o.Engine == nil {
+		o.Engine = e
+	}
+	o.Name, o.Drain, o.Log = "here", time.Hour, quiet
 	go func() { ended <- dispatch.Serve(ctx, o, "memory", "one", q) }()
 	until()
 	stop()
@@ -273,6 +276,50 @@ func TestServe_WorkThatFailsHoldsNoOther(t *testing.T) {
 			t.Errorf("%v, %d of 3 were served in 10 s", err, n)
 		}
 	})
+}
+
+// mute is an engine whose answers to what is written are lost; or that was killed before it wrote.
+type mute struct {
+	*queuetest.Engine
+
+	before bool
+}
+
+func (e mute) WriteFile(ctx context.Context, w job.FileWrite) (job.FileWritten, error) {
+	if !e.before {
+		_, _ = e.Engine.WriteFile(ctx, w)
+	}
+	return job.FileWritten{}, errors.New("the connection is lost")
+}
+
+// A VM that may have its work is not cancelled: it goes on, or ends by itself as nothing comes.
+func TestServe_TheAnswerThatTheWorkIsHandedOverIsLost(t *testing.T) {
+	t.Parallel()
+	for _, before := range []bool{false, true} {
+		t.Run(fmt.Sprintf("before %v", before), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				q, e := newInMemory("one"), queuetest.NewEngine(t)
+				e.Run = func(ctx context.Context, vm queuetest.VM) int {
+					select {
+					case <-ctx.Done():
+						return 1
+					case <-time.After(20 * time.Minute):
+						return q.done(ctx, vm)
+					}
+				}
+				err := serves(t, dispatch.Options{Engine: mute{e, before}}, q, e, func() { time.Sleep(30 * time.Minute) })
+				for _, vm := range e.VMs() {
+					if o := vm.Outcome; o == nil || o.Reason == job.ReasonCancelled {
+						t.Errorf("%+v", o)
+					}
+				}
+				if n := len(e.VMs()); err != nil || n == 0 || !before && n != 1 {
+					t.Errorf("%v, %d VMs", err, n)
+				}
+			})
+		})
+	}
 }
 
 // A queue that tells of work is asked at once; its error ends the dispatcher if it does not pass.

@@ -62,6 +62,7 @@ func Conforms(t *testing.T, start func(t *testing.T) Service) {
 		{"the engine's answer is lost", fail{at: "Submit", after: true, times: 1}},
 		{"the engine does not watch", fail{at: "Watch", times: 2}},
 		{"the VM cannot be written to", fail{at: "WriteFile", times: 1}},
+		{"the answer that the VM has the work is lost", fail{at: "WriteFile", after: true, times: 1}},
 	} {
 		at(tt.name, func(t *testing.T) {
 			s := newStage(t, start(t))
