@@ -462,9 +462,11 @@ func TestServe_StartsDrained(t *testing.T) {
 			time.Sleep(time.Minute)
 			e.End("before", job.Failed, job.ReasonLost, 1)
 			time.Sleep(time.Hour)
+			q.mu.Lock()
 			if len(q.asked) != 0 || len(e.VMs()) != 1 || q.released["from-before"] != 1 {
 				t.Errorf("asked at %v, VMs %v, taken back %v", q.asked, e.VMs(), q.released)
 			}
+			q.mu.Unlock()
 			e.Drain(false)
 			time.Sleep(time.Minute)
 		})
