@@ -163,7 +163,11 @@ func (s *server) replaced(ctx context.Context, name string) (bool, error) {
 	if name == base || name == s.Defaults.VMTemplate || t.Provenance == nil {
 		return false, &refusal{http.StatusConflict, fmt.Sprintf("the template %s was not made of a VM, and stays: choose another name", name)}
 	}
-	return true, nil
+	heirs, err := s.heirs(ctx, all)
+	if err == nil && named(all, name+next) != nil && !heirs[name+next] {
+		err = &refusal{http.StatusConflict, fmt.Sprintf("the template %s was not made by a build, and would be in the way of this one: remove it, or choose another name", name+next)}
+	}
+	return err == nil, err
 }
 
 // of returns the template that a recipe begins with.
@@ -282,7 +286,11 @@ func (s *server) keepAs(ctx context.Context, v vm.VM, name string) error {
 	defer s.templates.forget()
 	s.templates.forget()
 	all, err := s.allTemplates(ctx)
-	if err == nil && isHeir(named(all, name+next)) { // of a build that was interrupted
+	heirs := map[string]bool{}
+	if err == nil {
+		heirs, err = s.heirs(ctx, all)
+	}
+	if heirs[name+next] { // of a build that was interrupted
 		err = s.takePlace(ctx, all, name)
 		s.templates.forget()
 	}
@@ -329,8 +337,12 @@ func (s *server) takePlace(ctx context.Context, all []vm.VM, name string) error 
 // finishBuilds gives templates their names whose builds were interrupted when the old ones were gone.
 func (s *server) finishBuilds(ctx context.Context) {
 	all, err := s.allTemplates(ctx)
-	for _, t := range all {
-		if name := strings.TrimSuffix(t.Name, next); isHeir(&t) && named(all, name) == nil {
+	heirs := map[string]bool{}
+	if err == nil {
+		heirs, err = s.heirs(ctx, all)
+	}
+	for heir := range heirs {
+		if name := strings.TrimSuffix(heir, next); named(all, name) == nil {
 			err = errors.Join(err, s.takePlace(ctx, all, name))
 			s.templates.forget()
 		}
@@ -340,9 +352,18 @@ func (s *server) finishBuilds(ctx context.Context) {
 	}
 }
 
-// isHeir reports whether a template, or none, is one that a build has made to take another's place.
-func isHeir(t *vm.VM) bool {
-	return t != nil && strings.HasSuffix(t.Name, next) && t.Provenance != nil && strings.HasPrefix(t.Provenance.VM, buildVM+"-")
+// heirs returns the names of the templates that builds have made to take others' places, as was
+// stored when they were saved.
+func (s *server) heirs(ctx context.Context, all []vm.VM) (map[string]bool, error) {
+	saved, err := s.Saved(ctx)
+	heirs := map[string]bool{}
+	for _, row := range saved {
+		t := named(all, row.Name)
+		if strings.HasSuffix(row.Name, next) && row.Build != "" && row.Client == client && t != nil && t.Provenance != nil && t.Provenance.VM == row.Build {
+			heirs[row.Name] = true
+		}
+	}
+	return heirs, err
 }
 
 // named returns the template of a name; nil: there is none.

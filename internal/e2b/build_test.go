@@ -195,13 +195,19 @@ func TestBuild_KeepsTheOldOneUntilTheNewOneIsThere(t *testing.T) {
 	t.Run("the next build goes on by itself", func(t *testing.T) {
 		l := newBuildLab(t)
 		l.shelf[1] = vm.VM{Name: "saved-next", Provenance: &vm.Provenance{VM: "build-x"}}
+		l.rows = []vm.SavedTemplate{{Name: "saved-next", Client: client, Build: "build-x"}}
 		again(t, l)
 	})
-	t.Run("one that a person has named so stays", func(t *testing.T) {
+	t.Run("one that a person has saved stays, whatever its VM was called, and no build begins that could not end", func(t *testing.T) {
 		l := newBuildLab(t)
-		l.shelf[1] = vm.VM{Name: "saved-next", Provenance: &vm.Provenance{VM: "one"}}
-		if l.finishBuilds(t.Context()); !slices.Equal(names(l), []string{"saved-next of one"}) {
+		l.shelf[1] = vm.VM{Name: "saved-next", Provenance: &vm.Provenance{VM: "build-x"}}
+		if l.finishBuilds(t.Context()); !slices.Equal(names(l), []string{"saved-next of bui"}) {
 			t.Errorf("%q", names(l))
+		}
+		l.shelf = append(l.shelf, vm.VM{Name: "saved", Provenance: &vm.Provenance{VM: "one"}})
+		l.templates.forget()
+		if code, _, text := l.ask(t, "e2b_ee", http.MethodPost, "/v3/templates", `{"name":"saved"}`); code != http.StatusConflict || !strings.Contains(text, "saved-next was not made by a build") {
+			t.Errorf("%d %s", code, text)
 		}
 	})
 }

@@ -52,6 +52,8 @@ type Options struct {
 	Templates      func(ctx context.Context) ([]vm.VM, error)
 	RemoveTemplate func(ctx context.Context, name string) error
 	RenameTemplate func(ctx context.Context, from, to string) error
+	// Saved returns what is stored of templates that were made of VMs.
+	Saved func(ctx context.Context) ([]vm.SavedTemplate, error)
 	// Proxy has a proxy for the names that a VM may connect to at the port job.ProxyPort of its
 	// loopback, until ctx ends or the way to the VM is lost. It calls opened when it is there.
 	Proxy func(ctx context.Context, v vm.VM, opened func()) error

@@ -47,6 +47,7 @@ type lab struct {
 
 	removed []string // templates
 	shelf   []vm.VM  // those that there are
+	rows    []vm.SavedTemplate
 	saves   func(name string)
 
 	attached []job.VolumeAttach
@@ -83,6 +84,7 @@ func newLab(t *testing.T) *lab {
 			l.shelf = slices.DeleteFunc(l.shelf, func(t vm.VM) bool { return t.Name == name })
 			return nil
 		},
+		Saved: func(context.Context) ([]vm.SavedTemplate, error) { return slices.Clone(l.rows), nil },
 		RenameTemplate: func(_ context.Context, from, to string) error {
 			l.removed = append(l.removed, from+" is "+to)
 			named(l.shelf, from).Name = to
@@ -179,6 +181,11 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 			l.saves(name)
 		}
 		l.shelf = append(l.shelf, vm.VM{Name: name, Provenance: &vm.Provenance{VM: one.Name}})
+		row := vm.SavedTemplate{Name: name, Client: job.ClientFrom(ctx)}
+		if one.Sandbox().Build {
+			row.Build = one.Name
+		}
+		l.rows = append(l.rows, row)
 		return job.SavedTemplate{Name: name}, nil
 	default:
 		return nil, errors.New("the lab has no " + v.Name)

@@ -104,6 +104,9 @@ func (f *Fleet) reserveSaved(ctx context.Context, of vm.VM, name string) (vm.Sav
 		return vm.SavedTemplate{}, err
 	}
 	t := vm.SavedTemplate{ID: id, Name: name, DiskMB: job.SizeMB(of.Resources.Disk), Client: job.ClientFrom(ctx), At: now()}
+	if s := of.Sandbox(); s != nil && s.Build {
+		t.Build = of.Name
+	}
 	end, err := f.Decide(ctx)
 	if err != nil {
 		return t, err

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // A saved template counts as the disk of whoever has saved it, until the host has it no more; a
@@ -49,6 +50,30 @@ func TestDisk_OfSavedTemplates(t *testing.T) {
 			t.Errorf("in place, which takes no more: %v", err)
 		}
 		counts("cli", size)
+	})
+}
+
+// What is saved of a VM in which a template is built is stored as made by that build; the name of a VM
+// makes none.
+func TestDisk_OfABuildsTemplate(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.persistent("build-a", func(v *vm.VM) { v.Own.Sandbox = &vm.Sandbox{Build: true} })
+		r.persistent("build-b", func(v *vm.VM) { v.Own.Sandbox = &vm.Sandbox{} })
+		r.persistent("build-c")
+		got := map[string]string{}
+		for _, name := range []string{"a", "b", "c"} {
+			if _, err := r.SaveVM(context.Background(), "build-"+name, name, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rows, err := r.store.SavedTemplates(context.Background())
+		for _, row := range rows {
+			got[row.Name] = row.Build
+		}
+		if diff := cmp.Diff(map[string]string{"a": "build-a", "b": "", "c": ""}, got); err != nil || diff != "" {
+			t.Errorf("%v (-want +got):\n%s", err, diff)
+		}
 	})
 }
 

@@ -115,5 +115,6 @@ type SavedTemplate struct {
 	DiskMB    int       `json:"disk_mb"`         // that it may take
 	Principal string    `json:"principal,omitempty"`
 	Client    string    `json:"client,omitempty"`
+	Build     string    `json:"build,omitempty"` // the VM's name, if a template was being built in it
 	At        time.Time `json:"at"`
 }
