@@ -46,7 +46,7 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 	owners := &owners{tokens: e.tokens.Tokens, of: map[string]bool{}}
 	f := &e2bFace{served: make(chan struct{})}
 	f.server, err = e2b.Listen(ctx, c.E2BAddr, e2b.Options{
-		Engine: e.guarded, Sandboxes: e.fleet, Authenticate: e.Authenticate, Holds: owners.hold, Templates: templates.Templates, Saved: e.store.SavedTemplates,
+		Engine: e.guarded, Sandboxes: e.fleet, Authenticate: e.Authenticate, Holds: owners.hold, Templates: templates.Templates, Saved: e.store.SavedTemplates, Builds: e.store,
 		RemoveTemplate: func(ctx context.Context, name string) error {
 			_, err := templates.RemoveTemplate(ctx, name)
 			return err

@@ -24,17 +24,19 @@ import (
 
 // Builds of templates: a VM of a template that is there, the steps in it, and a template of a copy
 // of it. The VM's time is short and made longer as long as the build goes on, so that no engine that
-// dies leaves it. What is known of builds is this engine's alone.
+// dies leaves it. What other engines know of a build is noted: that it waits, goes on, or how it has
+// ended.
 
 const (
-	maxBuilds   = 64               // that are known
-	maxBuilding = 4                // of one principal
-	maxSteps    = 512              // of a build
-	maxLog      = 1 << 20          // bytes of what a build has said
-	maxTold     = 100              // lines at once
-	buildTime   = 2 * time.Hour    // for a build
-	buildLease  = 5 * 60           // seconds that a VM has from its last beat
-	buildBeat   = time.Minute      //
+	maxBuilds   = 64            // of this engine that it knows
+	maxBuilding = 4             // of one principal
+	maxSteps    = 512           // of a build
+	maxLog      = 1 << 20       // bytes of what a build has said
+	maxTold     = 100           // lines at once
+	buildTime   = 2 * time.Hour // for a build
+	buildLease  = 5 * 60        // seconds that a VM has from its last beat
+	buildBeat   = time.Minute
+	noteTime    = 24 * time.Hour   // until what is noted of a build is forgotten
 	maxSaid     = 2*maxRequest + 1 // bytes of a line of a step's answer
 
 	buildVM = "build" // how the names of builds' VMs begin
@@ -54,12 +56,23 @@ type builds struct {
 // build is one of a template. What is beneath mu is its builds'.
 type build struct {
 	id, name, owner string
-	began           time.Time
 
 	state  string // waiting, building, ready or error
 	logs   []logLine
 	size   int
 	reason *reason
+
+	noting sync.Mutex // held while it is noted: an older note does not come last
+}
+
+// buildNote is what other engines know of one.
+type buildNote struct {
+	Name   string    `json:"name"`
+	Owner  string    `json:"owner"`
+	State  string    `json:"state"`
+	Logs   []logLine `json:"logs,omitempty"` // of one that has ended
+	Reason *reason   `json:"reason,omitempty"`
+	At     time.Time `json:"at"`
 }
 
 type logLine struct {
@@ -101,9 +114,9 @@ func (s *server) buildRoute(w http.ResponseWriter, r *http.Request, at string, p
 	if at == "GET templates/{id}/files/"+last(parts) {
 		return s.uploadLink(w, r, p.Owner(), last(parts))
 	}
-	b := s.builds.find(parts[1], parts[3], p.Owner())
-	if b == nil {
-		return &refusal{http.StatusNotFound, "there is no such build: it was never there, or was another engine's, or of the time before this one was started"}
+	b, err := s.findBuild(r.Context(), parts[1], parts[3], p.Owner())
+	if err != nil {
+		return err
 	}
 	switch at {
 	case "POST templates/{id}/builds/" + parts[3]:
@@ -143,9 +156,9 @@ func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Prin
 	if _, err := s.replaced(r.Context(), name); err != nil {
 		return err
 	}
-	b := &build{id: newName("build"), name: name, owner: p.Owner(), began: time.Now(), state: "waiting"}
-	if !s.builds.add(b) {
-		return &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d templates are being built: try again when one is done", maxBuilds)}
+	b := &build{id: newName(timeID(time.Now())), name: name, owner: p.Owner(), state: "waiting"}
+	if err := s.note(r.Context(), b); err != nil {
+		return err
 	}
 	tags := append([]string{}, in.Tags...)
 	respond(w, http.StatusAccepted, map[string]any{"templateID": name, "buildID": b.id, "public": false, "aliases": []string{name}, "names": []string{name}, "tags": tags})
@@ -205,16 +218,25 @@ func (s *server) startBuild(w http.ResponseWriter, r *http.Request, p job.Princi
 	if err := s.builds.start(b); err != nil {
 		return err
 	}
+	s.noted(r.Context(), b)
 	s.builds.running.Go(func() {
 		ctx, over := context.WithTimeoutCause(context.WithoutCancel(r.Context()), buildTime, fmt.Errorf("a build may take %s", buildTime))
 		defer over()
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		s.builds.running.Go(func() {
-			select {
-			case <-ctx.Done():
-			case <-s.builds.stop:
-				cancel(errors.New("the engine stops: build it again"))
+			beat := time.NewTicker(buildBeat)
+			defer beat.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-s.builds.stop:
+					cancel(errors.New("the engine stops: build it again"))
+					return
+				case <-beat.C:
+					s.noted(ctx, b)
+				}
 			}
 		})
 		step, err := s.build(ctx, cancel, p, b, c, from)
@@ -222,6 +244,7 @@ func (s *server) startBuild(w http.ResponseWriter, r *http.Request, p job.Princi
 			err = context.Cause(ctx)
 		}
 		s.builds.end(b, step, err)
+		s.noted(ctx, b)
 	})
 	w.WriteHeader(http.StatusAccepted)
 	return nil
@@ -439,26 +462,63 @@ func (s *server) step(ctx context.Context, v vm.VM, step envd.Step, files string
 	return nil, cmp.Or(lines.Err(), errors.New("the program in the VM ended before the step did"))
 }
 
-func (a *builds) add(b *build) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.of) >= maxBuilds {
-		at := slices.IndexFunc(a.of, func(old *build) bool {
-			return old.state != "building" && (old.state != "waiting" || time.Since(old.began) > uploadTime)
-		})
-		if at < 0 {
-			return false
-		}
-		a.of = slices.Delete(a.of, at, at+1)
+// timeID is how the IDs of builds begin that were asked for at a time.
+func timeID(at time.Time) string { return fmt.Sprintf("%012x", at.UnixMilli()) }
+
+// note tells other engines how a build is.
+func (s *server) note(ctx context.Context, b *build) error {
+	b.noting.Lock()
+	defer b.noting.Unlock()
+	s.builds.mu.Lock()
+	is := buildNote{Name: b.name, Owner: b.owner, State: b.state, Reason: b.reason, At: time.Now()}
+	if b.state == "ready" || b.state == "error" {
+		is.Logs = b.logs
 	}
-	a.of = append(a.of, b)
-	return true
+	s.builds.mu.Unlock()
+	text, err := json.Marshal(is)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	return s.Builds.NoteBuild(ctx, b.id, string(text), timeID(time.Now().Add(-noteTime)))
 }
 
-func (a *builds) find(name, id, owner string) *build {
+// noted is note where the build goes on, or has ended, all the same.
+func (s *server) noted(ctx context.Context, b *build) {
+	if err := s.note(ctx, b); err != nil {
+		s.Log.Warn("how a build is was not noted: other engines do not know", "template", b.name, "err", err)
+	}
+}
+
+// findBuild returns a build of somebody: one of this engine, or what is noted of it.
+func (s *server) findBuild(ctx context.Context, name, id, owner string) (*build, error) {
+	b := s.builds.find(id)
+	if b == nil {
+		text, err := s.Builds.Build(ctx, id)
+		var is buildNote
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &is)
+		}
+		if err != nil && !errors.Is(err, job.ErrNotFound) {
+			return nil, err
+		}
+		b = &build{id: id, name: is.Name, owner: is.Owner, state: is.State, logs: is.Logs, reason: is.Reason}
+		if b.state == "building" && time.Since(is.At) > buildLease*time.Second {
+			b.state, b.reason = "error", &reason{"the engine that built it has ended: build it again", "", []logLine{}}
+		}
+	}
+	if b.state == "" || b.name != name || b.owner != owner {
+		return nil, &refusal{http.StatusNotFound, "there is no such build: it was never there, is another's, or was asked for more than a day ago"}
+	}
+	return b, nil
+}
+
+// find returns a build that this engine has started; nil: it has not.
+func (a *builds) find(id string) *build {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	at := slices.IndexFunc(a.of, func(b *build) bool { return b.id == id && b.name == name && b.owner == owner })
+	at := slices.IndexFunc(a.of, func(b *build) bool { return b.id == id })
 	if at < 0 {
 		return nil
 	}
@@ -477,6 +537,7 @@ func (a *builds) start(b *build) error {
 			building++
 		}
 	}
+	old := slices.IndexFunc(a.of, func(other *build) bool { return other.state != "building" })
 	select {
 	case <-a.stop:
 		return &refusal{http.StatusServiceUnavailable, "the engine stops: build it again"}
@@ -487,8 +548,13 @@ func (a *builds) start(b *build) error {
 		return &refusal{http.StatusConflict, "this build was started already"}
 	case building >= maxBuilding:
 		return &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d templates of yours are being built: try again when one is done", maxBuilding)}
+	case len(a.of) >= maxBuilds && old < 0:
+		return &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d templates are being built: try again when one is done", maxBuilds)}
+	case len(a.of) >= maxBuilds:
+		a.of = slices.Delete(a.of, old, old+1)
 	}
 	b.state = "building"
+	a.of = append(a.of, b)
 	return nil
 }
 

@@ -3,9 +3,11 @@ package e2b
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -249,6 +251,53 @@ func TestBuild_ThatFailsLeavesNoVM(t *testing.T) {
 	l.builds.close()
 	if status, why, _, _ := l.ended(t, at); status != "error" || !strings.Contains(why, "the engine stops") || !l.destroyed() {
 		t.Errorf("as the engine stops: %s %q", status, why)
+	}
+}
+
+// Whichever engine is asked says how a build is, and starts one that was asked for at another.
+func TestBuild_IsKnownToAllEngines(t *testing.T) {
+	l := newBuildLab(t)
+	other := &lab{server: newServer(l.Options)}
+	front := httptest.NewServer(other.server)
+	defer front.Close()
+	other.url = front.URL
+	at := other.request(t, "e2b_ee", "built")
+	id := at[strings.LastIndex(at, "/")+1:]
+	says := func(of *lab, code int, want string) {
+		t.Helper()
+		if got, _, text := of.ask(t, "e2b_ee", http.MethodGet, at+"/status", ""); got != code || !strings.Contains(text, want) {
+			t.Errorf("%d %s, want %d with %s", got, text, code, want)
+		}
+	}
+	says(l, 200, `"waiting"`)
+	recipe := `{"steps":[{"type":"RUN","args":["wait"]}]}`
+	if code, _, text := l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, recipe); code != http.StatusAccepted {
+		t.Fatal(code, text)
+	}
+	says(other, 200, `"building"`)
+	if code, _, text := other.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, recipe); code != http.StatusConflict {
+		t.Errorf("a second start: %d %s", code, text)
+	}
+	noted := func(change func(*buildNote)) {
+		t.Helper()
+		text, err := l.Build(t.Context(), id)
+		var note buildNote
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &note)
+		}
+		change(&note)
+		changed, encoding := json.Marshal(note)
+		if err := errors.Join(err, encoding, l.NoteBuild(t.Context(), id, string(changed), "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	noted(func(b *buildNote) { b.At = b.At.Add(-2 * buildLease * time.Second) })
+	says(other, 200, "the engine that built it has ended")
+	noted(func(b *buildNote) { b.Owner = "somebody" })
+	says(other, 404, "no such build")
+	l.builds.close()
+	if status, why, _, logs := other.ended(t, at); status != "error" || !strings.Contains(why, "the engine stops") || !strings.Contains(logs, "making a VM") {
+		t.Errorf("%s %q\n%s", status, why, logs)
 	}
 }
 

@@ -39,6 +39,14 @@ type Sandboxes interface {
 	DialSandbox(ctx context.Context, id string) (net.Conn, error)
 }
 
+// Builds keeps notes of builds, for all engines of a database, by IDs that sort by time.
+type Builds interface {
+	// Build returns the note of one; job.ErrNotFound.
+	Build(ctx context.Context, id string) (note string, err error)
+	// NoteBuild writes one, and forgets those whose IDs are before oldest.
+	NoteBuild(ctx context.Context, id, note, oldest string) error
+}
+
 // Options of a server. Those with a zero that says what it means, TLS and Log may be left out.
 type Options struct {
 	Engine    job.Engine
@@ -54,6 +62,8 @@ type Options struct {
 	RenameTemplate func(ctx context.Context, from, to string) error
 	// Saved returns what is stored of templates that were made of VMs.
 	Saved func(ctx context.Context) ([]vm.SavedTemplate, error)
+	// Builds keeps what engines note of their builds.
+	Builds Builds
 	// Proxy has a proxy for the names that a VM may connect to at the port job.ProxyPort of its
 	// loopback, until ctx ends or the way to the VM is lost. It calls opened when it is there.
 	Proxy func(ctx context.Context, v vm.VM, opened func()) error

@@ -48,6 +48,7 @@ type lab struct {
 	removed []string // templates
 	shelf   []vm.VM  // those that there are
 	rows    []vm.SavedTemplate
+	notes   map[string]string // of builds
 	saves   func(name string)
 
 	attached []job.VolumeAttach
@@ -65,11 +66,11 @@ var keys = map[string]job.Principal{
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{holds: map[string]bool{"ann": true, "bob": true, "dan": true}}
+	l := &lab{notes: map[string]string{}, holds: map[string]bool{"ann": true, "bob": true, "dan": true}}
 	l.shelf = []vm.VM{{Name: "agent-template"}, {Name: "saved", Provenance: &vm.Provenance{VM: "one"}}}
 	l.worker = func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Method+" "+r.URL.String()) }
 	l.server = newServer(Options{
-		Engine: job.Through(l.call), Sandboxes: l,
+		Engine: job.Through(l.call), Sandboxes: l, Builds: l,
 		Authenticate: func(_ context.Context, key string) (job.Principal, error) {
 			p, ok := keys[key]
 			if !ok {
@@ -191,6 +192,22 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		return nil, errors.New("the lab has no " + v.Name)
 	}
 	return job.VMInfo{VM: *one}, nil
+}
+
+func (l *lab) Build(_ context.Context, id string) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if note, ok := l.notes[id]; ok {
+		return note, nil
+	}
+	return "", job.ErrNotFound
+}
+
+func (l *lab) NoteBuild(_ context.Context, id, note, _ string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.notes[id] = note
+	return nil
 }
 
 func (l *lab) Sandboxes(ctx context.Context) ([]vm.VM, error) {
