@@ -5,8 +5,11 @@
 # It reads a file anew at each line that sources it, so what many libraries source is
 # read dozens of times. It is given copies, therefore, with the same lines, in which each
 # file sources every library once, in the order in which bash runs them.
-# Inputs: files by their paths from the repository's top, where it is run. Exit codes:
-# 0 nothing was found, 1 shellcheck's findings are on stdout.
+#
+# What nothing was found in is not read again, here or in another clone, until a file is another,
+# or shellcheck: a note of it is kept in a cache directory.
+# Inputs: files by their paths from the repository's top, where it is run; XDG_CACHE_HOME
+# (default ~/.cache). Exit codes: 0 nothing was found, 1 shellcheck's findings are on stdout.
 
 # write_copies writes the copies of files: into <dir>/PATH to be checked, and of
 # libraries into <dir>/once/NAME, with nothing that they source, to be sourced.
@@ -46,8 +49,9 @@ write_copies() { # <dir> <file>...
 main() {
   set -Eeuo pipefail
   shopt -s inherit_errexit
-  local work file status=0
+  local work file well status=0
   local -a libraries=() others=()
+  well=$(sha256sum -- "${BASH_SOURCE[0]}")
   work=$(mktemp -d)
   # shellcheck disable=SC2064 # as it is now
   trap "rm -rf -- '${work}'" EXIT
@@ -59,6 +63,11 @@ main() {
   mkdir -- "${work}/once"
   write_copies "${work}" scripts/lib/*.sh "$@"
   cd -- "${work}"
+  well=$({ printf '%s\n' "${well%% *}" "$@" && shellcheck --version && find . -type f -print0 | sort -z | xargs -0 sha256sum --; } | sha256sum)
+  well=${XDG_CACHE_HOME:-${HOME}/.cache}/linus/shellcheck/${well%% *}
+  if [[ -e ${well} ]]; then
+    return 0
+  fi
   if ((${#others[@]} > 0)); then
     shellcheck -P once "${others[@]}" || status=1
   fi
@@ -69,6 +78,10 @@ main() {
       status=1
       shellcheck -P once -S error "${libraries[@]}" || : # what is wrong with one that was not read
     fi
+  fi
+  if ((status == 0)); then
+    mkdir -p -- "${well%/*}"
+    touch -- "${well}"
   fi
   return "${status}"
 }
