@@ -79,23 +79,11 @@ func statusWord(c job.CheckpointInfo) string {
 }
 
 func (a *app) checkpointListCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the checkpoints: of what, how large, and how often used",
-		Args:  noArgs,
-	}
-	find := choosing[job.CheckpointInfo](a, cmd, "checkpoints")
-	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
-		all, err := find(e.Checkpoints(ctx))
-		if err != nil {
-			return err
-		}
-		const header = "NAME\tTEMPLATE\tSIZE\tNODE\tSTATUS\tMEMORY\tUSES\tLAST USED"
-		return printAll(a, all, "no checkpoints; linus template checkpoint build makes one", header, func(c job.CheckpointInfo) string {
-			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s", c.Name, oneLine(c.Template, 63), machineText(c.Resources), orDash(c.Node), statusWord(c), memoryText(c), c.Uses, orDash(local(c.UsedAt)))
-		})
+	const header = "NAME\tTEMPLATE\tSIZE\tNODE\tSTATUS\tMEMORY\tUSES\tLAST USED"
+	cmd := &cobra.Command{Short: "List the checkpoints: of what, how large, and how often used"}
+	return listing(a, cmd, "checkpoints", job.Engine.Checkpoints, "no checkpoints; linus template checkpoint build makes one", header, func(c job.CheckpointInfo) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s", c.Name, oneLine(c.Template, 63), machineText(c.Resources), orDash(c.Node), statusWord(c), memoryText(c), c.Uses, orDash(local(c.UsedAt)))
 	})
-	return cmd
 }
 
 func memoryText(c job.CheckpointInfo) string {
@@ -111,30 +99,30 @@ func (a *app) checkpointShowCommand() *cobra.Command {
 		Short: "Show a checkpoint: of what it was made, and what became of it",
 		Args:  oneArg("the checkpoint's name or ID"),
 		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
-			c, err := e.Checkpoint(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			return a.print(c, details(func(_ io.Writer, row func(name, value string)) {
-				row("checkpoint", c.Name)
-				row("id", c.ID)
-				row("status", statusWord(c))
-				row("now", oneLine(c.Text, 600))
-				row("template", c.Template)
-				row("generation", c.Generation)
-				row("size", machineText(c.Resources))
-				row("node", c.Node)
-				if c.VMID != 0 {
-					row("VM", fmt.Sprint(c.VMID))
-				}
-				row("continues with", c.Host)
-				row("memory on disk", memoryText(c))
-				row("asked for", local(c.CreatedAt))
-				row("saved", local(c.SavedAt))
-				row("uses", fmt.Sprint(c.Uses))
-				row("last used", local(c.UsedAt))
-			}))
+			return saying(a, checkpointText)(e.Checkpoint(ctx, args[0]))
 		}),
+	})
+}
+
+func checkpointText(c job.CheckpointInfo) string {
+	return details(func(_ io.Writer, row func(name, value string)) {
+		row("checkpoint", c.Name)
+		row("id", c.ID)
+		row("status", statusWord(c))
+		row("now", oneLine(c.Text, 600))
+		row("template", c.Template)
+		row("generation", c.Generation)
+		row("size", machineText(c.Resources))
+		row("node", c.Node)
+		if c.VMID != 0 {
+			row("VM", fmt.Sprint(c.VMID))
+		}
+		row("continues with", c.Host)
+		row("memory on disk", memoryText(c))
+		row("asked for", local(c.CreatedAt))
+		row("saved", local(c.SavedAt))
+		row("uses", fmt.Sprint(c.Uses))
+		row("last used", local(c.UsedAt))
 	})
 }
 
@@ -145,11 +133,7 @@ func (a *app) checkpointRemoveCommand() *cobra.Command {
 		Short:   "Destroy a checkpoint; VMs restored from it stay",
 		Args:    oneArg("the checkpoint's name or ID"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
-			c, err := s.RemoveCheckpoint(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			return a.print(c, fmt.Sprintf("checkpoint %s is %s", c.Name, statusWord(c)))
+			return saying(a, func(c job.CheckpointInfo) string { return fmt.Sprintf("checkpoint %s is %s", c.Name, statusWord(c)) })(s.RemoveCheckpoint(ctx, args[0]))
 		}),
 	})
 }

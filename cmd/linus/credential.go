@@ -47,15 +47,13 @@ func (a *app) credentialAddCommand() *cobra.Command {
 				n.Value = strings.TrimSuffix(strings.TrimSuffix(string(value), "\n"), "\r") // as editors and echo add it
 			}
 			return a.attached(func(ctx context.Context, s *session, _ []string) error {
-				c, err := s.CreateCredential(ctx, n)
-				if err != nil {
-					return err
-				}
-				use := "linus run --credential " + c.Name
-				if c.SSH() {
-					use = "linus job submit --repo-credential " + c.Name
-				}
-				return a.print(c, fmt.Sprintf("credential %s is added for %s%s\n  use it: %s", c.Name, c.Host, c.Path, use))
+				return saying(a, func(c job.Credential) string {
+					use := "linus run --credential " + c.Name
+					if c.SSH() {
+						use = "linus job submit --repo-credential " + c.Name
+					}
+					return fmt.Sprintf("credential %s is added for %s%s\n  use it: %s", c.Name, c.Host, c.Path, use)
+				})(s.CreateCredential(ctx, n))
 			})(cmd, args)
 		},
 	}
@@ -72,23 +70,11 @@ func (a *app) credentialAddCommand() *cobra.Command {
 }
 
 func (a *app) credentialListCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the credentials and what they are for, without their values",
-		Args:  noArgs,
-	}
-	find := choosing[job.Credential](a, cmd, "credentials")
-	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
-		all, err := find(e.Credentials(ctx))
-		if err != nil {
-			return err
-		}
-		const header = "NAME\tHOST\tPATH\tHEADER\tENV\tSECRET\tCREATED\tBY"
-		return printAll(a, all, "no credentials; linus credential add adds one", header, func(c job.Credential) string {
-			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", c.Name, c.Host, orDash(c.Path), cmp.Or(c.Header, "SSH"), orDash(c.Env), orDash(c.Secret), local(c.CreatedAt), orDash(c.CreatedBy))
-		})
+	const header = "NAME\tHOST\tPATH\tHEADER\tENV\tSECRET\tCREATED\tBY"
+	cmd := &cobra.Command{Short: "List the credentials and what they are for, without their values"}
+	return listing(a, cmd, "credentials", job.Engine.Credentials, "no credentials; linus credential add adds one", header, func(c job.Credential) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", c.Name, c.Host, orDash(c.Path), cmp.Or(c.Header, "SSH"), orDash(c.Env), orDash(c.Secret), local(c.CreatedAt), orDash(c.CreatedBy))
 	})
-	return cmd
 }
 
 func (a *app) credentialRemoveCommand() *cobra.Command {
@@ -98,11 +84,7 @@ func (a *app) credentialRemoveCommand() *cobra.Command {
 		Long:  "Nothing is sent with it any more, and requests that jobs have begun with it are cut off: within 5 seconds in all engines of\nthe installation. The issuer still accepts the value: revoke it there as well if it may have leaked.",
 		Args:  oneArg("the credential's name"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
-			c, err := s.RemoveCredential(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			return a.print(c, fmt.Sprintf("credential %s is removed", c.Name))
+			return saying(a, func(c job.Credential) string { return fmt.Sprintf("credential %s is removed", c.Name) })(s.RemoveCredential(ctx, args[0]))
 		}),
 	}, each(a, job.Engine.Credentials, func(c job.Credential) string { return c.Name + "\t" + c.Host }))
 }

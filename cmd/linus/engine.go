@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -13,23 +12,13 @@ import (
 
 func (a *app) engineListCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "list",
 		Short: "List the engines: where they run, their jobs, and how long their leases last",
 		Long: "Lists the engines that share the database (LINUS_DATABASE_URL), the oldest first. An engine renews its lease every 5 s for 15 s; the others\n" +
 			"take over the jobs of one that does not. One engine leads: it sweeps, and tends the pools. Without a shared database there is one engine.",
-		Args: noArgs,
 	}
-	find := choosing[job.EngineInfo](a, cmd, "engines")
-	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
-		engines, err := find(e.Engines(ctx))
-		if err != nil {
-			return err
-		}
-		return printAll(a, engines, "no engine runs", "ID\tHOST\tPID\tVERSION\tJOBS\tLEASE\tSTATE", func(i job.EngineInfo) string {
-			return fmt.Sprintf("%s\t%s\t%d\t%s\t%d\t%s\t%s", orDash(i.ID), oneLine(i.Host, 40), i.PID, oneLine(i.Version, 30), i.Jobs, engineLease(i), oneLine(engineState(i), 200))
-		})
+	return listing(a, cmd, "engines", job.Engine.Engines, "no engine runs", "ID\tHOST\tPID\tVERSION\tJOBS\tLEASE\tSTATE", func(i job.EngineInfo) string {
+		return fmt.Sprintf("%s\t%s\t%d\t%s\t%d\t%s\t%s", orDash(i.ID), oneLine(i.Host, 40), i.PID, oneLine(i.Version, 30), i.Jobs, engineLease(i), oneLine(engineState(i), 200))
 	})
-	return cmd
 }
 
 // engineLease returns how long an engine's lease lasts; one without others needs none.

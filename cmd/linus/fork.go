@@ -30,11 +30,7 @@ func (a *app) vmForkCommand() *cobra.Command {
 				return &job.FieldError{Field: "count", Problem: "is 0", Remedy: fmt.Sprintf("give a number from 1 to %d", job.MostForks)}
 			}
 			spec.VM, spec.TTL = args[0], int(ttl/time.Second)
-			out, err := s.ForkVM(ctx, spec)
-			if err != nil {
-				return err
-			}
-			return a.print(out, forkText(args[0], out))
+			return saying(a, func(out job.Forked) string { return forkText(args[0], out) })(s.ForkVM(ctx, spec))
 		}),
 	}
 	cmd.Flags().IntVar(&spec.Count, "count", 1, fmt.Sprintf("copies, 1 to %d", job.MostForks))

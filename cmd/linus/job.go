@@ -27,11 +27,7 @@ func (a *app) statusCommand() *cobra.Command {
 			if wait {
 				return a.waitFor(ctx, e, args[0])
 			}
-			j, err := e.Job(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			return a.print(j, statusText(j))
+			return saying(a, statusText)(e.Job(ctx, args[0]))
 		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "follow the job to its end, show its result and exit with its exit code, as submit --wait does")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -60,4 +61,18 @@ func choosing[T job.Row](a *app, cmd *cobra.Command, what string) func(all []T, 
 		a.unasked = len(all) - len(rows)
 		return rows, err
 	}
+}
+
+// listing makes a command list what an engine has: the rows that its options choose, as printAll.
+func listing[T job.Row](a *app, cmd *cobra.Command, what string, all func(job.Engine, context.Context) ([]T, error), none, header string, row func(T) string) *cobra.Command {
+	cmd.Use, cmd.Args = "list", noArgs
+	find := choosing[T](a, cmd, what)
+	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
+		rows, err := find(all(e, ctx))
+		if err != nil {
+			return err
+		}
+		return printAll(a, rows, none, header, row)
+	})
+	return cmd
 }

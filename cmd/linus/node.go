@@ -54,11 +54,7 @@ func (a *app) cordonCommand(name, short string, change func(job.Engine, context.
 		Short: short,
 		Args:  oneArg("the node's name"),
 		RunE: a.attaching(true, func(ctx context.Context, s *session, args []string) error {
-			n, err := change(s, ctx, args[0])
-			if err != nil {
-				return err
-			}
-			return a.print(n, "node "+n.Name+" is "+name+"ed")
+			return saying(a, func(n job.NodeInfo) string { return "node " + n.Name + " is " + name + "ed" })(change(s, ctx, args[0]))
 		}),
 	}, each(a, job.Engine.Nodes, func(n job.NodeInfo) string { return fmt.Sprintf("%s\t%s, %d VMs", n.Name, n.Status, n.VMs) }))
 }

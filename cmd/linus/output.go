@@ -27,6 +27,16 @@ func (a *app) print(v any, text string) error {
 	return err
 }
 
+// saying prints what a call returns, if that is no error: as JSON, or as text has it.
+func saying[T any](a *app, text func(T) string) func(v T, err error) error {
+	return func(v T, err error) error {
+		if err != nil {
+			return err
+		}
+		return a.print(v, text(v))
+	}
+}
+
 // printAll prints a list: as JSON, or as a table of rows whose columns are separated by
 // tabs, below a header unless that is empty. Of an empty one it says none instead, unless
 // that is empty, too.

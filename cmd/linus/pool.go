@@ -121,13 +121,10 @@ func (a *app) poolRemoveCommand() *cobra.Command {
 				waiting := p.Count(vm.MemberWarm) + p.Count(vm.MemberHibernated) + p.Count(vm.MemberMaking)
 				err = a.confirm(ctx, fmt.Sprintf("Remove pool %s and its %d waiting VMs? [y/N] ", p.Name, waiting), "--yes")
 			}
-			if err == nil {
-				p, err = s.RemovePool(ctx, p.Name)
-			}
 			if err != nil {
 				return err
 			}
-			return a.print(p, fmt.Sprintf("pool %s is removed", p.Name))
+			return saying(a, func(p job.PoolInfo) string { return fmt.Sprintf("pool %s is removed", p.Name) })(s.RemovePool(ctx, p.Name))
 		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
@@ -172,25 +169,13 @@ func (a *app) changePool(ctx context.Context, wait bool, change func(context.Con
 const poolPause = 200 * time.Millisecond
 
 func (a *app) poolListCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the pools: their VMs by state, and how many jobs got one",
-		Args:  noArgs,
-	}
-	find := choosing[job.PoolInfo](a, cmd, "pools")
-	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
-		pools, err := find(e.Pools(ctx))
-		if err != nil {
-			return err
-		}
-		const header = "NAME\tFROM\tSIZE\tWARM\tHIBERNATED\tMAKING\tIN USE\tHIT RATE\tSTATE"
-		return printAll(a, pools, "no pools; linus pool create makes one", header, func(p job.PoolInfo) string {
-			return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%d/%d\t%d\t%d\t%s\t%s", p.Name, oneLine(p.VMTemplate+p.OS, 63), machineText(p.Resources),
-				p.Count(vm.MemberWarm), p.Warm, p.Count(vm.MemberHibernated), p.Hibernated, p.Count(vm.MemberMaking), p.Count(vm.MemberClaimed),
-				hitRate(p.Pool), oneLine(p.State, 60))
-		})
+	const header = "NAME\tFROM\tSIZE\tWARM\tHIBERNATED\tMAKING\tIN USE\tHIT RATE\tSTATE"
+	cmd := &cobra.Command{Short: "List the pools: their VMs by state, and how many jobs got one"}
+	return listing(a, cmd, "pools", job.Engine.Pools, "no pools; linus pool create makes one", header, func(p job.PoolInfo) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%d/%d\t%d\t%d\t%s\t%s", p.Name, oneLine(p.VMTemplate+p.OS, 63), machineText(p.Resources),
+			p.Count(vm.MemberWarm), p.Warm, p.Count(vm.MemberHibernated), p.Hibernated, p.Count(vm.MemberMaking), p.Count(vm.MemberClaimed),
+			hitRate(p.Pool), oneLine(p.State, 60))
 	})
-	return cmd
 }
 
 func (a *app) poolShowCommand() *cobra.Command {
@@ -199,11 +184,7 @@ func (a *app) poolShowCommand() *cobra.Command {
 		Short: "Show a pool: its VMs, how many jobs got one, and why it is not full",
 		Args:  oneArg("the pool's name"),
 		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
-			p, err := e.Pool(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			return a.print(p, poolText(p))
+			return saying(a, poolText)(e.Pool(ctx, args[0]))
 		}),
 	})
 }

@@ -62,11 +62,9 @@ func (a *app) vmUnexposeCommand() *cobra.Command {
 		Short: "Take a port's URL away, and end what is open there",
 		Args:  theseArgs("the VM's name or ID", "the port's name"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
-			port, err := s.UnexposePort(ctx, args[0], args[1])
-			if err != nil {
-				return err
-			}
-			return a.print(port, fmt.Sprintf("port %d of %s no longer has a URL", port.Port, args[0]))
+			return saying(a, func(p job.ExposedPort) string {
+				return fmt.Sprintf("port %d of %s no longer has a URL", p.Port, args[0])
+			})(s.UnexposePort(ctx, args[0], args[1]))
 		}),
 	})
 }

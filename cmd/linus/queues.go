@@ -76,36 +76,33 @@ func (a *app) dispatchStatusCommand() *cobra.Command {
 }
 
 func (a *app) dispatchDrainCommand() *cobra.Command {
-	return completeFirst(&cobra.Command{
+	return a.dispatcherCommand(&cobra.Command{
 		Use:   "drain NAME",
 		Short: "Have a dispatcher take no more work, and end with its sessions",
 		Long: "Tells the dispatchers of a name, wherever they run, to take no more work, until linus dispatch undrain. They end when their sessions have;\n" +
 			"those that are started meanwhile follow the sessions there are, and wait.",
-		Args: oneArg("the dispatcher's name"),
-		RunE: a.attaching(true, func(ctx context.Context, s *session, args []string) error {
-			if err := s.DrainDispatcher(ctx, args[0]); err != nil {
-				return err
-			}
-			a.note("dispatcher %s takes no more work within some seconds", args[0])
-			return nil
-		}),
-	}, a.dispatcherNames())
+	}, job.Engine.DrainDispatcher, "takes no more work within some seconds")
 }
 
 func (a *app) dispatchUndrainCommand() *cobra.Command {
-	return completeFirst(&cobra.Command{
+	return a.dispatcherCommand(&cobra.Command{
 		Use:   "undrain NAME",
 		Short: "Let a dispatcher take work again",
 		Long:  "Undoes linus dispatch drain: the dispatchers of a name take work again, if they wait, and when they are started. Those that are about to end do so.",
-		Args:  oneArg("the dispatcher's name"),
-		RunE: a.attaching(true, func(ctx context.Context, s *session, args []string) error {
-			if err := s.UndrainDispatcher(ctx, args[0]); err != nil {
-				return err
-			}
-			a.note("dispatcher %s takes work again within some seconds, or when it is started", args[0])
-			return nil
-		}),
-	}, a.dispatcherNames())
+	}, job.Engine.UndrainDispatcher, "takes work again within some seconds, or when it is started")
+}
+
+// dispatcherCommand tells the dispatchers of a name something; said ends the line it prints.
+func (a *app) dispatcherCommand(cmd *cobra.Command, tell func(job.Engine, context.Context, string) error, said string) *cobra.Command {
+	cmd.Args = oneArg("the dispatcher's name")
+	cmd.RunE = a.attaching(true, func(ctx context.Context, s *session, args []string) error {
+		err := tell(s, ctx, args[0])
+		if err == nil {
+			a.note("dispatcher %s %s", args[0], said)
+		}
+		return err
+	})
+	return completeFirst(cmd, a.dispatcherNames())
 }
 
 func (a *app) dispatcherNames() completer {

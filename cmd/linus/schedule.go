@@ -22,29 +22,17 @@ func (a *app) scheduleCommands() []*cobra.Command {
 	}
 	pause := func(use, short string, paused bool) *cobra.Command {
 		return about(use, short, func(ctx context.Context, s *session, name string) error {
-			one, err := s.PauseSchedule(ctx, job.ScheduleEdit{Schedule: name, Paused: paused})
-			if err != nil {
-				return err
-			}
-			return a.print(one, "schedule "+name+": "+nextRun(one))
+			return saying(a, scheduleLine)(s.PauseSchedule(ctx, job.ScheduleEdit{Schedule: name, Paused: paused}))
 		})
 	}
 	return []*cobra.Command{
 		a.scheduleAddCommand(), a.scheduleListCommand(), a.scheduleShowCommand(),
 		pause("pause", "Have a schedule submit no jobs until it is resumed", true), pause("resume", "Have a paused schedule submit jobs again, from its next time on", false),
 		about("run", "Submit the job of a schedule now, besides those of its times", func(ctx context.Context, s *session, name string) error {
-			j, err := s.RunSchedule(ctx, name)
-			if err != nil {
-				return err
-			}
-			return a.print(j, j.ID)
+			return saying(a, func(j job.Job) string { return j.ID })(s.RunSchedule(ctx, name))
 		}),
 		about("remove", "Remove a schedule; its jobs stay, and go on", func(ctx context.Context, s *session, name string) error {
-			one, err := s.RemoveSchedule(ctx, name)
-			if err != nil {
-				return err
-			}
-			return a.print(one, "schedule "+name+" removed")
+			return saying(a, func(one job.Schedule) string { return "schedule " + one.Name + " removed" })(s.RemoveSchedule(ctx, name))
 		}),
 	}
 }
@@ -78,11 +66,7 @@ func (a *app) scheduleAddCommand() *cobra.Command {
 				return err
 			}
 			defer s.Close()
-			one, err := s.CreateSchedule(cmd.Context(), spec)
-			if err != nil {
-				return err
-			}
-			return a.print(one, "schedule "+one.Name+": "+nextRun(one))
+			return saying(a, scheduleLine)(s.CreateSchedule(cmd.Context(), spec))
 		},
 	}
 	flags := cmd.Flags()
@@ -101,6 +85,8 @@ func (a *app) scheduleAddCommand() *cobra.Command {
 	return cmd
 }
 
+func scheduleLine(s job.Schedule) string { return "schedule " + s.Name + ": " + nextRun(s) }
+
 // nextRun says when a schedule's next job is, or why there is none.
 func nextRun(s job.Schedule) string {
 	switch {
@@ -113,22 +99,14 @@ func nextRun(s job.Schedule) string {
 }
 
 func (a *app) scheduleListCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List schedules, with their next and their last run", Args: noArgs}
-	find := choosing[job.Schedule](a, cmd, "schedules")
-	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
-		all, err := find(e.Schedules(ctx))
-		if err != nil {
-			return err
+	cmd := &cobra.Command{Short: "List schedules, with their next and their last run"}
+	return listing(a, cmd, "schedules", job.Engine.Schedules, "no schedules", "SCHEDULE\tTIMES\tZONE\tNEXT\tLAST\tJOB\tOF\tTASK", func(s job.Schedule) string {
+		var last job.Run
+		if len(s.Runs) > 0 {
+			last = s.Runs[0]
 		}
-		return printAll(a, all, "no schedules", "SCHEDULE\tTIMES\tZONE\tNEXT\tLAST\tJOB\tOF\tTASK", func(s job.Schedule) string {
-			var last job.Run
-			if len(s.Runs) > 0 {
-				last = s.Runs[0]
-			}
-			return strings.Join([]string{s.Name, s.Cron, s.Timezone, oneLine(strings.TrimPrefix(nextRun(s), "next at "), 200), local(last.At), oneLine(cmp.Or(last.Job, last.Why), 100), cmp.Or(s.Principal, job.OperatorName), oneLine(job.Title(s.Manifest.Task), 60)}, "\t")
-		})
+		return strings.Join([]string{s.Name, s.Cron, s.Timezone, oneLine(strings.TrimPrefix(nextRun(s), "next at "), 200), local(last.At), oneLine(cmp.Or(last.Job, last.Why), 100), cmp.Or(s.Principal, job.OperatorName), oneLine(job.Title(s.Manifest.Task), 60)}, "\t")
 	})
-	return cmd
 }
 
 // mostRuns is how many runs of a schedule are shown.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -87,28 +86,16 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 }
 
 func (a *app) tokenListCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the tokens, their owners, and what they may do",
-		Args:  noArgs,
-	}
-	find := choosing[job.Token](a, cmd, "tokens")
-	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
-		tokens, err := find(e.Tokens(ctx))
-		if err != nil {
-			return err
+	const header = "ID\tNAME\tROLE\tEXPIRES\tCREATED\tBY\tNARROWED TO"
+	cmd := &cobra.Command{Short: "List the tokens, their owners, and what they may do"}
+	return listing(a, cmd, "tokens", job.Engine.Tokens, "no tokens; linus token create makes one", header, func(t job.Token) string {
+		name := t.Name
+		if t.Login != "" {
+			name += " (login of " + t.Login + ")"
 		}
-		const header = "ID\tNAME\tROLE\tEXPIRES\tCREATED\tBY\tNARROWED TO"
-		return printAll(a, tokens, "no tokens; linus token create makes one", header, func(t job.Token) string {
-			name := t.Name
-			if t.Login != "" {
-				name += " (login of " + t.Login + ")"
-			}
-			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s", t.ID, name, t.Role, strings.TrimPrefix(expiryText(t), "valid until "),
-				local(t.CreatedAt), cmp.Or(t.CreatedBy, "-"), orDash(strings.Join(t.Narrowed(), "; ")))
-		})
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s", t.ID, name, t.Role, strings.TrimPrefix(expiryText(t), "valid until "),
+			local(t.CreatedAt), orDash(t.CreatedBy), orDash(strings.Join(t.Narrowed(), "; ")))
 	})
-	return cmd
 }
 
 func (a *app) tokenRevokeCommand() *cobra.Command {

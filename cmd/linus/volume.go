@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,11 +31,9 @@ func (a *app) volumeCreateCommand() *cobra.Command {
 		Args:    oneArg("the volume's name"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			spec.Name = args[0]
-			v, err := s.CreateVolume(ctx, spec)
-			if err != nil {
-				return err
-			}
-			return a.print(v, fmt.Sprintf("volume %s of %d GB is ready on node %s", v.Name, v.SizeGB, v.Node))
+			return saying(a, func(v job.VolumeInfo) string {
+				return fmt.Sprintf("volume %s of %d GB is ready on node %s", v.Name, v.SizeGB, v.Node)
+			})(s.CreateVolume(ctx, spec))
 		}),
 	}
 	f := cmd.Flags()
@@ -49,22 +46,10 @@ func (a *app) volumeCreateCommand() *cobra.Command {
 }
 
 func (a *app) volumeListCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the volumes, and which VMs have them; orphaned ones are on the host and unknown here",
-		Args:  noArgs,
-	}
-	find := choosing[job.VolumeInfo](a, cmd, "volumes")
-	cmd.RunE = a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
-		all, err := find(e.Volumes(ctx))
-		if err != nil {
-			return err
-		}
-		return printAll(a, all, "no volumes; linus volume create makes one", "NAME\tSIZE\tNODE\tSTATUS\tUSED BY", func(v job.VolumeInfo) string {
-			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", v.Name, volumeSize(v), orDash(v.Node), v.Status, cmp.Or(strings.Join(usesOf(v), ", "), "-"))
-		})
+	cmd := &cobra.Command{Short: "List the volumes, and which VMs have them; orphaned ones are on the host and unknown here"}
+	return listing(a, cmd, "volumes", job.Engine.Volumes, "no volumes; linus volume create makes one", "NAME\tSIZE\tNODE\tSTATUS\tUSED BY", func(v job.VolumeInfo) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", v.Name, volumeSize(v), orDash(v.Node), v.Status, orDash(strings.Join(usesOf(v), ", ")))
 	})
-	return cmd
 }
 
 func volumeSize(v job.VolumeInfo) string {
@@ -87,30 +72,30 @@ func (a *app) volumeShowCommand() *cobra.Command {
 		Short: "Show a volume: where it is, and which VMs have it",
 		Args:  oneArg("the volume's name or ID"),
 		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
-			v, err := e.Volume(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			return a.print(v, details(func(_ io.Writer, row func(name, value string)) {
-				row("volume", v.Name)
-				row("id", v.ID)
-				row("status", string(v.Status))
-				row("size", volumeSize(v))
-				row("node", v.Node)
-				row("storage", v.Storage)
-				if v.Shared {
-					row("shared", "VMs of all nodes that have its storage can have it")
-				}
-				if v.VMID != 0 {
-					row("held by", fmt.Sprintf("VM %d, which never runs", v.VMID))
-				}
-				for i, use := range usesOf(v) {
-					row("used by", use+" at "+oneLine(v.Uses[i].Path, 255)+", of "+v.Uses[i].VM)
-				}
-				row("owner", v.Principal)
-				row("created", local(v.CreatedAt))
-			}))
+			return saying(a, volumeText)(e.Volume(ctx, args[0]))
 		}),
+	})
+}
+
+func volumeText(v job.VolumeInfo) string {
+	return details(func(_ io.Writer, row func(name, value string)) {
+		row("volume", v.Name)
+		row("id", v.ID)
+		row("status", string(v.Status))
+		row("size", volumeSize(v))
+		row("node", v.Node)
+		row("storage", v.Storage)
+		if v.Shared {
+			row("shared", "VMs of all nodes that have its storage can have it")
+		}
+		if v.VMID != 0 {
+			row("held by", fmt.Sprintf("VM %d, which never runs", v.VMID))
+		}
+		for i, use := range usesOf(v) {
+			row("used by", use+" at "+oneLine(v.Uses[i].Path, 255)+", of "+v.Uses[i].VM)
+		}
+		row("owner", v.Principal)
+		row("created", local(v.CreatedAt))
 	})
 }
 
@@ -126,11 +111,9 @@ func (a *app) volumeAttachCommand() *cobra.Command {
 			if readOnly {
 				mode = vm.MountRO
 			}
-			v, err := s.AttachVolume(ctx, job.VolumeAttach{Volume: args[0], VM: args[1], Path: args[2], Mode: mode})
-			if err != nil {
-				return err
-			}
-			return a.print(v, fmt.Sprintf("volume %s is at %s in %s (%s)", v.Name, args[2], args[1], mode))
+			return saying(a, func(v job.VolumeInfo) string {
+				return fmt.Sprintf("volume %s is at %s in %s (%s)", v.Name, args[2], args[1], mode)
+			})(s.AttachVolume(ctx, job.VolumeAttach{Volume: args[0], VM: args[1], Path: args[2], Mode: mode}))
 		}),
 	}
 	cmd.Flags().BoolVar(&readOnly, "read-only", false, "read-only; other VMs may then read it as well")
@@ -143,11 +126,7 @@ func (a *app) volumeDetachCommand() *cobra.Command {
 		Short: "Unmount a volume in a persistent VM and detach it",
 		Args:  theseArgs("the volume's name or ID", "the VM's"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
-			v, err := s.DetachVolume(ctx, args[0], args[1])
-			if err != nil {
-				return err
-			}
-			return a.print(v, fmt.Sprintf("volume %s is detached from %s", v.Name, args[1]))
+			return saying(a, func(v job.VolumeInfo) string { return fmt.Sprintf("volume %s is detached from %s", v.Name, args[1]) })(s.DetachVolume(ctx, args[0], args[1]))
 		}),
 	}, a.volumeNames(), a.vmNames())
 }
@@ -164,13 +143,10 @@ func (a *app) volumeRemoveCommand() *cobra.Command {
 			if err == nil && !yes {
 				err = a.confirm(ctx, fmt.Sprintf("Remove volume %s (%s) and all that is on it? [y/N] ", v.Name, volumeSize(v)), "--yes")
 			}
-			if err == nil {
-				v, err = s.RemoveVolume(ctx, v.ID)
-			}
 			if err != nil {
 				return err
 			}
-			return a.print(v, fmt.Sprintf("volume %s is removed", v.Name))
+			return saying(a, func(v job.VolumeInfo) string { return fmt.Sprintf("volume %s is removed", v.Name) })(s.RemoveVolume(ctx, v.ID))
 		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
