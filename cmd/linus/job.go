@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"linus/internal/field"
 	"linus/internal/job"
 	"linus/internal/term"
 	"linus/internal/vm"
@@ -262,7 +263,7 @@ func (a *app) listCommand() *cobra.Command {
 		},
 	}
 	q = queryFlags(cmd, job.ListingOfJobs(), "jobs", "their ID, or in the first 100 characters of their task")
-	cmd.Flags().StringVar((*string)(&f.Reason), "reason", "", "only jobs that ended for this reason: "+strings.Join(wordsOf(job.Reasons), ", "))
+	cmd.Flags().StringVar((*string)(&f.Reason), "reason", "", "only jobs that ended for this reason: "+strings.Join(field.Words(job.Reasons), ", "))
 	cmd.Flags().StringVar(&f.Parent, "parent", "", "only the jobs that this one has made of its matrix or shards")
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.jobIDs())
 	cmd.Flags().StringVar(&f.Client, "client", "", "only jobs that this client submitted, as in cli, web or mcp:claude-code")
@@ -270,16 +271,8 @@ func (a *app) listCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.Dispatcher, "dispatcher", "", "only jobs that this dispatcher submitted")
 	cmd.Flags().IntVar(&f.Limit, "limit", 50, "jobs to show, 1 to 200")
 	cmd.Flags().StringVar(&f.Cursor, "cursor", "", "where to continue, as printed after the previous page")
-	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(wordsOf(job.Reasons), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(field.Words(job.Reasons), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
-}
-
-func wordsOf[T ~string](list []T) []string {
-	words := make([]string, len(list))
-	for i, w := range list {
-		words[i] = string(w)
-	}
-	return words
 }
 
 func (a *app) printList(page job.Page) error {

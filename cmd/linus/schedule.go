@@ -76,8 +76,8 @@ func (a *app) scheduleAddCommand() *cobra.Command {
 	flags.StringVar((*string)(&spec.Missed), "missed", "", "of times at which no engine ran: run-once (default): one job stands for all; or skip")
 	flags.StringVarP(&f.file, "manifest", "f", "", "manifest, JSON; - is stdin")
 	_ = cmd.MarkFlagFilename("manifest", "json")
-	_ = cmd.RegisterFlagCompletionFunc("overlap", cobra.FixedCompletions(wordsOf(job.Overlaps), cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("missed", cobra.FixedCompletions(wordsOf(job.MissedKinds), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("overlap", cobra.FixedCompletions(field.Words(job.Overlaps), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("missed", cobra.FixedCompletions(field.Words(job.MissedKinds), cobra.ShellCompDirectiveNoFileComp))
 	f.register(a, cmd, field.Submit)
 	flags.SetInterspersed(true) // the command is after --, and the name may be before the options
 	cmd.ValidArgsFunction = cobra.NoFileCompletions

@@ -159,7 +159,7 @@ var manifest = sync.OnceValue(func() []Field {
 		{Name: "network.gateway", Needs: []Need{newVM, {Where: "network.ip=/", Problem: "has no meaning without a fixed address", Remedy: "give manifest.network.ip as an address with its prefix length as well"}}, Text: "Gateway of a fixed address.", Brief: "-",
 			Flag: "gateway", In: all, Help: "gateway to use with --ip",
 			Group: Network, Label: "Gateway", Hint: "of a fixed address"},
-		{Name: "network.egress", Values: words(vm.Egresses), Needs: []Need{newVM}, Text: "What the VM reaches. lan: anything. internet: public addresses. allow: what allow lists, names by HTTP(S). none: nothing.", Brief: "internet: public addresses. allow: what it lists.",
+		{Name: "network.egress", Values: Words(vm.Egresses), Needs: []Need{newVM}, Text: "What the VM reaches. lan: anything. internet: public addresses. allow: what allow lists, names by HTTP(S). none: nothing.", Brief: "internet: public addresses. allow: what it lists.",
 			Flag: "egress", In: all, Help: "where the VM may connect to: lan, internet, allow (what is listed) or none",
 			Group: Network, Label: "Network access", Hint: "lan: anything; internet: public addresses; allow: what is listed below; none: nothing"},
 		{Name: "network.allow", Needs: []Need{newVM, {Where: "network.egress=^(allow)?$", Problem: "has no meaning with egress %s", Remedy: "remove it, or set manifest.network.egress=allow"}}, Text: "For egress allow: names such as github.com or *.npmjs.org, public addresses and ranges such as 9.9.9.0/24.", Brief: "E.g. *.npmjs.org.",
@@ -204,7 +204,7 @@ var manifest = sync.OnceValue(func() []Field {
 		{Name: "ttl", Seconds: true, Least: 1, Most: year, NoZero: true, Needs: staying, Text: "Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never.", Brief: "Seconds until a persistent VM is destroyed.",
 			Flag: "ttl", In: vms, Help: "destroy the VM after this time, as in 8h, once no job runs in it",
 			Group: Afterwards, Label: "Destroy it after", Hint: "as in 8h or 7d, once no job runs in it; empty: never"},
-		{Name: "atEnd", Values: words(vm.Ends), Needs: append(slices.Clone(staying), Need{Where: "ttl=.", Problem: "has no meaning without manifest.ttl", Remedy: "remove it, or give manifest.ttl"}), Text: "What happens when ttl is over. destroy (default): the VM is destroyed. suspend: it is suspended, and stays until it is resumed or destroyed.", Brief: "-",
+		{Name: "atEnd", Values: Words(vm.Ends), Needs: append(slices.Clone(staying), Need{Where: "ttl=.", Problem: "has no meaning without manifest.ttl", Remedy: "remove it, or give manifest.ttl"}), Text: "What happens when ttl is over. destroy (default): the VM is destroyed. suspend: it is suspended, and stays until it is resumed or destroyed.", Brief: "-",
 			Flag: "at-end", In: vms, Help: "what happens when --ttl is over: destroy (default), or suspend: it stays suspended until it is resumed or destroyed",
 			Group: Afterwards, Label: "Then", Hint: "destroy it, or suspend: it stays suspended until it is resumed or destroyed"},
 		{Name: "keep", Values: []string{"never", "on_failure", "always"}, Needs: ending(stays, forATime), Text: "on_failure: an ephemeral VM stays for keepFor if the task fails or times out. always: or succeeds.", Brief: "When an ephemeral VM stays, for keepFor.",
@@ -251,7 +251,8 @@ var manifest = sync.OnceValue(func() []Field {
 	}
 })
 
-func words[T ~string](list []T) []string {
+// Words are a list's, as texts.
+func Words[T ~string](list []T) []string {
 	all := make([]string, len(list))
 	for i, w := range list {
 		all[i] = string(w)

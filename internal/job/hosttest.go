@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	spec "linus/internal/field"
 )
 
 // HostTestLabel is the label of all that a test of the host makes: the test's ID.
@@ -101,7 +103,7 @@ type HostTest struct {
 
 // Cells are those of a test.
 func (t HostTest) Cells() Cells {
-	return Cells{"id": t.ID, "node": t.Node, "status": State{[]string{string(t.Status)}, words(HostTestStatuses)}, "created_at": t.CreatedAt, "principal": t.Principal}
+	return Cells{"id": t.ID, "node": t.Node, "status": State{[]string{string(t.Status)}, spec.Words(HostTestStatuses)}, "created_at": t.CreatedAt, "principal": t.Principal}
 }
 
 // Step returns the step of a name; nil: it was not come to.

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	spec "linus/internal/field"
 	"linus/internal/vm"
 )
 
@@ -87,7 +88,7 @@ func ListingOf[T Row]() Listing {
 
 // ListingOfJobs returns what may be asked of the list of jobs, which is paged.
 func ListingOfJobs() Listing {
-	return Listing{Params: []string{"status", "principal", "since", "before", "label", "text", "sort"}, Statuses: words(Statuses), Sorts: []string{"created_at"}}
+	return Listing{Params: []string{"status", "principal", "since", "before", "label", "text", "sort"}, Statuses: spec.Words(Statuses), Sorts: []string{"created_at"}}
 }
 
 // Check returns a *FieldError for what cannot be asked of the list.
@@ -189,7 +190,7 @@ func compareCells(a, b any) int {
 // Cells are those of a VM.
 func (v VMInfo) Cells() Cells {
 	return Cells{
-		"id": v.Job, "vm_id": v.ID, "name": v.Name, "status": State{[]string{string(v.Status)}, words(vm.Statuses)}, "node": v.Node,
+		"id": v.Job, "vm_id": v.ID, "name": v.Name, "status": State{[]string{string(v.Status)}, spec.Words(vm.Statuses)}, "node": v.Node,
 		"principal": cmp.Or(v.Principal, OperatorName), "created_at": v.CreatedAt, "expires_at": v.ExpiresAt, "labels": v.Labels,
 	}
 }
@@ -203,7 +204,7 @@ func (p PoolInfo) Cells() Cells {
 // Cells are those of a checkpoint.
 func (c CheckpointInfo) Cells() Cells {
 	return Cells{
-		"id": c.ID, "vm_id": c.VMID, "name": c.Name, "status": State{[]string{string(c.Status)}, words(CheckpointStatuses)}, "node": c.Node, "template": c.Template,
+		"id": c.ID, "vm_id": c.VMID, "name": c.Name, "status": State{[]string{string(c.Status)}, spec.Words(CheckpointStatuses)}, "node": c.Node, "template": c.Template,
 		"memory_bytes": int(c.Bytes), "uses": int(c.Uses), "created_at": c.CreatedAt, "used_at": c.UsedAt,
 	}
 }
@@ -227,7 +228,7 @@ func (n NodeInfo) Cells() Cells {
 		is = append(is, cordoned)
 	}
 	return Cells{
-		"name": n.Name, "status": State{is, append(words(NodeStatuses), cordoned)},
+		"name": n.Name, "status": State{is, append(spec.Words(NodeStatuses), cordoned)},
 		"memory_mb": n.MemoryMB, "committed_mb": n.CommittedMB, "free_mb": n.FreeMB, "vms": n.VMs,
 	}
 }
@@ -237,14 +238,6 @@ const cordoned = "cordoned"
 // Cells are those of an engine.
 func (e EngineInfo) Cells() Cells {
 	return Cells{"id": e.ID, "host": e.Host, "version": e.Version, "jobs": e.Jobs, "started_at": e.StartedAt}
-}
-
-func words[T ~string](list []T) []string {
-	all := make([]string, len(list))
-	for i, w := range list {
-		all[i] = string(w)
-	}
-	return all
 }
 
 // Cells are those of a credential.

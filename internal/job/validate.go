@@ -116,7 +116,7 @@ func oneOf[T ~string](name string, v T, required bool, valid ...T) *FieldError {
 	if v == "" && !required || slices.Contains(valid, v) {
 		return nil
 	}
-	remedy := "use one of: " + strings.Join(words(valid), ", ")
+	remedy := "use one of: " + strings.Join(spec.Words(valid), ", ")
 	if v == "" {
 		return field(name, remedy, "is required")
 	}

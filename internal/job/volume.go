@@ -135,7 +135,7 @@ func VolumeOf(v vm.Volume) VolumeInfo {
 // Cells are those of a volume.
 func (v VolumeInfo) Cells() Cells {
 	return Cells{
-		"id": v.ID, "vm_id": v.VMID, "name": v.Name, "status": State{[]string{string(v.Status)}, words(VolumeStatuses)}, "node": v.Node,
+		"id": v.ID, "vm_id": v.VMID, "name": v.Name, "status": State{[]string{string(v.Status)}, spec.Words(VolumeStatuses)}, "node": v.Node,
 		"size_gb": v.SizeGB, "created_at": v.CreatedAt, "principal": v.Principal,
 	}
 }
