@@ -428,12 +428,6 @@ func formOf(t reflect.Type) string {
 	return "a whole number"
 }
 
-// send sends body as JSON.
-func send(w http.ResponseWriter, code int, kind string, body any) {
-	data, err := json.Marshal(body)
-	sendData(w, code, kind, data, err)
-}
-
 func sendData(w http.ResponseWriter, code int, kind string, data []byte, err error) {
 	if err != nil {
 		panic(http.ErrAbortHandler) // cannot happen: the types are ours

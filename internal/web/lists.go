@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -38,16 +39,20 @@ func (listView) IsTime(cell any) bool {
 	return ok
 }
 
-// listing is a page of a list, for those who may call a verb of the engine, whose answer has the
-// rows.
-func (p *pages) listing(verb job.AnyVerb, view listView, rows func(context.Context) ([][]any, error)) http.Handler {
+// listing is a page of a list, for those who may call a verb of the engine, whose answer has what is
+// a row each.
+func listing[T any](p *pages, verb job.AnyVerb, view listView, all func(job.Engine, context.Context) ([]T, error), row func(T) []any) http.Handler {
 	return p.loggedIn(p.forThoseWhoMay(verb, func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
 		defer cancel()
-		v, err := view, error(nil)
-		if v.Rows, err = rows(ctx); err != nil {
+		rows, err := all(p.Engine, ctx)
+		if err != nil {
 			p.failed(w, r, err)
 			return
+		}
+		v := view
+		for _, one := range rows {
+			v.Rows = append(v.Rows, row(one))
 		}
 		v.viewer = p.viewer(r)
 		p.render(w, r, http.StatusOK, "list", v)
@@ -59,77 +64,53 @@ func sizeText(r vm.Resources) string {
 }
 
 // templates returns each template, with the nodes that have it.
-func (p *pages) templates(ctx context.Context) (rows [][]any, err error) {
-	nodes, err := p.Engine.Nodes(ctx)
+func templates(e job.Engine, ctx context.Context) (rows [][]any, err error) {
+	nodes, err := e.Nodes(ctx)
 	on := map[string][]string{}
 	for _, n := range nodes {
 		for _, t := range n.Templates {
 			on[t] = append(on[t], n.Name)
 		}
 	}
-	for name, nodes := range on {
-		rows = append(rows, []any{name, strings.Join(nodes, ", ")})
-	}
-	slices.SortFunc(rows, func(a, b []any) int { return cmp.Compare(fmt.Sprint(a[0]), fmt.Sprint(b[0])) })
-	return rows, err
-}
-
-func (p *pages) checkpoints(ctx context.Context) (rows [][]any, err error) {
-	all, err := p.Engine.Checkpoints(ctx)
-	for _, c := range all {
-		memory := ""
-		if c.Bytes > 0 {
-			memory = bytesText(c.Bytes)
-		}
-		rows = append(rows, []any{c.Name, c.Template, sizeText(c.Resources), c.Node, strings.TrimSuffix(string(c.Status)+": "+c.Text, ": "), memory, c.Uses, c.UsedAt})
+	for _, name := range slices.Sorted(maps.Keys(on)) {
+		rows = append(rows, []any{name, strings.Join(on[name], ", ")})
 	}
 	return rows, err
 }
 
-func (p *pages) volumes(ctx context.Context) (rows [][]any, err error) {
-	all, err := p.Engine.Volumes(ctx)
-	for _, v := range all {
-		var uses []string
-		for _, u := range v.Uses {
-			uses = append(uses, fmt.Sprintf("VM %d at %s (%s)", u.VMID, u.Path, u.Mode()))
-		}
-		size := ""
-		if v.SizeGB > 0 {
-			size = fmt.Sprintf("%d GB", v.SizeGB)
-		}
-		rows = append(rows, []any{v.Name, size, v.Node, v.Status, strings.Join(uses, ", "), cmp.Or(v.Principal, "operator"), v.CreatedAt})
+func checkpointRow(c job.CheckpointInfo) []any {
+	memory := ""
+	if c.Bytes > 0 {
+		memory = bytesText(c.Bytes)
 	}
-	return rows, err
+	return []any{c.Name, c.Template, sizeText(c.Resources), c.Node, strings.TrimSuffix(string(c.Status)+": "+c.Text, ": "), memory, c.Uses, c.UsedAt}
 }
 
-func (p *pages) schedules(ctx context.Context) (rows [][]any, err error) {
-	all, err := p.Engine.Schedules(ctx)
-	for _, s := range all {
-		var last job.Run
-		if len(s.Runs) > 0 {
-			last = s.Runs[0]
-		}
-		rows = append(rows, []any{s.Name, s.Cron, s.Timezone, strings.TrimSuffix(s.State()+": "+s.Problem, ": "), s.NextAt, last.At, cmp.Or(last.Job, last.Why), job.Title(s.Manifest.Task), cmp.Or(s.Principal, job.OperatorName)})
+func volumeRow(v job.VolumeInfo) []any {
+	var uses []string
+	for _, u := range v.Uses {
+		uses = append(uses, fmt.Sprintf("VM %d at %s (%s)", u.VMID, u.Path, u.Mode()))
 	}
-	return rows, err
+	size := ""
+	if v.SizeGB > 0 {
+		size = fmt.Sprintf("%d GB", v.SizeGB)
+	}
+	return []any{v.Name, size, v.Node, v.Status, strings.Join(uses, ", "), cmp.Or(v.Principal, "operator"), v.CreatedAt}
 }
 
-func (p *pages) credentials(ctx context.Context) (rows [][]any, err error) {
-	all, err := p.Engine.Credentials(ctx)
-	for _, c := range all {
-		rows = append(rows, []any{c.Name, c.Host + c.Path, cmp.Or(c.Header, "SSH"), c.Env, c.Secret, c.CreatedAt, c.CreatedBy})
+func scheduleRow(s job.Schedule) []any {
+	var last job.Run
+	if len(s.Runs) > 0 {
+		last = s.Runs[0]
 	}
-	return rows, err
+	return []any{s.Name, s.Cron, s.Timezone, strings.TrimSuffix(s.State()+": "+s.Problem, ": "), s.NextAt, last.At, cmp.Or(last.Job, last.Why), job.Title(s.Manifest.Task), cmp.Or(s.Principal, job.OperatorName)}
 }
 
-func (p *pages) queues(ctx context.Context) (rows [][]any, err error) {
-	all, err := p.Engine.Dispatchers(ctx)
-	for _, d := range all {
-		status := d.Status()
-		if d.Problem != "" {
-			status += ": " + d.Problem
-		}
-		rows = append(rows, []any{d.Queue, d.Name, status, fmt.Sprintf("%d of %d", d.Sessions, d.Places), d.Waiting, d.Oldest, d.FailedText(), cmp.Or(d.Principal, "operator"), d.HeardAt})
-	}
-	return rows, err
+func credentialRow(c job.Credential) []any {
+	return []any{c.Name, c.Host + c.Path, cmp.Or(c.Header, "SSH"), c.Env, c.Secret, c.CreatedAt, c.CreatedBy}
+}
+
+func queueRow(d job.Dispatcher) []any {
+	status := strings.TrimSuffix(d.Status()+": "+d.Problem, ": ")
+	return []any{d.Queue, d.Name, status, fmt.Sprintf("%d of %d", d.Sessions, d.Places), d.Waiting, d.Oldest, d.FailedText(), cmp.Or(d.Principal, "operator"), d.HeardAt}
 }

@@ -42,9 +42,6 @@ func gibibytes(mib int) string { return fmt.Sprintf("%.1f GiB", float64(mib)/102
 
 type engineRow struct{ job.EngineInfo }
 
-// Short is the end of its ID; empty: it shares no database, and needs none.
-func (e engineRow) Short() string { return shortID(e.ID) }
-
 // LeaseText is how long its lease lasts.
 func (e engineRow) LeaseText() string {
 	switch {

@@ -142,31 +142,31 @@ func (p *pages) routes(r *mux.Router) {
 	post("/vms/{ref}/terminal", p.changing(p.openTerminal))
 	get("/vms/{ref}/{verb:terminal|start|stop|suspend|resume|snapshot|fork|expose|unexpose}", to(func(r *http.Request) string { return vmPath(mux.Vars(r)["ref"]) }))
 
-	get("/templates", p.listing(job.VerbNodes, listView{
+	get("/templates", listing(p, job.VerbNodes, listView{
 		Section: "templates", Heading: "Templates", About: "VMs are cloned from them.", Help: "templates", Command: "linus template build",
 		Columns: []string{"Template", "Nodes"},
-	}, p.templates))
-	get("/checkpoints", p.listing(job.VerbCheckpoints, listView{
+	}, templates, func(row []any) []any { return row }))
+	get("/checkpoints", listing(p, job.VerbCheckpoints, listView{
 		Section: "checkpoints", Heading: "Checkpoints", About: "Memories of booted VMs: a VM of such a template and size continues from one instead of booting.", Help: "templates", Command: "linus template checkpoint build",
 		Columns: []string{"Checkpoint", "Template", "Size", "Node", "Status", "Memory", "Uses", "Last used"},
-	}, p.checkpoints))
-	get("/volumes", p.listing(job.VerbVolumes, listView{
+	}, job.Engine.Checkpoints, checkpointRow))
+	get("/volumes", listing(p, job.VerbVolumes, listView{
 		Section: "volumes", Heading: "Volumes", About: "Disks that outlive VMs.", Help: "manifest", Command: "linus volume create",
 		Columns: []string{"Volume", "Size", "Node", "Status", "Used by", "Owner", "Created"},
-	}, p.volumes))
-	get("/queues", p.listing(job.VerbDispatchers, listView{
+	}, job.Engine.Volumes, volumeRow))
+	get("/queues", listing(p, job.VerbDispatchers, listView{
 		Section: "queues", Heading: "Queues", About: "Dispatchers serve queues of others with a VM for each piece of work.", Help: "dispatch", Command: "linus dispatch",
 		Columns: []string{"Queue", "Dispatcher", "Status", "Sessions", "Waiting", "The oldest since", "Failed", "Owner", "Heard of"},
-	}, p.queues))
-	get("/credentials", p.listing(job.VerbCredentials, listView{
+	}, job.Engine.Dispatchers, queueRow))
+	get("/credentials", listing(p, job.VerbCredentials, listView{
 		Section: "credentials", Heading: "Credentials", About: "What jobs may use and never have: their values are not shown.", Help: "credentials", Command: "linus credential add",
 		Columns: []string{"Credential", "For", "As", "Variable", "Secret", "Created", "By"},
-	}, p.credentials))
+	}, job.Engine.Credentials, credentialRow))
 
-	get("/schedules", p.listing(job.VerbSchedules, listView{
+	get("/schedules", listing(p, job.VerbSchedules, listView{
 		Section: "schedules", Heading: "Schedules", About: "What submits jobs at given times.", Help: "operate", Command: "linus schedule add",
 		Columns: []string{"Schedule", "Times", "Zone", "State", "Next", "Last", "Its job", "Task", "Owner"},
-	}, p.schedules))
+	}, job.Engine.Schedules, scheduleRow))
 	get("/usage", p.loggedIn(p.forThoseWhoMay(job.VerbUsage, p.usage)))
 	get("/host", p.loggedIn(p.host))
 	get("/host/live", p.loggedIn(p.forThoseWhoMay(job.VerbHostTests, p.live(section{"host", "tests", testsPause, p.testsView}))))

@@ -107,14 +107,8 @@ type api struct {
 	ports   *ports
 }
 
-// Handler serves the routes. A response that is neither a page nor a file is
-// JSON.
-func Handler(o Options) http.Handler {
-	h, _ := handler(o)
-	return h
-}
-
-// handler is Handler; idle closes the connections that wait for the next request.
+// handler serves the routes. A response that is neither a page nor a file is
+// JSON. idle closes the connections that wait for the next request.
 func handler(o Options) (h http.Handler, idle func()) {
 	o.Engine = job.Phrased(job.Shared(o.Engine), words)
 	o.bounds = cmp.Or(o.bounds, defaultBounds)
