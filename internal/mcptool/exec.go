@@ -50,14 +50,7 @@ func (o Options) executeCommand() server.ServerTool {
 			if in.Persistent {
 				m.Lifecycle = vm.Persistent
 			}
-			j, err := o.Engine.Submit(ctx, job.Submission{Manifest: m, Client: clientName(ctx)})
-			if err == nil {
-				err = o.asTask(ctx, j, in.Wait)
-			}
-			if err != nil {
-				return startedOutput{}, err
-			}
-			return started(ctx, o.Engine, c, j, in.Wait), nil
+			return o.submit(ctx, c, job.Submission{Manifest: m}, in.Wait)
 		})
 }
 

@@ -62,20 +62,10 @@ func (o Options) submitJob() server.ServerTool {
 				}
 			}
 			in.Manifest.AgentType = cmp.Or(in.Manifest.AgentType, job.AgentScript)
-			if err := in.Manifest.Check(given["manifest"]); err != nil {
+			if err := cmp.Or(in.Manifest.Check(given["manifest"]), job.CheckKey(in.IdempotencyKey)); err != nil {
 				return startedOutput{}, err
 			}
-			if err := job.CheckKey(in.IdempotencyKey); err != nil {
-				return startedOutput{}, err
-			}
-			j, err := o.Engine.Submit(ctx, job.Submission{Manifest: in.Manifest, IdempotencyKey: in.IdempotencyKey, Client: clientName(ctx)})
-			if err == nil {
-				err = o.asTask(ctx, j, in.Wait)
-			}
-			if err != nil {
-				return startedOutput{}, err
-			}
-			return started(ctx, o.Engine, c, j, in.Wait), nil
+			return o.submit(ctx, c, job.Submission{Manifest: in.Manifest, IdempotencyKey: in.IdempotencyKey}, in.Wait)
 		})
 }
 

@@ -35,6 +35,19 @@ type waitedOutput struct {
 	Note       string `json:"note,omitempty" jsonschema_description:"What to do next."`
 }
 
+// submit submits a job, and returns it after waiting for its end for at most so many seconds.
+func (o Options) submit(ctx context.Context, c call, s job.Submission, seconds *int) (startedOutput, error) {
+	s.Client = clientName(ctx)
+	j, err := o.Engine.Submit(ctx, s)
+	if err == nil {
+		err = o.asTask(ctx, j, seconds)
+	}
+	if err != nil {
+		return startedOutput{}, err
+	}
+	return started(ctx, o.Engine, c, j, seconds), nil
+}
+
 // started returns a job that was submitted, after waiting for its end for at most so
 // many seconds. From here on nothing is an error: the caller must learn the job's ID.
 func started(ctx context.Context, e job.Engine, c call, j job.Job, seconds *int) startedOutput {
