@@ -171,6 +171,15 @@ func (p *Provider) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPor
 	return rules, decided, err
 }
 
+// ask is on, for what the node returns.
+func ask[T any](ctx context.Context, p *Provider, v vm.VM, work func(ctx context.Context, n Node, v vm.VM) (T, error)) (out T, err error) {
+	_, err = p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
+		out, err = work(ctx, n, v)
+		return err
+	})
+	return out, err
+}
+
 // see returns what is seen of a VM, with its node.
 func (p *Provider) see(ctx context.Context, v vm.VM, look func(ctx context.Context, n Node, v vm.VM) (job.Seen, error)) (job.Seen, error) {
 	seen := job.Seen{Status: vm.Unknown}
@@ -222,30 +231,22 @@ func (p *Provider) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Prog
 }
 
 // SaveCheckpoint makes a checkpoint of a VM on the node it is on.
-func (p *Provider) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Progress)) (c vm.Checkpoint, err error) {
-	_, err = p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
-		c, err = n.SaveCheckpoint(ctx, v, progress)
-		return err
+func (p *Provider) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.Checkpoint, error) {
+	return ask(ctx, p, v, func(ctx context.Context, n Node, v vm.VM) (vm.Checkpoint, error) {
+		return n.SaveCheckpoint(ctx, v, progress)
 	})
-	return c, err
 }
 
 // SaveVM makes a template of a VM on the node it is on.
-func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (t job.SavedTemplate, err error) {
-	_, err = p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
-		t, err = n.SaveVM(ctx, v, spec, progress)
-		return err
+func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (job.SavedTemplate, error) {
+	return ask(ctx, p, v, func(ctx context.Context, n Node, v vm.VM) (job.SavedTemplate, error) {
+		return n.SaveVM(ctx, v, spec, progress)
 	})
-	return t, err
 }
 
 // ForkVM makes a VM ready to be copied on the node it is on.
-func (p *Provider) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (at job.ForkPoint, err error) {
-	_, err = p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
-		at, err = n.ForkVM(ctx, v, progress)
-		return err
-	})
-	return at, err
+func (p *Provider) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (job.ForkPoint, error) {
+	return ask(ctx, p, v, func(ctx context.Context, n Node, v vm.VM) (job.ForkPoint, error) { return n.ForkVM(ctx, v, progress) })
 }
 
 // EndFork removes what ForkVM has left.
@@ -268,12 +269,8 @@ func (p *Provider) RevertVM(ctx context.Context, v vm.VM, name string, progress 
 }
 
 // Snapshots returns the snapshots of a VM.
-func (p *Provider) Snapshots(ctx context.Context, v vm.VM) (all []job.Snapshot, err error) {
-	_, err = p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
-		all, err = n.Snapshots(ctx, v)
-		return err
-	})
-	return all, err
+func (p *Provider) Snapshots(ctx context.Context, v vm.VM) ([]job.Snapshot, error) {
+	return ask(ctx, p, v, func(ctx context.Context, n Node, v vm.VM) ([]job.Snapshot, error) { return n.Snapshots(ctx, v) })
 }
 
 // DeleteSnapshot removes a snapshot of a VM.

@@ -20,11 +20,7 @@ func (f *Fleet) ListFiles(ctx context.Context, q job.FileList) (page job.FilePag
 	if err := cmp.Or(job.Within("limit", int64(q.Limit), 1, job.MaxFileList), job.Within("offset", int64(q.Offset), 0, 1<<31)); err != nil {
 		return page, err
 	}
-	err = f.inFiles(ctx, q.VM, func(ctx context.Context, v vm.VM) error {
-		page, err = f.o.Guest.ListFiles(ctx, v, q)
-		return err
-	})
-	return page, err
+	return inFiles(ctx, f, q.VM, func(ctx context.Context, v vm.VM) (job.FilePage, error) { return f.o.Guest.ListFiles(ctx, v, q) })
 }
 
 // ReadFile returns a part of a file in a VM.
@@ -35,11 +31,7 @@ func (f *Fleet) ReadFile(ctx context.Context, r job.FileRange) (chunk job.FileCh
 	if err := cmp.Or(job.Needed("path", r.Path), job.Within("limit", r.Limit, 1, job.MaxFileChunk), job.Within("offset", r.Offset, 0, 1<<62)); err != nil {
 		return chunk, err
 	}
-	err = f.inFiles(ctx, r.VM, func(ctx context.Context, v vm.VM) error {
-		chunk, err = f.o.Guest.ReadFile(ctx, v, r)
-		return err
-	})
-	return chunk, err
+	return inFiles(ctx, f, r.VM, func(ctx context.Context, v vm.VM) (job.FileChunk, error) { return f.o.Guest.ReadFile(ctx, v, r) })
 }
 
 // fileMode is what WriteFile takes as a mode.
@@ -54,11 +46,7 @@ func (f *Fleet) WriteFile(ctx context.Context, w job.FileWrite) (written job.Fil
 	if err = cmp.Or(err, f.mayWrite(w.Path, false)); err != nil {
 		return written, err
 	}
-	err = f.inFiles(ctx, w.VM, func(ctx context.Context, v vm.VM) error {
-		written, err = f.o.Guest.WriteFile(ctx, v, w)
-		return err
-	})
-	return written, err
+	return inFiles(ctx, f, w.VM, func(ctx context.Context, v vm.VM) (job.FileWritten, error) { return f.o.Guest.WriteFile(ctx, v, w) })
 }
 
 // EditFile replaces text in a file in a VM.
@@ -70,11 +58,7 @@ func (f *Fleet) EditFile(ctx context.Context, edit job.FileEdit) (edited job.Fil
 	if err = cmp.Or(err, f.mayWrite(edit.Path, false)); err != nil {
 		return edited, err
 	}
-	err = f.inFiles(ctx, edit.VM, func(ctx context.Context, v vm.VM) error {
-		edited, err = f.o.Guest.EditFile(ctx, v, edit)
-		return err
-	})
-	return edited, err
+	return inFiles(ctx, f, edit.VM, func(ctx context.Context, v vm.VM) (job.FileEdited, error) { return f.o.Guest.EditFile(ctx, v, edit) })
 }
 
 // ReadTree returns a directory or a file of a VM as a tar archive.
@@ -165,12 +149,15 @@ func (f *Fleet) fileAt(ctx context.Context, at job.FileRef) (in vm.VM, about job
 }
 
 // inFiles runs work on the files of a VM, which fileVM finds.
-func (f *Fleet) inFiles(ctx context.Context, ref string, work func(context.Context, vm.VM) error) error {
-	done, err := f.inUse(ctx, ref, work)
+func inFiles[T any](ctx context.Context, f *Fleet, ref string, work func(context.Context, vm.VM) (T, error)) (got T, err error) {
+	done, err := f.inUse(ctx, ref, func(ctx context.Context, v vm.VM) (err error) {
+		got, err = work(ctx, v)
+		return err
+	})
 	if err == nil {
 		done()
 	}
-	return err
+	return got, err
 }
 
 // inUse is inFiles for a use that goes on until done is called.
