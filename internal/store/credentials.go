@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 
 	"linus/internal/job"
 )
@@ -21,10 +19,7 @@ func (s *Store) Credentials(ctx context.Context) ([]job.Credential, error) {
 // Credential returns the one of a name; job.ErrNotFound.
 func (s *Store) Credential(ctx context.Context, name string) (job.Credential, error) {
 	c, err := only(query(ctx, s.read, scanDoc[job.Credential], `SELECT value FROM meta WHERE key = ?`, credentialKey+name))
-	if err != nil && !errors.Is(err, job.ErrNotFound) {
-		err = fmt.Errorf("read a credential: %w", err)
-	}
-	return c, err
+	return c, tried(err, "read a credential")
 }
 
 // InsertCredential adds a credential, and reports whether it did: there may be one of the name.

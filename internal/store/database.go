@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -19,10 +20,15 @@ type querier interface {
 	try(ctx context.Context, once func(context.Context) error) error
 }
 
-// tried returns err with what was tried; nil if there is none.
+// tried returns err with what was tried; nil if there is none. That something is not there, or is
+// refused to whoever asks, is no failure: job.ErrNotFound and a *job.FieldError stay as they are.
 func tried(err error, format string, args ...any) error {
-	if err == nil {
-		return nil
+	var refused *job.FieldError
+	switch {
+	case err == nil, errors.Is(err, job.ErrNotFound):
+		return err
+	case errors.As(err, &refused):
+		return refused
 	}
 	return fmt.Errorf(format+": %w", append(args, err)...)
 }
@@ -76,6 +82,22 @@ func only[T any](found []T, err error) (T, error) {
 		return none, err
 	}
 	return found[0], nil
+}
+
+// changeDoc changes the document of the row of a table whose column is a value, in a transaction;
+// job.ErrNotFound.
+func changeDoc[T any](ctx context.Context, s *Store, tx *tx, table, column, value string, change func(*T) error) (is T, err error) {
+	if is, err = only(query(ctx, tx, scanDoc[T], `SELECT doc FROM `+table+` WHERE `+column+` = ?`+s.dialect.lock(table), value)); err == nil {
+		err = change(&is)
+	}
+	if err != nil {
+		return is, err
+	}
+	doc, err := json.Marshal(is)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `UPDATE `+table+` SET doc = ? WHERE `+column+` = ?`, string(doc), value)
+	}
+	return is, err
 }
 
 // first returns the first column of a query's first row; sql.ErrNoRows.

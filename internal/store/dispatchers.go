@@ -70,7 +70,6 @@ func (s *Store) ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain b
 	if err != nil {
 		return false, err
 	}
-	var over *job.FieldError
 	err = s.transaction(ctx, func(tx *tx) error {
 		if _, err := tx.ExecContext(ctx, `DELETE FROM dispatchers WHERE drain = 0 AND (heard < `+s.dialect.clock()+` - ? OR ? = 1 AND principal = ? AND queue = ? AND name = ?)`,
 			forgetDispatcher, truth(d.Ended), d.Principal, d.Queue, d.Name); err != nil {
@@ -85,8 +84,7 @@ func (s *Store) ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain b
 			return err
 		}
 		if n >= job.MaxDispatchers {
-			over = &job.FieldError{Field: "name", Problem: "is one dispatcher too many", Remedy: "end some: linus dispatch list shows them", Fault: job.FaultLimit}
-			return over
+			return &job.FieldError{Field: "name", Problem: "is one dispatcher too many", Remedy: "end some: linus dispatch list shows them", Fault: job.FaultLimit}
 		}
 		if _, err := tx.ExecContext(ctx, `INSERT INTO dispatchers (principal, queue, name, started, heard, doc) VALUES (?, ?, ?, ?, `+s.dialect.clock()+`, ?)
 			ON CONFLICT (principal, queue, name) DO UPDATE SET doc = excluded.doc, heard = excluded.heard, started = excluded.started`,
@@ -97,9 +95,6 @@ func (s *Store) ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain b
 		drain = n != 0
 		return err
 	})
-	if over != nil {
-		return false, over
-	}
 	return drain, tried(err, "write dispatcher %s to %s", d.Name, s.name)
 }
 

@@ -53,12 +53,9 @@ func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Li
 		}
 		return nil
 	})
-	var over *job.FieldError
 	switch {
-	case errors.As(err, &over):
-		return job.Job{}, false, over
 	case err != nil:
-		return job.Job{}, false, fmt.Errorf("write job %s to %s: %w", j.ID, s.name, err)
+		return job.Job{}, false, tried(err, "write job %s to %s", j.ID, s.name)
 	case isNew:
 		return family[0].job, true, nil
 	}
@@ -173,12 +170,7 @@ func withoutContents(m job.Manifest) job.Manifest {
 // Manifest returns the whole manifest, file contents included. Those are not kept once the
 // job is done: a *job.FieldError then, if it has files.
 func (s *Store) Manifest(ctx context.Context, id string) (m job.Manifest, err error) {
-	defer func() {
-		var dropped *job.FieldError
-		if err != nil && !errors.Is(err, job.ErrNotFound) && !errors.As(err, &dropped) {
-			err = fmt.Errorf("read manifest of job %s: %w", id, err)
-		}
-	}()
+	defer func() { err = tried(err, "read manifest of job %s", id) }()
 	type texts struct {
 		manifest string
 		contents sql.NullString

@@ -46,20 +46,14 @@ func encode(j job.Job) (string, error) {
 // Submitted returns the job that was submitted with an idempotency key.
 func (s *Store) Submitted(ctx context.Context, key string) (job.Job, error) {
 	j, err := s.byKey(ctx, s.read, key)
-	if err != nil && !errors.Is(err, job.ErrNotFound) {
-		err = fmt.Errorf("find the job of an idempotency key: %w", err)
-	}
-	return j, err
+	return j, tried(err, "find the job of an idempotency key")
 }
 
 // Job returns the job without its files' contents; job.ErrNotFound. While the
 // output is open its counts are current.
 func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
 	j, err := s.one(ctx, s.read, `jobs.id = ?`, id)
-	if err != nil && !errors.Is(err, job.ErrNotFound) {
-		err = fmt.Errorf("read job %s: %w", id, err)
-	}
-	return j, err
+	return j, tried(err, "read job %s", id)
 }
 
 // Update changes one job in a transaction; see executor.JobStore. It refuses, with
@@ -137,11 +131,8 @@ func (u *updating) result(err error) (job.Job, error) {
 		return u.job, nil
 	case u.refused != nil:
 		return job.Job{}, u.refused
-	case errors.Is(err, job.ErrNotFound):
-		return job.Job{}, err
-	default:
-		return job.Job{}, fmt.Errorf("write job %s to %s: %w", u.id, u.s.name, err)
 	}
+	return job.Job{}, tried(err, "write job %s to %s", u.id, u.s.name)
 }
 
 // allowed compares a changed job with its previous status, VM's state and outcome (as

@@ -304,10 +304,7 @@ func (s *Store) sealedIn(ctx context.Context, q querier, id, lock string) (seale
 		err := row.Scan(&stdout, &stderr)
 		return sealedStreams{job.Stdout: stdout, job.Stderr: stderr}, err
 	}, `SELECT stdout, stderr FROM jobs WHERE id = ?`+lock, id))
-	if err != nil && !errors.Is(err, job.ErrNotFound) {
-		err = fmt.Errorf("read job %s: %w", id, err)
-	}
-	return sealed, err
+	return sealed, tried(err, "read job %s", id)
 }
 
 // sealRow stores the final counts of a job's streams.

@@ -25,10 +25,7 @@ func (s *Store) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
 		return false, err
 	}
 	n, err := execCounted(ctx, s.transaction, "", `INSERT INTO pools (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, p.Name, string(doc))
-	if err != nil {
-		return false, fmt.Errorf("write pool %s to %s: %w", p.Name, s.name, err)
-	}
-	return n > 0, nil
+	return n > 0, tried(err, "write pool %s to %s", p.Name, s.name)
 }
 
 // UpdatePool changes a pool in a transaction; job.ErrNotFound. change must not
@@ -46,27 +43,18 @@ func (s *Store) UpdatePool(ctx context.Context, name string, change func(*job.Po
 	if refused != nil {
 		return p, refused
 	}
-	if err != nil && !errors.Is(err, job.ErrNotFound) {
-		err = fmt.Errorf("write pool %s to %s: %w", name, s.name, err)
-	}
-	return p, err
+	return p, tried(err, "write pool %s to %s", name, s.name)
 }
 
 func (s *Store) updatePool(ctx context.Context, tx *tx, name string, change func(*job.Pool) error) (job.Pool, error) {
-	p, err := only(query(ctx, tx, scanDoc[job.Pool], `SELECT doc FROM pools WHERE name = ?`+s.dialect.lock("pools"), name))
-	if err != nil {
-		return p, err
+	p, err := changeDoc(ctx, s, tx, "pools", "name", name, func(p *job.Pool) error {
+		err := change(p)
+		p.Name = name
+		return err
+	})
+	if err == nil {
+		tx.tell(job.NoticePools, "")
 	}
-	if err := change(&p); err != nil {
-		return p, err
-	}
-	p.Name = name
-	doc, err := json.Marshal(p)
-	if err != nil {
-		return p, err
-	}
-	tx.tell(job.NoticePools, "")
-	_, err = tx.ExecContext(ctx, `UPDATE pools SET doc = ? WHERE name = ?`, string(doc), name)
 	return p, err
 }
 

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"linus/internal/job"
@@ -32,9 +31,6 @@ func (s *Store) InsertSaved(ctx context.Context, t vm.SavedTemplate, within job.
 		}
 		return writeSaved(ctx, tx, t)
 	})
-	if over, ok := errors.AsType[*job.FieldError](err); ok {
-		return over
-	}
 	return tried(err, "write saved template %s", t.Name)
 }
 

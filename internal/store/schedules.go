@@ -13,17 +13,8 @@ func (s *Store) InsertSchedule(ctx context.Context, made job.Schedule) (bool, er
 	if err != nil {
 		return false, err
 	}
-	isNew := false
-	err = s.transaction(ctx, func(tx *tx) error {
-		result, err := tx.ExecContext(ctx, `INSERT INTO schedules (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, made.Name, string(doc))
-		if err != nil {
-			return err
-		}
-		n, err := result.RowsAffected()
-		isNew = n > 0
-		return err
-	})
-	return isNew, tried(err, "write schedule %s", made.Name)
+	n, err := execCounted(ctx, s.transaction, "", `INSERT INTO schedules (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, made.Name, string(doc))
+	return n > 0, tried(err, "write schedule %s", made.Name)
 }
 
 // Schedules returns all, by name.
@@ -33,19 +24,9 @@ func (s *Store) Schedules(ctx context.Context) ([]job.Schedule, error) {
 }
 
 // UpdateSchedule changes one in a transaction.
-func (s *Store) UpdateSchedule(ctx context.Context, name string, change func(*job.Schedule) error) (job.Schedule, error) {
-	var is job.Schedule
-	err := s.transaction(ctx, func(tx *tx) (err error) {
-		if is, err = only(query(ctx, tx, scanDoc[job.Schedule], `SELECT doc FROM schedules WHERE name = ?`+s.dialect.lock("schedules"), name)); err != nil {
-			return err
-		}
-		if err := change(&is); err != nil {
-			return err
-		}
-		doc, err := json.Marshal(is)
-		if err == nil {
-			tx.post(`UPDATE schedules SET doc = ? WHERE name = ?`, string(doc), name)
-		}
+func (s *Store) UpdateSchedule(ctx context.Context, name string, change func(*job.Schedule) error) (is job.Schedule, err error) {
+	err = s.transaction(ctx, func(tx *tx) error {
+		is, err = changeDoc(ctx, s, tx, "schedules", "name", name, change)
 		return err
 	})
 	return is, tried(err, "write schedule %s", name)
@@ -53,8 +34,6 @@ func (s *Store) UpdateSchedule(ctx context.Context, name string, change func(*jo
 
 // RemoveSchedule removes one, if it is there.
 func (s *Store) RemoveSchedule(ctx context.Context, name string) error {
-	return tried(s.transaction(ctx, func(tx *tx) error {
-		_, err := tx.ExecContext(ctx, `DELETE FROM schedules WHERE name = ?`, name)
-		return err
-	}), "remove schedule %s", name)
+	_, err := execCounted(ctx, s.transaction, "", `DELETE FROM schedules WHERE name = ?`, name)
+	return tried(err, "remove schedule %s", name)
 }

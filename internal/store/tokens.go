@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,10 +45,7 @@ func (s *Store) Token(ctx context.Context, id string) (job.Token, error) {
 
 func (s *Store) token(ctx context.Context, text, arg string) (job.Token, error) {
 	t, err := only(query(ctx, s.read, scanDoc[job.Token], text, arg))
-	if err != nil && !errors.Is(err, job.ErrNotFound) {
-		err = fmt.Errorf("read a token: %w", err)
-	}
-	return t, err
+	return t, tried(err, "read a token")
 }
 
 // DeleteTokens removes the token with an ID, or all tokens of a name, and returns them;
@@ -73,8 +69,5 @@ func (s *Store) DeleteTokens(ctx context.Context, ref string) ([]job.Token, erro
 		tx.tell(job.NoticeTokens, "")
 		return nil
 	})
-	if err != nil && !errors.Is(err, job.ErrNotFound) {
-		err = fmt.Errorf("remove token %s from %s: %w", ref, s.name, err)
-	}
-	return gone, err
+	return gone, tried(err, "remove token %s from %s", ref, s.name)
 }

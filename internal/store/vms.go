@@ -174,12 +174,8 @@ func (s *Store) GiveVM(ctx context.Context, asked vm.VM, key string, within job.
 			v.Principal, sql.NullString{String: key, Valid: key != ""}, v.Job)
 		return err
 	})
-	var over *job.FieldError
-	switch {
-	case errors.As(err, &over):
-		return vm.VM{}, false, nil, over
-	case err != nil:
-		return vm.VM{}, false, nil, fmt.Errorf("write VM %s to %s: %w", v.Job, s.name, err)
+	if err != nil {
+		return vm.VM{}, false, nil, tried(err, "write VM %s to %s", v.Job, s.name)
 	}
 	return v, created, missed, nil
 }
@@ -207,10 +203,7 @@ func (s *Store) takeMember(ctx context.Context, tx *tx, asked vm.VM, pools []str
 // AnyVM reports whether there is the row of a VM, in whatever state.
 func (s *Store) AnyVM(ctx context.Context) (bool, error) {
 	any, err := first[int](ctx, s.read, `SELECT count(*) FROM (SELECT 1 FROM vms LIMIT 1) AS found`)
-	if err != nil {
-		return false, fmt.Errorf("look for VMs: %w", err)
-	}
-	return any > 0, nil
+	return any > 0, tried(err, "look for VMs")
 }
 
 // AskedVM returns the VM that was asked for with an idempotency key; job.ErrNotFound, always
@@ -285,14 +278,12 @@ func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, ch
 		return writeVM(tx, v)
 	})
 	switch {
-	case refused != nil && err != nil:
+	case err == nil:
+		return v, nil
+	case refused != nil:
 		return vm.VM{}, refused
-	case errors.Is(err, job.ErrNotFound):
-		return vm.VM{}, job.ErrNotFound
-	case err != nil:
-		return vm.VM{}, fmt.Errorf("write VM %s to %s: %w", id, s.name, err)
 	}
-	return v, nil
+	return vm.VM{}, tried(err, "write VM %s to %s", id, s.name)
 }
 
 func postVMEvents(tx *tx, id string, events []job.Event) {

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"linus/internal/job"
@@ -37,9 +36,6 @@ func (s *Store) InsertVolume(ctx context.Context, v vm.Volume, within job.Limits
 		added = n > 0
 		return err
 	})
-	if over, ok := errors.AsType[*job.FieldError](err); ok {
-		return false, over
-	}
 	return added, tried(err, "write volume %s to %s", v.Name, s.name)
 }
 
@@ -48,23 +44,14 @@ func (s *Store) InsertVolume(ctx context.Context, v vm.Volume, within job.Limits
 func (s *Store) UpdateVolume(ctx context.Context, id string, change func(*vm.Volume) error) (v vm.Volume, err error) {
 	var refused error
 	err = s.transaction(ctx, func(tx *tx) error {
-		if v, err = only(query(ctx, tx, scanDoc[vm.Volume], `SELECT doc FROM volumes WHERE id = ?`+s.dialect.lock("volumes"), id)); err != nil {
-			return err
-		}
-		if refused = change(&v); refused != nil {
+		v, err = changeDoc(ctx, s, tx, "volumes", "id", id, func(v *vm.Volume) error {
+			refused = change(v)
 			return refused
-		}
-		doc, err := json.Marshal(v)
-		if err == nil {
-			_, err = tx.ExecContext(ctx, `UPDATE volumes SET doc = ? WHERE id = ?`, string(doc), id)
-		}
+		})
 		return err
 	})
-	switch {
-	case refused != nil:
+	if refused != nil {
 		return v, refused
-	case errors.Is(err, job.ErrNotFound):
-		return v, err
 	}
 	return v, tried(err, "write volume %s to %s", id, s.name)
 }
