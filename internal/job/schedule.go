@@ -124,10 +124,10 @@ func (s *ScheduleSpec) Check() error {
 	if !fits(scheduleName, s.Name, 63) {
 		return field("name", "use letters, digits, dots, dashes and _, at most 63", "%.80q is not a schedule's name", s.Name)
 	}
-	if bad := oneOf("overlap", s.Overlap, true, Overlaps...); bad != nil {
+	if bad := OneOf("overlap", s.Overlap, true, Overlaps...); bad != nil {
 		return bad
 	}
-	if bad := oneOf("missed", s.Missed, true, MissedKinds...); bad != nil {
+	if bad := OneOf("missed", s.Missed, true, MissedKinds...); bad != nil {
 		return bad
 	}
 	if s.Manifest.Stdin == StdinOpen || s.Manifest.TTY {

@@ -112,7 +112,9 @@ func (m Manifest) validateTask() []*FieldError {
 	return nil
 }
 
-func oneOf[T ~string](name string, v T, required bool, valid ...T) *FieldError {
+// OneOf returns what is wrong with a word that has to be one of some, or empty unless it is
+// required; nil: nothing.
+func OneOf[T ~string](name string, v T, required bool, valid ...T) *FieldError {
 	if v == "" && !required || slices.Contains(valid, v) {
 		return nil
 	}

@@ -1,12 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -224,11 +224,8 @@ func oldestFirst(f job.Filter) bool { return f.Sort == "created_at" }
 // checkFilter returns how many jobs to list, and the ID after which to go on ("": at the
 // beginning).
 func checkFilter(f job.Filter) (limit int, cursor string, err error) {
-	if f.Status != "" && !f.Status.Valid() {
-		return 0, "", unknown("status", f.Status, job.Statuses)
-	}
-	if f.Reason != "" && !slices.Contains(job.Reasons, f.Reason) {
-		return 0, "", unknown("reason", f.Reason, job.Reasons)
+	if bad := cmp.Or(job.OneOf("status", f.Status, false, job.Statuses...), job.OneOf("reason", f.Reason, false, job.Reasons...)); bad != nil {
+		return 0, "", bad
 	}
 	if err := job.ListingOfJobs().Check(job.Query{Text: f.Text, Sort: f.Sort, Label: f.Label}); err != nil {
 		return 0, "", err
@@ -238,15 +235,9 @@ func checkFilter(f job.Filter) (limit int, cursor string, err error) {
 			return 0, "", &job.FieldError{Field: name, Problem: "has a NUL byte or is not valid UTF-8", Remedy: "give plain text"}
 		}
 	}
-	limit = f.Limit
-	if limit == 0 {
-		limit = defaultLimit
-	}
-	if limit < 1 || limit > maxLimit {
-		return 0, "", &job.FieldError{
-			Field: "limit", Problem: fmt.Sprintf("%d is out of range", f.Limit),
-			Remedy: fmt.Sprintf("give 1 to %d", maxLimit),
-		}
+	limit = cmp.Or(f.Limit, defaultLimit)
+	if err := job.Within("limit", int64(limit), 1, maxLimit); err != nil {
+		return 0, "", err
 	}
 	if f.Cursor != "" {
 		if cursor, err = decodeCursor(f); err != nil {
@@ -254,14 +245,6 @@ func checkFilter(f job.Filter) (limit int, cursor string, err error) {
 		}
 	}
 	return limit, cursor, nil
-}
-
-func unknown[T ~string](field string, word T, known []T) error {
-	words := make([]string, len(known))
-	for i, w := range known {
-		words[i] = string(w)
-	}
-	return &job.FieldError{Field: field, Problem: fmt.Sprintf("%q is unknown", string(word)), Remedy: "use one of: " + strings.Join(words, ", ")}
 }
 
 // scanSummary reads a list's fields from the job's document, where they have
