@@ -281,10 +281,14 @@ func TestBrowser_EveryPageFits(t *testing.T) {
 	}
 	fits := func(name, path string) {
 		t.Helper()
-		for _, window := range []int64{1400, 390} {
-			for _, scheme := range schemes {
-				browsertest.Do(t, ctx, chromedp.EmulateViewport(window, 900), colours(scheme), chromedp.Navigate("http://"+addr+path))
-				<-time.After(300 * time.Millisecond)
+		for _, scheme := range schemes {
+			browsertest.Do(t, ctx, colours(scheme), chromedp.Navigate("http://"+addr+path))
+			<-time.After(300 * time.Millisecond)
+			for _, window := range []int64{1400, 390} {
+				browsertest.Do(t, ctx, chromedp.EmulateViewport(window, 900))
+				for browsertest.Read(t, ctx, chromedp.Evaluate[int64](`innerWidth`)) != window {
+					<-time.After(5 * time.Millisecond)
+				}
 				if width := browsertest.Read(t, ctx, chromedp.Evaluate[int64](`document.documentElement.scrollWidth`)); width > window {
 					t.Errorf("%s is %d wide in a window of %d", path, width, window)
 				}
