@@ -233,3 +233,16 @@ sign_sums() {
     [[ -z ${image_signature}${image_signer}${image_keyring} ]]
   done
 }
+
+@test "a key that is no longer good signs nothing" {
+  local word
+  vendor_signs
+  for word in EXPKEYSIG REVKEYSIG EXPSIG; do
+    stub_program gpgv "printf '%s\n' '[GNUPG:] ${word} 0123 vendor' '[GNUPG:] VALIDSIG ${vendor_key} 2026-01-01 1 0 4 0 1 10 00 ${vendor_key}'"
+    run image_obtain "${dir}" ''
+    [[ ${status} -eq 5 && ${output} == *"is not signed by its vendor's key"* ]]
+  done
+  stub_program gpgv "printf '%s\n' '[GNUPG:] GOODSIG 0123 vendor' '[GNUPG:] VALIDSIG ${vendor_key} 2026-01-01 1 0 4 0 1 10 00 ${vendor_key}'"
+  run image_obtain "${dir}" ''
+  [[ ${status} -eq 0 ]]
+}

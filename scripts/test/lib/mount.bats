@@ -150,3 +150,49 @@ refute_called() { # <program...>
   ask_unmount 10
   [[ ${guest_exit} -eq 9 && ${guest_out} == *'linus-volume busy: target is busy'* && -e ${root}/mounted ]]
 }
+
+@test "what would be done is said, and not done" {
+  dry_run=yes
+  mounts
+  [[ ${status} -eq 0 && ${output} == *"LINUS_PLAN:in the VM, through its agent: mount it at ${VOLUME_PATH} (rw)"* ]]
+  volume_key=scsi2
+  unmounts running no
+  [[ ${status} -eq 0 && ${output} == *'LINUS_PLAN:in the VM, through its agent: umount'* && ! -s ${root}/calls ]]
+}
+
+@test "a guest whose fstab cannot be written is told of, and another is not" {
+  mounts
+  [[ ${output} != *'does not mount volume'* ]]
+  rm "${root}/mounted" "${root}/etc/fstab"
+  mkdir "${root}/etc/fstab.linus"
+  mounts
+  [[ ${status} -eq 0 && ${output} == *'VM 250 does not mount volume 300 when it boots'* ]]
+}
+
+unmounts() { # <the VM's status> <whether it is suspended>
+  local -r is=$1 suspended=$2
+  require_vm() { :; }
+  vm_expect_status() { vm_status=${is}; }
+  vm_find_suspended() { vm_suspended=${suspended}; }
+  status=0
+  output=$(unmount_volume 2>&1) || status=$?
+}
+
+@test "a volume is unmounted where it may be mounted, and only the guest's word counts" {
+  mounts
+  volume_key='' unmounts running no
+  [[ ${status} -eq 0 && -e ${root}/mounted ]]
+  volume_key=scsi2
+  unmounts stopped no
+  [[ ${status} -eq 0 && -e ${root}/mounted ]]
+  unmounts stopped yes
+  [[ ${status} -eq 5 && ${output} == *'is suspended, and has volume 300 mounted in its memory'* && -e ${root}/mounted ]]
+  unmounts running no
+  [[ ${status} -eq 0 && ! -e ${root}/mounted ]]
+  guest_exec() { guest_exit=0 guest_out='all is well'; }
+  unmounts running no
+  [[ ${status} -eq 5 && ${output} == *'could not be unmounted'* ]]
+  guest_exec() { guest_exit=1 guest_out='linus-volume unmounted'; }
+  unmounts running no
+  [[ ${status} -eq 5 && ${output} == *'could not be unmounted'* ]]
+}

@@ -78,6 +78,10 @@ setup() {
 @test "a nonce that could break the frame is refused" {
   LINUS_NONCE='a:b' run result_begin 1
   [[ ${status} -eq 1 && ${output} != *LINUS_BEGIN* ]]
+  run result_begin 1
+  [[ ${status} -eq 0 && -z ${output} ]]
+  run result_end 0
+  [[ -z ${output} ]]
   LINUS_NONCE='aB-_9' run result_begin 1
   [[ ${status} -eq 0 && ${output} == LINUS_BEGIN:aB-_9 ]]
 }

@@ -2,7 +2,7 @@
 # lib/retry.sh: changes that count only when they can be read back.
 
 # The library's globals are set and read across files; each test is a subshell.
-# shellcheck disable=SC2030,SC2031,SC2034,SC2154
+# shellcheck disable=SC2030,SC2031,SC2034,SC2154,SC2312,SC2317
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
@@ -41,7 +41,7 @@ count_tries() { # count
   # shellcheck disable=SC2016 # the inner shell's own variables
   retry_change never 5 sh -c 'echo "got timeout" >&2' >"${BATS_TEST_TMPDIR}/told" 2>/dev/null
   count=$(grep -c '^LINUS_LOCK_RETRY:[1-5]/6$' "${BATS_TEST_TMPDIR}/told")
-  [[ ${count} -eq 5 ]]
+  [[ ${count} -eq 5 && $(grep -c LINUS_LOCK_RETRY "${BATS_TEST_TMPDIR}/told") -eq 5 ]]
   retry_change never 5 sh -c 'echo "no space left" >&2' >"${BATS_TEST_TMPDIR}/told" 2>/dev/null
   [[ ! -s ${BATS_TEST_TMPDIR}/told ]]
 }
@@ -89,4 +89,43 @@ count_tries() { # count
   while read -r pause; do
     [[ ${pause} =~ ^[0-6]\.[0-9]{3}$ ]]
   done <"${BATS_TEST_TMPDIR}/pauses"
+}
+
+@test "Proxmox is told of the config that a change was chosen by, where it takes that" {
+  # shellcheck disable=SC2016 # the inner shell's own variables
+  local -r told=(sh -c 'echo "$*" >"$0"' "${record}")
+  vm_digest=0123
+  retry_by=digest retry_change never 5 "${told[@]}" 2>/dev/null
+  [[ $(<"${record}") == '--digest 0123' ]]
+  retry_by=guard retry_change never 5 "${told[@]}" 2>/dev/null
+  [[ -z $(<"${record}") ]]
+  retry_change never 5 "${told[@]}" 2>/dev/null
+  [[ -z $(<"${record}") ]]
+  vm_digest=''
+  retry_by=digest retry_change never 5 "${told[@]}" 2>/dev/null
+  [[ -z $(<"${record}") ]]
+}
+
+@test "a further try for which the way is not clear is not made" {
+  clear_way() { retry_landed=hopeless; }
+  # shellcheck disable=SC2016 # the inner shell's own variables
+  retry_clear=clear_way retry_change never 5 sh -c 'echo >>"$1"; echo "got timeout" >&2' sh "${record}" 2>/dev/null
+  count_tries
+  [[ ${retry_landed} == hopeless && ${count} -eq 1 ]]
+}
+
+@test "a change that did not land is told with what helps: quorum, room, or the caller's word" {
+  declare -gA vm_config=([scsi0]='local-lvm:vm-100-disk-0,size=10G')
+  helps() { # <what Proxmox says> <kind> <what helps>
+    run_said=$1 result_remedy=''
+    result_fail() {
+      [[ -n ${result_remedy} ]] || result_remedy="$1: $3"
+    }
+    retry_fail what remedy
+    [[ ${result_remedy} == "$2: $3"* ]]
+  }
+  helps 'cluster not ready - no quorum?' config 'bring the other nodes'
+  helps "unable to open file '/etc/pve/nodes/pve/qemu-server/100.conf.tmp.1' - Permission denied" config 'bring the other nodes'
+  helps "unable to open file '/etc/other' - Permission denied" vm remedy
+  helps 'write error: No space left on device' vm 'free some space on local-lvm '
 }

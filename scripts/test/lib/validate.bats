@@ -52,7 +52,7 @@ refuses() { # <function> <value...>
 
 @test "ssh keys: one public key on one line" {
   accepts validate_ssh_key 'ssh-ed25519 AAAA' 'ssh-rsa AAAA== me@host with words' 'ecdsa-sha2-nistp256 AAAA=' 'sk-ssh-ed25519@openssh.com AAAA'
-  refuses validate_ssh_key '' 'ssh-ed25519' 'ssh-dss AAAA' $'ssh-ed25519 AAAA\nssh-ed25519 BBBB' 'command="x" ssh-ed25519 AAAA' '-----BEGIN OPENSSH PRIVATE KEY-----'
+  refuses validate_ssh_key '' 'ssh-ed25519' 'ssh-dss AAAA' $'ssh-ed25519 AAAA\nssh-ed25519 BBBB' $'ssh-ed25519 AAAA me\e[2K' 'command="x" ssh-ed25519 AAAA' '-----BEGIN OPENSSH PRIVATE KEY-----'
 }
 
 @test "a missing tool is exit 2" {
