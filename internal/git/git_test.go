@@ -146,11 +146,26 @@ func (w *world) inVM(q job.RepositoryCall, c job.Checkout) string {
 	return at
 }
 
+// begun is a job whose task finds its repository at a path.
+func begun(t *testing.T) (w *world, q job.RepositoryCall, c job.Checkout, at string) {
+	t.Helper()
+	w = overHTTPS(t)
+	q = w.call()
+	c, err := w.git.Fetch(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, q, c, w.inVM(q, c)
+}
+
 // bundle is what a VM makes of its commits.
-func (w *world) bundle(at string, c job.Checkout) []byte {
+func (w *world) bundle(at string, c job.Checkout, refs ...string) []byte {
 	w.t.Helper()
+	if refs == nil {
+		refs = []string{"HEAD"}
+	}
 	name := filepath.Join(w.t.TempDir(), "bundle")
-	w.Git(at, "bundle", "create", "-q", name, "HEAD", "--not", c.Commit)
+	w.Git(at, slices.Concat([]string{"bundle", "create", "-q", name}, refs, []string{"--not", c.Commit})...)
 	data, err := os.ReadFile(name)
 	if err != nil {
 		w.t.Fatal(err)
@@ -293,13 +308,13 @@ func TestWay_IsGitsAlone(t *testing.T) {
 		return way, err
 	}
 	w.bounded(0)
-	ask := func(proxy *url.URL, user *url.Userinfo) string {
+	ask := func(method string, proxy *url.URL, user *url.Userinfo) string {
 		c, err := net.Dial("tcp", proxy.Host)
 		if err != nil {
 			return err.Error()
 		}
 		defer c.Close() //nolint:errcheck // only asked
-		head := "CONNECT git.example:443 HTTP/1.1\r\nHost: git.example:443\r\n"
+		head := method + " git.example:443 HTTP/1.1\r\nHost: git.example:443\r\n"
 		if user != nil {
 			head += "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user.String())) + "\r\n"
 		}
@@ -311,14 +326,17 @@ func TestWay_IsGitsAlone(t *testing.T) {
 		if proxy := w.proxy(); proxy != nil && asked.CompareAndSwap(0, 1) {
 			before := dialled.Load()
 			for _, user := range []*url.Userinfo{nil, url.User("linus"), url.UserPassword("linus", "x"), url.UserPassword("other", proxy.User.String()), url.UserPassword("", "")} {
-				if got := ask(proxy, user); got != "HTTP/1.1 407 Proxy Authentication Required" {
+				if got := ask(http.MethodConnect, proxy, user); got != "HTTP/1.1 407 Proxy Authentication Required" {
 					t.Errorf("%v: it answers %q", user, got)
 				}
+			}
+			if got := ask(http.MethodOptions, proxy, proxy.User); got != "HTTP/1.1 407 Proxy Authentication Required" {
+				t.Errorf("what git does not ask: %q", got)
 			}
 			if dialled.Load() != before {
 				t.Error("the way was opened for somebody else")
 			}
-			if got := ask(proxy, proxy.User); got != "HTTP/1.1 200 OK" {
+			if got := ask(http.MethodConnect, proxy, proxy.User); got != "HTTP/1.1 200 OK" {
 				t.Errorf("with git's password: %q", got)
 			}
 		}
@@ -376,6 +394,12 @@ func TestFetch_Refuses(t *testing.T) {
 	w.refused = "git.example:443 is not reached: its address is not public"
 	fetch(func(q *job.RepositoryCall) { q.Repository.URL = "https://git.example/other.git" }, w.refused)
 	w.refused = ""
+	fetch(func(q *job.RepositoryCall) { q.Commit = strings.Repeat("a", 40) }, "it no longer has commit "+strings.Repeat("a", 40))
+	w.serve = func(rw http.ResponseWriter, r *http.Request, site http.Handler) {
+		gittest.Behind("x", site).ServeHTTP(rw, r)
+	}
+	fetch(func(*job.RepositoryCall) {}, "the server requires a login, or does not accept the credential")
+	w.serve = nil
 	empty := filepath.Join(filepath.Dir(w.Bare), "empty.git")
 	w.Git(w.Dir, "init", "-q", "--bare", empty)
 	fetch(func(q *job.RepositoryCall) { q.Repository.URL = "https://git.example/empty.git" }, "it has no commit yet")
@@ -404,9 +428,21 @@ func TestFetch_Refs(t *testing.T) {
 		if got := w.Git(at, "rev-parse", "HEAD"); got != want.Commit {
 			t.Errorf("%q: the task finds %s", ref, got)
 		}
+		if name := strings.Replace(want.Ref, "refs/heads/", "refs/remotes/origin/", 1); name != "" && w.Git(at, "rev-parse", name+"^{commit}") != want.Commit {
+			t.Errorf("%q: the task does not find %s", ref, name)
+		}
+		if _, err := os.Stat(filepath.Join(at, ".git", "FETCH_HEAD")); err == nil {
+			t.Errorf("%q: the task finds where it was fetched from", ref)
+		}
 	}
 	q := w.call(func(q *job.RepositoryCall) { q.Commit = first })
 	if c, err := w.git.Fetch(t.Context(), q); err != nil || c.Commit != first {
+		t.Errorf("%+v, %v", c, err)
+	}
+	// A server may lead to what is no branch.
+	w.Git(w.Bare, "update-ref", "refs/other/main", first)
+	w.Git(w.Bare, "symbolic-ref", "HEAD", "refs/other/main")
+	if c, err := w.git.Fetch(t.Context(), w.call()); err != nil || c != (job.Checkout{Ref: "HEAD", Commit: first}) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -419,9 +455,16 @@ func TestFetch_Submodules(t *testing.T) {
 	w.Git(w.Work, "config", "-f", ".gitmodules", "submodule.vendor/lib.url", "../lib.git")
 	w.Commit(w.Work, "b.txt", "two\n")
 	w.Git(w.Work, "push", "-q", w.Bare, "main")
-	q := w.call(func(q *job.RepositoryCall) { q.Repository.Submodules = true })
+	q := w.call()
 	c, err := w.git.Fetch(t.Context(), q)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(w.inVM(q, c), ".git", "modules")); err == nil {
+		t.Error("they were fetched, and nobody has asked for them")
+	}
+	q.Repository.Submodules = true
+	if c, err = w.git.Fetch(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
 	at := w.inVM(q, c)
@@ -442,12 +485,23 @@ func TestFetch_Submodules(t *testing.T) {
 func TestFetch_SubmodulesAreBounded(t *testing.T) {
 	w := overHTTPS(t)
 	q := w.call(func(q *job.RepositoryCall) { q.Repository.Submodules = true })
-	for _, text := range []string{"", "[submodule \"x\"]\n\turl = ../x.git\n", "[other]\n\tpath\n"} {
+	for _, text := range []string{"", "[submodule \"x\"]\n\turl = ../x.git\n", "[other]\n\tpath\n",
+		"[submodule \"x\"]\n\turl = ../x.git\n\tpath = a.txt\n", "[submodule \"x\"]\n\turl = ../x.git\n\tpath = nothing\n", "[submodule]\n\turl = ../x.git\n\tpath = a.txt\n",
+		described(50), described(1, strings.Repeat("x", 200))} {
 		w.Commit(w.Work, ".gitmodules", text)
 		w.Git(w.Work, "push", "-q", w.Bare, "main")
 		if _, err := w.git.Fetch(t.Context(), q); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+	for text, want := range map[string]string{
+		described(51): "it has more than 50 submodules", described(1, "../../x"): "has a name that is not taken", described(1, "x/../../x"): "has a name that is not taken",
+		described(1, ".git"): "has a name that is not taken", described(1, "x//y"): "has a name that is not taken", described(1, strings.Repeat("x", 201)): "has a name that is not taken",
+	} {
+		w.Commit(w.Work, ".gitmodules", text)
+		w.Git(w.Work, "push", "-q", w.Bare, "main")
+		_, err := w.git.Fetch(t.Context(), q)
+		mustFail(t, err, want)
 	}
 	lib := filepath.Join(w.Dir, "lib")
 	w.Git(w.Dir, "init", "-q", "--initial-branch=main", lib)
@@ -466,6 +520,19 @@ func TestFetch_SubmodulesAreBounded(t *testing.T) {
 	w.bounded(500 << 10)
 	_, err := w.git.Fetch(t.Context(), q)
 	mustFail(t, err, "the limit is 512000")
+}
+
+// described is a .gitmodules of so many submodules that are not there, of which some have these names.
+func described(n int, names ...string) string {
+	var text strings.Builder
+	for i := range n {
+		name := fmt.Sprint("x", i)
+		if i < len(names) {
+			name = names[i]
+		}
+		fmt.Fprintf(&text, "[submodule %q]\n\tpath = nothing\n\turl = ../x.git\n", name)
+	}
+	return text.String()
 }
 
 // A submodule is no way to what the credential is not for.
@@ -493,13 +560,7 @@ func TestSSH_SubmodulesAreWhereTheCredentialIsFor(t *testing.T) {
 
 // What comes from a VM is not what it should be.
 func TestTake_Hostile(t *testing.T) {
-	w := overHTTPS(t)
-	q := w.call()
-	c, err := w.git.Fetch(t.Context(), q)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := w.inVM(q, c)
+	w, q, c, at := begun(t)
 	w.Commit(at, "b.txt", "two\n")
 	good := w.bundle(at, c)
 	head, pack, _ := bytes.Cut(good, []byte("\n\n"))
@@ -516,10 +577,13 @@ func TestTake_Hostile(t *testing.T) {
 	}
 	w.Git(at, "reset", "-q", "--soft", w.Git(at, "commit-tree", "-p", "HEAD", "-m", "evil", strings.TrimSpace(string(tree))))
 	dotgit := w.bundle(at, c)
+	w.Git(at, "tag", "-a", "-m", "one", "v1", "HEAD~")
+	tagged := bytes.Replace(w.bundle(at, c, "v1"), []byte(" refs/tags/v1\n"), []byte(" HEAD\n"), 1)
 	for name, data := range map[string][]byte{
 		"nothing": nil, "no bundle": []byte("hello\n\n"), "no end": head, "another ref": line(strings.Repeat("a", 40) + " refs/heads/main"), "HEAD twice": line(strings.Repeat("a", 40) + " HEAD"),
 		"cut": good[:len(good)-30], "damaged": damaged, "no pack": append(bytes.Clone(head), "\n\n"...), "v3": bytes.Replace(good, []byte("# v2"), []byte("# v3"), 1),
 		"a commit that is not there": append([]byte("# v2 git bundle\n"+strings.Repeat("a", 40)+" HEAD\n\n"), pack...), "a .git in its tree": dotgit,
+		"no refs": append([]byte("# v2 git bundle\n\n"), pack...), "a tag": tagged,
 		"a long line": append([]byte("# v2 git bundle\n-"+strings.Repeat("a", 1<<20)+"\n\n"), pack...),
 	} {
 		got := c
@@ -527,6 +591,10 @@ func TestTake_Hostile(t *testing.T) {
 		if malformed := new(job.MalformedBundle); !errors.As(err, &malformed) {
 			t.Errorf("%s: %v, %+v", name, err, got)
 		}
+	}
+	for _, text := range []string{c.Commit + " refs/heads/main", "main HEAD", " HEAD", c.Commit + " HEAD", c.Commit} { // these are read no further
+		_, err := w.take(q, new(job.Checkout), line(text))
+		mustFail(t, err, fmt.Sprintf("it has the ref %q", text))
 	}
 	if _, err := w.take(q, &c, good); err != nil || c.Commits != 1 {
 		t.Errorf("after all that: %+v, %v", c, err)
@@ -539,13 +607,7 @@ func TestTake_Hostile(t *testing.T) {
 // An object that says it is larger than any memory is not made room for, and what an engine cannot do
 // says nothing of the bundle: it is not as one that is malformed.
 func TestTake_WhatTheEngineCannotDo(t *testing.T) {
-	w := overHTTPS(t)
-	q := w.call()
-	c, err := w.git.Fetch(t.Context(), q)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := w.inVM(q, c)
+	w, q, c, at := begun(t)
 	w.Commit(at, "b.txt", "two\n")
 	good := w.bundle(at, c)
 	fails := func(ctx context.Context, bundle io.Reader, want string) {
@@ -593,13 +655,7 @@ func TestTake_WhatTheEngineCannotDo(t *testing.T) {
 // What a VM has committed is not read before its size is known: a file of zeros, which is nothing in a
 // bundle, is in the patch by its name.
 func TestTake_LargeFilesAreNotRead(t *testing.T) {
-	w := overHTTPS(t)
-	q := w.call()
-	c, err := w.git.Fetch(t.Context(), q)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := w.inVM(q, c)
+	w, q, c, at := begun(t)
 	for name, size := range map[string]int64{"zeros": 264 << 20, "small": 1000} {
 		f, err := os.Create(filepath.Join(at, name))
 		if err == nil {
@@ -622,6 +678,52 @@ func TestTake_LargeFilesAreNotRead(t *testing.T) {
 	w.Commit(at, "small", "\x00")
 	if patch, err = w.take(q, &c, w.bundle(at, c)); err != nil || c.Files != 3 || !strings.Contains(patch, " zeros => elsewhere | Bin\n") || strings.Contains(patch, "b/elsewhere") || !strings.Contains(patch, "rename to there") || !strings.Contains(patch, "GIT binary patch") {
 		t.Errorf("%+v, %v, patch of %d bytes: %.2000s", c, err, len(patch), patch)
+	}
+}
+
+// What is in no commit is in the patch, and is not what is pushed.
+func TestTake_Uncommitted(t *testing.T) {
+	w, q, c, at := begun(t)
+	w.Git(at, "update-ref", "refs/linus/uncommitted", w.Commit(at, "b.txt", "two\n"))
+	got := c
+	patch, err := w.take(q, &got, w.bundle(at, c, "refs/linus/uncommitted"))
+	if err != nil || !got.Uncommitted || got.Head != "" || got.Commits != 0 || got.Files != 1 || !strings.Contains(patch, "\n+two\n") {
+		t.Errorf("%+v, %v, patch %s", got, err, patch)
+	}
+	// A patch beyond the bound, or beyond what its summary leaves of that, is none, and all else is.
+	w.Git(at, "mv", "b.txt", strings.Repeat("n", 200))
+	for i := range 40 {
+		if err := os.WriteFile(filepath.Join(at, fmt.Sprint(i, strings.Repeat("x", 100))), bytes.Repeat([]byte("line\n"), 100), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Commit(at, "c.txt", "three\n")
+	bundle := w.bundle(at, c)
+	for most, want := range map[int64]bool{1: false, 1000: false, 10_000: false, 1 << 20: true} {
+		got = c
+		patch, err := w.git.Take(t.Context(), q, &got, bytes.NewReader(bundle), most)
+		if err != nil || got.Files != 42 || got.Commits != 2 || (patch != nil) != want {
+			t.Errorf("%d bytes: %+v, %v, patch %v", most, got, err, patch != nil)
+		}
+		if patch != nil {
+			_ = patch.Close()
+		}
+	}
+}
+
+// Of files that are no text so many are in a patch, together, and no more.
+func TestTake_BinaryFilesAreBounded(t *testing.T) {
+	w, q, c, at := begun(t)
+	zeros := strings.Repeat("\x00", 4<<20)
+	for n := range 5 {
+		w.Commit(at, fmt.Sprint("zeros", n), zeros[:len(zeros)-1]+fmt.Sprint(n))
+		if n < 3 {
+			continue
+		}
+		got := c
+		if patch, err := w.take(q, &got, w.bundle(at, c)); err != nil || got.Files != n+1 || strings.Count(patch, "GIT binary patch") != map[int]int{3: 4, 4: 0}[n] || strings.Count(patch, "b/zeros0") == 0 {
+			t.Errorf("%d: %+v, %v, patch of %d bytes: %.2000s", n, got, err, len(patch), patch)
+		}
 	}
 }
 
@@ -702,7 +804,7 @@ func TestGit_GivesUp(t *testing.T) {
 	}
 }
 
-// Not all jobs' repositories are fetched at once, nor checked, and neither waits for the other.
+// Not all jobs' repositories are fetched or pushed at once, nor checked, and neither waits for the other.
 func TestGit_SomeAtOnce(t *testing.T) {
 	w := overHTTPS(t)
 	c, err := w.git.Fetch(t.Context(), w.call())
@@ -712,7 +814,7 @@ func TestGit_SomeAtOnce(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	entered := make(chan string, 100)
 	w.way = func(ctx context.Context, _ job.Repository, _ func(job.CredentialUse)) (git.Transport, error) {
-		entered <- "fetch"
+		entered <- "at a server"
 		<-ctx.Done()
 		return git.Transport{}, ctx.Err()
 	}
@@ -720,7 +822,13 @@ func TestGit_SomeAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 12 {
 		q := w.call(func(q *job.RepositoryCall) { q.Job = fmt.Sprint("job-", i) })
-		all.Go(func() { _, _ = w.git.Fetch(ctx, q) })
+		all.Go(func() {
+			if i%2 == 0 {
+				_, _ = w.git.Fetch(ctx, q)
+			} else {
+				_ = w.git.Push(ctx, q, c.Commit)
+			}
+		})
 		all.Go(func() {
 			got := c
 			_, _ = w.git.Take(ctx, q, &got, readerFunc(func([]byte) (int, error) {
@@ -734,7 +842,7 @@ func TestGit_SomeAtOnce(t *testing.T) {
 	for range 10 {
 		in[<-entered]++
 	}
-	if within(200*time.Millisecond, func() bool { return len(entered) > 0 }) || in["fetch"] != 8 || in["take"] != 2 {
+	if within(200*time.Millisecond, func() bool { return len(entered) > 0 }) || in["at a server"] != 8 || in["take"] != 2 {
 		t.Errorf("at once: %v, and %d more", in, len(entered))
 	}
 	end()

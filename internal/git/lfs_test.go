@@ -104,6 +104,25 @@ func TestLFS_Refuses(t *testing.T) {
 	_, err = w.git.Fetch(t.Context(), q)
 	mustFail(t, err, "git.example has something else in its place")
 	w.Large = nil
+	w.serve = func(rw http.ResponseWriter, r *http.Request, site http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/objects/batch") {
+			_, _ = rw.Write([]byte("<html>"))
+			return
+		}
+		site.ServeHTTP(rw, r)
+	}
+	_, err = w.git.Fetch(t.Context(), q)
+	mustFail(t, err, "git.example does not answer as a server of Git LFS")
+	w.serve = nil
+	w.Elsewhere = "https://%zz"
+	_, err = w.git.Fetch(t.Context(), q)
+	mustFail(t, err, "is not a URL")
+	w.Elsewhere = ""
+	w.Commit(w.Work, "one.bin", strings.Replace(w.Pointer([]byte("one")), "size 3", "size 4", 1))
+	w.Git(w.Work, "push", "-q", w.Bare, "main")
+	_, err = w.git.Fetch(t.Context(), q)
+	mustFail(t, err, "git.example has something else in its place")
+	w.Commit(w.Work, "one.bin", w.Pointer([]byte("one")))
 	w.Commit(w.Work, "gone.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:"+strings.Repeat("0", 64)+"\nsize 4\n")
 	w.Git(w.Work, "push", "-q", w.Bare, "main")
 	_, err = w.git.Fetch(t.Context(), q)
@@ -140,9 +159,14 @@ func TestLFS_LeadsNowhereElse(t *testing.T) {
 		_, err = w.git.Fetch(t.Context(), q)
 		mustFail(t, err, led)
 	}
-	w.Elsewhere, w.Large = "file://"+w.Bare, nil
-	_, err := w.git.Fetch(t.Context(), q)
-	mustFail(t, err, "is not a place that they are fetched from")
+	for _, site := range []string{"file://" + w.Bare, "https://user:word@cdn.example"} {
+		w.Elsewhere, w.Large = site, nil
+		_, err := w.git.Fetch(t.Context(), q)
+		mustFail(t, err, "is not a place that they are fetched from")
+		if strings.Contains(err.Error(), "word") {
+			t.Errorf("it is told: %v", err)
+		}
+	}
 	mu.Lock()
 	defer mu.Unlock()
 	if len(came) > 0 {
@@ -244,10 +268,19 @@ func TestGit_RunsWhatItHasLookedFor(t *testing.T) {
 	mustFail(t, err, `exec: "ssh": executable file not found`)
 	for _, tool := range []string{"git", "ssh"} {
 		if err := os.WriteFile(filepath.Join(dir, tool), []byte("#!/bin/sh\necho it is this one, "+
-			"with ${GIT_DIR:-no other repository}, $(ulimit -d) KiB, $(read -r n </proc/self/oom_score_adj; echo $n), and ${GIT_SSH_COMMAND%% *} >&2\n[ \"$GIT_SSH_COMMAND\" = \"\" ]\n"), 0o700); err != nil { //nolint:gosec // it is run
+			"with ${GIT_DIR:-no other repository}, $(ulimit -d) KiB, $(read -r n </proc/self/oom_score_adj; echo $n), and ${GIT_SSH_COMMAND%% *} ${https_proxy:+by a proxy with ${GIT_SSL_CAINFO:-the roots of the machine}}>&2\n[ \"$GIT_SSH_COMMAND$https_proxy\" = \"\" ]\n"), 0o700); err != nil { //nolint:gosec // it is run
 			t.Fatal(err)
 		}
 	}
 	_, err = g.Fetch(t.Context(), q)
 	mustFail(t, err, "git ls-remote: it is this one, with no other repository, 262144 KiB, 1000, and "+filepath.Join(dir, "ssh"))
+	way.Key = []byte("no key")
+	_, err = g.Fetch(t.Context(), q)
+	mustFail(t, err, "read the credential's private key")
+	way.Key = nil
+	_, err = g.Fetch(t.Context(), q)
+	mustFail(t, err, "by a proxy with the roots of the machine")
+	way.CA = []byte("one")
+	_, err = g.Fetch(t.Context(), q)
+	mustFail(t, err, "/ca.pem")
 }

@@ -108,10 +108,11 @@ func submoduleURL(base, text string) (string, error) {
 		at, err := url.Parse(base)
 		if err != nil || at.Scheme == "" {
 			host, below, _ := strings.Cut(base, ":")
-			return host + ":" + path.Join(below, text), nil
+			text = host + ":" + path.Join(below, text)
+		} else {
+			at.Path = path.Join(at.Path, text)
+			text = at.String()
 		}
-		at.Path = path.Join(at.Path, text)
-		text = at.String()
 	}
 	own, err := job.Repository{URL: base}.Where()
 	if err != nil {

@@ -46,7 +46,7 @@ func (g *Git) Take(ctx context.Context, q job.RepositoryCall, c *job.Checkout, b
 	}
 	for ref, commit := range refs {
 		if got, err := g.commit(ctx, at, commit); err != nil || got != commit {
-			err = fmt.Errorf("its %s is no commit: %w", ref, cmp.Or(err, errors.New("it is something else")))
+			err = fmt.Errorf("its %s is no commit: %w", ref, cmp.Or(err, error(&job.MalformedBundle{Err: errors.New("it is something else")})))
 			return nil, malformed(err)
 		}
 		if _, err := g.git(ctx, at, nil, nil, "rev-list", "--objects", "--quiet", commit, "--not", c.Commit); err != nil {
@@ -138,7 +138,7 @@ func (g *Git) patch(ctx context.Context, at, id string, c *job.Checkout, last st
 	name := filepath.Join(g.dir(id), job.PatchArtifact)
 	defer os.Remove(name) //nolint:errcheck // it stays open
 	limited := &Git{o: g.o}
-	limited.o.MaxBytes = most - int64(len(stat))
+	limited.o.MaxBytes = max(0, most-int64(len(stat))) // less than none would be no bound to a shell
 	diff = append(diff, "--output="+name, c.Commit, last, "--")
 	for _, path := range large {
 		diff = append(diff, ":(exclude,literal)"+path)
