@@ -96,6 +96,7 @@ var arrows = map[string][]string{
 	"internal/lazyregexp":  {},
 	"internal/handover":    {},
 	"internal/lock":        {},
+	"internal/sleep":       {},
 	"internal/term":        {},
 	"internal/intake":      {},
 	"internal/junit":       {},
@@ -150,7 +151,7 @@ var arrows = map[string][]string{
 }
 
 // leaves may be imported by every package: they import none of ours.
-var leaves = []string{"internal/capped", "internal/envfile", "internal/lazyregexp", "internal/term", "internal/vm", "internal/wholefile"}
+var leaves = []string{"internal/capped", "internal/envfile", "internal/lazyregexp", "internal/sleep", "internal/term", "internal/vm", "internal/wholefile"}
 
 // testOnly are the packages that nothing but tests may import.
 var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/forgetest", "internal/githubtest", "internal/gittest", "internal/leaktest", "internal/loops", "internal/mutate", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest", "internal/wiretest"}
@@ -178,7 +179,7 @@ var onlyIn = map[string][]string{
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/capped", "internal/claude", "internal/envd", "internal/envfile", "internal/handover", "internal/job", "internal/lock", "internal/result", "internal/secret", "internal/term", "internal/vm", "internal/wholefile"}
+var standardOnly = []string{"internal/capped", "internal/claude", "internal/envd", "internal/envfile", "internal/handover", "internal/job", "internal/lock", "internal/result", "internal/secret", "internal/sleep", "internal/term", "internal/vm", "internal/wholefile"}
 
 // A VM's row is the fleet's: the executor of jobs, which has the VMs of its jobs in its hands,
 // changes none.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -180,11 +181,7 @@ func (p *Provider) awaitReport(ctx context.Context) {
 		if inv.Asked != "" || !job.IsClass(err, job.HostUnreachable) {
 			return
 		}
-		again := time.NewTimer(failedFor)
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			again.Stop()
+		if sleep.For(ctx, failedFor) != nil {
 			return
 		}
 	}

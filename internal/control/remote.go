@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 )
 
 // Remote is a server of the API on another machine.
@@ -47,9 +48,7 @@ func DialRemote(ctx context.Context, r Remote) (*Client, error) {
 			if !connected || !gone || time.Now().After(give) {
 				return nil, err
 			}
-			select {
-			case <-time.After(reconnectWait):
-			case <-ctx.Done():
+			if sleep.For(ctx, reconnectWait) != nil {
 				return nil, err
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"linus/internal/config"
 	"linus/internal/control"
+	"linus/internal/sleep"
 )
 
 const (
@@ -117,7 +118,7 @@ func (o Options) replace(ctx context.Context, conn *control.Conn, patience time.
 		if ends || errors.Is(err, control.ErrNoEngine) || errors.Is(err, control.ErrLost) {
 			return true // or it has ended on its own
 		}
-		if err != nil || pause(ctx, 50*time.Millisecond) != nil {
+		if err != nil || sleep.For(ctx, 50*time.Millisecond) != nil {
 			return false
 		}
 	}
@@ -145,7 +146,7 @@ func (o Options) connect(ctx context.Context) (*control.Conn, error) {
 			return nil, err
 		case said == readyWord:
 		case said == busyWord: // an engine is starting or ending
-			if err := pause(ctx, 100*time.Millisecond); err != nil {
+			if err := sleep.For(ctx, 100*time.Millisecond); err != nil {
 				return nil, fmt.Errorf("an engine has %s locked and does not respond: %w; see engine.log there", c.StateDir, err)
 			}
 		default:

@@ -26,6 +26,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/policy"
 	"linus/internal/schedule"
+	"linus/internal/sleep"
 	"linus/internal/store"
 	"linus/internal/token"
 	"linus/internal/vm"
@@ -209,7 +210,7 @@ func (e *engine) drain(asked, ctx context.Context, end func(error)) error {
 	}
 	go func() { //nolint:contextcheck // it outlives the call that asks
 		for !e.Drained() {
-			if pause(ctx, 100*time.Millisecond) != nil {
+			if sleep.For(ctx, 100*time.Millisecond) != nil {
 				return
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"linus/internal/config"
 	"linus/internal/control"
 	"linus/internal/job"
+	"linus/internal/sleep"
 )
 
 // closeTime bounds how long an engine takes to stop.
@@ -214,21 +215,9 @@ func ended(ctx context.Context, c config.Config) error {
 		if !errors.Is(err, ErrLocked) {
 			return err
 		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
-	}
-}
-
-// pause waits; it returns an error if ctx ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 )
 
 // Engine is what a dispatcher needs of one.
@@ -246,7 +247,7 @@ func (d *dispatcher) submit(ctx context.Context, s job.Submission) (job.Job, err
 		default:
 			d.Log.Warn("a job cannot be submitted at the moment", "err", err)
 		}
-		if err := pause(ctx, retryPause); err != nil {
+		if err := sleep.For(ctx, retryPause); err != nil {
 			return j, err
 		}
 	}
@@ -339,7 +340,7 @@ func (d *dispatcher) watch(ctx context.Context, id string, after int64, wanted f
 			return j, err
 		case err != nil:
 			d.Log.Warn("a job cannot be followed at the moment", "job_id", id, "err", err)
-			if err := pause(ctx, retryPause); err != nil {
+			if err := sleep.For(ctx, retryPause); err != nil {
 				return j, err
 			}
 		case wanted(j):
@@ -401,14 +402,5 @@ func (d *dispatcher) coolDown(ctx context.Context) {
 	case <-ctx.Done():
 	case <-d.ending:
 	case <-time.After(d.CoolDown):
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
 	}
 }

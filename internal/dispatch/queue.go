@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"linus/internal/sleep"
 )
 
 // queue makes the four requests by which an environment's work is claimed, kept and stopped. Paths,
@@ -95,7 +97,7 @@ func (q *queue) do(ctx context.Context, method, path string, query url.Values, b
 		if err == nil || n >= q.retries || !passes(err) || Code(err) == http.StatusConflict {
 			return err
 		}
-		if pause(ctx, backOff(n)/2) != nil {
+		if sleep.For(ctx, backOff(n)/2) != nil {
 			return err
 		}
 	}

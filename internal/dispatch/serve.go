@@ -12,6 +12,7 @@ import (
 
 	"linus/internal/handover"
 	"linus/internal/job"
+	"linus/internal/sleep"
 )
 
 const (
@@ -389,7 +390,7 @@ func (d *dispatcher) release(ctx context.Context, s Session, o *job.Outcome) {
 			return
 		}
 		d.logOf(s).Warn("what the session may have left in the queue is not taken back yet", "err", err)
-		if pause(ctx, backOff(n)) != nil {
+		if sleep.For(ctx, backOff(n)) != nil {
 			return
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"linus/internal/job"
-	"linus/internal/lock"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -158,7 +158,7 @@ func (e *Executor) keepProxy(ctx context.Context, p *proxy, j job.Job, o ProxyOp
 		p.mu.Lock()
 		p.err = err
 		p.mu.Unlock()
-		_ = lock.Sleep(ctx, pause.NextBackOff())
+		_ = sleep.For(ctx, pause.NextBackOff())
 	}
 }
 

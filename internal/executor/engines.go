@@ -9,6 +9,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lock"
+	"linus/internal/sleep"
 )
 
 // Engines is how engines that share a store know of each other. This engine is a member
@@ -51,7 +52,7 @@ func (e *Executor) serve(running context.Context, m membership) {
 		l, err := e.enroll(running)
 		for ; err != nil; l, err = e.enroll(running) {
 			e.o.Log.Warn("joining the other engines failed, will be tried again", "err", err)
-			if lock.Sleep(running, e.o.EngineLease/renewals) != nil {
+			if sleep.For(running, e.o.EngineLease/renewals) != nil {
 				return
 			}
 		}
@@ -174,7 +175,7 @@ func (e *Executor) tendEngines(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			e.o.Log.Warn("looking at the other engines failed, will be tried again", "err", err)
 		}
-		if lock.Sleep(ctx, again) != nil {
+		if sleep.For(ctx, again) != nil {
 			return
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 )
 
 // Pauses after a fault of the engine's own.
@@ -39,12 +40,7 @@ func (e *Executor) retryEngineFaults(ctx context.Context, r *run, work func() er
 			return err
 		}
 		r.adopted = true // what was begun is looked for
-		again := time.NewTimer(pause)
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-		}
-		again.Stop()
+		_ = sleep.For(ctx, pause)
 		pause = min(2*pause, longestOwnPause)
 	}
 }

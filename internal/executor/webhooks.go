@@ -112,15 +112,12 @@ func (e *Executor) notifyAll(ctx context.Context) {
 			e.tellDispatchers(ctx)
 			wait = e.notifyDue(ctx)
 		}
-		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			t.Stop()
 			return
 		case <-e.notices:
-		case <-t.C:
+		case <-time.After(wait):
 		}
-		t.Stop()
 	}
 }
 

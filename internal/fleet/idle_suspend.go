@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -90,12 +91,8 @@ func (f *Fleet) use(ctx context.Context, v vm.VM, tell func(job.Progress)) (_ vm
 			}
 			continue
 		}
-		again := time.NewTimer(waitAgain)
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			again.Stop()
-			return v, nil, context.Cause(ctx)
+		if err := sleep.For(ctx, waitAgain); err != nil {
+			return v, nil, err
 		}
 	}
 }

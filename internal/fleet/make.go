@@ -132,13 +132,11 @@ func (f *Fleet) intend(ctx context.Context, o makeRequest) (vm.VM, error) {
 			_ = o.recorder.Wait(ctx, nil) // writes nothing
 			return v, err
 		}
-		again := time.NewTimer(pause)
 		select {
 		case <-room:
-		case <-again.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
 		}
-		again.Stop()
 		if ctx.Err() != nil {
 			return v, context.Cause(ctx)
 		}

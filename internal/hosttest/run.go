@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -170,12 +171,7 @@ func (r *run) labels() map[string]string { return map[string]string{job.HostTest
 
 // pause waits for the next look.
 func (r *run) pause(ctx context.Context) error {
-	select {
-	case <-time.After(r.t.o.Pause):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return sleep.For(ctx, r.t.o.Pause)
 }
 
 // await returns a job when it has ended, or a VM is made.

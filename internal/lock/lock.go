@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"linus/internal/sleep"
 )
 
 // Engines take locks for this engine among those that share its store.
@@ -63,7 +65,7 @@ func (l *Lock) Take(ctx context.Context) (release func(), err error) {
 			}, nil
 		}
 		if err == nil {
-			err = Sleep(ctx, next/2+rand.N(next)) //nolint:gosec // so that engines do not try at once
+			err = sleep.For(ctx, next/2+rand.N(next)) //nolint:gosec // so that engines do not try at once
 		}
 		if err != nil {
 			leave()
@@ -87,18 +89,6 @@ func unlock(ctx context.Context, engines Engines, name string) {
 	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), wait)
 	defer end()
 	_ = engines.Unlock(ctx, name)
-}
-
-// Sleep waits for d, or until ctx ends, whose cause it returns then.
-func Sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // FairMutex is a fair lock: first come, first served. The zero value is ready.

@@ -8,6 +8,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 )
 
 type checkOutput struct {
@@ -76,7 +77,7 @@ func deepCheck(ctx context.Context, e job.Engine) (job.HostTest, error) {
 		if err != nil || t.Status != job.HostTestRunning || time.Now().After(deadline) {
 			return t, err
 		}
-		if err := pause(ctx, time.Second); err != nil {
+		if err := sleep.For(ctx, time.Second); err != nil {
 			return t, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
+	"linus/internal/sleep"
 )
 
 // call is a tool call as received.
@@ -148,7 +149,7 @@ func (p *progress) send(j job.Job) {
 
 // settle waits until the last notification has been sent.
 func (p *progress) settle(ctx context.Context) {
-	_ = pause(ctx, settleTime-time.Since(p.at))
+	_ = sleep.For(ctx, settleTime-time.Since(p.at))
 }
 
 // follow waits until the job has ended, for at most limit, and returns it as it
@@ -182,25 +183,10 @@ func followOn(ctx context.Context, e job.Engine, c call, id string, limit time.D
 			p.send(j)
 			return j, nil
 		case len(events) == 0: // the engine's own wait is over
-			_ = pause(waiting, 100*time.Millisecond)
+			_ = sleep.For(waiting, 100*time.Millisecond)
 			continue
 		}
 		seen = events[len(events)-1].Seq
 		p.send(j)
-	}
-}
-
-// pause waits; it is an error when ctx ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

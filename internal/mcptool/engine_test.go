@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -323,7 +324,7 @@ func (e *engine) Watch(ctx context.Context, id string, after int64) ([]job.Event
 		if step := int64(len(j.Progress)); err != nil || step > after || j.Status.Terminal() {
 			return []job.Event{{Seq: step, At: at, Kind: job.EventProgress, Text: j.Progress}}, j, err
 		}
-		if err := pause(ctx, time.Millisecond); err != nil {
+		if err := sleep.For(ctx, time.Millisecond); err != nil {
 			return nil, j, nil
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -282,7 +283,7 @@ func awaitAnswer(ctx context.Context, e job.Engine, id string, before position, 
 		if over || at != before && time.Since(changed) >= quietTime {
 			return nil
 		}
-		if err := pause(ctx, lookTime); err != nil {
+		if err := sleep.For(ctx, lookTime); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 )
 
 // noticeTime is how often subscribed jobs are checked, and so the shortest time
@@ -91,7 +92,7 @@ func (n *notices) hooks() *server.Hooks {
 	h.AddAfterSubscriptionsListen(func(ctx context.Context, _ any, _ *mcp.SubscriptionsListenRequest, _ *mcp.SubscriptionsListenResult) {
 		// If nothing can be subscribed to, the result follows at once, and the
 		// acknowledgement should arrive before it.
-		_ = pause(ctx, settleTime)
+		_ = sleep.For(ctx, settleTime)
 	})
 	return h
 }

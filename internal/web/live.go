@@ -2,11 +2,12 @@ package web
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
 	"time"
+
+	"linus/internal/sleep"
 )
 
 const pingTime = 15 * time.Second // between keep-alives on a quiet stream
@@ -125,21 +126,9 @@ func (p *pages) live(s section) http.HandlerFunc {
 			default:
 				return
 			}
-			if !pause(r.Context(), s.pause) || p.sessions.of(r) == "" { // logged out in the meantime
+			if sleep.For(r.Context(), s.pause) != nil || p.sessions.of(r) == "" { // logged out in the meantime
 				return
 			}
 		}
-	}
-}
-
-// pause waits; false when ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 )
 
 const (
@@ -184,15 +185,13 @@ func (p *pages) followOutput(ctx context.Context, id, name string, over <-chan s
 		if wait = min(wait*3/2, slowPause); got > 0 {
 			wait = quickPause
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-over: // nothing will follow
 			wait = quickPause
-			pause(ctx, wait)
-		case <-timer.C:
+			_ = sleep.For(ctx, wait)
+		case <-time.After(wait):
 		}
-		timer.Stop()
 	}
 	return nil
 }
