@@ -182,8 +182,11 @@ list_vm() { # <node> <vmid> <name> <status> <kind>
 }
 
 # What a destroy left that did not come to its end has neither name nor mark, and
-# is ours by its lease, which the host has that it was made on.
+# is ours by its lease, which the host has that it was made on. Volumes have no lease.
 list_bare() { # <node> <vmid> <name> <status>
+  if [[ ${VM_KIND} == volume ]]; then
+    return 0
+  fi
   lease_find "$2"
   for vm_job in ${lease_jobs}; do
     lease_load "$2" "${vm_job}"

@@ -58,6 +58,10 @@ setup() {
   assert_line "LINUS_VM:id=206 node=pve name=linus-mine status=stopped job=${job} owner=${owner}"
   LINUS_OWNER=${other_owner} run_script list-vms
   refute_line_like LINUS_VM:
+  # Nor is it a volume, as one that is being made looks the same.
+  VM_KIND=volume run_script list-vms
+  assert_status 0
+  refute_line_like LINUS_VM:
   # One nobody knows of is nobody's of ours.
   rm -r "${LINUS_HOST_DIR}/leases"
   run_script list-vms
