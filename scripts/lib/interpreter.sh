@@ -72,7 +72,7 @@ class Context:
 
     def messages(self, code, silent=False):
         """Yields what the kernel says of code until that has ended, and None while it says nothing."""
-        asked = self.client.execute(code, silent=silent, allow_stdin=False)
+        asked = self.client.execute(code, silent=silent, allow_stdin=False, stop_on_error=False)  # or what comes next is dropped
         silence = 0
         while True:
             try:

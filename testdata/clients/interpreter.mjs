@@ -8,7 +8,9 @@ import { Sandbox } from '@e2b/code-interpreter'
 const [file] = process.argv.slice(2)
 const seen = {}
 await Template.build(
-  Template({ fileContextPath: path.dirname(file) }).fromBaseImage().copy(path.basename(file), '/srv/server.py').setStartCmd('exec /usr/bin/python3 /srv/server.py', waitForURL('http://127.0.0.1:49999/health')),
+  Template({ fileContextPath: path.dirname(file) }).fromBaseImage().copy(path.basename(file), '/srv/server.py')
+    .runCmd('mkdir -p ~/.ipython/profile_default && echo c.IPythonKernel.stop_on_error_timeout = 0.2 >~/.ipython/profile_default/ipython_kernel_config.py')
+    .setStartCmd('exec /usr/bin/python3 /srv/server.py', waitForURL('http://127.0.0.1:49999/health')),
   'code-interpreter-v1',
 )
 const sandbox = await Sandbox.create({ timeoutMs: 300_000, envs: { GREETING: "it's me" } })
