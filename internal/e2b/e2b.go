@@ -119,6 +119,7 @@ type server struct {
 func newServer(o Options) *server {
 	o.bounds = cmp.Or(o.bounds, defaultBounds)
 	o.Log = cmp.Or(o.Log, slog.Default())
+	o.Engine = job.Phrased(o.Engine, words)
 	s := &server{Options: o, templates: newLookup[[]vm.VM](), signers: newLookup[map[string]string]()}
 	s.ways.of = map[string]*way{}
 	s.builds.stop = make(chan struct{})

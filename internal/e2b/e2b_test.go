@@ -51,6 +51,7 @@ type lab struct {
 	notes   map[string]string // of builds
 	saves   func(name string)
 
+	made     job.Outcome // what becomes of making a VM
 	attached []job.VolumeAttach
 	lists    int // of sandboxes that were asked for
 }
@@ -61,12 +62,13 @@ var keys = map[string]job.Principal{
 	"e2b_bb": {Name: "bob", Role: job.RoleRun, Token: "t2"},
 	"e2b_cc": {Name: "ann", Role: job.RoleRead, Token: "t3"},
 	"e2b_ee": {Name: "root", Role: job.RoleAdmin, Token: "t5"},
+	"e2b_0f": {Name: "fay", Role: job.RoleRun, Token: "t6", Templates: []string{"other"}},
 	"e2b_dd": {Name: "dan", Role: job.RoleRun, Token: "t4", Toolsets: []string{"vm"}},
 }
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{notes: map[string]string{}, holds: map[string]bool{"ann": true, "bob": true, "dan": true}}
+	l := &lab{made: job.Outcome{Status: job.Success}, notes: map[string]string{}, holds: map[string]bool{"ann": true, "bob": true, "dan": true}}
 	l.shelf = []vm.VM{{Name: "agent-template"}, {Name: "saved", Provenance: &vm.Provenance{VM: "one"}}}
 	l.worker = func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Method+" "+r.URL.String()) }
 	l.server = newServer(Options{
@@ -131,7 +133,7 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		l.vms = append(l.vms, made)
 		return job.VMInfo{VM: made}, nil
 	case "Watch":
-		return job.WatchedJob{Events: []job.Event{{Text: "VM 100 is there"}}, Job: job.Job{Outcome: &job.Outcome{Status: job.Success}}}, nil
+		return job.WatchedJob{Events: []job.Event{{Text: "VM 100 is there"}}, Job: job.Job{Outcome: &l.made}}, nil
 	case "Volumes":
 		return []job.VolumeInfo{{ID: "1", Name: "data"}}, nil
 	case "CreateVolume":
@@ -444,6 +446,15 @@ func TestCreate_OneThatCannotBeUsedIsDestroyed(t *testing.T) {
 	}
 	if len(l.vms) != 1 || !l.vms[0].Unwanted {
 		t.Errorf("it stays: %+v", l.vms)
+	}
+}
+
+// What an engine says of actions is in the words of this face, also where a VM could not be made.
+func TestCreate_SaysInItsWordsWhyNot(t *testing.T) {
+	l := newLab(t)
+	l.made = job.Outcome{Status: job.Failed, Error: "no such template; make one: " + string(job.BuildTemplate)}
+	if _, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes", `{"templateID":"none"}`); !strings.Contains(text, "make one: linus template build") {
+		t.Error(text)
 	}
 }
 
@@ -871,6 +882,19 @@ func TestLook_MetricsLogsAndTemplates(t *testing.T) {
 	}
 	if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, at+"/fork", `{"count":1000}`); code != http.StatusBadRequest {
 		t.Errorf("too many forks: %d %s", code, text)
+	}
+}
+
+// The default template need not be one that linus made, and so not be listed.
+func TestTemplates_TheDefaultIsNotLookedFor(t *testing.T) {
+	l := newLab(t)
+	l.shelf = nil
+	for key, want := range map[string]int{"e2b_aa": http.StatusOK, "e2b_0f": http.StatusNotFound} {
+		for _, name := range []string{"base", "agent-template:v1"} {
+			if code, _, text := l.ask(t, key, http.MethodGet, "/templates/aliases/"+name, ""); code != want {
+				t.Errorf("%s for %s: %d %s, want %d", name, key, code, text, want)
+			}
+		}
 	}
 }
 

@@ -122,12 +122,18 @@ func (s *server) listTemplates(w http.ResponseWriter, r *http.Request) error {
 
 // mine returns the templates that the caller may use.
 func (s *server) mine(ctx context.Context) ([]vm.VM, error) {
-	p, _ := job.PrincipalFrom(ctx)
 	all, err := s.allTemplates(ctx)
-	return slices.DeleteFunc(slices.Clone(all), func(t vm.VM) bool { return len(p.Templates) > 0 && !job.Among(p.Templates, t.Name) }), err
+	return slices.DeleteFunc(slices.Clone(all), func(t vm.VM) bool { return !isFor(ctx, t.Name) }), err
 }
 
-// alias answers whether there is a template of a name.
+// isFor reports whether the caller may use a template.
+func isFor(ctx context.Context, name string) bool {
+	p, _ := job.PrincipalFrom(ctx)
+	return len(p.Templates) == 0 || job.Among(p.Templates, name)
+}
+
+// alias answers whether there is a template of a name. The default is not looked for: it need not be
+// one that linus made, and those only are listed.
 func (s *server) alias(w http.ResponseWriter, r *http.Request, name string) error {
 	name, _, _ = strings.Cut(name, ":")
 	if name == base {
@@ -137,7 +143,8 @@ func (s *server) alias(w http.ResponseWriter, r *http.Request, name string) erro
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(all, func(t vm.VM) bool { return t.Name == name }) {
+	known := name == s.Defaults.VMTemplate && isFor(r.Context(), name)
+	if !known && !slices.ContainsFunc(all, func(t vm.VM) bool { return t.Name == name }) {
 		return &refusal{http.StatusNotFound, "there is no such template: linus template list shows those there are"}
 	}
 	respond(w, http.StatusOK, map[string]any{"templateID": name, "public": false})
