@@ -3,16 +3,9 @@ package web
 import (
 	"context"
 	"net"
-	"net/http"
 
 	"linus/internal/gate"
 )
-
-// Handler is what a server serves.
-func Handler(o Options) http.Handler {
-	h, _ := handler(o)
-	return h
-}
 
 // On is Listen on a listener that is there already.
 func On(ctx context.Context, l net.Listener, o Options) *Server { return listen(ctx, l, o) }

@@ -107,6 +107,12 @@ type api struct {
 	ports   *ports
 }
 
+// Handler is what a server serves.
+func Handler(o Options) http.Handler {
+	h, _ := handler(o)
+	return h
+}
+
 // handler serves the routes. A response that is neither a page nor a file is
 // JSON. idle closes the connections that wait for the next request.
 func handler(o Options) (h http.Handler, idle func()) {
