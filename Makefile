@@ -84,8 +84,8 @@ $(firstword $(GOTESTSUM)):
 	@bash scripts/dev/tools.sh gotestsum
 
 # SQLite's code, translated from C, takes ten times as long when it is watched for races;
-# ciphers and regular expressions share nothing, and take a good part of the rest.
-RACE := -race -vet=off $(addprefix -gcflags=,$(addsuffix =-race=false,modernc.org/... crypto/internal/... regexp/...))
+# ciphers, regular expressions and Go's parser share nothing, and take a good part of the rest.
+RACE := -race -vet=off $(addprefix -gcflags=,$(addsuffix =-race=false,modernc.org/... crypto/internal/... regexp/... go/...))
 race: vet bin/gotestsum ## Go tests with -race, but for the packages of make programs; then those that PostgreSQL has to pass, too
 	$(IN_MEMORY) $(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(UNWATCHED_PACKAGES)')" -- $(RACE) -timeout $(TIMEOUT)
 	$(if $(filter nightly,$(LINUS_TEST_LOOP)),,$(IN_MEMORY) $(GOTESTSUM) --packages=./internal/executor -- $(RACE) -timeout $(TIMEOUT) -run '$(BY_MANY)')
