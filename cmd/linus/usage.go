@@ -19,8 +19,11 @@ func (a *app) usageCommand() *cobra.Command {
 	var asCSV bool
 	cmd := &cobra.Command{
 		Use:   "usage",
-		Short: "Show what jobs have used: VM hours, processors, memory, waits",
-		Long: "A VM counts from when its job left the queue to the job's end, with the size that was asked for. Jobs in existing VMs have none.\n" +
+		Short: "Show what jobs and VMs have used: VM hours, processors, memory, waits",
+		Long: "A job's VM counts from when the job left the queue to its end, with the size that was asked for. Jobs in existing VMs have none.\n" +
+			"A VM that stays counts by itself while it runs, and not while linus has it stopped or suspended: from when it is made, or from the\n" +
+			"end of the job that made it, until it is gone. A pool's VM counts once somebody has it. The hours of VMs that stay are those since\n" +
+			"--since, those of jobs are of the jobs that were submitted since then.\n" +
 			"WAIT is how long half of the jobs, and 95 of 100, waited in the queue at most. Jobs that were deleted count, too, except by a label.\n" +
 			"A token sees its own jobs, an admin all.",
 		Example: "  linus usage --by repository --since 7d\n  linus usage --by label=team --csv >usage.csv",
@@ -38,7 +41,7 @@ func (a *app) usageCommand() *cobra.Command {
 				_ = w.WriteAll(job.UsageTable(q, all)) // its error is kept
 				return w.Error()
 			}
-			return printAll(a, all, "no jobs", strings.ToUpper(usageOf(q))+"\tJOBS\tFAILED\tVM HOURS\tCPU HOURS\tGIB HOURS\tWAIT 50%\tWAIT 95%\tWHY", func(u job.Usage) string {
+			return printAll(a, all, "no jobs, and no VMs that stay", strings.ToUpper(usageOf(q))+"\tJOBS\tFAILED\tVM HOURS\tCPU HOURS\tGIB HOURS\tWAIT 50%\tWAIT 95%\tWHY", func(u job.Usage) string {
 				failed := 0
 				var why []string
 				for _, reason := range slices.Sorted(maps.Keys(u.Failed)) {
@@ -50,7 +53,7 @@ func (a *app) usageCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&q.By, "by", "", "a line for each principal, queue, repository, template or label=KEY")
-	cmd.Flags().StringVar(&since, "since", "", "of jobs submitted since then: a time such as 2026-01-02T15:04:05Z, or how long ago, as in 7d (default 30d)")
+	cmd.Flags().StringVar(&since, "since", "", "of jobs submitted since then, and VMs that stay: a time such as 2026-01-02T15:04:05Z, or how long ago, as in 7d (default 30d)")
 	cmd.Flags().StringVar(&q.Principal, "owner", "", "only jobs of this principal; "+job.OperatorName+" is whoever runs the engine")
 	cmd.Flags().BoolVar(&asCSV, "csv", false, "as comma-separated values")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(append(slices.Clone(job.UsageKinds), job.UsageLabel), cobra.ShellCompDirectiveNoFileComp))

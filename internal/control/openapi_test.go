@@ -217,7 +217,7 @@ func tagOf(s shape) string { return strings.Split(s.path, "/")[2] }
 var tagAbout = map[string]string{
 	"jobs": "Jobs, their events, output and artifacts", "plan": "What would be done",
 	"vms": "VMs, their files, snapshots and network", "pools": "VMs that are kept ready", "checkpoints": "VMs from whose memory others go on", "volumes": "Disks that outlive VMs", "engines": "The engines of this installation", "dispatchers": "Who serves queues of others",
-	"tokens": "Who may do what", "credentials": "What VMs may use and not read", "host": "The Proxmox VE host", "nodes": "The nodes of its cluster", "usage": "What jobs have used", "schedules": "Jobs at given times", "info": "This server",
+	"tokens": "Who may do what", "credentials": "What VMs may use and not read", "host": "The Proxmox VE host", "nodes": "The nodes of its cluster", "usage": "What jobs and VMs have used", "schedules": "Jobs at given times", "info": "This server",
 }
 
 // shapes are those of the API's rows.

@@ -312,7 +312,7 @@ type JobStore interface {
 	UpdateSoon(id string, change func(*job.Job) (job.Record, error)) (wait func() (job.Job, error))
 	// List returns a page of jobs, newest first.
 	List(ctx context.Context, f job.Filter) (job.Page, error)
-	// Usage returns what jobs have used, those that were removed included, by group, as of a time.
+	// Usage returns what jobs and VMs have used, those that were removed included, by group, as of a time.
 	Usage(ctx context.Context, q job.UsageQuery, at time.Time) (map[string]*job.Used, error)
 	// InProgress returns every job that is not Done and does not wait for a slot, oldest
 	// first.

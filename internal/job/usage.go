@@ -9,12 +9,14 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"linus/internal/vm"
 )
 
-// UsageQuery asks what jobs have used.
+// UsageQuery asks what jobs and VMs that stay have used.
 type UsageQuery struct {
 	By        string    `json:"by,omitempty"`        // principal, queue, repository, template or label=KEY; empty: all together
-	Since     time.Time `json:"since,omitzero"`      // of jobs submitted at this time or later; zero: 30 days ago
+	Since     time.Time `json:"since,omitzero"`      // of jobs submitted at this time or later, and of VMs that stay from then on; zero: 30 days ago
 	Principal string    `json:"principal,omitempty"` // only of this one; empty: of all that the caller may see
 }
 
@@ -36,8 +38,10 @@ func (q UsageQuery) Check() error {
 	return field("by", "use one of: "+strings.Join(UsageKinds, ", ")+", or label=KEY", "%.80q is unknown", q.By)
 }
 
-// Usage is what a group of jobs has used. A VM counts from when its job left the queue to the
-// job's end, with the size that was asked for; a job in an existing VM, and a parent, have none.
+// Usage is what a group of jobs and VMs has used. A VM counts from when its job left the queue to the
+// job's end, with the size that was asked for; a job in an existing VM, and a parent, have none. One
+// that stays counts by itself from then on, or from when it is made, while it runs: not while it is
+// stopped or suspended.
 type Usage struct {
 	Of       string         `json:"of"` // what they have in common; empty: nothing, or all
 	Jobs     int            `json:"jobs"`
@@ -51,16 +55,19 @@ type Usage struct {
 
 // Accounting are the operations on what was used.
 type Accounting interface {
-	// Usage returns what jobs have used, by what the query names, the most VM hours first. Jobs
-	// that were deleted count, too, but not by a label.
+	// Usage returns what jobs and VMs have used, by what the query names, the most VM hours first.
+	// What was deleted counts, too, but not by a label.
 	Usage(ctx context.Context, q UsageQuery) ([]Usage, error)
 }
 
 // UsageOf says whose a job is in each respect in which usage is told.
 type UsageOf struct {
-	Day, Principal, Queue, Repository, Template string
-
-	Labels map[string]string `json:"-"`
+	Day        string            `json:"-"`
+	Principal  string            `json:"principal,omitempty"`
+	Queue      string            `json:"queue,omitempty"`
+	Repository string            `json:"repository,omitempty"`
+	Template   string            `json:"template,omitempty"`
+	Labels     map[string]string `json:"labels,omitempty"`
 }
 
 // In returns the group of a query to which it belongs.
@@ -93,7 +100,33 @@ func UsageOfJob(j Job) UsageOf {
 	return of
 }
 
-// Used is a sum of what jobs have used.
+// UsageOfVM is UsageOfJob of a VM that no job has made.
+func UsageOfVM(v vm.VM) UsageOf {
+	return UsageOf{Principal: v.Principal, Template: cmp.Or(v.Template, v.OS), Labels: v.Labels}
+}
+
+// VMRun is a time in which a VM that stays has run, whose it was and how large. No job counts it.
+type VMRun struct {
+	Of           UsageOf      `json:"of"`
+	Resources    vm.Resources `json:"resources"`
+	Began, Ended time.Time    `json:"-"`
+}
+
+// Days returns the run in parts that begin on the days of UTC that they say.
+func (r VMRun) Days() (parts []VMRun) {
+	for ended := r.Ended; r.Began.Before(ended); r.Began = r.Ended {
+		day := r.Began.UTC().Truncate(24 * time.Hour)
+		r.Ended = day.AddDate(0, 0, 1)
+		if ended.Before(r.Ended) {
+			r.Ended = ended
+		}
+		r.Of.Day = day.Format(time.DateOnly)
+		parts = append(parts, r)
+	}
+	return parts
+}
+
+// Used is a sum of what jobs and VMs have used.
 type Used struct {
 	Jobs       int            `json:"jobs"`
 	VMSeconds  float64        `json:"vm_seconds"`
@@ -121,10 +154,15 @@ func (u *Used) Add(j Job, left, at time.Time) {
 	if !j.CompletedAt.IsZero() {
 		at = j.CompletedAt
 	}
-	took := max(0, at.Sub(left).Seconds())
+	u.AddRun(VMRun{Resources: j.Manifest.Resources, Began: left, Ended: at})
+}
+
+// AddRun adds what a VM has used.
+func (u *Used) AddRun(r VMRun) {
+	took := max(0, r.Ended.Sub(r.Began).Seconds())
 	u.VMSeconds += took
-	u.CPUSeconds += took * float64(j.Manifest.Resources.CPU)
-	u.MBSeconds += took * float64(SizeMB(j.Manifest.Resources.Memory))
+	u.CPUSeconds += took * float64(r.Resources.CPU)
+	u.MBSeconds += took * float64(SizeMB(r.Resources.Memory))
 }
 
 // Merge adds another sum.

@@ -211,7 +211,7 @@ var (
 	VerbRunSchedule    = verb("RunSchedule", "runSchedule", "Submit the job of a schedule now", "POST /v1/schedules/{schedule}/run", never, RoleRun, OfSchedule, "jobs", of[scheduleRef](Engine.RunSchedule)).makes(Created, func(j Job) string { return "jobs/" + j.ID }) // it would run twice
 	VerbRemoveSchedule = verb("RemoveSchedule", "deleteSchedule", "Remove a schedule; its jobs stay", "DELETE /v1/schedules/{schedule}", never, RoleRun, OfSchedule, "jobs", of[scheduleRef](Engine.RemoveSchedule))                                                       // a repeated call would find none
 
-	VerbUsage = verb("Usage", "getUsage", "Say what jobs have used", "GET /v1/usage{?by,since,principal}", always, RoleRead, OfJobs, "jobs", Engine.Usage)
+	VerbUsage = verb("Usage", "getUsage", "Say what jobs and VMs have used", "GET /v1/usage{?by,since,principal}", always, RoleRead, OfJobs, "jobs", Engine.Usage)
 
 	VerbCheckHost      = verb("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost)).readsHost()
 	VerbTestHost       = verb("TestHost", "testHost", "Test on the host all that VMs can do, in VMs that are gone afterwards", "POST /v1/host/tests", never, RoleAdmin, OfAll, "admin", Engine.TestHost).makes(Accepted, nil) // a repeated call would find it running

@@ -52,6 +52,7 @@ var (
 		{"volumes", "id, name, principal, doc", "", "doc"},
 		{"tokens", "id, hash, doc", "", "doc"},
 		{"usage", "id, doc", "", "doc"},
+		{"vm_runs", "id, vm_id, began, ended, doc", "", "doc"},
 		{"schedules", "name, doc", "", "doc"},
 		{"webhooks", "id, job_id, next_at, attempts, doc", "", "doc"},
 	}

@@ -23,7 +23,7 @@ func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 			return n, fmt.Errorf("find jobs that ended before %s: %w", timeText(before), err)
 		}
 		if len(some) == 0 {
-			return n, errors.Join(s.forgetVMs(ctx, before), s.files.forgetOrphans(ctx))
+			return n, errors.Join(s.forgetVMs(ctx, before), s.forgetRuns(ctx, before), s.files.forgetOrphans(ctx))
 		}
 		forgotten, err := s.forget(ctx, some)
 		n += forgotten

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -465,6 +466,22 @@ func holds9(t *testing.T, s *Store) {
 		"30 intended making", "31 created warm", "32 created hibernated", "33 created claimed by 34", "35 created doomed unwanted",
 		"38 destroyed making unwanted", "39 reserved making",
 	}, members)
+
+	ran, err := query(t.Context(), s.read, func(row scanner) (string, error) { // when VMs have run that stay
+		var id, began, ended, doc string
+		if err := row.Scan(&id, &began, &ended, &doc); err != nil {
+			return "", err
+		}
+		var r job.VMRun
+		err := json.Unmarshal([]byte(doc), &r)
+		return strings.Join([]string{number(id), began[11:16], cmp.Or(ended, "runs"), cmp.Or(r.Of.Principal, "-"), r.Of.Template, strconv.Itoa(r.Resources.CPU), r.Resources.Memory}, " "), err
+	}, `SELECT vm_id, began, ended, doc FROM vm_runs ORDER BY vm_id`)
+	if err != nil {
+		t.Error(err)
+	}
+	diff(t, []string{
+		"10 12:10 runs alice agent-template 2 2G", "15 12:16 runs - agent-template 2 2G", "41 12:41 runs - agent-template 2 2G", "42 12:42 runs - agent-template 2 2G", "43 12:43 runs - agent-template 2 2G",
+	}, ran)
 
 	m, err := s.Manifest(t.Context(), id9(1))
 	if err != nil || m.Task != "make test" || m.Resources.Memory != "2G" {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // usageColumns are what is read of a job for its usage: the first phase begins as it leaves the queue.
@@ -38,8 +39,8 @@ func scanUsed(row scanner) (u usedBy, err error) {
 // usedAtOnce bounds the jobs that are read for their usage at once.
 const usedAtOnce = 1000
 
-// Usage returns what jobs have used, by the group that of returns: those that there are, as of a
-// time, and those that were removed.
+// Usage returns what jobs and VMs that stay have used, by the group that of returns: those that there
+// are, as of a time, and those that were removed.
 func (s *Store) Usage(ctx context.Context, q job.UsageQuery, at time.Time) (map[string]*job.Used, error) {
 	all := map[string]*job.Used{}
 	group := func(of job.UsageOf) *job.Used {
@@ -48,6 +49,22 @@ func (s *Store) Usage(ctx context.Context, q job.UsageQuery, at time.Time) (map[
 			all[name] = &job.Used{}
 		}
 		return all[name]
+	}
+	runs, err := query(ctx, s.read, scanRun, `SELECT began, ended, doc FROM vm_runs
+		WHERE ended > ? OR ended = '' AND EXISTS (SELECT 1 FROM vms WHERE vms.id = vm_id AND `+there+`)`, timeText(q.Since))
+	if err != nil {
+		return nil, tried(err, "read the usage of VMs")
+	}
+	for _, r := range runs {
+		if r.Ended.IsZero() {
+			r.Ended = at
+		}
+		if r.Began.Before(q.Since) {
+			r.Began = q.Since
+		}
+		if q.Principal == "" || owner(q.Principal) == r.Of.Principal {
+			group(r.Of).AddRun(r)
+		}
 	}
 	removed, err := query(ctx, s.read, scanRemoved, `SELECT id, doc FROM usage WHERE id >= ?`, removedID(job.UsageOf{Day: q.Since.UTC().Format(time.DateOnly)})[:13])
 	if err != nil {
@@ -124,6 +141,11 @@ func (s *Store) keepUsage(ctx context.Context, tx *tx, some []forgettable) error
 			sums[id].Add(u.job, u.left, u.job.CompletedAt)
 		}
 	}
+	return s.addUsage(ctx, tx, sums)
+}
+
+// addUsage adds sums to the rows with their keys.
+func (s *Store) addUsage(ctx context.Context, tx *tx, sums map[string]*job.Used) error {
 	for id, sum := range sums {
 		if err := setOnce(ctx, tx, id); err != nil {
 			return err
@@ -145,4 +167,57 @@ func (s *Store) keepUsage(ctx context.Context, tx *tx, some []forgettable) error
 func setOnce(ctx context.Context, tx *tx, id string) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO usage (id, doc) VALUES (?, '{}') ON CONFLICT DO NOTHING`, id)
 	return err
+}
+
+// noteRun records that a VM begins to count at a time, or ceases to.
+func noteRun(tx *tx, was, now vm.VM, of job.UsageOf, at time.Time) error {
+	switch {
+	case was.Counts() == now.Counts():
+		return nil
+	case was.Counts():
+		tx.post(`UPDATE vm_runs SET ended = ? WHERE ended = '' AND vm_id = ?`, timeText(at), now.Job)
+		return nil
+	}
+	doc, err := json.Marshal(job.VMRun{Of: of, Resources: now.Resources})
+	tx.post(`INSERT INTO vm_runs (id, vm_id, began, ended, doc) VALUES (?, ?, ?, '', ?) ON CONFLICT DO NOTHING`, now.Job+" "+timeText(at), now.Job, timeText(at), string(doc))
+	return err
+}
+
+func scanRun(row scanner) (r job.VMRun, err error) {
+	var began, ended, doc string
+	if err := row.Scan(&began, &ended, &doc); err != nil {
+		return r, err
+	}
+	err = json.Unmarshal([]byte(doc), &r)
+	if r.Began, err = time.Parse(time.RFC3339Nano, began); err == nil && ended != "" {
+		r.Ended, err = time.Parse(time.RFC3339Nano, ended)
+	}
+	return r, err
+}
+
+// forgetRuns keeps what VMs have used until a time as it keeps that of removed jobs.
+func (s *Store) forgetRuns(ctx context.Context, before time.Time) error {
+	const old = ` FROM vm_runs WHERE ended <> '' AND ended < ?`
+	n, err := first[int](ctx, s.read, `SELECT count(*)`+old, timeText(before))
+	if err == nil && n > 0 {
+		err = s.transaction(ctx, func(tx *tx) error {
+			runs, err := query(ctx, tx, scanRun, `SELECT began, ended, doc`+old+s.dialect.lock("vm_runs"), timeText(before))
+			sums := map[string]*job.Used{}
+			for _, run := range runs {
+				for _, part := range run.Days() {
+					id := removedID(part.Of)
+					if sums[id] == nil {
+						sums[id] = &job.Used{}
+					}
+					sums[id].AddRun(part)
+				}
+			}
+			if err == nil {
+				err = s.addUsage(ctx, tx, sums)
+			}
+			tx.post(`DELETE`+old, timeText(before))
+			return err
+		})
+	}
+	return tried(err, "keep the usage of VMs")
 }

@@ -71,7 +71,14 @@ func updateVM(tx *tx, was *vm.VM, j job.Job) error {
 	if j.VM == nil || j.VM.Job != j.ID || was != nil && reflect.DeepEqual(*was, *j.VM) {
 		return nil
 	}
-	return writeVM(tx, *j.VM)
+	if was == nil {
+		was = &vm.VM{}
+	}
+	at := time.Now()
+	if !was.Kept && !j.CompletedAt.IsZero() { // until then the job has it
+		at = j.CompletedAt
+	}
+	return errors.Join(noteRun(tx, *was, *j.VM, job.UsageOfJob(j), at), writeVM(tx, *j.VM))
 }
 
 // lockVM keeps others from changing the VM that a job has made until the transaction ends:
@@ -167,6 +174,9 @@ func (s *Store) GiveVM(ctx context.Context, asked vm.VM, key string, within job.
 			tx.post(`DELETE FROM vm_events WHERE vm_id = ?`, v.Job)
 			tx.tell(job.NoticeChanged, v.Job)
 			tx.told = append(tx.told, job.VMChanged{VM: v, Events: events})
+			if err := noteRun(tx, vm.VM{}, v, job.UsageOfVM(v), time.Now()); err != nil {
+				return err
+			}
 		}
 		postVMEvents(tx, v.Job, events)
 		tx.tell(job.NoticeFree, "") // the engine that leads makes it
@@ -275,7 +285,7 @@ func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, ch
 			}
 		}
 		tx.told = append(tx.told, job.VMChanged{VM: v, Events: events})
-		return writeVM(tx, v)
+		return errors.Join(noteRun(tx, was, v, job.UsageOfVM(v), time.Now()), writeVM(tx, v))
 	})
 	switch {
 	case err == nil:

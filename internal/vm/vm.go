@@ -59,6 +59,14 @@ func (v VM) Naps() bool { return v.IdleSuspend > 0 && v.Lifecycle == Persistent 
 // IdleTime is how long a VM that naps is not used before it is suspended.
 func (v VM) IdleTime() time.Duration { return time.Duration(v.IdleSuspend) * time.Second }
 
+// Counts reports whether the VM runs, as far as is known, for itself: it was asked for, or its job
+// has ended, so that no job counts it.
+func (v VM) Counts() bool {
+	there := v.State == Intended || v.State == Created || v.State == LeftAlone
+	alone := v.AskedFor() && v.Checkpoint == nil || v.Own == nil && v.Kept
+	return there && alone && v.Off == "" && v.SuspendedAt.IsZero()
+}
+
 // Expires reports whether it is destroyed when its time is over.
 func (v VM) Expires() bool { return !v.ExpiresAt.IsZero() && v.AtEnd != EndSuspend }
 

@@ -12,7 +12,7 @@ import (
 	"linus/internal/job"
 )
 
-// usage shows what jobs have used; with ?as=csv it is a file.
+// usage shows what jobs and VMs have used; with ?as=csv it is a file.
 func (p *pages) usage(w http.ResponseWriter, r *http.Request) {
 	asked := r.URL.Query()
 	q := job.UsageQuery{By: asked.Get("by")}
@@ -32,7 +32,7 @@ func (p *pages) usage(w http.ResponseWriter, r *http.Request) {
 	}
 	v := listView{
 		viewer: p.viewer(r), Section: "usage", Heading: "Usage", Help: "operate",
-		About:   fmt.Sprintf("What jobs have used: VMs from when they left the queue to their end. Of %d days unless since= says otherwise.", job.UsageDays),
+		About:   fmt.Sprintf("What jobs have used: VMs from when they left the queue to their end; and VMs that stay while they run. Of %d days unless since= says otherwise.", job.UsageDays),
 		Columns: []string{cmp.Or(strings.TrimPrefix(q.By, job.UsageLabel), "Of"), "Jobs", "VM hours", "CPU hours", "GiB hours", "Wait, half at most", "Wait, 95 % at most", "Failed"},
 	}
 	for _, by := range append([]string{""}, job.UsageKinds...) {
