@@ -69,7 +69,7 @@ var arrows = map[string][]string{
 	"internal/executor":         {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},
 	"internal/capture":          {"internal/agent", "internal/job", "internal/patience", "internal/secret"},
 	"internal/patience":         {"internal/job"},
-	"internal/mcptool":          {"internal/field", "internal/job", "internal/mcptask"},
+	"internal/mcptool":          {"internal/field", "internal/job", "internal/junit", "internal/mcptask"},
 	"internal/mcptask":          {},
 	"internal/oauth":            {"internal/job"},
 	"internal/policy":           {"internal/job"},

@@ -18,7 +18,7 @@ func TestVerbs_HaveAToolACommandAndAPage(t *testing.T) {
 	for face, without := range map[string][]string{
 		"internal/mcptool": {
 			"Manifest", "DeleteJob", "Resize", "ForgetVM", "SetVM", "ReadTree", "WriteTree", "Network", "DialVM", "LoginVM", "ListPorts", "UnexposePort",
-			"Pools", "Pool", "CreatePool", "ResizePool", "RemovePool", "Checkpoints", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "Volume", "Engines", "Dispatchers", "ReportDispatcher", "DrainDispatcher", "UndrainDispatcher", "Tokens", "CreateToken", "RevokeToken", "Credentials", "CreateCredential", "RemoveCredential", "CordonNode", "UncordonNode", "CancelHostTest", "Usage", "Schedules", "Schedule", "CreateSchedule", "PauseSchedule", "RunSchedule", "RemoveSchedule",
+			"Pools", "Pool", "CreatePool", "ResizePool", "RemovePool", "Checkpoints", "Checkpoint", "CreateCheckpoint", "RemoveCheckpoint", "Volume", "Engines", "Dispatchers", "ReportDispatcher", "DrainDispatcher", "UndrainDispatcher", "Tokens", "CreateToken", "RevokeToken", "Credentials", "CreateCredential", "RemoveCredential", "CordonNode", "UncordonNode", "CancelHostTest", "Schedule", "PauseSchedule", "RunSchedule",
 		},
 		// A terminal is resized by control.Terminal, and linus cp takes trees.
 		"cmd/linus": {"Manifest", "Resize", "WriteFile", "EditFile", "ReportDispatcher"},

@@ -93,7 +93,7 @@ func toolRules() map[string]rule {
 	for role, of := range map[job.Role]map[string]string{
 		job.RoleRead: {"job": "get_job_status get_job_result get_job_output tail_job_output", "vm": "get_vm list_snapshots", "": "list_jobs list_vms list_volumes check_host"},
 		job.RoleRun: {
-			"job": "cancel_job kill_job interact_with_job", "": "submit_job execute_command provision_vm create_volume attach_volume detach_volume delete_volume",
+			"job": "cancel_job kill_job interact_with_job", "": "submit_job schedule execute_command provision_vm create_volume attach_volume detach_volume delete_volume",
 			"vm": "start_vm stop_vm suspend_vm resume_vm fork_vm snapshot_vm revert_vm delete_snapshot expose_port destroy_vm list_files read_file write_file edit_file",
 		},
 		job.RoleAdmin: {"vm": "save_vm", "": "cleanup_completed_jobs list_templates"},
@@ -503,7 +503,7 @@ func (m *matrix) mcp() {
 		"snapshot_vm": `"snapshot":"clean"`, "revert_vm": `"snapshot":"clean","confirm":true`, "delete_snapshot": `"snapshot":"clean","confirm":true`, "destroy_vm": `"confirm":true`, "expose_port": `"port":80`, "save_vm": `"name":"setup"`,
 		"create_volume": `"name":"v","size":"x"`, "attach_volume": `"volume":"v","vm_id":"x","path":"/x"`, "detach_volume": `"volume":"v","vm_id":"x"`, "delete_volume": `"volume":"v","confirm":true`,
 		"read_file": `"path":"x"`, "write_file": `"path":"x","content":"y"`, "edit_file": `"path":"x","old_string":"y","new_string":"z"`,
-		"interact_with_job": `"input":"x"`, "cleanup_completed_jobs": `"older_than_hours":1000`,
+		"interact_with_job": `"input":"x"`, "schedule": `"action":"list"`, "cleanup_completed_jobs": `"older_than_hours":1000`,
 	}
 	m.cells("MCP", rules, func(c *caller, name, id, vm string) (string, string) {
 		args := []string{}

@@ -130,6 +130,7 @@ func TestInspector_CallsEveryTool(t *testing.T) {
 	call("kill_job", killed)
 	call("get_job_result", with(killed, map[string]any{"wait_seconds": 30}))
 	call("list_jobs", map[string]any{"limit": 5})
+	call("schedule", map[string]any{"action": "add", "name": "yearly", "cron": "@yearly", "manifest": map[string]any{"task": "true"}})
 	call("list_vms", map[string]any{})
 	h.until(t, func() bool {
 		var vm struct{ Jobs []string }

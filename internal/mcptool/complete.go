@@ -43,6 +43,12 @@ func (c completer) CompleteResourceArgument(ctx context.Context, uri string, a m
 		return c.jobs(ctx, a.Value, job.Success, job.Failed, job.Timeout)
 	case uri == artifactTemplate && a.Name == "path" && given.Arguments["id"] != "":
 		return c.artifacts(ctx, given.Arguments["id"], a.Value)
+	case uri == usageTemplate && a.Name == "by":
+		var found values
+		for _, by := range append([]string{"all", job.UsageLabel}, job.UsageKinds...) {
+			found.add(a.Value, by)
+		}
+		return found.completion(), nil
 	}
 	return &mcp.Completion{}, nil
 }

@@ -18,14 +18,14 @@ type executeInput struct {
 	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Default: the home."`
 	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Not for secrets."`
 	Timeout    int               `json:"timeout,omitempty" is:"timeout" jsonschema_description:"Seconds; default 3600."`
-	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run as root."`
+	Sudo       bool              `json:"sudo,omitempty"`
 	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run on a 24x80 terminal."`
 	Template   string            `json:"template,omitempty" is:"vmTemplate" jsonschema_description:"New VM: default agent-template."`
 	OS         string            `json:"os,omitempty" is:"os" bare:"true" jsonschema_description:"New VM: e.g. debian-13, not a template."`
 	Resources  vm.Resources      `json:"resources,omitzero" bare:"true" jsonschema_description:"New VM: e.g. 2G."`
 	Network    executeNetwork    `json:"network,omitzero" jsonschema_description:"New VM: what it reaches."`
 	Persistent bool              `json:"persistent,omitempty" is:"lifecycle" jsonschema_description:"New VM: stays until destroy_vm."`
-	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end. Default 0."`
+	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the end."`
 }
 
 // executeNetwork is the part of a job's network that a command's VM has a choice of.
@@ -61,7 +61,7 @@ type outputInput struct {
 	Stream       string `json:"stream,omitempty" jsonschema:"enum=stdout,enum=stderr" jsonschema_description:"Default: both."`
 	Offset       int64  `json:"offset,omitempty" jsonschema_description:"stdout_next of the last call (of stderr, if that is stream); negative: from the end."`
 	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema_description:"stderr_next, for both."`
-	Limit        *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes per stream; default 16384."`
+	Limit        *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes per stream."`
 	StripANSI    bool   `json:"strip_ansi,omitempty" jsonschema_description:"Strip escape sequences and progress bars."`
 }
 
@@ -161,7 +161,7 @@ type tailInput struct {
 	jobArg
 
 	Lines     *int `json:"lines,omitempty" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Per stream; default 50."`
-	StripANSI bool `json:"strip_ansi,omitempty" jsonschema_description:"Strip escape sequences and progress bars."`
+	StripANSI bool `json:"strip_ansi,omitempty"`
 }
 
 type tailOutput struct {

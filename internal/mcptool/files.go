@@ -169,7 +169,7 @@ type listFilesInput struct {
 	VMID   string `json:"vm_id" jsonschema_description:"Or a running job's ID."`
 	Path   string `json:"path,omitempty" jsonschema_description:"Default: the home."`
 	Offset int    `json:"offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"next_offset of the last call."`
-	Limit  *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Default 200."`
+	Limit  *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1000"`
 }
 
 func (in listFilesInput) check(bad *faults) { bad.required("vm_id", in.VMID, whichFileVM) }
@@ -275,7 +275,7 @@ type writeFileInput struct {
 	fileArg
 
 	Content  string `json:"content" jsonschema_description:"10 MiB at most."`
-	Encoding string `json:"encoding,omitempty" jsonschema:"enum=text,enum=base64" jsonschema_description:"Default text."`
+	Encoding string `json:"encoding,omitempty" jsonschema:"enum=text,enum=base64"`
 	Mode     string `json:"mode,omitempty" jsonschema_description:"Octal; default what it has, or 0644."`
 	Parents  bool   `json:"create_directories,omitempty"`
 }
@@ -306,7 +306,7 @@ func (o Options) writeFile() server.ServerTool {
 type editFileInput struct {
 	fileArg
 
-	Old string `json:"old_string" jsonschema_description:"Is there exactly once."`
+	Old string `json:"old_string"`
 	New string `json:"new_string"`
 	All bool   `json:"replace_all,omitempty"`
 }

@@ -25,7 +25,7 @@ type forkOutput struct {
 
 func (o Options) forkVM() server.ServerTool {
 	return define("fork_vm", "Fork a VM",
-		"Copy a running persistent VM: copies continue from its memory, or boot from its disk where the storage cannot; the note says which. Refused while jobs run in it.",
+		"Copy a running persistent VM: copies continue from its memory, or boot from its disk where the storage cannot.",
 		hints{openWorld: true},
 		func(ctx context.Context, in forkInput) (forkOutput, error) {
 			out, ended, err := finish(ctx, o.background, func(ctx context.Context) (job.Forked, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"mime"
 	"path"
@@ -16,13 +17,14 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/junit"
 	"linus/internal/vm"
 )
 
 type submitInput struct {
 	Manifest       job.Manifest `json:"manifest" jsonschema_description:"What to run and in which VM. More of each field: resource linus://manifest."`
 	IdempotencyKey string       `json:"idempotency_key,omitempty" jsonschema_description:"Any text: submitting again with it returns the first job."`
-	Wait           *int         `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end. Default 0."`
+	Wait           *int         `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the end."`
 }
 
 // whole returns the arguments with a manifest, whose fields a client may have given beside the others.
@@ -50,7 +52,7 @@ func (submitInput) whole(raw []byte) []byte {
 func (o Options) submitJob() server.ServerTool {
 	return defineCall("submit_job", "Submit a job",
 		"Run a script, a command or a Claude agent in a VM of its own, destroyed afterwards (or in an existing one: manifest.vm). "+
-			"With wait_seconds the result is in the same call if it ends in time; else get_job_result with wait_seconds. "+
+			"With wait_seconds the result is in the same call if it ends in time; else get_job_result. "+
 			"Cancelling the call does not cancel the job.",
 		hints{openWorld: true},
 		func(ctx context.Context, in submitInput, c call) (startedOutput, error) {
@@ -72,7 +74,7 @@ func (o Options) submitJob() server.ServerTool {
 type statusInput struct {
 	jobArg
 
-	Wait *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end. Default 0."`
+	Wait *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the end."`
 }
 
 type statusOutput struct {
@@ -170,7 +172,7 @@ const (
 type resultInput struct {
 	jobArg
 
-	Wait     *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end. Default 0."`
+	Wait     *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the end."`
 	MaxBytes *int `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Of each of output and stderr; default 16384. Of longer ones head and tail."`
 }
 
@@ -194,6 +196,7 @@ type resultOutput struct {
 	ArtifactsCount    int        `json:"artifacts_count,omitempty" jsonschema_description:"Of all artifacts, of which 200 are listed."`
 
 	Repository *job.Checkout `json:"repository,omitempty" jsonschema_description:"What it has committed and pushed; repository.patch is its diff."`
+	Tests      *testReport   `json:"tests,omitempty" jsonschema_description:"Of the JUnit reports (.xml) among the artifacts: of a matrix or shards those of all its jobs."`
 
 	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"Files and patterns of which nothing was collected; the first 50."`
 	ArtifactsSkippedCount int                   `json:"artifacts_skipped_count,omitempty"`
@@ -233,6 +236,7 @@ func resultOf(ctx context.Context, e job.Engine, j job.Job, limit int) (resultOu
 		ArtifactsCount:   len(j.Artifacts),
 		ArtifactsSkipped: j.ArtifactsSkipped, ArtifactsSkippedCount: j.ArtifactsSkippedCount, Repository: j.Repository,
 	}
+	out.Tests = testsOf(ctx, e, j)
 	out.OutputIncomplete, out.IncompleteReason = incomplete(r.StdoutInfo, r.StderrInfo)
 	var cutOut, cutErr bool
 	out.Output, cutOut = headAndTail(r.Stdout, limit)
@@ -247,6 +251,48 @@ func resultOf(ctx context.Context, e job.Engine, j job.Job, limit int) (resultOu
 // incomplete reports whether a task wrote more than was kept, or may have, and why.
 func incomplete(stdout, stderr job.OutputInfo) (bool, string) {
 	return stdout.Incomplete || stderr.Incomplete, cmp.Or(stdout.Why, stderr.Why)
+}
+
+// testReport is what the tests of a job say, or of the jobs of a parent.
+type testReport struct {
+	junit.Totals
+	Failed []failedTest `json:"failed,omitempty" jsonschema_description:"The first 50."`
+	Unread []string     `json:"unread,omitempty" jsonschema_description:"Reports that could not be read, and why; the first 50."`
+}
+
+type failedTest struct {
+	Suite string `json:"suite,omitempty" jsonschema_description:"Of a matrix or shards it begins with the job's name."`
+	Name  string `json:"name"`
+	Says  string `json:"says,omitempty"`
+}
+
+// Bounds of a testReport.
+const (
+	mostTests      = 50
+	mostSaysOfTest = 300 // characters of what a failed test says
+)
+
+// testsOf reads the reports of tests among a job's artifacts; nil: there is none.
+func testsOf(ctx context.Context, e job.Engine, j job.Job) *testReport {
+	report, left := junit.Collect(j.ArtifactPaths(), len(j.Children) > 0, func(path string) (io.ReadCloser, error) {
+		file, _, err := e.OpenArtifact(ctx, j.ID, path)
+		return file, err
+	})
+	if report.Tests == 0 && len(left) == 0 {
+		return nil
+	}
+	out := &testReport{Totals: report.Totals, Unread: left[:min(len(left), mostTests)]}
+	for _, s := range report.Suites {
+		for _, c := range s.Cases {
+			said := c.Wrong()
+			if said == nil || len(out.Failed) == mostTests {
+				continue
+			}
+			says := []rune(strings.TrimSpace(cmp.Or(said.Message, said.Text)))
+			out.Failed = append(out.Failed, failedTest{s.Name, strings.TrimSpace(c.Class + " " + c.Name), string(says[:min(len(says), mostSaysOfTest)])})
+		}
+	}
+	return out
 }
 
 // links returns links to the artifacts, for clients that can fetch resources.
@@ -320,7 +366,7 @@ type listInput struct {
 	labelled
 
 	Status job.Status `json:"status,omitempty" jsonschema:"enum=@statuses"`
-	Limit  *int       `json:"limit,omitempty" jsonschema:"minimum=1,maximum=200" jsonschema_description:"Default 50."`
+	Limit  *int       `json:"limit,omitempty" jsonschema:"minimum=1,maximum=200"`
 	Cursor string     `json:"cursor,omitempty" jsonschema_description:"next_cursor of the last page."`
 }
 

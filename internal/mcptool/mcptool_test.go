@@ -19,6 +19,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/junit"
 	"linus/internal/vm"
 )
 
@@ -191,6 +192,9 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		},
 	}
 	const devVM = `{"vm_id":"105","name":"dev","status":"running","ip":"10.0.0.9","user":"debian","ssh":"ssh debian@10.0.0.9","node":"pve","source":"debian-13","cpu":2,"memory":"2G","disk":"10G","lifecycle":"persistent","job_id":"` + knownID + `","jobs":["j"],"created_at":"2026-03-04T05:06:07Z","expires_at":"2026-03-04T05:06:07Z"}`
+	const run = `{"at":"2026-03-04T05:06:07Z"}`
+	const nightly = `{"name":"nightly","cron":"0 3 * * *","timezone":"UTC","status":"active","next_at":"2026-03-04T05:06:07Z","overlap":"skip","missed":"run-once","owner":"ci","task":"make","last_runs":[` +
+		`{"at":"2026-03-04T05:06:07Z","job_id":"` + knownID + `"},{"at":"2026-03-04T05:06:07Z","why":"left out"},` + run + `,` + run + `,` + run + `]}`
 	tests := []toolTest{
 		{"submit_job", manifest(nil), `{"job_id":"` + knownID + `","status":"pending"}`},
 		{"get_job_status", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","status":"failed","reason":"exit_status","phase":"destroy","error":"exit status 3","created_at":"2026-03-04T05:06:07Z","started_at":"2026-03-04T05:06:07Z","completed_at":"2026-03-04T05:06:07Z","vm":{"id":101,"node":"pve","ip":"10.0.0.9","state":"destroyed"},"artifacts_skipped":[{"path":"out/*","reason":"nothing there matches"}],"artifacts_skipped_count":51}`},
@@ -199,6 +203,9 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		{"list_jobs", map[string]any{"status": "running", "limit": 7, "cursor": "c"}, `{"jobs":[{"job_id":"` + knownID + `","status":"running","phase":"run","task":"true","client":"cli","vm":{"id":105,"name":"dev","node":"pve","state":"created"},"created_at":"2026-03-04T05:06:07Z"}],"next_cursor":"more"}`},
 		{"list_jobs", map[string]any{"label": "team=db"}, `{"jobs":[]}`},
 		{"list_jobs", nil, `{"jobs":[{"job_id":"` + knownID + `","status":"running","phase":"run","task":"true","client":"cli","vm":{"id":105,"name":"dev","node":"pve","state":"created"},"created_at":"2026-03-04T05:06:07Z"}],"next_cursor":"more"}`},
+		{"schedule", map[string]any{"action": "list"}, `{"schedules":[` + nightly + `]}`},
+		{"schedule", map[string]any{"action": "remove", "name": "nightly"}, `{"schedules":[` + nightly + `]}`},
+		{"schedule", map[string]any{"action": "add", "name": "nightly", "cron": "0 3 * * *", "manifest": map[string]any{"task": "make"}}, `{"schedules":[` + nightly + `]}`},
 		{"execute_command", map[string]any{"command": "make", "vm_id": "dev"}, `{"job_id":"` + knownID + `","status":"pending"}`},
 		{"get_job_output", map[string]any{"job_id": knownID, "offset": 1, "limit": 4}, `{"job_id":"` + knownID + `","status":"failed","stdout":"ne\nt","stdout_next":5,"stderr":"oh\n","stderr_next":3,"complete":false}`},
 		{"get_job_output", map[string]any{"job_id": knownID, "stream": "stderr", "offset": 3}, `{"job_id":"` + knownID + `","status":"failed","stdout":"","stdout_next":0,"stderr":"","stderr_next":3,"complete":true}`},
@@ -263,7 +270,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 				}
 			}
 			wanted := []string{
-				"input 1+1\n", "kill INT", "cleanup 24h0m0s", "start 105", "stop dev", "suspend dev", "resume dev", "snapshot dev live with memory", "fork dev 1 ", "snapshot dev clean", "revert dev clean", "remove dev clean", "save dev tools false", "volume cache 20G", "attach cache dev /srv ro", "detach cache dev", "delete cache", "destroy dev",
+				"remove schedule nightly", "schedule nightly 0 3 * * * UTC skip run-once make script", "input 1+1\n", "kill INT", "cleanup 24h0m0s", "start 105", "stop dev", "suspend dev", "resume dev", "snapshot dev live with memory", "fork dev 1 ", "snapshot dev clean", "revert dev clean", "remove dev clean", "save dev tools false", "volume cache 20G", "attach cache dev /srv ro", "detach cache dev", "delete cache", "destroy dev",
 			}
 			e.change(func() {
 				if diff := cmp.Diff(wanted, e.calls); diff != "" {
@@ -533,6 +540,65 @@ func TestCheckHost_DeepTestsTheHost(t *testing.T) {
 	for _, tool := range tools(o) {
 		if tool.Tool.Name == "check_host" && strings.Contains(string(tool.Tool.RawInputSchema), "deep") {
 			t.Error("a read-only server offers it")
+		}
+	}
+}
+
+// reports answers with JUnit reports.
+type reports struct{ *engine }
+
+func (r reports) OpenArtifact(_ context.Context, _, path string) (io.ReadCloser, job.Artifact, error) {
+	text := `<testsuite name="unit"><testcase name="a"/><testcase name="b" classname="C"><failure message=" 1 is not 2 ">at line 3</failure></testcase><testcase name="c"><skipped/></testcase></testsuite>`
+	if strings.HasSuffix(path, "cut.xml") {
+		text = text[:80]
+	}
+	return io.NopCloser(strings.NewReader(text)), job.Artifact{Path: path, Size: int64(len(text))}, nil
+}
+
+// The result of a matrix has what the tests of all its jobs say.
+func TestResult_HasTheTests(t *testing.T) {
+	e := &engine{
+		job:    job.Job{ID: knownID, Status: job.Failed, Children: []job.Child{{Name: "go=1"}, {Name: "go=2"}}, Artifacts: []job.Artifact{{Path: "go=1/r.xml"}, {Path: "go=2/r.xml"}, {Path: "go=2/cut.xml"}, {Path: "go=2/log"}}},
+		result: job.Result{JobID: knownID, Status: job.Failed, Reason: job.ReasonExitStatus},
+	}
+	r := callTool(t, transports["in process"](t, reports{e}), "get_job_result", map[string]any{"job_id": knownID})
+	structured, err := json.Marshal(r.StructuredContent)
+	if err != nil || r.IsError {
+		t.Fatal(err, text(r))
+	}
+	var got struct{ Tests testReport }
+	if err := json.Unmarshal(structured, &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Tests.Unread) != 1 || !strings.HasPrefix(got.Tests.Unread[0], "go=2/cut.xml: ") {
+		t.Errorf("not read: %q", got.Tests.Unread)
+	}
+	got.Tests.Unread = nil
+	want := testReport{Totals: junit.Totals{Tests: 6, Failures: 2, Skipped: 2}, Failed: []failedTest{{"go=1: unit", "C b", "1 is not 2"}, {"go=2: unit", "C b", "1 is not 2"}}}
+	if diff := cmp.Diff(want, got.Tests); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What of a schedule is wrong, or refused, is said with the names that callers know.
+func TestSchedule_RefusalsSayWhy(t *testing.T) {
+	e := &engine{}
+	c := transports["in process"](t, e)
+	for _, tt := range []struct {
+		args map[string]any
+		err  error
+		want string
+	}{
+		{map[string]any{}, nil, "action: is required; give list, add or remove"},
+		{map[string]any{"action": "pause"}, nil, `"pause" is unknown`},
+		{map[string]any{"action": "remove"}, nil, "name: is required"},
+		{map[string]any{"action": "add", "name": "n", "cron": "@daily"}, nil, "manifest"},
+		{map[string]any{"action": "add", "name": "n", "cron": "@daily", "manifest": map[string]any{"task": "true", "vmNam": "x"}}, nil, "vmName"},
+		{map[string]any{"action": "add", "name": "n", "cron": "@daily", "manifest": map[string]any{"task": "true"}}, &job.FieldError{Field: "schedule", Problem: "has to run as a token of linus", Remedy: "make it with a token of linus token create"}, "linus token create"},
+	} {
+		e.change(func() { e.err = tt.err })
+		if r := callTool(t, c, "schedule", tt.args); !r.IsError || !strings.Contains(text(r), tt.want) {
+			t.Errorf("%v: %s; want %q", tt.args, text(r), tt.want)
 		}
 	}
 }

@@ -25,6 +25,7 @@ func resourceTools() map[string][]string {
 	return map[string][]string{
 		hostURI:          {"check_host"},
 		manifestURI:      {"submit_job"},
+		usageTemplate:    {"list_jobs"},
 		outputTemplate:   {"get_job_output", "tail_job_output", "get_job_result"},
 		resultTemplate:   {"get_job_result"},
 		artifactTemplate: {"get_job_result"},

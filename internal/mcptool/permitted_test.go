@@ -44,7 +44,7 @@ func TestPermitted_ByRoleAndToolset(t *testing.T) {
 	if !slices.Equal(read, want) {
 		t.Errorf("read: %v", read)
 	}
-	if got := offered(job.Principal{Name: "a", Role: job.RoleRun, Toolsets: []string{"jobs"}}); !slices.Equal(got, []string{"cancel_job", "get_job_result", "get_job_status", "list_jobs", "submit_job"}) {
+	if got := offered(job.Principal{Name: "a", Role: job.RoleRun, Toolsets: []string{"jobs"}}); !slices.Equal(got, []string{"cancel_job", "get_job_result", "get_job_status", "list_jobs", "schedule", "submit_job"}) {
 		t.Errorf("jobs only: %v", got)
 	}
 	if got := offered(job.Principal{Name: "a"}); len(got) > 0 {
@@ -64,7 +64,7 @@ func as(t *testing.T, p job.Principal) (context.Context, *client.Client) {
 
 func TestLists_ShowWhatThePrincipalMayUse(t *testing.T) {
 	t.Parallel()
-	all := []string{hostURI, artifactTemplate, outputTemplate, resultTemplate, delegatePrompt, diagnosePrompt}
+	all := []string{hostURI, artifactTemplate, outputTemplate, resultTemplate, usageTemplate, delegatePrompt, diagnosePrompt}
 	for _, test := range []struct {
 		name  string
 		p     job.Principal
@@ -74,7 +74,7 @@ func TestLists_ShowWhatThePrincipalMayUse(t *testing.T) {
 		{"run", job.Principal{Name: "a", Role: job.RoleRun}, nil},
 		{"read", job.Principal{Name: "a", Role: job.RoleRead}, []string{delegatePrompt}},
 		{"jobs only", job.Principal{Name: "a", Role: job.RoleRun, Toolsets: []string{"jobs"}}, []string{hostURI}},
-		{"exec only", job.Principal{Name: "a", Role: job.RoleRun, Toolsets: []string{"exec"}}, []string{hostURI, artifactTemplate, resultTemplate, delegatePrompt, diagnosePrompt}},
+		{"exec only", job.Principal{Name: "a", Role: job.RoleRun, Toolsets: []string{"exec"}}, []string{hostURI, artifactTemplate, resultTemplate, usageTemplate, delegatePrompt, diagnosePrompt}},
 		{"no role", job.Principal{Name: "a"}, all},
 	} {
 		t.Run(test.name, func(t *testing.T) {

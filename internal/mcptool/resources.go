@@ -31,6 +31,12 @@ const (
 	artifactTemplate = resourcePrefix + "{id}/artifacts/{+path}"
 )
 
+// usageTemplate is what jobs and VMs have used.
+const (
+	usagePrefix   = "linus://usage/"
+	usageTemplate = usagePrefix + "{+by}"
+)
+
 // The resources that do not belong to a job.
 const (
 	hostURI     = "linus://host"
@@ -69,18 +75,14 @@ func resources(e job.Engine, has having) []server.ServerResource {
 // jobResources lists what of a job can be read without a tool. Each is present
 // if a tool that returns the same is.
 func jobResources(e job.Engine, has having) []server.ServerResourceTemplate {
-	template := func(uri, name, title, description, mediaType string, read func(context.Context, resource) ([]mcp.ResourceContents, error)) server.ServerResourceTemplate {
+	reading := func(uri, name, title, description, mediaType string, read func(context.Context, string) ([]mcp.ResourceContents, error)) server.ServerResourceTemplate {
 		return server.ServerResourceTemplate{
 			Template: mcp.NewResourceTemplate(uri, name, mcp.WithTemplateTitle(title), mcp.WithTemplateDescription(description), mcp.WithTemplateMIMEType(mediaType)),
 			Handler: func(ctx context.Context, req mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
-				r, err := parseResource(req.Params.URI)
-				if err == nil {
-					err = refusalOfAny(ctx, resourceTools()[uri])
-				}
-				if err != nil {
+				if err := refusalOfAny(ctx, resourceTools()[uri]); err != nil {
 					return nil, err
 				}
-				contents, err := read(ctx, r)
+				contents, err := read(ctx, req.Params.URI)
 				if err != nil {
 					return nil, errors.New(errorText(err))
 				}
@@ -88,7 +90,21 @@ func jobResources(e job.Engine, has having) []server.ServerResourceTemplate {
 			},
 		}
 	}
+	template := func(uri, name, title, description, mediaType string, read func(context.Context, resource) ([]mcp.ResourceContents, error)) server.ServerResourceTemplate {
+		return reading(uri, name, title, description, mediaType, func(ctx context.Context, of string) ([]mcp.ResourceContents, error) {
+			r, err := parseResource(of)
+			if err != nil {
+				return nil, err
+			}
+			return read(ctx, r)
+		})
+	}
 	var all []server.ServerResourceTemplate
+	if has.any(resourceTools()[usageTemplate]...) {
+		all = append(all, reading(usageTemplate, "usage", "What jobs and VMs have used",
+			"VM hours, processors, memory, waits and failures of the last 30 days, by: principal, queue, repository, template, label=KEY, or all.",
+			"application/json", func(ctx context.Context, uri string) ([]mcp.ResourceContents, error) { return readUsage(ctx, e, uri) }))
+	}
 	if has.any(resourceTools()[outputTemplate]...) {
 		all = append(all, template(outputTemplate, "job-output", "A job's output",
 			"The last 64 KiB of what a job has written to stdout, and to stderr (#stderr). Subscribe to be notified of more output, at most once a second, and of the end.",
@@ -164,6 +180,21 @@ func readResult(ctx context.Context, e job.Engine, r resource) ([]mcp.ResourceCo
 		return nil, err
 	}
 	return jsonContents(r.uri, result)
+}
+
+func readUsage(ctx context.Context, e job.Engine, uri string) ([]mcp.ResourceContents, error) {
+	by, err := url.PathUnescape(strings.TrimPrefix(uri, usagePrefix))
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", uri, err)
+	}
+	if by == "all" {
+		by = ""
+	}
+	used, err := e.Usage(ctx, job.UsageQuery{By: by})
+	if err != nil {
+		return nil, err
+	}
+	return jsonContents(uri, map[string]any{"usage": used})
 }
 
 // jsonContents returns a value as JSON, without HTML escapes: models read it.

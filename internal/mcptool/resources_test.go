@@ -333,3 +333,16 @@ func TestResources_ManifestHasItsWholeSchema(t *testing.T) {
 		t.Errorf("it is %.200s", contents.Text)
 	}
 }
+
+func TestResources_Usage(t *testing.T) {
+	c := transports["in process"](t, &engine{})
+	for by, want := range map[string]string{"all": `"of":"by "`, "repository": `"of":"by repository"`, "label=a/b": `"of":"by label=a/b"`, "label%3Dteam": `"of":"by label=team"`} {
+		contents, err := readURI(t, c, "linus://usage/"+by)
+		if err != nil || len(contents) != 1 || !strings.Contains(contents[0].(mcp.TextResourceContents).Text, want) || !strings.Contains(contents[0].(mcp.TextResourceContents).Text, `"vm_hours":1.5`) {
+			t.Errorf("by %s: %v, %v", by, contents, err)
+		}
+	}
+	if contents, err := readURI(t, c, "linus://usage/colour"); err == nil || !strings.Contains(err.Error(), "use one of: principal") {
+		t.Errorf("by what there is not: %v, %v", contents, err)
+	}
+}

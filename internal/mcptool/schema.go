@@ -99,6 +99,8 @@ func schemaFor(t reflect.Type, says about, of detail) object {
 	}
 	var s object
 	switch {
+	case says.elsewhere && of == arguments:
+		s = object{{"type", "object"}}
 	case t == reflect.TypeFor[time.Time]():
 		s = object{{"type", "string"}, {"format", "date-time"}}
 	case t.Kind() == reflect.Struct:
@@ -138,6 +140,7 @@ func schemaFor(t reflect.Type, says about, of detail) object {
 type about struct {
 	text, brief string // brief: empty: as text; "-": nothing
 	bare        bool
+	elsewhere   bool // arguments say of an object no more than that it is one: another tool says what it has
 	limits      limits
 }
 
@@ -152,7 +155,7 @@ type limits struct {
 // its bounds; which one, where it has another name, the tag is says.
 func aboutOf(in reflect.Type, f reflect.StructField) about {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	says := about{text: f.Tag.Get("jsonschema_description"), brief: f.Tag.Get("brief"), bare: f.Tag.Get("bare") != "", limits: limitsOf(f.Tag)}
+	says := about{text: f.Tag.Get("jsonschema_description"), brief: f.Tag.Get("brief"), bare: f.Tag.Get("bare") != "", elsewhere: f.Tag.Get("elsewhere") != "", limits: limitsOf(f.Tag)}
 	row, own := job.FieldOf(in, name)
 	if is := f.Tag.Get("is"); is != "" {
 		row = field.Some(is)[0]

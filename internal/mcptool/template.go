@@ -33,7 +33,7 @@ func (o Options) listTemplates() server.ServerTool {
 type saveInput struct {
 	vmArg
 
-	Name string `json:"name" jsonschema_description:"Of the template: a-z, digits, dashes."`
+	Name string `json:"name" jsonschema_description:"Of the template."`
 }
 
 func (in saveInput) check(bad *faults) {
@@ -50,7 +50,7 @@ type saveOutput struct {
 
 func (o Options) saveVM() server.ServerTool {
 	return define("save_vm", "Save a VM",
-		"Make a template from a copy of a persistent VM. Refused while jobs run in it.",
+		"Make a template from a copy of a persistent VM.",
 		hints{openWorld: true},
 		func(ctx context.Context, in saveInput) (saveOutput, error) {
 			saved, ended, err := finish(ctx, o.background, func(ctx context.Context) (job.SavedTemplate, error) {

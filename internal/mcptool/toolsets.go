@@ -25,6 +25,7 @@ func allTools() []tool {
 		{"get_job_result", "jobs", job.VerbResult, Options.getJobResult},
 		{"cancel_job", "jobs", job.VerbCancel, Options.cancelJob},
 		{"list_jobs", "jobs", job.VerbList, Options.listJobs},
+		{"schedule", "jobs", job.VerbCreateSchedule, Options.schedule},
 
 		{"execute_command", "exec", job.VerbSubmit, Options.executeCommand},
 		{"get_job_output", "exec", job.VerbOutput, Options.getJobOutput},

@@ -82,9 +82,9 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 		{
 			"jobs", func(o *Options) { o.Toolsets = []string{"jobs"} },
 			offer{
-				tools:     []string{"cancel_job", "get_job_result", "get_job_status", "list_jobs", "submit_job"},
+				tools:     []string{"cancel_job", "get_job_result", "get_job_status", "list_jobs", "schedule", "submit_job"},
 				prompts:   []string{"delegate_task", "diagnose_job"},
-				resources: []string{"job-artifact", "job-output", "job-result", "manifest"},
+				resources: []string{"job-artifact", "job-output", "job-result", "manifest", "usage"},
 			},
 		},
 		{
@@ -99,7 +99,7 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 			offer{
 				tools:     []string{"check_host", "get_job_output", "get_job_result", "get_job_status", "get_vm", "list_files", "list_jobs", "list_snapshots", "list_templates", "list_vms", "list_volumes", "read_file", "tail_job_output"},
 				prompts:   []string{"diagnose_job"},
-				resources: []string{"host-report", "job-artifact", "job-output", "job-result"},
+				resources: []string{"host-report", "job-artifact", "job-output", "job-result", "usage"},
 			},
 		},
 		{
@@ -110,7 +110,7 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 					"provision_vm", "read_file", "resume_vm", "save_vm", "snapshot_vm", "start_vm", "submit_job", "suspend_vm", "tail_job_output",
 				},
 				prompts:   []string{"delegate_task", "diagnose_job"},
-				resources: []string{"host-report", "job-artifact", "job-output", "job-result", "manifest"},
+				resources: []string{"host-report", "job-artifact", "job-output", "job-result", "manifest", "usage"},
 			},
 		},
 		{

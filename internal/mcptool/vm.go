@@ -120,7 +120,7 @@ func vmError(err error) error {
 }
 
 type provisionInput struct {
-	Name     string     `json:"name" is:"vmName" jsonschema_description:"Letters, digits and dashes; works as vm_id."`
+	Name     string     `json:"name" is:"vmName" jsonschema_description:"Works as vm_id."`
 	OS       string     `json:"os,omitempty" is:"os" bare:"true" jsonschema_description:"Such as debian-13: its cloud image, not a template."`
 	Template string     `json:"template,omitempty" is:"vmTemplate" jsonschema_description:"Name or ID; default agent-template."`
 	CPU      int        `json:"cpu,omitempty" is:"resources.cpu" jsonschema_description:"Default 2."`
@@ -253,13 +253,13 @@ func (o Options) startVM() server.ServerTool {
 
 func (o Options) stopVM() server.ServerTool {
 	return o.acting("stop_vm", "Stop a VM",
-		"Shut down a persistent VM; its disk stays. Refused while jobs run in it.",
+		"Shut down a persistent VM; its disk stays.",
 		hints{destructive: true, idempotent: true, openWorld: true}, "The shutdown", job.Engine.StopVM)
 }
 
 func (o Options) suspendVM() server.ServerTool {
 	return o.acting("suspend_vm", "Suspend a VM",
-		"Write a persistent VM's memory to disk and turn it off; resume_vm continues it where it was. Refused while jobs run in it.",
+		"Write a persistent VM's memory to disk and turn it off; resume_vm continues it where it was.",
 		hints{idempotent: true, openWorld: true}, "The suspend", job.Engine.SuspendVM)
 }
 
@@ -272,7 +272,7 @@ func (o Options) resumeVM() server.ServerTool {
 type snapshotInput struct {
 	vmArg
 
-	Snapshot string `json:"snapshot" jsonschema_description:"New name: letters, digits, - and _."`
+	Snapshot string `json:"snapshot"`
 	Memory   bool   `json:"memory,omitempty" jsonschema_description:"With what runs in it. Refused while jobs do."`
 }
 
@@ -293,7 +293,7 @@ type revertInput struct {
 	vmArg
 
 	Snapshot string `json:"snapshot"`
-	Confirm  bool   `json:"confirm,omitempty" jsonschema_description:"Else the user is asked, where the client can."`
+	Confirm  bool   `json:"confirm,omitempty" jsonschema_description:"Else the user is asked."`
 }
 
 func (in revertInput) check(bad *faults) { bad.snapshot(in.vmArg, in.Snapshot) }
@@ -306,7 +306,7 @@ func (f *faults) snapshot(of vmArg, name string) {
 
 func (o Options) revertVM() server.ServerTool {
 	return defineCall("revert_vm", "Revert a VM",
-		"Revert a persistent VM to a snapshot and start it, or continue what ran in it if the snapshot has its memory; all changes since are lost. Refused while jobs run in it.",
+		"Revert a persistent VM to a snapshot and start it, or continue what ran in it if the snapshot has its memory; all changes since are lost.",
 		hints{destructive: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in revertInput, c call) (changedVM, error) {
 			question := fmt.Sprintf("Revert VM %s to snapshot %s? All changes since are lost.", in.VMID, in.Snapshot)
@@ -367,7 +367,7 @@ type exposeOutput struct {
 
 func (o Options) exposePort() server.ServerTool {
 	return define("expose_port", "Expose a port",
-		"Give a port of a VM's localhost a URL for people who may reach the VM; they log in. It ends with the VM. note says when nothing listens there yet.",
+		"Give a port of a VM's localhost a URL for people who may reach the VM; they log in. It ends with the VM.",
 		hints{idempotent: true, openWorld: true},
 		func(ctx context.Context, in exposeInput) (exposeOutput, error) {
 			p, err := o.Engine.ExposePort(ctx, job.PortSpec{VM: in.VMID, Port: in.Port, Name: in.Name})
@@ -378,7 +378,7 @@ func (o Options) exposePort() server.ServerTool {
 type destroyInput struct {
 	vmArg
 
-	Confirm bool `json:"confirm,omitempty" jsonschema_description:"Else the user is asked, where the client can."`
+	Confirm bool `json:"confirm,omitempty" jsonschema_description:"Else the user is asked."`
 }
 
 func (o Options) destroyVM() server.ServerTool {

@@ -59,7 +59,7 @@ func (o Options) listVolumes() server.ServerTool {
 }
 
 type createVolumeInput struct {
-	Name string `json:"name" jsonschema_description:"a-z, digits, dashes."`
+	Name string `json:"name"`
 	Size string `json:"size" jsonschema_description:"1G to 10000G."`
 }
 
@@ -110,7 +110,7 @@ func (in detachVolumeInput) check(bad *faults) {
 
 func (o Options) detachVolume() server.ServerTool {
 	return define("detach_volume", "Detach a volume",
-		"Unmount a volume in a VM; its data stays. Refused while jobs run there.",
+		"Unmount a volume in a VM; its data stays.",
 		hints{idempotent: true, openWorld: true},
 		func(ctx context.Context, in detachVolumeInput) (volumeOutput, error) {
 			return o.onVolume(ctx, func(ctx context.Context) (job.VolumeInfo, error) {
@@ -122,7 +122,7 @@ func (o Options) detachVolume() server.ServerTool {
 type deleteVolumeInput struct {
 	volumeArg
 
-	Confirm bool `json:"confirm,omitempty" jsonschema_description:"Else the user is asked, where the client can."`
+	Confirm bool `json:"confirm,omitempty" jsonschema_description:"Else the user is asked."`
 }
 
 func (o Options) deleteVolume() server.ServerTool {
