@@ -103,7 +103,7 @@ vet: build ## go vet; make cross for other systems
 e2e-postgres: build bin/gotestsum ## tests of whole programs on PostgreSQL, all of them; make race has a few
 	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages=./internal/e2e -- -count=1 $(AT_ONCE) -timeout $(TIMEOUT)
 
-soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
+soak: ## 1000 jobs, and sandboxes, under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
 	go test -v -timeout 3h -run '^TestSoak$$' ./internal/e2e -soak.jobs=$(SOAK_JOBS) -soak.seed=$(SOAK_SEED)
 
 soak-qemu: ## 20 jobs in real VMs under faults

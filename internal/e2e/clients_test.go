@@ -35,11 +35,21 @@ func npmClients(t *testing.T) clients {
 // fromNPM installs what a directory of testdata needs, or skips the test.
 func fromNPM(t *testing.T, source string) clients {
 	t.Helper()
+	c, missing := findNPM(t, source)
+	if missing != "" {
+		t.Skipf("no clients from npm: %s", missing)
+	}
+	return c
+}
+
+// findNPM installs what a directory of testdata needs, or says why it cannot.
+func findNPM(t *testing.T, source string) (c clients, missing string) {
+	t.Helper()
 	out, err := exec.Command("bash", "../../scripts/dev/clients.sh", source).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		if exit.ExitCode() == 75 {
-			t.Skipf("no clients from npm: %s", strings.TrimSpace(string(exit.Stderr)))
+			return c, strings.TrimSpace(string(exit.Stderr))
 		}
 		t.Fatalf("clients.sh: %v\n%s", err, exit.Stderr)
 	}
@@ -47,7 +57,7 @@ func fromNPM(t *testing.T, source string) clients {
 		t.Fatal(err)
 	}
 	dir, node, _ := strings.Cut(strings.TrimSuffix(string(out), "\n"), "\n")
-	return clients{filepath.Join("../../testdata", source), dir, node}
+	return clients{filepath.Join("../../testdata", source), dir, node}, ""
 }
 
 // scripts copies scripts of its directory of testdata to a new one beside what is

@@ -23,14 +23,16 @@ var (
 	soakSeed = flag.Uint64("soak.seed", 0, "seed of TestSoak's faults; 0: another each time, which it prints")
 )
 
-// Many jobs while everything that can go wrong does, at random: every job ends
-// in the right state with its whole output, ran at most once, and at the end
-// nothing is left, and nothing of others was touched.
+// Many jobs, and sandboxes beside them, while everything that can go wrong does, at random: every
+// job ends in the right state with its whole output, ran at most once, every sandbox has its files
+// and what runs in it until it is ended, and at the end nothing is left, and nothing of others was
+// touched.
 func TestSoak(t *testing.T) {
 	if *soakJobs == 0 {
 		loops.AtNightOnly(t, "TestProxmoxFaults, TestEngineKilled_TwoClients, TestPool_EngineKilledAtEveryStep and TestSubmit_ManyAtOnce make its faults one by one")
 	}
-	h := newHost(t, lab.DriverProcess, "MAX_JOBS=8", "HEARTBEAT_THRESHOLD_SECONDS=30", "CLEANUP_INTERVAL_SECONDS=10")
+	e2b := "127.0.0.1:" + freePort(t)
+	h := newHost(t, lab.DriverProcess, "E2B_ADDR="+e2b, "MAX_JOBS=8", "HEARTBEAT_THRESHOLD_SECONDS=30", "CLEANUP_INTERVAL_SECONDS=10")
 	s := newSoak(t, h, 5*time.Second)
 	s.ledger = newLedger(t)
 	foreign := s.plantForeigners()
@@ -44,8 +46,15 @@ func TestSoak(t *testing.T) {
 	for i := range jobs {
 		jobs[i] = s.plan(i)
 	}
-	s.run(jobs, s.churn(math.MaxInt), s.again(300*time.Millisecond, 1500*time.Millisecond, s.inject))
+	beside := []func(<-chan struct{}){s.churn(math.MaxInt), s.again(300*time.Millisecond, 1500*time.Millisecond, s.inject)}
+	if c, missing := findNPM(t, "clients"); missing != "" {
+		t.Logf("without sandboxes: no clients from npm: %s", missing)
+	} else {
+		beside = append(beside, s.sandboxes(c, e2b))
+	}
+	s.run(jobs, beside...)
 	s.summary()
+	s.sandboxesGone()
 	s.churnGone()
 	s.checkpointsGone()
 	s.membersWhole()
@@ -66,6 +75,7 @@ type soak struct {
 	began   time.Time
 	jobs    int           // how many
 	each    time.Duration // a job may take on average, faults included
+	least   time.Duration // how long it lasts, also when all jobs have ended
 	// patience is how long a call may fail while engines are killed under it; callTime how
 	// long it may take before another client makes it.
 	patience, callTime time.Duration
@@ -160,7 +170,7 @@ func (s *soak) withManifest(j soakJob) soakJob {
 // first half is submitted at once, and waits for slots.
 func (s *soak) run(jobs []soakJob, beside ...func(over <-chan struct{})) {
 	s.jobs = len(jobs)
-	over := make(chan struct{})
+	over, least := make(chan struct{}), time.After(s.least)
 	var others, following sync.WaitGroup
 	for _, do := range append(beside, s.countVMs) {
 		others.Go(func() { do(over) })
@@ -177,6 +187,7 @@ func (s *soak) run(jobs []soakJob, beside ...func(over <-chan struct{})) {
 		})
 	}
 	following.Wait()
+	<-least
 	close(over)
 	others.Wait()
 }

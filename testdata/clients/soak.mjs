@@ -1,45 +1,74 @@
-// Sandboxes while all that they need fails now and then, with E2B's SDK, for so many seconds as its
-// argument says: E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY say where. What fails is tried again; what
-// answers must be right. It prints what it has seen, as JSON.
-import { Sandbox } from 'e2b'
+// Sandboxes while all that they need fails now and then, with E2B's SDK, until its stdin ends:
+// E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY say where. What fails is tried again; what answers must
+// be right. It prints what it has seen, as JSON.
+import { NotFoundError, Sandbox } from 'e2b'
 
-const until = Date.now() + 1000 * Number(process.argv[2])
 const options = { requestTimeoutMs: 120_000 }
-const seen = { lives: 0, failures: 0, wrong: [] }
+const timeoutMs = 1_200_000
+const kinds = ['killed', 'paused', 'stopped', 'ended by its time', 'paused by its time']
+const seen = { lives: {}, failures: 0, wrong: [] }
+let over = false
+process.stdin.on('end', () => { over = true }).resume()
+
 const again = async (work) => {
-  for (let n = 0; n < 60; n++) {
+  for (const end = Date.now() + 300_000; ; await new Promise((resolve) => setTimeout(resolve, 500))) {
     try {
       return await work()
-    } catch {
+    } catch (err) {
+      if (Date.now() > end) throw new Error(`it fails for too long: ${err.message}`, { cause: err })
       seen.failures++
-      await new Promise((resolve) => setTimeout(resolve, 500))
     }
   }
-  throw new Error('it fails for too long')
 }
+const comes = (what, yes) => again(async () => { if (!(await yes())) throw new Error(`waiting for ${what}`) })
+const list = (query) => Sandbox.list({ query: { state: ['running', 'paused'], ...query }, ...options }).nextItems()
+
 const live = async (worker, n) => {
   const mine = `${worker}-${n}`
-  const sandbox = await again(() => Sandbox.create({ timeoutMs: 1_200_000, metadata: { mine }, envs: { MINE: mine }, ...options }))
-  const same = (what, got) => got === mine || seen.wrong.push([mine, what, got])
+  const kind = kinds[(worker + n) % kinds.length]
+  const same = (what, got, want = mine) => got === want || seen.wrong.push([mine, kind, what, got])
+  const listed = () => again(() => list({ metadata: { mine } }))
+  const clear = async () => { for (const one of await list({ metadata: { mine } })) await Sandbox.kill(one.sandboxId, options) } // those, too, whose creation was not answered
+  const sandbox = await again(async () => {
+    await clear()
+    return Sandbox.create({ timeoutMs, metadata: { mine }, envs: { MINE: mine }, lifecycle: { onTimeout: kind === 'paused by its time' ? 'pause' : 'kill' }, ...options })
+  })
+  const id = sandbox.sandboxId
+  const begun = await again(() => sandbox.commands.run('exec sleep 10000', { background: true, timeoutMs: 0, ...options }))
+  await begun.disconnect()
   await again(() => sandbox.files.write('mine', mine, options))
-  same('file', await again(() => sandbox.files.read('mine', options)))
-  same('variable', (await again(() => sandbox.commands.run('printf %s $MINE', options))).stdout)
-  if (n % 2) {
-    await again(() => sandbox.pause({ keepMemory: n % 4 === 1, ...options }))
-    await again(() => sandbox.connect({ timeoutMs: 1_200_000, ...options }))
-    same('variable afterwards', (await again(() => sandbox.commands.run('printf %s $MINE', options))).stdout)
-    same('file afterwards', await again(() => sandbox.files.read('mine', options)))
+  const whole = async (when, runs) => {
+    same(`file ${when}`, await again(() => sandbox.files.read('mine', options)))
+    same(`variable ${when}`, (await again(() => sandbox.commands.run('printf %s $MINE', options))).stdout)
+    same(`process ${when}`, (await again(() => sandbox.commands.list(options))).some((p) => p.pid === begun.pid), runs)
   }
-  const listed = await again(() => Sandbox.list({ query: { metadata: { mine } }, ...options }).nextItems())
-  if (!listed.some((s) => s.sandboxId === sandbox.sandboxId)) seen.wrong.push([mine, 'list', listed.map((s) => s.sandboxId)])
+  const connect = () => again(() => sandbox.connect({ timeoutMs, ...options }))
+  const inTime = () => again(() => sandbox.setTimeout(1000, options).catch((err) => { if (!(err instanceof NotFoundError)) throw err })) // it has ended, by a call that failed
+  await whole('at first', true)
+  const found = await listed()
+  same('list', found.some((s) => s.sandboxId === id && s.metadata.mine === mine), true)
+  switch (kind) {
+    case 'paused':
+    case 'stopped':
+      await again(() => sandbox.pause({ keepMemory: kind === 'paused', ...options }))
+      same('state', (await again(() => sandbox.getInfo(options))).state, 'paused')
+      await connect()
+      await whole('afterwards', kind === 'paused')
+      break
+    case 'ended by its time':
+      await inTime()
+      await comes('its end', async () => (await list({ metadata: { mine } })).every((s) => s.sandboxId !== id))
+      break
+    case 'paused by its time':
+      await inTime()
+      await comes('its pause', async () => (await sandbox.getInfo(options)).state === 'paused')
+      await connect()
+      await whole('afterwards', true)
+  }
   await again(() => sandbox.kill(options))
-  seen.lives++
+  await again(clear)
+  same('list afterwards', (await listed()).some((s) => s.sandboxId === id), false)
+  seen.lives[kind] = (seen.lives[kind] ?? 0) + 1
 }
-await Promise.all([0, 1, 2, 3].map(async (worker) => { for (let n = 0; Date.now() < until; n++) await live(worker, n) }))
-// One that was made while nobody could be told of it is not known to its client.
-for (;;) {
-  const left = await again(() => Sandbox.list({ query: { state: ['running', 'paused'] }, ...options }).nextItems())
-  if (left.length === 0) break
-  await Promise.all(left.map((s) => again(() => Sandbox.kill(s.sandboxId, options))))
-}
+await Promise.all([0, 1, 2, 3].map(async (worker) => { for (let n = 0; !over; n++) await live(worker, n) }))
 console.log(JSON.stringify(seen))
