@@ -593,7 +593,11 @@ func TestTake_Hostile(t *testing.T) {
 		}
 	}
 	for _, text := range []string{c.Commit + " refs/heads/main", "main HEAD", " HEAD", c.Commit + " HEAD", c.Commit} { // these are read no further
-		_, err := w.take(q, new(job.Checkout), line(text))
+		before := ""
+		if text == c.Commit+" HEAD" {
+			before = text + "\n" // twice
+		}
+		_, err := w.take(q, new(job.Checkout), []byte("# v2 git bundle\n"+before+text+"\n\n"))
 		mustFail(t, err, fmt.Sprintf("it has the ref %q", text))
 	}
 	if _, err := w.take(q, &c, good); err != nil || c.Commits != 1 {
