@@ -73,8 +73,8 @@ TIMEOUT ?= 90m
 # Tests of whole programs wait more than they work: more of them at once than there are cores.
 AT_ONCE := -parallel 4
 
-# Where tests without VMs have their files: in memory, if that has 2 GiB for them. To make
-# files, to write them through and to remove them is a good part of what they do.
+# Where tests have their files: in memory, if that has 2 GiB for them; not at night those of many
+# real VMs. To make files, to write them through and to remove them is a good part of what they do.
 IN_MEMORY = TMPDIR=$(or $(shell [[ -w /dev/shm && $$(df -k --output=avail /dev/shm | tail -n 1) -gt 2097152 ]] && echo /dev/shm),$${TMPDIR:-/tmp})
 
 # A test that failed beside all others is repeated once, whole, when they have ended, and
@@ -90,12 +90,12 @@ race: vet bin/gotestsum ## Go tests with -race, but for the packages of make pro
 	$(IN_MEMORY) $(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(UNWATCHED_PACKAGES)')" -- $(RACE) -timeout $(TIMEOUT)
 	$(if $(filter nightly,$(LINUS_TEST_LOOP)),,$(IN_MEMORY) $(GOTESTSUM) --packages=./internal/executor -- $(RACE) -timeout $(TIMEOUT) -run '$(BY_MANY)')
 	$(IN_MEMORY) CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store" -- -count=1 -vet=off -timeout $(TIMEOUT)
-	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 $(AT_ONCE) -vet=off -timeout $(TIMEOUT) -run '$(ON_POSTGRES)'
+	$(IN_MEMORY) CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 $(AT_ONCE) -vet=off -timeout $(TIMEOUT) -run '$(ON_POSTGRES)'
 
 # Go does not see that the programs they build have changed: -count=1. The longest goes first.
 programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 $(AT_ONCE) -vet=off -timeout $(TIMEOUT)
+	$(if $(filter nightly,$(LINUS_TEST_LOOP)),,$(IN_MEMORY)) CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 $(AT_ONCE) -vet=off -timeout $(TIMEOUT)
 
 vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...

@@ -120,10 +120,16 @@ func (c guestConfig) bindOwn() error {
 }
 
 func (c guestConfig) mountKernel() error {
-	for _, name := range []string{"dev", "sys"} {
-		if err := bind("/"+name, filepath.Join(c.Root, name)); err != nil {
-			return err
-		}
+	if err := bind("/sys", filepath.Join(c.Root, "sys")); err != nil {
+		return err
+	}
+	// Alone: a guest has its own of what is mounted there, and labs may lie in the machine's /dev/shm.
+	dev := filepath.Join(c.Root, "dev")
+	if err := os.Mkdir(dev, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("/dev", dev, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind /dev: %w", err)
 	}
 	mounts := []struct {
 		kind, path, data string
