@@ -166,7 +166,7 @@ func TestSDKs(t *testing.T) {
 				_, table, _ := strings.Cut(doctest.Read(t, "../../embed/docs/tools.md"), "<!-- tools:begin -->")
 				table, _, _ = strings.Cut(table, "<!-- tools:end -->")
 				want := map[string]any{
-					"tools": float64(strings.Count(table, "\n| `")), "prompts": []any{"delegate_task", "diagnose_job"}, "resources": []any{"linus://host", "linus://manifest"}, "templates": 3.0,
+					"tools": float64(strings.Count(table, "\n| `")), "prompts": []any{"delegate_task", "diagnose_job"}, "resources": []any{"linus://host", "linus://manifest"}, "templates": 4.0,
 					"submitted": true, "status": "failed", "exit_code": 3.0, "output": said, "read": said,
 					"completed": true, "diagnosed": true, "destroyed": true,
 				}
