@@ -523,7 +523,7 @@ func TestPlace_WaitsForRoom(t *testing.T) {
 				} else {
 					r.pass(10 * time.Second)
 				}
-				if v := r.vm(id); v.State != vm.Created || v.Node != "pve2" || v.Own.Waits != "" {
+				if v := r.vm(id); v.State != vm.Created || v.Node != "pve2" || v.Own.Waits != "" || !v.LeaseUntil.IsZero() {
 					t.Errorf("%+v, %+v", v, v.Own)
 				}
 				if told := r.told(id, "on node pve2: it is told so"); len(told) != 1 {
