@@ -189,7 +189,10 @@ func scanRun(row scanner) (r job.VMRun, err error) {
 		return r, err
 	}
 	err = json.Unmarshal([]byte(doc), &r)
-	if r.Began, err = time.Parse(time.RFC3339Nano, began); err == nil && ended != "" {
+	if err == nil {
+		r.Began, err = time.Parse(time.RFC3339Nano, began)
+	}
+	if err == nil && ended != "" {
 		r.Ended, err = time.Parse(time.RFC3339Nano, ended)
 	}
 	return r, err

@@ -253,3 +253,17 @@ func TestUsage_OfVMsOutlastsThem(t *testing.T) {
 		t.Errorf("of days after it was gone: %v", got)
 	}
 }
+
+// A row that cannot be read is an error, and no run of nothing.
+func TestUsage_OfARunThatCannotBeRead(t *testing.T) {
+	s := newStore(t)
+	if err := s.transaction(t.Context(), func(tx *tx) error {
+		tx.post(`INSERT INTO vm_runs (id, vm_id, began, ended, doc) VALUES ('a', 'a', ?, ?, '{')`, timeText(time.Now()), timeText(time.Now()))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if sums, err := s.Usage(t.Context(), job.UsageQuery{}, time.Now()); err == nil {
+		t.Errorf("%v", sums)
+	}
+}
