@@ -261,12 +261,13 @@ func (d *dispatcher) logOf(s Session) *slog.Logger {
 func (d *dispatcher) serve(ctx context.Context, s Session, m job.Manifest, log *slog.Logger) {
 	err := d.start(ctx, &s, m)
 	log = d.logOf(s)
-	if errors.Is(err, errUnsure) {
-		log.Warn("no answer says that the VM has its work; it ends within 5 minutes if it has not", "err", err)
-		err = nil
-	}
-	if err == nil {
+	switch {
+	case err == nil:
 		log.Info("session is served")
+		d.toEnd(ctx, s, log)
+		return
+	case errors.Is(err, errUnsure):
+		log.Warn("no answer says that the VM has its work; it ends within 5 minutes if it has not", "err", err)
 		d.toEnd(ctx, s, log)
 		return
 	}
