@@ -18,6 +18,7 @@ import (
 
 	"linus/internal/envd"
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/term"
 	"linus/internal/vm"
 )
@@ -225,18 +226,15 @@ func (s *server) startBuild(w http.ResponseWriter, r *http.Request, p job.Princi
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		s.builds.running.Go(func() {
-			beat := time.NewTicker(buildBeat)
-			defer beat.Stop()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-s.builds.stop:
-					cancel(errors.New("the engine stops: build it again"))
-					return
-				case <-beat.C:
-					s.noted(ctx, b)
-				}
+			select {
+			case <-ctx.Done():
+			case <-s.builds.stop:
+				cancel(errors.New("the engine stops: build it again"))
+			}
+		})
+		s.builds.running.Go(func() {
+			for sleep.For(ctx, buildBeat) == nil {
+				s.noted(ctx, b)
 			}
 		})
 		step, err := s.build(ctx, cancel, p, b, c, from)
@@ -309,10 +307,8 @@ func (s *server) keepAs(ctx context.Context, v vm.VM, name string) error {
 	defer s.templates.forget()
 	s.templates.forget()
 	all, err := s.allTemplates(ctx)
-	heirs := map[string]bool{}
-	if err == nil {
-		heirs, err = s.heirs(ctx, all)
-	}
+	heirs, savedErr := s.heirs(ctx, all)
+	err = errors.Join(err, savedErr)
 	if heirs[name+next] { // of a build that was interrupted
 		err = s.takePlace(ctx, all, name)
 		s.templates.forget()
@@ -360,10 +356,8 @@ func (s *server) takePlace(ctx context.Context, all []vm.VM, name string) error 
 // finishBuilds gives templates their names whose builds were interrupted when the old ones were gone.
 func (s *server) finishBuilds(ctx context.Context) {
 	all, err := s.allTemplates(ctx)
-	heirs := map[string]bool{}
-	if err == nil {
-		heirs, err = s.heirs(ctx, all)
-	}
+	heirs, savedErr := s.heirs(ctx, all)
+	err = errors.Join(err, savedErr)
 	for heir := range heirs {
 		if name := strings.TrimSuffix(heir, next); named(all, name) == nil {
 			err = errors.Join(err, s.takePlace(ctx, all, name))
@@ -400,14 +394,7 @@ func named(all []vm.VM, name string) *vm.VM {
 
 // beat has a build's VM stay while the build goes on, and ends the build when it may not.
 func (s *server) beat(ctx context.Context, p job.Principal, v vm.VM, end context.CancelCauseFunc) {
-	beat := time.NewTicker(buildBeat)
-	defer beat.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-beat.C:
-		}
+	for sleep.For(ctx, buildBeat) == nil {
 		if p.Ended() || !s.Holds(ctx, p.Owner()) {
 			end(job.ErrUnauthorized)
 			return
