@@ -80,6 +80,7 @@ func (l *lab) ended(t *testing.T, at string) (status, why, step, logs string) {
 			t.Fatal(code, text, err)
 		}
 		if is.Status == "ready" || is.Status == "error" {
+			l.builds.running.Wait() // what is noted of it for other engines, too
 			return is.Status, is.Reason.Message, is.Reason.Step, strings.Join(is.Logs, "\n")
 		}
 		time.Sleep(10 * time.Millisecond)
