@@ -67,10 +67,13 @@ func Do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.V
 	}
 }
 
-// Read returns what an action reads.
+// Read returns what an action reads; again, where another page came meanwhile.
 func Read[T any](t *testing.T, ctx context.Context, action chromedp.Action[T]) T { //nolint:revive // t first
 	t.Helper()
 	v, err := chromedp.Run(ctx, action)
+	for tries := 1; tries < 10 && err != nil && strings.Contains(err.Error(), "Inspected target navigated"); tries++ {
+		v, err = chromedp.Run(ctx, action)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
