@@ -64,10 +64,15 @@ func (i Into) Link(name, target string) error {
 	if err != nil {
 		return err
 	}
-	if err := i.Root.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if !i.Replace {
+		return i.Root.Symlink(target, at)
+	}
+	part := filepath.Join(filepath.Dir(at), ".linus-"+rand.Text())
+	if err := i.Root.Symlink(target, part); err != nil {
 		return err
 	}
-	return i.Root.Symlink(target, at)
+	defer i.Root.Remove(part) //nolint:errcheck // renamed by then, or to be removed
+	return i.Root.Rename(part, at)
 }
 
 // Dir makes a directory, and says whether it was not there before.

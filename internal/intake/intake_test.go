@@ -94,6 +94,12 @@ func TestInto_ReplacesAndWritesAnyIfTold(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, info, err)
 		}
 	}
+	if err := i.Link("there", strings.Repeat("x", 5000)); err == nil { // no target that a link can have
+		t.Error("a link that cannot be made was made")
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "there")); err != nil || string(got) != "theirs" {
+		t.Errorf("replaced by a link that cannot be made: %q, %v", got, err)
+	}
 	if err := os.Mkdir(filepath.Join(dir, "mine"), 0o700); err != nil {
 		t.Fatal(err)
 	}
