@@ -162,7 +162,7 @@ func (a *app) takeRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 	}
 	keep := filepath.Join(s.config.StateDir, "applied", t.Name)
 	made, err := t.Apply(changes, keep, f.force)
-	if err != nil {
+	if made == nil && err != nil {
 		return errors.Join(failed, fmt.Errorf("nothing is applied, for not all of it can be:\n%w\n--diff shows it, --pull brings single files", err))
 	}
 	kept := false
@@ -177,10 +177,10 @@ func (a *app) takeRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 		kept = kept || c.Before != nil
 		a.note("applied: %s%s", c.Name, what)
 	}
-	if kept {
+	if kept && err == nil {
 		a.note("what was replaced or removed is in %s until the next --apply here", keep)
 	}
-	return failed
+	return errors.Join(failed, err)
 }
 
 // pullRun brings files of a run back, each to where it is in the tree.

@@ -18,8 +18,9 @@ import (
 // Apply makes changes in the tree: all of them, or none if one cannot be made. Files have to be
 // here what they were when they were sent; those that are what they are to become are left.
 // What is run by itself (internal/intake) is written only if started is set.
-// What is replaced or removed is kept first, as it is, below the directory keep, which loses
-// what it has. Directories that are empty then are removed. It returns what it has changed.
+// What is replaced or removed is kept first, as it is, and is below the directory keep then, which
+// loses what it has. Directories that are empty then are removed. It returns what it has changed;
+// with an error, too, if that is not in keep.
 func (t Tree) Apply(changes []Change, keep string, started bool) (made []Change, err error) {
 	root, err := os.OpenRoot(t.Root)
 	if err != nil {
@@ -47,15 +48,20 @@ func (t Tree) Apply(changes []Change, keep string, started bool) (made []Change,
 	if problems != nil || len(made) == 0 {
 		return nil, problems
 	}
-	w := swap{root: root, stage: ".linus-" + rand.Text()}
-	defer root.RemoveAll(w.stage) //nolint:errcheck // what is in it is elsewhere, too
-	if err = keepBefore(root, made, keep); err == nil {
-		err = w.run(made)
+	next := keep + ".next"
+	if err = keepBefore(root, made, next); err == nil {
+		w := swap{root: root, stage: ".linus-" + rand.Text()}
+		if err = w.run(made); !w.stuck {
+			_ = root.RemoveAll(w.stage) // what is in it is elsewhere, too
+		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, os.RemoveAll(next))
 	}
-	return made, nil
+	if err = errors.Join(os.RemoveAll(keep), os.Rename(next, keep)); err != nil {
+		err = fmt.Errorf("what was replaced or removed is in %s: %w", next, err)
+	}
+	return made, err
 }
 
 // keepBefore copies what changes replace and remove to a directory.
@@ -104,6 +110,7 @@ type swap struct {
 	root  *os.Root
 	stage string // a directory where all new files are written before the first is moved, and the old ones go
 	moved [][2]string
+	stuck bool // what was here is in the stage alone: something else has its place by now
 }
 
 func (w *swap) run(changes []Change) (err error) {
@@ -122,10 +129,14 @@ func (w *swap) run(changes []Change) (err error) {
 	}
 	defer func() {
 		for _, moved := range slices.Backward(w.moved) {
-			if err != nil {
-				err = errors.Join(err, w.move(moved[1], moved[0]))
-				w.prune(moved[1])
+			if err == nil {
+				return
 			}
+			if back := w.move(moved[1], moved[0]); back != nil {
+				w.stuck = true
+				err = errors.Join(err, fmt.Errorf("what was %s is in %s: %w", moved[0], moved[1], back))
+			}
+			w.prune(moved[1])
 		}
 	}()
 	for i, c := range changes {
@@ -134,6 +145,10 @@ func (w *swap) run(changes []Change) (err error) {
 		}
 		if err := w.move(c.Name, at("old", i)); err != nil {
 			return err
+		}
+		// Somebody may have changed it since it was compared.
+		if was, err := stateOf(w.root, at("old", i)); err != nil || !was.equal(c.Before) {
+			return errors.Join(err, fmt.Errorf("%s: has changed here since it was sent", c.Name))
 		}
 		if c.After == nil {
 			w.prune(c.Name)
@@ -157,11 +172,16 @@ func (w *swap) run(changes []Change) (err error) {
 	return nil
 }
 
+// move moves a file where none is.
 func (w *swap) move(from, to string) error {
 	from, to = filepath.FromSlash(from), filepath.FromSlash(to)
 	err := w.root.MkdirAll(filepath.Dir(to), 0o755)
 	if err == nil {
-		err = w.root.Rename(from, to)
+		if _, err = w.root.Lstat(to); errors.Is(err, fs.ErrNotExist) {
+			err = w.root.Rename(from, to)
+		} else if err == nil {
+			err = &fs.PathError{Op: "move " + from + " to", Path: to, Err: fs.ErrExist}
+		}
 	}
 	if err == nil {
 		w.moved = append(w.moved, [2]string{from, to})
@@ -189,21 +209,25 @@ func state(into intake.Into, c Change, changes []Change) (*State, error) {
 		}
 		return nil, err
 	}
-	name := filepath.FromSlash(c.Name)
-	info, err := into.Root.Lstat(name)
+	return stateOf(into.Root, c.Name)
+}
+
+func stateOf(root *os.Root, name string) (*State, error) {
+	name = filepath.FromSlash(name)
+	info, err := root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir():
 		return nil, nil
 	case err != nil:
 		return nil, err
 	case info.Mode()&fs.ModeSymlink != 0:
-		link, err := into.Root.Readlink(name)
+		link, err := root.Readlink(name)
 		return &State{Link: filepath.ToSlash(link)}, err
 	case !info.Mode().IsRegular():
 		return nil, errors.New("is neither a file nor a link here")
 	case info.Size() > MaxBytes:
 		return nil, errors.New("has changed here since it was sent")
 	}
-	data, err := into.Root.ReadFile(name)
+	data, err := root.ReadFile(name)
 	return &State{Exec: info.Mode()&0o100 != 0, sum: sum(data)}, err
 }

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -466,6 +467,55 @@ func TestApply_KeepsFirst(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "f", "sent")
 	if _, err := (Tree{Root: dir}).Apply([]Change{{Name: "f", Before: &State{Data: []byte("sent")}}}, filepath.Join(dir, "f", "keep"), false); err == nil || content(t, dir) != "f=sent\n" {
+		t.Errorf("%v, and there is %q", err, content(t, dir))
+	}
+}
+
+// What was kept of the last time stays where nothing is made.
+func TestApply_ThatMakesNothingKeepsWhatWasKept(t *testing.T) {
+	dir, keep := t.TempDir(), filepath.Join(t.TempDir(), "keep")
+	write(t, dir, "f", "first", "d/unsent", "1")
+	sent := &State{Data: []byte("first")}
+	for i, list := range [][]Change{{{Name: "f", Before: sent, After: &State{Data: []byte("second")}}}, {{Name: "f", Before: &State{Data: []byte("second")}}, {Name: "d", After: sent}}} {
+		if _, err := (Tree{Root: dir}).Apply(list, keep, false); (err != nil) != (i == 1) {
+			t.Errorf("%d: %v", i, err)
+		}
+		if is := content(t, filepath.Dir(keep)); is != "keep/\nkeep/f=first\n" {
+			t.Errorf("%d: kept %q", i, is)
+		}
+	}
+}
+
+// What somebody saves while changes are made is theirs.
+func TestApply_TakesNothingThatChangesMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	sent := func(text string) *State { return &State{Data: []byte(text)} }
+	for name, tt := range map[string]struct {
+		f    string
+		list []Change
+	}{
+		"replaced": {"mine", []Change{{Name: "e", Before: sent("sent"), After: sent("new")}, {Name: "f", Before: sent("sent"), After: sent("new")}}},
+		"removed":  {"mine", []Change{{Name: "e", Before: sent("sent"), After: sent("new")}, {Name: "f", Before: sent("sent")}}},
+	} {
+		write(t, dir, "e", "sent", "f", tt.f)
+		was := content(t, dir)
+		w := swap{root: root, stage: ".stage"}
+		if err := w.run(tt.list); err == nil || !strings.Contains(err.Error(), "f: has changed here since it was sent") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := root.RemoveAll(w.stage); err != nil || w.stuck || content(t, dir) != was {
+			t.Errorf("%s: %v, stuck %t, and there is %q", name, err, w.stuck, content(t, dir))
+		}
+	}
+	// Nor is it replaced by what was there before.
+	w := swap{root: root, stage: ".stage"}
+	write(t, dir, ".stage/old/0", "old")
+	if err := w.move(".stage/old/0", "f"); !errors.Is(err, fs.ErrExist) || !strings.HasSuffix(content(t, dir), "f=mine\n") {
 		t.Errorf("%v, and there is %q", err, content(t, dir))
 	}
 }
