@@ -174,11 +174,7 @@ func (f *Fleet) inUseOf(ctx context.Context, v vm.VM, work func(context.Context,
 	if err := f.runs(ctx, v); err != nil {
 		return nil, err
 	}
-	tell := job.Listener(ctx)
-	if tell == nil {
-		tell = silent
-	}
-	if v, done, err = f.use(ctx, v, tell); err != nil {
+	if v, done, err = f.use(ctx, v, listener(ctx)); err != nil {
 		return nil, err
 	}
 	if err = f.enter(ctx, v, func(ctx context.Context) error { return work(ctx, v) }); err != nil {

@@ -28,12 +28,12 @@ func (f *Fleet) ForkVM(ctx context.Context, spec job.ForkSpec) (job.Forked, erro
 	if err != nil {
 		return job.Forked{}, err
 	}
-	if status := f.vmStatus(ctx, of); status != vm.Running {
-		return job.Forked{}, &job.FieldError{
-			Field: "vm", Problem: fmt.Sprintf("VM %d does not run: it is %s", of.ID, status), Remedy: "start it first", Fault: job.FaultState,
-		}
+	of, done, err := f.use(ctx, of, listener(ctx))
+	if err != nil {
+		return job.Forked{}, err
 	}
-	copies, err := f.askForks(ctx, spec)
+	copies, err := f.askForks(ctx, spec, of)
+	done() // what is being copied is in use
 	if err != nil {
 		return job.Forked{}, err
 	}
@@ -42,13 +42,20 @@ func (f *Fleet) ForkVM(ctx context.Context, spec job.ForkSpec) (job.Forked, erro
 }
 
 // askForks checks what is asked for, and stores the copies, of which nothing can exist yet.
-func (f *Fleet) askForks(ctx context.Context, spec job.ForkSpec) (copies []vm.VM, err error) {
+func (f *Fleet) askForks(ctx context.Context, spec job.ForkSpec, of vm.VM) (copies []vm.VM, err error) {
+	if status := f.vmStatus(ctx, of); status != vm.Running {
+		remedy := "start it first"
+		if status == vm.Suspended {
+			remedy = "resume it first"
+		}
+		return nil, &job.FieldError{Field: "vm", Problem: fmt.Sprintf("VM %d does not run: it is %s", of.ID, status), Remedy: remedy, Fault: job.FaultState}
+	}
 	end, err := f.Decide(ctx) // no job may enter the VM, and no other VM have one of the names
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	of, err := f.openVM(ctx, spec.VM)
+	of, err = f.openVM(ctx, spec.VM)
 	if err == nil {
 		err = f.checkNotForking(of)
 	}

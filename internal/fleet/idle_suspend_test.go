@@ -412,6 +412,32 @@ func TestIdleSuspend_NotWhileItIsForked(t *testing.T) {
 	})
 }
 
+// A VM that was suspended as it was idle is resumed by who has it copied; one that somebody has
+// suspended is not.
+func TestIdleSuspend_AForkResumes(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.host.set(func(h *hypervisor) { h.suspends = 5 * time.Second })
+		r.start()
+		id := r.napping("dev")
+		for i, moment := range []time.Duration{0, time.Minute} { // while it is suspended, and after that
+			for r.vm(id).SuspendedAt.IsZero() {
+				r.pass(time.Second)
+			}
+			r.pass(moment)
+			if _, err := r.fork(job.ForkSpec{Name: "copy-" + string(rune('a'+i))}); err != nil {
+				t.Error(err)
+			}
+			r.sleeps(id, false)
+		}
+		if _, err := r.SuspendVM(context.Background(), "dev"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.fork(job.ForkSpec{}); err == nil || !strings.Contains(err.Error(), "it is suspended; resume it first") {
+			t.Error(err)
+		}
+	})
+}
+
 // What begins while it is looked who is logged in keeps the VM up, too, whoever begins it.
 func TestIdleSuspend_WhatBeginsAtTheLastMoment(t *testing.T) {
 	for name, begins := range map[string]func(r *rig, s *steps, p *peers, id string){

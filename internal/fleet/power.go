@@ -249,3 +249,11 @@ func (f *Fleet) up(start func(context.Context, vm.VM, func(job.Progress)) (vm.VM
 }
 
 func silent(job.Progress) {}
+
+// listener is who is told of the steps of a call.
+func listener(ctx context.Context) func(job.Progress) {
+	if tell := job.Listener(ctx); tell != nil {
+		return tell
+	}
+	return silent
+}
