@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -35,26 +36,30 @@ type table struct {
 	name, columns string
 	insert        string // how rows are inserted
 	compared      string // what has its length compared in the end
+	which         string // a condition for what is copied of it; empty: all is
 }
 
 // ofJobs are copied for one job after the other, and others as a whole.
 var (
 	ofJobs = []table{
-		{"jobs", "id, created_at, status, done, waiting, client, principal, parent, vm_id, vm_state, completed_at, reason, started_at, task_head, idempotency_key, token_hash, stdout, stderr, doc, stored, queue, dispatcher, work", "", "doc"},
-		{"job_manifests", "job_id, manifest", "", "manifest"},
-		{"job_files", "job_id, contents", "", "''"},
-		{"job_events", "job_id, seq, at, kind, phase, text", withNumbers, "''"},
+		{"jobs", "id, created_at, status, done, waiting, client, principal, parent, vm_id, vm_state, completed_at, reason, started_at, task_head, idempotency_key, token_hash, stdout, stderr, doc, stored, queue, dispatcher, work", "", "doc", ""},
+		{"job_manifests", "job_id, manifest", "", "manifest", ""},
+		{"job_files", "job_id, contents", "", "''", ""},
+		{"job_events", "job_id, seq, at, kind, phase, text", withNumbers, "''", ""},
 	}
 	others = []table{
-		{"vms", "id, state, member, principal, idempotency_key, doc", "", "doc"},
-		{"vm_events", "seq, vm_id, at, kind, phase, text", withNumbers, "text"},
-		{"pools", "name, doc", "", "doc"},
-		{"volumes", "id, name, principal, doc", "", "doc"},
-		{"tokens", "id, hash, doc", "", "doc"},
-		{"usage", "id, doc", "", "doc"},
-		{"vm_runs", "id, vm_id, began, ended, doc", "", "doc"},
-		{"schedules", "name, doc", "", "doc"},
-		{"webhooks", "id, job_id, next_at, attempts, doc", "", "doc"},
+		{"vms", "id, state, member, principal, idempotency_key, doc", "", "doc", ""},
+		{"vm_events", "seq, vm_id, at, kind, phase, text", withNumbers, "text", ""},
+		{"pools", "name, doc", "", "doc", ""},
+		{"volumes", "id, name, principal, doc", "", "doc", ""},
+		{"tokens", "id, hash, doc", "", "doc", ""},
+		{"usage", "id, doc", "", "doc", ""},
+		{"vm_runs", "id, vm_id, began, ended, doc", "", "doc", ""},
+		{"schedules", "name, doc", "", "doc", ""},
+		{"webhooks", "id, job_id, next_at, attempts, doc", "", "doc", ""},
+		// Nobody reports anew that one takes no more work. Values of credentials are in files, and these are added again.
+		{"dispatchers", "name, principal, queue, started, heard, drain, told, doc", "", "doc", "drain = 1"},
+		{"meta", "key, value", "", "value", "key LIKE '" + strings.Join([]string{branchKey, buildKey, cordonKey, hostTestKey, savedKey}, "%' OR key LIKE '") + "%'"},
 	}
 )
 
@@ -62,6 +67,8 @@ func (t table) key() string {
 	key, _, _ := strings.Cut(t.columns, ",")
 	return key
 }
+
+func (t table) where() string { return ` WHERE (` + cmp.Or(t.which, "1 = 1") + `)` }
 
 // withNumbers inserts rows with the numbers that they have.
 const withNumbers = "OVERRIDING SYSTEM VALUE"
@@ -308,7 +315,7 @@ func (c *copying) file(ctx context.Context, root *os.Root, id, path, name string
 // whole copies a table, some rows at a time.
 func (c *copying) whole(ctx context.Context, t table) error {
 	const most = 1000
-	where, last := "", []any(nil)
+	where, last := t.where(), []any(nil)
 	for empty := false; ; empty = true {
 		rows, err := c.rows(ctx, t, where+` ORDER BY `+t.key()+` LIMIT `+strconv.Itoa(most), last...)
 		if err != nil {
@@ -316,7 +323,7 @@ func (c *copying) whole(ctx context.Context, t table) error {
 		}
 		err = c.target.transaction(ctx, func(tx *tx) error {
 			if !empty { // a copy that was interrupted has left rows
-				if _, err := tx.ExecContext(ctx, `DELETE FROM `+t.name); err != nil {
+				if _, err := tx.ExecContext(ctx, `DELETE FROM `+t.name+t.where()); err != nil {
 					return err
 				}
 			}
@@ -325,7 +332,7 @@ func (c *copying) whole(ctx context.Context, t table) error {
 		if err != nil || len(rows) < most {
 			return err
 		}
-		where, last = `WHERE `+t.key()+` > ?`, rows[most-1][:1]
+		where, last = t.where()+` AND `+t.key()+` > ?`, rows[most-1][:1]
 	}
 }
 
@@ -333,7 +340,7 @@ func (c *copying) whole(ctx context.Context, t table) error {
 // about.
 func (c *copying) compare(ctx context.Context) error {
 	for _, t := range slices.Concat(ofJobs, others) {
-		text := `SELECT count(*) || ' rows of ' || coalesce(sum(length(` + t.compared + `)), 0) || ' characters' FROM ` + t.name
+		text := `SELECT count(*) || ' rows of ' || coalesce(sum(length(` + t.compared + `)), 0) || ' characters' FROM ` + t.name + t.where()
 		want, err := first[string](ctx, c.source.read, text)
 		if err != nil {
 			return fmt.Errorf("count in %s: %w", c.source.name, err)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +46,15 @@ func filled(t *testing.T) (dir string, open, sealed job.Job) {
 	must(nil, s.PutArtifact(t.Context(), sealed.ID, strings.Repeat("long/", 200)+"name", 0, []byte("x")))
 	must(s.InsertPool(t.Context(), job.Pool{Name: "small", AskedAt: at}))
 	must(nil, s.InsertToken(t.Context(), job.Token{ID: "t1", TokenSpec: job.TokenSpec{Name: "alice", Role: job.RoleRun}}, "a hash"))
+	must(nil, s.SetCordon(t.Context(), "pve2", true))
+	must(nil, s.PutHostTest(t.Context(), job.HostTest{ID: "test", Node: "pve1"}))
+	must(nil, s.KeepBranch(t.Context(), "branch", job.PushedBranch{Job: sealed.ID, Commit: "c", Next: "n"}))
+	must(nil, s.InsertSaved(t.Context(), vm.SavedTemplate{ID: "saved", Name: "golden", Principal: "alice", DiskMB: 1}, job.Limits{}))
+	must(nil, s.NoteBuild(t.Context(), "1", "note", "0"))
+	for _, name := range []string{"drained", "served"} {
+		must(s.ReportDispatcher(t.Context(), job.Dispatcher{Name: name, Queue: "q"}))
+	}
+	must(s.DrainDispatcher(t.Context(), nil, "drained", true))
 	for range 3 {
 		update(t, s, sealed.ID, count)
 	}
@@ -74,6 +84,18 @@ func contents(t *testing.T, s *Store, artifacts map[string][]string) map[string]
 	note("pools", pools, err)
 	token, err := s.TokenByHash(t.Context(), "a hash")
 	note("token", token, err)
+	cordons, err := s.Cordons(t.Context())
+	note("cordons", cordons, err)
+	tests, err := s.HostTests(t.Context())
+	note("tests of the host", tests, err)
+	branch, err := s.Branch(t.Context(), "branch")
+	note("branch", branch, err)
+	saved, err := s.SavedTemplates(t.Context())
+	note("saved templates", saved, err)
+	build, err := s.Build(t.Context(), "1")
+	note("build", build, err)
+	dispatchers, err := s.Dispatchers(t.Context())
+	note("drained", slices.DeleteFunc(dispatchers, func(d job.Dispatcher) bool { return !d.Draining }), err)
 	members, err := s.Members(t.Context())
 	note("pools' VMs", members, err)
 	for _, m := range members {
@@ -160,6 +182,17 @@ func TestCopy_TakesAllToPostgres(t *testing.T) {
 	}
 	target := openURL(t, url)
 	diff(t, want, contents(t, target, artifacts))
+	// Engines and their locks are not, and files are read from the directory.
+	tables, err := query(t.Context(), target.read, scanValue[string], `SELECT table_name::text FROM information_schema.tables WHERE table_schema = current_schema()`)
+	if err != nil || len(tables) < 15 {
+		t.Fatalf("tables %v, %v", tables, err)
+	}
+	for _, name := range tables {
+		of := func(t table) bool { return t.name == name }
+		if !slices.ContainsFunc(slices.Concat(ofJobs, others), of) && !slices.Contains([]string{"engines", "locks", "job_data", "goose_db_version"}, name) {
+			t.Errorf("%s is not copied", name)
+		}
+	}
 	if seen := appendOutput(t, target, open.ID, 130, text(140)[130:]); seen != 140 {
 		t.Errorf("%d bytes of the open stream are seen", seen)
 	}
