@@ -216,6 +216,9 @@ func (f *Fleet) suspendAtEnd(ctx context.Context, v vm.VM) error {
 		}
 		status = end
 	}
+	if !status.Down() { // it is not known to be off, and has its time still
+		return fmt.Errorf("its status on the host is %s", status)
+	}
 	_, err = f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
 		if !over(*v) {
 			return nil, nil

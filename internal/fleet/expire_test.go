@@ -120,6 +120,32 @@ func TestSet_SuspendsAVMAtItsEnd(t *testing.T) {
 	})
 }
 
+// A VM that is not proven to be ours when its time is over is suspended once it is.
+func TestSet_SuspendsAVMOnceItIsProven(t *testing.T) {
+	for name, doubt := range map[string]func(r *rig, v vm.VM, doubted bool){
+		"no marker": func(r *rig, v vm.VM, doubted bool) { r.host.Doubt(v.ID, doubted) },
+		"unknown":   func(r *rig, _ vm.VM, doubted bool) { r.host.set(func(h *hypervisor) { h.unsure = doubted }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				id := r.stays("dev1")
+				r.set(id, 10, vm.EndSuspend)
+				doubt(r, r.vm(id), true)
+				r.pass(10 * time.Minute)
+				if v := r.vm(id); v.Off != "" || v.ExpiresAt.IsZero() {
+					t.Errorf("not proven: %+v", v)
+				}
+				doubt(r, r.vm(id), false)
+				r.pass(2 * time.Minute)
+				if v := r.vm(id); v.Off != vm.Suspended || !v.ExpiresAt.IsZero() {
+					t.Errorf("proven again: %+v", v)
+				}
+			})
+		})
+	}
+}
+
 // A sandbox that is to forget what runs in it is stopped.
 func TestSet_StopsASandboxThatForgets(t *testing.T) {
 	bubble(t, func(r *rig) {

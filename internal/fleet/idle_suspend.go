@@ -281,6 +281,8 @@ func (f *Fleet) tryNap(ctx context.Context, v vm.VM) (since time.Time, err error
 		return since, err
 	case status == vm.Suspended && !v.SuspendedAt.IsZero():
 		return v.SuspendedAt, nil
+	case status != vm.Running && !status.Down():
+		return since, fmt.Errorf("its status on the host is %s", status)
 	case status != vm.Running: // somebody has turned it off, and may want it so
 		f.idleSuspender.later(v.Job, v.IdleTime())
 		if v.SuspendedAt.IsZero() {

@@ -187,6 +187,25 @@ func TestIdleSuspend_EngineEndsMeanwhile(t *testing.T) {
 	})
 }
 
+// One that is not proven to be ours as the next engine looks is resumed by its next use, once it is.
+func TestIdleSuspend_NotProvenMeanwhile(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.napping("dev")
+		r.pass(11 * time.Minute)
+		r.sleeps(id, true)
+		r.stop()
+		r.host.Doubt(r.vm(id).ID, true)
+		r.start()
+		r.pass(5 * time.Minute)
+		r.host.Doubt(r.vm(id).ID, false)
+		if err := r.look("dev"); err != nil {
+			t.Error(err)
+		}
+		r.sleeps(id, false)
+	})
+}
+
 func TestIdleSuspend_ThatFailsIsToldAndTriedLater(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
