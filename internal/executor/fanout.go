@@ -119,8 +119,7 @@ func (e *Executor) awaitChildren(ctx context.Context, r *run, stop func(job.Job)
 		})
 	}
 	for {
-		failed := slices.ContainsFunc(j.Children, func(c job.Child) bool { return c.Status.Terminal() && c.Status != job.Success })
-		if !stopped && (failed || j.Outcome != nil) && stop(j) {
+		if !stopped && (oneFailed(j) || j.Outcome != nil) && stop(j) {
 			stopped = true
 			if err := e.endChildren(following, j); err != nil {
 				return j, err
@@ -138,6 +137,11 @@ func (e *Executor) awaitChildren(ctx context.Context, r *run, stop func(job.Job)
 			return j, context.Cause(following)
 		}
 	}
+}
+
+// oneFailed reports whether one of a parent's children has.
+func oneFailed(j job.Job) bool {
+	return slices.ContainsFunc(j.Children, func(c job.Child) bool { return c.Status.Terminal() && c.Status != job.Success })
 }
 
 // endOf records at its parent that a child has ended.

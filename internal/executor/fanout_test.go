@@ -194,6 +194,36 @@ func TestFanOut_FollowsAChildThatIsRunAgain(t *testing.T) {
 	}
 }
 
+// With fail_fast a lost child is not run again once another one has failed.
+func TestFanOut_FailFastRunsNothingAgain(t *testing.T) {
+	r := newRig(t, 4, hasty)
+	fails := make(chan struct{})
+	b := providertest.Behaviour{Task: func(p job.Payload) providertest.Task {
+		if p.Manifest.Env["LINUS_SHARD"] == "2" {
+			return providertest.Task{ExitCode: 7, Until: fails}
+		}
+		return providertest.Task{Until: make(chan struct{})}
+	}}
+	for range 10_000 {
+		b.Destroys = append(b.Destroys, &job.HostError{Op: "destroy VM", Host: "pve", Class: job.HostUnreachable, Text: "not now"})
+	}
+	r.behave(b, false)
+	j := r.family(func(m *job.Manifest) { m.Shards, m.FailFast, m.Retry = 2, true, job.RetryLost })
+	first := j.Children[0].ID
+	r.lose(first)
+	r.until(first, func(job.Job) bool { return len(r.warnings(first, "VM not destroyed, will be tried again")) > 0 })
+	close(fails)
+	r.until(j.ID, func(j job.Job) bool { return j.Children[1].Status.Terminal() })
+	b.Destroys = nil
+	r.behave(b, false)
+	if diff := cmp.Diff([]string{"shard=1 lost", "shard=2 exit code 7"}, names(r.wait(j.ID).Children)); diff != "" {
+		t.Error(diff)
+	}
+	if child := r.wait(first); child.RetriedAs != "" {
+		t.Errorf("run again as %s", child.RetriedAs)
+	}
+}
+
 // All children are stored, or none.
 func TestFanOut_IsAllOrNothing(t *testing.T) {
 	r := newRig(t, 1)

@@ -21,7 +21,7 @@ func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 		return nil
 	}
 	if j.Parent != "" {
-		if parent, err := e.o.Jobs.Job(ctx, j.Parent); err == nil && parent.Outcome != nil {
+		if parent, err := e.o.Jobs.Job(ctx, j.Parent); err == nil && (parent.Outcome != nil || parent.Manifest.FailFast && oneFailed(parent)) {
 			return nil
 		}
 	}
