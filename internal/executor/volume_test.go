@@ -159,6 +159,31 @@ func TestVolume_ThatCannotBeTakenOffIsFreeWhenTheVMIsGone(t *testing.T) {
 	}
 }
 
+// A VM that is about to be gone has it for a moment only: the next job waits for that.
+func TestVolume_OfAVMThatIsBeingDestroyedIsWaitedFor(t *testing.T) {
+	for name, pooled := range map[string]bool{"of a job that has ended": false, "given back to its pool": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 2)
+			r.newVolume("cache")
+			b := providertest.Behaviour{Volumes: []error{nil, errors.New("it is busy")}, Destroys: []error{&job.HostError{Class: job.HostUnreachable, Text: "not now"}, &job.HostError{Class: job.HostUnreachable, Text: "not now"}}}
+			if pooled {
+				r.newPool(1)
+				b.Volumes, b.Pushes = nil, []error{errors.New("no answer")}
+			}
+			r.behave(b, true)
+			id := r.submit(mounts("cache", ""))
+			if !pooled {
+				r.until(id, func(j job.Job) bool { return j.Status.Terminal() })
+				id = r.submit(mounts("cache", ""))
+			}
+			j := r.wait(id)
+			if told := r.texts(id, job.EventProgress, "waiting for volume cache: VM "); j.Status != job.Success || len(told) != 1 {
+				t.Errorf("%s, %+v: %q", j.Status, j.Outcome, told)
+			}
+		})
+	}
+}
+
 func TestVolume_ThatIsGoneFromTheHost(t *testing.T) {
 	r := newRig(t, 2)
 	r.newVolume("cache")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -107,6 +108,9 @@ func (f *Fleet) mount(ctx context.Context, a *acquisition) error {
 	}
 	var names []string
 	for i, v := range all {
+		if v, err = f.leftByOthers(ctx, v, vm.VolumeUse{VM: j.VM.Job, ReadOnly: j.Manifest.Volumes[i].Mode == vm.MountRO}); err != nil {
+			return err
+		}
 		if _, err := f.attach(ctx, v, *j.VM, j.Manifest.Volumes[i]); err != nil {
 			return err
 		}
@@ -116,6 +120,48 @@ func (f *Fleet) mount(ctx context.Context, a *acquisition) error {
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: "volumes mounted: " + strings.Join(names, ", ")}}, nil
 	})
 	return err
+}
+
+// leftByOthers returns a volume when no VM has it any more that is about to be gone. What others have
+// is not waited for.
+func (f *Fleet) leftByOthers(ctx context.Context, v vm.Volume, next vm.VolumeUse) (vm.Volume, error) {
+	for began, told := time.Now(), false; time.Since(began) < f.o.Patience; told = true {
+		by := v.Conflict(next)
+		if by == nil {
+			break
+		}
+		if goes, err := f.goes(ctx, by.VM); err != nil || !goes {
+			return v, err
+		}
+		if !told {
+			job.Tell(ctx, job.Progress{Step: job.PhaseProvision, Text: fmt.Sprintf("waiting for volume %s: VM %d, which has it, is being destroyed", v.Name, by.VMID)})
+		}
+		if sleep.For(ctx, reachAgain) != nil {
+			return v, context.Cause(ctx)
+		}
+		var err error
+		if v, err = f.findVolume(ctx, "volume", v.ID, func(string) bool { return true }); err != nil {
+			return v, err
+		}
+	}
+	return v, nil
+}
+
+// goes reports whether a VM is about to be gone: nobody wants it any more, or the job that had it has ended.
+func (f *Fleet) goes(ctx context.Context, id string) (bool, error) {
+	v, err := f.o.Store.VM(ctx, id)
+	switch {
+	case errors.Is(err, job.ErrNotFound):
+		return true, nil
+	case err != nil || v.State != vm.Created || v.Unwanted:
+		return v.State == vm.Created && v.Unwanted, err
+	}
+	holder := v.Job
+	if v.Member != nil {
+		holder = v.Member.Claimer
+	}
+	j, err := f.Known(ctx, holder)
+	return v.Lifecycle != vm.Persistent && j.Status.Terminal(), err
 }
 
 // PutBack unmounts the volumes of a job whose VM goes, and takes them off.
