@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -52,6 +53,34 @@ func TestSet_EndsAVMWhenItsTimeIsOver(t *testing.T) {
 		r.pass(3 * time.Second)
 		if v := r.vm(id); v.State != vm.Destroyed {
 			t.Errorf("it is %s some seconds after its time", v.State)
+		}
+	})
+}
+
+// While the VMs cannot be read, a time that is over is looked at from time to time, and not at once again.
+func TestSet_WhileTheStoreFails(t *testing.T) {
+	faulty(t, func(r *rig, s *steps) {
+		r.start()
+		id := r.stays("dev1")
+		r.set(id, 10, "")
+		var fails bool
+		reads := 0
+		s.before("VMs", 0, func() error {
+			if reads++; !fails || reads > 1000 {
+				return nil
+			}
+			return errors.New("disk I/O error")
+		})
+		r.pass(9 * time.Second)
+		fails, reads = true, 0
+		r.pass(10 * time.Minute)
+		if reads > 200 {
+			t.Errorf("the VMs were read %d times in ten minutes", reads)
+		}
+		fails = false
+		r.pass(time.Minute)
+		if v := r.vm(id); v.State != vm.Destroyed {
+			t.Errorf("it is %s when they can be read again", v.State)
 		}
 	})
 }

@@ -80,6 +80,7 @@ func (f *Fleet) Tend(ctx context.Context) {
 			ends.Stop()
 			return
 		case <-ends.C:
+			f.noteNextEnd(nil, false) // until the VMs are read
 		case <-tick.C:
 			look = true
 		case <-f.reaper.wake:
