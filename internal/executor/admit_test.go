@@ -57,6 +57,30 @@ func TestSubmit_AdmitsByWhatTheClientHas(t *testing.T) {
 	}
 }
 
+// Of jobs that are stored together each counts for the next one, and so does their parent.
+func TestSubmit_AdmitsAFamilyAsAWhole(t *testing.T) {
+	r := newRig(t, 4)
+	r.stop()
+	r.vms.Admit = func(has []job.Job, _ job.Manifest) error {
+		if len(has) >= 3 {
+			return errNoMore
+		}
+		return nil
+	}
+	r.restart()
+	submit := func(shards int) (job.Job, error) {
+		return r.Submit(context.Background(), job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, Shards: shards}})
+	}
+	if j, err := submit(3); !errors.Is(err, errNoMore) {
+		t.Errorf("four jobs where three may be: %v, %v", j.Children, err)
+	}
+	j, err := submit(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.wait(j.ID)
+}
+
 // The manifest as it was submitted, its files and the kind are what a key stands for.
 func TestSubmit_AKeyOfAnotherManifestIsRefused(t *testing.T) {
 	r := newRig(t, 4)

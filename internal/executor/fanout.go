@@ -29,7 +29,7 @@ func (e *Executor) withChildren(ctx context.Context, s job.Submission, j job.Job
 	for i, v := range variants {
 		m, err := e.completed(ctx, job.Submission{Manifest: v.Manifest, Client: s.Client, Principal: s.Principal})
 		if err == nil {
-			err = e.o.Fleet.Admit(ctx, s, m)
+			err = e.o.Fleet.Admit(ctx, s, m, append([]job.Job{j}, children[:i]...)...)
 		}
 		if err != nil {
 			return j, nil, fmt.Errorf("%s: %w", v.Name, err)

@@ -201,9 +201,10 @@ type entry interface {
 	// made, what stands for one; job.ErrNotFound.
 	Known(ctx context.Context, id string) (job.Job, error)
 	// Limited reports whether what clients may have is limited. Admit returns an error if the
-	// client may not have one more job, of this manifest, or there is no space for one.
+	// client may not have one more job, of this manifest, beside others that are to be stored with
+	// it, or there is no space for one.
 	Limited() bool
-	Admit(ctx context.Context, s job.Submission, m job.Manifest) error
+	Admit(ctx context.Context, s job.Submission, m job.Manifest, beside ...job.Job) error
 	// Decide waits for the right to decide who may have what, which end releases. Enter
 	// returns the VM that a job is to share, if it accepts one more; the caller decides.
 	Decide(ctx context.Context) (end func(), err error)

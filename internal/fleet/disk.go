@@ -29,12 +29,13 @@ const savingTime = 8 * time.Hour
 func (f *Fleet) Limited() bool { return f.o.Admit != nil }
 
 // Admit returns an error if the client may not have one more job or VM, or a disk alone, of this
-// manifest, or there is no space for what is stored here of a job or a VM.
-func (f *Fleet) Admit(ctx context.Context, s job.Submission, m job.Manifest) error {
+// manifest, beside what it has and those that are to be stored with it; or if there is no space for
+// what is stored here of a job or a VM.
+func (f *Fleet) Admit(ctx context.Context, s job.Submission, m job.Manifest, beside ...job.Job) error {
 	if f.o.Admit != nil {
 		has, err := f.has(ctx, s.Principal.Owner(), s.Client)
 		if err == nil {
-			err = f.o.Admit(has, m)
+			err = f.o.Admit(append(has, beside...), m)
 		}
 		if err != nil {
 			return err

@@ -19,8 +19,8 @@ type Limits struct {
 // Check checks whether a client that has these jobs (unfinished ones, and those
 // whose VM is not gone) may have one more; it returns nil, or a *job.FieldError
 // that names the rule. Defaults are filled in. A job in an existing VM uses no
-// resources: they count for the job that created the VM, until that is gone. A
-// job that has ended no longer counts as a job, since its result is available.
+// resources: they count for the job that created the VM, until that is gone; nor
+// does a parent, whose children have the VMs. A job that has ended no longer counts as a job, since its result is available.
 func (l Limits) Check(has []job.Job, next job.Manifest) error {
 	open, kept, in, disks := 0, 0, needs{}, job.Disks{}
 	for _, j := range has {
@@ -100,7 +100,7 @@ type needs struct{ cpu, memory, disk int }
 
 // takes returns what a job's own VM needs.
 func takes(m job.Manifest) needs {
-	if m.VM != "" {
+	if m.VM != "" || m.FansOut() {
 		return needs{}
 	}
 	return needs{m.Resources.CPU, job.SizeMB(m.Resources.Memory), job.SizeMB(m.Resources.Disk)}

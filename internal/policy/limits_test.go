@@ -31,6 +31,8 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 	all := policy.Limits{Jobs: 3, CPU: 8, MemoryMB: 4096, Seconds: 600}
 	shared := sized(4, "2G", 60)
 	shared.VM = "dev"
+	parent := sized(4, "2G", 60)
+	parent.Shards = 2
 	tests := []struct {
 		name   string
 		limits policy.Limits
@@ -56,6 +58,7 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 		{"no VM of its own where all is taken", policy.Limits{CPU: 6, MemoryMB: 2560}, two, shared, "", nil},
 		{"no VM of its own where more is taken than there is", policy.Limits{CPU: 1, MemoryMB: 1, DiskMB: 1}, append(two, has(disk("10G"))...), shared, "", nil},
 		{"any disk where none is limited", policy.Limits{CPU: 8}, has(disk("10G")), disk("10G"), "", nil},
+		{"a parent has no VM", policy.Limits{CPU: 8, MemoryMB: 4096}, append(two, has(parent)...), sized(2, "1G", 60), "", nil},
 		{"jobs in one VM count once", policy.Limits{CPU: 8, MemoryMB: 4096}, append(two, has(shared, shared)...), sized(2, "1G", 60), "", nil},
 	}
 	for _, tt := range tests {
