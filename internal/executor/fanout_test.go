@@ -192,6 +192,16 @@ func TestFanOut_FollowsAChildThatIsRunAgain(t *testing.T) {
 	if j = r.wait(j.ID); j.Status != job.Success || j.Children[0].ID != again || j.Children[0].Name != "shard=1" {
 		t.Errorf("%+v, %+v", j.Outcome, j.Children)
 	}
+	// With the parent all of them go.
+	for _, id := range []string{first, again, j.Children[1].ID} {
+		r.wait(id)
+	}
+	if err := r.DeleteJob(t.Context(), j.ID); err != nil {
+		t.Error(err)
+	}
+	if page, err := r.List(t.Context(), job.Filter{}); err != nil || len(page.Jobs) != 0 {
+		t.Errorf("left: %+v, %v", page.Jobs, err)
+	}
 }
 
 // With fail_fast a lost child is not run again once another one has failed.

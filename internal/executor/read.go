@@ -103,8 +103,12 @@ func (e *Executor) DeleteJob(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if j.Status.Terminal() {
-		for _, c := range j.Children {
+	if j.Status.Terminal() && len(j.Children) > 0 {
+		children, err := e.o.Jobs.Children(ctx, id) // those that were lost and run again, too
+		if err != nil {
+			return err
+		}
+		for _, c := range children {
 			if err := e.DeleteJob(ctx, c.ID); err != nil && !errors.Is(err, job.ErrNotFound) {
 				return err
 			}
