@@ -68,10 +68,17 @@ type Run struct {
 // MostRuns bounds how many runs of a schedule are kept.
 const MostRuns = 50
 
-// Note adds a run.
+// Note adds a run. The last one that has made a job stays: those after it may be left out for that.
 func (s *Schedule) Note(r Run) {
 	s.Runs = append([]Run{r}, s.Runs...)
-	s.Runs = s.Runs[:min(len(s.Runs), MostRuns)]
+	if len(s.Runs) <= MostRuns {
+		return
+	}
+	last := s.Runs[MostRuns]
+	s.Runs = s.Runs[:MostRuns]
+	if last.Job != "" && s.LastJob() == "" {
+		s.Runs[MostRuns-1] = last
+	}
 }
 
 // LastJob is the last job that it has made; empty: none.

@@ -247,6 +247,25 @@ func TestSchedule_Overlap(t *testing.T) {
 	}
 }
 
+// A job is not forgotten over the runs that were left out because of it, however many they are.
+func TestSchedule_AJobThatOutlastsManyRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		s, end := tend(w)
+		defer end()
+		if _, err := s.CreateSchedule(as(t, job.OperatorName), spec(func(s *job.ScheduleSpec) { s.Cron = "* * * * *" })); err != nil {
+			t.Fatal(err)
+		}
+		sleep(3 * time.Hour)
+		if diff := cmp.Diff([]string{"01 00:01 operator nightly"}, w.began()); diff != "" {
+			t.Error(diff)
+		}
+		if one, err := s.Schedule(t.Context(), "nightly"); err != nil || len(one.Runs) != job.MostRuns || one.LastJob() != "job-1" {
+			t.Errorf("%d runs, the last job is %q, %v", len(one.Runs), one.LastJob(), err)
+		}
+	})
+}
+
 func TestSchedule_MissedTimes(t *testing.T) {
 	for missed, want := range map[job.Missed][]string{
 		job.MissedOnce: {"04 00:00 operator nightly", "04 03:00 operator nightly"},
