@@ -319,12 +319,14 @@ func (s *Schedules) begin(ctx context.Context, one job.Schedule, at time.Time, r
 		}
 	}
 	j, err := s.submit(ctx, one, at)
-	_, refused := errors.AsType[*job.FieldError](err)
+	bad, refused := errors.AsType[*job.FieldError](err)
 	_, invalid := errors.AsType[*job.InvalidError](err)
 	switch {
 	case errors.Is(err, job.ErrUnauthorized), errors.Is(err, job.ErrNotAllowed):
 		problem = "its token was revoked, has expired or may not submit jobs any more: remove it and add it again"
 		return "", problem, problem, nil
+	case refused && bad.Fault == job.FaultLimit && running != "": // which counts until it has ended
+		return "", "", "", err
 	case refused || invalid:
 		return "", err.Error(), "", nil
 	case err != nil:

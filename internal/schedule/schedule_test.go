@@ -29,6 +29,7 @@ type world struct {
 	holder    error // of Holder
 	follows   bool  // another engine leads
 	fail      int   // so many updates
+	slow      bool  // what is cancelled has not ended yet
 }
 
 func newWorld() *world {
@@ -102,7 +103,12 @@ func (w *world) Job(_ context.Context, id string) (job.Job, error) {
 	return w.jobs[id], nil
 }
 
-func (w *world) Cancel(_ context.Context, id string) error { return w.end(id, job.Failed) }
+func (w *world) Cancel(_ context.Context, id string) error {
+	if w.slow {
+		return nil
+	}
+	return w.end(id, job.Failed)
+}
 
 func (w *world) end(id string, status job.Status) error {
 	w.mu.Lock()
@@ -262,6 +268,27 @@ func TestSchedule_AJobThatOutlastsManyRuns(t *testing.T) {
 		}
 		if one, err := s.Schedule(t.Context(), "nightly"); err != nil || len(one.Runs) != job.MostRuns || one.LastJob() != "job-1" {
 			t.Errorf("%d runs, the last job is %q, %v", len(one.Runs), one.LastJob(), err)
+		}
+	})
+}
+
+// The job that a run replaces may take the last place that there is, until it has ended.
+func TestSchedule_ReplacesWithinALimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		s, end := tend(w)
+		defer end()
+		if _, err := s.CreateSchedule(as(t, job.OperatorName), spec(func(s *job.ScheduleSpec) { s.Cron, s.Overlap = "@hourly", job.OverlapReplace })); err != nil {
+			t.Fatal(err)
+		}
+		sleep(119 * time.Minute)
+		w.slow, w.refuse = true, &job.FieldError{Field: "jobs", Problem: "are as many as there may be", Fault: job.FaultLimit}
+		sleep(90 * time.Second)
+		_ = w.end("job-1", job.Failed)
+		w.change(func() { w.refuse = nil })
+		sleep(time.Minute)
+		if diff := cmp.Diff([]string{"01 01:00 operator nightly", "01 02:00 operator nightly"}, w.began()); diff != "" {
+			t.Error(diff)
 		}
 	})
 }
