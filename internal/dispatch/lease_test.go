@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"testing"
 	"time"
 )
@@ -60,6 +61,28 @@ func TestLease_EndsAsTheQueueSays(t *testing.T) {
 				t.Errorf("it counts as extended: %t", !l.good.Equal(before))
 			}
 		})
+	}
+}
+
+// An answer that is none ends no session: it is a heartbeat that has failed, and what is polled so is
+// neither claimed nor stopped.
+func TestClaude_NonsenseStopsNoWork(t *testing.T) {
+	t.Parallel()
+	for _, nonsense := range []string{"", "{}", "null", `{"id":"work_1"}`, `{"id":"work_1","data":{"id":"sesn_1"}}`} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if path.Base(r.URL.Path) != "poll" && path.Base(r.URL.Path) != "heartbeat" {
+				t.Errorf("%q is answered by %s", nonsense, r.URL.Path)
+			}
+			_, _ = io.WriteString(w, nonsense)
+		}))
+		defer server.Close()
+		c := newClaude(Options{Log: slog.New(slog.DiscardHandler)}, Claude{API: server.URL, Environment: "env_1", Key: "key"})
+		if works, _ := c.Waiting(t.Context()); len(works) > 0 {
+			t.Errorf("%q is %+v", nonsense, works)
+		}
+		if err := c.beat(t.Context(), &claim{claimed: &claimed{ID: "work_1"}, lease: newLease(c.queue, "work_1", c.log)}); err != nil {
+			t.Errorf("%q, in time: %v", nonsense, err)
+		}
 	}
 }
 

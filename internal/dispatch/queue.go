@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -58,8 +59,11 @@ type heartbeat struct {
 func (q *queue) poll(ctx context.Context) (*claimed, error) {
 	var w *claimed
 	err := q.do(ctx, http.MethodGet, "/poll", url.Values{"block_ms": {fmt.Sprint(pollBlock.Milliseconds())}}, nil, &w)
-	if w != nil && w.ID == "" {
-		w = nil
+	switch {
+	case w == nil || w.ID == "":
+		return nil, err
+	case err == nil && w.Data.Type == "":
+		return nil, fmt.Errorf("the queue's answer is no item of work: %s is of no type", Line(w.ID))
 	}
 	return w, err
 }
@@ -72,6 +76,9 @@ func (q *queue) ack(ctx context.Context, id string) error {
 // beat extends the lease of an item.
 func (q *queue) beat(ctx context.Context, id, last string) (h heartbeat, err error) {
 	err = q.do(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/heartbeat", url.Values{"expected_last_heartbeat": {last}}, nil, &h)
+	if err == nil && (h.State == "" || h.LastHeartbeat == "") { // else nothing would be the end of the lease
+		err = errors.New("the queue's answer is none to a heartbeat")
+	}
 	return h, err
 }
 
