@@ -235,16 +235,17 @@ func (d *dispatcher) complete(m job.Manifest, w Work) job.Manifest {
 // submit submits a job, as soon as there is room for it. Its key says which one it is if the answer
 // is lost.
 func (d *dispatcher) submit(ctx context.Context, s job.Submission) (job.Job, error) {
-	for n := 1; ; n++ {
+	for failures := 0; ; {
 		j, err := d.Engine.Submit(ctx, s)
 		bad, of := errors.AsType[*job.FieldError](err)
 		_, invalid := errors.AsType[*job.InvalidError](err)
 		switch full := of && bad.Fault == job.FaultLimit; {
-		case err == nil, of && !full, invalid, errors.Is(err, job.ErrNotAllowed), !full && n > maxSubmits:
+		case err == nil, of && !full, invalid, errors.Is(err, job.ErrNotAllowed), !full && failures == maxSubmits:
 			return j, err
 		case full:
 			d.Log.Warn("no room for another job; trying again", "err", err)
 		default:
+			failures++
 			d.Log.Warn("a job cannot be submitted at the moment", "err", err)
 		}
 		if err := sleep.For(ctx, retryPause); err != nil {

@@ -385,6 +385,34 @@ func TestServe_SessionsFromBefore(t *testing.T) {
 	})
 }
 
+// lost is an engine of which the answer to one submission is lost.
+type lost struct {
+	*queuetest.Engine
+
+	once sync.Once
+}
+
+func (e *lost) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
+	j, err := e.Engine.Submit(ctx, s)
+	if err == nil {
+		e.once.Do(func() { err = errors.New("the connection is lost") })
+	}
+	return j, err
+}
+
+// How long there was no room says nothing of answers that are lost then: the job is there.
+func TestServe_TheAnswerThatThereIsRoomIsLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory("one"), queuetest.NewEngine(t)
+		e.Run, e.Full = q.done, 10
+		err := serves(t, dispatch.Options{Engine: &lost{Engine: e}}, q, e, func() { time.Sleep(2 * time.Minute) })
+		if n := len(e.VMs()); err != nil || n != 1 || len(q.waits) > 0 {
+			t.Errorf("%v, %d VMs, waiting %v", err, n, q.waits)
+		}
+	})
+}
+
 // The engine is told how a dispatcher is, also what waits while no place is free, and has it drain.
 func TestServe_Reports(t *testing.T) {
 	t.Parallel()
