@@ -12,8 +12,8 @@ import (
 // Queue is a service in which work waits for machines, as one dispatcher sees it. It is asked by
 // one goroutine at a time, but for Hold, Handover and Release, which each session calls by itself.
 //
-// An error that does not pass (Fatal) ends the dispatcher; after any other it asks again, ever more
-// slowly. What a queue answers is not trusted: an implementation bounds and checks all of it.
+// An error of Waiting or Claim that does not pass (Fatal) ends the dispatcher; after any other it asks
+// again, ever more slowly. What a queue answers is not trusted: an implementation bounds and checks all of it.
 type Queue interface {
 	// Task is the bash script that a session's VM runs once its Secret has come: $item is its file,
 	// and $name the session's name.

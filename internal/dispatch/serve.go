@@ -28,11 +28,10 @@ const (
 
 	lookPause = 30 * time.Second // while no place is free, before a queue is asked what waits
 
-	maxWaiting  = 1000 // pieces of work of one answer
-	maxRefused  = 3    // claims that fail, after one look
-	maxReleases = 30   // tries
-	maxSubmits  = 3    // tries, of those that fail
-	maxFailed   = 10 * time.Minute
+	maxWaiting = 1000 // pieces of work of one answer
+	maxRefused = 3    // claims that fail, after one look
+	maxSubmits = 3    // that fail, before one that may
+	maxFailed  = 10 * time.Minute
 )
 
 // Serve serves a queue's work, each piece by a job in a VM of its own, until ctx ends; then it
@@ -54,7 +53,12 @@ func (d *dispatcher) claim(ctx, sessions context.Context) error {
 	}
 	d.sessions.Go(func() { // it may not have been there when they ended
 		for _, j := range ended {
-			d.release(sessions, Session{j.Session.Work, j.ID, j.Session.Name}, j.Outcome)
+			if sessions.Err() != nil {
+				return // the next one takes them back
+			}
+			if s := (Session{j.Session.Work, j.ID, j.Session.Name}); !d.released(sessions, s, j.Outcome) {
+				d.sessions.Go(func() { d.release(sessions, s, j.Outcome) }) // it holds no other
+			}
 		}
 	})
 	for _, j := range on {
@@ -383,16 +387,17 @@ func (d *dispatcher) toEnd(ctx context.Context, s Session, log *slog.Logger) {
 // release takes back what a session has left in the queue. Until that has succeeded it is tried
 // again, ever more slowly, and once if the dispatcher ends.
 func (d *dispatcher) release(ctx context.Context, s Session, o *job.Outcome) {
-	for n := range maxReleases {
-		within, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
-		err := d.q.Release(within, s, o)
-		done()
-		if err == nil {
-			return
-		}
-		d.logOf(s).Warn("what the session may have left in the queue is not taken back yet", "err", err)
-		if sleep.For(ctx, backOff(n)) != nil {
-			return
-		}
+	for n := 0; !d.released(ctx, s, o) && sleep.For(ctx, backOff(n)) == nil; n++ {
 	}
+}
+
+// released tries it once.
+func (d *dispatcher) released(ctx context.Context, s Session, o *job.Outcome) bool {
+	within, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
+	defer done()
+	err := d.q.Release(within, s, o)
+	if err != nil {
+		d.logOf(s).Warn("what the session may have left in the queue is not taken back yet", "err", err)
+	}
+	return err == nil
 }

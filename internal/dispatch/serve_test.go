@@ -31,6 +31,8 @@ type inMemory struct {
 	names    []string       // of sessions that were handed over
 	err      error          // of Waiting
 	silent   bool           // Waiting does not answer
+	keeps    int            // so many times Release takes nothing back
+	hangs    bool           // Release does not answer
 	woken    chan struct{}
 }
 
@@ -74,9 +76,18 @@ func (q *inMemory) Handover(_ context.Context, s dispatch.Session) (dispatch.Han
 	return dispatch.Handover{Secret: []byte(s.Work.ID)}, nil
 }
 
-func (q *inMemory) Release(_ context.Context, s dispatch.Session, _ *job.Outcome) error {
+func (q *inMemory) Release(ctx context.Context, s dispatch.Session, _ *job.Outcome) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.hangs {
+		q.mu.Unlock()
+		<-ctx.Done()
+		q.mu.Lock()
+		return ctx.Err()
+	}
+	if q.keeps--; q.keeps >= 0 {
+		return errors.New("the service is away")
+	}
 	q.released[s.Name]++
 	return nil
 }
@@ -381,6 +392,42 @@ func TestServe_SessionsFromBefore(t *testing.T) {
 		want := map[string]int{"session-made": 1, "session-runs": 1, "session-ended": 1}
 		if err != nil || !maps.Equal(q.released, want) || !slices.Equal(q.names, []string{"session-made"}) {
 			t.Errorf("%v, taken back %v, handed over %v", err, q.released, q.names)
+		}
+	})
+}
+
+// What a session has left is taken back however long the service is away.
+func TestServe_TakesBackUntilItSucceeds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory("one"), queuetest.NewEngine(t)
+		e.Run, q.keeps = q.done, 60
+		err := serves(t, dispatch.Options{}, q, e, func() { time.Sleep(2 * time.Hour) })
+		if err != nil || len(q.released) != 1 || len(q.names) != 1 {
+			t.Errorf("%v, taken back %v of %v", err, q.released, q.names)
+		}
+	})
+}
+
+// A dispatcher that is to end at once does not try for each session from before whether the queue answers.
+func TestServe_EndsThoughNothingIsTakenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory(), queuetest.NewEngine(t)
+		q.hangs = true
+		for i := range 100 {
+			id := fmt.Sprint("ended-", i)
+			e.Put(job.Job{ID: id, Session: &job.Session{Kind: "memory", Queue: "one", Dispatcher: "here", Name: id, Work: job.Work{ID: id}}, Status: job.Failed, Outcome: &job.Outcome{Status: job.Failed, Reason: job.ReasonLost}})
+		}
+		hurry := make(chan struct{})
+		var at time.Time
+		err := serves(t, dispatch.Options{Hurry: hurry}, q, e, func() {
+			time.Sleep(time.Second)
+			at = time.Now()
+			close(hurry)
+		})
+		if took := time.Since(at); err != nil || took > time.Minute {
+			t.Errorf("it ended after %s with %v", took, err)
 		}
 	})
 }
