@@ -340,6 +340,7 @@ func (q *Queue) Release(ctx context.Context, s dispatch.Session, o *job.Outcome)
 // remove removes a runner by its name, unless it has a job or is not there.
 func (q *Queue) remove(ctx context.Context, scope, name string) error {
 	var got struct {
+		Count   *int `json:"total_count"`
 		Runners []struct {
 			ID   int64  `json:"id"`
 			Name string `json:"name"`
@@ -347,6 +348,9 @@ func (q *Queue) remove(ctx context.Context, scope, name string) error {
 	}
 	if _, _, err := q.call(ctx, request{method: http.MethodGet, path: scope + "/actions/runners?per_page=100&name=" + url.QueryEscape(name)}, &got); err != nil {
 		return fmt.Errorf("look for runner %s: %w", name, err)
+	}
+	if got.Count == nil {
+		return fmt.Errorf("look for runner %s: the answer has no runners", name) // which is not that there are none
 	}
 	for _, r := range got.Runners {
 		if r.Name != name {

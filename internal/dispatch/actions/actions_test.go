@@ -234,6 +234,19 @@ func TestHandover_RegistersARunnerAndReleaseTakesItBack(t *testing.T) {
 	}
 }
 
+// An answer in which there is no list of runners is not one that there are none.
+func TestRelease_BelievesNoNonsense(t *testing.T) {
+	g := githubtest.New(t)
+	g.Intercept = func(w http.ResponseWriter, _ *http.Request) bool {
+		_, _ = w.Write([]byte(`{"message":"hello"}`))
+		return true
+	}
+	q, _ := queue(t, g, Options{})
+	if err := q.Release(t.Context(), session(1), nil); err == nil || !strings.Contains(err.Error(), "has no runners") {
+		t.Error(err)
+	}
+}
+
 func TestRelease_LeavesARunnerThatHasAJob(t *testing.T) {
 	g := githubtest.New(t)
 	ids := g.Queue(web, "self-hosted")

@@ -61,7 +61,10 @@ func pages[T any](ctx context.Context, a *api, path, field string, paged bool, y
 			answer = &fields
 		}
 		err := a.do(ctx, http.MethodGet, at, nil, answer)
-		if err == nil && fields[field] != nil {
+		if err == nil && field != "" {
+			if fields[field] == nil {
+				return fmt.Errorf("%s: the answer has no %s", path, field) // which is not that there are none
+			}
 			err = json.Unmarshal(fields[field], &all)
 		}
 		if err != nil {

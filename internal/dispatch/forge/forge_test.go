@@ -161,6 +161,7 @@ func TestQueue_HostileAnswers(t *testing.T) {
 	}))
 	defer elsewhere.Close()
 	for name, answer := range map[string]http.HandlerFunc{
+		"nothing":  func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") },
 		"no JSON":  func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") },
 		"others":   func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `"text"`) },
 		"numbers":  func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"jobs":7,"runners":7}`) },
