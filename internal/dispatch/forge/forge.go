@@ -245,6 +245,9 @@ func (q *Queue) Waiting(ctx context.Context) ([]dispatch.Work, error) {
 		q.checked = true
 	}
 	jobs, err := q.look(ctx)
+	if dispatch.Code(err) == http.StatusUnauthorized {
+		q.checked = false // that says whether it passes
+	}
 	if err != nil {
 		return nil, err
 	}

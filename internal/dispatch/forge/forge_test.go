@@ -139,6 +139,19 @@ func TestWaiting_RefusedForGood(t *testing.T) {
 			}
 		}
 	}
+	for _, kind := range kinds { // what was good once may be revoked
+		s := forgetest.New(t, kind == forge.Gitea)
+		q := newQueue(t, s, forge.Options{Kind: kind})
+		waiting(t, q)
+		s.Break(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, `{"message":"no"}`, 401) })
+		_, err := q.Waiting(t.Context())
+		if _, fatal := errors.AsType[*dispatch.Fatal](err); err == nil || fatal {
+			t.Errorf("%s, once: %v", kind, err)
+		}
+		if _, err = q.Waiting(t.Context()); !strings.Contains(fmt.Sprint(err), "give another") {
+			t.Errorf("%s, again: %v", kind, err)
+		}
+	}
 	s := forgetest.New(t, true)
 	s.Age("1.23")
 	_, err := newQueue(t, s, forge.Options{Kind: forge.Gitea}).Waiting(t.Context())
