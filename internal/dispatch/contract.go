@@ -51,6 +51,10 @@ type Hooked interface {
 	Woken() <-chan struct{}
 }
 
+// Continued is a queue that is told of sessions from before the dispatcher's start whose VMs have their
+// work: it may know them then as those that it has handed over itself.
+type Continued interface{ Continue(s Session) }
+
 // Work is a piece of work that waits.
 type Work = job.Work
 

@@ -70,6 +70,9 @@ func (d *dispatcher) claim(ctx, sessions context.Context) error {
 			}
 		}
 		s := Session{j.Session.Work, j.ID, j.Session.Name}
+		if q, is := d.q.(Continued); is && j.Status == job.Running {
+			q.Continue(s)
+		}
 		d.begin(s.Work.ID, func() {
 			log := d.logOf(s)
 			log.Info("session continues")

@@ -33,6 +33,7 @@ type inMemory struct {
 	silent   bool           // Waiting does not answer
 	keeps    int            // so many times Release takes nothing back
 	hangs    bool           // Release does not answer
+	resumed  []string       // sessions that it was told of
 	woken    chan struct{}
 }
 
@@ -75,6 +76,8 @@ func (q *inMemory) Handover(_ context.Context, s dispatch.Session) (dispatch.Han
 	q.names = append(q.names, s.Name)
 	return dispatch.Handover{Secret: []byte(s.Work.ID)}, nil
 }
+
+func (q *inMemory) Continue(s dispatch.Session) { q.resumed = append(q.resumed, s.Name) }
 
 func (q *inMemory) Release(ctx context.Context, s dispatch.Session, _ *job.Outcome) error {
 	q.mu.Lock()
@@ -390,8 +393,8 @@ func TestServe_SessionsFromBefore(t *testing.T) {
 			e.End("job-runs", job.Success, job.ReasonExitStatus, 0)
 		})
 		want := map[string]int{"session-made": 1, "session-runs": 1, "session-ended": 1}
-		if err != nil || !maps.Equal(q.released, want) || !slices.Equal(q.names, []string{"session-made"}) {
-			t.Errorf("%v, taken back %v, handed over %v", err, q.released, q.names)
+		if err != nil || !maps.Equal(q.released, want) || !slices.Equal(q.names, []string{"session-made"}) || !slices.Equal(q.resumed, []string{"session-runs"}) {
+			t.Errorf("%v, taken back %v, handed over %v, continued %v", err, q.released, q.names, q.resumed)
 		}
 	})
 }

@@ -83,8 +83,9 @@ type Queue struct {
 }
 
 var (
-	_ dispatch.Queue  = (*Queue)(nil)
-	_ dispatch.Hooked = hooked{}
+	_ dispatch.Queue     = (*Queue)(nil)
+	_ dispatch.Hooked    = hooked{}
+	_ dispatch.Continued = hooked{}
 )
 
 var (
@@ -309,10 +310,15 @@ func (q *Queue) Handover(ctx context.Context, s dispatch.Session) (dispatch.Hand
 	case got.Config == "":
 		return dispatch.Handover{}, fmt.Errorf("GitHub gave runner %s no configuration", s.Name)
 	}
+	q.Continue(s)
+	return dispatch.Handover{Secret: []byte(got.Config)}, nil
+}
+
+// Continue notes for which job the session's runner is: GitHub may give it another one.
+func (q *Queue) Continue(s dispatch.Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.runners[s.Name] = strings.TrimSuffix(s.Work.ID, again)
-	return dispatch.Handover{Secret: []byte(got.Config)}, nil
 }
 
 // Release removes the session's runner: GitHub does so itself only after a job, with which sessions

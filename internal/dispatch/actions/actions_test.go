@@ -150,9 +150,13 @@ func TestWaiting_AJobWhoseRunnerHasAnotherWaitsAgain(t *testing.T) {
 	}
 	g.Start(ids[0], s.Name)
 	again := texts(ids[1])[0] + "-again"
-	look(t, q)
-	if diff := cmp.Diff([]string{again}, look(t, q)); diff != "" {
-		t.Error(diff)
+	next, _ := queue(t, g, Options{}) // after a restart of the dispatcher
+	next.Continue(s)
+	for _, q := range []*Queue{q, next} {
+		look(t, q)
+		if diff := cmp.Diff([]string{again}, look(t, q)); diff != "" {
+			t.Error(diff)
+		}
 	}
 	w := works[1]
 	w.ID = again

@@ -106,8 +106,9 @@ type Queue struct {
 }
 
 var (
-	_ dispatch.Queue  = (*Queue)(nil)
-	_ dispatch.Hooked = hooked{}
+	_ dispatch.Queue     = (*Queue)(nil)
+	_ dispatch.Hooked    = hooked{}
+	_ dispatch.Continued = hooked{}
 )
 
 var (
@@ -353,10 +354,17 @@ func (q *Queue) Handover(ctx context.Context, s dispatch.Session) (dispatch.Hand
 	}
 	q.mu.Lock()
 	q.ids[s.Name] = r.id
-	q.made[s.Name], _, _ = strings.Cut(s.Work.ID, againSuffix)
 	q.mu.Unlock()
+	q.Continue(s)
 	data, err := q.secret(q, s, handle, r)
 	return dispatch.Handover{Secret: data}, err
+}
+
+// Continue notes for which job the session's runner is: Gitea may give it another one.
+func (q *Queue) Continue(s dispatch.Session) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.made[s.Name], _, _ = strings.Cut(s.Work.ID, againSuffix)
 }
 
 // handle returns what a runner takes the session's job by, and no other; empty: Gitea has none.
@@ -426,6 +434,7 @@ func (q *Queue) registerAtGitea(ctx context.Context, s dispatch.Session) (regist
 func (q *Queue) Release(ctx context.Context, s dispatch.Session, o *job.Outcome) error {
 	q.mu.Lock()
 	id, known := q.ids[s.Name]
+	delete(q.made, s.Name)
 	q.mu.Unlock()
 	if !known && o != nil && o.Status == job.Success {
 		return nil
@@ -453,7 +462,6 @@ func (q *Queue) Release(ctx context.Context, s dispatch.Session, o *job.Outcome)
 	}
 	q.mu.Lock()
 	delete(q.ids, s.Name)
-	delete(q.made, s.Name)
 	q.mu.Unlock()
 	return nil
 }

@@ -324,9 +324,13 @@ func TestWaiting_AJobWhoseRunnerHasAnother(t *testing.T) {
 		return session
 	}
 	first := take(waiting(t, q)[1], older)
-	works := waiting(t, q)
-	if len(works) != 1 || works[0].ID != fmt.Sprintf("%d-again1", newer) {
-		t.Fatalf("%+v", works)
+	next := newQueue(t, s, forge.Options{Kind: forge.Gitea}) // after a restart of the dispatcher
+	next.(dispatch.Continued).Continue(first)
+	works := waiting(t, next)
+	for _, works := range [][]dispatch.Work{works, waiting(t, q)} {
+		if len(works) != 1 || works[0].ID != fmt.Sprintf("%d-again1", newer) {
+			t.Fatalf("%+v", works)
+		}
 	}
 	take(works[0], newer)
 	if works := waiting(t, q); len(works) > 0 {
