@@ -27,7 +27,19 @@ func (e *Executor) collect(ctx context.Context, r *run, j job.Job) (change, erro
 	}
 	work, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	cut := func() { time.AfterFunc(cutGrace, func() { end(capture.ErrCut) }) }
+	cut := func() { // an attempt may be over before that
+		e.mu.Lock()
+		if r.cutAt.IsZero() {
+			r.cutAt = time.Now().Add(cutGrace)
+		}
+		left := time.Until(r.cutAt)
+		e.mu.Unlock()
+		if left <= 0 {
+			end(capture.ErrCut)
+			return
+		}
+		time.AfterFunc(left, func() { end(capture.ErrCut) })
+	}
 	r.capture.Close() // what a callback has delivered is written, and nothing more is
 	e.mu.Lock()
 	r.cut = cut

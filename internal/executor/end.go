@@ -20,7 +20,8 @@ var (
 // Cancel ends a job. It returns once that is decided; the task is stopped, its output
 // collected and its VM destroyed right after. If the task has already exited, the
 // outcome stays, and collecting stops cutGrace later: what is stored then is marked as
-// incomplete. Cancelling again is fine until the job has ended; then it is
+// incomplete; so it is if a job that was cancelled is cancelled again when its output could have
+// been collected long ago. Cancelling again is fine until the job has ended; then it is
 // job.ErrCompleted.
 func (e *Executor) Cancel(ctx context.Context, id string) error {
 	err := e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}, "", errCancelled)
@@ -56,8 +57,8 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 			j.StopSignal, j.Silence = signal, job.Silence{}
 			j.EndBy(job.CallerFrom(ctx))
 			return []job.Event{decided(outcome)}, nil
-		case !j.Status.Terminal() && j.Outcome.Reason == outcome.Reason:
-			return nil, nil
+		case !j.Status.Terminal() && j.Outcome.Reason == outcome.Reason && (outcome.Reason != job.ReasonCancelled || outcome.At.Sub(j.Outcome.At) < e.o.CollectPatience):
+			return nil, nil // as asked once; who cancels once more after a long time does not want to wait
 		case !j.Status.Terminal() && outcome.Reason == job.ReasonCancelled:
 			cut = true
 			if j.SkipCollect {

@@ -112,6 +112,49 @@ func TestJob_OutlastsFaultsOfTheEnginesOwn(t *testing.T) {
 	}
 }
 
+// A job that has ended, and whose output the engine cannot get, is given up when it is cancelled (again).
+func TestCancel_WhileAFaultHoldsTheEndUp(t *testing.T) {
+	t.Parallel()
+	notOnPostgres(t)
+	for reason, end := range map[job.Reason]func(*rig, string) error{
+		job.ReasonCancelled: func(r *rig, id string) error { return r.Cancel(context.Background(), id) },
+		job.ReasonKilled: func(r *rig, id string) error {
+			_, err := r.Kill(context.Background(), id, "")
+			return err
+		},
+	} {
+		t.Run(string(reason), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, broken := ownRig(t, "descriptors")
+				do, release := hold(t, providertest.Task{})
+				defer release()
+				r.behave(providertest.Behaviour{Task: do}, false)
+				id := r.submit()
+				r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+				broken.Store(true)
+				for range 2 { // as by a client that has got no answer
+					if err := end(r, id); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(10 * time.Minute)
+				if j, err := r.Job(t.Context(), id); err != nil || j.Status.Terminal() || j.SkipCollect {
+					t.Errorf("%s, %v, %v", j.Status, j.SkipCollect, err)
+				}
+				if err := r.Cancel(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute)
+				if j, err := r.Job(t.Context(), id); err != nil || !j.Done() || j.Outcome.Reason != reason || !j.Stdout.Incomplete {
+					t.Errorf("%s, %+v, %+v, %v", j.Status, j.Outcome, j.Stdout, err)
+				}
+				broken.Store(false)
+				r.wait(id)
+			})
+		})
+	}
+}
+
 // It is bounded: a job that cannot be gone on with until its task must have ended ends,
 // and not as lost. Meanwhile its progress says why.
 func TestJob_EndsWhenAFaultOfTheEnginesOwnDoesNotPass(t *testing.T) {

@@ -24,10 +24,11 @@ type run struct {
 	patience time.Duration // with faults of the engine's own
 
 	// Executor.mu guards these.
-	heard heard    // reports that are not recorded yet
-	steps []change // that it has told of, while they are not recorded
-	cut   func()   // stops collecting; nil before that
-	fault *fault   // of the engine's own, which holds it up; nil: none does
+	heard heard     // reports that are not recorded yet
+	steps []change  // that it has told of, while they are not recorded
+	cut   func()    // stops collecting; nil before that
+	cutAt time.Time // when that was to have happened; zero: nobody has asked for it
+	fault *fault    // of the engine's own, which holds it up; nil: none does
 }
 
 // change changes a job and returns the events to record.
