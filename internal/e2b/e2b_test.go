@@ -169,8 +169,13 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		one.Unwanted = true
 	case "SetVM":
 		change := in.(job.VMEdit)
-		if one.ExpiresAt = (time.Time{}); *change.TTL > 0 {
-			one.ExpiresAt = time.Now().Add(time.Duration(*change.TTL) * time.Second)
+		if change.TTL != nil {
+			if one.ExpiresAt = (time.Time{}); *change.TTL > 0 {
+				one.ExpiresAt = time.Now().Add(time.Duration(*change.TTL) * time.Second)
+			}
+		}
+		if change.AtEnd != nil {
+			one.AtEnd = *change.AtEnd
 		}
 	case "SuspendVM":
 		one.Off = vm.Suspended
@@ -178,6 +183,12 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		one.Off = vm.Stopped
 	case "StartVM":
 		one.Off = ""
+	case "VM":
+		info := job.VMInfo{VM: *one}
+		if info.Status = one.Off; one.Off == "" {
+			info.Status = vm.Running
+		}
+		return info, nil
 	case "SaveVM":
 		name := reflect.ValueOf(in).FieldByName("Name").String()
 		if l.saves != nil {
@@ -833,6 +844,114 @@ func TestLife_APauseThatFailsKeepsItsTime(t *testing.T) {
 	}
 	if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/refreshes", `{"duration":60}`); code != http.StatusNotFound || !ends().IsZero() {
 		t.Errorf("refreshed while paused: %d %s, and ends at %s", code, text, ends())
+	}
+}
+
+// Whatever ends on the way to a pause or back, the client or the engine, leaves neither a sandbox that
+// runs for ever nor one that is destroyed while it is paused.
+func TestLife_OnTheWayToAPauseAndBack(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	v := &l.vms[0]
+	// do has a client ask that leaves when the engine is asked for this verb, of which it sees the VM before.
+	do := func(path, verb string, err error) (before vm.VM) {
+		t.Helper()
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		l.broken = func(ctx context.Context, asked *job.Verb) error {
+			if asked.Name == "SetVM" {
+				leave()
+			}
+			if asked.Name == verb {
+				before = *v
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				return err
+			}
+			return nil
+		}
+		defer func() { l.broken = nil }()
+		r, bad := http.NewRequestWithContext(ctx, http.MethodPost, "/sandboxes/"+made.ID+path, strings.NewReader(`{"timeout":60}`))
+		if bad != nil {
+			t.Fatal(bad)
+		}
+		r.Header.Set("X-API-KEY", "e2b_aa")
+		l.ServeHTTP(httptest.NewRecorder(), r)
+		return before
+	}
+	if on := do("/pause", "SuspendVM", nil); on.ExpiresAt.IsZero() || on.Expires() {
+		t.Errorf("while it is paused it ends at %s by %q", on.ExpiresAt, on.AtEnd)
+	}
+	if v.Off != vm.Suspended || !v.ExpiresAt.IsZero() || pauses(*v) {
+		t.Errorf("it is paused: %q, ends at %s by %q", v.Off, v.ExpiresAt, v.AtEnd)
+	}
+	no := &job.HostError{Text: "no room"}
+	if on := do("/connect", "StartVM", no); on.ExpiresAt.IsZero() || on.Expires() {
+		t.Errorf("while it is resumed it ends at %s by %q", on.ExpiresAt, on.AtEnd)
+	}
+	if v.Off != vm.Suspended || !v.ExpiresAt.IsZero() || pauses(*v) {
+		t.Errorf("it could not be resumed: %q, ends at %s by %q", v.Off, v.ExpiresAt, v.AtEnd)
+	}
+	do("/connect", "StartVM", nil)
+	if left := time.Until(v.ExpiresAt); v.Off != "" || !v.Expires() || left > time.Minute {
+		t.Errorf("it runs: %q, ends in %s by %q", v.Off, left, v.AtEnd)
+	}
+	do("/pause", "SuspendVM", no)
+	if left := time.Until(v.ExpiresAt); v.Off != "" || !v.Expires() || left > time.Minute {
+		t.Errorf("it could not be paused: %q, ends in %s by %q", v.Off, left, v.AtEnd)
+	}
+}
+
+// Of several requests that resume a sandbox, the last leaves its end as the first has found it.
+func TestLife_SeveralOnTheWayBack(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	connect := func() int {
+		code, _, _ := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/connect", `{"timeout":60}`)
+		return code
+	}
+	l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/pause", "{}")
+	begun, begin, asked, other := make(chan struct{}), make(chan struct{}), 0, make(chan int, 1)
+	l.broken = func(_ context.Context, v *job.Verb) error {
+		if v.Name != "StartVM" {
+			return nil
+		}
+		if asked++; asked > 1 {
+			return &job.HostError{Text: "no room"}
+		}
+		l.mu.Unlock()
+		close(begun)
+		<-begin
+		l.mu.Lock()
+		return nil
+	}
+	go func() { other <- connect() }()
+	<-begun
+	if code := connect(); code != http.StatusServiceUnavailable {
+		t.Errorf("the second: %d", code)
+	}
+	if v := &l.vms[0]; v.Expires() {
+		t.Errorf("it is destroyed at %s", v.ExpiresAt)
+	}
+	close(begin)
+	if code := <-other; code != http.StatusCreated || !l.vms[0].Expires() {
+		t.Errorf("the first: %d, and its end is %q", code, l.vms[0].AtEnd)
+	}
+}
+
+// A time that somebody gives a sandbox while it is paused, or while that goes on, does not end it.
+func TestLife_ATimeGivenDuringAPause(t *testing.T) {
+	l := newLab(t)
+	made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+	l.broken = func(_ context.Context, asked *job.Verb) error {
+		if asked.Name == "SuspendVM" {
+			l.vms[0].ExpiresAt = time.Now().Add(time.Second)
+		}
+		return nil
+	}
+	if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/pause", "{}"); code != http.StatusNoContent || !l.vms[0].ExpiresAt.IsZero() {
+		t.Errorf("%d %s, and it ends at %s", code, text, l.vms[0].ExpiresAt)
 	}
 }
 

@@ -18,11 +18,31 @@ func (s *server) endAt(ctx context.Context, v vm.VM, seconds int) (vm.VM, error)
 	if err := checkTime("timeout", seconds); err != nil {
 		return v, err
 	}
-	seconds = max(seconds, 1)
-	if _, err := s.Engine.SetVM(ctx, v.Job, job.VMChange{TTL: &seconds}); err != nil {
+	return s.change(ctx, v, job.VMChange{TTL: new(max(seconds, 1))})
+}
+
+func (s *server) change(ctx context.Context, v vm.VM, change job.VMChange) (vm.VM, error) {
+	if _, err := s.Engine.SetVM(ctx, v.Job, change); err != nil {
 		return v, err
 	}
 	return s.Sandboxes.Sandbox(ctx, v.Job)
+}
+
+// On the way to a pause and back, a pause is what becomes of a sandbox at its end, whatever it was
+// before and is after: an engine that dies meanwhile leaves neither one that runs for ever, nor one
+// that is destroyed while it is paused. Only who has found another end brings it back: of several on
+// the way the others have found the pause. The way is gone to its end though the client leaves.
+
+func onTheWay(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), makingTime)
+}
+
+// endOf returns what becomes of a sandbox at its end; nil: a pause, which stays as it is.
+func endOf(v vm.VM) *vm.End {
+	if pauses(v) {
+		return nil
+	}
+	return new(vm.EndDestroy)
 }
 
 // resumed returns a sandbox that runs, for so many seconds from now at least.
@@ -30,28 +50,40 @@ func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, erro
 	if stateOf(v) == running {
 		return s.extend(ctx, v, seconds)
 	}
-	// First its time: one whose time is over is not to be paused again meanwhile.
-	v, err := s.endAt(ctx, v, max(seconds, leastTime))
-	if err != nil {
+	if err := checkTime("timeout", seconds); err != nil {
 		return v, err
 	}
-	if err := s.started(ctx, v.Job); err != nil {
+	left := ctx.Done()
+	ctx, cancel := onTheWay(ctx)
+	defer cancel()
+	// First its time: one whose time is over is not to be paused again meanwhile.
+	if _, err := s.change(ctx, v, job.VMChange{TTL: new(max(seconds, leastTime)), AtEnd: new(vm.EndSuspend)}); err != nil {
+		return v, err
+	}
+	if err := s.started(ctx, left, v.Job); err != nil {
+		if is, other := s.Engine.VM(ctx, v.Job); other == nil && !pauses(v) && (is.Status == vm.Suspended || is.Status == vm.Stopped) { // it stays as it was
+			was := 0
+			if !v.ExpiresAt.IsZero() {
+				was = min(max(int(time.Until(v.ExpiresAt)/time.Second), 1), maxTime)
+			}
+			_, other = s.change(ctx, v, job.VMChange{TTL: &was, AtEnd: endOf(v)})
+			err = errors.Join(err, other)
+		}
 		return v, err
 	}
 	s.ways.drop(vm.SandboxID(v.Job))
 	conn, err := s.Sandboxes.DialSandbox(ctx, v.Job) // it is resumed if it was suspended as it was idle
-	if err != nil {
-		return v, err
+	if err == nil {
+		err = conn.Close()
 	}
-	if err := conn.Close(); err != nil {
-		return v, err
-	}
-	return s.endAt(ctx, v, seconds)
+	v, other := s.change(ctx, v, job.VMChange{TTL: new(max(seconds, 1)), AtEnd: endOf(v)})
+	return v, errors.Join(err, other)
 }
 
 // started starts a sandbox that is off. One whose time was over may be about to be stopped just now,
-// and is started when that is done: so it is started also where it does not seem to be off.
-func (s *server) started(ctx context.Context, id string) error {
+// and is started when that is done, if its client is still there: so it is started also where it does
+// not seem to be off.
+func (s *server) started(ctx context.Context, left <-chan struct{}, id string) error {
 	again := time.NewTicker(startAgain)
 	defer again.Stop()
 	for {
@@ -61,6 +93,8 @@ func (s *server) started(ctx context.Context, id string) error {
 		}
 		select {
 		case <-again.C:
+		case <-left:
+			return err
 		case <-ctx.Done():
 			return err
 		}
@@ -78,19 +112,25 @@ func (s *server) pause(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	if stateOf(v) == paused {
 		return &refusal{http.StatusConflict, "the sandbox is paused already"}
 	}
-	stays := 0 // until somebody resumes or ends it
-	if _, err := s.Engine.SetVM(r.Context(), v.Job, job.VMChange{TTL: &stays}); err != nil {
+	ctx, cancel := onTheWay(r.Context())
+	defer cancel()
+	if _, err := s.change(ctx, v, job.VMChange{AtEnd: new(vm.EndSuspend)}); err != nil {
 		return err
 	}
 	still := s.Engine.SuspendVM
 	if in.Memory != nil && !*in.Memory {
 		still = s.Engine.StopVM
 	}
-	if _, err := still(r.Context(), v.Job); err != nil {
-		if left := time.Until(v.ExpiresAt); !v.ExpiresAt.IsZero() && r.Context().Err() == nil { // it runs, and is to end when it would have
-			_, again := s.endAt(r.Context(), v, min(int(left/time.Second), maxTime))
-			err = errors.Join(err, again)
-		}
+	after := job.VMChange{TTL: new(0), AtEnd: endOf(v)} // it stays until somebody resumes or ends it
+	_, err := still(ctx, v.Job)
+	if err != nil { // it runs, and is to end when it would have
+		after.TTL = nil
+	}
+	if ctx.Err() == nil {
+		_, other := s.change(ctx, v, after)
+		err = errors.Join(err, other)
+	}
+	if err != nil {
 		return err
 	}
 	s.ways.drop(vm.SandboxID(v.Job))
