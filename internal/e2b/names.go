@@ -89,7 +89,9 @@ func (s *server) keepProxy(ctx context.Context, id string, open chan struct{}) {
 	for ctx.Err() == nil {
 		v, err := s.Sandboxes.Sandbox(job.WithPrincipal(ctx, job.Operator()), id) // it may have another address
 		if err == nil {
-			err = s.Proxy(ctx, v, said)
+			if err = s.Proxy(ctx, v, said); err != nil && s.isProxied(ctx, v, open) {
+				said()
+			}
 		}
 		if err != nil {
 			s.Log.Debug("a sandbox's proxy is not open", "vm", id, "err", err)
@@ -99,6 +101,22 @@ func (s *server) keepProxy(ctx context.Context, id string, open chan struct{}) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// isProxied reports whether another engine has a sandbox's proxy: something accepts connections at its
+// port. That is looked at until it was so once.
+func (s *server) isProxied(ctx context.Context, v vm.VM, open chan struct{}) bool {
+	select {
+	case <-open:
+		return false
+	default:
+	}
+	t, err := s.Engine.DialVM(job.WithPrincipal(ctx, job.Operator()), v.Job, job.ProxyPort(v.ProxyOf()))
+	if err != nil {
+		return false
+	}
+	_ = t.Close() // it was only to be seen
+	return true
 }
 
 // proxied returns the variables of a sandbox, with which its programs find the proxy that it needs,

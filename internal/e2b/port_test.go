@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // portLab is a lab whose sandboxes have a web server at port 3000 and nothing elsewhere.
@@ -43,6 +44,30 @@ func portLab(t *testing.T, public bool, page http.HandlerFunc) *lab {
 		return conn.(*net.TCPConn), nil
 	})
 	return l
+}
+
+// Of several engines the one that has a sandbox's proxy may be another than the one that makes it.
+func TestNetwork_AnotherEngineHasTheProxy(t *testing.T) {
+	l := newLab(t)
+	l.Engine = job.Through(func(ctx context.Context, v *job.Verb, in any) (any, error) {
+		if v.Name != "DialVM" {
+			return l.call(ctx, v, in)
+		}
+		if id := l.vms[0].Job; fmt.Sprint(in) != fmt.Sprintf("{%s %d}", id, job.ProxyPort(id)) {
+			return nil, &job.FieldError{Field: "port", Problem: fmt.Sprintf("nothing accepts connections at %v", in)}
+		}
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", strings.TrimPrefix(l.url, "http://"))
+		if err != nil {
+			return nil, err
+		}
+		return conn.(*net.TCPConn), nil
+	})
+	l.Proxy = func(context.Context, vm.VM, func()) error { return errors.New("the port is in use") }
+	ctx, cancel := context.WithCancel(t.Context())
+	kept := make(chan struct{})
+	go func() { defer close(kept); l.keepProxies(ctx) }()
+	defer func() { cancel(); <-kept }()
+	l.create(t, "e2b_aa", `{"templateID":"base","timeout":300,"network":{"allowOut":["*.example.com"],"denyOut":["0.0.0.0/0"]}}`)
 }
 
 // visit asks a port's host, and returns the status, the headers and the body.
