@@ -129,8 +129,7 @@ func newServer(o Options) *server {
 
 // ServeHTTP serves what is for a sandbox, and else the control plane.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(firstTime)) // a recorder in a test has none
+	giveTime(w, r, firstTime)
 	ctx := job.WithClient(r.Context(), client)
 	r = r.WithContext(ctx)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -178,13 +177,21 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer leave()
 	gate.Serves(ctx)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTime))
+	giveTime(w, r, bodyTime)
 	r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
 	ctx, end := job.ForPrincipal(ctx, p)
 	defer end()
 	r = r.WithContext(ctx)
 	if err := s.route(w, r); err != nil {
 		s.fail(w, err)
+	}
+}
+
+// giveTime is how long a request's body may take from now on. Without one the server awaits the next
+// request already, and the time would end this one and all that come by its connection.
+func giveTime(w http.ResponseWriter, r *http.Request, d time.Duration) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d)) // a recorder in a test has none
 	}
 }
 

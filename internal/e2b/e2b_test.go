@@ -624,6 +624,34 @@ func TestKeys_SeeTheirOwnOnly(t *testing.T) {
 	}
 }
 
+// timedAnswer is an answer whose connection is to be read within a time.
+type timedAnswer struct {
+	*httptest.ResponseRecorder
+
+	until time.Time
+}
+
+func (w *timedAnswer) SetReadDeadline(at time.Time) error {
+	w.until = at
+	return nil
+}
+
+// A request without a body has all of its time: the server awaits the next one already, and a connection
+// that cannot be read in time ends this one and all that come by it.
+func TestKeys_BoundTheTimeOfABodyAlone(t *testing.T) {
+	l := newLab(t)
+	for _, c := range []struct {
+		method, body string
+		bound        bool
+	}{{http.MethodGet, "", false}, {http.MethodPost, "", false}, {http.MethodPost, "{}", true}} {
+		w, r := &timedAnswer{ResponseRecorder: httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), c.method, "/sandboxes", strings.NewReader(c.body))
+		r.Header.Set("X-API-KEY", "e2b_aa")
+		if l.ServeHTTP(w, r); w.until.IsZero() == c.bound {
+			t.Errorf("%s %q is read until %s", c.method, c.body, w.until)
+		}
+	}
+}
+
 func TestList_FiltersAndPages(t *testing.T) {
 	l := newLab(t)
 	var ids []string
