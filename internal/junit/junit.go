@@ -177,8 +177,11 @@ type parser struct {
 func (p *parser) root() (xml.StartElement, error) {
 	for {
 		token, err := p.in.Token()
-		if err != nil {
+		if _, none := errors.AsType[*xml.SyntaxError](err); none || err == io.EOF { //nolint:errorlint // as Token returns it
 			return xml.StartElement{}, ErrOther
+		}
+		if err != nil { // it may be one
+			return xml.StartElement{}, err
 		}
 		if start, is := token.(xml.StartElement); is {
 			if name := start.Name.Local; name != "testsuites" && name != "testsuite" {

@@ -3,8 +3,12 @@ package junit_test
 import (
 	"bytes"
 	"errors"
+	"io"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -20,6 +24,24 @@ const pytest = `<?xml version="1.0" encoding="utf-8"?><testsuites><testsuite nam
 <testcase name="later"><skipped/></testcase>
 <testsuite name="inner"><testcase name="boom"><error type="E">x</error></testcase></testsuite>
 </testsuite></testsuites>`
+
+// A report that is not read is said to be, and not taken for a file of another kind: what it says of
+// tests is missing.
+func TestCollect_SaysWhatIsNotRead(t *testing.T) {
+	const suite = `<testsuite><testcase name="a"/></testsuite>`
+	files := map[string]io.Reader{
+		"gone.xml":   iotest.ErrReader(errors.New("the connection is lost")),
+		"latin.xml":  strings.NewReader(`<?xml version="1.0" encoding="ISO-8859-1"?>` + suite),
+		"report.xml": strings.NewReader(suite),
+		"page.xml":   strings.NewReader(`<html/>`),
+		"text.xml":   strings.NewReader(`no XML <`),
+		"empty.xml":  strings.NewReader(""),
+	}
+	r, left := junit.Collect(slices.Sorted(maps.Keys(files)), false, func(name string) (io.ReadCloser, error) { return io.NopCloser(files[name]), nil })
+	if r.Tests != 1 || len(left) != 2 || left[0] != "gone.xml: the connection is lost" || !strings.HasPrefix(left[1], "latin.xml: ") || !strings.Contains(left[1], "ISO-8859-1") {
+		t.Errorf("%d tests, left %q", r.Tests, left)
+	}
+}
 
 func TestAdd_MergesWhatIsKnown(t *testing.T) {
 	var r junit.Report
