@@ -96,6 +96,7 @@ type Queue struct {
 	scope   string // path in the API
 	checked bool   // whether runners may be registered
 	listed  bool   // the forge lists jobs
+	seen    bool   // it has, so that no answer says that it never does
 
 	mu   sync.Mutex
 	made map[string]string // the jobs that runners are made for, by the runners' names: Gitea's take any
@@ -252,6 +253,7 @@ func (q *Queue) Waiting(ctx context.Context) ([]dispatch.Work, error) {
 	if err != nil {
 		return nil, err
 	}
+	q.seen = q.listed
 	var works []dispatch.Work
 	for _, j := range jobs {
 		if w, ours := q.work(j); ours {
@@ -313,7 +315,7 @@ func (q *Queue) look(ctx context.Context) (jobs []forgeJob, err error) {
 		}
 		return len(jobs) < maxTold
 	})
-	if dispatch.Code(err) == http.StatusNotFound && q.Kind == Gitea {
+	if dispatch.Code(err) == http.StatusNotFound && q.Kind == Gitea && !q.seen {
 		if q.HookSecret == "" {
 			return nil, &dispatch.Fatal{Err: fmt.Errorf("this Gitea does not list jobs (1.25 does), and there is no webhook: %w; give a webhook's secret", err)}
 		}

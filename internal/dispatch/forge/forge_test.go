@@ -183,6 +183,7 @@ func TestQueue_HostileAnswers(t *testing.T) {
 			http.Redirect(w, r, elsewhere.URL+r.URL.Path, http.StatusTemporaryRedirect)
 		},
 		"ends": func(w http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) },
+		"lost": func(w http.ResponseWriter, _ *http.Request) { http.NotFound(w, nil) }, // by a proxy
 		"busy": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "later", http.StatusTooManyRequests) },
 	} {
 		for _, kind := range kinds {
