@@ -155,7 +155,14 @@ func (d *dispatcher) round(ctx, sessions context.Context) (begun int, err error)
 	}
 	defer func() { d.tell(work, err) }()
 	refused := 0
-	for _, w := range work {
+	for i, w := range work {
+		select {
+		case <-d.ending:
+			if i > 0 { // the first may be had already, by having asked
+				return begun, err
+			}
+		default:
+		}
 		m, _ := d.shape(w)
 		if d.busy(w) {
 			continue

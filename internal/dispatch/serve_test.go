@@ -198,6 +198,27 @@ func (q unclaimable) Claim(ctx context.Context, w dispatch.Work) (bool, error) {
 	return false, ctx.Err()
 }
 
+// slow is a queue in which a claim takes its time.
+type slow struct{ *inMemory }
+
+func (slow) Claim(context.Context, dispatch.Work) (bool, error) {
+	time.Sleep(2 * time.Second) //nolint:forbidigo // its answer's way
+	return true, nil
+}
+
+// Of several pieces of work that wait none is claimed any more once the dispatcher is to end.
+func TestServe_AnInterruptStopsTheClaiming(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory("one", "two", "three"), queuetest.NewEngine(t)
+		e.Run = q.done
+		err := serves(t, dispatch.Options{Sessions: 3}, slow{q}, e, func() { time.Sleep(time.Second) })
+		if n := len(e.VMs()); err != nil || n != 1 {
+			t.Errorf("%v, %d VMs", err, n)
+		}
+	})
+}
+
 // Claims that are not answered hold the look at what waits for minutes, not for hours.
 func TestServe_ClaimsThatAreNotAnswered(t *testing.T) {
 	t.Parallel()
