@@ -32,6 +32,7 @@ func TestJobPage_OneLooksForAllThatFollow(t *testing.T) {
 		h := web.Handler(web.Options{Engine: e, Token: token})
 		login := httptest.NewRecorder()
 		h.ServeHTTP(login, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1"+web.LoginPath(token), nil))
+		cookies := login.Result().Cookies()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		var all sync.WaitGroup
@@ -39,7 +40,7 @@ func TestJobPage_OneLooksForAllThatFollow(t *testing.T) {
 			all.Go(func() {
 				w := httptest.NewRecorder()
 				r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1/jobs/"+id+"/live", nil)
-				for _, c := range login.Result().Cookies() {
+				for _, c := range cookies {
 					r.AddCookie(c)
 				}
 				h.ServeHTTP(w, r)
