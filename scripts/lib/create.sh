@@ -82,6 +82,7 @@ create_vm() {
   fi
   slot_take
   address_take
+  retry_clear=await_own
   for ((attempt = 1; attempt <= 20; attempt += 1)); do
     build_create_command
     take_lease
@@ -104,6 +105,21 @@ create_vm() {
     allocate_vm_id
   done
   result_fail vm "20 VM IDs in a row were taken between check and create on node '${probe_node}'" 'try again, or give this caller a VM_ID_RANGE of its own'
+}
+
+# A try that is told to have failed may be at work: of a worker that it has started and cannot
+# note in time, Proxmox tells that. By the next try what that one makes would be another's VM.
+await_own() {
+  local -i looks
+  for ((looks = 0; looks < 30; looks += 1)); do
+    create_has_landed
+    lease_match "${vm_id}"
+    if [[ ${retry_landed} == yes || (-n ${vm_doubt} && ${lease_matches} == no) ]]; then
+      return 0
+    fi
+    run_pause 1
+  done
+  retry_landed=hopeless
 }
 
 # What is done to the VM from now on is not tried again on another's.

@@ -8,7 +8,7 @@
 # worth another try.
 #
 # Where retry_clear names a function, that one comes before each further try: it
-# clears the way, or sets retry_landed to hopeless where none may be made.
+# clears the way, or sets retry_landed to yes, or to hopeless where none may be made.
 #
 # With retry_by=digest Proxmox is told which config the change was chosen by, the one that was
 # read last (lib/vm.sh), and refuses it where there is another by then. With retry_by=guard the
@@ -48,7 +48,7 @@ retry_change() { # <function that sets retry_landed> <seconds> <command...>
       "${retry_clear}"
       run_said=${said}
       run_rc=${rc}
-      if [[ ${retry_landed} == hopeless ]]; then
+      if [[ ${retry_landed} != no ]]; then
         return 0
       fi
     fi

@@ -313,6 +313,49 @@ setup() {
   assert_called_times 1 'qm clone .*'
 }
 
+# Proxmox cannot note the worker that it has started, says that it has failed, and lets go of it.
+lose_worker() { # <what there is of the clone, beside its lock: a command; $* is qm's>
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook clone '[[ ! -e ${PVE_STUB}/lost ]] || exit 0
+    echo "$3" >"${PVE_STUB}/lost"
+    { echo "lock: clone"; '"$1"'; } >"${PVE_STUB}/vm/$3"
+    echo stopped >"${PVE_STUB}/status/$3"'
+  fault clone 255 skip "can't lock file '/var/log/pve/tasks/.active.lock' - got timeout"
+}
+
+@test "what a lost worker of a clone has left is no other VM: it is rolled back, and no second one is made" {
+  local made
+  answer /nodes/pve/tasks '[]'
+  # shellcheck disable=SC2016 # the hook's own variables
+  for made in 'printf "#%s\nname: %s\n" "$7" "$5"' 'echo "#qmclone temporary file"'; do
+    rm -f "${PVE_STUB}/lost" "${PVE_STUB}/calls"
+    lose_worker "${made}"
+    run_script create-vm
+    assert_status 5
+    assert_says 'Proxmox answered: can'
+    assert_called "qm destroy $(<"${PVE_STUB}/lost") --purge 1"
+    [[ ! -e ${PVE_STUB}/vm/$(<"${PVE_STUB}/lost") ]] || fail 'it is left behind'
+    refute_called 'qm set.*'
+    assert_no_vm_of_ours
+    assert_nothing_left
+  done
+}
+
+@test "a lost worker of a clone that comes to its end has made the VM" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  lose_worker 'printf "#%s\nname: %s\n" "$7" "$5"; echo "$*" >"${PVE_STUB}/lost"'
+  # shellcheck disable=SC2016 # the program's own variables
+  stub_program sleep 'read -r _ _ id rest <"${PVE_STUB}/lost"
+    if grep -q ^lock: "${PVE_STUB}/vm/${id}"; then
+      sed -e "s/base-9000-disk/vm-${id}-disk/; /^\(name\|template\):/d" "${PVE_STUB}/vm/9000" >>"${PVE_STUB}/vm/${id}"
+      sed -i "/^lock:/d" "${PVE_STUB}/vm/${id}"
+    fi'
+  run_script create-vm
+  assert_status 0
+  assert_called_times 1 'qm clone.*'
+  assert_line "LINUS_VM_ID:$(cut -d ' ' -f 3 "${PVE_STUB}/lost")"
+}
+
 @test "a lock that never frees ends after a bounded number of tries" {
   for _ in 1 2 3 4 5 6 7 8 9; do fault clone 255 skip 'got lock request timeout'; done
   run_script create-vm
