@@ -373,12 +373,13 @@ vm_find_suspended() { # <its status>; vm_suspended: yes or no
 # vm_busy: yes when a task of Proxmox may be at work on the VM, also when nobody
 # can tell. A clone's task bears the ID of its template, so that any clone may
 # be this one's, and the backup of several VMs bears none. The list also has tasks that have ended, or were killed: a task
-# lives when its process does, which its UPID names by ID and start.
+# lives when its process does, which its UPID names by ID and start. Of the list Proxmox
+# shows 50 unless it is asked for more, and the newest come last.
 vm_find_tasks() { # <vmid> <node>
   local line upid ended
   local -r form='^UPID:[^:]+:([0-9A-Fa-f]+):([0-9A-Fa-f]+):[0-9A-Fa-f]+:([^:]+):([^:]*):'
   vm_busy=yes
-  run_ask pvesh get "/nodes/$2/tasks" --source active --output-format json
+  run_ask pvesh get "/nodes/$2/tasks" --source active --limit 100000 --output-format json
   json_rows read upid endtime
   if ((run_rc != 0 || json_rc != 0)); then
     return 0

@@ -3,6 +3,7 @@ package pve
 import (
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"linus/internal/lab/sys"
@@ -10,7 +11,7 @@ import (
 
 // apiTasks lists the tasks at work on VMs of the node. It keeps no history:
 // `--source active` is all our scripts ask for. A task's ID names its process
-// and that process's start, in hex, as PVE's does.
+// and that process's start, in hex, as PVE's does; and it lists 50 unless told otherwise.
 func apiTasks(c *call, vars map[string]string) (any, error) {
 	files, err := filepath.Glob(c.s.TaskPath("*"))
 	if err != nil {
@@ -32,5 +33,9 @@ func apiTasks(c *call, vars map[string]string) (any, error) {
 			"node": vars["node"], "pid": pid, "pstart": start, "type": kind, "id": id, "user": "root@pam",
 		})
 	}
-	return tasks, nil
+	limit := 50
+	if n, err := strconv.Atoi(c.opts["limit"]); err == nil {
+		limit = n
+	}
+	return tasks[:min(limit, len(tasks))], nil
 }

@@ -429,6 +429,19 @@ add_protected_clone() { # <line of the config...>
   refute_called 'qm \(unlock\|destroy\).*'
 }
 
+@test "a lock is left alone whatever else is at work on the node" {
+  add_our_vm 205 'lock: backup'
+  local start
+  start=$(cut -d' ' -f22 "/proc/$$/stat")
+  answer /nodes/pve/tasks "$(for id in {301..360} 205; do
+    printf '{"upid":"UPID:pve:%08X:%08X:0000:vzdump:%d:root@pam:"}' "$$" "${start}" "${id}"
+  done | jq -s .)"
+  fault stop 255 skip 'something else'
+  run_script destroy-vm
+  assert_status 5
+  refute_called 'qm \(unlock\|destroy\).*'
+}
+
 # A task as Proxmox lists it, of a process of ours.
 task_of() { # <type> <VM ID> <added to the start of the process>
   local start
