@@ -128,10 +128,9 @@ vm_destroy_locked() { # <vmid> <node>
   # may have left its lock.
   clear_way() {
     vm_check_before_destroy "${id}" "${node}"
+    vm_clear_lock "${id}" "${node}"
     if [[ -n ${vm_doubt} ]]; then
       retry_landed=hopeless
-    else
-      vm_break_lock "${id}" "${node}"
     fi
   }
   local retry_clear=clear_way
@@ -141,7 +140,10 @@ vm_destroy_locked() { # <vmid> <node>
       retry_landed=yes
     fi
   }
-  vm_break_lock "${id}" "${node}"
+  vm_clear_lock "${id}" "${node}"
+  if [[ -n ${vm_doubt} ]]; then
+    return 0
+  fi
   retry_by=guard retry_change is_stopped 120 qm stop "${id}"
   if [[ ${retry_landed} == hopeless ]]; then
     return 0
@@ -171,7 +173,10 @@ vm_destroy_locked() { # <vmid> <node>
       retry_landed=yes
     fi
   }
-  vm_break_lock "${id}" "${node}"
+  vm_clear_lock "${id}" "${node}"
+  if [[ -n ${vm_doubt} ]]; then
+    return 0
+  fi
   # Not with --destroy-unreferenced-disks: on every storage it takes what bears the ID,
   # and that may be another cluster's, or kept of an earlier VM.
   retry_by=guard retry_change is_gone 300 qm destroy "${id}" --purge 1
@@ -325,7 +330,11 @@ vm_check_unattached() { # <vmid of its holder>; vm_doubt, vm_outcome, vm_reason
 vm_detach_volumes() { # <vmid> <node>; vm_doubt, vm_reason
   local vmid=$1 node=$2
   volume_find_foreign "$1"
-  if [[ -z ${volume_foreign} ]]; then
+  if [[ -n ${volume_foreign} ]]; then
+    vm_clear_lock "$1" "$2"
+    volume_find_foreign "$1"
+  fi
+  if [[ -n ${vm_doubt} || -z ${volume_foreign} ]]; then
     return 0
   fi
   local -r chosen=${volume_foreign}
@@ -347,7 +356,6 @@ vm_detach_volumes() { # <vmid> <node>; vm_doubt, vm_reason
       retry_landed=yes
     fi
   }
-  vm_break_lock "$1" "$2"
   retry_by=digest retry_change are_detached 120 qm set "$1" --delete "${chosen}"
   if [[ ${retry_landed} == yes ]]; then
     vm_check_before_destroy "$1" "$2"
@@ -371,6 +379,9 @@ vm_check_protection() { # <vmid>; vm_doubt, vm_outcome, vm_reason
 # clone has from its template until it is configured.
 vm_unprotect() { # <vmid> <node>; vm_doubt, vm_outcome, vm_reason
   vm_check_before_destroy "$1" "$2"
+  if [[ ${vm_config[protection]:-0} != 0 ]]; then
+    vm_clear_lock "$1" "$2"
+  fi
   if [[ -n ${vm_doubt} || ${vm_config[protection]:-0} == 0 ]]; then
     return 0
   fi
@@ -381,7 +392,6 @@ vm_unprotect() { # <vmid> <node>; vm_doubt, vm_outcome, vm_reason
       retry_landed=yes
     fi
   }
-  vm_break_lock "$1" "$2"
   retry_by=digest retry_change is_unprotected 60 qm set "$1" --protection 0
   if [[ ${retry_landed} == no ]]; then
     vm_doubt='its protection could not be taken off'
@@ -402,7 +412,19 @@ vm_break_lock() { # <vmid> <node>
   if [[ ${vm_busy} == no ]]; then
     log_warn "VM $1 carries the lock '${vm_config[lock]}', and no task is at work on it: unlocking"
     run_change 60 qm unlock "$1"
-    vm_digest='' # of what it was before; a further try reads it again
+    vm_digest='' # of what it was before
+  fi
+}
+
+# The same of a VM that is to be destroyed: what is done by the config as it is then is done
+# for a VM that is proven by that. What only its lease proves has nothing else in its config.
+vm_clear_lock() { # <vmid> <node>; vm_doubt, vm_outcome, vm_reason
+  if [[ -n ${vm_doubt} ]]; then
+    return 0
+  fi
+  vm_break_lock "$1" "$2"
+  if [[ -z ${vm_digest} && ${lease_proven} == no ]]; then
+    vm_check_before_destroy "$1" "$2"
   fi
 }
 

@@ -442,6 +442,16 @@ add_protected_clone() { # <line of the config...>
   refute_called 'qm \(unlock\|destroy\).*'
 }
 
+@test "a VM that becomes another's while its lock is broken is neither stopped nor destroyed" {
+  answer /nodes/pve/tasks '[]'
+  add_our_vm 205 'lock: clone'
+  take_during after-unlock 1 205
+  run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:refused
+  refute_called 'qm \(stop\|destroy\).*'
+}
+
 # A task as Proxmox lists it, of a process of ours.
 task_of() { # <type> <VM ID> <added to the start of the process>
   local start
