@@ -181,7 +181,7 @@ func (e *Executor) awaitChild(ctx context.Context, c job.Child) (job.Job, error)
 		case j.RetriedAs != "":
 			id, after = j.RetriedAs, job.OnlyEnd
 		case !j.Status.Terminal():
-		case j.Outcome.Reason != job.ReasonLost || j.Attempt >= j.Manifest.Retries || j.Done():
+		case !j.MayRunAgain():
 			return j, nil
 		case after == job.OnlyEnd: // it may be run again when its VM is gone
 			after = 0

@@ -130,6 +130,12 @@ func (j Job) Finished() bool {
 	return j.Status.Terminal() && (j.VM == nil || j.VM.State.Settled() || j.VM.Kept && j.VM.Job == j.ID)
 }
 
+// MayRunAgain reports whether the job was lost and may still be run again, as a new one: until its
+// VM is known to be gone.
+func (j Job) MayRunAgain() bool {
+	return j.Outcome != nil && j.Outcome.Reason == ReasonLost && j.RetriedAs == "" && j.Attempt < j.Manifest.Retries && !j.Done()
+}
+
 // EndBy records who ends it.
 func (j *Job) EndBy(c Caller) {
 	j.EndedBy, j.EndedFor, j.EndedToken = c.Client, c.Principal, c.Token

@@ -302,7 +302,7 @@ func (s *Schedules) running(ctx context.Context, one job.Schedule) (string, erro
 			return "", nil
 		case err != nil:
 			return "", err
-		case !j.Status.Terminal():
+		case !j.Status.Terminal(), j.MayRunAgain():
 			return id, nil
 		}
 		id = j.RetriedAs

@@ -15,6 +15,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/schedule"
+	"linus/internal/vm"
 )
 
 // world is a store and an engine.
@@ -268,6 +269,33 @@ func TestSchedule_AJobThatOutlastsManyRuns(t *testing.T) {
 		}
 		if one, err := s.Schedule(t.Context(), "nightly"); err != nil || len(one.Runs) != job.MostRuns || one.LastJob() != "job-1" {
 			t.Errorf("%d runs, the last job is %q, %v", len(one.Runs), one.LastJob(), err)
+		}
+	})
+}
+
+// A job that was lost has not ended as long as it may be run again: that is the same job.
+func TestSchedule_AJobThatIsRunAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		s, end := tend(w)
+		defer end()
+		if _, err := s.CreateSchedule(as(t, job.OperatorName), spec(func(s *job.ScheduleSpec) { s.Cron = "@hourly" })); err != nil {
+			t.Fatal(err)
+		}
+		sleep(61 * time.Minute)
+		lost := job.Job{ID: "job-1", Status: job.Failed, Outcome: &job.Outcome{Status: job.Failed, Reason: job.ReasonLost}, VM: &vm.VM{Job: "job-1", State: vm.Created}}
+		lost.Manifest.Retry, lost.Manifest.Retries = job.RetryLost, 1
+		w.change(func() { w.jobs["job-1"] = lost })
+		sleep(time.Hour)
+		lost.VM, lost.RetriedAs = nil, "again"
+		w.change(func() {
+			w.jobs["job-1"], w.jobs["again"] = lost, job.Job{ID: "again", Status: job.Running, Attempt: 1, Manifest: lost.Manifest}
+		})
+		sleep(time.Hour)
+		_ = w.end("again", job.Success)
+		sleep(time.Hour)
+		if diff := cmp.Diff([]string{"01 01:00 operator nightly", "01 04:00 operator nightly"}, w.began()); diff != "" {
+			t.Error(diff)
 		}
 	})
 }
