@@ -512,11 +512,12 @@ func TestApply_TakesNothingThatChangesMeanwhile(t *testing.T) {
 			t.Errorf("%s: %v, stuck %t, and there is %q", name, err, w.stuck, content(t, dir))
 		}
 	}
-	// Nor is it replaced by what was there before.
-	w := swap{root: root, stage: ".stage"}
-	write(t, dir, ".stage/old/0", "old")
-	if err := w.move(".stage/old/0", "f"); !errors.Is(err, fs.ErrExist) || !strings.HasSuffix(content(t, dir), "f=mine\n") {
-		t.Errorf("%v, and there is %q", err, content(t, dir))
+	// Nor is it replaced by what was there before, which stays where it is, and is named.
+	w := swap{root: root, stage: ".stage", moved: [][2]string{{"f", ".stage/old/9"}}}
+	write(t, dir, ".stage/old/9", "old", "e", "other")
+	err = w.run([]Change{{Name: "e", Before: sent("sent")}})
+	if is := content(t, dir); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "what was f is in .stage/old/9") || !w.stuck || !strings.HasSuffix(is, ".stage/old/9=old\ne=other\nf=mine\n") {
+		t.Errorf("%v, stuck %t, and there is %q", err, w.stuck, is)
 	}
 }
 
