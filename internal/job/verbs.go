@@ -365,16 +365,18 @@ type method[In, Out any] = func(Engine, context.Context, In) (Out, error)
 type Typed[In, Out any] struct{ *Verb }
 
 func verb[In, Out any](name, id, does, route string, again func(any) bool, least Role, of Subject, toolsets string, call method[In, Out]) Typed[In, Out] {
-	v := &Verb{
-		Name: name, ID: id, Does: does, Route: route, Again: again, Role: least, Of: of, Toolsets: strings.Fields(toolsets),
-		In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out](),
-		do: func(ctx context.Context, e Engine, in any) (any, error) { return call(e, ctx, in.(In)) },
-	}
+	return Typed[In, Out]{newVerb(name, id, does, route, again, least, of, toolsets, reflect.TypeFor[In](), reflect.TypeFor[Out](),
+		func(ctx context.Context, e Engine, in any) (any, error) { return call(e, ctx, in.(In)) })}
+}
+
+// newVerb is all of verb that needs no types: it is compiled once.
+func newVerb(name, id, does, route string, again func(any) bool, least Role, of Subject, toolsets string, in, out reflect.Type, do func(context.Context, Engine, any) (any, error)) *Verb {
+	v := &Verb{Name: name, ID: id, Does: does, Route: route, Again: again, Role: least, Of: of, Toolsets: strings.Fields(toolsets), In: in, Out: out, do: do}
 	if v.Out.Kind() == reflect.Slice {
 		v.Key = "items"
 	}
 	verbs = append(verbs, v)
-	return Typed[In, Out]{v}
+	return v
 }
 
 func (v Typed[In, Out]) heavy() Typed[In, Out]                 { v.Heavy = true; return v }

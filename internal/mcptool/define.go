@@ -40,12 +40,16 @@ func define[In, Out any](name, title, description string, h hints, run func(cont
 
 // defineCall is define for tools that use the call itself.
 func defineCall[In, Out any](name, title, description string, h hints, run func(context.Context, In, call) (Out, error)) server.ServerTool {
+	tool := newTool(name, title, description, h)
+	tool.RawInputSchema, tool.RawOutputSchema = schemaOf[In](arguments), schemaOf[Out](result)
+	return server.ServerTool{Tool: tool, Handler: handler(reflect.TypeFor[In](), func(ctx context.Context, in any, c call) (any, error) { return run(ctx, *in.(*In), c) })}
+}
+
+func newTool(name, title, description string, h hints) mcp.Tool {
 	tool := mcp.Tool{
-		Name:            name,
-		Title:           title,
-		Description:     description,
-		RawInputSchema:  schemaOf[In](arguments),
-		RawOutputSchema: schemaOf[Out](result),
+		Name:        name,
+		Title:       title,
+		Description: description,
 		Annotations: mcp.ToolAnnotation{
 			ReadOnlyHint:    &h.readOnly,
 			DestructiveHint: &h.destructive,
@@ -56,20 +60,26 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 	if h.long {
 		tool.Meta = &mcp.Meta{AdditionalFields: map[string]any{maxSizeKey: maxSize}}
 	}
-	return server.ServerTool{Tool: tool, Handler: func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	return tool
+}
+
+// handler is all of defineCall's that needs no types, and so is compiled once. run is called with
+// a pointer to arguments of type of.
+func handler(of reflect.Type, run func(context.Context, any, call) (any, error)) server.ToolHandlerFunc {
+	return func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		ctx = job.WithClient(ctx, clientName(ctx))
-		var in In
-		var out Out
-		tree, err := decodeCall(req.GetRawArguments(), &in)
+		in := reflect.New(of)
+		var out any
+		tree, err := decodeCall(req.GetRawArguments(), in.Interface())
 		if err == nil {
-			err = faultsOf(in)
+			err = faultsOf(in.Elem().Interface())
 		}
 		if err == nil {
-			out, err = run(ctx, in, call{tree: tree, params: req.Params})
-			if of, ok := any(in).(interface{ named(error) error }); ok && err != nil {
-				err = of.named(err)
-			} else if _, whole := reflect.TypeFor[In]().FieldByName("Manifest"); !whole {
-				err = renamed(err, reflect.TypeFor[In]())
+			out, err = run(ctx, in.Interface(), call{tree: tree, params: req.Params})
+			if names, ok := in.Interface().(interface{ named(error) error }); ok && err != nil {
+				err = names.named(err)
+			} else if _, whole := of.FieldByName("Manifest"); !whole {
+				err = renamed(err, of)
 			}
 		}
 		if ask, ok := errors.AsType[*askError](err); ok {
@@ -82,7 +92,7 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 			return mcp.NewToolResultError(term.Text(errorText(err))), nil
 		}
 		return structured(out)
-	}}
+	}
 }
 
 // listed returns a tool as the list has it, for which every client pays in each conversation:
