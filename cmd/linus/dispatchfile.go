@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"mvdan.cc/sh/v3/shell"
-
 	"linus/internal/config"
 	"linus/internal/job"
 )
@@ -44,7 +42,7 @@ func readDispatchFile(path string) (lines []dispatchLine, err error) {
 		if text == "" || strings.HasPrefix(text, "#") {
 			continue
 		}
-		args, err := shell.Fields(text, func(string) string { return "" })
+		args, err := wordsOf(text)
 		if err != nil {
 			return nil, usage("DISPATCH_FILE: %s, line %d: %w; give the arguments of linus dispatch", path, i+1, err)
 		}
@@ -53,6 +51,41 @@ func readDispatchFile(path string) (lines []dispatchLine, err error) {
 		}
 	}
 	return lines, nil
+}
+
+// wordsOf returns the words of a line that are quoted as in a shell, up to a comment. What a shell
+// would run or replace is refused.
+func wordsOf(text string) (words []string, err error) {
+	var word []byte
+	var quote byte // the one that is open, or 0
+	begun := false
+	text += " "
+	for i := 0; i < len(text); i++ {
+		c, plain := text[i], quote == 0
+		switch {
+		case !plain && c == quote:
+			quote = 0
+		case quote == '\'':
+			word = append(word, c)
+		case c == '\\' && i+2 < len(text) && (plain || strings.IndexByte("\"\\$`", text[i+1]) >= 0):
+			i++
+			word, begun = append(word, text[i]), true
+		case c == '$', c == '`', plain && strings.IndexByte(";&|<>()", c) >= 0:
+			return nil, fmt.Errorf("%q is more than a character in a shell; put it in single quotes", c)
+		case plain && (c == '\'' || c == '"'):
+			quote, begun = c, true
+		case plain && c == '#' && !begun:
+			return words, nil
+		case !plain || c != ' ' && c != '\t':
+			word, begun = append(word, c), true
+		case begun:
+			words, word, begun = append(words, string(word)), nil, false
+		}
+	}
+	if quote != 0 {
+		return nil, fmt.Errorf("the quote %q is open", quote)
+	}
+	return words, nil
 }
 
 // dispatchers runs dispatchers beside the engine of this process, each by itself: one that fails is

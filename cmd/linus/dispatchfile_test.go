@@ -22,6 +22,9 @@ func TestDispatchFile_Lines(t *testing.T) {
 		err        string
 	}{
 		{"arguments", "# ours\n\n  claude --name 'a b' --label team=web # the web's\ngithub \"--map=x=y\"\n", []dispatchLine{{3, []string{"claude", "--name", "a b", "--label", "team=web"}}, {4, []string{"github", "--map=x=y"}}}, ""},
+		{"quotes in a word, and escapes", `a"b 'c"'d "e'\ f "\"g\\\h\$" '' x#y \'` + "\ti", []dispatchLine{{1, []string{"ab 'cd \"e f", `"g\\h$`, "", "x#y", "'", "i"}}}, ""},
+		{"a variable", `claude "$HOME"`, nil, "line 1"},
+		{"a second command", "claude; id", nil, "line 1"},
 		{"a command in a word", "claude --name $(id)", nil, "line 1"},
 		{"an open quote", "\nclaude 'x", nil, "line 2"},
 		{"too long", strings.Repeat("#", 64<<10+1), nil, "larger than"},

@@ -169,7 +169,7 @@ var onlyIn = map[string][]string{
 	"github.com/jackc/pgx":                 {"internal/store", "internal/pgtest"},
 	"database/sql":                         {"internal/store"},
 	"github.com/yuin/goldmark":             {"internal/manual"},
-	"mvdan.cc/sh/v3":                       {"cmd/linus", "internal/mutate"},
+	"mvdan.cc/sh/v3":                       {"internal/mutate"},
 	"github.com/go-jose/go-jose":           {"internal/dispatch/actions", "internal/githubtest", "internal/oauth"},
 	"github.com/prometheus":                {"internal/telemetry"},
 	"go.opentelemetry.io":                  {"internal/telemetry"},
