@@ -1,6 +1,8 @@
 package web
 
 import (
+	"compress/gzip"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -49,8 +51,16 @@ func TestStatic_IsCachedForeverUnderItsHash(t *testing.T) {
 			t.Errorf("%s: %d %v", name, w.Code, w.Header())
 		}
 	}
-	for hash, name := range map[string]string{"older": "style.css", p.static: "none.js"} {
-		if w := get(hash, name); w.Code != 404 || strings.Contains(w.Header().Get("Cache-Control"), "immutable") {
+	packed := get(p.static, "xterm.js")
+	unpacked, err := gzip.NewReader(packed.Body)
+	if err != nil || packed.Header().Get("Content-Encoding") != "gzip" || !strings.HasPrefix(packed.Header().Get("Content-Type"), "text/javascript") {
+		t.Fatalf("xterm.js: %v %v", err, packed.Header())
+	}
+	if text, err := io.ReadAll(unpacked); err != nil || !strings.Contains(string(text), "Terminal") {
+		t.Errorf("xterm.js: %v, %d bytes", err, len(text))
+	}
+	for hash, name := range map[string]string{"older": "xterm.js", p.static: "none.js"} {
+		if w := get(hash, name); w.Code != 404 || strings.Contains(w.Header().Get("Cache-Control"), "immutable") || w.Header().Get("Content-Encoding") != "" {
 			t.Errorf("%s/%s: %d %v", hash, name, w.Code, w.Header())
 		}
 	}

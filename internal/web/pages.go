@@ -219,9 +219,16 @@ func staticHash() string {
 func (p *pages) staticFile(w http.ResponseWriter, r *http.Request) {
 	vars := mux.Vars(r)
 	data, err := files.ReadFile("static/" + vars["file"])
+	packed := err != nil
+	if packed {
+		data, err = files.ReadFile("static/" + vars["file"] + ".gz")
+	}
 	if err != nil || vars["hash"] != p.static {
 		fail(w, http.StatusNotFound, "Not found")
 		return
+	}
+	if packed { // every browser unpacks it
+		w.Header().Set("Content-Encoding", "gzip")
 	}
 	w.Header().Set("Content-Type", contentTypes[path.Ext(vars["file"])])
 	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")

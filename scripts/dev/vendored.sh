@@ -13,12 +13,17 @@ fetch_package() { # <package> <dir>
 
 differs=0
 
+# ours is compressed where its name ends in .gz, theirs never is
 compare_file() { # <ours> <theirs> <package>
   local -r ours=$1 theirs=$2 package=$3
+  local pack=cat unpack=cat
+  if [[ ${ours} == *.gz ]]; then
+    pack='gzip -9n' unpack='gzip -d'
+  fi
   if [[ ${UPDATE:-} == 1 ]]; then
-    cp -- "${theirs}" "${ours}"
+    ${pack} <"${theirs}" >"${ours}"
     chmod 0644 -- "${ours}"
-  elif ! cmp -- "${theirs}" "${ours}"; then
+  elif ! ${unpack} <"${ours}" | cmp -- "${theirs}" -; then
     printf '%s is not the one of %s; make vendored UPDATE=1 fetches it\n' "${ours}" "${package}" >&2
     differs=1
   fi
