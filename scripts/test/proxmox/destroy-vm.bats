@@ -431,11 +431,12 @@ add_protected_clone() { # <line of the config...>
 
 @test "a lock is left alone whatever else is at work on the node" {
   add_our_vm 205 'lock: backup'
-  local start
+  local start id tasks=''
   start=$(cut -d' ' -f22 "/proc/$$/stat")
-  answer /nodes/pve/tasks "$(for id in {301..360} 205; do
-    printf '{"upid":"UPID:pve:%08X:%08X:0000:vzdump:%d:root@pam:"}' "$$" "${start}" "${id}"
-  done | jq -s .)"
+  for id in {301..360} 205; do
+    tasks+=$(printf ',{"upid":"UPID:pve:%08X:%08X:0000:vzdump:%d:root@pam:"}' "$$" "${start}" "${id}")
+  done
+  answer /nodes/pve/tasks "[${tasks:1}]"
   fault stop 255 skip 'something else'
   run_script destroy-vm
   assert_status 5
