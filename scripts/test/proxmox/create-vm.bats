@@ -353,7 +353,9 @@ lose_worker() { # <what there is of the clone, beside its lock: a command; $* is
   run_script create-vm
   assert_status 0
   assert_called_times 1 'qm clone.*'
-  assert_line "LINUS_VM_ID:$(cut -d ' ' -f 3 "${PVE_STUB}/lost")"
+  local lost
+  read -r _ _ lost _ <"${PVE_STUB}/lost"
+  assert_line "LINUS_VM_ID:${lost}"
 }
 
 @test "a lock that never frees ends after a bounded number of tries" {
