@@ -105,7 +105,10 @@ func (w *world) Job(_ context.Context, id string) (job.Job, error) {
 }
 
 func (w *world) Cancel(_ context.Context, id string) error {
-	if w.slow {
+	w.mu.Lock()
+	slow := w.slow
+	w.mu.Unlock()
+	if slow {
 		return nil
 	}
 	return w.end(id, job.Failed)
@@ -310,7 +313,9 @@ func TestSchedule_ReplacesWithinALimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		sleep(119 * time.Minute)
-		w.slow, w.refuse = true, &job.FieldError{Field: "jobs", Problem: "are as many as there may be", Fault: job.FaultLimit}
+		w.change(func() {
+			w.slow, w.refuse = true, &job.FieldError{Field: "jobs", Problem: "are as many as there may be", Fault: job.FaultLimit}
+		})
 		sleep(90 * time.Second)
 		_ = w.end("job-1", job.Failed)
 		w.change(func() { w.refuse = nil })
