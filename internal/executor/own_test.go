@@ -131,6 +131,7 @@ func TestCancel_WhileAFaultHoldsTheEndUp(t *testing.T) {
 				r.behave(providertest.Behaviour{Task: do}, false)
 				id := r.submit()
 				r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+				time.Sleep(time.Second) // its task is followed
 				broken.Store(true)
 				for range 2 { // as by a client that has got no answer
 					if err := end(r, id); err != nil {

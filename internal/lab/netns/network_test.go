@@ -178,13 +178,22 @@ func TestInNetns_TheCallersThreadsComeBack(t *testing.T) {
 			t.Fatalf("inside %s, outside %s, %v", inside, outside, err)
 		}
 	}
-	threads, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, thread := range threads {
-		if now, err := os.Readlink("/proc/self/task/" + thread.Name() + "/ns/net"); err == nil && strings.TrimSpace(now) != outside {
-			t.Errorf("thread %s is in %s, not %s", thread.Name(), now, outside)
+	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(10 * time.Millisecond) { // a thread that was inside takes a moment to end
+		threads, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		elsewhere := ""
+		for _, thread := range threads {
+			if now, err := os.Readlink("/proc/self/task/" + thread.Name() + "/ns/net"); err == nil && strings.TrimSpace(now) != outside {
+				elsewhere = thread.Name() + " is in " + now
+			}
+		}
+		if elsewhere == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("thread %s, not %s", elsewhere, outside)
 		}
 	}
 }
