@@ -57,7 +57,9 @@ require_no_vms() {
     id=${file##*/}
     id=${id%.conf}
     vm_read "${id}"
-    if [[ ${vm_state} != present || ${vm_words} != *' linus-job='* || -n ${vm_copy_of} ]]; then
+    if [[ ${vm_state} == unknown ]]; then
+      result_fail config "whether VM ${id} of ${HOSTNAME} is one of linus could not be read: ${run_said}" "look at: qm config ${id}; systemctl status pve-cluster"
+    elif [[ ${vm_state} != present || ${vm_words} != *' linus-job='* || -n ${vm_copy_of} ]]; then
       continue
     elif [[ ${vm_words} == *' linus-checkpoint='* && ${vm_config[template]:-0} != 0 ]]; then
       result_text STAYS "checkpoint ${id} (${vm_config[name]:-})"
@@ -81,6 +83,9 @@ require_no_work() { # tool_servers: those that run, by their units
   local line work=''
   tool_servers=()
   run_read 30 systemctl list-units --plain --no-legend --state=active 'linus-*.service'
+  if ((run_rc != 0)); then
+    result_fail vm "whether work of linus is under way on ${HOSTNAME} could not be read: ${run_said}" 'look at: systemctl status'
+  fi
   run_lines read
   for line in "${run_lines[@]}"; do
     line=${line%% *}
@@ -156,7 +161,7 @@ remove_files() {
   local dir=${LINUS_PVE_DIR:-/etc/pve}/priv/linus
   remove_named "${LINUS_SCRIPT_DIR}" 'scripts of linus' '.*/[a-z-]+-[0-9a-f]{12}\.(sh|pl)'
   remove_whole "${LINUS_SCRIPT_DIR}/operations" 'operations'
-  remove_named "${IMAGE_DIR}" 'downloaded images' '.*/(ubuntu-[0-9.]+|debian-[0-9]+|almalinux-9|rocky-9|custom-[0-9a-f]+)\.(qcow2|lock|part)'
+  remove_named "${IMAGE_DIR}" 'downloaded images' '.*/(ubuntu-[0-9.]+|debian-[0-9]+|almalinux-9|rocky-9|custom-[0-9a-f]+)\.(qcow2|raw|lock|part)'
   remove_named "${dir}" 'fences against engines, for all nodes of the cluster' '.*/fence-[0-9a-f-]{36}'
   remove_whole "${LINUS_HOST_DIR:-/var/lib/linus}" 'leases, reserved addresses, memory of checkpoints and notes'
   remove_whole "${LINUS_LOCK_DIR:-/run/linus}" 'locks'

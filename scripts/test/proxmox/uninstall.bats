@@ -8,6 +8,7 @@ setup() {
   export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}/locks IMAGE_DIR=${BATS_TEST_TMPDIR}/images LINUS_SCRIPT_DIR=${BATS_TEST_TMPDIR}/scripts
   mkdir -p "${IMAGE_DIR}" "${LINUS_SCRIPT_DIR}/operations/one" "${LINUS_PVE_DIR}/priv/linus"
   : >"${IMAGE_DIR}/debian-12.qcow2"
+  : >"${IMAGE_DIR}/custom-0123456789abcdef.raw"
   : >"${LINUS_SCRIPT_DIR}/create-vm-0123456789ab.sh"
   : >"${LINUS_SCRIPT_DIR}/tool-server-0123456789ab.pl"
   : >"${LINUS_SCRIPT_DIR}/notes-of-mine.sh"
@@ -75,6 +76,21 @@ setup() {
     assert_says "linus-${kind}-${job}.service"
   done
   assert_says "work of linus is under way on ${HOSTNAME}: linus-"
+  [[ -e ${IMAGE_DIR}/debian-12.qcow2 ]]
+}
+
+@test "nothing is removed where it cannot be read whether there is a VM, or work, of linus" {
+  add_our_vm 205
+  printf 'args: %070000d\n' 0 >>"${PVE_STUB}/vm/205" # longer than is read
+  run_script uninstall
+  assert_status 3
+  assert_says 'whether VM 205'
+  rm "${PVE_STUB}/vm/205" "${LINUS_PVE_DIR}/qemu-server/205.conf"
+  stub_program systemctl 'echo "Failed to connect to bus" >&2; exit 1'
+  run_script uninstall
+  assert_status 5
+  assert_says 'Failed to connect to bus'
+  refute_line_like LINUS_REMOVED
   [[ -e ${IMAGE_DIR}/debian-12.qcow2 ]]
 }
 
