@@ -113,6 +113,7 @@ power_vm() {
   vm_expect_status "${vm_id}" "${expected}"
   power_clear_half
   require_no_suspend
+  require_no_half_revert
   plan_lock
   case ${ACTION} in
     snapshot) snapshot_take ;;
@@ -183,6 +184,15 @@ require_no_volumes() {
 require_no_suspend() {
   if [[ ${vm_suspended} == yes && ${ACTION} =~ ^(stop|shutdown|snapshot|revert|delete-snapshot|fork|unfork)$ ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is suspended: its memory is on the disk, and nothing was done to it" 'resume it first'
+  fi
+}
+
+# A revert that did not come to its end has put back some disks, or none: without its lock that
+# would pass for a whole VM, with snapshots to go back to.
+require_no_half_revert() {
+  if [[ ${vm_config[lock]:-} == rollback && ${ACTION} =~ ^(snapshot|delete-snapshot|fork|unfork)$ ]]; then
+    result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': a revert of it has not come to its end, and its disks may be of two times; nothing was done to it" \
+      "wait for that to end where it is at work; else revert it again, to any of its snapshots"
   fi
 }
 

@@ -399,6 +399,25 @@ power() { # <action> [<argument...>]
   [[ $(<"${PVE_STUB}/vm/250") != *vmstate* ]]
 }
 
+@test "a VM whose revert did not come to its end is reverted, and keeps its snapshots and its lock until then" {
+  local action
+  answer /nodes/pve/tasks '[]'
+  SNAPSHOT=one power snapshot
+  assert_status 0
+  echo 'lock: rollback' >>"${PVE_STUB}/vm/250"
+  for action in snapshot delete-snapshot fork unfork; do
+    SNAPSHOT=one power "${action}"
+    assert_status 5
+    assert_says 'a revert of it has not come to its end'
+    refute_called 'qm \(unlock\|delsnapshot\) .*'
+  done
+  assert_called_times 1 'qm snapshot .*'
+  SNAPSHOT=one power revert
+  assert_status 0
+  assert_called 'qm unlock 250'
+  assert_called 'qm rollback 250 one'
+}
+
 @test "nothing but a resume is done to a suspended VM" {
   local action
   power suspend
