@@ -55,14 +55,14 @@ vm_unlock() {
 #              alone, untouched
 #   failed     tried and not done, or not known: to be tried again
 #   fenced     others have taken the engine that asks for dead (lib/fence.sh): untouched
-# vm_reason says why; vm_leftovers lists volumes that stayed on the storage, and
-# its ID is then in quarantine. Its lease, the address reserved for it, its network
+# vm_reason says why; vm_leftovers lists volumes that stayed on the storage, vm_unseen
+# those of which that is not known, and its ID is then in quarantine. Its lease, the address reserved for it, its network
 # rules and a checkpoint's memory end when it is gone, not before. Never ends the script:
 # roll-back calls it too.
 vm_destroy() { # <vmid> <node>
   vm_outcome=failed
   vm_reason=''
-  vm_leftovers=''
+  vm_leftovers='' vm_unseen=''
   vm_lock "$1"
   if [[ ${vm_locked} != yes ]]; then
     return 0
@@ -102,8 +102,15 @@ vm_undo() { # <vmid> <node>; as vm_destroy
       ;;
     *) result_warning "VM $1 on node '$2' could not be destroyed and is left behind: ${vm_reason}" ;;
   esac
+  vm_tell_leftovers "$1"
+}
+
+vm_tell_leftovers() { # <vmid>
   if [[ -n ${vm_leftovers} ]]; then
-    result_warning "volumes of VM $1 were left on the storage: ${vm_leftovers}"
+    result_warning "VM $1 is gone, but volumes of it were left on the storage: ${vm_leftovers}"
+  fi
+  if [[ -n ${vm_unseen} ]]; then
+    result_warning "VM $1 is gone, and whether these volumes of it are gone, too, is not known, for their storage could not be listed: ${vm_unseen}"
   fi
 }
 
@@ -192,9 +199,9 @@ vm_destroy_locked() { # <vmid> <node>
   if [[ ${vm_unfinished} == yes ]]; then
     vm_free_leftovers "${id}"
   fi
-  if [[ -n ${vm_leftovers} ]]; then
-    # shellcheck disable=SC2086 # a list of words
-    quarantine_add "${id}" ${vm_leftovers}
+  if [[ -n ${vm_leftovers}${vm_unseen} ]]; then
+    # shellcheck disable=SC2086 # lists of words
+    quarantine_add "${id}" ${vm_leftovers} ${vm_unseen}
   fi
 }
 
@@ -438,13 +445,18 @@ vm_free_leftovers() { # <vmid>; vm_leftovers: what is still there
   fi
 }
 
-vm_find_leftovers() { # <vmid>; vm_leftovers
+vm_find_leftovers() { # <vmid>; vm_leftovers, vm_unseen
   local storage volume line
-  vm_leftovers=''
+  vm_leftovers='' vm_unseen=''
   for storage in ${vm_storages}; do
     run_read 60 pvesm list "${storage}" --vmid "$1"
     if ((run_rc != 0)); then
       log_warn "could not search for volumes left on ${storage}: ${run_said}"
+      for volume in ${vm_volumes}; do
+        if [[ ${volume} == "${storage}":* && ${run_said} != *"storage '${storage}' does not exist"* ]]; then
+          vm_unseen+="${vm_unseen:+ }${volume}"
+        fi
+      done
       continue
     fi
     run_lines read

@@ -350,13 +350,16 @@ vm_find_boot_disk() { # vm_boot_disk: such as scsi0
   done
 }
 
-vm_find_storages() { # vm_storages: those the config's drives lie on, parted by blanks
+vm_find_storages() { # vm_storages: those the config's drives lie on, parted by blanks; vm_volumes: the VM's own on them
   local key
-  vm_storages=''
+  vm_storages='' vm_volumes=''
   for key in "${!vm_config[@]}"; do
     if [[ ${key} =~ ^((scsi|virtio|sata|ide|efidisk|tpmstate|unused)[0-9]+|vmstate)$ &&
       ${vm_config[${key}]} =~ ^([A-Za-z][A-Za-z0-9_.-]*): && " ${vm_storages} " != *" ${BASH_REMATCH[1]} "* ]]; then
       vm_storages+="${vm_storages:+ }${BASH_REMATCH[1]}"
+    fi
+    if [[ ${key} =~ ^([a-z]+[0-9]+|vmstate)$ && ${vm_config[${key}]} =~ ^([A-Za-z][A-Za-z0-9_.-]*:([^,]*/)?(vm|base)-"${vm_asked:-}"-[^,/]*) ]]; then
+      vm_volumes+="${vm_volumes:+ }${BASH_REMATCH[1]}"
     fi
   done
 }

@@ -117,9 +117,7 @@ destroy_vm() {
         "run it again; if it persists, look at: qm config ${vm_id} and the task log of node '${probe_node}'"
       ;;
   esac
-  if [[ -n ${vm_leftovers} ]]; then
-    result_warning "VM ${vm_id} is gone, but volumes of it were left on the storage: ${vm_leftovers}"
-  fi
+  vm_tell_leftovers "${vm_id}"
 }
 
 # linus does not check the VM again. One that is proven ours is destroyed, not
@@ -142,7 +140,7 @@ forget_vm() {
 
 plan_destroy() {
   vm_outcome=planned
-  vm_leftovers=''
+  vm_leftovers='' vm_unseen=''
   vm_reason=''
   vm_check_before_destroy "${vm_id}" "${probe_node}"
   if [[ ${vm_outcome} == planned ]]; then

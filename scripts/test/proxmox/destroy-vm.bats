@@ -542,6 +542,23 @@ task_of() { # <type> <VM ID> <added to the start of the process>
   assert_says 'LINUS_WARNING:VM 205 is gone, but volumes of it were left on the storage: local-lvm:vm-205-disk-3'
 }
 
+@test "volumes on a storage that cannot be listed are not said to be gone, and their ID is not used" {
+  add_our_vm 205 'scsi2: local-lvm:vm-900-disk-0,size=5G'
+  sed -i 's/vm-disk-0/vm-205-disk-0/' "${PVE_STUB}/vm/205"
+  fault list 255 skip 'vgs: command failed'
+  run_script destroy-vm
+  assert_status 0
+  assert_line LINUS_VM_OUTCOME:destroyed
+  assert_says 'is not known, for their storage could not be listed: local-lvm:vm-205-disk-0'
+  [[ $(<"${LINUS_HOST_DIR}/quarantine/205") == local-lvm:vm-205-disk-0 ]]
+  add_our_vm 206
+  sed -i 's/vm-disk-0/vm-206-disk-0/' "${PVE_STUB}/vm/206"
+  fault list 255 skip "storage 'local-lvm' does not exist" # never to answer again
+  VM_ID=206 run_script destroy-vm
+  assert_status 0
+  refute_line_like LINUS_WARNING
+}
+
 @test "two runs at once: one destroys, the other finds it gone" {
   add_our_vm 205
   hook stop '/bin/sleep 0.3'
