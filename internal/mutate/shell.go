@@ -16,6 +16,17 @@ func Shell(file, src string, first int, dir string) (string, []Mutant, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	syntax.Walk(parsed, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.TestClause:
+			n.X = bind(n.X)
+		case *syntax.ParenTest:
+			n.X = bind(n.X)
+		case *syntax.BinaryTest:
+			n.X, n.Y = bind(n.X), bind(n.Y)
+		}
+		return true
+	})
 	b := &broken{file: file, src: src, first: first, is: `-e ` + dir + `/on.ID$(: >>` + dir + `/ID)`}
 	at := func(p syntax.Pos) int { return int(p.Offset()) }
 	var look func(n syntax.Node) bool
@@ -67,6 +78,30 @@ func Shell(file, src string, first int, dir string) (string, []Mutant, error) {
 	syntax.Walk(parsed, look)
 	broken, mutants := b.result()
 	return broken, mutants, nil
+}
+
+// bind has a ! be of the first of what && or || join, as bash does, and not of all.
+func bind(test syntax.TestExpr) syntax.TestExpr {
+	not, is := test.(*syntax.UnaryTest)
+	if !is || not.Op != syntax.TsNot {
+		return test
+	}
+	joins := func(x syntax.TestExpr) *syntax.BinaryTest {
+		if b, is := x.(*syntax.BinaryTest); is && (b.Op == syntax.AndTest || b.Op == syntax.OrTest) {
+			return b
+		}
+		return nil
+	}
+	whole := joins(not.X)
+	if whole == nil {
+		return test
+	}
+	first := whole
+	for joins(first.X) != nil {
+		first = joins(first.X)
+	}
+	not.X, first.X = first.X, not
+	return whole
 }
 
 // stop is where a statement ends, before what parts it from the next.
