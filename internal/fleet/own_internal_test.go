@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -62,8 +63,31 @@ func TestOwnBook_KeepsWhatWasDecided(t *testing.T) {
 			v.State, v.ID, v.Unwanted = vm.Created, 100, false
 			return nil, nil
 		})
-		if err != nil || s.vm.Unwanted != tt.want || !s.vm.Kept || s.vm.ID != 100 || !f.makes["a"].Begun {
+		if err != nil || s.vm.Unwanted != tt.want || !s.vm.Kept || s.vm.ID != 100 || s.vm.State != vm.Created || !f.makes["a"].Begun {
 			t.Errorf("%s: %+v, begun %v, %v", name, s.vm, f.makes["a"].Begun, err)
+		}
+	}
+}
+
+// The host's lease on a VM that no job has outlasts its time; one that is suspended then has none
+// there, which would destroy it.
+func TestSpecOf_HasTheLeaseOfTheVMsEnd(t *testing.T) {
+	f := New(Options{Store: &oneVM{}, Log: slog.New(slog.DiscardHandler), Lease: time.Minute})
+	for name, tt := range map[string]struct {
+		v    vm.VM
+		want time.Duration
+	}{
+		"without end":      {vm.VM{Own: &vm.Own{}}, 0},
+		"destroyed":        {vm.VM{Own: &vm.Own{TTL: 600}}, 11 * time.Minute},
+		"suspended":        {vm.VM{Own: &vm.Own{TTL: 600}, Made: vm.Made{AtEnd: vm.EndSuspend}}, 0},
+		"for a checkpoint": {vm.VM{Own: &vm.Own{}, Checkpoint: &vm.Checkpoint{}}, checkpointLease},
+	} {
+		tt.v.Resources.Memory, tt.v.Resources.Disk = "2G", "10G"
+		if spec, err := f.specOf(tt.v); err != nil || spec.Lease != tt.want {
+			t.Errorf("%s: %s, %v", name, spec.Lease, err)
+		}
+		if spec, err := New(Options{Store: &oneVM{}}).specOf(tt.v); err != nil || spec.Lease != 0 {
+			t.Errorf("%s, without leases: %s, %v", name, spec.Lease, err)
 		}
 	}
 }
