@@ -122,8 +122,11 @@ func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunS
 		state, err = e.o.Runner.Probe(timed, j)
 		return err
 	})
-	if err == nil {
+	switch {
+	case err == nil:
 		clock.seen(ctx)
+	case job.IsEngineFault(err):
+		clock.restart(ctx, j.Silence)
 	}
 	if running && (j.Shares() || j.Keeps()) && errors.Is(context.Cause(timed), capture.ErrCut) {
 		brief, end := context.WithTimeout(ctx, e.o.CollectPatience/10)

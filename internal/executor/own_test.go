@@ -58,6 +58,13 @@ func (g dumbGuest) Probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	return g.Runner.Probe(ctx, j)
 }
 
+func (g dumbGuest) Stop(ctx context.Context, j job.Job, signal string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return g.Runner.Stop(ctx, j, signal)
+}
+
 // ownRig is an engine in a bubble whose own means fail while broken.
 func ownRig(t *testing.T, what string) (r *rig, broken *atomic.Bool) {
 	t.Helper()

@@ -99,6 +99,14 @@ func (s *contactClock) seen(ctx context.Context) {
 	}
 }
 
+// restart counts from before again, and records it: a fault of the engine's own says nothing of the VM.
+func (s *contactClock) restart(ctx context.Context, before job.Silence) {
+	s.mu.Lock()
+	s.now, s.upTo = before, time.Now()
+	s.mu.Unlock()
+	s.save(ctx)
+}
+
 // heard records that a callback has arrived.
 func (s *contactClock) heard(ctx context.Context) {
 	s.mu.Lock()

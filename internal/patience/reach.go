@@ -11,14 +11,18 @@ import (
 )
 
 // Retry calls f with growing pauses until it succeeds, fails with
-// backoff.Permanent, or ctx ends, and returns f's last error.
+// backoff.Permanent, or ctx ends, and returns f's last error: of an attempt that was not cut
+// short by ctx, if there was one.
 func Retry(ctx context.Context, f func() error) error {
 	pauses := backoff.NewExponentialBackOff() // from half a second on
 	pauses.Multiplier, pauses.MaxInterval = 2, 10*time.Second
 	var last error // f's error matters, not that of ctx
 	_, _ = backoff.Retry(ctx, func() (struct{}, error) {
-		last = f()
-		return struct{}{}, last
+		err := f()
+		if err == nil || last == nil || ctx.Err() == nil {
+			last = err
+		}
+		return struct{}{}, err
 	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0))
 	return last
 }

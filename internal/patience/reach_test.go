@@ -44,6 +44,29 @@ func TestReach_TellsWhatWasGivenUp(t *testing.T) {
 	}
 }
 
+// What an attempt fails with because its time is over says less than what one before it has failed with.
+func TestRetry_ReturnsTheLastErrorThatSaysSomething(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithTimeout(t.Context(), time.Minute)
+		defer end()
+		refused := errors.New("refused")
+		attempts := 0
+		err := patience.Retry(ctx, func() error {
+			if attempts++; attempts == 1 {
+				return refused
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if err != refused || attempts != 2 {
+			t.Errorf("%v after %d attempts", err, attempts)
+		}
+		if err := patience.Retry(ctx, func() error { return ctx.Err() }); err != context.DeadlineExceeded {
+			t.Errorf("%v of the only attempt", err)
+		}
+	})
+}
+
 // How long an attempt worked before the VM could not be reached any more does not count.
 func TestReach_CountsFromTheFirstFailure(t *testing.T) {
 	unreachable := &job.HostError{Class: job.HostUnreachable, Text: "no route"}
