@@ -139,6 +139,9 @@ func (s *supervisor) service() (err error) {
 		}
 		s.await(func() bool { return s.post == 0 }, 0)
 	}
+	if s.alone() { // its name is free before anybody sees that it has ended
+		return nil
+	}
 	// The name is taken as long as anything is left, which only KillMode=process leaves.
 	if err := s.in("inactive", "dead"); err != nil {
 		return err
