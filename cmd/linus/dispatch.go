@@ -98,6 +98,7 @@ type own struct {
 	config config.Config
 	hurry  <-chan struct{}
 	hooks  *hooks
+	begun  bool // it is a dispatcher's line
 }
 
 // Caller is whoever runs the engine.
@@ -143,6 +144,7 @@ func (f *dispatchFlags) run(cmd *cobra.Command, a *app, queue func(o dispatch.Op
 		}
 	}
 	if a.own != nil {
+		a.own.begun = true
 		return serve(ctx, o)
 	}
 	s, err := a.attach(ctx, true)

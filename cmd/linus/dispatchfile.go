@@ -96,7 +96,7 @@ func (a *app) dispatchers(ctx context.Context, c config.Config, e job.Engine, h 
 	for _, line := range lines {
 		all.Go(func() {
 			for {
-				err := a.dispatcher(ctx, own{e, c, ctx.Done(), h}, line.args)
+				err := a.dispatcher(ctx, own{Engine: e, config: c, hurry: ctx.Done(), hooks: h}, line.args)
 				if ctx.Err() != nil {
 					return
 				}
@@ -137,5 +137,9 @@ func (a *app) dispatcher(ctx context.Context, o own, args []string) error {
 	root.SetIn(b.stdin)
 	root.SetOut(a.stderr)
 	root.SetErr(a.stderr)
-	return root.ExecuteContext(ctx)
+	err := root.ExecuteContext(ctx)
+	if err == nil && !o.begun {
+		return usage("linus dispatch %s is no dispatcher: give a queue and its options", strings.Join(args[1:], " "))
+	}
+	return err
 }

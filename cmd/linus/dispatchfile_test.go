@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -40,6 +41,18 @@ func TestDispatchFile_Lines(t *testing.T) {
 				t.Errorf("%+v, %v", got, err)
 			}
 		})
+	}
+}
+
+// A line that asks for help ends at once: it fails as others do, for it would be run again for ever.
+func TestDispatchFile_WhatIsNoDispatcher(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"github", "--help"}, {"github", "-h"}} {
+		a := &app{stderr: io.Discard}
+		err := a.dispatcher(t.Context(), own{}, args)
+		if err == nil || !strings.Contains(err.Error(), "is no dispatcher") || exitCode(err) != 2 {
+			t.Errorf("%q: %v", args, err)
+		}
 	}
 }
 

@@ -151,9 +151,7 @@ func (f *Fleet) exclusive(ctx context.Context, ref, done string, alone bool, wor
 		case err := <-ended:
 			return v, err
 		case p := <-said:
-			if tell := job.Listener(ctx); tell != nil {
-				tell(p)
-			}
+			listener(ctx)(p)
 		case <-ctx.Done():
 			return v, fmt.Errorf("the operation on the VM continues: %w", context.Cause(ctx))
 		}

@@ -37,10 +37,8 @@ func (f *Fleet) Volumes(ctx context.Context) ([]job.VolumeInfo, error) {
 	holders, hostErr := f.o.Provider.ListVolumes(hurried)
 	if hostErr != nil {
 		f.o.Log.Warn("list volumes on the host failed", "err", hostErr)
-		if tell := job.Listener(ctx); tell != nil {
-			text := "the host could not be asked: " + hostErr.Error()
-			tell(job.Progress{Text: text, Warning: text})
-		}
+		text := "the host could not be asked: " + hostErr.Error()
+		listener(ctx)(job.Progress{Text: text, Warning: text})
 	}
 	var infos []job.VolumeInfo
 	for _, v := range rows {

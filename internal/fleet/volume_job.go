@@ -153,8 +153,10 @@ func (f *Fleet) goes(ctx context.Context, id string) (bool, error) {
 	switch {
 	case errors.Is(err, job.ErrNotFound):
 		return true, nil
-	case err != nil || v.State != vm.Created || v.Unwanted:
-		return v.State == vm.Created && v.Unwanted, err
+	case err != nil || v.State != vm.Created:
+		return false, err
+	case v.Unwanted:
+		return true, nil
 	}
 	holder := v.Job
 	if v.Member != nil {
