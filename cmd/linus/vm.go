@@ -261,15 +261,17 @@ func napText(info job.VMInfo) string { return "when it was not used for " + info
 
 func (a *app) vmSetCommand() *cobra.Command {
 	var idle, ttl, at string
+	var network vm.Network
 	cmd := &cobra.Command{
-		Use:   "set NAME|ID [--ttl TIME|off] [--at-end destroy|suspend] [--idle-suspend TIME|off]",
-		Short: "Change when a VM that stays is suspended or destroyed",
+		Use:   "set NAME|ID [--egress MODE] [--allow|--deny LIST] [--ttl TIME|off] [--at-end destroy|suspend] [--idle-suspend TIME|off]",
+		Short: "Change what a VM that stays reaches, and when it is suspended or destroyed",
 		Long: "With --ttl the VM's time begins again; with off it stays. What happens when it is over is for --at-end to say: destroy, or suspend,\n" +
 			"after which the VM stays suspended until it is resumed or destroyed. The host is told, too, and destroys the VM a day later if no engine does.\n" +
+			"With --egress, --allow or --deny the VM reaches what these say from now on, as when it was created with them; no job may run in it.\n" +
 			"With --idle-suspend the time without use begins again. A VM that was suspended because it was idle stays so until its next use\n" +
 			"resumes it, also with off. VMs of pools have no such times: each goes with the job that has it, and pool resize --idle-limit is\n" +
 			"for those that wait.",
-		Example: "  linus vm set dev --ttl 2h\n  linus vm set dev --ttl 8h --at-end suspend\n  linus vm set dev --idle-suspend 30m\n  linus vm set dev --idle-suspend off",
+		Example: "  linus vm set dev --egress none\n  linus vm set dev --ttl 2h\n  linus vm set dev --ttl 8h --at-end suspend\n  linus vm set dev --idle-suspend 30m\n  linus vm set dev --idle-suspend off",
 		Args:    oneArg("the VM's name or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var change job.VMChange
@@ -283,8 +285,11 @@ func (a *app) vmSetCommand() *cobra.Command {
 			if at != "" {
 				change.AtEnd = (*vm.End)(&at)
 			}
+			if flags := cmd.Flags(); flags.Changed("egress") || flags.Changed("allow") || flags.Changed("deny") {
+				change.Network = &network
+			}
 			if change == (job.VMChange{}) {
-				return usage("nothing is to change; give --ttl, --at-end or --idle-suspend, as in: %s %s --idle-suspend 30m", cmd.CommandPath(), args[0])
+				return usage("nothing is to change; give --egress, --ttl, --at-end or --idle-suspend, as in: %s %s --idle-suspend 30m", cmd.CommandPath(), args[0])
 			}
 			return a.attached(func(ctx context.Context, s *session, args []string) error {
 				info, err := s.SetVM(ctx, args[0], change)
@@ -292,6 +297,9 @@ func (a *app) vmSetCommand() *cobra.Command {
 					return err
 				}
 				var how []string
+				if change.Network != nil {
+					how = append(how, "has egress "+string(info.Network.Mode()))
+				}
 				if change.TTL != nil || change.AtEnd != nil {
 					how = append(how, endText(info))
 				}
@@ -304,9 +312,13 @@ func (a *app) vmSetCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
+	cmd.Flags().StringVar((*string)(&network.Egress), "egress", "", "what it may reach: lan, internet, allow (what is listed) or none")
+	cmd.Flags().StringSliceVar(&network.Allow, "allow", nil, "names and public addresses that it may reach, as in github.com,9.9.9.0/24; implies --egress allow")
+	cmd.Flags().StringSliceVar(&network.Deny, "deny", nil, "addresses that it may not reach, as in 9.9.9.0/24; implies --egress internet")
 	cmd.Flags().StringVar(&ttl, "ttl", "", "its time from now, as in 8h, once no job runs in it; off: it stays")
 	cmd.Flags().StringVar(&at, "at-end", "", "what happens when its time is over: destroy, or suspend")
 	cmd.Flags().StringVar(&idle, "idle-suspend", "", "suspend the VM when it was not used for this time, as in 30m; off: never")
+	_ = cmd.RegisterFlagCompletionFunc("egress", cobra.FixedCompletions(field.Words(vm.Egresses), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("at-end", cobra.FixedCompletions([]cobra.Completion{string(vm.EndDestroy), string(vm.EndSuspend)}, cobra.ShellCompDirectiveNoFileComp))
 	return a.completeVMs(cmd)
 }

@@ -208,6 +208,12 @@ func (p *Provider) boot(ctx context.Context, v vm.VM, work func(ctx context.Cont
 	return v, err
 }
 
+// SetNetwork changes where a VM's packets may go.
+func (p *Provider) SetNetwork(ctx context.Context, v vm.VM, to vm.Network) error {
+	_, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.SetNetwork(ctx, v, to) })
+	return err
+}
+
 // StartVM starts a VM on the node it is on.
 func (p *Provider) StartVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
 	return p.boot(ctx, v, func(ctx context.Context, n Node, v vm.VM) (vm.VM, error) { return n.StartVM(ctx, v, progress) })

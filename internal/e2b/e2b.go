@@ -123,7 +123,7 @@ func newServer(o Options) *server {
 	s := &server{Options: o, templates: newLookup[[]vm.VM](), signers: newLookup[map[string]string]()}
 	s.ways.of = map[string]*way{}
 	s.builds.stop = make(chan struct{})
-	s.proxies = proxies{look: make(chan struct{}, 1), open: map[string]chan struct{}{}, stop: map[string]context.CancelFunc{}}
+	s.proxies = proxies{look: make(chan struct{}, 1), open: map[string]chan struct{}{}, kept: map[string]proxy{}, last: map[string]chan struct{}{}}
 	return s
 }
 

@@ -177,6 +177,9 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		if change.AtEnd != nil {
 			one.AtEnd = *change.AtEnd
 		}
+		if change.Network != nil {
+			one.Network = change.NetworkOf(one.Network, job.Defaults{})
+		}
 	case "SuspendVM":
 		one.Off = vm.Suspended
 	case "StopVM":
@@ -548,6 +551,28 @@ func TestNetwork_NamesAreReachedByAProxy(t *testing.T) {
 	l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/connect", "{}")
 	l.proxies.look <- struct{}{}
 	is(id, 1)
+	put := func(body, want string, code int) {
+		t.Helper()
+		if got, _, text := l.ask(t, "e2b_aa", http.MethodPut, "/sandboxes/"+made.ID+"/network", body); got != code || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", body, got, text)
+		}
+	}
+	put(`{"allowOut":["b.example"],"denyOut":["0.0.0.0/0"]}`, "", 204) // another one has the other names
+	is(id, 1)
+	put(`{"allow_internet_access":false}`, "", 204)
+	l.proxies.look <- struct{}{}
+	is(id, 0)
+	if last := l.inits[len(l.inits)-1]; !strings.Contains(last, `"changeVars"`) || !strings.Contains(last, `"HTTPS_PROXY":""`) {
+		t.Errorf("its program was told %q", last)
+	}
+	put(`{"allowOut":["c.example"],"denyOut":["0.0.0.0/0"]}`, "", 204)
+	is(id, 1)
+	if last := l.inits[len(l.inits)-1]; !strings.Contains(last, `"HTTPS_PROXY":"http`) {
+		t.Errorf("its program was told %q", last)
+	}
+	put(`{"rules":{"a.example":[]}}`, "network.rules", 400)
+	l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+"/pause", "{}")
+	put(`{"allow_internet_access":false}`, "connect to it first", 409)
 	l.ask(t, "e2b_aa", http.MethodDelete, "/sandboxes/"+made.ID, "")
 	l.proxies.look <- struct{}{}
 	is(id, 0)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +29,15 @@ type proxies struct {
 
 	mu   sync.Mutex
 	open map[string]chan struct{} // closed: it was open once; by the ID of the VM's marker
-	stop map[string]context.CancelFunc
+	kept map[string]proxy
+	last map[string]chan struct{} // of one that was stopped: its port is free
+}
+
+// proxy is one of a sandbox.
+type proxy struct {
+	names []string // that it has
+	stop  context.CancelFunc
+	ended chan struct{} // closed: its port is free
 }
 
 // keepProxies keeps the proxies of all sandboxes that need one, until ctx ends.
@@ -59,27 +68,45 @@ func (s *server) tendProxies(ctx context.Context, all []vm.VM) {
 			continue
 		}
 		needed[v.Job] = true
-		if a.stop[v.Job] == nil {
+		open := a.opened(v)
+		if _, is := a.kept[v.Job]; !is {
 			ctx, cancel := context.WithCancel(ctx)
-			a.stop[v.Job] = cancel
-			a.keeping.Go(func() { s.keepProxy(ctx, v.Job, a.opened(v.Job)) })
+			last, ended := a.last[v.Job], make(chan struct{})
+			a.kept[v.Job] = proxy{v.Network.Allow, cancel, ended}
+			a.keeping.Go(func() {
+				defer close(ended)
+				if last != nil {
+					<-last
+				}
+				s.keepProxy(ctx, v.Job, open)
+			})
 		}
 	}
-	for id, stop := range a.stop {
+	for id := range a.kept {
 		if !needed[id] {
-			stop()
-			delete(a.stop, id)
-			delete(a.open, id)
+			a.close(id)
+			delete(a.last, id)
 		}
 	}
 }
 
-// opened returns what is closed when a sandbox's proxy was open; a.mu is held.
-func (a *proxies) opened(id string) chan struct{} {
-	if a.open[id] == nil {
-		a.open[id] = make(chan struct{})
+// close ends a sandbox's proxy; a.mu is held.
+func (a *proxies) close(id string) {
+	a.kept[id].stop()
+	a.last[id] = a.kept[id].ended
+	delete(a.kept, id)
+	delete(a.open, id)
+}
+
+// opened returns what is closed when a sandbox's proxy was open, and ends one of other names; a.mu is held.
+func (a *proxies) opened(v vm.VM) chan struct{} {
+	if has, is := a.kept[v.Job]; is && !slices.Equal(has.names, v.Network.Allow) {
+		a.close(v.Job)
 	}
-	return a.open[id]
+	if a.open[v.Job] == nil {
+		a.open[v.Job] = make(chan struct{})
+	}
+	return a.open[v.Job]
 }
 
 func (s *server) keepProxy(ctx context.Context, id string, open chan struct{}) {
@@ -126,7 +153,7 @@ func (s *server) proxied(ctx context.Context, v vm.VM, env map[string]string) (m
 		return env, nil
 	}
 	s.proxies.mu.Lock()
-	open := s.proxies.opened(v.Job)
+	open := s.proxies.opened(v)
 	s.proxies.mu.Unlock()
 	select {
 	case s.proxies.look <- struct{}{}:

@@ -1,11 +1,14 @@
 package e2b
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"linus/internal/envd"
 	"linus/internal/job"
 	"linus/internal/vm"
 )
@@ -114,6 +117,49 @@ func without(p, other netip.Prefix) []netip.Prefix {
 	upper[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
 	half, _ := netip.AddrFromSlice(upper)
 	return append(without(netip.PrefixFrom(p.Addr(), p.Bits()+1), other), without(netip.PrefixFrom(half, p.Bits()+1), other)...)
+}
+
+// setNetwork changes where a sandbox may connect to. Its programs that begin after that find the proxy, if
+// it needs one now.
+func (s *server) setNetwork(w http.ResponseWriter, r *http.Request, v vm.VM) error {
+	var n network
+	if err := decode(r, &n); err != nil {
+		return err
+	}
+	to, err := n.egress(n.Internet)
+	if err != nil {
+		return err
+	}
+	if stateOf(v) != running {
+		return &refusal{http.StatusConflict, "the sandbox is paused: connect to it first"}
+	}
+	ctx, cancel := onTheWay(r.Context())
+	defer cancel()
+	was := v
+	if v, err = s.change(ctx, v, job.VMChange{Network: &to}); err != nil {
+		return err
+	}
+	if was.Network.Proxied() || v.Network.Proxied() {
+		env := job.ProxyEnv(v.ProxyOf(), v.Network)
+		if v.Network.Proxied() {
+			if env, err = s.proxied(ctx, v, nil); err != nil {
+				return err
+			}
+		} else {
+			for name := range env {
+				env[name] = "" // it goes
+			}
+		}
+		conn, err := s.Sandboxes.DialSandbox(ctx, v.Job)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(initialize(ctx, conn, envd.Init{Change: env}), conn.Close()); err != nil {
+			return err
+		}
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 // public reports whether whoever knows a port's host may reach it.

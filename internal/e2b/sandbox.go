@@ -65,7 +65,7 @@ func (s *server) route(w http.ResponseWriter, r *http.Request) error {
 	case "POST sandboxes/{id}/snapshots":
 		return s.with(r, id, func(v vm.VM) error { return s.save(w, r, v) })
 	case "PUT sandboxes/{id}/network":
-		return &refusal{http.StatusConflict, "network: where a sandbox may connect to is said when it is created, and stays so: create another one, with this network"}
+		return s.with(r, id, func(v vm.VM) error { return s.setNetwork(w, r, v) })
 	case "GET snapshots":
 		return s.snapshots(w, r)
 	case "DELETE templates/{id}":

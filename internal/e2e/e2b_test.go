@@ -476,7 +476,7 @@ func TestSandboxes_E2BsClientListsAddresses(t *testing.T) {
 		"bits":     "400: network.denyOut: \"9.9.9.9/24\" has bits behind its length",
 		"many":     "400: network.denyOut: has 4000 entries",
 		"nothing":  "400: network.allowOut: is a list where not everything is denied",
-		"replaced": "409: network: ",
+		"replaced": "400: network.allowOut: is a list where not everything is denied",
 	}
 	for name, text := range want {
 		if said, _ := got[name].(string); !strings.Contains(said, text) {
@@ -486,12 +486,15 @@ func TestSandboxes_E2BsClientListsAddresses(t *testing.T) {
 	if got["ran"] != "localhost,127.0.0.1,::1,9.9.9.0/24" {
 		t.Errorf("a sandbox with a name and a range finds no proxy for %v", got["ran"])
 	}
+	if got["direct"] != "none" || got["changed"] != "localhost,127.0.0.1,::1,1.1.1.1|HTTP/1.1 403,HTTP/1.1 502,\n" {
+		t.Errorf("a sandbox whose network is changed finds %q, then %q", got["direct"], got["changed"])
+	}
 	rules := ""
 	for _, name := range regexp.MustCompile(`sandbox-\S+`).FindAllString(h.cli(t, "vm", "list"), -1) {
 		rules += h.cli(t, "network", "show", name)
 	}
 	for _, rule := range []string{
-		`chain from_\d+: ip daddr @closed4 drop\n(.*\n)*.*chain from_\d+: ip daddr @ranges_\d+ accept\n.*chain from_\d+: drop\n(.*\n)*.*set ranges_\d+: 9\.9\.9\.0/24`,
+		`chain from_\d+: ip daddr @closed4 drop\n(.*\n)*.*chain from_\d+: ip daddr @ranges_\d+ accept\n.*chain from_\d+: drop\n(.*\n)*.*set ranges_\d+: 1\.1\.1\.1`,
 		`chain from_\d+: ip daddr @ranges_\d+ drop\n(.*\n)*.*set ranges_\d+: 8\.8\.8\.0/25`,
 	} {
 		if !regexp.MustCompile(rule).MatchString(rules) {

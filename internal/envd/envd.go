@@ -12,8 +12,9 @@ const Port = 49983
 // Init is what the engine says to POST /init, which is its own: what is missing stays as it is. It
 // is answered when the template's start command has started, and its ready command said so.
 type Init struct {
-	EnvVars  map[string]string `json:"envVars,omitempty"`  // in the place of all that were there
-	Template *Template         `json:"template,omitempty"` // of sandboxes that are made of this VM
+	EnvVars  map[string]string `json:"envVars,omitempty"`    // in the place of all that were there
+	Change   map[string]string `json:"changeVars,omitempty"` // of them; those that are empty here go
+	Template *Template         `json:"template,omitempty"`   // of sandboxes that are made of this VM
 }
 
 // Template is what the sandboxes of a template begin with, in a file that the template has.

@@ -11,11 +11,17 @@ import (
 	"linus/internal/vm"
 )
 
-// SetVM changes when a VM is suspended or destroyed. The time without use begins with that, and so
-// does its time; a VM that is suspended as it was idle is resumed by its next use, as ever.
+// SetVM changes what a VM reaches, and when it is suspended or destroyed. The time without use begins
+// with that, and so does its time; a VM that is suspended as it was idle is resumed by its next use, as
+// ever.
 func (f *Fleet) SetVM(ctx context.Context, ref string, change job.VMChange) (job.VMInfo, error) {
 	if err := change.Check(); err != nil {
 		return job.VMInfo{}, err
+	}
+	if change.Network != nil {
+		if err := f.setNetwork(ctx, ref, change); err != nil {
+			return job.VMInfo{}, err
+		}
 	}
 	v, err := f.setVM(ctx, ref, change)
 	if err != nil {

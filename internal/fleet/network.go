@@ -3,8 +3,10 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -65,6 +67,53 @@ func (f *Fleet) Network(ctx context.Context, q job.NetworkQuery) (job.NetworkRep
 	}
 	report.Connections, err = f.connections(ctx, jobs)
 	return report, err
+}
+
+// setNetwork changes what a persistent VM reaches. Its row says so once the host does. Jobs in it must
+// have ended: what they were told of their network would not be so any more.
+func (f *Fleet) setNetwork(ctx context.Context, ref string, change job.VMChange) error {
+	v, err := f.Find(ctx, ref)
+	if err == nil {
+		err = takesJobs(v, ref)
+	}
+	if err != nil {
+		return err
+	}
+	to := change.NetworkOf(v.Network, f.o.Defaults)
+	if f.o.Allow != nil {
+		p, _ := job.PrincipalFrom(ctx)
+		there := to
+		there.IP, there.Gateway = "", "" // which stay
+		if err := f.o.Allow(job.Submission{Client: job.ClientFrom(ctx), Principal: p, Manifest: job.Manifest{Network: there}}); err != nil {
+			return networkError(err)
+		}
+	}
+	v, done, err := f.use(ctx, v, listener(ctx)) // one that was suspended as it was idle is resumed
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, err = f.exclusive(ctx, v.Job, "given another network", true, func(ctx context.Context, v vm.VM) error {
+		if err := f.o.Provider.SetNetwork(ctx, v, to); err != nil {
+			return err
+		}
+		_, err := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+			v.Network = v.Network.Reaching(to)
+			return []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("VM %d has egress %s from now on", v.ID, to.Mode())}}, nil
+		})
+		return err
+	})
+	return err
+}
+
+// networkError names the fields as a change does.
+func networkError(err error) error {
+	if invalid, ok := errors.AsType[*job.InvalidError](err); ok {
+		for _, f := range invalid.Fields {
+			f.Field = strings.TrimPrefix(f.Field, "manifest.")
+		}
+	}
+	return err
 }
 
 // jobsIn returns the unfinished jobs in a VM, the one that was asked for first, if it was

@@ -148,6 +148,10 @@ type Provider interface {
 	// Plan returns what Create would do, one command per line, and changes
 	// nothing.
 	Plan(ctx context.Context, spec VMSpec) ([]string, error)
+	// SetNetwork changes where the VM's packets may go from now on: the mode and its lists, and
+	// nothing else of the network. It is done after proof, and returns when the host does so. Of one
+	// that does not run the next start has it; a suspended one is an error.
+	SetNetwork(ctx context.Context, v vm.VM, n vm.Network) error
 	// StartVM starts a VM, after proof, and returns it as it then is (its
 	// address may have changed) once it responds over SSH. A running VM is success.
 	StartVM(ctx context.Context, v vm.VM, progress func(Progress)) (vm.VM, error)

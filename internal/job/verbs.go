@@ -139,7 +139,7 @@ var (
 	VerbForgetVM   = verb("ForgetVM", "forgetVM", "Stop tracking a VM that is left alone, without touching it", "POST /v1/vms/{vm}/forget", never, RoleAdmin, OfVM, "vm", of[vmRef](Engine.ForgetVM)) // a repeated call would be ErrNotFound
 	VerbSuspendVM  = verb("SuspendVM", "suspendVM", "Write a VM's memory to its disk and turn it off", "POST /v1/vms/{vm}/suspend", always, RoleRun, OfVM, "vm", of[vmRef](Engine.SuspendVM))
 	VerbResumeVM   = verb("ResumeVM", "resumeVM", "Continue a suspended VM where it was, and wait until it accepts logins", "POST /v1/vms/{vm}/resume", always, RoleRun, OfVM, "vm", of[vmRef](Engine.ResumeVM))
-	VerbSetVM      = verb("SetVM", "updateVM", "Change when a VM that stays is suspended or destroyed", "PATCH /v1/vms/{vm}", always, RoleRun, OfVM, "vm", of2(Engine.SetVM, func(in VMEdit) (string, VMChange) { return in.VM, in.VMChange }))
+	VerbSetVM      = verb("SetVM", "updateVM", "Change what a VM that stays reaches, and when it is suspended or destroyed", "PATCH /v1/vms/{vm}", always, RoleRun, OfVM, "vm", of2(Engine.SetVM, func(in VMEdit) (string, VMChange) { return in.VM, in.VMChange }))
 	VerbForkVM     = verb("ForkVM", "forkVM", "Make copies of a running VM, which continue from its memory where its storage allows that", "POST /v1/vms/{vm}/fork", never, RoleRun, OfVM, "vm", Engine.ForkVM).makes(Created, nil)
 	VerbSnapshotVM = verb("SnapshotVM", "createSnapshot", "Save a VM's disk under a name, and with memory what runs in it", "POST /v1/vms/{vm}/snapshots", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in newSnapshot) (VMInfo, error) {
 		return e.SnapshotVM(ctx, in.VM, in.Snapshot, in.Memory)

@@ -2,8 +2,10 @@ package job
 
 import (
 	"cmp"
+	"errors"
 	"hash/fnv"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -139,6 +141,33 @@ type VMChange struct {
 	IdleSuspend *int    `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
 	TTL         *int    `json:"ttl,omitempty" api:"ttl_seconds"`                   // seconds from now until its time is over, once no job runs in it; 0: it stays
 	AtEnd       *vm.End `json:"at_end,omitempty"`                                  // what becomes of it then: destroy, or suspend, in which state it stays
+
+	Network *vm.Network `json:"network,omitempty"` // what it reaches from now on, once no job runs in it: egress, allow and deny alone; empty: the server's settings
+}
+
+// NetworkOf returns a VM's network with the change of it, and the defaults.
+func (c VMChange) NetworkOf(n vm.Network, d Defaults) vm.Network {
+	return networkDefaults(n.Reaching(*c.Network), d)
+}
+
+// checkNetwork returns what no VM's network can be changed to.
+func checkNetwork(n vm.Network) error {
+	if !n.Equal(vm.Network{}.Reaching(n)) {
+		return field("network", "give egress, allow and deny alone", "cannot be changed in bridge, vlan, ip and gateway")
+	}
+	invalid, _ := errors.AsType[*InvalidError](Manifest{Lifecycle: vm.Persistent, Network: n}.Validate())
+	if invalid == nil {
+		return nil
+	}
+	bad := slices.DeleteFunc(invalid.Fields, func(f *FieldError) bool { return !strings.HasPrefix(f.Field, "manifest.network.") })
+	if len(bad) == 0 {
+		return nil
+	}
+	for _, f := range bad {
+		f.Field = strings.TrimPrefix(f.Field, "manifest.")
+		f.Problem, f.Remedy = strings.ReplaceAll(f.Problem, "manifest.", ""), strings.ReplaceAll(f.Remedy, "manifest.", "")
+	}
+	return &InvalidError{Fields: bad}
 }
 
 // Check returns a *FieldError if no VM can be changed so.
@@ -148,6 +177,11 @@ func (c VMChange) Check() error {
 	}
 	if err := checkSeconds("ttl", "ttl", c.TTL); err != nil {
 		return err
+	}
+	if c.Network != nil {
+		if err := checkNetwork(*c.Network); err != nil {
+			return err
+		}
 	}
 	if is := c.AtEnd; is != nil {
 		if problem, remedy := refusal(&spec.Some("atEnd")[0], reflect.ValueOf(*is)); problem != "" {

@@ -32,6 +32,14 @@ func (f *Fake) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (
 	return job.NetworkRules{Mode: there.mode, Rules: []string{fmt.Sprintf("chain from_%d: drop", v.ID)}}, decided, nil
 }
 
+// SetNetwork changes a VM's mode.
+func (f *Fake) SetNetwork(ctx context.Context, v vm.VM, n vm.Network) error {
+	return f.awake(ctx, "change the network of", v, func(there *fakeVM) error {
+		there.mode = n.Mode()
+		return nil
+	})
+}
+
 // InUse reports what the behaviour says.
 func (f *Fake) InUse(ctx context.Context, v vm.VM) (bool, error) {
 	f.mu.Lock()

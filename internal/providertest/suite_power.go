@@ -53,6 +53,16 @@ func (m *powered) up(what string) func(vm.VM, error) (boot string) {
 	}
 }
 
+// reaches changes what the VM reaches, and checks that the host says so.
+func (m *powered) reaches(mode vm.Egress) {
+	m.t.Helper()
+	m.done(m.p.SetNetwork(m.t.Context(), m.v, vm.Network{Egress: mode}))
+	rules, _, err := m.p.NetworkRules(m.t.Context(), m.v, nil)
+	if err != nil || rules.Mode != mode || (len(rules.Rules) == 0) != (mode == vm.EgressLAN) {
+		m.t.Errorf("egress %s: %+v, %v", mode, rules, err)
+	}
+}
+
 // done fails the test if a call that turns the VM off, or takes a snapshot, failed.
 func (m *powered) done(err error) {
 	m.t.Helper()
@@ -124,11 +134,12 @@ func power(t *testing.T, c Config) {
 	m.refused(err)
 	wantStatus(t, p, m.v, vm.Running)
 
+	m.reaches(vm.EgressNone)
 	for what, claim := range falseClaims(m.v) {
 		t.Run("nothing is done with the wrong "+what, func(t *testing.T) {
 			_, startErr := p.StartVM(t.Context(), claim, m.tell)
 			_, revertErr := p.RevertVM(t.Context(), claim, "clean", m.tell)
-			for _, err := range []error{startErr, revertErr, p.StopVM(t.Context(), claim), p.SnapshotVM(t.Context(), claim, "mine", false), p.DeleteSnapshot(t.Context(), claim, "clean")} {
+			for _, err := range []error{startErr, revertErr, p.StopVM(t.Context(), claim), p.SnapshotVM(t.Context(), claim, "mine", false), p.DeleteSnapshot(t.Context(), claim, "clean"), p.SetNetwork(t.Context(), claim, vm.Network{})} {
 				wantClass(t, err, job.HostVM)
 			}
 			if all, err := p.Snapshots(t.Context(), claim); err == nil {
@@ -138,6 +149,8 @@ func power(t *testing.T, c Config) {
 		})
 	}
 	m.snapshots("clean", "later current")
+	m.reaches(vm.EgressNone)
+	m.reaches(vm.EgressLAN)
 	m.done(p.DeleteSnapshot(ctx, m.v, "later"))
 	m.refused(p.DeleteSnapshot(ctx, m.v, "later"))
 	m.snapshots("clean")
@@ -174,7 +187,7 @@ func suspend(t *testing.T, c Config) {
 		}
 	}
 	_, err := p.RevertVM(ctx, m.v, "live", m.tell)
-	m.refused(err, p.StopVM(ctx, m.v), p.SnapshotVM(ctx, m.v, "off", true))
+	m.refused(err, p.StopVM(ctx, m.v), p.SnapshotVM(ctx, m.v, "off", true), p.SetNetwork(ctx, m.v, vm.Network{Egress: vm.EgressNone}))
 	wantStatus(t, p, m.v, vm.Suspended)
 	same("resume", m.up("resume")(p.ResumeVM(ctx, m.v, m.tell)), true)
 

@@ -17,6 +17,12 @@ import (
 	"linus/internal/vm"
 )
 
+// SetNetwork changes where a VM's packets may go.
+func (p *Provider) SetNetwork(ctx context.Context, v vm.VM, n vm.Network) error {
+	_, err := p.power(ctx, powerCall{what: "change the network of", action: "network", vm: v, network: n})
+	return err
+}
+
 // StartVM starts a VM and waits, as Create does, until it is usable.
 func (p *Provider) StartVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
 	return p.boot(ctx, powerCall{what: "start", action: "start", vm: v, progress: progress})
@@ -173,6 +179,7 @@ type powerCall struct {
 	snapshot string
 	id       string             // of the operation; empty: one of its own
 	name     string             // a template's new one
+	network  vm.Network         // that it gets
 	memory   bool               // the snapshot has the VM's memory as well
 	progress func(job.Progress) // nil: steps are not reported
 }
@@ -201,6 +208,7 @@ func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error
 	if c.memory {
 		env["SNAPSHOT_MEMORY"] = "true"
 	}
+	setEgress(env, c.network)
 	setText(env, "VM_SSH_USER", c.vm.User)
 	id := cmp.Or(c.id, "power-"+uuid.NewString())
 	res, err := p.operate(ctx, id, call{op: op, script: "power-vm", env: env, onLine: telling(c.progress)})

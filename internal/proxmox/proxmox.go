@@ -249,8 +249,7 @@ func (p *Provider) createEnvironment(spec job.VMSpec) map[string]string {
 	setNumber(env, "VM_VLAN_TAG", spec.Network.VLAN)
 	setText(env, "VM_IP_CONFIG", spec.Network.IP)
 	setText(env, "VM_GATEWAY", spec.Network.Gateway)
-	setText(env, "VM_EGRESS", string(spec.Network.Egress))
-	setText(env, "VM_EGRESS_RANGES", strings.Join(spec.Network.Ranges(), ","))
+	setEgress(env, spec.Network)
 	if spec.Template == "" && spec.Fork.VM == 0 {
 		setText(env, "VM_OS", spec.OS)
 		setText(env, "VM_IMAGE_URL", p.o.ImageURL)
@@ -291,6 +290,11 @@ func setText(env map[string]string, name, value string) {
 	if value != "" {
 		env[name] = value
 	}
+}
+
+func setEgress(env map[string]string, n vm.Network) {
+	setText(env, "VM_EGRESS", string(n.Egress))
+	setText(env, "VM_EGRESS_RANGES", strings.Join(n.Ranges(), ","))
 }
 
 // setLimit sets an input of which 0 means something.

@@ -103,6 +103,15 @@ func (s *Server) initialize(init envd.Init) error {
 	if init.EnvVars != nil {
 		s.env = init.EnvVars
 	}
+	if len(init.Change) > 0 {
+		all := maps.Clone(s.env)
+		if all == nil {
+			all = map[string]string{}
+		}
+		maps.Copy(all, init.Change)
+		maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
+		s.env = all
+	}
 	return s.keep(stateFile, s.env)
 }
 

@@ -631,6 +631,12 @@ func TestInit_GivesWhatProcessesGet(t *testing.T) {
 	if status, text := b.call(t, "GET", "/envs", nil, ""); status != http.StatusOK || !strings.Contains(text, `"A":"of init"`) {
 		t.Error(status, text)
 	}
+	if status, text := b.call(t, "POST", "/init", nil, `{"changeVars": {"A": "", "C": "new"}}`); status != http.StatusNoContent {
+		t.Fatal(status, text)
+	}
+	if _, text := b.call(t, "GET", "/envs", nil, ""); strings.Contains(text, `"A"`) || !strings.Contains(text, `"B":"of init"`) || !strings.Contains(text, `"C":"new"`) {
+		t.Error(text)
+	}
 	for _, body := range []string{"", "x", `{"envVars": 3}`, `{"envVars": {"A": "` + strings.Repeat("x", 2<<20) + `"}}`} {
 		if status, _ := b.call(t, "POST", "/init", nil, body); status != http.StatusBadRequest {
 			t.Errorf("%.30q: %d", body, status)

@@ -55,6 +55,7 @@ const (
 	ActionCreate         = "create_vm"
 	ActionDestroy        = "destroy_vm"
 	ActionForget         = "forget_vm"
+	ActionNetwork        = "set_network"
 	ActionStart          = "start_vm"
 	ActionStop           = "stop_vm"
 	ActionSuspend        = "suspend_vm"

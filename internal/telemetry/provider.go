@@ -68,6 +68,13 @@ func (p *Provider) ForgetVM(ctx context.Context, v vm.VM) error {
 	return p.audit.Do(ctx, recordOf(ActionForget, v), func(*Record) error { return p.to.ForgetVM(ctx, v) })
 }
 
+// SetNetwork changes where a VM's packets may go.
+func (p *Provider) SetNetwork(ctx context.Context, v vm.VM, n vm.Network) error {
+	r := recordOf(ActionNetwork, v)
+	r.Detail = string(n.Mode())
+	return p.audit.Do(ctx, r, func(*Record) error { return p.to.SetNetwork(ctx, v, n) })
+}
+
 // StartVM starts a VM.
 func (p *Provider) StartVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
 	return Change(ctx, p.audit, recordOf(ActionStart, v), func(*Record) (vm.VM, error) { return p.to.StartVM(ctx, v, progress) })

@@ -70,6 +70,12 @@ func (n Network) Proxied() bool {
 	return n.Mode() == EgressAllow && (len(n.Allow) == 0 || len(n.Ranges()) < len(n.Allow))
 }
 
+// Reaching returns the network, connected as it is, with what another one reaches.
+func (n Network) Reaching(o Network) Network {
+	n.Egress, n.Allow, n.Deny = o.Egress, o.Allow, o.Deny
+	return n
+}
+
 // IsZero reports whether the network is the server's settings in everything.
 func (n Network) IsZero() bool {
 	return n.Bridge == "" && n.VLAN == 0 && n.IP == "" && n.Gateway == "" && n.Egress == "" && len(n.Allow)+len(n.Deny) == 0

@@ -65,16 +65,41 @@ egress_read_word() { # egress_word: empty for lan
   fi
 }
 
+# The notes of a VM, as they are but for the word. Words that have come in twice are one then.
+egress_reword() { # <vmid> <word, or empty>; egress_notes
+  # shellcheck disable=SC2016 # perl's variables, not the shell's
+  run_read 20 perl -e '
+    use strict; use warnings;
+    my ($file, $word) = @ARGV;
+    open my $in, "<", $file or die "$file: $!\n";
+    my $notes = "";
+    while (<$in>) {
+      last if /^\[.*\]\s*$/;
+      $notes .= ($1 =~ s/%([0-9A-Fa-f]{2})/chr hex $1/ger) . "\n" if /^#(.*)/ or /^description:\s*(.*)/;
+    }
+    1 while $notes =~ s/(^|\s)linus-egress=\S*[ \t]?/$1/;
+    $notes =~ s/(\blinus-vm=\d+)[ \t]*/"$1" . (length $word ? " $word" : "") . " "/e or die "$file: there is no linus-vm= in its notes\n";
+    print $notes =~ s/\s+\z//r;' -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/$1.conf" "$2"
+  egress_notes=${run_out}
+}
+
 # Before a VM starts: its rules are there, closed until its address is known, or
 # none are where it has none. An entry left of an ID's last VM goes, too.
 egress_prepare() { # <vmid>
-  local bridge=''
   egress_read_word
   if [[ -z ${egress_word} ]]; then
     egress_clear "$1"
     return 0
   fi
   egress_require_nft
+  egress_require_bridge "$1"
+  egress_locate "$1" "${vm_job}"
+  rm -f -- "${egress_file}"
+  egress_must_have "$1"
+}
+
+egress_require_bridge() { # <vmid>, whose config was read
+  local bridge=''
   if [[ ${vm_config[net0]:-} =~ (^|,)bridge=([^,]+) ]]; then
     bridge=${BASH_REMATCH[2]}
   fi
@@ -83,9 +108,6 @@ egress_prepare() { # <vmid>
     result_fail config "the network of VM $1 cannot be limited: '${bridge}' on ${HOSTNAME} is no Linux bridge" \
       'use a Linux bridge (PROXMOX_BRIDGE), or egress lan'
   fi
-  egress_locate "$1" "${vm_job}"
-  rm -f -- "${egress_file}"
-  egress_must_have "$1"
 }
 
 egress_must_have() { # <vmid>

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Start, resume, suspend, stop and shutdown of VM vm_id, as power-vm.sh's inputs ask; and what
+# Start, resume, suspend, stop, shutdown and the network of VM vm_id, as power-vm.sh's inputs ask; and what
 # comes before any work on it: its lock (power_hold), the proof that it is ours, the end of what
 # was left in the middle. vm_config, vm_status and vm_suspended are the VM's. ACTION is what is
 # done to it, in words that a person reads.
@@ -10,6 +10,8 @@ source "${BASH_SOURCE[0]%/*}/suspend.sh"
 vm_resumed=no           # its memory came back from a disk, and its clock is behind
 power_checkpoints=false # true: it may be a checkpoint
 power_work=''           # what is done to it, where ACTION does not say that
+power_was=''            # the word that limited its network before
+power_sees=no           # yes: its address is to be seen before its network opens
 
 # One at a time works on the VM, and none for an engine that others have taken for dead.
 power_hold() { # <VM, or volume> <its vmid>
@@ -117,6 +119,63 @@ power_suspend() {
 power_give_up_suspend() {
   power_require_proof
   suspend_give_up
+}
+
+# Where its packets may go from now on. Its config is changed first, of which all rules are made. One
+# that runs and was on the LAN is closed until its address was seen.
+power_network() {
+  egress_read_word
+  power_was=${egress_word}
+  if [[ -n ${vm_egress} ]]; then
+    egress_require_bridge "${vm_id}"
+  fi
+  if [[ ${egress_word} != "${vm_egress}" ]]; then
+    egress_reword "${vm_id}" "${vm_egress}"
+    if ((run_rc != 0)); then
+      result_fail vm "could not read the notes of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm config ${vm_id}"
+    fi
+    local -a change=(--description "${egress_notes}")
+    if [[ -n ${vm_egress} && ${vm_config[onboot]:-0} != 0 ]]; then # only what starts it through these scripts sees to its rules
+      change+=(--onboot 0)
+    fi
+    local retry_clear=network_again
+    retry_by=digest power_change network_has_landed 120 qm set "${vm_id}" "${change[@]}"
+    if [[ ${retry_landed} != yes ]]; then
+      retry_fail "the network of VM ${vm_id} on node '${probe_node}' could not be changed: Proxmox answered: ${run_said:-nothing}" "look at the task log of node '${probe_node}'"
+    fi
+  fi
+  if [[ ${dry_run} == yes ]]; then
+    result_text PLAN "nft -f ${LINUS_LOCK_DIR:-/run/linus}/egress.rules, with egress ${VM_EGRESS} for tap${vm_id}i0"
+  elif [[ -z ${vm_egress} || ${vm_status} != running ]]; then
+    egress_sync
+    if [[ -n ${egress_reason} ]]; then
+      result_fail config "the network rules of VM ${vm_id} on ${HOSTNAME} could not be changed: ${egress_reason}" 'look at: nft list table bridge linus; then run it again'
+    fi
+  elif [[ -z ${power_was} ]]; then
+    egress_prepare "${vm_id}"
+    power_sees=yes
+  else
+    egress_must_have "${vm_id}"
+  fi
+}
+
+# Notes that somebody has changed meanwhile are not put back.
+network_again() {
+  local -r notes=${egress_notes}
+  power_require_proof
+  egress_reword "${vm_id}" "${vm_egress}"
+  if ((run_rc != 0)) || [[ ${egress_notes} != "${notes}" ]]; then
+    retry_landed=hopeless
+  fi
+}
+
+network_has_landed() {
+  vm_read "${vm_id}"
+  vm_prove
+  egress_read_word
+  if [[ -z ${vm_doubt} && ${egress_word} == "${vm_egress}" && (-z ${vm_egress} || ${vm_config[onboot]:-0} == 0) ]]; then
+    retry_landed=yes
+  fi
 }
 
 power_stop() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts, stops, suspends, resumes, snapshots, reverts or forks one VM of ours on the Proxmox VE
-# node this runs on, or renames a template of ours. It touches nothing unless the VM's config, read in the same locked
+# node this runs on, changes where its packets may go, or renames a template of ours. It touches nothing unless the VM's config, read in the same locked
 # step, proves that it is the VM meant.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
@@ -20,6 +20,7 @@
 #                                       its storage can clone it, a snapshot linus-fork with
 #                                       memory is taken, else nothing is done
 #                             unfork    remove that snapshot; there may be none
+#                             network   from now on it reaches what VM_EGRESS says
 #                             rename    a template: to NEW_NAME, which no other VM of the
 #                                       cluster may have
 #   VM_ID, VM_NAME            the VM
@@ -27,6 +28,8 @@
 # and optionally:
 #   SNAPSHOT                  name, for those of snapshots: required there
 #   NEW_NAME                  for rename: required there
+#   VM_EGRESS lan             for network: lan, internet, none or allow (lib/egress.sh)
+#   VM_EGRESS_RANGES          for network, as create-vm.sh has it
 #   SNAPSHOT_MEMORY false     true: the snapshot has what runs in the VM as well, and a
 #                             revert to it comes back running
 #   SNAPSHOT_MAX 10           snapshots that a VM may have; 0: any number
@@ -58,21 +61,21 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
 usage() {
   printf '%s\n' \
-    'usage: ACTION=start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork|rename VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
-    '       [SNAPSHOT=... [SNAPSHOT_MEMORY=true]] [NEW_NAME=...] power-vm.sh [--dry-run | --help]' \
+    'usage: ACTION=start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork|network|rename VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
+    '       [SNAPSHOT=... [SNAPSHOT_MEMORY=true]] [VM_EGRESS=...] [NEW_NAME=...] power-vm.sh [--dry-run | --help]' \
     'Does that to the VM when its description proves it is ours; list-vms.sh shows' \
     'the values. Inputs and exit codes are listed at the top of the script.' >&2
 }
 
 read_inputs() { # <argument...>
   script_read_options --dry-run "$@"
-  : "${ACTION:=}" "${NEW_NAME:=}" "${SNAPSHOT:=}" "${SNAPSHOT_MEMORY:=false}" "${SNAPSHOT_MAX:=10}" "${STORAGE_RESERVE:=5}" "${PROXMOX_NODE:=}" "${VM_SHUTDOWN_TIMEOUT:=60}"
+  : "${ACTION:=}" "${NEW_NAME:=}" "${VM_EGRESS:=lan}" "${VM_EGRESS_RANGES:=}" "${SNAPSHOT:=}" "${SNAPSHOT_MEMORY:=false}" "${SNAPSHOT_MAX:=10}" "${STORAGE_RESERVE:=5}" "${PROXMOX_NODE:=}" "${VM_SHUTDOWN_TIMEOUT:=60}"
   boot_read_inputs
 }
 
 validate_environment() {
-  validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork|rename' \
-    'start, stop, shutdown, suspend, resume, snapshot, revert, delete-snapshot, fork, unfork or rename'
+  validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork|network|rename' \
+    'start, stop, shutdown, suspend, resume, snapshot, revert, delete-snapshot, fork, unfork, network or rename'
   vm_read_inputs
   fence_read_inputs
   if [[ ${ACTION} == @(snapshot|revert|delete-snapshot) ]]; then
@@ -94,6 +97,9 @@ validate_environment() {
   boot_validate_inputs
   validate_number VM_SHUTDOWN_TIMEOUT "${VM_SHUTDOWN_TIMEOUT}" 1 3600 seconds
   validate_node "${PROXMOX_NODE}"
+  if [[ ${ACTION} == network ]]; then
+    egress_validate
+  fi
   validate_tools qm pvesh perl timeout flock ip
   probe_cluster "${PROXMOX_NODE}"
   probe_require
@@ -182,7 +188,7 @@ require_no_volumes() {
 
 # A suspended VM is resumed, or destroyed: nothing else is done to it.
 require_no_suspend() {
-  if [[ ${vm_suspended} == yes && ${ACTION} =~ ^(stop|shutdown|snapshot|revert|delete-snapshot|fork|unfork)$ ]]; then
+  if [[ ${vm_suspended} == yes && ${ACTION} =~ ^(stop|shutdown|snapshot|revert|delete-snapshot|fork|unfork|network)$ ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is suspended: its memory is on the disk, and nothing was done to it" 'resume it first'
   fi
 }
@@ -206,6 +212,14 @@ plan_lock() {
     result_fail vm "could not ${ACTION} VM ${vm_id} on node '${probe_node}' now: VM is locked (${lock})" 'wait for the work that holds the lock to end, then try again'
   fi
   result_text PLAN "qm unlock ${vm_id}"
+}
+
+# --- open_limited ---
+
+open_limited() {
+  if [[ ${power_sees} == yes ]]; then
+    wait_for_network
+  fi
 }
 
 # --- output_result ---
@@ -241,6 +255,8 @@ main() {
   local waits=no steps=3 work=power_vm
   if [[ ${ACTION:-} =~ ^(start|resume|revert)$ ]]; then
     waits=yes steps=5
+  elif [[ ${ACTION:-} == network ]]; then
+    steps=4
   elif [[ ${ACTION:-} == rename ]]; then
     work=rename_template
   fi
@@ -256,6 +272,9 @@ main() {
   elif [[ ${waits} == yes && ${dry_run} == no ]]; then
     result_run_step wait_for_network 'waiting for its address'
     result_run_step verify_ssh_ready 'waiting until it is ready'
+  fi
+  if [[ ${ACTION} == network ]]; then
+    result_run_step open_limited 'letting its packets go where they may'
   fi
   result_run_step output_result 'done'
 }

@@ -360,3 +360,85 @@ without() { # <tool>; path: a PATH that lacks it
   VM_ID=101 SHOW_EGRESS=true run_script show-vm
   refute_line_like LINUS_EGRESS
 }
+
+change_network() { # <mode> [<ranges>]
+  ACTION=network VM_ID=250 VM_EGRESS=$1 VM_EGRESS_RANGES=${2:-} run_script power-vm
+}
+
+@test "the network of a VM that runs is changed at once, in its notes and in the kernel" {
+  limited 250 'ipconfig0: ip=127.0.0.1/8'
+  sed -i '1s/$/ linus-note=x/;1a #of somebody%3A 100%25 mine' "${PVE_STUB}/vm/250"
+  change_network none
+  assert_status 0
+  assert_says 'LINUS_STEP:4/4:output_result:'
+  [[ $(<"${PVE_STUB}/vm/250") == *"linus-vm=250 linus-egress=none%3A"*" linus-note=x"*'of somebody%3A 100%25 mine'* ]] || fail "$(<"${PVE_STUB}/vm/250")"
+  assert_rules '"tap250i0" : goto from_250'
+  refute_rules '@closed4'
+  change_network allow 9.9.9.9
+  assert_status 0
+  assert_rules 'set ranges_250'
+  change_network lan
+  assert_status 0
+  read_table
+  [[ -z ${table} && $(<"${PVE_STUB}/vm/250") != *linus-egress=* ]] || fail "${table}" "$(<"${PVE_STUB}/vm/250")"
+  : >"${PVE_STUB}/calls"
+  change_network lan # twice is once
+  assert_status 0
+  refute_called 'qm set.*'
+}
+
+@test "a VM that leaves the LAN is closed until its address was seen" {
+  limited 250 'ipconfig0: ip=dhcp'
+  sed -i 's/ linus-egress=internet//' "${PVE_STUB}/vm/250"
+  echo 'onboot: 1' >>"${PVE_STUB}/vm/250"
+  change_network internet
+  assert_status 0
+  assert_rules 'ip saddr != 127.0.0.1 drop'
+  [[ $(<"${PVE_STUB}/vm/250") == *'onboot: 0'* ]] || fail "$(<"${PVE_STUB}/vm/250")"
+  [[ -e ${LINUS_LOCK_DIR}/egress-250-${job} ]]
+  change_network lan
+  assert_status 0
+  guest_interfaces ''
+  VM_NETWORK_TIMEOUT=1 change_network internet
+  assert_status 6
+  assert_rules '"tap250i0" : goto from_250'
+  refute_rules '@closed4'
+}
+
+@test "of a VM that is off the next start has the rules, and one that is suspended or not ours stays as it is" {
+  limited 250 'ipconfig0: ip=dhcp'
+  stopped 250
+  change_network none
+  assert_status 0
+  [[ $(<"${PVE_STUB}/vm/250") == *linus-egress=none* ]]
+  sed -i '$a lock: suspended' "${PVE_STUB}/vm/250"
+  change_network lan
+  assert_status 5
+  assert_says 'is suspended'
+  sed -i '/^lock:/d' "${PVE_STUB}/vm/250"
+  sed -i "s/linus-owner=${owner}/linus-owner=00000000-0000-4000-8000-000000000000/" "${PVE_STUB}/vm/250"
+  : >"${PVE_STUB}/calls"
+  change_network lan
+  assert_status 5
+  refute_called 'qm set.*'
+}
+
+@test "notes that somebody changes meanwhile are not put back, and rules that the kernel does not take fail it" {
+  limited 250 'ipconfig0: ip=127.0.0.1/8'
+  # shellcheck disable=SC2016 # the hook's own variables
+  change_during set 1 'sed -i "1a #theirs" "${PVE_STUB}/vm/250"'
+  change_network none
+  assert_status 5
+  assert_says 'could not be changed'
+  [[ $(<"${PVE_STUB}/vm/250") == *'theirs'* ]] || fail "$(<"${PVE_STUB}/vm/250")"
+  rm "${PVE_STUB}/hook-set"
+  change_network none
+  assert_status 0
+  rm "${LINUS_LOCK_DIR}/egress.rules"
+  ln -s /dev/full "${LINUS_LOCK_DIR}/egress.rules.new"
+  change_network lan
+  assert_status 3
+  assert_says 'could not be changed'
+  change_network internet
+  assert_status 3
+}
