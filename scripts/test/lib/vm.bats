@@ -335,3 +335,126 @@ changed() { # <sed's script>
   vm_find_boot_disk
   [[ -z ${vm_boot_disk} ]]
 }
+
+proves() { # <kind> <template: 0 or 1> <word>
+  vm_marker
+  config_is "#${vm_description} $3"$'\n'"name: ours"$'\n'"tags: linus"$'\n'"template: $2"
+  vm_read 100
+  vm_kind=$1 vm_prove
+  [[ -z ${vm_doubt} ]]
+}
+
+@test "what holds a volume, and what is a checkpoint, proves as that alone" {
+  proves vm 0 ''
+  proves volume 0 linus-volume=data
+  ! proves volume 0 '' || fail 'a VM proves as a volume'
+  ! proves vm 0 linus-volume=data || fail 'a volume proves as a VM'
+  ! proves template 1 'linus-template=1 linus-volume=data' || fail 'a volume proves as a template'
+  proves vm 1 linus-checkpoint=9000
+  ! proves vm 1 '' || fail 'a template proves as a VM'
+  [[ ${vm_doubt} == 'it is a template' ]]
+}
+
+@test "of a VM that is elsewhere, or cannot be read, the doubt says that" {
+  vm_marker
+  config_is "#${vm_description}"$'\n'"name: ours"$'\n'"tags: linus"
+  mv "${LINUS_PVE_DIR}"/qemu-server/100.conf "${LINUS_PVE_DIR}/nodes/pve2/qemu-server/"
+  vm_read 100
+  vm_prove
+  [[ ${vm_doubt} == "node 'pve2' has a VM of that ID"* ]]
+  rm "${LINUS_PVE_DIR}/nodes/pve2/qemu-server/100.conf"
+  vm_read 100
+  vm_prove
+  [[ ${vm_doubt} == 'its config could not be read' ]]
+}
+
+@test "suspended is what is off, with its memory on a disk, and no other work's" {
+  local line
+  for line in 'stopped x suspended yes' 'stopped x - yes' 'running x suspended no' 'stopped - suspended no' 'stopped x backup no'; do
+    local status memory lock want
+    read -r status memory lock want <<<"${line}"
+    declare -gA vm_config=()
+    [[ ${memory} == - ]] || vm_config[vmstate]=${memory}
+    [[ ${lock} == - ]] || vm_config[lock]=${lock}
+    vm_find_suspended "${status}"
+    [[ ${vm_suspended} == "${want}" ]] || fail "${line}: ${vm_suspended}"
+  done
+}
+
+@test "what no copy can have is found, and the disks are measured, on all their storages" {
+  local key
+  for key in hostpci0 usb1 virtiofs0 ivshmem parallel0 net1 tpmstate0; do
+    declare -gA vm_config=([scsi0]=x [net0]=y ["${key}"]=z)
+    vm_find_uncopyable
+    [[ ${vm_uncopyable} == "${key}" ]] || fail "${key}: ${vm_uncopyable}"
+  done
+  vm_asked=100
+  declare -gA vm_config=([scsi0]='lvm:vm-100-disk-0,size=2G' [efidisk0]='lvm:vm-100-disk-1,size=4M' [ide2]='local:iso/x.iso,media=cdrom,size=600M'
+    [name]='fast:vm-100-name,size=1G' [vmstate]='zfs:vm-100-state-a' [unused0]='nfs:100/vm-100-disk-9.qcow2' [scsi1]='lvm:vm-200-disk-0,size=1G' [net0]='virtio=x,bridge=b')
+  vm_find_uncopyable
+  [[ -z ${vm_uncopyable} ]]
+  vm_measure_disks
+  [[ ${vm_disks_mib} -eq $((3 * 1024 + 4)) ]] || fail "${vm_disks_mib}"
+  vm_find_storages
+  local -a storages volumes
+  read -ra storages <<<"${vm_storages}"
+  read -ra volumes <<<"${vm_volumes}"
+  [[ ${#storages[@]} -eq 4 && " ${vm_storages} " == *' lvm '* && " ${vm_storages} " == *' zfs '* && " ${vm_storages} " == *' nfs '* && " ${vm_storages} " == *' local '* ]] || fail "${vm_storages}"
+  [[ ${#volumes[@]} -eq 4 && " ${vm_volumes} " == *' lvm:vm-100-disk-0 '* && " ${vm_volumes} " == *' zfs:vm-100-state-a '* && " ${vm_volumes} " == *' nfs:100/vm-100-disk-9.qcow2 '* ]] || fail "${vm_volumes}"
+}
+
+@test "what the HA manager is asked for is waited for, and nothing else is" {
+  export LINUS_QEMU_DIR=${BATS_TEST_TMPDIR}/none
+  local -r pauses=${BATS_TEST_TMPDIR}/pauses
+  local -a lines
+  # shellcheck disable=SC2317
+  run_pause() { echo "$1" >>"${pauses}"; }
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program qm 'echo >>"${0}.calls"; (($(wc -l <"${0}.calls") < 4)) && echo "status: stopped" || echo "status: running"'
+  vm_await_status 100 running 'Requesting HA start for VM 100'
+  mapfile -t lines <"${pauses}"
+  [[ ${vm_ha} == yes && ${vm_status} == running && ${#lines[@]} -eq 3 ]] || fail "${vm_status}"
+  rm "${pauses}" "${BATS_TEST_TMPDIR}/bin/qm.calls"
+  vm_await_status 100 running 'start failed'
+  [[ ${vm_ha} == no && ${vm_status} == stopped && ! -e ${pauses} ]]
+  # A process that is not as asked says so without qm.
+  LINUS_QEMU_DIR=${BATS_TEST_TMPDIR}/qemu
+  mkdir "${LINUS_QEMU_DIR}"
+  rm "${BATS_TEST_TMPDIR}/bin/qm.calls"
+  vm_await_status 100 running 'Requesting HA start for VM 100'
+  mapfile -t lines <"${BATS_TEST_TMPDIR}/bin/qm.calls"
+  [[ ${vm_status} == stopped && ${#lines[@]} -eq 1 ]]
+  mapfile -t lines <"${pauses}"
+  [[ ${#lines[@]} -eq 90 ]]
+}
+
+tasks_are() { # <entry...>: as Proxmox lists them
+  local IFS=,
+  # shellcheck disable=SC2317
+  stub_program pvesh "printf '%s' '[$*]'"
+}
+
+@test "a task at work on the VM is seen, or one that may be, and those that have ended are not" {
+  local now start
+  start=$(cut -d' ' -f22 "/proc/$$/stat")
+  upid() { printf '{"upid":"UPID:pve:%08X:%08X:0000:%s:%s:root@pam:"%s}' "$$" "$1" "$2" "$3" "${4:-}"; }
+  local -a busy=("$(upid "${start}" qmstart 100)" "$(upid "${start}" qmclone 9000)" "$(upid "${start}" vzdump '')" '{"upid":"nonsense"}')
+  local -a free=("$(upid "${start}" qmstart 101)" "$(upid "${start}" vzdump 101)" "$(upid "$((start + 1))" qmstart 100)" "$(upid "${start}" qmstart 100 ',"endtime":5')")
+  local one
+  for one in "${busy[@]}"; do
+    tasks_are "${free[0]}" "${one}"
+    vm_find_tasks 100 pve
+    [[ ${vm_busy} == yes ]] || fail "${one}"
+  done
+  for one in "${free[@]}"; do
+    tasks_are "${one}"
+    vm_find_tasks 100 pve
+    [[ ${vm_busy} == no ]] || fail "${one}"
+  done
+  stub_program pvesh 'echo "[]"; exit 1'
+  vm_find_tasks 100 pve
+  [[ ${vm_busy} == yes ]]
+  stub_program pvesh 'echo "no list"'
+  vm_find_tasks 100 pve
+  [[ ${vm_busy} == yes ]]
+}
