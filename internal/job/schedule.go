@@ -63,6 +63,8 @@ type Run struct {
 	At  time.Time `json:"at"` // its time
 	Job string    `json:"job_id,omitempty"`
 	Why string    `json:"why,omitempty"` // there is no job
+
+	ByHand bool `json:"by_hand,omitempty"` // somebody has asked for it, beside those that the calendar has
 }
 
 // MostRuns bounds how many runs of a schedule are kept.

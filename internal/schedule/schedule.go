@@ -168,7 +168,7 @@ func (s *Schedules) RunSchedule(ctx context.Context, name string) (job.Job, erro
 		return j, err
 	}
 	_, err = s.o.Store.UpdateSchedule(ctx, name, func(one *job.Schedule) error {
-		one.Note(job.Run{At: at, Job: j.ID})
+		one.Note(job.Run{At: at, Job: j.ID, ByHand: true})
 		return nil
 	})
 	return j, err
@@ -266,12 +266,12 @@ func (s *Schedules) run(ctx context.Context, one job.Schedule) (job.Schedule, er
 	switch {
 	case due && one.Missed == job.MissedSkip && at.Sub(one.NextAt) > late:
 		run.Why, waiting = "missed: no engine worked at that time", one.Waiting
-	case running != "" && !due:
+	case len(running) > 0 && !due:
 		return one, nil
-	case running != "" && one.Overlap == job.OverlapQueue:
-		run.Why, waiting = "waits for the end of job "+running, run.At
-	case running != "" && one.Overlap == job.OverlapSkip:
-		run.Why = "left out: job " + running + " had not ended"
+	case len(running) > 0 && one.Overlap == job.OverlapQueue:
+		run.Why, waiting = "waits for the end of job "+running[0], run.At
+	case len(running) > 0 && one.Overlap == job.OverlapSkip:
+		run.Why = "left out: job " + running[0] + " had not ended"
 	}
 	problem := ""
 	if run.Why == "" {
@@ -292,9 +292,26 @@ func (s *Schedules) run(ctx context.Context, one job.Schedule) (job.Schedule, er
 	})
 }
 
-// running returns the schedule's last job if that has not ended.
-func (s *Schedules) running(ctx context.Context, one job.Schedule) (string, error) {
-	id := one.LastJob()
+// running returns the schedule's jobs that have not ended: of those that the calendar has made the last
+// one alone may not have, and beside it those that were asked for by hand.
+func (s *Schedules) running(ctx context.Context, one job.Schedule) (ids []string, err error) {
+	for _, r := range one.Runs {
+		is, err := s.latest(ctx, r.Job)
+		if err != nil {
+			return nil, err
+		}
+		if is != "" {
+			ids = append(ids, is)
+		}
+		if r.Job != "" && !r.ByHand {
+			return ids, nil
+		}
+	}
+	return ids, nil
+}
+
+// latest returns a job, or the one that it was run again as, if that has not ended.
+func (s *Schedules) latest(ctx context.Context, id string) (string, error) {
 	for id != "" {
 		j, err := s.o.Engine.Job(ctx, id)
 		switch {
@@ -310,11 +327,11 @@ func (s *Schedules) running(ctx context.Context, one job.Schedule) (string, erro
 	return "", nil
 }
 
-// begin makes the job of a run, after it has cancelled the one before if that runs. What is wrong
+// begin makes the job of a run, after it has cancelled those before that run. What is wrong
 // with the job is why there is none, and a problem ends the schedule; errors are worth another try.
-func (s *Schedules) begin(ctx context.Context, one job.Schedule, at time.Time, running string) (id, why, problem string, err error) {
-	if running != "" {
-		if err := s.o.Engine.Cancel(ctx, running); err != nil && !errors.Is(err, job.ErrCompleted) && !errors.Is(err, job.ErrNotFound) {
+func (s *Schedules) begin(ctx context.Context, one job.Schedule, at time.Time, running []string) (id, why, problem string, err error) {
+	for _, before := range running {
+		if err := s.o.Engine.Cancel(ctx, before); err != nil && !errors.Is(err, job.ErrCompleted) && !errors.Is(err, job.ErrNotFound) {
 			return "", "", "", err
 		}
 	}
@@ -325,7 +342,7 @@ func (s *Schedules) begin(ctx context.Context, one job.Schedule, at time.Time, r
 	case errors.Is(err, job.ErrUnauthorized), errors.Is(err, job.ErrNotAllowed):
 		problem = "its token was revoked, has expired or may not submit jobs any more: remove it and add it again"
 		return "", problem, problem, nil
-	case refused && bad.Fault == job.FaultLimit && running != "": // which counts until it has ended
+	case refused && bad.Fault == job.FaultLimit && len(running) > 0: // which counts until it has ended
 		return "", "", "", err
 	case refused || invalid:
 		return "", err.Error(), "", nil

@@ -276,6 +276,42 @@ func TestSchedule_AJobThatOutlastsManyRuns(t *testing.T) {
 	})
 }
 
+// A job that somebody asks for beside those of the calendar hides none of these, whenever it ends.
+func TestSchedule_AJobByHandBesideOneThatRuns(t *testing.T) {
+	for overlap, want := range map[job.Overlap][]string{
+		job.OverlapSkip:    {"01 01:00 operator nightly", "01 01:01 operator nightly"},
+		job.OverlapReplace: {"01 01:00 operator nightly", "01 01:01 operator nightly", "01 02:00 operator nightly"},
+	} {
+		t.Run(string(overlap), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				s, end := tend(w)
+				defer end()
+				ctx := as(t, job.OperatorName)
+				if _, err := s.CreateSchedule(ctx, spec(func(s *job.ScheduleSpec) { s.Cron, s.Overlap = "@hourly", overlap })); err != nil {
+					t.Fatal(err)
+				}
+				sleep(61 * time.Minute)
+				if _, err := s.RunSchedule(ctx, "nightly"); err != nil {
+					t.Fatal(err)
+				}
+				if overlap == job.OverlapSkip {
+					_ = w.end("job-2", job.Success)
+				}
+				sleep(time.Hour)
+				if diff := cmp.Diff(want, w.began()); diff != "" {
+					t.Error(diff)
+				}
+				for _, id := range []string{"job-1", "job-2"} {
+					if j, err := w.Job(ctx, id); err != nil || j.Status.Terminal() != (overlap == job.OverlapReplace || id == "job-2") {
+						t.Errorf("%s: %s, %v", id, j.Status, err)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A job that was lost has not ended as long as it may be run again: that is the same job.
 func TestSchedule_AJobThatIsRunAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
