@@ -25,13 +25,15 @@ var (
 )
 
 // marked is what guards things.
-const marked = "internal/gate internal/token internal/policy internal/worktree internal/credential internal/fleet internal/git internal/intake internal/oauth internal/result internal/egress internal/secret internal/callback internal/envfile internal/store/engines.go scripts/lib/destroy.sh scripts/lib/fence.sh scripts/lib/lease.sh scripts/lib/left.sh scripts/lib/mount.sh scripts/lib/quarantine.sh scripts/lib/result.sh scripts/lib/retry.sh scripts/lib/sweep.sh scripts/lib/validate.sh scripts/lib/vm.sh scripts/lib/volume.sh"
+const marked = "internal/gate internal/token internal/policy internal/worktree internal/credential internal/fleet internal/git internal/intake internal/oauth internal/result internal/egress internal/secret internal/callback internal/envfile internal/store/engines.go scripts/lib/destroy.sh scripts/lib/fence.sh scripts/lib/fork-point.sh scripts/lib/lease.sh scripts/lib/left.sh scripts/lib/mount.sh scripts/lib/quarantine.sh scripts/lib/result.sh scripts/lib/retry.sh scripts/lib/sweep.sh scripts/lib/validate.sh scripts/lib/vm.sh scripts/lib/volume.sh scripts/proxmox/uninstall.sh scripts/proxmox/volume.sh"
 
-// also has the tests of shell files beside those of scripts/test/lib, where that is not too slow.
-var also = map[string]string{"fence": "proxmox/fence", "vm": "lib/destroy"}
+// also has the tests of shell files beside those of their own names, where that is not too slow.
+var also = map[string]string{
+	"checkpoint": "proxmox/checkpoint-vm", "fence": "proxmox/fence", "fork-point": "proxmox/fork-vm", "restore": "proxmox/checkpoint-vm", "vm": "lib/destroy",
+}
 
 // most is how many may survive. It becomes less.
-const most = 1479
+const most = 1522
 
 const list = "testdata/mutants.txt"
 
@@ -264,7 +266,7 @@ func open(t *testing.T, dir string, files []string) (*suite, []Mutant) {
 		for _, file := range files {
 			broken(file, filepath.Join(temp, file), func(file, src string, first int) (string, []Mutant, error) { return Shell(file, src, first, s.marks) })
 			name := strings.TrimSuffix(filepath.Base(file), ".sh")
-			for _, of := range []string{"lib/" + name, also[name]} {
+			for _, of := range []string{filepath.Base(filepath.Dir(file)) + "/" + name, also[name]} {
 				found, _ := filepath.Glob("scripts/test/" + of + ".bats")
 				bats = append(bats, found...)
 			}

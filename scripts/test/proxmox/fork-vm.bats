@@ -44,6 +44,7 @@ copy() { # <linus-job of the VM>
 }
 
 @test "a VM whose storage clones snapshots gets one with memory, and it is said" {
+  sed -i '$ a ide2: local:iso/x.iso,media=cdrom\nscsi5: none' "${PVE_STUB}/vm/250" # which are no disks of its own
   power fork
   assert_status 0
   assert_called 'qm snapshot 250 linus-fork --vmstate 1'

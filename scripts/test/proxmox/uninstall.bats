@@ -118,3 +118,42 @@ setup() {
     fi
   done
 }
+
+@test "a volume and a checkpoint keep it as a VM does, and a template stays" {
+  add_our_vm 205 'template: 1'
+  sed -i '1s/$/ linus-template=1/' "${PVE_STUB}/vm/205"
+  run_script uninstall --dry-run
+  assert_status 0
+  assert_line "LINUS_STAYS:template 205 (${VM_NAME})"
+  sed -i '1s/ linus-template=1/ linus-checkpoint=9000/' "${PVE_STUB}/vm/205"
+  run_script uninstall
+  assert_status 5
+  assert_says "has VMs of linus: checkpoint 205 (${VM_NAME})"
+  sed -i '/^template/d' "${PVE_STUB}/vm/205" # it is still being made
+  run_script uninstall
+  assert_status 5
+  assert_says "has VMs of linus: 205 (${VM_NAME})"
+  sed -i '1s/ linus-checkpoint=9000/ linus-volume=data/' "${PVE_STUB}/vm/205"
+  run_script uninstall
+  assert_status 5
+  assert_says "has VMs of linus: volume 205 (${VM_NAME})"
+  [[ -e ${IMAGE_DIR}/debian-12.qcow2 ]]
+}
+
+@test "units without files, and rules that the kernel keeps, are seen" {
+  local -r list="[[ \$1 != list ]] || { printf 'table bridge linus { }\\n'; exit 0; }"
+  stub_program nft "${list}; echo 'Device or resource busy' >&2; exit 1"
+  run_script uninstall
+  assert_status 5
+  assert_says 'the network rules on'
+  assert_says 'Device or resource busy'
+  stub_program nft 'exit 1'
+  mkdir -p "${LINUS_UNIT_DIR}"
+  : >"${LINUS_UNIT_DIR}/linus-sweep.service"
+  run_script uninstall --dry-run
+  assert_status 0
+  assert_says 'LINUS_PLAN:linus-sweep.timer and'
+  run_script uninstall
+  assert_status 0
+  [[ ! -e ${LINUS_UNIT_DIR}/linus-sweep.service ]]
+}
