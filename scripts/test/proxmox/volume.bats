@@ -491,3 +491,46 @@ assert_volume_whole() {
   assert_line 'LINUS_PLAN:qm set 250 --delete scsi2'
   refute_called 'qm \(set\|create\|guest\) .*'
 }
+
+@test "a volume that does not read back as it is to be is not given out, and goes" {
+  local change
+  for change in '/^protection/d' 's/^unused0:/scsi0:/' '/^unused0:/d' 's/linus-owner=/&0/'; do
+    rm -f "${PVE_STUB}"/hook-*
+    # shellcheck disable=SC2016 # the hook's own variables
+    hook after-set '[[ "$*" != *--protection* ]] || sed -i "'"${change}"'" "${PVE_STUB}/vm/$2"'
+    LINUS_JOB='' volume create
+    assert_status 5
+    assert_says 'could not be put aside'
+    refute_line_like LINUS_VOLUME_DISK
+    rm -f "${PVE_STUB}"/vm/2[0-4]* "${PVE_STUB}"/status/2[0-4]* "${LINUS_PVE_DIR}"/qemu-server/2[0-4]*
+  done
+}
+
+@test "nothing is attached to a VM that is off, nor as another than it is, nor where there is no disk" {
+  add_volume
+  attached_to 250 ,ro=1
+  volume attach
+  assert_status 5
+  assert_says "is attached to VM 250 on node 'pve' as ro"
+  sed -i '/^scsi2/d' "${PVE_STUB}/vm/250"
+  echo stopped >"${PVE_STUB}/status/250"
+  rm -f "${LINUS_QEMU_DIR}/250.pid"
+  volume attach
+  assert_status 5
+  assert_says 'does not run (status: stopped)'
+  sed -i '/^unused0/d' "${PVE_STUB}/vm/300"
+  volume attach
+  assert_status 5
+  assert_says 'has lost its disk'
+  refute_called 'qm set .*'
+}
+
+@test "a drive that stays is not said to be taken off" {
+  add_volume
+  attached_to 250
+  guest_says 'linus-volume unmounted'
+  fault set 255 skip 'no'
+  volume detach
+  assert_status 5
+  grep -q '^scsi2:' "${PVE_STUB}/vm/250"
+}
