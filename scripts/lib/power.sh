@@ -138,8 +138,12 @@ power_network() {
     if [[ -n ${vm_egress} && ${vm_config[onboot]:-0} != 0 ]]; then # only what starts it through these scripts sees to its rules
       change+=(--onboot 0)
     fi
+    local -a tool=(qm)
+    if [[ ${egress_notes} == *[^[:ascii:]]* ]]; then # Proxmox reads a command line by its locale, and loses that in C
+      tool=(env LC_ALL=C.UTF-8 qm)
+    fi
     local retry_clear=network_again
-    retry_by=digest power_change network_has_landed 120 qm set "${vm_id}" "${change[@]}"
+    retry_by=digest power_change network_has_landed 120 "${tool[@]}" set "${vm_id}" "${change[@]}"
     if [[ ${retry_landed} != yes ]]; then
       retry_fail "the network of VM ${vm_id} on node '${probe_node}' could not be changed: Proxmox answered: ${run_said:-nothing}" "look at the task log of node '${probe_node}'"
     fi

@@ -154,6 +154,9 @@ func (c *call) qm(args []string) error {
 
 // play runs a command with its arguments.
 func (c *call) play(v *verb, args []string) (err error) {
+	for i := range args {
+		args[i] = inLocale(args[i])
+	}
 	if c.opts, c.extra, err = v.parse(args, c.stderr); err != nil {
 		return err
 	}

@@ -1,13 +1,16 @@
 package pve
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"linus/internal/lab/state"
 	"linus/internal/lazyregexp"
@@ -120,6 +123,27 @@ func (v *verb) parse(args []string, stderr io.Writer) (opts map[string]string, e
 		opts[name] = rest[i]
 	}
 	return opts, rest[len(v.positional):], v.verify(opts)
+}
+
+// inLocale returns a value as Proxmox has it of a command line: it reads that by the locale, and what
+// is not ASCII is lost in C. In modules that were loaded the locale is that of their load.
+func inLocale(value string) string {
+	locale := "C"
+	if os.Getenv(loadedVariable) == "" { //nolint:forbidigo // the lab is not the product
+		locale = cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG")) //nolint:forbidigo // the lab is not the product
+	}
+	if locale = strings.ToUpper(locale); strings.HasSuffix(locale, "UTF-8") || strings.HasSuffix(locale, "UTF8") {
+		return value
+	}
+	var all strings.Builder
+	for _, b := range []byte(value) {
+		if b < utf8.RuneSelf {
+			all.WriteByte(b)
+		} else {
+			all.WriteRune(utf8.RuneError)
+		}
+	}
+	return all.String()
 }
 
 // verify checks values against the options' rules and brings booleans to 0

@@ -367,11 +367,11 @@ change_network() { # <mode> [<ranges>]
 
 @test "the network of a VM that runs is changed at once, in its notes and in the kernel" {
   limited 250 'ipconfig0: ip=127.0.0.1/8'
-  sed -i '1s/$/ linus-note=x/;1a #of somebody%3A 100%25 mine' "${PVE_STUB}/vm/250"
+  sed -i '1s/$/ linus-note=x/;1a #of somebody%3A 100%25 f%C3%BCr uns' "${PVE_STUB}/vm/250"
   change_network none
   assert_status 0
   assert_says 'LINUS_STEP:4/4:output_result:'
-  [[ $(<"${PVE_STUB}/vm/250") == *"linus-vm=250 linus-egress=none%3A"*" linus-note=x"*'of somebody%3A 100%25 mine'* ]] || fail "$(<"${PVE_STUB}/vm/250")"
+  [[ $(<"${PVE_STUB}/vm/250") == *"linus-vm=250 linus-egress=none%3A"*" linus-note=x"*'of somebody%3A 100%25 für uns'* ]] || fail "$(<"${PVE_STUB}/vm/250")"
   assert_rules '"tap250i0" : goto from_250'
   refute_rules '@closed4'
   change_network allow 9.9.9.9
