@@ -138,6 +138,7 @@ func TestGive_OneThatDoesNotAnswer(t *testing.T) {
 				r.start()
 				r.pool(size)
 				m := r.filled(size.Warm, size.Hibernated)[0]
+				r.pass(time.Second) // the pool does not ask it at the same moment
 				r.host.Set(providertest.Behaviour{Pings: silent(1)})
 				id := r.wants("dev1")
 				r.pass(time.Minute)
