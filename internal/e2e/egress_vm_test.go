@@ -365,7 +365,7 @@ func (h *host) setMode(t *testing.T, id, mode, nameserver string) {
 		t.Fatal(err)
 	}
 	changed := regexp.MustCompile(`(?m)^nameserver: .*\n`).ReplaceAll(text, nil)
-	changed = append(changed, "nameserver: "+nameserver+"\n"...)
+	changed = append([]byte("nameserver: "+nameserver+"\n"), changed...) // before all sections
 	if err = os.WriteFile(path+".new", changed, 0o600); err == nil {
 		err = os.Rename(path+".new", path)
 	}
