@@ -411,11 +411,11 @@ change_network() { # <mode> [<ranges>]
   change_network none
   assert_status 0
   [[ $(<"${PVE_STUB}/vm/250") == *linus-egress=none* ]]
-  sed -i '$a lock: suspended' "${PVE_STUB}/vm/250"
+  sed -i "\$a lock: suspended\nvmstate: local-lvm:vm-250-state-suspend-2026-01-01" "${PVE_STUB}/vm/250"
   change_network lan
   assert_status 5
   assert_says 'is suspended'
-  sed -i '/^lock:/d' "${PVE_STUB}/vm/250"
+  sed -i '/^lock:/d; /^vmstate:/d' "${PVE_STUB}/vm/250"
   sed -i "s/linus-owner=${owner}/linus-owner=00000000-0000-4000-8000-000000000000/" "${PVE_STUB}/vm/250"
   : >"${PVE_STUB}/calls"
   change_network lan
