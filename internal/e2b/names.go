@@ -30,7 +30,7 @@ type proxies struct {
 	mu   sync.Mutex
 	open map[string]chan struct{} // closed: it was open once; by the ID of the VM's marker
 	kept map[string]proxy
-	last map[string]chan struct{} // of one that was stopped: its port is free
+	last map[string]chan struct{} // of one that was stopped and has not ended yet
 }
 
 // proxy is one of a sandbox.
@@ -74,7 +74,7 @@ func (s *server) tendProxies(ctx context.Context, all []vm.VM) {
 			last, ended := a.last[v.Job], make(chan struct{})
 			a.kept[v.Job] = proxy{v.Network.Allow, cancel, ended}
 			a.keeping.Go(func() {
-				defer close(ended)
+				defer a.forget(v.Job, ended)
 				if last != nil {
 					<-last
 				}
@@ -85,7 +85,6 @@ func (s *server) tendProxies(ctx context.Context, all []vm.VM) {
 	for id := range a.kept {
 		if !needed[id] {
 			a.close(id)
-			delete(a.last, id)
 		}
 	}
 }
@@ -96,6 +95,16 @@ func (a *proxies) close(id string) {
 	a.last[id] = a.kept[id].ended
 	delete(a.kept, id)
 	delete(a.open, id)
+}
+
+// forget notes that a sandbox's proxy has ended.
+func (a *proxies) forget(id string, ended chan struct{}) {
+	close(ended)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.last[id] == ended {
+		delete(a.last, id)
+	}
 }
 
 // opened returns what is closed when a sandbox's proxy was open, and ends one of other names; a.mu is held.
