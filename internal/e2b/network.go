@@ -140,12 +140,12 @@ func (s *server) setNetwork(w http.ResponseWriter, r *http.Request, v vm.VM) err
 		return err
 	}
 	if was.Network.Proxied() || v.Network.Proxied() {
-		env := job.ProxyEnv(v.ProxyOf(), v.Network)
-		if v.Network.Proxied() {
-			if env, err = s.proxied(ctx, v, nil); err != nil {
-				return err
-			}
-		} else {
+		env, err := s.proxied(ctx, v, nil)
+		if err != nil {
+			return err
+		}
+		if !v.Network.Proxied() {
+			env = job.ProxyEnv(v.ProxyOf(), v.Network)
 			for name := range env {
 				env[name] = "" // it goes
 			}

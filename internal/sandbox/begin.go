@@ -104,10 +104,8 @@ func (s *Server) initialize(init envd.Init) error {
 		s.env = init.EnvVars
 	}
 	if len(init.Change) > 0 {
-		all := maps.Clone(s.env)
-		if all == nil {
-			all = map[string]string{}
-		}
+		all := map[string]string{}
+		maps.Copy(all, s.env)
 		maps.Copy(all, init.Change)
 		maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
 		s.env = all

@@ -10,7 +10,6 @@ source "${BASH_SOURCE[0]%/*}/suspend.sh"
 vm_resumed=no           # its memory came back from a disk, and its clock is behind
 power_checkpoints=false # true: it may be a checkpoint
 power_work=''           # what is done to it, where ACTION does not say that
-power_was=''            # the word that limited its network before
 power_sees=no           # yes: its address is to be seen before its network opens
 
 # One at a time works on the VM, and none for an engine that others have taken for dead.
@@ -125,7 +124,7 @@ power_give_up_suspend() {
 # that runs and was on the LAN is closed until its address was seen.
 power_network() {
   egress_read_word
-  power_was=${egress_word}
+  local -r was=${egress_word}
   if [[ -n ${vm_egress} ]]; then
     egress_require_bridge "${vm_id}"
   fi
@@ -155,7 +154,7 @@ power_network() {
     if [[ -n ${egress_reason} ]]; then
       result_fail config "the network rules of VM ${vm_id} on ${HOSTNAME} could not be changed: ${egress_reason}" 'look at: nft list table bridge linus; then run it again'
     fi
-  elif [[ -z ${power_was} ]]; then
+  elif [[ -z ${was} ]]; then
     egress_prepare "${vm_id}"
     power_sees=yes
   else
