@@ -35,7 +35,8 @@ type proxies struct {
 
 // proxy is one of a sandbox.
 type proxy struct {
-	names []string // that it has
+	names []string  // that it opens with
+	read  time.Time // when these were the sandbox's; zero: it has not read them yet
 	stop  context.CancelFunc
 	ended chan struct{} // closed: its port is free
 }
@@ -46,8 +47,9 @@ func (s *server) keepProxies(ctx context.Context) {
 	again := time.NewTicker(namesLook)
 	defer again.Stop()
 	for ctx.Err() == nil {
+		asked := time.Now()
 		if all, err := s.Sandboxes.Sandboxes(job.WithPrincipal(ctx, job.Operator())); err == nil {
-			s.tendProxies(ctx, all)
+			s.tendProxies(ctx, all, asked)
 		}
 		select {
 		case <-again.C:
@@ -57,8 +59,8 @@ func (s *server) keepProxies(ctx context.Context) {
 	}
 }
 
-// tendProxies opens and closes proxies as sandboxes are.
-func (s *server) tendProxies(ctx context.Context, all []vm.VM) {
+// tendProxies opens and closes proxies as sandboxes were, at the earliest, when all was asked for.
+func (s *server) tendProxies(ctx context.Context, all []vm.VM, asked time.Time) {
 	a := &s.proxies
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -68,17 +70,17 @@ func (s *server) tendProxies(ctx context.Context, all []vm.VM) {
 			continue
 		}
 		needed[v.Job] = true
-		open := a.opened(v)
+		open := a.opened(v, asked)
 		if _, is := a.kept[v.Job]; !is {
 			ctx, cancel := context.WithCancel(ctx)
 			last, ended := a.last[v.Job], make(chan struct{})
-			a.kept[v.Job] = proxy{v.Network.Allow, cancel, ended}
+			a.kept[v.Job] = proxy{stop: cancel, ended: ended}
 			a.keeping.Go(func() {
 				defer a.forget(v.Job, ended)
 				if last != nil {
 					<-last
 				}
-				s.keepProxy(ctx, v.Job, open)
+				s.keepProxy(ctx, v.Job, open, ended)
 			})
 		}
 	}
@@ -107,9 +109,10 @@ func (a *proxies) forget(id string, ended chan struct{}) {
 	}
 }
 
-// opened returns what is closed when a sandbox's proxy was open, and ends one of other names; a.mu is held.
-func (a *proxies) opened(v vm.VM) chan struct{} {
-	if has, is := a.kept[v.Job]; is && !slices.Equal(has.names, v.Network.Allow) {
+// opened returns what is closed when a sandbox's proxy was open, and ends one of other names, unless it
+// read those later than v was asked for; a.mu is held.
+func (a *proxies) opened(v vm.VM, asked time.Time) chan struct{} {
+	if has, is := a.kept[v.Job]; is && !has.read.IsZero() && has.read.Before(asked) && !slices.Equal(has.names, v.Network.Allow) {
 		a.close(v.Job)
 	}
 	if a.open[v.Job] == nil {
@@ -118,13 +121,24 @@ func (a *proxies) opened(v vm.VM) chan struct{} {
 	return a.open[v.Job]
 }
 
-func (s *server) keepProxy(ctx context.Context, id string, open chan struct{}) {
+// opens notes the names that a sandbox's proxy opens with.
+func (a *proxies) opens(v vm.VM, ended chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if has := a.kept[v.Job]; has.ended == ended {
+		has.names, has.read = v.Network.Allow, time.Now()
+		a.kept[v.Job] = has
+	}
+}
+
+func (s *server) keepProxy(ctx context.Context, id string, open, ended chan struct{}) {
 	said := sync.OnceFunc(func() { close(open) })
 	again := time.NewTicker(namesAgain)
 	defer again.Stop()
 	for ctx.Err() == nil {
 		v, err := s.Sandboxes.Sandbox(job.WithPrincipal(ctx, job.Operator()), id) // it may have another address
 		if err == nil {
+			s.proxies.opens(v, ended)
 			if err = s.Proxy(ctx, v, said); err != nil && s.isProxied(ctx, v, open) {
 				said()
 			}
@@ -162,7 +176,7 @@ func (s *server) proxied(ctx context.Context, v vm.VM, env map[string]string) (m
 		return env, nil
 	}
 	s.proxies.mu.Lock()
-	open := s.proxies.opened(v)
+	open := s.proxies.opened(v, time.Now())
 	s.proxies.mu.Unlock()
 	select {
 	case s.proxies.look <- struct{}{}:

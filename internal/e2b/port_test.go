@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -68,6 +70,49 @@ func TestNetwork_AnotherEngineHasTheProxy(t *testing.T) {
 	go func() { defer close(kept); l.keepProxies(ctx) }()
 	defer func() { cancel(); <-kept }()
 	l.create(t, "e2b_aa", `{"templateID":"base","timeout":300,"network":{"allowOut":["*.example.com"],"denyOut":["0.0.0.0/0"]}}`)
+}
+
+// A look at sandboxes that began before one's names were changed leaves its new proxy alone.
+func TestNetwork_ProxyOutlastsAnOlderLook(t *testing.T) {
+	l := newLab(t)
+	opened, closed := make(chan []string), make(chan []string, 10)
+	l.Proxy = func(ctx context.Context, v vm.VM, _ func()) error {
+		opened <- v.Network.Allow
+		<-ctx.Done()
+		closed <- v.Network.Allow
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer func() { cancel(); l.proxies.keeping.Wait() }()
+	to := func(names ...string) []vm.VM {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.vms = []vm.VM{{Job: "one", State: vm.Created, Made: vm.Made{Network: vm.Network{Egress: vm.EgressAllow, Allow: names}}, Own: &vm.Own{ReadyAt: time.Now(), Sandbox: &vm.Sandbox{}}}}
+		return l.vms
+	}
+	before, old := time.Now(), to("a.example")
+	now := to("b.example")
+	l.tendProxies(ctx, old, before)
+	if got := <-opened; !slices.Equal(got, []string{"b.example"}) {
+		t.Fatalf("it has the names %q", got)
+	}
+	kept := l.proxies.keeper("one")
+	l.tendProxies(ctx, old, before)
+	l.tendProxies(ctx, now, time.Now())
+	if l.proxies.keeper("one") != kept {
+		t.Error("it was closed")
+	}
+	l.tendProxies(ctx, to("c.example"), time.Now())
+	if got := [2][]string{<-closed, <-opened}; !slices.Equal(got[0], []string{"b.example"}) || !slices.Equal(got[1], []string{"c.example"}) {
+		t.Errorf("after a change one was closed, one opened: %q", got)
+	}
+}
+
+// keeper is the same as long as a sandbox's proxy is.
+func (a *proxies) keeper(id string) chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.kept[id].ended
 }
 
 // visit asks a port's host, and returns the status, the headers and the body.

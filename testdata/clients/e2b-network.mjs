@@ -17,10 +17,7 @@ seen.replaced = await listed.updateNetwork({ allowOut: ['9.9.9.9'] }).then(() =>
 await listed.updateNetwork({ denyOut: ['1.1.1.0/24'] })
 seen.direct = (await listed.commands.run('echo -n "${no_proxy:-none}"')).stdout
 await listed.updateNetwork({ allowOut: ['1.1.1.1', 'b.example.invalid'], denyOut: [all] })
-for (let tries = 0; tries < 10 && !seen.changed?.includes('HTTP'); tries++) { // the other proxy may take a moment
-  if (tries) await new Promise((go) => setTimeout(go, 1000))
-  seen.changed = (await listed.commands.run('echo -n "$no_proxy"; echo "|$(curl -sS -o /dev/null --connect-timeout 5 -v https://a.example.invalid https://b.example.invalid 2>&1 | grep -o "HTTP/1.1 [0-9]*" | tr "\n" ,)"')).stdout
-}
+seen.changed = (await listed.commands.run('echo -n "$no_proxy"; echo "|$(curl -sS -o /dev/null --connect-timeout 5 -v https://a.example.invalid https://b.example.invalid 2>&1 | grep -o "HTTP/1.1 [0-9]*" | tr "\n" ,)"')).stdout
 seen.info = (await listed.getInfo()).allowInternetAccess
 await Sandbox.create({ timeoutMs: 300_000, network: { allowOut: ['8.8.8.128/25'], denyOut: ['8.8.8.0/24'] } })
 console.log(JSON.stringify(seen))
