@@ -43,10 +43,14 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 		return nil, err
 	}
 	templates := auditedTemplates{e.backend.Templates, e.watch.audit, o}
+	var uploads e2b.Uploads
+	if c.DatabaseURL.Reveal() != "" {
+		uploads = e.store
+	}
 	owners := &owners{tokens: e.tokens.Tokens, of: map[string]bool{}}
 	f := &e2bFace{served: make(chan struct{})}
 	f.server, err = e2b.Listen(ctx, c.E2BAddr, e2b.Options{
-		Engine: e.guarded, Sandboxes: e.fleet, Authenticate: e.Authenticate, Holds: owners.hold, Templates: templates.Templates, Saved: e.store.SavedTemplates, Builds: e.store,
+		Engine: e.guarded, Sandboxes: e.fleet, Authenticate: e.Authenticate, Holds: owners.hold, Templates: templates.Templates, Saved: e.store.SavedTemplates, Builds: e.store, Uploads: uploads,
 		RemoveTemplate: func(ctx context.Context, name string) error {
 			_, err := templates.RemoveTemplate(ctx, name)
 			return err

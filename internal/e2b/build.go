@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -212,7 +211,13 @@ func (s *server) startBuild(w http.ResponseWriter, r *http.Request, p job.Princi
 		if step.Type != "COPY" {
 			continue
 		}
-		if _, err := os.Stat(s.uploaded(p.Owner(), step.Files)); !isHash(step.Files) || err != nil {
+		there := isHash(step.Files)
+		if there {
+			if there, err = s.Uploads.HasUpload(r.Context(), shelfOf(p.Owner()), step.Files); err != nil {
+				return err
+			}
+		}
+		if !there {
 			return invalid("steps", fmt.Sprintf("the files of step %d are not there", n+1), "upload them again: Template.build does, with forceUpload")
 		}
 	}
@@ -264,16 +269,18 @@ func (s *server) build(ctx context.Context, cancel context.CancelCauseFunc, p jo
 	beats, over := context.WithCancel(ctx)
 	defer over()
 	s.builds.running.Go(func() { s.beat(beats, p, v, cancel) })
-	t, err := s.step(ctx, v, envd.Step{}, "", nil)
+	t, err := s.step(ctx, v, envd.Step{}, nil, nil)
 	for n, step := range c.Steps {
 		if err != nil {
 			return at, err
 		}
 		at = strconv.Itoa(n + 1)
 		s.builds.say(b, at, "info", fmt.Sprintf("[%s/%d] %s %s", at, len(c.Steps), step.Type, strings.Join(step.Args, " ")))
-		files := ""
+		var files io.ReadCloser
 		if step.Type == "COPY" {
-			files = s.uploaded(p.Owner(), step.Files)
+			if files, err = s.Uploads.OpenUpload(ctx, shelfOf(p.Owner()), step.Files); err != nil {
+				return at, fmt.Errorf("the files of the step are not there any more: build it again: %w", err)
+			}
 		}
 		t, err = s.step(ctx, v, envd.Step{Type: step.Type, Args: step.Args, Template: t}, files, func(said envd.Said) {
 			level := "info"
@@ -407,19 +414,15 @@ func (s *server) beat(ctx context.Context, p job.Principal, v vm.VM, end context
 
 // step has the program in a VM do a step of a build, and returns the template with it. What it says
 // is the VM's word.
-func (s *server) step(ctx context.Context, v vm.VM, step envd.Step, files string, say func(envd.Said)) (*envd.Template, error) {
+func (s *server) step(ctx context.Context, v vm.VM, step envd.Step, files io.ReadCloser, say func(envd.Said)) (*envd.Template, error) {
 	line, err := json.Marshal(step)
+	body := io.Reader(strings.NewReader(string(line) + "\n"))
+	if files != nil {
+		defer files.Close() //nolint:errcheck // only read
+		body = io.MultiReader(body, files)
+	}
 	if err != nil {
 		return nil, err
-	}
-	body := io.Reader(strings.NewReader(string(line) + "\n"))
-	if files != "" {
-		f, err := os.Open(files)
-		if err != nil {
-			return nil, fmt.Errorf("the files of the step are not there any more: build it again: %w", err)
-		}
-		defer f.Close() //nolint:errcheck // only read
-		body = io.MultiReader(body, f)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox/build", body)
 	if err != nil {

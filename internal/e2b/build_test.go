@@ -27,6 +27,7 @@ func newBuildLab(t *testing.T) *lab {
 	t.Helper()
 	l := newLab(t)
 	l.Files = t.TempDir()
+	l.Uploads = &shelves{dir: l.Files}
 	l.holds["root"] = true
 	l.worker = func(w http.ResponseWriter, r *http.Request) {
 		line, rest, _ := strings.Cut(read(r.Body), "\n")
@@ -353,7 +354,7 @@ func TestUpload_NeedsItsLink(t *testing.T) {
 		t.Errorf("without a length: %d", code)
 	}
 	// There is no room, until what is old has gone.
-	dir := filepath.Dir(l.uploaded(keys["e2b_ee"].Owner(), filesHash))
+	dir := filepath.Join(l.Files, shelfOf(keys["e2b_ee"].Owner()))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -47,6 +47,18 @@ type Builds interface {
 	NoteBuild(ctx context.Context, id, note, oldest string) error
 }
 
+// Uploads keeps what builds of templates copy, by a text that stands for its owner and the hash that
+// the owner has named it by.
+type Uploads interface {
+	// HasUpload reports whether one is there, which counts as used now.
+	HasUpload(ctx context.Context, owner, hash string) (bool, error)
+	// OpenUpload opens one that is there; ctx bounds reading it.
+	OpenUpload(ctx context.Context, owner, hash string) (io.ReadCloser, error)
+	// PutUpload stores one of size bytes, in the place of another. What was not used since old goes
+	// before, and with more than most bytes of an owner there is no room.
+	PutUpload(ctx context.Context, owner, hash string, size, most int64, old time.Time, from io.Reader) (room bool, err error)
+}
+
 // Options of a server. Those with a zero that says what it means, TLS and Log may be left out.
 type Options struct {
 	Engine    job.Engine
@@ -64,6 +76,8 @@ type Options struct {
 	Saved func(ctx context.Context) ([]vm.SavedTemplate, error)
 	// Builds keeps what engines note of their builds.
 	Builds Builds
+	// Uploads keeps what builds copy, for all engines of a database; nil: this one keeps it in Files.
+	Uploads Uploads
 	// Proxy has a proxy for the names that a VM may connect to at the port job.ProxyPort of its
 	// loopback, until ctx ends or the way to the VM is lost. It calls opened when it is there.
 	Proxy func(ctx context.Context, v vm.VM, opened func()) error
@@ -75,7 +89,7 @@ type Options struct {
 	Domain      string
 	PublicPorts bool
 	Secure      bool
-	Files       string // the directory for what builds of templates copy
+	Files       string // the directory for what builds of templates copy, without Uploads
 	Secret      []byte // from which the sandboxes' access tokens are made
 	Defaults    job.Defaults
 	TLS         *tls.Config // nil: plain HTTP
@@ -113,13 +127,15 @@ type server struct {
 	signers   lookup[map[string]string] // the tokens of sandboxes that may have signed a link, by ID
 	builds    builds
 	proxies   proxies
-	shelves   sync.Mutex // of Files
 }
 
 func newServer(o Options) *server {
 	o.bounds = cmp.Or(o.bounds, defaultBounds)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.Engine = job.Phrased(o.Engine, words)
+	if o.Uploads == nil {
+		o.Uploads = &shelves{dir: o.Files}
+	}
 	s := &server{Options: o, templates: newLookup[[]vm.VM](), signers: newLookup[map[string]string]()}
 	s.ways.of = map[string]*way{}
 	s.builds.stop = make(chan struct{})

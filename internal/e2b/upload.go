@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"linus/internal/gate"
@@ -31,11 +33,6 @@ const (
 
 func isHash(text string) bool { return len(text) == 64 && strings.Trim(text, "0123456789abcdef") == "" }
 
-// uploaded is where a principal's archive is.
-func (s *server) uploaded(owner, hash string) string {
-	return filepath.Join(s.Files, shelfOf(owner), hash)
-}
-
 func shelfOf(owner string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return hex.EncodeToString(sum[:8])
@@ -46,14 +43,16 @@ func (s *server) uploadLink(w http.ResponseWriter, r *http.Request, owner, hash 
 	if !isHash(hash) {
 		return invalid("hash", fmt.Sprintf("%.80q is not a SHA-256", hash), "give 64 hexadecimal digits")
 	}
-	now := time.Now()
-	present := os.Chtimes(s.uploaded(owner, hash), now, now) == nil
+	present, err := s.Uploads.HasUpload(r.Context(), shelfOf(owner), hash)
+	if err != nil {
+		return err
+	}
 	scheme := "http"
 	if s.Secure || r.TLS != nil {
 		scheme = "https"
 	}
 	path := uploads + shelfOf(owner) + "/" + hash
-	until := strconv.FormatInt(now.Add(linkTime).Unix(), 10)
+	until := strconv.FormatInt(time.Now().Add(linkTime).Unix(), 10)
 	respond(w, http.StatusCreated, map[string]any{"present": present, "url": scheme + "://" + r.Host + path + "?until=" + until + "&signature=" + s.mac("upload "+path+" "+until)})
 	return nil
 }
@@ -68,25 +67,20 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength <= 0 || r.ContentLength > maxUpload {
 		return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("the files of a step are at most %d bytes, packed, and their length is said before", maxUpload)}
 	}
-	path := filepath.Join(s.Files, strings.TrimPrefix(r.URL.Path, uploads)) // as it was signed
-	f, err := s.shelve(filepath.Dir(path), r.ContentLength)
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // it is renamed
 	gate.Serves(r.Context())
 	control, over := http.NewResponseController(w), time.Now().Add(linkTime)
-	_, err = io.CopyN(f, readerFunc(func(p []byte) (int, error) {
+	shelf, hash, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, uploads), "/") // as it was signed
+	room, err := s.Uploads.PutUpload(r.Context(), shelf, hash, r.ContentLength, maxUploads, time.Now().Add(-uploadTime), readerFunc(func(p []byte) (int, error) {
 		if idle := time.Now().Add(uploadIdle); idle.Before(over) {
 			_ = control.SetReadDeadline(idle)
 		}
 		return r.Body.Read(p)
-	}), r.ContentLength)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
+	}))
 	if err != nil {
 		return fmt.Errorf("store the files of a step: %w", err)
+	}
+	if !room {
+		return &refusal{http.StatusInsufficientStorage, fmt.Sprintf("files of your builds take more than %d bytes: they are removed %s after they were used", int64(maxUploads), uploadTime)}
 	}
 	w.WriteHeader(http.StatusOK)
 	return nil
@@ -96,12 +90,41 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// shelve returns a new file in a principal's directory, which has room for so many bytes then. What
-// is too old goes.
-func (s *server) shelve(dir string, size int64) (*os.File, error) {
-	s.shelves.Lock()
-	defer s.shelves.Unlock()
-	all, err := filepath.Glob(filepath.Join(s.Files, "*", "*"))
+// shelves keep uploads in a directory, for one engine.
+type shelves struct {
+	dir string
+	mu  sync.Mutex // of who counts them
+}
+
+func (s *shelves) HasUpload(_ context.Context, owner, hash string) (bool, error) {
+	now := time.Now()
+	return os.Chtimes(filepath.Join(s.dir, owner, hash), now, now) == nil, nil
+}
+
+func (s *shelves) OpenUpload(_ context.Context, owner, hash string) (io.ReadCloser, error) {
+	return os.Open(filepath.Join(s.dir, owner, hash))
+}
+
+func (s *shelves) PutUpload(_ context.Context, owner, hash string, size, most int64, old time.Time, from io.Reader) (room bool, err error) {
+	f, err := s.place(filepath.Join(s.dir, owner), size, most, old)
+	if f == nil {
+		return false, err
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // it is renamed
+	if err == nil {
+		_, err = io.CopyN(f, from, size)
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), filepath.Join(s.dir, owner, hash))
+	}
+	return true, err
+}
+
+// place returns a new file in an owner's directory, which has room for so many bytes then; nil: it has none.
+func (s *shelves) place(dir string, size, most int64, old time.Time) (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all, err := filepath.Glob(filepath.Join(s.dir, "*", "*"))
 	if err != nil {
 		return nil, err
 	}
@@ -110,14 +133,14 @@ func (s *server) shelve(dir string, size int64) (*os.File, error) {
 		info, err := os.Lstat(path)
 		switch {
 		case err != nil:
-		case time.Since(info.ModTime()) > uploadTime:
+		case info.ModTime().Before(old):
 			_ = os.Remove(path) // again with the next
 		case filepath.Dir(path) == dir:
 			total += info.Size()
 		}
 	}
-	if total > maxUploads {
-		return nil, &refusal{http.StatusInsufficientStorage, fmt.Sprintf("files of your builds take more than %d bytes: they are removed %s after they were used", int64(maxUploads), uploadTime)}
+	if total > most {
+		return nil, nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,11 +190,31 @@ func (h *host) asAdmin(t *testing.T, env []string) []string {
 	return append(env, "E2B_API_KEY="+strings.TrimSpace(h.cli(t, "token", "create", "admin", "--role", "admin", "--e2b")))
 }
 
+// Each request comes to another one of two engines: what was uploaded to one is copied by the other.
 func TestTemplates_BuiltByE2BsOwnClient(t *testing.T) {
 	t.Parallel()
 	c := npmClients(t)
-	h := newHost(t, lab.DriverProcess)
-	env := h.asAdmin(t, h.serveSandboxes(t))
+	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
+	settings := h.env
+	engines := make([]string, 2)
+	for i := range engines {
+		engines[i] = "127.0.0.1:" + freePort(t)
+		h.env = append(settings[:len(settings):len(settings)], "E2B_ADDR="+engines[i])
+		if i > 0 {
+			h.another(t)
+			continue
+		}
+		if err := os.MkdirAll(h.state, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		h.joins(t)
+	}
+	var asked atomic.Int64
+	front := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", engines[asked.Add(1)%2], r.In.Host
+	}})
+	defer front.Close()
+	env := h.asAdmin(t, append(settings[:len(settings):len(settings)], "E2B_API_URL="+front.URL, "E2B_SANDBOX_URL="+front.URL))
 	got := h.runClient(t, c, env, "template.mjs", lab.TemplateName)
 	text := func(name string) string { said, _ := got[name].(string); delete(got, name); return said }
 	if said := text("image"); !strings.Contains(said, "not made of images of a registry such as \"python:3\"") || !strings.Contains(said, "fromTemplate") {

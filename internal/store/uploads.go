@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+// Uploads are what builds of templates copy: files that their owners name by a hash, for all engines
+// of a PostgreSQL database.
+
+// HasUpload reports whether an owner has an upload, which counts as used now.
+func (s *Store) HasUpload(ctx context.Context, owner, hash string) (bool, error) {
+	n, err := execCounted(ctx, s.transaction, "", `UPDATE uploads SET used = ? WHERE owner = ? AND hash = ?`, timeText(time.Now()), owner, hash)
+	return n > 0, tried(err, "look for upload %s", hash)
+}
+
+// PutUpload stores an owner's upload of size bytes, in the place of another of its hash. What was not
+// used since old goes before, and with more than most bytes of an owner there is no room.
+func (s *Store) PutUpload(ctx context.Context, owner, hash string, size, most int64, old time.Time, from io.Reader) (room bool, err error) {
+	id := uuid.NewString()
+	err = s.transaction(ctx, func(tx *tx) error {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM uploads WHERE used < ?`, timeText(old)); err != nil {
+			return err
+		}
+		has, err := first[int64](ctx, tx, `SELECT CAST(coalesce(sum(size), 0) AS bigint) FROM uploads WHERE owner = ?`, owner)
+		if room = has+size <= most; err == nil && room {
+			tx.post(`INSERT INTO uploads (id, owner, hash, size, used) VALUES (?, ?, '', ?, ?)`, id, owner, size, timeText(time.Now()))
+		}
+		return err
+	})
+	if err == nil && room {
+		if err = s.putPieces(ctx, id, size, from); err == nil {
+			err = s.transaction(ctx, func(tx *tx) error {
+				tx.post(`DELETE FROM uploads WHERE owner = ? AND hash = ?`, owner, hash)
+				tx.post(`UPDATE uploads SET hash = ? WHERE id = ?`, hash, id)
+				return nil
+			})
+		}
+		if err != nil {
+			_, other := execCounted(context.WithoutCancel(ctx), s.transaction, "", `DELETE FROM uploads WHERE id = ?`, id)
+			err = errors.Join(err, other)
+		}
+	}
+	return room, tried(err, "store upload %s", hash)
+}
+
+// putPieces stores the bytes of an upload.
+func (s *Store) putPieces(ctx context.Context, id string, size int64, from io.Reader) error {
+	buffer := make([]byte, maxPiece)
+	for at := int64(0); at < size; {
+		piece := buffer[:min(maxPiece, size-at)]
+		if _, err := io.ReadFull(from, piece); err != nil {
+			return err
+		}
+		if _, err := execCounted(ctx, s.transaction, "", `INSERT INTO upload_data (upload_id, at, data) VALUES (?, ?, ?)`, id, at, piece); err != nil {
+			return err
+		}
+		at += int64(len(piece))
+	}
+	return nil
+}
+
+// OpenUpload opens an owner's upload; job.ErrNotFound. ctx bounds reading it.
+func (s *Store) OpenUpload(ctx context.Context, owner, hash string) (io.ReadCloser, error) {
+	r, err := only(query(ctx, s.read, func(row scanner) (*uploadReader, error) {
+		r := &uploadReader{ctx: ctx, s: s}
+		return r, row.Scan(&r.id, &r.left)
+	}, `SELECT id, size FROM uploads WHERE owner = ? AND hash = ?`, owner, hash))
+	if err != nil {
+		return nil, tried(err, "open upload %s", hash)
+	}
+	return io.NopCloser(r), nil
+}
+
+// uploadReader reads an upload, a piece at a time.
+type uploadReader struct {
+	ctx      context.Context // of who opened it
+	s        *Store
+	id       string
+	at, left int64
+	rest     []byte // that was read and not yet returned
+}
+
+// Read implements io.Reader.
+func (r *uploadReader) Read(to []byte) (n int, err error) {
+	if len(r.rest) == 0 && r.left > 0 {
+		r.rest, err = only(query(r.ctx, r.s.read, func(row scanner) (piece []byte, err error) {
+			err = row.Scan(&piece)
+			return piece, err
+		}, `SELECT data FROM upload_data WHERE upload_id = ? AND at = ?`, r.id, r.at))
+		if errors.Is(err, job.ErrNotFound) {
+			err = errors.New("it was uploaded again, or its time is over")
+		}
+		if err != nil {
+			return 0, err
+		}
+		r.at, r.left = r.at+int64(len(r.rest)), r.left-int64(len(r.rest))
+	}
+	if len(r.rest) == 0 {
+		return 0, io.EOF
+	}
+	n = copy(to, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
