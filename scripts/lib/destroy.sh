@@ -326,6 +326,9 @@ vm_check_unattached() { # <vmid of its holder>; vm_doubt, vm_outcome, vm_reason
   elif ((${#volume_users[@]} > 0)); then
     vm_doubt="the volume is attached to VM ${volume_users[0]%% *}"
     vm_outcome=refused
+    if [[ ${vm_config[protection]:-0} == 0 && ${dry_run:-no} == no ]]; then # it stays
+      run_change 60 qm set "$1" --protection 1 --digest "${vm_digest}"
+    fi
   fi
   if [[ -n ${vm_doubt} ]]; then
     vm_reason=${vm_doubt}

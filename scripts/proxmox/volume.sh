@@ -143,15 +143,9 @@ is_put_aside() {
 # --- attach, detach ---
 
 find_volume() {
-  local away=''
+  local away
   power_hold volume "${VOLUME_VMID}"
-  mean_volume
-  vm_read "${VOLUME_VMID}"
-  if [[ ${vm_state} == moved ]]; then
-    away=${vm_moved_to}
-    vm_read "${VOLUME_VMID}" "${away}"
-  fi
-  vm_prove
+  read_holder
   volume_disk=''
   if [[ -z ${vm_doubt} ]]; then
     volume_find_disk
@@ -168,6 +162,17 @@ find_volume() {
   fi
   find_users
   require_unmoved
+}
+
+read_holder() { # away: the node that has it, where that is another
+  away=''
+  mean_volume
+  vm_read "${VOLUME_VMID}"
+  if [[ ${vm_state} == moved ]]; then
+    away=${vm_moved_to}
+    vm_read "${VOLUME_VMID}" "${away}"
+  fi
+  vm_prove
 }
 
 require_free_disk() {
@@ -302,8 +307,16 @@ attach_volume() {
       "check that disks can be hot-plugged there (qm config ${vm_id}: hotplug, scsihw virtio-scsi-single or virtio-scsi-pci)"
   fi
   # Runs on two nodes hold no lock against each other. Both see both here, before anything
-  # is mounted.
+  # is mounted. The volume's removal lifts its protection before it looks who has it.
   local -r key=${volume_key}
+  local away
+  read_holder
+  local -r doubt=${vm_doubt} protection=${vm_config[protection]:-0}
+  mean_vm
+  if [[ -n ${doubt} || ${protection} != 1 ]]; then
+    result_fail vm "volume ${VOLUME_VMID} on node '${probe_node}' is not kept: ${doubt:-it has lost its protection, as one does that is removed}" \
+      "take another volume; one that is to stay gets its protection back by hand: qm set ${VOLUME_VMID} --protection 1"
+  fi
   find_users
   volume_key=${key}
   require_alone

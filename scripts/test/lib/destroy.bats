@@ -420,7 +420,7 @@ setup_killed_clone() { # <lock of the lease> <text of the config>
 setup_holder() {
   setup_proxmox
   vm_kind=volume
-  add_our_vm 300 'unused0: local-lvm:vm-300-disk-0'
+  add_our_vm 300 'unused0: local-lvm:vm-300-disk-0' 'protection: 1'
   sed -i -e 's/^#linus-job.*/& linus-volume=data/' -e '/^scsi0/d' "${PVE_STUB}/vm/300"
   echo stopped >"${PVE_STUB}/status/300"
 }
@@ -435,6 +435,11 @@ setup_holder() {
   vm_destroy 300 pve
   outcome_is refused 'the volume is attached to VM 205'
   changes_are
+  sed -i '/^protection/d' "${PVE_STUB}/vm/300"
+  dry_run=yes vm_check_before_destroy 300 pve
+  changes_are
+  vm_destroy 300 pve
+  changes_are 'qm set 300 --protection 1'
   sed -i '/^scsi3/d' "${PVE_STUB}/vm/205"
   vm_destroy 300 pve
   outcome_is destroyed ''

@@ -95,6 +95,32 @@ assert_volume_whole() {
   refute_called 'qm guest exec 250 .*mkfs.*'
 }
 
+@test "a volume that another node removes as it is attached is not mounted, and taken off again" {
+  local removal
+  for removal in "sed -i '/^protection: /d' ${PVE_STUB}/vm/300" "rm -f ${PVE_STUB}/vm/300 ${LINUS_PVE_DIR}/qemu-server/300.conf"; do
+    add_volume
+    : >"${PVE_STUB}/calls"
+    hook after-set "${removal}"
+    volume attach
+    assert_status 5
+    assert_says 'is not kept'
+    assert_called 'qm set 250 --delete scsi2'
+    refute_called 'qm guest exec 250 .*mkfs.*'
+  done
+}
+
+@test "a volume that another node attaches as it is removed stays, and protected" {
+  add_volume
+  # shellcheck disable=SC2016 # the hook's own variables
+  change_during after-set 1 'sed -i "1i scsi5: '"${disk}"'" "${PVE_STUB}/vm/250"'
+  VM_ID=300 VM_NAME=${VOLUME_HOLDER} LINUS_JOB=${volume} VM_KIND=volume run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:refused
+  assert_says 'the volume is attached to VM 250'
+  assert_volume_whole
+  grep -qx 'protection: 1' "${PVE_STUB}/vm/300" || fail 'its protection is gone' "$(<"${PVE_STUB}/vm/300")"
+}
+
 @test "what a create leaves that fails is removed, and only that" {
   fault set 255 skip 'no such luck'
   volume create
