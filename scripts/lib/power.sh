@@ -109,7 +109,7 @@ power_suspend() {
     result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped: it has no memory to keep" 'start it first, or leave it stopped'
   fi
   local retry_clear=power_give_up_suspend
-  power_change suspend_has_landed 3600 qm suspend "${vm_id}" --todisk 1
+  retry_by=guard power_change suspend_has_landed 3600 qm suspend "${vm_id}" --todisk 1
   if [[ ${retry_landed} != yes ]]; then
     suspend_fail "${probe_node}"
   fi
@@ -182,7 +182,7 @@ network_has_landed() {
 }
 
 power_stop() {
-  power_change stop_has_landed 120 qm stop "${vm_id}"
+  retry_by=guard power_change stop_has_landed 120 qm stop "${vm_id}"
   power_require_stopped stop
 }
 
@@ -191,7 +191,7 @@ power_shutdown() {
     log_info "VM ${vm_id} is stopped already"
     return 0
   fi
-  power_change stop_has_landed "$((VM_SHUTDOWN_TIMEOUT + 120))" qm shutdown "${vm_id}" --timeout "${VM_SHUTDOWN_TIMEOUT}" --forceStop 1
+  retry_by=guard power_change stop_has_landed "$((VM_SHUTDOWN_TIMEOUT + 120))" qm shutdown "${vm_id}" --timeout "${VM_SHUTDOWN_TIMEOUT}" --forceStop 1
   power_require_stopped 'shut down'
 }
 

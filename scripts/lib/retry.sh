@@ -11,8 +11,8 @@
 # clears the way, or sets retry_landed to yes, or to hopeless where none may be made.
 #
 # With retry_by=digest Proxmox is told which config the change was chosen by, the one that was
-# read last (lib/vm.sh), and refuses it where there is another by then. With retry_by=guard the
-# tool server does, for commands that take no digest.
+# read last (lib/vm.sh), and refuses it where there is another by then. With retry_by=guard it is
+# looked at as the tool is about to begin (lib/run.sh), for commands that take no digest.
 
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 

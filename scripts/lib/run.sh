@@ -148,6 +148,10 @@ run_change() { # <seconds> <command...>
   local -r seconds=$1
   shift
   log_info "run: ${*@Q}"
+  local run_guard=''
+  if [[ ${run_guarded:-} == guard && -n ${vm_digest:-} ]]; then
+    run_guard="${LINUS_PVE_DIR:-/etc/pve}/qemu-server/${vm_asked}.conf ${vm_digest}"
+  fi
   run_rc=0
   tools_asked=no
   if tools_can "$1"; then
@@ -164,6 +168,7 @@ run_change() { # <seconds> <command...>
     (
       umask 022
       run_let_go
+      run_hold_guard || exit
       exec timeout -k 30 "${seconds}" "$@" <"${run_stdin:-/dev/null}"
     ) >"${run_dir}/change.out" 2>"${run_dir}/change.err" || run_rc=$?
   fi
@@ -172,6 +177,21 @@ run_change() { # <seconds> <command...>
     log_warn "exit ${run_rc}: ${run_said}"
   fi
   run_exit_if_stopped
+}
+
+# As the tool server does before a call: run_guard is empty, or a file and the sha1 that it must
+# still have.
+run_hold_guard() {
+  local sum=''
+  if [[ -z ${run_guard:-} ]]; then
+    return 0
+  fi
+  # shellcheck disable=SC2312 # a file that cannot be read has no sum
+  read -r sum _ < <(sha1sum <"${run_guard% *}") || :
+  if [[ ${sum} != "${run_guard##* }" ]]; then
+    printf 'linus: %s has changed since it was read: not begun\n' "${run_guard% *}" >&2
+    return 75
+  fi
 }
 
 # Descriptors 4 to 9 are locks of ours (lease.sh, slot.sh, address.sh, sweep.sh, egress.sh, image.sh,
@@ -227,9 +247,10 @@ run_start_plain() { # <tag> <seconds> <seconds from TERM to KILL> <command...>
     exec {run_ended}>"${run_dir}/${tag}.rc" # its name may be another's when the script has gone
     umask 022
     run_rc=0
+    run_hold_guard 2>"${run_dir}/${tag}.err" || run_rc=$?
     if [[ ${run_signals[${tag}]} == KILL ]]; then
       run_watch "$@"
-    else
+    elif ((run_rc == 0)); then
       timeout -k "${grace}" "${seconds}" "$@" <"${run_stdin:-/dev/null}" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" {run_ended}>&- &
       printf '%s' "$!" >"${run_dir}/${tag}.pid"
       wait "$!" || run_rc=$?
@@ -289,7 +310,7 @@ run_lives() { # <tag>
   if [[ -n ${tools_since[$1]:-} ]]; then
     tools_see "$1"
     if [[ ${tools_seen} == untaken ]]; then
-      run_stdin=${tools_call[6]} run_start_plain "$1" "${tools_call[4]}" "${tools_call[5]}" "${tools_call[@]:10+tools_call[9]}"
+      run_guard=${tools_call[8]} run_stdin=${tools_call[6]} run_start_plain "$1" "${tools_call[4]}" "${tools_call[5]}" "${tools_call[@]:10+tools_call[9]}"
     fi
     [[ ${tools_seen} != ended ]] # no return: in a trap it tells how things stood before that
   else

@@ -98,7 +98,7 @@ snapshot_revert() {
   if [[ ${dry_run} == no ]]; then
     egress_prepare "${vm_id}" # the roll-back may start it
   fi
-  power_change snapshot_is_back 900 qm rollback "${vm_id}" "${SNAPSHOT}"
+  retry_by=guard power_change snapshot_is_back 900 qm rollback "${vm_id}" "${SNAPSHOT}"
   if [[ ${retry_landed} != yes ]]; then
     result_fail vm "could not revert VM ${vm_id} on node '${probe_node}' to snapshot '${SNAPSHOT}': Proxmox answered: ${run_said:-nothing}" \
       "look at: qm config ${vm_id}, and the task log of node '${probe_node}'; the VM may be stopped"

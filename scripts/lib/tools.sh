@@ -103,12 +103,9 @@ tools_can() { # <command...>
 # Asks for a call, which says what it says in the files of its tag.
 tools_ask() { # <tag> <seconds> <seconds from TERM to KILL> <command...>; tools_asked: yes or no
   local -r tag=$1
-  local name guard=''
+  local name
   local -a names variables=()
   tools_asked=no
-  if [[ ${run_guarded:-} == guard && -n ${vm_digest:-} ]]; then
-    guard="${LINUS_PVE_DIR:-/etc/pve}/qemu-server/${vm_asked}.conf ${vm_digest}"
-  fi
   tools_number=$((tools_number + 1))
   compgen -e >"${run_dir}/exported" || return 0
   mapfile -t names <"${run_dir}/exported"
@@ -119,7 +116,7 @@ tools_ask() { # <tag> <seconds> <seconds from TERM to KILL> <command...>; tools_
   done
   stat_read "${BASHPID}"
   local -ra fields=("${BASHPID}" "${stat_start}" "${run_dir}/${tag}" "${run_bell}" "$2" "$3" "${run_stdin:-/dev/null}" "${PWD}"
-    "${guard}" "${#variables[@]}" "${variables[@]}" "${@:4}")
+    "${run_guard:-}" "${#variables[@]}" "${variables[@]}" "${@:4}")
   name=${BASHPID}.${tools_number}
   if { printf '%s\0' "$((${#fields[@]} + 1))" "${fields[@]}" >"${tools_dir}/spool/${name}"; } 2>/dev/null; then
     tools_requests[${tag}]=${name}

@@ -111,6 +111,28 @@ spoil_config() { # <id>: the VM's config can no longer be read
   ln -sf "$1.conf" "${LINUS_PVE_DIR}/qemu-server/$1.conf"
 }
 
+# Proxmox's tools by a process that has their modules, the lab's.
+start_tool_server() { # tool_server
+  local state=''
+  export LINUS_TOOL_SERVER=${scripts_dir}/proxmox/tool-server.pl PERL5LIB=${scripts_dir}/../internal/lab/pve/perl LINUS_DPKG_STATUS=${BATS_TEST_TMPDIR}/dpkg
+  echo '{}' >"${PVELAB_DIR}/lab.json"
+  mkdir -p "${PVELAB_DIR}/log"
+  : >"${LINUS_DPKG_STATUS}"
+  setsid perl "${LINUS_TOOL_SERVER}" "${LINUS_LOCK_DIR}/tool-server" 60 </dev/null >/dev/null 2>&1 3>&- &
+  until { read -r tool_server _ state _ <"${LINUS_LOCK_DIR}/tool-server/state"; } 2>/dev/null && [[ ${state} == ready ]]; do
+    command sleep 0.05
+  done
+}
+
+# The VM is somebody else's while a request waits for the tool server, which stands still until then.
+take_waiting() { # <verb> <id>
+  (
+    until grep -qsaF "$1" "${LINUS_LOCK_DIR}"/tool-server/spool/*; do :; done
+    sed -i -e 's/^#linus-job=/&0/' "${PVE_STUB}/vm/$2"
+    kill -CONT "${tool_server}"
+  ) 3>&- &
+}
+
 # What a config of the VM has become that a destroy left which did not come to its end.
 assert_destroyed_half() { # <id>
   [[ $(<"${PVE_STUB}/vm/$1") == 'lock: destroyed' ]] || fail "VM $1:" "$(<"${PVE_STUB}/vm/$1")"

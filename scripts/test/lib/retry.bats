@@ -97,6 +97,10 @@ count_tries() { # count
   vm_digest=0123
   retry_by=digest retry_change never 5 "${told[@]}" 2>/dev/null
   [[ $(<"${record}") == '--digest 0123' ]]
+  local LINUS_PVE_DIR=${BATS_TEST_TMPDIR} vm_asked=100
+  mkdir "${LINUS_PVE_DIR}/qemu-server"
+  : >"${LINUS_PVE_DIR}/qemu-server/100.conf"
+  vm_digest=da39a3ee5e6b4b0d3255bfef95601890afd80709 # of nothing
   retry_by=guard retry_change never 5 "${told[@]}" 2>/dev/null
   [[ -z $(<"${record}") ]]
   retry_change never 5 "${told[@]}" 2>/dev/null

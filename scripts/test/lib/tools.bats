@@ -270,6 +270,33 @@ calls() { # <count> <what>
   calls 1 "'stop'"
 }
 
+@test "nor does it where the server hangs and has not taken it, or the plain tool does it" {
+  serve
+  local LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/pve vm_asked=100 vm_digest run_guarded=guard
+  local -r conf=${LINUS_PVE_DIR}/qemu-server/100.conf
+  mkdir -p "${conf%/*}"
+  echo 'name: ours' >"${conf}"
+  vm_digest=$(sha1sum <"${conf}")
+  vm_digest=${vm_digest%% *}
+  kill -STOP "${server}"
+  tools_patience=1
+  (
+    until grep -qsaF stop "${LINUS_LOCK_DIR}"/tool-server/spool/*; do :; done
+    echo 'name: theirs' >"${conf}" # while its request waits
+  ) 3>&- &
+  run_change 5 qm stop 100
+  wait "$!"
+  [[ ${run_rc} -eq 75 && ${run_said} == *'has changed since it was read'* ]]
+  PROXMOX_TOOLS=plain tools_init
+  run_change 5 qm stop 100
+  [[ ${run_rc} -eq 75 && ${run_said} == *'has changed since it was read'* ]]
+  calls 0 "'stop'"
+  echo 'name: ours' >"${conf}"
+  run_change 5 qm stop 100
+  [[ ${run_rc} -eq 0 && -z ${run_out} ]]
+  calls 1 "'stop'"
+}
+
 # What has its ID and name may be somebody else's by then.
 @test "where the asker and its directory have gone, how a call ended is written nowhere" {
   serve

@@ -605,35 +605,23 @@ task_of() { # <type> <VM ID> <added to the start of the process>
 }
 
 @test "a VM that changes hands between its proof and its stop, or its destroy, is not touched where the tool server does it" {
-  local verb server state
-  local -x LINUS_TOOL_SERVER=${scripts_dir}/proxmox/tool-server.pl PERL5LIB=${scripts_dir}/../internal/lab/pve/perl LINUS_DPKG_STATUS=${BATS_TEST_TMPDIR}/dpkg
-  echo '{}' >"${PVELAB_DIR}/lab.json"
-  mkdir -p "${PVELAB_DIR}/log"
-  : >"${LINUS_DPKG_STATUS}"
-  setsid perl "${LINUS_TOOL_SERVER}" "${LINUS_LOCK_DIR}/tool-server" 60 </dev/null >/dev/null 2>&1 3>&- &
-  until { read -r server _ state _ <"${LINUS_LOCK_DIR}/tool-server/state"; } 2>/dev/null && [[ ${state} == ready ]]; do
-    sleep 0.05
-  done
+  local verb
+  start_tool_server
   for verb in stop destroy; do
     add_our_vm 205
     [[ ${verb} == stop ]] || printf 'stopped\n' >"${PVE_STUB}/status/205"
     : >"${PVE_STUB}/calls"
     if [[ ${verb} == stop ]]; then
-      kill -STOP "${server}"
+      kill -STOP "${tool_server}"
     else
-      hook after-stop "kill -STOP ${server}" # before the request to destroy can be taken
+      hook after-stop "kill -STOP ${tool_server}" # before the request to destroy can be taken
     fi
-    (
-      # While its request waits, it is given to somebody else.
-      until grep -qsaF "${verb}" "${LINUS_LOCK_DIR}"/tool-server/spool/*; do :; done
-      sed -i -e 's/^#linus-job=/&0/' "${PVE_STUB}/vm/205"
-      kill -CONT "${server}"
-    ) 3>&- &
+    take_waiting "${verb}" 205
     VM_ID=205 run_script destroy-vm
     wait "$!"
     assert_status 5
     refute_called "qm ${verb} 205.*"
     [[ -e ${PVE_STUB}/vm/205 ]] || fail 'it was destroyed'
   done
-  kill -KILL "${server}"
+  kill -KILL "${tool_server}"
 }

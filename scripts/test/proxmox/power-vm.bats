@@ -537,6 +537,29 @@ power() { # <action> [<argument...>]
   done
 }
 
+@test "a VM that changes hands between its proof and what it loses something by is not touched where the tool server does it" {
+  local action verb
+  start_tool_server
+  mkdir -p "${PVE_STUB}/snapshots/250"
+  for action in stop shutdown suspend revert; do
+    verb=${action/revert/rollback}
+    add_our_vm 250 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0'
+    if [[ ${action} == revert ]]; then
+      cp "${PVE_STUB}/vm/250" "${PVE_STUB}/snapshots/250/first"
+      hook after-get "[[ \$* != */snapshot* ]] || kill -STOP ${tool_server}"
+    else
+      kill -STOP "${tool_server}"
+    fi
+    take_waiting "${verb}" 250
+    SNAPSHOT=first power "${action}"
+    wait "$!"
+    assert_status 5
+    assert_says "refused to ${action} VM 250 on node 'pve': its description does not carry"
+    refute_called "qm ${verb} 250.*"
+  done
+  kill -KILL "${tool_server}"
+}
+
 @test "a snapshot that is whole by the time is not removed as the rest of a killed one" {
   mkdir -p "${PVE_STUB}/snapshots/250"
   echo 'snapstate: prepare' >"${PVE_STUB}/snapshots/250/first"
