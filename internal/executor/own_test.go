@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"linus/internal/executor"
+	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/store"
+	"linus/internal/vm"
 )
 
 // failingStore fails, as a store does whose disk is full or which has no descriptors.
@@ -78,6 +80,81 @@ func ownRig(t *testing.T, what string) (r *rig, broken *atomic.Bool) {
 	}
 	r.restart()
 	return r, broken
+}
+
+func (s failingStore) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
+	if s.broken.Load() {
+		return vm.VM{}, errBroken
+	}
+	return s.Store.UpdateVM(ctx, id, change)
+}
+
+// breaking is a guest that a job cannot be put into, once, and from then on a store is broken.
+type breaking struct {
+	executor.Runner
+	broken *atomic.Bool
+	once   atomic.Bool
+}
+
+func (g *breaking) Push(ctx context.Context, j job.Job, p job.Payload) error {
+	if g.once.CompareAndSwap(false, true) {
+		g.broken.Store(true)
+		return &job.HostError{Op: "put the job into VM", Class: job.HostVM, Text: "No space left on device"}
+	}
+	return g.Runner.Push(ctx, j, p)
+}
+
+// A store that fails as a pool's VM is given back does not decide the job: it is held up.
+func TestPool_AVMIsGivenBackThoughTheStoreFailsMeanwhile(t *testing.T) {
+	r, broken := newRig(t, 1), &atomic.Bool{}
+	r.stop()
+	r.opts.Runner = &breaking{Runner: r.fake, broken: broken}
+	r.vms.Store, r.vms.PoolInterval = failingStore{r.store, broken}, time.Hour
+	r.restart()
+	r.newPool(1)
+	r.behave(paused(providertest.Behaviour{Task: task(providertest.Task{})}), true)
+	id := r.submit()
+	held := r.until(id, func(j job.Job) bool { return j.Outcome != nil || strings.Contains(j.Progress, "too many open files") })
+	broken.Store(false)
+	if j := r.wait(id); held.Outcome != nil || j.Status != job.Success || j.VM.Source != vm.Cold || len(r.warnings(id, "did not answer and is not used")) != 1 {
+		t.Errorf("then %+v; %+v, VM %+v", held.Outcome, j.Outcome, j.VM)
+	}
+	r.removePool()
+	r.noLeaks()
+}
+
+// deafGuest answers nobody: this machine has no descriptors for a connection.
+type deafGuest struct {
+	fleet.Guest
+	broken *atomic.Bool
+}
+
+func (g deafGuest) Ping(ctx context.Context, j job.Job) error {
+	if g.broken.Load() {
+		return &job.HostError{Op: "ask VM 100", Class: job.HostUnreachable, Text: "socket: too many open files", Own: true}
+	}
+	return g.Guest.Ping(ctx, j)
+}
+
+// A pool's VM that this engine cannot ask is not given up for that.
+func TestPool_AFaultOfTheEnginesOwnLosesNoMember(t *testing.T) {
+	r, broken := newRig(t, 1), &atomic.Bool{}
+	r.stop()
+	r.vms.Guest, r.vms.PoolInterval = deafGuest{r.fake, broken}, time.Hour
+	r.restart()
+	r.newPool(1)
+	r.behave(paused(providertest.Behaviour{Task: task(providertest.Task{})}), true)
+	broken.Store(true)
+	id := r.submit()
+	r.until(id, func(j job.Job) bool {
+		return j.Outcome != nil || strings.Contains(j.Progress, "too many open files") || j.VM != nil && j.VM.Source == vm.Cold
+	})
+	broken.Store(false)
+	if j := r.wait(id); j.Status != job.Success || j.VM.Source != vm.FromPool {
+		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
+	}
+	r.removePool()
+	r.noLeaks()
 }
 
 // What fails of the engine's own says nothing of the task: when it has passed, the job

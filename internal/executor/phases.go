@@ -180,11 +180,22 @@ func (e *Executor) failed(ctx context.Context, r *run, p phase, err error) (chan
 		return nil, ending // a cancel has decided it
 	}
 	e.o.Log.Warn("job ends early", "job_id", r.id, "err", err)
-	j, _ := e.o.Jobs.Job(ctx, r.id) // one that cannot be read has no VM to be looked at
-	if !job.IsEngineFault(err) {
-		if back := e.o.Fleet.GiveBack(ctx, j, err); back != nil {
-			return back, life
+	var j job.Job // one that cannot be read has no VM to be looked at
+	var back change
+	own := e.retryEngineFaults(ctx, r, func() (own error) {
+		if j, own = e.o.Jobs.Job(ctx, r.id); own == nil && !job.IsEngineFault(err) {
+			back, own = e.o.Fleet.GiveBack(ctx, j, err)
 		}
+		return own
+	})
+	switch {
+	case ctx.Err() != nil:
+		return nil, ending
+	case own != nil:
+		e.o.Log.Error("give a pool's VM back failed", "job_id", r.id, "err", own)
+		err = errors.Join(err, own)
+	case back != nil:
+		return back, life
 	}
 	reason := p.reason
 	switch down := new(downError); {

@@ -170,7 +170,7 @@ type holding interface {
 	Acquire(ctx context.Context, j job.Job) (job.Job, error)
 	// GiveBack takes a pool's VM that has failed it from a job whose task has not begun, when
 	// the change is stored; nil: it does not.
-	GiveBack(ctx context.Context, j job.Job, cause error) change
+	GiveBack(ctx context.Context, j job.Job, cause error) (change, error)
 	// PutBack unmounts the volumes of a job whose VM goes, and takes them off. What fails is told,
 	// and done again before the VM is destroyed.
 	PutBack(ctx context.Context, j job.Job) (told []job.Event)

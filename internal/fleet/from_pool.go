@@ -37,6 +37,9 @@ func (f *Fleet) pooled(ctx context.Context, a *acquisition) (has bool, err error
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}
+		if job.IsEngineFault(err) {
+			return false, err
+		}
 		without, err := f.giveBack(ctx, a.job, err)
 		if err == nil {
 			a.job, err = f.updateJob(ctx, a.job.ID, without)
@@ -154,11 +157,11 @@ func (f *Fleet) awaken(ctx context.Context, j *job.Job) error {
 func (f *Fleet) giveBack(ctx context.Context, j job.Job, cause error) (without func(*job.Job) ([]job.Event, error), err error) {
 	v := *j.VM
 	f.o.Log.Warn("a pool's VM did not answer the job that claimed it", "job_id", j.ID, "vm_id", v.ID, "maker", v.Job, "err", cause)
-	f.o.Changes.Add(job.PoolEvent{Pool: v.OfPool(), Kind: job.PoolFell, Job: j.ID, VM: v, Detail: cause.Error()})
 	f.o.Guest.Forget(j)
 	if err := f.doom(ctx, v.Job, vm.MemberClaimed, "it did not answer the job that claimed it: "+cause.Error()); err != nil {
 		return nil, err
 	}
+	f.o.Changes.Add(job.PoolEvent{Pool: v.OfPool(), Kind: job.PoolFell, Job: j.ID, VM: v, Detail: cause.Error()})
 	text := fmt.Sprintf("VM %d did not answer and is not used: %v", v.ID, cause)
 	return func(j *job.Job) ([]job.Event, error) {
 		if j.VM == nil || j.VM.Job != v.Job || !j.StartedAt.IsZero() {
@@ -171,13 +174,9 @@ func (f *Fleet) giveBack(ctx context.Context, j job.Job, cause error) (without f
 
 // GiveBack takes a pool's VM, which has failed it before its task began, from a job: when the
 // change is stored, which may go on with a new one. Nil: it does not.
-func (f *Fleet) GiveBack(ctx context.Context, j job.Job, cause error) func(*job.Job) ([]job.Event, error) {
+func (f *Fleet) GiveBack(ctx context.Context, j job.Job, cause error) (func(*job.Job) ([]job.Event, error), error) {
 	if !j.Claims() || !j.StartedAt.IsZero() || j.Outcome != nil {
-		return nil
+		return nil, nil
 	}
-	without, err := f.giveBack(ctx, j, cause)
-	if err != nil {
-		f.o.Log.Error("give a pool's VM back failed", "job_id", j.ID, "err", err)
-	}
-	return without
+	return f.giveBack(ctx, j, cause)
 }
