@@ -70,7 +70,7 @@ type Config struct {
 	E2BInsecure bool   `envconfig:"E2B_INSECURE" of:"process" default:"false" desc:"true: E2B_ADDR may be another address than this machine's loopback without HTTP_TLS_CERT, as a proxy in front of it encrypts."`
 
 	E2BDomain      string `envconfig:"E2B_DOMAIN" of:"process" desc:"Domain (sandboxes.example, or with a port) whose host names lead to E2B_ADDR: ports of sandboxes are at PORT-ID.DOMAIN, for whoever has the sandbox's token. Empty: they have no names."`
-	E2BPublicPorts bool   `envconfig:"E2B_PUBLIC_PORTS" of:"process" default:"false" desc:"true: ports of a sandbox that is created with network.allowPublicTraffic need no token."`
+	E2BPublicPorts string `envconfig:"E2B_PUBLIC_PORTS" of:"process" default:"false" desc:"Which sandboxes have ports that need no token: none (false), those created with network.allowPublicTraffic (true), or all that are not created with allowPublicTraffic: false, as E2B's (all)."`
 
 	HTTPTLSCert   string `envconfig:"HTTP_TLS_CERT" of:"process" kind:"path" desc:"PEM file with this server's certificate, followed by those between it and its root, for HTTPS at HTTP_ADDR. Read again when it changes. Empty: plain HTTP."`
 	HTTPTLSKey    string `envconfig:"HTTP_TLS_KEY" of:"process" kind:"path" desc:"PEM file with the key of HTTP_TLS_CERT, which only its owner and group can read."`

@@ -139,6 +139,7 @@ func TestLoad_BadValueStopsTheStartWithNameProblemAndRule(t *testing.T) {
 		{"sandboxes though commands are limited", map[string]string{"E2B_ADDR": "127.0.0.1:8767", "ALLOWED_COMMANDS": "git"}, []string{"E2B_ADDR", "ALLOWED_COMMANDS"}},
 		{"sandboxes at a path", map[string]string{"E2B_URL": "https://linus.example/e2b"}, []string{"E2B_URL"}},
 		{"ports of sandboxes below no domain", map[string]string{"E2B_DOMAIN": "*.boxes.example"}, []string{"E2B_DOMAIN", "sandboxes.example"}},
+		{"ports of some sandboxes", map[string]string{"E2B_PUBLIC_PORTS": "some"}, []string{"E2B_PUBLIC_PORTS", "all"}},
 		{"ports of sandboxes at no port", map[string]string{"E2B_DOMAIN": "boxes.example:0"}, []string{"E2B_DOMAIN", ":PORT"}},
 		{"ports of sandboxes above this server", map[string]string{"E2B_DOMAIN": "example.org:8767", "HTTP_HOSTS": "linus.example.org"}, []string{"E2B_DOMAIN", "cookies"}},
 		{"HTTP address without a port", map[string]string{"HTTP_ADDR": "127.0.0.1"}, []string{"HTTP_ADDR", "127.0.0.1:8766"}},

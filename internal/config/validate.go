@@ -81,6 +81,7 @@ func (c Config) rules() []rule {
 		{"E2B_ADDR", c.E2BAddr, c.E2BAddr == "" || c.AllowedCommands == "", "ALLOWED_COMMANDS is set, and sandboxes run any command: unset one of them"},
 		{"E2B_URL", c.E2BURL, c.E2BURL == "" || isOrigin(c.E2BURL), "give https://HOST or https://HOST:PORT: lower case, no path, not the scheme's own port"},
 		{"E2B_DOMAIN", c.E2BDomain, c.E2BDomain == "" || isDomain(c.E2BDomain), "give a domain in lower case, as in sandboxes.example, with :PORT if clients need that"},
+		{"E2B_PUBLIC_PORTS", c.E2BPublicPorts, c.E2BPublicPorts == "all" || isBool(c.E2BPublicPorts), "use one of: false, true, all"},
 		{"E2B_DOMAIN", c.E2BDomain, !c.namedBelow(hostOf(c.E2BDomain)), "give a domain of its own, which neither HTTP_URL nor a name in HTTP_HOSTS is or is below: pages of VMs set cookies for it"},
 		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || isToken(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
 		{"HTTP_HOSTS", c.HTTPHosts, !slices.ContainsFunc(words(c.HTTPHosts), func(s string) bool { return !isHost(s) }), "give host names without port, separated by spaces or commas"},
@@ -126,6 +127,19 @@ func (c Config) rules() []rule {
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", c.TraceEndpoint, c.TraceEndpoint == "" || isURL(c.TraceEndpoint), "give http://HOST:4318 or https://HOST, without query and credentials"},
 		{"LINUS_LOG_FORMAT", c.LogFormat, c.LogFormat == "text" || c.LogFormat == "json", "use one of: text, json"},
 	}
+}
+
+// PublicPorts says whether ports of sandboxes may be public, and whether they are where their client
+// does not say.
+func (c Config) PublicPorts() (allowed, standard bool) {
+	allowed, _ = strconv.ParseBool(c.E2BPublicPorts)
+	standard = c.E2BPublicPorts == "all"
+	return allowed || standard, standard
+}
+
+func isBool(text string) bool {
+	_, err := strconv.ParseBool(text)
+	return err == nil
 }
 
 // EgressNames splits DEFAULT_EGRESS_NAMES.

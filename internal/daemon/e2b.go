@@ -43,6 +43,7 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 		return nil, err
 	}
 	templates := auditedTemplates{e.backend.Templates, e.watch.audit, o}
+	public, publicFirst := c.PublicPorts()
 	var uploads e2b.Uploads
 	if c.DatabaseURL.Reveal() != "" {
 		uploads = e.store
@@ -67,7 +68,7 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 		Entered: func(v vm.VM) {
 			e.watch.observe(job.Entered{VM: v, How: "as a sandbox", By: job.Caller{Client: "e2b", Principal: cmp.Or(v.OwnedBy(), job.OperatorName)}})
 		},
-		Domain: c.E2BDomain, PublicPorts: c.E2BPublicPorts, Secure: settings != nil || c.E2BInsecure,
+		Domain: c.E2BDomain, PublicPorts: public, PublicFirst: publicFirst, Secure: settings != nil || c.E2BInsecure,
 		Files: filepath.Join(c.StateDir, "e2b-files"), Secret: secret, Defaults: defaultsOf(c), TLS: settings, Log: log,
 	})
 	if err != nil {

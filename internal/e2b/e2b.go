@@ -84,10 +84,12 @@ type Options struct {
 	// Entered is told that a sandbox is used by its token, once while it is. nil: nobody is.
 	Entered func(v vm.VM)
 	// Domain, with a port if clients need one, is below which ports of sandboxes have hosts; empty:
-	// they have none. PublicPorts: those of sandboxes that are asked for so need no token.
+	// they have none. PublicPorts: those of sandboxes that are asked for so need no token;
+	// PublicFirst: those of all that are not asked for otherwise.
 	// Secure: clients come by HTTPS.
 	Domain      string
 	PublicPorts bool
+	PublicFirst bool
 	Secure      bool
 	Files       string // the directory for what builds of templates copy, without Uploads
 	Secret      []byte // from which the sandboxes' access tokens are made

@@ -20,7 +20,7 @@ type network struct {
 	Deny   []string       `json:"denyOut"`
 	Rules  map[string]any `json:"rules"`
 	Proxy  map[string]any `json:"egressProxy"`
-	Public bool           `json:"allowPublicTraffic"` // to whoever has no token, too
+	Public *bool          `json:"allowPublicTraffic"` // to whoever has no token, too
 	Mask   string         `json:"maskRequestHost"`
 
 	Internet *bool `json:"allow_internet_access"` // where one is changed
@@ -29,6 +29,10 @@ type network struct {
 const (
 	everything  = "0.0.0.0/0"
 	everything6 = "::/0"
+
+	portMark  = "${PORT}" // in a mask: the port's number
+	maxHost   = 255
+	hostChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]"
 )
 
 // egress returns the network of a VM that may connect to where a client says. internet false is as
@@ -42,8 +46,8 @@ func (n *network) egress(internet *bool) (out vm.Network, err error) {
 		return out, invalid("network.rules", "requests of sandboxes are not changed on their way", "leave it out; a job's credentials are what linus has for that: linus help credentials")
 	case n.Proxy != nil:
 		return out, invalid("network.egressProxy", "sandboxes connect through no proxy", "leave it out, and set a proxy in the sandbox's environment")
-	case n.Mask != "":
-		return out, invalid("network.maskRequestHost", "ports of sandboxes are served as localhost there", "leave it out")
+	case len(n.Mask) > maxHost || strings.Trim(strings.ReplaceAll(n.Mask, portMark, ""), hostChars) != "":
+		return out, invalid("network.maskRequestHost", fmt.Sprintf("%.100q is not a host", n.Mask), "give one such as app.example:${PORT}")
 	}
 	denied := internet != nil && !*internet || slices.Contains(n.Deny, everything)
 	names := false
@@ -127,6 +131,9 @@ func (s *server) setNetwork(w http.ResponseWriter, r *http.Request, v vm.VM) err
 		return err
 	}
 	to, err := n.egress(n.Internet)
+	if err == nil && n.Mask != "" {
+		err = invalid("network.maskRequestHost", "is for good", "create the sandbox with it")
+	}
 	if err != nil {
 		return err
 	}
@@ -162,5 +169,11 @@ func (s *server) setNetwork(w http.ResponseWriter, r *http.Request, v vm.VM) err
 	return nil
 }
 
-// public reports whether whoever knows a port's host may reach it.
-func (n *network) public() bool { return n != nil && n.Public }
+// public reports whether whoever knows a port's host is to reach it, where a client does not say as
+// is the standard.
+func (n *network) public(standard bool) bool {
+	if n == nil || n.Public == nil {
+		return standard
+	}
+	return *n.Public
+}

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"errors"
@@ -107,15 +108,16 @@ func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) {
 		}
 		defer leave()
 	}
+	shown := strings.ReplaceAll(cmp.Or(v.Sandbox().Host, "localhost:"+portMark), portMark, p.text())
 	s.pass(w, r, v, httputil.ReverseProxy{
-		Rewrite: func(out *httputil.ProxyRequest) { s.toPage(out, p) },
+		Rewrite: func(out *httputil.ProxyRequest) { s.toPage(out, p, shown) },
 		ModifyResponse: func(resp *http.Response) error {
 			if p.named {
 				return fromVM(resp)
 			}
 			w.Header().Del("X-Content-Type-Options") // these are the page's to say
 			w.Header().Del("Cache-Control")
-			if to, err := url.Parse(resp.Header.Get("Location")); err == nil && (to.Host == "localhost:"+p.text() || to.Host == "127.0.0.1:"+p.text()) {
+			if to, err := url.Parse(resp.Header.Get("Location")); err == nil && (to.Host == shown || to.Host == "localhost:"+p.text() || to.Host == "127.0.0.1:"+p.text()) {
 				to.Scheme, to.Host, to.User, to.Path = "", "", nil, "/"+strings.TrimLeft(to.Path, "/\\")
 				to.RawPath = ""
 				resp.Header.Set("Location", to.String())
@@ -282,9 +284,9 @@ func isUpgrade(h http.Header) bool { return strings.EqualFold(h.Get("Upgrade"), 
 
 // toPage makes a request the one that the VM gets: as if it were made there, without what is this
 // server's.
-func (s *server) toPage(out *httputil.ProxyRequest, p port) {
-	local, h := "localhost:"+p.text(), out.Out.Header
-	out.Out.URL.Scheme, out.Out.URL.Host, out.Out.Host = "http", local, local
+func (s *server) toPage(out *httputil.ProxyRequest, p port, shown string) {
+	h := out.Out.Header
+	out.Out.URL.Scheme, out.Out.URL.Host, out.Out.Host = "http", "localhost:"+p.text(), shown
 	out.Out.URL.RawQuery = out.In.URL.RawQuery
 	_ = dropToken(out.Out.URL)
 	out.SetXForwarded()
@@ -304,7 +306,7 @@ func (s *server) toPage(out *httputil.ProxyRequest, p port) {
 		}
 	}
 	if u, err := url.Parse(h.Get("Origin")); err == nil && u.Host != "" && strings.EqualFold(u.Host, out.In.Host) {
-		h.Set("Origin", "http://"+local)
+		h.Set("Origin", "http://"+shown)
 	}
 	s.host(p).To(h)
 }

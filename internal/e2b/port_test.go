@@ -271,6 +271,46 @@ func TestPort_IsPublicIfBothSaySo(t *testing.T) {
 	}
 }
 
+// As E2B's are.
+func TestPort_IsPublicUnlessItSaysNotWhereAllAre(t *testing.T) {
+	l := portLab(t, true, show)
+	l.PublicFirst = true
+	for body, want := range map[string]int{`{"templateID":"base"}`: 200, `{"templateID":"base","network":{}}`: 200, `{"templateID":"base","network":{"allowPublicTraffic":false}}`: 403} {
+		if code, _, text := l.visit(t, "3000-"+l.create(t, "e2b_aa", body).ID+".boxes.example", "/"); code != want {
+			t.Errorf("%s: %d %s, want %d", body, code, text, want)
+		}
+	}
+	l.Domain = "" // and none has a name
+	l.create(t, "e2b_aa", `{"templateID":"base"}`)
+}
+
+// The program at a port sees the host that its sandbox was created with.
+func TestPort_SeesTheHostThatIsAsked(t *testing.T) {
+	l := portLab(t, false, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/away" {
+			http.Redirect(w, r, "http://"+r.Host+"/there", http.StatusFound)
+			return
+		}
+		show(w, r)
+	})
+	made := l.create(t, "e2b_aa", `{"templateID":"base","network":{"maskRequestHost":"app.example:${PORT}"}}`)
+	host := "3000-" + made.ID + "." + made.Domain
+	if code, _, text := l.visit(t, host, "/a", "X-Access-Token", made.Token, "Origin", "https://"+host); code != http.StatusOK || !strings.HasPrefix(text, "GET app.example:3000 /a ") || !strings.Contains(text, "Origin:[http://app.example:3000]") {
+		t.Errorf("%d %s", code, text)
+	}
+	if code, header, _ := l.visit(t, host, "/away", "X-Access-Token", made.Token); code != http.StatusFound || header.Get("Location") != "/there" {
+		t.Errorf("it leads to %d %q", code, header.Get("Location"))
+	}
+	for _, mask := range []string{"a b", "a/b", `a\r\nX: y`, strings.Repeat("a", 256)} {
+		if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes", `{"templateID":"base","network":{"maskRequestHost":"`+mask+`"}}`); code != http.StatusBadRequest || !strings.Contains(text, "network.maskRequestHost") {
+			t.Errorf("%.20q: %d %s", mask, code, text)
+		}
+	}
+	if code, _, text := l.ask(t, "e2b_aa", http.MethodPut, "/sandboxes/"+made.ID+"/network", `{"maskRequestHost":"b.example"}`); code != http.StatusBadRequest || !strings.Contains(text, "network.maskRequestHost") {
+		t.Errorf("afterwards: %d %s", code, text)
+	}
+}
+
 func TestPort_OutlastsWhatItAnswersAndCarriesWebSockets(t *testing.T) {
 	l := portLab(t, false, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -172,7 +172,7 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if a.Network.public() && (!s.PublicPorts || s.Domain == "") {
+	if a.Network.public(false) && (!s.PublicPorts || s.Domain == "") {
 		return invalid("network.allowPublicTraffic", "ports of sandboxes are not public here", "leave it out, and send the sandbox's trafficAccessToken; E2B_DOMAIN and E2B_PUBLIC_PORTS allow it")
 	}
 	if !s.mayUse(r.Context()) {
@@ -181,7 +181,10 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 	if a.AutoPause {
 		m.AtEnd = vm.EndSuspend
 	}
-	of := vm.Sandbox{Metadata: a.Metadata, Env: slices.Sorted(maps.Keys(a.Env)), Public: a.Network.public(), Forgets: a.forgets()}
+	of := vm.Sandbox{Metadata: a.Metadata, Env: slices.Sorted(maps.Keys(a.Env)), Public: a.Network.public(s.PublicFirst), Forgets: a.forgets()}
+	if a.Network != nil {
+		of.Host = a.Network.Mask
+	}
 	if a.AutoResume.Enabled {
 		of.Wakes = max(seconds, leastWake)
 	}
