@@ -183,7 +183,9 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 			rows := make([]row, 0, len(chosen))
 			var lines []string
 			var failed error
+			dirs := map[string]bool{}
 			for _, f := range chosen {
+				dirs[path.Dir(f.Path)] = true
 				named := slices.ContainsFunc(args[1:], func(p string) bool { return cleanPath(p) == f.Path })
 				if err := fetch(ctx, e, args[0], f.Path, intake.Into{Root: root, Replace: force, Any: force || named}, f.Path); err != nil {
 					failed = errors.Join(failed, err)
@@ -192,6 +194,7 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 				rows = append(rows, row{f, filepath.Join(dir, f.Path)})
 				lines = append(lines, oneLine(filepath.Join(dir, f.Path), 300))
 			}
+			a.noteLeft(root, dir, dirs)
 			if len(chosen) == 0 {
 				a.note("no artifacts")
 			}

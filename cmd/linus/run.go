@@ -107,6 +107,12 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 		return err
 	}
 	defer done()
+	if err := t.Unfinished(); err != nil {
+		if f.apply {
+			return asUsage(err)
+		}
+		a.note("%v", err)
+	}
 	if f.to = t.Root; f.repository != "" {
 		f.to = "."
 	}

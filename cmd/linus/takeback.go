@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -193,6 +194,7 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 		return err
 	}
 	defer root.Close() //nolint:errcheck // nothing is written through it
+	dirs := map[string]bool{}
 	for _, name := range f.pull {
 		from := r.pulled(path.Join(t.Sub, filepath.ToSlash(name)))
 		isPart := func(of string) bool { return of == from || strings.HasPrefix(of, from+"/") }
@@ -202,7 +204,7 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 			if !isPart(file.Path) || !ok {
 				continue
 			}
-			found = true
+			found, dirs[path.Dir(to)] = true, true
 			into := intake.Into{Root: root, Replace: f.force, Any: f.force || file.Path == from}
 			if err := fetch(ctx, s, j.ID, file.Path, into, to); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("not pulled: %w", err))
@@ -224,7 +226,17 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 			failed = errors.Join(failed, fmt.Errorf("not pulled: %s: it was not asked for when the run began", name))
 		}
 	}
+	a.noteLeft(root, f.below, dirs)
 	return failed
+}
+
+// noteLeft names what was left where files were just written, by one that was killed as it wrote some.
+func (a *app) noteLeft(root *os.Root, below string, dirs map[string]bool) {
+	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+		for _, left := range intake.Left(root, dir, false) {
+			a.note("%s is half a file, of a linus that was killed, if none is at work there: remove it", path.Join(below, left))
+		}
+	}
 }
 
 // changesOf returns what a run's command has changed of the tree.

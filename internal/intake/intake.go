@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"unicode"
@@ -56,6 +57,21 @@ func (i Into) File(name string, mode fs.FileMode, fill func(*os.File) error) err
 		return i.Root.Rename(part, at)
 	}
 	return i.Root.Link(part, at) // never replaces a file created meanwhile
+}
+
+// temporary is the name of what is written here until it is all there.
+var temporary = lazyregexp.New(`^\.linus-[A-Z2-7]{26}$`)
+
+// Left returns what of that there is in a directory, files or directories: who wrote it was killed,
+// or is at work.
+func Left(root *os.Root, dir string, dirs bool) (names []string) {
+	entries, _ := fs.ReadDir(root.FS(), filepath.ToSlash(dir)) // one that cannot be read has none to be told of
+	for _, e := range entries {
+		if e.IsDir() == dirs && temporary.MatchString(e.Name()) {
+			names = append(names, path.Join(filepath.ToSlash(dir), e.Name()))
+		}
+	}
+	return names
 }
 
 // Link makes a symbolic link. That it does not lead out is the caller's to know.

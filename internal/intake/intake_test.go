@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -116,6 +117,22 @@ func TestInto_ReplacesAndWritesAnyIfTold(t *testing.T) {
 	}
 	if made, err := i.Dir("d/e"); made || err != nil {
 		t.Errorf("the same again: %v, %v", made, err)
+	}
+}
+
+// What File leaves that is killed is found by its name, and nothing else.
+func TestLeft(t *testing.T) {
+	dir, i := into(t)
+	var part string
+	err := i.File("d/new", 0o600, func(f *os.File) error {
+		part = "d/" + filepath.Base(f.Name())
+		return errors.Join(os.WriteFile(filepath.Join(dir, "d", ".linus-mine"), nil, 0o600), os.Mkdir(filepath.Join(dir, "d", ".linus-ABCDEFGHIJKLMNOPQRSTUVWXYZ"), 0o700), os.WriteFile(filepath.Join(dir, part+"x"), nil, 0o600), os.Link(filepath.Join(dir, part), filepath.Join(dir, "kept")))
+	})
+	if err != nil || len(Left(i.Root, "d", false)) != 0 || !slices.Equal(Left(i.Root, "d", true), []string{"d/.linus-ABCDEFGHIJKLMNOPQRSTUVWXYZ"}) || Left(i.Root, "none", false) != nil {
+		t.Errorf("%v; %q, %q", err, Left(i.Root, "d", false), Left(i.Root, "d", true))
+	}
+	if err := os.Rename(filepath.Join(dir, "kept"), filepath.Join(dir, part)); err != nil || !slices.Equal(Left(i.Root, "d", false), []string{part}) {
+		t.Errorf("%v; %q", err, Left(i.Root, "d", false))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"linus/internal/intake"
 )
@@ -27,7 +28,7 @@ func (t Tree) Apply(changes []Change, keep string, started bool) (made []Change,
 		return nil, err
 	}
 	defer root.Close() //nolint:errcheck // only a handle
-	var problems error
+	problems := unfinished(root)
 	for _, c := range changes {
 		here, err := state(intake.Into{Root: root, Any: started || c.After == nil}, c, changes)
 		switch {
@@ -62,6 +63,33 @@ func (t Tree) Apply(changes []Change, keep string, started bool) (made []Change,
 		err = fmt.Errorf("what was replaced or removed is in %s: %w", next, err)
 	}
 	return made, err
+}
+
+// Unfinished returns an error if an Apply was killed in the middle, which says where the files are
+// that it had taken away.
+func (t Tree) Unfinished() error {
+	root, err := os.OpenRoot(t.Root)
+	if err != nil {
+		return err
+	}
+	defer root.Close() //nolint:errcheck // only a handle
+	return unfinished(root)
+}
+
+// stageTime is how long an Apply may take until it moves the first file.
+const stageTime = time.Hour
+
+func unfinished(root *os.Root) (err error) {
+	for _, stage := range intake.Left(root, ".", true) {
+		if _, none := root.Lstat(filepath.Join(stage, "old")); none == nil {
+			stage = filepath.Join(root.Name(), stage)
+			err = errors.Join(err, fmt.Errorf("an --apply was killed in the middle here, if it is not at work: what it had taken away is in %s; bring that back (cp -a %s/. %s), then remove %s",
+				filepath.Join(stage, "old"), filepath.Join(stage, "old"), root.Name(), stage))
+		} else if info, gone := root.Lstat(stage); gone == nil && time.Since(info.ModTime()) > stageTime {
+			_ = errors.Join(root.RemoveAll(filepath.Join(stage, "new")), root.Remove(stage)) // nothing of anybody's is in it
+		}
+	}
+	return err
 }
 
 // keepBefore copies what changes replace and remove to a directory.
@@ -108,13 +136,13 @@ func writing(data []byte) func(*os.File) error {
 // swap puts files in the place of others, and back if it cannot go on.
 type swap struct {
 	root  *os.Root
-	stage string // a directory where all new files are written before the first is moved, and the old ones go
+	stage string // a directory where all new files are written before the first is moved, and the old ones go, by their names
 	moved [][2]string
 	stuck bool // what was here is in the stage alone: something else has its place by now
 }
 
 func (w *swap) run(changes []Change) (err error) {
-	at := func(dir string, i int) string { return path.Join(w.stage, dir, strconv.Itoa(i)) }
+	fresh := func(i int) string { return path.Join(w.stage, "new", strconv.Itoa(i)) }
 	for i, c := range changes {
 		if c.After == nil {
 			continue
@@ -123,7 +151,7 @@ func (w *swap) run(changes []Change) (err error) {
 		if c.After.Exec {
 			mode |= mode >> 2 & 0o111 // for who may read it
 		}
-		if err := (intake.Into{Root: w.root, Any: true}).File(at("new", i), mode, writing(c.After.Data)); err != nil {
+		if err := (intake.Into{Root: w.root, Any: true}).File(fresh(i), mode, writing(c.After.Data)); err != nil {
 			return fmt.Errorf("write %s: %w", c.Name, err)
 		}
 	}
@@ -139,15 +167,16 @@ func (w *swap) run(changes []Change) (err error) {
 			w.prune(moved[1])
 		}
 	}()
-	for i, c := range changes {
+	for _, c := range changes {
 		if c.Before == nil {
 			continue
 		}
-		if err := w.move(c.Name, at("old", i)); err != nil {
+		old := path.Join(w.stage, "old", c.Name)
+		if err := w.move(c.Name, old); err != nil {
 			return err
 		}
 		// Somebody may have changed it since it was compared.
-		if was, err := stateOf(w.root, at("old", i)); err != nil || !was.equal(c.Before) {
+		if was, err := stateOf(w.root, old); err != nil || !was.equal(c.Before) {
 			return errors.Join(err, fmt.Errorf("%s: has changed here since it was sent", c.Name))
 		}
 		if c.After == nil {
@@ -165,7 +194,7 @@ func (w *swap) run(changes []Change) (err error) {
 				return fmt.Errorf("%s: is a directory here, with files that were not sent: %w", c.Name, err)
 			}
 		}
-		if err := w.move(at("new", i), c.Name); err != nil {
+		if err := w.move(fresh(i), c.Name); err != nil {
 			return err
 		}
 	}

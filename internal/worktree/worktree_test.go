@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/rand"
 	"errors"
 	"io"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // write makes files below a directory: name, content, name, content.
@@ -518,6 +520,51 @@ func TestApply_TakesNothingThatChangesMeanwhile(t *testing.T) {
 	err = w.run([]Change{{Name: "e", Before: sent("sent")}})
 	if is := content(t, dir); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "what was f is in .stage/old/9") || !w.stuck || !strings.HasSuffix(is, ".stage/old/9=old\ne=other\nf=mine\n") {
 		t.Errorf("%v, stuck %t, and there is %q", err, w.stuck, is)
+	}
+}
+
+// What an Apply has taken away that was killed is in the tree by its name, is told of, and nothing is
+// done before it is back.
+func TestApply_KilledInTheMiddleIsTold(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	list := []Change{{Name: "d/f", Before: &State{Data: []byte("sent")}, After: &State{Data: []byte("new")}}, {Name: "e", Before: &State{Data: []byte("sent")}}}
+	write(t, dir, "d/f", "sent", "e", "sent", ".linus-mine/old", "1", ".linus-ABCDEFGHIJKLMNOPQRSTUVWXYZ/new/0", "theirs", ".linus-ZBCDEFGHIJKLMNOPQRSTUVWXYZ/mine", "2")
+	was, begun := content(t, dir), ".linus-ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	if err := (Tree{Root: dir}).Unfinished(); err != nil || content(t, dir) != was { // one may be at work
+		t.Errorf("%v, and there is %q", err, content(t, dir))
+	}
+	for _, old := range []string{begun, ".linus-ZBCDEFGHIJKLMNOPQRSTUVWXYZ"} {
+		if err := os.Chtimes(filepath.Join(dir, old), time.Time{}, time.Now().Add(-2*stageTime)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is := strings.ReplaceAll(was, begun+"/\n"+begun+"/new/\n"+begun+"/new/0=theirs\n", "")
+	if err := (Tree{Root: dir}).Unfinished(); err != nil || content(t, dir) != is {
+		t.Errorf("%v, and there is %q", err, content(t, dir))
+	}
+	was = is
+	w := swap{root: root, stage: ".linus-" + rand.Text()} // which Apply removes afterwards
+	if err := w.run(list); err != nil {
+		t.Fatal(err)
+	}
+	stage := filepath.Join(dir, w.stage)
+	for _, err := range []error{Tree{Root: dir}.Unfinished(), func() error { _, err := apply(t, dir, Change{Name: "n", After: &State{}}); return err }()} {
+		if err == nil || !strings.Contains(err.Error(), "what it had taken away is in "+stage+"/old; bring that back (cp -a "+stage+"/old/. "+dir+"), then remove "+stage) {
+			t.Error(err)
+		}
+	}
+	run(t, dir, "cp", "-a", stage+"/old/.", dir)
+	run(t, dir, "rm", "-r", stage)
+	if is := content(t, dir); is != was {
+		t.Errorf("%q, not %q", is, was)
+	}
+	if _, err := apply(t, dir, list...); err != nil {
+		t.Error(err)
 	}
 }
 
