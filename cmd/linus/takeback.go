@@ -195,6 +195,7 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 	}
 	defer root.Close() //nolint:errcheck // nothing is written through it
 	dirs := map[string]bool{}
+	more := j.ArtifactsSkippedCount - len(j.ArtifactsSkipped) // of which nothing is listed
 	for _, name := range f.pull {
 		from := r.pulled(path.Join(t.Sub, filepath.ToSlash(name)))
 		isPart := func(of string) bool { return of == from || strings.HasPrefix(of, from+"/") }
@@ -220,6 +221,8 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 		}
 		switch {
 		case found:
+		case more > 0:
+			failed = errors.Join(failed, fmt.Errorf("not pulled: %s: there is no such file in the VM, or it was not kept", name))
 		case slices.Contains(j.Manifest.Artifacts, wildcards.Replace(from)):
 			failed = errors.Join(failed, fmt.Errorf("not pulled: %s: there is no such file in the VM", name))
 		default:
@@ -227,6 +230,13 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 		}
 	}
 	a.noteLeft(root, f.below, dirs)
+	told := fmt.Sprintf("%d more files or patterns are not listed that the job could not keep: what --pull asks for may be among them", more)
+	switch {
+	case more > 2*len(f.pull), more > 0 && failed != nil: // each name is two patterns, of which one matches
+		failed = errors.Join(failed, errors.New(told))
+	case more > 0:
+		a.note("%s", told)
+	}
 	return failed
 }
 
