@@ -95,7 +95,7 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 		return a.runRepository(cmd, args, f)
 	}
 	if f.repository != "" && f.apply {
-		return usage("--apply makes changes in the tree here, and --repo runs on another one; use --diff")
+		return errNoTree
 	}
 	url, ref, _ := strings.Cut(f.repository, "#")
 	url, err := worktree.Locate(url)
@@ -151,6 +151,8 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	a.warnEgress(j.Manifest.Network)
 	return a.finishRun(ctx, s, j, t, r, f.takeFlags, conversation{input: input})
 }
+
+var errNoTree = usage("--apply makes changes in the tree here, and --repo runs on another one; use --diff")
 
 // runRepository runs the command on a repository that the engine fetches, and may push.
 func (a *app) runRepository(cmd *cobra.Command, args []string, f runFlags) error {

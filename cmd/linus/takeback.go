@@ -66,12 +66,20 @@ func (a *app) takeUp(cmd *cobra.Command, args []string, f runFlags) error {
 	if !ok {
 		return usage("job %s is not one of linus run; linus job attach and linus job artifacts get are for all jobs", j.ID)
 	}
+	if worktree.IsRepository(r.name) && f.apply {
+		return errNoTree
+	}
 	t, err := worktree.Find(cmd.Context(), ".")
 	if err == nil && t.Name != r.name {
 		err = fmt.Errorf("%s was sent from another directory (%s) than this one (%s)", j.ID, r.name, t.Name)
 	}
-	if err != nil && (f.apply || len(f.pull) > 0) {
+	switch {
+	case worktree.IsRepository(r.name): // its clone is gone
+		t = worktree.Tree{Root: "."}
+	case err != nil && (f.apply || len(f.pull) > 0):
 		return asUsage(err)
+	case err != nil: // what this directory's git ignores says nothing
+		t = worktree.Tree{}
 	}
 	f.to, f.anyway = t.Root, true
 	return a.finishRun(cmd.Context(), s, j, t, r, f.takeFlags, conversation{
@@ -93,6 +101,9 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 	}
 	if f.force {
 		c.again += " --force"
+	}
+	if f.junit != "" {
+		c.again += " --junit " + shellescape.Quote(f.junit)
 	}
 	var ended error
 	_, agent := j.Manifest.AgentType.Agent()

@@ -123,8 +123,14 @@ func git(ctx context.Context, dir, stdin string, args ...string) ([]byte, error)
 // OfRepository is the tree that Clone will make of a repository in a directory.
 func OfRepository(url, into string) Tree {
 	base := strings.TrimSuffix(path.Base(strings.TrimRight(filepath.ToSlash(url), "/")), ".git")
-	return Tree{Root: into, Git: true, Name: name(base, url)}
+	return Tree{Root: into, Git: true, Name: name(base, url) + ofRepository}
 }
+
+// ofRepository ends the name of a repository's tree, and of no directory's.
+const ofRepository = "-repo"
+
+// IsRepository reports whether a name is that of a repository's tree.
+func IsRepository(name string) bool { return strings.HasSuffix(name, ofRepository) }
 
 // Locate returns a repository's URL, or where in the files here it is: from any directory.
 func Locate(url string) (string, error) {
