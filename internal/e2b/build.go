@@ -256,6 +256,11 @@ func (s *server) startBuild(w http.ResponseWriter, r *http.Request, p job.Princi
 // build makes a template, and returns at which step it failed. Its VM is gone in any case.
 func (s *server) build(ctx context.Context, cancel context.CancelCauseFunc, p job.Principal, b *build, c recipe, from string) (at string, err error) {
 	at = "base"
+	release, err := s.Sandboxes.BuildAlone(ctx, b.name)
+	if err != nil {
+		return at, fmt.Errorf("no two engines build one template at once: %w", err)
+	}
+	defer release()
 	s.builds.say(b, at, "info", "making a VM of template "+from)
 	m := job.Manifest{VMName: newName(buildVM)}
 	if from != base {
@@ -366,10 +371,17 @@ func (s *server) finishBuilds(ctx context.Context) {
 	heirs, savedErr := s.heirs(ctx, all)
 	err = errors.Join(err, savedErr)
 	for heir := range heirs {
-		if name := strings.TrimSuffix(heir, next); named(all, name) == nil {
-			err = errors.Join(err, s.takePlace(ctx, all, name))
-			s.templates.forget()
+		name := strings.TrimSuffix(heir, next)
+		if named(all, name) != nil {
+			continue
 		}
+		release, held := s.Sandboxes.BuildAlone(ctx, name)
+		if held == nil {
+			held = s.takePlace(ctx, all, name)
+			s.templates.forget()
+			release()
+		}
+		err = errors.Join(err, held)
 	}
 	if err != nil && ctx.Err() == nil {
 		s.Log.Warn("templates whose builds were interrupted were not looked for", "err", err)

@@ -216,6 +216,32 @@ func TestBuild_KeepsTheOldOneUntilTheNewOneIsThere(t *testing.T) {
 	})
 }
 
+// What another engine builds it also puts in its place: nobody else takes that for what an interrupted
+// build has left, and removes what has just got the name.
+func TestBuild_OfANameIsOneEnginesAtATime(t *testing.T) {
+	l := newBuildLab(t)
+	l.shelf[1] = vm.VM{Name: "saved-next", Provenance: &vm.Provenance{VM: "build-x"}}
+	l.rows = []vm.SavedTemplate{{Name: "saved-next", Client: client, Build: "build-x"}}
+	l.locks["saved"] = "another engine"
+	at := l.request(t, "e2b_ee", "saved")
+	l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, `{}`)
+	if status, why, _, _ := l.ended(t, at); status != "error" || !strings.Contains(why, "another engine has it") || len(l.vms) > 0 {
+		t.Errorf("%s %s; %d VMs", status, why, len(l.vms))
+	}
+	if l.finishBuilds(t.Context()); len(l.removed) > 0 {
+		t.Errorf("done meanwhile: %q", l.removed)
+	}
+	clear(l.locks)
+	if l.finishBuilds(t.Context()); !slices.Equal(l.removed, []string{"saved-next is saved"}) {
+		t.Errorf("then: %q", l.removed)
+	}
+	at = l.request(t, "e2b_ee", "saved")
+	l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, `{}`)
+	if status, why, _, _ := l.ended(t, at); status != "ready" || len(l.locks) > 0 {
+		t.Errorf("%s %s; %v", status, why, l.locks)
+	}
+}
+
 func TestBuild_ThatFailsLeavesNoVM(t *testing.T) {
 	l := newBuildLab(t)
 	for _, c := range []struct {

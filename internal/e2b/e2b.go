@@ -37,6 +37,9 @@ type Sandboxes interface {
 	// DialSandbox connects to the program in one that answers for it, and starts it if it does
 	// not run. The connection outlasts ctx.
 	DialSandbox(ctx context.Context, id string) (net.Conn, error)
+	// BuildAlone keeps other engines from building the template of a name, until release is called; an
+	// error if one does.
+	BuildAlone(ctx context.Context, template string) (release func(), err error)
 }
 
 // Builds keeps notes of builds, for all engines of a database, by IDs that sort by time.

@@ -50,6 +50,7 @@ type lab struct {
 	rows    []vm.SavedTemplate
 	notes   map[string]string // of builds
 	saves   func(name string)
+	locks   map[string]string // which names of templates engines build
 
 	made     job.Outcome // what becomes of making a VM
 	attached []job.VolumeAttach
@@ -68,7 +69,7 @@ var keys = map[string]job.Principal{
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{made: job.Outcome{Status: job.Success}, notes: map[string]string{}, holds: map[string]bool{"ann": true, "bob": true, "dan": true}}
+	l := &lab{made: job.Outcome{Status: job.Success}, notes: map[string]string{}, locks: map[string]string{}, holds: map[string]bool{"ann": true, "bob": true, "dan": true}}
 	l.shelf = []vm.VM{{Name: "agent-template"}, {Name: "saved", Provenance: &vm.Provenance{VM: "one"}}}
 	l.worker = func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Method+" "+r.URL.String()) }
 	l.server = newServer(Options{
@@ -243,6 +244,20 @@ func (l *lab) Sandbox(ctx context.Context, id string) (vm.VM, error) {
 		return vm.VM{}, errors.Join(err, job.ErrNotFound)
 	}
 	return all[at], err
+}
+
+func (l *lab) BuildAlone(_ context.Context, template string) (release func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if by := l.locks[template]; by != "" {
+		return nil, errors.New(by + " has it")
+	}
+	l.locks[template] = "this engine"
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.locks, template)
+	}, nil
 }
 
 // DialSandbox serves the other end of the connection as the program in the VM.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/vm"
@@ -484,6 +485,27 @@ func TestTend_LeavesWhatAnotherEngineHas(t *testing.T) {
 		if r.vm(next.Job).State != vm.Created || r.vm(gone).State != vm.Destroyed {
 			t.Errorf("%+v, %+v", r.vm(next.Job), r.vm(gone))
 		}
+	})
+}
+
+// The template of a name is built by one engine at a time.
+func TestBuildAlone(t *testing.T) {
+	bubble(t, func(r *rig) {
+		others := &engines{engine: r.engine, held: map[string]bool{"build of theirs": true}}
+		r.opts.Engines = others
+		r.start()
+		if _, err := r.BuildAlone(t.Context(), "theirs"); err == nil || !strings.Contains(err.Error(), "another engine has the lock build of theirs") {
+			t.Error(err)
+		}
+		release, err := r.BuildAlone(t.Context(), "ours")
+		if err != nil {
+			t.Fatal(err)
+		}
+		release()
+		if release, err = fleet.New(fleet.Options{Store: r.store}).BuildAlone(t.Context(), "theirs"); err != nil { // one that shares with none
+			t.Fatal(err)
+		}
+		release()
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"linus/internal/job"
+	"linus/internal/lock"
 	"linus/internal/vm"
 )
 
@@ -50,6 +51,15 @@ func (f *Fleet) DialSandbox(ctx context.Context, id string) (conn net.Conn, err 
 		return nil, err
 	}
 	return usedConn{conn, done}, nil
+}
+
+// BuildAlone keeps other engines from building the template of a name, until release is called; an error
+// if one does.
+func (f *Fleet) BuildAlone(ctx context.Context, template string) (release func(), err error) {
+	if f.o.Engines == nil {
+		return func() {}, nil
+	}
+	return lock.TryLock(ctx, f.o.Engines, "build of "+template, "built")
 }
 
 // usedConn is a connection during whose time its VM is used.
