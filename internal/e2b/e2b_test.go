@@ -176,6 +176,7 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 			}
 		}
 		if change.AtEnd != nil {
+			one.Meanwhile = change.Meanwhile && (one.AtEnd != vm.EndSuspend || one.Meanwhile)
 			one.AtEnd = *change.AtEnd
 		}
 		if change.Network != nil {
@@ -968,6 +969,46 @@ func TestLife_OnTheWayToAPauseAndBack(t *testing.T) {
 	do("/pause", "SuspendVM", no)
 	if left := time.Until(v.ExpiresAt); v.Off != "" || !v.Expires() || left > time.Minute {
 		t.Errorf("it could not be paused: %q, ends in %s by %q", v.Off, left, v.AtEnd)
+	}
+}
+
+// What an engine has left that died in the middle of a pause, or of a resume, is as it was when it has
+// been paused and resumed again.
+func TestLife_TheEndComesBackThoughAnEngineDies(t *testing.T) {
+	for dies, at := range map[string]string{"SuspendVM": "/pause", "StartVM": "/connect"} {
+		l := newLab(t)
+		made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":300}`)
+		ask := func(path string, want int) {
+			t.Helper()
+			if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+path, `{"timeout":60}`); code != want {
+				t.Errorf("dead in %s: %s: %d %s", dies, path, code, text)
+			}
+		}
+		if dies == "StartVM" {
+			ask("/pause", http.StatusNoContent)
+		}
+		dead := false
+		l.broken = func(_ context.Context, asked *job.Verb) error {
+			if dead = dead || asked.Name == dies; dead {
+				return &job.HostError{Text: "it is dead"}
+			}
+			return nil
+		}
+		ask(at, http.StatusServiceUnavailable)
+		l.broken = nil
+		if v := l.vms[0]; !pauses(v) {
+			t.Errorf("dead in %s: its end is %q", dies, v.AtEnd)
+		}
+		if dies == "SuspendVM" {
+			ask("/pause", http.StatusNoContent)
+		}
+		if v := l.vms[0]; dies == "SuspendVM" && pauses(v) {
+			t.Errorf("dead in %s, then paused: its end is %q", dies, v.AtEnd)
+		}
+		ask("/connect", http.StatusCreated)
+		if v := l.vms[0]; pauses(v) || v.Meanwhile {
+			t.Errorf("dead in %s, then resumed: its end is %q", dies, v.AtEnd)
+		}
 	}
 }
 

@@ -31,7 +31,8 @@ func (s *server) change(ctx context.Context, v vm.VM, change job.VMChange) (vm.V
 // On the way to a pause and back, a pause is what becomes of a sandbox at its end, whatever it was
 // before and is after: an engine that dies meanwhile leaves neither one that runs for ever, nor one
 // that is destroyed while it is paused. Only who has found another end brings it back: of several on
-// the way the others have found the pause. The way is gone to its end though the client leaves.
+// the way the others have found the pause. The way is gone to its end though the client leaves; where
+// an engine has died on it, the next that is gone to its end brings the other end back.
 
 func onTheWay(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), makingTime)
@@ -43,6 +44,14 @@ func endOf(v vm.VM) *vm.End {
 		return nil
 	}
 	return new(vm.EndDestroy)
+}
+
+// endAfter is endOf once the way is gone to its end.
+func endAfter(v vm.VM) *vm.End {
+	if v.Meanwhile {
+		return new(vm.EndDestroy)
+	}
+	return endOf(v)
 }
 
 // resumed returns a sandbox that runs, for so many seconds from now at least.
@@ -57,7 +66,7 @@ func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, erro
 	ctx, cancel := onTheWay(ctx)
 	defer cancel()
 	// First its time: one whose time is over is not to be paused again meanwhile.
-	if _, err := s.change(ctx, v, job.VMChange{TTL: new(max(seconds, leastTime)), AtEnd: new(vm.EndSuspend)}); err != nil {
+	if _, err := s.change(ctx, v, job.VMChange{TTL: new(max(seconds, leastTime)), AtEnd: new(vm.EndSuspend), Meanwhile: true}); err != nil {
 		return v, err
 	}
 	if err := s.started(ctx, left, v.Job); err != nil {
@@ -76,7 +85,7 @@ func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, erro
 	if err == nil {
 		err = conn.Close()
 	}
-	v, other := s.change(ctx, v, job.VMChange{TTL: new(max(seconds, 1)), AtEnd: endOf(v)})
+	v, other := s.change(ctx, v, job.VMChange{TTL: new(max(seconds, 1)), AtEnd: endAfter(v)})
 	return v, errors.Join(err, other)
 }
 
@@ -114,17 +123,17 @@ func (s *server) pause(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	}
 	ctx, cancel := onTheWay(r.Context())
 	defer cancel()
-	if _, err := s.change(ctx, v, job.VMChange{AtEnd: new(vm.EndSuspend)}); err != nil {
+	if _, err := s.change(ctx, v, job.VMChange{AtEnd: new(vm.EndSuspend), Meanwhile: true}); err != nil {
 		return err
 	}
 	still := s.Engine.SuspendVM
 	if in.Memory != nil && !*in.Memory {
 		still = s.Engine.StopVM
 	}
-	after := job.VMChange{TTL: new(0), AtEnd: endOf(v)} // it stays until somebody resumes or ends it
+	after := job.VMChange{TTL: new(0), AtEnd: endAfter(v)} // it stays until somebody resumes or ends it
 	_, err := still(ctx, v.Job)
 	if err != nil { // it runs, and is to end when it would have
-		after.TTL = nil
+		after = job.VMChange{AtEnd: endOf(v)}
 	}
 	if ctx.Err() == nil {
 		_, other := s.change(ctx, v, after)

@@ -400,7 +400,7 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	}
 	d.Domain = s.Domain
 	onTimeout := "kill"
-	if pauses(v) {
+	if pauses(v) && !v.Meanwhile {
 		onTimeout = "pause"
 	}
 	internet := v.Network.Mode() != vm.EgressNone

@@ -52,7 +52,7 @@ func (f *Fleet) setVM(ctx context.Context, ref string, change job.VMChange) (v v
 		if v.Unwanted {
 			return nil, noVM(v.Name, "is being destroyed")
 		}
-		for _, text := range []string{setIdle(v, change.IdleSuspend), setEnd(v, change.TTL, change.AtEnd)} {
+		for _, text := range []string{setIdle(v, change.IdleSuspend), setEnd(v, change.TTL, change.AtEnd, change.Meanwhile)} {
 			if text != "" {
 				events = append(events, job.Event{Kind: job.EventProgress, Text: text})
 			}
@@ -75,7 +75,7 @@ func setIdle(v *vm.VM, idle *int) string {
 
 // setEnd changes when a VM's time is over, and what becomes of it then. It returns what is to be told
 // of that: not of each minute that a program adds.
-func setEnd(v *vm.VM, ttl *int, at *vm.End) string {
+func setEnd(v *vm.VM, ttl *int, at *vm.End, meanwhile bool) string {
 	was := *v
 	if ttl != nil {
 		v.KeptOf = "" // somebody wants this one
@@ -85,6 +85,7 @@ func setEnd(v *vm.VM, ttl *int, at *vm.End) string {
 		}
 	}
 	if at != nil {
+		v.Meanwhile = meanwhile && (v.AtEnd != vm.EndSuspend || v.Meanwhile)
 		v.AtEnd = *at
 	}
 	switch {

@@ -57,6 +57,26 @@ func TestSet_EndsAVMWhenItsTimeIsOver(t *testing.T) {
 	})
 }
 
+// An end for the meantime is one that has taken another's place, until somebody sets one.
+func TestSet_AnEndForTheMeantime(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id := r.stays("dev1")
+		for i, c := range []struct {
+			at         vm.End
+			meanwhile  bool
+			remembered bool
+		}{{vm.EndSuspend, true, true}, {vm.EndSuspend, true, true}, {vm.EndDestroy, false, false}, {vm.EndSuspend, true, true}, {vm.EndSuspend, false, false}, {vm.EndSuspend, true, false}} {
+			if _, err := r.SetVM(context.Background(), id, job.VMChange{AtEnd: &c.at, Meanwhile: c.meanwhile}); err != nil {
+				t.Fatal(err)
+			}
+			if v := r.vm(id); v.AtEnd != c.at || v.Meanwhile != c.remembered {
+				t.Errorf("%d: %q, for the meantime: %t", i, v.AtEnd, v.Meanwhile)
+			}
+		}
+	})
+}
+
 // While the VMs cannot be read, a time that is over is looked at from time to time, and not at once again.
 func TestSet_WhileTheStoreFails(t *testing.T) {
 	faulty(t, func(r *rig, s *steps) {

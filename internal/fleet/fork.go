@@ -82,7 +82,7 @@ func (f *Fleet) askForks(ctx context.Context, spec job.ForkSpec, of vm.VM) (copi
 		if s.Manifest.TTL == 0 && !of.ExpiresAt.IsZero() {
 			s.Manifest.TTL = max(60, int(of.ExpiresAt.Sub(now()).Seconds()))
 		}
-		if s.Manifest.TTL > 0 {
+		if s.Manifest.TTL > 0 && !of.Meanwhile {
 			s.Manifest.AtEnd = of.AtEnd
 		}
 		v, err := f.plannedFork(ctx, of, s, spec.Partial)

@@ -141,6 +141,7 @@ type VMChange struct {
 	IdleSuspend *int    `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
 	TTL         *int    `json:"ttl,omitempty" api:"ttl_seconds"`                   // seconds from now until its time is over, once no job runs in it; 0: it stays
 	AtEnd       *vm.End `json:"at_end,omitempty"`                                  // what becomes of it then: destroy, or suspend, in which state it stays
+	Meanwhile   bool    `json:"-" api:"-"`                                         // at_end is so until its caller gives the former one back
 
 	Network *vm.Network `json:"network,omitempty"` // what it reaches from now on, once no job runs in it: egress, allow and deny alone; empty: the server's settings
 }

@@ -128,6 +128,9 @@ type VM struct {
 	// that was done on the host.
 	Off Status `json:"off,omitempty" api:"-"`
 
+	// Meanwhile says that AtEnd is so while it is paused or resumed alone: else it is destroyed.
+	Meanwhile bool `json:"meanwhile,omitempty" api:"-"`
+
 	Reason string `json:"reason,omitempty"` // why it is left alone
 	Remedy string `json:"remedy,omitempty"` // what an operator can do about it
 
