@@ -58,8 +58,8 @@ func ReadCursor(env map[string]string) (Cursor, error) {
 func SpawnCursor(ctx context.Context, o Options, c Cursor) (id string, err error) {
 	d := &dispatcher{Options: o, kind: "cursor", queue: c.Pool, q: cursor{c}}
 	s := Session{Work: Work{ID: c.Worker}, Name: fmt.Sprintf("linus-dispatch-%x", sha256.Sum256([]byte(c.Pool+"\n"+c.Worker)))[:len("linus-dispatch-")+26]}
-	if runes := []rune(c.Worker); len(runes) > 63 {
-		s.Work.ID = string(runes[:63])
+	if len(c.Worker) > 63 { // others may begin alike
+		s.Work.ID = c.Worker[:36] + "-" + s.Name[len(s.Name)-26:]
 	}
 	if err := d.start(ctx, &s, o.Manifest); err != nil {
 		if s.Job != "" {

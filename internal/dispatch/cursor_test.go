@@ -87,3 +87,31 @@ func TestSpawnCursor_HasAWorkerInAVM(t *testing.T) {
 		t.Errorf("the hook's second call: %s, %v, %d VMs", again, err, len(e.VMs()))
 	}
 }
+
+// Requests whose IDs begin alike, beyond what a piece of work's ID may have, are several.
+func TestSpawnCursor_WithLongIDs(t *testing.T) {
+	t.Parallel()
+	e := queuetest.NewEngine(t)
+	e.Run = func(context.Context, queuetest.VM) int { return 0 }
+	o := dispatch.Options{Engine: e, Name: "cursor", Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	works := map[string]bool{}
+	for _, end := range []string{"a", "b"} {
+		id := strings.Repeat("w", 99) + end
+		c, err := dispatch.ReadCursor(hook("CURSOR_AGENT_WORKER_ID=" + id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := dispatch.SpawnCursor(t.Context(), o, c)
+		if err != nil {
+			t.Fatalf("%s: %v", id, err)
+		}
+		vm := e.VMs()[at]
+		works[vm.Session.Work.ID] = true
+		if err := vm.Session.Check(); err != nil || !strings.Contains(string(vm.Secret), id) {
+			t.Errorf("%v, the VM gets %s", err, vm.Secret)
+		}
+	}
+	if len(works) != 2 || len(e.VMs()) != 2 {
+		t.Errorf("%v, %d VMs", works, len(e.VMs()))
+	}
+}
