@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/store"
 )
 
 // family submits a job that fans out.
@@ -231,6 +233,56 @@ func TestFanOut_FailFastRunsNothingAgain(t *testing.T) {
 	}
 	if child := r.wait(first); child.RetriedAs != "" {
 		t.Errorf("run again as %s", child.RetriedAs)
+	}
+}
+
+// beforeRetry is a store that calls when a lost job is about to be run again.
+type beforeRetry struct {
+	*store.Store
+	call func()
+}
+
+func (s beforeRetry) Insert(ctx context.Context, j job.Job, key string, within job.Limits, children ...job.Job) (job.Job, bool, error) {
+	if j.RetryOf != "" {
+		s.call()
+	}
+	return s.Store.Insert(ctx, j, key, within, children...)
+}
+
+// Nor is it if the others are ended just then, by the failure of one or with their parent.
+func TestFanOut_EndsWhatIsRunAgainJustThen(t *testing.T) {
+	for _, failFast := range []bool{true, false} {
+		t.Run(fmt.Sprintf("fail_fast %v", failFast), func(t *testing.T) {
+			r := newRig(t, 4, hasty)
+			r.stop()
+			fails, family := make(chan struct{}), make(chan job.Job, 1)
+			r.opts.Jobs = beforeRetry{r.store, func() {
+				j := <-family
+				if failFast {
+					close(fails)
+				} else if err := r.Cancel(context.Background(), j.ID); err != nil {
+					t.Error(err)
+				}
+				r.until(j.Children[2].ID, func(j job.Job) bool { return j.Outcome != nil }) // the first was looked at before
+			}}
+			r.restart()
+			r.behave(providertest.Behaviour{Task: func(p job.Payload) providertest.Task {
+				if p.Manifest.Env["LINUS_SHARD"] == "2" {
+					return providertest.Task{ExitCode: 7, Until: fails}
+				}
+				return providertest.Task{Until: make(chan struct{})}
+			}}, false)
+			j := r.family(func(m *job.Manifest) { m.Shards, m.FailFast, m.Retry = 3, failFast, job.RetryLost })
+			family <- j
+			first := j.Children[0].ID
+			r.until(j.Children[2].ID, func(j job.Job) bool { return j.Status == job.Running })
+			r.lose(first)
+			again := r.until(first, func(j job.Job) bool { return j.RetriedAs != "" }).RetriedAs
+			if next := r.until(again, func(j job.Job) bool { return j.Outcome != nil }); next.Outcome.Reason != job.ReasonCancelled {
+				t.Errorf("what runs it again: %+v", next.Outcome)
+			}
+			r.wait(j.ID)
+		})
 	}
 }
 

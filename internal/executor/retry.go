@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -20,10 +21,8 @@ func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 	if !gone && m.Retry != job.RetryOffline {
 		return nil
 	}
-	if j.Parent != "" {
-		if parent, err := e.o.Jobs.Job(ctx, j.Parent); err == nil && (parent.Outcome != nil || parent.Manifest.FailFast && oneFailed(parent)) {
-			return nil
-		}
+	if e.siblingsEnd(ctx, j) {
+		return nil
 	}
 	whole, err := e.o.Jobs.Manifest(ctx, j.ID)
 	if err != nil {
@@ -47,5 +46,20 @@ func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 		e.o.Log.Info("lost job is run again", "job_id", j.ID, "next", next.ID, "attempt", next.Attempt)
 		e.enqueue(next)
 	}
+	if err == nil && e.siblingsEnd(ctx, j) { // from meanwhile: whoever ends them may not have seen the new one
+		if err = e.Cancel(ctx, next.ID); errors.Is(err, job.ErrCompleted) {
+			err = nil
+		}
+	}
 	return err
+}
+
+// siblingsEnd reports whether the children of a job's parent, if it has one, end without having come to
+// their ends by themselves.
+func (e *Executor) siblingsEnd(ctx context.Context, j job.Job) bool {
+	if j.Parent == "" {
+		return false
+	}
+	parent, err := e.o.Jobs.Job(ctx, j.Parent)
+	return err == nil && (parent.Outcome != nil || parent.Manifest.FailFast && oneFailed(parent))
 }
