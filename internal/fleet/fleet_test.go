@@ -159,6 +159,49 @@ func TestSweep_DestroysWhatIsOursAndUnwanted(t *testing.T) {
 	}
 }
 
+// A look at the host says which VMs run that stay: usage counts those. What the host lists may be
+// older than what it says of the VM itself.
+func TestSweep_NotesWhatWasTurnedOffOrOn(t *testing.T) {
+	t.Parallel()
+	runs := vm.VM{Job: "a", ID: 100, Name: "one", State: vm.Created, Kept: true, Made: vm.Made{Lifecycle: vm.Persistent}}
+	stopped, napping, jobs, pools := runs, runs, runs, runs
+	stopped.Off, napping.SuspendedAt, jobs.Kept, pools.Lifecycle, pools.Own, pools.Member = vm.Stopped, time.Now(), false, vm.Pooled, &vm.Own{}, &vm.Member{}
+	for name, tt := range map[string]struct {
+		row        vm.VM
+		list, asks vm.Status // empty: not listed
+		counts     bool
+		off        vm.Status
+	}{
+		"turned off":               {runs, vm.Stopped, vm.Stopped, false, vm.Stopped},
+		"suspended":                {runs, vm.Suspended, vm.Suspended, false, vm.Suspended},
+		"gone":                     {runs, "", vm.Gone, false, vm.Gone},
+		"without its marker":       {runs, "", vm.Unproven, true, ""},
+		"turned on meanwhile":      {runs, vm.Stopped, vm.Running, true, ""},
+		"runs":                     {runs, vm.Running, vm.Stopped, true, ""}, // the next look sees it
+		"unknown":                  {runs, vm.Unknown, vm.Stopped, true, ""},
+		"turned on":                {stopped, vm.Running, vm.Running, true, ""},
+		"turned off meanwhile":     {stopped, vm.Running, vm.Stopped, false, vm.Stopped},
+		"stays off":                {stopped, vm.Stopped, vm.Running, false, vm.Stopped},
+		"is being suspended":       {napping, vm.Running, vm.Running, false, ""},
+		"suspended as it was idle": {napping, vm.Suspended, vm.Suspended, false, ""},
+		"its job counts it":        {jobs, vm.Stopped, vm.Stopped, false, ""},
+		"a pool's":                 {pools, vm.Stopped, vm.Stopped, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := &host{status: map[int]vm.Status{100: tt.asks}}
+			if tt.list != "" {
+				h.there = []vm.VM{{Job: "a", ID: 100, Name: "one", Status: tt.list}}
+			}
+			f, r := newFleet(h, tt.row)
+			f.Sweep(t.Context())
+			if v := r.vms["a"]; v.Counts() != tt.counts || v.Off != tt.off {
+				t.Errorf("%+v counts %v", v, v.Counts())
+			}
+		})
+	}
+}
+
 // A VM without an ID is found by its marker, and only that one is destroyed.
 func TestRemove_SearchesByTheMarker(t *testing.T) {
 	t.Parallel()

@@ -95,7 +95,61 @@ func (f *Fleet) Sweep(ctx context.Context) (leaked int) {
 			leaked++
 		}
 	}
+	if noteErr := f.noteTurned(ctx, vms, err == nil); noteErr != nil && ctx.Err() == nil {
+		f.o.Log.Warn("that VMs were turned on or off, and not by us, is not recorded yet", "err", noteErr)
+	}
 	return leaked
+}
+
+// noteTurned records which VMs that stay were turned off or on, and not by us: usage counts while they
+// run. The host is asked again for each, as work of ours may have been done since it made its list;
+// whole says that all of them are there.
+func (f *Fleet) noteTurned(ctx context.Context, there []vm.VM, whole bool) error {
+	seen := map[string]vm.Status{}
+	for _, v := range there {
+		seen[v.Job] = v.Status
+	}
+	rows, err := f.o.Store.VMs(ctx)
+	for _, v := range rows {
+		status, listed := seen[v.Job]
+		if !listed && whole {
+			status = vm.Gone
+		}
+		if turned(v, status) && err == nil {
+			err = f.noteStatus(ctx, v.Job, f.vmStatus(ctx, v))
+		}
+	}
+	return err
+}
+
+// turned reports whether a VM that stays is off, and was on as far as is known, or the other way round.
+// One that is suspended as it is idle may not be yet: an engine can end before that is done.
+func turned(v vm.VM, seen vm.Status) bool {
+	on := v
+	on.Off = ""
+	return v.Stays() && !v.BeingMade() && on.Counts() && (seen == vm.Running && !v.Counts() || seen.Down() && v.Counts())
+}
+
+func (f *Fleet) noteStatus(ctx context.Context, id string, status vm.Status) error {
+	d, err := f.access.decide(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.end()
+	if work, err := f.access.workOn(ctx, id); err != nil || work != "" {
+		return err // it says itself how it leaves the VM
+	}
+	_, err = f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
+		switch {
+		case !turned(*v, status):
+		case status == vm.Running:
+			v.Off, v.UsedAt = "", now()
+		default:
+			v.Off = status
+		}
+		return nil, nil
+	})
+	return err
 }
 
 // reap destroys a VM that is on the host if it is unwanted, and reports whether it is. An

@@ -124,8 +124,8 @@ type VM struct {
 	UsedAt      time.Time `json:"used_at,omitzero"`
 	SuspendedAt time.Time `json:"suspended_at,omitzero"`
 
-	// Off is how the last work of ours on it has left it, stopped or suspended; empty: it runs, unless
-	// that was done on the host.
+	// Off is how the last work of ours on it has left it, or how it was found on the host since, stopped,
+	// suspended or gone; empty: it runs, unless that was changed on the host.
 	Off Status `json:"off,omitempty" api:"-"`
 
 	// Meanwhile says that AtEnd is so while it is paused or resumed alone: else it is destroyed.
