@@ -125,7 +125,7 @@ func TestDispatch_HearsOfJobsByWebhook(t *testing.T) {
 	h := newHost(t, lab.DriverProcess)
 	place(t, h.templateDisk(t), map[string]string{"home/debian/.local/bin/act_runner": standInForgeRunner})
 	s := forgetest.New(t, true)
-	s.Age("1.24")
+	s.Age("1.24.7")
 	d := h.dispatch(t, "gitea", "--url", s.URL, "--token-file", key(t, forgetest.Token), "--organization", "acme", "--name", "hears", "--webhook", "127.0.0.1:0", "--webhook-secret-file", key(t, "shared"))
 	var at []string
 	h.until(t, func() bool {

@@ -41,7 +41,7 @@ type Server struct {
 	made    int // runners and jobs, for their IDs
 	refused []string
 	broken  http.HandlerFunc // answers instead, until it is nil
-	version string           // of Gitea: 1.24 lists no jobs, and 1.23 knows no runners for one job either
+	version string           // of Gitea
 }
 
 // Job is a workflow's job.
@@ -69,17 +69,18 @@ type Runner struct {
 // New starts a Forgejo, or a Gitea.
 func New(t testing.TB, gitea bool) *Server {
 	t.Helper()
-	s := &Server{gitea: gitea}
+	s := &Server{gitea: gitea, version: "1.25.2"}
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/v1/version", func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, map[string]string{"version": s.version}) })
 	for _, scope := range []string{"/repos/" + Repository, "/orgs/acme", "/admin"} {
 		at := "/api/v1" + scope + "/actions/"
-		mux.HandleFunc("GET "+at+"runners", s.of(s.list))
-		mux.HandleFunc("DELETE "+at+"runners/{id}", s.of(s.remove))
+		mux.HandleFunc("GET "+at+"runners", s.of(s.since("1.24", s.list)))
+		mux.HandleFunc("DELETE "+at+"runners/{id}", s.of(s.since("1.24", s.remove)))
 		if gitea {
-			mux.HandleFunc("POST "+at+"runners/registration-token", s.of(func(w http.ResponseWriter, _ *http.Request) {
+			mux.HandleFunc("POST "+at+"runners/registration-token", s.of(s.since("1.24", func(w http.ResponseWriter, _ *http.Request) {
 				answer(w, 200, map[string]any{"token": "registers-any-number"})
-			}))
-			mux.HandleFunc("GET "+at+"jobs", s.of(s.giteaJobs))
+			})))
+			mux.HandleFunc("GET "+at+"jobs", s.of(s.since("1.25", s.giteaJobs)))
 		} else {
 			mux.HandleFunc("POST "+at+"runners", s.of(s.forgejoRegister))
 			mux.HandleFunc("GET "+at+"runners/jobs", s.of(s.forgejoJobs))
@@ -175,7 +176,8 @@ func (s *Server) Break(with http.HandlerFunc) {
 	s.broken = with
 }
 
-// Age makes it a Gitea 1.24, which does not list jobs, or a 1.23, which knows no runners for one job either.
+// Age makes it another version of Gitea: 1.24 does not list jobs, and before it the API had no runners,
+// nor were there any for one job.
 func (s *Server) Age(version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,6 +204,17 @@ func (s *Server) of(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "token "+Token {
 			s.refuse(w, r, 401, "user should be signed in")
+			return
+		}
+		handle(w, r)
+	}
+}
+
+// since is what a Gitea has from a version on.
+func (s *Server) since(version string, handle http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if s.gitea && s.version < version { // of those there are here
+			http.NotFound(w, r)
 			return
 		}
 		handle(w, r)
@@ -282,7 +295,7 @@ func (s *Server) giteaRegister(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, 400, "missing runner token, name")
 		return
 	}
-	is := s.register(o.Name, o.Labels, o.Ephemeral && s.version != "1.23")
+	is := s.register(o.Name, o.Labels, o.Ephemeral && s.version >= "1.24")
 	answer(w, 200, map[string]any{"runner": map[string]any{"id": strconv.FormatInt(is.ID, 10), "uuid": is.UUID, "token": is.Token, "name": is.Name, "labels": is.Labels, "ephemeral": is.Ephemeral}})
 }
 
@@ -313,10 +326,6 @@ func (s *Server) giteaJob(j *Job) map[string]any {
 }
 
 func (s *Server) giteaJobs(w http.ResponseWriter, r *http.Request) {
-	if s.version != "" {
-		http.NotFound(w, r)
-		return
-	}
 	all := []map[string]any{}
 	for _, j := range s.jobs {
 		if is := s.giteaJob(j); is["status"] == r.URL.Query().Get("status") {

@@ -233,9 +233,25 @@ func (q *Queue) check(ctx context.Context) error {
 	case http.StatusForbidden:
 		return &dispatch.Fatal{Err: fmt.Errorf("the token may not register runners for %s: %w; it needs to write repository, organization or admin, as runners are registered there, of somebody who administers that", where, err)}
 	case http.StatusNotFound:
+		if is := q.tooOld(ctx); is != "" {
+			return &dispatch.Fatal{Err: fmt.Errorf("this Gitea is version %s, which has no runners for one job: %w; update it to 1.24, or to 1.25, which lists jobs", is, err)}
+		}
 		return &dispatch.Fatal{Err: fmt.Errorf("the forge has no %s with runners, or does not show it to this token: %w; look at the name and the token's rights, and whether it is %s", where, err, q.needs)}
 	}
 	return err
+}
+
+// tooOld returns the version of a Gitea that says to be older than what is needed; else empty.
+func (q *Queue) tooOld(ctx context.Context) string {
+	var says struct {
+		Version string `json:"version"`
+	}
+	var minor int
+	err := q.api.do(ctx, http.MethodGet, "/version", nil, &says)
+	if _, scanErr := fmt.Sscanf(says.Version, "1.%d.", &minor); q.Kind != Gitea || err != nil || scanErr != nil || minor >= 24 || !safeText.MatchString(says.Version) {
+		return ""
+	}
+	return says.Version
 }
 
 // Waiting returns the jobs that wait for runners with labels of ours.
