@@ -12,7 +12,7 @@ import (
 // Task runs the runner for one job, on the VM itself and not in a container: what runs-on names is a
 // whole VM.
 func (q *Queue) Task() string {
-	return "# Serves a job of " + string(q.Kind) + " Actions.\nset -eu\nidle=" + strconv.Itoa(int(q.Idle/time.Second)) + "\n" + dispatch.AwaitJob + q.task + common
+	return "# Serves a job of " + string(q.Kind) + " Actions.\nset -eu\nidle=" + strconv.Itoa(int(q.Idle/time.Second)) + " failed=" + strconv.Itoa(dispatch.WorkFailed) + "\n" + dispatch.AwaitJob + q.task + common
 }
 
 // lines are what forgejoTask reads, in this order.
@@ -69,19 +69,27 @@ run=("$program" daemon --once)
 `
 
 // common runs it, and ends it if no job comes. That one has come the runner says, or the job's
-// directory does.
+// directory does. How it has ended is only in the job's own log, which a runner writes into its own
+// where that has debug messages (act/runner/logger.go and job_executor.go of both): "[NAME] Job failed",
+// and "[NAME]   | LINE" of what the steps say. None of that is shown: it is the forge's.
 const common = `directories() { compgen -G "$HOME/.cache/act/*" || :; }
 before=$(directories)
 log=$work/log
 : >"$log"
+echo 'log: {level: debug}' >"$work/config.yaml"
+run+=(--config "$work/config.yaml")
 (cd "$work" && exec "${run[@]}") </dev/null >>"$log" 2>&1 &
 runner=$!
-tail -n +1 -s 0.2 -f --pid="$runner" -- "$log" &
+tail -n +1 -s 0.2 -f --pid="$runner" -- "$log" | grep -av --line-buffered -e '^\[' -e '^time=[^ ]* level=debug ' &
 shown=$!
 trap 'kill -TERM "$runner" 2>/dev/null || :' INT TERM
-begun() { grep -qE 'task [0-9]+ repo is' "$log" || [[ $(directories) != "$before" ]]; }
+begun() { grep -qaE 'task [0-9]+ repo is|msg="task started"' "$log" || [[ $(directories) != "$before" ]]; }
 await_job TERM "$idle" 'it waits no more'
 wait "$shown" || :
 without_job
+if grep -qaE '^\[[^|]*\] [^|]{0,8}Job failed$' "$log"; then
+  echo 'the job has failed' >&2
+  exit "$failed"
+fi
 exit "$code"
 `
