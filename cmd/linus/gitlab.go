@@ -361,24 +361,50 @@ func (a *app) gitlabTalk(ctx context.Context, s *session, id string, script io.R
 }
 
 func (a *app) gitlabCleanupCommand() *cobra.Command {
-	return &cobra.Command{
+	var keep bool
+	var keepFor time.Duration
+	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Destroy the job's VM, and end what runs in it (cleanup_exec)",
-		Args:  noArgs,
+		Long: "Destroys the job's VM. With --keep-on-failure that of a job whose script has failed stays for --keep-for, so that somebody can log\n" +
+			"in to it. One that was cancelled or has timed out does not.",
+		Args: noArgs,
 		RunE: a.gitlabStage(func(cmd *cobra.Command, j *gitlab.Job, _ []string) error {
+			if keepFor < time.Minute {
+				return usage("--keep-for %s: give a minute or more", keepFor)
+			}
 			ctx, done := context.WithTimeout(context.WithoutCancel(cmd.Context()), gitlabCleanUp)
 			defer done()
 			cmd.SetContext(ctx) // an interrupt does not stop it: nothing else would clean up
-			err := a.attached(func(ctx context.Context, s *session, _ []string) error { return a.gitlabCleanup(ctx, s, j) })(cmd, nil)
+			err := a.attached(func(ctx context.Context, s *session, _ []string) error {
+				if !keep {
+					keepFor = 0
+				}
+				return a.gitlabCleanup(ctx, s, j, keepFor)
+			})(cmd, nil)
 			if err != nil {
 				return fmt.Errorf("the VM %s may still be there, at most until its --ttl is over: linus vm list --label gitlab/job=%d shows it, linus vm destroy %[1]s ends it: %[3]w", j.VM, j.ID, err)
 			}
 			return nil
 		}),
 	}
+	cmd.Flags().BoolVar(&keep, "keep-on-failure", false, "keep the VM of a job whose script has failed for --keep-for")
+	cmd.Flags().DurationVar(&keepFor, "keep-for", time.Hour, "how long to keep it, as in 2h")
+	_ = cmd.RegisterFlagCompletionFunc("keep-for", cobra.NoFileCompletions)
+	return cmd
 }
 
-func (a *app) gitlabCleanup(ctx context.Context, s *session, j *gitlab.Job) error {
+// gitlabFailed reports whether a script of the job itself has failed in its VM.
+func gitlabFailed(ctx context.Context, s *session, j *gitlab.Job) (bool, error) {
+	page, err := s.List(ctx, job.Filter{Label: []string{fmt.Sprintf("gitlab/job=%d", j.ID)}, Reason: job.ReasonExitStatus, Limit: 200})
+	return slices.ContainsFunc(page.Jobs, func(run job.Summary) bool {
+		stage := run.Labels["gitlab/stage"]
+		return run.VM != nil && run.VM.Name == j.VM && run.Status == job.Failed && (strings.HasPrefix(stage, "step_") || stage == "build_script")
+	}), err
+}
+
+// gitlabCleanup ends what runs in the job's VM, and the VM, unless that stays for a while.
+func (a *app) gitlabCleanup(ctx context.Context, s *session, j *gitlab.Job, keepFor time.Duration) error {
 	info, err := s.VM(ctx, j.VM)
 	if unknown, is := errors.AsType[*job.FieldError](err); is && unknown.Fault == job.FaultUnknown {
 		return nil
@@ -397,6 +423,18 @@ func (a *app) gitlabCleanup(ctx context.Context, s *session, j *gitlab.Job) erro
 	if info.Unwanted {
 		_, err := a.follow(ctx, s, info.Job, following{quiet: true, until: func(j job.Job) bool { return j.VM == nil || j.VM.State.Settled() }})
 		return err
+	}
+	if keepFor > 0 {
+		failed, err := gitlabFailed(ctx, s, j)
+		if err != nil {
+			return err
+		}
+		if ttl := int(keepFor / time.Second); failed {
+			if _, err = s.SetVM(ctx, info.Name, job.VMChange{TTL: &ttl}); err == nil {
+				a.note("the job has failed: VM %s stays for %s; linus vm ssh %[1]s logs in to it, linus vm destroy %[1]s ends it", info.Name, keepFor)
+			}
+			return err
+		}
 	}
 	return a.destroyVM(ctx, s, info, []string{info.Name})
 }

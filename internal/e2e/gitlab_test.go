@@ -344,10 +344,31 @@ func TestGitLab_ThroughAServer(t *testing.T) {
 			t.Fatalf("%s: %d", stage, code)
 		}
 	}
+	// The VM of a job that has failed stays, if that is wanted, and no other.
+	if code := r.run("get_sources", "exit 4"); code != 81 {
+		t.Errorf("get_sources: %d", code)
+	}
+	if code := r.run("step_script", "true"); code != 0 {
+		t.Errorf("step_script: %d", code)
+	}
+	if code := r.stage("cleanup", "--keep-on-failure"); code != 0 {
+		t.Errorf("cleanup of a job that has not failed: %d", code)
+	}
+	h.waitGone(t)
+	if code := r.stage("prepare"); code != 0 {
+		t.Fatalf("prepare: %d", code)
+	}
 	if code := r.run("step_script", "echo in $(uname -n); exit 5"); code != 81 {
 		t.Errorf("step_script: %d", code)
 	}
 	r.has("in gitlab-4712-")
+	if code := r.stage("cleanup", "--keep-on-failure", "--keep-for", "2h"); code != 0 {
+		t.Errorf("cleanup of a job that has failed: %d", code)
+	}
+	r.has(" stays for 2h0m0s; linus vm ssh gitlab-4712-")
+	if n := h.ourVMs(t); n != 1 {
+		t.Errorf("%d VMs", n)
+	}
 	if code := r.stage("cleanup"); code != 0 {
 		t.Errorf("cleanup: %d", code)
 	}
