@@ -34,6 +34,7 @@ type dispatchFlags struct {
 	keep     int
 	drain    time.Duration
 	maps     []string
+	mapFile  string
 }
 
 func (f *dispatchFlags) register(a *app, cmd *cobra.Command, sessions int, what string) {
@@ -51,11 +52,40 @@ func (f *dispatchFlags) register(a *app, cmd *cobra.Command, sessions int, what 
 func (f *dispatchFlags) registerMap(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.maps, "map", nil, "LABEL=SHAPE: work with this label gets a VM with these job options beside the others, as in big=memory=16G,cpu=8; the first of several counts, and work without any is left alone; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("map", cobra.NoFileCompletions)
+	cmd.Flags().StringVar(&f.mapFile, "map-file", "", "file with more of --map, one a line, after those of the command; # begins a comment")
+}
+
+// allMaps returns the shapes of --map, and those of the file.
+func (f *dispatchFlags) allMaps() ([]string, error) {
+	if f.mapFile == "" {
+		return f.maps, nil
+	}
+	data, err := os.ReadFile(f.mapFile)
+	if err == nil && len(data) > maxDispatchFile {
+		err = fmt.Errorf("%s is larger than %d bytes", f.mapFile, maxDispatchFile)
+	}
+	if err != nil {
+		return nil, usage("--map-file: %w", err)
+	}
+	all := slices.Clone(f.maps)
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			all = append(all, line)
+		}
+	}
+	return all, nil
 }
 
 // shapes returns the manifests of --map, each of which has the command's own options, too.
 func (f *dispatchFlags) shapes(cmd *cobra.Command, a *app) (all []dispatch.Shape, err error) {
-	for _, text := range f.maps {
+	maps, err := f.allMaps()
+	if err != nil {
+		return nil, err
+	}
+	if f.mapFile != "" && len(maps) == 0 { // or all work would get the command's own shape
+		return nil, usage("--map-file: %s has no LABEL=SHAPE", f.mapFile)
+	}
+	for _, text := range maps {
 		label, options, ok := strings.Cut(text, "=")
 		if !ok || label == "" {
 			return nil, usage("--map %q: give LABEL=SHAPE, as in big=memory=16G,cpu=8", text)

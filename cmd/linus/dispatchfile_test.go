@@ -87,6 +87,22 @@ func TestDispatch_Shapes(t *testing.T) {
 	if m := all[2]; !reflect.DeepEqual(m.Volumes, []vm.Mount{a, c}) {
 		t.Errorf("%+v", m)
 	}
+	file := filepath.Join(t.TempDir(), "shapes")
+	if err := os.WriteFile(file, []byte("# ours\n\n  docker=disk=40G  \nbig=memory=1G"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all, labels, err = shapes("--map-file", file, "--map", "big=memory=16G")
+	if err != nil || !reflect.DeepEqual(labels, []string{"big", "docker", "big"}) || all[0].Resources.Memory != "16G" || all[1].Resources.Disk != "40G" {
+		t.Errorf("%q, %+v, %v", labels, all, err)
+	}
+	if err := os.WriteFile(file, []byte("# none\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{file: "has no LABEL=SHAPE", file + "x": "no such file", filepath.Dir(file): "--map-file"} {
+		if _, _, err := shapes("--map-file", path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
 	for text, want := range map[string]string{"big": "LABEL=SHAPE", "=memory=1G": "LABEL=SHAPE", "big=memori=1G": "memori=1G", "big=memory": "no job option", "big=cpu=many": "cpu"} {
 		if _, _, err := shapes("--map", text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
