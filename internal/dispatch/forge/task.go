@@ -71,20 +71,28 @@ run=("$program" daemon --once)
 // common runs it, and ends it if no job comes. That one has come the runner says, or the job's
 // directory does. How it has ended is only in the job's own log, which a runner writes into its own
 // where that has debug messages (act/runner/logger.go and job_executor.go of both): "[NAME] Job failed",
-// and "[NAME]   | LINE" of what the steps say. None of that is shown: it is the forge's.
+// and "[NAME]   | LINE" of what the steps say, which is kept nowhere. None of it is shown: it is the forge's.
 const common = `directories() { compgen -G "$HOME/.cache/act/*" || :; }
 before=$(directories)
 log=$work/log
 : >"$log"
 echo 'log: {level: debug}' >"$work/config.yaml"
 run+=(--config "$work/config.yaml")
-(cd "$work" && exec "${run[@]}") </dev/null >>"$log" 2>&1 &
+mkfifo "$work/said"
+grep -av --line-buffered -e '^\[.*\]   | ' -e '^time=[^ ]* level=debug ' <"$work/said" >>"$log" &
+kept=$!
+(cd "$work" && exec "${run[@]}") </dev/null >"$work/said" 2>&1 &
 runner=$!
-tail -n +1 -s 0.2 -f --pid="$runner" -- "$log" | grep -av --line-buffered -e '^\[' -e '^time=[^ ]* level=debug ' &
+tail -n +1 -s 0.2 -f --pid="$kept" -- "$log" | grep -av --line-buffered '^\[' &
 shown=$!
 trap 'kill -TERM "$runner" 2>/dev/null || :' INT TERM
 begun() { grep -qaE 'task [0-9]+ repo is|msg="task started"' "$log" || [[ $(directories) != "$before" ]]; }
 await_job TERM "$idle" 'it waits no more'
+for ((n = 0; n < 25; n++)); do # the runner's last words are on their way; what it has left may hold its output
+  kill -0 "$kept" 2>/dev/null || break
+  sleep 0.2
+done
+kill "$kept" 2>/dev/null || :
 wait "$shown" || :
 without_job
 if grep -qaE '^\[[^|]*\] [^|]{0,8}Job failed$' "$log"; then
