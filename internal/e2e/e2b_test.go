@@ -94,6 +94,7 @@ func TestSandboxes_E2BsOwnClient(t *testing.T) {
 		"found": []any{[]any{true, map[string]any{"userId": "Ü 1/2", "purpose": "a test"}}}, "time": true, "paused": true, "pausedAgain": false, "pausedListed": 1.0, "running": []any{false, true, false},
 		"names": "< HTTP/1.1 502 Bad Gateway\r\n< HTTP/1.1 403 Forbidden\r\n", // one of the list, which is nowhere, and another
 		"woken": []any{false, "of the volume", true}, "forgotten": "still\n1\n", "volumes": []any{"data"}, "volumeGone": true,
+		"metrics": []any{true}, "copies": []any{[]any{true, 1048576.0, true}, []any{true, 1048576.0, true}}, "original": "x",
 		"survives": true, "killed": true, "killedAgain": false, "gone": true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

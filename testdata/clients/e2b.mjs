@@ -72,6 +72,15 @@ try {
   const left = (await sandbox.getInfo()).endAt - Date.now()
   seen.time = left > 500_000 && left <= 600_000
 
+  seen.metrics = (await sandbox.getMetrics()).map((m) => m.cpuCount > 0 && m.memTotal > 0 && m.diskTotal > 0)
+  const copies = await sandbox.fork({ count: 2, timeoutMs: 300_000 })
+  seen.copies = await Promise.all(copies.map(async (copy) => {
+    await copy.files.write('dir/new.txt', 'of a copy')
+    const size = (await copy.files.getInfo('dir/large.bin')).size
+    return [copy.sandboxId !== sandbox.sandboxId, size, await copy.kill()]
+  }))
+  seen.original = await sandbox.files.read('dir/new.txt')
+
   seen.paused = await sandbox.pause()
   seen.pausedAgain = await sandbox.pause()
   seen.running = [await sandbox.isRunning()]
