@@ -329,6 +329,26 @@ func TestBuild_IsKnownToAllEngines(t *testing.T) {
 	}
 }
 
+// What another engine has just built is there, though the templates were asked for before.
+func TestTemplates_BuiltByAnotherEngineExist(t *testing.T) {
+	l := newLab(t)
+	exists := func() int {
+		code, _, _ := l.ask(t, "e2b_ee", http.MethodGet, "/templates/aliases/built", "")
+		return code
+	}
+	if code := exists(); code != http.StatusNotFound {
+		t.Fatal(code)
+	}
+	l.shelf = append(l.shelf, vm.VM{Name: "built"})
+	code := exists()
+	for begun := time.Now(); code != http.StatusOK && time.Since(begun) < templatesTime/2; code = exists() {
+		time.Sleep(l.bounds.links)
+	}
+	if code != http.StatusOK {
+		t.Error(code)
+	}
+}
+
 func TestBuild_IsRefused(t *testing.T) {
 	l := newBuildLab(t)
 	at := l.request(t, "e2b_ee", "built")

@@ -109,7 +109,7 @@ type bounds struct {
 	gate          gate.Bounds
 	each, sandbox int
 
-	links time.Duration // between two lists of the sandboxes that may have signed a link
+	links time.Duration // between two lists of the sandboxes that may have signed a link, or of templates where one is not among them
 }
 
 // An SSH connection to a VM has 64 channels, and others use some.

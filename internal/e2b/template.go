@@ -108,7 +108,7 @@ func (s *server) templateOf(t vm.VM) template {
 
 // listTemplates answers with the templates that sandboxes may be made from.
 func (s *server) listTemplates(w http.ResponseWriter, r *http.Request) error {
-	all, err := s.mine(r.Context())
+	all, err := s.mine(r.Context(), templatesTime)
 	if err != nil {
 		return err
 	}
@@ -120,9 +120,9 @@ func (s *server) listTemplates(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// mine returns the templates that the caller may use.
-func (s *server) mine(ctx context.Context) ([]vm.VM, error) {
-	all, err := s.allTemplates(ctx)
+// mine returns the templates that the caller may use, as they were so long ago at most.
+func (s *server) mine(ctx context.Context, age time.Duration) ([]vm.VM, error) {
+	all, _, err := s.templates.get(ctx, age, s.Templates)
 	return slices.DeleteFunc(slices.Clone(all), func(t vm.VM) bool { return !isFor(ctx, t.Name) }), err
 }
 
@@ -139,12 +139,18 @@ func (s *server) alias(w http.ResponseWriter, r *http.Request, name string) erro
 	if name == base {
 		name = s.Defaults.VMTemplate
 	}
-	all, err := s.mine(r.Context())
-	if err != nil {
-		return err
-	}
 	known := name == s.Defaults.VMTemplate && isFor(r.Context(), name)
-	if !known && !slices.ContainsFunc(all, func(t vm.VM) bool { return t.Name == name }) {
+	for _, age := range []time.Duration{templatesTime, s.bounds.links} { // another engine may have built it just now
+		if known {
+			break
+		}
+		all, err := s.mine(r.Context(), age)
+		if err != nil {
+			return err
+		}
+		known = named(all, name) != nil
+	}
+	if !known {
 		return &refusal{http.StatusNotFound, "there is no such template: linus template list shows those there are"}
 	}
 	respond(w, http.StatusOK, map[string]any{"templateID": name, "public": false})
