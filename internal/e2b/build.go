@@ -57,6 +57,8 @@ type builds struct {
 type build struct {
 	id, name, owner string
 
+	cpu, memory int // cores and MB that are asked for; 0: the defaults
+
 	state  string // waiting, building, ready or error
 	logs   []logLine
 	size   int
@@ -68,6 +70,8 @@ type build struct {
 // buildNote is what other engines know of one.
 type buildNote struct {
 	Name   string    `json:"name"`
+	CPU    int       `json:"cpu,omitempty"`
+	Memory int       `json:"memory,omitempty"`
 	Owner  string    `json:"owner"`
 	State  string    `json:"state"`
 	Logs   []logLine `json:"logs,omitempty"` // of one that has ended
@@ -139,6 +143,8 @@ func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Prin
 		Alias      string   `json:"alias"`
 		Tags       []string `json:"tags"`
 		Dockerfile string   `json:"dockerfile"`
+		CPU        int      `json:"cpuCount"`
+		Memory     int      `json:"memoryMB"`
 	}
 	if err := decode(r, &in); err != nil {
 		return err
@@ -147,7 +153,7 @@ func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Prin
 		return &refusal{http.StatusBadRequest, "templates are not built by this version of the API: use the Template of E2B's SDKs, or e2b template create"}
 	}
 	name, _, _ := strings.Cut(cmp.Or(in.Name, in.Alias), ":")
-	if err := job.CheckTemplateName(name); err != nil {
+	if err := cmp.Or(job.CheckTemplateName(name), job.Within("cpuCount", int64(in.CPU), 0, 32), job.Within("memoryMB", int64(in.Memory), 0, 512<<10)); err != nil {
 		return err
 	}
 	if err := job.CheckTemplateName(name + next); err != nil || strings.HasSuffix(name, next) {
@@ -156,7 +162,7 @@ func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Prin
 	if _, err := s.replaced(r.Context(), name); err != nil {
 		return err
 	}
-	b := &build{id: newName(timeID(time.Now())), name: name, owner: p.Owner(), state: "waiting"}
+	b := &build{id: newName(timeID(time.Now())), name: name, owner: p.Owner(), state: "waiting", cpu: in.CPU, memory: in.Memory}
 	if err := s.note(r.Context(), b); err != nil {
 		return err
 	}
@@ -262,7 +268,7 @@ func (s *server) build(ctx context.Context, cancel context.CancelCauseFunc, p jo
 	}
 	defer release()
 	s.builds.say(b, at, "info", "making a VM of template "+from)
-	m := job.Manifest{VMName: newName(buildVM)}
+	m := job.Manifest{VMName: newName(buildVM), Resources: s.more(b.cpu, b.memory)}
 	if from != base {
 		m.VMTemplate = from
 	}
@@ -472,7 +478,7 @@ func (s *server) note(ctx context.Context, b *build) error {
 	b.noting.Lock()
 	defer b.noting.Unlock()
 	s.builds.mu.Lock()
-	is := buildNote{Name: b.name, Owner: b.owner, State: b.state, Reason: b.reason, At: time.Now()}
+	is := buildNote{Name: b.name, CPU: b.cpu, Memory: b.memory, Owner: b.owner, State: b.state, Reason: b.reason, At: time.Now()}
 	if b.state == "ready" || b.state == "error" {
 		is.Logs = b.logs
 	}
@@ -505,7 +511,7 @@ func (s *server) findBuild(ctx context.Context, name, id, owner string) (*build,
 		if err != nil && !errors.Is(err, job.ErrNotFound) {
 			return nil, err
 		}
-		b = &build{id: id, name: is.Name, owner: is.Owner, state: is.State, logs: is.Logs, reason: is.Reason}
+		b = &build{id: id, name: is.Name, owner: is.Owner, state: is.State, logs: is.Logs, reason: is.Reason, cpu: is.CPU, memory: is.Memory}
 		if b.state == "building" && time.Since(is.At) > buildLease*time.Second {
 			b.state, b.reason = "error", &reason{"the engine that built it has ended: build it again", "", []logLine{}}
 		}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"linus/internal/envd"
 	"linus/internal/job"
 	"linus/internal/vm"
@@ -140,6 +142,41 @@ func TestBuild_IsAVMItsStepsAndASave(t *testing.T) {
 	l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, `{"fromImage":"e2bdev/base:latest"}`)
 	if status, why, _, _ := l.ended(t, at); status != "ready" || !slices.Equal(l.removed, []string{"saved saved-next", "saved", "saved-next is saved"}) {
 		t.Errorf("%s %s: %q", status, why, l.removed)
+	}
+}
+
+// A template that is built with more than the defaults is what its sandboxes have; less is the defaults.
+func TestBuild_HasItsSize(t *testing.T) {
+	l := newBuildLab(t)
+	l.Defaults.CPU, l.Defaults.Memory = 2, "2G"
+	for _, c := range []struct {
+		size  string
+		wants vm.Resources
+	}{{`"cpuCount":8,"memoryMB":16384`, vm.Resources{CPU: 8, Memory: "16384M"}}, {`"cpuCount":1,"memoryMB":512`, vm.Resources{}}} {
+		code, _, text := l.ask(t, "e2b_ee", http.MethodPost, "/v3/templates", `{"name":"built",`+c.size+`}`)
+		var made struct{ BuildID string }
+		if err := json.Unmarshal([]byte(text), &made); err != nil || code != http.StatusAccepted {
+			t.Fatal(code, text, err)
+		}
+		at := "/templates/built/builds/" + made.BuildID
+		if code, _, text := l.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, `{}`); code != http.StatusAccepted {
+			t.Fatal(code, text)
+		}
+		if status, why, _, _ := l.ended(t, at); status != "ready" {
+			t.Fatal(status, why)
+		}
+		l.create(t, "e2b_ee", `{"templateID":"built:v1"}`)
+		if diff := cmp.Diff([]vm.Resources{c.wants, c.wants}, l.sizes[len(l.sizes)-2:]); diff != "" {
+			t.Errorf("%s: the sizes of its VM and of a sandbox (-want +got):\n%s", c.size, diff)
+		}
+		if _, _, text := l.ask(t, "e2b_ee", http.MethodGet, "/templates", ""); !strings.Contains(text, fmt.Sprintf(`"templateID":"built","buildID":"built","cpuCount":%d`, max(c.wants.CPU, 2))) {
+			t.Errorf("%s: it is listed as %s", c.size, text)
+		}
+	}
+	for _, size := range []string{`"cpuCount":33`, `"memoryMB":600000`, `"cpuCount":-1`} {
+		if code, _, text := l.ask(t, "e2b_ee", http.MethodPost, "/v3/templates", `{"name":"built",`+size+`}`); code != http.StatusBadRequest || !strings.Contains(text, "out of range") {
+			t.Errorf("%s: %d %s", size, code, text)
+		}
 	}
 }
 

@@ -50,6 +50,7 @@ type lab struct {
 	rows    []vm.SavedTemplate
 	notes   map[string]string // of builds
 	saves   func(name string)
+	sizes   []vm.Resources    // that VMs were asked for with
 	locks   map[string]string // which names of templates engines build
 
 	made     job.Outcome // what becomes of making a VM
@@ -86,12 +87,18 @@ func newLab(t *testing.T) *lab {
 		RemoveTemplate: func(_ context.Context, name string) error {
 			l.removed = append(l.removed, name)
 			l.shelf = slices.DeleteFunc(l.shelf, func(t vm.VM) bool { return t.Name == name })
+			l.rows = slices.DeleteFunc(l.rows, func(t vm.SavedTemplate) bool { return t.Name == name })
 			return nil
 		},
 		Saved: func(context.Context) ([]vm.SavedTemplate, error) { return slices.Clone(l.rows), nil },
 		RenameTemplate: func(_ context.Context, from, to string) error {
 			l.removed = append(l.removed, from+" is "+to)
 			named(l.shelf, from).Name = to
+			for i := range l.rows {
+				if l.rows[i].Name == from {
+					l.rows[i].Name = to
+				}
+			}
 			return nil
 		},
 		Defaults: job.Defaults{VMTemplate: "agent-template"},
@@ -125,6 +132,7 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 	switch v.Name {
 	case "CreateVM":
 		s := in.(job.Submission)
+		l.sizes = append(l.sizes, s.Manifest.Resources)
 		made := vm.VM{
 			ID: 100 + len(l.vms), Job: fmt.Sprintf("01930000-0000-7000-8000-%012d", len(l.vms)), Name: s.Manifest.VMName, State: vm.Created, User: "debian",
 			ExpiresAt: time.Now().Add(time.Duration(s.Manifest.TTL) * time.Second),
@@ -202,7 +210,7 @@ func (l *lab) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 		l.shelf = append(l.shelf, vm.VM{Name: name, Provenance: &vm.Provenance{VM: one.Name}})
 		row := vm.SavedTemplate{Name: name, Client: job.ClientFrom(ctx)}
 		if one.Sandbox().Build {
-			row.Build = one.Name
+			row.Build, row.CPU, row.MemoryMB = one.Name, l.sizes[len(l.sizes)-1].CPU, job.SizeMB(l.sizes[len(l.sizes)-1].Memory)
 		}
 		l.rows = append(l.rows, row)
 		return job.SavedTemplate{Name: name}, nil

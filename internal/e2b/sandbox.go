@@ -169,6 +169,11 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	m, err := a.manifest()
+	if err == nil && m.VMTemplate != "" {
+		var sizes map[string]vm.Resources
+		sizes, err = s.sizes(r.Context())
+		m.Resources = sizes[m.VMTemplate]
+	}
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,10 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -91,7 +94,30 @@ type template struct {
 	Status  string   `json:"buildStatus"`
 }
 
-func (s *server) templateOf(t vm.VM) template {
+// sizes returns what VMs of templates have that builds have made, where that is more than the defaults.
+func (s *server) sizes(ctx context.Context) (map[string]vm.Resources, error) {
+	rows, err := s.Saved(ctx)
+	sizes := map[string]vm.Resources{}
+	for _, row := range rows {
+		if row.Build != "" {
+			sizes[row.Name] = s.more(row.CPU, row.MemoryMB)
+		}
+	}
+	return sizes, err
+}
+
+// more returns cores and memory where they are more than the defaults, which pools have.
+func (s *server) more(cpu, memory int) (r vm.Resources) {
+	if cpu > s.Defaults.CPU {
+		r.CPU = cpu
+	}
+	if memory > job.SizeMB(s.Defaults.Memory) {
+		r.Memory = fmt.Sprintf("%dM", memory)
+	}
+	return r
+}
+
+func (s *server) templateOf(t vm.VM, size vm.Resources) template {
 	at := t.CreatedAt
 	if t.Provenance != nil {
 		at = t.Provenance.At
@@ -101,7 +127,7 @@ func (s *server) templateOf(t vm.VM) template {
 		names = append(names, base)
 	}
 	return template{
-		ID: t.Name, Build: t.Name, CPU: s.Defaults.CPU, Memory: job.SizeMB(s.Defaults.Memory), Disk: job.SizeMB(s.Defaults.Disk), Aliases: names, Names: names,
+		ID: t.Name, Build: t.Name, CPU: cmp.Or(size.CPU, s.Defaults.CPU), Memory: job.SizeMB(cmp.Or(size.Memory, s.Defaults.Memory)), Disk: job.SizeMB(s.Defaults.Disk), Aliases: names, Names: names,
 		Created: timeText(at), Updated: timeText(at), Builds: 1, Envd: envd.Version, Status: "ready",
 	}
 }
@@ -109,12 +135,13 @@ func (s *server) templateOf(t vm.VM) template {
 // listTemplates answers with the templates that sandboxes may be made from.
 func (s *server) listTemplates(w http.ResponseWriter, r *http.Request) error {
 	all, err := s.mine(r.Context(), templatesTime)
-	if err != nil {
+	sizes, savedErr := s.sizes(r.Context())
+	if err = errors.Join(err, savedErr); err != nil {
 		return err
 	}
 	list := []template{}
 	for _, t := range all {
-		list = append(list, s.templateOf(t))
+		list = append(list, s.templateOf(t, sizes[t.Name]))
 	}
 	respond(w, http.StatusOK, list)
 	return nil

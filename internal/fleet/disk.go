@@ -106,7 +106,7 @@ func (f *Fleet) reserveSaved(ctx context.Context, of vm.VM, name string) (vm.Sav
 	}
 	t := vm.SavedTemplate{ID: id, Name: name, DiskMB: job.SizeMB(of.Resources.Disk), Client: job.ClientFrom(ctx), At: now()}
 	if s := of.Sandbox(); s != nil && s.Build {
-		t.Build = of.Name
+		t.Build, t.CPU, t.MemoryMB = of.Name, of.Resources.CPU, job.SizeMB(of.Resources.Memory)
 	}
 	end, err := f.Decide(ctx)
 	if err != nil {

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,10 @@ func TestDisk_OfSavedTemplates(t *testing.T) {
 func TestDisk_OfABuildsTemplate(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
-		r.persistent("build-a", func(v *vm.VM) { v.Own.Sandbox = &vm.Sandbox{Build: true} })
+		r.persistent("build-a", func(v *vm.VM) {
+			v.Own.Sandbox = &vm.Sandbox{Build: true}
+			v.Resources.CPU, v.Resources.Memory = 8, "16G"
+		})
 		r.persistent("build-b", func(v *vm.VM) { v.Own.Sandbox = &vm.Sandbox{} })
 		r.persistent("build-c")
 		got := map[string]string{}
@@ -69,9 +73,11 @@ func TestDisk_OfABuildsTemplate(t *testing.T) {
 		}
 		rows, err := r.store.SavedTemplates(context.Background())
 		for _, row := range rows {
-			got[row.Name] = row.Build
+			if got[row.Name] = row.Build; row.Build != "" {
+				got[row.Name] += fmt.Sprintf(" %d %d", row.CPU, row.MemoryMB)
+			}
 		}
-		if diff := cmp.Diff(map[string]string{"a": "build-a", "b": "", "c": ""}, got); err != nil || diff != "" {
+		if diff := cmp.Diff(map[string]string{"a": "build-a 8 16384", "b": "", "c": ""}, got); err != nil || diff != "" {
 			t.Errorf("%v (-want +got):\n%s", err, diff)
 		}
 	})

@@ -116,5 +116,7 @@ type SavedTemplate struct {
 	Principal string    `json:"principal,omitempty"`
 	Client    string    `json:"client,omitempty"`
 	Build     string    `json:"build,omitempty"` // the VM's name, if a template was being built in it
+	CPU       int       `json:"cpu,omitempty"`   // what that VM had, as VMs of the template are to have
+	MemoryMB  int       `json:"memory_mb,omitempty"`
 	At        time.Time `json:"at"`
 }
