@@ -69,7 +69,7 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 			e.watch.observe(job.Entered{VM: v, How: "as a sandbox", By: job.Caller{Client: "e2b", Principal: cmp.Or(v.OwnedBy(), job.OperatorName)}})
 		},
 		Domain: c.E2BDomain, PublicPorts: public, PublicFirst: publicFirst, Secure: settings != nil || c.E2BInsecure,
-		Files: filepath.Join(c.StateDir, "e2b-files"), Secret: secret, Defaults: defaultsOf(c), TLS: settings, Log: log,
+		Files: filepath.Join(c.StateDir, "e2b-files"), Spare: e.store.Spare, Secret: secret, Defaults: defaultsOf(c), TLS: settings, Log: log,
 	})
 	if err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {

@@ -436,6 +436,11 @@ func TestUpload_NeedsItsLink(t *testing.T) {
 	if code, _, _ := l.send(t, http.MethodPut, path, ""); code != http.StatusRequestEntityTooLarge {
 		t.Errorf("without a length: %d", code)
 	}
+	l.Spare = func() error { return &job.OwnFault{Err: errors.New("the disk is for jobs")} }
+	if code, _, text := l.send(t, http.MethodPut, path, "x"); code != http.StatusServiceUnavailable || !strings.Contains(text, "the disk is for jobs") {
+		t.Errorf("where the rest of the disk is for jobs: %d %s", code, text)
+	}
+	l.Spare = nil
 	// There is no room, until what is old has gone.
 	dir := filepath.Join(l.Files, shelfOf(keys["e2b_ee"].Owner()))
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -95,10 +95,12 @@ type Options struct {
 	PublicFirst bool
 	Secure      bool
 	Files       string // the directory for what builds of templates copy, without Uploads
-	Secret      []byte // from which the sandboxes' access tokens are made
-	Defaults    job.Defaults
-	TLS         *tls.Config // nil: plain HTTP
-	Log         *slog.Logger
+	// Spare is an error where the disk with Files has no room but for what runs; nil: it has.
+	Spare    func() error
+	Secret   []byte // from which the sandboxes' access tokens are made
+	Defaults job.Defaults
+	TLS      *tls.Config // nil: plain HTTP
+	Log      *slog.Logger
 
 	bounds bounds // zero: defaultBounds
 }

@@ -67,6 +67,11 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength <= 0 || r.ContentLength > maxUpload {
 		return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("the files of a step are at most %d bytes, packed, and their length is said before", maxUpload)}
 	}
+	if s.Spare != nil {
+		if err := s.Spare(); err != nil {
+			return err
+		}
+	}
 	gate.Serves(r.Context())
 	control, over := http.NewResponseController(w), time.Now().Add(linkTime)
 	shelf, hash, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, uploads), "/") // as it was signed
