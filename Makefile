@@ -95,7 +95,7 @@ race: vet bin/gotestsum ## Go tests with -race, but for the packages of make pro
 # Go does not see that the programs they build have changed: -count=1. The longest goes first.
 programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	$(if $(filter nightly,$(LINUS_TEST_LOOP)),,$(IN_MEMORY)) CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 $(AT_ONCE) -vet=off -timeout $(TIMEOUT)
+	$(if $(filter nightly,$(LINUS_TEST_LOOP)),,$(IN_MEMORY)) CGO_ENABLED=0 $(GOTESTSUM) --packages="./internal/e2e $$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 -p 3 $(AT_ONCE) -vet=off -timeout $(TIMEOUT)
 
 vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...

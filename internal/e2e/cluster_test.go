@@ -150,10 +150,10 @@ func TestCluster_SpreadsJobsAndFollowsVMs(t *testing.T) {
 	on := map[string]int{}
 	var ids []string
 	var ends []func()
-	for len(ids) < 5 || len(on) < 2 && len(ids) < 9 { // nodes are drawn at random
+	for len(ids) < 3 || len(on) < 2 && len(ids) < 9 { // nodes are drawn at random
 		id, end := c.sleeper()
 		ids, ends = append(ids, id), append(ends, end)
-		if len(ids) >= 5 {
+		if len(ids) >= 3 {
 			clear(on)
 			for _, id := range ids {
 				on[c.node(id)]++

@@ -10,6 +10,7 @@ import (
 
 	"linus/internal/forgetest"
 	"linus/internal/lab"
+	"linus/internal/loops"
 )
 
 // standInForgeRunner is what forgejo-runner one-job and act_runner daemon --once are to a forge and to
@@ -50,7 +51,9 @@ func TestDispatch_ServesJobsOfForges(t *testing.T) {
 	h := newHost(t, lab.DriverProcess)
 	place(t, h.templateDisk(t), map[string]string{"home/debian/.local/bin/forgejo-runner": standInForgeRunner, "home/debian/.local/bin/act_runner": standInForgeRunner})
 	file := key(t, forgetest.Token)
-	for kind, gitea := range map[string]bool{"forgejo": false, "gitea": true} {
+	kinds := []string{"forgejo", "gitea"}
+	for _, i := range loops.Every(len(kinds), 2, "TestDispatch_HearsOfJobsByWebhook serves a job of a Gitea, TestQueue_ServesJobs has both kinds") {
+		kind, gitea := kinds[i], kinds[i] == "gitea"
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s := forgetest.New(t, gitea)

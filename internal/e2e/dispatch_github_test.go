@@ -10,6 +10,7 @@ import (
 
 	"linus/internal/githubtest"
 	"linus/internal/lab"
+	"linus/internal/loops"
 )
 
 // standInGitHubRunner is what run.sh of actions/runner is to a VM: it takes its configuration from the
@@ -60,10 +61,15 @@ func TestDispatch_ServesJobsOfGitHubActions(t *testing.T) {
 	file := key(t, githubtest.Token)
 	const repository = githubtest.Owner + "/web"
 	_, hasNode := exec.LookPath("node")
-	for scope, args := range map[string][]string{
-		"repository":   {"--repository", repository},
-		"organization": {"--organization", githubtest.Owner, "--runner-group", githubtest.GroupName, "--webhook", "127.0.0.1:0", "--webhook-secret-file", key(t, "shared")},
-	} {
+	scopes := []struct {
+		name string
+		args []string
+	}{
+		{"organization", []string{"--organization", githubtest.Owner, "--runner-group", githubtest.GroupName, "--webhook", "127.0.0.1:0", "--webhook-secret-file", key(t, "shared")}},
+		{"repository", []string{"--repository", repository}},
+	}
+	for _, i := range loops.Every(len(scopes), 2, "TestDocs_SessionsAreTrue serves a repository, TestWaiting_AsksForWhatHasChanged looks for its jobs again and again") {
+		scope, args := scopes[i].name, scopes[i].args
 		t.Run(scope, func(t *testing.T) {
 			t.Parallel()
 			g := githubtest.New(t)

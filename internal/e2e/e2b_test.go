@@ -261,6 +261,7 @@ func TestSandboxes_RunCode(t *testing.T) {
 }
 
 func TestSandboxes_ByComputeSDK(t *testing.T) {
+	loops.AtNightOnly(t, "TestSandboxes_E2BsOwnClient has the client that it is made of do the same")
 	t.Parallel()
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess)
@@ -277,6 +278,7 @@ func TestSandboxes_ByComputeSDK(t *testing.T) {
 // E2B's command does here what is about sandboxes and templates; what is about accounts and teams is
 // its cloud's.
 func TestSandboxes_ByE2BsCommand(t *testing.T) {
+	loops.AtNightOnly(t, "TestSandboxes_E2BsOwnClient and TestTemplates_BuiltByE2BsOwnClient have the client that it is made of, TestLook_MetricsLogsAndTemplates what only the command asks for")
 	t.Parallel()
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess)
@@ -353,7 +355,7 @@ func TestSandboxes_ByE2BsCommand(t *testing.T) {
 func TestSandboxes_ManyAtOnce(t *testing.T) {
 	t.Parallel()
 	c := npmClients(t)
-	count := 12
+	count := 4
 	if loops.AtNight() {
 		count = 100
 	}

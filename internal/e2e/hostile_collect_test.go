@@ -51,50 +51,50 @@ func TestHostileCollect(t *testing.T) {
 		cancel                  bool // else it ends by itself
 		says                    string
 	}{
-		{name: "a stdout that is a pipe", size: "1000000", files: "mkfifo /tmp/f; mv -f /tmp/f /var/lib/linus/job/stdout", says: "not a regular file"},
 		{name: "an artifact that is a pipe", size: "0", files: "mkfifo /tmp/f; printf '%s\\0' out/x /tmp/f 1 0644 $(printf x | sha256sum | head -c 64) >/var/lib/linus/job/artifacts.index", lies: "artifacts) ;;", says: "not a regular file"},
 		{name: "a list of artifacts a byte a second", size: "0", lies: "artifacts) while :; do printf x; sleep 1; done ;;", cancel: true, says: "collecting was cancelled by user"},
 		{name: "a list of artifacts without an end", size: "0", lies: "artifacts) exec yes ;;", says: "wrote more than"},
 		{name: "a list that never comes, and no exit status", size: "0", lies: "artifacts) exec sleep 1000 ;;", cancel: true, says: "collecting was cancelled by user"},
 		{name: "sizes nothing has", size: "1000000000000000", says: "of 5242880 bytes"},
 		{name: "a stdout that is short", size: "1000", files: "printf short >/tmp/f; mv -f /tmp/f /var/lib/linus/job/stdout", says: "stdout ends at 5 of 1000 bytes"},
+		{name: "a stdout that is a pipe", size: "1000000", files: "mkfifo /tmp/f; mv -f /tmp/f /var/lib/linus/job/stdout", says: "not a regular file"},
 	}
 	h := newHost(t, lab.DriverProcess, "MAX_JOBS=20")
 	l, c, other := newLedger(t), h.connect(t), h.connect(t)
-	t.Run("lies", func(t *testing.T) {
-		for i, tt := range tests {
-			t.Run(tt.name, func(t *testing.T) {
-				t.Parallel() // one of them takes as long as a call may
-				c, other := &mcpClient{c.Client, t}, &mcpClient{other.Client, t}
-				m := script(liar(tt.size, tt.files, tt.lies))
-				m["artifacts"] = []any{"out/*"}
-				id := c.submit(m)
-				if tt.cancel {
-					c.until(id, func(j map[string]any) bool { return j["phase"] == "collect" })
-					w := work{n: i, lines: 10, sleep: "0"}
-					other.endsWhole(l, other.submit(script(l.task(w))), w)
-					if j := c.call("get_job_status", map[string]any{"job_id": id}); j["phase"] != "collect" || j["status"] != "running" {
-						t.Errorf("it was not held up: %v", j)
-					}
-					if got := c.call("cancel_job", map[string]any{"job_id": id}); got["cancelled"] != true {
-						t.Errorf("cancel_job: %v", got)
-					}
+	ids := make([]string, len(tests))
+	for i, tt := range tests { // all at once: one of them takes as long as a call may
+		m := script(liar(tt.size, tt.files, tt.lies))
+		m["artifacts"] = []any{"out/*"}
+		ids[i] = c.submit(m)
+	}
+	for i, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, other, id := &mcpClient{c.Client, t}, &mcpClient{other.Client, t}, ids[i]
+			if tt.cancel {
+				c.until(id, func(j map[string]any) bool { return j["phase"] == "collect" })
+				w := work{n: i, lines: 10, sleep: "0"}
+				other.endsWhole(l, other.submit(script(l.task(w))), w)
+				if j := c.call("get_job_status", map[string]any{"job_id": id}); j["phase"] != "collect" || j["status"] != "running" {
+					t.Errorf("it was not held up: %v", j)
 				}
-				c.endsAs(id, "success", "exit_status")
-				got := c.call("get_job_result", map[string]any{"job_id": id})
-				why, _ := got["output_incomplete_reason"].(string)
-				if skipped, ok := got["artifacts_skipped"].([]any); ok && why == "" {
-					why, _ = skipped[0].(map[string]any)["reason"].(string)
+				if got := c.call("cancel_job", map[string]any{"job_id": id}); got["cancelled"] != true {
+					t.Errorf("cancel_job: %v", got)
 				}
-				if !strings.Contains(why, tt.says) || got["artifacts_skipped_count"] != 1.0 {
-					t.Errorf("the result does not say %q: %v", tt.says, got)
-				}
-				if text := c.fail("cancel_job", map[string]any{"job_id": id}); !strings.Contains(text, "Job already completed") {
-					t.Errorf("cancel after the end: %q", text)
-				}
-			})
-		}
-	})
+			}
+			c.endsAs(id, "success", "exit_status")
+			got := c.call("get_job_result", map[string]any{"job_id": id})
+			why, _ := got["output_incomplete_reason"].(string)
+			if skipped, ok := got["artifacts_skipped"].([]any); ok && why == "" {
+				why, _ = skipped[0].(map[string]any)["reason"].(string)
+			}
+			if !strings.Contains(why, tt.says) || got["artifacts_skipped_count"] != 1.0 {
+				t.Errorf("the result does not say %q: %v", tt.says, got)
+			}
+			if text := c.fail("cancel_job", map[string]any{"job_id": id}); !strings.Contains(text, "Job already completed") {
+				t.Errorf("cancel after the end: %q", text)
+			}
+		})
+	}
 	h.waitGone(t)
 }
 

@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 )
 
 // Sandboxes live through deaths of the engine, cut connections, a host that is away and Proxmox's own
 // failures: what answers is right, and nothing is left.
 func TestSandboxes_UnderFaults(t *testing.T) {
+	loops.AtNightOnly(t, "TestSandboxes_ProcessesOutlastTheirEngine kills an engine, TestFault_AtEveryMoment and TestProxmoxFaults do the rest to jobs")
 	t.Parallel()
 	c := npmClients(t)
 	addr := "127.0.0.1:" + freePort(t)
