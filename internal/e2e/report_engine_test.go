@@ -261,6 +261,52 @@ func (w *wire) reads(t *testing.T, engine int, id string, n int) (samples []benc
 	return samples
 }
 
+// manySandboxes measures n lists of 1,000 sandboxes, each in one answer.
+func manySandboxes(t *testing.T, n int) (samples []bench.Sample) {
+	const all = 1000
+	addr := "127.0.0.1:" + freePort(t)
+	s := newSimulated(t, "E2B_ADDR="+addr, fmt.Sprintf("MAX_JOBS=%d", all))
+	key, err := s.dial(t).CreateToken(t.Context(), job.TokenSpec{Name: "tester", Role: job.RoleRun, E2B: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(method, body string) (text []byte, code int, err error) {
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+"/sandboxes", strings.NewReader(body))
+		if err != nil {
+			return nil, 0, err
+		}
+		r.Header.Set("X-API-KEY", key.Secret)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return nil, 0, err
+		}
+		defer resp.Body.Close()
+		text, err = io.ReadAll(resp.Body)
+		return text, resp.StatusCode, err
+	}
+	var making sync.WaitGroup
+	for range 20 {
+		making.Go(func() {
+			for range all / 20 {
+				if text, code, err := ask(http.MethodPost, `{"templateID":"base","timeout":3600,"metadata":{"user":"me"}}`); code != http.StatusCreated {
+					t.Errorf("create: %d %s %v", code, text, err)
+				}
+			}
+		})
+	}
+	making.Wait()
+	for range n {
+		began := time.Now()
+		text, _, err := ask(http.MethodGet, "")
+		took := ms(time.Since(began))
+		if listed := bytes.Count(text, []byte(`"sandboxID"`)); err != nil || listed != all {
+			t.Fatalf("%d are listed: %v", listed, err)
+		}
+		samples = append(samples, bench.Sample{"sandboxes_ms": took})
+	}
+	return append(samples, bench.Sample{"rss_mb": rss(s.pid)})
+}
+
 // callbacks measures n heartbeats of a running job, one after the other.
 func callbacks(t *testing.T, n int) []bench.Sample {
 	told := filepath.Join(t.TempDir(), "callbacks")

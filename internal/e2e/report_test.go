@@ -55,6 +55,7 @@ var reportRows = map[string]reportRow{
 	"burst-restored":     {3, burst(true)},
 	"sandbox":            {10, sandboxes("measure.mjs")},
 	"sandbox-computesdk": {10, sandboxes("computesdk.mjs")},
+	"sandboxes-1000":     {20, manySandboxes},
 	"jobs":               {20, sequentialJobs},
 	"simulated":          {1000, simulatedVMs},
 	"start":              {20, startToInitialize},

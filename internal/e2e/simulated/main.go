@@ -19,6 +19,7 @@ import (
 	"linus/internal/daemon"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 func main() {
@@ -54,10 +55,15 @@ func serve(ctx context.Context) error {
 	return daemon.Serve(ctx, daemon.Options{
 		Config: c, Version: os.Getenv("SIMULATED_VERSION"), Log: slog.New(slog.DiscardHandler),
 		Backend: func(config.Config, daemon.Installation, *slog.Logger) daemon.Backend {
-			return daemon.Backend{Provider: fake, Guest: fake, Close: func() {}}
+			return daemon.Backend{Provider: fake, Guest: fake, Templates: templates{}, Close: func() {}}
 		},
 	}, 0, func(daemon.Serving) { fmt.Println("ready") })
 }
+
+// templates are those of the host: none.
+type templates struct{ daemon.TemplateStore }
+
+func (templates) Templates(context.Context) ([]vm.VM, error) { return nil, nil }
 
 func duration(name string) time.Duration {
 	d, _ := time.ParseDuration(os.Getenv(name))
