@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"net"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/remote"
@@ -31,7 +32,10 @@ func (g *Guest) Proxy(ctx context.Context, j job.Job, port int, dial func(contex
 	opened()
 	select {
 	case <-ctx.Done():
-		t.Close()
+		select {
+		case <-t.Close(): // the next one has the same port
+		case <-time.After(time.Second):
+		}
 	case <-t.Ended():
 	}
 	return nil

@@ -1,6 +1,7 @@
 package guest_test
 
 import (
+	"context"
 	"io"
 	"net"
 	"os"
@@ -59,5 +60,22 @@ func TestConnect_ReachesWhatTheVMDoes(t *testing.T) {
 	}
 	if _, err := r.Connect(t.Context(), r.job(), "127.0.0.1:1"); err == nil { // one that was just let go may be another test's by now
 		t.Error("nobody listens, and it is reached")
+	}
+}
+
+// One proxy after another of a VM has the same port.
+func TestProxy_LeavesItsPortToTheNext(t *testing.T) {
+	r := bareVM(t, sshtest.Options{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	_ = l.Close()
+	for range 50 {
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := r.Proxy(ctx, r.job(), port, nil, cancel); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -128,8 +128,15 @@ func (t *Tunnel) Addr() string { return t.listener.Addr().String() }
 // Ended is closed when the tunnel carries no more connections.
 func (t *Tunnel) Ended() <-chan struct{} { return t.ended }
 
-// Close ends the tunnel. It does not wait: the other machine may not answer.
-func (t *Tunnel) Close() { t.pool.own(func() { _ = t.listener.Close() }) }
+// Close ends the tunnel. What it returns is closed when the tunnel's port is free; the other machine
+// may not answer.
+func (t *Tunnel) Close() <-chan struct{} {
+	freed := make(chan struct{})
+	if !t.pool.own(func() { _ = t.listener.Close(); close(freed) }) {
+		close(freed) // with its connection
+	}
+	return freed
+}
 
 func (t *Tunnel) accept(ctx context.Context, most int, dial func(context.Context) (net.Conn, error)) {
 	defer close(t.ended)
