@@ -225,7 +225,7 @@ func TestTemplates_BuiltByE2BsOwnClient(t *testing.T) {
 		t.Errorf("a template that was not built so is refused with %q", said)
 	}
 	want := map[string]any{
-		"before": false, "made": []any{"built:v1", "built"}, "logs": []any{true, true, true}, "exists": true,
+		"before": false, "made": []any{"built:v1", "built"}, "logs": []any{true, true, true}, "exists": true, "size": []any{3.0, 3072.0},
 		"ran": "/home/user/work/app\nI am another of data\nit's me, it's me\ndeep\nmain.sh\nstarted\n", "root": "0 600\none", "processes": []any{"start_cmd"},
 		"again": "another, it's me, it's me\nI am another of data\n", "cached": true,
 		"failed": []any{true, "RUN echo why; exit 4: exit status 4"}, "why": true, "unbuilt": false, "left": 0.0,

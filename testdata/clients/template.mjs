@@ -24,13 +24,14 @@ const logs = []
 const onBuildLogs = (entry) => logs.push(entry.message)
 
 seen.before = await Template.exists('built')
-const made = await Template.build(make().setStartCmd('bash main.sh', waitForFile('started')), 'built:v1', { onBuildLogs })
+const made = await Template.build(make().setStartCmd('bash main.sh', waitForFile('started')), 'built:v1', { onBuildLogs, cpuCount: 3, memoryMB: 3072 })
 seen.made = [made.name, made.templateId]
 seen.logs = ['to stdout', 'to stderr', "Uploaded 'app'"].map((line) => logs.some((l) => l.includes(line)))
 seen.exists = await Template.exists('built')
 
 const sandbox = await Sandbox.create('built', { timeoutMs: 300_000, envs: { NAME: 'another' } })
 try {
+  seen.size = (({ cpuCount, memoryMB }) => [cpuCount, memoryMB])(await sandbox.getInfo())
   seen.ran = (await sandbox.commands.run('pwd; until grep -hs another started; do sleep 0.1; done; echo $TWICE; ls; rm started')).stdout
   seen.root = (await sandbox.commands.run('stat -c "%u %a" /srv/two.txt; cat /srv/two.txt', { user: 'root' })).stdout
   seen.processes = (await sandbox.commands.list()).map((p) => p.tag)
