@@ -89,7 +89,7 @@ RACE := -race -vet=off $(addprefix -gcflags=,$(addsuffix =-race=false,modernc.or
 race: vet bin/gotestsum ## Go tests with -race, but for the packages of make programs; then those that PostgreSQL has to pass, too
 	$(IN_MEMORY) $(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(UNWATCHED_PACKAGES)')" -- $(RACE) -timeout $(TIMEOUT)
 	$(if $(filter nightly,$(LINUS_TEST_LOOP)),,$(IN_MEMORY) $(GOTESTSUM) --packages=./internal/executor -- $(RACE) -timeout $(TIMEOUT) -run '$(BY_MANY)')
-	$(IN_MEMORY) CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store" -- -count=1 -vet=off -timeout $(TIMEOUT)
+	$(IN_MEMORY) CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store" -- -count=1 -vet=off -timeout $(TIMEOUT) -skip ^TestPostgres_
 	$(IN_MEMORY) CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 $(AT_ONCE) -vet=off -timeout $(TIMEOUT) -run '$(ON_POSTGRES)'
 
 # Go does not see that the programs they build have changed: -count=1. The longest goes first.

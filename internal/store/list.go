@@ -44,7 +44,7 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 		if within.text == "" {
 			within.add("jobs.id > ?", "")
 		}
-		last, err := query(ctx, s.read, scanValue[string], `SELECT id FROM jobs WHERE `+within.text+` ORDER BY id `+order+` LIMIT 1 OFFSET `+strconv.Itoa(searched), within.args...)
+		last, err := query(ctx, s.read, scanValue[string], `SELECT id FROM jobs WHERE `+within.text+` ORDER BY id `+order+` LIMIT 1 OFFSET `+strconv.Itoa(s.searched), within.args...)
 		if err != nil {
 			return job.Page{}, fmt.Errorf("list jobs: %w", err)
 		}
@@ -97,7 +97,7 @@ func (s *Store) counts(ctx context.Context, principal string) (map[job.Status]in
 		c := conditions{}
 		c.ofPrincipal(principal)
 		text = `SELECT status, count(*) FROM (SELECT status FROM jobs WHERE ` + c.text + ` ORDER BY id DESC LIMIT ?) AS newest GROUP BY status`
-		args = append(c.args, searched)
+		args = append(c.args, s.searched)
 	}
 	all, err := query(ctx, s.read, func(row scanner) (c statusCount, err error) { return c, row.Scan(&c.status, &c.n) }, text, args...)
 	counts := map[job.Status]int{}

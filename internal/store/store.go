@@ -71,6 +71,7 @@ type Store struct {
 	log       *slog.Logger
 	read      *reader
 	maxJobs   int
+	searched  int                    // see the constant
 	engine    atomic.Pointer[string] // see engines.go; nil: it did not join
 
 	// VMMessages returns what is to be delivered about a change of a VM that no job has made,
@@ -96,7 +97,7 @@ type Store struct {
 // date. It refuses a database written by a newer linus, or before the first release.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
-		reserve: o.Reserve, maxOutput: cmp.Or(o.MaxOutput, 10<<20), maxJobs: o.MaxJobs, log: o.Log, patience: openPatience,
+		reserve: o.Reserve, maxOutput: cmp.Or(o.MaxOutput, 10<<20), maxJobs: o.MaxJobs, log: o.Log, patience: openPatience, searched: searched,
 		waiting: changes{news: make(chan struct{}, 1)}, gathered: gathered{jobs: map[string]bool{}},
 	}
 	if s.log == nil {
