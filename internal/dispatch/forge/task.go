@@ -64,6 +64,7 @@ if [[ -z $program ]]; then
   exit 127
 fi
 work=$(mktemp -d "$HOME/runner.XXXXXXXX")
+sed -i "s/\"name\":\"[^\"]*\"/\"name\":\"VM $(uname -n)\"/" "$item" # the job's log begins with that
 ln -s -- "$item" "$work/.runner"
 run=("$program" daemon --once)
 `

@@ -39,6 +39,10 @@ func runTask(t *testing.T, q dispatch.Queue, secret []byte, programs map[string]
 func TestTask_RunsTheRunnerForOneJob(t *testing.T) {
 	const help = `if [[ $* == 'one-job --help' ]]; then echo --handle; exit; fi
 `
+	here, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
 	const jobLog = `for a; do if [[ $a == */config.yaml && $(<"$a") == 'log: {level: debug}' ]]; then debug=yes; fi; done
 if [[ ${debug:-} != yes ]]; then exit 3; fi
 echo 'time="2026-11-29T08:00:00Z" level=info msg="task 3 repo is acme/app https://data.forgejo.org"'
@@ -58,7 +62,7 @@ for a; do case $a in file://*) file=${a#file://}; stat -c %a "$file"; cat "$file
 echo 'task 3 repo is acme/app https://data.forgejo.org'`}, 0, 0,
 			[]string{"<one-job><--url><", "><--handle><18e9cf40-c2f6-409f-b832-000000000001><--wait><--label><linus:host><--label><big:host><--config><", "\n600\n", "\ntaken\n"}},
 		"gitea": {forge.Gitea, map[string]string{"act_runner": `printf '<%s>' "$@"; cat .runner; mkdir -p "$HOME/.cache/act/1"`}, 0, 0,
-			[]string{"<daemon><--once><--config><", ">{\"address\":\"http://", `"ephemeral":true,"id":`, `"labels":["linus:host","big:host"]`}},
+			[]string{"<daemon><--once><--config><", ">{\"address\":\"http://", `"ephemeral":true,"id":`, `"name":"VM ` + here + `"`, `"labels":["linus:host","big:host"]`}},
 		"a job that fails":                     {forge.Forgejo, map[string]string{"forgejo-runner": help + jobLog + `echo '[CI / test (1, 2)] 🏁  Job failed'`}, 0, 99, []string{"repo is", "the job has failed"}},
 		"a job that fails at Gitea":            {forge.Gitea, map[string]string{"gitea-runner": jobLog + `echo '[CI / test] Job failed'`}, 0, 99, []string{"repo is", "the job has failed"}},
 		"a job that prints so":                 {forge.Gitea, map[string]string{"gitea-runner": jobLog + `echo '[CI / test]   | [a] Job failed'; echo '[CI / test] 🏁  Job succeeded'`}, 0, 0, []string{"repo is"}},
