@@ -23,6 +23,7 @@ import (
 	"linus/internal/lab/state"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
+	"linus/internal/sleep"
 	"linus/internal/sshtest"
 	"linus/internal/vm"
 )
@@ -86,15 +87,27 @@ func (h *labHost) operation(spec job.VMSpec) string {
 	return filepath.Join(h.scripts, "operations", "create-"+spec.Job)
 }
 
-// operationsLeft names the operations the host keeps that are not creates.
+// operationsLeft names the operations the host keeps that are not creates. Those of tests beside this
+// one end.
 func (h *labHost) operationsLeft(t *testing.T) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(h.scripts, "operations", "*"))
 	if err != nil {
 		t.Error(err)
 	}
+	ending, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
 	return slices.DeleteFunc(all, func(path string) bool {
-		return strings.HasPrefix(filepath.Base(path), "create-") || filepath.Base(path) == ".cleared"
+		if strings.HasPrefix(filepath.Base(path), "create-") || filepath.Base(path) == ".cleared" {
+			return true
+		}
+		for ending.Err() == nil {
+			if _, err := os.Stat(path); err != nil {
+				return true
+			}
+			_ = sleep.For(ending, 20*time.Millisecond)
+		}
+		return false
 	})
 }
 
