@@ -130,9 +130,11 @@ func TestObserver_IsToldOfPhasesAndHowTheyEnded(t *testing.T) {
 		r, w := observed(t)
 		r.behave(providertest.Behaviour{FailStep: "start_vm"}, false)
 		r.until(r.submit(), done)
+		r.stop()
 		if !w.saw(phasesOf, "provision failed") {
 			t.Errorf("phases %v", w.phases)
 		}
+		r.restart()
 	})
 	t.Run("a job that is cancelled", func(t *testing.T) {
 		r, w := observed(t)
@@ -143,9 +145,11 @@ func TestObserver_IsToldOfPhasesAndHowTheyEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.until(id, done)
+		r.stop() // the end of a job is seen before the phase's is told
 		if !w.saw(phasesOf, "run cancelled") {
 			t.Errorf("phases %v", w.phases)
 		}
+		r.restart()
 	})
 	t.Run("an engine that stops", func(t *testing.T) {
 		r, w := observed(t)
