@@ -73,12 +73,12 @@ func TestDispatch_Shapes(t *testing.T) {
 		}
 		return all, labels, err
 	}
-	all, labels, err := shapes("--memory", "2G", "--volume", "a:/a", "--label", "team=web", "--map", "big=memory=16G,cpu=8,volume=b:/b,label=size=big", "--map", "other=", "--map", "third=volume=c:/c")
+	all, labels, err := shapes("--memory", "2G", "--volume", "a:/a", "--label", "team=web", "--artifact", "log/**", "--map", "big=memory=16G,cpu=8,volume=b:/b,label=size=big,artifact=/tmp/core", "--map", "other=", "--map", "third=volume=c:/c")
 	if err != nil || !reflect.DeepEqual(labels, []string{"big", "other", "third"}) {
 		t.Fatalf("%q, %v", labels, err)
 	}
 	a, b, c := vm.Mount{Name: "a", Path: "/a"}, vm.Mount{Name: "b", Path: "/b"}, vm.Mount{Name: "c", Path: "/c"}
-	if m := all[0]; m.Resources.Memory != "16G" || m.Resources.CPU != 8 || !reflect.DeepEqual(m.Volumes, []vm.Mount{a, b}) || !reflect.DeepEqual(m.Labels, map[string]string{"team": "web", "size": "big"}) {
+	if m := all[0]; m.Resources.Memory != "16G" || m.Resources.CPU != 8 || !reflect.DeepEqual(m.Volumes, []vm.Mount{a, b}) || !reflect.DeepEqual(m.Labels, map[string]string{"team": "web", "size": "big"}) || !reflect.DeepEqual(m.Artifacts, []string{"log/**", "/tmp/core"}) {
 		t.Errorf("%+v", m)
 	}
 	if m := all[1]; m.Resources.Memory != "2G" || !reflect.DeepEqual(m.Volumes, []vm.Mount{a}) || len(m.Labels) != 1 {

@@ -40,6 +40,7 @@ fi
 call() { curl -fsS -H "X-Runner-Uuid: $uuid" -H "X-Runner-Token: $token" -H 'Content-Type: application/json' -d "$2" "$url/api/actions/runner.v1.RunnerService/$1"; }
 until [[ $(call FetchTask "{\"handle\":\"$handle\",\"labels\":[$labels]}") == *task* ]]; do sleep 0.2; done
 echo 'task 1 repo is acme/app'
+echo "its labels: $labels" >/home/debian/runner.log
 found=$(grep -rslE 'the-api-[t]oken|registers-any-[n]umber' /home /root /tmp /dev/shm /run /var /opt /etc || :)
 until [[ $(call UpdateTask "in $(uname -n) found: $found.") != *'goes on'* ]]; do sleep 0.2; done
 `
@@ -58,7 +59,7 @@ func TestDispatch_ServesJobsOfForges(t *testing.T) {
 			t.Parallel()
 			s := forgetest.New(t, gitea)
 			serve := func() *dispatcher {
-				return h.dispatch(t, kind, "--url", s.URL, "--token-file", file, "--repository", "acme/app", "--name", kind, "--sessions", "2", "--runs-on", "linus,big", "--label", "of="+kind)
+				return h.dispatch(t, kind, "--url", s.URL, "--token-file", file, "--repository", "acme/app", "--name", kind, "--sessions", "2", "--runs-on", "linus,big", "--label", "of="+kind, "--artifact", "/home/debian/runner.log")
 			}
 			first := serve()
 			quick, long := s.Add("quick", "linus"), s.AddLong("long", "linus", "big")
@@ -102,6 +103,12 @@ func TestDispatch_ServesJobsOfForges(t *testing.T) {
 					t.Errorf("job %d: %+v", id, j)
 				}
 				vms[vm] = true
+			}
+			listed := h.cli(t, "job", "list", "--label", fmt.Sprintf("dispatch/work=%d", quick), "--label", "of="+kind)
+			_, listed, _ = strings.Cut(listed, "\n")
+			of, _, _ := strings.Cut(listed, " ")
+			if kept := h.cli(t, "job", "artifacts", of); !strings.Contains(kept, " home/debian/runner.log") {
+				t.Errorf("the runner's log is not kept: %s", kept)
 			}
 			if j := s.Job(others); j.Status != "waiting" {
 				t.Errorf("another's job: %+v", j)

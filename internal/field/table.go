@@ -96,7 +96,7 @@ var manifest = sync.OnceValue(func() []Field {
 			Flag: "timeout", In: tasks | Dispatch, Help: "the task's time limit: seconds, or as in 90m or 1h30m",
 			Group: Task, Label: "Time limit", Hint: "as in 90m, at most 1d; empty: the server's default"},
 		{Name: "artifacts", Each: true, Lines: true, Text: "Files to collect at the end, successful or not: paths or patterns such as dist/** from the working directory, or absolute.", Brief: "Files to collect at the end: paths, or patterns such as dist/**.",
-			Flag: "artifact", In: Submit | Exec, Help: "path or pattern such as 'dist/**' of files to collect at the end; may be repeated",
+			Flag: "artifact", In: Submit | Exec | Dispatch, Help: "path or pattern such as 'dist/**' of files to collect at the end; may be repeated",
 			Group: Task, Label: "Artifacts", Hint: "files to collect at the end: a path or a pattern such as dist/** on each line"},
 		{Name: "files", Text: "Files to copy into the VM first: at most 20000, 64 MiB together. For more, use an archive that the task unpacks.", Brief: "Copied in first; 64 MiB at most.",
 			Flag: "file", In: tasks, Offers: LocalFiles, Help: "LOCAL:REMOTE[:MODE], a file to copy into the VM; may be repeated",
