@@ -57,7 +57,7 @@ check: vet bin/gotestsum ## at every change, a minute: vet, build, all tests tha
 # Side by side: tests of the shell and of whole programs wait more than they work.
 test: export LINUS_TEST_LOOP := day
 test: deps ## everything but nightly: vet, Go tests with -race, bats, shell checks, a real VM (about 15 minutes)
-	@$(MAKE) --no-print-directory -j3 programs race scripts
+	@$(MAKE) --no-print-directory -j4 programs race bats shell
 
 nightly: export LINUS_TEST_LOOP := nightly
 nightly: deps ## everything: each fault at each moment, soaks, browsers, all of PostgreSQL, the provider's suite on real VMs (an hour)

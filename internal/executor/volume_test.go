@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -165,7 +166,7 @@ func TestVolume_OfAVMThatIsBeingDestroyedIsWaitedFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 2)
 			r.newVolume("cache")
-			b := providertest.Behaviour{Volumes: []error{nil, errors.New("it is busy")}, Destroys: []error{&job.HostError{Class: job.HostUnreachable, Text: "not now"}, &job.HostError{Class: job.HostUnreachable, Text: "not now"}}}
+			b := providertest.Behaviour{Volumes: []error{nil, errors.New("it is busy")}, Destroys: slices.Repeat([]error{&job.HostError{Class: job.HostUnreachable, Text: "not now"}}, 1000)}
 			if pooled {
 				r.newPool(1)
 				b.Volumes, b.Pushes = nil, []error{errors.New("no answer")}
@@ -176,6 +177,8 @@ func TestVolume_OfAVMThatIsBeingDestroyedIsWaitedFor(t *testing.T) {
 				r.until(id, func(j job.Job) bool { return j.Status.Terminal() })
 				id = r.submit(mounts("cache", ""))
 			}
+			r.until(id, func(job.Job) bool { return len(r.texts(id, job.EventProgress, "waiting for volume cache: VM ")) > 0 })
+			r.behave(providertest.Behaviour{}, true)
 			j := r.wait(id)
 			if told := r.texts(id, job.EventProgress, "waiting for volume cache: VM "); j.Status != job.Success || len(told) != 1 {
 				t.Errorf("%s, %+v: %q", j.Status, j.Outcome, told)
