@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"linus/internal/lab"
 	"linus/internal/lab/state"
@@ -53,7 +54,9 @@ func (h *host) kept(t *testing.T) string {
 // as waits until what is kept on the host is as it was.
 func (h *host) as(t *testing.T, before string) {
 	t.Helper()
-	h.until(t, func() bool { return h.kept(t) == before })
+	if !within(time.Minute, func() bool { return h.kept(t) == before }) {
+		t.Fatalf("the host kept\n%s\nand keeps\n%s", before, h.kept(t))
+	}
 }
 
 // toldFull checks that an error names the storage that is full, and what to do.

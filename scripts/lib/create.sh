@@ -10,6 +10,7 @@ source "${BASH_SOURCE[0]%/*}/sweep.sh"
 
 # State of this run.
 vm_attempted='' # a create of vm_id was begun whose failure is not known
+lease_id=''     # the ID that the lease of this run is for
 vm_committed=no # the answer is out: the VM is the caller's now
 vm_system='' vm_user='' vm_boot_disk=''
 template_id=''     # empty: from an image
@@ -85,6 +86,7 @@ create_vm() {
   retry_clear=await_own
   for ((attempt = 1; attempt <= 20; attempt += 1)); do
     build_create_command
+    lease_id=${vm_id}
     take_lease
     vm_attempted=${vm_id}
     retry_change create_has_landed "${create_seconds}" "${create_command[@]}"
@@ -143,7 +145,6 @@ take_lease() {
   fi
   if ((LINUS_LEASE_SECONDS > 0)); then
     if [[ ${lease_armed} != yes ]]; then
-      lease_drop "${vm_id}" "${vm_job}"
       result_fail config "could not start linus-sweep.timer, which would end the VM's lease: ${run_said}" 'look at: systemctl status; systemctl list-timers'
     fi
   fi
@@ -154,7 +155,6 @@ take_lease() {
 fail_create() {
   if [[ ${vm_state} == absent ]]; then
     vm_attempted=''
-    lease_drop "${vm_id}" "${vm_job}"
   fi
   local -r failure="could not create VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): Proxmox answered: ${run_said:-nothing, and the VM is not there}"
   retry_fail "${failure}" "look at the task log of node '${probe_node}'" "${create_storages}"
@@ -338,6 +338,7 @@ rollback() {
     fi
   fi
   if [[ -z ${vm_attempted} ]]; then
+    lease_drop "${lease_id}" "${vm_job}"
     address_drop "${vm_job}"
     return 0
   fi

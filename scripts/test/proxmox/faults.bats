@@ -87,6 +87,16 @@ assert_no_lease() {
   assert_foreign_untouched
 }
 
+@test "a stop between lease and clone, while the host's timer is looked for, leaves no lease" {
+  export LINUS_STOP=${BATS_TEST_TMPDIR}/stop
+  # shellcheck disable=SC2016 # the program's own variable
+  stub_program systemctl ': >"${LINUS_STOP}"; echo inactive; exit 3'
+  run_script create-vm
+  assert_status 143
+  refute_called 'qm clone .*'
+  assert_nothing_left
+}
+
 @test "signals again and again, while a clone is at work and in each command of the roll-back: nothing is left" {
   local verb
   stub_program sleep 'exec /bin/sleep 0.1'
