@@ -372,3 +372,59 @@ func TestResize_ReachesARunningTerminal(t *testing.T) {
 		t.Errorf("of a job that has ended: %v", err)
 	}
 }
+
+// slowToAnswer is a guest that takes input at once, and answers when it is told to, unless the job's
+// connections are closed before.
+type slowToAnswer struct {
+	*providertest.Fake
+	taken, answer, closed chan struct{}
+	once                  sync.Once
+}
+
+func (g *slowToAnswer) Input(ctx context.Context, j job.Job, offset int64, data []byte) (int64, error) {
+	n, err := g.Fake.Input(ctx, j, offset, data)
+	close(g.taken)
+	select {
+	case <-g.answer:
+		return n, err
+	case <-g.closed:
+		return 0, errUnreachable
+	}
+}
+
+func (g *slowToAnswer) Forget(j job.Job) {
+	g.Fake.Forget(j)
+	g.once.Do(func() { close(g.closed) })
+}
+
+// A task that ends by what it reads, as a shell by exit, has read it: whoever sent that is told so.
+func TestInput_ThatEndsItsTask(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	g := &slowToAnswer{Fake: r.fake, taken: make(chan struct{}), answer: make(chan struct{}), closed: make(chan struct{})}
+	r.opts.Runner, r.vms.Guest = g, g
+	r.restart()
+	do, ends := hold(t, providertest.Task{})
+	r.behave(providertest.Behaviour{Task: do}, false)
+	id := r.submit(func(m *job.Manifest) { m.Stdin = job.StdinOpen })
+	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	sent := make(chan error, 1)
+	go func() { sent <- r.Input(t.Context(), id, []byte("exit\n"), false) }()
+	<-g.taken
+	ends()
+	r.until(id, func(j job.Job) bool { return j.Status.Terminal() })
+	for r.WaitingInputs(id) < 2 { // until its end stands behind the input
+		select {
+		case <-g.closed:
+			t.Fatalf("its connections are closed: %v", <-sent)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	close(g.answer)
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	if j := r.wait(id); j.Status != job.Success || j.Stdin.Bytes != 5 || j.VM.State != vm.Destroyed {
+		t.Errorf("%+v, stdin %+v, VM %+v", j.Outcome, j.Stdin, j.VM)
+	}
+}

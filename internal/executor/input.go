@@ -56,6 +56,16 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 	return err
 }
 
+// answerInput lets the VM answer inputs that are being sent before its connections are closed: a
+// task may have ended by what it read. A VM that does not answer holds nothing up for long.
+func (r *run) answerInput(ctx context.Context) {
+	timed, end := context.WithTimeout(ctx, sshTime)
+	defer end()
+	if leave, err := r.input.Enter(timed); err == nil {
+		leave()
+	}
+}
+
 // elsewhereError says at which engine a job takes its input: one engine keeps the order.
 func (e *Executor) elsewhereError(ctx context.Context, j job.Job) error {
 	engines, err := e.o.Engines.Engines(ctx)

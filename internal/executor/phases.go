@@ -425,10 +425,11 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) (change, error)
 
 // release cleans up after the job in a VM that it shares, and gives its VM back. A VM that is
 // gone or does not respond delays nothing. A job that was lost is run again before its row says that.
-func (e *Executor) release(ctx context.Context, _ *run, j job.Job) (change, error) {
+func (e *Executor) release(ctx context.Context, r *run, j job.Job) (change, error) {
 	if j.VM == nil || j.VM.State.Settled() {
 		return nil, nil
 	}
+	r.answerInput(ctx)
 	if j.Shares() && j.Outcome.Reason != job.ReasonLost {
 		if err := e.clean(ctx, j); err != nil {
 			return nil, err
