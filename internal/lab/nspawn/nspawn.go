@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -105,14 +106,20 @@ func (c Container) Start(ctx context.Context) error {
 	if c.Tied {
 		nspawn.SysProcAttr.Pdeathsig = syscall.SIGTERM
 	}
-	if err := nspawn.Start(); err != nil {
-		return err
-	}
-	ended := make(chan struct{})
-	go func() {
-		_ = nspawn.Wait() // its console says why
+	started, ended := make(chan error), make(chan struct{})
+	go func() { // the kernel ties its death to the thread's that starts it
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := nspawn.Start()
+		started <- err
+		if err == nil {
+			_ = nspawn.Wait() // its console says why
+		}
 		close(ended)
 	}()
+	if err := <-started; err != nil {
+		return err
+	}
 	if err := c.booted(ctx, ended); err != nil {
 		err = fmt.Errorf("boot a systemd in a container: %w%s", err, consoleEnd(c.Log))
 		return errors.Join(err, c.Stop(context.WithoutCancel(ctx)))

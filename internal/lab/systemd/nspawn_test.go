@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"linus/internal/lab/nspawn"
+	"linus/internal/lab/sys"
 	"linus/internal/loops"
 )
 
@@ -38,7 +39,8 @@ func TestContainer(t *testing.T) {
 			t.Errorf("the container does not go: %v", err)
 		}
 	})
-	if err := h.Start(t.Context()); err != nil {
+	// Tied to us, it goes on without the thread that has started it.
+	if err := sys.OnThreadOfItsOwn(func() error { return h.Start(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 	suite(t, h)
