@@ -92,6 +92,10 @@ create_vm() {
     retry_change create_has_landed "${create_seconds}" "${create_command[@]}"
     if [[ ${retry_landed} == yes ]]; then
       retry_clear=prove_again
+      if [[ -n ${TEMPLATE_NAME:-} ]]; then # of two runs that make one at once, the later one sees the other's at the latest now
+        probe_vms
+        note_taken_ids
+      fi
       lease_settle "${vm_id}"
       result_line VM_ID "${vm_id}"
       result_line VM_NODE "${probe_node}"

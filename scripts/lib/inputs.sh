@@ -144,12 +144,12 @@ check_host_parts() { # probe_storage_type
 }
 
 # IDs are held by VMs and containers of every node. That is a hint: the create
-# itself is what decides.
+# itself is what decides. Of names it decides nothing: create_vm looks again.
 note_taken_ids() {
   local line vmid node name
   for line in "${cluster_vms[@]}"; do
     read -r vmid node _ _ name <<<"${line}"
-    if [[ ${name} == "${vm_name}" && (${names_in} == cluster || ${node} == "${probe_node}") ]]; then
+    if [[ ${name} == "${vm_name}" && ${vmid} != "${vm_attempted}" && (${names_in} == cluster || ${node} == "${probe_node}") ]]; then
       result_line VM_OUTCOME exists
       result_fail vm "VM already exists: '${vm_name}' is VM ${vmid} on node '${node}'" \
         'choose another name, or destroy that VM first'

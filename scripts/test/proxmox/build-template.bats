@@ -237,6 +237,19 @@ assert_rolled_back() {
   assert_rolled_back
 }
 
+@test "a name that another run has taken meanwhile is exit 5, and only our own VM goes" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook create 'printf "name: built\ntags: linus\n" >"${PVE_STUB}/vm/555"; echo running >"${PVE_STUB}/status/555"'
+  run_script build-template
+  assert_status 5
+  assert_says "VM already exists: 'built' is VM 555"
+  assert_line LINUS_VM_OUTCOME:exists
+  refute_called 'qm \(start\|template\) .*'
+  [[ -e ${PVE_STUB}/vm/555 ]] || fail "the other run's VM is gone"
+  rm "${PVE_STUB}/vm/555" "${PVE_STUB}/status/555"
+  assert_rolled_back
+}
+
 @test "each step that fails is exit 5 or 6 in its own words, and is rolled back" {
   fault create 255 skip 'no space left'
   run_script build-template

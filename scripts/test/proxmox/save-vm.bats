@@ -182,6 +182,16 @@ refute_changed() {
   assert_called 'qm set 250 --template 0'
 }
 
+@test "a copy whose name another run has taken meanwhile is destroyed" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook clone 'printf "name: setup\ntags: linus\n" >"${PVE_STUB}/vm/555"; echo stopped >"${PVE_STUB}/status/555"'
+  save
+  assert_status 5
+  assert_says "VM already exists: 'setup' is VM 555"
+  rm "${PVE_STUB}/vm/555" "${PVE_STUB}/status/555"
+  assert_no_copy
+}
+
 @test "what changes hands before it is cleaned is not cleaned" {
   take_during after-start 1
   save
