@@ -1020,6 +1020,41 @@ func TestLife_TheEndComesBackThoughAnEngineDies(t *testing.T) {
 	}
 }
 
+// One that runs when its engine has died, in the middle of a resume or of a pause, needs no more than to be
+// connected to, which takes none of its time.
+func TestLife_ConnectingBringsTheEndBack(t *testing.T) {
+	for _, path := range []string{"/pause", "/connect"} {
+		l := newLab(t)
+		made := l.create(t, "e2b_aa", `{"templateID":"base","timeout":9000}`)
+		ask := func(path string, seconds, want int) {
+			t.Helper()
+			if code, _, text := l.ask(t, "e2b_aa", http.MethodPost, "/sandboxes/"+made.ID+path, fmt.Sprintf(`{"timeout":%d}`, seconds)); code != want {
+				t.Errorf("%s: %d %s", path, code, text)
+			}
+		}
+		if path == "/connect" {
+			ask("/pause", 0, http.StatusNoContent)
+		}
+		dead := false
+		l.broken = func(_ context.Context, asked *job.Verb) error {
+			if dead = dead || asked.Name == "SuspendVM"; dead {
+				return &job.HostError{Text: "it is dead"}
+			}
+			dead = asked.Name == "StartVM"
+			return nil
+		}
+		ask(path, 9000, http.StatusServiceUnavailable)
+		l.broken = nil
+		if v := l.vms[0]; !pauses(v) || stateOf(v) != running {
+			t.Errorf("dead in %s: it is %s, and its end is %q", path, stateOf(v), v.AtEnd)
+		}
+		ask("/connect", 60, http.StatusOK)
+		if v := l.vms[0]; pauses(v) || v.Meanwhile || time.Until(v.ExpiresAt) < time.Hour {
+			t.Errorf("dead in %s, then connected to: its end is %q, in %s", path, v.AtEnd, time.Until(v.ExpiresAt))
+		}
+	}
+}
+
 // Of several requests that resume a sandbox, the last leaves its end as the first has found it.
 func TestLife_SeveralOnTheWayBack(t *testing.T) {
 	l := newLab(t)

@@ -54,13 +54,24 @@ func endAfter(v vm.VM) *vm.End {
 	return endOf(v)
 }
 
+// secondsLeft returns how long a sandbox has until its end; 0: it has none.
+func secondsLeft(v vm.VM) int {
+	if v.ExpiresAt.IsZero() {
+		return 0
+	}
+	return min(max(int(time.Until(v.ExpiresAt)/time.Second), 1), maxTime)
+}
+
 // resumed returns a sandbox that runs, for so many seconds from now at least.
 func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, error) {
-	if stateOf(v) == running {
+	if stateOf(v) == running && !v.Meanwhile {
 		return s.extend(ctx, v, seconds)
 	}
 	if err := checkTime("timeout", seconds); err != nil {
 		return v, err
+	}
+	if stateOf(v) == running { // on a way that nobody may be left to go to its end
+		seconds = max(seconds, secondsLeft(v))
 	}
 	left := ctx.Done()
 	ctx, cancel := onTheWay(ctx)
@@ -71,11 +82,7 @@ func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, erro
 	}
 	if err := s.started(ctx, left, v.Job); err != nil {
 		if is, other := s.Engine.VM(ctx, v.Job); other == nil && !pauses(v) && (is.Status == vm.Suspended || is.Status == vm.Stopped) { // it stays as it was
-			was := 0
-			if !v.ExpiresAt.IsZero() {
-				was = min(max(int(time.Until(v.ExpiresAt)/time.Second), 1), maxTime)
-			}
-			_, other = s.change(ctx, v, job.VMChange{TTL: &was, AtEnd: endOf(v)})
+			_, other = s.change(ctx, v, job.VMChange{TTL: new(secondsLeft(v)), AtEnd: endOf(v)})
 			err = errors.Join(err, other)
 		}
 		return v, err
