@@ -70,7 +70,7 @@ func (s *server) tendProxies(ctx context.Context, all []vm.VM, asked time.Time) 
 			continue
 		}
 		needed[v.Job] = true
-		open := a.opened(v, asked)
+		open := a.whenOpen(v, asked)
 		if _, is := a.kept[v.Job]; !is {
 			ctx, cancel := context.WithCancel(ctx)
 			last, ended := a.last[v.Job], make(chan struct{})
@@ -109,9 +109,9 @@ func (a *proxies) forget(id string, ended chan struct{}) {
 	}
 }
 
-// opened returns what is closed when a sandbox's proxy was open, and ends one of other names, unless it
+// whenOpen returns what is closed when a sandbox's proxy was open, and ends one of other names, unless it
 // read those later than v was asked for; a.mu is held.
-func (a *proxies) opened(v vm.VM, asked time.Time) chan struct{} {
+func (a *proxies) whenOpen(v vm.VM, asked time.Time) chan struct{} {
 	if has, is := a.kept[v.Job]; is && !has.read.IsZero() && has.read.Before(asked) && !slices.Equal(has.names, v.Network.Allow) {
 		a.close(v.Job)
 	}
@@ -121,8 +121,8 @@ func (a *proxies) opened(v vm.VM, asked time.Time) chan struct{} {
 	return a.open[v.Job]
 }
 
-// opens notes the names that a sandbox's proxy opens with.
-func (a *proxies) opens(v vm.VM, ended chan struct{}) {
+// noteNames notes the names that a sandbox's proxy opens with.
+func (a *proxies) noteNames(v vm.VM, ended chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if has := a.kept[v.Job]; has.ended == ended {
@@ -138,7 +138,7 @@ func (s *server) keepProxy(ctx context.Context, id string, open, ended chan stru
 	for ctx.Err() == nil {
 		v, err := s.Sandboxes.Sandbox(job.WithPrincipal(ctx, job.Operator()), id) // it may have another address
 		if err == nil {
-			s.proxies.opens(v, ended)
+			s.proxies.noteNames(v, ended)
 			if err = s.Proxy(ctx, v, said); err != nil && s.isProxied(ctx, v, open) {
 				said()
 			}
@@ -176,7 +176,7 @@ func (s *server) proxied(ctx context.Context, v vm.VM, env map[string]string) (m
 		return env, nil
 	}
 	s.proxies.mu.Lock()
-	open := s.proxies.opened(v, time.Now())
+	open := s.proxies.whenOpen(v, time.Now())
 	s.proxies.mu.Unlock()
 	select {
 	case s.proxies.look <- struct{}{}:
