@@ -189,7 +189,8 @@ func (a *app) upload(ctx context.Context, e job.Files, c copying) error {
 		to.Path = path.Dir(c.target)
 	}
 	from, archive := io.Pipe()
-	packed := make(chan error, 1)
+	packed, at := make(chan error, 1), "" // the file that was begun last
+	begin := func(name string) { at = path.Join(to.Path, name) }
 	go func() {
 		w := tar.NewWriter(archive)
 		err := func() error {
@@ -198,7 +199,7 @@ func (a *app) upload(ctx context.Context, e job.Files, c copying) error {
 				if !into {
 					top = path.Base(c.target)
 				}
-				if err := a.pack(w, source, top); err != nil {
+				if err := a.pack(w, source, top, begin); err != nil {
 					return err
 				}
 			}
@@ -210,14 +211,17 @@ func (a *app) upload(ctx context.Context, e job.Files, c copying) error {
 	err = e.WriteTree(ctx, to, from)
 	_ = from.Close()
 	if wrong := <-packed; wrong != nil && !errors.Is(wrong, io.ErrClosedPipe) {
-		return wrong
+		err = wrong
+	}
+	if _, told := errors.AsType[*job.FieldError](err); err != nil && !told && at != "" {
+		err = fmt.Errorf("%w; %s, or a file before it, may be in the VM in part", err, strconv.Quote(at))
 	}
 	return err
 }
 
-// pack adds a file or a directory to an archive, under the name top. Symbolic links are
-// what they point to.
-func (a *app) pack(w *tar.Writer, source, top string) error {
+// pack adds a file or a directory to an archive, under the name top, and tells which file is begun.
+// Symbolic links are what they point to.
+func (a *app) pack(w *tar.Writer, source, top string, begin func(name string)) error {
 	parts, out, err := scanTree(source)
 	if err != nil {
 		return err
@@ -239,14 +243,14 @@ func (a *app) pack(w *tar.Writer, source, top string) error {
 			}
 			continue
 		}
-		if err := packFile(w, p.path, name); err != nil {
+		if err := packFile(w, p.path, name, begin); err != nil {
 			return fmt.Errorf("pack %s: %w", p.path, err)
 		}
 	}
 	return nil
 }
 
-func packFile(w *tar.Writer, local, name string) error {
+func packFile(w *tar.Writer, local, name string, begin func(string)) error {
 	file, err := os.Open(local)
 	if err != nil {
 		return err
@@ -258,6 +262,7 @@ func packFile(w *tar.Writer, local, name string) error {
 	}
 	err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(info.Mode().Perm()), Size: info.Size(), ModTime: info.ModTime()})
 	if err == nil {
+		begin(name)
 		_, err = io.CopyN(w, file, info.Size())
 	}
 	return err

@@ -32,7 +32,7 @@ func (a *app) download(ctx context.Context, e job.Files, from job.FileRef, targe
 	if into && top != "" && !filepath.IsLocal(filepath.FromSlash(top)) {
 		return fmt.Errorf("%q is not a name for a file here; give one", top)
 	}
-	u := &unpacking{app: a, from: tar.NewReader(archive), force: force}
+	u := &unpacking{app: a, from: tar.NewReader(archive), force: force, dirs: map[string]bool{}}
 	if err := u.run(target); err != nil {
 		return err
 	}
@@ -59,11 +59,12 @@ type unpacking struct {
 	from    *tar.Reader
 	force   bool
 	root    *os.Root
-	links   []*tar.Header // symbolic links, which come last: until then none leads anywhere
-	modes   []*tar.Header // directories that were made here, whose modes come after what is in them
-	left    int           // how many entries are left out
-	refused bool          // one of them because of its name, or of what is here
-	out     string        // a directory that was refused: what is in it is, too
+	links   []*tar.Header   // symbolic links, which come last: until then none leads anywhere
+	modes   []*tar.Header   // directories that were made here, whose modes come after what is in them
+	dirs    map[string]bool // where files were written to
+	left    int             // how many entries are left out
+	refused bool            // one of them because of its name, or of what is here
+	out     string          // a directory that was refused: what is in it is, too
 }
 
 // mostLinks bounds how many links and directories are remembered.
@@ -206,6 +207,10 @@ func (u *unpacking) again(old, name string) error {
 }
 
 func (u *unpacking) write(name string, named bool, mode fs.FileMode, from io.Reader) error {
+	if in := path.Dir(filepath.ToSlash(name)); !u.dirs[in] && len(u.dirs) < mostLinks {
+		u.dirs[in] = true
+		u.app.noteLeft(u.root, u.root.Name(), map[string]bool{in: true}) // before it has anything of the VM's
+	}
 	return u.into(named).File(filepath.ToSlash(name), 0o600, func(file *os.File) error {
 		if _, err := io.Copy(file, from); err != nil {
 			return unreadable(err)

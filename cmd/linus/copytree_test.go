@@ -281,6 +281,63 @@ func TestCopyThrough_SaysWhatIsMissing(t *testing.T) {
 	}
 }
 
+// What a copy has left here that was killed is named by the next, which replaces nothing of it.
+func TestCopyThrough_NamesWhatAKilledOneHasLeft(t *testing.T) {
+	const part = ".linus-ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	for target, archive := range map[string][]byte{"t": packed(t, [2]string{"./", ""}, [2]string{"./d/f", "x"}, [2]string{"./d/.linus-" + strings.Repeat("A", 26), "x"}), "t/d/g": packed(t, [2]string{"./f", "x"})} {
+		t.Chdir(t.TempDir())
+		if err := errors.Join(os.MkdirAll("t/d", 0o755), os.WriteFile("t/d/"+part, []byte("ha"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		var said bytes.Buffer
+		err := (&app{stderr: &said}).copyThrough(t.Context(), &treeVM{archive: archive}, copying{vm: "dev", sources: []string{"/."}, target: target}, false)
+		if err != nil || strings.Count(said.String(), "half a file") != 1 || !strings.Contains(said.String(), "t/d/"+part+" is") {
+			t.Errorf("%v; said %q", err, &said)
+		}
+	}
+}
+
+// cutVM is lost when it has the first bytes of a file.
+type cutVM struct {
+	treeVM
+
+	at  string
+	err error
+}
+
+func (v *cutVM) WriteTree(_ context.Context, _ job.FileRef, archive io.Reader) error {
+	for from := tar.NewReader(archive); v.at != ""; {
+		h, err := from.Next()
+		if err == nil && h.Name == v.at {
+			_, err = io.ReadFull(from, make([]byte, 1))
+			return errors.Join(err, v.err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return v.err
+}
+
+// Of a copy that ends in the middle, the file is named that the VM may have in part; not where it says
+// itself what was wrong, or has nothing.
+func TestCopyThrough_NamesWhatAVMMayHaveInPart(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "a"), []byte("x"), 0o600), os.WriteFile(filepath.Join(dir, "b"), make([]byte, 1<<20), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	lost, told := errors.New("the engine is lost"), &job.FieldError{Field: "path", Problem: "was not copied completely", Remedy: "r"}
+	for _, tt := range []struct {
+		at    string
+		err   error
+		names string
+	}{{"c/b", lost, "/srv/c/b"}, {"", lost, ""}, {"c/b", told, ""}} {
+		err := (&app{stderr: io.Discard}).copyThrough(t.Context(), &cutVM{at: tt.at, err: tt.err}, copying{vm: "dev", toVM: true, sources: []string{dir}, target: "/srv/c"}, false)
+		if text := fmt.Sprint(err); !errors.Is(err, tt.err) || strings.Contains(text, "in part") != (tt.names != "") || !strings.Contains(text, tt.names) {
+			t.Errorf("%s: %v", tt.at, err)
+		}
+	}
+}
+
 func TestCopyThrough_ToAVM(t *testing.T) {
 	dir := t.TempDir()
 	err := errors.Join(
