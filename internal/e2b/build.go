@@ -25,14 +25,14 @@ import (
 // Builds of templates: a VM of a template that is there, the steps in it, and a template of a copy
 // of it. The VM's time is short and made longer as long as the build goes on, so that no engine that
 // dies leaves it. What other engines know of a build is noted: that it waits, goes on, or how it has
-// ended.
+// ended, and beside that what it says, in pieces of some lines.
 
 const (
 	maxBuilds   = 64            // of this engine that it knows
 	maxBuilding = 4             // of one principal
 	maxSteps    = 512           // of a build
 	maxLog      = 1 << 20       // bytes of what a build has said
-	maxTold     = 100           // lines at once
+	maxTold     = 100           // lines at once, and in a piece that is noted
 	buildTime   = 2 * time.Hour // for a build
 	buildLease  = 5 * 60        // seconds that a VM has from its last beat
 	buildBeat   = time.Minute
@@ -59,12 +59,14 @@ type build struct {
 
 	cpu, memory int // cores and MB that are asked for; 0: the defaults
 
-	state  string // waiting, building, ready or error
-	logs   []logLine
+	state  string    // waiting, building, ready or error
+	logs   []logLine // only grows
+	before int       // how many lines those of another engine's come after
 	size   int
 	reason *reason
 
 	noting sync.Mutex // held while it is noted: an older note does not come last
+	noted  int        // how many lines are
 }
 
 // buildNote is what other engines know of one.
@@ -74,7 +76,6 @@ type buildNote struct {
 	Memory int       `json:"memory,omitempty"`
 	Owner  string    `json:"owner"`
 	State  string    `json:"state"`
-	Logs   []logLine `json:"logs,omitempty"` // of one that has ended
 	Reason *reason   `json:"reason,omitempty"`
 	At     time.Time `json:"at"`
 }
@@ -118,7 +119,12 @@ func (s *server) buildRoute(w http.ResponseWriter, r *http.Request, at string, p
 	if at == "GET templates/{id}/files/"+last(parts) {
 		return s.uploadLink(w, r, p.Owner(), last(parts))
 	}
-	b, err := s.findBuild(r.Context(), parts[1], parts[3], p.Owner())
+	offset := r.URL.Query().Get("logsOffset")
+	from, err := strconv.ParseUint(cmp.Or(offset, "0"), 10, 30)
+	if err != nil {
+		return invalid("logsOffset", fmt.Sprintf("%.40q is no number of lines", offset), "leave it out, or give how many lines are known")
+	}
+	b, err := s.findBuild(r.Context(), parts[1], parts[3], p.Owner(), int(from))
 	if err != nil {
 		return err
 	}
@@ -126,11 +132,7 @@ func (s *server) buildRoute(w http.ResponseWriter, r *http.Request, at string, p
 	case "POST templates/{id}/builds/" + parts[3]:
 		return s.startBuild(w, r, p, b)
 	case "GET templates/{id}/builds/" + parts[3] + "/status", "GET templates/{id}/builds/" + parts[3] + "/logs":
-		from, err := strconv.Atoi(cmp.Or(r.URL.Query().Get("logsOffset"), "0"))
-		if err != nil || from < 0 {
-			return invalid("logsOffset", fmt.Sprintf("%.40q is no number of lines", r.URL.Query().Get("logsOffset")), "leave it out, or give how many lines are known")
-		}
-		respond(w, http.StatusOK, s.builds.tell(b, from))
+		respond(w, http.StatusOK, s.builds.tell(b, int(from)))
 		return nil
 	}
 	return errUnknown(r)
@@ -244,7 +246,7 @@ func (s *server) startBuild(w http.ResponseWriter, r *http.Request, p job.Princi
 			}
 		})
 		s.builds.running.Go(func() {
-			for sleep.For(ctx, buildBeat) == nil {
+			for sleep.For(ctx, s.bounds.notes) == nil {
 				s.noted(ctx, b)
 			}
 		})
@@ -479,18 +481,30 @@ func (s *server) note(ctx context.Context, b *build) error {
 	defer b.noting.Unlock()
 	s.builds.mu.Lock()
 	is := buildNote{Name: b.name, CPU: b.cpu, Memory: b.memory, Owner: b.owner, State: b.state, Reason: b.reason, At: time.Now()}
-	if b.state == "ready" || b.state == "error" {
-		is.Logs = b.logs
-	}
+	logs := b.logs
 	s.builds.mu.Unlock()
-	text, err := json.Marshal(is)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
-	return s.Builds.NoteBuild(ctx, b.id, string(text), timeID(time.Now().Add(-noteTime)))
+	write := func(id string, what any) error {
+		text, err := json.Marshal(what)
+		if err != nil {
+			return err
+		}
+		return s.Builds.NoteBuild(ctx, id, string(text), timeID(time.Now().Add(-noteTime)))
+	}
+	for b.noted < len(logs) {
+		first := b.noted - b.noted%maxTold
+		next := min(first+maxTold, len(logs))
+		if err := write(pieceOf(b.id, first), logs[first:next]); err != nil {
+			return err
+		}
+		b.noted = next
+	}
+	return write(b.id, is)
 }
+
+// pieceOf is the ID of what is noted of a build's lines from one on.
+func pieceOf(id string, first int) string { return fmt.Sprintf("%s/%d", id, first) }
 
 // noted is note where the build goes on, or has ended, all the same.
 func (s *server) noted(ctx context.Context, b *build) {
@@ -499,19 +513,35 @@ func (s *server) noted(ctx context.Context, b *build) {
 	}
 }
 
-// findBuild returns a build of somebody: one of this engine, or what is noted of it.
-func (s *server) findBuild(ctx context.Context, name, id, owner string) (*build, error) {
+// findBuild returns a build of somebody: one of this engine, or what is noted of it and its lines from
+// one on.
+func (s *server) findBuild(ctx context.Context, name, id, owner string, from int) (*build, error) {
 	b := s.builds.find(id)
 	if b == nil {
-		text, err := s.Builds.Build(ctx, id)
-		var is buildNote
-		if err == nil {
-			err = json.Unmarshal([]byte(text), &is)
+		read := func(id string, what any) error {
+			text, err := s.Builds.Build(ctx, id)
+			if err == nil {
+				err = json.Unmarshal([]byte(text), what)
+			}
+			if errors.Is(err, job.ErrNotFound) {
+				return nil
+			}
+			return err
 		}
-		if err != nil && !errors.Is(err, job.ErrNotFound) {
+		var is buildNote
+		err := read(id, &is)
+		b = &build{id: id, name: is.Name, owner: is.Owner, state: is.State, reason: is.Reason, cpu: is.CPU, memory: is.Memory}
+		if b.state != "waiting" { // which has said nothing
+			b.before = from - from%maxTold
+		}
+		for first := b.before; first < from+maxTold && err == nil && b.state != "waiting"; first += maxTold {
+			var lines []logLine
+			err = read(pieceOf(id, first), &lines)
+			b.logs = append(b.logs, lines...)
+		}
+		if err != nil {
 			return nil, err
 		}
-		b = &build{id: id, name: is.Name, owner: is.Owner, state: is.State, logs: is.Logs, reason: is.Reason, cpu: is.CPU, memory: is.Memory}
 		if b.state == "building" && time.Since(is.At) > buildLease*time.Second {
 			b.state, b.reason = "error", &reason{"the engine that built it has ended: build it again", "", []logLine{}}
 		}
@@ -594,6 +624,7 @@ func (a *builds) end(b *build, step string, err error) {
 func (a *builds) tell(b *build, from int) map[string]any {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	from -= b.before
 	logs := append([]logLine{}, b.logs[min(from, len(b.logs)):min(from+maxTold, len(b.logs))]...)
 	texts := []string{}
 	for _, l := range logs {

@@ -343,6 +343,24 @@ func TestBuild_IsKnownToAllEngines(t *testing.T) {
 	if code, _, text := other.ask(t, "e2b_ee", http.MethodPost, "/v2"+at, recipe); code != http.StatusConflict {
 		t.Errorf("a second start: %d %s", code, text)
 	}
+	// What it says is known, too, while it goes on: from the same line on, by the same number of lines.
+	b := l.builds.find(id)
+	for n := range 5 * maxTold / 2 {
+		l.builds.say(b, "1", "info", fmt.Sprintf("line %d", n))
+	}
+	tells := func(of *lab, from int) string {
+		_, _, text := of.ask(t, "e2b_ee", http.MethodGet, fmt.Sprintf("%s/status?logsOffset=%d", at, from), "")
+		return text
+	}
+	for _, from := range []int{0, 1, maxTold, 2*maxTold - 1, 5 * maxTold / 2, 9 * maxTold, 1<<30 - 1} {
+		want, got := "", "nothing"
+		for begun := time.Now(); got != want && time.Since(begun) < time.Minute; time.Sleep(time.Millisecond) {
+			want, got = tells(l, from), tells(other, from)
+		}
+		if got != want || !strings.Contains(got, `"building"`) || from == 0 && !strings.Contains(got, "making a VM") {
+			t.Errorf("from line %d on another engine says\n%s\nand its own\n%s", from, got, want)
+		}
+	}
 	noted := func(change func(*buildNote)) {
 		t.Helper()
 		text, err := l.Build(t.Context(), id)

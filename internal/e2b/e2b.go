@@ -112,10 +112,11 @@ type bounds struct {
 	each, sandbox int
 
 	links time.Duration // between two lists of the sandboxes that may have signed a link, or of templates where one is not among them
+	notes time.Duration // between two notes of a build
 }
 
 // An SSH connection to a VM has 64 channels, and others use some.
-var defaultBounds = bounds{gate: gate.Bounds{All: 4096, Address: 1024, Loopback: 2048}, each: 256, sandbox: 56, links: time.Second}
+var defaultBounds = bounds{gate: gate.Bounds{All: 4096, Address: 1024, Loopback: 2048}, each: 256, sandbox: 56, links: time.Second, notes: 2 * time.Second}
 
 const (
 	maxHeader  = 32 << 10

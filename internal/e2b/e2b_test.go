@@ -103,7 +103,7 @@ func newLab(t *testing.T) *lab {
 		},
 		Defaults: job.Defaults{VMTemplate: "agent-template"},
 		Secret:   []byte("secret"), Log: slog.New(slog.DiscardHandler),
-		bounds: bounds{each: 64, sandbox: 4, links: 50 * time.Millisecond},
+		bounds: bounds{each: 64, sandbox: 4, links: 50 * time.Millisecond, notes: 10 * time.Millisecond},
 	})
 	front := httptest.NewServer(l.server)
 	t.Cleanup(func() {
