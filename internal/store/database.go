@@ -57,6 +57,10 @@ func queryOnce[T any](ctx context.Context, q querier, read func(scanner) (T, err
 	return all, nil
 }
 
+// atMost is LIMIT ?, in a form for whose number SQLite does not plan: it would prepare the statement
+// anew each time that one is given.
+const atMost = ` LIMIT ? + 0`
+
 // scanValue reads a row of one column.
 func scanValue[T any](row scanner) (v T, err error) {
 	err = row.Scan(&v)

@@ -18,7 +18,7 @@ func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 	n := 0
 	for {
 		some, err := query(ctx, s.read, scanForgettable, `SELECT id, vm_id FROM jobs
-			WHERE `+over+` AND completed_at < ? LIMIT ?`, timeText(before), forgottenAtOnce)
+			WHERE `+over+` AND completed_at < ?`+atMost, timeText(before), forgottenAtOnce)
 		if err != nil {
 			return n, fmt.Errorf("find jobs that ended before %s: %w", timeText(before), err)
 		}

@@ -55,7 +55,7 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	}
 	within.add(rest.text, rest.args...)
 	jobs, err := query(ctx, s.read, scanSummary, `SELECT jobs.id, jobs.doc, vms.doc, task_head, done, reason
-		FROM jobs LEFT JOIN vms ON vms.id = jobs.vm_id WHERE true`+within.and()+` ORDER BY jobs.id `+order+` LIMIT ?`, append(within.args, limit+1)...)
+		FROM jobs LEFT JOIN vms ON vms.id = jobs.vm_id WHERE true`+within.and()+` ORDER BY jobs.id `+order+atMost, append(within.args, limit+1)...)
 	if err != nil {
 		return job.Page{}, fmt.Errorf("list jobs: %w", err)
 	}
@@ -90,13 +90,13 @@ func (s *Store) counts(ctx context.Context, principal string) (map[job.Status]in
 			if i > 0 {
 				text += " UNION ALL "
 			}
-			text += `SELECT CAST(? AS TEXT), count(*) FROM (SELECT 1 FROM jobs WHERE status = ? LIMIT ?) AS those` + strconv.Itoa(i)
+			text += `SELECT CAST(? AS TEXT), count(*) FROM (SELECT 1 FROM jobs WHERE status = ?` + atMost + `) AS those` + strconv.Itoa(i)
 			args = append(args, string(status), string(status), job.MostCounted)
 		}
 	} else {
 		c := conditions{}
 		c.ofPrincipal(principal)
-		text = `SELECT status, count(*) FROM (SELECT status FROM jobs WHERE ` + c.text + ` ORDER BY id DESC LIMIT ?) AS newest GROUP BY status`
+		text = `SELECT status, count(*) FROM (SELECT status FROM jobs WHERE ` + c.text + ` ORDER BY id DESC` + atMost + `) AS newest GROUP BY status`
 		args = append(c.args, s.searched)
 	}
 	all, err := query(ctx, s.read, func(row scanner) (c statusCount, err error) { return c, row.Scan(&c.status, &c.n) }, text, args...)

@@ -80,7 +80,7 @@ func (s *Store) Usage(ctx context.Context, q job.UsageQuery, at time.Time) (map[
 	where.add("jobs.id > ?", "")
 	for last := idAt(q.Since); ; {
 		where.args[len(where.args)-1] = last
-		some, err := query(ctx, s.read, scanUsed, `SELECT `+usageColumns+where.text+` ORDER BY jobs.id LIMIT ?`, append(slices.Clone(where.args), usedAtOnce)...)
+		some, err := query(ctx, s.read, scanUsed, `SELECT `+usageColumns+where.text+` ORDER BY jobs.id`+atMost, append(slices.Clone(where.args), usedAtOnce)...)
 		if err != nil {
 			return nil, tried(err, "read the usage of jobs")
 		}

@@ -45,7 +45,7 @@ func (s *Store) Webhooks(ctx context.Context, limit int) ([]job.Webhook, error) 
 			w.NextAt, err = time.Parse(time.RFC3339Nano, next)
 		}
 		return w, err
-	}, `SELECT doc, next_at, attempts FROM webhooks ORDER BY next_at LIMIT ?`, limit)
+	}, `SELECT doc, next_at, attempts FROM webhooks ORDER BY next_at`+atMost, limit)
 	return all, tried(err, "read webhooks")
 }
 

@@ -76,7 +76,11 @@ func (w *writer) write(p *plan, v reflect.Value) {
 		}
 	case list:
 		w.out = append(w.out, '[')
+		begin := len(w.out)
 		for i := range v.Len() {
+			if i == 1 { // the others are as long, more or less
+				w.out = slices.Grow(w.out, min(v.Len()*(len(w.out)-begin+len(",")), 64<<10))
+			}
 			if i > 0 {
 				w.out = append(w.out, ',')
 			}
