@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 
 	"github.com/spf13/cobra"
 
 	"linus/internal/config"
+	"linus/internal/control"
 	"linus/internal/daemon"
 	"linus/internal/job"
 	"linus/internal/mcptool"
@@ -24,10 +26,11 @@ func (a *app) mcpCommand() *cobra.Command {
 				return err
 			}
 			o := a.daemon(c)
-			engine := &struct{ job.Engine }{}
+			var client *control.Client
+			engine := job.Through(func(ctx context.Context, v *job.Verb, in any) (any, error) { return v.Do(ctx, client.Engine, in) })
 			server := make(chan *mcptool.Stdio, 1)
 			go func() { server <- mcptool.NewStdio(daemon.MCPOptions(o, engine)) }() // its tools are made while the engine is reached
-			client, err := daemon.Attach(cmd.Context(), o, true)
+			client, err = daemon.Attach(cmd.Context(), o, true)
 			who := job.Operator()
 			var unset *config.Error
 			switch {
@@ -42,7 +45,6 @@ func (a *app) mcpCommand() *cobra.Command {
 				}
 			}
 			defer client.Close()
-			engine.Engine = client
 			return (<-server).Serve(job.WithPrincipal(cmd.Context(), who), a.stdin, a.stdout)
 		},
 	}

@@ -22,9 +22,10 @@ func bodyOf(t reflect.Type) *view.Field {
 	if t == nil || t.Kind() != reflect.Struct {
 		return nil
 	}
-	for _, f := range view.Fields(t) {
-		if f.Body {
-			return &f
+	all := view.Fields(t)
+	for i := range all {
+		if all[i].Body {
+			return &all[i]
 		}
 	}
 	return nil

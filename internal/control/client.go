@@ -119,6 +119,14 @@ func (c *Client) connected() (conn *Conn, closes int) {
 
 // ask calls a verb.
 func (c *Client) ask(ctx context.Context, v *job.Verb, in any) (any, error) {
+	if of, is := in.(job.Watching); is {
+		return c.watch(ctx, of)
+	}
+	return c.request(ctx, v, in)
+}
+
+// request calls a verb by one request, or by another where the engine has ended.
+func (c *Client) request(ctx context.Context, v *job.Verb, in any) (any, error) {
 	s := shapeOf(v)
 	if v.Select != nil {
 		in = job.Query{} // ours choose from all rows
@@ -172,18 +180,21 @@ func (c *Client) with(ctx context.Context, s shape, in any, call func(*Conn) err
 	}
 }
 
-// Watch makes as many requests as necessary: each returns after a while, with events or
+// watch makes as many requests as necessary: each returns after a while, with events or
 // without.
-func (c *Client) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
-	var last job.Job
+func (c *Client) watch(ctx context.Context, of job.Watching) (any, error) {
+	var last job.WatchedJob
 	for {
-		events, j, err := c.Engine.Watch(ctx, id, after)
+		out, err := c.request(ctx, job.VerbWatch.Verb, of)
 		if err != nil && ctx.Err() != nil {
-			return nil, last, nil
+			return job.WatchedJob{Job: last.Job}, nil
 		}
-		if err != nil || len(events) > 0 || j.Done() || after == job.OnlyEnd && j.Status.Terminal() {
-			return events, j, err
+		if err != nil {
+			return nil, err
 		}
-		last = j
+		last = out.(job.WatchedJob)
+		if len(last.Events) > 0 || last.Job.Done() || of.After == job.OnlyEnd && last.Job.Status.Terminal() {
+			return out, nil
+		}
 	}
 }

@@ -160,8 +160,19 @@ func (s shape) respond(w http.ResponseWriter, r *http.Request, out any) {
 	sendData(w, code, "application/json", data, err)
 }
 
+var shapes sync.Map // by the verb
+
 // shapeOf returns the shape of a verb.
 func shapeOf(v *job.Verb) shape {
+	if found, ok := shapes.Load(v); ok {
+		return found.(shape)
+	}
+	s := findShape(v)
+	shapes.Store(v, s)
+	return s
+}
+
+func findShape(v *job.Verb) shape {
 	s := shape{Verb: v, in: v.In}
 	s.method, s.path, _ = strings.Cut(v.Route, " ")
 	path, query, _ := strings.Cut(strings.TrimSuffix(s.path, "}"), "{?")

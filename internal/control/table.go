@@ -15,7 +15,11 @@ func verbs(e job.Engine) []row {
 	var all []row
 	for _, v := range job.Verbs() {
 		s := shapeOf(v)
-		call := func(ctx context.Context, in any) (any, error) { return do(ctx, v, polled{e}, in) }
+		of := e // as it is: what it is asked and answers is large, and copied by each that is in between
+		if v == job.VerbWatch.Verb {
+			of = polled{e}
+		}
+		call := func(ctx context.Context, in any) (any, error) { return do(ctx, v, of, in) }
 		if s.socket() {
 			all = append(all, socket(s, dialVM(call)))
 			continue
@@ -37,31 +41,31 @@ func verbs(e job.Engine) []row {
 }
 
 // do calls a verb. What a request may ask for besides is done here, once.
-func do(ctx context.Context, v *job.Verb, e polled, in any) (any, error) {
-	switch in := in.(type) {
+func do(ctx context.Context, v *job.Verb, e job.Engine, in any) (any, error) {
+	switch asked := in.(type) {
 	case job.Submission:
-		if err := job.Within("wait_seconds", int64(in.Wait), 0, int64(longestPoll/time.Second)); err != nil {
+		if err := job.Within("wait_seconds", int64(asked.Wait), 0, int64(longestPoll/time.Second)); err != nil {
 			return nil, err
 		}
 		out, err := v.Do(ctx, e, in)
 		made, is := out.(job.Job)
-		if err != nil || in.Wait == 0 || !is {
+		if err != nil || asked.Wait == 0 || !is {
 			return out, err
 		}
-		timed, cancel := context.WithTimeout(ctx, time.Duration(in.Wait)*time.Second)
+		timed, cancel := context.WithTimeout(ctx, time.Duration(asked.Wait)*time.Second)
 		defer cancel()
-		_, ended, err := e.Watch(timed, made.ID, job.OnlyEnd)
+		_, ended, err := polled{e}.Watch(timed, made.ID, job.OnlyEnd)
 		return ended, err
 	case job.Query:
 		none := reflect.Zero(v.Out).Interface()
-		if _, err := v.Select(none, in); err != nil { // before anything is done for it
+		if _, err := v.Select(none, asked); err != nil { // before anything is done for it
 			return nil, err
 		}
 		out, err := v.Do(ctx, e, job.None{})
 		if err != nil {
 			return out, err
 		}
-		return v.Select(out, in)
+		return v.Select(out, asked)
 	}
 	return v.Do(ctx, e, in)
 }

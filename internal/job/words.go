@@ -72,6 +72,9 @@ func Phrased(e Engine, w Words) Engine {
 // Phrase returns a verb's result with its texts in the face's words. What it was given
 // stays as it is.
 func (w Words) Phrase(out any) any {
+	if j, is := out.(Job); is && j.Outcome == nil && j.VM == nil {
+		return out // none of its texts is the engine's, and it is large
+	}
 	switch out := out.(type) {
 	case Job:
 		return w.job(out)

@@ -28,21 +28,18 @@ func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Li
 		}
 		family = append(family, r)
 	}
-	var first job.Job // of the key, if there is one
-	isNew := false
+	var first []job.Job // the one of the key, if there is one
 	err := s.transaction(ctx, func(tx *tx) (err error) {
-		if first, err = s.byKey(ctx, tx, key); !errors.Is(err, job.ErrNotFound) {
-			isNew = false
+		if first, err = s.ofKey(ctx, tx, key); err != nil || len(first) > 0 {
 			return err
 		}
-		isNew = true
-		for _, rows := range family {
+		for i := range family {
+			rows := &family[i]
 			if err = s.within(ctx, tx, rows.asks(), within); err != nil {
 				return err
 			}
 			if err = rows.insert(ctx, tx); errors.Is(err, errKeyTaken) {
-				isNew = false
-				if first, err = s.byKey(ctx, tx, key); errors.Is(err, job.ErrNotFound) {
+				if first, err = s.ofKey(ctx, tx, key); err == nil && len(first) == 0 {
 					err = rows.served(ctx, tx)
 				}
 				return err
@@ -56,10 +53,10 @@ func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Li
 	switch {
 	case err != nil:
 		return job.Job{}, false, tried(err, "write job %s to %s", j.ID, s.name)
-	case isNew:
-		return family[0].job, true, nil
+	case len(first) > 0:
+		return first[0], false, nil
 	}
-	return first, false, nil
+	return family[0].job, true, nil
 }
 
 // rows are a new job's, encoded before the writer's turn.
@@ -96,15 +93,15 @@ func newRows(j job.Job, key string) (rows, error) {
 	return r, nil
 }
 
-func (r rows) asks() asks {
+func (r *rows) asks() asks {
 	return asks{shares: !r.job.WantsVM(), principal: r.job.Principal, at: r.job.CreatedAt, size: r.size(), resources: r.job.Manifest.Resources}
 }
 
 // size is what the job takes until it is done, besides what it writes.
-func (r rows) size() int64 { return int64(len(r.manifest) + len(r.files)) }
+func (r *rows) size() int64 { return int64(len(r.manifest) + len(r.files)) }
 
 // session returns what queries ask for of a session.
-func (r rows) session() []any {
+func (r *rows) session() []any {
 	s := r.job.Session
 	if s == nil {
 		return []any{"", "", ""}
@@ -117,7 +114,7 @@ func (r rows) session() []any {
 var errKeyTaken = errors.New("the idempotency key is taken")
 
 // served returns a *job.FieldError that says which job serves the work.
-func (r rows) served(ctx context.Context, tx *tx) error {
+func (r *rows) served(ctx context.Context, tx *tx) error {
 	of := r.session()
 	id, err := only(query(ctx, tx, scanValue[string], `SELECT id FROM jobs WHERE principal = ? AND queue = ? AND work = ? AND queue <> '' AND status IN ('pending', 'provisioning', 'running')`,
 		r.job.Principal, of[0], of[2]))
@@ -127,7 +124,7 @@ func (r rows) served(ctx context.Context, tx *tx) error {
 	return err
 }
 
-func (r rows) insert(ctx context.Context, tx *tx) error {
+func (r *rows) insert(ctx context.Context, tx *tx) error {
 	if waits(r.job) {
 		tx.tell(job.NoticeWaiting, r.job.ID)
 	}

@@ -45,7 +45,7 @@ func encode(j job.Job) (string, error) {
 
 // Submitted returns the job that was submitted with an idempotency key.
 func (s *Store) Submitted(ctx context.Context, key string) (job.Job, error) {
-	j, err := s.byKey(ctx, s.read, key)
+	j, err := only(s.ofKey(ctx, s.read, key))
 	return j, tried(err, "find the job of an idempotency key")
 }
 

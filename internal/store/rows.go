@@ -57,13 +57,13 @@ func (s *Store) one(ctx context.Context, q querier, where string, args ...any) (
 	return only(s.jobs(ctx, q, where, args...))
 }
 
-// byKey returns the job that was submitted with an idempotency key;
-// job.ErrNotFound, always for the empty key.
-func (s *Store) byKey(ctx context.Context, q querier, key string) (job.Job, error) {
+// ofKey returns the job that was submitted with an idempotency key, if there is one; none for the
+// empty key.
+func (s *Store) ofKey(ctx context.Context, q querier, key string) ([]job.Job, error) {
 	if key == "" {
-		return job.Job{}, job.ErrNotFound
+		return nil, nil
 	}
-	return s.one(ctx, q, `jobs.idempotency_key = ?`, key)
+	return s.jobs(ctx, q, `jobs.idempotency_key = ?`, key)
 }
 
 // storedJob is a job with the final counts of its output, and the streams that have none
