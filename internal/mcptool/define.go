@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
@@ -66,13 +67,14 @@ func newTool(name, title, description string, h hints) mcp.Tool {
 // handler is all of defineCall's that needs no types, and so is compiled once. run is called with
 // a pointer to arguments of type of.
 func handler(of reflect.Type, run func(context.Context, any, call) (any, error)) server.ToolHandlerFunc {
+	bounds := sync.OnceValue(func() []bound { return boundsOf(of) })
 	return func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		ctx = job.WithClient(ctx, clientName(ctx))
 		in := reflect.New(of)
 		var out any
 		tree, err := decodeCall(req.GetRawArguments(), in.Interface())
 		if err == nil {
-			err = faultsOf(in.Elem().Interface())
+			err = faultsOf(in.Interface(), bounds())
 		}
 		if err == nil {
 			out, err = run(ctx, in.Interface(), call{tree: tree, params: req.Params})
@@ -229,35 +231,51 @@ func (f *faults) required(name, value, remedy string) {
 	}
 }
 
-// tags reports what the tags of a struct's fields, as of schemaOf, do not allow: optional
-// numbers that are out of range, and words that are none of a fixed set.
-func (f *faults) tags(of reflect.Value) {
-	for field, at := range of.Fields() {
-		if field.Anonymous {
-			f.tags(at)
-			continue
-		}
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		l := aboutOf(of.Type(), field).limits
-		switch {
-		case at.Type() == reflect.TypeFor[*int]() && !at.IsNil():
-			if n := int(at.Elem().Int()); n < l.least || n > l.most {
-				f.add(name, fmt.Sprintf("%d is out of range", n), fmt.Sprintf("give %d to %d", l.least, l.most))
-			}
-		case l.words != nil && !at.IsZero() && !slices.Contains(l.words, at.String()):
-			f.add(name, fmt.Sprintf("%q is unknown", at), "use one of: "+strings.Join(l.words, ", "))
-		}
-	}
+// bound is what the tags of a struct's field, as of schemaOf, allow: an optional number within a
+// range, or a word of a fixed set.
+type bound struct {
+	limits
+
+	name string
+	at   []int
 }
 
-// faultsOf returns what is wrong with a tool's arguments: what their tags do not allow, and
-// what they find themselves if they have a method for that.
-func faultsOf(in any) error {
+func boundsOf(of reflect.Type) (all []bound) {
+	for i := range of.NumField() {
+		f := of.Field(i)
+		if f.Anonymous {
+			for _, inner := range boundsOf(f.Type) {
+				inner.at = append([]int{i}, inner.at...)
+				all = append(all, inner)
+			}
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if l := aboutOf(of, f).limits; l.words != nil || f.Type == reflect.TypeFor[*int]() {
+			all = append(all, bound{l, name, []int{i}})
+		}
+	}
+	return all
+}
+
+// faultsOf returns what is wrong with a tool's arguments: what their bounds do not allow, and
+// what they find themselves if they have a method for that. in may be a pointer to them.
+func faultsOf(in any, bounds []bound) error {
 	var bad faults
 	if of, ok := in.(interface{ check(bad *faults) }); ok {
 		of.check(&bad)
 	}
-	bad.tags(reflect.ValueOf(in))
+	of := reflect.Indirect(reflect.ValueOf(in))
+	for _, b := range bounds {
+		switch at := of.FieldByIndex(b.at); {
+		case at.Kind() == reflect.Pointer && !at.IsNil():
+			if n := int(at.Elem().Int()); n < b.least || n > b.most {
+				bad.add(b.name, fmt.Sprintf("%d is out of range", n), fmt.Sprintf("give %d to %d", b.least, b.most))
+			}
+		case b.words != nil && !at.IsZero() && !slices.Contains(b.words, at.String()):
+			bad.add(b.name, fmt.Sprintf("%q is unknown", at), "use one of: "+strings.Join(b.words, ", "))
+		}
+	}
 	return bad.err()
 }
 

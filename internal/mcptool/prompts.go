@@ -113,7 +113,7 @@ const (
 )
 
 func diagnose(ctx context.Context, e job.Engine, has having, args map[string]string) (*mcp.GetPromptResult, error) {
-	if err := faultsOf(jobArg{args["job_id"]}); err != nil {
+	if err := faultsOf(jobArg{args["job_id"]}, nil); err != nil {
 		return nil, err
 	}
 	j, err := e.Job(ctx, args["job_id"])

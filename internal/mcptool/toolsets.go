@@ -3,6 +3,7 @@ package mcptool
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/mark3labs/mcp-go/server"
 
@@ -18,7 +19,7 @@ type tool struct {
 }
 
 // allTools returns the table.
-func allTools() []tool {
+var allTools = sync.OnceValue(func() []tool {
 	return []tool{
 		{"submit_job", "jobs", job.VerbSubmit, Options.submitJob},
 		{"get_job_status", "jobs", job.VerbJob, Options.getJobStatus},
@@ -63,7 +64,7 @@ func allTools() []tool {
 		{"list_templates", "admin", job.VerbNodes, Options.listTemplates},
 		{"cleanup_completed_jobs", "admin", job.VerbCleanup, Options.cleanupCompletedJobs},
 	}
-}
+})
 
 // tools lists the tools that the options allow.
 func tools(o Options) []server.ServerTool {
