@@ -141,6 +141,7 @@ func TestKeep_OnlyWhatFailedByItself(t *testing.T) {
 		end    func(*rig, string)
 		always bool
 		kept   bool
+		change []func(*executor.Options)
 	}{
 		{name: "success"},
 		{name: "failure", task: providertest.Task{ExitCode: 1}, kept: true},
@@ -149,11 +150,11 @@ func TestKeep_OnlyWhatFailedByItself(t *testing.T) {
 		{name: "cancel in any case", always: true, task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { _ = r.Cancel(context.Background(), id) }},
 		{name: "cancel", task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { _ = r.Cancel(context.Background(), id) }},
 		{name: "kill", task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { _, _ = r.Kill(context.Background(), id, "") }},
-		{name: "lost", task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { r.fake.Vanish(r.until(id, running).VM.ID) }},
+		{name: "lost", task: providertest.Task{Until: make(chan struct{})}, end: func(r *rig, id string) { r.fake.Vanish(r.until(id, running).VM.ID) }, change: []func(*executor.Options){hasty}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRigHere(t, 1, hasty)
+			r := newRigHere(t, 1, tt.change...)
 			r.behave(providertest.Behaviour{Task: task(tt.task)}, tt.task.Until == nil)
 			id := r.submit(keeping(60), func(m *job.Manifest) {
 				if m.Timeout = tt.limit; tt.always {
@@ -226,7 +227,7 @@ func TestKeep_EngineKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	steps := 0
 	live := func(t *testing.T, m *mortal) {
-		r := newRigHere(t, 1, hasty)
+		r := newRigHere(t, 1)
 		r.behave(providertest.Behaviour{Task: task(providertest.Task{ExitCode: 3})}, false)
 		r.stop()
 		whole := r.opts
