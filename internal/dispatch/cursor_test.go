@@ -51,7 +51,6 @@ func TestSpawnCursor_HasAWorkerInAVM(t *testing.T) {
 	c.Idle = 90 * time.Second
 	said := make(chan string, 2)
 	e := queuetest.NewEngine(t)
-	e.Awaits = 5 * time.Second
 	e.Run = func(ctx context.Context, vm queuetest.VM) int {
 		home := t.TempDir()
 		item := filepath.Join(home, "item")

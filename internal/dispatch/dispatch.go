@@ -257,13 +257,16 @@ func (d *dispatcher) submit(ctx context.Context, s job.Submission) (job.Job, err
 // memory is where a VM's files are in its memory.
 const memory = "/dev/shm/"
 
+// over is the end of a file's name in memory: beside the item, which is not there, it says that none comes.
+const over = ".over"
+
 // awaits is how a task waits for what deliver brings.
 const awaits = `set -eu
 name=NAME
 item=` + memory + `$name
 until [[ -e $item ]]; do
-  if ((SECONDS >= 300)); then
-    echo 'nothing has come within 5 minutes: the dispatcher has ended' >&2
+  if [[ -e $item` + over + ` ]] || ((SECONDS >= 300)); then
+    echo 'no work has come: the dispatcher has ended' >&2
     exit 75
   fi
   sleep 0.2
@@ -294,6 +297,16 @@ func (d *dispatcher) deliver(ctx context.Context, s Session, h Handover) error {
 
 // errUnsure is of a VM that may have its work. If it has not, its task ends by itself.
 var errUnsure = errors.New("the VM may have the work")
+
+// noMore says to a VM of which it is not known whether it has its work that none comes any more: if it
+// has not, it ends now and not after five minutes.
+func (d *dispatcher) noMore(ctx context.Context, s Session) {
+	ctx, done := context.WithTimeout(ctx, askTime)
+	defer done()
+	if _, err := d.Engine.WriteFile(ctx, job.FileWrite{VM: s.Job, Path: memory + s.Name + over, Mode: "0600"}); err != nil {
+		d.logOf(s).Warn("a VM may wait for its work, and cannot be told that none comes; it ends within 5 minutes then", "err", err)
+	}
+}
 
 // below returns an archive as one of a directory that is its own.
 func below(dir string, tree io.Reader) (io.Reader, error) {
@@ -364,6 +377,7 @@ func (d *dispatcher) before(ctx context.Context) (on, ended []job.Summary, err e
 	if err != nil {
 		return nil, nil, err
 	}
+	seen := map[string]bool{} // it may be at its next status by the next list
 	for _, status := range job.Statuses {
 		f := job.Filter{Status: status, Queue: job.QueueID(d.kind, d.queue), Dispatcher: d.Name, Principal: me.Name, Limit: 200}
 		if status.Terminal() {
@@ -374,7 +388,11 @@ func (d *dispatcher) before(ctx context.Context) (on, ended []job.Summary, err e
 			if err != nil {
 				return nil, nil, err
 			}
-			page.Jobs = slices.DeleteFunc(page.Jobs, func(j job.Summary) bool { return j.Session == nil })
+			page.Jobs = slices.DeleteFunc(page.Jobs, func(j job.Summary) bool {
+				again := seen[j.ID]
+				seen[j.ID] = true
+				return again || j.Session == nil
+			})
 			if status.Terminal() {
 				ended = append(ended, page.Jobs...)
 				break

@@ -76,7 +76,8 @@ func (d *dispatcher) claim(ctx, sessions context.Context) error {
 		d.begin(s.Work.ID, func() {
 			log := d.logOf(s)
 			log.Info("session continues")
-			if j.Status == job.Running {
+			if j.Status == job.Running { // the dispatcher before may not have come to hand its work over
+				d.sessions.Go(func() { d.noMore(sessions, s) })
 				d.toEnd(sessions, s, log)
 				return
 			}
@@ -281,7 +282,8 @@ func (d *dispatcher) serve(ctx context.Context, s Session, m job.Manifest, log *
 		d.toEnd(ctx, s, log)
 		return
 	case errors.Is(err, errUnsure):
-		log.Warn("no answer says that the VM has its work; it ends within 5 minutes if it has not", "err", err)
+		log.Warn("no answer says that the VM has its work; it ends if it has not", "err", err)
+		d.sessions.Go(func() { d.noMore(ctx, s) })
 		d.toEnd(ctx, s, log)
 		return
 	}

@@ -8,7 +8,11 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -418,6 +422,62 @@ func TestServe_SessionsFromBefore(t *testing.T) {
 			t.Errorf("%v, taken back %v, handed over %v, continued %v", err, q.released, q.names, q.resumed)
 		}
 	})
+}
+
+// moving is an engine in which a job begins to run between two lists.
+type moving struct{ *queuetest.Engine }
+
+func (e moving) List(ctx context.Context, f job.Filter) (job.Page, error) {
+	page, err := e.Engine.List(ctx, f)
+	if f.Status == job.Provisioning {
+		e.Set("made", job.Running)
+	}
+	return page, err
+}
+
+// A session that is found twice, as it began to run meanwhile, is one, which gets its work.
+func TestServe_ASessionThatBeginsToRunAsTheyAreListed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newInMemory(), queuetest.NewEngine(t)
+		e.Run = q.done
+		e.Put(job.Job{ID: "made", Status: job.Provisioning, Session: &job.Session{Kind: "memory", Queue: "one", Dispatcher: "here", Name: "one", Work: job.Work{ID: "one"}}})
+		err := serves(t, dispatch.Options{Engine: moving{e}}, q, e, func() { time.Sleep(time.Minute) })
+		if o := e.VMs()["made"].Outcome; err != nil || len(q.resumed) > 0 || o == nil || o.Status != job.Success {
+			t.Errorf("%v, continued %v, it ended with %+v", err, q.resumed, o)
+		}
+	})
+}
+
+// A task that is told that no work comes ends at once, and one that has its work goes on.
+func TestServe_ATaskThatIsToldThatNoWorkComes(t *testing.T) {
+	t.Parallel()
+	q, e := newInMemory("one"), queuetest.NewEngine(t)
+	tasks := make(chan string, 1)
+	e.Run = func(ctx context.Context, vm queuetest.VM) int {
+		tasks <- vm.Manifest.Task
+		return q.done(ctx, vm)
+	}
+	var task string
+	if err := serves(t, dispatch.Options{}, q, e, func() { task = <-tasks }); err != nil {
+		t.Fatal(err)
+	}
+	item := filepath.Join(t.TempDir(), "item")
+	task = regexp.MustCompile(`(?m)^item=.*`).ReplaceAllLiteralString(task, "item="+item)
+	within, done := context.WithTimeout(t.Context(), time.Minute) // it waits for five
+	defer done()
+	for _, tt := range []struct {
+		name string
+		code int
+	}{{item + ".over", 75}, {item, 0}} {
+		if err := os.WriteFile(tt.name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(within, "bash", "-c", task)
+		if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != tt.code {
+			t.Errorf("%s: %d, %s", filepath.Base(tt.name), cmd.ProcessState.ExitCode(), out)
+		}
+	}
 }
 
 // What a session has left is taken back however long the service is away.

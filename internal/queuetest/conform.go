@@ -128,7 +128,7 @@ type stage struct {
 
 func newStage(t *testing.T, s Service) *stage {
 	e := NewEngine(t)
-	e.Run, e.Awaits = s.Run, 2*time.Second
+	e.Run = s.Run
 	return &stage{Service: s, t: t, engine: e, named: "here", queue: "one", pause: 20 * time.Millisecond}
 }
 
