@@ -101,7 +101,7 @@ type dispatcher struct {
 
 	slots    chan struct{} // one for each session
 	ending   <-chan struct{}
-	held     chan struct{} // closed once work may be taken: until then the engine says that the dispatcher is drained
+	held     chan struct{} // closed once the engine has said that work may be taken
 	sessions sync.WaitGroup
 
 	mu     sync.Mutex

@@ -53,8 +53,8 @@ func (d *dispatcher) counted(o *job.Outcome) {
 }
 
 // reports tells the engine how the dispatcher is until last is called, with its end; drain is called
-// when the engine says that it is to take no more work. Where it says so from the beginning, the
-// dispatcher is held until that is undone.
+// when the engine says that it is to take no more work. Until it has said once that it may, the
+// dispatcher is held.
 func (d *dispatcher) reports(ctx context.Context, drain func()) (last func(error)) {
 	to, is := d.Engine.(reporter)
 	if !is {
@@ -78,15 +78,16 @@ func (d *dispatcher) reports(ctx context.Context, drain func()) (last func(error
 		defer done()
 		got, err := to.ReportDispatcher(within, now)
 		switch {
-		case err != nil && ctx.Err() == nil:
+		case ctx.Err() != nil:
+		case err != nil && waits:
+			d.Log.Warn("the engine does not say yet whether this dispatcher is drained: it takes no work until then", "err", err)
+		case err != nil:
 			d.Log.Debug("the engine is not told how this dispatcher is", "err", err)
-		case err == nil && got.Draining && waits && ctx.Err() == nil:
+		case got.Draining && waits:
 			warn()
-			return
-		case err == nil && got.Draining:
+		case got.Draining:
 			drain()
-		}
-		if waits {
+		case waits:
 			waits = false
 			close(d.held)
 		}

@@ -608,8 +608,22 @@ func TestServe_ATokenThatMakesNoSessions(t *testing.T) {
 	})
 }
 
+// unheard is an engine that a dispatcher's first reports do not reach.
+type unheard struct {
+	*queuetest.Engine
+
+	times int
+}
+
+func (e *unheard) ReportDispatcher(ctx context.Context, d job.Dispatcher) (job.Dispatcher, error) {
+	if e.times--; e.times >= 0 {
+		return d, errors.New("the connection is lost")
+	}
+	return e.Engine.ReportDispatcher(ctx, d)
+}
+
 // A dispatcher that starts while its name is drained follows the sessions there are, and takes work
-// once that is undone.
+// once that is undone: also if the engine cannot say so at first.
 func TestServe_StartsDrained(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -617,7 +631,7 @@ func TestServe_StartsDrained(t *testing.T) {
 		e.Run = q.done
 		e.Put(job.Job{ID: "before", Status: job.Running, Session: &job.Session{Kind: "memory", Queue: "one", Dispatcher: "here", Name: "from-before", Work: job.Work{ID: "it"}}})
 		e.Drain(true)
-		err := serves(t, dispatch.Options{}, q, e, func() {
+		err := serves(t, dispatch.Options{Engine: &unheard{Engine: e, times: 2}}, q, e, func() {
 			time.Sleep(time.Minute)
 			e.End("before", job.Failed, job.ReasonLost, 1)
 			time.Sleep(time.Hour)
