@@ -228,7 +228,7 @@ func (f *Fleet) tendIdle(ctx context.Context) error {
 func (s *idleSuspender) looked(vms []vm.VM, leads bool, awake int) {
 	there := map[string]bool{}
 	for _, v := range vms {
-		there[v.Job] = leads && v.Naps()
+		there[v.Job] = leads && (v.Naps() || !v.SuspendedAt.IsZero())
 	}
 	gone := func(id string) bool { return !there[id] }
 	s.mu.Lock()
@@ -239,14 +239,21 @@ func (s *idleSuspender) looked(vms []vm.VM, leads bool, awake int) {
 	maps.DeleteFunc(s.down, func(id string, _ time.Time) bool { return gone(id) })
 }
 
+// seen reports whether a VM is suspended as it was idle, and the host has said so.
+func (s *idleSuspender) seen(v vm.VM) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !v.SuspendedAt.IsZero() && s.down[v.Job].Equal(v.SuspendedAt)
+}
+
 // due reports whether a VM is to be suspended now, and whether it is; then it counts as being
 // suspended.
 func (s *idleSuspender) due(v vm.VM) (due, is bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !v.SuspendedAt.IsZero() && s.down[v.Job].Equal(v.SuspendedAt) {
+	if s.seen(v) {
 		return false, true
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.trying[v.Job] || time.Now().Before(s.again[v.Job]) || v.SuspendedAt.IsZero() && time.Since(v.UsedAt) < v.IdleTime() {
 		return false, false
 	}

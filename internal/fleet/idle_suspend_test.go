@@ -350,6 +350,58 @@ func TestSetVM_OffWhileItIsSuspended(t *testing.T) {
 	})
 }
 
+// One that somebody resumes on the host runs by the next look at that, and naps again when it was idle
+// for its time since; one whose engine has not come to suspend it yet is not taken for that.
+func TestIdleSuspend_ResumedOnTheHost(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		id, off := r.napping("dev"), 0
+		look := func() {
+			r.Sweep(context.Background())
+			synctest.Wait()
+		}
+		resume := func() {
+			t.Helper()
+			if _, err := r.host.ResumeVM(context.Background(), r.vm(id), func(job.Progress) {}); err != nil {
+				t.Fatal(err)
+			}
+			r.host.set(func(h *hypervisor) { h.unsure = true })
+			look() // the list may be older than the row
+			if r.vm(id).Counts() {
+				t.Error("it is taken for one that runs, which the host does not say of it")
+			}
+			r.host.set(func(h *hypervisor) { h.unsure = false })
+			look()
+			r.sleeps(id, false)
+			if !r.vm(id).Counts() {
+				t.Error("usage does not count it")
+			}
+		}
+		r.pass(11 * time.Minute)
+		r.host.Set(providertest.Behaviour{Statuses: []error{errors.New("asked")}})
+		look()
+		if _, err := r.host.Status(context.Background(), r.vm(id)); err == nil {
+			t.Error("the host is asked for one that it lists as suspended")
+		}
+		r.sleeps(id, true)
+		resume()
+		r.pass(9 * time.Minute)
+		r.sleeps(id, false)
+		r.pass(2 * time.Minute)
+		r.sleeps(id, true)
+		if _, err := r.SetVM(context.Background(), "dev", job.VMChange{IdleSuspend: &off}); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Minute)
+		resume()
+		r.change(id, func(v *vm.VM) { v.IdleSuspend, v.SuspendedAt = 600, time.Now() }) // as by an engine before
+		look()
+		if r.vm(id).SuspendedAt.IsZero() {
+			t.Error("it is not suspended any more, and is to be")
+		}
+	})
+}
+
 func TestSetVM_Refusals(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()

@@ -118,6 +118,13 @@ func (f *Fleet) noteTurned(ctx context.Context, there []vm.VM, whole bool) error
 		if turned(v, status) && err == nil {
 			err = f.noteStatus(ctx, v.Job, f.vmStatus(ctx, v))
 		}
+		if status == vm.Running && f.idleSuspender.seen(v) && f.vmStatus(ctx, v) == vm.Running { // resumed on the host: a use
+			f.background.Go(func() {
+				if _, done, err := f.use(ctx, v, silent); err == nil { // it may have another address
+					done()
+				}
+			})
+		}
 	}
 	return err
 }
