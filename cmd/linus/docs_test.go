@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -38,6 +39,11 @@ func TestDocs_ListsEveryCommand(t *testing.T) {
 			}
 			use := cmd.CommandPath() + strings.TrimPrefix(cmd.Use, cmd.Name())
 			fmt.Fprintf(&b, "| `%s` | %s |\n", strings.ReplaceAll(use, "|", `\|`), doctest.Cell(cmd.Short))
+		}
+		for line := range strings.Lines(cmd.Long) {
+			if n := utf8.RuneCountInString(line); n > 150 {
+				t.Errorf("%s: a line of its help is %d characters wide", cmd.CommandPath(), n)
+			}
 		}
 		if words := strings.Fields(cmd.Use); len(words) > 1 && cmd.ValidArgsFunction == nil && cmd.ValidArgs == nil && !cmd.Hidden && named.MatchString(words[1]) {
 			t.Errorf("%s %s completes no names", cmd.CommandPath(), words[1])

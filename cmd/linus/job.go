@@ -232,8 +232,8 @@ func (a *app) listCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List jobs, newest first",
-		Long: "Lists the newest jobs first, or with --sort created_at the oldest. A search (--text, --label, --client, --queue, --reason, --owner) examines up to 20000 jobs for a page;\n" +
-			"if it stops before the oldest, the next page continues there.",
+		Long: "Lists the newest jobs first, or with --sort created_at the oldest. A search (--text, --label, --client, --queue, --reason, --owner)\n" +
+			"examines up to 20000 jobs for a page; if it stops before the oldest, the next page continues there.",
 		Example: "  linus job list --status failed --since 24h\n" +
 			"  linus job list --reason lost\n" +
 			"  linus job list --text 'make test' --client mcp:claude-code",

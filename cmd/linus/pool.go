@@ -40,7 +40,8 @@ func (a *app) poolCreateCommand() *cobra.Command {
 		Short: "Create a pool of VMs that wait for jobs",
 		Long: "Creates a pool of VMs that wait for jobs. A job that asks for exactly such a VM (template or operating system, size,\n" +
 			"network) gets one of the pool's, which has booted, instead of a new one. Each VM serves one job and is then destroyed; the pool\n" +
-			"makes another, behind waiting jobs and only while the host has memory to spare. Without --warm and --hibernated the pool is empty; linus pool resize fills it.",
+			"makes another, behind waiting jobs and only while the host has memory to spare. Without --warm and --hibernated the pool is empty;\n" +
+			"linus pool resize fills it.",
 		Example: "  linus pool create small --warm 2\n" +
 			"  linus pool create big --template ci --cpu 8 --memory 16G --warm 1 --hibernated 3 --idle-limit 2h",
 		Args: oneArg("the pool's name"),
