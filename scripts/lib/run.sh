@@ -248,7 +248,7 @@ run_start_plain() { # <tag> <seconds> <seconds from TERM to KILL> <command...>
     umask 022
     run_rc=0
     run_hold_guard 2>"${run_dir}/${tag}.err" || run_rc=$?
-    if [[ ${run_signals[${tag}]} == KILL ]]; then
+    if ((run_rc == 0)) && [[ ${run_signals[${tag}]} == KILL ]]; then
       run_watch "$@"
     elif ((run_rc == 0)); then
       timeout -k "${grace}" "${seconds}" "$@" <"${run_stdin:-/dev/null}" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" {run_ended}>&- &

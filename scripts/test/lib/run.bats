@@ -243,6 +243,10 @@ EOF
   [[ ${run_rc} -eq 4 && ${run_out} == program ]]
   run_read 0.2 run_alone sleep 60
   [[ ${run_rc} -eq 124 && ${run_said} == 'no answer in time.'* ]]
+  local run_guard="${BATS_TEST_FILENAME} of-another-file"
+  run_read 5 answers
+  [[ ${run_rc} -eq 75 && ${run_said} == *' has changed since it was read: not begun' && -z ${run_out} ]]
+  unset run_guard
   # One that hears no signal but KILL.
   run bash -c 'source "$1/run.sh"; run_init; trap "run_abandon; run_clean" EXIT
     holds() { trap "" TERM; run_stop=143; : >"$1"; while :; do :; done; }
