@@ -363,15 +363,20 @@ func (a *app) gitlabTalk(ctx context.Context, s *session, id string, script io.R
 func (a *app) gitlabCleanupCommand() *cobra.Command {
 	var keep bool
 	var keepFor time.Duration
+	var most int
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Destroy the job's VM, and end what runs in it (cleanup_exec)",
 		Long: "Destroys the job's VM. With --keep-on-failure that of a job whose script has failed stays for --keep-for, so that somebody can log\n" +
-			"in to it. One that was cancelled or has timed out does not.",
+			"in to it: at most --keep-at-most of all GitLab jobs that the runner's user or token has run, of which the one that was not used\n" +
+			"for longest goes first. One that was cancelled or has timed out does not stay.",
 		Args: noArgs,
 		RunE: a.gitlabStage(func(cmd *cobra.Command, j *gitlab.Job, _ []string) error {
 			if keepFor < time.Minute {
 				return usage("--keep-for %s: give a minute or more", keepFor)
+			}
+			if most < 1 || most > job.MaxKeep {
+				return usage("--keep-at-most %d: give 1 to %d", most, job.MaxKeep)
 			}
 			ctx, done := context.WithTimeout(context.WithoutCancel(cmd.Context()), gitlabCleanUp)
 			defer done()
@@ -380,7 +385,7 @@ func (a *app) gitlabCleanupCommand() *cobra.Command {
 				if !keep {
 					keepFor = 0
 				}
-				return a.gitlabCleanup(ctx, s, j, keepFor)
+				return a.gitlabCleanup(ctx, s, j, keepFor, most)
 			})(cmd, nil)
 			if err != nil {
 				return fmt.Errorf("the VM %s may still be there, at most until its --ttl is over: linus vm list --label gitlab/job=%d shows it, linus vm destroy %[1]s ends it: %[3]w", j.VM, j.ID, err)
@@ -390,7 +395,9 @@ func (a *app) gitlabCleanupCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&keep, "keep-on-failure", false, "keep the VM of a job whose script has failed for --keep-for")
 	cmd.Flags().DurationVar(&keepFor, "keep-for", time.Hour, "how long to keep it, as in 2h")
+	cmd.Flags().IntVar(&most, "keep-at-most", job.DefaultKeep, "how many VMs of GitLab's jobs are kept; the one that was not used for longest goes first")
 	_ = cmd.RegisterFlagCompletionFunc("keep-for", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("keep-at-most", cobra.NoFileCompletions)
 	return cmd
 }
 
@@ -404,7 +411,7 @@ func gitlabFailed(ctx context.Context, s *session, j *gitlab.Job) (bool, error) 
 }
 
 // gitlabCleanup ends what runs in the job's VM, and the VM, unless that stays for a while.
-func (a *app) gitlabCleanup(ctx context.Context, s *session, j *gitlab.Job, keepFor time.Duration) error {
+func (a *app) gitlabCleanup(ctx context.Context, s *session, j *gitlab.Job, keepFor time.Duration, most int) error {
 	info, err := s.VM(ctx, j.VM)
 	if unknown, is := errors.AsType[*job.FieldError](err); is && unknown.Fault == job.FaultUnknown {
 		return nil
@@ -430,7 +437,7 @@ func (a *app) gitlabCleanup(ctx context.Context, s *session, j *gitlab.Job, keep
 			return err
 		}
 		if ttl := int(keepFor / time.Second); failed {
-			if _, err = s.SetVM(ctx, info.Name, job.VMChange{TTL: &ttl}); err == nil {
+			if _, err = s.SetVM(ctx, info.Name, job.VMChange{TTL: &ttl, KeptOf: "gitlab", KeptMost: most}); err == nil {
 				a.note("the job has failed: VM %s stays for %s; linus vm ssh %[1]s logs in to it, linus vm destroy %[1]s ends it", info.Name, keepFor)
 			}
 			return err

@@ -362,14 +362,30 @@ func TestGitLab_ThroughAServer(t *testing.T) {
 		t.Errorf("step_script: %d", code)
 	}
 	r.has("in gitlab-4712-")
-	if code := r.stage("cleanup", "--keep-on-failure", "--keep-for", "2h"); code != 0 {
+	if code := r.stage("cleanup", "--keep-on-failure", "--keep-for", "2h", "--keep-at-most", "1"); code != 0 {
 		t.Errorf("cleanup of a job that has failed: %d", code)
 	}
 	r.has(" stays for 2h0m0s; linus vm ssh gitlab-4712-")
 	if n := h.ourVMs(t); n != 1 {
 		t.Errorf("%d VMs", n)
 	}
-	if code := r.stage("cleanup"); code != 0 {
+	// Of as many as may be kept the newest.
+	next := h.gitlab(t, 4713, nil)
+	next.own = r.own
+	if code := next.stage("prepare"); code != 0 {
+		t.Fatalf("prepare: %d", code)
+	}
+	if code := next.run("step_script", "exit 5"); code != 81 {
+		t.Errorf("step_script: %d", code)
+	}
+	if code := next.stage("cleanup", "--keep-on-failure", "--keep-at-most", "1"); code != 0 {
+		t.Errorf("cleanup of another job that has failed: %d", code)
+	}
+	h.until(t, func() bool {
+		list := h.cli(t, "vm", "list")
+		return strings.Contains(list, "gitlab-4713-") && !strings.Contains(list, "gitlab-4712-")
+	})
+	if code := next.stage("cleanup"); code != 0 {
 		t.Errorf("cleanup: %d", code)
 	}
 	h.waitGone(t)

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,7 @@ func (f *Fleet) setVM(ctx context.Context, ref string, change job.VMChange) (v v
 		if v.Unwanted {
 			return nil, noVM(v.Name, "is being destroyed")
 		}
-		for _, text := range []string{setIdle(v, change.IdleSuspend), setEnd(v, change.TTL, change.AtEnd, change.Meanwhile)} {
+		for _, text := range []string{setIdle(v, change.IdleSuspend), setEnd(v, change)} {
 			if text != "" {
 				events = append(events, job.Event{Kind: job.EventProgress, Text: text})
 			}
@@ -75,18 +76,21 @@ func setIdle(v *vm.VM, idle *int) string {
 
 // setEnd changes when a VM's time is over, and what becomes of it then. It returns what is to be told
 // of that: not of each minute that a program adds.
-func setEnd(v *vm.VM, ttl *int, at *vm.End, meanwhile bool) string {
+func setEnd(v *vm.VM, change job.VMChange) string {
 	was := *v
-	if ttl != nil {
-		v.KeptOf = "" // somebody wants this one
+	if change.TTL != nil {
+		v.KeptOf = change.KeptOf // of nothing: somebody wants this one
 		v.ExpiresAt = time.Time{}
-		if *ttl > 0 {
-			v.ExpiresAt = now().Add(seconds(*ttl))
+		if *change.TTL > 0 {
+			v.ExpiresAt = now().Add(seconds(*change.TTL))
 		}
 	}
-	if at != nil {
-		v.Meanwhile = meanwhile && (v.AtEnd != vm.EndSuspend || v.Meanwhile)
-		v.AtEnd = *at
+	if change.KeptOf != "" {
+		v.KeptMost, v.UsedAt = cmp.Or(change.KeptMost, job.DefaultKeep), now()
+	}
+	if change.AtEnd != nil {
+		v.Meanwhile = change.Meanwhile && (v.AtEnd != vm.EndSuspend || v.Meanwhile)
+		v.AtEnd = *change.AtEnd
 	}
 	switch {
 	case v.ExpiresAt.IsZero() && !was.ExpiresAt.IsZero():
@@ -165,7 +169,7 @@ func (f *Fleet) expire(ctx context.Context) error {
 		var busy *job.FieldError
 		switch work := "end of " + v.Job; {
 		case many[v.Job]:
-			text := fmt.Sprintf("destroyed: %d VMs are kept for sessions of %s, and it was not used for longest", v.KeptMost, v.KeptOf)
+			text := fmt.Sprintf("destroyed: %d VMs are kept for %s, and it was not used for longest", v.KeptMost, v.KeptOf)
 			if err := f.discardIf(ctx, v, text, func(v vm.VM) bool { return v.KeptOf != "" }); err != nil && !errors.As(err, &busy) {
 				return err
 			}

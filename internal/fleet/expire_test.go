@@ -57,6 +57,39 @@ func TestSet_EndsAVMWhenItsTimeIsOver(t *testing.T) {
 	})
 }
 
+// Of VMs that are kept for something so many stay as each was told: the one that was kept first goes,
+// unless somebody has given it time since.
+func TestSet_SoManyAreKept(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		ctx, ttl := context.Background(), 36000
+		var ids []string
+		for i := range 5 {
+			id := r.stays("job" + strconv.Itoa(i))
+			if _, err := r.SetVM(ctx, id, job.VMChange{TTL: &ttl, KeptOf: "gitlab", KeptMost: 2}); err != nil {
+				t.Fatal(err)
+			}
+			r.pass(time.Minute)
+			if ids = append(ids, id); i == 2 {
+				r.set(id, ttl, "")
+			}
+		}
+		for i, stay := range []bool{false, false, true, true, true} {
+			if v := r.vm(ids[i]); v.Stays() != stay {
+				t.Errorf("%s: it is %s", v.Name, v.State)
+			}
+		}
+		if told := r.told(ids[0], "2 VMs are kept for gitlab, and it was not used for longest"); len(told) != 1 {
+			t.Errorf("told %q", r.told(ids[0], ""))
+		}
+		for _, bad := range []job.VMChange{{KeptOf: "gitlab"}, {KeptOf: "gitlab", TTL: new(0)}, {TTL: &ttl, KeptOf: "a\nb"}, {TTL: &ttl, KeptOf: "gitlab", KeptMost: job.MaxKeep + 1}} {
+			if _, err := r.SetVM(ctx, ids[4], bad); err == nil {
+				t.Errorf("%+v is taken", bad)
+			}
+		}
+	})
+}
+
 // An end for the meantime is one that has taken another's place, until somebody sets one.
 func TestSet_AnEndForTheMeantime(t *testing.T) {
 	bubble(t, func(r *rig) {

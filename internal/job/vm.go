@@ -143,6 +143,11 @@ type VMChange struct {
 	AtEnd       *vm.End `json:"at_end,omitempty"`                                  // what becomes of it then: destroy, or suspend, in which state it stays
 	Meanwhile   bool    `json:"-" api:"-"`                                         // at_end is so until its caller gives the former one back
 
+	// With a ttl: for what it is kept until then, and how many VMs of its principal are kept for that at
+	// most, as a session's; 0: 5.
+	KeptOf   string `json:"kept_of,omitempty"`
+	KeptMost int    `json:"keep_at_most,omitempty"`
+
 	Network *vm.Network `json:"network,omitempty"` // what it reaches from now on, once no job runs in it: egress, allow and deny alone; empty: the server's settings
 }
 
@@ -178,6 +183,12 @@ func (c VMChange) Check() error {
 	}
 	if err := checkSeconds("ttl", "ttl", c.TTL); err != nil {
 		return err
+	}
+	if err := cmp.Or(sessionText("kept_of", c.KeptOf, false), Within("keep_at_most", int64(c.KeptMost), 0, MaxKeep)); err != nil {
+		return err
+	}
+	if c.KeptOf != "" && (c.TTL == nil || *c.TTL == 0) {
+		return field("kept_of", "give ttl, too", "is of a VM that is kept for a time")
 	}
 	if c.Network != nil {
 		if err := checkNetwork(*c.Network); err != nil {

@@ -114,8 +114,8 @@ type VM struct {
 
 	KeptFor string `json:"kept_for,omitempty"` // for whom it stays though it was to be destroyed: a job that has ended
 
-	// Of one that is kept for a session: the queue, and of how many that are kept for it this one may be
-	// the last.
+	// Of one that is kept for a session, or for a job of GitLab: the queue, and of how many that are kept for
+	// it this one may be the last.
 	KeptOf   string `json:"kept_of,omitempty" api:"-"`
 	KeptMost int    `json:"kept_most,omitempty" api:"-"`
 
