@@ -20,7 +20,9 @@ func (q *Queue) lines(s dispatch.Session, handle string, r registered) ([]byte, 
 	return []byte(strings.Join([]string{q.api.url, r.uuid, handle, strings.Join(s.Work.Labels, " "), r.token}, "\n") + "\n"), nil
 }
 
-// forgejoTask has forgejo-runner take one job by its handle (one-job --help).
+// forgejoTask has forgejo-runner take one job by its handle (one-job --help). The job's log does not name
+// the VM: the runner's name there is its connection's, which is "default" for one that is given by arguments
+// (version 12), or its UUID, however that is given (13; internal/app/cmd/job.go).
 const forgejoTask = `program=$(command -v forgejo-runner) || program=
 if [[ -z $program ]]; then
   echo 'the VM has no forgejo-runner: put it into the template' >&2
