@@ -154,28 +154,29 @@ func newServer(o Options) *server {
 // ServeHTTP serves what is for a sandbox, and else the control plane.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	giveTime(w, r, firstTime)
-	ctx := job.WithClient(r.Context(), client)
-	r = r.WithContext(ctx)
+	r = r.WithContext(job.WithClient(r.Context(), client))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
+	if err := s.serve(w, r); err != nil {
+		s.fail(w, err)
+	}
+}
+
+func (s *server) serve(w http.ResponseWriter, r *http.Request) error {
 	if p, ok := s.portOf(r.Host); ok {
-		s.toPort(w, r, p)
-		return
+		return s.toPort(w, r, p)
 	}
 	if isForSandbox(r) {
-		s.toSandbox(w, r)
-		return
+		return s.toSandbox(w, r)
 	}
 	if r.URL.Path == "/health" {
 		w.WriteHeader(http.StatusNoContent)
-		return
+		return nil
 	}
 	if r.Method == http.MethodPut && strings.HasPrefix(r.URL.Path, uploads) {
-		if err := s.upload(w, r); err != nil {
-			s.fail(w, err)
-		}
-		return
+		return s.upload(w, r)
 	}
+	ctx := r.Context()
 	key := r.Header.Get("X-Api-Key")
 	if scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " "); key == "" && strings.EqualFold(scheme, "Bearer") {
 		key = strings.TrimSpace(token)
@@ -186,18 +187,15 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case errors.Is(err, job.ErrUnauthorized):
-		s.fail(w, &refusal{http.StatusUnauthorized, "this is not a key of this server: linus token create NAME --e2b makes one, and clients send it as X-API-KEY (E2B_API_KEY)"})
-		return
+		return &refusal{http.StatusUnauthorized, "this is not a key of this server: linus token create NAME --e2b makes one, and clients send it as X-API-KEY (E2B_API_KEY)"}
 	case err != nil:
 		s.Log.Error("a key cannot be checked", "err", err)
-		s.fail(w, &refusal{http.StatusServiceUnavailable, "the key cannot be checked at the moment: try again"})
-		return
+		return &refusal{http.StatusServiceUnavailable, "the key cannot be checked at the moment: try again"}
 	}
 	leave, ok := s.asking.Enter("principal "+p.Name, s.bounds.each)
 	if !ok {
 		w.Header().Set("Retry-After", "1")
-		s.fail(w, &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d requests of %s are being served: try again when some have ended", s.bounds.each, p.Name)})
-		return
+		return &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d requests of %s are being served: try again when some have ended", s.bounds.each, p.Name)}
 	}
 	defer leave()
 	gate.Serves(ctx)
@@ -205,10 +203,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
 	ctx, end := job.ForPrincipal(ctx, p)
 	defer end()
-	r = r.WithContext(ctx)
-	if err := s.route(w, r); err != nil {
-		s.fail(w, err)
-	}
+	return s.route(w, r.WithContext(ctx))
 }
 
 // giveTime is how long a request's body may take from now on. Without one the server awaits the next

@@ -65,51 +65,45 @@ func makePort(id, number string) port {
 }
 
 // toPort passes a request to a port of a sandbox.
-func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) {
+func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) error {
 	if p.number == 0 {
-		s.fail(w, &refusal{http.StatusNotFound, "no such port: give 1 to 65535, and not SSH's"})
-		return
+		return &refusal{http.StatusNotFound, "no such port: give 1 to 65535, and not SSH's"}
 	}
 	if p.number == envd.Port {
 		r.Header.Set("E2b-Sandbox-Id", p.id)
 		r.Header.Del("E2b-Sandbox-Port")
-		s.toSandbox(w, r)
-		return
+		return s.toSandbox(w, r)
 	}
 	known := s.mayVisit(r, p)
 	if to := *r.URL; known && !p.named && r.Method == http.MethodGet && !isUpgrade(r.Header) && dropToken(&to) {
 		s.welcome(w, p, to)
-		return
+		return nil
 	}
 	refused := &refusal{http.StatusForbidden, "this needs a token of the sandbox: its trafficAccessToken in the header e2b-traffic-access-token, or in a browser once in the query"}
 	if !known && (p.named || !s.PublicPorts || hasToken(r)) {
-		s.fail(w, refused)
-		return
+		return refused
 	}
 	v, err := s.reachable(r.Context(), p.id)
 	switch {
 	case errors.Is(err, job.ErrNotFound):
 		s.goneSandbox(w, p.id)
-		return
-	case err == nil && !known && !v.Sandbox().Public:
-		err = refused
-	}
-	if err != nil {
-		s.fail(w, err)
-		return
+		return nil
+	case err != nil:
+		return err
+	case !known && !v.Sandbox().Public:
+		return refused
 	}
 	if known {
 		gate.Serves(r.Context())
 	} else {
 		leave, ok := s.asking.Enter("visitors of "+p.id, max(1, s.bounds.sandbox/publicVisitors))
 		if !ok {
-			s.full(w)
-			return
+			return s.full(w)
 		}
 		defer leave()
 	}
 	shown := strings.ReplaceAll(cmp.Or(v.Sandbox().Host, "localhost:"+portMark), portMark, p.text())
-	s.pass(w, r, v, httputil.ReverseProxy{
+	return s.pass(w, r, v, httputil.ReverseProxy{
 		Rewrite: func(out *httputil.ProxyRequest) { s.toPage(out, p, shown) },
 		ModifyResponse: func(resp *http.Response) error {
 			if p.named {
@@ -144,12 +138,11 @@ func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) {
 }
 
 // pass passes a request to a sandbox that a proxy is for, as long as the sandbox may be used.
-func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy httputil.ReverseProxy) {
+func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy httputil.ReverseProxy) error {
 	id := vm.SandboxID(v.Job)
 	leave, ok := s.asking.Enter("sandbox "+id, s.bounds.sandbox)
 	if !ok {
-		s.full(w)
-		return
+		return s.full(w)
 	}
 	defer leave()
 	control := http.NewResponseController(w)
@@ -161,8 +154,7 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy htt
 		_, err := s.resumed(waking, v, v.Sandbox().Wakes)
 		done()
 		if err != nil {
-			s.fail(w, err)
-			return
+			return err
 		}
 	}
 	// Streams go both ways. An answer may begin before the request has ended: a server that then
@@ -184,6 +176,7 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy htt
 		r.Body, w = body, lastAnswer{w, body}
 	}
 	proxy.ServeHTTP(w, r)
+	return nil
 }
 
 // followed is the body of a request of which it is known whether all of it was read.

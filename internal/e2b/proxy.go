@@ -58,33 +58,29 @@ func (s *server) goneSandbox(w http.ResponseWriter, id string) {
 }
 
 // toSandbox passes a request to the program in a sandbox, or to the port of it that a header names.
-func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
+func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) error {
 	if number := r.Header.Get("E2b-Sandbox-Port"); number != "" && number != strconv.Itoa(envd.Port) {
 		p := makePort(r.Header.Get("E2b-Sandbox-Id"), number)
 		p.named = true
-		s.toPort(w, r, p)
-		return
+		return s.toPort(w, r, p)
 	}
 	id, err := s.mayReach(r)
 	if err != nil {
-		s.fail(w, err)
-		return
+		return err
 	}
 	v, err := s.reachable(r.Context(), id)
 	switch {
 	case errors.Is(err, job.ErrNotFound), err == nil && stateOf(v) == paused && r.URL.Path == "/health": // which asks whether it runs
 		s.goneSandbox(w, id)
-		return
+		return nil
 	case err != nil:
-		s.fail(w, err)
-		return
+		return err
 	}
 	if !isOpen(r.URL.Path) {
-		s.fail(w, &refusal{http.StatusNotFound, "a sandbox answers for its processes and files here: for a port of it, use the host that getHost returns, or linus vm port expose " + v.Name})
-		return
+		return &refusal{http.StatusNotFound, "a sandbox answers for its processes and files here: for a port of it, use the host that getHost returns, or linus vm port expose " + v.Name}
 	}
 	gate.Serves(r.Context())
-	s.pass(w, r, v, httputil.ReverseProxy{
+	return s.pass(w, r, v, httputil.ReverseProxy{
 		Rewrite:        toVM,
 		ModifyResponse: fromVM,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -103,9 +99,9 @@ func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) {
 }
 
 // full refuses what is one request too many.
-func (s *server) full(w http.ResponseWriter) {
+func (s *server) full(w http.ResponseWriter) error {
 	w.Header().Set("Retry-After", "1")
-	s.fail(w, &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d requests to this sandbox are open, commands and watchers included: end some first", s.bounds.sandbox)})
+	return &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d requests to this sandbox are open, commands and watchers included: end some first", s.bounds.sandbox)}
 }
 
 // mayReach returns the ID of the sandbox that a request has the token of, or whose token has signed
