@@ -69,21 +69,19 @@ func (s *Server) keep(name string, value any) error {
 	return err
 }
 
-func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
+func (s *Server) postInit(w http.ResponseWriter, r *http.Request) error {
 	var init envd.Init
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxInit)).Decode(&init); err != nil {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("read what /init is given: %w", err))
-		return
+		return bad("read what /init is given: %w", err)
 	}
 	err := s.initialize(init)
 	if err == nil {
 		err = s.begin(r.Context())
 	}
-	if err != nil {
-		fail(w, err)
-		return
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
 	}
-	w.WriteHeader(http.StatusNoContent)
+	return err
 }
 
 func (s *Server) initialize(init envd.Init) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/user"
@@ -169,7 +170,7 @@ func TestFail_SaysWhatIsWrong(t *testing.T) {
 		syscall.EIO:      500,
 	} {
 		w := httptest.NewRecorder()
-		fail(w, fmt.Errorf("do it: %w", err))
+		failing(func(http.ResponseWriter, *http.Request) error { return fmt.Errorf("do it: %w", err) })(w, nil)
 		if w.Code != want {
 			t.Errorf("%v is %d", err, w.Code)
 		}

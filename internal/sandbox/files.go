@@ -32,23 +32,28 @@ type problem struct {
 	error
 }
 
-// fail answers with an error by what it is.
-func fail(w http.ResponseWriter, err error) {
-	status := http.StatusInternalServerError
-	known, ok := errors.AsType[problem](err)
-	switch {
-	case ok:
-		status = known.status
-	case errors.Is(err, fs.ErrNotExist):
-		status = http.StatusNotFound
-	case errors.Is(err, fs.ErrPermission):
-		status = http.StatusForbidden
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		status, err = http.StatusInsufficientStorage, fmt.Errorf("not enough disk space: %w", err)
-	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENAMETOOLONG):
-		status = http.StatusBadRequest
+// failing answers with the error of a handler, by what it is.
+func failing(handle func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		err := handle(w, r)
+		status := http.StatusInternalServerError
+		known, ok := errors.AsType[problem](err)
+		switch {
+		case err == nil:
+			return
+		case ok:
+			status = known.status
+		case errors.Is(err, fs.ErrNotExist):
+			status = http.StatusNotFound
+		case errors.Is(err, fs.ErrPermission):
+			status = http.StatusForbidden
+		case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+			status, err = http.StatusInsufficientStorage, fmt.Errorf("not enough disk space: %w", err)
+		case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENAMETOOLONG):
+			status = http.StatusBadRequest
+		}
+		refuse(w, status, err)
 	}
-	refuse(w, status, err)
 }
 
 func bad(format string, values ...any) error {
@@ -67,38 +72,32 @@ func (s *Server) asked(name, path string) (account, string, error) {
 	return a, path, nil
 }
 
-func (s *Server) getFiles(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getFiles(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	_, path, err := s.asked(q.Get("username"), q.Get("path"))
 	if err != nil {
-		fail(w, err)
-		return
+		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not wait for who writes to it
 	if errors.Is(err, fs.ErrNotExist) {
 		err = problem{http.StatusNotFound, fmt.Errorf("path '%s' does not exist", path)}
 	}
 	if err != nil {
-		fail(w, err)
-		return
+		return err
 	}
 	defer f.Close() //nolint:errcheck // only read
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		fail(w, err)
-		return
+		return err
 	case info.IsDir():
-		fail(w, bad("path '%s' is a directory", path))
-		return
+		return bad("path '%s' is a directory", path)
 	case !info.Mode().IsRegular():
-		fail(w, bad("path '%s' is not a regular file", path))
-		return
+		return bad("path '%s' is not a regular file", path)
 	}
 	packed, err := encoding(r.Header)
 	if err != nil {
-		fail(w, err)
-		return
+		return err
 	}
 	w.Header().Set("Vary", "Accept-Encoding")
 	w.Header().Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": filepath.Base(path)}))
@@ -111,12 +110,13 @@ func (s *Server) getFiles(w http.ResponseWriter, r *http.Request) {
 		to = z
 	case info.Size() > 0:
 		http.ServeContent(w, r, path, info.ModTime(), f)
-		return
+		return nil
 	}
 	// Files of /proc have no size and something in them.
 	if w.Header().Set("Content-Type", "application/octet-stream"); r.Method != http.MethodHead {
 		_, _ = io.Copy(to, f) // whoever asked is gone
 	}
+	return nil
 }
 
 // encoding says whether a client wants gzip rather than the file as it is. Most clients of HTTP
@@ -143,30 +143,26 @@ func encoding(h http.Header) (packed bool, err error) {
 	return gzipped && !ranged && (!plain || !others), nil
 }
 
-func (s *Server) postFiles(w http.ResponseWriter, r *http.Request) {
+func (s *Server) postFiles(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	a, path, err := s.asked(q.Get("username"), q.Get("path"))
 	if err != nil {
-		fail(w, err)
-		return
+		return err
 	}
 	metadata, err := metadataOf(r.Header)
 	if err != nil {
-		fail(w, err)
-		return
+		return err
 	}
 	switch r.Header.Get("Content-Encoding") {
 	case "", "identity":
 	case "gzip":
 		z, err := gzip.NewReader(r.Body)
 		if err != nil {
-			fail(w, bad("Content-Encoding: the body is not gzip: %w", err))
-			return
+			return bad("Content-Encoding: the body is not gzip: %w", err)
 		}
 		r.Body = z
 	default:
-		fail(w, bad("Content-Encoding: %.100q is neither gzip nor identity", r.Header.Get("Content-Encoding")))
-		return
+		return bad("Content-Encoding: %.100q is neither gzip nor identity", r.Header.Get("Content-Encoding"))
 	}
 	files := []file{}
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -185,11 +181,10 @@ func (s *Server) postFiles(w http.ResponseWriter, r *http.Request) {
 	default:
 		err = bad("Content-Type: %.100q is neither multipart/form-data nor application/octet-stream", r.Header.Get("Content-Type"))
 	}
-	if err != nil {
-		fail(w, err)
-		return
+	if err == nil {
+		answer(w, http.StatusOK, files)
 	}
-	answer(w, http.StatusOK, files)
+	return err
 }
 
 // storeParts stores the files of a form, by their names if there is no path for the only one.

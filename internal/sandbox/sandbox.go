@@ -94,10 +94,10 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("GET /metrics", s.getMetrics)
 	mux.HandleFunc("GET /envs", s.getEnvs)
-	mux.HandleFunc("POST /init", s.postInit)
+	mux.HandleFunc("POST /init", failing(s.postInit))
 	mux.HandleFunc("POST /build", s.postBuild)
-	mux.HandleFunc("GET /files", s.getFiles)
-	mux.HandleFunc("POST /files", s.postFiles)
+	mux.HandleFunc("GET /files", failing(s.getFiles))
+	mux.HandleFunc("POST /files", failing(s.postFiles))
 	refusals := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
