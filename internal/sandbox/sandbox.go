@@ -71,9 +71,6 @@ type Server struct {
 
 // New returns a server that has no processes yet.
 func New(o Options) *Server {
-	if o.User == "" {
-		o.User = "root"
-	}
 	return &Server{
 		requests: make(chan struct{}, maxRequests),
 		watches:  make(chan struct{}, maxWatches),
@@ -141,7 +138,7 @@ type account struct {
 // this VM does not have.
 func (s *Server) account(name string) (account, error) {
 	s.mu.Lock()
-	standard := cmp.Or(s.template.User, s.options.User)
+	standard := cmp.Or(s.template.User, s.options.User, "root")
 	s.mu.Unlock()
 	if name == "" {
 		name = standard
