@@ -43,29 +43,27 @@ func (s *server) route(w http.ResponseWriter, r *http.Request) error {
 	if at == "GET sandboxes/{id}" && id == "metrics" {
 		return s.allMetrics(w, r)
 	}
+	if do := map[string]func(http.ResponseWriter, *http.Request, vm.VM) error{
+		"GET sandboxes/{id}":            s.show,
+		"DELETE sandboxes/{id}":         s.kill,
+		"POST sandboxes/{id}/timeout":   s.timeout,
+		"POST sandboxes/{id}/refreshes": s.refresh,
+		"GET sandboxes/{id}/metrics":    s.metrics,
+		"GET sandboxes/{id}/logs":       s.logs,
+		"POST sandboxes/{id}/fork":      s.fork,
+		"POST sandboxes/{id}/snapshots": s.save,
+		"PUT sandboxes/{id}/network":    s.setNetwork,
+		"POST sandboxes/{id}/pause":     s.pause,
+		"POST sandboxes/{id}/resume":    s.connect,
+		"POST sandboxes/{id}/connect":   s.connect,
+	}[at]; do != nil {
+		return s.with(r, id, func(v vm.VM) error { return do(w, r, v) })
+	}
 	switch at {
 	case "POST sandboxes":
 		return s.create(w, r)
 	case "GET sandboxes":
 		return s.list(w, r)
-	case "GET sandboxes/{id}":
-		return s.with(r, id, func(v vm.VM) error { return s.show(w, r, v) })
-	case "DELETE sandboxes/{id}":
-		return s.with(r, id, func(v vm.VM) error { return s.kill(w, r, v) })
-	case "POST sandboxes/{id}/timeout":
-		return s.with(r, id, func(v vm.VM) error { return s.timeout(w, r, v) })
-	case "POST sandboxes/{id}/refreshes":
-		return s.with(r, id, func(v vm.VM) error { return s.refresh(w, r, v) })
-	case "GET sandboxes/{id}/metrics":
-		return s.with(r, id, func(v vm.VM) error { return s.metrics(w, r, v) })
-	case "GET sandboxes/{id}/logs":
-		return s.with(r, id, func(v vm.VM) error { return s.logs(w, r, v) })
-	case "POST sandboxes/{id}/fork":
-		return s.with(r, id, func(v vm.VM) error { return s.fork(w, r, v) })
-	case "POST sandboxes/{id}/snapshots":
-		return s.with(r, id, func(v vm.VM) error { return s.save(w, r, v) })
-	case "PUT sandboxes/{id}/network":
-		return s.with(r, id, func(v vm.VM) error { return s.setNetwork(w, r, v) })
 	case "GET snapshots":
 		return s.snapshots(w, r)
 	case "DELETE templates/{id}":
@@ -78,10 +76,6 @@ func (s *server) route(w http.ResponseWriter, r *http.Request) error {
 		}
 	case "POST templates", "POST v3/{id}":
 		return s.buildRoute(w, r, at, parts)
-	case "POST sandboxes/{id}/pause":
-		return s.with(r, id, func(v vm.VM) error { return s.pause(w, r, v) })
-	case "POST sandboxes/{id}/resume", "POST sandboxes/{id}/connect":
-		return s.with(r, id, func(v vm.VM) error { return s.connect(w, r, v) })
 	}
 	if parts[0] == "volumes" {
 		return s.volumes(w, r, at, id)
