@@ -95,20 +95,15 @@ func (s *server) metricOf(ctx context.Context, v vm.VM) (m metric, err error) {
 		return m, err
 	}
 	defer resp.Body.Close()
-	var said struct {
-		CPU   int     `json:"cpu_count"`
-		Used  float64 `json:"cpu_used_pct"`
-		Mem   int64   `json:"mem_used"`
-		Mems  int64   `json:"mem_total"`
-		Cache int64   `json:"mem_cache"`
-		Disk  int64   `json:"disk_used"`
-		Disks int64   `json:"disk_total"`
-	}
+	var said map[string]float64
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxMetric)).Decode(&said); err != nil {
 		return m, &refusal{http.StatusBadGateway, "the sandbox does not say how it is"}
 	}
 	now := time.Now()
-	return metric{timeText(now), now.Unix(), said.CPU, said.Used, said.Mem, said.Mems, said.Cache, said.Disk, said.Disks}, nil
+	m = metric{Time: timeText(now), Unix: now.Unix(), CPU: int(said["cpu_count"]), Used: said["cpu_used_pct"]}
+	m.MemUsed, m.MemTotal, m.MemCache = int64(said["mem_used"]), int64(said["mem_total"]), int64(said["mem_cache"])
+	m.DiskUsed, m.DiskTotal = int64(said["disk_used"]), int64(said["disk_total"])
+	return m, nil
 }
 
 // allMetrics answers with how several sandboxes are.
