@@ -311,11 +311,7 @@ func (s *server) build(ctx context.Context, cancel context.CancelCauseFunc, p jo
 	if t.Start != "" {
 		s.builds.say(b, at, "info", "starting "+t.Start)
 	}
-	conn, err := s.Sandboxes.DialSandbox(ctx, v.Job)
-	if err == nil {
-		err = errors.Join(initialize(ctx, conn, envd.Init{Template: t}), conn.Close())
-	}
-	if err != nil {
+	if err := s.initialize(ctx, v, envd.Init{Template: t}); err != nil {
 		return at, err
 	}
 	s.builds.say(b, at, "info", "saving a copy of the VM as template "+b.name)

@@ -1,7 +1,6 @@
 package e2b
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -157,11 +156,7 @@ func (s *server) setNetwork(w http.ResponseWriter, r *http.Request, v vm.VM) err
 				env[name] = "" // it goes
 			}
 		}
-		conn, err := s.Sandboxes.DialSandbox(ctx, v.Job)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(initialize(ctx, conn, envd.Init{Change: env}), conn.Close()); err != nil {
+		if err := s.initialize(ctx, v, envd.Init{Change: env}); err != nil {
 			return err
 		}
 	}

@@ -324,12 +324,17 @@ func (a *ways) close() {
 	}
 }
 
-// initialize tells the program at the other end of a connection about its sandbox.
-func initialize(ctx context.Context, conn net.Conn, with envd.Init) error {
+// initialize tells the program in a sandbox about it, and starts it if it does not run.
+func (s *server) initialize(ctx context.Context, v vm.VM, with envd.Init) (err error) {
 	body, err := json.Marshal(with)
 	if err != nil {
 		return err
 	}
+	conn, err := s.Sandboxes.DialSandbox(ctx, v.Job)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox/init", bytes.NewReader(body))

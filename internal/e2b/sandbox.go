@@ -3,7 +3,6 @@ package e2b
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -223,17 +222,13 @@ func (s *server) make(ctx context.Context, m job.Manifest, of vm.Sandbox, env ma
 			return v, err
 		}
 	}
-	conn, err := s.Sandboxes.DialSandbox(ctx, info.Job)
-	if err != nil {
-		return v, err
-	}
 	if v, err = s.Sandboxes.Sandbox(ctx, info.Job); err == nil {
 		env, err = s.proxied(ctx, v, env)
 	}
 	if err == nil {
-		err = initialize(ctx, conn, envd.Init{EnvVars: env})
+		err = s.initialize(ctx, v, envd.Init{EnvVars: env})
 	}
-	return v, errors.Join(err, conn.Close())
+	return v, err
 }
 
 var errNoUse = &refusal{http.StatusForbidden, "not allowed: a sandbox is for running commands and changing files, and this key may not; use one with the role run, and with the toolsets exec and files if it is narrowed to some"}
