@@ -56,7 +56,7 @@ type ForkError struct {
 type ForkPoint struct {
 	Live    bool   // a snapshot with its memory; else its disk alone
 	Why     string // the one or the other
-	PauseMS int64  // how long the VM stood still; 0: not known, or not at all
+	PauseMS int64  // how long the VM stood still, at most; 0: not known, or not at all
 }
 
 // ForkOf is the VM that a new one is a copy of, as a provider needs it.
@@ -74,7 +74,7 @@ func (p ForkPoint) Text() string {
 	}
 	text := how + ": " + p.Why
 	if p.PauseMS > 0 {
-		text += fmt.Sprintf("; it was paused for %d ms", p.PauseMS)
+		text += fmt.Sprintf("; it was paused for at most %d ms", p.PauseMS)
 	}
 	return text
 }

@@ -224,7 +224,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		{"suspend_vm", map[string]any{"vm_id": "dev"}, `{"vm_id":"105","name":"dev","status":"suspended"}`},
 		{"resume_vm", map[string]any{"vm_id": "dev"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"snapshot_vm", map[string]any{"vm_id": "dev", "snapshot": "live", "memory": true}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
-		{"fork_vm", map[string]any{"vm_id": "dev", "count": 1}, `{"vms":["dev"],"note":"1 copies were made from its memory: its storage can; it was paused for 120 ms"}`},
+		{"fork_vm", map[string]any{"vm_id": "dev", "count": 1}, `{"vms":["dev"],"note":"1 copies were made from its memory: its storage can; it was paused for at most 120 ms"}`},
 		{"snapshot_vm", map[string]any{"vm_id": "dev", "snapshot": "clean"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"revert_vm", map[string]any{"vm_id": "dev", "snapshot": "clean", "confirm": true}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"list_snapshots", map[string]any{"vm_id": "dev"}, `{"snapshots":[{"name":"clean","created_at":"2026-03-04T05:06:07Z","memory":false,"disk_bytes":4096,"current":true}]}`},

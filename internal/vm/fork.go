@@ -10,7 +10,7 @@ type Fork struct {
 	Live    bool   `json:"live,omitempty"`     // it goes on from that one's memory; else it boots from its disk
 	Why     string `json:"why,omitempty"`      // the one or the other
 	Proxy   string `json:"proxy,omitempty"`    // the marker of the VM whose proxy's port those know who run in it
-	PauseMS int64  `json:"pause_ms,omitempty"` // how long that one stood still; 0: not known, or not at all
+	PauseMS int64  `json:"pause_ms,omitempty"` // how long that one stood still, at most; 0: not known, or not at all
 }
 
 // ProxyOf returns the marker by which the port of a VM's proxy is found: what runs in a copy has

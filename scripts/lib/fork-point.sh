@@ -65,9 +65,10 @@ fork_find_way() {
   fork_why="storage ${types} clones a snapshot with memory"
 }
 
-# How long the VM stands still is how long its agent does not answer; it is asked a
-# hundred times a second, on the socket that QEMU has for it. What the guest says there without
-# an end is no answer, and nothing is waited for longer than a minute.
+# The VM has stood still no longer than from one question to its agent until the answer to the
+# next. It is asked a hundred times a second, or as often as a busy host lets us, on the socket that
+# QEMU has for it, before the snapshot is taken, meanwhile and then. What the guest says there
+# without an end is no answer, and nothing is waited for longer than a minute.
 fork_save() {
   if [[ ${dry_run} == no ]]; then
     : >"${run_dir}/forking"
@@ -75,23 +76,26 @@ fork_save() {
     run_start watch 3700 perl -MSocket -MTime::HiRes=clock_gettime,CLOCK_MONOTONIC,usleep -e '
       use strict; use warnings;
       my ($dir, $id, $flag) = @ARGV;
-      my ($most, $asks, $rest, $agent) = (0, 0, "");
+      my ($most, $more, $asked, $rest, $agent) = (0, 1, 0, "");
       chdir $dir and socket $agent, AF_UNIX, SOCK_STREAM, 0 and connect $agent, sockaddr_un("$id.qga") or die "$dir/$id.qga: $!\n";
       $SIG{ALRM} = sub { die "the agent is silent\n" };
-      syswrite $agent, qq(\xff{"execute":"guest-sync-delimited","arguments":{"id":$$}}\n);
-      while (-e $flag) {
+      my $ask = qq(\xff{"execute":"guest-sync-delimited","arguments":{"id":$$}}\n);
+      while ($more) {
+        $more = -e $flag;
+        my $asks = clock_gettime(CLOCK_MONOTONIC);
+        syswrite $agent, $ask;
         alarm 60;
-        my $began = clock_gettime(CLOCK_MONOTONIC);
         until ($rest =~ s/^[^\n]*\n//) {
           sysread $agent, $rest, 4096, length $rest or die "the agent is gone\n";
           length $rest < 65536 or die "the agent says no end\n";
         }
-        my $took = clock_gettime(CLOCK_MONOTONIC) - $began;
-        $most = $took if $asks and $took > $most;
-        $asks++ or open my $on, ">", "$flag.on";
-        usleep 10000;
-        syswrite $agent, qq({"execute":"guest-ping"}\n);
+        my $took = clock_gettime(CLOCK_MONOTONIC) - $asked;
+        $most = $took if $asked and $took > $most;
+        $asked or open my $on, ">", "$flag.on";
+        ($asked, $ask) = ($asks, qq({"execute":"guest-ping"}\n));
+        usleep 10000 if $more;
       }
+      $most or die "the agent was asked too late\n";
       printf "%d\n", 1000 * $most + 0.5;' -- "${LINUS_QEMU_DIR:-/run/qemu-server}" "${vm_id}" "${run_dir}/forking"
     local -i looks
     for ((looks = 0; looks < 50; looks += 1)); do
@@ -100,6 +104,9 @@ fork_save() {
       fi
       run_pause 0.05
     done
+    if [[ ! -e ${run_dir}/forking.on ]]; then
+      rm -f -- "${run_dir}/forking" # what begins now is not measured
+    fi
   fi
   SNAPSHOT_MEMORY=true
   snapshot_take

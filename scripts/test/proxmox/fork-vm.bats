@@ -115,6 +115,35 @@ copy() { # <linus-job of the VM>
   ((SECONDS - began < 55)) || fail 'it was waited for'
 }
 
+@test "a VM that may have stood still while nobody asked it is told to have, for that time" {
+  # shellcheck disable=SC2016 # perl's variables
+  perl -MIO::Socket::UNIX -e '
+    chdir $ARGV[0];
+    my $s = IO::Socket::UNIX->new(Local => "250.qga", Listen => 1) or die;
+    my $c = $s->accept;
+    while (<$c>) { syswrite $c, "{}\n" }' "${LINUS_QEMU_DIR}" >/dev/null 2>&1 3>&- &
+  until [[ -S ${LINUS_QEMU_DIR}/250.qga ]]; do command sleep 0.05; done
+  # On a busy host who asks does not wake until the snapshot is there.
+  cat >"${BATS_TEST_TMPDIR}/Late.pm" <<'END'
+package Late;
+use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
+no warnings;
+*Time::HiRes::usleep = *main::usleep = sub {
+  my $began = clock_gettime(CLOCK_MONOTONIC);
+  select undef, undef, undef, 0.01 until -e "$ENV{PVE_STUB}/snapshots/250/linus-fork";
+  open my $late, ">>", "$ENV{PVE_STUB}/late";
+  printf $late "%d\n", 1000 * (clock_gettime(CLOCK_MONOTONIC) - $began);
+};
+1;
+END
+  PERL5LIB=${BATS_TEST_TMPDIR} PERL5OPT=-MLate power fork
+  assert_status 0
+  local late pause
+  read -r late <"${PVE_STUB}/late"
+  pause=$(sed -n 's/^LINUS_FORK_PAUSE://p' <<<"${output}")
+  ((late > 0 && pause >= late)) || fail "nobody asked it for ${late} ms, and it stood still for ${pause:-none}"
+}
+
 @test "what cannot be copied is refused before anything is done" {
   sed -i '$ a hostpci0: 0000:01:00.0' "${PVE_STUB}/vm/250"
   power fork
