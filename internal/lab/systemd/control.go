@@ -105,7 +105,7 @@ func (m Manager) control(args []string, std sys.Streams) (int, error) {
 		"disable":    {"--quiet! --now", false, m.disable},
 		"enable":     {"--quiet! --no-reload", false, m.enable},
 		"is-active":  {"--quiet", true, func(u unit, o options) (int, error) { return isActive(u, o, std) }},
-		"kill":       {"--kill-whom= --signal=", true, kill},
+		"kill":       {"--kill-whom= --signal=", true, m.kill},
 		"list-units": {"--plain! --no-legend! --state=!", true, nil},
 		"start":      {"", false, m.startUnit},
 		"stop":       {"", false, m.stop},
@@ -206,7 +206,7 @@ func (m Manager) stop(u unit, _ options) (int, error) {
 	return 0, nil
 }
 
-func kill(u unit, o options) (int, error) {
+func (m Manager) kill(u unit, o options) (int, error) {
 	sig, whom := unix.SIGTERM, o["--kill-whom="]
 	if o.has("--signal=") {
 		sig = unix.SignalNum("SIG" + o["--signal="])
@@ -232,7 +232,7 @@ func kill(u unit, o options) (int, error) {
 	for p, there := sys.ReadProcess(u.PID); there && !p.Stopped; p, there = sys.ReadProcess(u.PID) {
 		time.Sleep(time.Millisecond) //nolint:forbidigo // nobody is told of it
 	}
-	_, err := signalTree(u.PID, sig)
+	_, err := m.signalTree(u.PID, sig)
 	return 0, errors.Join(err, u.signal(unix.SIGCONT))
 }
 

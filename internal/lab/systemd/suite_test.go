@@ -180,6 +180,10 @@ func suite(t *testing.T, h host) {
 			begin $u -- touch second 2>/dev/null; echo $? # the name is taken while anything is left
 			systemctl stop $u; echo $?; kill -0 $(<a) && echo there; kill $(<a)
 			await begin $u -- true; ls second 2>/dev/null`, "there\ninactive\n1\n0\nthere\n"},
+		{"a unit that another has started is none of it", `
+			begin $u -- env "PVELAB_DIR=${PVELAB_DIR:-}" "$(command -v systemd-run)" --quiet --collect --property=KillMode=process --unit=$u-b -- sleep 1000
+			await systemctl is-active $u-b; await begin $u -- bash -c 'touch second; exec sleep 1000'; await test -e second; echo second
+			systemctl kill --kill-whom=all --signal=KILL $u; await inactive $u; systemctl is-active $u-b; systemctl stop $u-b`, "second\nactive\n"},
 		{"one that does not end is killed after TimeoutStopSec", `
 			begin $u "$post" --property=TimeoutStopSec=1 -- bash -c 'trap "" TERM; touch ready; while :; do sleep 0.1; done'
 			await test -e ready; systemctl stop $u; cat post`, "it KILL\n"},

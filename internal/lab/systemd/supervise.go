@@ -208,7 +208,7 @@ func (s *supervisor) reap() {
 
 // alone reports whether nothing that the unit has started is left.
 func (s *supervisor) alone() bool {
-	left, err := sys.Descendants(s.u.PID)
+	left, err := s.m.below(s.u.PID)
 	return err == nil && len(left) == 0
 }
 
@@ -239,7 +239,7 @@ func (s *supervisor) terminate() error {
 		s.await(gone, end.limit)
 	}
 	for s.u.KillMode == "mixed" {
-		if _, err := signalTree(s.u.PID, unix.SIGKILL); err != nil {
+		if _, err := s.m.signalTree(s.u.PID, unix.SIGKILL); err != nil {
 			return err
 		}
 		if s.await(s.alone, 20*time.Millisecond) {

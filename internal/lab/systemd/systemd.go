@@ -134,7 +134,7 @@ func (m Manager) Reboot() error {
 		if u := m.unit(name); u.loaded() {
 			// Stopped first: it must neither see its main process end nor start
 			// anything.
-			err = errors.Join(err, u.signal(unix.SIGSTOP), killTree(u.PID), u.signal(unix.SIGKILL))
+			err = errors.Join(err, u.signal(unix.SIGSTOP), m.killTree(u.PID), u.signal(unix.SIGKILL))
 		}
 		err = errors.Join(err, os.RemoveAll(m.path("units", name)))
 	}
@@ -175,13 +175,28 @@ func (m Manager) lock() (*os.File, error) {
 	return f, err
 }
 
+// below are the processes of a supervisor's unit, those nearest to it first. Another unit that it has
+// started is below it, too, and none of it.
+func (m Manager) below(supervisor int) ([]sys.Process, error) {
+	all, err := sys.Descendants(supervisor)
+	others := map[int]bool{}
+	for _, name := range m.names() {
+		others[m.unit(name).PID] = true
+	}
+	delete(others, supervisor)
+	return slices.DeleteFunc(all, func(p sys.Process) bool {
+		others[p.PID] = others[p.PID] || others[p.Parent]
+		return others[p.PID]
+	}), err
+}
+
 // signalTree sends a signal once to all below a supervisor, those that are started
 // meanwhile included, as systemd does. It returns how many there were.
-func signalTree(supervisor int, sig unix.Signal) (int, error) {
+func (m Manager) signalTree(supervisor int, sig unix.Signal) (int, error) {
 	told := map[sys.Process]bool{}
 	for {
 		before := len(told)
-		all, err := sys.Descendants(supervisor)
+		all, err := m.below(supervisor)
 		for _, p := range all {
 			p = sys.Process{PID: p.PID, Start: p.Start}
 			if !told[p] {
@@ -205,10 +220,10 @@ func signalProcess(pid int, start uint64, sig unix.Signal) error {
 
 // killTree kills all below a supervisor and returns when nothing is left. The
 // supervisor need not reap them.
-func killTree(supervisor int) error {
+func (m Manager) killTree(supervisor int) error {
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		left, err := signalTree(supervisor, unix.SIGKILL)
+		left, err := m.signalTree(supervisor, unix.SIGKILL)
 		if err != nil || left == 0 {
 			return err
 		}
