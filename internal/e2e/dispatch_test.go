@@ -473,22 +473,25 @@ func TestDispatch_OfTwoEngines(t *testing.T) {
 	loops.AtNightOnly(t, "TestClaude_DrainsAndTakesUp has sessions taken up, TestEngines_OneIsKilledInTheMiddleOfAJob a job")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
-	h.cli(t, "job", "list") // the installation's key is there
-	other := h.another(t)
 	q := queuetest.New(t, 40*time.Second)
 	file := key(t, queuetest.Key)
 	serve := func(h *host, name string) *dispatcher {
 		return h.dispatch(t, "claude", "--environment", queuetest.Environment, "--key-file", file, "--api", q.URL, "--name", name, "--sessions", "1")
 	}
-	q.Add("sesn_1", true, "uname -n")
-	q.Add("sesn_2", true, "uname -n")
-	one, two := serve(h, "one"), serve(other, "two")
 	by := map[string]queuetest.Item{}
-	for _, session := range []string{"sesn_1", "sesn_2"} {
+	served := func(session string) {
+		t.Helper()
 		h.until(t, func() bool { return len(q.Item(session).Results) == 1 })
 		it := q.Item(session)
 		by[it.Claimed[0]] = it
 	}
+	q.Add("sesn_1", true, "uname -n")
+	one := serve(h, "one")
+	served("sesn_1") // while there is no other engine that could run its job
+	other := h.another(t)
+	q.Add("sesn_2", true, "uname -n")
+	two := serve(other, "two")
+	served("sesn_2")
 	if len(by) != 2 || by["one"].Results[0] == by["two"].Results[0] {
 		t.Fatalf("claimed: %+v", by)
 	}
