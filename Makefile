@@ -145,6 +145,7 @@ fmt: ## format Go and shell files
 	shfmt -i 2 -ci -bn -w $(SHELL_MAIN) $(SHELL_LIB) $(BATS_FILES)
 
 golden: ## rewrite snapshots and generated tables
+	go generate ./internal/job
 	go test ./internal/loops ./internal/mcptool ./internal/control ./internal/config ./cmd/linus ./internal/telemetry ./internal/bench -update
 
 vendored: ## the page's files from npm are the packages' own (UPDATE=1: fetch them)

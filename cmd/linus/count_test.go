@@ -19,7 +19,7 @@ import (
 // Most files of code in which what is added may stand: a field of a manifest, a verb, a setting.
 const (
 	mostOfField   = 6
-	mostOfVerb    = 8
+	mostOfVerb    = 7
 	mostOfSetting = 4
 )
 

@@ -157,7 +157,7 @@ var (
 	VerbEditFile  = verb("EditFile", "editFile", "Replace text in a regular file of a VM, or leave it as it was", "PATCH /v1/vms/{vm}/file{?path}", never, RoleRun, OfFile, "files", Engine.EditFile) // a repeated call would find nothing to replace
 	VerbReadTree  = verb("ReadTree", "readTree", "Get a directory of a VM, or a regular file, as a tar archive", "GET /v1/vms/{vm}/tree{?path}", always, RoleRun, OfFile, "files", Engine.ReadTree)
 	VerbWriteTree = verb("WriteTree", "writeTree", "Unpack a tar archive in a directory of a VM", "PUT /v1/vms/{vm}/tree{?path}", never, RoleRun, OfFile, "files", func(e Engine, ctx context.Context, in treeUpload) (None, error) {
-		return None{}, e.WriteTree(ctx, FileRef{VM: in.VM, Path: in.Path}, in.Archive) // it can be read once
+		return None{}, e.WriteTree(ctx, in.FileRef, in.Archive) // it can be read once
 	})
 
 	VerbNetwork      = verb("Network", "checkNetwork", "Say where a VM's packets may go, and try connections from inside it", "POST /v1/vms/{vm}/network", always, RoleRun, OfFile, "vm", Engine.Network).readsHost()
@@ -289,8 +289,7 @@ type (
 		InPlace bool   `json:"in_place,omitempty"`   // the VM itself becomes the template
 	}
 	treeUpload struct {
-		VM      string    `json:"vm"`
-		Path    string    `json:"path"`
+		FileRef
 		Archive io.Reader `json:"archive"`
 	}
 	poolRef struct {

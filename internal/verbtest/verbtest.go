@@ -14,16 +14,16 @@ import (
 // path has what it is about, and a file's path and text.
 func About(v *job.Verb, ref string) any {
 	in := reflect.New(v.In).Elem()
-	for i := range v.In.NumField() {
-		name, _, _ := strings.Cut(v.In.Field(i).Tag.Get("json"), ",")
-		switch {
-		case in.Field(i).Kind() != reflect.String:
+	for _, f := range reflect.VisibleFields(v.In) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch at := in.FieldByIndex(f.Index); {
+		case at.Kind() != reflect.String:
 		case name == "path" || name == "old":
-			in.Field(i).SetString(name)
+			at.SetString(name)
 		case name == "stream":
-			in.Field(i).SetString(job.Stdout)
+			at.SetString(job.Stdout)
 		case strings.Contains(v.Route, "{"+name+"}"):
-			in.Field(i).SetString(ref)
+			at.SetString(ref)
 		}
 	}
 	return in.Interface()
