@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 )
 
 func (a *app) checkpointCommand() *cobra.Command {
@@ -44,11 +44,9 @@ func (a *app) checkpointBuildCommand() *cobra.Command {
 					told = c.Text
 					a.note("%s", oneLine(told, 300))
 				}
-				select {
-				case <-ctx.Done():
+				if sleep.For(ctx, poolPause) != nil {
 					a.note("\nthe checkpoint is not ready yet\n  look: linus template checkpoint show %s", c.Name)
 					return exitError(exitDetached)
-				case <-time.After(poolPause):
 				}
 				if c, err = s.Checkpoint(ctx, c.ID); err != nil {
 					return err

@@ -12,6 +12,7 @@ import (
 
 	"linus/internal/field"
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -153,11 +154,9 @@ func (a *app) changePool(ctx context.Context, wait bool, change func(context.Con
 			told = p.State
 			a.note("pool %s: %d of %d warm, %d of %d hibernated; %s", p.Name, p.Count(vm.MemberWarm), p.Warm, p.Count(vm.MemberHibernated), p.Hibernated, p.State)
 		}
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, poolPause) != nil {
 			a.note("\nthe pool is not full yet: %s\n  look: linus pool show %s", p.State, p.Name)
 			return exitError(exitDetached)
-		case <-time.After(poolPause):
 		}
 		if p, err = s.Pool(ctx, p.Name); err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/view"
 )
 
@@ -125,12 +126,10 @@ func (e *eventStream) output(ctx context.Context, in job.Stretch, call func(cont
 			}
 			silent = time.Now()
 		}
-		select {
-		case <-time.After(wait):
-			wait = min(wait*3/2, latestLook)
-		case <-ctx.Done():
+		if sleep.For(ctx, wait) != nil {
 			return nil
 		}
+		wait = min(wait*3/2, latestLook)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"linus/internal/sleep"
+
 	"github.com/coder/websocket"
 )
 
@@ -135,9 +137,7 @@ func (t *Terminal) Read(ctx context.Context) ([]byte, TerminalState, error) {
 		if !again || time.Since(lost) > reconnectTime {
 			return nil, TerminalState{}, err
 		}
-		select {
-		case <-time.After(reconnectWait):
-		case <-ctx.Done():
+		if sleep.For(ctx, reconnectWait) != nil {
 			return nil, TerminalState{}, ctx.Err()
 		}
 	}

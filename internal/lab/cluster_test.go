@@ -19,7 +19,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"linus/internal/lab/state"
-	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 // newCluster is a lab of three nodes of different size.
@@ -83,7 +83,7 @@ func (l *Lab) resources(t *testing.T, kind string) map[string]map[string]any {
 func nextStatistics(t *testing.T) {
 	t.Helper()
 	next := time.Now().Truncate(state.StatisticsInterval).Add(state.StatisticsInterval)
-	if err := sys.Sleep(t.Context(), time.Until(next)); err != nil {
+	if err := sleep.For(t.Context(), time.Until(next)); err != nil {
 		t.Fatal(err)
 	}
 }

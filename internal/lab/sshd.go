@@ -22,6 +22,7 @@ import (
 	"linus/internal/lab/sshserver"
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 // privsepDir is where sshd, as root, locks up its unprivileged half. The path
@@ -301,7 +302,7 @@ func waitSSHD(ctx context.Context, address, pidFile string) error {
 				return nil
 			}
 		}
-		if sys.Sleep(ctx, 10*time.Millisecond) != nil {
+		if sleep.For(ctx, 10*time.Millisecond) != nil {
 			return fmt.Errorf("no answer at %s: %w", address, last)
 		}
 	}

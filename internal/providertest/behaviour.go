@@ -94,18 +94,6 @@ func asked(ctx context.Context, op string, errs *[]error) error {
 	return next(errs)
 }
 
-// pause waits; it returns an error if ctx ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return context.Cause(ctx)
-	}
-}
-
 // held waits until hold is closed, where there is one. It returns false when ctx ends first.
 func held(ctx context.Context, hold <-chan struct{}) bool {
 	if hold == nil {

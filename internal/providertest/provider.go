@@ -1,6 +1,7 @@
 package providertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -64,7 +66,7 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 		if ctx.Err() == nil {
 			progress(job.Progress{Step: step, Text: "fake " + step, N: i + 1, Of: len(fakeSteps)})
 		}
-		if err := pause(ctx, b.StepDelay); err != nil {
+		if err := cmp.Or(sleep.For(ctx, b.StepDelay), context.Cause(ctx)); err != nil {
 			return undo(fault(op, job.HostCancelled, "stopped by a signal while: "+step, ""))
 		}
 		switch {

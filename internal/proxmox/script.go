@@ -18,6 +18,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
+	"linus/internal/sleep"
 	"linus/internal/term"
 )
 
@@ -208,9 +209,7 @@ func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, 
 			return err
 		}
 		p.o.Log.WarnContext(ctx, "host does not respond, retrying", "host", p.o.Host.Login(), "op", op, "until", heard.Add(limit), "err", err)
-		select {
-		case <-time.After(next):
-		case <-ctx.Done():
+		if sleep.For(ctx, next) != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 // hierarchies are the mounted ones in which systemd keeps cgroups.
@@ -107,7 +108,7 @@ func removeCgroup(ctx context.Context, cgroup string) error {
 		if err == nil || errors.Is(err, unix.ENOENT) {
 			return nil
 		}
-		if !errors.Is(err, unix.EBUSY) || sys.Sleep(ctx, 10*time.Millisecond) != nil {
+		if !errors.Is(err, unix.EBUSY) || sleep.For(ctx, 10*time.Millisecond) != nil {
 			return fmt.Errorf("remove %s: %w", cgroup, err)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 // Container is a machine whose process 1 is systemd.
@@ -197,7 +198,7 @@ func (c Container) Stop(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := sys.Sleep(ctx, 10*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 10*time.Millisecond); err != nil {
 			return fmt.Errorf("%d processes of the container %s do not end: %w", len(pids), c.Name, err)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"linus/internal/lab/sshserver"
 	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 // guest is a process VM from the inside: init, SSH server and guest agent.
@@ -366,7 +367,7 @@ func acceptAll(ctx context.Context, l net.Listener, handle func(net.Conn)) {
 			return
 		}
 		if err != nil {
-			_ = sys.Sleep(ctx, 10*time.Millisecond) // out of descriptors: try again
+			_ = sleep.For(ctx, 10*time.Millisecond) // out of descriptors: try again
 			continue
 		}
 		wg.Go(func() {

@@ -16,6 +16,7 @@ import (
 
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 // A process guest cannot be written to a disk. When it is suspended its processes are
@@ -197,7 +198,7 @@ func moving(init int) ([]int, error) {
 func awaitStopped(ctx context.Context, pids []int) error {
 	for _, pid := range pids {
 		for p, alive := sys.ReadProcess(pid); alive && !p.Stopped; p, alive = sys.ReadProcess(pid) {
-			if err := sys.Sleep(ctx, time.Millisecond); err != nil {
+			if err := sleep.For(ctx, time.Millisecond); err != nil {
 				return fmt.Errorf("process %d does not stop: %w", pid, err)
 			}
 		}

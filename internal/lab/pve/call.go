@@ -17,6 +17,7 @@ import (
 
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 // Tools are the names the work-alikes go by in the lab's bin directory. The qemu
@@ -111,7 +112,7 @@ func (h *Host) run(ctx context.Context, tool string, args []string, std sys.Stre
 	if err := h.noteCall(how, filepath.Base(tool), args); err != nil {
 		return err
 	}
-	if err := sys.Sleep(ctx, time.Duration(price)*time.Millisecond); err != nil {
+	if err := sleep.For(ctx, time.Duration(price)*time.Millisecond); err != nil {
 		return err
 	}
 	switch filepath.Base(tool) {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"linus/internal/lab/state"
-	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 // What a node tells of the other nodes of its cluster.
@@ -36,12 +36,12 @@ func (c *call) proxied(name, path string) (*call, error) {
 	at := c.at(node)
 	if !m.Down.IsZero() {
 		// As long as the machine waits for an answer to its ARP requests.
-		if err := sys.Sleep(c.ctx, 3*time.Second); err != nil {
+		if err := sleep.For(c.ctx, 3*time.Second); err != nil {
 			return nil, err
 		}
 		return nil, at.proxyError(state.Fail(255, "ssh: connect to host %s port 22: No route to host", m.IP), path)
 	}
-	return at, sys.Sleep(c.ctx, time.Duration(node.Config.SlowMS)*time.Millisecond)
+	return at, sleep.For(c.ctx, time.Duration(node.Config.SlowMS)*time.Millisecond)
 }
 
 // proxyError is what pvesh says of an error on the node it forwarded a call to.

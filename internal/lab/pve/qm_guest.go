@@ -10,7 +10,7 @@ import (
 
 	"linus/internal/lab/agent"
 	"linus/internal/lab/state"
-	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 const firstExecPoll = 20 * time.Millisecond // then ever rarer, to spare an emulated guest
@@ -51,12 +51,12 @@ func (c *call) pingAgent(id int, socket string) error {
 	delay, _ := strconv.ParseFloat(c.s.Fault(state.FaultAgentDelay), 64)
 	late := time.Until(c.startedAt(id).Add(time.Duration(delay * float64(time.Second))))
 	if c.s.Fault(state.FaultAgentSilent) != "" || late > agent.PingTimeout {
-		if err := sys.Sleep(c.ctx, agent.PingTimeout); err != nil {
+		if err := sleep.For(c.ctx, agent.PingTimeout); err != nil {
 			return err
 		}
 		return errAgentSilent
 	}
-	if err := sys.Sleep(c.ctx, late); err != nil {
+	if err := sleep.For(c.ctx, late); err != nil {
 		return err
 	}
 	if _, err := agent.Call(c.ctx, socket, "guest-ping", nil, agent.PingTimeout); err != nil {
@@ -180,7 +180,7 @@ func qmGuestExec(c *call) error {
 		if status.Exited {
 			return printPretty(c.stdout, status.shown())
 		}
-		if err := sys.Sleep(c.ctx, min(pause, time.Until(deadline))); err != nil {
+		if err := sleep.For(c.ctx, min(pause, time.Until(deadline))); err != nil {
 			return err
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"linus/internal/lab/state"
-	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 // Disks come to a machine that runs, and leave it, in Proxmox's steps. A SCSI disk goes at
@@ -105,7 +105,7 @@ func deleteDevice(ctx context.Context, dir, id string, limit time.Duration) erro
 		case time.Now().After(until):
 			return fmt.Errorf("error on hot-unplugging device '%s' - %w", id, state.ErrBusy)
 		}
-		if err := sys.Sleep(ctx, plugPoll); err != nil {
+		if err := sleep.For(ctx, plugPoll); err != nil {
 			return err
 		}
 	}

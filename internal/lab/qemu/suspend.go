@@ -11,7 +11,7 @@ import (
 	"al.essio.dev/pkg/shellescape"
 
 	"linus/internal/lab/state"
-	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 // Pause stops the machine's processors.
@@ -69,7 +69,7 @@ func (Driver) SaveMemory(ctx context.Context, s *state.State, vm state.VM, path 
 		case "failed", "cancelled":
 			return fmt.Errorf("QEMU could not save the machine (%s): %s", answer.Status, answer.Error)
 		}
-		if err := sys.Sleep(ctx, statePoll); err != nil {
+		if err := sleep.For(ctx, statePoll); err != nil {
 			return errors.Join(err, Monitor(context.WithoutCancel(ctx), runDir, "migrate_cancel", nil))
 		}
 	}
@@ -130,7 +130,7 @@ func (d Driver) awaitRestored(ctx context.Context, s *state.State, vm state.VM) 
 		if status != "inmigrate" {
 			return errors.Join(d.Continue(ctx, s, vm), d.downLinks(ctx, s, vm)) // in PVE's order
 		}
-		if err := sys.Sleep(ctx, statePoll); err != nil {
+		if err := sleep.For(ctx, statePoll); err != nil {
 			return err
 		}
 	}

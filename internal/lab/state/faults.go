@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"linus/internal/lab/sys"
+	"linus/internal/sleep"
 )
 
 // Fault is a fault on demand, by its name in faults.json.
@@ -140,5 +141,5 @@ func (s *State) Lists(fault Fault, name string) bool {
 // Pause waits as long as a fault says, in milliseconds.
 func (s *State) Pause(ctx context.Context, fault Fault) error {
 	ms, _ := strconv.Atoi(s.Fault(fault))
-	return sys.Sleep(ctx, time.Duration(ms)*time.Millisecond)
+	return sleep.For(ctx, time.Duration(ms)*time.Millisecond)
 }

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"linus/internal/sleep"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -91,7 +93,7 @@ func Flock(ctx context.Context, f *os.File, waits func()) error {
 		if !said {
 			waits()
 		}
-		if err := Sleep(ctx, 10*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"linus/internal/sleep"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -58,7 +60,7 @@ func KillProcesses(ctx context.Context, ours func(proc string) bool) error {
 		if left == 0 {
 			return nil
 		}
-		if err := Sleep(ctx, 20*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 20*time.Millisecond); err != nil {
 			return fmt.Errorf("%d processes of the lab do not end: %w", left, err)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"linus/internal/sleep"
 )
 
 // A pid file holds `<pid> <start time>`, the start time as the kernel counts
@@ -63,7 +65,7 @@ func WaitPidFile(ctx context.Context, path string) error {
 		if _, running := ReadPidFile(path); !running {
 			return nil
 		}
-		if err := Sleep(ctx, 5*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}
