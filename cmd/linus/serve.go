@@ -17,6 +17,7 @@ import (
 
 	"linus/internal/config"
 	"linus/internal/daemon"
+	"linus/internal/sleep"
 )
 
 func (a *app) serveCommand() *cobra.Command {
@@ -121,19 +122,13 @@ func (a *app) tellReady(ctx context.Context, c config.Config) {
 func (a *app) awaitChange(ctx context.Context, file string) error {
 	before, _ := os.Stat(file) // that it is missing, or may not be looked at, does not change either
 	_, _ = fmt.Fprintf(a.stderr, "linus: PROXMOX_HOST is not set; put it into %s: linus waits until that file has changed\n", file)
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for sleep.For(ctx, time.Second) == nil {
 		now, _ := os.Stat(file)
 		if (now == nil) != (before == nil) || now != nil && (now.Size() != before.Size() || !now.ModTime().Equal(before.ModTime())) {
 			return fmt.Errorf("%s has changed: ends, to be started again with what it says now", file)
 		}
 	}
+	return nil
 }
 
 //go:embed linus.service

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -82,18 +82,12 @@ func (p *Provider) whileOnline(ctx context.Context, node string, work func(conte
 // awaitDown returns an error of class HostOffline when the cluster sees the node down,
 // or nil when ctx ends.
 func (p *Provider) awaitDown(ctx context.Context, node string) error {
-	tick := time.NewTicker(p.watchEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for sleep.For(ctx, p.watchEvery) == nil {
 		if _, err := p.node(ctx, node); job.IsClass(err, job.HostOffline) {
 			return err
 		}
 	}
+	return nil
 }
 
 // Plan returns what Create would do on the node that its spec has or, if it has none, on

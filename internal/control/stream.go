@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"linus/internal/sleep"
+
 	"github.com/coder/websocket"
 )
 
@@ -67,14 +69,7 @@ var errRefused = errors.New("refused by the WebSocket's server")
 
 // keepAlive ends a WebSocket whose other side does not answer.
 func keepAlive(ctx context.Context, end context.CancelFunc, ws *websocket.Conn) {
-	tick := time.NewTicker(pingEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for sleep.For(ctx, pingEvery) == nil {
 		timed, cancel := context.WithTimeout(ctx, pingLimit)
 		err := ws.Ping(timed)
 		cancel()

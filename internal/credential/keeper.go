@@ -23,6 +23,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/secret"
+	"linus/internal/sleep"
 	"linus/internal/wholefile"
 )
 
@@ -296,14 +297,7 @@ func (k *Keeper) sweep(ctx context.Context) {
 // begun, either.
 func (k *Keeper) Watch(ctx context.Context) {
 	k.sweep(context.WithoutCancel(ctx))
-	tick := time.NewTicker(recheck)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	for sleep.For(ctx, recheck) == nil {
 		k.mu.Lock()
 		busy := len(k.uses) > 0
 		k.mu.Unlock()

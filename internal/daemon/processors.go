@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"linus/internal/config"
+	"linus/internal/sleep"
 )
 
 // processors has this process run on one processor while that is enough, until ctx ends.
@@ -17,15 +18,8 @@ func processors(ctx context.Context) {
 		return
 	}
 	defer runtime.SetDefaultGOMAXPROCS()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for l := (load{time.Now(), cpuTime()}); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			l = l.adjust(load{time.Now(), cpuTime()})
-		}
+	for l := (load{time.Now(), cpuTime()}); sleep.For(ctx, time.Second) == nil; {
+		l = l.adjust(load{time.Now(), cpuTime()})
 	}
 }
 

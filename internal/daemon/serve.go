@@ -121,19 +121,11 @@ var (
 // endWhenIdle calls end once idle has been true for as long as limit, and repeats it
 // until end returns true.
 func endWhenIdle(ctx context.Context, limit time.Duration, idle, end func() bool) {
-	tick := time.NewTicker(max(limit/20, 10*time.Millisecond))
-	defer tick.Stop()
-	busy := time.Now()
-	for {
-		select {
-		case <-ctx.Done():
+	for busy := time.Now(); sleep.For(ctx, max(limit/20, 10*time.Millisecond)) == nil; {
+		if !idle() {
+			busy = time.Now()
+		} else if time.Since(busy) >= limit && end() {
 			return
-		case <-tick.C:
-			if !idle() {
-				busy = time.Now()
-			} else if time.Since(busy) >= limit && end() {
-				return
-			}
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lock"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -205,8 +206,6 @@ func (t *Tests) CancelHostTest(ctx context.Context, id string) (job.HostTest, er
 
 // Tend removes what engines have left that ended in the middle of a test, until ctx ends.
 func (t *Tests) Tend(ctx context.Context) {
-	again := time.NewTicker(t.o.Again)
-	defer again.Stop()
 	for {
 		if t.o.Engine.Leads(ctx) {
 			if err := t.takeUp(ctx); err != nil && ctx.Err() == nil {
@@ -216,10 +215,8 @@ func (t *Tests) Tend(ctx context.Context) {
 		t.mu.Lock()
 		t.looked = true
 		t.mu.Unlock()
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, t.o.Again) != nil {
 			return
-		case <-again.C:
 		}
 	}
 }

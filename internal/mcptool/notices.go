@@ -163,14 +163,7 @@ func (n *notices) stream(session string) (closed func()) {
 
 // run serves the subscriptions until there are none.
 func (n *notices) run(ctx context.Context) {
-	tick := time.NewTicker(n.every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	for sleep.For(ctx, n.every) == nil {
 		for at, who := range n.jobs() {
 			n.look(job.WithPrincipal(ctx, who), at)
 		}

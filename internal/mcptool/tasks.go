@@ -3,6 +3,7 @@ package mcptool
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -88,7 +89,7 @@ const (
 // task is a job's task without its result.
 func (o Options) task(j job.Job) mcptask.Task {
 	t := mcptask.Task{
-		ID: j.ID, Status: mcptask.Working, Message: statusLine(j), CreatedAt: j.CreatedAt.UTC(), UpdatedAt: latest(j.CreatedAt, j.StartedAt, j.CompletedAt).UTC(),
+		ID: j.ID, Status: mcptask.Working, Message: statusLine(j), CreatedAt: j.CreatedAt.UTC(), UpdatedAt: slices.MaxFunc([]time.Time{j.CreatedAt, j.StartedAt, j.CompletedAt}, time.Time.Compare).UTC(),
 		Poll: min(max(time.Since(j.CreatedAt)/10, leastPoll), mostPoll).Milliseconds(),
 	}
 	if !j.Status.Terminal() {
@@ -106,15 +107,6 @@ func (o Options) task(j job.Job) mcptask.Task {
 		t.TTL = &ttl
 	}
 	return t
-}
-
-func latest(times ...time.Time) (last time.Time) {
-	for _, at := range times {
-		if at.After(last) {
-			last = at
-		}
-	}
-	return last
 }
 
 // ended returns what the call that began a task would have returned at its end.

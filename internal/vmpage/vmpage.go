@@ -12,6 +12,8 @@ import (
 	"net/http/httptrace"
 	"strings"
 	"time"
+
+	"linus/internal/sleep"
 )
 
 // Alone leaves out what precedes a response and what follows its body: headers that nobody has looked
@@ -36,14 +38,7 @@ func (t Alone) RoundTrip(r *http.Request) (*http.Response, error) {
 // CancelWhen cancels a request that is over, which is asked every so often until ctx ends: a connection
 // that the VM keeps is no proof that it may go on.
 func CancelWhen(ctx context.Context, every time.Duration, cancel func(), over func() bool) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for sleep.For(ctx, every) == nil {
 		if over() {
 			cancel()
 		}

@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"linus/internal/job"
@@ -93,7 +94,7 @@ func timeline(all []span) (bars []bar, total time.Duration) {
 	var busy []span // merged, without gaps inside
 	for _, s := range all {
 		if n := len(busy); n > 0 && !s.begin.After(busy[n-1].end) {
-			busy[n-1].end = later(busy[n-1].end, s.end)
+			busy[n-1].end = slices.MaxFunc([]time.Time{busy[n-1].end, s.end}, time.Time.Compare)
 		} else {
 			busy = append(busy, span{begin: s.begin, end: s.end})
 		}
@@ -133,13 +134,6 @@ func timeline(all []span) (bars []bar, total time.Duration) {
 		})
 	}
 	return bars, total
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // shortDuration formats a duration for people.

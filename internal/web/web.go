@@ -26,6 +26,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/view"
 	"linus/internal/vm"
+	"linus/internal/vmpage"
 )
 
 // MaxBody is the maximum size of a request, in bytes.
@@ -290,18 +291,7 @@ func (a *api) watched(next http.Handler) http.Handler {
 	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		go func() {
-			tick := time.NewTicker(sessionCheck)
-			defer tick.Stop()
-			for a.pages.sessions.of(r) != "" {
-				select {
-				case <-tick.C:
-				case <-ctx.Done():
-					return
-				}
-			}
-			cancel()
-		}()
+		go vmpage.CancelWhen(ctx, sessionCheck, cancel, func() bool { return a.pages.sessions.of(r) == "" })
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
