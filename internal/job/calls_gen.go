@@ -7,6 +7,200 @@ import (
 	"io"
 )
 
+// do calls the method of an engine that has a verb's name.
+func do(ctx context.Context, e Engine, verb string, in any) (any, error) {
+	switch verb {
+	case "AttachVolume":
+		return e.AttachVolume(ctx, in.(VolumeAttach))
+	case "Cancel":
+		return None{}, e.Cancel(ctx, in.(jobRef).ID)
+	case "CancelHostTest":
+		return e.CancelHostTest(ctx, in.(hostTestRef).Test)
+	case "CheckHost":
+		return e.CheckHost(ctx)
+	case "Checkpoint":
+		return e.Checkpoint(ctx, in.(checkpointRef).Checkpoint)
+	case "Checkpoints":
+		return e.Checkpoints(ctx)
+	case "CordonNode":
+		return e.CordonNode(ctx, in.(nodeRef).Node)
+	case "CreateCheckpoint":
+		return e.CreateCheckpoint(ctx, in.(CheckpointSpec))
+	case "CreateCredential":
+		return e.CreateCredential(ctx, in.(NewCredential))
+	case "CreatePool":
+		return e.CreatePool(ctx, in.(Pool))
+	case "CreateSchedule":
+		return e.CreateSchedule(ctx, in.(ScheduleSpec))
+	case "CreateToken":
+		return e.CreateToken(ctx, in.(TokenSpec))
+	case "CreateVM":
+		return e.CreateVM(ctx, in.(Submission))
+	case "CreateVolume":
+		return e.CreateVolume(ctx, in.(VolumeSpec))
+	case "Credentials":
+		return e.Credentials(ctx)
+	case "DeleteJob":
+		return None{}, e.DeleteJob(ctx, in.(jobRef).ID)
+	case "DeleteSnapshot":
+		in := in.(snapshotRef)
+		return e.DeleteSnapshot(ctx, in.VM, in.Snapshot)
+	case "DestroyVM":
+		return e.DestroyVM(ctx, in.(vmRef).VM)
+	case "DetachVolume":
+		in := in.(attachedRef)
+		return e.DetachVolume(ctx, in.Volume, in.VM)
+	case "DialVM":
+		in := in.(portRef)
+		return e.DialVM(ctx, in.VM, in.Port)
+	case "Dispatchers":
+		return e.Dispatchers(ctx)
+	case "DrainDispatcher":
+		return None{}, e.DrainDispatcher(ctx, in.(dispatcherRef).Name)
+	case "EditFile":
+		return e.EditFile(ctx, in.(FileEdit))
+	case "Engines":
+		return e.Engines(ctx)
+	case "ExposePort":
+		return e.ExposePort(ctx, in.(PortSpec))
+	case "ForgetVM":
+		return e.ForgetVM(ctx, in.(vmRef).VM)
+	case "ForkVM":
+		return e.ForkVM(ctx, in.(ForkSpec))
+	case "HostTests":
+		return e.HostTests(ctx)
+	case "Input":
+		in := in.(input)
+		return None{}, e.Input(ctx, in.ID, in.Data, in.Close)
+	case "Job":
+		return e.Job(ctx, in.(jobRef).ID)
+	case "Kill":
+		in := in.(ToKill)
+		return e.Kill(ctx, in.ID, in.Signal)
+	case "List":
+		return e.List(ctx, in.(Filter))
+	case "ListFiles":
+		return e.ListFiles(ctx, in.(FileList))
+	case "ListPorts":
+		return e.ListPorts(ctx, in.(vmRef).VM)
+	case "ListSnapshots":
+		return e.ListSnapshots(ctx, in.(vmRef).VM)
+	case "LoginVM":
+		in := in.(loginRef)
+		return e.LoginVM(ctx, in.VM, in.Key)
+	case "Manifest":
+		return e.Manifest(ctx, in.(jobRef).ID)
+	case "Network":
+		return e.Network(ctx, in.(NetworkQuery))
+	case "Nodes":
+		return e.Nodes(ctx)
+	case "OpenArtifact":
+		in := in.(fileRef)
+		var out Download
+		var err error
+		out.File, out.About, err = e.OpenArtifact(ctx, in.ID, in.Path)
+		return out, err
+	case "Output":
+		in := in.(Stretch)
+		return e.Output(ctx, in.ID, in.Stream, in.Offset, in.Limit)
+	case "PauseSchedule":
+		return e.PauseSchedule(ctx, in.(ScheduleEdit))
+	case "Plan":
+		return e.Plan(ctx, in.(Submission))
+	case "Pool":
+		return e.Pool(ctx, in.(poolRef).Pool)
+	case "Pools":
+		return e.Pools(ctx)
+	case "ReadFile":
+		return e.ReadFile(ctx, in.(FileRange))
+	case "ReadTree":
+		return e.ReadTree(ctx, in.(FileRef))
+	case "RemoveCheckpoint":
+		return e.RemoveCheckpoint(ctx, in.(checkpointRef).Checkpoint)
+	case "RemoveCredential":
+		return e.RemoveCredential(ctx, in.(credentialRef).Credential)
+	case "RemovePool":
+		return e.RemovePool(ctx, in.(poolRef).Pool)
+	case "RemoveSchedule":
+		return e.RemoveSchedule(ctx, in.(scheduleRef).Schedule)
+	case "RemoveVolume":
+		return e.RemoveVolume(ctx, in.(volumeRef).Volume)
+	case "ReportDispatcher":
+		return e.ReportDispatcher(ctx, in.(Dispatcher))
+	case "Resize":
+		in := in.(resized)
+		return None{}, e.Resize(ctx, in.ID, in.Rows, in.Columns)
+	case "ResizePool":
+		in := in.(PoolEdit)
+		return e.ResizePool(ctx, in.Pool, in.PoolChange)
+	case "Result":
+		return e.Result(ctx, in.(jobRef).ID)
+	case "ResumeVM":
+		return e.ResumeVM(ctx, in.(vmRef).VM)
+	case "RevertVM":
+		in := in.(snapshotRef)
+		return e.RevertVM(ctx, in.VM, in.Snapshot)
+	case "RevokeToken":
+		return e.RevokeToken(ctx, in.(tokenRef).Token)
+	case "RunSchedule":
+		return e.RunSchedule(ctx, in.(scheduleRef).Schedule)
+	case "SaveVM":
+		in := in.(toSave)
+		return e.SaveVM(ctx, in.VM, in.Name, in.InPlace)
+	case "Schedule":
+		return e.Schedule(ctx, in.(scheduleRef).Schedule)
+	case "Schedules":
+		return e.Schedules(ctx)
+	case "SetVM":
+		in := in.(VMEdit)
+		return e.SetVM(ctx, in.VM, in.VMChange)
+	case "SnapshotVM":
+		in := in.(newSnapshot)
+		return e.SnapshotVM(ctx, in.VM, in.Snapshot, in.Memory)
+	case "StartVM":
+		return e.StartVM(ctx, in.(vmRef).VM)
+	case "StopVM":
+		return e.StopVM(ctx, in.(vmRef).VM)
+	case "Submit":
+		return e.Submit(ctx, in.(Submission))
+	case "SuspendVM":
+		return e.SuspendVM(ctx, in.(vmRef).VM)
+	case "TestHost":
+		return e.TestHost(ctx, in.(HostTestSpec))
+	case "Tokens":
+		return e.Tokens(ctx)
+	case "UncordonNode":
+		return e.UncordonNode(ctx, in.(nodeRef).Node)
+	case "UndrainDispatcher":
+		return None{}, e.UndrainDispatcher(ctx, in.(dispatcherRef).Name)
+	case "UnexposePort":
+		in := in.(namedPort)
+		return e.UnexposePort(ctx, in.VM, in.Port)
+	case "Usage":
+		return e.Usage(ctx, in.(UsageQuery))
+	case "VM":
+		return e.VM(ctx, in.(vmRef).VM)
+	case "VMs":
+		return e.VMs(ctx)
+	case "Volume":
+		return e.Volume(ctx, in.(volumeRef).Volume)
+	case "Volumes":
+		return e.Volumes(ctx)
+	case "Watch":
+		in := in.(Watching)
+		var out WatchedJob
+		var err error
+		out.Events, out.Job, err = e.Watch(ctx, in.ID, in.After)
+		return out, err
+	case "WriteFile":
+		return e.WriteFile(ctx, in.(FileWrite))
+	case "WriteTree":
+		in := in.(treeUpload)
+		return None{}, e.WriteTree(ctx, in.FileRef, in.Archive)
+	}
+	panic("there is no verb " + verb)
+}
+
 func (to calls) AttachVolume(ctx context.Context, a VolumeAttach) (VolumeInfo, error) {
 	return ask(ctx, to, VerbAttachVolume, a)
 }

@@ -1,7 +1,8 @@
 //go:build ignore
 
-// generate writes calls_gen.go: the methods of calls, each a call of its row in the table of verbs. Of
-// one whose parameters are not the fields of its row's input it writes none: that is in calls.go.
+// generate writes calls_gen.go: for each row of the table of verbs the method of calls, which is a call
+// of the row, and in do the row's call of an engine's method. Of one whose parameters are not the fields
+// of its row's input it writes none: those are in calls.go and, by by, in the row.
 package main
 
 import (
@@ -35,7 +36,7 @@ func main() {
 			return of.Name()
 		})
 	}
-	var methods bytes.Buffer
+	var methods, cases bytes.Buffer
 	for m := range pkg.Scope().Lookup("Engine").Type().Underlying().(*types.Interface).Methods() {
 		row := pkg.Scope().Lookup("Verb" + m.Name())
 		if row == nil {
@@ -49,7 +50,7 @@ func main() {
 		if !areFields(params, in) || !areFields(results, out) {
 			continue
 		}
-		var given, names, returned []string
+		var given, names, returned, fields []string
 		for _, p := range params {
 			given, names = append(given, ", "+p.Name()+" "+text(p.Type())), append(names, p.Name())
 		}
@@ -58,21 +59,29 @@ func main() {
 		}
 		input := text(in) + "{" + strings.Join(names, ", ") + "}"
 		if len(params) == 1 && types.Identical(params[0].Type(), in) {
-			input = names[0]
+			input, fields = names[0], []string{"in.(" + text(in) + ")"}
+		} else if fields = namesOf(in, "in.("+text(in)+")."); len(fields) > 1 {
+			fields = namesOf(in, "in.")
 		}
+		fmt.Fprintf(&cases, "case %q:\n", m.Name())
+		if len(fields) > 1 {
+			fmt.Fprintf(&cases, "in := in.(%s)\n", text(in))
+		}
+		does := fmt.Sprintf("e.%s(%s)\n", m.Name(), strings.Join(append([]string{"ctx"}, fields...), ", "))
 		call := fmt.Sprintf("(ctx, to, Verb%s, %s)", m.Name(), input)
 		switch {
 		case len(results) == 0:
 			call = "return tell" + call
+			does = "return None{}, " + does
 		case len(results) == 1:
 			call = "return ask" + call
+			does = "return " + does
 		default:
-			call = "out, err := ask" + call + "\nreturn "
-			for f := range out.Underlying().(*types.Struct).Fields() {
-				call += "out." + f.Name() + ", "
-			}
-			call += "err"
+			all := strings.Join(append(namesOf(out, "out."), "err"), ", ")
+			call = "out, err := ask" + call + "\nreturn " + all
+			does = fmt.Sprintf("var out %s\nvar err error\n%s = %sreturn out, err\n", text(out), all, does)
 		}
+		cases.WriteString(does)
 		fmt.Fprintf(&methods, "\nfunc (to calls) %s(ctx context.Context%s) (%s) {\n%s\n}\n", m.Name(), strings.Join(given, ""), strings.Join(append(returned, "error"), ", "), call)
 	}
 	var file bytes.Buffer
@@ -80,13 +89,22 @@ func main() {
 	for _, path := range slices.Sorted(maps.Keys(imports)) {
 		fmt.Fprintf(&file, "%q\n", path)
 	}
-	source, err := format.Source(append(append(file.Bytes(), ")\n"...), methods.Bytes()...))
+	fmt.Fprintf(&file, ")\n\n// do calls the method of an engine that has a verb's name.\nfunc do(ctx context.Context, e Engine, verb string, in any) (any, error) {\nswitch verb {\n%s}\npanic(\"there is no verb \" + verb)\n}\n%s", &cases, &methods)
+	source, err := format.Source(file.Bytes())
 	if err == nil {
 		err = os.WriteFile("calls_gen.go", source, 0o644)
 	}
 	if err != nil {
 		log.Fatal(err)
 	}
+}
+
+// namesOf returns the names of a struct's fields, each behind a text.
+func namesOf(of types.Type, behind string) (names []string) {
+	for f := range of.Underlying().(*types.Struct).Fields() {
+		names = append(names, behind+f.Name())
+	}
+	return names
 }
 
 // areFields reports whether variables are a value of a type: the value itself, or its fields.

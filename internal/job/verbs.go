@@ -44,7 +44,7 @@ type Verb struct {
 	// method's parameters and results as fields, unless there is only one.
 	In, Out reflect.Type
 
-	do func(ctx context.Context, e Engine, in any) (any, error)
+	do func(ctx context.Context, e Engine, in any) (any, error) // nil: as do has it
 }
 
 // AnyVerb is a row, whatever its types.
@@ -65,8 +65,12 @@ const (
 // Do calls the method of an engine. in is an In; the result is an Out, with an error, too.
 func (v *Verb) Do(ctx context.Context, e Engine, in any) (any, error) {
 	through, ok := e.(calls)
-	if !ok {
+	switch {
+	case ok:
+	case v.do != nil:
 		return v.do(ctx, e, in)
+	default:
+		return do(ctx, e, v.Name, in)
 	}
 	out, err := through.call(ctx, v, in) // as its methods do, without copies of in and of the result
 	if out == nil {
@@ -95,131 +99,105 @@ var verbs []*Verb
 
 // The table: a row for each method of Engine, with the types of its input and its result.
 var (
-	VerbSubmit   = verb("Submit", "submitJob", "Submit a job", "POST /v1/jobs{?wait_seconds}", ifKeyed, RoleRun, OfNew, "jobs exec", Engine.Submit).makes(Created, func(j Job) string { return "jobs/" + j.ID })
-	VerbPlan     = verb("Plan", "planJob", "Say what creating a job's VM would do, one host command per item", "POST /v1/plan", always, RoleRun, OfNew, "jobs exec vm", Engine.Plan).readsHost()
-	VerbJob      = verb("Job", "getJob", "Get a job", "GET /v1/jobs/{id}", always, RoleRead, OfJob, "jobs exec vm", of[jobRef](Engine.Job))
-	VerbManifest = verb("Manifest", "getJobManifest", "Get a job's manifest, with the contents of its files", "GET /v1/jobs/{id}/manifest", always, RoleRead, OfJob, "jobs exec", of[jobRef](Engine.Manifest)).heavy()
-	VerbResult   = verb("Result", "getJobResult", "Get the outcome and output of a job that has ended", "GET /v1/jobs/{id}/result", always, RoleRead, OfJob, "jobs exec vm", of[jobRef](Engine.Result)).heavy()
-	VerbCancel   = verb("Cancel", "cancelJob", "Cancel a job", "POST /v1/jobs/{id}/cancel", always, RoleRun, OfJob, "jobs", func(e Engine, ctx context.Context, in jobRef) (None, error) {
-		return None{}, e.Cancel(ctx, in.ID)
-	}).makes(Accepted, nil)
-	VerbKill    = verb("Kill", "killTask", "Send a job's task a signal that ends it", "POST /v1/jobs/{id}/kill", always, RoleRun, OfJob, "exec", of2(Engine.Kill, func(in ToKill) (string, string) { return in.ID, in.Signal })).key("result")
-	VerbList    = verb("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,queue,dispatcher,since,before,sort,limit,cursor,counts,principal,parent}", always, RoleRead, OfJobs, "jobs", Engine.List).paged(ListingOfJobs)
-	VerbCleanup = verb("Cleanup", "deleteJobs", "Delete all jobs that ended longer ago than an age", "DELETE /v1/jobs{?older_than_seconds}", always, RoleAdmin, OfAll, "admin", func(e Engine, ctx context.Context, in aged) (int, error) {
+	VerbSubmit   = verb[Submission, Job]("Submit", "submitJob", "Submit a job", "POST /v1/jobs{?wait_seconds}", ifKeyed, RoleRun, OfNew, "jobs exec").makes(Created, func(j Job) string { return "jobs/" + j.ID })
+	VerbPlan     = verb[Submission, []string]("Plan", "planJob", "Say what creating a job's VM would do, one host command per item", "POST /v1/plan", always, RoleRun, OfNew, "jobs exec vm").readsHost()
+	VerbJob      = verb[jobRef, Job]("Job", "getJob", "Get a job", "GET /v1/jobs/{id}", always, RoleRead, OfJob, "jobs exec vm")
+	VerbManifest = verb[jobRef, Manifest]("Manifest", "getJobManifest", "Get a job's manifest, with the contents of its files", "GET /v1/jobs/{id}/manifest", always, RoleRead, OfJob, "jobs exec").heavy()
+	VerbResult   = verb[jobRef, Result]("Result", "getJobResult", "Get the outcome and output of a job that has ended", "GET /v1/jobs/{id}/result", always, RoleRead, OfJob, "jobs exec vm").heavy()
+	VerbCancel   = verb[jobRef, None]("Cancel", "cancelJob", "Cancel a job", "POST /v1/jobs/{id}/cancel", always, RoleRun, OfJob, "jobs").makes(Accepted, nil)
+	VerbKill     = verb[ToKill, Killed]("Kill", "killTask", "Send a job's task a signal that ends it", "POST /v1/jobs/{id}/kill", always, RoleRun, OfJob, "exec").key("result")
+	VerbList     = verb[Filter, Page]("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,queue,dispatcher,since,before,sort,limit,cursor,counts,principal,parent}", always, RoleRead, OfJobs, "jobs").paged(ListingOfJobs)
+	VerbCleanup  = verb[aged, int]("Cleanup", "deleteJobs", "Delete all jobs that ended longer ago than an age", "DELETE /v1/jobs{?older_than_seconds}", always, RoleAdmin, OfAll, "admin").by(func(ctx context.Context, e Engine, in aged) (int, error) {
 		return e.Cleanup(ctx, time.Duration(in.OlderThan)*time.Second)
 	}).key("removed")
-	VerbDeleteJob = verb("DeleteJob", "deleteJob", "Delete one job that has ended, with its output and artifacts", "DELETE /v1/jobs/{id}", never, RoleAdmin, OfJob, "admin", func(e Engine, ctx context.Context, in jobRef) (None, error) {
-		return None{}, e.DeleteJob(ctx, in.ID) // a repeated call would be ErrNotFound
-	})
+	VerbDeleteJob = verb[jobRef, None]("DeleteJob", "deleteJob", "Delete one job that has ended, with its output and artifacts", "DELETE /v1/jobs/{id}", never, RoleAdmin, OfJob, "admin") // a repeated call would be ErrNotFound
 
-	VerbWatch = verb("Watch", "watchJob", "Get a job's events as they happen", "GET /v1/jobs/{id}/events{?after}", always, RoleRead, OfJob, "jobs exec vm", func(e Engine, ctx context.Context, in Watching) (out WatchedJob, err error) {
-		out.Events, out.Job, err = e.Watch(ctx, in.ID, in.After)
-		return out, err
-	})
-	VerbOutput = verb("Output", "getOutput", "Get a job's output as it was written", "GET /v1/jobs/{id}/output{?stream,offset,limit}", always, RoleRead, OfJob, "jobs exec", func(e Engine, ctx context.Context, in Stretch) (Chunk, error) {
-		return e.Output(ctx, in.ID, in.Stream, in.Offset, in.Limit)
-	})
-	VerbInput = verb("Input", "sendInput", "Send input to a task whose stdin is open", "POST /v1/jobs/{id}/input{?close}", never, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in input) (None, error) {
-		return None{}, e.Input(ctx, in.ID, in.Data, in.Close) // it may have been delivered
-	})
-	VerbResize = verb("Resize", "resizeTerminal", "Give a task's terminal another size", "POST /v1/jobs/{id}/resize", always, RoleRun, OfJob, "exec", func(e Engine, ctx context.Context, in resized) (None, error) {
-		return None{}, e.Resize(ctx, in.ID, in.Rows, in.Columns)
-	})
-	VerbOpenArtifact = verb("OpenArtifact", "getArtifact", "Get a file that a job has left", "GET /v1/jobs/{id}/artifacts/{path...}", always, RoleRead, OfJob, "jobs", func(e Engine, ctx context.Context, in fileRef) (out Download, err error) {
-		out.File, out.About, err = e.OpenArtifact(ctx, in.ID, in.Path)
-		return out, err
-	})
+	VerbWatch        = verb[Watching, WatchedJob]("Watch", "watchJob", "Get a job's events as they happen", "GET /v1/jobs/{id}/events{?after}", always, RoleRead, OfJob, "jobs exec vm")
+	VerbOutput       = verb[Stretch, Chunk]("Output", "getOutput", "Get a job's output as it was written", "GET /v1/jobs/{id}/output{?stream,offset,limit}", always, RoleRead, OfJob, "jobs exec")
+	VerbInput        = verb[input, None]("Input", "sendInput", "Send input to a task whose stdin is open", "POST /v1/jobs/{id}/input{?close}", never, RoleRun, OfJob, "exec") // it may have been delivered
+	VerbResize       = verb[resized, None]("Resize", "resizeTerminal", "Give a task's terminal another size", "POST /v1/jobs/{id}/resize", always, RoleRun, OfJob, "exec")
+	VerbOpenArtifact = verb[fileRef, Download]("OpenArtifact", "getArtifact", "Get a file that a job has left", "GET /v1/jobs/{id}/artifacts/{path...}", always, RoleRead, OfJob, "jobs")
 
-	VerbCreateVM   = verb("CreateVM", "createVM", "Create a VM that stays until it is destroyed", "POST /v1/vms", ifKeyed, RoleRun, OfNew, "vm", Engine.CreateVM).makes(Accepted, func(v VMInfo) string { return "vms/" + v.Job })
-	VerbVMs        = listed(verb("VMs", "listVMs", "List VMs: those that stay, those of jobs that have not ended, and those left alone", "GET /v1/vms", always, RoleRead, OfVMs, "vm", ofNothing(Engine.VMs)).readsHost())
-	VerbVM         = verb("VM", "getVM", "Get a VM, with its status on the host", "GET /v1/vms/{vm}", always, RoleRead, OfVM, "vm", of[vmRef](Engine.VM)).readsHost()
-	VerbStartVM    = verb("StartVM", "startVM", "Start a VM that is stopped or suspended, and wait until it accepts logins", "POST /v1/vms/{vm}/start", always, RoleRun, OfVM, "vm", of[vmRef](Engine.StartVM))
-	VerbStopVM     = verb("StopVM", "stopVM", "Shut a VM down, and power it off if it does not", "POST /v1/vms/{vm}/stop", always, RoleRun, OfVM, "vm", of[vmRef](Engine.StopVM))
-	VerbDestroyVM  = verb("DestroyVM", "destroyVM", "Destroy a VM and its disk", "DELETE /v1/vms/{vm}", always, RoleRun, OfVM, "vm", of[vmRef](Engine.DestroyVM)).makes(Accepted, nil)
-	VerbForgetVM   = verb("ForgetVM", "forgetVM", "Stop tracking a VM that is left alone, without touching it", "POST /v1/vms/{vm}/forget", never, RoleAdmin, OfVM, "vm", of[vmRef](Engine.ForgetVM)) // a repeated call would be ErrNotFound
-	VerbSuspendVM  = verb("SuspendVM", "suspendVM", "Write a VM's memory to its disk and turn it off", "POST /v1/vms/{vm}/suspend", always, RoleRun, OfVM, "vm", of[vmRef](Engine.SuspendVM))
-	VerbResumeVM   = verb("ResumeVM", "resumeVM", "Continue a suspended VM where it was, and wait until it accepts logins", "POST /v1/vms/{vm}/resume", always, RoleRun, OfVM, "vm", of[vmRef](Engine.ResumeVM))
-	VerbSetVM      = verb("SetVM", "updateVM", "Change what a VM that stays reaches, and when it is suspended or destroyed", "PATCH /v1/vms/{vm}", always, RoleRun, OfVM, "vm", of2(Engine.SetVM, func(in VMEdit) (string, VMChange) { return in.VM, in.VMChange }))
-	VerbForkVM     = verb("ForkVM", "forkVM", "Make copies of a running VM, which continue from its memory where its storage allows that", "POST /v1/vms/{vm}/fork", never, RoleRun, OfVM, "vm", Engine.ForkVM).makes(Created, nil)
-	VerbSnapshotVM = verb("SnapshotVM", "createSnapshot", "Save a VM's disk under a name, and with memory what runs in it", "POST /v1/vms/{vm}/snapshots", never, RoleRun, OfVM, "vm", func(e Engine, ctx context.Context, in newSnapshot) (VMInfo, error) {
-		return e.SnapshotVM(ctx, in.VM, in.Snapshot, in.Memory)
-	}).makes(Created, nil)
-	VerbRevertVM       = verb("RevertVM", "revertVM", "Revert a VM to a snapshot; what has changed since is lost", "POST /v1/vms/{vm}/snapshots/{snapshot}/revert", never, RoleRun, OfVM, "vm", of2(Engine.RevertVM, func(in snapshotRef) (string, string) { return in.VM, in.Snapshot }))
-	VerbListSnapshots  = verb("ListSnapshots", "listSnapshots", "List a VM's snapshots, oldest first", "GET /v1/vms/{vm}/snapshots", always, RoleRead, OfVM, "vm", of[vmRef](Engine.ListSnapshots)).readsHost()
-	VerbDeleteSnapshot = verb("DeleteSnapshot", "deleteSnapshot", "Remove a snapshot of a VM; the VM stays as it is", "DELETE /v1/vms/{vm}/snapshots/{snapshot}", never, RoleRun, OfVM, "vm", of2(Engine.DeleteSnapshot, func(in snapshotRef) (string, string) { return in.VM, in.Snapshot })) // a repeated call would find none
-	VerbSaveVM         = verb("SaveVM", "saveVM", "Make a template of a VM, of a copy or of the VM itself", "POST /v1/vms/{vm}/save", never, RoleAdmin, OfVM, "vm", func(e Engine, ctx context.Context, in toSave) (SavedTemplate, error) {
-		return e.SaveVM(ctx, in.VM, in.Name, in.InPlace) // a repeated call would find the name taken
-	}).makes(Created, nil)
+	VerbCreateVM       = verb[Submission, VMInfo]("CreateVM", "createVM", "Create a VM that stays until it is destroyed", "POST /v1/vms", ifKeyed, RoleRun, OfNew, "vm").makes(Accepted, func(v VMInfo) string { return "vms/" + v.Job })
+	VerbVMs            = listed(verb[None, []VMInfo]("VMs", "listVMs", "List VMs: those that stay, those of jobs that have not ended, and those left alone", "GET /v1/vms", always, RoleRead, OfVMs, "vm").readsHost())
+	VerbVM             = verb[vmRef, VMInfo]("VM", "getVM", "Get a VM, with its status on the host", "GET /v1/vms/{vm}", always, RoleRead, OfVM, "vm").readsHost()
+	VerbStartVM        = verb[vmRef, VMInfo]("StartVM", "startVM", "Start a VM that is stopped or suspended, and wait until it accepts logins", "POST /v1/vms/{vm}/start", always, RoleRun, OfVM, "vm")
+	VerbStopVM         = verb[vmRef, VMInfo]("StopVM", "stopVM", "Shut a VM down, and power it off if it does not", "POST /v1/vms/{vm}/stop", always, RoleRun, OfVM, "vm")
+	VerbDestroyVM      = verb[vmRef, VMInfo]("DestroyVM", "destroyVM", "Destroy a VM and its disk", "DELETE /v1/vms/{vm}", always, RoleRun, OfVM, "vm").makes(Accepted, nil)
+	VerbForgetVM       = verb[vmRef, VMInfo]("ForgetVM", "forgetVM", "Stop tracking a VM that is left alone, without touching it", "POST /v1/vms/{vm}/forget", never, RoleAdmin, OfVM, "vm") // a repeated call would be ErrNotFound
+	VerbSuspendVM      = verb[vmRef, VMInfo]("SuspendVM", "suspendVM", "Write a VM's memory to its disk and turn it off", "POST /v1/vms/{vm}/suspend", always, RoleRun, OfVM, "vm")
+	VerbResumeVM       = verb[vmRef, VMInfo]("ResumeVM", "resumeVM", "Continue a suspended VM where it was, and wait until it accepts logins", "POST /v1/vms/{vm}/resume", always, RoleRun, OfVM, "vm")
+	VerbSetVM          = verb[VMEdit, VMInfo]("SetVM", "updateVM", "Change what a VM that stays reaches, and when it is suspended or destroyed", "PATCH /v1/vms/{vm}", always, RoleRun, OfVM, "vm")
+	VerbForkVM         = verb[ForkSpec, Forked]("ForkVM", "forkVM", "Make copies of a running VM, which continue from its memory where its storage allows that", "POST /v1/vms/{vm}/fork", never, RoleRun, OfVM, "vm").makes(Created, nil)
+	VerbSnapshotVM     = verb[newSnapshot, VMInfo]("SnapshotVM", "createSnapshot", "Save a VM's disk under a name, and with memory what runs in it", "POST /v1/vms/{vm}/snapshots", never, RoleRun, OfVM, "vm").makes(Created, nil)
+	VerbRevertVM       = verb[snapshotRef, VMInfo]("RevertVM", "revertVM", "Revert a VM to a snapshot; what has changed since is lost", "POST /v1/vms/{vm}/snapshots/{snapshot}/revert", never, RoleRun, OfVM, "vm")
+	VerbListSnapshots  = verb[vmRef, []Snapshot]("ListSnapshots", "listSnapshots", "List a VM's snapshots, oldest first", "GET /v1/vms/{vm}/snapshots", always, RoleRead, OfVM, "vm").readsHost()
+	VerbDeleteSnapshot = verb[snapshotRef, VMInfo]("DeleteSnapshot", "deleteSnapshot", "Remove a snapshot of a VM; the VM stays as it is", "DELETE /v1/vms/{vm}/snapshots/{snapshot}", never, RoleRun, OfVM, "vm") // a repeated call would find none
+	VerbSaveVM         = verb[toSave, SavedTemplate]("SaveVM", "saveVM", "Make a template of a VM, of a copy or of the VM itself", "POST /v1/vms/{vm}/save", never, RoleAdmin, OfVM, "vm").makes(Created, nil)     // a repeated call would find the name taken
 
-	VerbListFiles = verb("ListFiles", "listFiles", "List a directory of a VM, by name", "GET /v1/vms/{vm}/files{?path,cursor,limit}", always, RoleRun, OfFile, "files", Engine.ListFiles)
-	VerbReadFile  = verb("ReadFile", "readFile", "Read a regular file of a VM, or a part of it", "GET /v1/vms/{vm}/file{?path,offset,limit}", always, RoleRun, OfFile, "files", Engine.ReadFile)
-	VerbWriteFile = verb("WriteFile", "writeFile", "Write a whole regular file of a VM, or leave it as it was", "PUT /v1/vms/{vm}/file{?path,mode,parents,new}", always, RoleRun, OfFile, "files", Engine.WriteFile)
-	VerbEditFile  = verb("EditFile", "editFile", "Replace text in a regular file of a VM, or leave it as it was", "PATCH /v1/vms/{vm}/file{?path}", never, RoleRun, OfFile, "files", Engine.EditFile) // a repeated call would find nothing to replace
-	VerbReadTree  = verb("ReadTree", "readTree", "Get a directory of a VM, or a regular file, as a tar archive", "GET /v1/vms/{vm}/tree{?path}", always, RoleRun, OfFile, "files", Engine.ReadTree)
-	VerbWriteTree = verb("WriteTree", "writeTree", "Unpack a tar archive in a directory of a VM", "PUT /v1/vms/{vm}/tree{?path}", never, RoleRun, OfFile, "files", func(e Engine, ctx context.Context, in treeUpload) (None, error) {
-		return None{}, e.WriteTree(ctx, in.FileRef, in.Archive) // it can be read once
-	})
+	VerbListFiles = verb[FileList, FilePage]("ListFiles", "listFiles", "List a directory of a VM, by name", "GET /v1/vms/{vm}/files{?path,cursor,limit}", always, RoleRun, OfFile, "files")
+	VerbReadFile  = verb[FileRange, FileChunk]("ReadFile", "readFile", "Read a regular file of a VM, or a part of it", "GET /v1/vms/{vm}/file{?path,offset,limit}", always, RoleRun, OfFile, "files")
+	VerbWriteFile = verb[FileWrite, FileWritten]("WriteFile", "writeFile", "Write a whole regular file of a VM, or leave it as it was", "PUT /v1/vms/{vm}/file{?path,mode,parents,new}", always, RoleRun, OfFile, "files")
+	VerbEditFile  = verb[FileEdit, FileEdited]("EditFile", "editFile", "Replace text in a regular file of a VM, or leave it as it was", "PATCH /v1/vms/{vm}/file{?path}", never, RoleRun, OfFile, "files") // a repeated call would find nothing to replace
+	VerbReadTree  = verb[FileRef, io.ReadCloser]("ReadTree", "readTree", "Get a directory of a VM, or a regular file, as a tar archive", "GET /v1/vms/{vm}/tree{?path}", always, RoleRun, OfFile, "files")
+	VerbWriteTree = verb[treeUpload, None]("WriteTree", "writeTree", "Unpack a tar archive in a directory of a VM", "PUT /v1/vms/{vm}/tree{?path}", never, RoleRun, OfFile, "files") // it can be read once
 
-	VerbNetwork      = verb("Network", "checkNetwork", "Say where a VM's packets may go, and try connections from inside it", "POST /v1/vms/{vm}/network", always, RoleRun, OfFile, "vm", Engine.Network).readsHost()
-	VerbDialVM       = verb("DialVM", "dialVM", "Connect to a TCP port of a VM's own loopback, as a WebSocket", "GET /v1/vms/{vm}/ports/{port}", always, RoleRun, OfFile, "exec vm", of2(Engine.DialVM, func(in portRef) (string, int) { return in.VM, in.Port }))
-	VerbLoginVM      = verb("LoginVM", "loginVM", "Connect to a VM's SSH server, which lets a public key in for two minutes, as a WebSocket", "GET /v1/vms/{vm}/ssh{?key}", always, RoleRun, OfFile, "exec vm", of2(Engine.LoginVM, func(in loginRef) (string, string) { return in.VM, in.Key }))
-	VerbExposePort   = verb("ExposePort", "exposePort", "Give a port of a VM a URL of this server, which asks for a login", "POST /v1/vms/{vm}/ports", always, RoleRun, OfFile, "vm", Engine.ExposePort).makes(Created, nil)
-	VerbListPorts    = verb("ListPorts", "listPorts", "List the ports of a VM that have a URL, oldest first", "GET /v1/vms/{vm}/ports", always, RoleRead, OfFile, "vm", of[vmRef](Engine.ListPorts))
-	VerbUnexposePort = verb("UnexposePort", "unexposePort", "Take a port's URL away, and end what is open there", "DELETE /v1/vms/{vm}/ports/{port}", never, RoleRun, OfFile, "vm", of2(Engine.UnexposePort, func(in namedPort) (string, string) { return in.VM, in.Port })) // a repeated call would find none
+	VerbNetwork      = verb[NetworkQuery, NetworkReport]("Network", "checkNetwork", "Say where a VM's packets may go, and try connections from inside it", "POST /v1/vms/{vm}/network", always, RoleRun, OfFile, "vm").readsHost()
+	VerbDialVM       = verb[portRef, Tunnel]("DialVM", "dialVM", "Connect to a TCP port of a VM's own loopback, as a WebSocket", "GET /v1/vms/{vm}/ports/{port}", always, RoleRun, OfFile, "exec vm")
+	VerbLoginVM      = verb[loginRef, Tunnel]("LoginVM", "loginVM", "Connect to a VM's SSH server, which lets a public key in for two minutes, as a WebSocket", "GET /v1/vms/{vm}/ssh{?key}", always, RoleRun, OfFile, "exec vm")
+	VerbExposePort   = verb[PortSpec, ExposedPort]("ExposePort", "exposePort", "Give a port of a VM a URL of this server, which asks for a login", "POST /v1/vms/{vm}/ports", always, RoleRun, OfFile, "vm").makes(Created, nil)
+	VerbListPorts    = verb[vmRef, []ExposedPort]("ListPorts", "listPorts", "List the ports of a VM that have a URL, oldest first", "GET /v1/vms/{vm}/ports", always, RoleRead, OfFile, "vm")
+	VerbUnexposePort = verb[namedPort, ExposedPort]("UnexposePort", "unexposePort", "Take a port's URL away, and end what is open there", "DELETE /v1/vms/{vm}/ports/{port}", never, RoleRun, OfFile, "vm") // a repeated call would find none
 
-	VerbPools      = listed(verb("Pools", "listPools", "List pools, by name", "GET /v1/pools", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Pools)))
-	VerbPool       = verb("Pool", "getPool", "Get a pool, with its members", "GET /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", of[poolRef](Engine.Pool))
-	VerbCreatePool = verb("CreatePool", "createPool", "Add a pool", "POST /v1/pools", never, RoleAdmin, OfAll, "admin", Engine.CreatePool).makes(Created, func(p PoolInfo) string { return "pools/" + p.Name }) // a repeated call would find it there
-	VerbResizePool = verb("ResizePool", "resizePool", "Change how many members a pool keeps, and for how long", "PATCH /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin", of2(Engine.ResizePool, func(in PoolEdit) (string, PoolChange) { return in.Pool, in.PoolChange }))
-	VerbRemovePool = verb("RemovePool", "removePool", "Remove a pool; jobs that have one of its VMs keep it to their end", "DELETE /v1/pools/{pool}", never, RoleAdmin, OfAll, "admin", of[poolRef](Engine.RemovePool)).makes(Accepted, nil) // a repeated call would be refused
+	VerbPools      = listed(verb[None, []PoolInfo]("Pools", "listPools", "List pools, by name", "GET /v1/pools", always, RoleAdmin, OfAll, "admin"))
+	VerbPool       = verb[poolRef, PoolInfo]("Pool", "getPool", "Get a pool, with its members", "GET /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin")
+	VerbCreatePool = verb[Pool, PoolInfo]("CreatePool", "createPool", "Add a pool", "POST /v1/pools", never, RoleAdmin, OfAll, "admin").makes(Created, func(p PoolInfo) string { return "pools/" + p.Name }) // a repeated call would find it there
+	VerbResizePool = verb[PoolEdit, PoolInfo]("ResizePool", "resizePool", "Change how many members a pool keeps, and for how long", "PATCH /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin")
+	VerbRemovePool = verb[poolRef, PoolInfo]("RemovePool", "removePool", "Remove a pool; jobs that have one of its VMs keep it to their end", "DELETE /v1/pools/{pool}", never, RoleAdmin, OfAll, "admin").makes(Accepted, nil) // a repeated call would be refused
 
-	VerbVolumes      = listed(verb("Volumes", "listVolumes", "List volumes, by name", "GET /v1/volumes", always, RoleRead, OfVMs, "vm", ofNothing(Engine.Volumes)).readsHost())
-	VerbVolume       = verb("Volume", "getVolume", "Get a volume, and which VMs have it", "GET /v1/volumes/{volume}", always, RoleRead, OfVolume, "vm", of[volumeRef](Engine.Volume)).readsHost()
-	VerbCreateVolume = verb("CreateVolume", "createVolume", "Create a disk that outlives the VMs it is attached to", "POST /v1/volumes", never, RoleRun, OfVolume, "vm", Engine.CreateVolume).makes(Created, func(v VolumeInfo) string { return "volumes/" + v.Name }) // a repeated call would find it there
-	VerbRemoveVolume = verb("RemoveVolume", "deleteVolume", "Remove a volume that no VM has, with all that is on it", "DELETE /v1/volumes/{volume}", never, RoleRun, OfVolume, "vm", of[volumeRef](Engine.RemoveVolume))                                               // a repeated call would find none
-	VerbAttachVolume = verb("AttachVolume", "attachVolume", "Mount a volume in a VM that stays", "POST /v1/volumes/{volume}/attach", always, RoleRun, OfVolume, "vm", Engine.AttachVolume)
-	VerbDetachVolume = verb("DetachVolume", "detachVolume", "Unmount a volume in a VM and detach it", "POST /v1/volumes/{volume}/detach", always, RoleRun, OfVolume, "vm", of2(Engine.DetachVolume, func(in attachedRef) (string, string) { return in.Volume, in.VM }))
+	VerbVolumes      = listed(verb[None, []VolumeInfo]("Volumes", "listVolumes", "List volumes, by name", "GET /v1/volumes", always, RoleRead, OfVMs, "vm").readsHost())
+	VerbVolume       = verb[volumeRef, VolumeInfo]("Volume", "getVolume", "Get a volume, and which VMs have it", "GET /v1/volumes/{volume}", always, RoleRead, OfVolume, "vm").readsHost()
+	VerbCreateVolume = verb[VolumeSpec, VolumeInfo]("CreateVolume", "createVolume", "Create a disk that outlives the VMs it is attached to", "POST /v1/volumes", never, RoleRun, OfVolume, "vm").makes(Created, func(v VolumeInfo) string { return "volumes/" + v.Name }) // a repeated call would find it there
+	VerbRemoveVolume = verb[volumeRef, VolumeInfo]("RemoveVolume", "deleteVolume", "Remove a volume that no VM has, with all that is on it", "DELETE /v1/volumes/{volume}", never, RoleRun, OfVolume, "vm")                                                               // a repeated call would find none
+	VerbAttachVolume = verb[VolumeAttach, VolumeInfo]("AttachVolume", "attachVolume", "Mount a volume in a VM that stays", "POST /v1/volumes/{volume}/attach", always, RoleRun, OfVolume, "vm")
+	VerbDetachVolume = verb[attachedRef, VolumeInfo]("DetachVolume", "detachVolume", "Unmount a volume in a VM and detach it", "POST /v1/volumes/{volume}/detach", always, RoleRun, OfVolume, "vm")
 
-	VerbCheckpoints      = listed(verb("Checkpoints", "listCheckpoints", "List checkpoints, oldest first", "GET /v1/checkpoints", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Checkpoints)))
-	VerbCheckpoint       = verb("Checkpoint", "getCheckpoint", "Get a checkpoint", "GET /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", of[checkpointRef](Engine.Checkpoint))
-	VerbCreateCheckpoint = verb("CreateCheckpoint", "createCheckpoint", "Save the memory of a VM that has booted from a template, for others to continue from", "POST /v1/checkpoints", never, RoleAdmin, OfAll, "admin", Engine.CreateCheckpoint).makes(Accepted, func(c CheckpointInfo) string { return "checkpoints/" + c.ID }) // a repeated call would find it there
-	VerbRemoveCheckpoint = verb("RemoveCheckpoint", "deleteCheckpoint", "Destroy a checkpoint; VMs restored from it stay", "DELETE /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin", of[checkpointRef](Engine.RemoveCheckpoint)).makes(Accepted, nil)
+	VerbCheckpoints      = listed(verb[None, []CheckpointInfo]("Checkpoints", "listCheckpoints", "List checkpoints, oldest first", "GET /v1/checkpoints", always, RoleAdmin, OfAll, "admin"))
+	VerbCheckpoint       = verb[checkpointRef, CheckpointInfo]("Checkpoint", "getCheckpoint", "Get a checkpoint", "GET /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin")
+	VerbCreateCheckpoint = verb[CheckpointSpec, CheckpointInfo]("CreateCheckpoint", "createCheckpoint", "Save the memory of a VM that has booted from a template, for others to continue from", "POST /v1/checkpoints", never, RoleAdmin, OfAll, "admin").makes(Accepted, func(c CheckpointInfo) string { return "checkpoints/" + c.ID }) // a repeated call would find it there
+	VerbRemoveCheckpoint = verb[checkpointRef, CheckpointInfo]("RemoveCheckpoint", "deleteCheckpoint", "Destroy a checkpoint; VMs restored from it stay", "DELETE /v1/checkpoints/{checkpoint}", always, RoleAdmin, OfAll, "admin").makes(Accepted, nil)
 
-	VerbEngines = listed(verb("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Engines)))
+	VerbEngines = listed(verb[None, []EngineInfo]("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin"))
 
-	VerbDispatchers      = listed(verb("Dispatchers", "listDispatchers", "List those who serve queues, by queue and name", "GET /v1/dispatchers", always, RoleRead, OfQueues, "jobs", ofNothing(Engine.Dispatchers)))
-	VerbReportDispatcher = verb("ReportDispatcher", "reportDispatcher", "Say how a dispatcher is, and learn whether it is to take no more work", "PUT /v1/dispatchers/{name}", always, RoleRun, OfQueues, DispatchToolset, Engine.ReportDispatcher)
-	VerbDrainDispatcher  = verb("DrainDispatcher", "drainDispatcher", "Have the dispatchers of a name take no more work", "POST /v1/dispatchers/{name}/drain", always, RoleRun, OfQueues, "jobs", func(e Engine, ctx context.Context, in dispatcherRef) (None, error) {
-		return None{}, e.DrainDispatcher(ctx, in.Name)
-	}).makes(Accepted, nil)
-	VerbUndrainDispatcher = verb("UndrainDispatcher", "undrainDispatcher", "Let the dispatchers of a name take work again", "POST /v1/dispatchers/{name}/undrain", always, RoleRun, OfQueues, "jobs", func(e Engine, ctx context.Context, in dispatcherRef) (None, error) {
-		return None{}, e.UndrainDispatcher(ctx, in.Name)
-	}).makes(Accepted, nil)
+	VerbDispatchers       = listed(verb[None, []Dispatcher]("Dispatchers", "listDispatchers", "List those who serve queues, by queue and name", "GET /v1/dispatchers", always, RoleRead, OfQueues, "jobs"))
+	VerbReportDispatcher  = verb[Dispatcher, Dispatcher]("ReportDispatcher", "reportDispatcher", "Say how a dispatcher is, and learn whether it is to take no more work", "PUT /v1/dispatchers/{name}", always, RoleRun, OfQueues, DispatchToolset)
+	VerbDrainDispatcher   = verb[dispatcherRef, None]("DrainDispatcher", "drainDispatcher", "Have the dispatchers of a name take no more work", "POST /v1/dispatchers/{name}/drain", always, RoleRun, OfQueues, "jobs").makes(Accepted, nil)
+	VerbUndrainDispatcher = verb[dispatcherRef, None]("UndrainDispatcher", "undrainDispatcher", "Let the dispatchers of a name take work again", "POST /v1/dispatchers/{name}/undrain", always, RoleRun, OfQueues, "jobs").makes(Accepted, nil)
 
-	VerbTokens      = listed(verb("Tokens", "listTokens", "List tokens that were not revoked, by name", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Tokens)))
-	VerbCreateToken = verb("CreateToken", "createToken", "Create a token; its text is in this response, and nowhere else afterwards", "POST /v1/tokens", never, RoleAdmin, OfAll, "admin", Engine.CreateToken).makes(Created, nil) // its secret would be lost
-	VerbRevokeToken = verb("RevokeToken", "revokeToken", "Revoke the token with an ID, or all tokens of a name", "DELETE /v1/tokens/{token}", never, RoleAdmin, OfAll, "admin", of[tokenRef](Engine.RevokeToken))
+	VerbTokens      = listed(verb[None, []Token]("Tokens", "listTokens", "List tokens that were not revoked, by name", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin"))
+	VerbCreateToken = verb[TokenSpec, NewToken]("CreateToken", "createToken", "Create a token; its text is in this response, and nowhere else afterwards", "POST /v1/tokens", never, RoleAdmin, OfAll, "admin").makes(Created, nil) // its secret would be lost
+	VerbRevokeToken = verb[tokenRef, []Token]("RevokeToken", "revokeToken", "Revoke the token with an ID, or all tokens of a name", "DELETE /v1/tokens/{token}", never, RoleAdmin, OfAll, "admin")
 
-	VerbCredentials      = listed(verb("Credentials", "listCredentials", "List credentials, by name, without their values", "GET /v1/credentials", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Credentials)))
-	VerbCreateCredential = verb("CreateCredential", "createCredential", "Add a credential; its value is in no response", "POST /v1/credentials", never, RoleAdmin, OfAll, "admin", Engine.CreateCredential).makes(Created, nil)                        // a repeated call would find it there
-	VerbRemoveCredential = verb("RemoveCredential", "deleteCredential", "Remove a credential; what was begun with it is cut off", "DELETE /v1/credentials/{credential}", never, RoleAdmin, OfAll, "admin", of[credentialRef](Engine.RemoveCredential)) // a repeated call would find none
+	VerbCredentials      = listed(verb[None, []Credential]("Credentials", "listCredentials", "List credentials, by name, without their values", "GET /v1/credentials", always, RoleAdmin, OfAll, "admin"))
+	VerbCreateCredential = verb[NewCredential, Credential]("CreateCredential", "createCredential", "Add a credential; its value is in no response", "POST /v1/credentials", never, RoleAdmin, OfAll, "admin").makes(Created, nil)     // a repeated call would find it there
+	VerbRemoveCredential = verb[credentialRef, Credential]("RemoveCredential", "deleteCredential", "Remove a credential; what was begun with it is cut off", "DELETE /v1/credentials/{credential}", never, RoleAdmin, OfAll, "admin") // a repeated call would find none
 
-	VerbSchedules      = listed(verb("Schedules", "listSchedules", "List schedules, by name", "GET /v1/schedules", always, RoleRead, OfSchedule, "jobs", ofNothing(Engine.Schedules)))
-	VerbSchedule       = verb("Schedule", "getSchedule", "Get a schedule, with its last runs", "GET /v1/schedules/{schedule}", always, RoleRead, OfSchedule, "jobs", of[scheduleRef](Engine.Schedule))
-	VerbCreateSchedule = verb("CreateSchedule", "createSchedule", "Add a schedule, which submits a job at given times", "POST /v1/schedules", never, RoleRun, OfSchedule, "jobs", Engine.CreateSchedule).makes(Created, func(s Schedule) string { return "schedules/" + s.Name }) // a repeated call would find it there
-	VerbPauseSchedule  = verb("PauseSchedule", "pauseSchedule", "Pause a schedule, or resume it", "POST /v1/schedules/{schedule}/pause", always, RoleRun, OfSchedule, "jobs", Engine.PauseSchedule)
-	VerbRunSchedule    = verb("RunSchedule", "runSchedule", "Submit the job of a schedule now", "POST /v1/schedules/{schedule}/run", never, RoleRun, OfSchedule, "jobs", of[scheduleRef](Engine.RunSchedule)).makes(Created, func(j Job) string { return "jobs/" + j.ID }) // it would run twice
-	VerbRemoveSchedule = verb("RemoveSchedule", "deleteSchedule", "Remove a schedule; its jobs stay", "DELETE /v1/schedules/{schedule}", never, RoleRun, OfSchedule, "jobs", of[scheduleRef](Engine.RemoveSchedule))                                                       // a repeated call would find none
+	VerbSchedules      = listed(verb[None, []Schedule]("Schedules", "listSchedules", "List schedules, by name", "GET /v1/schedules", always, RoleRead, OfSchedule, "jobs"))
+	VerbSchedule       = verb[scheduleRef, Schedule]("Schedule", "getSchedule", "Get a schedule, with its last runs", "GET /v1/schedules/{schedule}", always, RoleRead, OfSchedule, "jobs")
+	VerbCreateSchedule = verb[ScheduleSpec, Schedule]("CreateSchedule", "createSchedule", "Add a schedule, which submits a job at given times", "POST /v1/schedules", never, RoleRun, OfSchedule, "jobs").makes(Created, func(s Schedule) string { return "schedules/" + s.Name }) // a repeated call would find it there
+	VerbPauseSchedule  = verb[ScheduleEdit, Schedule]("PauseSchedule", "pauseSchedule", "Pause a schedule, or resume it", "POST /v1/schedules/{schedule}/pause", always, RoleRun, OfSchedule, "jobs")
+	VerbRunSchedule    = verb[scheduleRef, Job]("RunSchedule", "runSchedule", "Submit the job of a schedule now", "POST /v1/schedules/{schedule}/run", never, RoleRun, OfSchedule, "jobs").makes(Created, func(j Job) string { return "jobs/" + j.ID }) // it would run twice
+	VerbRemoveSchedule = verb[scheduleRef, Schedule]("RemoveSchedule", "deleteSchedule", "Remove a schedule; its jobs stay", "DELETE /v1/schedules/{schedule}", never, RoleRun, OfSchedule, "jobs")                                                     // a repeated call would find none
 
-	VerbUsage = verb("Usage", "getUsage", "Say what jobs and VMs have used", "GET /v1/usage{?by,since,principal}", always, RoleRead, OfJobs, "jobs", Engine.Usage)
+	VerbUsage = verb[UsageQuery, []Usage]("Usage", "getUsage", "Say what jobs and VMs have used", "GET /v1/usage{?by,since,principal}", always, RoleRead, OfJobs, "jobs")
 
-	VerbCheckHost      = verb("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin", ofNothing(Engine.CheckHost)).readsHost()
-	VerbTestHost       = verb("TestHost", "testHost", "Test on the host all that VMs can do, in VMs that are gone afterwards", "POST /v1/host/tests", never, RoleAdmin, OfAll, "admin", Engine.TestHost).makes(Accepted, nil) // a repeated call would find it running
-	VerbHostTests      = listed(verb("HostTests", "listHostTests", "List the tests of the host that run, and the last of each node", "GET /v1/host/tests", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.HostTests)))
-	VerbCancelHostTest = verb("CancelHostTest", "cancelHostTest", "End a test of the host; everything it made is removed", "POST /v1/host/tests/{test}/cancel", always, RoleAdmin, OfAll, "admin", of[hostTestRef](Engine.CancelHostTest)).makes(Accepted, nil)
-	VerbNodes          = listed(verb("Nodes", "listNodes", "List the nodes that VMs are created on, by name", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin", ofNothing(Engine.Nodes)))
-	VerbCordonNode     = verb("CordonNode", "cordonNode", "Keep new VMs off a node; existing ones stay", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin", of[nodeRef](Engine.CordonNode))
-	VerbUncordonNode   = verb("UncordonNode", "uncordonNode", "Let new VMs on a node again", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin", of[nodeRef](Engine.UncordonNode))
+	VerbCheckHost      = verb[None, HostReport]("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin").readsHost()
+	VerbTestHost       = verb[HostTestSpec, HostTest]("TestHost", "testHost", "Test on the host all that VMs can do, in VMs that are gone afterwards", "POST /v1/host/tests", never, RoleAdmin, OfAll, "admin").makes(Accepted, nil) // a repeated call would find it running
+	VerbHostTests      = listed(verb[None, []HostTest]("HostTests", "listHostTests", "List the tests of the host that run, and the last of each node", "GET /v1/host/tests", always, RoleAdmin, OfAll, "admin"))
+	VerbCancelHostTest = verb[hostTestRef, HostTest]("CancelHostTest", "cancelHostTest", "End a test of the host; everything it made is removed", "POST /v1/host/tests/{test}/cancel", always, RoleAdmin, OfAll, "admin").makes(Accepted, nil)
+	VerbNodes          = listed(verb[None, []NodeInfo]("Nodes", "listNodes", "List the nodes that VMs are created on, by name", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin"))
+	VerbCordonNode     = verb[nodeRef, NodeInfo]("CordonNode", "cordonNode", "Keep new VMs off a node; existing ones stay", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin")
+	VerbUncordonNode   = verb[nodeRef, NodeInfo]("UncordonNode", "uncordonNode", "Let new VMs on a node again", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin")
 )
 
 // None is no input, or no result.
@@ -357,24 +335,26 @@ type Stretch struct {
 	Limit  int64  `json:"limit"`  // bytes
 }
 
-// method is a method of Engine, with its parameters as one.
-type method[In, Out any] = func(Engine, context.Context, In) (Out, error)
-
 // Typed is a row with the types of its input and its result.
 type Typed[In, Out any] struct{ *Verb }
 
-func verb[In, Out any](name, id, does, route string, again func(any) bool, least Role, of Subject, toolsets string, call method[In, Out]) Typed[In, Out] {
-	return Typed[In, Out]{newVerb(name, id, does, route, again, least, of, toolsets, reflect.TypeFor[In](), reflect.TypeFor[Out](),
-		func(ctx context.Context, e Engine, in any) (any, error) { return call(e, ctx, in.(In)) })}
+func verb[In, Out any](name, id, does, route string, again func(any) bool, least Role, of Subject, toolsets string) Typed[In, Out] {
+	return Typed[In, Out]{newVerb(name, id, does, route, again, least, of, toolsets, reflect.TypeFor[In](), reflect.TypeFor[Out]())}
 }
 
 // newVerb is all of verb that needs no types: it is compiled once.
-func newVerb(name, id, does, route string, again func(any) bool, least Role, of Subject, toolsets string, in, out reflect.Type, do func(context.Context, Engine, any) (any, error)) *Verb {
-	v := &Verb{Name: name, ID: id, Does: does, Route: route, Again: again, Role: least, Of: of, Toolsets: strings.Fields(toolsets), In: in, Out: out, do: do}
+func newVerb(name, id, does, route string, again func(any) bool, least Role, of Subject, toolsets string, in, out reflect.Type) *Verb {
+	v := &Verb{Name: name, ID: id, Does: does, Route: route, Again: again, Role: least, Of: of, Toolsets: strings.Fields(toolsets), In: in, Out: out}
 	if v.Out.Kind() == reflect.Slice {
 		v.Key = "items"
 	}
 	verbs = append(verbs, v)
+	return v
+}
+
+// by says how the method is called whose parameters are not the fields of In.
+func (v Typed[In, Out]) by(call func(context.Context, Engine, In) (Out, error)) Typed[In, Out] {
+	v.do = func(ctx context.Context, e Engine, in any) (any, error) { return call(ctx, e, in.(In)) }
 	return v
 }
 
@@ -411,33 +391,3 @@ func never(any) bool  { return false }
 
 // ifKeyed: the same key returns the same job.
 func ifKeyed(in any) bool { return in.(Submission).IdempotencyKey != "" }
-
-func ofNothing[Out any](call func(Engine, context.Context) (Out, error)) method[None, Out] {
-	return func(e Engine, ctx context.Context, _ None) (Out, error) { return call(e, ctx) }
-}
-
-// of2 is a method of two parameters.
-func of2[In, A, B, Out any](call func(Engine, context.Context, A, B) (Out, error), split func(In) (A, B)) method[In, Out] {
-	return func(e Engine, ctx context.Context, in In) (Out, error) {
-		a, b := split(in)
-		return call(e, ctx, a, b)
-	}
-}
-
-// of is a method of one parameter, which names what it is about.
-func of[In ref, Out any](call method[string, Out]) method[In, Out] {
-	return func(e Engine, ctx context.Context, in In) (Out, error) { return call(e, ctx, in.ref()) }
-}
-
-type ref interface{ ref() string }
-
-func (r jobRef) ref() string        { return r.ID }
-func (r vmRef) ref() string         { return r.VM }
-func (r poolRef) ref() string       { return r.Pool }
-func (r checkpointRef) ref() string { return r.Checkpoint }
-func (r volumeRef) ref() string     { return r.Volume }
-func (r scheduleRef) ref() string   { return r.Schedule }
-func (r tokenRef) ref() string      { return r.Token }
-func (r credentialRef) ref() string { return r.Credential }
-func (r hostTestRef) ref() string   { return r.Test }
-func (r nodeRef) ref() string       { return r.Node }
