@@ -246,6 +246,7 @@ vm_see_process() { # <vmid>; vm_process: running, stopped or unknown
   for ((i = 0; i + 1 < ${#words[@]}; i += 1)); do
     if [[ ${words[i]} == -pidfile && ${words[i + 1]} == */qemu-server/"$1".pid ]]; then
       vm_process=running
+      return 0
     fi
   done
 }

@@ -18,7 +18,7 @@ host_key='ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGd1ZXN0'
 setup_stub() {
   trap '[[ ${BASH_SOURCE-} == */helper/common.bash ]] || bats_debug_trap "${BASH_SOURCE}"' DEBUG
   export PVE_STUB=${BATS_TEST_TMPDIR}/pve PVELAB_DIR=${BATS_TEST_TMPDIR} LINUS_LOCK_DIR=${BATS_TEST_TMPDIR} TMPDIR=${BATS_TEST_TMPDIR}
-  export LINUS_SLEEP=sleep LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_QEMU_DIR=${BATS_TEST_TMPDIR}/qemu-server
+  export LINUS_SLEEP=: LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_QEMU_DIR=${BATS_TEST_TMPDIR}/qemu-server
   export LINUS_UNIT_DIR=${BATS_TEST_TMPDIR}/etc/systemd/system
   [[ -d ${BATS_FILE_TMPDIR}/stub ]] || bash "${scripts_dir}/test/helper/build-stub" "${BATS_TEST_DIRNAME}" "${BATS_FILE_TMPDIR}/stub" 3>&-
   cp -a "${BATS_FILE_TMPDIR}/stub/." "${BATS_TEST_TMPDIR}"
@@ -46,7 +46,8 @@ boot_host() {
   "${BATS_RUN_TMPDIR}/pvelab" systemd-boot 3>&-
 }
 
-stub_program() { # <name> <body>; what is there may be a link
+stub_program() { # <name> <body>; what is there may be a link; pauses take no time unless there is a program of theirs
+  [[ $1 != sleep ]] || LINUS_SLEEP=sleep
   rm -f "${BATS_TEST_TMPDIR}/bin/$1"
   printf '#!/usr/bin/env bash\n%s\n' "$2" >"${BATS_TEST_TMPDIR}/bin/$1"
   chmod +x "${BATS_TEST_TMPDIR}/bin/$1"

@@ -10,6 +10,7 @@ source "${BATS_TEST_DIRNAME}/../helper/common.bash"
 setup() {
   setup_stub
   rm "${BATS_TEST_TMPDIR}/bin/sleep"
+  unset LINUS_SLEEP
   operation=${host_scripts}/operation.sh
   operations=${BATS_TEST_TMPDIR}/operations
   script=${BATS_TEST_TMPDIR}/script.sh
