@@ -145,6 +145,7 @@ var arrows = map[string][]string{
 	"internal/providertest":  {"internal/job"},
 	"internal/queuetest":     {"internal/dispatch", "internal/job"},
 	"internal/sshtest":       {"internal/lab/sshserver"},
+	"internal/storetest":     {"internal/store"},
 	"internal/tlstest":       {},
 	"internal/verbtest":      {"internal/job"},
 	"internal/wiretest":      {},
@@ -154,7 +155,7 @@ var arrows = map[string][]string{
 var leaves = []string{"internal/capped", "internal/envfile", "internal/lazyregexp", "internal/sleep", "internal/term", "internal/vm", "internal/wholefile"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/forgetest", "internal/githubtest", "internal/gittest", "internal/leaktest", "internal/loops", "internal/mutate", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/tlstest", "internal/verbtest", "internal/wiretest"}
+var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/forgetest", "internal/githubtest", "internal/gittest", "internal/leaktest", "internal/loops", "internal/mutate", "internal/pgtest", "internal/providertest", "internal/queuetest", "internal/sshtest", "internal/storetest", "internal/tlstest", "internal/verbtest", "internal/wiretest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.

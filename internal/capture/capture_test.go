@@ -15,6 +15,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/secret"
 	"linus/internal/store"
+	"linus/internal/storetest"
 )
 
 const (
@@ -65,7 +66,7 @@ func newRig(t *testing.T, g guest) *rig {
 
 func newRigOf(t *testing.T, g capture.Runner, patience time.Duration) *rig {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), MaxOutput: 1 << 10})
+	s, err := storetest.Open(t.Context(), store.Options{Dir: t.TempDir(), MaxOutput: 1 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}

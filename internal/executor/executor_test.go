@@ -26,6 +26,7 @@ import (
 	"linus/internal/providertest"
 	"linus/internal/schedule"
 	"linus/internal/store"
+	"linus/internal/storetest"
 	"linus/internal/token"
 	"linus/internal/vm"
 )
@@ -94,7 +95,7 @@ func hasty(o *executor.Options) {
 func newRigHere(t *testing.T, maxJobs int, change ...func(*executor.Options)) *rig {
 	t.Helper()
 	dir, log := t.TempDir(), &logBuffer{}
-	s, err := store.Open(context.Background(), store.Options{Dir: dir, URL: pgtest.URL(t, dir), MaxOutput: maxOutput})
+	s, err := storetest.Open(context.Background(), store.Options{Dir: dir, URL: pgtest.URL(t, dir), MaxOutput: maxOutput})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -174,7 +174,7 @@ func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 			}
 		})
 		t.Run(name, func(t *testing.T) {
-			for _, n := range loops.Every(steps+4, 4, "TestEngines_KilledAtEveryStep and TestCreateVM_EngineKilledAtEveryStep have all steps of a job and of a VM") {
+			for _, n := range loops.Every(steps+4, 7, "TestEngines_KilledAtEveryStep has all steps of a job, TestCreateVM_EngineKilledAtEveryStep others of its VM") {
 				at := n + 1
 				t.Run(fmt.Sprint(at), func(t *testing.T) {
 					t.Parallel()

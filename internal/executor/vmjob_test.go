@@ -350,7 +350,7 @@ func TestCreateVM_EngineKilledAtEveryStep(t *testing.T) {
 			}
 		})
 		t.Run(of.name, func(t *testing.T) {
-			for n := range steps + 2 {
+			for _, n := range loops.Every(steps+2, 3, "TestPool_EngineKilledAtEveryStep has other steps of such a VM") {
 				t.Run(fmt.Sprint(n+1), func(t *testing.T) {
 					t.Parallel()
 					makeWith(t, &mortal{at: n + 1, died: make(chan struct{})}, of.pool, of.deaf)

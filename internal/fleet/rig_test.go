@@ -19,6 +19,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/store"
+	"linus/internal/storetest"
 	"linus/internal/vm"
 )
 
@@ -412,7 +413,7 @@ func bubble(t *testing.T, test func(r *rig)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := store.Open(context.Background(), store.Options{Dir: t.TempDir()})
+		s, err := storetest.Open(context.Background(), store.Options{Dir: t.TempDir()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,6 +18,7 @@ import (
 	"linus/internal/providertest"
 	"linus/internal/sshtest"
 	"linus/internal/store"
+	"linus/internal/storetest"
 	"linus/internal/vm"
 	"linus/internal/wiretest"
 )
@@ -49,7 +50,7 @@ func (g countedFromWarm) Warm(ctx context.Context, j job.Job) error {
 // engine is an executor whose jobs run in the rig's VM.
 func (r *rig) engine(w *wiretest.Wire) *executor.Executor {
 	r.t.Helper()
-	s, err := store.Open(r.t.Context(), store.Options{Dir: r.t.TempDir(), MaxOutput: 1 << 20})
+	s, err := storetest.Open(r.t.Context(), store.Options{Dir: r.t.TempDir(), MaxOutput: 1 << 20})
 	if err != nil {
 		r.t.Fatal(err)
 	}

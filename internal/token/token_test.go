@@ -16,6 +16,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/store"
+	"linus/internal/storetest"
 	"linus/internal/token"
 )
 
@@ -37,7 +38,7 @@ func newRig(t *testing.T) *rig {
 // newRigHere is newRig for a test in a bubble of testing/synctest.
 func newRigHere(t *testing.T) *rig {
 	t.Helper()
-	s, err := store.Open(context.Background(), store.Options{Dir: t.TempDir()})
+	s, err := storetest.Open(context.Background(), store.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
