@@ -118,30 +118,23 @@ func (s *server) allMetrics(w http.ResponseWriter, r *http.Request) error {
 	all := map[string]metric{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for range min(len(ids), maxAsking) {
+	free := make(chan struct{}, maxAsking)
+	for _, id := range ids {
 		asking.Go(func() {
-			for {
-				mu.Lock()
-				if len(ids) == 0 || r.Context().Err() != nil {
-					mu.Unlock()
-					return
+			free <- struct{}{}
+			defer func() { <-free }()
+			_ = s.with(r, id, func(v vm.VM) error { // what is not there is left out
+				if stateOf(v) != running {
+					return nil
 				}
-				id := ids[0]
-				ids = ids[1:]
-				mu.Unlock()
-				_ = s.with(r, id, func(v vm.VM) error { // what is not there is left out
-					if stateOf(v) != running {
-						return nil
-					}
-					m, err := s.metricOf(r.Context(), v)
-					mu.Lock()
-					defer mu.Unlock()
-					if err == nil {
-						all[id] = m
-					}
-					return err
-				})
-			}
+				m, err := s.metricOf(r.Context(), v)
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					all[id] = m
+				}
+				return err
+			})
 		})
 	}
 	asking.Wait()
