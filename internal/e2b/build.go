@@ -184,7 +184,7 @@ func (s *server) replaced(ctx context.Context, name string) (bool, error) {
 	if name == base || name == s.Defaults.VMTemplate || t.Provenance == nil {
 		return false, &refusal{http.StatusConflict, fmt.Sprintf("the template %s was not made of a VM, and stays: choose another name", name)}
 	}
-	heirs, err := s.heirs(ctx, all)
+	_, heirs, err := s.heirs(ctx)
 	if err == nil && named(all, name+next) != nil && !heirs[name+next] {
 		err = &refusal{http.StatusConflict, fmt.Sprintf("the template %s was not made by a build, and would be in the way of this one: remove it, or choose another name", name+next)}
 	}
@@ -322,9 +322,7 @@ func (s *server) build(ctx context.Context, cancel context.CancelCauseFunc, p jo
 func (s *server) keepAs(ctx context.Context, v vm.VM, name string) error {
 	defer s.templates.forget()
 	s.templates.forget()
-	all, err := s.allTemplates(ctx)
-	heirs, savedErr := s.heirs(ctx, all)
-	err = errors.Join(err, savedErr)
+	all, heirs, err := s.heirs(ctx)
 	if heirs[name+next] { // of a build that was interrupted
 		err = s.takePlace(ctx, all, name)
 		s.templates.forget()
@@ -371,9 +369,7 @@ func (s *server) takePlace(ctx context.Context, all []vm.VM, name string) error 
 
 // finishBuilds gives templates their names whose builds were interrupted when the old ones were gone.
 func (s *server) finishBuilds(ctx context.Context) {
-	all, err := s.allTemplates(ctx)
-	heirs, savedErr := s.heirs(ctx, all)
-	err = errors.Join(err, savedErr)
+	all, heirs, err := s.heirs(ctx)
 	for heir := range heirs {
 		name := strings.TrimSuffix(heir, next)
 		if named(all, name) != nil {
@@ -392,18 +388,19 @@ func (s *server) finishBuilds(ctx context.Context) {
 	}
 }
 
-// heirs returns the names of the templates that builds have made to take others' places, as was
-// stored when they were saved.
-func (s *server) heirs(ctx context.Context, all []vm.VM) (map[string]bool, error) {
-	saved, err := s.Saved(ctx)
-	heirs := map[string]bool{}
+// heirs returns all templates, and the names of those that builds have made to take others' places, as
+// was stored when they were saved.
+func (s *server) heirs(ctx context.Context) (all []vm.VM, heirs map[string]bool, err error) {
+	all, err = s.allTemplates(ctx)
+	saved, savedErr := s.Saved(ctx)
+	heirs = map[string]bool{}
 	for _, row := range saved {
 		t := named(all, row.Name)
 		if strings.HasSuffix(row.Name, next) && row.Build != "" && row.Client == client && t != nil && t.Provenance != nil && t.Provenance.VM == row.Build {
 			heirs[row.Name] = true
 		}
 	}
-	return heirs, err
+	return all, heirs, errors.Join(err, savedErr)
 }
 
 // named returns the template of a name; nil: there is none.
