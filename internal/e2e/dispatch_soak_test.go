@@ -63,7 +63,7 @@ func TestDispatch_ThreeQueuesUnderFaults(t *testing.T) {
 	list := func(text string) int { return strings.Count(h.cli(t, "dispatch", "list"), text) }
 	within := func(what string, yes func() bool) {
 		t.Helper()
-		if !within(8*time.Minute, yes) { // a VM whose work has not come ends after five, and work that has failed waits
+		if !within(8*time.Minute, yes) { // work that has failed waits
 			t.Fatalf("it does not come: %s\n%s\n%s", what, h.cli(t, "dispatch", "list"), h.cli(t, "job", "list"))
 		}
 	}
