@@ -172,7 +172,7 @@ func (c *claude) Handover(ctx context.Context, s Session) (h Handover, err error
 	if item == nil {
 		return h, ErrLost
 	}
-	if h.Tree, err = packed(c.Worker); err != nil {
+	if h.Tree, err = packed(s.Name, c.Worker); err != nil {
 		return h, err
 	}
 	if err = c.beat(ctx, item); err != nil {
@@ -192,11 +192,14 @@ func (c *claude) Release(_ context.Context, s Session, _ *job.Outcome) error {
 	return nil
 }
 
-// packed is the worker as an archive.
-func packed(worker []byte) (io.Reader, error) {
+// packed is the worker as an archive of a directory with it.
+func packed(dir string, worker []byte) (io.Reader, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "worker.gz", Mode: 0o600, Size: int64(len(worker))})
+	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o700})
+	if err == nil {
+		err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dir + "/worker.gz", Mode: 0o600, Size: int64(len(worker))})
+	}
 	_, failed := w.Write(worker)
 	return &b, errors.Join(err, failed, w.Close())
 }

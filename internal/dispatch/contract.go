@@ -70,7 +70,7 @@ type Session struct {
 type Handover struct {
 	// Secret is written into the VM's memory, mode 0600: the session's own, for its one piece of work.
 	Secret []byte
-	// Tree is a tar archive that is unpacked below /tmp/$name before Secret is there; nil: none.
+	// Tree is a tar archive of the directory $name, which is unpacked in /tmp before Secret is there; nil: none.
 	Tree io.Reader
 }
 

@@ -5,15 +5,12 @@
 package dispatch
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -276,11 +273,7 @@ done
 // deliver brings what no log, database or disk has into the VM of a job, whose task awaits it.
 func (d *dispatcher) deliver(ctx context.Context, s Session, h Handover) error {
 	if h.Tree != nil {
-		archive, err := below(s.Name, h.Tree)
-		if err == nil {
-			err = d.Engine.WriteTree(ctx, job.FileRef{VM: s.Job, Path: "/tmp"}, archive)
-		}
-		if err != nil {
+		if err := d.Engine.WriteTree(ctx, job.FileRef{VM: s.Job, Path: "/tmp"}, h.Tree); err != nil {
 			return fmt.Errorf("put the session's files into its VM: %w", err)
 		}
 	}
@@ -306,26 +299,6 @@ func (d *dispatcher) noMore(ctx context.Context, s Session) {
 	if _, err := d.Engine.WriteFile(ctx, job.FileWrite{VM: s.Job, Path: memory + s.Name + over, Mode: "0600"}); err != nil {
 		d.logOf(s).Warn("a VM may wait for its work, and cannot be told that none comes; it ends within 5 minutes then", "err", err)
 	}
-}
-
-// below returns an archive as one of a directory that is its own.
-func below(dir string, tree io.Reader) (io.Reader, error) {
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o700})
-	for r := tar.NewReader(tree); err == nil; {
-		var h *tar.Header
-		if h, err = r.Next(); err == nil {
-			h.Name = path.Join(dir, h.Name)
-			if err = w.WriteHeader(h); err == nil {
-				_, err = io.Copy(w, r) //nolint:gosec // the queue's own
-			}
-		}
-	}
-	if !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	return &b, w.Close()
 }
 
 // follow returns a job that has ended. Until then, or if ctx ends first, it is among those that
