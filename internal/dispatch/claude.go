@@ -124,32 +124,23 @@ func (c *claude) Claim(ctx context.Context, w Work) (ours bool, err error) {
 		}
 	}()
 	if err := c.queue.ack(ctx, item.ID); err != nil { // whose it is now nobody knows
-		c.stop(ctx, item.ID)
+		item.lease.stop(ctx)
 		return false, fmt.Errorf("acknowledge %s: %w", item.ID, err)
 	}
 	switch {
 	case item.Data.Type != "session": // a health check: that it is claimed is all it asks for
-		c.stop(ctx, item.ID)
+		item.lease.stop(ctx)
 		return false, nil
 	case item.Secret == "":
 		c.log.Error("the work has no secret of its own, and no VM gets the environment's key: it is stopped", "work_id", item.ID, "session_id", item.Data.ID)
-		c.stop(ctx, item.ID)
+		item.lease.stop(ctx)
 		return false, nil
 	}
-	err = c.beat(ctx, item)
+	err = item.lease.beat(ctx)
 	if errors.Is(err, ErrLost) {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// beat extends an item's lease. An item that the queue has stopped is stopped for good.
-func (c *claude) beat(ctx context.Context, item *claim) error {
-	err := item.lease.beat(ctx)
-	if errors.Is(err, errStopped) {
-		c.stop(ctx, item.ID)
-	}
-	return err
 }
 
 // Hold extends the lease until then.
@@ -158,11 +149,7 @@ func (c *claude) Hold(ctx context.Context, s Session, done <-chan struct{}) erro
 	if item == nil { // it is from before a restart, and its secret is gone
 		return ErrLost
 	}
-	err := item.lease.keep(ctx, done)
-	if errors.Is(err, errStopped) {
-		c.stop(ctx, item.ID)
-	}
-	return err
+	return item.lease.keep(ctx, done)
 }
 
 // Handover extends the lease once more, so that the worker has all the time there is, and gives it
@@ -175,7 +162,7 @@ func (c *claude) Handover(ctx context.Context, s Session) (h Handover, err error
 	if h.Tree, err = packed(s.Name, c.Worker); err != nil {
 		return h, err
 	}
-	if err = c.beat(ctx, item); err != nil {
+	if err = item.lease.beat(ctx); err != nil {
 		return h, err
 	}
 	h.Secret, err = json.Marshal(handover.Item{
@@ -202,13 +189,4 @@ func packed(dir string, worker []byte) (io.Reader, error) {
 	}
 	_, failed := w.Write(worker)
 	return &b, errors.Join(err, failed, w.Close())
-}
-
-// stop ends an item of work for good.
-func (c *claude) stop(ctx context.Context, work string) {
-	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
-	defer done()
-	if err := c.queue.stop(ctx, work); err != nil {
-		c.log.Warn("an item of work cannot be stopped", "work_id", work, "err", err)
-	}
 }

@@ -8,11 +8,8 @@ import (
 	"time"
 )
 
-// How a lease ends.
-var (
-	errLost    = ErrLost
-	errStopped = fmt.Errorf("the queue has stopped the item: %w", ErrLost)
-)
+// errStopped is how a lease ends that is not lost to another.
+var errStopped = fmt.Errorf("the queue has stopped the item: %w", ErrLost)
 
 // lease keeps an item claimed until its worker goes on with that. The rules are those of the
 // SDK's own worker (lib/environments, runHeartbeat), which continues it from last.
@@ -54,7 +51,8 @@ func (l *lease) keep(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// beat sends a heartbeat. One that fails for a while is no error, as long as the lease may last.
+// beat sends a heartbeat. One that fails for a while is no error, as long as the lease may last. An item
+// that the queue has stopped is stopped for good.
 func (l *lease) beat(ctx context.Context) error {
 	within, done := context.WithTimeout(ctx, l.wait())
 	resp, err := l.queue.beat(within, l.id, l.last)
@@ -65,20 +63,30 @@ func (l *lease) beat(ctx context.Context) error {
 			l.ttl = time.Duration(resp.TTLSeconds) * time.Second
 		}
 		if resp.State == "stopping" || resp.State == "stopped" || !resp.LeaseExtended {
+			l.stop(ctx)
 			return errStopped
 		}
 		return nil
 	}
 	switch {
 	case Code(err) == http.StatusPreconditionFailed:
-		return errLost
+		return ErrLost
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case !passes(err):
 		return fmt.Errorf("the queue refuses heartbeats: %w", err)
 	case time.Since(l.good) > l.ttl:
-		return errLost
+		return ErrLost
 	}
 	l.log.Warn("a heartbeat has failed; trying again", "err", err)
 	return nil
+}
+
+// stop ends the item for good.
+func (l *lease) stop(ctx context.Context) {
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
+	defer done()
+	if err := l.queue.stop(ctx, l.id); err != nil {
+		l.log.Warn("an item of work cannot be stopped", "err", err)
+	}
 }

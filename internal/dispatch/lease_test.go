@@ -31,12 +31,12 @@ func TestLease_EndsAsTheQueueSays(t *testing.T) {
 		{"not extended", 200, false, "active", 0, errStopped},
 		{"stopping", 200, true, "stopping", 0, errStopped},
 		{"stopped", 200, true, "stopped", 0, errStopped},
-		{"another has it", 412, false, "", 0, errLost},
+		{"another has it", 412, false, "", 0, ErrLost},
 		{"a fault of the queue, in time", 500, false, "", 30 * time.Second, nil},
-		{"a fault of the queue, beyond it", 500, false, "", 61 * time.Second, errLost},
+		{"a fault of the queue, beyond it", 500, false, "", 61 * time.Second, ErrLost},
 		{"too many requests, in time", 429, false, "", 30 * time.Second, nil},
-		{"too many requests, beyond it", 429, false, "", 61 * time.Second, errLost},
-		{"no answer, beyond it", failing, false, "", 61 * time.Second, errLost},
+		{"too many requests, beyond it", 429, false, "", 61 * time.Second, ErrLost},
+		{"no answer, beyond it", failing, false, "", 61 * time.Second, ErrLost},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -80,7 +80,7 @@ func TestClaude_NonsenseStopsNoWork(t *testing.T) {
 		if works, _ := c.Waiting(t.Context()); len(works) > 0 {
 			t.Errorf("%q is %+v", nonsense, works)
 		}
-		if err := c.beat(t.Context(), &claim{claimed: &claimed{ID: "work_1"}, lease: newLease(c.queue, "work_1", c.log)}); err != nil {
+		if err := newLease(c.queue, "work_1", c.log).beat(t.Context()); err != nil {
 			t.Errorf("%q, in time: %v", nonsense, err)
 		}
 	}
