@@ -30,6 +30,7 @@ type Engine interface {
 	List(ctx context.Context, f job.Filter) (job.Page, error)
 	WriteFile(ctx context.Context, w job.FileWrite) (job.FileWritten, error)
 	WriteTree(ctx context.Context, f job.FileRef, archive io.Reader) error
+	ReportDispatcher(ctx context.Context, d job.Dispatcher) (job.Dispatcher, error)
 }
 
 // Options are what all dispatchers have.

@@ -11,11 +11,6 @@ import (
 	"linus/internal/job"
 )
 
-// reporter is an engine that is told how its dispatchers are.
-type reporter interface {
-	ReportDispatcher(ctx context.Context, d job.Dispatcher) (job.Dispatcher, error)
-}
-
 // taking is a queue that is asked for work only when there is a place for it: to be told of work
 // is to have it.
 type taking interface{ takes() }
@@ -56,11 +51,6 @@ func (d *dispatcher) counted(o *job.Outcome) {
 // when the engine says that it is to take no more work. Until it has said once that it may, the
 // dispatcher is held.
 func (d *dispatcher) reports(ctx context.Context, drain func()) (last func(error)) {
-	to, is := d.Engine.(reporter)
-	if !is {
-		close(d.held)
-		return func(error) {}
-	}
 	waits, warn := true, sync.OnceFunc(func() {
 		d.Log.Warn("this dispatcher is drained: it takes no work until linus dispatch undrain", "name", d.Name)
 	})
@@ -76,7 +66,7 @@ func (d *dispatcher) reports(ctx context.Context, drain func()) (last func(error
 		with(&now)
 		within, done := context.WithTimeout(ctx, cleanUpTime)
 		defer done()
-		got, err := to.ReportDispatcher(within, now)
+		got, err := d.Engine.ReportDispatcher(within, now)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil && waits:

@@ -343,3 +343,7 @@ func (m *mortal) WriteTree(ctx context.Context, f job.FileRef, archive io.Reader
 	_, err := asks(m, "WriteTree", func() (any, error) { return nil, m.engine.WriteTree(ctx, f, archive) })
 	return err
 }
+
+func (m *mortal) ReportDispatcher(ctx context.Context, d job.Dispatcher) (job.Dispatcher, error) {
+	return asks(m, "ReportDispatcher", func() (job.Dispatcher, error) { return m.engine.ReportDispatcher(ctx, d) })
+}
