@@ -67,7 +67,6 @@ type response struct {
 	Token   string `json:"token"`
 	JobInfo struct {
 		Name            string `json:"name"`
-		ProjectID       int64  `json:"project_id"`
 		ProjectFullPath string `json:"project_full_path"`
 		ProjectName     string `json:"project_name"`
 	} `json:"job_info"`
