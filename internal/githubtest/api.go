@@ -248,9 +248,11 @@ func (g *GitHub) remove(w http.ResponseWriter, r *http.Request) {
 
 func (g *GitHub) runner(r *http.Request) *Runner {
 	config, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	_, secret := decode(config)
+	data, _ := base64.StdEncoding.DecodeString(config)
+	var c map[string]string
+	_ = json.Unmarshal(data, &c) // what is none has no secret
 	for _, one := range g.runners {
-		if secret != "" && one.secret == secret && !one.removed {
+		if one.secret == c["secret"] && !one.removed {
 			return one
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"crypto/hmac"
 	"crypto/rsa"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -375,11 +374,4 @@ func answer(w http.ResponseWriter, r *http.Request, v any) {
 		return
 	}
 	_, _ = w.Write(body)
-}
-
-func decode(encoded string) (url, secret string) {
-	data, _ := base64.StdEncoding.DecodeString(encoded)
-	var c map[string]string
-	_ = json.Unmarshal(data, &c)
-	return c["url"], c["secret"]
 }
