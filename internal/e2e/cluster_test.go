@@ -85,7 +85,11 @@ func (c *cluster) gone() {
 	for len(c.confs()) > 0 {
 		select {
 		case <-deadline:
-			c.t.Fatalf("left: %v", c.confs())
+			for _, path := range c.confs() {
+				text, _ := os.ReadFile(path) // one that has just gone is not left
+				c.t.Errorf("left: %s\n%s", path, text)
+			}
+			c.t.FailNow()
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
