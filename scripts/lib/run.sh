@@ -70,6 +70,12 @@ run_slurp() { # <file>; run_text: its first 64 KiB, trailing newlines off
   local IFS=$'\n'
   run_text=''
   IFS= read -r -N 65536 run_text <"$1" || :
+  if [[ ${run_text} == *$'\n' ]]; then
+    run_text=${run_text:0:${#run_text}-1}
+  fi
+  if [[ ${run_text} != *$'\n' ]]; then # there was one: most have no more, and this is quicker
+    return 0
+  fi
   mapfile -t lines <<<"${run_text}"
   local -i count=${#lines[@]}
   while ((count > 0)) && [[ -z ${lines[count - 1]} ]]; do
@@ -78,8 +84,7 @@ run_slurp() { # <file>; run_text: its first 64 KiB, trailing newlines off
   run_text="${lines[*]:0:count}"
 }
 
-run_slurp_end() { # <file>; run_text: all of it, or its first and last 4 KiB
-  run_slurp "$1"
+run_slurp_end() { # <file>, of which run_text is what run_slurp has of it; run_text: all of it, or its first and last 4 KiB
   if ((${#run_text} > 8192)); then
     local -r head=${run_text:0:4096} # and both by whole lines
     tail -c 4096 -- "$1" >"${run_dir}/end"
@@ -99,6 +104,7 @@ run_load() { # <tag>
   run_slurp_end "${run_dir}/$1.out"
   run_condense "${run_text}" 0 400
   out=${run_gist}
+  run_slurp "${run_dir}/$1.err"
   run_slurp_end "${run_dir}/$1.err"
   run_condense "${run_text}" 300 400
   run_said=${run_gist:-${out}}
@@ -114,14 +120,16 @@ run_load() { # <tag>
 # run_gist: the text in one line without them; where it is longer, its beginning and its end.
 run_condense() { # <text of some KiB> <length of the beginning> <length of the end>
   local -r progress='(^|[ :,])transferred:? [0-9.]+ |^ *\(?[0-9.]+(/100)?%|[0-9]% complete'
-  local line
+  local line text=$1
   run_gist=''
-  while IFS= read -r line; do
+  while [[ -n ${text} ]]; do
+    line=${text%%$'\n'*}
+    text=${text:${#line}+1}
     line=${line##*$'\r'}
     if [[ -n ${line} && ! ${line} =~ ${progress} ]]; then
       run_gist+="${run_gist:+ }${line}"
     fi
-  done <<<"$1"
+  done
   if ((${#run_gist} > $2 + $3)); then
     run_gist="${run_gist:0:$2}... ${run_gist: -$3}"
   fi
@@ -265,9 +273,9 @@ run_start_plain() { # <tag> <seconds> <seconds from TERM to KILL> <command...>
 # would be lost, one time in a thousand (5.2).
 run_watch() { # <function> <argument...>; run_start's tag and seconds; run_rc
   local pipe end begun
-  # shellcheck disable=SC2312 # `:` cannot fail
-  exec {pipe}<> <(:)
-  exec {end}<"/proc/self/fd/${pipe}" {begun}>"/proc/self/fd/${pipe}" {pipe}>&-
+  exec {pipe}<<<'' # which bash (5.1) makes a pipe for, and starts no shell
+  IFS= read -r -u "${pipe}" _
+  exec {end}<"/proc/self/fd/${pipe}" {begun}>"/proc/self/fd/${pipe}" {pipe}<&-
   {
     exec {end}<&-
     "$@"

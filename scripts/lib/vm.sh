@@ -232,9 +232,8 @@ vm_prove() {
 # file, whose name is among the process's arguments. Reading that starts no tool.
 vm_see_process() { # <vmid>; vm_process: running, stopped or unknown
   local -r dir=${LINUS_QEMU_DIR:-/run/qemu-server}
-  local pid=''
+  local pid='' IFS=$'\x1f'
   local -a words=()
-  local -i i
   vm_process=unknown
   if [[ ! -d ${dir} ]] || ! { [[ ! -e ${dir}/$1.pid ]] || IFS= read -r pid <"${dir}/$1.pid"; } 2>/dev/null; then
     return 0
@@ -243,12 +242,9 @@ vm_see_process() { # <vmid>; vm_process: running, stopped or unknown
   if [[ ${pid} =~ ^[1-9][0-9]{0,9}$ ]]; then
     { mapfile -d '' -t words <"/proc/${pid}/cmdline"; } 2>/dev/null || :
   fi
-  for ((i = 0; i + 1 < ${#words[@]}; i += 1)); do
-    if [[ ${words[i]} == -pidfile && ${words[i + 1]} == */qemu-server/"$1".pid ]]; then
-      vm_process=running
-      return 0
-    fi
-  done
+  if [[ "${IFS}${words[*]}${IFS}" =~ ${IFS}-pidfile${IFS}[^${IFS}]*/qemu-server/"$1.pid"${IFS} ]]; then # QEMU has a hundred words
+    vm_process=running
+  fi
 }
 
 # qm is asked only where the process is not as it should be.
