@@ -3,10 +3,8 @@
 # download_os_image, create_vm and configure_vm, which bear the names they are
 # told by, and the roll-back of it all. lib/inputs.sh has read what they need.
 
-source "${BASH_SOURCE[0]%/*}/checked.sh"
-source "${BASH_SOURCE[0]%/*}/image.sh"
+source "${BASH_SOURCE[0]%/*}/inputs.sh"
 source "${BASH_SOURCE[0]%/*}/slot.sh"
-source "${BASH_SOURCE[0]%/*}/sweep.sh"
 
 # State of this run.
 vm_attempted='' # a create of vm_id was begun whose failure is not known

@@ -44,7 +44,6 @@
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/template.sh"
 
 ssh_deadline=0 # for what is done in the VM

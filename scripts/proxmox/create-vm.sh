@@ -59,7 +59,6 @@
 # VM has LINUS_VM_SOURCE:restored in its result, a fork LINUS_VM_SOURCE:forked.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
 usage() {

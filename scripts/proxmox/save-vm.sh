@@ -41,7 +41,6 @@
 # offline, 5 refused or failed, 6 timeout, 129/130/141/143 signal.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/power.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/snapshots.sh"

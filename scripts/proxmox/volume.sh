@@ -43,7 +43,6 @@
 # volume that is created is removed again, one that is attached is taken off.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/mount.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/power.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
