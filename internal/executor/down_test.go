@@ -2,6 +2,7 @@ package executor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -86,6 +87,29 @@ func TestJob_VMThatGoesDownBeforeItsTaskRunsIsLostAtOnce(t *testing.T) {
 			}
 		}
 	}
+}
+
+// fallingHost is one where a VM goes down before it gets a volume.
+type fallingHost struct {
+	job.Provider
+	fake *providertest.Fake
+}
+
+func (h fallingHost) AttachVolume(ctx context.Context, _ vm.Volume, to vm.VM, _ vm.VolumeUse) error {
+	return errors.Join(h.fake.StopVM(ctx, to), &job.HostError{Op: "attach a volume", Class: job.HostVM, Text: "the VM does not run"})
+}
+
+// So is one that goes down before it has its volumes, as with its node.
+func TestJob_VMThatGoesDownBeforeItHasItsVolumesIsLost(t *testing.T) {
+	r := newRig(t, 1)
+	r.newVolume("cache")
+	r.stop()
+	r.opts.Provider = fallingHost{r.fake, r.fake}
+	r.restart()
+	if o := r.wait(r.submit(mounts("cache", ""))).Outcome; o.Reason != job.ReasonLost || !strings.Contains(o.Error, "its VM is stopped on the host, and not by us") {
+		t.Errorf("outcome %+v", o)
+	}
+	r.noLeaks()
 }
 
 // Where it is the host that does not answer, what is said is about the host.

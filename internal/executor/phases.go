@@ -271,7 +271,11 @@ func (e *Executor) acquire(ctx context.Context, r *run, j job.Job) (_ change, er
 			return nil, err
 		}
 	}
-	if j, err = e.o.Fleet.Acquire(ctx, j); err != nil || !j.StartedAt.IsZero() {
+	j, err = e.o.Fleet.Acquire(ctx, j)
+	if err != nil && j.VM != nil && j.VM.State == vm.Created { // made, and given no volume
+		err = e.whileUp(ctx, j, func(context.Context) error { return err })
+	}
+	if err != nil || !j.StartedAt.IsZero() {
 		return nil, err
 	}
 	if job.Pinned(*j.VM) != nil || j.Shares() {
