@@ -197,9 +197,6 @@ func (e *Executor) failed(ctx context.Context, r *run, p phase, err error) (chan
 	case back != nil:
 		return back, life
 	}
-	if job.IsClass(err, job.HostDown) && !j.Shares() {
-		err = &downError{vm.Stopped}
-	}
 	reason := p.reason
 	switch down := new(downError); {
 	case errors.As(err, &down) || e.wentDown(ctx, j, err): // with its node

@@ -187,20 +187,6 @@ func TestVolume_OfAVMThatIsBeingDestroyedIsWaitedFor(t *testing.T) {
 	}
 }
 
-// As a VM that is found to be off once its job is brought there: that one is lost, by no fault of its own.
-func TestVolume_OfAVMThatHasGoneDown(t *testing.T) {
-	r := newRig(t, 2)
-	r.newVolume("cache")
-	r.behave(providertest.Behaviour{Volumes: []error{&job.HostError{Class: job.HostDown, Text: "it does not run", Remedy: "start it first"}}}, true)
-	first := r.wait(r.submit(mounts("cache", ""), func(m *job.Manifest) { m.Retry, m.Retries = job.RetryLost, 1 }))
-	if o := first.Outcome; o.Reason != job.ReasonLost || strings.Contains(o.Error, "start it") || !strings.Contains(o.Error, "is stopped on the host, and not by us") {
-		t.Errorf("%+v", o)
-	}
-	if j := r.wait(first.RetriedAs); j.Status != job.Success {
-		t.Errorf("again: %+v", j.Outcome)
-	}
-}
-
 func TestVolume_ThatIsGoneFromTheHost(t *testing.T) {
 	r := newRig(t, 2)
 	r.newVolume("cache")

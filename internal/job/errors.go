@@ -143,7 +143,6 @@ const (
 	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM exists, but is not proven to be the one meant, or is protected
 	HostForeign     HostClass = "foreign"           // not destroyed: the ID now belongs to another VM, and the one meant is gone
 	HostInterrupted HostClass = "interrupted"       // the script was killed, with its host or alone: what it has done is unknown
-	HostDown        HostClass = "vm_down"           // not done: the VM is stopped
 	HostUnfit       HostClass = "checkpoint_unfit"  // not restored: the checkpoint is gone, or not of this template, size, QEMU or CPU
 	HostFenced      HostClass = "fenced"            // not done: others have taken the engine that asked for dead
 )

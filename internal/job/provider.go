@@ -206,8 +206,7 @@ type Provider interface {
 	ListVolumes(ctx context.Context) ([]vm.VM, error)
 	// AttachVolume attaches a volume to a running VM on its node, and mounts it there at the
 	// use's path, after proof of both. One that was never formatted is formatted if nothing is
-	// found on it. Refused while another VM has it, unless both only read. What fails is undone; of a VM
-	// that is stopped the error is of class HostDown.
+	// found on it. Refused while another VM has it, unless both only read. What fails is undone.
 	AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.VolumeUse) error
 	// DetachVolume unmounts a volume in a VM that runs, and takes it off. A VM that has it not
 	// is success. Destroy does without: it takes a stopped VM's volumes off first.

@@ -104,9 +104,6 @@ func (f *Fake) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.V
 	case in == nil || !in.is(to):
 		return fault(op, job.HostVM, fmt.Sprintf("VM %d is not proven ours", to.ID), "")
 	}
-	if in.stopped {
-		return fault(op, job.HostDown, "it does not run", "start it first")
-	}
 	for marker, other := range there.has {
 		if marker != to.Job && !(other.ReadOnly && use.ReadOnly) {
 			return fault(op, job.HostVM, "another VM has it", "take it off")

@@ -323,7 +323,6 @@ const fencedExit = 76
 // outcomeClass are the error classes of exit code 5, by LINUS_VM_OUTCOME.
 var outcomeClass = map[string]job.HostClass{
 	"exists": job.HostExists, "refused": job.HostLeftAlone, "foreign": job.HostForeign, "fenced": job.HostFenced,
-	"down": job.HostDown,
 }
 
 // scriptError turns a script's failure into a host error with the script's text.

@@ -51,10 +51,6 @@ func TestScript_EndsAsAClassOfError(t *testing.T) {
 			r.say("LINUS_VM_OUTCOME:foreign")
 			return r.fails(5, "another VM", "nothing")
 		}, job.HostForeign, "another VM", "nothing"},
-		{"a VM that is off", func(r *run) int {
-			r.say("LINUS_VM_OUTCOME:down")
-			return r.fails(5, "it does not run", "start it")
-		}, job.HostDown, "it does not run", "start it"},
 		{"an outcome beside another code says nothing", func(r *run) int {
 			r.say("LINUS_VM_OUTCOME:refused")
 			return r.fails(4, "pve2 is down", "bring it up")

@@ -37,7 +37,6 @@
 #   LINUS_VOLUME_SHARED:true    it is on a storage that is shared by nodes, whose VMs can have
 #                               it, too: volume.sh runs on the VM's node, wherever its holder is
 #   LINUS_VOLUME_FORMATTED:true it has its filesystem
-#   LINUS_VM_OUTCOME:down       nothing was attached: the VM is not running
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration, 4 node
 # offline, 5 refused or failed, 6 timeout, 129/130/141/143 signal. What fails is undone: a
 # volume that is created is removed again, one that is attached is taken off.
@@ -273,7 +272,6 @@ attach_volume() {
   if [[ ${vm_suspended} == yes ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is suspended: nothing can be mounted in it" 'resume it first'
   elif [[ ${vm_status} != running ]]; then
-    result_line VM_OUTCOME down
     result_fail vm "VM ${vm_id} on node '${probe_node}' does not run (status: ${vm_status}): nothing can be mounted in it" 'start it first'
   elif [[ -n ${volume_key} && ${volume_as} != "${VOLUME_MODE}" ]]; then
     result_fail vm "volume ${VOLUME_VMID} is attached to VM ${vm_id} on node '${probe_node}' as ${volume_as}" 'take it off first: linus volume detach'
