@@ -104,6 +104,23 @@ func (g *breaking) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	return g.Runner.Push(ctx, j, p)
 }
 
+// untilHeld waits until a job is held up for want of descriptors, which is no event of it, or is as
+// it may not be.
+func (r *rig) untilHeld(id string, wrong func(job.Job) bool) (j job.Job) {
+	r.t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		var err error
+		if j, err = r.Job(context.Background(), id); err != nil {
+			r.t.Fatal(err)
+		}
+		if wrong(j) || strings.Contains(j.Progress, "too many open files") {
+			return j
+		}
+	}
+	r.t.Fatalf("not held up within 2 minutes: %+v", j)
+	return j
+}
+
 // A store that fails as a pool's VM is given back does not decide the job: it is held up.
 func TestPool_AVMIsGivenBackThoughTheStoreFailsMeanwhile(t *testing.T) {
 	r, broken := newRig(t, 1), &atomic.Bool{}
@@ -114,7 +131,7 @@ func TestPool_AVMIsGivenBackThoughTheStoreFailsMeanwhile(t *testing.T) {
 	r.newPool(1)
 	r.behave(paused(providertest.Behaviour{Task: task(providertest.Task{})}), true)
 	id := r.submit()
-	held := r.until(id, func(j job.Job) bool { return j.Outcome != nil || strings.Contains(j.Progress, "too many open files") })
+	held := r.untilHeld(id, func(j job.Job) bool { return j.Outcome != nil })
 	broken.Store(false)
 	if j := r.wait(id); held.Outcome != nil || j.Status != job.Success || j.VM.Source != vm.Cold || len(r.warnings(id, "did not answer and is not used")) != 1 {
 		t.Errorf("then %+v; %+v, VM %+v", held.Outcome, j.Outcome, j.VM)
@@ -146,9 +163,7 @@ func TestPool_AFaultOfTheEnginesOwnLosesNoMember(t *testing.T) {
 	r.behave(paused(providertest.Behaviour{Task: task(providertest.Task{})}), true)
 	broken.Store(true)
 	id := r.submit()
-	r.until(id, func(j job.Job) bool {
-		return j.Outcome != nil || strings.Contains(j.Progress, "too many open files") || j.VM != nil && j.VM.Source == vm.Cold
-	})
+	r.untilHeld(id, func(j job.Job) bool { return j.Outcome != nil || j.VM != nil && j.VM.Source == vm.Cold })
 	broken.Store(false)
 	if j := r.wait(id); j.Status != job.Success || j.VM.Source != vm.FromPool {
 		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
