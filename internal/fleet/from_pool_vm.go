@@ -31,15 +31,13 @@ func (f *Fleet) ask(ctx context.Context, v vm.VM, m job.Manifest, key string, wi
 		}
 		return at, give(&idle[at], v)
 	})
-	if err != nil || !created {
+	if !created {
 		return asked, err
 	}
 	for _, pool := range missed {
 		f.o.Changes.Add(job.PoolEvent{Pool: pool, Kind: job.PoolMiss, Job: asked.Job})
 	}
-	if len(pools) > 0 {
-		f.TendSoon() // to fill it again, or it may be asleep
-	}
+	f.TendSoon() // to fill it again, or it may be asleep
 	return asked, nil
 }
 

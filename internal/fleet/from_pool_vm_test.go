@@ -60,6 +60,8 @@ func TestGive_APoolsVMIsWhoeverAsks(t *testing.T) {
 				}
 				if told := r.told(id, ""); slices.ContainsFunc(told, func(text string) bool { return text == "create_vm" }) {
 					t.Errorf("its owner is told what its pool has done: %q", told)
+				} else if len(r.told(id, "its host name stays")) > 0 {
+					t.Errorf("told of one that has its name: %q", told)
 				}
 				r.filled(tt.size.Warm, tt.size.Hibernated) // another one
 				if got := r.host.Lease(v.ID).Round(time.Minute); got < 2*time.Hour+55*time.Minute || got > 3*time.Hour {
@@ -153,6 +155,38 @@ func TestGive_OneThatDoesNotAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// One that this engine cannot ask, for want of descriptors, is not given up for that.
+func TestGive_OneThatTheEngineCannotAsk(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.pool(job.PoolSize{Warm: 1})
+		m := r.filled(1, 0)[0]
+		r.pass(time.Second) // the pool does not ask it at the same moment
+		r.host.Set(providertest.Behaviour{Pings: []error{&job.HostError{Op: "ask a VM", Class: job.HostUnreachable, Text: "socket: too many open files", Own: true}}})
+		id := r.wants("dev1")
+		r.pass(10 * time.Minute)
+		if v := r.vm(id); v.ID != m.ID || v.State != vm.Created || v.Source != vm.FromPool {
+			t.Errorf("%+v, %+v", v, v.Own)
+		}
+	})
+}
+
+// One whose host key is not known is nobody's but its pool's: another may answer at its address.
+func TestGive_NoneWithoutHostKey(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.pool(job.PoolSize{Warm: 1})
+		m := r.filled(1, 0)[0]
+		r.change(m.Job, func(v *vm.VM) { v.HostKey = "" })
+		id := r.wants("dev1")
+		r.pass(time.Minute)
+		if v := r.vm(id); id == m.Job || v.Source != vm.Cold {
+			t.Errorf("%+v", v)
+		}
+		r.kept(m.Job, vm.MemberWarm)
+	})
 }
 
 // One whose system cannot be renamed is used all the same, and that is said.
