@@ -96,7 +96,7 @@ copy() { # <linus-job of the VM>
 }
 
 @test "a guest that says no end where its agent should answer does not hold a fork up" {
-  stub_program sleep 'exec /bin/sleep "$1"' # the first answer is waited for
+  stub_program sleep 'exec /bin/sleep 0.05' # the first answer is waited for
   # shellcheck disable=SC2016 # perl's variables
   perl -MIO::Socket::UNIX -e '
     chdir $ARGV[0];
@@ -117,7 +117,7 @@ copy() { # <linus-job of the VM>
 }
 
 @test "a VM that may have stood still while nobody asked it is told to have, for that time" {
-  stub_program sleep 'exec /bin/sleep "$1"' # the first answer is waited for
+  stub_program sleep 'exec /bin/sleep 0.05' # the first answer is waited for
   # shellcheck disable=SC2016 # perl's variables
   perl -MIO::Socket::UNIX -e '
     chdir $ARGV[0];
