@@ -95,18 +95,25 @@ copy() { # <linus-job of the VM>
   refute_called 'qm snapshot .*'
 }
 
-@test "a guest that says no end where its agent should answer does not hold a fork up" {
-  stub_program sleep 'exec /bin/sleep 0.05' # the first answer is waited for
+# VM 250's agent does with $c, who asks it, what is given as perl; guest is its process. Its first
+# answer is waited for.
+agent() { # <perl>
+  stub_program sleep 'exec /bin/sleep 0.05'
   # shellcheck disable=SC2016 # perl's variables
   perl -MIO::Socket::UNIX -e '
-    chdir $ARGV[0];
+    chdir shift;
     my $s = IO::Socket::UNIX->new(Local => "250.qga", Listen => 1) or die;
     my $c = $s->accept;
-    <$c>, syswrite $c, "{}\n";
-    <$c>, syswrite $c, "x" x 1048576;
-    sleep 100' "${LINUS_QEMU_DIR}" >/dev/null 2>&1 3>&- &
-  local -r guest=$! began=${SECONDS}
+    eval shift' "${LINUS_QEMU_DIR}" "$1" >/dev/null 2>&1 3>&- &
+  guest=$!
   until [[ -S ${LINUS_QEMU_DIR}/250.qga ]]; do command sleep 0.05; done
+}
+
+@test "a guest that says no end where its agent should answer does not hold a fork up" {
+  local guest
+  # shellcheck disable=SC2016 # perl's variables
+  agent '<$c>, syswrite $c, "{}\n"; <$c>, syswrite $c, "x" x 1048576; sleep 100'
+  local -r began=${SECONDS}
   power fork
   kill "${guest}" 2>/dev/null || :
   assert_status 0
@@ -117,14 +124,9 @@ copy() { # <linus-job of the VM>
 }
 
 @test "a VM that may have stood still while nobody asked it is told to have, for that time" {
-  stub_program sleep 'exec /bin/sleep 0.05' # the first answer is waited for
+  local guest
   # shellcheck disable=SC2016 # perl's variables
-  perl -MIO::Socket::UNIX -e '
-    chdir $ARGV[0];
-    my $s = IO::Socket::UNIX->new(Local => "250.qga", Listen => 1) or die;
-    my $c = $s->accept;
-    while (<$c>) { syswrite $c, "{}\n" }' "${LINUS_QEMU_DIR}" >/dev/null 2>&1 3>&- &
-  until [[ -S ${LINUS_QEMU_DIR}/250.qga ]]; do command sleep 0.05; done
+  agent 'while (<$c>) { syswrite $c, "{}\n" }'
   # On a busy host who asks does not wake until the snapshot is there.
   cat >"${BATS_TEST_TMPDIR}/Late.pm" <<'END'
 package Late;
