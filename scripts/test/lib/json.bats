@@ -70,7 +70,7 @@ setup() {
       my $text = $pp->pretty($i & 1)->ascii($i & 4)->encode(any(0));
       my @spoil = split //, "{}[]\",:\\01239.-tfnul \n\x01";
       for (2 .. $i % 4) { substr $text, rand length $text, $i & 8, $spoil[rand @spoil] }
-      next if $text =~ /\\ud[89a-f](?!..\\ud[c-f]..)|[0-9][.e][-+0-9]|-0/i; # half a pair, and 1.0, 3e3 and -0, which the module writes 1, 3000 and 0
+      next if $text =~ /\\ud[89a-f](?!..\\ud[c-f]..)|[0-9]\.[0-9]|[0-9]e[-+]?[0-9]|-0\b/i; # half a pair, and 1.0, 3e3 and -0, which the module writes 1, 3000 and 0
       my ($want, $have) = map { $_ // "none" } eval { flat($pp->decode($text)) }, undef;
       $have = eval { flat(Ours::decode($text)) } // "none";
       $want eq $have or die "$text: $want, $have\n";
