@@ -410,9 +410,6 @@ func makeWith(t *testing.T, m *mortal, pool job.PoolSize, deaf bool) {
 		}
 	}
 	r.restart()
-	if pooled {
-		r.tended() // until then nobody gets a pool's VM
-	}
 	live(m.died)
 	r.stop()
 	r.opts, r.vms.Store, r.vms.Guest = whole, r.store, heard

@@ -32,6 +32,11 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 	if err != nil {
 		return job.VMInfo{}, err
 	}
+	var pools []job.Pool
+	if !f.Spread() || s.Node == "" {
+		pools = f.poolsThat(func(p job.Pool) bool { return p.Makes(m) })
+		f.untilRead(ctx, pools, m, anywhere)
+	}
 	owner, key := s.Principal.Owner(), s.Principal.Key(s.IdempotencyKey)
 	end, err := f.Decide(ctx) // of two that ask for the same name one comes first
 	if err != nil {
@@ -65,7 +70,7 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 	if f.Spread() {
 		v.Node = s.Node
 	}
-	v, err = f.ask(ctx, v, m, key, s.Principal.Limits)
+	v, err = f.ask(ctx, v, m, pools, key, s.Principal.Limits)
 	f.DestroySoon() // it may be stored though that failed
 	if err != nil {
 		return job.VMInfo{}, err

@@ -61,6 +61,7 @@ func (f *Fleet) claimMember(ctx context.Context, a *acquisition) (claimed bool, 
 	if err != nil {
 		return false, err
 	}
+	f.untilRead(ctx, pools, a.job.Manifest, on)
 	for _, p := range pools {
 		claimer, claimed, err := f.o.Store.Claim(ctx, a.job.ID, p.Name, func(j *job.Job, idle []vm.VM) (at int, events []job.Event) {
 			at = -1

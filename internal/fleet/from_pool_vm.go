@@ -10,21 +10,15 @@ import (
 	"linus/internal/vm"
 )
 
-// ask stores a VM that somebody asks for: a pool's that is like it, which is theirs from then on, or one
+func anywhere(string) bool { return true }
+
+// ask stores a VM that somebody asks for: one of some pools, which is theirs from then on, or one
 // that is to be made. That calls no host.
-func (f *Fleet) ask(ctx context.Context, v vm.VM, m job.Manifest, key string, within job.Limits) (vm.VM, error) {
-	var pools []job.Pool
-	if v.Node == "" {
-		f.pools.mu.Lock()
-		pools = slices.Clone(f.pools.rows)
-		f.pools.mu.Unlock()
-		pools = slices.DeleteFunc(pools, func(p job.Pool) bool { return !p.Makes(m) })
-	}
+func (f *Fleet) ask(ctx context.Context, v vm.VM, m job.Manifest, pools []job.Pool, key string, within job.Limits) (vm.VM, error) {
 	var names []string
 	for _, p := range pools {
 		names = append(names, p.Name)
 	}
-	anywhere := func(string) bool { return true }
 	asked, created, missed, err := f.o.Store.GiveVM(ctx, v, key, within, names, func(pool string, idle []vm.VM) (at int, events []job.Event) {
 		if at = f.Pick(pools[slices.Index(names, pool)], m, anywhere, idle); at < 0 || idle[at].HostKey == "" { // another may answer at its address
 			return -1, nil

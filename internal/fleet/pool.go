@@ -27,6 +27,7 @@ type pools struct {
 	room    job.HostRoom
 	roomAt  time.Time          // zero: the host has not been asked yet, or did not answer the last time
 	origins []job.Origin       // that room was read for
+	read    chan struct{}      // closed when the host has answered the next time, or has not
 	eased   time.Time          // roomAt of the reading for which an idle member was given up
 	busy    map[string]bool    // members being suspended
 	heard   map[string]contact // of warm members
@@ -34,7 +35,7 @@ type pools struct {
 
 func newPools() *pools {
 	return &pools{
-		wake: make(chan struct{}, 1), states: map[string]string{},
+		wake: make(chan struct{}, 1), read: make(chan struct{}), states: map[string]string{},
 		busy: map[string]bool{}, heard: map[string]contact{},
 	}
 }

@@ -56,6 +56,8 @@ func (f *Fleet) readRoom(ctx context.Context, rows []job.Pool, members []vm.VM) 
 	} else {
 		p.room, p.roomAt, p.origins = next, time.Now(), origins
 	}
+	close(p.read)
+	p.read = make(chan struct{})
 	known = room{HostRoom: p.room, known: err == nil, at: p.roomAt}
 	p.mu.Unlock()
 	if err != nil {
@@ -74,6 +76,37 @@ func (f *Fleet) readRoom(ctx context.Context, rows []job.Pool, members []vm.VM) 
 		f.noteLease(ctx, w, next.Leases[w.VM.Job], asked)
 	}
 	return known
+}
+
+// roomTime bounds how long who asks for a VM waits until the host has answered.
+const roomTime = 10 * time.Second
+
+// untilRead waits, for one answer of the host, where a pool has a VM for such a manifest and it is not
+// known yet what the pool's VMs are made from now: the engine has just begun.
+func (f *Fleet) untilRead(ctx context.Context, pools []job.Pool, m job.Manifest, on func(node string) bool) {
+	p := f.pools
+	p.mu.Lock()
+	read := p.read
+	pools = slices.DeleteFunc(slices.Clone(pools), func(of job.Pool) bool { return slices.Contains(p.origins, of.Origin()) })
+	p.mu.Unlock()
+	if len(pools) == 0 {
+		return
+	}
+	members, err := f.o.Store.Members(ctx)
+	if err != nil || !slices.ContainsFunc(members, func(v vm.VM) bool {
+		return slices.ContainsFunc(pools, func(of job.Pool) bool {
+			return v.Member.Pool == of.Name && pick(of, m, on, []vm.VM{v}, v.Member.Generation) == 0
+		})
+	}) {
+		return // what the store cannot say now, it is asked again
+	}
+	f.TendSoon()
+	timed, end := context.WithTimeout(ctx, roomTime)
+	defer end()
+	select {
+	case <-read:
+	case <-timed.Done():
+	}
 }
 
 // MemberLease is the lease of a member that no job has; 0: never.

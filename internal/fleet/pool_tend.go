@@ -353,17 +353,26 @@ func (f *Fleet) ease(ctx context.Context, members []vm.VM, host room) {
 
 // offering returns the pools whose VMs are what a job asks for.
 func (f *Fleet) offering(m job.Manifest) []job.Pool {
+	return f.poolsThat(func(p job.Pool) bool { return p.Offers(m) })
+}
+
+// poolsThat returns the pools that do something.
+func (f *Fleet) poolsThat(do func(job.Pool) bool) []job.Pool {
 	f.pools.mu.Lock()
 	rows := slices.Clone(f.pools.rows)
 	f.pools.mu.Unlock()
-	return slices.DeleteFunc(rows, func(p job.Pool) bool { return !p.Offers(m) })
+	return slices.DeleteFunc(rows, func(p job.Pool) bool { return !do(p) })
 }
 
 // Pick returns the index of the member that a job of this manifest gets, -1 for none: the
 // oldest warm one, or else the oldest hibernated one, that is what the pool's VMs are now and
 // on a node that it may be on.
 func (f *Fleet) Pick(p job.Pool, m job.Manifest, on func(node string) bool, idle []vm.VM) int {
-	generation := f.pools.generation(p)
+	return pick(p, m, on, idle, f.pools.generation(p))
+}
+
+// pick is Pick where the pool's VMs are of a generation now; empty: it is unknown.
+func pick(p job.Pool, m job.Manifest, on func(node string) bool, idle []vm.VM, generation string) int {
 	fits := func(v vm.VM, state vm.MemberState) bool {
 		return v.Member.State == state && v.Stays() && generation != "" && v.Member.Generation == generation &&
 			on(v.Node) && now().Sub(v.CreatedAt) < seconds(p.MaxAge) &&

@@ -749,3 +749,62 @@ func TestCheckPools(t *testing.T) {
 		}
 	})
 }
+
+// Who asks an engine that has just begun has the pool's VM: it waits until the host has said what the
+// pool's VMs are made from now. Who no pool can serve waits for nothing.
+func TestPool_ServesAnEnginesFirstJobs(t *testing.T) {
+	for name, tt := range map[string]struct {
+		takes  time.Duration // the host, to say it
+		deaf   bool          // it says nothing
+		lacks  func(*vm.VM)  // what the pool's VM is not as it should be; nil: nothing
+		memory string        // that is asked for
+		source vm.Source
+		wait   bool
+	}{
+		"its VM":                {takes: 2 * time.Second, source: vm.FromPool, wait: true},
+		"a host that is deaf":   {takes: 2 * time.Second, deaf: true, source: vm.Cold, wait: true},
+		"a host that is silent": {takes: time.Hour, source: vm.Cold, wait: true},
+		"another VM":            {takes: time.Hour, memory: "3G", source: vm.Cold},
+		"one that is given up":  {takes: time.Hour, lacks: func(v *vm.VM) { v.Member.State = vm.MemberDoomed }, source: vm.Cold},
+		"one that is too old":   {takes: time.Hour, lacks: func(v *vm.VM) { v.CreatedAt = v.CreatedAt.Add(-1000 * time.Hour) }, source: vm.Cold},
+	} {
+		for who, ask := range map[string]func(r *rig) vm.VM{
+			"a job": func(r *rig) vm.VM {
+				j, err := r.acquire(context.Background(), job.Manifest{Resources: vm.Resources{Memory: tt.memory}})
+				if err != nil {
+					r.t.Fatal(err)
+				}
+				return *j.VM
+			},
+			"who asks for a VM": func(r *rig) vm.VM {
+				return r.vm(r.wants("dev1", func(s *job.Submission) { s.Manifest.Resources.Memory = tt.memory }))
+			},
+		} {
+			t.Run(name+", "+who, func(t *testing.T) {
+				bubble(t, func(r *rig) {
+					r.start()
+					r.pool(job.PoolSize{Warm: 1})
+					m := r.filled(1, 0)[0]
+					r.stop()
+					if tt.lacks != nil {
+						r.change(m.Job, tt.lacks)
+					}
+					r.host.set(func(h *hypervisor) { h.roomTakes = tt.takes })
+					if tt.deaf {
+						r.host.Set(providertest.Behaviour{Rooms: silent(1)})
+					}
+					r.start()
+					began := time.Now()
+					v := ask(r)
+					if has := v.Source == vm.FromPool && v.ID == m.ID; v.Source != tt.source || has != (tt.source == vm.FromPool) {
+						t.Errorf("%+v; the pool's VM is %d", v, m.ID)
+					}
+					if waited := time.Since(began); (waited > time.Second) != tt.wait || waited > time.Minute {
+						t.Errorf("it waited for %s", waited)
+					}
+					r.host.set(func(h *hypervisor) { h.roomTakes = 0 })
+				})
+			})
+		}
+	}
+}

@@ -158,6 +158,7 @@ type hypervisor struct {
 	suspended error                 // what suspensions return that have come to their end
 	partial   bool                  // its snapshots are not whole
 	room      func(r *job.HostRoom) // changes what Room returns
+	roomTakes time.Duration         // how long that takes
 	looked    func(context.Context) // called when it is asked for its nodes; it fails when that has ended
 	pinged    []string
 	warmed    []string          // whose VMs have the job runner
@@ -347,6 +348,10 @@ func (h *hypervisor) Snapshots(ctx context.Context, v vm.VM) ([]job.Snapshot, er
 }
 
 func (h *hypervisor) Room(ctx context.Context, origins []job.Origin, watched []job.Watched) (job.HostRoom, error) {
+	h.mu.Lock()
+	takes := h.roomTakes
+	h.mu.Unlock()
+	time.Sleep(takes) // in a bubble
 	r, err := h.Fake.Room(ctx, origins, watched)
 	h.mu.Lock()
 	defer h.mu.Unlock()
