@@ -31,7 +31,9 @@ func (f *Fleet) ask(ctx context.Context, v vm.VM, m job.Manifest, pools []job.Po
 	for _, pool := range missed {
 		f.o.Changes.Add(job.PoolEvent{Pool: pool, Kind: job.PoolMiss, Job: asked.Job})
 	}
-	f.TendSoon() // to fill it again, or it may be asleep
+	if len(pools) > 0 {
+		f.TendSoon() // to fill it again, or it may be asleep
+	}
 	return asked, nil
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/vm"
@@ -221,6 +223,45 @@ func TestGive_CancelledAtOnce(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 	})
+}
+
+// looks is a store that counts the looks at the pools' VMs.
+type looks struct {
+	fleet.Store
+	n *atomic.Int32
+}
+
+func (s looks) Members(ctx context.Context) ([]vm.VM, error) {
+	s.n.Add(1)
+	return s.Store.Members(ctx)
+}
+
+// The pools are looked after when somebody asks for a VM that is like theirs, and not for others.
+func TestGive_LooksAfterThePoolsThatServe(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*job.Submission)
+		looked bool
+	}{
+		"like the pool's": {func(*job.Submission) {}, true},
+		"another":         {func(s *job.Submission) { s.Manifest.Resources.CPU = 7 }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				n := &atomic.Int32{}
+				r.opts.Store, r.opts.PoolInterval = looks{r.opts.Store, n}, 10*time.Hour
+				r.start()
+				r.pool(job.PoolSize{Warm: 1})
+				r.filled(1, 0)
+				r.pass(10 * time.Hour) // the next look on its own is far away
+				before := n.Load()
+				r.wants("dev1", tt.change)
+				r.pass(time.Minute)
+				if looked := n.Load() > before; looked != tt.looked {
+					t.Errorf("looked %d times", n.Load()-before)
+				}
+			})
+		})
+	}
 }
 
 func second[A, B any](_ A, b B) B { return b }

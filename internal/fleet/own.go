@@ -96,7 +96,9 @@ func (f *Fleet) begin(ctx context.Context, v vm.VM) {
 			delete(f.makes, id)
 			f.mu.Unlock()
 			if ours {
-				f.TendSoon()
+				if of.Pool != "" {
+					f.TendSoon()
+				}
 				signal(f.reaper.wake)
 			}
 		}()
