@@ -37,6 +37,7 @@ type engine struct {
 	admits   int                      // VMs that it admits; 0: any number
 	diskMB   int                      // that those have on disk which a client has asked for, with what it asks for; 0: any
 	inside   []job.Job                // that are in progress
+	held     map[string]string        // locks of another engine, and what it does meanwhile
 	told     int                      // how often others were to be told of unwanted VMs
 }
 
@@ -60,11 +61,17 @@ func (e *engine) Tell(context.Context, job.Notice) error {
 	return nil
 }
 
-func (*engine) Lock(context.Context, string, string, bool) (bool, string, error) {
-	return true, "", nil
+func (e *engine) Lock(_ context.Context, name, _ string, _ bool) (bool, string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.held[name] == "", e.held[name], nil
 }
-func (*engine) Unlock(context.Context, string) error           { return nil }
-func (*engine) Locked(context.Context, string) (string, error) { return "", nil }
+func (*engine) Unlock(context.Context, string) error { return nil }
+func (e *engine) Locked(_ context.Context, name string) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.held[name], nil
+}
 
 // Job returns the job that is about to have a VM made, or one that has a pool's VM.
 func (e *engine) Job(ctx context.Context, id string) (job.Job, error) {
@@ -145,6 +152,7 @@ type hypervisor struct {
 	unsure    bool                  // its statuses are unknown
 	away      bool                  // a node is, that no VM is on
 	saves     error                 // of checkpoints
+	saving    func()                // called when a VM is to be saved as a template
 	templates func() error          // called when a VM was saved as a template, but before that is answered
 	forks     error                 // of making ready for copies
 	forkHold  chan struct{}         // until which that takes, when it has been done
@@ -269,10 +277,13 @@ func (h *hypervisor) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(
 }
 
 func (h *hypervisor) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (job.SavedTemplate, error) {
-	t, err := h.Fake.SaveVM(ctx, v, spec, progress)
 	h.mu.Lock()
-	templates := h.templates
+	saving, templates := h.saving, h.templates
 	h.mu.Unlock()
+	if saving != nil {
+		saving()
+	}
+	t, err := h.Fake.SaveVM(ctx, v, spec, progress)
 	if err == nil && templates != nil {
 		err = templates()
 	}

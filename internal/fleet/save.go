@@ -29,6 +29,11 @@ func (f *Fleet) SaveVM(ctx context.Context, ref, name string, inPlace bool) (sav
 	caller := job.CallerFrom(ctx)
 	spec := job.SaveSpec{Name: name, InPlace: inPlace, By: cmp.Or(caller.Principal, caller.Client)}
 	_, err = f.exclusive(ctx, ref, "saved", true, func(ctx context.Context, v vm.VM) (err error) {
+		free, err := f.claimName(ctx, name)
+		if err != nil {
+			return err
+		}
+		defer free()
 		saved, err = f.saveAs(ctx, v, spec)
 		return err
 	})
@@ -39,6 +44,24 @@ func (f *Fleet) SaveVM(ctx context.Context, ref, name string, inPlace bool) (sav
 		return job.SavedTemplate{}, err
 	}
 	return saved, nil
+}
+
+// claimName keeps others, of all engines, from saving a VM by a template's name, until free is called. In
+// place nothing has the name on the host until the VM is the template.
+func (f *Fleet) claimName(ctx context.Context, name string) (free func(), err error) {
+	d, err := f.access.decide(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer d.end()
+	of := "template " + name // no VM has such an ID
+	switch work, err := f.access.workOn(ctx, of); {
+	case err != nil:
+		return nil, err
+	case work != "":
+		return nil, &job.FieldError{Field: "name", Problem: fmt.Sprintf("a VM is being saved as %q already", name), Remedy: "choose another, or wait until it is done", Fault: job.FaultState}
+	}
+	return d.begin(ctx, of, "saved")
 }
 
 // saveAs saves a VM as what counts as its client's from then on: a copy from its beginning, a VM

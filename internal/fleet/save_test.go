@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -121,6 +122,55 @@ func TestSave_Refuses(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Of two that save VMs by one name one is refused before the host is asked to: in place the name is
+// nobody's there until the end.
+func TestSave_TwoByOneName(t *testing.T) {
+	for _, elsewhere := range []bool{false, true} {
+		t.Run(fmt.Sprintf("in another engine %v", elsewhere), func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				r.persistent("dev1")
+				r.persistent("dev2")
+				asked, goOn := atomic.Int32{}, make(chan struct{})
+				r.host.set(func(h *hypervisor) { h.saving = func() { asked.Add(1); <-goOn } })
+				save := func(ref, name string) chan error {
+					done := make(chan error, 1)
+					go func() {
+						_, err := r.SaveVM(context.Background(), ref, name, true)
+						done <- err
+					}()
+					r.pass(time.Second)
+					return done
+				}
+				var first chan error
+				if elsewhere {
+					r.engine.set(func(e *engine) { e.held = map[string]string{"vm template setup": "saved"} })
+				} else {
+					first = save("dev1", "setup")
+				}
+				before, second := asked.Load(), save("dev2", "setup")
+				select {
+				case err := <-second:
+					var bad *job.FieldError
+					if !errors.As(err, &bad) || bad.Field != "name" || bad.Remedy == "" || asked.Load() != before {
+						t.Errorf("asked %d times: %v", asked.Load(), err)
+					}
+				default:
+					t.Error("the host was asked to")
+				}
+				third := save("dev2", "other")
+				close(goOn)
+				if err := <-third; err != nil {
+					t.Errorf("by another name: %v", err)
+				}
+				if first != nil && <-first != nil {
+					t.Error("the first was not saved")
+				}
+			})
+		})
+	}
 }
 
 // After a fault of the host, or of a guest that stays silent, the VM is as free for other work as before.

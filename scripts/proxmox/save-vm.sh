@@ -92,7 +92,6 @@ check_environment() {
   fi
   probe_cluster "${PROXMOX_NODE}"
   probe_require
-  probe_vms
 }
 
 # --- look_at_vm: whose it is, and all that can hinder, before anything is made ---
@@ -105,12 +104,18 @@ look_at_vm() {
   if [[ ${stage} == whole ]]; then
     return 0
   fi
-  vm_name=${TEMPLATE_NAME}
-  note_taken_ids
-  vm_name=${save_name}
+  require_name
   if [[ ${stage} == vm ]]; then
     require_shape
   fi
+}
+
+# Of a copy create_vm looks again. In place nothing has the name until the end: it is looked for
+# before each step that cannot be taken back.
+require_name() {
+  local -r vm_name=${TEMPLATE_NAME}
+  probe_vms
+  note_taken_ids
 }
 
 # Of what a run has made in place that was killed after it, or before its last step.
@@ -260,6 +265,9 @@ clean_vm() {
     return 0
   fi
   power_require_proof
+  if [[ ${SAVE_MODE} == in-place ]]; then
+    require_name
+  fi
   template_program >"${run_dir}/clean"
   cleaned=yes
   local guest_stdin=${run_dir}/clean
@@ -297,6 +305,7 @@ become_template() {
   egress_read_word
   vm_egress=${egress_word}
   if [[ ${stage} == vm ]]; then
+    require_name
     mark_template ''
     convert_template
   fi

@@ -192,6 +192,27 @@ refute_changed() {
   assert_no_copy
 }
 
+@test "in place, a name that another run takes meanwhile ends it: before anything is cleaned, and before it becomes a template" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  local -r taken='printf "name: setup\ntags: linus\n" >"${PVE_STUB}/vm/555"; echo stopped >"${PVE_STUB}/status/555"'
+  export SAVE_MODE=in-place
+  change_during after-guest-exec 1 "${taken}"
+  save
+  assert_status 5
+  assert_says "VM already exists: 'setup' is VM 555"
+  assert_line LINUS_VM_OUTCOME:exists
+  refute_called 'qm guest exec .*linus-clean.*'
+  refute_changed
+  rm "${PVE_STUB}"/hook-* "${PVE_STUB}/vm/555"
+  hook after-shutdown "${taken}"
+  save
+  assert_status 5
+  assert_says "VM already exists: 'setup' is VM 555"
+  assert_says "LINUS_WARNING:VM 250 (${VM_NAME}) on node 'pve' is no template"
+  refute_called 'qm \(set\|template\|destroy\) .*'
+  grep -qx "name: ${VM_NAME}" "${PVE_STUB}/vm/250"
+}
+
 @test "what changes hands before it is cleaned is not cleaned" {
   take_during after-start 1
   save
