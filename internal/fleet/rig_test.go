@@ -147,27 +147,27 @@ type hypervisor struct {
 	*providertest.Fake
 
 	mu        sync.Mutex
-	fails     []error               // what the next creates return, without an effect
-	before    func(job.VMSpec)      // called when a create begins
-	unsure    bool                  // its statuses are unknown
-	away      bool                  // a node is, that no VM is on
-	saves     error                 // of checkpoints
-	saving    func()                // called when a VM is to be saved as a template
-	templates func() error          // called when a VM was saved as a template, but before that is answered
-	forks     error                 // of making ready for copies
-	forkHold  chan struct{}         // until which that takes, when it has been done
-	ends      error                 // of ending that
-	failName  string                // of the VMs whose creates, with a name that begins so, return failWith
-	failWith  error                 // nil: they wait for hold
-	hold      chan struct{}         // or for the end of their context
-	suspends  time.Duration         // how long it takes to suspend a VM
-	inUse     func()                // called when it is looked who is logged in
-	noSuspend []error               // what the next suspensions return, without an effect
-	suspended error                 // what suspensions return that have come to their end
-	partial   bool                  // its snapshots are not whole
-	room      func(r *job.HostRoom) // changes what Room returns
-	roomTakes time.Duration         // how long that takes
-	looked    func(context.Context) // called when it is asked for its nodes; it fails when that has ended
+	fails     []error                       // what the next creates return, without an effect
+	before    func(job.VMSpec)              // called when a create begins
+	unsure    bool                          // its statuses are unknown
+	away      bool                          // a node is, that no VM is on
+	saves     error                         // of checkpoints
+	saving    func(tell func(job.Progress)) // called when a VM is to be saved as a template
+	templates func() error                  // called when a VM was saved as a template, but before that is answered
+	forks     error                         // of making ready for copies
+	forkHold  chan struct{}                 // until which that takes, when it has been done
+	ends      error                         // of ending that
+	failName  string                        // of the VMs whose creates, with a name that begins so, return failWith
+	failWith  error                         // nil: they wait for hold
+	hold      chan struct{}                 // or for the end of their context
+	suspends  time.Duration                 // how long it takes to suspend a VM
+	inUse     func()                        // called when it is looked who is logged in
+	noSuspend []error                       // what the next suspensions return, without an effect
+	suspended error                         // what suspensions return that have come to their end
+	partial   bool                          // its snapshots are not whole
+	room      func(r *job.HostRoom)         // changes what Room returns
+	roomTakes time.Duration                 // how long that takes
+	looked    func(context.Context)         // called when it is asked for its nodes; it fails when that has ended
 	pinged    []string
 	warmed    []string          // whose VMs have the job runner
 	specs     []job.VMSpec      // of creates
@@ -281,7 +281,7 @@ func (h *hypervisor) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, pro
 	saving, templates := h.saving, h.templates
 	h.mu.Unlock()
 	if saving != nil {
-		saving()
+		saving(progress)
 	}
 	t, err := h.Fake.SaveVM(ctx, v, spec, progress)
 	if err == nil && templates != nil {

@@ -74,7 +74,15 @@ func (f *Fleet) saveAs(ctx context.Context, v vm.VM, spec job.SaveSpec) (saved j
 	} else if row, err = f.reserveSaved(ctx, v, spec.Name); err != nil {
 		return saved, err
 	}
-	saved, err = f.o.Provider.SaveVM(ctx, v, spec, silent)
+	saved, err = f.o.Provider.SaveVM(ctx, v, spec, func(p job.Progress) {
+		if p.Warning == "" {
+			return
+		}
+		_, err := f.update(ctx, v.Job, func(*vm.VM) ([]job.Event, error) { return []job.Event{p.Event()}, nil })
+		if err != nil && ctx.Err() == nil {
+			f.o.Log.Error("record warning failed", "job_id", v.Job, "err", err)
+		}
+	})
 	ctx = context.WithoutCancel(ctx)
 	switch {
 	case err == nil:

@@ -134,7 +134,7 @@ func TestSave_TwoByOneName(t *testing.T) {
 				r.persistent("dev1")
 				r.persistent("dev2")
 				asked, goOn := atomic.Int32{}, make(chan struct{})
-				r.host.set(func(h *hypervisor) { h.saving = func() { asked.Add(1); <-goOn } })
+				r.host.set(func(h *hypervisor) { h.saving = func(func(job.Progress)) { asked.Add(1); <-goOn } })
 				save := func(ref, name string) chan error {
 					done := make(chan error, 1)
 					go func() {
@@ -171,6 +171,23 @@ func TestSave_TwoByOneName(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What the host warns of is in the VM's events, also where the answer is another: that it was cleaned.
+func TestSave_TellsWarnings(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		v := r.persistent("dev")
+		r.host.set(func(h *hypervisor) {
+			h.saving = func(tell func(job.Progress)) {
+				tell(job.Progress{Warning: "VM 100 (dev) is no template; it was cleaned"})
+			}
+		})
+		r.host.Set(providertest.Behaviour{Powers: []error{hostError(job.HostExists, "VM already exists: 'setup' is VM 9000")}})
+		if _, err := r.SaveVM(context.Background(), "dev", "setup", true); err == nil || len(r.told(v.Job, "it was cleaned")) != 1 {
+			t.Errorf("%v; told %q", err, r.told(v.Job, ""))
+		}
+	})
 }
 
 // After a fault of the host, or of a guest that stays silent, the VM is as free for other work as before.
