@@ -70,7 +70,7 @@ func toldFull(t *testing.T, what, text string) {
 // On a storage that is full, before a volume is made or in the middle of one, it is said which
 // storage, and nothing is left.
 func TestFull_Storage(t *testing.T) {
-	loops.AtNightOnly(t, "TestFault_FullWhileAVMRuns has what a host does then, TestHost_EachStepThatFailsSaysSo and TestHostTest_EndedAnywhereLeavesNothing a storage that is full when memory is saved")
+	loops.AtNightOnly(t, "TestFault_FullWhileAVMRuns has what a host does then, TestHost_EachStepThatFailsSaysSo a storage that is full when memory is saved")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "CHECKPOINTS=off")
 	c := h.connect(t)

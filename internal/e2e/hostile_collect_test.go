@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 )
 
 // liar is a task that puts a job runner of its own in place of linus's, as any
@@ -45,6 +46,7 @@ url+=/callback/$LINUS_JOB_ID with=(-H "Authorization: Bearer $(</run/linus/token
 // ends, at the latest when it is cancelled, other clients' jobs go through
 // meanwhile, and the VM is gone.
 func TestHostileCollect(t *testing.T) {
+	loops.AtNightOnly(t, "TestCollect_OfASlyVMEnds, TestCancel_EndsCollecting and TestFiles_AHostileVMIsBounded have such VMs, TestHostileCollect_WritesNothingThatRunsHere whole programs")
 	t.Parallel()
 	tests := []struct {
 		name, size, files, lies string

@@ -97,9 +97,10 @@ func TestHostTest_GoesThroughTheWholeChain(t *testing.T) {
 // Ctrl-C after any step, and an engine that is killed there, leave nothing on the host; a fault in
 // the midst is told at its step.
 func TestHostTest_EndedAnywhereLeavesNothing(t *testing.T) {
+	loops.AtNightOnly(t, "TestHost_CancelledAnywhereLeavesNothing, TestTend_RemovesWhatAnEngineHasLeft and TestHost_EachStepThatFailsSaysSo have each step, without a host")
 	t.Parallel()
 	steps := []string{"boot", "check", "restore", "job", "cancel", "snapshot", "suspend", "resume", "checkpoint", "fork", "volume", "egress lan", "egress none"}
-	for _, at := range loops.Every(len(steps), len(steps), "TestHost_CancelledAnywhereLeavesNothing, TestTend_RemovesWhatAnEngineHasLeft and TestHost_EachStepThatFailsSaysSo have each step, without a host") {
+	for at := range steps {
 		t.Run(steps[at], func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, lab.DriverProcess)

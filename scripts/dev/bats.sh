@@ -5,7 +5,7 @@ set -Eeuo pipefail
 cd "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 
 # The longest come first.
-all=(bats --jobs 3 --no-parallelize-within-files scripts/test/{proxmox,guest,lib})
+all=(bats --jobs 4 --no-parallelize-within-files scripts/test/{proxmox,guest,lib})
 # bats keeps its record beside the first of its files, if there is a directory for it.
 record=scripts/test/proxmox/.bats/run-logs
 rm -rf -- "${record}"
