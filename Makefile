@@ -153,7 +153,7 @@ vendored: ## the page's files from npm are the packages' own (UPDATE=1: fetch th
 
 # The cheap measures, on this machine and now, against another commit's: BASE=, N= pairs.
 compare: ## what this commit costs, measured in turns with BASE (default: the last release, or a week ago); fails beyond testdata/compare.json
-	@N=$(or $(filter-out 0,$(N)),5) bash scripts/dev/compare.sh $(BASE)
+	@$(IN_MEMORY) N=$(or $(filter-out 0,$(N)),5) bash scripts/dev/compare.sh $(BASE)
 
 bench: ## benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
