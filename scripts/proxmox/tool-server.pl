@@ -161,6 +161,7 @@ sub reap {
 # Begins again, with what is installed now. Calls that are under way go on, and stay children.
 sub anew {
     report('loading');
+    Time::HiRes::alarm(0);    # it would outlive exec
     sigprocmask(SIG_SETMASK, $none);
     exec {$^X} $^X, $program, $dir, $idle or leave(1);
 }

@@ -218,6 +218,15 @@ calls() { # <count> <what>
   [[ ${tools_state} == failed && ${tools_why} == "'qm status 999999999' by the loaded modules differs"*anew* && -z ${run_out} ]]
 }
 
+@test "it begins again without the alarm that it had set, which would end it while it loads" {
+  cp -r "${PERL5LIB}" "${BATS_TEST_TMPDIR}"
+  PERL5LIB=${BATS_TEST_TMPDIR}/perl
+  sed -i 's/^1;/die "an alarm is set" if alarm 0; &/' "${PERL5LIB}/PVE/CLI/pvesm.pm"
+  serve
+  echo upgraded and more >"${LINUS_DPKG_STATUS}"
+  serve
+}
+
 @test "modules that do not load, or answer otherwise than the tool: plain tools, and that is said and not tried at once" {
   mkdir -p "${BATS_TEST_TMPDIR}/perl/PVE/CLI"
   cp -r "${PERL5LIB}" "${BATS_TEST_TMPDIR}"
