@@ -87,19 +87,13 @@ vm_destroy() { # <vmid> <node>
 # A worker killed before it wrote the description leaves a VM that only its
 # lease can prove, and not when something speaks against it.
 vm_undo() { # <vmid> <node>; as vm_destroy
-  local hint=''
   log_info "rolling back VM $1"
   vm_destroy "$1" "$2"
   case ${vm_outcome} in
     destroyed) log_info "VM $1 is destroyed" ;;
     gone) log_info "VM $1 does not exist: nothing to undo" ;;
     foreign) log_info "VM $1 is another's: nothing to undo" ;;
-    refused)
-      if [[ -n ${vm_config[lock]:-} && -z ${vm_config[description]:-} ]]; then
-        hint="; it carries only the lock '${vm_config[lock]}', maybe of this run's killed worker: when no task works on it, remove it by hand (qm unlock $1; qm destroy $1)"
-      fi
-      result_warning "VM $1 on node '$2' is left alone: ${vm_reason}${hint}"
-      ;;
+    refused) result_warning "VM $1 on node '$2' is left alone: ${vm_reason}" ;;
     *) result_warning "VM $1 on node '$2' could not be destroyed and is left behind: ${vm_reason}" ;;
   esac
   vm_tell_leftovers "$1"
@@ -130,6 +124,9 @@ vm_destroy_locked() { # <vmid> <node>
   fi
   vm_find_storages
   vm_find_unfinished "${id}"
+  if [[ ${lease_proven} == yes ]]; then # it proves what is written from now on, too: the unlock, and what a destroy leaves
+    lease_save
+  fi
 
   # It may have gone by another try, and its ID be another's; and the try before
   # may have left its lock.
@@ -293,7 +290,8 @@ vm_check_before_destroy() { # <vmid> <node>
   fi
 }
 
-# What is not proven is refused, and another's where that is sure.
+# What is not proven is refused, and another's where that is sure. Of what has no mark because its
+# destroy was not finished, or its create, Proxmox clears up nothing itself.
 vm_judge_doubt() { # vm_outcome, vm_reason
   left_judge
   vm_outcome=refused
@@ -301,6 +299,9 @@ vm_judge_doubt() { # vm_outcome, vm_reason
     vm_outcome=foreign
   fi
   vm_reason=${vm_doubt}
+  if [[ ${vm_state} == present && -n ${vm_config[lock]:-} && -z ${vm_config[name]:-}${vm_config[description]:-} ]]; then
+    vm_reason+="; it carries only the lock '${vm_config[lock]}', of a worker that was killed or is not done: when no task works on it, remove it by hand (qm unlock ${vm_asked}; qm destroy ${vm_asked} --purge 1)"
+  fi
 }
 
 # A volume that somebody has moved to a disk of the VM's own would go with it.

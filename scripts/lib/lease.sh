@@ -18,8 +18,8 @@
 
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
-# How long after a lease was written its create can still be at work: six tries
-# of half an hour.
+# How long after a lease was written its create can still be at work, and write the config: six
+# tries of half an hour. What is destroyed by its proof has it written again (vm_destroy_locked).
 lease_window=10800
 
 lease_read_clock() { # lease_date, lease_uptime, lease_boot_now
@@ -288,7 +288,8 @@ lease_print_sweep() {
 # Whether the config just read (lib/vm.sh) is what a worker of Proxmox leaves
 # that did for the VM meant what its lease announced.
 lease_match() { # <vmid>; lease_matches: yes or no
-  local key written
+  local key
+  local -a times
   lease_matches=no
   lease_load "$1" "${vm_job}"
   if [[ ${lease_found} != yes || ${lease_lock} == none || ${vm_state} != present ||
@@ -308,9 +309,9 @@ lease_match() { # <vmid>; lease_matches: yes or no
   if [[ ${vm_config[lock]:-${lease_lock}} != "${lease_lock}" && ${vm_config[lock]} != destroyed ]]; then
     return 0
   fi
-  run_read 10 run_alone stat -Lc %Y -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/$1.conf"
-  written=${run_out:-0}
-  if ((written >= lease_made - 1 && written <= lease_made + lease_window)); then
+  run_read 10 run_alone stat -Lc %Y -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/$1.conf" "${lease_file}"
+  mapfile -t times <<<"${run_out}"
+  if ((${times[0]:-0} >= lease_made - 1 && ${times[0]:-0} <= ${times[1]:-0} + lease_window)); then
     lease_matches=yes
   fi
 }

@@ -136,12 +136,12 @@ lease_finish() { # <vmid> <job>, as lease_load has read it
       yes) lease_end "$1" "$2" ;;
       busy) log_info "VM $1: ${vm_reason}" ;;
       *)
-        left_judge
-        if [[ ${left_whose} == another ]]; then
+        vm_judge_doubt
+        if [[ ${vm_outcome} == foreign ]]; then
           lease_drop "$1" "$2"
         else
-          log_warn "VM $1 is left alone: ${vm_doubt}"
-          left_note "$1" "$2" "${vm_doubt}"
+          log_warn "VM $1 is left alone: ${vm_reason}"
+          left_note "$1" "$2" "${vm_reason}"
         fi
         ;;
     esac

@@ -376,6 +376,22 @@ setup_killed_clone() { # <lock of the lease> <text of the config>
   done
 }
 
+# Whose host was off meanwhile, or another kept user.cfg locked: the unlock, and each try of the destroy,
+# write the config anew.
+@test "what a destroy left that was killed long ago is destroyed, and its proof lasts over a try that fails" {
+  setup_killed_clone destroyed 'lock: destroyed'
+  local -r then=$((EPOCHSECONDS - 4 * 3600))
+  sed -i -E "s/^(([^ ]+ ){5})[0-9]+/\1${then}/" "${LINUS_HOST_DIR}/leases/205-${job}"
+  touch -d "@$((then + 5))" "${PVE_STUB}/vm/205" "${LINUS_HOST_DIR}/leases/205-${job}"
+  fault destroy 4 skip 'access permissions cleanup failed'
+  # shellcheck disable=SC2016 # the hook's own variable
+  change_during destroy 1 'echo "lock: destroyed" >>"${PVE_STUB}/vm/205"'
+  vm_destroy 205 pve
+  outcome_is failed 'access permissions cleanup failed'
+  vm_destroy 205 pve
+  outcome_is destroyed ''
+}
+
 @test "volumes that no config names stay, and are told, where no create was killed" {
   local pair
   for pair in 'none/lock: clone' 'destroyed/lock: destroyed' 'clone/lock: create' '/lock: clone' 'clone/memory: 512'; do

@@ -141,6 +141,15 @@ leaves() { # the VM and its lease, untouched
   leaves
 }
 
+@test "what an unfinished destroy left that no lease proves is left alone, and how it is removed is told" {
+  leave destroyed
+  killed
+  config_is 'lock: destroyed'
+  touch -d '2 days ago' "${PVE_STUB}/vm/205" # another's, of before
+  leaves
+  [[ $(<"${lease}.left") == *"it carries only the lock 'destroyed'"*'qm unlock 205; qm destroy 205 --purge 1'* ]] || fail "$(<"${lease}.left")"
+}
+
 @test "a config that cannot be read, or is elsewhere, decides nothing" {
   leave clone
   killed
