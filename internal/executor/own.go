@@ -35,6 +35,7 @@ func (e *Executor) retryEngineFaults(ctx context.Context, r *run, work func() er
 		if first {
 			pause = firstOwnPause
 			e.o.Log.Error("a fault of this engine's own holds a job up", "job_id", r.id, "err", err)
+			e.tellHeld(ctx, r.id)
 		}
 		if since > r.patience {
 			return err
@@ -54,6 +55,19 @@ func (e *Executor) held(r *run, err error) (since time.Duration, first bool) {
 	}
 	r.fault.text = err.Error()
 	return time.Since(r.fault.since), first
+}
+
+// tellHeld wakes the job's watchers, who read it: not where that is what fails.
+func (e *Executor) tellHeld(ctx context.Context, id string) {
+	if _, err := e.o.Jobs.Job(ctx, id); err != nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if w := e.watchers[id]; w != nil {
+		w.held = true
+		e.wakeWatchers(id)
+	}
 }
 
 // heldUp returns the event of a fault that has held the run up, if there is one; passed has it

@@ -211,6 +211,39 @@ func TestJob_OutlastsFaultsOfTheEnginesOwn(t *testing.T) {
 	}
 }
 
+// Who watches a job is told that a fault of the engine's own holds it up, which is no event; where the
+// fault is the store's, whose rows nobody can read, the watcher waits on.
+func TestWatch_AFaultOfTheEnginesOwnBegins(t *testing.T) {
+	t.Parallel()
+	notOnPostgres(t)
+	for _, what := range []string{"store", "descriptors"} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, broken := ownRig(t, what)
+				do, release := hold(t, providertest.Task{})
+				defer release()
+				r.behave(providertest.Behaviour{Task: do}, false)
+				id := r.submit()
+				r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+				time.Sleep(time.Second) // its task is followed
+				events, err := r.store.Events(t.Context(), id, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				timed := within(t, 5*time.Minute)
+				time.AfterFunc(time.Second, func() { broken.Store(true) })
+				none, j, err := r.Watch(timed, id, events[len(events)-1].Seq)
+				if told := strings.Contains(j.Progress, "too many open files"); len(none) != 0 || err != nil || told != (what == "descriptors") || told != (timed.Err() == nil) {
+					t.Errorf("%+v, %q, %v, %v", none, j.Progress, err, timed.Err())
+				}
+				broken.Store(false)
+				release()
+				r.wait(id)
+			})
+		})
+	}
+}
+
 // A job that has ended, and whose output the engine cannot get, is given up when it is cancelled (again).
 func TestCancel_WhileAFaultHoldsTheEndUp(t *testing.T) {
 	t.Parallel()

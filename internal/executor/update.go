@@ -159,8 +159,8 @@ func recordEvents(events ...job.Event) func(*job.Job) ([]job.Event, error) {
 }
 
 // Watch returns the events after the given sequence number, soon after there are any;
-// none when ctx ends, or when the job is done and there are no more. With job.OnlyEnd it
-// waits for a terminal status.
+// none when ctx ends, when the job is done and there are no more, or when a fault of this
+// engine's own begins to hold it up. With job.OnlyEnd it waits for a terminal status.
 func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
 	if after == job.OnlyEnd {
 		j, err := e.watchEnd(ctx, id)
@@ -195,6 +195,10 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 		case <-w.changed:
 		case <-ctx.Done():
 			return nil, seen.job, nil
+		}
+		if w.held {
+			j, err := e.Job(ctx, id)
+			return nil, j, err
 		}
 	}
 }
@@ -244,6 +248,7 @@ const gather = 250 * time.Millisecond
 // watched is what the watchers of a job wait for.
 type watched struct {
 	changed chan struct{} // closed after the job's next change
+	held    bool          // it is closed as a fault of the engine's own holds the job up; set before that
 
 	// Executor.mu guards these.
 	soon *time.Timer // closes it; nil: nothing has changed

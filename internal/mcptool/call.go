@@ -182,7 +182,8 @@ func followOn(ctx context.Context, e job.Engine, c call, id string, limit time.D
 		case j.Status.Terminal():
 			p.send(j)
 			return j, nil
-		case len(events) == 0: // the engine's own wait is over
+		case len(events) == 0: // the engine's own wait is over, or something holds the job up
+			p.send(j)
 			_ = sleep.For(waiting, 100*time.Millisecond)
 			continue
 		}

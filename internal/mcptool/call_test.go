@@ -100,6 +100,32 @@ func TestGetJobResult_WaitsForTheEndAndReportsTheSteps(t *testing.T) {
 	}
 }
 
+// heldUp is an engine whose fault holds a job up, which is no event.
+type heldUp struct{ *engine }
+
+func (h heldUp) Watch(ctx context.Context, id string, _ int64) ([]job.Event, job.Job, error) {
+	j, err := h.Job(ctx, id)
+	j.Progress = "waiting: this engine cannot continue it"
+	return nil, j, err
+}
+
+func TestWait_ReportsWhatHoldsTheJobUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := transports["in process"](t, heldUp{&engine{job: job.Job{ID: knownID, Status: job.Running, Phase: "run"}}})
+		defer c.Close()
+		progress := listen(c, "notifications/progress")
+		var req mcp.CallToolRequest
+		req.Params.Name, req.Params.Arguments = "get_job_status", map[string]any{"job_id": knownID, "wait_seconds": 1}
+		req.Params.Meta = &mcp.Meta{ProgressToken: "p1"}
+		if _, err := c.CallTool(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		if all := progress.list(); len(all) != 1 || all[0]["message"] != "run: waiting: this engine cannot continue it" {
+			t.Errorf("heard %v", all)
+		}
+	})
+}
+
 func TestWait_EndsWithItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{job: job.Job{ID: knownID, Status: job.Running, Phase: "run"}}
