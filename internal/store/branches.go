@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"linus/internal/job"
@@ -22,9 +21,6 @@ func (s *Store) Branch(ctx context.Context, key string) (job.PushedBranch, error
 
 // KeepBranch records what a branch is at.
 func (s *Store) KeepBranch(ctx context.Context, key string, b job.PushedBranch) error {
-	doc, err := json.Marshal(b)
-	if err == nil {
-		err = s.transaction(ctx, func(tx *tx) error { return setMeta(ctx, tx, branchKey+key, string(doc)) })
-	}
+	err := s.transaction(ctx, func(tx *tx) error { return setMetaDoc(ctx, tx, branchKey+key, b) })
 	return tried(err, "record a branch")
 }

@@ -8,7 +8,7 @@ const buildKey = "build/"
 
 // Build returns what an engine has noted of a build of a template; job.ErrNotFound.
 func (s *Store) Build(ctx context.Context, id string) (string, error) {
-	note, err := only(query(ctx, s.read, scanValue[string], `SELECT value FROM meta WHERE key = ?`, buildKey+id))
+	note, err := first[string](ctx, s.read, `SELECT value FROM meta WHERE key = ?`, buildKey+id)
 	return note, tried(err, "read build %s", id)
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -181,6 +182,14 @@ func setMeta(ctx context.Context, tx *tx, name, value string) error {
 	return err
 }
 
+func setMetaDoc(ctx context.Context, tx *tx, name string, value any) error {
+	doc, err := json.Marshal(value)
+	if err == nil {
+		err = setMeta(ctx, tx, name, string(doc))
+	}
+	return err
+}
+
 // job copies a job's rows and files. With its rows it says that the job before is
 // whole.
 func (c *copying) job(ctx context.Context, id, before string) error {
@@ -303,7 +312,7 @@ func (c *copying) file(ctx context.Context, root *os.Root, id, path, name string
 		}
 	}
 	arrived := sha256.New()
-	n, err := io.Copy(arrived, &pieceReader{ctx: ctx, p: c.target.files.(*pieces), id: id, name: name})
+	n, err := io.Copy(arrived, c.target.files.(*pieces).reader(ctx, id, name))
 	if err == nil && (n != offset || string(arrived.Sum(nil)) != string(sum.Sum(nil))) {
 		err = fmt.Errorf("%d of %d bytes have arrived, or others", n, offset)
 	}

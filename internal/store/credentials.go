@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 
 	"linus/internal/job"
 )
@@ -24,12 +23,8 @@ func (s *Store) Credential(ctx context.Context, name string) (job.Credential, er
 
 // InsertCredential adds a credential, and reports whether it did: there may be one of the name.
 func (s *Store) InsertCredential(ctx context.Context, c job.Credential) (bool, error) {
-	doc, err := json.Marshal(c)
-	if err != nil {
-		return false, err
-	}
-	n, err := execCounted(ctx, s.transaction, "", `INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING`, credentialKey+c.Name, string(doc))
-	return n > 0, tried(err, "write credential %s", c.Name)
+	added, err := s.insertDoc(ctx, `INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING`, credentialKey+c.Name, c)
+	return added, tried(err, "write credential %s", c.Name)
 }
 
 // DeleteCredential removes the credential of a name, if there is one.

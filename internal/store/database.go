@@ -104,17 +104,9 @@ func changeDoc[T any](ctx context.Context, s *Store, tx *tx, table, column, valu
 	return is, err
 }
 
-// first returns the first column of a query's first row; sql.ErrNoRows.
+// first returns the first column of a query's first row; job.ErrNotFound.
 func first[T any](ctx context.Context, q querier, text string, args ...any) (T, error) {
-	found, err := query(ctx, q, scanValue[T], text, args...)
-	if err == nil && len(found) == 0 {
-		err = sql.ErrNoRows
-	}
-	if err != nil {
-		var none T
-		return none, err
-	}
-	return found[0], nil
+	return only(query(ctx, q, scanValue[T], text, args...))
 }
 
 // reader is the pool of connections that read. A goroutine for each connection does so:

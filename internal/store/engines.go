@@ -202,17 +202,27 @@ func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken 
 
 // Locked returns what the engine that has a lock does meanwhile; empty: none has it.
 func (s *Store) Locked(ctx context.Context, name string) (string, error) {
-	held, err := query(ctx, s.read, scanValue[string], `SELECT what FROM locks WHERE name = ?`, name)
-	if err != nil || len(held) == 0 {
-		return "", err
+	held, err := first[string](ctx, s.read, `SELECT what FROM locks WHERE name = ?`, name)
+	if errors.Is(err, job.ErrNotFound) {
+		return "", nil
 	}
-	return held[0], nil
+	return held, err
 }
 
 // Unlock releases a lock of this engine.
 func (s *Store) Unlock(ctx context.Context, name string) error {
 	_, err := execCounted(ctx, s.unfenced, "", `DELETE FROM locks WHERE name = ? AND engine = ?`, name, s.EngineID())
 	return tried(err, "release the lock %s in %s", name, s.name)
+}
+
+// insertDoc inserts a row of a key and a document, and reports whether it did: there may be one of the key.
+func (s *Store) insertDoc(ctx context.Context, text, key string, value any) (bool, error) {
+	doc, err := json.Marshal(value)
+	if err != nil {
+		return false, err
+	}
+	n, err := execCounted(ctx, s.transaction, "", text, key, string(doc))
+	return n > 0, err
 }
 
 // execCounted runs one statement in a transaction, as a member (Store.transaction) or whether one

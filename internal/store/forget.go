@@ -2,12 +2,13 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
+
+	"linus/internal/job"
 )
 
 // Forget removes the jobs that ended before the given time, their events and
@@ -79,7 +80,7 @@ func (s *Store) forget(ctx context.Context, some []forgettable) (int, error) {
 func (s *Store) forgetVMs(ctx context.Context, before time.Time) error {
 	const gone = `FROM vms WHERE member = 'gone' AND id < ? AND NOT ` + there + ` AND NOT EXISTS (SELECT 1 FROM jobs WHERE vm_id <> '' AND vm_id = vms.id)`
 	_, err := first[string](ctx, s.read, `SELECT id `+gone+` LIMIT 1`, idAt(before))
-	if errors.Is(err, sql.ErrNoRows) {
+	if errors.Is(err, job.ErrNotFound) {
 		return nil
 	}
 	if err == nil {

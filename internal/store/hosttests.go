@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 
 	"linus/internal/job"
 )
@@ -19,10 +18,7 @@ func (s *Store) HostTests(ctx context.Context) ([]job.HostTest, error) {
 
 // PutHostTest adds a test of the host, or writes it anew.
 func (s *Store) PutHostTest(ctx context.Context, t job.HostTest) error {
-	doc, err := json.Marshal(t)
-	if err == nil {
-		err = s.transaction(ctx, func(tx *tx) error { return setMeta(ctx, tx, hostTestKey+t.ID, string(doc)) })
-	}
+	err := s.transaction(ctx, func(tx *tx) error { return setMetaDoc(ctx, tx, hostTestKey+t.ID, t) })
 	return tried(err, "write test %s of the host", t.ID)
 }
 

@@ -116,8 +116,8 @@ var errKeyTaken = errors.New("the idempotency key is taken")
 // served returns a *job.FieldError that says which job serves the work.
 func (r *rows) served(ctx context.Context, tx *tx) error {
 	of := r.session()
-	id, err := only(query(ctx, tx, scanValue[string], `SELECT id FROM jobs WHERE principal = ? AND queue = ? AND work = ? AND queue <> '' AND status IN ('pending', 'provisioning', 'running')`,
-		r.job.Principal, of[0], of[2]))
+	id, err := first[string](ctx, tx, `SELECT id FROM jobs WHERE principal = ? AND queue = ? AND work = ? AND queue <> '' AND status IN ('pending', 'provisioning', 'running')`,
+		r.job.Principal, of[0], of[2])
 	if err == nil {
 		err = &job.FieldError{Field: "session.work", Problem: "is served by job " + id, Remedy: "wait for its end", Fault: job.FaultState}
 	}

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -284,13 +283,7 @@ func scanEvent(id string) func(scanner) (job.Event, error) {
 func (s *Store) TokenHash(ctx context.Context, id string) (string, error) {
 	hash, err := first[string](ctx, s.read, `SELECT CASE WHEN status IN (?, ?, ?) THEN '' ELSE token_hash END FROM jobs WHERE id = ?`,
 		string(job.Success), string(job.Failed), string(job.Timeout), id)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return "", job.ErrNotFound
-	case err != nil:
-		return "", fmt.Errorf("read job %s: %w", id, err)
-	}
-	return hash, nil
+	return hash, tried(err, "read job %s", id)
 }
 
 // isID reports whether id is a UUID in its usual form, the only thing that

@@ -1,9 +1,9 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
-	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -69,10 +69,7 @@ func (p *pieces) counts() string {
 
 // ends returns the sizes of files, 0 for one that is missing.
 func (p *pieces) ends(ctx context.Context, q querier, ids, names []string) ([]int64, error) {
-	return query(ctx, q, func(row scanner) (end int64, err error) {
-		err = row.Scan(&end)
-		return end, err
-	}, `SELECT coalesce((SELECT d.at + octet_length(d.data) FROM job_data d
+	return query(ctx, q, scanValue[int64], `SELECT coalesce((SELECT d.at + octet_length(d.data) FROM job_data d
 			WHERE d.job_id = w.id AND d.name = w.name ORDER BY d.at DESC LIMIT 1), 0)
 		FROM unnest(?::text[], ?::text[]) WITH ORDINALITY AS w (id, name, n) ORDER BY w.n`, ids, names)
 }
@@ -87,19 +84,13 @@ func (p *pieces) read(ctx context.Context, id, name string, offset, n int64) ([]
 
 // upTo returns n bytes of a file from offset, or fewer at its end.
 func (p *pieces) upTo(ctx context.Context, id, name string, offset, n int64) ([]byte, error) {
-	found, err := query(ctx, p.s.read, func(row scanner) (piece []byte, err error) {
-		err = row.Scan(&piece)
-		return piece, err
-	}, `SELECT substring(data FROM (greatest(at, ?) - at)::int + 1 FOR ?) FROM job_data
+	found, err := query(ctx, p.s.read, scanValue[[]byte], `SELECT substring(data FROM (greatest(at, ?) - at)::int + 1 FOR ?) FROM job_data
 		WHERE job_id = ? AND name = ? AND at < ? AND at >= (SELECT coalesce(max(at), 0) FROM job_data WHERE job_id = ? AND name = ? AND at <= ?)
 		ORDER BY at`, offset, min(n, math.MaxInt32), id, name, offset+n, id, name, offset)
 	if err != nil {
 		return nil, err
 	}
-	var data []byte
-	for _, piece := range found {
-		data = append(data, piece...)
-	}
+	data := bytes.Join(found, nil)
 	return data[:min(int64(len(data)), n)], nil
 }
 
@@ -214,13 +205,13 @@ func (p *pieces) drop(ctx context.Context, id, path string) error {
 func (p *pieces) artifact(ctx context.Context, id, path string) (io.ReadCloser, error) {
 	name := artifactName(path)
 	_, err := first[int](ctx, p.s.read, `SELECT 1 FROM job_data WHERE job_id = ? AND name = ? LIMIT 1`, id, name)
-	if errors.Is(err, sql.ErrNoRows) {
+	if errors.Is(err, job.ErrNotFound) {
 		err = &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &pieceReader{ctx: ctx, p: p, id: id, name: name}, nil
+	return io.NopCloser(p.reader(ctx, id, name)), nil
 }
 
 // artifactName names an artifact in job_data.
@@ -232,30 +223,33 @@ func artifactName(path string) string {
 	return "long/" + hex.EncodeToString(sum[:])
 }
 
-// pieceReader reads a file from its beginning, a piece at a time.
-type pieceReader struct {
-	ctx      context.Context // of who opened it
-	p        *pieces
-	id, name string
-	offset   int64
-	rest     []byte // that was read and not yet returned
+// reader reads a file from its beginning.
+func (p *pieces) reader(ctx context.Context, id, name string) io.Reader {
+	offset := int64(0)
+	return &inPieces{next: func() (piece []byte, err error) {
+		piece, err = p.upTo(ctx, id, name, offset, maxPiece)
+		offset += int64(len(piece))
+		return piece, err
+	}}
+}
+
+// inPieces reads what next returns, a piece at a time; none at the end.
+type inPieces struct {
+	next func() ([]byte, error)
+	rest []byte // that was read and not yet returned
 }
 
 // Read implements io.Reader.
-func (r *pieceReader) Read(to []byte) (n int, err error) {
+func (r *inPieces) Read(to []byte) (n int, err error) {
 	if len(r.rest) == 0 && len(to) > 0 {
-		if r.rest, err = r.p.upTo(r.ctx, r.id, r.name, r.offset, maxPiece); err != nil {
+		if r.rest, err = r.next(); err != nil {
 			return 0, err
 		}
 		if len(r.rest) == 0 {
 			return 0, io.EOF
 		}
-		r.offset += int64(len(r.rest))
 	}
 	n = copy(to, r.rest)
 	r.rest = r.rest[n:]
 	return n, nil
 }
-
-// Close implements io.Closer.
-func (r *pieceReader) Close() error { return nil }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,12 +19,8 @@ func (s *Store) Pools(ctx context.Context) ([]job.Pool, error) {
 
 // InsertPool adds a pool, and reports whether there was none of that name.
 func (s *Store) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
-	doc, err := json.Marshal(p)
-	if err != nil {
-		return false, err
-	}
-	n, err := execCounted(ctx, s.transaction, "", `INSERT INTO pools (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, p.Name, string(doc))
-	return n > 0, tried(err, "write pool %s to %s", p.Name, s.name)
+	added, err := s.insertDoc(ctx, `INSERT INTO pools (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, p.Name, p)
+	return added, tried(err, "write pool %s to %s", p.Name, s.name)
 }
 
 // UpdatePool changes a pool in a transaction; job.ErrNotFound. change must not

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -39,7 +38,7 @@ func (s *Store) Queue(ctx context.Context) (waiting int, since time.Time, err er
 	if err == nil && waiting > 0 {
 		var at string
 		at, err = first[string](ctx, s.read, `SELECT created_at FROM jobs WHERE waiting = 1 ORDER BY id LIMIT 1`)
-		if errors.Is(err, sql.ErrNoRows) { // it has begun meanwhile
+		if errors.Is(err, job.ErrNotFound) { // it has begun meanwhile
 			return 0, time.Time{}, nil
 		}
 		if err == nil {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -147,7 +146,7 @@ func (s *Store) roomIn(ctx context.Context, tx *tx, a asks, hour string, excess 
 	const since = `principal <> '' AND principal = ? AND id > ?`
 	id, err := first[string](ctx, tx, `SELECT id FROM (SELECT id FROM jobs WHERE `+since+` UNION ALL SELECT id FROM vms WHERE `+since+`) AS asked ORDER BY id LIMIT 1 OFFSET ?`,
 		a.principal, hour, a.principal, hour, excess)
-	if errors.Is(err, sql.ErrNoRows) { // the next one was a pool's, and its ID does not say
+	if errors.Is(err, job.ErrNotFound) { // the next one was a pool's, and its ID does not say
 		return 0, nil
 	}
 	if err != nil {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"linus/internal/job"
@@ -29,23 +28,15 @@ func (s *Store) InsertSaved(ctx context.Context, t vm.SavedTemplate, within job.
 		if err := s.within(ctx, tx, a, within); err != nil {
 			return err
 		}
-		return writeSaved(ctx, tx, t)
+		return setMetaDoc(ctx, tx, savedKey+t.ID, t)
 	})
 	return tried(err, "write saved template %s", t.Name)
 }
 
 // UpdateSaved writes one anew.
 func (s *Store) UpdateSaved(ctx context.Context, t vm.SavedTemplate) error {
-	err := s.transaction(ctx, func(tx *tx) error { return writeSaved(ctx, tx, t) })
+	err := s.transaction(ctx, func(tx *tx) error { return setMetaDoc(ctx, tx, savedKey+t.ID, t) })
 	return tried(err, "write saved template %s", t.Name)
-}
-
-func writeSaved(ctx context.Context, tx *tx, t vm.SavedTemplate) error {
-	doc, err := json.Marshal(t)
-	if err == nil {
-		err = setMeta(ctx, tx, savedKey+t.ID, string(doc))
-	}
-	return err
 }
 
 // DeleteSaved removes one.

@@ -2,19 +2,14 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 
 	"linus/internal/job"
 )
 
 // InsertSchedule adds a schedule; see schedule.Store.
 func (s *Store) InsertSchedule(ctx context.Context, made job.Schedule) (bool, error) {
-	doc, err := json.Marshal(made)
-	if err != nil {
-		return false, err
-	}
-	n, err := execCounted(ctx, s.transaction, "", `INSERT INTO schedules (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, made.Name, string(doc))
-	return n > 0, tried(err, "write schedule %s", made.Name)
+	added, err := s.insertDoc(ctx, `INSERT INTO schedules (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, made.Name, made)
+	return added, tried(err, "write schedule %s", made.Name)
 }
 
 // Schedules returns all, by name.

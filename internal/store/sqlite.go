@@ -15,6 +15,8 @@ import (
 	"github.com/pressly/goose/v3"
 	modernc "modernc.org/sqlite" // the database driver "sqlite", too
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"linus/internal/job"
 )
 
 const (
@@ -38,7 +40,7 @@ func (sqlite) label() string { return `jobs.doc ->> ('$.labels."' || ? || '"')` 
 
 func (sqlite) fence(t *tx, engine string) error {
 	_, err := first[int](t.ctx, t, `SELECT 1 FROM engines WHERE id = ?`, engine)
-	if errors.Is(err, sql.ErrNoRows) {
+	if errors.Is(err, job.ErrNotFound) {
 		return errBuried
 	}
 	return err

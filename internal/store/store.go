@@ -156,7 +156,7 @@ func (s *Store) Remember(ctx context.Context, name, value string) (string, error
 			}
 		}
 		stored, err = first[string](ctx, tx, `SELECT value FROM meta WHERE key = ?`, name)
-		if errors.Is(err, sql.ErrNoRows) {
+		if errors.Is(err, job.ErrNotFound) {
 			return nil
 		}
 		return err

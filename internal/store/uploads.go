@@ -68,44 +68,24 @@ func (s *Store) putPieces(ctx context.Context, id string, size int64, from io.Re
 
 // OpenUpload opens an owner's upload; job.ErrNotFound. ctx bounds reading it.
 func (s *Store) OpenUpload(ctx context.Context, owner, hash string) (io.ReadCloser, error) {
-	r, err := only(query(ctx, s.read, func(row scanner) (*uploadReader, error) {
-		r := &uploadReader{ctx: ctx, s: s}
-		return r, row.Scan(&r.id, &r.left)
+	var left int64
+	id, err := only(query(ctx, s.read, func(row scanner) (id string, err error) {
+		err = row.Scan(&id, &left)
+		return id, err
 	}, `SELECT id, size FROM uploads WHERE owner = ? AND hash = ?`, owner, hash))
 	if err != nil {
 		return nil, tried(err, "open upload %s", hash)
 	}
-	return io.NopCloser(r), nil
-}
-
-// uploadReader reads an upload, a piece at a time.
-type uploadReader struct {
-	ctx      context.Context // of who opened it
-	s        *Store
-	id       string
-	at, left int64
-	rest     []byte // that was read and not yet returned
-}
-
-// Read implements io.Reader.
-func (r *uploadReader) Read(to []byte) (n int, err error) {
-	if len(r.rest) == 0 && r.left > 0 {
-		r.rest, err = only(query(r.ctx, r.s.read, func(row scanner) (piece []byte, err error) {
-			err = row.Scan(&piece)
-			return piece, err
-		}, `SELECT data FROM upload_data WHERE upload_id = ? AND at = ?`, r.id, r.at))
+	at := int64(0)
+	return io.NopCloser(&inPieces{next: func() ([]byte, error) {
+		if left <= 0 {
+			return nil, nil
+		}
+		piece, err := first[[]byte](ctx, s.read, `SELECT data FROM upload_data WHERE upload_id = ? AND at = ?`, id, at)
 		if errors.Is(err, job.ErrNotFound) {
 			err = errors.New("it was uploaded again, or its time is over")
 		}
-		if err != nil {
-			return 0, err
-		}
-		r.at, r.left = r.at+int64(len(r.rest)), r.left-int64(len(r.rest))
-	}
-	if len(r.rest) == 0 {
-		return 0, io.EOF
-	}
-	n = copy(to, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
+		at, left = at+int64(len(piece)), left-int64(len(piece))
+		return piece, err
+	}}), nil
 }

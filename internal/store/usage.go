@@ -147,9 +147,7 @@ func (s *Store) keepUsage(ctx context.Context, tx *tx, some []forgettable) error
 // addUsage adds sums to the rows with their keys.
 func (s *Store) addUsage(ctx context.Context, tx *tx, sums map[string]*job.Used) error {
 	for id, sum := range sums {
-		if err := setOnce(ctx, tx, id); err != nil {
-			return err
-		}
+		tx.post(`INSERT INTO usage (id, doc) VALUES (?, '{}') ON CONFLICT DO NOTHING`, id)
 		was, err := only(query(ctx, tx, scanRemoved, `SELECT id, doc FROM usage WHERE id = ?`+s.dialect.lock("usage"), id))
 		if err != nil {
 			return err
@@ -162,11 +160,6 @@ func (s *Store) addUsage(ctx context.Context, tx *tx, sums map[string]*job.Used)
 		tx.post(`UPDATE usage SET doc = ? WHERE id = ?`, string(doc), id)
 	}
 	return nil
-}
-
-func setOnce(ctx context.Context, tx *tx, id string) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO usage (id, doc) VALUES (?, '{}') ON CONFLICT DO NOTHING`, id)
-	return err
 }
 
 // noteRun records that a VM begins to count at a time, or ceases to.
