@@ -212,12 +212,11 @@ func (f *Fleet) noteSaved(vms []vm.VM) (saved []vm.VM) {
 
 // usedCheckpoint counts a VM that went on from a checkpoint.
 func (f *Fleet) usedCheckpoint(ctx context.Context, id string) {
-	_, err := f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
+	err := f.set(ctx, id, func(v *vm.VM) {
 		if v.Checkpoint != nil {
 			v.Checkpoint.Uses++
 			v.Checkpoint.UsedAt = now()
 		}
-		return nil, nil
 	})
 	if err != nil && ctx.Err() == nil {
 		f.o.Log.Warn("count the use of a checkpoint failed", "job_id", id, "err", err)

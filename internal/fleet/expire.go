@@ -43,10 +43,7 @@ func (f *Fleet) setVM(ctx context.Context, ref string, change job.VMChange) (v v
 		return v, err
 	}
 	defer d.end()
-	if v, err = f.Find(ctx, ref); err == nil {
-		err = takesJobs(v, ref)
-	}
-	if err != nil {
+	if v, err = f.findOpen(ctx, ref); err != nil {
 		return v, err
 	}
 	return f.update(ctx, v.Job, func(v *vm.VM) (events []job.Event, _ error) {
@@ -261,12 +258,11 @@ func (f *Fleet) keepLeases(ctx context.Context, vms []vm.VM) {
 		if err != nil || room.Leases[w.VM.Job] != job.LeaseRenewed {
 			continue
 		}
-		_, err = f.update(ctx, w.VM.Job, func(v *vm.VM) ([]job.Event, error) {
+		err = f.set(ctx, w.VM.Job, func(v *vm.VM) {
 			v.LeaseUntil = time.Time{}
 			if !w.Never {
 				v.LeaseUntil = asked.Add(w.Renew)
 			}
-			return nil, nil
 		})
 	}
 	if err != nil && ctx.Err() == nil {

@@ -38,6 +38,15 @@ func (f *Fleet) Find(ctx context.Context, ref string) (vm.VM, error) {
 	return vms[max(0, at)], nil
 }
 
+// findOpen is Find for a VM that accepts jobs of others.
+func (f *Fleet) findOpen(ctx context.Context, ref string) (vm.VM, error) {
+	v, err := f.Find(ctx, ref)
+	if err == nil {
+		err = takesJobs(v, ref)
+	}
+	return v, err
+}
+
 // takesJobs returns an error if a VM does not accept jobs of others.
 func takesJobs(v vm.VM, ref string) error {
 	switch {
@@ -65,10 +74,7 @@ func (f *Fleet) Decide(ctx context.Context) (end func(), err error) {
 // Enter returns the persistent VM that a job is to share, if it accepts one more. The caller
 // holds the decision until the job is stored.
 func (f *Fleet) Enter(ctx context.Context, ref string) (vm.VM, error) {
-	v, err := f.Find(ctx, ref)
-	if err == nil {
-		err = takesJobs(v, ref)
-	}
+	v, err := f.findOpen(ctx, ref)
 	if err == nil {
 		err = f.access.usable(ctx, v)
 	}
@@ -88,10 +94,7 @@ func (f *Fleet) Enter(ctx context.Context, ref string) (vm.VM, error) {
 // openVM returns a persistent VM that accepts jobs and on which no work is in progress. The
 // caller holds the decision until it has entered the VM or begun work on it.
 func (f *Fleet) openVM(ctx context.Context, ref string) (vm.VM, error) {
-	v, err := f.Find(ctx, ref)
-	if err == nil {
-		err = takesJobs(v, ref)
-	}
+	v, err := f.findOpen(ctx, ref)
 	if err != nil {
 		return v, err
 	}

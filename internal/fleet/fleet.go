@@ -182,6 +182,19 @@ func (f *Fleet) update(ctx context.Context, id string, change func(*vm.VM) ([]jo
 	return f.o.Store.UpdateVM(ctx, id, change)
 }
 
+// set is update for what no event tells of.
+func (f *Fleet) set(ctx context.Context, id string, change func(*vm.VM)) error {
+	_, err := f.update(ctx, id, quietly(change))
+	return err
+}
+
+func quietly(change func(*vm.VM)) func(*vm.VM) ([]job.Event, error) {
+	return func(v *vm.VM) ([]job.Event, error) {
+		change(v)
+		return nil, nil
+	}
+}
+
 // updateJob changes a job and the VM that it has made, of which the store tells. Texts, which may
 // quote a host, are stored as the executor stores a job's; none of its secrets was anywhere yet.
 func (f *Fleet) updateJob(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {

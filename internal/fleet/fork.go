@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -21,10 +23,7 @@ const forkPoll = 250 * time.Millisecond
 // somebody asks for, once the host is ready for it (tendFork), and go on being made if the caller
 // leaves or this engine ends.
 func (f *Fleet) ForkVM(ctx context.Context, spec job.ForkSpec) (job.Forked, error) {
-	of, err := f.Find(ctx, spec.VM)
-	if err == nil {
-		err = takesJobs(of, spec.VM)
-	}
+	of, err := f.findOpen(ctx, spec.VM)
 	if err != nil {
 		return job.Forked{}, err
 	}
@@ -92,10 +91,7 @@ func (f *Fleet) askForks(ctx context.Context, spec job.ForkSpec, of vm.VM) (copi
 		copies, ids = append(copies, v), append(ids, v.Job)
 	}
 	// The VM first: of what is stored without the rest it is known that it is not to be.
-	if _, err := f.update(ctx, of.Job, func(v *vm.VM) ([]job.Event, error) {
-		v.Forking = vm.Forking{IDs: ids}
-		return nil, nil
-	}); err != nil {
+	if err := f.set(ctx, of.Job, func(v *vm.VM) { v.Forking = vm.Forking{IDs: ids} }); err != nil {
 		return nil, err
 	}
 	for i, v := range copies {
@@ -175,20 +171,15 @@ func (f *Fleet) dropForks(ctx context.Context, of string, copies []vm.VM, why st
 }
 
 func (f *Fleet) endForking(ctx context.Context, of string) error {
-	_, err := f.update(ctx, of, func(v *vm.VM) ([]job.Event, error) {
-		v.Forking = vm.Forking{}
-		return nil, nil
-	})
-	return err
+	return f.set(ctx, of, func(v *vm.VM) { v.Forking = vm.Forking{} })
 }
 
 // giveForkUp has a copy of a VM destroyed, or not made.
 func (f *Fleet) giveForkUp(ctx context.Context, v vm.VM, why string) error {
-	_, err := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+	err := f.set(ctx, v.Job, func(v *vm.VM) {
 		if v.Own.ReadyAt.IsZero() && v.Own.Failed == "" {
 			v.Own.Failed = job.Bounded(why)
 		}
-		return nil, nil
 	})
 	if err != nil {
 		return err
@@ -198,8 +189,6 @@ func (f *Fleet) giveForkUp(ctx context.Context, v vm.VM, why string) error {
 
 // awaitForks returns what has become of copies when that is decided.
 func (f *Fleet) awaitForks(ctx context.Context, of vm.VM, copies []vm.VM, partial bool) (out job.Forked, err error) {
-	again := time.NewTicker(forkPoll)
-	defer again.Stop()
 	for {
 		v, err := f.o.Store.VM(ctx, of.Job)
 		if err != nil {
@@ -214,10 +203,8 @@ func (f *Fleet) awaitForks(ctx context.Context, of vm.VM, copies []vm.VM, partia
 		} else if none {
 			break
 		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			return out, fmt.Errorf("the copies are still being made: %w", context.Cause(ctx))
+		if err := sleep.For(ctx, forkPoll); err != nil {
+			return out, fmt.Errorf("the copies are still being made: %w", err)
 		}
 	}
 	for i, v := range copies {
@@ -232,11 +219,7 @@ func (f *Fleet) awaitForks(ctx context.Context, of vm.VM, copies []vm.VM, partia
 		if !v.Own.ReadyAt.IsZero() && !v.Unwanted {
 			out.VMs = append(out.VMs, vmInfo(v, nil, statuses, asked))
 		} else if v.Own.ReadyAt.IsZero() { // others go with it
-			why := v.Own.Failed
-			if why == "" {
-				why = "it was cancelled"
-			}
-			out.Failed = append(out.Failed, job.ForkError{Name: v.Name, Error: why})
+			out.Failed = append(out.Failed, job.ForkError{Name: v.Name, Error: cmp.Or(v.Own.Failed, "it was cancelled")})
 		}
 	}
 	if len(out.VMs) == len(copies) || partial && len(out.VMs) > 0 {

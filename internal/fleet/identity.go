@@ -30,11 +30,7 @@ func (f *Fleet) Accept(ctx context.Context, id string, v vm.VM, record func(cont
 // accepted.
 func (f *Fleet) Identify(ctx context.Context, v vm.VM) error {
 	return f.Accept(ctx, v.Job, v, func(ctx context.Context) error {
-		_, err := f.update(ctx, v.Job, func(row *vm.VM) ([]job.Event, error) {
-			row.IP, row.User, row.HostKey, row.Node = v.IP, v.User, v.HostKey, v.Node
-			return nil, nil
-		})
-		return err
+		return f.set(ctx, v.Job, func(row *vm.VM) { row.IP, row.User, row.HostKey, row.Node = v.IP, v.User, v.HostKey, v.Node })
 	})
 }
 
@@ -59,11 +55,7 @@ func (f *Fleet) unclaimed(ctx context.Context, id string, v vm.VM) error {
 		if status, err := f.o.Provider.Status(ctx, other); err != nil || !status.Down() {
 			return identityClash(v, other, "address "+v.IP, fmt.Sprintf("look for an address in use twice; if VM %d has another by now, stop and start it", other.ID))
 		}
-		_, err := f.update(ctx, other.Job, func(v *vm.VM) ([]job.Event, error) {
-			v.IP = ""
-			return nil, nil
-		})
-		if err != nil {
+		if err := f.set(ctx, other.Job, func(v *vm.VM) { v.IP = "" }); err != nil {
 			return err
 		}
 	}

@@ -166,11 +166,7 @@ func (f *Fleet) mark(ctx context.Context, v vm.VM) error {
 	if now().Sub(v.UsedAt) < markEvery {
 		return nil
 	}
-	_, err := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
-		v.UsedAt = now()
-		return nil, nil
-	})
-	return err
+	return f.set(ctx, v.Job, func(v *vm.VM) { v.UsedAt = now() })
 }
 
 // touch records that a VM was used until now, if it naps. What fails is recorded by the next use.

@@ -206,12 +206,11 @@ func (f *Fleet) create(ctx context.Context, o makeRequest, id string) (v vm.VM, 
 		told = nil
 	}
 	if refused(err) && v.ID == 0 && tries == 1 && !o.begun {
-		_, noteErr := o.recorder.Change(context.WithoutCancel(ctx), func(v *vm.VM) ([]job.Event, error) {
+		_, noteErr := o.recorder.Change(context.WithoutCancel(ctx), quietly(func(v *vm.VM) {
 			if v.State = vm.Reserved; o.spec.Checkpoint != 0 {
 				v.From = ""
 			}
-			return nil, nil
-		})
+		}))
 		err = errors.Join(err, noteErr)
 	}
 	return v, err
@@ -227,11 +226,7 @@ func refused(err error) bool {
 func (f *Fleet) tell(ctx context.Context, o makeRequest, p job.Progress, told map[job.Event]bool) {
 	ctx = context.WithoutCancel(ctx)
 	if p.VMID != 0 {
-		_, err := o.recorder.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
-			v.ID = p.VMID
-			return nil, nil
-		})
-		if err != nil {
+		if _, err := o.recorder.Change(ctx, quietly(func(v *vm.VM) { v.ID = p.VMID })); err != nil {
 			f.o.Log.Error("record a VM's ID failed", "job_id", o.planned.Job, "err", err)
 		}
 	}
@@ -251,10 +246,7 @@ func (f *Fleet) removeAttempt(ctx context.Context, o makeRequest, id string) (re
 		return false, fmt.Errorf("remove what an earlier attempt left: %w", err)
 	}
 	// The ID is of what is gone. Until the next one is told, the VM is found by its marker.
-	_, err = o.recorder.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
-		v.ID = 0
-		return nil, nil
-	})
+	_, err = o.recorder.Change(ctx, quietly(func(v *vm.VM) { v.ID = 0 }))
 	return removed, err
 }
 

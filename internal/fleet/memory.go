@@ -62,10 +62,9 @@ func (f *Fleet) noteMemory(ctx context.Context, id, snapshot string) error {
 			return tooMuchMemory(err, instead)
 		}
 	}
-	_, err = f.o.Store.GrowVM(ctx, v, what, mb, p.Limits, func(v *vm.VM) ([]job.Event, error) {
+	_, err = f.o.Store.GrowVM(ctx, v, what, mb, p.Limits, quietly(func(v *vm.VM) {
 		v.Memories = append(withoutMemory(*v, func(m vm.Memory) bool { return m.Snapshot == snapshot }), vm.Memory{Snapshot: snapshot, At: now()})
-		return nil, nil
-	})
+	}))
 	return tooMuchMemory(err, instead)
 }
 
@@ -86,11 +85,7 @@ func withoutMemory(v vm.VM, gone func(vm.Memory) bool) []vm.Memory {
 
 // dropMemory has memory of a VM count no longer.
 func (f *Fleet) dropMemory(ctx context.Context, id string, gone func(vm.Memory) bool) error {
-	_, err := f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
-		v.Memories = withoutMemory(*v, gone)
-		return nil, nil
-	})
-	return err
+	return f.set(ctx, id, func(v *vm.VM) { v.Memories = withoutMemory(*v, gone) })
 }
 
 // seeMemory has memory of a VM count no longer that was noted before a time, and is not on its

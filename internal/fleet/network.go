@@ -72,10 +72,7 @@ func (f *Fleet) Network(ctx context.Context, q job.NetworkQuery) (job.NetworkRep
 // setNetwork changes what a persistent VM reaches. Its row says so once the host does. Jobs in it must
 // have ended: what they were told of their network would not be so any more.
 func (f *Fleet) setNetwork(ctx context.Context, ref string, change job.VMChange) error {
-	v, err := f.Find(ctx, ref)
-	if err == nil {
-		err = takesJobs(v, ref)
-	}
+	v, err := f.findOpen(ctx, ref)
 	if err != nil {
 		return err
 	}

@@ -322,11 +322,7 @@ func (b vmRecorder) Wait(ctx context.Context, full *job.NoRoomError) error {
 	if text == "" || text == before {
 		return nil
 	}
-	_, err := b.f.update(ctx, b.id, func(v *vm.VM) ([]job.Event, error) {
-		v.Own.Waits = text
-		return nil, nil
-	})
-	return err
+	return b.f.set(ctx, b.id, func(v *vm.VM) { v.Own.Waits = text })
 }
 
 // Told returns what was recorded of the VM.

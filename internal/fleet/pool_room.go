@@ -143,13 +143,12 @@ func (f *Fleet) renewal(ctx context.Context, m vm.VM) time.Duration {
 func (f *Fleet) noteLease(ctx context.Context, w job.Watched, state job.LeaseState, asked time.Time) {
 	switch state {
 	case job.LeaseRenewed:
-		_, err := f.update(ctx, w.VM.Job, func(v *vm.VM) ([]job.Event, error) {
+		err := f.set(ctx, w.VM.Job, func(v *vm.VM) {
 			if v.Member == nil { // it was given away meanwhile
 				v.LeaseUntil = asked.Add(w.Renew)
 			} else {
 				v.Member.LeaseUntil = asked.Add(w.Renew)
 			}
-			return nil, nil
 		})
 		if err != nil && ctx.Err() == nil {
 			f.o.Log.Error("record a member's lease failed", "job_id", w.VM.Job, "err", err)

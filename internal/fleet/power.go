@@ -78,10 +78,7 @@ func (f *Fleet) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, err
 
 // ListSnapshots returns the snapshots of a persistent VM.
 func (f *Fleet) ListSnapshots(ctx context.Context, ref string) ([]job.Snapshot, error) {
-	v, err := f.Find(ctx, ref)
-	if err == nil {
-		err = takesJobs(v, ref)
-	}
+	v, err := f.findOpen(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +193,7 @@ func (f *Fleet) worked(ctx context.Context, v vm.VM, done string) error {
 	case !turned || !naps && v.Off == off:
 		return nil
 	}
-	_, err := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
+	return f.set(ctx, v.Job, func(v *vm.VM) {
 		v.Off = off
 		if off == "" && v.AtEnd == vm.EndSuspend && over(*v) { // it was suspended for that, and an engine has not come to say so
 			v.ExpiresAt = time.Time{}
@@ -204,9 +201,7 @@ func (f *Fleet) worked(ctx context.Context, v vm.VM, done string) error {
 		if naps {
 			v.SuspendedAt, v.UsedAt = time.Time{}, now()
 		}
-		return nil, nil
 	})
-	return err
 }
 
 // Runs returns an error if a VM cannot be used as somebody has had it stopped or suspended, and the

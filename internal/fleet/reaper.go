@@ -310,11 +310,8 @@ func (f *Fleet) destroy(ctx context.Context, v vm.VM) {
 		signal(f.reaper.wake)
 	} else if ctx.Err() == nil {
 		text := "VM not destroyed, will be tried again: " + err.Error()
-		_, noteErr := f.update(ctx, v.Job, func(*vm.VM) ([]job.Event, error) {
-			return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseDestroy, Text: text}}, nil
-		})
-		if noteErr != nil {
-			log.Error("record warning failed", "err", noteErr)
+		if err := f.Tell(ctx, v.Job, []job.Event{{Kind: job.EventWarning, Phase: job.PhaseDestroy, Text: text}}); err != nil {
+			log.Error("record warning failed", "err", err)
 		}
 	}
 	if ctx.Err() == nil {

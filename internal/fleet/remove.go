@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -39,18 +39,12 @@ func (f *Fleet) Remove(ctx context.Context, v vm.VM) (removed bool, err error) {
 
 // found records the ID under which the host has a VM.
 func (f *Fleet) found(ctx context.Context, there vm.VM) error {
-	_, err := f.update(ctx, there.Job, func(v *vm.VM) ([]job.Event, error) {
-		v.ID, v.Node = there.ID, there.Node
-		return nil, nil
-	})
-	return err
+	return f.set(ctx, there.Job, func(v *vm.VM) { v.ID, v.Node = there.ID, there.Node })
 }
 
 // sweepEach compares the host with the store, if this engine leads, and drops the keys of VMs
 // that are gone, from time to time.
 func (f *Fleet) sweepEach(ctx context.Context) {
-	tick := time.NewTicker(f.o.SweepInterval)
-	defer tick.Stop()
 	for {
 		if job.Leads(ctx, f.o.Engines, f.o.Log) {
 			f.tendVolumes(ctx)
@@ -63,10 +57,8 @@ func (f *Fleet) sweepEach(ctx context.Context) {
 			}
 		}
 		f.dropKeys(ctx)
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, f.o.SweepInterval) != nil {
 			return
-		case <-tick.C:
 		}
 	}
 }
@@ -146,7 +138,7 @@ func (f *Fleet) noteStatus(ctx context.Context, id string, status vm.Status) err
 	if work, err := f.access.workOn(ctx, id); err != nil || work != "" {
 		return err // it says itself how it leaves the VM
 	}
-	_, err = f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
+	return f.set(ctx, id, func(v *vm.VM) {
 		switch {
 		case !turned(*v, status):
 		case status == vm.Running:
@@ -154,9 +146,7 @@ func (f *Fleet) noteStatus(ctx context.Context, id string, status vm.Status) err
 		default:
 			v.Off = status
 		}
-		return nil, nil
 	})
-	return err
 }
 
 // reap destroys a VM that is on the host if it is unwanted, and reports whether it is. An
@@ -201,10 +191,7 @@ func (f *Fleet) reap(ctx context.Context, there vm.VM) (unwanted bool, err error
 		text = fmt.Sprintf("VM %d was found after the job's end and could not be destroyed, will be tried again: %v", there.ID, err)
 	}
 	log.Warn("VM found after its job's end", "err", err)
-	_, err = f.update(ctx, there.Job, func(*vm.VM) ([]job.Event, error) {
-		return []job.Event{{Kind: job.EventWarning, Text: text}}, nil
-	})
-	if err != nil && ctx.Err() == nil {
+	if err := f.Tell(ctx, there.Job, []job.Event{{Kind: job.EventWarning, Text: text}}); err != nil && ctx.Err() == nil {
 		log.Error("record warning failed", "err", err)
 	}
 	return true, nil

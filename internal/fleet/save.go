@@ -78,8 +78,7 @@ func (f *Fleet) saveAs(ctx context.Context, v vm.VM, spec job.SaveSpec) (saved j
 		if p.Warning == "" {
 			return
 		}
-		_, err := f.update(ctx, v.Job, func(*vm.VM) ([]job.Event, error) { return []job.Event{p.Event()}, nil })
-		if err != nil && ctx.Err() == nil {
+		if err := f.Tell(ctx, v.Job, []job.Event{p.Event()}); err != nil && ctx.Err() == nil {
 			f.o.Log.Error("record warning failed", "job_id", v.Job, "err", err)
 		}
 	})
