@@ -33,7 +33,7 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 		return job.VMInfo{}, err
 	}
 	var pools []job.Pool
-	if !f.Spread() || s.Node == "" {
+	if s.Node == "" {
 		pools = f.poolsThat(func(p job.Pool) bool { return p.Makes(m) })
 		f.untilRead(ctx, pools, m, anywhere)
 	}

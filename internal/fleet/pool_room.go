@@ -92,13 +92,13 @@ func (f *Fleet) untilRead(ctx context.Context, pools []job.Pool, m job.Manifest,
 	if len(pools) == 0 {
 		return
 	}
-	members, err := f.o.Store.Members(ctx)
-	if err != nil || !slices.ContainsFunc(members, func(v vm.VM) bool {
+	members, _ := f.o.Store.Members(ctx) // where that fails, so does the claim
+	if !slices.ContainsFunc(members, func(v vm.VM) bool {
 		return slices.ContainsFunc(pools, func(of job.Pool) bool {
 			return v.Member.Pool == of.Name && pick(of, m, on, []vm.VM{v}, v.Member.Generation) == 0
 		})
 	}) {
-		return // what the store cannot say now, it is asked again
+		return
 	}
 	f.TendSoon()
 	timed, end := context.WithTimeout(ctx, roomTime)

@@ -766,6 +766,7 @@ func TestPool_ServesAnEnginesFirstJobs(t *testing.T) {
 		"a host that is silent": {takes: time.Hour, source: vm.Cold, wait: true},
 		"another VM":            {takes: time.Hour, memory: "3G", source: vm.Cold},
 		"one that is given up":  {takes: time.Hour, lacks: func(v *vm.VM) { v.Member.State = vm.MemberDoomed }, source: vm.Cold},
+		"another pool's":        {takes: time.Hour, lacks: func(v *vm.VM) { v.Member.Pool = "q" }, source: vm.Cold},
 		"one that is too old":   {takes: time.Hour, lacks: func(v *vm.VM) { v.CreatedAt = v.CreatedAt.Add(-1000 * time.Hour) }, source: vm.Cold},
 	} {
 		for who, ask := range map[string]func(r *rig) vm.VM{

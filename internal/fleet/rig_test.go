@@ -38,6 +38,7 @@ type engine struct {
 	diskMB   int                      // that those have on disk which a client has asked for, with what it asks for; 0: any
 	inside   []job.Job                // that are in progress
 	held     map[string]string        // locks of another engine, and what it does meanwhile
+	locks    func(call string) error  // why a lock cannot be taken, or looked at; may be nil
 	told     int                      // how often others were to be told of unwanted VMs
 }
 
@@ -64,13 +65,20 @@ func (e *engine) Tell(context.Context, job.Notice) error {
 func (e *engine) Lock(_ context.Context, name, _ string, _ bool) (bool, string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.held[name] == "", e.held[name], nil
+	return e.held[name] == "", e.held[name], e.unable("take " + name)
 }
 func (*engine) Unlock(context.Context, string) error { return nil }
 func (e *engine) Locked(_ context.Context, name string) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.held[name], nil
+	return e.held[name], e.unable("look at " + name)
+}
+
+func (e *engine) unable(call string) error {
+	if e.locks == nil {
+		return nil
+	}
+	return e.locks(call)
 }
 
 // Job returns the job that is about to have a VM made, or one that has a pool's VM.

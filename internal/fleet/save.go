@@ -74,15 +74,14 @@ func (f *Fleet) saveAs(ctx context.Context, v vm.VM, spec job.SaveSpec) (saved j
 	} else if row, err = f.reserveSaved(ctx, v, spec.Name); err != nil {
 		return saved, err
 	}
+	var warnings []job.Event
 	saved, err = f.o.Provider.SaveVM(ctx, v, spec, func(p job.Progress) {
-		if p.Warning == "" {
-			return
-		}
-		if err := f.Tell(ctx, v.Job, []job.Event{p.Event()}); err != nil && ctx.Err() == nil {
-			f.o.Log.Error("record warning failed", "job_id", v.Job, "err", err)
+		if p.Warning != "" {
+			warnings = append(warnings, p.Event())
 		}
 	})
 	ctx = context.WithoutCancel(ctx)
+	untold := f.Tell(ctx, v.Job, warnings)
 	switch {
 	case err == nil:
 		row.VMID = saved.VMID
@@ -90,7 +89,7 @@ func (f *Fleet) saveAs(ctx context.Context, v vm.VM, spec job.SaveSpec) (saved j
 	case !spec.InPlace && !errors.Is(err, job.ErrDetach): // else the host goes on with it
 		err = errors.Join(err, f.o.Store.DeleteSaved(ctx, row.ID))
 	}
-	return saved, err
+	return saved, errors.Join(err, untold)
 }
 
 func templateTaken(name string) error {

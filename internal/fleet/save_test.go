@@ -44,6 +44,9 @@ func TestSave_OfACopy(t *testing.T) {
 		if err != nil || saved.InPlace || saved.Name != "setup" || saved.VMID == v.ID || saved.Saved.VM != "dev" || saved.Saved.By != "cli" || saved.Saved.Template != v.Template {
 			t.Fatalf("%+v, %v", saved, err)
 		}
+		if got := r.told(v.Job, "clean_vm"); len(got) != 0 {
+			t.Errorf("told the steps: %q", got)
+		}
 		if got := r.told(v.Job, "saved as template setup"); len(got) != 1 || !strings.Contains(got[0], "/root/work") {
 			t.Errorf("told %q", got)
 		}
@@ -167,6 +170,31 @@ func TestSave_TwoByOneName(t *testing.T) {
 				}
 				if first != nil && <-first != nil {
 					t.Error("the first was not saved")
+				}
+			})
+		})
+	}
+}
+
+// A name of which nobody knows whether it is claimed is not saved by.
+func TestSave_WhereTheNameCannotBeClaimed(t *testing.T) {
+	for _, fails := range []string{"take deciding", "look at vm template setup", "take vm template setup"} {
+		t.Run(fails, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				v := r.persistent("dev")
+				away := errors.New("the database is away")
+				ours := false // the VM, for the save
+				r.engine.set(func(e *engine) {
+					e.locks = func(call string) error {
+						if ours = ours || call == "take vm "+v.Job; ours && call == fails {
+							return away
+						}
+						return nil
+					}
+				})
+				if _, err := r.SaveVM(context.Background(), "dev", "setup", true); !errors.Is(err, away) || !slices.Equal(r.names(), []string{"dev"}) {
+					t.Errorf("%v; the host has %q", err, r.names())
 				}
 			})
 		})
