@@ -299,7 +299,7 @@ vm_judge_doubt() { # vm_outcome, vm_reason
     vm_outcome=foreign
   fi
   vm_reason=${vm_doubt}
-  if [[ ${vm_state} == present && -n ${vm_config[lock]:-} && -z ${vm_config[name]:-}${vm_config[description]:-} ]]; then
+  if [[ -n ${vm_config[lock]:-} && -z ${vm_config[name]:-}${vm_config[description]:-} ]]; then
     vm_reason+="; it carries only the lock '${vm_config[lock]}', of a worker that was killed or is not done: when no task works on it, remove it by hand (qm unlock ${vm_asked}; qm destroy ${vm_asked} --purge 1)"
   fi
 }

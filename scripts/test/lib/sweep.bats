@@ -148,6 +148,14 @@ leaves() { # the VM and its lease, untouched
   touch -d '2 days ago' "${PVE_STUB}/vm/205" # another's, of before
   leaves
   [[ $(<"${lease}.left") == *"it carries only the lock 'destroyed'"*'qm unlock 205; qm destroy 205 --purge 1'* ]] || fail "$(<"${lease}.left")"
+  local line
+  for line in '' $'name: ours\nlock: backup' $'#theirs\nlock: backup'; do
+    rm "${lease}.left"
+    config_is "${line}"
+    touch -d '2 days ago' "${PVE_STUB}/vm/205"
+    leaves
+    [[ $(<"${lease}.left") != *'only the lock'* ]] || fail "$(<"${lease}.left")"
+  done
 }
 
 @test "a config that cannot be read, or is elsewhere, decides nothing" {

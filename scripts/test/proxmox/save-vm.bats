@@ -192,6 +192,13 @@ refute_changed() {
   assert_no_copy
 }
 
+@test "a copy that has its name goes on when another run takes it, too: that one sees this one's" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook after-start 'printf "name: setup\ntags: linus\n" >"${PVE_STUB}/vm/555"; echo stopped >"${PVE_STUB}/status/555"'
+  save
+  assert_status 0
+}
+
 @test "in place, a name that another run takes meanwhile ends it: before anything is cleaned, and before it becomes a template" {
   # shellcheck disable=SC2016 # the hook's own variables
   local -r taken='printf "name: setup\ntags: linus\n" >"${PVE_STUB}/vm/555"; echo stopped >"${PVE_STUB}/status/555"'
