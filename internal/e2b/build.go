@@ -531,6 +531,9 @@ func (s *server) findBuild(ctx context.Context, name, id, owner string, from int
 			var lines []logLine
 			err = read(pieceOf(id, first), &lines)
 			b.logs = append(b.logs, lines...)
+			if len(lines) < maxTold { // what is noted behind them by now comes after others of this piece
+				break
+			}
 		}
 		if err != nil {
 			return nil, err

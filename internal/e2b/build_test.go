@@ -344,13 +344,16 @@ func TestBuild_IsKnownToAllEngines(t *testing.T) {
 		t.Errorf("a second start: %d %s", code, text)
 	}
 	// What it says is known, too, while it goes on: from the same line on, by the same number of lines.
-	b := l.builds.find(id)
-	for n := range 5 * maxTold / 2 {
-		l.builds.say(b, "1", "info", fmt.Sprintf("line %d", n))
-	}
 	tells := func(of *lab, from int) string {
 		_, _, text := of.ask(t, "e2b_ee", http.MethodGet, fmt.Sprintf("%s/status?logsOffset=%d", at, from), "")
 		return text
+	}
+	for begun := time.Now(); !strings.Contains(tells(l, 0), "making a VM") && time.Since(begun) < time.Minute; {
+		time.Sleep(time.Millisecond)
+	}
+	b := l.builds.find(id)
+	for n := range 5 * maxTold / 2 {
+		l.builds.say(b, "1", "info", fmt.Sprintf("line %d", n))
 	}
 	for _, from := range []int{0, 1, maxTold, 2*maxTold - 1, 5 * maxTold / 2, 9 * maxTold, 1<<30 - 1} {
 		want, got := "", "nothing"
@@ -360,6 +363,19 @@ func TestBuild_IsKnownToAllEngines(t *testing.T) {
 		if got != want || !strings.Contains(got, `"building"`) || from == 0 && !strings.Contains(got, "making a VM") {
 			t.Errorf("from line %d on another engine says\n%s\nand its own\n%s", from, got, want)
 		}
+	}
+	// A piece that is noted whole only as the next one is read lacks no line: those are told together the next time.
+	text, err := l.Build(t.Context(), pieceOf(id, 0))
+	lines := []logLine{}
+	if err := errors.Join(err, json.Unmarshal([]byte(text), &lines)); err != nil || len(lines) != maxTold {
+		t.Fatalf("%d lines are noted, %v", len(lines), err)
+	}
+	short, err := json.Marshal(lines[:maxTold-1])
+	if err := errors.Join(err, l.NoteBuild(t.Context(), pieceOf(id, 0), string(short), "")); err != nil {
+		t.Fatal(err)
+	}
+	if got := tells(other, 1); strings.Count(got, `"timestamp"`) != maxTold-2 {
+		t.Errorf("the last of a piece is not there yet: %s", got)
 	}
 	noted := func(change func(*buildNote)) {
 		t.Helper()
