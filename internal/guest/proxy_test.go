@@ -5,7 +5,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 
 	"linus/internal/job"
@@ -63,7 +65,8 @@ func TestConnect_ReachesWhatTheVMDoes(t *testing.T) {
 	}
 }
 
-// One proxy after another of a VM has the same port.
+// One proxy after another of a VM has the same port, also while this process, which the VM's SSH server is
+// in, starts others.
 func TestProxy_LeavesItsPortToTheNext(t *testing.T) {
 	r := bareVM(t, sshtest.Options{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -72,6 +75,17 @@ func TestProxy_LeavesItsPortToTheNext(t *testing.T) {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	_ = l.Close()
+	starting, over := context.WithCancel(t.Context())
+	var starts sync.WaitGroup
+	defer starts.Wait()
+	defer over()
+	for range 4 {
+		starts.Go(func() {
+			for starting.Err() == nil {
+				_ = exec.Command("true").Run()
+			}
+		})
+	}
 	for range 50 {
 		ctx, cancel := context.WithCancel(t.Context())
 		if err := r.Proxy(ctx, r.job(), port, nil, cancel); err != nil {

@@ -2,13 +2,17 @@ package sshserver
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"linus/internal/sleep"
 )
 
 // answer answers a connection's global requests until it ends.
@@ -52,6 +56,10 @@ func (c *Conn) listen(r forwardRequest) (answer []byte, ok bool) {
 		return nil, false
 	}
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", join("127.0.0.1", r.Port))
+	for n := 0; errors.Is(err, syscall.EADDRINUSE) && n < 100; n++ { // what was closed is open, until its exec, in a process that we start
+		_ = sleep.For(context.Background(), 2*time.Millisecond)
+		l, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", join("127.0.0.1", r.Port))
+	}
 	if err != nil {
 		return nil, false
 	}
