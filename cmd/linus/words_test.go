@@ -14,10 +14,17 @@ import (
 	"linus/internal/job"
 )
 
-func TestWords_HaveEveryAction(t *testing.T) {
+// An action's code says what it is called on the command line, for all faces.
+func TestWords_AreCommandsAndOptions(t *testing.T) {
+	root := (&app{}).root(nil)
+	build, _, _ := root.Find([]string{"template", "build"})
 	for _, a := range job.Actions {
-		if words[a] == "" {
-			t.Errorf("there are no words for %s", a)
+		text := words.In(string(a))
+		if option, is := strings.CutPrefix(text, "--"); is && build.Flags().Lookup(option) != nil {
+			continue
+		}
+		if cmd, rest, err := root.Find(strings.Fields(text)[1:]); err != nil || len(rest) > 0 || cmd.CommandPath() != text || cmd.HasSubCommands() {
+			t.Errorf("%s is %q, which is no command", a, text)
 		}
 	}
 }

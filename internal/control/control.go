@@ -241,14 +241,11 @@ func (s shape) public(p view.Problem) view.Problem {
 	return p
 }
 
-// apiWords are the API's names of what texts ask people to do.
+// apiWords are the API's names of what texts ask people to do. The others are commands.
 var apiWords = job.Words{
 	job.ListVMs: "GET /api/v1/vms", job.ListPools: "GET /api/v1/pools", job.ShowJob: "GET /api/v1/jobs/{id}",
 	job.EnterVM: "POST /api/v1/jobs with vm", job.StartVM: "POST /api/v1/vms/{vm}/start of", job.ResumeVM: "POST /api/v1/vms/{vm}/resume of", job.DestroyVM: "DELETE /api/v1/vms/{vm} of", job.ForgetVM: "POST /api/v1/vms/{vm}/forget of",
-	job.BuildTemplate: "linus template build", job.ListTemplates: "linus template list", job.TrustHost: "linus host trust", job.ProveHost: "POST /api/v1/host/tests",
-	job.ListVolumes:     "GET /api/v1/volumes",
-	job.BuildCheckpoint: "POST /api/v1/checkpoints", job.ListCheckpoints: "GET /api/v1/checkpoints",
-	job.TemplateName: "--name", job.TemplateOS: "--os", job.TemplateImage: "--image", job.TemplateSHA256: "--sha256", job.TemplateParts: "--bootstrap",
+	job.ProveHost: "POST /api/v1/host/tests", job.ListVolumes: "GET /api/v1/volumes", job.BuildCheckpoint: "POST /api/v1/checkpoints", job.ListCheckpoints: "GET /api/v1/checkpoints",
 }
 
 // fieldWords are the API's names of fields whose names in a manifest are no words: agentType.

@@ -289,28 +289,13 @@ func decode(r *http.Request, into any) error {
 	return &refusal{http.StatusBadRequest, "the request's body is not the JSON that is expected: " + err.Error()}
 }
 
-// words are this face's names for the actions in errors and remedies.
+// words are this face's names for the actions in errors and remedies. The others are commands for
+// the operator.
 var words = job.Words{
-	job.ListVMs:         "Sandbox.list",
-	job.ListPools:       "linus pool list",
-	job.ShowJob:         "linus job show",
-	job.EnterVM:         "linus vm ssh",
-	job.StartVM:         "Sandbox.connect",
-	job.ResumeVM:        "Sandbox.connect",
-	job.DestroyVM:       "Sandbox.kill",
-	job.ForgetVM:        "linus vm forget",
-	job.BuildTemplate:   "linus template build",
-	job.ListTemplates:   "linus template list",
-	job.TrustHost:       "linus host trust",
-	job.ProveHost:       "linus host test",
-	job.ListVolumes:     "linus volume list",
-	job.BuildCheckpoint: "linus template checkpoint build",
-	job.ListCheckpoints: "linus template checkpoint list",
-	job.TemplateName:    "--name",
-	job.TemplateOS:      "--os",
-	job.TemplateImage:   "--image",
-	job.TemplateSHA256:  "--sha256",
-	job.TemplateParts:   "--bootstrap",
+	job.ListVMs:   "Sandbox.list",
+	job.StartVM:   "Sandbox.connect",
+	job.ResumeVM:  "Sandbox.connect",
+	job.DestroyVM: "Sandbox.kill",
 }
 
 // Server serves the protocol at an address.

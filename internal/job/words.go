@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -9,8 +10,8 @@ import (
 )
 
 // Action is something a text for people asks them to do, for which each face
-// has another name: a tool, a command, a page. The text contains the code; a
-// face replaces it with its own name.
+// has another name: a tool, a command, a page. The text contains the code, which
+// is also what the action is called on the command line; a face replaces it with its own name.
 type Action string
 
 // The actions.
@@ -46,7 +47,16 @@ var Actions = []Action{
 	TemplateName, TemplateOS, TemplateImage, TemplateSHA256, TemplateParts,
 }
 
-// Words are a face's names for all the actions.
+// command is the action's name on the command line: what BuildTemplate is given is an option of it.
+func (a Action) command() string {
+	code := strings.Trim(string(a), "{}")
+	if option, is := strings.CutPrefix(code, "template build "); is {
+		return "--" + option
+	}
+	return "linus " + strings.Replace(code, "enter", "ssh", 1)
+}
+
+// Words are a face's names for actions. The others have those of the command line.
 type Words map[Action]string
 
 // In returns a text with the actions in it replaced by the face's words.
@@ -54,8 +64,10 @@ func (w Words) In(text string) string {
 	if !strings.Contains(text, "{") {
 		return text
 	}
-	for action, name := range w {
-		text = strings.ReplaceAll(text, string(action), name)
+	for _, action := range Actions {
+		if strings.Contains(text, string(action)) {
+			text = strings.ReplaceAll(text, string(action), cmp.Or(w[action], action.command()))
+		}
 	}
 	return text
 }
