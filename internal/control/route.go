@@ -229,11 +229,7 @@ func (s shape) encode(in any) (path string, header http.Header, body []byte, err
 		case p.in == inQuery:
 			query.Set(p.name, text)
 		case p.rest:
-			segments := strings.Split(text, "/")
-			for i := range segments {
-				segments[i] = url.PathEscape(segments[i])
-			}
-			path = strings.Replace(path, "{"+p.name+"...}", strings.Join(segments, "/"), 1)
+			path = strings.Replace(path, "{"+p.name+"...}", job.EscapePath(text), 1)
 		default:
 			path = strings.Replace(path, "{"+p.name+"}", url.PathEscape(text), 1)
 		}

@@ -6,6 +6,7 @@ package job
 import (
 	"cmp"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 	"unicode"
@@ -264,6 +265,15 @@ func (j Job) ArtifactPaths() []string {
 		paths[i] = a.Path
 	}
 	return paths
+}
+
+// EscapePath escapes an artifact's path for an address, except its slashes.
+func EscapePath(name string) string {
+	parts := strings.Split(name, "/")
+	for i := range parts {
+		parts[i] = url.PathEscape(parts[i])
+	}
+	return strings.Join(parts, "/")
 }
 
 // SkippedArtifact is a file, or a pattern, that was not collected.

@@ -147,11 +147,7 @@ func parseResource(uri string) (resource, error) {
 
 // artifactURI returns an artifact's resource URI.
 func artifactURI(id, path string) string {
-	segments := strings.Split(path, "/")
-	for i, s := range segments {
-		segments[i] = url.PathEscape(s)
-	}
-	return resourcePrefix + id + "/artifacts/" + strings.Join(segments, "/")
+	return resourcePrefix + id + "/artifacts/" + job.EscapePath(path)
 }
 
 func readOutput(ctx context.Context, e job.Engine, r resource) ([]mcp.ResourceContents, error) {

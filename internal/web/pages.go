@@ -55,7 +55,7 @@ func newPages(o Options) *pages {
 		"short":       shortID,
 		"stamp":       func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 		"iso":         func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"pathPart":    pathPart,
+		"pathPart":    job.EscapePath,
 		"savedOutput": func(id, name string) streamView { return streamView{ID: id, Name: name} },
 		"vmVerb": func(v vmView, verb, label, hint string) map[string]any {
 			return map[string]any{"VM": v, "Verb": verb, "Label": label, "Hint": hint}
@@ -368,15 +368,6 @@ func isBrowser(r *http.Request) bool { return strings.Contains(r.Header.Get("Acc
 
 // shortID is the end of a job's ID, as in its VM's name.
 func shortID(id string) string { return id[max(0, len(id)-12):] }
-
-// pathPart escapes an artifact's path for an address, except its slashes.
-func pathPart(name string) string {
-	parts := strings.Split(name, "/")
-	for i := range parts {
-		parts[i] = url.PathEscape(parts[i])
-	}
-	return strings.Join(parts, "/")
-}
 
 func bytesText(n int64) string {
 	switch {
