@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/config"
 	"linus/internal/job"
+	"linus/internal/sleep"
 )
 
 const (
@@ -105,10 +106,8 @@ func (a *app) dispatchers(ctx context.Context, c config.Config, e job.Engine, h 
 					continue
 				}
 				log.Error("a dispatcher of DISPATCH_FILE has failed; it is started again", "line", line.number, "err", err, "after", dispatchAgain)
-				select {
-				case <-ctx.Done():
+				if sleep.For(ctx, dispatchAgain) != nil {
 					return
-				case <-time.After(dispatchAgain):
 				}
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"linus/internal/field"
 	"linus/internal/gitlab"
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 )
 
@@ -150,9 +152,7 @@ func (a *app) gitlabPrepareCommand() *cobra.Command {
 				m.TTL = int((j.Timeout + gitlabSlack) / time.Second)
 			}
 			labels := j.Labels()
-			for key, value := range m.Labels {
-				labels[key] = value
-			}
+			maps.Copy(labels, m.Labels)
 			m.Labels = labels
 			return a.attaching(true, func(ctx context.Context, s *session, _ []string) error {
 				return a.gitlabPrepare(ctx, s, j, m, dirs, chosen)
@@ -245,10 +245,8 @@ func (a *app) gitlabVM(ctx context.Context, s *session, j *gitlab.Job, m job.Man
 			return info, err
 		}
 		if waits {
-			select {
-			case <-ctx.Done():
-				return info, context.Cause(ctx)
-			case <-time.After(5 * time.Second):
+			if err := sleep.For(ctx, 5*time.Second); err != nil {
+				return info, err
 			}
 		}
 		info, err = s.CreateVM(ctx, job.Submission{Manifest: m, Client: "gitlab"})

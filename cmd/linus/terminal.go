@@ -79,20 +79,15 @@ func followSize(terminal any, resize func(rows, columns int)) (stop func()) {
 		}
 	}
 	tell()
-	changed, done := make(chan os.Signal, 1), make(chan struct{})
+	changed := make(chan os.Signal, 1)
 	notifySize(changed)
 	go func() {
-		for {
-			select {
-			case <-changed:
-				tell()
-			case <-done:
-				return
-			}
+		for range changed {
+			tell()
 		}
 	}()
 	return func() {
 		signal.Stop(changed)
-		close(done)
+		close(changed) // nothing is sent to it any more
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"linus/internal/envd"
 	"linus/internal/gate"
 	"linus/internal/job"
+	"linus/internal/sleep"
 	"linus/internal/vm"
 	"linus/internal/vmpage"
 )
@@ -147,12 +148,8 @@ func (s *server) signer(ctx context.Context, link signed) (string, error) {
 		if id = link.signer(tokens); id != "" || err != nil || listed.After(asked) {
 			return id, err
 		}
-		again := time.NewTimer(time.Until(listed.Add(s.bounds.links)))
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			again.Stop()
-			return "", context.Cause(ctx)
+		if err := sleep.For(ctx, time.Until(listed.Add(s.bounds.links))); err != nil {
+			return "", err
 		}
 	}
 	return id, nil
