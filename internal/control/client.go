@@ -180,8 +180,8 @@ func (c *Client) with(ctx context.Context, s shape, in any, call func(*Conn) err
 	}
 }
 
-// watch makes as many requests as necessary: each returns after a while, with events or
-// without.
+// watch makes one request, which returns after a while, with events or without, or for the job's end as
+// many as necessary.
 func (c *Client) watch(ctx context.Context, of job.Watching) (any, error) {
 	var last job.WatchedJob
 	for {
@@ -193,7 +193,7 @@ func (c *Client) watch(ctx context.Context, of job.Watching) (any, error) {
 			return nil, err
 		}
 		last = out.(job.WatchedJob)
-		if len(last.Events) > 0 || last.Job.Done() || of.After == job.OnlyEnd && last.Job.Status.Terminal() {
+		if of.After != job.OnlyEnd || last.Job.Status.Terminal() {
 			return out, nil
 		}
 	}

@@ -309,6 +309,19 @@ func TestWatch_WaitsForNewsAndEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// An answer without events is whoever watches's, too: the job says what holds it up.
+func TestWatch_TellsWhatHoldsTheJobUp(t *testing.T) {
+	e := newEngine(&engine{wait: make(chan struct{}), job: job.Job{ID: "j", Status: job.Running, Progress: "waiting: too many open files"}})
+	close(e.wait)
+	dir := t.TempDir()
+	serve(t, dir, e, func() {})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if events, j, err := dial(t, dir).Watch(ctx, "j", 7); err != nil || ctx.Err() != nil || len(events) != 0 || j.Progress != e.job.Progress {
+		t.Errorf("%v, %+v, %v, %v", events, j, err, ctx.Err())
+	}
+}
+
 func TestWatch_OnlyTheEndIsBeforeTheJobIsDone(t *testing.T) {
 	e := newEngine(&engine{wait: make(chan struct{}), job: job.Job{ID: "j", Status: job.Success, VM: &vm.VM{ID: 100, State: vm.Created}}})
 	close(e.wait)

@@ -71,8 +71,8 @@ type Streams interface {
 	// Watch returns the events after the given sequence number as soon as there
 	// are any. It returns none when ctx ends, when the job is done and all were
 	// returned, or when a fault of the engine's own begins to hold it up, which
-	// the job's progress says. With OnlyEnd (9223372036854775807) it returns none, as soon as the
-	// job's status is terminal.
+	// the job's progress says; through a client after a while, too. With OnlyEnd
+	// (9223372036854775807) it returns none, as soon as the job's status is terminal.
 	Watch(ctx context.Context, id string, after int64) ([]Event, Job, error)
 	// Output returns at most limit bytes of a stream (Stdout or Stderr) from
 	// offset; a negative offset counts from the end.
