@@ -90,6 +90,44 @@ func TestSet_SoManyAreKept(t *testing.T) {
 	})
 }
 
+// Of them the one goes that was not used for longest: not one that somebody is logged in to, or was since.
+func TestSet_OneThatIsUsedIsKept(t *testing.T) {
+	for when, still := range map[string]bool{"now": true, "since": false} {
+		t.Run(when, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				ctx, ttl := context.Background(), 36000
+				var ids []string
+				for i := range 3 {
+					id := r.stays("job" + strconv.Itoa(i))
+					if _, err := r.SetVM(ctx, id, job.VMChange{TTL: &ttl, KeptOf: "gitlab", KeptMost: 2}); err != nil {
+						t.Fatal(err)
+					}
+					ids = append(ids, id)
+					r.pass(10 * time.Minute)
+					if still != (i == 0) || i == 2 {
+						continue
+					}
+					tunnel, err := r.LoginVM(ctx, ids[0], "a key")
+					if err != nil {
+						t.Fatal(err)
+					}
+					if r.pass(time.Minute); still {
+						defer tunnel.Close() //nolint:errcheck // it is over
+					} else if err := tunnel.Close(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for i, stay := range []bool{true, false, true} {
+					if v := r.vm(ids[i]); v.Stays() != stay {
+						t.Errorf("%s is %s", v.Name, v.State)
+					}
+				}
+			})
+		})
+	}
+}
+
 // An end for the meantime is one that has taken another's place, until somebody sets one.
 func TestSet_AnEndForTheMeantime(t *testing.T) {
 	bubble(t, func(r *rig) {

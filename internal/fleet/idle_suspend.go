@@ -68,7 +68,7 @@ func (s *idleSuspender) later(id string, d time.Duration) {
 // use begins a use of a VM, until done is called. One that is suspended because it was idle is
 // resumed first, of which tell is told.
 func (f *Fleet) use(ctx context.Context, v vm.VM, tell func(job.Progress)) (_ vm.VM, done func(), err error) {
-	if !v.Naps() && v.SuspendedAt.IsZero() { // it counts all the same: it may be set to nap meanwhile
+	if !v.NotesUse() && v.SuspendedAt.IsZero() { // it counts all the same: it may be set to nap meanwhile
 		f.idleSuspender.using(v.Job, 1)
 		return v, sync.OnceFunc(func() { f.idleSuspender.using(v.Job, -1) }), nil
 	}
@@ -169,10 +169,10 @@ func (f *Fleet) mark(ctx context.Context, v vm.VM) error {
 	return f.set(ctx, v.Job, func(v *vm.VM) { v.UsedAt = now() })
 }
 
-// touch records that a VM was used until now, if it naps. What fails is recorded by the next use.
+// touch records that a VM was used until now, if that is noted. What fails is recorded by the next use.
 func (f *Fleet) touch(ctx context.Context, id string) {
 	v, err := f.o.Store.VM(ctx, id)
-	if err == nil && v.Naps() && v.State == vm.Created {
+	if err == nil && v.NotesUse() && v.State == vm.Created {
 		err = f.mark(ctx, v)
 	}
 	if err != nil {
@@ -189,7 +189,7 @@ func (f *Fleet) tendIdle(ctx context.Context) error {
 	}
 	leads, awake := job.Leads(ctx, f.o.Engines, f.o.Log), 0
 	for _, v := range vms {
-		if !v.Naps() || !v.Stays() || !v.Kept || v.BeingMade() {
+		if !v.NotesUse() || !v.Stays() || !v.Kept || v.BeingMade() {
 			continue
 		}
 		jobs, err := f.inside(ctx, v)
@@ -203,7 +203,7 @@ func (f *Fleet) tendIdle(ctx context.Context) error {
 			}
 			continue
 		}
-		if !leads {
+		if !leads || !v.Naps() {
 			continue
 		}
 		due, is := f.idleSuspender.due(v)

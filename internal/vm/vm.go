@@ -56,6 +56,9 @@ func (v VM) Stays() bool {
 // Naps reports whether the VM is suspended when it is idle.
 func (v VM) Naps() bool { return v.IdleSuspend > 0 && v.Lifecycle == Persistent }
 
+// NotesUse reports whether it is noted when the VM is used: it is suspended, or goes before others, by that.
+func (v VM) NotesUse() bool { return v.Naps() || v.KeptOf != "" }
+
 // IdleTime is how long a VM that naps is not used before it is suspended.
 func (v VM) IdleTime() time.Duration { return time.Duration(v.IdleSuspend) * time.Second }
 
