@@ -170,11 +170,11 @@ func TestGitLab_AJobHasAVM(t *testing.T) {
 	if code := r.run("get_sources", "mkdir -p /builds/acme/app && cd /builds/acme/app && echo source >main.c && echo \"token $MY_TOKEN\""); code != 0 {
 		t.Errorf("get_sources: %d", code)
 	}
-	if code := r.run("build_script", "cat /builds/acme/app/main.c; uname -n; cat /tmp/docker-args /tmp/docker-env; grep ' db ' /etc/hosts; read -r line || echo no input; ls /dev/shm; echo to stderr >&2"); code != 0 {
+	if code := r.run("build_script", "echo \"$(cat /builds/acme/app/main.c) on $(uname -n)\"; cat /tmp/docker-args /tmp/docker-env; grep ' db ' /etc/hosts; read -r line || echo no input; ls /dev/shm; echo to stderr >&2"); code != 0 {
 		t.Errorf("build_script: %d", code)
 	}
 	for _, want := range []string{
-		"source\n" + told.Hostname + "\n", "--network-alias registry.example-acme-postgres", "--network-alias registry.example__acme__postgres", "-- registry.example:5000/acme/postgres:17 -c fsync=off",
+		"source on " + told.Hostname, "--network-alias registry.example-acme-postgres", "--network-alias registry.example__acme__postgres", "-- registry.example:5000/acme/postgres:17 -c fsync=off",
 		"POSTGRES_PASSWORD=it's", "POSTGRES_DB=app", "127.9.9.9 db", "no input", "to stderr",
 	} {
 		r.has(want)

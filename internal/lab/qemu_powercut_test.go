@@ -94,7 +94,8 @@ func TestQemu_APowerCutTakesNothingThatWasTold(t *testing.T) {
 		id := value(t, answer, "VM_ID")
 		again, err := l.onHost("power-vm", env(n, "ACTION=start", "VM_ID="+id)...)
 		if err != nil {
-			t.Errorf("start VM %s again: %v", id, err)
+			console, _ := os.ReadFile(l.LogPath(l.number(t, id)))
+			t.Errorf("start VM %s again: %v; its console ends with:\n%s", id, err, console[max(0, len(console)-4000):])
 			return
 		}
 		step("VM %s is up again", id)
