@@ -106,6 +106,40 @@ func TestFork_EachIsAVMOfItsOwn(t *testing.T) {
 	}
 }
 
+// What a VM's end is stays so for its copies, where they have one; what is so only while the VM is
+// paused or resumed is not theirs.
+func TestFork_EndsAsTheVM(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		ttl       int
+		meanwhile bool
+		want      vm.End
+	}{{"as it does", 36000, false, vm.EndSuspend}, {"only meanwhile", 36000, true, ""}, {"never", 0, false, ""}} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				id, end := r.source(func(v *vm.VM) {
+					if v.Own.TTL = tt.ttl; !tt.meanwhile {
+						v.AtEnd = vm.EndSuspend
+					}
+				}), vm.EndSuspend
+				if tt.meanwhile {
+					if _, err := r.SetVM(context.Background(), id, job.VMChange{AtEnd: &end, Meanwhile: true}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				out, err := r.fork(job.ForkSpec{Count: 1, Name: "copy"})
+				if err != nil || len(out.VMs) != 1 {
+					t.Fatalf("%+v, %v", out, err)
+				}
+				if got := r.vm(out.VMs[0].Job).AtEnd; got != tt.want {
+					t.Errorf("at its end it is to be %q, not %q", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
 func TestFork_WhatCannotBeIsRefusedBefore(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec   job.ForkSpec
