@@ -251,7 +251,7 @@ EOF
   run bash -c 'source "$1/run.sh"; run_init; trap "run_abandon; run_clean" EXIT
     holds() { trap "" TERM; run_stop=143; : >"$1"; while :; do :; done; }
     run_start held 600 holds "$2"
-    until [[ -e $2 ]]; do :; done
+    until [[ -e $2 && -s ${run_dir}/held.pid ]]; do :; done
     cat "${run_dir}/held.pid"
     run_stop=143
     run_await held' bash "${lib_dir}" "${BATS_TEST_TMPDIR}/begun"
