@@ -122,6 +122,9 @@ run_condense() { # <text of some KiB> <length of the beginning> <length of the e
   local -r progress='(^|[ :,])transferred:? [0-9.]+ |^ *\(?[0-9.]+(/100)?%|[0-9]% complete'
   local line text=$1
   run_gist=''
+  if [[ ${text} != *[%$'\r']* && ${text} != *transferred* && $'\n'${text} != *$'\n\n'* ]]; then # most have no progress
+    run_gist=${text//$'\n'/ } text=''
+  fi
   while [[ -n ${text} ]]; do
     line=${text%%$'\n'*}
     text=${text:${#line}+1}

@@ -20,6 +20,7 @@ tools_init() {
   tools_began=${SECONDS}
   tools_patience=5 # seconds until a server that could take a request counts as hung
   tools_starting=no
+  tools_environment=()
   declare -gA tools_requests=() tools_since=()
   if [[ ${LINUS_TOOL_SERVER:-} == /* && ${PROXMOX_TOOLS:-auto} == auto ]]; then
     tools_dir=${LINUS_TOOL_SERVER##*/}
@@ -102,28 +103,33 @@ tools_can() { # <command...>
 
 # Asks for a call, which says what it says in the files of its tag.
 tools_ask() { # <tag> <seconds> <seconds from TERM to KILL> <command...>; tools_asked: yes or no
-  local -r tag=$1
-  local name
-  local -a names variables=()
+  local -r tag=$1 name=${BASHPID}.$((++tools_number))
   tools_asked=no
-  tools_number=$((tools_number + 1))
-  compgen -e >"${run_dir}/exported" || return 0
-  mapfile -t names <"${run_dir}/exported"
-  for name in "${names[@]}"; do
-    if [[ -v ${name} ]]; then
-      variables+=("${name}=${!name}")
-    fi
-  done
+  if ((${#tools_environment[@]} == 0)); then
+    tools_read_environment || return 0
+  fi
   stat_read "${BASHPID}"
   local -ra fields=("${BASHPID}" "${stat_start}" "${run_dir}/${tag}" "${run_bell}" "$2" "$3" "${run_stdin:-/dev/null}" "${PWD}"
-    "${run_guard:-}" "${#variables[@]}" "${variables[@]}" "${@:4}")
-  name=${BASHPID}.${tools_number}
+    "${run_guard:-}" "${#tools_environment[@]}" "${tools_environment[@]}" "${@:4}")
   if { printf '%s\0' "$((${#fields[@]} + 1))" "${fields[@]}" >"${tools_dir}/spool/${name}"; } 2>/dev/null; then
     tools_requests[${tag}]=${name}
     tools_since[${tag}]=${SECONDS}
     tools_asked=yes
     kill -URG "${tools_pid}" 2>/dev/null || :
   fi
+}
+
+# What the script has exported: all of it when it begins.
+tools_read_environment() { # tools_environment
+  local name
+  local -a names
+  compgen -e >"${run_dir}/exported" || return 1
+  mapfile -t names <"${run_dir}/exported"
+  for name in "${names[@]}"; do
+    if [[ -v ${name} ]]; then
+      tools_environment+=("${name}=${!name}")
+    fi
+  done
 }
 
 # How the call of a tag stands. tools_seen: alive; ended, with its status in <tag>.rc; or

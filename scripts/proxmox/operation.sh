@@ -18,6 +18,7 @@
 #   nonce, env, script   what is to be run (0700: root's alone)
 #   out                  its stdout
 #   log                  its stderr; made as it begins, so that it begins once
+#   bell                 a pipe: a line that it has ended, for one who waits for that
 #   stop                 it is to stop: it looks by itself (lib/run.sh), and no
 #                        signal but KILL does anything to it
 #   exit                 its exit status, or the signal that killed it: written by
@@ -34,11 +35,14 @@
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/afresh.sh"
 
-# A tenth of a second without a process of its own.
-pause() {
+# A tenth of a second without a process of its own, or until the operation's end. An older
+# engine's has no bell.
+pause() { # [<directory>]
   if [[ -z ${pause_open:-} ]]; then
     # shellcheck disable=SC2312 # `:` cannot fail
-    exec 7<> <(:)
+    if ! [[ -p ${1:-}/bell ]] || ! { exec 7<>"$1/bell"; } 2>/dev/null; then
+      exec 7<> <(:)
+    fi
     pause_open=yes
   fi
   IFS= read -r -t 0.1 -u 7 _ || :
@@ -85,6 +89,7 @@ start() { # <operations> <id> <script>
     printf '%s\n' "${script}" >"${staged}/script"
     env -0 >"${staged}/env"
     : >"${staged}/out"
+    mkfifo -- "${staged}/bell"
     # The reservation: another start's directory is not empty, and stays.
     mv -T -- "${staged}" "${dir}" 2>/dev/null || rm -rf -- "${staged}"
   fi
@@ -148,6 +153,7 @@ run() { # <directory>
 ended() {
   if [[ ! -e exit ]]; then
     printf '%s\n' "${EXIT_STATUS:-}" >exit.new && mv -- exit.new exit
+    { exec 7<>bell && printf '\n' >&7; } 2>/dev/null || :
   fi
 }
 
@@ -200,7 +206,7 @@ follow() { # <directory> <offset>
   tail -c "+$(($2 + 1))" <&5
   find_end "${dir}"
   while [[ -z ${operation_end} ]]; do
-    pause
+    pause "${dir}"
     relay
     find_end "${dir}"
   done
@@ -233,7 +239,7 @@ settle() { # <directory> <seconds>
       if ((SECONDS >= deadline)); then
         exit 75
       fi
-      pause
+      pause "${dir}"
       find_end "${dir}"
     done
   fi

@@ -94,6 +94,7 @@ calls() { # <count> <what>
   run_read 5 qm cat
   [[ ${run_rc} -eq 0 && -z ${run_out} ]]
   local -x LATE=$'two\nlines'
+  tools_environment=() # as in another script, which finds the server that this one has started
   umask 077
   exec 5>"${BATS_TEST_TMPDIR}/lock" 9>&5
   cd /usr

@@ -108,6 +108,18 @@ is_gone() { # <id>: its unit, not at once but soon
   [[ ${output} == *'hello first'*':exit:0' ]]
 }
 
+@test "an operation's end rings its bell, and one without a bell is followed, too" {
+  printf 'until [[ -e %q ]]; do sleep 0.05; done\n' "${BATS_TEST_TMPDIR}/go" >"${script}"
+  bash "${operation}" start "${operations}" one "${script}"
+  exec 8<>"${operations}/one/bell"
+  run -142 read -r -t 0.3 -u 8
+  : >"${BATS_TEST_TMPDIR}/go"
+  read -r -t 20 -u 8
+  rm "${operations}/one/bell"
+  run -0 bash "${operation}" follow "${operations}/one" 0
+  [[ ${output} == *':exit:0' ]]
+}
+
 @test "what is written while somebody follows comes whole, whatever bytes it has, by no program" {
   # shellcheck disable=SC2016 # for the script to expand
   printf '%s\n' 'until [[ -e $WHO ]]; do command sleep 0.02; done; cat "$WHO.bytes"; echo' \
