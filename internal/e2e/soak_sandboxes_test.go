@@ -54,7 +54,7 @@ func (s *soak) sandboxes(c clients, addr string) func(over <-chan struct{}) {
 			err = json.Unmarshal(out, &seen)
 		}
 		if err != nil || len(seen.Wrong) > 0 || len(seen.Lives) == 0 {
-			s.t.Errorf("what the client of sandboxes has seen: %v, %s", err, out)
+			s.t.Errorf("what the client of sandboxes has seen: %v, %s\nbeside %s\nand the engines have logged of sandboxes\n%s", err, out, s.stdout("vm", "list", "-o", "json"), s.loggedOfSandboxes())
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -63,6 +63,17 @@ func (s *soak) sandboxes(c clients, addr string) func(over <-chan struct{}) {
 		}
 		s.beside["call for a sandbox, made again"] += seen.Failures
 	}
+}
+
+// loggedOfSandboxes is what engines have logged of sandboxes lately.
+func (s *soak) loggedOfSandboxes() string {
+	var lines []string
+	for line := range strings.Lines(s.h.wholeLog() + readAll(s.h.state+".log")) {
+		if strings.Contains(line, "sandbox") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-400):], "")
 }
 
 // sandboxesGone destroys those of which no client was told, since the engine was killed that made

@@ -70,5 +70,14 @@ const live = async (worker, n) => {
   same('list afterwards', (await listed()).some((s) => s.sandboxId === id), false)
   seen.lives[kind] = (seen.lives[kind] ?? 0) + 1
 }
-await Promise.all([0, 1, 2, 3].map(async (worker) => { for (let n = 0; !over; n++) await live(worker, n) }))
+await Promise.all([0, 1, 2, 3].map(async (worker) => {
+  for (let n = 0; !over; n++) {
+    try {
+      await live(worker, n)
+    } catch (err) { // which says what the sandbox is
+      const it = await list({ metadata: { mine: `${worker}-${n}` } }).catch((err) => err.message)
+      throw new Error(`sandbox ${worker}-${n}, ${kinds[(worker + n) % kinds.length]}, which is ${JSON.stringify(it)}: ${err.message}`, { cause: err })
+    }
+  }
+}))
 console.log(JSON.stringify(seen))
