@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 
-	"linus/internal/remote"
 	"linus/internal/vm"
 )
 
@@ -32,16 +31,6 @@ echo free`
 // InUse reports whether somebody is logged in to a VM by SSH whom no engine knows, or on its
 // console.
 func (g *Guest) InUse(ctx context.Context, v vm.VM) (bool, error) {
-	timed, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
-	d, leave, err := g.enter(timed, v)
-	if err != nil {
-		return false, g.workspaceFault(ctx, "look who is logged in to", v, err)
-	}
-	defer leave()
-	out, err := d.pool.Output(timed, remote.Command{Name: "look who is logged in", Line: remote.Quote("bash", "-c", inUse, "linus", "/proc")}, answers)
-	if err != nil {
-		return false, g.workspaceFault(ctx, "look who is logged in to", v, err)
-	}
-	return strings.TrimSpace(string(out)) != "free", nil
+	said, err := g.ask(ctx, "look who is logged in to", v, "look who is logged in", inUse, "/proc")
+	return err == nil && strings.TrimSpace(said) != "free", err
 }

@@ -75,15 +75,8 @@ func (g *Guest) Login(ctx context.Context, v vm.VM, key string) (job.Tunnel, err
 
 // letIn runs the script of this name; without a key it takes out the one with the mark.
 func (g *Guest) letIn(ctx context.Context, v vm.VM, mark, key string) error {
-	timed, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
-	d, leave, err := g.enter(timed, v)
-	if err == nil {
-		defer leave()
-		line := remote.Quote("bash", "-c", letIn, "linus", mark, key, strconv.Itoa(int(loginTime/time.Second)))
-		_, err = d.pool.Output(timed, remote.Command{Name: "let a key in", Line: line}, answers)
-	}
-	return g.workspaceFault(ctx, "let a key in at", v, err)
+	_, err := g.ask(ctx, "let a key in at", v, "let a key in", letIn, mark, key, strconv.Itoa(int(loginTime/time.Second)))
+	return err
 }
 
 // login is a connection that a key was let in for.

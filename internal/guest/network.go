@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"linus/internal/job"
-	"linus/internal/remote"
 	"linus/internal/term"
 	"linus/internal/vm"
 )
@@ -80,10 +79,8 @@ kill -- "-$!" 2>/dev/null || true`
 // its loopback, through the HTTP proxy there. The attempts are in the order of targets;
 // their Rule is empty.
 func (g *Guest) TryTargets(ctx context.Context, v vm.VM, targets []string, proxy int) ([]job.NetworkAttempt, error) {
-	timed, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
 	var attempts []job.NetworkAttempt
-	args := []string{"bash", "-c", tryTargets, "linus"}
+	var args []string
 	for _, target := range targets {
 		at, err := job.ParseNetworkTarget(target)
 		if err != nil {
@@ -98,16 +95,11 @@ func (g *Guest) TryTargets(ctx context.Context, v vm.VM, targets []string, proxy
 			try("proxied", job.WayProxy, strings.TrimSuffix(net.JoinHostPort(at.Host, ""), ":"))
 		}
 	}
-	d, leave, err := g.enter(timed, v)
+	said, err := g.ask(ctx, "try connections from", v, "try connections", tryTargets, args...)
 	if err != nil {
-		return nil, g.workspaceFault(ctx, "try connections from", v, err)
+		return nil, err
 	}
-	defer leave()
-	out, err := d.pool.Output(timed, remote.Command{Name: "try connections", Line: remote.Quote(args...)}, answers)
-	if err != nil {
-		return nil, g.workspaceFault(ctx, "try connections from", v, err)
-	}
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(said) {
 		number, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if n, err := strconv.Atoi(number); err == nil && n >= 0 && n < len(attempts) {
 			readAttempt(&attempts[n], rest)

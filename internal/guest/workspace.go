@@ -122,6 +122,21 @@ func (g *Guest) inWorkspace(ctx context.Context, what string, v vm.VM, name stri
 	return g.workspaceFault(ctx, what, v, err)
 }
 
+// ask runs a script of bash in a VM, with its arguments, and returns what it prints. what is that for
+// errors, and name the script.
+func (g *Guest) ask(ctx context.Context, what string, v vm.VM, name, script string, args ...string) (string, error) {
+	timed, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	ws, leave, err := g.enter(timed, v)
+	var out []byte
+	if err == nil {
+		defer leave()
+		line := remote.Quote(append([]string{"bash", "-c", script, "linus"}, args...)...)
+		out, err = ws.pool.Output(timed, remote.Command{Name: name, Line: line}, answers)
+	}
+	return string(out), g.workspaceFault(ctx, what, v, err)
+}
+
 // workspaceFault is fault; an error about a path stays as it is.
 func (g *Guest) workspaceFault(ctx context.Context, what string, v vm.VM, err error) error {
 	var field *job.FieldError
