@@ -27,8 +27,7 @@ type operation struct {
 	engine string // that began it
 
 	nonce string
-	told  int64 // bytes of the script's stdout received
-	sent  bool  // it may have been started
+	sent  bool // it may have been started
 }
 
 // unsent are the faults after which a command was not sent.
@@ -178,14 +177,14 @@ func (o *operation) follow(ctx context.Context, to *answer) (answered bool, err 
 	mark := "LINUS_OPERATION:" + o.nonce
 	var said bytes.Buffer // bounded by operation.sh
 	err = o.p.scripts.use(ctx, []string{"operation"}, func(files []string) error {
-		out := &afterMark{mark: []byte(mark + "\n"), to: to, told: &o.told}
+		out := &remote.AfterMark{Mark: []byte(mark + "\n"), To: to}
 		said.Reset()
 		err := o.p.o.Host.Run(ctx, remote.Command{
 			Name:   o.name,
-			Line:   remote.Quote("bash", files[0], "follow", o.dir, strconv.FormatInt(o.told, 10)),
+			Line:   remote.Quote("bash", files[0], "follow", o.dir, strconv.FormatInt(to.told, 10)),
 			Stdout: out, Stderr: &said,
 		})
-		answered = out.found
+		answered = out.Found
 		return err
 	})
 	if err != nil {
@@ -204,31 +203,6 @@ func (o *operation) follow(ctx context.Context, to *answer) (answered bool, err 
 		return answered, nil
 	}
 	return answered, &remote.ExitError{Name: o.name, Code: status, Stderr: term.Text(log)}
-}
-
-// afterMark passes on, and counts, what follows the first occurrence of mark.
-type afterMark struct {
-	mark  []byte
-	seen  []byte
-	found bool
-	to    *answer
-	told  *int64
-}
-
-func (w *afterMark) Write(b []byte) (int, error) {
-	n := len(b)
-	if !w.found {
-		w.seen = append(w.seen, b...)
-		_, rest, found := bytes.Cut(w.seen, w.mark)
-		if !found {
-			w.seen = w.seen[max(0, len(w.seen)-len(w.mark)):]
-			return n, nil
-		}
-		w.found, w.seen, b = true, nil, rest
-	}
-	*w.told += int64(len(b))
-	_, err := w.to.Write(b)
-	return n, err
 }
 
 // settle ends an operation, with its roll-back, and removes its files on the host.

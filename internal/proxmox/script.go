@@ -141,6 +141,7 @@ func (p *Provider) verdict(ctx context.Context, c call, res result.Result, err e
 // answer parses what is written to it as a script's output.
 type answer struct {
 	*io.PipeWriter
+	told int64 // bytes written to it
 	done chan struct{}
 	res  result.Result
 	err  error
@@ -169,6 +170,11 @@ func (p *Provider) parse(nonce string, c call) *answer {
 		}
 	}()
 	return a
+}
+
+func (a *answer) Write(b []byte) (int, error) {
+	a.told += int64(len(b))
+	return a.PipeWriter.Write(b)
 }
 
 func (a *answer) end() (result.Result, error) {

@@ -12,35 +12,35 @@ import (
 // any amount of it.
 func markLine(mark, line string) string { return "echo; echo " + mark + "; " + line }
 
-// afterMark passes on what is written to it after the line of the mark.
-type afterMark struct {
-	mark string
-	to   io.Writer
+// AfterMark passes on what is written to it after the first Mark.
+type AfterMark struct {
+	Mark  []byte
+	To    io.Writer
+	Found bool
+
 	seen []byte // the end of what came before; not used once found
-	open bool
 }
 
-func (w *afterMark) Write(b []byte) (int, error) {
+func (w *AfterMark) Write(b []byte) (int, error) {
 	n := len(b)
-	if !w.open {
-		mark := []byte("\n" + w.mark + "\n")
+	if !w.Found {
 		w.seen = append(w.seen, b...)
-		_, rest, found := bytes.Cut(w.seen, mark)
+		_, rest, found := bytes.Cut(w.seen, w.Mark)
 		if !found {
-			w.seen = bytes.Clone(w.seen[max(0, len(w.seen)-len(mark)):])
+			w.seen = bytes.Clone(w.seen[max(0, len(w.seen)-len(w.Mark)):])
 			return n, nil
 		}
-		w.open, w.seen, b = true, nil, rest
+		w.Found, w.seen, b = true, nil, rest
 	}
 	if len(b) > 0 {
-		if _, err := w.to.Write(b); err != nil {
+		if _, err := w.To.Write(b); err != nil {
 			return 0, err
 		}
 	}
 	return n, nil
 }
 
-// markedReader is afterMark for a reader.
+// markedReader passes on what is read after the line of the mark.
 type markedReader struct {
 	mark string
 	from *bufio.Reader

@@ -37,7 +37,7 @@ func (p *Pool) Run(ctx context.Context, cmd Command) error {
 	}
 	tail := &tail{limit: stderrTail}
 	mark := rand.Text()
-	stdout, stderr := &gate{to: &afterMark{mark: mark, to: orDiscard(cmd.Stdout)}}, &gate{to: io.MultiWriter(tail, orDiscard(cmd.Stderr))}
+	stdout, stderr := &gate{to: &AfterMark{Mark: []byte("\n" + mark + "\n"), To: orDiscard(cmd.Stdout)}}, &gate{to: io.MultiWriter(tail, orDiscard(cmd.Stderr))}
 	defer stdout.shut()
 	defer stderr.shut()
 	session.Stdin, session.Stdout, session.Stderr = cmd.Stdin, stdout, stderr
