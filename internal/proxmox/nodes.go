@@ -32,7 +32,7 @@ func (p *Provider) Inventory(ctx context.Context) (job.Inventory, error) {
 	}
 	inv, err := readInventory(res)
 	if err != nil {
-		return job.Inventory{}, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: err.Error()}
+		return job.Inventory{}, p.failure(op, job.HostVM, err.Error(), "")
 	}
 	return inv, nil
 }

@@ -69,6 +69,24 @@ func (p *Provider) operate(ctx context.Context, id string, c call) (result.Resul
 	return res, err
 }
 
+// operateOnce is operate, and settles the operation once it has ended. It is settled only then, and
+// not where ctx detached: an engine that goes on with it joins it, and has its result.
+func (p *Provider) operateOnce(ctx context.Context, id string, c call) (result.Result, error) {
+	res, err := p.operate(ctx, id, c)
+	if !detached(ctx) {
+		p.discard(ctx, c.op, id)
+	}
+	return res, err
+}
+
+// discard settles an operation that nobody goes on with, even where ctx has ended. If that fails, it
+// is left on the host.
+func (p *Provider) discard(ctx context.Context, op, id string) {
+	if err := p.settle(context.WithoutCancel(ctx), op, id); err != nil {
+		p.o.Log.WarnContext(ctx, "operation left on the host", "err", err)
+	}
+}
+
 // refused reports whether a create ended by itself before the step that makes the VM.
 func refused(res result.Result, err error) bool {
 	var host *job.HostError
@@ -216,13 +234,10 @@ func (p *Provider) settle(ctx context.Context, op, id string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &exit) && exit.Code == fencedExit:
-		return &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostFenced, Text: exit.Stderr}
+		return p.failure(op, job.HostFenced, exit.Stderr, "")
 	case errors.As(err, &exit):
-		return &job.HostError{
-			Op: op, Host: p.o.Host.Login(), Class: job.HostTimeout,
-			Text:   "the operation of its job has not ended: " + err.Error(),
-			Remedy: "this is retried; if it persists, check on the host: " + path.Join(p.operations(), id),
-		}
+		return p.failure(op, job.HostTimeout, "the operation of its job has not ended: "+err.Error(),
+			"this is retried; if it persists, check on the host: "+path.Join(p.operations(), id))
 	}
 	return p.hostError(ctx, op, err)
 }

@@ -56,19 +56,11 @@ func (p *Provider) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(jo
 	maps.Copy(env, proof(v))
 	setText(env, "PROXMOX_NODE", v.Node)
 	setText(env, "VM_TEMPLATE", v.Template)
-	id := saveOperation(v)
-	res, err := p.operate(ctx, id, call{op: op, script: "checkpoint-vm", env: env, onLine: telling(progress)})
-	if detached(ctx) {
-		return vm.Checkpoint{}, err
-	}
-	// It is settled only now: an engine that goes on with it joins it, and has its result.
-	if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
-		p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
-	}
+	res, err := p.operateOnce(ctx, saveOperation(v), call{op: op, script: "checkpoint-vm", env: env, onLine: telling(progress)})
 	c := vm.Checkpoint{Generation: res.Get("LINUS_CHECKPOINT_GENERATION"), Host: res.Get("LINUS_CHECKPOINT_HOST")}
 	if err == nil {
 		if c.Bytes, err = strconv.ParseInt(res.Get("LINUS_CHECKPOINT_BYTES"), 10, 64); err != nil {
-			err = &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "checkpoint-vm reported success without a size"}
+			err = p.failure(op, job.HostVM, "checkpoint-vm reported success without a size", "")
 		}
 	}
 	return c, err
@@ -94,22 +86,12 @@ func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progr
 	setText(env, "VM_TEMPLATE", v.Template)
 	setText(env, "VM_SSH_USER", v.User)
 	setText(env, "SAVED_BY", by)
-	id := "save-" + build
-	res, err := p.operate(ctx, id, call{op: op, script: "save-vm", env: env, onLine: telling(progress)})
-	if detached(ctx) {
-		return job.SavedTemplate{}, err
-	}
-	over := []string{id}
-	if err == nil && spec.InPlace { // the VM is gone, and all that was kept of its making with it
-		over = append(over, p.createOperation(v.Job))
-	}
-	for _, id := range over {
-		if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
-			p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
-		}
-	}
+	res, err := p.operateOnce(ctx, "save-"+build, call{op: op, script: "save-vm", env: env, onLine: telling(progress)})
 	if err != nil {
 		return job.SavedTemplate{}, err
+	}
+	if spec.InPlace { // the VM is gone, and all that was kept of its making with it
+		p.discard(ctx, op, p.createOperation(v.Job))
 	}
 	t := job.SavedTemplate{
 		Name: res.Get("LINUS_TEMPLATE_NAME"), Node: res.Get("LINUS_VM_NODE"), InPlace: res.Get("LINUS_SAVED") == "in-place",
@@ -119,7 +101,7 @@ func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progr
 		t.Left = append(t.Left, term.Text(left))
 	}
 	if t.VMID, err = readID(res.Get("LINUS_VM_ID")); err != nil {
-		return t, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "save-vm reported success without an ID"}
+		return t, p.failure(op, job.HostVM, "save-vm reported success without an ID", "")
 	}
 	return t, nil
 }
@@ -198,7 +180,6 @@ func (p *Provider) boot(ctx context.Context, c powerCall) (vm.VM, error) {
 // power runs power-vm as an operation: if the connection is lost or the engine stops,
 // it continues, and it is not done twice.
 func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error) {
-	op := c.op()
 	env := p.machineEnvironment()
 	maps.Copy(env, proof(c.vm))
 	env["ACTION"] = c.action
@@ -211,12 +192,5 @@ func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error
 	setEgress(env, c.network)
 	setText(env, "VM_SSH_USER", c.vm.User)
 	id := cmp.Or(c.id, "power-"+uuid.NewString())
-	res, err := p.operate(ctx, id, call{op: op, script: "power-vm", env: env, onLine: telling(c.progress)})
-	if detached(ctx) {
-		return res, err
-	}
-	if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
-		p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
-	}
-	return res, err
+	return p.operateOnce(ctx, id, call{op: c.op(), script: "power-vm", env: env, onLine: telling(c.progress)})
 }

@@ -40,11 +40,8 @@ func (p *Provider) booted(op string, v vm.VM, res result.Result) (vm.VM, error) 
 		err = fmt.Errorf("the result is about VM %q", id)
 	}
 	if err != nil {
-		return v, &job.HostError{
-			Op: op, Host: p.o.Host.Login(), Class: job.HostVM,
-			Text:   "VM " + strconv.Itoa(v.ID) + " is reported at an address, or with a host key, that is not valid: " + err.Error(),
-			Remedy: "nothing was sent there; check the VM's console: a guest reports its address and host key itself, and may lie",
-		}
+		return v, p.failure(op, job.HostVM, "VM "+strconv.Itoa(v.ID)+" is reported at an address, or with a host key, that is not valid: "+err.Error(),
+			"nothing was sent there; check the VM's console: a guest reports its address and host key itself, and may lie")
 	}
 	return v, nil
 }

@@ -41,7 +41,7 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Wat
 	}
 	room := job.HostRoom{Generations: map[job.Origin]string{}, Doubts: map[string]string{}, Leases: map[string]job.LeaseState{}}
 	if _, err := fmt.Sscanf(res.Get("LINUS_MEMORY"), "%d %d %f", &room.FreeMB, &room.TotalMB, &room.Pressure); err != nil {
-		return job.HostRoom{}, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: fmt.Sprintf("host-room returned LINUS_MEMORY:%.100q", res.Get("LINUS_MEMORY"))}
+		return job.HostRoom{}, p.failure(op, job.HostVM, fmt.Sprintf("host-room returned LINUS_MEMORY:%.100q", res.Get("LINUS_MEMORY")), "")
 	}
 	made := map[string]string{}
 	for _, line := range res.All("LINUS_TEMPLATE") {

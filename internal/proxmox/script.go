@@ -392,6 +392,11 @@ var remedies = map[remote.Class]string{
 		"or correct the lines that begin with @ in known_hosts (PROXMOX_KNOWN_HOSTS)",
 }
 
+// failure returns a host error about an operation; there may be no remedy.
+func (p *Provider) failure(op string, class job.HostClass, text, remedy string) *job.HostError {
+	return &job.HostError{Op: op, Host: p.o.Host.Login(), Class: class, Text: text, Remedy: remedy}
+}
+
 // hostError turns a connection fault into a host error.
 func (p *Provider) hostError(ctx context.Context, op string, err error) error {
 	fault := remote.ClassOf(err)

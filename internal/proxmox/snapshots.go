@@ -24,20 +24,17 @@ func (p *Provider) Snapshots(ctx context.Context, v vm.VM) ([]job.Snapshot, erro
 	if err != nil {
 		return nil, err
 	}
-	fail := func(text, remedy string) error {
-		return &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: text, Remedy: remedy}
-	}
 	switch readStatus(res.Get("LINUS_VM_STATUS")) {
 	case vm.Gone:
-		return nil, fail("there is no such VM on the host", "list the VMs")
+		return nil, p.failure(op, job.HostVM, "there is no such VM on the host", "list the VMs")
 	case vm.Unproven:
-		return nil, fail(strings.Join(res.All("LINUS_WARNING"), "; "), "look at its description, name and tag")
+		return nil, p.failure(op, job.HostVM, strings.Join(res.All("LINUS_WARNING"), "; "), "look at its description, name and tag")
 	}
 	all := []job.Snapshot{}
 	for _, line := range res.All("LINUS_SNAPSHOT") {
 		s, err := readSnapshot(line)
 		if err != nil {
-			return nil, fail(err.Error(), "")
+			return nil, p.failure(op, job.HostVM, err.Error(), "")
 		}
 		all = append(all, s)
 	}

@@ -40,16 +40,14 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, pro
 	const op = "build a template"
 	id := "template-" + run
 	res, err := p.operate(ctx, id, call{op: op, script: "build-template", guest: "job-runner", env: env, onLine: telling(progress)})
-	if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
-		p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
-	}
+	p.discard(ctx, op, id) // even where ctx detached: no engine goes on with a build
 	v := vm.VM{Job: build, Owner: p.o.Owner, Name: res.Get("LINUS_TEMPLATE_NAME"), Node: res.Get("LINUS_VM_NODE")}
 	if err != nil {
 		return v, err
 	}
 	v.ID, err = strconv.Atoi(res.Get("LINUS_VM_ID"))
 	if err != nil {
-		return v, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "build-template reported success without an ID"}
+		return v, p.failure(op, job.HostVM, "build-template reported success without an ID", "")
 	}
 	return v, nil
 }
@@ -103,10 +101,7 @@ func (p *Provider) template(ctx context.Context, op, nameOrID string) (vm.VM, er
 		if len(found) > 1 {
 			text = fmt.Sprintf("%q is the name of several templates: %s", nameOrID, strings.Join(ids, ", "))
 		}
-		return vm.VM{}, &job.HostError{
-			Op: op, Host: p.o.Host.Login(), Class: job.HostInvalid, Text: text,
-			Remedy: string(job.ListTemplates) + " shows them; give an ID",
-		}
+		return vm.VM{}, p.failure(op, job.HostInvalid, text, string(job.ListTemplates)+" shows them; give an ID")
 	}
 	return found[0], nil
 }

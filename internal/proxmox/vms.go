@@ -62,15 +62,12 @@ func (p *Provider) list(ctx context.Context, op, kind string) ([]vm.VM, error) {
 	for _, line := range res.All("LINUS_VM") {
 		v, err := readVM(line)
 		if err != nil {
-			return nil, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: err.Error()}
+			return nil, p.failure(op, job.HostVM, err.Error(), "")
 		}
 		vms = append(vms, v)
 	}
 	if warnings := res.All("LINUS_WARNING"); len(warnings) > 0 {
-		return vms, &job.HostError{
-			Op: op, Host: p.o.Host.Login(), Class: job.HostOffline, Text: strings.Join(warnings, "; "),
-			Remedy: "bring the node back online, or remove it from the cluster",
-		}
+		return vms, p.failure(op, job.HostOffline, strings.Join(warnings, "; "), "bring the node back online, or remove it from the cluster")
 	}
 	return vms, nil
 }
@@ -140,9 +137,7 @@ func (p *Provider) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
 func (p *Provider) show(ctx context.Context, op string, env map[string]string) (result.Result, error) {
 	res, err := p.run(ctx, call{op: op, script: "show-vm", env: env})
 	if node := p.movedTo(res); err == nil && node != "" {
-		err = &job.MovedError{Node: node, Err: &job.HostError{
-			Op: op, Host: p.o.Host.Login(), Class: job.HostLeftAlone, Text: "it is on node '" + node + "'",
-		}}
+		err = &job.MovedError{Node: node, Err: p.failure(op, job.HostLeftAlone, "it is on node '"+node+"'", "")}
 	}
 	return res, err
 }

@@ -19,20 +19,13 @@ func (p *Provider) CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, er
 	env["VOLUME_NAME"], env["VOLUME_SIZE"] = v.Name, strconv.Itoa(v.SizeGB)
 	setText(env, "PROXMOX_NODE", v.Node)
 	setText(env, "PROXMOX_STORAGE", v.Storage)
-	id := "volume-" + v.ID
-	res, err := p.operate(ctx, id, call{op: op, script: "volume", env: env})
-	if detached(ctx) {
-		return v, err
-	}
-	if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
-		p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
-	}
+	res, err := p.operateOnce(ctx, "volume-"+v.ID, call{op: op, script: "volume", env: env})
 	if err != nil {
 		return v, err
 	}
 	v.Node, v.Shared = res.Get("LINUS_VM_NODE"), res.Get("LINUS_VOLUME_SHARED") == "true"
 	if v.VMID, err = readID(res.Get("LINUS_VM_ID")); err != nil || !nodeForm.MatchString(v.Node) {
-		return v, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "volume reported success without an ID or a node"}
+		return v, p.failure(op, job.HostVM, "volume reported success without an ID or a node", "")
 	}
 	return v, nil
 }
