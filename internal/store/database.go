@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -198,10 +197,9 @@ func (t *tx) each(_ context.Context, read func(scanner) error, text string, args
 	return err
 }
 
-// ExecContext runs a statement in the transaction's context.
-func (t *tx) ExecContext(_ context.Context, text string, args ...any) (sql.Result, error) {
-	n, err := t.run(nil, text, args)
-	return driver.RowsAffected(n), err
+// ExecContext runs a statement in the transaction's context, and returns how many rows it changed.
+func (t *tx) ExecContext(_ context.Context, text string, args ...any) (int64, error) {
+	return t.run(nil, text, args)
 }
 
 // run runs what was posted, and one more statement.

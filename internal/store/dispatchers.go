@@ -50,11 +50,8 @@ func (s *Store) TellDispatchers(ctx context.Context, messages func(was string, d
 			continue
 		}
 		err = s.transaction(ctx, func(tx *tx) error {
-			result, err := tx.ExecContext(ctx, `UPDATE dispatchers SET told = ? WHERE principal = ? AND queue = ? AND name = ? AND told = ?`, d.Status(), d.Principal, d.Queue, d.Name, d.told)
-			if err != nil {
-				return err
-			}
-			if n, err := result.RowsAffected(); err != nil || n == 0 { // it has gone, or another engine has told it
+			n, err := tx.ExecContext(ctx, `UPDATE dispatchers SET told = ? WHERE principal = ? AND queue = ? AND name = ? AND told = ?`, d.Status(), d.Principal, d.Queue, d.Name, d.told)
+			if err != nil || n == 0 { // it has gone, or another engine has told it
 				return err
 			}
 			return addWebhooks(tx, messages(d.told, d.Dispatcher))

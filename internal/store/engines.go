@@ -182,12 +182,8 @@ func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken 
 			}
 		}
 		// Its own it may take again: a commit may have been written, and its answer lost.
-		result, err := tx.ExecContext(ctx, `INSERT INTO locks (name, engine, what) VALUES (?, ?, ?)
+		n, err := tx.ExecContext(ctx, `INSERT INTO locks (name, engine, what) VALUES (?, ?, ?)
 			ON CONFLICT (name) DO UPDATE SET what = excluded.what WHERE locks.engine = excluded.engine`, name, engine, what)
-		if err != nil {
-			return err
-		}
-		n, err := result.RowsAffected()
 		taken = n > 0
 		return err
 	})
@@ -232,10 +228,7 @@ func execCounted(ctx context.Context, in func(context.Context, func(*tx) error) 
 		if told != "" {
 			tx.tell(told, "")
 		}
-		result, err := tx.ExecContext(ctx, text, args...)
-		if err == nil {
-			n, err = result.RowsAffected()
-		}
+		n, err = tx.ExecContext(ctx, text, args...)
 		return err
 	})
 	return n, err

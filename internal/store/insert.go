@@ -128,18 +128,15 @@ func (r *rows) insert(ctx context.Context, tx *tx) error {
 	if waits(r.job) {
 		tx.tell(job.NoticeWaiting, r.job.ID)
 	}
-	result, err := tx.ExecContext(ctx, `INSERT INTO jobs
+	n, err := tx.ExecContext(ctx, `INSERT INTO jobs
 		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, vm_id, vm_state, completed_at, reason, started_at, doc, stored, parent, queue, dispatcher, work)
 		VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 		append([]any{
 			r.job.ID, timeText(r.job.CreatedAt), job.TaskHead(r.job.Manifest.Task), r.job.Client, r.job.Principal,
 			sql.NullString{String: r.idempotency, Valid: r.idempotency != ""},
 		}, append(append(columns(r.job), r.doc, r.size(), r.job.Parent), r.session()...)...)...)
-	if err == nil {
-		var n int64
-		if n, err = result.RowsAffected(); err == nil && n == 0 {
-			err = errKeyTaken
-		}
+	if err == nil && n == 0 {
+		err = errKeyTaken
 	}
 	if err != nil {
 		return err

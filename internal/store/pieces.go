@@ -116,13 +116,10 @@ func (w pieceWriter) open(stream string) (openCounts, error) {
 
 func (w pieceWriter) append(name string, offset int64, data []byte) error {
 	if len(data) > 0 && len(data) < smallPiece && offset > 0 {
-		result, err := w.tx.ExecContext(w.tx.ctx, `UPDATE job_data SET data = data || ?
+		n, err := w.tx.ExecContext(w.tx.ctx, `UPDATE job_data SET data = data || ?
 			WHERE job_id = ? AND name = ? AND at >= ? AND at + octet_length(data) = ? AND octet_length(data) <= ?`,
 			data, w.id, name, offset-smallPiece, offset, smallPiece-len(data))
-		if err != nil {
-			return err
-		}
-		if n, err := result.RowsAffected(); err != nil || n > 0 {
+		if err != nil || n > 0 {
 			return err
 		}
 	}

@@ -28,11 +28,7 @@ func (s *Store) InsertVolume(ctx context.Context, v vm.Volume, within job.Limits
 		if err := s.within(ctx, tx, a, within); err != nil {
 			return err
 		}
-		result, err := tx.ExecContext(ctx, `INSERT INTO volumes (id, name, principal, doc) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`, v.ID, v.Name, v.Principal, string(doc))
-		if err != nil {
-			return err
-		}
-		n, err := result.RowsAffected()
+		n, err := tx.ExecContext(ctx, `INSERT INTO volumes (id, name, principal, doc) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`, v.ID, v.Name, v.Principal, string(doc))
 		added = n > 0
 		return err
 	})
