@@ -36,8 +36,5 @@ func (s *Store) OpenArtifact(ctx context.Context, id, path string) (io.ReadClose
 		return nil, err
 	}
 	f, err := s.files.artifact(ctx, id, path)
-	if err != nil {
-		return nil, fmt.Errorf("open artifact %s of job %s: %w", path, id, err)
-	}
-	return f, nil
+	return f, tried(err, "open artifact %s of job %s", path, id)
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"strings"
 )
 
@@ -12,13 +11,10 @@ const cordonKey = "cordoned/"
 // Cordons returns the nodes that get no new VMs, by name.
 func (s *Store) Cordons(ctx context.Context) ([]string, error) {
 	nodes, err := query(ctx, s.read, scanValue[string], `SELECT key FROM meta WHERE key LIKE 'cordoned/%' ORDER BY key`)
-	if err != nil {
-		return nil, fmt.Errorf("read cordoned nodes: %w", err)
-	}
 	for i, key := range nodes {
 		nodes[i] = strings.TrimPrefix(key, cordonKey)
 	}
-	return nodes, nil
+	return nodes, tried(err, "read cordoned nodes")
 }
 
 // SetCordon adds a node to those that get no new VMs, or removes it.

@@ -108,11 +108,7 @@ type directory struct {
 }
 
 func (d directory) open(stream string) (openCounts, error) {
-	all, err := d.directories.open(d.ctx, d.s.read, streamOf{d.id, stream})
-	if err != nil {
-		return openCounts{}, err
-	}
-	return all[0], nil
+	return only(d.directories.open(d.ctx, d.s.read, streamOf{d.id, stream}))
 }
 
 func (d directory) append(name string, offset int64, data []byte) error {

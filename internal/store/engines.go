@@ -86,10 +86,7 @@ func (s *Store) Drain(ctx context.Context) error {
 // is under way.
 func (s *Store) Evict(ctx context.Context, id string, dead bool) (bool, error) {
 	n, err := execCounted(ctx, s.unfenced, job.NoticeFree, `DELETE FROM engines WHERE id = ? AND (lease_until < `+s.dialect.clock()+` OR 1 = ?)`, id, truth(dead))
-	if err != nil {
-		return false, fmt.Errorf("remove engine %s from %s: %w", id, s.name, err)
-	}
-	return n > 0, nil
+	return n > 0, tried(err, "remove engine %s from %s", id, s.name)
 }
 
 // Engines returns every member, oldest first. The first whose lease lasts and that
@@ -106,9 +103,6 @@ func (s *Store) Engines(ctx context.Context) ([]job.EngineInfo, error) {
 		e.Lease, e.Draining, e.Jobs = time.Duration(left*float64(time.Second)), draining != 0, jobs
 		return e, err
 	}, `SELECT doc, lease_until - `+s.dialect.clock()+`, draining, (SELECT count(*) FROM jobs WHERE jobs.engine = engines.id) FROM engines ORDER BY id`)
-	if err != nil {
-		return nil, fmt.Errorf("read the engines: %w", err)
-	}
 	leader := -1
 	for i := range engines {
 		engines[i].Self = engines[i].ID == s.EngineID()
@@ -119,7 +113,7 @@ func (s *Store) Engines(ctx context.Context) ([]job.EngineInfo, error) {
 	if leader >= 0 {
 		engines[leader].Leads = true
 	}
-	return engines, nil
+	return engines, tried(err, "read the engines")
 }
 
 // Take makes this engine the one that works on a job, and returns the job; false:
@@ -190,10 +184,7 @@ func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken 
 	if err == nil && !taken {
 		holder, err = s.Locked(ctx, name)
 	}
-	if err != nil {
-		return false, "", fmt.Errorf("take the lock %s in %s: %w", name, s.name, err)
-	}
-	return taken, holder, nil
+	return taken && err == nil, holder, tried(err, "take the lock %s in %s", name, s.name)
 }
 
 // Locked returns what the engine that has a lock does meanwhile; empty: none has it.

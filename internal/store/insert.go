@@ -169,28 +169,25 @@ func (s *Store) Manifest(ctx context.Context, id string) (m job.Manifest, err er
 		manifest string
 		contents sql.NullString
 	}
-	found, err := query(ctx, s.read, func(row scanner) (t texts, err error) {
+	found, err := only(query(ctx, s.read, func(row scanner) (t texts, err error) {
 		err = row.Scan(&t.manifest, &t.contents)
 		return t, err
 	}, `SELECT m.manifest, f.contents FROM job_manifests m JOIN jobs ON jobs.id = m.job_id
-		LEFT JOIN job_files f ON f.job_id = CASE WHEN jobs.parent <> '' AND NOT EXISTS (SELECT 1 FROM job_files WHERE job_id = jobs.id) THEN jobs.parent ELSE jobs.id END WHERE m.job_id = ?`, id)
-	switch {
-	case err != nil:
-		return m, err
-	case len(found) == 0:
-		return m, job.ErrNotFound
-	}
-	if err := json.Unmarshal([]byte(found[0].manifest), &m); err != nil || len(m.Files) == 0 {
+		LEFT JOIN job_files f ON f.job_id = CASE WHEN jobs.parent <> '' AND NOT EXISTS (SELECT 1 FROM job_files WHERE job_id = jobs.id) THEN jobs.parent ELSE jobs.id END WHERE m.job_id = ?`, id))
+	if err != nil {
 		return m, err
 	}
-	if !found[0].contents.Valid {
+	if err := json.Unmarshal([]byte(found.manifest), &m); err != nil || len(m.Files) == 0 {
+		return m, err
+	}
+	if !found.contents.Valid {
 		return m, &job.FieldError{
 			Field: "manifest.files", Problem: "the contents of the job's files were removed when it was done",
 			Remedy: "give the files again",
 		}
 	}
 	var contents []string
-	if err := json.Unmarshal([]byte(found[0].contents.String), &contents); err != nil {
+	if err := json.Unmarshal([]byte(found.contents.String), &contents); err != nil {
 		return m, err
 	}
 	if len(contents) != len(m.Files) {

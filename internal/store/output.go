@@ -250,11 +250,7 @@ func marker(dropped int64) []byte { return fmt.Appendf(nil, "\n[linus: %d bytes 
 // readStored reads across the one or two files of a stream; offset counts stored
 // bytes.
 func (s *Store) readStored(ctx context.Context, id, stream string, h parts, offset, limit int64) (data []byte, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("read %s of job %s: %w", stream, id, err)
-		}
-	}()
+	defer func() { err = tried(err, "read %s of job %s", stream, id) }()
 	for _, p := range []struct {
 		name string
 		size int64
@@ -319,8 +315,6 @@ func encodeCounts(info job.OutputInfo) sql.NullString {
 
 func decodeCounts(id, text string) (job.OutputInfo, error) {
 	var info job.OutputInfo
-	if err := json.Unmarshal([]byte(text), &info); err != nil {
-		return info, fmt.Errorf("decode counts of job %s: %w", id, err)
-	}
-	return info, nil
+	err := json.Unmarshal([]byte(text), &info)
+	return info, tried(err, "decode counts of job %s", id)
 }

@@ -107,11 +107,7 @@ type pieceWriter struct {
 }
 
 func (w pieceWriter) open(stream string) (openCounts, error) {
-	all, err := w.p.open(w.tx.ctx, w.tx, streamOf{w.id, stream})
-	if err != nil {
-		return openCounts{}, err
-	}
-	return all[0], nil
+	return only(w.p.open(w.tx.ctx, w.tx, streamOf{w.id, stream}))
 }
 
 func (w pieceWriter) append(name string, offset int64, data []byte) error {

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"linus/internal/job"
@@ -45,10 +44,7 @@ func (s *Store) Queue(ctx context.Context) (waiting int, since time.Time, err er
 			since, err = time.Parse(time.RFC3339Nano, at)
 		}
 	}
-	if err != nil {
-		return 0, time.Time{}, fmt.Errorf("count waiting jobs: %w", err)
-	}
-	return waiting, since, nil
+	return waiting, since, tried(err, "count waiting jobs")
 }
 
 // InProgress returns every job that is not Done, except those that Waiting returns,

@@ -161,10 +161,7 @@ func (s *Store) Remember(ctx context.Context, name, value string) (string, error
 		}
 		return err
 	})
-	if err != nil {
-		return "", fmt.Errorf("read %s from %s: %w", name, s.name, err)
-	}
-	return stored, nil
+	return stored, tried(err, "read %s from %s", name, s.name)
 }
 
 // schema says where the migrations of a database are, and what to tell people.

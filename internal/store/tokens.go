@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -24,13 +23,10 @@ func (s *Store) InsertToken(ctx context.Context, t job.Token, hash string) error
 // Tokens returns all tokens, by name and then oldest first.
 func (s *Store) Tokens(ctx context.Context) ([]job.Token, error) {
 	all, err := query(ctx, s.read, scanDoc[job.Token], `SELECT doc FROM tokens`)
-	if err != nil {
-		return nil, fmt.Errorf("read the tokens: %w", err)
-	}
 	slices.SortFunc(all, func(a, b job.Token) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), a.CreatedAt.Compare(b.CreatedAt))
 	})
-	return all, nil
+	return all, tried(err, "read the tokens")
 }
 
 // TokenByHash returns the token with a hex sha256; job.ErrNotFound.
