@@ -20,8 +20,12 @@ type querier interface {
 }
 
 // tried returns err with what was tried; nil if there is none. That something is not there, or is
-// refused to whoever asks, is no failure: job.ErrNotFound and a *job.FieldError stay as they are.
+// refused to whoever asks, is no failure: job.ErrNotFound, a *job.FieldError and the error of a
+// refusal stay as they are.
 func tried(err error, format string, args ...any) error {
+	if by, is := errors.AsType[refusal](err); is {
+		return by.error
+	}
 	var refused *job.FieldError
 	switch {
 	case err == nil, errors.Is(err, job.ErrNotFound):
@@ -31,6 +35,11 @@ func tried(err error, format string, args ...any) error {
 	}
 	return fmt.Errorf(format+": %w", append(args, err)...)
 }
+
+// refusal is the error of a caller's function, which does not want its change written.
+type refusal struct{ error }
+
+func (r refusal) Unwrap() error { return r.error }
 
 // scanner is one row of a query's result.
 type scanner interface{ Scan(dest ...any) error }
@@ -90,11 +99,11 @@ func only[T any](found []T, err error) (T, error) {
 // changeDoc changes the document of the row of a table whose column is a value, in a transaction;
 // job.ErrNotFound.
 func changeDoc[T any](ctx context.Context, s *Store, tx *tx, table, column, value string, change func(*T) error) (is T, err error) {
-	if is, err = only(query(ctx, tx, scanDoc[T], `SELECT doc FROM `+table+` WHERE `+column+` = ?`+s.dialect.lock(table), value)); err == nil {
-		err = change(&is)
-	}
-	if err != nil {
+	if is, err = only(query(ctx, tx, scanDoc[T], `SELECT doc FROM `+table+` WHERE `+column+` = ?`+s.dialect.lock(table), value)); err != nil {
 		return is, err
+	}
+	if err = change(&is); err != nil {
+		return is, refusal{err}
 	}
 	doc, err := json.Marshal(is)
 	if err == nil {

@@ -86,7 +86,7 @@ func (s *Store) Drain(ctx context.Context) error {
 // is under way.
 func (s *Store) Evict(ctx context.Context, id string, dead bool) (bool, error) {
 	n, err := execCounted(ctx, s.unfenced, job.NoticeFree, `DELETE FROM engines WHERE id = ? AND (lease_until < `+s.dialect.clock()+` OR 1 = ?)`, id, truth(dead))
-	return n > 0, tried(err, "remove engine %s from %s", id, s.name)
+	return err == nil && n > 0, tried(err, "remove engine %s from %s", id, s.name)
 }
 
 // Engines returns every member, oldest first. The first whose lease lasts and that

@@ -76,11 +76,10 @@ func (s *Store) UpdateSoon(id string, change func(*job.Job) (job.Record, error))
 
 // updating is one change of a job.
 type updating struct {
-	s       *Store
-	id      string
-	change  func(*job.Job) (job.Record, error)
-	job     job.Job // as it is after it
-	refused error   // change's own error, returned as it is
+	s      *Store
+	id     string
+	change func(*job.Job) (job.Record, error)
+	job    job.Job // as it is after it
 }
 
 func (s *Store) newUpdate(id string, change func(*job.Job) (job.Record, error)) *updating {
@@ -89,7 +88,6 @@ func (s *Store) newUpdate(id string, change func(*job.Job) (job.Record, error)) 
 
 // run makes the change in a transaction.
 func (u *updating) run(ctx context.Context, tx *tx) error {
-	u.refused = nil
 	u.s.lockVM(tx, u.id)
 	found, err := only(jobRows(ctx, tx, "", `jobs.id = ?`+u.s.dialect.lock("jobs"), u.id))
 	if err != nil {
@@ -108,8 +106,7 @@ func (u *updating) run(ctx context.Context, tx *tx) error {
 	}
 	record, err := u.change(&j)
 	if err != nil {
-		u.refused = err
-		return err
+		return refusal{err}
 	}
 	stdout.Incomplete, stdout.Why = j.Stdout.Incomplete, j.Stdout.Why
 	stderr.Incomplete, stderr.Why = j.Stderr.Incomplete, j.Stderr.Why
@@ -125,13 +122,10 @@ func (u *updating) run(ctx context.Context, tx *tx) error {
 
 // result is what Update returns, for the error of its transaction.
 func (u *updating) result(err error) (job.Job, error) {
-	switch {
-	case err == nil:
-		return u.job, nil
-	case u.refused != nil:
-		return job.Job{}, u.refused
+	if err != nil {
+		return job.Job{}, tried(err, "write job %s to %s", u.id, u.s.name)
 	}
-	return job.Job{}, tried(err, "write job %s to %s", u.id, u.s.name)
+	return u.job, nil
 }
 
 // allowed compares a changed job with its previous status, VM's state and outcome (as

@@ -27,17 +27,10 @@ func (s *Store) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
 // call the store; an error from it is returned unwrapped, and nothing is written.
 func (s *Store) UpdatePool(ctx context.Context, name string, change func(*job.Pool) error) (job.Pool, error) {
 	var p job.Pool
-	var refused error
 	err := s.transaction(ctx, func(tx *tx) (err error) {
-		p, err = s.updatePool(ctx, tx, name, func(p *job.Pool) error {
-			refused = change(p)
-			return refused
-		})
+		p, err = s.updatePool(ctx, tx, name, change)
 		return err
 	})
-	if refused != nil {
-		return p, refused
-	}
 	return p, tried(err, "write pool %s to %s", name, s.name)
 }
 

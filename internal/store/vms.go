@@ -244,7 +244,6 @@ func (s *Store) GrowVM(ctx context.Context, of vm.VM, what string, mb int, withi
 }
 
 func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, change func(*vm.VM) ([]job.Event, error)) (v vm.VM, err error) {
-	var refused error
 	var events []job.Event
 	made := s.newUpdate(id, func(j *job.Job) (_ job.Record, err error) {
 		if j.VM == nil || j.VM.Job != id {
@@ -254,7 +253,6 @@ func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, ch
 		return job.Record{Events: events, Quiet: true}, err
 	})
 	err = s.transaction(ctx, func(tx *tx) error {
-		refused = nil
 		if err := may(tx); err != nil {
 			return err
 		}
@@ -266,13 +264,11 @@ func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, ch
 				v = *made.job.VM
 				tx.told = append(tx.told, job.VMChanged{VM: v, Events: events})
 			}
-			refused = made.refused
 			return err
 		}
 		was := v.Clone()
-		events, err = change(&v)
-		if refused = err; err != nil {
-			return err
+		if events, err = change(&v); err != nil {
+			return refusal{err}
 		}
 		if v.State != was.State && !was.State.CanBecome(v.State) {
 			return fmt.Errorf("%w: the state of a VM, %q, cannot become %q", ErrForbidden, string(was.State), string(v.State))
@@ -287,13 +283,10 @@ func (s *Store) changeVM(ctx context.Context, id string, may func(*tx) error, ch
 		tx.told = append(tx.told, job.VMChanged{VM: v, Events: events})
 		return errors.Join(noteRun(tx, was, v, job.UsageOfVM(v), time.Now()), writeVM(tx, v))
 	})
-	switch {
-	case err == nil:
-		return v, nil
-	case refused != nil:
-		return vm.VM{}, refused
+	if err != nil {
+		return vm.VM{}, tried(err, "write VM %s to %s", id, s.name)
 	}
-	return vm.VM{}, tried(err, "write VM %s to %s", id, s.name)
+	return v, nil
 }
 
 func postVMEvents(tx *tx, id string, events []job.Event) {

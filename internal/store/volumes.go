@@ -38,17 +38,10 @@ func (s *Store) InsertVolume(ctx context.Context, v vm.Volume, within job.Limits
 // UpdateVolume changes a volume in a transaction; job.ErrNotFound. change must not call the
 // store; an error from it is returned unwrapped, and nothing is written.
 func (s *Store) UpdateVolume(ctx context.Context, id string, change func(*vm.Volume) error) (v vm.Volume, err error) {
-	var refused error
 	err = s.transaction(ctx, func(tx *tx) error {
-		v, err = changeDoc(ctx, s, tx, "volumes", "id", id, func(v *vm.Volume) error {
-			refused = change(v)
-			return refused
-		})
+		v, err = changeDoc(ctx, s, tx, "volumes", "id", id, change)
 		return err
 	})
-	if refused != nil {
-		return v, refused
-	}
 	return v, tried(err, "write volume %s to %s", id, s.name)
 }
 

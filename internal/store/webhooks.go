@@ -52,7 +52,7 @@ func (s *Store) Webhooks(ctx context.Context, limit int) ([]job.Webhook, error) 
 // is due, and reports whether nobody else has meanwhile.
 func (s *Store) TakeWebhook(ctx context.Context, w job.Webhook, next time.Time) (bool, error) {
 	changed, err := execCounted(ctx, s.transaction, "", `UPDATE webhooks SET attempts = attempts + 1, next_at = ? WHERE id = ? AND attempts = ?`, timeText(next), w.ID, w.Attempts)
-	return changed == 1, tried(err, "take webhook %s", w.ID)
+	return err == nil && changed == 1, tried(err, "take webhook %s", w.ID)
 }
 
 // DropWebhook removes a message of a VM, or one whose job was deleted.
