@@ -184,7 +184,7 @@ func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken 
 	if err == nil && !taken {
 		holder, err = s.Locked(ctx, name)
 	}
-	return taken && err == nil, holder, tried(err, "take the lock %s in %s", name, s.name)
+	return taken, holder, tried(err, "take the lock %s in %s", name, s.name)
 }
 
 // Locked returns what the engine that has a lock does meanwhile; empty: none has it.
