@@ -129,7 +129,7 @@ func (o *operation) begin(ctx, work context.Context, id string, c call) (result.
 			}
 			o.p.setTools(c.env, files)
 			out, err := o.p.o.Host.Output(work, remote.Command{
-				Name: c.script, Line: remote.EnvLine(c.env, "bash", files[0], "start", o.p.operations(), id, files[1]),
+				Name: c.script, Line: remote.EnvLine(c.env, "bash", files[0], "start", o.p.operations(), id, files[1], c.replaces),
 			}, 64<<10)
 			o.sent = o.sent || !slices.Contains(unsent, remote.ClassOf(err))
 			if err != nil {

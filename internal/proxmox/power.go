@@ -3,12 +3,12 @@ package proxmox
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"time"
-
-	"github.com/google/uuid"
 
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
@@ -178,7 +178,7 @@ func (p *Provider) boot(ctx context.Context, c powerCall) (vm.VM, error) {
 }
 
 // power runs power-vm as an operation: if the connection is lost or the engine stops,
-// it continues, and it is not done twice.
+// it continues, until another is begun on the VM, and it is not done twice.
 func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error) {
 	env := p.machineEnvironment()
 	maps.Copy(env, proof(c.vm))
@@ -191,6 +191,7 @@ func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error
 	}
 	setEgress(env, c.network)
 	setText(env, "VM_SSH_USER", c.vm.User)
-	id := cmp.Or(c.id, "power-"+uuid.NewString())
-	return p.operateOnce(ctx, id, call{op: c.op(), script: "power-vm", env: env, onLine: telling(c.progress)})
+	all := "power-" + c.vm.Job + "-" // one at a time works on a VM: what is there else is left of an engine that has ended
+	id := cmp.Or(c.id, all+strings.ToLower(rand.Text()))
+	return p.operateOnce(ctx, id, call{op: c.op(), script: "power-vm", env: env, replaces: all, onLine: telling(c.progress)})
 }

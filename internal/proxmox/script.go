@@ -29,6 +29,7 @@ type call struct {
 	args     []string // of the script
 	env      map[string]string
 	guest    string // another script, for a VM: it gets its path on the host as VM_RUNNER; empty: none
+	replaces string // how the IDs of earlier operations begin, which stop as this one starts; empty: none
 	onLine   func(key, value string)
 	patience time.Duration // how long a host that does not respond is retried
 }

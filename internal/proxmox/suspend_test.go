@@ -1,8 +1,13 @@
 package proxmox_test
 
 import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -74,4 +79,67 @@ func suspend(t *testing.T, h *labHost, v vm.VM) vm.VM {
 		}
 	}
 	return v
+}
+
+// An engine ends just after it has begun to suspend a VM, which waits for the VM's lock. The next one
+// starts the VM: it is not suspended after that.
+func TestSuspend_OfAnEngineThatHasEndedComesNotAfterAStart(t *testing.T) {
+	t.Parallel()
+	h := newLab(t, lab.DriverProcess)
+	first, next, spec := h.provider(t, nil), h.provider(t, nil), h.spec()
+	v, err := first.Create(t.Context(), spec, func(job.Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := os.OpenFile(h.Path("locks", "linus-vm-"+strconv.Itoa(v.ID)+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	operations := func() []string {
+		t.Helper()
+		all, err := filepath.Glob(filepath.Join(h.scripts, "operations", "power-*", "log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	until := func(what string, is func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("waiting for %s", what)
+			}
+		}
+	}
+	ctx, stop := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- first.SuspendVM(ctx, v) }()
+	until("the suspend", func() bool { return len(operations()) == 1 })
+	stop(job.ErrDetach)
+	if err := <-ended; !errors.Is(err, job.ErrDetach) {
+		t.Fatal(err)
+	}
+	suspend := filepath.Dir(operations()[0])
+
+	go func() {
+		_, err := next.StartVM(t.Context(), v, func(job.Progress) {})
+		ended <- err
+	}()
+	until("the start", func() bool { return len(operations()) == 2 })
+	if err := held.Close(); err != nil { // lets go of the lock
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	var exit []byte
+	until("the end of the suspend", func() bool { exit, err = os.ReadFile(filepath.Join(suspend, "exit")); return err == nil })
+	if status, err := next.Status(t.Context(), v); string(exit) != "143\n" || status != vm.Running || err != nil {
+		t.Errorf("the suspend ended with %q; the VM is %s, %v", exit, status, err)
+	}
+	h.removeAll(t, next, spec)
 }

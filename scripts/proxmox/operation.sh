@@ -5,7 +5,7 @@
 #
 # Runs as root on a Proxmox VE host; needs bash, coreutils and systemd.
 #
-#   operation.sh start <operations> <id> <script>   inputs for the script by environment
+#   operation.sh start <operations> <id> <script> [<prefix>]   inputs for the script by environment
 #   operation.sh run <directory>                    the unit's process, which becomes the script
 #   operation.sh ended                              what systemd runs after it, in the directory
 #   operation.sh follow <directory> <offset>
@@ -74,10 +74,13 @@ leave() {
   fi
 }
 
-start() { # <operations> <id> <script>
+start() { # <operations> <id> <script> [<beginning of the IDs of those that are to stop>]
   local -r operations=$1 dir=$1/$2 script=$3
   local staged nonce
   enter "${operations}"
+  if [[ -n ${4:-} ]]; then
+    stop_earlier "$1/$4" "${dir}"
+  fi
   if [[ ! -d ${dir} ]]; then
     if [[ ! -f ${script} ]]; then
       exit 127
@@ -97,6 +100,17 @@ start() { # <operations> <id> <script>
   launch "${dir}" "$2"
   nonce=$(<"${dir}/nonce")
   printf 'LINUS_OPERATION:%s\n' "${nonce}"
+}
+
+# What an engine that has ended has begun on a VM may not have come to the VM's lock yet. It stops
+# there, so that it does not come after what is begun now.
+stop_earlier() { # <beginning of their directories> <this one's>
+  local dir
+  for dir in "$1"*; do
+    if [[ -d ${dir} && ${dir} != "$2" ]]; then
+      : >"${dir}/stop"
+    fi
+  done
 }
 
 # Once an hour, and where the date has gone back. Other starts come and go here meanwhile:

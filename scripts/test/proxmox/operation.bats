@@ -108,6 +108,23 @@ is_gone() { # <id>: its unit, not at once but soon
   [[ ${output} == *'hello first'*':exit:0' ]]
 }
 
+@test "what was begun before on the same VM stops as another begins, and nothing else does" {
+  local id
+  slow_script
+  for id in power-vm1-a power-vm1-b power-vm2-a; do
+    bash "${operation}" start "${operations}" "${id}" "${script}"
+  done
+  for id in 1 2; do # again, as where its answer was lost
+    bash "${operation}" start "${operations}" power-vm1-b "${script}" power-vm1-
+  done
+  run -0 --separate-stderr bash "${operation}" follow "${operations}/power-vm1-a" 0
+  [[ ${output} == *undone* && ${stderr} == *:exit:143* ]]
+  [[ ! -e ${operations}/power-vm1-b/stop && ! -e ${operations}/power-vm2-a/stop ]]
+  for id in power-vm1-b power-vm2-a; do
+    bash "${operation}" settle "${operations}/${id}" 20
+  done
+}
+
 @test "an operation's end rings its bell, and one without a bell is followed, too" {
   printf 'until [[ -e %q ]]; do sleep 0.05; done\n' "${BATS_TEST_TMPDIR}/go" >"${script}"
   bash "${operation}" start "${operations}" one "${script}"
