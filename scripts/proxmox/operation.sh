@@ -107,8 +107,8 @@ start() { # <operations> <id> <script> [<beginning of the IDs of those that are 
 stop_earlier() { # <beginning of their directories> <this one's>
   local dir
   for dir in "$1"*; do
-    if [[ -d ${dir} && ${dir} != "$2" ]]; then
-      : >"${dir}/stop"
+    if [[ ${dir} != "$2" ]]; then
+      tell_stop "${dir}"
     fi
   done
 }
@@ -233,10 +233,14 @@ follow() { # <directory> <offset>
 
 stop() { # <directory>
   enter "${1%/*}"
-  if [[ -d $1 ]]; then
-    : >"$1/stop"
-  fi
+  tell_stop "$1"
   leave
+}
+
+tell_stop() { # <directory>, which may go meanwhile
+  if [[ -d $1 ]]; then
+    : >"$1/stop" || [[ ! -d $1 ]]
+  fi
 }
 
 # Ends an operation and removes what is left of it. One that has not begun will
