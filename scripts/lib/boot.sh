@@ -219,6 +219,7 @@ verify_ssh_ready() {
   local -r deadline=$((SECONDS + VM_READY_TIMEOUT))
   wait_for_banner "${deadline}"
   check_place
+  guest_start_scan "${vm_ip}" "${VM_SSH_PORT}" ed25519 # read by pin_host_key: most have one
   wait_for_guest "${deadline}"
   pin_host_key
 }
@@ -327,10 +328,16 @@ pin_host_key() {
     fail_unpinned "${run_said}"
     return 0
   fi
-  if ! command -v ssh-keyscan >/dev/null; then
-    return 0
+  guest_shown_key=''
+  if [[ -n ${run_pids[scan]:-} ]]; then
+    guest_end_scan "${vm_host_key}"
   fi
-  guest_scan_host_key "${vm_ip}" "${VM_SSH_PORT}" "${vm_host_key}"
+  if [[ ${guest_shown_key} != "${vm_host_key}" ]]; then # of another type, or of a guest that was making its keys
+    local type=${vm_host_key%% *}
+    type=${type#ssh-}
+    guest_start_scan "${vm_ip}" "${VM_SSH_PORT}" "${type%%-*}"
+    guest_end_scan "${vm_host_key}"
+  fi
   if [[ -n ${guest_shown_key} && ${guest_shown_key} != "${vm_host_key}" ]]; then
     result_fail timeout "the SSH host key shown at ${vm_ip}:${VM_SSH_PORT} is not that of VM ${vm_id} on node '${probe_node}'" \
       "another machine answers at ${vm_ip}: look for a second DHCP server or a static address in use twice"

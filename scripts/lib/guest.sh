@@ -243,14 +243,17 @@ guest_take_key() { # <text that begins with it>; guest_host_key
   fi
 }
 
-# The key of a type that the network shows. guest_shown_key: empty when it could
-# not be asked.
-guest_scan_host_key() { # <ip> <port> <key of the type>
-  local type=${3%% *} line
-  local -r key=" (${type} [A-Za-z0-9+/]+=*)$"
-  type=${type#ssh-}
+# The key of a type that the network shows, asked for and read apart, so that the guest can be
+# asked something else meanwhile. guest_shown_key: empty when it could not be had.
+guest_start_scan() { # <ip> <port> <type: ed25519, ecdsa or rsa>
+  run_start scan 10 run_alone ssh-keyscan -T 5 -t "$3" -p "$2" -- "$1"
+}
+
+guest_end_scan() { # <key of the type>
+  local line
+  local -r key=" (${1%% *} [A-Za-z0-9+/]+=*)$"
   guest_shown_key=''
-  run_read 10 run_alone ssh-keyscan -T 5 -t "${type%%-*}" -p "$2" -- "$1"
+  run_wait scan
   while IFS= read -r line; do
     if [[ ${line} =~ ${key} ]]; then
       guest_shown_key=${BASH_REMATCH[1]}

@@ -17,7 +17,18 @@ setup() {
   route='AT dev vmbr0 src 10.0.0.1 uid 0' neighbour='AT lladdr bc:24:11:00:00:01 REACHABLE'
   neighbours='10.0.0.7 dev vmbr0 lladdr bc:24:11:00:00:01 REACHABLE'
   interfaces='[{"hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"10.0.0.5","ip-address-type":"ipv4"}]}]'
-  key='ssh-ed25519 AAAAkey=' shown='ssh-ed25519 AAAAkey='
+  key='ssh-ed25519 AAAAkey='
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program ssh-keyscan 'echo "$4" >>"${BATS_TEST_TMPDIR}/asked"
+    while read -r key; do
+      case ${key} in ssh-$4\ * | $4-*) echo "10.0.0.5 ${key}" ;; esac
+    done <"${BATS_TEST_TMPDIR}/shown"
+    if [ -e "${BATS_TEST_TMPDIR}/next" ]; then mv "${BATS_TEST_TMPDIR}/next" "${BATS_TEST_TMPDIR}/shown"; fi'
+  shows "${key}"
+}
+
+shows() { # <key> [later], at the address of the VM
+  printf '%s\n' "$1" >"${BATS_TEST_TMPDIR}/${2:-shown}"
 }
 
 # Seconds and hundredths; SECONDS has only whole ones.
@@ -51,7 +62,6 @@ host_answers() { # <seconds> <command...>
     'ip neigh show to '*) run_out=${neighbour/AT/"$5"} ;;
     'ip -4 neigh show') run_out=${neighbours} ;;
     guest_hear*) run_out='SSH-2.0-x' ;;
-    ssh-keyscan*) run_out="10.0.0.5 ${shown}" ;;
   esac
   run_said=${run_out}
   printf '%s\n' "${run_out}" >"${run_dir}/read.out"
@@ -130,9 +140,27 @@ fails_with() { # <words...>
 }
 
 @test "another host key than the agent's at the address is a failure" {
-  shown='ssh-ed25519 AAAAother='
+  shows 'ssh-ed25519 AAAAother='
   fails_with 'the SSH host key shown at 10.0.0.5:22 is not that of VM 105'
   VM_TRUST_FIRST_USE=true fails_with 'is not that of VM 105'
+}
+
+@test "the network's key is asked for beside the guest, and again where the guest has another" {
+  asks() { # <types...>
+    : >"${BATS_TEST_TMPDIR}/asked"
+    boot
+    mapfile -t asked <"${BATS_TEST_TMPDIR}/asked"
+    [[ ${asked[*]} == "$*" ]]
+  }
+  asks ed25519
+  shows 'ssh-ed25519 AAAAearlier=' # keys are made at the first boot
+  shows "${key}" next
+  asks ed25519 ed25519
+  key='ecdsa-sha2-nistp256 AAAAkey='
+  shows "${key}"
+  asks ed25519 ecdsa
+  shows 'ecdsa-sha2-nistp256 AAAAother='
+  fails_with 'the SSH host key shown at 10.0.0.5:22 is not that of VM 105'
 }
 
 @test "what the guest says of its address cannot be believed into another form" {

@@ -203,9 +203,11 @@ run_in_guest() { # <cloud-init's body, or empty: there is none>
 
 @test "the key shown on the network" {
   stub_program ssh-keyscan 'echo "# 10.0.0.5:22 SSH-2.0-x"; echo "10.0.0.5 ssh-ed25519 AAAAkey="'
-  guest_scan_host_key 10.0.0.5 22 'ssh-ed25519 AAAAother='
+  guest_start_scan 10.0.0.5 22 ed25519
+  guest_end_scan 'ssh-ed25519 AAAAother='
   [[ ${guest_shown_key} == 'ssh-ed25519 AAAAkey=' ]]
-  guest_scan_host_key 10.0.0.5 22 'ecdsa-sha2-nistp256 AAAAother='
+  guest_start_scan 10.0.0.5 22 ecdsa
+  guest_end_scan 'ecdsa-sha2-nistp256 AAAAother='
   [[ -z ${guest_shown_key} ]]
 }
 
