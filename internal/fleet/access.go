@@ -8,48 +8,47 @@ import (
 	"linus/internal/lock"
 )
 
-// Engines are the engines that share the store, and what they hold.
+// Engines are the engines that share the store, and the locks they hold.
 type Engines interface {
 	job.Engines
 	lock.Engines
-	// Tell gives the other engines a notice.
+	// Tell sends a notice to the other engines.
 	Tell(ctx context.Context, n job.Notice) error
-	// Locked returns what the engine that has a lock does meanwhile; empty: none has it.
+	// Locked returns what the engine that holds a lock is doing; empty: nobody holds it.
 	Locked(ctx context.Context, name string) (string, error)
 }
 
-// access decides who may submit a job into a persistent VM, and who may work on
-// the VM itself (start, stop, snapshot, revert or destroy it). Its rule:
+// access decides who may submit a job into a persistent VM, and who may work on the VM itself
+// (start, stop, snapshot, revert or destroy it). Its rules:
 //
-//   - One decision at a time. A decision is held from the first read of the store
-//     until its result is stored: a job counts as in its VM, and against its client's
-//     limits, from its submission on.
-//   - Work on a VM begins with a decision and outlasts it. Until it is done no job
-//     enters the VM, and no other work on it begins.
+//   - There is one decision at a time, held from the first read of the store until its result
+//     is stored. From its submission on, a job counts as in its VM and against its client's
+//     limits.
+//   - Work on a VM begins with a decision and outlasts it. Until the work is done, no job enters
+//     the VM and no other work on it begins.
 //
-// Both hold among all engines that share the store.
+// Both rules hold among all engines that share the store.
 type access struct {
-	engines  Engines // nil: this engine shares with none
+	engines  Engines // nil: the store is not shared
 	deciding *lock.Lock
 
 	mu   sync.Mutex
-	work map[string]string // in progress here, such as "started", by the ID in the VM's marker
+	work map[string]string // work in progress here, such as "started", by the ID in the VM's marker
 }
 
 func newAccess(engines Engines) *access {
-	// Decisions are about rows only, so one that an engine has not ended with its
-	// lease is not waited for until that engine is evicted.
+	// Decisions only touch rows, so if an engine does not end one within its lease, nobody waits
+	// until that engine is evicted.
 	return &access{engines: engines, deciding: lock.New("deciding", true, engines), work: map[string]string{}}
 }
 
-// decision is the right to decide, with which work on a VM begins. Who calls openVM or idle
-// holds one.
+// decision is the right to decide, with which work on a VM begins. Callers of openVM and idle hold one.
 type decision struct {
 	a   *access
 	end func()
 }
 
-// decide waits for the right to decide, which end releases.
+// decide waits for the right to decide; end releases it.
 func (a *access) decide(ctx context.Context) (decision, error) {
 	release, err := a.deciding.Take(ctx)
 	return decision{a, release}, err
@@ -57,8 +56,8 @@ func (a *access) decide(ctx context.Context) (decision, error) {
 
 func workLock(id string) string { return "vm " + id }
 
-// workOn returns what is being done to the VM with an ID in its marker, in one word;
-// empty: nothing. It stays so as long as the caller has a decision.
+// workOn returns what is being done to the VM with an ID in its marker, in one word; empty:
+// nothing. The answer stays valid while the caller holds a decision.
 func (a *access) workOn(ctx context.Context, id string) (string, error) {
 	a.mu.Lock()
 	work := a.work[id]
@@ -69,7 +68,7 @@ func (a *access) workOn(ctx context.Context, id string) (string, error) {
 	return a.engines.Locked(ctx, workLock(id))
 }
 
-// begin marks the VM with an ID in its marker as worked on, until finished is called.
+// begin marks the VM with an ID in its marker as worked on until finished is called.
 func (d decision) begin(ctx context.Context, id, work string) (finished func(), err error) {
 	unlock := func() {}
 	if d.a.engines != nil {

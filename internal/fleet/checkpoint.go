@@ -12,25 +12,25 @@ import (
 	"linus/internal/vm"
 )
 
-// checkpoints is what this engine knows of checkpoints.
+// checkpoints is what this engine knows about checkpoints.
 type checkpoints struct {
 	mu     sync.Mutex
-	saved  []vm.VM          // those that VMs can go on from, as of the last look
+	saved  []vm.VM          // those that VMs can be restored from, as of the last look
 	looked bool             // there was a look
-	asked  map[askedFor]int // VMs that booted though a checkpoint would have done
+	asked  map[askedFor]int // how many VMs booted that a checkpoint would have served
 }
 
-// askedFor is what VMs are counted by that a checkpoint would have served.
+// askedFor is the key for counting VMs that a checkpoint would have served.
 type askedFor struct {
 	shape vm.Shape
 	node  string
 }
 
-// gaveUp is the count of a shape of which no checkpoint is made any more by itself: it could not
-// be made, or was of no use.
+// gaveUp is the count of a shape for which no more checkpoints are made automatically, because one
+// could not be made or was of no use.
 const gaveUp = -1
 
-// Checkpoints returns the checkpoints there are or are being made, oldest first.
+// Checkpoints returns the checkpoints that exist or are being made, oldest first.
 func (f *Fleet) Checkpoints(ctx context.Context) ([]job.CheckpointInfo, error) {
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
@@ -45,8 +45,8 @@ func (f *Fleet) Checkpoints(ctx context.Context) ([]job.CheckpointInfo, error) {
 	return infos, nil
 }
 
-// Checkpoint returns one, by its name, its VM ID or the ID in its marker. By the last it is
-// found also when it is gone, or could not be made.
+// Checkpoint returns a checkpoint by its name, its VM ID or the ID in its marker. The last also
+// finds a checkpoint that is gone or could not be made.
 func (f *Fleet) Checkpoint(ctx context.Context, ref string) (job.CheckpointInfo, error) {
 	v, err := f.findCheckpoint(ctx, ref)
 	if err != nil {
@@ -73,7 +73,7 @@ func (f *Fleet) findCheckpoint(ctx context.Context, ref string) (vm.VM, error) {
 	}
 }
 
-// CreateCheckpoint has a checkpoint made, and returns it at once.
+// CreateCheckpoint requests a checkpoint and returns at once.
 func (f *Fleet) CreateCheckpoint(ctx context.Context, spec job.CheckpointSpec) (job.CheckpointInfo, error) {
 	m, err := f.completeVM(ctx, job.Submission{Manifest: job.Manifest{VMName: "checkpoint", VMTemplate: spec.Template, Resources: spec.Resources}.ForVM()})
 	if err != nil {
@@ -97,11 +97,11 @@ func (f *Fleet) CreateCheckpoint(ctx context.Context, spec job.CheckpointSpec) (
 	return job.CheckpointOf(v), nil
 }
 
-// addCheckpoint stores a checkpoint that is to be made, unless there is one like it (on the node,
-// if one is given), which it returns then. asked says whose it is, or that they may not have
-// it; nil: nobody's.
+// addCheckpoint stores a checkpoint that is to be made, unless a similar one exists (on the node,
+// if one is given); it then returns that one. asked returns whose the checkpoint is, or an error if
+// they may not have it; nil: it is nobody's.
 func (f *Fleet) addCheckpoint(ctx context.Context, of vm.Made, node string, asked func() (job.Submission, error)) (_ vm.VM, added bool, err error) {
-	end, err := f.Decide(ctx) // of two engines one comes first
+	end, err := f.Decide(ctx) // two engines take turns
 	if err != nil {
 		return vm.VM{}, false, err
 	}
@@ -138,7 +138,7 @@ func (f *Fleet) addCheckpoint(ctx context.Context, of vm.Made, node string, aske
 	return v, true, nil
 }
 
-// RemoveCheckpoint has a checkpoint destroyed. VMs that went on from it stay.
+// RemoveCheckpoint has a checkpoint destroyed. VMs restored from it stay.
 func (f *Fleet) RemoveCheckpoint(ctx context.Context, ref string) (job.CheckpointInfo, error) {
 	v, err := f.findCheckpoint(ctx, ref)
 	if err != nil {
@@ -153,7 +153,7 @@ func (f *Fleet) RemoveCheckpoint(ctx context.Context, ref string) (job.Checkpoin
 	return job.CheckpointOf(v), nil
 }
 
-// save makes a checkpoint of a VM that was just made for one.
+// save makes a checkpoint of a VM that was just made for it.
 func (f *Fleet) save(ctx context.Context, made vm.VM) error {
 	f.o.Guest.Forget(asJob(made))
 	recorder := vmRecorder{f, made.Job}
@@ -175,7 +175,7 @@ func (f *Fleet) save(ctx context.Context, made vm.VM) error {
 	return err
 }
 
-// savedVMs returns the checkpoints that VMs can go on from.
+// savedVMs returns the checkpoints that VMs can be restored from.
 func (f *Fleet) savedVMs(ctx context.Context) ([]vm.VM, error) {
 	c := &f.checkpoints
 	c.mu.Lock()
@@ -187,7 +187,7 @@ func (f *Fleet) savedVMs(ctx context.Context) ([]vm.VM, error) {
 	return f.lookForSaved(ctx)
 }
 
-// lookForSaved is savedVMs with those that another engine has made since the last look.
+// lookForSaved is savedVMs including those that another engine made since the last look.
 func (f *Fleet) lookForSaved(ctx context.Context) ([]vm.VM, error) {
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
@@ -196,7 +196,7 @@ func (f *Fleet) lookForSaved(ctx context.Context) ([]vm.VM, error) {
 	return f.noteSaved(vms), nil
 }
 
-// noteSaved notes which of the VMs are checkpoints that others can go on from.
+// noteSaved records which of the VMs are checkpoints that others can be restored from.
 func (f *Fleet) noteSaved(vms []vm.VM) (saved []vm.VM) {
 	for _, v := range vms {
 		if v.Saved() {
@@ -210,7 +210,6 @@ func (f *Fleet) noteSaved(vms []vm.VM) (saved []vm.VM) {
 	return saved
 }
 
-// usedCheckpoint counts a VM that went on from a checkpoint.
 func (f *Fleet) usedCheckpoint(ctx context.Context, id string) {
 	err := f.set(ctx, id, func(v *vm.VM) {
 		if v.Checkpoint != nil {
@@ -223,8 +222,8 @@ func (f *Fleet) usedCheckpoint(ctx context.Context, id string) {
 	}
 }
 
-// unfit has a checkpoint destroyed that VMs cannot go on from any more: its template is another by
-// now, or its node's QEMU. One that was of use is made anew.
+// unfit has a checkpoint destroyed that VMs can no longer be restored from, because its template or
+// its node's QEMU has changed. A checkpoint that was used is made anew.
 func (f *Fleet) unfit(ctx context.Context, c vm.VM, why error) {
 	c, err := f.o.Store.VM(ctx, c.Job)
 	if err != nil || !c.Saved() {
@@ -244,7 +243,7 @@ func (f *Fleet) unfit(ctx context.Context, c vm.VM, why error) {
 	}
 }
 
-// renewCheckpoint has one made in the place of one that is destroyed, for the same client.
+// renewCheckpoint has a checkpoint made in place of a destroyed one, for the same client.
 func (f *Fleet) renewCheckpoint(ctx context.Context, c vm.VM) error {
 	var asked func() (job.Submission, error)
 	if c.Checkpoint.Asked && c.Own != nil {
@@ -256,15 +255,15 @@ func (f *Fleet) renewCheckpoint(ctx context.Context, c vm.VM) error {
 	return err
 }
 
-// giveShapeUp notes that no more checkpoints like one are made unless somebody asks for them.
+// giveShapeUp records that no more checkpoints of this shape are made unless somebody asks for one.
 func (f *Fleet) giveShapeUp(c vm.VM) {
 	f.checkpoints.mu.Lock()
 	defer f.checkpoints.mu.Unlock()
 	f.checkpoints.count(askedFor{c.Shape(), c.Node}, gaveUp)
 }
 
-// count sets how often a shape was asked for; checkpoints.mu is held. What was asked for once and
-// not again is forgotten when there is too much of it.
+// count sets how often a shape was asked for; checkpoints.mu must be held. When there are too many
+// entries, all of them are forgotten.
 func (c *checkpoints) count(of askedFor, n int) {
 	if c.asked == nil || len(c.asked) >= 1000 {
 		c.asked = map[askedFor]int{}
@@ -272,8 +271,8 @@ func (c *checkpoints) count(of askedFor, n int) {
 	c.asked[of] = n
 }
 
-// booted notes that a VM has booted, and has a checkpoint made in the background if one like it
-// is asked for often enough.
+// booted records that a VM has booted, and has a checkpoint made in the background if its shape is
+// needed often enough.
 func (f *Fleet) booted(v vm.VM) {
 	need := map[job.CheckpointMode]int{job.CheckpointsTested: 2, job.CheckpointsAuto: 2, job.CheckpointsAlways: 1}[f.o.Checkpoints]
 	if need == 0 || v.Template == "" || v.Checkpoint != nil || v.Labels[job.HostTestLabel] != "" {
@@ -303,7 +302,7 @@ func (f *Fleet) booted(v vm.VM) {
 	}
 }
 
-// lastUse is when a checkpoint was last used or, if never, saved.
+// lastUse returns when a checkpoint was last used or, if it never was, saved.
 func lastUse(v vm.VM) time.Time {
 	if v.Checkpoint.Uses == 0 {
 		return v.Checkpoint.SavedAt
@@ -311,7 +310,7 @@ func lastUse(v vm.VM) time.Time {
 	return v.Checkpoint.UsedAt
 }
 
-// trim has the least used checkpoints destroyed while all of them take more disk than they may.
+// trim has the least recently used checkpoints destroyed while all of them take more disk than allowed.
 func (f *Fleet) trim(ctx context.Context, saved []vm.VM) error {
 	var bytes int64
 	for _, v := range saved {

@@ -13,8 +13,8 @@ import (
 	"linus/internal/vm"
 )
 
-// CreateVM checks what is asked for, stores the VM and returns it at once. For an idempotency
-// key used before it returns the first one, if that was asked for with the same manifest.
+// CreateVM checks the submission, stores the VM and returns it at once. For an idempotency key used
+// before, it returns the first VM if the manifest is the same.
 func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, error) {
 	s.Principal, _ = job.PrincipalFrom(ctx)
 	s.Manifest = s.Manifest.ForVM()
@@ -38,7 +38,7 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 		f.untilRead(ctx, pools, m, anywhere)
 	}
 	owner, key := s.Principal.Owner(), s.Principal.Key(s.IdempotencyKey)
-	end, err := f.Decide(ctx) // of two that ask for the same name one comes first
+	end, err := f.Decide(ctx) // two requests for the same name take turns
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -71,7 +71,7 @@ func (f *Fleet) CreateVM(ctx context.Context, s job.Submission) (job.VMInfo, err
 		v.Node = s.Node
 	}
 	v, err = f.ask(ctx, v, m, pools, key, s.Principal.Limits)
-	f.DestroySoon() // it may be stored though that failed
+	f.DestroySoon() // the VM may be stored even if ask failed
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -88,7 +88,7 @@ func newID() (string, error) {
 	return id.String(), nil
 }
 
-// completeVM checks what is asked for, including whether it is allowed, and returns it with
+// completeVM checks a submission, including whether it is allowed, and returns its manifest with
 // every default.
 func (f *Fleet) completeVM(ctx context.Context, s job.Submission) (job.Manifest, error) {
 	m, err := s.Manifest.Complete(f.o.Defaults)
@@ -108,7 +108,6 @@ func (f *Fleet) completeVM(ctx context.Context, s job.Submission) (job.Manifest,
 	return m, f.Fits(ctx, m)
 }
 
-// madeAs returns what a VM is made as that a manifest asks for.
 func madeAs(m job.Manifest, owner string, at time.Time) vm.Made {
 	return vm.Made{
 		Lifecycle: m.Lifecycle, Template: m.VMTemplate, OS: m.OS, Resources: m.Resources,
@@ -116,8 +115,8 @@ func madeAs(m job.Manifest, owner string, at time.Time) vm.Made {
 	}
 }
 
-// CancelVM ends the making of a VM that somebody has asked for, by what is the ID of the job
-// that would make it; job.ErrCompleted: it is made, or a pool's.
+// CancelVM ends the making of a requested VM; id is the ID in its marker. It returns
+// job.ErrCompleted if the VM is made or a pool's.
 func (f *Fleet) CancelVM(ctx context.Context, id string) error {
 	v, err := f.o.Store.VM(ctx, id)
 	switch {
@@ -131,7 +130,7 @@ func (f *Fleet) CancelVM(ctx context.Context, id string) error {
 	return f.discardOwn(ctx, id, "cancelled by request")
 }
 
-// PlanVM returns what CreateVM would have done on the host, and changes nothing.
+// PlanVM returns what CreateVM would do on the host, and changes nothing.
 func (f *Fleet) PlanVM(ctx context.Context, s job.Submission) ([]string, error) {
 	s.Manifest = s.Manifest.ForVM()
 	m, err := f.completeVM(ctx, s)
@@ -144,8 +143,7 @@ func (f *Fleet) PlanVM(ctx context.Context, s job.Submission) ([]string, error) 
 // noKey is a placeholder where no VM is created; nobody has its private key.
 const noKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA none"
 
-// Plan returns what creating a VM for a manifest, which is complete, would do, and changes
-// nothing.
+// Plan returns what creating a VM for a complete manifest would do, and changes nothing.
 func (f *Fleet) Plan(ctx context.Context, m job.Manifest, owner string) ([]string, error) {
 	j := job.Job{ID: "00000000-0000-7000-8000-000000000000", Principal: owner, Manifest: m}
 	planned, err := f.pinned(ctx, j)
@@ -176,7 +174,7 @@ func (f *Fleet) Plan(ctx context.Context, m job.Manifest, owner string) ([]strin
 	return plan, f.hideOthersName(ctx, owner, planned.Name, err)
 }
 
-// Fits returns an error if it is known that no node can ever take the VM of a manifest.
+// Fits returns an error if no node is known to ever be able to take the manifest's VM.
 func (f *Fleet) Fits(ctx context.Context, m job.Manifest) error {
 	if m.VM != "" {
 		return nil
@@ -195,8 +193,8 @@ func (f *Fleet) Fits(ctx context.Context, m job.Manifest) error {
 	return neverFits(f.o.Placer.Fits(ctx, spec))
 }
 
-// neverFits returns what is wrong with a manifest whose VM no node can take, however long
-// it waits; other errors as they are.
+// neverFits turns err into what is wrong with a manifest if no node can ever take its VM, however
+// long it waits. It returns other errors unchanged.
 func neverFits(err error) error {
 	var none *job.NoRoomError
 	if !errors.As(err, &none) || !none.Never() {

@@ -17,10 +17,9 @@ func (f *Fleet) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return f.Destroy(ctx, v)
 }
 
-// Destroy destroys a persistent VM. Jobs in it must have ended, and the one that makes it. A VM
-// that is still being created is destroyed too, and so is one with work in progress: a start
-// that hangs must not prevent it. It returns once that is decided. The decision survives
-// this process: destroying is retried until the VM is gone.
+// Destroy destroys a persistent VM. Jobs in it, and the job that makes it, must have ended. It also destroys
+// a VM that is still being created or worked on: a start that hangs must not prevent it. It returns once
+// that is decided. The decision survives this process: destroying is retried until the VM is gone.
 func (f *Fleet) Destroy(ctx context.Context, v vm.VM) (job.VMInfo, error) {
 	if v.State == vm.LeftAlone {
 		if err := f.DestroyLeftAlone(ctx, v.Job); err != nil { // when it returns, the VM is destroyed or the host has refused
@@ -42,8 +41,8 @@ func (f *Fleet) Destroy(ctx context.Context, v vm.VM) (job.VMInfo, error) {
 	return f.infoOf(ctx, v.Job)
 }
 
-// destroyMember is DestroyVM for a VM of a pool: one that no job has is given up, and the
-// pool makes another.
+// destroyMember is DestroyVM for a pool's VM. If no job has claimed the VM, the pool gives it up
+// and makes another.
 func (f *Fleet) destroyMember(ctx context.Context, v vm.VM) (job.VMInfo, error) {
 	if v.Member.State == vm.MemberClaimed {
 		return job.VMInfo{}, noVM(v.Name, "goes with job "+v.Member.Claimer+": cancel that")
@@ -54,13 +53,12 @@ func (f *Fleet) destroyMember(ctx context.Context, v vm.VM) (job.VMInfo, error) 
 	return f.infoOf(ctx, v.Job)
 }
 
-// discard marks a persistent VM for destruction. It returns a *job.FieldError if jobs run
-// in the VM.
+// discard marks a persistent VM for destruction. It returns a *job.FieldError if jobs run in the VM.
 func (f *Fleet) discard(ctx context.Context, v vm.VM, why string) error {
 	return f.discardIf(ctx, v, why, func(vm.VM) bool { return true })
 }
 
-// discardIf is discard of a VM of which that is so when it is decided.
+// discardIf is discard if is still holds for the VM when that is decided.
 func (f *Fleet) discardIf(ctx context.Context, v vm.VM, why string, is func(vm.VM) bool) error {
 	end, err := f.Decide(ctx)
 	if err != nil {
@@ -91,8 +89,8 @@ func (f *Fleet) discardIf(ctx context.Context, v vm.VM, why string, is func(vm.V
 	return f.tellUnwanted(ctx)
 }
 
-// ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is no
-// longer listed, and the operator's from now on.
+// ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is no longer listed
+// and belongs to the operator from now on.
 func (f *Fleet) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	v, err := f.Find(ctx, ref)
 	if err != nil {

@@ -10,27 +10,27 @@ import (
 	"linus/internal/vm"
 )
 
-// SavedStore stores what is known of templates that were made of VMs: whose they are, and
-// how large. The host says which there are.
+// SavedStore stores whose the templates made from VMs are, and how large. Which of them exist, only
+// the host knows.
 type SavedStore interface {
 	SavedTemplates(ctx context.Context) ([]vm.SavedTemplate, error)
-	// InsertSaved adds one. In its transaction is counted what its principal has; a
-	// *job.FieldError if it would be more than the limits allow.
+	// InsertSaved adds a template. The transaction counts what its principal has, and fails with a
+	// *job.FieldError if that would exceed the limits.
 	InsertSaved(ctx context.Context, t vm.SavedTemplate, within job.Limits) error
-	// UpdateSaved writes one anew; DeleteSaved removes one.
+	// UpdateSaved overwrites a template's row; DeleteSaved removes it.
 	UpdateSaved(ctx context.Context, t vm.SavedTemplate) error
 	DeleteSaved(ctx context.Context, id string) error
 }
 
-// savingTime is how long the host may go on with a save of which this engine knows no end.
+// savingTime is how long the host may continue a save whose end this engine does not know.
 const savingTime = 8 * time.Hour
 
-// Limited reports whether what clients may have is limited: then one is admitted at a time.
+// Limited reports whether clients have limits. If so, submissions are admitted one at a time.
 func (f *Fleet) Limited() bool { return f.o.Admit != nil }
 
-// Admit returns an error if the client may not have one more job or VM, or a disk alone, of this
-// manifest, beside what it has and those that are to be stored with it; or if there is no space for
-// what is stored here of a job or a VM.
+// Admit returns an error if one more job, VM or separate disk of this manifest would exceed the
+// client's limits, given what it has and beside, which is to be stored along with it. It also fails
+// if there is no space here to store a job or a VM.
 func (f *Fleet) Admit(ctx context.Context, s job.Submission, m job.Manifest, beside ...job.Job) error {
 	if f.o.Admit != nil {
 		has, err := f.has(ctx, s.Principal.Owner(), s.Client)
@@ -41,7 +41,7 @@ func (f *Fleet) Admit(ctx context.Context, s job.Submission, m job.Manifest, bes
 			return err
 		}
 	}
-	if f.o.Spare != nil && m.AgentType != "" { // else it is a disk alone
+	if f.o.Spare != nil && m.AgentType != "" { // else it is a separate disk
 		if err := f.o.Spare(); err != nil {
 			return fmt.Errorf("no job is accepted: %w", err)
 		}
@@ -49,9 +49,9 @@ func (f *Fleet) Admit(ctx context.Context, s job.Submission, m job.Manifest, bes
 	return nil
 }
 
-// has returns the jobs and VMs of one of the operator's clients, or of all of another owner's, and
-// the disks that no VM of theirs has. A checkpoint that was made without being asked for is
-// nobody's: all of those have a limit of their own.
+// has returns the jobs and VMs of one of the operator's clients, or of all clients of another
+// owner, and the disks that belong to none of their VMs. A checkpoint that was made automatically
+// is nobody's: those have a limit of their own.
 func (f *Fleet) has(ctx context.Context, owner, client string) ([]job.Job, error) {
 	all, err := f.o.Jobs.OfClient(ctx, owner, client)
 	if err != nil {
@@ -91,14 +91,14 @@ func (f *Fleet) has(ctx context.Context, owner, client string) ([]job.Job, error
 	return all, nil
 }
 
-// admitDisk returns an error if whoever asks may not have one more disk.
+// admitDisk returns an error if the caller may not have one more disk.
 func (f *Fleet) admitDisk(ctx context.Context, mb int) (job.Submission, error) {
 	s := job.Submission{Client: job.ClientFrom(ctx), Manifest: job.DiskAlone(mb)}
 	s.Principal, _ = job.PrincipalFrom(ctx)
 	return s, f.Admit(ctx, s, s.Manifest)
 }
 
-// reserveSaved stores a template that is to be made of a copy of a VM, if its client may have it.
+// reserveSaved stores a template that is to be made from a copy of a VM, if its client may have it.
 func (f *Fleet) reserveSaved(ctx context.Context, of vm.VM, name string) (vm.SavedTemplate, error) {
 	id, err := newID()
 	if err != nil {
@@ -121,7 +121,7 @@ func (f *Fleet) reserveSaved(ctx context.Context, of vm.VM, name string) (vm.Sav
 	return t, f.o.Store.InsertSaved(ctx, t, s.Principal.Limits)
 }
 
-// tendSaved forgets saved templates that the host has no more.
+// tendSaved forgets saved templates that are no longer on the host.
 func (f *Fleet) tendSaved(ctx context.Context) {
 	rows, err := f.o.Store.SavedTemplates(ctx)
 	if err == nil && len(rows) > 0 {

@@ -12,9 +12,8 @@ import (
 	"linus/internal/vm"
 )
 
-// SetVM changes what a VM reaches, and when it is suspended or destroyed. The time without use begins
-// with that, and so does its time; a VM that is suspended as it was idle is resumed by its next use, as
-// ever.
+// SetVM changes what a VM reaches, and when it is suspended or destroyed. Its idle time and its ttl
+// start anew. A VM that is suspended because it was idle is still resumed by its next use.
 func (f *Fleet) SetVM(ctx context.Context, ref string, change job.VMChange) (job.VMInfo, error) {
 	if err := change.Check(); err != nil {
 		return job.VMInfo{}, err
@@ -29,7 +28,7 @@ func (f *Fleet) SetVM(ctx context.Context, ref string, change job.VMChange) (job
 		return job.VMInfo{}, err
 	}
 	if change.TTL != nil || change.AtEnd != nil {
-		if err := f.tellUnwanted(ctx); err != nil { // who leads looks when the next one's time is over
+		if err := f.tellUnwanted(ctx); err != nil { // the leader looks when the next VM expires
 			return job.VMInfo{}, err
 		}
 		f.keepLeases(ctx, []vm.VM{v})
@@ -59,7 +58,7 @@ func (f *Fleet) setVM(ctx context.Context, ref string, change job.VMChange) (v v
 	})
 }
 
-// setIdle changes a VM's time without use, and returns what is to be told of that.
+// setIdle changes a VM's idle time and returns the text to report, if any.
 func setIdle(v *vm.VM, idle *int) string {
 	if idle == nil || v.IdleSuspend == *idle {
 		return ""
@@ -71,12 +70,12 @@ func setIdle(v *vm.VM, idle *int) string {
 	return fmt.Sprintf("VM %d is no longer suspended when idle", v.ID)
 }
 
-// setEnd changes when a VM's time is over, and what becomes of it then. It returns what is to be told
-// of that: not of each minute that a program adds.
+// setEnd changes when a VM's time is over and what happens to it then. It returns the text to
+// report; changes of less than a minute, as programs make them, are not reported.
 func setEnd(v *vm.VM, change job.VMChange) string {
 	was := *v
 	if change.TTL != nil {
-		v.KeptOf = change.KeptOf // of nothing: somebody wants this one
+		v.KeptOf = change.KeptOf // empty: somebody wants this VM
 		v.ExpiresAt = time.Time{}
 		if *change.TTL > 0 {
 			v.ExpiresAt = now().Add(seconds(*change.TTL))
@@ -100,10 +99,10 @@ func setEnd(v *vm.VM, change job.VMChange) string {
 	return fmt.Sprintf("VM %d is suspended after %s, once no job runs in it", v.ID, v.ExpiresAt.Format(time.RFC3339))
 }
 
-// over reports whether a VM's time is, which its row says as it was just read.
+// over reports whether a VM's time is over, according to its freshly read row.
 func over(v vm.VM) bool { return !v.ExpiresAt.IsZero() && !now().Before(v.ExpiresAt) }
 
-// noteNextEnd notes when the next VM's time is over, of those that this engine is to end.
+// noteNextEnd records when the next VM's time is over, of the VMs that this engine is to end.
 func (f *Fleet) noteNextEnd(vms []vm.VM, leads bool) {
 	var next time.Time
 	for _, v := range vms {
@@ -116,7 +115,7 @@ func (f *Fleet) noteNextEnd(vms []vm.VM, leads bool) {
 	f.nextEnd = next
 }
 
-// untilNextEnd returns the time until then; later than the next look where there is none.
+// untilNextEnd returns the time until the next VM's end, or CleanupInterval if there is none.
 func (f *Fleet) untilNextEnd() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,7 +125,7 @@ func (f *Fleet) untilNextEnd() time.Duration {
 	return f.nextEnd.Sub(now())
 }
 
-// tooMany returns the VMs that are kept beyond what their queues may have, by their jobs.
+// tooMany returns the VMs that are kept beyond what their queues may have, by the ID in their marker.
 func tooMany(vms []vm.VM) map[string]bool {
 	vms = slices.DeleteFunc(slices.Clone(vms), func(v vm.VM) bool { return v.KeptOf == "" || !v.Kept || !v.Stays() })
 	slices.SortFunc(vms, func(a, b vm.VM) int { return b.UsedAt.Compare(a.UsedAt) })
@@ -140,7 +139,7 @@ func tooMany(vms []vm.VM) map[string]bool {
 }
 
 // expire destroys or suspends the persistent VMs whose time is over and in which no job runs, and
-// destroys those of which too many are kept.
+// destroys the VMs of which too many are kept.
 func (f *Fleet) expire(ctx context.Context) error {
 	if !job.Leads(ctx, f.o.Engines, f.o.Log) {
 		return nil
@@ -186,12 +185,12 @@ func (f *Fleet) expire(ctx context.Context) error {
 	return nil
 }
 
-// errMoreTime: somebody has given a VM more time meanwhile.
+// errMoreTime: somebody has extended a VM's time meanwhile.
 var errMoreTime = errors.New("it has more time")
 
-// suspendAtEnd suspends a VM whose time is over, or stops a sandbox that is to forget what runs in
-// it; the VM then has no time any more. It may be begun
-// again after an interruption: one that is off already stays as it is.
+// suspendAtEnd suspends a VM whose time is over, or stops a sandbox that forgets what runs in it;
+// the VM then has no end time any more. It can be repeated after an interruption: a VM that is
+// already off stays as it is.
 func (f *Fleet) suspendAtEnd(ctx context.Context, v vm.VM) error {
 	status, err := f.o.Provider.Status(ctx, v)
 	if err != nil {
@@ -224,7 +223,7 @@ func (f *Fleet) suspendAtEnd(ctx context.Context, v vm.VM) error {
 		}
 		status = end
 	}
-	if !status.Down() { // it is not known to be off, and has its time still
+	if !status.Down() { // it is not known to be off, and keeps its end time
 		return fmt.Errorf("its status on the host is %s", status)
 	}
 	_, err = f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
@@ -233,15 +232,15 @@ func (f *Fleet) suspendAtEnd(ctx context.Context, v vm.VM) error {
 		}
 		v.ExpiresAt = time.Time{}
 		if v.SuspendedAt.IsZero() {
-			v.Off = status // an engine that has ended may not have come to say so
+			v.Off = status // an engine may have ended before it recorded that
 		}
 		return []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("VM %d is %s: its ttl has expired; it stays so until it is resumed or destroyed", v.ID, status)}}, nil
 	})
 	return err
 }
 
-// keepLeases tells the hosts of VMs when to end them if no engine does, where that is not what they
-// were told last. What fails is done by the next look.
+// keepLeases tells the hosts when to end VMs if no engine does, where that differs from what they
+// were last told. The next look retries what fails.
 func (f *Fleet) keepLeases(ctx context.Context, vms []vm.VM) {
 	var watched []job.Watched
 	for _, v := range vms {
@@ -270,8 +269,8 @@ func (f *Fleet) keepLeases(ctx context.Context, vms []vm.VM) {
 	}
 }
 
-// leaseOf returns the lease that a VM is to have by now; other: it is not near to the one that it
-// has. Less than that is not worth a call: a lease ends long after its VM's time.
+// leaseOf returns the lease that a VM should have now; other reports whether it differs enough from
+// the current one to be worth a call: a lease ends long after its VM's time.
 func (f *Fleet) leaseOf(v vm.VM) (w job.Watched, other bool) {
 	if f.o.Lease == 0 || v.Member != nil || !v.Kept || !v.Stays() || v.BeingMade() {
 		return w, false

@@ -23,7 +23,7 @@ func (f *Fleet) ListFiles(ctx context.Context, q job.FileList) (page job.FilePag
 	return inFiles(ctx, f, q.VM, func(ctx context.Context, v vm.VM) (job.FilePage, error) { return f.o.Guest.ListFiles(ctx, v, q) })
 }
 
-// ReadFile returns a part of a file in a VM.
+// ReadFile returns part of a file in a VM.
 func (f *Fleet) ReadFile(ctx context.Context, r job.FileRange) (chunk job.FileChunk, err error) {
 	if r.Limit == 0 {
 		r.Limit = job.MaxFileChunk
@@ -34,7 +34,7 @@ func (f *Fleet) ReadFile(ctx context.Context, r job.FileRange) (chunk job.FileCh
 	return inFiles(ctx, f, r.VM, func(ctx context.Context, v vm.VM) (job.FileChunk, error) { return f.o.Guest.ReadFile(ctx, v, r) })
 }
 
-// fileMode is what WriteFile takes as a mode.
+// fileMode matches the modes that WriteFile accepts.
 var fileMode = lazyregexp.New(`^0?[0-7]{3}$`)
 
 // WriteFile writes a file in a VM.
@@ -105,7 +105,7 @@ func (f *Fleet) DialVM(ctx context.Context, ref string, port int) (job.Tunnel, e
 	return f.tunnel(ctx, ref, func(ctx context.Context, v vm.VM) (job.Tunnel, error) { return f.o.Guest.Dial(ctx, v, port) })
 }
 
-// LoginVM connects to a VM's SSH server, which lets a public key in for a time.
+// LoginVM connects to a VM's SSH server and authorizes a public key for a limited time.
 func (f *Fleet) LoginVM(ctx context.Context, ref, key string) (job.Tunnel, error) {
 	if err := job.Needed("key", key); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (f *Fleet) LoginVM(ctx context.Context, ref, key string) (job.Tunnel, error
 	})
 }
 
-// tunnel returns a connection into a VM, which is used until it is closed.
+// tunnel returns a connection into a VM, which counts as in use until the connection is closed.
 func (f *Fleet) tunnel(ctx context.Context, ref string, dial func(context.Context, vm.VM) (job.Tunnel, error)) (t job.Tunnel, err error) {
 	done, err := f.inUse(ctx, ref, func(ctx context.Context, v vm.VM) error {
 		t, err = dial(ctx, v)
@@ -137,8 +137,8 @@ func (f *Fleet) tunnel(ctx context.Context, ref string, dial func(context.Contex
 	return usedTunnel{t, done}, nil
 }
 
-// fileAt returns the VM of a path and what is there. So a stopped VM and a wrong path are
-// known before a transfer begins. It is used until done is called.
+// fileAt returns the VM of a path and what is there, so that a stopped VM or a wrong path is
+// noticed before a transfer begins. The VM is in use until done is called.
 func (f *Fleet) fileAt(ctx context.Context, at job.FileRef) (in vm.VM, about job.FileInfo, done func(), err error) {
 	done, err = f.inUse(ctx, at.VM, func(ctx context.Context, v vm.VM) error {
 		in = v
@@ -148,7 +148,7 @@ func (f *Fleet) fileAt(ctx context.Context, at job.FileRef) (in vm.VM, about job
 	return in, about, done, err
 }
 
-// inFiles runs work on the files of a VM, which fileVM finds.
+// inFiles runs work on the files of the VM that fileVM finds.
 func inFiles[T any](ctx context.Context, f *Fleet, ref string, work func(context.Context, vm.VM) (T, error)) (got T, err error) {
 	done, err := f.inUse(ctx, ref, func(ctx context.Context, v vm.VM) (err error) {
 		got, err = work(ctx, v)
@@ -160,7 +160,7 @@ func inFiles[T any](ctx context.Context, f *Fleet, ref string, work func(context
 	return got, err
 }
 
-// inUse is inFiles for a use that goes on until done is called.
+// inUse is inFiles for a use that lasts until done is called.
 func (f *Fleet) inUse(ctx context.Context, ref string, work func(context.Context, vm.VM) error) (done func(), err error) {
 	v, err := f.fileVM(ctx, ref)
 	if err != nil {
@@ -169,7 +169,7 @@ func (f *Fleet) inUse(ctx context.Context, ref string, work func(context.Context
 	return f.inUseOf(ctx, v, work)
 }
 
-// inUseOf is inUse for a VM that was found.
+// inUseOf is inUse for a VM that is already found.
 func (f *Fleet) inUseOf(ctx context.Context, v vm.VM, work func(context.Context, vm.VM) error) (done func(), err error) {
 	if err := f.runs(ctx, v); err != nil {
 		return nil, err
@@ -184,13 +184,12 @@ func (f *Fleet) inUseOf(ctx context.Context, v vm.VM, work func(context.Context,
 	return done, nil
 }
 
-// enter runs work inside a VM. If the VM is not running, it returns the host's error
-// rather than SSH's.
+// enter runs work inside a VM. If the VM is not running, it returns the host's error rather than SSH's.
 func (f *Fleet) enter(ctx context.Context, v vm.VM, work func(context.Context) error) error {
 	var callers *job.FieldError
 	err := f.WhileUp(ctx, v, job.NotRunning, func(ctx context.Context) error {
 		err := work(ctx)
-		if errors.As(err, &callers) { // the VM answers, the host need not be asked
+		if errors.As(err, &callers) { // the VM answers, so the host need not be asked
 			return nil
 		}
 		return err
@@ -201,9 +200,8 @@ func (f *Fleet) enter(ctx context.Context, v vm.VM, work func(context.Context) e
 	return err
 }
 
-// fileVM returns the VM with this name or ID, or in which the job with this ID runs, if it
-// is one whose files can be worked on, and nothing is being done to it. What the caller may
-// not see does not exist.
+// fileVM returns the VM with this name or ID, or the VM of the job with this ID, if its files can
+// be worked on and nothing is being done to it. A VM that the caller may not see does not exist.
 func (f *Fleet) fileVM(ctx context.Context, ref string) (vm.VM, error) {
 	v, err := f.Find(ctx, ref)
 	if err != nil {
@@ -224,7 +222,7 @@ func (f *Fleet) fileVM(ctx context.Context, ref string) (vm.VM, error) {
 			return vm.VM{}, err
 		}
 	}
-	holder := v.Job // that the VM goes with
+	holder := v.Job // the job that the VM goes with
 	if m := v.Member; m != nil {
 		if m.State != vm.MemberClaimed {
 			return vm.VM{}, noVM(ref, "is a VM of pool "+m.Pool+" that no job has")
@@ -250,7 +248,6 @@ func (f *Fleet) fileVM(ctx context.Context, ref string) (vm.VM, error) {
 	return v, err
 }
 
-// mayWrite returns the policy's error.
 func (f *Fleet) mayWrite(path string, tree bool) error {
 	if f.o.AllowFile == nil {
 		return nil

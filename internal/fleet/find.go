@@ -19,8 +19,8 @@ func noVM(ref, problem string) *job.FieldError {
 	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: string(job.ListVMs) + " shows the VMs there are", Fault: job.FaultState}
 }
 
-// Find returns a VM by its name or ID, or by that in its marker, if the caller may see it.
-// One that is left alone comes last: its ID may belong to another by now.
+// Find returns a VM by its name, its ID or the ID in its marker, if the caller may see it. VMs that
+// are left alone come last: their IDs may belong to other VMs now.
 func (f *Fleet) Find(ctx context.Context, ref string) (vm.VM, error) {
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func (f *Fleet) Find(ctx context.Context, ref string) (vm.VM, error) {
 	return vms[max(0, at)], nil
 }
 
-// findOpen is Find for a VM that accepts jobs of others.
+// findOpen is Find for a VM that accepts other jobs.
 func (f *Fleet) findOpen(ctx context.Context, ref string) (vm.VM, error) {
 	v, err := f.Find(ctx, ref)
 	if err == nil {
@@ -47,7 +47,7 @@ func (f *Fleet) findOpen(ctx context.Context, ref string) (vm.VM, error) {
 	return v, err
 }
 
-// takesJobs returns an error if a VM does not accept jobs of others.
+// takesJobs returns an error if a VM does not accept other jobs.
 func takesJobs(v vm.VM, ref string) error {
 	switch {
 	case v.Member != nil:
@@ -64,15 +64,15 @@ func takesJobs(v vm.VM, ref string) error {
 	return nil
 }
 
-// Decide waits for the right to decide who may have what, which end releases: one decision at
-// a time, among all engines, from the first read of the store until its result is stored.
+// Decide waits for the right to decide who may have what; end releases it. There is one decision at
+// a time among all engines, from the first read of the store until its result is stored.
 func (f *Fleet) Decide(ctx context.Context) (end func(), err error) {
 	d, err := f.access.decide(ctx)
 	return d.end, err
 }
 
-// Enter returns the persistent VM that a job is to share, if it accepts one more. The caller
-// holds the decision until the job is stored.
+// Enter returns the persistent VM that a job is to share, if it accepts one more. The caller holds
+// the decision until the job is stored.
 func (f *Fleet) Enter(ctx context.Context, ref string) (vm.VM, error) {
 	v, err := f.findOpen(ctx, ref)
 	if err == nil {
@@ -91,14 +91,14 @@ func (f *Fleet) Enter(ctx context.Context, ref string) (vm.VM, error) {
 	return v, err
 }
 
-// openVM returns a persistent VM that accepts jobs and on which no work is in progress. The
-// caller holds the decision until it has entered the VM or begun work on it.
+// openVM returns a persistent VM that accepts jobs and that is not being worked on. The caller
+// holds the decision until it has entered the VM or begun work on it.
 func (f *Fleet) openVM(ctx context.Context, ref string) (vm.VM, error) {
 	v, err := f.findOpen(ctx, ref)
 	if err != nil {
 		return v, err
 	}
-	if !v.Forking.Begun { // from then on it is one like any other, to those who work in it
+	if !v.Forking.Begun { // from then on it is like any other VM to those who work in it
 		if err := f.checkNotForking(v); err != nil {
 			return v, err
 		}
@@ -115,7 +115,7 @@ func (a *access) free(ctx context.Context, v vm.VM) error {
 	return err
 }
 
-// usable is free, but for who waits until a VM is suspended because it is idle, or resumed.
+// usable is free for callers that wait until an idle VM is suspended or resumed.
 func (a *access) usable(ctx context.Context, v vm.VM) error {
 	if done, err := a.workOn(ctx, v.Job); err != nil || done == napping || done == waking {
 		return err
@@ -123,7 +123,7 @@ func (a *access) usable(ctx context.Context, v vm.VM) error {
 	return a.free(ctx, v)
 }
 
-// idle returns an error if jobs run in a VM. done is what was to be done to it.
+// idle returns an error if jobs run in a VM. done is what was to be done to the VM.
 func (f *Fleet) idle(ctx context.Context, v vm.VM, done string) error {
 	jobs, err := f.inside(ctx, v)
 	if err == nil && len(jobs) > 0 {
@@ -135,8 +135,8 @@ func (f *Fleet) idle(ctx context.Context, v vm.VM, done string) error {
 	return err
 }
 
-// inside returns the IDs of the unfinished jobs that are in a VM or wait for it, including the
-// one that makes it.
+// inside returns the IDs of the unfinished jobs that are in a VM or wait for it, including the job
+// that makes it.
 func (f *Fleet) inside(ctx context.Context, v vm.VM) ([]string, error) {
 	begun, err := f.o.Jobs.InProgress(ctx)
 	return insideOf(begun, v), err
@@ -147,15 +147,15 @@ func insideOf(begun []job.Job, v vm.VM) []string {
 	for _, j := range begun {
 		inside := j.VM != nil && j.VM.Job == v.Job
 		waits := j.VM == nil && j.SharedVM == v.Job
-		if (inside || waits) && !j.Status.Terminal() { // one that only cleans up does not count
+		if (inside || waits) && !j.Status.Terminal() { // a job that only cleans up does not count
 			ids = append(ids, j.ID)
 		}
 	}
 	return ids
 }
 
-// matchesRef reports whether ref stands for the VM: its name or ID, that in its marker, or the ID of a
-// port that it exposes.
+// matchesRef reports whether ref is the VM's name or ID, the ID in its marker, or the ID of a port
+// that it exposes.
 func matchesRef(v vm.VM, ref string) bool {
 	if id, ok := strings.CutPrefix(ref, job.PortRef); ok {
 		return v.Exposes(id)

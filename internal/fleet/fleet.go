@@ -1,6 +1,6 @@
-// Package fleet owns the life of VMs: which of them there are, who may have which address
-// and host key, and what becomes of those that cannot be destroyed. What becomes of a job's VM it
-// records in the job's row; of the job's life it knows nothing.
+// Package fleet owns the life of VMs: which VMs exist, which VM may have which address and host
+// key, and what happens to VMs that cannot be destroyed. It records in the job's row what happens
+// to a job's VM, but knows nothing about the life of jobs.
 package fleet
 
 import (
@@ -18,35 +18,35 @@ import (
 	"linus/internal/vm"
 )
 
-// Store stores VMs, each by the ID in its marker.
+// Store stores VMs, keyed by the ID in their marker.
 type Store interface {
-	// VMs returns the VMs that are asked for, intended, created or left alone, oldest first.
+	// VMs returns the VMs that are reserved, intended, created or left alone, oldest first.
 	VMs(ctx context.Context) ([]vm.VM, error)
-	// VM returns one; job.ErrNotFound.
+	// VM returns a VM, or job.ErrNotFound.
 	VM(ctx context.Context, id string) (vm.VM, error)
-	// UpdateVM changes one in a transaction, and records events with it; job.ErrNotFound.
-	// change may be called again, with the VM as it is then.
+	// UpdateVM changes a VM in a transaction and records the events with it; job.ErrNotFound.
+	// change may be called again, with the VM's then current row.
 	UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
-	// GrowVM is UpdateVM for a change with which a VM takes mb more of its host's disk, for what
-	// is named. In the transaction is counted what the VM's principal has; a *job.FieldError if
-	// it would be more than the limits allow.
+	// GrowVM is UpdateVM for a change by which a VM takes mb more of its host's disk; what names
+	// the use. The transaction counts what the VM's principal has, and fails with a *job.FieldError
+	// if that would exceed the limits.
 	GrowVM(ctx context.Context, of vm.VM, what string, mb int, within job.Limits, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
-	// InsertVM adds a VM that no job makes. For a non-empty key that was used before it
-	// returns the first VM and false. In its transaction is counted what the VM's principal
-	// has; a *job.FieldError if it would be more than the limits allow.
+	// InsertVM adds a VM that no job makes. For a non-empty key that was used before, it returns
+	// the first VM and false. The transaction counts what the VM's principal has, and fails with a
+	// *job.FieldError if that would exceed the limits.
 	InsertVM(ctx context.Context, v vm.VM, key string, within job.Limits) (_ vm.VM, created bool, err error)
-	// GiveVM is InsertVM, but for an idle VM of one of some pools: of each, choose gets the idle ones,
-	// oldest first, changes one into what is asked for, and returns its index and its events; -1: none
-	// of these. missed are the pools that had none.
+	// GiveVM is InsertVM, but first tries to take an idle VM from pools. For each pool, choose gets
+	// the idle VMs, oldest first, turns one into the requested VM, and returns its index and
+	// events, or -1 if none fits. missed lists the pools that had no fitting VM.
 	GiveVM(ctx context.Context, v vm.VM, key string, within job.Limits, pools []string, choose func(pool string, idle []vm.VM) (at int, events []job.Event)) (_ vm.VM, created bool, missed []string, err error)
-	// AskedVM returns the one that was asked for with an idempotency key; job.ErrNotFound.
+	// AskedVM returns the VM that was requested with an idempotency key, or job.ErrNotFound.
 	AskedVM(ctx context.Context, key string) (vm.VM, error)
-	// AnyVM reports whether there was ever one that is not forgotten.
+	// AnyVM reports whether there was ever a VM that is not forgotten.
 	AnyVM(ctx context.Context) (bool, error)
-	// VMEvents returns what happened to a VM that no job has made.
+	// VMEvents returns the events of a VM that no job made.
 	VMEvents(ctx context.Context, id string) ([]job.Event, error)
-	// Cordons returns the nodes that get no new VMs, by name; SetCordon adds a node to
-	// those, or removes it.
+	// Cordons returns the names of the nodes that get no new VMs. SetCordon adds a node to them or
+	// removes it.
 	Cordons(ctx context.Context) ([]string, error)
 	SetCordon(ctx context.Context, node string, cordoned bool) error
 	PoolStore
@@ -58,31 +58,30 @@ type Store interface {
 type PoolStore interface {
 	// Pools returns every pool, by name.
 	Pools(ctx context.Context) ([]job.Pool, error)
-	// InsertPool adds a pool, and reports whether there was none of that name.
+	// InsertPool adds a pool and reports whether the name was free.
 	InsertPool(ctx context.Context, p job.Pool) (bool, error)
-	// UpdatePool changes a pool in a transaction; job.ErrNotFound. An error from change is
-	// returned unwrapped, and nothing is written.
+	// UpdatePool changes a pool in a transaction; job.ErrNotFound. An error from change is returned
+	// unwrapped, and nothing is written.
 	UpdatePool(ctx context.Context, name string, change func(*job.Pool) error) (job.Pool, error)
 	// DeletePool removes a pool's row. Its members stay.
 	DeletePool(ctx context.Context, name string) error
-	// Members returns the VMs of all pools that are not known to be gone, oldest first. One
-	// that could not be made is among them until it is doomed.
+	// Members returns the VMs of all pools that are not known to be gone, oldest first. A member
+	// that could not be made is included until it is doomed.
 	Members(ctx context.Context) ([]vm.VM, error)
-	// Claim gives a job a VM of a pool, in one transaction: choose gets the job and
-	// the pool's idle VMs, oldest first, edits the job and one VM, and returns
-	// that one's index and the job's events; an index of -1 claims none, and counts as
-	// a miss. It returns the job as it is then.
+	// Claim gives a pool's VM to a job in one transaction. choose gets the job and the pool's idle
+	// VMs, oldest first, edits the job and one VM, and returns that VM's index and the job's
+	// events; an index of -1 claims none and counts as a miss. Claim returns the updated job.
 	Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []vm.VM) (at int, events []job.Event)) (_ job.Job, claimed bool, err error)
 }
 
-// Tests are what tests of the host have shown.
+// Tests are the results of host tests.
 type Tests interface {
-	// Checked notes which tests hold no more, now that nodes are so, and returns what a check of the
-	// host says of them.
+	// Checked records which test results no longer hold given the nodes' current facts, and returns
+	// the checks to report for the host.
 	Checked(ctx context.Context, nodes []job.HostFacts) []job.Check
-	// Unproven returns those of the steps that no test of a node has proven.
+	// Unproven returns the steps that no test has proven on a node.
 	Unproven(ctx context.Context, node string, steps ...string) []string
-	// Restores reports whether VMs of a template go on from checkpoints on a node.
+	// Restores reports whether VMs of a template can be restored from checkpoints on a node.
 	Restores(ctx context.Context, node, template string) bool
 }
 
@@ -91,52 +90,52 @@ type Options struct {
 	Store    Store
 	Jobs     JobStore
 	Provider job.Provider
-	Engines  Engines // that share the store; nil: none do
-	Placer   Placer  // chooses nodes for VMs; nil: the Provider has only one
+	Engines  Engines // the engines that share the store; nil: none
+	Placer   Placer  // chooses nodes for VMs; nil: the Provider has only one node
 	Guest    Guest
-	Keys     Keys         // log in to the VMs; nil: the Provider's, one for all VMs
+	Keys     Keys         // for logging in to the VMs; nil: the Provider uses one key for all VMs
 	Owner    string       // this installation's ID, the VMs' linus-owner
 	Log      *slog.Logger // default: slog.Default()
-	Changes  *job.Changes // where what happens is told, the Store's; nil: nobody reads it
+	Changes  *job.Changes // receives what happens, shared with the Store; nil: nobody reads it
 
 	Defaults job.Defaults // of pools and VMs
-	// Admit returns an error if one more job or VM, or a disk alone, would be more than a client may
-	// have in addition to those; nil: there are no limits. Spare is why there is no space here for
-	// what is stored of a job or a VM; nil: there is.
+	// Admit returns an error if one more job, VM or separate disk would exceed the client's limits,
+	// given what the client has; nil: there are no limits. Spare returns an error if there is no
+	// space here to store another job or VM; nil: there always is.
 	Admit func(has []job.Job, next job.Manifest) error
 	Spare func() error
-	// Allow returns an error if a client may not have such VMs, AllowFile if a file, or a tree of
-	// them, may not be written in one, and AllowStorage if a client may not have a volume on a
-	// storage; empty: the configured one. Nil: all allowed.
+	// Allow returns an error if a client may not have the submitted VM, AllowFile if a file or a
+	// tree may not be written in a VM, and AllowStorage if a client may not have a volume on a
+	// storage (empty: the configured one). Nil allows everything.
 	Allow        func(job.Submission) error
 	AllowFile    func(path string, tree bool) error
 	AllowStorage func(client string, p job.Principal, storage string) error
-	// PortURL returns the URL of the exposed port with an ID; empty: there is none. Nil: always.
+	// PortURL returns the URL of the exposed port with an ID, or "" if there is none. Nil: there never is.
 	PortURL func(id string) string
 
-	Tests Tests // of the host; nil: there are none
+	Tests Tests // of the host; nil: none
 
-	Checkpoints     job.CheckpointMode // whether they are made without being asked for
-	CheckpointBytes int64              // that the memory of all checkpoints may take on the hosts; 20 GiB
+	Checkpoints     job.CheckpointMode // whether checkpoints are made automatically
+	CheckpointBytes int64              // limit for the memory of all checkpoints on the hosts; 20 GiB
 
-	MaxMaking    int           // VMs that were asked for and are made at a time; 4
+	MaxMaking    int           // requested VMs that are made at a time; 4
 	PoolInterval time.Duration // between two rounds of tending the pools; 10 s
-	// CleanupInterval is between two attempts to destroy what could not be destroyed; 30 s.
+	// CleanupInterval is the time between two attempts to destroy a VM; 30 s.
 	CleanupInterval time.Duration
 	SweepInterval   time.Duration // between two searches for leftover VMs; 10 min
 	Patience        time.Duration // with hosts that cannot be reached while a VM is made; 2 min
-	// ClaimPatience is how long a job looks for a pool's member that responds, and waits
-	// for a warm one, before it gets a new VM; 3 s.
+	// ClaimPatience is how long a job looks for a pool member that responds, and waits for it,
+	// before it gets a new VM; 3 s.
 	ClaimPatience time.Duration
-	Lease         time.Duration // after a job's timeout, until the host destroys its VM without an engine; 0: never
+	Lease         time.Duration // time after a job's timeout until the host destroys its VM without an engine; 0: never
 }
 
-// Fleet is the VMs of an installation. Its methods may be called from any goroutine.
+// Fleet manages the VMs of an installation. Its methods may be called from any goroutine.
 type Fleet struct {
 	o             Options
 	choosing      *lock.Lock // held while a node is chosen for a VM
 	claims        *lock.Lock // held while an address and a host key are accepted for a VM
-	leftAloneLock *lock.Lock // held while a VM that was left alone is destroyed or forgotten
+	leftAloneLock *lock.Lock // held while a left-alone VM is destroyed or forgotten
 	volumes       *lock.Lock // held while a volume is made or removed
 	access        *access    // decides who may enter or work on a persistent VM
 
@@ -152,8 +151,8 @@ type Fleet struct {
 	demand   job.Demand
 	freed    chan struct{}      // closed when there may be more room for VMs
 	expiring int                // persistent VMs with an expiry time, as of the last look
-	nextEnd  time.Time          // when the next one's time is over; zero: none's is to be
-	makes    map[string]*making // VMs that no job makes and that are being made here, by the ID in their marker
+	nextEnd  time.Time          // when the next VM expires; zero: none will
+	makes    map[string]*making // VMs without a job that are being made here, by the ID in their marker
 
 	checkMu   sync.Mutex
 	hostCheck *hostCheck // the last one; nil: none
@@ -177,12 +176,11 @@ func New(o Options) *Fleet {
 	}
 }
 
-// update changes a VM, of which the store tells.
 func (f *Fleet) update(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
 	return f.o.Store.UpdateVM(ctx, id, change)
 }
 
-// set is update for what no event tells of.
+// set is update without events.
 func (f *Fleet) set(ctx context.Context, id string, change func(*vm.VM)) error {
 	_, err := f.update(ctx, id, quietly(change))
 	return err
@@ -195,8 +193,9 @@ func quietly(change func(*vm.VM)) func(*vm.VM) ([]job.Event, error) {
 	}
 }
 
-// updateJob changes a job and the VM that it has made, of which the store tells. Texts, which may
-// quote a host, are stored as the executor stores a job's; none of its secrets was anywhere yet.
+// updateJob changes a job and the VM that it made; the store announces the change. Texts may quote
+// a host, so they are bounded and cleaned like the executor's. They need no redaction, because none
+// of the job's secrets has left the engine yet.
 func (f *Fleet) updateJob(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	return f.o.Jobs.Update(ctx, id, job.EventsOnly(func(j *job.Job) (told []job.Event, err error) {
 		told, err = change(j)
@@ -208,10 +207,10 @@ func (f *Fleet) updateJob(ctx context.Context, id string, change func(*job.Job) 
 	}))
 }
 
-// observed tells of what a client has done. When its call returns, that is in the audit log.
+// observed announces what a client has done. When observed returns, that is in the audit log.
 func (f *Fleet) observed(ctx context.Context, h job.Happening) {
 	f.o.Changes.Add(h)
-	_ = f.o.Changes.Wait(ctx) // it is done, though the client leaves
+	_ = f.o.Changes.Wait(ctx) // the action is done even if the client leaves
 }
 
 // Room returns a channel that is closed when there may be more room for VMs.
@@ -221,7 +220,7 @@ func (f *Fleet) Room() <-chan struct{} {
 	return f.freed
 }
 
-// MadeRoom wakes who waits for room.
+// MadeRoom wakes everyone who waits for room.
 func (f *Fleet) MadeRoom() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -229,8 +228,7 @@ func (f *Fleet) MadeRoom() {
 	f.freed = make(chan struct{})
 }
 
-// Moved records that a VM is on another node, and returns the event that it has recorded
-// with that; none: it was known.
+// Moved records that a VM is on another node, and returns the event it recorded, or none if that was known.
 func (f *Fleet) Moved(ctx context.Context, id, node string) (told []job.Event, err error) {
 	_, err = f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
 		told = nil
@@ -243,7 +241,7 @@ func (f *Fleet) Moved(ctx context.Context, id, node string) (told []job.Event, e
 	return told, err
 }
 
-// Tell records events of a VM, if there is one.
+// Tell records events of a VM. A VM that does not exist is no error.
 func (f *Fleet) Tell(ctx context.Context, id string, events []job.Event) error {
 	_, err := f.update(ctx, id, func(*vm.VM) ([]job.Event, error) { return events, nil })
 	if errors.Is(err, job.ErrNotFound) {

@@ -13,15 +13,14 @@ import (
 	"linus/internal/vm"
 )
 
-// forkSnapshot is the name of what a VM has on its host while it is copied.
+// forkSnapshot is the name of the snapshot that a VM has on its host while it is copied.
 const forkSnapshot = "linus-fork"
 
-// forkPoll is the time between two looks whether copies are made, perhaps by another engine.
+// forkPoll is the time between two looks at whether copies are made, perhaps by another engine.
 const forkPoll = 250 * time.Millisecond
 
-// ForkVM makes copies of a VM, and returns when they accept logins. They are made as any VM that
-// somebody asks for, once the host is ready for it (tendFork), and go on being made if the caller
-// leaves or this engine ends.
+// ForkVM makes copies of a VM and returns when they accept logins. They are made like any requested
+// VM once the host is ready for it (tendFork), even if the caller leaves or this engine ends.
 func (f *Fleet) ForkVM(ctx context.Context, spec job.ForkSpec) (job.Forked, error) {
 	of, err := f.findOpen(ctx, spec.VM)
 	if err != nil {
@@ -32,7 +31,7 @@ func (f *Fleet) ForkVM(ctx context.Context, spec job.ForkSpec) (job.Forked, erro
 		return job.Forked{}, err
 	}
 	copies, err := f.askForks(ctx, spec, of)
-	done() // what is being copied is in use
+	done() // the VM is in use while it is copied
 	if err != nil {
 		return job.Forked{}, err
 	}
@@ -40,7 +39,7 @@ func (f *Fleet) ForkVM(ctx context.Context, spec job.ForkSpec) (job.Forked, erro
 	return f.awaitForks(ctx, of, copies, spec.Partial)
 }
 
-// askForks checks what is asked for, and stores the copies, of which nothing can exist yet.
+// askForks checks the request and stores the copies, of which nothing can exist yet.
 func (f *Fleet) askForks(ctx context.Context, spec job.ForkSpec, of vm.VM) (copies []vm.VM, err error) {
 	if status := f.vmStatus(ctx, of); status != vm.Running {
 		remedy := "start it first"
@@ -49,7 +48,7 @@ func (f *Fleet) askForks(ctx context.Context, spec job.ForkSpec, of vm.VM) (copi
 		}
 		return nil, &job.FieldError{Field: "vm", Problem: fmt.Sprintf("VM %d does not run: it is %s", of.ID, status), Remedy: remedy, Fault: job.FaultState}
 	}
-	end, err := f.Decide(ctx) // no job may enter the VM, and no other VM have one of the names
+	end, err := f.Decide(ctx) // no job may enter the VM, and no other VM may take one of the names
 	if err != nil {
 		return nil, err
 	}
@@ -90,12 +89,12 @@ func (f *Fleet) askForks(ctx context.Context, spec job.ForkSpec, of vm.VM) (copi
 		}
 		copies, ids = append(copies, v), append(ids, v.Job)
 	}
-	// The VM first: of what is stored without the rest it is known that it is not to be.
+	// The VM's row is stored first: if the copies are not all stored with it, they are not wanted.
 	if err := f.set(ctx, of.Job, func(v *vm.VM) { v.Forking = vm.Forking{IDs: ids} }); err != nil {
 		return nil, err
 	}
 	for i, v := range copies {
-		if err = f.Admit(ctx, s, s.Manifest); err == nil { // which counts those before
+		if err = f.Admit(ctx, s, s.Manifest); err == nil { // Admit counts the copies stored before
 			_, _, err = f.o.Store.InsertVM(ctx, v, "", p.Limits)
 		}
 		if err != nil {
@@ -106,7 +105,7 @@ func (f *Fleet) askForks(ctx context.Context, spec job.ForkSpec, of vm.VM) (copi
 	return copies, nil
 }
 
-// renamedForFork returns an error of a VM's manifest with the names of what a fork is asked for by.
+// renamedForFork returns an error of a VM's manifest with the field names of a fork request.
 func renamedForFork(err error) error {
 	names := map[string]string{"manifest.vmName": "name", "manifest.ttl": "ttl"}
 	var all *job.InvalidError
@@ -125,7 +124,7 @@ func renamedForFork(err error) error {
 	return err
 }
 
-// plannedFork returns a copy of a VM as it is to be, if it may.
+// plannedFork returns the planned copy of a VM, if it is allowed.
 func (f *Fleet) plannedFork(ctx context.Context, of vm.VM, s job.Submission, partial bool) (v vm.VM, err error) {
 	m, err := s.Manifest.Complete(f.o.Defaults)
 	if err == nil && f.o.Allow != nil {
@@ -156,8 +155,8 @@ func (f *Fleet) checkNotForking(v vm.VM) error {
 	return &job.FieldError{Field: "vm", Problem: problem, Remedy: "try again when it is done", Fault: job.FaultState}
 }
 
-// dropForks gives copies of a VM up, and ends that they are made. Those that are made stay if
-// they are wanted without the others.
+// dropForks gives copies of a VM up and ends the fork. Copies that are made stay if they are wanted
+// without the others.
 func (f *Fleet) dropForks(ctx context.Context, of string, copies []vm.VM, why string) error {
 	for _, v := range copies {
 		if v.Own.Fork.Partial && !v.Own.ReadyAt.IsZero() {
@@ -187,7 +186,7 @@ func (f *Fleet) giveForkUp(ctx context.Context, v vm.VM, why string) error {
 	return f.discardOwn(ctx, v.Job, "given up: "+why)
 }
 
-// awaitForks returns what has become of copies when that is decided.
+// awaitForks waits until it is decided what happens to the copies, and returns that.
 func (f *Fleet) awaitForks(ctx context.Context, of vm.VM, copies []vm.VM, partial bool) (out job.Forked, err error) {
 	for {
 		v, err := f.o.Store.VM(ctx, of.Job)
@@ -197,7 +196,7 @@ func (f *Fleet) awaitForks(ctx context.Context, of vm.VM, copies []vm.VM, partia
 		if !v.Forking.Has(copies[0].Job) || v.Forking.Left != "" || v.State.Settled() {
 			break
 		}
-		// Of none that is made there is no more to say, however long its host is away with what is left.
+		// If no copy is made there is no more to report, however long the host is away.
 		if none, err := f.noFork(ctx, copies); err != nil {
 			return out, err
 		} else if none {
@@ -218,7 +217,7 @@ func (f *Fleet) awaitForks(ctx context.Context, of vm.VM, copies []vm.VM, partia
 		out.Live, out.Why, out.PauseMS = how.Live, how.Why, how.PauseMS
 		if !v.Own.ReadyAt.IsZero() && !v.Unwanted {
 			out.VMs = append(out.VMs, vmInfo(v, nil, statuses, asked))
-		} else if v.Own.ReadyAt.IsZero() { // others go with it
+		} else if v.Own.ReadyAt.IsZero() { // ready copies that were given up with it are not listed
 			out.Failed = append(out.Failed, job.ForkError{Name: v.Name, Error: cmp.Or(v.Own.Failed, "it was cancelled")})
 		}
 	}
@@ -243,7 +242,7 @@ func (f *Fleet) noFork(ctx context.Context, copies []vm.VM) (bool, error) {
 	return true, nil
 }
 
-// forksOf returns a VM and its copies as they are stored; whole: all of them are.
+// forksOf returns a VM and its copies as they are stored; whole reports whether all copies are stored.
 func (f *Fleet) forksOf(ctx context.Context, id string) (of vm.VM, copies []vm.VM, whole bool, err error) {
 	if of, err = f.o.Store.VM(ctx, id); err != nil {
 		return of, nil, false, err
@@ -261,11 +260,11 @@ func (f *Fleet) forksOf(ctx context.Context, id string) (of vm.VM, copies []vm.V
 	return of, copies, len(copies) == len(of.Forking.IDs), nil
 }
 
-// tendFork does what is next for the copies of a VM: its host is made ready for them, they are
-// given up where one has failed, and when none is being made any more, what they were made from
-// is removed. What fails is done again at the next look, perhaps by the next engine.
+// tendFork takes the next step for the copies of a VM: it prepares the host, gives the copies up if
+// one failed, and once none is being made, removes what they were made from. A step that fails is
+// repeated at the next look, perhaps by the next engine.
 func (f *Fleet) tendFork(ctx context.Context, id string) error {
-	d, err := f.access.decide(ctx) // whoever asked for them has stored them, or is gone
+	d, err := f.access.decide(ctx) // whoever requested the copies has stored them or is gone
 	if err != nil {
 		return err
 	}
@@ -309,7 +308,7 @@ func (f *Fleet) tendFork(ctx context.Context, id string) error {
 		return nil
 	}
 	if err := f.o.Provider.EndFork(ctx, of); err != nil && f.vmStatus(ctx, of) != vm.Gone {
-		if making > 0 { // some are only told that they are not wanted
+		if making > 0 { // some copies have only been told that they are not wanted
 			return err
 		}
 		return errors.Join(err, f.tellLeft(ctx, of, err))
@@ -317,7 +316,7 @@ func (f *Fleet) tendFork(ctx context.Context, id string) error {
 	return f.endForking(ctx, id)
 }
 
-// tellLeft tells whoever waits for copies, and in the VM's events, what is not done yet.
+// tellLeft reports what is not done yet to whoever waits for copies, and in the VM's events.
 func (f *Fleet) tellLeft(ctx context.Context, of vm.VM, why error) error {
 	left := job.Bounded(why.Error())
 	if ctx.Err() != nil || of.Forking.Left == left {
@@ -330,7 +329,7 @@ func (f *Fleet) tellLeft(ctx context.Context, of vm.VM, why error) error {
 	return err
 }
 
-// beginFork has the host made ready for the copies of a VM, and says how they are made.
+// beginFork has the host prepared for the copies of a VM, and records how they are made.
 func (f *Fleet) beginFork(ctx context.Context, of vm.VM, copies []vm.VM) error {
 	at, err := f.o.Provider.ForkVM(ctx, of, silent)
 	if ctx.Err() != nil {
@@ -362,7 +361,7 @@ func (f *Fleet) beginFork(ctx context.Context, of vm.VM, copies []vm.VM) error {
 	return failed
 }
 
-// copied is the way of copies of a VM, whose host is ready for that.
+// copied is the way for copies of a VM whose host is ready.
 func (f *Fleet) copied(ctx context.Context, o *makeRequest) (v vm.VM, made bool, err error) {
 	own := o.planned.Own
 	if own == nil || own.Fork == nil {
@@ -373,7 +372,7 @@ func (f *Fleet) copied(ctx context.Context, o *makeRequest) (v vm.VM, made bool,
 		return v, false, err
 	}
 	o.from, o.spec.Fork = &of, job.ForkOf{VM: of.ID, Job: of.Job, Live: own.Fork.Live}
-	o.spec.Template, o.spec.OS = "", "" // which may be gone
+	o.spec.Template, o.spec.OS = "", "" // the template may be gone
 	v, err = f.makeOne(ctx, *o)
 	return v, err == nil, err
 }

@@ -10,8 +10,8 @@ import (
 	"linus/internal/vm"
 )
 
-// restored is the way of checkpoints: a VM goes on from the memory of one like it, and does not
-// boot. Where that fails it boots, unless it must not.
+// restored is the way for checkpoints: a VM is restored from the memory of a similar one and does
+// not boot. If that fails, the VM boots, unless it must be restored.
 func (f *Fleet) restored(ctx context.Context, o *makeRequest) (v vm.VM, made bool, err error) {
 	must := o.start == job.StartRestore
 	if o.start == job.StartCold {
@@ -48,14 +48,14 @@ func sizeText(r vm.Resources) string {
 	return fmt.Sprintf("%d cores, %s of memory and a disk of %s", r.CPU, r.Memory, r.Disk)
 }
 
-// restorable returns the checkpoint from which a VM may go on, or has begun to: of several the
-// one that was used last. Nil: there is none. Where one is a must, those are looked at, too, that
-// another engine has made since the last look.
+// restorable returns the checkpoint from which a VM may be restored, or has begun to be: the most
+// recently used one, or nil if there is none. If must is set, it also looks for checkpoints that
+// another engine made since the last look.
 func (f *Fleet) restorable(ctx context.Context, v vm.VM, must bool) (*vm.VM, error) {
 	switch {
 	case v.State == vm.Intended && v.From != "":
 		from, err := f.o.Store.VM(ctx, v.From)
-		if errors.Is(err, job.ErrNotFound) { // its VM may be there nevertheless
+		if errors.Is(err, job.ErrNotFound) { // the new VM may exist nevertheless
 			from, err = vm.VM{Job: v.From, Node: v.Node}, nil
 		}
 		return &from, err
@@ -76,7 +76,7 @@ func (f *Fleet) restorable(ctx context.Context, v vm.VM, must bool) (*vm.VM, err
 	return f.bestOf(ctx, saved, v)
 }
 
-// bestOf returns the one of the checkpoints from which a VM is to go on, or nil.
+// bestOf returns the checkpoint from which a VM is to be restored, or nil.
 func (f *Fleet) bestOf(ctx context.Context, saved []vm.VM, v vm.VM) (best *vm.VM, err error) {
 	if len(saved) == 0 {
 		return nil, nil
@@ -93,14 +93,14 @@ func (f *Fleet) bestOf(ctx context.Context, saved []vm.VM, v vm.VM) (best *vm.VM
 	return best, nil
 }
 
-// like reports whether two VMs are made of the same template, in the same size.
+// like reports whether two VMs are made from the same template, in the same size.
 func like(a, b vm.Made) bool {
 	return a.Template == b.Template && a.Resources.CPU == b.Resources.CPU &&
 		job.SameSize(a.Resources.Memory, b.Resources.Memory) && job.SameSize(a.Resources.Disk, b.Resources.Disk)
 }
 
-// bootInstead removes what is left of a VM that could not go on from a checkpoint, so that it can
-// boot. It returns what hinders that, too.
+// bootInstead removes what is left of a VM that could not be restored from a checkpoint, so that it
+// can boot. It returns the error if something prevents that.
 func (f *Fleet) bootInstead(ctx context.Context, o *makeRequest, from vm.VM, failed error) error {
 	var full *job.NoRoomError
 	switch {

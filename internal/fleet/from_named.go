@@ -9,8 +9,7 @@ import (
 	"linus/internal/vm"
 )
 
-// named is the source of VMs that others have made: the one that the manifest names, which
-// the job shares.
+// named is the source for jobs that share the VM that their manifest names.
 func (f *Fleet) named(ctx context.Context, a *acquisition) (has bool, err error) {
 	if !a.job.Shares() {
 		return false, nil
@@ -23,12 +22,12 @@ func (f *Fleet) named(ctx context.Context, a *acquisition) (has bool, err error)
 	if err != nil {
 		return false, err
 	}
-	defer done() // the job counts as a use by itself
+	defer done() // the job itself counts as a use
 	inside, err := f.inside(ctx, kept)
 	if err != nil {
 		return false, err
 	}
-	if len(inside) > maxShared { // itself included
+	if len(inside) > maxShared { // including this job
 		return false, fmt.Errorf("VM %d runs %d jobs already, which is the limit; wait for one to end", kept.ID, len(inside)-1)
 	}
 	a.job, err = f.updateJob(ctx, a.job.ID, func(j *job.Job) ([]job.Event, error) {
@@ -39,8 +38,8 @@ func (f *Fleet) named(ctx context.Context, a *acquisition) (has bool, err error)
 	return err == nil, err
 }
 
-// shared returns the VM that j was submitted to run in: another VM that has its name or
-// ID by now may be another principal's.
+// shared returns the VM that j was submitted to run in. Another VM with that name or ID now may be
+// another principal's.
 func (f *Fleet) shared(ctx context.Context, j job.Job) (vm.VM, error) {
 	v, err := f.o.Store.VM(ctx, j.SharedVM)
 	if errors.Is(err, job.ErrNotFound) || err == nil && (v.State == vm.Destroyed || v.State == vm.Forgotten) {

@@ -19,7 +19,7 @@ func (f *Fleet) made(ctx context.Context, a *acquisition) (has bool, err error) 
 	return err == nil, err
 }
 
-// orderOf returns what the VM of a job's own is to be.
+// orderOf returns the request for the job's own VM.
 func (f *Fleet) orderOf(ctx context.Context, a *acquisition) (o makeRequest, err error) {
 	j := a.job
 	if j.VM == nil {
@@ -42,7 +42,7 @@ func (f *Fleet) orderOf(ctx context.Context, a *acquisition) (o makeRequest, err
 	return o, err
 }
 
-// planned returns the VM of a job's own, as it is or as it is to be.
+// planned returns the job's own VM as it is, or as it is to be.
 func (f *Fleet) planned(j job.Job) vm.VM {
 	if j.VM != nil {
 		return *j.VM
@@ -50,7 +50,7 @@ func (f *Fleet) planned(j job.Job) vm.VM {
 	return vm.VM{Name: cmp.Or(j.Manifest.VMName, vm.DefaultName(j.ID)), Job: j.ID, Owner: f.o.Owner, Source: vm.Cold, Made: madeAs(j.Manifest, j.Principal, j.CreatedAt)}
 }
 
-// jobSpec returns what a VM of a job's own is made by, but for its key.
+// jobSpec returns the spec of the job's own VM, without its key.
 func (f *Fleet) jobSpec(j job.Job, v vm.VM) (job.VMSpec, error) {
 	spec, err := job.SpecOf(j.Manifest)
 	spec.Node, spec.Name, spec.Job, spec.Owner = v.Node, v.Name, v.Job, v.Owner
@@ -64,8 +64,8 @@ func (f *Fleet) jobSpec(j job.Job, v vm.VM) (job.VMSpec, error) {
 	return spec, err
 }
 
-// freeName refuses a second VM of the same name; id is that of the one that is to have it. The
-// host does too, but not while the first is still being created.
+// freeName refuses a second VM of the same name; id is the ID of the VM that is to have it. The
+// host refuses it too, but not while the first VM is still being created.
 func (f *Fleet) freeName(ctx context.Context, name, id, owner string) error {
 	if name == "" {
 		return nil
@@ -94,8 +94,7 @@ func (f *Fleet) freeName(ctx context.Context, name, id, owner string) error {
 	return nil
 }
 
-// hideOthersName returns the host's error for a VM of owner's without what it says of another's VM
-// that has the name.
+// hideOthersName removes what the host's error says about another owner's VM of the same name.
 func (f *Fleet) hideOthersName(ctx context.Context, owner, name string, err error) error {
 	if p, ok := job.PrincipalFrom(ctx); !job.IsClass(err, job.HostExists) || owner == "" || ok && p.Admin() {
 		return err
@@ -104,13 +103,13 @@ func (f *Fleet) hideOthersName(ctx context.Context, owner, name string, err erro
 	return job.NameTaken(name)
 }
 
-// jobRecorder writes down in a job's row what becomes of its VM that is being made.
+// jobRecorder records in a job's row what happens to its VM while it is made.
 type jobRecorder struct {
 	f *Fleet
 	*acquisition
 }
 
-// Change is recorder's. A job that has a node is provisioning.
+// Change implements recorder. A job whose VM has a node is provisioning.
 func (b jobRecorder) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
 	j, err := b.f.updateJob(ctx, b.job.ID, func(j *job.Job) ([]job.Event, error) {
 		v := vm.VM{}
@@ -122,7 +121,7 @@ func (b jobRecorder) Change(ctx context.Context, change func(*vm.VM) ([]job.Even
 		if err != nil {
 			return nil, err
 		}
-		if v.State == vm.Created && before != vm.Created { // who was ended meanwhile does not want it
+		if v.State == vm.Created && before != vm.Created { // a job that has ended meanwhile does not want it
 			v.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != vm.Ephemeral
 		}
 		j.VM = &v
@@ -154,7 +153,7 @@ func (b jobRecorder) Wait(ctx context.Context, full *job.NoRoomError) error {
 	return err
 }
 
-// Told returns the events of the job.
+// Told returns the job's events.
 func (b jobRecorder) Told(ctx context.Context) ([]job.Event, error) {
 	return b.f.o.Jobs.Events(ctx, b.job.ID, 0)
 }

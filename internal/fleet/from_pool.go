@@ -10,11 +10,11 @@ import (
 	"linus/internal/vm"
 )
 
-// resumeTime bounds how long a hibernated member may take to be back.
+// resumeTime bounds how long resuming a hibernated member may take.
 const resumeTime = time.Minute
 
-// pooled is the source of pools: it gives a job a member that responds. A job that has a
-// member already, from an interrupted run, keeps it if it still responds.
+// pooled is the source for pools: it gives a job a member that responds. A job that already has a
+// member from an interrupted run keeps it if it still responds.
 func (f *Fleet) pooled(ctx context.Context, a *acquisition) (has bool, err error) {
 	began := time.Now()
 	for {
@@ -50,8 +50,7 @@ func (f *Fleet) pooled(ctx context.Context, a *acquisition) (has bool, err error
 	}
 }
 
-// claimMember claims a member for a job that has no VM, in one transaction and without
-// a call to the host.
+// claimMember claims a member for a job that has no VM, in one transaction and without a call to the host.
 func (f *Fleet) claimMember(ctx context.Context, a *acquisition) (claimed bool, err error) {
 	pools := f.offering(a.job.Manifest)
 	if len(pools) == 0 {
@@ -77,7 +76,7 @@ func (f *Fleet) claimMember(ctx context.Context, a *acquisition) (claimed bool, 
 			return false, err
 		}
 		if !claimed {
-			f.TendSoon() // it may be asleep
+			f.TendSoon() // the pool may be asleep
 			f.o.Changes.Add(job.PoolEvent{Pool: p.Name, Kind: job.PoolMiss, Job: a.job.ID})
 			continue
 		}
@@ -88,7 +87,7 @@ func (f *Fleet) claimMember(ctx context.Context, a *acquisition) (claimed bool, 
 	return false, nil
 }
 
-// claim makes a pool's VM that of job j. The VM keeps its marker.
+// claim makes a pool's VM the VM of job j. The VM keeps its marker.
 func claim(j *job.Job, v *vm.VM) []job.Event {
 	m := v.Member
 	source := vm.FromPool
@@ -105,8 +104,7 @@ func claim(j *job.Job, v *vm.VM) []job.Event {
 	return append(j.Reach(job.Provisioning), job.Event{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: text})
 }
 
-// errGivenUp: giving a member back was interrupted when the member was doomed and the
-// job still had it.
+// errGivenUp: giving a member back was interrupted after the member was doomed, while the job still had it.
 var errGivenUp = errors.New("the pool has given it up")
 
 // checkMember checks that the member that a job has claimed responds.
@@ -117,7 +115,7 @@ func (f *Fleet) checkMember(ctx context.Context, j *job.Job) error {
 	return f.answers(ctx, j)
 }
 
-// answers checks that a pool's VM that somebody has now responds. A hibernated one is resumed first.
+// answers checks that a pool's VM responds to its new user. A hibernated VM is resumed first.
 func (f *Fleet) answers(ctx context.Context, j *job.Job) error {
 	if j.VM.Source == vm.FromHibernated {
 		if err := f.awaken(ctx, j); err != nil {
@@ -129,8 +127,8 @@ func (f *Fleet) answers(ctx context.Context, j *job.Job) error {
 	return f.o.Guest.Ping(timed, *j)
 }
 
-// awaken resumes the hibernated member that a job has claimed. It may have another
-// address then, but not another host key.
+// awaken resumes the hibernated member that a job has claimed. It may have another address then,
+// but not another host key.
 func (f *Fleet) awaken(ctx context.Context, j *job.Job) error {
 	timed, end := context.WithTimeoutCause(ctx, resumeTime, fmt.Errorf("not resumed within %s", resumeTime))
 	defer end()
@@ -154,7 +152,7 @@ func (f *Fleet) awaken(ctx context.Context, j *job.Job) error {
 }
 
 // giveBack has a member destroyed that does not answer a job whose task has not begun. The job has
-// no VM when the change is stored.
+// no VM once the returned change is stored.
 func (f *Fleet) giveBack(ctx context.Context, j job.Job, cause error) (without func(*job.Job) ([]job.Event, error), err error) {
 	v := *j.VM
 	f.o.Log.Warn("a pool's VM did not answer the job that claimed it", "job_id", j.ID, "vm_id", v.ID, "maker", v.Job, "err", cause)
@@ -173,8 +171,8 @@ func (f *Fleet) giveBack(ctx context.Context, j job.Job, cause error) (without f
 	}, nil
 }
 
-// GiveBack takes a pool's VM, which has failed it before its task began, from a job: when the
-// change is stored, which may go on with a new one. Nil: it does not.
+// GiveBack takes a pool's VM away from a job that it failed before the job's task began. Once the
+// returned change is stored, the job may continue with a new VM. A nil change means that it may not.
 func (f *Fleet) GiveBack(ctx context.Context, j job.Job, cause error) (func(*job.Job) ([]job.Event, error), error) {
 	if !j.Claims() || !j.StartedAt.IsZero() || j.Outcome != nil {
 		return nil, nil

@@ -12,15 +12,15 @@ import (
 
 func anywhere(string) bool { return true }
 
-// ask stores a VM that somebody asks for: one of some pools, which is theirs from then on, or one
-// that is to be made. That calls no host.
+// ask stores a requested VM, which is either a VM of one of the pools, from then on its
+// requester's, or a VM still to be made. It calls no host.
 func (f *Fleet) ask(ctx context.Context, v vm.VM, m job.Manifest, pools []job.Pool, key string, within job.Limits) (vm.VM, error) {
 	var names []string
 	for _, p := range pools {
 		names = append(names, p.Name)
 	}
 	asked, created, missed, err := f.o.Store.GiveVM(ctx, v, key, within, names, func(pool string, idle []vm.VM) (at int, events []job.Event) {
-		if at = f.Pick(pools[slices.Index(names, pool)], m, anywhere, idle); at < 0 || idle[at].HostKey == "" { // another may answer at its address
+		if at = f.Pick(pools[slices.Index(names, pool)], m, anywhere, idle); at < 0 || idle[at].HostKey == "" { // without a host key, another machine may answer at its address
 			return -1, nil
 		}
 		return at, give(&idle[at], v)
@@ -32,14 +32,14 @@ func (f *Fleet) ask(ctx context.Context, v vm.VM, m job.Manifest, pools []job.Po
 		f.o.Changes.Add(job.PoolEvent{Pool: pool, Kind: job.PoolMiss, Job: asked.Job})
 	}
 	if len(pools) > 0 {
-		f.TendSoon() // to fill it again, or it may be asleep
+		f.TendSoon() // to refill the pool, or to wake it
 	}
 	return asked, nil
 }
 
-// give makes a pool's VM the one that is asked for: its owner's, and nobody's member. It keeps its
-// marker and its name on the host, its key and its lease, which follows. It is intended until it has
-// answered.
+// give turns a pool's VM into the requested one: it belongs to its owner and is no longer a member.
+// It keeps its marker, its name on the host, its key and, until keepLeases adjusts it, its lease.
+// It is intended until it has answered.
 func give(v *vm.VM, to vm.VM) []job.Event {
 	m, own := v.Member, *to.Own
 	text := fmt.Sprintf("VM %d of pool %s, %s for %s", v.ID, m.Pool, m.State, now().Sub(m.Since).Round(time.Second))
@@ -53,15 +53,15 @@ func give(v *vm.VM, to vm.VM) []job.Event {
 	return []job.Event{{Kind: job.EventStatus, Text: string(job.Pending)}, {Kind: job.EventProgress, Phase: job.PhaseProvision, Text: text}}
 }
 
-// given is the way of pools: the VM that somebody was given, once it answers. Where it does not it is
-// destroyed, and another is made in its place: the row stays whose it is.
+// given is the way for pools: the VM that the requester was given, once it answers. If it does not,
+// it is destroyed and another is made in its place; the row keeps its owner.
 func (f *Fleet) given(ctx context.Context, o *makeRequest) (v vm.VM, made bool, err error) {
 	if v = o.planned; !v.Given() {
 		return v, false, nil
 	}
 	began, pool := time.Now(), v.Own.Pool
 	j := asJob(v)
-	failed := errGivenUp // and an engine that was here has ended
+	failed := errGivenUp // and the engine that gave it up has ended
 	if v.ID != 0 {
 		failed = f.answers(ctx, &j)
 	}
@@ -99,7 +99,7 @@ func (f *Fleet) given(ctx context.Context, o *makeRequest) (v vm.VM, made bool, 
 	return o.planned, false, err
 }
 
-// rename gives the system in a VM the name of the VM. Where that cannot be, the VM is used all the same.
+// rename sets the host name in a VM to the VM's name. If that fails, the VM is used all the same.
 func (f *Fleet) rename(ctx context.Context, j job.Job) []job.Event {
 	timed, end := context.WithTimeoutCause(ctx, renameTime, fmt.Errorf("no answer within %s", renameTime))
 	defer end()

@@ -8,11 +8,11 @@ import (
 	"linus/internal/job"
 )
 
-// checkedFor is how long a check of the host is believed, but for the operator: who has just
-// mended something wants to see it.
+// checkedFor is how long a check of the host stays valid. This does not apply to the operator, who
+// may just have fixed something and wants to see that.
 const checkedFor = 5 * time.Second
 
-// hostCheck is one check of the host, for all who ask while it runs.
+// hostCheck is one check of the host, shared by all who ask while it runs.
 type hostCheck struct {
 	done   chan struct{}
 	at     time.Time // when it ended
@@ -20,8 +20,8 @@ type hostCheck struct {
 	err    error
 }
 
-// CheckHost checks whether the host can run jobs, and whether its pools fit. It is one
-// check at a time, whoever asks: each runs many programs there, as root.
+// CheckHost checks whether the host can run jobs and whether its pools fit. Only one check runs at
+// a time: each runs many programs on the host as root.
 func (f *Fleet) CheckHost(ctx context.Context) (job.HostReport, error) {
 	c, err := f.checking(ctx)
 	if err != nil {
@@ -37,8 +37,8 @@ func (f *Fleet) CheckHost(ctx context.Context) (job.HostReport, error) {
 	}
 }
 
-// checking returns the check that runs, one that has just ended, or a new one. That goes on
-// if its caller leaves, since others may wait for it.
+// checking returns the running check, one that has just ended, or a new one. The check continues if
+// its caller leaves, since others may wait for it.
 func (f *Fleet) checking(ctx context.Context) (*hostCheck, error) {
 	p, _ := job.PrincipalFrom(ctx)
 	f.checkMu.Lock()

@@ -9,10 +9,9 @@ import (
 	"linus/internal/vm"
 )
 
-// Accept has record called, which records the address and the host key that v shows as
-// those of the VM with this ID. It is the only place where they are accepted, for one VM at a time. The
-// guest reports them, so those of another of our VMs are refused: with them the guest would
-// receive what is meant for the other.
+// Accept calls record, which records the address and the host key that v shows as those of the VM
+// with this ID. They are accepted nowhere else, and for one VM at a time. The guest reports them, so
+// those of another VM are refused: with them, the guest would receive what is meant for the other VM.
 func (f *Fleet) Accept(ctx context.Context, id string, v vm.VM, record func(context.Context) error) error {
 	ctx = context.WithoutCancel(ctx)
 	release, err := f.claims.Take(ctx)
@@ -26,17 +25,16 @@ func (f *Fleet) Accept(ctx context.Context, id string, v vm.VM, record func(cont
 	return record(ctx)
 }
 
-// Identify records the address, user, host key and node that a VM shows now, if they are
-// accepted.
+// Identify records the address, user, host key and node that a VM shows now, if they are accepted.
 func (f *Fleet) Identify(ctx context.Context, v vm.VM) error {
 	return f.Accept(ctx, v.Job, v, func(ctx context.Context) error {
 		return f.set(ctx, v.Job, func(row *vm.VM) { row.IP, row.User, row.HostKey, row.Node = v.IP, v.User, v.HostKey, v.Node })
 	})
 }
 
-// unclaimed returns an error if another VM of ours has v's address or host key. A
-// network may assign the address of a VM that is off to another: the first VM's is then
-// cleared, and it gets a new one when it is started. f.claims is held.
+// unclaimed returns an error if another VM has v's address or host key. A network may assign the
+// address of a VM that is off to another: then the first VM's address is cleared, and it gets a new
+// one when it starts. f.claims must be held.
 func (f *Fleet) unclaimed(ctx context.Context, id string, v vm.VM) error {
 	others, err := f.o.Store.VMs(ctx)
 	if err != nil {
@@ -62,7 +60,7 @@ func (f *Fleet) unclaimed(ctx context.Context, id string, v vm.VM) error {
 	return nil
 }
 
-// identityClash is the error of a VM that shows another VM's address or host key.
+// identityClash is the error for a VM that shows another VM's address or host key.
 func identityClash(v, other vm.VM, what, remedy string) error {
 	return &job.HostError{
 		Op: "reach VM " + strconv.Itoa(v.ID) + " (" + v.Name + ")", Host: "node " + v.Node, Class: job.HostVM,

@@ -14,41 +14,41 @@ import (
 	"linus/internal/vm"
 )
 
-// A VM that naps is suspended when nobody has used it for its idle time, and goes on with its
-// next use. A use is a job in it, or a file or a port that somebody has an engine work on: it
-// begins in a decision, and so does a suspension, which looks there for uses once more. Its row
-// says that it is suspended before the host is asked to: of an engine that dies in between, the
-// next one asks again, and a use resumes what runs, which is no error.
+// A VM that naps is suspended when nobody has used it for its idle time, and resumed by its next
+// use. A use is a job in it, or a file or port of it that somebody works on through an engine. A
+// use begins in a decision, and so does a suspension, which checks for uses once more. The row says
+// that the VM is suspended before the host is asked to suspend it. If the engine dies in between,
+// the next one asks again, and a use resumes a running VM, which is no error.
 
-// What is being done to a VM then, in words: a use waits for the end of both.
+// What is being done to the VM meanwhile, in words: a use waits for the end of either.
 const (
 	napping = "suspended, as it is idle"
 	waking  = "resumed for who uses it"
 )
 
 const (
-	markEvery = 10 * time.Second       // that a use is recorded
-	waitAgain = 200 * time.Millisecond // between two looks whether a VM is suspended or resumed
-	inUseTime = 30 * time.Second       // for a VM to say whether somebody is logged in
-	maxNapOff = time.Hour              // between two attempts at suspending a VM that cannot be
+	markEvery = 10 * time.Second       // between two recordings of a use
+	waitAgain = 200 * time.Millisecond // between two looks at whether a VM is suspended or resumed
+	inUseTime = 30 * time.Second       // for a VM to report whether somebody is logged in
+	maxNapOff = time.Hour              // between two attempts to suspend a VM that cannot be
 )
 
 // idleSuspender is what this engine knows of VMs that nap, by the ID in their marker.
 type idleSuspender struct {
 	mu     sync.Mutex
-	awake  int                  // those to be suspended some time, as of the last look
-	uses   map[string]int       // under way here
+	awake  int                  // VMs to be suspended some time, as of the last look
+	uses   map[string]int       // in progress here
 	trying map[string]bool      // being suspended here
-	down   map[string]time.Time // of which the host has said that they are suspended, since when
-	again  map[string]time.Time // not tried before
-	failed map[string]int       // how often in a row
+	down   map[string]time.Time // when VMs were suspended, as confirmed by the host
+	again  map[string]time.Time // when to try again
+	failed map[string]int       // failures in a row
 }
 
 func newIdleSuspender() idleSuspender {
 	return idleSuspender{uses: map[string]int{}, trying: map[string]bool{}, down: map[string]time.Time{}, again: map[string]time.Time{}, failed: map[string]int{}}
 }
 
-// using counts a use that begins or ends, and returns how many there are.
+// using adds more to the number of uses, and returns the new number.
 func (s *idleSuspender) using(id string, more int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,17 +58,17 @@ func (s *idleSuspender) using(id string, more int) int {
 	return s.uses[id]
 }
 
-// later has a VM left as it is for a time.
+// later leaves a VM as it is for a while.
 func (s *idleSuspender) later(id string, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.again[id] = time.Now().Add(d)
 }
 
-// use begins a use of a VM, until done is called. One that is suspended because it was idle is
-// resumed first, of which tell is told.
+// use begins a use of a VM, until done is called. A VM that was suspended because it was idle is
+// resumed first, which is reported to tell.
 func (f *Fleet) use(ctx context.Context, v vm.VM, tell func(job.Progress)) (_ vm.VM, done func(), err error) {
-	if !v.NotesUse() && v.SuspendedAt.IsZero() { // it counts all the same: it may be set to nap meanwhile
+	if !v.NotesUse() && v.SuspendedAt.IsZero() { // it counts all the same: the VM may be set to nap meanwhile
 		f.idleSuspender.using(v.Job, 1)
 		return v, sync.OnceFunc(func() { f.idleSuspender.using(v.Job, -1) }), nil
 	}
@@ -97,8 +97,8 @@ func (f *Fleet) use(ctx context.Context, v vm.VM, tell func(job.Progress)) (_ vm
 	}
 }
 
-// tryUse decides about a use: it has begun, or the VM is the caller's to resume until finished
-// is called, or neither: others suspend or resume it.
+// tryUse decides about a use: it has begun, or the caller is to resume the VM until finished is
+// called, or neither, because others suspend or resume it.
 func (f *Fleet) tryUse(ctx context.Context, v vm.VM) (row vm.VM, finished func(), begun bool, err error) {
 	d, err := f.access.decide(ctx)
 	if err != nil {
@@ -125,7 +125,7 @@ func (f *Fleet) tryUse(ctx context.Context, v vm.VM) (row vm.VM, finished func()
 	return row, finished, false, err
 }
 
-// wake resumes a VM that was suspended because it was idle. It goes on if its caller leaves.
+// wake resumes a VM that was suspended because it was idle. It continues if its caller leaves.
 func (f *Fleet) wake(ctx context.Context, v vm.VM, finished func()) error {
 	ended := make(chan error, 1)
 	err := f.Spawn(func(running context.Context) {
@@ -149,7 +149,7 @@ func (f *Fleet) wake(ctx context.Context, v vm.VM, finished func()) error {
 	}
 }
 
-// awoken records that a VM is not suspended because it was idle, and used now.
+// awoken records that a VM is no longer suspended because it was idle, and is used now.
 func (f *Fleet) awoken(ctx context.Context, v vm.VM, text string) error {
 	_, err := f.update(ctx, v.Job, func(v *vm.VM) (events []job.Event, _ error) {
 		if text != "" && !v.SuspendedAt.IsZero() {
@@ -161,7 +161,7 @@ func (f *Fleet) awoken(ctx context.Context, v vm.VM, text string) error {
 	return err
 }
 
-// mark records that a VM as it was read is used now.
+// mark records that a VM is used now; v is its row.
 func (f *Fleet) mark(ctx context.Context, v vm.VM) error {
 	if now().Sub(v.UsedAt) < markEvery {
 		return nil
@@ -169,7 +169,7 @@ func (f *Fleet) mark(ctx context.Context, v vm.VM) error {
 	return f.set(ctx, v.Job, func(v *vm.VM) { v.UsedAt = now() })
 }
 
-// touch records that a VM was used until now, if that is noted. What fails is recorded by the next use.
+// touch records that a VM was used until now, if its uses are recorded. The next use makes up for a failure.
 func (f *Fleet) touch(ctx context.Context, id string) {
 	v, err := f.o.Store.VM(ctx, id)
 	if err == nil && v.NotesUse() && v.State == vm.Created {
@@ -180,8 +180,8 @@ func (f *Fleet) touch(ctx context.Context, id string) {
 	}
 }
 
-// tendIdle records the uses that are under way here and, if this engine leads, begins to
-// suspend the VMs that were not used for their idle time.
+// tendIdle records the uses in progress here and, if this engine leads, begins to suspend the VMs
+// that were not used for their idle time.
 func (f *Fleet) tendIdle(ctx context.Context) error {
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
@@ -218,9 +218,8 @@ func (f *Fleet) tendIdle(ctx context.Context) error {
 	return nil
 }
 
-// looked notes how many VMs are to be suspended some time, and forgets what is known of those that
-// there are no more or, where another engine leads, suspends: of that it would be wrong when this
-// one leads again.
+// looked records how many VMs are to be suspended some time, and forgets those that no longer exist or nap.
+// If another engine leads, it forgets all: its knowledge would be outdated once this engine leads again.
 func (s *idleSuspender) looked(vms []vm.VM, leads bool, awake int) {
 	there := map[string]bool{}
 	for _, v := range vms {
@@ -235,15 +234,15 @@ func (s *idleSuspender) looked(vms []vm.VM, leads bool, awake int) {
 	maps.DeleteFunc(s.down, func(id string, _ time.Time) bool { return gone(id) })
 }
 
-// seen reports whether a VM is suspended as it was idle, and the host has said so.
+// seen reports whether a VM is suspended because it was idle, as confirmed by the host.
 func (s *idleSuspender) seen(v vm.VM) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !v.SuspendedAt.IsZero() && s.down[v.Job].Equal(v.SuspendedAt)
 }
 
-// due reports whether a VM is to be suspended now, and whether it is; then it counts as being
-// suspended.
+// due reports whether a VM is to be suspended now, and whether it already is. A VM that is due
+// counts as being suspended.
 func (s *idleSuspender) due(v vm.VM) (due, is bool) {
 	if s.seen(v) {
 		return false, true
@@ -257,8 +256,8 @@ func (s *idleSuspender) due(v vm.VM) (due, is bool) {
 	return true, false
 }
 
-// nap suspends a VM that was not used for its idle time. One that fails to be is left for a
-// while, each time longer.
+// nap suspends a VM that was not used for its idle time. After a failure, the VM is left alone for
+// a while, longer each time.
 func (f *Fleet) nap(ctx context.Context, v vm.VM) {
 	since, err := f.tryNap(ctx, v)
 	f.idleSuspender.mu.Lock()
@@ -286,7 +285,7 @@ func (f *Fleet) tryNap(ctx context.Context, v vm.VM) (since time.Time, err error
 		return v.SuspendedAt, nil
 	case status != vm.Running && !status.Down():
 		return since, fmt.Errorf("its status on the host is %s", status)
-	case status != vm.Running: // somebody has turned it off, and may want it so
+	case status != vm.Running: // somebody turned it off, and may want that
 		f.idleSuspender.later(v.Job, v.IdleTime())
 		if v.SuspendedAt.IsZero() {
 			return since, nil
@@ -317,12 +316,12 @@ func (f *Fleet) tryNap(ctx context.Context, v vm.VM) (since time.Time, err error
 	if err == nil || ctx.Err() != nil {
 		return since, err
 	}
-	status, unseen := f.o.Provider.Status(ctx, v) // the host may have come to the end of it all the same
+	status, unseen := f.o.Provider.Status(ctx, v) // the host may have completed it all the same
 	if unseen == nil && status == vm.Suspended && !since.IsZero() {
 		return since, nil
 	}
 	_, noteErr := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
-		if unseen == nil && status != vm.Unknown { // else a use resumes it, and the next attempt sees what it is
+		if unseen == nil && status != vm.Unknown { // else a use resumes it, and the next attempt sees its status
 			v.SuspendedAt = time.Time{}
 		}
 		return []job.Event{{Kind: job.EventWarning, Text: "VM is idle and not suspended, will be tried again: " + err.Error()}}, nil
@@ -330,7 +329,7 @@ func (f *Fleet) tryNap(ctx context.Context, v vm.VM) (since time.Time, err error
 	return time.Time{}, errors.Join(err, noteErr)
 }
 
-// beginNap decides that a VM is suspended now, until finished is called; nil: it is used by now.
+// beginNap decides that a VM is suspended now, until finished is called; nil: it is in use.
 func (f *Fleet) beginNap(ctx context.Context, v vm.VM) (since time.Time, finished func(), err error) {
 	d, err := f.access.decide(ctx)
 	if err != nil {
@@ -365,7 +364,7 @@ func (f *Fleet) beginNap(ctx context.Context, v vm.VM) (since time.Time, finishe
 	return row.SuspendedAt, finished, nil
 }
 
-// usedTunnel and usedTree are uses of a VM until they are closed.
+// usedTunnel and usedTree count as uses of a VM until they are closed.
 type usedTunnel struct {
 	job.Tunnel
 	done func()

@@ -8,11 +8,10 @@ import (
 	"linus/internal/vm"
 )
 
-// Keys are the key pairs for logging in to VMs, one for each VM, by the ID in its marker.
-// They outlive this process.
+// Keys are the key pairs for logging in to VMs, one for each VM, by the ID in its marker. They
+// outlive this process.
 type Keys interface {
-	// Make returns the public key, one line, for a VM that is about to be made: the same
-	// one each time.
+	// Make returns the public key, one line, for a VM that is about to be made. It is the same each time.
 	Make(id string) (public string, err error)
 	// Keep removes the pairs of all VMs for which keep returns false.
 	Keep(keep func(id string) bool) error
@@ -20,8 +19,7 @@ type Keys interface {
 	Drop(id string) error
 }
 
-// loginKey returns the public key of a VM. It is created before the row says that there may
-// be a VM.
+// loginKey returns the public key of a VM. It is created before the row says that there may be a VM.
 func (f *Fleet) loginKey(id string) (string, error) {
 	if f.o.Keys == nil {
 		return "", nil
@@ -50,7 +48,7 @@ func (f *Fleet) dropKey(ctx context.Context, id string) {
 	}
 }
 
-// needsKey reports whether the VM with an ID in its marker may be there, for somebody to log in to.
+// needsKey reports whether the VM with an ID in its marker may exist, for somebody to log in to.
 func (f *Fleet) needsKey(ctx context.Context, id string) bool {
 	v, err := f.o.Store.VM(ctx, id)
 	if err == nil && v.State != vm.Destroyed && v.State != vm.Forgotten && !v.Saved() {

@@ -9,9 +9,9 @@ import (
 	"linus/internal/vm"
 )
 
-// Settle records the result of destroying a VM: it is gone, or, if err is a
-// *job.HostError, the host has left it alone. That is reported again only if the reason
-// changes. It returns the error, with what can be done.
+// Settle records the result of destroying a VM: it is gone or, if err is a *job.HostError, the host
+// has left it alone. That is reported again only if the reason changes. Settle returns the error
+// together with a remedy.
 func (f *Fleet) Settle(ctx context.Context, id string, err error) error {
 	var host *job.HostError
 	if err != nil && !errors.As(err, &host) {
@@ -41,7 +41,7 @@ func (f *Fleet) Settle(ctx context.Context, id string, err error) error {
 	return left
 }
 
-// gone is the change when a VM was destroyed. It returns what is to be told.
+// gone changes the row of a VM that was destroyed, and returns the events to report.
 func gone(v *vm.VM) []job.Event {
 	was := v.State
 	v.State, v.Reason, v.Remedy = vm.Destroyed, "", ""
@@ -54,9 +54,9 @@ func gone(v *vm.VM) []job.Event {
 	return nil
 }
 
-// lookAtLeftAlone checks the VMs that are left alone again: one whose proof is complete
-// again is destroyed, and one that is gone is recorded as destroyed. It asks the host
-// for their status first, since every attempt to destroy is audited.
+// lookAtLeftAlone checks the VMs that are left alone again: a VM that is proven again is destroyed,
+// and a VM that is gone is recorded as destroyed. It asks the host for their status first, since
+// every attempt to destroy is audited.
 func (f *Fleet) lookAtLeftAlone(ctx context.Context) {
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
@@ -78,9 +78,8 @@ func (f *Fleet) lookAtLeftAlone(ctx context.Context) {
 	}
 }
 
-// DestroyLeftAlone tries again to destroy a VM that is left alone, unless it has been
-// forgotten meanwhile and so is the operator's. When it returns nil, the VM is destroyed;
-// the host may have refused.
+// DestroyLeftAlone tries again to destroy a VM that is left alone, unless it was forgotten meanwhile
+// and so is the operator's. Nil means that the VM is destroyed, or was settled by another call.
 func (f *Fleet) DestroyLeftAlone(ctx context.Context, id string) error {
 	release, err := f.leftAloneLock.Take(ctx)
 	if err != nil {
@@ -101,8 +100,8 @@ func (f *Fleet) DestroyLeftAlone(ctx context.Context, id string) error {
 	return f.Settle(ctx, id, err)
 }
 
-// Forget stops tracking a VM that is left alone. The VM is not touched; it is no
-// longer listed, and the operator's from now on.
+// Forget stops tracking a VM that is left alone. The VM is not touched; it is no longer listed and
+// belongs to the operator from now on.
 func (f *Fleet) Forget(ctx context.Context, id string) error {
 	release, err := f.leftAloneLock.Take(ctx)
 	if err != nil {

@@ -11,37 +11,36 @@ import (
 	"linus/internal/vm"
 )
 
-// makeRequest is a VM that is to be made.
+// makeRequest describes a VM that is to be made.
 type makeRequest struct {
-	planned  vm.VM         // as it is to be; its row may have it already, or more
-	spec     job.VMSpec    // but for the node
-	start    job.StartMode // whether it may, or must, go on from a checkpoint
+	planned  vm.VM         // the VM as it is to be; its row may have it already, or more
+	spec     job.VMSpec    // without the node
+	start    job.StartMode // whether it may, or must, be restored from a checkpoint
 	begun    bool          // it may have been begun before
-	ttl      time.Duration // after which it expires; 0: it does not
+	ttl      time.Duration // time until it expires; 0: it does not
 	recorder recorder
-	from     *vm.VM // the VM or checkpoint from which it goes on; nil: it boots
+	from     *vm.VM // the VM or checkpoint that it is copied or restored from; nil: it boots
 }
 
-// recorder is where what becomes of a VM that is being made is written down: its row, or its job's.
-// Its steps are told to the context's listener.
+// recorder records what happens to a VM that is being made, in its row or its job's. Its steps are
+// reported to the context's listener.
 type recorder interface {
-	// Change changes the VM, as it is stored or else planned, and records events with that.
+	// Change changes the stored or else planned VM, and records events with it.
 	Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
-	// Wait says why the VM has no node yet; nil: it has one, or does not wait.
+	// Wait records why the VM has no node yet; nil: it has one, or does not wait.
 	Wait(ctx context.Context, full *job.NoRoomError) error
-	// Told returns the events that are recorded.
+	// Told returns the recorded events.
 	Told(ctx context.Context) ([]job.Event, error)
 }
 
-// way is how a VM may be made. made: it is; else the next way is tried.
+// way is a way to make a VM. If made is false, the next way is tried.
 type way func(f *Fleet, ctx context.Context, o *makeRequest) (v vm.VM, made bool, err error)
 
-// ways are tried in this order, for jobs and for VMs that no job makes: one of a pool that whoever
-// asks was given, a copy of another VM, one
-// that goes on from the memory of one like it, one that boots.
+// ways are tried in this order, for jobs and for VMs that no job makes: give a pool's VM to its
+// requester, copy another VM, restore a similar VM from memory, boot.
 var ways = []way{(*Fleet).given, (*Fleet).copied, (*Fleet).restored, (*Fleet).boots}
 
-// make makes a VM, and returns it as it is recorded.
+// make makes a VM and returns it as recorded.
 func (f *Fleet) make(ctx context.Context, o makeRequest) (v vm.VM, err error) {
 	for _, by := range ways {
 		var made bool
@@ -52,7 +51,7 @@ func (f *Fleet) make(ctx context.Context, o makeRequest) (v vm.VM, err error) {
 	return v, f.hideOthersName(ctx, o.planned.Principal, o.planned.Name, err)
 }
 
-// boots is the way that is always there.
+// boots is the way that is always available.
 func (f *Fleet) boots(ctx context.Context, o *makeRequest) (v vm.VM, made bool, err error) {
 	if v, err = f.makeOne(ctx, *o); err == nil {
 		f.booted(v)
@@ -60,15 +59,14 @@ func (f *Fleet) boots(ctx context.Context, o *makeRequest) (v vm.VM, made bool, 
 	return v, err == nil, err
 }
 
-// makeOne makes a VM in the way that its order says. Its row says that it is intended, and
-// on which node, before it can exist, and has its ID as soon as that is reserved. What was
-// begun before is gone on with. If the host has refused before it changed anything, the row says
-// that nothing of it exists: it is reserved again.
+// makeOne makes a VM as requested. Its row says that it is intended, and on which node, before the VM
+// can exist, and has its ID as soon as that is reserved. An earlier attempt is continued. If the host
+// refuses before it changes anything, the row says that nothing exists: the VM is reserved again.
 func (f *Fleet) makeOne(ctx context.Context, o makeRequest) (v vm.VM, err error) {
 	if v, err = f.intend(ctx, o); err != nil || v.State == vm.Created {
 		return v, err
 	}
-	if v.State.Settled() { // nobody has wanted it any more since it was read
+	if v.State.Settled() { // it became unwanted since it was read
 		return v, context.Canceled
 	}
 	o.spec.Node = v.Node
@@ -89,7 +87,7 @@ func (f *Fleet) makeOne(ctx context.Context, o makeRequest) (v vm.VM, err error)
 				made.ExpiresAt = now().Add(o.ttl)
 			}
 			if o.spec.Lease > 0 {
-				made.LeaseUntil = now().Add(o.spec.Lease) // it was announced before that
+				made.LeaseUntil = now().Add(o.spec.Lease) // the lease was announced to the host before that
 			}
 			*v = made
 			return nil, nil
@@ -99,16 +97,16 @@ func (f *Fleet) makeOne(ctx context.Context, o makeRequest) (v vm.VM, err error)
 	return made, err
 }
 
-// placeAgain is the time between two attempts to find a node for a VM, unless room
-// was made before; reachAgain that between two to reach the hosts.
+// placeAgain is the time between two attempts to find a node for a VM, unless there is room
+// earlier; reachAgain is the time between two attempts to reach the hosts.
 const (
 	placeAgain = 10 * time.Second
 	reachAgain = time.Second
 )
 
-// intend records that a VM is to be, and on which node, before it can exist. One that no
-// node can take now waits for that. Hosts that cannot be reached are given up Patience after
-// the first attempt: what was waited before, for others that choose, does not count.
+// intend records that a VM is to exist, and on which node, before it can exist. If no node can take
+// it now, it waits. Hosts that cannot be reached are given up Patience after the first attempt;
+// waiting before that, for other VMs to be placed, does not count.
 func (f *Fleet) intend(ctx context.Context, o makeRequest) (vm.VM, error) {
 	var away time.Time // since when the hosts have not been reached
 	for {
@@ -172,12 +170,11 @@ func (f *Fleet) tryIntend(ctx context.Context, o makeRequest) (v vm.VM, err erro
 	return v, err
 }
 
-// createTries is how often the creation of a VM is begun: a host may restart in the middle
-// of it, and again.
+// createTries is how often the creation of a VM is begun: a host may restart in the middle of it, and again.
 const createTries = 5
 
-// create creates a VM and records the provider's progress. Where an earlier attempt is in
-// the way, it removes what that left and begins again.
+// create creates a VM and records the provider's progress. If an earlier attempt is in the way,
+// create removes what that left and begins again.
 func (f *Fleet) create(ctx context.Context, o makeRequest, id string) (v vm.VM, err error) {
 	told := map[job.Event]bool{}
 	if o.begun { // a create that is joined reports all of its steps again
@@ -216,13 +213,13 @@ func (f *Fleet) create(ctx context.Context, o makeRequest, id string) (v vm.VM, 
 	return v, err
 }
 
-// refused reports whether the host has refused a create before it changed anything.
+// refused reports whether the host refused a create before it changed anything.
 func refused(err error) bool {
 	host, ok := errors.AsType[*job.HostError](err)
 	return ok && host.NoVM
 }
 
-// tell records a step that is not recorded yet, and the VM's ID at once when there is one.
+// tell records a step that is not recorded yet, and at once the VM's ID when there is one.
 func (f *Fleet) tell(ctx context.Context, o makeRequest, p job.Progress, told map[job.Event]bool) {
 	ctx = context.WithoutCancel(ctx)
 	if p.VMID != 0 {
@@ -235,8 +232,8 @@ func (f *Fleet) tell(ctx context.Context, o makeRequest, p job.Progress, told ma
 	}
 }
 
-// removeAttempt removes what an earlier attempt to create a VM may have left without
-// recording it, and reports whether there was something. What is not the job's stays.
+// removeAttempt removes what an earlier attempt to create a VM may have left unrecorded, and
+// reports whether there was something. What does not belong to the VM stays.
 func (f *Fleet) removeAttempt(ctx context.Context, o makeRequest, id string) (removed bool, err error) {
 	v, err := f.o.Store.VM(ctx, id)
 	if err != nil {
@@ -245,19 +242,19 @@ func (f *Fleet) removeAttempt(ctx context.Context, o makeRequest, id string) (re
 	if removed, err = f.clear(ctx, v); err != nil {
 		return false, fmt.Errorf("remove what an earlier attempt left: %w", err)
 	}
-	// The ID is of what is gone. Until the next one is told, the VM is found by its marker.
+	// The ID belongs to what is gone. Until the next one is reported, the VM is found by its marker.
 	_, err = o.recorder.Change(ctx, quietly(func(v *vm.VM) { v.ID = 0 }))
 	return removed, err
 }
 
-// begunBefore reports whether a create failed because of what an earlier one has left,
-// or because its host was restarted, and may succeed once that is removed.
+// begunBefore reports whether a create failed because of the remains of an earlier one, or because
+// its host restarted, and may succeed once the remains are removed.
 func begunBefore(err error) bool {
 	return job.IsClass(err, job.HostExists) || job.IsClass(err, job.HostInterrupted)
 }
 
-// clear removes what a create has left, or only ends its operation where nothing was made; it
-// waits for nodes that are away.
+// clear removes what a create has left, or only ends its operation if nothing was made. It waits
+// for nodes that are away.
 func (f *Fleet) clear(ctx context.Context, v vm.VM) (removed bool, err error) {
 	timed, end := context.WithTimeout(ctx, f.o.Patience)
 	defer end()

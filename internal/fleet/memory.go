@@ -11,27 +11,28 @@ import (
 	"linus/internal/vm"
 )
 
-// A VM's memory on its host's disk, of a snapshot or as it is suspended, counts as the disk of whoever
-// has the VM. Its row has it before the host is asked for it, and until the host was seen without it:
-// of an engine that dies in between, the next one goes on counting.
+// A VM's memory on its host's disk, of a snapshot or a suspension, counts as disk of the VM's
+// owner. The row records it before the host is asked to store it, and until the host was seen
+// without it: if the engine dies in between, the next one keeps counting it.
 
-// hostGoesOn is how long a host may go on storing memory for an engine that was killed.
+// hostGoesOn is how long a host may keep storing memory for an engine that was killed.
 const hostGoesOn = time.Hour
 
-// storing has a VM's memory stored with a snapshot or, without a name, as that of a VM that is
-// suspended; a *job.FieldError if whoever has the VM may not have so much disk.
+// storing stores a VM's memory with a snapshot or, without a name, as that of a suspended VM. It
+// returns a *job.FieldError if the VM's owner may not have so much disk.
 func (f *Fleet) storing(ctx context.Context, v vm.VM, snapshot string, store func() error) error {
 	if err := f.noteMemory(ctx, v.Job, snapshot); err != nil {
 		return err
 	}
 	err := store()
-	if err != nil { // an engine that ends sees nothing, and leaves it to the next
+	if err != nil { // an engine that ends cannot check, and leaves that to the next one
 		f.seeMemory(ctx, v.Job, now())
 	}
 	return err
 }
 
-// noteMemory counts memory that a VM is to have on disk, if it may and does not count already.
+// noteMemory counts the memory that a VM is to have on disk, if that is allowed and it does not
+// count already.
 func (f *Fleet) noteMemory(ctx context.Context, id, snapshot string) error {
 	end, err := f.Decide(ctx)
 	if err != nil {
@@ -46,7 +47,7 @@ func (f *Fleet) noteMemory(ctx context.Context, id, snapshot string) error {
 	if snapshot == "" {
 		what, instead = "suspension", "stop it instead"
 	}
-	mb, p := job.StateMB(v.Resources), job.Principal{Name: v.Principal} // no limits of another's token, as of an admin's
+	mb, p := job.StateMB(v.Resources), job.Principal{Name: v.Principal} // the limits of another's token, such as an admin's, do not apply
 	if caller, ok := job.PrincipalFrom(ctx); ok && caller.Owner() == v.Principal {
 		p = caller
 	}
@@ -68,7 +69,7 @@ func (f *Fleet) noteMemory(ctx context.Context, id, snapshot string) error {
 	return tooMuchMemory(err, instead)
 }
 
-// tooMuchMemory says of a limit what can be done about it where memory is to be stored.
+// tooMuchMemory replaces the remedy of a limit error by what helps when memory is to be stored.
 func tooMuchMemory(err error, instead string) error {
 	if over, is := errors.AsType[*job.FieldError](err); is && over.Fault == job.FaultLimit {
 		told := *over
@@ -83,20 +84,20 @@ func withoutMemory(v vm.VM, gone func(vm.Memory) bool) []vm.Memory {
 	return slices.DeleteFunc(slices.Clone(v.Memories), gone)
 }
 
-// dropMemory has memory of a VM count no longer.
+// dropMemory stops counting memory of a VM.
 func (f *Fleet) dropMemory(ctx context.Context, id string, gone func(vm.Memory) bool) error {
 	return f.set(ctx, id, func(v *vm.VM) { v.Memories = withoutMemory(*v, gone) })
 }
 
-// seeMemory has memory of a VM count no longer that was noted before a time, and is not on its
-// host. What the host does not say counts on.
+// seeMemory stops counting memory of a VM that was noted before a time and is not on its host.
+// Memory that the host does not tell about keeps counting.
 func (f *Fleet) seeMemory(ctx context.Context, id string, before time.Time) {
 	v, err := f.o.Store.VM(ctx, id)
 	var gone []vm.Memory
 	if err == nil {
 		gone, err = f.goneMemory(ctx, v, before)
 	}
-	if err == nil && len(gone) > 0 { // what is noted anew meanwhile has another time
+	if err == nil && len(gone) > 0 { // memory noted anew meanwhile has another time
 		err = f.dropMemory(ctx, id, func(m vm.Memory) bool { return slices.Contains(gone, m) })
 	}
 	if err != nil && ctx.Err() == nil {
@@ -131,8 +132,8 @@ func (f *Fleet) goneMemory(ctx context.Context, v vm.VM, before time.Time) (gone
 	return gone, nil
 }
 
-// tendMemory has memory count no longer that somebody has removed on the host, or that an engine
-// which was killed has not come to store.
+// tendMemory stops counting memory that somebody has removed on the host, or that a killed engine
+// did not get to store.
 func (f *Fleet) tendMemory(ctx context.Context) {
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil && ctx.Err() == nil {

@@ -42,7 +42,7 @@ func (f *Fleet) Network(ctx context.Context, q job.NetworkQuery) (job.NetworkRep
 			return err
 		})
 		var down *job.FieldError
-		if errors.As(err, &down) && down.Field == "vm" { // it does not run
+		if errors.As(err, &down) && down.Field == "vm" { // the VM does not run
 			err = &job.FieldError{Field: "vm", Problem: down.Problem + ", so no connection was tried", Remedy: "ask for its rules without targets, or " + down.Remedy}
 		}
 		if err != nil {
@@ -50,7 +50,7 @@ func (f *Fleet) Network(ctx context.Context, q job.NetworkQuery) (job.NetworkRep
 		}
 	}
 	var tried []netip.AddrPort
-	var direct []int // the attempts that these are of
+	var direct []int // the attempts that tried is from
 	for i, a := range report.Attempts {
 		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Way == job.WayDirect {
 			tried = append(tried, netip.AddrPortFrom(ip, uint16(a.Port))) //nolint:gosec // 1 to 65535
@@ -69,8 +69,8 @@ func (f *Fleet) Network(ctx context.Context, q job.NetworkQuery) (job.NetworkRep
 	return report, err
 }
 
-// setNetwork changes what a persistent VM reaches. Its row says so once the host does. Jobs in it must
-// have ended: what they were told of their network would not be so any more.
+// setNetwork changes what a persistent VM reaches. Its row is changed once the host is. Jobs in it
+// must have ended: what they were told about their network would no longer be true.
 func (f *Fleet) setNetwork(ctx context.Context, ref string, change job.VMChange) error {
 	v, err := f.findOpen(ctx, ref)
 	if err != nil {
@@ -80,12 +80,12 @@ func (f *Fleet) setNetwork(ctx context.Context, ref string, change job.VMChange)
 	if f.o.Allow != nil {
 		p, _ := job.PrincipalFrom(ctx)
 		there := to
-		there.IP, there.Gateway = "", "" // which stay
+		there.IP, there.Gateway = "", "" // these stay
 		if err := f.o.Allow(job.Submission{Client: job.ClientFrom(ctx), Principal: p, Manifest: job.Manifest{Network: there}}); err != nil {
 			return networkError(err)
 		}
 	}
-	v, done, err := f.use(ctx, v, listener(ctx)) // one that was suspended as it was idle is resumed
+	v, done, err := f.use(ctx, v, listener(ctx)) // a VM suspended because it was idle is resumed
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (f *Fleet) setNetwork(ctx context.Context, ref string, change job.VMChange)
 	return err
 }
 
-// networkError names the fields as a change does.
+// networkError names the fields as in a change.
 func networkError(err error) error {
 	if invalid, ok := errors.AsType[*job.InvalidError](err); ok {
 		for _, f := range invalid.Fields {
@@ -113,8 +113,7 @@ func networkError(err error) error {
 	return err
 }
 
-// jobsIn returns the unfinished jobs in a VM, the one that was asked for first, if it was
-// one.
+// jobsIn returns the unfinished jobs in a VM that the caller may see, or only the job that ref names.
 func (f *Fleet) jobsIn(ctx context.Context, v vm.VM, ref string) ([]job.Job, error) {
 	begun, err := f.o.Jobs.InProgress(ctx)
 	if err != nil {
@@ -127,8 +126,7 @@ func (f *Fleet) jobsIn(ctx context.Context, v vm.VM, ref string) ([]job.Job, err
 	return jobs, nil
 }
 
-// connections returns the last that the proxies of jobs have recorded, in the order of
-// their time.
+// connections returns the last connections that the proxies of jobs recorded, by time.
 func (f *Fleet) connections(ctx context.Context, jobs []job.Job) ([]job.Event, error) {
 	var all []job.Event
 	for _, j := range jobs {

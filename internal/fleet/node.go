@@ -9,7 +9,7 @@ import (
 	"linus/internal/job"
 )
 
-// Nodes returns the nodes that VMs are created on, by name.
+// Nodes returns the nodes on which VMs are created, by name.
 func (f *Fleet) Nodes(ctx context.Context) ([]job.NodeInfo, error) {
 	inv, err := f.o.Provider.Nodes(ctx)
 	if err != nil {
@@ -61,7 +61,7 @@ func nodeInfo(inv job.Inventory, n job.Node, ours []job.PlacedVM, cordoned bool)
 	return info
 }
 
-// CordonNode keeps new VMs off a node. Those that are there stay.
+// CordonNode keeps new VMs off a node. Existing VMs stay.
 func (f *Fleet) CordonNode(ctx context.Context, name string) (job.NodeInfo, error) {
 	return f.setCordon(ctx, name, true)
 }
@@ -91,7 +91,7 @@ func (f *Fleet) setCordon(ctx context.Context, name string, cordoned bool) (job.
 	return node, nil
 }
 
-// node returns the node of a name that somebody has given.
+// node returns the node with a name given by a caller.
 func (f *Fleet) node(ctx context.Context, name string) (job.NodeInfo, error) {
 	infos, err := f.Nodes(ctx)
 	if err != nil {

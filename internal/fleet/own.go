@@ -12,10 +12,10 @@ import (
 	"linus/internal/vm"
 )
 
-// warmTime bounds how long a VM is prepared for a job that there is not yet.
+// warmTime bounds how long a VM is prepared for a future job.
 const warmTime = 10 * time.Second
 
-// making is the work on one VM that no job makes.
+// making is the state of making one VM that no job makes.
 type making struct {
 	vm.Making
 
@@ -23,8 +23,8 @@ type making struct {
 	cancel context.CancelFunc
 }
 
-// discardOwn has a VM destroyed that somebody has asked for, whether it is made yet or not. The
-// decision survives this process.
+// discardOwn has a requested VM destroyed, whether it is made yet or not. The decision survives
+// this process.
 func (f *Fleet) discardOwn(ctx context.Context, id, why string) error {
 	by := job.CallerFrom(ctx)
 	_, err := f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
@@ -54,7 +54,7 @@ func (f *Fleet) discardOwn(ctx context.Context, id, why string) error {
 	return f.tellUnwanted(ctx)
 }
 
-// reserve stores a VM for a pool, of which nothing can exist yet.
+// reserve stores a new VM for a pool, of which nothing can exist yet.
 func (f *Fleet) reserve(ctx context.Context, p job.Pool, generation string) (vm.VM, error) {
 	id, err := newID()
 	if err != nil {
@@ -70,11 +70,11 @@ func (f *Fleet) reserve(ctx context.Context, p job.Pool, generation string) (vm.
 	return v, err
 }
 
-// begin begins to make a VM, or goes on with one that is not made here already.
+// begin begins or continues to make a VM that is not being made here already.
 func (f *Fleet) begin(ctx context.Context, v vm.VM) {
 	ctx, cancel := context.WithCancel(ctx)
 	of := vm.Making{ID: v.Job, MemoryMB: job.SizeMB(v.Resources.Memory)}
-	if v.Given() && v.Source == vm.FromPool { // it has it already
+	if v.Given() && v.Source == vm.FromPool { // it has its memory already
 		of.MemoryMB = 0
 	}
 	if v.Member != nil {
@@ -104,7 +104,7 @@ func (f *Fleet) begin(ctx context.Context, v vm.VM) {
 		}()
 		release, err := f.lockLife(ctx, v)
 		if err != nil {
-			return // another engine makes it: the next tick looks again
+			return // another engine makes it; the next tick looks again
 		}
 		defer release()
 		ours = true
@@ -123,8 +123,8 @@ func (f *Fleet) lockLife(ctx context.Context, v vm.VM) (release func(), err erro
 	return lock.TryLock(ctx, f.o.Engines, "life of "+v.Job, "made")
 }
 
-// work makes a VM. What a fault of the engine's own has held up, or its end, is gone on
-// with later; a VM that cannot be made is not wanted any more.
+// work makes a VM. If a fault of the engine or its end interrupts that, it is continued later; a VM
+// that cannot be made becomes unwanted.
 func (f *Fleet) work(ctx context.Context, v vm.VM) {
 	began := time.Now()
 	err := f.makeVM(ctx, v)
@@ -151,7 +151,7 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 		if v.Member != nil {
 			v.Member.Become(vm.MemberWarm, now())
 			if lease := f.MemberLease(); lease > 0 {
-				v.Member.LeaseUntil = v.CreatedAt.Add(lease) // it was announced after that
+				v.Member.LeaseUntil = v.CreatedAt.Add(lease) // the lease was announced to the host after that
 			}
 		}
 		return []job.Event{{Kind: job.EventPhaseEnded, Phase: job.PhaseProvision}, {Kind: job.EventStatus, Text: string(job.Success)}}, nil
@@ -176,7 +176,7 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 	f.DestroySoon()
 }
 
-// makeVM makes a VM. A pool's and a checkpoint's it prepares for the jobs that will have it.
+// makeVM makes a VM. A pool's VM, or a checkpoint's, is prepared for its future jobs.
 func (f *Fleet) makeVM(ctx context.Context, v vm.VM) error {
 	begun := v.State != vm.Reserved
 	events := []job.Event{{Kind: job.EventPhaseStarted, Phase: job.PhaseProvision}}
@@ -208,7 +208,7 @@ func (f *Fleet) makeVM(ctx context.Context, v vm.VM) error {
 	return err
 }
 
-// warm has the job runner in a VM before there is a job for it. What fails here, the job tries again.
+// warm puts the job runner into a VM before it has a job. If that fails, the job tries again.
 func (f *Fleet) warm(ctx context.Context, v vm.VM) {
 	timed, end := context.WithTimeout(ctx, warmTime)
 	defer end()
@@ -217,7 +217,7 @@ func (f *Fleet) warm(ctx context.Context, v vm.VM) {
 	}
 }
 
-// specOf returns what a VM is made by that no job makes, but for its node and key.
+// specOf returns the spec of a VM that no job makes, without its node and key.
 func (f *Fleet) specOf(v vm.VM) (job.VMSpec, error) {
 	spec, err := job.SpecOf(job.Manifest{VMTemplate: v.Template, OS: v.OS, Resources: v.Resources, Network: v.Network})
 	spec.Name, spec.Job, spec.Owner = v.Name, v.Job, v.Owner
@@ -248,8 +248,8 @@ func (f *Fleet) isMaking(id string) bool {
 	return f.makes[id] != nil
 }
 
-// tookMemory notes that the host counts the memory of a VM that is made here, which it did not
-// when it was read.
+// tookMemory records that the host now counts the memory of a VM that is made here, which it did
+// not when it was last read.
 func (f *Fleet) tookMemory(id string) {
 	f.pools.mu.Lock()
 	f.pools.roomAt = time.Time{}
@@ -271,13 +271,13 @@ func (f *Fleet) beingMade() (all []vm.Making) {
 	return all
 }
 
-// vmRecorder writes down in a VM's row what becomes of it.
+// vmRecorder records in a VM's row what happens to it.
 type vmRecorder struct {
 	f  *Fleet
 	id string
 }
 
-// Change is recorder's.
+// Change implements recorder.
 func (b vmRecorder) Change(ctx context.Context, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
 	b.f.mu.Lock()
 	if m := b.f.makes[b.id]; m != nil {
@@ -308,7 +308,7 @@ func (b vmRecorder) Tell(ctx context.Context, p job.Progress) {
 	}
 }
 
-// Wait says in the VM's row what it waits for.
+// Wait records in the VM's row what it waits for.
 func (b vmRecorder) Wait(ctx context.Context, full *job.NoRoomError) error {
 	text := ""
 	if full != nil {
@@ -325,7 +325,7 @@ func (b vmRecorder) Wait(ctx context.Context, full *job.NoRoomError) error {
 	return b.f.set(ctx, b.id, func(v *vm.VM) { v.Own.Waits = text })
 }
 
-// Told returns what was recorded of the VM.
+// Told returns the recorded events of the VM.
 func (b vmRecorder) Told(ctx context.Context) ([]job.Event, error) {
 	return b.f.o.Store.VMEvents(ctx, b.id)
 }

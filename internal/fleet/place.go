@@ -11,19 +11,19 @@ import (
 
 // Placer chooses the node for each new VM.
 type Placer interface {
-	// Place returns the node for a VM; *job.NoRoomError if no node can take it now.
+	// Place returns the node for a VM, or *job.NoRoomError if no node can take it now.
 	Place(ctx context.Context, want job.Placement) (job.Placed, error)
-	// Fits returns *job.NoRoomError if it is known that no node can ever take such a
-	// VM. It takes seconds at most.
+	// Fits returns *job.NoRoomError if it is known that no node can ever take such a VM. It takes
+	// seconds at most.
 	Fits(ctx context.Context, spec job.VMSpec) error
 }
 
 // Spread reports whether VMs are spread over nodes.
 func (f *Fleet) Spread() bool { return f.o.Placer != nil }
 
-// Choose chooses the node for a new VM and has record called, which records that the VM is
-// to be there: the next one that is chosen for counts it. only: the one node that is asked for;
-// empty: any. *job.NoRoomError if no node can take it now.
+// Choose chooses the node for a new VM and calls record to record it, so that the next choice
+// counts this VM. only names the one allowed node; empty: any. Choose returns *job.NoRoomError if
+// no node can take the VM now.
 func (f *Fleet) Choose(ctx context.Context, spec job.VMSpec, only string, record func(job.Placed) error) error {
 	release, err := f.choosing.Take(ctx)
 	for errors.Is(err, lock.ErrHeld) {
@@ -45,7 +45,7 @@ func (f *Fleet) Choose(ctx context.Context, spec job.VMSpec, only string, record
 	return record(at)
 }
 
-// Beside returns what the node for a VM is chosen by, but for the VM itself.
+// Beside returns what a VM's node is chosen by, apart from the VM itself.
 func (f *Fleet) Beside(ctx context.Context) (want job.Placement, err error) {
 	if want.VMs, err = f.Placed(ctx); err != nil {
 		return want, err
@@ -54,7 +54,7 @@ func (f *Fleet) Beside(ctx context.Context) (want job.Placement, err error) {
 	return want, err
 }
 
-// Placed returns the VMs of ours that exist or are being made.
+// Placed returns the VMs of this installation that exist or are being made.
 func (f *Fleet) Placed(ctx context.Context) ([]job.PlacedVM, error) {
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {

@@ -16,21 +16,21 @@ import (
 // filling is the state of a pool whose members are being made.
 const filling = "filling"
 
-// pools is what the engine knows of its pools besides their rows and their members'.
+// pools is what the engine knows about its pools besides their rows and members.
 type pools struct {
 	wake chan struct{} // the rows or their members have changed
 
 	mu      sync.Mutex
 	rows    []job.Pool        // as of the last look
-	members int               // not known to be gone, as of the last look
-	states  map[string]string // what tending each pool came to, for people
+	members int               // members not known to be gone, as of the last look
+	states  map[string]string // the result of tending each pool, for people
 	room    job.HostRoom
-	roomAt  time.Time          // zero: the host has not been asked yet, or did not answer the last time
+	roomAt  time.Time          // zero: the host was not asked yet, or did not answer the last time
 	origins []job.Origin       // that room was read for
-	read    chan struct{}      // closed when the host has answered the next time, or has not
+	read    chan struct{}      // closed when the host has next answered, or failed to
 	eased   time.Time          // roomAt of the reading for which an idle member was given up
 	busy    map[string]bool    // members being suspended
-	heard   map[string]contact // of warm members
+	heard   map[string]contact // last contact with warm members
 }
 
 func newPools() *pools {
@@ -40,7 +40,7 @@ func newPools() *pools {
 	}
 }
 
-// LoadPools reads the pools, which have changed, and has them tended.
+// LoadPools rereads the pools after a change, and has them tended.
 func (f *Fleet) LoadPools(ctx context.Context) error {
 	_, err := f.loadPools(ctx)
 	signal(f.pools.wake)
@@ -50,7 +50,6 @@ func (f *Fleet) LoadPools(ctx context.Context) error {
 // TendSoon has the pools tended: there is room, or something to do.
 func (f *Fleet) TendSoon() { signal(f.pools.wake) }
 
-// load reads the pools' rows.
 func (f *Fleet) loadPools(ctx context.Context) ([]job.Pool, error) {
 	rows, err := f.o.Store.Pools(ctx)
 	if err != nil {
@@ -62,7 +61,7 @@ func (f *Fleet) loadPools(ctx context.Context) ([]job.Pool, error) {
 	return rows, nil
 }
 
-// active reports whether there are pools that want members, or members.
+// active reports whether any pool has or wants members.
 func (p *pools) active() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +77,7 @@ func (p *pools) generation(of job.Pool) string {
 
 // Pools returns every pool with its members.
 func (f *Fleet) Pools(ctx context.Context) ([]job.PoolInfo, error) {
-	rows, err := f.o.Store.Pools(ctx) // not for f.pools: a tender may have read later ones by now
+	rows, err := f.o.Store.Pools(ctx) // not for f.pools: a tender may have read later rows
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
@@ -133,7 +132,7 @@ func (f *Fleet) poolInfo(row job.Pool, members []vm.VM) job.PoolInfo {
 	switch {
 	case info.Count(vm.MemberWarm) >= row.Warm && info.Count(vm.MemberHibernated) >= row.Hibernated:
 		info.State = "ready"
-	case row.Stopped(): // what tending came to may be of an earlier row, or a later one
+	case row.Stopped(): // the state of the last tending may be of another version of the row
 		info.State = fmt.Sprintf("stopped after %d equal failures: %s; resize it to try again", row.Failure.Count, row.Failure.Error)
 	default:
 		info.State = cmp.Or(f.pools.states[row.Name], filling)
@@ -174,7 +173,7 @@ func (f *Fleet) CreatePool(ctx context.Context, p job.Pool) (job.PoolInfo, error
 	return f.poolChanged(ctx, job.PoolCreated, p)
 }
 
-// ResizePool changes how many members a pool keeps. One that has stopped tries again.
+// ResizePool changes how many members a pool keeps. A pool that has stopped tries again.
 func (f *Fleet) ResizePool(ctx context.Context, name string, change job.PoolChange) (job.PoolInfo, error) {
 	p, err := f.o.Store.UpdatePool(ctx, name, func(p *job.Pool) (err error) {
 		p.PoolSize, err = change.Of(p.PoolSize)
@@ -190,7 +189,7 @@ func (f *Fleet) ResizePool(ctx context.Context, name string, change job.PoolChan
 	return f.poolChanged(ctx, job.PoolResized, p)
 }
 
-// RemovePool removes a pool; tending destroys what is left of it.
+// RemovePool removes a pool; tending destroys its members.
 func (f *Fleet) RemovePool(ctx context.Context, name string) (job.PoolInfo, error) {
 	info, err := f.Pool(ctx, name)
 	if err == nil {
@@ -204,7 +203,7 @@ func (f *Fleet) RemovePool(ctx context.Context, name string) (job.PoolInfo, erro
 	return info, err
 }
 
-// poolChanged notes that a client has changed a pool's row, and has it tended.
+// poolChanged announces that a client has changed a pool's row, and has the pool tended.
 func (f *Fleet) poolChanged(ctx context.Context, kind job.PoolEventKind, p job.Pool) (job.PoolInfo, error) {
 	detail := fmt.Sprintf("%d warm, %d hibernated of %s", p.Warm, p.Hibernated, p.Origin())
 	f.observed(ctx, job.PoolEvent{Pool: p.Name, Kind: kind, By: job.CallerFrom(ctx), Detail: detail})

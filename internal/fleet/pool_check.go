@@ -9,8 +9,8 @@ import (
 	"linus/internal/vm"
 )
 
-// checkPools reports, for each pool, what it costs in memory and whether that fits beside
-// the pools before it, and without any what a pool would cost.
+// checkPools reports, for each pool, what it costs in memory and whether that fits beside the pools
+// before it. Without pools, it reports what one would cost.
 func (f *Fleet) checkPools(ctx context.Context) []job.Check {
 	pools, err := f.Pools(ctx)
 	if err == nil && len(pools) == 0 {
@@ -35,14 +35,13 @@ func (f *Fleet) checkPools(ctx context.Context) []job.Check {
 	return checks
 }
 
-// checkPoolsOfHost is checkPools where there is one host; begun are the VMs that it is to
-// have soon.
+// checkPoolsOfHost is checkPools for a single host; begun are the VMs that it is to have soon.
 func (f *Fleet) checkPoolsOfHost(ctx context.Context, pools []job.PoolInfo, host job.HostRoom, begun []vm.Making) (checks []job.Check, err error) {
 	committed, err := f.committed(ctx, begun)
 	if err != nil {
 		return nil, err
 	}
-	before := 0 // MiB of the pools before
+	before := 0 // MiB for the preceding pools
 	for _, p := range pools {
 		each := job.SizeMB(p.Resources.Memory)
 		lasting, atOnce := lacking(p)
@@ -66,8 +65,8 @@ func (f *Fleet) checkPoolsOfHost(ctx context.Context, pools []job.PoolInfo, host
 	return checks, nil
 }
 
-// checkPoolsOfNodes is checkPools where VMs are spread over nodes; host is the one with the
-// most memory left. After an error the checks so far hold.
+// checkPoolsOfNodes is checkPools for VMs spread over nodes; host is the node with the most memory
+// left. With an error, it returns the checks so far.
 func (f *Fleet) checkPoolsOfNodes(ctx context.Context, pools []job.PoolInfo, host job.HostRoom) (checks []job.Check, err error) {
 	others, err := f.Beside(ctx)
 	if err != nil {
@@ -87,7 +86,7 @@ func (f *Fleet) checkPoolsOfNodes(ctx context.Context, pools []job.PoolInfo, hos
 	return checks, nil
 }
 
-// poolCheck is what is found of a pool: what is free, and what it is short of, if anything.
+// poolCheck returns the check of a pool; free says what is free, and short what the pool lacks, if anything.
 func poolCheck(p job.PoolInfo, free, short, remedy string) job.Check {
 	takes := p.Warm * job.SizeMB(p.Resources.Memory)
 	c := job.Check{Name: "pools", Level: "ok", Text: fmt.Sprintf("pool %s: %d warm VMs take %d MiB", p.Name, p.Warm, takes) + free}
@@ -105,8 +104,8 @@ func poolCheck(p job.PoolInfo, free, short, remedy string) job.Check {
 	return c
 }
 
-// lacking returns how many VMs a pool still makes that run until a job has them, and how
-// many more run at once then: one at a time boots, before it is suspended.
+// lacking returns how many VMs a pool still makes that run until a job has them, and how many run
+// at once while they are made: one VM at a time boots before it is suspended.
 func lacking(p job.PoolInfo) (lasting, atOnce int) {
 	lasting = p.Warm
 	for _, m := range p.Members {
@@ -121,8 +120,8 @@ func lacking(p job.PoolInfo) (lasting, atOnce int) {
 	return max(0, lasting), max(0, atOnce)
 }
 
-// shortOfNodes returns why nodes cannot take all of a pool's next VMs beside the others;
-// empty: they can. Those that last are among the others from then on.
+// shortOfNodes returns why the nodes cannot take all of a pool's next VMs beside the others; empty:
+// they can. It adds the VMs that last to others.
 func (f *Fleet) shortOfNodes(ctx context.Context, others *job.Placement, p job.Pool, lasting, atOnce int) (string, error) {
 	spec, err := job.SpecOf(p.Maker())
 	if err != nil {

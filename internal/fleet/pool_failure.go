@@ -11,11 +11,11 @@ import (
 	"linus/internal/vm"
 )
 
-// longestBackoff is how long a pool that fails again and again waits between two tries.
+// longestBackoff is the longest wait of a pool between two tries after repeated failures.
 const longestBackoff = 10 * time.Minute
 
-// mayTry reports whether a pool that has failed has not stopped, and has waited, the
-// longer the more often it has failed in a row.
+// mayTry reports whether a pool may make members: it has not stopped, and has waited after its last
+// failure, longer for each failure in a row.
 func (f *Fleet) mayTry(p job.Pool) bool {
 	if p.Failure == nil {
 		return true
@@ -24,10 +24,10 @@ func (f *Fleet) mayTry(p job.Pool) bool {
 	return !p.Stopped() && now().After(p.Failure.At.Add(wait))
 }
 
-// anyNumber is what makes texts of the same failure differ.
+// anyNumber matches what differs between texts of the same failure.
 var anyNumber = lazyregexp.New(`[0-9a-f]{8,}|[0-9]+`)
 
-// noteFailure counts, once, that a member could not be made, or suspended.
+// noteFailure counts, once, that a member could not be made or suspended.
 func (f *Fleet) noteFailure(ctx context.Context, m vm.VM, text string, suspending bool) {
 	counted := false
 	_, err := f.o.Store.UpdatePool(ctx, m.Member.Pool, func(p *job.Pool) error {
@@ -54,8 +54,8 @@ func (f *Fleet) noteFailure(ctx context.Context, m vm.VM, text string, suspendin
 	}
 }
 
-// forgive forgets a pool's failures once a member was made after them, or what members
-// are made from has changed. It returns the pool as it is then.
+// forgive forgets a pool's failures once a member was made after them, or when the pool's
+// generation has changed. It returns the updated pool.
 func (f *Fleet) forgive(ctx context.Context, p job.Pool, own []vm.VM, generation string) job.Pool {
 	if p.Failure == nil {
 		return p

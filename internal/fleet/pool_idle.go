@@ -13,10 +13,9 @@ import (
 	"linus/internal/vm"
 )
 
-// ping checks that warm members answer, and has each prepared for the job that will
-// claim it. One that is stopped or gone is given up at once; one that runs, when it does
-// not answer again. One that is known by its address only is left to the job that claims
-// it: nobody logs in there before.
+// ping checks that warm members answer, and prepares each for the job that will claim it. A member
+// that is stopped or gone is given up at once, a running one when it fails to answer again. A
+// member without a known host key is left to the job that claims it: nobody logs in there before.
 func (f *Fleet) ping(ctx context.Context, members []vm.VM) {
 	var asking sync.WaitGroup
 	for _, m := range members {
@@ -35,7 +34,7 @@ func (f *Fleet) ping(ctx context.Context, members []vm.VM) {
 			case v.State.Settled() || v.Unwanted || v.Member != nil && v.Member.State == vm.MemberDoomed:
 				f.o.Guest.Forget(asJob(m)) // it may have been forgotten while it was asked
 				return
-			case v.Member == nil: // it is somebody's by now
+			case v.Member == nil: // it belongs to somebody now
 				return
 			}
 			silent := f.pools.answered(m.Job, err == nil)
@@ -56,21 +55,20 @@ func (f *Fleet) ping(ctx context.Context, members []vm.VM) {
 	f.pools.forget(members)
 }
 
-// contact is how a warm member has answered.
+// contact is when a warm member last answered.
 type contact struct {
-	at     time.Time // the last time
-	missed int       // how often in a row it has not since
+	at     time.Time
+	missed int // pings missed in a row since
 }
 
-// due reports whether a member has not answered for that long.
+// due reports whether a member has not answered for at least that long.
 func (p *pools) due(maker string, after time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return time.Since(p.heard[maker].at) >= after
 }
 
-// answered notes whether a member has answered, and returns how often in a row it has
-// not.
+// answered records whether a member has answered, and returns how many times in a row it has not.
 func (p *pools) answered(maker string, well bool) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +82,7 @@ func (p *pools) answered(maker string, well bool) int {
 	return c.missed
 }
 
-// forget drops what is known of members that are no more.
+// forget drops the state of members that no longer exist.
 func (p *pools) forget(members []vm.VM) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +91,7 @@ func (p *pools) forget(members []vm.VM) {
 	})
 }
 
-// suspending returns how many of the members being made are being suspended.
+// suspending returns how many of the members in making are being suspended.
 func (f *Fleet) suspending(making []vm.VM) int {
 	f.pools.mu.Lock()
 	defer f.pools.mu.Unlock()
@@ -106,9 +104,8 @@ func (f *Fleet) suspending(making []vm.VM) int {
 	return n
 }
 
-// hibernate suspends a warm member in the background, and reports whether it began: a job
-// may have claimed it. Meanwhile it counts as being made: if this process ends, the next
-// one gives it up.
+// hibernate suspends a warm member in the background, and reports whether it began: a job may have claimed
+// the member. Meanwhile the member counts as being made: if this process ends, the next one gives it up.
 func (f *Fleet) hibernate(ctx context.Context, m vm.VM) bool {
 	f.pools.mu.Lock()
 	f.pools.busy[m.Job] = true
@@ -139,8 +136,8 @@ func (f *Fleet) hibernate(ctx context.Context, m vm.VM) bool {
 	return true
 }
 
-// becomes moves a member from one state to another; errChanged if it is not in the
-// first.
+// becomes moves a member from one state to another. It returns errChanged if the member is not in
+// state from.
 func (f *Fleet) becomes(ctx context.Context, m vm.VM, from, to vm.MemberState) error {
 	_, err := f.update(ctx, m.Job, func(v *vm.VM) ([]job.Event, error) {
 		if v.Member == nil || v.Member.State != from {

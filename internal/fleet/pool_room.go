@@ -9,24 +9,24 @@ import (
 	"linus/internal/vm"
 )
 
-// room is what is known of the host's room.
+// room is what is known about the host's room.
 type room struct {
 	job.HostRoom
 	known bool
-	why   string // it is not known
+	why   string // why it is not known
 	at    time.Time
 }
 
-// Times of members' leases on the host.
+// Leases on the host.
 const (
 	checkpointLease = 3 * time.Hour // of a VM until it is a checkpoint
 
 	leaseMore  = time.Hour        // a member's, beyond what a job's VM has after its job's timeout
-	leaseRenew = 30 * time.Minute // one is renewed when it is that much shorter than it could be
+	leaseRenew = 30 * time.Minute // a lease is renewed when it is that much shorter than it could be
 )
 
-// readRoom returns what the host has left, as read within the last PoolInterval, and
-// looks at the members' proof and renews their leases when it reads.
+// readRoom returns what the host has left, at most PoolInterval old. When it asks the host, it also
+// checks the members' proof and renews their leases.
 func (f *Fleet) readRoom(ctx context.Context, rows []job.Pool, members []vm.VM) room {
 	p := f.pools
 	p.mu.Lock()
@@ -78,11 +78,11 @@ func (f *Fleet) readRoom(ctx context.Context, rows []job.Pool, members []vm.VM) 
 	return known
 }
 
-// roomTime bounds how long who asks for a VM waits until the host has answered.
+// roomTime bounds how long the requester of a VM waits for the host to answer.
 const roomTime = 10 * time.Second
 
-// untilRead waits, for one answer of the host, where a pool has a VM for such a manifest and it is not
-// known yet what the pool's VMs are made from now: the engine has just begun.
+// untilRead waits for one answer of the host if a pool has a VM for the manifest, but it is not
+// known yet what the pool's VMs are made from now, because the engine has just begun.
 func (f *Fleet) untilRead(ctx context.Context, pools []job.Pool, m job.Manifest, on func(node string) bool) {
 	p := f.pools
 	p.mu.Lock()
@@ -92,7 +92,7 @@ func (f *Fleet) untilRead(ctx context.Context, pools []job.Pool, m job.Manifest,
 	if len(pools) == 0 {
 		return
 	}
-	members, _ := f.o.Store.Members(ctx) // where that fails, so does the claim
+	members, _ := f.o.Store.Members(ctx) // if that fails, so does the claim
 	if !slices.ContainsFunc(members, func(v vm.VM) bool {
 		return slices.ContainsFunc(pools, func(of job.Pool) bool {
 			return v.Member.Pool == of.Name && pick(of, m, on, []vm.VM{v}, v.Member.Generation) == 0
@@ -109,7 +109,7 @@ func (f *Fleet) untilRead(ctx context.Context, pools []job.Pool, m job.Manifest,
 	}
 }
 
-// MemberLease is the lease of a member that no job has; 0: never.
+// MemberLease is the lease of a member that no job has claimed; 0: never.
 func (f *Fleet) MemberLease() time.Duration {
 	if f.o.Lease == 0 {
 		return 0
@@ -117,7 +117,7 @@ func (f *Fleet) MemberLease() time.Duration {
 	return f.o.Lease + leaseMore
 }
 
-// renewal returns the lease that a member is to be given now; 0 if it has enough.
+// renewal returns the lease that a member is to be given now; 0: its lease is long enough.
 func (f *Fleet) renewal(ctx context.Context, m vm.VM) time.Duration {
 	lease := f.MemberLease()
 	if lease == 0 || !m.Stays() || m.Member.State == vm.MemberDoomed {
@@ -139,7 +139,7 @@ func (f *Fleet) renewal(ctx context.Context, m vm.VM) time.Duration {
 	return lease
 }
 
-// noteLease records what became of a lease that was to be renewed.
+// noteLease records the result of renewing a lease.
 func (f *Fleet) noteLease(ctx context.Context, w job.Watched, state job.LeaseState, asked time.Time) {
 	switch state {
 	case job.LeaseRenewed:

@@ -11,17 +11,17 @@ import (
 	"linus/internal/vm"
 )
 
-// How pools are tended. Pressure is PSI's some avg10 of the host's memory, in percent.
+// Limits of tending pools. Pressure is PSI's some avg10 of the host's memory, in percent.
 const (
-	makersAtOnce   = 2                // members being made, of all pools: jobs create VMs too
-	pressurePauses = 10               // above it no member is made
-	pressureEases  = 20               // above it idle members are given up, one per reading
+	makersAtOnce   = 2                // members of all pools being made: jobs create VMs too
+	pressurePauses = 10               // above it, no member is made
+	pressureEases  = 20               // above it, idle members are given up, one per reading
 	pingTime       = 10 * time.Second // for an idle member to answer
-	pingsMissed    = 2                // in a row, until a member that runs is given up
+	pingsMissed    = 2                // in a row, until a running member is given up
 )
 
-// tendPools keeps the pools as they are wanted until ctx ends. Each round compares what is
-// wanted with what there is, and can be repeated after an interruption at any instant.
+// tendPools keeps the pools as wanted until ctx ends. Each round compares what is wanted with what
+// there is, and can be repeated after an interruption at any instant.
 func (f *Fleet) tendPools(ctx context.Context) {
 	tick := time.NewTicker(f.o.PoolInterval)
 	defer tick.Stop()
@@ -38,8 +38,7 @@ func (f *Fleet) tendPools(ctx context.Context) {
 	}
 }
 
-// followPools is tend for an engine that does not lead: it only knows what it can give
-// to its jobs.
+// followPools is tend for an engine that does not lead: it only learns what it can give to its jobs.
 func (f *Fleet) followPools(ctx context.Context) error {
 	rows, err := f.loadPools(ctx)
 	if err != nil || len(rows) == 0 {
@@ -61,7 +60,7 @@ func (f *Fleet) tend(ctx context.Context) error {
 	f.pools.members = len(all)
 	f.pools.mu.Unlock()
 	members := slices.DeleteFunc(slices.Clone(all), func(m vm.VM) bool { return !f.reconcile(ctx, m) })
-	rows, err := f.loadPools(ctx) // with the failures that were just noted
+	rows, err := f.loadPools(ctx) // including the failures that were just noted
 	if err != nil || len(rows)+len(all) == 0 {
 		return err
 	}
@@ -84,8 +83,8 @@ func (f *Fleet) tend(ctx context.Context) error {
 	return nil
 }
 
-// reconcile takes a member on whose state has a result by now, and reports whether the
-// pool still counts on it: it is being made, or idle.
+// reconcile updates a member whose state has led to a result, and reports whether the pool still
+// counts on the member: it is being made, or idle.
 func (f *Fleet) reconcile(ctx context.Context, m vm.VM) bool {
 	switch m.Member.State {
 	case vm.MemberMaking:
@@ -110,14 +109,14 @@ func (f *Fleet) reconcile(ctx context.Context, m vm.VM) bool {
 			f.giveUp(ctx, m, "its job has ended")
 		}
 	case vm.MemberDoomed:
-		if !m.Unwanted && !m.State.Settled() { // it was ready in the middle of that
+		if !m.Unwanted && !m.State.Settled() { // it became ready meanwhile
 			f.giveUp(ctx, m, m.Member.Why)
 		}
 	}
 	return false
 }
 
-// tendPool brings one pool nearer to what is wanted.
+// tendPool brings one pool closer to what is wanted.
 func (f *Fleet) tendPool(ctx context.Context, p job.Pool, own []vm.VM, host room) {
 	generation := host.Generations[p.Origin()]
 	var warm, hibernated, making []vm.VM
@@ -151,7 +150,7 @@ func (f *Fleet) tendPool(ctx context.Context, p job.Pool, own []vm.VM, host room
 	making = f.shrink(ctx, making, max(0, want.Warm+want.Hibernated-len(warm)-len(hibernated)))
 	missing := want.Warm + want.Hibernated - len(warm) - len(hibernated) - len(making)
 	if p.Failure != nil {
-		missing = min(missing, max(0, 1-len(making))) // one, to see whether it can be made by now
+		missing = min(missing, max(0, 1-len(making))) // one, to see whether it can be made now
 	}
 	var waiting []vm.VM
 	for _, m := range making {
@@ -159,7 +158,7 @@ func (f *Fleet) tendPool(ctx context.Context, p job.Pool, own []vm.VM, host room
 		case !m.Own.ReadyAt.IsZero() || m.Unwanted || f.isMaking(m.Job):
 		case m.State == vm.Reserved:
 			waiting = append(waiting, m)
-		default: // an engine that is no more has begun
+		default: // an engine that has ended began it
 			f.begin(ctx, m)
 		}
 	}
@@ -181,7 +180,7 @@ func (f *Fleet) tendPool(ctx context.Context, p job.Pool, own []vm.VM, host room
 	f.pools.states[p.Name] = state
 }
 
-// outdated returns why an idle member is not to be given to a job any more; empty: it is.
+// outdated returns why an idle member may no longer be given to a job; empty: it may.
 func outdated(p job.Pool, m vm.VM, generation string) string {
 	switch {
 	case generation != "" && m.Member.Generation != generation:
@@ -194,8 +193,7 @@ func outdated(p job.Pool, m vm.VM, generation string) string {
 	return ""
 }
 
-// shrink gives up the oldest members of a list that are more than wanted, and returns
-// the rest.
+// shrink gives up the oldest members of a list beyond the wanted number, and returns the rest.
 func (f *Fleet) shrink(ctx context.Context, members []vm.VM, wanted int) []vm.VM {
 	for len(members) > wanted {
 		f.giveUp(ctx, members[0], "the pool keeps fewer")
@@ -218,7 +216,7 @@ func (f *Fleet) unready(ctx context.Context, p job.Pool, host room, generation s
 		return "paused: the host does not answer: " + host.why
 	case generation == "":
 		return "paused: " + p.Origin().String() + " is not on the host"
-	case !f.mayTry(p): // of one that has stopped, its row says so
+	case !f.mayTry(p): // if the pool has stopped, its row says so
 		return "waiting after a failure: " + p.Failure.Error
 	case f.jobsWait():
 		return "paused: jobs wait, and go first"
@@ -234,9 +232,9 @@ func (f *Fleet) unready(ctx context.Context, p job.Pool, host room, generation s
 	return ""
 }
 
-// committed returns the memory, in MiB, that VMs of ours may take, used or not, and those
-// that this engine is about to make; those that are hibernated take none. begun are those
-// that are being made, read before: one that has its node by now is among the VMs, too.
+// committed returns the memory, in MiB, that existing VMs may take, used or not, plus that of the
+// VMs that this engine is about to make; hibernated VMs take none. begun are the VMs that were
+// being made when it was read: those that have a node now are among the existing VMs, too.
 func (f *Fleet) committed(ctx context.Context, begun []vm.Making) (int, error) {
 	vms, err := f.o.Store.VMs(ctx)
 	total := 0
@@ -253,8 +251,8 @@ func (f *Fleet) committed(ctx context.Context, begun []vm.Making) (int, error) {
 	return total, err
 }
 
-// spokenFor returns the memory, in MiB, of VMs that are being created and may not have
-// taken it yet. A pool's is, unless it waits for a node.
+// spokenFor returns the memory, in MiB, of VMs that are being created and may not have taken it
+// yet. A pool's VM counts, unless it waits for a node.
 func spokenFor(begun []vm.Making) int {
 	total := 0
 	for _, of := range begun {
@@ -265,8 +263,8 @@ func spokenFor(begun []vm.Making) int {
 	return total
 }
 
-// refill begins to make members, as long as one can be made, which the first can be: those
-// that are reserved, then new ones. A member is stored before anything of it can exist.
+// refill begins to make members, as long as one can be made, which is known of the first: first the
+// reserved members, then new ones. A member is stored before anything of it can exist.
 func (f *Fleet) refill(ctx context.Context, p job.Pool, host room, generation string, missing int, waiting []vm.VM) {
 	for n := range len(waiting) + max(0, missing) {
 		if f.makesEnough(p.Name) || n > 0 && f.unready(ctx, p, host, generation) != "" {
@@ -287,13 +285,13 @@ func (f *Fleet) refill(ctx context.Context, p job.Pool, host room, generation st
 	}
 }
 
-// makesEnough reports whether no more of a pool's members are to be made now: one waits for
-// a node, or those of all pools that do not wait are enough.
+// makesEnough reports whether no more members of a pool are to be made now: one of them waits for a
+// node, or enough members of all pools are being made.
 func (f *Fleet) makesEnough(pool string) bool {
 	n := 0
 	for _, of := range f.beingMade() {
 		switch {
-		case of.Pool == "": // somebody has asked for it
+		case of.Pool == "": // requested by somebody
 		case !of.Waits:
 			n++
 		case of.Pool == pool:
@@ -303,11 +301,11 @@ func (f *Fleet) makesEnough(pool string) bool {
 	return n >= makersAtOnce
 }
 
-// errChanged: a member is not in the state any more that a decision was based on.
+// errChanged: a member is no longer in the state that a decision was based on.
 var errChanged = errors.New("the member's state has changed")
 
-// doom has a member destroyed, if it is still in that state. The decision survives this
-// process. A member that is being made is stopped.
+// doom has a member destroyed if it is still in that state. The decision survives this process. If
+// the member is being made, that is stopped.
 func (f *Fleet) doom(ctx context.Context, id string, state vm.MemberState, why string) error {
 	v, err := f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
 		if v.Member == nil || v.Member.State != state {
@@ -332,7 +330,7 @@ func (f *Fleet) doom(ctx context.Context, id string, state vm.MemberState, why s
 	return f.tellUnwanted(ctx)
 }
 
-// giveUp is Doom for a member as it was just seen.
+// giveUp is doom for a member as it was just read.
 func (f *Fleet) giveUp(ctx context.Context, m vm.VM, why string) {
 	if err := f.doom(ctx, m.Job, m.Member.State, why); err != nil && ctx.Err() == nil {
 		f.o.Log.Error("give a pool's member up failed", "job_id", m.Job, "err", err)
@@ -351,12 +349,12 @@ func (f *Fleet) ease(ctx context.Context, members []vm.VM, host room) {
 	}
 }
 
-// offering returns the pools whose VMs are what a job asks for.
+// offering returns the pools whose VMs match a job's manifest.
 func (f *Fleet) offering(m job.Manifest) []job.Pool {
 	return f.poolsThat(func(p job.Pool) bool { return p.Offers(m) })
 }
 
-// poolsThat returns the pools that do something.
+// poolsThat returns the pools for which do returns true.
 func (f *Fleet) poolsThat(do func(job.Pool) bool) []job.Pool {
 	f.pools.mu.Lock()
 	rows := slices.Clone(f.pools.rows)
@@ -364,14 +362,13 @@ func (f *Fleet) poolsThat(do func(job.Pool) bool) []job.Pool {
 	return slices.DeleteFunc(rows, func(p job.Pool) bool { return !do(p) })
 }
 
-// Pick returns the index of the member that a job of this manifest gets, -1 for none: the
-// oldest warm one, or else the oldest hibernated one, that is what the pool's VMs are now and
-// on a node that it may be on.
+// Pick returns the index of the member that a job of this manifest gets, or -1: the oldest warm member,
+// or else the oldest hibernated one, of the pool's current generation and on a node that it may be on.
 func (f *Fleet) Pick(p job.Pool, m job.Manifest, on func(node string) bool, idle []vm.VM) int {
 	return pick(p, m, on, idle, f.pools.generation(p))
 }
 
-// pick is Pick where the pool's VMs are of a generation now; empty: it is unknown.
+// pick is Pick with the pool's current generation; empty: unknown.
 func pick(p job.Pool, m job.Manifest, on func(node string) bool, idle []vm.VM, generation string) int {
 	fits := func(v vm.VM, state vm.MemberState) bool {
 		return v.Member.State == state && v.Stays() && generation != "" && v.Member.Generation == generation &&

@@ -50,11 +50,11 @@ func (f *Fleet) ExposePort(ctx context.Context, spec job.PortSpec) (job.ExposedP
 	return out, err
 }
 
-// portSeen is how long a VM is asked whether something listens at a port.
+// portSeen bounds how long it takes to find out whether something listens at a port.
 const portSeen = 3 * time.Second
 
-// unheard says why there is nothing yet at a port of a VM, which one connection tries; empty: there
-// is. A suspended VM stays so.
+// unheard tries one connection to a port of a VM, and returns why nothing answers there yet; empty:
+// something does. A suspended VM is not resumed.
 func (f *Fleet) unheard(ctx context.Context, v vm.VM, port int) string {
 	if !v.SuspendedAt.IsZero() {
 		return fmt.Sprintf("VM %s is suspended; the first request resumes it", v.Name)

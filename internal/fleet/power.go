@@ -40,7 +40,7 @@ func (f *Fleet) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return f.runExclusive(ctx, ref, "resumed", false, f.up(f.o.Provider.ResumeVM))
 }
 
-// snapshotName is what Proxmox accepts, except for names it reserves.
+// snapshotName matches the names that Proxmox accepts, apart from those it reserves.
 var snapshotName = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_-]{1,39}$`)
 
 func checkSnapshot(name string) error {
@@ -50,8 +50,8 @@ func checkSnapshot(name string) error {
 	return nil
 }
 
-// SnapshotVM takes a snapshot of a persistent VM's disk, and of its memory if that is
-// set: jobs in it must have ended then, or a revert would run them again.
+// SnapshotVM takes a snapshot of a persistent VM's disk, and of its memory if memory is set: then
+// jobs in it must have ended, or a revert would run them again.
 func (f *Fleet) SnapshotVM(ctx context.Context, ref, name string, memory bool) (job.VMInfo, error) {
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
@@ -65,8 +65,7 @@ func (f *Fleet) SnapshotVM(ctx context.Context, ref, name string, memory bool) (
 	})
 }
 
-// RevertVM reverts a persistent VM to a snapshot and starts it. Jobs in it must have
-// ended.
+// RevertVM reverts a persistent VM to a snapshot and starts it. Jobs in it must have ended.
 func (f *Fleet) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
@@ -85,7 +84,7 @@ func (f *Fleet) ListSnapshots(ctx context.Context, ref string) ([]job.Snapshot, 
 	return f.o.Provider.Snapshots(ctx, v)
 }
 
-// DeleteSnapshot removes a snapshot of a persistent VM, which may run.
+// DeleteSnapshot removes a snapshot of a persistent VM, which may be running.
 func (f *Fleet) DeleteSnapshot(ctx context.Context, ref, name string) (job.VMInfo, error) {
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
@@ -103,9 +102,9 @@ func (f *Fleet) DeleteSnapshot(ctx context.Context, ref, name string) (job.VMInf
 	})
 }
 
-// runExclusive runs work on a persistent VM. The work goes on if its caller leaves: half
-// a revert is worse than none. done names it in one word. Meanwhile other work and new
-// jobs are kept out of the VM. If alone is set, the work does not begin while jobs run.
+// runExclusive runs work on a persistent VM, and keeps other work and new jobs out of it. The work
+// continues if its caller leaves: half a revert is worse than none. done names the work in one
+// word. If alone is set, the work does not begin while jobs run.
 func (f *Fleet) runExclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, vm.VM) error) (job.VMInfo, error) {
 	v, err := f.exclusive(ctx, ref, done, alone, work)
 	if err != nil {
@@ -114,7 +113,7 @@ func (f *Fleet) runExclusive(ctx context.Context, ref, done string, alone bool, 
 	return f.VM(ctx, strconv.Itoa(v.ID))
 }
 
-// exclusive is runExclusive, and returns the VM as it was before.
+// exclusive is runExclusive, and returns the VM as it was before the work.
 func (f *Fleet) exclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, vm.VM) error) (vm.VM, error) {
 	v, finished, err := f.workOn(ctx, ref, done, alone)
 	if err != nil {
@@ -125,7 +124,7 @@ func (f *Fleet) exclusive(ctx context.Context, ref, done string, alone bool, wor
 		running = job.WithListener(job.WithClient(running, job.ClientFrom(ctx)), func(p job.Progress) {
 			select {
 			case said <- p:
-			default: // its caller has left
+			default: // the caller has left
 			}
 		})
 		if p, ok := job.PrincipalFrom(ctx); ok {
@@ -176,11 +175,11 @@ func (f *Fleet) workOn(ctx context.Context, ref, done string, alone bool) (v vm.
 	return v, finished, err
 }
 
-// leaves is how work on a VM leaves it that turns it on or off.
+// leaves maps work that turns a VM on or off to how it leaves the VM.
 var leaves = map[string]vm.Status{"started": "", "resumed": "", "reverted": "", "stopped": vm.Stopped, "suspended": vm.Suspended}
 
-// worked records how a VM was left by work on it. One that naps is not suspended because it was
-// idle any more, but as somebody has asked.
+// worked records how work has left a VM. A VM that naps is then no longer suspended because it was
+// idle, but because somebody asked for it.
 func (f *Fleet) worked(ctx context.Context, v vm.VM, done string) error {
 	off, turned := leaves[done]
 	if off != "" {
@@ -195,7 +194,7 @@ func (f *Fleet) worked(ctx context.Context, v vm.VM, done string) error {
 	}
 	return f.set(ctx, v.Job, func(v *vm.VM) {
 		v.Off = off
-		if off == "" && v.AtEnd == vm.EndSuspend && over(*v) { // it was suspended for that, and an engine has not come to say so
+		if off == "" && v.AtEnd == vm.EndSuspend && over(*v) { // it was suspended because its time was over, and no engine got to record that
 			v.ExpiresAt = time.Time{}
 		}
 		if naps {
@@ -204,9 +203,9 @@ func (f *Fleet) worked(ctx context.Context, v vm.VM, done string) error {
 	})
 }
 
-// Runs returns an error if a VM cannot be used as somebody has had it stopped or suspended, and the
-// host does not say that it runs all the same. One that is not ours, or is suspended as it was
-// idle, is no error here.
+// Runs returns an error if a VM cannot be used because somebody had it stopped or suspended, and
+// the host does not say that it runs all the same. It returns nil for a VM that is not found, or is
+// suspended because it was idle.
 func (f *Fleet) Runs(ctx context.Context, ref string) error {
 	v, err := f.Find(ctx, ref)
 	if err != nil {
@@ -226,8 +225,7 @@ func (f *Fleet) runs(ctx context.Context, v vm.VM) error {
 	return job.NotRunning(v, status)
 }
 
-// up is work on a VM that the host has running in the end: its address and host key then are
-// recorded.
+// up wraps work that leaves a VM running: its address and host key are recorded afterwards.
 func (f *Fleet) up(start func(context.Context, vm.VM, func(job.Progress)) (vm.VM, error)) func(context.Context, vm.VM) error {
 	return func(ctx context.Context, v vm.VM) error {
 		there, err := start(ctx, v, silent)
@@ -243,7 +241,7 @@ func (f *Fleet) up(start func(context.Context, vm.VM, func(job.Progress)) (vm.VM
 
 func silent(job.Progress) {}
 
-// listener is who is told of the steps of a call.
+// listener returns the function that gets the steps of a call.
 func listener(ctx context.Context) func(job.Progress) {
 	if tell := job.Listener(ctx); tell != nil {
 		return tell

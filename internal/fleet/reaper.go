@@ -11,18 +11,18 @@ import (
 	"linus/internal/vm"
 )
 
-// reaper is what is known of the VMs that are to be made or destroyed though no job does:
-// those that somebody has asked for, kept ones, and pools'.
+// reaper is what is known of the VMs that are made or destroyed without a job: requested VMs, kept
+// VMs, and pools' VMs.
 type reaper struct {
 	wake chan struct{} // there may be more
 
-	mu   sync.Mutex      // of what follows
-	left bool            // there are some, as of the last look, or of what was told since
-	told int             // how often DestroySoon was
-	here map[string]bool // those being destroyed here, or copied
+	mu   sync.Mutex
+	left bool            // there are some, as of the last look or reported since
+	told int             // calls of DestroySoon
+	here map[string]bool // work in progress here, such as destroying or copying a VM
 }
 
-// begin notes work that begins here, and reports whether it was not under way.
+// begin records that work begins here, and reports false if it was already in progress.
 func (r *reaper) begin(work string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -37,14 +37,14 @@ func (r *reaper) end(work string) {
 	delete(r.here, work)
 }
 
-// Begin has work on VMs that callers ask for go on until ctx ends.
+// Begin lets work on VMs that callers ask for run until ctx ends.
 func (f *Fleet) Begin(ctx context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.running = ctx
 }
 
-// Spawn runs work that outlives its caller, and ends with the engine.
+// Spawn runs work that outlives its caller and ends with the engine.
 func (f *Fleet) Spawn(work func(running context.Context)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,9 +56,8 @@ func (f *Fleet) Spawn(work func(running context.Context)) error {
 	return nil
 }
 
-// Tend keeps the pools as they are wanted, makes the VMs that somebody has asked for,
-// destroys what nobody wants any more, and looks for what was left over, until ctx ends, with which
-// was begun.
+// Tend keeps the pools as wanted, makes requested VMs, destroys unwanted VMs and searches for
+// leftover VMs, until ctx ends, which must be the context given to Begin.
 func (f *Fleet) Tend(ctx context.Context) {
 	defer func() {
 		f.mu.Lock()
@@ -103,8 +102,7 @@ func (f *Fleet) Tend(ctx context.Context) {
 	}
 }
 
-// DestroySoon has the VMs made or destroyed of which it was just recorded that somebody
-// wants them, or nobody.
+// DestroySoon has the VMs tended that were just recorded as wanted or unwanted.
 func (f *Fleet) DestroySoon() {
 	f.reaper.mu.Lock()
 	f.reaper.left = true
@@ -113,7 +111,7 @@ func (f *Fleet) DestroySoon() {
 	signal(f.reaper.wake)
 }
 
-// tellUnwanted is DestroySoon, and tells the other engines: the one that leads destroys.
+// tellUnwanted is DestroySoon, and notifies the other engines: the leader destroys.
 func (f *Fleet) tellUnwanted(ctx context.Context) error {
 	f.DestroySoon()
 	if f.o.Engines == nil {
@@ -122,7 +120,7 @@ func (f *Fleet) tellUnwanted(ctx context.Context) error {
 	return f.o.Engines.Tell(ctx, job.Notice{Kind: job.NoticeFree})
 }
 
-// Expect says what this engine's jobs may ask for.
+// Expect records what this engine's jobs may ask for.
 func (f *Fleet) Expect(d job.Demand) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -138,7 +136,7 @@ func (f *Fleet) jobsWait() bool {
 	return f.demand.Waits
 }
 
-// creating returns the VMs that are being made here, or are about to be, for a job or for none.
+// creating returns the VMs that are, or are about to be, made here, with or without a job.
 func (f *Fleet) creating(ctx context.Context) (all []vm.Making) {
 	f.mu.Lock()
 	starting := f.demand.Starting
@@ -152,8 +150,8 @@ func (f *Fleet) creating(ctx context.Context) (all []vm.Making) {
 	return append(all, f.beingMade()...)
 }
 
-// Busy reports whether this engine has something to do for VMs: there are pools, VMs that
-// nobody wants, that expire or are to be suspended when they are idle, or work on a VM.
+// Busy reports whether this engine has something to do for VMs: there are pools, VMs that are
+// unwanted, expire or are to be suspended when idle, or work on a VM.
 func (f *Fleet) Busy() bool {
 	f.reaper.mu.Lock()
 	left := f.reaper.left
@@ -167,7 +165,7 @@ func (f *Fleet) Busy() bool {
 	return left || expiring+awake > 0 || f.Working() || f.pools.active()
 }
 
-// Working reports whether a VM that no job makes is being made here, one destroyed, or one
+// Working reports whether a VM without a job is being made or destroyed here, or one is being
 // started, stopped or the like.
 func (f *Fleet) Working() bool {
 	f.reaper.mu.Lock()
@@ -176,8 +174,8 @@ func (f *Fleet) Working() bool {
 	return destroys+len(f.beingMade()) > 0 || f.access.busy()
 }
 
-// tendVMs begins to make the VMs that somebody has asked for, and to destroy those that
-// nobody wants, if this engine leads. Those whose job has not ended are destroyed by that.
+// tendVMs begins to make requested VMs and to destroy unwanted ones, if this engine leads. VMs
+// whose job has not ended are destroyed by the job.
 func (f *Fleet) tendVMs(ctx context.Context) error {
 	f.reaper.mu.Lock()
 	told := f.reaper.told
@@ -193,14 +191,14 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 			return err
 		}
 	}
-	busy := 0 // with those that somebody has asked for
+	busy := 0 // making requested VMs
 	for _, of := range f.beingMade() {
 		if of.Pool == "" {
 			busy++
 		}
 	}
 	var waiting []vm.VM
-	forking := map[string]bool{} // copies that are waited with until the host is ready for them
+	forking := map[string]bool{} // copies that wait until the host is ready for them
 	for _, v := range vms {
 		for _, id := range v.Forking.IDs {
 			forking[id] = true
@@ -217,12 +215,12 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 		}
 		left = true
 		if wanted && v.Own.Copied() {
-			if !forking[v.Job] { // the VM went with its row
+			if !forking[v.Job] { // the original VM is gone, and its row
 				f.background.Go(func() { f.logged(ctx, v, f.giveForkUp(ctx, v, "the VM that it was to be a copy of is gone")) })
 			}
 			continue
 		}
-		if wanted && v.Checkpoint != nil && f.jobsWait() { // they come first
+		if wanted && v.Checkpoint != nil && f.jobsWait() { // jobs come first
 			continue
 		}
 		switch making := f.isMaking(v.Job); {
@@ -234,7 +232,7 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 			busy++
 			f.begin(ctx, v)
 		case wanted:
-		case making: // as another engine was told
+		case making: // another engine was told to destroy it
 			f.stopMaking(v.Job)
 		case f.reaper.begin(v.Job):
 			f.background.Go(func() { f.destroy(ctx, v) })
@@ -248,7 +246,7 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 	return f.queued(ctx, waiting)
 }
 
-// tendForkSoon tends the copies of a VM, unless that is under way.
+// tendForkSoon tends the copies of a VM, unless that is in progress.
 func (f *Fleet) tendForkSoon(ctx context.Context, of vm.VM) {
 	work := "fork of " + of.Job
 	if !f.reaper.begin(work) {
@@ -264,14 +262,14 @@ func (f *Fleet) tendForkSoon(ctx context.Context, of vm.VM) {
 	})
 }
 
-// logged tells of work on copies that has failed, and is done again.
+// logged logs that work on copies failed and will be repeated.
 func (f *Fleet) logged(ctx context.Context, v vm.VM, err error) {
 	if err != nil && ctx.Err() == nil {
 		f.o.Log.Warn("work on copies of a VM failed, will be done again", "job_id", v.Job, "vm_id", v.ID, "err", err)
 	}
 }
 
-// queued says in the rows of VMs that others are made before them.
+// queued records in the rows of waiting VMs that others are made before them.
 func (f *Fleet) queued(ctx context.Context, waiting []vm.VM) error {
 	text := fmt.Sprintf("waiting: %d VMs are being made, as many as MAX_JOBS allows", f.o.MaxMaking)
 	for _, v := range waiting {
@@ -289,12 +287,12 @@ func (f *Fleet) queued(ctx context.Context, waiting []vm.VM) error {
 	return nil
 }
 
-// destroy destroys a VM that nobody wants. What fails is tried again the next time.
+// destroy destroys an unwanted VM. The next look retries a failure.
 func (f *Fleet) destroy(ctx context.Context, v vm.VM) {
 	defer f.reaper.end(v.Job)
 	release, err := f.lockLife(ctx, v)
 	if err != nil {
-		return // an engine that has led before makes or destroys it
+		return // an engine that led before makes or destroys it
 	}
 	defer release()
 	if v, err = f.o.Store.VM(ctx, v.Job); err != nil || !v.Doomed() {
@@ -320,7 +318,7 @@ func (f *Fleet) destroy(ctx context.Context, v vm.VM) {
 	}
 }
 
-// destroyed is what is told when a VM was destroyed that nobody wanted.
+// destroyed is the event for an unwanted VM that was destroyed.
 func destroyed(v vm.VM) job.Event {
 	return job.Event{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d is destroyed", v.ID)}
 }

@@ -8,10 +8,9 @@ import (
 	"linus/internal/vm"
 )
 
-// Release ends a job's hold on its VM: one that is to outlive the job is kept, one that it
-// shares goes on, and any other is destroyed, which gone says. The change is to be recorded of the
-// job, with an error, too; call Freed when that says that the VM is gone. A VM that is left alone is
-// no error: it remains listed.
+// Release ends a job's hold on its VM: a VM that is to outlive the job is kept, a shared one stays, and
+// any other is destroyed, which gone reports. The returned change is to be stored in the job's row, even
+// with an error; if gone, call Freed after that. A VM that is left alone is no error: it remains listed.
 func (f *Fleet) Release(ctx context.Context, j job.Job) (_ func(*job.Job) ([]job.Event, error), gone bool, err error) {
 	if j.VM == nil || j.VM.State.Settled() {
 		return nil, false, nil
@@ -23,7 +22,7 @@ func (f *Fleet) Release(ctx context.Context, j job.Job) (_ func(*job.Job) ([]job
 		return becomes(vm.Released), false, nil
 	case j.Keeps():
 		return func(j *job.Job) ([]job.Event, error) {
-			j.VM.Kept = j.Keeps() // else somebody does not want it any more, and it is destroyed when the job is adopted
+			j.VM.Kept = j.Keeps() // else somebody no longer wants it, and it is destroyed when the job is adopted
 			return nil, nil
 		}, false, nil
 	case j.Claims():
@@ -45,7 +44,7 @@ func (f *Fleet) Release(ctx context.Context, j job.Job) (_ func(*job.Job) ([]job
 	return nil, false, err
 }
 
-// becomes is the change of a job's VM to a state, with what is to be told of it.
+// becomes returns a change of a job's VM to a state, with events.
 func becomes(s vm.State, told ...job.Event) func(*job.Job) ([]job.Event, error) {
 	return func(j *job.Job) ([]job.Event, error) {
 		j.VM.State = s
@@ -53,13 +52,13 @@ func becomes(s vm.State, told ...job.Event) func(*job.Job) ([]job.Event, error) 
 	}
 }
 
-// Freed notes that the VM of a job is recorded as gone: there is room, and its key has no use.
+// Freed records that a job's VM is stored as gone: there is room, and its key is of no use.
 func (f *Fleet) Freed(ctx context.Context, id string) {
 	f.MadeRoom()
 	f.dropKey(ctx, id)
 }
 
-// removeScraps removes what a script may have left of a create that was refused.
+// removeScraps removes what a script may have left of a refused create.
 func (f *Fleet) removeScraps(ctx context.Context, v vm.VM) {
 	if err := f.o.Provider.Destroy(ctx, v); err != nil {
 		f.o.Log.Debug("a refused create is not cleaned up", "job_id", v.Job, "err", err)
@@ -72,15 +71,15 @@ func (f *Fleet) removeFor(ctx context.Context, v vm.VM, j job.Job) error {
 	return err
 }
 
-// notDestroyed is the change that tells of a job's VM that is still there.
+// notDestroyed returns a change that reports that a job's VM is still there.
 func notDestroyed(err error) func(*job.Job) ([]job.Event, error) {
 	return func(*job.Job) ([]job.Event, error) {
 		return []job.Event{{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}}, nil
 	}
 }
 
-// destroyClaimed destroys the pool's VM that job j had, by its own proof, and records in its row
-// what became of it, which the change says of the job.
+// destroyClaimed destroys the pool's VM that job j had, by the VM's own proof. It records the
+// result in the VM's row, and returns the change for the job.
 func (f *Fleet) destroyClaimed(ctx context.Context, j job.Job) (_ func(*job.Job) ([]job.Event, error), gone bool, err error) {
 	v, err := f.o.Store.VM(ctx, j.VM.Job)
 	if err != nil {
@@ -102,11 +101,11 @@ func (f *Fleet) destroyClaimed(ctx context.Context, j job.Job) (_ func(*job.Job)
 	}
 	f.dropKey(ctx, v.Job)
 	f.TendSoon()
-	switch v.State { // which an engine may have recorded that died before it was here
+	switch v.State { // a previous engine may have recorded it before it died
 	case vm.Destroyed:
 		return becomes(vm.Destroyed), true, nil
 	case vm.Forgotten:
 		return becomes(vm.Released, job.Event{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is forgotten by request, and stays on the host", v.ID)}), false, nil
-	} // its own row tells of it until it is gone
+	} // the VM's own row reports it until it is gone
 	return becomes(vm.Released, job.Event{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %s; %s", v.ID, v.Reason, v.Remedy)}), false, nil
 }

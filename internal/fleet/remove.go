@@ -10,8 +10,8 @@ import (
 	"linus/internal/vm"
 )
 
-// Remove destroys a VM; nil: it is gone. If its ID was never learned, or belongs to
-// another VM by now, the VM is searched for by its marker. removed: there was one.
+// Remove destroys a VM; nil: it is gone. If its ID was never learned, or belongs to another VM now,
+// the VM is searched for by its marker. removed reports whether there was one.
 func (f *Fleet) Remove(ctx context.Context, v vm.VM) (removed bool, err error) {
 	err = f.o.Provider.Destroy(ctx, v)
 	if !job.IsClass(err, job.HostForeign) && (err != nil || v.ID != 0) {
@@ -42,8 +42,8 @@ func (f *Fleet) found(ctx context.Context, there vm.VM) error {
 	return f.set(ctx, there.Job, func(v *vm.VM) { v.ID, v.Node = there.ID, there.Node })
 }
 
-// sweepEach compares the host with the store, if this engine leads, and drops the keys of VMs
-// that are gone, from time to time.
+// sweepEach periodically compares the host with the store, if this engine leads, and drops the keys
+// of VMs that are gone.
 func (f *Fleet) sweepEach(ctx context.Context) {
 	for {
 		if job.Leads(ctx, f.o.Engines, f.o.Log) {
@@ -63,12 +63,12 @@ func (f *Fleet) sweepEach(ctx context.Context) {
 	}
 }
 
-// Sweep compares the host with the store and destroys what is ours and unwanted: a VM
-// that was destroyed, and is there under another ID than that. It must have the VM's marker
-// and name, which the host proves again. Under the same ID, which was seen free, somebody
-// has restored it. A VM that is not known is left alone: this store may not be the only one
-// with our marker, and the host's lease ends such a VM. VMs that were left alone are looked
-// at again. leaked is how many are there that should not be; -1: the host was not seen whole.
+// Sweep compares the host with the store and destroys VMs that were destroyed before but exist
+// again under another ID. Such a VM must have the marker and name, which the host proves again. If
+// it has the same ID, which was seen free, somebody has restored it, and it is left alone. Unknown
+// VMs are left alone as well: this store may not be the only one with this marker, and the host's
+// lease ends such VMs. VMs that were left alone are checked again. leaked is how many VMs exist
+// that should not; -1: the host was not seen completely.
 func (f *Fleet) Sweep(ctx context.Context) (leaked int) {
 	defer f.lookAtLeftAlone(ctx)
 	vms, err := f.o.Provider.List(ctx)
@@ -93,9 +93,9 @@ func (f *Fleet) Sweep(ctx context.Context) (leaked int) {
 	return leaked
 }
 
-// noteTurned records which VMs that stay were turned off or on, and not by us: usage counts while they
-// run. The host is asked again for each, as work of ours may have been done since it made its list;
-// whole says that all of them are there.
+// noteTurned records which VMs that stay were turned off or on by somebody else: usage counts while
+// they run. The host is asked again for each, as linus may have worked on it since the list was
+// made; whole says that the list is complete.
 func (f *Fleet) noteTurned(ctx context.Context, there []vm.VM, whole bool) error {
 	seen := map[string]vm.Status{}
 	for _, v := range there {
@@ -121,8 +121,8 @@ func (f *Fleet) noteTurned(ctx context.Context, there []vm.VM, whole bool) error
 	return err
 }
 
-// turned reports whether a VM that stays is off, and was on as far as is known, or the other way round.
-// One that is suspended as it is idle may not be yet: an engine can end before that is done.
+// turned reports whether a VM that stays is off although it was recorded as on, or the reverse. A VM
+// that is suspended because it is idle does not count: an engine can end before the suspension is done.
 func turned(v vm.VM, seen vm.Status) bool {
 	on := v
 	on.Off = ""
@@ -136,7 +136,7 @@ func (f *Fleet) noteStatus(ctx context.Context, id string, status vm.Status) err
 	}
 	defer d.end()
 	if work, err := f.access.workOn(ctx, id); err != nil || work != "" {
-		return err // it says itself how it leaves the VM
+		return err // the work itself records how it leaves the VM
 	}
 	return f.set(ctx, id, func(v *vm.VM) {
 		switch {
@@ -149,8 +149,7 @@ func (f *Fleet) noteStatus(ctx context.Context, id string, status vm.Status) err
 	})
 }
 
-// reap destroys a VM that is on the host if it is unwanted, and reports whether it is. An
-// error ends the sweep.
+// reap destroys a VM on the host if it is unwanted, and reports whether it is. An error ends the sweep.
 func (f *Fleet) reap(ctx context.Context, there vm.VM) (unwanted bool, err error) {
 	log := f.o.Log.With("vm_id", there.ID, "node", there.Node, "job_id", there.Job)
 	v, err := f.o.Store.VM(ctx, there.Job)
@@ -166,7 +165,7 @@ func (f *Fleet) reap(ctx context.Context, there vm.VM) (unwanted bool, err error
 				log.Warn("record of a VM's node failed", "err", err)
 			}
 		}
-		return false, nil // its job destroys it, or keeps it
+		return false, nil // its job destroys or keeps it
 	case there.Name != v.OnHost():
 		log.Warn("VM with a job's mark, but another name: left alone")
 		return true, nil

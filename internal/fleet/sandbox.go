@@ -11,14 +11,14 @@ import (
 	"linus/internal/vm"
 )
 
-// Sandboxes returns the VMs that programs use as sandboxes and the caller may see, oldest first, as
-// their rows have them: the host is not asked.
+// Sandboxes returns the VMs that programs use as sandboxes and that the caller may see, oldest
+// first, as stored: the host is not asked.
 func (f *Fleet) Sandboxes(ctx context.Context) ([]vm.VM, error) {
 	vms, err := f.o.Store.VMs(ctx)
 	return slices.DeleteFunc(vms, func(v vm.VM) bool { return v.Sandbox() == nil || !job.Visible(ctx, v.OwnedBy()) }), err
 }
 
-// Sandbox returns one, by the ID in its marker; job.ErrNotFound.
+// Sandbox returns a sandbox by the ID in its marker, or job.ErrNotFound.
 func (f *Fleet) Sandbox(ctx context.Context, id string) (vm.VM, error) {
 	v, err := f.o.Store.VM(ctx, id)
 	if err == nil && (v.Sandbox() == nil || !job.Visible(ctx, v.OwnedBy())) {
@@ -53,8 +53,8 @@ func (f *Fleet) DialSandbox(ctx context.Context, id string) (conn net.Conn, err 
 	return usedConn{conn, done}, nil
 }
 
-// BuildAlone keeps other engines from building the template of a name, until release is called; an error
-// if one does.
+// BuildAlone keeps other engines from building the template with a name until release is called. It
+// fails if one already does.
 func (f *Fleet) BuildAlone(ctx context.Context, template string) (release func(), err error) {
 	if f.o.Engines == nil {
 		return func() {}, nil
@@ -62,7 +62,7 @@ func (f *Fleet) BuildAlone(ctx context.Context, template string) (release func()
 	return lock.TryLock(ctx, f.o.Engines, "build of "+template, "built")
 }
 
-// usedConn is a connection during whose time its VM is used.
+// usedConn is a connection that keeps its VM in use until it is closed.
 type usedConn struct {
 	net.Conn
 

@@ -13,8 +13,8 @@ import (
 )
 
 // SaveVM makes a template of a persistent VM: of a copy, or in place of the VM itself, which is
-// gone afterwards. Jobs in it must have ended. The host goes on with it without this engine; what
-// is whole then is listed as a template, and in place found by the same call made again.
+// then gone. Jobs in it must have ended. The host continues without this engine; once complete, the
+// result is listed as a template. In place, the same call made again finds it.
 func (f *Fleet) SaveVM(ctx context.Context, ref, name string, inPlace bool) (saved job.SavedTemplate, err error) {
 	if err := job.CheckTemplateName(name); err != nil {
 		return saved, err
@@ -46,8 +46,8 @@ func (f *Fleet) SaveVM(ctx context.Context, ref, name string, inPlace bool) (sav
 	return saved, nil
 }
 
-// claimName keeps others, of all engines, from saving a VM by a template's name, until free is called. In
-// place nothing has the name on the host until the VM is the template.
+// claimName keeps others, on all engines, from saving a VM as the same template until free is
+// called. In place, nothing on the host has the name until the VM is the template.
 func (f *Fleet) claimName(ctx context.Context, name string) (free func(), err error) {
 	d, err := f.access.decide(ctx)
 	if err != nil {
@@ -64,8 +64,8 @@ func (f *Fleet) claimName(ctx context.Context, name string) (free func(), err er
 	return d.begin(ctx, of, "saved")
 }
 
-// saveAs saves a VM as what counts as its client's from then on: a copy from its beginning, a VM
-// that becomes it when that has happened.
+// saveAs saves a VM as a template that counts as its client's: a copy from its beginning, a VM in
+// place once it has become the template.
 func (f *Fleet) saveAs(ctx context.Context, v vm.VM, spec job.SaveSpec) (saved job.SavedTemplate, err error) {
 	var row vm.SavedTemplate
 	if spec.InPlace {
@@ -86,7 +86,7 @@ func (f *Fleet) saveAs(ctx context.Context, v vm.VM, spec job.SaveSpec) (saved j
 	case err == nil:
 		row.VMID = saved.VMID
 		err = errors.Join(f.o.Store.UpdateSaved(ctx, row), f.noteTemplate(ctx, v, saved))
-	case !spec.InPlace && !errors.Is(err, job.ErrDetach): // else the host goes on with it
+	case !spec.InPlace && !errors.Is(err, job.ErrDetach): // else the host continues
 		err = errors.Join(err, f.o.Store.DeleteSaved(ctx, row.ID))
 	}
 	return saved, errors.Join(err, untold)
@@ -96,7 +96,7 @@ func templateTaken(name string) error {
 	return &job.FieldError{Field: "name", Problem: fmt.Sprintf("a VM or a template is called %q already", name), Remedy: "choose another", Fault: job.FaultState}
 }
 
-// noteTemplate records what a VM was saved as. One that has become the template is gone.
+// noteTemplate records what a VM was saved as. A VM that has become the template is gone.
 func (f *Fleet) noteTemplate(ctx context.Context, saved vm.VM, t job.SavedTemplate) error {
 	text, phase := fmt.Sprintf("saved as template %s (VM %d), of a copy", t.Name, t.VMID), job.PhaseProvision
 	if t.InPlace {

@@ -13,8 +13,8 @@ import (
 	"linus/internal/vm"
 )
 
-// VMs returns every VM of ours that the caller may see, oldest first, with its status on the host; unknown if
-// the host does not respond.
+// VMs returns every VM that the caller may see, oldest first, with its status on the host, which is
+// unknown if the host does not respond.
 func (f *Fleet) VMs(ctx context.Context) ([]job.VMInfo, error) {
 	vms, err := f.o.Store.VMs(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func (f *Fleet) VMs(ctx context.Context) ([]job.VMInfo, error) {
 	return infos, nil
 }
 
-// VM returns one VM, by name or ID.
+// VM returns a VM by name or ID.
 func (f *Fleet) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 	v, err := f.Find(ctx, ref)
 	if err != nil {
@@ -47,8 +47,8 @@ func (f *Fleet) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return f.oneInfo(ctx, v, statuses, unasked)
 }
 
-// status is statuses for a single VM, which is asked for by its ID: that costs the host a
-// fraction of a search. One that is not found as it was left is searched for.
+// status is statuses for a single VM. It asks by ID, which costs the host a fraction of a search; a
+// VM that is not found where it was left is searched for.
 func (f *Fleet) status(ctx context.Context, v vm.VM) (_ map[string]vm.Status, unasked error) {
 	if v.State == vm.Created {
 		switch status := f.vmStatus(ctx, v); status {
@@ -59,9 +59,9 @@ func (f *Fleet) status(ctx context.Context, v vm.VM) (_ map[string]vm.Status, un
 	return f.statuses(ctx, v)
 }
 
-// statuses asks the host for the status of VMs, and returns them by the ID in their marker;
-// unasked is why the host could not be asked: it is not waited for. One that stays and is missing
-// in the host's list is asked for by its ID: it may be there without its marker.
+// statuses asks the host for the status of VMs, and returns them by the ID in their marker. unasked
+// is why the host could not be asked: it is not waited for. A VM that stays but is missing in the
+// host's list is asked for by its ID: it may exist without its marker.
 func (f *Fleet) statuses(ctx context.Context, of ...vm.VM) (_ map[string]vm.Status, unasked error) {
 	hurried, end := job.Hurried(ctx)
 	defer end()
@@ -121,10 +121,10 @@ func (f *Fleet) oneInfo(ctx context.Context, v vm.VM, statuses map[string]vm.Sta
 	return info, nil
 }
 
-// errUnasked is why the host was not asked about VMs of which no status is needed.
+// errUnasked means that the host was not asked because no status is needed.
 var errUnasked = errors.New("the host was not asked")
 
-// vmInfo describes a VM. begun are the unfinished jobs, and without unasked the host has reported
+// vmInfo describes a VM. begun are the unfinished jobs; if unasked is nil, the host has reported
 // all statuses.
 func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, unasked error) job.VMInfo {
 	info := job.VMInfo{
@@ -163,7 +163,7 @@ func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, unasked err
 	return info
 }
 
-// startOf returns how a VM came to be; empty: it is not yet.
+// startOf returns how a VM came to be; empty: it does not exist yet.
 func startOf(v vm.VM) vm.Source {
 	switch {
 	case v.State.Planned():
@@ -176,7 +176,7 @@ func startOf(v vm.VM) vm.Source {
 	return vm.Cold
 }
 
-// infoOf is oneInfo for the VM with an ID in its marker, as it is now.
+// infoOf is oneInfo for the VM with an ID in its marker, as stored now.
 func (f *Fleet) infoOf(ctx context.Context, id string) (job.VMInfo, error) {
 	v, err := f.o.Store.VM(ctx, id)
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"linus/internal/lock"
 )
 
-// Times of the look at templates before a job is accepted. It is for agents' jobs alone: the
-// others wait for no host.
+// Times of the look at templates before a job is accepted, which is only for agents' jobs: other
+// jobs wait for no host.
 const (
-	templatesFor  = time.Minute     // what was read is believed so long, unless a job is refused for it
-	templatesLook = 2 * time.Second // a job waits so long at most
+	templatesFor  = time.Minute     // how long a reading is believed, unless a job is refused for it
+	templatesLook = 2 * time.Second // the longest that a job waits
 )
 
 // templates is what is known of the nodes' templates.
@@ -28,14 +28,14 @@ type templates struct {
 	tried time.Time
 }
 
-// known returns what was read, and whether that was tried so long ago at most.
+// known returns the last reading, and whether it was tried within the given time.
 func (t *templates) known(within time.Duration) (job.Inventory, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.inv, within > 0 && !t.tried.IsZero() && time.Since(t.tried) < within
 }
 
-// note notes that a read was tried, and what it has found.
+// note records that a read was tried, and what it found.
 func (t *templates) note(inv job.Inventory, err error) job.Inventory {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,8 +46,8 @@ func (t *templates) note(inv job.Inventory, err error) job.Inventory {
 	return t.inv
 }
 
-// hasAgent returns a *job.FieldError if it is known that a manifest's template lacks its
-// agent. A template that does not tell what it has is taken to have all.
+// hasAgent returns a *job.FieldError if a manifest's template is known to lack its agent. A
+// template that does not report what it has is taken to have everything.
 func (f *Fleet) hasAgent(ctx context.Context, m job.Manifest) error {
 	if !m.NeedsAgent() {
 		return nil
@@ -62,8 +62,7 @@ func (f *Fleet) hasAgent(ctx context.Context, m job.Manifest) error {
 	return nil
 }
 
-// inventory returns what is known of the nodes, which was read so long ago at most where they
-// answer.
+// inventory returns what is known of the nodes, no older than within if they answer.
 func (f *Fleet) inventory(ctx context.Context, within time.Duration) job.Inventory {
 	timed, end := context.WithTimeout(ctx, templatesLook)
 	defer end()
@@ -80,7 +79,7 @@ func (f *Fleet) inventory(ctx context.Context, within time.Duration) job.Invento
 	return t.note(inv, err)
 }
 
-// lacksAgent returns what is wrong if no node has the manifest's template with its agent.
+// lacksAgent returns an error if no node has the manifest's template with its agent.
 func lacksAgent(inv job.Inventory, m job.Manifest) *job.FieldError {
 	agent := string(m.AgentType)
 	var has []string

@@ -8,16 +8,16 @@ import (
 	"linus/internal/vm"
 )
 
-// How long work in a VM may take before the host is asked whether the VM runs, and
-// after how long it is asked again: each time costs the host a second of CPU.
+// How long work in a VM may take before the host is asked whether the VM runs, and how often it is
+// asked again: each time costs the host a second of CPU.
 const (
 	lookAfter = 3 * time.Second
 	lookEvery = 10 * time.Second
 )
 
-// WhileUp calls work, which connects to a VM. If work takes long or fails because the VM does
-// not run or the host does not respond, WhileUp returns early, with the host's error or what
-// notUp makes of the VM's status, instead of SSH's error when that gives up.
+// WhileUp calls work, which connects to a VM. If work takes long or fails because the VM does not
+// run or the host does not respond, WhileUp returns early with the host's error or what notUp
+// returns for the VM's status, instead of SSH's late error.
 func (f *Fleet) WhileUp(ctx context.Context, v vm.VM, notUp func(vm.VM, vm.Status) error, work func(context.Context) error) error {
 	working, end := context.WithCancelCause(ctx)
 	looked := make(chan struct{})
@@ -55,7 +55,7 @@ func (f *Fleet) WhileUp(ctx context.Context, v vm.VM, notUp func(vm.VM, vm.Statu
 	status, asked := f.o.Provider.Status(ctx, v)
 	if asked != nil {
 		if job.IsClass(err, job.HostUnreachable) && job.IsClass(asked, job.HostUnreachable) {
-			return asked // it is the host that cannot be reached, not the VM
+			return asked // the host cannot be reached, rather than the VM
 		}
 		return err
 	}

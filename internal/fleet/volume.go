@@ -10,13 +10,12 @@ import (
 	"linus/internal/vm"
 )
 
-// VolumeStore stores volumes, each by the ID in its holder's marker.
+// VolumeStore stores volumes, keyed by the ID in their holder's marker.
 type VolumeStore interface {
 	// Volumes returns every volume, by name.
 	Volumes(ctx context.Context) ([]vm.Volume, error)
-	// InsertVolume adds a volume, and reports whether there was none of that name. In its
-	// transaction is counted what its principal has; a *job.FieldError if it would be more than
-	// the limits allow.
+	// InsertVolume adds a volume and reports whether its name was free. The transaction counts what
+	// its principal has, and fails with a *job.FieldError if that would exceed the limits.
 	InsertVolume(ctx context.Context, v vm.Volume, within job.Limits) (added bool, err error)
 	// UpdateVolume changes a volume in a transaction; job.ErrNotFound. An error from change is
 	// returned unwrapped, and nothing is written.
@@ -25,8 +24,8 @@ type VolumeStore interface {
 	DeleteVolume(ctx context.Context, id string) error
 }
 
-// Volumes returns the volumes that the caller may see, by name. An admin is shown also what the
-// host has and nobody knows of here.
+// Volumes returns the volumes that the caller may see, by name. Admins also see volumes that are on
+// the host but unknown here.
 func (f *Fleet) Volumes(ctx context.Context) ([]job.VolumeInfo, error) {
 	rows, err := f.o.Store.Volumes(ctx)
 	if err != nil {
@@ -68,12 +67,12 @@ func (f *Fleet) Volumes(ctx context.Context) ([]job.VolumeInfo, error) {
 	return infos, nil
 }
 
-// Volume returns one, by name or UUID. To an admin it may be one that nobody knows of here.
+// Volume returns a volume by name or UUID. For admins, that includes volumes unknown here.
 func (f *Fleet) Volume(ctx context.Context, ref string) (job.VolumeInfo, error) {
 	v, err := f.findVolume(ctx, "volume", ref, func(principal string) bool { return job.Visible(ctx, principal) })
 	if err == nil {
 		info := job.VolumeOf(v)
-		if v.State == vm.VolumeCreated { // its holder alone is asked for: not proven a VM where it is there
+		if v.State == vm.VolumeCreated { // asks for its holder alone, which is not proven a VM where it exists
 			if status, unread := f.o.Provider.Status(ctx, v.Holder()); unread == nil && status == vm.Gone {
 				info.Status = job.VolumeMissing
 			}
@@ -91,14 +90,14 @@ func noVolume(field, ref string) *job.FieldError {
 	return &job.FieldError{Field: field, Problem: fmt.Sprintf("%.80q is not a volume of ours", ref), Remedy: string(job.ListVolumes) + " shows them", Fault: job.FaultUnknown}
 }
 
-// findVolume returns the row of a volume that may be seen, with those uses alone that are.
+// findVolume returns the row of a visible volume, with only its live uses.
 func (f *Fleet) findVolume(ctx context.Context, field, ref string, visible func(principal string) bool) (vm.Volume, error) {
 	rows, err := f.o.Store.Volumes(ctx)
 	if err != nil {
 		return vm.Volume{}, err
 	}
 	at := slices.IndexFunc(rows, func(v vm.Volume) bool { return v.ID == ref && visible(v.Principal) })
-	if at < 0 { // no name stands for another's ID
+	if at < 0 { // a name never hides another volume's ID
 		at = slices.IndexFunc(rows, func(v vm.Volume) bool { return v.Name == ref && visible(v.Principal) })
 	}
 	if at < 0 {
@@ -107,7 +106,7 @@ func (f *Fleet) findVolume(ctx context.Context, field, ref string, visible func(
 	return f.live(ctx, rows[at])
 }
 
-// followed returns a volume where the host has its holder: somebody may have migrated it.
+// followed updates a volume's node to its holder's: somebody may have migrated it.
 func (f *Fleet) followed(ctx context.Context, v vm.Volume, holders []vm.VM) (vm.Volume, error) {
 	at := slices.IndexFunc(holders, func(h vm.VM) bool { return h.Job == v.ID })
 	if at < 0 || v.State != vm.VolumeCreated || holders[at].Node == v.Node {
@@ -117,7 +116,7 @@ func (f *Fleet) followed(ctx context.Context, v vm.Volume, holders []vm.VM) (vm.
 	return f.o.Store.UpdateVolume(ctx, v.ID, func(v *vm.Volume) error { v.Node = holders[at].Node; return nil })
 }
 
-// CreateVolume creates a volume. Its row is there before it can be.
+// CreateVolume creates a volume. Its row exists before the volume can.
 func (f *Fleet) CreateVolume(ctx context.Context, spec job.VolumeSpec) (job.VolumeInfo, error) {
 	gib, err := spec.Check()
 	if err == nil && f.o.AllowStorage != nil {
@@ -144,7 +143,7 @@ func (f *Fleet) CreateVolume(ctx context.Context, spec job.VolumeSpec) (job.Volu
 			return job.VolumeInfo{}, err
 		}
 	}
-	release, err := f.volumes.Take(ctx) // what is intended while nobody has this is left of a killed engine
+	release, err := f.volumes.Take(ctx) // an intended volume that is found while nobody holds this was left by a killed engine
 	if err != nil {
 		return job.VolumeInfo{}, err
 	}
@@ -216,8 +215,8 @@ func (f *Fleet) RemoveVolume(ctx context.Context, ref string) (job.VolumeInfo, e
 	return job.VolumeOf(v), err
 }
 
-// dropVolume removes a volume from the host, and then its row. One that the host leaves alone,
-// as a VM has it, stays what it was: it must not go when that VM does.
+// dropVolume removes a volume from the host, and then its row. If the host leaves the volume alone
+// because a VM has it, it returns to the created state: it must not disappear when that VM does.
 func (f *Fleet) dropVolume(ctx context.Context, v vm.Volume) error {
 	err := f.o.Provider.RemoveVolume(ctx, v)
 	if job.IsClass(err, job.HostLeftAlone) && v.State == vm.VolumeUnwanted {
@@ -229,8 +228,8 @@ func (f *Fleet) dropVolume(ctx context.Context, v vm.Volume) error {
 	return f.o.Store.DeleteVolume(ctx, v.ID)
 }
 
-// tendVolumes removes what a killed engine has left of volumes that it was making or removing, and
-// follows those that somebody has moved.
+// tendVolumes removes what a killed engine left of volumes that it was making or removing, and
+// follows volumes that somebody has moved.
 func (f *Fleet) tendVolumes(ctx context.Context) {
 	release, err := f.volumes.Take(ctx)
 	if err != nil {

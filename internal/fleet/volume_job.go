@@ -12,10 +12,10 @@ import (
 	"linus/internal/vm"
 )
 
-// Jobs name volumes: these bind a job to nodes, are mounted before its task starts, and put back
-// before its result is told.
+// Volumes named by a job bind the job to nodes, are mounted before its task starts, and are put
+// back before its result is reported.
 
-// putBackTime bounds how long a job's volume may take to be unmounted and taken off.
+// putBackTime bounds how long unmounting and detaching a job's volume may take.
 const putBackTime = 2 * time.Minute
 
 // volumesOf returns the volumes that a job asks for, in that order.
@@ -40,8 +40,8 @@ func (f *Fleet) volumesOf(ctx context.Context, m job.Manifest, principal string)
 	return all, nil
 }
 
-// fitsVolumes returns the volumes of a manifest; an error if its job cannot have them: there are
-// no such, or a VM that stays has one.
+// fitsVolumes returns the volumes of a manifest, or an error if its job cannot have them because
+// one does not exist or a VM that stays has it.
 func (f *Fleet) fitsVolumes(ctx context.Context, m job.Manifest, principal string) ([]vm.Volume, error) {
 	all, err := f.volumesOf(ctx, m, principal)
 	for i, v := range all {
@@ -57,7 +57,7 @@ func (f *Fleet) fitsVolumes(ctx context.Context, m job.Manifest, principal strin
 	return all, err
 }
 
-// nodesFor returns on which nodes a VM that is there already can be a job's, by its volumes.
+// nodesFor returns on which nodes an existing VM can be given to a job, considering the job's volumes.
 func (f *Fleet) nodesFor(ctx context.Context, j job.Job) (func(node string) bool, error) {
 	planned, err := f.pinned(ctx, j)
 	if err != nil || len(j.Manifest.Volumes) == 0 || !f.Spread() {
@@ -81,7 +81,7 @@ func (f *Fleet) nodesFor(ctx context.Context, j job.Job) (func(node string) bool
 	return func(node string) bool { return able[node] }, err
 }
 
-// pinned is planned, on the node that the job's volumes are on alone, if there is one.
+// pinned is planned on the node of the job's unshared volumes, if there are any.
 func (f *Fleet) pinned(ctx context.Context, j job.Job) (vm.VM, error) {
 	planned := f.planned(j)
 	if len(j.Manifest.Volumes) == 0 || !f.Spread() || planned.Node != "" {
@@ -96,7 +96,7 @@ func (f *Fleet) pinned(ctx context.Context, j job.Job) (vm.VM, error) {
 	return planned, err
 }
 
-// mount gives a job's VM the volumes that the job asks for, before its task starts.
+// mount mounts the volumes that a job asks for in its VM, before the job's task starts.
 func (f *Fleet) mount(ctx context.Context, a *acquisition) error {
 	j := a.job
 	if len(j.Manifest.Volumes) == 0 || !j.StartedAt.IsZero() {
@@ -122,8 +122,8 @@ func (f *Fleet) mount(ctx context.Context, a *acquisition) error {
 	return err
 }
 
-// leftByOthers returns a volume when no VM has it any more that is about to be gone. What others have
-// is not waited for.
+// leftByOthers waits until no VM that is about to be gone has a volume, and returns the volume. It
+// does not wait for other VMs.
 func (f *Fleet) leftByOthers(ctx context.Context, v vm.Volume, next vm.VolumeUse) (vm.Volume, error) {
 	for began, told := time.Now(), false; time.Since(began) < f.o.Patience; told = true {
 		by := v.Conflict(next)
@@ -147,7 +147,7 @@ func (f *Fleet) leftByOthers(ctx context.Context, v vm.Volume, next vm.VolumeUse
 	return v, nil
 }
 
-// goes reports whether a VM is about to be gone: nobody wants it any more, or the job that had it has ended.
+// goes reports whether a VM is about to be gone: it is unwanted, or the job that had it has ended.
 func (f *Fleet) goes(ctx context.Context, id string) (bool, error) {
 	v, err := f.o.Store.VM(ctx, id)
 	switch {
@@ -166,7 +166,7 @@ func (f *Fleet) goes(ctx context.Context, id string) (bool, error) {
 	return v.Lifecycle != vm.Persistent && j.Status.Terminal(), err
 }
 
-// PutBack unmounts the volumes of a job whose VM goes, and takes them off.
+// PutBack unmounts and detaches the volumes of a job whose VM goes away.
 func (f *Fleet) PutBack(ctx context.Context, j job.Job) (told []job.Event) {
 	if len(j.Manifest.Volumes) == 0 || j.VM == nil || j.VM.State != vm.Created || j.Manifest.Lifecycle == vm.Persistent {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"linus/internal/vm"
 )
 
-// VMs have volumes: one that writes, or any number that read. A use is recorded before the VM can
-// have the volume, and until it was seen not to.
+// A volume is used by one VM that writes, or any number that read. A use is recorded before the VM
+// can have the volume, and until the VM was seen without it.
 
 func inUse(v vm.Volume, by vm.VolumeUse) *job.FieldError {
 	how, remedy := "writes to it", "end that, or take the volume off it"
@@ -20,8 +20,8 @@ func inUse(v vm.Volume, by vm.VolumeUse) *job.FieldError {
 	return &job.FieldError{Field: "volume", Problem: fmt.Sprintf("volume %q is in use: VM %d %s", v.Name, by.VMID, how), Remedy: remedy, Fault: job.FaultState}
 }
 
-// attach records that a VM has a volume, and gives it to it. What was begun before is gone on
-// with; if that fails, the VM keeps what it had.
+// attach records that a VM has a volume, and gives it to the VM. An earlier attempt is continued;
+// if that fails, the VM keeps what it had.
 func (f *Fleet) attach(ctx context.Context, v vm.Volume, to vm.VM, m vm.Mount) (job.VolumeInfo, error) {
 	use := vm.VolumeUse{VM: to.Job, VMID: to.ID, Path: m.Path, ReadOnly: m.Mode == vm.MountRO}
 	if to.Node != "" && v.Node != "" && to.Node != v.Node && !v.Shared {
@@ -52,7 +52,7 @@ func (f *Fleet) attach(ctx context.Context, v vm.Volume, to vm.VM, m vm.Mount) (
 	switch {
 	case err == nil && !v.Formatted:
 		v, err = f.o.Store.UpdateVolume(ctx, v.ID, func(v *vm.Volume) error { v.Formatted = true; return nil })
-	case err != nil && had == nil && ctx.Err() == nil: // else whoever goes on with it, or ends it, has the row
+	case err != nil && had == nil && ctx.Err() == nil: // else whoever continues or ends it has the row
 		err = errors.Join(err, f.detach(ctx, v, to))
 	}
 	return job.VolumeOf(v), err
@@ -67,8 +67,7 @@ func (f *Fleet) detach(ctx context.Context, v vm.Volume, from vm.VM) error {
 	return err
 }
 
-// remount has a VM that was started mount the volumes that it has. Mostly it has done so while it
-// booted.
+// remount has a started VM mount the volumes that it has. Usually it already did so at boot.
 func (f *Fleet) remount(ctx context.Context, v vm.VM) error {
 	rows, err := f.o.Store.Volumes(ctx)
 	for _, has := range rows {
@@ -110,7 +109,7 @@ func (f *Fleet) DetachVolume(ctx context.Context, ref, of string) (info job.Volu
 	return job.VolumeOf(v), err
 }
 
-// live removes the uses by VMs that are gone: they had the volume taken off before.
+// live removes the uses by VMs that are gone: their volumes were detached before.
 func (f *Fleet) live(ctx context.Context, v vm.Volume) (vm.Volume, error) {
 	var gone []string
 	for _, u := range v.Uses {
