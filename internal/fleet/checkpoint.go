@@ -223,7 +223,7 @@ func (f *Fleet) usedCheckpoint(ctx context.Context, id string) {
 }
 
 // unfit has a checkpoint destroyed that VMs can no longer be restored from, because its template or
-// its node's QEMU has changed. A checkpoint that was used is made anew.
+// its node's QEMU has changed. A checkpoint that was used is made again.
 func (f *Fleet) unfit(ctx context.Context, c vm.VM, why error) {
 	c, err := f.o.Store.VM(ctx, c.Job)
 	if err != nil || !c.Saved() {

@@ -13,7 +13,7 @@ import (
 )
 
 // SetVM changes what a VM reaches, and when it is suspended or destroyed. Its idle time and its ttl
-// start anew. A VM that is suspended because it was idle is still resumed by its next use.
+// start again. A VM that is suspended because it was idle is still resumed by its next use.
 func (f *Fleet) SetVM(ctx context.Context, ref string, change job.VMChange) (job.VMInfo, error) {
 	if err := change.Check(); err != nil {
 		return job.VMInfo{}, err

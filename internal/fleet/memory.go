@@ -97,7 +97,7 @@ func (f *Fleet) seeMemory(ctx context.Context, id string, before time.Time) {
 	if err == nil {
 		gone, err = f.goneMemory(ctx, v, before)
 	}
-	if err == nil && len(gone) > 0 { // memory noted anew meanwhile has another time
+	if err == nil && len(gone) > 0 { // memory recorded again meanwhile has another time
 		err = f.dropMemory(ctx, id, func(m vm.Memory) bool { return slices.Contains(gone, m) })
 	}
 	if err != nil && ctx.Err() == nil {

@@ -2,12 +2,11 @@ package vm
 
 import "time"
 
-// MemberState is the state of a pool's VM, to the pool.
+// MemberState is the state of a pool's VM in the pool.
 type MemberState string
 
-// The states. A member is being made (booted, or suspended), then idle (warm or
-// hibernated), then claimed by one job. One that nobody wants is doomed: it is
-// destroyed.
+// The states. A member is being made (booted, or suspended), then idle (warm or hibernated), then
+// claimed by one job. A doomed member is unwanted and is destroyed.
 const (
 	MemberMaking     MemberState = "making"
 	MemberWarm       MemberState = "warm"
@@ -16,7 +15,7 @@ const (
 	MemberDoomed     MemberState = "doomed"
 )
 
-// MemberStates are all of them, in the order a member passes them.
+// MemberStates are all states, in the order a member passes them.
 var MemberStates = []MemberState{MemberMaking, MemberWarm, MemberHibernated, MemberClaimed, MemberDoomed}
 
 // Idle reports whether a member can be claimed.
@@ -29,7 +28,7 @@ type Member struct {
 	State      MemberState `json:"state"`
 	Since      time.Time   `json:"since"`                // in this state
 	Claimer    string      `json:"claimer,omitempty"`    // the job that has it, or had it
-	Principal  string      `json:"principal,omitempty"`  // to which that job belongs
+	Principal  string      `json:"principal,omitempty"`  // the owner of that job
 	LeaseUntil time.Time   `json:"lease_until,omitzero"` // no job may rely on it for longer; zero: the host never ends it
 	Why        string      `json:"why,omitempty"`        // why it is doomed
 }
@@ -41,8 +40,8 @@ func (m *Member) Become(s MemberState, at time.Time) {
 	}
 }
 
-// OwnedBy returns the name of the VM's owner, empty for the operator: a pool's VM belongs to
-// the job that has claimed it.
+// OwnedBy returns the name of the VM's owner, empty for the operator. A pool's VM belongs to the
+// owner of the job that claimed it.
 func (v VM) OwnedBy() string {
 	if v.Member != nil && v.Member.Claimer != "" {
 		return v.Member.Principal
@@ -58,10 +57,10 @@ func (v VM) OfPool() string {
 	return v.Member.Pool
 }
 
-// GivenUp returns when a pool's VM came to its state, and why it is given up; empty: it is not.
+// GivenUp returns when a pool's VM entered its state, and why it was given up; empty: it was not.
 func (v VM) GivenUp() (at time.Time, why string) { return v.Member.Since, v.Member.Why }
 
-// MemberInfo is a member as it is shown.
+// MemberInfo is a member as shown to clients.
 type MemberInfo struct {
 	VM         VM          `json:"vm"`
 	State      MemberState `json:"state"`
@@ -76,8 +75,8 @@ type MemberInfo struct {
 // Making is a VM that an engine works on.
 type Making struct {
 	ID       string // in the VM's marker
-	Pool     string // empty: it is no pool's
+	Pool     string // empty: it belongs to no pool
 	Waits    bool   // for a node
 	MemoryMB int
-	Begun    bool // it may be there, and take its memory soon
+	Begun    bool // it may exist, and take its memory soon
 }

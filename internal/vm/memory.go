@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Memory is a VM's memory on its host's disk. It is noted before it can be there, until it is
-// known not to be.
+// Memory is a VM's memory on its host's disk. It is recorded before it can be there, and until it
+// is known to be gone.
 type Memory struct {
-	Snapshot string    `json:"snapshot,omitempty"` // that it is part of; empty: the VM is suspended
-	At       time.Time `json:"at"`                 // when it was noted
+	Snapshot string    `json:"snapshot,omitempty"` // the snapshot that it is part of; empty: the VM is suspended
+	At       time.Time `json:"at"`                 // when it was recorded
 }
 
-// Stored reports whether the VM's memory is noted as a snapshot's or, without a name, as that of
-// a VM that is suspended: because somebody has asked for it, or because it was idle.
+// Stored reports whether the VM's memory is recorded for a snapshot or, without a name, for a
+// suspension: because somebody asked for it, or because the VM was idle.
 func (v VM) Stored(snapshot string) bool {
 	return snapshot == "" && !v.SuspendedAt.IsZero() || slices.ContainsFunc(v.Memories, func(m Memory) bool { return m.Snapshot == snapshot })
 }
 
-// TimesStored returns how often the host's disk has the VM's memory.
+// TimesStored returns how many times the VM's memory is on the host's disk.
 func (v VM) TimesStored() int {
 	n := len(v.Memories)
 	if v.Stored("") && !slices.ContainsFunc(v.Memories, func(m Memory) bool { return m.Snapshot == "" }) {

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Port is a port of a VM's own loopback that has a name, by which browsers reach it. It goes
-// with the VM.
+// Port is a port of a VM's own loopback with a name by which browsers reach it. It disappears with the VM.
 type Port struct {
 	Name string    `json:"name"`
 	Port int       `json:"port"`
@@ -14,7 +13,7 @@ type Port struct {
 	At   time.Time `json:"at"`
 }
 
-// Exposes reports whether the port with an ID is one of the VM's.
+// Exposes reports whether the VM has the port with an ID.
 func (v VM) Exposes(id string) bool {
 	return slices.ContainsFunc(v.Ports, func(p Port) bool { return p.ID == id })
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Volume is a disk of ours that outlives VMs. On the host a VM holds it that never runs.
+// Volume is a disk that outlives VMs. On the host, it is held by a VM that never runs.
 type Volume struct {
 	ID        string      `json:"id"` // linus-job in its holder's description, and its filesystem's UUID
 	Name      string      `json:"name"`
@@ -15,10 +15,10 @@ type Volume struct {
 	SizeGB    int         `json:"size_gb"`
 	Node      string      `json:"node,omitempty"`    // of its holder
 	Storage   string      `json:"storage,omitempty"` // empty: the Provider's
-	Shared    bool        `json:"shared,omitempty"`  // VMs of all nodes can have it; else its node's
+	Shared    bool        `json:"shared,omitempty"`  // VMs on all nodes can have it; else only those on its node
 	VMID      int         `json:"vm_id,omitempty"`   // of its holder; 0: not known yet
 	Formatted bool        `json:"formatted,omitempty"`
-	Uses      []VolumeUse `json:"uses,omitempty"` // by VMs that have it, or may
+	Uses      []VolumeUse `json:"uses,omitempty"` // by VMs that have it, or may have it
 	Principal string      `json:"principal,omitempty"`
 	Client    string      `json:"client,omitempty"`
 	CreatedAt time.Time   `json:"created_at"`
@@ -27,15 +27,15 @@ type Volume struct {
 // VolumeState is the state of a volume's row.
 type VolumeState string
 
-// The states. The row is there before the volume can be, and as long as it may be.
+// The states. The row exists before the volume can, and as long as it may.
 const (
 	VolumeIntended VolumeState = "intended"
 	VolumeCreated  VolumeState = "created"
 	VolumeUnwanted VolumeState = "unwanted"
 )
 
-// VolumeUse is a VM that has a volume. It is recorded before the VM can have it, and until it
-// was seen not to.
+// VolumeUse is a VM that has a volume. It is recorded before the VM can have it, and until the VM
+// was seen without it.
 type VolumeUse struct {
 	VM       string `json:"vm" api:"id"` // the ID in its marker
 	VMID     int    `json:"vm_id,omitempty"`
@@ -43,7 +43,6 @@ type VolumeUse struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-// Mode is how the VM has it.
 func (u VolumeUse) Mode() MountMode {
 	if u.ReadOnly {
 		return MountRO
@@ -58,7 +57,7 @@ type Mount struct {
 	Mode MountMode `json:"mode,omitempty"`
 }
 
-// ParseMount reads NAME:/PATH or NAME:/PATH:MODE, and reports whether it is such a text.
+// ParseMount parses NAME:/PATH or NAME:/PATH:MODE; ok is false if text is neither.
 func ParseMount(text string) (m Mount, ok bool) {
 	name, at, ok := strings.Cut(text, ":")
 	at, mode, moded := strings.Cut(at, ":")
@@ -66,7 +65,7 @@ func ParseMount(text string) (m Mount, ok bool) {
 	return m, ok && name != "" && at != "" && (!moded || m.Mode == MountRO || m.Mode == MountRW)
 }
 
-// Text is what ParseMount reads.
+// Text returns the text that ParseMount parses.
 func (m Mount) Text() string { return strings.TrimSuffix(m.Name+":"+m.Path+":"+string(m.Mode), ":") }
 
 // MountMode says whether a VM may write to a volume.
@@ -83,8 +82,7 @@ func (v Volume) Holder() VM {
 	return VM{ID: v.VMID, Name: "linus-volume-" + v.ID[24:], Job: v.ID, Owner: v.Owner, Node: v.Node}
 }
 
-// Conflict returns the use that forbids another one; nil: there is none. One writes, or any
-// number reads.
+// Conflict returns the use that forbids next; nil: there is none. One VM may write, or any number may read.
 func (v Volume) Conflict(next VolumeUse) *VolumeUse {
 	for _, u := range v.Uses {
 		if u.VM != next.VM && !(u.ReadOnly && next.ReadOnly) {
@@ -94,7 +92,7 @@ func (v Volume) Conflict(next VolumeUse) *VolumeUse {
 	return nil
 }
 
-// UsedBy returns how the VM with an ID in its marker has the volume; nil: it has not.
+// UsedBy returns how the VM with an ID in its marker uses the volume; nil: it does not.
 func (v Volume) UsedBy(id string) *VolumeUse {
 	if at := slices.IndexFunc(v.Uses, func(u VolumeUse) bool { return u.VM == id }); at >= 0 {
 		return &v.Uses[at]
@@ -107,16 +105,16 @@ func (v *Volume) Unused(id string) {
 	v.Uses = slices.DeleteFunc(slices.Clone(v.Uses), func(u VolumeUse) bool { return u.VM == id })
 }
 
-// SavedTemplate is what is known of a template that was made of a VM: whose disk it takes.
+// SavedTemplate is a template that was made from a VM, and whose disk it counts as.
 type SavedTemplate struct {
 	ID        string    `json:"id"` // of the save
 	Name      string    `json:"name"`
-	VMID      int       `json:"vm_id,omitempty"` // 0: it may be in the making
-	DiskMB    int       `json:"disk_mb"`         // that it may take
+	VMID      int       `json:"vm_id,omitempty"` // 0: it may still be in the making
+	DiskMB    int       `json:"disk_mb"`         // the disk space that it may take
 	Principal string    `json:"principal,omitempty"`
 	Client    string    `json:"client,omitempty"`
 	Build     string    `json:"build,omitempty"` // the VM's name, if a template was being built in it
-	CPU       int       `json:"cpu,omitempty"`   // what that VM had, as VMs of the template are to have
+	CPU       int       `json:"cpu,omitempty"`   // what that VM had, as VMs of the template should have
 	MemoryMB  int       `json:"memory_mb,omitempty"`
 	At        time.Time `json:"at"`
 }
