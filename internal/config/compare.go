@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Effective returns every setting's value as text; for a secret only enough of
-// a hash to compare two values.
+// Effective returns every setting's value as text. For a secret, the text is a short hash that only
+// serves to compare two values.
 func (c Config) Effective() map[string]string {
 	values := map[string]string{}
 	v := reflect.ValueOf(c)
@@ -32,12 +32,12 @@ func (c Config) Effective() map[string]string {
 	return values
 }
 
-// Differs returns the settings given to this process that differ from the
-// engine's, as lines for people. What was not given is the engine's to decide.
+// Differs returns the settings given to this process that differ from the engine's, as lines for
+// people. The engine decides settings that were not given.
 func (c Config) Differs(engine map[string]string) []string { return c.differs(engine, c.names()) }
 
-// OtherStore is Differs for the settings that say where jobs are stored: an engine with
-// others knows nothing of the jobs that are meant.
+// OtherStore is Differs for the settings that say where jobs are stored: an engine that differs
+// there does not know this process's jobs.
 func (c Config) OtherStore(engine map[string]string) []string {
 	return c.differs(engine, []string{"LINUS_DATABASE_URL"})
 }
@@ -56,16 +56,14 @@ func (c Config) differs(engine map[string]string, names []string) []string {
 // Value is an effective setting.
 type Value struct {
 	Name  string `json:"name"`
-	Value string `json:"value"` // for a secret [redacted]; else as in the environment
-	// From is "default", "environment", "flag --host", or an env file's path
-	// and line.
+	Value string `json:"value"` // for a secret [redacted], else as in the environment
+	// From is "default", "environment", "flag --host", or an env file's path and line.
 	From   string `json:"from"`
 	Given  bool   `json:"-"` // not a default
 	Secret bool   `json:"secret,omitempty"`
 }
 
-// Values returns every effective setting, in the order of Table, followed by
-// the secrets of manifests.
+// Values returns every effective setting, in the order of Table, followed by the secrets of manifests.
 func (c Config) Values() []Value {
 	var values []Value
 	for _, name := range c.names() {
@@ -83,9 +81,8 @@ func (c Config) Values() []Value {
 	return values
 }
 
-// Environ returns this process's environment with every setting that was given,
-// for an engine that is to have the same settings. It names no env file, since
-// the file's settings are included. It contains secrets.
+// Environ returns this process's environment with every given setting, for an engine that is to have
+// the same settings. It names no env file, since the file's settings are included. It contains secrets.
 func (c Config) Environ() []string {
 	environ := slices.DeleteFunc(os.Environ(), func(line string) bool {
 		name, _, _ := strings.Cut(line, "=")
@@ -103,7 +100,7 @@ func (c Config) Environ() []string {
 	return append(environ, envFileSetting+"=")
 }
 
-// secret returns the value of a setting that is a secret.
+// secret returns the value of a secret setting.
 func (c Config) secret(name string) Secret {
 	if of, ok := strings.CutPrefix(name, secretPrefix); ok {
 		return c.Secrets[of]
@@ -112,8 +109,7 @@ func (c Config) secret(name string) Secret {
 	return value
 }
 
-// names returns the settings in the order of Table, then the secrets of
-// manifests.
+// names returns the settings in the order of Table, then the secrets of manifests.
 func (c Config) names() []string {
 	names := settingNames()
 	for _, name := range slices.Sorted(maps.Keys(c.Secrets)) {

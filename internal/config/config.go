@@ -1,6 +1,5 @@
-// Package config provides the settings of linus: their names, defaults and
-// rules. It is the only reader of the environment and of the env file, and
-// knows nothing of what the settings are used for.
+// Package config provides the settings of linus: their names, defaults and rules. Nothing else
+// reads the environment and the env file. It does not know what the settings are used for.
 package config
 
 import (
@@ -19,9 +18,9 @@ import (
 	"github.com/kelseyhightower/envconfig"
 )
 
-// Config is every setting, validated. Names, defaults and texts are in the
-// tags; Table, the documents and .env.example are generated from them. Those of:"process" are
-// settings of a process rather than of the engine.
+// Config is every setting, validated. Names, defaults and texts are in the tags; Table, the
+// documents and .env.example are generated from them. Fields tagged of:"process" are settings of a
+// process rather than of the engine.
 type Config struct {
 	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH, or an alias that ~/.ssh/config gives a HostName, whose Port, User and IdentityFile hold unless they are set here. Required for everything that touches VMs. Several, separated by commas, are entries of one cluster: when one does not answer, the next is asked."`
 	ProxmoxSSHPort     int    `envconfig:"PROXMOX_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the host."`
@@ -157,34 +156,33 @@ type Config struct {
 	// TraceEndpoint has OpenTelemetry's standard name.
 	TraceEndpoint string `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" desc:"OpenTelemetry collector (http://HOST:4318) that gets a trace of each job, by OTLP over HTTP. Empty: none."`
 
-	// LabLoopback says that VMs have addresses of this machine's loopback:
-	// those of the process lab, which sets it in its own environment. Never on
-	// another host.
+	// LabLoopback says that VMs have addresses of this machine's loopback, as in the process lab,
+	// which sets it in its own environment. It is never set for another host.
 	LabLoopback bool   `ignored:"true"`
 	AgentSocket string `ignored:"true"` // the SSH agent's socket ($SSH_AUTH_SOCK), or empty
 
-	// Identities are the private keys that OpenSSH would try, without PROXMOX_SSH_KEY_PATH.
+	// Identities are the private keys that OpenSSH would try, not including PROXMOX_SSH_KEY_PATH.
 	Identities []string `ignored:"true"`
 
 	// Secrets are the values of LINUS_SECRET_<NAME>, by NAME.
 	Secrets              map[string]Secret `ignored:"true"`
 	CredentialsDirectory string            `ignored:"true"` // systemd's, or empty
 
-	// NotifySocket is where a service says that it is ready, if systemd waits for that.
+	// NotifySocket is where a service reports that it is ready, if systemd waits for that.
 	NotifySocket string `ignored:"true"`
 
-	given     map[string]entry // what is not a default, by name
-	sshConfig string           // OpenSSH's file of the user's hosts; it may be missing
+	given     map[string]entry // settings that are not defaults, by name
+	sshConfig string           // OpenSSH's per-user config file; it may be missing
 }
 
-// InBackground are the settings of an engine that no person has started: it serves nobody by
-// network.
+// InBackground returns the settings of an engine that no person has started: it serves nobody over
+// the network.
 func (c Config) InBackground() Config {
 	c.HTTPAddr, c.E2BAddr = "", ""
 	return c
 }
 
-// Scheme is that of the URLs of what is served by network.
+// Scheme returns the scheme of the URLs served over the network.
 func (c Config) Scheme() string {
 	if c.HTTPTLSCert != "" {
 		return "https"
@@ -192,8 +190,8 @@ func (c Config) Scheme() string {
 	return "http"
 }
 
-// Load reads the settings from the environment and from, and validates them.
-// All problems are reported together, as *Error.
+// Load reads the settings from the environment and from, and validates them. It reports all
+// problems together, as *Error.
 func Load(from Sources) (Config, error) {
 	c := Config{
 		AgentSocket: os.Getenv("SSH_AUTH_SOCK"), CredentialsDirectory: os.Getenv("CREDENTIALS_DIRECTORY"), NotifySocket: os.Getenv("NOTIFY_SOCKET"),
@@ -257,20 +255,19 @@ func Load(from Sources) (Config, error) {
 	return c, nil
 }
 
-// decode sets a field to text or, if that is empty, to the field's default.
-// envconfig takes a value from the environment or from the default tag; here
-// text, which may come from elsewhere, is put into the tag. It decodes one
-// field at a time, because envconfig stops at the first error. Most fields need none of
-// this, which takes longer than all else in Load.
+// decode sets a field to text or, if text is empty, to the field's default. envconfig reads a value
+// from the environment or the default tag; text may come from elsewhere, so it is put into the tag.
+// Fields are decoded one at a time, because envconfig stops at the first error. Most fields skip
+// envconfig, which would take longer than everything else in Load.
 func decode(into reflect.Value, field reflect.StructField, text string) error {
 	text = cmp.Or(text, field.Tag.Get("default"))
 	switch {
-	case text == "": // the field has its zero value
+	case text == "": // the field keeps its zero value
 		return nil
 	case field.Type == reflect.TypeFor[string]():
 		into.SetString(text)
 		return nil
-	case field.Type.Kind() == reflect.Int: // as envconfig does it, for which a type would be made for each
+	case field.Type.Kind() == reflect.Int: // like envconfig, which would need a new type for each field
 		n, err := strconv.ParseInt(text, 0, field.Type.Bits())
 		if err == nil {
 			into.SetInt(n)
@@ -326,7 +323,7 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// has reports whether there is a problem with name already.
+// has reports whether there already is a problem with name.
 func (e *Error) has(name string) bool {
 	return slices.ContainsFunc(e.Problems, func(p Problem) bool { return p.Name == name })
 }
@@ -358,8 +355,8 @@ func inRange(n int64, tag reflect.StructTag) bool {
 	return lo <= n && n <= hi
 }
 
-// absolute resolves ~ and the working directory, so that an engine started
-// elsewhere uses the same file. Without a home directory ~ is an error.
+// absolute resolves ~ and the working directory, so that an engine started elsewhere uses the same
+// file. It fails for ~ without a home directory.
 func absolute(path string) (string, error) {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok {
 		home, err := homeDir()
@@ -374,8 +371,8 @@ func absolute(path string) (string, error) {
 	return path, nil
 }
 
-// homeDir is the user's home directory: HOME, or that of the user's passwd entry, which
-// is all that system units and containers have.
+// homeDir returns the user's home directory: HOME or, as for system units and containers, the one
+// in the user's passwd entry.
 func homeDir() (string, error) {
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -393,12 +390,12 @@ func homeDir() (string, error) {
 	return home, nil
 }
 
-// homeless returns the problem with a path in the home directory, if there is none.
+// homeless returns the problem with a path in the home directory if there is no home directory.
 func homeless(name, path string, err error, from string) Problem {
 	return Problem{name, fmt.Sprintf("%s is in the home directory, and %v", path, err), "give " + name + " an absolute path, or set HOME", from}
 }
 
-// identities returns the private keys that OpenSSH has by default.
+// identities returns the private keys that OpenSSH tries by default.
 func identities() []string {
 	var paths []string
 	for _, name := range []string{"id_ed25519", "id_ecdsa", "id_rsa"} {

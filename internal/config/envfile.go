@@ -11,8 +11,7 @@ import (
 // maxEnvFile bounds the size of an env file, in bytes.
 const maxEnvFile = 1 << 20
 
-// readEnvFile reads an env file. If it contains a secret, nobody else may be
-// able to read it.
+// readEnvFile reads an env file. If it contains a secret, nobody else may be able to read the file.
 func readEnvFile(path string) ([]envfile.Line, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -16,7 +16,7 @@ type Setting struct{ Name, Default, Text string }
 // Table lists every setting in order, for the documents, .env.example and help.
 func Table() []Setting { return slices.Clone(table()) }
 
-// table is made once: each start of linus asks for it several times.
+// table is computed once, because each start of linus asks for it several times.
 var table = sync.OnceValue(func() (rows []Setting) {
 	t := reflect.TypeFor[Config]()
 	for i := range t.NumField() {
@@ -28,7 +28,7 @@ var table = sync.OnceValue(func() (rows []Setting) {
 	return rows
 })
 
-// settingNames are the names of Table.
+// settingNames returns the names of Table.
 func settingNames() []string {
 	var names []string
 	for _, s := range table() {
@@ -37,15 +37,15 @@ func settingNames() []string {
 	return names
 }
 
-// misspelt finds variables that look like ours but are not: with one of our
-// prefixes, and a letter or two away from one of our names. Others may also use
-// these prefixes, so names that differ more are ignored.
+// misspelt finds variables that look like settings of linus but are not: they have a prefix of one,
+// and differ from it in a letter or two. Other programs may use these prefixes, too, so names that
+// differ more are ignored.
 func misspelt(environ []string) []Problem {
 	names := settingNames()
 	var prefixes []string
 	for _, name := range names {
 		prefix, _, _ := strings.Cut(name, "_")
-		prefixes = append(prefixes, strings.ToLower(prefix)) // compared below without case, for each variable
+		prefixes = append(prefixes, strings.ToLower(prefix)) // compared without case below, for each variable
 	}
 	slices.Sort(prefixes)
 	prefixes = slices.Compact(prefixes)

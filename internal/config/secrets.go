@@ -8,15 +8,14 @@ import (
 	"linus/internal/envfile"
 )
 
-// secretPrefix is the prefix of variables with secrets of manifests.
+// secretPrefix is the prefix of the variables that hold secrets of manifests.
 const secretPrefix = "LINUS_SECRET_"
 
-// minSecret is the length in bytes below which a value could not be masked in
-// output; package secret applies it to every source.
+// minSecret is the length in bytes below which a value cannot be masked in output; package secret
+// applies it to every source.
 const minSecret = 4
 
-// takeSecrets removes the manifests' secrets from what was given and returns
-// the problems with them.
+// takeSecrets moves the manifests' secrets out of the given settings, and returns the problems with them.
 func (c *Config) takeSecrets() []Problem {
 	var problems []Problem
 	for _, variable := range slices.Sorted(maps.Keys(c.given)) {

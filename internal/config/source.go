@@ -18,14 +18,13 @@ import (
 // envFileSetting names the env file; only the environment may set it.
 const envFileSetting = "LINUS_ENV_FILE"
 
-// Sources are where settings come from besides the environment. A flag
-// overrides the environment, which overrides the env file.
+// Sources are where settings come from besides the environment. A flag overrides the environment,
+// which overrides the env file.
 type Sources struct {
-	// EnvFile is the path of the env file. Empty: the one LINUS_ENV_FILE names;
-	// if that is not set, DefaultEnvFile's if it exists; if it is set but
-	// empty, none.
+	// EnvFile is the path of the env file. If it is empty, LINUS_ENV_FILE names the file; if that is
+	// not set, it is DefaultEnvFile's, if it exists; if it is set but empty, there is no env file.
 	EnvFile string
-	Flags   []Flag // in the order given: the last of a name counts
+	Flags   []Flag // in the order given: the last flag of a name counts
 }
 
 // Flag is one setting given on the command line.
@@ -42,9 +41,8 @@ type entry struct {
 
 const fromEnvironment = "environment"
 
-// DefaultEnvFile is the default path of the env file: linus/env in
-// $XDG_CONFIG_HOME or ~/.config, on Windows in %AppData%. Empty if there is no
-// home directory.
+// DefaultEnvFile returns the default path of the env file: linus/env in $XDG_CONFIG_HOME or
+// ~/.config, on Windows in %AppData%. It returns "" without a home directory.
 func DefaultEnvFile() string {
 	dir := os.Getenv("XDG_CONFIG_HOME")
 	if !filepath.IsAbs(dir) {
@@ -60,8 +58,7 @@ func DefaultEnvFile() string {
 	return filepath.Join(dir, "linus", "env")
 }
 
-// collect returns what was given, by name, and the problems with where it was
-// given.
+// collect returns the given settings, by name, and the problems with how they were given.
 func (s Sources) collect(environ []string) (map[string]entry, []Problem) {
 	given, problems := s.readEnvFile()
 	for _, line := range environ {
@@ -90,8 +87,8 @@ func (s Sources) collect(environ []string) (map[string]entry, []Problem) {
 	return given, problems
 }
 
-// envFile returns the env file to read and who named it. Without a path there
-// is none to read; without a name it may be missing.
+// envFile returns the env file to read and who named it. If path is empty, there is no file to
+// read; if from is empty, the file may be missing.
 func (s Sources) envFile() (path, from string) {
 	named, ok := os.LookupEnv(envFileSetting)
 	switch {
@@ -105,7 +102,7 @@ func (s Sources) envFile() (path, from string) {
 	return DefaultEnvFile(), ""
 }
 
-// resolved is absolute, or the path as it is if that cannot be: reading it fails then.
+// resolved is absolute, but returns path unchanged on failure, so that reading it fails.
 func resolved(path string) string {
 	if abs, err := absolute(path); err == nil {
 		return abs
@@ -113,7 +110,7 @@ func resolved(path string) string {
 	return path
 }
 
-// EnvFilePath returns the env file that is read if it exists, "" if none.
+// EnvFilePath returns the env file that is read if it exists, or "" if none is.
 func (s Sources) EnvFilePath() string {
 	path, _ := s.envFile()
 	return path
@@ -149,8 +146,8 @@ func (s Sources) readEnvFile() (map[string]entry, []Problem) {
 			problems = append(problems, unknown(l.Name, at))
 		default:
 			if isPath(l.Name) && l.Value != "" && !strings.HasPrefix(l.Value, "~/") && !filepath.IsAbs(l.Value) {
-				// Relative to the file's directory: the file's meaning must not
-				// depend on the current directory.
+				// Relative to the file's directory: the file's meaning must not depend on the
+				// current directory.
 				l.Value = filepath.Join(filepath.Dir(path), l.Value)
 			}
 			given[l.Name] = entry{l.Value, at}
@@ -162,8 +159,8 @@ func (s Sources) readEnvFile() (map[string]entry, []Problem) {
 	return given, problems
 }
 
-// unknown returns the problem for a name that is not a setting. It suggests a
-// setting if at most a third of its name was mistyped.
+// unknown returns the problem with a name that is not a setting. It suggests a setting if at most a
+// third of the name was mistyped.
 func unknown(name, from string) Problem {
 	remedy := "linus config lists all settings"
 	if near, distance := job.Nearest(name, settingNames()); distance <= len(name)/3 {
@@ -177,14 +174,13 @@ func isSetting(name string) bool {
 	return ok
 }
 
-// isSecret reports whether a setting's value is secret.
 func isSecret(name string) bool {
 	return strings.HasPrefix(name, secretPrefix) || fields()[name].Type == reflect.TypeFor[Secret]()
 }
 
 func isPath(name string) bool { return fields()[name].Tag.Get("kind") == "path" }
 
-// fields are the fields of all settings, by the settings' names.
+// fields returns the fields of all settings, by the settings' names.
 var fields = sync.OnceValue(func() map[string]reflect.StructField {
 	all := map[string]reflect.StructField{}
 	t := reflect.TypeFor[Config]()

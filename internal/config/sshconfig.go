@@ -9,18 +9,17 @@ import (
 	"github.com/kevinburke/ssh_config"
 )
 
-// Endpoint is where and how a Proxmox host is reached by SSH.
+// Endpoint says how a Proxmox host is reached by SSH.
 type Endpoint struct {
 	Host       string
 	Port       int
 	User       string
-	Identities []string // private keys to try, the first one first, without PROXMOX_SSH_KEY_PATH
+	Identities []string // private keys to try, in this order, not including PROXMOX_SSH_KEY_PATH
 }
 
-// Endpoint returns how an entry of PROXMOX_HOST is reached. A name to which ~/.ssh/config gives
-// a HostName is an alias, as for OpenSSH: that file's HostName, Port, User and IdentityFile hold
-// then, but for what is set here. What else it says of hosts, for "*" say, is not taken: linus
-// logs in as root unless told otherwise.
+// Endpoint returns how an entry of PROXMOX_HOST is reached. A name with a HostName in ~/.ssh/config is an
+// alias, as for OpenSSH: the file's HostName, Port, User and IdentityFile apply, unless they are set here.
+// Its settings for other hosts, such as "*", do not apply: linus logs in as root unless told otherwise.
 func (c Config) Endpoint(host string) Endpoint {
 	at := Endpoint{Host: host, Port: c.ProxmoxSSHPort, User: c.ProxmoxSSHUser, Identities: c.Identities}
 	said := readAlias(c.sshConfig, host)
@@ -44,10 +43,10 @@ func (c Config) Endpoint(host string) Endpoint {
 	return at
 }
 
-// readAlias returns what ~/.ssh/config says of a host, by keyword; nil: there is no such file, or
-// it has what only OpenSSH reads.
+// readAlias returns the lookup of a host's keywords in ~/.ssh/config; nil: there is no such file,
+// or only OpenSSH can read it.
 func readAlias(path, host string) func(key string) string {
-	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() { // a FIFO waits for who writes to it
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() { // opening a FIFO would wait for a writer
 		return nil
 	}
 	f, err := os.Open(filepath.Clean(path))

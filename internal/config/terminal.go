@@ -2,9 +2,9 @@ package config
 
 import "os"
 
-// NoColor reports whether output is to have no colours even on a terminal:
-// NO_COLOR is set (no-color.org), or the terminal has no colours.
+// NoColor reports whether output should have no colours even on a terminal, because NO_COLOR is set
+// (no-color.org) or the terminal has none.
 func NoColor() bool { return os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" }
 
-// ProcessorsGiven reports whether GOMAXPROCS says how many processors this process uses.
+// ProcessorsGiven reports whether GOMAXPROCS sets the number of processors of this process.
 func ProcessorsGiven() bool { return os.Getenv("GOMAXPROCS") != "" }

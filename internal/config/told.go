@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// GitLab returns what GitLab Runner tells a custom executor by its environment: the job's own
-// variables, which have the prefix CUSTOM_ENV_, and the runner's.
+// GitLab returns what GitLab Runner passes to a custom executor in its environment: the job's own
+// variables, prefixed with CUSTOM_ENV_, and the runner's.
 func GitLab() map[string]string {
 	told := map[string]string{}
 	for _, line := range os.Environ() {
@@ -23,7 +23,7 @@ func GitLab() map[string]string {
 	return told
 }
 
-// Cursor returns what Cursor's worker controller tells its spawn hook by its environment.
+// Cursor returns what Cursor's worker controller passes to its spawn hook in its environment.
 func Cursor() map[string]string {
 	told := map[string]string{}
 	for _, line := range os.Environ() {

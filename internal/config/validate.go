@@ -35,8 +35,8 @@ type rule struct {
 	remedy string
 }
 
-// validate returns the problems other than single values out of range. It skips
-// settings already in known: their values are not valid.
+// validate returns the problems that are not found when single values are decoded. It skips
+// settings already in known, whose values are not valid.
 func (c Config) validate(known *Error) []Problem {
 	var problems []Problem
 	for _, r := range c.rules() {
@@ -129,8 +129,7 @@ func (c Config) rules() []rule {
 	}
 }
 
-// PublicPorts says whether ports of sandboxes may be public, and whether they are where their client
-// does not say.
+// PublicPorts reports whether ports of sandboxes may be public, and whether they are public by default.
 func (c Config) PublicPorts() (allowed, standard bool) {
 	allowed, _ = strconv.ParseBool(c.E2BPublicPorts)
 	standard = c.E2BPublicPorts == "all"
@@ -155,14 +154,13 @@ func areEgressNames(names []string) bool {
 	return len(names) <= job.MaxEgressNames && !slices.ContainsFunc(names, func(name string) bool { return job.EgressProblem(name) != "" })
 }
 
-// isWebhookKey reports whether a secret can sign webhooks.
 func isWebhookKey(secret string) bool {
 	_, err := job.WebhookKey(secret)
 	return err == nil
 }
 
-// isUser and isClientText bound the length themselves: a form that counts is compiled for long, at
-// each start.
+// isUser and isClientText check the length in Go, because a regexp with a count takes long to
+// compile, at each start.
 func isUser(s string) bool       { return len(s) <= 32 && userText.MatchString(s) }
 func isClientText(s string) bool { return len(s) <= 256 && clientText.MatchString(s) }
 
@@ -179,11 +177,11 @@ func (c Config) Hosts() []string {
 	return hosts
 }
 
-// Clustered reports whether more than one node may be used: there is a choice of nodes,
-// or of entries.
+// Clustered reports whether more than one node may be used, as a place for VMs or as an entry of
+// PROXMOX_HOST.
 func (c Config) Clustered() bool { return c.ProxmoxNodes != "" || len(c.Hosts()) > 1 }
 
-// Nodes returns the nodes for new VMs, if Clustered; nil: all.
+// Nodes returns the nodes for new VMs, if Clustered; nil: all nodes.
 func (c Config) Nodes() []string {
 	if c.ProxmoxNodes == "all" {
 		return nil
@@ -263,8 +261,8 @@ func (c Config) HTTPNames() []string { return words(c.HTTPHosts) }
 // PortDomain is EXPOSE_DOMAIN without its asterisk.
 func (c Config) PortDomain() string { return strings.TrimPrefix(c.ExposeDomain, "*.") }
 
-// namedBelow reports whether a name of this server gets what pages below a domain set. None is
-// set for a name without a dot.
+// namedBelow reports whether a name of this server gets the cookies that pages below a domain set.
+// Browsers set none for a name without a dot.
 func (c Config) namedBelow(domain string) bool {
 	u, err := url.Parse(c.HTTPURL)
 	names := c.HTTPNames()
@@ -277,16 +275,15 @@ func (c Config) namedBelow(domain string) bool {
 	})
 }
 
-// hostOf returns a host without its port.
 func hostOf(s string) string { host, _, _ := strings.Cut(s, ":"); return host }
 
-// isDomain reports whether s is a domain, or one with a port.
+// isDomain reports whether s is a domain, with or without a port.
 func isDomain(s string) bool {
 	host := hostOf(s)
 	return isWildcard("*."+host) && (s == host || IsAddress(s) && !strings.HasSuffix(s, ":0"))
 }
 
-// namesItself reports whether requests for the host of HTTP_URL are answered.
+// namesItself reports whether this server answers requests for the host of HTTP_URL.
 func (c Config) namesItself() bool {
 	u, err := url.Parse(c.HTTPURL)
 	if err != nil {
@@ -296,7 +293,6 @@ func (c Config) namesItself() bool {
 	return noAddress == nil || u.Hostname() == "localhost" || slices.ContainsFunc(c.HTTPNames(), func(n string) bool { return strings.EqualFold(n, u.Hostname()) })
 }
 
-// isWildcard reports whether s is *. and a domain.
 func isWildcard(s string) bool {
 	domain, ok := strings.CutPrefix(s, "*.")
 	_, err := netip.ParseAddr(domain)
@@ -306,7 +302,7 @@ func isWildcard(s string) bool {
 // HTTPOrigins splits HTTP_CORS_ORIGINS.
 func (c Config) HTTPOrigins() []string { return words(c.HTTPCORSOrigins) }
 
-// LoginRoles are OIDC_ROLES, by group; nil: they are not set, or wrong.
+// LoginRoles returns OIDC_ROLES by group; nil: they are not set, or invalid.
 func (c Config) LoginRoles() map[string]job.Role {
 	roles := map[string]job.Role{}
 	for entry := range strings.SplitSeq(c.OIDCRoles, ",") {
@@ -327,14 +323,14 @@ func words(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ' ' || r == ',' })
 }
 
-// IsAddress reports whether s is address:port, or a name of this machine's with a port.
+// IsAddress reports whether s is address:port, or a host name with a port.
 func IsAddress(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	n, portErr := strconv.ParseUint(port, 10, 16)
 	return err == nil && portErr == nil && strconv.FormatUint(n, 10) == port && isHost(host)
 }
 
-// isOnLoopback reports whether an address and port is reached from this machine only.
+// isOnLoopback reports whether an address and port can be reached from this machine only.
 func isOnLoopback(s string) bool {
 	host, _, _ := net.SplitHostPort(s)
 	return job.IsLoopback(host)
@@ -352,22 +348,22 @@ func isSecureURL(s string) bool {
 	return err == nil && isURL(s) && (u.Scheme == "https" || job.IsLoopback(u.Hostname()))
 }
 
-// isResource reports whether s can identify this server to OAuth clients, which look for
-// its metadata where this URL says.
+// isResource reports whether s can identify this server to OAuth clients, which look for its
+// metadata where this URL says.
 func isResource(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && isSecureURL(s) && (u.Path == "" || u.Path == "/mcp") && s == u.Scheme+"://"+u.Host+u.Path
 }
 
-// isDatabaseURL reports whether s names a PostgreSQL database. A socket's
-// directory may be in the parameter host.
+// isDatabaseURL reports whether s names a PostgreSQL database. The directory of a socket may be in
+// the parameter host.
 func isDatabaseURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql") && len(u.Path) > 1 && u.Fragment == ""
 }
 
-// isOrigin reports whether s is an origin exactly as in a browser's Origin
-// header, since it is compared with that.
+// isOrigin reports whether s is an origin exactly as in a browser's Origin header, since it is
+// compared with that.
 func isOrigin(s string) bool {
 	u, err := url.Parse(s)
 	if err != nil || s != strings.ToLower(u.Scheme+"://"+u.Host) {
@@ -380,8 +376,7 @@ func isOrigin(s string) bool {
 	return ok && IsAddress(u.Host) && u.Port() != usual
 }
 
-// onLoopback reports whether a URL names this machine in a way that, inside a
-// VM, means the VM itself.
+// onLoopback reports whether a URL names this machine in a way that, inside a VM, means the VM itself.
 func onLoopback(callback string) bool {
 	u, err := url.Parse(callback)
 	if err != nil || callback == "" {

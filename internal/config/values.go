@@ -34,7 +34,7 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalJSON hides the value.
 func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 
-// Decode sets the value from the environment.
+// Decode implements envconfig.Decoder.
 func (s *Secret) Decode(value string) error {
 	s.value = value
 	return nil
@@ -45,7 +45,7 @@ type ByteSize int64
 
 var byteSizeText = lazyregexp.New(`^([1-9][0-9]{0,9})(?:([KMG])B?)?$`)
 
-// Bounds of every size.
+// Bounds of every ByteSize.
 const (
 	minOutput = ByteSize(1 << 10)
 	maxOutput = ByteSize(1 << 30)
