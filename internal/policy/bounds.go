@@ -13,29 +13,27 @@ import (
 	"linus/internal/vm"
 )
 
-// Choices are the settings of Bounds: lists like ALLOWED_COMMANDS, of names in
-// which * and ? are wildcards, and of VLAN tags, 20 or 20-29. An empty one is
-// not set.
+// Choices are the settings of Bounds. Most are lists like ALLOWED_COMMANDS: of names, in which *
+// and ? are wildcards, or of VLAN tags, such as 20 or 20-29. An empty list is not set.
 type Choices struct {
 	Bridges, VLANs, Storages, Templates, Secrets, Credentials string
 	Webhooks                                                  string // hosts
-	Egress, EgressNames                                       string // of modes, and of names as in a manifest
+	Egress, EgressNames                                       string // modes, and names as in a manifest
 
-	Network  vm.Network // the configured one
-	Storage  string     // the configured one
-	Template string     // the configured one
+	Network  vm.Network // the configured network
+	Storage  string     // the configured storage
+	Template string     // the configured template
 	Signs    bool       // there is a key for webhooks
 
-	DefaultEgress vm.Egress // the configured one
-	DefaultNames  []string  // the configured ones
+	DefaultEgress vm.Egress // the configured mode
+	DefaultNames  []string  // the configured names
 }
 
-// Bounds decide which networks, storages, templates and secrets a client may
-// choose. Everybody may use what is configured, by naming it or by leaving it
-// out. A list that is set applies to every client. Where no list of networks is
-// set, MCP clients get only the configured network, and only its addresses: an
-// agent must not reach networks its operator did not think of, nor fill storages
-// that are for something else. The command line belongs to the operator.
+// Bounds decide which networks, storages, templates and secrets a client may choose. Everybody may
+// use what is configured, by naming it or by leaving it out. A list that is set applies to every
+// client. If no list of networks is set, MCP clients get only the configured network and its
+// addresses: an agent must not reach networks that its operator did not think of, nor fill storages
+// meant for something else. The command line belongs to the operator.
 type Bounds struct {
 	own                                                Choices
 	bridges, storages, templates, secrets, credentials []string
@@ -45,8 +43,7 @@ type Bounds struct {
 	names                                              []string
 }
 
-// NewBounds reads the lists. Errors are *job.FieldError, named after the
-// setting.
+// NewBounds reads the lists. Errors are *job.FieldError, named after the setting.
 func NewBounds(c Choices) (*Bounds, error) {
 	b := &Bounds{own: c}
 	for _, list := range []struct {
@@ -90,7 +87,6 @@ func NewBounds(c Choices) (*Bounds, error) {
 	return b, nil
 }
 
-// split splits a list at commas and newlines.
 func split(text string) (all []string) {
 	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
 		if part = strings.TrimSpace(part); part != "" {
@@ -109,8 +105,8 @@ func entries(name, text string) ([]string, error) {
 	return all, nil
 }
 
-// Check checks whether a client may have what a valid submission chooses; it
-// returns nil, or a *job.InvalidError with everything that is not allowed.
+// Check checks whether a client may have what a valid submission chooses. It returns nil, or a
+// *job.InvalidError with everything that is not allowed.
 func (b *Bounds) Check(s job.Submission) error {
 	m := s.Manifest
 	found := &findings{}
@@ -138,14 +134,14 @@ func (b *Bounds) Check(s job.Submission) error {
 	return nil
 }
 
-// asMCP reports whether a client has what an MCP client has. So has a token's holder, who calls
-// its client as it likes.
+// asMCP reports whether a client has the rights of an MCP client. So has a token's holder, who can
+// name its client at will.
 func asMCP(client string, p job.Principal) bool {
 	return job.IsMCP(client) || p.Name != "" && !p.Admin()
 }
 
-// CheckStorage returns a *job.FieldError if a client may not have a volume on a storage; empty:
-// the configured one.
+// CheckStorage returns a *job.FieldError if a client may not have a volume on a storage; empty: the
+// configured storage.
 func (b *Bounds) CheckStorage(client string, p job.Principal, name string) error {
 	own := b.own.Storage
 	name = cmp.Or(name, own)
@@ -163,7 +159,7 @@ func (b *Bounds) CheckStorage(client string, p job.Principal, name string) error
 	return nil
 }
 
-// network checks what a new VM is to be connected to.
+// network checks what a new VM is connected to.
 func (b *Bounds) network(found *findings, n vm.Network, mcp bool) {
 	own := b.own.Network
 	const alone = "MCP clients get only the configured network"
@@ -212,7 +208,7 @@ func (b *Bounds) template(found *findings, m job.Manifest) {
 	found.add(field, fmt.Sprintf("%q is not allowed: ALLOWED_TEMPLATES allows %s, and %s is configured", name, strings.Join(b.templates, ", "), b.own.Template), "use one of these, by the name it has there, or leave it out")
 }
 
-// madeFrom returns the field that says what a new VM is created from, and that.
+// madeFrom returns what a new VM is created from, and the field that says so.
 func madeFrom(m job.Manifest) (field, name string) {
 	if m.OS != "" {
 		return "manifest.os", m.OS

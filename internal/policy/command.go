@@ -8,13 +8,13 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// reserved are the words with which the shell begins what is more than a command.
+// reserved are the words with which the shell begins more than a simple command.
 var reserved = []string{
 	"!", "case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in", "select", "then", "time", "until", "while",
 }
 
-// evaluating are builtins that run text, set variables or change what later commands mean.
-// A rule allows one only with all of its words: printf -v 'a[$(reboot)]' x runs reboot.
+// evaluating are builtins that run text, set variables or change what later commands mean. A rule
+// allows one only with all of its words: printf -v 'a[$(reboot)]' x runs reboot.
 var evaluating = []string{
 	".", "[", "alias", "bind", "builtin", "command", "compgen", "complete", "compopt", "declare", "enable", "eval", "exec", "export", "fc", "getopts",
 	"hash", "history", "jobs", "let", "local", "mapfile", "printf", "read", "readarray", "readonly", "set", "shopt", "source", "test", "trap", "typeset",
@@ -24,7 +24,7 @@ var evaluating = []string{
 // harmless are builtins that need no rule.
 var harmless = []string{":", "true", "false", "echo", "pwd", "cd", "exit"}
 
-// usualSet are the options of set that a script begins with.
+// usualSet matches the options of set with which scripts usually begin.
 var usualSet = lazyregexp.New(`^(-[eux]+|(-[eux]*o pipefail))( -[eux]+| -[eux]*o pipefail)*$`)
 
 // isHarmless reports whether a builtin's words change nothing but the shell's own state.
@@ -34,7 +34,7 @@ func isHarmless(words []string) bool {
 		return usualSet.MatchString(strings.Join(rest, " "))
 	case "wait":
 		return len(rest) == 0
-	case "test", "[": // but -v and -R, which evaluate a subscript
+	case "test", "[": // except -v and -R, which evaluate a subscript
 		return !slices.Contains(rest, "-v") && !slices.Contains(rest, "-R")
 	default:
 		return slices.Contains(harmless, name)

@@ -35,9 +35,9 @@ func (b *Bounds) readEgress() error {
 	return nil
 }
 
-// mode checks where a new VM may connect to. A mode that reaches less than the
-// configured one is anybody's to choose, unless a list says otherwise. Addresses are a part of what
-// internet reaches, not of what names do: by any protocol, and no proxy sees it.
+// mode checks where a new VM may connect to. Anybody may choose a mode that reaches less than the
+// configured one, unless a list says otherwise. Addresses are part of what mode internet reaches,
+// not of what names reach: they are reached by any protocol, and no proxy sees that.
 func (b *Bounds) mode(found *findings, n vm.Network, mcp bool) {
 	own := vm.Network{Egress: b.own.DefaultEgress}.Mode()
 	refused := func(mode vm.Egress) (why, remedy string) {
@@ -56,7 +56,7 @@ func (b *Bounds) mode(found *findings, n vm.Network, mcp bool) {
 	allows := "ALLOWED_EGRESS_NAMES allows " + strings.Join(b.names, ", ")
 	switch {
 	case len(b.names) > 0:
-	case mcp && own == vm.EgressAllow && len(b.own.DefaultNames) > 0: // other names would reach more than what is configured
+	case mcp && own == vm.EgressAllow && len(b.own.DefaultNames) > 0: // other names would reach more than the configured ones
 		allows = "MCP clients get the names of DEFAULT_EGRESS_NAMES, and ALLOWED_EGRESS_NAMES is not set"
 	default:
 		why, _ := refused(vm.EgressInternet)
@@ -75,7 +75,7 @@ func (b *Bounds) mode(found *findings, n vm.Network, mcp bool) {
 	}
 }
 
-// covers reports whether everything that a name or a range stands for is among names.
+// covers reports whether names cover everything that a name or range stands for.
 func covers(names []string, name string) bool {
 	if at, is := vm.Range(name); is {
 		return slices.ContainsFunc(names, func(n string) bool {

@@ -6,21 +6,21 @@ import (
 	"linus/internal/job"
 )
 
-// Limits bound what the jobs of one client may use at the same time. Zero is no
-// limit. Every client has the same limits, counted separately.
+// Limits bound what the jobs of one client may use at the same time; zero means no limit. Every
+// client has the same limits, counted separately.
 type Limits struct {
 	Jobs     int // unfinished jobs and persistent VMs
 	CPU      int // cores of their VMs together
 	MemoryMB int // memory of their VMs together, MiB
-	DiskMB   int // disks of their VMs together, as they may grow, and their other disks, MiB
-	Seconds  int // the longest timeout a job may have
+	DiskMB   int // their VMs' disks, as they may grow, and other disks, MiB
+	Seconds  int // the longest timeout of a job
 }
 
-// Check checks whether a client that has these jobs (unfinished ones, and those
-// whose VM is not gone) may have one more; it returns nil, or a *job.FieldError
-// that names the rule. Defaults are filled in. A job in an existing VM uses no
-// resources: they count for the job that created the VM, until that is gone; nor
-// does a parent, whose children have the VMs. A job that has ended no longer counts as a job, since its result is available.
+// Check checks whether a client that has these jobs (unfinished ones, and those whose VM is not
+// gone) may have one more. It returns nil, or a *job.FieldError that names the rule. Defaults must
+// be filled in. A job in an existing VM uses no resources: they count for the job that created the
+// VM, until the VM is gone. Neither does a parent, whose children have the VMs. A job that has
+// ended no longer counts as a job, since its result is available.
 func (l Limits) Check(has []job.Job, next job.Manifest) error {
 	open, kept, in, disks := 0, 0, needs{}, job.Disks{}
 	for _, j := range has {
@@ -36,7 +36,7 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 	}
 	asks := takes(next)
 	switch {
-	case l.Jobs > 0 && open+kept >= l.Jobs && next.AgentType != "": // else it is a disk alone
+	case l.Jobs > 0 && open+kept >= l.Jobs && next.AgentType != "": // else it is a separate disk
 		e := &job.FieldError{
 			Field:   "manifest",
 			Problem: fmt.Sprintf("LIMIT_JOBS allows a client %d jobs at the same time, and %s unfinished", l.Jobs, count(open, "is", "are")),
@@ -66,7 +66,7 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 	return nil
 }
 
-// count returns n and the noun for it.
+// count returns n and its noun.
 func count(n int, one, many string) string {
 	if n == 1 {
 		many = one
@@ -74,7 +74,7 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// over returns the error for a sum that would be too large. parts say what it is made of.
+// over returns the error for a sum that would be too large; parts describes its parts.
 func over(resource, rule string, limit, taken, asked int, unit, parts string) *job.FieldError {
 	if parts != "" {
 		parts = " (" + parts + ")"

@@ -10,8 +10,8 @@ import (
 	"linus/internal/job"
 )
 
-// notify checks whom a job may notify: for a client, the hosts of ALLOWED_WEBHOOKS; for
-// the operator, anybody.
+// notify checks whom a job may notify: a client's job the hosts of ALLOWED_WEBHOOKS, the operator's
+// job anybody.
 func (b *Bounds) notify(found *findings, s job.Submission) {
 	const name = "manifest.notify.url"
 	n := s.Manifest.Notify
@@ -27,15 +27,15 @@ func (b *Bounds) notify(found *findings, s job.Submission) {
 	}
 }
 
-// NotifyPrivate reports whether the URL that a job notifies may be at a private address:
-// the operator's may, and a host that is named whole.
+// NotifyPrivate reports whether the URL that a job notifies may be at a private address: the
+// operator's may, and so may a host that ALLOWED_WEBHOOKS names without wildcards.
 func (b *Bounds) NotifyPrivate(j job.Job) bool {
 	n := j.Manifest.Notify
 	return n != nil && (operators(j.Client, j.Principal) || b.lists(n.URL, func(host, listed string) bool { return host == listed }))
 }
 
-// lists reports whether ALLOWED_WEBHOOKS has a URL's port, and its host as same compares
-// them. A host that is listed without a port has all of them.
+// lists reports whether ALLOWED_WEBHOOKS has a URL's port, and its host as compared by same. A host
+// listed without a port stands for all of its ports.
 func (b *Bounds) lists(url string, same func(host, listed string) bool) bool {
 	host, port := hostOf(url)
 	return slices.ContainsFunc(b.webhooks, func(listed string) bool {
@@ -46,13 +46,13 @@ func (b *Bounds) lists(url string, same func(host, listed string) bool) bool {
 	})
 }
 
-// operators reports whether a job was submitted by the operator, and not by an agent for
-// it.
+// operators reports whether a job was submitted by the operator, and not by an agent on the
+// operator's behalf.
 func operators(client, principal string) bool {
 	return (principal == "" || principal == job.OperatorName) && !job.IsMCP(client)
 }
 
-// hostOf returns a URL's host, in lower case, and its port.
+// hostOf returns a URL's host in lower case, and its port.
 func hostOf(text string) (host, port string) {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -11,23 +11,22 @@ import (
 // systemDirs contain programs, or what programs depend on.
 var systemDirs = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "boot", "dev", "proc", "sys", "run", "snap"}
 
-// isSystem reports whether an absolute path is the root or in one of the
-// system's directories.
+// isSystem reports whether an absolute path is the root or in one of the system's directories.
 func isSystem(file string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path.Clean(file), "/"), "/")
 	return first == "" || slices.Contains(systemDirs, first)
 }
 
-// hasSpecial reports whether a path contains a name that a shell or a program
-// looks for of its own accord: dot-files and directories of programs.
+// hasSpecial reports whether a path contains a name that shells or programs look for implicitly:
+// dot-files and directories of programs.
 func hasSpecial(file string) bool {
 	return slices.ContainsFunc(strings.Split(path.Clean(file), "/"), func(name string) bool {
 		return name == "bin" || name == "sbin" || (strings.HasPrefix(name, ".") && name != ".")
 	})
 }
 
-// misplaced returns why a job may not put a file there, "" if it may: below
-// /tmp and the task's working directory cwd, which is "" if unknown.
+// misplaced returns why a job may not put a file there, or "" if it may: below /tmp and the task's
+// working directory cwd, which is "" if unknown.
 func (p *Policy) misplaced(cwd, file string) string {
 	clean := path.Clean(file)
 	below := func(dir string) bool { return dir != "" && strings.HasPrefix(clean, path.Clean(dir)+"/") }
@@ -42,8 +41,8 @@ func (p *Policy) misplaced(cwd, file string) string {
 	return ""
 }
 
-// CheckFile returns an error if a file may not be written in a VM: where a job may not put
-// it either. A tree has names that nobody has read, and is not allowed at all.
+// CheckFile returns an error if a file may not be written in a VM, by the rules for a job's files.
+// A tree has names that nobody has checked, and is not allowed at all.
 func (p *Policy) CheckFile(file string, tree bool) error {
 	if len(p.rules) == 0 {
 		return nil
@@ -58,8 +57,8 @@ func (p *Policy) CheckFile(file string, tree bool) error {
 	return &job.FieldError{Field: "path", Problem: problem + ", and ALLOWED_COMMANDS is set", Remedy: "write single files below /tmp, or in the home of the VM's user, under a plain name"}
 }
 
-// isProgram reports whether a file may be what a rule that names its command by
-// path refers to: writing it would change what the rule allows.
+// isProgram reports whether a file may be the command of a rule that names it by path: writing the
+// file would change what the rule allows.
 func (p *Policy) isProgram(file string) bool {
 	have := strings.Split(strings.TrimPrefix(path.Clean(file), "/"), "/")
 	return slices.ContainsFunc(p.rules, func(r rule) bool {

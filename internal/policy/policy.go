@@ -1,17 +1,15 @@
-// Package policy decides what a client may ask for: which commands
-// (ALLOWED_COMMANDS) and how much at the same time (LIMIT_*). It reads
-// manifests and knows nothing of VMs, stores or the tools that submit.
+// Package policy decides what a client may ask for: which commands (ALLOWED_COMMANDS) and how much at
+// the same time (LIMIT_*). It reads manifests and knows nothing of VMs, stores or the tools that submit.
 //
-// The command policy guards against the mistakes of an agent. It is not the
-// boundary against an attacker: that is the VM. It reads literal commands: words
-// without expansions, in pipes and lists, and refuses any other part of the
-// shell's language by saying so. It does not see
+// The command policy guards against the mistakes of an agent. It is not the boundary against an
+// attacker: that is the VM. It reads literal commands (words without expansions, in pipes and
+// lists), and refuses any other shell syntax with an explanation. It does not see
 //
-//   - what an allowed program does: make, npm, find -exec, git -c, python, env,
-//     sudo, xargs run whatever they are told to, by arguments, files or input;
-//   - the contents of a file that an allowed command runs. It only limits where
-//     a job may put files: below /tmp and the task's working directory, under
-//     names that no program runs of its own accord.
+//   - what an allowed program does: make, npm, find -exec, git -c, python, env, sudo, xargs
+//     run whatever they are told to, by arguments, files or input;
+//   - the contents of a file that an allowed command runs. It only limits where a job may put
+//     files: below /tmp and the task's working directory, under names that no program runs
+//     implicitly.
 package policy
 
 import (
@@ -27,8 +25,8 @@ import (
 // Policy is a list of rules.
 type Policy struct{ rules []rule }
 
-// New reads rules as in ALLOWED_COMMANDS, separated by commas or newlines. A
-// rule is words: the command's name and, if given, its arguments.
+// New reads rules as in ALLOWED_COMMANDS, separated by commas or newlines. A rule is words: the
+// command's name and, if given, its arguments.
 //
 //	git           git, whatever its arguments
 //	npm test      npm test, and nothing after it
@@ -36,8 +34,8 @@ type Policy struct{ rules []rule }
 //	/usr/bin/make make, called by this path
 //	python3*      a * or ? within a word is for characters other than /
 //
-// Names are compared as written: git is not /usr/bin/git. Empty text allows
-// everything. Errors are *job.FieldError, named after the setting.
+// Names are compared as written: git is not /usr/bin/git. Empty text allows everything. Errors are
+// *job.FieldError, named after the setting.
 func New(rules string) (*Policy, error) {
 	p := &Policy{}
 	if rules == "" {
@@ -61,10 +59,9 @@ func setting(name, problem, value, remedy string) error {
 	return &job.FieldError{Field: name, Problem: fmt.Sprintf(problem, value), Remedy: remedy}
 }
 
-// Check checks whether a job with this manifest may run; it returns nil, or a
-// *job.InvalidError with every command that no rule allows. It reads the task
-// or the agent's command of a valid manifest, and what could change which
-// program a command's name means: env, secrets and files.
+// Check checks whether a job with this manifest may run. It returns nil, or a *job.InvalidError with
+// every command that no rule allows. It reads the task or the agent's command of a valid manifest,
+// and everything that could change which program a command's name means: env, secrets and files.
 func (p *Policy) Check(m job.Manifest) error {
 	if len(p.rules) == 0 {
 		return nil
@@ -118,13 +115,13 @@ func (p *Policy) checkRest(found *findings, m job.Manifest) {
 	}
 }
 
-// maxFindings is how many problems one error lists.
+// maxFindings bounds the problems that one error lists.
 const maxFindings = 10
 
-// findings gathers what is wrong with one manifest.
+// findings collects the problems of one manifest.
 type findings struct {
 	policy *Policy
-	field  string // the field a script comes from
+	field  string // the field that the script comes from
 	list   []*job.FieldError
 }
 

@@ -21,7 +21,8 @@ func parseRule(text string) (rule, error) {
 		r.words, r.rest = words[:len(words)-1], true
 	}
 	for _, w := range words {
-		// A reader would also take what is special to the shell as such.
+		// Characters that are special to the shell are refused, because a reader would take them as
+		// special here, too.
 		if _, err := path.Match(w, ""); err != nil || strings.ContainsAny(w, "\"'`$\\;|&<>(){}#!~") {
 			return rule{}, setting("ALLOWED_COMMANDS", "%q is not a rule", r.text, "write a command and its arguments as plain words with * and ? in them, as in: git, npm test, go test *")
 		}
@@ -29,7 +30,7 @@ func parseRule(text string) (rule, error) {
 	return r, nil
 }
 
-// matches compares position by position.
+// matches compares words position by position.
 func (r rule) matches(words []string) bool {
 	if len(words) < len(r.words) || (len(words) > len(r.words) && !r.rest) {
 		return false
@@ -46,7 +47,7 @@ func (p *Policy) allows(words []string) bool {
 	return slices.ContainsFunc(p.rules, func(r rule) bool { return r.matches(words) })
 }
 
-// reason says why no rule allows words, citing the nearest rules.
+// reason says why no rule allows words, and cites the nearest rules.
 func (p *Policy) reason(words []string) string {
 	var near []string
 	for _, r := range p.rules {
@@ -72,9 +73,8 @@ func (p *Policy) remedy() string {
 	return "allowed are: " + strings.Join(texts, ", ")
 }
 
-// guardedNames are variables that decide which program a name means, or that
-// contain code or options which the shell or a usual program uses of its own
-// accord.
+// guardedNames are variables that decide which program a name means, or that contain code or
+// options which the shell or a common program uses implicitly.
 var guardedNames = []string{
 	"PATH", "ENV", "CDPATH", "EXECIGNORE", "BASHOPTS", "SHELLOPTS", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS3", "PS4", "POSIXLY_CORRECT", "INPUTRC",
 	"HOME", "SHELL", "ZDOTDIR", "FPATH", "TEXTDOMAIN", "TEXTDOMAINDIR", "GCONV_PATH", "LOCPATH", "NLSPATH", "GLIBC_TUNABLES", "HOSTALIASES",
@@ -85,7 +85,7 @@ var guardedNames = []string{
 	"PHPRC", "PHP_INI_SCAN_DIR", "R_PROFILE", "R_PROFILE_USER", "R_ENVIRON", "R_ENVIRON_USER", "COMPOSER_HOME", "DOCKER_HOST", "DOCKER_CONFIG", "KUBECONFIG",
 }
 
-// guardedPrefixes are the prefixes of whole families of such variables.
+// guardedPrefixes are the prefixes of families of such variables.
 var guardedPrefixes = []string{
 	"LD_", "DYLD_", "BASH_", "GIT_", "PYTHON", "PERL", "RUBY", "GEM_", "BUNDLE_", "CARGO_", "CGO_", "XDG_", "PIP_", "UV_", "NPM_CONFIG_", "npm_config_", "COMP_", "READLINE_", "HIST",
 }

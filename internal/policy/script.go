@@ -15,14 +15,14 @@ type command struct {
 	line  int
 	text  string   // as written
 	words []string // without their quotes
-	bare  bool     // its first word has none: the shell's own words count
+	bare  bool     // its first word is not quoted, so the shell's reserved words count
 }
 
-// redirection is one that writes no file and reads none.
+// redirection matches redirections that neither write nor read a file.
 var redirection = lazyregexp.New(`^((?:&>>?|[012]?>>?|0?<)[ \t]*/dev/null|[12]?>&[12])(?:[ \t\n;&|]|$)`)
 
-// readScript splits a script into its commands, as far as it has nothing but literal
-// commands, in pipes and lists; problem says where it has more.
+// readScript splits a script into its commands, as long as it has only literal commands, in pipes
+// and lists; problem says where it has more.
 func readScript(text string) (commands []command, problem string) {
 	if problem := unreadable(text); problem != "" {
 		return nil, problem
@@ -49,7 +49,7 @@ func readScript(text string) (commands []command, problem string) {
 			}
 		case redirected != nil:
 			length = len(redirected[1])
-		case isEnd(rest[0]): // of && and |& only what is between counts
+		case isEnd(rest[0]): // of && and |&, only the commands between them count
 			end()
 		default:
 			w, problem := readWord(rest)
@@ -69,15 +69,14 @@ func readScript(text string) (commands []command, problem string) {
 	return commands, ""
 }
 
-// more says that a script has more than literal commands.
+// more returns the problem of a script that has more than literal commands.
 func more(line int, what string) string {
 	return fmt.Sprintf("line %d: %s cannot be judged: with ALLOWED_COMMANDS a script has literal commands only", line, what)
 }
 
-// isEnd reports whether a byte ends a command.
 func isEnd(c byte) bool { return strings.IndexByte("\n;&|", c) >= 0 }
 
-// unreadable returns why text is not even read, "" if it is.
+// unreadable returns why text is not even read, or "" if it is.
 func unreadable(text string) string {
 	if len(text) > maxScript {
 		return fmt.Sprintf("is %d bytes; with ALLOWED_COMMANDS a script may have %d", len(text), maxScript)
@@ -93,7 +92,6 @@ func unreadable(text string) string {
 	return ""
 }
 
-// word is a literal word.
 type word struct {
 	text   string // without quotes
 	length int    // in the script
@@ -107,7 +105,7 @@ var computed = map[byte]string{
 	'*': "a pattern (*)", '?': "a pattern (?)", '[': "a pattern ([)",
 }
 
-// readWord reads the word that text starts with; problem says what in it is not literal.
+// readWord reads the word at the start of text; problem says what in it is not literal.
 func readWord(text string) (w word, problem string) {
 	var b strings.Builder
 	for i := 0; ; {
@@ -137,7 +135,7 @@ func readWord(text string) (w word, problem string) {
 			}
 			w.quoted = true
 			i += length
-		case c == '[' && i == 0 && (len(rest) == 1 || rest[1] == ' ' || rest[1] == '\t'): // the command
+		case c == '[' && i == 0 && (len(rest) == 1 || rest[1] == ' ' || rest[1] == '\t'): // the command [
 			b.WriteByte(c)
 			i++
 		case computed[c] != "":
@@ -153,7 +151,7 @@ func readWord(text string) (w word, problem string) {
 	}
 }
 
-// readQuoted appends what is in the double quotes that text starts with, and returns their length.
+// readQuoted appends the contents of the double quotes at the start of text, and returns their length.
 func readQuoted(text string, b *strings.Builder) (length int, problem string) {
 	for i := 1; i < len(text); i++ {
 		switch c := text[i]; {

@@ -10,8 +10,8 @@ import (
 	"linus/internal/vm"
 )
 
-// token checks what a submission chooses against what its principal's token is narrowed
-// to. That allows nothing that the settings do not.
+// token checks a submission against the restrictions of its principal's token, which never allow
+// more than the settings do.
 func (b *Bounds) token(found *findings, s job.Submission) {
 	p, m := s.Principal, s.Manifest
 	if p.Name == "" || p.Name == job.OperatorName {
@@ -28,7 +28,7 @@ func (b *Bounds) token(found *findings, s job.Submission) {
 		}
 	}
 	if m.VM != "" {
-		return // that VM's network is checked apart
+		return // the network of an existing VM is checked separately
 	}
 	if len(p.Networks) > 0 {
 		b.tokenNetwork(found, m.Network, p.Networks)
@@ -39,8 +39,8 @@ func (b *Bounds) token(found *findings, s job.Submission) {
 	}
 }
 
-// tokenNetwork checks a network against a token's list of bridges and VLAN tags. What
-// has no entry there must be as it is configured.
+// tokenNetwork checks a network against a token's list of bridges and VLAN tags. If the list has no
+// bridges, or no tags, only the configured one is allowed.
 func (b *Bounds) tokenNetwork(found *findings, n vm.Network, allowed []string) {
 	bridge, vlan := cmp.Or(n.Bridge, b.own.Network.Bridge), cmp.Or(n.VLAN, b.own.Network.VLAN)
 	isTags := func(entry string) bool {
