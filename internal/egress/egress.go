@@ -1,8 +1,7 @@
-// Package egress is the way out of VMs that may reach names only: an HTTP proxy that
-// connects to port 443 by CONNECT, and forwards plain HTTP to port 80. A name is
-// resolved here, once for each connection; addresses that are not public are refused
-// after that, and what was checked is what is dialled. Who speaks to the proxy is
-// hostile: times and sizes are bounded. It knows no VM and no job.
+// Package egress is the way out of VMs that may reach only names: an HTTP proxy that connects to port
+// 443 by CONNECT and forwards plain HTTP to port 80. Each connection resolves its name here, once;
+// addresses that are not public are then refused, and the checked address is the one dialled. Clients
+// of the proxy are hostile: times and sizes are bounded. The package knows nothing of VMs and jobs.
 package egress
 
 import (
@@ -28,20 +27,20 @@ import (
 type Options struct {
 	Names  []string             // as in network.allow
 	Any    bool                 // any name is allowed, at its public addresses
-	Record func(job.Connection) // gets every connection that it decides about, once when it is decided and once when it has ended; not nil
+	Record func(job.Connection) // gets every connection that the proxy decides about, once when it is decided and once when it has ended; not nil
 
-	// Ends returns what takes connections to a host and port, whatever else is allowed: their
-	// TLS is ended there; nil: they are as others. Nil: none is.
+	// Ends returns the function that takes connections to a host and port, whatever else is
+	// allowed, and ends their TLS; nil: they are treated like others. A nil Ends does so for all.
 	Ends func(host, port string) func(net.Conn)
-	// Anywhere connects to an address that nothing is decided about, for VMs that may reach
-	// more than names, and from there. Nil: only what is allowed is reached, from here.
+	// Anywhere connects to an address, without any decision, for VMs that may reach more than
+	// names: it connects from inside the VM. Nil: only what is allowed is reached, from this machine.
 	Anywhere func(ctx context.Context, address string) (net.Conn, error)
 
 	Lookup func(context.Context, string) ([]netip.Addr, error)     // nil: this machine's resolver
 	Dial   func(context.Context, netip.AddrPort) (net.Conn, error) // nil: TCP
-	Own    func(netip.Addr) (bool, error)                          // whether an address is this machine's; nil: the kernel says it
-	Idle   time.Duration                                           // without a byte either way; 0: 5 min
-	Header time.Duration                                           // for a request's header to arrive; 0: 15 s
+	Own    func(netip.Addr) (bool, error)                          // whether an address is this machine's; nil: asks the kernel
+	Idle   time.Duration                                           // longest time without a byte either way; 0: 5 min
+	Header time.Duration                                           // longest time for a request's header to arrive; 0: 15 s
 }
 
 const (
@@ -60,7 +59,7 @@ type Proxy struct {
 	plain  *httputil.ReverseProxy
 }
 
-// New starts a Proxy, which nobody can reach but by Dial.
+// New starts a Proxy, which can be reached only by Dial.
 func New(o Options) *Proxy {
 	if o.Lookup == nil {
 		o.Lookup = func(ctx context.Context, name string) ([]netip.Addr, error) {
@@ -109,8 +108,8 @@ func (p *Proxy) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// Close ends the proxy and its connections, but those to names that are open: they end
-// with what carries them here.
+// Close ends the proxy and its connections, except open tunnels: they end with the connection that
+// carries them here.
 func (p *Proxy) Close() {
 	p.close.Do(func() {
 		close(p.done)
@@ -118,7 +117,7 @@ func (p *Proxy) Close() {
 	})
 }
 
-// memory is the listener behind Dial.
+// memory is the listener that serves the connections of Dial.
 type memory struct{ p *Proxy }
 
 func (m memory) Accept() (net.Conn, error) {
@@ -132,7 +131,7 @@ func (m memory) Accept() (net.Conn, error) {
 func (m memory) Close() error   { return nil }
 func (m memory) Addr() net.Addr { return &net.UnixAddr{Name: "proxy", Net: "unix"} }
 
-// refusal is an answer for whoever asked.
+// refusal is an error whose text is shown to the client.
 type refusal struct{ why string }
 
 func (r *refusal) Error() string { return r.why }
@@ -145,7 +144,7 @@ func refuse(w http.ResponseWriter, err error) {
 	http.Error(w, text, code)
 }
 
-// ServeHTTP does one request.
+// ServeHTTP serves one request.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method == http.MethodConnect:
@@ -158,12 +157,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Connect connects to an address as a VM may, by CONNECT.
+// Connect connects to an address as a VM may by CONNECT.
 func (p *Proxy) Connect(ctx context.Context, address string) (net.Conn, error) {
 	return p.open(ctx, address, "443")
 }
 
-// open connects to a name and port, if both are allowed, and counts what passes.
+// open connects to a name and port, if both are allowed, and counts the bytes that pass.
 func (p *Proxy) open(ctx context.Context, addr, only string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -227,7 +226,7 @@ func (p *Proxy) reach(ctx context.Context, name, port, only string) (net.Conn, e
 	return nil, failed
 }
 
-// ends returns what takes connections to an address; nil: they are tunnelled.
+// ends returns the function that takes connections to an address; nil: they are tunnelled.
 func (p *Proxy) ends(address string) func(net.Conn) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || p.o.Ends == nil {
@@ -236,7 +235,7 @@ func (p *Proxy) ends(address string) func(net.Conn) {
 	return p.o.Ends(strings.ToLower(strings.TrimSuffix(host, ".")), port)
 }
 
-// connect is a tunnel to port 443, or to where TLS is ended.
+// connect serves a tunnel to port 443, or to the function that ends its TLS.
 func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
 	if end := p.ends(r.Host); end != nil {
 		if near, buffered := accept(w); near != nil {
@@ -267,7 +266,7 @@ func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
 	<-done
 }
 
-// accept takes a connection over and says that there is a tunnel; nil: it is lost.
+// accept takes over a connection and confirms the tunnel; nil: the connection is lost.
 func accept(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter) {
 	hijacker, ok := w.(http.Hijacker)
 	if !ok {
@@ -286,7 +285,7 @@ func accept(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter) {
 	return near, buffered
 }
 
-// begun is a connection of which something was read.
+// begun is a connection from which something was already read.
 type begun struct {
 	net.Conn
 	read io.Reader
@@ -294,12 +293,12 @@ type begun struct {
 
 func (b begun) Read(to []byte) (int, error) { return b.read.Read(to) }
 
-// onlyReader hides WriteTo, which would take a buffer's bytes past a deadline's renewal.
+// onlyReader hides WriteTo, which would copy a buffer's bytes without renewing the deadline.
 type onlyReader struct{ r *bufio.Reader }
 
 func (o onlyReader) Read(b []byte) (int, error) { return o.r.Read(b) }
 
-// counted counts a connection's bytes, and ends it when none pass.
+// counted counts a connection's bytes, and ends it when idle.
 type counted struct {
 	net.Conn
 	idle time.Duration
@@ -325,7 +324,7 @@ func (c *counted) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write counts first: the answer, and the connection's end, may be there before it returns.
+// Write counts first: the answer, and the end of the connection, may arrive before it returns.
 func (c *counted) Write(b []byte) (int, error) {
 	c.touch(len(b), 0)
 	n, err := c.Conn.Write(b)
@@ -345,12 +344,12 @@ func (c *counted) Close() error {
 	return err
 }
 
-// isOwn reports whether an address is this machine's: from that one the kernel would speak
-// to it. Nothing is sent. A list of all addresses needs netlink, which the packaged
-// service does not have, and lacks those that are routed to this machine whole.
+// isOwn reports whether an address is this machine's: the kernel would then use it as the source,
+// too. Nothing is sent. A list of all addresses needs netlink, which the packaged service does not
+// have, and lacks networks that are routed to this machine as a whole.
 func isOwn(a netip.Addr) (bool, error) {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 443)))
-	if errors.Is(err, syscall.ENETUNREACH) { // to its own addresses it has a way
+	if errors.Is(err, syscall.ENETUNREACH) { // there is always a route to own addresses
 		return false, nil
 	}
 	if err != nil {
