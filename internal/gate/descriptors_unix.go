@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// descriptors is how many files the process may open.
+// descriptors returns how many files the process may open.
 func descriptors() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -2,5 +2,5 @@ package gate
 
 import "math"
 
-// descriptors is how many files the process may open: Windows has no such limit.
+// descriptors returns how many files the process may open: Windows has no such limit.
 func descriptors() int { return math.MaxInt }

@@ -1,6 +1,6 @@
-// Package gate bounds how many connections a server has, and how many requests of one
-// client it serves at once, so that no client takes the place, or the descriptors, of the
-// others. It owns who goes when there are too many, and knows nothing of what is served.
+// Package gate bounds how many connections a server has, and how many requests of one client it
+// serves at once, so that no client takes the place or the descriptors of others. It decides which
+// connection is closed when there are too many, and knows nothing of what is served.
 package gate
 
 import (
@@ -15,17 +15,16 @@ import (
 	"time"
 )
 
-// Bounds are how many connections there may be at once.
+// Bounds limit how many connections there may be at once.
 type Bounds struct {
 	All      int
-	Address  int // from one address, or IPv6 network
-	Loopback int // from this machine: tunnels and proxies end there
+	Address  int // from one address or IPv6 network
+	Loopback int // from this machine, where tunnels and proxies end
 }
 
-// Gate is a listener that limits the connections, in total and by address. At
-// the limit, a new one replaces the oldest that has not shown a valid token, or else
-// the oldest that waits for a request: a client that connects and does nothing delays
-// nobody, since others send their token at once.
+// Gate is a listener that limits the connections, in total and by address. At the limit, a new
+// connection replaces the oldest that has not shown a valid token, or else the oldest that waits for a
+// request. A client that connects and does nothing delays nobody, since others send their token at once.
 type Gate struct {
 	net.Listener
 	bounds Bounds
@@ -34,7 +33,7 @@ type Gate struct {
 
 	mu     sync.Mutex
 	inside []*visitor // oldest first
-	told   time.Time  // when the log last said that it is full
+	told   time.Time  // when the gate last logged that it is full
 	ended  bool
 }
 
@@ -42,16 +41,16 @@ type Gate struct {
 type visitor struct {
 	net.Conn
 	gate *Gate
-	from netip.Addr // of IPv6 the network: a guest has all addresses of its own
+	from netip.Addr // of IPv6, the network: a guest has all addresses of its own network
 
 	// Guarded by the gate's mutex.
-	begun bool // a request has come
-	known bool // it has shown a token
+	begun bool // a request has arrived
+	known bool // a valid token was shown
 	busy  bool // a request with a token is being served
 }
 
-// New returns a gate before l. what says for what it is, in the log. Where the process may
-// open few files, the bounds are lower: three quarters of them are left for the rest.
+// New returns a gate in front of l; what names the server in the log. If the process may open only
+// few files, New lowers the bounds to leave three quarters of them for the rest.
 func New(l net.Listener, b Bounds, what string, log *slog.Logger) *Gate {
 	if most := descriptors() / 4; most < b.All {
 		b = Bounds{All: most, Address: max(b.Address*most/b.All, 1), Loopback: max(b.Loopback*most/b.All, 1)}
@@ -80,8 +79,8 @@ func (g *Gate) Accept() (net.Conn, error) {
 	}
 }
 
-// admit lets v in. At the limit, out is to be closed for it; ok is false if requests with
-// a token are being served on all others.
+// admit lets v in. At the limit, out is the connection to close for it; ok is false if all others
+// are serving requests with a token.
 func (g *Gate) admit(v *visitor) (out *visitor, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -136,7 +135,7 @@ func (v *visitor) Close() error {
 	return v.Conn.Close()
 }
 
-// origin is the address a connection counts for.
+// origin returns the address that a connection counts for.
 func origin(c net.Conn) netip.Addr {
 	remote, _ := c.RemoteAddr().(*net.TCPAddr)
 	from := remote.AddrPort().Addr().Unmap()
@@ -147,7 +146,7 @@ func origin(c net.Conn) netip.Addr {
 	return from
 }
 
-// visitorOf returns the connection as it came in, without TLS; nil: by no gate.
+// visitorOf returns the connection as accepted, without TLS; nil: it came through no gate.
 func visitorOf(c net.Conn) *visitor {
 	if wrapped, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = wrapped.NetConn()
@@ -158,13 +157,13 @@ func visitorOf(c net.Conn) *visitor {
 
 type visitorKey struct{}
 
-// ConnContext is for an http.Server whose handlers call Serves.
+// ConnContext is an http.Server's ConnContext, for handlers that call Serves.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, visitorKey{}, visitorOf(c))
 }
 
-// Serves notes that a request, of that context, has shown a token: its connection stays
-// until the request has been answered.
+// Serves records that the request of a context has shown a valid token: its connection stays until
+// the request is answered.
 func Serves(ctx context.Context) {
 	if v, _ := ctx.Value(visitorKey{}).(*visitor); v != nil {
 		v.gate.mu.Lock()
@@ -173,7 +172,7 @@ func Serves(ctx context.Context) {
 	}
 }
 
-// ConnState is for an http.Server that keeps connections for later requests.
+// ConnState is an http.Server's ConnState, for servers that keep connections for later requests.
 func (g *Gate) ConnState(c net.Conn, state http.ConnState) {
 	v := visitorOf(c)
 	if v == nil || state == http.StateNew {
@@ -187,8 +186,8 @@ func (g *Gate) ConnState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// End closes the connections on which no request has begun, as browsers open them ahead,
-// and lets nobody in any more. http.Server.Shutdown would wait five seconds for them.
+// End closes the connections on which no request has begun, which browsers open ahead, and admits
+// no more. http.Server.Shutdown would wait five seconds for them.
 func (g *Gate) End() {
 	g.mu.Lock()
 	g.ended = true
@@ -199,13 +198,13 @@ func (g *Gate) End() {
 	}
 }
 
-// Counts are how many requests of each client are being served. The zero value is ready.
+// Counts counts the requests of each client that are being served. The zero value is ready to use.
 type Counts struct {
 	mu sync.Mutex
 	of map[string]int
 }
 
-// Enter counts a request of a client; ok is false if so many are being served already.
+// Enter counts a request of a client; ok is false if most requests are already being served.
 func (c *Counts) Enter(client string, most int) (leave func(), ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
