@@ -87,7 +87,6 @@ func (d decision) begin(ctx context.Context, id, work string) (finished func(), 
 	}, nil
 }
 
-// busy reports whether work on any VM is in progress here.
 func (a *access) busy() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

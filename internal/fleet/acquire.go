@@ -14,7 +14,7 @@ import (
 type acquisition struct {
 	job      job.Job // the job as of the last change
 	waits    string  // why its VM has no node yet; empty: it does not wait
-	begun    bool    // its VM may have been begun before
+	begun    bool    // making its VM may have begun before
 	poolLeft bool    // a pool's VM failed the job: it gets a new VM
 }
 

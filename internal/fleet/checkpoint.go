@@ -16,7 +16,7 @@ import (
 type checkpoints struct {
 	mu     sync.Mutex
 	saved  []vm.VM          // those that VMs can be restored from, as of the last look
-	looked bool             // there was a look
+	looked bool             // whether there was a look
 	asked  map[askedFor]int // how many VMs booted that a checkpoint would have served
 }
 
@@ -227,7 +227,7 @@ func (f *Fleet) usedCheckpoint(ctx context.Context, id string) {
 func (f *Fleet) unfit(ctx context.Context, c vm.VM, why error) {
 	c, err := f.o.Store.VM(ctx, c.Job)
 	if err != nil || !c.Saved() {
-		return // it is known already
+		return // that is known already
 	}
 	if err := f.discardOwn(ctx, c.Job, "destroyed, because no VM can be restored from it any more: "+why.Error()); err != nil {
 		f.o.Log.Warn("give a checkpoint up failed", "job_id", c.Job, "err", err)

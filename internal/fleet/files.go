@@ -222,7 +222,7 @@ func (f *Fleet) fileVM(ctx context.Context, ref string) (vm.VM, error) {
 			return vm.VM{}, err
 		}
 	}
-	holder := v.Job // the job that the VM goes with
+	holder := v.Job // the job that the VM belongs to
 	if m := v.Member; m != nil {
 		if m.State != vm.MemberClaimed {
 			return vm.VM{}, noVM(ref, "is a VM of pool "+m.Pool+" that no job has")

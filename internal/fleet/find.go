@@ -163,7 +163,6 @@ func matchesRef(v vm.VM, ref string) bool {
 	return v.Job == ref || hasName(v, ref)
 }
 
-// hasName reports whether ref is the VM's name or ID.
 func hasName(v vm.VM, ref string) bool {
 	id, _ := strconv.Atoi(ref)
 	return strings.EqualFold(v.Name, ref) || id != 0 && v.ID == id

@@ -143,7 +143,6 @@ func (f *Fleet) plannedFork(ctx context.Context, of vm.VM, s job.Submission, par
 	}, err
 }
 
-// checkNotForking returns an error if copies of a VM are being made.
 func (f *Fleet) checkNotForking(v vm.VM) error {
 	if !v.Forking.Active() {
 		return nil

@@ -118,7 +118,7 @@ func (f *Fleet) bootInstead(ctx context.Context, o *makeRequest, from vm.VM, fai
 	text := fmt.Sprintf("the VM boots: it could not be restored from checkpoint %s: %v", from.Name, failed)
 	v, err := o.recorder.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
 		if v.From = ""; v.State == vm.Reserved {
-			v.State = vm.Intended // on the node that it has
+			v.State = vm.Intended // on the node it already has
 		}
 		return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: text}}, nil
 	})

@@ -107,7 +107,6 @@ func claim(j *job.Job, v *vm.VM) []job.Event {
 // errGivenUp: giving a member back was interrupted after the member was doomed, while the job still had it.
 var errGivenUp = errors.New("the pool has given it up")
 
-// checkMember checks that the member that a job has claimed responds.
 func (f *Fleet) checkMember(ctx context.Context, j *job.Job) error {
 	if m := j.VM.Member; m == nil || m.State != vm.MemberClaimed || m.Claimer != j.ID {
 		return errGivenUp

@@ -111,5 +111,4 @@ func (f *Fleet) rename(ctx context.Context, j job.Job) []job.Event {
 	return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: fmt.Sprintf("its host name stays %s: %v", j.VM.OnHost(), err)}}
 }
 
-// renameTime bounds how long a VM may take to be renamed.
 const renameTime = 10 * time.Second

@@ -38,7 +38,6 @@ func (f *Fleet) dropKeys(ctx context.Context) {
 	}
 }
 
-// dropKey is dropKeys for one VM.
 func (f *Fleet) dropKey(ctx context.Context, id string) {
 	if f.o.Keys == nil || f.needsKey(ctx, id) {
 		return
@@ -54,7 +53,7 @@ func (f *Fleet) needsKey(ctx context.Context, id string) bool {
 	if err == nil && v.State != vm.Destroyed && v.State != vm.Forgotten && !v.Saved() {
 		return true
 	}
-	if err == nil || errors.Is(err, job.ErrNotFound) { // it may be about to be made
+	if err == nil || errors.Is(err, job.ErrNotFound) { // the VM may be about to be made
 		var j job.Job
 		if j, err = f.o.Jobs.Job(ctx, id); err == nil {
 			return !j.Finished()

@@ -16,7 +16,7 @@ type makeRequest struct {
 	planned  vm.VM         // the VM as it is to be; its row may have it already, or more
 	spec     job.VMSpec    // without the node
 	start    job.StartMode // whether it may, or must, be restored from a checkpoint
-	begun    bool          // it may have been begun before
+	begun    bool          // making it may have begun before
 	ttl      time.Duration // time until it expires; 0: it does not
 	recorder recorder
 	from     *vm.VM // the VM or checkpoint that it is copied or restored from; nil: it boots
@@ -196,7 +196,7 @@ func (f *Fleet) create(ctx context.Context, o makeRequest, id string) (v vm.VM, 
 		if clearErr != nil {
 			return vm.VM{}, clearErr
 		}
-		if !removed && job.IsClass(err, job.HostExists) { // it is somebody else's
+		if !removed && job.IsClass(err, job.HostExists) { // the VM is somebody else's
 			break
 		}
 		f.o.Log.Warn("the VM's creation is begun again", "job_id", id, "attempt", tries+1, "err", err)
@@ -242,7 +242,7 @@ func (f *Fleet) removeAttempt(ctx context.Context, o makeRequest, id string) (re
 	if removed, err = f.clear(ctx, v); err != nil {
 		return false, fmt.Errorf("remove what an earlier attempt left: %w", err)
 	}
-	// The ID belongs to what is gone. Until the next one is reported, the VM is found by its marker.
+	// The ID belonged to what was removed. Until the next one is reported, the VM is found by its marker.
 	_, err = o.recorder.Change(ctx, quietly(func(v *vm.VM) { v.ID = 0 }))
 	return removed, err
 }

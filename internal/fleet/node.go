@@ -66,7 +66,7 @@ func (f *Fleet) CordonNode(ctx context.Context, name string) (job.NodeInfo, erro
 	return f.setCordon(ctx, name, true)
 }
 
-// UncordonNode lets a node have new VMs again.
+// UncordonNode allows new VMs on a node again.
 func (f *Fleet) UncordonNode(ctx context.Context, name string) (job.NodeInfo, error) {
 	return f.setCordon(ctx, name, false)
 }

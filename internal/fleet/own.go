@@ -42,7 +42,7 @@ func (f *Fleet) discardOwn(ctx context.Context, id, why string) error {
 			v.Own.FailedAt = now()
 			events = append(events, job.Event{Kind: job.EventStatus, Text: string(job.Failed)})
 		}
-		if v.State == vm.Reserved { // nothing of it can exist
+		if v.State == vm.Reserved { // nothing can exist yet
 			v.State = vm.Destroyed
 		}
 		return events, nil
@@ -137,11 +137,11 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 	row, noteErr := f.update(ctx, v.Job, func(v *vm.VM) ([]job.Event, error) {
 		switch {
 		case v.Unwanted || v.Own.Failed != "":
-			return nil, nil // it was given up meanwhile
+			return nil, nil // the VM was given up meanwhile
 		case err != nil:
 			v.Own.Failed, v.Own.FailedAt, v.Unwanted = job.Bounded(err.Error()), now(), true
 			v.Own.Unable = job.IsClass(err, job.HostConfig)
-			if v.State == vm.Reserved { // nothing of it exists
+			if v.State == vm.Reserved { // nothing exists
 				v.State = vm.Destroyed
 			}
 			return []job.Event{{Kind: job.EventPhaseEnded, Phase: job.PhaseProvision, Text: err.Error()}, {Kind: job.EventStatus, Text: string(job.Failed)}}, nil
@@ -232,7 +232,7 @@ func (f *Fleet) specOf(v vm.VM) (job.VMSpec, error) {
 	return spec, err
 }
 
-// stopMaking stops the making of a VM here, if it is under way.
+// stopMaking stops the making of a VM here, if it is in progress.
 func (f *Fleet) stopMaking(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -241,7 +241,6 @@ func (f *Fleet) stopMaking(id string) {
 	}
 }
 
-// isMaking reports whether a VM is being made here.
 func (f *Fleet) isMaking(id string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -261,7 +260,6 @@ func (f *Fleet) tookMemory(id string) {
 	}
 }
 
-// beingMade returns the VMs that are being made here.
 func (f *Fleet) beingMade() (all []vm.Making) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -288,7 +286,7 @@ func (b vmRecorder) Change(ctx context.Context, change func(*vm.VM) ([]job.Event
 		unwanted := v.Unwanted
 		events, err := change(v)
 		v.Kept, v.Unwanted = true, unwanted || v.Member != nil && v.Member.State == vm.MemberDoomed
-		if v.Unwanted && v.State == vm.Reserved { // nothing of it can exist
+		if v.Unwanted && v.State == vm.Reserved { // nothing can exist yet
 			v.State = vm.Destroyed
 		}
 		return events, err

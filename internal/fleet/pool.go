@@ -47,7 +47,7 @@ func (f *Fleet) LoadPools(ctx context.Context) error {
 	return err
 }
 
-// TendSoon has the pools tended: there is room, or something to do.
+// TendSoon has the pools tended soon, because there is room or something to do.
 func (f *Fleet) TendSoon() { signal(f.pools.wake) }
 
 func (f *Fleet) loadPools(ctx context.Context) ([]job.Pool, error) {

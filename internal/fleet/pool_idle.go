@@ -32,7 +32,7 @@ func (f *Fleet) ping(ctx context.Context, members []vm.VM) {
 			switch v, readErr := f.o.Store.VM(ctx, m.Job); {
 			case readErr != nil:
 			case v.State.Settled() || v.Unwanted || v.Member != nil && v.Member.State == vm.MemberDoomed:
-				f.o.Guest.Forget(asJob(m)) // it may have been forgotten while it was asked
+				f.o.Guest.Forget(asJob(m)) // its connections may have been closed before this ping opened one
 				return
 			case v.Member == nil: // it belongs to somebody now
 				return

@@ -144,7 +144,7 @@ func (f *Fleet) noteLease(ctx context.Context, w job.Watched, state job.LeaseSta
 	switch state {
 	case job.LeaseRenewed:
 		err := f.set(ctx, w.VM.Job, func(v *vm.VM) {
-			if v.Member == nil { // it was given away meanwhile
+			if v.Member == nil { // the member was given away meanwhile
 				v.LeaseUntil = asked.Add(w.Renew)
 			} else {
 				v.Member.LeaseUntil = asked.Add(w.Renew)

@@ -225,7 +225,7 @@ func (f *Fleet) unready(ctx context.Context, p job.Pool, host room, generation s
 	case host.FreeMB-spoken-memory < host.ReserveMB():
 		return fmt.Sprintf("paused: a member takes %d MiB, and the host has %d MiB free, of which %d MiB stay free and %d MiB are for VMs being created",
 			memory, host.FreeMB, host.ReserveMB(), spoken)
-	case !f.Spread() && committed+memory > host.TotalMB-host.ReserveMB(): // else it is counted for each node
+	case !f.Spread() && committed+memory > host.TotalMB-host.ReserveMB(): // else memory is counted per node
 		return fmt.Sprintf("paused: a member takes %d MiB, and of the host's %d MiB %d MiB are promised to VMs of linus and %d MiB stay free; make the pool smaller, or give its VMs less memory",
 			memory, host.TotalMB, committed, host.ReserveMB())
 	}
@@ -314,7 +314,7 @@ func (f *Fleet) doom(ctx context.Context, id string, state vm.MemberState, why s
 		v.Member.Become(vm.MemberDoomed, now())
 		v.Member.Why = why
 		v.Unwanted = true
-		if v.State == vm.Reserved { // nothing of it can exist
+		if v.State == vm.Reserved { // nothing can exist yet
 			v.State = vm.Destroyed
 		}
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: "the pool gives it up: " + why}}, nil

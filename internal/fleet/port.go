@@ -86,7 +86,7 @@ func (f *Fleet) ListPorts(ctx context.Context, ref string) ([]job.ExposedPort, e
 	return f.exposed(v), err
 }
 
-// UnexposePort takes a port's URL away.
+// UnexposePort removes a port's URL.
 func (f *Fleet) UnexposePort(ctx context.Context, ref, name string) (job.ExposedPort, error) {
 	v, err := f.fileVM(ctx, ref)
 	if err != nil {

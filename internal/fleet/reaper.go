@@ -14,7 +14,7 @@ import (
 // reaper is what is known of the VMs that are made or destroyed without a job: requested VMs, kept
 // VMs, and pools' VMs.
 type reaper struct {
-	wake chan struct{} // there may be more
+	wake chan struct{} // there may be more work
 
 	mu   sync.Mutex
 	left bool            // there are some, as of the last look or reported since
@@ -102,7 +102,7 @@ func (f *Fleet) Tend(ctx context.Context) {
 	}
 }
 
-// DestroySoon has the VMs tended that were just recorded as wanted or unwanted.
+// DestroySoon has the VMs made or destroyed that were just recorded as wanted or unwanted.
 func (f *Fleet) DestroySoon() {
 	f.reaper.mu.Lock()
 	f.reaper.left = true
@@ -224,7 +224,7 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 			continue
 		}
 		switch making := f.isMaking(v.Job); {
-		case wanted && v.Given(): // it waits for nobody
+		case wanted && v.Given(): // a VM from a pool waits for nobody
 			f.begin(ctx, v)
 		case wanted && !making && busy >= f.o.MaxMaking:
 			waiting = append(waiting, v)
@@ -296,14 +296,14 @@ func (f *Fleet) destroy(ctx context.Context, v vm.VM) {
 	}
 	defer release()
 	if v, err = f.o.Store.VM(ctx, v.Job); err != nil || !v.Doomed() {
-		return // it was settled since it was read, or the next tick looks again
+		return // the VM was settled since it was read, or the next tick looks again
 	}
 	log := f.o.Log.With("job_id", v.Job, "vm_id", v.ID)
 	f.o.Guest.Forget(asJob(v))
 	_, err = f.Remove(job.WithCaller(ctx, f.ender(ctx, v.Job)), v)
 	if err == nil || job.IsClass(err, job.HostLeftAlone) {
 		err = f.Settle(ctx, v.Job, err)
-		f.o.Guest.Forget(asJob(v)) // it may have been asked meanwhile
+		f.o.Guest.Forget(asJob(v)) // the VM may have been pinged meanwhile
 		f.dropKey(ctx, v.Job)
 		signal(f.reaper.wake)
 	} else if ctx.Err() == nil {

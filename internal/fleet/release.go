@@ -94,7 +94,7 @@ func (f *Fleet) destroyClaimed(ctx context.Context, j job.Job) (_ func(*job.Job)
 		if err = f.Settle(ctx, v.Job, left); err != nil && !job.IsClass(err, job.HostLeftAlone) {
 			return nil, false, err
 		}
-		f.o.Guest.Forget(asJob(v)) // the pool may have asked it meanwhile
+		f.o.Guest.Forget(asJob(v)) // the pool may have pinged the VM meanwhile
 		if v, err = f.o.Store.VM(ctx, v.Job); err != nil {
 			return nil, false, err
 		}

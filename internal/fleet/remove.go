@@ -112,7 +112,7 @@ func (f *Fleet) noteTurned(ctx context.Context, there []vm.VM, whole bool) error
 		}
 		if status == vm.Running && f.idleSuspender.seen(v) && f.vmStatus(ctx, v) == vm.Running { // resumed on the host: a use
 			f.background.Go(func() {
-				if _, done, err := f.use(ctx, v, silent); err == nil { // it may have another address
+				if _, done, err := f.use(ctx, v, silent); err == nil { // the VM may have another address
 					done()
 				}
 			})

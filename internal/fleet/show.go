@@ -110,7 +110,6 @@ func (f *Fleet) vmStatus(ctx context.Context, v vm.VM) vm.Status {
 // statusesAtOnce bounds concurrent requests for single VMs.
 const statusesAtOnce = 4
 
-// oneInfo is vmInfo for a single VM.
 func (f *Fleet) oneInfo(ctx context.Context, v vm.VM, statuses map[string]vm.Status, unasked error) (job.VMInfo, error) {
 	begun, err := f.o.Jobs.InProgress(ctx)
 	if err != nil {

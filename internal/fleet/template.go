@@ -56,7 +56,7 @@ func (f *Fleet) hasAgent(ctx context.Context, m job.Manifest) error {
 	if wrong == nil {
 		return nil
 	}
-	if again := lacksAgent(f.inventory(ctx, 0), m); again != nil { // one may just have been built
+	if again := lacksAgent(f.inventory(ctx, 0), m); again != nil { // a template may just have been built
 		return again
 	}
 	return nil

@@ -52,7 +52,7 @@ func (f *findings) script(text string) {
 		switch name := c.words[0]; {
 		case c.bare && slices.Contains(reserved, name):
 			f.add(f.field, more(c.line, name), remedy)
-			return // what follows belongs to it
+			return // what follows belongs to that construct
 		case strings.Contains(name, "="):
 			f.add(f.field, fmt.Sprintf("line %d: %q may set a variable", c.line, c.text), "use the manifest's env")
 		case isHarmless(c.words):

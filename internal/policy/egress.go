@@ -9,7 +9,6 @@ import (
 	"linus/internal/vm"
 )
 
-// readEgress reads the lists of egress modes and names.
 func (b *Bounds) readEgress() error {
 	modes, err := entries("ALLOWED_EGRESS", b.own.Egress)
 	if err != nil {

@@ -98,7 +98,6 @@ func over(resource, rule string, limit, taken, asked int, unit, parts string) *j
 // needs are what a VM takes: cores, and MiB of memory and disk.
 type needs struct{ cpu, memory, disk int }
 
-// takes returns what a job's own VM needs.
 func takes(m job.Manifest) needs {
 	if m.VM != "" || m.FansOut() {
 		return needs{}

@@ -33,7 +33,7 @@ type Member struct {
 	Why        string      `json:"why,omitempty"`        // why it is doomed
 }
 
-// Become moves the member to a state, and notes when.
+// Become moves the member to a state, and records when.
 func (m *Member) Become(s MemberState, at time.Time) {
 	if m.State != s {
 		m.State, m.Since = s, at

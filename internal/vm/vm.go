@@ -261,7 +261,7 @@ const (
 	Cold           Source = "cold"       // it was created for the job
 	FromPool       Source = "pool"       // a pool's warm member
 	FromHibernated Source = "hibernated" // a pool's hibernated member
-	Restored       Source = "restored"   // it went on from a checkpoint
+	Restored       Source = "restored"   // restored from a checkpoint
 	Forked         Source = "forked"     // it is a copy of another VM
 )
 
