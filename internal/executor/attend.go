@@ -8,20 +8,20 @@ import (
 	"linus/internal/job"
 )
 
-// endGrace is how long the end of a task that a callback has reported may still be on
-// its way on the task's channel, before a check asks for it.
+// endGrace is how long a check waits for a task's end, which a callback reported, to arrive on the
+// task's channel.
 const endGrace = time.Second
 
-// attendance is the following of a task by its channel, beside callbacks and checks.
+// attendance follows a task by its channel, in addition to callbacks and checks.
 type attendance struct {
 	came  chan struct{}     // output was stored
-	ended chan job.RunState // the task's end came; it has room for that
+	ended chan job.RunState // the task's end arrived; buffered
 	done  chan struct{}     // closed when nothing more comes
-	stop  func()            // ends it, and waits for that
+	stop  func()            // ends the following and waits for its end
 }
 
-// attend stores what a task's channel brings, until that breaks: callbacks and checks
-// go on as if there were none. What it says of the task's end is what SSH shows.
+// attend stores what a task's channel delivers until the channel breaks; callbacks and checks work
+// independently of it. Its report of the task's end counts as shown by SSH.
 func (e *Executor) attend(ctx context.Context, r *run, j job.Job) attendance {
 	ctx, cancel := context.WithCancel(ctx)
 	a := attendance{came: make(chan struct{}, 1), ended: make(chan job.RunState, 1), done: make(chan struct{})}
@@ -53,7 +53,7 @@ func (e *Executor) attend(ctx context.Context, r *run, j job.Job) attendance {
 	return a
 }
 
-// reported returns the task's end, which a callback has reported, if it comes soon.
+// reported returns the task's end that a callback reported, if it arrives within endGrace.
 func (a attendance) reported(ctx context.Context) *job.RunState {
 	grace := time.NewTimer(endGrace)
 	defer grace.Stop()

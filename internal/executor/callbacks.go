@@ -8,16 +8,16 @@ import (
 	"linus/internal/job"
 )
 
-// ways is how reports of one running task can arrive while its callbacks are silent.
+// ways is how a running task's reports can arrive while its callbacks are silent.
 type ways struct {
-	way  job.CallbackWay // last one found; empty: not searched for yet
+	way  job.CallbackWay // last one found; empty: not searched yet
 	next time.Time       // when to search again
 }
 
-// whileSilent replaces the silent callbacks of a running task by SSH: it restarts a
-// job runner that is gone, finds another way for the callbacks, and fetches the output
-// they would have delivered. Whatever fails is retried if they are still silent later.
-// A time limit keeps a VM from delaying the next check.
+// whileSilent replaces the silent callbacks of a running task by SSH: it restarts a missing job
+// runner, finds another way for the callbacks, and fetches the output that they would have
+// delivered. Failures are retried if the callbacks are still silent later. A time limit keeps a VM
+// from delaying the next check.
 func (e *Executor) whileSilent(ctx context.Context, r *run, j job.Job, state job.RunState, w *ways) {
 	ctx, end := context.WithTimeout(ctx, e.o.HeartbeatThreshold)
 	defer end()
@@ -41,8 +41,8 @@ func (e *Executor) whileSilent(ctx context.Context, r *run, j job.Job, state job
 	r.capture.CatchUp(ctx, j, state)
 }
 
-// unreachableURL is the callback URL for a VM that needs a tunnel, until it has one: a
-// name that RFC 2606 reserves, for the runner to try. Empty: no callbacks.
+// unreachableURL is the callback URL for a VM that needs a tunnel, until it has one: a name that
+// RFC 2606 reserves, for the runner to try. Empty: no callbacks.
 func (e *Executor) unreachableURL() string {
 	if e.o.CallbackAddr == nil {
 		return ""
@@ -50,7 +50,7 @@ func (e *Executor) unreachableURL() string {
 	return "http://tunnel.invalid"
 }
 
-// findWay makes the VM try how its callbacks can arrive, and records a change.
+// findWay makes the VM try how its callbacks can arrive, and records a change of the way.
 func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
 	url, err := e.o.CallbackURL(ctx)
 	if err != nil {

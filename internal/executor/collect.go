@@ -13,21 +13,21 @@ import (
 	"linus/internal/vm"
 )
 
-// cutGrace is how long after a cancel a VM may still deliver what its task has
-// written. An honest one is mostly done by then, so no result is lost.
+// cutGrace is how long after a cancel a VM may still deliver its task's output. An honest VM is
+// mostly done by then, so no result is lost.
 const cutGrace = 5 * time.Second
 
-// collect completes the output and then makes the status terminal. A task that still
-// runs (cancelled, timed out) is stopped first. A VM that does not respond is retried,
-// and there is a deadline for everything. After it, or cutGrace after a caller cancels,
-// the output is what is stored, marked as incomplete.
+// collect completes the output and then makes the status terminal. It first stops a task that still
+// runs (cancelled, timed out). It retries a VM that does not respond, with a deadline for
+// everything. After the deadline, or cutGrace after a caller cancels, the output is what is stored,
+// marked as incomplete.
 func (e *Executor) collect(ctx context.Context, r *run, j job.Job) (change, error) {
 	if j.Manifest.FansOut() {
 		return e.joinChildren(ctx, r)
 	}
 	work, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	cut := func() { // an attempt may be over before that
+	cut := func() { // an attempt may end before that
 		e.mu.Lock()
 		if r.cutAt.IsZero() {
 			r.cutAt = time.Now().Add(cutGrace)
@@ -40,7 +40,7 @@ func (e *Executor) collect(ctx context.Context, r *run, j job.Job) (change, erro
 		}
 		time.AfterFunc(left, func() { end(capture.ErrCut) })
 	}
-	r.capture.Close() // what a callback has delivered is written, and nothing more is
+	r.capture.Close() // data that a callback delivered is written, and nothing more is accepted
 	e.mu.Lock()
 	r.cut = cut
 	e.mu.Unlock()
@@ -68,7 +68,7 @@ func (e *Executor) collect(ctx context.Context, r *run, j job.Job) (change, erro
 	if err != nil {
 		return nil, err
 	}
-	putBack := e.o.Fleet.PutBack(ctx, j) // what the task has written there is on the disk before its result is told
+	putBack := e.o.Fleet.PutBack(ctx, j) // the task's writes must be on the disk before its result is visible
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -89,9 +89,9 @@ func (e *Executor) collect(ctx context.Context, r *run, j job.Job) (change, erro
 	}, nil
 }
 
-// patience is how long to try to collect from a VM that does not respond: not long if
-// nobody waits for the result or there is little hope, and less by what earlier engines
-// have waited.
+// patience is how long to try to collect from a VM that does not respond. It is short if nobody
+// waits for the result or there is little hope, and reduced by the time that earlier engines
+// waited.
 func (e *Executor) patience(j job.Job) time.Duration {
 	wait := e.o.CollectPatience
 	if r := j.Outcome.Reason; r == job.ReasonLost || r == job.ReasonCancelled {
@@ -100,9 +100,9 @@ func (e *Executor) patience(j job.Job) time.Duration {
 	return wait - j.Silence.Unseen
 }
 
-// settle stops a task whose job was ended by something else than the task's exit, and
-// returns the task's state. In a persistent VM it stops the task even if a caller does
-// not want to wait for its output.
+// settle stops a task whose job ended by something other than the task's exit, and returns the
+// task's state. In a persistent VM it stops the task even if a caller does not want to wait for its
+// output.
 func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunState, err error) {
 	clock := e.listen(ctx, j)
 	defer clock.end()

@@ -11,8 +11,7 @@ import (
 	"linus/internal/vm"
 )
 
-// checkCredentials returns what is wrong with the credentials of a manifest that has every
-// default.
+// checkCredentials returns what is wrong with the credentials of a manifest that has every default.
 func (e *Executor) checkCredentials(ctx context.Context, m job.Manifest) error {
 	if err := reachable(m, m.Network); err != nil && m.VM == "" {
 		return err
@@ -43,7 +42,7 @@ func unknownCredential(at, name string) error {
 	return &job.FieldError{Field: at, Problem: fmt.Sprintf("there is no credential %q", name), Remedy: "linus credential list shows those that there are", Fault: job.FaultUnknown}
 }
 
-// reachable returns an error if a job's credentials are for nothing on a network.
+// reachable returns an error if a network makes a job's credentials useless.
 func reachable(m job.Manifest, n vm.Network) error {
 	if len(m.Credentials) == 0 || n.Mode() != vm.EgressNone {
 		return nil
@@ -58,8 +57,8 @@ func (e *Executor) credential(ctx context.Context, name string) (job.Credential,
 	return e.o.Credentials.Credential(ctx, name)
 }
 
-// withPlaceholders returns a manifest whose task finds what stands for its credentials; for
-// those that were removed meanwhile, nothing does.
+// withPlaceholders returns a manifest whose task finds the placeholders of its credentials.
+// Credentials that were removed meanwhile have none.
 func (e *Executor) withPlaceholders(ctx context.Context, m job.Manifest) (job.Manifest, error) {
 	env := map[string]string{}
 	for _, name := range m.Credentials {
@@ -76,7 +75,7 @@ func (e *Executor) withPlaceholders(ctx context.Context, m job.Manifest) (job.Ma
 	return m, nil
 }
 
-// provides reports whether one of a manifest's credentials stands in one of variables.
+// provides reports whether one of a manifest's credentials sets one of the variables.
 func (e *Executor) provides(ctx context.Context, m job.Manifest, variables []string) bool {
 	return slices.ContainsFunc(m.Credentials, func(name string) bool {
 		c, err := e.credential(ctx, name)

@@ -8,11 +8,11 @@ import (
 	"linus/internal/job"
 )
 
-// enqueue queues a new job. One without a VM of its own needs no slot.
+// enqueue queues a new job. A job without its own VM needs no slot.
 func (e *Executor) enqueue(j job.Job) {
 	e.mu.Lock()
 	switch {
-	case e.runs[j.ID] != nil: // it was adopted as soon as it was stored
+	case e.runs[j.ID] != nil: // adopted as soon as it was stored
 	case !j.WantsVM():
 		e.queue.addReady(j.ID)
 	default:
@@ -23,11 +23,10 @@ func (e *Executor) enqueue(j job.Job) {
 	e.poke()
 }
 
-// poke wakes the dispatcher.
 func (e *Executor) poke() { signal(e.wake) }
 
-// dispatch starts waiting jobs as slots become free. Periodically it resumes unfinished
-// jobs that have no run, such as those whose VM could not be destroyed, until it is gone.
+// dispatch starts waiting jobs as slots become free. It periodically resumes unfinished jobs that
+// have no run, such as those whose VM could not be destroyed.
 func (e *Executor) dispatch(ctx context.Context) {
 	defer e.work.Wait()
 	e.expect()
@@ -68,7 +67,6 @@ func (e *Executor) dispatch(ctx context.Context) {
 	}
 }
 
-// expect tells the fleet what jobs may ask for.
 func (e *Executor) expect() {
 	e.mu.Lock()
 	e.demands++
@@ -82,15 +80,15 @@ func (e *Executor) expect() {
 	e.o.Fleet.Expect(d)
 }
 
-// left are the unfinished jobs that the store has.
+// left are the unfinished jobs in the store.
 type left struct {
 	begun   []job.Job
-	waiting []string // for a slot; nil: not read
-	counted int      // of Executor.unscanned, those that are among them
+	waiting []string // jobs that wait for a slot; nil: not read
+	counted int      // number of Executor.unscanned that this read covers
 }
 
-// unfinished reads the jobs that adopt takes. Those that wait are already in the queue,
-// and are only read at the start of the engine, or if one may be missing there.
+// unfinished reads the jobs that adopt takes. Waiting jobs are already in the queue: they are read
+// only at the engine's start, or if one may be missing there.
 func (e *Executor) unfinished(ctx context.Context, start bool) (l left, err error) {
 	e.mu.Lock()
 	l.counted = e.unscanned
@@ -101,8 +99,7 @@ func (e *Executor) unfinished(ctx context.Context, start bool) (l left, err erro
 	return l, err
 }
 
-// adopt resumes jobs that had begun, unless another engine works on them, and queues
-// those that had not.
+// adopt resumes jobs that have begun, unless another engine works on them, and queues the others.
 func (e *Executor) adopt(ctx context.Context, l left) {
 	for _, j := range l.begun {
 		switch {
@@ -125,7 +122,6 @@ func (e *Executor) adopt(ctx context.Context, l left) {
 	e.unscanned -= l.counted
 }
 
-// resume continues a job that had begun.
 func (e *Executor) resume(ctx context.Context, j job.Job) {
 	if e.o.Engines != nil {
 		if e.isDraining() && j.Engine == "" {
@@ -148,15 +144,15 @@ func (e *Executor) resume(ctx context.Context, j job.Job) {
 	}
 }
 
-// recheckStore has the dispatcher look in the store for a job that may be there without
-// being queued.
+// recheckStore makes the dispatcher look in the store for a job that may be there without being
+// queued.
 func (e *Executor) recheckStore() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.unscanned++
 }
 
-// slots returns the number of runs with a VM of their own. e.mu is held.
+// slots returns the number of runs with their own VM. The caller holds e.mu.
 func (e *Executor) slots() int {
 	n := 0
 	for _, r := range e.runs {
@@ -167,9 +163,9 @@ func (e *Executor) slots() int {
 	return n
 }
 
-// startWaiting starts the jobs that need no slot, and those whose turn it is while slots
-// are free. Only a job that is to be started is read. Where engines share the
-// store, another may be faster.
+// startWaiting starts the jobs that need no slot and, while slots are free, those whose turn it is.
+// It reads a job only when it is about to start it. Another engine that shares the store may be
+// faster.
 func (e *Executor) startWaiting(ctx context.Context) {
 	for !e.isDraining() {
 		e.learnPrincipals(ctx)
@@ -199,12 +195,12 @@ func (e *Executor) startWaiting(ctx context.Context) {
 	}
 }
 
-// learnPrincipals reads whose the waiting jobs are, where that is not known and matters.
+// learnPrincipals reads the principals of waiting jobs if they are unknown and matter.
 func (e *Executor) learnPrincipals(ctx context.Context) {
 	e.mu.Lock()
 	learn := e.queue.unknown && len(e.queue.waiting) > 1 && e.slots() < e.o.MaxJobs
 	if learn {
-		e.queue.unknown = false // before it is read: what comes meanwhile sets it again
+		e.queue.unknown = false // before the read: jobs added meanwhile set it again
 	}
 	e.mu.Unlock()
 	if !learn {

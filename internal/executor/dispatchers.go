@@ -7,19 +7,19 @@ import (
 	"linus/internal/job"
 )
 
-// Dispatchers returns the dispatchers that the caller sees.
+// Dispatchers returns the dispatchers that the caller may see.
 func (e *Executor) Dispatchers(ctx context.Context) (seen []job.Dispatcher, err error) {
 	all, err := e.o.Dispatchers.Dispatchers(ctx)
 	p, asks := job.PrincipalFrom(ctx)
 	for _, d := range all {
-		if !asks || p.Sees(d.Principal) { // nobody else reads a state directory without an engine
+		if !asks || p.Sees(d.Principal) { // a caller without a principal reads a state directory without an engine
 			seen = append(seen, d)
 		}
 	}
 	return seen, err
 }
 
-// ReportDispatcher says how a dispatcher of the caller's is.
+// ReportDispatcher stores the state of one of the caller's dispatchers.
 func (e *Executor) ReportDispatcher(ctx context.Context, d job.Dispatcher) (job.Dispatcher, error) {
 	if err := d.Check(); err != nil {
 		return d, err
@@ -31,12 +31,12 @@ func (e *Executor) ReportDispatcher(ctx context.Context, d job.Dispatcher) (job.
 	return d, err
 }
 
-// DrainDispatcher has the dispatchers of a name that the caller sees take no more work.
+// DrainDispatcher makes the dispatchers with a name that the caller may see take no more work.
 func (e *Executor) DrainDispatcher(ctx context.Context, name string) error {
 	return e.drainDispatcher(ctx, name, true)
 }
 
-// UndrainDispatcher lets the dispatchers of a name that the caller sees take work again.
+// UndrainDispatcher lets the dispatchers with a name that the caller may see take work again.
 func (e *Executor) UndrainDispatcher(ctx context.Context, name string) error {
 	return e.drainDispatcher(ctx, name, false)
 }

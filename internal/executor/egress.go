@@ -20,25 +20,25 @@ import (
 	"linus/internal/vm"
 )
 
-// NamesProxy is the way out of a VM that may reach names only, and of one that uses
+// NamesProxy is the way out of a VM that may reach only certain names, and of one that uses
 // credentials.
 type NamesProxy interface {
 	Dial(ctx context.Context) (net.Conn, error)
-	CA() []byte // PEM: what the VM is to trust; nil: nothing
+	CA() []byte // PEM that the VM must trust; nil: none
 	Close()
 }
 
-// ProxyOptions say what a job's proxy is for.
+// ProxyOptions configure a job's proxy.
 type ProxyOptions struct {
-	Names       []string // that may be reached
+	Names       []string // names that may be reached
 	Record      func(job.Connection)
-	Anywhere    func(ctx context.Context, address string) (net.Conn, error) // reaches everything else, from the VM; nil: nothing does
+	Anywhere    func(ctx context.Context, address string) (net.Conn, error) // everything else, from the VM; nil: nothing
 	Credentials []string
-	Used        func(job.CredentialUse) // called with each request to their hosts
+	Used        func(job.CredentialUse) // called with each request to the credentials' hosts
 }
 
-// needsProxy reports whether a job has a proxy, and only whether it is for all that the VM
-// reaches.
+// needsProxy reports whether a job needs a proxy, and whether everything that the VM reaches goes
+// through it (only).
 func needsProxy(j job.Job) (needs, only bool) {
 	only = networkOf(j).Proxied()
 	return only || len(j.Manifest.Credentials) > 0, only
@@ -47,7 +47,6 @@ func needsProxy(j job.Job) (needs, only bool) {
 // proxyPatience is how long the start of a task waits for its proxy.
 const proxyPatience = 2 * time.Minute
 
-// networkOf returns the network of the VM that a job runs in.
 func networkOf(j job.Job) vm.Network {
 	if j.Shares() {
 		return j.VM.Network
@@ -55,11 +54,11 @@ func networkOf(j job.Job) vm.Network {
 	return j.Manifest.Network
 }
 
-// proxied returns a manifest whose task finds the job's proxy. What the manifest sets
-// itself stays.
+// proxied returns a manifest that points the task to the job's proxy. Variables that the manifest
+// sets itself stay.
 func proxied(m job.Manifest, id string, n vm.Network, only bool) job.Manifest {
 	env := job.ProxyEnv(id, n)
-	if !only { // plain HTTP has no credentials
+	if !only { // credentials are not for plain HTTP
 		delete(env, "HTTP_PROXY")
 		delete(env, "http_proxy")
 	}
@@ -71,19 +70,18 @@ func proxied(m job.Manifest, id string, n vm.Network, only bool) job.Manifest {
 	return m
 }
 
-// proxy is the work of a job's proxy.
 type proxy struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	opened chan struct{} // closed when the VM first reaches it
 
 	mu  sync.Mutex
-	job job.Job // as it was then
-	err error   // why the VM did not, the last time it was tried
+	job job.Job // as last read
+	err error   // why the VM did not reach it at the last attempt
 }
 
-// openProxy starts the proxy of a job that needs one, until closeProxy; nil for others. It
-// can be called again.
+// openProxy starts the proxy of a job that needs one, to run until closeProxy; it returns nil for
+// other jobs. It can be called again.
 func (e *Executor) openProxy(ctx context.Context, r *run, j job.Job) *proxy {
 	if r.proxy != nil {
 		return r.proxy
@@ -122,15 +120,15 @@ func (e *Executor) openProxy(ctx context.Context, r *run, j job.Job) *proxy {
 	return p
 }
 
-// keepProxy opens the way from the VM again whenever it is lost. The VM trusts the proxy's CA
-// before that: each engine that works on the job has another one.
+// keepProxy reopens the way from the VM whenever it is lost. The VM must trust the proxy's CA
+// first: each engine that works on the job has another CA.
 func (e *Executor) keepProxy(ctx context.Context, p *proxy, j job.Job, o ProxyOptions) {
 	pause := backoff.NewExponentialBackOff()
 	pause.MaxInterval = 10 * time.Second
 	var server NamesProxy
 	trusted := false
 	for ctx.Err() == nil {
-		now, err := e.o.Jobs.Job(ctx, j.ID) // its VM may have another address
+		now, err := e.o.Jobs.Job(ctx, j.ID) // the VM may have another address
 		if err == nil && server == nil {
 			if server, err = e.o.Proxy(ctx, o); err == nil {
 				defer server.Close()
@@ -162,7 +160,7 @@ func (e *Executor) keepProxy(ctx context.Context, p *proxy, j job.Job, o ProxyOp
 	}
 }
 
-// wait returns when the VM reaches the proxy; nil for no proxy.
+// wait returns when the VM reaches the proxy. A nil proxy needs no wait.
 func (p *proxy) wait(ctx context.Context) error {
 	if p == nil {
 		return nil
@@ -179,7 +177,7 @@ func (p *proxy) wait(ctx context.Context) error {
 	return fmt.Errorf("egress allow and credentials need forwarding by the VM's SSH server (AllowTcpForwarding), and a free port: %w", cmp.Or(p.err, context.Cause(ctx)))
 }
 
-// closeProxy ends the job's proxy, and records what passed.
+// closeProxy ends the job's proxy and records the traffic.
 func (r *run) closeProxy() {
 	if r.proxy != nil {
 		r.proxy.cancel()
@@ -188,12 +186,12 @@ func (r *run) closeProxy() {
 	}
 }
 
-// mostDestinations bounds the names whose connections are recorded one by one.
+// mostDestinations bounds the names whose connections are recorded individually.
 const mostDestinations = 100
 
-// destination is a name and port, as a job asked for them, and the answer.
+// destination is a name and port that a job asked for, and the answer.
 type destination struct {
-	name    string // of a request with a credential: all there is to say
+	name    string // for a request with a credential: its whole text
 	request bool
 	allowed bool
 	why     string
@@ -202,11 +200,11 @@ type destination struct {
 type tally struct {
 	count   int
 	out, in int64
-	told    int // connections that are in an event
+	told    int // connections that are already in an event
 }
 
-// traffic adds up a job's connections. An event records the first to a name, and then
-// each time that their number has doubled; the last events have the totals.
+// traffic adds up a job's connections. It records an event for the first connection to a name, and
+// each time the number has doubled; the last events have the totals.
 type traffic struct {
 	tell func(...job.Event)
 
@@ -235,12 +233,12 @@ func (t *traffic) note(c job.Connection) {
 	sum.out, sum.in = sum.out+c.Out, sum.in+c.In
 }
 
-// used notes a request with a credential.
 func (t *traffic) used(u job.CredentialUse) {
 	t.count(destination{name: u.Text(), request: true}, destination{name: "other requests with credentials", request: true})
 }
 
-// sum returns what is known of a destination or, when there are too many, of all others.
+// sum returns the key and tally of a destination, or those of other if there are too many
+// destinations. The caller holds t.mu.
 func (t *traffic) sum(key, other destination) (destination, *tally) {
 	if t.all[key] == nil && len(t.all) >= mostDestinations {
 		key = other
@@ -251,7 +249,7 @@ func (t *traffic) sum(key, other destination) (destination, *tally) {
 	return key, t.all[key]
 }
 
-// count counts one more, and tells of it where that is due.
+// count counts one more, and records an event when one is due.
 func (t *traffic) count(key, other destination) {
 	t.mu.Lock()
 	key, sum := t.sum(key, other)
@@ -266,7 +264,7 @@ func (t *traffic) count(key, other destination) {
 	t.tell(event)
 }
 
-// end records everything that is in no event yet.
+// end records everything that is not in an event yet.
 func (t *traffic) end() {
 	t.mu.Lock()
 	var events []job.Event

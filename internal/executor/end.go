@@ -17,12 +17,11 @@ var (
 	errKilled    = errors.New("killed by user")
 )
 
-// Cancel ends a job. It returns once that is decided; the task is stopped, its output
-// collected and its VM destroyed right after. If the task has already exited, the
-// outcome stays, and collecting stops cutGrace later: what is stored then is marked as
-// incomplete; so it is if a job that was cancelled is cancelled again when its output could have
-// been collected long ago. Cancelling again is fine until the job has ended; then it is
-// job.ErrCompleted.
+// Cancel ends a job. It returns once that is decided; right after, the task is stopped, its output
+// is collected and its VM is destroyed. If the task has already exited, the outcome stays, and
+// collecting stops cutGrace later; the stored output is then marked as incomplete. The same happens
+// if a cancelled job is cancelled again long after its output should have been collected.
+// Cancelling again is fine until the job has ended; then it is job.ErrCompleted.
 func (e *Executor) Cancel(ctx context.Context, id string) error {
 	err := e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}, "", errCancelled)
 	if errors.Is(err, job.ErrNotFound) {
@@ -31,7 +30,7 @@ func (e *Executor) Cancel(ctx context.Context, id string) error {
 	return err
 }
 
-// DestroyVM destroys a persistent VM. The job that makes it, if one does, is cancelled first.
+// DestroyVM destroys a persistent VM. If a job is making it, that job is cancelled first.
 func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	v, err := e.o.Fleet.Find(ctx, ref)
 	if err == nil && v.Own == nil && v.Lifecycle == vm.Persistent && v.State == vm.Intended {
@@ -45,8 +44,8 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 	return e.o.Fleet.Destroy(ctx, v)
 }
 
-// end decides a job at a caller's request and interrupts its run. signal is sent to its
-// task; empty: TERM.
+// end decides a job at a caller's request and interrupts its run. The task gets the signal; empty:
+// TERM.
 func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, signal string, cause error) error {
 	outcome.At = now()
 	cut := false
@@ -58,7 +57,7 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 			j.EndBy(job.CallerFrom(ctx))
 			return []job.Event{decided(outcome)}, nil
 		case !j.Status.Terminal() && j.Outcome.Reason == outcome.Reason && (outcome.Reason != job.ReasonCancelled || outcome.At.Sub(j.Outcome.At) < e.o.CollectPatience):
-			return nil, nil // as asked once; who cancels once more after a long time does not want to wait
+			return nil, nil // already done; a caller who cancels again after a long time does not want to wait
 		case !j.Status.Terminal() && outcome.Reason == job.ReasonCancelled:
 			cut = true
 			if j.SkipCollect {
@@ -89,7 +88,7 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 	return nil
 }
 
-// interrupt interrupts a job's run, if it has one here: what it collects, or else its phases.
+// interrupt interrupts a job's run, if it has one here: its collecting, or else its phases.
 func (e *Executor) interrupt(id string, collecting bool, cause error) {
 	stop := func() {}
 	e.mu.Lock()
@@ -102,9 +101,8 @@ func (e *Executor) interrupt(id string, collecting bool, cause error) {
 	stop()
 }
 
-// Kill ends a job's task with its whole process tree; the job is then failed, with
-// reason killed. An empty signal is TERM. A job that waits or is being provisioned is
-// ended as well.
+// Kill ends a job's task with its whole process tree; the job then fails with reason killed. An
+// empty signal is TERM. A job that waits or is being provisioned ends as well.
 func (e *Executor) Kill(ctx context.Context, id, signal string) (job.Killed, error) {
 	signal = strings.TrimPrefix(strings.ToUpper(signal), "SIG")
 	if signal != "" && !slices.Contains(job.Signals, signal) {

@@ -12,36 +12,36 @@ import (
 	"linus/internal/sleep"
 )
 
-// Engines is how engines that share a store know of each other. This engine is a member
-// while it renews its lease. Others evict one that has not: its jobs and locks are free
-// then, and nothing it still writes has an effect.
+// Engines connects engines that share a store. This engine is a member while it renews its lease.
+// The others evict an engine that has not renewed its lease: its jobs and locks are free then, and
+// nothing it still writes has an effect.
 type Engines interface {
-	// Join makes this engine a member, with a new ID and a lease. What it held as an
-	// earlier member is free then.
+	// Join makes this engine a member with a new ID and a lease. What it held as an earlier member
+	// becomes free.
 	Join(ctx context.Context, about job.EngineInfo, lease time.Duration) (id string, err error)
-	// Renew extends the lease; job.ErrDetach if this engine is no member any more.
+	// Renew extends the lease; job.ErrDetach if this engine is no longer a member.
 	Renew(ctx context.Context, lease time.Duration) error
 	// Leave ends the membership.
 	Leave(ctx context.Context) error
-	// Drain notes that this engine takes no more jobs.
+	// Drain records that this engine takes no more jobs.
 	Drain(ctx context.Context) error
 	// Engines returns every member, oldest first; one of them leads.
 	Engines(ctx context.Context) ([]job.EngineInfo, error)
-	// Evict ends the membership of an engine whose lease has ended, or that is known to be
-	// dead, and reports whether it did.
+	// Evict ends the membership of an engine whose lease has ended or that is known to be dead, and
+	// reports whether it did.
 	Evict(ctx context.Context, id string, dead bool) (bool, error)
 	lock.Engines
-	// Locked returns what the engine that has a lock does meanwhile; empty: none has it.
+	// Locked returns what the engine that holds a lock does meanwhile; empty if none holds it.
 	Locked(ctx context.Context, name string) (string, error)
-	// Listen calls heard for each notice of another engine, one after the other, until
-	// ctx ends. Changes of jobs and pools bring their own.
+	// Listen calls heard for each notice from another engine, one at a time, until ctx ends.
+	// Changes of jobs and pools send their own notices.
 	Listen(ctx context.Context, heard func(job.Notice)) error
-	// Tell gives the other engines a notice.
+	// Tell sends a notice to the other engines.
 	Tell(ctx context.Context, n job.Notice) error
 }
 
-// serve works until running ends: with other engines, for as long as this one is a
-// member, and then as a new one.
+// serve works until running ends: alone all the time, among other engines as long as this one is a
+// member, and then as a new member.
 func (e *Executor) serve(running context.Context, m membership) {
 	defer close(e.done)
 	for {
@@ -68,7 +68,7 @@ func (e *Executor) serve(running context.Context, m membership) {
 	}
 }
 
-// enroll makes this engine a member, and returns what it may adopt.
+// enroll makes this engine a member and returns the jobs that it may adopt.
 func (e *Executor) enroll(ctx context.Context) (left, error) {
 	if e.o.Engines != nil {
 		began := time.Now()
@@ -88,14 +88,14 @@ func (e *Executor) enroll(ctx context.Context) (left, error) {
 	return e.unfinished(ctx, true)
 }
 
-// membership is the time in which this engine may work: until it stops, or has lost its
-// lease. Then everything that is under way is left as it is.
+// membership is the time in which this engine may work: until it stops or loses its lease.
+// Everything in progress is then left as it is.
 type membership struct {
 	ctx context.Context //nolint:containedctx // it is the membership
 	end context.CancelCauseFunc
 }
 
-// open begins a membership, and adopts what is left.
+// open begins a membership and adopts the jobs in l.
 func (e *Executor) open(running context.Context, l left) membership {
 	ctx, end := context.WithCancelCause(running)
 	e.o.Fleet.Begin(ctx)
@@ -120,15 +120,15 @@ func (e *Executor) hold(m membership) {
 	e.queue, e.unscanned = queue{}, 0
 }
 
-// renewals is how often a lease is renewed in its time.
+// renewals is how often a lease is renewed within its duration.
 const renewals = 3
 
-// leaseMargin is how long before the end of its lease an engine stops by itself: for a
-// clock that runs slower than the database's, and for work to end.
+// leaseMargin is how long before the end of its lease an engine stops by itself: for a clock that
+// runs slower than the database's, and for work to end.
 func (e *Executor) leaseMargin() time.Duration { return e.o.EngineLease / 5 }
 
-// keepLease renews the lease until ctx ends, or the lease is lost. It goes by the
-// monotonic clock: whatever else holds a renewal up, time passes.
+// keepLease renews the lease until ctx ends or the lease is lost. It uses the monotonic clock: time
+// passes even if a renewal hangs.
 func (e *Executor) keepLease(ctx context.Context) {
 	tick := time.NewTicker(e.o.EngineLease / renewals)
 	defer tick.Stop()
@@ -164,8 +164,8 @@ func (e *Executor) keepLease(ctx context.Context) {
 	}
 }
 
-// tendEngines takes over from engines that are dead, and looks what others have done in
-// case that nothing told of it.
+// tendEngines takes over from dead engines, and checks what other engines did in case a notice was
+// lost.
 func (e *Executor) tendEngines(ctx context.Context) {
 	for {
 		again, err := e.takeOver(ctx)
@@ -181,7 +181,7 @@ func (e *Executor) tendEngines(ctx context.Context) {
 	}
 }
 
-// takeOver buries the engines whose lease has ended. It returns after what time to do so
+// takeOver evicts the engines whose lease has ended. It returns the time after which to do so
 // again: when another lease ends, at the latest when this engine's is to be renewed.
 func (e *Executor) takeOver(ctx context.Context) (again time.Duration, err error) {
 	again = e.o.EngineLease / renewals
@@ -197,7 +197,7 @@ func (e *Executor) takeOver(ctx context.Context) (again time.Duration, err error
 		case other.Self:
 		case other.Lease > 0 && !dead:
 			again = min(again, other.Lease+afterLease)
-		default: // at the same time: the host may not respond to one
+		default: // in parallel: the host may not respond to one of them
 			evicting.Go(func() { problems[i], errs[i] = e.evict(ctx, other, dead) })
 		}
 	}
@@ -216,17 +216,17 @@ func (e *Executor) takeOver(ctx context.Context) (again time.Duration, err error
 }
 
 const (
-	// afterLease is how long after the end of a lease the engine is taken over, so that
-	// the database sees it, too.
+	// afterLease is how long after the end of a lease the engine is taken over, so that the
+	// database sees the end, too.
 	afterLease = 50 * time.Millisecond
-	// retries is how often a take-over that failed is tried again in the time of a lease.
+	// retries is how often a failed take-over is tried again within the duration of a lease.
 	retries = 15
 )
 
-// evict ends the membership of an engine that is dead. Its jobs are then anybody's who has
-// room. First the host is told to refuse what it asks from then on: if that fails, its
-// jobs stay its own, and the problem is returned. A host that does not respond within the
-// time of a lease is asked anew, so that one that is back is seen.
+// evict ends the membership of a dead engine; any engine with room may then take its jobs. First it
+// makes the host refuse the dead engine's further commands: if that fails, the engine keeps its
+// jobs, and evict returns the problem. A host that does not respond within the duration of a lease
+// is asked anew, so that its return is noticed.
 func (e *Executor) evict(ctx context.Context, other job.EngineInfo, dead bool) (problem string, err error) {
 	if e.o.Fence != nil {
 		fencing, end := context.WithTimeout(ctx, e.o.EngineLease)
@@ -243,8 +243,8 @@ func (e *Executor) evict(ctx context.Context, other job.EngineInfo, dead bool) (
 	return "", err
 }
 
-// catchUp does what notices of others' changes would have had done, of which any may
-// be missing.
+// catchUp does what notices of other engines' changes would have caused, since any notice may be
+// lost.
 func (e *Executor) catchUp(ctx context.Context) error {
 	e.mu.Lock()
 	var runs []*run
@@ -270,7 +270,7 @@ func (e *Executor) catchUp(ctx context.Context) error {
 			return err
 		}
 		e.mu.Lock()
-		for _, id := range before { // not those that came meanwhile: the store was read without them
+		for _, id := range before { // not IDs added meanwhile: the store was read without them
 			if _, there := slices.BinarySearch(waiting, id); !there {
 				e.queue.remove(id)
 			}
@@ -286,8 +286,8 @@ func (e *Executor) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// applyRequests makes a job's run here, if it has one, do what was asked of the job at another
-// engine.
+// applyRequests applies what was asked of a job at another engine to the job's run here, if it has
+// one.
 func (e *Executor) applyRequests(ctx context.Context, id string) error {
 	j, err := e.o.Jobs.Job(ctx, id)
 	if errors.Is(err, job.ErrNotFound) {
@@ -297,13 +297,13 @@ func (e *Executor) applyRequests(ctx context.Context, id string) error {
 		return err
 	}
 	if j.Outcome != nil {
-		e.interrupt(id, j.SkipCollect, errCancelled) // the working phases are over, whoever has decided that
+		e.interrupt(id, j.SkipCollect, errCancelled) // the working phases are over, whoever decided that
 	}
 	return nil
 }
 
-// take makes this engine the one that works on a job; false: another is, or it has
-// ended.
+// take makes this engine the one that works on a job. It returns false if another engine does, or
+// the job has ended or is gone.
 func (e *Executor) take(ctx context.Context, id string) (job.Job, bool, error) {
 	j, taken, err := e.o.Queue.Take(ctx, id)
 	if errors.Is(err, job.ErrNotFound) {
@@ -312,8 +312,8 @@ func (e *Executor) take(ctx context.Context, id string) (job.Job, bool, error) {
 	return j, taken, err
 }
 
-// Leads reports whether this engine does what one does for all: it sweeps, and tends
-// pools.
+// Leads reports whether this engine does the work that one engine does for all, such as sweeping
+// and tending pools.
 func (e *Executor) Leads(ctx context.Context) bool {
 	return job.Leads(ctx, e.o.Engines, e.o.Log)
 }
@@ -335,7 +335,7 @@ func (e *Executor) Engines(ctx context.Context) ([]job.EngineInfo, error) {
 	return engines, err
 }
 
-// Drain makes this engine take no more jobs. It goes on with those it works on.
+// Drain makes this engine take no more jobs. It finishes those it works on.
 func (e *Executor) Drain(ctx context.Context) error {
 	e.mu.Lock()
 	e.draining = true
@@ -346,7 +346,6 @@ func (e *Executor) Drain(ctx context.Context) error {
 	return e.o.Engines.Drain(ctx)
 }
 
-// isOthers reports whether another engine works on a job.
 func (e *Executor) isOthers(j job.Job) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -359,7 +358,7 @@ func (e *Executor) isDraining() bool {
 	return e.draining
 }
 
-// Drained reports whether this engine works on nothing any more.
+// Drained reports whether this engine is draining and works on nothing any more.
 func (e *Executor) Drained() bool {
 	e.mu.Lock()
 	drained := e.draining && len(e.runs) == 0

@@ -14,69 +14,68 @@ import (
 	"linus/internal/secret"
 )
 
-// Options of an Executor. Stores, Provider, Fleet, Runner and CallbackURL are required; for the others zero means the default named with it.
+// Options configure an Executor. Stores, Provider, Fleet, Runner and CallbackURL are required; for
+// the others zero means the documented default.
 type Options struct {
 	Stores
 	Provider job.Provider
-	Fleet    Fleet  // of the same store and Provider
-	Tokens   Tokens // of the API; nil: there are none
-	// Credentials that jobs may name; nil: there are none.
+	Fleet    Fleet  // must use the same store and Provider
+	Tokens   Tokens // of the API; nil: none
+	// Credentials are the credentials that jobs may name; nil: none.
 	Credentials Credentials
-	HostTests   HostTests // nil: there are none
-	Schedules   Schedules // nil: there are none
-	// Repositories are those of jobs. Nil: no job may have one.
+	HostTests   HostTests // nil: none
+	Schedules   Schedules // nil: none
+	// Repositories are the repositories of jobs. Nil: no job may have one.
 	Repositories Repositories
 	Runner       Runner
 	Log          *slog.Logger // default: slog.Default()
 
-	CallbackURL func(context.Context) (string, error) // the URL for callbacks; "" if VMs cannot reach it
-	// CallbackAddr returns the "host:port" on this machine at which callbacks are
-	// served: the end of tunnels from VMs. Nil: no tunnels.
+	CallbackURL func(context.Context) (string, error) // URL for callbacks; "" if VMs cannot reach it
+	// CallbackAddr returns the "host:port" on this machine that serves callbacks: the end of
+	// tunnels from VMs. Nil: no tunnels.
 	CallbackAddr func() string
-	// Secrets returns the values of named secrets. Errors are *secret.Error. Nil:
-	// there are none.
+	// Secrets returns the values of named secrets. Errors are *secret.Error. Nil: no secrets.
 	Secrets func(names []string) ([]secret.Value, error)
-	// Allow returns an error if a client may not have such a job, before anything is
-	// created or looked up for it. The manifest has every default. Nil: all allowed.
+	// Allow returns an error if a client may not submit this job, before anything is created or
+	// looked up for it. The manifest has every default. Nil: all are allowed.
 	Allow func(s job.Submission) error
-	// Webhooks are messages about ended jobs. Nil: there are none.
+	// Webhooks are messages about ended jobs. Nil: none.
 	Webhooks *Webhooks
-	// Proxy returns a job's proxy. Nil: there is none, and VMs that may reach names only
-	// reach nothing.
+	// Proxy returns a job's proxy. Nil: there is no proxy, and VMs restricted to names reach
+	// nothing.
 	Proxy     func(ctx context.Context, o ProxyOptions) (NamesProxy, error)
-	Connected func(job.Connection) // called for each of those; may be nil
-	// Changes are what has happened: the Stores', and the Fleet's. Nil: none is told.
+	Connected func(job.Connection) // called for each connection; may be nil
+	// Changes carries the changes made in the Stores and the Fleet. Nil: none are reported.
 	Changes *job.Changes
-	// Observer is called on what has happened, with one after the other. May be nil.
+	// Observer is called with each happening, one at a time. May be nil.
 	Observer job.Observer
 
-	// Engines shows this engine the others that share the store. Nil: it shares it with none.
+	// Engines shows this engine the others that share the store. Nil: the store is not shared.
 	Engines Engines
-	About   job.EngineInfo // this engine, for people
-	// Predecessor is the ID of an engine that is known to be dead: its jobs are taken
-	// over without waiting for the end of its lease.
+	About   job.EngineInfo // describes this engine to people
+	// Predecessor is the ID of an engine that is known to be dead: its jobs are taken over without
+	// waiting for its lease to end.
 	Predecessor string
-	Joined      func(id string) // called with the ID under which this engine has joined; may be nil
-	// Fence makes the host refuse all further commands of a dead engine. Nil: no fence is
-	// needed.
+	Joined      func(id string) // called with the ID under which this engine joined; may be nil
+	// Fence makes the host refuse all further commands of a dead engine. Nil: no fence is needed.
 	Fence       func(ctx context.Context, engine string) error
 	EngineLease time.Duration // time without a renewal after which an engine counts as dead; 15 s
 
 	Defaults           job.Defaults
-	MaxJobs            int           // jobs with a VM of their own at a time; 4
-	MaxOutput          int64         // bytes stored of each stream; 10 MiB
-	Spare              func() error  // why no job may be submitted for lack of space; nil: there is always some
+	MaxJobs            int           // jobs with their own VM at a time; 4
+	MaxOutput          int64         // bytes stored per stream; 10 MiB
+	Spare              func() error  // returns an error if there is no space for another job; nil: there is always space
 	HeartbeatThreshold time.Duration // silence after which a job is lost; 2 min
-	CleanupInterval    time.Duration // between two attempts to finish what could not be finished; 30 s
+	CleanupInterval    time.Duration // between two attempts to finish a job that could not be finished; 30 s
 	SweepInterval      time.Duration // between two searches for old jobs; 10 min
-	Retention          time.Duration // after which an ended job is deleted; 0: never
+	Retention          time.Duration // time after which an ended job is deleted; 0: never
 	HeartbeatInterval  time.Duration // between two heartbeats of a runner; 10 s
-	// CollectPatience is how long to try to get the output, and each file, from a VM
-	// that does not respond; twice that for everything, plus the time the bytes need
-	// on a slow connection. A tenth of it if the job was cancelled or lost. 3 min.
+	// CollectPatience is how long to try to get the output, and each file, from a VM that does not
+	// respond. The limit for everything together is twice that, plus the time the bytes need on a
+	// slow connection. A cancelled or lost job gets a tenth of it. 3 min.
 	CollectPatience time.Duration
-	// PushTimeout is how long copying a job into a VM may take, in addition to the
-	// time its files need on a slow connection, and then starting it. 10 min.
+	// PushTimeout is how long copying a job into a VM may take, in addition to the time its files
+	// need on a slow connection. Starting the job then gets the same time. 10 min.
 	PushTimeout time.Duration
 	Artifacts   job.ArtifactLimits // 1000 files, 100 MB each, 500 MB together
 }
@@ -89,36 +88,36 @@ type Executor struct {
 	hostTestVerbs
 	scheduleVerbs
 	o        Options
-	captures capture.Options // for every job
+	captures capture.Options
 
-	wake         chan struct{} // slots or waiting jobs have changed
-	reopened     chan struct{} // a job that was done is unfinished again
+	wake         chan struct{} // slots or waiting jobs changed
+	reopened     chan struct{} // a finished job is unfinished again
 	leaseDoubted chan struct{} // the lease may be lost
-	done         chan struct{} // everything that Start began has ended
+	done         chan struct{} // closed when everything that Start began has ended
 	notices      chan struct{} // there is a webhook to deliver
-	undelivered  atomic.Bool   // webhooks are not delivered yet, as of the last look
+	undelivered  atomic.Bool   // some webhooks were undelivered at the last look
 
-	leaseUntil time.Time // until when the lease lasts, for sure; keepLease's, and enroll's before
+	leaseUntil time.Time // how long the lease certainly lasts; only keepLease uses it, and enroll before that
 
 	mu            sync.Mutex
-	id            string                  // of this engine among those that share the store; empty: it shares with none
-	draining      bool                    // no more jobs are taken
-	full          bool                    // the installation has no slot left, as of the last look
-	problems      map[string]string       // why dead engines' jobs cannot be taken over, by engine
-	reportsPassed map[string]time.Time    // when reports were last passed on to other engines
-	queue         queue                   // jobs without a run
-	demands       int64                   // how often the fleet was told what jobs may ask for
-	runs          map[string]*run         // jobs being worked on
-	unscanned     int                     // jobs that may be unfinished, and have neither a run nor a place in the queue
-	watchers      map[string]*watched     // by job, or endKey; without those nobody waits for
+	id            string               // of this engine among those that share the store; empty: not shared
+	draining      bool                 // this engine takes no more jobs
+	full          bool                 // the installation had no free slot at the last look
+	problems      map[string]string    // why dead engines' jobs cannot be taken over, by engine ID
+	reportsPassed map[string]time.Time // when reports were last passed on to other engines, by job or endKey
+	queue         queue                // jobs without a run
+	demands       int64                // sequence number of the last demand passed to the fleet
+	runs          map[string]*run
+	unscanned     int                     // jobs that may be unfinished but have no run and no place in the queue
+	watchers      map[string]*watched     // by job ID or endKey; only jobs that somebody watches
 	stop          context.CancelCauseFunc // ends the engine; nil before Start
 
-	work sync.WaitGroup // all goroutines of the engine except the dispatcher and what the fleet began
+	work sync.WaitGroup // all goroutines of the engine except the dispatcher and those the fleet began
 
-	unanswered atomic.Int64 // jobs with a check that has not been answered
+	unanswered atomic.Int64 // jobs with an unanswered check
 }
 
-// New returns an Executor; nothing runs before Start.
+// New returns an Executor. It does nothing before Start.
 func New(o Options) *Executor {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.MaxJobs = cmp.Or(o.MaxJobs, 4)
@@ -164,8 +163,8 @@ func New(o Options) *Executor {
 	return e
 }
 
-// Start adopts every unfinished job at the phase it was in and begins to work. The
-// work has ctx's values, but not its cancellation: Close ends it.
+// Start adopts every unfinished job in its current phase and begins to work. The work has ctx's
+// values but not its cancellation: Close ends it.
 func (e *Executor) Start(ctx context.Context) error {
 	left, err := e.enroll(ctx)
 	if err != nil {
@@ -183,7 +182,7 @@ func (e *Executor) Start(ctx context.Context) error {
 	return nil
 }
 
-// Close stops following jobs and waits for that. Tasks in VMs go on; the next
+// Close stops following jobs and waits until that is done. Tasks in VMs keep running; the next
 // Start adopts them.
 func (e *Executor) Close(ctx context.Context) error {
 	e.mu.Lock()
@@ -201,8 +200,8 @@ func (e *Executor) Close(ctx context.Context) error {
 	}
 }
 
-// Idle reports whether no job is unfinished, nothing is to be done for VMs or pools, and no
-// webhook to be delivered.
+// Idle reports whether no job is unfinished, no VM or pool needs work, and no webhook is
+// undelivered.
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	idle := e.queue.empty() && len(e.runs) == 0 && e.unscanned == 0

@@ -14,8 +14,8 @@ import (
 	"linus/internal/job"
 )
 
-// The life of a parent: its children are followed to their ends. It can be continued by another
-// engine at any instant, like that of a job with a VM.
+// The life of a parent: it follows its children to their ends. Like the life of a job with a VM,
+// another engine can continue it at any instant.
 var parentsLife = slices.Concat([]phase{{name: job.PhaseRun, run: (*Executor).followChildren, reason: job.ReasonInternal}}, ending)
 
 // withChildren returns a parent that is about to be stored, with its children, which are checked
@@ -72,8 +72,8 @@ func (e *Executor) followChildren(ctx context.Context, r *run, j job.Job) (chang
 	return deciding(job.JoinChildren(j.Children)), nil
 }
 
-// joinChildren ends the children that are left of a parent which was cancelled or killed, waits
-// for their ends, and makes the parent's status terminal.
+// joinChildren ends the remaining children of a parent that was cancelled or killed, waits for
+// their ends, and makes the parent's status terminal.
 func (e *Executor) joinChildren(ctx context.Context, r *run) (change, error) {
 	if _, err := e.awaitChildren(ctx, r, func(j job.Job) bool { return j.Outcome.Reason != job.ReasonExitStatus }); err != nil {
 		return nil, err
@@ -90,8 +90,8 @@ func (e *Executor) joinChildren(ctx context.Context, r *run) (change, error) {
 	}, nil
 }
 
-// awaitChildren waits for the ends of a parent's children, and records each as it comes. The
-// others are ended once one has failed, if stop says so.
+// awaitChildren waits for the ends of a parent's children, and records each one. Once a child has
+// failed or the parent is decided, it ends the others if stop says so.
 func (e *Executor) awaitChildren(ctx context.Context, r *run, stop func(job.Job) bool) (job.Job, error) {
 	j, err := e.o.Jobs.Job(ctx, r.id)
 	if err != nil || j.Status.Terminal() {
@@ -139,12 +139,11 @@ func (e *Executor) awaitChildren(ctx context.Context, r *run, stop func(job.Job)
 	}
 }
 
-// oneFailed reports whether one of a parent's children has.
 func oneFailed(j job.Job) bool {
 	return slices.ContainsFunc(j.Children, func(c job.Child) bool { return c.Status.Terminal() && c.Status != job.Success })
 }
 
-// endOf records at its parent that a child has ended.
+// endOf returns the change that records at its parent that a child has ended.
 func endOf(child job.Job) change {
 	return func(j *job.Job) ([]job.Event, error) {
 		at := slices.IndexFunc(j.Children, func(c job.Child) bool { return c.Name == child.Variant })
@@ -163,8 +162,8 @@ func endOf(child job.Job) change {
 	}
 }
 
-// awaitChild returns a child when it has ended, or what runs it again if it was lost. One that was
-// deleted meanwhile was lost.
+// awaitChild returns a child when it has ended or, if it was lost, the job that runs it again. A
+// child that was deleted meanwhile counts as lost.
 func (e *Executor) awaitChild(ctx context.Context, c job.Child) (job.Job, error) {
 	id, after := c.ID, int64(job.OnlyEnd)
 	for {
@@ -191,13 +190,13 @@ func (e *Executor) awaitChild(ctx context.Context, c job.Child) (job.Job, error)
 	}
 }
 
-// endChildren ends the children that have not ended, as their parent was ended.
+// endChildren ends the unfinished children in the same way as their parent.
 func (e *Executor) endChildren(ctx context.Context, j job.Job) error {
 	for _, c := range j.Children {
 		if c.Status.Terminal() {
 			continue
 		}
-		for id := c.ID; id != ""; { // and what runs it again
+		for id := c.ID; id != ""; { // also the jobs that run it again
 			child, err := e.o.Jobs.Job(ctx, id)
 			if err == nil && !child.Status.Terminal() && child.Outcome == nil {
 				if j.Outcome != nil && j.Outcome.Reason == job.ReasonKilled {
@@ -215,8 +214,8 @@ func (e *Executor) endChildren(ctx context.Context, j job.Job) error {
 	return nil
 }
 
-// withFamily is a parent with its children as they are and, once it has ended, what they have left,
-// each below the child's name.
+// withFamily returns a parent with the current state of its children and, once the parent has
+// ended, their artifacts, each under the child's name.
 func (e *Executor) withFamily(ctx context.Context, j job.Job) (job.Job, error) {
 	if len(j.Children) == 0 {
 		return j, nil
@@ -247,7 +246,6 @@ func (e *Executor) withFamily(ctx context.Context, j job.Job) (job.Job, error) {
 	return j, err
 }
 
-// openChilds returns a file that a parent's child has left.
 func (e *Executor) openChilds(ctx context.Context, j job.Job, path string) (io.ReadCloser, job.Artifact, error) {
 	name, rest, _ := strings.Cut(path, "/")
 	at := slices.IndexFunc(j.Children, func(c job.Child) bool { return c.Name == name })

@@ -9,21 +9,20 @@ import (
 	"linus/internal/job"
 )
 
-// Intervals while following a task. Callbacks report changes at once; SSH is used when
-// they are silent, and sooner before the first one has arrived.
+// Intervals while following a task. Callbacks report changes at once; SSH is used when they are
+// silent, and sooner before the first callback has arrived.
 const (
 	firstProbe   = 3 * time.Second
 	probeEvery   = 5 * time.Second
-	timeoutGrace = 60 * time.Second // for the runner's own timeout to be reported
+	timeoutGrace = 60 * time.Second // for the runner to report its own timeout
 )
 
-// follow returns when the job's outcome is decided: by what SSH shows of the task, on
-// the channel that its start left open or in a check; by the deadline (enforced by the
-// runner, or here if that fails); or because nothing is heard of the task any more.
-// Callbacks arrive over a network where others may send them too: they delay or trigger
-// a check, and decide nothing. A job that another engine has followed is checked at
-// once. Times are by monotonic clocks: the VM's since its boot, and those of the engines
-// that listened.
+// follow returns when the job's outcome is decided: by the task's state as seen over SSH, on the
+// channel that its start left open or in a check; by the deadline (enforced by the runner, or here
+// if that fails); or because nothing is heard of the task any more. Callbacks arrive over a network
+// where others may send them too: they delay or trigger a check, and decide nothing. A job that
+// another engine followed before is checked at once. Times are by monotonic clocks: the VM's since
+// its boot, and those of the engines that listened.
 func (e *Executor) follow(ctx context.Context, r *run, j job.Job) (change, error) {
 	if j.Outcome != nil {
 		return nil, nil
@@ -33,12 +32,12 @@ func (e *Executor) follow(ctx context.Context, r *run, j job.Job) (change, error
 	defer c.clock.end()
 	channel := e.attend(ctx, r, j)
 	defer channel.stop()
-	ended := func(state job.RunState) change { // over SSH, so it decides
-		r.capture.Narrate(ctx, j) // what the agent did last
+	ended := func(state job.RunState) change { // seen over SSH, so it decides
+		r.capture.Narrate(ctx, j) // records what the agent did last
 		return deciding(taskOutcome(j.Manifest, state, state.Text))
 	}
 	reports := r.reported    // nil after a report that proved wrong, until the next check
-	var due <-chan time.Time // when to record what was heard; nil if nothing was
+	var due <-chan time.Time // when to record what was heard; nil if there is nothing
 	noted := time.Now()      // the phase was just recorded
 	heard := func() {
 		if due == nil {
@@ -94,24 +93,24 @@ func (e *Executor) follow(ctx context.Context, r *run, j job.Job) (change, error
 	}
 }
 
-// checks is what one check of a task leaves for the next one.
+// checks is the state that one check of a task leaves for the next.
 type checks struct {
 	clock *contactClock
 	ways  ways
-	moved bool // the VM has changed its address, as of the last check
+	moved bool // the VM had changed its address at the last check
 }
 
-// verdict is what a check says about the next one.
+// verdict says when the next check is due.
 type verdict int
 
 const (
 	checkLater verdict = iota
 	checkAgain         // at once: the VM has just changed its address
-	jobDecided         // there is none
+	jobDecided         // never
 )
 
-// check asks over SSH how a job's task is, and returns the change that decides the job if that
-// shows its end. reported says that a callback has reported the end.
+// check asks over SSH for the state of a job's task, and returns the change that decides the job if
+// the task has ended. reported says that a callback has reported the end.
 func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) (verdict, change, error) {
 	decide := func(o job.Outcome) (verdict, change, error) { return jobDecided, deciding(o), nil }
 	j, err := e.o.Jobs.Job(ctx, r.id)
@@ -123,7 +122,7 @@ func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) 
 		return checkLater, nil, ctx.Err()
 	}
 	if job.IsEngineFault(err) && !sshIsHopeless(j, seen) {
-		return checkLater, nil, err // nothing is known of the VM
+		return checkLater, nil, err // the VM's state is unknown
 	}
 	if err != nil {
 		outcome, moved := e.whileUnseen(ctx, j, c.clock, seen, err)
@@ -161,7 +160,7 @@ func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) 
 	return checkLater, nil, nil
 }
 
-// overdue is the longest a task can run if its runner enforces the timeout.
+// overdue is the longest time that a task can run if its runner enforces the timeout.
 func overdue(j job.Job) time.Duration {
 	return time.Duration(j.Manifest.Timeout)*time.Second + timeoutGrace
 }
@@ -187,7 +186,7 @@ func unconfirmed(j job.Job) string {
 	return "; its end with " + j.Reported + " was reported, but SSH did not show it"
 }
 
-// taskOutcome returns the job's outcome for the state the runner reports.
+// taskOutcome returns the job's outcome for the state that the runner reports.
 func taskOutcome(m job.Manifest, s job.RunState, text string) job.Outcome {
 	code := s.ExitCode
 	o := job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: text, At: now(), Duration: s.Duration}

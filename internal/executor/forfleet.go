@@ -19,7 +19,7 @@ func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
 	return report, err
 }
 
-// checkSelf returns what is wrong with what the engine itself stands on.
+// checkSelf returns what is wrong with the engine's own resources: state, database and jobs.
 func (e *Executor) checkSelf(ctx context.Context) (wrong []job.Check) {
 	fail := func(name, text, remedy string) {
 		wrong = append(wrong, job.Check{Name: name, Level: "fail", Text: text, Remedy: remedy})

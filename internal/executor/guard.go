@@ -8,8 +8,8 @@ import (
 	"linus/internal/job"
 )
 
-// guard decides, for every verb of the engine, whether the principal in the context may call
-// it, and on what.
+// guard decides for every verb of the engine whether the principal in the context may call it, and
+// on what.
 type guard struct {
 	e     *Executor
 	turns turns
@@ -21,11 +21,10 @@ func Guarded(e *Executor) job.Engine {
 	return job.Through(g.call)
 }
 
-// call calls a verb if may allows it.
 func (g *guard) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 	err := g.may(ctx, v, v.Ref(in))
 	kill, ok := in.(job.ToKill)
-	if ok && errors.Is(err, job.ErrNotFound) { // as for a job that does not exist: the executor says so
+	if ok && errors.Is(err, job.ErrNotFound) { // the executor answers as for a job that does not exist
 		kill.ID, err = "", nil
 		in = kill
 	}
@@ -51,8 +50,8 @@ func (g *guard) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 	return job.Offered(out), err
 }
 
-// may returns an error if the principal in ctx may not call the verb, or if the verb is
-// about one job or one VM and that does not exist for the principal.
+// may returns an error if the principal in ctx may not call the verb, or if the verb is about a job
+// or VM that does not exist for the principal.
 func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 	p, ok := job.PrincipalFrom(ctx)
 	if !ok {
@@ -74,7 +73,7 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 	case job.OfVM:
 		_, err := g.e.o.Fleet.Find(ctx, ref)
 		return err
-	case job.OfFile, job.OfVolume, job.OfQueues, job.OfSchedule: // the fleet finds the VM and the volume, the executor the dispatchers, and package schedule its own
+	case job.OfFile, job.OfVolume, job.OfQueues, job.OfSchedule: // checked elsewhere: VM and volume by the fleet, dispatchers by the executor, schedules by package schedule
 		return nil
 	case job.OfJobs, job.OfVMs, job.OfNew, job.OfAll:
 		return nil
@@ -82,8 +81,8 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 	return fmt.Errorf("not allowed: nobody has decided what %s is about", v.Name)
 }
 
-// whose returns whose jobs a caller sees who asks for those of a principal, or for all that
-// it may see: what belongs to another does not exist for it.
+// whose returns the principal whose jobs a caller sees when it asks for those of a principal, or
+// for all it may see (empty). Jobs of another principal do not exist for the caller.
 func whose(ctx context.Context, asked string) string {
 	p, _ := job.PrincipalFrom(ctx)
 	switch {
@@ -92,5 +91,5 @@ func whose(ctx context.Context, asked string) string {
 	case asked == "" || asked == p.Name:
 		return p.Name
 	}
-	return "somebody else" // no principal's name has a space
+	return "somebody else" // no principal's name contains a space
 }

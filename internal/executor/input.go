@@ -9,9 +9,9 @@ import (
 	"linus/internal/job"
 )
 
-// Input sends data to the stdin of a running task, and closes it if closed is set.
-// Inputs arrive in the order of the calls. After an error that does not say whether
-// data has arrived, the call can be repeated: nothing is delivered twice.
+// Input sends data to the stdin of a running task, and closes it if closed is set. Inputs arrive in
+// the order of the calls. After an error that does not say whether data has arrived, the call can
+// be repeated: nothing is delivered twice.
 func (e *Executor) Input(ctx context.Context, id string, data []byte, closed bool) error {
 	if len(data) > job.MaxInput {
 		return &job.FieldError{Field: "input", Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(data), job.MaxInput), Remedy: "send it in parts, or put it into files"}
@@ -56,8 +56,8 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 	return err
 }
 
-// answerInput lets the VM answer inputs that are being sent before its connections are closed: a
-// task may have ended by what it read. A VM that does not answer holds nothing up for long.
+// answerInput lets the VM answer pending inputs before its connections are closed: the task may
+// have ended because of one of them. A VM that does not answer delays the end only for sshTime.
 func (r *run) answerInput(ctx context.Context) {
 	timed, end := context.WithTimeout(ctx, sshTime)
 	defer end()
@@ -66,7 +66,7 @@ func (r *run) answerInput(ctx context.Context) {
 	}
 }
 
-// elsewhereError says at which engine a job takes its input: one engine keeps the order.
+// elsewhereError says which engine takes a job's input: only one engine does, to keep the order.
 func (e *Executor) elsewhereError(ctx context.Context, j job.Job) error {
 	engines, err := e.o.Engines.Engines(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (e *Executor) elsewhereError(ctx context.Context, j job.Job) error {
 	}
 }
 
-// takesInput returns the job; an error if its task does not accept this input.
+// takesInput returns the job, and an error if its task does not accept this input.
 func (e *Executor) takesInput(ctx context.Context, id string, data []byte, closed bool) (job.Job, error) {
 	j, err := e.o.Jobs.Job(ctx, id)
 	switch {

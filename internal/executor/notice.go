@@ -7,7 +7,7 @@ import (
 	"linus/internal/job"
 )
 
-// handlePeerNotices takes the notices of other engines.
+// handlePeerNotices handles the notices of other engines.
 func (e *Executor) handlePeerNotices(ctx context.Context) {
 	err := e.o.Engines.Listen(ctx, func(n job.Notice) {
 		if err := e.notice(ctx, n); err != nil && ctx.Err() == nil {
@@ -57,11 +57,11 @@ func (e *Executor) notice(ctx context.Context, n job.Notice) error {
 	return nil
 }
 
-// maxPassed bounds what is passed on of a runner's text, in bytes.
+// maxPassed bounds the runner's text that is passed on, in bytes.
 const maxPassed = 1000
 
-// passOn tells the other engines what a job's runner has reported here, at most once a
-// second: what a guest sends must not slow others down.
+// passOn tells the other engines what a job's runner reported here, at most once a second, so that
+// a guest's reports do not slow others down.
 func (e *Executor) passOn(ctx context.Context, id, progress, end string) {
 	if e.o.Engines == nil {
 		return

@@ -10,19 +10,18 @@ import (
 )
 
 const (
-	maxChunk     = 1 << 20          // bytes one call of Output returns at most
+	maxChunk     = 1 << 20          // most bytes that a call of Output returns
 	readPatience = 10 * time.Second // for reading a task's output from its VM
 )
 
 // farthest is beyond any offset, and leaves room to count on from there.
 const farthest = 1 << 62
 
-// Output returns what a task has written to a stream, or of no stream's name what is stored of both in
-// the order in which it came (see both), from offset, at most limit
-// bytes (1 MiB if that is 0 or larger). A negative offset counts from the current end.
-// While the task runs this is everything it has written so far, whatever the status
-// mode; what could be the beginning of a secret follows once it is known not to be.
-// Afterwards it is the head and tail that were kept.
+// Output returns at most limit bytes (1 MiB if limit is 0 or larger) that a task wrote to a stream,
+// from offset. A negative offset counts from the current end. Without a stream it returns what is
+// stored of both, in order of arrival (see both). While the task runs it returns everything written
+// so far, whatever the status mode; bytes that could be the beginning of a secret follow once they
+// are known not to be. Afterwards it returns the head and tail that were kept.
 func (e *Executor) Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
 	if stream != job.Stdout && stream != job.Stderr && stream != "" {
 		return job.Chunk{}, &job.FieldError{Field: "stream", Problem: fmt.Sprintf("%q is unknown", stream), Remedy: "use stdout or stderr, or leave it out for both"}
@@ -49,7 +48,7 @@ func (e *Executor) Output(ctx context.Context, id, stream string, offset, limit 
 	}
 }
 
-// endedSince reports whether a job that was unfinished has ended.
+// endedSince reports whether a job that was unfinished in j has ended.
 func (e *Executor) endedSince(ctx context.Context, j job.Job) bool {
 	if j.Status.Terminal() {
 		return false
@@ -58,8 +57,7 @@ func (e *Executor) endedSince(ctx context.Context, j job.Job) bool {
 	return err == nil && now.Status.Terminal()
 }
 
-// chunk is Output for j as just read from the store: if it had ended, what is stored
-// is final.
+// chunk is Output for j as just read from the store: if j has ended, the stored output is final.
 func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, limit int64) (job.Chunk, error) {
 	ended, asks, c := j.Status.Terminal(), e.asksGuest(j), e.captureOf(j)
 	if asks {
@@ -99,9 +97,9 @@ func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, 
 	return job.Chunk{Data: data, Offset: at, Next: next, Dropped: at - offset, Complete: ended && next >= j.Output(stream).Total}, nil
 }
 
-// both is Output of both streams in the order in which their parts came: of parts that came at one look
-// at the VM, up to a tenth of a second apart, stdout's is first. Of a running task it is what has
-// come. Offsets count what is stored, with the markers of what was dropped.
+// both is Output of both streams, in order of arrival: if parts arrived in the same look at the VM,
+// up to a tenth of a second apart, stdout comes first. For a running task it returns only what has
+// arrived. Offsets count stored bytes, including the markers for dropped output.
 func (e *Executor) both(ctx context.Context, j job.Job, offset, limit int64) (job.Chunk, error) {
 	order, err := e.o.Captured.OutputOrder(ctx, j.ID)
 	if err != nil {
@@ -115,7 +113,7 @@ func (e *Executor) both(ctx context.Context, j job.Job, offset, limit int64) (jo
 		offset = max(0, total+offset)
 	}
 	c := job.Chunk{Offset: offset, Next: offset}
-	at := int64(0) // of the part
+	at := int64(0) // offset of the part
 	for _, part := range order {
 		size := part.To - part.From
 		skip := max(0, c.Next-at)
@@ -126,7 +124,7 @@ func (e *Executor) both(ctx context.Context, j job.Job, offset, limit int64) (jo
 			}
 			c.Data = append(c.Data, data...)
 			c.Next += int64(len(data))
-			if int64(len(data)) < n { // it was cut meanwhile
+			if int64(len(data)) < n { // the output was cut meanwhile
 				break
 			}
 		}
@@ -136,7 +134,7 @@ func (e *Executor) both(ctx context.Context, j job.Job, offset, limit int64) (jo
 	return c, nil
 }
 
-// asksGuest reports whether the job's VM may have more of its output than the store.
+// asksGuest reports whether the job's VM may have more output than the store.
 func (e *Executor) asksGuest(j job.Job) bool {
 	return e.o.Runner != nil && !j.StartedAt.IsZero() && j.Outcome == nil && j.VM != nil && j.VM.State == vm.Created
 }
@@ -147,7 +145,6 @@ func (e *Executor) probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	return e.o.Runner.Probe(ctx, j)
 }
 
-// peek reads a running task's output from its VM, without secrets.
 func (e *Executor) peek(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()

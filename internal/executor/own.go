@@ -8,22 +8,21 @@ import (
 	"linus/internal/sleep"
 )
 
-// Pauses after a fault of the engine's own.
+// Pauses after an engine fault.
 const (
 	firstOwnPause   = 500 * time.Millisecond
 	longestOwnPause = 10 * time.Second
 )
 
-// fault is a fault of the engine's own that holds a run up.
+// fault is an engine fault that holds a run up.
 type fault struct {
 	since time.Time
 	text  string
 }
 
-// retryEngineFaults calls work until it does something else than fail by a fault of the engine's
-// own (see job.IsEngineFault), for r.patience at most: such a fault says nothing of the job's VM,
-// in which the task goes on. The job's progress says what is waited for, and its events
-// that it was.
+// retryEngineFaults repeats work while it fails by a fault of the engine's own (see
+// job.IsEngineFault), for at most r.patience: such a fault says nothing about the job's VM, in
+// which the task runs on. The job's progress shows the fault, and an event records the delay.
 func (e *Executor) retryEngineFaults(ctx context.Context, r *run, work func() error) error {
 	pause := firstOwnPause
 	for {
@@ -40,13 +39,13 @@ func (e *Executor) retryEngineFaults(ctx context.Context, r *run, work func() er
 		if since > r.patience {
 			return err
 		}
-		r.adopted = true // what was begun is looked for
+		r.adopted = true // so that the next attempt looks for what was begun
 		_ = sleep.For(ctx, pause)
 		pause = min(2*pause, longestOwnPause)
 	}
 }
 
-// held notes a fault of the engine's own, and returns for how long it has held the run up.
+// held records an engine fault, and returns how long it has held the run up.
 func (e *Executor) held(r *run, err error) (since time.Duration, first bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -57,7 +56,8 @@ func (e *Executor) held(r *run, err error) (since time.Duration, first bool) {
 	return time.Since(r.fault.since), first
 }
 
-// tellHeld wakes the job's watchers, who read it: not where that is what fails.
+// tellHeld wakes the job's watchers, who read the fault. It does not if reading the job is what
+// fails.
 func (e *Executor) tellHeld(ctx context.Context, id string) {
 	if _, err := e.o.Jobs.Job(ctx, id); err != nil {
 		return
@@ -70,8 +70,8 @@ func (e *Executor) tellHeld(ctx context.Context, id string) {
 	}
 }
 
-// heldUp returns the event of a fault that has held the run up, if there is one; passed has it
-// forgotten, once that is recorded.
+// heldUp returns the event of a fault that has held the run up, if there is one. passed clears the
+// fault once that is recorded.
 func (e *Executor) heldUp(r *run) []job.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -15,47 +15,47 @@ import (
 	"linus/internal/vm"
 )
 
-// phase is one stage of a job's life. Each can be repeated after it was interrupted at
-// any instant, by this process or another.
+// phase is one stage of a job's life. It can be repeated after an interruption at any instant, by
+// this process or another.
 type phase struct {
 	name   string
-	run    func(*Executor, context.Context, *run, job.Job) (change, error) // with the job as of the phase's start
-	reason job.Reason                                                      // the job's reason if this phase fails
-	begin  func(*run, *job.Job) job.Record                                 // changes the job with the phase's start; nil: nothing to change
+	run    func(*Executor, context.Context, *run, job.Job) (change, error) // gets the job as of the phase's start
+	reason job.Reason                                                      // the job's reason if the phase fails
+	begin  func(*run, *job.Job) job.Record                                 // changes the job at the phase's start; nil: no change
 }
 
-// The life of a job. The working phases stop at the first failure, at a cancel or when
-// the outcome is decided; the ending phases always follow.
+// The life of a job. The working phases stop at the first failure, at a cancel, or when the outcome
+// is decided; the ending phases always follow.
 var (
 	working = []phase{
 		{name: job.PhaseProvision, run: (*Executor).acquire, reason: job.ReasonProvisionFailed},         // a VM reachable over SSH
-		{name: job.PhasePush, run: (*Executor).push, reason: job.ReasonStartFailed, begin: newToken},    // runner, task and files into it
+		{name: job.PhasePush, run: (*Executor).push, reason: job.ReasonStartFailed, begin: newToken},    // runner, task and files
 		{name: job.PhaseStart, run: (*Executor).start, reason: job.ReasonStartFailed, begin: setStarts}, // starts the task, detached
 		{name: job.PhaseRun, run: (*Executor).follow, reason: job.ReasonLost},                           // until the outcome is decided
 	}
 	ending = []phase{
 		{name: job.PhaseCollect, run: (*Executor).collect, reason: job.ReasonInternal}, // all the output; then the status is terminal
-		{name: job.PhaseDestroy, run: (*Executor).release, reason: job.ReasonInternal}, // of the VM, which is kept or destroyed
+		{name: job.PhaseDestroy, run: (*Executor).release, reason: job.ReasonInternal}, // keeps or destroys the VM
 	}
 	life = slices.Concat(working, ending)
 )
 
-// result is what a phase has done, and what is left of the job's life.
+// result is what a phase did, and what remains of the job's life.
 type result struct {
 	change change  // of the job; nil: none
-	next   []phase // the first one begins with that
+	next   []phase // remaining phases; change is stored with the start of the first
 }
 
-// working reports whether the next phase is one that a cancel ends.
+// working reports whether a cancel ends the next phase.
 func (d result) working() bool { return len(d.next) > len(ending) }
 
-// runJob runs a job from its current phase to its end and reports whether it got
-// there. ctx ends with the engine; jobCtx also when the job is cancelled.
+// runJob runs a job from its current phase to its end and reports whether it got there. ctx ends
+// with the engine; jobCtx also ends when the job is cancelled.
 func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) bool {
 	log := e.o.Log.With("job_id", r.id)
 	j, err := e.o.Jobs.Job(ctx, r.id)
 	if err == nil && j.Finished() {
-		return true // it was not when it was adopted: its last run was just ending
+		return true // its last run was just ending when it was adopted
 	}
 	did := result{next: life}
 	if err == nil && j.Manifest.FansOut() {
@@ -79,7 +79,7 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) bool {
 		}
 		did, err = e.runPhase(at, r, j, did.next)
 	}
-	if did.change != nil && len(did.next) == 0 { // the last phase has ended, perhaps by an error
+	if did.change != nil && len(did.next) == 0 { // the last phase has ended, perhaps with an error
 		var failed error
 		j, failed = e.store(ctx, r, did)
 		err = errors.Join(err, failed)
@@ -100,7 +100,7 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) bool {
 	return true
 }
 
-// store stores what a phase has done with the start of the next one, in one commit.
+// store stores a phase's change and the start of the next phase in one commit.
 func (e *Executor) store(ctx context.Context, r *run, did result) (j job.Job, err error) {
 	err = e.retryEngineFaults(ctx, r, func() (err error) {
 		j, err = e.updateWith(context.WithoutCancel(ctx), r.id, func(j *job.Job) (with job.Record, err error) {
@@ -132,9 +132,9 @@ func (e *Executor) store(ctx context.Context, r *run, did result) (j job.Job, er
 	return j, err
 }
 
-// runPhase runs the first of the phases that are left. The failure of a working phase decides
-// the job; with an error the run ends, and what has to be stored of an ending phase is in the
-// result. A phase interrupted by a stopping engine has no end: the next engine continues it.
+// runPhase runs the first of the remaining phases. A failed working phase decides the job. An error
+// ends the run; the result then holds what must still be stored of an ending phase. A phase that a
+// stopping engine interrupts has no end: the next engine continues it.
 func (e *Executor) runPhase(ctx context.Context, r *run, j job.Job, left []phase) (did result, err error) {
 	p, name := left[0], j.Phase
 	log := e.o.Log.With("job_id", r.id, "phase", name)
@@ -173,14 +173,14 @@ func (e *Executor) runPhase(ctx context.Context, r *run, j job.Job, left []phase
 	return result{all(recordEvents(ended), done), left}, nil
 }
 
-// failed returns what follows the failure of a working phase, unless the job is decided already:
-// a VM of a pool is given back for a new one, or it decides the job.
+// failed returns what follows the failure of a working phase, unless the job is already decided: a
+// pool's VM is given back for a new one, or the failure decides the job.
 func (e *Executor) failed(ctx context.Context, r *run, p phase, err error) (change, []phase) {
 	if ctx.Err() != nil {
-		return nil, ending // a cancel has decided it
+		return nil, ending // a cancel has decided the job
 	}
 	e.o.Log.Warn("job ends early", "job_id", r.id, "err", err)
-	var j job.Job // one that cannot be read has no VM to be looked at
+	var j job.Job // stays zero if it cannot be read: then there is no VM to look at
 	var back change
 	own := e.retryEngineFaults(ctx, r, func() (own error) {
 		if j, own = e.o.Jobs.Job(ctx, r.id); own == nil && !job.IsEngineFault(err) {
@@ -199,7 +199,7 @@ func (e *Executor) failed(ctx context.Context, r *run, p phase, err error) (chan
 	}
 	reason := p.reason
 	switch down := new(downError); {
-	case errors.As(err, &down) || e.wentDown(ctx, j, err): // with its node
+	case errors.As(err, &down) || e.wentDown(ctx, j, err): // or the VM's node went down
 		reason = job.ReasonLost
 	case job.IsEngineFault(err):
 		reason = job.ReasonInternal
@@ -207,9 +207,9 @@ func (e *Executor) failed(ctx context.Context, r *run, p phase, err error) (chan
 	return deciding(job.Outcome{Status: job.Failed, Reason: reason, Error: err.Error(), At: now()}), ending
 }
 
-// wentDown reports whether a phase failed because the VM's node is down, or was, which may
-// show as a VM that cannot be reached. For some seconds the others do not know yet that a node
-// is down: until it is known, or the node answers, it is asked again.
+// wentDown reports whether a phase failed because the VM's node is or was down, which may look like
+// an unreachable VM. For some seconds the other nodes do not know yet that a node is down, so
+// wentDown asks again until that is known or the node answers.
 func (e *Executor) wentDown(ctx context.Context, j job.Job, err error) bool {
 	switch {
 	case !e.o.Fleet.Spread():
@@ -227,19 +227,19 @@ func (e *Executor) wentDown(ctx context.Context, j job.Job, err error) bool {
 	return job.IsClass(err, job.HostOffline) || err == nil && status.Down() && !j.Shares()
 }
 
-// deciding is the change that decides a job, unless it was decided before.
+// deciding returns the change that decides a job, unless it is already decided.
 func deciding(o job.Outcome) change {
 	return func(j *job.Job) ([]job.Event, error) {
 		if !j.Decide(o) {
 			return nil, nil
 		}
-		j.Silence = job.Silence{} // a new one begins if its VM does not respond in collect
+		j.Silence = job.Silence{} // a new one begins if the VM does not respond in collect
 		return []job.Event{decided(o)}, nil
 	}
 }
 
-// telling returns the context of a phase, which has its steps, and what is waited for in it, shown
-// at once and recorded soon.
+// telling returns the context of a phase in which steps and waits are shown at once and recorded
+// soon.
 func (e *Executor) telling(ctx context.Context, r *run) context.Context {
 	return job.WithListener(ctx, func(p job.Progress) {
 		at := now()
@@ -257,11 +257,10 @@ func (e *Executor) telling(ctx context.Context, r *run) context.Context {
 	})
 }
 
-// warmPatience bounds how long a new VM is prepared for its task in advance. Push goes
-// on from there.
+// warmPatience bounds how long a new VM is prepared in advance. Push continues from there.
 const warmPatience = 10 * time.Second
 
-// acquire gets the job a VM, and prepares that for its task.
+// acquire gets the job a VM and prepares it for the task.
 func (e *Executor) acquire(ctx context.Context, r *run, j job.Job) (_ change, err error) {
 	if j.StartedAt.IsZero() {
 		if j, err = e.fetchRepository(ctx, r, j); err != nil {
@@ -269,14 +268,14 @@ func (e *Executor) acquire(ctx context.Context, r *run, j job.Job) (_ change, er
 		}
 	}
 	j, err = e.o.Fleet.Acquire(ctx, j)
-	if err != nil && j.VM != nil && j.VM.State == vm.Created { // made, and given no volume
+	if err != nil && j.VM != nil && j.VM.State == vm.Created { // made, but without its volume
 		err = e.whileUp(ctx, j, func(context.Context) error { return err })
 	}
 	if err != nil || !j.StartedAt.IsZero() {
 		return nil, err
 	}
 	if job.Pinned(*j.VM) != nil || j.Shares() {
-		return nil, nil // push says whether the job may go there at all, and whether the VM runs
+		return nil, nil // push says whether the job may use the VM at all, and whether the VM runs
 	}
 	if j.VM.Source == vm.Cold {
 		job.Tell(ctx, job.Progress{Step: "connect", Text: "connecting to the VM"})
@@ -296,7 +295,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) (change, error) 
 	}
 	if r.adopted {
 		if state, err := e.o.Runner.Probe(ctx, j); err == nil && state.Started {
-			return nil, nil // its runner has its token already
+			return nil, nil // its runner already has a token
 		}
 		if _, err := e.updateWith(ctx, r.id, func(*job.Job) (job.Record, error) { return r.giveToken(), nil }); err != nil {
 			return nil, err
@@ -356,8 +355,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) (change, error) 
 	})
 }
 
-// newToken gives the job a callback token, unless a runner may have one already; push
-// checks that.
+// newToken gives the job a callback token, unless a runner may already have one; push checks that.
 func newToken(r *run, j *job.Job) job.Record {
 	if r.adopted || !j.StartedAt.IsZero() {
 		return job.Record{}
@@ -365,16 +363,14 @@ func newToken(r *run, j *job.Job) job.Record {
 	return r.giveToken()
 }
 
-// giveToken makes another callback token for the job.
 func (r *run) giveToken() job.Record {
 	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // it never fails
+	_, _ = rand.Read(secret) // never fails
 	r.token = hex.EncodeToString(secret)
 	return job.Record{TokenHash: tokenHash(r.token)}
 }
 
-// placing bounds how long copying a job into a VM, or starting it, may take, with all
-// retries.
+// placing bounds how long copying a job into a VM, or starting it, may take, including all retries.
 func (e *Executor) placing(ctx context.Context, m job.Manifest, more int64) (context.Context, context.CancelFunc) {
 	size := int64(len(m.Task)) + more
 	for _, f := range m.Files {
@@ -384,8 +380,7 @@ func (e *Executor) placing(ctx context.Context, m job.Manifest, more int64) (con
 	return context.WithTimeoutCause(ctx, wait, fmt.Errorf("the VM responds, but did not finish within %s", wait))
 }
 
-// setStarts is stored before the task is started: from then on there may be output to
-// collect.
+// setStarts is stored before the task is started: from then on there may be output to collect.
 func setStarts(_ *run, j *job.Job) job.Record {
 	if j.StartedAt.IsZero() {
 		j.StartedAt = now()
@@ -393,8 +388,8 @@ func setStarts(_ *run, j *job.Job) job.Record {
 	return job.Record{}
 }
 
-// start starts the task. A job that was cancelled meanwhile never becomes running; its
-// ending phases stop what may have started.
+// start starts the task. A job that was cancelled meanwhile never becomes running; its ending
+// phases stop whatever may have started.
 func (e *Executor) start(ctx context.Context, r *run, j job.Job) (change, error) {
 	if j.Status == job.Running {
 		return nil, nil
@@ -416,7 +411,7 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) (change, error)
 		return nil, err
 	}
 	if j.Claims() {
-		e.o.Fleet.TendSoon() // its pool makes another, now that the host is not needed for this one
+		e.o.Fleet.TendSoon() // the pool makes another VM, now that this job no longer needs the host for its own
 	}
 	return func(j *job.Job) ([]job.Event, error) {
 		j.BootID = bootID
@@ -427,8 +422,8 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) (change, error)
 	}, nil
 }
 
-// release cleans up after the job in a VM that it shares, and gives its VM back. A VM that is
-// gone or does not respond delays nothing. A job that was lost is run again before its row says that.
+// release cleans up after the job in a shared VM and gives the VM back. A VM that is gone or does
+// not respond delays nothing. A lost job is run again before its row says that the VM is gone.
 func (e *Executor) release(ctx context.Context, r *run, j job.Job) (change, error) {
 	if j.VM == nil || j.VM.State.Settled() {
 		return nil, nil
@@ -448,7 +443,6 @@ func (e *Executor) release(ctx context.Context, r *run, j job.Job) (change, erro
 	return done, err
 }
 
-// clean removes what the job has left in a VM that others use.
 func (e *Executor) clean(ctx context.Context, j job.Job) error {
 	v, err := e.o.Jobs.VM(ctx, j.VM.Job)
 	if err != nil || v.State != vm.Created {

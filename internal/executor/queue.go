@@ -2,17 +2,17 @@ package executor
 
 import "slices"
 
-// queue holds the jobs that have no run yet, by ID; a job's row is read when it is its
-// turn. Principals take turns: each one's jobs start in the order of their creation. The
-// zero value is empty.
+// queue holds the IDs of jobs that have no run yet; a job's row is read when it is its turn.
+// Principals take turns, and each principal's jobs start in the order of their creation. The zero
+// value is empty.
 type queue struct {
-	ready   []string // need no slot: they share a VM, or were cancelled
+	ready   []string // these need no slot: they share a VM, or were cancelled
 	waiting []string // for a slot, oldest first: IDs sort by creation
 
-	of      map[string]string // the principals of those that wait; none: the operator
-	unknown bool              // some were added whose principals are to be read
-	turn    int               // of the last start
-	served  map[string]int    // the turns at which principals' jobs were started last
+	of      map[string]string // principals of waiting jobs by ID; missing: the operator
+	unknown bool              // the principals of some added jobs must still be read
+	turn    int               // number of the last start
+	served  map[string]int    // each principal's turn of its last start
 }
 
 // add puts a job in line for a slot.
@@ -31,7 +31,7 @@ func (q *queue) addOf(id, principal string) {
 	q.know(map[string]string{id: principal})
 }
 
-// know says whose the jobs are; those that are not in line are left out.
+// know sets the principals of jobs. It ignores jobs that are not in line.
 func (q *queue) know(principals map[string]string) {
 	if q.of == nil {
 		q.of = map[string]string{}
@@ -43,27 +43,26 @@ func (q *queue) know(principals map[string]string) {
 	}
 }
 
-// addReady puts a job before all that wait for a slot, because it needs none.
+// addReady puts a job that needs no slot before all jobs that wait for one.
 func (q *queue) addReady(id string) {
 	q.remove(id)
 	q.ready = append(q.ready, id)
 }
 
-// remove takes a job out, if it is there.
 func (q *queue) remove(id string) {
 	if at := slices.Index(q.ready, id); at >= 0 {
 		q.ready = slices.Delete(q.ready, at, at+1)
 	}
 	switch at, there := slices.BinarySearch(q.waiting, id); {
 	case there && at == 0:
-		q.waiting = q.waiting[1:] // most are taken from here, and the line may be long
+		q.waiting = q.waiting[1:] // the common case, and the line may be long
 	case there:
 		q.waiting = slices.Delete(q.waiting, at, at+1)
 	}
 	delete(q.of, id)
 }
 
-// begun takes a job out that starts: it is its principal's turn.
+// begun removes a job that starts and records its principal's turn.
 func (q *queue) begun(id, principal string) {
 	q.remove(id)
 	if q.served == nil {
@@ -73,7 +72,7 @@ func (q *queue) begun(id, principal string) {
 	q.served[principal] = q.turn
 }
 
-// next returns the job to start next; slot says whether one is free.
+// next returns the job to start next; slot says whether a slot is free.
 func (q *queue) next(slot bool) (id string, ok bool) {
 	switch {
 	case len(q.ready) > 0:
@@ -88,7 +87,7 @@ func (q *queue) next(slot bool) (id string, ok bool) {
 func (q *queue) first() string {
 	best := q.waiting[0]
 	if len(q.of) == 0 {
-		return best // they are all the operator's
+		return best // all belong to the operator
 	}
 	for _, id := range q.waiting {
 		if q.served[q.of[id]] < q.served[q.of[best]] {
@@ -98,8 +97,8 @@ func (q *queue) first() string {
 	return best
 }
 
-// ahead returns how many jobs are before this one in the line for a slot, if nothing is
-// added; false if it is not in line.
+// ahead returns how many jobs come before this one in the line for a slot, if none is added; false
+// if it is not in line.
 func (q *queue) ahead(id string) (int, bool) {
 	at, there := slices.BinarySearch(q.waiting, id)
 	if !there || len(q.of) == 0 {
@@ -120,7 +119,7 @@ func (q *queue) ahead(id string) (int, bool) {
 		if p == own {
 			continue
 		}
-		turns := counts[own] // that the other has before each of its own
+		turns := counts[own] // turns of the other principal before this job
 		if q.served[p] < q.served[own] || q.served[p] == q.served[own] && firsts[p] < firsts[own] {
 			turns++
 		}

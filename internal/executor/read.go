@@ -14,7 +14,7 @@ import (
 	"linus/internal/job"
 )
 
-// Job returns a job. While it waits, Progress says for what.
+// Job returns a job. While the job waits, Progress says for what.
 func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	j, err := e.o.Fleet.Known(ctx, id)
 	if err != nil {
@@ -41,7 +41,7 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	return j, nil
 }
 
-// Manifest returns a job's whole manifest, the files' contents included.
+// Manifest returns a job's whole manifest, including the files' contents.
 func (e *Executor) Manifest(ctx context.Context, id string) (job.Manifest, error) {
 	m, err := e.o.Jobs.Manifest(ctx, id)
 	if errors.Is(err, job.ErrNotFound) {
@@ -56,9 +56,8 @@ func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	return e.o.Jobs.List(ctx, f)
 }
 
-// Result returns the job's outcome and output, or *job.NotCompleteError. If an agent
-// wrote a JSON stream, the result's stdout is its final text; Output returns the whole
-// stream.
+// Result returns the job's outcome and output, or *job.NotCompleteError. If an agent wrote a JSON
+// stream, the result's stdout is its final text; Output returns the whole stream.
 func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	j, err := e.o.Fleet.Known(ctx, id)
 	if err != nil {
@@ -88,8 +87,8 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	return r, nil
 }
 
-// Cleanup deletes the jobs that ended longer ago than the given time, with their files.
-// A job is kept as long as its VM exists.
+// Cleanup deletes the jobs that ended longer ago than the given time, with their files. A job is
+// kept as long as its VM exists.
 func (e *Executor) Cleanup(ctx context.Context, olderThan time.Duration) (int, error) {
 	if olderThan < 0 {
 		return 0, &job.FieldError{Field: "older_than", Problem: "is negative", Remedy: "give 0 or more"}
@@ -97,14 +96,14 @@ func (e *Executor) Cleanup(ctx context.Context, olderThan time.Duration) (int, e
 	return e.o.Jobs.Forget(ctx, now().Add(-olderThan))
 }
 
-// DeleteJob deletes one job that has ended, with its files.
+// DeleteJob deletes a job that has ended, with its files.
 func (e *Executor) DeleteJob(ctx context.Context, id string) error {
 	j, err := e.Job(ctx, id)
 	if err != nil {
 		return err
 	}
 	if j.Status.Terminal() && len(j.Children) > 0 {
-		children, err := e.o.Jobs.Children(ctx, id) // those that were lost and run again, too
+		children, err := e.o.Jobs.Children(ctx, id) // including those that were lost and run again
 		if err != nil {
 			return err
 		}
@@ -124,7 +123,7 @@ func (e *Executor) DeleteJob(ctx context.Context, id string) error {
 	return &job.FieldError{Field: "id", Problem: "is a job whose VM is still there", Remedy: "destroy the VM first, or wait until it is gone", Fault: job.FaultState}
 }
 
-// OpenArtifact returns a file the job left.
+// OpenArtifact returns an artifact of a job.
 func (e *Executor) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
 	j, err := e.o.Jobs.Job(ctx, id)
 	if err != nil {

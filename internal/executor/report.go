@@ -12,23 +12,23 @@ import (
 	"linus/internal/job"
 )
 
-// noteEvery is the shortest interval at which a job's reports are recorded: what a
-// guest sends must not slow other jobs down.
+// noteEvery is the shortest interval at which a job's reports are recorded, so that a guest's
+// reports do not slow other jobs down.
 const noteEvery = time.Second
 
-// heard is what a job's runner has reported since that was last recorded.
+// heard is what a job's runner has reported since the last record.
 type heard struct {
 	at       time.Time // time of the last report; zero: none
 	progress string
-	end      string // the task's end as last reported; empty: it was not
-	ends     int    // how often it was reported
+	end      string // the task's end as last reported; empty: none
+	ends     int    // number of reports of the end
 }
 
-// Report accepts a runner's report. An unknown job and a wrong token are both
-// job.ErrNotFound. A reported end of the task only triggers a check over SSH, which
-// decides: whoever listens on the VMs' network can send reports too. Late, repeated and
-// contradictory reports are accepted and change nothing. The job's follower records
-// them, so that a flood of reports costs one write a second.
+// Report accepts a runner's report. An unknown job and a wrong token are both job.ErrNotFound. A
+// reported end of the task only triggers a check over SSH, which decides: anybody who listens on
+// the VMs' network can send reports, too. Late, repeated and contradictory reports are accepted and
+// change nothing. The job's follower records them, so that a flood of reports costs one write a
+// second.
 func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) error {
 	if err := e.Authorize(ctx, id, token); err != nil {
 		return err
@@ -43,9 +43,9 @@ func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) e
 	return nil
 }
 
-// hear passes what a job's runner reports to the job's follower, and reports whether
-// there is one here. If there is none at all, it is dropped: whoever adopts the job
-// checks it first.
+// hear passes a runner's report to the job's follower, and reports whether there is one here.
+// Without a follower on any engine the report is dropped: the engine that adopts the job checks it
+// first.
 func (e *Executor) hear(id, progress, end string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -64,7 +64,6 @@ func (e *Executor) hear(id, progress, end string) bool {
 	return true
 }
 
-// takeHeard returns and clears what was heard of a job, for recording.
 func (e *Executor) takeHeard(r *run) heard {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,8 +87,8 @@ func (e *Executor) note(ctx context.Context, r *run) {
 	}
 }
 
-// noting is the change that records what was heard. narrated: the job's progress is what
-// its agent does.
+// noting returns the change that records what was heard. narrated says that the job's progress
+// comes from its agent's steps.
 func (h heard) noting(narrated bool) change {
 	return func(j *job.Job) ([]job.Event, error) {
 		if j.Outcome != nil || h.at.IsZero() {
@@ -104,7 +103,7 @@ func (h heard) noting(narrated bool) change {
 	}
 }
 
-// late returns the event for ends reported after the job's.
+// late returns the event for ends that were reported after the job had ended.
 func (h heard) late() []job.Event {
 	switch h.ends {
 	case 0:
@@ -115,9 +114,9 @@ func (h heard) late() []job.Event {
 	return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("%d times complete, at last with %s: the job had ended", h.ends, h.end)}}
 }
 
-// AppendOutput stores output a runner sends and returns the offset to send next, which
-// may be before the end of data. Nothing is stored while the job has no run or its
-// output is being collected.
+// AppendOutput stores output that a runner sends and returns the offset to send next, which may be
+// before the end of data. Nothing is stored while the job has no run or its output is being
+// collected.
 func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error) {
 	if err := e.Authorize(ctx, id, token); err != nil {
 		return 0, err
@@ -133,8 +132,7 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 	return next, err
 }
 
-// Authorize returns job.ErrNotFound unless the token is that of a job that has
-// not ended.
+// Authorize returns job.ErrNotFound unless the token is that of a job that has not ended.
 func (e *Executor) Authorize(ctx context.Context, id, token string) error {
 	want, err := e.o.Jobs.TokenHash(ctx, id)
 	if err != nil {

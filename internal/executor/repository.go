@@ -15,7 +15,7 @@ import (
 	"linus/internal/job"
 )
 
-// checkRepository returns what is wrong with the repository of a manifest, as far as that is known
+// checkRepository returns what is wrong with a manifest's repository, as far as that is known
 // without asking its server.
 func (e *Executor) checkRepository(ctx context.Context, m job.Manifest) error {
 	r := m.Repository
@@ -42,8 +42,8 @@ func (e *Executor) checkRepository(ctx context.Context, m job.Manifest) error {
 	return nil
 }
 
-// repositoryCall is what a job asks of its repository. done records what is not recorded of the
-// credential's uses.
+// repositoryCall returns what a job asks of its repository. done records the credential uses that
+// are not recorded yet.
 func (e *Executor) repositoryCall(ctx context.Context, r *run, j job.Job) (q job.RepositoryCall, done func(), err error) {
 	seen := e.trafficOf(ctx, r)
 	q = job.RepositoryCall{Job: j.ID, Repository: j.Manifest.Repository, Push: j.Manifest.Push.Branch, Used: seen.used}
@@ -62,14 +62,14 @@ func (e *Executor) repositoryCall(ctx context.Context, r *run, j job.Job) (q job
 	return q, seen.end, err
 }
 
-// branchKey stands for the branch that a job pushes to, among those of its owner.
+// branchKey identifies the branch that a job pushes to, among the branches of its owner.
 func branchKey(j job.Job) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{j.Principal, strings.TrimSuffix(strings.TrimRight(j.Manifest.Repository.URL, "/"), ".git"), j.Manifest.Push.Branch}, "\x00")))
 	return hex.EncodeToString(sum[:])
 }
 
-// fetchRepository fetches the job's repository, unless that was done here, before there is a VM for
-// it; and returns the job as it is then.
+// fetchRepository fetches the job's repository before it has a VM, unless that was already done
+// here. It returns the updated job.
 func (e *Executor) fetchRepository(ctx context.Context, r *run, j job.Job) (job.Job, error) {
 	m := j.Manifest
 	if !m.Repository.Given() || j.Repository != nil && e.o.Repositories.Has(j.ID) {
@@ -101,13 +101,13 @@ func (e *Executor) fetchRepository(ctx context.Context, r *run, j job.Job) (job.
 	})
 }
 
-// withRepository adds the job's repository to what goes into its VM, until done.
+// withRepository adds the job's repository to the payload for its VM, valid until done is called.
 func (e *Executor) withRepository(ctx context.Context, r *run, j job.Job, p *job.Payload) (done func(), err error) {
 	done = func() {}
 	if !j.Manifest.Repository.Given() {
 		return done, nil
 	}
-	if j, err = e.fetchRepository(ctx, r, j); err != nil { // another engine has fetched it
+	if j, err = e.fetchRepository(ctx, r, j); err != nil { // another engine may have fetched it
 		return done, err
 	}
 	archive, size, err := e.o.Repositories.Archive(j.ID)
@@ -118,9 +118,9 @@ func (e *Executor) withRepository(ctx context.Context, r *run, j job.Job, p *job
 	return func() { _ = archive.Close() }, nil
 }
 
-// takeCommits checks what the task has committed, keeps a patch of it and pushes it. A malformed
-// bundle is no artifact; one that could not be checked may be the only copy there is, and stays. work bounds it; errors are those of ctx and the
-// engine's own.
+// takeCommits checks the task's commits, keeps a patch of them and pushes them. A malformed bundle
+// is removed from the artifacts; a bundle that could not be checked may be the only copy, and
+// stays. work bounds the time; errors are those of ctx and engine faults.
 func (e *Executor) takeCommits(ctx, work context.Context, r *run, j job.Job, got *capture.Collected) (*job.Checkout, []job.Event, error) {
 	if !j.Manifest.Repository.Given() || j.Repository == nil || j.StartedAt.IsZero() {
 		return j.Repository, nil, nil
@@ -149,7 +149,7 @@ func (e *Executor) takeBundle(ctx, work context.Context, r *run, j job.Job, c *j
 				return fmt.Errorf("what the task has committed is not known: %s", s.Reason)
 			}
 		}
-		return nil // it has changed nothing
+		return nil // the task has changed nothing
 	}
 	if _, err := e.fetchRepository(work, r, j); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (e *Executor) takeBundle(ctx, work context.Context, r *run, j job.Job, c *j
 	return e.pushCommits(ctx, work, q, j, c)
 }
 
-// takePatch checks the bundle, and keeps its patch as an artifact.
+// takePatch checks the bundle and keeps its patch as an artifact.
 func (e *Executor) takePatch(ctx context.Context, q job.RepositoryCall, c *job.Checkout, got *capture.Collected) error {
 	bundle, err := e.o.Captured.OpenArtifact(ctx, q.Job, job.BundleArtifact)
 	if err != nil {
@@ -205,7 +205,7 @@ func (e *Executor) takePatch(ctx context.Context, q job.RepositoryCall, c *job.C
 	return err
 }
 
-// keepFile keeps a file of ours as a job's artifact.
+// keepFile stores a file that the engine made as a job's artifact.
 func (e *Executor) keepFile(ctx context.Context, id, name string, from io.Reader, sum hash.Hash) (size int64, err error) {
 	for chunk := make([]byte, 1<<20); ; {
 		n, readErr := io.ReadFull(from, chunk)
@@ -225,9 +225,9 @@ func (e *Executor) keepFile(ctx context.Context, id, name string, from io.Reader
 	}
 }
 
-// pushCommits pushes what a task that has succeeded has committed. What the branch will be at is
-// recorded first: an engine that is killed in between has pushed it or not, and the next one sees
-// which.
+// pushCommits pushes the commits of a task that succeeded. It first records the commit that the
+// branch will be at: if the engine is killed in between, the next one sees whether the commit was
+// pushed.
 func (e *Executor) pushCommits(ctx, work context.Context, q job.RepositoryCall, j job.Job, c *job.Checkout) error {
 	switch {
 	case q.Push == "" || c.Commits == 0:

@@ -10,12 +10,12 @@ import (
 	"linus/internal/job"
 )
 
-// retry runs a lost job again, as a new job, if its manifest says so. gone: its VM is
-// proven gone; else its VM's node is offline. It may be called again: there is one new
-// job for each. It must be called before the job's row says that the VM is gone.
+// retry runs a lost job again, as a new job, if its manifest says so. gone means that its VM is
+// proven gone; otherwise its VM's node is offline. It may be called again: each job gets one new
+// job. It must be called before the job's row says that the VM is gone.
 func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 	m := j.Manifest
-	if j.Outcome == nil || j.Outcome.Reason != job.ReasonLost || j.RetriedAs != "" || j.Attempt >= m.Retries { // of which there are none without m.Retry
+	if j.Outcome == nil || j.Outcome.Reason != job.ReasonLost || j.RetriedAs != "" || j.Attempt >= m.Retries { // Retries is 0 without m.Retry
 		return nil
 	}
 	if !gone && m.Retry != job.RetryOffline {
@@ -46,7 +46,7 @@ func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 		e.o.Log.Info("lost job is run again", "job_id", j.ID, "next", next.ID, "attempt", next.Attempt)
 		e.enqueue(next)
 	}
-	if err == nil && e.siblingsEnd(ctx, j) { // from meanwhile: whoever ends them may not have seen the new one
+	if err == nil && e.siblingsEnd(ctx, j) { // since the check above: whoever ends the siblings may not have seen the new job
 		if err = e.Cancel(ctx, next.ID); errors.Is(err, job.ErrCompleted) {
 			err = nil
 		}
@@ -54,8 +54,8 @@ func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 	return err
 }
 
-// siblingsEnd reports whether the children of a job's parent, if it has one, end without having come to
-// their ends by themselves.
+// siblingsEnd reports whether the siblings of a parent's child are being ended before their own
+// ends.
 func (e *Executor) siblingsEnd(ctx context.Context, j job.Job) bool {
 	if j.Parent == "" {
 		return false

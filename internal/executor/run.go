@@ -15,26 +15,26 @@ type run struct {
 	cancel   context.CancelCauseFunc
 	changed  chan struct{}  // a report arrived
 	reported chan struct{}  // the task's end was reported
-	adopted  bool           // it continues the work of another process or an earlier run
+	adopted  bool           // it continues work of another process or an earlier run
 	shares   bool           // it has no VM of its own
-	token    string         // for its task's callbacks; empty: none was made
+	token    string         // for its task's callbacks; empty: not made
 	input    lock.FairMutex // orders inputs to its task
 	capture  *capture.Capture
-	proxy    *proxy        // of a job whose VM may reach names only; nil: not started
-	patience time.Duration // with faults of the engine's own
+	proxy    *proxy        // of a job that needs one; nil: not started
+	patience time.Duration // with the engine's own faults
 
 	// Executor.mu guards these.
-	heard heard     // reports that are not recorded yet
-	steps []change  // that it has told of, while they are not recorded
-	cut   func()    // stops collecting; nil before that
-	cutAt time.Time // when that was to have happened; zero: nobody has asked for it
-	fault *fault    // of the engine's own, which holds it up; nil: none does
+	heard heard     // not yet recorded reports
+	steps []change  // reported, but not yet recorded changes
+	cut   func()    // stops collecting; nil before collect
+	cutAt time.Time // when collecting must stop; zero: nobody has asked for that
+	fault *fault    // engine fault that holds the run up; nil: none
 }
 
 // change changes a job and returns the events to record.
 type change = func(*job.Job) ([]job.Event, error)
 
-// all is the change that makes all of the changes; nil changes nothing.
+// all returns a change that makes all the given changes, skipping nil ones.
 func all(changes ...change) change {
 	return func(j *job.Job) (events []job.Event, err error) {
 		for _, c := range changes {
@@ -51,15 +51,14 @@ func all(changes ...change) change {
 	}
 }
 
-// runOf returns the run of a job, nil if it has none.
 func (e *Executor) runOf(id string) *run {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.runs[id]
 }
 
-// captureOf returns the Capture of a job's run or, without a run, a new one that hides
-// the job's secrets.
+// captureOf returns the Capture of a job's run or, without a run, a new one that hides the job's
+// secrets.
 func (e *Executor) captureOf(j job.Job) *capture.Capture {
 	if r := e.runOf(j.ID); r != nil {
 		return r.capture
@@ -67,7 +66,7 @@ func (e *Executor) captureOf(j job.Job) *capture.Capture {
 	return capture.New(e.captures, j)
 }
 
-// launch starts a run of a job in its own goroutine. e.mu is held.
+// launch starts a run of a job in its own goroutine. The caller holds e.mu.
 func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 	id := j.ID
 	jobCtx, cancel := context.WithCancelCause(ctx)

@@ -11,11 +11,11 @@ import (
 	"linus/internal/vm"
 )
 
-// withKey returns the manifest of a new job with its agent's key, if the job is to have that:
-// if there is one, its principal may name it, and neither its env nor a credential stands for
-// it. The key is a credential wherever the VM can do without it, and a secret elsewhere. The
-// operator's jobs get that without its being named: only a token says what may be named, and
-// it may be gone when the job begins.
+// withKey returns the manifest of a new job with its agent's key added, if there is a key, the
+// principal may name it, and neither env nor a credential replaces it. The key becomes a credential
+// wherever the VM can do without it, and a secret elsewhere. The operator's jobs get the secret
+// without naming it: only a token limits what may be named, and the key may be gone when the job
+// begins.
 func (e *Executor) withKey(ctx context.Context, p job.Principal, m job.Manifest) (job.Manifest, error) {
 	agent, known := m.AgentType.Agent()
 	if !known || p.Owner() != "" && !p.MayName(agent.Key) {
@@ -26,7 +26,7 @@ func (e *Executor) withKey(ctx context.Context, p job.Principal, m job.Manifest)
 		return m, err
 	}
 	network := m.Network
-	if m.VM != "" { // if it is none to enter, that is said elsewhere
+	if m.VM != "" { // Fleet.Enter's error is reported elsewhere
 		kept, _ := e.o.Fleet.Enter(ctx, m.VM)
 		network = kept.Network
 	}
@@ -40,8 +40,8 @@ func (e *Executor) withKey(ctx context.Context, p job.Principal, m job.Manifest)
 	return m, nil
 }
 
-// key returns the key of a job's agent, if the manifest does not name it; nothing for other
-// jobs, and where there is none.
+// key returns the key of a job's agent if the manifest does not name it; nothing for jobs without
+// an agent or if there is no key.
 func (e *Executor) key(ctx context.Context, m job.Manifest) ([]secret.Value, error) {
 	agent, known := m.AgentType.Agent()
 	_, given := m.Env[agent.Key]
@@ -51,7 +51,7 @@ func (e *Executor) key(ctx context.Context, m job.Manifest) ([]secret.Value, err
 	return e.ifKnown(agent.Key)
 }
 
-// ifKnown returns a secret, if there is one of the name.
+// ifKnown returns a secret if it exists.
 func (e *Executor) ifKnown(name string) ([]secret.Value, error) {
 	values, err := e.o.Secrets([]string{name})
 	if fault, ok := errors.AsType[*secret.Error](err); ok && fault.Unknown {
@@ -60,7 +60,7 @@ func (e *Executor) ifKnown(name string) ([]secret.Value, error) {
 	return values, err
 }
 
-// secrets returns the secrets that a job of an owner (as of Job.Principal) gets.
+// secrets returns the secrets that a job of an owner (see Job.Principal) gets.
 func (e *Executor) secrets(ctx context.Context, owner string, m job.Manifest) ([]secret.Value, error) {
 	values, err := e.o.Secrets(m.Secrets)
 	if fault, ok := errors.AsType[*secret.Error](err); ok {
@@ -74,9 +74,9 @@ func (e *Executor) secrets(ctx context.Context, owner string, m job.Manifest) ([
 	return append(values, key...), err
 }
 
-// hidden returns the secrets that are hidden in what a job writes: those it gets, and
-// the agent's key in any agent's job, which its VM may have from elsewhere. It is called while a
-// job is written, and reads nothing of the store: all writes would wait for that.
+// hidden returns the secrets to hide in a job's output: those that the job gets, and in any agent's
+// job the agent's key, which its VM may have from elsewhere. It is called while a job is written,
+// so it reads nothing from the store: all writes would wait for that.
 func (e *Executor) hidden(m job.Manifest) ([]secret.Value, error) {
 	values, err := e.o.Secrets(m.Secrets)
 	agent, known := m.AgentType.Agent()

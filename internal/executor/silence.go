@@ -9,37 +9,37 @@ import (
 	"linus/internal/lock"
 )
 
-// Silence is counted in steps of at most maxStep: an engine, or a machine, that was
-// suspended has not listened.
+// Silence is counted in steps of at most maxStep: an engine or machine that was suspended did not
+// listen meanwhile.
 const (
 	countEvery = time.Second
 	maxStep    = 2 * countEvery
-	// lookGrace is how long a check may take beyond the heartbeat threshold, if its
-	// engine runs that long: as long as SSH takes to give up.
+	// lookGrace is how long a check may take beyond the heartbeat threshold, if its engine runs
+	// that long: as long as SSH takes to give up.
 	lookGrace = 20 * time.Second
-	// writeApart is the time between two writes of all silences together: if a whole
-	// host falls silent, its jobs share the database.
+	// writeApart is the minimum time between two writes of all silences together: if a whole host
+	// falls silent, its jobs share the database.
 	writeApart = 20 * time.Millisecond
 )
 
 // contactClock counts how long nothing was heard of a job's task, while it runs and while its
-// output is collected, in the time that engines listened. It uses the monotonic clock,
-// so changes of the date do not matter. The sum is in the job's row, so a killed engine
-// loses only its last step. While checks are answered nothing is written.
+// output is collected. Only the time that engines listened counts. It uses the monotonic clock, so
+// changes of the date do not matter. The sum is in the job's row, so a killed engine loses only its
+// last step. While checks are answered nothing is written.
 type contactClock struct {
 	e       *Executor
 	id      string
-	decided bool // the job is decided, with which one silence ends and another begins
+	decided bool // the job is decided, which ends one silence and begins another
 
-	saving lock.FairMutex // orders what is written
+	saving lock.FairMutex // orders the writes
 
 	mu    sync.Mutex
 	now   job.Silence
-	saved job.Silence // in the row
-	upTo  time.Time   // counted
-	deaf  bool        // a check has begun and has not been answered
-	begun time.Time   // when it began
-	cut   func()      // ends it
+	saved job.Silence // as stored in the row
+	upTo  time.Time   // time up to which now is counted
+	deaf  bool        // a check has begun and is unanswered
+	begun time.Time   // when the check began
+	cut   func()      // ends the check
 
 	stop func()
 	done chan struct{}
@@ -65,7 +65,6 @@ func (e *Executor) listen(ctx context.Context, j job.Job) *contactClock {
 	return s
 }
 
-// end stops counting.
 func (s *contactClock) end() {
 	s.stop()
 	<-s.done
@@ -75,8 +74,8 @@ func (s *contactClock) end() {
 }
 
 // probeStarted records that a check has begun. cut ends the check; it is called if nothing was
-// heard for too long by engines that ended before their checks did. It reports whether
-// an earlier check, perhaps another engine's, was not answered.
+// heard for too long by engines that ended before their checks did. probeStarted reports whether an
+// earlier check, perhaps another engine's, was not answered.
 func (s *contactClock) probeStarted(cut func()) (before bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +85,6 @@ func (s *contactClock) probeStarted(cut func()) (before bool) {
 	return before
 }
 
-// seen records that SSH has shown the task.
 func (s *contactClock) seen(ctx context.Context) {
 	s.mu.Lock()
 	s.count()
@@ -99,7 +97,7 @@ func (s *contactClock) seen(ctx context.Context) {
 	}
 }
 
-// restart counts from before again, and records it: a fault of the engine's own says nothing of the VM.
+// restart counts from before again and records it: an engine fault says nothing about the VM.
 func (s *contactClock) restart(ctx context.Context, before job.Silence) {
 	s.mu.Lock()
 	s.now, s.upTo = before, time.Now()
@@ -107,7 +105,6 @@ func (s *contactClock) restart(ctx context.Context, before job.Silence) {
 	s.save(ctx)
 }
 
-// heard records that a callback has arrived.
 func (s *contactClock) heard(ctx context.Context) {
 	s.mu.Lock()
 	s.count()
@@ -119,8 +116,8 @@ func (s *contactClock) heard(ctx context.Context) {
 	}
 }
 
-// lasts returns how long nothing was heard of the task, by callbacks or SSH, and how
-// long SSH has not shown it.
+// lasts returns how long nothing was heard of the task, by callbacks or SSH, and how long SSH has
+// not shown it.
 func (s *contactClock) lasts() (unheard, unseen time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +141,7 @@ func (s *contactClock) tick(ctx context.Context) {
 	}
 }
 
-// count adds the time since it was last called. s.mu is held, here and in hear.
+// count adds the time since its last call. The caller of count or hear holds s.mu.
 func (s *contactClock) count() {
 	now := time.Now()
 	s.now.Unseen += min(now.Sub(s.upTo), maxStep)
@@ -159,7 +156,7 @@ func (s *contactClock) hear(answered bool) {
 	}
 }
 
-// save writes the row directly in the store: it is not news for watchers of the job.
+// save writes the row directly in the store, because it is not news for the job's watchers.
 func (s *contactClock) save(ctx context.Context) {
 	leave, err := s.saving.Enter(ctx)
 	if err != nil {

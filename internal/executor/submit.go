@@ -12,9 +12,8 @@ import (
 	"linus/internal/vm"
 )
 
-// Submit checks the submission, stores the job and returns at once. For an idempotency
-// key used before it returns the first job, if that was submitted with the same
-// manifest.
+// Submit checks the submission, stores the job and returns at once. For an idempotency key that was
+// used before it returns the first job, if that had the same manifest.
 func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
 	s.Principal, _ = job.PrincipalFrom(ctx)
 	if err := job.CheckKey(s.IdempotencyKey); err != nil {
@@ -35,9 +34,9 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	key := s.Principal.Key(s.IdempotencyKey)
 	var down error
 	if m.VM != "" {
-		down = e.o.Fleet.Runs(ctx, m.VM) // before the decision, which others wait for: the host may be asked
+		down = e.o.Fleet.Runs(ctx, m.VM) // before the decision, which others wait for: this may ask the host
 	}
-	if m.VM != "" || e.o.Fleet.Limited() { // others decide nothing, and can be stored side by side
+	if m.VM != "" || e.o.Fleet.Limited() { // other jobs decide nothing, and can be stored concurrently
 		end, err := e.o.Fleet.Decide(ctx)
 		if err != nil {
 			return job.Job{}, err
@@ -91,9 +90,9 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	return j, nil
 }
 
-// enterable returns the ID, in its marker, of the VM that the manifest names, empty if it names none;
-// an error if that VM does not accept the job, or is on a network that its client may
-// not use.
+// enterable returns the marker ID of the VM that the manifest names, empty if it names none. It
+// returns an error if that VM does not accept the job, or is on a network that the client may not
+// use.
 func (e *Executor) enterable(ctx context.Context, s job.Submission, m job.Manifest) (id string, err error) {
 	if m.VM == "" {
 		return "", nil
@@ -118,7 +117,7 @@ func (e *Executor) enterable(ctx context.Context, s job.Submission, m job.Manife
 	return kept.Job, err
 }
 
-// complete is completed for what Submit has got: a parent's children are checked instead of it.
+// complete is completed for Submit's input: for a parent, the children are checked instead.
 func (e *Executor) complete(ctx context.Context, s job.Submission) (job.Manifest, error) {
 	if s.Manifest.FansOut() {
 		return s.Manifest.Complete(e.o.Defaults)
@@ -126,8 +125,8 @@ func (e *Executor) complete(ctx context.Context, s job.Submission) (job.Manifest
 	return e.completed(ctx, s)
 }
 
-// completed checks a submission, including whether it is allowed, and returns its
-// manifest with every default.
+// completed checks a submission, including whether it is allowed, and returns its manifest with
+// every default.
 func (e *Executor) completed(ctx context.Context, s job.Submission) (job.Manifest, error) {
 	m, err := s.Manifest.WithoutKeyCredential().Complete(e.o.Defaults)
 	if err != nil {
@@ -154,7 +153,7 @@ func (e *Executor) completed(ctx context.Context, s job.Submission) (job.Manifes
 	return m, e.o.Fleet.Fits(ctx, m)
 }
 
-// Plan returns what creating the submission's VM would do, and changes nothing.
+// Plan returns what creating the submission's VM would do. It changes nothing.
 func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error) {
 	s.Principal, _ = job.PrincipalFrom(ctx)
 	if s.Manifest.VMName != "" && strings.TrimSpace(s.Manifest.Task) == "" {
@@ -165,7 +164,7 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 		return nil, err
 	}
 	if m.FansOut() {
-		variants, err := s.Manifest.Variants() // of which the first stands for all
+		variants, err := s.Manifest.Variants() // the first stands for all
 		if err != nil {
 			return nil, err
 		}

@@ -5,7 +5,6 @@ import (
 	"time"
 )
 
-// sweep deletes old jobs from time to time.
 func (e *Executor) sweep(ctx context.Context) {
 	tick := time.NewTicker(e.o.SweepInterval)
 	defer tick.Stop()

@@ -7,10 +7,10 @@ import (
 	"linus/internal/job"
 )
 
-// maxSide bounds a terminal's rows and columns, as of job.Manifest's TTYSize.
+// maxSide bounds a terminal's rows and columns, like job.Manifest's TTYSize.
 const maxSide = 9999
 
-// Resize gives the terminal of a running task another size.
+// Resize changes the size of a running task's terminal.
 func (e *Executor) Resize(ctx context.Context, id string, rows, columns int) error {
 	if err := cmp.Or(job.Within("rows", int64(rows), 1, maxSide), job.Within("columns", int64(columns), 1, maxSide)); err != nil {
 		return err

@@ -7,11 +7,10 @@ import (
 	"linus/internal/job"
 )
 
-// maxReads is how many verbs with ReadsHost one principal, other than the operator, may call
-// at the same time. The others wait: each runs a script on the host, as root.
+// maxReads is how many verbs with ReadsHost a principal other than the operator may call at the
+// same time. Further calls wait: each call runs a script on the host, as root.
 const maxReads = 4
 
-// turns bound what principals do at the same time.
 type turns struct {
 	mu sync.Mutex
 	of map[string]*turn
@@ -19,10 +18,10 @@ type turns struct {
 
 type turn struct {
 	places chan struct{}
-	users  int // that have a place or wait for one
+	users  int // calls that have a place or wait for one
 }
 
-// take waits for the caller's turn, until leave is called.
+// take waits for the caller's turn, which ends with leave.
 func (t *turns) take(ctx context.Context) (leave func(), err error) {
 	p, _ := job.PrincipalFrom(ctx)
 	name := p.Owner()

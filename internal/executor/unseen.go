@@ -10,19 +10,19 @@ import (
 	"linus/internal/vm"
 )
 
-// sshTime is how long SSH may take to show a task before the host is asked for its VM.
+// sshTime is how long SSH may take to show a task before the host is asked about its VM.
 const sshTime = 3 * time.Second
 
-// lookTime bounds how long the host is asked for a VM whose task SSH does not show.
+// lookTime bounds the host's answer about a VM whose task SSH does not show.
 const lookTime = time.Minute
 
-// errProbeSuperseded ends a check that need not be waited for: enough is known.
+// errProbeSuperseded ends a check whose answer is no longer needed.
 var errProbeSuperseded = errors.New("the check is over")
 
-// probeTask asks for a task's state over SSH. If that takes long, or the last check was
-// not answered, it asks the host for the VM at the same time and, if the VM runs, its
-// guest through the hypervisor: an engine may end before SSH gives up. seen is what the
-// host reports if SSH did not show the task.
+// probeTask asks for a task's state over SSH. If that takes long, or the last check was not
+// answered, it also asks the host about the VM and, if the VM runs, its guest through the
+// hypervisor: an engine may end before SSH gives up. seen is what the host reports if SSH did not
+// show the task.
 func (e *Executor) probeTask(ctx context.Context, j job.Job, clock *contactClock) (state job.RunState, seen job.Seen, err error) {
 	looking, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -59,8 +59,8 @@ func (e *Executor) probeTask(ctx context.Context, j job.Job, clock *contactClock
 	return state, seen, err
 }
 
-// sshIsHopeless reports whether a VM's state shows that SSH cannot succeed. A VM that has
-// restarted at its address responds again, and knows its task's outcome.
+// sshIsHopeless reports whether a VM's state shows that SSH cannot succeed. A VM that restarted at
+// the same address will respond again, and knows its task's outcome.
 func sshIsHopeless(j job.Job, seen job.Seen) bool {
 	return seen.Status.Down() || elsewhere(j, seen)
 }
@@ -73,7 +73,8 @@ func restarted(j job.Job, seen job.Seen) bool {
 	return seen.BootID != "" && j.BootID != "" && seen.BootID != j.BootID
 }
 
-// lookUpOnHost asks the host for a VM whose task SSH does not show. Unknown proves nothing.
+// lookUpOnHost asks the host about a VM whose task SSH does not show. The status vm.Unknown proves
+// nothing.
 func (e *Executor) lookUpOnHost(ctx context.Context, j job.Job) job.Seen {
 	timed, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -88,9 +89,9 @@ func (e *Executor) lookUpOnHost(ctx context.Context, j job.Job) job.Seen {
 	return seen
 }
 
-// whileUnseen handles a task that SSH does not show, because of err. A VM with another
-// address is followed there (moved). If the VM is down, has restarted, or was not heard
-// of for too long, it returns the job's outcome.
+// whileUnseen handles a task that SSH does not show because of err. It follows a VM to a new
+// address (moved). If the VM is down, has restarted, or was silent for too long, it returns the
+// job's outcome.
 func (e *Executor) whileUnseen(ctx context.Context, j job.Job, clock *contactClock, seen job.Seen, err error) (outcome *job.Outcome, moved bool) {
 	lost := func(text string) *job.Outcome {
 		o := lostOutcome(text + unconfirmed(j))
@@ -104,7 +105,7 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, clock *contactClo
 	}
 	unheard, unseen := clock.lasts()
 	switch {
-	case !moved && restarted(j, seen) && j.Reported == "": // a reported task may have ended before, and its VM knows
+	case !moved && restarted(j, seen) && j.Reported == "": // a task with a reported end may have ended before the restart, and its VM knows
 		return lost("the VM restarted while the task ran"), false
 	case unheard > e.o.HeartbeatThreshold:
 		text := fmt.Sprintf("no heartbeat and no answer over SSH for %s", e.o.HeartbeatThreshold)
@@ -112,15 +113,15 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, clock *contactClo
 			text += ": " + err.Error()
 		}
 		return lost(text), false
-	case unseen > overdue(j)+e.o.HeartbeatThreshold: // callbacks arrive, and could forever
+	case unseen > overdue(j)+e.o.HeartbeatThreshold: // callbacks still arrive, and might forever
 		o := taskOutcome(j.Manifest, job.RunState{Reason: "timeout", Duration: unseen}, "")
 		return &o, false
 	}
 	return nil, moved
 }
 
-// move records ip as the address of a running job's VM, whose host key stays pinned,
-// and reports whether it could: another of our VMs may have the address.
+// move records ip as the address of a running job's VM, whose host key stays pinned. It reports
+// whether it could: another VM may have the address.
 func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 	v := *j.VM
 	v.IP = ip
@@ -141,8 +142,8 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 	return true
 }
 
-// relocate records that the job's VM is on another node, and tells of it in the rows of the
-// job and of the one that made the VM.
+// relocate records that the job's VM is on another node, with events in the rows of the job and of
+// the job that made the VM.
 func (e *Executor) relocate(ctx context.Context, j job.Job, node string) {
 	e.o.Log.Info("the VM is on another node", "job_id", j.ID, "vm_id", j.VM.ID, "node", node, "before", j.VM.Node)
 	told, err := e.o.Fleet.Moved(ctx, j.VM.Job, node)

@@ -8,7 +8,7 @@ import (
 	"linus/internal/vm"
 )
 
-// downError: a job's own VM does not run, as the host reports.
+// downError says that a job's own VM does not run, as the host reports.
 type downError struct{ status vm.Status }
 
 func (e *downError) Error() string {
@@ -22,7 +22,7 @@ func (e *downError) Error() string {
 	return fmt.Sprintf("its VM is %s on the host, and not by us; %s", e.status, remedy)
 }
 
-// whileUp calls work, which connects to the job's VM, and returns early if that does not run.
+// whileUp calls work, which connects to the job's VM, and returns early if the VM does not run.
 func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Context) error) error {
 	notUp := job.NotRunning
 	if !j.Shares() {

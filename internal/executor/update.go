@@ -11,26 +11,27 @@ import (
 	"linus/internal/vm"
 )
 
-// update changes a job in the store, which tells of it. The job's texts are stored
-// as they may be shown: without secrets, and bounded.
+// update changes a job in the store, which reports the change. The job's texts are stored as they
+// may be shown: without secrets, and bounded.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	return e.updateWith(ctx, id, job.EventsOnly(change))
 }
 
-// updateWith is update for a change that has more than events recorded with it.
+// updateWith is update for a change that records more than events.
 func (e *Executor) updateWith(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
 	var record job.Record
 	j, err := e.o.Jobs.Update(ctx, id, e.maskAndNotify(change, &record))
 	return e.updated(j, record, err)
 }
 
-// updateSoon is update for what need not be durable at once, and does not wait for it.
+// updateSoon is update for changes that need not be durable at once. It does not wait for the
+// write.
 func (e *Executor) updateSoon(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) {
 	var record job.Record
 	wait := e.o.Jobs.UpdateSoon(id, e.maskAndNotify(job.EventsOnly(change), &record))
 	e.work.Go(func() {
 		j, err := wait()
-		if _, err = e.updated(j, record, err); err != nil { // it may be the database that was away
+		if _, err = e.updated(j, record, err); err != nil { // the database may have been unavailable
 			_, err = e.update(ctx, id, change)
 		}
 		if err != nil {
@@ -39,26 +40,26 @@ func (e *Executor) updateSoon(ctx context.Context, id string, change func(*job.J
 	})
 }
 
-// step records a change soon, together with others that come until then.
+// step records a change soon, together with others that arrive until then.
 func (e *Executor) step(ctx context.Context, r *run, c change) {
 	e.mu.Lock()
 	r.steps = append(r.steps, c)
 	first := len(r.steps) == 1
 	e.mu.Unlock()
 	if !first {
-		return // it goes with the first one
+		return // the first one takes it along
 	}
 	var steps []change
 	e.updateSoon(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		e.mu.Lock()
-		steps, r.steps = append(steps, r.steps...), nil // after a commit that failed there may be more
+		steps, r.steps = append(steps, r.steps...), nil // after a failed commit there may be more
 		e.mu.Unlock()
 		return all(steps...)(j)
 	})
 }
 
-// maskAndNotify is a change after which the job's texts are as they may be shown, and that
-// has the messages about its end recorded. What it has recorded is in record, too.
+// maskAndNotify wraps a change: it makes the job's texts showable, and adds the messages about the
+// job's end. It copies what the change records to record.
 func (e *Executor) maskAndNotify(change func(*job.Job) (job.Record, error), record *job.Record) func(*job.Job) (job.Record, error) {
 	return func(j *job.Job) (job.Record, error) {
 		undecided, ended := j.Outcome == nil, j.Status.Terminal()
@@ -85,7 +86,7 @@ func (e *Executor) maskAndNotify(change func(*job.Job) (job.Record, error), reco
 	}
 }
 
-// updated sees to what follows a job's change.
+// updated triggers what follows a change of a job.
 func (e *Executor) updated(j job.Job, record job.Record, err error) (job.Job, error) {
 	if errors.Is(err, job.ErrDetach) {
 		signal(e.leaseDoubted)
@@ -97,7 +98,7 @@ func (e *Executor) updated(j job.Job, record job.Record, err error) (job.Job, er
 	return j, err
 }
 
-// heed tells of what has happened who watches it, and who observes this engine.
+// heed reports a happening to its watchers and to this engine's observer.
 func (e *Executor) heed(h job.Happening) {
 	switch h := h.(type) {
 	case job.Change:
@@ -120,21 +121,21 @@ func (e *Executor) heed(h job.Happening) {
 	}
 }
 
-// reopen has the job looked for that has made a VM which nobody wants any more.
+// reopen has the dispatcher look for the job that made an unwanted VM.
 func (e *Executor) reopen(v vm.VM) {
 	if v.Own == nil && v.Unwanted && !v.State.Settled() {
 		signal(e.reopened)
 	}
 }
 
-// vmChanged tells of a change of a VM who watches it, the job that made it, or another that
-// runs in it.
+// vmChanged reports a change of a VM to the watchers of the job that made it and of other jobs in
+// it, and to the observer.
 func (e *Executor) vmChanged(v vm.VM, events []job.Event) {
 	if e.o.Webhooks != nil && e.o.Webhooks.Installation {
 		e.undelivered.Store(true)
 		signal(e.notices)
 	}
-	made := job.Job{ID: v.Job, Kind: job.KindTask, VM: &v} // by a job, of which no more is known here
+	made := job.Job{ID: v.Job, Kind: job.KindTask, VM: &v} // made by a job, of which nothing more is known here
 	if v.Own != nil {
 		made = job.StandInJob(v)
 	}
@@ -146,21 +147,20 @@ func (e *Executor) vmChanged(v vm.VM, events []job.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for key, w := range e.watchers {
-		reads := w.seen == nil && !strings.HasSuffix(key, endKey("")) // what was before the change, perhaps
+		reads := w.seen == nil && !strings.HasSuffix(key, endKey("")) // it may be reading the state before the change
 		if reads || w.seen != nil && w.seen.job.VM != nil && w.seen.job.VM.Job == v.Job {
 			e.wakeWatchers(key)
 		}
 	}
 }
 
-// recordEvents is a change that only records events.
 func recordEvents(events ...job.Event) func(*job.Job) ([]job.Event, error) {
 	return func(*job.Job) ([]job.Event, error) { return events, nil }
 }
 
-// Watch returns the events after the given sequence number, soon after there are any;
-// none when ctx ends, when the job is done and there are no more, or when a fault of this
-// engine's own begins to hold it up. With job.OnlyEnd it waits for a terminal status.
+// Watch returns the events after the given sequence number, soon after there are any. It returns
+// none when ctx ends, when the job is done and there are no more, or when an engine fault begins to
+// hold the job up. With job.OnlyEnd it waits for a terminal status.
 func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
 	if after == job.OnlyEnd {
 		j, err := e.watchEnd(ctx, id)
@@ -171,15 +171,15 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 		if seen == nil || after < seen.last || time.Since(seen.at) > lookAge {
 			events, err := e.events(ctx, id, after)
 			if err != nil {
-				e.changed(id) // a job that does not exist leaves nothing behind
+				e.changed(id) // so that a job that does not exist leaves no watcher behind
 				return nil, job.Job{}, err
 			}
 			j, err := e.Job(ctx, id) // read after its events, so never older than they are
 			if done := j.Done() && !live; err != nil || done {
-				if err == nil { // the last ones may have come between the two
+				if err == nil { // the last events may have arrived between the two reads
 					events, err = e.events(ctx, id, after)
 				}
-				e.changed(id) // the last time, so that nothing is left behind
+				e.changed(id) // so that no watcher is left behind
 				return events, j, err
 			}
 			if len(events) > 0 {
@@ -203,7 +203,8 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 	}
 }
 
-// events returns the events with Seq > after of a job, or of what Known has in its place.
+// events returns the events with Seq > after of a job, or of the VM that Known returns a stand-in
+// for.
 func (e *Executor) events(ctx context.Context, id string, after int64) ([]job.Event, error) {
 	events, err := e.o.Jobs.Events(ctx, id, after)
 	if !errors.Is(err, job.ErrNotFound) {
@@ -218,7 +219,7 @@ func (e *Executor) events(ctx context.Context, id string, after int64) ([]job.Ev
 	return slices.DeleteFunc(told, func(e job.Event) bool { return e.Seq <= after }), noVM
 }
 
-// watchEnd returns the job when its status is terminal, or as it is when ctx ends.
+// watchEnd returns the job when its status is terminal, or the current job when ctx ends.
 func (e *Executor) watchEnd(ctx context.Context, id string) (job.Job, error) {
 	for {
 		w, _, _ := e.watch(endKey(id))
@@ -226,7 +227,7 @@ func (e *Executor) watchEnd(ctx context.Context, id string) (job.Job, error) {
 		if err != nil || j.Status.Terminal() {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			e.wakeWatchers(endKey(id)) // so that nothing is left behind
+			e.wakeWatchers(endKey(id)) // so that no watcher is left behind
 			return j, err
 		}
 		select {
@@ -237,36 +238,35 @@ func (e *Executor) watchEnd(ctx context.Context, id string) (job.Job, error) {
 	}
 }
 
-// endKey is the key of the watchers that only wait for a job's end: what is gathered does
+// endKey is the key of watchers that only wait for a job's end: changes that changedSoon gathers do
 // not wake them.
 func endKey(id string) string { return id + " end" }
 
-// gather is how long a change waits for others before the job's watchers are woken,
-// unless the job's status changes: each wake costs a request and a read of the store.
+// gather is how long a change waits for others before the job's watchers are woken, unless the
+// job's status changes: each wake costs a request and a read of the store.
 const gather = 250 * time.Millisecond
 
 // watched is what the watchers of a job wait for.
 type watched struct {
 	changed chan struct{} // closed after the job's next change
-	held    bool          // it is closed as a fault of the engine's own holds the job up; set before that
+	held    bool          // changed is closed because an engine fault holds the job up; set before the close
 
 	// Executor.mu guards these.
-	soon *time.Timer // closes it; nil: nothing has changed
+	soon *time.Timer // closes changed; nil: no change is pending
 	seen *look       // as of a look since this was made; nil: none
 }
 
-// look is what a watcher has found: what comes after it closes the channel it has got before.
+// look is what a watcher has seen. Anything later closes the channel that the watcher got before.
 type look struct {
 	last int64 // the job's last event, or a later number
 	job  job.Job
 	at   time.Time
 }
 
-// lookAge is how long a look is good for others that come: what a job waits for can change
-// without a change of the job.
+// lookAge is how long a look is good for later watchers: what a job waits for can change without a
+// change of the job.
 const lookAge = time.Second
 
-// changed wakes the job's watchers.
 func (e *Executor) changed(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -274,7 +274,7 @@ func (e *Executor) changed(id string) {
 	e.wakeWatchers(endKey(id))
 }
 
-// wakeWatchers wakes the watchers with a key; e.mu is held.
+// wakeWatchers wakes the watchers with a key. The caller holds e.mu.
 func (e *Executor) wakeWatchers(key string) {
 	w := e.watchers[key]
 	if w == nil {
@@ -287,7 +287,7 @@ func (e *Executor) wakeWatchers(key string) {
 	delete(e.watchers, key)
 }
 
-// changedSoon wakes the job's watchers a moment later.
+// changedSoon wakes the job's watchers after gather.
 func (e *Executor) changedSoon(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -304,8 +304,8 @@ func (e *Executor) changedSoon(id string) {
 	})
 }
 
-// watch returns what a watcher of the job waits for, what another one has seen since that
-// was made, and whether the job has a run.
+// watch returns what a watcher of the job waits for, what another watcher has seen since that was
+// made, and whether the job has a run.
 func (e *Executor) watch(id string) (w *watched, seen *look, live bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -316,7 +316,6 @@ func (e *Executor) watch(id string) (w *watched, seen *look, live bool) {
 	return w, w.seen, e.runs[id] != nil
 }
 
-// looked notes what a watcher has seen.
 func (e *Executor) looked(w *watched, seen *look) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

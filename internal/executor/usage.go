@@ -9,7 +9,7 @@ import (
 	"linus/internal/job"
 )
 
-// Usage returns what jobs and VMs have used, the most VM hours first.
+// Usage returns what jobs and VMs used, the most VM hours first.
 func (e *Executor) Usage(ctx context.Context, q job.UsageQuery) ([]job.Usage, error) {
 	if err := q.Check(); err != nil {
 		return nil, err

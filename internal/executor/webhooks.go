@@ -14,17 +14,17 @@ import (
 	"linus/internal/vm"
 )
 
-// Webhooks is how messages about ended jobs, VMs and queues are made and delivered.
+// Webhooks configures how messages about ended jobs, VMs and queues are made and delivered.
 type Webhooks struct {
 	Send         func(context.Context, job.Webhook) job.WebhookResult
-	Installation bool                 // every job, and every VM, has messages to the installation's URL
-	Private      func(j job.Job) bool // the job's own URL may be at a private address; nil: none
+	Installation bool                 // messages about every job and every VM go to the installation's URL
+	Private      func(j job.Job) bool // whether the job's own URL may have a private address; nil: never
 	Page         string               // URL at which jobs are shown; empty: none
 	Pauses       []time.Duration      // between attempts; nil: webhookPauses
 }
 
-// webhookPauses are the pauses between attempts: one more attempt than pauses. A receiver
-// that is down for a night gets its messages.
+// webhookPauses are the pauses between attempts; there is one more attempt than pauses. A receiver
+// that is down for a night still gets its messages.
 var webhookPauses = []time.Duration{
 	5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute,
 	time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour,
@@ -34,12 +34,11 @@ const (
 	webhooksAtOnce = 8
 	webhooksRead   = 100
 	webhookAge     = 24 * time.Hour
-	webhookTime    = 15 * time.Second // that an attempt may take; Send ends it
-	webhookLook    = 30 * time.Second // another engine may have recorded some
+	webhookTime    = 15 * time.Second // longest time of an attempt; Send enforces it
+	webhookLook    = 30 * time.Second // another engine may have recorded messages
 )
 
-// ending returns the messages about a job that has just ended, to be recorded with its
-// status.
+// ending returns the messages about a job that has just ended, to be recorded with its status.
 func (e *Executor) ending(j job.Job) []job.Webhook {
 	o := e.o.Webhooks
 	if o == nil {
@@ -76,13 +75,13 @@ func (o *Webhooks) OfVM(was, is vm.VM) []job.Webhook {
 		return nil
 	}
 	body, err := job.VMWebhookBody(was, is, now(), o.Page)
-	if err != nil || body == nil { // every VM can be written
+	if err != nil || body == nil { // every VM can be encoded
 		return nil
 	}
 	return []job.Webhook{{ID: "msg_" + uuid.NewString(), VM: is.Job, Body: body, CreatedAt: now(), NextAt: now()}}
 }
 
-// tellDispatchers records messages about dispatchers that are otherwise than was told last.
+// tellDispatchers records messages about dispatchers whose status differs from the one last told.
 func (e *Executor) tellDispatchers(ctx context.Context) {
 	o := e.o.Webhooks
 	if !o.Installation {
@@ -90,7 +89,7 @@ func (e *Executor) tellDispatchers(ctx context.Context) {
 	}
 	err := e.o.Dispatchers.TellDispatchers(ctx, func(was string, d job.Dispatcher) []job.Webhook {
 		body, err := job.DispatcherWebhookBody(was, d, now(), o.Page)
-		if err != nil || body == nil { // every dispatcher can be written
+		if err != nil || body == nil { // every dispatcher can be encoded
 			return nil
 		}
 		return []job.Webhook{{ID: "msg_" + uuid.NewString(), Body: body, CreatedAt: now(), NextAt: now()}}
@@ -100,8 +99,8 @@ func (e *Executor) tellDispatchers(ctx context.Context) {
 	}
 }
 
-// notifyAll delivers messages as they are due, until ctx ends. Of several engines one
-// does; what it does not finish, the next one does again.
+// notifyAll delivers messages when they are due, until ctx ends. Only one of several engines does
+// that; the next one repeats what it does not finish.
 func (e *Executor) notifyAll(ctx context.Context) {
 	if e.o.Webhooks == nil {
 		return
@@ -121,9 +120,9 @@ func (e *Executor) notifyAll(ctx context.Context) {
 	}
 }
 
-// notifyDue delivers what is due, and returns when to look again.
+// notifyDue delivers the messages that are due, and returns when to look again.
 func (e *Executor) notifyDue(ctx context.Context) time.Duration {
-	e.undelivered.Store(false) // before the look: what comes meanwhile sets it again
+	e.undelivered.Store(false) // before the look: messages that arrive meanwhile set it again
 	all, err := e.o.Outbox.Webhooks(ctx, webhooksRead)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -153,13 +152,13 @@ func (e *Executor) notifyDue(ctx context.Context) time.Duration {
 	}
 	sending.Wait()
 	if busy {
-		return 100 * time.Millisecond // some may be due again, and more than these may be there
+		return 100 * time.Millisecond // some may be due again, and there may be more than were read
 	}
 	return wait
 }
 
-// notify makes one attempt to deliver a message. Before that it is recorded when the next
-// one is: an engine that dies in between leaves it to the next.
+// notify makes one attempt to deliver a message. It first records when the next attempt is due, so
+// that another engine continues if this one dies in between.
 func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 	pauses := e.o.Webhooks.Pauses
 	if pauses == nil {
@@ -173,7 +172,7 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 	began := time.Now()
 	r := e.o.Webhooks.Send(ctx, w)
 	if ctx.Err() != nil {
-		return nil // the engine stops; what has arrived is recognised by its ID
+		return nil // the engine stops; receivers recognise a repeated message by its ID
 	}
 	next := now().Add(pause)
 	attempt := w.Attempts + 1
@@ -218,7 +217,7 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 		j.SetDelivery(d)
 		return record, nil
 	})
-	if errors.Is(err, job.ErrNotFound) && d.State != job.DeliveryPending { // it was deleted
+	if errors.Is(err, job.ErrNotFound) && d.State != job.DeliveryPending { // the job was deleted
 		err = e.o.Outbox.DropWebhook(ctx, w.ID)
 	}
 	if err != nil && !errors.Is(err, job.ErrNotFound) {
