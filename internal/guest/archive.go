@@ -7,7 +7,6 @@ import (
 	"io"
 )
 
-// entry is one file of an archive.
 type entry struct {
 	name string // relative path
 	mode uint64 // permissions
@@ -19,8 +18,8 @@ func file(name string, mode uint64, data []byte) entry {
 	return entry{name, mode, int64(len(data)), bytes.NewReader(data)}
 }
 
-// archive is a tar archive that is built while it is read, once, so that its
-// contents are not in memory twice.
+// archive is a tar archive that is built while it is read, once, so that its contents are not in
+// memory twice.
 type archive struct {
 	io.Reader
 	size int64

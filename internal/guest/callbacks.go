@@ -13,16 +13,16 @@ import (
 	"linus/internal/result"
 )
 
-// waysTimeout bounds one check from inside a VM whether callbacks would arrive.
+// waysTimeout bounds one check, from inside a VM, whether callbacks would arrive.
 const waysTimeout = 30 * time.Second
 
 // errNoAnswer means that no linus server answers the VM at a URL.
 var errNoAnswer = errors.New("no server answers there")
 
-// Callbacks finds a way for the runner's callbacks and switches the runner to
-// it: straight to url, if there is one, or else through a tunnel to local that
-// is kept open, over this connection and those that follow it, until Forget or
-// the next call. Every way is tried from inside the VM before it is chosen.
+// Callbacks finds a way for the runner's callbacks and switches the runner to it: directly to url,
+// if there is one, or else through a tunnel to local. The tunnel is kept open, over this connection
+// and later ones, until Forget or the next call. Every way is tried from inside the VM before it is
+// chosen.
 func (g *Guest) Callbacks(ctx context.Context, j job.Job, url, local string) (job.CallbackWay, error) {
 	g.endTunnel(j.ID)
 	if url != "" {
@@ -49,8 +49,8 @@ func (g *Guest) Callbacks(ctx context.Context, j job.Job, url, local string) (jo
 	return job.CallbacksTunnel, nil
 }
 
-// sendCallbacks makes the runner send callbacks to url; errNoAnswer, without
-// any change, if no server answers there.
+// sendCallbacks makes the runner send callbacks to url. If no server answers there it returns
+// errNoAnswer and changes nothing.
 func (g *Guest) sendCallbacks(ctx context.Context, j job.Job, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, waysTimeout)
 	defer cancel()
@@ -90,12 +90,12 @@ func (g *Guest) openTunnel(ctx context.Context, j job.Job, local string) (*remot
 // keptTunnel is a tunnel that a goroutine keeps open.
 type keptTunnel struct {
 	stop context.CancelFunc
-	done chan struct{} // closed when that goroutine has stopped
+	done chan struct{} // closed when the goroutine has stopped
 }
 
-// keepTunnel reopens the tunnel whenever its connection is lost, until
-// endTunnel, regardless of ctx. The new tunnel has another port, which the
-// runner is told: the old one may stay in use until the VM notices the loss.
+// keepTunnel reopens the tunnel whenever its connection is lost, until endTunnel, regardless of
+// ctx. The runner is told the new tunnel's port, which differs: the old port may stay in use until
+// the VM notices the loss.
 func (g *Guest) keepTunnel(ctx context.Context, j job.Job, local string, t *remote.Tunnel) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	held := keptTunnel{stop: stop, done: make(chan struct{})}
@@ -131,7 +131,6 @@ func (g *Guest) keepTunnel(ctx context.Context, j job.Job, local string, t *remo
 	}()
 }
 
-// endTunnel closes the tunnel of a job, if it has one.
 func (g *Guest) endTunnel(job string) {
 	g.mu.Lock()
 	held, ok := g.tunnels[job]

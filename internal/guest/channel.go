@@ -15,12 +15,12 @@ import (
 	"linus/internal/result"
 )
 
-// maxPiece bounds a piece of output, in bytes. The runner's are at most that long.
+// maxPiece bounds a piece of output, in bytes. The runner's pieces are at most that long.
 const maxPiece = 256 << 10
 
-// Follow calls take with what a started task's channel brings, until its end. The VM is
-// not trusted: pieces are bounded and follow on each other, but what they hold, and
-// whether any come, is the VM's.
+// Follow passes the pieces on a started task's channel to take, until the task's end. The VM is not
+// trusted: pieces are bounded and contiguous, but the VM controls their contents and whether any
+// arrive.
 func (g *Guest) Follow(ctx context.Context, j job.Job, take func(job.Piece) error) error {
 	l := g.takeLaunch(j, started)
 	if l == nil {
@@ -38,8 +38,8 @@ func (g *Guest) Follow(ctx context.Context, j job.Job, take func(job.Piece) erro
 	}
 }
 
-// piece reads the next piece: a line LINUS_OUTPUT:<nonce>:<stream>:<offset>:<bytes> and
-// that many bytes, or the runner's answer to how the task has ended.
+// piece reads the next piece: a line LINUS_OUTPUT:<nonce>:<stream>:<offset>:<bytes> and that many
+// bytes, or the runner's answer about the task's end.
 func (l *launch) piece(stdout *bufio.Reader) (job.Piece, error) {
 	chunk, err := stdout.ReadSlice('\n')
 	if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
@@ -66,7 +66,7 @@ func (l *launch) piece(stdout *bufio.Reader) (job.Piece, error) {
 	return p, err
 }
 
-// pieceHead reads the line before a piece, which must follow on the stream's last one.
+// pieceHead reads the line before a piece, which must continue the stream's last piece.
 func (l *launch) pieceHead(line string) (p job.Piece, length int64, err error) {
 	wrong := fmt.Errorf("the job runner wrote %.100q where output begins", line)
 	text, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "LINUS_OUTPUT:"+l.nonce+":")
@@ -94,8 +94,8 @@ func (l *launch) pieceHead(line string) (p job.Piece, length int64, err error) {
 	return p, length, nil
 }
 
-// readAnswer reads up to the end of an answer that nonce delimits, of which before was
-// read already. Whatever comes first is skipped. All of it is bounded.
+// readAnswer reads to the end of an answer delimited by nonce. before is the part of it that was
+// already read; other text before the answer is skipped. The whole text is bounded.
 func readAnswer(stdout *bufio.Reader, nonce, before string) (result.Result, error) {
 	text := bytes.NewBufferString(before)
 	for begins := true; ; {

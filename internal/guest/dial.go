@@ -11,7 +11,7 @@ import (
 	"linus/internal/vm"
 )
 
-// maxConns is how many connections to a VM's ports are open at once.
+// maxConns is how many connections to a VM's ports may be open at once.
 const maxConns = 64
 
 // Dial connects to a port of a VM's loopback, from the VM's workspace.

@@ -15,8 +15,8 @@ import (
 	"linus/internal/vm"
 )
 
-// What a VM may send in one call, beyond the content it is asked for, in bytes: answers,
-// and the entries of a directory.
+// What a VM may send in one call, in bytes, in addition to requested file content: answers, and the
+// entries of a directory.
 const (
 	answers       = 1 << 20
 	maxDirectory  = 32 << 20
@@ -24,7 +24,7 @@ const (
 	maxPathLength = 4096
 )
 
-// StatFile returns what a path leads to.
+// StatFile describes the file that a path leads to.
 func (g *Guest) StatFile(ctx context.Context, v vm.VM, name string) (info job.FileInfo, err error) {
 	err = g.inWorkspace(ctx, "look at a file of", v, name, answers, true, func(_ context.Context, _ *workspace, files *remote.FileSystem, at string) error {
 		there, err := files.Stat(at)
@@ -42,7 +42,7 @@ func (g *Guest) StatFile(ctx context.Context, v vm.VM, name string) (info job.Fi
 func (g *Guest) ListFiles(ctx context.Context, v vm.VM, q job.FileList) (page job.FilePage, err error) {
 	err = g.inWorkspace(ctx, "list files of", v, q.Path, maxDirectory, true, func(ctx context.Context, _ *workspace, files *remote.FileSystem, at string) error {
 		there, err := files.Stat(at)
-		if errors.Is(err, fs.ErrNotExist) { // it may be a link that leads nowhere
+		if errors.Is(err, fs.ErrNotExist) { // it may be a dangling link
 			there, err = files.Lstat(at)
 		}
 		if err != nil {
@@ -67,7 +67,7 @@ func (g *Guest) ListFiles(ctx context.Context, v vm.VM, q job.FileList) (page jo
 	return page, err
 }
 
-// pageOf returns the part of a directory that was asked for.
+// pageOf returns the requested part of a directory.
 func pageOf(entries []remote.Entry, q job.FileList) job.FilePage {
 	slices.SortFunc(entries, func(a, b remote.Entry) int { return strings.Compare(a.Name(), b.Name()) })
 	page := job.FilePage{Type: job.FileDirectory, Total: len(entries), Entries: []job.FileInfo{}}
@@ -82,7 +82,7 @@ func pageOf(entries []remote.Entry, q job.FileList) job.FilePage {
 	return page
 }
 
-// describe returns what a VM says of a file.
+// describe returns what a VM says about a file.
 func describe(e remote.Entry) job.FileInfo {
 	info := job.FileInfo{Type: job.FileOther, Size: max(0, e.Size()), Mode: modeText(e), UID: e.UID, GID: e.GID, ModTime: e.ModTime().UTC()}
 	switch mode := e.Mode(); {
@@ -148,13 +148,13 @@ func (g *Guest) WriteFile(ctx context.Context, v vm.VM, w job.FileWrite) (writte
 		}
 		if w.Mode != "" {
 			mode, err := strconv.ParseUint(w.Mode, 8, 32)
-			if err != nil { // the executor has checked it
+			if err != nil { // the executor has validated it
 				return err
 			}
 			file.Mode = fs.FileMode(mode)
 		}
 		err = files.Replace(ctx, file, was, func() error {
-			if _, err := files.Lstat(target); w.New && err == nil { // it came meanwhile
+			if _, err := files.Lstat(target); w.New && err == nil { // it was created meanwhile
 				return isThere(w.Path)
 			}
 			return nil
@@ -168,8 +168,8 @@ func (g *Guest) WriteFile(ctx context.Context, v vm.VM, w job.FileWrite) (writte
 	return written, err
 }
 
-// EditFile implements job.Files. Where the connection is lost it is not repeated: it may
-// have been done.
+// EditFile implements job.Files. It is not repeated after a lost connection, because the edit may
+// have been made.
 func (g *Guest) EditFile(ctx context.Context, v vm.VM, e job.FileEdit) (edited job.FileEdited, err error) {
 	const budget = job.MaxFileWrite + job.MaxFileWrite/8 + answers
 	err = g.inWorkspace(ctx, "edit a file of", v, e.Path, budget, false, func(ctx context.Context, ws *workspace, files *remote.FileSystem, at string) error {
@@ -204,7 +204,6 @@ func (g *Guest) EditFile(ctx context.Context, v vm.VM, e job.FileEdit) (edited j
 	return edited, err
 }
 
-// replaced returns the content after an edit.
 func replaced(content string, e job.FileEdit) (string, job.FileEdited, error) {
 	n := strings.Count(content, e.Old)
 	switch {
@@ -221,7 +220,7 @@ func replaced(content string, e job.FileEdit) (string, job.FileEdited, error) {
 	return strings.ReplaceAll(content, e.Old, e.New), job.FileEdited{Replaced: n, Line: line, Size: size}, nil
 }
 
-// at returns a path as it is in the VM.
+// at returns a path in the VM's file system.
 func (g *Guest) at(name string) (string, error) {
 	switch {
 	case len(name) > maxPathLength:
@@ -238,8 +237,8 @@ func (g *Guest) at(name string) (string, error) {
 	return name, nil
 }
 
-// take waits until nobody else is changing a file of the VM, and keeps others from it until
-// release is called. target is what the path leads to.
+// take waits until nobody else is changing a file of the VM, and blocks others until release is
+// called. target is the file that the path leads to.
 func (ws *workspace) take(ctx context.Context, files *remote.FileSystem, at, name string) (target string, release func(), err error) {
 	select {
 	case ws.edits <- struct{}{}:
@@ -253,8 +252,7 @@ func (ws *workspace) take(ctx context.Context, files *remote.FileSystem, at, nam
 	return target, release, err
 }
 
-// follow returns what a path leads to: a symbolic link stays one when what it points to
-// is replaced.
+// follow resolves symbolic links, so that a link stays a link when its target is replaced.
 func follow(files *remote.FileSystem, at, name string) (string, error) {
 	for range maxLinks {
 		there, err := files.Lstat(at)
@@ -272,15 +270,15 @@ func follow(files *remote.FileSystem, at, name string) (string, error) {
 			return "", pathError(name, err)
 		}
 		if !path.IsAbs(link) {
-			link = path.Dir(at) + "/" + link // not cleaned: a/.. is another place where a is a link
+			link = path.Dir(at) + "/" + link // not cleaned: if a is a link, a/.. is another place
 		}
 		at = link
 	}
 	return "", pathProblem(name, "leads through too many symbolic links", "give the file itself")
 }
 
-// regular returns an error unless the path leads to a file that can be read and replaced.
-// Others are not even opened: that may never end.
+// regular returns an error unless the path leads to a file that can be read and replaced. Others
+// are not even opened, because that may never return.
 func regular(files *remote.FileSystem, at, name string) error {
 	there, err := files.Stat(at)
 	return usable(there, err, name)
@@ -298,7 +296,7 @@ func usable(there remote.Entry, err error, name string) error {
 	return nil
 }
 
-// parent checks that a new file's directory is there.
+// parent checks that a new file's directory exists.
 func parent(files *remote.FileSystem, target, name string) error {
 	there, err := files.Stat(path.Dir(target))
 	switch {
@@ -320,7 +318,8 @@ func pathProblem(name, problem, remedy string) *job.FieldError {
 	return &job.FieldError{Field: "path", Problem: fmt.Sprintf("%q %s", name, problem), Remedy: remedy}
 }
 
-// pathError returns an error of SFTP as one of the path, if it is.
+// pathError turns SFTP errors about the path into a *job.FieldError. Other errors are returned
+// unchanged.
 func pathError(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

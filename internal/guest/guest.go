@@ -1,7 +1,6 @@
-// Package guest is the executor's Guest and Runner: it puts the job runner with a job's
-// task and files into a VM and drives it, over SSH through the Proxmox host.
-// The runner knows how to run, stop and account for a task; this package knows
-// nothing of a job beyond its payload.
+// Package guest implements the executor's Guest and Runner: it puts the job runner with a job's
+// task and files into a VM and drives it, over SSH through the Proxmox host. The runner knows how
+// to run, stop and account for a task; this package knows nothing of a job beyond its payload.
 package guest
 
 import (
@@ -28,40 +27,39 @@ import (
 	"linus/internal/vm"
 )
 
-// Options say how to reach VMs.
+// Options configure how to reach VMs.
 type Options struct {
-	// Host returns the machine through which a VM is reached: the host it is on.
-	// Required.
+	// Host returns the machine through which a VM is reached: the VM's host. Required.
 	Host func(context.Context, vm.VM) (*remote.Pool, error)
 	Keys LoginKeys // to log in to the VMs; required
 	Port int       // SSH port of the VMs; 0: 22
 	Root string    // prefix of every path in the VM, for tests
 
-	Sandbox string // the program that serves sandboxes in their VMs; empty: it is not there
+	Sandbox string // path of the program that serves sandboxes in their VMs; empty: missing
 
-	Sandboxes bool // clients are served sandboxes: a pool's VMs have the program before they ask
+	Sandboxes bool // clients may ask for sandboxes: pool VMs get the program in advance
 
 	Log *slog.Logger // nil: none
 }
 
 // LoginKeys are the private keys that log in to VMs.
 type LoginKeys interface {
-	// Path returns the file of the one for a VM; empty: there is none.
+	// Path returns the file of a VM's key; empty if there is none.
 	Path(v vm.VM) string
 }
 
-// Time limits of one call, generous because an emulated VM is slow; keepalive
-// detects a VM that no longer responds sooner.
+// Time limits of one call. They are generous because an emulated VM is slow; keepalive detects an
+// unresponsive VM sooner.
 const (
 	callTimeout  = 3 * time.Minute
 	pushTimeout  = 10 * time.Minute
 	probeTimeout = 20 * time.Second // a frozen VM must not look busy
 )
 
-// maxAnswer bounds what one call of the runner may print, in bytes.
+// maxAnswer bounds the output of one call of the runner, in bytes.
 const maxAnswer = 256 << 10
 
-// Guest works inside VMs. It keeps connections to each until Forget.
+// Guest works inside VMs. It keeps connections to each VM until Forget.
 type Guest struct {
 	o Options
 
@@ -70,25 +68,25 @@ type Guest struct {
 	tunnels    map[string]keptTunnel // by job
 	workspaces map[string]*workspace // by the job that created the VM
 
-	sandboxProgram func() (sandboxProgram, error) // read and compressed when it is first needed
+	sandboxProgram func() (sandboxProgram, error) // read and compressed on first use
 
-	closing sync.WaitGroup // connections that are not used any more, and trees on their way
+	closing sync.WaitGroup // connections no longer in use, and trees in transfer
 }
 
-// pooled is the connections to a VM and the values they were created with.
+// pooled holds the connections to a VM and the values they were created with.
 type pooled struct {
 	vm     vm.VM
 	host   *remote.Pool
 	pool   *remote.Pool
-	launch *launch // that the job's next call uses; nil: none
+	launch *launch // for the job's next call; nil: none
 }
 
-// serves reports whether the connections are to vm, through host.
+// serves reports whether the connections lead to v through host.
 func (k *pooled) serves(v vm.VM, host *remote.Pool) bool {
 	return k.host == host && k.vm.ID == v.ID && k.vm.IP == v.IP && k.vm.User == v.User && k.vm.HostKey == v.HostKey
 }
 
-// Through returns Options.Host for VMs that are all reached through one machine.
+// Through returns an Options.Host for VMs that are all reached through one machine.
 func Through(host *remote.Pool) func(context.Context, vm.VM) (*remote.Pool, error) {
 	return func(context.Context, vm.VM) (*remote.Pool, error) { return host, nil }
 }
@@ -105,7 +103,6 @@ func (g *Guest) Ping(ctx context.Context, j job.Job) error {
 	return g.fault(ctx, "reach", j, result.Result{}, err)
 }
 
-// pool returns a job's connections to its VM.
 func (g *Guest) pool(ctx context.Context, j job.Job) (*remote.Pool, error) {
 	if j.VM == nil {
 		return nil, fmt.Errorf("job %s has no VM yet", j.ID)
@@ -132,12 +129,12 @@ func (g *Guest) pool(ctx context.Context, j job.Job) (*remote.Pool, error) {
 	}
 	g.pools[j.ID] = &pooled{vm: vm, host: host, pool: p}
 	if ok {
-		g.closing.Go(known.pool.Close) // waits for calls under way there
+		g.closing.Go(known.pool.Close) // waits for calls in progress there
 	}
 	return p, nil
 }
 
-// host returns the machine through which a VM is reached that has an address.
+// host returns the machine through which a VM is reached. The VM must have an address.
 func (g *Guest) host(ctx context.Context, v vm.VM) (*remote.Pool, error) {
 	if v.IP == "" || v.User == "" {
 		return nil, fmt.Errorf("VM %d has no address or user yet", v.ID)
@@ -145,7 +142,6 @@ func (g *Guest) host(ctx context.Context, v vm.VM) (*remote.Pool, error) {
 	return g.o.Host(ctx, v)
 }
 
-// connections returns new connections to a VM, through host.
 func (g *Guest) connections(v vm.VM, host *remote.Pool, log *slog.Logger) (*remote.Pool, error) {
 	return host.Guest(remote.GuestOptions{
 		Options: remote.Options{
@@ -161,7 +157,7 @@ func (g *Guest) connections(v vm.VM, host *remote.Pool, log *slog.Logger) (*remo
 
 // Forget closes the job's connections to its VM.
 func (g *Guest) Forget(j job.Job) {
-	g.endTunnel(j.ID) // first: it would reconnect
+	g.endTunnel(j.ID) // first, because it would reconnect
 	g.mu.Lock()
 	known, ok := g.pools[j.ID]
 	delete(g.pools, j.ID)
@@ -194,23 +190,23 @@ func (g *Guest) Close() {
 	g.closing.Wait()
 }
 
-// place is where a job has its files in its VM: the runner finds the other two
-// from its own location.
+// place is where a job has its files in its VM. The runner derives state and tmpfs from its own
+// location.
 type place struct {
 	home  string // runner, task, settings
 	state string // their status and output
 	tmpfs string // token and secrets
 }
 
-// The directories of the top place, and above those of all others.
+// The directories of the top place, which are the parents of all other places.
 const (
 	topHome  = "/opt/job-runner"
 	topState = "/var/lib/linus"
 	topTmpfs = "/run/linus"
 )
 
-// place returns the job's place. The job that has a VM for itself uses the top
-// directories; other jobs in a VM have theirs below.
+// place returns the job's place. A job that has a VM for itself uses the top directories; other
+// jobs have theirs below.
 func (g *Guest) place(j job.Job) place {
 	if g.atTop(j) {
 		return place{g.o.Root + topHome, g.o.Root + topState + "/job", g.o.Root + topTmpfs}
@@ -249,8 +245,8 @@ func (g *Guest) Probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	return state, nil
 }
 
-// Sums returns the sha256 of the given number of leading bytes of both streams; empty
-// where the VM returns none, which is none that output could have.
+// Sums returns the sha256 of the given number of leading bytes of both streams. They are empty if
+// the VM returns none, which never equals the sum of any output.
 func (g *Guest) Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums [2]string, err error) {
 	res, err := g.runner(ctx, j, "sums", strconv.FormatInt(stdout, 10), strconv.FormatInt(stderr, 10))
 	if err != nil {
@@ -272,7 +268,6 @@ func (g *Guest) ReadOutput(ctx context.Context, j job.Job, stream string, offset
 	return data, g.fault(ctx, "read "+stream+" from", j, result.Result{}, err)
 }
 
-// readFile returns a part of a file in the job's VM.
 func (g *Guest) readFile(ctx context.Context, j job.Job, name string, offset, limit int64) (data []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -298,7 +293,7 @@ func (g *Guest) runnerWith(ctx context.Context, j job.Job, stdin []byte, verb st
 	line := remote.EnvLine(env, append([]string{"sh", "-c", run, "sh", g.place(j).home + "/job-runner.sh", verb}, args...)...)
 	err = g.retry(ctx, j, func(pool *remote.Pool) error {
 		out, err := pool.Output(ctx, remote.Command{Name: "job-runner " + verb, Line: line, Stdin: bytes.NewReader(stdin)}, maxAnswer)
-		res, _ = result.Parse(bytes.NewReader(out), nonce, nil) // reading from memory cannot fail; its limits are above ours
+		res, _ = result.Parse(bytes.NewReader(out), nonce, nil) // reading from memory cannot fail; Parse's limits are above maxAnswer
 		return err
 	})
 	if err == nil && !res.Success() {
@@ -307,8 +302,7 @@ func (g *Guest) runnerWith(ctx context.Context, j job.Job, stdin []byte, verb st
 	return res, err
 }
 
-// retry does work, and repeats it once if the connection broke: all work here
-// can be done twice.
+// retry does work and repeats it once if the connection broke, so work must be repeatable.
 func (g *Guest) retry(ctx context.Context, j job.Job, work func(*remote.Pool) error) error {
 	pool, err := g.pool(ctx, j)
 	if err != nil {
@@ -320,9 +314,8 @@ func (g *Guest) retry(ctx context.Context, j job.Job, work func(*remote.Pool) er
 	return err
 }
 
-// missing reports whether there is no runner in the VM. It does not go by exit
-// code 127: a VM that is out of processes or memory returns that too, and has
-// not lost its job.
+// missing reports whether the VM has no runner. It does not rely on exit code 127: a VM that is out
+// of processes or memory returns that, too, and has not lost its job.
 func missing(err error) bool {
 	var exit *remote.ExitError
 	return errors.As(err, &exit) && exit.Code == 66
@@ -334,8 +327,8 @@ var remedies = map[job.HostClass]string{
 	job.HostKeyChanged:  "another machine answers at the VM's address: look for an address in use twice",
 }
 
-// fault turns err into a *job.HostError, with the runner's own text if it gave
-// one; nil stays nil, and the end of a caller's context is returned unchanged.
+// fault turns err into a *job.HostError, with the runner's own text if there is one. Nil stays nil,
+// and the end of the caller's context is only wrapped.
 func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Result, err error) error {
 	if err == nil {
 		return nil
@@ -352,13 +345,13 @@ func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Re
 	var exit *remote.ExitError
 	var host *job.HostError
 	switch {
-	case errors.As(err, &host): // the machine through which the VM is reached
+	case errors.As(err, &host): // the machine through which the VM is reached failed
 		e.Class, e.Text, e.Remedy = job.HostUnreachable, host.Text, host.Remedy
 	case e.Own:
 		e.Class, e.Remedy = job.HostUnreachable, job.ExhaustedRemedy
 	case errors.As(err, &exit):
 		e.Class = exit.HostClass()
-		if e.Class != job.HostInvalid && e.Class != job.HostDependency { // the runner has no other class, whatever its VM says
+		if e.Class != job.HostInvalid && e.Class != job.HostDependency { // the runner has no other classes, whatever its VM says
 			e.Class = job.HostVM
 		}
 	case e.Class == "" && errors.Is(err, context.DeadlineExceeded):
@@ -371,13 +364,13 @@ func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Re
 	return e
 }
 
-// rename gives the system a name: the one that runs, its next boot's, and the one that it knows itself
-// by. cloud-init leaves a name alone that it has not set itself.
+// rename sets the host name of the running system, of its next boot, and in its own /etc/hosts.
+// cloud-init does not touch a name that it has not set itself.
 const rename = `old=$(hostname) && hostname "$1" && printf '%s\n' "$1" >/etc/hostname || exit 1
 swap="s/(^|[[:space:]])$old([.[:space:]]|\$)/\1$1\2/g" # twice: two of them side by side share the blank between them
 [ ! -f /etc/hosts ] || sed -i -E -e "$swap" -e "$swap" /etc/hosts || :`
 
-// Rename gives the VM's system a host name.
+// Rename sets the host name of the VM's system.
 func (g *Guest) Rename(ctx context.Context, j job.Job, name string) error {
 	const asRoot = `if [ "$(id -u)" = 0 ]; then s=; else s='sudo -n'; fi; $s sh -c "$2" linus "$1"`
 	err := g.retry(ctx, j, func(pool *remote.Pool) error {

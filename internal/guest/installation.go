@@ -14,16 +14,16 @@ import (
 	"linus/internal/wholefile"
 )
 
-// InstallationKey is the secret of all engines of one database, 32 random bytes.
-// It is never in that database.
+// InstallationKey is the secret that all engines of one database share, 32 random bytes. It is
+// never in that database.
 type InstallationKey []byte
 
-// installationFile has it, in hex, in the directory of the VMs' keys.
+// installationFile holds the key, in hex, in the directory of the VMs' keys.
 const installationFile = "installation"
 
 const installationSize = 32
 
-// ReadInstallationKey reads the key in a directory of keys; fs.ErrNotExist.
+// ReadInstallationKey reads the key in a directory of keys; fs.ErrNotExist if there is none.
 func ReadInstallationKey(dir string) (InstallationKey, error) {
 	path := filepath.Join(dir, installationFile)
 	text, err := secret.ReadOwn(path)
@@ -37,8 +37,8 @@ func ReadInstallationKey(dir string) (InstallationKey, error) {
 	return key, nil
 }
 
-// MakeInstallationKey makes a new key in a directory of keys, which has none. It
-// is on disk when this returns.
+// MakeInstallationKey makes a new key in a directory of keys that has none. The key is on disk when
+// it returns.
 func MakeInstallationKey(dir string) (InstallationKey, error) {
 	key := make([]byte, installationSize)
 	_, _ = rand.Read(key) // never fails
@@ -52,7 +52,7 @@ func MakeInstallationKey(dir string) (InstallationKey, error) {
 	return key, nil
 }
 
-// Fingerprint tells keys apart and reveals nothing of them.
+// Fingerprint identifies a key without revealing anything about it.
 func (k InstallationKey) Fingerprint() (string, error) {
 	derived, err := k.Derive("fingerprint")
 	if err != nil {
@@ -62,7 +62,7 @@ func (k InstallationKey) Fingerprint() (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// Derive returns 32 bytes for a purpose.
+// Derive returns 32 bytes derived for a purpose.
 func (k InstallationKey) Derive(purpose string) ([]byte, error) {
 	return hkdf.Key(sha256.New, k, nil, "linus: "+purpose, 32)
 }

@@ -7,8 +7,8 @@ import (
 	"linus/internal/vm"
 )
 
-// inUse says "used" if an sshd or a login has a child other than this script and file
-// transfer: the connections that engines keep open have none. $1 is where proc is.
+// inUse prints "used" if an sshd or a login has a child other than this script and file transfers.
+// The connections that engines keep open have no children. $1 is the path of proc.
 const inUse = `declare -A name=() parent=()
 for status in "$1"/[0-9]*/status; do
   pid=${status%/status} pid=${pid##*/}
@@ -28,8 +28,7 @@ for pid in "${!parent[@]}"; do
 done
 echo free`
 
-// InUse reports whether somebody is logged in to a VM by SSH whom no engine knows, or on its
-// console.
+// InUse reports whether somebody is logged in to a VM by SSH without an engine, or on its console.
 func (g *Guest) InUse(ctx context.Context, v vm.VM) (bool, error) {
 	said, err := g.ask(ctx, "look who is logged in to", v, "look who is logged in", inUse, "/proc")
 	return err == nil && strings.TrimSpace(said) != "free", err

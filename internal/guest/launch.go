@@ -16,28 +16,26 @@ import (
 	"linus/internal/result"
 )
 
-// bakedRunner is where templates of ours have the job runner. It is root's, but whoever
-// was root in the VM, as an earlier job in a persistent one may have been, can have
-// changed it. So a copy is used only if the VM computes the right sha256 of it. In a VM
-// under somebody's control that proves nothing: there it could run anything else
-// instead of the runner that is sent, too.
+// bakedRunner is the path of the job runner in linus's own templates. It belongs to root, but
+// anybody who was root in the VM, such as an earlier job in a persistent VM, may have changed it.
+// So a copy is used only if the VM computes the right sha256 of it. In a compromised VM that proves
+// nothing, but such a VM could also run anything instead of a runner that is sent.
 const bakedRunner = "/opt/linus/job-runner.sh"
 
-// launcher prepares a VM for a job, up to its start, below the directories $1 to $3. It
-// says whether the VM has the runner with the sha256 $5, baked in at $4 or kept in $1
-// since an earlier job, and takes it from stdin if not. If $7 is wait and the top place is
-// free, it becomes a runner that waits for a job there. Otherwise it waits itself: for
-// the places of a job (home, state, tmpfs), the sizes of two archives, and these, the
-// first for the tmpfs, the second for the home. Both are complete before anything is
-// moved to where the runner looks, in one locked step. Then it waits for the word to
-// start the task. Where stdin ends before that, nothing has started, and nothing will.
+// launcher prepares a VM for a job, up to its start, below the directories $1 to $3. It reports
+// whether the VM has the runner with the sha256 $5, baked in at $4 or kept in $1 since an earlier
+// job, and reads it from stdin if not. If $7 is wait and the top place is free, it becomes a runner
+// that waits for a job there. Otherwise the launcher itself reads from stdin: the places of a job
+// (home, state, tmpfs), the sizes of two archives, and the archives, the first for the tmpfs, the
+// second for the home. Both are complete before anything is moved to where the runner looks, in one
+// locked step. Then it waits for the word to start the task. If stdin ends before that, nothing has
+// started, and nothing will.
 //
-// A launcher may survive the loss of its connection for a while: what a dead one has
-// left is removed, and a live one is left alone; but a runner that waits where a job is
-// to be put is ended. The directories may need root to create them, and belong to the
-// user the job runs as, so that all below them needs none: in an emulated VM sudo takes
-// longer than all the rest. It uses dd because that never reads more bytes from a pipe
-// than requested.
+// A launcher may survive the loss of its connection for a while: the leftovers of a dead launcher
+// are removed and a live one is not disturbed, but a runner that waits at a place where a job is
+// about to be put is killed. The directories may need root to create them, and belong to the user
+// the job runs as, so that nothing below them needs root: in an emulated VM sudo takes longer than
+// everything else. dd is used because it never reads more bytes from a pipe than requested.
 const launcher = `set -eu
 umask 077
 say() { echo "$2" >&2; exit "$1"; }
@@ -137,32 +135,32 @@ tell LINUS_PLACED:yes
 read -r start || exit 0
 exec bash "$home/job-runner.sh" "$start"`
 
-// launch is a launcher in a VM, and what the engine says to it and hears from it.
+// launch is the engine's side of a launcher in a VM.
 type launch struct {
 	process *remote.Process
 	nonce   string
-	waits   bool // a runner waits in the VM's top place, and the job has to go there
+	waits   bool // a runner waits in the VM's top place, so the job must go there
 	stage   stage
-	read    [2]int64 // how much of stdout and of stderr it has brought
+	read    [2]int64 // bytes received of stdout and of stderr
 }
 
-// stage is how far a launch is.
+// stage is the progress of a launch.
 type stage int
 
 const (
 	waiting stage = iota // for a job
-	placed               // it has a job, and waits for the word to start it
-	started              // it tells of the task
+	placed               // has a job, and waits for the word to start it
+	started              // reports on the task
 )
 
-// What a launcher does until there is a job.
+// What a launcher does until it gets a job.
 const (
 	launcherPlaces = "place" // waits for a job at any place
-	launcherWaits  = "wait"  // has the runner wait at the top place
+	launcherWaits  = "wait"  // becomes a runner that waits at the top place
 )
 
-// openLaunch starts a launcher and returns when it has the job runner and waits for a
-// job. It takes one round trip more than a command where the VM lacks the runner.
+// openLaunch starts a launcher and returns when it has the job runner and waits for a job. If the
+// VM lacks the runner, that takes one round trip more than a command.
 func (g *Guest) openLaunch(ctx context.Context, pool *remote.Pool, until string) (*launch, error) {
 	runner, err := embed.Script("job-runner")
 	if err != nil {
@@ -213,7 +211,7 @@ func (l *launch) place(ctx context.Context, g *Guest, j job.Job, p job.Payload) 
 	return err
 }
 
-// start starts the task that was placed.
+// start starts the placed task.
 func (l *launch) start(ctx context.Context) (result.Result, error) {
 	if err := l.process.Send(ctx, strings.NewReader("launch\n")); err != nil {
 		return result.Result{}, err
@@ -222,7 +220,6 @@ func (l *launch) start(ctx context.Context) (result.Result, error) {
 	return l.answer(ctx)
 }
 
-// answer reads the launcher's next answer.
 func (l *launch) answer(ctx context.Context) (result.Result, error) {
 	res, err := remote.Receive(ctx, l.process, func(stdout *bufio.Reader) (result.Result, error) {
 		return readAnswer(stdout, l.nonce, "")
@@ -235,11 +232,11 @@ func (l *launch) answer(ctx context.Context) (result.Result, error) {
 	return res, err
 }
 
-// Warm connects to a job's VM and leaves a launcher waiting there, which has the job
-// runner, and has started it if the job's place is the VM's top place: the job's Push then
-// is one round trip, and Push and Start take next to no process in the VM. It can be
-// repeated: what is in place stays. What the job that created a VM has warmed, the first
-// job that uses the VM takes.
+// Warm connects to a job's VM and leaves a launcher waiting there. The launcher has the job runner,
+// and has started it if the job's place is the VM's top place. The job's Push then takes one round
+// trip, and Push and Start need almost no processes in the VM. Warm can be repeated: it keeps what
+// is in place. What was warmed for the job that created a VM goes to the first job that uses the
+// VM.
 func (g *Guest) Warm(ctx context.Context, j job.Job) error {
 	timed, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -261,7 +258,7 @@ func (g *Guest) Warm(ctx context.Context, j job.Job) error {
 		}
 		if err == nil && g.o.Sandboxes && j.VM.Member != nil {
 			if program, err := g.sandboxProgram(); err == nil {
-				_ = g.sandboxScript(timed, pool, *j.VM, putSandbox, program, program.packed) // the first who asks tries again
+				_ = g.sandboxScript(timed, pool, *j.VM, putSandbox, program, program.packed) // if this fails, the first client's request tries again
 			}
 		}
 		return err
@@ -269,8 +266,8 @@ func (g *Guest) Warm(ctx context.Context, j job.Job) error {
 	return g.fault(ctx, "prepare", j, result.Result{}, err)
 }
 
-// takeLaunch returns the job's launch if it is at that stage; nil if there is none. It
-// is the caller's then.
+// takeLaunch returns the job's launch if it is at that stage, and nil otherwise. The caller then
+// owns the launch.
 func (g *Guest) takeLaunch(j job.Job, at stage) *launch {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -283,8 +280,7 @@ func (g *Guest) takeLaunch(j job.Job, at stage) *launch {
 	return l
 }
 
-// keepLaunch keeps a launch for the job's next call, as long as the connections to the
-// VM are kept.
+// keepLaunch keeps a launch for the job's next call, as long as the connections to the VM are kept.
 func (g *Guest) keepLaunch(j job.Job, pool *remote.Pool, l *launch) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -297,9 +293,8 @@ func (g *Guest) keepLaunch(j job.Job, pool *remote.Pool, l *launch) {
 	}
 }
 
-// Push puts runner and payload into the VM, as one stream. It replaces what an
-// earlier, interrupted Push has left; a task that is already running is not
-// disturbed.
+// Push puts runner and payload into the VM, as one stream. It replaces the leftovers of an earlier,
+// interrupted Push; a task that is already running is not disturbed.
 func (g *Guest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	timed, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
@@ -329,9 +324,9 @@ func (g *Guest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	return err
 }
 
-// Start starts the task and returns the boot it was started under, if the runner says.
-// It is the word to the launcher that has placed the job, and tells of the task then
-// (Follow) or, if that is gone, a command of its own. The runner starts no task twice.
+// Start starts the task and returns the boot it was started under, if the runner reports it. It
+// sends the word to the launcher that placed the job, which then reports on the task (Follow), or
+// runs a command of its own if that launcher is gone. The runner starts no task twice.
 func (g *Guest) Start(ctx context.Context, j job.Job) (bootID string, err error) {
 	const what = "start the task in"
 	pool, err := g.pool(ctx, j)

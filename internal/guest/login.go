@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// loginTime is how long a key is let in. sshd gives a login as long.
+	// loginTime is how long a key is accepted. sshd allows the same time for a login.
 	loginTime = 2 * time.Minute
-	leaveTime = 30 * time.Second // for taking a key out: it expires anyway
+	leaveTime = 30 * time.Second // for removing a key, which expires anyway
 )
 
-// letIn puts a line with a public key into the authorized_keys of who runs it, or takes it out: $1
-// is the line's mark, $2 the key, $3 for how many seconds it is good. Lines like it that have
-// expired go, too. The file is replaced whole: the engine's own key is in it, and a link to it
-// stays one. sshd reads the time as the VM's own, so the VM says what it is.
+// letIn adds a line with a public key to the authorized_keys of the user who runs it, or removes
+// the line: $1 is the line's mark, $2 the key, $3 its lifetime in seconds. Expired lines with such
+// a mark are removed, too. The file is replaced as a whole, because it holds the engine's own key;
+// a symbolic link to it stays a link. sshd compares the expiry with the VM's own clock, so the VM
+// computes it.
 const letIn = `set -euo pipefail
 umask 077
 new=
@@ -49,8 +50,8 @@ if [[ -e ${file} ]]; then chmod --reference="${file}" "${new}"; fi
 sync "${new}"
 mv -f "${new}" "${file}"`
 
-// Login connects to a VM's SSH server, which lets a public key in as the VM's user for a time. The
-// key is taken out when that is over, or when the connection is closed.
+// Login connects to a VM's SSH server, which accepts a public key as the VM's user for loginTime.
+// The key is removed after that time, or when the connection is closed.
 func (g *Guest) Login(ctx context.Context, v vm.VM, key string) (job.Tunnel, error) {
 	public, err := remote.PublicKey(key)
 	if err != nil {
@@ -63,7 +64,7 @@ func (g *Guest) Login(ctx context.Context, v vm.VM, key string) (job.Tunnel, err
 	end := sync.OnceFunc(func() {
 		timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 		defer cancel()
-		_ = g.letIn(timed, v, mark, "") // it expires anyway
+		_ = g.letIn(timed, v, mark, "") // the key expires anyway
 	})
 	t, err := g.dial(ctx, v, v.IP, cmp.Or(g.o.Port, 22))
 	if err != nil {
@@ -73,13 +74,13 @@ func (g *Guest) Login(ctx context.Context, v vm.VM, key string) (job.Tunnel, err
 	return &login{t, time.AfterFunc(loginTime, end), end}, nil
 }
 
-// letIn runs the script of this name; without a key it takes out the one with the mark.
+// letIn runs the script letIn. An empty key removes the line with the mark.
 func (g *Guest) letIn(ctx context.Context, v vm.VM, mark, key string) error {
 	_, err := g.ask(ctx, "let a key in at", v, "let a key in", letIn, mark, key, strconv.Itoa(int(loginTime/time.Second)))
 	return err
 }
 
-// login is a connection that a key was let in for.
+// login is a connection for which a key was let in.
 type login struct {
 	job.Tunnel
 

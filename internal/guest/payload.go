@@ -16,10 +16,10 @@ import (
 	"linus/internal/job"
 )
 
-// contents is the job runner's input, without the runner: secret is for the tmpfs, rest for the
-// job's home. The task, command, env and files are bytes in separate files: no
-// shell reads them on the way. The last file of each is in every payload: once it has
-// arrived, all have.
+// contents returns the job runner's input, without the runner: secret is for the tmpfs, rest for
+// the job's home. The task, command, env and files are bytes in separate files, so that no shell
+// reads them on the way. The last file of each list is in every payload: once it has arrived, all
+// have.
 func contents(id string, p job.Payload) (secret, rest []entry, err error) {
 	manifest, err := readableManifest(p.Manifest)
 	if err != nil {
@@ -52,7 +52,7 @@ func contents(id string, p job.Payload) (secret, rest []entry, err error) {
 	return append(secret, file("token", 0o600, []byte(p.Token+"\n"))), append(rest, file("settings", 0o600, settings(id, p))), nil
 }
 
-// archives is a job's contents as two archives.
+// archives returns a job's contents as two archives.
 func archives(id string, p job.Payload) (secret, rest archive, err error) {
 	first, second, err := contents(id, p)
 	if err == nil {
@@ -64,18 +64,18 @@ func archives(id string, p job.Payload) (secret, rest archive, err error) {
 	return secret, rest, err
 }
 
-// packed is a job's input for a launcher: the sizes of two archives, and these.
+// packed returns a job's input for a launcher: the sizes of two archives, and the archives.
 func packed(id string, p job.Payload) (io.Reader, error) {
 	secret, rest, err := archives(id, p)
 	return io.MultiReader(strings.NewReader(fmt.Sprintf("%d\n%d\n", secret.size, rest.size)), secret, rest), err
 }
 
-// maxLine is up to how many bytes a file is sent to a runner that waits as a line, which
-// that reads byte for byte. A process for a longer one is faster.
+// maxLine bounds the files, in bytes, that are sent as a line to a runner that waits, which reads
+// lines byte by byte. For larger files a process is faster.
 const maxLine = 16 << 10
 
-// listed is a job's input for a runner that waits, which writes most files without a
-// process (files_take).
+// listed returns a job's input for a runner that waits, which writes most files without a process
+// (files_take).
 func listed(id string, p job.Payload) (io.Reader, error) {
 	secret, rest, err := contents(id, p)
 	var parts []io.Reader
@@ -95,8 +95,8 @@ func listed(id string, p job.Payload) (io.Reader, error) {
 	return io.MultiReader(append(parts, strings.NewReader("end\n"))...), err
 }
 
-// packFiles creates an archive of the manifest's files, to be unpacked at the
-// root of the VM, and an index of it: mode and path of each, NUL-terminated.
+// packFiles creates an archive of the manifest's files, to be unpacked at the root of the VM, and
+// its index: mode and path of each file, NUL-terminated.
 func packFiles(files []job.File) (packed archive, index []byte, err error) {
 	entries := make([]entry, len(files))
 	for i, f := range files {
@@ -116,8 +116,8 @@ func packFiles(files []job.File) (packed archive, index []byte, err error) {
 	return packed, index, err
 }
 
-// command returns how the runner runs a manifest's task, and the command that does;
-// nil: bash does, as a script.
+// command returns how the runner runs a manifest's task, and the command for it; nil: bash runs the
+// task as a script.
 func command(m job.Manifest) (how string, command []byte) {
 	if agent, ok := m.AgentType.Agent(); ok {
 		words := agent.Command(cmp.Or(m.Agent.Model, m.Agent.ClaudeModel), m.StatusMode != job.StatusSimple)
@@ -132,8 +132,8 @@ func command(m job.Manifest) (how string, command []byte) {
 	return "script", nil
 }
 
-// settings are the runner's KEY=VALUE lines. Every value is ours or validated:
-// none can contain a newline.
+// settings returns the runner's KEY=VALUE lines. Every value is generated here or validated: none
+// can contain a newline.
 func settings(id string, p job.Payload) []byte {
 	agent, _ := command(p.Manifest)
 	var b bytes.Buffer
@@ -165,7 +165,7 @@ func settings(id string, p job.Payload) []byte {
 	return b.Bytes()
 }
 
-// readableManifest is the manifest for people who look into the VM.
+// readableManifest returns the manifest for people who look into the VM.
 func readableManifest(m job.Manifest) ([]byte, error) {
 	m.Files = slices.Clone(m.Files)
 	for i := range m.Files {
@@ -187,8 +187,8 @@ func envEntries(env map[string]string) []byte {
 	return []byte(b.String())
 }
 
-// escaped is a small file's data on one line, in bash's escapes for printf's %b:
-// everything but printable ASCII, whatever the locale makes of it.
+// escaped returns a small file's data on one line, in bash's escapes for printf's %b. It escapes
+// everything but printable ASCII, so that the locale does not matter.
 func escaped(data []byte) []byte {
 	var line []byte
 	for _, c := range data {

@@ -12,12 +12,12 @@ import (
 	"linus/internal/result"
 )
 
-// maxProxied is how many connections of one job to its proxy there are at once.
+// maxProxied bounds a job's concurrent connections to its proxy.
 const maxProxied = 64
 
-// Proxy carries connections to a port of the VM's loopback to what dial returns. It
-// calls opened when it does, and returns when the connection to the VM is lost or ctx
-// ends: it is to be called again until the job is over.
+// Proxy carries connections to a port of the VM's loopback to the connections that dial returns. It
+// calls opened once it forwards, and returns when the connection to the VM is lost or ctx ends:
+// call it again until the job is over.
 func (g *Guest) Proxy(ctx context.Context, j job.Job, port int, dial func(context.Context) (net.Conn, error), opened func()) error {
 	timed, cancel := context.WithTimeout(ctx, waysTimeout)
 	defer cancel()
@@ -33,7 +33,7 @@ func (g *Guest) Proxy(ctx context.Context, j job.Job, port int, dial func(contex
 	select {
 	case <-ctx.Done():
 		select {
-		case <-t.Close(): // the next one has the same port
+		case <-t.Close(): // the next tunnel has the same port
 		case <-time.After(time.Second):
 		}
 	case <-t.Ended():
@@ -50,16 +50,16 @@ func (g *Guest) Connect(ctx context.Context, j job.Job, address string) (net.Con
 	return pool.DialFrom(ctx, address)
 }
 
-// bundleFile has the CAs that a job's task is to trust: those of the system, and those of
-// Trust.
+// bundleFile holds the CAs that a job's task must trust: those of the system and those of Trust.
 const bundleFile = "/ca-bundle.pem"
 
-// bundleVariables are those in which programs look for such a file.
+// bundleVariables are the variables in which programs look for bundleFile.
 var bundleVariables = []string{
 	"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO", "DENO_CERT",
 }
 
-// trusting returns a payload whose task finds that file, where it says nothing else.
+// trusting returns a payload whose task finds bundleFile, unless the payload sets a variable
+// itself.
 func (g *Guest) trusting(j job.Job, p job.Payload) job.Payload {
 	if !p.Trusts {
 		return p
@@ -75,7 +75,7 @@ func (g *Guest) trusting(j job.Job, p job.Payload) job.Payload {
 	return p
 }
 
-// bundle writes the file, whole, from the system's CAs and stdin.
+// bundle writes bundleFile atomically, from the system's CAs and stdin.
 const bundle = `set -eu
 umask 077
 new=$1.$$
@@ -92,7 +92,7 @@ trap 'rm -f -- "$new"' EXIT
 } >"$new"
 mv -f -- "$new" "$1"`
 
-// Trust writes the file of CAs that the job's task finds, over the one that is there.
+// Trust writes, or replaces, the file of CAs that the job's task finds.
 func (g *Guest) Trust(ctx context.Context, j job.Job, ca []byte) error {
 	timed, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -17,21 +17,21 @@ import (
 	"linus/internal/vm"
 )
 
-// What a sandbox's programs and files are asked for is answered in its VM by a program of ours,
-// at a UNIX socket that only the login user and root may open: nothing of it is on the VM's
-// network. It is put there and started when it is first needed, and again where it is gone.
+// In a sandbox's VM the program linus-sandbox serves requests for its programs and files, at a UNIX
+// socket that only the login user and root may open: nothing of it is on the VM's network. It is
+// installed and started when it is first needed, and again if it is gone.
 const (
 	sandboxSocket = "/run/linus-sandbox/socket"
 	sandboxDir    = "/var/lib/linus/sandbox"
 )
 
-// asRoot runs a script of sh as root, with its arguments.
+// asRoot runs an sh script as root, with its arguments.
 const asRoot = `if [ "$(id -u)" = 0 ]; then exec sh -ec "$@"; else exec sudo -n sh -ec "$@"; fi`
 
-// startSandbox starts the program that is named by its hash, or the template's if it is the same.
-// $1 is before every path, $2 the hash, $3 the login user. E2B's sandboxes have a user of the name
-// user, whose home programs know: it is made, unless that cannot be, as where accounts come from
-// elsewhere.
+// startSandbox starts the program that is named by its hash, or the template's program if it has
+// the same hash. $1 is a prefix for every path, $2 the hash, $3 the login user. E2B's sandboxes
+// have a user named user, whose home programs rely on: it is created if possible, which it may not
+// be if accounts come from elsewhere.
 const startSandbox = `socket=$1` + sandboxSocket + `
 mkdir -p "${socket%/*}"
 user=user
@@ -52,7 +52,7 @@ for program in "$1` + sandboxDir + `/$2" /usr/local/bin/linus-sandbox /usr/bin/l
 done
 exit 66`
 
-// putSandbox puts the program there, which comes compressed, unless it is.
+// putSandbox installs the program, which comes compressed on stdin, unless it is already there.
 const putSandbox = `umask 022
 [ ! -x "$1` + sandboxDir + `/$2" ] || exit 0
 mkdir -p "$1` + sandboxDir + `"
@@ -64,7 +64,7 @@ chmod 755 "$new"
 mv -f "$new" "$1` + sandboxDir + `/$2"
 `
 
-// sandboxProgram is the program as VMs are sent it.
+// sandboxProgram is the program as it is sent to VMs.
 type sandboxProgram struct {
 	packed []byte
 	sum    string
@@ -87,8 +87,8 @@ func readSandboxProgram(path string) (p sandboxProgram, err error) {
 	return sandboxProgram{packed.Bytes(), hex.EncodeToString(sum[:])}, err
 }
 
-// DialSandbox connects to the program that serves a sandbox in its VM, and starts it if it does
-// not run.
+// DialSandbox connects to the program that serves a sandbox in its VM, and starts it if it does not
+// run.
 func (g *Guest) DialSandbox(ctx context.Context, v vm.VM) (conn net.Conn, err error) {
 	timed, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -117,13 +117,13 @@ func (g *Guest) DialSandbox(ctx context.Context, v vm.VM) (conn net.Conn, err er
 func (g *Guest) dialSandbox(ctx context.Context, ws *workspace) (conn net.Conn, err error) {
 	socket := g.o.Root + sandboxSocket
 	conn, err = ws.pool.DialUnix(ctx, socket)
-	if remote.ClassOf(err) == remote.Lost && ctx.Err() == nil { // the VM was suspended, or restarted
+	if remote.ClassOf(err) == remote.Lost && ctx.Err() == nil { // the VM was suspended or restarted
 		conn, err = ws.pool.DialUnix(ctx, socket)
 	}
 	if !errors.Is(err, remote.ErrNotListening) {
 		return conn, err
 	}
-	select { // one starts it
+	select { // only one caller starts it
 	case ws.starting <- struct{}{}:
 		defer func() { <-ws.starting }()
 	case <-ctx.Done():
@@ -151,13 +151,14 @@ func (g *Guest) dialSandbox(ctx context.Context, ws *workspace) (conn net.Conn, 
 	return conn, err
 }
 
-// sandboxScript runs a script for the program that serves sandboxes, as root.
+// sandboxScript runs a script for linus-sandbox as root.
 func (g *Guest) sandboxScript(ctx context.Context, pool *remote.Pool, v vm.VM, script string, program sandboxProgram, stdin []byte) error {
 	return pool.Run(ctx, remote.Command{Name: "start linus-sandbox", Line: remote.Quote("sh", "-c", asRoot, "sh", script, "sh", g.o.Root, program.sum, v.User), Stdin: bytes.NewReader(stdin)})
 }
 
-// Leave closes the connections to a VM that are no job's: it is suspended or stopped, and nothing
-// says to who waits at their other end that they are of no use.
+// Leave closes the connections to a VM that belong to no job, because the VM is suspended or
+// stopped: otherwise nothing would tell clients waiting at the other end that the connections are
+// dead.
 func (g *Guest) Leave(v vm.VM) {
 	g.mu.Lock()
 	ws := g.workspaces[v.Job]

@@ -36,20 +36,20 @@ func (g *Guest) CloseInput(ctx context.Context, j job.Job) error {
 	return g.fault(ctx, "close the stdin of the task in", j, res, err)
 }
 
-// Resize gives the task's terminal another size.
+// Resize changes the size of the task's terminal.
 func (g *Guest) Resize(ctx context.Context, j job.Job, rows, columns int) error {
 	res, err := g.runner(ctx, j, "resize", strconv.Itoa(rows)+"x"+strconv.Itoa(columns))
 	return g.fault(ctx, "resize the terminal of the task in", j, res, err)
 }
 
-// maxIndex bounds the list of artifacts, in bytes, and maxSkipped the count of
-// files reported as left out of it.
+// maxIndex bounds the list of artifacts, in bytes, and maxSkipped the count of files reported as
+// left out.
 const (
 	maxIndex   = 8 << 20
 	maxSkipped = 1_000_000_000
 )
 
-// Artifacts finds what the job's patterns match.
+// Artifacts finds the files that match the job's patterns.
 func (g *Guest) Artifacts(ctx context.Context, j job.Job, limits job.ArtifactLimits) ([]job.FoundArtifact, job.SkippedArtifacts, error) {
 	const what = "find artifacts in"
 	res, err := g.runner(ctx, j, "artifacts", strconv.Itoa(limits.Files), strconv.FormatInt(limits.Each, 10), strconv.FormatInt(limits.All, 10))
@@ -71,8 +71,8 @@ func (g *Guest) Artifacts(ctx context.Context, j job.Job, limits job.ArtifactLim
 	return found, skipped, g.fault(ctx, what, j, res, err)
 }
 
-// readSkipped reads what the runner left out: lines "<why>: <name>" of the
-// first ones, and the total count.
+// readSkipped reads what the runner left out: lines "<why>: <name>" for the first files, and the
+// total count.
 func readSkipped(res result.Result) (skipped job.SkippedArtifacts) {
 	for _, line := range res.All("LINUS_ARTIFACT_SKIPPED") {
 		why, name, _ := strings.Cut(line, ": ")
@@ -86,9 +86,9 @@ func readSkipped(res result.Result) (skipped job.SkippedArtifacts) {
 
 var permissions = lazyregexp.New(`^[0-7]{3,4}$`)
 
-// readIndex reads five NUL-terminated fields per file: name, absolute path,
-// size, mode, sha256. The VM is not trusted: names are checked again, and a
-// file whose name is not possible on this side is skipped.
+// readIndex reads five NUL-terminated fields per file: name, absolute path, size, mode, sha256. The
+// VM is not trusted: names are checked again, and a file whose name is impossible on this side is
+// skipped.
 func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []job.FoundArtifact, err error) {
 	const fields = 5
 	list := strings.Split(string(bytes.TrimSuffix(index, []byte{0})), "\x00")
@@ -120,7 +120,7 @@ func (g *Guest) ReadArtifact(ctx context.Context, j job.Job, source string, offs
 	return data, g.fault(ctx, "read "+source+" from", j, result.Result{}, err)
 }
 
-// Clean removes the job's own files in a VM that stays.
+// Clean removes the job's own files from a VM that stays.
 func (g *Guest) Clean(ctx context.Context, j job.Job) error {
 	timed, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

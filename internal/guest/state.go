@@ -10,15 +10,15 @@ import (
 	"linus/internal/result"
 )
 
-// Bounds of what a job runner can truly report. Its VM may be under anybody's
-// control by now: anything beyond these is an error, like no answer.
+// Bounds of what a job runner can truthfully report. Anybody may control its VM: values beyond
+// these bounds are an error, like no answer.
 const (
 	maxExitCode = 255
 	maxDuration = 30 * 24 * time.Hour // a task may run for a day
 	maxBytes    = 1 << 50             // of one stream
 )
 
-// exitReasons are the reasons a task can have ended for.
+// exitReasons are the reasons for which a task can have ended.
 var exitReasons = map[string]bool{"exit": true, "timeout": true, "stopped": true, "lost": true}
 
 // seconds is the format of durations.
@@ -70,7 +70,7 @@ func readState(res result.Result) (job.RunState, error) {
 		return s, fmt.Errorf("the job runner returned an end without exit code or with reason %.100q", s.Reason)
 	}
 	least := int64(0)
-	if s.Reason == "lost" { // it has no exit code then
+	if s.Reason == "lost" { // it then has no exit code
 		least = -1
 	}
 	s.ExitCode = int(number("LINUS_EXIT_CODE", least, maxExitCode))

@@ -15,10 +15,10 @@ import (
 	"linus/internal/vm"
 )
 
-// How a tree is packed and unpacked in a VM. tar opens no pipes and devices: it only
-// notes that they are there. What it cannot read is an error at its end. It ends with the
-// archive, which may be before the stream does. What is unpacked is on the VM's disk when that
-// is said: a power cut takes what is not.
+// How a tree is packed and unpacked in a VM. tar does not open pipes and devices, it only records
+// that they exist, and reports what it cannot read at its end. tar ends with the archive, which may
+// be before the end of the stream. unpack succeeds only after syncing the files to the VM's disk,
+// so that they survive a power cut.
 const (
 	pack = `if [ -d "$1" ]; then exec tar -C "$1" -cf - .; fi
 [ -f "$1" ] || { [ -e "$1" ] && exit 67; exit 66; }
@@ -31,8 +31,8 @@ tar -C "$1" -xof - && cat >/dev/null && { sync -f "$1" 2>/dev/null || sync; }`
 	exitOther   = 67
 )
 
-// treeIdle is how long nothing may come from a VM that packs a tree, or go to one that
-// unpacks it; and treeFlush how long that may take to write to its disk what it has.
+// treeIdle bounds the time in which a VM that packs a tree sends nothing, or one that unpacks a
+// tree reads nothing. treeFlush bounds the time in which the VM then writes its data to disk.
 const (
 	treeIdle  = time.Minute
 	treeFlush = 15 * time.Minute
@@ -50,7 +50,7 @@ func (g *Guest) ReadTree(ctx context.Context, v vm.VM, name string) (io.ReadClos
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	from, to := io.Pipe()
-	context.AfterFunc(ctx, func() { _ = to.CloseWithError(context.Cause(ctx)) }) // or a write would wait for a reader that has left
+	context.AfterFunc(ctx, func() { _ = to.CloseWithError(context.Cause(ctx)) }) // otherwise a write would wait for a reader that has left
 	g.closing.Go(func() {
 		defer leave()
 		transfer := watchIdle(cancel, nil, to)
@@ -62,7 +62,7 @@ func (g *Guest) ReadTree(ctx context.Context, v vm.VM, name string) (io.ReadClos
 	return &tree{from, cancel}, nil
 }
 
-// tree is an archive on its way.
+// tree is an archive in transfer.
 type tree struct {
 	*io.PipeReader
 
@@ -108,7 +108,7 @@ func (g *Guest) WriteTree(ctx context.Context, v vm.VM, name string, archive io.
 	return g.treeFault(caller, "write files of", v, name, err)
 }
 
-// failing notes the error of a reader.
+// failing records the error of a reader.
 type failing struct {
 	from io.Reader
 	err  atomic.Pointer[error]
@@ -122,7 +122,7 @@ func (f *failing) Read(data []byte) (int, error) {
 	return n, err
 }
 
-// treeFault turns what tar said into an error of the path.
+// treeFault turns tar's messages into an error about the path.
 func (g *Guest) treeFault(ctx context.Context, what string, v vm.VM, name string, err error) error {
 	var exit *remote.ExitError
 	switch {
@@ -139,11 +139,11 @@ func (g *Guest) treeFault(ctx context.Context, what string, v vm.VM, name string
 	return pathProblem(name, "was not copied completely: "+job.Bounded(said), "what the VM's SSH user may not read or write needs a command with sudo in the VM")
 }
 
-// transfer ends when the VM does nothing for a while. Only the time that the VM takes
-// counts, not that of the other end.
+// transfer ends when the VM does nothing for a while. Only the VM's time counts, not that of the
+// other end.
 type transfer struct {
-	from io.Reader // what the VM is sent
-	to   io.Writer // of what the VM sends
+	from io.Reader // what is sent to the VM
+	to   io.Writer // gets what the VM sends
 	idle *time.Timer
 }
 

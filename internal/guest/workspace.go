@@ -12,26 +12,26 @@ import (
 	"linus/internal/vm"
 )
 
-// workspace has the connections over which people and agents work on a VM's files and
-// reach its ports. They are not those of the VM's jobs, so nothing there can hold a job,
-// and they are closed once nobody has used them for a while.
+// workspace holds the connections over which people and agents work on a VM's files and reach its
+// ports. They are separate from the connections of the VM's jobs, so that they cannot hold up a
+// job, and are closed after workspaceIdle without use.
 type workspace struct {
 	pooled
 
-	calls chan struct{} // one for each call at a time
-	conns chan struct{} // one for each connection to a port
-	edits chan struct{} // held by who changes a file: an edit is between a read and a write
+	calls chan struct{} // one entry per concurrent call
+	conns chan struct{} // one entry per connection to a port
+	edits chan struct{} // held while a file is changed: an edit spans a read and a write
 
-	starting chan struct{} // held by who starts the program that serves a sandbox
+	starting chan struct{} // held while starting the program that serves a sandbox
 
-	users int         // Guest.mu guards it
-	idle  *time.Timer // closes the workspace; nil while it is used
+	users int         // guarded by Guest.mu
+	idle  *time.Timer // closes the workspace; nil while it is in use
 }
 
 const (
 	maxCalls      = 6 // sshd allows 10 sessions a connection
 	workspaceIdle = time.Minute
-	callTime      = 40 * time.Second // of one call, unless it is a tree: MCP clients wait for 45 s
+	callTime      = 40 * time.Second // for one call, except trees: MCP clients wait for 45 s
 )
 
 func (ws *workspace) close() { ws.pool.Close() }
@@ -68,7 +68,7 @@ func (g *Guest) workspace(ctx context.Context, v vm.VM) (*workspace, error) {
 			return nil, err
 		}
 		if ws != nil {
-			g.closing.Go(ws.close) // waits for calls under way there
+			g.closing.Go(ws.close) // waits for calls in progress there
 		}
 		ws = &workspace{pooled: pooled{vm: v, host: host, pool: p}, calls: make(chan struct{}, maxCalls), conns: make(chan struct{}, maxConns), edits: make(chan struct{}, 1), starting: make(chan struct{}, 1)}
 		g.workspaces[v.Job] = ws
@@ -81,7 +81,7 @@ func (g *Guest) workspace(ctx context.Context, v vm.VM) (*workspace, error) {
 	return ws, nil
 }
 
-// leave notes that a user has left a workspace.
+// leave records that a user has left a workspace.
 func (g *Guest) leave(ws *workspace) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,9 +99,8 @@ func (g *Guest) leave(ws *workspace) {
 	})
 }
 
-// inWorkspace runs work with a VM's files, and with the path name as it is in the VM. The VM
-// may send at most budget bytes. work is repeated once if the connection was lost, unless
-// again is false.
+// inWorkspace runs work with a VM's files, and with name as a path in the VM. The VM may send at
+// most budget bytes. If again is set, work is repeated once after a lost connection.
 func (g *Guest) inWorkspace(ctx context.Context, what string, v vm.VM, name string, budget int64, again bool, work func(ctx context.Context, ws *workspace, files *remote.FileSystem, at string) error) error {
 	at, err := g.at(name)
 	if err != nil {
@@ -122,8 +121,8 @@ func (g *Guest) inWorkspace(ctx context.Context, what string, v vm.VM, name stri
 	return g.workspaceFault(ctx, what, v, err)
 }
 
-// ask runs a script of bash in a VM, with its arguments, and returns what it prints. what is that for
-// errors, and name the script.
+// ask runs a bash script in a VM, with its arguments, and returns its output. what describes the
+// operation in errors, and name the script.
 func (g *Guest) ask(ctx context.Context, what string, v vm.VM, name, script string, args ...string) (string, error) {
 	timed, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -137,7 +136,7 @@ func (g *Guest) ask(ctx context.Context, what string, v vm.VM, name, script stri
 	return string(out), g.workspaceFault(ctx, what, v, err)
 }
 
-// workspaceFault is fault; an error about a path stays as it is.
+// workspaceFault is fault, but leaves an error about a path as it is.
 func (g *Guest) workspaceFault(ctx context.Context, what string, v vm.VM, err error) error {
 	var field *job.FieldError
 	switch {
