@@ -17,11 +17,10 @@ import (
 	"linus/internal/patience"
 )
 
-// collectArtifacts stores the files the job's patterns match, once its task has
-// ended, and records what could not be stored and why. Files that are complete
-// already, from before a restart, are not fetched again; partial ones are resumed.
-// Nothing is stored for a job that was lost or cancelled: nobody waits for it. work
-// bounds what is done in the VM; each file has its own deadline within that.
+// collectArtifacts stores the files that the job's patterns match, once its task has ended, and
+// records what could not be stored and why. Files that were completed before a restart are not
+// fetched again; partial ones are resumed. Nothing is stored for a lost or cancelled job, because
+// nobody waits for it. work bounds the work in the VM; each file has its own deadline within that.
 func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state job.RunState, got *Collected) error {
 	if len(c.manifest.Artifacts) == 0 && !c.manifest.Repository.Given() {
 		return nil
@@ -86,11 +85,11 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 	return nil
 }
 
-// within reports whether a path is another one, or below it.
+// within reports whether name is of or below it.
 func within(of, name string) bool { return of == name || strings.HasPrefix(name, of+"/") }
 
-// onlyAsked leaves out what the manifest does not ask for, which only a VM that does as it
-// likes has in its list.
+// onlyAsked removes files that the manifest does not ask for. Only a compromised VM lists such
+// files.
 func (c *Capture) onlyAsked(found []job.FoundArtifact, skipped *job.SkippedArtifacts) []job.FoundArtifact {
 	asked := askedBy(c.manifest)
 	return slices.DeleteFunc(slices.Clone(found), func(f job.FoundArtifact) bool {
@@ -112,8 +111,7 @@ func (c *Capture) skipAll(got *Collected, why string) {
 	}
 }
 
-// whyNotSearched returns why there is no point in searching for artifacts; empty:
-// there is.
+// whyNotSearched returns why searching for artifacts is pointless; empty if it is not.
 func whyNotSearched(j job.Job, state job.RunState) string {
 	switch {
 	case j.Outcome.Reason == job.ReasonLost:
@@ -137,15 +135,15 @@ func (c Collected) Warnings() (events []job.Event) {
 	return events
 }
 
-// perArtifact is how much a completely fetched file extends the time for the others:
-// small ones cost round trips, not bytes.
+// perArtifact is how much a completely fetched file extends the time for the others: small files
+// cost round trips, not bytes.
 const perArtifact = 2 * time.Second
 
-// errAltered: a file does not have the sha256 the VM reported.
+// errAltered says that a file does not have the sha256 that the VM reported.
 var errAltered = errors.New("it was changed, or damaged in transit: its sha256 differs")
 
-// keepArtifact copies one file into the store, and once more if the copy differs
-// from what was found.
+// keepArtifact copies one file into the store, and once more if the copy differs from the reported
+// file.
 func (c *Capture) keepArtifact(ctx, work context.Context, j job.Job, f job.FoundArtifact) error {
 	timed, end := patience.Allow(work, c.o.Patience, 2*f.Size)
 	defer end()
@@ -162,7 +160,7 @@ func (c *Capture) keepArtifact(ctx, work context.Context, j job.Job, f job.Found
 	return errors.New(c.whyEnded(timed, err))
 }
 
-// keptOf returns how much of a file is in the store, and the checksum of that.
+// keptOf returns how many bytes of a file are stored, and their checksum.
 func (c *Capture) keptOf(ctx context.Context, f job.FoundArtifact) (sum hash.Hash, have int64, err error) {
 	sum = sha256.New()
 	r, err := c.o.Store.OpenArtifact(ctx, c.id, f.Path)
@@ -182,10 +180,9 @@ func (c *Capture) keptOf(ctx context.Context, f job.FoundArtifact) (sum hash.Has
 	return sum, have, nil
 }
 
-// copyArtifact copies the rest of a file. have bytes of it are stored and included
-// in sum.
+// copyArtifact copies the rest of a file. have bytes of it are stored and included in sum.
 func (c *Capture) copyArtifact(ctx context.Context, j job.Job, f job.FoundArtifact, sum hash.Hash, have int64) error {
-	if have == 0 { // an empty file is stored too
+	if have == 0 { // an empty file is stored, too
 		if err := c.o.Store.PutArtifact(ctx, c.id, f.Path, 0, nil); err != nil {
 			return err
 		}

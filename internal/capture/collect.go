@@ -13,19 +13,18 @@ import (
 // ErrCut is the cause with which a caller cancels the collecting of a job's output.
 var ErrCut = errors.New("collecting was cancelled by user")
 
-// Collected is what was stored of a task's output and artifacts.
+// Collected describes the stored output and artifacts of a task.
 type Collected struct {
 	Output    [2]job.OutputInfo // of stdout and of stderr
 	Artifacts []job.Artifact
 	Skipped   job.SkippedArtifacts
 }
 
-// Collect completes and seals the copy of a task's output, and stores the task's
-// artifacts. settle ends the task if it still runs, and returns its state, unless FollowEnd
-// has it. Reading
-// from the VM ends with work (cancelled by a caller: ErrCut), if the VM does not
-// answer for as long as wait, or if the data arrives too slowly. The output is then
-// what is stored, marked as incomplete. The state is zero if the output could not be
+// Collect completes and seals the copy of a task's output, and stores the task's artifacts. settle
+// ends the task if it still runs, and returns its state; it is not called if FollowEnd got the
+// state that decided the outcome. Reading from the VM ends with work (cancelled by a caller:
+// ErrCut), if the VM does not answer for as long as wait, or if the data arrives too slowly. The
+// output is then what is stored, marked as incomplete. The state is zero if the output could not be
 // fetched. Errors are those of ctx and the store.
 func (c *Capture) Collect(ctx, work context.Context, j job.Job, wait time.Duration, settle func(context.Context) (job.RunState, error)) (state job.RunState, got Collected, err error) {
 	work, end := patience.Allow(work, 2*wait, 4*c.o.MaxOutput+2*c.o.Artifacts.All)
@@ -36,7 +35,6 @@ func (c *Capture) Collect(ctx, work context.Context, j job.Job, wait time.Durati
 	return state, got, err
 }
 
-// collectOutput fetches the rest of both streams and seals them.
 func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.Duration, settle func(context.Context) (job.RunState, error), got *Collected) (state job.RunState, err error) {
 	timed, end := patience.Allow(work, wait, 4*c.o.MaxOutput)
 	defer end()
@@ -44,7 +42,7 @@ func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.
 	switch {
 	case fetchErr != nil:
 	case c.ended != nil && j.Outcome.Reason == job.ReasonExitStatus:
-		state = *c.ended // which has decided the outcome
+		state = *c.ended // this state has decided the outcome
 	default:
 		state, fetchErr = settle(timed)
 	}
@@ -52,7 +50,7 @@ func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.
 		fetchErr = patience.Retry(timed, func() error { return c.verify(timed, j, state) })
 	}
 	var ends [2]job.StreamEnd
-	var why [2]string // it is incomplete; empty: it is not
+	var why [2]string // reason why each stream is incomplete; empty: complete
 	for i, stream := range streams {
 		end := job.StreamEnd{Stream: stream, Total: state.Written(stream)}
 		if fetchErr == nil {
@@ -93,15 +91,15 @@ func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.
 	return state, nil
 }
 
-// ours reports whether work failed by a fault of the engine's own, after which the VM
-// still has what was not stored. A caller who cancels the collecting does not wait for it.
+// ours reports whether work failed by an engine fault, after which the VM still has what was not
+// stored. A caller who cancels the collecting does not wait for it.
 func ours(work context.Context, err error) bool {
 	return job.IsEngineFault(err) && !errors.Is(context.Cause(work), ErrCut)
 }
 
 const diskFull = "the VM's disk was full while the task ran: what it printed meanwhile may be missing"
 
-// whyEnded returns in one line why work was not completed.
+// whyEnded returns, in one line, why work was not completed.
 func (c *Capture) whyEnded(work context.Context, err error) string {
 	switch cause := context.Cause(work); {
 	case errors.Is(cause, ErrCut):

@@ -9,21 +9,21 @@ import (
 	"linus/internal/job"
 )
 
-// maxHeldBack bounds what is held back of a followed stream, in bytes: it could be the
+// maxHeldBack bounds the bytes of a followed stream that are held back because they could be the
 // beginning of a secret.
 const maxHeldBack = 4 << 20
 
-// heldBack is the end of a followed stream that is not stored yet.
+// heldBack is the unstored end of a followed stream.
 type heldBack struct {
 	offset int64 // of data in the stream
 	data   []byte
 }
 
-// errGap: a piece does not follow on what is stored.
+// errGap says that a piece does not continue the stored output.
 var errGap = errors.New("it does not follow on what is stored")
 
-// Follow stores a piece of output that follows on the last one of its stream, as Append
-// does. After an error nothing more can follow. It is its follower's.
+// Follow stores a piece of output that continues its stream, like Append. After an error nothing
+// more can follow. Only the job's follower may call it.
 func (c *Capture) Follow(ctx context.Context, p job.Piece) error {
 	back := c.heldBack(p.Stream)
 	if len(back.data) == 0 {
@@ -36,8 +36,8 @@ func (c *Capture) Follow(ctx context.Context, p job.Piece) error {
 	return c.storeHeldBack(ctx, p.Stream, false)
 }
 
-// FollowEnd stores what is held back of a task's output, once it is known to be all of
-// it, and keeps the task's state for Collect. It is its follower's.
+// FollowEnd stores the output held back, once it is known to be complete, and keeps the task's
+// state for Collect. Only the job's follower may call it.
 func (c *Capture) FollowEnd(ctx context.Context, state job.RunState) error {
 	c.ended = &state
 	for _, stream := range streams {
@@ -59,8 +59,7 @@ func (c *Capture) heldBack(stream string) *heldBack {
 	return c.back[stream]
 }
 
-// storeHeldBack stores what is held back, as far as it is known not to be the beginning
-// of a secret.
+// storeHeldBack stores the output held back, except bytes that could be the beginning of a secret.
 func (c *Capture) storeHeldBack(ctx context.Context, stream string, ended bool) error {
 	c.receiving.RLock()
 	defer c.receiving.RUnlock()

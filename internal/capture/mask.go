@@ -9,8 +9,8 @@ import (
 	"linus/internal/term"
 )
 
-// Hide sets the secrets to hide: those that are sent to the VM. Without a call, as
-// after a restart, they are read from the source when first needed.
+// Hide sets the secrets to hide: those that are sent to the VM. Without a call, as after a restart,
+// they are read from the source when first needed.
 func (c *Capture) Hide(values []secret.Value) {
 	m := secret.NewMasker(values)
 	c.hiding.Lock()
@@ -24,9 +24,9 @@ func (c *Capture) CanHide() error {
 	return err
 }
 
-// hider returns the masker of the job's secrets, nil if it has none.
+// hider returns the masker of the job's secrets, or nil if the job has none.
 func (c *Capture) hider() (*secret.Masker, error) {
-	if _, agent := c.manifest.AgentType.Agent(); len(c.manifest.Secrets) == 0 && !agent { // it has no secrets
+	if _, agent := c.manifest.AgentType.Agent(); len(c.manifest.Secrets) == 0 && !agent { // the job has no secrets
 		return nil, nil
 	}
 	c.hiding.Lock()
@@ -41,10 +41,9 @@ func (c *Capture) hider() (*secret.Masker, error) {
 	return c.masker, nil
 }
 
-// Shown returns text as it is stored for people. First it removes terminal escapes,
-// since guests, agents and servers wrote or are quoted in the text. Then it hides
-// the job's secrets, which escapes can no longer split. It bounds the text last, so
-// that no part of a secret remains.
+// Shown returns text as it is stored for people. It first removes terminal escapes, because the
+// text may come from guests, agents and servers. Then it hides the job's secrets, which escapes can
+// no longer split. It bounds the text last, so that no part of a secret remains.
 func (c *Capture) Shown(text string) string { return job.Bounded(c.hide(term.Text(text))) }
 
 // hide returns text without the job's secrets.
@@ -60,9 +59,8 @@ func (c *Capture) hide(text string) string {
 	return string(masked)
 }
 
-// hideNames returns the artifacts with names that may be shown: without the job's
-// secrets, and with '_' for control characters. One whose name that changes takes no
-// other's: it gets a number.
+// hideNames returns the artifacts with names that may be shown: without the job's secrets, and with
+// '_' for control characters. A changed name that is already taken gets a number.
 func (c *Capture) hideNames(found []job.FoundArtifact, skipped job.SkippedArtifacts) ([]job.FoundArtifact, job.SkippedArtifacts, error) {
 	if err := c.CanHide(); err != nil {
 		return nil, job.SkippedArtifacts{}, fmt.Errorf("secrets could be in their names: %w", err)
@@ -103,7 +101,6 @@ func (c *Capture) ShownError(err error) error {
 	return err
 }
 
-// shownError is an error whose text had to be changed.
 type shownError struct {
 	text string
 	err  error

@@ -8,8 +8,8 @@ import (
 	"linus/internal/job"
 )
 
-// asked says which names of files a manifest asks for. The VM looks for them, by the same
-// rules (scripts/lib/artifacts.sh), and is not to be believed.
+// asked tells which file names a manifest asks for. The VM searches by the same rules
+// (scripts/lib/artifacts.sh), but is not trusted.
 type asked struct {
 	patterns []*regexp.Regexp
 	bundle   bool
@@ -39,7 +39,7 @@ func (a asked) names(name string) bool {
 	return false
 }
 
-// bytewise has a character for each byte: where a VM has no UTF-8, ? is one of them.
+// bytewise returns one character for each byte: without UTF-8 in the VM, ? matches one byte.
 func bytewise(text string) string {
 	runes := make([]rune, len(text))
 	for i := range len(text) {
@@ -48,8 +48,7 @@ func bytewise(text string) string {
 	return string(runes)
 }
 
-// expression is the regular expression of a pattern, as bash takes it with globstar and
-// dotglob.
+// expression returns a pattern's regular expression, as bash matches it with globstar and dotglob.
 func expression(pattern string) string {
 	for strings.Contains(pattern, "//") {
 		pattern = strings.ReplaceAll(pattern, "//", "/")
@@ -77,7 +76,7 @@ func expression(pattern string) string {
 			}
 		}
 	}
-	if literal { // a directory is all that is in it
+	if literal { // a directory stands for everything in it
 		out.WriteString(`(?s:/.+)?`)
 	}
 	out.WriteString(`\z`)
@@ -108,8 +107,8 @@ func partExpression(part string) string {
 	return out.String()
 }
 
-// classExpression returns the class that a text begins with, after its [, and what follows its
-// ]; false if it has no end, and the bracket is one like any other.
+// classExpression returns the class at the beginning of text, which starts after its [, and the
+// text after its ]. It returns false if the class has no end: the bracket is then a literal.
 func classExpression(text string) (class, rest string, ok bool) {
 	in, class, i := []rune(text), "[", 0
 	if strings.HasPrefix(text, "!") || strings.HasPrefix(text, "^") {
@@ -122,7 +121,7 @@ func classExpression(text string) (class, rest string, ok bool) {
 		case c == ']' && i > begin:
 			return class + "]", string(in[i+1:]), true
 		case c == '[' && named && strings.HasPrefix(string(in[i:]), "[:"):
-			class += "[:" + name + `:]\x{80}-\x{10FFFF}` // which of these are letters is the VM's to know
+			class += "[:" + name + `:]\x{80}-\x{10FFFF}` // only the VM knows which of these are letters
 			i += len([]rune(name)) + 3
 		case c == '-' && i > begin && i+1 < len(in) && in[i+1] != ']':
 			class += "-"

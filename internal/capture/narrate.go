@@ -7,8 +7,8 @@ import (
 	"linus/internal/job"
 )
 
-// Bounds of the events about an agent's steps: of one read of its stream, of which
-// the last are kept, and of a job.
+// Bounds of the events about an agent's steps: per read of its stream, of which the last steps are
+// kept, and per job.
 const (
 	maxStepsAtOnce = 3
 	maxSteps       = 500
@@ -17,18 +17,18 @@ const (
 // story is how far a job's agent has been followed.
 type story struct {
 	reader agent.Reader
-	offset int64 // read up to here
+	offset int64 // end of the part already read
 	told   int   // number of events recorded
 }
 
-// narrates returns the agent whose JSON stream a job's stdout is: its steps and, at the
-// end, its answer. False if it is none.
+// narrates returns the agent whose JSON stream a job's stdout is: its steps and, at the end, its
+// answer. It returns false if stdout is no such stream.
 func narrates(m job.Manifest) (agent.Agent, bool) {
 	a, known := m.AgentType.Agent()
 	return a, known && m.StatusMode != job.StatusSimple
 }
 
-// Answer returns the agent's final text; ok is false if its stdout has none.
+// Answer returns the agent's final text; ok is false if stdout has none.
 func Answer(m job.Manifest, stdout []byte) (text string, ok bool) {
 	a, ok := narrates(m)
 	if !ok {
@@ -37,12 +37,12 @@ func Answer(m job.Manifest, stdout []byte) (text string, ok bool) {
 	return a.Answer(stdout)
 }
 
-// Narrating reports whether the agent's steps are being recorded. It is its
-// follower's.
+// Narrating reports whether the agent's steps are being recorded. Only the job's follower may call
+// it.
 func (c *Capture) Narrating() bool { return c.story != nil }
 
-// Narrate records the agent's new steps, as far as the store has its stream. After
-// a restart it records the last ones again. It is its follower's.
+// Narrate records the agent's new steps, as far as its stream is stored. After a restart it records
+// the last ones again. Only the job's follower may call it.
 func (c *Capture) Narrate(ctx context.Context, j job.Job) {
 	a, ok := narrates(c.manifest)
 	if !ok || j.Outcome != nil {
@@ -71,7 +71,7 @@ func (c *Capture) Narrate(ctx context.Context, j job.Job) {
 	}
 }
 
-// read returns the steps in what the store has received since.
+// read returns the steps in the newly stored output.
 func (s *story) read(ctx context.Context, store Store, id string) (steps []string, err error) {
 	for {
 		data, at, err := store.Written(ctx, id, job.Stdout, s.offset, chunkSize)

@@ -15,8 +15,8 @@ const chunkSize = 1 << 20 // bytes per read
 
 var streams = []string{job.Stdout, job.Stderr}
 
-// Append stores output that the job's runner sent and returns the offset to send
-// next, which may be before the end of data. It stores nothing after Close.
+// Append stores output that the job's runner sent and returns the offset to send next, which may be
+// before the end of data. It stores nothing after Close.
 func (c *Capture) Append(ctx context.Context, stream string, offset int64, data []byte) (int64, error) {
 	c.receiving.RLock()
 	defer c.receiving.RUnlock()
@@ -26,8 +26,8 @@ func (c *Capture) Append(ctx context.Context, stream string, offset int64, data 
 	return c.keep(ctx, stream, offset, data, false)
 }
 
-// CatchUp fetches what the task has written and callbacks have not delivered, and
-// records its agent's steps. It is its follower's.
+// CatchUp fetches output that callbacks have not delivered, and records the agent's steps. Only the
+// job's follower may call it.
 func (c *Capture) CatchUp(ctx context.Context, j job.Job, state job.RunState) {
 	for _, stream := range streams {
 		if err := c.catchUp(ctx, j, stream, min(state.Written(stream), c.o.MaxOutput), false); err != nil {
@@ -37,10 +37,10 @@ func (c *Capture) CatchUp(ctx context.Context, j job.Job, state job.RunState) {
 	c.Narrate(ctx, j)
 }
 
-// Read returns at most limit bytes of a stream in the VM, from offset, without
-// secrets; ended: nothing more will be written. It reads farther back and ahead than
-// asked, for secrets that extend into the range. What could be the beginning of a
-// secret is not returned until it is known not to be.
+// Read returns at most limit bytes of a stream in the VM, from offset, without secrets. ended says
+// that nothing more will be written. Read reads farther back and ahead than asked, for secrets that
+// extend into the range. Bytes that could be the beginning of a secret are not returned until they
+// are known not to be.
 func (c *Capture) Read(ctx context.Context, j job.Job, stream string, offset, limit int64, ended bool) ([]byte, error) {
 	m, err := c.hider()
 	if err != nil {
@@ -61,9 +61,9 @@ func (c *Capture) Read(ctx context.Context, j job.Job, stream string, offset, li
 	return masked[back:min(int64(n), back+limit)], nil
 }
 
-// keep stores a part of a stream, without secrets, and returns the offset to continue
-// at: what could be the beginning of a secret is not stored yet. The stored part
-// never ends within a secret, so that none is overlooked.
+// keep stores a part of a stream, without secrets, and returns the offset to continue at: bytes
+// that could be the beginning of a secret are not stored yet. The stored part never ends within a
+// secret, so that none is overlooked.
 func (c *Capture) keep(ctx context.Context, stream string, offset int64, data []byte, ended bool) (int64, error) {
 	m, err := c.hider()
 	if err != nil {
@@ -80,8 +80,8 @@ func (c *Capture) keep(ctx context.Context, stream string, offset int64, data []
 	return c.append(ctx, stream, offset, data)
 }
 
-// append stores a part of a stream, and where the last part stored was of another, or may have
-// been, that it comes after that.
+// append stores a part of a stream. If the last stored part was, or may have been, of the other
+// stream, it records that this part comes after it.
 func (c *Capture) append(ctx context.Context, stream string, offset int64, data []byte) (int64, error) {
 	c.order.Lock()
 	defer c.order.Unlock()
@@ -93,7 +93,7 @@ func (c *Capture) append(ctx context.Context, stream string, offset int64, data 
 	before, known := c.stored[stream]
 	switch {
 	case err != nil || !known:
-		c.turn = "" // it may have been stored, or not
+		c.turn = "" // it may or may not have been stored
 	case next > before:
 		c.turn = stream
 	}
@@ -106,13 +106,12 @@ func (c *Capture) append(ctx context.Context, stream string, offset int64, data 
 	return next, err
 }
 
-// seen returns how many bytes of a stream have been seen.
 func (c *Capture) seen(ctx context.Context, stream string) (int64, error) {
 	return c.o.Store.AppendOutput(ctx, c.id, stream, 0, nil)
 }
 
-// catchUp extends the store's copy of a stream to size bytes or, if the task may
-// write more, to what is known not to be the beginning of a secret.
+// catchUp extends the store's copy of a stream to size bytes. If the task may write more, it stops
+// before bytes that could be the beginning of a secret.
 func (c *Capture) catchUp(ctx context.Context, j job.Job, stream string, size int64, ended bool) error {
 	offset, err := c.seen(ctx, stream)
 	for chunk := int64(chunkSize); err == nil && offset < size; {
@@ -139,8 +138,8 @@ func (c *Capture) catchUp(ctx context.Context, j job.Job, stream string, size in
 	return err
 }
 
-// fetch extends the store's copy of a finished stream to total bytes. Of one beyond
-// the limit it stores the head and returns the tail.
+// fetch extends the store's copy of a finished stream to total bytes. Of a stream beyond the limit
+// it stores the head and returns the tail.
 func (c *Capture) fetch(ctx context.Context, j job.Job, stream string, total int64) (tail []byte, err error) {
 	if total <= c.o.MaxOutput {
 		return nil, c.catchUp(ctx, j, stream, total, true)
@@ -162,8 +161,8 @@ func (c *Capture) fetch(ctx context.Context, j job.Job, stream string, total int
 	return tail, nil
 }
 
-// endsEarly is the error of a stream or file that is shorter than the VM reported.
-// Retrying would not change it.
+// endsEarly returns the error of a stream or file that is shorter than the VM reported. Retrying
+// would not change it.
 func endsEarly(what string, at, size int64) error {
 	return backoff.Permanent(fmt.Errorf("%s ends at %d of %d bytes", what, at, size))
 }

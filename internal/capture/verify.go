@@ -9,12 +9,12 @@ import (
 	"linus/internal/job"
 )
 
-// verify compares the stored output with the VM's and truncates it where they
-// differ: callbacks delivered it, and anyone who has seen the job's token can send
-// those. What the task's channel brought is beside them, and is compared like them. The rest is then fetched like any other missing output. This costs nothing
-// if nothing is stored yet, and one checksum if all is well. Only if that differs, as
-// it does with masked secrets, is the output read. A VM that went down under its task
-// may have lost what callbacks had delivered.
+// verify compares the stored output with the VM's and truncates it where they differ: anyone who
+// has seen the job's token can send callbacks. Output from the task's channel is stored together
+// with theirs, and compared in the same way. The rest is then fetched like any other missing
+// output. verify costs nothing if nothing is stored yet, and one checksum if the output matches. It
+// reads the output only if the checksum differs, as with masked secrets. It skips a VM that went
+// down while the task ran, which may have lost output that callbacks had delivered.
 func (c *Capture) verify(ctx context.Context, j job.Job, state job.RunState) error {
 	if !state.Started || state.Reason == "lost" || j.Outcome.Reason == job.ReasonLost {
 		return nil
@@ -24,7 +24,7 @@ func (c *Capture) verify(ctx context.Context, j job.Job, state job.RunState) err
 		return err
 	}
 	var ours [2]string
-	var sizes [2]int64 // bytes to compare: all that will be kept of what is stored
+	var sizes [2]int64 // bytes to compare: the part of the stored output that will be kept
 	whole := state.Sums != [2]string{}
 	for i, stream := range streams {
 		total, held := state.Written(stream), j.Output(stream)
@@ -44,7 +44,7 @@ func (c *Capture) verify(ctx context.Context, j job.Job, state job.RunState) err
 	if sizes[0] == 0 && sizes[1] == 0 {
 		return nil
 	}
-	theirs := state.Sums // of the same bytes, if those are all
+	theirs := state.Sums // of the same bytes, if those are the whole output
 	if !whole {
 		if theirs, err = c.o.Runner.Sums(ctx, j, sizes[0], sizes[1]); err != nil {
 			return err
@@ -65,7 +65,7 @@ func (c *Capture) verify(ctx context.Context, j job.Job, state job.RunState) err
 	return nil
 }
 
-// sumHeld returns the sha256, in hex, of the first size bytes stored of a stream.
+// sumHeld returns the sha256, in hex, of the first size stored bytes of a stream.
 func (c *Capture) sumHeld(ctx context.Context, stream string, size int64) (string, error) {
 	sum := sha256.New()
 	for at := int64(0); at < size; {
@@ -105,7 +105,7 @@ func (c *Capture) common(ctx context.Context, j job.Job, stream string, size int
 	return at, nil
 }
 
-// cutOff truncates a stream to the bytes that are the task's.
+// cutOff truncates a stream to the bytes that the task wrote.
 func (c *Capture) cutOff(ctx context.Context, stream string, size int64) error {
 	c.order.Lock()
 	c.turn, c.stored = "", nil
