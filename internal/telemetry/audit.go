@@ -16,26 +16,25 @@ import (
 	"linus/internal/job"
 )
 
-// Record is one line of the audit log: a change on the host that was begun, or
-// how it ended.
+// Record is one line of the audit log: the beginning or the end of a change on the host.
 type Record struct {
 	Time time.Time `json:"time"`
-	Who  string    `json:"who"`           // the client that asked; "engine" if no client did
+	Who  string    `json:"who"`           // the client that asked; "engine" if none did
 	For  string    `json:"for,omitempty"` // the client whose job created the VM, if known
 
-	Principal string `json:"principal,omitempty"` // on whose behalf Who asked, or the engine works
-	Token     string `json:"token,omitempty"`     // ID of the token it has shown; empty: none
+	Principal string `json:"principal,omitempty"` // for whom Who asked, or the engine works
+	Token     string `json:"token,omitempty"`     // ID of the token that was used; empty: none
 
 	Action string `json:"action"` // create_vm, destroy_vm, start_vm, ..., build_template
 	Job    string `json:"job_id,omitempty"`
-	VMID   int    `json:"vm_id,omitempty"` // 0 if it was never learned
+	VMID   int    `json:"vm_id,omitempty"` // 0 if it was never known
 	VMName string `json:"vm_name,omitempty"`
 	Node   string `json:"node,omitempty"`
-	Detail string `json:"detail,omitempty"` // a snapshot's name, or what the VM is created from
-	Pool   string `json:"pool,omitempty"`   // the pool that was changed, or whose VM a job has claimed
+	Detail string `json:"detail,omitempty"` // a snapshot's name, or the source of a new VM
+	Pool   string `json:"pool,omitempty"`   // the changed pool, or the pool whose VM a job claimed
 
-	// Proof is what the host compared, in one locked step, before it changed an
-	// existing VM; for a VM that is created, the marker it is given.
+	// Proof is what the host compared, in one locked step, before it changed an existing VM. For a
+	// VM that is created it is the new VM's marker.
 	Proof *Proof `json:"proof,omitempty"`
 
 	Result   string  `json:"result"` // begun, then ok, refused, foreign, failed or interrupted
@@ -43,7 +42,7 @@ type Record struct {
 	Duration float64 `json:"duration_seconds,omitempty"`
 }
 
-// Proof distinguishes a VM of ours from any other.
+// Proof distinguishes a VM of this installation from any other.
 type Proof struct {
 	Name  string `json:"name"`
 	Job   string `json:"linus-job"`
@@ -91,42 +90,42 @@ const (
 	ResultRefused     = "refused" // the VM exists, but is not proven: it was left alone
 	ResultForeign     = "foreign" // its ID now belongs to another VM, which was not touched: the VM is gone
 	ResultFailed      = "failed"
-	ResultInterrupted = "interrupted" // the engine stopped; the change goes on, and the next engine joins it
+	ResultInterrupted = "interrupted" // the engine stopped; the change continues, and the next engine joins it
 )
 
-// engineName stands for a client in changes that no client asked for.
+// engineName is recorded as the client of changes that no client asked for.
 const engineName = "engine"
 
-// AuditOptions of an audit log. Path and Log are required.
+// AuditOptions configure an audit log. Path and Log are required.
 type AuditOptions struct {
 	Path string // of the file; older ones are Path.1 and so on
-	// MaxSize is how large the file may grow, in bytes, before it is renamed.
-	// Only one process may rename: the others set 0, never.
+	// MaxSize is how large the file may grow, in bytes, before it is renamed; 0: never. Only one
+	// process may rename the file, so the others set 0.
 	MaxSize int64
 	Keep    int // number of renamed files kept; 0: 9
 	Log     *slog.Logger
 
 	// Submitter returns who submitted a job; zero if unknown. Nil: always unknown.
 	Submitter func(ctx context.Context, jobID string) job.Caller
-	// OnEnd is called with the record of how each change ended; nil: none.
+	// OnEnd is called with the final record of each change; nil: none.
 	OnEnd func(Record)
 }
 
-// Audit is the log of changes on the host. Several processes may write to one.
+// Audit is the log of changes on the host. Several processes may write to one log.
 type Audit struct {
 	o  AuditOptions
 	mu sync.Mutex
 }
 
-// NewAudit returns a log; the file is opened at the first record.
+// NewAudit returns a log. It opens the file at the first record.
 func NewAudit(o AuditOptions) *Audit {
 	o.Keep = cmp.Or(o.Keep, 9)
 	return &Audit{o: o}
 }
 
-// Do makes a change and writes a line before and after it. change completes the
-// record with what it learns. If the log cannot be written the change is made
-// anyway: VMs must not stay because of a full disk.
+// Do makes a change and writes a line before and after it. change completes the record with what it
+// learns. If the log cannot be written the change is made anyway: VMs must not stay because of a
+// full disk.
 func (a *Audit) Do(ctx context.Context, r Record, change func(*Record) error) error {
 	r = a.attribute(ctx, r, job.CallerFrom(ctx))
 	began := time.Now()
@@ -145,7 +144,7 @@ func (a *Audit) Do(ctx context.Context, r Record, change func(*Record) error) er
 	return err
 }
 
-// Change is Do for a change that returns something.
+// Change is Do for a change that returns a value.
 func Change[T any](ctx context.Context, a *Audit, r Record, change func(*Record) (T, error)) (value T, err error) {
 	err = a.Do(ctx, r, func(r *Record) (err error) {
 		value, err = change(r)
@@ -154,8 +153,8 @@ func Change[T any](ctx context.Context, a *Audit, r Record, change func(*Record)
 	return value, err
 }
 
-// attribute completes a record with who has it done, and for whose job. What the engine
-// does for a job of its own accord is done on behalf of the job's submitter.
+// attribute completes a record with who asked for the change, and for whose job. What the engine
+// does for a job on its own initiative is attributed to the job's submitter.
 func (a *Audit) attribute(ctx context.Context, r Record, by job.Caller) Record {
 	if a.o.Submitter != nil && r.Job != "" {
 		of := a.o.Submitter(ctx, r.Job)
@@ -171,9 +170,8 @@ func (a *Audit) attribute(ctx context.Context, r Record, by job.Caller) Record {
 	return r
 }
 
-// Observe writes a line when a pool is changed, and when a job claims a pool's VM, when a
-// node is cordoned or uncordoned, when somebody enters a VM, when a token is created or revoked, and a credential added or
-// removed. The host is not changed by any of them.
+// Observe records happenings that do not change the host: changes of pools, claims of pool VMs,
+// cordons, entries to VMs, and changes of tokens and credentials.
 func (a *Audit) Observe(h job.Happening) {
 	r := Record{Time: time.Now().UTC(), Result: ResultOK}
 	var by job.Caller
@@ -239,7 +237,7 @@ func (a *Audit) write(r Record) {
 	}
 }
 
-// append writes one line in one call, so that lines of several processes do not mix.
+// append writes a line in one call, so that lines of several processes do not mix.
 func (a *Audit) append(r Record) error {
 	var line bytes.Buffer
 	e := json.NewEncoder(&line)
@@ -258,7 +256,6 @@ func (a *Audit) append(r Record) error {
 	return errors.Join(err, f.Close())
 }
 
-// rotate renames the file before it grows too large.
 func (a *Audit) rotate(more int64) error {
 	info, err := os.Stat(a.o.Path)
 	if a.o.MaxSize == 0 || errors.Is(err, fs.ErrNotExist) || err == nil && info.Size()+more <= a.o.MaxSize {

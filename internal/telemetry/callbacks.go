@@ -14,17 +14,16 @@ type reporter interface {
 	AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error)
 }
 
-// Reporter counts the callbacks on their way to another reporter.
+// Reporter counts callbacks on their way to another reporter.
 type Reporter struct {
 	to      reporter
 	metrics *Metrics
 }
 
-// Reporter wraps to in a layer that counts what passes.
+// Reporter wraps to in a layer that counts callbacks.
 func (m *Metrics) Reporter(to reporter) *Reporter { return &Reporter{to: to, metrics: m} }
 
-// Authorize passes the check on. A refused request has no kind, since nothing
-// of it was read.
+// Authorize passes the check on. A refused request has no kind, since nothing of it was read.
 func (c *Reporter) Authorize(ctx context.Context, id, token string) error {
 	err := c.to.Authorize(ctx, id, token)
 	if err != nil {
@@ -50,7 +49,7 @@ func (c *Reporter) AppendOutput(ctx context.Context, id, token, stream string, o
 func (c *Reporter) count(kind string, err error) {
 	result := "ok"
 	switch {
-	case errors.Is(err, job.ErrNotFound): // so is a wrong token
+	case errors.Is(err, job.ErrNotFound): // includes a wrong token
 		result = "refused"
 	case err != nil:
 		result = "failed"

@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	mostValues = 50 // of each key
+	mostValues = 50 // per key
 	otherValue = "other"
 )
 
-// labelled makes some labels of jobs and VMs labels of metrics. Of each key it lets through
-// the first mostValues values: what people label with has no end, and each is a series.
+// labelled turns some labels of jobs and VMs into labels of metrics. It passes only the first
+// mostValues values of each key: users may create any number of values, and each one is a series.
 type labelled struct {
 	keys []string
 
@@ -28,7 +28,7 @@ func newLabelled(keys []string) *labelled {
 	return l
 }
 
-// names returns the metrics' labels, after others.
+// names returns the metrics' label names, after others.
 func (l *labelled) names(others ...string) []string {
 	for _, key := range l.keys {
 		others = append(others, "label_"+job.MetricKey(key))
@@ -36,7 +36,7 @@ func (l *labelled) names(others ...string) []string {
 	return others
 }
 
-// values returns what the metrics' labels are for these labels, after others.
+// values returns the metrics' label values for labels, after others.
 func (l *labelled) values(labels map[string]string, others ...string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,7 +1,6 @@
-// Package telemetry is what an operator sees of the engine from outside:
-// metrics for Prometheus, a trace of each job for OpenTelemetry, and the audit
-// log of every change on the host. The executor notifies it, and it wraps the
-// Provider and the callbacks' Reporter; it changes nothing.
+// Package telemetry shows the engine to an operator from outside: metrics for Prometheus, a trace
+// of each job for OpenTelemetry, and the audit log of every change on the host. The executor
+// notifies it, and it wraps the Provider and the callbacks' Reporter; it changes nothing.
 package telemetry
 
 import (
@@ -28,17 +27,17 @@ type Metric struct {
 	Text   string
 }
 
-// Jobs provides the current numbers, at each scrape.
+// Jobs provides the current numbers at each scrape.
 type Jobs interface {
-	// Queue returns how many jobs wait for a slot, and since when the first does.
+	// Queue returns how many jobs wait for a slot, and since when the first one has waited.
 	Queue(ctx context.Context) (waiting int, since time.Time, err error)
 	// InProgress returns every other job that is not done.
 	InProgress(ctx context.Context) ([]job.Job, error)
-	// VMs returns the jobs whose own VM is intended, created or left alone.
+	// VMs returns the VMs that are requested, intended, created or left alone.
 	VMs(ctx context.Context) ([]vm.VM, error)
-	// Members returns the VMs of pools that are not gone.
+	// Members returns the VMs of pools that still exist.
 	Members(ctx context.Context) ([]vm.VM, error)
-	// Dispatchers returns those who serve queues, as they have said themselves.
+	// Dispatchers returns the dispatchers of queues, as they last reported.
 	Dispatchers(ctx context.Context) ([]job.Dispatcher, error)
 }
 
@@ -65,8 +64,8 @@ type Metrics struct {
 	refusals    *prometheus.CounterVec
 }
 
-// NewMetrics returns the metrics of an engine. jobs is queried at each scrape. labels are the
-// keys of labels of jobs and VMs that metrics have, too.
+// NewMetrics returns the metrics of an engine. jobs is queried at each scrape. labels are the keys
+// of job and VM labels that metrics have, too.
 func NewMetrics(version string, jobs Jobs, log *slog.Logger, labels ...string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), labelled: newLabelled(labels)}
 	stored := &stored{jobs: jobs, log: log, labelled: m.labelled}
@@ -130,7 +129,7 @@ func (m *Metrics) Observe(h job.Happening) {
 	}
 }
 
-// changed counts finished jobs, and those that stop waiting.
+// changed counts ended jobs, and jobs that stop waiting.
 func (m *Metrics) changed(j job.Job, events []job.Event) {
 	for _, event := range events {
 		switch {
@@ -144,7 +143,6 @@ func (m *Metrics) changed(j job.Job, events []job.Event) {
 	}
 }
 
-// pooled counts what happened to pools.
 func (m *Metrics) pooled(e job.PoolEvent) {
 	switch e.Kind {
 	case job.PoolHit, job.PoolMiss, job.PoolFell:
@@ -161,8 +159,8 @@ func (m *Metrics) pooled(e job.PoolEvent) {
 // Reconnected counts an SSH connection that was reestablished.
 func (m *Metrics) Reconnected() { m.reconnects.Inc() }
 
-// Connected counts a connection through a job's proxy: its start, or the bytes of one
-// that has ended.
+// Connected counts a connection through a job's proxy when it starts, and its bytes when it has
+// ended.
 func (m *Metrics) Connected(c job.Connection) {
 	result := "allowed"
 	if !c.Allowed {
@@ -176,18 +174,18 @@ func (m *Metrics) Connected(c job.Connection) {
 	m.egress.WithLabelValues(result).Inc()
 }
 
-// LockRetried counts a change that was retried because of a lock.
+// LockRetried counts a change that was retried because a lock of Proxmox timed out.
 func (m *Metrics) LockRetried() { m.lockRetries.Inc() }
 
-// NodeRefused counts a node that was not taken for a VM.
+// NodeRefused counts a node that was refused for a VM.
 func (m *Metrics) NodeRefused(r job.Refusal) {
 	m.refusals.WithLabelValues(r.Node, string(r.Reason)).Inc()
 }
 
-// HostChanged counts a change of the audit log.
+// HostChanged counts a change recorded in the audit log.
 func (m *Metrics) HostChanged(r Record) { m.changes.WithLabelValues(r.Action, r.Result).Inc() }
 
-// added adds a metric to the table and, as it is not read from the store, to the registry.
+// added adds a metric that is not read from the store to the table and the registry.
 func added[C prometheus.Collector](m *Metrics, kind, name, text string, labels []string, c C) C {
 	m.table = append(m.table, Metric{Name: name, Type: kind, Labels: labels, Text: text})
 	m.registry.MustRegister(c)
@@ -215,7 +213,7 @@ func (m *Metrics) histogram(name, text string, buckets []float64, labels ...stri
 // scrapeTime bounds one query of the store.
 const scrapeTime = 5 * time.Second
 
-// stored reads the current numbers from the store at a scrape.
+// stored reads the current numbers from the store at each scrape.
 type stored struct {
 	jobs     Jobs
 	log      *slog.Logger
@@ -238,8 +236,7 @@ func (s *stored) Describe(to chan<- *prometheus.Desc) {
 	to <- s.queueFailed
 }
 
-// Collect implements prometheus.Collector. Numbers that cannot be read are left
-// out.
+// Collect implements prometheus.Collector. It reports nothing if any number cannot be read.
 func (s *stored) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
@@ -312,7 +309,7 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 		}
 	}
 	gauge(s.queueAge, queueAge)
-	said := map[[2]string]bool{} // of several principals' dispatchers of one name and queue, one is told
+	said := map[[2]string]bool{} // only one of several principals' dispatchers with the same name and queue is reported
 	for _, d := range dispatchers {
 		key := [2]string{d.Queue, d.Name}
 		if status := d.Status(); status == "away" || status == "drained" || said[key] {
@@ -332,6 +329,5 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// endingState is the state of a job whose outcome is decided, until all is
-// done.
+// endingState is the state of a job from the decision of its outcome until it is done.
 const endingState = "ending"

@@ -16,19 +16,19 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// collector sends spans to an OpenTelemetry collector, by OTLP over HTTP. It is not
-// otlptracehttp, which brings gRPC along: 2 MB of the program, in which nothing uses it.
+// collector sends spans to an OpenTelemetry collector, by OTLP over HTTP. It replaces
+// otlptracehttp, which adds 2 MB of otherwise unused gRPC to the program.
 type collector struct {
 	url    string
 	header http.Header
 	client http.Client
-	pause  time.Duration // before what was not taken is sent again, and longer each time
+	pause  time.Duration // before the first retry; later pauses are longer
 }
 
-// As OpenTelemetry's own exporter has them.
+// The limits of OpenTelemetry's own exporter.
 const (
 	exportTime  = 10 * time.Second // of a request
-	exportRetry = time.Minute      // until spans are given up
+	exportRetry = time.Minute      // until spans are dropped
 )
 
 func newCollector(endpoint string) *collector {
@@ -39,7 +39,7 @@ func newCollector(endpoint string) *collector {
 	}
 }
 
-// headersOf reads name=value,name=value, with values escaped as in URLs.
+// headersOf parses name=value,name=value, with values escaped as in URLs.
 func headersOf(text string) http.Header {
 	header := http.Header{}
 	for pair := range strings.SplitSeq(text, ",") {
@@ -59,9 +59,9 @@ func (c *collector) Stop(context.Context) error {
 	return nil
 }
 
-// UploadTraces sends spans, and again while the collector says that it is busy.
+// UploadTraces sends spans, and retries while the collector says that it is busy.
 func (c *collector) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
-	// On the wire it is an ExportTraceServiceRequest, whose package has gRPC in it.
+	// The wire format equals ExportTraceServiceRequest, whose package imports gRPC.
 	body, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})
 	if err != nil {
 		return fmt.Errorf("encode spans: %w", err)
@@ -83,7 +83,7 @@ func (c *collector) send(ctx context.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)) // so that the connection can be used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)) // so that the connection can be reused
 	_ = resp.Body.Close()
 	switch {
 	case resp.StatusCode/100 == 2:

@@ -10,17 +10,16 @@ import (
 	"linus/internal/vm"
 )
 
-// Provider writes an audit log of the changes made through another Provider. A
-// new method of the port does not compile until it is decided whether it is
-// recorded.
+// Provider writes an audit log of the changes made through another Provider. A new method of the
+// port does not compile until it is decided whether it is recorded.
 type Provider struct {
 	unchanging
 	to    job.Provider
 	audit *Audit
 }
 
-// unchanging are the methods of the port that are passed on as they are: they
-// change no VM and no template.
+// unchanging are the port's methods that are passed on unrecorded: they change no VM and no
+// template.
 type unchanging interface {
 	Check(ctx context.Context) (job.HostReport, error)
 	List(ctx context.Context) ([]vm.VM, error)
@@ -31,7 +30,7 @@ type unchanging interface {
 	ListVolumes(ctx context.Context) ([]vm.VM, error)
 	Templates(ctx context.Context) ([]vm.VM, error)
 	Plan(ctx context.Context, spec job.VMSpec) ([]string, error)
-	Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) // renews leases of VMs of ours
+	Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) // renews leases of our own VMs
 	Nodes(ctx context.Context) (job.Inventory, error)
 	CallbackHost(ctx context.Context) (string, error)
 }
@@ -63,7 +62,7 @@ func (p *Provider) Destroy(ctx context.Context, v vm.VM) error {
 	return p.audit.Do(ctx, recordOf(ActionDestroy, v), func(*Record) error { return p.to.Destroy(ctx, v) })
 }
 
-// ForgetVM gives up a VM that is left alone.
+// ForgetVM gives up a VM that was left alone.
 func (p *Provider) ForgetVM(ctx context.Context, v vm.VM) error {
 	return p.audit.Do(ctx, recordOf(ActionForget, v), func(*Record) error { return p.to.ForgetVM(ctx, v) })
 }
@@ -110,17 +109,17 @@ func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progr
 	return Change(ctx, p.audit, r, func(*Record) (job.SavedTemplate, error) { return p.to.SaveVM(ctx, v, spec, progress) })
 }
 
-// ForkVM makes a VM ready to be copied.
+// ForkVM prepares a VM for copying.
 func (p *Provider) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (job.ForkPoint, error) {
 	return Change(ctx, p.audit, recordOf(ActionFork, v), func(*Record) (job.ForkPoint, error) { return p.to.ForkVM(ctx, v, progress) })
 }
 
-// EndFork removes what ForkVM has left.
+// EndFork removes what ForkVM left behind.
 func (p *Provider) EndFork(ctx context.Context, v vm.VM) error {
 	return p.audit.Do(ctx, recordOf(ActionEndFork, v), func(*Record) error { return p.to.EndFork(ctx, v) })
 }
 
-// SnapshotVM takes a snapshot of a VM's disk, perhaps with its memory.
+// SnapshotVM takes a snapshot of a VM's disk, optionally with its memory.
 func (p *Provider) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	r := recordOf(ActionSnapshot, v)
 	r.Detail = name
@@ -163,7 +162,7 @@ func (p *Provider) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use 
 	return p.audit.Do(ctx, volumeRecord(ActionAttachVolume, v, to), func(*Record) error { return p.to.AttachVolume(ctx, v, to, use) })
 }
 
-// DetachVolume takes a volume off a VM.
+// DetachVolume detaches a volume from a VM.
 func (p *Provider) DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) error {
 	return p.audit.Do(ctx, volumeRecord(ActionDetachVolume, v, from), func(*Record) error { return p.to.DetachVolume(ctx, v, from) })
 }

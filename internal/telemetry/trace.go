@@ -20,7 +20,7 @@ import (
 	"linus/internal/job"
 )
 
-// TraceOptions of a tracer. Exporter, or else Endpoint, is required.
+// TraceOptions configure a tracer. Exporter or Endpoint is required.
 type TraceOptions struct {
 	Endpoint string // base URL of an OTLP collector over HTTP; traces go to /v1/traces below it
 	Exporter sdktrace.SpanExporter
@@ -29,11 +29,10 @@ type TraceOptions struct {
 	Log      *slog.Logger
 }
 
-// Tracer creates a trace of each job: a span for the job, and below it one for
-// the wait for a slot and one for each run of a phase, with the host's steps as
-// events. The job's ID is the trace's ID, and the ID of the job's span is
-// derived from it: so the spans of an engine and of its predecessors, on the
-// same job, form one trace, and no state has to be kept.
+// Tracer creates a trace of each job: a span for the job, and below it one span for the wait for a
+// slot and one for each run of a phase, with the host's steps as events. The job's ID is the
+// trace's ID, and the ID of the job's span is derived from it. So the spans of an engine and of its
+// predecessors on the same job form one trace, and no state has to be kept.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -48,9 +47,8 @@ type step struct {
 	name, text string
 }
 
-// NewTracer returns a tracer. It connects to the collector in the background,
-// and a collector that does not answer delays nothing. The exporter reads
-// headers and the like from the environment itself
+// NewTracer returns a tracer. It connects to the collector in the background, so a collector that
+// does not answer delays nothing. The exporter itself reads headers from the environment
 // (OTEL_EXPORTER_OTLP_HEADERS).
 func NewTracer(ctx context.Context, o TraceOptions) (*Tracer, error) {
 	if o.Exporter == nil {
@@ -77,11 +75,10 @@ func NewTracer(ctx context.Context, o TraceOptions) (*Tracer, error) {
 	return &Tracer{provider: provider, tracer: provider.Tracer("linus"), steps: map[string][]step{}}, nil
 }
 
-// flushTime bounds the last export: a stopping engine does not wait for a
-// collector that is gone.
+// flushTime bounds the last export: a stopping engine does not wait for a collector that is gone.
 const flushTime = 3 * time.Second
 
-// Close exports what is left.
+// Close exports the remaining spans.
 func (t *Tracer) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
@@ -91,7 +88,7 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// Observe exports what belongs to jobs.
+// Observe exports spans for changes and phases of jobs.
 func (t *Tracer) Observe(h job.Happening) {
 	switch h := h.(type) {
 	case job.Change:
@@ -107,7 +104,7 @@ func (t *Tracer) changed(j job.Job, events []job.Event) {
 		switch event.Kind {
 		case job.EventPhaseStarted:
 			t.mu.Lock()
-			t.steps[j.ID] = []step{} // earlier ones belong to a run that was cut off
+			t.steps[j.ID] = []step{} // earlier steps belong to an interrupted run
 			t.mu.Unlock()
 		case job.EventProgress, job.EventWarning, job.EventIgnored:
 			t.addStep(j.ID, step{time.Now(), cmp.Or(event.Phase, event.Kind), event.Text})
@@ -119,7 +116,7 @@ func (t *Tracer) changed(j job.Job, events []job.Event) {
 	}
 }
 
-// phaseEnded exports a phase and, after the last one, the job.
+// phaseEnded exports a phase's span and, after the last phase, the job's.
 func (t *Tracer) phaseEnded(r job.PhaseEnd) {
 	span := t.child(r.Job, r.Phase, r.Began, t.takeSteps(r.Job.ID))
 	span.SetAttributes(attribute.String("linus.result", string(r.Result)))
@@ -135,7 +132,6 @@ func (t *Tracer) phaseEnded(r job.PhaseEnd) {
 // maxSteps bounds the steps exported with one phase: an agent may report many.
 const maxSteps = 128
 
-// addStep records a step of the current phase.
 func (t *Tracer) addStep(id string, s step) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,7 +148,7 @@ func (t *Tracer) takeSteps(id string) []step {
 	return steps
 }
 
-// child starts a span below the job's.
+// child starts a span below the job's span.
 func (t *Tracer) child(j job.Job, name string, began time.Time, steps []step) trace.Span {
 	traceID, spanID := idsOf(j.ID)
 	ctx := trace.ContextWithRemoteSpanContext(context.Background(), trace.NewSpanContext(trace.SpanContextConfig{
@@ -165,7 +161,7 @@ func (t *Tracer) child(j job.Job, name string, began time.Time, steps []step) tr
 	return span
 }
 
-// job exports a whole job.
+// job exports the span of a whole job.
 func (t *Tracer) job(j job.Job) {
 	ctx := context.WithValue(context.Background(), idsKey{}, j.ID)
 	_, span := t.tracer.Start(ctx, "job", trace.WithTimestamp(j.CreatedAt), trace.WithAttributes(
@@ -189,7 +185,7 @@ func (t *Tracer) job(j job.Job) {
 	}
 }
 
-// idsKey is the context key of the job that a root span is for.
+// idsKey is the context key of the ID of a root span's job.
 type idsKey struct{}
 
 // jobIDs derives the IDs of a job's span from the job's ID.
@@ -207,8 +203,7 @@ func (jobIDs) NewSpanID(context.Context, trace.TraceID) (id trace.SpanID) {
 	return id
 }
 
-// idsOf returns the IDs of a job's trace and of its root span: the UUID, and
-// its random part.
+// idsOf returns the IDs of a job's trace and of its root span: the UUID, and its random part.
 func idsOf(jobID string) (t trace.TraceID, s trace.SpanID) {
 	id, err := uuid.Parse(jobID)
 	if err != nil {
