@@ -1,5 +1,5 @@
-// Package worker serves one session of Claude Managed Agents in the VM it runs in, with
-// Anthropic's SDK, which is in no other program: it is 19 MB of one. It knows nothing of
+// Package worker serves one session of Claude Managed Agents in the VM it runs in, with Anthropic's
+// SDK. No other program links the SDK, which adds 19 MB to a program. The package knows nothing of
 // engines and dispatchers.
 package worker
 
@@ -21,11 +21,11 @@ import (
 	"linus/internal/handover"
 )
 
-// ErrLeaseLost says that the queue has given the session to another worker, or will.
+// ErrLeaseLost says that the queue has given the session to another worker, or will do so.
 var ErrLeaseLost = errors.New("the session's lease is lost: it continues elsewhere")
 
-// Serve serves the session that a file says, in the working directory, and keeps its lease. The
-// file is removed first.
+// Serve serves the session that a file describes, in the working directory, and keeps its lease. It
+// first removes the file.
 func Serve(ctx context.Context, file string, log *slog.Logger) error {
 	data, err := os.ReadFile(file)
 	if err == nil {
@@ -42,7 +42,7 @@ func Serve(ctx context.Context, file string, log *slog.Logger) error {
 	if it.API != "" {
 		client = append(client, option.WithBaseURL(it.API))
 	}
-	// The SDK says of a lost lease in its log alone; unless it is lost, the item is stopped.
+	// The SDK reports a lost lease only in its log. Unless the lease is lost, it stops the item.
 	var stopped atomic.Bool
 	o := environments.EnvironmentWorkerOptions{Logger: log, RequestOptions: []option.RequestOption{
 		option.WithMiddleware(func(r *http.Request, next option.MiddlewareNext) (*http.Response, error) {
