@@ -1,16 +1,15 @@
-// Package lategc puts garbage collection off while a process starts: little of what is
-// made then is garbage. Importing it does so, even for what other packages make when they
-// are initialized: Go initializes packages in the order of their paths, as soon as what
-// they import is, so this one, which imports next to nothing, comes before those that
-// matter.
+// Package lategc postpones garbage collection while a process starts, when little of the memory is
+// garbage. Importing it is enough, even for what other packages allocate when they are initialized:
+// Go initializes packages in the order of their paths, as soon as their imports are. This package
+// imports next to nothing, so it comes before the packages that matter.
 package lategc
 
 import "runtime/debug"
 
 var usual = debug.SetGCPercent(400)
 
-// End has garbage collected as usual, and gives back what the start has left: a process that
-// waits from then on would keep it.
+// End restores normal garbage collection and returns the memory left over from the start, which a
+// process that then waits would keep.
 func End() {
 	debug.SetGCPercent(usual)
 	debug.FreeOSMemory()
