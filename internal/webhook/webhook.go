@@ -1,7 +1,6 @@
-// Package webhook delivers messages to URLs, signed as Standard Webhooks
-// (standardwebhooks.com) describes. It trusts no receiver: addresses are checked when
-// they are dialled, redirects are not followed, and answers are bounded and dropped. It
-// knows nothing of jobs but the message.
+// Package webhook delivers messages to URLs, signed as Standard Webhooks (standardwebhooks.com)
+// describes. It trusts no receiver: addresses are checked when they are dialled, redirects are not
+// followed, and answers are bounded and dropped. It knows nothing about jobs but the message.
 package webhook
 
 import (
@@ -24,9 +23,9 @@ import (
 	"linus/internal/job"
 )
 
-// Options of a Sender.
+// Options configure a Sender.
 type Options struct {
-	URL     string // of messages that have none; empty: they are not sent
+	URL     string // for messages without one; empty: they are not sent
 	Key     []byte // signs messages
 	Version string // of linus
 }
@@ -34,12 +33,12 @@ type Options struct {
 // Sender delivers messages.
 type Sender struct {
 	o            Options
-	open, public *http.Client // to any address, and to public ones only
+	open, public *http.Client // for any address, and for public addresses only
 }
 
 const (
 	sendTime   = 15 * time.Second
-	mostAnswer = 64 << 10 // bytes of an answer that are read, so that its connection can be used again
+	mostAnswer = 64 << 10 // bytes of an answer that are read, so that its connection can be reused
 )
 
 // New returns a Sender.
@@ -59,11 +58,11 @@ func client(check func(network, address string, c syscall.RawConn) error) *http.
 	}
 }
 
-// errPrivate: the address is in no public network.
+// errPrivate says that an address is not public.
 var errPrivate = errors.New("the address is not public")
 
-// onlyPublic is checked with the address that is dialled, after its name was resolved: a
-// name that resolves to another address the next time gains nothing.
+// onlyPublic checks the address that is dialled, after its name was resolved, so that a name that
+// resolves to another address later gains nothing.
 func onlyPublic(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -75,8 +74,7 @@ func onlyPublic(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// Send makes one attempt to deliver a message. It ends within seconds, whatever the
-// receiver does.
+// Send makes one attempt to deliver a message. It ends within sendTime, whatever the receiver does.
 func (s *Sender) Send(ctx context.Context, w job.Webhook) job.WebhookResult {
 	to, via := w.URL, s.public
 	if to == "" {
@@ -106,7 +104,7 @@ func (s *Sender) Send(ctx context.Context, w job.Webhook) job.WebhookResult {
 	resp, err := via.Do(req)
 	if err != nil {
 		if wrapped, ok := errors.AsType[*url.Error](err); ok {
-			err = wrapped.Err // its text has the URL, which may have a token in it
+			err = wrapped.Err // the wrapper's text has the URL, which may contain a token
 		}
 		r.Err, r.Final = err, errors.Is(err, errPrivate)
 		return r
