@@ -88,8 +88,7 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 // within reports whether name is of or below it.
 func within(of, name string) bool { return of == name || strings.HasPrefix(name, of+"/") }
 
-// onlyAsked removes files that the manifest does not ask for. Only a compromised VM lists such
-// files.
+// onlyAsked removes files that the manifest does not ask for. Only a compromised VM lists such files.
 func (c *Capture) onlyAsked(found []job.FoundArtifact, skipped *job.SkippedArtifacts) []job.FoundArtifact {
 	asked := askedBy(c.manifest)
 	return slices.DeleteFunc(slices.Clone(found), func(f job.FoundArtifact) bool {
@@ -142,8 +141,7 @@ const perArtifact = 2 * time.Second
 // errAltered says that a file does not have the sha256 that the VM reported.
 var errAltered = errors.New("it was changed, or damaged in transit: its sha256 differs")
 
-// keepArtifact copies one file into the store, and once more if the copy differs from the reported
-// file.
+// keepArtifact copies one file into the store, and once more if the copy differs from the reported file.
 func (c *Capture) keepArtifact(ctx, work context.Context, j job.Job, f job.FoundArtifact) error {
 	timed, end := patience.Allow(work, c.o.Patience, 2*f.Size)
 	defer end()

@@ -18,9 +18,8 @@ import (
 type Store interface {
 	// Job returns the job without its files' contents; job.ErrNotFound.
 	Job(ctx context.Context, id string) (job.Job, error)
-	// AppendOutput appends data that begins at offset of the stream, as far as it is new and below
-	// the size limit. It returns how many bytes of the stream have been seen: the offset to send
-	// next.
+	// AppendOutput appends data that begins at offset of the stream, as far as it is new and below the
+	// size limit. It returns how many bytes of the stream have been seen: the offset to send next.
 	AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error)
 	// AppendTurn is AppendOutput for a stream after output of the other one. OutputOrder returns
 	// the stored parts, in Output's offsets, in the order of those turns.
@@ -42,15 +41,13 @@ type Store interface {
 	PutArtifact(ctx context.Context, id, path string, offset int64, data []byte) error
 	// DropArtifact removes the stored part of a file, if there is any.
 	DropArtifact(ctx context.Context, id, path string) error
-	// OpenArtifact returns a stored file. It returns job.ErrNotFound, or an error that is
-	// fs.ErrNotExist.
+	// OpenArtifact returns a stored file. It returns job.ErrNotFound, or an error that is fs.ErrNotExist.
 	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, error)
 }
 
 // Runner reads what a job wrote inside its VM, *j.VM. Every method can be repeated.
 type Runner interface {
-	// ReadOutput returns at most limit bytes of stdout or stderr from offset; fewer only at the
-	// end.
+	// ReadOutput returns at most limit bytes of stdout or stderr from offset; fewer only at the end.
 	ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error)
 	// Sums returns the sha256, in hex, of the given number of first bytes of stdout and of stderr,
 	// to compare with the stored bytes. They are empty if the VM returns none.

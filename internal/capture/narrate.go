@@ -37,8 +37,7 @@ func Answer(m job.Manifest, stdout []byte) (text string, ok bool) {
 	return a.Answer(stdout)
 }
 
-// Narrating reports whether the agent's steps are being recorded. Only the job's follower may call
-// it.
+// Narrating reports whether the agent's steps are being recorded. Only the job's follower may call it.
 func (c *Capture) Narrating() bool { return c.story != nil }
 
 // Narrate records the agent's new steps, as far as its stream is stored. After a restart it records

@@ -37,10 +37,9 @@ func (c *Capture) CatchUp(ctx context.Context, j job.Job, state job.RunState) {
 	c.Narrate(ctx, j)
 }
 
-// Read returns at most limit bytes of a stream in the VM, from offset, without secrets. ended says
-// that nothing more will be written. Read reads farther back and ahead than asked, for secrets that
-// extend into the range. Bytes that could be the beginning of a secret are not returned until they
-// are known not to be.
+// Read returns at most limit bytes of a stream in the VM, from offset, without secrets. ended says that
+// nothing more will be written. Read reads farther back and ahead than asked, for secrets that extend into
+// the range. Bytes that could be the beginning of a secret are not returned until they are known not to be.
 func (c *Capture) Read(ctx context.Context, j job.Job, stream string, offset, limit int64, ended bool) ([]byte, error) {
 	m, err := c.hider()
 	if err != nil {

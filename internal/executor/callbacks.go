@@ -14,10 +14,9 @@ type ways struct {
 	next time.Time       // when to search again
 }
 
-// whileSilent replaces the silent callbacks of a running task by SSH: it restarts a missing job
-// runner, finds another way for the callbacks, and fetches the output that they would have
-// delivered. Failures are retried if the callbacks are still silent later. A time limit keeps a VM
-// from delaying the next check.
+// whileSilent replaces the silent callbacks of a running task by SSH: it restarts a missing job runner,
+// finds another way for the callbacks, and fetches the output that they would have delivered. Failures are
+// retried if the callbacks are still silent later. A time limit keeps a VM from delaying the next check.
 func (e *Executor) whileSilent(ctx context.Context, r *run, j job.Job, state job.RunState, w *ways) {
 	ctx, end := context.WithTimeout(ctx, e.o.HeartbeatThreshold)
 	defer end()

@@ -17,10 +17,9 @@ import (
 // mostly done by then, so no result is lost.
 const cutGrace = 5 * time.Second
 
-// collect completes the output and then makes the status terminal. It first stops a task that still
-// runs (cancelled, timed out). It retries a VM that does not respond, with a deadline for
-// everything. After the deadline, or cutGrace after a caller cancels, the output is what is stored,
-// marked as incomplete.
+// collect completes the output and then makes the status terminal. It first stops a task that still runs
+// (cancelled, timed out). It retries a VM that does not respond, with a deadline for everything. After
+// the deadline, or cutGrace after a caller cancels, the output is what is stored, marked as incomplete.
 func (e *Executor) collect(ctx context.Context, r *run, j job.Job) (change, error) {
 	if j.Manifest.FansOut() {
 		return e.joinChildren(ctx, r)
@@ -90,8 +89,7 @@ func (e *Executor) collect(ctx context.Context, r *run, j job.Job) (change, erro
 }
 
 // patience is how long to try to collect from a VM that does not respond. It is short if nobody
-// waits for the result or there is little hope, and reduced by the time that earlier engines
-// waited.
+// waits for the result or there is little hope, and reduced by the time that earlier engines waited.
 func (e *Executor) patience(j job.Job) time.Duration {
 	wait := e.o.CollectPatience
 	if r := j.Outcome.Reason; r == job.ReasonLost || r == job.ReasonCancelled {
@@ -100,9 +98,8 @@ func (e *Executor) patience(j job.Job) time.Duration {
 	return wait - j.Silence.Unseen
 }
 
-// settle stops a task whose job ended by something other than the task's exit, and returns the
-// task's state. In a persistent VM it stops the task even if a caller does not want to wait for its
-// output.
+// settle stops a task whose job ended by something other than the task's exit, and returns the task's
+// state. In a persistent VM it stops the task even if a caller does not want to wait for its output.
 func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunState, err error) {
 	clock := e.listen(ctx, j)
 	defer clock.end()

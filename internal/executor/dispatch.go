@@ -144,8 +144,7 @@ func (e *Executor) resume(ctx context.Context, j job.Job) {
 	}
 }
 
-// recheckStore makes the dispatcher look in the store for a job that may be there without being
-// queued.
+// recheckStore makes the dispatcher look in the store for a job that may be there without being queued.
 func (e *Executor) recheckStore() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -163,9 +162,8 @@ func (e *Executor) slots() int {
 	return n
 }
 
-// startWaiting starts the jobs that need no slot and, while slots are free, those whose turn it is.
-// It reads a job only when it is about to start it. Another engine that shares the store may be
-// faster.
+// startWaiting starts the jobs that need no slot and, while slots are free, those whose turn it is. It
+// reads a job only when it is about to start it. Another engine that shares the store may be faster.
 func (e *Executor) startWaiting(ctx context.Context) {
 	for !e.isDraining() {
 		e.learnPrincipals(ctx)

@@ -20,8 +20,7 @@ import (
 	"linus/internal/vm"
 )
 
-// NamesProxy is the way out of a VM that may reach only certain names, and of one that uses
-// credentials.
+// NamesProxy is the way out of a VM that may reach only certain names, and of one that uses credentials.
 type NamesProxy interface {
 	Dial(ctx context.Context) (net.Conn, error)
 	CA() []byte // PEM that the VM must trust; nil: none

@@ -44,8 +44,7 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 	return e.o.Fleet.Destroy(ctx, v)
 }
 
-// end decides a job at a caller's request and interrupts its run. The task gets the signal; empty:
-// TERM.
+// end decides a job at a caller's request and interrupts its run. The task gets the signal; empty: TERM.
 func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, signal string, cause error) error {
 	outcome.At = now()
 	cut := false

@@ -164,8 +164,7 @@ func (e *Executor) keepLease(ctx context.Context) {
 	}
 }
 
-// tendEngines takes over from dead engines, and checks what other engines did in case a notice was
-// lost.
+// tendEngines takes over from dead engines, and checks what other engines did in case a notice was lost.
 func (e *Executor) tendEngines(ctx context.Context) {
 	for {
 		again, err := e.takeOver(ctx)
@@ -226,7 +225,7 @@ const (
 // evict ends the membership of a dead engine; any engine with room may then take its jobs. First it
 // makes the host refuse the dead engine's further commands: if that fails, the engine keeps its
 // jobs, and evict returns the problem. A host that does not respond within the duration of a lease
-// is asked anew, so that its return is noticed.
+// is asked again, so that its return is noticed.
 func (e *Executor) evict(ctx context.Context, other job.EngineInfo, dead bool) (problem string, err error) {
 	if e.o.Fence != nil {
 		fencing, end := context.WithTimeout(ctx, e.o.EngineLease)
@@ -243,8 +242,7 @@ func (e *Executor) evict(ctx context.Context, other job.EngineInfo, dead bool) (
 	return "", err
 }
 
-// catchUp does what notices of other engines' changes would have caused, since any notice may be
-// lost.
+// catchUp does what notices of other engines' changes would have caused, since any notice may be lost.
 func (e *Executor) catchUp(ctx context.Context) error {
 	e.mu.Lock()
 	var runs []*run
@@ -286,8 +284,7 @@ func (e *Executor) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// applyRequests applies what was asked of a job at another engine to the job's run here, if it has
-// one.
+// applyRequests applies what was asked of a job at another engine to the job's run here, if it has one.
 func (e *Executor) applyRequests(ctx context.Context, id string) error {
 	j, err := e.o.Jobs.Job(ctx, id)
 	if errors.Is(err, job.ErrNotFound) {

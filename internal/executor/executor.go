@@ -41,8 +41,7 @@ type Options struct {
 	Allow func(s job.Submission) error
 	// Webhooks are messages about ended jobs. Nil: none.
 	Webhooks *Webhooks
-	// Proxy returns a job's proxy. Nil: there is no proxy, and VMs restricted to names reach
-	// nothing.
+	// Proxy returns a job's proxy. Nil: there is no proxy, and VMs restricted to names reach nothing.
 	Proxy     func(ctx context.Context, o ProxyOptions) (NamesProxy, error)
 	Connected func(job.Connection) // called for each connection; may be nil
 	// Changes carries the changes made in the Stores and the Fleet. Nil: none are reported.
@@ -200,8 +199,7 @@ func (e *Executor) Close(ctx context.Context) error {
 	}
 }
 
-// Idle reports whether no job is unfinished, no VM or pool needs work, and no webhook is
-// undelivered.
+// Idle reports whether no job is unfinished, no VM or pool needs work, and no webhook is undelivered.
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	idle := e.queue.empty() && len(e.runs) == 0 && e.unscanned == 0

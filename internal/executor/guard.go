@@ -8,8 +8,7 @@ import (
 	"linus/internal/job"
 )
 
-// guard decides for every verb of the engine whether the principal in the context may call it, and
-// on what.
+// guard decides for every verb of the engine whether the principal in the context may call it, and on what.
 type guard struct {
 	e     *Executor
 	turns turns

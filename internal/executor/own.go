@@ -56,8 +56,7 @@ func (e *Executor) held(r *run, err error) (since time.Duration, first bool) {
 	return time.Since(r.fault.since), first
 }
 
-// tellHeld wakes the job's watchers, who read the fault. It does not if reading the job is what
-// fails.
+// tellHeld wakes the job's watchers, who read the fault. It does not if reading the job is what fails.
 func (e *Executor) tellHeld(ctx context.Context, id string) {
 	if _, err := e.o.Jobs.Job(ctx, id); err != nil {
 		return

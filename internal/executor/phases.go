@@ -238,8 +238,7 @@ func deciding(o job.Outcome) change {
 	}
 }
 
-// telling returns the context of a phase in which steps and waits are shown at once and recorded
-// soon.
+// telling returns the context of a phase in which steps and waits are shown at once and recorded soon.
 func (e *Executor) telling(ctx context.Context, r *run) context.Context {
 	return job.WithListener(ctx, func(p job.Progress) {
 		at := now()

@@ -1,7 +1,6 @@
 // Package executor runs the life of a job: submit, acquire a VM, push, start, run, collect, release
-// (phases.go). It declares what it needs from VMs (Fleet), from the tasks in them (Runner) and from
-// storage (Stores), and knows none of the implementations. Package internal/capture captures what a
-// job writes.
+// (phases.go). It declares what it needs from VMs (Fleet), from the tasks in them (Runner) and from storage
+// (Stores), and knows none of the implementations. Package internal/capture captures what a job writes.
 package executor
 
 import (
@@ -15,9 +14,8 @@ import (
 	"linus/internal/vm"
 )
 
-// Runner runs a job's task in a VM, through the job runner there: j.ID is the job, *j.VM the VM,
-// which may belong to another job. Jobs in the same VM do not affect each other. Every method can
-// be repeated.
+// Runner runs a job's task in a VM, through the job runner there: j.ID is the job, *j.VM the VM, which
+// may belong to another job. Jobs in the same VM do not affect each other. Every method can be repeated.
 type Runner interface {
 	capture.Runner
 
@@ -41,10 +39,9 @@ type Runner interface {
 	// the VM's boot at that time, empty if unknown.
 	Start(ctx context.Context, j job.Job) (bootID string, err error)
 	// Follow passes to take what arrives on the channel that Start may have left open: the task's
-	// output from its beginning and, as the last piece, its end. It returns when take returns an
-	// error, ctx ends, or nothing more comes: nil after the end, job.ErrNoChannel if nothing ever
-	// comes. The other methods and callbacks then show the task. The channel is closed when Follow
-	// returns.
+	// output from its beginning and, as the last piece, its end. It returns when take returns an error,
+	// ctx ends, or nothing more comes: nil after the end, job.ErrNoChannel if nothing ever comes. The
+	// other methods and callbacks then show the task. The channel is closed when Follow returns.
 	Follow(ctx context.Context, j job.Job, take func(job.Piece) error) error
 	// Callbacks finds a way for a started task's callbacks by trying from inside the VM: first url
 	// (empty: not tried), then a tunnel to local, an address that this process can dial (empty: no
@@ -66,8 +63,7 @@ type Runner interface {
 	Clean(ctx context.Context, j job.Job) error
 }
 
-// verbs, and the other interfaces named so, are what the Executor embeds to offer it to its
-// callers.
+// verbs, and the other interfaces named so, are what the Executor embeds to offer it to its callers.
 type verbs interface {
 	job.VMs
 	job.Files
@@ -204,8 +200,7 @@ type entry interface {
 	Limited() bool
 	Admit(ctx context.Context, s job.Submission, m job.Manifest, beside ...job.Job) error
 	// Decide waits for the exclusive right to decide who may have what, which end releases. Enter
-	// returns the VM that a job is to share, if it accepts one more job; the caller must hold the
-	// right.
+	// returns the VM that a job is to share, if it accepts one more job; the caller must hold the right.
 	Decide(ctx context.Context) (end func(), err error)
 	Enter(ctx context.Context, ref string) (vm.VM, error)
 	// Runs returns an error if a VM is known to be stopped or suspended at somebody's request.
@@ -257,8 +252,7 @@ type Stores struct {
 
 // DispatcherStore stores the state of dispatchers, which serve queues.
 type DispatcherStore interface {
-	// Dispatchers returns the dispatchers that reported within a day or are drained, by queue and
-	// name.
+	// Dispatchers returns the dispatchers that reported within a day or are drained, by queue and name.
 	Dispatchers(ctx context.Context) ([]job.Dispatcher, error)
 	// ReportDispatcher stores a dispatcher's state and reports whether it must take no more work.
 	ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain bool, err error)
@@ -299,11 +293,10 @@ type JobStore interface {
 	// Submitted returns the job that was submitted with an idempotency key; job.ErrNotFound if
 	// there is none, as for the empty key.
 	Submitted(ctx context.Context, key string) (job.Job, error)
-	// Update changes a job in a transaction: change gets the stored job, edits it and returns what
-	// to record with it. An error from change is returned unwrapped, and nothing is written. The
-	// manifest is never written. change may be called again with the then current job: only its
-	// last call counts. The counts of open streams are neither in the job that change gets nor in
-	// the one that Update returns.
+	// Update changes a job in a transaction: change gets the stored job, edits it and returns what to
+	// record with it. An error from change is returned unwrapped, and nothing is written. The manifest is
+	// never written. change may be called again with the then current job: only its last call counts. The
+	// counts of open streams are neither in the job that change gets nor in the one that Update returns.
 	Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error)
 	// UpdateSoon is Update for changes that need not be durable at once: they are written with the
 	// next change of any job, or soon. wait waits for that and returns what Update does.
@@ -334,13 +327,11 @@ type QueueStore interface {
 	// Waiting returns the IDs of the jobs that wait for a slot, oldest first: jobs that are pending
 	// and undecided, and do not share a VM.
 	Waiting(ctx context.Context) ([]string, error)
-	// WaitingOf returns the principals of the waiting jobs by job ID, without those of the
-	// operator.
+	// WaitingOf returns the principals of the waiting jobs by job ID, without those of the operator.
 	WaitingOf(ctx context.Context) (map[string]string, error)
 	// Take makes this engine the one that works on a job, and returns the job. It returns false if
-	// another engine works on it or nothing is left to do, and job.ErrNoSlot if it must wait
-	// because all slots are taken. For an engine that does not share its store, Take only reads the
-	// job.
+	// another engine works on it or nothing is left to do, and job.ErrNoSlot if it must wait because
+	// all slots are taken. For an engine that does not share its store, Take only reads the job.
 	Take(ctx context.Context, id string) (job.Job, bool, error)
 }
 

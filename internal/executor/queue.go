@@ -2,9 +2,8 @@ package executor
 
 import "slices"
 
-// queue holds the IDs of jobs that have no run yet; a job's row is read when it is its turn.
-// Principals take turns, and each principal's jobs start in the order of their creation. The zero
-// value is empty.
+// queue holds the IDs of jobs that have no run yet; a job's row is read when it is its turn. Principals
+// take turns, and each principal's jobs start in the order of their creation. The zero value is empty.
 type queue struct {
 	ready   []string // these need no slot: they share a VM, or were cancelled
 	waiting []string // for a slot, oldest first: IDs sort by creation

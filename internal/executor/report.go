@@ -25,10 +25,9 @@ type heard struct {
 }
 
 // Report accepts a runner's report. An unknown job and a wrong token are both job.ErrNotFound. A
-// reported end of the task only triggers a check over SSH, which decides: anybody who listens on
-// the VMs' network can send reports, too. Late, repeated and contradictory reports are accepted and
-// change nothing. The job's follower records them, so that a flood of reports costs one write a
-// second.
+// reported end of the task only triggers a check over SSH, which decides: anybody who listens on the
+// VMs' network can send reports, too. Late, repeated and contradictory reports are accepted and change
+// nothing. The job's follower records them, so that a flood of reports costs one write a second.
 func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) error {
 	if err := e.Authorize(ctx, id, token); err != nil {
 		return err
@@ -43,9 +42,8 @@ func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) e
 	return nil
 }
 
-// hear passes a runner's report to the job's follower, and reports whether there is one here.
-// Without a follower on any engine the report is dropped: the engine that adopts the job checks it
-// first.
+// hear passes a runner's report to the job's follower, and reports whether there is one here. Without
+// a follower on any engine the report is dropped: the engine that adopts the job checks it first.
 func (e *Executor) hear(id, progress, end string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -115,8 +113,7 @@ func (h heard) late() []job.Event {
 }
 
 // AppendOutput stores output that a runner sends and returns the offset to send next, which may be
-// before the end of data. Nothing is stored while the job has no run or its output is being
-// collected.
+// before the end of data. Nothing is stored while the job has no run or its output is being collected.
 func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error) {
 	if err := e.Authorize(ctx, id, token); err != nil {
 		return 0, err

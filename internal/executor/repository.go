@@ -225,9 +225,8 @@ func (e *Executor) keepFile(ctx context.Context, id, name string, from io.Reader
 	}
 }
 
-// pushCommits pushes the commits of a task that succeeded. It first records the commit that the
-// branch will be at: if the engine is killed in between, the next one sees whether the commit was
-// pushed.
+// pushCommits pushes the commits of a task that succeeded. It first records the commit that the branch
+// will be at: if the engine is killed in between, the next one sees whether the commit was pushed.
 func (e *Executor) pushCommits(ctx, work context.Context, q job.RepositoryCall, j job.Job, c *job.Checkout) error {
 	switch {
 	case q.Push == "" || c.Commits == 0:

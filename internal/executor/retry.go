@@ -54,8 +54,7 @@ func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 	return err
 }
 
-// siblingsEnd reports whether the siblings of a parent's child are being ended before their own
-// ends.
+// siblingsEnd reports whether the siblings of a parent's child are being ended before their own ends.
 func (e *Executor) siblingsEnd(ctx context.Context, j job.Job) bool {
 	if j.Parent == "" {
 		return false

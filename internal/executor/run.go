@@ -57,8 +57,7 @@ func (e *Executor) runOf(id string) *run {
 	return e.runs[id]
 }
 
-// captureOf returns the Capture of a job's run or, without a run, a new one that hides the job's
-// secrets.
+// captureOf returns the Capture of a job's run or, without a run, a new one that hides the job's secrets.
 func (e *Executor) captureOf(j job.Job) *capture.Capture {
 	if r := e.runOf(j.ID); r != nil {
 		return r.capture

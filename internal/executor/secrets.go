@@ -13,9 +13,8 @@ import (
 
 // withKey returns the manifest of a new job with its agent's key added, if there is a key, the
 // principal may name it, and neither env nor a credential replaces it. The key becomes a credential
-// wherever the VM can do without it, and a secret elsewhere. The operator's jobs get the secret
-// without naming it: only a token limits what may be named, and the key may be gone when the job
-// begins.
+// wherever the VM can do without it, and a secret elsewhere. The operator's jobs get the secret without
+// naming it: only a token limits what may be named, and the key may be gone when the job begins.
 func (e *Executor) withKey(ctx context.Context, p job.Principal, m job.Manifest) (job.Manifest, error) {
 	agent, known := m.AgentType.Agent()
 	if !known || p.Owner() != "" && !p.MayName(agent.Key) {

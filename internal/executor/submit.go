@@ -91,8 +91,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 }
 
 // enterable returns the marker ID of the VM that the manifest names, empty if it names none. It
-// returns an error if that VM does not accept the job, or is on a network that the client may not
-// use.
+// returns an error if that VM does not accept the job, or is on a network that the client may not use.
 func (e *Executor) enterable(ctx context.Context, s job.Submission, m job.Manifest) (id string, err error) {
 	if m.VM == "" {
 		return "", nil

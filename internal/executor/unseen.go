@@ -19,10 +19,9 @@ const lookTime = time.Minute
 // errProbeSuperseded ends a check whose answer is no longer needed.
 var errProbeSuperseded = errors.New("the check is over")
 
-// probeTask asks for a task's state over SSH. If that takes long, or the last check was not
-// answered, it also asks the host about the VM and, if the VM runs, its guest through the
-// hypervisor: an engine may end before SSH gives up. seen is what the host reports if SSH did not
-// show the task.
+// probeTask asks for a task's state over SSH. If that takes long, or the last check was not answered,
+// it also asks the host about the VM and, if the VM runs, its guest through the hypervisor: an engine
+// may end before SSH gives up. seen is what the host reports if SSH did not show the task.
 func (e *Executor) probeTask(ctx context.Context, j job.Job, clock *contactClock) (state job.RunState, seen job.Seen, err error) {
 	looking, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -73,8 +72,7 @@ func restarted(j job.Job, seen job.Seen) bool {
 	return seen.BootID != "" && j.BootID != "" && seen.BootID != j.BootID
 }
 
-// lookUpOnHost asks the host about a VM whose task SSH does not show. The status vm.Unknown proves
-// nothing.
+// lookUpOnHost asks the host about a VM whose task SSH does not show. The status vm.Unknown proves nothing.
 func (e *Executor) lookUpOnHost(ctx context.Context, j job.Job) job.Seen {
 	timed, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -89,9 +87,8 @@ func (e *Executor) lookUpOnHost(ctx context.Context, j job.Job) job.Seen {
 	return seen
 }
 
-// whileUnseen handles a task that SSH does not show because of err. It follows a VM to a new
-// address (moved). If the VM is down, has restarted, or was silent for too long, it returns the
-// job's outcome.
+// whileUnseen handles a task that SSH does not show because of err. It follows a VM to a new address
+// (moved). If the VM is down, has restarted, or was silent for too long, it returns the job's outcome.
 func (e *Executor) whileUnseen(ctx context.Context, j job.Job, clock *contactClock, seen job.Seen, err error) (outcome *job.Outcome, moved bool) {
 	lost := func(text string) *job.Outcome {
 		o := lostOutcome(text + unconfirmed(j))

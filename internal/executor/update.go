@@ -24,8 +24,7 @@ func (e *Executor) updateWith(ctx context.Context, id string, change func(*job.J
 	return e.updated(j, record, err)
 }
 
-// updateSoon is update for changes that need not be durable at once. It does not wait for the
-// write.
+// updateSoon is update for changes that need not be durable at once. It does not wait for the write.
 func (e *Executor) updateSoon(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) {
 	var record job.Record
 	wait := e.o.Jobs.UpdateSoon(id, e.maskAndNotify(job.EventsOnly(change), &record))
@@ -203,8 +202,7 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 	}
 }
 
-// events returns the events with Seq > after of a job, or of the VM that Known returns a stand-in
-// for.
+// events returns the events with Seq > after of a job, or of the VM that Known returns a stand-in for.
 func (e *Executor) events(ctx context.Context, id string, after int64) ([]job.Event, error) {
 	events, err := e.o.Jobs.Events(ctx, id, after)
 	if !errors.Is(err, job.ErrNotFound) {

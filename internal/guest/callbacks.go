@@ -19,10 +19,9 @@ const waysTimeout = 30 * time.Second
 // errNoAnswer means that no linus server answers the VM at a URL.
 var errNoAnswer = errors.New("no server answers there")
 
-// Callbacks finds a way for the runner's callbacks and switches the runner to it: directly to url,
-// if there is one, or else through a tunnel to local. The tunnel is kept open, over this connection
-// and later ones, until Forget or the next call. Every way is tried from inside the VM before it is
-// chosen.
+// Callbacks finds a way for the runner's callbacks and switches the runner to it: directly to url, if
+// there is one, or else through a tunnel to local. The tunnel is kept open, over this connection and
+// later ones, until Forget or the next call. Every way is tried from inside the VM before it is chosen.
 func (g *Guest) Callbacks(ctx context.Context, j job.Job, url, local string) (job.CallbackWay, error) {
 	g.endTunnel(j.ID)
 	if url != "" {

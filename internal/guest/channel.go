@@ -19,8 +19,7 @@ import (
 const maxPiece = 256 << 10
 
 // Follow passes the pieces on a started task's channel to take, until the task's end. The VM is not
-// trusted: pieces are bounded and contiguous, but the VM controls their contents and whether any
-// arrive.
+// trusted: pieces are bounded and contiguous, but the VM controls their contents and whether any arrive.
 func (g *Guest) Follow(ctx context.Context, j job.Job, take func(job.Piece) error) error {
 	l := g.takeLaunch(j, started)
 	if l == nil {

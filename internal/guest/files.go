@@ -318,8 +318,7 @@ func pathProblem(name, problem, remedy string) *job.FieldError {
 	return &job.FieldError{Field: "path", Problem: fmt.Sprintf("%q %s", name, problem), Remedy: remedy}
 }
 
-// pathError turns SFTP errors about the path into a *job.FieldError. Other errors are returned
-// unchanged.
+// pathError turns SFTP errors about the path into a *job.FieldError. Other errors are returned unchanged.
 func pathError(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

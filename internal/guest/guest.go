@@ -190,8 +190,7 @@ func (g *Guest) Close() {
 	g.closing.Wait()
 }
 
-// place is where a job has its files in its VM. The runner derives state and tmpfs from its own
-// location.
+// place is where a job has its files in its VM. The runner derives state and tmpfs from its own location.
 type place struct {
 	home  string // runner, task, settings
 	state string // their status and output

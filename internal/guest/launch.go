@@ -22,14 +22,13 @@ import (
 // nothing, but such a VM could also run anything instead of a runner that is sent.
 const bakedRunner = "/opt/linus/job-runner.sh"
 
-// launcher prepares a VM for a job, up to its start, below the directories $1 to $3. It reports
-// whether the VM has the runner with the sha256 $5, baked in at $4 or kept in $1 since an earlier
-// job, and reads it from stdin if not. If $7 is wait and the top place is free, it becomes a runner
-// that waits for a job there. Otherwise the launcher itself reads from stdin: the places of a job
-// (home, state, tmpfs), the sizes of two archives, and the archives, the first for the tmpfs, the
-// second for the home. Both are complete before anything is moved to where the runner looks, in one
-// locked step. Then it waits for the word to start the task. If stdin ends before that, nothing has
-// started, and nothing will.
+// launcher prepares a VM for a job, up to its start, below the directories $1 to $3. It reports whether
+// the VM has the runner with the sha256 $5, baked in at $4 or kept in $1 since an earlier job, and reads
+// it from stdin if not. If $7 is wait and the top place is free, it becomes a runner that waits for a
+// job there. Otherwise the launcher itself reads from stdin: the places of a job (home, state, tmpfs),
+// the sizes of two archives, and the archives, the first for the tmpfs, the second for the home. Both
+// are complete before anything is moved to where the runner looks, in one locked step. Then it waits for
+// the word to start the task. If stdin ends before that, nothing has started, and nothing will.
 //
 // A launcher may survive the loss of its connection for a while: the leftovers of a dead launcher
 // are removed and a live one is not disturbed, but a runner that waits at a place where a job is
@@ -235,8 +234,7 @@ func (l *launch) answer(ctx context.Context) (result.Result, error) {
 // Warm connects to a job's VM and leaves a launcher waiting there. The launcher has the job runner,
 // and has started it if the job's place is the VM's top place. The job's Push then takes one round
 // trip, and Push and Start need almost no processes in the VM. Warm can be repeated: it keeps what
-// is in place. What was warmed for the job that created a VM goes to the first job that uses the
-// VM.
+// is in place. What was warmed for the job that created a VM goes to the first job that uses the VM.
 func (g *Guest) Warm(ctx context.Context, j job.Job) error {
 	timed, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -19,11 +19,10 @@ const (
 	leaveTime = 30 * time.Second // for removing a key, which expires anyway
 )
 
-// letIn adds a line with a public key to the authorized_keys of the user who runs it, or removes
-// the line: $1 is the line's mark, $2 the key, $3 its lifetime in seconds. Expired lines with such
-// a mark are removed, too. The file is replaced as a whole, because it holds the engine's own key;
-// a symbolic link to it stays a link. sshd compares the expiry with the VM's own clock, so the VM
-// computes it.
+// letIn adds a line with a public key to the authorized_keys of the user who runs it, or removes the
+// line: $1 is the line's mark, $2 the key, $3 its lifetime in seconds. Expired lines with such a mark
+// are removed, too. The file is replaced as a whole, because it holds the engine's own key; a symbolic
+// link to it stays a link. sshd compares the expiry with the VM's own clock, so the VM computes it.
 const letIn = `set -euo pipefail
 umask 077
 new=

@@ -13,11 +13,10 @@ import (
 	"linus/internal/vm"
 )
 
-// tryTargets tries connections, all at once, and prints lines for each: <number> direct <address>
-// <result>, or <number> proxy <status line> <the proxy's words>. The last line of a number counts:
-// each try first prints the result to assume if it is killed on its time limit. The script needs
-// only what every guest has: bash, sleep and the C library's getent. It starts few processes,
-// because that is slow in a slow VM.
+// tryTargets tries connections, all at once, and prints lines for each: <number> direct <address> <result>,
+// or <number> proxy <status line> <the proxy's words>. The last line of a number counts: each try first
+// prints the result to assume if it is killed on its time limit. The script needs only what every guest
+// has: bash, sleep and the C library's getent. It starts few processes, because that is slow in a slow VM.
 const tryTargets = `export LC_ALL=C
 set -m # each try is a process group, which ends whole
 direct() { # <number> <host> <port>
@@ -75,9 +74,8 @@ done
 wait "${straight[@]#-}" "${through[@]#-}"
 kill -- "-$!" 2>/dev/null || true`
 
-// TryTargets tries TCP connections from inside a VM: directly and, if proxy is a port of its
-// loopback, through the HTTP proxy there. The attempts are in the order of targets; their Rule is
-// empty.
+// TryTargets tries TCP connections from inside a VM: directly and, if proxy is a port of its loopback,
+// through the HTTP proxy there. The attempts are in the order of targets; their Rule is empty.
 func (g *Guest) TryTargets(ctx context.Context, v vm.VM, targets []string, proxy int) ([]job.NetworkAttempt, error) {
 	var attempts []job.NetworkAttempt
 	var args []string

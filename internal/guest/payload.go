@@ -16,10 +16,9 @@ import (
 	"linus/internal/job"
 )
 
-// contents returns the job runner's input, without the runner: secret is for the tmpfs, rest for
-// the job's home. The task, command, env and files are bytes in separate files, so that no shell
-// reads them on the way. The last file of each list is in every payload: once it has arrived, all
-// have.
+// contents returns the job runner's input, without the runner: secret is for the tmpfs, rest for the
+// job's home. The task, command, env and files are bytes in separate files, so that no shell reads
+// them on the way. The last file of each list is in every payload: once it has arrived, all have.
 func contents(id string, p job.Payload) (secret, rest []entry, err error) {
 	manifest, err := readableManifest(p.Manifest)
 	if err != nil {

@@ -58,8 +58,7 @@ var bundleVariables = []string{
 	"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO", "DENO_CERT",
 }
 
-// trusting returns a payload whose task finds bundleFile, unless the payload sets a variable
-// itself.
+// trusting returns a payload whose task finds bundleFile, unless the payload sets a variable itself.
 func (g *Guest) trusting(j job.Job, p job.Payload) job.Payload {
 	if !p.Trusts {
 		return p

@@ -87,8 +87,7 @@ func readSandboxProgram(path string) (p sandboxProgram, err error) {
 	return sandboxProgram{packed.Bytes(), hex.EncodeToString(sum[:])}, err
 }
 
-// DialSandbox connects to the program that serves a sandbox in its VM, and starts it if it does not
-// run.
+// DialSandbox connects to the program that serves a sandbox in its VM, and starts it if it does not run.
 func (g *Guest) DialSandbox(ctx context.Context, v vm.VM) (conn net.Conn, err error) {
 	timed, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -156,9 +155,8 @@ func (g *Guest) sandboxScript(ctx context.Context, pool *remote.Pool, v vm.VM, s
 	return pool.Run(ctx, remote.Command{Name: "start linus-sandbox", Line: remote.Quote("sh", "-c", asRoot, "sh", script, "sh", g.o.Root, program.sum, v.User), Stdin: bytes.NewReader(stdin)})
 }
 
-// Leave closes the connections to a VM that belong to no job, because the VM is suspended or
-// stopped: otherwise nothing would tell clients waiting at the other end that the connections are
-// dead.
+// Leave closes the connections to a VM that belong to no job, because the VM is suspended or stopped:
+// otherwise nothing would tell clients waiting at the other end that the connections are dead.
 func (g *Guest) Leave(v vm.VM) {
 	g.mu.Lock()
 	ws := g.workspaces[v.Job]

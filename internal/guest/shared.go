@@ -42,8 +42,7 @@ func (g *Guest) Resize(ctx context.Context, j job.Job, rows, columns int) error 
 	return g.fault(ctx, "resize the terminal of the task in", j, res, err)
 }
 
-// maxIndex bounds the list of artifacts, in bytes, and maxSkipped the count of files reported as
-// left out.
+// maxIndex bounds the list of artifacts, in bytes, and maxSkipped the count of files reported as left out.
 const (
 	maxIndex   = 8 << 20
 	maxSkipped = 1_000_000_000
@@ -86,9 +85,8 @@ func readSkipped(res result.Result) (skipped job.SkippedArtifacts) {
 
 var permissions = lazyregexp.New(`^[0-7]{3,4}$`)
 
-// readIndex reads five NUL-terminated fields per file: name, absolute path, size, mode, sha256. The
-// VM is not trusted: names are checked again, and a file whose name is impossible on this side is
-// skipped.
+// readIndex reads five NUL-terminated fields per file: name, absolute path, size, mode, sha256. The VM
+// is not trusted: names are checked again, and a file whose name is impossible on this side is skipped.
 func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []job.FoundArtifact, err error) {
 	const fields = 5
 	list := strings.Split(string(bytes.TrimSuffix(index, []byte{0})), "\x00")

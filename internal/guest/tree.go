@@ -139,8 +139,7 @@ func (g *Guest) treeFault(ctx context.Context, what string, v vm.VM, name string
 	return pathProblem(name, "was not copied completely: "+job.Bounded(said), "what the VM's SSH user may not read or write needs a command with sudo in the VM")
 }
 
-// transfer ends when the VM does nothing for a while. Only the VM's time counts, not that of the
-// other end.
+// transfer ends when the VM does nothing for a while. Only the VM's time counts, not that of the other end.
 type transfer struct {
 	from io.Reader // what is sent to the VM
 	to   io.Writer // gets what the VM sends

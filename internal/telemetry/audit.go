@@ -123,9 +123,8 @@ func NewAudit(o AuditOptions) *Audit {
 	return &Audit{o: o}
 }
 
-// Do makes a change and writes a line before and after it. change completes the record with what it
-// learns. If the log cannot be written the change is made anyway: VMs must not stay because of a
-// full disk.
+// Do makes a change and writes a line before and after it. change completes the record with what it learns.
+// If the log cannot be written the change is made anyway: VMs must not stay because of a full disk.
 func (a *Audit) Do(ctx context.Context, r Record, change func(*Record) error) error {
 	r = a.attribute(ctx, r, job.CallerFrom(ctx))
 	began := time.Now()

@@ -159,8 +159,7 @@ func (m *Metrics) pooled(e job.PoolEvent) {
 // Reconnected counts an SSH connection that was reestablished.
 func (m *Metrics) Reconnected() { m.reconnects.Inc() }
 
-// Connected counts a connection through a job's proxy when it starts, and its bytes when it has
-// ended.
+// Connected counts a connection through a job's proxy when it starts, and its bytes when it has ended.
 func (m *Metrics) Connected(c job.Connection) {
 	result := "allowed"
 	if !c.Allowed {

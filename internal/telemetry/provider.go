@@ -18,8 +18,7 @@ type Provider struct {
 	audit *Audit
 }
 
-// unchanging are the port's methods that are passed on unrecorded: they change no VM and no
-// template.
+// unchanging are the port's methods that are passed on unrecorded: they change no VM and no template.
 type unchanging interface {
 	Check(ctx context.Context) (job.HostReport, error)
 	List(ctx context.Context) ([]vm.VM, error)
