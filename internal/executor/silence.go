@@ -85,6 +85,7 @@ func (s *contactClock) probeStarted(cut func()) (before bool) {
 	return before
 }
 
+// seen records that SSH has shown the task.
 func (s *contactClock) seen(ctx context.Context) {
 	s.mu.Lock()
 	s.count()
@@ -105,6 +106,7 @@ func (s *contactClock) restart(ctx context.Context, before job.Silence) {
 	s.save(ctx)
 }
 
+// heard records that a callback has arrived.
 func (s *contactClock) heard(ctx context.Context) {
 	s.mu.Lock()
 	s.count()
