@@ -22,54 +22,54 @@ import (
 	"linus/internal/vm"
 )
 
-// Builds of templates: a VM of a template that is there, the steps in it, and a template of a copy
-// of it. The VM's time is short and made longer as long as the build goes on, so that no engine that
-// dies leaves it. What other engines know of a build is noted: that it waits, goes on, or how it has
-// ended, and beside that what it says, in pieces of some lines.
+// A build makes a VM of an existing template, runs the steps in it and saves a copy of it as a
+// template. The VM has a short TTL that is extended while the build runs, so an engine that dies
+// does not leave it behind. The store keeps notes for the other engines: the build's state
+// (waiting, building, ready or error), and its output in pieces of at most maxTold lines.
 
 const (
-	maxBuilds   = 64            // of this engine that it knows
-	maxBuilding = 4             // of one principal
-	maxSteps    = 512           // of a build
-	maxLog      = 1 << 20       // bytes of what a build has said
-	maxTold     = 100           // lines at once, and in a piece that is noted
-	buildTime   = 2 * time.Hour // for a build
-	buildLease  = 5 * 60        // seconds that a VM has from its last beat
+	maxBuilds   = 64            // builds that this engine remembers
+	maxBuilding = 4             // builds of one principal at once
+	maxSteps    = 512           // steps of a build
+	maxLog      = 1 << 20       // bytes of output of a build
+	maxTold     = 100           // lines in one answer, and in one noted piece
+	buildTime   = 2 * time.Hour // limit for a build
+	buildLease  = 5 * 60        // TTL of the VM in seconds, counted from the last beat
 	buildBeat   = time.Minute
-	noteTime    = 24 * time.Hour   // until what is noted of a build is forgotten
-	maxSaid     = 2*maxRequest + 1 // bytes of a line of a step's answer
+	noteTime    = 24 * time.Hour   // until the notes of a build are deleted
+	maxSaid     = 2*maxRequest + 1 // bytes of one line of a step's answer
 
-	buildVM = "build" // how the names of builds' VMs begin
-	next    = "-next" // how a template's ends until it takes the place of another
+	buildVM = "build" // prefix of the names of builds' VMs
+	next    = "-next" // suffix of a new template until it replaces the old one
 
-	placeTime = time.Minute // for that
+	placeTime = time.Minute // limit for the replacement
 )
 
 type builds struct {
-	stop    chan struct{} // closed: they end
+	stop    chan struct{} // closed: builds end
 	running sync.WaitGroup
 
 	mu sync.Mutex
 	of []*build // oldest first
 }
 
-// build is one of a template. What is beneath mu is its builds'.
+// build is a build of a template. builds.mu guards state, logs, size and reason.
 type build struct {
 	id, name, owner string
 
-	cpu, memory int // cores and MB that are asked for; 0: the defaults
+	cpu, memory int // cores and MB requested; 0: the defaults
 
 	state  string    // waiting, building, ready or error
-	logs   []logLine // only grows
-	before int       // how many lines those of another engine's come after
+	logs   []logLine // append-only
+	before int       // logs[0] is line number before; 0 for builds of this engine
 	size   int
 	reason *reason
 
-	noting sync.Mutex // held while it is noted: an older note does not come last
-	noted  int        // how many lines are
+	noting sync.Mutex // held while the build is noted, so that an older note never overwrites a newer one
+	noted  int        // lines noted so far
 }
 
-// buildNote is what other engines know of one.
+// buildNote is what other engines know of a build.
 type buildNote struct {
 	Name   string    `json:"name"`
 	CPU    int       `json:"cpu,omitempty"`
@@ -87,14 +87,13 @@ type logLine struct {
 	Step    string `json:"step,omitempty"`
 }
 
-// reason is why a build has failed.
 type reason struct {
 	Message string    `json:"message"`
 	Step    string    `json:"step,omitempty"`
 	Logs    []logLine `json:"logEntries"`
 }
 
-// recipe is how a template is to be made.
+// recipe describes how to make a template.
 type recipe struct {
 	Image    string `json:"fromImage"`
 	Template string `json:"fromTemplate"`
@@ -107,7 +106,7 @@ type recipe struct {
 	Ready string `json:"readyCmd"`
 }
 
-// buildRoute serves what is asked of builds, and of the files that they copy.
+// buildRoute serves requests about builds and the files that they copy.
 func (s *server) buildRoute(w http.ResponseWriter, r *http.Request, at string, parts []string) error {
 	p, _ := job.PrincipalFrom(r.Context())
 	if !p.May(job.VerbSaveVM) || !MayUse(p) {
@@ -138,7 +137,7 @@ func (s *server) buildRoute(w http.ResponseWriter, r *http.Request, at string, p
 	return errUnknown(r)
 }
 
-// requestBuild notes a build that is about to come.
+// requestBuild notes a build that the client is about to start.
 func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Principal) error {
 	var in struct {
 		Name       string   `json:"name"`
@@ -173,8 +172,8 @@ func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Prin
 	return nil
 }
 
-// replaced reports whether a template of a name is there that a build takes the place of: one that
-// was made of a VM.
+// replaced reports whether a build may replace an existing template of this name, which must have
+// been made of a VM.
 func (s *server) replaced(ctx context.Context, name string) (bool, error) {
 	all, err := s.allTemplates(ctx)
 	t := named(all, name)
@@ -191,7 +190,7 @@ func (s *server) replaced(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// of returns the template that a recipe begins with.
+// of returns the name of the template that the recipe starts from.
 func (c recipe) of() (string, error) {
 	image, _, _ := strings.Cut(c.Image, ":")
 	name, _, _ := strings.Cut(cmp.Or(c.Template, base), ":")
@@ -202,7 +201,7 @@ func (c recipe) of() (string, error) {
 	return name, nil
 }
 
-// startBuild starts a build whose files are there.
+// startBuild starts a build after it has checked that the files of its COPY steps are uploaded.
 func (s *server) startBuild(w http.ResponseWriter, r *http.Request, p job.Principal, b *build) error {
 	var c recipe
 	if err := decode(r, &c); err != nil {
@@ -261,7 +260,7 @@ func (s *server) startBuild(w http.ResponseWriter, r *http.Request, p job.Princi
 	return nil
 }
 
-// build makes a template, and returns at which step it failed. Its VM is gone in any case.
+// build makes a template, and returns the step that failed. It always destroys the VM.
 func (s *server) build(ctx context.Context, cancel context.CancelCauseFunc, p job.Principal, b *build, c recipe, from string) (at string, err error) {
 	at = "base"
 	release, err := s.Sandboxes.BuildAlone(ctx, b.name)
@@ -318,12 +317,13 @@ func (s *server) build(ctx context.Context, cancel context.CancelCauseFunc, p jo
 	return at, s.keepAs(ctx, v, b.name)
 }
 
-// keepAs makes a template of a build's VM. One that is there stays until the new one is whole.
+// keepAs makes a template of a build's VM. An existing template stays until the new one is
+// complete.
 func (s *server) keepAs(ctx context.Context, v vm.VM, name string) error {
 	defer s.templates.forget()
 	s.templates.forget()
 	all, heirs, err := s.heirs(ctx)
-	if heirs[name+next] { // of a build that was interrupted
+	if heirs[name+next] { // left by an interrupted build
 		err = s.takePlace(ctx, all, name)
 		s.templates.forget()
 	}
@@ -347,8 +347,9 @@ func (s *server) keepAs(ctx context.Context, v vm.VM, name string) error {
 	return s.takePlace(ctx, all, name)
 }
 
-// takePlace has the new template of a name take the old one's place. Where it ends too early the new
-// one is there, by its other name, and the next build, or the next start, goes on.
+// takePlace replaces the old template of a name by the new one. If it is interrupted, the new
+// template exists under its temporary name, and the next build or the next start of an engine
+// finishes the replacement.
 func (s *server) takePlace(ctx context.Context, all []vm.VM, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), placeTime)
 	defer cancel()
@@ -367,7 +368,8 @@ func (s *server) takePlace(ctx context.Context, all []vm.VM, name string) error 
 	return nil
 }
 
-// finishBuilds gives templates their names whose builds were interrupted when the old ones were gone.
+// finishBuilds renames the new templates of builds that were interrupted after the old template was
+// removed.
 func (s *server) finishBuilds(ctx context.Context) {
 	all, heirs, err := s.heirs(ctx)
 	for heir := range heirs {
@@ -388,8 +390,8 @@ func (s *server) finishBuilds(ctx context.Context) {
 	}
 }
 
-// heirs returns all templates, and the names of those that builds have made to take others' places, as
-// was stored when they were saved.
+// heirs returns all templates, and the names of those that builds have saved to replace others,
+// according to what was stored when they were saved.
 func (s *server) heirs(ctx context.Context) (all []vm.VM, heirs map[string]bool, err error) {
 	all, err = s.allTemplates(ctx)
 	saved, savedErr := s.Saved(ctx)
@@ -403,7 +405,7 @@ func (s *server) heirs(ctx context.Context) (all []vm.VM, heirs map[string]bool,
 	return all, heirs, errors.Join(err, savedErr)
 }
 
-// named returns the template of a name; nil: there is none.
+// named returns the template of a name, or nil.
 func named(all []vm.VM, name string) *vm.VM {
 	at := slices.IndexFunc(all, func(t vm.VM) bool { return t.Name == name })
 	if at < 0 {
@@ -412,7 +414,8 @@ func named(all []vm.VM, name string) *vm.VM {
 	return &all[at]
 }
 
-// beat has a build's VM stay while the build goes on, and ends the build when it may not.
+// beat extends the TTL of a build's VM while the build runs, and ends the build when the principal
+// may no longer run it.
 func (s *server) beat(ctx context.Context, p job.Principal, v vm.VM, end context.CancelCauseFunc) {
 	for sleep.For(ctx, buildBeat) == nil {
 		if p.Ended() || !s.Holds(ctx, p.Owner()) {
@@ -425,8 +428,8 @@ func (s *server) beat(ctx context.Context, p job.Principal, v vm.VM, end context
 	}
 }
 
-// step has the program in a VM do a step of a build, and returns the template with it. What it says
-// is the VM's word.
+// step has the program in a VM run a step of a build, and returns the template with that step. The
+// answer comes from the VM and is not trusted.
 func (s *server) step(ctx context.Context, v vm.VM, step envd.Step, files io.ReadCloser, say func(envd.Said)) (*envd.Template, error) {
 	line, err := json.Marshal(step)
 	body := io.Reader(strings.NewReader(string(line) + "\n"))
@@ -465,10 +468,10 @@ func (s *server) step(ctx context.Context, v vm.VM, step envd.Step, files io.Rea
 	return nil, cmp.Or(lines.Err(), errors.New("the program in the VM ended before the step did"))
 }
 
-// timeID is how the IDs of builds begin that were asked for at a time.
+// timeID returns the prefix of the IDs of builds that were requested at a time.
 func timeID(at time.Time) string { return fmt.Sprintf("%012x", at.UnixMilli()) }
 
-// note tells other engines how a build is.
+// note stores the state and the new output of a build for other engines.
 func (s *server) note(ctx context.Context, b *build) error {
 	b.noting.Lock()
 	defer b.noting.Unlock()
@@ -496,18 +499,18 @@ func (s *server) note(ctx context.Context, b *build) error {
 	return write(b.id, is)
 }
 
-// pieceOf is the ID of what is noted of a build's lines from one on.
+// pieceOf returns the ID of the noted piece that starts at line first.
 func pieceOf(id string, first int) string { return fmt.Sprintf("%s/%d", id, first) }
 
-// noted is note where the build goes on, or has ended, all the same.
+// noted calls note, and only logs an error: the build continues, or has ended, regardless.
 func (s *server) noted(ctx context.Context, b *build) {
 	if err := s.note(ctx, b); err != nil {
 		s.Log.Warn("how a build is was not noted: other engines do not know", "template", b.name, "err", err)
 	}
 }
 
-// findBuild returns a build of somebody: one of this engine, or what is noted of it and its lines from
-// one on.
+// findBuild returns a build of an owner: one of this engine, or one that another engine has noted,
+// with its lines from number from on.
 func (s *server) findBuild(ctx context.Context, name, id, owner string, from int) (*build, error) {
 	b := s.builds.find(id)
 	if b == nil {
@@ -524,14 +527,14 @@ func (s *server) findBuild(ctx context.Context, name, id, owner string, from int
 		var is buildNote
 		err := read(id, &is)
 		b = &build{id: id, name: is.Name, owner: is.Owner, state: is.State, reason: is.Reason, cpu: is.CPU, memory: is.Memory}
-		if b.state != "waiting" { // which has said nothing
+		if b.state != "waiting" { // a waiting build has no output
 			b.before = from - from%maxTold
 		}
 		for first := b.before; first < from+maxTold && err == nil && b.state != "waiting"; first += maxTold {
 			var lines []logLine
 			err = read(pieceOf(id, first), &lines)
 			b.logs = append(b.logs, lines...)
-			if len(lines) < maxTold { // what is noted behind them by now comes after others of this piece
+			if len(lines) < maxTold { // pieces noted after this one belong behind lines that this piece did not have yet
 				break
 			}
 		}
@@ -548,7 +551,7 @@ func (s *server) findBuild(ctx context.Context, name, id, owner string, from int
 	return b, nil
 }
 
-// find returns a build that this engine has started; nil: it has not.
+// find returns a build that this engine has started, or nil.
 func (a *builds) find(id string) *build {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -616,7 +619,7 @@ func (a *builds) end(b *build, step string, err error) {
 	}
 }
 
-// tell returns how a build is, with what it said from a line on.
+// tell returns the state of a build, with its output from a line on.
 func (a *builds) tell(b *build, from int) map[string]any {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -633,7 +636,6 @@ func (a *builds) tell(b *build, from int) map[string]any {
 	return is
 }
 
-// close ends all builds, and waits for them.
 func (a *builds) close() {
 	close(a.stop)
 	a.running.Wait()

@@ -11,13 +11,13 @@ import (
 	"linus/internal/vm"
 )
 
-// forked is what has become of one copy of a sandbox.
+// forked is the result of one copy of a sandbox.
 type forked struct {
 	Sandbox *known         `json:"sandbox,omitempty"`
 	Error   map[string]any `json:"error,omitempty"`
 }
 
-// fork makes copies of a sandbox, each of which succeeds or fails by itself.
+// fork makes copies of a sandbox. Each copy succeeds or fails on its own.
 func (s *server) fork(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	in := struct {
 		Timeout int `json:"timeout"`
@@ -66,7 +66,7 @@ func (s *server) fork(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	return nil
 }
 
-// newName returns a name for the VM of a sandbox, or for another of a kind.
+// newName returns a random name for the VM of a sandbox, or for another kind of object.
 func newName(kind string) string { return kind + "-" + strings.ToLower(rand.Text()[:12]) }
 
 // snapshot is a template that was made of a sandbox.
@@ -95,7 +95,7 @@ func (s *server) save(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	return nil
 }
 
-// snapshots lists the templates that were made of sandboxes, which are an admin's to see.
+// snapshots lists the templates that were made of sandboxes. Only admins may see them.
 func (s *server) snapshots(w http.ResponseWriter, r *http.Request) error {
 	all, err := s.saved(r)
 	if err != nil {

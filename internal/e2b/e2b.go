@@ -1,7 +1,7 @@
-// Package e2b serves the engine to programs that use sandboxes, in the protocol of E2B's clients:
-// a sandbox is a VM of ours. It owns routes, keys, shapes and bounds of that protocol, and the way
-// from a request to the program in the VM that answers for its processes and files. It knows
-// nothing of that program but where it is reached.
+// Package e2b serves the engine to programs that use sandboxes, in the protocol of E2B's clients: a
+// sandbox is a VM. The package owns the routes, keys, shapes and bounds of that protocol, and
+// passes requests to the program in the VM that answers for its processes and files. It knows
+// nothing about that program except how to reach it.
 package e2b
 
 import (
@@ -24,80 +24,85 @@ import (
 	"linus/internal/vm"
 )
 
-// client is what is recorded as having asked for a sandbox.
+// client is recorded as the client that asked for a sandbox.
 const client = "e2b"
 
-// Sandboxes are the VMs that are sandboxes, beyond the verbs of the engine: as their rows have
-// them, since clients ask often, and the host is slow. IDs are those in the VMs' markers.
+// Sandboxes gives access to the VMs that are sandboxes, beyond the verbs of the engine. It answers
+// from the VMs' rows, because clients ask often and the host is slow. IDs are those in the VMs'
+// markers.
 type Sandboxes interface {
-	// Sandboxes returns those that the principal in ctx may see, oldest first.
+	// Sandboxes returns the sandboxes that the principal in ctx may see, oldest first.
 	Sandboxes(ctx context.Context) ([]vm.VM, error)
-	// Sandbox returns one; job.ErrNotFound.
+	// Sandbox returns one sandbox, or job.ErrNotFound.
 	Sandbox(ctx context.Context, id string) (vm.VM, error)
-	// DialSandbox connects to the program in one that answers for it, and starts it if it does
-	// not run. The connection outlasts ctx.
+	// DialSandbox connects to the program that answers for a sandbox, and starts the program if it
+	// does not run. The connection outlives ctx.
 	DialSandbox(ctx context.Context, id string) (net.Conn, error)
-	// BuildAlone keeps other engines from building the template of a name, until release is called; an
-	// error if one does.
+	// BuildAlone keeps other engines from building a template until release is called. It fails if
+	// another engine is building it.
 	BuildAlone(ctx context.Context, template string) (release func(), err error)
 }
 
-// Builds keeps notes of builds, for all engines of a database, by IDs that sort by time.
+// Builds keeps notes of builds for all engines of a database. Their IDs sort by time.
 type Builds interface {
-	// Build returns the note of one; job.ErrNotFound.
+	// Build returns the note of a build, or job.ErrNotFound.
 	Build(ctx context.Context, id string) (note string, err error)
-	// NoteBuild writes one, and forgets those whose IDs are before oldest.
+	// NoteBuild writes a note, and deletes those with IDs before oldest.
 	NoteBuild(ctx context.Context, id, note, oldest string) error
 }
 
-// Uploads keeps what builds of templates copy, by a text that stands for its owner and the hash that
-// the owner has named it by.
+// Uploads keeps the archives that builds of templates copy. The key is a text that stands for the
+// owner, and the hash that the owner has chosen.
 type Uploads interface {
-	// HasUpload reports whether one is there, which counts as used now.
+	// HasUpload reports whether an archive exists, and marks it as used now.
 	HasUpload(ctx context.Context, owner, hash string) (bool, error)
-	// OpenUpload opens one that is there; ctx bounds reading it.
+	// OpenUpload opens an archive; ctx bounds reading it.
 	OpenUpload(ctx context.Context, owner, hash string) (io.ReadCloser, error)
-	// PutUpload stores one of size bytes, in the place of another. What was not used since old goes
-	// before, and with more than most bytes of an owner there is no room.
+	// PutUpload stores an archive of size bytes, and replaces an existing one. It first removes
+	// archives not used since old. It returns room false if the owner would then have more than
+	// most bytes.
 	PutUpload(ctx context.Context, owner, hash string, size, most int64, old time.Time, from io.Reader) (room bool, err error)
 }
 
-// Options of a server. Those with a zero that says what it means, TLS and Log may be left out.
+// Options of a server. TLS, Log and the fields that document a zero value may be left out.
 type Options struct {
 	Engine    job.Engine
 	Sandboxes Sandboxes
-	// Authenticate returns the principal of a key; job.ErrUnauthorized: it has none.
+	// Authenticate returns the principal of a key, or job.ErrUnauthorized.
 	Authenticate func(ctx context.Context, key string) (job.Principal, error)
 	// Holds reports whether an owner's sandboxes may still be used by their access tokens.
 	Holds func(ctx context.Context, owner string) bool
 	// Templates returns the templates of the host, RemoveTemplate removes one, and RenameTemplate
-	// gives one a name that none has; what the last has begun the host ends.
+	// renames one to a name that is free. The host completes a rename that was interrupted.
 	Templates      func(ctx context.Context) ([]vm.VM, error)
 	RemoveTemplate func(ctx context.Context, name string) error
 	RenameTemplate func(ctx context.Context, from, to string) error
-	// Saved returns what is stored of templates that were made of VMs.
+	// Saved returns what the store knows of templates that were made of VMs.
 	Saved func(ctx context.Context) ([]vm.SavedTemplate, error)
-	// Builds keeps what engines note of their builds.
+	// Builds keeps the engines' notes of their builds.
 	Builds Builds
-	// Uploads keeps what builds copy, for all engines of a database; nil: this one keeps it in Files.
+	// Uploads keeps what builds copy, for all engines of a database; nil: this engine keeps it in
+	// Files.
 	Uploads Uploads
-	// Proxy has a proxy for the names that a VM may connect to at the port job.ProxyPort of its
-	// loopback, until ctx ends or the way to the VM is lost. It calls opened when it is there.
+	// Proxy runs a proxy, for the names that a VM may connect to, at port job.ProxyPort of the VM's
+	// loopback, until ctx ends or the connection to the VM is lost. It calls opened when the proxy
+	// is open.
 	Proxy func(ctx context.Context, v vm.VM, opened func()) error
-	// Entered is told that a sandbox is used by its token, once while it is. nil: nobody is.
+	// Entered is called once when clients begin to use a sandbox by its token; nil: never.
 	Entered func(v vm.VM)
-	// Domain, with a port if clients need one, is below which ports of sandboxes have hosts; empty:
-	// they have none. PublicPorts: those of sandboxes that are asked for so need no token;
-	// PublicFirst: those of all that are not asked for otherwise.
-	// Secure: clients come by HTTPS.
+	// Domain, with a port if clients need one, is the domain whose subdomains are the hosts of
+	// sandboxes' ports; empty: ports have no hosts. PublicPorts lets sandboxes that ask for it have
+	// ports that need no token; PublicFirst makes that the default for sandboxes that do not say.
+	// Secure: clients connect by HTTPS.
 	Domain      string
 	PublicPorts bool
 	PublicFirst bool
 	Secure      bool
-	Files       string // the directory for what builds of templates copy, without Uploads
-	// Spare is an error where the disk with Files has no room but for what runs; nil: it has.
+	Files       string // directory for what builds of templates copy, if Uploads is nil
+	// Spare returns an error if the disk with Files only has room for what already runs; nil: there
+	// is room.
 	Spare    func() error
-	Secret   []byte // from which the sandboxes' access tokens are made
+	Secret   []byte // key of the HMACs that are the sandboxes' access tokens
 	Defaults job.Defaults
 	TLS      *tls.Config // nil: plain HTTP
 	Log      *slog.Logger
@@ -105,34 +110,32 @@ type Options struct {
 	bounds bounds // zero: defaultBounds
 }
 
-// bounds are how many connections there may be, and requests at once of each principal and to
-// each sandbox.
+// bounds limit the connections, and the concurrent requests per principal (each) and per sandbox.
 type bounds struct {
 	gate          gate.Bounds
 	each, sandbox int
 
-	links time.Duration // between two lists of the sandboxes that may have signed a link, or of templates where one is not among them
+	links time.Duration // between two lists of the sandboxes whose tokens may have signed a link, or of templates when one is missing
 	notes time.Duration // between two notes of a build
 }
 
-// An SSH connection to a VM has 64 channels, and others use some.
+// An SSH connection to a VM has 64 channels, and other users need some.
 var defaultBounds = bounds{gate: gate.Bounds{All: 4096, Address: 1024, Loopback: 2048}, each: 256, sandbox: 56, links: time.Second, notes: 2 * time.Second}
 
 const (
 	maxHeader  = 32 << 10
-	maxRequest = 1 << 20          // bytes of a request that is not for a sandbox
-	firstTime  = 10 * time.Second // for the body of somebody who has shown no key yet
-	bodyTime   = 30 * time.Second // for that of a request that is not for a sandbox
+	maxRequest = 1 << 20          // bytes of a request to the control plane
+	firstTime  = 10 * time.Second // for the body of a client that has not shown a key yet
+	bodyTime   = 30 * time.Second // for the body of a request to the control plane
 )
 
-// server is the face.
 type server struct {
 	Options
 	asking gate.Counts
 	ways   ways
 
 	templates lookup[[]vm.VM]
-	signers   lookup[map[string]string] // the tokens of sandboxes that may have signed a link, by ID
+	signers   lookup[map[string]string] // the tokens of sandboxes that may have signed a link, by sandbox ID
 	builds    builds
 	proxies   proxies
 }
@@ -151,7 +154,7 @@ func newServer(o Options) *server {
 	return s
 }
 
-// ServeHTTP serves what is for a sandbox, and else the control plane.
+// ServeHTTP serves requests to sandboxes, and those to the control plane.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	giveTime(w, r, firstTime)
 	r = r.WithContext(job.WithClient(r.Context(), client))
@@ -206,15 +209,16 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) error {
 	return s.route(w, r.WithContext(ctx))
 }
 
-// giveTime is how long a request's body may take from now on. Without one the server awaits the next
-// request already, and the time would end this one and all that come by its connection.
+// giveTime limits how long a request's body may take from now on. Without a body the server already
+// waits for the next request, and the deadline would end this request and all later ones on the
+// connection.
 func giveTime(w http.ResponseWriter, r *http.Request, d time.Duration) {
 	if r.ContentLength != 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d)) // a recorder in a test has none
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d)) // a test's recorder has no deadline
 	}
 }
 
-// refusal is an answer that is no success.
+// refusal is an error with an HTTP status.
 type refusal struct {
 	code int
 	text string
@@ -228,7 +232,6 @@ func invalid(field, problem, remedy string) error {
 
 var errNoSandbox = &refusal{http.StatusNotFound, "there is no such sandbox: it was never there, has ended, or is another's"}
 
-// fault returns the HTTP status and the text of an error.
 func fault(err error) (int, string) {
 	var (
 		refused  *refusal
@@ -261,7 +264,7 @@ func fault(err error) (int, string) {
 	return http.StatusInternalServerError, words.In(err.Error())
 }
 
-// fail answers with an error, as the protocol has them.
+// fail answers with an error in the protocol's format.
 func (s *server) fail(w http.ResponseWriter, err error) {
 	code, text := fault(err)
 	if code >= http.StatusInternalServerError {
@@ -276,8 +279,8 @@ func respond(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the client is gone
 }
 
-// decode reads a request's body, which may be missing. Fields that newer clients send are left
-// out: those that mean what cannot be had are refused by name, where they are known.
+// decode reads a request's body, which may be missing. It ignores unknown fields, which newer
+// clients send. Known fields for features that linus lacks are refused elsewhere, by name.
 func decode(r *http.Request, into any) error {
 	err := json.NewDecoder(r.Body).Decode(into)
 	if err == nil || errors.Is(err, io.EOF) {
@@ -289,8 +292,8 @@ func decode(r *http.Request, into any) error {
 	return &refusal{http.StatusBadRequest, "the request's body is not the JSON that is expected: " + err.Error()}
 }
 
-// words are this face's names for the actions in errors and remedies. The others are commands for
-// the operator.
+// words are this protocol's names for the actions in errors and remedies. The other actions are
+// named as commands for the operator.
 var words = job.Words{
 	job.ListVMs:   "Sandbox.list",
 	job.StartVM:   "Sandbox.connect",
@@ -308,7 +311,7 @@ type Server struct {
 	keeping sync.WaitGroup
 }
 
-// Listen listens on addr, host:port; port 0 is any free one.
+// Listen listens on addr, host:port; port 0 means any free port.
 func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", addr)
@@ -331,10 +334,10 @@ func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Addr is the address listened on.
+// Addr returns the address that the server listens on.
 func (s *Server) Addr() string { return s.gate.Addr().String() }
 
-// Serve returns until Close; then it returns nil.
+// Serve serves until Close, and then returns nil.
 func (s *Server) Serve() error {
 	serve := s.http.Serve
 	if s.http.TLSConfig != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// vmOf returns the ID in the marker of the VM whose vm.SandboxID that is; empty: none has this ID.
+// vmOf returns the ID in the marker of the VM whose vm.SandboxID is id; empty: id is malformed.
 func vmOf(id string) string {
 	if len(id) != 32 || strings.Trim(id, "0123456789abcdef") != "" {
 		return ""
@@ -20,11 +20,11 @@ func vmOf(id string) string {
 	return id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
 }
 
-// accessToken is what a sandbox's programs and files are reached with. It is nowhere stored, and
-// opens this sandbox alone.
+// accessToken returns the token for a sandbox's programs and files. It is stored nowhere, and is
+// valid for this sandbox only.
 func (s *server) accessToken(id string) string { return s.mac("sandbox " + id) }
 
-// trafficToken is what a sandbox's ports are reached with, and nothing else.
+// trafficToken returns the token for a sandbox's ports only.
 func (s *server) trafficToken(id string) string { return s.mac("traffic " + id) }
 
 func (s *server) mac(text string) string {
@@ -37,18 +37,18 @@ func (s *server) isAccessToken(id, token string) bool {
 	return hmac.Equal([]byte(s.accessToken(id)), []byte(token))
 }
 
-// signed is a link to a file, with which it is read or written without a token.
+// signed is a signed link to a file, which can be read or written by it without a token.
 type signed struct {
 	signature string
-	rest      [2]string // what the signature is of, before and after the token
-	expires   time.Time // zero: with the sandbox
+	rest      [2]string // the signed text before and after the token
+	expires   time.Time // zero: when the sandbox ends
 }
 
-// signatureOf returns a request's signature; false: it has none, or one that cannot be.
+// signatureOf returns a request's signature; false: it has none, or one that cannot be valid.
 func signatureOf(r *http.Request) (g signed, ok bool) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil || r.URL.Path != "/files" || len(q["signature"]) != 1 || len(q["path"]) > 1 || len(q["username"]) > 1 || len(q["signature_expiration"]) > 1 {
-		return g, false // the program in the VM could read others than we do
+		return g, false // the program in the VM could pick another value than this server
 	}
 	operation := "read"
 	switch r.Method {
@@ -70,7 +70,7 @@ func signatureOf(r *http.Request) (g signed, ok bool) {
 	return g, true
 }
 
-// by reports whether a token has made the signature.
+// by reports whether the signature was made with a token.
 func (g signed) by(token string) bool {
 	sum := sha256.Sum256([]byte(g.rest[0] + token + g.rest[1]))
 	return hmac.Equal([]byte("v1_"+base64.RawStdEncoding.EncodeToString(sum[:])), []byte(g.signature))

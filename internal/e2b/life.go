@@ -10,10 +10,10 @@ import (
 	"linus/internal/vm"
 )
 
-// pauses reports whether a sandbox is paused at its end, and not destroyed.
+// pauses reports whether a sandbox is paused, not destroyed, at its end.
 func pauses(v vm.VM) bool { return v.AtEnd == vm.EndSuspend }
 
-// endAt has a sandbox end after so many seconds from now, of which there is one at least.
+// endAt sets a sandbox to end in so many seconds, at least one.
 func (s *server) endAt(ctx context.Context, v vm.VM, seconds int) (vm.VM, error) {
 	if err := checkTime("timeout", seconds); err != nil {
 		return v, err
@@ -28,17 +28,18 @@ func (s *server) change(ctx context.Context, v vm.VM, change job.VMChange) (vm.V
 	return s.Sandboxes.Sandbox(ctx, v.Job)
 }
 
-// On the way to a pause and back, a pause is what becomes of a sandbox at its end, whatever it was
-// before and is after: an engine that dies meanwhile leaves neither one that runs for ever, nor one
-// that is destroyed while it is paused. Only who has found another end brings it back: of several on
-// the way the others have found the pause. The way is gone to its end though the client leaves; where
-// an engine has died on it, the next that is gone to its end brings the other end back.
+// While a sandbox is being paused or resumed, its action at the end is a pause, whatever it was
+// before and will be afterwards: an engine that dies meanwhile leaves neither a sandbox that runs
+// forever, nor one that is destroyed while it is paused. Of several concurrent requests only the
+// one that found another action restores it, because the others found the pause. A transition
+// completes even if the client leaves. If an engine dies in a transition (VM.Meanwhile stays set),
+// the next completed transition restores the other action.
 
 func onTheWay(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), makingTime)
 }
 
-// endOf returns what becomes of a sandbox at its end; nil: a pause, which stays as it is.
+// endOf returns what becomes of a sandbox at its end; nil: a pause, which stays unchanged.
 func endOf(v vm.VM) *vm.End {
 	if pauses(v) {
 		return nil
@@ -46,7 +47,7 @@ func endOf(v vm.VM) *vm.End {
 	return new(vm.EndDestroy)
 }
 
-// endAfter is endOf once the way is gone to its end.
+// endAfter is endOf for a transition that has completed.
 func endAfter(v vm.VM) *vm.End {
 	if v.Meanwhile {
 		return new(vm.EndDestroy)
@@ -54,7 +55,7 @@ func endAfter(v vm.VM) *vm.End {
 	return endOf(v)
 }
 
-// secondsLeft returns how long a sandbox has until its end; 0: it has none.
+// secondsLeft returns how long a sandbox has until its end; 0: it has no end.
 func secondsLeft(v vm.VM) int {
 	if v.ExpiresAt.IsZero() {
 		return 0
@@ -62,7 +63,7 @@ func secondsLeft(v vm.VM) int {
 	return min(max(int(time.Until(v.ExpiresAt)/time.Second), 1), maxTime)
 }
 
-// resumed returns a sandbox that runs, for so many seconds from now at least.
+// resumed returns a sandbox that runs for at least so many seconds from now.
 func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, error) {
 	if stateOf(v) == running && !v.Meanwhile {
 		return s.extend(ctx, v, seconds)
@@ -70,13 +71,13 @@ func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, erro
 	if err := checkTime("timeout", seconds); err != nil {
 		return v, err
 	}
-	if stateOf(v) == running { // on a way that nobody may be left to go to its end
+	if stateOf(v) == running { // in a transition that perhaps no engine completes
 		seconds = max(seconds, secondsLeft(v))
 	}
 	left := ctx.Done()
 	ctx, cancel := onTheWay(ctx)
 	defer cancel()
-	// First its time: one whose time is over is not to be paused again meanwhile.
+	// Set the TTL first: a sandbox whose time is over must not be paused again meanwhile.
 	if _, err := s.change(ctx, v, job.VMChange{TTL: new(max(seconds, leastTime)), AtEnd: new(vm.EndSuspend), Meanwhile: true}); err != nil {
 		return v, err
 	}
@@ -88,7 +89,7 @@ func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, erro
 		return v, err
 	}
 	s.ways.drop(vm.SandboxID(v.Job))
-	conn, err := s.Sandboxes.DialSandbox(ctx, v.Job) // it is resumed if it was suspended as it was idle
+	conn, err := s.Sandboxes.DialSandbox(ctx, v.Job) // resumes it if it was suspended because it was idle
 	if err == nil {
 		err = conn.Close()
 	}
@@ -96,9 +97,9 @@ func (s *server) resumed(ctx context.Context, v vm.VM, seconds int) (vm.VM, erro
 	return v, errors.Join(err, other)
 }
 
-// started starts a sandbox that is off. One whose time was over may be about to be stopped just now,
-// and is started when that is done, if its client is still there: so it is started also where it does
-// not seem to be off.
+// started starts a sandbox that is off. A sandbox whose time was over may be about to be stopped,
+// so started calls StartVM even if the sandbox does not seem to be off, and tries again until the
+// stop is done, as long as the client is still there.
 func (s *server) started(ctx context.Context, left <-chan struct{}, id string) error {
 	again := time.NewTicker(startAgain)
 	defer again.Stop()
@@ -117,7 +118,7 @@ func (s *server) started(ctx context.Context, left <-chan struct{}, id string) e
 	}
 }
 
-// pause has a sandbox stand still, with what runs in it or without.
+// pause pauses a sandbox, with its memory or without.
 func (s *server) pause(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	var in struct {
 		Memory *bool `json:"memory"`
@@ -139,7 +140,7 @@ func (s *server) pause(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	}
 	after := job.VMChange{TTL: new(0), AtEnd: endAfter(v)} // it stays until somebody resumes or ends it
 	_, err := still(ctx, v.Job)
-	if err != nil { // it runs, and is to end when it would have
+	if err != nil { // it still runs, and keeps its end
 		after = job.VMChange{AtEnd: endOf(v)}
 	}
 	if ctx.Err() == nil {
@@ -154,11 +155,12 @@ func (s *server) pause(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	return nil
 }
 
-// startAgain is between two attempts to start a sandbox on which others work.
+// startAgain is the time between two attempts to start a sandbox that another operation holds.
 const startAgain = 500 * time.Millisecond
 
-// leastWake is how long one runs at least that was resumed by a request to it, in seconds.
+// leastWake is the minimum time, in seconds, that a sandbox runs after a request to it has resumed
+// it.
 const leastWake = 300
 
-// leastTime is what a sandbox gets that is resumed, in seconds, until it runs.
+// leastTime is the minimum TTL, in seconds, of a sandbox while it is being resumed.
 const leastTime = 120

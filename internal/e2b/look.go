@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	metricTime = 10 * time.Second // for a VM to say how it is
-	eventTime  = time.Second      // for there to be an event of a VM
+	metricTime = 10 * time.Second // for a VM to answer with its metrics
+	eventTime  = time.Second      // to wait for events of a VM
 	maxEvents  = 1000
-	maxMetric  = 64 << 10        // bytes of what a VM says of itself
-	maxAsked   = 100             // sandboxes whose metrics are asked for by one request
-	maxAsking  = 16              // at once
-	pageTime   = 2 * time.Second // for processes to be told of on a page
-	maxShown   = 50              // of them
+	maxMetric  = 64 << 10        // bytes of a VM's answer about itself
+	maxAsked   = 100             // sandboxes in one request for metrics
+	maxAsking  = 16              // sandboxes asked concurrently
+	pageTime   = 2 * time.Second // to list the processes for a page
+	maxShown   = 50              // processes on a page
 )
 
-// metric is how a sandbox is at a moment.
+// metric is the load of a sandbox at a moment.
 type metric struct {
 	Time      string  `json:"timestamp"`
 	Unix      int64   `json:"timestampUnix"`
@@ -40,8 +40,8 @@ type metric struct {
 	DiskTotal int64   `json:"diskTotal"`
 }
 
-// metrics answers with how a sandbox is now, if that is within the time that is asked for. To ask it
-// may start its program, which is for whoever may use it.
+// metrics answers with the current load of a sandbox, if the requested period includes now. Asking
+// may start the sandbox's program, so the caller must be allowed to use the sandbox.
 func (s *server) metrics(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	if !s.mayUse(r.Context()) {
 		return errNoUse
@@ -62,7 +62,7 @@ func (s *server) metrics(w http.ResponseWriter, r *http.Request, v vm.VM) error 
 	return nil
 }
 
-// isNowWithin reports whether a query asks for what is now, to within some seconds.
+// isNowWithin reports whether the requested period includes now, give or take some seconds.
 func isNowWithin(q url.Values) (bool, error) {
 	now, slack := time.Now().Unix(), int64(5)
 	for name, outside := range map[string]func(int64) bool{
@@ -81,7 +81,7 @@ func isNowWithin(q url.Values) (bool, error) {
 	return true, nil
 }
 
-// metricOf asks the program in a sandbox.
+// metricOf asks the program in a sandbox for its metrics.
 func (s *server) metricOf(ctx context.Context, v vm.VM) (m metric, err error) {
 	ctx, cancel := context.WithTimeout(ctx, metricTime)
 	defer cancel()
@@ -106,7 +106,7 @@ func (s *server) metricOf(ctx context.Context, v vm.VM) (m metric, err error) {
 	return m, nil
 }
 
-// allMetrics answers with how several sandboxes are.
+// allMetrics answers with the load of several sandboxes.
 func (s *server) allMetrics(w http.ResponseWriter, r *http.Request) error {
 	ids := strings.Split(strings.Join(r.URL.Query()["sandbox_ids"], ","), ",")
 	if len(ids) > maxAsked {
@@ -123,7 +123,7 @@ func (s *server) allMetrics(w http.ResponseWriter, r *http.Request) error {
 		asking.Go(func() {
 			free <- struct{}{}
 			defer func() { <-free }()
-			_ = s.with(r, id, func(v vm.VM) error { // what is not there is left out
+			_ = s.with(r, id, func(v vm.VM) error { // missing sandboxes are left out
 				if stateOf(v) != running {
 					return nil
 				}
@@ -142,8 +142,9 @@ func (s *server) allMetrics(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// Processes returns what a sandbox's program runs for clients, for a page: nothing, where it is not in
-// use, as to ask could start it. All of it is the VM's word.
+// Processes returns the processes that a sandbox's program runs for clients, to be shown on a page.
+// It returns nothing if the program is not in use, because asking could start it. The texts come
+// from the VM and are not trusted.
 func (s *Server) Processes(ctx context.Context, v vm.VM) (texts []string) {
 	way := s.face.ways.there(vm.SandboxID(v.Job))
 	if way == nil || stateOf(v) != running {
@@ -177,7 +178,6 @@ func (s *Server) Processes(ctx context.Context, v vm.VM) (texts []string) {
 	return texts
 }
 
-// entry is a line of a log.
 type entry struct {
 	Time    string            `json:"timestamp"`
 	Message string            `json:"message"`
@@ -185,7 +185,7 @@ type entry struct {
 	Fields  map[string]string `json:"fields"`
 }
 
-// logs answers with what has happened to a sandbox's VM.
+// logs answers with the events of a sandbox's VM.
 func (s *server) logs(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	ctx, cancel := context.WithTimeout(r.Context(), eventTime)
 	defer cancel()
@@ -205,7 +205,7 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 			continue
 		}
 		entries = append(entries, entry{timeText(e.At), e.Text, "info", map[string]string{"kind": string(e.Kind)}})
-		line, err := json.Marshal(map[string]string{"level": "info", "logger": "linus", "message": e.Text}) // as E2B's command reads it
+		line, err := json.Marshal(map[string]string{"level": "info", "logger": "linus", "message": e.Text}) // the format that E2B's command reads
 		if err != nil {
 			return err
 		}

@@ -12,36 +12,35 @@ import (
 	"linus/internal/vm"
 )
 
-// Sandboxes that may connect to some names only do so through a proxy of an engine, which is at a
-// port of their loopback as long as they run. Of several engines the one that has the port keeps
-// it; the others try again.
+// A sandbox that may only connect to some names does so through a proxy of an engine, which listens
+// on a port of the sandbox's loopback while the sandbox runs. Of several engines, the one that
+// holds the port keeps it; the others retry.
 
 const (
-	namesLook  = 5 * time.Second  // between two looks which sandboxes need a proxy
-	namesAgain = 2 * time.Second  // until one that was lost is tried again
-	namesTime  = 30 * time.Second // for a new sandbox to have its own
+	namesLook  = 5 * time.Second  // between two searches for sandboxes that need a proxy
+	namesAgain = 2 * time.Second  // until a lost proxy is opened again
+	namesTime  = 30 * time.Second // for the proxy of a new sandbox to open
 )
 
-// proxies are those of this engine's.
+// proxies are the proxies of this engine.
 type proxies struct {
-	look    chan struct{} // has room for one: there is a new sandbox
+	look    chan struct{} // capacity 1: there is a new sandbox
 	keeping sync.WaitGroup
 
 	mu   sync.Mutex
-	open map[string]chan struct{} // closed: it was open once; by the ID of the VM's marker
+	open map[string]chan struct{} // closed: the proxy was open once; by the ID in the VM's marker
 	kept map[string]proxy
-	last map[string]chan struct{} // of one that was stopped and has not ended yet
+	last map[string]chan struct{} // ended channel of a proxy that was stopped and has not ended yet
 }
 
-// proxy is one of a sandbox.
+// proxy is the proxy of one sandbox.
 type proxy struct {
-	names []string  // that it opens with
-	read  time.Time // when these were the sandbox's; zero: it has not read them yet
+	names []string  // the names that it lets through
+	read  time.Time // when names were read from the sandbox; zero: not yet
 	stop  context.CancelFunc
-	ended chan struct{} // closed: its port is free
+	ended chan struct{} // closed: the port is free
 }
 
-// keepProxies keeps the proxies of all sandboxes that need one, until ctx ends.
 func (s *server) keepProxies(ctx context.Context) {
 	defer s.proxies.keeping.Wait()
 	again := time.NewTicker(namesLook)
@@ -59,7 +58,7 @@ func (s *server) keepProxies(ctx context.Context) {
 	}
 }
 
-// tendProxies opens and closes proxies as sandboxes were, at the earliest, when all was asked for.
+// tendProxies opens and closes proxies according to all, a list of sandboxes requested at asked.
 func (s *server) tendProxies(ctx context.Context, all []vm.VM, asked time.Time) {
 	a := &s.proxies
 	a.mu.Lock()
@@ -91,7 +90,7 @@ func (s *server) tendProxies(ctx context.Context, all []vm.VM, asked time.Time) 
 	}
 }
 
-// close ends a sandbox's proxy; a.mu is held.
+// close ends a sandbox's proxy; the caller holds a.mu.
 func (a *proxies) close(id string) {
 	a.kept[id].stop()
 	a.last[id] = a.kept[id].ended
@@ -99,7 +98,6 @@ func (a *proxies) close(id string) {
 	delete(a.open, id)
 }
 
-// forget notes that a sandbox's proxy has ended.
 func (a *proxies) forget(id string, ended chan struct{}) {
 	close(ended)
 	a.mu.Lock()
@@ -109,8 +107,8 @@ func (a *proxies) forget(id string, ended chan struct{}) {
 	}
 }
 
-// whenOpen returns what is closed when a sandbox's proxy was open, and ends one of other names, unless it
-// read those later than v was asked for; a.mu is held.
+// whenOpen returns a channel that is closed once a sandbox's proxy has been open. It ends a proxy
+// with other names, unless that read its names after v was requested. The caller holds a.mu.
 func (a *proxies) whenOpen(v vm.VM, asked time.Time) chan struct{} {
 	if has, is := a.kept[v.Job]; is && !has.read.IsZero() && has.read.Before(asked) && !slices.Equal(has.names, v.Network.Allow) {
 		a.close(v.Job)
@@ -121,7 +119,7 @@ func (a *proxies) whenOpen(v vm.VM, asked time.Time) chan struct{} {
 	return a.open[v.Job]
 }
 
-// noteNames notes the names that a sandbox's proxy opens with.
+// noteNames records the names that a sandbox's proxy opens with.
 func (a *proxies) noteNames(v vm.VM, ended chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,7 +134,7 @@ func (s *server) keepProxy(ctx context.Context, id string, open, ended chan stru
 	again := time.NewTicker(namesAgain)
 	defer again.Stop()
 	for ctx.Err() == nil {
-		v, err := s.Sandboxes.Sandbox(job.WithPrincipal(ctx, job.Operator()), id) // it may have another address
+		v, err := s.Sandboxes.Sandbox(job.WithPrincipal(ctx, job.Operator()), id) // its address may have changed
 		if err == nil {
 			s.proxies.noteNames(v, ended)
 			if err = s.Proxy(ctx, v, said); err != nil && s.isProxied(ctx, v, open) {
@@ -153,8 +151,8 @@ func (s *server) keepProxy(ctx context.Context, id string, open, ended chan stru
 	}
 }
 
-// isProxied reports whether another engine has a sandbox's proxy: something accepts connections at its
-// port. That is looked at until it was so once.
+// isProxied reports whether another engine runs a sandbox's proxy, that is, something accepts
+// connections on its port. It only checks until the proxy was open once.
 func (s *server) isProxied(ctx context.Context, v vm.VM, open chan struct{}) bool {
 	select {
 	case <-open:
@@ -165,12 +163,12 @@ func (s *server) isProxied(ctx context.Context, v vm.VM, open chan struct{}) boo
 	if err != nil {
 		return false
 	}
-	_ = t.Close() // it was only to be seen
+	_ = t.Close() // only a probe
 	return true
 }
 
-// proxied returns the variables of a sandbox, with which its programs find the proxy that it needs,
-// once that is open.
+// proxied waits until the proxy that a sandbox needs is open, and returns env with the variables by
+// which programs find that proxy.
 func (s *server) proxied(ctx context.Context, v vm.VM, env map[string]string) (map[string]string, error) {
 	if !v.Network.Proxied() {
 		return env, nil

@@ -12,30 +12,30 @@ import (
 	"linus/internal/vm"
 )
 
-// network is how clients say where a sandbox may connect to. VMs have modes for that: what is none
-// of them is refused.
+// network is how clients say where a sandbox may connect to. VMs have egress modes for that, and
+// what matches no mode is refused.
 type network struct {
 	Allow  []string       `json:"allowOut"`
 	Deny   []string       `json:"denyOut"`
 	Rules  map[string]any `json:"rules"`
 	Proxy  map[string]any `json:"egressProxy"`
-	Public *bool          `json:"allowPublicTraffic"` // to whoever has no token, too
+	Public *bool          `json:"allowPublicTraffic"` // also for clients without a token
 	Mask   string         `json:"maskRequestHost"`
 
-	Internet *bool `json:"allow_internet_access"` // where one is changed
+	Internet *bool `json:"allow_internet_access"` // only in requests to change the network
 }
 
 const (
 	everything  = "0.0.0.0/0"
 	everything6 = "::/0"
 
-	portMark  = "${PORT}" // in a mask: the port's number
+	portMark  = "${PORT}" // placeholder in a mask for the port's number
 	maxHost   = 255
 	hostChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]"
 )
 
-// egress returns the network of a VM that may connect to where a client says. internet false is as
-// if everything were denied. What is allowed comes before what is denied.
+// egress returns the VM's network for what a client asks for. internet false means that everything
+// is denied. What is allowed takes precedence over what is denied.
 func (n *network) egress(internet *bool) (out vm.Network, err error) {
 	if n == nil {
 		n = &network{}
@@ -84,7 +84,8 @@ func (n *network) egress(internet *bool) (out vm.Network, err error) {
 	return out, err
 }
 
-// closed returns what is denied and not allowed, but for what is not public.
+// closed returns the denied ranges without the allowed ones and without ranges that have no public
+// address.
 func (n *network) closed() (list []string, err error) {
 	var all []netip.Prefix
 	for _, entry := range n.Deny {
@@ -108,7 +109,7 @@ func (n *network) closed() (list []string, err error) {
 	return list, nil
 }
 
-// without returns the parts of a range that are not in another.
+// without returns the parts of a range that are not in another range.
 func without(p, other netip.Prefix) []netip.Prefix {
 	switch {
 	case !p.Overlaps(other):
@@ -122,8 +123,8 @@ func without(p, other netip.Prefix) []netip.Prefix {
 	return append(without(netip.PrefixFrom(p.Addr(), p.Bits()+1), other), without(netip.PrefixFrom(half, p.Bits()+1), other)...)
 }
 
-// setNetwork changes where a sandbox may connect to. Its programs that begin after that find the proxy, if
-// it needs one now.
+// setNetwork changes where a sandbox may connect to. Programs started after that find the proxy, if
+// the sandbox needs one now.
 func (s *server) setNetwork(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	var n network
 	if err := decode(r, &n); err != nil {
@@ -153,7 +154,7 @@ func (s *server) setNetwork(w http.ResponseWriter, r *http.Request, v vm.VM) err
 		if !v.Network.Proxied() {
 			env = job.ProxyEnv(v.ProxyOf(), v.Network)
 			for name := range env {
-				env[name] = "" // it goes
+				env[name] = "" // unset it
 			}
 		}
 		if err := s.initialize(ctx, v, envd.Init{Change: env}); err != nil {
@@ -164,8 +165,7 @@ func (s *server) setNetwork(w http.ResponseWriter, r *http.Request, v vm.VM) err
 	return nil
 }
 
-// public reports whether whoever knows a port's host is to reach it, where a client does not say as
-// is the standard.
+// public reports whether ports need no token; standard applies if the client does not say.
 func (n *network) public(standard bool) bool {
 	if n == nil || n.Public == nil {
 		return standard

@@ -22,19 +22,19 @@ import (
 	"linus/internal/vmpage"
 )
 
-// Ports of sandboxes, each at a host of its own below Options.Domain: PORT-ID.DOMAIN. What listens
-// there is hostile, and so is its page: those of other sandboxes are of the same site. Who may
-// reach it shows a token of the sandbox, in a header or, as browsers do, once in the query: then a
-// cookie of that one host stands for it.
+// Each port of a sandbox has a host of its own below Options.Domain: PORT-ID.DOMAIN. The server
+// that listens there is hostile, and so are its pages: the hosts of other sandboxes are the same
+// site. A client shows a token of the sandbox, in a header or, as browsers do, once in the query,
+// after which a cookie of that one host replaces it.
 
 const (
-	trafficHeader  = "E2b-Traffic-Access-Token" // in lower case, in the query
+	trafficHeader  = "E2b-Traffic-Access-Token" // in lower case in the query
 	visitCookie    = "__Host-" + vmpage.OwnCookies + "port"
 	visitTime      = 12 * time.Hour
-	publicVisitors = 2 // a share of a sandbox's requests: others are left to those who have a token
+	publicVisitors = 2 // divisor: visitors without a token get this share of a sandbox's requests
 )
 
-// port is a TCP port of a sandbox. Number 0 is none that can be reached.
+// port is a TCP port of a sandbox. Number 0 cannot be reached.
 type port struct {
 	id     string
 	number int
@@ -43,7 +43,7 @@ type port struct {
 
 func (p port) text() string { return strconv.Itoa(p.number) }
 
-// portOf returns the port whose host that is; false: it is none of a port.
+// portOf returns the port that a host names; false: the host names no port.
 func (s *server) portOf(host string) (p port, ok bool) {
 	domain, _, _ := strings.Cut(s.Domain, ":")
 	host, _, _ = strings.Cut(strings.ToLower(host), ":")
@@ -55,16 +55,15 @@ func (s *server) portOf(host string) (p port, ok bool) {
 	return makePort(id, number), true
 }
 
-// makePort returns the port of a sandbox that has a number.
+// makePort returns a port of a sandbox; its number is 0 if the text is not a usable number.
 func makePort(id, number string) port {
 	p := port{id: id}
-	if n, err := strconv.ParseUint(number, 10, 16); err == nil && strconv.FormatUint(n, 10) == number && n != 22 { // SSH's is the engine's own way
+	if n, err := strconv.ParseUint(number, 10, 16); err == nil && strconv.FormatUint(n, 10) == number && n != 22 { // SSH is reserved for the engine
 		p.number = int(n)
 	}
 	return p
 }
 
-// toPort passes a request to a port of a sandbox.
 func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) error {
 	if p.number == 0 {
 		return &refusal{http.StatusNotFound, "no such port: give 1 to 65535, and not SSH's"}
@@ -109,7 +108,7 @@ func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) error {
 			if p.named {
 				return fromVM(resp)
 			}
-			w.Header().Del("X-Content-Type-Options") // these are the page's to say
+			w.Header().Del("X-Content-Type-Options") // the page sets these itself
 			w.Header().Del("Cache-Control")
 			if to, err := url.Parse(resp.Header.Get("Location")); err == nil && (to.Host == shown || to.Host == "localhost:"+p.text() || to.Host == "127.0.0.1:"+p.text()) {
 				to.Scheme, to.Host, to.User, to.Path = "", "", nil, "/"+strings.TrimLeft(to.Path, "/\\")
@@ -137,7 +136,7 @@ func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) error {
 	})
 }
 
-// pass passes a request to a sandbox that a proxy is for, as long as the sandbox may be used.
+// pass passes a request to a sandbox through proxy, while the sandbox may be used.
 func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy httputil.ReverseProxy) error {
 	id := vm.SandboxID(v.Job)
 	leave, ok := s.asking.Enter("sandbox "+id, s.bounds.sandbox)
@@ -157,10 +156,10 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy htt
 			return err
 		}
 	}
-	// Streams go both ways. An answer may begin before the request has ended: a server that then
-	// closed the body would have it cut off.
+	// Streams go both ways. An answer may begin before the request has ended; without full duplex
+	// the server would then close the body and cut the request off.
 	_ = control.EnableFullDuplex()                            // HTTP/2 always does
-	go vmpage.CancelWhen(ctx, lookTime, cancel, func() bool { // the sandbox ends, or may not be used any more
+	go vmpage.CancelWhen(ctx, lookTime, cancel, func() bool { // the sandbox ends, or may no longer be used
 		v, err := s.reachable(ctx, id)
 		return errors.Is(err, job.ErrNotFound) || err == nil && stateOf(v) != running
 	})
@@ -179,7 +178,7 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, v vm.VM, proxy htt
 	return nil
 }
 
-// followed is the body of a request of which it is known whether all of it was read.
+// followed is the body of a request that records whether all of it was read.
 type followed struct {
 	io.ReadCloser
 	whole atomic.Bool
@@ -193,8 +192,9 @@ func (b *followed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lastAnswer has its connection closed unless the request was read before the answer. For net/http
-// would await the next request and read the rest of this one at once, and panic.
+// lastAnswer closes the connection unless the request was read before the answer began. Otherwise
+// net/http would read the rest of this request and wait for the next one at the same time, and
+// panic.
 type lastAnswer struct {
 	http.ResponseWriter
 	to *followed
@@ -207,16 +207,16 @@ func (w lastAnswer) WriteHeader(code int) {
 	w.ResponseWriter.WriteHeader(code)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (w lastAnswer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// hasToken reports whether a request shows a token, right or wrong.
+// hasToken reports whether a request shows a token, valid or not.
 func hasToken(r *http.Request) bool {
 	return r.Header.Get("X-Access-Token")+r.Header.Get(trafficHeader)+r.URL.Query().Get(strings.ToLower(trafficHeader)) != ""
 }
 
 // mayVisit reports whether a request shows a token of the sandbox, or the cookie of the port's host
-// from where its own page is. A token that is shown decides alone.
+// in a request of that host's own page. If a token is shown, the cookie does not count.
 func (s *server) mayVisit(r *http.Request, p port) bool {
 	if vmOf(p.id) == "" {
 		return false
@@ -235,7 +235,8 @@ func (s *server) mayVisit(r *http.Request, p port) bool {
 	return false
 }
 
-// isOwnPage reports whether a browser says that the host's own page asks, or that it shows a page.
+// isOwnPage reports whether a browser says that the host's own page sent the request, or that it is
+// a top-level navigation.
 func isOwnPage(r *http.Request) bool {
 	h := r.Header
 	if origin := h.Get("Origin"); origin != "" {
@@ -246,7 +247,7 @@ func isOwnPage(r *http.Request) bool {
 	return site == "same-origin" || site == "none" || r.Method == http.MethodGet && h.Get("Sec-Fetch-Mode") == "navigate" && h.Get("Sec-Fetch-Dest") == "document"
 }
 
-// dropToken takes the token out of a URL; false: there is none.
+// dropToken removes the token from a URL; false: there is none.
 func dropToken(u *url.URL) bool {
 	q := u.Query()
 	if !q.Has(strings.ToLower(trafficHeader)) {
@@ -257,7 +258,7 @@ func dropToken(u *url.URL) bool {
 	return true
 }
 
-// welcome gives a browser its cookie, and leads it on to where no token is.
+// welcome sets a browser's cookie, and redirects to the URL without the token.
 func (s *server) welcome(w http.ResponseWriter, p port, to url.URL) {
 	until := strconv.FormatInt(time.Now().Add(visitTime).Unix(), 10)
 	http.SetCookie(w, &http.Cookie{
@@ -275,8 +276,8 @@ func (s *server) welcome(w http.ResponseWriter, p port, to url.URL) {
 
 func isUpgrade(h http.Header) bool { return strings.EqualFold(h.Get("Upgrade"), "websocket") }
 
-// toPage makes a request the one that the VM gets: as if it were made there, without what is this
-// server's.
+// toPage rewrites a request for the VM: as if it were made there, without tokens and keys of this
+// server.
 func (s *server) toPage(out *httputil.ProxyRequest, p port, shown string) {
 	h := out.Out.Header
 	out.Out.URL.Scheme, out.Out.URL.Host, out.Out.Host = "http", "localhost:"+p.text(), shown
@@ -304,12 +305,12 @@ func (s *server) toPage(out *httputil.ProxyRequest, p port, shown string) {
 	s.host(p).To(h)
 }
 
-// host makes the marks of cookies of a port's host.
+// host returns the function that makes the marks of cookies of a port's host.
 func (s *server) host(p port) vmpage.Host {
 	return func(text string) string { return s.mac("cookie " + p.text() + "-" + p.id + " " + text) }
 }
 
-// visit is what stands in a browser for a sandbox's token, at one port until a time.
+// visit returns the cookie's MAC, which replaces a sandbox's token at one port until a time.
 func (s *server) visit(p port, until string) string {
 	return s.mac("visit " + p.text() + "-" + p.id + " " + until)
 }

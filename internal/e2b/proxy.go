@@ -23,23 +23,25 @@ import (
 	"linus/internal/vmpage"
 )
 
-// What is asked of a sandbox goes to the program in its VM, over SSH. That program, and all that it
-// answers, is hostile: who may ask it is decided here, and what it says reaches its own client only.
+// Requests to a sandbox go to the program in its VM, over SSH. That program and all its answers are
+// hostile: this file decides who may send it requests, and an answer reaches only the client that
+// asked.
 
 const (
-	answerTime = 2 * time.Minute  // until the headers of an answer are there
-	idleTime   = 30 * time.Second // until a connection to a VM that nobody uses is closed
+	answerTime = 2 * time.Minute  // until the headers of an answer arrive
+	idleTime   = 30 * time.Second // until an unused connection to a VM is closed
 	vmHeaders  = 64 << 10         // bytes of an answer's headers
-	lookTime   = 2 * time.Second  // between two looks whether a stream may go on
+	lookTime   = 2 * time.Second  // between two checks whether a stream may continue
 )
 
-// isForSandbox reports whether a request is for the program in a sandbox: it names one, or is a
-// signed link, which is made without its name.
+// isForSandbox reports whether a request is for the program in a sandbox: it names a sandbox, or is
+// a signed link, which does not contain the sandbox's name.
 func isForSandbox(r *http.Request) bool {
 	return r.Header.Get("E2b-Sandbox-Id") != "" || r.URL.Path == "/files" && r.URL.Query().Has("signature")
 }
 
-// isOpen reports whether clients may ask the program in the VM for a path: others are ours.
+// isOpen reports whether clients may request a path of the program in the VM. The other paths are
+// for this server only.
 func isOpen(path string) bool {
 	switch path {
 	case "/health", "/metrics", "/envs", "/files":
@@ -53,12 +55,12 @@ func isOpen(path string) bool {
 	return false
 }
 
-// goneSandbox is how clients learn that there is no such sandbox, or that it does not run.
+// goneSandbox tells a client that a sandbox does not exist, or does not run.
 func (s *server) goneSandbox(w http.ResponseWriter, id string) {
 	respond(w, http.StatusBadGateway, map[string]any{"sandboxId": id, "message": "The sandbox was not found", "code": http.StatusBadGateway})
 }
 
-// toSandbox passes a request to the program in a sandbox, or to the port of it that a header names.
+// toSandbox passes a request to the program in a sandbox, or to the port that a header names.
 func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) error {
 	if number := r.Header.Get("E2b-Sandbox-Port"); number != "" && number != strconv.Itoa(envd.Port) {
 		p := makePort(r.Header.Get("E2b-Sandbox-Id"), number)
@@ -71,7 +73,7 @@ func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) error {
 	}
 	v, err := s.reachable(r.Context(), id)
 	switch {
-	case errors.Is(err, job.ErrNotFound), err == nil && stateOf(v) == paused && r.URL.Path == "/health": // which asks whether it runs
+	case errors.Is(err, job.ErrNotFound), err == nil && stateOf(v) == paused && r.URL.Path == "/health": // /health asks whether it runs
 		s.goneSandbox(w, id)
 		return nil
 	case err != nil:
@@ -99,14 +101,14 @@ func (s *server) toSandbox(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// full refuses what is one request too many.
+// full refuses a request that exceeds a sandbox's limit.
 func (s *server) full(w http.ResponseWriter) error {
 	w.Header().Set("Retry-After", "1")
 	return &refusal{http.StatusTooManyRequests, fmt.Sprintf("%d requests to this sandbox are open, commands and watchers included: end some first", s.bounds.sandbox)}
 }
 
-// mayReach returns the ID of the sandbox that a request has the token of, or whose token has signed
-// it. Whether there is such a sandbox is not said to others.
+// mayReach returns the ID of the sandbox whose token the request has, or whose token has signed it.
+// Other clients do not learn whether the sandbox exists.
 func (s *server) mayReach(r *http.Request) (id string, err error) {
 	refused := &refusal{http.StatusUnauthorized, "this needs the access token of the sandbox, which creating it or connecting to it returns"}
 	id = r.Header.Get("E2b-Sandbox-Id")
@@ -119,12 +121,12 @@ func (s *server) mayReach(r *http.Request) (id string, err error) {
 	link, ok := signatureOf(r)
 	switch {
 	case r.URL.Path == "/health" && vmOf(id) == "":
-		return id, nil // it is said to be gone
+		return id, nil // the answer says that it is gone
 	case !ok:
 		return "", refused
 	case id != "":
 		ok = vmOf(id) != "" && link.by(s.accessToken(id))
-	default: // the sandbox is the one whose token has made it
+	default: // the sandbox whose token signed the link
 		id, err = s.signer(r.Context(), link)
 		ok = id != ""
 	}
@@ -139,8 +141,9 @@ func (s *server) mayReach(r *http.Request) (id string, err error) {
 	return id, nil
 }
 
-// signer returns the sandbox whose token has signed a link; empty: none. Who asks has shown nothing
-// yet, so sandboxes are listed once in a while at most, which others wait for.
+// signer returns the sandbox whose token has signed a link; empty: none has. The client is not
+// authenticated yet, so sandboxes are listed at most once per bounds.links, and clients wait for
+// that list.
 func (s *server) signer(ctx context.Context, link signed) (string, error) {
 	id := link.signer(s.signers.last())
 	for asked := time.Now(); id == ""; {
@@ -155,7 +158,6 @@ func (s *server) signer(ctx context.Context, link signed) (string, error) {
 	return id, nil
 }
 
-// tokens returns the access tokens of all sandboxes, by their IDs.
 func (s *server) tokens(ctx context.Context) (map[string]string, error) {
 	all, err := s.Sandboxes.Sandboxes(job.WithPrincipal(ctx, job.Operator()))
 	tokens := map[string]string{}
@@ -175,7 +177,7 @@ func (g signed) signer(tokens map[string]string) string {
 	return ""
 }
 
-// asOwner has what is done with a sandbox's token done as its owner.
+// asOwner returns a ctx in which the sandbox's owner acts: a token acts as the owner.
 func asOwner(ctx context.Context, v vm.VM) context.Context {
 	p := job.Operator()
 	if owner := v.OwnedBy(); owner != "" {
@@ -184,8 +186,8 @@ func asOwner(ctx context.Context, v vm.VM) context.Context {
 	return job.WithPrincipal(ctx, p)
 }
 
-// reachable returns a sandbox that may be used by its token, and runs or does once it is asked for
-// something; job.ErrNotFound.
+// reachable returns a sandbox that its token may use and that runs, or is resumed by a request.
+// Otherwise it returns job.ErrNotFound.
 func (s *server) reachable(ctx context.Context, id string) (vm.VM, error) {
 	v, err := s.Sandboxes.Sandbox(job.WithPrincipal(ctx, job.Operator()), vmOf(id))
 	if err == nil {
@@ -197,21 +199,21 @@ func (s *server) reachable(ctx context.Context, id string) (vm.VM, error) {
 	return v, err
 }
 
-// toVM makes a client's request the one that the VM gets: no key, and nothing that is between the
-// client and this server.
+// toVM rewrites a client's request for the VM, without keys and without headers that are between
+// the client and this server.
 func toVM(p *httputil.ProxyRequest) {
 	h := p.Out.Header
-	if h.Get("X-Access-Token") == "" { // it has a signature, which is of the user, too
+	if h.Get("X-Access-Token") == "" { // it has a signature, which also covers the user
 		h.Del("Authorization")
 	}
 	for _, name := range []string{"X-Access-Token", "X-Api-Key", "Cookie", "E2b-Sandbox-Id", "E2b-Sandbox-Port", "Upgrade", "Connection"} {
 		h.Del(name)
 	}
-	if scheme, _, _ := strings.Cut(h.Get("Authorization"), " "); !strings.EqualFold(scheme, "Basic") { // which says as whom, in the VM
+	if scheme, _, _ := strings.Cut(h.Get("Authorization"), " "); !strings.EqualFold(scheme, "Basic") { // Basic names the user in the VM
 		h.Del("Authorization")
 	}
 	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", "sandbox", "sandbox"
-	p.Out.URL.RawPath = "" // isOpen knows the other
+	p.Out.URL.RawPath = "" // isOpen has checked Path
 	q := p.Out.URL.Query()
 	if q.Has("signature") {
 		q.Del("signature")
@@ -220,13 +222,13 @@ func toVM(p *httputil.ProxyRequest) {
 	}
 }
 
-// vmHeader are the headers of an answer that are about its body. Others would be about this server.
+// vmHeader has the headers that describe an answer's body. Others would be about this server.
 var vmHeader = map[string]bool{
 	"Accept-Ranges": true, "Content-Disposition": true, "Content-Encoding": true, "Content-Length": true, "Content-Range": true, "Content-Type": true, "Date": true,
 	"Etag": true, "Last-Modified": true, "Retry-After": true, "Vary": true,
 }
 
-// fromVM makes the VM's answer the one that the client gets.
+// fromVM filters the VM's answer for the client.
 func fromVM(resp *http.Response) error {
 	for name := range resp.Header {
 		if !vmHeader[name] && !strings.HasPrefix(name, "Connect-") && !strings.HasPrefix(name, "Trailer-") {
@@ -236,29 +238,29 @@ func fromVM(resp *http.Response) error {
 	if resp.StatusCode == http.StatusSwitchingProtocols || resp.StatusCode >= 300 && resp.StatusCode < 400 && resp.StatusCode != http.StatusNotModified {
 		return errors.New("the sandbox answers with a redirect")
 	}
-	resp.Header.Set("Content-Security-Policy", "sandbox; default-src 'none'") // a signed link to a page
+	resp.Header.Set("Content-Security-Policy", "sandbox; default-src 'none'") // a signed link may open a page
 	return nil
 }
 
-// way are the connections to the program in one sandbox, and to its ports.
+// way holds the connections to the program and the ports of one sandbox.
 type way struct {
 	transport *http.Transport
 	used      time.Time
 }
 
-// ways are those that are open.
 type ways struct {
 	mu sync.Mutex
 	of map[string]*way
 }
 
-// to returns the way to a sandbox, and whether it is new. Those that nobody has used for a while are closed.
+// to returns the way to a sandbox, and whether it is new. It closes ways that were not used for a
+// while.
 func (a *ways) to(s *server, id string) (w *way, begins bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
 	for other, w := range a.of {
-		if other != id && now.Sub(w.used) > 2*idleTime { // its requests, if there are some, end by themselves
+		if other != id && now.Sub(w.used) > 2*idleTime { // pending requests end by themselves
 			w.transport.CloseIdleConnections()
 			delete(a.of, other)
 		}
@@ -292,7 +294,7 @@ func (a *ways) to(s *server, id string) (w *way, begins bool) {
 	return w, begins
 }
 
-// there returns the way to a sandbox that is in use; nil: it is not.
+// there returns the way to a sandbox if it is in use, or nil.
 func (a *ways) there(id string) *way {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -302,7 +304,6 @@ func (a *ways) there(id string) *way {
 	return nil
 }
 
-// drop closes the way to a sandbox.
 func (a *ways) drop(id string) {
 	a.mu.Lock()
 	w := a.of[id]
@@ -321,7 +322,8 @@ func (a *ways) close() {
 	}
 }
 
-// initialize tells the program in a sandbox about it, and starts it if it does not run.
+// initialize sends the program in a sandbox its settings, and starts the program if it does not
+// run.
 func (s *server) initialize(ctx context.Context, v vm.VM, with envd.Init) (err error) {
 	body, err := json.Marshal(with)
 	if err != nil {

@@ -18,14 +18,13 @@ import (
 )
 
 const (
-	defaultTime = 15  // seconds, of a sandbox that is asked for without a time
-	secondTime  = 300 // by the second version of the protocol
+	defaultTime = 15  // seconds, of a sandbox requested without a time
+	secondTime  = 300 // the same, in version 2 of the protocol
 	pageSize    = 100
-	makingTime  = 10 * time.Minute // for a sandbox to be there
-	endTime     = 30 * time.Second // to have a sandbox destroyed that nobody waits for any more
+	makingTime  = 10 * time.Minute // for a sandbox to become ready
+	endTime     = 30 * time.Second // to have a sandbox destroyed that is of no use
 )
 
-// route serves a request of the control plane.
 func (s *server) route(w http.ResponseWriter, r *http.Request) error {
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	if len(parts) > 1 && parts[0] == "v2" {
@@ -91,7 +90,7 @@ func errUnknown(r *http.Request) error {
 
 func last(parts []string) string { return parts[len(parts)-1] }
 
-// with does what is asked of a sandbox that is there.
+// with runs do with a sandbox, or returns errNoSandbox if the sandbox is gone.
 func (s *server) with(r *http.Request, id string, do func(vm.VM) error) error {
 	known := vmOf(id)
 	if known == "" {
@@ -107,7 +106,7 @@ func (s *server) with(r *http.Request, id string, do func(vm.VM) error) error {
 	return do(v)
 }
 
-// asked is a sandbox that is asked for.
+// asked is a request for a sandbox.
 type asked struct {
 	Template   string            `json:"templateID"`
 	Timeout    *int              `json:"timeout"`
@@ -125,10 +124,10 @@ type asked struct {
 	IAM      map[string]any `json:"iam"`
 }
 
-// forgets reports whether a sandbox is to be paused without its memory at its end.
+// forgets reports whether a sandbox is paused without its memory at its end.
 func (a asked) forgets() bool { return a.Memory != nil && !*a.Memory }
 
-// manifest returns what the VM is asked for with.
+// manifest returns the manifest of the sandbox's VM.
 func (a asked) manifest() (m job.Manifest, err error) {
 	switch {
 	case a.MCP != nil:
@@ -138,7 +137,7 @@ func (a asked) manifest() (m job.Manifest, err error) {
 	case a.forgets() && a.AutoResume.Enabled:
 		return m, invalid("autoResume", "a sandbox that is paused without its memory is not resumed by requests to it", "leave it out, or keep the memory")
 	}
-	template, _, _ := strings.Cut(a.Template, ":") // a tag: there is one of each
+	template, _, _ := strings.Cut(a.Template, ":") // tags are ignored: a template has only one version
 	if template != base {
 		m.VMTemplate = template
 	}
@@ -147,8 +146,8 @@ func (a asked) manifest() (m job.Manifest, err error) {
 	return m, err
 }
 
-// create makes a sandbox, and answers when its program does. One for which nobody waits any more is
-// destroyed: nobody else knows its ID.
+// create makes a sandbox, and answers when its program does. A sandbox whose client has left is
+// destroyed, because nobody else knows its ID.
 func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 	var a asked
 	if err := decode(r, &a); err != nil {
@@ -198,7 +197,7 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) error {
 func (s *server) make(ctx context.Context, m job.Manifest, of vm.Sandbox, env map[string]string, seconds int, mounts ...vm.Mount) (v vm.VM, err error) {
 	ctx, cancel := context.WithTimeout(ctx, makingTime)
 	defer cancel()
-	m.TTL = max(seconds, 1) // from when it is there
+	m.TTL = max(seconds, 1) // counted from when it is ready
 	info, err := s.Engine.CreateVM(ctx, job.Submission{Manifest: m, Client: client, Sandbox: &of})
 	if err != nil {
 		return v, err
@@ -233,7 +232,7 @@ func (s *server) make(ctx context.Context, m job.Manifest, of vm.Sandbox, env ma
 
 var errNoUse = &refusal{http.StatusForbidden, "not allowed: a sandbox is for running commands and changing files, and this key may not; use one with the role run, and with the toolsets exec and files if it is narrowed to some"}
 
-// end has a VM destroyed that is of no use.
+// end destroys a VM that is of no use.
 func (s *server) end(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
@@ -249,7 +248,6 @@ func checkTime(field string, seconds int) error {
 	return job.Within(field, int64(seconds), 0, maxTime)
 }
 
-// list answers with a page of sandboxes, newest first.
 func (s *server) list(w http.ResponseWriter, r *http.Request) error {
 	q, err := choiceOf(r.URL.Query(), strings.HasPrefix(r.URL.Path, "/v2/"))
 	if err != nil {
@@ -289,7 +287,7 @@ func (s *server) list(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// choice is which sandboxes are asked for.
+// choice selects and orders the sandboxes of a list.
 type choice struct {
 	metadata  map[string]string
 	states    []state
@@ -297,7 +295,7 @@ type choice struct {
 	template  string
 	ascending bool
 	limit     int
-	after     string // the place of the last one of the page before
+	after     string // tokenOf the last sandbox of the previous page
 }
 
 func choiceOf(q url.Values, paged bool) (c choice, err error) {
@@ -328,7 +326,6 @@ func choiceOf(q url.Values, paged bool) (c choice, err error) {
 		}
 		c.metadata = map[string]string{}
 		for key, values := range pairs {
-			// Clients escape keys and values twice.
 			k, errKey := url.QueryUnescape(key)
 			v, errValue := url.QueryUnescape(values[0])
 			if errKey != nil || errValue != nil {
@@ -373,12 +370,12 @@ func (c choice) order(a, b vm.VM) int {
 	return n
 }
 
-// tokenOf is the place of a sandbox in a list: it does not change.
+// tokenOf returns the position of a sandbox in a list. It never changes.
 func tokenOf(v vm.VM) string {
 	return fmt.Sprintf("%016x-%s", startOf(v).UnixMilli(), vm.SandboxID(v.Job))
 }
 
-// past reports whether a sandbox comes after the page before.
+// past reports whether a sandbox comes after the previous page.
 func (c choice) past(v vm.VM) bool {
 	if c.ascending {
 		return tokenOf(v) > c.after
@@ -386,7 +383,7 @@ func (c choice) past(v vm.VM) bool {
 	return tokenOf(v) < c.after
 }
 
-// show answers with one sandbox, and with its access token if the caller may use it.
+// show answers with a sandbox, and with its access token if the caller may use it.
 func (s *server) show(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	d := describe(v)
 	if s.mayUse(r.Context()) {
@@ -403,10 +400,10 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	return nil
 }
 
-// MayUse reports whether a principal may run commands in sandboxes, and change files.
+// MayUse reports whether a principal may run commands and change files in sandboxes.
 func MayUse(p job.Principal) bool { return p.May(job.VerbSubmit) && p.May(job.VerbWriteFile) }
 
-// mayUse is that of a caller.
+// mayUse is MayUse for the caller.
 func (s *server) mayUse(ctx context.Context) bool {
 	p, ok := job.PrincipalFrom(ctx)
 	return ok && MayUse(p)
@@ -426,10 +423,10 @@ type span struct {
 	Timeout  *int `json:"timeout"`
 	Duration *int `json:"duration"`
 
-	Memory *bool `json:"memory"` // false: one that is paused boots
+	Memory *bool `json:"memory"` // false: a paused sandbox boots
 }
 
-// secondsOf returns the time that is asked for, or the one that is meant without.
+// secondsOf returns the requested time, or the default of the protocol's version.
 func secondsOf(r *http.Request, asked *int) int {
 	switch {
 	case asked != nil:
@@ -458,14 +455,14 @@ func (s *server) timeout(w http.ResponseWriter, r *http.Request, v vm.VM) error 
 	return nil
 }
 
-// refresh has a sandbox go on for a while, and never for less than it would.
+// refresh extends a sandbox's time, and never shortens it.
 func (s *server) refresh(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	var in span
 	if err := decode(r, &in); err != nil {
 		return err
 	}
 	seconds := secondsOf(r, in.Duration)
-	if stateOf(v) != running { // a time would end it
+	if stateOf(v) != running { // setting a time would end it
 		return errNoSandbox
 	}
 	if _, err := s.extend(r.Context(), v, seconds); err != nil {
@@ -485,7 +482,7 @@ func (s *server) extend(ctx context.Context, v vm.VM, seconds int) (vm.VM, error
 	return s.endAt(ctx, v, seconds)
 }
 
-// connect returns a sandbox that runs for at least a time from now, and resumes one that is paused.
+// connect returns a sandbox that runs for at least a time from now, and resumes it if it is paused.
 func (s *server) connect(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 	var in span
 	if err := decode(r, &in); err != nil {

@@ -16,29 +16,30 @@ import (
 	"linus/internal/vm"
 )
 
-// templatesTime is how long the host's templates are known: to ask for them costs it much.
+// templatesTime is how long the list of the host's templates is cached: listing is expensive for
+// the host.
 const templatesTime = 10 * time.Second
 
-// lookup is what is known since it was asked for last: by one at a time, for whom others wait.
+// lookup caches an answer. One caller asks at a time, and the others wait for it.
 type lookup[T any] struct {
-	asking chan struct{} // has room for one
+	asking chan struct{} // capacity 1
 
 	mu        sync.Mutex
 	is        T
-	at        time.Time // when it was asked for
-	forgotten time.Time // what was asked before that is not true any more
+	at        time.Time // when it was requested
+	forgotten time.Time // answers requested before that are outdated
 }
 
 func newLookup[T any]() lookup[T] { return lookup[T]{asking: make(chan struct{}, 1)} }
 
-// last returns what is known, however old it is.
+// last returns the cached answer, however old it is.
 func (l *lookup[T]) last() T {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.is
 }
 
-// get returns what is not older than that, and when it was asked for.
+// get returns an answer not older than age, and when it was requested.
 func (l *lookup[T]) get(ctx context.Context, age time.Duration, ask func(context.Context) (T, error)) (is T, at time.Time, err error) {
 	select {
 	case l.asking <- struct{}{}:
@@ -68,13 +69,13 @@ func (l *lookup[T]) forget() {
 	l.forgotten = time.Now()
 }
 
-// allTemplates returns those of the host.
+// allTemplates returns the templates of the host.
 func (s *server) allTemplates(ctx context.Context) ([]vm.VM, error) {
 	all, _, err := s.templates.get(ctx, templatesTime, s.Templates)
 	return all, err
 }
 
-// template is one as clients list it. There is one build of each.
+// template is a template as clients list it. Each has one build.
 type template struct {
 	ID      string   `json:"templateID"`
 	Build   string   `json:"buildID"`
@@ -94,7 +95,8 @@ type template struct {
 	Status  string   `json:"buildStatus"`
 }
 
-// sizes returns what VMs of templates have that builds have made, where that is more than the defaults.
+// sizes returns the resources of VMs of templates that builds have made, where they exceed the
+// defaults.
 func (s *server) sizes(ctx context.Context) (map[string]vm.Resources, error) {
 	rows, err := s.Saved(ctx)
 	sizes := map[string]vm.Resources{}
@@ -106,7 +108,7 @@ func (s *server) sizes(ctx context.Context) (map[string]vm.Resources, error) {
 	return sizes, err
 }
 
-// more returns cores and memory where they are more than the defaults, which pools have.
+// more returns cores and memory where they exceed the defaults, which are those of pools' VMs.
 func (s *server) more(cpu, memory int) (r vm.Resources) {
 	if cpu > s.Defaults.CPU {
 		r.CPU = cpu
@@ -132,7 +134,6 @@ func (s *server) templateOf(t vm.VM, size vm.Resources) template {
 	}
 }
 
-// listTemplates answers with the templates that sandboxes may be made from.
 func (s *server) listTemplates(w http.ResponseWriter, r *http.Request) error {
 	all, err := s.mine(r.Context(), templatesTime)
 	sizes, savedErr := s.sizes(r.Context())
@@ -147,20 +148,19 @@ func (s *server) listTemplates(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// mine returns the templates that the caller may use, as they were so long ago at most.
+// mine returns the templates that the caller may use, from a list not older than age.
 func (s *server) mine(ctx context.Context, age time.Duration) ([]vm.VM, error) {
 	all, _, err := s.templates.get(ctx, age, s.Templates)
 	return slices.DeleteFunc(slices.Clone(all), func(t vm.VM) bool { return !isFor(ctx, t.Name) }), err
 }
 
-// isFor reports whether the caller may use a template.
 func isFor(ctx context.Context, name string) bool {
 	p, _ := job.PrincipalFrom(ctx)
 	return len(p.Templates) == 0 || job.Among(p.Templates, name)
 }
 
-// alias answers whether there is a template of a name. The default is not looked for: it need not be
-// one that linus made, and those only are listed.
+// alias answers whether a template exists. It does not look up the default template, which linus
+// need not have made: the list has only templates that linus made.
 func (s *server) alias(w http.ResponseWriter, r *http.Request, name string) error {
 	name, _, _ = strings.Cut(name, ":")
 	if name == base {

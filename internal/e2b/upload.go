@@ -19,15 +19,15 @@ import (
 	"linus/internal/gate"
 )
 
-// Files that builds copy come before them, as archives that are named by a hash that the client
-// made, of more than the archive: so each principal has its own.
+// Clients upload the files that a build copies before the build, as archives. The client names each
+// archive by a hash of more than its content, so every principal has its own archives.
 
 const (
 	maxUpload  = 1 << 30        // bytes of an archive
-	maxUploads = 4 << 30        // of all of a principal
-	uploadTime = 24 * time.Hour // until they are removed
-	uploadIdle = time.Minute    // until bytes of one come
-	linkTime   = time.Hour      // for an upload to begin, and then to end
+	maxUploads = 4 << 30        // bytes of all archives of a principal
+	uploadTime = 24 * time.Hour // until unused archives are removed
+	uploadIdle = time.Minute    // longest wait for the next bytes of an archive
+	linkTime   = time.Hour      // for an upload to begin, and again for it to end
 	uploads    = "/uploads/"
 )
 
@@ -38,7 +38,7 @@ func shelfOf(owner string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// uploadLink answers with where an archive is sent, and whether it is there.
+// uploadLink answers with the URL to upload an archive to, and with whether the archive exists.
 func (s *server) uploadLink(w http.ResponseWriter, r *http.Request, owner, hash string) error {
 	if !isHash(hash) {
 		return invalid("hash", fmt.Sprintf("%.80q is not a SHA-256", hash), "give 64 hexadecimal digits")
@@ -57,7 +57,7 @@ func (s *server) uploadLink(w http.ResponseWriter, r *http.Request, owner, hash 
 	return nil
 }
 
-// upload stores an archive, for whoever has its link.
+// upload stores an archive from a client that has a link.
 func (s *server) upload(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	until, err := strconv.ParseInt(q.Get("until"), 10, 64)
@@ -74,7 +74,7 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) error {
 	}
 	gate.Serves(r.Context())
 	control, over := http.NewResponseController(w), time.Now().Add(linkTime)
-	shelf, hash, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, uploads), "/") // as it was signed
+	shelf, hash, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, uploads), "/") // the signature covers the path
 	room, err := s.Uploads.PutUpload(r.Context(), shelf, hash, r.ContentLength, maxUploads, time.Now().Add(-uploadTime), readerFunc(func(p []byte) (int, error) {
 		if idle := time.Now().Add(uploadIdle); idle.Before(over) {
 			_ = control.SetReadDeadline(idle)
@@ -95,10 +95,9 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// shelves keep uploads in a directory, for one engine.
 type shelves struct {
 	dir string
-	mu  sync.Mutex // of who counts them
+	mu  sync.Mutex // held while the files are counted
 }
 
 func (s *shelves) HasUpload(_ context.Context, owner, hash string) (bool, error) {
@@ -125,7 +124,7 @@ func (s *shelves) PutUpload(_ context.Context, owner, hash string, size, most in
 	return true, err
 }
 
-// place returns a new file in an owner's directory, which has room for so many bytes then; nil: it has none.
+// place returns a new file of size bytes in an owner's directory; nil: there is no room.
 func (s *shelves) place(dir string, size, most int64, old time.Time) (*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +138,7 @@ func (s *shelves) place(dir string, size, most int64, old time.Time) (*os.File, 
 		switch {
 		case err != nil:
 		case info.ModTime().Before(old):
-			_ = os.Remove(path) // again with the next
+			_ = os.Remove(path) // if this fails, the next upload tries again
 		case filepath.Dir(path) == dir:
 			total += info.Size()
 		}

@@ -10,17 +10,16 @@ import (
 	"linus/internal/vm"
 )
 
-// state is what clients know of a sandbox.
 type state string
 
 const (
 	running state = "running"
 	paused  state = "paused"
-	gone    state = "" // to clients
+	gone    state = "" // clients see no such sandbox
 )
 
-// stateOf returns the state of a sandbox. One whose time is over is gone, though the engine
-// has not come to it yet.
+// stateOf returns the state of a sandbox. A sandbox whose time is over is gone, or paused if it
+// pauses at its end, even if the engine has not acted yet.
 func stateOf(v vm.VM) state {
 	over := !v.ExpiresAt.IsZero() && !time.Now().Before(v.ExpiresAt)
 	switch {
@@ -40,10 +39,10 @@ type known struct {
 	Envd     string `json:"envdVersion"`
 	Token    string `json:"envdAccessToken,omitempty"`
 	Traffic  string `json:"trafficAccessToken,omitempty"` // opens its ports
-	Domain   string `json:"domain,omitempty"`             // below which they have hosts
+	Domain   string `json:"domain,omitempty"`             // parent of the hosts of its ports
 }
 
-// detail is a sandbox in lists, and when one is asked for.
+// detail is a sandbox as list and show return it.
 type detail struct {
 	known
 	Alias    string            `json:"alias,omitempty"`
@@ -64,31 +63,31 @@ type lifecycle struct {
 	OnTimeout  string `json:"onTimeout"` // kill or pause
 }
 
-// base is what clients call the template that they do not choose.
+// base is the clients' name for the default template.
 const base = "base"
 
-// templateOf is the template of a sandbox, or the system that it was made from.
+// templateOf returns the template of a sandbox, or the system that it was made from.
 func templateOf(v vm.VM) string { return cmp.Or(v.Template, v.OS) }
 
-// identity is what everybody who sees a sandbox knows of it.
+// identity returns what everybody who sees a sandbox may know of it.
 func identity(v vm.VM) known {
 	return known{Template: templateOf(v), ID: vm.SandboxID(v.Job), Client: "linus", Envd: envd.Version}
 }
 
-// known is what whoever may use a sandbox knows of it: its tokens, too.
+// known returns identity with the tokens, for callers who may use the sandbox.
 func (s *server) known(v vm.VM) known {
 	k := identity(v)
 	k.Token, k.Traffic, k.Domain = s.accessToken(k.ID), s.trafficToken(k.ID), s.Domain
 	return k
 }
 
-// far is when a sandbox ends that does not end: clients need a time.
+// far is reported as the end of a sandbox that has none: clients need a time.
 var far = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// timeText is a time as clients read it; they compare milliseconds.
+// timeText formats a time for clients, which compare milliseconds.
 func timeText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// startOf is since when a sandbox is there.
+// startOf returns when a sandbox became ready.
 func startOf(v vm.VM) time.Time {
 	at := v.CreatedAt
 	if v.Own != nil && !v.Own.ReadyAt.IsZero() {
@@ -97,7 +96,7 @@ func startOf(v vm.VM) time.Time {
 	return at.Truncate(time.Millisecond)
 }
 
-// describe returns a sandbox without its access token.
+// describe returns a sandbox without its tokens.
 func describe(v vm.VM) detail {
 	ends := v.ExpiresAt
 	if ends.IsZero() {

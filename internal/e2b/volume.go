@@ -7,10 +7,10 @@ import (
 	"linus/internal/job"
 )
 
-// volumeSize is that of volumes that clients make, who say none.
+// volumeSize is the size of volumes that clients make: the protocol has no size.
 const volumeSize = "10G"
 
-// volumeText is a volume as clients know it. They reach its files in sandboxes alone, so its token
+// volumeText is a volume as clients see it. Clients reach its files only in sandboxes, so its token
 // opens nothing.
 type volumeText struct {
 	ID    string `json:"volumeID"`
@@ -20,7 +20,7 @@ type volumeText struct {
 
 func volumeOf(v job.VolumeInfo) volumeText { return volumeText{v.ID, v.Name, "none"} }
 
-// volumes serves what is asked of volumes.
+// volumes serves requests about volumes.
 func (s *server) volumes(w http.ResponseWriter, r *http.Request, at, id string) error {
 	var v job.VolumeInfo
 	var err error
