@@ -54,14 +54,14 @@ func (o Options) checkHost() server.ServerTool {
 	})
 }
 
-// deepTime is how long one call waits for a test of the host; deepFor how long after its end a
-// test is the one that was asked for.
+// deepTime is how long a call waits for a test of the host. deepFor is how long after its end a
+// test counts as the requested one.
 const (
 	deepTime = 45 * time.Second
 	deepFor  = 10 * time.Minute
 )
 
-// deepCheck returns the test of the host that runs or has just ended, or else begins one.
+// deepCheck returns the test of the host that is running or has just ended, or else begins one.
 func deepCheck(ctx context.Context, e job.Engine) (job.HostTest, error) {
 	var t job.HostTest
 	for deadline := time.Now().Add(deepTime); ; {

@@ -15,8 +15,7 @@ const (
 	defaultReady = 40 // seconds provision_vm waits
 )
 
-// background finishes work that takes longer than a call may. It owns the
-// goroutines.
+// background finishes work that takes longer than a call may. It owns the goroutines.
 type background struct {
 	log  *slog.Logger
 	end  chan struct{}
@@ -27,8 +26,8 @@ func newBackground(log *slog.Logger) *background {
 	return &background{log: log, end: make(chan struct{})}
 }
 
-// within runs f and returns whether it finished within limit. Otherwise f
-// continues, and its error is logged.
+// within runs f and reports whether it finished within limit. Otherwise f continues, and its error
+// is logged.
 func (b *background) within(ctx context.Context, limit time.Duration, f func(context.Context) error) (ended bool, err error) {
 	working, cancel := context.WithTimeout(context.WithoutCancel(ctx), longestWork)
 	b.work.Go(func() {
@@ -63,7 +62,7 @@ func (b *background) within(ctx context.Context, limit time.Duration, f func(con
 	return false, nil
 }
 
-// finish runs f, which may outlast the call: then it goes on, and has not ended.
+// finish runs f for at most the time of a call. If that is over, f continues and ended is false.
 func finish[T any](ctx context.Context, b *background, f func(context.Context) (T, error)) (out T, ended bool, err error) {
 	result := make(chan T, 1)
 	ended, err = b.within(ctx, callTime, func(ctx context.Context) error {
@@ -77,7 +76,6 @@ func finish[T any](ctx context.Context, b *background, f func(context.Context) (
 	return out, ended, err
 }
 
-// close cancels the work and waits for it.
 func (b *background) close() {
 	close(b.end)
 	b.work.Wait()

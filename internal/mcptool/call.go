@@ -13,17 +13,15 @@ import (
 	"linus/internal/sleep"
 )
 
-// call is a tool call as received.
 type call struct {
-	tree   any // the arguments' JSON, as of job.DecodeStrict
+	tree   any // the arguments' JSON, as job.DecodeStrict returns it
 	params mcp.CallToolParams
 }
 
 var notInName = lazyregexp.New(`[^A-Za-z0-9._-]+`)
 
-// clientName identifies the caller, for the job's record and the limits of a
-// client: "mcp:" and the name the client gave itself, or "mcp". It is not
-// verified.
+// clientName identifies the caller in the job's record and in limits per client: "mcp:" and the
+// name that the client gave itself, or "mcp". It is not verified.
 func clientName(ctx context.Context) string {
 	name := ""
 	if info := server.RequestProtocolInfoFromContext(ctx); info != nil && info.ClientInfo != nil {
@@ -47,9 +45,8 @@ func canAsk(ctx context.Context) bool {
 	return ok && s.GetClientCapabilities().Elicitation != nil
 }
 
-// confirmed returns nil if the caller, or the user behind it, agrees to
-// something irreversible. A client that can must ask its user; for others the
-// argument confirm decides.
+// confirmed returns nil if the caller, or the user behind it, agrees to something irreversible. A
+// client that can ask its user must do so; for other clients the argument confirm decides.
 func (c call) confirmed(ctx context.Context, given bool, question string) error {
 	if given {
 		return nil
@@ -67,13 +64,13 @@ func (c call) confirmed(ctx context.Context, given bool, question string) error 
 	return &job.FieldError{Field: "confirm", Problem: "is required: " + question, Remedy: "call again with confirm: true if you mean it"}
 }
 
-// askError is a question the user must answer before the call can continue.
+// askError is a question that the user must answer before the call can continue.
 type askError struct{ question string }
 
 func (e *askError) Error() string { return e.question }
 
-// result asks the client to call again with the answer; for clients of the
-// older protocol the library asks.
+// result asks the client to call again with the answer. For clients of the older protocol, mcp-go
+// asks.
 func (e *askError) result() *mcp.CallToolResult {
 	return server.NewInputRequestBuilder("").Elicit("confirm", mcp.ElicitationParams{
 		Mode: mcp.ElicitationModeForm, Message: e.question,
@@ -85,8 +82,8 @@ func (e *askError) result() *mcp.CallToolResult {
 	}).ToolResult()
 }
 
-// notify queues a notification for a client and reports whether it was queued:
-// the queue of a client that does not read is full.
+// notify queues a notification for a client. It returns false if the queue is full because the
+// client does not read.
 func notify(s server.ClientSession, method string, meta, params map[string]any) bool {
 	n := mcp.JSONRPCNotification{JSONRPC: mcp.JSONRPC_VERSION}
 	n.Method = method
@@ -99,11 +96,11 @@ func notify(s server.ClientSession, method string, meta, params map[string]any) 
 	}
 }
 
-// settleTime is how long before its result a call must have sent its last
-// notification: the two take different paths to stdout.
+// settleTime is the minimum time between the last notification of a call and its result: they take
+// different paths to stdout.
 const settleTime = 20 * time.Millisecond
 
-// progress reports a job's progress to a caller that gave a token.
+// progress reports a job's progress to a caller that gave a progress token.
 type progress struct {
 	session server.ClientSession
 	token   mcp.ProgressToken
@@ -120,8 +117,8 @@ func (c call) progress(ctx context.Context) *progress {
 	return p
 }
 
-// send sends phase and step if they are new. The value only ever increases, as
-// the protocol requires: a whole number per phase, hundredths for its steps.
+// send sends phase and step if they are new. The value only increases, as the protocol requires: a
+// whole number per phase, hundredths for its steps.
 func (p *progress) send(j job.Job) {
 	if p.token == nil || p.session == nil {
 		return
@@ -147,13 +144,12 @@ func (p *progress) send(j job.Job) {
 	})
 }
 
-// settle waits until the last notification has been sent.
 func (p *progress) settle(ctx context.Context) {
 	_ = sleep.For(ctx, settleTime-time.Since(p.at))
 }
 
-// follow waits until the job has ended, for at most limit, and returns it as it
-// then is. A caller that gave a token is notified of every step.
+// follow waits until the job has ended, for at most limit, and returns its current state. A caller
+// that gave a progress token is notified of every step.
 func follow(ctx context.Context, e job.Engine, c call, id string, limit time.Duration) (job.Job, error) {
 	j, err := e.Job(ctx, id)
 	if err != nil || limit <= 0 || j.Status.Terminal() {
@@ -162,7 +158,7 @@ func follow(ctx context.Context, e job.Engine, c call, id string, limit time.Dur
 	return followOn(ctx, e, c, id, limit)
 }
 
-// followOn is follow for a job that was just submitted: all of its events are news.
+// followOn is follow for a job that was just submitted: all of its events are new.
 func followOn(ctx context.Context, e job.Engine, c call, id string, limit time.Duration) (job.Job, error) {
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -170,7 +166,7 @@ func followOn(ctx context.Context, e job.Engine, c call, id string, limit time.D
 	defer p.settle(ctx)
 	var seen int64
 	if p.token == nil {
-		seen = job.OnlyEnd // nobody is told of the steps
+		seen = job.OnlyEnd // no caller to notify of the steps
 	}
 	for {
 		events, j, err := e.Watch(waiting, id, seen)
@@ -182,7 +178,7 @@ func followOn(ctx context.Context, e job.Engine, c call, id string, limit time.D
 		case j.Status.Terminal():
 			p.send(j)
 			return j, nil
-		case len(events) == 0: // the engine's own wait is over, or something holds the job up
+		case len(events) == 0: // the engine's own wait is over, or the job is held up
 			p.send(j)
 			_ = sleep.For(waiting, 100*time.Millisecond)
 			continue

@@ -12,15 +12,15 @@ import (
 	"linus/internal/vm"
 )
 
-// Bounds of a completion: the protocol's, and of the jobs considered, newest
-// first.
+// Bounds of a completion: mostValues is the protocol's, mostScanned is how many jobs are
+// considered, newest first.
 const (
 	mostValues  = 100
 	mostScanned = 1000
 )
 
-// completer completes IDs of jobs and VMs and paths of artifacts, in arguments
-// of prompts and in the resources' templates.
+// completer completes IDs of jobs and VMs and paths of artifacts, in the arguments of prompts and
+// in resource templates.
 type completer struct{ engine job.Engine }
 
 // CompletePromptArgument returns the values that begin with what was typed.
@@ -34,7 +34,7 @@ func (c completer) CompletePromptArgument(ctx context.Context, prompt string, a 
 	return &mcp.Completion{}, nil
 }
 
-// CompleteResourceArgument is the same for a resource template.
+// CompleteResourceArgument is CompletePromptArgument for a resource template.
 func (c completer) CompleteResourceArgument(ctx context.Context, uri string, a mcp.CompleteArgument, given mcp.CompleteContext) (*mcp.Completion, error) {
 	switch {
 	case uri == outputTemplate && a.Name == "id":
@@ -53,7 +53,7 @@ func (c completer) CompleteResourceArgument(ctx context.Context, uri string, a m
 	return &mcp.Completion{}, nil
 }
 
-// jobs completes the newest jobs of these statuses, or of all.
+// jobs completes the newest jobs with one of these statuses, or any if none is given.
 func (c completer) jobs(ctx context.Context, typed string, statuses ...job.Status) (*mcp.Completion, error) {
 	var found values
 	f := job.Filter{Limit: mostPage}
@@ -75,8 +75,7 @@ func (c completer) jobs(ctx context.Context, typed string, statuses ...job.Statu
 	return found.completion(), nil
 }
 
-// vms completes the VMs that accept commands, by name, or by ID once a digit is
-// typed.
+// vms completes the VMs that accept commands, by name, or also by ID once anything is typed.
 func (c completer) vms(ctx context.Context, typed string) (*mcp.Completion, error) {
 	vms, err := c.engine.VMs(ctx)
 	if err != nil {
@@ -95,7 +94,6 @@ func (c completer) vms(ctx context.Context, typed string) (*mcp.Completion, erro
 	return found.completion(), nil
 }
 
-// artifacts completes the paths of a job's artifacts.
 func (c completer) artifacts(ctx context.Context, id, typed string) (*mcp.Completion, error) {
 	j, err := c.engine.Job(ctx, id)
 	if err != nil {
@@ -108,7 +106,7 @@ func (c completer) artifacts(ctx context.Context, id, typed string) (*mcp.Comple
 	return found.completion(), nil
 }
 
-// values are the ones that match what was typed.
+// values are the values that match what was typed.
 type values []string
 
 func (v *values) add(typed, value string) {

@@ -21,25 +21,23 @@ import (
 // hints tell clients what a tool may do.
 type hints struct {
 	readOnly, destructive, idempotent, openWorld bool
-	long                                         bool // the result may have all the output that was asked for
+	long                                         bool // the result may have all the requested output
 }
 
-// Claude Code gives its model longer results than this as a file; unless a tool says so, those
-// of 25,000 tokens. It takes no larger number, in characters.
+// Claude Code gives its model results longer than this, in characters, as a file. Without it the
+// limit is 25,000 tokens. It accepts no larger number.
 const (
 	maxSizeKey = "anthropic/maxResultSizeChars"
 	maxSize    = 500_000
 )
 
-// define returns a tool whose arguments are In and whose result is Out, both
-// structs. run is called with arguments in which nothing is wrong, as of faultsOf. Its errors
-// become tool errors that say what to do next, in the names of the tool's arguments if In
-// has a method for that.
+// define returns a tool with the arguments In and the result Out, both structs. run is only called
+// with arguments in which faultsOf finds nothing wrong. Its errors become tool errors that say what
+// to do next, with the names of the tool's arguments.
 func define[In, Out any](name, title, description string, h hints, run func(context.Context, In) (Out, error)) server.ServerTool {
 	return defineCall(name, title, description, h, func(ctx context.Context, in In, _ call) (Out, error) { return run(ctx, in) })
 }
 
-// defineCall is define for tools that use the call itself.
 func defineCall[In, Out any](name, title, description string, h hints, run func(context.Context, In, call) (Out, error)) server.ServerTool {
 	tool := newTool(name, title, description, h)
 	tool.RawInputSchema, tool.RawOutputSchema = schemaOf[In](arguments), schemaOf[Out](result)
@@ -64,8 +62,8 @@ func newTool(name, title, description string, h hints) mcp.Tool {
 	return tool
 }
 
-// handler is all of defineCall's that needs no types, and so is compiled once. run is called with
-// a pointer to arguments of type of.
+// handler is the part of defineCall that needs no type parameters, and so is compiled once. run is
+// called with a pointer to arguments of type of.
 func handler(of reflect.Type, run func(context.Context, any, call) (any, error)) server.ToolHandlerFunc {
 	bounds := sync.OnceValue(func() []bound { return boundsOf(of) })
 	return func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -97,9 +95,9 @@ func handler(of reflect.Type, run func(context.Context, any, call) (any, error))
 	}
 }
 
-// listed returns a tool as the list has it, for which every client pays in each conversation:
-// without the schema of its result, which no model is shown, and without hints that say what
-// the protocol assumes of a tool that says nothing.
+// listed returns a tool for the list of tools, which every client pays for in each conversation:
+// without the schema of its result, which no model sees, and without hints that equal the
+// protocol's defaults.
 func listed(t mcp.Tool) mcp.Tool {
 	t.RawOutputSchema = nil
 	said := func(hint *bool, assumed bool) *bool {
@@ -109,7 +107,7 @@ func listed(t mcp.Tool) mcp.Tool {
 		return hint
 	}
 	a := &t.Annotations
-	if a.ReadOnlyHint != nil && *a.ReadOnlyHint { // the two others are of tools that change something
+	if a.ReadOnlyHint != nil && *a.ReadOnlyHint { // the two others only concern tools that change something
 		a.DestructiveHint, a.IdempotentHint = nil, nil
 	}
 	a.ReadOnlyHint, a.DestructiveHint = said(a.ReadOnlyHint, false), said(a.DestructiveHint, true)
@@ -117,9 +115,8 @@ func listed(t mcp.Tool) mcp.Tool {
 	return t
 }
 
-// structured returns a result as structured content, and as text for models and for clients
-// that know nothing else: JSON, and what programs have written as it is, not as JSON's
-// strings.
+// structured returns a result as structured content, and as text for models and for clients that
+// only read text: JSON, followed by the output of programs as it is, not as JSON strings.
 func structured(out any) (*mcp.CallToolResult, error) {
 	shown := out
 	if short, ok := out.(interface{ inText() any }); ok {
@@ -153,14 +150,14 @@ func plainJSON(value any) (string, error) {
 	return string(term.JSON([]byte(strings.TrimSuffix(text.String(), "\n")))), nil
 }
 
-// textFields are what programs have written, and files.
+// textFields are the fields with the output of programs, and with files.
 var textFields = []string{"stdout", "stderr", "output", "content"}
 
-// takeTexts takes the texts of outputs and files out of a JSON object, each as a block that
-// begins with its name. A file that does not look like what it is stays in the JSON.
+// takeTexts moves the texts of outputs and files out of a JSON object, each to a block that begins
+// with its name. A file with invisible characters stays in the JSON.
 func takeTexts(object string) (rest string, blocks []string) {
 	has := func(name string) bool { return strings.Contains(object, `"`+name+`":`) }
-	if !slices.ContainsFunc(textFields, has) { // most have none
+	if !slices.ContainsFunc(textFields, has) { // most objects have none
 		return object, nil
 	}
 	d := json.NewDecoder(strings.NewReader(object))
@@ -170,7 +167,7 @@ func takeTexts(object string) (rest string, blocks []string) {
 	}
 	var fields []string
 	for d.More() {
-		key, _ := d.Token() // it is ours: there can be no error
+		key, _ := d.Token() // plainJSON made it: there can be no error
 		var value json.RawMessage
 		_ = d.Decode(&value)
 		var text string
@@ -190,8 +187,8 @@ func takeTexts(object string) (rest string, blocks []string) {
 	return "{" + strings.Join(fields, ",") + "}", blocks
 }
 
-// renamed returns an error with the names of a tool's own arguments: in a struct the tag is says
-// which field of a manifest one becomes, if its name does not.
+// renamed returns an error with the names of a tool's own arguments. The tag is on a field names
+// the manifest field that it becomes, if the names differ.
 func renamed(err error, in reflect.Type) error {
 	own := map[string]string{"vm": "vm_id"}
 	for f := range in.Fields() {
@@ -216,22 +213,21 @@ func renamed(err error, in reflect.Type) error {
 	}).Error(err)
 }
 
-// faults collects the problems with a call's arguments, so that the caller can
-// correct all of them at once.
+// faults collects the problems with a call's arguments, so that the caller can correct all of them
+// at once.
 type faults struct{ fields []*job.FieldError }
 
 func (f *faults) add(name, problem, remedy string) {
 	f.fields = append(f.fields, &job.FieldError{Field: name, Problem: problem, Remedy: remedy})
 }
 
-// required reports an empty argument.
 func (f *faults) required(name, value, remedy string) {
 	if value == "" {
 		f.add(name, "is required", remedy)
 	}
 }
 
-// bound is what the tags of a struct's field, as of schemaOf, allow: an optional number within a
+// bound is what the tags of a struct's field allow (see schemaOf): an optional number within a
 // range, or a word of a fixed set.
 type bound struct {
 	limits
@@ -258,8 +254,8 @@ func boundsOf(of reflect.Type) (all []bound) {
 	return all
 }
 
-// faultsOf returns what is wrong with a tool's arguments: what their bounds do not allow, and
-// what they find themselves if they have a method for that. in may be a pointer to them.
+// faultsOf returns what is wrong with a tool's arguments, according to their bounds and to their
+// own check method, if they have one. in may be a pointer to the arguments.
 func faultsOf(in any, bounds []bound) error {
 	var bad faults
 	if of, ok := in.(interface{ check(bad *faults) }); ok {
@@ -279,7 +275,6 @@ func faultsOf(in any, bounds []bound) error {
 	return bad.err()
 }
 
-// given returns an optional number, or its default.
 func given(n *int, def int) int {
 	if n == nil {
 		return def
@@ -287,7 +282,7 @@ func given(n *int, def int) int {
 	return *n
 }
 
-// each returns what f makes of the elements of a list, which is never nil.
+// each returns f of each element of a list. The result is never nil.
 func each[T, U any](list []T, f func(T) U) []U {
 	made := make([]U, len(list))
 	for i, one := range list {
@@ -296,7 +291,6 @@ func each[T, U any](list []T, f func(T) U) []U {
 	return made
 }
 
-// err returns nil if nothing is wrong.
 func (f *faults) err() error {
 	if len(f.fields) == 0 {
 		return nil

@@ -21,8 +21,8 @@ import (
 )
 
 // numbers carries JSON-RPC IDs and progress tokens past mcp-go, which (v1.2.1) reads them as
-// float64: two numbers above 2^53 become one, and a caller gets the other's answer. What would
-// come back as another text goes through as a string that no client and no VM can guess.
+// float64: two numbers above 2^53 become one, and a caller gets the other's answer. A number that
+// would come back changed is replaced by a string that no client and no VM can guess.
 type numbers struct {
 	mark   []byte
 	hidden *regexp.Regexp
@@ -33,7 +33,7 @@ func newNumbers() numbers {
 	return numbers{[]byte(mark), regexp.MustCompile(`"` + mark + `([-+.0-9eE]+)"`)}
 }
 
-// hide returns a client's message without such numbers.
+// hide replaces such numbers in a client's message.
 func (n numbers) hide(message []byte) []byte {
 	if onlyShortNumbers(message) {
 		return message
@@ -46,7 +46,7 @@ func (n numbers) hide(message []byte) []byte {
 			Meta      struct{ ProgressToken json.RawMessage } `json:"_meta"`
 		}
 	}
-	_ = json.Unmarshal(message, &m) // reads on after a wrong type
+	_ = json.Unmarshal(message, &m) // continues after a wrong type
 	if m.Method == "" {
 		return message
 	}
@@ -65,8 +65,8 @@ func (n numbers) hide(message []byte) []byte {
 	return message
 }
 
-// onlyShortNumbers reports whether all numbers in JSON are whole and so short that float64 has
-// them as they are, as in nearly every message: it is not decoded then.
+// onlyShortNumbers reports whether float64 represents all numbers in JSON exactly, because they are
+// whole and short. Nearly all messages are like that, and then need no decoding.
 func onlyShortNumbers(message []byte) bool {
 	inText, digits := false, 0
 	for i := 0; i < len(message); i++ {
@@ -107,7 +107,7 @@ func (n numbers) replace(object json.RawMessage, path []string) json.RawMessage 
 	return replaced
 }
 
-// inexact reports whether a JSON value is a number that float64 returns in another form.
+// inexact reports whether a JSON value is a number that changes when it passes through float64.
 func inexact(value json.RawMessage) bool {
 	if len(value) == 0 || value[0] != '-' && (value[0] < '0' || value[0] > '9') {
 		return false
@@ -120,7 +120,7 @@ func inexact(value json.RawMessage) bool {
 	return err != nil || !bytes.Equal(again, value)
 }
 
-// restore returns a message to a client with the numbers that hide took out of its requests.
+// restore returns a message to a client with the original numbers of its requests.
 func (n numbers) restore(message []byte) []byte {
 	if !bytes.Contains(message, n.mark) {
 		return message
@@ -128,17 +128,17 @@ func (n numbers) restore(message []byte) []byte {
 	return n.hidden.ReplaceAll(message, []byte("$1"))
 }
 
-// byteOrderMark is how some programs begin their first message.
+// byteOrderMark precedes the first message of some programs.
 var byteOrderMark = []byte("\ufeff") //nolint:gochecknoglobals // a constant
 
-// mostBatched is how many messages a batch has.
+// mostBatched is the maximum number of messages in a batch.
 const mostBatched = 100
 
 // batchesOf reports whether a version of the protocol has batches.
 func batchesOf(version string) bool { return version == mcp.ProtocolVersion20250326 }
 
-// inBatch returns the messages of a batch, or what is wrong with it. None: it is one message, or
-// no JSON.
+// inBatch returns the messages of a batch, or what is wrong with it. It returns nil for a single
+// message, and for text that is not JSON.
 func inBatch(text []byte, version string) ([]json.RawMessage, error) {
 	var all []json.RawMessage
 	if text = bytes.TrimSpace(text); len(text) == 0 || text[0] != '[' || json.Unmarshal(text, &all) != nil {
@@ -158,12 +158,12 @@ func inBatch(text []byte, version string) ([]json.RawMessage, error) {
 	return all, nil
 }
 
-// refused is the answer to what is no message.
+// refused is the answer to an invalid message.
 func refused(err error) mcp.JSONRPCError {
 	return mcp.NewJSONRPCError(mcp.NewRequestId(nil), mcp.INVALID_REQUEST, err.Error(), nil)
 }
 
-// batch serves the messages of one request, all at once, and answers with what answers them.
+// batch serves the messages of a request concurrently, and answers with all of their answers.
 func (h *HTTP) batch(w http.ResponseWriter, r *http.Request, messages []json.RawMessage) {
 	answers := make([][]json.RawMessage, len(messages))
 	var work sync.WaitGroup
@@ -187,10 +187,10 @@ func (h *HTTP) batch(w http.ResponseWriter, r *http.Request, messages []json.Raw
 	}
 	w.Header().Set("Content-Type", "application/json")
 	data, _ := json.Marshal(all)
-	_, _ = w.Write(data) // to nobody, if the client has gone
+	_, _ = w.Write(data) // fails if the client has gone
 }
 
-// collected is a response that is kept: of mcp-go's, a message or events.
+// collected is a response of mcp-go that is kept in memory: a message or events.
 type collected struct {
 	unheard
 
@@ -202,7 +202,7 @@ func (h *collected) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// answers returns the answer to a message, without what else was said meanwhile.
+// answers returns the answer to a message, without other messages that were sent meanwhile.
 func (h *collected) answers(message []byte) (all []json.RawMessage) {
 	for line := range bytes.Lines(h.body) {
 		line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte("data: ")))
@@ -221,14 +221,14 @@ func (h *collected) answers(message []byte) (all []json.RawMessage) {
 	return all
 }
 
-// enveloped serves a request, or a batch of them, in whose messages mcp-go finds nothing it would change.
+// enveloped serves a request or a batch, with numbers that mcp-go would change replaced.
 func (h *HTTP) enveloped(w http.ResponseWriter, r *http.Request) {
 	w = mcptask.Changed(w, h.numbers.restore)
 	if r.Method != http.MethodPost {
 		h.one(w, r)
 		return
 	}
-	body, err := io.ReadAll(r.Body) // the library meets the same error, and answers it
+	body, err := io.ReadAll(r.Body) // mcp-go meets the same error, and answers it
 	if err == nil {
 		body = bytes.TrimPrefix(body, byteOrderMark)
 		version := r.Header.Get(mcp.HeaderProtocolVersion)
@@ -240,7 +240,7 @@ func (h *HTTP) enveloped(w http.ResponseWriter, r *http.Request) {
 		case wrong != nil:
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadRequest)
-			_ = json.NewEncoder(w).Encode(refused(wrong)) // to nobody, if the client has gone
+			_ = json.NewEncoder(w).Encode(refused(wrong)) // fails if the client has gone
 			return
 		case messages != nil:
 			for i, one := range messages {

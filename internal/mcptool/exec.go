@@ -28,7 +28,7 @@ type executeInput struct {
 	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the end."`
 }
 
-// executeNetwork is the part of a job's network that a command's VM has a choice of.
+// executeNetwork is the part of a job's network that can be chosen for a command's VM.
 type executeNetwork struct {
 	Egress vm.Egress `json:"egress,omitempty" is:"network.egress"`
 	Allow  []string  `json:"allow,omitempty"`
@@ -78,7 +78,6 @@ type outputOutput struct {
 	outputPart
 }
 
-// outputPart is a part of a job's output.
 type outputPart struct {
 	Stdout        string `json:"stdout"`
 	StdoutNext    int64  `json:"stdout_next" jsonschema_description:"The offset for the next call."`
@@ -138,7 +137,7 @@ func readPart(ctx context.Context, e job.Engine, id, only string, at position, l
 	return out, nil
 }
 
-// end returns where the streams end now.
+// end returns the current end of both streams.
 func end(ctx context.Context, e job.Engine, id string) (position, error) {
 	var at position
 	for i, stream := range streams {
@@ -151,7 +150,7 @@ func end(ctx context.Context, e job.Engine, id string) (position, error) {
 	return at, nil
 }
 
-// The default of lines, and the bytes read of each stream for one: at least 16 KiB.
+// The default of lines, and the bytes read of each stream per line; at least 16 KiB are read.
 const (
 	defaultLines = 50
 	bytesPerLine = 256
@@ -202,9 +201,8 @@ func (o Options) tailJobOutput() server.ServerTool {
 		})
 }
 
-// lastLines returns the end of text from its n-th last line on, and whether
-// anything is left out. If text starts within a line, that line is dropped,
-// unless it is the only one.
+// lastLines returns the last n lines of text, and whether anything is left out. If text starts
+// within a line, that line is dropped, unless it is the only one.
 func lastLines(text string, n int, amid bool) (string, bool) {
 	if amid {
 		if _, rest, ok := strings.Cut(text, "\n"); ok && rest != "" {
@@ -220,7 +218,7 @@ func lastLines(text string, n int, amid bool) (string, bool) {
 	return text[at+1:], true
 }
 
-// Output within quietTime of the last belongs to the same answer.
+// Output within quietTime of the previous output belongs to the same answer.
 const (
 	defaultAnswer = 500 // milliseconds
 	quietTime     = 80 * time.Millisecond
@@ -263,8 +261,8 @@ func (o Options) interactWithJob() server.ServerTool {
 		})
 }
 
-// awaitAnswer waits until output after a position has arrived and paused, the
-// job has ended, or the time is up.
+// awaitAnswer waits until output after a position has arrived and paused, the job has ended, or the
+// time is up.
 func awaitAnswer(ctx context.Context, e job.Engine, id string, before position, limit time.Duration) error {
 	deadline := time.Now().Add(limit)
 	at, changed := before, time.Time{}

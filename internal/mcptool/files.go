@@ -19,7 +19,6 @@ import (
 	"linus/internal/term"
 )
 
-// The arguments that the tools about files share.
 const (
 	whichFileVM = "give the name or ID of a VM, or the ID of a job that runs in one; list_vms shows them"
 
@@ -29,14 +28,14 @@ const (
 
 // Bounds of what one call returns of a file.
 const (
-	fileLines = 2000     // lines; the default, too
+	fileLines = 2000     // lines; also the default
 	fileBytes = 64 << 10 // bytes of text
 	lineBytes = 2000     // of a line; the rest is cut
 	rawBytes  = 48 << 10 // bytes before base64
 	scanBytes = 32 << 20 // bytes read to find and count lines
 )
 
-// fileArg are the arguments of the tools for one file.
+// fileArg has the arguments of the tools for one file.
 type fileArg struct {
 	VMID string `json:"vm_id" jsonschema_description:"Or a running job's ID."`
 	Path string `json:"path" jsonschema_description:"Absolute, or below the home."`
@@ -62,19 +61,19 @@ func fileError(err error) error {
 	return field
 }
 
-// excerpt is a part of a text file, in whole lines unless they are long.
+// excerpt is a part of a text file, in whole lines unless they are too long.
 type excerpt struct {
 	text  strings.Builder
 	lines int   // in text
-	cut   int   // lines of them that were cut
-	total int   // lines seen so far, from where it began
+	cut   int   // lines in text that were cut
+	total int   // lines seen so far, counted from the start offset
 	next  int64 // the byte after the last line in text
 	more  bool  // lines follow
-	end   bool  // total is of all lines
+	end   bool  // total counts all lines
 }
 
-// readLines reads a file's lines, from the one of number first (from 1, counted from
-// the byte from), at most most of them, and counts the others.
+// readLines reads at most most lines of a file, beginning with line number first (counted from 1 at
+// the offset), and counts the others.
 func readLines(ctx context.Context, e job.Engine, at job.FileRange, first, most int) (*excerpt, job.FileChunk, error) {
 	file := &fileReader{ctx: ctx, engine: e, at: at, left: scanBytes}
 	lines := bufio.NewReaderSize(file, 64<<10)
@@ -108,7 +107,7 @@ func readLines(ctx context.Context, e job.Engine, at job.FileRange, first, most 
 	return x, file.last, nil
 }
 
-// add appends a line, of which more than that may have been read.
+// add appends a line of size bytes, of which line may only be the beginning.
 func (x *excerpt) add(line []byte, size int64) {
 	x.text.Write(line)
 	x.lines++
@@ -119,7 +118,7 @@ func (x *excerpt) add(line []byte, size int64) {
 	}
 }
 
-// readLine returns a line with its end, or the first lineBytes of it, and how long it is.
+// readLine returns a line with its newline, or its first lineBytes, and the line's full size.
 func readLine(from *bufio.Reader) (line []byte, size int64, err error) {
 	for {
 		part, err := from.ReadSlice('\n')
@@ -134,7 +133,7 @@ func readLine(from *bufio.Reader) (line []byte, size int64, err error) {
 	}
 }
 
-// fileReader reads a file from an offset, and at most left bytes of it.
+// fileReader reads at most left bytes of a file, from an offset on.
 type fileReader struct {
 	ctx    context.Context //nolint:containedctx // of one call
 	engine job.Engine
@@ -191,7 +190,7 @@ type fileOutput struct {
 	Inexact  bool         `json:"inexact_name,omitempty" jsonschema_description:"The name is not UTF-8: only a command in the VM can use it."`
 }
 
-// defaultEntries is how many entries list_files returns unless it is told.
+// defaultEntries is the default of list_files's limit.
 const defaultEntries = 200
 
 func (o Options) listFiles() server.ServerTool {

@@ -13,15 +13,15 @@ import (
 	"linus/internal/job"
 )
 
-// Times of HTTP sessions: between pings on an open stream, and after which a
-// silent client is forgotten.
+// pingTime is the time between pings on an open stream, idleTime how long a silent session is
+// remembered.
 const (
 	pingTime = 30 * time.Second
 	idleTime = 24 * time.Hour
 )
 
-// HTTP is the server as a handler for Streamable HTTP, in both versions of the
-// protocol. The caller must check first who may call it, and from where.
+// HTTP is the server as a handler for Streamable HTTP, in both versions of the protocol. The caller
+// must authenticate requests and check their origin first.
 type HTTP struct {
 	server *mcpServer
 	http   *server.StreamableHTTPServer
@@ -31,7 +31,7 @@ type HTTP struct {
 	challenge func(need job.Role) string
 }
 
-// NewHTTP returns a handler; Close stops what it has running.
+// NewHTTP returns a handler; Close stops the work that it has started.
 func NewHTTP(o Options, extra ...server.ServerOption) *HTTP {
 	s := newServer(o, extra...)
 	sessions := &sessions{of: map[string]held{}}
@@ -44,11 +44,11 @@ func NewHTTP(o Options, extra ...server.ServerOption) *HTTP {
 	)}
 }
 
-// ServeHTTP serves one request or one stream.
+// ServeHTTP serves a request or a stream.
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(server.HeaderKeySessionID)
 	if id != "" && (r.Method == http.MethodGet || r.Method == http.MethodDelete) && !h.sessions.has(id, holderOf(r)) {
-		http.Error(w, "Invalid session ID", http.StatusNotFound) // the library checks it for POST
+		http.Error(w, "Invalid session ID", http.StatusNotFound) // mcp-go checks it for POST
 		return
 	}
 	if r.Method == http.MethodGet && id != "" {
@@ -60,7 +60,7 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// one serves a request with one message, in which mcp-go finds nothing it would change.
+// one serves a request with at most one message, whose numbers are already hidden from mcp-go.
 func (h *HTTP) one(w http.ResponseWriter, r *http.Request) {
 	if h.server.tasks != nil {
 		h.server.tasks.ServeHTTP(w, r, h.http)
@@ -69,7 +69,7 @@ func (h *HTTP) one(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// endSurplus ends a session if the request's holder has too many, as a client would.
+// endSurplus ends a session, as a client would, if the request's holder has too many.
 func (h *HTTP) endSurplus(r *http.Request) {
 	if id := h.sessions.surplus(holderOf(r)); id != "" {
 		end := (&http.Request{Method: http.MethodDelete, URL: r.URL, Header: http.Header{server.HeaderKeySessionID: {id}}, Body: http.NoBody}).WithContext(r.Context())
@@ -77,15 +77,16 @@ func (h *HTTP) endSurplus(r *http.Request) {
 	}
 }
 
-// unheard is a response that nobody gets.
+// unheard is a response that is discarded.
 type unheard struct{ header http.Header }
 
 func (u *unheard) Header() http.Header          { return u.header }
 func (*unheard) Write(data []byte) (int, error) { return len(data), nil }
 func (*unheard) WriteHeader(int)                {}
 
-// refuse answers a tool call with an OAuth token, whose client can ask the issuer for one with
-// more scopes, and reports whether it does; others learn of it by the call's result.
+// refuse answers a tool call with an OAuth token that lacks scopes, so that its client can ask the
+// issuer for a token with more, and reports whether it did. Other clients learn of a refusal from
+// the call's result.
 func (h *HTTP) refuse(w http.ResponseWriter, r *http.Request, body []byte) bool {
 	if p, _ := job.PrincipalFrom(r.Context()); !p.OAuth || h.challenge == nil {
 		return false

@@ -27,7 +27,8 @@ type submitInput struct {
 	Wait           *int         `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the end."`
 }
 
-// whole returns the arguments with a manifest, whose fields a client may have given beside the others.
+// whole returns the arguments with a manifest, even if a client gave the manifest's fields beside
+// the other arguments.
 func (submitInput) whole(raw []byte) []byte {
 	var given, manifest map[string]json.RawMessage
 	if json.Unmarshal(raw, &given) != nil || given["manifest"] != nil || given["task"] == nil {
@@ -97,7 +98,7 @@ type statusOutput struct {
 	ArtifactsSkippedCount int                   `json:"artifacts_skipped_count,omitempty"`
 }
 
-// webhook is a job.Delivery: the receiver's host, and how the last attempt went.
+// webhook is a job.Delivery: the receiver's host, and the result of the last attempt.
 type webhook struct {
 	To       string            `json:"to,omitempty"`
 	State    job.DeliveryState `json:"state" jsonschema:"enum=pending,enum=delivered,enum=given_up"`
@@ -152,7 +153,7 @@ func statusOf(j job.Job) statusOutput {
 	return out
 }
 
-// waitTime is the argument wait_seconds of a tool that by default does not wait.
+// waitTime returns the argument wait_seconds of a tool that by default does not wait.
 func waitTime(seconds *int) time.Duration { return time.Duration(given(seconds, 0)) * time.Second }
 
 // known returns nil for a time that is not set.
@@ -163,7 +164,7 @@ func known(t time.Time) *time.Time {
 	return &t
 }
 
-// Defaults of max_bytes and limit, and how many artifacts one result lists.
+// defaultBytes is the default of max_bytes. mostListed is how many artifacts one result lists.
 const (
 	defaultBytes = 16 << 10
 	mostListed   = 200
@@ -253,7 +254,7 @@ func incomplete(stdout, stderr job.OutputInfo) (bool, string) {
 	return stdout.Incomplete || stderr.Incomplete, cmp.Or(stdout.Why, stderr.Why)
 }
 
-// testReport is what the tests of a job say, or of the jobs of a parent.
+// testReport is what the tests of a job report, or those of all jobs of a parent.
 type testReport struct {
 	junit.Totals
 	Failed []failedTest `json:"failed,omitempty" jsonschema_description:"The first 50."`
@@ -269,10 +270,10 @@ type failedTest struct {
 // Bounds of a testReport.
 const (
 	mostTests      = 50
-	mostSaysOfTest = 300 // characters of what a failed test says
+	mostSaysOfTest = 300 // characters of a failed test's message
 )
 
-// testsOf reads the reports of tests among a job's artifacts; nil: there is none.
+// testsOf reads the test reports among a job's artifacts; nil: there are none.
 func testsOf(ctx context.Context, e job.Engine, j job.Job) *testReport {
 	report, left := junit.Collect(j.ArtifactPaths(), len(j.Children) > 0, func(path string) (io.ReadCloser, error) {
 		file, _, err := e.OpenArtifact(ctx, j.ID, path)
@@ -295,7 +296,6 @@ func testsOf(ctx context.Context, e job.Engine, j job.Job) *testReport {
 	return out
 }
 
-// links returns links to the artifacts, for clients that can fetch resources.
 func (r resultOutput) links() []mcp.ResourceLink {
 	var links []mcp.ResourceLink
 	for _, a := range r.Artifacts {
@@ -304,7 +304,7 @@ func (r resultOutput) links() []mcp.ResourceLink {
 	return links
 }
 
-// mediaType is guessed from a file's name.
+// mediaType guesses a media type from a file's name.
 func mediaType(name string) string {
 	if t := mime.TypeByExtension(path.Ext(name)); t != "" {
 		return t
@@ -312,8 +312,8 @@ func mediaType(name string) string {
 	return "application/octet-stream"
 }
 
-// headAndTail returns data as text; if it is more than limit bytes, the first
-// and the last half of limit with a marker between, and true.
+// headAndTail returns data as text. If it is longer than limit bytes, it returns the first and the
+// last half of limit with a marker between them, and true.
 func headAndTail(data []byte, limit int) (string, bool) {
 	text := strings.ToValidUTF8(string(data), "\uFFFD")
 	if len(text) <= limit {
@@ -344,13 +344,13 @@ func (o Options) cancelJob() server.ServerTool {
 		})
 }
 
-// Bounds of limit.
+// The default and the maximum of limit.
 const (
 	defaultPage = 50
 	mostPage    = 200
 )
 
-// labelled is what both lists filter by.
+// labelled has the filter that both lists share.
 type labelled struct {
 	Label string `json:"label,omitempty" jsonschema_description:"E.g. team=web."`
 }

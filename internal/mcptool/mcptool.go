@@ -1,7 +1,6 @@
-// Package mcptool is linus as an MCP server: the tools, a file for each toolset, the resources,
-// and the transports stdio and Streamable HTTP. It turns arguments into calls
-// of the engine and results into structured content; it knows the engine only
-// as job.Engine.
+// Package mcptool is linus as an MCP server: the tools, with a file for each toolset, the
+// resources, and the transports stdio and Streamable HTTP. It turns arguments into calls of the
+// engine and results into structured content. It knows the engine only as job.Engine.
 package mcptool
 
 import (
@@ -24,35 +23,33 @@ type Options struct {
 	Engine  job.Engine
 	Version string // of linus, reported to clients
 	Log     *slog.Logger
-	// Which tools there are: those of some sets only (of job.Toolsets; empty:
-	// all), without those that change anything, without those that are
-	// irreversible. Prompts and resources that refer to a missing tool are left
-	// out, too.
+	// These fields select the tools: those of some sets (of job.Toolsets; empty: all), those that
+	// change nothing, and those that do nothing irreversible. Prompts and resources that refer to a
+	// missing tool are left out, too.
 	Toolsets           []string
 	ReadOnly           bool
 	DisableDestructive bool
 	Icon               []byte // of linus, SVG; empty: none
-	// Retention is how long a job is kept after its end. 0: for ever.
+	// Retention is how long a job is kept after its end; 0: forever.
 	Retention time.Duration
 	// SSHCommand is the shell command that logs in to a VM.
 	SSHCommand func(v vm.VM) string
-	// Challenge is the WWW-Authenticate header for an OAuth token without the scope of the
-	// role that a tool needs. Nil: there are no OAuth tokens.
+	// Challenge returns the WWW-Authenticate header for an OAuth token without the scope of the
+	// role that a tool needs; nil: there are no OAuth tokens.
 	Challenge func(need job.Role) string
 
 	notice time.Duration // between two notices to a subscriber; shorter in tests
 	answer time.Duration // answerTime; longer in tests
 
-	background *background // of the server that the tools are of
+	background *background // of the server that has the tools
 }
 
-// mcpServer is the MCP server that all transports share, with its background
-// work.
+// mcpServer is the MCP server that all transports share, with its background work.
 type mcpServer struct {
 	*server.MCPServer
 	background *background
 	notices    *notices
-	tasks      *mcptask.Server // nil: no tool begins any
+	tasks      *mcptask.Server // nil: no tool begins tasks
 }
 
 func newServer(o Options, extra ...server.ServerOption) *mcpServer {
@@ -96,13 +93,12 @@ func newServer(o Options, extra ...server.ServerOption) *mcpServer {
 	return s
 }
 
-// close stops everything that outlives calls, and waits for it.
 func (s *mcpServer) close() {
 	s.notices.close()
 	s.background.close()
 }
 
-// errorText is an error with this face's words and the next step.
+// errorText returns an error in MCP's words, with the next step.
 func errorText(err error) string {
 	var notComplete *job.NotCompleteError
 	text := words.In(job.Naming(job.Written).In(err.Error()))
@@ -117,7 +113,6 @@ func errorText(err error) string {
 	return text
 }
 
-// jobArg is the argument most tools take.
 type jobArg struct {
 	JobID string `json:"job_id"`
 }

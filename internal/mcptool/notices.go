@@ -16,17 +16,16 @@ import (
 	"linus/internal/sleep"
 )
 
-// noticeTime is how often subscribed jobs are checked, and so the shortest time
-// between two notices to a subscriber. graceTime is how long a client may be
-// without its stream.
+// noticeTime is the interval at which subscribed jobs are checked, and so the shortest time between
+// two notices to a subscriber. graceTime is how long subscriptions outlive a client's stream.
 const (
 	noticeTime = time.Second
 	graceTime  = time.Minute
 )
 
-// notices notifies subscribers of new output. One goroutine serves all of them,
-// and runs only while there are any. A subscription ends when the client ends
-// it, disconnects or stops reading, or when the job has ended.
+// notices notifies subscribers of new output. A single goroutine serves all subscribers, and runs
+// only while there are any. A subscription ends when the client ends it, disconnects or stops
+// reading, or when the job has ended.
 type notices struct {
 	engine job.Engine
 	every  time.Duration
@@ -35,13 +34,13 @@ type notices struct {
 
 	mu      sync.Mutex
 	closed  bool
-	cancel  context.CancelFunc // stops the goroutine; nil if there is none
+	cancel  context.CancelFunc // stops the goroutine; nil: it does not run
 	all     map[subscriber]*subscription
-	away    map[string]time.Time // sessions whose stream has ended, and when
+	away    map[string]time.Time // by session, when its stream ended
 	streams map[string]int       // open streams by session
 }
 
-// subscriber is one subscription: the client, the resource and the request.
+// subscriber identifies a subscription: the client, the resource and the request.
 type subscriber struct {
 	session server.ClientSession
 	uri     string
@@ -54,14 +53,13 @@ type subscription struct {
 	meta  map[string]any // sent with every notification
 	since time.Time
 	at    position // the output already announced
-	told  bool     // at is set
+	told  bool     // whether at is set
 }
 
 func newNotices(e job.Engine, every time.Duration, log *slog.Logger) *notices {
 	return &notices{engine: e, every: every, log: log, all: map[subscriber]*subscription{}, away: map[string]time.Time{}, streams: map[string]int{}}
 }
 
-// close ends all subscriptions and waits for the goroutine.
 func (n *notices) close() {
 	n.mu.Lock()
 	n.closed = true
@@ -72,7 +70,7 @@ func (n *notices) close() {
 	n.work.Wait()
 }
 
-// hooks report subscriptions: mcp-go accepts them and leaves the rest to us.
+// hooks track subscriptions: mcp-go accepts them and leaves the rest to the server.
 func (n *notices) hooks() *server.Hooks {
 	h := &server.Hooks{}
 	h.AddAfterSubscribe(func(ctx context.Context, _ any, r *mcp.SubscribeRequest, _ *mcp.EmptyResult) {
@@ -90,17 +88,17 @@ func (n *notices) hooks() *server.Hooks {
 		n.subscribe(ctx, server.ClientSessionFromContext(ctx), id, r.Params.Notifications.ResourceSubscriptions)
 	})
 	h.AddAfterSubscriptionsListen(func(ctx context.Context, _ any, _ *mcp.SubscriptionsListenRequest, _ *mcp.SubscriptionsListenResult) {
-		// If nothing can be subscribed to, the result follows at once, and the
-		// acknowledgement should arrive before it.
+		// If nothing can be subscribed to, the result follows at once, and the acknowledgement
+		// should arrive before it.
 		_ = sleep.For(ctx, settleTime)
 	})
 	return h
 }
 
-// mostURIs are the subscriptions of a stream: all of all clients are looked at in turn.
+// mostURIs bounds the subscriptions of a stream: the goroutine checks those of all clients in turn.
 const mostURIs = 100
 
-// subscribe adds the subscriptions of a stream, which end with ctx.
+// subscribe adds the subscriptions of a stream; they end with ctx.
 func (n *notices) subscribe(ctx context.Context, session server.ClientSession, stream any, uris []string) {
 	for _, uri := range uris[:min(len(uris), mostURIs)] {
 		s := subscriber{session: session, uri: uri, listen: fmt.Sprint(stream)}
@@ -134,14 +132,13 @@ func (n *notices) remove(s subscriber) {
 	delete(n.all, s)
 }
 
-// forget ends a session's subscriptions, with n.mu held.
+// forget ends a session's subscriptions; the caller holds n.mu.
 func (n *notices) forget(session string) {
 	maps.DeleteFunc(n.all, func(s subscriber, _ *subscription) bool { return s.session.SessionID() == session })
 	delete(n.away, session)
 }
 
-// stream records that a session's stream is open, and returns what to call when
-// it closes.
+// stream records that a session's stream is open; the caller calls closed when it closes.
 func (n *notices) stream(session string) (closed func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -161,7 +158,6 @@ func (n *notices) stream(session string) (closed func()) {
 	}
 }
 
-// run serves the subscriptions until there are none.
 func (n *notices) run(ctx context.Context) {
 	for sleep.For(ctx, n.every) == nil {
 		for at, who := range n.jobs() {
@@ -178,14 +174,14 @@ func (n *notices) run(ctx context.Context) {
 	}
 }
 
-// subject is a job that somebody subscribed to, and the principal and token for which
-// that was: each is shown only what it may see.
+// subject is a job with the principal and token of a subscription to it: each subscriber sees only
+// what that token may see.
 type subject struct{ job, principal, token string }
 
 func (s *subscription) subject() subject { return subject{s.job, s.who.Name, s.who.Token} }
 
-// jobs returns what was subscribed to, except by clients that went away and by tokens that
-// are not valid any more.
+// jobs returns the subjects of the subscriptions, without those of clients that are gone and of
+// tokens that are no longer valid.
 func (n *notices) jobs() map[subject]job.Principal {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -202,8 +198,8 @@ func (n *notices) jobs() map[subject]job.Principal {
 	return all
 }
 
-// look notifies the subscribers of a job of what is new. A new subscriber is
-// notified once in any case: it may have read before it was registered.
+// look notifies the subscribers of a job of news. A new subscriber is always notified once: it may
+// have read the output before it was registered.
 func (n *notices) look(ctx context.Context, about subject) {
 	id := about.job
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -224,7 +220,7 @@ func (n *notices) look(ctx context.Context, about subject) {
 	defer n.mu.Unlock()
 	for s, sub := range n.all {
 		if sub.subject() != about || time.Since(sub.since) < n.every {
-			continue // so that it is not notified of the job before its subscription is acknowledged
+			continue // a subscription must be acknowledged before its first notice
 		}
 		news := over || !sub.told || now != sub.at
 		sub.at, sub.told = now, true

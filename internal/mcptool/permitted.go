@@ -10,8 +10,8 @@ import (
 	"linus/internal/job"
 )
 
-// promptTools returns the tools that each prompt refers to: it is there for those who may
-// use all of them.
+// promptTools returns the tools that each prompt refers to. A prompt is offered to principals that
+// may use all of them.
 func promptTools() map[string][]string {
 	return map[string][]string{
 		delegatePrompt: {"submit_job", "get_job_result"},
@@ -19,8 +19,8 @@ func promptTools() map[string][]string {
 	}
 }
 
-// resourceTools returns the tools that return what each resource has: it is there for
-// those who may use one of them.
+// resourceTools returns the tools that return the content of each resource. A resource is offered
+// to principals that may use one of them.
 func resourceTools() map[string][]string {
 	return map[string][]string{
 		hostURI:          {"check_host"},
@@ -32,15 +32,14 @@ func resourceTools() map[string][]string {
 	}
 }
 
-// refusal returns why the principal of a request may not use a tool; nil: it may. The
-// engine decides again, on each call; this keeps a client from being offered what it would
-// be refused.
+// refusal returns why the principal of a request may not use a tool; nil: it may. The engine checks
+// again on each call; refusal keeps a client from being offered what it would be refused.
 func refusal(ctx context.Context, name string) error {
 	p, ok := job.PrincipalFrom(ctx)
 	if !ok {
 		return nil // the engine refuses
 	}
-	need, toolset := job.RoleAdmin, "" // of none of ours: a fixture of a test
+	need, toolset := job.RoleAdmin, "" // a tool not in the table: a fixture of a test
 	for _, t := range allTools() {
 		if t.name == name {
 			need, toolset = job.Needs(t.verb), t.toolset
@@ -52,7 +51,8 @@ func refusal(ctx context.Context, name string) error {
 	return p.Narrowed(name, toolset)
 }
 
-// refusalOfAll returns why the principal of a request may not use all of the tools.
+// refusalOfAll returns why the principal of a request may not use one of the tools; nil: it may use
+// all.
 func refusalOfAll(ctx context.Context, tools []string) error {
 	for _, name := range tools {
 		if err := refusal(ctx, name); err != nil {
@@ -62,7 +62,8 @@ func refusalOfAll(ctx context.Context, tools []string) error {
 	return nil
 }
 
-// refusalOfAny returns why the principal of a request may use none of the tools.
+// refusalOfAny returns why the principal of a request may use none of the tools; nil: it may use
+// one.
 func refusalOfAny(ctx context.Context, tools []string) (err error) {
 	for _, name := range tools {
 		if err = refusal(ctx, name); err == nil {
@@ -72,8 +73,8 @@ func refusalOfAny(ctx context.Context, tools []string) (err error) {
 	return err
 }
 
-// filterLists has lists show what the principal of the request may use, and no more of it
-// than a client needs.
+// filterLists limits lists to what the principal of the request may use, and to what a client
+// needs.
 func filterLists(h *server.Hooks) {
 	h.AddAfterListTools(func(ctx context.Context, _ any, _ *mcp.ListToolsRequest, r *mcp.ListToolsResult) {
 		r.Tools = each(only(r.Tools, func(t mcp.Tool) error { return refusal(ctx, t.Name) }), listed)
@@ -89,7 +90,7 @@ func filterLists(h *server.Hooks) {
 	})
 }
 
-// only returns what of a list is not refused.
+// only returns the elements of a list that are not refused.
 func only[T any](list []T, refusal func(T) error) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(one T) bool { return refusal(one) != nil })
 }

@@ -13,14 +13,13 @@ import (
 	"linus/internal/job"
 )
 
-// Names of the prompts, also used by completion.
 const (
 	delegatePrompt = "delegate_task"
 	diagnosePrompt = "diagnose_job"
 )
 
-// prompts lists what a user can ask for by name. Each is present if all the
-// tools it refers to are.
+// prompts lists what a user can ask for by name. A prompt is offered if all the tools it refers to
+// are.
 func prompts(e job.Engine, has having) []server.ServerPrompt {
 	var all []server.ServerPrompt
 	if has.all(promptTools()[delegatePrompt]...) {
@@ -47,7 +46,6 @@ func prompts(e job.Engine, has having) []server.ServerPrompt {
 	return all
 }
 
-// prompt returns the handler of a prompt. Errors say what to do next.
 func prompt(name string, f func(context.Context, map[string]string) (*mcp.GetPromptResult, error)) server.PromptHandlerFunc {
 	return func(ctx context.Context, req mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 		if err := refusalOfAll(ctx, promptTools()[name]); err != nil {
@@ -92,7 +90,7 @@ func delegate(ctx context.Context, e job.Engine, args map[string]string) (*mcp.G
 		where, args["task"], field))), nil
 }
 
-// causes say where to look, by the reason why a job ended.
+// causes say where to look, by the reason for a job's end.
 var causes = map[job.Reason]string{
 	job.ReasonExitStatus:      "The task ran to completion and returned a non-zero exit code: the cause is in its own output, the last lines of stderr first.",
 	job.ReasonTimeout:         "The task ran longer than its timeout and was stopped: see what it was doing last. Did it hang (waiting for input, for the network), or does it need more time (manifest.timeout) or cores?",
@@ -104,8 +102,7 @@ var causes = map[job.Reason]string{
 	job.ReasonInternal:        "An internal error of linus: its log (engine.log in the state directory) has more.",
 }
 
-// Bounds of a diagnosis: bytes of the task and number of last steps shown, and
-// the time to read those.
+// Bounds of a diagnosis: bytes of the task, number of last steps, and time to read the steps.
 const (
 	mostTask  = 8 << 10
 	mostSteps = 40
@@ -168,7 +165,7 @@ func beginning(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + fmt.Sprintf("\n[linus: %d bytes left out]", len(text)-most)
 }
 
-// stepsOf returns what has happened to a job, a line for each step.
+// stepsOf returns the events of a job, one per line.
 func stepsOf(ctx context.Context, e job.Engine, id string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepsTime)
 	defer cancel()

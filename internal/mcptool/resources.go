@@ -31,7 +31,6 @@ const (
 	artifactTemplate = resourcePrefix + "{id}/artifacts/{+path}"
 )
 
-// usageTemplate is what jobs and VMs have used.
 const (
 	usagePrefix   = "linus://usage/"
 	usageTemplate = usagePrefix + "{+by}"
@@ -43,8 +42,8 @@ const (
 	manifestURI = "linus://manifest"
 )
 
-// resources lists the report of the host, which check_host returns as well, and the whole
-// schema of submit_job's manifest, of which the list of tools has the short form.
+// resources lists the report of the host, which check_host returns as well, and the complete schema
+// of submit_job's manifest, which the list of tools has in a short form.
 func resources(e job.Engine, has having) []server.ServerResource {
 	all := []server.ServerResource{{
 		Resource: mcp.NewResource(hostURI, "host-report", mcp.WithResourceTitle("The Proxmox host"), mcp.WithMIMEType("application/json"),
@@ -72,8 +71,8 @@ func resources(e job.Engine, has having) []server.ServerResource {
 	return slices.DeleteFunc(all, func(r server.ServerResource) bool { return !has.any(resourceTools()[r.Resource.URI]...) })
 }
 
-// jobResources lists what of a job can be read without a tool. Each is present
-// if a tool that returns the same is.
+// jobResources lists what can be read of a job without a tool. A resource is offered if a tool that
+// returns the same is.
 func jobResources(e job.Engine, has having) []server.ServerResourceTemplate {
 	reading := func(uri, name, title, description, mediaType string, read func(context.Context, string) ([]mcp.ResourceContents, error)) server.ServerResourceTemplate {
 		return server.ServerResourceTemplate{
@@ -121,7 +120,7 @@ func jobResources(e job.Engine, has having) []server.ServerResourceTemplate {
 	return all
 }
 
-// resource is what a URI names.
+// resource is the parsed URI of a job's resource.
 type resource struct {
 	uri, job string
 	what     string // output, result or artifacts
@@ -145,7 +144,6 @@ func parseResource(uri string) (resource, error) {
 	return r, nil
 }
 
-// artifactURI returns an artifact's resource URI.
 func artifactURI(id, path string) string {
 	return resourcePrefix + id + "/artifacts/" + job.EscapePath(path)
 }
@@ -193,7 +191,7 @@ func readUsage(ctx context.Context, e job.Engine, uri string) ([]mcp.ResourceCon
 	return jsonContents(uri, map[string]any{"usage": used})
 }
 
-// jsonContents returns a value as JSON, without HTML escapes: models read it.
+// jsonContents returns a value as JSON without HTML escapes: models read it.
 func jsonContents(uri string, value any) ([]mcp.ResourceContents, error) {
 	text, err := plainJSON(value)
 	if err != nil {

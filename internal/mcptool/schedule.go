@@ -45,7 +45,7 @@ type scheduled struct {
 	Runs     []job.Run   `json:"last_runs,omitempty" jsonschema_description:"The last 5, newest first: a job, or why not."`
 }
 
-// mostRuns bounds the runs of a schedule that are listed.
+// mostRuns bounds the listed runs of a schedule.
 const mostRuns = 5
 
 func (o Options) schedule() server.ServerTool {

@@ -13,16 +13,15 @@ import (
 	"linus/internal/job"
 )
 
-// schemaOf returns the JSON schema of a struct, in the subset every MCP
-// client's model accepts: one type per value, no $ref, no anyOf, no null.
-// mcp-go's own generator writes ["null","array"] for slices and has no bounds.
-// Properties are in the order of the fields. A field is required unless it is a
-// pointer or has omitempty or omitzero; those of an embedded struct are the
-// struct's own, and none is required if it is a pointer.
+// schemaOf returns the JSON schema of a struct, in the subset that every MCP client's model
+// accepts: one type per value, no $ref, no anyOf, no null. mcp-go's own generator writes
+// ["null","array"] for slices and has no bounds. Properties are in the order of the fields. A field
+// is required unless it is a pointer or has omitempty or omitzero. The fields of an embedded struct
+// count as the struct's own; none of them is required if the embedded field is a pointer.
 func schemaOf[T any](of detail) json.RawMessage {
 	data, err := schemaFor(reflect.TypeFor[T](), about{}, of).appendTo(nil)
 	if err != nil {
-		panic(fmt.Sprintf("schema of %v: %v", reflect.TypeFor[T](), err)) // cannot happen with the types below
+		panic(fmt.Sprintf("schema of %v: %v", reflect.TypeFor[T](), err)) // cannot happen with the types in use
 	}
 	return data
 }
@@ -31,20 +30,20 @@ func schemaOf[T any](of detail) json.RawMessage {
 type detail int
 
 const (
-	// result is a result's: what the fields' tags say.
+	// result is for a tool's result: what the fields' tags say.
 	result detail = iota
-	// whole is result, and refuses properties that are not listed.
+	// whole is result, and refuses unknown properties.
 	whole
-	// arguments is a tool's in the list, for which every client pays in each conversation:
-	// descriptions by the tag brief where there is one ("-": none), and nothing that the
-	// error about a wrong argument says soon enough.
+	// arguments is for a tool's arguments in the list of tools, which every client pays for in each
+	// conversation: it prefers the descriptions of the tag brief ("-": none), and leaves out what
+	// the error for a wrong argument says soon enough.
 	arguments
-	// bare is a part of arguments with the tag bare, as the description says enough: names
-	// and types.
+	// bare is a part of arguments with the tag bare, whose description says enough: names and types
+	// only.
 	bare
 )
 
-// Limits within which a value is anyway are left out of arguments.
+// The schema of arguments leaves out limits that any sensible value meets.
 const (
 	leastSaid = 2
 	mostSaid  = 1 << 20
@@ -58,8 +57,8 @@ type member struct {
 	value any
 }
 
-// appendTo appends the object's JSON, with the members in order. It is not MarshalJSON,
-// whose result is read again at every level: all schemas are made when a client starts.
+// appendTo appends the object's JSON, with the members in order. It is not MarshalJSON, whose
+// result would be parsed again at every level: all schemas are made when a client starts.
 func (o object) appendTo(b []byte) ([]byte, error) {
 	b = append(b, '{')
 	for i, m := range o {
@@ -83,7 +82,7 @@ func (o object) appendTo(b []byte) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// lists are the values that a tag refers to, as in enum=@systems.
+// lists are the values that a tag names, as in enum=@systems.
 var lists = map[string][]string{
 	"@signals":  job.Signals,
 	"@statuses": each(job.Statuses, func(s job.Status) string { return string(s) }),
@@ -136,23 +135,22 @@ func schemaFor(t reflect.Type, says about, of detail) object {
 	return s
 }
 
-// about is what is said of a field: by its tag, and by the row of the manifest's field that it is.
+// about describes a field, according to its tags and to the manifest field that it stands for.
 type about struct {
 	text, brief string // brief: empty: as text; "-": nothing
 	bare        bool
-	elsewhere   bool // arguments say of an object no more than that it is one: another tool says what it has
+	elsewhere   bool // arguments only say that it is an object: another tool describes its fields
 	limits      limits
 }
 
-// limits are what a field allows.
 type limits struct {
 	bounded     bool
 	least, most int
 	words       []string // nil: any
 }
 
-// aboutOf returns what is said of a field of a struct. One that becomes a field of a manifest has
-// its bounds; which one, where it has another name, the tag is says.
+// aboutOf describes a field of a struct. A field that becomes a field of a manifest has that one's
+// bounds; the tag is names it if the names differ.
 func aboutOf(in reflect.Type, f reflect.StructField) about {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	says := about{text: f.Tag.Get("jsonschema_description"), brief: f.Tag.Get("brief"), bare: f.Tag.Get("bare") != "", elsewhere: f.Tag.Get("elsewhere") != "", limits: limitsOf(f.Tag)}

@@ -11,26 +11,26 @@ import (
 	"linus/internal/job"
 )
 
-// sessions are those of HTTP. Each belongs to the token it was begun with: for another it
-// does not exist, so that nobody reads another's notifications.
+// sessions are the HTTP sessions. Each belongs to the token that began it, and does not exist for
+// other tokens, so that nobody reads another's notifications.
 type sessions struct {
 	mu   sync.Mutex
 	of   map[string]held // by session ID
-	uses int64           // of all sessions so far
+	uses int64           // uses of all sessions so far
 }
 
-// held is whose a session is, and when it was last used.
+// held records the holder of a session, and when it was last used.
 type held struct {
 	holder string
 	use    int64 // its number among uses
 }
 
-// maxSessions is how many sessions a holder has. Each costs memory until it is ended, or
+// maxSessions is the number of sessions per holder. Each costs memory until it is ended, or
 // forgotten after idleTime.
 const maxSessions = 256
 
-// holderOf returns with which token a request is made, as one text. OAuth tokens are
-// replaced every few minutes: all of a principal are one.
+// holderOf identifies the token of a request. OAuth tokens are replaced every few minutes, so all
+// OAuth tokens of a principal count as one.
 func holderOf(r *http.Request) string {
 	if r == nil {
 		return ""
@@ -54,8 +54,8 @@ func (s *sessions) has(id, holder string) bool {
 	return true
 }
 
-// surplus returns the session of a holder that has too many which was not used for the
-// longest time; empty: it has not.
+// surplus returns the least recently used session of a holder that has more than maxSessions;
+// empty: it has no more.
 func (s *sessions) surplus(holder string) (oldest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,19 +74,17 @@ func (s *sessions) surplus(holder string) (oldest string) {
 	return oldest
 }
 
-// ResolveSessionIdManager returns the sessions of the request's holder.
 func (s *sessions) ResolveSessionIdManager(r *http.Request) server.SessionIdManager { //nolint:revive // mcp-go's name
 	return sessionsOf{s, holderOf(r), r == nil}
 }
 
-// sessionsOf are the sessions of one holder, or of all for the library's own work.
+// sessionsOf are the sessions of one holder, or of all holders for mcp-go's own work.
 type sessionsOf struct {
 	*sessions
 	holder string
 	all    bool
 }
 
-// Generate begins a session.
 func (s sessionsOf) Generate() string {
 	id := "mcp-session-" + rand.Text()
 	s.mu.Lock()
@@ -96,7 +94,6 @@ func (s sessionsOf) Generate() string {
 	return id
 }
 
-// Validate returns an error unless the session is the holder's.
 func (s sessionsOf) Validate(id string) (isTerminated bool, err error) {
 	if !s.has(id, s.holder) {
 		return false, fmt.Errorf("session not found: %.80s", id)
@@ -104,7 +101,6 @@ func (s sessionsOf) Validate(id string) (isTerminated bool, err error) {
 	return false, nil
 }
 
-// Terminate ends a session.
 func (s sessionsOf) Terminate(id string) (isNotAllowed bool, err error) {
 	if !s.all && !s.has(id, s.holder) {
 		return true, nil

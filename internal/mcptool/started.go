@@ -9,15 +9,15 @@ import (
 	"linus/internal/job"
 )
 
-// startedOutput is what the tools that submit a job return: its ID and, to a
-// caller that waits, what has become of it.
+// startedOutput is the result of the tools that submit a job: its ID and, for a caller that waits,
+// its state after the wait.
 type startedOutput struct {
 	JobID  string     `json:"job_id"`
 	Status job.Status `json:"status"`
 	*waitedOutput
 }
 
-// waitedOutput is a job at the end of the wait: finished, or as far as it is.
+// waitedOutput is the state of a job after the wait, finished or not.
 type waitedOutput struct {
 	Phase    string     `json:"phase,omitempty" jsonschema_description:"From here on only with wait_seconds: as in get_job_status, get_job_result and get_job_output."`
 	Progress string     `json:"progress,omitempty"`
@@ -35,7 +35,7 @@ type waitedOutput struct {
 	Note       string `json:"note,omitempty" jsonschema_description:"What to do next."`
 }
 
-// submit submits a job, and returns it after waiting for its end for at most so many seconds.
+// submit submits a job, and returns it after waiting at most so many seconds for its end.
 func (o Options) submit(ctx context.Context, c call, s job.Submission, seconds *int) (startedOutput, error) {
 	s.Client = clientName(ctx)
 	j, err := o.Engine.Submit(ctx, s)
@@ -48,8 +48,8 @@ func (o Options) submit(ctx context.Context, c call, s job.Submission, seconds *
 	return started(ctx, o.Engine, c, j, seconds), nil
 }
 
-// started returns a job that was submitted, after waiting for its end for at most so
-// many seconds. From here on nothing is an error: the caller must learn the job's ID.
+// started returns a submitted job after waiting at most so many seconds for its end. It returns no
+// errors: the caller must learn the job's ID.
 func started(ctx context.Context, e job.Engine, c call, j job.Job, seconds *int) startedOutput {
 	out := startedOutput{JobID: j.ID, Status: j.Status}
 	limit := waitTime(seconds)
@@ -70,7 +70,7 @@ func started(ctx context.Context, e job.Engine, c call, j job.Job, seconds *int)
 	return out
 }
 
-// waitedOf reads the output before it says how the job is, so that a job without an
+// waitedOf reads the output before it decides whether the job has ended, so that a job without an
 // outcome is never shown with all of its output.
 func waitedOf(ctx context.Context, e job.Engine, j job.Job) (job.Job, waitedOutput, error) {
 	var out waitedOutput
@@ -98,7 +98,7 @@ func waitedOf(ctx context.Context, e job.Engine, j job.Job) (job.Job, waitedOutp
 	if c := j.Repository; c != nil {
 		out.Repository = strings.TrimSuffix(c.Text()+": "+c.Problem, ": ")
 	}
-	if _, agent := j.Manifest.AgentType.Agent(); agent { // its answer, not the stream of its steps
+	if _, agent := j.Manifest.AgentType.Agent(); agent { // an agent's answer, not the stream of its steps
 		r, err := e.Result(ctx, j.ID)
 		if err != nil {
 			return j, out, err
@@ -110,8 +110,8 @@ func waitedOf(ctx context.Context, e job.Engine, j job.Job) (job.Job, waitedOutp
 	return j, out, nil
 }
 
-// bothEnds is readPart for a finished job: of longer output the beginning and the end, where
-// a failed build says why. The next offsets are those of what is left out.
+// bothEnds is readPart for a finished job. Of longer output it returns the beginning and the end,
+// where a failed build says why. The next offsets are those of what is left out.
 func bothEnds(ctx context.Context, e job.Engine, id string) (outputPart, error) {
 	out, err := readPart(ctx, e, id, "", position{}, defaultBytes, false)
 	if err != nil {
@@ -126,7 +126,7 @@ func bothEnds(ctx context.Context, e job.Engine, id string) (outputPart, error) 
 		if err != nil {
 			return out, err
 		}
-		if last.Next == *stream.next { // it is whole
+		if last.Next == *stream.next { // it is complete
 			continue
 		}
 		head, err := read(ctx, e, id, streams[i], 0, defaultBytes/2, false)

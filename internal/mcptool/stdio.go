@@ -20,12 +20,11 @@ import (
 	"linus/internal/mcptask"
 )
 
-// workers is how many tool calls run at once; with mcp-go's default of five,
-// five slow ones would block all others.
+// workers is the number of concurrent tool calls. With mcp-go's default of five, five slow calls
+// would block all others.
 const workers = 64
 
-// answerTime is how long requests that are unfinished at the end of stdin may
-// take.
+// answerTime is the time limit for requests that are unfinished at the end of stdin.
 const answerTime = 1500 * time.Millisecond
 
 // Stdio is a server for one client, on stdin and stdout.
@@ -35,7 +34,7 @@ type Stdio struct {
 	patience time.Duration
 }
 
-// NewStdio makes a server. It does not use the engine until it serves.
+// NewStdio returns a server, which does not use the engine until Serve.
 func NewStdio(o Options) *Stdio {
 	m := newServer(o)
 	s := server.NewStdioServer(m.MCPServer)
@@ -44,12 +43,11 @@ func NewStdio(o Options) *Stdio {
 	return &Stdio{m, s, cmp.Or(o.answer, answerTime)}
 }
 
-// Serve speaks MCP on stdin and stdout, which carries nothing else, until
-// stdin ends or ctx does. Requests sent just before the end of stdin are still
-// answered when that takes less than 1.5 s.
+// Serve speaks MCP on stdin and stdout until stdin or ctx ends. It writes nothing else to stdout.
+// It still answers requests sent just before the end of stdin if that takes less than 1.5 s.
 func (s *Stdio) Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	if _, known := job.PrincipalFrom(ctx); !known {
-		ctx = job.WithPrincipal(ctx, job.Operator()) // who starts this process could open the engine's socket
+		ctx = job.WithPrincipal(ctx, job.Operator()) // whoever starts this process could open the engine's socket
 	}
 	defer s.close()
 	g := &gate{out: stdout, quiet: make(chan struct{}, 1), patience: s.patience, numbers: newNumbers(), batches: map[string]*batch{}}
@@ -66,23 +64,23 @@ func (s *Stdio) Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) er
 	return nil
 }
 
-// gate is between the process's stdio and mcp-go's, which drops unanswered
-// requests when its input ends. It counts requests in and responses out, and
-// delays the end of input until all are answered, for patience at most.
+// gate is between the process's stdio and mcp-go, which drops unanswered requests when its input
+// ends. It counts requests in and responses out, and delays the end of input, for at most patience,
+// until all are answered.
 type gate struct {
 	mu      sync.Mutex
 	out     io.Writer
 	pending int
 	quiet   chan struct{} // pending is 0 again
 
-	batches  map[string]*batch // by the ID of a request
-	version  string            // of the protocol, as the client asked for it; feed's
+	batches  map[string]*batch // by request ID
+	version  string            // of the protocol, as the client requested it; used by feed only
 	numbers  numbers
 	patience time.Duration
-	tasks    *mcptask.Stdio // nil: there are none
+	tasks    *mcptask.Stdio // nil: no tasks
 }
 
-// feed copies messages from stdin to w, a line each, and returns the error that stopped it.
+// feed copies messages from stdin to w, one per line, and returns the error that stopped it.
 func (g *gate) feed(ctx context.Context, stdin io.Reader, w io.Writer) error {
 	lines := bufio.NewReader(stdin)
 	for first := true; ; first = false {
@@ -92,7 +90,7 @@ func (g *gate) feed(ctx context.Context, stdin io.Reader, w io.Writer) error {
 		}
 		if len(bytes.TrimSpace(line)) > 0 {
 			if err != nil {
-				line = append(line, '\n') // a last line without its end is a message too
+				line = append(line, '\n') // a last line without a newline is a message too
 			}
 			if err := g.line(ctx, line, w); err != nil {
 				return err
@@ -108,7 +106,7 @@ func (g *gate) feed(ctx context.Context, stdin io.Reader, w io.Writer) error {
 	}
 }
 
-// line takes a line of stdin: a message, or a batch of them.
+// line handles a line of stdin: a message, or a batch of them.
 func (g *gate) line(ctx context.Context, line []byte, w io.Writer) error {
 	messages, err := inBatch(line, g.version)
 	switch {
@@ -136,7 +134,7 @@ func (g *gate) line(ctx context.Context, line []byte, w io.Writer) error {
 	return nil
 }
 
-// message takes one message, of a batch if that is not nil.
+// message handles one message; of is its batch, or nil.
 func (g *gate) message(ctx context.Context, message []byte, of *batch, w io.Writer) error {
 	message = g.numbers.hide(message)
 	e := envelopeOf(message)
@@ -158,14 +156,14 @@ func (g *gate) message(ctx context.Context, message []byte, of *batch, w io.Writ
 	return err
 }
 
-// batch is what answers requests that were sent as one.
+// batch collects the answers to requests that were sent as a batch.
 type batch struct {
-	open    int // requests that are not answered
+	open    int // unanswered requests
 	answers []json.RawMessage
 }
 
-// gather returns a message that is to be written: of a batch nothing until its last answer, and
-// then all. g.mu is held.
+// gather returns what to write for a message: all answers of a batch with its last answer, and
+// nothing before. The caller holds g.mu.
 func (g *gate) gather(message []byte, e envelope) []byte {
 	id := fmt.Sprint(e.ID)
 	of := g.batches[id]
@@ -173,7 +171,7 @@ func (g *gate) gather(message []byte, e envelope) []byte {
 		return message
 	}
 	delete(g.batches, id)
-	of.answers = append(of.answers, bytes.Clone(message)) // whose memory is mcp-go's
+	of.answers = append(of.answers, bytes.Clone(message)) // mcp-go reuses the memory
 	if of.open--; of.open > 0 {
 		return nil
 	}
@@ -181,7 +179,6 @@ func (g *gate) gather(message []byte, e envelope) []byte {
 	return append(all, '\n')
 }
 
-// drain waits until nothing is pending.
 func (g *gate) drain(ctx context.Context) {
 	late := time.NewTimer(g.patience)
 	defer late.Stop()
@@ -196,7 +193,6 @@ func (g *gate) drain(ctx context.Context) {
 	}
 }
 
-// Write writes one message; mcp-go writes each in one call.
 func (g *gate) Write(message []byte) (int, error) {
 	e := envelopeOf(message)
 	g.mu.Lock()
@@ -224,8 +220,8 @@ func (g *gate) count(change int) int {
 	return g.pending
 }
 
-// envelope is what of a message says what it is. A response to an unreadable request has the ID
-// null and answers no request.
+// envelope has the fields of a message that tell what it is. A response to an unreadable request
+// has the ID null and answers no request.
 type envelope struct {
 	ID     any
 	Method string
@@ -233,7 +229,7 @@ type envelope struct {
 }
 
 func envelopeOf(message []byte) (e envelope) {
-	_ = json.Unmarshal(message, &e) // reads on after a wrong type
+	_ = json.Unmarshal(message, &e) // continues after a wrong type
 	return e
 }
 

@@ -12,31 +12,30 @@ import (
 	"linus/internal/mcptask"
 )
 
-// taskTools are the tools that begin a task for a client that declares tasks. A task is the
-// job, and has its ID, so it outlives this process, and each engine knows it. What stands for a
-// VM is a job, too.
+// taskTools are the tools that begin a task for a client that declares tasks. A task is a job and
+// has its ID, so it outlives this process, and each engine knows it. The creation of a VM is a job,
+// too.
 var taskTools = []string{"submit_job", "execute_command", "provision_vm"} //nolint:gochecknoglobals // a list
 
-// jobTasks has jobs as tasks.
+// jobTasks presents jobs as tasks.
 type jobTasks struct {
 	Options
 
 	looks *job.Looks[subject, mcptask.Task]
 }
 
-// find returns a job for a request about a task; a job of another's is not found.
+// find returns the job of a task. A job that the caller may not see is not found.
 func (s jobTasks) find(ctx context.Context, id string) (job.Job, error) {
 	if err := refusalOfAny(ctx, append([]string{"get_job_status"}, taskTools...)); err != nil {
 		return job.Job{}, err
 	}
 	j, err := s.Engine.Job(ctx, id)
-	if p, ok := job.PrincipalFrom(ctx); errors.Is(err, job.ErrNotFound) || ok && p.Ended() { // whose stream outlives its token
+	if p, ok := job.PrincipalFrom(ctx); errors.Is(err, job.ErrNotFound) || ok && p.Ended() { // a stream may outlive its token
 		return j, mcptask.ErrNotFound
 	}
 	return j, err
 }
 
-// Task returns a job as a task.
 func (s jobTasks) Task(ctx context.Context, id string) (mcptask.Task, error) {
 	j, err := s.find(ctx, id)
 	if err != nil {
@@ -49,7 +48,8 @@ func (s jobTasks) Task(ctx context.Context, id string) (mcptask.Task, error) {
 	return t, err
 }
 
-// Look returns a job as a task, as another of the same principal and token has seen it just now.
+// Look is Task, but may share an answer not older than age with callers of the same principal and
+// token.
 func (s jobTasks) Look(ctx context.Context, id string, age time.Duration) (mcptask.Task, error) {
 	p, ok := job.PrincipalFrom(ctx)
 	if ok && p.Ended() {
@@ -58,13 +58,13 @@ func (s jobTasks) Look(ctx context.Context, id string, age time.Duration) (mcpta
 	return s.looks.Do(ctx, subject{id, p.Name, p.Token}, age, func(ctx context.Context) (mcptask.Task, error) { return s.Task(ctx, id) })
 }
 
-// Update ignores answers: no job asks.
+// Update ignores answers: jobs ask no questions.
 func (s jobTasks) Update(ctx context.Context, id string, _ mcp.InputResponses) error {
 	_, err := s.find(ctx, id)
 	return err
 }
 
-// Cancel cancels a job, unless clients get no tool that does.
+// Cancel cancels a job, unless destructive tools are disabled.
 func (s jobTasks) Cancel(ctx context.Context, id string) error {
 	_, err := s.find(ctx, id)
 	if err == nil && s.DisableDestructive {
@@ -80,13 +80,13 @@ func (s jobTasks) Cancel(ctx context.Context, id string) error {
 	return err
 }
 
-// Bounds of how often a client is to ask: a tenth of a task's age.
+// Bounds of the recommended poll interval, which is a tenth of a task's age.
 const (
 	leastPoll = 500 * time.Millisecond
 	mostPoll  = 10 * time.Second
 )
 
-// task is a job's task without its result.
+// task returns a job's task without its result.
 func (o Options) task(j job.Job) mcptask.Task {
 	t := mcptask.Task{
 		ID: j.ID, Status: mcptask.Working, Message: statusLine(j), CreatedAt: j.CreatedAt.UTC(), UpdatedAt: slices.MaxFunc([]time.Time{j.CreatedAt, j.StartedAt, j.CompletedAt}, time.Time.Compare).UTC(),
@@ -124,21 +124,20 @@ func (s jobTasks) ended(ctx context.Context, j job.Job) (*mcp.CallToolResult, er
 	result := mcp.NewToolResultError("")
 	if err == nil {
 		result, err = structured(out)
-	} else if j.Kind == job.KindMake { // why it could not be created
+	} else if j.Kind == job.KindMake { // why the VM could not be created
 		result, err = mcp.NewToolResultError(errorText(err)), nil
 	}
 	result.ResultType = mcp.ResultTypeComplete
 	return result, err
 }
 
-// begunError is the job of a call that goes on as a task.
+// begunError carries the task of a call that continues as a task.
 type begunError struct{ task mcptask.Task }
 
 func (e *begunError) Error() string { return "the call continues as task " + e.task.ID }
 
-// asTask returns a begunError for a job that a client has submitted, if it declares tasks. One
-// that does not want to wait at all gets the job's ID, as any client: it wants to do
-// something while the job runs.
+// asTask returns a begunError for a submitted job if the client declares tasks. With a wait of 0, a
+// client gets the job's ID like any other: it wants to do something else while the job runs.
 func (o Options) asTask(ctx context.Context, j job.Job, wait *int) error {
 	if !mcptask.Declared(ctx) || wait != nil && *wait == 0 {
 		return nil

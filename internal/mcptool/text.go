@@ -15,15 +15,14 @@ type piece struct {
 	text    string
 	offset  int64 // of its first byte
 	next    int64 // the offset to ask for next
-	dropped int64 // bytes before offset that were asked for and are not stored
+	dropped int64 // requested bytes before offset that are not stored
 	whole   bool  // the stream ends at next
 	invalid bool  // invalid UTF-8 was replaced
 }
 
-// read returns a part of a stream. It never ends within a character nor, with
-// plain, within an escape sequence, unless the stream does. With plain it
-// returns what a terminal shows, as the command line prints it: a line that was
-// overwritten since the previous part is repeated.
+// read returns a part of a stream. It never ends within a character nor, with plain, within an
+// escape sequence, unless the stream does. With plain it returns what a terminal shows, as the
+// command line prints it, and repeats a line that was overwritten since the previous part.
 func read(ctx context.Context, e job.Engine, id, stream string, offset int64, limit int, plain bool) (piece, error) {
 	chunk, err := e.Output(ctx, id, stream, offset, int64(limit))
 	if err != nil {
@@ -47,12 +46,11 @@ func read(ctx context.Context, e job.Engine, id, stream string, offset int64, li
 	}
 	line, err := before(ctx, e, id, stream, p.offset)
 	p.text = term.Plain(line, data)
-	p.invalid = p.invalid && strings.ContainsRune(p.text, utf8.RuneError) // unless only the part that was cut off was invalid
+	p.invalid = p.invalid && strings.ContainsRune(p.text, utf8.RuneError) // unless only the removed part was invalid
 	return p, err
 }
 
-// lineBefore is how many bytes of a line before a part are read: a progress bar
-// overwrites no more.
+// lineBefore is how many bytes of a line are read before a part: a progress bar overwrites no more.
 const lineBefore = 4096
 
 // before returns the start of the line that continues at offset.
@@ -62,11 +60,10 @@ func before(ctx context.Context, e job.Engine, id, stream string, offset int64) 
 		return nil, nil
 	}
 	chunk, err := e.Output(ctx, id, stream, begin, offset-begin)
-	if err != nil || chunk.Next != offset { // it is no longer stored
+	if err != nil || chunk.Next != offset { // no longer stored
 		return nil, err
 	}
 	return chunk.Data[bytes.LastIndexByte(chunk.Data, '\n')+1:], nil
 }
 
-// streams are both outputs of a task.
 var streams = []string{job.Stdout, job.Stderr}

@@ -13,12 +13,12 @@ import (
 // tool is a row of the table of tools.
 type tool struct {
 	name    string
-	toolset string      // of which a principal must have it
-	verb    job.AnyVerb // of the engine, which the principal's role must include
+	toolset string      // the toolset that a principal must have
+	verb    job.AnyVerb // the engine's verb that the principal's role must include
 	define  func(Options) server.ServerTool
 }
 
-// allTools returns the table.
+// allTools returns the table of tools.
 var allTools = sync.OnceValue(func() []tool {
 	return []tool{
 		{"submit_job", "jobs", job.VerbSubmit, Options.submitJob},
@@ -66,7 +66,7 @@ var allTools = sync.OnceValue(func() []tool {
 	}
 })
 
-// tools lists the tools that the options allow.
+// tools returns the tools that the options allow.
 func tools(o Options) []server.ServerTool {
 	var all []server.ServerTool
 	for _, row := range allTools() {
@@ -93,12 +93,12 @@ func havingTools(tools []server.ServerTool) having {
 	return h
 }
 
-// all reports whether all of the tools are there.
+// all reports whether the server has all of the tools.
 func (h having) all(names ...string) bool {
 	return !slices.ContainsFunc(names, func(n string) bool { return !h[n] })
 }
 
-// any reports whether one of the tools is there.
+// any reports whether the server has one of the tools.
 func (h having) any(names ...string) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return h[n] })
 }
@@ -126,7 +126,7 @@ func instructions(has having) string {
 	return strings.TrimSuffix(text.String(), "\n")
 }
 
-// ifAll returns text if the tools it is about are there.
+// ifAll returns text if the server has all of the tools.
 func ifAll(has having, text string, names ...string) string {
 	if has.all(names...) {
 		return text

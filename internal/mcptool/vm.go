@@ -17,9 +17,8 @@ import (
 	"linus/internal/vm"
 )
 
-// vmArg is the argument of the tools for one VM.
 type vmArg struct {
-	VMID string `json:"vm_id"` // list_vms says what it is, once for all of the tools
+	VMID string `json:"vm_id"` // list_vms describes it once for all tools
 }
 
 const whichVM = "give the name or ID of a VM; list_vms shows them"
@@ -73,8 +72,8 @@ func (o Options) vmOutput(v job.VMInfo) vmOutput {
 	return out
 }
 
-// changedVM is a VM after an operation on it. What its status can be stands at get_vm and
-// list_vms: many tools return one of these.
+// changedVM is a VM after an operation on it. Only get_vm and list_vms list its possible statuses,
+// because many tools return a changedVM.
 type changedVM struct {
 	VMID   string    `json:"vm_id,omitempty"`
 	Name   string    `json:"name"`
@@ -88,8 +87,8 @@ func (o Options) changedVM(v job.VMInfo, note string) changedVM {
 	return changedVM{VMID: out.VMID, Name: out.Name, Status: out.Status, SSH: out.SSH, Note: note}
 }
 
-// act performs an operation on a VM that may outlast the call: then it
-// continues, and the result says so and gives the VM's current status.
+// act performs an operation on a VM. If the operation outlasts the call, it continues, and the
+// result says so and gives the VM's current status.
 func (o Options) act(ctx context.Context, ref, doing string, f func(context.Context, string) (job.VMInfo, error)) (changedVM, error) {
 	v, ended, err := finish(ctx, o.background, func(ctx context.Context) (job.VMInfo, error) { return f(ctx, ref) })
 	switch {
@@ -201,7 +200,6 @@ func (o Options) provisioned(j job.Job) (provisionOutput, error) {
 	return out, nil
 }
 
-// statusLine is the status of a job, in a few words.
 func statusLine(j job.Job) string {
 	if j.Progress != "" {
 		return string(j.Status) + ", " + j.Progress
@@ -213,7 +211,7 @@ type listVMsOutput struct {
 	VMs []vmOutput `json:"vms" jsonschema_description:"Oldest first."`
 }
 
-// inText is without the ssh commands, which are long: get_vm has one VM's.
+// inText leaves out the ssh commands, which are long: get_vm has them.
 func (l listVMsOutput) inText() any {
 	l.VMs = slices.Clone(l.VMs)
 	for i := range l.VMs {

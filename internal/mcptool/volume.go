@@ -35,7 +35,7 @@ func volumeOutputOf(v job.VolumeInfo) volumeOutput {
 	})}
 }
 
-// onVolume performs an operation on a volume that may outlast the call.
+// onVolume performs an operation on a volume. The operation may outlast the call.
 func (o Options) onVolume(ctx context.Context, f func(context.Context) (job.VolumeInfo, error)) (volumeOutput, error) {
 	v, ended, err := finish(ctx, o.background, f)
 	if err == nil && !ended {

@@ -2,8 +2,8 @@ package mcptool
 
 import "linus/internal/job"
 
-// words are this face's names for the actions in errors and remedies. The others
-// are commands for the operator, for which there is no tool.
+// words are MCP's names for the actions in errors and remedies. The other actions are named as
+// commands for the operator, since there is no tool for them.
 var words = job.Words{
 	job.ListVMs:     "list_vms",
 	job.ShowJob:     "get_job_status",
