@@ -16,25 +16,24 @@ import (
 	"linus/internal/view"
 )
 
-// openapi describes the API. A test makes it from the table.
+// openapi describes the API. A test generates it from the table.
 //
 //go:embed openapi.json
 var openapi []byte
 
-// APIPrefix is where the API is below a server's URL.
+// APIPrefix is the path of the API below a server's URL.
 const APIPrefix = "/api"
 
-// APIOptions are the options of API.
 type APIOptions struct {
 	Version string       // of the engine's binary
 	Bodies  *job.Bodies  // as in web.Options
-	Log     *slog.Logger // of failures, with their request's ID; nil: none
+	Log     *slog.Logger // of failures, with the request's ID; nil: none
 }
 
-// API returns the handler of /api/v1, for clients on other machines: the engine's verbs
-// as on the socket, with the same inputs, results and errors, and none of the calls to
-// the process but Info. Who calls is for its caller to check: a request's context ends
-// when it may no longer be made. So is a client that does not read its response.
+// API returns the handler of /api/v1, for clients on other machines: the engine's verbs as on the
+// socket, with the same inputs, results and errors, and of the calls to the process only Info.
+// API's caller authenticates requests, and ends a request's context when the principal may no
+// longer make it. It also ends requests of clients that do not read their response.
 func API(e job.Engine, o APIOptions) http.Handler {
 	mux := http.NewServeMux()
 	bodies := apiBodies{cmp.Or(o.Bodies, new(job.Bodies)), &job.Bodies{Apart: true}}
@@ -53,7 +52,7 @@ func API(e job.Engine, o APIOptions) http.Handler {
 	}
 	for path, those := range methods {
 		allow := strings.Join(those, ", ")
-		mux.HandleFunc(APIPrefix+path, func(w http.ResponseWriter, r *http.Request) { // with any other
+		mux.HandleFunc(APIPrefix+path, func(w http.ResponseWriter, r *http.Request) { // any other method
 			w.Header().Set("Allow", allow)
 			Refuse(w, http.StatusMethodNotAllowed, codeNoMethod, fmt.Sprintf("%s has no %s, but %s", r.URL.Path, r.Method, allow))
 		})
@@ -68,7 +67,8 @@ func API(e job.Engine, o APIOptions) http.Handler {
 	return identified(mux, o.Log)
 }
 
-// identified gives each response the ID of its request, and logs it where something failed.
+// identified gives each response an ID of its request, and logs requests that fail with a server
+// error.
 func identified(next http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := view.Identify(w, r)
@@ -84,7 +84,7 @@ func identified(next http.Handler, log *slog.Logger) http.Handler {
 	})
 }
 
-// statusWriter notes a response's status.
+// statusWriter records a response's status.
 type statusWriter struct {
 	http.ResponseWriter
 
@@ -96,17 +96,17 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// bodyTime bounds how long a request's body, or a part of one that streams, may take to
-// arrive; a body has slowest bytes a second besides.
+// bodyTime bounds how long a request's body, or each part of a streamed one, may take to arrive. A
+// body that is not streamed gets a second more for each slowest bytes.
 const (
 	bodyTime = time.Minute
 	slowest  = 64 << 10
 )
 
-// apiBodies is the memory of requests and of large responses.
+// apiBodies limits the memory of requests and of large responses.
 type apiBodies struct{ in, out *job.Bodies }
 
 func handleAPI(mux *http.ServeMux, at row, bodies apiBodies) {
@@ -117,7 +117,7 @@ func handleAPI(mux *http.ServeMux, at row, bodies apiBodies) {
 			return
 		}
 		who, known := job.PrincipalFrom(r.Context())
-		if known && (at.body || at.whole != nil) { // nothing is read for it
+		if known && (at.body || at.whole != nil) { // before its body is read
 			if err := who.Refusal(at); err != nil {
 				at.fail(w, r, err)
 				return
@@ -126,7 +126,7 @@ func handleAPI(mux *http.ServeMux, at row, bodies apiBodies) {
 		if at.body || at.Heavy || at.whole != nil && !at.streams() {
 			memory, size := bodies.in, r.ContentLength
 			if at.Heavy {
-				memory, size = bodies.out, -1 // nobody knows before it is read
+				memory, size = bodies.out, -1 // unknown until it is read
 			}
 			leave, err := memory.Take(r.Context(), size)
 			if err != nil {
@@ -159,8 +159,8 @@ func handleAPI(mux *http.ServeMux, at row, bodies apiBodies) {
 	})
 }
 
-// apiClient names the client of a request: that of an MCP server, if it says so, and
-// otherwise "api". No name gives more rights than that one.
+// apiClient returns the client's name of a request: that of an MCP server if the request gives one,
+// else "api". An MCP name has no more rights than "api".
 func apiClient(r *http.Request) string {
 	name := r.Header.Get(clientHeader)
 	if job.IsMCP(name) {
@@ -169,7 +169,7 @@ func apiClient(r *http.Request) string {
 	return "api"
 }
 
-// named is an engine whose callers do not choose the client's name.
+// named returns an engine whose callers cannot choose the client's name.
 func named(e job.Engine) job.Engine {
 	return job.Through(func(ctx context.Context, v *job.Verb, in any) (any, error) {
 		if s, ok := in.(job.Submission); ok {
@@ -180,8 +180,8 @@ func named(e job.Engine) job.Engine {
 	})
 }
 
-// phrased is an engine whose texts are in the API's words, unless a client of ours asks, which
-// has its own.
+// phrased returns an engine with results in the API's words. linus's own clients get the results
+// unchanged, because they have their own words.
 func phrased(e job.Engine) job.Engine {
 	return job.Through(func(ctx context.Context, v *job.Verb, in any) (any, error) {
 		out, err := v.Do(ctx, e, in)
@@ -192,18 +192,18 @@ func phrased(e job.Engine) job.Engine {
 	})
 }
 
-// ownKey is the key, in a request's context, of its being of a client of ours.
+// ownKey is the context key that marks requests of linus's own clients.
 type ownKey struct{}
 
-// timelyBody is a body that has its time to arrive, or of which each part has.
+// timelyBody is a body with a deadline for the whole, or for each part.
 type timelyBody struct {
 	io.ReadCloser
 	conn *http.ResponseController
-	each time.Duration // 0: it has been given time as a whole
+	each time.Duration // 0: the whole body has a deadline
 }
 
 func (b *timelyBody) give(d time.Duration) {
-	_ = b.conn.SetReadDeadline(time.Now().Add(d)) // a recorder in a test has none
+	_ = b.conn.SetReadDeadline(time.Now().Add(d)) // a test's recorder has no deadline
 }
 
 func (b *timelyBody) Read(data []byte) (int, error) {

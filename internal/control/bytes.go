@@ -16,8 +16,8 @@ import (
 	"linus/internal/view"
 )
 
-// bodyOf returns the field of a result that is a response's whole body; nil: none. The others
-// are headers: next_offset is Linus-Next-Offset.
+// bodyOf returns the field of a result that is the response's whole body; nil: there is none. The
+// other fields are headers: next_offset is Linus-Next-Offset.
 func bodyOf(t reflect.Type) *view.Field {
 	if t == nil || t.Kind() != reflect.Struct {
 		return nil
@@ -31,12 +31,12 @@ func bodyOf(t reflect.Type) *view.Field {
 	return nil
 }
 
-// headerOf returns the header of a result's field.
+// headerOf returns the header for a result's field.
 func headerOf(f view.Field) string {
 	return http.CanonicalHeaderKey("Linus-" + strings.ReplaceAll(f.Name, "_", "-"))
 }
 
-// sendBody sends bytes as they are. To a request with a Range, of one range, it sends that.
+// sendBody sends bytes unencoded. A request with a Range gets the part that ranged has selected.
 func sendBody(w http.ResponseWriter, r *http.Request, out reflect.Value, body *view.Field) {
 	h := w.Header()
 	for _, f := range view.Fields(out.Type()) {
@@ -68,7 +68,7 @@ func sendBody(w http.ResponseWriter, r *http.Request, out reflect.Value, body *v
 	_, _ = w.Write(data) // fails only if the client is gone
 }
 
-// readBytes is the other side of sendBody.
+// readBytes decodes a response of sendBody.
 func readBytes(resp *http.Response, data []byte, out reflect.Value, body *view.Field) error {
 	for _, f := range view.Fields(out.Type()) {
 		if f.Body {
@@ -82,7 +82,7 @@ func readBytes(resp *http.Response, data []byte, out reflect.Value, body *view.F
 	return nil
 }
 
-// ranged fills the offset and limit of an input whose result is bytes from a Range header.
+// ranged fills the offset and limit of an input from a Range header, if the result is bytes.
 func (s shape) ranged(r *http.Request, in reflect.Value) error {
 	text, body := r.Header.Get("Range"), bodyOf(s.Out)
 	if text == "" || body == nil {
@@ -115,14 +115,14 @@ func (s shape) ranged(r *http.Request, in reflect.Value) error {
 	return nil
 }
 
-// Headers of an artifact, besides its ETag, which is its SHA-256.
+// Headers of an artifact, in addition to its ETag, which is its SHA-256.
 const (
 	pathHeader = "Linus-Path" // percent-encoded
 	modeHeader = "Linus-Mode"
 )
 
-// sendFile sends an artifact, or the part of it that was asked for. If reading it fails, the
-// response is cut off.
+// sendFile sends an artifact, or the requested range of it. If reading it fails, the response is
+// cut off.
 func sendFile(w http.ResponseWriter, r *http.Request, d job.Download) {
 	defer func() { _ = d.File.Close() }()
 	h := w.Header()
@@ -142,7 +142,7 @@ func sendFile(w http.ResponseWriter, r *http.Request, d job.Download) {
 	}
 }
 
-// aboutFile returns the artifact that a response of sendFile has.
+// aboutFile returns the artifact that a response of sendFile describes.
 func aboutFile(resp *http.Response) (job.Artifact, error) {
 	name, err := url.QueryUnescape(resp.Header.Get(pathHeader))
 	if err != nil {

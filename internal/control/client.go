@@ -12,23 +12,22 @@ import (
 	"linus/internal/job"
 )
 
-// Dialer connects to the running engine, or starts one. Every connection of a Client
-// is made by its Dialer.
+// Dialer connects to the running engine, or starts one. A Client makes all its connections with its
+// Dialer.
 type Dialer func(ctx context.Context) (*Conn, error)
 
-// Client is a job.Engine in another process. If the engine has ended, a call is
-// repeated once with the next engine that the dialer finds, provided that the call did
-// not reach the first one or is repeatable.
+// Client is a job.Engine in another process. If the engine has ended, a call is repeated once with
+// the next engine that the dialer finds, provided that the call did not reach the first one or is
+// repeatable.
 type Client struct {
-	job.Engine // its own, through ask
+	job.Engine // calls ask
 
 	dial Dialer
 
-	// restarts says that an engine that was stopped is started again by others, and a
-	// call waits for it.
+	// restarts says that others restart an engine that was stopped, so a call waits for it.
 	restarts bool
 
-	dialing chan struct{} // has an element while a connection is made: one at a time
+	dialing chan struct{} // capacity 1: only one connection is made at a time
 
 	mu     sync.Mutex
 	conn   *Conn // nil: not connected
@@ -44,21 +43,21 @@ func NewClient(ctx context.Context, dial Dialer) (*Client, error) {
 	return c, nil
 }
 
-// Later is NewClient that first connects when it is first asked, and again as long as that
-// fails.
+// Later is NewClient, but connects at the first call, and again at each call until that succeeds.
 func Later(dial Dialer) *Client {
 	c := &Client{dial: dial, dialing: make(chan struct{}, 1)}
 	c.Engine = job.Through(c.ask)
 	return c
 }
 
-// Dial returns a Client of whatever engine listens on the socket; ErrNoEngine if there
+// Dial returns a Client of the engine that listens on the socket. It returns ErrNoEngine if there
 // is none.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	return NewClient(ctx, func(ctx context.Context) (*Conn, error) { return Connect(ctx, socket) })
 }
 
-// Caller returns whom the engine takes this client for, as far as clients are told.
+// Caller returns the principal that the engine takes this client for, without what clients are not
+// told.
 func (c *Client) Caller(ctx context.Context) (job.Principal, error) {
 	conn, err := c.connect(ctx)
 	if err != nil {
@@ -70,7 +69,7 @@ func (c *Client) Caller(ctx context.Context) (job.Principal, error) {
 	return job.Operator(), nil
 }
 
-// Close closes the connection, also one that is being made. Jobs go on.
+// Close closes the connection, even one that is being made. Jobs continue.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,7 +80,7 @@ func (c *Client) Close() {
 	}
 }
 
-// connect returns the open connection, or a new one. It waits for one that another call makes.
+// connect returns the open connection, or a new one. It waits if another call is connecting.
 func (c *Client) connect(ctx context.Context) (*Conn, error) {
 	if conn, _ := c.connected(); conn != nil {
 		return conn, nil
@@ -110,14 +109,13 @@ func (c *Client) connect(ctx context.Context) (*Conn, error) {
 	return conn, nil
 }
 
-// connected returns the open connection, nil if there is none, and how often it was closed.
+// connected returns the open connection, or nil, and how often Close was called.
 func (c *Client) connected() (conn *Conn, closes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.conn, c.closes
 }
 
-// ask calls a verb.
 func (c *Client) ask(ctx context.Context, v *job.Verb, in any) (any, error) {
 	if of, is := in.(job.Watching); is {
 		return c.watch(ctx, of)
@@ -125,11 +123,11 @@ func (c *Client) ask(ctx context.Context, v *job.Verb, in any) (any, error) {
 	return c.request(ctx, v, in)
 }
 
-// request calls a verb by one request, or by another where the engine has ended.
+// request calls a verb with one request, and with another one if the engine has ended.
 func (c *Client) request(ctx context.Context, v *job.Verb, in any) (any, error) {
 	s := shapeOf(v)
 	if v.Select != nil {
-		in = job.Query{} // ours choose from all rows
+		in = job.Query{} // linus's clients filter all rows themselves
 	}
 	if s.socket() {
 		ws, err := c.open(ctx, s, in)
@@ -149,7 +147,6 @@ func (c *Client) request(ctx context.Context, v *job.Verb, in any) (any, error) 
 	return out.Elem().Interface(), nil
 }
 
-// open opens a WebSocket.
 func (c *Client) open(ctx context.Context, s shape, in any) (ws *websocket.Conn, err error) {
 	err = c.with(ctx, s, in, func(conn *Conn) (err error) {
 		ws, err = conn.open(ctx, s, in)
@@ -158,8 +155,8 @@ func (c *Client) open(ctx context.Context, s shape, in any) (ws *websocket.Conn,
 	return ws, err
 }
 
-// with makes a call on the connection and, if the engine has gone, repeats it on
-// another.
+// with makes a call on the connection. If the engine has ended, it repeats the call on a new
+// connection.
 func (c *Client) with(ctx context.Context, s shape, in any, call func(*Conn) error) error {
 	for attempt := 0; ; attempt++ {
 		conn, err := c.connect(ctx)
@@ -180,8 +177,8 @@ func (c *Client) with(ctx context.Context, s shape, in any, call func(*Conn) err
 	}
 }
 
-// watch makes one request, which returns after a while, with events or without, or for the job's end as
-// many as necessary.
+// watch makes one request, which returns after a while, with or without events. To wait for the
+// job's end, it makes as many requests as necessary.
 func (c *Client) watch(ctx context.Context, of job.Watching) (any, error) {
 	var last job.WatchedJob
 	for {

@@ -22,17 +22,17 @@ import (
 	"linus/internal/view"
 )
 
-// Conn is a connection to one engine. It stays open until Close, so that the engine
-// knows it has a client.
+// Conn is a connection to one engine. It stays open until Close, so that the engine knows that it
+// has a client.
 type Conn struct {
 	info      Info
-	base      string      // URL that a row's path is added to
+	base      string      // prefix of the URLs of all calls
 	header    http.Header // of every request
 	http      *http.Client
 	transport *http.Transport
 }
 
-// Connect connects to the engine on the socket; ErrNoEngine if there is none.
+// Connect connects to the engine on the socket. It returns ErrNoEngine if there is none.
 func Connect(ctx context.Context, socket string) (*Conn, error) {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -45,18 +45,18 @@ func Connect(ctx context.Context, socket string) (*Conn, error) {
 			}
 			return &countedConn{Conn: conn}, nil
 		},
-		MaxIdleConnsPerHost: 64, // as many as an MCP client has calls under way
+		MaxIdleConnsPerHost: 64, // as many as an MCP client has concurrent calls
 	}
 	c := &Conn{base: "http://engine", header: http.Header{}, transport: transport, http: &http.Client{Transport: transport}}
 	if err := c.call(ctx, shapeOf(infoVerb), job.None{}, &c.info); err != nil {
 		c.Close()
 		return nil, err
 	}
-	c.header.Set(engineHeader, c.info.ID) // another engine may be on the socket by now
+	c.header.Set(engineHeader, c.info.ID) // another engine may listen on the socket later
 	return c, nil
 }
 
-// countedConn counts what is sent on a connection.
+// countedConn counts the bytes sent on a connection.
 type countedConn struct {
 	net.Conn
 	sent atomic.Int64 // bytes
@@ -68,33 +68,32 @@ func (c *countedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the connection. Jobs go on.
+// Close closes the connection. Jobs continue.
 func (c *Conn) Close() { c.transport.CloseIdleConnections() }
 
-// Info returns the engine's description, as of Connect.
+// Info returns the engine's description at the time of Connect.
 func (c *Conn) Info() Info { return c.info }
 
-// Stop asks the engine to stop. Tasks in VMs go on.
+// Stop asks the engine to stop. Tasks in VMs continue.
 func (c *Conn) Stop(ctx context.Context) error {
 	return c.call(ctx, shapeOf(stopVerb), job.None{}, &job.None{})
 }
 
-// Drain asks the engine to take no more jobs, and to stop when it works on none.
+// Drain asks the engine to accept no more jobs, and to stop when it works on none.
 func (c *Conn) Drain(ctx context.Context) error {
 	return c.call(ctx, shapeOf(drainVerb), job.None{}, &job.None{})
 }
 
-// Yield asks the engine to stop if nobody else needs it: it was started in the
-// background, has no work, and no other client is connected. It reports whether
-// the engine stops; no call reaches it from then on. Tasks in VMs go on.
+// Yield asks the engine to stop if nobody else needs it: it was started in the background, has no
+// work, and no other client is connected. It reports whether the engine stops; from then on the
+// engine accepts no calls. Tasks in VMs continue.
 func (c *Conn) Yield(ctx context.Context) (bool, error) {
 	var y yielded
 	err := c.call(ctx, shapeOf(yieldVerb), job.None{}, &y)
 	return y.Ends, err
 }
 
-// call makes one request; out is a pointer. Failures arrive as the engine's own
-// errors.
+// call makes one request; out is a pointer. It returns the engine's own errors.
 func (c *Conn) call(ctx context.Context, s shape, in, out any) error {
 	req, err := c.request(ctx, s, in)
 	if err != nil {
@@ -145,7 +144,7 @@ func (c *Conn) call(ctx context.Context, s shape, in, out any) error {
 	return nil
 }
 
-// readResult reads a response's result into what out points to.
+// readResult decodes a response's result into what out points to.
 func (s shape) readResult(resp *http.Response, out any) error {
 	if resp.StatusCode == http.StatusNoContent {
 		return nil
@@ -167,7 +166,6 @@ func (s shape) readResult(resp *http.Response, out any) error {
 	return view.Unmarshal(data, out)
 }
 
-// request returns the HTTP request of a call.
 func (c *Conn) request(ctx context.Context, s shape, in any) (*http.Request, error) {
 	path, header, data, err := s.encode(in)
 	if err != nil {
@@ -187,8 +185,8 @@ func (c *Conn) request(ctx context.Context, s shape, in any) (*http.Request, err
 	return req, nil
 }
 
-// noResponse returns the error of a request that got none: ErrNoEngine, ErrLost, or one
-// that no other attempt would change.
+// noResponse returns the error for a request without a response: ErrNoEngine, ErrLost, or one that
+// a retry would not change.
 func noResponse(ctx context.Context, err error, nothingSent bool) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err // the method and URL mean nothing to people
@@ -214,7 +212,7 @@ func readFailure(resp *http.Response) error {
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized:
 		return fmt.Errorf("the engine does not accept the token (%w): %.200s", job.ErrUnauthorized, cmp.Or(answer.Detail, string(data)))
-	case !known && bytes.Contains(data, []byte("HTTP request to an HTTPS server")): // as net/http says it
+	case !known && bytes.Contains(data, []byte("HTTP request to an HTTPS server")): // net/http's text
 		return errors.New("what answers there speaks https: write the server's URL with https://")
 	case !known:
 		return fmt.Errorf("the engine returned %s: %.200s; is it another version? restart it: linus serve --stop", resp.Status, data)

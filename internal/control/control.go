@@ -1,6 +1,6 @@
-// Package control connects the faces of linus on one machine (CLI, MCP server) to the
-// engine of a state directory: HTTP and JSON over a unix socket only its owner can
-// open. It transports calls and errors and decides nothing.
+// Package control connects the faces of linus on one machine (CLI, MCP server) to the engine of a
+// state directory: HTTP and JSON over a unix socket that only its owner can open. It transports
+// calls and errors and decides nothing.
 package control
 
 import (
@@ -17,39 +17,39 @@ import (
 	"linus/internal/view"
 )
 
-// Info describes the engine a client is connected to. Over the API it has only the
-// version and the caller.
+// Info describes the engine that a client is connected to. Over the API it has only the version and
+// the caller.
 type Info struct {
 	Version  string            `json:"version"`            // of the engine's binary
 	PID      int               `json:"pid,omitempty"`      // of the engine
 	ID       string            `json:"id,omitempty"`       // unique to this run of the engine
-	Callback string            `json:"callback,omitempty"` // address listened on for callbacks
+	Callback string            `json:"callback,omitempty"` // address for callbacks that the engine listens on
 	Settings map[string]string `json:"settings,omitempty"` // effective settings; secrets hashed
-	// Background: it was started because a client needed it, and may be replaced
+	// Background says that the engine was started because a client needed it, and may be replaced
 	// when it is idle.
 	Background bool `json:"background,omitempty"`
-	// Service: systemd runs it, and would start it again.
+	// Service says that systemd runs the engine, and would start it again.
 	Service bool `json:"service,omitempty"`
 
 	Caller *Caller `json:"caller,omitempty"` // nil: the operator
 }
 
-// Caller is whom an engine takes a client for.
+// Caller is the principal that an engine takes a client for.
 type Caller struct {
 	Name     string   `json:"name"`
 	Role     job.Role `json:"role"`
 	Toolsets []string `json:"toolsets,omitempty"` // that its token is narrowed to
 }
 
-// Errors of calls to an engine that has ended. After ErrNoEngine nothing has been
-// done; after ErrLost the request may or may not have been carried out.
+// Errors of calls to an engine that has ended. After ErrNoEngine, nothing has been done. After
+// ErrLost, the request may or may not have been carried out.
 var (
 	ErrNoEngine = errors.New("no engine is running")
 	ErrLost     = errors.New("the engine went away")
 	ErrStopped  = errors.New("the engine was stopped")
 )
 
-// unreachable is ErrNoEngine of a server, of whose engine nothing is known.
+// unreachable is ErrNoEngine for a server: whether its engine runs is not known.
 type unreachable struct{ err error }
 
 func (u *unreachable) Error() string {
@@ -60,7 +60,6 @@ func (u *unreachable) Unwrap() []error { return []error{ErrNoEngine, u.err} }
 // maxBody bounds a request: a manifest and the fields around it.
 const maxBody = job.MaxManifest + 64<<10
 
-// Codes of problems.
 const (
 	codeNotFound     = "not_found"
 	codeCompleted    = "completed"
@@ -82,7 +81,7 @@ const (
 	codeUnauthorized = "unauthorized"
 )
 
-// faults are the codes and statuses of a field's faults.
+// faults are the codes and statuses for a field's faults.
 var faults = map[job.Fault]struct {
 	code   string
 	status int
@@ -93,7 +92,7 @@ var faults = map[job.Fault]struct {
 	job.FaultLimit:   {codeLimit, http.StatusTooManyRequests},
 }
 
-// encodeError returns the HTTP status and problem of an engine's error.
+// encodeError returns the HTTP status and problem for an engine's error.
 func encodeError(err error) (int, view.Problem) {
 	p := view.Problem{Detail: err.Error()}
 	var (
@@ -183,23 +182,23 @@ func decodeError(p view.Problem) error {
 	}
 }
 
-// Refuse responds to a request with a problem.
 func Refuse(w http.ResponseWriter, status int, code, text string) {
 	view.Problem{Code: code, Detail: text}.Send(w, status)
 }
 
-// refuse responds to a request that cannot be read: its fields are named as it names them.
+// refuse responds to a request that cannot be decoded. The problem has the field names of the
+// request.
 func refuse(w http.ResponseWriter, err error) {
 	status, p := encodeError(err)
 	p.Send(w, status)
 }
 
-// fail responds to a request with an engine's error. Clients of ours have it as it is, others
-// in the API's words.
+// fail responds to a request with an engine's error. linus's own clients get the error unchanged,
+// others get it in the API's words.
 func (s shape) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status, p := encodeError(err)
 	if status == http.StatusNotFound && len(p.Fields) == 1 && !s.inURL(p.Fields[0].Field) {
-		status = http.StatusBadRequest // what the body names
+		status = http.StatusBadRequest // a name in the body
 	}
 	if p.Denied != nil { // as RFC 6750 says
 		w.Header().Set("WWW-Authenticate", fmt.Sprintf("Bearer error=%q, scope=%q", "insufficient_scope", p.Denied.Need.Scope()))
@@ -210,12 +209,12 @@ func (s shape) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p.Send(w, status)
 }
 
-// inURL reports whether a field is one of the path.
+// inURL reports whether a field is part of the path.
 func (s shape) inURL(name string) bool {
 	return slices.ContainsFunc(s.params, func(p param) bool { return p.in == inPath && p.name == name })
 }
 
-// public returns a problem in the API's words: its names of fields, and of what can be done.
+// public returns a problem in the API's words for fields and for remedies.
 func (s shape) public(p view.Problem) view.Problem {
 	naming := job.Naming(func(path, value string, _ bool) string { return job.Written(view.Path(s.in, path), value, false) })
 	say := func(text string) string { return publicWords(naming.In(text)) }
@@ -241,14 +240,15 @@ func (s shape) public(p view.Problem) view.Problem {
 	return p
 }
 
-// apiWords are the API's names of what texts ask people to do. The others are commands.
+// apiWords are the API's names of the actions in texts. The other actions are named as commands.
 var apiWords = job.Words{
 	job.ListVMs: "GET /api/v1/vms", job.ListPools: "GET /api/v1/pools", job.ShowJob: "GET /api/v1/jobs/{id}",
 	job.EnterVM: "POST /api/v1/jobs with vm", job.StartVM: "POST /api/v1/vms/{vm}/start of", job.ResumeVM: "POST /api/v1/vms/{vm}/resume of", job.DestroyVM: "DELETE /api/v1/vms/{vm} of", job.ForgetVM: "POST /api/v1/vms/{vm}/forget of",
 	job.ProveHost: "POST /api/v1/host/tests", job.ListVolumes: "GET /api/v1/volumes", job.BuildCheckpoint: "POST /api/v1/checkpoints", job.ListCheckpoints: "GET /api/v1/checkpoints",
 }
 
-// fieldWords are the API's names of fields whose names in a manifest are no words: agentType.
+// fieldWords replaces field names of a manifest in camel case, such as agentType, by the API's
+// names.
 var fieldWords = sync.OnceValue(func() *strings.Replacer {
 	var pairs []string
 	for _, f := range field.All() {

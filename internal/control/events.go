@@ -15,15 +15,14 @@ import (
 	"linus/internal/view"
 )
 
-// follows reports whether an operation can be followed by server-sent events.
 func (s shape) follows() bool { return s.Verb == job.VerbWatch.Verb || s.Verb == job.VerbOutput.Verb }
 
-// eventsAlive is how long a stream of events is silent at most: then a comment says that it
-// goes on.
+// eventsAlive is the longest silence on a stream of events: then a comment is sent to keep it
+// alive.
 const eventsAlive = 15 * time.Second
 
-// stream serves a job's events, or its output, as server-sent events until nothing more comes:
-// the last one is end. A client that was cut off goes on with Last-Event-ID.
+// stream serves a job's events, or its output, as server-sent events. The last event is end. A
+// client that was cut off continues with Last-Event-ID.
 func (s shape) stream(w http.ResponseWriter, r *http.Request, in any, call func(context.Context, any) (any, error)) {
 	last := r.Header.Get("Last-Event-ID")
 	at, err := strconv.ParseInt(last, 10, 64)
@@ -54,7 +53,6 @@ func (s shape) stream(w http.ResponseWriter, r *http.Request, in any, call func(
 	}
 }
 
-// eventStream is a response of server-sent events.
 type eventStream struct {
 	w     http.ResponseWriter
 	s     shape
@@ -91,7 +89,7 @@ func (e *eventStream) events(ctx context.Context, in job.Watching, call func(con
 	}
 }
 
-// output sends what a task writes as it comes. The ID of each piece is the offset after it.
+// output sends a task's output as it arrives. The ID of each piece is the offset after it.
 func (e *eventStream) output(ctx context.Context, in job.Stretch, call func(context.Context, any) (any, error)) error {
 	in.Limit = maxFrame
 	silent := time.Now()
@@ -133,7 +131,7 @@ func (e *eventStream) output(ctx context.Context, in job.Stretch, call func(cont
 	}
 }
 
-// begin sends the head of the response.
+// begin sets the headers of the response.
 func (e *eventStream) begin() {
 	if !e.begun {
 		e.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")

@@ -2,5 +2,5 @@ package control
 
 import "io/fs"
 
-// oursAlone: the temporary directory of Windows is the user's own.
+// oursAlone only checks for a directory: on Windows the temporary directory is the user's own.
 func oursAlone(dir fs.FileInfo) bool { return dir.IsDir() }

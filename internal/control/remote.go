@@ -20,11 +20,11 @@ import (
 type Remote struct {
 	URL   string                                    // https://linus.example:8766; http:// only for this machine's loopback
 	Token func(ctx context.Context) (string, error) // called for each connection
-	Roots *x509.CertPool                            // that may vouch for the server; nil: the system's
+	Roots *x509.CertPool                            // CAs for the server's certificate; nil: the system's
 }
 
 const (
-	// reconnectTime is how long a client that was connected tries to reach a server again.
+	// reconnectTime is how long a client that was connected tries to reach the server again.
 	reconnectTime = 30 * time.Second
 	reconnectWait = 500 * time.Millisecond
 
@@ -32,8 +32,8 @@ const (
 	pingTime  = 15 * time.Second // for the answer
 )
 
-// DialRemote returns a Client of the engine behind a server. If the server cannot be
-// reached any more, the client tries to for reconnectTime.
+// DialRemote returns a Client of the engine behind a server. If the server becomes unreachable, the
+// client tries to reconnect for reconnectTime.
 func DialRemote(ctx context.Context, r Remote) (*Client, error) {
 	connected := false
 	c, err := NewClient(ctx, func(ctx context.Context) (*Conn, error) { // one call at a time
@@ -60,7 +60,7 @@ func DialRemote(ctx context.Context, r Remote) (*Client, error) {
 	return c, nil
 }
 
-// ConnectRemote connects to a server. Errors: ErrNoEngine if nothing answers there.
+// ConnectRemote connects to a server. It returns ErrNoEngine if nothing answers there.
 func ConnectRemote(ctx context.Context, r Remote) (*Conn, error) {
 	base, err := checkURL(r.URL)
 	if err != nil {
@@ -82,13 +82,13 @@ func ConnectRemote(ctx context.Context, r Remote) (*Conn, error) {
 		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: r.Roots},
 		TLSHandshakeTimeout: 10 * time.Second,
 		ForceAttemptHTTP2:   true,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTime}, // so that no call waits for a connection that is cut
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTime}, // so that no call waits for a dead connection
 		MaxIdleConnsPerHost: 64,
 		IdleConnTimeout:     time.Minute, // less than the server's
 	}
 	c := &Conn{base: base + APIPrefix, header: http.Header{"Authorization": {"Bearer " + token}}, transport: transport, http: &http.Client{
 		Transport: transport,
-		// The token is for this server only, and not for where it may send us.
+		// The token is only for this server, not for the target of a redirect.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	if err := c.call(ctx, shapeOf(infoVerb), job.None{}, &c.info); err != nil {
@@ -101,8 +101,7 @@ func ConnectRemote(ctx context.Context, r Remote) (*Conn, error) {
 	return c, nil
 }
 
-// checkURL returns the URL of a server without a final slash, if it is safe to send it
-// a token.
+// checkURL returns the URL of a server without a final slash, if it is safe to send it a token.
 func checkURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -111,6 +110,6 @@ func checkURL(text string) (string, error) {
 	case u.Scheme == "http" && !job.IsLoopback(u.Hostname()):
 		return "", fmt.Errorf("%s is not encrypted, and the token would be read on the way; use https:// (HTTP_TLS_CERT on the server), or an SSH tunnel to this machine's loopback", text)
 	}
-	// The address for MCP clients, which linus serve prints, is one of the same server.
+	// linus serve prints the URL for MCP clients, which belongs to the same server.
 	return strings.TrimRight(strings.TrimSuffix(strings.TrimRight(u.String(), "/"), "/mcp"), "/"), nil
 }

@@ -23,22 +23,23 @@ import (
 	"linus/internal/view"
 )
 
-// row is one operation, as an HTTP route.
+// row is an operation as an HTTP route.
 type row struct {
 	shape
 	serve http.HandlerFunc
 }
 
-// shape is the part of a row that a client needs: a verb, or what is like one, as an HTTP request.
+// shape is the part of a row that a client needs: a verb, or an operation like a verb, as an HTTP
+// request.
 type shape struct {
 	*job.Verb
 
 	method string
 	path   string // a pattern of http.ServeMux
 	params []param
-	body   bool         // the fields that are not params, as JSON
+	body   bool         // whether there is a JSON body, with the fields that are not params
 	whole  []int        // the field that is the whole body: an io.Reader, or bytes; nil: none
-	in     reflect.Type // the verb's, or a Query of what it lists
+	in     reflect.Type // the verb's, or job.Query for a verb that lists
 }
 
 // param is an input field that is not in the body.
@@ -47,11 +48,10 @@ type param struct {
 	field []int
 	in    place
 	rest  bool // the rest of the path, slashes included
-	need  bool // it must be given
-	many  bool // it may be given several times
+	need  bool // required
+	many  bool // repeatable
 }
 
-// place is where a param is.
 type place string
 
 const (
@@ -60,15 +60,15 @@ const (
 	inHeader place = "header"
 )
 
-// socket reports whether it is a WebSocket.
+// socket reports whether the operation is a WebSocket.
 func (s shape) socket() bool { return s.Out == reflect.TypeFor[job.Tunnel]() }
 
-// streams reports whether the body is read while it is worked on.
+// streams reports whether the body is processed while it arrives.
 func (s shape) streams() bool {
 	return s.whole != nil && s.in.FieldByIndex(s.whole).Type == reflect.TypeFor[io.Reader]()
 }
 
-// route returns the row of an operation that is one request.
+// route returns the row of an operation that is a single request.
 func route(s shape, call func(ctx context.Context, in any) (any, error)) row {
 	return row{s, func(w http.ResponseWriter, r *http.Request) {
 		in, err := s.decode(r)
@@ -82,7 +82,7 @@ func route(s shape, call func(ctx context.Context, in any) (any, error)) row {
 		}
 		out, err := call(listened(w, r), in)
 		if err != nil && errors.Is(context.Cause(r.Context()), job.ErrUnauthorized) {
-			Refuse(w, http.StatusUnauthorized, codeUnauthorized, "Unauthorized: the token was revoked, or has expired") // whatever err says of that
+			Refuse(w, http.StatusUnauthorized, codeUnauthorized, "Unauthorized: the token was revoked, or has expired") // whatever err says
 			return
 		}
 		if err != nil {
@@ -93,11 +93,11 @@ func route(s shape, call func(ctx context.Context, in any) (any, error)) row {
 	}}
 }
 
-// progressHeader has, in a request, that the client takes informational responses (102), which
-// some programs do not; in those, what the engine does that takes a while, percent-encoded.
+// progressHeader in a request says that the client accepts informational responses (102), which
+// some programs cannot handle. In those it has the engine's progress, percent-encoded.
 const progressHeader = "Linus-Progress"
 
-// listened returns the context for a call, whose listener sends what is told to the client.
+// listened returns a context whose listener sends progress to the client.
 func listened(w http.ResponseWriter, r *http.Request) context.Context {
 	if r.Header.Get(progressHeader) == "" || !r.ProtoAtLeast(1, 1) {
 		return r.Context()
@@ -112,7 +112,6 @@ func listened(w http.ResponseWriter, r *http.Request) context.Context {
 	})
 }
 
-// respond sends a result.
 func (s shape) respond(w http.ResponseWriter, r *http.Request, out any) {
 	switch out := out.(type) {
 	case job.Download:
@@ -160,9 +159,8 @@ func (s shape) respond(w http.ResponseWriter, r *http.Request, out any) {
 	sendData(w, code, "application/json", data, err)
 }
 
-var shapes sync.Map // by the verb
+var shapes sync.Map // by verb
 
-// shapeOf returns the shape of a verb.
 func shapeOf(v *job.Verb) shape {
 	if found, ok := shapes.Load(v); ok {
 		return found.(shape)
@@ -194,7 +192,7 @@ func findShape(v *job.Verb) shape {
 			p.in, p.many = inQuery, f.Type.Kind() == reflect.Slice
 		case p.rest || strings.Contains(s.path, "{"+f.Name+"}"):
 			p.in = inPath
-		case s.method == http.MethodGet: // it has none, and no body
+		case s.method == http.MethodGet: // not part of the request: GET has no body
 			continue
 		default:
 			s.body = true
@@ -205,7 +203,7 @@ func findShape(v *job.Verb) shape {
 	return s
 }
 
-// encode returns the path, with its query, the headers and the body of a request for in.
+// encode returns the path with its query, the headers and the body of a request for in.
 func (s shape) encode(in any) (path string, header http.Header, body []byte, err error) {
 	path, header = s.path, http.Header{}
 	query := url.Values{}
@@ -246,10 +244,10 @@ func (s shape) encode(in any) (path string, header http.Header, body []byte, err
 	return path, header, body, err
 }
 
-// encodeBody returns in as JSON, without the fields that are elsewhere.
+// encodeBody returns in as JSON, without the fields that are params.
 func (s shape) encodeBody(in any) ([]byte, error) {
 	body, err := view.Marshal(in)
-	has := func(p param) bool { return bytes.Contains(body, []byte(`"`+p.name+`":`)) } // there, or deeper down
+	has := func(p param) bool { return bytes.Contains(body, []byte(`"`+p.name+`":`)) } // at the top or nested
 	if err != nil || !slices.ContainsFunc(s.params, has) {
 		return body, err
 	}
@@ -263,7 +261,6 @@ func (s shape) encodeBody(in any) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// decode reads a row's input from a request.
 func (s shape) decode(r *http.Request) (any, error) {
 	query, err := s.query(r.URL)
 	if err != nil {
@@ -312,10 +309,10 @@ func (s shape) decode(r *http.Request) (any, error) {
 	return in.Elem().Interface(), err
 }
 
-// own reports whether a request is of a client of ours, which knows texts as they are inside.
+// own reports whether a request is from linus's own client, which gets texts unchanged.
 func own(r *http.Request) bool { return r.Header.Get(clientHeader) != "" }
 
-// noBody is how large the body of a request that needs none may be, in bytes.
+// noBody is the limit in bytes for the body of a request that needs none.
 const noBody = 4 << 10
 
 func readBody(r *http.Request) ([]byte, error) {
@@ -329,8 +326,8 @@ func readBody(r *http.Request) ([]byte, error) {
 	return data, nil
 }
 
-// decodeBody reads the fields that are in the body. A request without such fields may have
-// an empty object as its body; more would be ignored.
+// decodeBody decodes the fields that are in the body. A request without such fields may have an
+// empty object as its body; anything else is refused.
 func (s shape) decodeBody(r *http.Request, in any) error {
 	if !s.body {
 		r.Body = http.MaxBytesReader(nil, r.Body, noBody)
@@ -357,7 +354,7 @@ func (s shape) decodeBody(r *http.Request, in any) error {
 	if bad, ok := errors.AsType[*job.InvalidError](err); ok {
 		for _, f := range bad.Fields {
 			f.Field = cmp.Or(f.Field, "request")
-			if own(r) { // one of ours knows its fields: it is newer, or older
+			if own(r) { // linus's own client has another version
 				f.Remedy = "if linus was updated, restart the engine: linus serve --stop"
 			}
 		}
@@ -365,7 +362,7 @@ func (s shape) decodeBody(r *http.Request, in any) error {
 	return err
 }
 
-// query returns the parameters of a URL: only those of the shape, each once.
+// query returns the parameters of a URL. It refuses unknown and repeated ones.
 func (s shape) query(u *url.URL) (url.Values, error) {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -437,7 +434,7 @@ func formOf(t reflect.Type) string {
 
 func sendData(w http.ResponseWriter, code int, kind string, data []byte, err error) {
 	if err != nil {
-		panic(http.ErrAbortHandler) // cannot happen: the types are ours
+		panic(http.ErrAbortHandler) // cannot happen: the types are linus's own
 	}
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))

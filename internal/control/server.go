@@ -17,7 +17,6 @@ import (
 	"linus/internal/job"
 )
 
-// Server serves clients on a unix socket.
 type Server struct {
 	engine  job.Engine
 	o       Options
@@ -30,10 +29,9 @@ type Server struct {
 	asking map[net.Conn]bool // connections of clients that want to replace the engine
 }
 
-// Options of a Server.
 type Options struct {
 	Info Info   // without an ID
-	Stop func() // called, once per request, when a client asks the engine to stop
+	Stop func() // called for each request to stop the engine
 	// Drain is called when a client asks the engine to stop once its jobs have ended.
 	Drain func(context.Context) error
 	// Idle reports whether stopping now would interrupt nothing. Nil: never idle.
@@ -41,7 +39,7 @@ type Options struct {
 	Log  *slog.Logger
 }
 
-// NewServer returns a server of the engine.
+// NewServer returns a server for the engine.
 func NewServer(engine job.Engine, o Options) *Server {
 	o.Info.ID = rand.Text()
 	base, cancel := context.WithCancelCause(context.Background()) // cancelled by Close
@@ -68,11 +66,11 @@ func NewServer(engine job.Engine, o Options) *Server {
 	return s
 }
 
-// Clients returns the number of connections. A Client keeps one open as long as it
-// lives, so none means that no client is connected.
+// Clients returns the number of connections. A Client keeps one open as long as it lives, so 0
+// means that no client is connected.
 func (s *Server) Clients() int { return int(s.clients.Load()) }
 
-// Serve serves the listener until Close; then it returns nil.
+// Serve serves the listener until Close, and then returns nil.
 func (s *Server) Serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve clients: %w", err)
@@ -92,17 +90,16 @@ func (s *Server) Close(ctx context.Context) error {
 	return nil
 }
 
-// engineHeader is the Info.ID of the engine a call is for.
+// engineHeader is the Info.ID of the engine that a call is for.
 const engineHeader = "Linus-Engine"
 
-// clientHeader is the calling client's name, as of job.Client; default: the command
-// line.
+// clientHeader is the calling client's name, as in job.Client; default: commandLine.
 const (
 	clientHeader = "Linus-Client"
 	commandLine  = "cli"
 )
 
-// handler serves both tables.
+// handler serves the verbs and the calls to the process.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range slices.Concat(verbs(named(s.engine)), process(s)) {
@@ -137,15 +134,13 @@ func (s *Server) end(context.Context) (job.None, error) {
 
 func (s *Server) drain(ctx context.Context) (job.None, error) { return job.None{}, s.o.Drain(ctx) }
 
-// gone reports whether a call is to be refused: it is for another engine, or this one
-// is stopping.
+// gone reports whether to refuse a call: it is for another engine, or this one is stopping.
 func (s *Server) gone(wanted string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.going || wanted != "" && wanted != s.o.Info.ID
 }
 
-// connKey is the key of a request's connection in its context.
 type connKey struct{}
 
 // ask records whether a connection's last call asked to replace the engine.
@@ -168,10 +163,10 @@ func (s *Server) yield(ctx context.Context) (yielded, error) {
 	return yielded{Ends: true}, nil
 }
 
-// Retire reports whether nobody needs the engine: it is idle, and only clients that
-// want to replace it are connected. If so, it accepts no more calls, atomically with
-// the check, and the caller stops it. A call in progress, and a client between two
-// calls, have a connection and so count.
+// Retire reports whether nobody needs the engine: it is idle, and only clients that want to replace
+// it are connected. If so, it accepts no more calls, atomically with the check, and the caller must
+// stop it. A call in progress and a client between two calls have a connection, and so count as
+// clients.
 func (s *Server) Retire(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,16 +13,16 @@ import (
 	"strconv"
 )
 
-// maxSocketPath is the longest path of a socket in bytes, without the final NUL, that
-// all systems accept: 107 on Linux and Windows, 103 on macOS.
+// maxSocketPath is the longest path of a socket, in bytes without the final NUL, that all systems
+// accept: 107 on Linux and Windows, 103 on macOS.
 const maxSocketPath = 103
 
-// socketName is the socket in the state directory, or a symbolic link to it
-// if the directory's path is too long for a socket.
+// socketName is the socket in the state directory, or a symbolic link to it if the directory's path
+// is too long for a socket.
 const socketName = "engine.sock"
 
-// Listen creates the socket of the state directory dir. The caller holds the
-// directory's lock, so an existing socket is a dead one.
+// Listen creates the socket of the state directory dir. The caller holds the directory's lock, so
+// an existing socket is dead.
 func Listen(ctx context.Context, dir string) (net.Listener, error) {
 	name := filepath.Join(dir, socketName)
 	path := name

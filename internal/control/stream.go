@@ -13,22 +13,20 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Bounds of a WebSocket.
 const (
 	maxFrame  = 64 << 10 // bytes of one message
 	pingEvery = 20 * time.Second
-	// pingLimit is how long the other side may neither answer nor read.
+	// pingLimit is how long the other side may take to answer a ping, or to read.
 	pingLimit = 2 * time.Minute
 	closeTime = 5 * time.Second
 )
 
-// opener serves one WebSocket: it calls accept once there is something to connect to,
-// and returns when either side is done. Errors before accept are HTTP errors.
+// opener serves a WebSocket. It calls accept once there is something to connect to, and returns
+// when either side is done. Errors before accept are HTTP errors.
 type opener = func(ctx context.Context, in any, accept accepting) error
 
 type accepting = func() (*websocket.Conn, error)
 
-// socket returns the row of a WebSocket.
 func socket(s shape, open opener) row {
 	return row{s, func(w http.ResponseWriter, r *http.Request) {
 		in, err := s.decode(r)
@@ -45,11 +43,11 @@ func socket(s shape, open opener) row {
 		defer cancel()
 		var ws *websocket.Conn
 		err = open(ctx, in, func() (*websocket.Conn, error) {
-			// Accept checks that a browser's page is of this host; compression would keep
-			// memory for each connection.
+			// Accept checks that a browser's page is of this host. Compression would take memory
+			// for each connection.
 			conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
 			if err != nil {
-				return nil, errRefused // it has answered
+				return nil, errRefused // Accept has answered
 			}
 			ws = conn
 			ws.SetReadLimit(maxFrame)
@@ -80,7 +78,7 @@ func keepAlive(ctx context.Context, end context.CancelFunc, ws *websocket.Conn) 
 	}
 }
 
-// finish closes a WebSocket and says why.
+// finish closes a WebSocket with the reason.
 func finish(ctx context.Context, ws *websocket.Conn, err error) {
 	code, reason := websocket.StatusNormalClosure, ""
 	switch {
@@ -95,7 +93,7 @@ func finish(ctx context.Context, ws *websocket.Conn, err error) {
 		defer close(closed)
 		_ = ws.Close(code, cutReason(reason))
 	}()
-	select { // it waits for the other side
+	select { // Close waits for the other side
 	case <-closed:
 	case <-time.After(closeTime):
 		_ = ws.CloseNow()
@@ -103,7 +101,7 @@ func finish(ctx context.Context, ws *websocket.Conn, err error) {
 	}
 }
 
-// cutReason returns a text of at most 123 bytes, which is what fits.
+// cutReason cuts a text to the 123 bytes that a close frame holds.
 func cutReason(text string) string {
 	const most = 123
 	if len(text) > most {
@@ -115,7 +113,6 @@ func cutReason(text string) string {
 	return text
 }
 
-// open connects to a row's WebSocket.
 func (c *Conn) open(ctx context.Context, s shape, in any) (*websocket.Conn, error) {
 	req, err := c.request(ctx, s, in)
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"linus/internal/job"
 )
 
-// verbs returns the operations of an engine: its verbs, and Artifacts and Terminal, which are
-// made of some.
+// verbs returns the operations of an engine: its verbs, and Artifacts and Terminal, which combine
+// other verbs.
 func verbs(e job.Engine) []row {
 	var all []row
 	for _, v := range job.Verbs() {
 		s := shapeOf(v)
-		of := e // as it is: what it is asked and answers is large, and copied by each that is in between
+		of := e // not wrapped: inputs and results are large, and each wrapper copies them
 		if v == job.VerbWatch.Verb {
 			of = polled{e}
 		}
@@ -25,7 +25,7 @@ func verbs(e job.Engine) []row {
 			continue
 		}
 		all = append(all, route(s, call))
-		switch v { // beside them in the document
+		switch v { // to stand beside these verbs in the document
 		case job.VerbOpenArtifact.Verb:
 			all = append(all, route(shapeOf(artifactsVerb), func(ctx context.Context, in any) (any, error) {
 				j, err := e.Job(ctx, in.(jobRef).ID)
@@ -40,7 +40,7 @@ func verbs(e job.Engine) []row {
 	return all
 }
 
-// do calls a verb. What a request may ask for besides is done here, once.
+// do calls a verb. It implements the options that requests have in addition to the verb's input.
 func do(ctx context.Context, v *job.Verb, e job.Engine, in any) (any, error) {
 	switch asked := in.(type) {
 	case job.Submission:
@@ -58,7 +58,7 @@ func do(ctx context.Context, v *job.Verb, e job.Engine, in any) (any, error) {
 		return ended, err
 	case job.Query:
 		none := reflect.Zero(v.Out).Interface()
-		if _, err := v.Select(none, asked); err != nil { // before anything is done for it
+		if _, err := v.Select(none, asked); err != nil { // check the query before doing any work
 			return nil, err
 		}
 		out, err := v.Do(ctx, e, job.None{})
@@ -70,7 +70,7 @@ func do(ctx context.Context, v *job.Verb, e job.Engine, in any) (any, error) {
 	return v.Do(ctx, e, in)
 }
 
-// What is called like a verb, and is none of the engine's.
+// Operations that have the form of a verb, but are not verbs of the engine.
 var (
 	artifactsVerb = like[jobRef, leftFiles]("Artifacts", "listArtifacts", "List the files that a job has left, and those that were not kept", "GET /v1/jobs/{id}/artifacts", true)
 	terminalVerb  = like[terminalRef, job.Tunnel]("Terminal", "openTerminal", "Open a task's terminal, as a WebSocket", "GET /v1/jobs/{id}/terminal{?offset}", true) // until it is open, nothing has happened
@@ -86,34 +86,30 @@ func like[In, Out any](name, id, does, route string, again bool) *job.Verb {
 	return &job.Verb{Name: name, ID: id, Does: does, Route: route, Again: func(any) bool { return again }, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out]()}
 }
 
-// process returns the calls to the process an engine runs in.
+// process returns the rows of the calls to the engine's process.
 func process(s *Server) []row {
 	return []row{plain(infoVerb, s.tell), plain(stopVerb, s.end), plain(drainVerb, s.drain), plain(yieldVerb, s.yield)}
 }
 
-// plain returns the row of what has no input.
+// plain returns the row of an operation without input.
 func plain[Out any](v *job.Verb, call func(context.Context) (Out, error)) row {
 	return route(shapeOf(v), func(ctx context.Context, _ any) (any, error) { return call(ctx) })
 }
 
-// jobRef is the input of Artifacts.
 type jobRef struct {
 	ID string `json:"id"`
 }
 
-// leftFiles is the result of Artifacts.
 type leftFiles struct {
-	Items []job.Artifact `json:"items"` // what can be fetched, once the job has ended
+	Items []job.Artifact `json:"items"` // can be fetched once the job has ended
 	job.SkippedArtifacts
 }
 
-// terminalRef is the input of Terminal.
 type terminalRef struct {
 	ID     string `json:"id"`
 	Offset int64  `json:"offset"`
 }
 
-// yielded is what Yield returns.
 type yielded struct {
 	Ends bool `json:"ends"`
 }
@@ -121,7 +117,7 @@ type yielded struct {
 // longestPoll bounds one request of Watch; the client repeats it.
 const longestPoll = 50 * time.Second
 
-// polled is an engine whose Watch returns after a while, with events or without.
+// polled is an engine whose Watch returns after longestPoll, with or without events.
 type polled struct{ job.Engine }
 
 func (p polled) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
@@ -129,7 +125,7 @@ func (p polled) Watch(ctx context.Context, id string, after int64) ([]job.Event,
 	defer cancel()
 	events, j, err := p.Engine.Watch(ctx, id, after)
 	if err == nil && len(events) == 0 && errors.Is(context.Cause(ctx), ErrStopped) {
-		err = ErrStopped // so that the client does not repeat it and start another engine for it
+		err = ErrStopped // else the client would repeat the call and start another engine for it
 	}
 	return events, j, err
 }

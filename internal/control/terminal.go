@@ -13,19 +13,18 @@ import (
 	"linus/internal/job"
 )
 
-// A terminal is a task's terminal over a WebSocket. Binary messages are its bytes: to the
-// client what the task writes, from the client what is typed. Text messages are
-// TerminalNews and TerminalRequest, as JSON.
+// A terminal is a task's terminal over a WebSocket. Binary messages carry its bytes: the task's
+// output to the client, and typed input from the client. Text messages are TerminalNews and
+// TerminalRequest, as JSON.
 
-// TerminalNews is what a client is told besides output. The first message has State and
-// Input.
+// TerminalNews is what a client gets besides output. The first message has State and Input.
 type TerminalNews struct {
-	// State is sent when it changes, and before output that does not follow what was sent.
+	// State is sent when it changes, and before output that does not follow the output sent before.
 	State *TerminalState `json:"state,omitempty"`
-	// Input is how many bytes of input the task has been sent so far, by all clients:
-	// sent after each part that was delivered.
+	// Input is how many bytes of input the task has received so far, from all clients. It is sent
+	// after each part that was delivered.
 	Input *int64 `json:"input,omitempty"`
-	// Error says why something the client asked for was not done.
+	// Error says why a request of the client was refused.
 	Error string `json:"error,omitempty"`
 }
 
@@ -36,7 +35,7 @@ type TerminalState struct {
 	Done   bool       `json:"done"`   // the output is complete; the connection ends
 }
 
-// TerminalRequest is what a client asks for besides input.
+// TerminalRequest is what a client sends besides input.
 type TerminalRequest struct {
 	Rows    int    `json:"rows,omitempty"` // the terminal's new size; with Columns
 	Columns int    `json:"columns,omitempty"`
@@ -44,18 +43,17 @@ type TerminalRequest struct {
 	Close   bool   `json:"close,omitempty"`  // the end of the input
 }
 
-// How often the output is read: soon after something came, then less and less often.
+// Bounds of the interval at which the output is read: short after output, then longer and longer.
 const (
 	soonestLook = 20 * time.Millisecond
 	latestLook  = 500 * time.Millisecond
 )
 
 const (
-	terminalQueue = 16              // messages of a client that wait
-	writeTime     = 2 * time.Minute // for a client to take a message
+	terminalQueue = 16              // queued messages of a client
+	writeTime     = 2 * time.Minute // for a client to receive a message
 )
 
-// terminal serves a task's terminal.
 type terminal struct {
 	engine job.Engine
 	ws     *websocket.Conn
@@ -63,7 +61,7 @@ type terminal struct {
 	state  TerminalState
 	asked  chan message
 	begun  chan struct{} // closed when the task has begun
-	look   chan struct{} // there may be output
+	look   chan struct{} // signals that there may be output
 }
 
 type message struct {
@@ -110,13 +108,13 @@ func serveTerminal(ctx context.Context, e job.Engine, in terminalRef, accept acc
 	if websocket.CloseStatus(err) >= 0 { // the client has left
 		err = nil
 	}
-	finish(ctx, ws, err) // which ends listen
+	finish(ctx, ws, err) // ends listen
 	cancel(nil)
 	both.Wait()
 	return nil
 }
 
-// show sends what the task writes until that is complete.
+// show sends the task's output until it is complete.
 func (t *terminal) show(ctx context.Context, j job.Job) error {
 	if err := t.tell(ctx, TerminalNews{State: &t.state, Input: &j.Stdin.Bytes}); err != nil {
 		return err
@@ -169,8 +167,8 @@ func (t *terminal) show(ctx context.Context, j job.Job) error {
 	}
 }
 
-// await waits until the task has begun, or never will, and tells the job's status
-// meanwhile.
+// await waits until the task has begun, or never will, and meanwhile sends changes of the job's
+// status.
 func (t *terminal) await(ctx context.Context, j job.Job) (job.Job, error) {
 	for after := int64(0); !j.Begun(); {
 		events, now, err := t.engine.Watch(ctx, t.id, after)
@@ -193,10 +191,9 @@ func (t *terminal) await(ctx context.Context, j job.Job) (job.Job, error) {
 	return j, nil
 }
 
-// listen queues the client's messages until the connection ends.
 func (t *terminal) listen(ctx context.Context) error {
 	for {
-		kind, data, err := t.ws.Read(context.WithoutCancel(ctx)) // with it, it would cut the connection
+		kind, data, err := t.ws.Read(context.WithoutCancel(ctx)) // ctx would cut the connection
 		if err != nil {
 			return err
 		}
@@ -208,7 +205,7 @@ func (t *terminal) listen(ctx context.Context) error {
 	}
 }
 
-// obey does what the client asks for, in order, once the task has begun.
+// obey serves the client's messages in order, once the task has begun.
 func (t *terminal) obey(ctx context.Context) error {
 	select {
 	case <-t.begun:
@@ -227,9 +224,8 @@ func (t *terminal) obey(ctx context.Context) error {
 	}
 }
 
-// do does what one message asks for, and those that wait behind it if all are input. The
-// client is told why something is not done; an error is one after which nobody knows
-// what the task got.
+// do serves a message, together with the input queued behind it if it is input. Refusals are sent
+// to the client. do returns an error only if it is unknown what the task got.
 func (t *terminal) do(ctx context.Context, m message) error {
 	if !m.text {
 		var next *message
@@ -258,8 +254,7 @@ func (t *terminal) do(ctx context.Context, m message) error {
 	return t.refuse(ctx, err)
 }
 
-// gather adds the input that waits behind m to it; next is the first message that is no
-// input.
+// gather appends the input queued behind m to it; next is the first message that is not input.
 func (t *terminal) gather(m message) (all message, next *message) {
 	for len(m.data) < job.MaxInput-maxFrame {
 		select {
@@ -275,7 +270,7 @@ func (t *terminal) gather(m message) (all message, next *message) {
 	return m, nil
 }
 
-// input sends the task input, or its end.
+// input sends input, or its end, to the task.
 func (t *terminal) input(ctx context.Context, data []byte, closed bool) error {
 	err := t.engine.Input(ctx, t.id, data, closed)
 	var field *job.FieldError
@@ -296,7 +291,6 @@ func (t *terminal) input(ctx context.Context, data []byte, closed bool) error {
 	return t.tell(ctx, TerminalNews{Input: &j.Stdin.Bytes})
 }
 
-// refuse tells the client why something was not done.
 func (t *terminal) refuse(ctx context.Context, err error) error {
 	if err == nil || errors.Is(err, job.ErrCompleted) {
 		return nil

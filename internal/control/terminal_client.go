@@ -14,41 +14,41 @@ import (
 	"github.com/coder/websocket"
 )
 
-// maxUnsent bounds the input that a Terminal holds until the task has it, in bytes: so
-// little that sending it never waits for the other side.
+// maxUnsent bounds the input that a Terminal holds until the task has it, in bytes. It is small
+// enough that sending it never waits for the other side.
 const maxUnsent = 128 << 10
 
-// Terminal is a task's terminal in another process. When the connection is lost, it
-// connects again: output goes on where it was, and input that did not arrive is sent
-// again. One goroutine reads; others may write.
+// Terminal is a task's terminal in another process. If the connection is lost, it connects again:
+// output continues where it was, and input that did not arrive is sent again. Only one goroutine
+// may read; others may write.
 type Terminal struct {
 	client *Client
 	id     string
 	next   int64 // offset of the output to read next
 
-	// OnRefused is called with the reason why something was not done; nil: nothing is.
+	// OnRefused is called with the reason why a request was refused; nil: it is not reported.
 	OnRefused func(reason string)
 
 	mu     sync.Mutex
-	room   *sync.Cond      // signalled when input was delivered, or nothing more can be
+	room   *sync.Cond      // signalled when input was delivered, or no more can be
 	ws     *websocket.Conn // nil: not connected
 	base   int64           // bytes of input that the task had before unsent
-	unsent []byte          // input the task is not known to have
-	known  bool            // base is
+	unsent []byte          // input that the task may not have
+	known  bool            // base is known
 	closed bool            // the input ends after unsent
 	size   [2]int          // rows and columns; zero: never set
 	over   bool
 }
 
-// Terminal opens the terminal of a job, and shows its output from an offset on, or from
-// so many bytes before its end if that is negative. It must be closed.
+// Terminal opens the terminal of a job, and shows its output from offset on. A negative offset
+// counts from the end of the output. The caller must close the Terminal.
 func (c *Client) Terminal(ctx context.Context, id string, offset int64) (*Terminal, error) {
 	t := &Terminal{client: c, id: id, next: offset}
 	t.room = sync.NewCond(&t.mu)
 	return t, t.connect(ctx)
 }
 
-// connect opens the WebSocket and brings the other side up to date.
+// connect opens the WebSocket, and sends the size, the unsent input and its end.
 func (t *Terminal) connect(ctx context.Context) error {
 	ws, err := t.client.open(ctx, shapeOf(terminalVerb), terminalRef{t.id, t.next})
 	if err != nil {
@@ -87,7 +87,8 @@ func (t *Terminal) connect(ctx context.Context) error {
 	return nil
 }
 
-// delivered forgets input that the task has. Others may have sent some, too.
+// delivered forgets input that the task has; total may include input of other clients. The caller
+// holds t.mu.
 func (t *Terminal) delivered(total int64) {
 	if total > t.base {
 		t.unsent = t.unsent[min(total-t.base, int64(len(t.unsent))):]
@@ -96,8 +97,8 @@ func (t *Terminal) delivered(total int64) {
 	t.room.Broadcast()
 }
 
-// Read returns what the task has written next, which is empty when only the state has
-// changed. With Done set in the state, it is all. Errors other than ctx's are final.
+// Read returns the task's next output, which is empty if only the state has changed. The output is
+// complete when the state has Done set. Errors other than ctx's are final.
 func (t *Terminal) Read(ctx context.Context) ([]byte, TerminalState, error) {
 	var lost time.Time
 	for {
@@ -143,7 +144,6 @@ func (t *Terminal) Read(ctx context.Context) ([]byte, TerminalState, error) {
 	}
 }
 
-// receive reads one message.
 func (t *Terminal) receive(ctx context.Context, ws *websocket.Conn) ([]byte, *TerminalState, error) {
 	kind, data, err := ws.Read(ctx)
 	if err != nil {
@@ -171,8 +171,8 @@ func (t *Terminal) receive(ctx context.Context, ws *websocket.Conn) ([]byte, *Te
 	return nil, n.State, nil
 }
 
-// Write sends input. It waits while much of it has not arrived, and returns
-// io.ErrClosedPipe after Close.
+// Write sends input. It waits while maxUnsent bytes have not arrived, and returns io.ErrClosedPipe
+// after Close.
 func (t *Terminal) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -199,7 +199,7 @@ func (t *Terminal) CloseInput() {
 	t.ask(context.Background(), TerminalRequest{Close: true})
 }
 
-// Resize gives the terminal another size, in characters.
+// Resize changes the terminal's size, in characters.
 func (t *Terminal) Resize(rows, columns int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,7 +207,7 @@ func (t *Terminal) Resize(rows, columns int) {
 	t.ask(context.Background(), TerminalRequest{Rows: rows, Columns: columns})
 }
 
-// Close leaves the terminal. The task goes on.
+// Close leaves the terminal. The task continues.
 func (t *Terminal) Close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -218,7 +218,7 @@ func (t *Terminal) Close() {
 	t.room.Broadcast()
 }
 
-// ask sends a request, with t.mu held.
+// ask sends a request; the caller holds t.mu.
 func (t *Terminal) ask(ctx context.Context, q TerminalRequest) {
 	data, err := json.Marshal(q)
 	if err == nil {
@@ -226,8 +226,8 @@ func (t *Terminal) ask(ctx context.Context, q TerminalRequest) {
 	}
 }
 
-// write sends a message if there is a connection, with t.mu held. If that fails, the
-// reader notices, and connects again.
+// write sends a message if there is a connection; the caller holds t.mu. If that fails, the reader
+// notices and connects again.
 func (t *Terminal) write(ctx context.Context, kind websocket.MessageType, data []byte) {
 	if t.ws == nil {
 		return
@@ -239,7 +239,6 @@ func (t *Terminal) write(ctx context.Context, kind websocket.MessageType, data [
 	}
 }
 
-// readNews reads a text message.
 func readNews(ctx context.Context, ws *websocket.Conn) (TerminalNews, error) {
 	kind, data, err := ws.Read(ctx)
 	if err == nil && kind != websocket.MessageText {

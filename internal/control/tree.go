@@ -16,8 +16,8 @@ const (
 	treeTrailer = "Linus-Error"
 )
 
-// sendTree sends a tar archive from a VM while the VM packs it: an error that comes then is
-// in the response's trailer.
+// sendTree sends a tar archive from a VM while the VM packs it. An error during that is in the
+// response's trailer.
 func sendTree(w http.ResponseWriter, archive io.ReadCloser) {
 	defer func() { _ = archive.Close() }()
 	w.Header().Set("Content-Type", treeType)
@@ -29,7 +29,7 @@ func sendTree(w http.ResponseWriter, archive io.ReadCloser) {
 	}
 }
 
-// received is the body of a response of sendTree, whose trailer says whether it is complete.
+// received is the body of a response of sendTree. The trailer says whether it is complete.
 type received struct {
 	io.ReadCloser
 
@@ -51,7 +51,7 @@ func (r *received) Read(data []byte) (int, error) {
 	return n, err
 }
 
-// headerText returns strings and numbers as a header's value.
+// headerText encodes strings and numbers as a header's value.
 func headerText(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -60,7 +60,7 @@ func headerText(v any) string {
 	return url.QueryEscape(string(text))
 }
 
-// fromHeader fills what v points to.
+// fromHeader decodes a header of headerText into what v points to.
 func fromHeader(header string, v any) error {
 	text, err := url.QueryUnescape(header)
 	if err == nil {

@@ -12,18 +12,17 @@ import (
 	"linus/internal/job"
 )
 
-// tunnel is a connection over a WebSocket, in binary messages. An empty one ends its
-// direction.
+// tunnel is a connection over a WebSocket, in binary messages. An empty message ends its direction.
 type tunnel struct {
 	ws   *websocket.Conn
 	ctx  context.Context //nolint:containedctx // of the connection, not of a call
 	stop context.CancelFunc
 
-	message io.Reader // that is being read
-	ended   bool      // nothing more comes
+	message io.Reader // being read
+	ended   bool      // no more data will arrive
 
 	writing sync.Mutex
-	shut    bool // nothing more is sent
+	shut    bool // CloseWrite was called
 }
 
 var _ job.Tunnel = (*tunnel)(nil)
@@ -101,7 +100,7 @@ func (t *tunnel) Close() error {
 	return t.ws.CloseNow()
 }
 
-// dialVM serves a connection to a port of a VM, which a call of DialVM makes.
+// dialVM serves a connection to a port of a VM, which call opens with DialVM.
 func dialVM(call func(context.Context, any) (any, error)) opener {
 	return func(ctx context.Context, in any, accept accepting) error {
 		to, err := call(ctx, in)
