@@ -20,9 +20,9 @@ import (
 	"linus/internal/sandbox/rpc"
 )
 
-// What a sandbox begins with: what its template says, what /init does, and the command that runs in
-// all sandboxes of the template. A template's file stays in it; the rest is where linus keeps its
-// own in a VM, which no template has.
+// What a sandbox begins with: the settings of its template, those of /init, and the command that
+// runs in all sandboxes of the template. The template's file is part of the template. The other
+// files are in linus's own directories in a VM, which no template contains.
 const (
 	templateFile = "etc/linus-sandbox.json"
 	stateFile    = "var/lib/linus/sandbox/state.json"
@@ -30,11 +30,11 @@ const (
 
 	maxInit   = 1 << 20
 	readyTime = 10 * time.Minute // for a start command
-	readyWait = time.Second      // between two looks whether it has started
+	readyWait = time.Second      // between two runs of the ready command
 	startTag  = "start_cmd"
 )
 
-// given adds the variables that the template and /init gave.
+// given adds the variables of the template and of /init.
 func (s *Server) given(env map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +42,7 @@ func (s *Server) given(env map[string]string) {
 	maps.Copy(env, s.env)
 }
 
-// readTemplate is what a VM's template says; nothing: it has not been built for sandboxes.
+// readTemplate returns the settings of a VM's template; empty: it was not built for sandboxes.
 func readTemplate(root string) (t envd.Template) {
 	if data, err := os.ReadFile(filepath.Join(root, templateFile)); root != "" && err == nil {
 		_ = json.Unmarshal(data, &t)
@@ -50,7 +50,7 @@ func readTemplate(root string) (t envd.Template) {
 	return t
 }
 
-// keep writes a file of what is kept over a boot, where that is wanted.
+// keep writes a file that survives a boot, unless Options.Root is empty.
 func (s *Server) keep(name string, value any) error {
 	if s.options.Root == "" {
 		return nil
@@ -111,7 +111,7 @@ func (s *Server) initialize(init envd.Init) error {
 	return s.keep(stateFile, s.env)
 }
 
-// wasBegun reports whether the sandbox began before this program did, and reads what it was told.
+// wasBegun reports whether the sandbox began before this program did, and reads its settings.
 func (s *Server) wasBegun() bool {
 	data, err := os.ReadFile(filepath.Join(s.options.Root, stateFile))
 	if s.options.Root == "" || err != nil {
@@ -123,7 +123,7 @@ func (s *Server) wasBegun() bool {
 	return true
 }
 
-// begin starts the template's command, once in a boot, and waits until it says that it has started.
+// begin starts the template's command, once per boot, and waits until its ready command succeeds.
 func (s *Server) begin(ctx context.Context) error {
 	s.mu.Lock()
 	t := s.template
@@ -151,7 +151,7 @@ func (s *Server) begin(ctx context.Context) error {
 	return s.ready(ctx, a, t)
 }
 
-// launch starts the command, unless it was in this boot.
+// launch starts the command, unless it was already started since the boot.
 func (s *Server) launch(ctx context.Context, a account, command string) error {
 	if s.started != nil {
 		return nil
@@ -178,7 +178,7 @@ func (s *Server) launch(ctx context.Context, a account, command string) error {
 	return nil
 }
 
-// ready waits until the ready command succeeds. One whose start command has failed never is.
+// ready waits until the ready command succeeds. It fails if the start command has failed.
 func (s *Server) ready(ctx context.Context, a account, t envd.Template) error {
 	again := time.NewTicker(readyWait)
 	defer again.Stop()
@@ -205,7 +205,7 @@ func (s *Server) ready(ctx context.Context, a account, t envd.Template) error {
 	return nil
 }
 
-// shell runs a command of a template's build as a user, until it ends or ctx does.
+// shell runs a command of a template's build as a user, until the command or ctx ends.
 func (s *Server) shell(ctx context.Context, a account, t envd.Template, command string, stdout, stderr io.Writer) error {
 	cmd := exec.CommandContext(ctx, "/bin/bash", "-l", "-c", command)
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = t.Workdir, s.environment(a, t.Env), a.process()
@@ -215,7 +215,7 @@ func (s *Server) shell(ctx context.Context, a account, t envd.Template, command 
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, drain
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	err := cmd.Run()
-	if errors.Is(err, exec.ErrWaitDelay) { // what it has left behind has its output
+	if errors.Is(err, exec.ErrWaitDelay) { // a process that it has left behind holds its output open
 		return nil
 	}
 	return err

@@ -29,17 +29,17 @@ import (
 
 const (
 	maxStep  = 1 << 20 // bytes of a step, without its archive
-	maxLine  = 2000    // bytes of a line that a step says; longer ones are parted
+	maxLine  = 2000    // bytes of a line of output; longer lines are split
 	maxFiles = 500_000 // of an archive
 )
 
-// names are what variables and users may be called.
+// Valid names of variables and users.
 var (
 	variable = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	userName = lazyregexp.New(`^[a-z_][a-z0-9_-]{0,31}$`)
 )
 
-// postBuild does a step of a template's build, and tells what it says as it goes.
+// postBuild runs a step of a template's build, and streams its output.
 func (s *Server) postBuild(w http.ResponseWriter, r *http.Request) {
 	from := bufio.NewReaderSize(r.Body, maxStep)
 	line, err := from.ReadSlice('\n')
@@ -55,9 +55,9 @@ func (s *Server) postBuild(w http.ResponseWriter, r *http.Request) {
 	_ = control.EnableFullDuplex()
 	defer r.Body.Close() //nolint:errcheck // else the rest of it is read while the next request comes
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	_ = control.Flush() // the step may be long silent
+	_ = control.Flush() // the step may be silent for long
 	b := &building{s: s, archive: from, say: func(said envd.Said) {
-		_ = json.NewEncoder(w).Encode(said) // whoever asked is gone
+		_ = json.NewEncoder(w).Encode(said) // fails if the client is gone
 		_ = control.Flush()
 	}}
 	if b.t = step.Template; b.t == nil {
@@ -75,7 +75,7 @@ func (s *Server) postBuild(w http.ResponseWriter, r *http.Request) {
 	b.say(end)
 }
 
-// building is a step that is done.
+// building is a running step.
 type building struct {
 	s       *Server
 	t       *envd.Template
@@ -125,7 +125,7 @@ func (b *building) do(ctx context.Context, step envd.Step) error {
 	return fmt.Errorf("%.40s: there is no such step: RUN, COPY, ENV, WORKDIR and USER are there", step.Type)
 }
 
-// place is where a step means.
+// place returns the absolute path of a step's path.
 func (b *building) place(a account, name string) string {
 	if !path.IsAbs(name) {
 		name = path.Join(cmp.Or(b.t.Workdir, a.home), name)
@@ -148,7 +148,7 @@ func (b *building) run(ctx context.Context, name, command string) error {
 	return err
 }
 
-// lines tells each line that is written to it.
+// lines sends each line that is written to it to the client.
 type lines struct {
 	b      *building
 	stderr bool
@@ -182,7 +182,7 @@ func (l *lines) tell(line []byte) {
 	l.b.say(envd.Said{Text: string(line[:min(len(line), maxLine)]), Stderr: l.stderr})
 }
 
-// setEnv sets pairs of variables. Values may name others, as $NAME.
+// setEnv sets pairs of variables. Values may refer to other variables, as $NAME.
 func (b *building) setEnv(pairs []string) error {
 	env := map[string]string{}
 	maps.Copy(env, b.t.Env)
@@ -205,7 +205,7 @@ func (b *building) setEnv(pairs []string) error {
 	return nil
 }
 
-// owner is who has what is copied: a user, or a user and a group, as USER:GROUP.
+// owner returns the owner of copied files: a user, or a user and a group, as USER:GROUP.
 func (b *building) owner(text string) (a account, err error) {
 	name, group, both := strings.Cut(text, ":")
 	if a, err = b.s.account(name); err != nil || !both || group == "" {
@@ -223,8 +223,9 @@ func (b *building) owner(text string) (a account, err error) {
 	return a, nil
 }
 
-// copy puts what an archive has of a place in its client's directory to a place in the VM: a
-// directory's content into that, a file as that, or into it if it is a directory or ends with /.
+// copy extracts what an archive has of a path in the client's directory to a path in the VM. The
+// content of a directory goes into the target. A file becomes the target, or goes into it if the
+// target is a directory or ends with /.
 func (b *building) copy(ctx context.Context, from, to, owner, mode string) error {
 	a, err := b.owner(owner)
 	if err != nil {
@@ -238,7 +239,7 @@ func (b *building) copy(ctx context.Context, from, to, owner, mode string) error
 	}
 	base := "."
 	for _, part := range strings.Split(path.Clean(from), "/") {
-		if strings.ContainsAny(part, `*?[]{}!()\`) { // a pattern: it has been applied
+		if strings.ContainsAny(part, `*?[]{}!()\`) { // a pattern, which the client has already applied
 			break
 		}
 		base = path.Join(base, part)
@@ -277,16 +278,16 @@ func (b *building) copy(ctx context.Context, from, to, owner, mode string) error
 	}
 }
 
-// copying is an archive that becomes files.
+// copying is an archive that is being extracted.
 type copying struct {
 	account
 
-	base string // what is copied, in the archive
+	base string // path in the archive that is copied
 	to   string
 	into bool
 	perm fs.FileMode // zero: as in the archive
 
-	root *os.Root // the directory that nothing is put outside of
+	root *os.Root // nothing is written outside of this directory
 }
 
 func (c *copying) close() error {
@@ -296,14 +297,14 @@ func (c *copying) close() error {
 	return c.root.Close()
 }
 
-// put makes a file of the archive.
+// put extracts an entry of the archive.
 func (c *copying) put(h *tar.Header, body io.Reader) error {
 	name, ok := c.inside(h.Name)
 	if !ok {
 		return fmt.Errorf("%.200q is not in %s", h.Name, c.base)
 	}
 	dir, as := c.to, ""
-	if name == "." && h.Typeflag != tar.TypeDir { // the very file
+	if name == "." && h.Typeflag != tar.TypeDir { // base itself is a file
 		if as = path.Base(c.base); !c.into {
 			dir, as = path.Split(c.to)
 		}
@@ -349,7 +350,7 @@ func (c *copying) put(h *tar.Header, body io.Reader) error {
 	return fmt.Errorf("%.200q is neither a file, a directory nor a link", h.Name)
 }
 
-// inside is a name of the archive below what is copied.
+// inside returns an archive's name relative to base; false: it is outside.
 func (c *copying) inside(name string) (string, bool) {
 	name = path.Clean(name)
 	if !filepath.IsLocal(name) {
@@ -359,7 +360,7 @@ func (c *copying) inside(name string) (string, bool) {
 	return rel, err == nil && filepath.IsLocal(rel)
 }
 
-// parents makes a directory and those above it, as the owner's.
+// parents makes a directory and its parents, owned by the account.
 func (c *copying) parents(dir string) error {
 	info, err := c.root.Stat(dir)
 	if err == nil && !info.IsDir() {
@@ -377,7 +378,7 @@ func (c *copying) parents(dir string) error {
 	return c.root.Lchown(dir, int(c.uid), int(c.gid))
 }
 
-// remove makes place for a file.
+// remove removes what is in the place of a new file.
 func (c *copying) remove(name string) error {
 	if err := c.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file is what the answer to an upload says of one.
+// file describes an uploaded file in the answer.
 type file struct {
 	Name     string            `json:"name"`
 	Type     string            `json:"type"` // file
@@ -26,13 +26,13 @@ type file struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// problem is an error with its status.
+// problem is an error with an HTTP status.
 type problem struct {
 	status int
 	error
 }
 
-// failing answers with the error of a handler, by what it is.
+// failing answers with a status that fits the handler's error.
 func failing(handle func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := handle(w, r)
@@ -60,7 +60,7 @@ func bad(format string, values ...any) error {
 	return problem{http.StatusBadRequest, fmt.Errorf(format, values...)}
 }
 
-// asked is for whom a request is, and the path that it names.
+// asked returns the user and the absolute path of a request.
 func (s *Server) asked(name, path string) (account, string, error) {
 	a, err := s.account(name)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Server) getFiles(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not wait for who writes to it
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not wait for a writer
 	if errors.Is(err, fs.ErrNotExist) {
 		err = problem{http.StatusNotFound, fmt.Errorf("path '%s' does not exist", path)}
 	}
@@ -112,15 +112,15 @@ func (s *Server) getFiles(w http.ResponseWriter, r *http.Request) error {
 		http.ServeContent(w, r, path, info.ModTime(), f)
 		return nil
 	}
-	// Files of /proc have no size and something in them.
+	// Files of /proc have size 0 but content.
 	if w.Header().Set("Content-Type", "application/octet-stream"); r.Method != http.MethodHead {
-		_, _ = io.Copy(to, f) // whoever asked is gone
+		_, _ = io.Copy(to, f) // fails if the client is gone
 	}
 	return nil
 }
 
-// encoding says whether a client wants gzip rather than the file as it is. Most clients of HTTP
-// can take both and say so without being asked; they get it as it is, which is faster.
+// encoding reports whether to send gzip rather than the plain file. Most HTTP clients offer gzip by
+// default; they get the plain file, which is faster.
 func encoding(h http.Header) (packed bool, err error) {
 	gzipped, plain, others := false, true, false
 	for part := range strings.SplitSeq(strings.ToLower(h.Get("Accept-Encoding")), ",") {
@@ -187,7 +187,8 @@ func (s *Server) postFiles(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// storeParts stores the files of a form, by their names if there is no path for the only one.
+// storeParts stores the files of a form. Without a path, each file's name is its path; with one,
+// the form may have one file only.
 func (s *Server) storeParts(a account, r *http.Request, path string, metadata map[string]string) ([]file, error) {
 	parts, err := r.MultipartReader()
 	if err != nil {
@@ -222,13 +223,13 @@ func (s *Server) storeParts(a account, r *http.Request, path string, metadata ma
 	}
 }
 
-// fileName is the whole of it: the standard library takes the directories away.
+// fileName returns the complete file name: the standard library strips directories.
 func fileName(part *multipart.Part) string {
 	_, params, _ := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
 	return params["filename"]
 }
 
-// store writes a file as the user's own, in the place of what was there.
+// store writes a file owned by the user, and replaces an existing one.
 func (a account) store(path string, body io.Reader, metadata map[string]string) (file, error) {
 	if err := a.mkdir(filepath.Dir(path)); err != nil {
 		return file{}, fmt.Errorf("make its directory: %w", err)
@@ -256,8 +257,8 @@ func (a account) store(path string, body io.Reader, metadata map[string]string) 
 	return file{Name: filepath.Base(path), Type: "file", Path: path, Metadata: readMetadata(path)}, f.Close()
 }
 
-// Metadata of files are extended attributes of these names. Together they fit into one block of
-// ext4; a header's name and value have their limits by that.
+// File metadata are extended attributes with this prefix. All of them together fit into one block
+// of ext4, which limits names and values of the headers.
 const (
 	attributes     = "user.e2b."
 	maxMetadataKey = 255 - len(attributes)
@@ -287,7 +288,7 @@ func metadataOf(h http.Header) (map[string]string, error) {
 	return metadata, nil
 }
 
-// writeMetadata makes a file's metadata these, where the file system has such.
+// writeMetadata replaces a file's metadata, if the file system supports them.
 func writeMetadata(f *os.File, metadata map[string]string) error {
 	for key := range readMetadata(f.Name()) {
 		if _, ok := metadata[key]; !ok {
@@ -302,7 +303,7 @@ func writeMetadata(f *os.File, metadata map[string]string) error {
 	return nil
 }
 
-// readMetadata is a file's metadata, as far as it is text and not more than we write.
+// readMetadata returns a file's metadata, without what is not text or exceeds the limits.
 func readMetadata(path string) map[string]string {
 	size, err := unix.Listxattr(path, nil)
 	if err != nil || size == 0 {

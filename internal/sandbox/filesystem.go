@@ -22,7 +22,7 @@ import (
 	"linus/internal/sandbox/rpc"
 )
 
-// resolve is the path that a call means, and for whom.
+// resolve returns a call's user, and the absolute path that it means.
 func (s *Server) resolve(ctx context.Context, path string) (account, string, error) {
 	a, err := s.caller(ctx)
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *Server) resolve(ctx context.Context, path string) (account, string, err
 	return a, path, nil
 }
 
-// fault gives an error of the system its code.
+// fault gives a system error its code.
 func fault(doing string, err error) error {
 	code := connect.CodeInternal
 	for _, c := range []struct {
@@ -56,14 +56,14 @@ func fault(doing string, err error) error {
 	return connect.NewError(code, fmt.Errorf("%s: %w", doing, err))
 }
 
-// Stat tells of what is at a path.
+// Stat describes what is at a path.
 func (s *Server) Stat(ctx context.Context, req *rpc.StatRequest) (*rpc.StatResponse, error) {
 	_, path, err := s.resolve(ctx, req.GetPath())
 	if err != nil {
 		return nil, err
 	}
 	entry, err := names{}.entry(path)
-	if errors.Is(err, syscall.ENOTDIR) { // a file is above it: it is not there
+	if errors.Is(err, syscall.ENOTDIR) { // a parent is a file, so the path does not exist
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("find file: %w", err))
 	}
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *Server) Stat(ctx context.Context, req *rpc.StatRequest) (*rpc.StatRespo
 	return &rpc.StatResponse{Entry: entry}, nil
 }
 
-// MakeDir makes a directory, and those above it.
+// MakeDir makes a directory and its parents.
 func (s *Server) MakeDir(ctx context.Context, req *rpc.MakeDirRequest) (*rpc.MakeDirResponse, error) {
 	a, path, err := s.resolve(ctx, req.GetPath())
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *Server) MakeDir(ctx context.Context, req *rpc.MakeDirRequest) (*rpc.Mak
 	return &rpc.MakeDirResponse{Entry: entry}, nil
 }
 
-// Move gives a file or directory another path.
+// Move renames a file or directory.
 func (s *Server) Move(ctx context.Context, req *rpc.MoveRequest) (*rpc.MoveResponse, error) {
 	a, from, err := s.resolve(ctx, req.GetSource())
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *Server) Move(ctx context.Context, req *rpc.MoveRequest) (*rpc.MoveRespo
 	return &rpc.MoveResponse{Entry: entry}, nil
 }
 
-// Remove removes a file, or a directory with all in it. What is not there is removed.
+// Remove removes a file, or a directory with its content. A missing path is not an error.
 func (s *Server) Remove(ctx context.Context, req *rpc.RemoveRequest) (*rpc.RemoveResponse, error) {
 	_, path, err := s.resolve(ctx, req.GetPath())
 	if err != nil {
@@ -142,7 +142,7 @@ func (s *Server) Remove(ctx context.Context, req *rpc.RemoveRequest) (*rpc.Remov
 	return &rpc.RemoveResponse{}, nil
 }
 
-// removable is what Remove asks first. It is apart so that its test removes nothing.
+// removable checks a path for Remove. It is separate so that its test removes nothing.
 func removable(path string) error {
 	if path == "/" {
 		return connect.NewError(connect.CodeInvalidArgument, errors.New("path: / is not removed"))
@@ -150,7 +150,7 @@ func removable(path string) error {
 	return nil
 }
 
-// ListDir tells of what is in a directory, and below it to a depth.
+// ListDir lists a directory, down to a depth.
 func (s *Server) ListDir(ctx context.Context, req *rpc.ListDirRequest) (*rpc.ListDirResponse, error) {
 	_, path, err := s.resolve(ctx, req.GetPath())
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *Server) ListDir(ctx context.Context, req *rpc.ListDirRequest) (*rpc.Lis
 	if err != nil {
 		return nil, fault("find directory", err)
 	}
-	select { // a list may be long: few are made at once
+	select { // a list may be long, so only a few are made at once
 	case s.lists <- struct{}{}:
 		defer func() { <-s.lists }()
 	case <-ctx.Done():
@@ -178,7 +178,7 @@ type list struct {
 	entries []*rpc.EntryInfo
 }
 
-// add adds what is in a directory, with the paths that it has for the client.
+// add adds the entries of a directory, with the paths that the client sees.
 func (l *list) add(ctx context.Context, dir, shown string, depth uint32) error {
 	var found []string
 	err := eachName(dir, func(name string, _ fs.DirEntry) error {
@@ -198,7 +198,7 @@ func (l *list) add(ctx context.Context, dir, shown string, depth uint32) error {
 	for _, name := range found {
 		path := filepath.Join(dir, name)
 		entry, err := l.names.entry(path)
-		if errors.Is(err, fs.ErrNotExist) { // since it was read
+		if errors.Is(err, fs.ErrNotExist) { // removed since it was read
 			continue
 		}
 		if err != nil {
@@ -215,7 +215,7 @@ func (l *list) add(ctx context.Context, dir, shown string, depth uint32) error {
 	return nil
 }
 
-// eachName calls a function for each entry of a directory, which may have millions.
+// eachName calls each for every entry of a directory, which may have millions.
 func eachName(dir string, each func(name string, entry fs.DirEntry) error) error {
 	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -238,7 +238,7 @@ func eachName(dir string, each func(name string, entry fs.DirEntry) error) error
 	}
 }
 
-// names are those of users and groups, which one call looks up once: "u0" is root.
+// names caches names of users and groups during one call: "u0" is root.
 type names map[string]string
 
 func (n names) of(kind string, id uint32, find func(string) (string, error)) string {
@@ -254,7 +254,7 @@ func (n names) of(kind string, id uint32, find func(string) (string, error)) str
 	return name
 }
 
-// entry describes what is at a path; of a symbolic link type and mode are those of its target.
+// entry describes what is at a path. The type and mode of a symbolic link are its target's.
 func (n names) entry(path string) (*rpc.EntryInfo, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -304,5 +304,5 @@ func (n names) entry(path string) (*rpc.EntryInfo, error) {
 	return e, nil
 }
 
-// text is what a name is in a message, which is UTF-8: a name need not be.
+// text returns a file name for a message, which must be UTF-8: a file name need not be.
 func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

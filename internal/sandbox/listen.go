@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// ErrServed says that another program serves the socket, and answers.
+// ErrServed says that another program already serves the socket.
 var ErrServed = errors.New("another linus-sandbox serves this socket")
 
-// Serve serves a sandbox on a socket that only the user it runs as, and root, can reach, until ctx
-// ends. ready is called when clients are answered.
+// Serve serves a sandbox on a socket that only its own user and root can reach, until ctx ends. It
+// calls ready once it accepts clients.
 func Serve(ctx context.Context, socket string, o Options, ready func()) error {
 	lock, err := os.OpenFile(socket+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -29,7 +29,7 @@ func Serve(ctx context.Context, socket string, o Options, ready func()) error {
 	} else if err != nil {
 		return fmt.Errorf("lock the socket: %w", err)
 	}
-	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) { // of one that was killed
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) { // of a program that was killed
 		return fmt.Errorf("make place for the socket: %w", err)
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", socket)
@@ -40,7 +40,7 @@ func Serve(ctx context.Context, socket string, o Options, ready func()) error {
 		return fmt.Errorf("listen on the socket: %w", err)
 	}
 	s := New(o)
-	if s.wasBegun() { // after a boot, for nobody who waits
+	if s.wasBegun() { // after a boot; no client waits for it
 		s.running.Go(func() { _ = s.begin(ctx) })
 	}
 	server := &http.Server{
@@ -50,7 +50,7 @@ func Serve(ctx context.Context, socket string, o Options, ready func()) error {
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       10 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          log.New(io.Discard, "", 0), // what clients do wrong, they are told
+		ErrorLog:          log.New(io.Discard, "", 0), // clients are told their own mistakes
 	}
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetUnencryptedHTTP2(true)
@@ -65,7 +65,8 @@ func Serve(ctx context.Context, socket string, o Options, ready func()) error {
 	return fmt.Errorf("serve the socket: %w", err)
 }
 
-// served waits until whoever has the lock answers, which it does a moment after it has it.
+// served waits until the program that holds the lock answers, which it does soon after it has the
+// lock.
 func served(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

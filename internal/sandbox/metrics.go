@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTimes are what the processors had done when they were asked for the last time.
+// cpuTimes are the CPU times at the previous measurement.
 type cpuTimes struct {
 	mu          sync.Mutex
 	total, idle uint64
 }
 
-// used is how much of the processors was used since then, in percent.
+// used returns the CPU usage since the previous call, in percent.
 func (c *cpuTimes) used() (float64, error) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *cpuTimes) used() (float64, error) {
 	return math.Round(10_000*float64(all-rest)/float64(all)) / 100, nil
 }
 
-// memory is what /proc/meminfo says, in bytes.
+// memory returns /proc/meminfo, in bytes.
 func memory() (map[string]uint64, error) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {

@@ -23,44 +23,45 @@ import (
 
 const (
 	chunk     = 32 << 10         // bytes of output in one event
-	backlog   = 4                // events that wait for a listener
-	patience  = 30 * time.Second // how long a listener holds up a process that has others
-	drain     = time.Second      // for output of a process that was killed, if others can still write
-	retention = 30 * time.Second // how long a process that has ended is found
+	backlog   = 4                // events queued per listener
+	patience  = 30 * time.Second // how long a listener may hold up a process that has other listeners
+	drain     = time.Second      // for output of a killed process, if others can still write to it
+	retention = 30 * time.Second // how long a process can be found after its end
 )
 
-// launcher makes a process the first to be killed when memory runs out, not this program, and is
-// replaced by it. The shell looks for the command, and says what is wrong with it, by status 127.
+// launcher makes a process, and not this program, the first to be killed when memory runs out, and
+// then execs it. The shell looks up the command, and reports problems with it by status 127.
 const launcher = `echo 100 2>/dev/null >/proc/$$/oom_score_adj; exec "$@"`
 
-// process is one that a client has started. It lives until it ends, whoever listens.
+// process is a process that a client has started. It lives until it ends, with or without
+// listeners.
 type process struct {
 	pid    uint32
 	config *rpc.ProcessConfig
 	tag    *string
 	cmd    *exec.Cmd
-	tty    *os.File      // its terminal, our side
-	input  chan struct{} // held by who writes to it
-	killed chan struct{} // closed by the first signal: its output is waited for no longer than a drain
-	ended  chan struct{} // closed when it is gone
-	limit  *time.Timer   // kills it, if its client has said when
+	tty    *os.File      // this program's side of its terminal
+	input  chan struct{} // held while writing to it
+	killed chan struct{} // closed by the first signal: output is then awaited for drain only
+	ended  chan struct{} // closed when the process is gone
+	limit  *time.Timer   // kills the process at its client's time limit, if it has one
 
 	mu        sync.Mutex
 	stdin     *os.File
 	listeners map[*listener]bool
 	reaped    bool
 	end       *rpc.ProcessEvent_EndEvent
-	at        time.Time // it ended
+	at        time.Time // when it ended
 }
 
-// listener is one stream of a process's events.
+// listener is a stream of a process's events.
 type listener struct {
 	events chan *rpc.ProcessEvent // closed after the last one
-	slow   chan struct{}          // closed when it is given up
-	gone   <-chan struct{}        // closed when the stream is
+	slow   chan struct{}          // closed when the process drops the listener
+	gone   <-chan struct{}        // closed when the stream is gone
 }
 
-// start starts a process with its first listener, who misses nothing.
+// start starts a process with its first listener, which misses no events.
 func (s *Server) start(ctx context.Context, a account, req *rpc.StartRequest) (*process, *listener, error) {
 	config := req.GetProcess()
 	dir, err := s.path(a, config.GetCwd())
@@ -111,7 +112,8 @@ func (s *Server) start(ctx context.Context, a account, req *rpc.StartRequest) (*
 	p.pid = uint32(p.cmd.Process.Pid) //nolint:gosec // of a process, so positive
 	s.processes = append(s.processes, p)
 
-	// A client's time limit is the process's, too, which ends by it if the client is gone.
+	// A client's time limit applies to the process, too, which ends then even if the client is
+	// gone.
 	if deadline, ok := ctx.Deadline(); ok {
 		p.limit = time.AfterFunc(time.Until(deadline), func() { _ = p.signal(syscall.SIGKILL) })
 	}
@@ -119,7 +121,7 @@ func (s *Server) start(ctx context.Context, a account, req *rpc.StartRequest) (*
 	return p, l, nil
 }
 
-// process are the attributes of the user's process, in a session of its own.
+// process returns the attributes of a process of the user, in a session of its own.
 func (a account) process() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setsid: true}
 	if os.Geteuid() == 0 {
@@ -128,14 +130,14 @@ func (a account) process() *syscall.SysProcAttr {
 	return attr
 }
 
-// output is one way out of a process, and the event that tells of what comes.
+// output is an output of a process, and the event that carries its data.
 type output struct {
 	from *os.File
 	data func([]byte) *rpc.ProcessEvent_DataEvent
 }
 
-// connect gives a process its terminal or its pipes, and returns our ends that are read and its
-// ends, which it has when it has started.
+// connect gives a process its terminal or its pipes. It returns this program's read ends, and the
+// process's ends, to be closed after the process has started.
 func (p *process) connect(a account, req *rpc.StartRequest) (ours []output, theirs []*os.File, err error) {
 	if size := req.GetPty(); size != nil {
 		master, slave, err := pty.Open()
@@ -178,7 +180,7 @@ func (p *process) connect(a account, req *rpc.StartRequest) (ours []output, thei
 	return ours, theirs, err
 }
 
-// await hands on what a process says until it has ended, and tells its end.
+// await forwards a process's output until the process has ended, and then its end.
 func (s *Server) await(p *process, outputs []output) {
 	var reading sync.WaitGroup
 	for _, o := range outputs {
@@ -190,7 +192,7 @@ func (s *Server) await(p *process, outputs []output) {
 	case <-said:
 	case <-p.killed:
 	}
-	// It ends, and stays a zombie: until it is reaped its ID is no other's.
+	// Wait for its end but leave it a zombie: its ID is not reused until it is reaped.
 	for {
 		if err := unix.Waitid(unix.P_PID, int(p.pid), nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
 			break
@@ -199,7 +201,7 @@ func (s *Server) await(p *process, outputs []output) {
 	late := time.NewTimer(drain)
 	select {
 	case <-said:
-	case <-late.C: // a child of it has its output
+	case <-late.C: // a child of it holds its output open
 	}
 	late.Stop()
 	for _, o := range outputs {
@@ -244,7 +246,7 @@ func (s *Server) await(p *process, outputs []output) {
 	p.mu.Unlock()
 }
 
-// read hands on one output. What is said while nobody listens is lost, as E2B's is.
+// read forwards one output. Output without listeners is lost, as in E2B's.
 func (p *process) read(o output) {
 	buf := make([]byte, chunk)
 	for {
@@ -260,8 +262,8 @@ func (p *process) read(o output) {
 	}
 }
 
-// tell gives an event to each listener. The only one is waited for, so that a client that is slow
-// misses nothing; one of several is given up when it takes nothing for long.
+// tell sends an event to each listener. It waits for the only listener, so that a slow client
+// misses nothing, but drops one of several that receives nothing for the time patience.
 func (p *process) tell(event func() *rpc.ProcessEvent) {
 	p.mu.Lock()
 	listeners := slices.Collect(maps.Keys(p.listeners))
@@ -292,7 +294,7 @@ func (p *process) tell(event func() *rpc.ProcessEvent) {
 	}
 }
 
-// listen adds a listener, until its stream leaves. One of a process that has ended gets the end.
+// listen adds a listener until it leaves. For a process that has ended it only gets the end.
 func (p *process) listen(ctx context.Context) *listener {
 	l := &listener{events: make(chan *rpc.ProcessEvent, backlog), slow: make(chan struct{}), gone: ctx.Done()}
 	p.mu.Lock()
@@ -311,7 +313,7 @@ func (p *process) leave(l *listener) {
 	delete(p.listeners, l)
 }
 
-// giveUp ends a listener, unless it is the only one.
+// giveUp drops a listener, unless it is the only one. It reports whether the listener is gone.
 func (p *process) giveUp(l *listener) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -325,7 +327,7 @@ func (p *process) giveUp(l *listener) bool {
 	return true
 }
 
-// signal signals a process and its children, who are a group; after it has ended nobody.
+// signal signals a process and its children, which are a group, unless the process was reaped.
 func (p *process) signal(sig syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -340,7 +342,7 @@ func (p *process) signal(sig syscall.Signal) error {
 	return syscall.Kill(-int(p.pid), sig)
 }
 
-// write gives a process input, and waits no longer for it to take that than who sends it does.
+// write sends input to a process. It stops waiting for the process to read it when ctx ends.
 func (p *process) write(ctx context.Context, to *os.File, data []byte) error {
 	select {
 	case p.input <- struct{}{}:

@@ -16,7 +16,7 @@ import (
 	"linus/internal/sandbox/rpc"
 )
 
-// Start starts a process and tells of it until it has ended, or the client is gone.
+// Start starts a process and streams its events until it has ended, or the client is gone.
 func (s *Server) Start(ctx context.Context, req *rpc.StartRequest, stream *connect.ServerStream[rpc.StartResponse]) error {
 	a, err := s.caller(ctx)
 	if err != nil {
@@ -29,7 +29,7 @@ func (s *Server) Start(ctx context.Context, req *rpc.StartRequest, stream *conne
 	return p.follow(ctx, l, func(e *rpc.ProcessEvent) error { return stream.Send(&rpc.StartResponse{Event: e}) })
 }
 
-// Connect tells of a process that was started before, from now on.
+// Connect streams the events of a process that was started before, from now on.
 func (s *Server) Connect(ctx context.Context, req *rpc.ConnectRequest, stream *connect.ServerStream[rpc.ConnectResponse]) error {
 	p, err := s.process(req.GetProcess(), true)
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *Server) Connect(ctx context.Context, req *rpc.ConnectRequest, stream *c
 	return p.follow(ctx, p.listen(ctx), func(e *rpc.ProcessEvent) error { return stream.Send(&rpc.ConnectResponse{Event: e}) })
 }
 
-// follow sends what a listener gets, with a sign of life where nothing comes.
+// follow sends a listener's events, and a keepalive when there are none.
 func (p *process) follow(ctx context.Context, l *listener, send func(*rpc.ProcessEvent) error) error {
 	defer p.leave(l)
 	if err := send(&rpc.ProcessEvent{Event: &rpc.ProcessEvent_Start{Start: &rpc.ProcessEvent_StartEvent{Pid: p.pid}}}); err != nil {
@@ -61,7 +61,7 @@ func (p *process) follow(ctx context.Context, l *listener, send func(*rpc.Proces
 				event = e
 				break
 			}
-			if ctx.Err() != nil { // of the same time limit as the process
+			if ctx.Err() != nil { // by the time limit that the stream shares with the process
 				return ctx.Err()
 			}
 			return send(&rpc.ProcessEvent{Event: &rpc.ProcessEvent_End{End: p.end}})
@@ -73,7 +73,7 @@ func (p *process) follow(ctx context.Context, l *listener, send func(*rpc.Proces
 	}
 }
 
-// keepalive is how often a client wants to hear of a stream in which nothing happens.
+// keepalive returns the client's interval for keepalives on a stream without events.
 func keepalive(ctx context.Context) time.Duration {
 	const standard, longest = 90, 24 * 60 * 60
 	seconds := 0
@@ -86,8 +86,8 @@ func keepalive(ctx context.Context) time.Duration {
 	return time.Duration(min(seconds, longest)) * time.Second
 }
 
-// process finds one by its ID or its tag: of several the one that started last, of those that run
-// if there are.
+// process finds a process by its ID or its tag. Of several matches it returns the one that started
+// last, running processes before ended ones.
 func (s *Server) process(selector *rpc.ProcessSelector, ended bool) (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Server) process(selector *rpc.ProcessSelector, ended bool) (*process, e
 	return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("process: give its pid or its tag"))
 }
 
-// List tells of the processes that run.
+// List returns the running processes.
 func (s *Server) List(context.Context, *rpc.ListRequest) (*rpc.ListResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *Server) List(context.Context, *rpc.ListRequest) (*rpc.ListResponse, err
 	return list, nil
 }
 
-// SendInput gives a process input, for its terminal or its stdin.
+// SendInput sends input to a process's terminal or stdin.
 func (s *Server) SendInput(ctx context.Context, req *rpc.SendInputRequest) (*rpc.SendInputResponse, error) {
 	p, err := s.process(req.GetProcess(), false)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *Server) SendInput(ctx context.Context, req *rpc.SendInputRequest) (*rpc
 	return &rpc.SendInputResponse{}, p.give(ctx, req.GetInput())
 }
 
-// StreamInput gives a process what comes, in its order.
+// StreamInput sends a stream of input to a process, in order.
 func (s *Server) StreamInput(ctx context.Context, stream *connect.ClientStream[rpc.StreamInputRequest]) (*rpc.StreamInputResponse, error) {
 	var p *process
 	for stream.Receive() {
@@ -195,7 +195,7 @@ func (p *process) give(ctx context.Context, input *rpc.ProcessInput) error {
 	return connect.NewError(connect.CodeInternal, fmt.Errorf("write to process %d: %w", p.pid, err))
 }
 
-// CloseStdin tells a process that no more input comes.
+// CloseStdin tells a process that no more input will come.
 func (s *Server) CloseStdin(_ context.Context, req *rpc.CloseStdinRequest) (*rpc.CloseStdinResponse, error) {
 	p, err := s.process(req.GetProcess(), false)
 	if err != nil {
@@ -210,7 +210,8 @@ func (s *Server) CloseStdin(_ context.Context, req *rpc.CloseStdinRequest) (*rpc
 	return &rpc.CloseStdinResponse{}, nil
 }
 
-// SendSignal signals a process and its children. After SIGKILL it is gone, mostly.
+// SendSignal signals a process and its children. After SIGKILL it waits a moment for the process's
+// end.
 func (s *Server) SendSignal(ctx context.Context, req *rpc.SendSignalRequest) (*rpc.SendSignalResponse, error) {
 	p, err := s.process(req.GetProcess(), false)
 	if err != nil {
@@ -232,14 +233,14 @@ func (s *Server) SendSignal(ctx context.Context, req *rpc.SendSignalRequest) (*r
 		defer long.Stop()
 		select {
 		case <-p.ended:
-		case <-long.C: // it is in the kernel, where it dies when that is done
+		case <-long.C: // it is in the kernel, and dies when that call ends
 		case <-ctx.Done():
 		}
 	}
 	return &rpc.SendSignalResponse{}, nil
 }
 
-// Update gives a terminal another size.
+// Update changes the size of a terminal.
 func (s *Server) Update(_ context.Context, req *rpc.UpdateRequest) (*rpc.UpdateResponse, error) {
 	p, err := s.process(req.GetProcess(), false)
 	if err != nil {

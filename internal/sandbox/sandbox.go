@@ -1,8 +1,8 @@
-// Package sandbox serves what clients of E2B do in a sandbox, in the VM that is one: processes,
-// terminals, files and watches, by the protocol of E2B's envd. It checks nobody: whoever reaches
-// its socket may do everything as everybody, as E2B's does, and the engine in front of it says who
-// reaches it. It knows nothing of engines. What it keeps is bounded, so that no client takes the
-// VM's memory by accident.
+// Package sandbox serves E2B's clients inside a sandbox's VM: processes, terminals, files and
+// watches, in the protocol of E2B's envd. It authenticates nobody: whoever reaches its socket may
+// do everything as every user, as in E2B's, and the engine in front of it decides who reaches it.
+// It knows nothing of engines. All that it keeps is bounded, so that no client uses up the VM's
+// memory by accident.
 package sandbox
 
 import (
@@ -27,28 +27,27 @@ import (
 	"linus/internal/sandbox/rpc"
 )
 
-// Bounds. A client that reaches one is told so.
+// Bounds. A client that reaches one gets an error that says so.
 const (
-	maxRequests  = 256     // at once, streams among them
-	maxMessage   = 2 << 20 // bytes of one message to us
+	maxRequests  = 256     // at once, streams included
+	maxMessage   = 2 << 20 // bytes of a received message
 	maxProcesses = 1000    // running; as many that have ended are kept for a while
 	maxWatches   = 64      // at once: the kernel gives a user 128
 	maxWatched   = 20_000  // directories of one watch
-	maxEvents    = 4096    // of a watcher that nobody asks
-	maxEntries   = 50_000  // of one list of a directory
+	maxEvents    = 4096    // of a watcher between two requests for them
+	maxEntries   = 50_000  // of one directory listing
 	maxPath      = 4096    // bytes, as the kernel's
 )
 
-// sandboxUser is the account that clients name if they name any: E2B's own.
+// sandboxUser is the user that clients name if they name one: E2B's own.
 const sandboxUser = "user"
 
 // Options say how a sandbox is served.
 type Options struct {
-	User string // whose calls are that name no user, unless the template says so; empty: root
-	Root string // below which is what is kept over a boot, as the template has it: "/"; empty: nothing is
+	User string // user for calls that name none, unless the template has one; empty: root
+	Root string // "/", the parent of the files that survive a boot; empty: nothing is kept
 }
 
-// Server serves one sandbox.
 type Server struct {
 	requests chan struct{}
 	watches  chan struct{}
@@ -56,20 +55,19 @@ type Server struct {
 	cpu      cpuTimes
 
 	options  Options
-	starting chan struct{} // held by who starts the template's command
+	starting chan struct{} // held while the template's command is started
 
 	mu        sync.Mutex
 	template  envd.Template
 	env       map[string]string
 	started   *process   // the template's command
-	processes []*process // that run, in the order they started
-	ended     []*process // the last to end last
+	processes []*process // running, in the order they started
+	ended     []*process // the last to end is last
 	watchers  map[string]*watcher
 	closed    bool
 	running   sync.WaitGroup // processes
 }
 
-// New returns a server that has no processes yet.
 func New(o Options) *Server {
 	return &Server{
 		requests: make(chan struct{}, maxRequests),
@@ -82,7 +80,7 @@ func New(o Options) *Server {
 	}
 }
 
-// Handler answers what a client says.
+// Handler returns the handler for clients' requests.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	bounds := connect.WithReadMaxBytes(maxMessage)
@@ -112,7 +110,7 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// Close kills all processes and ends all watchers, and waits for them.
+// Close kills all processes, ends all watchers, and waits for them.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -127,15 +125,15 @@ func (s *Server) Close() {
 	s.running.Wait()
 }
 
-// account is a user of the VM, and whom what is done is done for.
+// account is a user of the VM on whose behalf a call acts.
 type account struct {
 	name, home string
 	uid, gid   uint32
 	groups     []uint32
 }
 
-// account finds a user: the default one without a name, and if a client means E2B's own, which
-// this VM does not have.
+// account looks a user up. It returns the default user if there is no name, or if the name is E2B's
+// own user, which this VM does not have.
 func (s *Server) account(name string) (account, error) {
 	s.mu.Lock()
 	standard := cmp.Or(s.template.User, s.options.User, "root")
@@ -164,7 +162,7 @@ func (s *Server) account(name string) (account, error) {
 	if self := os.Geteuid(); self != 0 && self != int(a.uid) {
 		return account{}, fmt.Errorf("invalid username: linus-sandbox does not run as root, and can do nothing as '%s'", name)
 	}
-	groups, _ := u.GroupIds() // without them it has its own
+	groups, _ := u.GroupIds() // without them it has its primary group
 	for _, g := range groups {
 		if id, err := strconv.ParseUint(g, 10, 32); err == nil {
 			a.groups = append(a.groups, uint32(id))
@@ -173,7 +171,7 @@ func (s *Server) account(name string) (account, error) {
 	return a, nil
 }
 
-// caller is the user that a call names as HTTP's basic authentication does.
+// caller returns the user that a call names by HTTP basic authentication.
 func (s *Server) caller(ctx context.Context) (account, error) {
 	name := ""
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
@@ -186,7 +184,7 @@ func (s *Server) caller(ctx context.Context) (account, error) {
 	return a, nil
 }
 
-// path is where a client means: without a beginning it is in the user's home.
+// path returns the absolute path of a client's path. Relative paths are in the user's home.
 func (s *Server) path(a account, path string) (string, error) {
 	s.mu.Lock()
 	if path == "" {
@@ -208,7 +206,7 @@ func (s *Server) path(a account, path string) (string, error) {
 	return filepath.Join("/", a.home, path), nil
 }
 
-// mkdir makes a directory and what is missing above it, as the user's own.
+// mkdir makes a directory and its missing parents, owned by the user.
 func (a account) mkdir(dir string) error {
 	info, err := os.Stat(dir)
 	if err == nil {
@@ -229,8 +227,8 @@ func (a account) mkdir(dir string) error {
 	return os.Lchown(dir, int(a.uid), int(a.gid))
 }
 
-// environment is what a process gets: what belongs to the user, what the template and /init gave,
-// its own.
+// environment returns a process's environment: the user's variables, those of the template and
+// /init, and the process's own.
 func (s *Server) environment(a account, own map[string]string) []string {
 	env := map[string]string{
 		"PATH":        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -254,15 +252,14 @@ func (s *Server) getEnvs(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, env)
 }
 
-// answer writes JSON.
 func answer(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(value) // whoever asked is gone
+	_ = json.NewEncoder(w).Encode(value) // fails if the client is gone
 }
 
-// refuse answers with an error as E2B's do.
+// refuse answers with an error in E2B's format.
 func refuse(w http.ResponseWriter, status int, err error) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	answer(w, status, map[string]any{"code": status, "message": err.Error()})

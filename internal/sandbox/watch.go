@@ -21,23 +21,23 @@ import (
 	"linus/internal/sandbox/rpc"
 )
 
-// abandoned is for how long nobody asks a watcher that another may take the place of.
+// abandoned is how long a watcher must be unused before another may take its place.
 const abandoned = 10 * time.Minute
 
-// watched is what the kernel tells of a directory.
+// watched are the events of a directory that the kernel reports.
 const watched = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// watch is one look at a directory, and if it is recursive at all below it.
+// watch watches a directory and, if recursive, all directories below it.
 type watch struct {
-	file      *os.File // the kernel's queue, which is bounded by the kernel
+	file      *os.File // the kernel's queue, which the kernel bounds
 	root      string
 	recursive bool
-	entries   bool           // events have what they are about
-	dirs      map[int]string // by the numbers of the kernel's watches
+	entries   bool           // events include their entry
+	dirs      map[int]string // by the kernel's watch descriptors
 	release   func()
 }
 
-// what CreateWatcherRequest and WatchDirRequest ask.
+// watchRequest is what CreateWatcherRequest and WatchDirRequest have in common.
 type watchRequest interface {
 	GetPath() string
 	GetRecursive() bool
@@ -45,7 +45,6 @@ type watchRequest interface {
 	GetAllowNetworkMounts() bool
 }
 
-// watch begins to watch a directory.
 func (s *Server) watch(ctx context.Context, req watchRequest) (*watch, error) {
 	_, path, err := s.resolve(ctx, req.GetPath())
 	if err != nil {
@@ -92,7 +91,8 @@ func (w *watch) close() {
 	w.release()
 }
 
-// add watches a directory, and tells of what is in it already.
+// add watches a directory. If the watch is recursive, it calls found, if not nil, for what is
+// already in the directory, and adds its subdirectories.
 func (w *watch) add(dir string, found func(path string)) error {
 	if len(w.dirs) >= maxWatched {
 		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("%s has more than %d directories: watch one of them", w.root, maxWatched))
@@ -137,7 +137,7 @@ func (w *watch) add(dir string, found func(path string)) error {
 	return nil
 }
 
-// gone is an error, unless it is that what was there is not, or is another thing now.
+// gone returns an error, or nil if it says that something was removed or replaced.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil
@@ -145,7 +145,7 @@ func gone(err error) error {
 	return err
 }
 
-// run tells of what changes until the watch is closed, or something is lost.
+// run reports changes until the watch is closed, or events were lost.
 func (w *watch) run(tell func(*rpc.FilesystemEvent)) error {
 	buf := make([]byte, 64<<10)
 	for {
@@ -176,7 +176,7 @@ func (w *watch) changed(wd int, mask uint32, name string, tell func(*rpc.Filesys
 	if mask&unix.IN_IGNORED != 0 {
 		delete(w.dirs, wd)
 	}
-	if !known || name == "" && dir != w.root { // its parent tells of it
+	if !known || name == "" && dir != w.root { // the parent reports it
 		return nil
 	}
 	path := filepath.Join(dir, name)
@@ -187,7 +187,7 @@ func (w *watch) changed(wd int, mask uint32, name string, tell func(*rpc.Filesys
 		}
 		e := &rpc.FilesystemEvent{Name: text(relative), Type: kind}
 		if w.entries && kind != rpc.EventType_EVENT_TYPE_REMOVE && kind != rpc.EventType_EVENT_TYPE_RENAME {
-			e.Entry, _ = names{}.entry(path) // without, if it is gone again
+			e.Entry, _ = names{}.entry(path) // nil if it is already gone
 		}
 		tell(e)
 	}
@@ -211,7 +211,7 @@ func (w *watch) changed(wd int, mask uint32, name string, tell func(*rpc.Filesys
 	switch {
 	case mask&unix.IN_MOVED_FROM != 0:
 		w.forget(path)
-	case mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0: // what it got before it was watched is told now
+	case mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0: // report what it got before it was watched
 		err := w.add(path, func(path string) { event(rpc.EventType_EVENT_TYPE_CREATE, path) })
 		if connect.CodeOf(err) != connect.CodeNotFound {
 			return err
@@ -220,7 +220,8 @@ func (w *watch) changed(wd int, mask uint32, name string, tell func(*rpc.Filesys
 	return nil
 }
 
-// forget watches a directory that was moved, and what is below it, no more: there it is new.
+// forget stops watching a directory that was moved, and those below it: at the new place they are
+// new.
 func (w *watch) forget(dir string) {
 	conn, err := w.file.SyscallConn()
 	if err != nil {
@@ -235,7 +236,7 @@ func (w *watch) forget(dir string) {
 	})
 }
 
-// WatchDir tells of what changes in a directory, until the client is gone.
+// WatchDir streams changes in a directory until the client is gone.
 func (s *Server) WatchDir(ctx context.Context, req *rpc.WatchDirRequest, stream *connect.ServerStream[rpc.WatchDirResponse]) error {
 	w, err := s.watch(ctx, req)
 	if err != nil {
@@ -253,7 +254,7 @@ func (s *Server) WatchDir(ctx context.Context, req *rpc.WatchDirRequest, stream 
 	}()
 	defer func() {
 		w.close()
-		for range events { // it has ended, and nothing of it is left
+		for range events { // wait until run has ended
 		}
 	}()
 	if err := stream.Send(&rpc.WatchDirResponse{Event: &rpc.WatchDirResponse_Start{Start: &rpc.WatchDirResponse_StartEvent{}}}); err != nil {
@@ -281,10 +282,10 @@ func (s *Server) WatchDir(ctx context.Context, req *rpc.WatchDirRequest, stream 
 	}
 }
 
-// watcher is a watch whose events are asked for.
+// watcher is a watch whose events are polled.
 type watcher struct {
 	watch *watch
-	done  chan struct{} // closed when nothing comes any more
+	done  chan struct{} // closed when there will be no more events
 
 	mu     sync.Mutex
 	events []*rpc.FilesystemEvent
@@ -292,7 +293,7 @@ type watcher struct {
 	asked  time.Time
 }
 
-// CreateWatcher begins to watch a directory for a client that asks what has changed.
+// CreateWatcher begins to watch a directory for a client that polls for changes.
 func (s *Server) CreateWatcher(ctx context.Context, req *rpc.CreateWatcherRequest) (*rpc.CreateWatcherResponse, error) {
 	s.removeAbandoned()
 	look, err := s.watch(ctx, req)
@@ -326,7 +327,7 @@ func (s *Server) CreateWatcher(ctx context.Context, req *rpc.CreateWatcherReques
 	return &rpc.CreateWatcherResponse{WatcherId: id}, nil
 }
 
-// removeAbandoned makes room: watchers have no end of their own.
+// removeAbandoned makes room by removing unused watchers, which have no end of their own.
 func (s *Server) removeAbandoned() {
 	s.mu.Lock()
 	watchers := maps.Clone(s.watchers)
@@ -341,7 +342,7 @@ func (s *Server) removeAbandoned() {
 	}
 }
 
-// GetWatcherEvents tells what has changed since it was asked the last time.
+// GetWatcherEvents returns the changes since the previous call.
 func (s *Server) GetWatcherEvents(_ context.Context, req *rpc.GetWatcherEventsRequest) (*rpc.GetWatcherEventsResponse, error) {
 	s.mu.Lock()
 	w := s.watchers[req.GetWatcherId()]
@@ -360,7 +361,6 @@ func (s *Server) GetWatcherEvents(_ context.Context, req *rpc.GetWatcherEventsRe
 	return &rpc.GetWatcherEventsResponse{Events: events}, nil
 }
 
-// RemoveWatcher ends a watcher.
 func (s *Server) RemoveWatcher(_ context.Context, req *rpc.RemoveWatcherRequest) (*rpc.RemoveWatcherResponse, error) {
 	return &rpc.RemoveWatcherResponse{}, s.removeWatcher(req.GetWatcherId())
 }
