@@ -10,8 +10,9 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// ServeHTTP answers a request if it is about tasks, and leaves all others to next, mcp-go's
-// handler. Of older clients, and of what is wrong with a request's headers, it reads nothing.
+// ServeHTTP answers requests about tasks, and passes all others to next, mcp-go's handler. It does
+// not read the bodies of older clients' requests, nor of requests whose headers name no method of
+// tasks.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	method := r.Header.Get(mcp.HeaderMethod)
 	switch {
@@ -25,7 +26,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, next http.Han
 			s.answer(w, r, q)
 			return
 		}
-		r.Body = struct { // with what was read, and the error if there is one
+		r.Body = struct { // with what was read, and the error if there was one
 			io.Reader
 			io.Closer
 		}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
@@ -33,7 +34,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, next http.Han
 	next.ServeHTTP(w, r)
 }
 
-// answer answers a request whose method and version are those of its headers.
+// answer answers a request whose method and version match its headers.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, q request) {
 	ctx, wrong := s.begin(r.Context(), q)
 	if name, ok := mcp.DecodeHeaderValue(r.Header.Get(mcp.HeaderName)); q.Method != methodListen && (!ok || name != q.Params.TaskID) {
@@ -58,7 +59,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, q request) {
 			}
 			return err
 		}
-		_ = tell(s.serve(ctx, q, tell)) // to nobody, if the client has gone
+		_ = tell(s.serve(ctx, q, tell)) // fails if the client has gone
 		return
 	}
 	message := answer(q, nil, wrong)
@@ -71,10 +72,10 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, q request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(message) // to nobody, if the client has gone
+	_ = json.NewEncoder(w).Encode(message) // fails if the client has gone
 }
 
-// liftEach lifts the messages in what mcp-go writes at once: JSON, or an event.
+// liftEach lifts the messages in one write of mcp-go: JSON, or an event.
 func liftEach(data []byte) []byte {
 	const field = "data: "
 	lines := bytes.SplitAfter(data, []byte("\n"))
@@ -88,8 +89,8 @@ func liftEach(data []byte) []byte {
 	return bytes.Join(lines, nil)
 }
 
-// Changed returns a response of mcp-go's, which writes each message at once, whose client gets
-// what change makes of each.
+// Changed returns a ResponseWriter that passes each write through change. mcp-go writes each
+// message at once.
 func Changed(w http.ResponseWriter, change func([]byte) []byte) http.ResponseWriter {
 	return &changed{w, change}
 }
@@ -107,8 +108,8 @@ func (c *changed) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Flush is what mcp-go asks of a response that is a stream.
+// Flush is needed by mcp-go for streams.
 func (c *changed) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (c *changed) Unwrap() http.ResponseWriter { return c.ResponseWriter }

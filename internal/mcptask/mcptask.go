@@ -1,9 +1,9 @@
-// Package mcptask serves the extension io.modelcontextprotocol/tasks of MCP 2026-07-28: handles of
+// Package mcptask serves the extension io.modelcontextprotocol/tasks of MCP 2026-07-28: handles for
 // what a tool call has begun, tasks/get, tasks/update, tasks/cancel, and notifications/tasks on
-// subscriptions/listen. It stands between a transport and mcp-go, which (v1.2.1) knows only the
-// tasks of 2025-11-25: those a client asks for, which belong to a session. What it leaves to
-// mcp-go is all that such a client does not send. It can go when mcp-go has the extension: a
-// Source remains. It knows nothing of jobs.
+// subscriptions/listen. It stands between a transport and mcp-go, which (v1.2.1) only knows the
+// tasks of 2025-11-25: clients ask for those, and they belong to a session. It passes all other
+// requests on to mcp-go. Once mcp-go has the extension, only the Source is needed. The package
+// knows nothing of jobs.
 package mcptask
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 )
 
-// Extension is its name in the capabilities of clients and servers.
+// Extension is the extension's name in the capabilities of clients and servers.
 const Extension = "io.modelcontextprotocol/tasks"
 
-// Status is how a task is.
+// Status is the status of a task.
 type Status string
 
-// The statuses. A call that has a result is Completed, even if that is an error of the tool's.
+// The statuses. A call with a result is Completed, even if the result is an error of the tool.
 const (
 	Working       Status = "working"
 	InputRequired Status = "input_required"
@@ -34,7 +34,6 @@ const (
 	Cancelled     Status = "cancelled"
 )
 
-// Task is a task as tasks/get returns it.
 type Task struct {
 	ID        string    `json:"taskId"`
 	Status    Status    `json:"status"`
@@ -53,39 +52,37 @@ func (t Task) over() bool {
 	return t.Status == Completed || t.Status == Failed || t.Status == Cancelled
 }
 
-// ErrNotFound is a Source's error for a task that is not there for who asks.
+// ErrNotFound is a Source's error for a task that does not exist for the caller.
 var ErrNotFound = errors.New("task not found")
 
-// Source has the tasks. Its contexts are those of requests: with the principal, if the
-// transport knows one, and what mcp-go's RequestProtocolInfoFromContext returns.
+// Source has the tasks. Its contexts are those of requests: they have the principal, if the
+// transport knows one, and mcp-go's RequestProtocolInfo.
 type Source interface {
 	Task(ctx context.Context, id string) (Task, error)
-	// Look is Task for one of many who listen: as it was at most age ago.
+	// Look is Task for listeners: the answer may be as old as age, and shared among them.
 	Look(ctx context.Context, id string, age time.Duration) (Task, error)
-	// Update gives answers to a task's Requests; what is not asked is ignored.
+	// Update answers a task's Requests; it ignores answers without a request.
 	Update(ctx context.Context, id string, answers mcp.InputResponses) error
-	// Cancel may take effect later. A task that is over stays as it is.
+	// Cancel may take effect later. It does not change a task that is over.
 	Cancel(ctx context.Context, id string) error
 }
 
-// Options of a Server.
 type Options struct {
 	Source Source
 	Info   mcp.Implementation // of the server, in each result
-	Every  time.Duration      // between two looks at a task that somebody listens for
-	// Subscribe begins subscriptions to resources, for a client that listens for tasks on the
-	// same stream, until ctx ends.
+	Every  time.Duration      // between two looks at a task with listeners
+	// Subscribe begins subscriptions to resources, until ctx ends, for a client that listens for
+	// tasks on the same stream.
 	Subscribe func(ctx context.Context, session server.ClientSession, stream any, uris []string)
 }
 
-// Server answers what is about tasks.
+// Server answers requests about tasks.
 type Server struct{ o Options }
 
-// New returns a server.
 func New(o Options) *Server { return &Server{o} }
 
-// Declared reports whether the client of the request being handled knows tasks: a tool may
-// then return Begun.
+// Declared reports whether the client of the current request supports tasks: only then may a tool
+// return Begun.
 func Declared(ctx context.Context) bool {
 	info := server.RequestProtocolInfoFromContext(ctx)
 	return info != nil && info.Modern && declares(info.ClientCapabilities)
@@ -99,7 +96,8 @@ func declares(c *mcp.ClientCapabilities) bool {
 	return ok
 }
 
-// Offer has server/discover name the extension. Older clients, which initialize, see nothing of it.
+// Offer names the extension in server/discover. Older clients, which initialize instead, do not see
+// it.
 func Offer(hooks *server.Hooks) {
 	hooks.AddAfterDiscover(func(_ context.Context, _ any, _ *mcp.DiscoverRequest, r *mcp.DiscoverResult) {
 		all := maps.Clone(r.Capabilities.Extensions)
@@ -114,8 +112,8 @@ func Offer(hooks *server.Hooks) {
 // resultTask is the type of a result that is a task's handle.
 const resultTask mcp.ResultType = "task"
 
-// Begun returns the result of a tool call that goes on as a task. Its fields are where mcp-go
-// lets them pass: Lift puts them where they belong.
+// Begun returns the result of a tool call that continues as a task. The task's fields are in _meta,
+// which mcp-go passes through; Lift moves them to their place.
 func Begun(t Task) *mcp.CallToolResult {
 	t.Requests, t.Result, t.Error = nil, nil, nil
 	return &mcp.CallToolResult{Result: mcp.Result{
@@ -123,7 +121,7 @@ func Begun(t Task) *mcp.CallToolResult {
 	}}
 }
 
-// Lift returns a message of the server with the task of Begun as its result, and any other as it is.
+// Lift moves the task of Begun into a message's result, and returns other messages unchanged.
 func Lift(message []byte) []byte {
 	if !bytes.Contains(message, []byte(`"resultType":"task"`)) {
 		return message
@@ -155,7 +153,7 @@ func Lift(message []byte) []byte {
 	return lifted
 }
 
-// request is one of those that are about tasks.
+// request is a request about tasks.
 type request struct {
 	ID     any    `json:"id"`
 	Method string `json:"method"`
@@ -168,7 +166,7 @@ type request struct {
 		} `json:"notifications"`
 		Meta *mcp.Meta `json:"_meta"`
 	} `json:"params"`
-	wrong *fault // one of them has another type
+	wrong *fault // a field has the wrong type
 }
 
 const (
@@ -179,9 +177,9 @@ const (
 	told         = "notifications/tasks"
 )
 
-// parse returns a message of a client, and whether it is a request about tasks.
+// parse decodes a client's message, and reports whether it is a request about tasks.
 func parse(message []byte) (q request, mine bool) {
-	err := json.Unmarshal(message, &q) // reads on after a wrong type
+	err := json.Unmarshal(message, &q) // continues after a wrong type
 	if other, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		q.wrong, err = &fault{Code: mcp.INVALID_PARAMS, Message: other.Field + " cannot be of type " + other.Value}, nil
 	}
@@ -195,10 +193,9 @@ func parse(message []byte) (q request, mine bool) {
 	return q, q.Method == methodListen && q.Params.Notifications.TaskIDs != nil
 }
 
-// fault is the error of a request.
 type fault = mcp.JSONRPCErrorDetails
 
-// begin checks a request and returns the context in which it is handled.
+// begin checks a request, and returns the context to serve it in.
 func (s *Server) begin(ctx context.Context, q request) (context.Context, *fault) {
 	meta := q.Params.Meta
 	caps := meta.ClientCapabilities()
@@ -222,14 +219,13 @@ func (s *Server) begin(ctx context.Context, q request) (context.Context, *fault)
 	}), nil
 }
 
-// detailed is the result of tasks/get.
 type detailed struct {
 	mcp.Result
 	Task
 }
 
-// serve returns the answer to a request that begin has accepted. What tell returns an error for
-// has not reached the client, and nothing more will. Tell of nil keeps a stream open.
+// serve returns the answer to a request that begin has accepted. If tell returns an error, the
+// message did not reach the client, and no later one will. tell(nil) keeps a stream open.
 func (s *Server) serve(ctx context.Context, q request, tell func(any) error) any {
 	done := mcp.Result{ResultType: mcp.ResultTypeComplete}
 	done.EnsureResultMeta().SetServerInfo(s.o.Info)
@@ -257,7 +253,6 @@ func (s *Server) serve(ctx context.Context, q request, tell func(any) error) any
 	return answer(q, result, nil)
 }
 
-// answer returns the message that answers a request.
 func answer(q request, result any, f *fault) any {
 	if f != nil {
 		return mcp.JSONRPCError{JSONRPC: mcp.JSONRPC_VERSION, ID: mcp.NewRequestId(q.ID), Error: *f}
@@ -265,15 +260,16 @@ func answer(q request, result any, f *fault) any {
 	return mcp.NewJSONRPCResultResponse(mcp.NewRequestId(q.ID), result)
 }
 
-// Bounds of a stream: of the tasks that it is asked to tell of, and of the looks at them between two
-// that keep it open.
+// mostTasks bounds the tasks of a stream. keepOpen is the number of looks at them between two
+// messages that keep the stream open.
 const (
 	mostTasks = 100
 	keepOpen  = 30
 )
 
-// listen tells a client of tasks until all are over or ctx ends; if it listens for resources, too,
-// until ctx ends. Of each it is told at once: it may have changed since the client has looked.
+// listen notifies a client of tasks until all are over or ctx ends, or only until ctx ends if the
+// client listens for resources, too. It sends each task at once, which may have changed since the
+// client's last look.
 func (s *Server) listen(ctx context.Context, q request, tell func(any) error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -340,22 +336,22 @@ func (s *Server) listen(ctx context.Context, q request, tell func(any) error) {
 	}
 }
 
-// news returns what of a task a client wants to be told of, as text, and the task as a
-// notification's parameters.
+// news returns a text that changes when a client wants to be notified of the task, and the task as
+// the parameters of a notification.
 func (t Task) news() (text string, params map[string]any) {
 	data, err := json.Marshal(t)
 	if err == nil {
 		err = json.Unmarshal(data, &params)
 	}
 	if err != nil {
-		return "", nil // it was read from JSON
+		return "", nil // cannot happen: the task was decoded from JSON
 	}
 	t.UpdatedAt, t.Poll, t.Result = time.Time{}, 0, nil
 	data, _ = json.Marshal(t)
 	return string(data), params
 }
 
-// stream is the session of a client that listens, for subscriptions to resources.
+// stream is the session of a listening client, for subscriptions to resources.
 type stream struct{ messages chan mcp.JSONRPCNotification }
 
 func (*stream) Initialize()       {}

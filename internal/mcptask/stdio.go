@@ -9,23 +9,23 @@ import (
 	"sync"
 )
 
-// Stdio answers what is about tasks on stdin and stdout.
+// Stdio answers requests about tasks on stdin and stdout.
 type Stdio struct {
 	server *Server
-	out    io.Writer // takes a message at a time, of many goroutines
+	out    io.Writer // takes a message at a time, from many goroutines
 	work   sync.WaitGroup
 
 	mu      sync.Mutex
 	pending map[string]context.CancelFunc // by request ID
 }
 
-// Stdio returns what answers one client's requests; Close ends it.
+// Stdio returns a Stdio for one client; Close ends it.
 func (s *Server) Stdio(out io.Writer) *Stdio {
 	return &Stdio{server: s, out: out, pending: map[string]context.CancelFunc{}}
 }
 
-// Line takes a line of stdin if it is a request about tasks, and reports whether it is: mcp-go
-// must not see it then. All others are mcp-go's. It does not wait for the answer.
+// Line handles a line of stdin if it is a request about tasks, and reports whether it is: mcp-go
+// must only see the other lines. It does not wait for the answer.
 func (s *Stdio) Line(ctx context.Context, line []byte) (mine bool) {
 	if bytes.Contains(line, []byte(`"notifications/cancelled"`)) {
 		s.cancel(line)
@@ -60,7 +60,7 @@ func (s *Stdio) Line(ctx context.Context, line []byte) (mine bool) {
 	return true
 }
 
-// cancel ends the request that a notification names, if it is one of these.
+// cancel ends the request that a notification names, if it is a request about tasks.
 func (s *Stdio) cancel(line []byte) {
 	var n struct {
 		Params struct {
@@ -88,7 +88,6 @@ func (s *Stdio) tell(message any) error {
 	return err
 }
 
-// Close ends all requests and waits for them.
 func (s *Stdio) Close() {
 	s.mu.Lock()
 	for _, end := range s.pending {
