@@ -7,22 +7,21 @@ import (
 	"unicode/utf8"
 )
 
-// pattern is a text that is searched for in whatever way programs escape it.
-// Each character may be literal, as in JSON strings (\n, \", \/, \u00e4, with
-// upper or lower case digits, and surrogate pairs), or as in URLs (each byte as
-// %2F or %2f, a space as +); a program escapes the characters it chooses, so
-// each may have any form.
+// pattern is a text that is searched for in every way that programs escape it. Each character may
+// be literal, escaped as in JSON strings (\n, \", \/, \u00e4, with upper or lower case digits, and
+// surrogate pairs), or as in URLs (each byte as %2F or %2f, a space as +). A program chooses which
+// characters it escapes, so each may have any form.
 //
-// Where escaping is in use, the escape character itself is escaped too. So a
-// text with a % or a \ is searched for in several readings, in each of which
-// the meaning of % and \ is fixed; a match never needs to be tried in two ways.
+// Where escaping is in use, the escape character itself is escaped, too. So a text with a % or a \
+// is searched for in several readings, each with a fixed meaning of % and \. A match never needs to
+// be tried in two ways.
 type pattern struct {
 	text []byte
 	// Whether the text's own % and \ are literal, not escaped.
 	plainPercent, plainBackslash bool
 }
 
-// readings returns the patterns to search for to find a text.
+// readings returns the patterns that find a text.
 func readings(text []byte) []pattern {
 	all := []pattern{{text: text, plainPercent: true, plainBackslash: true}}
 	if bytes.IndexByte(text, '%') >= 0 {
@@ -36,8 +35,7 @@ func readings(text []byte) []pattern {
 	return all
 }
 
-// longestForm returns the largest number of bytes a text can become by
-// escaping.
+// longestForm returns the largest number of bytes that a text can have after escaping.
 func longestForm(text []byte) int {
 	n := 0
 	for len(text) > 0 {
@@ -48,13 +46,12 @@ func longestForm(text []byte) int {
 	return n
 }
 
-// plain reports whether c stands for itself.
 func (p pattern) plain(c byte) bool {
 	return (c != '%' || p.plainPercent) && (c != '\\' || p.plainBackslash)
 }
 
-// match checks whether the text is at data[i:]: it returns where it ends, 0 if
-// it is not there; open if data ends too early to tell.
+// match checks whether the text is at data[i:]. It returns the text's end, or 0 if it is not there,
+// and open if data ends too early to tell.
 func (p pattern) match(data []byte, i int) (end int, open bool) {
 	for k := 0; k < len(p.text); {
 		if i == len(data) {
@@ -82,8 +79,8 @@ func (p pattern) match(data []byte, i int) (end int, open bool) {
 	return i, false
 }
 
-// escape reads the JSON escape that data begins with: how much of the text from
-// k it represents, 0 if something else; open if data ends too early to tell.
+// escape reads the JSON escape at the beginning of data. It returns how much of the text from k on
+// the escape represents, 0 for anything else, and open if data ends too early to tell.
 func (p pattern) escape(k int, data []byte) (taken, used int, open bool) {
 	if len(data) == 1 {
 		return 0, 0, true
@@ -114,8 +111,7 @@ func (p pattern) escape(k int, data []byte) (taken, used int, open bool) {
 	return size, used, false
 }
 
-// shortEscape returns the letter that represents c after a backslash, 0 if
-// there is none.
+// shortEscape returns the letter that represents c after a backslash, or 0.
 func shortEscape(c byte) byte {
 	if i := strings.IndexByte("\"\\/\b\f\n\r\t", c); i >= 0 {
 		return `"\/bfnrt`[i]
@@ -123,8 +119,8 @@ func shortEscape(c byte) byte {
 	return 0
 }
 
-// hexAt returns how many of the digits of value, written as that many
-// hexadecimal digits of either case, data begins with.
+// hexAt returns how many of the hexadecimal digits of value, in either case, data begins with.
+// value is written with the given number of digits.
 func hexAt(data []byte, value rune, digits int) int {
 	for n := range digits {
 		if n == len(data) {
@@ -141,8 +137,8 @@ func hexAt(data []byte, value rune, digits int) int {
 	return digits
 }
 
-// begins yields the two bytes that an occurrence can begin with, as one number;
-// some are yielded more than once, and some cannot occur.
+// begins yields the pairs of bytes, as one number each, that an occurrence can begin with. It may
+// yield pairs more than once, and pairs that cannot occur.
 func (p pattern) begins() func(yield func(uint16) bool) {
 	return func(yield func(uint16) bool) {
 		c := p.text[0]

@@ -6,21 +6,20 @@ import (
 	"slices"
 )
 
-// Masker replaces the values of secrets in text by stars, in every form that
-// linus help guarantees names: literal, escaped as in JSON and URLs, and in
-// base64. The nil Masker has no secrets. It is safe for concurrent use.
+// Masker replaces the values of secrets in text by stars, in every form that linus help guarantees
+// names: literal, escaped as in JSON and URLs, and in base64. The nil Masker has no secrets. It is
+// safe for concurrent use.
 type Masker struct {
 	patterns []pattern
 	longest  int
-	pairs    [1 << 10]uint64  // a bit for every two bytes a pattern can begin with
-	begins   map[uint16][]int // the patterns that can begin with them
+	pairs    [1 << 10]uint64  // a bit for each pair of bytes that a pattern can begin with
+	begins   map[uint16][]int // the patterns that can begin with a pair
 }
 
-// NewMasker returns a Masker for values. It searches for each value; for each
-// of its lines, if there are several (terminals and indentation change what is
-// between lines); and for the base64 form of both at any offset within a longer
-// text. It does not search for lines shorter than MinValue, for base64 that was
-// broken into lines, or for any other encoding (hex, compression, reversal).
+// NewMasker returns a Masker for values. It searches for each value; for each line of a value with
+// several (terminals and indentation change what is between lines); and for the base64 form of
+// both, at any offset within a longer text. It does not search for lines shorter than MinValue, for
+// base64 that is broken into lines, or for any other encoding (hex, compression, reversal).
 func NewMasker(values []Value) *Masker {
 	m := &Masker{begins: map[uint16][]int{}}
 	var texts [][]byte
@@ -50,19 +49,18 @@ func NewMasker(values []Value) *Masker {
 	return m
 }
 
-// minBase64 is the minimum length of an encoded form to search for: short ones
-// occur by chance.
+// minBase64 is the minimum length of an encoded form to search for: shorter ones occur by chance.
 const minBase64 = 8
 
-// inBase64 returns the part of the base64 text that depends on value alone, if
-// shift other bytes (modulo 3) precede it: a character encodes 6 bits.
+// inBase64 returns the part of the base64 text that depends on value alone, if shift other bytes
+// (modulo 3) precede it: a character encodes 6 bits.
 func inBase64(encoding *base64.Encoding, value []byte, shift int) []byte {
 	text := encoding.AppendEncode(nil, append(make([]byte, shift), value...))
 	first, last := (8*shift+5)/6, 8*(shift+len(value))/6
 	return text[first:last]
 }
 
-// add makes m search for text, which has at least two bytes.
+// add makes m search for text, which must have at least two bytes.
 func (m *Masker) add(text []byte) {
 	m.longest = max(m.longest, longestForm(text))
 	for _, p := range readings(text) {
@@ -76,11 +74,9 @@ func (m *Masker) add(text []byte) {
 	}
 }
 
-// Empty reports whether there is nothing to mask.
 func (m *Masker) Empty() bool { return m == nil || len(m.patterns) == 0 }
 
-// Longest returns the length of the longest form of any of the secrets, in
-// bytes.
+// Longest returns the length in bytes of the longest form of any secret.
 func (m *Masker) Longest() int {
 	if m == nil {
 		return 0
@@ -88,23 +84,21 @@ func (m *Masker) Longest() int {
 	return m.longest
 }
 
-// Mask returns the beginning of data in which every byte of every occurrence of
-// the secrets is a '*', and its length n. All other bytes keep their value and
-// position, so that offsets mean the same before and after.
+// Mask returns the beginning of data, with every byte of every occurrence of a secret replaced by
+// '*', and its length n. All other bytes keep their value and position, so offsets mean the same
+// before and after.
 //
-// When final is false, more data may follow: Mask does not return what could be
-// the beginning of a secret, and the caller passes data[n:] again, followed by
-// more. However a stream is split, the parts together equal Mask of the whole;
-// a byte of a secret is never returned. Less than twice Longest is withheld.
-// Data is not changed.
+// If final is false, more data may follow: Mask does not return what could be the beginning of a
+// secret, and the caller passes data[n:] again, followed by more. However a stream is split, the
+// parts together equal Mask of the whole, and no byte of a secret is ever returned. Mask withholds
+// less than twice Longest. It does not change data.
 func (m *Masker) Mask(data []byte, final bool) (masked []byte, n int) {
 	masked, n = bytes.Clone(data), len(data)
 	if m.Empty() {
 		return masked, n
 	}
-	// An occurrence that was cut at n would not be recognised in data[n:]. One
-	// step back is enough: the occurrence that reaches farthest beyond n covers
-	// any other that was cut.
+	// An occurrence that was cut at n would not be recognised in data[n:]. One step back is enough:
+	// the occurrence that reaches farthest beyond n covers any other that was cut.
 	farStart, farEnd, starred := 0, 0, 0
 	for i := range data {
 		if i+1 < len(data) && !m.canBegin(data[i], data[i+1]) {
@@ -137,9 +131,8 @@ func pair(a, b byte) uint16 { return uint16(a)<<8 | uint16(b) }
 // canBegin reports whether an occurrence can begin with these two bytes.
 func (m *Masker) canBegin(a, b byte) bool { return m.pairs[pair(a, b)>>6]&(1<<(b&63)) != 0 }
 
-// at returns where the longest occurrence that begins at i ends, 0 if there is
-// none, and whether data ends too early to tell whether another one begins
-// there.
+// at returns the end of the longest occurrence that begins at i, or 0, and whether data ends too
+// early to tell whether another one begins there.
 func (m *Masker) at(data []byte, i int) (end int, open bool) {
 	if i+1 == len(data) {
 		for k := range m.patterns {

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// closed returns an error if anybody else can access a secrets file.
+// closed returns an error if other users can access a secrets file.
 func closed(path string, info fs.FileInfo) error {
 	if info.Mode().Perm()&0o077 != 0 {
 		return fault("", fmt.Sprintf("secrets file %s has mode %04o: others can read or change it", path, info.Mode().Perm()), "chmod 600 "+path)

@@ -1,8 +1,7 @@
-// Package secret finds the secrets a manifest names and keeps them out of a
-// task's output. It knows where values may be (the environment, as read at the
-// start; a file of our own; systemd's credentials) and nothing of jobs, VMs or
-// how a value gets to them. It reads files that are a secret as a whole for others.
-// Besides the standard library it imports envfile.
+// Package secret finds the secrets that a manifest names, and keeps them out of a task's output. It
+// knows where values may be (the environment at the start, linus's own file, systemd's credentials)
+// and nothing of jobs, VMs or how a value gets to them. For other packages it reads files that are
+// a secret as a whole. Besides the standard library it imports only envfile.
 package secret
 
 import (
@@ -21,9 +20,8 @@ import (
 	"linus/internal/envfile"
 )
 
-// Bounds of a value in bytes. A shorter one could not be masked: its letters
-// would be starred out all over the output. A longer one does not fit into an
-// environment variable.
+// Bounds of a value in bytes. A shorter value could not be masked: its letters would be starred out
+// all over the output. A longer value does not fit into an environment variable.
 const (
 	MinValue = 4
 	MaxValue = 120 << 10
@@ -31,16 +29,16 @@ const (
 	maxFile = 1 << 20
 )
 
-// Value is one secret. Only Reveal shows its value.
+// Value is a secret. Only Reveal shows its value.
 type Value struct {
 	Name  string
 	value []byte
 }
 
-// NewValue returns a secret whose value the caller has read.
+// NewValue returns a secret with a value that the caller has read.
 func NewValue(name, text string) Value { return Value{Name: name, value: []byte(text)} }
 
-// Reveal returns the value itself; it must not be changed.
+// Reveal returns the value itself, which must not be changed.
 func (v Value) Reveal() []byte { return v.value }
 
 // String hides the value.
@@ -55,8 +53,8 @@ func (v Value) LogValue() slog.Value { return slog.StringValue(v.String()) }
 // MarshalJSON hides the value.
 func (v Value) MarshalJSON() ([]byte, error) { return json.Marshal(v.String()) }
 
-// Error is a problem with one secret or, without Name, with the secrets file.
-// It never contains a value.
+// Error is a problem with one secret or, without Name, with the secrets file. It never contains a
+// value.
 type Error struct {
 	Name    string
 	Problem string
@@ -76,23 +74,21 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Options say where secrets may be. The zero value has none.
+// Options say where secrets may be. The zero value has no places.
 type Options struct {
 	Environment []Value // of the variables LINUS_SECRET_<NAME>; Name is without the prefix
-	File        string  // path of a file as ParseFile reads it, mode 0600 and ours; may be empty
+	File        string  // path of a file for ParseFile, with mode 0600 and linus's own user; may be empty
 	Credentials string  // systemd's $CREDENTIALS_DIRECTORY; may be empty
 }
 
-// Source resolves names to values.
 type Source struct{ o Options }
 
 // New returns a source. It reads nothing yet.
 func New(o Options) *Source { return &Source{o: o} }
 
-// Resolve returns the values of names, in order. A name is looked up in the
-// environment, then in the file, then among systemd's credentials; the first
-// match counts. File and credentials are read again each time, so that the next
-// job uses a value changed there. Errors are *Error.
+// Resolve returns the values of names, in order. It looks a name up in the environment, then in the
+// file, then among systemd's credentials; the first match counts. It reads the file and the
+// credentials again each time, so that the next job uses changed values. Errors are *Error.
 func (s *Source) Resolve(names []string) ([]Value, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -112,9 +108,8 @@ func (s *Source) Resolve(names []string) ([]Value, error) {
 	return values, nil
 }
 
-// Check finds problems with the sources before a job needs them: a file that
-// others can read or that cannot be parsed, and values that cannot be masked.
-// The error joins one *Error for each problem.
+// Check finds problems with the sources before a job needs them: a file that others can read or
+// that cannot be parsed, and values that cannot be masked. The error joins one *Error per problem.
 func (s *Source) Check() error {
 	file, err := s.readFile()
 	faults := []error{err}
@@ -134,8 +129,8 @@ func (s *Source) find(name string, file []Value) (Value, error) {
 		}
 	}
 	if s.o.Credentials != "" {
-		// systemd ensures these files' modes: only we can read them. A trailing
-		// newline, as editors add, is not part of the value.
+		// systemd ensures that only linus can read these files. A trailing newline, as editors add,
+		// is not part of the value.
 		data, err := readBounded(filepath.Join(s.o.Credentials, name), nil)
 		if err == nil {
 			v := Value{name, bytes.TrimSuffix(data, []byte("\n"))}
@@ -148,7 +143,7 @@ func (s *Source) find(name string, file []Value) (Value, error) {
 	return Value{}, &Error{Name: name, Unknown: true, Problem: "is not known: looked " + s.places(name), Remedy: "configure it on the server, or leave it out of the manifest"}
 }
 
-// places says where name was looked for.
+// places lists where a name was looked up.
 func (s *Source) places(name string) string {
 	places := "for LINUS_SECRET_" + name + " in the server's environment"
 	if s.o.File != "" {
@@ -162,7 +157,7 @@ func (s *Source) places(name string) string {
 	return places
 }
 
-// check applies the rules for every value, wherever it comes from.
+// check applies the rules for values of every source.
 func check(v Value) error {
 	switch {
 	case !envfile.IsName(v.Name):
@@ -179,7 +174,6 @@ func check(v Value) error {
 	return nil
 }
 
-// readFile reads the secrets file, if there is one.
 func (s *Source) readFile() ([]Value, error) {
 	if s.o.File == "" {
 		return nil, nil
@@ -199,8 +193,8 @@ func (s *Source) readFile() ([]Value, error) {
 	return values, nil
 }
 
-// readBounded reads a regular file. It first passes the opened file's info to
-// allow, which may be nil.
+// readBounded reads a regular file, after it has passed the opened file's info to allow, if that is
+// not nil.
 func readBounded(path string, allow func(fs.FileInfo) error) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|withoutWaiting, 0)
 	if err != nil {
@@ -224,7 +218,7 @@ func readBounded(path string, allow func(fs.FileInfo) error) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFile))
 }
 
-// ReadOwn returns what is in a regular file that its owner alone has access to.
+// ReadOwn reads a regular file that only its owner can access.
 func ReadOwn(path string) ([]byte, error) {
 	return readBounded(path, func(info fs.FileInfo) error {
 		if info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
@@ -234,8 +228,8 @@ func ReadOwn(path string) ([]byte, error) {
 	})
 }
 
-// ReadGiven is ReadOwn for a path that somebody gave, which may be of a pipe, as a shell's
-// <(command) is. That is read until ctx ends, for it waits for who writes to it.
+// ReadGiven is ReadOwn for a path from a user, which may also be a pipe, as of a shell's
+// <(command). Reading a pipe waits for its writer, so that ends with ctx.
 func ReadGiven(ctx context.Context, path string) ([]byte, error) {
 	return readGiven(ctx, path, ReadOwn)
 }
@@ -259,8 +253,9 @@ func readGiven(ctx context.Context, path string, regular func(string) ([]byte, e
 	})
 }
 
-// UnlessEnded returns what read returns, or why ctx ended before. Opening a FIFO and reading
-// from a pipe wait for who writes to them, as no signal ends: that read is left to the process's end.
+// UnlessEnded returns the result of read, or an error if ctx ends first. Opening a FIFO and reading
+// from a pipe wait for the writer, and no signal interrupts that, so the read is abandoned until
+// the process ends.
 func UnlessEnded[T any](ctx context.Context, what string, read func() (T, error)) (value T, err error) {
 	done := make(chan func() (T, error), 1)
 	go func() {
@@ -275,8 +270,8 @@ func UnlessEnded[T any](ctx context.Context, what string, read func() (T, error)
 	}
 }
 
-// ParseFile parses lines NAME=value, in the grammar of package envfile.
-// Duplicate names are an error. Errors contain lines and names, never a value.
+// ParseFile parses lines NAME=value, in the grammar of package envfile. Duplicate names are an
+// error. Errors contain lines and names, but never a value.
 func ParseFile(data []byte) ([]Value, error) {
 	var values []Value
 	first := map[string]int{} // the line of each name
