@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	freshTime = 10 * time.Minute // after which keys are fetched again, while they are still used
-	trustTime = time.Hour        // after which keys are not used any more
-	pauseTime = 10 * time.Second // between two attempts, whoever asks for whatever
+	freshTime = 10 * time.Minute // after which keys in use are fetched again
+	trustTime = time.Hour        // after which keys are no longer used
+	pauseTime = 10 * time.Second // between two attempts, whatever they are for
 	fetchTime = 10 * time.Second // for one attempt
 )
 
-// keys are the issuer's, as last fetched. Requests wait for an attempt only if they cannot
-// be decided without it.
+// keys are the issuer's keys, as last fetched. A request waits for an attempt only if it cannot be
+// decided without it.
 type keys struct {
 	fetch func(ctx context.Context) ([]jose.JSONWebKey, error)
 	log   *slog.Logger
@@ -50,13 +50,13 @@ func newKeys(fetch func(ctx context.Context) ([]jose.JSONWebKey, error), log *sl
 
 func (k *keys) close() {
 	k.mu.Lock()
-	k.end() // no attempt begins any more
+	k.end() // no attempt begins after this
 	k.mu.Unlock()
 	k.running.Wait()
 }
 
-// find returns the key that has signed a token. If it is not known, it asks the issuer
-// once, unless that was a moment ago.
+// find returns the key that has signed a token. If it does not know the key, it asks the issuer
+// once, unless it did so less than pauseTime ago.
 func (k *keys) find(ctx context.Context, kid, alg string) (key *jose.JSONWebKey, err error) {
 	known := k.look(ctx, func(set []jose.JSONWebKey) bool {
 		key = pick(set, kid, alg)
@@ -71,8 +71,8 @@ func (k *keys) find(ctx context.Context, kid, alg string) (key *jose.JSONWebKey,
 	return nil, &job.RefusedError{Why: "the issuer has no such key"}
 }
 
-// ready returns once there are keys that can be trusted, and with them what else is fetched;
-// job.ErrUnchecked: there are none, and none can be fetched at the moment.
+// ready returns once there are trusted keys, and with them the metadata fetched together. It
+// returns job.ErrUnchecked if there are none, and none can be fetched at the moment.
 func (k *keys) ready(ctx context.Context) error {
 	if !k.look(ctx, func([]jose.JSONWebKey) bool { return true }) {
 		return cmp.Or(ctx.Err(), job.ErrUnchecked)
@@ -80,9 +80,9 @@ func (k *keys) ready(ctx context.Context) error {
 	return nil
 }
 
-// look reports whether there are keys that can be trusted now. Unless they are what enough
-// wants, it waits for the attempt in progress, which it begins; it begins one also if the keys
-// are old.
+// look reports whether there are keys that are still trusted. If enough does not accept them, it
+// waits for the attempt in progress, or begins one. It also begins an attempt if the keys are older
+// than freshTime, without waiting.
 func (k *keys) look(ctx context.Context, enough func([]jose.JSONWebKey) bool) (known bool) {
 	for waited := false; ; waited = true {
 		k.mu.Lock()
@@ -105,14 +105,14 @@ func (k *keys) look(ctx context.Context, enough func([]jose.JSONWebKey) bool) (k
 	}
 }
 
-// refresh begins an attempt to fetch the keys.
 func (k *keys) refresh() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.begin()
 }
 
-// begin begins an attempt unless there is one, or was a moment ago; k.mu is held.
+// begin begins an attempt, unless one is in progress or began less than pauseTime ago. The caller
+// holds k.mu.
 func (k *keys) begin() {
 	if k.attempt != nil || k.ctx.Err() != nil || !k.tried.IsZero() && k.now().Sub(k.tried) < pauseTime {
 		return
@@ -131,7 +131,7 @@ func (k *keys) begin() {
 	})
 }
 
-// ended keeps what an attempt has fetched; k.mu is held.
+// ended stores what an attempt has fetched; the caller holds k.mu.
 func (k *keys) ended(set []jose.JSONWebKey, err error) {
 	switch {
 	case err == nil:
@@ -145,8 +145,8 @@ func (k *keys) ended(set []jose.JSONWebKey, err error) {
 	}
 }
 
-// pick returns the key of a set with an ID; nil: there is none. A token that names no key
-// can be of the only one that fits.
+// pick returns the key of a set with an ID, or nil. For a token that names no key, it returns the
+// only key that fits.
 func pick(set []jose.JSONWebKey, kid, alg string) *jose.JSONWebKey {
 	var found *jose.JSONWebKey
 	for i := range set {

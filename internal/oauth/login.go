@@ -25,7 +25,6 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// LoginOptions of a Login.
 type LoginOptions struct {
 	Issuer       string // URL, exactly as in ID tokens and metadata
 	ClientID     string
@@ -34,31 +33,29 @@ type LoginOptions struct {
 	Scopes       []string
 	GroupsClaim  string
 	Roles        map[string]job.Role // by group; * is everybody
-	Roots        *x509.CertPool      // that may vouch for the issuer's server; nil: the system's
+	Roots        *x509.CertPool      // CAs for the issuer's server; nil: the system's
 	Log          *slog.Logger
 }
 
-// Login has people log in at an issuer, by OpenID Connect's authorization code flow with
-// PKCE.
+// Login lets people log in at an issuer, by OpenID Connect's authorization code flow with PKCE.
 type Login struct {
 	o      LoginOptions
 	source *source
 	keys   *keys
-	at     atomic.Pointer[metadata] // of when the keys were fetched
+	at     atomic.Pointer[metadata] // stored together with the keys
 }
 
 // Person is somebody who has logged in.
 type Person struct {
-	Name   string // of its principal, which is the same for its access tokens
-	Called string // what people call it
+	Name   string // of the principal; the person's access tokens have the same
+	Called string // name to show to people
 	Role   job.Role
 }
 
-// everybody is the group of all whom the issuer lets in.
+// everybody is the group of all people that the issuer lets in.
 const everybody = "*"
 
-// NewLogin returns a Login, which begins to fetch the issuer's metadata and keys. Close stops
-// that.
+// NewLogin returns a Login, and begins to fetch the issuer's metadata and keys. Close stops that.
 func NewLogin(o LoginOptions) *Login {
 	l := &Login{o: o, source: newSource(o.Issuer, true, o.Roots)}
 	l.keys = newKeys(l.fetch, o.Log.With("issuer", o.Issuer))
@@ -66,14 +63,14 @@ func NewLogin(o LoginOptions) *Login {
 	return l
 }
 
-// Close stops what other methods have running. A nil Login has nothing.
+// Close stops background work. It may be called on a nil Login.
 func (l *Login) Close() {
 	if l != nil {
 		l.keys.close()
 	}
 }
 
-// fetch returns the keys, and keeps the metadata that say where they are.
+// fetch returns the keys, and stores the metadata that has their URL.
 func (l *Login) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	m, err := l.source.discover(ctx)
 	if err != nil {
@@ -100,9 +97,9 @@ func (l *Login) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	return set, err
 }
 
-// URL returns where a browser is sent to log in. state comes back with it, nonce in the
-// issuer's ID token; the code that comes back is worth nothing without the verifier.
-// job.ErrUnchecked as long as the issuer cannot be reached.
+// URL returns the URL to which a browser is sent to log in. state comes back with the browser,
+// nonce in the issuer's ID token. The code that comes back is worthless without the verifier. URL
+// returns job.ErrUnchecked while the issuer cannot be reached.
 func (l *Login) URL(ctx context.Context, state, nonce, verifier string) (string, error) {
 	if err := l.keys.ready(ctx); err != nil {
 		return "", err
@@ -123,8 +120,8 @@ func (l *Login) URL(ctx context.Context, state, nonce, verifier string) (string,
 	return u.String(), nil
 }
 
-// LogoutURL returns where people log out at the issuer itself, which asks them; empty: it is
-// not known.
+// LogoutURL returns where people log out at the issuer itself, which asks them to confirm; empty:
+// it is not known.
 func (l *Login) LogoutURL() string {
 	at := l.at.Load()
 	if at == nil || at.EndSession == "" {
@@ -140,7 +137,6 @@ func (l *Login) LogoutURL() string {
 	return u.String()
 }
 
-// idTypes are those of ID tokens.
 var idTypes = []string{"", "jwt"}
 
 type idClaims struct {
@@ -149,9 +145,9 @@ type idClaims struct {
 	Party string `json:"azp"`
 }
 
-// Finish returns who has logged in, from what the browser has brought back. Errors:
-// *job.RefusedError, which says why in words for people, with the Person if it is known who
-// that is; job.ErrUnchecked; others, if the issuer cannot be asked.
+// Finish returns who has logged in, from the query that the browser has brought back. Errors:
+// *job.RefusedError, with a reason for people, and with the Person if that is known;
+// job.ErrUnchecked; others if the issuer cannot be asked.
 func (l *Login) Finish(ctx context.Context, back url.Values, nonce, verifier string) (Person, error) {
 	if err := l.keys.ready(ctx); err != nil {
 		return Person{}, err
@@ -194,7 +190,7 @@ func (l *Login) Finish(ctx context.Context, back url.Values, nonce, verifier str
 	return p, nil
 }
 
-// problem returns why an ID token is refused; empty: it is not.
+// problem returns why an ID token is refused; empty: it is accepted.
 func (l *Login) problem(c idClaims, nonce string, now time.Time) string {
 	if why := unfit(c.Claims, l.o.Issuer, jwt.Audience{l.o.ClientID}, now); why != "" {
 		return why
@@ -208,11 +204,11 @@ func (l *Login) problem(c idClaims, nonce string, now time.Time) string {
 	return ""
 }
 
-// exchange returns the ID token and the access token that a code is worth.
+// exchange returns the ID token and the access token for a code.
 func (l *Login) exchange(ctx context.Context, at metadata, code, verifier string) (id, access string, err error) {
 	form := url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {l.o.Redirect}, "code_verifier": {verifier}}
 	basic := l.o.ClientSecret != "" && (len(at.TokenAuth) == 0 || slices.Contains(at.TokenAuth, "client_secret_basic"))
-	if !basic { // some issuers refuse to be told twice
+	if !basic { // some issuers refuse a client ID in both places
 		form.Set("client_id", l.o.ClientID)
 		if l.o.ClientSecret != "" {
 			form.Set("client_secret", l.o.ClientSecret)
@@ -224,7 +220,7 @@ func (l *Login) exchange(ctx context.Context, at metadata, code, verifier string
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	if basic {
-		req.SetBasicAuth(url.QueryEscape(l.o.ClientID), url.QueryEscape(l.o.ClientSecret)) // as RFC 6749 has it
+		req.SetBasicAuth(url.QueryEscape(l.o.ClientID), url.QueryEscape(l.o.ClientSecret)) // as RFC 6749 says
 	}
 	status, data, err := l.source.send(req)
 	if err != nil {
@@ -237,7 +233,7 @@ func (l *Login) exchange(ctx context.Context, at metadata, code, verifier string
 		About  string `json:"error_description"`
 	}
 	if err := json.Unmarshal(data, &got); err != nil {
-		return "", "", fmt.Errorf("exchange the code at %s: %d %s, and no JSON", at.Token, status, http.StatusText(status)) // what it is instead may have secrets
+		return "", "", fmt.Errorf("exchange the code at %s: %d %s, and no JSON", at.Token, status, http.StatusText(status)) // the body may have secrets
 	}
 	switch {
 	case got.Error != "":
@@ -286,7 +282,7 @@ func (l *Login) roleOf(groups []string) job.Role {
 	return ""
 }
 
-// groupsIn are those of a claim: a list of texts, or one. None of them is everybody.
+// groupsIn returns the groups of a claim, which is a list of texts or a single text.
 func groupsIn(claim json.RawMessage) []string {
 	var one string
 	var list []string
@@ -298,10 +294,10 @@ func groupsIn(claim json.RawMessage) []string {
 	return list
 }
 
-// What can be shown anywhere, to people and programs, as a person's name.
+// plainName matches names that can be shown anywhere, to people and programs.
 var plainName = lazyregexp.New(`^[\p{L}\p{N}._@+'-]([\p{L}\p{N} ._@+'-]{0,62}[\p{L}\p{N}._@+'-])?$`)
 
-// nameIn is a claim's text if it can be shown; empty: it cannot.
+// nameIn returns a claim's text if it can be shown, or an empty text.
 func nameIn(claim json.RawMessage) string {
 	var text string
 	if json.Unmarshal(claim, &text) != nil || !plainName.MatchString(text) {
@@ -310,7 +306,7 @@ func nameIn(claim json.RawMessage) string {
 	return text
 }
 
-// said is what the issuer says instead of letting somebody in.
+// said returns the error for an issuer's refusal.
 func said(code, about string) error {
 	text := strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' || r == '"' {
@@ -321,7 +317,7 @@ func said(code, about string) error {
 	return &job.RefusedError{Why: "the issuer says " + strings.TrimRight(text[:min(len(text), 300)], ": ")}
 }
 
-// about has a RefusedError say of which token it is.
+// about adds to a RefusedError which token it is about.
 func about(what string, err error) error {
 	var refused *job.RefusedError
 	if errors.As(err, &refused) {

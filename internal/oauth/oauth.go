@@ -1,7 +1,6 @@
-// Package oauth makes principals of the access tokens of one OAuth issuer, and of the people
-// who log in at one of OpenID Connect: by JWTs, whose signatures it checks with the issuer's
-// published keys. It knows nothing of HTTP requests to this server, and is no authorization
-// server.
+// Package oauth returns principals for the access tokens of one OAuth issuer, and for people who
+// log in at an OpenID Connect issuer. Both use JWTs, whose signatures it verifies with the issuer's
+// published keys. It knows nothing of HTTP requests to this server, and is no authorization server.
 package oauth
 
 import (
@@ -24,15 +23,14 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Options of a Verifier.
 type Options struct {
 	Issuer   string         // URL, exactly as in tokens and metadata
-	Audience string         // what tokens must be for; if it is a URL without a path, also with one of /
-	Roots    *x509.CertPool // that may vouch for the issuer's server; nil: the system's
+	Audience string         // of tokens; if it is a URL without a path, the URL with path / is accepted, too
+	Roots    *x509.CertPool // CAs for the issuer's server; nil: the system's
 	Log      *slog.Logger
 }
 
-// Verifier checks access tokens.
+// Verifier verifies access tokens.
 type Verifier struct {
 	o         Options
 	audiences jwt.Audience
@@ -41,20 +39,20 @@ type Verifier struct {
 
 const (
 	maxToken = 16 << 10
-	leeway   = 30 * time.Second // that clocks may differ
+	leeway   = 30 * time.Second // between clocks
 )
 
-// algorithms are those with a private key, which only the issuer has. With any other, what
-// the issuer publishes would be enough to make tokens.
+// algorithms are the signature algorithms with a private key, which only the issuer has. With any
+// other, the issuer's published keys would be enough to make tokens.
 var algorithms = []jose.SignatureAlgorithm{
 	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
 }
 
-// types are those of access tokens: RFC 9068's, and none in particular, as most issuers
+// types are the accepted types of access tokens: RFC 9068's, and no particular one, as most issuers
 // have it.
 var types = []string{"", "jwt", "at+jwt", "application/at+jwt"}
 
-// New returns a Verifier, which begins to fetch the issuer's keys. Close stops that.
+// New returns a Verifier, and begins to fetch the issuer's keys. Close stops that.
 func New(o Options) *Verifier {
 	v := &Verifier{o: o, audiences: jwt.Audience{o.Audience}}
 	if u, err := url.Parse(o.Audience); err == nil && u.Host != "" && u.Path == "" {
@@ -66,24 +64,24 @@ func New(o Options) *Verifier {
 	return v
 }
 
-// Close stops what Authenticate has running. A nil Verifier has nothing.
+// Close stops background work. It may be called on a nil Verifier.
 func (v *Verifier) Close() {
 	if v != nil {
 		v.keys.close()
 	}
 }
 
-// claims are those of RFC 9068 that decide here.
+// claims are the claims of RFC 9068 that matter here.
 type claims struct {
 	jwt.Claims
 	Scope scopes          `json:"scope"`
-	Scp   scopes          `json:"scp"` // the same, of some issuers
+	Scp   scopes          `json:"scp"` // scope of some issuers
 	Cnf   json.RawMessage `json:"cnf"`
 }
 
 // Authenticate returns the principal of a token. Errors: job.ErrUnauthorized, with a
-// *job.RefusedError that says why; job.ErrNoScope for a valid token that allows nothing
-// here; job.ErrUnchecked as long as the issuer's keys are not known.
+// *job.RefusedError that has the reason; job.ErrNoScope for a valid token without a scope of linus;
+// job.ErrUnchecked while the issuer's keys are unknown.
 func (v *Verifier) Authenticate(ctx context.Context, token string) (job.Principal, error) {
 	p, err := v.authenticate(ctx, token)
 	if err != nil {
@@ -105,8 +103,8 @@ func (v *Verifier) authenticate(ctx context.Context, token string) (job.Principa
 	return job.Principal{Name: nameOf(v.o.Issuer, c.Subject), Token: tokenID(c.ID, token), Role: role, OAuth: true, Until: c.Expiry.Time().Add(leeway)}, nil
 }
 
-// signed decodes the claims of a token of one of some types that the issuer has signed, once
-// problem finds nothing wrong with them.
+// signed decodes the claims of a token that has one of types and the issuer's signature. It
+// verifies the signature only after problem has found nothing wrong with the claims.
 func signed(ctx context.Context, k *keys, token string, types []string, problem func() string, into ...any) error {
 	if len(token) > maxToken {
 		return &job.RefusedError{Why: "the token is too long"}
@@ -119,7 +117,7 @@ func signed(ctx context.Context, k *keys, token string, types []string, problem 
 	if typ, _ := head.ExtraHeaders[jose.HeaderType].(string); !slices.Contains(types, strings.ToLower(typ)) {
 		return &job.RefusedError{Why: "the token's type is not accepted here"}
 	}
-	if err := t.UnsafeClaimsWithoutVerification(into...); err != nil { // before its issuer is asked for anything
+	if err := t.UnsafeClaimsWithoutVerification(into...); err != nil { // before asking the issuer for keys
 		return &job.RefusedError{Why: "the token's claims cannot be read"}
 	}
 	if why := problem(); why != "" {
@@ -135,7 +133,7 @@ func signed(ctx context.Context, k *keys, token string, types []string, problem 
 	return nil
 }
 
-// problem returns why a token with these claims is refused; empty: it is not.
+// problem returns why a token with these claims is refused; empty: it is accepted.
 func (v *Verifier) problem(c claims, now time.Time) string {
 	if why := unfit(c.Claims, v.o.Issuer, v.audiences, now); why != "" {
 		return why
@@ -167,8 +165,8 @@ func unfit(c jwt.Claims, issuer string, audiences jwt.Audience, now time.Time) s
 
 var plain = lazyregexp.New(`^[a-z0-9][a-z0-9._@-]*$`) // of at most 40 bytes
 
-// nameOf returns the name of a subject's principal: oauth, the issuer's and the subject's
-// own, or for one that is no plain name ~ and its hash. No name of a token has a colon.
+// nameOf returns the name of a subject's principal: oauth, the issuer's hash, and the subject, or ~
+// and the subject's hash if the subject is not plain. Names of linus's own tokens have no colon.
 func nameOf(issuer, subject string) string {
 	if len(subject) > 40 || !plain.MatchString(subject) {
 		subject = "~" + hash(subject, 32)
@@ -176,11 +174,11 @@ func nameOf(issuer, subject string) string {
 	return "oauth:" + hash(issuer, 8) + ":" + subject
 }
 
-// An ID that an issuer gives a token, if it can be quoted anywhere: of at most 64 bytes.
+// plainID matches IDs of tokens that can be quoted anywhere, if they have at most 64 bytes.
 var plainID = lazyregexp.New(`^[A-Za-z0-9._~:-]+$`)
 
-// tokenID names a token in records: by the issuer's ID for it (jti), or if it has none
-// that is plain, by the beginning of its hash.
+// tokenID names a token in records: by the issuer's ID for it (jti) or, without a plain one, by the
+// beginning of its hash.
 func tokenID(jti, token string) string {
 	if len(jti) <= 64 && plainID.MatchString(jti) {
 		return "jti:" + jti
@@ -188,7 +186,7 @@ func tokenID(jti, token string) string {
 	return hash(token, 16)
 }
 
-// hash returns the first hex digits of a text's sha256.
+// hash returns the first hex digits of a text's SHA-256.
 func hash(text string, digits int) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])[:digits]
@@ -204,10 +202,9 @@ func roleOf(scopes []string) job.Role {
 	return ""
 }
 
-// scopes are separated by spaces, or a list.
+// scopes are a list, or one text with spaces between scopes.
 type scopes []string
 
-// UnmarshalJSON decodes both forms.
 func (s *scopes) UnmarshalJSON(data []byte) error {
 	var text string
 	if err := json.Unmarshal(data, &text); err == nil {

@@ -23,10 +23,9 @@ const (
 	maxKeys = 100
 )
 
-// source is where an issuer publishes its metadata and its keys.
 type source struct {
 	issuer string
-	logins bool // it is OIDC_ISSUER, with the metadata of OpenID Connect; or else OAUTH_ISSUER
+	logins bool // true: OIDC_ISSUER, with the metadata of OpenID Connect; false: OAUTH_ISSUER
 	client *http.Client
 }
 
@@ -74,7 +73,7 @@ func (s *source) keysAt(ctx context.Context, at string) ([]jose.JSONWebKey, erro
 	for _, data := range published.Keys {
 		var key jose.JSONWebKey
 		if err := json.Unmarshal(data, &key); err != nil || !key.Valid() || !key.IsPublic() {
-			continue // as RFC 7517 says: of a kind that is not known here
+			continue // of an unknown kind, to be ignored as RFC 7517 says
 		}
 		for _, alg := range algorithms {
 			if fits(&key, string(alg)) {
@@ -89,7 +88,7 @@ func (s *source) keysAt(ctx context.Context, at string) ([]jose.JSONWebKey, erro
 	return set, nil
 }
 
-// metadata are an issuer's, as far as they matter here.
+// metadata is the part of an issuer's metadata that matters here.
 type metadata struct {
 	Issuer        string   `json:"issuer"`
 	JWKSURI       string   `json:"jwks_uri"`
@@ -101,8 +100,8 @@ type metadata struct {
 	NamesItself   bool     `json:"authorization_response_iss_parameter_supported"`
 }
 
-// discover returns the metadata, where RFC 8414 or OpenID Connect puts them, with a URL of
-// the keys that can be trusted.
+// discover returns the metadata, from where RFC 8414 or OpenID Connect puts it, with a trusted URL
+// of the keys.
 func (s *source) discover(ctx context.Context) (metadata, error) {
 	issuer, err := url.Parse(s.issuer)
 	if err != nil {
@@ -133,8 +132,8 @@ func (s *source) discover(ctx context.Context) (metadata, error) {
 	return metadata{}, errors.Join(wrong...)
 }
 
-// isSecure reports whether keys may be fetched from a URL: by https, or from the issuer's
-// own host if that has none.
+// isSecure reports whether keys may be fetched from a URL: by https, or by http from the host of an
+// issuer that has no https itself.
 func isSecure(at string, issuer *url.URL) bool {
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" || u.User != nil {
@@ -143,7 +142,6 @@ func isSecure(at string, issuer *url.URL) bool {
 	return u.Scheme == "https" || issuer.Scheme == "http" && u.Scheme == "http" && u.Host == issuer.Host
 }
 
-// get decodes the JSON at a URL.
 func (s *source) get(ctx context.Context, at string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
@@ -159,7 +157,6 @@ func (s *source) get(ctx context.Context, at string, into any) error {
 	return json.Unmarshal(data, into)
 }
 
-// send returns the status and the body of an answer.
 func (s *source) send(req *http.Request) (int, []byte, error) {
 	req.Header.Set("Accept", "application/json")
 	resp, err := s.client.Do(req)
