@@ -17,7 +17,7 @@ import (
 // caLife is longer than any job takes.
 const caLife = 60 * 24 * time.Hour
 
-// certify makes the CA and the targets' certificates, and forgets the CA's key.
+// certify makes the CA and the targets' certificates, and does not keep the CA's key.
 func (l *TLSProxy) certify() error {
 	from, until := time.Now().Add(-24*time.Hour), time.Now().Add(caLife) // a VM's clock may be wrong
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

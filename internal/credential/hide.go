@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// hider makes stars of values, which a host may send back.
+// hider replaces values by stars, because a host may send them back.
 type hider [][]byte
 
-// hiderOf returns one for values, as they are and in quotes.
+// hiderOf returns a hider for values, as they are and quoted.
 func hiderOf(values ...string) (h hider) {
 	for _, value := range values {
 		quoted := strconv.Quote(value)
@@ -37,7 +37,7 @@ func (h hider) bytes(b []byte) {
 
 func (h hider) header(header http.Header) {
 	header.Del("Set-Cookie") // a session would outlive the credential
-	header.Del("Alt-Svc")    // past this proxy
+	header.Del("Alt-Svc")    // it would lead past this proxy
 	for name, values := range header {
 		for i, v := range values {
 			b := []byte(v)
@@ -51,7 +51,7 @@ func (h hider) header(header http.Header) {
 	}
 }
 
-// name returns a header's name without values, whose letters HTTP may have changed.
+// name returns a header's name without values, in any case: HTTP may have changed that.
 func (h hider) name(name string) string {
 	for _, value := range h {
 		for {
@@ -79,13 +79,13 @@ func (h hider) open(b []byte) int {
 	return most
 }
 
-// hiding is a body without the value, of the same length: what may be the beginning of it
-// waits for more, and nothing else does.
+// hiding is a body without the values, of the same length. It only withholds what may be the
+// beginning of a value until more is read.
 type hiding struct {
 	io.ReadCloser
 	hide    hider
 	trailer func()
-	held    []byte // read; the first ready bytes are looked through
+	held    []byte // read; the first ready bytes are searched
 	ready   int
 	err     error
 }

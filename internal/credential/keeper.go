@@ -1,7 +1,7 @@
-// Package credential owns what a VM may use and not read: it keeps credentials, and ends
-// the TLS of a VM's connections to their hosts to add the header there. A value is read when
-// it is used, and is in no database, log, event or error. It knows no VM and no job but the
-// names that a job has given.
+// Package credential owns what a VM may use but not read: it keeps credentials, and ends the TLS of
+// a VM's connections to their hosts to add the header there. A value is read when it is used, and
+// is in no database, log, event or error. Of VMs and jobs, the package only knows the names of the
+// credentials that a job has.
 package credential
 
 import (
@@ -27,10 +27,10 @@ import (
 	"linus/internal/wholefile"
 )
 
-// recheck is between two checks whether credentials in use were removed by another engine.
+// recheck is the time between two checks whether another engine has removed credentials in use.
 const recheck = 2 * time.Second
 
-// Store stores credentials, without their values.
+// Store stores credentials without their values.
 type Store interface {
 	Credentials(ctx context.Context) ([]job.Credential, error)
 	Credential(ctx context.Context, name string) (job.Credential, error) // job.ErrNotFound
@@ -41,38 +41,37 @@ type Store interface {
 // Options of a Keeper. Store, Dir and Secrets are required.
 type Options struct {
 	Store    Store
-	Dir      string // of the values that were given, one file each, mode 0600
-	Shared   bool   // other engines share the store, and not Dir: no value is taken
+	Dir      string // of the given values, one file each, mode 0600
+	Shared   bool   // other engines share the store, but not Dir: no values are accepted
 	Secrets  func(names []string) ([]secret.Value, error)
-	Roots    *x509.CertPool                                                       // that hosts' certificates are verified by; nil: the system's
+	Roots    *x509.CertPool                                                       // CAs for the hosts' certificates; nil: the system's
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error) // nil: TCP
 	Log      *slog.Logger
 	Observer job.Observer  // may be nil
-	Idle     time.Duration // without a byte either way; 0: 5 min
+	Idle     time.Duration // without a byte in either direction; 0: 5 min
 	Header   time.Duration // for a request's header to arrive; 0: 15 s
 }
 
-// Keeper has the credentials. Its methods may be called from any goroutine.
+// Keeper keeps the credentials. Its methods may be called from any goroutine.
 type Keeper struct {
 	o Options
 
-	values sync.Mutex // held while a credential and its value become, or cease to be, both
+	values sync.Mutex // held while a credential and its value are added or removed together
 
 	mu   sync.Mutex
-	uses map[*use]struct{} // requests that are under way
+	uses map[*use]struct{} // requests in progress
 }
 
-// use is a request that is under way with a credential.
+// use is a request in progress that uses a credential.
 type use struct {
 	name string
 	of   time.Time // when the credential was created
-	read time.Time // when that was read; zero: not yet
+	read time.Time // when the credential was read; zero: not yet
 	end  context.CancelCauseFunc
 }
 
 var errRemoved = errors.New("the credential was removed")
 
-// New returns a Keeper.
 func New(o Options) *Keeper {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.Idle, o.Header = cmp.Or(o.Idle, 5*time.Minute), cmp.Or(o.Header, 15*time.Second)
@@ -125,7 +124,7 @@ func (k *Keeper) CreateCredential(ctx context.Context, n job.NewCredential) (job
 	return c, nil
 }
 
-// keep writes a value where only this user can read it, whole or not at all.
+// keep writes a value where only this user can read it, completely or not at all.
 func (k *Keeper) keep(name, value string) error {
 	if err := os.MkdirAll(k.o.Dir, 0o700); err != nil {
 		return err
@@ -138,7 +137,8 @@ func (k *Keeper) Credentials(ctx context.Context) ([]job.Credential, error) {
 	return k.o.Store.Credentials(ctx)
 }
 
-// Credential returns one by its name, those of agents' keys included; job.ErrNotFound.
+// Credential returns a credential by its name, including those of agents' keys. It returns
+// job.ErrNotFound if there is none.
 func (k *Keeper) Credential(ctx context.Context, name string) (job.Credential, error) {
 	if c, ok := job.KeyCredential(name); ok {
 		return c, nil
@@ -146,7 +146,7 @@ func (k *Keeper) Credential(ctx context.Context, name string) (job.Credential, e
 	return k.o.Store.Credential(ctx, name)
 }
 
-// RemoveCredential removes a credential and its value, and ends what was begun with it.
+// RemoveCredential removes a credential and its value, and ends requests that use it.
 func (k *Keeper) RemoveCredential(ctx context.Context, name string) (job.Credential, error) {
 	c, err := k.o.Store.Credential(ctx, name)
 	if errors.Is(err, job.ErrNotFound) {
@@ -170,7 +170,7 @@ func (k *Keeper) RemoveCredential(ctx context.Context, name string) (job.Credent
 	return c, nil
 }
 
-// For returns a credential for a repository as it is now.
+// For returns the current credential for a repository.
 func (k *Keeper) For(ctx context.Context, r job.Repository) (job.Credential, error) {
 	c, err := k.Credential(ctx, r.Credential)
 	return c, forRepository(c, r, err)
@@ -186,8 +186,8 @@ func forRepository(c job.Credential, r job.Repository, err error) error {
 	return err
 }
 
-// SSH returns a credential for a repository, and its private key (PEM). What is begun with it ends
-// with ctx, which ends when the credential does, and end is to be called after it.
+// SSH returns a credential for a repository, and its private key (PEM). The returned ctx ends when
+// the credential is removed, and must bound its use. The caller calls end afterwards.
 func (k *Keeper) SSH(ctx context.Context, r job.Repository) (_ context.Context, c job.Credential, key []byte, end func(), err error) {
 	ctx, c, end, err = k.begin(ctx, r.Credential)
 	var text string
@@ -201,7 +201,7 @@ func (k *Keeper) SSH(ctx context.Context, r job.Repository) (_ context.Context, 
 	return ctx, c, []byte(text + "\n"), end, nil // as the file ended
 }
 
-// value returns the value of a credential as it is now. No error has it.
+// value returns the current value of a credential. Errors do not contain it.
 func (k *Keeper) value(c job.Credential) (string, error) {
 	var text string
 	if c.Secret != "" {
@@ -223,7 +223,8 @@ func (k *Keeper) value(c job.Credential) (string, error) {
 	return text, nil
 }
 
-// check returns why a text cannot be the value of a credential; it is not in the error.
+// check returns why a text cannot be the value of a credential. The error does not contain the
+// text.
 func check(c job.Credential, text string) error {
 	if err := c.CheckValue(text); err != nil || !c.SSH() {
 		return err
@@ -237,13 +238,13 @@ func check(c job.Credential, text string) error {
 	return nil
 }
 
-// begin returns a credential for a request, whose context ends when the credential does. end
-// is to be called after it.
+// begin returns a credential for a request, with a context that ends when the credential is
+// removed. The caller must call end afterwards.
 func (k *Keeper) begin(ctx context.Context, name string) (_ context.Context, c job.Credential, end func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	u := &use{name: name, end: cancel}
 	k.mu.Lock()
-	k.uses[u] = struct{}{} // first: what is removed from now on is cut off
+	k.uses[u] = struct{}{} // first, so that a removal from now on ends it
 	k.mu.Unlock()
 	end = func() {
 		k.mu.Lock()
@@ -269,8 +270,8 @@ func (k *Keeper) cut(which func(*use) bool) {
 	}
 }
 
-// sweep removes values of no credential, which an engine that died has left. Where engines
-// share a store, it may not be the one that the values here are of.
+// sweep removes values without a credential, which an engine that died may have left. It does
+// nothing if engines share a store, which then may not be the store of the values here.
 func (k *Keeper) sweep(ctx context.Context) {
 	if k.o.Shared {
 		return
@@ -292,9 +293,9 @@ func (k *Keeper) sweep(ctx context.Context) {
 	}
 }
 
-// Watch removes values of no credential, and then ends what is done with credentials that were
-// removed at another engine, until ctx ends. While the store does not answer, no request is
-// begun, either.
+// Watch removes values without a credential. Then, until ctx ends, it ends requests that use
+// credentials which another engine has removed. While the store does not answer, no new requests
+// begin, either.
 func (k *Keeper) Watch(ctx context.Context) {
 	k.sweep(context.WithoutCancel(ctx))
 	for sleep.For(ctx, recheck) == nil {

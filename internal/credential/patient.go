@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// patient ends a request of which no byte passes for some time.
+// patient sets the deadlines that end a request when no byte passes for the time idle.
 type patient struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -27,11 +27,11 @@ func (p *patient) Write(b []byte) (int, error) {
 	return p.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// patientBody is a request's body, which may be read after the request is done: there is no
-// deadline to be set then.
+// patientBody is a request's body. It may be read after the request is done, when no deadline must
+// be set any more.
 type patientBody struct {
 	io.ReadCloser
 	p *patient

@@ -17,7 +17,7 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// ServeHTTP does one request.
+// ServeHTTP serves a request of the VM to a target.
 func (l *TLSProxy) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	t := r.Context().Value(targetKey{}).(*target)
 	w := &patient{ResponseWriter: to, control: http.NewResponseController(to), idle: l.k.o.Idle}
@@ -38,7 +38,7 @@ func (l *TLSProxy) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case r.Method == http.MethodTrace: // it is answered with what was sent
+	case r.Method == http.MethodTrace: // a host answers it with the request itself
 		refuse(http.StatusMethodNotAllowed, "no TRACE")
 		return
 	case r.Method == http.MethodConnect || r.URL.Opaque != "":
@@ -56,7 +56,8 @@ func (l *TLSProxy) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	refuse(http.StatusForbidden, "no credential of the job is for this path of "+t.address())
 }
 
-// with does a request with a credential, unless that is not for it.
+// with serves a request with a credential. It returns false if the credential does not cover the
+// request.
 func (l *TLSProxy) with(w *patient, r *http.Request, t *target, name string, used *job.CredentialUse) bool {
 	ctx, c, end, err := l.k.begin(r.Context(), name)
 	defer end()
@@ -80,15 +81,14 @@ func (l *TLSProxy) with(w *patient, r *http.Request, t *target, name string, use
 	return true
 }
 
-// known are the headers that pass to a host of which a path is allowed: in others some hosts find
-// another path than the request's, or another method.
+// known are the headers that pass to a host if only a path of it is allowed: from other headers
+// some hosts take another path or method than the request's.
 var known = lazyregexp.New(`(?i)^(accept(-charset|-encoding|-language)?|cache-control|connection|content-(digest|disposition|encoding|language|length|md5|range|type)` +
 	`|date|digest|dnt|expect|if-(match|none-match|modified-since|unmodified-since|range)|last-event-id|origin|pragma|prefer|priority|range|te|transfer-encoding|upgrade|user-agent` +
 	`|traceparent|tracestate|(x-)?(client-)?(request|correlation)-id|(x-)?idempotency-key|x-requested-with|sec-websocket-(extensions|key|protocol|version)` +
 	`|anthropic-(beta|version|dangerous-direct-browser-access)|openai-(beta|organization|project)|x-stainless-[a-z-]+|x-app|x-goog-(api-client|user-project)` +
 	`|x-github-api-version|git-protocol|mcp-(session-id|protocol-version|method|name)|npm-(auth-type|command|scope|session))$`)
 
-// pass passes a request on with a credential.
 func (l *TLSProxy) pass(w *patient, r *http.Request, t *target, c job.Credential, value string, used job.CredentialUse) {
 	name, header, hidden := c.HeaderWith(value)
 	hide := hiderOf(value, hidden)
@@ -114,7 +114,7 @@ func (l *TLSProxy) pass(w *patient, r *http.Request, t *target, c job.Credential
 				}
 			}
 			p.Out.Trailer = nil
-			p.Out.Header.Set("Accept-Encoding", "identity") // what is compressed cannot be looked through
+			p.Out.Header.Set("Accept-Encoding", "identity") // compressed bodies cannot be searched
 			p.Out.Header.Set(name, header)
 		},
 		ModifyResponse: func(res *http.Response) error {
@@ -135,7 +135,7 @@ func (l *TLSProxy) pass(w *patient, r *http.Request, t *target, c job.Credential
 				used.Status, why = http.StatusForbidden, "linus: "+errRemoved.Error()
 			}
 			said()
-			text := []byte(err.Error()) // of what is no HTTP it has some
+			text := []byte(err.Error()) // it may quote a malformed answer
 			hide.bytes(text)
 			l.k.o.Log.Debug("a request with a credential failed", "credential", c.Name, "err", string(text))
 			http.Error(w, why, used.Status)

@@ -24,8 +24,9 @@ const (
 	maxRequests = 256              // of one job at once
 )
 
-// TLSProxy is where the connections of one job's VM to its credentials' hosts end, and others to
-// these hosts begin. Its CA vouches for these hosts alone; the key is nowhere but in memory.
+// TLSProxy ends the TLS connections of one job's VM to its credentials' hosts, and makes its own
+// connections to these hosts. Its CA is only valid for these hosts, and the CA's key is only in
+// memory.
 type TLSProxy struct {
 	k       *Keeper
 	o       TLSProxyOptions
@@ -45,11 +46,11 @@ type TLSProxy struct {
 type target struct {
 	host, port string
 	names      []string // of credentials, the one with the longest path first
-	ours       bool     // to be reached from here, whatever the VM reaches
+	ours       bool     // connect from the engine, whatever the VM can reach
 	cert       *tls.Certificate
 }
 
-// address is the host as requests and URLs have it.
+// address returns the host as in requests and URLs.
 func (t *target) address() string {
 	if t.port == "443" {
 		return t.host
@@ -63,18 +64,17 @@ func (t *target) is(host string) bool {
 	return strings.TrimSuffix(host, ".") == t.host
 }
 
-// TLSProxyOptions say what a TLSProxy is for.
 type TLSProxyOptions struct {
 	Names  []string                // of the credentials that the job has named; those that were removed since are left out
 	Record func(job.CredentialUse) // called with each request
-	// Reach connects to an address that the VM may reach without us. Hosts that nobody has
-	// vouched for are reached so, and with Wide, when that is more than names, those of agents'
-	// models. Nil: all are reached from here.
+	// Reach connects to an address that the VM may reach without the engine. It is used for hosts
+	// that a job has chosen and, with Wide, which says that the VM may reach more than names, also
+	// for those of agents' models. Nil: the engine connects to all hosts itself.
 	Reach func(ctx context.Context, address string) (net.Conn, error)
 	Wide  bool
 }
 
-// TLSProxy returns one for a job.
+// TLSProxy returns a TLSProxy for a job.
 func (k *Keeper) TLSProxy(ctx context.Context, o TLSProxyOptions) (*TLSProxy, error) {
 	l := &TLSProxy{k: k, o: o, targets: map[string]*target{}, conns: make(chan net.Conn), room: make(chan struct{}, maxRequests)}
 	var named []job.Credential
@@ -120,7 +120,6 @@ func (k *Keeper) TLSProxy(ctx context.Context, o TLSProxyOptions) (*TLSProxy, er
 	return l, nil
 }
 
-// dial connects to a target.
 func (l *TLSProxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if t := l.targets[address]; t == nil || t.ours || l.o.Reach == nil {
 		return l.k.o.Dial(ctx, network, address)
@@ -130,8 +129,8 @@ func (l *TLSProxy) dial(ctx context.Context, network, address string) (net.Conn,
 
 type targetKey struct{}
 
-// certificate returns the one of the host that a connection was opened to, if that is the
-// host which the client means.
+// certificate returns the certificate of the host that a connection was opened to, if the client
+// means that host.
 func certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	t := targetOf(hello.Conn)
 	if hello.ServerName != "" && !t.is(hello.ServerName) {
@@ -140,10 +139,11 @@ func certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return t.cert, nil
 }
 
-// CA is the certificate that the VM has to trust.
+// CA returns the certificate that the VM must trust, as PEM.
 func (l *TLSProxy) CA() []byte { return l.ca }
 
-// Ends returns what takes a connection to a host and port; nil if it is not ended here.
+// Ends returns a function that takes over a connection to a host and port; nil: this proxy does not
+// end it.
 func (l *TLSProxy) Ends(host, port string) func(net.Conn) {
 	t := l.targets[net.JoinHostPort(host, port)]
 	if t == nil {
@@ -167,7 +167,7 @@ func (l *TLSProxy) Close() {
 	})
 }
 
-// near is a connection from the VM.
+// near is a connection from the VM to a target.
 type near struct {
 	net.Conn
 	target *target
@@ -175,7 +175,7 @@ type near struct {
 
 func targetOf(c net.Conn) *target { return c.(near).target }
 
-// incoming is the listener behind Ends.
+// incoming is the listener for the connections of Ends.
 type incoming struct{ l *TLSProxy }
 
 func (i incoming) Accept() (net.Conn, error) {
