@@ -172,8 +172,8 @@ func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Prin
 	return nil
 }
 
-// replaced reports whether a build may replace an existing template of this name, which must have
-// been made of a VM.
+// replaced reports whether a build would replace a template of this name. It returns a refusal if
+// that template was not made of a VM, and so must stay.
 func (s *server) replaced(ctx context.Context, name string) (bool, error) {
 	all, err := s.allTemplates(ctx)
 	t := named(all, name)
@@ -317,8 +317,7 @@ func (s *server) build(ctx context.Context, cancel context.CancelCauseFunc, p jo
 	return at, s.keepAs(ctx, v, b.name)
 }
 
-// keepAs makes a template of a build's VM. An existing template stays until the new one is
-// complete.
+// keepAs makes a template of a build's VM. An existing one stays until the new one is complete.
 func (s *server) keepAs(ctx context.Context, v vm.VM, name string) error {
 	defer s.templates.forget()
 	s.templates.forget()
@@ -368,8 +367,7 @@ func (s *server) takePlace(ctx context.Context, all []vm.VM, name string) error 
 	return nil
 }
 
-// finishBuilds renames the new templates of builds that were interrupted after the old template was
-// removed.
+// finishBuilds renames new templates whose builds were interrupted after removing the old one.
 func (s *server) finishBuilds(ctx context.Context) {
 	all, heirs, err := s.heirs(ctx)
 	for heir := range heirs {

@@ -27,9 +27,8 @@ import (
 // client is recorded as the client that asked for a sandbox.
 const client = "e2b"
 
-// Sandboxes gives access to the VMs that are sandboxes, beyond the verbs of the engine. It answers
-// from the VMs' rows, because clients ask often and the host is slow. IDs are those in the VMs'
-// markers.
+// Sandboxes gives access to the VMs that are sandboxes, beyond the verbs of the engine. It reads
+// the VMs' rows, because clients ask often and the host is slow. IDs are those in VMs' markers.
 type Sandboxes interface {
 	// Sandboxes returns the sandboxes that the principal in ctx may see, oldest first.
 	Sandboxes(ctx context.Context) ([]vm.VM, error)
@@ -58,9 +57,8 @@ type Uploads interface {
 	HasUpload(ctx context.Context, owner, hash string) (bool, error)
 	// OpenUpload opens an archive; ctx bounds reading it.
 	OpenUpload(ctx context.Context, owner, hash string) (io.ReadCloser, error)
-	// PutUpload stores an archive of size bytes, and replaces an existing one. It first removes
-	// archives not used since old. It returns room false if the owner would then have more than
-	// most bytes.
+	// PutUpload stores an archive of size bytes, or replaces one, after removing archives not used
+	// since old. It returns room false if the owner would have more than most bytes.
 	PutUpload(ctx context.Context, owner, hash string, size, most int64, old time.Time, from io.Reader) (room bool, err error)
 }
 
@@ -81,12 +79,11 @@ type Options struct {
 	Saved func(ctx context.Context) ([]vm.SavedTemplate, error)
 	// Builds keeps the engines' notes of their builds.
 	Builds Builds
-	// Uploads keeps what builds copy, for all engines of a database; nil: this engine keeps it in
-	// Files.
+	// Uploads keeps what builds copy, for all engines of a database; nil: Files, for this engine.
 	Uploads Uploads
-	// Proxy runs a proxy, for the names that a VM may connect to, at port job.ProxyPort of the VM's
-	// loopback, until ctx ends or the connection to the VM is lost. It calls opened when the proxy
-	// is open.
+	// Proxy runs a proxy, for the names that a VM may connect to, at port job.ProxyPort of its
+	// loopback, until ctx ends or the connection to the VM is lost. It calls opened once it is
+	// open.
 	Proxy func(ctx context.Context, v vm.VM, opened func()) error
 	// Entered is called once when clients begin to use a sandbox by its token; nil: never.
 	Entered func(v vm.VM)
@@ -99,8 +96,7 @@ type Options struct {
 	PublicFirst bool
 	Secure      bool
 	Files       string // directory for what builds of templates copy, if Uploads is nil
-	// Spare returns an error if the disk with Files only has room for what already runs; nil: there
-	// is room.
+	// Spare returns an error if the disk with Files only has room for what runs; nil: no check.
 	Spare    func() error
 	Secret   []byte // key of the HMACs that are the sandboxes' access tokens
 	Defaults job.Defaults
@@ -210,8 +206,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) error {
 }
 
 // giveTime limits how long a request's body may take from now on. Without a body the server already
-// waits for the next request, and the deadline would end this request and all later ones on the
-// connection.
+// awaits the next request, and the deadline would end both, and all later ones on the connection.
 func giveTime(w http.ResponseWriter, r *http.Request, d time.Duration) {
 	if r.ContentLength != 0 {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d)) // a test's recorder has no deadline

@@ -158,8 +158,7 @@ func (s *server) pause(w http.ResponseWriter, r *http.Request, v vm.VM) error {
 // startAgain is the time between two attempts to start a sandbox that another operation holds.
 const startAgain = 500 * time.Millisecond
 
-// leastWake is the minimum time, in seconds, that a sandbox runs after a request to it has resumed
-// it.
+// leastWake is the minimum time, in seconds, that a sandbox runs after a request has resumed it.
 const leastWake = 300
 
 // leastTime is the minimum TTL, in seconds, of a sandbox while it is being resumed.

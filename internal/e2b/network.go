@@ -84,8 +84,7 @@ func (n *network) egress(internet *bool) (out vm.Network, err error) {
 	return out, err
 }
 
-// closed returns the denied ranges without the allowed ones and without ranges that have no public
-// address.
+// closed returns what is denied and not allowed, without ranges that have no public address.
 func (n *network) closed() (list []string, err error) {
 	var all []netip.Prefix
 	for _, entry := range n.Deny {

@@ -193,8 +193,7 @@ func (b *followed) Read(p []byte) (int, error) {
 }
 
 // lastAnswer closes the connection unless the request was read before the answer began. Otherwise
-// net/http would read the rest of this request and wait for the next one at the same time, and
-// panic.
+// net/http would read the rest of it and await the next request at the same time, and panic.
 type lastAnswer struct {
 	http.ResponseWriter
 	to *followed
@@ -276,8 +275,7 @@ func (s *server) welcome(w http.ResponseWriter, p port, to url.URL) {
 
 func isUpgrade(h http.Header) bool { return strings.EqualFold(h.Get("Upgrade"), "websocket") }
 
-// toPage rewrites a request for the VM: as if it were made there, without tokens and keys of this
-// server.
+// toPage rewrites a request as if it were made in the VM, without tokens and keys of this server.
 func (s *server) toPage(out *httputil.ProxyRequest, p port, shown string) {
 	h := out.Out.Header
 	out.Out.URL.Scheme, out.Out.URL.Host, out.Out.Host = "http", "localhost:"+p.text(), shown

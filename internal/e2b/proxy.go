@@ -24,8 +24,7 @@ import (
 )
 
 // Requests to a sandbox go to the program in its VM, over SSH. That program and all its answers are
-// hostile: this file decides who may send it requests, and an answer reaches only the client that
-// asked.
+// hostile: this file decides who may ask it, and only the asking client gets its answer.
 
 const (
 	answerTime = 2 * time.Minute  // until the headers of an answer arrive
@@ -142,8 +141,7 @@ func (s *server) mayReach(r *http.Request) (id string, err error) {
 }
 
 // signer returns the sandbox whose token has signed a link; empty: none has. The client is not
-// authenticated yet, so sandboxes are listed at most once per bounds.links, and clients wait for
-// that list.
+// authenticated yet, so it waits for a list of the sandboxes, made once per bounds.links at most.
 func (s *server) signer(ctx context.Context, link signed) (string, error) {
 	id := link.signer(s.signers.last())
 	for asked := time.Now(); id == ""; {
@@ -253,8 +251,7 @@ type ways struct {
 	of map[string]*way
 }
 
-// to returns the way to a sandbox, and whether it is new. It closes ways that were not used for a
-// while.
+// to returns the way to a sandbox, and whether it is new. It closes ways not used for a while.
 func (a *ways) to(s *server, id string) (w *way, begins bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -322,8 +319,7 @@ func (a *ways) close() {
 	}
 }
 
-// initialize sends the program in a sandbox its settings, and starts the program if it does not
-// run.
+// initialize sends settings to the program in a sandbox, and starts it if it does not run.
 func (s *server) initialize(ctx context.Context, v vm.VM, with envd.Init) (err error) {
 	body, err := json.Marshal(with)
 	if err != nil {

@@ -16,8 +16,7 @@ import (
 	"linus/internal/vm"
 )
 
-// templatesTime is how long the list of the host's templates is cached: listing is expensive for
-// the host.
+// templatesTime is how long the list of templates is cached: listing is expensive for the host.
 const templatesTime = 10 * time.Second
 
 // lookup caches an answer. One caller asks at a time, and the others wait for it.
@@ -95,8 +94,7 @@ type template struct {
 	Status  string   `json:"buildStatus"`
 }
 
-// sizes returns the resources of VMs of templates that builds have made, where they exceed the
-// defaults.
+// sizes returns the resources of built templates' VMs, where they exceed the defaults.
 func (s *server) sizes(ctx context.Context) (map[string]vm.Resources, error) {
 	rows, err := s.Saved(ctx)
 	sizes := map[string]vm.Resources{}

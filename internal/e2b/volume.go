@@ -10,8 +10,8 @@ import (
 // volumeSize is the size of volumes that clients make: the protocol has no size.
 const volumeSize = "10G"
 
-// volumeText is a volume as clients see it. Clients reach its files only in sandboxes, so its token
-// opens nothing.
+// volumeText is a volume as clients see it. Its token opens nothing: its files are only reachable
+// in sandboxes.
 type volumeText struct {
 	ID    string `json:"volumeID"`
 	Name  string `json:"name"`
