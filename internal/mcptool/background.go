@@ -26,8 +26,8 @@ func newBackground(log *slog.Logger) *background {
 	return &background{log: log, end: make(chan struct{})}
 }
 
-// within runs f and reports whether it finished within limit. Otherwise f continues, and its error
-// is logged.
+// within runs f and reports whether it ended within limit. If not, f continues and its error is
+// logged.
 func (b *background) within(ctx context.Context, limit time.Duration, f func(context.Context) error) (ended bool, err error) {
 	working, cancel := context.WithTimeout(context.WithoutCancel(ctx), longestWork)
 	b.work.Go(func() {

@@ -69,8 +69,7 @@ type askError struct{ question string }
 
 func (e *askError) Error() string { return e.question }
 
-// result asks the client to call again with the answer. For clients of the older protocol, mcp-go
-// asks.
+// result asks the client to call again with the answer. For older clients, mcp-go asks.
 func (e *askError) result() *mcp.CallToolResult {
 	return server.NewInputRequestBuilder("").Elicit("confirm", mcp.ElicitationParams{
 		Mode: mcp.ElicitationModeForm, Message: e.question,

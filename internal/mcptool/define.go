@@ -96,8 +96,7 @@ func handler(of reflect.Type, run func(context.Context, any, call) (any, error))
 }
 
 // listed returns a tool for the list of tools, which every client pays for in each conversation:
-// without the schema of its result, which no model sees, and without hints that equal the
-// protocol's defaults.
+// without the schema of its result, which no model sees, and without hints at their defaults.
 func listed(t mcp.Tool) mcp.Tool {
 	t.RawOutputSchema = nil
 	said := func(hint *bool, assumed bool) *bool {
@@ -213,8 +212,7 @@ func renamed(err error, in reflect.Type) error {
 	}).Error(err)
 }
 
-// faults collects the problems with a call's arguments, so that the caller can correct all of them
-// at once.
+// faults collects the problems with a call's arguments, so that a caller can correct all at once.
 type faults struct{ fields []*job.FieldError }
 
 func (f *faults) add(name, problem, remedy string) {

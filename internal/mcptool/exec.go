@@ -261,8 +261,7 @@ func (o Options) interactWithJob() server.ServerTool {
 		})
 }
 
-// awaitAnswer waits until output after a position has arrived and paused, the job has ended, or the
-// time is up.
+// awaitAnswer waits until output after a position has come and paused, the job's end, or limit.
 func awaitAnswer(ctx context.Context, e job.Engine, id string, before position, limit time.Duration) error {
 	deadline := time.Now().Add(limit)
 	at, changed := before, time.Time{}

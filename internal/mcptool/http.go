@@ -13,8 +13,7 @@ import (
 	"linus/internal/job"
 )
 
-// pingTime is the time between pings on an open stream, idleTime how long a silent session is
-// remembered.
+// pingTime is between pings on an open stream; idleTime is how long a silent session is kept.
 const (
 	pingTime = 30 * time.Second
 	idleTime = 24 * time.Hour
@@ -85,8 +84,7 @@ func (*unheard) Write(data []byte) (int, error) { return len(data), nil }
 func (*unheard) WriteHeader(int)                {}
 
 // refuse answers a tool call with an OAuth token that lacks scopes, so that its client can ask the
-// issuer for a token with more, and reports whether it did. Other clients learn of a refusal from
-// the call's result.
+// issuer for more, and reports whether it did. Other clients get a refusal as the call's result.
 func (h *HTTP) refuse(w http.ResponseWriter, r *http.Request, body []byte) bool {
 	if p, _ := job.PrincipalFrom(r.Context()); !p.OAuth || h.challenge == nil {
 		return false

@@ -27,8 +27,7 @@ type submitInput struct {
 	Wait           *int         `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the end."`
 }
 
-// whole returns the arguments with a manifest, even if a client gave the manifest's fields beside
-// the other arguments.
+// whole returns the arguments with a manifest, even if its fields are beside the other arguments.
 func (submitInput) whole(raw []byte) []byte {
 	var given, manifest map[string]json.RawMessage
 	if json.Unmarshal(raw, &given) != nil || given["manifest"] != nil || given["task"] == nil {

@@ -10,8 +10,7 @@ import (
 	"linus/internal/job"
 )
 
-// promptTools returns the tools that each prompt refers to. A prompt is offered to principals that
-// may use all of them.
+// promptTools returns the tools that each prompt refers to. Principals that may use all get it.
 func promptTools() map[string][]string {
 	return map[string][]string{
 		delegatePrompt: {"submit_job", "get_job_result"},
@@ -19,8 +18,8 @@ func promptTools() map[string][]string {
 	}
 }
 
-// resourceTools returns the tools that return the content of each resource. A resource is offered
-// to principals that may use one of them.
+// resourceTools returns the tools that return each resource's content. Principals that may use one
+// of them get it.
 func resourceTools() map[string][]string {
 	return map[string][]string{
 		hostURI:          {"check_host"},
@@ -51,8 +50,7 @@ func refusal(ctx context.Context, name string) error {
 	return p.Narrowed(name, toolset)
 }
 
-// refusalOfAll returns why the principal of a request may not use one of the tools; nil: it may use
-// all.
+// refusalOfAll returns why the principal of a request may not use all tools; nil: it may.
 func refusalOfAll(ctx context.Context, tools []string) error {
 	for _, name := range tools {
 		if err := refusal(ctx, name); err != nil {
@@ -62,8 +60,7 @@ func refusalOfAll(ctx context.Context, tools []string) error {
 	return nil
 }
 
-// refusalOfAny returns why the principal of a request may use none of the tools; nil: it may use
-// one.
+// refusalOfAny returns why the principal of a request may not use any of the tools; nil: it may.
 func refusalOfAny(ctx context.Context, tools []string) (err error) {
 	for _, name := range tools {
 		if err = refusal(ctx, name); err == nil {
@@ -73,8 +70,7 @@ func refusalOfAny(ctx context.Context, tools []string) (err error) {
 	return err
 }
 
-// filterLists limits lists to what the principal of the request may use, and to what a client
-// needs.
+// filterLists limits lists to what the request's principal may use, and to what clients need.
 func filterLists(h *server.Hooks) {
 	h.AddAfterListTools(func(ctx context.Context, _ any, _ *mcp.ListToolsRequest, r *mcp.ListToolsResult) {
 		r.Tools = each(only(r.Tools, func(t mcp.Tool) error { return refusal(ctx, t.Name) }), listed)

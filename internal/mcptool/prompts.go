@@ -18,8 +18,7 @@ const (
 	diagnosePrompt = "diagnose_job"
 )
 
-// prompts lists what a user can ask for by name. A prompt is offered if all the tools it refers to
-// are.
+// prompts lists what a user can ask for by name. Each needs all the tools it refers to.
 func prompts(e job.Engine, has having) []server.ServerPrompt {
 	var all []server.ServerPrompt
 	if has.all(promptTools()[delegatePrompt]...) {

@@ -71,8 +71,7 @@ func resources(e job.Engine, has having) []server.ServerResource {
 	return slices.DeleteFunc(all, func(r server.ServerResource) bool { return !has.any(resourceTools()[r.Resource.URI]...) })
 }
 
-// jobResources lists what can be read of a job without a tool. A resource is offered if a tool that
-// returns the same is.
+// jobResources lists what can be read of a job without a tool, if a tool that returns it exists.
 func jobResources(e job.Engine, has having) []server.ServerResourceTemplate {
 	reading := func(uri, name, title, description, mediaType string, read func(context.Context, string) ([]mcp.ResourceContents, error)) server.ServerResourceTemplate {
 		return server.ServerResourceTemplate{

@@ -38,8 +38,8 @@ const (
 	// conversation: it prefers the descriptions of the tag brief ("-": none), and leaves out what
 	// the error for a wrong argument says soon enough.
 	arguments
-	// bare is a part of arguments with the tag bare, whose description says enough: names and types
-	// only.
+	// bare is a part of arguments with the tag bare, whose description says enough: only names and
+	// types.
 	bare
 )
 

@@ -74,6 +74,7 @@ func (s *sessions) surplus(holder string) (oldest string) {
 	return oldest
 }
 
+// ResolveSessionIdManager returns the sessions of the request's holder.
 func (s *sessions) ResolveSessionIdManager(r *http.Request) server.SessionIdManager { //nolint:revive // mcp-go's name
 	return sessionsOf{s, holderOf(r), r == nil}
 }
@@ -85,6 +86,7 @@ type sessionsOf struct {
 	all    bool
 }
 
+// Generate begins a session.
 func (s sessionsOf) Generate() string {
 	id := "mcp-session-" + rand.Text()
 	s.mu.Lock()
@@ -94,6 +96,7 @@ func (s sessionsOf) Generate() string {
 	return id
 }
 
+// Validate returns an error unless the session is the holder's.
 func (s sessionsOf) Validate(id string) (isTerminated bool, err error) {
 	if !s.has(id, s.holder) {
 		return false, fmt.Errorf("session not found: %.80s", id)
@@ -101,6 +104,7 @@ func (s sessionsOf) Validate(id string) (isTerminated bool, err error) {
 	return false, nil
 }
 
+// Terminate ends a session.
 func (s sessionsOf) Terminate(id string) (isNotAllowed bool, err error) {
 	if !s.all && !s.has(id, s.holder) {
 		return true, nil

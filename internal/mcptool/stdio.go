@@ -193,6 +193,7 @@ func (g *gate) drain(ctx context.Context) {
 	}
 }
 
+// Write writes one message; mcp-go writes each message in one call.
 func (g *gate) Write(message []byte) (int, error) {
 	e := envelopeOf(message)
 	g.mu.Lock()

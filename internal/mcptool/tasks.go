@@ -13,8 +13,7 @@ import (
 )
 
 // taskTools are the tools that begin a task for a client that declares tasks. A task is a job and
-// has its ID, so it outlives this process, and each engine knows it. The creation of a VM is a job,
-// too.
+// has its ID, so it outlives this process, and each engine knows it. Creating a VM is a job, too.
 var taskTools = []string{"submit_job", "execute_command", "provision_vm"} //nolint:gochecknoglobals // a list
 
 // jobTasks presents jobs as tasks.
@@ -36,6 +35,7 @@ func (s jobTasks) find(ctx context.Context, id string) (job.Job, error) {
 	return j, err
 }
 
+// Task returns a job as a task.
 func (s jobTasks) Task(ctx context.Context, id string) (mcptask.Task, error) {
 	j, err := s.find(ctx, id)
 	if err != nil {
@@ -48,8 +48,7 @@ func (s jobTasks) Task(ctx context.Context, id string) (mcptask.Task, error) {
 	return t, err
 }
 
-// Look is Task, but may share an answer not older than age with callers of the same principal and
-// token.
+// Look is Task, or its answer to the same principal and token if that is not older than age.
 func (s jobTasks) Look(ctx context.Context, id string, age time.Duration) (mcptask.Task, error) {
 	p, ok := job.PrincipalFrom(ctx)
 	if ok && p.Ended() {
