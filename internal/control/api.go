@@ -24,6 +24,7 @@ var openapi []byte
 // APIPrefix is the path of the API below a server's URL.
 const APIPrefix = "/api"
 
+// APIOptions are the options of API.
 type APIOptions struct {
 	Version string       // of the engine's binary
 	Bodies  *job.Bodies  // as in web.Options
@@ -67,8 +68,7 @@ func API(e job.Engine, o APIOptions) http.Handler {
 	return identified(mux, o.Log)
 }
 
-// identified gives each response an ID of its request, and logs requests that fail with a server
-// error.
+// identified gives each response the ID of its request, and logs requests that failed (5xx).
 func identified(next http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := view.Identify(w, r)

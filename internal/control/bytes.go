@@ -121,8 +121,8 @@ const (
 	modeHeader = "Linus-Mode"
 )
 
-// sendFile sends an artifact, or the requested range of it. If reading it fails, the response is
-// cut off.
+// sendFile sends an artifact, or the requested range of it. If a read fails, it cuts the response
+// off.
 func sendFile(w http.ResponseWriter, r *http.Request, d job.Download) {
 	defer func() { _ = d.File.Close() }()
 	h := w.Header()

@@ -12,13 +12,11 @@ import (
 	"linus/internal/job"
 )
 
-// Dialer connects to the running engine, or starts one. A Client makes all its connections with its
-// Dialer.
+// Dialer connects to the running engine, or starts one. A Client makes all connections with it.
 type Dialer func(ctx context.Context) (*Conn, error)
 
 // Client is a job.Engine in another process. If the engine has ended, a call is repeated once with
-// the next engine that the dialer finds, provided that the call did not reach the first one or is
-// repeatable.
+// the next engine, provided that it did not reach the first one or is repeatable.
 type Client struct {
 	job.Engine // calls ask
 
@@ -50,14 +48,12 @@ func Later(dial Dialer) *Client {
 	return c
 }
 
-// Dial returns a Client of the engine that listens on the socket. It returns ErrNoEngine if there
-// is none.
+// Dial returns a Client of the engine that listens on the socket, or ErrNoEngine.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	return NewClient(ctx, func(ctx context.Context) (*Conn, error) { return Connect(ctx, socket) })
 }
 
-// Caller returns the principal that the engine takes this client for, without what clients are not
-// told.
+// Caller returns the principal that the engine takes this client for, as far as clients know it.
 func (c *Client) Caller(ctx context.Context) (job.Principal, error) {
 	conn, err := c.connect(ctx)
 	if err != nil {
@@ -155,8 +151,7 @@ func (c *Client) open(ctx context.Context, s shape, in any) (ws *websocket.Conn,
 	return ws, err
 }
 
-// with makes a call on the connection. If the engine has ended, it repeats the call on a new
-// connection.
+// with makes a call and, if the engine has ended, repeats it on a new connection.
 func (c *Client) with(ctx context.Context, s shape, in any, call func(*Conn) error) error {
 	for attempt := 0; ; attempt++ {
 		conn, err := c.connect(ctx)

@@ -22,8 +22,8 @@ import (
 	"linus/internal/view"
 )
 
-// Conn is a connection to one engine. It stays open until Close, so that the engine knows that it
-// has a client.
+// Conn is a connection to one engine. It is open until Close, so the engine knows that it has a
+// client.
 type Conn struct {
 	info      Info
 	base      string      // prefix of the URLs of all calls

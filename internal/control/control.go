@@ -17,18 +17,17 @@ import (
 	"linus/internal/view"
 )
 
-// Info describes the engine that a client is connected to. Over the API it has only the version and
-// the caller.
+// Info describes a client's engine. Over the API it has only the version and the caller.
 type Info struct {
 	Version  string            `json:"version"`            // of the engine's binary
 	PID      int               `json:"pid,omitempty"`      // of the engine
 	ID       string            `json:"id,omitempty"`       // unique to this run of the engine
 	Callback string            `json:"callback,omitempty"` // address for callbacks that the engine listens on
 	Settings map[string]string `json:"settings,omitempty"` // effective settings; secrets hashed
-	// Background says that the engine was started because a client needed it, and may be replaced
-	// when it is idle.
+	// Background is whether the engine was started because a client needed it. It may then be
+	// replaced when it is idle.
 	Background bool `json:"background,omitempty"`
-	// Service says that systemd runs the engine, and would start it again.
+	// Service is whether systemd runs the engine, and would start it again.
 	Service bool `json:"service,omitempty"`
 
 	Caller *Caller `json:"caller,omitempty"` // nil: the operator
@@ -182,12 +181,12 @@ func decodeError(p view.Problem) error {
 	}
 }
 
+// Refuse responds to a request with a problem.
 func Refuse(w http.ResponseWriter, status int, code, text string) {
 	view.Problem{Code: code, Detail: text}.Send(w, status)
 }
 
-// refuse responds to a request that cannot be decoded. The problem has the field names of the
-// request.
+// refuse responds to a request that cannot be decoded, with the request's names of fields.
 func refuse(w http.ResponseWriter, err error) {
 	status, p := encodeError(err)
 	p.Send(w, status)
@@ -247,8 +246,7 @@ var apiWords = job.Words{
 	job.ProveHost: "POST /api/v1/host/tests", job.ListVolumes: "GET /api/v1/volumes", job.BuildCheckpoint: "POST /api/v1/checkpoints", job.ListCheckpoints: "GET /api/v1/checkpoints",
 }
 
-// fieldWords replaces field names of a manifest in camel case, such as agentType, by the API's
-// names.
+// fieldWords replaces a manifest's field names in camel case, such as agentType, by the API's.
 var fieldWords = sync.OnceValue(func() *strings.Replacer {
 	var pairs []string
 	for _, f := range field.All() {

@@ -17,8 +17,7 @@ import (
 
 func (s shape) follows() bool { return s.Verb == job.VerbWatch.Verb || s.Verb == job.VerbOutput.Verb }
 
-// eventsAlive is the longest silence on a stream of events: then a comment is sent to keep it
-// alive.
+// eventsAlive is the longest silence on a stream of events, after which a comment is sent.
 const eventsAlive = 15 * time.Second
 
 // stream serves a job's events, or its output, as server-sent events. The last event is end. A

@@ -29,8 +29,7 @@ type row struct {
 	serve http.HandlerFunc
 }
 
-// shape is the part of a row that a client needs: a verb, or an operation like a verb, as an HTTP
-// request.
+// shape is the part of a row that a client needs: a verb, or the like, as an HTTP request.
 type shape struct {
 	*job.Verb
 

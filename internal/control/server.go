@@ -17,6 +17,7 @@ import (
 	"linus/internal/job"
 )
 
+// Server serves clients on a unix socket.
 type Server struct {
 	engine  job.Engine
 	o       Options
@@ -29,6 +30,7 @@ type Server struct {
 	asking map[net.Conn]bool // connections of clients that want to replace the engine
 }
 
+// Options of a Server.
 type Options struct {
 	Info Info   // without an ID
 	Stop func() // called for each request to stop the engine
@@ -165,8 +167,7 @@ func (s *Server) yield(ctx context.Context) (yielded, error) {
 
 // Retire reports whether nobody needs the engine: it is idle, and only clients that want to replace
 // it are connected. If so, it accepts no more calls, atomically with the check, and the caller must
-// stop it. A call in progress and a client between two calls have a connection, and so count as
-// clients.
+// stop it. A call in progress, and a client between two calls, have a connection and so count.
 func (s *Server) Retire(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -44,7 +44,7 @@ func socket(s shape, open opener) row {
 		var ws *websocket.Conn
 		err = open(ctx, in, func() (*websocket.Conn, error) {
 			// Accept checks that a browser's page is of this host. Compression would take memory
-			// for each connection.
+			// per connection.
 			conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
 			if err != nil {
 				return nil, errRefused // Accept has answered

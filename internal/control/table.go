@@ -9,8 +9,7 @@ import (
 	"linus/internal/job"
 )
 
-// verbs returns the operations of an engine: its verbs, and Artifacts and Terminal, which combine
-// other verbs.
+// verbs returns an engine's verbs, and Artifacts and Terminal, which combine some of them.
 func verbs(e job.Engine) []row {
 	var all []row
 	for _, v := range job.Verbs() {
@@ -100,8 +99,9 @@ type jobRef struct {
 	ID string `json:"id"`
 }
 
+// leftFiles is the result of Artifacts.
 type leftFiles struct {
-	Items []job.Artifact `json:"items"` // can be fetched once the job has ended
+	Items []job.Artifact `json:"items"` // the files that can be fetched once the job has ended
 	job.SkippedArtifacts
 }
 

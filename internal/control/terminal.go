@@ -167,8 +167,7 @@ func (t *terminal) show(ctx context.Context, j job.Job) error {
 	}
 }
 
-// await waits until the task has begun, or never will, and meanwhile sends changes of the job's
-// status.
+// await waits until the task has begun, or never will, and sends the job's status changes.
 func (t *terminal) await(ctx context.Context, j job.Job) (job.Job, error) {
 	for after := int64(0); !j.Begun(); {
 		events, now, err := t.engine.Watch(ctx, t.id, after)

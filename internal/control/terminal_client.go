@@ -87,8 +87,7 @@ func (t *Terminal) connect(ctx context.Context) error {
 	return nil
 }
 
-// delivered forgets input that the task has; total may include input of other clients. The caller
-// holds t.mu.
+// delivered forgets input that the task has; total includes that of others. t.mu must be held.
 func (t *Terminal) delivered(total int64) {
 	if total > t.base {
 		t.unsent = t.unsent[min(total-t.base, int64(len(t.unsent))):]
@@ -171,8 +170,7 @@ func (t *Terminal) receive(ctx context.Context, ws *websocket.Conn) ([]byte, *Te
 	return nil, n.State, nil
 }
 
-// Write sends input. It waits while maxUnsent bytes have not arrived, and returns io.ErrClosedPipe
-// after Close.
+// Write sends input. It waits while too much has not arrived; after Close: io.ErrClosedPipe.
 func (t *Terminal) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,8 +16,7 @@ const (
 	treeTrailer = "Linus-Error"
 )
 
-// sendTree sends a tar archive from a VM while the VM packs it. An error during that is in the
-// response's trailer.
+// sendTree sends a tar archive while the VM packs it. The trailer has an error during that.
 func sendTree(w http.ResponseWriter, archive io.ReadCloser) {
 	defer func() { _ = archive.Close() }()
 	w.Header().Set("Content-Type", treeType)
