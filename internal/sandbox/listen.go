@@ -65,8 +65,7 @@ func Serve(ctx context.Context, socket string, o Options, ready func()) error {
 	return fmt.Errorf("serve the socket: %w", err)
 }
 
-// served waits until the program that holds the lock answers, which it does soon after it has the
-// lock.
+// served waits until the program that holds the lock answers, which it does soon after taking it.
 func served(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -33,8 +33,7 @@ const (
 // then execs it. The shell looks up the command, and reports problems with it by status 127.
 const launcher = `echo 100 2>/dev/null >/proc/$$/oom_score_adj; exec "$@"`
 
-// process is a process that a client has started. It lives until it ends, with or without
-// listeners.
+// process is a process that a client has started. It lives until it ends, even without listeners.
 type process struct {
 	pid    uint32
 	config *rpc.ProcessConfig
@@ -112,8 +111,7 @@ func (s *Server) start(ctx context.Context, a account, req *rpc.StartRequest) (*
 	p.pid = uint32(p.cmd.Process.Pid) //nolint:gosec // of a process, so positive
 	s.processes = append(s.processes, p)
 
-	// A client's time limit applies to the process, too, which ends then even if the client is
-	// gone.
+	// A client's time limit applies to the process, too, even if the client is gone.
 	if deadline, ok := ctx.Deadline(); ok {
 		p.limit = time.AfterFunc(time.Until(deadline), func() { _ = p.signal(syscall.SIGKILL) })
 	}

@@ -210,8 +210,7 @@ func (s *Server) CloseStdin(_ context.Context, req *rpc.CloseStdinRequest) (*rpc
 	return &rpc.CloseStdinResponse{}, nil
 }
 
-// SendSignal signals a process and its children. After SIGKILL it waits a moment for the process's
-// end.
+// SendSignal signals a process and its children. After SIGKILL it briefly waits for the end.
 func (s *Server) SendSignal(ctx context.Context, req *rpc.SendSignalRequest) (*rpc.SendSignalResponse, error) {
 	p, err := s.process(req.GetProcess(), false)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package sandbox serves E2B's clients inside a sandbox's VM: processes, terminals, files and
 // watches, in the protocol of E2B's envd. It authenticates nobody: whoever reaches its socket may
-// do everything as every user, as in E2B's, and the engine in front of it decides who reaches it.
-// It knows nothing of engines. All that it keeps is bounded, so that no client uses up the VM's
-// memory by accident.
+// do everything as every user, as in E2B's, and the engine in front of it decides who does. It
+// knows nothing of engines. All that it keeps is bounded, so that no client uses up the VM's
+// memory.
 package sandbox
 
 import (
@@ -48,6 +48,7 @@ type Options struct {
 	Root string // "/", the parent of the files that survive a boot; empty: nothing is kept
 }
 
+// Server serves one sandbox.
 type Server struct {
 	requests chan struct{}
 	watches  chan struct{}
@@ -68,6 +69,7 @@ type Server struct {
 	running   sync.WaitGroup // processes
 }
 
+// New returns a server without processes.
 func New(o Options) *Server {
 	return &Server{
 		requests: make(chan struct{}, maxRequests),

@@ -220,8 +220,7 @@ func (w *watch) changed(wd int, mask uint32, name string, tell func(*rpc.Filesys
 	return nil
 }
 
-// forget stops watching a directory that was moved, and those below it: at the new place they are
-// new.
+// forget stops watching a moved directory and those below it: at the new place they are new.
 func (w *watch) forget(dir string) {
 	conn, err := w.file.SyscallConn()
 	if err != nil {
@@ -361,6 +360,7 @@ func (s *Server) GetWatcherEvents(_ context.Context, req *rpc.GetWatcherEventsRe
 	return &rpc.GetWatcherEventsResponse{Events: events}, nil
 }
 
+// RemoveWatcher ends a watcher.
 func (s *Server) RemoveWatcher(_ context.Context, req *rpc.RemoveWatcherRequest) (*rpc.RemoveWatcherResponse, error) {
 	return &rpc.RemoveWatcherResponse{}, s.removeWatcher(req.GetWatcherId())
 }
