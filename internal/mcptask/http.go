@@ -10,9 +10,8 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// ServeHTTP answers requests about tasks, and passes all others to next, mcp-go's handler. It does
-// not read the bodies of older clients' requests, nor of requests whose headers name no method of
-// tasks.
+// ServeHTTP answers requests about tasks, and passes all others to next, mcp-go's handler. It reads
+// no bodies of older clients, nor of requests whose headers name no method of tasks.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	method := r.Header.Get(mcp.HeaderMethod)
 	switch {
@@ -89,8 +88,7 @@ func liftEach(data []byte) []byte {
 	return bytes.Join(lines, nil)
 }
 
-// Changed returns a ResponseWriter that passes each write through change. mcp-go writes each
-// message at once.
+// Changed returns a ResponseWriter that applies change to each write: mcp-go's whole messages.
 func Changed(w http.ResponseWriter, change func([]byte) []byte) http.ResponseWriter {
 	return &changed{w, change}
 }

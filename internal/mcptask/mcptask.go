@@ -34,6 +34,7 @@ const (
 	Cancelled     Status = "cancelled"
 )
 
+// Task is a task as tasks/get returns it.
 type Task struct {
 	ID        string    `json:"taskId"`
 	Status    Status    `json:"status"`
@@ -67,6 +68,7 @@ type Source interface {
 	Cancel(ctx context.Context, id string) error
 }
 
+// Options of a Server.
 type Options struct {
 	Source Source
 	Info   mcp.Implementation // of the server, in each result
@@ -79,9 +81,10 @@ type Options struct {
 // Server answers requests about tasks.
 type Server struct{ o Options }
 
+// New returns a server.
 func New(o Options) *Server { return &Server{o} }
 
-// Declared reports whether the client of the current request supports tasks: only then may a tool
+// Declared reports whether the client of the current request knows tasks: only then a tool may
 // return Begun.
 func Declared(ctx context.Context) bool {
 	info := server.RequestProtocolInfoFromContext(ctx)
@@ -96,8 +99,7 @@ func declares(c *mcp.ClientCapabilities) bool {
 	return ok
 }
 
-// Offer names the extension in server/discover. Older clients, which initialize instead, do not see
-// it.
+// Offer names the extension in server/discover, which older clients do not call.
 func Offer(hooks *server.Hooks) {
 	hooks.AddAfterDiscover(func(_ context.Context, _ any, _ *mcp.DiscoverRequest, r *mcp.DiscoverResult) {
 		all := maps.Clone(r.Capabilities.Extensions)
@@ -267,9 +269,8 @@ const (
 	keepOpen  = 30
 )
 
-// listen notifies a client of tasks until all are over or ctx ends, or only until ctx ends if the
-// client listens for resources, too. It sends each task at once, which may have changed since the
-// client's last look.
+// listen notifies a client of tasks until all are over or ctx ends, or only until ctx ends if it
+// also listens for resources. It sends each task at once: it may have changed since the last look.
 func (s *Server) listen(ctx context.Context, q request, tell func(any) error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -88,6 +88,7 @@ func (s *Stdio) tell(message any) error {
 	return err
 }
 
+// Close ends all requests and waits for them.
 func (s *Stdio) Close() {
 	s.mu.Lock()
 	for _, end := range s.pending {
