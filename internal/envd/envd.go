@@ -1,5 +1,5 @@
 // Package envd is the contract between the engine and linus-sandbox, its program in a sandbox's VM.
-// It knows neither.
+// It knows neither of them.
 package envd
 
 // Version is the version of envd that E2B's clients are told. They do not use what a version lacks.
@@ -35,8 +35,7 @@ type Step struct {
 	Template *Template `json:"template,omitempty"`
 }
 
-// Said is a line of the answer to a step: output or, as the last line, the template after the step,
-// or the error.
+// Said is a line of the answer to a step: output or, at last, the template after it, or its error.
 type Said struct {
 	Text     string    `json:"text,omitempty"`
 	Stderr   bool      `json:"stderr,omitempty"`
