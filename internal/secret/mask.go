@@ -74,6 +74,7 @@ func (m *Masker) add(text []byte) {
 	}
 }
 
+// Empty reports whether there is nothing to mask.
 func (m *Masker) Empty() bool { return m == nil || len(m.patterns) == 0 }
 
 // Longest returns the length in bytes of the longest form of any secret.

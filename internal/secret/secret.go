@@ -53,8 +53,7 @@ func (v Value) LogValue() slog.Value { return slog.StringValue(v.String()) }
 // MarshalJSON hides the value.
 func (v Value) MarshalJSON() ([]byte, error) { return json.Marshal(v.String()) }
 
-// Error is a problem with one secret or, without Name, with the secrets file. It never contains a
-// value.
+// Error is a problem with a secret or, without Name, with the secrets file. It contains no value.
 type Error struct {
 	Name    string
 	Problem string
@@ -81,6 +80,7 @@ type Options struct {
 	Credentials string  // systemd's $CREDENTIALS_DIRECTORY; may be empty
 }
 
+// Source resolves names to values.
 type Source struct{ o Options }
 
 // New returns a source. It reads nothing yet.
@@ -193,8 +193,7 @@ func (s *Source) readFile() ([]Value, error) {
 	return values, nil
 }
 
-// readBounded reads a regular file, after it has passed the opened file's info to allow, if that is
-// not nil.
+// readBounded reads a regular file. It first passes the opened file's info to allow, if not nil.
 func readBounded(path string, allow func(fs.FileInfo) error) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|withoutWaiting, 0)
 	if err != nil {
@@ -254,8 +253,7 @@ func readGiven(ctx context.Context, path string, regular func(string) ([]byte, e
 }
 
 // UnlessEnded returns the result of read, or an error if ctx ends first. Opening a FIFO and reading
-// from a pipe wait for the writer, and no signal interrupts that, so the read is abandoned until
-// the process ends.
+// from a pipe wait for the writer, and no signal ends that: such a read is abandoned.
 func UnlessEnded[T any](ctx context.Context, what string, read func() (T, error)) (value T, err error) {
 	done := make(chan func() (T, error), 1)
 	go func() {
