@@ -23,8 +23,8 @@ const (
 	fetchTime = 10 * time.Second // for one attempt
 )
 
-// keys are the issuer's keys, as last fetched. A request waits for an attempt only if it cannot be
-// decided without it.
+// keys are the issuer's keys, as last fetched. Only requests that cannot be decided without it wait
+// for an attempt.
 type keys struct {
 	fetch func(ctx context.Context) ([]jose.JSONWebKey, error)
 	log   *slog.Logger
@@ -111,8 +111,7 @@ func (k *keys) refresh() {
 	k.begin()
 }
 
-// begin begins an attempt, unless one is in progress or began less than pauseTime ago. The caller
-// holds k.mu.
+// begin begins an attempt, unless one runs or began less than pauseTime ago; k.mu must be held.
 func (k *keys) begin() {
 	if k.attempt != nil || k.ctx.Err() != nil || !k.tried.IsZero() && k.now().Sub(k.tried) < pauseTime {
 		return
@@ -145,8 +144,8 @@ func (k *keys) ended(set []jose.JSONWebKey, err error) {
 	}
 }
 
-// pick returns the key of a set with an ID, or nil. For a token that names no key, it returns the
-// only key that fits.
+// pick returns the key of a set with an ID, or nil. Without an ID it returns the only key that
+// fits.
 func pick(set []jose.JSONWebKey, kid, alg string) *jose.JSONWebKey {
 	var found *jose.JSONWebKey
 	for i := range set {

@@ -25,6 +25,7 @@ import (
 	"linus/internal/lazyregexp"
 )
 
+// LoginOptions of a Login.
 type LoginOptions struct {
 	Issuer       string // URL, exactly as in ID tokens and metadata
 	ClientID     string
@@ -120,8 +121,7 @@ func (l *Login) URL(ctx context.Context, state, nonce, verifier string) (string,
 	return u.String(), nil
 }
 
-// LogoutURL returns where people log out at the issuer itself, which asks them to confirm; empty:
-// it is not known.
+// LogoutURL returns where people log out at the issuer itself, after a question; empty: unknown.
 func (l *Login) LogoutURL() string {
 	at := l.at.Load()
 	if at == nil || at.EndSession == "" {

@@ -23,6 +23,7 @@ import (
 	"linus/internal/lazyregexp"
 )
 
+// Options of a Verifier.
 type Options struct {
 	Issuer   string         // URL, exactly as in tokens and metadata
 	Audience string         // of tokens; if it is a URL without a path, the URL with path / is accepted, too
@@ -48,8 +49,7 @@ var algorithms = []jose.SignatureAlgorithm{
 	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
 }
 
-// types are the accepted types of access tokens: RFC 9068's, and no particular one, as most issuers
-// have it.
+// types are the accepted types of access tokens: RFC 9068's, and none, as with most issuers.
 var types = []string{"", "jwt", "at+jwt", "application/at+jwt"}
 
 // New returns a Verifier, and begins to fetch the issuer's keys. Close stops that.
@@ -205,6 +205,7 @@ func roleOf(scopes []string) job.Role {
 // scopes are a list, or one text with spaces between scopes.
 type scopes []string
 
+// UnmarshalJSON decodes both forms.
 func (s *scopes) UnmarshalJSON(data []byte) error {
 	var text string
 	if err := json.Unmarshal(data, &text); err == nil {

@@ -100,8 +100,7 @@ type metadata struct {
 	NamesItself   bool     `json:"authorization_response_iss_parameter_supported"`
 }
 
-// discover returns the metadata, from where RFC 8414 or OpenID Connect puts it, with a trusted URL
-// of the keys.
+// discover returns the metadata of RFC 8414 or OpenID Connect, with a trusted URL of the keys.
 func (s *source) discover(ctx context.Context) (metadata, error) {
 	issuer, err := url.Parse(s.issuer)
 	if err != nil {
