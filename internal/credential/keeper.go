@@ -72,6 +72,7 @@ type use struct {
 
 var errRemoved = errors.New("the credential was removed")
 
+// New returns a Keeper.
 func New(o Options) *Keeper {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.Idle, o.Header = cmp.Or(o.Idle, 5*time.Minute), cmp.Or(o.Header, 15*time.Second)
@@ -223,8 +224,7 @@ func (k *Keeper) value(c job.Credential) (string, error) {
 	return text, nil
 }
 
-// check returns why a text cannot be the value of a credential. The error does not contain the
-// text.
+// check returns why a text cannot be a credential's value. The error does not contain the text.
 func check(c job.Credential, text string) error {
 	if err := c.CheckValue(text); err != nil || !c.SSH() {
 		return err
@@ -294,8 +294,7 @@ func (k *Keeper) sweep(ctx context.Context) {
 }
 
 // Watch removes values without a credential. Then, until ctx ends, it ends requests that use
-// credentials which another engine has removed. While the store does not answer, no new requests
-// begin, either.
+// credentials which another engine has removed. While the store fails, no requests begin, either.
 func (k *Keeper) Watch(ctx context.Context) {
 	k.sweep(context.WithoutCancel(ctx))
 	for sleep.For(ctx, recheck) == nil {

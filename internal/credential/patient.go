@@ -30,8 +30,7 @@ func (p *patient) Write(b []byte) (int, error) {
 // Unwrap supports http.ResponseController.
 func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// patientBody is a request's body. It may be read after the request is done, when no deadline must
-// be set any more.
+// patientBody is a request's body. It may be read after the request, when it must set no deadline.
 type patientBody struct {
 	io.ReadCloser
 	p *patient

@@ -56,8 +56,7 @@ func (l *TLSProxy) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	refuse(http.StatusForbidden, "no credential of the job is for this path of "+t.address())
 }
 
-// with serves a request with a credential. It returns false if the credential does not cover the
-// request.
+// with serves a request with a credential, or returns false if the credential does not cover it.
 func (l *TLSProxy) with(w *patient, r *http.Request, t *target, name string, used *job.CredentialUse) bool {
 	ctx, c, end, err := l.k.begin(r.Context(), name)
 	defer end()

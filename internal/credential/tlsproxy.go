@@ -24,9 +24,8 @@ const (
 	maxRequests = 256              // of one job at once
 )
 
-// TLSProxy ends the TLS connections of one job's VM to its credentials' hosts, and makes its own
-// connections to these hosts. Its CA is only valid for these hosts, and the CA's key is only in
-// memory.
+// TLSProxy ends the TLS connections of one job's VM to its credentials' hosts, and makes its own to
+// these hosts. Its CA is only valid for these hosts, and the CA's key is not stored.
 type TLSProxy struct {
 	k       *Keeper
 	o       TLSProxyOptions
@@ -64,6 +63,7 @@ func (t *target) is(host string) bool {
 	return strings.TrimSuffix(host, ".") == t.host
 }
 
+// TLSProxyOptions are the options of a TLSProxy.
 type TLSProxyOptions struct {
 	Names  []string                // of the credentials that the job has named; those that were removed since are left out
 	Record func(job.CredentialUse) // called with each request
@@ -129,8 +129,7 @@ func (l *TLSProxy) dial(ctx context.Context, network, address string) (net.Conn,
 
 type targetKey struct{}
 
-// certificate returns the certificate of the host that a connection was opened to, if the client
-// means that host.
+// certificate returns the certificate of the connection's target, if the client means that host.
 func certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	t := targetOf(hello.Conn)
 	if hello.ServerName != "" && !t.is(hello.ServerName) {
@@ -142,8 +141,7 @@ func certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 // CA returns the certificate that the VM must trust, as PEM.
 func (l *TLSProxy) CA() []byte { return l.ca }
 
-// Ends returns a function that takes over a connection to a host and port; nil: this proxy does not
-// end it.
+// Ends returns a function that takes over connections to a host and port; nil: not this proxy's.
 func (l *TLSProxy) Ends(host, port string) func(net.Conn) {
 	t := l.targets[net.JoinHostPort(host, port)]
 	if t == nil {
