@@ -532,7 +532,7 @@ func (s *server) findBuild(ctx context.Context, name, id, owner string, from int
 			var lines []logLine
 			err = read(pieceOf(id, first), &lines)
 			b.logs = append(b.logs, lines...)
-			if len(lines) < maxTold { // pieces noted after this one belong behind lines that this piece did not have yet
+			if len(lines) < maxTold { // later pieces follow lines that this piece did not have yet
 				break
 			}
 		}

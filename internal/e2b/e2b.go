@@ -111,7 +111,7 @@ type bounds struct {
 	gate          gate.Bounds
 	each, sandbox int
 
-	links time.Duration // between two lists of the sandboxes whose tokens may have signed a link, or of templates when one is missing
+	links time.Duration // between two lists of sandboxes to find a link's signer, or of templates to find a missing one
 	notes time.Duration // between two notes of a build
 }
 
