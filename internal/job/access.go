@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Subject is what a verb is about. What belongs to another principal does not exist for
-// a caller that is no admin.
+// Subject is what a verb acts on. For a caller that is not an admin, another principal's subjects do
+// not exist.
 type Subject string
 
 // The subjects.
@@ -17,21 +17,20 @@ const (
 	OfJobs   Subject = "jobs"   // a list of jobs
 	OfVM     Subject = "VM"     // one VM
 	OfVMs    Subject = "VMs"    // a list of VMs
-	OfFile   Subject = "file"   // what is in one VM, which a job in it stands for, too
-	OfVolume Subject = "volume" // one volume, or one that is to be
+	OfFile   Subject = "file"   // a file in one VM, which may be named by a job that runs in it
+	OfVolume Subject = "volume" // one volume, existing or new
 	OfQueues Subject = "queues" // dispatchers
-	// OfSchedule is one schedule, or one that is to be.
+	// OfSchedule is one schedule, existing or new.
 	OfSchedule Subject = "schedule"
-	OfNew      Subject = "new"   // a job that is to be
+	OfNew      Subject = "new"   // a new job
 	OfAll      Subject = "whole" // the installation
 )
 
-// Needs returns the least role that may call a verb.
+// Needs returns the lowest role that may call a verb.
 func Needs(verb AnyVerb) Role { return verb.row().Role }
 
-// Refusal returns why the principal may not call a verb: a *DeniedError if its role does
-// not include it, and a *NarrowedError if its token is narrowed to other toolsets. Nil: it
-// may, as far as that goes.
+// Refusal returns why the principal may not call a verb: a *DeniedError if its role does not include
+// the verb, a *NarrowedError if its token is narrowed to other toolsets, or nil if neither applies.
 func (p Principal) Refusal(verb AnyVerb) error {
 	v := verb.row()
 	if !p.Role.Includes(v.Role) {
@@ -40,8 +39,8 @@ func (p Principal) Refusal(verb AnyVerb) error {
 	return p.Narrowed(v.Name, v.Toolsets...)
 }
 
-// Narrowed returns a *NarrowedError if the principal's token is narrowed to other
-// toolsets than those that have what it asks for; else nil.
+// Narrowed returns a *NarrowedError if the principal's token is narrowed to toolsets that do not
+// include any of the given ones; otherwise nil.
 func (p Principal) Narrowed(what string, toolsets ...string) error {
 	all := len(p.Toolsets) == 0 && (p.Admin() || !slices.Contains(toolsets, DispatchToolset))
 	if all || slices.ContainsFunc(toolsets, func(t string) bool { return slices.Contains(p.Toolsets, t) }) {
@@ -53,14 +52,14 @@ func (p Principal) Narrowed(what string, toolsets ...string) error {
 // May reports whether the principal may call a verb.
 func (p Principal) May(verb AnyVerb) bool { return p.Refusal(verb) == nil }
 
-// ErrNotAllowed is what a DeniedError and a NarrowedError are.
+// ErrNotAllowed is the error that DeniedError and NarrowedError wrap.
 var ErrNotAllowed = errors.New("not allowed")
 
-// DeniedError is returned for what a principal's role does not include.
+// DeniedError is returned if a principal's role does not include a verb.
 type DeniedError struct {
 	Verb string `json:"verb"` // a method of Engine
 	Role Role   `json:"role"` // the principal's
-	Need Role   `json:"need"` // the least that may
+	Need Role   `json:"need"` // the lowest that may
 }
 
 func (e *DeniedError) Error() string {
@@ -70,11 +69,10 @@ func (e *DeniedError) Error() string {
 // Unwrap returns ErrNotAllowed.
 func (e *DeniedError) Unwrap() error { return ErrNotAllowed }
 
-// NarrowedError is returned for what is in none of the toolsets that a token is narrowed
-// to.
+// NarrowedError is returned if a token is narrowed to toolsets that do not include what was asked for.
 type NarrowedError struct {
 	What     string   `json:"what"`     // a method of Engine, or an MCP tool
-	Toolsets []string `json:"toolsets"` // of which the token must have one
+	Toolsets []string `json:"toolsets"` // the token must have one of them
 	Has      []string `json:"has"`
 }
 

@@ -7,22 +7,21 @@ import (
 	"strings"
 )
 
-// Addresses says where VMs get their addresses from: the network (First is then
-// invalid) or a pool.
+// Addresses says where VMs get their addresses from: the network (First is then invalid) or a pool.
 type Addresses struct {
-	First, Last netip.Addr // of a pool; the same for a single address
+	First, Last netip.Addr // of a pool; equal for a single address
 	Bits        int        // of the network's prefix
 }
 
 // maxPool bounds a pool, as the host script does.
 const maxPool = 1 << 16
 
-// byNetwork are the ways a VM's address comes from the network; auto6 (or
-// slaac) and dhcp6 are for networks with IPv6 only.
+// byNetwork are the ways to get an address from the network; auto6 (or slaac) and dhcp6 are for
+// IPv6-only networks.
 var byNetwork = []string{"dhcp", "auto6", "slaac", "dhcp6"}
 
-// ParseAddresses reads dhcp, auto6, dhcp6, an address with its prefix length,
-// as in 10.0.0.50/24, or a pool, as in 10.0.0.50-10.0.0.99/24.
+// ParseAddresses parses dhcp, auto6, dhcp6, an address with its prefix length, as in 10.0.0.50/24,
+// or a pool, as in 10.0.0.50-10.0.0.99/24.
 func ParseAddresses(text string) (Addresses, error) {
 	if slices.Contains(byNetwork, text) {
 		return Addresses{}, nil
@@ -51,12 +50,10 @@ func ParseAddresses(text string) (Addresses, error) {
 	return a, nil
 }
 
-// Fixed reports whether addresses are configured rather than obtained from the
-// network.
+// Fixed reports whether addresses are configured rather than obtained from the network.
 func (a Addresses) Fixed() bool { return a.First.IsValid() }
 
-// Size returns the number of a pool's addresses, capped at one more than a pool
-// may have.
+// Size returns the number of addresses in a pool, capped at maxPool+1.
 func (a Addresses) Size() int {
 	n := 1
 	for at := a.First; at != a.Last && n <= maxPool; at = at.Next() {

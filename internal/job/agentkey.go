@@ -10,14 +10,15 @@ import (
 	"linus/internal/agent"
 )
 
-// The key of an agent is used like a credential, of a name that says all about it: claude@api.anthropic.com,
-// or codex@gateway.example:8443/v1. No credential that somebody adds can have such a name.
+// An agent's key is used like a credential whose name describes it completely:
+// claude@api.anthropic.com, or codex@gateway.example:8443/v1. Credentials that people add cannot
+// have names of this form.
 
-// maxKeyCredential bounds such a name.
+// maxKeyCredential bounds the length of such a name.
 const maxKeyCredential = 500
 
-// KeyCredential returns the credential of a name that stands for an agent's key. Its value is
-// the server's secret of the key's name.
+// KeyCredential returns the credential for an agent's key that a name describes. Its value is the
+// server's secret with the name of the key's variable.
 func KeyCredential(name string) (Credential, bool) {
 	who, where, _ := strings.Cut(name, "@")
 	a, known := agent.Named(who)
@@ -36,8 +37,8 @@ func KeyCredential(name string) (Credential, bool) {
 	return Credential{CredentialSpec: spec}, true
 }
 
-// Chosen reports whether the credential is an agent's key for a host that a job has chosen: nobody
-// has vouched for that.
+// Chosen reports whether the credential is an agent's key for a host that the job chose itself,
+// which nobody has approved.
 func (s CredentialSpec) Chosen() bool {
 	who, _, key := strings.Cut(s.Name, "@")
 	a, _ := agent.Named(who)
@@ -47,11 +48,13 @@ func (s CredentialSpec) Chosen() bool {
 // OfAgent reports whether the credential is an agent's key.
 func (s CredentialSpec) OfAgent() bool { return strings.Contains(s.Name, "@") }
 
-// detours are variables that lead programs past a job's proxy, or have them trust others than it.
+// detours are variables that make programs bypass a job's proxy, or trust certificates other than
+// the proxy's.
 var detours = []string{"HTTPS_PROXY", "https_proxy", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "CODEX_CA_CERTIFICATE"}
 
-// KeyCredential returns the credential that stands for the key of the manifest's agent; false: the agent
-// would not send it to where that can be added. It says nothing about the VM's network.
+// KeyCredential returns the credential for the key of the manifest's agent. It returns false if the
+// agent would not send the key through the proxy, which could then not add it. The VM's network is
+// not considered.
 func (m Manifest) KeyCredential() (Credential, bool) {
 	a, known := m.AgentType.Agent()
 	if !known || slices.ContainsFunc(slices.Concat(detours, a.Logins), m.sets) || slices.Contains(m.Secrets, a.Base) {
@@ -64,8 +67,8 @@ func (m Manifest) KeyCredential() (Credential, bool) {
 	return KeyCredential(a.Name + "@" + strings.TrimSuffix(strings.ToLower(base.Host), ":443") + strings.TrimRight(base.EscapedPath(), "/"))
 }
 
-// WithoutKeyCredential returns the manifest without the credential that stands for its agent's key, as one
-// has that was submitted before.
+// WithoutKeyCredential returns the manifest without the credential for its agent's key, which a
+// manifest that was submitted before has.
 func (m Manifest) WithoutKeyCredential() Manifest {
 	m.Credentials = slices.DeleteFunc(slices.Clone(m.Credentials), func(name string) bool {
 		_, key := KeyCredential(name)
@@ -74,21 +77,22 @@ func (m Manifest) WithoutKeyCredential() Manifest {
 	return m
 }
 
-// NeedsAgent reports whether the VM's template must have the agent: it runs by its name, in
-// a VM cloned from one, and the manifest brings nothing of that name, nor looks elsewhere for it.
+// NeedsAgent reports whether the VM's template must have the agent installed: the job runs the agent
+// by its name in a VM cloned from a template, and the manifest neither brings a file of that name
+// nor sets PATH.
 func (m Manifest) NeedsAgent() bool {
 	_, known := m.AgentType.Agent()
 	brought := slices.ContainsFunc(m.Files, func(f File) bool { return path.Base(f.Path) == string(m.AgentType) })
 	return known && m.VM == "" && m.OS == "" && m.Agent.Command == "" && len(m.Volumes) == 0 && !brought && !m.sets("PATH")
 }
 
-// sets reports whether the task has a variable by the manifest's env or secrets.
+// sets reports whether the manifest's env or secrets set a variable for the task.
 func (m Manifest) sets(variable string) bool {
 	_, given := m.Env[variable]
 	return given || slices.Contains(m.Secrets, variable)
 }
 
-// direct reports whether a host is reached past the proxy.
+// direct reports whether requests to a host bypass the proxy.
 func (m Manifest) direct(host string) bool {
 	list := []string{"localhost"}
 	for _, variable := range []string{"NO_PROXY", "no_proxy"} {

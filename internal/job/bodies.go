@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// How many bytes of requests' bodies there may be in memory: in all, of one principal, and of
-// those that are not small, which leave room for those that are. Decoding one takes a few
-// times as much.
+// Bounds of the bytes of request bodies in memory: in all, per principal, and of bodies that are not
+// small, so that room is left for small ones. Decoding a body takes a few times its size.
 const (
 	allBodies   = 256 << 20
 	bodiesEach  = 128 << 20
@@ -15,23 +14,23 @@ const (
 	smallBody   = 1 << 20
 )
 
-// Bodies is the memory that the bodies of requests have, from before they are read until the
-// requests are done. No principal can have all of it, so that one whose requests are large,
-// or slow, does not hold the others up. The zero value is ready.
+// Bodies accounts for the memory of request bodies, from before they are read until their requests
+// are done. No principal can have all of it, so that a principal with large or slow requests does
+// not hold up others. The zero value is ready.
 type Bodies struct {
-	// Apart is for responses, which are sent as slowly as their clients read: there is no
-	// bound for all, so that who reads slowly holds up nobody else's.
+	// Apart is set for responses, which are sent as slowly as their clients read. There is no common
+	// bound then, so that a slow reader holds up nobody else.
 	Apart bool
 
 	mu    sync.Mutex
 	all   int64
 	of    map[string]int64 // by principal
-	freed chan struct{}    // closed when some are done
+	freed chan struct{}    // closed when room becomes free
 }
 
-// Take waits until there is room for a body of so many bytes of the context's principal, and
-// keeps it until leave is called. Fewer than none is a size that is not known. It returns
-// the context's error if that ends first.
+// Take waits until there is room for a body of the context's principal with this many bytes, and
+// reserves it until leave is called. A negative number means that the size is not known. Take
+// returns the context's error if the context ends first.
 func (b *Bodies) Take(ctx context.Context, bytes int64) (leave func(), err error) {
 	if bytes < 0 || bytes > MaxManifest {
 		bytes = MaxManifest
@@ -50,7 +49,7 @@ func (b *Bodies) Take(ctx context.Context, bytes int64) (leave func(), err error
 	}
 }
 
-// take keeps room for a body; or there is none before freed is closed.
+// take reserves room for a body. If there is not enough, freed is closed when to try again.
 func (b *Bodies) take(who string, bytes int64) (freed <-chan struct{}, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -5,19 +5,18 @@ import (
 	"time"
 )
 
-// Call calls a verb: what all of an engine's methods are to whoever treats them alike. in and
-// the result are as of Verb.Do; the result may be nil with an error.
+// Call calls a verb; it treats all methods of an engine alike. in and the result are as in Verb.Do;
+// the result may be nil with an error.
 type Call func(ctx context.Context, v *Verb, in any) (any, error)
 
-// Through returns an engine whose every method is a call.
+// Through returns an engine each of whose methods calls call.
 func Through(call Call) Engine { return calls{call} }
 
-// calls has its methods in calls_gen.go, but for one.
+// calls has its methods in calls_gen.go, except Cleanup.
 //
 //go:generate go run generate.go
 type calls struct{ call Call }
 
-// ask makes the call of one method.
 func ask[In, Out any](ctx context.Context, c calls, v Typed[In, Out], in In) (out Out, err error) {
 	result, err := c.call(ctx, v.Verb, in)
 	if result != nil {
@@ -31,7 +30,7 @@ func tell[In any](ctx context.Context, c calls, v Typed[In, None], in In) error 
 	return err
 }
 
-// Cleanup is given a time, and its row seconds.
+// Cleanup takes a duration, but its row takes seconds.
 func (to calls) Cleanup(ctx context.Context, olderThan time.Duration) (int, error) {
 	return ask(ctx, to, VerbCleanup, aged{int64(olderThan / time.Second)})
 }

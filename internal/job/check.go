@@ -14,8 +14,8 @@ import (
 	spec "linus/internal/field"
 )
 
-// FieldOf returns the row of a field of a manifest, or of what is within one, by its type and
-// name in JSON.
+// FieldOf returns the row of a field of a manifest, or of a struct within one, by the struct's type
+// and the field's JSON name.
 func FieldOf(t reflect.Type, name string) (spec.Field, bool) {
 	f, ok := manifestIndex()[t][name]
 	return f, ok && f.Name != ""
@@ -28,8 +28,8 @@ var (
 	poolRows     = sync.OnceValue(func() []*spec.Row { return spec.RowsOf(reflect.TypeFor[PoolSize](), spec.PoolSize()) })
 )
 
-// checkRows reports everything that rows do not allow of the fields of a struct, each at its path
-// below at. What is in lists is checked with the list.
+// checkRows returns everything that rows forbid in the fields of a struct, each at its path below
+// at. The elements of lists are checked with the list.
 func checkRows(at string, rows []*spec.Row, v any) (bad []*FieldError) {
 	of := reflect.ValueOf(v)
 	for _, f := range rows {
@@ -51,7 +51,8 @@ func checkRows(at string, rows []*spec.Row, v any) (bad []*FieldError) {
 	return bad
 }
 
-// refusal returns why a row does not allow a value, and what it does; empty: it does.
+// refusal returns why a row forbids a value, and what it allows; both are empty if the value is
+// allowed.
 func refusal(f *spec.Field, value reflect.Value) (problem, remedy string) {
 	switch value.Kind() {
 	case reflect.Int:
@@ -94,8 +95,8 @@ func textRefusal(f *spec.Field, text string) (problem, remedy string) {
 
 const maxPath = 4096 // bytes
 
-// explicitZeros refuses values that are given but read like "use the default": timeout 0 and
-// cpu 0 are mistakes. tree is the JSON of a manifest, or of what is within one at a path.
+// explicitZeros refuses zeros that are given explicitly but read like "use the default": timeout 0
+// and cpu 0 are mistakes. tree is the JSON of a manifest, or of a part of one at a path.
 func explicitZeros(at string, tree any, t reflect.Type) (bad []*FieldError) {
 	object, _ := tree.(map[string]any)
 	known := fieldsOf(t)

@@ -8,22 +8,22 @@ import (
 	"linus/internal/vm"
 )
 
-// CheckpointMode says whether checkpoints are made without being asked for.
+// CheckpointMode says whether checkpoints are made without a request.
 type CheckpointMode string
 
 // The modes.
 const (
-	CheckpointsOff    CheckpointMode = "off"    // only those that somebody asks for
-	CheckpointsTested CheckpointMode = "tested" // auto on nodes where a test has shown that VMs go on from them
-	CheckpointsAuto   CheckpointMode = "auto"   // of what is asked for a second time
-	CheckpointsAlways CheckpointMode = "always" // of what is asked for once
+	CheckpointsOff    CheckpointMode = "off"    // only those that somebody requests
+	CheckpointsTested CheckpointMode = "tested" // auto on nodes where a test has shown that VMs resume from checkpoints
+	CheckpointsAuto   CheckpointMode = "auto"   // for a template and size requested a second time
+	CheckpointsAlways CheckpointMode = "always" // for every template and size requested
 )
 
-// CheckpointSpec is a checkpoint that is asked for. Empty fields get the defaults of a manifest.
+// CheckpointSpec is a request for a checkpoint. Empty fields get the defaults of a manifest.
 type CheckpointSpec struct {
-	Template  string       `json:"template,omitempty"` // name or VM ID; VMs that ask for it by the same text go on from it
+	Template  string       `json:"template,omitempty"` // name or VM ID; VMs that give their template by the same text resume from the checkpoint
 	Resources vm.Resources `json:"resources,omitzero"`
-	Node      string       `json:"node,omitempty"` // empty: one that has room
+	Node      string       `json:"node,omitempty"` // empty: any node that has room
 }
 
 // CheckpointStatus is the state of a checkpoint.
@@ -34,25 +34,25 @@ const (
 	CheckpointMaking    CheckpointStatus = "making"
 	CheckpointReady     CheckpointStatus = "ready"
 	CheckpointFailed    CheckpointStatus = "failed"     // it could not be made
-	CheckpointLeaving   CheckpointStatus = "destroying" // nobody wants it any more
+	CheckpointLeaving   CheckpointStatus = "destroying" // nobody wants it anymore
 	CheckpointGone      CheckpointStatus = "gone"
-	CheckpointLeftAlone CheckpointStatus = "left_alone" // the host does not prove it to be ours: linus does not touch it
+	CheckpointLeftAlone CheckpointStatus = "left_alone" // the host does not prove that linus owns it, so linus does not touch it
 )
 
-// CheckpointStatuses are all of them.
+// CheckpointStatuses are all statuses.
 var CheckpointStatuses = []CheckpointStatus{CheckpointMaking, CheckpointReady, CheckpointFailed, CheckpointLeaving, CheckpointGone, CheckpointLeftAlone}
 
-// CheckpointInfo is a checkpoint as it is shown: a booted VM's memory, kept beside a template, from
-// which VMs of that template and size go on instead of booting.
+// CheckpointInfo describes a checkpoint: the memory of a booted VM, kept beside a template, from
+// which VMs of that template and size resume instead of booting.
 type CheckpointInfo struct {
 	ID        string           `json:"id"`
 	Name      string           `json:"name"`
-	VMID      int              `json:"vm_id,omitempty"` // of the template on the host that has its disk
+	VMID      int              `json:"vm_id,omitempty"` // of the template on the host that has the checkpoint's disk
 	Node      string           `json:"node,omitempty"`
 	Template  string           `json:"template"`
 	Resources vm.Resources     `json:"resources"`
 	Status    CheckpointStatus `json:"status"`
-	Text      string           `json:"text,omitempty"` // what is happening, or went wrong
+	Text      string           `json:"text,omitempty"` // what is happening, or what went wrong
 	vm.Checkpoint
 	CreatedAt time.Time `json:"created_at"`
 }
@@ -86,13 +86,14 @@ func CheckpointOf(v vm.VM) CheckpointInfo {
 // Checkpoints are the operations on checkpoints. ref is a checkpoint's name, the VM ID of its
 // template, or its UUID.
 type Checkpoints interface {
-	// Checkpoints returns those there are or are being made, oldest first.
+	// Checkpoints returns the checkpoints that exist or are being made, oldest first.
 	Checkpoints(ctx context.Context) ([]CheckpointInfo, error)
-	// Checkpoint returns one. By its UUID it is found also when it is gone, or could not be made.
+	// Checkpoint returns one checkpoint. By its UUID it is found even if it is gone or could not be
+	// made.
 	Checkpoint(ctx context.Context, ref string) (CheckpointInfo, error)
-	// CreateCheckpoint has one made: a VM boots from the template, its memory is saved, and it
-	// does not run again. It returns once that is stored.
+	// CreateCheckpoint starts to make a checkpoint: a VM boots from the template, its memory is
+	// saved, and the VM never runs again. It returns once the request is stored.
 	CreateCheckpoint(ctx context.Context, spec CheckpointSpec) (CheckpointInfo, error)
-	// RemoveCheckpoint has one destroyed. VMs that went on from it stay.
+	// RemoveCheckpoint starts to destroy a checkpoint. VMs that resumed from it stay.
 	RemoveCheckpoint(ctx context.Context, ref string) (CheckpointInfo, error)
 }

@@ -17,37 +17,38 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Credential is what a VM may use and not read: a header that the engine's proxy adds to
-// requests to one host, for jobs that name it. Its value is not in it.
+// Credential is a secret that a VM may use but not read: a header that the engine's proxy adds to
+// requests to one host, for jobs that name the credential. It does not include the value.
 type Credential struct {
 	CredentialSpec
 
 	CreatedAt time.Time `json:"created_at"`
-	CreatedBy string    `json:"created_by"` // name of the principal that did
+	CreatedBy string    `json:"created_by"` // name of the principal
 }
 
-// CredentialSpec is what a credential is to be.
+// CredentialSpec describes a credential.
 type CredentialSpec struct {
 	Name string `json:"name" api:",required"`
-	// Host is a host's name, with a port unless that is 443. It may have a private address:
-	// whoever adds a credential vouches for it, and its certificate is verified.
+	// Host is a host name, with a port unless that is 443. It may have a private address, since only
+	// admins add credentials. Its certificate is verified.
 	Host string `json:"host" api:",required"`
-	// Path is what a request's path is, or begins with as whole segments; empty: any.
+	// Path restricts the credential to this path and those below it, by whole segments; empty: any
+	// path.
 	Path string `json:"path,omitempty"`
-	// Header is the header's name and what stands in front of the value, as in
-	// "Authorization: Bearer"; "Authorization: Basic ada" is a user whose password it is.
+	// Header is the header's name and the text before the value, as in "Authorization: Bearer"; with
+	// "Authorization: Basic ada" the value is the password of user ada.
 	Header string `json:"header,omitempty"`
-	// HostKey is the host's public key, as in known_hosts, of a credential that is no header but
-	// a private key for SSH: for the repositories of jobs alone.
+	// HostKey is the host's public key, as in known_hosts, if the credential is a private SSH key
+	// instead of a header. Such keys are for the repositories of jobs only.
 	HostKey string `json:"host_key,omitempty"`
 	// Env is the variable in which the task finds a placeholder; empty: none.
 	Env string `json:"env,omitempty"`
-	// Secret is the name of the server's secret that is the value, read at each use; empty:
-	// it was given, and the engine keeps it.
+	// Secret is the name of the server's secret that holds the value, read at each use; empty: the
+	// value was given and the engine stores it.
 	Secret string `json:"secret,omitempty"`
 }
 
-// NewCredential is a credential at its creation, the only time that a value is passed.
+// NewCredential is a credential to be created. No other call passes the value.
 type NewCredential struct {
 	CredentialSpec
 	Value string `json:"value,omitempty"` // unless Secret names it
@@ -55,21 +56,21 @@ type NewCredential struct {
 
 // Credentials are the operations on credentials.
 type Credentials interface {
-	// CreateCredential adds a credential, whose value is no other's to read afterwards.
+	// CreateCredential adds a credential. Nobody can read its value afterwards.
 	CreateCredential(ctx context.Context, c NewCredential) (Credential, error)
-	// Credentials returns all, by name, without their values.
+	// Credentials returns all credentials by name, without their values.
 	Credentials(ctx context.Context) ([]Credential, error)
-	// RemoveCredential removes a credential. Nothing is sent with it any more, and requests
-	// that were begun with it are cut off: at once here, within 5 seconds by other engines.
+	// RemoveCredential removes a credential. It is not sent anymore, and open requests that use it
+	// are cut off: at once on this engine, within 5 seconds on others.
 	RemoveCredential(ctx context.Context, name string) (Credential, error)
 }
 
-// CredentialUse is a request that a VM has made where a credential is for.
+// CredentialUse is a request that a VM made to a host that has a credential.
 type CredentialUse struct {
-	Name         string // empty: it was refused before one was chosen
+	Name         string // empty: the request was refused before a credential was chosen
 	Method, Host string
-	Path         string // the guest's words
-	Status       int    // 0: of SSH
+	Path         string // as the guest sent it; not trusted
+	Status       int    // 0: SSH
 }
 
 // Text describes the use in a line of bounded length.
@@ -79,23 +80,23 @@ func (u CredentialUse) Text() string {
 		name = "credential " + u.Name
 	}
 	text := fmt.Sprintf("%s: %s %s%s", name, cut(u.Method, 20), u.Host, cut(u.Path, 200))
-	if u.Status == 0 { // SSH has none
+	if u.Status == 0 { // SSH has no status
 		return text
 	}
 	return text + " " + strconv.Itoa(u.Status)
 }
 
-// CredentialChange is that somebody added a credential, or else removed it.
+// CredentialChange records that a credential was created or removed.
 type CredentialChange struct {
 	Credential Credential
 	Created    bool
 	By         Caller
 }
 
-// Placeholder is what a VM has in place of the value. It is worth nothing anywhere.
+// Placeholder is what a VM sees instead of the value. It is worthless anywhere else.
 func (s CredentialSpec) Placeholder() string { return "linus-credential-" + s.Name }
 
-// Target is the host's name and port.
+// Target returns the host's name and port.
 func (s CredentialSpec) Target() (host, port string) {
 	host, port, err := net.SplitHostPort(s.Host)
 	switch {
@@ -107,11 +108,11 @@ func (s CredentialSpec) Target() (host, port string) {
 	return s.Host, "443"
 }
 
-// SSH reports whether it is a private key for SSH.
+// SSH reports whether the credential is a private SSH key.
 func (s CredentialSpec) SSH() bool { return s.HostKey != "" }
 
-// HeaderWith returns the header's name and its value with a secret in it, and what of that
-// value nobody else may see.
+// HeaderWith returns the header's name, its value with the secret in it, and the part of the value
+// that must stay hidden.
 func (s CredentialSpec) HeaderWith(secret string) (name, value, hidden string) {
 	name, front, _ := strings.Cut(s.Header, ":")
 	front = strings.TrimSpace(front)
@@ -121,8 +122,9 @@ func (s CredentialSpec) HeaderWith(secret string) (name, value, hidden string) {
 	return name, strings.TrimSpace(front + " " + secret), secret
 }
 
-// Covers reports whether a request with a path, as it is escaped in the request, is one for
-// the credential. A path that a server may read as another one is not, where it matters.
+// Covers reports whether the credential may be added to a request with this path, as escaped in the
+// request. If the credential is restricted to a path, a path that servers may read differently is
+// not covered.
 func (s CredentialSpec) Covers(escaped string) bool { return !s.SSH() && s.covers(escaped) }
 
 func (s CredentialSpec) covers(escaped string) bool {
@@ -133,8 +135,8 @@ func (s CredentialSpec) covers(escaped string) bool {
 	return below && (rest == "" || strings.HasSuffix(s.Path, "/") || rest[0] == '/') && plainPath(escaped)
 }
 
-// plainPath reports whether everybody reads an escaped path alike, however often they
-// unescape it: no segment is empty, but for the last, and none leads up.
+// plainPath reports whether every server reads an escaped path alike, however often it unescapes the
+// path: no segment but the last is empty, and none leads up.
 func plainPath(path string) bool {
 	for range 4 {
 		segments := strings.Split(strings.TrimPrefix(strings.ReplaceAll(path, `\`, "/"), "/"), "/")
@@ -143,7 +145,7 @@ func plainPath(path string) bool {
 			if at := strings.IndexAny(segment, ";?#"); at >= 0 { // some servers drop what follows
 				name = segment[:at]
 			}
-			up := name != "" && strings.Trim(name, ". ") == "" // some drop blanks, and dots in front of them
+			up := name != "" && strings.Trim(name, ". ") == "" // some servers drop blanks, and dots before them
 			if up || name == "" && i < len(segments)-1 || strings.ContainsFunc(segment, misread) || !utf8.ValidString(segment) {
 				return false
 			}
@@ -157,8 +159,8 @@ func plainPath(path string) bool {
 	return false
 }
 
-// misread reports whether a character may be left out or become another, when a server brings
-// text into one form: those of no width, and other dots, slashes and what escapes.
+// misread reports whether a server that normalizes text may drop a character or turn it into
+// another: characters of no width, and variants of dots, slashes and escape characters.
 func misread(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r != ' ' && unicode.IsSpace(r) ||
 		strings.ContainsRune("\u2024\u2025\u2026\u3002\ufe19\ufe30\ufe52\uff0e\uff61"+ // dots
@@ -169,7 +171,7 @@ func misread(r rune) bool {
 // maxKeyFile bounds a private key, in bytes.
 const maxKeyFile = 16 << 10
 
-// MaxCredentials bounds how many a job may name.
+// MaxCredentials bounds how many credentials a job may name.
 const MaxCredentials = 20
 
 var (
@@ -179,10 +181,10 @@ var (
 	hostKey     = lazyregexp.New(`^(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/]+=*$`)
 )
 
-// framing are the headers that say where a request goes and ends.
+// framing are the headers that say where a request goes and where it ends.
 var framing = []string{"host", "content-length", "transfer-encoding", "connection", "proxy-connection", "keep-alive", "upgrade", "te", "trailer", "expect", "accept-encoding", "content-encoding", "range"}
 
-// Validate checks the fields; errors are *InvalidError with all that is wrong.
+// Validate checks the fields. It returns all faults in an *InvalidError.
 func (s CredentialSpec) Validate() error {
 	var wrong []*FieldError
 	add := func(f *FieldError) { wrong = append(wrong, f) }

@@ -15,9 +15,9 @@ import (
 	"unicode/utf8"
 )
 
-// DecodeManifest reads a manifest strictly and validates it. An unknown key at
-// any level is refused, with the nearest known key as a suggestion; a wrong
-// type is reported with its field. All errors are *InvalidError.
+// DecodeManifest decodes a manifest strictly and validates it. An unknown key at any level is
+// refused, with the nearest known key as a suggestion; a wrong type is reported with its field. All
+// errors are *InvalidError.
 func DecodeManifest(data []byte) (Manifest, error) {
 	var m Manifest
 	tree, err := DecodeStrict("manifest", data, &m)
@@ -27,8 +27,8 @@ func DecodeManifest(data []byte) (Manifest, error) {
 	return m, m.Check(tree)
 }
 
-// Check reports everything wrong with a manifest that DecodeStrict has decoded,
-// as an *InvalidError. tree is the manifest's JSON.
+// Check reports everything wrong with a manifest that DecodeStrict decoded, as an *InvalidError.
+// tree is the manifest's JSON.
 func (m Manifest) Check(tree any) error {
 	if bad := explicitZeros("manifest", tree, reflect.TypeFor[Manifest]()); len(bad) > 0 {
 		return &InvalidError{Fields: bad}
@@ -36,23 +36,22 @@ func (m Manifest) Check(tree any) error {
 	return m.Validate()
 }
 
-// DecodeStrict reads JSON into v, a pointer to a struct, and refuses what
-// encoding/json accepts: unknown keys, keys in the wrong case, duplicate keys,
-// and text that decoding would change. A field may have its other name, as an api tag
-// says it: agent_type is agentType. Each field's path begins with name,
-// which may be empty. It also returns the JSON as encoding/json decodes it into
+// DecodeStrict decodes JSON into v, a pointer to a struct, and refuses what encoding/json accepts:
+// unknown keys, keys in the wrong case, duplicate keys, and text that decoding would change. A field
+// may also have the other name from its api tag: agent_type for agentType. Each field's path begins
+// with name, which may be empty. DecodeStrict also returns the JSON as encoding/json decodes it into
 // an any, with numbers as json.Number.
 func DecodeStrict(name string, data []byte, v any) (tree any, err error) {
 	return decode(name, data, reflect.TypeOf(v).Elem(), func(any, reflect.Type) {}, func(data []byte) error { return json.Unmarshal(data, v) })
 }
 
-// DecodeStrictAs is DecodeStrict of JSON that is as a struct's type says, and that another reads.
+// DecodeStrictAs is DecodeStrict for JSON that has the shape of struct type t but is decoded by read.
 func DecodeStrictAs(t reflect.Type, data []byte, read func(data []byte) error) (tree any, err error) {
 	return decode("", data, t, func(any, reflect.Type) {}, read)
 }
 
-// DecodeCall is DecodeStrict for the arguments of a call, in which null stands for what need
-// not be given.
+// DecodeCall is DecodeStrict for the arguments of a call, in which null means that an optional
+// argument is not given.
 func DecodeCall(name string, data []byte, v any) (tree any, err error) {
 	return decode(name, data, reflect.TypeOf(v).Elem(), dropNulls, func(data []byte) error { return json.Unmarshal(data, v) })
 }
@@ -83,7 +82,7 @@ func decode(name string, data []byte, t reflect.Type, change func(tree any, t re
 		if err != nil {
 			return nil, invalid(field(name, "", "%v", err))
 		}
-		tree, _, _ = readTree(name, data) // as the caller names it
+		tree, _, _ = readTree(name, data) // with the caller's names
 		data = renamed
 	}
 	err = read(data)
@@ -97,7 +96,7 @@ func decode(name string, data []byte, t reflect.Type, change func(tree any, t re
 	return tree, nil
 }
 
-// dropNulls takes what is null, and may be left out, out of JSON that is meant for a type.
+// dropNulls removes null values of optional fields from JSON meant for type t.
 func dropNulls(tree any, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -130,8 +129,8 @@ func dropNulls(tree any, t reflect.Type) {
 	}
 }
 
-// whole returns a whole number that is written with a point or an exponent, as some programs
-// do, as one without.
+// whole converts a whole number written with a point or an exponent, as some programs do, to plain
+// digits.
 func whole(n json.Number) (json.Number, bool) {
 	if !strings.ContainsAny(n.String(), ".eE") {
 		return n, false
@@ -143,10 +142,10 @@ func whole(n json.Number) (json.Number, bool) {
 	return json.Number(strconv.FormatInt(int64(f), 10)), true
 }
 
-// trail is the path of what is looked at. It becomes a text only where one is needed.
+// trail is the path of the value under inspection. It becomes a string only when needed.
 type trail struct{ path []byte }
 
-// to adds a key, and returns what back takes it off with.
+// to appends a key and returns the previous length, for back.
 func (t *trail) to(key string) (before int) {
 	before = len(t.path)
 	if before > 0 {
@@ -156,7 +155,7 @@ func (t *trail) to(key string) (before int) {
 	return before
 }
 
-// at adds an index of a list.
+// at appends a list index.
 func (t *trail) at(i int) (before int) {
 	before = len(t.path)
 	t.path = append(strconv.AppendInt(append(t.path, '['), int64(i), 10), ']')
@@ -167,8 +166,8 @@ func (t *trail) back(before int) { t.path = t.path[:before] }
 
 func (t *trail) String() string { return string(t.path) }
 
-// readTree decodes valid JSON as encoding/json does into an any, with numbers
-// as json.Number, and finds duplicate keys. A changed one is to be read instead of data.
+// readTree decodes valid JSON as encoding/json does into an any, with numbers as json.Number, and
+// finds duplicate keys. If changed is set, the caller must decode the tree instead of data.
 func readTree(name string, data []byte) (tree any, twice []*FieldError, changed bool) {
 	r := treeReader{JSON: data, trail: trail{[]byte(name)}}
 	tree = r.read()
@@ -224,8 +223,8 @@ func (r *treeReader) read() any {
 	return n
 }
 
-// hasLoneSurrogate reports whether valid JSON has a \uXXXX escape that is half
-// of a pair: encoding/json would replace it with another character.
+// hasLoneSurrogate reports whether valid JSON has a \uXXXX escape that is half of a pair:
+// encoding/json would replace it with another character.
 func hasLoneSurrogate(data []byte) bool {
 	unit := func(i int) rune { // the code unit of an escape at i, else 0
 		if i+6 > len(data) || data[i] != '\\' || data[i+1] != 'u' {
@@ -242,7 +241,7 @@ func hasLoneSurrogate(data []byte) bool {
 			if utf16.DecodeRune(r, unit(i+6)) == utf8.RuneError {
 				return true
 			}
-			i += 6 // the first half; what follows skips the second
+			i += 6 // the first half; the next increment skips the second
 		}
 		i++ // the escaped character, which may be another backslash
 	}
@@ -251,7 +250,7 @@ func hasLoneSurrogate(data []byte) bool {
 
 func invalid(f *FieldError) *InvalidError { return &InvalidError{Fields: []*FieldError{f}} }
 
-// checkShape compares decoded JSON with the Go type it is meant for.
+// checkShape checks decoded JSON against the Go type it is meant for.
 func checkShape(at string, v any, t reflect.Type) []*FieldError {
 	c := shapeCheck{trail: trail{[]byte(at)}}
 	c.check(v, t)
@@ -345,7 +344,7 @@ func (c *shapeCheck) checkObject(object map[string]any, t reflect.Type) {
 	}
 }
 
-// isText reports whether encoding/json writes a type of another kind as a string.
+// isText reports whether encoding/json writes a type that is not a string kind as a string.
 func isText(t reflect.Type) bool {
 	if is, found := texts.Load(t); found {
 		return is == true
@@ -355,12 +354,11 @@ func isText(t reflect.Type) bool {
 	return is
 }
 
-// What reflect says of types, which never changes, and which each call would look up again: a
-// third of a submission's CPU.
+// texts and shapes cache what reflect says of types, which never changes. Looking it up again on
+// each call took a third of a submission's CPU time.
 var texts, shapes sync.Map
 
-// fields returns the keys of a type's JSON and their fields; those of an embedded struct
-// are its own.
+// fields returns the JSON keys of a struct type and their fields, those of embedded structs included.
 func fields(t reflect.Type) iter.Seq2[string, reflect.StructField] {
 	return func(yield func(string, reflect.StructField) bool) {
 		for i := range t.NumField() {
@@ -383,12 +381,12 @@ func fields(t reflect.Type) iter.Seq2[string, reflect.StructField] {
 
 // jsonField is a field of a struct in JSON.
 type jsonField struct {
-	name    string // its own
+	name    string // its main name
 	of      reflect.Type
-	omitted bool // it may be left out, and null says that it is
+	omitted bool // it is optional: null means that it is left out
 }
 
-// fieldsOf returns the fields of a struct by their names, and by their other ones.
+// fieldsOf returns the fields of a struct by their main and other names.
 func fieldsOf(t reflect.Type) map[string]jsonField {
 	if found, ok := shapes.Load(t); ok {
 		return found.(map[string]jsonField) //nolint:forcetypeassert // nothing else is stored
@@ -413,7 +411,7 @@ func fieldsOf(t reflect.Type) map[string]jsonField {
 	return all
 }
 
-// names returns the own names of a struct's fields, in order.
+// names returns the main names of a struct's fields, in order.
 func names(t reflect.Type) (known []string) {
 	for name := range fields(t) {
 		known = append(known, name)
@@ -421,8 +419,8 @@ func names(t reflect.Type) (known []string) {
 	return known
 }
 
-// rename gives what checkShape has let through the names of a type's JSON, and reports whether
-// anything had its other name.
+// rename replaces other names by main names in a value that passed checkShape, and reports whether
+// there were any.
 func rename(v any, t reflect.Type) (renamed bool) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -481,7 +479,7 @@ func below(at, key string) string {
 	return at + "." + key
 }
 
-// DidYouMean asks whether one of the known keys was meant by another; empty: there are none.
+// DidYouMean suggests the known key that was probably meant; it returns "" if there are no known keys.
 func DidYouMean(key string, known []string) string {
 	if len(known) == 0 {
 		return ""
@@ -489,8 +487,8 @@ func DidYouMean(key string, known []string) string {
 	return fmt.Sprintf("did you mean %q?", meant(key, known))
 }
 
-// meant returns the key the caller most likely meant: the one that key
-// abbreviates (mem), else the nearest.
+// meant returns the key the caller most likely meant: the one that key abbreviates (mem), else the
+// nearest.
 func meant(key string, known []string) string {
 	for _, k := range known {
 		if len(key) >= 3 && strings.HasPrefix(strings.ToLower(k), strings.ToLower(key)) {
@@ -501,14 +499,14 @@ func meant(key string, known []string) string {
 	return near
 }
 
-// Nearest finds the known key with the smallest edit distance to key, ignoring
-// case, and that distance.
+// Nearest returns the known key with the smallest edit distance to key, ignoring case, and that
+// distance.
 func Nearest(key string, known []string) (best string, distance int) {
 	distance = 1 << 30
 	lower, n := strings.ToLower(key), min(len(key), maxCompared)
 	for _, k := range known {
 		if max(n, len(k))-min(n, len(k)) >= distance {
-			continue // it takes as many letters more or less
+			continue // the lengths alone differ by that much
 		}
 		if d := editDistance(lower, strings.ToLower(k)); d < distance {
 			best, distance = k, d
@@ -517,13 +515,13 @@ func Nearest(key string, known []string) (best string, distance int) {
 	return best, distance
 }
 
-// maxCompared is how much of a key is compared, in bytes.
+// maxCompared is how many bytes of a key are compared.
 const maxCompared = 64
 
 // editDistance is the Levenshtein distance, by bytes; keys are short ASCII words.
 func editDistance(a, b string) int {
 	a = a[:min(len(a), maxCompared)]
-	var short [maxCompared + 1]int // no memory is taken for most: all variables are compared at each start
+	var short [maxCompared + 1]int // on the stack for most keys: all variables are compared at each start
 	row := append(short[:0], make([]int, len(b)+1)...)
 	for j := range row {
 		row[j] = j

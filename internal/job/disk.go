@@ -7,36 +7,35 @@ import (
 	"linus/internal/vm"
 )
 
-// What takes disk of a client's and is no VM of a job's or of its own, as limits see it.
+// Kinds of what takes a client's disk space besides VMs, as limits count it.
 const (
 	KindVolume     Kind = "volume"
 	KindCheckpoint Kind = "checkpoint"
 	KindSaved      Kind = "saved template"
 )
 
-// Disk is such a disk, as a job that has ended and whose VM is nothing else.
+// Disk represents such disk space as a job that has ended, whose VM is nothing but the disk.
 func Disk(kind Kind, mb int) Job {
 	return Job{Kind: kind, Status: Success, Manifest: DiskAlone(mb)}
 }
 
-// DiskAlone is the manifest of what takes disk and is no job.
+// DiskAlone returns the manifest of something that takes disk space and is not a job.
 func DiskAlone(mb int) Manifest {
 	return Manifest{Resources: vm.Resources{Disk: fmt.Sprintf("%dM", mb)}}
 }
 
-// CheckpointMB is what a checkpoint may take of the host's disk: its own, as it may grow, and
-// its memory.
+// CheckpointMB returns the most that a checkpoint may take of the host's disk: its own disk, fully
+// grown, and its memory.
 func CheckpointMB(r vm.Resources) int { return SizeMB(r.Disk) + SizeMB(r.Memory) }
 
-// StateMB is what a VM's memory takes of its host's disk, each time that it is there: what Proxmox
-// reserves for a VM that is suspended, and for a snapshot with memory.
+// StateMB returns what each stored copy of a VM's memory takes of its host's disk: what Proxmox
+// reserves for a suspended VM and for a snapshot with memory.
 func StateMB(r vm.Resources) int { return 2*SizeMB(r.Memory) + 500 }
 
-// Disks is what takes the disk of a client or of a token's owner, in MiB.
+// Disks is the disk space used by a client or a token's owner, in MiB.
 type Disks struct{ VMs, Memory, Volumes, Checkpoints, Saved int }
 
-// Add counts what a job has on its host's disk, or what it stands for: a VM that was asked for, or
-// a Disk.
+// Add adds the disk space of a job's VM, of a VM that the job stands for, or of a Disk.
 func (d *Disks) Add(j Job) {
 	mb := SizeMB(j.Manifest.Resources.Disk)
 	switch j.Kind {
@@ -56,10 +55,10 @@ func (d *Disks) Add(j Job) {
 	}
 }
 
-// Sum is all of it.
+// Sum returns the total.
 func (d Disks) Sum() int { return d.VMs + d.Memory + d.Volumes + d.Checkpoints + d.Saved }
 
-// String says what takes how much, as in "VMs 20480, volumes 10240".
+// String lists what takes how much, as in "VMs 20480, volumes 10240".
 func (d Disks) String() string {
 	var parts []string
 	for _, p := range []struct {
@@ -73,7 +72,7 @@ func (d Disks) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Removes is what can be removed to make room besides VMs; empty: nothing.
+// Removes says what can be removed to make room besides VMs; empty if there is nothing.
 func (d Disks) Removes() (text string) {
 	if d.Memory > 0 {
 		text = ", or resume a suspended VM, or remove a snapshot with memory"

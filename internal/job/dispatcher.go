@@ -10,49 +10,50 @@ import (
 	"time"
 )
 
-// Dispatchers are the operations on those who serve queues of others with jobs.
+// Dispatchers are the operations on dispatchers, which serve queues of other systems with jobs.
 type Dispatchers interface {
-	// Dispatchers returns those that have said within a day how they are, and those that are drained,
+	// Dispatchers returns the dispatchers that reported within the last day, and the drained ones,
 	// by queue and name.
 	Dispatchers(ctx context.Context) ([]Dispatcher, error)
-	// ReportDispatcher says how a dispatcher of the caller's is. The result says, in Draining,
-	// whether it is to take no more work.
+	// ReportDispatcher reports the state of one of the caller's dispatchers. Draining in the result
+	// says whether the dispatcher must take no more work.
 	ReportDispatcher(ctx context.Context, d Dispatcher) (Dispatcher, error)
-	// DrainDispatcher has the dispatchers of a name take no more work, until UndrainDispatcher;
-	// ErrNotFound. They end when their sessions have. Those that are started meanwhile wait.
+	// DrainDispatcher makes the dispatchers of a name take no more work until UndrainDispatcher.
+	// They end when their sessions have ended; dispatchers started meanwhile wait. It returns
+	// ErrNotFound if there is no such dispatcher.
 	DrainDispatcher(ctx context.Context, name string) error
-	// UndrainDispatcher lets the dispatchers of a name take work again; ErrNotFound. Those that are
-	// about to end do so.
+	// UndrainDispatcher lets the dispatchers of a name take work again, except those that are about
+	// to end. It returns ErrNotFound if there is no such dispatcher.
 	UndrainDispatcher(ctx context.Context, name string) error
 }
 
-// Dispatcher is how one is that serves a queue, as it says itself.
+// Dispatcher is the state of a dispatcher, as it reports it.
 type Dispatcher struct {
 	Queue     string    `json:"queue" api:",required"` // its kind and name: github:owner/repository
-	Name      string    `json:"name"`                  // the dispatcher's: its sessions are found again by it
-	Principal string    `json:"principal,omitempty"`   // that it belongs to; empty: the operator
+	Name      string    `json:"name"`                  // the dispatcher's: it finds its sessions again by this name
+	Principal string    `json:"principal,omitempty"`   // its owner; empty: the operator
 	StartedAt time.Time `json:"started_at"`
-	HeardAt   time.Time `json:"heard_at,omitzero"` // when it last said so
+	HeardAt   time.Time `json:"heard_at,omitzero"` // when it last reported
 
-	Sessions int       `json:"sessions"`           // that it has now
-	Places   int       `json:"places"`             // how many it may have
-	Waiting  int       `json:"waiting"`            // pieces of work, when it last asked
-	Oldest   time.Time `json:"oldest,omitzero"`    // since when the oldest of them waits; zero: none does, or the queue does not say
-	Problem  string    `json:"problem,omitempty"`  // why it gets no work at the moment; empty: it does
-	Failed   []Failing `json:"failed,omitempty"`   // of its sessions, by reason
+	Sessions int       `json:"sessions"`           // sessions it has now
+	Places   int       `json:"places"`             // most sessions it may have
+	Waiting  int       `json:"waiting"`            // pieces of work when it last asked
+	Oldest   time.Time `json:"oldest,omitzero"`    // since when the oldest of them waits; zero: none waits, or the queue does not say
+	Problem  string    `json:"problem,omitempty"`  // why it gets no work at the moment; empty: it gets work
+	Failed   []Failing `json:"failed,omitempty"`   // failed sessions, by reason
 	Draining bool      `json:"draining,omitempty"` // it takes no more work
-	Ended    bool      `json:"ended,omitempty"`    // it is to be forgotten, unless it is drained
-	Stopped  bool      `json:"stopped,omitempty"`  // it has failed for a reason that does not pass, and is started again later
+	Ended    bool      `json:"ended,omitempty"`    // it has ended: its record is removed unless it is drained
+	Stopped  bool      `json:"stopped,omitempty"`  // it failed for a lasting reason, and is started again later
 }
 
-// Failing is how many sessions have failed for a reason.
+// Failing counts the sessions that failed for one reason.
 type Failing struct {
 	Reason Reason `json:"reason"`
 	Count  int    `json:"count"`
 }
 
-// MaxDispatchers bounds the dispatchers of a principal, and DispatcherSilence is after what time
-// without a word one is away.
+// MaxDispatchers bounds the dispatchers of a principal. A dispatcher is away after DispatcherSilence
+// without a report.
 const (
 	MaxDispatchers    = 200
 	DispatcherSilence = time.Minute
@@ -61,7 +62,7 @@ const (
 // DispatcherStatuses are what Status returns.
 var DispatcherStatuses = []string{"serving", "failing", "draining", "drained", "stopped", "away"}
 
-// Status is a word for how the dispatcher is.
+// Status describes the dispatcher in one word.
 func (d Dispatcher) Status() string {
 	switch away := time.Since(d.HeardAt) > DispatcherSilence; {
 	case d.Draining && (away || d.Ended):
@@ -78,7 +79,7 @@ func (d Dispatcher) Status() string {
 	return "serving"
 }
 
-// FailedText says how many of its sessions have failed, and why.
+// FailedText lists how many sessions have failed, and why.
 func (d Dispatcher) FailedText() string {
 	var all []string
 	for _, f := range d.Failed {
@@ -87,7 +88,7 @@ func (d Dispatcher) FailedText() string {
 	return strings.Join(all, ", ")
 }
 
-// Check returns a *FieldError for what a dispatcher cannot say.
+// Check returns a *FieldError for a report that a dispatcher cannot make.
 func (d Dispatcher) Check() error {
 	for _, text := range []struct {
 		name, is string
@@ -115,7 +116,7 @@ func (d Dispatcher) Check() error {
 	return nil
 }
 
-// Cells are those of a dispatcher.
+// Cells returns the dispatcher's cells.
 func (d Dispatcher) Cells() Cells {
 	return Cells{
 		"name": d.Name, "status": State{[]string{d.Status()}, DispatcherStatuses}, "queue": d.Queue, "principal": cmp.Or(d.Principal, OperatorName),
@@ -123,5 +124,5 @@ func (d Dispatcher) Cells() Cells {
 	}
 }
 
-// QueueID says which queue is meant, of all kinds.
+// QueueID identifies a queue among all kinds.
 func QueueID(kind, name string) string { return kind + ":" + name }

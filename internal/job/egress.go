@@ -9,8 +9,8 @@ import (
 	"linus/internal/vm"
 )
 
-// networkDefaults fills in the mode and its names. What may be reached alone means EgressAllow, what may
-// not, EgressInternet.
+// networkDefaults fills in the mode and its names. An allow list alone implies EgressAllow, a deny
+// list alone EgressInternet.
 func networkDefaults(n vm.Network, d Defaults) vm.Network {
 	if n.Egress == "" && len(n.Allow) > 0 {
 		n.Egress = vm.EgressAllow
@@ -26,7 +26,7 @@ func networkDefaults(n vm.Network, d Defaults) vm.Network {
 	return n
 }
 
-// inOrder returns each entry once, in lower case; nil for none.
+// inOrder returns the entries sorted, without duplicates and in lower case; nil for an empty list.
 func inOrder(list []string) (all []string) {
 	for _, entry := range list {
 		all = append(all, strings.ToLower(entry))
@@ -35,7 +35,7 @@ func inOrder(list []string) (all []string) {
 	return slices.Compact(all)
 }
 
-// MaxEgressNames bounds each list of one VM: the host keeps the addresses in the VM's description.
+// MaxEgressNames bounds each list of a VM: the host keeps the addresses in the VM's description.
 const MaxEgressNames = 100
 
 var (
@@ -43,7 +43,7 @@ var (
 	allDigits    = lazyregexp.New(`^[0-9.]+$`)
 )
 
-// EgressProblem returns what is wrong with an entry of network.allow, empty if nothing is: it is a
+// EgressProblem returns what is wrong with an entry of network.allow, or "". A valid entry is a
 // name, or a public address or range.
 func EgressProblem(entry string) string {
 	at, is := vm.Range(entry)
@@ -57,7 +57,7 @@ func EgressProblem(entry string) string {
 	return problem
 }
 
-// EgressDenyProblem is the same of network.deny, which has addresses and ranges.
+// EgressDenyProblem is the same for network.deny, which takes addresses and ranges.
 func EgressDenyProblem(entry string) string {
 	at, is := vm.Range(entry)
 	switch {
@@ -79,9 +79,9 @@ func rangeProblem(at netip.Prefix) string {
 	return ""
 }
 
-// EgressNameProblem returns what is wrong with a name of network.allow, empty if
-// nothing is: it is a host name of two labels or more in lower case, or "*." and
-// one, which stands for all names below it and not for that itself.
+// EgressNameProblem returns what is wrong with a name of network.allow, or "". A valid name is a
+// lower-case host name of two labels or more, or "*." and a host name, which stands for all names
+// below that host name but not for itself.
 func EgressNameProblem(name string) string {
 	bare := strings.TrimPrefix(name, "*.")
 	switch {
@@ -101,7 +101,7 @@ func EgressNameProblem(name string) string {
 	return ""
 }
 
-// EgressAllows reports whether a host, in lower case, is one of names.
+// EgressAllows reports whether names include a host, given in lower case.
 func EgressAllows(names []string, host string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
 		suffix, below := strings.CutPrefix(name, "*")
@@ -122,7 +122,7 @@ func validateEgress(n vm.Network) []*FieldError {
 	} {
 		at := "manifest.network." + l.at
 		switch {
-		case n.Egress != "" && n.Egress != l.mode: // which its row refuses
+		case n.Egress != "" && n.Egress != l.mode: // its row refuses this
 		case len(l.entries) > MaxEgressNames:
 			bad = append(bad, field(at, "use "+l.fewer, "are %d entries, the limit is %d", len(l.entries), MaxEgressNames))
 		default:
@@ -139,15 +139,15 @@ func validateEgress(n vm.Network) []*FieldError {
 	return bad
 }
 
-// Connection is one attempt of a VM with EgressAllow to reach a name.
+// Connection is one attempt to reach a name by a VM with EgressAllow.
 type Connection struct {
-	Name, Port string // as asked for; not checked where it is not allowed
+	Name, Port string // as asked for; not checked if not allowed
 	Allowed    bool
-	Why        string // it is not allowed, or cannot be reached
+	Why        string // why it is not allowed or cannot be reached
 
-	Ended   bool  // an allowed one: it is over
-	Out, In int64 // bytes, when it has ended
+	Ended   bool  // an allowed connection has ended
+	Out, In int64 // bytes, once it has ended
 }
 
-// Target returns name and port in a line of bounded length: both are the guest's words.
+// Target returns name and port in a line of bounded length: both come from the guest.
 func (c Connection) Target() string { return cut(c.Name, 100) + ":" + cut(c.Port, 10) }

@@ -13,7 +13,7 @@ var (
 	ErrCompleted = errors.New("Job already completed") //nolint:revive,staticcheck // the text is part of the contract
 )
 
-// NotCompleteError is returned for a result requested before the job has ended.
+// NotCompleteError is returned if a result is requested before the job has ended.
 type NotCompleteError struct{ Status Status }
 
 func (e *NotCompleteError) Error() string { return "Job not complete. Status: " + string(e.Status) }
@@ -24,7 +24,7 @@ type FieldError struct {
 	Problem string `json:"problem"`          // what is wrong with the value
 	Remedy  string `json:"remedy,omitempty"` // what to do
 	Fault   Fault  `json:"-"`
-	Limit   *Limit `json:"-"` // FaultLimit: the one that is reached, where it has a name
+	Limit   *Limit `json:"-"` // FaultLimit: the limit that is reached, if it has a name
 }
 
 // Limit is how many of something a caller may have.
@@ -32,18 +32,18 @@ type Limit struct {
 	Name   string        // as in a token's limits: jobs_per_hour
 	Most   int           // at the same time, or within the window
 	Window time.Duration // 0: at the same time
-	Room   time.Duration // until there is room for one more; 0: that is not known
+	Room   time.Duration // until there is room for one more; 0: unknown
 }
 
-// Fault says what is wrong with a field's value, besides the value.
+// Fault says what else is wrong with a field, apart from its value.
 type Fault string
 
 // The faults.
 const (
 	FaultValue   Fault = ""         // nothing else
-	FaultUnknown Fault = "unknown"  // what it names does not exist, for this caller
-	FaultState   Fault = "conflict" // what it names is not in a state for this
-	FaultLimit   Fault = "limit"    // the caller has as many as it may have: later there may be room
+	FaultUnknown Fault = "unknown"  // what it names does not exist for this caller
+	FaultState   Fault = "conflict" // what it names is in the wrong state for this
+	FaultLimit   Fault = "limit"    // the caller has reached a limit; there may be room later
 )
 
 func (e *FieldError) Error() string {
@@ -53,8 +53,7 @@ func (e *FieldError) Error() string {
 	return e.Field + ": " + e.Problem + "; " + e.Remedy
 }
 
-// InvalidError gathers every FieldError found, so that a caller can correct all
-// of them at once.
+// InvalidError collects all FieldErrors, so that a caller can correct them at once.
 type InvalidError struct{ Fields []*FieldError }
 
 func (e *InvalidError) Error() string {
@@ -70,7 +69,7 @@ func field(name, remedy, problem string, args ...any) *FieldError {
 	return &FieldError{Field: name, Problem: fmt.Sprintf(problem, args...), Remedy: remedy}
 }
 
-// inState is field for what is not in a state for what was asked.
+// inState is field for something in the wrong state for a request.
 func inState(name, remedy, problem string, args ...any) *FieldError {
 	e := field(name, remedy, problem, args...)
 	e.Fault = FaultState
@@ -93,8 +92,8 @@ func Needed(name, text string) error {
 	return nil
 }
 
-// HostError is a failure on the Proxmox host, for an operator: what was tried,
-// where, what Proxmox reported, and the remedy.
+// HostError is a failure on the Proxmox host, for an operator: what was tried, where, what Proxmox
+// reported, and the remedy.
 type HostError struct {
 	Op     string    `json:"op"`               // what was tried, e.g. "create VM linus-job-1a2b3c4d"
 	Host   string    `json:"host"`             // where, e.g. "root@pve.example:22"
@@ -102,10 +101,10 @@ type HostError struct {
 	Text   string    `json:"text"`             // what Proxmox or SSH reported
 	Remedy string    `json:"remedy,omitempty"` // what to do
 	Own    bool      `json:"-"`                // the engine could not even try: see IsEngineFault
-	NoVM   bool      `json:"-"`                // of a create: it was refused before its first change, so there is no VM
+	NoVM   bool      `json:"-"`                // of a create: refused before its first change, so there is no VM
 }
 
-// Uncreated returns the error of a create that was refused before its first change.
+// Uncreated marks the error of a create as refused before its first change.
 func Uncreated(err error) error {
 	var host *HostError
 	if !errors.As(err, &host) {
@@ -140,11 +139,11 @@ const (
 	HostKeyChanged  HostClass = "host_key"          // SSH: unknown or changed host key
 	HostCancelled   HostClass = "cancelled"         // stopped by a signal, after the script's roll-back
 	HostExists      HostClass = "vm_exists"         // not created: a VM of that name exists, and was not touched
-	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM exists, but is not proven to be the one meant, or is protected
-	HostForeign     HostClass = "foreign"           // not destroyed: the ID now belongs to another VM, and the one meant is gone
-	HostInterrupted HostClass = "interrupted"       // the script was killed, with its host or alone: what it has done is unknown
+	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM exists, but is not proven to be the right one, or is protected
+	HostForeign     HostClass = "foreign"           // not destroyed: the ID now belongs to another VM, and the intended one is gone
+	HostInterrupted HostClass = "interrupted"       // the script was killed, alone or with its host: what it did is unknown
 	HostUnfit       HostClass = "checkpoint_unfit"  // not restored: the checkpoint is gone, or not of this template, size, QEMU or CPU
-	HostFenced      HostClass = "fenced"            // not done: others have taken the engine that asked for dead
+	HostFenced      HostClass = "fenced"            // not done: the requesting engine was considered dead and replaced
 )
 
 // IsClass reports whether err is a *HostError of the class.

@@ -13,28 +13,28 @@ import (
 	"linus/internal/vm"
 )
 
-// MaxChildren bounds the jobs that one manifest makes.
+// MaxChildren bounds the jobs that one manifest creates.
 const MaxChildren = 256
 
-// What a child's task has in its environment.
+// Variables in the environment of a child's task.
 const (
 	shardEnv  = "LINUS_SHARD"  // its number, from 1
 	shardsEnv = "LINUS_SHARDS" // how many there are
-	matrixEnv = "MATRIX_"      // before the name of a matrix, in upper case: its value
+	matrixEnv = "MATRIX_"      // prefix of a matrix's name in upper case; holds its value
 )
 
 var matrixValue = lazyregexp.New(`^[A-Za-z0-9_+-][A-Za-z0-9_+.-]*$`) // it is part of paths
 
-// FansOut reports whether the manifest is that of a parent: a job that has no VM and no task of
-// its own, but children that have.
+// FansOut reports whether the manifest is that of a parent: a job that has children instead of a VM
+// and a task of its own.
 func (m Manifest) FansOut() bool { return len(m.Matrix) > 0 || m.Shards > 0 }
 
-// WantsVM reports whether the job gets a VM of its own, and a slot for that.
+// WantsVM reports whether the job gets a VM of its own, and a slot for it.
 func (j Job) WantsVM() bool { return !j.Shares() && !j.Manifest.FansOut() }
 
-// Child is one of the jobs of a parent, as the parent has it.
+// Child is one of a parent's jobs, as recorded in the parent.
 type Child struct {
-	Name     string        `json:"name"` // what it is of the parent: os=debian,shard=2
+	Name     string        `json:"name"` // its place in the matrix: os=debian,shard=2
 	ID       string        `json:"job_id" api:"id"`
 	Status   Status        `json:"status"`
 	Reason   Reason        `json:"reason,omitempty"`
@@ -48,7 +48,7 @@ func (c *Child) Ended(j Job) {
 	c.ID, c.Status, c.Reason, c.ExitCode, c.Duration, c.EndedAt = j.ID, j.Status, j.Outcome.Reason, j.Outcome.ExitCode, j.Ran(), j.CompletedAt
 }
 
-// How says in a word how the child ended, or its status.
+// How describes in a word or two how the child ended, or its status.
 func (c Child) How() string {
 	switch {
 	case !c.Status.Terminal() || c.Reason == ReasonTimeout:
@@ -61,8 +61,7 @@ func (c Child) How() string {
 	return string(c.Reason)
 }
 
-// JoinChildren returns how a parent's job ends: like the first of its children that did not
-// succeed, or with success.
+// JoinChildren returns the outcome of a parent: that of the first child to fail, or success.
 func JoinChildren(children []Child) Outcome {
 	o := Outcome{Status: Success, Reason: ReasonExitStatus, ExitCode: new(int), At: time.Now().UTC()}
 	var first Child
@@ -88,7 +87,7 @@ type axis struct {
 	values []string
 }
 
-// axes returns the dimensions of the fan-out, shards last, and what is wrong with them.
+// axes returns the dimensions of the fan-out, shards last, and everything wrong with them.
 func (m Manifest) axes() (all []axis, bad []*FieldError) {
 	const form = "give NAME=VALUE,VALUE, as in go=1.25,1.26"
 	n, seen := 1, map[string]bool{}
@@ -140,7 +139,7 @@ func (m Manifest) axes() (all []axis, bad []*FieldError) {
 	return all, bad
 }
 
-// forOne returns what only one VM at a time can have, of what several are to have.
+// forOne returns faults for what only one VM at a time can have, such as a writable volume.
 func (m Manifest) forOne() (bad []*FieldError) {
 	for i, v := range m.Volumes {
 		if v.Mode != vm.MountRO {
@@ -159,8 +158,8 @@ type Variant struct {
 	Manifest Manifest
 }
 
-// Variants returns what a valid manifest that fans out asks for, in order. A matrix that is called
-// like an option for the VM (template, os, cpu, memory, disk) sets that field, too.
+// Variants returns the manifests of the children of a valid manifest that fans out, in order. A
+// matrix named like a VM option (template, os, cpu, memory, disk) also sets that field.
 func (m Manifest) Variants() ([]Variant, error) {
 	axes, _ := m.axes()
 	all := []Variant{{Manifest: m}}
@@ -191,7 +190,7 @@ func (m Manifest) Variants() ([]Variant, error) {
 	return all, nil
 }
 
-// choose sets the field of the VM that has an option with the name of a matrix, if there is one.
+// choose sets the VM field whose option has the name of a matrix, if there is one.
 func (m *Manifest) choose(option, value string) error {
 	for _, f := range spec.For(spec.Submit) {
 		if f.Group != spec.Machine || f.Flag != option || f.Name == "vm" {

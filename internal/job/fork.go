@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// MostForks is how many copies of a VM are made in one call at most.
+// MostForks bounds the copies of a VM made in one call.
 const MostForks = 32
 
-// ForkSpec says which copies of a VM are to be made.
+// ForkSpec says which copies of a VM to make.
 type ForkSpec struct {
 	VM      string `json:"vm"`
-	Count   int    `json:"count,omitempty"`                 // 1 to 32; 1
-	Name    string `json:"name,omitempty"`                  // of the copies: %d stands for their number, from 1 on; NAME-%d of a VM NAME
-	TTL     int    `json:"ttl,omitempty" api:"ttl_seconds"` // seconds until they are destroyed; 0: with the VM that they are copies of
-	Partial bool   `json:"partial,omitempty"`               // keep those that were made though others fail
+	Count   int    `json:"count,omitempty"`                 // 1 to 32; default 1
+	Name    string `json:"name,omitempty"`                  // of the copies: %d stands for their number, from 1; default: NAME-%d for a VM NAME
+	TTL     int    `json:"ttl,omitempty" api:"ttl_seconds"` // seconds until they are destroyed; 0: together with the original VM
+	Partial bool   `json:"partial,omitempty"`               // keep the copies that were made even if others fail
 }
 
 // Names returns the names of the copies of a VM.
@@ -37,13 +37,13 @@ func (s ForkSpec) Names(of string) ([]string, error) {
 	return names, nil
 }
 
-// Forked is what has become of the copies of a VM that were asked for.
+// Forked is the result of a fork: the copies of a VM.
 type Forked struct {
-	Live    bool        `json:"live"`               // they go on from its memory; else they boot from copies of its disk
-	Why     string      `json:"why"`                // the one or the other
-	PauseMS int64       `json:"pause_ms,omitempty"` // how long the VM stood still, at most; 0: not known, or not at all
+	Live    bool        `json:"live"`               // they resume from its memory; else they boot from copies of its disk
+	Why     string      `json:"why"`                // the reason for Live
+	PauseMS int64       `json:"pause_ms,omitempty"` // how long the VM was paused, at most; 0: not known, or not at all
 	VMs     []VMInfo    `json:"vms"`
-	Failed  []ForkError `json:"failed,omitempty"` // with partial: those that could not be made
+	Failed  []ForkError `json:"failed,omitempty"` // with partial: copies that could not be made
 }
 
 // ForkError is a copy that could not be made.
@@ -52,16 +52,16 @@ type ForkError struct {
 	Error string `json:"error"`
 }
 
-// ForkPoint is what a host has for copies of a VM.
+// ForkPoint is what a host keeps to make copies of a VM from.
 type ForkPoint struct {
-	Live    bool   // a snapshot with its memory; else its disk alone
-	Why     string // the one or the other
-	PauseMS int64  // how long the VM stood still, at most; 0: not known, or not at all
+	Live    bool   // a snapshot with its memory; else its disk only
+	Why     string // the reason for Live
+	PauseMS int64  // how long the VM was paused, at most; 0: not known, or not at all
 }
 
-// ForkOf is the VM that a new one is a copy of, as a provider needs it.
+// ForkOf is the VM that a new VM is a copy of, as a provider needs it.
 type ForkOf struct {
-	VM   int    // its ID; 0: the new one is no copy
+	VM   int    // its ID; 0: the new VM is not a copy
 	Job  string // its linus-job
 	Live bool
 }

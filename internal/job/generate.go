@@ -1,8 +1,9 @@
 //go:build ignore
 
-// generate writes calls_gen.go: for each row of the table of verbs the method of calls, which is a call
-// of the row, and in do the row's call of an engine's method. Of one whose parameters are not the fields
-// of its row's input it writes none: those are in calls.go and, by by, in the row.
+// generate writes calls_gen.go. For each row of the table of verbs it writes a method of calls,
+// which calls the row, and a case in do, which calls the engine's method. It skips rows whose method
+// parameters are not the fields of the row's input: their methods are in calls.go, and their rows
+// call the engine by by.
 package main
 
 import (
@@ -21,7 +22,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	loaded, err := packages.Load(&packages.Config{Mode: packages.LoadSyntax}, ".") // also one in which methods are missing
+	loaded, err := packages.Load(&packages.Config{Mode: packages.LoadSyntax}, ".") // loads even if methods are missing
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func main() {
 	}
 }
 
-// namesOf returns the names of a struct's fields, each behind a text.
+// namesOf returns the names of a struct's fields, each prefixed with a text.
 func namesOf(of types.Type, behind string) (names []string) {
 	for f := range of.Underlying().(*types.Struct).Fields() {
 		names = append(names, behind+f.Name())
@@ -107,7 +108,7 @@ func namesOf(of types.Type, behind string) (names []string) {
 	return names
 }
 
-// areFields reports whether variables are a value of a type: the value itself, or its fields.
+// areFields reports whether variables make up a value of a type: the value itself, or its fields.
 func areFields(all []*types.Var, of types.Type) bool {
 	if len(all) == 1 && types.Identical(all[0].Type(), of) {
 		return true

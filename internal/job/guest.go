@@ -9,14 +9,14 @@ import (
 // Payload is everything a VM needs to run one job.
 type Payload struct {
 	Manifest          Manifest          // with file contents
-	Trusts            bool              // the task is told of the CAs of Trust
+	Trusts            bool              // the task is told of the CAs in Trust
 	Secrets           map[string]string // values by name; they go to a tmpfs
 	CallbackURL       string            // without a trailing slash; empty: no callbacks
 	Token             string            // the job's callback token
 	HeartbeatInterval int               // seconds
 	MaxOutput         int64             // bytes
 
-	Repository     io.ReaderAt // a tar archive of its .git, which is at Commit; nil: none
+	Repository     io.ReaderAt // a tar archive of its .git, which is at Commit; nil: no repository
 	RepositorySize int64       // bytes
 	Commit         string
 }
@@ -46,12 +46,12 @@ func (s RunState) Written(stream string) int64 {
 	return s.StdoutBytes
 }
 
-// Piece is what a task's channel brings at a time: a part of its output, or its end.
+// Piece is one read from a task's channel: a part of its output, or its end.
 type Piece struct {
 	Stream string // Stdout or Stderr
-	Offset int64  // of Data in the stream: the end of the stream's last piece
+	Offset int64  // of Data in the stream, which is where the stream's last piece ended
 	Data   []byte
-	End    *RunState // nil: the task has not ended. Nothing comes after it
+	End    *RunState // nil: the task has not ended; otherwise this is the last piece
 }
 
 // ErrNoChannel says that no connection reports on a task while it runs.
@@ -74,7 +74,7 @@ type ArtifactLimits struct {
 	All   int64 // bytes of all files together
 }
 
-// FoundArtifact is a file in the VM that the job's patterns match.
+// FoundArtifact is a file in the VM that matches the job's patterns.
 type FoundArtifact struct {
 	Artifact
 	Source string // its absolute path in the VM

@@ -10,19 +10,20 @@ import (
 	spec "linus/internal/field"
 )
 
-// HostTestLabel is the label of all that a test of the host makes: the test's ID.
+// HostTestLabel is the label of everything that a test of the host creates; its value is the test's
+// ID.
 const HostTestLabel = "linus-host-test"
 
-// HostFacts are what a test of a node was true of: with another Proxmox, storage or template it
-// says nothing any more.
+// HostFacts are the conditions under which a node was tested. With another version of Proxmox,
+// storage or template, the test no longer says anything.
 type HostFacts struct {
 	Node     string `json:"node"`
 	Proxmox  string `json:"proxmox"`  // the version of Proxmox VE
-	Storage  string `json:"storage"`  // the types of the storages that VMs lie on
+	Storage  string `json:"storage"`  // the types of the storages that hold VMs
 	Template string `json:"template"` // the generation of the template in use
 }
 
-// Differs says what is otherwise now; empty: nothing.
+// Differs says what has changed since; empty if nothing has.
 func (f HostFacts) Differs(now HostFacts) string {
 	var all []string
 	for _, of := range []struct{ what, then, now string }{
@@ -38,11 +39,11 @@ func (f HostFacts) Differs(now HostFacts) string {
 	return strings.Join(all, ", ")
 }
 
-// HostTestSpec says what is to be tested.
+// HostTestSpec says what to test.
 type HostTestSpec struct {
-	Node    string `json:"node,omitempty"`    // empty: the one that is asked first
-	Storage string `json:"storage,omitempty"` // for the volume; empty: that of volumes. VMs lie where their template does
-	Quick   bool   `json:"quick,omitempty"`   // boot, job, cancel and destroy alone
+	Node    string `json:"node,omitempty"`    // empty: the first node asked
+	Storage string `json:"storage,omitempty"` // for the volume; empty: that of volumes. VMs are stored where their template is
+	Quick   bool   `json:"quick,omitempty"`   // boot, job, cancel and destroy only
 }
 
 // HostTestStatus is the state of a test.
@@ -51,15 +52,15 @@ type HostTestStatus string
 // The states.
 const (
 	HostTestRunning   HostTestStatus = "running"
-	HostTestPassed    HostTestStatus = "passed" // what was not possible is skipped
+	HostTestPassed    HostTestStatus = "passed" // what was not possible was skipped
 	HostTestFailed    HostTestStatus = "failed"
 	HostTestCancelled HostTestStatus = "cancelled"
 )
 
-// HostTestStatuses are all of them.
+// HostTestStatuses are all statuses.
 var HostTestStatuses = []HostTestStatus{HostTestRunning, HostTestPassed, HostTestFailed, HostTestCancelled}
 
-// StepResult is how a step of a test has ended.
+// StepResult is the result of a step of a test.
 type StepResult string
 
 // The results.
@@ -67,7 +68,7 @@ const (
 	StepRunning StepResult = "running"
 	StepPassed  StepResult = "passed"
 	StepFailed  StepResult = "failed"
-	StepSkipped StepResult = "skipped" // it cannot be done there, or what it needs has failed
+	StepSkipped StepResult = "skipped" // impossible there, or it depends on a step that failed
 )
 
 // HostTestStep is a step of a test.
@@ -75,17 +76,17 @@ type HostTestStep struct {
 	Name    string     `json:"name"`
 	Result  StepResult `json:"result"`
 	Seconds float64    `json:"seconds"`
-	Text    string     `json:"text,omitempty"` // what was seen, or why not
+	Text    string     `json:"text,omitempty"` // what was seen, or why the step failed or was skipped
 	Remedy  string     `json:"remedy,omitempty"`
 }
 
-// Level is that of a check.
+// Level returns the level of a check with the step's result.
 func (s HostTestStep) Level() string {
 	return map[StepResult]string{StepPassed: "ok", StepFailed: "fail"}[s.Result] + map[StepResult]string{StepSkipped: "warn", StepRunning: "warn"}[s.Result]
 }
 
-// HostTest is a test of a node: the whole chain, in VMs that are gone afterwards. The last one of
-// each node, storage and kind is kept.
+// HostTest is a test of a node: the whole chain, in VMs that are removed afterwards. The last test
+// of each node, storage and kind is kept.
 type HostTest struct {
 	ID        string         `json:"id"`
 	Status    HostTestStatus `json:"status"`
@@ -94,19 +95,19 @@ type HostTest struct {
 	Storage   string         `json:"storage,omitempty"` // as asked for
 	Template  string         `json:"template"`
 	Of        HostFacts      `json:"true_of"`
-	Outdated  string         `json:"outdated,omitempty"` // why it does not hold any more, as of the last check of the host
+	Outdated  string         `json:"outdated,omitempty"` // why the result no longer holds, as of the last check of the host
 	Steps     []HostTestStep `json:"steps"`
 	Principal string         `json:"principal,omitempty"` // the name of its owner; empty: the operator
 	CreatedAt time.Time      `json:"created_at"`
 	EndedAt   time.Time      `json:"ended_at,omitzero"`
 }
 
-// Cells are those of a test.
+// Cells returns the test's cells.
 func (t HostTest) Cells() Cells {
 	return Cells{"id": t.ID, "node": t.Node, "status": State{[]string{string(t.Status)}, spec.Words(HostTestStatuses)}, "created_at": t.CreatedAt, "principal": t.Principal}
 }
 
-// Step returns the step of a name; nil: it was not come to.
+// Step returns the step of a name, or nil if the test did not get to it.
 func (t HostTest) Step(name string) *HostTestStep {
 	if at := slices.IndexFunc(t.Steps, func(s HostTestStep) bool { return s.Name == name }); at >= 0 {
 		return &t.Steps[at]
@@ -114,13 +115,13 @@ func (t HostTest) Step(name string) *HostTestStep {
 	return nil
 }
 
-// Proves reports whether a step has passed and nothing is known to have changed since.
+// Proves reports whether a step passed and nothing is known to have changed since.
 func (t HostTest) Proves(name string) bool {
 	s := t.Step(name)
 	return s != nil && s.Result == StepPassed && t.Outdated == ""
 }
 
-// Check is what a check of the host says of the test.
+// Check returns what a check of the host says about the test.
 func (t HostTest) Check() Check {
 	c := Check{Node: t.Node, Name: "test", Level: "warn", Remedy: string(ProveHost)}
 	at := t.EndedAt.UTC().Format("2006-01-02 15:04 UTC")
@@ -159,11 +160,12 @@ func cutNone(names string) string {
 
 // HostTests are the operations on tests of the host.
 type HostTests interface {
-	// TestHost begins a test of a node: VMs of the template in use, that expire by themselves, go
-	// through all that VMs can do, and are gone at the end. It returns once that is stored.
+	// TestHost starts a test of a node: VMs of the template in use, which expire by themselves, go
+	// through everything that VMs can do and are removed at the end. It returns once the test is
+	// stored.
 	TestHost(ctx context.Context, spec HostTestSpec) (HostTest, error)
-	// HostTests returns those that run, and the last of each node, storage and kind.
+	// HostTests returns the running tests, and the last of each node, storage and kind.
 	HostTests(ctx context.Context) ([]HostTest, error)
-	// CancelHostTest ends a test. What it has made is removed; it runs until that is seen.
+	// CancelHostTest ends a test and removes what it created. The test runs until it notices.
 	CancelHostTest(ctx context.Context, id string) (HostTest, error)
 }

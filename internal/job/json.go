@@ -2,10 +2,10 @@ package job
 
 import "encoding/json"
 
-// JSON is what is left to read of JSON that is valid, which its methods do not check.
+// JSON is the unread rest of valid JSON. Its methods do not check validity.
 type JSON []byte
 
-// Next returns the first character of the next value, or what ends the object or list.
+// Next returns the first character of the next value, or the character that ends the object or list.
 func (j *JSON) Next() byte {
 	for at, c := range *j {
 		switch c {
@@ -18,8 +18,8 @@ func (j *JSON) Next() byte {
 	return 0
 }
 
-// Enter reports whether the next value is an object or list that begins with a character, of
-// which the values are next then.
+// Enter reports whether the next value is an object or list that begins with a character; its values
+// come next then.
 func (j *JSON) Enter(begin byte) bool { return j.pass(begin) }
 
 // Leave reports whether the object or list ends here, with a character.
@@ -33,7 +33,7 @@ func (j *JSON) pass(c byte) bool {
 	return true
 }
 
-// Text reads a string, which is next.
+// Text reads the next value, a string.
 func (j *JSON) Text() (text string) {
 	raw, escaped := j.Quoted()
 	if escaped {
@@ -43,7 +43,7 @@ func (j *JSON) Text() (text string) {
 	return string(raw[1 : len(raw)-1])
 }
 
-// Quoted reads a string, which is next, as it is written, and reports whether it has escapes.
+// Quoted reads the next value, a string, as it is written, and reports whether it has escapes.
 func (j *JSON) Quoted() (raw []byte, escaped bool) {
 	j.Next()
 	data := *j

@@ -20,7 +20,6 @@ var labelKey = lazyregexp.New(`^[a-z0-9]([a-z0-9._/-]*[a-z0-9])?$`)
 
 const keyRule = "use lower-case letters, digits and ._/- between them, at most 63"
 
-// validateLabels checks the labels of a manifest.
 func validateLabels(labels map[string]string) []*FieldError {
 	var bad []*FieldError
 	if len(labels) > MaxLabels {
@@ -39,10 +38,10 @@ func validateLabels(labels map[string]string) []*FieldError {
 // IsLabelKey reports whether a text can be the key of a label.
 func IsLabelKey(text string) bool { return fits(labelKey, text, maxLabel) }
 
-// MaxMetricLabels bounds the keys of labels that metrics have, too.
+// MaxMetricLabels bounds the label keys that metrics have, too.
 const MaxMetricLabels = 5
 
-// MetricKey returns a label's key as a metric can have it.
+// MetricKey returns a label's key in the form metrics allow.
 func MetricKey(key string) string {
 	return strings.NewReplacer(".", "_", "/", "_", "-", "_").Replace(key)
 }
@@ -66,8 +65,7 @@ func LabelTexts(labels map[string]string) []string {
 	return texts
 }
 
-// CheckLabels returns a *FieldError if a list cannot be asked for what has these labels, each
-// as KEY=VALUE.
+// CheckLabels returns a *FieldError if a list cannot be filtered by these labels, each as KEY=VALUE.
 func CheckLabels(wanted []string) error {
 	if len(wanted) > MaxLabels {
 		return field("label", fmt.Sprintf("give at most %d", MaxLabels), "is given %d times", len(wanted))
@@ -86,7 +84,7 @@ func CheckLabels(wanted []string) error {
 	return nil
 }
 
-// hasLabels reports whether labels are among others.
+// hasLabels reports whether labels include all wanted ones.
 func hasLabels(labels map[string]string, wanted []string) bool {
 	return !slices.ContainsFunc(wanted, func(text string) bool {
 		key, value, _ := strings.Cut(text, "=")

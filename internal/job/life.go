@@ -11,8 +11,7 @@ import (
 	"linus/internal/vm"
 )
 
-// Become moves the job to next, or returns an error if that transition is not
-// allowed.
+// Become moves the job to next, or returns an error if that transition is not allowed.
 func (j *Job) Become(next Status) error {
 	if !j.Status.CanBecome(next) {
 		return fmt.Errorf("job %s cannot become %s: it is %s", j.ID, next, j.Status)
@@ -21,7 +20,7 @@ func (j *Job) Become(next Status) error {
 	return nil
 }
 
-// Reach moves the job to next, if that may follow, and returns the event of it.
+// Reach moves the job to next, if that is allowed, and returns the event of the change.
 func (j *Job) Reach(next Status) []Event {
 	if j.Become(next) != nil {
 		return nil
@@ -29,8 +28,8 @@ func (j *Job) Reach(next Status) []Event {
 	return []Event{{Kind: EventStatus, Text: string(next)}}
 }
 
-// Decide records the outcome and reports whether this call decided it: the
-// first outcome wins, and later ones change nothing.
+// Decide records the outcome and reports whether this call decided it: the first outcome wins, and
+// later ones change nothing.
 func (j *Job) Decide(o Outcome) bool {
 	if j.Outcome != nil || j.Status.Terminal() {
 		return false
@@ -39,8 +38,8 @@ func (j *Job) Decide(o Outcome) bool {
 	return true
 }
 
-// Finish makes the decided outcome the job's status. The output must be
-// complete: a client that sees a terminal status may read it at once.
+// Finish makes the decided outcome the job's status. The output must be complete: a client that sees
+// a terminal status may read it at once.
 func (j *Job) Finish(at time.Time) error {
 	if j.Outcome == nil {
 		return fmt.Errorf("job %s cannot finish: nothing has decided its outcome", j.ID)
@@ -55,8 +54,7 @@ func (j *Job) Finish(at time.Time) error {
 	return nil
 }
 
-// Summary is one job in a list. Fields it shares with Job have the same JSON
-// names.
+// Summary is one job in a list. Fields it shares with Job have the same JSON names.
 type Summary struct {
 	ID          string            `json:"job_id" api:"id"`
 	Kind        Kind              `json:"kind"`
@@ -65,7 +63,7 @@ type Summary struct {
 	Status      Status            `json:"status"`
 	Reason      Reason            `json:"reason,omitempty"`
 	Outcome     *Outcome          `json:"outcome,omitempty"` // as the job has it
-	Phase       string            `json:"phase,omitempty"`   // the current one; empty when nothing more will happen
+	Phase       string            `json:"phase,omitempty"`   // the current phase; empty when nothing more will happen
 	VM          *SummaryVM        `json:"vm,omitempty"`
 	Task        string            `json:"task"` // its first 100 characters
 	Labels      map[string]string `json:"labels,omitempty"`
@@ -87,12 +85,12 @@ type SummaryVM struct {
 // Filter selects jobs, newest first.
 type Filter struct {
 	Status     Status    `json:"status"`               // empty: all
-	Reason     Reason    `json:"reason"`               // why it ended; empty: all
-	Client     string    `json:"client"`               // who submitted it, in full; empty: all
-	Text       string    `json:"text"`                 // part of its ID, or of its task's first 100 characters; at most MaxSearch characters
-	Label      []string  `json:"label,omitempty"`      // only those that have all of these, each as key=value
-	Queue      string    `json:"queue,omitempty"`      // only those that serve work of this queue, as KIND or KIND:NAME
-	Dispatcher string    `json:"dispatcher,omitempty"` // only those that the dispatcher of this name has submitted
+	Reason     Reason    `json:"reason"`               // why the job ended; empty: all
+	Client     string    `json:"client"`               // who submitted the job, in full; empty: all
+	Text       string    `json:"text"`                 // part of the job's ID, or of its task's first 100 characters; at most MaxSearch characters
+	Label      []string  `json:"label,omitempty"`      // only jobs that have all of these, each as key=value
+	Queue      string    `json:"queue,omitempty"`      // only jobs that serve work of this queue, as KIND or KIND:NAME
+	Dispatcher string    `json:"dispatcher,omitempty"` // only jobs that the dispatcher of this name submitted
 	Since      time.Time `json:"since,omitzero"`       // submitted at this time or later
 	Before     time.Time `json:"before,omitzero"`      // submitted before this time
 	Sort       string    `json:"sort,omitempty"`       // created_at: oldest first; -created_at, or empty: newest first
@@ -101,13 +99,13 @@ type Filter struct {
 	Counts     bool      `json:"counts,omitempty"`     // also how many jobs there are of each status
 
 	Parent    string `json:"parent,omitempty"`    // only the children of this job; empty: all
-	Principal string `json:"principal,omitempty"` // only what belongs to this one; empty: all that the caller may see
+	Principal string `json:"principal,omitempty"` // only this principal's jobs; empty: all that the caller may see
 }
 
 var daysForm = lazyregexp.New(`^(?:([0-9]{1,4})w)?(?:([0-9]{1,5})d)?(.*)$`)
 
-// ParseDuration is time.ParseDuration, with days (d) and weeks (w) before the rest, as in 90d,
-// 2w or 1d12h. A day has 24 hours.
+// ParseDuration is time.ParseDuration, with weeks (w) and days (d) before the rest, as in 90d, 2w or
+// 1d12h. A day has 24 hours.
 func ParseDuration(text string) (time.Duration, error) {
 	part := daysForm.FindStringSubmatch(text)
 	if part == nil || text == "" {
@@ -126,8 +124,8 @@ func ParseDuration(text string) (time.Duration, error) {
 	return whole + rest, nil
 }
 
-// ParseTime reads a point in time for a Filter: in RFC 3339, or as how long ago it was
-// (24h). Nothing is the zero time. Errors are *FieldError for the field.
+// ParseTime parses a point in time for a Filter: in RFC 3339, or as how long ago it was (24h). An
+// empty text is the zero time. Errors are *FieldError for the field.
 func ParseTime(field, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -148,18 +146,18 @@ func ParseTime(field, text string) (time.Time, error) {
 // MaxSearch bounds Filter.Text, in characters.
 const MaxSearch = 200
 
-// Page is one page of a list. One of a search may have fewer jobs than asked for, even
-// none, though others follow: it looks at a bounded number of them.
+// Page is one page of a list. In a search it may have fewer jobs than requested, even none, though
+// more follow: a search examines a bounded number of jobs.
 type Page struct {
 	Jobs   []Summary      `json:"jobs" api:"items"`
 	Next   string         `json:"next_cursor,omitempty"` // empty on the last page
-	Counts map[Status]int `json:"counts,omitempty"`      // asked for: the jobs of each status, of all that the caller may see, or of the principal's newest 20000; 1000 is that many or more
+	Counts map[Status]int `json:"counts,omitempty"`      // if requested: the number of jobs of each status, of all that the caller may see, or of the principal's newest 20000; 1000 means that many or more
 }
 
-// MostCounted bounds a count of jobs: so many are that many or more.
+// MostCounted bounds a count of jobs: this number means that many or more.
 const MostCounted = 1000
 
-// TaskHead is the task's first 100 characters, for lists, of a run those of its command.
+// TaskHead returns the first 100 characters of the task for lists; for a run, those of its command.
 func TaskHead(task string) string {
 	task = typed(task)
 	if r := []rune(task); len(r) > 100 {
@@ -168,13 +166,13 @@ func TaskHead(task string) string {
 	return task
 }
 
-// mostTitle is how many characters a title has at most: fewer than a TaskHead without what
-// Title takes off, so that a head that was cut shows as cut.
+// mostTitle bounds the characters of a title. It is less than the length of a TaskHead without what
+// Title removes, so that a truncated head shows as truncated.
 const mostTitle = 80
 
-// Title is what people are shown of a task, or of its TaskHead, in one place: without
-// "exec --", which a command that was given as arguments begins with, without what linus
-// run puts before it, and with an ellipsis where it is cut.
+// Title returns a task, or its TaskHead, for display: without "exec --", with which a command given
+// as arguments begins, without what linus run puts before the command, and with an ellipsis if it is
+// truncated.
 func Title(task string) string {
 	task = strings.TrimSpace(strings.TrimPrefix(typed(task), "exec -- "))
 	if r := []rune(task); len(r) > mostTitle {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Looks are at what many follow at once: one looks, and all others have what it saw.
+// Looks shares reads among callers who follow the same thing: one reads, and all others get its
+// result.
 type Looks[K comparable, V any] struct {
 	mu    sync.Mutex
 	all   map[K]*sharedLook[V]
@@ -20,11 +21,11 @@ type sharedLook[V any] struct {
 	err   error
 }
 
-// oldestLook is how long what was seen is kept.
+// oldestLook is how long a result is kept.
 const oldestLook = 5 * time.Second
 
-// Do returns what read returns for a key: of a look that another makes, or has begun at most
-// age ago, if there is one. Whose key it is must be part of it.
+// Do returns what read returns for a key: from a read of another caller that is under way or began
+// at most age ago, if there is one. The key must include whose data it is.
 func (l *Looks[K, V]) Do(ctx context.Context, key K, age time.Duration, read func(context.Context) (V, error)) (V, error) {
 	for {
 		l.mu.Lock()
@@ -47,7 +48,7 @@ func (l *Looks[K, V]) Do(ctx context.Context, key K, age time.Duration, read fun
 		if at.err == nil || ctx.Err() != nil {
 			return at.value, at.err
 		}
-		l.mu.Lock() // who has looked may have gone, or may not: its error is its own
+		l.mu.Lock() // the error is the reader's own: it may have gone, or may not be allowed to read
 		if l.all[key] == at {
 			delete(l.all, key)
 		}
@@ -64,7 +65,7 @@ func (s *sharedLook[V]) ended() bool {
 	}
 }
 
-// keep adds a look and drops old ones. l.mu is held.
+// keep adds a look and drops old ones. The caller holds l.mu.
 func (l *Looks[K, V]) keep(key K, at *sharedLook[V]) {
 	if l.all == nil {
 		l.all = map[K]*sharedLook[V]{}
@@ -82,14 +83,14 @@ func (l *Looks[K, V]) keep(key K, at *sharedLook[V]) {
 
 type followingKey struct{}
 
-// Following is a context of one who follows an output and looks again soon: what was seen age
-// ago will do, on an engine of Shared.
+// Following returns a context for a caller who follows an output and will soon read again: with an
+// engine of Shared, a result up to age old is good enough.
 func Following(ctx context.Context, age time.Duration) context.Context {
 	return context.WithValue(ctx, followingKey{}, age)
 }
 
-// Shared returns an engine on which all that follow the same output, for the same principal
-// and token, look at it together.
+// Shared returns an engine on which all that follow the same output, for the same principal and
+// token, share one read.
 func Shared(e Engine) Engine {
 	type view struct {
 		principal, token string

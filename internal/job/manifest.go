@@ -18,8 +18,8 @@ const (
 	MaxManifest  = 96 << 20 // bytes of the whole manifest as JSON
 	MaxTimeout   = 86400    // seconds
 
-	// maxArgument is what the kernel takes as one argument of a program, or as
-	// one NAME=value of its environment, in bytes without the closing NUL.
+	// maxArgument is the most that the kernel takes as one argument of a program, or as one
+	// NAME=value of its environment, in bytes without the closing NUL.
 	maxArgument = 128<<10 - 1
 )
 
@@ -28,12 +28,12 @@ type AgentType string
 
 // The agents.
 const (
-	AgentClaude AgentType = "claude" // and the others of package agent: the agent, the task as its prompt
+	AgentClaude AgentType = "claude" // and the others of package agent: the agent gets the task as its prompt
 	AgentScript AgentType = "script" // the task is a bash script, or feeds agent.command
 	AgentCustom AgentType = "custom" // agent.command, the task on its stdin
 )
 
-// Agent returns the agent of a type; false for one that has none.
+// Agent returns the agent of a type; false if the type has none.
 func (t AgentType) Agent() (agent.Agent, bool) { return agent.Named(string(t)) }
 
 // StatusMode says how much a running job reports.
@@ -89,32 +89,32 @@ type Manifest struct {
 	Credentials []string `json:"credentials,omitempty"`
 }
 
-// KeepMode says when the VM of a job's own stays though it was to be destroyed.
+// KeepMode says when a job's own VM stays instead of being destroyed.
 type KeepMode string
 
 // The keep modes.
 const (
 	KeepNever     KeepMode = "never"
 	KeepOnFailure KeepMode = "on_failure" // the task has failed or timed out, and the VM responds
-	KeepAlways    KeepMode = "always"     // or it has succeeded
+	KeepAlways    KeepMode = "always"     // the same, also if the task has succeeded
 )
 
 // Keeps reports whether the VM may stay.
 func (k KeepMode) Keeps() bool { return k == KeepOnFailure || k == KeepAlways }
 
-// The times of a VM that is kept, in seconds.
+// Defaults for a VM that is kept, in seconds.
 const (
 	defaultKeepFor  = 3600
 	defaultKeptIdle = 600
 )
 
-// RetryMode says when a lost job is run again.
+// RetryMode says when a lost job is retried.
 type RetryMode string
 
 // The retry modes.
 const (
-	RetryLost    RetryMode = "lost"    // when its VM is proven gone: never both at once
-	RetryOffline RetryMode = "offline" // also while its VM's node is offline: at least once
+	RetryLost    RetryMode = "lost"    // once its VM is proven gone: the task never runs twice at once
+	RetryOffline RetryMode = "offline" // also while its VM's node is offline: the task runs at least once
 )
 
 // Agent holds the agent's options.
@@ -143,7 +143,7 @@ const (
 	StdinOpen   StdinMode = "open"
 )
 
-// Defaults are filled into a manifest's empty fields.
+// Defaults are the values for a manifest's empty fields.
 type Defaults struct {
 	VMTemplate string
 	Timeout    int // seconds
@@ -152,10 +152,10 @@ type Defaults struct {
 	Disk       string
 
 	Egress      vm.Egress // empty: vm.EgressLAN
-	EgressNames []string  // of jobs with vm.EgressAllow and no names of their own
+	EgressNames []string  // for jobs with vm.EgressAllow and no names of their own
 }
 
-// Complete checks a manifest and returns it with every default.
+// Complete validates a manifest and returns it with all defaults filled in.
 func (m Manifest) Complete(d Defaults) (Manifest, error) {
 	if err := m.Validate(); err != nil {
 		return m, err

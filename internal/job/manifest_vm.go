@@ -9,26 +9,26 @@ import (
 	"linus/internal/vm"
 )
 
-// MaxArtifactPatterns bounds what is kept of a VM.
+// MaxArtifactPatterns bounds the patterns of artifacts to collect from a VM.
 const MaxArtifactPatterns = 100
 
-// ForVM returns the manifest with which a VM that stays is asked for: no task runs there.
+// ForVM returns the manifest of a request for a VM that stays: no task runs there.
 func (m Manifest) ForVM() Manifest {
 	m.Task, m.AgentType, m.Lifecycle = "create VM "+m.VMName, AgentScript, vm.Persistent
 	return m
 }
 
-// NameTaken is the error of a VM whose name another one has. It says no more of that: it may
-// be another principal's.
+// NameTaken returns the error for a VM name that is taken. It says nothing about the other VM, which
+// may be another principal's.
 func NameTaken(name string) error {
 	return field("manifest.vmName", "choose another", "VM already exists: the name %q is taken", name)
 }
 
-// validateName checks the name of a VM that stays, besides how it looks.
+// validateName checks the name of a VM that stays, apart from its syntax.
 func validateName(name string) []*FieldError {
 	switch {
 	case name == "":
-	case strings.Trim(name, "0123456789") == "" || len(name) == 36 && strings.Trim(name, "0123456789abcdefABCDEF-") == "": // it would be taken for another VM's
+	case strings.Trim(name, "0123456789") == "" || len(name) == 36 && strings.Trim(name, "0123456789abcdefABCDEF-") == "": // it would be taken for the ID of another VM
 		return []*FieldError{field("manifest.vmName", "add a letter that no ID has", "%q is what an ID looks like", name)}
 	case isPage(name):
 		return []*FieldError{field("manifest.vmName", "choose another", "%q is a page's name, beside those of the VMs", name)}
@@ -97,6 +97,6 @@ func validateArtifacts(patterns []string) []*FieldError {
 	return bad
 }
 
-// isPage reports whether a name is that of a page or stream where each VM, or pool, has its
-// page: that of one with this name could not be reached.
+// isPage reports whether a name is that of a page or stream beside the pages of VMs or pools: the
+// page of a VM or pool of this name could not be reached.
 func isPage(name string) bool { return name == "new" || name == "live" }

@@ -7,15 +7,15 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Naming names a field as its caller writes it. The domain calls it by its path, as in
-// manifest.resources.memory, and asks for a value by "set manifest.tty=true": then there is one,
-// and the result says how to give it. A subject is the field that a line is about.
+// Naming returns a field's name as the caller writes it. The domain names fields by path, as in
+// manifest.resources.memory, and asks for a value by "set manifest.tty=true"; then value is not
+// empty and the result says how to set it. subject says that the field is what the line is about.
 type Naming func(path, value string, subject bool) string
 
-// fieldNames are names of fields in texts of the domain: of a manifest, a pool or a volume.
+// fieldNames matches field names in texts of the domain: of a manifest, a pool or a volume.
 var fieldNames = lazyregexp.New(`(?m)(^|\bset )?\b((?:manifest|pool|volume)\.[A-Za-z_]+(?:\.[A-Za-z_][A-Za-z0-9_]*|\[[0-9]+\])*)(=[a-z_]+|:)?`)
 
-// In returns a text with its fields as the caller writes them.
+// In returns a text with its field names as the caller writes them.
 func (n Naming) In(text string) string {
 	if !strings.Contains(text, ".") {
 		return text
@@ -46,7 +46,7 @@ func (n Naming) Error(err error) error {
 	return err
 }
 
-// Written is the naming of callers that write a manifest's JSON.
+// Written is the naming for callers that write a manifest's JSON.
 func Written(path, value string, _ bool) string {
 	if value == "" {
 		return path

@@ -18,7 +18,7 @@ const (
 	MaxNetworkConnections = 20
 )
 
-// NetworkQuery is what is asked about a VM's network.
+// NetworkQuery is a query about a VM's network.
 type NetworkQuery struct {
 	VM      string   `json:"vm"`                // the VM's name, its VM ID, or the ID of a job that runs in it
 	Targets []string `json:"targets,omitempty"` // HOST, HOST:PORT or [IPv6]:PORT; without a port 443. At most MaxNetworkTargets
@@ -32,26 +32,26 @@ type NetworkReport struct {
 
 	NetworkRules
 
-	Connections []Event          `json:"connections,omitempty"` // the last that the engine's proxy has recorded for the job, or the VM's unfinished jobs; at most MaxNetworkConnections
-	Attempts    []NetworkAttempt `json:"attempts,omitempty"`    // one or two for each target, in their order
+	Connections []Event          `json:"connections,omitempty"` // the last connections that the engine's proxy recorded for the job, or for the VM's unfinished jobs; at most MaxNetworkConnections
+	Attempts    []NetworkAttempt `json:"attempts,omitempty"`    // one or two for each target, in the order of targets
 }
 
 // NetworkRules are what the VM's node does with its packets, as read from the node.
 type NetworkRules struct {
-	Mode    vm.Egress `json:"mode"`              // as the VM's description says
-	Rules   []string  `json:"rules,omitempty"`   // of the kernel, for this VM; none on the LAN
+	Mode    vm.Egress `json:"mode"`              // according to the VM's description
+	Rules   []string  `json:"rules,omitempty"`   // the kernel's rules for this VM; none on the LAN
 	Problem string    `json:"problem,omitempty"` // why the rules do not limit the VM as its mode says; empty: they do
 }
 
-// NetworkAttempt is a TCP connection that was tried from inside a VM, as the VM reports it.
+// NetworkAttempt is a TCP connection attempted from inside a VM, as the VM reports it.
 type NetworkAttempt struct {
 	Target  string        `json:"target"`            // as asked for
 	Way     NetworkWay    `json:"way"`               // how it was tried
-	Address string        `json:"address,omitempty"` // that the VM has tried; empty: none
+	Address string        `json:"address,omitempty"` // the address that the VM tried; empty: none
 	Port    int           `json:"port"`
-	Result  NetworkResult `json:"result"`           // what the VM has seen
+	Result  NetworkResult `json:"result"`           // what the VM observed
 	Detail  string        `json:"detail,omitempty"` // the proxy's reason
-	Rule    string        `json:"rule,omitempty"`   // the first of Rules that matches a new connection to Address; empty: not known, or there are no rules
+	Rule    string        `json:"rule,omitempty"`   // the first of Rules that matches a new connection to Address; empty: unknown, or there are no rules
 }
 
 // NetworkWay is how a target was tried.
@@ -59,21 +59,21 @@ type NetworkWay string
 
 // The ways.
 const (
-	WayDirect NetworkWay = "direct" // by the VM's own network
+	WayDirect NetworkWay = "direct" // through the VM's own network
 	WayProxy  NetworkWay = "proxy"  // through the proxy of a job with vm.EgressAllow
 )
 
-// NetworkResult is how an attempt has ended.
+// NetworkResult is the result of an attempt.
 type NetworkResult string
 
 // The results.
 const (
 	ResultConnected   NetworkResult = "connected"
 	ResultRefused     NetworkResult = "refused"     // by the target, or by the proxy
-	ResultNoAnswer    NetworkResult = "no answer"   // within 5 s, or the proxy's within 20 s: rules that drop packets look so, and a machine that is off
-	ResultUnreachable NetworkResult = "unreachable" // the VM knows no way there, or the proxy could not connect
+	ResultNoAnswer    NetworkResult = "no answer"   // within 5 s, or the proxy's within 20 s: as when rules drop packets, or the machine is off
+	ResultUnreachable NetworkResult = "unreachable" // the VM has no route there, or the proxy could not connect
 	ResultUnresolved  NetworkResult = "unresolved"  // the VM got no address for the name within 5 s
-	ResultUnknown     NetworkResult = "unknown"     // the VM has not said
+	ResultUnknown     NetworkResult = "unknown"     // the VM did not say
 )
 
 // NetworkResults are all results.

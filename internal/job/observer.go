@@ -8,54 +8,54 @@ import (
 	"linus/internal/vm"
 )
 
-// Observer is notified of what happens, after it is recorded. It may be called from many
-// goroutines and must neither block nor fail.
+// Observer is notified of what happens, after it is recorded. It may be called from many goroutines
+// and must neither block nor fail.
 type Observer func(Happening)
 
-// Happening is one of the types below, a PoolEvent, or a Delivery: how an attempt to deliver
-// a message about a job has ended.
+// Happening is one of the types below, a PoolEvent, or a Delivery: the end of an attempt to deliver
+// a message about a job.
 type Happening any
 
-// Change is a job as it is now, and the events of the change.
+// Change is a job after a change, and the events of the change.
 type Change struct {
 	Job    Job
 	Events []Event
 }
 
-// VMChanged is a VM as it is now, and the events of the change.
+// VMChanged is a VM after a change, and the events of the change.
 type VMChanged struct {
 	VM     vm.VM
 	Events []Event
 }
 
-// PhaseEnd is one run of a phase that has ended.
+// PhaseEnd is a finished run of a phase.
 type PhaseEnd struct {
 	Job    Job
 	Phase  string
 	Began  time.Time
 	Result PhaseResult
-	Err    error // what ended it early
+	Err    error // what ended the phase early
 }
 
-// Leaked is the number of VMs carrying our marker that the last search of the host found and
-// that should not exist.
+// Leaked is the number of VMs with linus's marker that the last search of the host found and that
+// should not exist.
 type Leaked int
 
-// CordonChange is that somebody cordoned a node, or uncordoned it.
+// CordonChange records that a node was cordoned or uncordoned.
 type CordonChange struct {
 	Node     string
 	Cordoned bool
 	By       Caller
 }
 
-// TokenChange is that somebody created a token, or else revoked it.
+// TokenChange records that a token was created or revoked.
 type TokenChange struct {
 	Token   Token
 	Created bool
 	By      Caller
 }
 
-// Entered is that somebody works in a VM beside its jobs: by a login, or as in a sandbox.
+// Entered records that somebody works in a VM beside its jobs: by a login, or as in a sandbox.
 type Entered struct {
 	VM  vm.VM
 	How string
@@ -70,26 +70,26 @@ const (
 	PhaseOK          PhaseResult = "ok"
 	PhaseFailed      PhaseResult = "failed"
 	PhaseCancelled   PhaseResult = "cancelled"   // the job was cancelled
-	PhaseInterrupted PhaseResult = "interrupted" // the engine stopped; the next one runs it again
+	PhaseInterrupted PhaseResult = "interrupted" // the engine stopped; the next one runs the phase again
 )
 
-// Changes is what has happened, in the order in which it was added, until it is read. What the rows
-// of jobs and VMs were changed to is added by the store, in the order in which its one writer has
-// committed it. Where engines share a database, each has a store, and is told what it has written
-// itself. Other things are added after they were recorded: of two at once either may come first.
-// Who adds to it does not wait for who reads.
+// Changes is a queue of happenings, in the order in which they were added. The store adds changes of
+// the rows of jobs and VMs in the order in which its only writer committed them. Engines that share
+// a database have a store each, and get only what their own store has written. Other happenings are
+// added after they were recorded; of two concurrent ones either may come first. Adding never waits
+// for the reader.
 type Changes struct {
 	mu      sync.Mutex
 	waiting []Happening
-	read    func(Happening) // nil: nobody reads yet
+	read    func(Happening) // nil: there is no reader yet
 	reading bool
 }
 
-// mark is closed when it is read.
+// mark is closed when the reader gets to it.
 type mark chan struct{}
 
-// Read has read called with what has happened, and what will: with one after the other, and
-// without a lock. It is called once.
+// Read has read called with all happenings, past and future, one after the other and without a lock
+// held. Read may be called only once.
 func (c *Changes) Read(read func(Happening)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +97,7 @@ func (c *Changes) Read(read func(Happening)) {
 	c.begin()
 }
 
-// Add adds what was just recorded.
+// Add adds happenings that were just recorded.
 func (c *Changes) Add(h ...Happening) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,8 +105,8 @@ func (c *Changes) Add(h ...Happening) {
 	c.begin()
 }
 
-// Wait waits until all is read that was added before, or ctx ends. Where nobody reads it waits for
-// nothing.
+// Wait waits until everything added before has been read, or ctx ends. Without a reader it returns
+// at once.
 func (c *Changes) Wait(ctx context.Context) error {
 	read := make(mark)
 	c.mu.Lock()
@@ -124,14 +124,14 @@ func (c *Changes) Wait(ctx context.Context) error {
 	}
 }
 
-// Idle reports whether all is read that was added.
+// Idle reports whether everything added has been read.
 func (c *Changes) Idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.reading
 }
 
-// begin has what waits read, unless that is under way; c.mu is held.
+// begin starts the reader if it is idle and something waits. The caller holds c.mu.
 func (c *Changes) begin() {
 	if c.read == nil || c.reading || len(c.waiting) == 0 {
 		return
@@ -150,7 +150,7 @@ func (c *Changes) begin() {
 	}()
 }
 
-// next returns what is to be read now; nothing: reading has ended.
+// next returns what to read now. If there is nothing, reading has ended.
 func (c *Changes) next() []Happening {
 	c.mu.Lock()
 	defer c.mu.Unlock()

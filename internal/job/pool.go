@@ -11,47 +11,47 @@ import (
 	"linus/internal/vm"
 )
 
-// Pool is VMs that are kept ready for jobs that ask for exactly such a VM. A job
-// claims one instead of creating its own; a VM serves one job and is then destroyed.
+// Pool is a set of VMs kept ready for jobs that ask for exactly such a VM. A job claims a member
+// instead of creating a VM; a member serves one job and is then destroyed.
 type Pool struct {
 	Name string `json:"name" api:",required"`
 
-	// What its VMs are, as in a manifest. A job must ask for the same.
+	// The properties of its VMs, as in a manifest. A job must ask for the same.
 	VMTemplate string       `json:"template,omitempty" api:"template"`
 	OS         string       `json:"os,omitempty"`
 	Resources  vm.Resources `json:"resources"`
 	Network    vm.Network   `json:"network,omitzero"`
 
-	Labels map[string]string `json:"labels,omitempty"` // its VMs have them, too
+	Labels map[string]string `json:"labels,omitempty"` // also set on its VMs
 
 	PoolSize
 
 	CreatedAt time.Time `json:"created_at"`
-	AskedAt   time.Time `json:"asked_at"` // when a job last asked it for a VM, or it was resized
+	AskedAt   time.Time `json:"asked_at"` // when a job last asked for a VM, or the pool was resized
 	Hits      int64     `json:"hits"`     // jobs that were given a member
-	Misses    int64     `json:"misses"`   // jobs that found none
+	Misses    int64     `json:"misses"`   // jobs that found no member
 
-	Failure *PoolFailure `json:"failure,omitempty"` // the last members could not be made; nil: the last one could
+	Failure *PoolFailure `json:"failure,omitempty"` // why the last members could not be created; nil: the last one could
 }
 
 // PoolSize is how many VMs a pool keeps, and for how long.
 type PoolSize struct {
-	Warm       int `json:"warm"`                                          // members that run
+	Warm       int `json:"warm"`                                          // running members
 	Hibernated int `json:"hibernated,omitempty"`                          // members suspended to disk, which take no memory
-	IdleLimit  int `json:"idle_limit,omitempty" api:"idle_limit_seconds"` // seconds without a job asking, after which it keeps none until one does; 0: never
+	IdleLimit  int `json:"idle_limit,omitempty" api:"idle_limit_seconds"` // seconds without a request after which the pool keeps no members until the next request; 0: never
 	MaxAge     int `json:"max_age" api:"max_age_seconds"`                 // seconds after which a member is replaced
 }
 
-// PoolChange is a change of a pool's size; what is nil stays.
+// PoolChange is a change of a pool's size; nil fields keep their value.
 type PoolChange struct {
-	Warm       *int   `json:"warm,omitempty"`                                // members that run
+	Warm       *int   `json:"warm,omitempty"`                                // running members
 	Hibernated *int   `json:"hibernated,omitempty"`                          // members suspended to disk
-	IdleLimit  *int   `json:"idle_limit,omitempty" api:"idle_limit_seconds"` // seconds without a job asking, after which it keeps none until one does; 0: never
+	IdleLimit  *int   `json:"idle_limit,omitempty" api:"idle_limit_seconds"` // seconds without a request after which the pool keeps no members until the next request; 0: never
 	MaxAge     *int   `json:"max_age,omitempty" api:"max_age_seconds"`       // seconds after which a member is replaced
-	Match      string `json:"-" api:"If-Match,header"`                       // the ETag of the size that is to be changed; empty: whatever it is
+	Match      string `json:"-" api:"If-Match,header"`                       // the ETag of the size to change; empty: any size
 }
 
-// Of returns a size with the change; a *FieldError if it is not the size that is to be changed.
+// Of applies the change to a size. It returns a *FieldError if the size does not have the ETag Match.
 func (c PoolChange) Of(s PoolSize) (PoolSize, error) {
 	if c.Match != "" && c.Match != "*" && c.Match != s.ETag() {
 		return s, inState("If-Match", "read it again, and change what it is now", "the pool's size is another by now, with the ETag %s", s.ETag())
@@ -64,7 +64,7 @@ func (c PoolChange) Of(s PoolSize) (PoolSize, error) {
 	return s, s.Validate()
 }
 
-// Change returns the change to a size; without a MaxAge, that stays.
+// Change returns the change that sets a size. If MaxAge is 0, it is not changed.
 func (s PoolSize) Change() PoolChange {
 	var c PoolChange
 	c.each(&s, func(is *int, of **int) { *of = is })
@@ -81,34 +81,33 @@ func (c *PoolChange) each(s *PoolSize, do func(*int, **int)) {
 	do(&s.MaxAge, &c.MaxAge)
 }
 
-// ETag identifies the size, for a change of this one and no other.
+// ETag identifies the size, so that a change can be limited to it.
 func (s PoolSize) ETag() string {
 	return fmt.Sprintf(`"%d-%d-%d-%d"`, s.Warm, s.Hibernated, s.IdleLimit, s.MaxAge)
 }
 
-// PoolFailure is why a pool's members cannot be made.
+// PoolFailure is why a pool's members cannot be created.
 type PoolFailure struct {
-	Error string `json:"error"` // the last one's, with the remedy
-	Count int    `json:"count"` // equal ones in a row
-	Row   int    `json:"row"`   // all in a row
+	Error string `json:"error"` // the last error, with the remedy
+	Count int    `json:"count"` // equal errors in a row
+	Row   int    `json:"row"`   // failures in a row
 	Maker string `json:"maker"` // the ID in the marker of the member that failed last
 
-	Suspending bool      `json:"suspending,omitempty"` // it was made, and could not be suspended
+	Suspending bool      `json:"suspending,omitempty"` // the member was created but could not be suspended
 	At         time.Time `json:"at"`
-	// Generation is the template's of the member that could not be made: a pool
-	// that has stopped tries again with another one.
+	// Generation is the template's generation for the failed member: a pool that has stopped tries
+	// again with another generation.
 	Generation string `json:"generation,omitempty"`
 }
 
-// MostFailures is the number of equal failures in a row after which a pool stops
-// making members, until it is resized or its template is replaced.
+// MostFailures is the number of equal failures in a row after which a pool stops creating members,
+// until it is resized or its template is replaced.
 const MostFailures = 3
 
-// Stopped reports whether the pool has given up making members.
+// Stopped reports whether the pool has given up creating members.
 func (p Pool) Stopped() bool { return p.Failure != nil && p.Failure.Count >= MostFailures }
 
-// HitRate is the share of jobs that were given a member, 0 to 1; false if no job
-// has asked.
+// HitRate returns the share of jobs that were given a member, 0 to 1; false if no job has asked.
 func (p Pool) HitRate() (float64, bool) {
 	asked := p.Hits + p.Misses
 	return float64(p.Hits) / float64(max(1, asked)), asked > 0
@@ -142,24 +141,23 @@ type Pools interface {
 	Pools(ctx context.Context) ([]PoolInfo, error)
 	// Pool returns one pool, with its members.
 	Pool(ctx context.Context, name string) (PoolInfo, error)
-	// CreatePool adds a pool. Empty fields get the defaults of a manifest. Its
-	// members are made in the background.
+	// CreatePool adds a pool. Empty fields get the defaults of a manifest. Members are created in
+	// the background.
 	CreatePool(ctx context.Context, p Pool) (PoolInfo, error)
-	// ResizePool changes how many members a pool keeps; sizes 0 drain it. One
-	// that has stopped tries again.
+	// ResizePool changes how many members a pool keeps; sizes of 0 drain it. A stopped pool tries
+	// again.
 	ResizePool(ctx context.Context, name string, change PoolChange) (PoolInfo, error)
-	// RemovePool removes a pool. Its idle members are destroyed; jobs that have
-	// one keep it to their end.
+	// RemovePool removes a pool. Idle members are destroyed; jobs keep their members to the end.
 	RemovePool(ctx context.Context, name string) (PoolInfo, error)
 }
 
-// DefaultMaxAge is the age at which a pool's VM is replaced, in seconds.
+// DefaultMaxAge is the age at which a member is replaced, in seconds.
 const DefaultMaxAge = 24 * 3600
 
-// Maker returns the manifest of a job that makes a member.
+// Maker returns the manifest of a job that creates a member.
 func (p Pool) Maker() Manifest {
 	if len(p.Network.Allow) == 0 { // names alone mean vm.EgressAllow
-		p.Network.Egress = p.Network.Mode() // the pool's, whatever the default is by now
+		p.Network.Egress = p.Network.Mode() // the pool's, even if the default has changed
 	}
 	return Manifest{
 		Task: "make a VM of pool " + p.Name, AgentType: AgentScript, Lifecycle: vm.Pooled,
@@ -167,13 +165,14 @@ func (p Pool) Maker() Manifest {
 	}
 }
 
-// Offers reports whether the pool's VMs are exactly what a job asks for. One that may be kept
-// is made for its job, whose name and lease it has. The manifest has every default.
+// Offers reports whether the pool's VMs are exactly what a job asks for. A job whose VM may be kept
+// gets a VM of its own, which has the job's name and lease. The manifest must have all defaults.
 func (p Pool) Offers(m Manifest) bool {
 	return m.VM == "" && m.Lifecycle == vm.Ephemeral && !m.Keep.Keeps() && p.Makes(m)
 }
 
-// Makes reports whether the pool's VMs are made as a manifest, which has every default, asks for one.
+// Makes reports whether the pool's VMs have the properties a manifest asks for. The manifest must
+// have all defaults.
 func (p Pool) Makes(m Manifest) bool {
 	return m.Start != StartCold && m.Start != StartRestore && m.Labels[HostTestLabel] == "" &&
 		p.VMTemplate == m.VMTemplate && p.OS == m.OS && p.Network.Equal(m.Network) &&
@@ -188,8 +187,8 @@ func SameSize(a, b string) bool {
 	return errX == nil && errY == nil && x == y
 }
 
-// Validate reports everything wrong with a pool as an *InvalidError. Empty
-// fields that have defaults are fine.
+// Validate reports everything wrong with a pool as an *InvalidError. Empty fields that have defaults
+// are fine.
 func (p Pool) Validate() error {
 	var bad []*FieldError
 	switch {
@@ -213,7 +212,7 @@ func (p Pool) Validate() error {
 	return nil
 }
 
-// PoolError returns an error about the manifest of Maker as one about the pool.
+// PoolError turns an error about the manifest of Maker into one about the pool.
 func PoolError(err error) error {
 	if invalid, ok := errors.AsType[*InvalidError](err); ok {
 		for _, f := range invalid.Fields {
@@ -242,18 +241,17 @@ func (p Pool) WithDefaults(d Defaults) Pool {
 	return p
 }
 
-// StartMode says which VM a job may start in.
+// StartMode says how the VM of a job may start.
 type StartMode string
 
 // The start modes.
 const (
-	StartAny     StartMode = "any"     // a pool's, if one is ready, or one that goes on from a checkpoint, if there is one
-	StartRestore StartMode = "restore" // one that goes on from a checkpoint, and no other
-	StartCold    StartMode = "cold"    // one that boots for it
+	StartAny     StartMode = "any"     // a pool's VM if one is ready, or one resumed from a checkpoint if there is one, or one that boots
+	StartRestore StartMode = "restore" // only a VM resumed from a checkpoint
+	StartCold    StartMode = "cold"    // a VM that boots for the job
 )
 
-// Origin is what VMs are made from: a template's name or ID, or an operating
-// system.
+// Origin is what VMs are made from: a template's name or ID, or an operating system.
 type Origin struct{ Template, OS string }
 
 func (o Origin) String() string {
@@ -266,45 +264,43 @@ func (o Origin) String() string {
 // Origin returns what the pool's VMs are made from.
 func (p Pool) Origin() Origin { return Origin{Template: p.VMTemplate, OS: p.OS} }
 
-// HostRoom is what a host has left for VMs, what its templates are now, and what became
-// of the VMs that were watched.
+// HostRoom is what a host has left for VMs, its current templates, and the state of the VMs that
+// were watched.
 type HostRoom struct {
 	FreeMB   int     // memory available, MiB
 	TotalMB  int     // memory of the node, MiB
 	Pressure float64 // share of time in which some work waited for memory, in percent: PSI's some avg10; 0 if unknown
 
-	// Generations identify what VMs of a source are made from now: one changes
-	// with its template, and with the settings that shape VMs. Missing: the
-	// template could not be found.
+	// Generations identify what VMs of an origin are made from now. A generation changes with the
+	// template and with the settings that shape VMs. It is missing if the template was not found.
 	Generations map[Origin]string
-	// Doubts are what speaks against VMs that were watched: somebody has made them
-	// another's, and nothing may be done to them. By the VM's job.
+	// Doubts say, by the VM's job, why watched VMs are no longer proven to be linus's. Nothing may
+	// be done to such a VM.
 	Doubts map[string]string
-	// Leases are what became of the leases that were to be renewed, by the VM's
-	// job.
+	// Leases are the results of renewing leases, by the VM's job.
 	Leases map[string]LeaseState
 }
 
-// ReserveMB is how much memory refilling pools leaves free on a host: a tenth,
-// and at least 1 GiB.
+// ReserveMB returns how much memory refilling pools leaves free on a host: a tenth, and at least 1
+// GiB.
 func (r HostRoom) ReserveMB() int { return max(1024, r.TotalMB/10) }
 
-// LeaseState is what became of a lease that was to be renewed.
+// LeaseState is the result of renewing a lease.
 type LeaseState string
 
 // The states of a lease.
 const (
 	LeaseRenewed LeaseState = "renewed"
-	LeaseKept    LeaseState = "kept" // it could not be renewed now: another is at work on the host's leases, or the VM is not proven
-	LeaseOver    LeaseState = "over" // the host is ending the VM, or has
+	LeaseKept    LeaseState = "kept" // not renewed this time: the host's leases are locked, or the VM is not proven
+	LeaseOver    LeaseState = "over" // the host is ending the VM, or has ended it
 	LeaseGone    LeaseState = "gone" // the host has no VM with that ID
 )
 
-// Watched is a VM that the host is to look at.
+// Watched is a VM that the host checks.
 type Watched struct {
 	VM    vm.VM
-	Renew time.Duration // the host is to end it no sooner than that from now; 0: as before
-	Never bool          // the host is to end it never
+	Renew time.Duration // the host ends the VM no sooner than this from now; 0: unchanged
+	Never bool          // the host never ends the VM
 }
 
 // PoolEvent is something that happened to a pool, for an Observer.
@@ -314,7 +310,7 @@ type PoolEvent struct {
 	By     Caller        // created, resized, removed: who asked
 	Job    string        // claims: the job
 	VM     vm.VM         // claims: the member
-	Took   time.Duration // hit: from the claim until the member has answered
+	Took   time.Duration // hit: from the claim until the member answered
 	Detail string        // one line for people
 }
 
@@ -326,8 +322,8 @@ const (
 	PoolCreated PoolEventKind = "create_pool"
 	PoolResized PoolEventKind = "resize_pool"
 	PoolRemoved PoolEventKind = "remove_pool"
-	PoolHit     PoolEventKind = "claim_vm"     // a job has a member, which answers
+	PoolHit     PoolEventKind = "claim_vm"     // a job got a member, which answers
 	PoolMiss    PoolEventKind = "miss"         // no member was ready for a job
-	PoolFell    PoolEventKind = "fell_through" // a claimed member did not answer: its job goes on without it
+	PoolFell    PoolEventKind = "fell_through" // a claimed member did not answer: its job continues without it
 	PoolFailed  PoolEventKind = "refill_failed"
 )

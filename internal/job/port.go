@@ -14,20 +14,20 @@ import (
 const (
 	MaxPorts    = 16 // of one VM
 	maxPortName = 32
-	punycode    = "xn--" // browsers show what it stands for, or refuse it
+	punycode    = "xn--" // browsers show the decoded name, or refuse it
 )
 
-// PortRef and the ID of an exposed port stand for its VM, as a ref: no VM's name has a colon.
+// PortRef followed by the ID of an exposed port is a ref to its VM: VM names have no colon.
 const PortRef = "port:"
 
-// PortSpec is a port of a VM that is to have a URL.
+// PortSpec is a request for a URL for a port of a VM.
 type PortSpec struct {
 	VM   string `json:"vm"`
 	Port int    `json:"port" api:",required"` // of the VM's own loopback
 	Name string `json:"name,omitempty"`       // a-z, digits and dashes, at most 32; empty: the port's number
 }
 
-// Check returns a *FieldError for what cannot be exposed, or its name.
+// Check returns the port's name, or a *FieldError if the port or its name cannot be exposed.
 func (s PortSpec) Check() (name string, err error) {
 	name = cmp.Or(s.Name, strconv.Itoa(s.Port))
 	if err := Within("port", int64(s.Port), 1, 65535); err != nil {
@@ -43,8 +43,8 @@ func (s PortSpec) Check() (name string, err error) {
 type ExposedPort struct {
 	Name      string    `json:"name"`
 	Port      int       `json:"port"` // of the VM's own loopback
-	URL       string    `json:"url"`  // for those who may reach the VM, once they have logged in
-	ID        string    `json:"id"`   // that the URL has
+	URL       string    `json:"url"`  // for people who may reach the VM, after login
+	ID        string    `json:"id"`   // the ID in the URL
 	CreatedAt time.Time `json:"created_at"`
-	Note      string    `json:"note,omitempty"` // as it is made: why there is nothing at the URL yet, and what to do
+	Note      string    `json:"note,omitempty"` // when created: why there is nothing at the URL yet, and what to do
 }

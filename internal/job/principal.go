@@ -9,46 +9,45 @@ import (
 	"time"
 )
 
-// Principal is on whose behalf a request is made. Jobs, VMs and idempotency keys
-// belong to its Name.
+// Principal is the identity on whose behalf a request is made. Jobs, VMs and idempotency keys belong
+// to its Name.
 type Principal struct {
 	Name  string
-	Token string // ID of the token it has shown, for the audit log; empty: none
-	Login string // what people call whom an issuer of logins has let in; empty: it is a token that was shown
+	Token string // ID of the token it presented, for the audit log; empty: none
+	Login string // display name of a person logged in through an issuer; empty: a token was presented
 	Role  Role
-	OAuth bool // the token is one of an OAuth issuer, and its role that of its scopes
+	OAuth bool // the token is from an OAuth issuer, and the role from its scopes
 
-	// What it may use of what the settings allow. All but Toolsets are
-	// patterns with * and ?. A network is a bridge's name, or a VLAN tag or range of tags,
-	// such as 20-29; a storage one of volumes. Empty: no secrets and credentials, unless it is an admin, and all of the
-	// others.
+	// Restrictions on what the settings allow. All but Toolsets are patterns with * and ?. A network
+	// is a bridge's name, or a VLAN tag or range of tags, such as 20-29; a storage is one for
+	// volumes. An empty list means no secrets or credentials, unless the principal is an admin, and
+	// no restriction of the others.
 	Toolsets, Secrets, Credentials, Networks, Storages, Templates []string
 
 	Limits Limits
 
-	// Life ends when the principal may do nothing more: its token was revoked or has
-	// expired. Nil: it never does.
+	// Life ends when the principal may do nothing more: its token was revoked or has expired. Nil:
+	// it never ends.
 	Life context.Context //nolint:containedctx // one for each token, not for a request
 
-	// Until is when it may do nothing more, if that is known. Zero: it is not.
+	// Until is when the principal loses its rights; zero if that is unknown.
 	Until time.Time
 }
 
-// NoLimit says that a new token is not to have a limit that it would otherwise have.
+// NoLimit says that a new token does not get a limit it would otherwise have.
 const NoLimit = -1
 
-// Limits bound what a principal has at the same time, or begins. Zero is no limit, and
-// NoLimit is another way to say so.
+// Limits bound what a principal has at the same time, or starts. Zero is no limit, and so is NoLimit.
 type Limits struct {
 	Jobs     int `json:"jobs,omitempty"`          // unfinished jobs
-	VMs      int `json:"vms,omitempty"`           // VMs that exist, those that are left alone included, or that unfinished jobs will have
+	VMs      int `json:"vms,omitempty"`           // VMs that exist, including those left alone, or that unfinished jobs will have
 	MemoryMB int `json:"memory_mb,omitempty"`     // of those VMs together
-	DiskMB   int `json:"disk_mb,omitempty"`       // of those VMs together, as their disks may grow, and of its volumes, checkpoints and saved templates
-	StoredMB int `json:"stored_mb,omitempty"`     // that the engine stores of all its jobs: manifests, files, output and artifacts
+	DiskMB   int `json:"disk_mb,omitempty"`       // of those VMs together, fully grown, and of its volumes, checkpoints and saved templates
+	StoredMB int `json:"stored_mb,omitempty"`     // stored by the engine for all its jobs: manifests, files, output and artifacts
 	PerHour  int `json:"jobs_per_hour,omitempty"` // jobs submitted in the last hour
 }
 
-// WithDefaults returns l with those of d for all that are zero.
+// WithDefaults returns l with zero limits replaced by those of d.
 func (l Limits) WithDefaults(d Limits) Limits {
 	orDefault(&l.Jobs, d.Jobs)
 	orDefault(&l.VMs, d.VMs)
@@ -59,48 +58,46 @@ func (l Limits) WithDefaults(d Limits) Limits {
 	return l
 }
 
-// TokenLimits are the limits of a new token with the role run that says nothing else, at
-// an engine for so many jobs at a time.
+// TokenLimits returns the limits of a new token with role run that sets none, for an engine that
+// runs maxJobs jobs at a time.
 func (d Defaults) TokenLimits(maxJobs int) Limits {
-	n := 4 * maxJobs // those that wait count, too
+	n := 4 * maxJobs // waiting jobs count, too
 	return Limits{Jobs: n, VMs: n, MemoryMB: n * SizeMB(d.Memory), DiskMB: n * SizeMB(d.Disk), StoredMB: 10 << 10}
 }
 
-// Role is what a principal may do: each role includes those before it.
+// Role is what a principal may do. Each role includes the lower ones.
 type Role string
 
 // The roles.
 const (
-	RoleRead  Role = "read"  // see its own jobs and VMs
-	RoleRun   Role = "run"   // and begin, steer and end them
-	RoleAdmin Role = "admin" // everything, and what belongs to others
+	RoleRead  Role = "read"  // see the principal's own jobs and VMs
+	RoleRun   Role = "run"   // also start, control and end them
+	RoleAdmin Role = "admin" // everything, also for others' jobs and VMs
 )
 
-// Roles are all of them, the least first.
+// Roles are all roles, the lowest first.
 var Roles = []Role{RoleRead, RoleRun, RoleAdmin}
 
-// Scope is the OAuth scope that stands for the role.
+// Scope returns the OAuth scope that stands for the role.
 func (r Role) Scope() string { return "linus:" + string(r) }
 
-// Includes reports whether the role may do what least may. No unknown role may do
-// anything.
+// Includes reports whether the role may do what role least may. Unknown roles may do nothing.
 func (r Role) Includes(least Role) bool {
 	at := slices.Index(Roles, r)
 	return at >= 0 && at >= slices.Index(Roles, least) && slices.Contains(Roles, least)
 }
 
-// OperatorName is the name of the principal to which belongs what the engine does for
-// itself.
+// OperatorName is the name of the principal that owns what the engine does for itself.
 const OperatorName = "operator"
 
-// Operator is the user that the engine runs as: whoever can open its socket, start
-// linus mcp, or show HTTP_TOKEN.
+// Operator is the user that the engine runs as: anyone who can open its socket, start linus mcp, or
+// present HTTP_TOKEN.
 func Operator() Principal { return Principal{Name: OperatorName, Role: RoleAdmin} }
 
 // Admin reports whether the principal sees and may do everything.
 func (p Principal) Admin() bool { return p.Role == RoleAdmin }
 
-// Owner is the principal's name as what belongs to it has it: empty for the operator.
+// Owner returns the principal's name as stored with what it owns: empty for the operator.
 func (p Principal) Owner() string {
 	if p.Name == OperatorName {
 		return ""
@@ -108,13 +105,13 @@ func (p Principal) Owner() string {
 	return p.Name
 }
 
-// Sees reports whether the principal may see what belongs to owner, the name of a
-// principal; empty: the operator.
+// Sees reports whether the principal may see what belongs to owner, a principal's name; empty: the
+// operator.
 func (p Principal) Sees(owner string) bool {
 	return p.Admin() || p.Role.Includes(RoleRead) && p.Name == cmp.Or(owner, OperatorName)
 }
 
-// Key returns an idempotency key of the principal's as it is stored: each owner has its own.
+// Key returns an idempotency key in its stored form: each owner has its own keys.
 func (p Principal) Key(key string) string {
 	if key == "" || p.Owner() == "" {
 		return key
@@ -122,8 +119,7 @@ func (p Principal) Key(key string) string {
 	return p.Owner() + "\x1f" + key // no name contains that character
 }
 
-// MayName reports whether the principal's jobs may name a secret, as far as its token
-// decides that.
+// MayName reports whether the principal's token lets its jobs name a secret.
 func (p Principal) MayName(secret string) bool { return p.may(p.Secrets, secret) }
 
 // MayUse is MayName for a credential.
@@ -136,7 +132,7 @@ func (p Principal) may(patterns []string, name string) bool {
 	return Among(patterns, name)
 }
 
-// Among reports whether a name matches one of patterns, in which * and ? are wildcards.
+// Among reports whether a name matches one of the patterns, in which * and ? are wildcards.
 func Among(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		ok, err := path.Match(p, name)
@@ -151,8 +147,8 @@ func WithPrincipal(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
 
-// ForPrincipal is WithPrincipal for a request, whose context ends with the principal's
-// life, too; the caller calls end when the request is done.
+// ForPrincipal is WithPrincipal for a request. Its context also ends with the principal's life. The
+// caller must call end when the request is done.
 func ForPrincipal(ctx context.Context, p Principal) (limited context.Context, end func()) {
 	ctx = WithPrincipal(ctx, p)
 	over := func() {}
@@ -176,27 +172,27 @@ func (p Principal) Ended() bool {
 	return p.Life != nil && p.Life.Err() != nil || !p.Until.IsZero() && !time.Now().Before(p.Until)
 }
 
-// PrincipalFrom returns the principal recorded in ctx; false: there is none, and the
-// engine refuses the request.
+// PrincipalFrom returns the principal recorded in ctx. It returns false if there is none; the engine
+// then refuses the request.
 func PrincipalFrom(ctx context.Context) (Principal, bool) {
 	p, ok := ctx.Value(principalKey{}).(Principal)
 	return p, ok
 }
 
-// Visible reports whether the caller may see what belongs to owner. What the engine does for
-// itself has no principal, and sees all.
+// Visible reports whether the caller may see what belongs to owner. The engine's own work has no
+// principal and sees everything.
 func Visible(ctx context.Context, owner string) bool {
 	p, ok := PrincipalFrom(ctx)
 	return !ok || p.Sees(owner)
 }
 
-// ErrNoPrincipal is returned for a request of which nobody has said who makes it.
+// ErrNoPrincipal is returned for a request whose context has no principal.
 var ErrNoPrincipal = errors.New("not allowed: the request has no principal")
 
 // ErrUnauthorized is returned for a token that is unknown, revoked or expired.
 var ErrUnauthorized = errors.New("unauthorized")
 
-// RefusedError is an ErrUnauthorized that says why, in words of ours.
+// RefusedError is an ErrUnauthorized with linus's reason.
 type RefusedError struct{ Why string }
 
 func (e *RefusedError) Error() string { return "unauthorized: " + e.Why }
@@ -204,9 +200,9 @@ func (e *RefusedError) Error() string { return "unauthorized: " + e.Why }
 // Unwrap returns ErrUnauthorized.
 func (e *RefusedError) Unwrap() error { return ErrUnauthorized }
 
-// ErrNoScope is returned for an OAuth token that is valid and allows nothing here.
+// ErrNoScope is returned for a valid OAuth token that allows nothing here.
 var ErrNoScope = errors.New("the token has no scope of linus")
 
-// ErrUnchecked is returned for a token of which it is not known at the moment whether it
-// is valid. Whoever returns it has logged why.
+// ErrUnchecked is returned for a token whose validity cannot be determined at the moment. The
+// function that returns it has logged why.
 var ErrUnchecked = errors.New("the token cannot be checked at the moment")

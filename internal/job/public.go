@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// notPublic are ranges that are nobody's on the internet, or everybody's, or lead to IPv4; of AS112, which
-// stands in for private networks' name servers; and Azure's platform, which every machine there reaches.
+// notPublic are ranges that belong to nobody or everybody on the internet, or lead to IPv4; those of
+// AS112, which stands in for private networks' name servers; and Azure's platform address, which
+// every machine there reaches.
 var notPublic = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"),
@@ -20,7 +21,7 @@ var notPublic = []netip.Prefix{
 
 var global6 = netip.MustParsePrefix("2000::/3")
 
-// IsPublic reports whether an address is a machine's on the internet.
+// IsPublic reports whether an address can be a machine's on the internet.
 func IsPublic(a netip.Addr) bool {
 	return a.Zone() == "" && IsPublicRange(netip.PrefixFrom(a, a.BitLen()))
 }
@@ -33,13 +34,13 @@ func IsPublicRange(p netip.Prefix) bool {
 	return !slices.ContainsFunc(notPublic, p.Overlaps)
 }
 
-// HasPublic reports whether a range has public addresses.
+// HasPublic reports whether a range contains public addresses.
 func HasPublic(p netip.Prefix) bool {
 	within := func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Contains(p.Addr()) }
 	return (p.Addr().Is4() || p.Overlaps(global6)) && !slices.ContainsFunc(notPublic, within)
 }
 
-// IsLoopback reports whether a host, a name or an address, is nobody but this machine.
+// IsLoopback reports whether a host, a name or an address, can only be this machine.
 func IsLoopback(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && a.IsLoopback()

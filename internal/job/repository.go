@@ -16,8 +16,8 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Repository is a git repository that a job's task finds in its VM. The engine fetches it: the
-// credential is used there, and nothing of it is in the VM.
+// Repository is a git repository that a job's task finds in its VM. The engine fetches it and uses
+// the credential there; nothing of the credential is in the VM.
 type Repository struct {
 	URL        string `json:"url"`
 	Ref        string `json:"ref,omitempty"`
@@ -32,18 +32,18 @@ type Push struct {
 	Branch string `json:"branch,omitempty"`
 }
 
-// Given reports whether there is one.
+// Given reports whether there is a repository.
 func (r Repository) Given() bool { return r != Repository{} }
 
-// RepositoryURL is where a repository is.
+// RepositoryURL is the parsed location of a repository.
 type RepositoryURL struct {
 	SSH        bool
 	User, Host string
 	Port       string
-	Path       string // with a slash in front
+	Path       string // with a leading slash
 }
 
-// Target is the host and port, as credentials have it.
+// Target returns the host and port, in the form that credentials use.
 func (u RepositoryURL) Target() string { return net.JoinHostPort(u.Host, u.Port) }
 
 var (
@@ -54,7 +54,7 @@ var (
 
 const maxRepositoryURL = 2000
 
-// Where reads the URL. The error says what is wrong with it.
+// Where parses the URL. The error says what is wrong with it.
 func (r Repository) Where() (RepositoryURL, error) {
 	if len(r.URL) > maxRepositoryURL {
 		return RepositoryURL{}, fmt.Errorf("is %d bytes, the limit is %d", len(r.URL), maxRepositoryURL)
@@ -96,12 +96,12 @@ func (r Repository) Where() (RepositoryURL, error) {
 	return u, nil
 }
 
-// LFSURL is where the large files of a repository that is reached by HTTPS are asked for.
+// LFSURL returns the Git LFS endpoint of a repository that is reached over HTTPS.
 func (r Repository) LFSURL() string {
 	return strings.TrimSuffix(strings.TrimRight(r.URL, "/"), ".git") + ".git/info/lfs"
 }
 
-// Name is the directory that it is in unless a path is given.
+// Name returns the directory that the repository is in unless a path is given.
 func (r Repository) Name() string {
 	u, _ := r.Where()
 	name := strings.Map(func(c rune) rune {
@@ -119,7 +119,7 @@ func (r Repository) Name() string {
 // IsCommit reports whether a ref is a commit's whole hash.
 func IsCommit(ref string) bool { return gitHash.MatchString(ref) }
 
-// refProblem returns why a text is not the name of a branch or a tag, as git has it; empty: it is.
+// refProblem returns why git does not accept a text as the name of a branch or tag; empty if it does.
 func refProblem(name string) string {
 	bad := strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c == 0x7f || strings.ContainsRune(`~^:?*[\`, c) })
 	if bad || len(name) > 200 || name == "@" || strings.HasPrefix(name, "-") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") || strings.Contains(name, "@{") {
@@ -133,7 +133,7 @@ func refProblem(name string) string {
 	return ""
 }
 
-// validateRepository checks where the task's repository is, and its commits go.
+// validateRepository checks the task's repository and the branch for its commits.
 func (m Manifest) validateRepository() []*FieldError {
 	var bad []*FieldError
 	add := func(name, remedy, problem string) {
@@ -175,7 +175,7 @@ func (m Manifest) validateRepository() []*FieldError {
 	return bad
 }
 
-// Reads returns why a credential is not for a repository; nil: it is.
+// Reads returns why a credential cannot be used for a repository; nil if it can.
 func (s CredentialSpec) Reads(r Repository) error {
 	at, err := r.Where()
 	if err != nil {
@@ -196,22 +196,22 @@ func (s CredentialSpec) Reads(r Repository) error {
 	return nil
 }
 
-// Checkout is what a job's task has found of its repository, and what it has left. What is left is
-// known when the status is terminal.
+// Checkout is what a job's task found of its repository and what it left. The latter is known when
+// the status is terminal.
 type Checkout struct {
-	Ref         string `json:"ref,omitempty"`           // that was fetched, as in refs/heads/main; empty: a commit
-	Commit      string `json:"commit"`                  // that the task has found
-	Head        string `json:"head,omitempty"`          // the last of its commits; empty: it has made none
-	Commits     int    `json:"commits"`                 // that it has made
-	Files       int    `json:"files"`                   // that differ from what it has found, uncommitted ones included
+	Ref         string `json:"ref,omitempty"`           // the fetched ref, as in refs/heads/main; empty: a commit
+	Commit      string `json:"commit"`                  // the commit that the task found
+	Head        string `json:"head,omitempty"`          // the last commit that the task made; empty: it made none
+	Commits     int    `json:"commits"`                 // commits that the task made
+	Files       int    `json:"files"`                   // files that differ from what the task found, uncommitted ones included
 	Insertions  int    `json:"insertions"`              // lines
 	Deletions   int    `json:"deletions"`               // lines
-	Uncommitted bool   `json:"uncommitted,omitempty"`   // it has left changes that are in no commit, and in the patch alone
-	Pushed      string `json:"pushed_branch,omitempty"` // the branch that its commits are on
-	Problem     string `json:"problem,omitempty"`       // why something of this is missing, or was not pushed
+	Uncommitted bool   `json:"uncommitted,omitempty"`   // it left uncommitted changes, which are only in the patch
+	Pushed      string `json:"pushed_branch,omitempty"` // the branch that its commits were pushed to
+	Problem     string `json:"problem,omitempty"`       // why some of this is missing, or was not pushed
 }
 
-// Text describes what was left in a line.
+// Text describes in one line what the task left.
 func (c Checkout) Text() string {
 	plural := func(n int, what string) string {
 		if n == 1 {
@@ -238,30 +238,30 @@ func (c Checkout) Text() string {
 // Names of the artifacts that a job with a repository leaves.
 const (
 	BundleArtifact = "repository.bundle" // its commits, for git fetch
-	PatchArtifact  = "repository.patch"  // what it has changed, committed or not
+	PatchArtifact  = "repository.patch"  // its changes, committed or not
 )
 
-// MalformedBundle is an error that says of a bundle itself that it is not what git makes: nobody can
-// use it. Whatever else has failed says nothing of it.
+// MalformedBundle is an error that says that a bundle itself is not what git makes: nobody can use
+// it. Other errors say nothing about the bundle.
 type MalformedBundle struct{ Err error }
 
 func (e *MalformedBundle) Error() string { return e.Err.Error() }
 
 func (e *MalformedBundle) Unwrap() error { return e.Err }
 
-// HasPatch reports whether the engine has kept a patch of what the job's task has changed in its repository.
+// HasPatch reports whether the engine keeps a patch of the task's changes in its repository.
 func (j Job) HasPatch() bool {
 	return j.Repository != nil && slices.ContainsFunc(j.Artifacts, func(a Artifact) bool { return a.Path == PatchArtifact })
 }
 
-// PushedBranch is what was recorded of a branch that jobs push to.
+// PushedBranch is what is recorded about a branch that jobs push to.
 type PushedBranch struct {
-	Job    string `json:"job"`              // that pushed last, or is about to
-	Commit string `json:"commit,omitempty"` // that the branch was at, as far as is known
-	Next   string `json:"next,omitempty"`   // that it is about to be at
+	Job    string `json:"job"`              // the job that pushed last, or is about to push
+	Commit string `json:"commit,omitempty"` // the branch's commit, as far as known
+	Next   string `json:"next,omitempty"`   // the commit that the branch is about to get
 }
 
-// CredentialsNamed returns the credentials that a manifest names, by the fields that do.
+// CredentialsNamed returns the credentials that a manifest names, with the fields that name them.
 func (m Manifest) CredentialsNamed() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for i, name := range m.Credentials {
@@ -275,20 +275,20 @@ func (m Manifest) CredentialsNamed() iter.Seq2[string, string] {
 	}
 }
 
-// RepositoryCall is what a job asks of its repository on the engine's side.
+// RepositoryCall is a job's request to the engine about its repository.
 type RepositoryCall struct {
 	Job        string // its ID
 	Repository Repository
-	Push       string // the branch that its commits go to; empty: none
-	// Commit is what its task has found, or is to find, if that was said before.
+	Push       string // the branch for its commits; empty: none
+	// Commit is the commit that the task found or must find, if it is already known.
 	Commit string
-	// Own are the commits at which the branch may be already, since a job of the same owner has
-	// pushed it there.
+	// Own are the commits at which the branch may already be because a job of the same owner pushed
+	// them.
 	Own  []string
-	Used func(CredentialUse) // called with each use of the credential
+	Used func(CredentialUse) // called for each use of the credential
 }
 
-// Archive is a file that is read in any order.
+// Archive is a file that can be read in any order.
 type Archive interface {
 	io.ReaderAt
 	io.Closer

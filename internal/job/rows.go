@@ -16,50 +16,50 @@ import (
 	"linus/internal/vm"
 )
 
-// Query says which rows of a list are wanted, and in which order.
+// Query says which rows of a list to return, and in which order.
 type Query struct {
-	Status    string    `json:"status,omitempty"`    // only what has this one
-	Text      string    `json:"text,omitempty"`      // only what has this in its name or ID; at most MaxSearch characters
-	Node      string    `json:"node,omitempty"`      // only what is on this one
-	Principal string    `json:"principal,omitempty"` // only what belongs to this one; operator is whoever runs the engine
-	Label     []string  `json:"label,omitempty"`     // only what has all of these labels, each as key=value
+	Status    string    `json:"status,omitempty"`    // only rows with this status
+	Text      string    `json:"text,omitempty"`      // only rows with this in their name or ID; at most MaxSearch characters
+	Node      string    `json:"node,omitempty"`      // only rows on this node
+	Principal string    `json:"principal,omitempty"` // only rows of this principal; operator is whoever runs the engine
+	Label     []string  `json:"label,omitempty"`     // only rows that have all of these labels, each as key=value
 	Since     time.Time `json:"since,omitzero"`      // created at this time or later
 	Before    time.Time `json:"before,omitzero"`     // created before this time
-	Sort      string    `json:"sort,omitempty"`      // the field to sort by; with - before it the other way round
+	Sort      string    `json:"sort,omitempty"`      // the field to sort by; with a leading - in reverse
 	Limit     int       `json:"limit,omitempty"`     // 1 to 200 rows; 0: all
 	Cursor    string    `json:"cursor,omitempty"`    // next_cursor of the previous page; empty: the first page
 }
 
-// Rows is a page of a list whose rows are all at hand.
+// Rows is a page of a list that was read completely.
 type Rows struct {
 	Items any
-	Next  string // the cursor of the page after it; empty on the last one
+	Next  string // the cursor of the next page; empty on the last page
 }
 
-// Cells are what a row is found and sorted by, under the names of its fields in public: texts,
-// numbers, times and labels. Of a time, zero is never.
+// Cells are the values by which a row is found and sorted, by the public names of its fields: texts,
+// numbers, times and labels. A zero time means never.
 type Cells map[string]any
 
-// State is the cell of a status, or of several.
+// State is the cell of one or more statuses.
 type State struct {
 	Is    []string
-	Known []string // all that there are
+	Known []string // all possible values
 }
 
-// Row is a row of a list that is not paged.
+// Row is a row of a list whose method does no paging itself.
 type Row interface{ Cells() Cells }
 
-// Listing is what may be asked of a list.
+// Listing is what a query may ask of a list.
 type Listing struct {
 	Params   []string // the fields of a Query
 	Statuses []string
 	Sorts    []string // the fields to sort by
 }
 
-// searchedCells are those of which a text is a part.
+// searchedCells are the cells that Query.Text is searched in.
 var searchedCells = []string{"id", "vm_id", "name", "host"}
 
-// ListingOf returns what may be asked of a list of rows.
+// ListingOf returns what a query may ask of a list of rows.
 func ListingOf[T Row]() Listing {
 	var none T
 	return listingOf(none.Cells())
@@ -90,12 +90,12 @@ func listingOf(cells Cells) Listing {
 	return l
 }
 
-// ListingOfJobs returns what may be asked of the list of jobs, which is paged.
+// ListingOfJobs returns what a query may ask of the list of jobs, which does its own paging.
 func ListingOfJobs() Listing {
 	return Listing{Params: []string{"status", "principal", "since", "before", "label", "text", "sort"}, Statuses: spec.Words(Statuses), Sorts: []string{"created_at"}}
 }
 
-// Check returns a *FieldError for what cannot be asked of the list.
+// Check returns a *FieldError for a query that the list cannot answer.
 func (l Listing) Check(q Query) error {
 	if n := utf8.RuneCountInString(q.Text); n > MaxSearch {
 		return field("text", fmt.Sprintf("give at most %d", MaxSearch), "is %d characters", n)
@@ -109,14 +109,14 @@ func (l Listing) Check(q Query) error {
 	return CheckLabels(q.Label)
 }
 
-// Select returns the rows that are wanted, in the order that is.
+// Select returns the rows that a query asks for, in its order.
 func Select[T Row](all []T, q Query) ([]T, error) {
 	if err := ListingOf[T]().Check(q); err != nil {
 		return nil, err
 	}
 	all = slices.DeleteFunc(slices.Clone(all), func(row T) bool { return !q.wants(row.Cells()) })
 	if by, down := strings.CutPrefix(q.Sort, "-"); by != "" {
-		sort.SliceStable(all, func(i, j int) bool { // which, unlike those of slices, is compiled once, not for each kind of row
+		sort.SliceStable(all, func(i, j int) bool { // compiled once, unlike those of slices, which are compiled for each type of row
 			if down {
 				i, j = j, i
 			}
@@ -126,15 +126,15 @@ func Select[T Row](all []T, q Query) ([]T, error) {
 	return all, nil
 }
 
-// page returns the part of what Select has returned that is asked for.
+// page returns the requested page of what Select returned.
 func page[T Row](all []T, q Query) (Rows, error) {
 	from, to, next, err := span(len(all), func(i int) Cells { return all[i].Cells() }, q)
 	return Rows{all[from:to], next}, err
 }
 
-// span returns which of n rows are on the page that is asked for, and the cursor of the next. A
-// cursor names the last row before the page, and how many there were: where that row is gone,
-// the number counts.
+// span returns which of n rows are on the requested page, and the cursor of the next page. A cursor
+// names the last row of the previous page, and the number of rows up to it. If that row is gone, the
+// number counts.
 func span(n int, at func(int) Cells, q Query) (from, to int, next string, err error) {
 	if err := Within("limit", int64(q.Limit), 0, 200); err != nil {
 		return 0, 0, "", err
@@ -191,7 +191,7 @@ func compareCells(a, b any) int {
 		return slices.Compare(a.Is, b.(State).Is)
 	case time.Time:
 		b := b.(time.Time)
-		if a.IsZero() != b.IsZero() { // never is after all others
+		if a.IsZero() != b.IsZero() { // never sorts after all times
 			a, b = b, a
 		}
 		return a.Compare(b)
@@ -199,7 +199,7 @@ func compareCells(a, b any) int {
 	return 0
 }
 
-// Cells are those of a VM.
+// Cells returns the VM's cells.
 func (v VMInfo) Cells() Cells {
 	return Cells{
 		"id": v.Job, "vm_id": v.ID, "name": v.Name, "status": State{[]string{string(v.Status)}, spec.Words(vm.Statuses)}, "node": v.Node,
@@ -207,13 +207,13 @@ func (v VMInfo) Cells() Cells {
 	}
 }
 
-// Cells are those of a pool, of whose state the first word is its status.
+// Cells returns the pool's cells. The first word of its state is its status.
 func (p PoolInfo) Cells() Cells {
 	word, _, _ := strings.Cut(p.State, " ")
 	return Cells{"name": p.Name, "status": State{[]string{strings.TrimSuffix(word, ":")}, PoolStatuses}, "created_at": p.CreatedAt, "labels": p.Labels}
 }
 
-// Cells are those of a checkpoint.
+// Cells returns the checkpoint's cells.
 func (c CheckpointInfo) Cells() Cells {
 	return Cells{
 		"id": c.ID, "vm_id": c.VMID, "name": c.Name, "status": State{[]string{string(c.Status)}, spec.Words(CheckpointStatuses)}, "node": c.Node, "template": c.Template,
@@ -221,7 +221,7 @@ func (c CheckpointInfo) Cells() Cells {
 	}
 }
 
-// Cells are those of a token.
+// Cells returns the token's cells.
 func (t Token) Cells() Cells {
 	status := "valid"
 	if t.Expired(time.Now()) {
@@ -233,7 +233,7 @@ func (t Token) Cells() Cells {
 	}
 }
 
-// Cells are those of a node, which may be cordoned besides its status.
+// Cells returns the node's cells. It may be cordoned in addition to its status.
 func (n NodeInfo) Cells() Cells {
 	is := []string{string(n.Status)}
 	if n.Cordoned {
@@ -247,12 +247,12 @@ func (n NodeInfo) Cells() Cells {
 
 const cordoned = "cordoned"
 
-// Cells are those of an engine.
+// Cells returns the engine's cells.
 func (e EngineInfo) Cells() Cells {
 	return Cells{"id": e.ID, "host": e.Host, "version": e.Version, "jobs": e.Jobs, "started_at": e.StartedAt}
 }
 
-// Cells are those of a credential.
+// Cells returns the credential's cells.
 func (c Credential) Cells() Cells {
 	return Cells{"name": c.Name, "host": c.Host, "created_at": c.CreatedAt}
 }

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Where the files are that linus run adds to a job, which nobody has asked for.
+// Paths of the files that linus run adds to a job.
 const (
-	RunFiles = "/tmp/linus-run-" // in its VM, before a token: what is sent, and the program that runs the command
-	RunKept  = "linus-run/."     // in its user's home, before the tree's name: what was changed of it, as artifacts
+	RunFiles = "/tmp/linus-run-" // in its VM, before a token: the files sent, and the program that runs the command
+	RunKept  = "linus-run/."     // in its user's home, before the tree's name: the tree's changes, as artifacts
 )
 
-// typed is a task without what linus run puts before the command.
+// typed returns a task without what linus run puts before the command.
 func typed(task string) string {
 	sent, is := strings.CutPrefix(task, "exec -- "+RunFiles)
 	token, command, found := strings.Cut(sent, "/run ")
@@ -21,8 +21,8 @@ func typed(task string) string {
 	return "exec -- " + command
 }
 
-// Offered is what a verb returns, of artifacts what was asked for alone: those that linus run adds
-// are got by their names. A job has the names that items of a list have.
+// Offered returns a verb's result with only those artifacts that were requested: artifacts that
+// linus run adds can only be fetched by name. It also fills in a job's fields for list items.
 func Offered(out any) any {
 	switch out := out.(type) {
 	case Job:

@@ -8,15 +8,15 @@ import (
 	"linus/internal/vm"
 )
 
-// Bounds of what is kept of a sandbox.
+// Bounds of what is stored for a sandbox.
 const (
 	maxMetadata      = 64       // texts
 	maxMetadataBytes = 16 << 10 // of all keys and values
 	maxSandboxEnv    = 256      // names
 )
 
-// checkSandbox returns a *FieldError if that is not kept of a sandbox. Metadata may be any text, as
-// its program's own words are: whoever shows it has to make it harmless.
+// checkSandbox returns a *FieldError if s cannot be stored. Metadata may be any text of the
+// client's: whatever displays it must escape it.
 func checkSandbox(s *vm.Sandbox) error {
 	if s == nil {
 		return nil

@@ -7,24 +7,25 @@ import (
 	"linus/internal/vm"
 )
 
-// SaveSpec is a template that is to be made of a VM.
+// SaveSpec is a request for a template made of a VM.
 type SaveSpec struct {
 	Name    string
 	InPlace bool   // of the VM itself, not of a copy
-	By      string // for whom; the template tells it
+	By      string // on whose behalf; recorded in the template
 }
 
-// SavedTemplate is a template that was made of a VM.
+// SavedTemplate is a template made of a VM.
 type SavedTemplate struct {
 	Name    string        `json:"name"`
 	VMID    int           `json:"vm_id"` // of the template
 	Node    string        `json:"node"`
-	InPlace bool          `json:"in_place"` // the VM has become it, and is no VM any more; false: it is a copy, and the VM goes on
+	InPlace bool          `json:"in_place"` // the VM itself became the template and is not a VM anymore; false: the template is a copy, and the VM stays
 	Saved   vm.Provenance `json:"saved"`
-	Left    []string      `json:"left,omitempty"` // what was seen in it and not removed, in words for people
+	Left    []string      `json:"left,omitempty"` // what was found in it and not removed, in words for people
 }
 
-// CheckTemplateName returns an error unless a template may be called that: by a name that is no ID.
+// CheckTemplateName returns an error unless a template may have this name. A name must not look like
+// an ID.
 func CheckTemplateName(name string) error {
 	switch {
 	case !fits(spec.DNSLabel, name, 63) || strings.ToLower(name) != name:

@@ -9,28 +9,28 @@ import (
 	"unicode/utf8"
 )
 
-// Session says which piece of work of a queue a job serves. It is given with the submission, and
-// by nothing that a manifest has, so that a dispatcher finds its sessions by it.
+// Session says which piece of work of a queue a job serves. It is given with the submission, never
+// by the manifest, so that a dispatcher finds its sessions by it.
 type Session struct {
 	Kind       string `json:"kind"`       // of queue: claude, github
-	Queue      string `json:"queue"`      // which one, as its service names it
-	Dispatcher string `json:"dispatcher"` // the name of the one that has submitted the job
+	Queue      string `json:"queue"`      // the queue, as its service names it
+	Dispatcher string `json:"dispatcher"` // name of the dispatcher that submitted the job
 	Name       string `json:"name"`       // of the session in the queue: unique
 	Work       Work   `json:"work"`
 
-	// Keep is how many VMs may be kept (manifest.keep) of the queue's sessions: beyond it, the one goes
-	// that was not used for longest; 0: 5.
+	// Keep is how many VMs may be kept (manifest.keep) for the queue's sessions; beyond that, the
+	// least recently used one is removed. 0: 5.
 	Keep int `json:"keep,omitempty"`
 }
 
-// Work is a piece of work that waits in a queue.
+// Work is a piece of work in a queue.
 type Work struct {
 	ID     string    `json:"id"`               // unique in its queue, and safe in a label's value
-	Labels []string  `json:"labels,omitempty"` // what it asks of its runner: they choose the VM's shape
-	Of     string    `json:"of,omitempty"`     // what it belongs to, as owner/repository: usage is told by it
+	Labels []string  `json:"labels,omitempty"` // requirements for its runner, which choose the VM's shape
+	Of     string    `json:"of,omitempty"`     // what it belongs to, as owner/repository; usage is reported by it
 	Title  string    `json:"title,omitempty"`  // for people; untrusted text, one line
 	URL    string    `json:"url,omitempty"`    // where people find it in the service; empty: nowhere
-	Since  time.Time `json:"since,omitzero"`   // when it began to wait; zero: the queue does not say
+	Since  time.Time `json:"since,omitzero"`   // since when it waits; zero: the queue does not say
 }
 
 // Bounds of a session's texts, in bytes.
@@ -40,13 +40,13 @@ const (
 	maxWorkLabels  = 50
 )
 
-// DefaultKeep is how many VMs may be kept of a queue's sessions, and MaxKeep how many can be asked for.
+// DefaultKeep is how many VMs are kept for a queue's sessions by default; MaxKeep bounds Session.Keep.
 const (
 	DefaultKeep = 5
 	MaxKeep     = 1000
 )
 
-// Check returns a *FieldError for what a session cannot be.
+// Check returns a *FieldError if the session is invalid.
 func (s Session) Check() error {
 	for _, text := range []struct{ name, is string }{{"kind", s.Kind}, {"queue", s.Queue}, {"dispatcher", s.Dispatcher}, {"name", s.Name}} {
 		if err := sessionText("session."+text.name, text.is, true); err != nil {
@@ -59,7 +59,7 @@ func (s Session) Check() error {
 	return s.Work.Check()
 }
 
-// Check returns a *FieldError for what a piece of work cannot be.
+// Check returns a *FieldError if the work is invalid.
 func (w Work) Check() error {
 	if len(w.Labels) > maxWorkLabels {
 		return field("session.work.labels", fmt.Sprintf("give at most %d", maxWorkLabels), "are %d", len(w.Labels))
@@ -88,8 +88,7 @@ func sessionText(name, text string, needed bool) error {
 	return nil
 }
 
-// Presentable returns the work with the texts for people, which are others', as a session can have
-// them.
+// Presentable returns the work with its untrusted texts made valid for a session.
 func (w Work) Presentable() Work {
 	w.Title, w.Of = oneLine(w.Title), oneLine(w.Of)
 	if (Work{ID: "it", URL: w.URL}).Check() != nil {
@@ -108,5 +107,5 @@ func oneLine(text string) string {
 	if len(text) <= maxSessionText {
 		return text
 	}
-	return strings.ToValidUTF8(strings.Clone(text[:maxSessionText]), "") // and not what is behind it, in memory
+	return strings.ToValidUTF8(strings.Clone(text[:maxSessionText]), "") // cloned, so that the rest of the text can be freed
 }

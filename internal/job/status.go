@@ -18,16 +18,15 @@ const (
 // Statuses lists every status in the order a job passes them.
 var Statuses = []Status{Pending, Provisioning, Running, Success, Failed, Timeout}
 
-// transitions is the whole life of a job as data: from a status, the ones
-// that may follow. A job can fail at any time before its end (provisioning
-// failed, cancelled, lost); only a running one can succeed or time out.
+// transitions maps each status to those that may follow. A job can fail at any time before its end
+// (provisioning failed, cancelled, lost); only a running job can succeed or time out.
 var transitions = map[Status][]Status{
 	Pending:      {Provisioning, Failed},
 	Provisioning: {Running, Failed},
 	Running:      {Success, Failed, Timeout},
 }
 
-// CanBecome reports whether a job may go from s to next.
+// CanBecome reports whether a job may change from s to next.
 func (s Status) CanBecome(next Status) bool { return slices.Contains(transitions[s], next) }
 
 // Terminal reports whether s is final: the result is complete, nothing follows.
@@ -45,13 +44,13 @@ const (
 	ReasonCancelled       Reason = "cancelled"        // a caller cancelled the job
 	ReasonKilled          Reason = "killed"           // a caller killed the task
 	ReasonTimeout         Reason = "timeout"          // the task ran past the manifest's timeout
-	ReasonProvisionFailed Reason = "provision_failed" // no VM could be made ready, or the repository not be fetched
+	ReasonProvisionFailed Reason = "provision_failed" // no VM could be made ready, or the repository could not be fetched
 	ReasonStartFailed     Reason = "start_failed"     // the VM was ready, the task could not be started
 	ReasonLost            Reason = "lost"             // the VM or the task vanished without a result
 	ReasonInternal        Reason = "internal"         // an internal error of linus
 )
 
-// Reasons are all of them.
+// Reasons are all reasons.
 var Reasons = []Reason{
 	ReasonExitStatus, ReasonCancelled, ReasonKilled, ReasonTimeout, ReasonProvisionFailed, ReasonStartFailed, ReasonLost, ReasonInternal,
 }

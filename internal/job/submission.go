@@ -10,7 +10,7 @@ import (
 	"linus/internal/vm"
 )
 
-// Submission is what a caller asks for: a job, or a VM that stays.
+// Submission is a request for a job, or for a VM that stays.
 type Submission struct {
 	Manifest       Manifest `json:"manifest" api:",required"`
 	IdempotencyKey string   `json:"idempotency_key,omitempty" api:"Idempotency-Key,header"`
@@ -19,24 +19,23 @@ type Submission struct {
 	// Session is the piece of work that the job serves, if a dispatcher submits it.
 	Session *Session `json:"session,omitempty"`
 
-	// Schedule is the name of the schedule that submits it; empty: none does.
+	// Schedule is the name of the schedule that submits the job; empty: none.
 	Schedule string `json:"-"`
 
 	// Wait is how long the response may wait for the job's end, in seconds; 0: not at all.
 	Wait int `json:"-" api:"wait_seconds"`
 
-	// Principal is the caller's, which the engine takes from the context. Zero: the
-	// operator's.
+	// Principal is the caller, which the engine takes from the context. Zero: the operator.
 	Principal Principal `json:"-"`
-	// Sandbox is what a face of the engine keeps with a VM that its client uses as a sandbox; nil: it
-	// is none.
+	// Sandbox is what a face of the engine stores with a VM that its client uses as a sandbox; nil:
+	// the VM is not a sandbox.
 	Sandbox *vm.Sandbox `json:"-"`
-	// Node is where the engine itself wants a VM that stays, of several; empty: one is chosen.
+	// Node is the node on which the engine itself wants a VM that stays; empty: one is chosen.
 	Node string `json:"-"`
 }
 
-// CheckJSON returns an *InvalidError for what the submission's JSON says and its fields do
-// not. tree is that of DecodeStrict.
+// CheckJSON returns an *InvalidError for faults in the submission's JSON that its fields do not
+// show. tree is from DecodeStrict.
 func (Submission) CheckJSON(tree any) error {
 	given, _ := tree.(map[string]any)
 	if bad := explicitZeros("manifest", given["manifest"], reflect.TypeFor[Manifest]()); len(bad) > 0 {
@@ -45,7 +44,7 @@ func (Submission) CheckJSON(tree any) error {
 	return nil
 }
 
-// CheckVM returns a *FieldError if a VM cannot be asked for so, whatever its manifest is.
+// CheckVM returns a *FieldError if the submission cannot be a request for a VM, whatever its manifest.
 func (s Submission) CheckVM() error {
 	if err := CheckKey(s.IdempotencyKey); err != nil {
 		return err
@@ -56,8 +55,8 @@ func (s Submission) CheckVM() error {
 	return checkSandbox(s.Sandbox)
 }
 
-// CheckSession returns an error if the submission cannot be a session, or its principal may submit
-// none.
+// CheckSession returns an error if the submission's session is invalid, or its principal may not
+// submit sessions.
 func (s Submission) CheckSession() error {
 	if s.Session == nil {
 		return nil
@@ -82,8 +81,8 @@ func CheckKey(key string) error {
 	}
 }
 
-// Digest distinguishes submissions with an idempotency key by the manifest, with its files'
-// contents; empty without a key.
+// Digest identifies the manifest, including the contents of its files, of a submission with an
+// idempotency key. It is empty without a key.
 func (s Submission) Digest() (string, error) {
 	if s.IdempotencyKey == "" {
 		return "", nil
@@ -91,7 +90,7 @@ func (s Submission) Digest() (string, error) {
 	hash := sha256.New()
 	err := json.NewEncoder(hash).Encode(struct {
 		Manifest Manifest `json:"manifest"`
-		Kind     Kind     `json:"kind"` // as it was stored when there were others
+		Kind     Kind     `json:"kind"` // constant, as stored when there were other kinds
 
 		Sandbox *vm.Sandbox `json:"sandbox,omitempty"`
 		Session *Session    `json:"session,omitempty"`
@@ -99,8 +98,8 @@ func (s Submission) Digest() (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), err
 }
 
-// Same returns the job first submitted with a key; a *FieldError if what it was submitted
-// with has another digest.
+// Same returns the job first submitted with a key, or a *FieldError if its submission had another
+// digest.
 func (j Job) Same(digest string) (Job, error) {
 	if j.Submission == digest {
 		return j, nil

@@ -12,8 +12,8 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// TokenPrefix is what tokens begin with, so that people and scanners recognise one, and E2BPrefix
-// what those do whose form E2B's clients take: hex digits follow it.
+// TokenPrefix is the prefix of tokens, by which people and scanners recognize them. E2BPrefix is the
+// prefix of tokens in the form that E2B's clients accept: hex digits follow it.
 const (
 	TokenPrefix = "linus_"
 	E2BPrefix   = "e2b_"
@@ -24,24 +24,24 @@ func IsToken(text string) bool {
 	return len(text) <= 200 && (strings.HasPrefix(text, TokenPrefix) || strings.HasPrefix(text, E2BPrefix))
 }
 
-// Token lets whoever shows it act as a principal. The token itself is not stored.
+// Token lets its holder act as a principal. The token itself is not stored.
 type Token struct {
 	ID string `json:"id"` // the beginning of the token's sha256, in hex
 	TokenSpec
 
-	// Login says of whom this is the login by an issuer, as people call it; nobody has such a
-	// token but the session of their page. Empty: it is a token that somebody was given.
+	// Login is the display name of the person who logged in through an issuer; only that person's
+	// browser session holds the token. Empty: the token was given to somebody.
 	Login string `json:"login,omitempty"`
 
 	CreatedAt time.Time `json:"created_at"`
-	CreatedBy string    `json:"created_by"`          // name of the principal that did
+	CreatedBy string    `json:"created_by"`          // name of the principal
 	ExpiresAt time.Time `json:"expires_at,omitzero"` // zero: never
 }
 
-// TokenSpec is what a token is to be. See Principal. Of a new token with the role run, a
-// limit that is missing or 0 is the engine's default, and -1 is none.
+// TokenSpec describes a token; see Principal. For a new token with role run, a limit that is missing
+// or 0 means the engine's default, and -1 means no limit.
 type TokenSpec struct {
-	Name        string   `json:"name" api:",required"` // of the principal; several tokens may have the same one
+	Name        string   `json:"name" api:",required"` // of the principal; several tokens may share a name
 	Role        Role     `json:"role" api:",required"`
 	Toolsets    []string `json:"toolsets,omitempty"`
 	Secrets     []string `json:"secrets,omitempty"`
@@ -51,7 +51,7 @@ type TokenSpec struct {
 	Templates   []string `json:"templates,omitempty"`
 	Limits
 	TTL int  `json:"ttl,omitempty" api:"ttl_seconds"` // seconds until it expires; 0: never
-	E2B bool `json:"e2b,omitempty"`                   // it looks as E2B's clients want their keys
+	E2B bool `json:"e2b,omitempty"`                   // the token has the form that E2B's clients expect of keys
 }
 
 // NewToken is a token at its creation, the only time that its secret is known.
@@ -62,18 +62,16 @@ type NewToken struct {
 
 // Tokens are the operations on tokens.
 type Tokens interface {
-	// CreateToken creates a token for a principal; its text is in the result, and nowhere
-	// else afterwards.
+	// CreateToken creates a token for a principal. The token's text is only in the result.
 	CreateToken(ctx context.Context, s TokenSpec) (NewToken, error)
-	// Tokens returns all that were not revoked, by name. Some may have expired.
+	// Tokens returns all tokens that were not revoked, by name. Some may have expired.
 	Tokens(ctx context.Context) ([]Token, error)
-	// RevokeToken removes the token with an ID, or all tokens of a name, and returns
-	// them. Within 5 seconds no engine takes them any more, and what they had open is
-	// closed.
+	// RevokeToken removes the token with an ID, or all tokens of a name, and returns them. Within 5
+	// seconds no engine accepts them, and their open connections are closed.
 	RevokeToken(ctx context.Context, ref string) ([]Token, error)
 }
 
-// Principal returns the one that shows the token.
+// Principal returns the principal that presents the token.
 func (t Token) Principal() Principal {
 	return Principal{
 		Name: t.Name, Token: t.ID, Login: t.Login, Role: t.Role,
@@ -81,8 +79,8 @@ func (t Token) Principal() Principal {
 	}
 }
 
-// Narrowed returns, for people, what the token may do of all that its role may; nothing:
-// all of it.
+// Narrowed returns, for people, what the token may do of all that its role may; empty if it is not
+// restricted.
 func (s TokenSpec) Narrowed() []string {
 	var texts []string
 	for _, l := range []struct {
@@ -126,7 +124,7 @@ var principalName = lazyregexp.New(`^[a-z0-9][a-z0-9._@-]*$`)
 // maxPatterns bounds each list of a token.
 const maxPatterns = 100
 
-// Validate checks the fields; errors are *InvalidError with all that is wrong.
+// Validate checks the fields. It returns all faults in an *InvalidError.
 func (s TokenSpec) Validate() error {
 	var wrong []*FieldError
 	add := func(f *FieldError) { wrong = append(wrong, f) }
@@ -172,8 +170,7 @@ func (s TokenSpec) Validate() error {
 
 var tags = lazyregexp.New(`^([0-9]{1,4})(?: *- *([0-9]{1,4}))?$`)
 
-// VLANs returns the VLAN tags that an entry of a list of networks means; zeros for an
-// entry that is a bridge's name.
+// VLANs returns the VLAN tags that an entry of a list of networks means; zeros for a bridge's name.
 func VLANs(entry string) (first, last int, err error) {
 	m := tags.FindStringSubmatch(entry)
 	if m == nil {

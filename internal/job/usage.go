@@ -15,21 +15,21 @@ import (
 
 // UsageQuery asks what jobs and VMs that stay have used.
 type UsageQuery struct {
-	By        string    `json:"by,omitempty"`        // principal, queue, repository, template or label=KEY; empty: all together
-	Since     time.Time `json:"since,omitzero"`      // of jobs submitted at this time or later, and of VMs that stay from then on; zero: 30 days ago
-	Principal string    `json:"principal,omitempty"` // only of this one; empty: of all that the caller may see
+	By        string    `json:"by,omitempty"`        // principal, queue, repository, template or label=KEY; empty: everything together
+	Since     time.Time `json:"since,omitzero"`      // of jobs submitted at this time or later, and of VMs that stay from this time on; zero: 30 days ago
+	Principal string    `json:"principal,omitempty"` // only of this principal; empty: of all that the caller may see
 }
 
-// UsageDays is for how many days usage is told unless asked otherwise.
+// UsageDays is the default number of days for which usage is reported.
 const UsageDays = 30
 
-// UsageKinds are what usage may be told by, besides a label.
+// UsageKinds are the values of By, besides a label.
 var UsageKinds = []string{"principal", "queue", "repository", "template"}
 
-// UsageLabel is what By begins with before a label's key.
+// UsageLabel is the prefix of By before a label's key.
 const UsageLabel = "label="
 
-// Check returns a *FieldError for a query that cannot be answered.
+// Check returns a *FieldError for an invalid query.
 func (q UsageQuery) Check() error {
 	key, label := strings.CutPrefix(q.By, UsageLabel)
 	if q.By == "" || slices.Contains(UsageKinds, q.By) || label && IsLabelKey(key) {
@@ -38,29 +38,29 @@ func (q UsageQuery) Check() error {
 	return field("by", "use one of: "+strings.Join(UsageKinds, ", ")+", or label=KEY", "%.80q is unknown", q.By)
 }
 
-// Usage is what a group of jobs and VMs has used. A VM counts from when its job left the queue to the
-// job's end, with the size that was asked for; a job in an existing VM, and a parent, have none. One
-// that stays counts by itself from then on, or from when it is made, while it runs: not while it is
-// stopped or suspended.
+// Usage is what a group of jobs and VMs has used. A job's VM counts from when the job left the queue
+// to the job's end, with the requested size; a job in an existing VM, and a parent, count none. A VM
+// that stays counts by itself, from its job's end or from its creation, while it is neither stopped
+// nor suspended.
 type Usage struct {
-	Of       string         `json:"of"` // what they have in common; empty: nothing, or all
+	Of       string         `json:"of"` // the group, as named by the query; empty: none, or everything
 	Jobs     int            `json:"jobs"`
 	VMHours  float64        `json:"vm_hours"`
 	CPUHours float64        `json:"cpu_hours"`        // of the cores that VMs had
 	GiBHours float64        `json:"memory_gib_hours"` // of the memory that VMs had
 	QueueP50 float64        `json:"queue_p50_seconds"`
 	QueueP95 float64        `json:"queue_p95_seconds"` // both to within 5 percent
-	Failed   map[Reason]int `json:"failed,omitempty"`  // jobs that did not succeed, by why
+	Failed   map[Reason]int `json:"failed,omitempty"`  // jobs that did not succeed, by reason
 }
 
 // Accounting are the operations on what was used.
 type Accounting interface {
-	// Usage returns what jobs and VMs have used, by what the query names, the most VM hours first.
-	// What was deleted counts, too, but not by a label.
+	// Usage returns what jobs and VMs have used, grouped as the query says, the most VM hours first.
+	// Deleted ones count, too, but not by a label.
 	Usage(ctx context.Context, q UsageQuery) ([]Usage, error)
 }
 
-// UsageOf says whose a job is in each respect in which usage is told.
+// UsageOf says which group a job belongs to, for each way to group usage.
 type UsageOf struct {
 	Day        string            `json:"-"`
 	Principal  string            `json:"principal,omitempty"`
@@ -70,7 +70,7 @@ type UsageOf struct {
 	Labels     map[string]string `json:"labels,omitempty"`
 }
 
-// In returns the group of a query to which it belongs.
+// In returns the job's group in a query.
 func (o UsageOf) In(q UsageQuery) string {
 	switch q.By {
 	case "principal":
@@ -88,7 +88,7 @@ func (o UsageOf) In(q UsageQuery) string {
 	return ""
 }
 
-// UsageOfJob returns in which respects a job's usage is told.
+// UsageOfJob returns the groups of a job.
 func UsageOfJob(j Job) UsageOf {
 	of := UsageOf{
 		Day: j.CreatedAt.UTC().Format(time.DateOnly), Principal: j.Principal, Repository: j.Manifest.Repository.URL,
@@ -100,19 +100,19 @@ func UsageOfJob(j Job) UsageOf {
 	return of
 }
 
-// UsageOfVM is UsageOfJob of a VM that no job has made.
+// UsageOfVM is UsageOfJob for a VM that no job has created.
 func UsageOfVM(v vm.VM) UsageOf {
 	return UsageOf{Principal: v.Principal, Template: cmp.Or(v.Template, v.OS), Labels: v.Labels}
 }
 
-// VMRun is a time in which a VM that stays has run, whose it was and how large. No job counts it.
+// VMRun is a period in which a VM that stays ran, with its groups and size. No job counts it.
 type VMRun struct {
 	Of           UsageOf      `json:"of"`
 	Resources    vm.Resources `json:"resources"`
 	Began, Ended time.Time    `json:"-"`
 }
 
-// Days returns the run in parts that begin on the days of UTC that they say.
+// Days splits the run by days of UTC.
 func (r VMRun) Days() (parts []VMRun) {
 	for ended := r.Ended; r.Began.Before(ended); r.Began = r.Ended {
 		day := r.Began.UTC().Truncate(24 * time.Hour)
@@ -133,13 +133,14 @@ type Used struct {
 	CPUSeconds float64        `json:"cpu_seconds"`
 	MBSeconds  float64        `json:"mb_seconds"`
 	Failed     map[Reason]int `json:"failed,omitempty"`
-	Waits      map[int]int    `json:"waits,omitempty"` // jobs by how long they waited in the queue: see waitStep
+	Waits      map[int]int    `json:"waits,omitempty"` // jobs by their time in the queue: see waitStep
 }
 
-// waitStep is by how much the bounds of Used.Waits grow.
+// waitStep is the factor between the bounds of Used.Waits.
 const waitStep = 1.05
 
-// Add adds a job that left the queue at a time, zero if it has not.
+// Add adds a job that left the queue at time left, zero if it has not. Its VM counts until at if the
+// job has not ended.
 func (u *Used) Add(j Job, left, at time.Time) {
 	if u.Jobs++; u.Failed == nil {
 		u.Failed, u.Waits = map[Reason]int{}, map[int]int{}
@@ -179,7 +180,7 @@ func (u *Used) Merge(o Used) {
 	}
 }
 
-// waited returns how long so many of all jobs that left the queue waited at most, in seconds.
+// waited returns the time in seconds that this share of all jobs that left the queue waited at most.
 func (u Used) waited(share float64) float64 {
 	all := 0
 	for _, n := range u.Waits {
@@ -194,7 +195,7 @@ func (u Used) waited(share float64) float64 {
 	return 0
 }
 
-// Told is the usage of a group.
+// Told returns the sum as the usage of a group.
 func (u Used) Told(of string) Usage {
 	hours := func(seconds float64) float64 { return math.Round(seconds/3600*1000) / 1000 }
 	return Usage{
@@ -203,8 +204,8 @@ func (u Used) Told(of string) Usage {
 	}
 }
 
-// UsageTable is the answer to a query as rows of texts, the first with the names of the columns.
-// No text is taken for a formula by a program that reads tables.
+// UsageTable returns the answer to a query as rows of texts, the first with the column names. Texts
+// are escaped so that spreadsheet programs do not take them for formulas.
 func UsageTable(q UsageQuery, all []Usage) [][]string {
 	of := cmp.Or(strings.TrimPrefix(q.By, UsageLabel), "of")
 	rows := [][]string{{of, "jobs", "vm_hours", "cpu_hours", "memory_gib_hours", "queue_p50_seconds", "queue_p95_seconds"}}

@@ -21,13 +21,13 @@ var (
 	modeText = lazyregexp.New(`^0?[0-7]{3,4}$`)
 )
 
-// fits reports whether a text has a form and at most so many bytes. A bound within the
-// pattern would make it slow to compile, and every process starts with that.
+// fits reports whether a text has a form and at most so many bytes. A bound within the pattern would
+// make it slow to compile, and every process starts with that.
 func fits(form *lazyregexp.Regexp, text string, most int) bool {
 	return len(text) <= most && form.MatchString(text)
 }
 
-// reserved names belong to the runner: a job that set them would mislead it.
+// reserved names belong to the runner: a job that sets them would mislead it.
 var reserved = []string{"LINUS_JOB_ID", "LINUS_TASK_FILE", "LINUS_ROOT"}
 
 // Units of a VM's size, in bytes.
@@ -37,8 +37,7 @@ const (
 	gib = int64(1) << 30
 )
 
-// ParseSize reads sizes as manifests write them (`10G`, `512M`, `2048K`; powers
-// of 1024) and returns bytes.
+// ParseSize parses sizes as in manifests (`10G`, `512M`, `2048K`; powers of 1024) and returns bytes.
 func ParseSize(s string) (int64, error) {
 	if !sizeText.MatchString(s) {
 		return 0, fmt.Errorf("%q is not a size: write a whole number and G, M or K, as in 2G", s)
@@ -57,7 +56,7 @@ func ParseSize(s string) (int64, error) {
 	return n * unit, nil
 }
 
-// SizeMB returns a size of a manifest in MiB, rounded up; 0 for a text that is none.
+// SizeMB returns a size of a manifest in MiB, rounded up; 0 for an invalid size.
 func SizeMB(size string) int {
 	n, err := ParseSize(size)
 	if err != nil {
@@ -66,9 +65,9 @@ func SizeMB(size string) int {
 	return int((n + mib - 1) / mib)
 }
 
-// Validate reports everything wrong with m as an *InvalidError, each field by its path below
-// "manifest", in the order of the table. Empty fields that have defaults are fine. What a row
-// says of a field is not said here again.
+// Validate reports everything wrong with m as an *InvalidError, with each field's path below
+// "manifest", in the order of the table. Empty fields that have defaults are fine. It adds only
+// checks that the rows of fields do not make.
 func (m Manifest) Validate() error {
 	rows := manifestRows()
 	bad := checkRows("manifest.", rows, m)
@@ -112,8 +111,8 @@ func (m Manifest) validateTask() []*FieldError {
 	return nil
 }
 
-// OneOf returns what is wrong with a word that has to be one of some, or empty unless it is
-// required; nil: nothing.
+// OneOf returns what is wrong with a word that must be one of valid, or may be empty unless it is
+// required; nil if nothing is wrong.
 func OneOf[T ~string](name string, v T, required bool, valid ...T) *FieldError {
 	if v == "" && !required || slices.Contains(valid, v) {
 		return nil

@@ -8,46 +8,46 @@ import (
 	"time"
 )
 
-// Verb is a row of the table of what an engine offers: one method of Engine. Who may call it
-// is decided by it, and the API, its clients and their tests are made of it.
+// Verb is a row of the table of what an engine offers: one method of Engine. It decides who may call
+// the method, and the API, its clients and their tests are generated from it.
 type Verb struct {
-	Name string // the method's
-	ID   string // to clients that are generated from the API's description
+	Name string // the method's name
+	ID   string // for clients generated from the API's description
 	Does string // what it does, in a line for people
 
-	// Route is an HTTP method and a path. In it {x} is the field of the input with that
-	// JSON name, {x...} is one with slashes, and {?x,y} at the end are the fields in the
+	// Route is an HTTP method and a path. In the path, {x} is the field of the input with that JSON
+	// name, {x...} is a field that may contain slashes, and {?x,y} at the end are the fields in the
 	// query. The other fields are the body.
 	Route string
-	// Again reports whether a call may be repeated after its response was lost.
+	// Again reports whether a call may be repeated if its response was lost.
 	Again func(in any) bool
 
-	Role Role    // the least that may
+	Role Role    // the lowest that may call it
 	Of   Subject // what the verb is about
-	// Toolsets are those of which a token must have one, if it is narrowed to some: the
-	// ones with an MCP tool that does this, or more.
+	// Toolsets are the toolsets that have an MCP tool which does this, or more. A narrowed token
+	// must have one of them.
 	Toolsets []string
 
-	Makes Making               // what has become of it when the call returns
-	At    func(out any) string // where what it makes is, below the API; nil: nowhere
-	Key   string               // the name of a result that is no object, in one
+	Makes Making               // what has happened when the call returns
+	At    func(out any) string // where the created object is, below the API; nil: nowhere
+	Key   string               // the key of a result that is not an object, in its response
 
-	// List is what may be asked of a result that is a list; nil: it is none. Select does it;
-	// nil: the method does it by itself.
+	// List is what a query may ask of a result that is a list; nil: the result is not a list. Select
+	// answers the query; nil: the method does so itself.
 	List   func() Listing
 	Select func(out any, q Query) (Rows, error)
 
-	Heavy     bool // the result may have as many bytes as a request
-	ReadsHost bool // it runs a script on the host for as long as it takes, and does nothing else that bounds how often
+	Heavy     bool // the result may be as large as a request
+	ReadsHost bool // it runs a script on the host, and nothing else limits how often
 
-	// In and Out are the types of the input and the result: structs that have the
-	// method's parameters and results as fields, unless there is only one.
+	// In and Out are the types of the input and the result: structs that have the method's
+	// parameters and results as fields, unless there is only one.
 	In, Out reflect.Type
 
-	do func(ctx context.Context, e Engine, in any) (any, error) // nil: as do has it
+	do func(ctx context.Context, e Engine, in any) (any, error) // nil: the generated do calls the method
 }
 
-// AnyVerb is a row, whatever its types.
+// AnyVerb is a row of any types.
 type AnyVerb interface{ row() *Verb }
 
 func (v *Verb) row() *Verb { return v }
@@ -58,11 +58,11 @@ type Making int
 // What a call may have done.
 const (
 	Done     Making = iota
-	Created         // there is something new
-	Accepted        // what was asked for is decided, and goes on
+	Created         // something new exists
+	Accepted        // the request is decided, and its work continues
 )
 
-// Do calls the method of an engine. in is an In; the result is an Out, with an error, too.
+// Do calls the verb's method of an engine. in is an In; the result is an Out, even with an error.
 func (v *Verb) Do(ctx context.Context, e Engine, in any) (any, error) {
 	through, ok := e.(calls)
 	switch {
@@ -72,14 +72,14 @@ func (v *Verb) Do(ctx context.Context, e Engine, in any) (any, error) {
 	default:
 		return do(ctx, e, v.Name, in)
 	}
-	out, err := through.call(ctx, v, in) // as its methods do, without copies of in and of the result
+	out, err := through.call(ctx, v, in) // as its methods do, but without copying in and the result
 	if out == nil {
 		out = reflect.Zero(v.Out).Interface()
 	}
 	return out, err
 }
 
-// Ref returns the job or the VM that an input is about, as the caller has named it.
+// Ref returns the caller's reference to the job or VM that an input is about.
 func (v *Verb) Ref(in any) string {
 	switch v.Of {
 	case OfJob:
@@ -94,7 +94,7 @@ func (v *Verb) Ref(in any) string {
 // Verbs returns the table: every method of Engine, once.
 func Verbs() []*Verb { return verbs }
 
-// verbs is what verb adds to, in the order of the table.
+// verbs is filled by verb, in the order of the table.
 var verbs []*Verb
 
 // The table: a row for each method of Engine, with the types of its input and its result.
@@ -140,7 +140,7 @@ var (
 	VerbWriteFile = verb[FileWrite, FileWritten]("WriteFile", "writeFile", "Write a whole regular file of a VM, or leave it as it was", "PUT /v1/vms/{vm}/file{?path,mode,parents,new}", always, RoleRun, OfFile, "files")
 	VerbEditFile  = verb[FileEdit, FileEdited]("EditFile", "editFile", "Replace text in a regular file of a VM, or leave it as it was", "PATCH /v1/vms/{vm}/file{?path}", never, RoleRun, OfFile, "files") // a repeated call would find nothing to replace
 	VerbReadTree  = verb[FileRef, io.ReadCloser]("ReadTree", "readTree", "Get a directory of a VM, or a regular file, as a tar archive", "GET /v1/vms/{vm}/tree{?path}", always, RoleRun, OfFile, "files")
-	VerbWriteTree = verb[treeUpload, None]("WriteTree", "writeTree", "Unpack a tar archive in a directory of a VM", "PUT /v1/vms/{vm}/tree{?path}", never, RoleRun, OfFile, "files") // it can be read once
+	VerbWriteTree = verb[treeUpload, None]("WriteTree", "writeTree", "Unpack a tar archive in a directory of a VM", "PUT /v1/vms/{vm}/tree{?path}", never, RoleRun, OfFile, "files") // the archive can be read only once
 
 	VerbNetwork      = verb[NetworkQuery, NetworkReport]("Network", "checkNetwork", "Say where a VM's packets may go, and try connections from inside it", "POST /v1/vms/{vm}/network", always, RoleRun, OfFile, "vm").readsHost()
 	VerbDialVM       = verb[portRef, Tunnel]("DialVM", "dialVM", "Connect to a TCP port of a VM's own loopback, as a WebSocket", "GET /v1/vms/{vm}/ports/{port}", always, RoleRun, OfFile, "exec vm")
@@ -200,7 +200,7 @@ var (
 	VerbUncordonNode   = verb[nodeRef, NodeInfo]("UncordonNode", "uncordonNode", "Let new VMs on a node again", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin")
 )
 
-// None is no input, or no result.
+// None is the type of no input, or no result.
 type None struct{}
 
 // ToKill is the input of Kill.
@@ -215,7 +215,7 @@ type Download struct {
 	About Artifact
 }
 
-// Other inputs that are not types of their own.
+// Other inputs.
 type (
 	jobRef struct {
 		ID string `json:"id"`
@@ -225,12 +225,12 @@ type (
 		Path string `json:"path"`
 	}
 	aged struct {
-		OlderThan int64 `json:"older_than_seconds" api:",required"` // seconds since they ended
+		OlderThan int64 `json:"older_than_seconds" api:",required"` // seconds since the jobs ended
 	}
 	input struct {
 		ID    string `json:"id"`
 		Data  []byte `json:"data,omitempty" api:"data,body"`
-		Close bool   `json:"close,omitempty"` // the end of the input comes after it
+		Close bool   `json:"close,omitempty"` // close the input after this data
 	}
 	resized struct {
 		ID      string `json:"id"`
@@ -259,7 +259,7 @@ type (
 	newSnapshot struct {
 		VM       string `json:"vm"`
 		Snapshot string `json:"snapshot" api:"name,required"`
-		Memory   bool   `json:"memory,omitempty"` // with what runs in it
+		Memory   bool   `json:"memory,omitempty"` // with the state of what runs in it
 	}
 	toSave struct {
 		VM      string `json:"vm"`
@@ -306,22 +306,22 @@ type (
 // Watching is the input of Watch.
 type Watching struct {
 	ID    string `json:"id"`
-	After int64  `json:"after"` // the number of the last event that is known; 0: none
+	After int64  `json:"after"` // the number of the last known event; 0: none
 }
 
-// PoolEdit is what is to change of a pool.
+// PoolEdit is a change of a pool.
 type PoolEdit struct {
 	Pool string `json:"pool"`
 	PoolChange
 }
 
-// VMEdit is what is to change of a VM.
+// VMEdit is a change of a VM.
 type VMEdit struct {
 	VM string `json:"vm"`
 	VMChange
 }
 
-// WatchedJob is what Watch returns: the events, and the job's current state.
+// WatchedJob is the result of Watch: the events, and the job's current state.
 type WatchedJob struct {
 	Events []Event `json:"events" api:"items"`
 	Job    Job     `json:"job"`
@@ -330,8 +330,8 @@ type WatchedJob struct {
 // Stretch is the input of Output.
 type Stretch struct {
 	ID     string `json:"id"`
-	Stream string `json:"stream"` // stdout or stderr; empty: both, in the order in which they came
-	Offset int64  `json:"offset"` // of its first byte; negative: from the end
+	Stream string `json:"stream"` // stdout or stderr; empty: both, in the order of arrival
+	Offset int64  `json:"offset"` // of the first byte; negative: from the end
 	Limit  int64  `json:"limit"`  // bytes
 }
 
@@ -342,7 +342,7 @@ func verb[In, Out any](name, id, does, route string, again func(any) bool, least
 	return Typed[In, Out]{newVerb(name, id, does, route, again, least, of, toolsets, reflect.TypeFor[In](), reflect.TypeFor[Out]())}
 }
 
-// newVerb is all of verb that needs no types: it is compiled once.
+// newVerb is the part of verb that needs no type parameters, so that it is compiled only once.
 func newVerb(name, id, does, route string, again func(any) bool, least Role, of Subject, toolsets string, in, out reflect.Type) *Verb {
 	v := &Verb{Name: name, ID: id, Does: does, Route: route, Again: again, Role: least, Of: of, Toolsets: strings.Fields(toolsets), In: in, Out: out}
 	if v.Out.Kind() == reflect.Slice {
@@ -352,7 +352,7 @@ func newVerb(name, id, does, route string, again func(any) bool, least Role, of 
 	return v
 }
 
-// by says how the method is called whose parameters are not the fields of In.
+// by sets how to call a method whose parameters are not the fields of In.
 func (v Typed[In, Out]) by(call func(context.Context, Engine, In) (Out, error)) Typed[In, Out] {
 	v.do = func(ctx context.Context, e Engine, in any) (any, error) { return call(ctx, e, in.(In)) }
 	return v
@@ -363,7 +363,7 @@ func (v Typed[In, Out]) readsHost() Typed[In, Out]             { v.ReadsHost = t
 func (v Typed[In, Out]) key(key string) Typed[In, Out]         { v.Key = key; return v }
 func (v Typed[In, Out]) paged(l func() Listing) Typed[In, Out] { v.List = l; return v }
 
-// makes says what a call has done when it returns, and where what it makes is, below the API;
+// makes sets what a call has done when it returns, and where the created object is, below the API;
 // nil: it has no place of its own.
 func (v Typed[In, Out]) makes(what Making, at func(Out) string) Typed[In, Out] {
 	v.Makes = what
@@ -373,7 +373,7 @@ func (v Typed[In, Out]) makes(what Making, at func(Out) string) Typed[In, Out] {
 	return v
 }
 
-// listed is a verb whose result are rows, of which some may be asked for, in an order.
+// listed makes the verb's list of rows answer queries.
 func listed[In any, T Row](v Typed[In, []T]) Typed[In, []T] {
 	v.Select = func(out any, q Query) (Rows, error) {
 		all, err := Select(out.([]T), q)
@@ -385,9 +385,9 @@ func listed[In any, T Row](v Typed[In, []T]) Typed[In, []T] {
 	return v.paged(ListingOf[T])
 }
 
-// Whether a call may be repeated after its response was lost.
+// Functions for Verb.Again.
 func always(any) bool { return true }
 func never(any) bool  { return false }
 
-// ifKeyed: the same key returns the same job.
+// ifKeyed allows a repeat with an idempotency key: the same key returns the same job.
 func ifKeyed(in any) bool { return in.(Submission).IdempotencyKey != "" }

@@ -14,7 +14,7 @@ import (
 	"linus/internal/vm"
 )
 
-// VMState is the state of the job's VM; empty: it has none.
+// VMState returns the state of the job's VM; empty if it has none.
 func (j Job) VMState() vm.State {
 	if j.VM == nil {
 		return ""
@@ -22,11 +22,11 @@ func (j Job) VMState() vm.State {
 	return j.VM.State
 }
 
-// poolClient is the client of what stands for the makers of the pools' VMs.
+// poolClient is the client of the stand-in jobs of the pools' VMs.
 const poolClient = "pool"
 
-// StandInJob returns what stands for the job that would have made a VM which no job has made,
-// as it would be: who follows VMs by the IDs of jobs goes on doing so.
+// StandInJob returns a stand-in for the job of a VM that was created without a job, so that clients
+// can follow all VMs by the IDs of jobs.
 func StandInJob(v vm.VM) Job {
 	o := v.Own
 	j := Job{
@@ -60,8 +60,8 @@ func StandInJob(v vm.VM) Job {
 	return j
 }
 
-// Pinned returns a *FieldError if a VM is identified only by its address. It gets no secrets
-// then: whatever answers there would receive them.
+// Pinned returns a *FieldError if a VM is identified only by its address. Such a VM gets no secrets:
+// whatever answers at the address would receive them.
 func Pinned(v vm.VM) error {
 	if v.HostKey != "" {
 		return nil
@@ -70,7 +70,7 @@ func Pinned(v vm.VM) error {
 		"VM %d (%s) gets none: its SSH host key was not read through the hypervisor, and whatever answers at %s would have them", v.ID, v.Name, v.IP)
 }
 
-// NotRunning returns a *FieldError if a VM that others use does not run, as the host reports.
+// NotRunning returns a *FieldError if a VM that is shared does not run, according to the host.
 func NotRunning(v vm.VM, status vm.Status) error {
 	switch {
 	case !status.Down():
@@ -83,15 +83,16 @@ func NotRunning(v vm.VM, status vm.Status) error {
 	return inState("vm", "destroy it here too, and create it again", "%q (VM %d) is gone from the host, and not by us", v.Name, v.ID)
 }
 
-// ProxyPort is the port of a VM's loopback where the proxy of a job with egress allow is. It
-// is the same after every reconnect and in every engine: the task's environment names it.
+// ProxyPort returns the port of the VM's loopback where the proxy of a job with egress allow
+// listens. It is the same after every reconnect and in every engine, since the task's environment
+// names it.
 func ProxyPort(id string) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(id))
 	return 20000 + int(h.Sum32()%10000)
 }
 
-// ProxyEnv are the variables by which programs in a VM find that proxy, which does not reach addresses.
+// ProxyEnv returns the variables by which programs in a VM find that proxy. Addresses bypass it.
 func ProxyEnv(id string, n vm.Network) map[string]string {
 	proxy := "http://127.0.0.1:" + strconv.Itoa(ProxyPort(id))
 	direct := strings.Join(append([]string{"localhost", "127.0.0.1", "::1"}, n.Ranges()...), ",")
@@ -101,19 +102,19 @@ func ProxyEnv(id string, n vm.Network) map[string]string {
 	}
 }
 
-// Snapshot is a state of a VM that it can be reverted to.
+// Snapshot is a saved state of a VM that the VM can be reverted to.
 type Snapshot struct {
 	Name        string    `json:"name"`
 	CreatedAt   time.Time `json:"created_at"`             // by the host's clock
 	Parent      string    `json:"parent,omitempty"`       // the snapshot it was taken after
-	Memory      bool      `json:"memory"`                 // it has what ran in the VM, which a revert continues
-	MemoryBytes int64     `json:"memory_bytes,omitempty"` // that this takes of its storage; 0: not known
-	DiskBytes   int64     `json:"disk_bytes,omitempty"`   // that the storage tells of the disks: on ZFS what they alone hold, on LVM-thin all they map; 0: not known
-	Current     bool      `json:"current"`                // what the VM has now began with it
-	Incomplete  bool      `json:"incomplete,omitempty"`   // its making or removal did not come to its end: it can only be removed
+	Memory      bool      `json:"memory"`                 // it includes the state of what ran in the VM, which a revert resumes
+	MemoryBytes int64     `json:"memory_bytes,omitempty"` // storage space of the memory; 0: unknown
+	DiskBytes   int64     `json:"disk_bytes,omitempty"`   // space of the disks as the storage reports it: on ZFS what only they hold, on LVM-thin all they map; 0: unknown
+	Current     bool      `json:"current"`                // the VM's current state is based on it
+	Incomplete  bool      `json:"incomplete,omitempty"`   // its creation or removal did not finish: it can only be removed
 }
 
-// VMInfo is a VM of ours, Status included.
+// VMInfo is one of linus's VMs, with its status.
 type VMInfo struct {
 	vm.VM
 
@@ -121,42 +122,42 @@ type VMInfo struct {
 	Resources vm.Resources      `json:"resources"`
 	Network   vm.Network        `json:"network,omitzero"`
 	Source    string            `json:"source"`           // the template or operating system it was created from
-	Start     vm.Source         `json:"start,omitempty"`  // how it came to be: it was booted (cold), restored, forked, or a pool's
-	Labels    map[string]string `json:"labels,omitempty"` // of the job that has made it, or of its pool
+	Start     vm.Source         `json:"start,omitempty"`  // how it was started: booted (cold), restored, forked, or taken from a pool
+	Labels    map[string]string `json:"labels,omitempty"` // of the job that created it, or of its pool
 	Jobs      []string          `json:"jobs,omitempty"`   // unfinished jobs that run in it
 	CreatedAt time.Time         `json:"created_at"`
 	Principal string            `json:"principal,omitempty"` // the name of its owner; empty: the operator
 
-	Ports []ExposedPort `json:"ports,omitempty"` // that have a URL
+	Ports []ExposedPort `json:"ports,omitempty"` // ports that have a URL
 
-	IdleSuspend int `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
+	IdleSuspend int `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without use after which it is suspended; 0: never
 
-	AtEnd vm.End `json:"at_end,omitempty"` // what becomes of it at expires_at; empty: it is destroyed
+	AtEnd vm.End `json:"at_end,omitempty"` // what happens to it at expires_at; empty: it is destroyed
 
-	Sandbox *vm.Sandbox `json:"sandbox,omitempty"` // what a program says of the VM that it uses as one; null: none does
+	Sandbox *vm.Sandbox `json:"sandbox,omitempty"` // what a program that uses the VM as a sandbox says about it; null: it is not a sandbox
 }
 
-// VMChange is a change of a VM's settings; what is nil stays.
+// VMChange is a change of a VM's settings; nil fields keep their value.
 type VMChange struct {
-	IdleSuspend *int    `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without a use, after which it is suspended; 0: never
-	TTL         *int    `json:"ttl,omitempty" api:"ttl_seconds"`                   // seconds from now until its time is over, once no job runs in it; 0: it stays
-	AtEnd       *vm.End `json:"at_end,omitempty"`                                  // what becomes of it then: destroy, or suspend, in which state it stays
-	Meanwhile   bool    `json:"-" api:"-"`                                         // at_end is so until its caller gives the former one back
+	IdleSuspend *int    `json:"idle_suspend,omitempty" api:"idle_suspend_seconds"` // seconds without use after which it is suspended; 0: never
+	TTL         *int    `json:"ttl,omitempty" api:"ttl_seconds"`                   // seconds from now until it expires, once no job runs in it; 0: it stays
+	AtEnd       *vm.End `json:"at_end,omitempty"`                                  // what happens to it then: destroy, or suspend, after which it stays suspended
+	Meanwhile   bool    `json:"-" api:"-"`                                         // at_end holds only until the caller restores the former value
 
-	// With a ttl: for what it is kept until then, and how many VMs of its principal are kept for that at
-	// most, as a session's; 0: 5.
+	// With a ttl: what the VM is kept for until then, and how many of its principal's VMs are kept
+	// for that at most, as for a session; 0: 5.
 	KeptOf   string `json:"kept_of,omitempty"`
 	KeptMost int    `json:"keep_at_most,omitempty"`
 
-	Network *vm.Network `json:"network,omitempty"` // what it reaches from now on, once no job runs in it: egress, allow and deny alone; empty: the server's settings
+	Network *vm.Network `json:"network,omitempty"` // what it may reach from now on, once no job runs in it: only egress, allow and deny; empty: the server's settings
 }
 
-// NetworkOf returns a VM's network with the change of it, and the defaults.
+// NetworkOf returns a VM's network with the change and the defaults applied.
 func (c VMChange) NetworkOf(n vm.Network, d Defaults) vm.Network {
 	return networkDefaults(n.Reaching(*c.Network), d)
 }
 
-// checkNetwork returns what no VM's network can be changed to.
+// checkNetwork returns an error if no VM's network can be changed to n.
 func checkNetwork(n vm.Network) error {
 	if !n.Equal(vm.Network{}.Reaching(n)) {
 		return field("network", "give egress, allow and deny alone", "cannot be changed in bridge, vlan, ip and gateway")
@@ -176,7 +177,7 @@ func checkNetwork(n vm.Network) error {
 	return &InvalidError{Fields: bad}
 }
 
-// Check returns a *FieldError if no VM can be changed so.
+// Check returns a *FieldError if the change is invalid.
 func (c VMChange) Check() error {
 	if err := checkSeconds("idle_suspend", "idleSuspend", c.IdleSuspend); err != nil {
 		return err
@@ -203,7 +204,7 @@ func (c VMChange) Check() error {
 	return nil
 }
 
-// checkSeconds checks a time that a VM is given as a field of a manifest has it, or 0.
+// checkSeconds checks a duration for a VM against the manifest field of; 0 is also valid.
 func checkSeconds(name, of string, is *int) error {
 	if is == nil || *is == 0 {
 		return nil
@@ -214,8 +215,8 @@ func checkSeconds(name, of string, is *int) error {
 	return nil
 }
 
-// Naps and IdleTime are those of the VM.
+// Naps reports whether the VM is suspended when it is idle.
 func (v VMInfo) Naps() bool { return v.IdleSuspend > 0 && v.Lifecycle == vm.Persistent }
 
-// IdleTime is how long it is not used before it is suspended.
+// IdleTime is how long the VM is unused before it is suspended.
 func (v VMInfo) IdleTime() time.Duration { return time.Duration(v.IdleSuspend) * time.Second }

@@ -21,18 +21,17 @@ const (
 	maxMountPath  = 255 // bytes
 )
 
-// VolumeSpec is a volume that is asked for.
+// VolumeSpec is a request for a volume.
 type VolumeSpec struct {
 	Name    string `json:"name" api:",required"`
 	Size    string `json:"size" api:",required"` // in whole G, as in 20G
-	Node    string `json:"node,omitempty"`       // where VMs can have it; empty: one is chosen
+	Node    string `json:"node,omitempty"`       // where VMs can use it; empty: one is chosen
 	Storage string `json:"storage,omitempty"`    // empty: that of VMs
 }
 
-// volumeID is what a volume's ID looks like.
 var volumeID = lazyregexp.New(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// Check returns a *FieldError for what no volume can be, and its size in GiB.
+// Check returns the size in GiB, or a *FieldError if the volume is invalid.
 func (s VolumeSpec) Check() (gib int, err error) {
 	switch {
 	case !spec.DNSLabel.MatchString(s.Name) || strings.ToLower(s.Name) != s.Name || len(s.Name) > maxVolumeName || isPage(s.Name) || strings.Trim(s.Name, "0123456789") == "":
@@ -49,7 +48,7 @@ func (s VolumeSpec) Check() (gib int, err error) {
 	return int(n >> 30), nil
 }
 
-// VolumeAttach is a volume that a persistent VM is to have.
+// VolumeAttach is a request to attach a volume to a persistent VM.
 type VolumeAttach struct {
 	Volume string       `json:"volume"`
 	VM     string       `json:"vm" api:",required"`
@@ -57,7 +56,7 @@ type VolumeAttach struct {
 	Mode   vm.MountMode `json:"mode,omitempty"` // rw, the default, or ro
 }
 
-// Check returns a *FieldError for what cannot be mounted.
+// Check returns a *FieldError if the volume cannot be mounted so.
 func (a VolumeAttach) Check() error {
 	if bad := checkMount("", vm.Mount{Name: a.Volume, Path: a.Path, Mode: a.Mode}); len(bad) > 0 {
 		return bad[0]
@@ -75,8 +74,7 @@ func checkMount(at string, m vm.Mount) (bad []*FieldError) {
 	return bad
 }
 
-// validateVolumes checks what a manifest asks for of volumes; whether there are such volumes is
-// seen where they are.
+// validateVolumes checks a manifest's volumes. Whether they exist is checked where they are used.
 func validateVolumes(mounts []vm.Mount) (bad []*FieldError) {
 	if len(mounts) > maxMounts {
 		return []*FieldError{field("manifest.volumes", "use fewer", "are %d, the limit is %d", len(mounts), maxMounts)}
@@ -94,7 +92,7 @@ func validateVolumes(mounts []vm.Mount) (bad []*FieldError) {
 	return bad
 }
 
-// VolumeStatus is the state of a volume as it is shown.
+// VolumeStatus is the state of a volume as shown.
 type VolumeStatus string
 
 // The statuses.
@@ -102,14 +100,14 @@ const (
 	VolumeMaking   VolumeStatus = "making"
 	VolumeReady    VolumeStatus = "ready"
 	VolumeRemoving VolumeStatus = "removing"
-	VolumeMissing  VolumeStatus = "missing"  // the host has it no more
-	VolumeOrphaned VolumeStatus = "orphaned" // the host has it, and nothing is known of it here
+	VolumeMissing  VolumeStatus = "missing"  // the host no longer has it
+	VolumeOrphaned VolumeStatus = "orphaned" // the host has it, but linus has no record of it
 )
 
-// VolumeStatuses are all of them.
+// VolumeStatuses are all statuses.
 var VolumeStatuses = []VolumeStatus{VolumeMaking, VolumeReady, VolumeRemoving, VolumeMissing, VolumeOrphaned}
 
-// VolumeInfo is a volume as it is shown.
+// VolumeInfo describes a volume.
 type VolumeInfo struct {
 	ID        string         `json:"id"`
 	Name      string         `json:"name"`
@@ -117,7 +115,7 @@ type VolumeInfo struct {
 	SizeGB    int            `json:"size_gb,omitempty"`
 	Node      string         `json:"node,omitempty"`
 	Storage   string         `json:"storage,omitempty"` // empty: that of VMs
-	Shared    bool           `json:"shared,omitempty"`  // its storage is shared: VMs of all nodes can have it, not its node's alone
+	Shared    bool           `json:"shared,omitempty"`  // its storage is shared: VMs of all nodes can use it, not only those of its node
 	VMID      int            `json:"vm_id,omitempty"`   // of the VM that holds it on the host and never runs
 	Uses      []vm.VolumeUse `json:"uses,omitempty"`    // by VMs
 	CreatedAt time.Time      `json:"created_at,omitzero"`
@@ -132,7 +130,7 @@ func VolumeOf(v vm.Volume) VolumeInfo {
 	}
 }
 
-// Cells are those of a volume.
+// Cells returns the volume's cells.
 func (v VolumeInfo) Cells() Cells {
 	return Cells{
 		"id": v.ID, "vm_id": v.VMID, "name": v.Name, "status": State{[]string{string(v.Status)}, spec.Words(VolumeStatuses)}, "node": v.Node,
@@ -140,21 +138,20 @@ func (v VolumeInfo) Cells() Cells {
 	}
 }
 
-// Volumes are the operations on volumes: disks that outlive VMs. ref is a volume's name or its
-// UUID.
+// Volumes are the operations on volumes: disks that outlive VMs. ref is a volume's name or its UUID.
 type Volumes interface {
-	// Volumes returns those there are, by name, and to admins those that the host has and nothing
-	// is known of.
+	// Volumes returns the existing volumes by name, and for admins also those on the host that linus
+	// has no record of.
 	Volumes(ctx context.Context) ([]VolumeInfo, error)
-	// Volume returns one.
+	// Volume returns one volume.
 	Volume(ctx context.Context, ref string) (VolumeInfo, error)
-	// CreateVolume creates one, and returns when it is there.
+	// CreateVolume creates a volume, and returns when it exists.
 	CreateVolume(ctx context.Context, spec VolumeSpec) (VolumeInfo, error)
-	// RemoveVolume removes one with all that is on it. No VM may have it.
+	// RemoveVolume removes a volume with all its data. No VM may have it.
 	RemoveVolume(ctx context.Context, ref string) (VolumeInfo, error)
-	// AttachVolume mounts one in a persistent VM that runs, until it is taken off or the VM is
+	// AttachVolume mounts a volume in a running persistent VM, until it is detached or the VM is
 	// destroyed.
 	AttachVolume(ctx context.Context, a VolumeAttach) (VolumeInfo, error)
-	// DetachVolume unmounts one in a VM and takes it off. No job may be running there.
+	// DetachVolume unmounts a volume in a VM and detaches it. No job may be running there.
 	DetachVolume(ctx context.Context, ref, of string) (VolumeInfo, error)
 }

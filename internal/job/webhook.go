@@ -18,7 +18,7 @@ type Notify struct {
 	URL string `json:"url"`
 }
 
-// maxNotifyURL bounds a URL that is notified, in bytes.
+// maxNotifyURL bounds the URL of a Notify, in bytes.
 const maxNotifyURL = 2000
 
 func (n *Notify) validate() []*FieldError {
@@ -31,7 +31,7 @@ func (n *Notify) validate() []*FieldError {
 	return nil
 }
 
-// WebhookURLProblem returns why a URL cannot be notified; empty: it can.
+// WebhookURLProblem returns why messages cannot be sent to a URL; empty if they can.
 func WebhookURLProblem(text string) string {
 	u, err := url.Parse(text)
 	switch {
@@ -45,14 +45,14 @@ func WebhookURLProblem(text string) string {
 	return ""
 }
 
-// Webhook is a message about the end of a job, or about a VM, that is to be delivered. It is
-// recorded with what it tells of, and stays until it is delivered or given up.
+// Webhook is a message to deliver about the end of a job, or about a VM. It is recorded together
+// with the change it reports, and stays until it is delivered or given up.
 type Webhook struct {
-	ID        string          `json:"id"` // unique: receivers know a message that comes twice by it
+	ID        string          `json:"id"` // unique: receivers recognize repeated messages by it
 	JobID     string          `json:"job_id,omitempty"`
-	VM        string          `json:"vm,omitempty"`      // that it is about, in place of a job
+	VM        string          `json:"vm,omitempty"`      // the VM that it is about, instead of a job
 	URL       string          `json:"url,omitempty"`     // empty: the installation's
-	Private   bool            `json:"private,omitempty"` // it may be at a private address
+	Private   bool            `json:"private,omitempty"` // the receiver may have a private address
 	Body      json.RawMessage `json:"body"`
 	CreatedAt time.Time       `json:"created_at"`
 
@@ -60,7 +60,7 @@ type Webhook struct {
 	NextAt   time.Time `json:"-"` // of the next one
 }
 
-// Host is where its URL leads; empty: where the installation's does.
+// Host returns the host of its URL; empty: that of the installation's URL.
 func (w Webhook) Host() string {
 	u, err := url.Parse(w.URL)
 	if err != nil {
@@ -71,18 +71,18 @@ func (w Webhook) Host() string {
 
 // WebhookResult is how an attempt to deliver a Webhook ended.
 type WebhookResult struct {
-	Host   string // that it went to, for people
+	Host   string // the receiver's host, for people
 	Status int    // the HTTP status; 0: no answer
 	Err    error  // nil: delivered
-	Final  bool   // it is not to be tried again
+	Final  bool   // it must not be retried
 }
 
-// Delivery is how far a Webhook has come.
+// Delivery is the progress of delivering a Webhook.
 type Delivery struct {
 	ID       string        `json:"id"`           // of the message, as its receiver sees it
 	To       string        `json:"to,omitempty"` // the receiver's host; empty: WEBHOOK_URL's, before the first attempt
 	State    DeliveryState `json:"state"`
-	Attempts int           `json:"attempts"`         // that have ended
+	Attempts int           `json:"attempts"`         // attempts that have ended
 	Error    string        `json:"error,omitempty"`  // of the last attempt
 	At       time.Time     `json:"at"`               // of the last attempt or, before the first, of the job's end
 	NextAt   time.Time     `json:"next_at,omitzero"` // of the next attempt; zero: the first is due, or there is no other
@@ -93,12 +93,12 @@ type DeliveryState string
 
 // The states.
 const (
-	DeliveryPending DeliveryState = "pending" // it is tried, or tried again
+	DeliveryPending DeliveryState = "pending" // it is being tried, or will be retried
 	DeliveryDone    DeliveryState = "delivered"
 	DeliveryGivenUp DeliveryState = "given_up"
 )
 
-// SetDelivery records how far a message about the job has come.
+// SetDelivery records the progress of delivering a message about the job.
 func (j *Job) SetDelivery(d Delivery) {
 	at := slices.IndexFunc(j.Webhooks, func(known Delivery) bool { return known.ID == d.ID })
 	if at < 0 {
@@ -108,8 +108,8 @@ func (j *Job) SetDelivery(d Delivery) {
 	j.Webhooks[at] = d
 }
 
-// webhookBody is what a receiver gets: what the job was, and how it ended. No output, no
-// error text, no task: they may have what is not for everybody.
+// webhookBody is what a receiver gets: what the job was, and how it ended. It has no output, error
+// text or task, which may be confidential.
 type webhookBody struct {
 	Type      string      `json:"type"`
 	Timestamp time.Time   `json:"timestamp"`
@@ -134,8 +134,8 @@ type webhookData struct {
 	Link        string            `json:"link,omitempty"`
 }
 
-// WebhookBody returns the message about a job that has ended. page is the URL at which
-// jobs are shown; empty: none.
+// WebhookBody returns the message about a job that has ended. page is the URL of the page of jobs;
+// empty: none.
 func WebhookBody(j Job, page string) (json.RawMessage, error) {
 	d := webhookData{
 		JobID: j.ID, Kind: j.Kind, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
@@ -151,7 +151,7 @@ func WebhookBody(j Job, page string) (json.RawMessage, error) {
 	return json.Marshal(webhookBody{Type: "job.ended", Timestamp: j.CompletedAt, Data: d})
 }
 
-// vmWebhookData is what a receiver gets about a VM that somebody has asked for.
+// vmWebhookData is what a receiver gets about a VM that somebody requested.
 type vmWebhookData struct {
 	VM        string            `json:"vm"`
 	VMID      int               `json:"vm_id,omitempty"`
@@ -166,8 +166,8 @@ type vmWebhookData struct {
 	Link      string            `json:"link,omitempty"`
 }
 
-// VMWebhookBody returns the message about what a VM that somebody has asked for has become,
-// at that time; nil: nothing to tell. One that could not be made ends with that.
+// VMWebhookBody returns the message about the change of a requested VM at that time, or nil if there
+// is nothing to report. For a VM that could not be created, the failure is the last message.
 func VMWebhookBody(was, is vm.VM, at time.Time, page string) (json.RawMessage, error) {
 	var what string
 	switch {
@@ -198,8 +198,8 @@ func VMWebhookBody(was, is vm.VM, at time.Time, page string) (json.RawMessage, e
 	}{what, at, d})
 }
 
-// DispatcherWebhookBody returns the message about a dispatcher whose status has been another; nil:
-// nothing to tell. Why it is so is not for everybody.
+// DispatcherWebhookBody returns the message about a dispatcher whose status has changed, or nil if
+// there is nothing to report. It leaves out the reason, which may be confidential.
 func DispatcherWebhookBody(was string, d Dispatcher, at time.Time, page string) (json.RawMessage, error) {
 	if was == "" && d.Status() == "serving" {
 		return nil, nil
@@ -214,7 +214,7 @@ func DispatcherWebhookBody(was string, d Dispatcher, at time.Time, page string) 
 	return json.Marshal(map[string]any{"type": "queue." + d.Status(), "timestamp": at, "data": data})
 }
 
-// WebhookKey decodes a secret: whsec_ and base64, as other software has it, or any text.
+// WebhookKey decodes a secret: whsec_ followed by base64, as other software has it, or any text.
 func WebhookKey(secret string) ([]byte, error) {
 	text, encoded := strings.CutPrefix(secret, "whsec_")
 	key := []byte(text)

@@ -9,9 +9,9 @@ import (
 	"linus/internal/vm"
 )
 
-// Action is something a text for people asks them to do, for which each face
-// has another name: a tool, a command, a page. The text contains the code, which
-// is also what the action is called on the command line; a face replaces it with its own name.
+// Action is something that a text asks people to do, for which each face has another name: a tool, a
+// command, a page. The text contains the action's code, which is also its name on the command line;
+// a face replaces the code with its own name.
 type Action string
 
 // The actions.
@@ -33,7 +33,7 @@ const (
 	BuildCheckpoint Action = "{template checkpoint build}"
 	ListCheckpoints Action = "{template checkpoint list}"
 
-	// What BuildTemplate is given.
+	// Parameters of BuildTemplate.
 	TemplateName   Action = "{template build name}"
 	TemplateOS     Action = "{template build os}"
 	TemplateImage  Action = "{template build image}"
@@ -41,13 +41,14 @@ const (
 	TemplateParts  Action = "{template build bootstrap}"
 )
 
-// Actions are all of them.
+// Actions are all actions.
 var Actions = []Action{
 	ListVMs, ListPools, ListVolumes, ShowJob, EnterVM, StartVM, ResumeVM, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost, ProveHost, BuildCheckpoint, ListCheckpoints,
 	TemplateName, TemplateOS, TemplateImage, TemplateSHA256, TemplateParts,
 }
 
-// command is the action's name on the command line: what BuildTemplate is given is an option of it.
+// command returns the action's name on the command line; parameters of BuildTemplate are options
+// there.
 func (a Action) command() string {
 	code := strings.Trim(string(a), "{}")
 	if option, is := strings.CutPrefix(code, "template build "); is {
@@ -56,10 +57,10 @@ func (a Action) command() string {
 	return "linus " + strings.Replace(code, "enter", "ssh", 1)
 }
 
-// Words are a face's names for actions. The others have those of the command line.
+// Words are a face's names for actions. Actions without a name there keep that of the command line.
 type Words map[Action]string
 
-// In returns a text with the actions in it replaced by the face's words.
+// In returns a text with its actions replaced by the face's words.
 func (w Words) In(text string) string {
 	if !strings.Contains(text, "{") {
 		return text
@@ -72,8 +73,8 @@ func (w Words) In(text string) string {
 	return text
 }
 
-// Phrased returns e with the texts of jobs, VMs, events and reports in a face's
-// words. Errors stay as they are: a face phrases them when it prints them.
+// Phrased returns e with the texts of jobs, VMs, events and reports in a face's words. Errors stay
+// as they are: a face phrases them when it prints them.
 func Phrased(e Engine, w Words) Engine {
 	return Through(func(ctx context.Context, v *Verb, in any) (any, error) {
 		out, err := v.Do(ctx, e, in)
@@ -81,11 +82,10 @@ func Phrased(e Engine, w Words) Engine {
 	})
 }
 
-// Phrase returns a verb's result with its texts in the face's words. What it was given
-// stays as it is.
+// Phrase returns a verb's result with its texts in the face's words. Its argument is not modified.
 func (w Words) Phrase(out any) any {
 	if j, is := out.(Job); is && j.Outcome == nil && j.VM == nil {
-		return out // none of its texts is the engine's, and it is large
+		return out // none of its texts comes from the engine, and it is large
 	}
 	switch out := out.(type) {
 	case Job:
