@@ -1,7 +1,8 @@
-// Package field has what can be said of a manifest and of a pool's size: a row for each field.
-// Validation, defaults of documents, options of commands and their completion, the page's forms,
-// the schemas of tools, the API's description and the manifest's table in the documents are made
-// from it. It knows neither jobs nor faces: the domain adds the rules that take more than a row.
+// Package field describes the fields of a manifest and of a pool's size, with a row for each.
+// Validation, defaults in documents, command options and their completion, the page's forms, the
+// tools' schemas, the API's description and the documents' table of the manifest are generated from
+// the rows. The package knows neither jobs nor faces; the domain adds the rules that a row cannot
+// express.
 package field
 
 import (
@@ -16,7 +17,7 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Commands are commands that have an option for a field.
+// Commands is a set of commands that have an option for a field.
 type Commands uint8
 
 // The commands.
@@ -33,7 +34,7 @@ const (
 	all   = vms | CreatePool | Dispatch
 )
 
-// Offer is what there is to choose from besides what can be typed.
+// Offer is a source of choices for a field, in addition to free text.
 type Offer uint8
 
 // The offers.
@@ -44,70 +45,70 @@ const (
 	Templates
 )
 
-// Field is one field. Its kind is that of the struct's.
+// Field is a row for one field, which has the kind of the struct's field.
 type Field struct {
-	Name string // in JSON, as errors name it: resources.cpu; files[].path of what is in a list
+	Name string // in JSON, as errors name it: resources.cpu; files[].path for a field of list elements
 
-	Text    string // what it is, for documents and schemas, without Default
-	Brief   string // the same for the list of tools, for which every client pays; "-": nothing; empty: Text
-	Default string // what it is if it is left out, where that needs saying
+	Text    string // description for documents and schemas, without Default
+	Brief   string // the same for the list of tools, which costs every client; "-": nothing; empty: Text
+	Default string // the value if it is left out, where that needs saying
 
-	Required          bool     // it is never left out
-	Values            []string // what it is one of; nil: anything
-	Least, Most       int      // of a number that is given; Most 0: any
-	Smallest, Largest string   // of a size, as in 512M; empty: it is none
+	Required          bool     // it must not be left out
+	Values            []string // the allowed values; nil: any
+	Least, Most       int      // bounds of a given number; Most 0: any number
+	Smallest, Largest string   // bounds of a size, as in 512M; empty: not a size
 	Example           string   // of a size
-	Like              *Like    // how its text looks; nil: in any way
+	Like              *Like    // the form of its text; nil: any
 	Path              bool     // it is an absolute path
-	NoZero            bool     // a 0 that is given is a mistake, and not the default
-	Needs             []Need   // where it applies
+	NoZero            bool     // an explicit 0 is a mistake, not the default
+	Needs             []Need   // what it requires of other fields
 
 	Flag   string   // its option
-	NoFlag string   // why it has none
-	In     Commands // those that have the option
+	NoFlag string   // why it has no option
+	In     Commands // the commands that have the option
 	Help   string   // of the option
-	On     string   // what the option without a value, or a box that is ticked, makes it
+	On     string   // the value for the option without a value, or for a ticked box
 	Also   *Option  // another option, without a value
 	Offers Offer
 
-	Group       string // the part of the form that it is in
+	Group       string // its part of the form
 	Label, Hint string // in a form
-	Preset      string // what a form begins with
-	Tick        bool   // it is a box, as are fields that are true or false
+	Preset      string // the initial value in a form
+	Tick        bool   // it is a checkbox, as true-or-false fields always are
 
 	Lines   bool // a text of several lines, or a list with an entry on each
-	Each    bool // the option is given for each entry, and adds to those of a manifest
-	Seconds bool // a time
-	Zero    bool // 0 is a number like others, and not "the default"
+	Each    bool // the option is repeated, once per entry, and adds to the entries of a manifest
+	Seconds bool // a duration
+	Zero    bool // 0 is an ordinary number, not "the default"
 	Nothing int  // what 0 means, where the struct's own 0 is the default
 }
 
-// Like is how a text looks.
+// Like is the form of a text.
 type Like struct {
 	Form    *lazyregexp.Regexp
-	Most    int    // bytes; 0: as Form says
-	Problem string // with %q, of a text that does not
+	Most    int    // bytes; 0: only Form limits it
+	Problem string // of a text without that form; %q is the text
 	Remedy  string
 }
 
-// Option is an option that makes a field a value.
+// Option is an option that sets a field to a fixed value.
 type Option struct{ Flag, Makes, Help string }
 
-// Need is what a field has no meaning without.
+// Need is a condition without which a field has no meaning.
 type Need struct {
-	// Where is NAME=PATTERN of another field, and there may be several, divided by blanks: all
-	// have to match. Of names divided by commas one has to.
+	// Where is NAME=PATTERN for another field. There may be several, separated by blanks: all must
+	// match. NAME may be several names, separated by commas: one must match.
 	Where   string
-	Problem string // where it does not hold, with %s for the other field's value; empty: only a form leaves the field out
+	Problem string // if Where does not match; %s is the other field's value; empty: only forms leave the field out
 	Remedy  string
-	Of      string // the pattern of values that have the need; empty: all
-	Shown   bool   // a form has the field in any case
+	Of      string // the pattern of values that have the need; empty: all values
+	Shown   bool   // a form shows the field in any case
 }
 
-// Index finds a field of structs by its type and name in JSON.
+// Index finds a row by the struct type and the field's JSON name.
 type Index map[reflect.Type]map[string]Field
 
-// IndexOf returns the rows of a struct's fields, and of those within it.
+// IndexOf returns the rows of a struct's fields, including those of nested structs.
 func IndexOf(t reflect.Type, rows ...Field) Index {
 	named := map[string]Field{}
 	for _, f := range rows {
@@ -137,14 +138,15 @@ func (x Index) add(t reflect.Type, prefix string, named map[string]Field) {
 	x[t] = own
 }
 
-// Of returns the field of a struct, or of one that v points to: then it can be set, and what it
-// is within is made where there is none.
+// Of returns the field of a struct. If v is a pointer, the field can be set, and missing structs on
+// the way to it are created.
 func (f Field) Of(v any) reflect.Value {
 	at := reflect.Indirect(reflect.ValueOf(v))
 	return within(at, placesOf(at.Type(), f.Name), at.CanSet())
 }
 
-// within is the field at places, each an index from the pointer that the one before has led to.
+// within returns the field at places. Each place is an index within the struct that the previous
+// place, or the pointer there, leads to.
 func within(at reflect.Value, places [][]int, set bool) reflect.Value {
 	for _, place := range places {
 		at = at.FieldByIndex(place)
@@ -164,7 +166,7 @@ func within(at reflect.Value, places [][]int, set bool) reflect.Value {
 
 var known sync.Map // places, by the struct's type and the field's name
 
-// placesOf returns the places of the field with a name in JSON.
+// placesOf returns the places of the field with a JSON name.
 func placesOf(t reflect.Type, name string) (places [][]int) {
 	type key struct {
 		of   reflect.Type
@@ -190,7 +192,7 @@ func placesOf(t reflect.Type, name string) (places [][]int) {
 	return places
 }
 
-// Says returns what a field is, with its default.
+// Says returns the field's description, with its default.
 func (f Field) Says() string {
 	if f.Default == "" {
 		return f.Text
@@ -198,7 +200,7 @@ func (f Field) Says() string {
 	return strings.TrimSpace(f.Text + " Default " + f.Default + ".")
 }
 
-// Bounds returns what there is to give of a number: 1 to 32.
+// Bounds returns the range of a number: 1 to 32.
 func (f Field) Bounds() string {
 	if f.Seconds {
 		return fmt.Sprintf("seconds from %d to %d", f.Least, f.Most)
@@ -206,8 +208,7 @@ func (f Field) Bounds() string {
 	return fmt.Sprintf("%d to %d", f.Least, f.Most)
 }
 
-// Choices are the values that a form has, the first of which it begins with; an empty one is
-// the default.
+// Choices returns the values that a form offers, the initial one first; an empty one is the default.
 func (f Field) Choices() []string {
 	all := slices.Clone(f.Values)
 	if !f.Required {
@@ -217,10 +218,11 @@ func (f Field) Choices() []string {
 	return append([]string{f.Preset}, slices.Delete(all, first, first+1)...)
 }
 
-// IsBox reports whether the field is a box to tick.
+// IsBox reports whether the field is a checkbox.
 func (f Field) IsBox(at reflect.Value) bool { return f.Tick || at.Kind() == reflect.Bool }
 
-// Typed returns a value of the field as a form sends it, as far as needs of others ask for it.
+// Typed returns a value of the field as a form sends it, in the detail that other fields' needs
+// require.
 func (f Field) Typed(at reflect.Value) string {
 	switch {
 	case f.IsBox(at) && text(at) == cmp.Or(f.On, "true"):
@@ -231,7 +233,7 @@ func (f Field) Typed(at reflect.Value) string {
 	return text(at)
 }
 
-// text is fmt.Sprint, which takes no memory for most.
+// text is fmt.Sprint that does not allocate for most values.
 func text(at reflect.Value) string {
 	switch at.Kind() {
 	case reflect.String:
@@ -252,8 +254,8 @@ func Empty(at reflect.Value) bool {
 	return at.IsZero()
 }
 
-// When is where a form has the field: NAME=PATTERN of other fields, divided by blanks; empty:
-// always.
+// When returns the conditions under which a form shows the field: NAME=PATTERN of other fields,
+// separated by blanks; empty: always.
 func (f Field) When() string {
 	var all []string
 	for _, n := range f.Needs {
@@ -280,7 +282,7 @@ func For(c Commands) []Field {
 	return slices.DeleteFunc(slices.Clone(manifest()), func(f Field) bool { return f.In&c == 0 })
 }
 
-// Some returns the fields of a manifest with these names, in their order.
+// Some returns the fields of a manifest with these names, in the order of names.
 func Some(names ...string) []Field {
 	some := make([]Field, len(names))
 	for i, name := range names {

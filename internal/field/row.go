@@ -7,8 +7,8 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Row is a field of a struct in which it has been found, and so has what it needs: each
-// submission is held to all of them, several times.
+// Row is a field that was looked up in a struct type, with its needs compiled: each submission is
+// checked against all rows, several times.
 type Row struct {
 	Field
 
@@ -23,13 +23,13 @@ type rowNeed struct {
 	conditions []condition
 }
 
-// condition is that one of fields has a value that matches.
+// condition requires that one of fields has a matching value.
 type condition struct {
 	fields []*Row
 	is     *lazyregexp.Regexp
 }
 
-// RowsOf returns the rows of a struct's fields, without those of what is in lists.
+// RowsOf returns the rows of a struct's fields, except those of list elements.
 func RowsOf(t reflect.Type, fields []Field) []*Row {
 	var rows []*Row
 	named := map[string]*Row{}
@@ -69,11 +69,11 @@ func RowsOf(t reflect.Type, fields []Field) []*Row {
 	return rows
 }
 
-// In returns the field of a struct's value, which it does not change.
+// In returns the field of a struct's value, without changing the value.
 func (r *Row) In(v reflect.Value) reflect.Value { return within(v, r.places, false) }
 
-// Unmet returns what the field of a struct's value has no meaning without; other is the value of
-// the field which is otherwise.
+// Unmet returns the first need of the field that the struct's value does not meet; other is the
+// value of the field that does not match.
 func (r *Row) Unmet(v reflect.Value) (need Need, other string, unmet bool) {
 	for i := range r.needs {
 		n := &r.needs[i]

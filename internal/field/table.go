@@ -10,7 +10,7 @@ import (
 	"linus/internal/vm"
 )
 
-// Where says where a group of a form applies: to a VM that does not exist yet.
+// Where is the condition of a form's group that applies to new VMs only.
 const Where = "vm=^$"
 
 // The groups of the form of a job, in its order.
@@ -24,7 +24,7 @@ const (
 	Afterwards = "Afterwards"
 )
 
-// How texts look.
+// The forms of texts.
 var (
 	DNSLabel   = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
 	Template   = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`) // a name or a VM ID
@@ -44,7 +44,7 @@ const (
 	year   = 365 * 24 * 3600
 )
 
-// agents are the types of jobs that are agents.
+// agents returns the job types that are agents.
 func agents() (names []string) {
 	for _, a := range agent.All() {
 		names = append(names, a.Name)
@@ -52,7 +52,7 @@ func agents() (names []string) {
 	return names
 }
 
-// manifest is the table, made once.
+// manifest is the table, built once.
 var manifest = sync.OnceValue(func() []Field {
 	var (
 		some       = strings.Join(agents(), "|")
@@ -251,7 +251,7 @@ var manifest = sync.OnceValue(func() []Field {
 	}
 })
 
-// Words are a list's, as texts.
+// Words returns the elements of a list as strings.
 func Words[T ~string](list []T) []string {
 	all := make([]string, len(list))
 	for i, w := range list {
