@@ -1,6 +1,5 @@
-// Package manual shows the built-in documents: as plain text for a terminal and
-// as HTML for the web page. It owns how Markdown is rendered, and knows nothing
-// of what the documents say.
+// Package manual shows the built-in documents: as plain text for a terminal and as HTML for the web
+// page. It owns the rendering of Markdown, and does not know what the documents say.
 package manual
 
 import (
@@ -37,13 +36,12 @@ func Find(name string) (Topic, bool) {
 	return topics[i], true
 }
 
-// Plot returns the SVG that a document shows by this file name; ok is false if there
-// is none.
+// Plot returns the SVG with this file name that a document shows; ok is false if there is none.
 func Plot(name string) (svg []byte, ok bool) { return embed.Plot(name) }
 
-// HTML renders a document for a page: headings have IDs, raw HTML is left out,
-// and a link to another document leads to base + its topic. goldmark decides
-// which other links are allowed: it drops javascript: and the like.
+// HTML renders a document for a page: headings get IDs, raw HTML is left out, and a link to another
+// document leads to base + its topic. goldmark decides which other links are allowed: it drops
+// javascript: and the like.
 func HTML(t Topic, base string) (string, error) {
 	source := []byte(t.Text)
 	tree := markdown().Parser().Parse(text.NewReader(source))
@@ -74,8 +72,7 @@ func HTML(t Topic, base string) (string, error) {
 	return b.String(), nil
 }
 
-// topicLink splits a link to another document, topic.md#anchor, and reports
-// whether it is one.
+// topicLink splits a link to another document, topic.md#anchor. It returns false for other links.
 func topicLink(destination string) (topic, anchor string, ok bool) {
 	file, fragment, found := strings.Cut(destination, "#")
 	if found {

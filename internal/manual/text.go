@@ -10,9 +10,9 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-// Text renders a document as plain text, wrapped at the given column. A table
-// becomes a list: the first cell of each row, and the others below it. A link
-// to another document says how to read that document.
+// Text renders a document as plain text, wrapped at the given column. A table becomes a list: the
+// first cell of each row, with the others below it. A link to another document says how to read that
+// document.
 func Text(t Topic, columns int) string {
 	p := printer{source: []byte(t.Text), columns: max(columns, 40)}
 	p.blocks(markdown().Parser().Parse(text.NewReader(p.source)), "")
@@ -28,8 +28,7 @@ type printer struct {
 	out     strings.Builder
 }
 
-// blocks prints the blocks in a node, each line indented, with an empty line
-// after each block.
+// blocks prints the blocks in a node, each line indented, with an empty line after each block.
 func (p *printer) blocks(parent ast.Node, indent string) {
 	for n := parent.FirstChild(); n != nil; n = n.NextSibling() {
 		switch n := n.(type) {
@@ -70,9 +69,8 @@ func (p *printer) blocks(parent ast.Node, indent string) {
 	}
 }
 
-// table prints each row as its first cell and, below it, the others with the
-// names of their columns. Two columns are printed side by side if the first is
-// narrow.
+// table prints each row as its first cell, followed by the others with the names of their columns.
+// Two columns are printed side by side if the first is narrow.
 func (p *printer) table(table *east.Table, indent string) {
 	var rows [][]string
 	narrow := 0
@@ -135,7 +133,7 @@ func (p *printer) inline(parent ast.Node) string {
 	return strings.Join(strings.Fields(b.String()), " ")
 }
 
-// wrap prints words in lines of at most p.columns; a longer word has its own.
+// wrap prints words in lines of at most p.columns; a longer word gets its own line.
 func (p *printer) wrap(first, indent, words string) {
 	line := first
 	empty := true
