@@ -1,6 +1,5 @@
-// Package patience decides how long to wait for something in a VM: time limits that
-// received bytes extend, and retries with growing pauses. It does not know what is
-// waited for.
+// Package patience decides how long to wait for something in a VM: time limits that received bytes
+// extend, and retries with growing pauses. It does not know what is waited for.
 package patience
 
 import (
@@ -10,29 +9,29 @@ import (
 	"time"
 )
 
-// slowLine is the lowest rate expected of a connection to a VM, in bytes a second.
-// Data that arrives more slowly earns less time than it takes.
+// slowLine is the lowest expected rate of a connection to a VM, in bytes per second. Data that
+// arrives more slowly earns less time than it takes.
 const slowLine = 64 << 10
 
 // ErrTooSlow is the cause with which the contexts of Allow and RetryUnreachable end.
 var ErrTooSlow = errors.New("too little data arrived in time")
 
-// allowance is the time that work in a VM may take. Received bytes extend it, so that
-// hundreds of megabytes arrive over a slow connection, while a VM that trickles or is
-// silent is still given up.
+// allowance is the time that work in a VM may take. Received bytes extend it, so that hundreds of
+// megabytes can arrive over a slow connection, while a VM that trickles or is silent is still given
+// up.
 type allowance struct {
-	outer *allowance // of the work this is part of
+	outer *allowance // of the work that this is part of
 
 	mu    sync.Mutex
 	until time.Time
-	left  time.Duration // by how much it can still be extended
+	left  time.Duration // how much it can still be extended
 	timer *time.Timer
 }
 
 type allowanceKey struct{}
 
-// Allow returns a context that ends with ErrTooSlow after patience plus what Extend
-// adds: at most the time that bytes take on a slow connection.
+// Allow returns a context that ends with ErrTooSlow after patience plus what Extend adds: at most
+// the time that bytes take on a slow connection.
 func Allow(ctx context.Context, patience time.Duration, bytes int64) (context.Context, context.CancelFunc) {
 	outer, _ := ctx.Value(allowanceKey{}).(*allowance)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -44,7 +43,7 @@ func Allow(ctx context.Context, patience time.Duration, bytes int64) (context.Co
 	}
 }
 
-// Extend extends the allowances in ctx by the time of the bytes received.
+// Extend extends the allowances in ctx by the time that the received bytes take on a slow connection.
 func Extend(ctx context.Context, bytes int64) { ExtendTime(ctx, OnSlowLine(bytes)) }
 
 // ExtendTime extends the allowances in ctx by d.

@@ -10,9 +10,8 @@ import (
 	"linus/internal/job"
 )
 
-// Retry calls f with growing pauses until it succeeds, fails with
-// backoff.Permanent, or ctx ends, and returns f's last error: of an attempt that was not cut
-// short by ctx, if there was one.
+// Retry calls f with growing pauses until it succeeds, fails with backoff.Permanent, or ctx ends. It
+// returns f's last error, preferably of an attempt that ctx did not cut short.
 func Retry(ctx context.Context, f func() error) error {
 	pauses := backoff.NewExponentialBackOff() // from half a second on
 	pauses.Multiplier, pauses.MaxInterval = 2, 10*time.Second
@@ -28,14 +27,14 @@ func Retry(ctx context.Context, f func() error) error {
 }
 
 // RetryUnreachable calls f with growing pauses while the VM cannot be reached, until patience has
-// passed since the first attempt that failed for that. f's context ends with patience,
+// passed since the first attempt that failed for that reason. f's context ends after patience,
 // counted from the beginning; an attempt that may take longer uses its caller's context.
-// RetryUnreachable returns f's last error, which is ErrTooSlow too if patience has passed.
+// RetryUnreachable returns f's last error, which is also ErrTooSlow if patience has passed.
 func RetryUnreachable(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
 	patient, cancel := context.WithTimeoutCause(ctx, patience, ErrTooSlow)
 	defer cancel()
 	var last error
-	var away time.Time // since when it cannot be reached
+	var away time.Time // since when the VM cannot be reached
 	_ = Retry(ctx, func() error {
 		last = f(patient)
 		switch {
@@ -55,7 +54,7 @@ func RetryUnreachable(ctx context.Context, patience time.Duration, f func(contex
 	return last
 }
 
-// gaveUp is the last error of what was given up for the time it took.
+// gaveUp is the last error of an operation that took too long.
 type gaveUp struct{ error }
 
 func (e gaveUp) Unwrap() []error { return []error{e.error, ErrTooSlow} }
