@@ -1,5 +1,5 @@
-// Package lock is locks that engines which share a store have in common, and the fair lock
-// within one engine.
+// Package lock provides locks shared by the engines that use one store, and a fair lock within one
+// engine.
 package lock
 
 import (
@@ -14,17 +14,16 @@ import (
 	"linus/internal/sleep"
 )
 
-// Engines take locks for this engine among those that share its store.
+// Engines takes locks for this engine among those that share its store.
 type Engines interface {
-	// Lock takes a lock for this engine until Unlock, if no other has it; else it returns
-	// what that one does meanwhile, in one word. The lock of an engine is free when that
-	// is evicted, and a loose one already when its lease ends.
+	// Lock takes a lock for this engine until Unlock, unless another engine has it; then it returns
+	// what that engine is doing, in one word. An engine's lock becomes free when the engine is
+	// evicted; a loose one as soon as the engine's lease ends.
 	Lock(ctx context.Context, name, what string, loose bool) (taken bool, holder string, err error)
 	Unlock(ctx context.Context, name string) error
 }
 
-// Lock is held by one caller at a time, of this engine and of all that share its
-// store.
+// Lock is held by one caller at a time, among all engines that share the store.
 type Lock struct {
 	name    string
 	loose   bool
@@ -32,23 +31,23 @@ type Lock struct {
 	here    FairMutex
 }
 
-// New returns a lock among engines; nil: this engine shares with none. Another engine's
-// loose lock is free as soon as that engine's lease ends.
+// New returns a lock among engines; nil means that this engine shares its store with none. Another
+// engine's loose lock is free as soon as that engine's lease ends.
 func New(name string, loose bool, engines Engines) *Lock {
 	return &Lock{name: name, loose: loose, engines: engines}
 }
 
-// How long another engine's lock is waited for, and how often it is tried.
+// How long to wait for another engine's lock, and the first pause between attempts.
 const (
 	wait  = time.Minute
 	pause = 20 * time.Millisecond
 )
 
-// ErrHeld means that another engine has had a lock for as long as is waited for it.
+// ErrHeld means that another engine held a lock for the whole wait.
 var ErrHeld = fmt.Errorf("not free within %s", wait)
 
-// Take waits for the lock, for at most a minute while another engine has it (ErrHeld),
-// and has it until release is called.
+// Take waits for the lock, for at most a minute while another engine holds it (ErrHeld), and holds
+// it until release is called.
 func (l *Lock) Take(ctx context.Context) (release func(), err error) {
 	leave, err := l.here.Enter(ctx)
 	if err != nil || l.engines == nil {
@@ -74,7 +73,7 @@ func (l *Lock) Take(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// TryLock takes a lock for what in one word, and does not wait for it.
+// TryLock takes a lock for the purpose what, in one word, without waiting.
 func TryLock(ctx context.Context, engines Engines, name, what string) (release func(), err error) {
 	taken, holder, err := engines.Lock(ctx, name, what, false)
 	if err == nil && !taken {
@@ -83,8 +82,7 @@ func TryLock(ctx context.Context, engines Engines, name, what string) (release f
 	return func() { unlock(ctx, engines, name) }, err
 }
 
-// unlock releases a lock. Where that fails it is free when this engine is not there any
-// more.
+// unlock releases a lock. If that fails, the lock becomes free when this engine is gone.
 func unlock(ctx context.Context, engines Engines, name string) {
 	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), wait)
 	defer end()
@@ -94,10 +92,10 @@ func unlock(ctx context.Context, engines Engines, name string) {
 // FairMutex is a fair lock: first come, first served. The zero value is ready.
 type FairMutex struct {
 	mu    sync.Mutex
-	turns []chan struct{} // each is closed when its turn comes; the first one has the lock
+	turns []chan struct{} // each is closed when its turn comes; the first one holds the lock
 }
 
-// Enter waits for the lock, until leave is called.
+// Enter waits for the lock and holds it until leave is called.
 func (l *FairMutex) Enter(ctx context.Context) (leave func(), err error) {
 	turn := make(chan struct{})
 	l.mu.Lock()
@@ -124,7 +122,7 @@ func (l *FairMutex) Enter(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// Len returns how many have the lock or wait for it.
+// Len returns how many callers hold the lock or wait for it.
 func (l *FairMutex) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
