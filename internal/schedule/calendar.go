@@ -10,14 +10,14 @@ import (
 	"linus/internal/job"
 )
 
-// calendar says when a schedule's runs are.
+// calendar says when a schedule's runs are due.
 type calendar struct {
 	times cron.Schedule
 	zone  *time.Location
-	wall  bool // its times are those of clocks on walls, which are set twice a year
+	wall  bool // its times are wall-clock times, which change twice a year
 }
 
-// newCalendar reads a cron expression; *job.FieldError.
+// newCalendar parses a cron expression. Errors are *job.FieldError.
 func newCalendar(text, zone string) (calendar, error) {
 	c := calendar{wall: true}
 	wrong := func(field, problem, remedy string) (calendar, error) {
@@ -44,9 +44,9 @@ func newCalendar(text, zone string) (calendar, error) {
 	return c, nil
 }
 
-// next returns the first time after t; zero if there is none. Of what is at a time of the day, a
-// time that clocks leave out is when they go on, and one that they show twice is the first of the
-// two. Every hour is every hour.
+// next returns the first time after t; zero if there is none. For runs at a time of day, a time that
+// clocks skip is replaced by the moment of the change, and of a time that they show twice the first
+// counts. Hourly runs are every hour regardless.
 func (c calendar) next(t time.Time) time.Time {
 	if !c.wall {
 		return c.times.Next(t.In(c.zone)).UTC()
@@ -61,12 +61,12 @@ func (c calendar) next(t time.Time) time.Time {
 	}
 }
 
-// clock is what a clock shows at a time, as the time at which one of UTC does.
+// clock returns the time at which a clock in UTC shows what a clock in t's zone shows at t.
 func clock(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
 }
 
-// instant is when clocks of the zone show a time first, or are set from before it to after it.
+// instant returns when clocks of the zone first show a time, or when they are set past it.
 func (c calendar) instant(shown time.Time) time.Time {
 	at := time.Date(shown.Year(), shown.Month(), shown.Day(), shown.Hour(), shown.Minute(), shown.Second(), 0, c.zone)
 	start, end := at.ZoneBounds()
@@ -78,9 +78,9 @@ func (c calendar) instant(shown time.Time) time.Time {
 		_, was := before.Zone()
 		earlier := shown.Add(-time.Duration(was) * time.Second)
 		switch {
-		case clock(before).Before(shown) && shown.Before(clock(after)): // left out
+		case clock(before).Before(shown) && shown.Before(clock(after)): // skipped
 			return set
-		case earlier.Before(set) && earlier.Before(at) && clock(earlier.In(c.zone)).Equal(shown): // twice
+		case earlier.Before(set) && earlier.Before(at) && clock(earlier.In(c.zone)).Equal(shown): // shown twice
 			return earlier
 		}
 	}

@@ -1,6 +1,6 @@
-// Package schedule makes jobs at times that people have given. It owns schedules: what can be
-// said of them, when their runs are, and what becomes of runs that overlap or were missed. It
-// knows engines only as what jobs are submitted to.
+// Package schedule submits jobs at given times. It owns schedules: their validation, the times of
+// their runs, and what happens to runs that overlap or were missed. It uses engines only to submit,
+// look up and cancel jobs.
 package schedule
 
 import (
@@ -18,28 +18,29 @@ import (
 
 // Store stores schedules.
 type Store interface {
-	// InsertSchedule adds a schedule; false: one of its name is there.
+	// InsertSchedule adds a schedule. It returns false if the name is taken.
 	InsertSchedule(ctx context.Context, s job.Schedule) (bool, error)
-	// Schedules returns all, by name.
+	// Schedules returns all schedules, by name.
 	Schedules(ctx context.Context) ([]job.Schedule, error)
-	// UpdateSchedule changes one in a transaction; job.ErrNotFound.
+	// UpdateSchedule changes a schedule in a transaction. It returns job.ErrNotFound if there is no
+	// such schedule.
 	UpdateSchedule(ctx context.Context, name string, change func(*job.Schedule) error) (job.Schedule, error)
-	// RemoveSchedule removes one, if it is there.
+	// RemoveSchedule removes a schedule, if it exists.
 	RemoveSchedule(ctx context.Context, name string) error
 }
 
-// Engine is what runs the jobs.
+// Engine runs the jobs.
 type Engine interface {
 	Submit(ctx context.Context, s job.Submission) (job.Job, error)
 	Job(ctx context.Context, id string) (job.Job, error)
 	Cancel(ctx context.Context, id string) error
-	// Holder returns the principal of a token, as it is now; job.ErrUnauthorized.
+	// Holder returns the current principal of a token, or job.ErrUnauthorized.
 	Holder(ctx context.Context, id string) (job.Principal, error)
-	// Leads reports whether this engine does what one does for all.
+	// Leads reports whether this engine does what one engine does for all.
 	Leads(ctx context.Context) bool
 }
 
-// Options of Schedules.
+// Options are the options of Schedules.
 type Options struct {
 	Store  Store
 	Engine Engine
@@ -49,27 +50,27 @@ type Options struct {
 // Schedules are the schedules of an installation.
 type Schedules struct {
 	o    Options
-	wake chan struct{} // something has changed here
+	wake chan struct{} // something has changed on this engine
 
 	mu   sync.Mutex
-	some bool // there are some that are not paused, as of the last look
+	some bool // there are schedules that are not paused, as of the last look
 }
 
-// New returns Schedules; nothing runs before Tend.
+// New returns Schedules. Nothing runs before Tend.
 func New(o Options) *Schedules {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Schedules{o: o, wake: make(chan struct{}, 1)}
 }
 
 const (
-	// looks is how often schedules are looked at, in case that another engine has changed some,
-	// or that the clock was set.
+	// looks is how often schedules are examined, in case another engine has changed some, or the
+	// clock was set.
 	looks = 20 * time.Second
-	// late is how late a run may be begun without having been missed.
+	// late is how late a run may start without counting as missed.
 	late = 2 * time.Minute
 )
 
-// CreateSchedule adds a schedule of the caller's.
+// CreateSchedule adds a schedule owned by the caller.
 func (s *Schedules) CreateSchedule(ctx context.Context, spec job.ScheduleSpec) (job.Schedule, error) {
 	if err := spec.Check(); err != nil {
 		return job.Schedule{}, err
@@ -113,7 +114,7 @@ func (s *Schedules) CreateSchedule(ctx context.Context, spec job.ScheduleSpec) (
 	return made, err
 }
 
-// Schedules returns the caller's, by name.
+// Schedules returns the schedules that the caller may see, by name.
 func (s *Schedules) Schedules(ctx context.Context) ([]job.Schedule, error) {
 	all, err := s.o.Store.Schedules(ctx)
 	visible := all[:0]
@@ -125,7 +126,7 @@ func (s *Schedules) Schedules(ctx context.Context) ([]job.Schedule, error) {
 	return visible, err
 }
 
-// Schedule returns one of the caller's.
+// Schedule returns a schedule that the caller may see.
 func (s *Schedules) Schedule(ctx context.Context, name string) (job.Schedule, error) {
 	all, err := s.Schedules(ctx)
 	for _, one := range all {
@@ -136,7 +137,7 @@ func (s *Schedules) Schedule(ctx context.Context, name string) (job.Schedule, er
 	return job.Schedule{}, cmp.Or(err, error(&job.FieldError{Field: "schedule", Problem: fmt.Sprintf("%.80q is unknown", name), Remedy: "linus schedule list shows them", Fault: job.FaultUnknown}))
 }
 
-// PauseSchedule has a schedule make no jobs, or again.
+// PauseSchedule pauses or resumes a schedule.
 func (s *Schedules) PauseSchedule(ctx context.Context, edit job.ScheduleEdit) (job.Schedule, error) {
 	if _, err := s.Schedule(ctx, edit.Schedule); err != nil {
 		return job.Schedule{}, err
@@ -184,7 +185,7 @@ func (s *Schedules) RemoveSchedule(ctx context.Context, name string) (job.Schedu
 	return one, err
 }
 
-// Busy reports whether there are schedules for which an engine has to be there.
+// Busy reports whether there are schedules that need a running engine.
 func (s *Schedules) Busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +199,7 @@ func (s *Schedules) changed() {
 	}
 }
 
-// Tend makes jobs whose time has come, until ctx ends, on the engine that leads.
+// Tend submits jobs that are due, until ctx ends, if this engine leads.
 func (s *Schedules) Tend(ctx context.Context) {
 	for {
 		next, err := s.look(ctx)
@@ -218,7 +219,7 @@ func (s *Schedules) Tend(ctx context.Context) {
 	}
 }
 
-// look makes the jobs that are due, and returns when to look again.
+// look submits the jobs that are due, and returns when to look again.
 func (s *Schedules) look(ctx context.Context) (time.Duration, error) {
 	all, err := s.o.Store.Schedules(ctx)
 	if err != nil {
@@ -243,8 +244,8 @@ func (s *Schedules) look(ctx context.Context) (time.Duration, error) {
 	return next, err
 }
 
-// run makes the job of a schedule whose time has come, and returns it as it is then. It may be
-// interrupted anywhere: the run is one job by its key, and what follows is stored after it.
+// run submits the job of a schedule that is due, and returns the updated schedule. It may be
+// interrupted anywhere: its key makes the run one job, and the new state is stored after that.
 func (s *Schedules) run(ctx context.Context, one job.Schedule) (job.Schedule, error) {
 	at := now()
 	c, err := newCalendar(one.Cron, one.Timezone)
@@ -281,7 +282,7 @@ func (s *Schedules) run(ctx context.Context, one job.Schedule) (job.Schedule, er
 	}
 	return s.o.Store.UpdateSchedule(ctx, one.Name, func(is *job.Schedule) error {
 		if !is.NextAt.Equal(one.NextAt) || !is.Waiting.Equal(one.Waiting) || !is.CreatedAt.Equal(one.CreatedAt) {
-			return nil // it was changed meanwhile
+			return nil // the schedule was changed meanwhile
 		}
 		is.Problem, is.Waiting = problem, waiting
 		if due {
@@ -292,8 +293,8 @@ func (s *Schedules) run(ctx context.Context, one job.Schedule) (job.Schedule, er
 	})
 }
 
-// running returns the schedule's jobs that have not ended: of those that the calendar has made the last
-// one alone may not have, and beside it those that were asked for by hand.
+// running returns the schedule's jobs that have not ended. Of the jobs of the calendar, only the
+// last one can be among them; jobs started by hand may be running, too.
 func (s *Schedules) running(ctx context.Context, one job.Schedule) (ids []string, err error) {
 	for _, r := range one.Runs {
 		is, err := s.latest(ctx, r.Job)
@@ -310,7 +311,7 @@ func (s *Schedules) running(ctx context.Context, one job.Schedule) (ids []string
 	return ids, nil
 }
 
-// latest returns a job, or the one that it was run again as, if that has not ended.
+// latest returns a job that has not ended, or the last retry of it; empty if that has ended.
 func (s *Schedules) latest(ctx context.Context, id string) (string, error) {
 	for id != "" {
 		j, err := s.o.Engine.Job(ctx, id)
@@ -327,8 +328,8 @@ func (s *Schedules) latest(ctx context.Context, id string) (string, error) {
 	return "", nil
 }
 
-// begin makes the job of a run, after it has cancelled those before that run. What is wrong
-// with the job is why there is none, and a problem ends the schedule; errors are worth another try.
+// begin submits the job of a run, after cancelling the jobs of earlier runs. why says what is wrong
+// with the job if there is none. A problem ends the schedule. Errors are worth another try.
 func (s *Schedules) begin(ctx context.Context, one job.Schedule, at time.Time, running []string) (id, why, problem string, err error) {
 	for _, before := range running {
 		if err := s.o.Engine.Cancel(ctx, before); err != nil && !errors.Is(err, job.ErrCompleted) && !errors.Is(err, job.ErrNotFound) {
@@ -342,7 +343,7 @@ func (s *Schedules) begin(ctx context.Context, one job.Schedule, at time.Time, r
 	case errors.Is(err, job.ErrUnauthorized), errors.Is(err, job.ErrNotAllowed):
 		problem = "its token was revoked, has expired or may not submit jobs any more: remove it and add it again"
 		return "", problem, problem, nil
-	case refused && bad.Fault == job.FaultLimit && len(running) > 0: // which counts until it has ended
+	case refused && bad.Fault == job.FaultLimit && len(running) > 0: // the cancelled job counts until it has ended
 		return "", "", "", err
 	case refused || invalid:
 		return "", err.Error(), "", nil
@@ -353,7 +354,7 @@ func (s *Schedules) begin(ctx context.Context, one job.Schedule, at time.Time, r
 	return j.ID, "", "", nil
 }
 
-// submit submits the job of a run as who has made the schedule may now.
+// submit submits the job of a run with the rights that the schedule's creator has now.
 func (s *Schedules) submit(ctx context.Context, one job.Schedule, at time.Time) (job.Job, error) {
 	p := job.Operator()
 	if one.Principal != "" || one.TokenID != "" {
