@@ -1,6 +1,6 @@
-// Package token owns the tokens of the API: it makes and revokes them, and says whose a token
-// is that is shown. What is done with a token ends with it. It knows nothing of jobs but whom
-// they belong to.
+// Package token owns the tokens of the API: it creates and revokes them, and identifies the
+// principal of a presented token. Whatever is done with a token ends when the token does. The
+// package knows nothing about jobs except their owners.
 package token
 
 import (
@@ -22,8 +22,8 @@ import (
 
 const (
 	tokenCheck = 2 * time.Second // between two checks whether the tokens in use are still valid
-	tokenTrust = 4 * time.Second // how long one is trusted without such a check
-	tokenID    = 16              // digits of a token's hash that are its ID
+	tokenTrust = 4 * time.Second // how long a token is trusted without such a check
+	tokenID    = 16              // digits of a token's hash that form its ID
 )
 
 // Store stores tokens.
@@ -32,29 +32,29 @@ type Store interface {
 	InsertToken(ctx context.Context, t job.Token, hash string) error
 	// Tokens returns all tokens, by name.
 	Tokens(ctx context.Context) ([]job.Token, error)
-	// Token returns the token with an ID, TokenByHash the one with a hex sha256;
-	// job.ErrNotFound.
+	// Token returns the token with an ID, TokenByHash the token with a hex sha256. Both return
+	// job.ErrNotFound if there is none.
 	Token(ctx context.Context, id string) (job.Token, error)
 	TokenByHash(ctx context.Context, hash string) (job.Token, error)
-	// DeleteTokens removes the token with an ID, or all tokens of a name, and returns
-	// them; job.ErrNotFound.
+	// DeleteTokens removes the token with an ID, or all tokens of a name, and returns them. It
+	// returns job.ErrNotFound if there are none.
 	DeleteTokens(ctx context.Context, ref string) ([]job.Token, error)
 }
 
-// Options of a Keeper. Store is required.
+// Options are the options of a Keeper. Store is required.
 type Options struct {
 	Store    Store
-	Limits   job.Limits   // of a token with the role run, where it says nothing else
+	Limits   job.Limits   // of a token with role run that sets none
 	Log      *slog.Logger // default: slog.Default()
-	Observer job.Observer // called on what happens; may be nil
+	Observer job.Observer // may be nil
 }
 
-// Keeper has the tokens that were shown to this engine, each with a context that ends when
-// the token does: whatever is done with it, in calls and streams, ends then. Its methods may
-// be called from any goroutine.
+// Keeper holds the tokens that were presented to this engine, each with a context that ends with the
+// token, and with it all calls and streams that use the token. Its methods may be called from any
+// goroutine.
 type Keeper struct {
 	o       Options
-	changed chan struct{} // some may have been revoked
+	changed chan struct{} // tokens may have been revoked
 
 	mu   sync.Mutex
 	held map[string]*heldToken // by ID
@@ -62,10 +62,10 @@ type Keeper struct {
 
 type heldToken struct {
 	job.Token
-	hash string // empty: only its ID was shown
+	hash string // empty: only its ID was presented
 	life context.Context
 	end  context.CancelCauseFunc
-	seen time.Time // since it was last read from the store
+	seen time.Time // when it was last read from the store
 }
 
 // New returns a Keeper.
@@ -77,12 +77,12 @@ func New(o Options) *Keeper {
 	return &Keeper{o: o, changed: make(chan struct{}, 1), held: map[string]*heldToken{}}
 }
 
-// CreateToken adds a token. Its secret is in the result, and nowhere else.
+// CreateToken adds a token. Its secret is only in the result.
 func (k *Keeper) CreateToken(ctx context.Context, s job.TokenSpec) (job.NewToken, error) {
 	if err := s.Validate(); err != nil {
 		return job.NewToken{}, err
 	}
-	if s.Role == job.RoleRun { // read begins nothing, and admin could make itself a token without limits
+	if s.Role == job.RoleRun { // read starts nothing, and admin could create itself a token without limits
 		s.Limits = s.Limits.WithDefaults(k.o.Limits)
 	}
 	secret := job.TokenPrefix + rand.Text()
@@ -95,7 +95,6 @@ func (k *Keeper) CreateToken(ctx context.Context, s job.TokenSpec) (job.NewToken
 	return job.NewToken{Token: t, Secret: secret}, err
 }
 
-// add adds a token with a secret.
 func (k *Keeper) add(ctx context.Context, t job.Token, secret string) (job.Token, error) {
 	by := job.CallerFrom(ctx)
 	hash := hashToken(secret)
@@ -111,16 +110,16 @@ func (k *Keeper) add(ctx context.Context, t job.Token, secret string) (job.Token
 	return t, nil
 }
 
-// maxLogins bounds the logins of one person at a time.
+// maxLogins bounds the concurrent logins of a person.
 const maxLogins = 20
 
-// Login adds a token that nobody is shown, for the session of a person whom an issuer has let
-// in and people call called. The same person's logins with another role end: the issuer says
-// now that it is a different one. So do the oldest, if they are too many; and logins that have expired are
-// removed, whosever they are.
+// Login adds a token that is shown to nobody, for the session of a person whom an issuer has
+// authenticated. called is the person's display name. The person's logins with another role end,
+// since the issuer now says that the role is a different one. The person's oldest logins end if
+// there are too many. Expired logins of anybody are removed.
 func (k *Keeper) Login(ctx context.Context, name, called string, role job.Role, ttl time.Duration) (job.Token, error) {
 	t := job.Token{TokenSpec: job.TokenSpec{Name: name, Role: role, TTL: int(ttl / time.Second)}, Login: called}
-	if role == job.RoleRun { // as of other tokens
+	if role == job.RoleRun { // as for other tokens
 		t.Limits = t.Limits.WithDefaults(k.o.Limits)
 	}
 	ctx = job.WithPrincipal(ctx, t.Principal())
@@ -141,8 +140,8 @@ func (k *Keeper) EndLogins(ctx context.Context, name string) error {
 	return k.endLogins(job.WithPrincipal(ctx, job.Principal{Name: name}), func(t job.Token) bool { return t.Name == name })
 }
 
-// endLogins ends the logins that have expired, and others, of which it is asked the newest
-// first.
+// endLogins ends the expired logins, and those for which ends returns true. It calls ends for the
+// newest first.
 func (k *Keeper) endLogins(ctx context.Context, ends func(job.Token) bool) error {
 	all, err := k.o.Store.Tokens(ctx)
 	if err != nil {
@@ -182,7 +181,7 @@ func (k *Keeper) RevokeToken(ctx context.Context, ref string) ([]job.Token, erro
 	return gone, nil
 }
 
-// Authenticate returns the principal of a token; job.ErrUnauthorized if it is unknown,
+// Authenticate returns the principal of a token, or job.ErrUnauthorized if the token is unknown,
 // revoked or expired.
 func (k *Keeper) Authenticate(ctx context.Context, token string) (job.Principal, error) {
 	if !job.IsToken(token) {
@@ -192,14 +191,14 @@ func (k *Keeper) Authenticate(ctx context.Context, token string) (job.Principal,
 	return k.holder(ctx, hash[:tokenID], hash, func(ctx context.Context) (job.Token, error) { return k.o.Store.TokenByHash(ctx, hash) })
 }
 
-// Holder returns the principal of a token that was shown before, by the token's ID;
-// job.ErrUnauthorized if it was revoked or has expired.
+// Holder returns the principal of a token that was presented before, by the token's ID. It returns
+// job.ErrUnauthorized if the token was revoked or has expired.
 func (k *Keeper) Holder(ctx context.Context, id string) (job.Principal, error) {
 	return k.holder(ctx, id, "", func(ctx context.Context) (job.Token, error) { return k.o.Store.Token(ctx, id) })
 }
 
-// holder returns the principal of a token that read reads from the store, unless it was
-// read a moment ago. An empty hash fits every token.
+// holder returns the principal of a token, which it reads from the store by read unless the token
+// was read a moment ago. An empty hash matches every token.
 func (k *Keeper) holder(ctx context.Context, id, hash string, read func(context.Context) (job.Token, error)) (job.Principal, error) {
 	if p, ok := k.trusted(id, hash); ok {
 		return p, nil
@@ -220,7 +219,7 @@ func (k *Keeper) holder(ctx context.Context, id, hash string, read func(context.
 	return k.hold(t, hash, began), nil
 }
 
-// trusted returns the principal of a token that was read a moment ago.
+// trusted returns the principal of a token that was read from the store a moment ago.
 func (k *Keeper) trusted(id, hash string) (job.Principal, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -257,7 +256,7 @@ func (h *heldToken) principal() job.Principal {
 	return p
 }
 
-// drop ends what is done with a token.
+// drop ends everything that is done with a token.
 func (k *Keeper) drop(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -267,9 +266,9 @@ func (k *Keeper) drop(id string) {
 	}
 }
 
-// Watch ends what is done with tokens that were revoked at another engine, or have
-// expired. As long as the store does not answer, nothing can be learned of them, and
-// nothing that belongs to them. It returns when ctx ends.
+// Watch ends what is done with tokens that were revoked on another engine, or have expired, until
+// ctx ends. While the store does not answer, nothing can be learned about tokens, nor about anything
+// that their principals own.
 func (k *Keeper) Watch(ctx context.Context) {
 	tick := time.NewTicker(tokenCheck)
 	defer tick.Stop()
@@ -295,7 +294,7 @@ func (k *Keeper) Watch(ctx context.Context) {
 	}
 }
 
-// Recheck has Watch look now: some may have been revoked.
+// Recheck makes Watch check now, because tokens may have been revoked.
 func (k *Keeper) Recheck() {
 	select {
 	case k.changed <- struct{}{}:
@@ -309,7 +308,8 @@ func (k *Keeper) any() bool {
 	return len(k.held) > 0
 }
 
-// keep drops the tokens that are not among all, as read since a time, or have expired.
+// keep drops the held tokens that have expired or are missing from all, which was read at or after
+// began.
 func (k *Keeper) keep(all []job.Token, began time.Time) {
 	valid := map[string]bool{}
 	for _, t := range all {
@@ -323,7 +323,7 @@ func (k *Keeper) keep(all []job.Token, began time.Time) {
 			if began.After(h.seen) {
 				h.seen = began
 			}
-		case h.seen.Before(began): // a later one may not have been there yet
+		case h.seen.Before(began): // a later token may not have existed at that time
 			h.end(job.ErrUnauthorized)
 			delete(k.held, id)
 		}
