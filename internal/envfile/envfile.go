@@ -1,7 +1,6 @@
-// Package envfile parses files of lines NAME=value: the env file with linus's
-// settings, and the file with the secrets of manifests. It owns their grammar
-// and knows neither what the names mean nor where the files are; it imports the
-// standard library only.
+// Package envfile parses files of NAME=value lines: the env file with linus's settings, and the file
+// with the secrets of manifests. It owns their grammar and knows neither what the names mean nor
+// where the files are. It imports the standard library only.
 //
 // The grammar, without any expansion:
 //
@@ -28,23 +27,23 @@ import (
 
 var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// IsName reports whether name can stand for a variable: letters, digits and _,
-// not beginning with a digit.
+// IsName reports whether name can be a variable's name: letters, digits and _, not beginning with a
+// digit.
 func IsName(name string) bool { return nameForm.MatchString(name) }
 
-// Line is one line that is neither blank nor a comment; a quoted value may span
-// several lines of the file.
+// Line is one line that is neither blank nor a comment; a quoted value may span several lines of the
+// file.
 type Line struct {
 	Number int    // of its first line, from 1
 	Name   string // empty if Problem is about the name
 	Value  string
-	// Problem is what is wrong with the line, or empty; it never contains (part
-	// of) a value. Parsing resumes with the next line.
+	// Problem is what is wrong with the line, or empty; it never contains any part of a value.
+	// Parsing resumes with the next line.
 	Problem string
 }
 
-// Parse returns the lines of a file in order, including those with problems. A
-// name may occur several times: callers decide what that means.
+// Parse returns the lines of a file in order, including those with problems. A name may occur
+// several times: callers decide what that means.
 func Parse(data []byte) []Line {
 	var lines []Line
 	rest := strings.TrimPrefix(string(data), "\xef\xbb\xbf")
@@ -95,8 +94,7 @@ func (l *Line) read(text string) (after string) {
 	return beyond
 }
 
-// withoutComment returns an unquoted value: text, which is what follows the
-// equals sign, up to a comment.
+// withoutComment returns an unquoted value: text, which follows the equals sign, up to a comment.
 func withoutComment(text string) string {
 	isBlank := func(i int) bool { return i == len(text) || text[i] == ' ' || text[i] == '\t' }
 	for i := range len(text) {
@@ -108,12 +106,11 @@ func withoutComment(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// escapes are the characters that a backslash in double quotes changes, and
-// what they become.
+// escapes are the characters that a backslash in double quotes changes, and what they become.
 var escapes = map[byte]byte{'n': '\n', 't': '\t', '"': '"', '$': '$', '`': '`', '\\': '\\'}
 
-// unquote returns the quoted value that text begins with, and what follows its
-// closing quote; false if there is none.
+// unquote returns the quoted value that text begins with, and the text after its closing quote;
+// false if there is no closing quote.
 func unquote(text string) (value, behind string, ok bool) {
 	quote := text[0]
 	var b strings.Builder
