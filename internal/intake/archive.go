@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// LeftOut is the file of an archive that lists what Archive has left out.
+// LeftOut is the file in an archive that lists what Archive has left out.
 const LeftOut = "LEFT-OUT.txt"
 
-// mostListed bounds what LeftOut lists.
+// mostListed bounds the entries in LeftOut.
 const mostListed = 1000
 
-// Archive writes a VM's tar archive again, without what must not be written here: by then
-// nobody asks any more, for it is unpacked by other programs. Links are left out, too.
+// Archive copies a VM's tar archive without what must not be written on this machine. Nobody can be
+// asked later, since other programs unpack the copy. Links are left out, too.
 func Archive(to io.Writer, from io.Reader) error {
 	w, out, count := tar.NewWriter(to), strings.Builder{}, 0
 	for r := tar.NewReader(from); ; {

@@ -1,6 +1,6 @@
-// Package intake writes files of a VM on this machine, whatever brought them: it is the one
-// place that says which of the names that a VM gave may be written, and what must not be
-// replaced. It knows nothing of VMs, jobs and archives.
+// Package intake writes a VM's files on this machine, however they were transferred. It is the only
+// place that decides which names given by a VM may be written, and what must not be replaced. It
+// knows nothing of VMs, jobs and archives.
 package intake
 
 import (
@@ -20,15 +20,14 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Into is a directory that files of a VM are written to. Their names have slashes, and are
-// relative to it.
+// Into is a directory that files of a VM are written to. Names use slashes and are relative to Root.
 type Into struct {
 	Root    *os.Root
-	Replace bool // what has the name is replaced, a link and not what it points to
-	Any     bool // also what is run by itself
+	Replace bool // replace existing files; of a link the link itself, not its target
+	Any     bool // also write files that programs run by themselves
 }
 
-// RefusedError says why something is not written, after its name.
+// RefusedError says why a file is not written. The text follows the file's name.
 type RefusedError struct{ Why string }
 
 func (e *RefusedError) Error() string { return e.Why }
@@ -37,8 +36,8 @@ func refuse(format string, args ...any) error {
 	return &RefusedError{fmt.Sprintf(format, args...)}
 }
 
-// File writes a file: fill writes it to a temporary one, made with the mode, which takes
-// the name when all is there.
+// File writes a file. fill writes to a temporary file with the given mode, which is renamed when it
+// is complete.
 func (i Into) File(name string, mode fs.FileMode, fill func(*os.File) error) error {
 	at, err := i.place(name)
 	if err != nil {
@@ -59,13 +58,13 @@ func (i Into) File(name string, mode fs.FileMode, fill func(*os.File) error) err
 	return i.Root.Link(part, at) // never replaces a file created meanwhile
 }
 
-// temporary is the name of what is written here until it is all there.
+// temporary matches the names of files that are not complete yet.
 var temporary = lazyregexp.New(`^\.linus-[A-Z2-7]{26}$`)
 
-// Left returns what of that there is in a directory, files or directories: who wrote it was killed,
-// or is at work.
+// Left returns the temporary files, or with dirs the temporary directories, in a directory: their
+// writer was killed, or is still at work.
 func Left(root *os.Root, dir string, dirs bool) (names []string) {
-	entries, _ := fs.ReadDir(root.FS(), filepath.ToSlash(dir)) // one that cannot be read has none to be told of
+	entries, _ := fs.ReadDir(root.FS(), filepath.ToSlash(dir)) // an unreadable directory has none to report
 	for _, e := range entries {
 		if e.IsDir() == dirs && temporary.MatchString(e.Name()) {
 			names = append(names, path.Join(filepath.ToSlash(dir), e.Name()))
@@ -74,7 +73,8 @@ func Left(root *os.Root, dir string, dirs bool) (names []string) {
 	return names
 }
 
-// Link makes a symbolic link. That it does not lead out is the caller's to know.
+// Link creates a symbolic link. The caller must make sure that the link does not lead out of the
+// directory.
 func (i Into) Link(name, target string) error {
 	at, err := i.place(name)
 	if err != nil {
@@ -91,7 +91,7 @@ func (i Into) Link(name, target string) error {
 	return i.Root.Rename(part, at)
 }
 
-// Dir makes a directory, and says whether it was not there before.
+// Dir creates a directory, and reports whether it is new.
 func (i Into) Dir(name string) (made bool, err error) {
 	if filepath.Clean(filepath.FromSlash(name)) == "." {
 		return false, nil
@@ -108,14 +108,14 @@ func (i Into) Dir(name string) (made bool, err error) {
 	return false, nil
 }
 
-// place makes the directory of a file, and returns where the file is to be.
+// place creates the directory of a file, and returns the file's path.
 func (i Into) place(name string) (string, error) {
 	if err := i.Reach(name); err != nil {
 		return "", err
 	}
 	at := filepath.FromSlash(name)
 	switch info, err := i.Root.Lstat(at); {
-	case err != nil: // making it tells why
+	case err != nil: // the error shows when the file is created
 	case info.IsDir():
 		return "", refuse("is a directory here")
 	case !i.Replace:
@@ -124,8 +124,8 @@ func (i Into) place(name string) (string, error) {
 	return at, i.Root.MkdirAll(filepath.Dir(at), 0o755)
 }
 
-// Reach returns an error if the name must not be written, or if the way to it leads through a
-// link: that could lead to where no name may.
+// Reach returns an error if the name must not be written, or if its path leads through a link, which
+// could lead anywhere.
 func (i Into) Reach(name string) error {
 	if err := Check(name, i.Any); err != nil {
 		return err
@@ -142,11 +142,12 @@ func (i Into) Reach(name string) error {
 	return nil
 }
 
-// shortName is a name as Windows makes it up for a longer one, which it then means.
+// shortName matches short names that Windows generates for longer names, and accepts in their place.
 var shortName = lazyregexp.New(`^[^~.]{1,6}~[0-9]{1,6}(\.|$)`)
 
-// Check returns why a name that a VM gave must not be written; nil for one that may. started
-// allows also what is run by itself; nothing allows what is git's own, or leads out.
+// Check returns why a name given by a VM must not be written; nil if it may be. started also allows
+// names that programs run by themselves; names of git's own, or that lead out of the directory, are
+// never allowed.
 func Check(name string, started bool) error {
 	if !filepath.IsLocal(filepath.FromSlash(name)) || name == "." {
 		return refuse("leads out of the directory")
@@ -175,8 +176,8 @@ func Check(name string, started bool) error {
 	return nil
 }
 
-// Inert is a name that a browser or curl may save a file of a VM as: its own, unless that is
-// one to which Check objects.
+// Inert returns a name under which a browser or curl may save a VM's file: the file's own, unless
+// Check objects to it.
 func Inert(name string) string {
 	if Check(name, false) != nil {
 		return "_" + strings.TrimLeft(strings.NewReplacer("~", "_", `\`, "_").Replace(name), ". ")
@@ -184,9 +185,8 @@ func Inert(name string) string {
 	return name
 }
 
-// fold returns part of a path as file systems may see it: they compare without case, ignore
-// what is invisible, drop dots and blanks at the end, and take what follows a colon for a
-// stream of the file.
+// fold returns part of a path as file systems may see it: they ignore case and invisible characters,
+// drop trailing dots and blanks, and take what follows a colon for a stream of the file.
 func fold(part string) string {
 	part, _, _ = strings.Cut(norm.NFKC.String(part), ":")
 	part = strings.Map(func(r rune) rune {

@@ -1,10 +1,9 @@
 package intake
 
-// startedBy returns what runs a file of this name, or files in a directory of it, without
-// being told to: because a directory is entered or opened, a shell or session begins, or git
-// does its work. What somebody runs by a command of its own, such as a Makefile, is not
-// among them, nor what only has settings. Names are folded; a slash is between a directory
-// and what is in it.
+// startedBy returns what runs a file of this name, or files in a directory of this name, without
+// being told to: because a directory is entered or opened, a shell or session starts, or git does
+// its work. Files that need a command to run, such as a Makefile, do not count, nor do files that
+// contain only settings. Names must be folded; a slash separates a directory from what is in it.
 func startedBy(name string) string {
 	switch name {
 	case ".envrc", "mise.toml", ".mise.toml", ".mise", ".config/mise":
