@@ -1,7 +1,7 @@
-// Package agent has the agents that run tasks, a row for each: how one is asked for a
-// task without questions, where its key comes from, and how its stream is told to people.
-// How it is installed is in scripts/lib/bootstrap.sh. It knows nothing of jobs, and imports
-// the standard library and term only.
+// Package agent describes the agents that run tasks, with a row for each: how to run an agent
+// without questions, where its key comes from, and how to report its stream to people.
+// scripts/lib/bootstrap.sh installs agents. The package knows nothing of jobs, and imports the
+// standard library and term only.
 package agent
 
 import (
@@ -9,24 +9,24 @@ import (
 	"sync"
 )
 
-// Agent is a row.
+// Agent is a row for one agent.
 type Agent struct {
-	Name string // of its type and of its program
+	Name string // of its type and its program
 	Key  string // the variable with its key
-	NPM  string // its package
+	NPM  string // its npm package
 
-	Host   string   // of its model, by HTTPS, unless Base says another
-	Base   string   // the variable with another URL of the model
-	Header string   // in which the key is sent, as of a credential
-	Logins []string // the variables by which it logs in without the key
+	Host   string   // of its model's API, over HTTPS, unless Base is set
+	Base   string   // the variable with another URL of the API
+	Header string   // the header for the key, as in a credential
+	Logins []string // the variables for logging in without the key
 
-	once   []string // runs the task that is on stdin
-	stream []string // makes stdout JSON lines
+	once   []string // the command that runs the task on stdin
+	stream []string // options that make stdout JSON lines
 	steps  func(r *Reader, line []byte) []string
 	answer func(stream []byte) (string, bool)
 }
 
-// codex reads its key and the address of its model under other names.
+// codex expects its key and the API's URL under other names.
 const codex = `export CODEX_API_KEY="${CODEX_API_KEY:-${OPENAI_API_KEY:-}}"
 [ -z "${OPENAI_BASE_URL:-}" ] || set -- "$@" -c "openai_base_url=\"$OPENAI_BASE_URL\""
 exec codex exec "$@" -`
@@ -34,7 +34,7 @@ exec codex exec "$@" -`
 // All returns all agents.
 func All() []Agent { return slices.Clone(all()) }
 
-// all is made once: each submission asks for them a dozen times.
+// all is built once: each submission asks for it a dozen times.
 var all = sync.OnceValue(func() []Agent {
 	return []Agent{
 		{
@@ -58,7 +58,7 @@ var all = sync.OnceValue(func() []Agent {
 	}
 })
 
-// Named returns an agent by its name.
+// Named returns the agent with a name.
 func Named(name string) (Agent, bool) {
 	for _, a := range all() {
 		if a.Name == name {
@@ -68,8 +68,8 @@ func Named(name string) (Agent, bool) {
 	return Agent{}, false
 }
 
-// Command returns the words of a command that reads a task on stdin. model may be empty;
-// streams says that its stdout is to be what Reader and Answer read.
+// Command returns the words of a command that reads a task on stdin. model may be empty; with
+// streams, stdout has the format that Reader and Answer read.
 func (a Agent) Command(model string, streams bool) []string {
 	words := slices.Clone(a.once)
 	if streams {
@@ -81,9 +81,9 @@ func (a Agent) Command(model string, streams bool) []string {
 	return words
 }
 
-// Reader returns one for a stream of the agent.
+// Reader returns a Reader for a stream of the agent.
 func (a Agent) Reader() Reader { return Reader{agent: a} }
 
-// Answer returns the agent's final text. False if the stream has none, as when the CLI
+// Answer returns the agent's final text. It returns false if the stream has none, as when the CLI
 // never started.
 func (a Agent) Answer(stream []byte) (string, bool) { return a.answer(stream) }

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// What claude --output-format stream-json writes: one JSON object per line. What is not
-// known is skipped: the CLI adds kinds of lines from version to version.
+// claude --output-format stream-json writes one JSON object per line. Unknown lines are skipped: the
+// CLI adds kinds of lines from version to version.
 
-// line has the fields of a line that are used here.
+// line has the fields of a line that linus uses.
 type line struct {
 	Type    string `json:"type"`
 	Cwd     string `json:"cwd"`
@@ -28,7 +28,7 @@ type block struct {
 	Input map[string]json.RawMessage `json:"input"`
 }
 
-// claudeLine decodes a line; false if it is not one to use.
+// claudeLine decodes a line; false if the line is of no use.
 func claudeLine(text []byte) (l line, ok bool) {
 	ok = parse(text, &l) && l.Type != ""
 	return l, ok
@@ -79,7 +79,7 @@ func claudeSteps(r *Reader, text []byte) []string {
 	return steps
 }
 
-// claudeTools are the CLI's own.
+// claudeTools are the CLI's built-in tools.
 var claudeTools = map[string]tool{
 	"Read":         {"reads", "file_path"},
 	"Write":        {"writes", "file_path"},
@@ -97,8 +97,8 @@ var claudeTools = map[string]tool{
 	"TodoWrite":    {"plans", ""},
 }
 
-// claudeAnswer returns the text of the stream's result line or, if the agent was stopped
-// before that, its last message.
+// claudeAnswer returns the text of the stream's result line or, if the agent was stopped before
+// that, its last message.
 func claudeAnswer(stream []byte) (text string, ok bool) {
 	for raw := range bytes.Lines(stream) {
 		l, known := claudeLine(raw)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// codexLine is a line of what codex exec --json writes.
+// codexLine is a line of the output of codex exec --json.
 type codexLine struct {
 	Type string `json:"type"`
 	Item struct {

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// geminiLine is a line of what gemini --output-format stream-json writes.
+// geminiLine is a line of the output of gemini --output-format stream-json.
 type geminiLine struct {
 	Type    string                     `json:"type"`
 	Role    string                     `json:"role"`
@@ -16,7 +16,7 @@ type geminiLine struct {
 
 func (l geminiLine) says() bool { return l.Type == "message" && l.Role == "assistant" }
 
-// geminiTools are the CLI's own.
+// geminiTools are the CLI's built-in tools.
 var geminiTools = map[string]tool{
 	"read_file":         {"reads", "file_path"},
 	"write_file":        {"writes", "file_path"},
@@ -30,7 +30,7 @@ var geminiTools = map[string]tool{
 	"write_todos":       {"plans", ""},
 }
 
-// geminiSteps tells a message once its next line shows that it is whole.
+// geminiSteps reports a message once its next line shows that the message is complete.
 func geminiSteps(r *Reader, text []byte) (steps []string) {
 	var l geminiLine
 	if !parse(text, &l) || l.Type == "" {
@@ -55,7 +55,7 @@ func geminiSteps(r *Reader, text []byte) (steps []string) {
 	return steps
 }
 
-// geminiAnswer returns what was said last, all of its parts.
+// geminiAnswer returns the last message, with all of its parts.
 func geminiAnswer(stream []byte) (_ string, ok bool) {
 	var text []byte // grows by parts, of which there can be very many
 	whole := false

@@ -20,14 +20,14 @@ const (
 type Reader struct {
 	agent Agent
 	line  []byte // the beginning of an incomplete line
-	long  bool   // the rest of the current line is ignored: it is too long
+	long  bool   // the current line is too long, and its rest is ignored
 	cwd   string // the agent's working directory, as it reported
 	said  []byte // the beginning of a message that comes in parts
 }
 
-// Read takes the next piece of the stream and returns the steps the agent has
-// started in it, one line for people each, such as "reads main.go", "runs go
-// test ./..." or the first line of what it says.
+// Read takes the next piece of the stream and returns the steps that the agent has started in it,
+// one line each for people, such as "reads main.go", "runs go test ./..." or the first line of a
+// message.
 func (r *Reader) Read(data []byte) []string {
 	var steps []string
 	for len(data) > 0 {
@@ -47,8 +47,7 @@ func (r *Reader) Read(data []byte) []string {
 	return steps
 }
 
-// firstLine returns the first line of text that is not blank, made safe to
-// show.
+// firstLine returns the first line of text that is not blank, made safe to display.
 func firstLine(text string) string {
 	for l := range strings.Lines(text) {
 		l = term.Line(l)
@@ -63,13 +62,13 @@ func firstLine(text string) string {
 	return ""
 }
 
-// parse decodes a line of JSON; false if it is not one to use.
+// parse decodes a line of JSON; false if the line is of no use.
 func parse(text []byte, into any) bool {
 	text = bytes.TrimSpace(text)
 	return len(text) > 0 && text[0] == '{' && json.Unmarshal(text, into) == nil
 }
 
-// below returns a path as seen from the agent's directory.
+// below returns a path relative to the agent's directory, if the path is in it.
 func (r *Reader) below(name string) string {
 	if rest, ok := strings.CutPrefix(path.Clean(name), path.Clean(r.cwd)+"/"); ok && r.cwd != "" {
 		return rest
@@ -77,7 +76,7 @@ func (r *Reader) below(name string) string {
 	return name
 }
 
-// tool is the verb for the use of a tool, and the field of its input that has the object.
+// tool is the verb for the use of a tool, and the input field that holds the object.
 type tool struct{ verb, field string }
 
 // use describes the use of a tool.
@@ -87,7 +86,7 @@ func (r *Reader) use(tools map[string]tool, name string, input map[string]json.R
 		return "uses " + cmp.Or(name, "a tool")
 	}
 	var on string
-	_ = json.Unmarshal(input[t.field], &on) // of another type, or absent: the verb alone
+	_ = json.Unmarshal(input[t.field], &on) // of another type, or absent: only the verb remains
 	if strings.HasSuffix(t.field, "path") {
 		on = r.below(on)
 	}
