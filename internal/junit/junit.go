@@ -1,6 +1,5 @@
-// Package junit merges JUnit's XML reports of tests into one. The files come from VMs, which are
-// hostile: they are read with bounds, and only what is known of the format is kept. It knows
-// nothing of jobs.
+// Package junit merges JUnit XML reports into one. The files come from VMs, which are hostile: reads
+// are bounded, and only known parts of the format are kept. It knows nothing of jobs.
 package junit
 
 import (
@@ -18,8 +17,8 @@ const (
 	maxFiles = 1000
 	maxBytes = 64 << 20 // of all files
 	maxCases = 50_000   // of a report
-	maxDepth = 20       // of suites within suites
-	maxText  = 16 << 10 // bytes of what a test has to say
+	maxDepth = 20       // of nested suites
+	maxText  = 16 << 10 // bytes of each text of a test
 	maxName  = 500      // bytes of a name
 )
 
@@ -34,7 +33,7 @@ type Totals struct {
 // Failed counts the tests that did not pass.
 func (t Totals) Failed() int { return t.Failures + t.Errors }
 
-// String says it to people; empty: there are none.
+// String describes the totals for people; empty if there are no tests.
 func (t Totals) String() string {
 	if t.Tests == 0 {
 		return ""
@@ -56,7 +55,7 @@ func (t *Totals) add(more Totals) {
 	t.Tests, t.Failures, t.Errors, t.Skipped = t.Tests+more.Tests, t.Failures+more.Failures, t.Errors+more.Errors, t.Skipped+more.Skipped
 }
 
-// Report is a report of suites, which has one level of them.
+// Report is a report with one level of suites.
 type Report struct {
 	XMLName xml.Name `xml:"testsuites" json:"-"`
 	Totals
@@ -70,7 +69,7 @@ type Suite struct {
 	Cases []Case `xml:"testcase" json:"cases"`
 }
 
-// Case is a test. It has passed if it has none of the others.
+// Case is a test. It has passed if Failure, Error and Skipped are nil.
 type Case struct {
 	Name    string `xml:"name,attr" json:"name"`
 	Class   string `xml:"classname,attr,omitempty" json:"class,omitempty"`
@@ -81,14 +80,14 @@ type Case struct {
 	Skipped *Said  `xml:"skipped" json:"skipped,omitempty"`
 }
 
-// Said is what a test has to say.
+// Said is what a test reports.
 type Said struct {
 	Message string `xml:"message,attr,omitempty" json:"message,omitempty"`
 	Type    string `xml:"type,attr,omitempty" json:"type,omitempty"`
 	Text    string `xml:",chardata" json:"text,omitempty"`
 }
 
-// Wrong is what it says if it has not passed; nil: it has, or was skipped.
+// Wrong returns what a failed test reports; nil if the test passed or was skipped.
 func (c Case) Wrong() *Said {
 	if c.Failure != nil {
 		return c.Failure
@@ -96,10 +95,10 @@ func (c Case) Wrong() *Said {
 	return c.Error
 }
 
-// ErrOther is returned for a file that is no report.
+// ErrOther is returned for a file that is not a report.
 var ErrOther = errors.New("is no JUnit report")
 
-// Add adds the suites of a file, their names after prefix. With an error nothing is added.
+// Add adds the suites of a file, with prefix before their names. On error it adds nothing.
 func (r *Report) Add(prefix string, file io.Reader) error {
 	limited := &io.LimitedReader{R: file, N: MaxFile + 1}
 	p := &parser{in: xml.NewDecoder(limited), room: maxCases - r.Tests}
@@ -117,9 +116,9 @@ func (r *Report) Add(prefix string, file io.Reader) error {
 	return nil
 }
 
-// Collect merges the reports among files with these names, of which those of several jobs begin
-// with a job's name and a slash. What is XML of another kind is passed over; left says of others why
-// they are.
+// Collect merges the reports among the files with these names. With ofJobs, a name begins with a
+// job's name and a slash. XML of other kinds is skipped; left lists the other files that were left
+// out, with the reason.
 func Collect(names []string, ofJobs bool, open func(name string) (io.ReadCloser, error)) (r Report, left []string) {
 	read, room := 0, int64(maxBytes)
 	for _, name := range names {
@@ -180,7 +179,7 @@ func (p *parser) root() (xml.StartElement, error) {
 		if _, none := errors.AsType[*xml.SyntaxError](err); none || err == io.EOF { //nolint:errorlint // as Token returns it
 			return xml.StartElement{}, ErrOther
 		}
-		if err != nil { // it may be one
+		if err != nil { // it may be a report
 			return xml.StartElement{}, err
 		}
 		if start, is := token.(xml.StartElement); is {
@@ -192,7 +191,7 @@ func (p *parser) root() (xml.StartElement, error) {
 	}
 }
 
-// suites reads a suite, or suites, and what is within.
+// suites reads a suite, or suites, and everything in it.
 func (p *parser) suites(start xml.StartElement, name string, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("has suites more than %d deep", maxDepth)
@@ -258,7 +257,7 @@ func (p *parser) testcase(s *Suite, start xml.StartElement) error {
 	return nil
 }
 
-// short cuts a text to most bytes, between characters.
+// short truncates a text to most bytes, at a character boundary.
 func short(text string, most int) string {
 	if len(text) <= most {
 		return text
