@@ -1,7 +1,6 @@
-// Package result parses the output of our bash scripts: LINUS_ lines on stdout,
-// among whatever else a login shell may print there. It knows the format of the
-// lines, not the meaning of a script's keys, and imports the standard library
-// only.
+// Package result parses the output of linus's bash scripts: LINUS_ lines on stdout, among whatever
+// else a login shell may print there. It knows the format of the lines, not the meaning of a
+// script's keys.
 package result
 
 import (
@@ -15,7 +14,7 @@ import (
 	"linus/internal/term"
 )
 
-// Keys every script uses. All keys are named with their LINUS_ prefix.
+// Keys that every script uses. All keys are named with their LINUS_ prefix.
 const (
 	KeyResult = "LINUS_RESULT" // SUCCESS or FAILURE
 	KeyError  = "LINUS_ERROR"  // what went wrong
@@ -29,8 +28,8 @@ const (
 	MaxLines = 10_000   // LINUS_ lines of one answer
 )
 
-// ErrTooLarge means that an answer exceeded MaxLine or MaxLines. The Result has
-// what was read before, and is not whole.
+// ErrTooLarge means that an answer exceeded MaxLine or MaxLines. The Result has what was read
+// before, and is not whole.
 var ErrTooLarge = errors.New("script's answer is too large")
 
 var keyForm = lazyregexp.New(`^LINUS_[A-Z][A-Z0-9_]*$`)
@@ -47,14 +46,13 @@ type Result struct {
 	Whole bool   // the block was closed; without a nonce: the stream ended without error
 }
 
-// Get returns the last value of a key, or "". A script may correct a value by
-// repeating the key.
+// Get returns the last value of a key, or "". A script may correct a value by repeating the key.
 func (r Result) Get(key string) string {
 	value, _ := r.Lookup(key)
 	return value
 }
 
-// Lookup is Get that distinguishes an empty value from a missing one.
+// Lookup is Get, but distinguishes an empty value from a missing one.
 func (r Result) Lookup(key string) (string, bool) {
 	for i := len(r.Lines) - 1; i >= 0; i-- {
 		if r.Lines[i].Key == key {
@@ -64,8 +62,7 @@ func (r Result) Lookup(key string) (string, bool) {
 	return "", false
 }
 
-// All returns every value of a key, in order: LINUS_VM and LINUS_PLAN are
-// repeated for each item.
+// All returns every value of a key, in order: LINUS_VM and LINUS_PLAN are repeated for each item.
 func (r Result) All(key string) []string {
 	var values []string
 	for _, l := range r.Lines {
@@ -76,15 +73,15 @@ func (r Result) All(key string) []string {
 	return values
 }
 
-// Success reports whether the script reported success, in an answer that is
-// whole. A caller must also check that its exit code is 0.
+// Success reports whether the script reported success in a whole answer. The caller must also check
+// that its exit code is 0.
 func (r Result) Success() bool { return r.Whole && r.Get(KeyResult) == "SUCCESS" }
 
 // Failure returns the script's error; "" if it has none.
 func (r Result) Failure() string { return r.Get(KeyError) }
 
-// Remedy returns the script's remedy for its failure; "" unless there is a
-// failure. A remedy for a single finding of a check is not included.
+// Remedy returns the script's remedy for its failure; "" if there is no failure. A remedy for a
+// single finding of a check is not included.
 func (r Result) Remedy() string {
 	if r.Failure() == "" {
 		return ""
@@ -92,15 +89,14 @@ func (r Result) Remedy() string {
 	return r.Get(KeyRemedy)
 }
 
-// Parse reads a script's stdout to its end. With a nonce, only lines between
-// LINUS_BEGIN:<nonce> and LINUS_END:<nonce> count, so that nothing else on
-// stdout can pass for an answer; with "" all do. onLine, if not nil, is called
-// for each line as it arrives: LINUS_STEP is progress, and LINUS_VM_ID must not
-// wait for the end.
+// Parse reads a script's stdout to its end. With a nonce, only lines between LINUS_BEGIN:<nonce> and
+// LINUS_END:<nonce> count, so that nothing else on stdout can pass for an answer; with "" all lines
+// count. onLine, if not nil, is called for each line as it arrives: LINUS_STEP is progress, and
+// LINUS_VM_ID must not wait for the end.
 //
-// Reading continues past a limit, so that the script does not block; the error
-// is then ErrTooLarge. Any other error is the reader's. In both cases the
-// Result has what was read. A last line without a newline does not count.
+// Reading continues past a limit, so that the script does not block; the error is then ErrTooLarge.
+// Any other error is the reader's. In both cases the Result has what was read. A last line without a
+// newline does not count.
 func Parse(r io.Reader, nonce string, onLine func(key, value string)) (Result, error) {
 	var (
 		res     Result
@@ -149,12 +145,12 @@ func Parse(r io.Reader, nonce string, onLine func(key, value string)) (Result, e
 	}
 }
 
-// readLine returns one line without its newline. For a line longer than MaxLine it
-// returns the beginning, and true. The error comes with the last line.
+// readLine returns one line without its newline. For a line longer than MaxLine it returns the
+// beginning, and true. The error comes with the last line.
 func readLine(in *bufio.Reader) (text string, long bool, err error) {
 	chunk, err := in.ReadSlice('\n')
 	line := string(chunk)
-	for errors.Is(err, bufio.ErrBufferFull) { // as it rarely is
+	for errors.Is(err, bufio.ErrBufferFull) { // rare
 		chunk, err = in.ReadSlice('\n')
 		if long = long || len(line)+len(chunk) > MaxLine; !long {
 			line += string(chunk)
