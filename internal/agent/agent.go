@@ -26,7 +26,7 @@ type Agent struct {
 	answer func(stream []byte) (string, bool)
 }
 
-// codex expects its key and the API's URL under other names.
+// codex is a script that runs codex, which expects its key and the API's URL under other names.
 const codex = `export CODEX_API_KEY="${CODEX_API_KEY:-${OPENAI_API_KEY:-}}"
 [ -z "${OPENAI_BASE_URL:-}" ] || set -- "$@" -c "openai_base_url=\"$OPENAI_BASE_URL\""
 exec codex exec "$@" -`

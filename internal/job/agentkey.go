@@ -53,8 +53,7 @@ func (s CredentialSpec) OfAgent() bool { return strings.Contains(s.Name, "@") }
 var detours = []string{"HTTPS_PROXY", "https_proxy", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "CODEX_CA_CERTIFICATE"}
 
 // KeyCredential returns the credential for the key of the manifest's agent. It returns false if the
-// agent would not send the key through the proxy, which could then not add it. The VM's network is
-// not considered.
+// agent would send the key where the proxy cannot add it. The VM's network is not considered.
 func (m Manifest) KeyCredential() (Credential, bool) {
 	a, known := m.AgentType.Agent()
 	if !known || slices.ContainsFunc(slices.Concat(detours, a.Logins), m.sets) || slices.Contains(m.Secrets, a.Base) {
@@ -67,8 +66,8 @@ func (m Manifest) KeyCredential() (Credential, bool) {
 	return KeyCredential(a.Name + "@" + strings.TrimSuffix(strings.ToLower(base.Host), ":443") + strings.TrimRight(base.EscapedPath(), "/"))
 }
 
-// WithoutKeyCredential returns the manifest without the credential for its agent's key, which a
-// manifest that was submitted before has.
+// WithoutKeyCredential returns the manifest without the credential for its agent's key, which the
+// engine adds at submission: a manifest that is submitted again has it already.
 func (m Manifest) WithoutKeyCredential() Manifest {
 	m.Credentials = slices.DeleteFunc(slices.Clone(m.Credentials), func(name string) bool {
 		_, key := KeyCredential(name)

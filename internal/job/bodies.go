@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Bounds of the bytes of request bodies in memory: in all, per principal, and of bodies that are not
+// Bounds of the bytes of request bodies in memory: in total, per principal, and of bodies that are not
 // small, so that room is left for small ones. Decoding a body takes a few times its size.
 const (
 	allBodies   = 256 << 20
@@ -49,7 +49,7 @@ func (b *Bodies) Take(ctx context.Context, bytes int64) (leave func(), err error
 	}
 }
 
-// take reserves room for a body. If there is not enough, freed is closed when to try again.
+// take reserves room for a body. If there is not enough, freed is closed when it is worth another try.
 func (b *Bodies) take(who string, bytes int64) (freed <-chan struct{}, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Call calls a verb; it treats all methods of an engine alike. in and the result are as in Verb.Do;
-// the result may be nil with an error.
+// Call calls a verb: it is the common form of all methods of an engine. in and the result are as in
+// Verb.Do; the result may be nil with an error.
 type Call func(ctx context.Context, v *Verb, in any) (any, error)
 
 // Through returns an engine each of whose methods calls call.

@@ -14,7 +14,7 @@ const (
 	KindSaved      Kind = "saved template"
 )
 
-// Disk represents such disk space as a job that has ended, whose VM is nothing but the disk.
+// Disk returns a job that stands for such disk space: it has ended, and its VM is only the disk.
 func Disk(kind Kind, mb int) Job {
 	return Job{Kind: kind, Status: Success, Manifest: DiskAlone(mb)}
 }

@@ -11,7 +11,7 @@ import (
 // Bounds of one file operation, in bytes.
 const (
 	MaxFileChunk = 4 << 20  // most that ReadFile returns
-	MaxFileWrite = 10 << 20 // most that WriteFile writes, and size of a file that EditFile edits
+	MaxFileWrite = 10 << 20 // most that WriteFile writes, and largest file that EditFile edits
 	MaxFileName  = 255      // of one part of a path, on any file system
 )
 

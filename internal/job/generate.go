@@ -3,7 +3,7 @@
 // generate writes calls_gen.go. For each row of the table of verbs it writes a method of calls,
 // which calls the row, and a case in do, which calls the engine's method. It skips rows whose method
 // parameters are not the fields of the row's input: their methods are in calls.go, and their rows
-// call the engine by by.
+// set the call with by.
 package main
 
 import (

@@ -9,7 +9,7 @@ import (
 // Payload is everything a VM needs to run one job.
 type Payload struct {
 	Manifest          Manifest          // with file contents
-	Trusts            bool              // the task is told of the CAs in Trust
+	Trusts            bool              // the task is told about the CAs in Trust
 	Secrets           map[string]string // values by name; they go to a tmpfs
 	CallbackURL       string            // without a trailing slash; empty: no callbacks
 	Token             string            // the job's callback token

@@ -42,7 +42,7 @@ func (f HostFacts) Differs(now HostFacts) string {
 // HostTestSpec says what to test.
 type HostTestSpec struct {
 	Node    string `json:"node,omitempty"`    // empty: the first node asked
-	Storage string `json:"storage,omitempty"` // for the volume; empty: that of volumes. VMs are stored where their template is
+	Storage string `json:"storage,omitempty"` // for the volume; empty: the storage of volumes. VMs are stored where their template is
 	Quick   bool   `json:"quick,omitempty"`   // boot, job, cancel and destroy only
 }
 

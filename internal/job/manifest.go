@@ -114,7 +114,7 @@ type RetryMode string
 // The retry modes.
 const (
 	RetryLost    RetryMode = "lost"    // once its VM is proven gone: the task never runs twice at once
-	RetryOffline RetryMode = "offline" // also while its VM's node is offline: the task runs at least once
+	RetryOffline RetryMode = "offline" // also while its VM's node is offline: the task may run twice
 )
 
 // Agent holds the agent's options.

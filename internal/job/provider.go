@@ -157,7 +157,7 @@ type Provider interface {
 	SuspendVM(ctx context.Context, v vm.VM) error
 	// ResumeVM resumes a suspended VM, after proof, in the same boot, sets the guest's clock, and
 	// returns the VM as StartVM does. StartVM does the same to a suspended VM. A running VM is
-	// success; a stopped one is an error. After an error the VM may run.
+	// success; a stopped one is an error. After an error the VM may be running.
 	ResumeVM(ctx context.Context, v vm.VM, progress func(Progress)) (vm.VM, error)
 	// SnapshotVM saves the VM's disk under a name, after proof, and with memory set also the state
 	// of what runs in the VM, which must be running then. It is an error if a snapshot of that name
@@ -190,8 +190,8 @@ type Provider interface {
 	// incomplete.
 	Templates(ctx context.Context) ([]vm.VM, error)
 	// CreateVolume creates the volume that a row describes, attached to no VM, and returns it with
-	// its node and its holder's VM ID. RemoveVolume removes a volume, or what is left of a failed
-	// creation, unless a VM has it; it succeeds if the volume is gone. ListVolumes finds every
+	// its node and its holder's VM ID. RemoveVolume removes a volume, or what is left of an
+	// unfinished creation, unless a VM has it; it succeeds if the volume is gone. ListVolumes finds every
 	// holder of a volume with this installation's owner marker.
 	CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, error)
 	RemoveVolume(ctx context.Context, v vm.Volume) error

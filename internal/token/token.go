@@ -323,7 +323,7 @@ func (k *Keeper) keep(all []job.Token, began time.Time) {
 			if began.After(h.seen) {
 				h.seen = began
 			}
-		case h.seen.Before(began): // a later token may not have existed at that time
+		case h.seen.Before(began): // a token read later may not have been stored at that time
 			h.end(job.ErrUnauthorized)
 			delete(k.held, id)
 		}
