@@ -1,7 +1,6 @@
-// Package agent describes the agents that run tasks, with a row for each: how to run an agent
-// without questions, where its key comes from, and how to report its stream to people.
-// scripts/lib/bootstrap.sh installs agents. The package knows nothing of jobs, and imports the
-// standard library and term only.
+// Package agent describes the agents that run tasks, with a row for each: how to run an agent without
+// questions, where its key comes from, and how to report its stream to people. scripts/lib/bootstrap.sh
+// installs agents. The package knows nothing of jobs, and imports the standard library and term only.
 package agent
 
 import (

@@ -25,9 +25,8 @@ type Reader struct {
 	said  []byte // the beginning of a message that comes in parts
 }
 
-// Read takes the next piece of the stream and returns the steps that the agent has started in it,
-// one line each for people, such as "reads main.go", "runs go test ./..." or the first line of a
-// message.
+// Read takes the next piece of the stream and returns the steps that the agent has started in it, one
+// line each for people, such as "reads main.go", "runs go test ./..." or the first line of a message.
 func (r *Reader) Read(data []byte) []string {
 	var steps []string
 	for len(data) > 0 {

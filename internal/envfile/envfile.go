@@ -27,12 +27,10 @@ import (
 
 var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// IsName reports whether name can be a variable's name: letters, digits and _, not beginning with a
-// digit.
+// IsName reports whether name can be a variable's name: letters, digits and _, not beginning with a digit.
 func IsName(name string) bool { return nameForm.MatchString(name) }
 
-// Line is one line that is neither blank nor a comment; a quoted value may span several lines of the
-// file.
+// Line is one line that is neither blank nor a comment; a quoted value may span several lines of the file.
 type Line struct {
 	Number int    // of its first line, from 1
 	Name   string // empty if Problem is about the name

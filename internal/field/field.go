@@ -1,8 +1,7 @@
 // Package field describes the fields of a manifest and of a pool's size, with a row for each.
-// Validation, defaults in documents, command options and their completion, the page's forms, the
-// tools' schemas, the API's description and the documents' table of the manifest are generated from
-// the rows. The package knows neither jobs nor faces; the domain adds the rules that a row cannot
-// express.
+// Validation, defaults in documents, command options and their completion, the page's forms, the tools'
+// schemas, the API's description and the documents' table of the manifest are generated from the rows.
+// The package knows neither jobs nor faces; the domain adds the rules that a row cannot express.
 package field
 
 import (
@@ -221,8 +220,7 @@ func (f Field) Choices() []string {
 // IsBox reports whether the field is a checkbox.
 func (f Field) IsBox(at reflect.Value) bool { return f.Tick || at.Kind() == reflect.Bool }
 
-// Typed returns a value of the field as a form sends it, in the detail that other fields' needs
-// require.
+// Typed returns a value of the field as a form sends it, in the detail that other fields' needs require.
 func (f Field) Typed(at reflect.Value) string {
 	switch {
 	case f.IsBox(at) && text(at) == cmp.Or(f.On, "true"):

@@ -73,8 +73,7 @@ func Left(root *os.Root, dir string, dirs bool) (names []string) {
 	return names
 }
 
-// Link creates a symbolic link. The caller must make sure that the link does not lead out of the
-// directory.
+// Link creates a symbolic link. The caller must make sure that the link does not lead out of the directory.
 func (i Into) Link(name, target string) error {
 	at, err := i.place(name)
 	if err != nil {
@@ -145,9 +144,8 @@ func (i Into) Reach(name string) error {
 // shortName matches short names that Windows generates for longer names, and accepts in their place.
 var shortName = lazyregexp.New(`^[^~.]{1,6}~[0-9]{1,6}(\.|$)`)
 
-// Check returns why a name given by a VM must not be written; nil if it may be. started also allows
-// names that programs run by themselves; names of git's own, or that lead out of the directory, are
-// never allowed.
+// Check returns why a name given by a VM must not be written; nil if it may be. started also allows names
+// that programs run by themselves; names of git's own, or that lead out of the directory, are never allowed.
 func Check(name string, started bool) error {
 	if !filepath.IsLocal(filepath.FromSlash(name)) || name == "." {
 		return refuse("leads out of the directory")

@@ -76,9 +76,8 @@ func (m Manifest) WithoutKeyCredential() Manifest {
 	return m
 }
 
-// NeedsAgent reports whether the VM's template must have the agent installed: the job runs the agent
-// by its name in a VM cloned from a template, and the manifest neither brings a file of that name
-// nor sets PATH.
+// NeedsAgent reports whether the VM's template must have the agent installed: the job runs the agent by its
+// name in a VM cloned from a template, and the manifest neither brings a file of that name nor sets PATH.
 func (m Manifest) NeedsAgent() bool {
 	_, known := m.AgentType.Agent()
 	brought := slices.ContainsFunc(m.Files, func(f File) bool { return path.Base(f.Path) == string(m.AgentType) })

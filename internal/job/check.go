@@ -51,8 +51,7 @@ func checkRows(at string, rows []*spec.Row, v any) (bad []*FieldError) {
 	return bad
 }
 
-// refusal returns why a row forbids a value, and what it allows; both are empty if the value is
-// allowed.
+// refusal returns why a row forbids a value, and what it allows; both are empty if the value is allowed.
 func refusal(f *spec.Field, value reflect.Value) (problem, remedy string) {
 	switch value.Kind() {
 	case reflect.Int:

@@ -88,8 +88,7 @@ func CheckpointOf(v vm.VM) CheckpointInfo {
 type Checkpoints interface {
 	// Checkpoints returns the checkpoints that exist or are being made, oldest first.
 	Checkpoints(ctx context.Context) ([]CheckpointInfo, error)
-	// Checkpoint returns one checkpoint. By its UUID it is found even if it is gone or could not be
-	// made.
+	// Checkpoint returns one checkpoint. By its UUID it is found even if it is gone or could not be made.
 	Checkpoint(ctx context.Context, ref string) (CheckpointInfo, error)
 	// CreateCheckpoint starts to make a checkpoint: a VM boots from the template, its memory is
 	// saved, and the VM never runs again. It returns once the request is stored.

@@ -64,8 +64,7 @@ func Tell(ctx context.Context, p Progress) {
 
 type callerKey struct{}
 
-// WithCaller records in ctx on whose behalf the engine works. This is for records only and grants no
-// rights.
+// WithCaller records in ctx on whose behalf the engine works. This is for records only and grants no rights.
 func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(WithClient(ctx, c.Client), callerKey{}, c)
 }

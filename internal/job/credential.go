@@ -32,8 +32,7 @@ type CredentialSpec struct {
 	// Host is a host name, with a port unless that is 443. It may have a private address, since only
 	// admins add credentials. Its certificate is verified.
 	Host string `json:"host" api:",required"`
-	// Path restricts the credential to this path and those below it, by whole segments; empty: any
-	// path.
+	// Path restricts the credential to this path and those below it, by whole segments; empty: any path.
 	Path string `json:"path,omitempty"`
 	// Header is the header's name and the text before the value, as in "Authorization: Bearer"; with
 	// "Authorization: Basic ada" the value is the password of user ada.
@@ -122,9 +121,8 @@ func (s CredentialSpec) HeaderWith(secret string) (name, value, hidden string) {
 	return name, strings.TrimSpace(front + " " + secret), secret
 }
 
-// Covers reports whether the credential may be added to a request with this path, as escaped in the
-// request. If the credential is restricted to a path, a path that servers may read differently is
-// not covered.
+// Covers reports whether the credential may be added to a request with this path, as escaped in the request.
+// If the credential is restricted to a path, a path that servers may read differently is not covered.
 func (s CredentialSpec) Covers(escaped string) bool { return !s.SSH() && s.covers(escaped) }
 
 func (s CredentialSpec) covers(escaped string) bool {

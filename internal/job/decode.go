@@ -129,8 +129,7 @@ func dropNulls(tree any, t reflect.Type) {
 	}
 }
 
-// whole converts a whole number written with a point or an exponent, as some programs do, to plain
-// digits.
+// whole converts a whole number written with a point or an exponent, as some programs do, to plain digits.
 func whole(n json.Number) (json.Number, bool) {
 	if !strings.ContainsAny(n.String(), ".eE") {
 		return n, false
@@ -487,8 +486,7 @@ func DidYouMean(key string, known []string) string {
 	return fmt.Sprintf("did you mean %q?", meant(key, known))
 }
 
-// meant returns the key the caller most likely meant: the one that key abbreviates (mem), else the
-// nearest.
+// meant returns the key the caller most likely meant: the one that key abbreviates (mem), else the nearest.
 func meant(key string, known []string) string {
 	for _, k := range known {
 		if len(key) >= 3 && strings.HasPrefix(strings.ToLower(k), strings.ToLower(key)) {
@@ -499,8 +497,7 @@ func meant(key string, known []string) string {
 	return near
 }
 
-// Nearest returns the known key with the smallest edit distance to key, ignoring case, and that
-// distance.
+// Nearest returns the known key with the smallest edit distance to key, ignoring case, and that distance.
 func Nearest(key string, known []string) (best string, distance int) {
 	distance = 1 << 30
 	lower, n := strings.ToLower(key), min(len(key), maxCompared)

@@ -8,8 +8,7 @@ import (
 )
 
 // Engine is everything an engine offers. The executor implements it; Through makes the other
-// implementations, such as a connection to an engine in another process. Each method has a row in
-// Verbs.
+// implementations, such as a connection to an engine in another process. Each method has a row in Verbs.
 type Engine interface {
 	Jobs
 	Streams
@@ -42,8 +41,7 @@ type Jobs interface {
 	// Manifest returns a job's whole manifest, the files' contents included. Those are removed when
 	// the job is done; for a job with files it then returns a *FieldError.
 	Manifest(ctx context.Context, id string) (Manifest, error)
-	// Result returns a finished job's outcome and output, or a *NotCompleteError if the job has not
-	// finished.
+	// Result returns a finished job's outcome and output, or a *NotCompleteError if the job has not finished.
 	Result(ctx context.Context, id string) (Result, error)
 	// Cancel ends a job. It returns once the outcome is decided.
 	Cancel(ctx context.Context, id string) error
@@ -66,17 +64,15 @@ const OnlyEnd = math.MaxInt64
 
 // Streams are a job's output and input, while it runs and after.
 type Streams interface {
-	// Watch returns the events after the given sequence number as soon as there are any. It returns
-	// none when ctx ends, when the job is done and all events were returned, or when a fault of the
-	// engine itself starts to delay the job, which the job's progress reports; through a client,
-	// also after a while. With OnlyEnd (9223372036854775807) it returns none, as soon as the job's
-	// status is terminal.
+	// Watch returns the events after the given sequence number as soon as there are any. It returns none
+	// when ctx ends, when the job is done and all events were returned, or when a fault of the engine
+	// itself starts to delay the job, which the job's progress reports; through a client, also after a
+	// while. With OnlyEnd (9223372036854775807) it returns none, as soon as the job's status is terminal.
 	Watch(ctx context.Context, id string, after int64) ([]Event, Job, error)
 	// Output returns at most limit bytes of a stream (Stdout or Stderr) from offset; a negative
 	// offset counts from the end.
 	Output(ctx context.Context, id, stream string, offset, limit int64) (Chunk, error)
-	// Input sends data (at most MaxInput) to the task's open stdin, and then closes stdin if closed
-	// is set.
+	// Input sends data (at most MaxInput) to the task's open stdin, and then closes stdin if closed is set.
 	Input(ctx context.Context, id string, data []byte, closed bool) error
 	// Resize changes the terminal size of a running task, in characters: 1 to 9999 each.
 	Resize(ctx context.Context, id string, rows, columns int) error
@@ -145,10 +141,9 @@ type VMs interface {
 	// next two minutes; sessions begun by then continue. key is a line as in authorized_keys,
 	// without options. ref may also be a job that runs in the VM. The connection outlasts ctx.
 	LoginVM(ctx context.Context, ref, key string) (Tunnel, error)
-	// ExposePort gives a TCP port of the VM's own loopback a URL of this server, which requires a
-	// login, until UnexposePort or the VM's end. VM may also be a job that runs in the VM. It is an
-	// error if the name is taken, unless by the same port. A note says if nothing listens at the
-	// port yet.
+	// ExposePort gives a TCP port of the VM's own loopback a URL of this server, which requires a login,
+	// until UnexposePort or the VM's end. VM may also be a job that runs in the VM. It is an error if
+	// the name is taken, unless by the same port. A note says if nothing listens at the port yet.
 	ExposePort(ctx context.Context, spec PortSpec) (ExposedPort, error)
 	// ListPorts returns the ports of a VM that have a URL, oldest first. ref may also be PortRef and
 	// the ID of a port.

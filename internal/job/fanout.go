@@ -61,8 +61,7 @@ func (c Child) How() string {
 	return string(c.Reason)
 }
 
-// JoinChildren returns the outcome of a parent: that of the first child that did not
-// succeed, or success.
+// JoinChildren returns the outcome of a parent: that of the first child that did not succeed, or success.
 func JoinChildren(children []Child) Outcome {
 	o := Outcome{Status: Success, Reason: ReasonExitStatus, ExitCode: new(int), At: time.Now().UTC()}
 	var first Child

@@ -30,10 +30,9 @@ type Files interface {
 	WriteFile(ctx context.Context, w FileWrite) (FileWritten, error)
 	// EditFile replaces text in a regular file, or leaves it unchanged.
 	EditFile(ctx context.Context, e FileEdit) (FileEdited, error)
-	// ReadTree returns a directory with everything below it, or a regular file, as a tar archive,
-	// which the caller must close. Names are relative to the directory: the first is "./" for a
-	// directory, and the only one "./NAME" for a file. Reading ends with an error unless the archive
-	// is complete.
+	// ReadTree returns a directory with everything below it, or a regular file, as a tar archive, which
+	// the caller must close. Names are relative to the directory: the first is "./" for a directory,
+	// and the only one "./NAME" for a file. Reading ends with an error unless the archive is complete.
 	ReadTree(ctx context.Context, f FileRef) (io.ReadCloser, error)
 	// WriteTree unpacks a tar archive into a directory.
 	WriteTree(ctx context.Context, f FileRef, archive io.Reader) error

@@ -10,8 +10,7 @@ import (
 	spec "linus/internal/field"
 )
 
-// HostTestLabel is the label of everything that a test of the host creates; its value is the test's
-// ID.
+// HostTestLabel is the label of everything that a test of the host creates; its value is the test's ID.
 const HostTestLabel = "linus-host-test"
 
 // HostFacts are the conditions under which a node was tested. With another version of Proxmox,
@@ -161,8 +160,7 @@ func cutNone(names string) string {
 // HostTests are the operations on tests of the host.
 type HostTests interface {
 	// TestHost starts a test of a node: VMs of the template in use, which expire by themselves, go
-	// through everything that VMs can do and are removed at the end. It returns once the test is
-	// stored.
+	// through everything that VMs can do and are removed at the end. It returns once the test is stored.
 	TestHost(ctx context.Context, spec HostTestSpec) (HostTest, error)
 	// HostTests returns the running tests, and the last of each node, storage and kind.
 	HostTests(ctx context.Context) ([]HostTest, error)

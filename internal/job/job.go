@@ -29,8 +29,7 @@ type Job struct {
 	Principal string `json:"principal,omitempty"`
 	TokenID   string `json:"token_id,omitempty"` // of the token it was submitted with; empty: none
 
-	// Session is the piece of work of a queue that the job serves; nil: no dispatcher submitted the
-	// job.
+	// Session is the piece of work of a queue that the job serves; nil: no dispatcher submitted the job.
 	Session *Session `json:"session,omitempty"`
 
 	Status   Status `json:"status"`
@@ -335,8 +334,7 @@ type OutputInfo struct {
 	Held    int64 `json:"held" api:"held_bytes"`       // bytes stored on disk, marker included
 	Total   int64 `json:"total" api:"total_bytes"`     // bytes the task wrote
 	Dropped int64 `json:"dropped" api:"dropped_bytes"` // bytes left out between head and tail
-	// Incomplete says that the task wrote more, or may have; Why gives the cause, in a line for
-	// people.
+	// Incomplete says that the task wrote more, or may have; Why gives the cause, in a line for people.
 	Incomplete bool   `json:"incomplete,omitempty"`
 	Why        string `json:"why,omitempty"`
 }

@@ -170,9 +170,8 @@ func TaskHead(task string) string {
 // Title removes, so that a truncated head shows as truncated.
 const mostTitle = 80
 
-// Title returns a task, or its TaskHead, for display: without "exec --", with which a command given
-// as arguments begins, without what linus run puts before the command, and with an ellipsis if it is
-// truncated.
+// Title returns a task, or its TaskHead, for display: without "exec --", with which a command given as
+// arguments begins, without what linus run puts before the command, and with an ellipsis if it is truncated.
 func Title(task string) string {
 	task = strings.TrimSpace(strings.TrimPrefix(typed(task), "exec -- "))
 	if r := []rune(task); len(r) > mostTitle {

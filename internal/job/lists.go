@@ -27,9 +27,8 @@ var Phases = []string{PhaseProvision, PhasePush, PhaseStart, PhaseRun, PhaseColl
 // Toolsets are the groups of tools that MCP clients can be given.
 var Toolsets = []string{"jobs", "exec", "vm", "files", "admin"}
 
-// DispatchToolset has no tools: dispatchers need it for their verbs and to submit jobs as sessions.
-// A token has it only if it is granted explicitly, or if the token is an admin's and not narrowed to
-// toolsets.
+// DispatchToolset has no tools: dispatchers need it for their verbs and to submit jobs as sessions. A token
+// has it only if it is granted explicitly, or if the token is an admin's and not narrowed to toolsets.
 const DispatchToolset = "dispatch"
 
 // TokenToolsets are the toolsets that tokens can be narrowed to.

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Looks shares reads among callers who follow the same thing: one reads, and all others get its
-// result.
+// Looks shares reads among callers who follow the same thing: one reads, and all others get its result.
 type Looks[K comparable, V any] struct {
 	mu    sync.Mutex
 	all   map[K]*sharedLook[V]

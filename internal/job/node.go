@@ -25,8 +25,7 @@ func (i Inventory) Node(name string) (Node, bool) {
 	return i.Nodes[at], true
 }
 
-// Locate returns the node that has the VM or container with that ID; empty if there is none or it is
-// unknown.
+// Locate returns the node that has the VM or container with that ID; empty if there is none or it is unknown.
 func (i Inventory) Locate(id int) string {
 	for _, n := range i.Nodes {
 		if slices.ContainsFunc(n.VMs, func(vm NodeVM) bool { return vm.ID == id }) {
@@ -111,8 +110,7 @@ func (n Node) Unused(nameOrID, newest string) string {
 	return "is of an older build than on other nodes"
 }
 
-// CommittedMB returns the memory configured for the node's VMs and containers, except those that are
-// off.
+// CommittedMB returns the memory configured for the node's VMs and containers, except those that are off.
 func (n Node) CommittedMB() int {
 	sum := 0
 	for _, vm := range n.VMs {

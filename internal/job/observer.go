@@ -73,11 +73,10 @@ const (
 	PhaseInterrupted PhaseResult = "interrupted" // the engine stopped; the next one runs the phase again
 )
 
-// Changes is a queue of happenings, in the order in which they were added. The store adds changes of
-// the rows of jobs and VMs in the order in which its only writer committed them. Engines that share
-// a database have a store each, and get only what their own store has written. Other happenings are
-// added after they were recorded; of two concurrent ones either may come first. Adding never waits
-// for the reader.
+// Changes is a queue of happenings, in the order in which they were added. The store adds changes of the
+// rows of jobs and VMs in the order in which its only writer committed them. Engines that share a database
+// have a store each, and get only what their own store has written. Other happenings are added after they
+// were recorded; of two concurrent ones either may come first. Adding never waits for the reader.
 type Changes struct {
 	mu      sync.Mutex
 	waiting []Happening
@@ -105,8 +104,7 @@ func (c *Changes) Add(h ...Happening) {
 	c.begin()
 }
 
-// Wait waits until everything added before has been read, or ctx ends. Without a reader it returns
-// at once.
+// Wait waits until everything added before has been read, or ctx ends. Without a reader it returns at once.
 func (c *Changes) Wait(ctx context.Context) error {
 	read := make(mark)
 	c.mu.Lock()

@@ -25,8 +25,7 @@ func IsEngineFault(err error) bool {
 // ExhaustedRemedy is what to do about a HostError that is the engine's own fault.
 const ExhaustedRemedy = "the machine on which linus runs has no descriptors, disk or memory left: free some, or raise its limits (ulimit -n)"
 
-// Exhausted reports whether a system call on this machine failed for lack of descriptors, disk or
-// memory.
+// Exhausted reports whether a system call on this machine failed for lack of descriptors, disk or memory.
 func Exhausted(err error) bool {
 	return slices.ContainsFunc(exhausted, func(e error) bool { return errors.Is(err, e) })
 }

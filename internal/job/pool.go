@@ -144,8 +144,7 @@ type Pools interface {
 	// CreatePool adds a pool. Empty fields get the defaults of a manifest. Members are created in
 	// the background.
 	CreatePool(ctx context.Context, p Pool) (PoolInfo, error)
-	// ResizePool changes how many members a pool keeps; sizes of 0 drain it. A stopped pool tries
-	// again.
+	// ResizePool changes how many members a pool keeps; sizes of 0 drain it. A stopped pool tries again.
 	ResizePool(ctx context.Context, name string, change PoolChange) (PoolInfo, error)
 	// RemovePool removes a pool. Idle members are destroyed; jobs keep their members to the end.
 	RemovePool(ctx context.Context, name string) (PoolInfo, error)
@@ -281,8 +280,7 @@ type HostRoom struct {
 	Leases map[string]LeaseState
 }
 
-// ReserveMB returns how much memory refilling pools leaves free on a host: a tenth, and at least 1
-// GiB.
+// ReserveMB returns how much memory refilling pools leaves free on a host: a tenth, and at least 1 GiB.
 func (r HostRoom) ReserveMB() int { return max(1024, r.TotalMB/10) }
 
 // LeaseState is the result of renewing a lease.

@@ -105,8 +105,7 @@ func (p Principal) Owner() string {
 	return p.Name
 }
 
-// Sees reports whether the principal may see what belongs to owner, a principal's name; empty: the
-// operator.
+// Sees reports whether the principal may see what belongs to owner, a principal's name; empty: the operator.
 func (p Principal) Sees(owner string) bool {
 	return p.Admin() || p.Role.Includes(RoleRead) && p.Name == cmp.Or(owner, OperatorName)
 }

@@ -118,9 +118,8 @@ type Provider interface {
 	// Destroy removes a VM after proof that it is v: ID, name, job and owner must all match what the
 	// host says. It succeeds if the VM is gone. An error of class HostForeign means that the ID now
 	// belongs to another VM, so v is gone as well. An error of class HostLeftAlone means that the VM
-	// exists but is not proven: it was not touched, and it is not gone. A create for the same job
-	// that is still running is stopped first. If ID is 0 because it was never learned, nothing else
-	// is done.
+	// exists but is not proven: it was not touched, and it is not gone. A create for the same job that
+	// is still running is stopped first. If ID is 0 because it was never learned, nothing else is done.
 	Destroy(ctx context.Context, v vm.VM) error
 	// ForgetVM gives up what the host stores about a VM that is left alone: its lease, and the
 	// address reserved for it. The VM is not touched. A VM that is proven to be v is refused: it
@@ -135,9 +134,8 @@ type Provider interface {
 	// Look is Status, and also asks the guest of a running VM for its address and boot ID, through
 	// the hypervisor rather than the network.
 	Look(ctx context.Context, v vm.VM) (Seen, error)
-	// NetworkRules returns what the node does with a VM's packets, after the same proof as Status,
-	// and for each address and port the rule that decides about a new TCP connection there; empty if
-	// unknown.
+	// NetworkRules returns what the node does with a VM's packets, after the same proof as Status, and
+	// for each address and port the rule that decides about a new TCP connection there; empty if unknown.
 	NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (NetworkRules, []string, error)
 	// Plan returns what Create would do, one command per line, and changes nothing.
 	Plan(ctx context.Context, spec VMSpec) ([]string, error)
@@ -159,9 +157,8 @@ type Provider interface {
 	// returns the VM as StartVM does. StartVM does the same to a suspended VM. A running VM is
 	// success; a stopped one is an error. After an error the VM may be running.
 	ResumeVM(ctx context.Context, v vm.VM, progress func(Progress)) (vm.VM, error)
-	// SnapshotVM saves the VM's disk under a name, after proof, and with memory set also the state
-	// of what runs in the VM, which must be running then. It is an error if a snapshot of that name
-	// exists.
+	// SnapshotVM saves the VM's disk under a name, after proof, and with memory set also the state of
+	// what runs in the VM, which must be running then. It is an error if a snapshot of that name exists.
 	SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error
 	// RevertVM reverts the VM to a snapshot, after proof, and returns the VM as StartVM does: booted
 	// or, if the snapshot has its memory, running as it was then, with the clock set. Later changes
@@ -186,8 +183,7 @@ type Provider interface {
 	// DeleteSnapshot removes a snapshot, after proof. The VM may run and stays as it is. It is an
 	// error if the snapshot does not exist.
 	DeleteSnapshot(ctx context.Context, v vm.VM, name string) error
-	// Templates finds every template that this installation has made. With an error, the list is
-	// incomplete.
+	// Templates finds every template that this installation has made. With an error, the list is incomplete.
 	Templates(ctx context.Context) ([]vm.VM, error)
 	// CreateVolume creates the volume that a row describes, attached to no VM, and returns it with
 	// its node and its holder's VM ID. RemoveVolume removes a volume, or what is left of an
@@ -196,10 +192,9 @@ type Provider interface {
 	CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, error)
 	RemoveVolume(ctx context.Context, v vm.Volume) error
 	ListVolumes(ctx context.Context) ([]vm.VM, error)
-	// AttachVolume attaches a volume to a running VM on its node, and mounts it there at the use's
-	// path, after proof of both. A volume that was never formatted is formatted if nothing is found
-	// on it. The call is refused while another VM has the volume, unless both only read. A failure
-	// is undone.
+	// AttachVolume attaches a volume to a running VM on its node, and mounts it there at the use's path,
+	// after proof of both. A volume that was never formatted is formatted if nothing is found on it. The
+	// call is refused while another VM has the volume, unless both only read. A failure is undone.
 	AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.VolumeUse) error
 	// DetachVolume unmounts a volume in a running VM and detaches it. It succeeds if the VM does not
 	// have the volume. Destroy does not need it: it detaches a stopped VM's volumes first.
@@ -210,8 +205,7 @@ type Provider interface {
 	Room(ctx context.Context, origins []Origin, vms []Watched) (HostRoom, error)
 	// Nodes returns the nodes that VMs are created on.
 	Nodes(ctx context.Context) (Inventory, error)
-	// CallbackHost returns this machine's address as VMs of the host can reach it: the near end of
-	// the connection to the host. It is never "localhost", unless the host itself is this machine's
-	// loopback.
+	// CallbackHost returns this machine's address as VMs of the host can reach it: the near end of the
+	// connection to the host. It is never "localhost", unless the host itself is this machine's loopback.
 	CallbackHost(ctx context.Context) (string, error)
 }

@@ -282,8 +282,7 @@ type RepositoryCall struct {
 	Push       string // the branch for its commits; empty: none
 	// Commit is the commit that the task found or must find, if it is already known.
 	Commit string
-	// Own are the commits at which the branch may already be because a job of the same owner pushed
-	// them.
+	// Own are the commits at which the branch may already be because a job of the same owner pushed them.
 	Own  []string
 	Used func(CredentialUse) // called for each use of the credential
 }

@@ -132,9 +132,8 @@ func page[T Row](all []T, q Query) (Rows, error) {
 	return Rows{all[from:to], next}, err
 }
 
-// span returns which of n rows are on the requested page, and the cursor of the next page. A cursor
-// names the last row of the previous page, and the number of rows up to it. If that row is gone, the
-// number counts.
+// span returns which of n rows are on the requested page, and the cursor of the next page. A cursor names the
+// last row of the previous page, and the number of rows up to it. If that row is gone, the number counts.
 func span(n int, at func(int) Cells, q Query) (from, to int, next string, err error) {
 	if err := Within("limit", int64(q.Limit), 0, 200); err != nil {
 		return 0, 0, "", err

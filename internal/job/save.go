@@ -24,8 +24,7 @@ type SavedTemplate struct {
 	Left    []string      `json:"left,omitempty"` // what was found in it and not removed, in words for people
 }
 
-// CheckTemplateName returns an error unless a template may have this name. A name must not look like
-// an ID.
+// CheckTemplateName returns an error unless a template may have this name. A name must not look like an ID.
 func CheckTemplateName(name string) error {
 	switch {
 	case !fits(spec.DNSLabel, name, 63) || strings.ToLower(name) != name:

@@ -154,8 +154,7 @@ func (s Schedule) ScheduleKey(at time.Time) string {
 
 // Schedules are the operations on schedules. A caller that is not an admin sees its own.
 type Schedules interface {
-	// CreateSchedule adds a schedule, which submits jobs as the caller. It is an error if the name
-	// is taken.
+	// CreateSchedule adds a schedule, which submits jobs as the caller. It is an error if the name is taken.
 	CreateSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error)
 	// Schedules returns all schedules, by name.
 	Schedules(ctx context.Context) ([]Schedule, error)

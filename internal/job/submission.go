@@ -98,8 +98,7 @@ func (s Submission) Digest() (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), err
 }
 
-// Same returns the job first submitted with a key, or a *FieldError if its submission had another
-// digest.
+// Same returns the job first submitted with a key, or a *FieldError if its submission had another digest.
 func (j Job) Same(digest string) (Job, error) {
 	if j.Submission == digest {
 		return j, nil

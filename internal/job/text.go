@@ -10,9 +10,8 @@ import (
 // reader's time anyone, including a guest, can take.
 const MaxText = 4096
 
-// Bounded returns text as valid UTF-8 of at most MaxText bytes. It keeps the beginning and the end
-// of a longer text, where causes and remedies are, with a mark between them that says how much was
-// cut.
+// Bounded returns text as valid UTF-8 of at most MaxText bytes. It keeps the beginning and the end of
+// a longer text, where causes and remedies are, with a mark between them that says how much was cut.
 func Bounded(text string) string {
 	text = strings.ToValidUTF8(text, string(utf8.RuneError))
 	if len(text) <= MaxText {

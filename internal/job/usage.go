@@ -38,10 +38,9 @@ func (q UsageQuery) Check() error {
 	return field("by", "use one of: "+strings.Join(UsageKinds, ", ")+", or label=KEY", "%.80q is unknown", q.By)
 }
 
-// Usage is what a group of jobs and VMs has used. A job's VM counts from when the job left the queue
-// to the job's end, with the requested size; a job in an existing VM, and a parent, count none. A VM
-// that stays counts by itself, from its job's end or from its creation, while it is neither stopped
-// nor suspended.
+// Usage is what a group of jobs and VMs has used. A job's VM counts from when the job left the queue to the
+// job's end, with the requested size; a job in an existing VM, and a parent, count none. A VM that stays
+// counts by itself, from its job's end or from its creation, while it is neither stopped nor suspended.
 type Usage struct {
 	Of       string         `json:"of"` // the group, as named by the query; empty: none, or everything
 	Jobs     int            `json:"jobs"`

@@ -83,9 +83,8 @@ func NotRunning(v vm.VM, status vm.Status) error {
 	return inState("vm", "destroy it here too, and create it again", "%q (VM %d) is gone from the host, and not by us", v.Name, v.ID)
 }
 
-// ProxyPort returns the port of the VM's loopback where the proxy of a job with egress allow
-// listens. It is the same after every reconnect and in every engine, since the task's environment
-// names it.
+// ProxyPort returns the port of the VM's loopback where the proxy of a job with egress allow listens.
+// It is the same after every reconnect and in every engine, since the task's environment names it.
 func ProxyPort(id string) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(id))

@@ -149,8 +149,7 @@ type Volumes interface {
 	CreateVolume(ctx context.Context, spec VolumeSpec) (VolumeInfo, error)
 	// RemoveVolume removes a volume with all its data. No VM may have it.
 	RemoveVolume(ctx context.Context, ref string) (VolumeInfo, error)
-	// AttachVolume mounts a volume in a running persistent VM, until it is detached or the VM is
-	// destroyed.
+	// AttachVolume mounts a volume in a running persistent VM, until it is detached or the VM is destroyed.
 	AttachVolume(ctx context.Context, a VolumeAttach) (VolumeInfo, error)
 	// DetachVolume unmounts a volume in a VM and detaches it. No job may be running there.
 	DetachVolume(ctx context.Context, ref, of string) (VolumeInfo, error)

@@ -47,8 +47,7 @@ var Actions = []Action{
 	TemplateName, TemplateOS, TemplateImage, TemplateSHA256, TemplateParts,
 }
 
-// command returns the action's name on the command line; parameters of BuildTemplate are options
-// there.
+// command returns the action's name on the command line; parameters of BuildTemplate are options there.
 func (a Action) command() string {
 	code := strings.Trim(string(a), "{}")
 	if option, is := strings.CutPrefix(code, "template build "); is {

@@ -1,5 +1,4 @@
-// Package lock provides locks shared by the engines that use one store, and a fair lock within one
-// engine.
+// Package lock provides locks shared by the engines that use one store, and a fair lock within one engine.
 package lock
 
 import (

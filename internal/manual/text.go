@@ -10,9 +10,8 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-// Text renders a document as plain text, wrapped at the given column. A table becomes a list: the
-// first cell of each row, with the others below it. A link to another document says how to read that
-// document.
+// Text renders a document as plain text, wrapped at the given column. A table becomes a list: the first
+// cell of each row, with the others below it. A link to another document says how to read that document.
 func Text(t Topic, columns int) string {
 	p := printer{source: []byte(t.Text), columns: max(columns, 40)}
 	p.blocks(markdown().Parser().Parse(text.NewReader(p.source)), "")

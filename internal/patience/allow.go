@@ -17,8 +17,7 @@ const slowLine = 64 << 10
 var ErrTooSlow = errors.New("too little data arrived in time")
 
 // allowance is the time that work in a VM may take. Received bytes extend it, so that hundreds of
-// megabytes can arrive over a slow connection, while a VM that trickles or is silent is still given
-// up.
+// megabytes can arrive over a slow connection, while a VM that trickles or is silent is still given up.
 type allowance struct {
 	outer *allowance // of the work that this is part of
 

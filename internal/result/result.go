@@ -1,6 +1,5 @@
-// Package result parses the output of linus's bash scripts: LINUS_ lines on stdout, among whatever
-// else a login shell may print there. It knows the format of the lines, not the meaning of a
-// script's keys.
+// Package result parses the output of linus's bash scripts: LINUS_ lines on stdout, among whatever else
+// a login shell may print there. It knows the format of the lines, not the meaning of a script's keys.
 package result
 
 import (

@@ -49,9 +49,8 @@ type Options struct {
 	Observer job.Observer // may be nil
 }
 
-// Keeper holds the tokens that were presented to this engine, each with a context that ends with the
-// token, and with it all calls and streams that use the token. Its methods may be called from any
-// goroutine.
+// Keeper holds the tokens that were presented to this engine, each with a context that ends with the token,
+// and with it all calls and streams that use the token. Its methods may be called from any goroutine.
 type Keeper struct {
 	o       Options
 	changed chan struct{} // tokens may have been revoked
@@ -308,8 +307,7 @@ func (k *Keeper) any() bool {
 	return len(k.held) > 0
 }
 
-// keep drops the held tokens that have expired or are missing from all, which was read at or after
-// began.
+// keep drops the held tokens that have expired or are missing from all, which was read at or after began.
 func (k *Keeper) keep(all []job.Token, began time.Time) {
 	valid := map[string]bool{}
 	for _, t := range all {
