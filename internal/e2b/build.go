@@ -510,6 +510,7 @@ func (s *server) noted(ctx context.Context, b *build) {
 // findBuild returns a build of an owner: one of this engine, or one that another engine has noted,
 // with its lines from number from on.
 func (s *server) findBuild(ctx context.Context, name, id, owner string, from int) (*build, error) {
+	none := &refusal{http.StatusNotFound, "there is no such build: it was never there, is another's, or was asked for more than a day ago"}
 	b := s.builds.find(id)
 	if b == nil {
 		read := func(id string, what any) error {
@@ -539,12 +540,15 @@ func (s *server) findBuild(ctx context.Context, name, id, owner string, from int
 		if err != nil {
 			return nil, err
 		}
+		if b.state == "" {
+			return nil, none
+		}
 		if b.state == "building" && time.Since(is.At) > buildLease*time.Second {
 			b.state, b.reason = "error", &reason{"the engine that built it has ended: build it again", "", []logLine{}}
 		}
 	}
-	if b.state == "" || b.name != name || b.owner != owner {
-		return nil, &refusal{http.StatusNotFound, "there is no such build: it was never there, is another's, or was asked for more than a day ago"}
+	if b.name != name || b.owner != owner {
+		return nil, none
 	}
 	return b, nil
 }

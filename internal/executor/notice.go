@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"linus/internal/job"
@@ -82,7 +83,7 @@ func (e *Executor) passOn(ctx context.Context, id, progress, end string) {
 	if again {
 		return
 	}
-	if err := e.o.Engines.Tell(ctx, job.Notice{Kind: job.NoticeHeard, Job: id, Progress: progress[:min(len(progress), maxPassed)], End: end}); err != nil && ctx.Err() == nil {
+	if err := e.o.Engines.Tell(ctx, job.Notice{Kind: job.NoticeHeard, Job: id, Progress: strings.ToValidUTF8(progress[:min(len(progress), maxPassed)], ""), End: end}); err != nil && ctx.Err() == nil {
 		e.o.Log.Debug("a report was not passed on", "job_id", id, "err", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -36,6 +37,7 @@ const (
 	webhookAge     = 24 * time.Hour
 	webhookTime    = 15 * time.Second // longest time of an attempt; Send enforces it
 	webhookLook    = 30 * time.Second // another engine may have recorded messages
+	webhookFailed  = 5 * time.Second  // after the store could not record an attempt
 )
 
 // ending returns the messages about a job that has just ended, to be recorded with its status.
@@ -134,6 +136,7 @@ func (e *Executor) notifyDue(ctx context.Context) time.Duration {
 		e.undelivered.Store(true)
 	}
 	wait, busy := webhookLook, false
+	var failed atomic.Bool
 	var sending sync.WaitGroup
 	seats := make(chan struct{}, webhooksAtOnce)
 	for _, w := range all {
@@ -146,11 +149,15 @@ func (e *Executor) notifyDue(ctx context.Context) time.Duration {
 		sending.Go(func() {
 			defer func() { <-seats }()
 			if err := e.notify(ctx, w); err != nil && ctx.Err() == nil {
+				failed.Store(true)
 				e.o.Log.Error("record the delivery of a webhook failed", "job_id", cmp.Or(w.JobID, w.VM), "err", err)
 			}
 		})
 	}
 	sending.Wait()
+	if failed.Load() {
+		return webhookFailed
+	}
 	if busy {
 		return 100 * time.Millisecond // some may be due again, and there may be more than were read
 	}

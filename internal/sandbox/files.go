@@ -208,7 +208,10 @@ func (s *Server) storeParts(a account, r *http.Request, path string, metadata ma
 		}
 		to := path
 		if to == "" {
-			if to, err = s.path(a, fileName(part)); err != nil || fileName(part) == "" {
+			if fileName(part) == "" {
+				return nil, bad("a file of the form has no filename: give it one, or the path in the query")
+			}
+			if to, err = s.path(a, fileName(part)); err != nil {
 				return nil, bad("a file of the form has no name that is a path: %w", err)
 			}
 		}

@@ -291,9 +291,9 @@ func TestFiles_Forms(t *testing.T) {
 	if status, text := b.call(t, "POST", "/files?path="+b.path("named"), h, body); status != http.StatusOK || !strings.Contains(text, `"name":"named"`) {
 		t.Error(status, text)
 	}
-	for name, files := range map[string][]string{"twice the same": {b.path("x"), "1", b.path("x"), "2"}, "a user's home": {"~other/x", ""}} {
+	for name, files := range map[string][]string{"twice the same": {b.path("x"), "1", b.path("x"), "2"}, "a user's home": {"~other/x", ""}, "no name": {"", ""}} {
 		h, body = form(files...)
-		if status, text := b.call(t, "POST", "/files", h, body); status != http.StatusBadRequest {
+		if status, text := b.call(t, "POST", "/files", h, body); status != http.StatusBadRequest || strings.Contains(text, "%!") {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
 	}
