@@ -7,9 +7,9 @@ import (
 	"io/fs"
 )
 
-// PutArtifact keeps a part of a file; see capture.Store.
+// PutArtifact stores a part of a file; see capture.Store.
 func (s *Store) PutArtifact(ctx context.Context, id, path string, offset int64, data []byte) error {
-	if _, err := s.TokenHash(ctx, id); err != nil { // the row proves the ID as a directory's name
+	if _, err := s.TokenHash(ctx, id); err != nil { // the row proves that the ID is a valid directory name
 		return err
 	}
 	if path == "." || !fs.ValidPath(path) {
@@ -19,7 +19,7 @@ func (s *Store) PutArtifact(ctx context.Context, id, path string, offset int64, 
 	return tried(err, "keep artifact %s of job %s", path, id)
 }
 
-// DropArtifact removes what was kept of a file, if anything.
+// DropArtifact removes what is stored of a file, if anything.
 func (s *Store) DropArtifact(ctx context.Context, id, path string) error {
 	if _, err := s.TokenHash(ctx, id); err != nil {
 		return err
@@ -28,9 +28,8 @@ func (s *Store) DropArtifact(ctx context.Context, id, path string) error {
 	return tried(err, "drop artifact %s of job %s", path, id)
 }
 
-// OpenArtifact returns a kept file; job.ErrNotFound for an unknown job, an
-// error that is fs.ErrNotExist for a file it does not have. ctx bounds reading
-// it.
+// OpenArtifact opens a stored file. It returns job.ErrNotFound for an unknown job, and an error
+// that is fs.ErrNotExist for a file the job does not have. ctx bounds reading the file.
 func (s *Store) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, error) {
 	if _, err := s.TokenHash(ctx, id); err != nil {
 		return nil, err

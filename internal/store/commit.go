@@ -11,42 +11,39 @@ import (
 	"linus/internal/job"
 )
 
-// errClosed is returned for a change after Close.
+// errClosed is returned for changes after Close.
 var errClosed = errors.New("the store is closed")
 
-// maxBatch bounds how many changes share a commit, and so how long the first of
-// them waits for the others.
+// maxBatch bounds how many changes share a commit, and so how long the first of them waits for the
+// others.
 const maxBatch = 128
 
-// maxLinger is how long a change for which nobody waits waits for others to share a
-// commit with.
+// maxLinger is how long a change without a waiting caller waits for others to share a commit with.
 const maxLinger = 500 * time.Millisecond
 
 // change is what one caller writes.
 type change struct {
 	work     func(*tx) error
-	unfenced bool            // it counts even if this engine is no member
-	soon     time.Time       // when it is to be written if no other change comes; zero: now
+	unfenced bool            // counts even if this engine is not a member
+	soon     time.Time       // when to write it if no other change comes; zero: now
 	err      error           // of work, or of the commit
 	panicked any             // what work panicked with
-	told     []job.Happening // when it is committed
+	told     []job.Happening // to report to Store.Changes after the commit
 	done     chan struct{}
 }
 
-// transaction runs work in a transaction of the store's only writer and returns
-// when it is durable, or has been rolled back because work failed or panicked.
-// Calls at the same time share a commit, but not their failures. ctx ends the
-// wait for the writer, and not what it has begun.
+// transaction runs work in a transaction of the store's only writer. It returns when the
+// transaction is durable, or was rolled back because work failed or panicked. Concurrent calls
+// share a commit, but not their failures. ctx ends the wait for the writer, but not work that has
+// begun.
 //
-// work runs in the writer's goroutine. It must not call the store, and it may
-// run again after a transaction that was not committed: what it did in the last
-// one counts.
+// work runs in the writer's goroutine and must not call the store. It may run again after a
+// transaction that was not committed; only the last run counts.
 func (s *Store) transaction(ctx context.Context, work func(*tx) error) error {
 	return s.submit(ctx, work, false)
 }
 
-// unfenced is transaction for what an engine may write that is no member: see
-// engines.go.
+// unfenced is transaction for what an engine may write without being a member; see engines.go.
 func (s *Store) unfenced(ctx context.Context, work func(*tx) error) error {
 	return s.submit(ctx, work, true)
 }
@@ -57,8 +54,8 @@ func (s *Store) submit(ctx context.Context, work func(*tx) error, unfenced bool)
 	})
 }
 
-// lingering is transaction for what is written with the next change, or soon. It returns
-// a function that waits until it is.
+// lingering is transaction for a change that is written with the next one, or within maxLinger. The
+// returned function waits until it is written.
 func (s *Store) lingering(work func(*tx) error) (wait func() error) {
 	c := &change{work: work, soon: time.Now().Add(maxLinger), done: make(chan struct{})}
 	if !s.waiting.add(c) {
@@ -88,7 +85,7 @@ func (s *Store) submitOnce(ctx context.Context, c *change) error {
 	return c.result()
 }
 
-// result is the error of a change that was run.
+// result returns the error of a change that has run, or panics as its work did.
 func (c *change) result() error {
 	if c.panicked != nil {
 		panic(c.panicked)
@@ -96,15 +93,15 @@ func (c *change) result() error {
 	return c.err
 }
 
-// changes wait for the writer.
+// changes are the queue for the writer.
 type changes struct {
 	mu      sync.Mutex
 	waiting []*change
 	closed  bool
-	news    chan struct{} // there are some, or no more will come
+	news    chan struct{} // changes are waiting, or no more will come
 }
 
-// add puts c in line; false: the store is closed.
+// add queues c; false: the store is closed.
 func (w *changes) add(c *change) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,7 +113,7 @@ func (w *changes) add(c *change) bool {
 	return true
 }
 
-// remove takes c out of the line; false: its turn has come.
+// remove takes c out of the queue; false: the writer has already taken it.
 func (w *changes) remove(c *change) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,8 +124,7 @@ func (w *changes) remove(c *change) bool {
 	return at >= 0
 }
 
-// take waits for changes that are due, and takes all that wait; none when the store is
-// closed.
+// take waits until a change is due, and takes the next batch; it is empty when the store is closed.
 func (w *changes) take() []*change {
 	for {
 		batch, due := w.ready()
@@ -144,8 +140,8 @@ func (w *changes) take() []*change {
 	}
 }
 
-// ready takes the changes that wait if one of them is due or the store is closed.
-// Otherwise it returns after what time to ask again.
+// ready takes the next batch if a change is due, the batch is full, or the store is closed.
+// Otherwise it returns how long to wait before the next call.
 func (w *changes) ready() (batch []*change, due time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,7 +157,7 @@ func (w *changes) ready() (batch []*change, due time.Duration) {
 	return batch, 0
 }
 
-// close lets no more changes in.
+// close rejects further changes.
 func (w *changes) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -169,7 +165,7 @@ func (w *changes) close() {
 	w.wake()
 }
 
-// wake tells take. w.mu is held.
+// wake wakes take. w.mu is held.
 func (w *changes) wake() {
 	select {
 	case w.news <- struct{}{}:
@@ -177,7 +173,7 @@ func (w *changes) wake() {
 	}
 }
 
-// writeAll commits what callers want to write, until the store is closed.
+// writeAll commits callers' changes until the store is closed.
 func (s *Store) writeAll() {
 	defer close(s.written)
 	for {
@@ -189,9 +185,9 @@ func (s *Store) writeAll() {
 	}
 }
 
-// commit writes a batch and tells its callers. If the transaction fails as a
-// whole, each change gets one of its own, so that only those fail that have to;
-// but not if there is no connection, which all callers may wait for.
+// commit writes a batch and reports the results to its callers. If the transaction fails as a
+// whole, each change gets a transaction of its own, so that only the faulty ones fail. Without a
+// connection they all fail together: their callers may wait for one.
 func (s *Store) commit(batch []*change) {
 	lost, err := s.attempt(batch)
 	if err != nil && !lost && len(batch) > 1 {
@@ -202,7 +198,7 @@ func (s *Store) commit(batch []*change) {
 	}
 	for _, c := range batch {
 		switch {
-		case err != nil && lost: // what it found was never written
+		case err != nil && lost: // what work found was never written
 			c.err, c.panicked = err, nil
 		case err != nil && c.err == nil:
 			c.err = err
@@ -214,8 +210,8 @@ func (s *Store) commit(batch []*change) {
 	}
 }
 
-// attempt runs a batch in one transaction. lost: with an error, there is no
-// connection to the database, and nothing was written.
+// attempt runs a batch in one transaction. lost, with an error, means that there is no connection
+// to the database and nothing was written.
 func (s *Store) attempt(batch []*change) (lost bool, err error) {
 	if err := s.connect(); err != nil {
 		return true, err
@@ -241,7 +237,7 @@ func (s *Store) attempt(batch []*change) (lost bool, err error) {
 		return true, err
 	}
 	s.write.renew()
-	_, _ = s.write.ExecContext(ctx, `ROLLBACK`) // the database may have done so already
+	_, _ = s.write.ExecContext(ctx, `ROLLBACK`) // the database may have rolled back already
 	return false, err
 }
 
@@ -263,11 +259,10 @@ func (s *Store) connect() error {
 	return err
 }
 
-// commitOutcome returns nil if a transaction was committed whose connection was lost in
-// its COMMIT, with err. Nobody is told that a change failed which was written,
-// and none that was written runs again: the database remembers how its
-// transactions ended, and is asked as soon as it can be reached. Only if it
-// cannot be within patience, the error says that this is unknown.
+// commitOutcome returns nil if a transaction whose connection was lost in its COMMIT, with err, was
+// committed. A change that was written must not be reported as failed or run again. The database
+// remembers how its transactions ended, and is asked as soon as it can be reached. If that takes
+// longer than s.patience, the error says that the outcome is unknown.
 func (s *Store) commitOutcome(id string, err error) error {
 	committed := false
 	askErr := s.persist(context.Background(), func() error {
@@ -291,19 +286,19 @@ func (s *Store) commitOutcome(id string, err error) error {
 	return err
 }
 
-// unknownError is returned for a change that may have been written or not.
+// unknownError is returned for a change that may or may not have been written.
 type unknownError struct{ lost, ask error }
 
 func (e *unknownError) Error() string {
 	return fmt.Sprintf("the connection was lost in the commit (%v), and whether it was written is unknown: %v", e.lost, e.ask)
 }
 
-// run runs the work of a batch, and undoes what failed. An error is the whole
-// transaction's, which is that of a batch of one.
+// run runs the work of a batch, and undoes the changes that failed. An error fails the whole
+// transaction, which it always does for a batch of one.
 func (s *Store) run(ctx context.Context, batch []*change) error {
 	s.write.engine, s.write.notices, s.write.soon = s.EngineID(), nil, nil
 	inside := slices.ContainsFunc(batch, func(c *change) bool { return !c.unfenced })
-	if inside && s.write.engine != "" { // with errBuried each gets a transaction of its own
+	if inside && s.write.engine != "" { // on errBuried, commit gives each change its own transaction
 		if err := s.dialect.fence(s.write, s.write.engine); err != nil {
 			return err
 		}
@@ -320,8 +315,8 @@ func (s *Store) run(ctx context.Context, batch []*change) error {
 	return s.dialect.send(s.write)
 }
 
-// runChange runs one change. shared: others are in its transaction, which goes on if this
-// one fails by itself.
+// runChange runs one change. shared means that the transaction has other changes, too, and
+// continues if this one fails by itself.
 func (s *Store) runChange(ctx context.Context, c *change, shared bool) error {
 	if !shared {
 		c.run(s.write)
@@ -339,7 +334,7 @@ func (s *Store) runChange(ctx context.Context, c *change, shared bool) error {
 	return s.write.broken
 }
 
-// run does the work, and keeps its error or its panic.
+// run does the work, and records its error or panic.
 func (c *change) run(t *tx) {
 	c.err, c.panicked, t.told = nil, nil, nil
 	defer func() {

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// Copied counts what a Copy has copied, in this call and in calls before.
+// Copied counts what a Copy has copied, in this call and earlier ones.
 type Copied struct {
 	Jobs   int   `json:"jobs"`
 	Events int   `json:"events"`
@@ -28,19 +28,19 @@ type Copied struct {
 // Names in meta while a copy is under way.
 const (
 	copyingFrom = "copying_from" // the source's installation ID
-	copiedTo    = "copied_to"    // the last job that is whole
+	copiedTo    = "copied_to"    // the last job that is complete
 )
 
-// table is copied row by row. Its first column is its key or, where the table has what is
-// of each job, the job's ID.
+// table is copied row by row. Its first column is its key or, if the table has rows per job, the
+// job's ID.
 type table struct {
 	name, columns string
 	insert        string // how rows are inserted
-	compared      string // what has its length compared in the end
-	which         string // a condition for what is copied of it; empty: all is
+	compared      string // the expression whose length is compared in the end
+	which         string // a condition for the rows to copy; empty: all
 }
 
-// ofJobs are copied for one job after the other, and others as a whole.
+// ofJobs are copied job by job, others as a whole.
 var (
 	ofJobs = []table{
 		{"jobs", "id, created_at, status, done, waiting, client, principal, parent, vm_id, vm_state, completed_at, reason, started_at, task_head, idempotency_key, token_hash, stdout, stderr, doc, stored, queue, dispatcher, work", "", "doc", ""},
@@ -58,7 +58,8 @@ var (
 		{"vm_runs", "id, vm_id, began, ended, doc", "", "doc", ""},
 		{"schedules", "name, doc", "", "doc", ""},
 		{"webhooks", "id, job_id, next_at, attempts, doc", "", "doc", ""},
-		// Nobody reports anew that one takes no more work. Values of credentials are in files, and these are added again.
+		// Of dispatchers, only drained ones are copied: nobody reports again that they take no more
+		// work. Credentials are not copied: their values are in files, and they are added again.
 		{"dispatchers", "name, principal, queue, started, heard, drain, told, doc", "", "doc", "drain = 1"},
 		{"meta", "key, value", "", "value", "key LIKE '" + strings.Join([]string{branchKey, buildKey, cordonKey, hostTestKey, savedKey}, "%' OR key LIKE '") + "%'"},
 	}
@@ -71,14 +72,13 @@ func (t table) key() string {
 
 func (t table) where() string { return ` WHERE (` + cmp.Or(t.which, "1 = 1") + `)` }
 
-// withNumbers inserts rows with the numbers that they have.
+// withNumbers inserts rows with the numbers they have.
 const withNumbers = "OVERRIDING SYSTEM VALUE"
 
-// Copy copies the state directory from.Dir, which no engine uses, to the
-// PostgreSQL database to.URL, which has no jobs. Each file is read back and
-// compared, and rows are counted. The installation keeps its ID. A Copy that was
-// interrupted goes on where it was; until one has ended, Open refuses the
-// database.
+// Copy copies the state directory from.Dir, which no engine may use, to the PostgreSQL database
+// to.URL, which must have no jobs. It reads each file back to compare it, and counts the rows. The
+// installation keeps its ID. An interrupted Copy resumes where it stopped; until a Copy has ended,
+// Open refuses the database.
 func Copy(ctx context.Context, from, to Options) (Copied, error) {
 	if _, err := os.Stat(filepath.Join(from.Dir, databaseName)); err != nil {
 		return Copied{}, fmt.Errorf("%s is no state directory: %w", from.Dir, err)
@@ -97,7 +97,6 @@ func Copy(ctx context.Context, from, to Options) (Copied, error) {
 	return c.copied, errors.Join(err, source.Close(), target.Close())
 }
 
-// copying is a copy under way.
 type copying struct {
 	source, target *Store
 	copied         Copied
@@ -134,7 +133,7 @@ func (c *copying) all(ctx context.Context) error {
 	return c.end(ctx)
 }
 
-// begin marks the target, and returns the last job that is there already.
+// begin marks the target, and returns the last job that is already there.
 func (c *copying) begin(ctx context.Context) (last string, err error) {
 	id, err := c.source.InstallationID(ctx)
 	if err != nil {
@@ -190,8 +189,7 @@ func setMetaDoc(ctx context.Context, tx *tx, name string, value any) error {
 	return err
 }
 
-// job copies a job's rows and files. With its rows it says that the job before is
-// whole.
+// job copies a job's rows and files. With the rows it records that the job before is complete.
 func (c *copying) job(ctx context.Context, id, before string) error {
 	rows := make([][][]any, len(ofJobs))
 	for i, t := range ofJobs {
@@ -214,7 +212,6 @@ func (c *copying) job(ctx context.Context, id, before string) error {
 	return c.files(ctx, id)
 }
 
-// rows reads rows of a table.
 func (c *copying) rows(ctx context.Context, t table, which string, args ...any) ([][]any, error) {
 	n := strings.Count(t.columns, ",") + 1
 	return query(ctx, c.source.read, func(row scanner) ([]any, error) {
@@ -236,7 +233,7 @@ func insertRows(ctx context.Context, tx *tx, t table, rows [][]any) error {
 	return nil
 }
 
-// files copies what a job wrote and left.
+// files copies a job's output and artifacts.
 func (c *copying) files(ctx context.Context, id string) error {
 	root, err := os.OpenRoot(c.source.files.(*directories).jobDir(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -283,7 +280,7 @@ func (c *copying) writing(ctx context.Context, id string, work func(pieceWriter)
 // copyBuffer is how much of a file is copied in one transaction.
 const copyBuffer = 4 << 20
 
-// file copies a file and compares what has arrived.
+// file copies a file and compares the copy.
 func (c *copying) file(ctx context.Context, root *os.Root, id, path, name string) error {
 	f, err := root.Open(path)
 	if err != nil {
@@ -300,7 +297,7 @@ func (c *copying) file(ctx context.Context, root *os.Root, id, path, name string
 		sum.Write(buffer[:n])
 		err = c.writing(ctx, id, func(w pieceWriter) error {
 			if offset == 0 {
-				w.put(name, 0, []byte{}) // an empty file is one, too
+				w.put(name, 0, []byte{}) // an empty file is a file, too
 			}
 			return w.append(name, offset, buffer[:n])
 		})
@@ -321,7 +318,7 @@ func (c *copying) file(ctx context.Context, root *os.Root, id, path, name string
 	return err
 }
 
-// whole copies a table, some rows at a time.
+// whole copies a table, a batch of rows at a time.
 func (c *copying) whole(ctx context.Context, t table) error {
 	const most = 1000
 	where, last := t.where(), []any(nil)
@@ -331,7 +328,7 @@ func (c *copying) whole(ctx context.Context, t table) error {
 			return err
 		}
 		err = c.target.transaction(ctx, func(tx *tx) error {
-			if !empty { // a copy that was interrupted has left rows
+			if !empty { // an interrupted copy has left rows
 				if _, err := tx.ExecContext(ctx, `DELETE FROM `+t.name+t.where()); err != nil {
 					return err
 				}
@@ -345,8 +342,8 @@ func (c *copying) whole(ctx context.Context, t table) error {
 	}
 }
 
-// compare counts the rows on both sides, and the characters of what they are
-// about.
+// compare compares each table's number of rows, and the total length of its compared expression, on
+// both sides.
 func (c *copying) compare(ctx context.Context) error {
 	for _, t := range slices.Concat(ofJobs, others) {
 		text := `SELECT count(*) || ' rows of ' || coalesce(sum(length(` + t.compared + `)), 0) || ' characters' FROM ` + t.name + t.where()
@@ -386,7 +383,7 @@ func (c *copying) end(ctx context.Context) error {
 	return tried(err, "end the copy to %s", c.target.name)
 }
 
-// refuseUnfinished returns an error if a copy to the database was interrupted.
+// refuseUnfinished returns an error if a copy to this database was interrupted.
 func (s *Store) refuseUnfinished(ctx context.Context) error {
 	found, err := query(ctx, s.read, scanValue[string], `SELECT value FROM meta WHERE key = ?`, copyingFrom)
 	if err == nil && len(found) > 0 {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// cordonKey is the beginning of the keys in meta that stand for nodes without new VMs.
+// cordonKey is the prefix of the keys in meta for nodes without new VMs.
 const cordonKey = "cordoned/"
 
 // Cordons returns the nodes that get no new VMs, by name.

@@ -19,9 +19,9 @@ type querier interface {
 	try(ctx context.Context, once func(context.Context) error) error
 }
 
-// tried returns err with what was tried; nil if there is none. That something is not there, or is
-// refused to whoever asks, is no failure: job.ErrNotFound, a *job.FieldError and the error of a
-// refusal stay as they are.
+// tried returns err with what was tried; nil if err is nil. job.ErrNotFound, a *job.FieldError and
+// the error of a refusal stay as they are: it is no failure that something does not exist or is
+// refused.
 func tried(err error, format string, args ...any) error {
 	if by, is := errors.AsType[refusal](err); is {
 		return by.error
@@ -36,7 +36,7 @@ func tried(err error, format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, err)...)
 }
 
-// refusal is the error of a caller's function, which does not want its change written.
+// refusal is the error of a caller's function that does not want its change written.
 type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
@@ -65,8 +65,8 @@ func queryOnce[T any](ctx context.Context, q querier, read func(scanner) (T, err
 	return all, nil
 }
 
-// atMost is LIMIT ?, in a form for whose number SQLite does not plan: it would prepare the statement
-// anew each time that one is given.
+// atMost is LIMIT ? in a form whose number SQLite does not plan for. Otherwise SQLite would prepare
+// the statement anew for each number.
 const atMost = ` LIMIT ? + 0`
 
 // scanValue reads a row of one column.
@@ -84,7 +84,7 @@ func scanDoc[T any](row scanner) (v T, err error) {
 	return v, err
 }
 
-// only returns the one that a query has found; job.ErrNotFound.
+// only returns the row that a query has found; job.ErrNotFound.
 func only[T any](found []T, err error) (T, error) {
 	if err == nil && len(found) == 0 {
 		err = job.ErrNotFound
@@ -96,7 +96,7 @@ func only[T any](found []T, err error) (T, error) {
 	return found[0], nil
 }
 
-// changeDoc changes the document of the row of a table whose column is a value, in a transaction;
+// changeDoc changes, in a transaction, the document of the row whose column has a value;
 // job.ErrNotFound.
 func changeDoc[T any](ctx context.Context, s *Store, tx *tx, table, column, value string, change func(*T) error) (is T, err error) {
 	if is, err = only(query(ctx, tx, scanDoc[T], `SELECT doc FROM `+table+` WHERE `+column+` = ?`+s.dialect.lock(table), value)); err != nil {
@@ -117,8 +117,8 @@ func first[T any](ctx context.Context, q querier, text string, args ...any) (T, 
 	return only(query(ctx, q, scanValue[T], text, args...))
 }
 
-// reader is the pool of connections that read. A goroutine for each connection does so:
-// a thousand jobs would otherwise each keep the stack that a read takes, of 40 KB.
+// reader is the pool of connections that read. Each connection has a goroutine that runs its
+// queries: otherwise each of a thousand jobs would keep the 40 KB of stack that a read takes.
 type reader struct {
 	runner runner
 	s      *Store
@@ -171,21 +171,21 @@ func (r *reader) try(ctx context.Context, once func(context.Context) error) erro
 	})
 }
 
-// tx is the one connection that writes, within a transaction.
+// tx is the writer's only connection, within a transaction.
 type tx struct {
 	runner runner
 	conn   *sql.Conn
-	// ctx is the transaction's own. Its statements do not run in their
-	// callers': to cancel one could roll back other callers' changes, too.
+	// ctx is the transaction's own. Statements do not run in their callers' contexts: cancelling
+	// one could roll back other callers' changes, too.
 	ctx context.Context
 
 	mark    string          // its row in meta; see postgres.go
-	engine  string          // on whose behalf it writes; empty: it shares with none
+	engine  string          // the engine that writes; empty: it does not share the database
 	notices []job.Notice    // for the other engines
-	soon    []string        // jobs of which they are told a little later
-	told    []job.Happening // by the present change, when it is committed
-	posted  []statement     // to run with the next one
-	broken  error           // of one that was posted: the transaction is of no use
+	soon    []string        // jobs that the others are told of a little later
+	told    []job.Happening // what the current change reports, once it is committed
+	posted  []statement     // to run with the next statement
+	broken  error           // the error of a posted statement: the transaction is unusable
 }
 
 func newTx(d dialect, conn *sql.Conn) *tx {
@@ -195,7 +195,7 @@ func newTx(d dialect, conn *sql.Conn) *tx {
 // renew prepares for another transaction, or for the end of this one.
 func (t *tx) renew() { t.posted, t.broken = nil, nil }
 
-// post has a statement run whose result nobody needs: with the next one, or with the
+// post queues a statement whose result nobody needs. It runs with the next statement, or with the
 // commit, which saves a round trip. If it fails, so does the whole transaction.
 func (t *tx) post(text string, args ...any) {
 	t.posted = append(t.posted, statement{text: text, args: args})
@@ -211,7 +211,7 @@ func (t *tx) ExecContext(_ context.Context, text string, args ...any) (int64, er
 	return t.run(nil, text, args)
 }
 
-// run runs what was posted, and one more statement.
+// run runs the posted statements, and one more.
 func (t *tx) run(read func(scanner) error, text string, args []any) (int64, error) {
 	if t.broken != nil {
 		return 0, t.broken
@@ -225,5 +225,5 @@ func (t *tx) run(read func(scanner) error, text string, args []any) (int64, erro
 	return n, err
 }
 
-// try runs once: what fails is tried again with its whole transaction.
+// try runs once, without retrying: a failure is retried with its whole transaction.
 func (t *tx) try(_ context.Context, once func(context.Context) error) error { return once(t.ctx) }

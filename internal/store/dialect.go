@@ -6,54 +6,50 @@ import (
 	"errors"
 )
 
-// dialect is what differs between the databases. Statements are written once,
-// with ? for their parameters, in what both understand.
+// dialect is what differs between the databases. Statements are written once, with ? for their
+// parameters, in SQL that both understand.
 type dialect interface {
 	// readsOn runs the queries of a pool, writesOn the statements of a connection.
 	readsOn(db *sql.DB) runner
 	writesOn(conn *sql.Conn) runner
-	// lock returns the end of a SELECT within a transaction which changes the
-	// selected rows of the table: nobody else changes them before it has ended.
+	// lock returns the end of a SELECT that locks the selected rows of the table: nobody else
+	// changes them before the transaction has ended.
 	lock(table string) string
 	// clock is an expression for the database's time, in seconds since 1970.
 	clock() string
-	// label is an expression for the label of a job whose key is the parameter.
+	// label is an expression for a job's label; its parameter is the label's key.
 	label() string
-	// send sends the notices of a transaction, when that commits.
+	// send sends the transaction's notices when it commits.
 	send(t *tx) error
-	// fence ends the transaction with errBuried, at its commit at the latest, unless the
-	// engine is a member, and keeps it one until the transaction has ended.
+	// fence makes the transaction fail with errBuried, at its commit at the latest, unless the
+	// engine is a member. It keeps the engine a member until the transaction has ended.
 	fence(t *tx, engine string) error
 	// begin begins a transaction, and returns its ID for commitOutcome.
 	begin(t *tx) (id string, err error)
-	// commit ends it; an error if it has ended, or failed, before.
+	// commit commits the transaction; an error if it has already ended or failed.
 	commit(t *tx) error
-	// commitOutcome reports whether a transaction of which only that is unknown was
-	// committed.
+	// commitOutcome reports whether a transaction was committed if only that is unknown.
 	commitOutcome(ctx context.Context, q querier, id string) (committed bool, err error)
-	// dead reports whether a connection is of no use any more.
+	// dead reports whether a connection is unusable.
 	dead(conn *sql.Conn) bool
-	// passing reports whether what failed with err may succeed when it is tried
-	// again: the database is away, or others were in the way.
+	// passing reports whether an operation that failed with err may succeed when it is retried: the
+	// database is away, or others were in the way.
 	passing(err error) bool
-	// own reports whether err is the database's, which could not do what it was asked,
-	// and not of what it was asked.
+	// own reports whether err is the database's own failure, and not caused by the request.
 	own(err error) bool
 }
 
-// statement is one statement with its parameters.
 type statement struct {
 	text string
 	args []any
 
-	zero error // what it means that it has divided by zero; nil: nothing else
+	zero error // what a division by zero means; nil: nothing special
 }
 
-// runner runs statements.
 type runner interface {
-	// run runs statements, one after the other, until one fails, and returns which. Of the
-	// last one it calls read with each row of the result or, without read, returns how many
-	// rows were changed.
+	// run runs statements, one after the other, until one fails, and returns the index of that one.
+	// For the last statement it calls read with each row of the result or, without read, returns
+	// how many rows were changed.
 	run(ctx context.Context, all []statement, read func(scanner) error) (changed int64, failed int, err error)
 }
 

@@ -14,13 +14,12 @@ import (
 	"linus/internal/wholefile"
 )
 
-// directories are the files of jobs on disk, in a directory for each job. They
-// bypass the database, so that many small writes stay cheap. A stream's bytes
-// are in three files:
+// directories stores the files of jobs on disk, in one directory per job. They bypass the database,
+// so that many small writes stay cheap. A stream's bytes are in three files:
 //
 //	stdout       the stream from its first byte, up to the limit
 //	stdout.seen  how much has been seen, once that is more than stdout holds
-//	stdout.tail  marker and tail, when the sealed stream is too long
+//	stdout.tail  marker and tail, if the sealed stream is too long
 //
 // stdout.seen has its number as text.
 type directories struct {
@@ -28,12 +27,11 @@ type directories struct {
 	dir string
 }
 
-// jobDir is the directory of the job's files.
 func (d *directories) jobDir(id string) string { return filepath.Join(d.dir, id) }
 
 func (d *directories) path(id, name string) string { return filepath.Join(d.dir, id, name) }
 
-// makeJobDir makes the directory of a job's files, if there is none.
+// makeJobDir makes the directory of a job's files, if it is missing.
 func (d *directories) makeJobDir(id string) error {
 	err := os.Mkdir(d.jobDir(id), 0o700)
 	if errors.Is(err, fs.ErrExist) {
@@ -69,12 +67,12 @@ func (d *directories) change(ctx context.Context, id string, work func(outputFil
 
 func (d *directories) counts() string { return "" }
 
-// open reads what was seen first: once that file exists, the head is final.
+// open reads the seen count first: once that file exists, the head is final.
 func (d *directories) open(_ context.Context, _ querier, streams ...streamOf) ([]openCounts, error) {
 	all := make([]openCounts, len(streams))
 	for i, of := range streams {
 		if _, err := os.Stat(d.jobDir(of.id)); errors.Is(err, fs.ErrNotExist) {
-			continue // as mostly, before a task has started
+			continue // usual before a task has started
 		}
 		held, seen := int64(0), int64(0)
 		text, err := os.ReadFile(d.path(of.id, of.stream+seenSuffix))
@@ -103,7 +101,7 @@ func (d *directories) read(_ context.Context, id, name string, offset, n int64) 
 // directory is the files of a job's output while it is locked.
 type directory struct {
 	*directories
-	ctx context.Context // of the call that has locked it
+	ctx context.Context // of the call that holds the lock
 	id  string
 }
 
@@ -143,9 +141,8 @@ func (d directory) seal(counts sealedStreams) error {
 	})
 }
 
-// artifactsDir is the directory, within a job's, of the files the job left.
-// Their names come from the VM: all access goes through an os.Root, which
-// nothing can escape.
+// artifactsDir is the subdirectory for the files the job left. Their names come from the VM: all
+// access goes through an os.Root, which nothing can escape.
 const artifactsDir = "artifacts"
 
 func (d *directories) put(_ context.Context, id, path string, offset int64, data []byte) error {
@@ -163,8 +160,8 @@ func (d *directories) put(_ context.Context, id, path string, offset int64, data
 	return withoutPlace(errors.Join(putIn(root, path, offset, data), root.Close()))
 }
 
-// withoutPlace is an error of a job's file without where that is on this machine: it is told
-// to whose job it is.
+// withoutPlace removes the path on this machine from an error about a job's file: the job's owner
+// sees the error.
 func withoutPlace(err error) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", at.Op, at.Err)
@@ -213,19 +210,19 @@ func (d *directories) artifact(_ context.Context, id, path string) (io.ReadClose
 
 func (d *directories) forget(id string) error { return os.RemoveAll(d.jobDir(id)) }
 
-// orphanAge is how old a job's directory without a row must be to be removed: a
-// restored database is younger than its files.
+// orphanAge is how old a job's directory without a row must be before it is removed: a restored
+// database is younger than its files.
 const orphanAge = time.Hour
 
-// Searches for orphans read the names of all jobs: two seconds of CPU time for a
-// million. orphansSearched is the name in meta of when the last one ended.
+// A search for orphans reads the names of all jobs: two seconds of CPU time for a million.
+// orphansSearched is the key in meta for the time when the last search ended.
 const (
 	orphansEvery    = 24 * time.Hour
 	orphansSearched = "orphans_searched"
 )
 
-// forgetOrphans removes job directories without a row, once a day: an interrupted
-// Forget left them.
+// forgetOrphans removes job directories without a row, once a day. An interrupted Forget leaves
+// such directories.
 func (d *directories) forgetOrphans(ctx context.Context) error {
 	last, err := query(ctx, d.s.read, scanValue[string], `SELECT value FROM meta WHERE key = ?`, orphansSearched)
 	if err != nil {

@@ -8,17 +8,17 @@ import (
 	"linus/internal/job"
 )
 
-// forgetDispatcher is after what time without a word a dispatcher is forgotten that is not drained, in
-// seconds.
+// forgetDispatcher is how many seconds after its last report a dispatcher is forgotten, unless it
+// is drained.
 const forgetDispatcher = 24 * 3600
 
-// dispatcher is one, and which status of it was told last.
+// dispatcher is a dispatcher, and the status that was last told of it.
 type dispatcher struct {
 	job.Dispatcher
 	told string
 }
 
-// Dispatchers returns those who serve queues, by queue and name.
+// Dispatchers returns the dispatchers that serve queues, by queue and name.
 func (s *Store) Dispatchers(ctx context.Context) (all []job.Dispatcher, err error) {
 	rows, err := s.dispatchers(ctx)
 	for _, d := range rows {
@@ -41,8 +41,8 @@ func (s *Store) dispatchers(ctx context.Context) ([]dispatcher, error) {
 	return all, tried(err, "read the dispatchers")
 }
 
-// TellDispatchers records what messages returns of each dispatcher whose status is another than was
-// told last, empty where nothing was.
+// TellDispatchers records the messages for each dispatcher whose status differs from the one told
+// last. was is that one; empty if none was told.
 func (s *Store) TellDispatchers(ctx context.Context, messages func(was string, d job.Dispatcher) []job.Webhook) error {
 	all, err := s.dispatchers(ctx)
 	for _, d := range all {
@@ -51,7 +51,7 @@ func (s *Store) TellDispatchers(ctx context.Context, messages func(was string, d
 		}
 		err = s.transaction(ctx, func(tx *tx) error {
 			n, err := tx.ExecContext(ctx, `UPDATE dispatchers SET told = ? WHERE principal = ? AND queue = ? AND name = ? AND told = ?`, d.Status(), d.Principal, d.Queue, d.Name, d.told)
-			if err != nil || n == 0 { // it has gone, or another engine has told it
+			if err != nil || n == 0 { // the dispatcher is gone, or another engine has told its status
 				return err
 			}
 			return addWebhooks(tx, messages(d.told, d.Dispatcher))
@@ -60,8 +60,9 @@ func (s *Store) TellDispatchers(ctx context.Context, messages func(was string, d
 	return tried(err, "tell of the dispatchers in %s", s.name)
 }
 
-// ReportDispatcher writes how a dispatcher is, and reports whether it is to take no more work. One
-// that has ended is forgotten, unless it is drained. A *job.FieldError if its principal has as many as it may.
+// ReportDispatcher writes the state of a dispatcher, and reports whether it must take no more work.
+// A dispatcher that has ended is forgotten, unless it is drained. ReportDispatcher returns a
+// *job.FieldError if the principal has as many dispatchers as it may.
 func (s *Store) ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain bool, err error) {
 	doc, err := json.Marshal(d)
 	if err != nil {
@@ -95,8 +96,8 @@ func (s *Store) ReportDispatcher(ctx context.Context, d job.Dispatcher) (drain b
 	return drain, tried(err, "write dispatcher %s to %s", d.Name, s.name)
 }
 
-// DrainDispatcher notes whether a principal's dispatchers of a name are to take no more work, those of
-// all principals if it is nil, and returns how many there are.
+// DrainDispatcher notes whether dispatchers of a name are to take no more work, and returns how
+// many there are. They are one principal's, or all principals' if principal is nil.
 func (s *Store) DrainDispatcher(ctx context.Context, principal *string, name string, drain bool) (int64, error) {
 	var of string
 	if principal != nil {

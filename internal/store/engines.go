@@ -12,16 +12,16 @@ import (
 	"linus/internal/job"
 )
 
-// Several engines may share a database. Each has a row in engines while it is a
-// member, with a lease that it renews. Others may evict one whose lease has ended:
-// its row goes, and with it, by foreign keys, its hold on jobs and its locks.
+// Several engines may share a database. Each has a row in engines while it is a member, with a
+// lease that it renews. Others may evict an engine whose lease has ended: its row is deleted and
+// with it, by foreign keys, its hold on jobs and its locks.
 //
-// The row is the fence: a transaction of a member writes nothing unless its row is
-// there, and keeps it from going until the transaction has ended. So nothing that
-// an evicted engine still writes has an effect, wherever it was held up, and no
-// write needs a condition of its own. An ID is never used twice.
+// The row is the fence: a member's transaction writes only if its row exists, and keeps the row
+// from being deleted until the transaction has ended. So nothing that an evicted engine still
+// writes takes effect, wherever it was held up, and no write needs a condition of its own. An ID is
+// never used twice.
 
-// EngineID returns the ID under which this engine last joined; empty: it did not.
+// EngineID returns the ID under which this engine last joined; empty if it never joined.
 func (s *Store) EngineID() string {
 	if id := s.engine.Load(); id != nil {
 		return *id
@@ -29,8 +29,8 @@ func (s *Store) EngineID() string {
 	return ""
 }
 
-// Join makes this engine a member with a new ID, which it returns, and a lease. The
-// jobs and locks that it had as an earlier member are free then.
+// Join makes this engine a member with a new ID, which it returns, and a lease. It frees the jobs
+// and locks of the engine's earlier membership.
 func (s *Store) Join(ctx context.Context, about job.EngineInfo, lease time.Duration) (string, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *Store) Join(ctx context.Context, about job.EngineInfo, lease time.Durat
 	return about.ID, nil
 }
 
-// Renew extends this engine's lease; job.ErrDetach if it is no member any more.
+// Renew extends this engine's lease; job.ErrDetach if the engine is no longer a member.
 func (s *Store) Renew(ctx context.Context, lease time.Duration) error {
 	n, err := execCounted(ctx, s.unfenced, "", `UPDATE engines SET lease_until = `+s.dialect.clock()+` + ? WHERE id = ?`, lease.Seconds(), s.EngineID())
 	if err == nil && n == 0 {
@@ -66,10 +66,10 @@ func (s *Store) Renew(ctx context.Context, lease time.Duration) error {
 	return tried(err, "renew this engine's lease in %s", s.name)
 }
 
-// errBuried is the error of whatever an engine writes that is no member any more.
+// errBuried is the error of all writes of an engine that is no longer a member.
 var errBuried = fmt.Errorf("the others have taken this engine for dead: %w", job.ErrDetach)
 
-// Leave ends the membership: the jobs this engine works on are free for others.
+// Leave ends the membership, and frees the jobs this engine works on for others.
 func (s *Store) Leave(ctx context.Context) error {
 	_, err := execCounted(ctx, s.unfenced, job.NoticeFree, `DELETE FROM engines WHERE id = ?`, s.EngineID())
 	return tried(err, "leave the engines of %s", s.name)
@@ -81,16 +81,16 @@ func (s *Store) Drain(ctx context.Context) error {
 	return tried(err, "drain this engine in %s", s.name)
 }
 
-// Evict removes an engine whose lease has ended, or that is known to be dead, and
-// reports whether it did: the jobs it worked on are free for others. It waits for a transaction of that engine that
-// is under way.
+// Evict removes an engine whose lease has ended, or that is known to be dead, and reports whether
+// it did. The jobs of that engine are then free for others. Evict waits for a transaction that the
+// engine has under way.
 func (s *Store) Evict(ctx context.Context, id string, dead bool) (bool, error) {
 	n, err := execCounted(ctx, s.unfenced, job.NoticeFree, `DELETE FROM engines WHERE id = ? AND (lease_until < `+s.dialect.clock()+` OR 1 = ?)`, id, truth(dead))
 	return err == nil && n > 0, tried(err, "remove engine %s from %s", id, s.name)
 }
 
-// Engines returns every member, oldest first. The first whose lease lasts and that
-// is not draining leads; if all drain, the first.
+// Engines returns all members, oldest first. The leader is the first member with a valid lease that
+// is not draining; if all drain, the first with a valid lease.
 func (s *Store) Engines(ctx context.Context) ([]job.EngineInfo, error) {
 	engines, err := query(ctx, s.read, func(row scanner) (e job.EngineInfo, err error) {
 		var doc string
@@ -116,10 +116,10 @@ func (s *Store) Engines(ctx context.Context) ([]job.EngineInfo, error) {
 	return engines, tried(err, "read the engines")
 }
 
-// Take makes this engine the one that works on a job, and returns the job; false:
-// another engine works on it, or there is nothing to do. job.ErrNoSlot: it needs a
-// slot, and as many jobs have one as may. For an engine that shares with none this
-// only reads the job.
+// Take makes this engine the one that works on a job, and returns the job. taken is false if
+// another engine works on the job, or there is nothing to do. Take returns job.ErrNoSlot if the job
+// needs a slot and all slots are taken. For an engine that does not share its database it only
+// reads the job.
 func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err error) {
 	engine := s.EngineID()
 	if engine == "" {
@@ -136,7 +136,7 @@ func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err
 		}
 		slot := j.WantsVM() && j.Outcome == nil
 		if slot && s.maxJobs > 0 && j.Status == job.Pending && j.Engine == "" {
-			// Engines count in turn: the row is locked until the transaction's end.
+			// Engines take turns to count: the row is locked until the transaction ends.
 			if err := setMeta(ctx, tx, "slots_counted", ""); err != nil {
 				return err
 			}
@@ -163,9 +163,9 @@ func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err
 	return j, taken && err == nil, err
 }
 
-// Lock takes a lock for this engine, if no other has it; else it returns what that
-// one does meanwhile. An engine that is evicted loses its locks; loose: already when
-// its lease ends.
+// Lock takes a lock for this engine, if no other engine has it; otherwise it returns what the
+// holder is doing. An engine that is evicted loses its locks, and loose ones already when its lease
+// ends.
 func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken bool, holder string, err error) {
 	engine := s.EngineID()
 	err = s.transaction(ctx, func(tx *tx) error {
@@ -175,7 +175,8 @@ func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken 
 				return err
 			}
 		}
-		// Its own it may take again: a commit may have been written, and its answer lost.
+		// An engine may take its own lock again: a commit may have succeeded, and its answer been
+		// lost.
 		n, err := tx.ExecContext(ctx, `INSERT INTO locks (name, engine, what) VALUES (?, ?, ?)
 			ON CONFLICT (name) DO UPDATE SET what = excluded.what WHERE locks.engine = excluded.engine`, name, engine, what)
 		taken = n > 0
@@ -187,7 +188,7 @@ func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken 
 	return taken, holder, tried(err, "take the lock %s in %s", name, s.name)
 }
 
-// Locked returns what the engine that has a lock does meanwhile; empty: none has it.
+// Locked returns what the holder of a lock is doing; empty if nobody has the lock.
 func (s *Store) Locked(ctx context.Context, name string) (string, error) {
 	held, err := first[string](ctx, s.read, `SELECT what FROM locks WHERE name = ?`, name)
 	if errors.Is(err, job.ErrNotFound) {
@@ -202,7 +203,7 @@ func (s *Store) Unlock(ctx context.Context, name string) error {
 	return tried(err, "release the lock %s in %s", name, s.name)
 }
 
-// insertDoc inserts a row of a key and a document, and reports whether it did: there may be one of the key.
+// insertDoc inserts a row of a key and a document, and reports whether the key was free.
 func (s *Store) insertDoc(ctx context.Context, text, key string, value any) (bool, error) {
 	doc, err := json.Marshal(value)
 	if err != nil {
@@ -212,8 +213,8 @@ func (s *Store) insertDoc(ctx context.Context, text, key string, value any) (boo
 	return n > 0, err
 }
 
-// execCounted runs one statement in a transaction, as a member (Store.transaction) or whether one
-// or not (Store.unfenced), tells what it means to others, and returns how many rows it changed.
+// execCounted runs one statement in a transaction, sends the others a notice of kind told, and
+// returns how many rows were changed. in is Store.transaction, for members only, or Store.unfenced.
 func execCounted(ctx context.Context, in func(context.Context, func(*tx) error) error, told job.NoticeKind, text string, args ...any) (n int64, err error) {
 	err = in(ctx, func(tx *tx) error {
 		if told != "" {

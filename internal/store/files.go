@@ -9,9 +9,9 @@ import (
 	"linus/internal/wholefile"
 )
 
-// writeFile writes a whole file (0600): readers, also after a crash of this
-// process, find the old bytes or the new. If it is durable, that holds after a
-// crash of the machine, too, and the new are on disk.
+// writeFile replaces a whole file (0600). Readers find the old bytes or the new, even after a crash
+// of this process. If durable, that also holds after a crash of the machine, and the new bytes are
+// on disk.
 func writeFile(path string, data []byte, durable bool) error {
 	temporary := path + ".tmp"
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -34,7 +34,7 @@ func writeFile(path string, data []byte, durable bool) error {
 	return err
 }
 
-// syncFile puts a file's bytes on disk. A missing file has none.
+// syncFile puts a file's bytes on disk. A missing file is no error.
 func syncFile(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,8 +46,8 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// appendAt writes data at the end of a file (0600, created if missing), which
-// is at offset. Without data it changes nothing.
+// appendAt writes data at offset, which is the end of a file (0600, created if missing). Without
+// data it changes nothing.
 func appendAt(path string, offset int64, data []byte) (err error) {
 	if len(data) == 0 {
 		return nil
@@ -61,7 +61,7 @@ func appendAt(path string, offset int64, data []byte) (err error) {
 	return err
 }
 
-// readAt reads n bytes, which the file has, from offset.
+// readAt reads n bytes from offset; the file has them.
 func readAt(path string, offset, n int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -11,10 +11,9 @@ import (
 	"linus/internal/job"
 )
 
-// Forget removes the jobs that ended before the given time, their events and
-// their files, and returns how many. A job stays as
-// long as its VM does, even one that is left alone. Files left by an interrupted
-// Forget are removed as well, within a day.
+// Forget removes the jobs that ended before the given time, with their events and files, and
+// returns how many. A job stays as long as its VM does, even a VM that is left alone. Files left by
+// an interrupted Forget are removed as well, within a day.
 func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 	n := 0
 	for {
@@ -34,8 +33,8 @@ func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 	}
 }
 
-// ForgetJob removes one job that Forget would remove, whenever it ended, and reports whether
-// it did: not if its VM is there, or it has not ended.
+// ForgetJob removes a job that Forget would remove, whenever it ended. It returns false if the job
+// has not ended, or its VM still exists.
 func (s *Store) ForgetJob(ctx context.Context, id string) (bool, error) {
 	one, err := query(ctx, s.read, scanForgettable, `SELECT id, vm_id FROM jobs WHERE `+over+` AND id = ?`, id)
 	if err != nil {
@@ -45,7 +44,7 @@ func (s *Store) ForgetJob(ctx context.Context, id string) (bool, error) {
 	return n > 0, err
 }
 
-// over is of a job that has ended, and whose VM is not there.
+// over selects jobs that have ended and whose VM does not exist.
 const over = `done = 1 AND vm_state NOT IN ('created', 'left_alone')`
 
 // forget removes jobs, with the rows of VMs that nothing else has, and returns how many.
@@ -75,8 +74,8 @@ func (s *Store) forget(ctx context.Context, some []forgettable) (int, error) {
 	return n, err
 }
 
-// forgetVMs removes the pools' VMs that are gone, that no job has had, and that were made before
-// the given time.
+// forgetVMs removes pool VMs that are gone, that no job has had, and that were made before the
+// given time.
 func (s *Store) forgetVMs(ctx context.Context, before time.Time) error {
 	const gone = `FROM vms WHERE member = 'gone' AND id < ? AND NOT ` + there + ` AND NOT EXISTS (SELECT 1 FROM jobs WHERE vm_id <> '' AND vm_id = vms.id)`
 	_, err := first[string](ctx, s.read, `SELECT id `+gone+` LIMIT 1`, idAt(before))
@@ -92,7 +91,7 @@ func (s *Store) forgetVMs(ctx context.Context, before time.Time) error {
 // forgettable is a job that Forget removes.
 type forgettable struct {
 	id string
-	vm string // that it has had; empty: none
+	vm string // ID of the VM that the job has had; empty: none
 }
 
 func scanForgettable(row scanner) (j forgettable, err error) {
@@ -100,11 +99,11 @@ func scanForgettable(row scanner) (j forgettable, err error) {
 	return j, err
 }
 
-// forgottenAtOnce bounds the jobs that are read and removed at once, and the
-// directories that are compared with the database at once.
+// forgottenAtOnce bounds how many jobs are read and removed at once, and how many directories are
+// compared with the database at once.
 const forgottenAtOnce = 500
 
-// unknown returns those of the names that are IDs, but not a job's.
+// unknown returns the names that are IDs, but not of a job.
 func (s *Store) unknown(ctx context.Context, names []string) ([]string, error) {
 	ids, err := json.Marshal(slices.DeleteFunc(names, func(name string) bool { return !isID(name) }))
 	if err != nil {

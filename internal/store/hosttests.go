@@ -6,8 +6,7 @@ import (
 	"linus/internal/job"
 )
 
-// hostTestKey is the beginning of the keys in meta that stand for tests of the host; their IDs sort
-// by time.
+// hostTestKey is the prefix of the keys in meta for tests of the host, whose IDs sort by time.
 const hostTestKey = "hosttest/"
 
 // HostTests returns all tests of the host, oldest first.
@@ -16,7 +15,7 @@ func (s *Store) HostTests(ctx context.Context) ([]job.HostTest, error) {
 	return all, tried(err, "read the tests of the host")
 }
 
-// PutHostTest adds a test of the host, or writes it anew.
+// PutHostTest adds or replaces a test of the host.
 func (s *Store) PutHostTest(ctx context.Context, t job.HostTest) error {
 	err := s.transaction(ctx, func(tx *tx) error { return setMetaDoc(ctx, tx, hostTestKey+t.ID, t) })
 	return tried(err, "write test %s of the host", t.ID)

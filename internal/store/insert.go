@@ -11,8 +11,8 @@ import (
 	"linus/internal/job"
 )
 
-// Insert adds a new job with its whole manifest and, of a parent, its children, unless its
-// principal would have more than it may; see executor.JobStore.
+// Insert adds a new job with its whole manifest, and a parent's children, unless its principal
+// would exceed its limits; see executor.JobStore.
 func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Limits, children ...job.Job) (job.Job, bool, error) {
 	family := make([]rows, 0, 1+len(children))
 	for i, member := range append([]job.Job{j}, children...) {
@@ -24,11 +24,11 @@ func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Li
 			return job.Job{}, false, fmt.Errorf("encode job %s: %w", member.ID, err)
 		}
 		if i > 0 {
-			r.files = "" // they are the parent's
+			r.files = "" // the children use the parent's
 		}
 		family = append(family, r)
 	}
-	var first []job.Job // the one of the key, if there is one
+	var first []job.Job // the job of the key, if there is one
 	err := s.transaction(ctx, func(tx *tx) (err error) {
 		if first, err = s.ofKey(ctx, tx, key); err != nil || len(first) > 0 {
 			return err
@@ -59,11 +59,11 @@ func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Li
 	return family[0].job, true, nil
 }
 
-// rows are a new job's, encoded before the writer's turn.
+// rows are a new job's rows, encoded before the writer's turn.
 type rows struct {
 	job           job.Job // as it is stored
 	doc, manifest string
-	files         string // "": the manifest has none
+	files         string // "": the manifest has no files
 	idempotency   string
 }
 
@@ -97,10 +97,10 @@ func (r *rows) asks() asks {
 	return asks{shares: !r.job.WantsVM(), principal: r.job.Principal, at: r.job.CreatedAt, size: r.size(), resources: r.job.Manifest.Resources}
 }
 
-// size is what the job takes until it is done, besides what it writes.
+// size is how many bytes the job takes until it is done, besides what it writes.
 func (r *rows) size() int64 { return int64(len(r.manifest) + len(r.files)) }
 
-// session returns what queries ask for of a session.
+// session returns the columns of the job's session: queue, dispatcher and work.
 func (r *rows) session() []any {
 	s := r.job.Session
 	if s == nil {
@@ -109,11 +109,11 @@ func (r *rows) session() []any {
 	return []any{job.QueueID(s.Kind, s.Queue), s.Dispatcher, s.Work.ID}
 }
 
-// errKeyTaken: another engine has just inserted a job with the idempotency key, or there is one for
-// the same piece of work.
+// errKeyTaken means that another engine has just inserted a job with the idempotency key, or that a
+// job for the same piece of work exists.
 var errKeyTaken = errors.New("the idempotency key is taken")
 
-// served returns a *job.FieldError that says which job serves the work.
+// served returns a *job.FieldError that names the job that serves the work.
 func (r *rows) served(ctx context.Context, tx *tx) error {
 	of := r.session()
 	id, err := first[string](ctx, tx, `SELECT id FROM jobs WHERE principal = ? AND queue = ? AND work = ? AND queue <> '' AND status IN ('pending', 'provisioning', 'running')`,
@@ -151,8 +151,7 @@ func (r *rows) insert(ctx context.Context, tx *tx) error {
 	return nil
 }
 
-// withoutContents returns m with its files' names and modes, but not their
-// contents.
+// withoutContents returns m with its files' names and modes, but not their contents.
 func withoutContents(m job.Manifest) job.Manifest {
 	m.Files = slices.Clone(m.Files)
 	for i := range m.Files {
@@ -161,8 +160,8 @@ func withoutContents(m job.Manifest) job.Manifest {
 	return m
 }
 
-// Manifest returns the whole manifest, file contents included. Those are not kept once the
-// job is done: a *job.FieldError then, if it has files.
+// Manifest returns the whole manifest, including the files' contents. They are deleted once the job
+// is done; then Manifest returns a *job.FieldError if the job has files.
 func (s *Store) Manifest(ctx context.Context, id string) (m job.Manifest, err error) {
 	defer func() { err = tried(err, "read manifest of job %s", id) }()
 	type texts struct {

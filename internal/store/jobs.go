@@ -15,24 +15,23 @@ import (
 	"linus/internal/vm"
 )
 
-// ErrForbidden is returned for a change that the life of a job does not allow:
-// a status of it or a state of its VM that may not follow, or a decided outcome changed.
+// ErrForbidden is returned for a change that a job's life cycle does not allow: a job status or VM
+// state that may not follow the current one, or a change of a decided outcome.
 var ErrForbidden = errors.New("not allowed in the life of a job")
 
-// document is the part of a job that Update rewrites: the job without its
-// manifest, its engine and its VM, which are stored elsewhere. Of its output counts only
-// Incomplete and Why are valid; SealOutput and the files have the others.
+// document is the part of a job that Update rewrites: the job without its manifest, engine and VM,
+// which are stored elsewhere. Of its output counts, only Incomplete and Why are valid; SealOutput
+// and the files have the others.
 type document struct {
 	job.Job
 	Manifest *struct{} `json:"manifest,omitempty"`
 	Engine   *struct{} `json:"engine,omitempty"`
 	VM       *struct{} `json:"vm,omitempty"`
-	// Labels are the manifest's: lists are searched for them.
+	// Labels are the manifest's. They are here because lists are searched for them.
 	Labels map[string]string `json:"labels,omitempty"`
-	Hold   *heldAs           `json:"hold,omitempty"` // nil: it has no VM
+	Hold   *heldAs           `json:"hold,omitempty"` // nil: the job has no VM
 }
 
-// encode returns a job's document.
 func encode(j job.Job) (string, error) {
 	d := document{Job: j, Labels: j.Manifest.Labels}
 	if j.VM != nil {
@@ -42,51 +41,50 @@ func encode(j job.Job) (string, error) {
 	return string(doc), err
 }
 
-// Submitted returns the job that was submitted with an idempotency key.
+// Submitted returns the job that was submitted with an idempotency key; job.ErrNotFound.
 func (s *Store) Submitted(ctx context.Context, key string) (job.Job, error) {
 	j, err := only(s.ofKey(ctx, s.read, key))
 	return j, tried(err, "find the job of an idempotency key")
 }
 
-// Job returns the job without its files' contents; job.ErrNotFound. While the
-// output is open its counts are current.
+// Job returns the job without its files' contents; job.ErrNotFound. While the output is open, its
+// counts are current.
 func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
 	j, err := s.one(ctx, s.read, `jobs.id = ?`, id)
 	return j, tried(err, "read job %s", id)
 }
 
-// Update changes one job in a transaction; see executor.JobStore. It refuses, with
-// ErrForbidden, a status of the job or a state of its VM that may not follow the present
-// one, and any change of a decided outcome. Of the output's counts it writes Incomplete and Why;
-// SealOutput writes the rest, and the job that change gets and Update returns has them of
-// sealed streams only. change must not call the store: it runs in the
-// store's only writer, and may run again, with the job as it is then.
+// Update changes one job in a transaction; see executor.JobStore. It returns ErrForbidden for a job
+// status or VM state that may not follow the current one, and for any change of a decided outcome.
+// Of the output's counts it writes Incomplete and Why; SealOutput writes the rest. The job passed
+// to change, and the one returned, have the counts of sealed streams only. change runs in the
+// store's only writer: it must not call the store, and may run again, with the job's state at that
+// time.
 func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
 	u := s.newUpdate(id, change)
 	return u.result(s.transaction(ctx, func(tx *tx) error { return u.run(ctx, tx) }))
 }
 
-// UpdateSoon is Update for what need not be durable at once: it is written with the next
-// change of any job, or soon. wait waits until it is, and returns what Update does.
+// UpdateSoon is Update for a change that need not be durable at once: it is written with the next
+// change of any job, or within maxLinger. wait waits until it is written, and returns what Update
+// does.
 func (s *Store) UpdateSoon(id string, change func(*job.Job) (job.Record, error)) (wait func() (job.Job, error)) {
 	u := s.newUpdate(id, change)
 	written := s.lingering(func(tx *tx) error { return u.run(context.Background(), tx) })
 	return func() (job.Job, error) { return u.result(written()) }
 }
 
-// updating is one change of a job.
 type updating struct {
 	s      *Store
 	id     string
 	change func(*job.Job) (job.Record, error)
-	job    job.Job // as it is after it
+	job    job.Job // after the change
 }
 
 func (s *Store) newUpdate(id string, change func(*job.Job) (job.Record, error)) *updating {
 	return &updating{s: s, id: id, change: change}
 }
 
-// run makes the change in a transaction.
 func (u *updating) run(ctx context.Context, tx *tx) error {
 	u.s.lockVM(tx, u.id)
 	found, err := only(jobRows(ctx, tx, "", `jobs.id = ?`+u.s.dialect.lock("jobs"), u.id))
@@ -120,7 +118,7 @@ func (u *updating) run(ctx context.Context, tx *tx) error {
 	return errors.Join(updateVM(tx, had, j), updateRow(tx, written, j, record))
 }
 
-// result is what Update returns, for the error of its transaction.
+// result returns what Update does, for the error of its transaction.
 func (u *updating) result(err error) (job.Job, error) {
 	if err != nil {
 		return job.Job{}, tried(err, "write job %s to %s", u.id, u.s.name)
@@ -128,9 +126,8 @@ func (u *updating) result(err error) (job.Job, error) {
 	return u.job, nil
 }
 
-// allowed compares a changed job with its previous status, VM's state and outcome (as
-// JSON). A decided outcome may gain one thing later: the exit code and duration
-// of a task that did not end by itself.
+// allowed compares a changed job with its previous status, VM state and outcome (as JSON). A
+// decided outcome may only gain the exit code and duration of a task that did not end by itself.
 func allowed(status job.Status, v vm.State, decided []byte, j job.Job) error {
 	if err := follows(status, v, j); err != nil {
 		return err
@@ -162,7 +159,7 @@ func allowed(status job.Status, v vm.State, decided []byte, j job.Job) error {
 	return nil
 }
 
-// follows compares a changed job with its previous status and VM's state.
+// follows compares a changed job with its previous status and VM state.
 func follows(status job.Status, v vm.State, j job.Job) error {
 	if j.Status != status && !status.CanBecome(j.Status) {
 		return fmt.Errorf("%w: status %s cannot become %q", ErrForbidden, status, string(j.Status))
@@ -173,8 +170,8 @@ func follows(status job.Status, v vm.State, j job.Job) error {
 	return nil
 }
 
-// updateRow writes a job, and what is recorded with it. before are its columns as they
-// are; nil: not known.
+// updateRow writes a job, and what is recorded with it. before are its current columns; nil:
+// unknown.
 func updateRow(tx *tx, before []any, j job.Job, record job.Record) error {
 	doc, err := encode(j)
 	if err != nil {
@@ -183,7 +180,7 @@ func updateRow(tx *tx, before []any, j job.Job, record job.Record) error {
 	tx.changed(j, record.Events)
 	now := columns(j)
 	switch {
-	case j.Finished(): // nobody works on it any more
+	case j.Finished(): // no engine works on it any more
 		kept := j.Stdout.Held + j.Stderr.Held
 		for _, a := range j.Artifacts {
 			kept += a.Size
@@ -191,7 +188,7 @@ func updateRow(tx *tx, before []any, j job.Job, record job.Record) error {
 		tx.post(`DELETE FROM job_files WHERE job_id = ?`, j.ID)
 		tx.post(`UPDATE jobs SET `+setColumns+`, engine = NULL, doc = ?, stored = CAST(? AS bigint) + (SELECT octet_length(manifest) FROM job_manifests WHERE job_id = jobs.id) WHERE id = ?`,
 			append(now, doc, kept, j.ID)...)
-	case slices.Equal(before, now): // as mostly: no index has to be touched
+	case slices.Equal(before, now): // the usual case: no index has to be touched
 		tx.post(`UPDATE jobs SET doc = ? WHERE id = ?`, doc, j.ID)
 	default:
 		tx.post(`UPDATE jobs SET `+setColumns+`, doc = ? WHERE id = ?`, append(now, doc, j.ID)...)
@@ -211,7 +208,7 @@ func updateRow(tx *tx, before []any, j job.Job, record job.Record) error {
 
 const setColumns = `status = ?, done = ?, waiting = ?, vm_id = ?, vm_state = ?, completed_at = ?, reason = ?, started_at = ?`
 
-// columns are the values of setColumns: what of a job is not only in its document.
+// columns returns the values for setColumns: the parts of a job that are not only in its document.
 func columns(j job.Job) []any {
 	var v vm.VM
 	if j.VM != nil {
@@ -227,7 +224,7 @@ func columns(j job.Job) []any {
 	}
 }
 
-// timeColumn is a column's value: a time, or nothing for not yet.
+// timeColumn returns a time as a column's value; empty if it has not come yet.
 func timeColumn(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -272,16 +269,15 @@ func scanEvent(id string) func(scanner) (job.Event, error) {
 	}
 }
 
-// TokenHash returns the hex sha256 of the job's callback token; "" once the job
-// has ended, when its token is no longer valid.
+// TokenHash returns the hex SHA-256 of the job's callback token; "" once the job has ended, when
+// its token is no longer valid.
 func (s *Store) TokenHash(ctx context.Context, id string) (string, error) {
 	hash, err := first[string](ctx, s.read, `SELECT CASE WHEN status IN (?, ?, ?) THEN '' ELSE token_hash END FROM jobs WHERE id = ?`,
 		string(job.Success), string(job.Failed), string(job.Timeout), id)
 	return hash, tried(err, "read job %s", id)
 }
 
-// isID reports whether id is a UUID in its usual form, the only thing that
-// names a directory.
+// isID reports whether id is a UUID in canonical form, the only form used to name a directory.
 func isID(id string) bool {
 	u, err := uuid.Parse(id)
 	return err == nil && u.String() == id

@@ -22,19 +22,19 @@ const (
 	maxLimit     = 200
 )
 
-// searched is how many jobs a page of a search looks at.
+// searched is how many jobs a search looks at for one page.
 const searched = 20000
 
 // List returns a page of jobs, newest first unless asked otherwise. Errors in the filter are
-// *job.FieldError. New jobs do not shift the pages of a client that is paging.
-// Jobs that make VMs of pools are not listed.
+// *job.FieldError. New jobs do not shift the pages of a client that is paging. Jobs that make VMs
+// of pools are not listed.
 func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	limit, cursor, err := checkFilter(f)
 	if err != nil {
 		return job.Page{}, err
 	}
-	// The conditions are written out only when they apply, so that each form of
-	// the query has its index. What has none is searched for within bounds.
+	// Conditions are written out only when they apply, so that each form of the query has its
+	// index. Those without an index are checked for a bounded number of jobs.
 	within, rest := s.conditionsOf(f, cursor)
 	order, upTo, end := "DESC", "jobs.id >= ?", ""
 	if oldestFirst(f) {
@@ -75,13 +75,12 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	return page, nil
 }
 
-// statusCount is how many jobs have a status.
 type statusCount struct {
 	status job.Status
 	n      int
 }
 
-// counts counts jobs by their status, in one query that reads no more than it may count.
+// counts counts jobs by status, in one query that reads no more jobs than it may count.
 func (s *Store) counts(ctx context.Context, principal string) (map[job.Status]int, error) {
 	var text string
 	var args []any
@@ -107,7 +106,7 @@ func (s *Store) counts(ctx context.Context, principal string) (map[job.Status]in
 	return counts, err
 }
 
-// conditions are part of a WHERE, with their parameters.
+// conditions are part of a WHERE clause, with their parameters.
 type conditions struct {
 	text string
 	args []any
@@ -121,7 +120,7 @@ func (c *conditions) add(text string, args ...any) {
 	c.args = append(c.args, args...)
 }
 
-// and returns the conditions after others.
+// and returns the conditions, to follow others.
 func (c *conditions) and() string {
 	if c.text == "" {
 		return ""
@@ -129,8 +128,8 @@ func (c *conditions) and() string {
 	return " AND " + c.text
 }
 
-// conditionsOf returns the conditions that one index has in the list's order, which is
-// by ID, and all others, by which the jobs that those select are searched.
+// conditionsOf returns the conditions that one index serves in the list's order, which is by ID,
+// and all others, which filter the jobs that the index selects.
 func (s *Store) conditionsOf(f job.Filter, cursor string) (indexed, rest conditions) {
 	status := f.Status
 	if only := f.Reason.Statuses(); status == "" && f.Reason != "" && len(only) == 1 {
@@ -145,7 +144,7 @@ func (s *Store) conditionsOf(f job.Filter, cursor string) (indexed, rest conditi
 		if status != "" {
 			rest.add("status = ?", string(status))
 		}
-	default: // unfinished jobs are few, and there is no index of the operator's
+	default: // unfinished jobs are few, and the operator's have no index
 		if status != "" {
 			indexed.add("status = ?", string(status))
 		}
@@ -153,7 +152,7 @@ func (s *Store) conditionsOf(f job.Filter, cursor string) (indexed, rest conditi
 		case f.Principal == job.OperatorName:
 			rest.add("jobs.principal = ?", "")
 		case owned:
-			rest.add("jobs.principal = ?", f.Principal) // without what the index of principals asks for
+			rest.add("jobs.principal = ?", f.Principal) // without the condition of the principals' index
 		}
 	}
 	after, before := "", ""
@@ -189,7 +188,7 @@ func (s *Store) conditionsOf(f job.Filter, cursor string) (indexed, rest conditi
 	case one:
 		rest.add("queue = ?", f.Queue)
 	case f.Queue != "":
-		rest.add("queue >= ? AND queue < ?", kind+":", kind+";") // what comes after it
+		rest.add("queue >= ? AND queue < ?", kind+":", kind+";") // ';' follows ':'
 	}
 	if f.Client != "" {
 		rest.add("client = ?", f.Client)
@@ -211,8 +210,8 @@ func (c *conditions) ofPrincipal(name string) {
 	}
 }
 
-// idAt is below the ID of every job submitted at a time or later, and above those
-// of earlier ones: a UUID of version 7 begins with the time in milliseconds.
+// idAt returns a text that sorts before the ID of every job submitted at a time or later, and after
+// the IDs of earlier ones: a UUID of version 7 begins with the time in milliseconds.
 func idAt(t time.Time) string {
 	text := fmt.Sprintf("%012x", max(0, min(t.UnixMilli(), 1<<48-1)))
 	return text[:8] + "-" + text[8:] + "-0000-0000-000000000000"
@@ -221,7 +220,7 @@ func idAt(t time.Time) string {
 // oldestFirst reports whether a list begins with the oldest jobs.
 func oldestFirst(f job.Filter) bool { return f.Sort == "created_at" }
 
-// checkFilter returns how many jobs to list, and the ID after which to go on ("": at the
+// checkFilter returns how many jobs to list, and the ID after which to continue ("": from the
 // beginning).
 func checkFilter(f job.Filter) (limit int, cursor string, err error) {
 	if bad := cmp.Or(job.OneOf("status", f.Status, false, job.Statuses...), job.OneOf("reason", f.Reason, false, job.Reasons...)); bad != nil {
@@ -247,8 +246,7 @@ func checkFilter(f job.Filter) (limit int, cursor string, err error) {
 	return limit, cursor, nil
 }
 
-// scanSummary reads a list's fields from the job's document, where they have
-// the same names.
+// scanSummary reads a list's fields from the job's document, where they have the same names.
 func scanSummary(row scanner) (job.Summary, error) {
 	var id, doc, head, reason string
 	var machine sql.NullString
@@ -279,8 +277,8 @@ func scanSummary(row scanner) (job.Summary, error) {
 	return sum, nil
 }
 
-// cursorPrefix is the kind and version of a cursor, which contains the ID of
-// the previous page's last job.
+// cursorPrefix is the kind and version of a cursor. It precedes the ID of the previous page's last
+// job.
 func cursorPrefix(f job.Filter) string {
 	if oldestFirst(f) {
 		return "jobs1up:"

@@ -8,9 +8,8 @@ import (
 	"syscall"
 )
 
-// lockDir locks a directory against other goroutines and other processes. The
-// kernel drops the lock when its holder dies. Locks are held briefly, so the
-// wait is not bounded.
+// lockDir locks a directory against other goroutines and other processes. The kernel drops the lock
+// when its holder dies. Locks are held briefly, so the wait is not bounded.
 func lockDir(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {

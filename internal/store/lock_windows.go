@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockDir locks a directory as on Unix, but through a file in it: Windows
-// cannot lock directories.
+// lockDir locks a directory as on Unix, but through a file in it: Windows cannot lock directories.
 func lockDir(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

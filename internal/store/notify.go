@@ -13,11 +13,11 @@ import (
 	"linus/internal/job"
 )
 
-// channel is how the name of an engine's channel begins, which ends with its ID. There the
-// others tell it what they have changed: an engine is not woken by what it tells.
+// channel is the prefix of the name of an engine's channel, which ends with the engine's ID. The
+// other engines send their notices there, so that no engine is woken by its own.
 const channel = "linus "
 
-// tell gives the other engines a notice when the transaction commits.
+// tell sends the other engines a notice when the transaction commits.
 func (t *tx) tell(kind job.NoticeKind, id string) { t.pass(job.Notice{Kind: kind, Job: id}) }
 
 func (t *tx) pass(n job.Notice) {
@@ -26,9 +26,9 @@ func (t *tx) pass(n job.Notice) {
 	}
 }
 
-// changed tells the others of a job that was written: of a status, or of another engine's
-// job, at once; of other events soon. What an engine writes about its own job without an
-// event is nobody's news.
+// changed tells the others of a job that was written: at once if its status changed or it is
+// another engine's, and soon for other events. Writes of an engine to its own job without an event
+// are not announced.
 func (t *tx) changed(j job.Job, events []job.Event) {
 	status := slices.ContainsFunc(events, func(e job.Event) bool { return e.Kind == job.EventStatus })
 	switch {
@@ -42,21 +42,21 @@ func (t *tx) changed(j job.Job, events []job.Event) {
 	}
 }
 
-// gather is how long what the others are told soon waits for more: each notice wakes all of
-// them, and a job has a dozen.
+// gather is how long notices that may wait a little wait for more: each notice wakes all other
+// engines, and a job has a dozen.
 const gather = 500 * time.Millisecond
 
-// gathered are the jobs of which the others are told soon. It is writeAll's.
+// gathered are the jobs that the others are told of soon. Only writeAll uses it.
 type gathered struct {
 	jobs map[string]bool
 	told time.Time // the last time
-	sent bool      // with the present transaction
+	sent bool      // with the current transaction
 }
 
-// gather adds what a transaction leaves for later to its notices, if it has any others or
-// it is time.
+// gather adds the postponed notices to those of a transaction, if it has any others or they are
+// due.
 func (s *Store) gather(t *tx) {
-	for _, id := range t.soon { // if it is not committed, they are told of nothing: no harm
+	for _, id := range t.soon { // harmless if it is not committed: the others are told of no change
 		s.gathered.jobs[id] = true
 	}
 	if s.gathered.sent = len(t.notices) > 0 || time.Since(s.gathered.told) >= gather; !s.gathered.sent {
@@ -67,8 +67,8 @@ func (s *Store) gather(t *tx) {
 	}
 }
 
-// committed notes that a transaction has been committed: what it has not sent is sent with
-// the next one that may, which is made if no other comes.
+// committed notes that a transaction has been committed. What it has not sent goes with the next
+// transaction that may send it; if no other comes, an empty one is made.
 func (s *Store) committed() {
 	if s.gathered.sent {
 		clear(s.gathered.jobs)
@@ -79,7 +79,7 @@ func (s *Store) committed() {
 	}
 }
 
-// Tell gives the other engines a notice.
+// Tell sends the other engines a notice.
 func (s *Store) Tell(ctx context.Context, n job.Notice) error {
 	err := s.transaction(ctx, func(tx *tx) error {
 		tx.pass(n)
@@ -88,7 +88,7 @@ func (s *Store) Tell(ctx context.Context, n job.Notice) error {
 	return tried(err, "tell the other engines by %s", s.name)
 }
 
-func (sqlite) send(*tx) error { return nil } // who shares SQLite has to look
+func (sqlite) send(*tx) error { return nil } // engines that share SQLite have to look
 
 // send has PostgreSQL send the notices when the transaction commits.
 func (postgres) send(t *tx) error {
@@ -105,9 +105,8 @@ func (postgres) send(t *tx) error {
 	return nil
 }
 
-// Listen calls heard for each notice of another engine, until ctx ends. Its
-// connection is its own; whenever it was lost, there may be notices missing, and
-// the first one says so.
+// Listen calls heard for each notice of another engine, until ctx ends. It uses a connection of its
+// own. Notices may be missed while that is lost, and the first notice of each connection says so.
 func (s *Store) Listen(ctx context.Context, heard func(job.Notice)) error {
 	if s.listening == nil {
 		<-ctx.Done()

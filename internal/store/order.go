@@ -7,17 +7,18 @@ import (
 	"linus/internal/job"
 )
 
-// A file of a job has the order of its streams: a record for each turn, which is written before the
-// turn's bytes. It is a byte for the stream, and the offset in it of the turn's first byte.
+// A file of the job records the order of its streams: a record for each turn, written before the
+// turn's bytes. A record is a byte for the stream, and the offset in the stream of the turn's first
+// byte.
 const (
 	orderName = "order"
 	turnSize  = 9
-	mostTurns = 8192 // recorded of a job; what comes after them belongs to the last turn of its stream
+	mostTurns = 8192 // recorded for a job; later bytes belong to the last turn of their stream
 )
 
 var turnStreams = []string{job.Stdout, job.Stderr}
 
-// noteTurn records that bytes of a stream come after all that is stored.
+// noteTurn records that the bytes of a stream from at come after everything that is stored.
 func noteTurn(f outputFiles, stream string, at int64) error {
 	is, err := f.open(orderName)
 	if err != nil || is.held >= mostTurns*turnSize {
@@ -31,7 +32,7 @@ func noteTurn(f outputFiles, stream string, at int64) error {
 	return f.append(orderName, is.held-is.held%turnSize, record)
 }
 
-// forgetTurns forgets them: a stream was cut.
+// forgetTurns deletes the recorded turns, because a stream was cut.
 func forgetTurns(f outputFiles) error {
 	is, err := f.open(orderName)
 	if err == nil && is.held > 0 {
@@ -41,7 +42,7 @@ func forgetTurns(f outputFiles) error {
 }
 
 // OutputOrder returns what is stored of a job's streams, as Output counts it, in the order in which
-// it was stored: as far as that is recorded, and stdout before stderr else.
+// it was stored. Where no order is recorded, stdout comes before stderr.
 func (s *Store) OutputOrder(ctx context.Context, id string) ([]job.OutputPart, error) {
 	var of [2]parts // read before the turns: each byte among them has its turn
 	for i, stream := range turnStreams {
@@ -75,7 +76,7 @@ func (s *Store) OutputOrder(ctx context.Context, id string) ([]job.OutputPart, e
 		last[stream] = len(all)
 		all = append(all, turn{stream, of[stream].head})
 	}
-	for i := range turnStreams { // what has no turn, and the tails
+	for i := range turnStreams { // bytes without a turn, and the tails
 		if last[i] < 0 {
 			all = append(all, turn{i, of[i].head})
 		}

@@ -11,30 +11,27 @@ import (
 	"linus/internal/job"
 )
 
-// A stream's bytes are in files of the job: its head, from the first byte up to
-// the limit, which has the stream's name, and a tail, with a marker before it,
-// when the sealed stream is too long.
+// A stream's bytes are in two files of the job: the head, which has the stream's name, from the
+// first byte up to the limit and, if the sealed stream is too long, a tail with a marker before it.
 //
-// The row seals a stream: the tail counts from the moment the row has the
-// stream's counts, and is rewritten by whoever seals before that. Readers do
-// not see bytes of the head that the row does not count. The head only grows,
-// unless its content turns out not to be the task's, and the tail is replaced as
-// a whole, so that reading needs no lock.
+// The row seals a stream: the tail counts from the moment the row has the stream's counts, and is
+// rewritten by whoever seals before that. Readers do not see bytes of the head that the row does
+// not count. The head only grows, unless its content turns out not to be the task's, and the tail
+// is replaced as a whole, so reading needs no lock.
 const (
 	seenSuffix = ".seen"
 	tailSuffix = ".tail"
 )
 
-// AppendOutput appends the new part of data, as far as the limit allows, and
-// returns how much of the stream has been seen: the offset to send next. Data
-// seen before is skipped, data that would leave a gap is ignored, and a sealed
-// stream accepts nothing.
+// AppendOutput appends the new part of data, up to the limit, and returns how much of the stream
+// has been seen: the offset to send next. Data seen before is skipped, data that would leave a gap
+// is ignored, and a sealed stream accepts nothing.
 func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (seen int64, err error) {
 	return s.appendOutput(ctx, id, stream, offset, data, false)
 }
 
-// AppendTurn is AppendOutput of a stream after output of another: what is new of data comes
-// after all that is stored of both, as OutputOrder tells.
+// AppendTurn is AppendOutput for a stream after output of the other one: the new part of data comes
+// after everything that is stored of both, as OutputOrder reports.
 func (s *Store) AppendTurn(ctx context.Context, id, stream string, offset int64, data []byte) (seen int64, err error) {
 	return s.appendOutput(ctx, id, stream, offset, data, true)
 }
@@ -55,7 +52,7 @@ func (s *Store) appendOutput(ctx context.Context, id, stream string, offset int6
 	return seen, err
 }
 
-// appendNew appends what is new of data to an open stream.
+// appendNew appends the new part of data to an open stream.
 func (s *Store) appendNew(f outputFiles, stream string, offset int64, data []byte, turns bool) (seen int64, err error) {
 	is, err := f.open(stream)
 	if err != nil {
@@ -86,8 +83,8 @@ func (s *Store) appendNew(f outputFiles, stream string, offset int64, data []byt
 	return end, nil
 }
 
-// CutOutput discards what is stored of an open stream beyond its first size
-// bytes, and the count of what was seen. A sealed stream stays as it is.
+// CutOutput discards what is stored of an open stream beyond its first size bytes, and the count of
+// what was seen. A sealed stream stays as it is.
 func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) error {
 	return s.changeOutput(ctx, id, stream, func(f outputFiles, sealed sealedStreams) error {
 		if sealed[stream].Valid {
@@ -104,10 +101,10 @@ func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) er
 	})
 }
 
-// SealOutput makes streams final, together: of each, total bytes, of which the tail are
-// the last. It keeps everything when the total is within the limit and all of it is
-// available; otherwise the head, a marker with the count of dropped bytes, and
-// at most half the limit of the tail. Sealing again returns the same.
+// SealOutput makes streams final, together. Each stream has a total number of bytes, the last of
+// which are the tail. SealOutput keeps everything if the total is within the limit and all of it is
+// available; otherwise it keeps the head, a marker with the count of dropped bytes, and at most
+// half the limit of the tail. Sealing again returns the same.
 func (s *Store) SealOutput(ctx context.Context, id string, ends ...job.StreamEnd) (infos []job.OutputInfo, err error) {
 	for _, end := range ends {
 		if err := checkStream(end.Stream); err != nil {
@@ -150,7 +147,7 @@ func (s *Store) complete(f outputFiles, of job.StreamEnd) (job.OutputInfo, error
 		return job.OutputInfo{}, err
 	}
 	held := is.held
-	if total < is.seen { // more was seen than is reported: a VM that is gone reports nothing
+	if total < is.seen { // more was seen than reported: a VM that is gone reports nothing
 		total, tail = is.seen, nil
 	}
 	keep := min(int64(len(tail)), s.maxOutput/2, total)
@@ -177,8 +174,8 @@ func (s *Store) complete(f outputFiles, of job.StreamEnd) (job.OutputInfo, error
 	return info, f.sync(stream)
 }
 
-// Output returns at most limit stored bytes of a stream, marker included.
-// offset counts stored bytes; at and past the end there are none.
+// Output returns at most limit stored bytes of a stream, including the marker. offset counts stored
+// bytes; at and past the end there are none.
 func (s *Store) Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error) {
 	h, err := s.storedParts(ctx, id, stream, offset, limit)
 	if err != nil {
@@ -187,10 +184,10 @@ func (s *Store) Output(ctx context.Context, id, stream string, offset, limit int
 	return s.readStored(ctx, id, stream, h, offset, limit)
 }
 
-// Written returns at most limit bytes of what the task wrote to a stream,
-// starting at offset or, where those are not stored, at the next stored byte,
-// and the offset at which they start. It does not read across a gap. At and
-// past the end it returns none, with an offset no greater than what was seen.
+// Written returns at most limit bytes of what the task wrote to a stream, and the offset at which
+// they start: offset or, where its bytes are not stored, that of the next stored byte. It does not
+// read across a gap. At and past the end it returns no bytes, and an offset no greater than what
+// was seen.
 func (s *Store) Written(ctx context.Context, id, stream string, offset, limit int64) (data []byte, at int64, err error) {
 	h, err := s.storedParts(ctx, id, stream, offset, limit)
 	if err != nil {
@@ -206,8 +203,8 @@ func (s *Store) Written(ctx context.Context, id, stream string, offset, limit in
 	return data, at, err
 }
 
-// parts is what is stored of a stream: the head and, for a sealed stream that
-// was too long, after the dropped bytes, a tail that starts with a marker.
+// parts are the sizes of what is stored of a stream: the head and, for a sealed stream that was too
+// long, the dropped bytes and a tail that starts with a marker.
 type parts struct{ head, dropped, tail, marker int64 }
 
 // storedParts returns what is stored of a stream, and validates offset and limit.
@@ -247,8 +244,7 @@ func (s *Store) storedParts(ctx context.Context, id, stream string, offset, limi
 // marker replaces the dropped bytes in a sealed stream.
 func marker(dropped int64) []byte { return fmt.Appendf(nil, "\n[linus: %d bytes dropped]\n", dropped) }
 
-// readStored reads across the one or two files of a stream; offset counts stored
-// bytes.
+// readStored reads across the one or two files of a stream; offset counts stored bytes.
 func (s *Store) readStored(ctx context.Context, id, stream string, h parts, offset, limit int64) (data []byte, err error) {
 	defer func() { err = tried(err, "read %s of job %s", stream, id) }()
 	for _, p := range []struct {
@@ -270,8 +266,7 @@ func (s *Store) readStored(ctx context.Context, id, stream string, h parts, offs
 	return data, nil
 }
 
-// changeOutput calls work with a job's output while nobody else changes it;
-// job.ErrNotFound.
+// changeOutput calls work with a job's output while nobody else changes it; job.ErrNotFound.
 func (s *Store) changeOutput(ctx context.Context, id, stream string, work func(outputFiles, sealedStreams) error) error {
 	if err := checkStream(stream); err != nil {
 		return err
@@ -292,8 +287,8 @@ func checkStream(stream string) error {
 	}
 }
 
-// sealedIn reads the final counts of a job's streams from its row, with the end of the
-// query; job.ErrNotFound.
+// sealedIn reads the final counts of a job's streams from its row; job.ErrNotFound. lock is
+// appended to the query.
 func (s *Store) sealedIn(ctx context.Context, q querier, id, lock string) (sealedStreams, error) {
 	sealed, err := only(query(ctx, q, func(row scanner) (sealedStreams, error) {
 		var stdout, stderr sql.NullString
@@ -303,13 +298,12 @@ func (s *Store) sealedIn(ctx context.Context, q querier, id, lock string) (seale
 	return sealed, tried(err, "read job %s", id)
 }
 
-// sealRow stores the final counts of a job's streams.
 func sealRow(tx *tx, id string, counts sealedStreams) {
 	tx.post(`UPDATE jobs SET stdout = ?, stderr = ? WHERE id = ?`, counts[job.Stdout], counts[job.Stderr], id)
 }
 
 func encodeCounts(info job.OutputInfo) sql.NullString {
-	text, _ := json.Marshal(info) // numbers and texts
+	text, _ := json.Marshal(info) // numbers and texts: cannot fail
 	return sql.NullString{String: string(text), Valid: true}
 }
 

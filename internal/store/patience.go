@@ -12,18 +12,17 @@ import (
 )
 
 const (
-	// patience is how long a call waits for a database that is away or in which
-	// others are in the way, unless its context ends before; openPatience is how
-	// long Open does.
+	// patience is how long a call waits for a database that is away or in which others are in the
+	// way, unless its context ends before; openPatience is how long Open waits.
 	patience     = 30 * time.Second
 	openPatience = 10 * time.Second
-	// answerTime is how long a transaction or a query may take before its
-	// connection is given up: nobody may be at its other end.
+	// answerTime is how long a transaction or a query may take before its connection is given up:
+	// there may be nobody at its other end.
 	answerTime = 20 * time.Second
 )
 
-// persist calls try until it succeeds, fails for good, or s.patience has
-// passed. A fault of the database's is a *job.OwnFault.
+// persist calls try until it succeeds, fails permanently, or s.patience has passed. Faults of the
+// database are returned as *job.OwnFault.
 func (s *Store) persist(ctx context.Context, try func() error) error {
 	err := s.persistent(ctx, try)
 	var unknown *unknownError
@@ -60,7 +59,7 @@ func (s *Store) persistent(ctx context.Context, try func() error) error {
 	return err
 }
 
-// limited returns a context for one query or transaction.
+// limited returns a context for one query or transaction, with answerTime as its limit.
 func (s *Store) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.answerTime == 0 {
 		return ctx, func() {}

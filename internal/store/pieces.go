@@ -17,18 +17,15 @@ import (
 const (
 	// maxPiece is the size of a large file's pieces.
 	maxPiece = 256 << 10
-	// smallPiece is the size up to which a small piece grows: what is appended to
-	// it writes it anew.
+	// smallPiece is the size up to which an append extends a piece; that rewrites the piece.
 	smallPiece = 8 << 10
-	// maxName bounds a name in the key of job_data, which PostgreSQL's indexes
-	// limit.
+	// maxName bounds a name in the key of job_data: PostgreSQL limits the size of index entries.
 	maxName = 500
 )
 
-// pieces are the files of jobs in the table job_data, each in pieces without a
-// gap: one has the offset of its first byte. The transactions of the store
-// change them, with the job's row locked. stdout.seen is an empty piece at the
-// offset that was seen.
+// pieces stores the files of jobs in the table job_data, each as pieces without a gap. A piece has
+// the offset of its first byte. The store's transactions change pieces with the job's row locked.
+// stdout.seen is an empty piece at the offset that was seen.
 type pieces struct{ s *Store }
 
 func (p *pieces) change(ctx context.Context, id string, work func(outputFiles, sealedStreams) error) error {
@@ -67,7 +64,7 @@ func (p *pieces) counts() string {
 	return `CASE WHEN jobs.stdout IS NULL OR jobs.stderr IS NULL THEN concat_ws(' ', ` + both(job.Stdout) + `, ` + both(job.Stderr) + `) END`
 }
 
-// ends returns the sizes of files, 0 for one that is missing.
+// ends returns the sizes of files, 0 for a missing one.
 func (p *pieces) ends(ctx context.Context, q querier, ids, names []string) ([]int64, error) {
 	return query(ctx, q, scanValue[int64], `SELECT coalesce((SELECT d.at + octet_length(d.data) FROM job_data d
 			WHERE d.job_id = w.id AND d.name = w.name ORDER BY d.at DESC LIMIT 1), 0)
@@ -94,7 +91,7 @@ func (p *pieces) upTo(ctx context.Context, id, name string, offset, n int64) ([]
 	return data[:min(int64(len(data)), n)], nil
 }
 
-// forget has nothing to do: the pieces went with the job's row.
+// forget has nothing to do: the pieces were deleted with the job's row.
 func (p *pieces) forget(string) error { return nil }
 
 func (p *pieces) forgetOrphans(context.Context) error { return nil }
@@ -127,7 +124,7 @@ func (w pieceWriter) append(name string, offset int64, data []byte) error {
 	return nil
 }
 
-// put writes a piece, in the place of an empty one.
+// put writes a piece, replacing an empty one.
 func (w pieceWriter) put(name string, at int64, data []byte) {
 	w.tx.post(`INSERT INTO job_data (job_id, name, at, data) VALUES (?, ?, ?, ?)
 		ON CONFLICT (job_id, name, at) DO UPDATE SET data = EXCLUDED.data`, w.id, name, at, data)
@@ -142,7 +139,7 @@ func (w pieceWriter) truncate(name string, size int64) error {
 	return nil
 }
 
-// sync has nothing to do: the commit does it.
+// sync has nothing to do: the commit makes the bytes durable.
 func (w pieceWriter) sync(string) error { return nil }
 
 func (w pieceWriter) replace(name string, data []byte) error {
@@ -166,7 +163,7 @@ func (w pieceWriter) seal(counts sealedStreams) error {
 	return nil
 }
 
-// put keeps a part of an artifact. What was there from offset on is replaced.
+// put stores a part of an artifact, replacing everything from offset on.
 func (p *pieces) put(ctx context.Context, id, path string, offset int64, data []byte) error {
 	name := artifactName(path)
 	return p.s.transaction(ctx, func(tx *tx) error {
@@ -177,7 +174,7 @@ func (p *pieces) put(ctx context.Context, id, path string, offset int64, data []
 		if err := w.truncate(name, offset); err != nil {
 			return err
 		}
-		if offset == 0 { // an empty file is one, too
+		if offset == 0 { // an empty file is a file, too
 			w.put(name, 0, []byte{})
 		}
 		ends, err := p.ends(ctx, tx, []string{id}, []string{name})
@@ -207,7 +204,7 @@ func (p *pieces) artifact(ctx context.Context, id, path string) (io.ReadCloser, 
 	return io.NopCloser(p.reader(ctx, id, name)), nil
 }
 
-// artifactName names an artifact in job_data.
+// artifactName returns an artifact's name in job_data.
 func artifactName(path string) string {
 	if len(path) <= maxName {
 		return "artifacts/" + path
@@ -226,10 +223,10 @@ func (p *pieces) reader(ctx context.Context, id, name string) io.Reader {
 	}}
 }
 
-// inPieces reads what next returns, a piece at a time; none at the end.
+// inPieces reads the pieces that next returns; an empty piece is the end.
 type inPieces struct {
 	next func() ([]byte, error)
-	rest []byte // that was read and not yet returned
+	rest []byte // read and not yet returned
 }
 
 // Read implements io.Reader.

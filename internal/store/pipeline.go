@@ -9,12 +9,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// pipeline runs statements on a connection to PostgreSQL, all that it gets at once in one
-// round trip: waiting for an answer, and being woken for it, costs an engine more than what
-// it has to do for a statement. If one fails, the server skips those after it.
+// pipeline runs statements on a PostgreSQL connection, all statements of a call in one round trip:
+// waiting for an answer, and being woken for it, costs an engine more than its work for a
+// statement. If a statement fails, the server skips those after it.
 type pipeline struct {
 	conn  *sql.Conn
-	texts map[string]string // with numbered parameters, by the text as it is written
+	texts map[string]string // with numbered parameters, by the original text
 }
 
 func (p *pipeline) run(ctx context.Context, all []statement, read func(scanner) error) (changed int64, failed int, err error) {
@@ -53,7 +53,7 @@ func (p *pipeline) run(ctx context.Context, all []statement, read func(scanner) 
 	return changed, failed, err
 }
 
-// meaning returns what an error of the statement means.
+// meaning returns what an error of the statement means: s.zero for a division by zero.
 func (s statement) meaning(err error) error {
 	var refused *pgconn.PgError
 	if s.zero != nil && errors.As(err, &refused) && refused.Code == "22012" {

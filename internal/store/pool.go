@@ -17,14 +17,14 @@ func (s *Store) Pools(ctx context.Context) ([]job.Pool, error) {
 	return pools, tried(err, "read the pools")
 }
 
-// InsertPool adds a pool, and reports whether there was none of that name.
+// InsertPool adds a pool, and reports whether the name was free.
 func (s *Store) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
 	added, err := s.insertDoc(ctx, `INSERT INTO pools (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, p.Name, p)
 	return added, tried(err, "write pool %s to %s", p.Name, s.name)
 }
 
-// UpdatePool changes a pool in a transaction; job.ErrNotFound. change must not
-// call the store; an error from it is returned unwrapped, and nothing is written.
+// UpdatePool changes a pool in a transaction; job.ErrNotFound. change must not call the store; an
+// error from it is returned unwrapped, and nothing is written.
 func (s *Store) UpdatePool(ctx context.Context, name string, change func(*job.Pool) error) (job.Pool, error) {
 	var p job.Pool
 	err := s.transaction(ctx, func(tx *tx) (err error) {
@@ -55,8 +55,8 @@ func (s *Store) DeletePool(ctx context.Context, name string) error {
 // pooled is the condition of the index on pools' VMs.
 const pooled = `member NOT IN ('', 'gone', 'own')`
 
-// Members returns the VMs of all pools that are not known to be gone, oldest first. One
-// that could not be made is among them until it is doomed.
+// Members returns the VMs of all pools that are not known to be gone, oldest first. A VM that could
+// not be made is included until it is doomed.
 func (s *Store) Members(ctx context.Context) ([]vm.VM, error) {
 	return vms(ctx, s.read, pooled+` ORDER BY id`)
 }
@@ -100,7 +100,7 @@ func (s *Store) idle(ctx context.Context, tx *tx, pool string) ([]vm.VM, error) 
 	return slices.DeleteFunc(idle, func(v vm.VM) bool { return v.Member.Pool != pool }), err
 }
 
-// countClaim notes that a pool was asked for a VM, and whether it had one.
+// countClaim counts a request to a pool for a VM, and whether the pool had one.
 func (s *Store) countClaim(ctx context.Context, tx *tx, pool string, claimed bool) error {
 	_, err := s.updatePool(ctx, tx, pool, func(p *job.Pool) error {
 		p.AskedAt = time.Now().UTC()
@@ -111,7 +111,7 @@ func (s *Store) countClaim(ctx context.Context, tx *tx, pool string, claimed boo
 		}
 		return nil
 	})
-	if errors.Is(err, job.ErrNotFound) { // it was removed meanwhile
+	if errors.Is(err, job.ErrNotFound) { // the pool was removed meanwhile
 		err = nil
 	}
 	return err

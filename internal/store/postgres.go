@@ -23,15 +23,13 @@ import (
 )
 
 const (
-	oldestServer = 14 // major version of PostgreSQL that is tested and still maintained
+	oldestServer = 14 // oldest major version of PostgreSQL that is tested and still maintained
 
-	// migrating is the advisory lock of the one process that migrates: "linus"
-	// and a number.
+	// migrating is the advisory lock of the process that migrates: "linus" and a number.
 	migrating = 0x6c696e7573_000001
 
-	// What a server does with connections that others wait for: an engine that
-	// is stopped within a transaction loses it, and who waits for a row's lock
-	// tries again later.
+	// Timeouts that keep connections from blocking others: an engine that is paused within a
+	// transaction loses it, and a transaction that waits for a row's lock tries again later.
 	idleTime = 10 * time.Second
 	lockTime = 10 * time.Second
 )
@@ -45,26 +43,26 @@ func (postgres) writesOn(conn *sql.Conn) runner {
 	return &pipeline{conn: conn, texts: map[string]string{}}
 }
 
-// lock is the one that others' references to the row do not wait for.
+// lock is the row lock that foreign key references by others do not wait for.
 func (postgres) lock(table string) string { return " FOR NO KEY UPDATE OF " + table }
 
-// label reads json, not jsonb, which has no text with a NUL in it.
+// label reads json, not jsonb, which cannot store text with a NUL in it.
 func (postgres) label() string { return `jobs.doc::json #>> ARRAY['labels', CAST(? AS text)]` }
 
 func (postgres) clock() string { return `extract(epoch FROM clock_timestamp())::float8` }
 
-// How a transaction ended must be known for certain after its connection was lost in the
-// commit. The server's own transaction IDs do not tell: after a crash it gives those again
-// that it has lost. So each connection of a writer has a row in meta, whose value each of
-// its transactions sets to an ID of its own: the last one that counts is there.
+// After a connection was lost in the commit, the outcome of its transaction must be known for
+// certain. The server's own transaction IDs do not tell: after a crash it may reuse IDs that it has
+// lost. So each connection of a writer has a row in meta, whose value each of its transactions sets
+// to a new ID. The row has the ID of the last transaction that was committed.
 
-// marks is how the keys of these rows begin.
+// marks is the prefix of the keys of these rows.
 const marks = "commit "
 
-// keptMarks is how long the row of a connection stays after its last transaction.
+// keptMarks is how long a connection's row stays after its last transaction.
 const keptMarks = 24 * time.Hour
 
-// begin also marks the transaction. Both are sent with its first statement.
+// begin also marks the transaction. Both statements are sent with its first one.
 func (postgres) begin(t *tx) (id string, err error) {
 	if t.mark == "" {
 		t.mark = marks + rand.Text()
@@ -80,7 +78,7 @@ func (postgres) begin(t *tx) (id string, err error) {
 
 const beginning = "BEGIN"
 
-// fence is sent with the transaction's first statement, too, and so has to fail by itself.
+// fence is also sent with the transaction's first statement, and so has to fail by itself.
 func (postgres) fence(t *tx, engine string) error {
 	t.posted = append(t.posted, statement{
 		text: `SELECT 1 / count(*) FROM (SELECT 1 FROM engines WHERE id = ? FOR KEY SHARE) AS member`, args: []any{engine}, zero: errBuried,
@@ -88,8 +86,8 @@ func (postgres) fence(t *tx, engine string) error {
 	return nil
 }
 
-// commit looks first: PostgreSQL's COMMIT of a transaction that has failed, or of
-// none, is no error.
+// commit checks the status first: PostgreSQL's COMMIT succeeds even if the transaction has failed
+// or there is none.
 func (postgres) commit(t *tx) error {
 	unsent := len(t.posted) > 0 && t.posted[0].text == beginning
 	err := raw(t.conn, func(c *pgx.Conn) error {
@@ -104,8 +102,8 @@ func (postgres) commit(t *tx) error {
 	return err
 }
 
-// commitOutcome writes to the row itself, and so waits for a transaction that has not ended: one
-// whose client is gone may still commit.
+// commitOutcome writes to the row itself, and so waits for a transaction that has not ended: even
+// if its client is gone it may still commit.
 func (postgres) commitOutcome(ctx context.Context, q querier, id string) (bool, error) {
 	key, value, _ := strings.Cut(id, "=")
 	last, err := first[string](ctx, q, `INSERT INTO meta (key, value) VALUES (?, '') ON CONFLICT (key) DO UPDATE SET value = meta.value RETURNING value`, key)
@@ -152,13 +150,13 @@ func (postgres) passing(err error) bool {
 
 func (d postgres) own(err error) bool {
 	var refused *pgconn.PgError
-	return d.passing(err) || errors.As(err, &refused) && !strings.HasPrefix(refused.Code, "23") // a constraint
+	return d.passing(err) || errors.As(err, &refused) && !strings.HasPrefix(refused.Code, "23") // a violated constraint
 }
 
-// passingCodes are errors of the server that are nobody's fault.
+// passingCodes are errors of the server that pass.
 var passingCodes = []string{
 	"40001", "40P01", "55P03", // others were in the way: serialization, deadlock, lock
-	"57P01", "57P02", "57P03", // the server shuts down, crashed, starts up
+	"57P01", "57P02", "57P03", // the server is shutting down, has crashed, is starting up
 	"25006", "25P03", // it is a standby; the transaction was idle for too long
 	"53300", // too many connections
 }
@@ -166,8 +164,7 @@ var passingCodes = []string{
 // lost are errors of a connection that is gone.
 var lost = []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, driver.ErrBadConn, sql.ErrConnDone, context.DeadlineExceeded}
 
-// numbered runs queries whose parameters are written ?. pgx prepares each text once for
-// each connection.
+// numbered runs queries whose parameters are written ?. pgx prepares each text once per connection.
 type numbered struct{ db *sql.DB }
 
 func (n numbered) run(ctx context.Context, all []statement, read func(scanner) error) (int64, int, error) {
@@ -175,7 +172,7 @@ func (n numbered) run(ctx context.Context, all []statement, read func(scanner) e
 	return 0, 0, rowsOf(rows, err, read)
 }
 
-// number writes $1, $2, ... for each ? of a statement.
+// number replaces each ? of a statement with $1, $2, ...
 func number(text string) string {
 	var b strings.Builder
 	for n := 1; ; n++ {
@@ -189,8 +186,8 @@ func number(text string) string {
 	}
 }
 
-// storable returns args with texts that PostgreSQL accepts: no text, a guest's
-// least of all, makes a write fail.
+// storable replaces texts in args that PostgreSQL does not accept: no text, least of all a guest's,
+// may make a write fail.
 func storable(args []any) []any {
 	for i, arg := range args {
 		switch v := arg.(type) {
@@ -204,8 +201,7 @@ func storable(args []any) []any {
 	return args
 }
 
-// plain returns text with a replacement character for each NUL and for what is
-// no UTF-8.
+// plain returns text with a replacement character for each NUL and for invalid UTF-8.
 func plain(text string) string {
 	text = strings.ToValidUTF8(text, string(utf8.RuneError))
 	return strings.ReplaceAll(text, "\x00", string(utf8.RuneError))
@@ -239,7 +235,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	return errors.Join(s.refuseUnfinished(ctx), s.forgetMarks(ctx, s.writer))
 }
 
-// openPool returns a pool of connections, made when they are needed.
+// openPool returns a pool of connections, which are made when they are needed.
 func openPool(config *pgx.ConnConfig, connections int) *sql.DB {
 	db := stdlib.OpenDB(*config.Copy())
 	db.SetMaxOpenConns(connections)
@@ -247,7 +243,7 @@ func openPool(config *pgx.ConnConfig, connections int) *sql.DB {
 	return db
 }
 
-// place is where a database is, for people.
+// place says where a database is, for messages.
 func place(config *pgx.ConnConfig) string {
 	if strings.HasPrefix(config.Host, "/") {
 		return config.Host // a socket's directory
@@ -255,8 +251,8 @@ func place(config *pgx.ConnConfig) string {
 	return net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
 }
 
-// migratePostgres checks the server's version and brings the schema up to date,
-// one process at a time.
+// migratePostgres checks the server's version and brings the schema up to date, one process at a
+// time.
 func (s *Store) migratePostgres(ctx context.Context, locks *sql.DB) error {
 	conn, err := s.lockSchema(ctx, locks)
 	if err != nil {
@@ -265,15 +261,15 @@ func (s *Store) migratePostgres(ctx context.Context, locks *sql.DB) error {
 	defer func() {
 		unlocking, end := s.limited(context.WithoutCancel(ctx))
 		defer end()
-		_, _ = conn.ExecContext(unlocking, `SELECT pg_advisory_unlock($1)`, int64(migrating)) // or it ends with the connection
-		_ = conn.Close()                                                                      // it goes back to its pool
+		_, _ = conn.ExecContext(unlocking, `SELECT pg_advisory_unlock($1)`, int64(migrating)) // the lock also ends with the connection
+		_ = conn.Close()                                                                      // returns to its pool
 	}()
 	return s.migrate(ctx, goose.DialectPostgres, s.writer, schema{
 		files: "migrations/postgres", database: s.name, other: "set LINUS_DATABASE_URL to another database",
 	})
 }
 
-// lockSchema returns a connection that holds the lock of the schema.
+// lockSchema returns a connection that holds the schema's lock.
 func (s *Store) lockSchema(ctx context.Context, locks *sql.DB) (*sql.Conn, error) {
 	ctx, end := s.limited(ctx)
 	defer end()

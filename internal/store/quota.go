@@ -13,30 +13,30 @@ import (
 	"linus/internal/vm"
 )
 
-// asks is what somebody asks for: a job, a VM or a disk.
+// asks is a request for a job, a VM or a disk.
 type asks struct {
 	vm        bool   // else a job
-	disk      string // what is no job and no VM, of which the disk counts alone: a volume, a checkpoint, a saved template; empty: it is not
+	disk      string // a volume, checkpoint or saved template, of which only the disk counts; empty: a job or a VM
 	shares    bool   // the job asks for no VM of its own
 	principal string
 	at        time.Time
-	size      int64 // bytes that it takes until it is done, besides what it writes
+	size      int64 // bytes taken until it is done, besides what it writes
 	resources vm.Resources
 }
 
-// within returns a *job.FieldError if a job or a VM that is about to be inserted in the
-// transaction would exceed what its principal may have. Principals are counted in turn,
-// on all engines, so that two at once do not both take the last place. A job that has
-// ended does not count, but its VM does until it is gone or forgotten.
+// within returns a *job.FieldError if a job or VM that is about to be inserted in the transaction
+// would exceed its principal's limits. Each principal's requests are counted one at a time, on all
+// engines, so that two at once do not both take the last place. A job that has ended does not
+// count, but its VM does until it is gone or forgotten.
 func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error {
 	if l == (job.Limits{}) || a.principal == "" {
 		return nil
 	}
-	if err := setMeta(ctx, tx, "counted/"+a.principal, ""); err != nil { // locks the row until the transaction's end
+	if err := setMeta(ctx, tx, "counted/"+a.principal, ""); err != nil { // locks the row until the transaction ends
 		return err
 	}
 	const of = `principal <> '' AND principal = ?`
-	if a.disk != "" { // which is all it takes
+	if a.disk != "" { // it takes nothing else
 		l = job.Limits{DiskMB: l.DiskMB}
 	}
 	if l.Jobs > 0 && !a.vm {
@@ -59,7 +59,7 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 			return err
 		}
 		given, err := first[int](ctx, tx, `SELECT count(*) FROM vms WHERE `+of+` AND id <= ? AND EXISTS (SELECT 1 FROM vm_events WHERE vm_id = vms.id AND kind = ? AND text = ? AND at > ?)`,
-			a.principal, hour, job.EventStatus, string(job.Pending), timeText(a.at.Add(-time.Hour))) // VMs that were pools' longer ago
+			a.principal, hour, job.EventStatus, string(job.Pending), timeText(a.at.Add(-time.Hour))) // older VMs of pools, given away within the hour
 		if err != nil {
 			return err
 		}
@@ -140,8 +140,8 @@ func (s *Store) within(ctx context.Context, tx *tx, a asks, l job.Limits) error 
 	return nil
 }
 
-// roomIn returns how long it takes until the next one may be asked for, of those since an hour
-// before of which excess are too many already.
+// roomIn returns how long it takes until the next request is allowed: of the jobs and VMs since
+// hour, excess are too many already.
 func (s *Store) roomIn(ctx context.Context, tx *tx, a asks, hour string, excess int) (time.Duration, error) {
 	const since = `principal <> '' AND principal = ? AND id > ?`
 	id, err := first[string](ctx, tx, `SELECT id FROM (SELECT id FROM jobs WHERE `+since+` UNION ALL SELECT id FROM vms WHERE `+since+`) AS asked ORDER BY id LIMIT 1 OFFSET ?`,
@@ -181,5 +181,5 @@ func (a asks) over(limit string, most, has, next int, of, remedy string) *job.Fi
 	return e
 }
 
-// mebibytes rounds up.
+// mebibytes converts bytes to MiB, rounding up.
 func mebibytes(n int64) int { return int((n + 1<<20 - 1) >> 20) }

@@ -11,8 +11,8 @@ import (
 	"linus/internal/job"
 )
 
-// jobs returns the jobs that a condition selects. While a job's output is open
-// its counts are current.
+// jobs returns the jobs that a condition selects. While a job's output is open, its counts are
+// current.
 func (s *Store) jobs(ctx context.Context, q querier, where string, args ...any) ([]job.Job, error) {
 	stored, err := jobRows(ctx, q, s.files.counts(), where, args...)
 	if err != nil {
@@ -45,8 +45,8 @@ func (s *Store) jobs(ctx context.Context, q querier, where string, args ...any) 
 	return jobs, nil
 }
 
-// jobRows returns the rows of the jobs that a condition selects. counts is the expression
-// for what their open streams have, or nothing.
+// jobRows returns the rows of the jobs that a condition selects. counts is the expression for the
+// counts of their open streams, or empty.
 func jobRows(ctx context.Context, q querier, counts, where string, args ...any) ([]storedJob, error) {
 	return query(ctx, q, scanJob, `SELECT jobs.id, jobs.engine, jobs.stdout, jobs.stderr, jobs.doc, m.manifest, vms.doc, `+cmp.Or(counts, "NULL")+`
 		FROM jobs JOIN job_manifests m ON m.job_id = jobs.id LEFT JOIN vms ON vms.id = jobs.vm_id WHERE `+where, args...)
@@ -66,16 +66,15 @@ func (s *Store) ofKey(ctx context.Context, q querier, key string) ([]job.Job, er
 	return s.jobs(ctx, q, `jobs.idempotency_key = ?`, key)
 }
 
-// storedJob is a job with the final counts of its output, and the streams that have none
-// yet; counted: with what those have.
+// storedJob is a job with the final counts of its output, and the streams that are still open.
+// counted means that open has their counts.
 type storedJob struct {
 	job     job.Job
 	open    map[string]openCounts
 	counted bool
 }
 
-// scanJob assembles a job from its document, its manifest and its output's final
-// counts.
+// scanJob assembles a job from its document, its manifest and its output's final counts.
 func scanJob(row scanner) (storedJob, error) {
 	var id, doc, manifest string
 	var engine, stdout, stderr, machine, counts sql.NullString
@@ -110,8 +109,7 @@ func scanJob(row scanner) (storedJob, error) {
 	return of, err
 }
 
-// sealedCounts sets the counts of a stream to its sealed ones, or to none. Why it
-// is incomplete stays.
+// sealedCounts sets the counts of a stream to its sealed ones, or to zero. Incomplete and Why stay.
 func sealedCounts(id string, info *job.OutputInfo, sealed sql.NullString) (err error) {
 	var counts job.OutputInfo
 	if sealed.Valid {

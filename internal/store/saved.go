@@ -8,20 +8,20 @@ import (
 	"linus/internal/vm"
 )
 
-// Templates that were made of VMs stand in meta, each by the ID of its save.
+// Saved templates are in meta, each under the ID of its save.
 const (
 	savedKey       = "saved/"
 	savedTemplates = `SELECT value FROM meta WHERE key LIKE 'saved/%' ORDER BY key`
 )
 
-// SavedTemplates returns the templates that were made of VMs, oldest first.
+// SavedTemplates returns the templates that were made from VMs, oldest first.
 func (s *Store) SavedTemplates(ctx context.Context) ([]vm.SavedTemplate, error) {
 	all, err := query(ctx, s.read, scanDoc[vm.SavedTemplate], savedTemplates)
 	return all, tried(err, "read the saved templates")
 }
 
-// InsertSaved adds one. In its transaction is counted what its principal has; a *job.FieldError
-// if it would be more than the limits allow.
+// InsertSaved adds a saved template. It checks the principal's limits in the same transaction, and
+// returns a *job.FieldError if they would be exceeded.
 func (s *Store) InsertSaved(ctx context.Context, t vm.SavedTemplate, within job.Limits) error {
 	err := s.transaction(ctx, func(tx *tx) error {
 		a := asks{disk: "saved template", principal: t.Principal, at: t.At, resources: vm.Resources{Disk: fmt.Sprintf("%dM", t.DiskMB)}}
@@ -33,13 +33,13 @@ func (s *Store) InsertSaved(ctx context.Context, t vm.SavedTemplate, within job.
 	return tried(err, "write saved template %s", t.Name)
 }
 
-// UpdateSaved writes one anew.
+// UpdateSaved rewrites a saved template.
 func (s *Store) UpdateSaved(ctx context.Context, t vm.SavedTemplate) error {
 	err := s.transaction(ctx, func(tx *tx) error { return setMetaDoc(ctx, tx, savedKey+t.ID, t) })
 	return tried(err, "write saved template %s", t.Name)
 }
 
-// DeleteSaved removes one.
+// DeleteSaved removes a saved template.
 func (s *Store) DeleteSaved(ctx context.Context, id string) error {
 	_, err := execCounted(ctx, s.transaction, "", `DELETE FROM meta WHERE key = ?`, savedKey+id)
 	return tried(err, "remove saved template %s", id)

@@ -6,8 +6,8 @@ import (
 	"linus/internal/job"
 )
 
-// Spare returns a *job.OwnFault if the state directory's file system has less free than is
-// reserved for what runs: the output of jobs, and what becomes of them.
+// Spare returns a *job.OwnFault if the state directory's file system has less space free than is
+// reserved for running jobs: their output, and what becomes of them.
 func (s *Store) Spare() error {
 	if s.dir == "" || s.reserve == 0 {
 		return nil

@@ -4,7 +4,7 @@ package store
 
 import "syscall"
 
-// freeBytes returns what this user may still write to the file system of a directory.
+// freeBytes returns how many bytes this user may still write to the file system of a directory.
 func freeBytes(dir string) (free int64, known bool) {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(dir, &fs); err != nil {

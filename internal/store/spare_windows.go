@@ -1,4 +1,4 @@
 package store
 
-// freeBytes is not known here.
+// freeBytes is unknown on Windows.
 func freeBytes(string) (free int64, known bool) { return 0, false }

@@ -13,7 +13,7 @@ import (
 	"sync"
 
 	"github.com/pressly/goose/v3"
-	modernc "modernc.org/sqlite" // the database driver "sqlite", too
+	modernc "modernc.org/sqlite" // also registers the database driver "sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"linus/internal/job"
@@ -24,8 +24,8 @@ const (
 	jobsDir      = "jobs"
 )
 
-// sqlite is the dialect of SQLite. There is one writer in all processes: what
-// it reads stays as it is.
+// sqlite is the dialect of SQLite. All processes together have one writer at a time: what it reads
+// does not change.
 type sqlite struct{}
 
 func (sqlite) readsOn(db *sql.DB) runner { return &prepared{source: db} }
@@ -92,7 +92,7 @@ func (s *Store) openSQLite(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	s.pools = []*sql.DB{read, write} // the writer last: it folds the log into the database
+	s.pools = []*sql.DB{read, write} // the writer last: closing it folds the log into the database
 	s.read = newReader(s, read)
 	unlock, err := lockDir(dir)
 	if err != nil {
@@ -104,8 +104,8 @@ func (s *Store) openSQLite(ctx context.Context, o Options) error {
 	})
 }
 
-// openDatabase opens a pool of connections. A commit is on disk when it returns
-// (synchronous=FULL): writers share commits, and with them the cost.
+// openDatabase opens a pool of connections. A commit is on disk when it returns (synchronous=FULL):
+// writers share commits, and so their cost.
 func openDatabase(driver, path string, connections int, options string) (*sql.DB, error) {
 	dsn := url.URL{Scheme: "file", Path: path, RawQuery: "_pragma=busy_timeout(10000)" +
 		"&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)" + options}
@@ -128,7 +128,7 @@ func makePrivate(path string) error {
 	return errors.Join(f.Chmod(0o600), f.Close())
 }
 
-// prepared prepares each text once: parsing one costs more than running it.
+// prepared prepares each text once: parsing a statement costs more than running it.
 type prepared struct {
 	source interface {
 		PrepareContext(ctx context.Context, text string) (*sql.Stmt, error)
@@ -153,8 +153,8 @@ func (p *prepared) get(ctx context.Context, text string) (*sql.Stmt, error) {
 	return stmt, err
 }
 
-// run runs statements to their end: each is bounded, and to watch a context while it runs
-// would take two goroutines, which cost more than most of them.
+// run runs statements to their end, whatever happens to ctx: each is bounded, and watching a
+// context during a statement would take two goroutines, which cost more than most statements.
 func (p *prepared) run(ctx context.Context, all []statement, read func(scanner) error) (changed int64, failed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, 0, err

@@ -1,22 +1,20 @@
-// Package store stores jobs: it implements executor.Stores on a database, SQLite
-// or PostgreSQL, and on a place for the files of jobs. It owns the schema, the
-// transactions and the layout of the state directory, and knows nothing of what
-// runs the jobs.
+// Package store stores jobs: it implements executor.Stores on a database, SQLite or PostgreSQL, and
+// on a place for the files of jobs. It owns the schema, the transactions and the layout of the
+// state directory, and knows nothing of what runs the jobs.
 //
 // With SQLite everything is in the state directory:
 //
 //	linus.db                   jobs, their manifests and events
-//	jobs/<id>/stdout, stderr   what has been seen of the output, up to the limit
+//	jobs/<id>/stdout, stderr   the output seen so far, up to the limit
 //	jobs/<id>/artifacts        the files the job left
 //
-// What a call has acknowledged survives the death of the process, and all but
-// the output of a running job, which its VM still has, a power cut. Several
-// processes may have the same directory open.
+// Acknowledged calls survive the death of the process. They also survive a power cut, except for
+// the output of a running job, which its VM still has. Several processes may have the same
+// directory open.
 //
-// With PostgreSQL everything is in the database, files as rows of pieces: there
-// is nothing else to share between machines or to back up. What a call has
-// acknowledged has been committed. A database that goes away for a moment
-// delays calls, and does not make them fail; see patience.
+// With PostgreSQL everything is in the database, files as rows of pieces: there is nothing else to
+// share between machines or to back up. Acknowledged calls have been committed. A database that
+// goes away for a moment delays calls, but does not make them fail; see patience.
 package store
 
 import (
@@ -42,8 +40,7 @@ import (
 //go:embed migrations
 var migrations embed.FS
 
-// readers is the size of the read pool. There is one writer: callers at the same
-// time share its commits.
+// readers is the size of the read pool. There is one writer: concurrent callers share its commits.
 const readers = 4
 
 // Options configure Open.
@@ -54,10 +51,10 @@ type Options struct {
 	Reserve   int64         // bytes of the state directory's file system that Spare keeps free
 	MaxJobs   int           // jobs with a slot, on all engines together; 0: no limit
 	Log       *slog.Logger  // nil: silent
-	Patience  time.Duration // with a database that is away, or in which others are in the way; 0: 30 s
+	Patience  time.Duration // how long calls wait for a database that is away or busy with others; 0: 30 s
 
 	copying bool   // the database is the target of a Copy
-	driver  string // of database/sql; "sqlite" but in tests
+	driver  string // of database/sql; "sqlite" except in tests
 }
 
 // Store is an open database. Its methods may be called concurrently.
@@ -72,13 +69,13 @@ type Store struct {
 	read      *reader
 	maxJobs   int
 	searched  int                    // see the constant
-	engine    atomic.Pointer[string] // see engines.go; nil: it did not join
+	engine    atomic.Pointer[string] // see engines.go; nil: the engine has not joined
 
-	// VMMessages returns what is to be delivered about a change of a VM that no job has made,
-	// to be recorded with the change; nil: nothing is. Set it before the store is used.
+	// VMMessages returns the messages to deliver about a change of a VM that no job has made. They
+	// are recorded with the change; nil: there are none. Set it before the store is used.
 	VMMessages func(was, is vm.VM) []job.Webhook
-	// Changes is told what the rows of jobs and VMs were changed to, in the order in which this
-	// engine has committed that; nil: nobody is. Set it before the store is used.
+	// Changes receives the new contents of changed rows of jobs and VMs, in the order in which this
+	// engine committed them; nil: nothing is reported. Set it before the store is used.
 	Changes *job.Changes
 
 	patience, answerTime time.Duration // see the constants; answerTime 0: no limit
@@ -86,15 +83,15 @@ type Store struct {
 	listening *pgx.ConnConfig // of the connection for other engines' notices; nil: there are none
 
 	writer   *sql.DB // the pool of write's connection
-	write    *tx     // of writeAll alone, once the store is open; nil: not connected
+	write    *tx     // used by writeAll only, once the store is open; nil: not connected
 	waiting  changes // for writeAll
 	gathered gathered
-	written  chan struct{} // writeAll has ended; nil: it did not begin
+	written  chan struct{} // closed when writeAll has ended; nil: it was not started
 	pools    []*sql.DB     // to close, in this order
 }
 
-// Open opens the database, creates what is missing, and brings the schema up to
-// date. It refuses a database written by a newer linus, or before the first release.
+// Open opens the database, creates what is missing, and brings the schema up to date. It refuses
+// databases written by a newer linus, or before the first release.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		reserve: o.Reserve, maxOutput: cmp.Or(o.MaxOutput, 10<<20), maxJobs: o.MaxJobs, log: o.Log, patience: openPatience, searched: searched,
@@ -139,14 +136,14 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// InstallationID returns this installation's UUID, generated once: the
-// linus-owner marker of every VM of ours.
+// InstallationID returns this installation's UUID, generated once. It is the linus-owner marker of
+// every VM that the installation makes.
 func (s *Store) InstallationID(ctx context.Context) (string, error) {
 	return s.Remember(ctx, "installation_id", uuid.NewString())
 }
 
-// Remember returns the text that is stored under a name: value, if this is the
-// first call that has one. "": there is none yet.
+// Remember returns the text stored under a name. The first call with a non-empty value stores it;
+// "" means that nothing is stored yet.
 func (s *Store) Remember(ctx context.Context, name, value string) (string, error) {
 	stored := ""
 	err := s.transaction(ctx, func(tx *tx) (err error) {
@@ -164,11 +161,12 @@ func (s *Store) Remember(ctx context.Context, name, value string) (string, error
 	return stored, tried(err, "read %s from %s", name, s.name)
 }
 
-// schema says where the migrations of a database are, and what to tell people.
+// schema says where the migrations of a database are, and how error messages name the database and
+// an alternative.
 type schema struct{ files, database, other string }
 
-// stepsOf returns the migrations of a directory. Both databases run a file of many statements
-// as it stands; goose would split it, with buffers of 16 MiB for each database that is made.
+// stepsOf returns the migrations in a directory. Both databases run a file of many statements as it
+// stands; goose would split it, with buffers of 16 MiB for each new database.
 func stepsOf(dir string) (steps []*goose.Migration, err error) {
 	files, err := fs.Glob(migrations, dir+"/*.sql")
 	for _, file := range files {
@@ -183,8 +181,8 @@ func stepsOf(dir string) (steps []*goose.Migration, err error) {
 	return steps, err
 }
 
-// migrate brings the schema up to date. The caller ensures that no other process
-// does so at the same time.
+// migrate brings the schema up to date. The caller ensures that no other process does so at the
+// same time.
 func (s *Store) migrate(ctx context.Context, d goose.Dialect, db *sql.DB, of schema) error {
 	steps, err := stepsOf(of.files)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"linus/internal/job"
 )
 
-// InsertToken adds a token. hash is its hex sha256, the only thing of it that is stored.
+// InsertToken adds a token. hash is its hex SHA-256, the only part of the secret that is stored.
 func (s *Store) InsertToken(ctx context.Context, t job.Token, hash string) error {
 	doc, err := json.Marshal(t)
 	if err != nil {
@@ -29,7 +29,7 @@ func (s *Store) Tokens(ctx context.Context) ([]job.Token, error) {
 	return all, tried(err, "read the tokens")
 }
 
-// TokenByHash returns the token with a hex sha256; job.ErrNotFound.
+// TokenByHash returns the token with a hex SHA-256; job.ErrNotFound.
 func (s *Store) TokenByHash(ctx context.Context, hash string) (job.Token, error) {
 	return s.token(ctx, `SELECT doc FROM tokens WHERE hash = ?`, hash)
 }

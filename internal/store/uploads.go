@@ -11,17 +11,18 @@ import (
 	"linus/internal/job"
 )
 
-// Uploads are what builds of templates copy: files that their owners name by a hash, for all engines
-// of a PostgreSQL database.
+// Uploads are the files that template builds copy. Their owners name them by a hash, for all
+// engines of a PostgreSQL database.
 
-// HasUpload reports whether an owner has an upload, which counts as used now.
+// HasUpload reports whether an owner has an upload, and counts that as a use.
 func (s *Store) HasUpload(ctx context.Context, owner, hash string) (bool, error) {
 	n, err := execCounted(ctx, s.transaction, "", `UPDATE uploads SET used = ? WHERE owner = ? AND hash = ?`, timeText(time.Now()), owner, hash)
 	return n > 0, tried(err, "look for upload %s", hash)
 }
 
-// PutUpload stores an owner's upload of size bytes, in the place of another of its hash. What was not
-// used since old goes before, and with more than most bytes of an owner there is no room.
+// PutUpload stores an owner's upload of size bytes, replacing one with the same hash. It first
+// removes all uploads not used since old. room is false if the owner would have more than most
+// bytes.
 func (s *Store) PutUpload(ctx context.Context, owner, hash string, size, most int64, old time.Time, from io.Reader) (room bool, err error) {
 	id := uuid.NewString()
 	err = s.transaction(ctx, func(tx *tx) error {
@@ -50,7 +51,6 @@ func (s *Store) PutUpload(ctx context.Context, owner, hash string, size, most in
 	return room, tried(err, "store upload %s", hash)
 }
 
-// putPieces stores the bytes of an upload.
 func (s *Store) putPieces(ctx context.Context, id string, size int64, from io.Reader) error {
 	buffer := make([]byte, maxPiece)
 	for at := int64(0); at < size; {

@@ -12,7 +12,8 @@ import (
 	"linus/internal/vm"
 )
 
-// usageColumns are what is read of a job for its usage: the first phase begins as it leaves the queue.
+// usageColumns are the columns read of a job for its usage. A job leaves the queue when its first
+// phase begins.
 const usageColumns = `jobs.id, jobs.doc, m.manifest, jobs.principal,
 	(SELECT at FROM job_events WHERE job_id = jobs.id AND kind = '` + job.EventPhaseStarted + `' ORDER BY seq LIMIT 1)
 	FROM jobs JOIN job_manifests m ON m.job_id = jobs.id WHERE `
@@ -36,11 +37,11 @@ func scanUsed(row scanner) (u usedBy, err error) {
 	return u, err
 }
 
-// usedAtOnce bounds the jobs that are read for their usage at once.
+// usedAtOnce bounds how many jobs are read for their usage at once.
 const usedAtOnce = 1000
 
-// Usage returns what jobs and VMs that stay have used, by the group that of returns: those that there
-// are, as of a time, and those that were removed.
+// Usage returns what jobs and persistent VMs have used, grouped by UsageOf.In: existing ones as of
+// a time, and removed ones.
 func (s *Store) Usage(ctx context.Context, q job.UsageQuery, at time.Time) (map[string]*job.Used, error) {
 	all := map[string]*job.Used{}
 	group := func(of job.UsageOf) *job.Used {
@@ -94,7 +95,7 @@ func (s *Store) Usage(ctx context.Context, q job.UsageQuery, at time.Time) (map[
 	}
 }
 
-// owner is a principal's name as rows have it.
+// owner is a principal's name as rows store it.
 func owner(principal string) string {
 	if principal == job.OperatorName {
 		return ""
@@ -102,13 +103,13 @@ func owner(principal string) string {
 	return principal
 }
 
-// removedUsage is a row of usage.
+// removedUsage is a row of usage, of removed jobs.
 type removedUsage struct {
 	of   job.UsageOf
 	used job.Used
 }
 
-// removedID is the row's key: an array, which begins with the day.
+// removedID returns the row's key: a JSON array that begins with the day.
 func removedID(of job.UsageOf) string {
 	text, _ := json.Marshal([]string{of.Day, of.Principal, of.Queue, of.Repository, of.Template}) // texts: cannot fail
 	return string(text)
@@ -125,7 +126,7 @@ func scanRemoved(row scanner) (r removedUsage, err error) {
 	return r, err
 }
 
-// keepUsage adds what jobs that are about to be removed have used to the rows of their days.
+// keepUsage adds the usage of jobs that are about to be removed to the rows of their days.
 func (s *Store) keepUsage(ctx context.Context, tx *tx, some []forgettable) error {
 	sums := map[string]*job.Used{}
 	for _, j := range some {
@@ -133,7 +134,7 @@ func (s *Store) keepUsage(ctx context.Context, tx *tx, some []forgettable) error
 		if err != nil {
 			return err
 		}
-		for _, u := range found { // none: somebody else has removed it
+		for _, u := range found { // none: the job has been removed already
 			id := removedID(job.UsageOfJob(u.job))
 			if sums[id] == nil {
 				sums[id] = &job.Used{}
@@ -162,7 +163,7 @@ func (s *Store) addUsage(ctx context.Context, tx *tx, sums map[string]*job.Used)
 	return nil
 }
 
-// noteRun records that a VM begins to count at a time, or ceases to.
+// noteRun records that a VM begins or ceases to count at a time.
 func noteRun(tx *tx, was, now vm.VM, of job.UsageOf, at time.Time) error {
 	switch {
 	case was.Counts() == now.Counts():
@@ -191,7 +192,7 @@ func scanRun(row scanner) (r job.VMRun, err error) {
 	return r, err
 }
 
-// forgetRuns keeps what VMs have used until a time as it keeps that of removed jobs.
+// forgetRuns moves the usage of VM runs that ended before a time to the rows of removed jobs.
 func (s *Store) forgetRuns(ctx context.Context, before time.Time) error {
 	const old = ` FROM vm_runs WHERE ended <> '' AND ended < ?`
 	n, err := first[int](ctx, s.read, `SELECT count(*)`+old, timeText(before))

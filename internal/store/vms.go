@@ -13,14 +13,13 @@ import (
 	"linus/internal/vm"
 )
 
-// heldAs is how a job has its VM: what its document says of it. The VM's row has the rest.
+// heldAs is what a job's document says of the job's VM. The VM's row has the rest.
 type heldAs struct {
-	State  vm.State  `json:"state,omitempty"` // another's VM's, to the job
+	State  vm.State  `json:"state,omitempty"` // of another job's VM, as this job sees it
 	Source vm.Source `json:"source,omitempty"`
 }
 
-// heldVM returns the VM of a job as the VM's row and the job's document have it; nil: it
-// has none.
+// heldVM returns the VM of a job from the VM's row and the job's document; nil: the job has none.
 func heldVM(id string, doc sql.NullString, h *heldAs) (*vm.VM, error) {
 	if !doc.Valid || h == nil {
 		return nil, nil
@@ -56,7 +55,7 @@ func decodeVM(doc string) (vm.VM, error) {
 	case m.By == nil:
 	case m.By.Fork != nil:
 		m.Source = vm.Forked
-	case m.Source != "": // which those have not that were stored by older engines
+	case m.Source != "": // not set by older engines
 	case m.From != "":
 		m.Source = vm.Restored
 	default:
@@ -65,8 +64,8 @@ func decodeVM(doc string) (vm.VM, error) {
 	return m.VM, err
 }
 
-// updateVM writes the VM that a job has made, if it differs from what it was; nil: there
-// was none. That of another job is that job's to change.
+// updateVM writes the VM that a job has made, if it differs from was; nil: there was none. Only the
+// job that has made a VM writes it.
 func updateVM(tx *tx, was *vm.VM, j job.Job) error {
 	if j.VM == nil || j.VM.Job != j.ID || was != nil && reflect.DeepEqual(*was, *j.VM) {
 		return nil
@@ -75,14 +74,14 @@ func updateVM(tx *tx, was *vm.VM, j job.Job) error {
 		was = &vm.VM{}
 	}
 	at := time.Now()
-	if !was.Kept && !j.CompletedAt.IsZero() { // until then the job has it
+	if !was.Kept && !j.CompletedAt.IsZero() { // the job had the VM until then
 		at = j.CompletedAt
 	}
 	return errors.Join(noteRun(tx, *was, *j.VM, job.UsageOfJob(j), at), writeVM(tx, *j.VM))
 }
 
-// lockVM keeps others from changing the VM that a job has made until the transaction ends:
-// they, too, write all of its row.
+// lockVM keeps others from changing the VM that a job has made until the transaction ends: they,
+// too, write its whole row.
 func (s *Store) lockVM(tx *tx, id string) {
 	if lock := s.dialect.lock("vms"); lock != "" {
 		tx.post(`SELECT 1 FROM vms WHERE id = ?`+lock, id)
@@ -90,7 +89,7 @@ func (s *Store) lockVM(tx *tx, id string) {
 }
 
 func writeVM(tx *tx, v vm.VM) error {
-	if v.Own == nil { // each job that has it says where from
+	if v.Own == nil { // each job that has the VM records its source
 		v.Source = ""
 	}
 	doc, err := json.Marshal(machine{v, v.Made, v.Member, v.Own, v.Checkpoint, v.Ports, v.Memories})
@@ -102,8 +101,8 @@ func writeVM(tx *tx, v vm.VM) error {
 	return nil
 }
 
-// memberColumn is what vms.member says of a VM; empty: a job has made it. One that is being made
-// is its pool's until that has learned why it could not be.
+// memberColumn is the value of vms.member for a VM; empty: a job has made it. A VM that is being
+// made is its pool's until the pool has learned why the VM could not be made.
 func memberColumn(v vm.VM) string {
 	switch {
 	case v.AskedFor() && v.State != vm.Destroyed && v.State != vm.Forgotten:
@@ -146,8 +145,8 @@ func (s *Store) InsertVM(ctx context.Context, v vm.VM, key string, within job.Li
 	return v, created, err
 }
 
-// GiveVM is InsertVM, or gives whoever asks an idle VM of a pool; see fleet.Store. choose must not call
-// the store.
+// GiveVM is InsertVM, or gives the requester an idle VM of a pool; see fleet.Store. choose must not
+// call the store.
 func (s *Store) GiveVM(ctx context.Context, asked vm.VM, key string, within job.Limits, pools []string, choose func(pool string, idle []vm.VM) (at int, events []job.Event)) (v vm.VM, created bool, missed []string, err error) {
 	err = s.transaction(ctx, func(tx *tx) error {
 		v, missed = asked, nil
@@ -170,7 +169,7 @@ func (s *Store) GiveVM(ctx context.Context, asked vm.VM, key string, within job.
 		if err := writeVM(tx, v); err != nil || !v.AskedFor() {
 			return err
 		}
-		if v.Job != asked.Job { // what its pool did is not its owner's to know
+		if v.Job != asked.Job { // its owner must not see what its pool did
 			tx.post(`DELETE FROM vm_events WHERE vm_id = ?`, v.Job)
 			tx.tell(job.NoticeChanged, v.Job)
 			tx.told = append(tx.told, job.VMChanged{VM: v, Events: events})
@@ -179,7 +178,7 @@ func (s *Store) GiveVM(ctx context.Context, asked vm.VM, key string, within job.
 			}
 		}
 		postVMEvents(tx, v.Job, events)
-		tx.tell(job.NoticeFree, "") // the engine that leads makes it
+		tx.tell(job.NoticeFree, "") // the leading engine makes it
 		_, err = tx.ExecContext(ctx, `UPDATE vms SET principal = ?, idempotency_key = ? WHERE id = ?`,
 			v.Principal, sql.NullString{String: key, Valid: key != ""}, v.Job)
 		return err
@@ -190,8 +189,8 @@ func (s *Store) GiveVM(ctx context.Context, asked vm.VM, key string, within job.
 	return v, created, missed, nil
 }
 
-// takeMember returns the idle VM of the first of some pools that has one that is chosen, as choose
-// has made it, or else the VM that is asked for, and counts that.
+// takeMember returns the idle VM, as changed by choose, of the first pool in which choose picks
+// one; otherwise the VM that is asked for. It counts each pool's hit or miss.
 func (s *Store) takeMember(ctx context.Context, tx *tx, asked vm.VM, pools []string, choose func(pool string, idle []vm.VM) (at int, events []job.Event)) (v vm.VM, events []job.Event, missed []string, err error) {
 	for _, pool := range pools {
 		idle, err := s.idle(ctx, tx, pool)
@@ -210,14 +209,14 @@ func (s *Store) takeMember(ctx context.Context, tx *tx, asked vm.VM, pools []str
 	return asked, nil, missed, nil
 }
 
-// AnyVM reports whether there is the row of a VM, in whatever state.
+// AnyVM reports whether any VM has a row, in whatever state.
 func (s *Store) AnyVM(ctx context.Context) (bool, error) {
 	any, err := first[int](ctx, s.read, `SELECT count(*) FROM (SELECT 1 FROM vms LIMIT 1) AS found`)
 	return any > 0, tried(err, "look for VMs")
 }
 
-// AskedVM returns the VM that was asked for with an idempotency key; job.ErrNotFound, always
-// for the empty key.
+// AskedVM returns the VM that was asked for with an idempotency key; job.ErrNotFound, always for
+// the empty key.
 func (s *Store) AskedVM(ctx context.Context, key string) (vm.VM, error) {
 	return vmByKey(ctx, s.read, key)
 }
@@ -229,15 +228,15 @@ func vmByKey(ctx context.Context, q querier, key string) (vm.VM, error) {
 	return only(vms(ctx, q, `idempotency_key = ?`, key))
 }
 
-// UpdateVM changes a VM in a transaction, and records events with it, in the row of the job
-// that made it if one did; job.ErrNotFound. It refuses a state that may not follow the
-// present one, with ErrForbidden. change may be called again, with the VM as it is then.
+// UpdateVM changes a VM in a transaction, and records events with it, in the row of the job that
+// made the VM if one did; job.ErrNotFound. It returns ErrForbidden for a state that may not follow
+// the current one. change may be called again, with the VM's state at that time.
 func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (v vm.VM, err error) {
 	return s.changeVM(ctx, id, func(*tx) error { return nil }, change)
 }
 
-// GrowVM is UpdateVM for a change with which a VM takes mb more of the host's disk, for what is
-// asked for; see fleet.Store.
+// GrowVM is UpdateVM for a change that takes mb MiB more of the host's disk; what names the thing
+// that takes it. See fleet.Store.
 func (s *Store) GrowVM(ctx context.Context, of vm.VM, what string, mb int, within job.Limits, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
 	a := asks{disk: what, principal: of.Principal, resources: vm.Resources{Disk: fmt.Sprintf("%dM", mb)}}
 	return s.changeVM(ctx, of.Job, func(tx *tx) error { return s.within(ctx, tx, a, within) }, change)
@@ -298,7 +297,7 @@ func postVMEvents(tx *tx, id string, events []job.Event) {
 	}
 }
 
-// VMEvents returns what happened to a VM that no job has made, in order.
+// VMEvents returns the events of a VM that no job has made, in order.
 func (s *Store) VMEvents(ctx context.Context, id string) ([]job.Event, error) {
 	events, err := query(ctx, s.read, scanEvent(id), `SELECT seq, at, kind, phase, text FROM vm_events WHERE vm_id = ? ORDER BY seq`, id)
 	return events, tried(err, "read events of VM %s", id)

@@ -15,9 +15,8 @@ func (s *Store) Volumes(ctx context.Context) ([]vm.Volume, error) {
 	return all, tried(err, "read the volumes")
 }
 
-// InsertVolume adds a volume, and reports whether there was none of that name. In its
-// transaction is counted what its principal has; a *job.FieldError if it would be more than the
-// limits allow.
+// InsertVolume adds a volume, and reports whether the name was free. It checks the principal's
+// limits in the same transaction, and returns a *job.FieldError if they would be exceeded.
 func (s *Store) InsertVolume(ctx context.Context, v vm.Volume, within job.Limits) (added bool, err error) {
 	doc, err := json.Marshal(v)
 	if err != nil {
@@ -35,8 +34,8 @@ func (s *Store) InsertVolume(ctx context.Context, v vm.Volume, within job.Limits
 	return added, tried(err, "write volume %s to %s", v.Name, s.name)
 }
 
-// UpdateVolume changes a volume in a transaction; job.ErrNotFound. change must not call the
-// store; an error from it is returned unwrapped, and nothing is written.
+// UpdateVolume changes a volume in a transaction; job.ErrNotFound. change must not call the store;
+// an error from it is returned unwrapped, and nothing is written.
 func (s *Store) UpdateVolume(ctx context.Context, id string, change func(*vm.Volume) error) (v vm.Volume, err error) {
 	err = s.transaction(ctx, func(tx *tx) error {
 		v, err = changeDoc(ctx, s, tx, "volumes", "id", id, change)

@@ -8,7 +8,7 @@ import (
 	"linus/internal/job"
 )
 
-// changeWebhooks records and removes messages with a change of their job.
+// changeWebhooks adds, postpones and removes messages with a change of their job.
 func changeWebhooks(tx *tx, r job.Record) error {
 	for _, id := range r.Dropped {
 		tx.post(`DELETE FROM webhooks WHERE id = ?`, id)
@@ -31,7 +31,7 @@ func addWebhooks(tx *tx, all []job.Webhook) error {
 	return nil
 }
 
-// Webhooks returns the messages that are due first.
+// Webhooks returns at most limit messages, in the order in which they are due.
 func (s *Store) Webhooks(ctx context.Context, limit int) ([]job.Webhook, error) {
 	all, err := query(ctx, s.read, func(row scanner) (w job.Webhook, err error) {
 		var doc, next string
@@ -48,8 +48,8 @@ func (s *Store) Webhooks(ctx context.Context, limit int) ([]job.Webhook, error) 
 	return all, tried(err, "read webhooks")
 }
 
-// TakeWebhook records that an attempt to deliver a message begins and when the next one
-// is due, and reports whether nobody else has meanwhile.
+// TakeWebhook records that an attempt to deliver a message begins, and when the next one is due. It
+// returns false if somebody else did so meanwhile.
 func (s *Store) TakeWebhook(ctx context.Context, w job.Webhook, next time.Time) (bool, error) {
 	changed, err := execCounted(ctx, s.transaction, "", `UPDATE webhooks SET attempts = attempts + 1, next_at = ? WHERE id = ? AND attempts = ?`, timeText(next), w.ID, w.Attempts)
 	return err == nil && changed == 1, tried(err, "take webhook %s", w.ID)
