@@ -18,18 +18,18 @@ import (
 const (
 	startTime = 30 * time.Second // for an engine to start, or for an old one to end
 
-	// How long to wait for an engine to become idle, so that it can be replaced: if its
-	// settings differ and it would be refused, and if only its version differs.
+	// How long to wait for an engine to become idle, so that it can be replaced: if its settings
+	// differ and it would be refused, and if only its version differs.
 	uselessTime  = time.Second
 	outdatedTime = 200 * time.Millisecond
-	maxReplaced  = 3 // of engines, for one connection
+	maxReplaced  = 3 // engines replaced for one connection
 )
 
-// Attach returns a client of the engine of the state directory. It starts one in the
-// background if there is none, now and whenever the engine has ended. strict, for
-// verbs that create VMs, refuses an engine with other settings, unless it can be
-// replaced; one with another database is refused for every verb. With LINUS_SERVER set it is the engine of that server. Errors:
-// *SettingsError.
+// Attach returns a client of the state directory's engine. It starts an engine in the background if
+// there is none, now and whenever the engine has ended. With strict, for verbs that create VMs, it
+// returns a *SettingsError for an engine with other settings, unless the engine can be replaced;
+// without strict, only for an engine with another database. With LINUS_SERVER set, the engine is
+// that server's.
 func Attach(ctx context.Context, o Options, strict bool) (*control.Client, error) {
 	if o.Config.Server != "" {
 		return attachServer(ctx, o.Config)
@@ -37,8 +37,8 @@ func Attach(ctx context.Context, o Options, strict bool) (*control.Client, error
 	return control.NewClient(ctx, func(ctx context.Context) (*control.Conn, error) { return o.dial(ctx, strict) })
 }
 
-// AttachLater is Attach, strictly, for where PROXMOX_HOST is not set yet: each call says so until
-// settings, which it reads again, have it.
+// AttachLater is a strict Attach for when PROXMOX_HOST is not set yet: each call reads the settings
+// again, and fails until they have it.
 func AttachLater(o Options, settings func(context.Context) (config.Config, error)) *control.Client {
 	return control.Later(func(ctx context.Context) (*control.Conn, error) {
 		c, err := settings(ctx)
@@ -51,7 +51,7 @@ func AttachLater(o Options, settings func(context.Context) (config.Config, error
 	})
 }
 
-// SettingsError says that the engine has other settings than the client.
+// SettingsError says that the engine's settings differ from the client's.
 type SettingsError struct {
 	StateDir    string
 	PID         int
@@ -68,9 +68,8 @@ func (e *SettingsError) Error() string {
 		e.StateDir, e.PID, strings.Join(e.Differences, "\n"), remedy)
 }
 
-// dial connects to the engine and checks its settings and its version. If they differ
-// it replaces an idle engine, at most maxReplaced times: other clients may be
-// replacing engines too.
+// dial connects to the engine and checks its settings and its version. If they differ, it replaces
+// an idle engine, at most maxReplaced times: other clients may be replacing engines, too.
 func (o Options) dial(ctx context.Context, strict bool) (*control.Conn, error) {
 	for replaced := 0; ; replaced++ {
 		conn, err := o.connect(ctx)
@@ -105,8 +104,8 @@ func (o Options) dial(ctx context.Context, strict bool) (*control.Conn, error) {
 	}
 }
 
-// replace asks the engine to end and reports whether it does. It waits up to
-// patience for the last steps of a job, or of a client that has just exited.
+// replace asks the engine to end, and reports whether it does. It waits up to patience for the last
+// steps of a job, or of a client that has just exited.
 func (o Options) replace(ctx context.Context, conn *control.Conn, patience time.Duration) bool {
 	if !conn.Info().Background || o.Config.NeedHost() != nil {
 		return false
@@ -124,7 +123,7 @@ func (o Options) replace(ctx context.Context, conn *control.Conn, patience time.
 	}
 }
 
-// connect returns a connection to the engine, which it starts if there is none.
+// connect returns a connection to the engine, and starts one if there is none.
 func (o Options) connect(ctx context.Context) (*control.Conn, error) {
 	c := o.Config
 	ctx, cancel := context.WithTimeout(ctx, startTime)
@@ -155,8 +154,7 @@ func (o Options) connect(ctx context.Context) (*control.Conn, error) {
 	}
 }
 
-// start starts an engine in its own session and returns what it reports about its
-// start.
+// start starts an engine in its own session, and returns what the engine reports about its start.
 func (o Options) start(ctx context.Context) (string, error) {
 	c := o.Config
 	program, err := os.Executable()

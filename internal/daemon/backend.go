@@ -23,11 +23,11 @@ type Backend struct {
 	Provider  job.Provider
 	Placer    fleet.Placer  // chooses nodes for VMs; nil: there is no choice
 	Templates TemplateStore // on the provider's host
-	// TemplatesOn returns those of one node; nil: there is no choice.
+	// TemplatesOn returns the templates of one node; nil: there is no choice.
 	TemplatesOn func(ctx context.Context, node string) (TemplateStore, error)
 	Guest       Guest
-	// Fence makes the provider's hosts refuse what an engine asks from now on; nil where
-	// there is nothing to refuse.
+	// Fence makes the provider's hosts refuse an engine's further requests; nil: there is nothing
+	// to refuse.
 	Fence func(ctx context.Context, engine string) error
 	Close func()
 }
@@ -42,9 +42,9 @@ type Guest interface {
 type Installation struct {
 	owner   string        // the VMs' linus-owner
 	version string        // of this binary
-	engine  func() string // the ID of this engine among those that share the database; nil: it works alone
+	engine  func() string // this engine's ID among those that share the database; nil: it works alone
 	keys    guest.Keys    // login keys of the VMs
-	sandbox string        // the program that serves sandboxes in their VMs; empty: it is not there
+	sandbox string        // the program that serves sandboxes in VMs; empty: not found
 
 	onReconnect, onLockRetry func()              // called on trouble with the host; may be nil
 	onRefused                func(r job.Refusal) // called when a node is refused for a VM; may be nil
@@ -52,12 +52,10 @@ type Installation struct {
 	callbackURL func(context.Context) (string, error) // where VMs send their callbacks
 }
 
-// NewBackend returns a backend, which connects to nothing yet. Tests use others than
-// Proxmox.
+// NewBackend returns a backend, which does not connect yet. Tests use others than Proxmox.
 type NewBackend func(c config.Config, in Installation, log *slog.Logger) Backend
 
-// Proxmox is the real backend: VMs on the configured Proxmox host, or on the nodes of
-// its cluster.
+// Proxmox is the real backend: VMs on the configured Proxmox host, or on the nodes of its cluster.
 func Proxmox(c config.Config, in Installation, log *slog.Logger) Backend {
 	provider := func(o remote.Options, change func(*proxmox.Options)) *proxmox.Provider {
 		o.Log, o.OnReconnect = log, in.onReconnect
@@ -77,7 +75,7 @@ func Proxmox(c config.Config, in Installation, log *slog.Logger) Backend {
 	}
 }
 
-// proxmoxCluster is the backend of a cluster's nodes.
+// proxmoxCluster is the backend for a cluster's nodes.
 func proxmoxCluster(c config.Config, in Installation, log *slog.Logger, provider func(remote.Options, func(*proxmox.Options)) *proxmox.Provider) Backend {
 	o := cluster.Options{
 		Only: c.Nodes(), Storage: c.ProxmoxStorage, Bridge: c.ProxmoxBridge, MaxVMs: c.MaxVMsPerNode,
@@ -132,8 +130,8 @@ func providerOptions(c config.Config, in Installation, log *slog.Logger) proxmox
 	}
 }
 
-// refusedPatience is how long a host may refuse connections before who waits for it is told:
-// its sshd restarts, or sheds load.
+// refusedPatience is how long a host may refuse connections before a call fails: its sshd may be
+// restarting, or shedding load.
 const refusedPatience = time.Second
 
 // hostOptions returns how to connect to a Proxmox host.

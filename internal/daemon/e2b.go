@@ -27,8 +27,8 @@ type e2bFace struct {
 	served chan struct{}
 }
 
-// openE2B listens on E2B_ADDR; it returns nil if that is not set. failed is called with the error if
-// the server fails.
+// openE2B listens on E2B_ADDR; it returns nil if that is not set. failed is called with the error
+// if the server fails.
 func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2bFace, error) {
 	c, log := o.Config, o.Log
 	if c.E2BAddr == "" {
@@ -89,7 +89,7 @@ func openE2B(ctx context.Context, o Options, e *engine, failed func(error)) (*e2
 	return f, nil
 }
 
-// sandboxURL is where clients reach what is served at an address.
+// sandboxURL is the URL at which clients reach the server that listens on addr.
 func sandboxURL(c config.Config, addr string) string {
 	if c.E2BURL != "" {
 		return c.E2BURL
@@ -97,7 +97,7 @@ func sandboxURL(c config.Config, addr string) string {
 	return c.Scheme() + "://" + browserAddr(addr)
 }
 
-// SandboxURL is where E2B's clients reach the server of these settings.
+// SandboxURL is the URL at which E2B's clients reach the server of these settings.
 func SandboxURL(c config.Config) (string, error) {
 	if _, port, _ := net.SplitHostPort(c.E2BAddr); c.E2BURL == "" && (port == "" || port == "0") {
 		return "", &job.FieldError{Field: "E2B_ADDR", Problem: "is not set, or to any free port", Remedy: "set it to an address and port such as 127.0.0.1:8767 and start linus serve again"}
@@ -122,8 +122,8 @@ func (f *e2bFace) close(ctx context.Context) error {
 	return err
 }
 
-// sandboxSecret is what the access tokens of sandboxes are made from, the same in all engines that
-// share a database.
+// sandboxSecret returns the secret from which sandboxes' access tokens are made. It is the same in
+// all engines that share a database.
 func (e *engine) sandboxSecret(c config.Config) ([]byte, error) {
 	if e.keys.Installation != nil {
 		return e.keys.Installation.Derive("sandboxes")
@@ -132,8 +132,8 @@ func (e *engine) sandboxSecret(c config.Config) ([]byte, error) {
 	return []byte(text), err
 }
 
-// owners says who has a token that is valid and may use sandboxes. That of an installation is the
-// same for a moment, and for longer while the store does not answer.
+// owners knows who has a valid token that may use sandboxes. What it has read counts for
+// ownersTime, and for storeTime while the store does not answer.
 type owners struct {
 	tokens func(context.Context) ([]job.Token, error)
 
@@ -144,12 +144,12 @@ type owners struct {
 }
 
 const (
-	ownersTime = 4 * time.Second // they are trusted
+	ownersTime = 4 * time.Second // the tokens read are trusted
 	storeTime  = time.Minute     // in which the store has to answer again
 )
 
-// hold reports whether somebody's sandboxes may be used: their owner has such a token. The operator
-// needs none. One asks the store; others go by what is known.
+// hold reports whether the owner's sandboxes may be used: the owner must have a valid token. The
+// operator needs none. One caller reads the store; the others go by what is known.
 func (o *owners) hold(ctx context.Context, owner string) bool {
 	if owner == "" {
 		return true
@@ -174,8 +174,8 @@ func (o *owners) hold(ctx context.Context, owner string) bool {
 	return time.Since(o.read) <= storeTime && o.of[owner]
 }
 
-// Beside returns the path of a program that comes with this one: beside it, or where packages have
-// it; empty: it is not there.
+// Beside returns the path of a program that comes with this one, and this program's own path. The
+// program is beside this one or where packages install it; path is empty if it is in neither place.
 func Beside(name string) (path, self string, err error) {
 	self, err = os.Executable()
 	if err == nil {

@@ -36,7 +36,7 @@ import (
 // engine is everything that runs jobs in this process.
 type engine struct {
 	*executor.Executor
-	guarded   job.Engine // the same, for faces
+	guarded   job.Engine // the Executor, for faces
 	callbacks *callback.Server
 	backend   Backend
 	store     *store.Store
@@ -47,12 +47,12 @@ type engine struct {
 	watch     *watch
 	log       *slog.Logger
 
-	served    atomic.Pointer[string]     // the URL at which HTTP is served, once it is
-	sandboxes atomic.Pointer[e2b.Server] // once they are served
+	served    atomic.Pointer[string]     // the URL of the HTTP server, once it serves
+	sandboxes atomic.Pointer[e2b.Server] // the sandbox server, once it serves
 }
 
-// openEngine wires the parts over the state directory, which the caller has
-// locked, and listens on the callback port. Nothing runs before start.
+// openEngine wires the parts over the state directory, which the caller has locked, and listens on
+// the callback port. Nothing runs before start.
 func openEngine(ctx context.Context, o Options) (*engine, error) {
 	c, log := o.Config, o.Log
 	stored := storeOptions(c, log)
@@ -120,7 +120,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	})
 	work.Credentials, work.Proxy = credentials, proxies(credentials)
 	work.Repositories = git.New(git.Options{Dir: filepath.Join(c.StateDir, "repositories"), Transport: repositoryWays(credentials), Log: log})
-	if c.DatabaseURL.Reveal() != "" { // others may have the same
+	if c.DatabaseURL.Reveal() != "" { // others may use the same one
 		work.Engines, work.Fence = st, e.backend.Fence
 		work.Predecessor, work.Joined = predecessor(c), func(id string) { noteEngine(c, id, log) }
 	}
@@ -155,20 +155,19 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	return e, nil
 }
 
-// storeOptions returns the options of the store that the settings name. log may
-// be nil.
+// storeOptions returns the options of the store that the settings name. log may be nil.
 func storeOptions(c config.Config, log *slog.Logger) store.Options {
 	return store.Options{Dir: c.StateDir, URL: c.DatabaseURL.Reveal(), Reserve: int64(c.StateReserve) << 20, MaxOutput: int64(c.MaxOutputSize), MaxJobs: c.MaxJobsAll, Log: log}
 }
 
-// engineFile is where the ID stands under which the state directory's engine shares a
-// database. Who has locked the directory knows that the one before is dead.
+// engineFile has the ID under which the state directory's engine shares a database. Whoever has
+// locked the directory knows that the previous engine is dead.
 func engineFile(c config.Config) string { return filepath.Join(c.StateDir, "engine-id") }
 
 func predecessor(c config.Config) string {
 	text, err := os.ReadFile(engineFile(c))
 	if err != nil {
-		return "" // its lease ends
+		return "" // its lease ends by itself
 	}
 	return strings.TrimSpace(string(text))
 }
@@ -179,7 +178,7 @@ func noteEngine(c config.Config, id string, log *slog.Logger) {
 	}
 }
 
-// about describes this engine to people.
+// about describes this engine.
 func about(o Options) job.EngineInfo {
 	host, err := os.Hostname()
 	if err != nil {
@@ -188,8 +187,8 @@ func about(o Options) job.EngineInfo {
 	return job.EngineInfo{Host: host, PID: os.Getpid(), Version: o.Version, URL: o.Config.CallbackURL, StartedAt: time.Now().UTC()}
 }
 
-// start adopts unfinished jobs and begins to serve callbacks. failed is called with
-// the error if the callback server fails.
+// start adopts unfinished jobs and begins to serve callbacks. failed is called with the error if
+// the callback server fails.
 func (e *engine) start(ctx context.Context, failed func(error)) error {
 	if err := e.Start(ctx); err != nil {
 		return err
@@ -202,8 +201,8 @@ func (e *engine) start(ctx context.Context, failed func(error)) error {
 	return nil
 }
 
-// drain makes the engine take no more jobs, and calls end once it works on none. ctx is
-// the engine's.
+// drain makes the engine take no more jobs, and calls end once it works on none. ctx is the
+// engine's.
 func (e *engine) drain(asked, ctx context.Context, end func(error)) error {
 	if err := e.Drain(asked); err != nil {
 		return err
@@ -219,8 +218,8 @@ func (e *engine) drain(asked, ctx context.Context, end func(error)) error {
 	return nil
 }
 
-// free reports whether the engine may end: every job is done, no operation on a VM is
-// in progress, and no VM will expire or is to be made or destroyed.
+// free reports whether the engine may end: every job is done, no operation on a VM is in progress,
+// and no VM will expire or be suspended, or is to be made or destroyed.
 func (e *engine) free(ctx context.Context) bool {
 	waiting, _, err := e.store.Queue(ctx)
 	if err != nil || waiting > 0 || !e.Idle() {
@@ -236,7 +235,7 @@ func (e *engine) free(ctx context.Context) bool {
 	})
 }
 
-// close stops the engine. Tasks in VMs go on.
+// close stops the engine. Tasks in VMs keep running.
 func (e *engine) close(ctx context.Context) error {
 	err := errors.Join(e.callbacks.Close(ctx), e.Close(ctx))
 	e.backend.Close()
@@ -244,10 +243,9 @@ func (e *engine) close(ctx context.Context) error {
 	return errors.Join(err, e.store.Close())
 }
 
-// callbackURL returns the URL for VMs' callbacks: the setting, or the address
-// listened on. For the unspecified address it is the one on the route to the host.
-// For an address only this machine can reach it is empty, and callbacks arrive
-// through tunnels.
+// callbackURL returns the URL for VMs' callbacks: the setting, or the address listened on. For the
+// unspecified address it has this machine's address on the route to the host. It is empty for an
+// address that only this machine can reach: callbacks then arrive through tunnels.
 func (e *engine) callbackURL(ctx context.Context, c config.Config) (string, error) {
 	if c.CallbackURL != "" {
 		return strings.TrimRight(c.CallbackURL, "/"), nil

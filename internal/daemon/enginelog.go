@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// maxLogSize is how large engine.log becomes before it is rotated, in bytes.
+// maxLogSize is the size, in bytes, at which engine.log is rotated.
 const maxLogSize = 10 << 20
 
-// logPath is the log of an engine in the background: its stderr.
+// logPath is the log of a background engine: its stderr.
 func logPath(stateDir string) string { return filepath.Join(stateDir, "engine.log") }
 
 // openLog opens a log for appending.
@@ -24,9 +24,9 @@ func openLog(path string) (*os.File, error) {
 	return f, nil
 }
 
-// EngineLog is what an engine in the background logs to: stderr, which is the engine.log of
-// its state directory. When that has become large, it goes on in an empty one, and what was
-// there is engine.log.1.
+// EngineLog is what a background engine logs to: its stderr, which is engine.log in the state
+// directory. When that has become large, its content moves to engine.log.1, and the log continues
+// in an empty file.
 type EngineLog struct {
 	path   string
 	stderr io.Writer
@@ -48,7 +48,7 @@ func (l *EngineLog) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.size+int64(len(line)) > maxLogSize {
-		l.size = 0 // if it cannot be rotated, another time
+		l.size = 0 // if rotating fails, try again later
 		_ = l.rotate()
 	}
 	n, err := l.stderr.Write(line)
@@ -56,8 +56,8 @@ func (l *EngineLog) Write(line []byte) (int, error) {
 	return n, err
 }
 
-// rotate copies the file and empties it: stderr, where the last words of a process go, stays
-// the same file.
+// rotate copies the file and empties it, so that stderr, which gets the last words of a process,
+// stays the same file.
 func (l *EngineLog) rotate() error {
 	from, err := os.OpenFile(l.path, os.O_RDWR, 0)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"linus/internal/job"
 )
 
-// repositoryWays returns how repositories are reached: where a VM with egress allow and the
-// credential could, or by SSH with it. What has no credential has to be public: clients choose it,
-// and it is reached from the engine's network. Servers keep large files elsewhere and say where: with
-// them all that is public is reached.
+// repositoryWays returns how repositories are reached: as a VM with egress "allow" and the
+// credential would, or by SSH with the credential. A repository without a credential must be
+// public, because clients choose it and it is reached from the engine's network. LFS servers keep
+// large files elsewhere and say where: for repositories with LFS, everything public is reached.
 func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, func(job.CredentialUse)) (git.Transport, error) {
 	return func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (git.Transport, error) {
 		at, err := r.Where()

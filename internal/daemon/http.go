@@ -27,13 +27,13 @@ import (
 	"linus/internal/web"
 )
 
-// HTTP is where the engine can be reached by HTTP.
+// HTTP says where the engine can be reached by HTTP.
 type HTTP struct {
 	Scheme  string // http, or https
 	Addr    string // address listened on
 	Browser string // the same, for a browser on this machine
 	Token   string // where people find the clients' token: a file or a setting
-	Login   string // link that logs a browser in: it contains the token
+	Login   string // link that logs a browser in; it contains the token
 }
 
 // httpFace serves the engine by HTTP.
@@ -46,8 +46,8 @@ type httpFace struct {
 	served chan struct{}
 }
 
-// openHTTP listens on HTTP_ADDR; it returns nil if that is not set. failed is called
-// with the error if the server fails.
+// openHTTP listens on HTTP_ADDR; it returns nil if that is not set. failed is called with the error
+// if the server fails.
 func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*httpFace, error) {
 	c, log := o.Config, o.Log
 	if c.HTTPAddr == "" {
@@ -118,7 +118,7 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 	f.Scheme, f.Addr, f.Browser = "http", f.server.Addr(), browserAddr(f.server.Addr())
 	if settings != nil {
 		f.Scheme = "https"
-		if names := c.HTTPNames(); len(names) > 0 { // the certificate's, rather than an address
+		if names := c.HTTPNames(); len(names) > 0 { // the certificate's names, rather than an address
 			_, port, _ := net.SplitHostPort(f.Addr)
 			f.Browser = net.JoinHostPort(names[0], port)
 		}
@@ -132,7 +132,7 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 	return f, nil
 }
 
-// httpURL is HTTP_URL, or else that at which HTTP is served; empty: it is not, as far as is known here.
+// httpURL is HTTP_URL, or else the URL at which this engine serves HTTP; empty: none is known here.
 func (e *engine) httpURL(c config.Config) string {
 	if at := e.served.Load(); c.HTTPURL == "" && at != nil {
 		return *at
@@ -140,7 +140,7 @@ func (e *engine) httpURL(c config.Config) string {
 	return c.HTTPURL
 }
 
-// serverTLS returns the TLS settings of the HTTP server; nil: it has none.
+// serverTLS returns the TLS settings of the HTTP server; nil: it uses no TLS.
 func serverTLS(c config.Config, log *slog.Logger) (*tls.Config, error) {
 	if c.HTTPTLSCert == "" {
 		return nil, nil
@@ -152,8 +152,8 @@ func serverTLS(c config.Config, log *slog.Logger) (*tls.Config, error) {
 	return cert.Config(), nil
 }
 
-// browserAddr returns an address a browser on this machine can open: the unspecified
-// address becomes loopback.
+// browserAddr returns an address that a browser on this machine can open: the unspecified address
+// becomes loopback.
 func browserAddr(addr string) string {
 	a, err := netip.ParseAddrPort(addr)
 	if err != nil || !a.Addr().IsUnspecified() {
@@ -190,8 +190,8 @@ func MCPOptions(o Options, e job.Engine) mcptool.Options {
 	}
 }
 
-// ensureToken returns the token in a file, which it creates if missing. Like a
-// private key, only its owner may have access to it.
+// ensureToken returns the token in a file, which it creates if missing. Like a private key, only
+// its owner may have access to it.
 func ensureToken(path string) (string, error) {
 	data, err := secret.ReadOwn(path)
 	if errors.Is(err, fs.ErrNotExist) {

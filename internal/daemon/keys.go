@@ -12,8 +12,8 @@ import (
 	"linus/internal/store"
 )
 
-// loginKeys are the VMs' login keys, in the state directory. With a database that other
-// engines may share, keys are derived from the installation key, if it is there yet.
+// loginKeys returns the VMs' login keys, in the state directory. With a database that other engines
+// may share, keys are derived from the installation key, if it exists yet.
 func loginKeys(c config.Config) (guest.Keys, error) {
 	keys := guest.Keys{Dir: filepath.Join(c.StateDir, "keys")}
 	if c.DatabaseURL.Reveal() == "" {
@@ -26,9 +26,8 @@ func loginKeys(c config.Config) (guest.Keys, error) {
 	return keys, nil
 }
 
-// engineKeys are loginKeys of an engine. The first one of a database makes the
-// installation key, of which the database has the fingerprint; all others must have
-// the same one.
+// engineKeys is loginKeys for an engine. The first engine of a database makes the installation key,
+// whose fingerprint the database stores; all others must have the same key.
 func engineKeys(ctx context.Context, c config.Config, st *store.Store) (guest.Keys, error) {
 	keys, err := loginKeys(c)
 	if err != nil || c.DatabaseURL.Reveal() == "" {

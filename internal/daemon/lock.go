@@ -7,9 +7,8 @@ import (
 	"path/filepath"
 )
 
-// Lock locks the state directory; ErrLocked if an engine has the lock. The lock is
-// released when the file is closed, and so when the process ends. The process ID in
-// the file is for people.
+// Lock locks the state directory; ErrLocked if an engine has the lock. The lock is released when
+// the file is closed, and so when the process ends. The process ID in the file is for people.
 func Lock(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the state directory: %w; set LINUS_STATE_DIR to a directory you can write to", err)

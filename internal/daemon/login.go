@@ -13,7 +13,7 @@ import (
 	"linus/internal/web"
 )
 
-// newLogin returns what lets people in by OIDC_ISSUER.
+// newLogin returns the login by OIDC_ISSUER.
 func newLogin(ctx context.Context, c config.Config, log *slog.Logger) (*oauth.Login, error) {
 	roots, err := readRoots(ctx, "OIDC_CA_FILE", c.OIDCCAFile)
 	if err != nil {
@@ -25,15 +25,15 @@ func newLogin(ctx context.Context, c config.Config, log *slog.Logger) (*oauth.Lo
 	}), nil
 }
 
-// issuer makes a token of each login, which is the session's of the page: whoever revokes it
-// logs the person out.
+// issuer makes a token for each login, which is that of the page's session: revoking it logs the
+// person out.
 type issuer struct {
 	login  *oauth.Login
 	tokens *token.Keeper
 	config config.Config
 }
 
-// Host is part of web.Issuer, as are the other methods.
+// Host implements web.Issuer, as do the other methods.
 func (i issuer) Host() string {
 	u, err := url.Parse(i.config.OIDCIssuer)
 	if err != nil {
@@ -54,7 +54,7 @@ func (i issuer) Finish(ctx context.Context, back url.Values, nonce, verifier str
 		if person.Name == "" {
 			return "", err
 		}
-		return "", errors.Join(err, i.tokens.EndLogins(ctx, person.Name)) // the issuer does not let them in any more
+		return "", errors.Join(err, i.tokens.EndLogins(ctx, person.Name)) // the issuer no longer lets the person in
 	}
 	t, err := i.tokens.Login(ctx, person.Name, person.Called, person.Role, time.Duration(i.config.OIDCSessionHours)*time.Hour)
 	return t.ID, err

@@ -10,8 +10,8 @@ import (
 	"linus/internal/store"
 )
 
-// MigrateStore copies the state directory from, in which no engine runs, to the
-// configured PostgreSQL database. Login keys stay in the directory.
+// MigrateStore copies the state directory from, in which no engine may run, to the configured
+// PostgreSQL database. Login keys stay in the directory.
 func MigrateStore(ctx context.Context, o Options, from string) (store.Copied, error) {
 	var done store.Copied
 	c := o.Config

@@ -42,15 +42,15 @@ func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
 	return offline(executor.New(executor.Options{Stores: executor.StoresOf(st), Fleet: fleet.New(fleet.Options{Store: st, Jobs: st}), Tokens: token.New(token.Options{Store: st}), Credentials: credential.New(credential.Options{Store: st}), HostTests: hosttest.New(hosttest.Options{Store: st}), Schedules: schedule.New(schedule.Options{Store: st}), Engines: st}), c), func() { _ = st.Close() }, nil
 }
 
-// offline reads the state directory without an engine. What changes something, or needs the
-// host or a VM, is an error that names the missing setting.
+// offline reads the state directory without an engine. Verbs that change something, or need the
+// host or a VM, return an error that names the missing setting.
 func offline(e *executor.Executor, c config.Config) job.Engine {
 	missing := cmp.Or(c.NeedHost(), control.ErrNoEngine)
 	return job.Through(func(ctx context.Context, v *job.Verb, in any) (any, error) {
 		if !strings.HasPrefix(v.Route, "GET ") || v.ReadsHost || v.Of == job.OfFile || v == job.VerbNodes.Verb {
 			return nil, missing
 		}
-		if v == job.VerbOutput.Verb { // what is stored of it is complete once the job has ended
+		if v == job.VerbOutput.Verb { // stored output is complete once the job has ended
 			if j, err := e.Job(ctx, v.Ref(in)); err != nil || !j.Status.Terminal() {
 				return nil, cmp.Or(err, missing)
 			}

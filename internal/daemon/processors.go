@@ -9,10 +9,10 @@ import (
 	"linus/internal/sleep"
 )
 
-// processors has this process run on one processor while that is enough, until ctx ends.
-// Whenever there is work, Go's scheduler looks for more of it on every other processor,
-// which for an engine, whose work comes in small pieces, is a sixth of its CPU time. A
-// GOMAXPROCS in the environment is left alone.
+// processors makes this process run on one processor while that is enough, until ctx ends. Whenever
+// there is work, Go's scheduler looks for more of it on every other processor. That takes a sixth
+// of an engine's CPU time, because its work comes in small pieces. A GOMAXPROCS in the environment
+// is left alone.
 func processors(ctx context.Context) {
 	if config.ProcessorsGiven() {
 		return
@@ -23,13 +23,14 @@ func processors(ctx context.Context) {
 	}
 }
 
-// load is the CPU time that this process has used at a time.
+// load is the CPU time that this process has used until a time.
 type load struct {
 	at   time.Time
 	used time.Duration
 }
 
-// adjust chooses the processors by what was used of one of them since l, and returns now.
+// adjust chooses the number of processors by the share of one that was used since l, and returns
+// now.
 func (l load) adjust(now load) load {
 	share := float64(now.used-l.used) / float64(now.at.Sub(l.at))
 	switch one := runtime.GOMAXPROCS(0) == 1; {

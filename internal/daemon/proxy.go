@@ -9,14 +9,14 @@ import (
 	"linus/internal/executor"
 )
 
-// jobProxy is a job's way out, which has a place where the connections to its credentials'
-// hosts end.
+// jobProxy is a job's egress proxy, with a leg in which the connections to its credentials' hosts
+// end.
 type jobProxy struct {
 	*egress.Proxy
-	leg *credential.TLSProxy // nil: the job names none
+	leg *credential.TLSProxy // nil: the job names no credentials
 }
 
-// proxies returns how jobs get their proxies.
+// proxies returns the function that makes jobs' proxies.
 func proxies(k *credential.Keeper) func(context.Context, executor.ProxyOptions) (executor.NamesProxy, error) {
 	return func(ctx context.Context, o executor.ProxyOptions) (executor.NamesProxy, error) {
 		way := egress.Options{Names: o.Names, Record: o.Record, Anywhere: o.Anywhere}
@@ -36,7 +36,7 @@ func proxies(k *credential.Keeper) func(context.Context, executor.ProxyOptions) 
 	}
 }
 
-// CA is what the VM is to trust.
+// CA returns the certificate authority that the VM is to trust.
 func (p jobProxy) CA() []byte {
 	if p.leg == nil {
 		return nil

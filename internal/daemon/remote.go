@@ -31,8 +31,8 @@ func attachServer(ctx context.Context, c config.Config) (*control.Client, error)
 	return client, err
 }
 
-// readRoots returns the certificates in the PEM file that a setting names; nil, the
-// system's, if it names none.
+// readRoots returns the certificates in the PEM file that a setting names; nil, for the system's,
+// if it names none.
 func readRoots(ctx context.Context, setting, path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil

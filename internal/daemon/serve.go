@@ -22,7 +22,7 @@ import (
 // closeTime bounds how long an engine takes to stop.
 const closeTime = 20 * time.Second
 
-// Serving is where a running engine can be reached.
+// Serving says where a running engine can be reached.
 type Serving struct {
 	Callback string // address listened on for callbacks
 	HTTP     *HTTP  // nil: not served
@@ -30,8 +30,8 @@ type Serving struct {
 	Engine   job.Engine
 }
 
-// Serve runs the engine until ctx ends, a client asks it to stop, or it has been idle
-// for that long (0: no limit). ErrLocked if one is running already.
+// Serve runs the engine until ctx ends, a client asks it to stop, or it has been idle for the given
+// time (0: no limit). It returns ErrLocked if an engine is running already.
 func Serve(ctx context.Context, o Options, idle time.Duration, ready func(Serving)) error {
 	return serve(ctx, o, false, idle, ready)
 }
@@ -111,15 +111,15 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 	return errors.Join(why, err)
 }
 
-// Causes with which an engine stops without an error.
+// Causes for which an engine stops without an error.
 var (
 	errAsked   = errors.New("a client asked for it")
 	errDrained = errors.New("drained")
 	errIdle    = errors.New("idle")
 )
 
-// endWhenIdle calls end once idle has been true for as long as limit, and repeats it
-// until end returns true.
+// endWhenIdle calls end once idle has been true for as long as limit, and repeats it until end
+// returns true.
 func endWhenIdle(ctx context.Context, limit time.Duration, idle, end func() bool) {
 	for busy := time.Now(); sleep.For(ctx, max(limit/20, 10*time.Millisecond)) == nil; {
 		if !idle() {
@@ -130,8 +130,8 @@ func endWhenIdle(ctx context.Context, limit time.Duration, idle, end func() bool
 	}
 }
 
-// ServeInBackground is Serve as started by Attach. It writes the outcome of the start
-// to tell and then closes it. told: the engine was ready; if not, the error has been
+// ServeInBackground is Serve as started by Attach. It writes the outcome of the start to tell,
+// which it closes if the engine is ready. told reports whether it was; if not, the error has been
 // written to tell.
 func ServeInBackground(ctx context.Context, o Options, idle time.Duration, tell io.Writer) (told bool, err error) {
 	signal.Ignore(syscall.SIGPIPE) // the process that started it may have exited
@@ -153,8 +153,8 @@ func ServeInBackground(ctx context.Context, o Options, idle time.Duration, tell 
 	return told, err
 }
 
-// Stop stops the engine of the state directory and waits until it has ended. It
-// reports whether there was one.
+// Stop stops the engine of the state directory and waits until it has ended. It reports whether
+// there was one.
 func Stop(ctx context.Context, c config.Config) (stopped bool, err error) {
 	pid := 0
 	there, err := ask(ctx, c, func(conn *control.Conn) error {
@@ -172,9 +172,9 @@ func Stop(ctx context.Context, c config.Config) (stopped bool, err error) {
 	return true, nil
 }
 
-// Drain has the engine of the state directory take no more jobs, and waits until its
-// jobs have ended and it has. asked is called when it has begun to drain. It reports
-// whether there was one.
+// Drain has the engine of the state directory take no more jobs, and waits until its jobs, and then
+// the engine, have ended. asked is called when the engine has begun to drain. Drain reports whether
+// there was an engine.
 func Drain(ctx context.Context, c config.Config, asked func()) (drained bool, err error) {
 	there, err := ask(ctx, c, func(conn *control.Conn) error { return conn.Drain(ctx) })
 	if !there || err != nil {
@@ -184,7 +184,8 @@ func Drain(ctx context.Context, c config.Config, asked func()) (drained bool, er
 	return true, ended(ctx, c)
 }
 
-// ask asks the engine of the state directory, and reports whether there is one.
+// ask calls what with a connection to the state directory's engine, and reports whether there is
+// one.
 func ask(ctx context.Context, c config.Config, what func(*control.Conn) error) (there bool, err error) {
 	conn, err := control.Connect(ctx, control.Socket(c.StateDir))
 	if errors.Is(err, control.ErrNoEngine) {
@@ -197,7 +198,7 @@ func ask(ctx context.Context, c config.Config, what func(*control.Conn) error) (
 	return true, what(conn)
 }
 
-// ended waits until no engine has the state directory.
+// ended waits until no engine has the state directory locked.
 func ended(ctx context.Context, c config.Config) error {
 	for {
 		lock, err := Lock(c.StateDir)
@@ -213,8 +214,8 @@ func ended(ctx context.Context, c config.Config) error {
 	}
 }
 
-// What a background engine writes to the process that started it: one of these, or
-// the text of its error.
+// What a background engine writes to the process that started it: one of these words, or the text
+// of its error.
 const (
 	readyWord = "ready"
 	busyWord  = "busy"

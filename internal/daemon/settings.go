@@ -16,8 +16,8 @@ import (
 	"linus/internal/webhook"
 )
 
-// rules are the checks against the settings ALLOWED_*: of submissions, of volumes, and of files
-// to be written in VMs.
+// rules are the checks against the settings ALLOWED_*: of submissions, of volumes, and of files to
+// be written in VMs.
 type rules struct {
 	commands *policy.Policy
 	bounds   *policy.Bounds
@@ -40,7 +40,6 @@ func policies(c config.Config) (rules, error) {
 	return rules{commands, bounds}, err
 }
 
-// check checks a submission.
 func (r rules) check(s job.Submission) error {
 	if err := r.bounds.Check(s); err != nil || s.Manifest.Task == "" { // no command to check
 		return err
@@ -48,7 +47,7 @@ func (r rules) check(s job.Submission) error {
 	return r.commands.Check(s.Manifest)
 }
 
-// webhooks returns how jobs notify; nil: they do not.
+// webhooks returns how jobs send webhooks; nil: they send none.
 func webhooks(c config.Config, r rules, version string) (*executor.Webhooks, error) {
 	if c.WebhookSecret.Reveal() == "" {
 		return nil, nil
@@ -61,7 +60,6 @@ func webhooks(c config.Config, r rules, version string) (*executor.Webhooks, err
 	return &executor.Webhooks{Send: sender.Send, Installation: c.WebhookURL.Reveal() != "", Private: r.bounds.NotifyPrivate, Page: c.WebhookLink}, nil
 }
 
-// secrets returns the configured source of secrets.
 func secrets(c config.Config) *secret.Source {
 	o := secret.Options{File: c.SecretsFile, Credentials: c.CredentialsDirectory}
 	for name, value := range c.Secrets {
@@ -70,8 +68,8 @@ func secrets(c config.Config) *secret.Source {
 	return secret.New(o)
 }
 
-// Problems returns everything wrong with settings that are valid one by one: their
-// combinations, and the files they name.
+// Problems returns everything wrong with settings that are valid one by one: their combinations,
+// and the files they name.
 func Problems(c config.Config) []config.Problem {
 	var wrong *config.Error
 	var problems []config.Problem
@@ -118,13 +116,13 @@ func Problems(c config.Config) []config.Problem {
 	return problems
 }
 
-// defaultsOf are what manifests leave out.
+// defaultsOf returns the values of fields that manifests leave out.
 func defaultsOf(c config.Config) job.Defaults {
 	return job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk, Egress: defaultEgress(c), EgressNames: c.EgressNames()}
 }
 
-// defaultEgress returns the mode of jobs that choose none; empty where their manifests
-// need not say one.
+// defaultEgress returns the egress mode of jobs that choose none; empty if their manifests need not
+// name one.
 func defaultEgress(c config.Config) vm.Egress {
 	if c.DefaultEgress == string(vm.EgressLAN) {
 		return ""

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timerSlack is how late the kernel may be with an engine's timers, so that it wakes less
-// often (prctl(2), PR_SET_TIMERSLACK; the unit of systemd has it, too). Go's runtime looks
-// after blocked threads every 20 us while there is work: with the kernel's 50 us of slack
-// that is a sixth of an engine's CPU time.
+// timerSlack is how late the kernel may be with an engine's timers, so that the engine wakes less
+// often (prctl(2), PR_SET_TIMERSLACK; the systemd unit sets it, too). Go's runtime checks blocked
+// threads every 20 us while there is work: with the kernel's 50 us of slack that takes a sixth of
+// an engine's CPU time.
 const timerSlack = 500 * time.Microsecond
 
-// slackened calls start, and what that starts has timerSlack from its first thread on,
-// where the kernel allows it.
+// slackened calls start; processes that this starts have timerSlack from their first thread on, if
+// the kernel allows it.
 func slackened(start func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -27,7 +27,7 @@ func GuestKnownHosts(c config.Config, v vm.VM) string {
 type Login struct {
 	Config config.Config
 	VM     vm.VM
-	Node   job.NodeInfo // that the VM is on, to jump through; without its address and host keys, the first entry is
+	Node   job.NodeInfo // the VM's node, to jump through; the first entry if its address or host keys are unknown
 
 	// Proxy is a command that connects to the VM's SSH server through the engine, which then lets
 	// in the private key in the file Key. Empty: ssh jumps through the node, with the VM's own key.
@@ -41,14 +41,13 @@ func (l Login) Command() ([]string, error) {
 	return append(append([]string{"ssh"}, options...), "-p", strconv.Itoa(l.Config.VMSSHPort), l.VM.User+"@"+l.VM.IP), err
 }
 
-// Options returns the options with which ssh and scp reach the VM: through its node, with
-// its host key pinned and its own login key. It writes the files with host keys that they
-// name.
+// Options returns the options with which ssh and scp reach the VM: through its node, with its host
+// key pinned and its own login key. It writes the files with host keys that the options name.
 func (l Login) Options() ([]string, error) {
 	vm, err := checked(l.VM)
 	if err == nil {
 		var at netip.Addr
-		if at, err = netip.ParseAddr(vm.IP); at.Zone() != "" { // which may be any text, and ssh has a shell run what it is in
+		if at, err = netip.ParseAddr(vm.IP); at.Zone() != "" { // a zone may be any text, and ssh runs the address in a shell
 			err = fmt.Errorf("nobody can log in to VM %d: its address is %q, in a zone", vm.ID, vm.IP)
 		}
 	}
@@ -78,13 +77,15 @@ func (l Login) Options() ([]string, error) {
 	), nil
 }
 
-// What the engine of a server says of a VM gets into ssh's arguments and files.
+// What a server's engine says of a VM gets into ssh's arguments and files, and so has to match
+// these.
 var (
 	plain    = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 	plainKey = lazyregexp.New(`^[a-z0-9][a-z0-9@.-]* [A-Za-z0-9+/=]+$`)
 )
 
-// checked returns the VM, and its host key without a comment; an error if what is said of it is not plain.
+// checked returns the VM, with its host key without a comment; an error if its names or its key are
+// not plain.
 func checked(v vm.VM) (vm.VM, error) {
 	for _, of := range [][2]string{{"name", v.Name}, {"user", v.User}, {"job", v.Job}} {
 		if !plain.MatchString(of[1]) {
@@ -100,7 +101,8 @@ func checked(v vm.VM) (vm.VM, error) {
 	return v, nil
 }
 
-// checking is what ssh does about the VM's host key: where it is not known, it refuses a changed one.
+// checking is ssh's StrictHostKeyChecking: if the VM's host key is unknown, ssh refuses only a
+// changed one.
 func checking(v vm.VM) string {
 	if v.HostKey == "" {
 		return "accept-new"
@@ -108,7 +110,7 @@ func checking(v vm.VM) string {
 	return "yes"
 }
 
-// pin has a file of known hosts have the VM's host key, if that is known.
+// pin writes the VM's host key, if it is known, into a known_hosts file.
 func pin(known, name string, v vm.VM) error {
 	if v.HostKey == "" {
 		return nil
@@ -116,7 +118,7 @@ func pin(known, name string, v vm.VM) error {
 	return writeKnownHosts(known, name, v.HostKey)
 }
 
-// proxyCommand returns a command as ssh has it run by a shell, which Windows has not.
+// proxyCommand returns a command as ssh has a shell run it; Windows has no such shell.
 func proxyCommand(argv []string) string {
 	if runtime.GOOS == "windows" {
 		argv = slices.Clone(argv)
@@ -149,16 +151,16 @@ func (l Login) through() (string, error) {
 	if c.ProxmoxSSHKeyPath != "" {
 		jump = append(jump, "-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile=", c.ProxmoxSSHKeyPath))
 	}
-	for _, path := range at.Identities { // ssh's own are in the home of the passwd entry, whatever HOME is
-		if _, err := os.Stat(path); err == nil { // ssh complains of those it is told of and does not find
+	for _, path := range at.Identities { // ssh looks for its own in the passwd home, whatever HOME is
+		if _, err := os.Stat(path); err == nil { // ssh complains about named files that are missing
 			jump = append(jump, "-o", sshFile("IdentityFile=", path))
 		}
 	}
 	return proxyCommand(append(jump, "-W")) + " '[%h]:%p' " + proxyCommand([]string{at.User + "@" + at.Host}), nil
 }
 
-// writeKnownHosts writes a file with the host keys of one name. Who reads it at the same time finds
-// all of them.
+// writeKnownHosts writes a file with the host keys of one name. Concurrent readers find all of
+// them.
 func writeKnownHosts(path, name string, keys ...string) error {
 	text := name + " " + strings.Join(keys, "\n"+name+" ") + "\n"
 	if there, err := os.ReadFile(path); err == nil && string(there) == text {
@@ -174,17 +176,16 @@ func writeKnownHosts(path, name string, keys ...string) error {
 	return nil
 }
 
-// sshAlone are the options that make ssh ignore ssh_config, the user's and the
-// machine's. What it enables for trusted hosts (forwarding of agents, displays and
-// ports, commands to run) is not for VMs, and linus itself connects to the host
-// without it. ssh's own defaults disable all of that. The host keys are in the files
-// that the other options name.
+// sshAlone are the options that make ssh ignore the user's and the machine's ssh_config. What it
+// enables for trusted hosts (forwarding of agents, displays and ports, commands to run) is not for
+// VMs, and linus itself connects to the host without it. ssh's own defaults disable all of that.
+// The host keys are in the files that the other options name.
 func sshAlone() []string {
 	return []string{"-F", "none", "-o", "GlobalKnownHostsFile=/dev/null", "-o", "UpdateHostKeys=no"}
 }
 
-// sshFile returns an ssh option, with the = or blank after it, that names a file, with its name
-// quoted: ssh splits values at blanks and expands %.
+// sshFile returns an ssh option that names a file; option ends with = or a blank. The name is
+// quoted, because ssh splits values at blanks and expands %.
 func sshFile(option, path string) string {
 	return option + `"` + strings.ReplaceAll(path, "%", "%%") + `"`
 }

@@ -14,21 +14,21 @@ import (
 	"linus/internal/remote"
 )
 
-// Host is a VM as a host of ssh_config, for programs that read that: ssh itself, and editors.
+// Host is a VM as a host of ssh_config, for programs that read it: ssh itself, and editors.
 type Host struct {
 	login Login
 	known string // file with its host key
 }
 
-// unquotable is what has no place in ssh_config, or means something else there.
+// unquotable matches text that ssh_config cannot have, or that means something else there.
 var unquotable = lazyregexp.New(`["\\\r\n]|\$\{`)
 
-// NewHost returns a VM's host. The login has a Proxy.
+// NewHost returns a VM's host. The login must have a Proxy.
 func NewHost(l Login) (h Host, err error) {
 	if l.VM, err = checked(l.VM); err != nil {
 		return h, err
 	}
-	l.Key = filepath.ToSlash(l.Key) // ssh takes them on Windows, too
+	l.Key = filepath.ToSlash(l.Key) // ssh accepts slashes on Windows, too
 	h.login = l
 	h.known = filepath.ToSlash(filepath.Join(l.Config.StateDir, "ssh", h.Name()+".known_hosts"))
 	if unquotable.MatchString(h.known + l.Key) {
@@ -40,15 +40,15 @@ func NewHost(l Login) (h Host, err error) {
 	return h, nil
 }
 
-// Name is what ssh calls the VM.
+// Name is the VM's name for ssh.
 func (h Host) Name() string { return h.login.VM.Name + ".linus" }
 
 // Pin writes the VM's host key into the file that the block names. ssh reads it when its proxy has
 // connected.
 func (h Host) Pin() error { return pin(h.known, h.Name(), h.login.VM) }
 
-// Block is what ssh_config has of the VM. What it sets holds whatever the user's own, further down,
-// says of all hosts.
+// Block is the VM's block of ssh_config. Its settings hold whatever the user's own, further down,
+// say of all hosts.
 func (h Host) Block() string {
 	lines := []string{
 		"Host " + h.Name(),
@@ -61,8 +61,8 @@ func (h Host) Block() string {
 	return strings.Join(lines, "\n    ") + "\n"
 }
 
-// LoginKey returns the file of the key that VMs let in for its time, which is made if it is not
-// there, and its public key.
+// LoginKey returns the file of the key that VMs let in for a limited time, and its public key. It
+// makes the key if it is missing.
 func LoginKey(c config.Config) (path, public string, err error) {
 	path = filepath.Join(c.StateDir, "ssh", "login")
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -74,7 +74,7 @@ func LoginKey(c config.Config) (path, public string, err error) {
 	return path, public, err
 }
 
-// newLoginKey makes a key. The first of several that do at once has made it.
+// newLoginKey makes a key. If several processes do so at once, the first one's key stays.
 func newLoginKey(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("create a key to log in to VMs: %w", err)

@@ -13,8 +13,8 @@ import (
 	"linus/internal/vm"
 )
 
-// TemplateStore manages the templates on the host, and removes what linus keeps there.
-// This needs no engine, so the verbs contact the host themselves.
+// TemplateStore manages the templates on the host, and removes what linus keeps there. That needs
+// no engine, so the verbs contact the host themselves.
 type TemplateStore interface {
 	BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error)
 	Templates(ctx context.Context) ([]vm.VM, error)
@@ -29,19 +29,19 @@ func EngineRuns(ctx context.Context, c config.Config) bool {
 	return there && err == nil
 }
 
-// NewBuild returns the ID of a build of a template.
+// NewBuild returns the ID of a new template build.
 func NewBuild() string { return proxmox.NewBuild() }
 
-// WithTemplates calls work with the templates of the configured host. Changes are
-// written to the audit log.
+// WithTemplates calls work with the templates of the configured host. Changes are written to the
+// audit log.
 func WithTemplates(ctx context.Context, o Options, work func(TemplateStore) error) error {
 	return withBackend(ctx, o, func(b Backend, audit *telemetry.Audit) error {
 		return work(auditedTemplates{b.Templates, audit, o})
 	})
 }
 
-// OnEveryNode calls work with the templates of each node that VMs are spread over, one
-// after the other, also after a failure. The inventory is that of the time before.
+// OnEveryNode calls work with the templates of each node that VMs are spread over, one after the
+// other, even after a failure. The inventory is from before the first call.
 func OnEveryNode(ctx context.Context, o Options, work func(inv job.Inventory, n job.Node, t TemplateStore) error) error {
 	return withBackend(ctx, o, func(b Backend, audit *telemetry.Audit) error {
 		inv, err := b.Provider.Nodes(ctx)
@@ -88,8 +88,8 @@ func withBackend(ctx context.Context, o Options, work func(Backend, *telemetry.A
 	return work(b, telemetry.NewAudit(auditOptions(o)))
 }
 
-// auditedTemplates writes changes of templates to the audit log. What is removed counts as
-// nobody's disk any more.
+// auditedTemplates writes changes of templates to the audit log. A removed template no longer
+// counts as anybody's disk.
 type auditedTemplates struct {
 	TemplateStore
 	audit *telemetry.Audit
@@ -132,7 +132,8 @@ func (t auditedTemplates) RenameTemplate(ctx context.Context, from, to string) (
 	})
 }
 
-// stored changes what is stored of a template. An engine would find out later that it is gone.
+// stored changes the row of a saved template. An engine would find out only later that the template
+// is gone.
 func (t auditedTemplates) stored(ctx context.Context, id int, name string, change func(*store.Store, vm.SavedTemplate) error) (err error) {
 	st, err := store.Open(ctx, storeOptions(t.o.Config, nil))
 	if err != nil {
@@ -160,7 +161,7 @@ func (t auditedTemplates) Uninstall(ctx context.Context, spec job.UninstallSpec)
 	})
 }
 
-// ofVM adds to a record what is known of its template.
+// ofVM adds what is known of the template to a record.
 func ofVM(r *telemetry.Record, v vm.VM) {
 	if v.ID != 0 {
 		r.Job, r.VMID, r.VMName, r.Node = v.Job, v.ID, v.Name, v.Node

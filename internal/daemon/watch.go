@@ -10,11 +10,11 @@ import (
 	"linus/internal/telemetry"
 )
 
-// auditSize is how large audit.log grows before it is rotated.
+// auditSize is the size, in bytes, at which audit.log is rotated.
 const auditSize = 10 << 20
 
-// auditOptions returns the options of the state directory's audit log. Only the
-// engine, of which there is one, rotates it.
+// auditOptions returns the options of the state directory's audit log. Only the engine, of which
+// there is one, rotates it.
 func auditOptions(o Options) telemetry.AuditOptions {
 	return telemetry.AuditOptions{Path: filepath.Join(o.Config.StateDir, "audit.log"), Log: o.Log}
 }
@@ -39,7 +39,7 @@ func openWatch(ctx context.Context, o Options, owner string, st *store.Store) (*
 		if v, err := st.VM(context.WithoutCancel(ctx), id); err == nil && v.AskedFor() {
 			return job.StandInJob(v).Submitter()
 		}
-		return job.Caller{} // a VM of no job here
+		return job.Caller{} // the VM of no job here
 	}
 	w.audit = telemetry.NewAudit(audit)
 	if o.Config.TraceEndpoint == "" {
@@ -52,7 +52,7 @@ func openWatch(ctx context.Context, o Options, owner string, st *store.Store) (*
 	return w, err
 }
 
-// observe is the observer of what the engine does.
+// observe passes on what the engine does.
 func (w *watch) observe(h job.Happening) {
 	w.metrics.Observe(h)
 	w.audit.Observe(h)
