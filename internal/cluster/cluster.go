@@ -1,7 +1,7 @@
-// Package cluster implements job.Provider over the nodes of one Proxmox cluster: it
-// chooses a node for each new VM, and has everything about a VM done by the node that
-// the VM is on. It knows the cluster by what one of its entries reports, and nothing of
-// how a node is reached or what runs there: each node is a Provider of its own.
+// Package cluster implements job.Provider over the nodes of one Proxmox cluster. It chooses a node
+// for each new VM, and has everything about a VM done by the node that the VM is on. It knows the
+// cluster by what one of its entries reports, and nothing of how a node is reached or what runs
+// there: each node is a Provider of its own.
 package cluster
 
 import (
@@ -20,27 +20,27 @@ import (
 	"linus/internal/vm"
 )
 
-// Node is what linus does on one node. Of a VM that is on another node its methods
-// return *job.MovedError.
+// Node is what linus does on one node. For a VM on another node, its methods return
+// *job.MovedError.
 type Node interface {
 	job.Provider
 	// Inventory reads the state of the whole cluster.
 	Inventory(ctx context.Context) (job.Inventory, error)
-	// HasBridge checks whether the node has a network interface of that name.
+	// HasBridge reports whether the node has a network interface of that name.
 	HasBridge(ctx context.Context, name string) (bool, error)
 	BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error)
 	// Templates returns the node's templates that this installation built.
 	Templates(ctx context.Context) ([]vm.VM, error)
 	RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error)
 	RenameTemplate(ctx context.Context, nameOrID, name string) (vm.VM, error)
-	// Uninstall removes what linus keeps on the node beside VMs and templates.
+	// Uninstall removes what linus keeps on the node besides VMs and templates.
 	Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error)
-	// Fence makes every node of the cluster refuse what an engine asks from now on.
+	// Fence makes every node of the cluster refuse an engine's further requests.
 	Fence(ctx context.Context, engine string) error
-	// Generation identifies what VMs of an origin are made from: what its template is,
-	// and the settings that shape VMs.
+	// Generation identifies what VMs of an origin are made from: the template's state, and the
+	// settings that shape VMs.
 	Generation(o job.Origin, template string) string
-	// Close ends its connections.
+	// Close ends the node's connections.
 	Close()
 }
 
@@ -50,64 +50,64 @@ type Entry struct {
 	Node Node
 }
 
-// Options of a Provider. Entries and Open are required.
+// Options configure a Provider. Entries and Open are required.
 type Options struct {
 	Entries []Entry
-	// Open returns a node that is no entry, to be reached at its address with one of
-	// its host keys: the cluster vouches for them, and an entry has reported them. It
-	// connects to nothing yet.
+	// Open returns a node that is not an entry, to be reached at its address with one of its host
+	// keys: the cluster vouches for them, and an entry has reported them. Open does not connect
+	// yet.
 	Open func(n job.Node) Node
 
 	Only    []string // the nodes for new VMs; empty: all
 	Storage string   // that every node with VMs has
 	Bridge  string   // of VMs whose spec has none
-	MaxVMs  int      // of ours on one node; 0: no limit
+	MaxVMs  int      // of linus on one node; 0: no limit
 
 	Refused func(r job.Refusal) // called for each refusal of a node; nil: none
 	Log     *slog.Logger        // nil: none
 }
 
-// How old what is known of the cluster may be, and how long a failed attempt to read it
-// counts: every call would otherwise wait for the same entries.
+// How old the known state of the cluster may be, and how long a failed attempt to read it counts:
+// otherwise every call would wait for the same entries.
 const (
 	freshFor  = 10 * time.Second
 	failedFor = 3 * time.Second
 )
 
-// firstPatience is how long a create waits for the first report of the cluster.
+// firstPatience is how long Create waits for the first report of the cluster.
 const firstPatience = 2 * time.Minute
 
 // Provider provides VMs on the nodes of a cluster.
 type Provider struct {
 	o    Options
-	turn chan struct{} // one at a time reads the inventory
+	turn chan struct{} // held by the call that reads the inventory
 
-	asking sync.WaitGroup // entries that are not waited for any more
+	asking sync.WaitGroup // requests to entries, even those nobody waits for any more
 
-	watchEvery time.Duration // between two looks whether a node where work goes on is online
+	watchEvery time.Duration // between two checks whether a node with work under way is online
 
 	mu      sync.Mutex
 	inv     job.Inventory // as last read; Asked is empty before that
-	readAt  time.Time     // when
+	readAt  time.Time     // when inv was read
 	err     error         // of the last attempt
 	triedAt time.Time
 	entry   int            // the entry that answered last
-	entries []string       // the nodes they are; empty: not known yet
-	nodes   map[string]*at // that are no entries
-	retired []Node         // replaced, as their address or key has changed
+	entries []string       // names of the entries' nodes; empty: not known yet
+	nodes   map[string]*at // nodes that are not entries
+	retired []Node         // replaced nodes: their address or keys have changed
 	bridges map[bridgeOn]sight
 }
 
 var _ job.Provider = (*Provider)(nil)
 
-// at is a node, and where it was opened.
+// at is an open node, with the address and keys it was opened with.
 type at struct {
 	node    Node
 	address string
 	keys    []string
 }
 
-// New returns a Provider, which connects to nothing yet.
+// New returns a Provider, which does not connect yet.
 func New(o Options) *Provider {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Refused == nil {
@@ -136,8 +136,8 @@ func (p *Provider) Close() {
 	p.asking.Wait()
 }
 
-// inventory returns the state of the cluster, at most freshFor old. With an error it
-// returns the last one known, if there is any (Asked is empty otherwise).
+// inventory returns the state of the cluster, at most freshFor old. With an error it returns the
+// last known state, if there is one (otherwise Asked is empty).
 func (p *Provider) inventory(ctx context.Context) (job.Inventory, error) {
 	select {
 	case p.turn <- struct{}{}:
@@ -152,12 +152,12 @@ func (p *Provider) inventory(ctx context.Context) (job.Inventory, error) {
 	if fresh || failed {
 		return inv, err
 	}
-	began := time.Now() // what is said may be from then
+	began := time.Now() // the report may be from then
 	entry, inv, err := p.ask(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if ctx.Err() != nil {
-		return p.inv, err // says nothing about the cluster
+		return p.inv, err // the error says nothing about the cluster
 	}
 	p.err, p.triedAt = err, time.Now()
 	if err == nil {
@@ -166,15 +166,15 @@ func (p *Provider) inventory(ctx context.Context) (job.Inventory, error) {
 	return p.inv, err
 }
 
-// known returns the state of the cluster as it was last read.
+// known returns the state of the cluster as last read.
 func (p *Provider) known() job.Inventory {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.inv
 }
 
-// awaitReport waits for entries that do not answer while nothing was ever known of the
-// cluster, as when the engine has just started.
+// awaitReport waits for entries that do not answer while nothing is known of the cluster yet, as
+// when the engine has just started.
 func (p *Provider) awaitReport(ctx context.Context) {
 	for over := time.Now().Add(firstPatience); time.Now().Before(over); {
 		inv, err := p.inventory(ctx)
@@ -187,8 +187,8 @@ func (p *Provider) awaitReport(ctx context.Context) {
 	}
 }
 
-// node returns the node of that name; for the empty name that of the entry which
-// answered last, as for VMs that were created before there was a choice.
+// node returns the node with a name. For the empty name it returns the node of the entry that
+// answered last: VMs created before there was a choice have no node.
 func (p *Provider) node(ctx context.Context, name string) (Node, error) {
 	inv, err := p.inventory(ctx)
 	if inv.Asked == "" {
@@ -209,12 +209,12 @@ func (p *Provider) node(ctx context.Context, name string) (Node, error) {
 	return p.open(n)
 }
 
-// down reports whether a node is known to be down. A part of the cluster without quorum
-// does not know it of others.
+// down reports whether a node is known to be down. A part of the cluster without quorum does not
+// know that of other nodes.
 func down(inv job.Inventory, n job.Node) bool { return !n.Online && inv.Quorum }
 
-// At returns the node that reaches a VM, to be used as a jump host: the one it is on, as
-// far as is known. It reads the state of the cluster only where that may be of use.
+// At returns the node to use as a jump host for a VM: the one it is on, as far as is known. It
+// reads the state of the cluster only where that may help.
 func (p *Provider) At(ctx context.Context, v vm.VM) (Node, error) {
 	inv := p.known()
 	name := cmp.Or(inv.Locate(v.ID), v.Node, inv.Asked)
@@ -227,7 +227,7 @@ func (p *Provider) At(ctx context.Context, v vm.VM) (Node, error) {
 	return p.node(ctx, cmp.Or(p.known().Locate(v.ID), v.Node))
 }
 
-// open returns a node that the inventory has.
+// open returns a node of the inventory.
 func (p *Provider) open(n job.Node) (Node, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -256,8 +256,8 @@ func (p *Provider) fault(node string, class job.HostClass, text, remedy string) 
 	return &job.HostError{Op: "reach node " + node, Host: p.hosts(), Class: class, Text: text, Remedy: remedy}
 }
 
-// entryOf returns which entry is the node, or -1: one that has said so, or that has the
-// node's name or address. p.mu is held.
+// entryOf returns the index of the entry that is the node, or -1: the entry that reported as that
+// node, or that has its name or address. p.mu is held.
 func (p *Provider) entryOf(n job.Node) int {
 	if i := slices.Index(p.entries, n.Name); i >= 0 {
 		return i

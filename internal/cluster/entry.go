@@ -10,22 +10,20 @@ import (
 	"linus/internal/job"
 )
 
-// slow is how long an entry may take before the next one is asked, too. A machine that
-// has lost its power says nothing: its connections end half a minute later.
+// slow is how long an entry may take before the next one is asked, too. A machine that has lost
+// power does not answer: its connections end half a minute later.
 const slow = 3 * time.Second
 
-// reply is what an entry returned.
 type reply[T any] struct {
 	entry int
 	value T
 	err   error
 }
 
-// firstOf has work done by an entry, beginning with the one that reported last, and by
-// the next one when that has failed, or is slow. It returns the first reply without error
-// that is good (nil: each is), else the first without error, and then no errors; or all
-// entries' errors. Work may be done by several entries, and is ended where its reply does
-// not count any more.
+// firstOf has an entry do work, beginning with the one that reported last, and the next one when
+// that fails or is slow. It returns the first good reply (nil good: the first without an error) or,
+// if there is none, the first without an error; then tried is nil. If all entries fail, tried has
+// their errors. Work whose reply no longer counts is cancelled.
 func firstOf[T any](ctx context.Context, p *Provider, work func(context.Context, Node) (T, error), good func(T) bool) (best reply[T], tried []error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -79,16 +77,16 @@ func firstOf[T any](ctx context.Context, p *Provider, work func(context.Context,
 	return best, tried
 }
 
-// ask reads the inventory from an entry that is in the part of the cluster with quorum;
-// without any such, from one that has none.
+// ask reads the inventory from an entry in the part of the cluster with quorum; if there is none,
+// from one without.
 func (p *Provider) ask(ctx context.Context) (entry int, inv job.Inventory, err error) {
 	r, tried := firstOf(ctx, p, func(ctx context.Context, n Node) (job.Inventory, error) { return n.Inventory(ctx) },
 		func(inv job.Inventory) bool { return inv.Quorum })
 	return r.entry, r.value, p.noEntry(tried)
 }
 
-// noEntry is the error of a cluster none of whose entries could do what was asked; nil
-// without errors of theirs.
+// noEntry returns the error of a cluster in which no entry could do what was asked; nil if tried is
+// empty.
 func (p *Provider) noEntry(tried []error) error {
 	switch len(tried) {
 	case 0:
@@ -102,7 +100,7 @@ func (p *Provider) noEntry(tried []error) error {
 			e.Text += "; " + host.Host + ": " + host.Text
 			e.Remedy = cmp.Or(e.Remedy, host.Remedy)
 			e.Own = e.Own || host.Own
-			if e.Class != job.HostUnreachable { // one that is away may be back, whatever is wrong with the others
+			if e.Class != job.HostUnreachable { // an unreachable entry may be back, whatever is wrong with the others
 				e.Class = host.Class
 			}
 		}
@@ -111,7 +109,6 @@ func (p *Provider) noEntry(tried []error) error {
 	return e
 }
 
-// hosts names the entries.
 func (p *Provider) hosts() string {
 	names := make([]string, len(p.o.Entries))
 	for i, e := range p.o.Entries {

@@ -20,7 +20,7 @@ type answer[T any] struct {
 	err   error
 }
 
-// every asks the nodes at the same time, and returns their answers in the nodes' order.
+// every asks the nodes concurrently, and returns their answers in the nodes' order.
 func every[T any](ctx context.Context, p *Provider, nodes []job.Node, ask func(n Node, name string) (T, error)) []answer[T] {
 	answers := make([]answer[T], len(nodes))
 	var asking sync.WaitGroup
@@ -37,13 +37,13 @@ func every[T any](ctx context.Context, p *Provider, nodes []job.Node, ask func(n
 	return answers
 }
 
-// List returns every VM of this installation, on all nodes of the cluster. If a node
-// could not be asked, it returns what it found and an error of class HostOffline.
+// List returns every VM of this installation, on all nodes of the cluster. If a node could not be
+// asked, it returns what it found and an error of class HostOffline.
 func (p *Provider) List(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list VMs", Node.List)
 }
 
-// ListVolumes returns what holds volumes on all nodes that are online.
+// ListVolumes returns the holders of volumes on all nodes that are online.
 func (p *Provider) ListVolumes(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list volumes", Node.ListVolumes)
 }
@@ -70,7 +70,7 @@ func (p *Provider) list(ctx context.Context, op string, ask func(n Node, ctx con
 	return vms, nil
 }
 
-// textOf returns what failed, without what was tried and where.
+// textOf returns an error's text without what was tried and where.
 func textOf(err error) string {
 	if host, ok := errors.AsType[*job.HostError](err); ok {
 		return host.Text
@@ -78,8 +78,8 @@ func textOf(err error) string {
 	return err.Error()
 }
 
-// Check checks every node that VMs are created on, at the same time. Where one is in
-// order, what the others lack is a warning.
+// Check checks all nodes that VMs are created on, concurrently. If one is in order, the others'
+// failures are warnings.
 func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 	inv, err := p.Nodes(ctx)
 	if err != nil {
@@ -128,9 +128,9 @@ func checkCluster(inv job.Inventory) job.Check {
 	return c
 }
 
-// Room returns what the node with the most memory left has, and the generations of
-// templates on all nodes together; it watches VMs on the nodes that have them. A node
-// that does not answer keeps its leases as they are, and doubts no VM.
+// Room returns what the node with the most memory left has, and the generations of templates on all
+// nodes together. It watches VMs on the nodes that have them. A node that does not answer keeps its
+// leases as they are, and raises no doubt about its VMs.
 func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) {
 	inv, err := p.Nodes(ctx)
 	if err != nil {
@@ -171,8 +171,8 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Wat
 	return room, nil
 }
 
-// onAll identifies a template on all nodes together: it changes as soon as one of them
-// changes, and not when a node goes down, for the cluster shows the configs of all.
+// onAll identifies a template on all nodes together. That changes as soon as the template changes
+// on one node, but not when a node goes down: the cluster shows the configs of all nodes.
 func onAll(inv job.Inventory, template string) string {
 	var made []string
 	for _, n := range inv.Nodes {

@@ -14,9 +14,9 @@ import (
 	"linus/internal/vm"
 )
 
-// Place chooses a node for a new VM: of those that can take it, the one of two, drawn at
-// random, that has the larger share of its memory left. *job.NoRoomError if there
-// is none.
+// Place chooses a node for a new VM. It draws two of the nodes that can take the VM at random, and
+// chooses the one with the larger share of its memory left. It returns *job.NoRoomError if there is
+// none.
 func (p *Provider) Place(ctx context.Context, want job.Placement) (job.Placed, error) {
 	inv, err := p.Nodes(ctx)
 	if err != nil {
@@ -50,8 +50,8 @@ func (p *Provider) Place(ctx context.Context, want job.Placement) (job.Placed, e
 // refitTime bounds how long a submit waits for a second look at the cluster.
 const refitTime = 5 * time.Second
 
-// Fits returns *job.NoRoomError if it is known that no node can ever take the VM. Before
-// it says so it looks at the cluster once more: a template, or a node, may just have come.
+// Fits returns *job.NoRoomError if it is known that no node can ever take the VM. Before that it
+// reads the cluster's state again: a template or a node may have just been added.
 func (p *Provider) Fits(ctx context.Context, spec job.VMSpec) error {
 	err := p.fits(p.known(), spec)
 	if err == nil {
@@ -91,7 +91,6 @@ type candidate struct {
 
 type candidateList []candidate
 
-// candidates judges every node.
 func candidates(inv job.Inventory, want job.Placement, o Options) candidateList {
 	list := make(candidateList, 0, len(inv.Nodes))
 	newest := inv.NewestBuild(want.Spec.Template)
@@ -112,8 +111,8 @@ func candidates(inv job.Inventory, want job.Placement, o Options) candidateList 
 	return list
 }
 
-// judge returns why the node cannot take the VM; without a reason it can. What waiting
-// does not change comes first.
+// judge returns why the node cannot take the VM; without a reason, it can. Reasons that waiting
+// does not change come first.
 func (c candidate) judge(want job.Placement, newest string, o Options) job.Refusal {
 	refuse := func(reason job.RefusalReason, never bool, text string, args ...any) job.Refusal {
 		return job.Refusal{Reason: reason, Never: never, Text: fmt.Sprintf(text, args...)}
@@ -184,7 +183,7 @@ func (c candidate) judgeTemplate(template, newest string) job.Refusal {
 	if why == "" {
 		return job.Refusal{}
 	}
-	remedy := "" // several of a name: whoever made them knows which one is meant
+	remedy := "" // several of that name: whoever made them knows which one is meant
 	switch at, several := c.Template(template); {
 	case at < 0:
 		remedy = fmt.Sprintf(" (%s --all-nodes)", job.BuildTemplate)
@@ -197,9 +196,9 @@ func (c candidate) judgeTemplate(template, newest string) job.Refusal {
 	return job.Refusal{Reason: job.RefusedTemplate, Never: true, Text: "template " + template + " " + why + remedy}
 }
 
-// draw returns the candidate for the VM, or -1. Of the two, one is drawn by its memory,
-// so that a large node among small ones gets its share, and the other evenly, so that a
-// small one does.
+// draw returns the index of the candidate for the VM, or -1. Of the two that it compares, one is
+// drawn in proportion to memory, so that a large node among small ones gets its share, and the
+// other evenly, so that a small node does.
 func (l candidateList) draw(random func() float64) int {
 	var able []int
 	total := 0
@@ -239,10 +238,10 @@ func (l candidateList) refusals() []job.Refusal {
 	return list
 }
 
-// mostNamed is how many nodes of a kind are named where one is chosen.
+// mostNamed is how many other nodes of a kind why names.
 const mostNamed = 3
 
-// why returns, for people, what the chosen node has, and the others.
+// why says, for people, what the chosen node has left, and what the other nodes do.
 func (l candidateList) why(chosen int) string {
 	if len(l) == 1 {
 		return "the only one there is"
@@ -272,12 +271,11 @@ func (l candidateList) why(chosen int) string {
 	return text
 }
 
-// gib returns a size in GiB, with one digit behind the point where there is need of one.
+// gib returns a size in GiB, with one decimal where it is needed.
 func gib(mib int) string {
 	return strings.TrimSuffix(strconv.FormatFloat(float64(mib)/1024, 'f', 1, 64), ".0")
 }
 
-// bridgeOn is a bridge of a node.
 type bridgeOn struct{ node, bridge string }
 
 // sight is what was seen of a bridge, and until when that counts.
@@ -286,7 +284,7 @@ type sight struct {
 	until   time.Time
 }
 
-// How long counts what was seen: that all was well, and that it was not.
+// How long a result counts: that all was well, and that it was not.
 const (
 	okTTL   = 5 * time.Minute
 	failTTL = 30 * time.Second

@@ -10,11 +10,11 @@ import (
 	"linus/internal/vm"
 )
 
-// Node returns the node of that name.
+// Node returns the node with that name.
 func (p *Provider) Node(ctx context.Context, name string) (Node, error) { return p.node(ctx, name) }
 
-// BuildTemplate builds a template on the node of the entry that answered last. See Node
-// for others.
+// BuildTemplate builds a template on the node of the entry that answered last. Use Node for other
+// nodes.
 func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error) {
 	n, err := p.node(ctx, "")
 	if err != nil {
@@ -23,14 +23,14 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, pro
 	return n.BuildTemplate(ctx, spec, progress)
 }
 
-// Templates returns the templates that this installation built, on all nodes. If a node
-// could not be asked, it returns what it found and an error of class HostOffline.
+// Templates returns the templates that this installation built, on all nodes. If a node could not
+// be asked, it returns what it found and an error of class HostOffline.
 func (p *Provider) Templates(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list templates", Node.Templates)
 }
 
-// RemoveTemplate removes a template from the node it is on. A name must be that of only
-// one.
+// RemoveTemplate removes a template from the node it is on. A name must be that of only one
+// template.
 func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error) {
 	n, id, err := p.template(ctx, "remove template "+nameOrID, nameOrID)
 	if err != nil {
@@ -39,7 +39,7 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, 
 	return n.RemoveTemplate(ctx, id)
 }
 
-// RenameTemplate renames a template on the node it is on, as RemoveTemplate finds it.
+// RenameTemplate renames a template, which it finds as RemoveTemplate does.
 func (p *Provider) RenameTemplate(ctx context.Context, nameOrID, name string) (vm.VM, error) {
 	n, id, err := p.template(ctx, "rename template "+nameOrID, nameOrID)
 	if err != nil {
@@ -48,7 +48,7 @@ func (p *Provider) RenameTemplate(ctx context.Context, nameOrID, name string) (v
 	return n.RenameTemplate(ctx, id, name)
 }
 
-// template returns the node of a template, and its ID; where none has it, a node that says so.
+// template returns the node of a template, and its ID; if no node has it, a node that will say so.
 func (p *Provider) template(ctx context.Context, op, nameOrID string) (n Node, id string, err error) {
 	templates, err := p.Templates(ctx)
 	if err != nil && len(templates) == 0 {
@@ -76,8 +76,8 @@ func (p *Provider) template(ctx context.Context, op, nameOrID string) (n Node, i
 	return n, nameOrID, err
 }
 
-// Uninstall removes what linus keeps on the node of the entry that answered last. See
-// Node for others.
+// Uninstall removes what linus keeps on the node of the entry that answered last. Use Node for
+// other nodes.
 func (p *Provider) Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error) {
 	n, err := p.node(ctx, "")
 	if err != nil {

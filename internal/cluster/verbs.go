@@ -12,13 +12,13 @@ import (
 	"linus/internal/vm"
 )
 
-// mostMoves bounds how often a VM is followed in one call.
+// mostMoves bounds how often one call follows a VM to another node.
 const mostMoves = 3
 
-// on has work done on the node that a VM is on, and returns the VM with that node. It
-// begins on the node the VM was last known on. A VM that has moved is found by its ID,
-// which is unique in the cluster, and proven by its marker there. Work that returns
-// *job.MovedError has done nothing to the VM.
+// on has work done on the node that a VM is on, and returns the VM with that node. It begins on the
+// node that the VM was last known on. A VM that has moved is found by its ID, which is unique in
+// the cluster, and proven by its marker there. Work that returns *job.MovedError has done nothing
+// to the VM.
 func (p *Provider) on(ctx context.Context, v vm.VM, work func(ctx context.Context, n Node, v vm.VM) error) (vm.VM, error) {
 	for moves := 0; ; moves++ {
 		n, err := p.node(ctx, v.Node)
@@ -31,7 +31,7 @@ func (p *Provider) on(ctx context.Context, v vm.VM, work func(ctx context.Contex
 		case errors.As(err, &moved):
 			next = moved.Node
 		case job.IsClass(err, job.HostOffline) && v.ID != 0:
-			next = p.known().Locate(v.ID) // its node went down, and the HA manager may have moved it
+			next = p.known().Locate(v.ID) // the node went down, and the HA manager may have moved the VM
 		}
 		if next == "" || next == v.Node || moves == mostMoves {
 			return v, err
@@ -41,8 +41,8 @@ func (p *Provider) on(ctx context.Context, v vm.VM, work func(ctx context.Contex
 	}
 }
 
-// Create creates a VM on the node that its spec has. It is patient with entries that do
-// not answer, as it is with the node.
+// Create creates a VM on the node in its spec. It is patient with entries that do not answer, as it
+// is with the node.
 func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	p.awaitReport(ctx)
 	n, err := p.node(ctx, spec.Node)
@@ -58,9 +58,9 @@ func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(jo
 	return v, err
 }
 
-// whileOnline has work done on a node, which is patient with one that does not answer.
-// If the cluster sees the node go down meanwhile, work is left, and the error is of class
-// HostOffline: what was begun there goes on or not, and is settled when it is back.
+// whileOnline has work done on a node; work is patient with a node that does not answer. If the
+// cluster sees the node go down meanwhile, work is abandoned and the error is of class HostOffline:
+// what it began there may or may not continue, and is settled when the node is back.
 func (p *Provider) whileOnline(ctx context.Context, node string, work func(context.Context) error) error {
 	working, end := context.WithCancelCause(ctx)
 	watched := make(chan error, 1)
@@ -79,8 +79,8 @@ func (p *Provider) whileOnline(ctx context.Context, node string, work func(conte
 	return err
 }
 
-// awaitDown returns an error of class HostOffline when the cluster sees the node down,
-// or nil when ctx ends.
+// awaitDown returns an error of class HostOffline when the cluster sees the node down, or nil when
+// ctx ends.
 func (p *Provider) awaitDown(ctx context.Context, node string) error {
 	for sleep.For(ctx, p.watchEvery) == nil {
 		if _, err := p.node(ctx, node); job.IsClass(err, job.HostOffline) {
@@ -90,8 +90,8 @@ func (p *Provider) awaitDown(ctx context.Context, node string) error {
 	return nil
 }
 
-// Plan returns what Create would do on the node that its spec has or, if it has none, on
-// one that can take the VM.
+// Plan returns what Create would do on the node in its spec or, without one, on a node that can
+// take the VM.
 func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) {
 	if spec.Node == "" {
 		at, err := p.Place(ctx, job.Placement{Spec: spec})
@@ -107,8 +107,8 @@ func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) 
 	return n.Plan(ctx, spec)
 }
 
-// Destroy destroys a VM on the node it is on. An unfinished create is stopped on the
-// node that it was begun on.
+// Destroy destroys a VM on the node it is on. An unfinished create is stopped on the node where it
+// began.
 func (p *Provider) Destroy(ctx context.Context, v vm.VM) error {
 	now, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.Destroy(ctx, v) })
 	if err == nil && v.ID != 0 {
@@ -117,7 +117,7 @@ func (p *Provider) Destroy(ctx context.Context, v vm.VM) error {
 	if err != nil || now.Node == v.Node {
 		return err
 	}
-	// Its first node may have a lease of it yet, which ends by itself otherwise.
+	// The first node may still have a lease for the VM, which would otherwise end by itself.
 	if n, err := p.node(ctx, v.Node); err == nil {
 		if err := n.Destroy(ctx, v); err != nil {
 			p.o.Log.WarnContext(ctx, "lease of a destroyed VM stays on the node it was created on", "vm_id", v.ID, "node", v.Node, "err", err)
@@ -126,7 +126,7 @@ func (p *Provider) Destroy(ctx context.Context, v vm.VM) error {
 	return nil
 }
 
-// gone takes a destroyed VM out of what is known of the cluster: its memory is free.
+// gone removes a destroyed VM from the known state of the cluster: its memory is free.
 func (p *Provider) gone(id int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +136,7 @@ func (p *Provider) gone(id int) {
 	}
 }
 
-// ForgetVM gives up what the VM's node stores about it.
+// ForgetVM gives up what the VM's node stores about the VM.
 func (p *Provider) ForgetVM(ctx context.Context, v vm.VM) error {
 	_, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.ForgetVM(ctx, v) })
 	return err
@@ -165,7 +165,7 @@ func (p *Provider) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPor
 	return rules, decided, err
 }
 
-// ask is on, for what the node returns.
+// ask is on for work that returns a value.
 func ask[T any](ctx context.Context, p *Provider, v vm.VM, work func(ctx context.Context, n Node, v vm.VM) (T, error)) (out T, err error) {
 	_, err = p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
 		out, err = work(ctx, n, v)
@@ -174,7 +174,7 @@ func ask[T any](ctx context.Context, p *Provider, v vm.VM, work func(ctx context
 	return out, err
 }
 
-// see returns what is seen of a VM, with its node.
+// see returns what is seen of a VM, and its node.
 func (p *Provider) see(ctx context.Context, v vm.VM, look func(ctx context.Context, n Node, v vm.VM) (job.Seen, error)) (job.Seen, error) {
 	seen := job.Seen{Status: vm.Unknown}
 	now, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
@@ -183,7 +183,7 @@ func (p *Provider) see(ctx context.Context, v vm.VM, look func(ctx context.Conte
 	})
 	var moved *job.MovedError
 	switch {
-	case errors.As(err, &moved): // it moves as fast as it is followed
+	case errors.As(err, &moved): // the VM moves as fast as it is followed
 		return job.Seen{Status: vm.Unproven, Node: moved.Node}, nil
 	case err != nil:
 		return job.Seen{Status: vm.Unknown}, err
@@ -192,7 +192,7 @@ func (p *Provider) see(ctx context.Context, v vm.VM, look func(ctx context.Conte
 	return seen, nil
 }
 
-// boot does something after which a VM runs.
+// boot does work after which a VM runs.
 func (p *Provider) boot(ctx context.Context, v vm.VM, work func(ctx context.Context, n Node, v vm.VM) (vm.VM, error)) (vm.VM, error) {
 	now, err := p.on(ctx, v, func(ctx context.Context, n Node, at vm.VM) (err error) {
 		v, err = work(ctx, n, at)
@@ -244,7 +244,7 @@ func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progr
 	})
 }
 
-// ForkVM makes a VM ready to be copied on the node it is on.
+// ForkVM prepares a VM to be copied on the node it is on.
 func (p *Provider) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (job.ForkPoint, error) {
 	return ask(ctx, p, v, func(ctx context.Context, n Node, v vm.VM) (job.ForkPoint, error) { return n.ForkVM(ctx, v, progress) })
 }
@@ -297,20 +297,20 @@ func (p *Provider) RemoveVolume(ctx context.Context, v vm.Volume) error {
 	return err
 }
 
-// AttachVolume attaches a volume to a VM on the VM's node, which is the volume's, or shares its
+// AttachVolume attaches a volume to a VM on the VM's node, which is the volume's or shares its
 // storage.
 func (p *Provider) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.VolumeUse) error {
 	_, err := p.on(ctx, to, func(ctx context.Context, n Node, to vm.VM) error { return n.AttachVolume(ctx, v, to, use) })
 	return err
 }
 
-// DetachVolume takes a volume off a VM on the VM's node.
+// DetachVolume detaches a volume from a VM on the VM's node.
 func (p *Provider) DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) error {
 	_, err := p.on(ctx, from, func(ctx context.Context, n Node, from vm.VM) error { return n.DetachVolume(ctx, v, from) })
 	return err
 }
 
-// at has work done on a node, for as long as that is online.
+// at has work done on a node while the node is online.
 func (p *Provider) at(ctx context.Context, node string, work func(ctx context.Context, n Node) error) error {
 	n, err := p.node(ctx, node)
 	if err != nil {
@@ -325,7 +325,7 @@ func (p *Provider) CallbackHost(ctx context.Context) (string, error) {
 	return ip.value, p.noEntry(tried)
 }
 
-// Fence makes every node refuse what an engine asks from now on, by an entry that can.
+// Fence makes every node refuse an engine's further requests, through an entry that can.
 func (p *Provider) Fence(ctx context.Context, engine string) error {
 	_, tried := firstOf(ctx, p, func(ctx context.Context, n Node) (struct{}, error) { return struct{}{}, n.Fence(ctx, engine) }, nil)
 	return p.noEntry(tried)
