@@ -1,8 +1,7 @@
-// Package term is everything linus knows about terminals: a filter for texts
-// that others wrote (guests, their agents and SSH servers, host scripts that
-// quote them) before people see them, and a model of the screen for a task's
-// output. It knows nothing of jobs and imports the standard library only; every
-// package may import it.
+// Package term is everything linus knows about terminals: a filter for texts that others wrote
+// (guests, their agents and SSH servers, host scripts that quote them) before people see them, and
+// a model of the screen for a task's output. It knows nothing of jobs and imports only the standard
+// library; every package may import it.
 package term
 
 import (
@@ -13,18 +12,16 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns a text of several lines made safe to show on a terminal: without
-// escape sequences, control characters other than newline and tab, and
-// characters that reverse text or hide it. Invalid UTF-8 becomes U+FFFD. Clean
-// text is returned unchanged, so Text is idempotent.
+// Text returns a text of several lines made safe to show on a terminal: without escape sequences,
+// control characters other than newline and tab, and characters that reverse or hide text. Invalid
+// UTF-8 becomes U+FFFD. Clean text is returned unchanged, so Text is idempotent.
 func Text(text string) string { return filter(text, false, nil) }
 
 // Line is Text on one line: newlines and tabs become spaces.
 func Line(text string) string { return filter(text, true, nil) }
 
-// Name returns a name, of a file for example, with '_' for each character that
-// is not shown as itself: nothing vanishes, so that different names are likely
-// to stay different.
+// Name returns a name, of a file for example, with '_' for each character that is not shown as
+// itself. No character vanishes, so different names are likely to stay different.
 func Name(name string) string {
 	if isPlain(name, true) {
 		return name
@@ -60,8 +57,8 @@ func Visible(text string) string {
 	return out.String()
 }
 
-// JSON returns JSON in which what Text would remove is escaped, as \u009b: it
-// means the same and is safe to show.
+// JSON returns JSON in which characters that Text would remove are escaped, as \u009b: it means the
+// same and is safe to show.
 func JSON(data []byte) []byte {
 	if isPlain(string(data), false) {
 		return data
@@ -69,7 +66,7 @@ func JSON(data []byte) []byte {
 	out := make([]byte, 0, len(data)+64)
 	for len(data) > 0 {
 		r, size := utf8.DecodeRune(data)
-		// Below U+0020 encoders escape; between values they write newlines.
+		// Encoders escape what is below U+0020, but write newlines between values.
 		if r >= 0x7f && isHidden(r) {
 			for _, unit := range utf16.Encode([]rune{r}) {
 				out = fmt.Appendf(out, `\u%04x`, unit)
@@ -82,8 +79,8 @@ func JSON(data []byte) []byte {
 	return out
 }
 
-// isPlain reports whether text is printable ASCII, with newlines and tabs
-// unless it is to be one line: a fast check for the usual case.
+// isPlain reports whether text is printable ASCII, with newlines and tabs unless it must be one
+// line: a fast check for the usual case.
 func isPlain(text string, line bool) bool {
 	for i := range len(text) {
 		if c := text[i]; (c < ' ' && (line || (c != '\n' && c != '\t'))) || c >= 0x7f {
@@ -93,8 +90,8 @@ func isPlain(text string, line bool) bool {
 	return true
 }
 
-// filter leaves out sequences and what is hidden, but what harmless reports to be for a
-// terminal; nil: nothing is.
+// filter removes escape sequences and hidden characters. If harmless is not nil, the sequences that
+// it accepts stay, and so do \r and \b.
 func filter(text string, line bool, harmless func(sequence []byte) bool) string {
 	if isPlain(text, line) {
 		return text
@@ -109,7 +106,7 @@ func filter(text string, line bool, harmless func(sequence []byte) bool) string 
 			if harmless != nil && harmless(data[:n]) {
 				out.Write(data[:n])
 			}
-			data = data[n:] // of an unfinished one only its introducer
+			data = data[n:] // of an unfinished sequence only the introducer
 			continue
 		}
 		r, size := utf8.DecodeRune(data)
@@ -124,15 +121,14 @@ func filter(text string, line bool, harmless func(sequence []byte) bool) string 
 	return out.String()
 }
 
-// isHidden reports whether a character is not visible where it stands: controls
-// (C0, DEL, C1), those that set the direction of text, line separators, and
-// invisible ones.
+// isHidden reports whether a character is not visible where it stands: controls (C0, DEL, C1),
+// characters that set the direction of text, line separators, and invisible ones.
 func isHidden(r rune) bool {
 	switch {
 	case r < ' ', r >= 0x7f && r < 0xa0:
 	case r == 0x061c, r == 0x200e, r == 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069: // direction
 	case r == 0x2028, r == 0x2029:
-	case r == 0xad, r == 0x200b, r == 0xfeff, r >= 0x2060 && r <= 0x2065, r >= 0x206a && r <= 0x206f, r >= 0xfff9 && r <= 0xfffb, r == 0x180e: // nothing
+	case r == 0xad, r == 0x200b, r == 0xfeff, r >= 0x2060 && r <= 0x2065, r >= 0x206a && r <= 0x206f, r >= 0xfff9 && r <= 0xfffb, r == 0x180e: // invisible
 	case r >= 0xe0000 && r <= 0xe007f: // tags
 	default:
 		return false
@@ -140,11 +136,11 @@ func isHidden(r rune) bool {
 	return true
 }
 
-// maxSequence bounds an escape sequence, in bytes: what is longer is not one.
+// maxSequence bounds an escape sequence, in bytes: anything longer is not one.
 const maxSequence = 1024
 
-// introducer returns the length of a sequence's introducer at the beginning of
-// data: ESC, or one of the C1 controls that mean ESC and a letter, in UTF-8.
+// introducer returns the length of a sequence's introducer at the beginning of data: ESC, or one of
+// the C1 controls that mean ESC and a letter, in UTF-8.
 func introducer(data []byte) int {
 	switch {
 	case data[0] == '\x1b':
@@ -155,9 +151,9 @@ func introducer(data []byte) int {
 	return 0
 }
 
-// sequence returns the length of the control sequence that data begins with; 0
-// if its end is missing (ECMA-48: CSI to its final byte, OSC and the like to
-// BEL or ST, others two characters and more). data begins with an introducer.
+// sequence returns the length of the control sequence that data begins with; 0 if its end is
+// missing (ECMA-48: CSI ends with its final byte, OSC and the like with BEL or ST, others have two
+// characters or more). data begins with an introducer.
 func sequence(data []byte) int {
 	n := introducer(data)
 	if len(data) > maxSequence {
@@ -177,7 +173,7 @@ func sequence(data []byte) int {
 			switch c := data[n]; {
 			case c >= 0x40 && c <= 0x7e:
 				return n + 1
-			case c < 0x20 || c > 0x7e: // not part of a sequence: it ends before
+			case c < 0x20 || c > 0x7e: // not part of the sequence, which ends before it
 				return n
 			}
 		}
@@ -189,7 +185,7 @@ func sequence(data []byte) int {
 				return i + 1
 			case data[i] == '\x1b' && i+1 < len(data) && data[i+1] == '\\', data[i] == 0xc2 && i+1 < len(data) && data[i+1] == 0x9c:
 				return i + 2
-			case i+1 < len(data) && introducer(data[i:]) > 0: // another one begins: this one is over
+			case i+1 < len(data) && introducer(data[i:]) > 0: // another sequence begins: this one is over
 				return i
 			}
 		}
@@ -209,8 +205,8 @@ func sequence(data []byte) int {
 	return 0
 }
 
-// WholeRunes returns the length of data without an incomplete character at its
-// end, for callers that get the rest later.
+// WholeRunes returns the length of data without an incomplete character at its end, for callers
+// that get the rest later.
 func WholeRunes(data []byte) int {
 	for i := len(data) - 1; i >= 0 && i >= len(data)-utf8.UTFMax; i-- {
 		if utf8.RuneStart(data[i]) {
@@ -223,8 +219,7 @@ func WholeRunes(data []byte) int {
 	return len(data)
 }
 
-// Whole returns the length of data without an incomplete character or escape
-// sequence at its end.
+// Whole returns the length of data without an incomplete character or escape sequence at its end.
 func Whole(data []byte) int {
 	n := WholeRunes(data)
 	// The last sequence may begin with an ESC that is part of another.

@@ -5,13 +5,13 @@ import (
 	"io"
 )
 
-// Harmless writes a task's output to a terminal as it comes, with its colours and with
-// progress bars that are drawn over, and without all else that a terminal obeys: its title,
-// the clipboard, the cursor's place, answers that it would type.
+// Harmless writes a task's output to a terminal as it comes, with its colours and with progress
+// bars that are drawn over, but without everything else that a terminal obeys: its title, the
+// clipboard, the cursor's place, answers that it would type.
 type Harmless struct {
 	To io.Writer
 
-	held    []byte // the beginning of a character or a sequence, whose rest follows
+	held    []byte // an incomplete character or sequence, whose rest follows
 	painted bool
 }
 
@@ -24,7 +24,7 @@ func (h *Harmless) Write(data []byte) (int, error) {
 	return len(data), err
 }
 
-// Close passes on the rest, and gives the terminal its own colours back.
+// Close passes on the rest, and resets the terminal's colours.
 func (h *Harmless) Close() error {
 	err := h.show(h.held)
 	h.held = nil
@@ -42,13 +42,13 @@ func (h *Harmless) show(data []byte) error {
 	text := filter(string(data), false, func(sequence []byte) bool {
 		colour := isColour(sequence)
 		h.painted = h.painted || colour
-		return colour || bytes.Equal(sequence, []byte("\x1b[K")) // the rest of a line is erased
+		return colour || bytes.Equal(sequence, []byte("\x1b[K")) // erases the rest of a line
 	})
 	_, err := io.WriteString(h.To, text)
 	return err
 }
 
-// isColour reports whether a sequence says how the characters after it look.
+// isColour reports whether a sequence sets how the characters after it look.
 func isColour(sequence []byte) bool {
 	args, ok := bytes.CutPrefix(sequence, []byte("\x1b["))
 	if !ok || !bytes.HasSuffix(args, []byte("m")) {

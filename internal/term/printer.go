@@ -5,18 +5,17 @@ import (
 	"strings"
 )
 
-// Printer writes a task's output as a Screen shows it, without colours, to a
-// writer whose output cannot be changed later: a line is written when it ends,
-// in its last state if it was overwritten (\r), or in its current state by
-// Flush.
+// Printer writes a task's output as a Screen shows it, without colours, to a writer whose output
+// cannot be changed later. A line is written when it ends, in its last state if it was overwritten
+// (\r), or in its current state by Flush.
 type Printer struct {
 	To io.Writer
 
 	screen Screen
-	shown  string // the part of the current line that was written
+	shown  string // the part of the current line that has been written
 }
 
-// Write prints the lines that p completes. Its errors are the writer's.
+// Write prints the lines that data completes. Its errors are the writer's.
 func (p *Printer) Write(data []byte) (int, error) {
 	_, _ = p.screen.Write(data)
 	for _, line := range p.screen.Take() {
@@ -34,8 +33,8 @@ func (p *Printer) Write(data []byte) (int, error) {
 // Flush prints the current line as it is, such as a prompt.
 func (p *Printer) Flush() error { return p.show(p.screen.Current().String()) }
 
-// show prints the new part of a line; a line that was overwritten since it was
-// printed is printed again.
+// show prints the new part of a line; a line that was overwritten since it was printed is printed
+// again.
 func (p *Printer) show(line string) error {
 	more, goesOn := strings.CutPrefix(line, p.shown)
 	if !goesOn {
@@ -46,9 +45,8 @@ func (p *Printer) show(line string) error {
 	return err
 }
 
-// Plain returns what a Printer prints for text, where before is what was
-// already written, and printed, of its first line. Invalid UTF-8 becomes
-// U+FFFD.
+// Plain returns what a Printer prints for text. before is the part of its first line that was
+// already written and printed. Invalid UTF-8 becomes U+FFFD.
 func Plain(before, text []byte) string {
 	var out strings.Builder
 	p := Printer{To: &out}

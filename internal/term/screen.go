@@ -6,19 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// maxErased is how long a line may be, in characters, for a sequence to erase
-// in it: no progress bar is longer, and a task could keep us busy by erasing a
-// long line again and again.
+// maxErased is the length, in characters, of the longest line in which a sequence may erase. No
+// progress bar is longer, and a task could keep linus busy by erasing a long line again and again.
 const maxErased = 1024
 
-// Screen shows a task's output as a terminal would: colours become styles,
-// other escape sequences vanish, and a line that was overwritten (\r, \b, as by
-// progress bars) is shown in its last state. It keeps finished lines until they
-// are taken, and the current one. Text may be written in any pieces. The zero
-// value is an empty screen.
+// Screen shows a task's output as a terminal would: colours become styles, other escape sequences
+// vanish, and a line that was overwritten (\r, \b, as by progress bars) is shown in its last state.
+// It keeps the current line, and finished lines until they are taken. Text may be written in any
+// pieces. The zero value is an empty screen.
 type Screen struct {
-	// MaxLine is how many characters a line may have; a longer one is broken.
-	// 0: unlimited.
+	// MaxLine is how many characters a line may have; longer ones are broken. 0: unlimited.
 	MaxLine int
 
 	done    []Row // finished, not taken yet
@@ -121,8 +118,8 @@ func (s *Screen) endLine() {
 	s.line, s.column = nil, 0
 }
 
-// control executes a sequence if it is one that affects a line: colours (SGR),
-// erasing in it (EL), moving in it (CUF, CUB, CHA).
+// control executes a sequence if it affects a line: colours (SGR), erasing in it (EL), moving in it
+// (CUF, CUB, CHA).
 func (s *Screen) control(sequence []byte) {
 	var body string
 	switch text := string(sequence); {

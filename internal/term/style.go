@@ -65,8 +65,8 @@ func (s *Screen) paint(args string) {
 	}
 }
 
-// extended reads the rest of "38;5;N" or "38;2;R;G;B" and returns the nearest
-// of the sixteen colours, and the number of codes used.
+// extended reads the rest of "38;5;N" or "38;2;R;G;B". It returns the nearest of the sixteen
+// colours, and the number of codes used.
 func extended(codes []int) (colour uint8, used int) {
 	switch {
 	case len(codes) >= 2 && codes[0] == 5:
