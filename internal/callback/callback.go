@@ -1,6 +1,5 @@
-// Package callback is the HTTP API that job runners in VMs call: completion,
-// progress, heartbeat and output. It owns routes, limits and responses; its
-// Reporter decides what a report means.
+// Package callback is the HTTP API that job runners in VMs call: completion, progress, heartbeat
+// and output. It owns routes, limits and responses; its Reporter decides what a report means.
 package callback
 
 import (
@@ -19,27 +18,25 @@ import (
 	"linus/internal/job"
 )
 
-// Limits of a request's body, in bytes. A runner's reports have a few hundred,
-// its chunks of output 256 KiB.
+// Limits of a request's body, in bytes. A runner's reports have a few hundred, its chunks of output
+// 256 KiB.
 const (
 	MaxReport = 64 << 10
 	MaxOutput = 1 << 20
 )
 
-// maxAtOnce is how many requests of one job are served at the same time: a
-// runner sends one, or two while an earlier one is unfinished.
+// maxAtOnce is how many requests of one job are served at the same time: a runner sends one, or two
+// while an earlier one is unfinished.
 const maxAtOnce = 4
 
-// Reporter receives what runners report. An unknown job, a wrong token and a
-// job that has ended are all job.ErrNotFound, so that nobody can probe for job
-// IDs.
+// Reporter receives what runners report. It returns job.ErrNotFound for an unknown job, a wrong
+// token and a job that has ended alike, so that nobody can probe for job IDs.
 type Reporter interface {
-	// Authorize checks whether the token is the job's, and changes nothing. The
-	// body of a request it refuses is not read.
+	// Authorize checks whether the token is the job's, and changes nothing. If it fails, the
+	// request's body is not read.
 	Authorize(ctx context.Context, id, token string) error
 	Report(ctx context.Context, id, token string, r job.Report) error
-	// AppendOutput returns how much of the stream has been seen: the offset to
-	// send next.
+	// AppendOutput returns how much of the stream has been seen: the offset to send next.
 	AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error)
 }
 
@@ -53,7 +50,7 @@ type api struct {
 // caller has presented a job's token.
 type caller struct{ job, token string }
 
-// newHandler serves the callback API. Every response is JSON, errors included.
+// newHandler serves the callback API. All responses are JSON, including errors.
 func newHandler(reporter Reporter, log *slog.Logger, b bounds) *mux.Router {
 	a := &api{reporter: reporter, log: log, bounds: b}
 	r := mux.NewRouter().SkipClean(true)
@@ -70,8 +67,8 @@ func newHandler(reporter Reporter, log *slog.Logger, b bounds) *mux.Router {
 	return r
 }
 
-// withToken passes requests with the job's token to h, with a body of at most
-// limit bytes. Nothing of the body is read before the token is checked.
+// withToken passes requests with the job's token to h, with a body of at most limit bytes. Nothing
+// of the body is read before the token is checked.
 func (a *api) withToken(limit int64, h func(http.ResponseWriter, *http.Request, caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body := &patient{ReadCloser: r.Body, bounds: a.bounds, control: http.NewResponseController(w)}
@@ -104,7 +101,7 @@ func (a *api) withToken(limit int64, h func(http.ResponseWriter, *http.Request, 
 	}
 }
 
-// refuse responds to what the reporter did not accept.
+// refuse responds with the reporter's error.
 func (a *api) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, job.ErrNotFound) {
 		fail(w, http.StatusNotFound, job.ErrNotFound.Error(), "")
@@ -158,5 +155,5 @@ func fail(w http.ResponseWriter, code int, text, details string) {
 func respond(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // the runner is gone: it will retry
+	_ = json.NewEncoder(w).Encode(body) // an error means that the runner is gone: it will retry
 }

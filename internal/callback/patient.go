@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// patient reads a request's body as long as it keeps coming: each piece in
-// time, and all of it no slower than the lowest rate. Time its reader spends in
-// between does not count.
+// patient reads a request's body as long as it keeps coming: each piece in time, and all of it no
+// slower than the lowest rate. Time that its reader spends between reads does not count.
 type patient struct {
 	io.ReadCloser
 	bounds  bounds
 	control *http.ResponseController
-	waited  time.Duration // for what was read
+	waited  time.Duration // for the bytes read
 	read    int64         // bytes
 }
 
@@ -22,7 +21,7 @@ func (p *patient) Read(data []byte) (int, error) {
 	left := p.bounds.grace + time.Duration(p.read)*time.Second/time.Duration(p.bounds.rate) - p.waited
 	p.deadline(began.Add(min(left, p.bounds.stall)))
 	n, err := p.ReadCloser.Read(data)
-	p.deadline(time.Time{}) // otherwise it would interrupt the response
+	p.deadline(time.Time{}) // or it would interrupt the response
 	p.waited += time.Since(began)
 	p.read += int64(n)
 	return n, err
@@ -32,5 +31,5 @@ func (p *patient) Read(data []byte) (int, error) {
 func (p *patient) leave() { p.deadline(time.Now().Add(p.bounds.linger)) }
 
 func (p *patient) deadline(at time.Time) {
-	_ = p.control.SetReadDeadline(at) // a recorder in a test has none
+	_ = p.control.SetReadDeadline(at) // a test's recorder has none
 }

@@ -14,8 +14,8 @@ import (
 	"linus/internal/job"
 )
 
-// report handles a report; read decodes it from the body, and returns the job
-// ID in the body, if any.
+// report handles a report. read decodes it from the body, and returns the job ID in the body, if
+// any.
 func (a *api) report(read func(body []byte) (id string, r job.Report, problem string)) func(http.ResponseWriter, *http.Request, caller) {
 	return func(w http.ResponseWriter, r *http.Request, c caller) {
 		body, err := io.ReadAll(r.Body)
@@ -43,9 +43,8 @@ func (a *api) report(read func(body []byte) (id string, r job.Report, problem st
 	}
 }
 
-// complete decodes the body of /complete. Fields a runner may send and linus
-// does not use (artifacts) are ignored: a runner must always be able to report
-// its end.
+// complete decodes the body of /complete. It ignores fields that a runner may send and linus does
+// not use (artifacts): a runner must always be able to report its end.
 func complete(body []byte) (id string, r job.Report, problem string) {
 	var c struct {
 		JobID    string  `json:"job_id"`
@@ -54,7 +53,7 @@ func complete(body []byte) (id string, r job.Report, problem string) {
 		Output   string  `json:"output"`
 		Duration float64 `json:"duration_seconds"`
 		Error    string  `json:"error"`
-		Reason   string  `json:"reason"` // exit, timeout, stopped or lost; only our own runner sends it
+		Reason   string  `json:"reason"` // exit, timeout, stopped or lost; only linus's own runner sends it
 	}
 	if err := json.Unmarshal(body, &c); err != nil {
 		return "", r, err.Error()
@@ -104,12 +103,12 @@ func heartbeat(body []byte) (id string, r job.Report, problem string) {
 	return h.JobID, job.Report{Kind: job.ReportHeartbeat}, ""
 }
 
-// outputPiece is how much of a body of output is kept in memory, besides what
-// could be the beginning of a secret.
+// outputPiece is how much of a body of output is kept in memory, besides what could be the
+// beginning of a secret.
 const outputPiece = 64 << 10
 
-// output stores a body of output piece by piece as it arrives: what came of an
-// interrupted one is kept, and the response has the offset to continue at.
+// output stores a body of output piece by piece as it arrives. The pieces of an interrupted body
+// are kept, and the response has the offset to continue at.
 func (a *api) output(w http.ResponseWriter, r *http.Request, c caller) {
 	stream := r.URL.Query().Get("stream")
 	if stream != job.Stdout && stream != job.Stderr {

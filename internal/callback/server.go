@@ -14,9 +14,8 @@ import (
 	"linus/internal/gate"
 )
 
-// bounds are what the server allows its clients. A runner needs one brief
-// connection every few seconds; a client may also be a hostile guest, or
-// anybody in its network.
+// bounds are what the server allows its clients. A runner needs one brief connection every few
+// seconds; a client may also be a hostile guest, or anybody in its network.
 type bounds struct {
 	gate gate.Bounds
 
@@ -24,11 +23,11 @@ type bounds struct {
 	stall  time.Duration // between two pieces of the body
 	grace  time.Duration // for any body; after that it must keep the lowest rate
 	rate   int64         // the lowest rate, in bytes per second
-	linger time.Duration // for the rest of a body that is not wanted
+	linger time.Duration // for the rest of an unwanted body
 }
 
-// defaultBounds are the bounds of a server. curl in the runner gives up after
-// 20 s, in which it sends at most 256 KiB.
+// defaultBounds are the bounds of a server. curl in the runner gives up after 20 s, in which it
+// sends at most 256 KiB.
 var defaultBounds = bounds{
 	gate:   gate.Bounds{All: 512, Address: 64, Loopback: 256},
 	header: 5 * time.Second, stall: 10 * time.Second, grace: 15 * time.Second, rate: 8 << 10, linger: time.Second,
@@ -43,8 +42,7 @@ type Server struct {
 	http     *http.Server
 }
 
-// Listen listens on host:port; port 0 is any free one. It fails if the port is
-// in use.
+// Listen listens on host:port; port 0 is any free one. It fails if the port is in use.
 func Listen(ctx context.Context, host string, port int, reporter Reporter, log *slog.Logger) (*Server, error) {
 	return listen(ctx, host, port, reporter, log, defaultBounds)
 }
@@ -68,16 +66,15 @@ func listen(ctx context.Context, host string, port int, reporter Reporter, log *
 	return s, nil
 }
 
-// Address is the address listened on; unspecified if that is all of this
-// machine's.
+// Address is the address listened on; unspecified for all of this machine's addresses.
 func (s *Server) Address() netip.Addr { return s.at().Addr() }
 
 // Port is the port listened on.
 func (s *Server) Port() int { return int(s.at().Port()) }
 
-// Addr is "host:port" as this machine itself can reach it. If it listens on all
-// addresses, with one socket for IPv4 and IPv6, it is not "localhost": that
-// could lead to another server on the same port.
+// Addr is "host:port" as this machine itself can reach it. For a server that listens on all
+// addresses, with one socket for IPv4 and IPv6, it is not "localhost": that could lead to another
+// server on the same port.
 func (s *Server) Addr() string {
 	at := s.at()
 	if at.Addr().IsUnspecified() {
@@ -91,7 +88,7 @@ func (s *Server) at() netip.AddrPort {
 	return netip.AddrPortFrom(addr.AddrPort().Addr().Unmap(), addr.AddrPort().Port())
 }
 
-// Serve returns until Close; then it returns nil.
+// Serve serves until Close; then it returns nil.
 func (s *Server) Serve() error {
 	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve callbacks: %w", err)
@@ -99,8 +96,8 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// Close finishes the current requests, within ctx and closeTime, and stops. A
-// runner that was cut off retries.
+// Close finishes the current requests, within ctx and closeTime, and stops. A runner that was cut
+// off retries.
 func (s *Server) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTime)
 	defer cancel()
