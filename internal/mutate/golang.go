@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Switch is a file that a package has beside its broken ones.
+// Switch returns a file that a package needs beside its broken ones. It reports, by files in dir,
+// which mutants are in force.
 func Switch(name, dir string) string {
 	return "package " + name + `
 
@@ -33,10 +34,10 @@ func mutantIs(id string) bool {
 }
 
 var (
-	// held are calls that let go of what keeps others out. A mutex that is not held is for the
+	// held matches calls that release what keeps others out. A mutex that is not held is for the
 	// race detector to find.
 	held = regexp.MustCompile(`^\w*(unlock|release|end|done)\w*\(\)$`)
-	// clock is in comparisons that no test has at their bound.
+	// clock matches comparisons that no test has at their bound.
 	clock = regexp.MustCompile(`\b(time\.(Since|Until)|[nN]ow)\(`)
 )
 
@@ -60,7 +61,7 @@ func Go(file, src string, first int) (string, []Mutant, error) {
 		if binary, is := e.(*ast.BinaryExpr); is {
 			op = binary.Op
 		}
-		switch { // to be without one operand is worse
+		switch { // dropping one operand is worse
 		case exits && op != token.LOR:
 			b.wrap(start, end, "never", about, "(", ") && !IS")
 		case !exits && op != token.LAND:
@@ -75,7 +76,7 @@ func Go(file, src string, first int) (string, []Mutant, error) {
 			if n.Recv != nil {
 				b.in = strings.TrimLeft(text(n.Recv.List[0].Type), "*") + "." + b.in
 			}
-		case *ast.ForStmt: // without its end it shows nothing
+		case *ast.ForStmt: // a loop without its end shows nothing
 			ast.Inspect(n.Body, look)
 			return false
 		case *ast.IfStmt:
@@ -123,7 +124,7 @@ func Go(file, src string, first int) (string, []Mutant, error) {
 	return broken, mutants, nil
 }
 
-// leaves reports whether nothing is done after a block.
+// leaves reports whether a block ends by leaving, so that nothing is done after it.
 func leaves(body *ast.BlockStmt) bool {
 	if len(body.List) == 0 {
 		return false

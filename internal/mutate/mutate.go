@@ -1,7 +1,7 @@
-// Package mutate breaks guards, one at a time, to see that tests die of it: conditions under
-// which a function returns, operands of && and ||, bounds, locks that are held. A file is broken
-// at all its guards in one go; which is in force is said by files in a directory as tests run. It
-// owns what is broken and how, and does not know what the guards are for.
+// Package mutate breaks guards, one at a time, to see that tests fail because of it: conditions
+// under which a function returns, operands of && and ||, bounds, locks that are held. A file is
+// broken at all its guards at once; while tests run, files in a directory say which mutant is in
+// force. The package owns what is broken and how, and does not know what the guards are for.
 package mutate
 
 import (
@@ -16,13 +16,13 @@ type Mutant struct {
 	ID   int
 	File string
 	Line int
-	Key  string // the same while other lines of the file change
+	Key  string // stays the same while other lines of the file change
 }
 
 // broken is a file that is being broken. Its lines stay where they are.
 type broken struct {
-	file, src, in string // in: the function
-	is            string // what is true while mutant ID is in force, and leaves a mark that it was reached
+	file, src, in string // in is the current function
+	is            string // true while mutant ID is in force; leaves a mark that it was reached
 	first         int
 	inserted      []insertion
 	mutants       []Mutant
@@ -34,8 +34,8 @@ type insertion struct {
 	text   string
 }
 
-// wrap adds a mutant: what is from start to end is between before and after, in which IS is
-// true while it is in force. Those about a whole come before those about its parts.
+// wrap adds a mutant: it puts the text from start to end between before and after, in which IS is
+// true while the mutant is in force. Mutants of a whole are added before those of its parts.
 func (b *broken) wrap(start, end int, what, text, before, after string) {
 	m := Mutant{ID: b.first + len(b.mutants), File: b.file, Line: 1 + strings.Count(b.src[:start], "\n")}
 	key := fmt.Sprintf("%s %s: %s: %s", b.file, b.in, what, strings.Join(strings.Fields(text), " "))

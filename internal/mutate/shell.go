@@ -7,10 +7,11 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// ending is what a guard of the shell does in the end.
+// ending matches how a guard in shell ends.
 var ending = regexp.MustCompile(`^(return|exit|continue|break|\w*die|\w*fail)\b`)
 
-// Shell breaks a shell file, as Go does a Go file, for tests that have what is in force in dir.
+// Shell breaks a shell file, as Go breaks a Go file, for tests that have in dir which mutants are
+// in force.
 func Shell(file, src string, first int, dir string) (string, []Mutant, error) {
 	parsed, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(src), file)
 	if err != nil {
@@ -38,7 +39,7 @@ func Shell(file, src string, first int, dir string) (string, []Mutant, error) {
 			syntax.Walk(n.Body, look)
 			b.in = outer
 			return false
-		case *syntax.WhileClause: // without its end it shows nothing
+		case *syntax.WhileClause: // a loop without its end shows nothing
 			for _, s := range n.Do {
 				syntax.Walk(s, look)
 			}
@@ -80,7 +81,7 @@ func Shell(file, src string, first int, dir string) (string, []Mutant, error) {
 	return broken, mutants, nil
 }
 
-// bind has a ! be of the first of what && or || join, as bash does, and not of all.
+// bind makes ! apply to the first operand of && or ||, as bash does, and not to the whole test.
 func bind(test syntax.TestExpr) syntax.TestExpr {
 	not, is := test.(*syntax.UnaryTest)
 	if !is || not.Op != syntax.TsNot {
@@ -104,7 +105,7 @@ func bind(test syntax.TestExpr) syntax.TestExpr {
 	return whole
 }
 
-// stop is where a statement ends, before what parts it from the next.
+// stop is where a statement ends, before what separates it from the next.
 func stop(s *syntax.Stmt) int {
 	end := s.Cmd.End().Offset()
 	for _, r := range s.Redirs {
