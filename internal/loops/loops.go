@@ -1,6 +1,6 @@
-// Package loops says which tests run in which of the project's three loops: `make check`
-// (go test -short), `make test`, and `make nightly` (LINUS_TEST_LOOP=nightly). Tests that
-// call nothing here run in all of them. None is chosen by lot. It knows nothing of what is tested.
+// Package loops says which tests run in which of the project's three loops: `make check` (go test
+// -short), `make test`, and `make nightly` (LINUS_TEST_LOOP=nightly). Tests that call nothing here
+// run in all of them. No test is chosen at random. The package knows nothing of what is tested.
 package loops
 
 import (
@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// AtNight reports whether everything runs: each moment and each size, not some of them.
+// AtNight reports whether everything runs: all moments and all sizes, not some of them.
 func AtNight() bool { return os.Getenv("LINUS_TEST_LOOP") == "nightly" } //nolint:forbidigo // of tests only
 
 // NotInCheck keeps a test out of `make check`: it starts a host, a server, a browser or built
@@ -20,8 +20,8 @@ func NotInCheck(t testing.TB) {
 	}
 }
 
-// AtNightOnly keeps a test out of `make check` and `make test`. covered says which test of
-// `make test` holds to the same promise; CONTRIBUTING lists both.
+// AtNightOnly keeps a test out of `make check` and `make test`. covered names the test of `make
+// test` that checks the same promise; CONTRIBUTING lists both.
 func AtNightOnly(t testing.TB, covered string) {
 	t.Helper()
 	if !AtNight() {
@@ -29,9 +29,9 @@ func AtNightOnly(t testing.TB, covered string) {
 	}
 }
 
-// Every returns those of n steps, from 0, at which a test is to do its worst: all of them at
-// night, else every stride-th, the same each time. covered says which test of `make test` has the
-// others; CONTRIBUTING lists both.
+// Every returns the steps, from 0 and below n, at which a test is to do its worst: all of them at
+// night, otherwise every stride-th, the same each time. covered names the test of `make test` that
+// has the others; CONTRIBUTING lists both.
 func Every(n, stride int, covered string) []int {
 	if AtNight() {
 		stride = 1
