@@ -1,12 +1,12 @@
-// Package capped keeps the first bytes of what others write, so that what they say is bounded.
+// Package capped keeps the first bytes of what others write, so that its size is bounded.
 package capped
 
-// Writer keeps the first Most bytes that are written to it, and takes the rest without keeping it.
-// It has a buffer and is none: io.Copy, and os/exec with it, would have that read by itself, past
-// the bound.
+// Writer keeps the first Most bytes that are written to it, and accepts the rest without keeping
+// it. It is no bytes.Buffer: io.Copy, and so os/exec, would have that read by itself, past the
+// bound.
 type Writer struct {
 	Most int
-	Over func() // called by each write that goes beyond; may be nil
+	Over func() // called by each write that goes beyond Most; may be nil
 
 	kept []byte
 	cut  bool
@@ -24,8 +24,8 @@ func (w *Writer) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Bytes are those that are kept.
+// Bytes returns the bytes that are kept.
 func (w *Writer) Bytes() []byte { return w.kept }
 
-// Cut reports whether there were more.
+// Cut reports whether there were more bytes.
 func (w *Writer) Cut() bool { return w.cut }
