@@ -1,5 +1,5 @@
-// Package wholefile writes files that only their owner can read, whole or not at all: also after
-// a crash of the machine a reader finds the old content or the new.
+// Package wholefile writes files that only their owner can read, whole or not at all: even after a
+// crash of the machine, a reader finds the old content or the new.
 package wholefile
 
 import (
@@ -10,14 +10,14 @@ import (
 	"runtime"
 )
 
-// Replace writes a file, and takes the place of one that is there.
+// Replace writes a file, replacing an existing one.
 func Replace(path string, data []byte) error { return place(path, data, os.Rename) }
 
 // Create writes a file; fs.ErrExist if there is one.
 func Create(path string, data []byte) error { return place(path, data, os.Link) }
 
 func place(path string, data []byte, put func(from, to string) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*") // mode 0600; whoever looks for files of nobody sees whose it is
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*") // mode 0600; the name shows which file a leftover is of
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func place(path string, data []byte, put func(from, to string) error) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// SyncDir puts the entries of a directory on disk. Windows needs none of that.
+// SyncDir puts the entries of a directory on disk. Windows does not need that.
 func SyncDir(dir string) error {
 	if runtime.GOOS == "windows" {
 		return nil
