@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// What a page of another origin may send to /mcp, and what it may read of the
-// response besides the body: the headers of both versions of the protocol.
-// Cookies are not included; such a page sends the token, as any program does.
+// What a page of another origin may send to /mcp, and which response headers it may read: those of
+// both versions of the protocol. Cookies are not included; the page sends the token, as any program
+// does.
 const (
 	corsMethods = "GET, POST, DELETE"
 	corsHeaders = "Authorization, Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
@@ -21,8 +21,8 @@ func (a *api) mayCall(r *http.Request) bool {
 	return (strings.TrimSuffix(r.URL.Path, "/") == mcpPath || a.OAuth != nil && slices.Contains(metadataPaths, r.URL.Path)) && slices.Contains(a.Origins, r.Header.Get("Origin"))
 }
 
-// cors tells browsers that pages of Options.Origins may call next. A browser
-// asks before it sends the token, so that request is answered without one.
+// cors tells browsers that pages of Options.Origins may call next. A browser sends a preflight
+// request before the token, so preflights are answered without one.
 func (a *api) cors(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

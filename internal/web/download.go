@@ -15,22 +15,22 @@ import (
 	"linus/internal/job"
 )
 
-// Headers of an output: the offset of the next request, whether the stream is
-// complete, and how many bytes before this were not kept.
+// Response headers of an output: the offset of the next request, whether the stream is complete,
+// and how many bytes before this offset were dropped.
 const (
 	nextHeader     = "Linus-Next-Offset"
 	completeHeader = "Linus-Complete"
 	droppedHeader  = "Linus-Dropped"
 )
 
-// Bounds in bytes: of one response, and of one request to the engine.
+// Bounds in bytes: of one response, and of one read from the engine.
 const (
 	mostOutput = 16 << 20
 	maxChunk   = 1 << 20
 )
 
-// output returns the bytes of a stream from ?offset= (negative: from the end),
-// at most ?limit= of them, exactly as the task wrote them.
+// output returns up to ?limit= bytes of a stream from ?offset= (negative: from the end), exactly as
+// the task wrote them.
 func (a *api) output(w http.ResponseWriter, r *http.Request) {
 	id, q := mux.Vars(r)["id"], r.URL.Query()
 	stream := q.Get("stream")
@@ -57,7 +57,7 @@ func (a *api) output(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	leave, err := a.outputs.Take(r.Context(), limit)
-	if err != nil { // the client is gone, or may not go on
+	if err != nil { // the client is gone or lost its permission
 		return
 	}
 	defer leave()
@@ -82,10 +82,10 @@ func (a *api) output(w http.ResponseWriter, r *http.Request) {
 	h.Set(nextHeader, strconv.FormatInt(offset, 10))
 	h.Set(completeHeader, strconv.FormatBool(last.Complete))
 	h.Set(droppedHeader, strconv.FormatInt(dropped, 10))
-	_, _ = w.Write(data) // the client is gone
+	_, _ = w.Write(data) // fails only if the client is gone
 }
 
-// number parses a whole number; empty is def.
+// number parses a whole number. An empty text yields def.
 func number(text string, def int64) (int64, error) {
 	if text == "" {
 		return def, nil
@@ -114,8 +114,8 @@ func (a *api) artifact(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// attachment makes the response a file that a browser saves: it never shows it as a page of
-// ours.
+// attachment makes the response a file that a browser saves, so that a browser never shows it as a
+// page of this site.
 func attachment(w http.ResponseWriter, name string) {
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")

@@ -22,16 +22,16 @@ import (
 	"linus/internal/term"
 )
 
-// Bounds of the pages of files, in bytes unless they say otherwise.
+// Bounds of the file pages, in bytes unless stated otherwise.
 const (
-	filesPage    = 500         // entries of a directory on a page
+	filesPage    = 500         // directory entries on a page
 	textPage     = 256 << 10   // of a file that is shown
 	downloadPart = 1 << 20     // read at a time
-	maxUnsized   = 64 << 20    // of a file whose size is unknown: the kernel's
+	maxUnsized   = 64 << 20    // of a file whose size is unknown, such as those in /proc
 	filesTime    = time.Minute // limit for reading a directory or a piece of a file
 )
 
-// filesView is a directory in the VM of a job, or a file there.
+// filesView is a directory or a file in a job's VM.
 type filesView struct {
 	viewer
 
@@ -40,32 +40,32 @@ type filesView struct {
 	Path     string // as it is shown
 	Crumbs   []filterLink
 	Href     string // the address of the page
-	Download string // that of its bytes: a file, or a directory as a tar archive
+	Download string // address of the contents: a file, or a directory as a tar archive
 	Dir      bool
 	Problems []string // of an upload
-	Kept     []upload // that would replace a file, as long as they are small
+	Kept     []upload // small uploads that would replace a file
 
 	Rows     []fileRow // of a directory
 	From, To int       // the first and last row, from 1
 	Total    int
 	Next     string // the address of the next page, or piece; empty: there is none
 
-	File fileRow // not of a directory
+	File fileRow // only if this is not a directory
 	Text textPiece
 }
 
 func (v filesView) title() string { return cmp.Or(v.Path, "files") + " · " + v.VM }
 
-// UploadLimit is the maximum size of a file that is uploaded, as text.
+// UploadLimit returns the maximum size of an uploaded file, as text.
 func (filesView) UploadLimit() string { return bytesText(job.MaxFileWrite) }
 
-// fileRow is a file, as the VM describes it.
+// fileRow is a file as the VM describes it.
 type fileRow struct {
 	job.FileInfo
 
 	Shown    string // its name
-	Href     string // of its page; empty: it has none
-	Download string // of its bytes; empty: only a regular file has any
+	Href     string // of its page; empty: there is none
+	Download string // of its contents; empty: only regular files have one
 }
 
 // textPiece is a piece of a file, if it is text.
@@ -79,12 +79,12 @@ type textPiece struct {
 
 func filesPath(id, name string) string { return filesAt(id, "files", name) }
 
-// filesAt returns the address of a page about a path, whose bytes may be any.
+// filesAt returns the address of a page about a path, which may contain any bytes.
 func filesAt(id, page, name string) string {
 	return jobPath(id) + "/" + page + "?" + url.Values{"path": {name}}.Encode()
 }
 
-// inDir returns the path of a name in a directory; the empty one is the user's home.
+// inDir returns the path of a name in a directory. The empty directory is the user's home.
 func inDir(dir, name string) string {
 	if dir == "" || strings.HasSuffix(dir, "/") {
 		return dir + name
@@ -92,7 +92,7 @@ func inDir(dir, name string) string {
 	return dir + "/" + name
 }
 
-// shownName returns a name as it is shown: everything in it is visible, and it is short.
+// shownName returns a name for display: shortened, and with every character visible.
 func shownName(name string) string {
 	if len(name) > job.MaxFileName {
 		name = strings.ToValidUTF8(name[:job.MaxFileName], "") + "…"
@@ -100,7 +100,7 @@ func shownName(name string) string {
 	return term.Name(name)
 }
 
-// fileCrumbs are the directories above a path, and itself.
+// fileCrumbs returns links to the directories above a path and to the path itself.
 func fileCrumbs(id, name string) []filterLink {
 	at, first := "", filterLink{Name: "Home", Href: filesPath(id, "")}
 	if strings.HasPrefix(name, "/") {
@@ -117,7 +117,7 @@ func fileCrumbs(id, name string) []filterLink {
 	return crumbs
 }
 
-// newFileRow returns an entry of a directory, with addresses if its name can be one.
+// newFileRow returns an entry of a directory. It has addresses only if its name is valid in a path.
 func newFileRow(id, dir string, f job.FileInfo) fileRow {
 	name := f.Path()
 	row := fileRow{FileInfo: f, Shown: shownName(f.Name)}
@@ -138,9 +138,9 @@ func (p *pages) files(w http.ResponseWriter, r *http.Request) {
 	p.showFiles(w, r, http.StatusOK, nil, nil)
 }
 
-// showFiles shows what ?path= leads to, with what was wrong with an upload, and the files
-// of it that would replace others: a page of a directory, from entry ?at=, or a piece of a
-// text, from byte ?at=.
+// showFiles shows the directory or file at ?path=, with the problems of an upload and the uploaded
+// files that would replace others: a page of a directory from entry ?at=, or a piece of a text from
+// byte ?at=.
 func (p *pages) showFiles(w http.ResponseWriter, r *http.Request, code int, problems []string, kept []upload) {
 	ctx, cancel := context.WithTimeout(r.Context(), filesTime)
 	defer cancel()
@@ -154,7 +154,7 @@ func (p *pages) showFiles(w http.ResponseWriter, r *http.Request, code int, prob
 		viewer: p.viewer(r), ID: id, Path: term.Name(job.Bounded(name)), Problems: problems, Kept: kept,
 		Href: filesPath(id, name), Download: filesAt(id, "file", name),
 	}
-	j, err := p.Engine.Job(ctx, id) // by a job, never by a name or an ID that another VM may have by now
+	j, err := p.Engine.Job(ctx, id) // by job ID: another VM may have got the same name or VM ID meanwhile
 	var page job.FilePage
 	if err == nil {
 		page, err = p.Engine.ListFiles(ctx, job.FileList{VM: id, Path: name, Offset: int(min(at, 1<<31)), Limit: filesPage})
@@ -169,7 +169,7 @@ func (p *pages) showFiles(w http.ResponseWriter, r *http.Request, code int, prob
 	if j.VM != nil {
 		v.VM = j.VM.Name
 	}
-	v.Crumbs = fileCrumbs(id, name) // now that the path is known to be one
+	v.Crumbs = fileCrumbs(id, name) // only now is the path known to be valid
 	if v.Dir = page.Type == job.FileDirectory; v.Dir {
 		for _, f := range page.Entries {
 			v.Rows = append(v.Rows, newFileRow(id, name, f))
@@ -184,11 +184,11 @@ func (p *pages) showFiles(w http.ResponseWriter, r *http.Request, code int, prob
 	p.render(w, r, code, "files", v)
 }
 
-// pieceAt returns the address of another page of a directory, or piece of a file.
+// pieceAt returns the address of another page of a directory, or of another piece of a file.
 func pieceAt(href string, at int64) string { return href + "&at=" + strconv.FormatInt(at, 10) }
 
-// readText reads a piece of a file. It ends with a line, if there is one that ends in its
-// second half.
+// readText reads a piece of a file. The piece ends at the last line break if that is in its second
+// half.
 func (p *pages) readText(ctx context.Context, v *filesView, at job.FileRange) error {
 	chunk, err := p.Engine.ReadFile(ctx, at)
 	if err != nil {
@@ -240,7 +240,7 @@ func (p *pages) download(w http.ResponseWriter, r *http.Request) {
 		p.failed(w, r, err)
 		return
 	}
-	// What is added to it meanwhile belongs to the next download.
+	// What is appended to the file meanwhile belongs to the next download.
 	size, left := chunk.Size, cmp.Or(chunk.Size, maxUnsized)
 	attachment(w, shownName(path.Base(name)))
 	if size > 0 {
@@ -265,7 +265,6 @@ func (p *pages) download(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// downloadTree sends a directory as a tar archive.
 func (p *pages) downloadTree(w http.ResponseWriter, r *http.Request, f job.FileRef) {
 	base := path.Base(f.Path) + ".tar"
 	if strings.Trim(f.Path, "/.") == "" {
@@ -284,7 +283,7 @@ func (p *pages) downloadTree(w http.ResponseWriter, r *http.Request, f job.FileR
 	attachment(w, shownName(base))
 	err = intake.Archive(w, archive)
 	if err == nil {
-		_, err = io.Copy(io.Discard, archive) // only its end says that everything is there
+		_, err = io.Copy(io.Discard, archive) // only the end of the archive proves that it is complete
 	}
 	if err != nil {
 		p.Log.Debug("download was cut off", "job_id", f.VM, "err", err)
@@ -292,9 +291,9 @@ func (p *pages) downloadTree(w http.ResponseWriter, r *http.Request, f job.FileR
 	}
 }
 
-// upload writes files to the directory ?path=: those that were sent, and those that an
-// earlier form kept. Those that cannot be written are named, and keep none of the others
-// from being written. What would replace a file is asked about first.
+// upload writes files to the directory ?path=: those that were sent, and those that an earlier form
+// kept. A file that cannot be written is reported and does not prevent the others from being
+// written. The user is asked before a file is replaced.
 func (p *pages) upload(w http.ResponseWriter, r *http.Request, uploads []upload) {
 	ctx, cancel := context.WithTimeout(r.Context(), uploadTime)
 	defer cancel()

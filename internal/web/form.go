@@ -15,7 +15,7 @@ import (
 	"linus/internal/vm"
 )
 
-// shown returns what a struct has in a field, as its control shows it.
+// shown returns the value of a struct's field as its control shows it.
 func shown(f field.Field, of any) string {
 	switch at := f.Of(of); {
 	case f.IsBox(at):
@@ -54,7 +54,8 @@ func durationText(seconds int64) string {
 	return strconv.FormatInt(seconds, 10)
 }
 
-// set sets the field of what to points to, as it was typed; if nothing was, it stays.
+// set parses typed into the field of the struct that to points to. If typed is empty, the field
+// stays as it is.
 func set(f field.Field, to any, typed string) (problem string) {
 	if !f.Lines {
 		typed = strings.TrimSpace(typed)
@@ -119,32 +120,31 @@ func set(f field.Field, to any, typed string) (problem string) {
 	return ""
 }
 
-// group is a part of a form. Extra is the field that the template adds in its own way: env or
-// files.
+// group is a part of a form. Extra names the field that the template renders itself: env or files.
 type group struct {
 	Title  string
 	Rare   bool // folded unless something in it is filled in
 	Extra  string
-	When   string // as a field's
+	When   string // condition, as in field.Field
 	fields []field.Field
 }
 
-// control is a field with what was typed, and what is wrong with it.
+// control is a field with what was typed into it and what is wrong with that.
 type control struct {
 	field.Field
 
 	Kind    string // text, number, area, choice or check
 	Value   string
 	Errors  []string
-	Default string   // what it is if it is left out; empty: nothing, or unknown
-	Choose  []string // what there is to choose from, beside what can be typed
-	First   bool     // the first that is wrong
+	Default string   // the value if it is left out; empty: nothing, or unknown
+	Choose  []string // values to choose from, besides what can be typed
+	First   bool     // the first control with an error
 }
 
-// ID is the control's address within the page.
+// ID returns the control's anchor within the page.
 func (c control) ID() string { return "f-" + strings.ReplaceAll(c.Name, ".", "-") }
 
-// Number reports whether a keyboard with digits will do.
+// Number reports whether a numeric keyboard suffices.
 func (c control) Number() bool { return c.Kind == "number" }
 
 // filled is a group as the template shows it.
@@ -155,17 +155,16 @@ type filled struct {
 	Open     bool
 }
 
-// pair is a variable of the environment.
 type pair struct{ Name, Value string }
 
-// formFile is a file that a form has been given before, and gives again.
+// formFile is a file that the browser has sent already and sends again with the form.
 type formFile struct {
 	job.File
 
 	Size int64
 }
 
-// form is a kind of form: what makes a thing of a section.
+// form describes a kind of form, which creates a thing of a section.
 type form struct {
 	groups  func() []group
 	Heading string
@@ -175,7 +174,7 @@ type form struct {
 	CanPlan bool
 }
 
-// Action is the address it is sent to.
+// Action returns the address that the form is sent to.
 func (f form) Action() string { return f.Base + "/new" }
 
 // view is the form without its fields.
@@ -188,7 +187,7 @@ type formView struct {
 	viewer
 	form
 
-	Key      string // makes one job of a form that is sent twice
+	Key      string // idempotency key: makes one job of a form that is sent twice
 	Groups   []filled
 	Env      []pair
 	Files    []formFile
@@ -205,10 +204,10 @@ type formView struct {
 
 func (v formView) title() string { return v.Heading }
 
-// wrongField leads to a field and says what is wrong with it.
+// wrongField links to a field and says what is wrong with it.
 type wrongField struct{ ID, Label, Text string }
 
-// FirstWrong is the address of the first field that is wrong; empty: none is.
+// FirstWrong returns the ID of the first field with an error, or "".
 func (v formView) FirstWrong() string {
 	if len(v.Wrong) == 0 {
 		return ""
@@ -216,10 +215,9 @@ func (v formView) FirstWrong() string {
 	return v.Wrong[0].ID
 }
 
-// values are what was typed into a form, by field.
+// values returns what was typed into a form's field.
 type values func(name string) string
 
-// faulty is the error of fields that cannot be read.
 func faulty(bad []*job.FieldError) error {
 	if len(bad) == 0 {
 		return nil
@@ -227,7 +225,8 @@ func faulty(bad []*job.FieldError) error {
 	return &job.InvalidError{Fields: bad}
 }
 
-// typed fills what d points to with what was typed, and returns what cannot be read.
+// typed fills the struct that d points to with what was typed, and returns the fields that cannot
+// be parsed.
 func typed(d any, groups []group, value values) []*job.FieldError {
 	var bad []*job.FieldError
 	for _, g := range groups {
@@ -240,11 +239,10 @@ func typed(d any, groups []group, value values) []*job.FieldError {
 	return bad
 }
 
-// newlines undoes what browsers do to the lines of a text.
+// newlines undoes the CRLF line ends of browsers.
 func newlines(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 
-// show adds the fields to a view, with what was typed, or what d has if value is
-// nil.
+// show adds the fields to a view, with what was typed, or with the values of d if value is nil.
 func (v *formView) show(d any, value values) {
 	for _, g := range v.groups() {
 		section := filled{group: g}
@@ -260,7 +258,7 @@ func (v *formView) show(d any, value values) {
 	}
 }
 
-// defaults says in a form what is left out is, as one has it that is filled in.
+// defaults sets the default of each control from a struct that has the defaults filled in.
 func (v *formView) defaults(of any) {
 	for i := range v.Groups {
 		for j := range v.Groups[i].Controls {
@@ -270,7 +268,6 @@ func (v *formView) defaults(of any) {
 	}
 }
 
-// kind is that of a field's control.
 func kind(f field.Field, at reflect.Value) string {
 	switch {
 	case f.IsBox(at):
@@ -285,13 +282,13 @@ func kind(f field.Field, at reflect.Value) string {
 	return "text"
 }
 
-// refused shows a form again, with what is wrong with what was typed.
+// refused shows a form again with its errors.
 func (p *pages) refused(w http.ResponseWriter, r *http.Request, v formView, err error) {
 	v.blame(err)
 	p.render(w, r, p.codeOf(r, err), "form", v)
 }
 
-// blame puts an engine's errors at the fields they are about.
+// blame attaches an engine's errors to the fields they are about.
 func (v *formView) blame(err error) {
 	var (
 		invalid *job.InvalidError
@@ -305,7 +302,7 @@ func (v *formView) blame(err error) {
 		}
 	case errors.As(err, &one):
 		text := fieldText(one)
-		if err.Error() != one.Error() { // it says more
+		if err.Error() != one.Error() { // err has more context
 			text = err.Error()
 		}
 		v.blameField(one.Field, text)
@@ -315,7 +312,7 @@ func (v *formView) blame(err error) {
 	v.lead()
 }
 
-// lead lists the fields that are wrong, in the order of the page.
+// lead lists the fields with errors, in the order of the page.
 func (v *formView) lead() {
 	for i, g := range v.Groups {
 		for _, text := range v.Errors[g.Extra] {
@@ -330,7 +327,7 @@ func (v *formView) lead() {
 	}
 }
 
-// labelled names a field as a form does.
+// labelled names a field by its label in the form.
 func labelled(path, value string, _ bool) string {
 	_, name, _ := strings.Cut(path, ".")
 	label := field.Some(name)[0].Label

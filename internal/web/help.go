@@ -15,7 +15,7 @@ type helpView struct {
 	Topics []manual.Topic
 	Topic  manual.Topic  // the one shown; zero on the list of all
 	Text   template.HTML // of the topic
-	Query  string        // what is searched for
+	Query  string        // the search text
 }
 
 func (v helpView) title() string {
@@ -47,8 +47,8 @@ func (p *pages) help(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "help", view)
 }
 
-// about returns the topics that have all words of a query, first those that have them in their
-// names and summaries.
+// about returns the topics that contain all words of a query. Matches in names and titles come
+// first.
 func about(topics []manual.Topic, query string) []manual.Topic {
 	wanted := strings.Fields(strings.ToLower(query))
 	has := func(text string) bool {
@@ -67,7 +67,6 @@ func about(topics []manual.Topic, query string) []manual.Topic {
 	return append(named, others...)
 }
 
-// plot returns a document's plot.
 func (p *pages) plot(w http.ResponseWriter, r *http.Request) {
 	svg, ok := manual.Plot(mux.Vars(r)["plot"])
 	if !ok {

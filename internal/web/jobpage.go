@@ -47,7 +47,7 @@ type jobView struct {
 func (v jobView) title() string { return string(v.Status) + " · job " + shortID(v.ID) }
 func (v jobView) goesOn() bool  { return !v.Done() }
 
-// Took is how long the job took, or has taken so far.
+// Took returns how long the job took, or has taken so far.
 func (v jobView) Took() time.Duration {
 	if v.CompletedAt.IsZero() {
 		return time.Since(v.CreatedAt)
@@ -55,8 +55,8 @@ func (v jobView) Took() time.Duration {
 	return v.CompletedAt.Sub(v.CreatedAt)
 }
 
-// CanCancel reports whether there is something to cancel: the job, or the
-// collecting of its output and artifacts.
+// CanCancel reports whether there is something to cancel: the job, or the collection of its output
+// and artifacts.
 func (v jobView) CanCancel() bool {
 	collects := v.Outcome != nil && v.Outcome.Reason != job.ReasonCancelled && !v.SkipCollect
 	return v.Who.May(job.VerbCancel) && !v.Status.Terminal() && (v.Outcome == nil || collects)
@@ -65,7 +65,7 @@ func (v jobView) CanCancel() bool {
 // CanKill reports whether a task is running that could be killed.
 func (v jobView) CanKill() bool { return v.Who.May(job.VerbKill) && v.takes() }
 
-// CanRepeat reports whether it can be submitted again: a client could have done so.
+// CanRepeat reports whether a client may submit the job again.
 func (v jobView) CanRepeat() bool {
 	if v.Kind == job.KindMake {
 		return v.Who.May(job.VerbCreateVM) && v.Manifest.Lifecycle != vm.Pooled
@@ -73,12 +73,12 @@ func (v jobView) CanRepeat() bool {
 	return v.Who.May(job.VerbSubmit)
 }
 
-// HasFiles reports whether the files of its VM can be worked on.
+// HasFiles reports whether the files of the job's VM can be accessed.
 func (v jobView) HasFiles() bool {
 	return v.Who.May(job.VerbListFiles) && v.VM != nil && v.VM.State == vm.Created && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && (v.Manifest.Lifecycle == vm.Persistent || v.VM.KeptFor != ""))
 }
 
-// Counted says how many events there are, and how many of those shown are warnings.
+// Counted returns the number of events and how many of the shown ones are warnings, as text.
 func (v jobView) Counted() string {
 	text, warnings := strconv.Itoa(v.Earlier+len(v.Events)), 0
 	for _, e := range v.Events {
@@ -95,7 +95,7 @@ func (v jobView) Counted() string {
 	return fmt.Sprintf("%s, %d warnings", text, warnings)
 }
 
-// Unlisted counts the skipped artifacts that are not listed.
+// Unlisted returns the number of skipped artifacts that are not listed.
 func (v jobView) Unlisted() int { return v.ArtifactsSkippedCount - len(v.ArtifactsSkipped) }
 
 // TakesInput reports whether the task's stdin is open.
@@ -103,13 +103,12 @@ func (v jobView) TakesInput() bool {
 	return v.Who.May(job.VerbInput) && v.takes() && v.Manifest.Stdin == job.StdinOpen && !v.Stdin.Closed
 }
 
-// takes reports whether its task runs, as far as is known.
 func (v jobView) takes() bool { return v.Outcome == nil && v.Status == job.Running }
 
-// Heading is the task's title.
+// Heading returns the task's title.
 func (v jobView) Heading() string { return job.Title(v.Manifest.Task) }
 
-// Fault is what went wrong, unless the exit code says it.
+// Fault returns what went wrong, or "" if the exit code already says so.
 func (v jobView) Fault() string {
 	o := v.Outcome
 	if o == nil || o.ExitCode != nil && o.Error == fmt.Sprintf("exit status %d", *o.ExitCode) {
@@ -118,7 +117,7 @@ func (v jobView) Fault() string {
 	return o.Error
 }
 
-// Ending reports whether the outcome is decided but not yet the status.
+// Ending reports whether the outcome is decided but the status is not final yet.
 func (v jobView) Ending() bool { return v.Outcome != nil && !v.Status.Terminal() }
 
 func (p *pages) jobView(r *http.Request, j job.Job, events []job.Event) jobView {
@@ -132,7 +131,7 @@ func (p *pages) jobView(r *http.Request, j job.Job, events []job.Event) jobView 
 	return v
 }
 
-// manifestText returns a manifest without its task, for people.
+// manifestText returns a manifest without its task, as indented JSON.
 func manifestText(m job.Manifest) string {
 	m.Task = ""
 	var b strings.Builder
@@ -143,8 +142,8 @@ func manifestText(m job.Manifest) string {
 	return strings.Replace(b.String(), "  \"task\": \"\",\n", "", 1)
 }
 
-// streams returns the outputs of a job's task that the request asks for: a terminal is one
-// for both, and a job that creates a VM has no task.
+// streams returns the outputs of a job's task that the request asks for. A terminal has a single
+// output, and a job that creates a VM has none.
 func streams(r *http.Request, j job.Job) []string {
 	switch {
 	case j.Kind == job.KindMake:
@@ -153,7 +152,7 @@ func streams(r *http.Request, j job.Job) []string {
 		return []string{job.Stdout}
 	case r.URL.Query().Get("output") == together:
 		return []string{together}
-	case j.Status == job.Failed && j.Stderr.Total > 0: // why is there
+	case j.Status == job.Failed && j.Stderr.Total > 0: // stderr says why
 		return []string{job.Stderr, job.Stdout}
 	}
 	return []string{job.Stdout, job.Stderr}
@@ -218,22 +217,20 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "events", v)
 }
 
-// mostDiff bounds what a page shows of a patch, in bytes.
+// mostDiff limits how many bytes of a patch a page shows.
 const mostDiff = 512 << 10
 
-// diffView is what a job has changed in its repository.
+// diffView is a job's changes to its repository.
 type diffView struct {
 	job.Job
 	Lines []diffLine
 	More  bool // there is more than is shown
 }
 
-// diffLine is a line of a patch.
 type diffLine struct{ Class, Text string }
 
 func (v diffView) title() string { return "diff · job " + shortID(v.ID) }
 
-// diff shows the patch of a job's repository.
 func (p *pages) diff(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["id"]
 	j, err := p.Engine.Job(r.Context(), id)
@@ -255,7 +252,7 @@ func (p *pages) diff(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v := diffView{Job: j, More: len(data) > mostDiff}
-	within := false // a patch: before it is a summary
+	within := false // the patch; a summary precedes it
 	for line := range strings.Lines(strings.ToValidUTF8(string(data[:min(len(data), mostDiff)]), "\uFFFD")) {
 		class := ""
 		switch {
@@ -274,10 +271,10 @@ func (p *pages) diff(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "diff", v)
 }
 
-// mostFailed bounds the failed tests that a page shows.
+// mostFailed limits how many failed tests a page shows.
 const mostFailed = 200
 
-// reportView is the tests among what a job has left.
+// reportView is the test report of a job.
 type reportView struct {
 	job.Job
 	junit.Report
@@ -290,8 +287,8 @@ type failedTest struct{ Suite, Name, Text string }
 
 func (v reportView) title() string { return "tests · job " + shortID(v.ID) }
 
-// tests shows the JUnit reports that a job, or the children of one, has left, as one; with
-// ?as=xml it is a file.
+// tests shows the JUnit reports of a job, or of its children, merged into one. With ?as=xml the
+// response is a file.
 func (p *pages) tests(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["id"]
 	j, err := p.Engine.Job(r.Context(), id)
@@ -306,7 +303,7 @@ func (p *pages) tests(w http.ResponseWriter, r *http.Request) {
 	})
 	if r.URL.Query().Get("as") == "xml" {
 		attachment(w, shortID(id)+"-tests.xml")
-		_ = v.Write(w) // the client is gone
+		_ = v.Write(w) // fails only if the client is gone
 		return
 	}
 	for _, s := range v.Suites {
@@ -324,17 +321,16 @@ func (p *pages) tests(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "tests", v)
 }
 
-// HasTests reports whether there may be reports of tests among what it has left.
+// HasTests reports whether the job's artifacts may contain test reports.
 func (v jobView) HasTests() bool {
 	return v.Who.May(job.VerbOpenArtifact) && slices.ContainsFunc(v.ArtifactPaths(), func(path string) bool { return strings.HasSuffix(path, ".xml") })
 }
 
-// HasDiff reports whether there is a patch of its repository to be shown.
+// HasDiff reports whether there is a patch of the job's repository to show.
 func (v jobView) HasDiff() bool {
 	return v.Who.May(job.VerbOpenArtifact) && v.Status.Terminal() && v.HasPatch()
 }
 
-// firstOutput reads the outputs for the first display of the page.
 func (p *pages) firstOutput(ctx context.Context, id string, names []string) []streamView {
 	ctx, cancel := context.WithTimeout(ctx, firstOutputTime)
 	defer cancel()
@@ -354,7 +350,7 @@ func (p *pages) firstOutput(ctx context.Context, id string, names []string) []st
 // jobParts are the parts of a job's page that are sent when they change.
 var jobParts = []string{"summary", "actions", "children", "facts", "timeline", "input", "artifacts", "webhooks", "counted", "events"}
 
-// jobLive follows a job to its end: its status and its outputs.
+// jobLive streams a job's status and outputs until the job ends.
 func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["id"]
 	j, err := p.Engine.Job(r.Context(), id)
@@ -366,7 +362,7 @@ func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 	defer end()
 	var (
 		s      = newStream(w)
-		pen    = make(chan struct{}, 1) // who writes to s has put something there
+		pen    = make(chan struct{}, 1) // holds a token while a goroutine writes to s
 		wg     sync.WaitGroup
 		events []job.Event
 		over   = make(chan struct{}) // closed when nothing more will be written
@@ -407,7 +403,7 @@ func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 			close(over)
 			wg.Wait()
 			if ctx.Err() == nil {
-				_ = s.event("done", "") // the browser is gone
+				_ = s.event("done", "") // fails only if the browser is gone
 			}
 			return
 		}
@@ -454,8 +450,7 @@ func (p *pages) kill(w http.ResponseWriter, r *http.Request) {
 	p.acted(w, r, jobPath(id), err)
 }
 
-// input sends a line to the task's stdin, or its end, or what a terminal sends
-// for Ctrl-C.
+// input sends a line to the task's stdin, closes stdin, or sends what a terminal sends for Ctrl-C.
 func (p *pages) input(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["id"]
 	j, err := p.Engine.Job(r.Context(), id)
@@ -480,7 +475,7 @@ func (p *pages) input(w http.ResponseWriter, r *http.Request) {
 	p.acted(w, r, jobPath(id), p.Engine.Input(r.Context(), id, []byte(data), closed))
 }
 
-// acted responds to a form: with the page at an address, unless a script sent it.
+// acted responds to a form with a redirect to an address, or with no content if a script sent it.
 func (p *pages) acted(w http.ResponseWriter, r *http.Request, to string, err error) {
 	switch {
 	case err != nil:

@@ -38,7 +38,7 @@ func (v jobsView) goesOn() bool { return true }
 type filterLink struct {
 	Name, Href string
 	Current    bool
-	Count      string // of its jobs; empty: a search counts none
+	Count      string // number of jobs; empty: a search does not count
 }
 
 // timeSpan is a choice of how far back a list goes.
@@ -46,7 +46,7 @@ type timeSpan struct{ Name, Value string }
 
 var timeSpans = []timeSpan{{"any time", ""}, {"the last hour", "1h"}, {"the last day", "24h"}, {"the last week", "168h"}, {"the last 30 days", "720h"}}
 
-// jobsQuery is what the address of a list asks for, as text.
+// jobsQuery holds the parameters of a list's address, as text.
 type jobsQuery struct {
 	Status, Reason, Client, Owner, Text string
 	Since, Before                       string // a time, or how long ago
@@ -74,7 +74,7 @@ func (q jobsQuery) filter() (f job.Filter, err error) {
 	return f, err
 }
 
-// at returns the address of the query below base, from a cursor.
+// at returns the address of the query below base, starting at a cursor.
 func (q jobsQuery) at(base, cursor string) string {
 	values := url.Values{}
 	for _, p := range []struct{ name, value string }{
@@ -91,13 +91,13 @@ func (q jobsQuery) at(base, cursor string) string {
 	return base + "?" + values.Encode()
 }
 
-// More reports whether it asks for more than a status.
+// More reports whether the query filters by more than the status.
 func (q jobsQuery) More() bool {
 	q.Status, q.cursor = "", ""
 	return q != jobsQuery{}
 }
 
-// Between is the stretch of time that no choice of timeSpans is, as text.
+// Between returns the query's time range as text, or "" if it is one of timeSpans.
 func (q jobsQuery) Between() string {
 	known := slices.ContainsFunc(timeSpans, func(s timeSpan) bool { return s.Value == q.Since })
 	switch {
@@ -111,7 +111,7 @@ func (q jobsQuery) Between() string {
 	return q.Since + " to " + q.Before
 }
 
-// jobsView returns the page of jobs that is asked for.
+// jobsView returns the page of jobs that the request asks for.
 func (p *pages) jobsView(r *http.Request) (jobsView, error) {
 	q := readQuery(r)
 	f, err := q.filter()
@@ -137,7 +137,8 @@ func (p *pages) jobsView(r *http.Request) (jobsView, error) {
 	return v, nil
 }
 
-// countText is how many jobs have a status, or one at all; empty if they were not counted.
+// countText returns how many jobs have a status, or how many there are if status is empty. It
+// returns "" if the jobs were not counted.
 func countText(counts map[job.Status]int, status job.Status) string {
 	if counts == nil {
 		return ""

@@ -22,22 +22,21 @@ const (
 	lineShown = 4 << 10 // bytes
 )
 
-// linesView is an output with the numbers of its lines: a page of it, or what a search has found.
+// linesView is an output with line numbers: a page of it, or the matches of a search.
 type linesView struct {
 	job.Job
 
 	Stream  string
-	Text    string // is searched for; empty: it is no search
+	Text    string // the search text; empty: this is not a search
 	From    int    // the first line of the page
 	Lines   []numbered
-	More    bool  // there are lines after these, or there is more that has the text
+	More    bool  // there are more lines, or more matches
 	Dropped int64 // bytes that were not kept before some of the lines
 
-	partial []byte // the beginning of the line that is read
-	n       int    // lines that were read
+	partial []byte // the beginning of the line being read
+	n       int    // lines read so far
 }
 
-// numbered is a line of an output.
 type numbered struct {
 	N    int
 	Text string
@@ -45,17 +44,17 @@ type numbered struct {
 
 func (v linesView) title() string { return v.Stream + " · job " + shortID(v.ID) }
 
-// at is the address of a page of all lines.
+// at returns the address of the page of all lines that starts at line from.
 func (v linesView) at(from int) string {
 	return jobPath(v.ID) + "/lines?" + url.Values{"stream": {v.Stream}, "from": {strconv.Itoa(from)}}.Encode()
 }
 
-// At is the address of a line.
+// At returns the address of a line.
 func (v linesView) At(n int) string {
 	return fmt.Sprintf("%s#L%d", v.at((n-1)/linesPage*linesPage+1), n)
 }
 
-// All, Before and After are the addresses of other pages; empty: there is none.
+// All returns the address of the first page. Before and After return "" if there is no such page.
 func (v linesView) All() string { return v.at(1) }
 
 func (v linesView) Before() string {
@@ -72,7 +71,7 @@ func (v linesView) After() string {
 	return v.at(v.From + linesPage)
 }
 
-// lines shows the lines of an output with their numbers, each with an address.
+// lines shows the lines of an output with their numbers. Each line has an address.
 func (p *pages) lines(w http.ResponseWriter, r *http.Request) {
 	get := r.URL.Query().Get
 	v := linesView{Stream: job.Stdout, Text: get("text"), From: 1}
@@ -94,7 +93,7 @@ func (p *pages) lines(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "lines", v)
 }
 
-// read reads the output from its beginning, until it has what is shown.
+// read reads the output from its beginning until v has all that the page shows.
 func (v *linesView) read(ctx context.Context, e job.Engine) error {
 	for offset, last := int64(0), false; !last && !v.More; {
 		chunk, err := e.Output(ctx, v.ID, v.Stream, offset, maxChunk)
@@ -116,7 +115,7 @@ func (v *linesView) read(ctx context.Context, e job.Engine) error {
 	return nil
 }
 
-// take takes the line that was read.
+// take finishes the current line and adds it to the page if it belongs there.
 func (v *linesView) take() {
 	v.n++
 	line := term.Text(strings.TrimRight(string(v.partial), "\r\n"))

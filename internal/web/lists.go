@@ -14,21 +14,20 @@ import (
 	"linus/internal/vm"
 )
 
-// listView is a list of what the command line makes and removes.
+// listView is a list of things that the command line creates and removes.
 type listView struct {
 	viewer
 
-	Section string // its address, too
+	Section string // the last part of its address, too
 	Heading string
-	About   string // what they are
+	About   string // what the listed things are
 	Help    string // the document about them
-	Command string // that makes one
+	Command string // the command that creates one
 	Columns []string
-	Links   []link  // to others like it
-	Rows    [][]any // a cell of each column; times as such
+	Links   []link  // to similar lists
+	Rows    [][]any // one cell per column; times are time.Time
 }
 
-// link is an address and what is there.
 type link struct{ To, Text string }
 
 func (v listView) title() string { return v.Heading }
@@ -39,8 +38,8 @@ func (listView) IsTime(cell any) bool {
 	return ok
 }
 
-// listing is a page of a list, for those who may call a verb of the engine, whose answer has what is
-// a row each.
+// listing returns a page with one row for each item that all returns, for users who may call the
+// verb.
 func listing[T any](p *pages, verb job.AnyVerb, view listView, all func(job.Engine, context.Context) ([]T, error), row func(T) []any) http.Handler {
 	return p.loggedIn(p.forThoseWhoMay(verb, func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
@@ -63,7 +62,7 @@ func sizeText(r vm.Resources) string {
 	return fmt.Sprintf("%d CPU, %s, %s disk", r.CPU, r.Memory, r.Disk)
 }
 
-// templates returns each template, with the nodes that have it.
+// templates returns one row per template, with the nodes that have it.
 func templates(e job.Engine, ctx context.Context) (rows [][]any, err error) {
 	nodes, err := e.Nodes(ctx)
 	on := map[string][]string{}

@@ -12,23 +12,21 @@ import (
 
 const pingTime = 15 * time.Second // between keep-alives on a quiet stream
 
-// stream sends a page's changes to a browser as server-sent events. Each event
-// is a part of the page, named after it, with its new HTML. A browser that
-// reconnects is sent everything again, so nothing depends on what an earlier
-// connection has sent.
+// stream sends a page's changes to a browser as server-sent events. Each event is a part of the
+// page, named after it, with its new HTML. A browser that reconnects gets everything again, so
+// nothing depends on what was sent on an earlier connection.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	sent    map[string]string // the HTML each part was last sent with
-	at      time.Time         // of the last write; zero: it has not begun
+	sent    map[string]string // the HTML last sent for each part
+	at      time.Time         // of the last write; zero: nothing was sent yet
 }
 
 func newStream(w http.ResponseWriter) *stream {
 	return &stream{w: w, control: http.NewResponseController(w), sent: map[string]string{}}
 }
 
-// begin sends the head of the stream, unless it has been sent. An error shows at the next
-// write.
+// begin sends the response headers and the retry time once. An error shows at the next write.
 func (s *stream) begin() {
 	if !s.at.IsZero() {
 		return
@@ -61,7 +59,7 @@ func (s *stream) part(name, html string) error {
 	return s.event(name, html)
 }
 
-// ping sends a keep-alive if nothing was sent for a while.
+// ping sends a keep-alive if nothing was sent for pingTime.
 func (s *stream) ping() error {
 	s.begin()
 	if time.Since(s.at) < pingTime {
@@ -82,11 +80,10 @@ func (s *stream) write(data []byte) error {
 // section is a page with a part that changes.
 type section struct {
 	page, part string
-	pause      time.Duration // between two looks
+	pause      time.Duration // between two reads
 	view       func(*http.Request) (any, error)
 }
 
-// page shows a section.
 func (p *pages) page(s section) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := s.view(r)
@@ -98,8 +95,8 @@ func (p *pages) page(s section) http.HandlerFunc {
 	}
 }
 
-// live sends a section's part whenever it has changed, until the browser disconnects or the
-// server stops. If that fails at once, the response is the error.
+// live sends a section's part whenever it has changed, until the browser disconnects or the server
+// stops. If the first read fails, the response is the error.
 func (p *pages) live(s section) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		to := newStream(w)

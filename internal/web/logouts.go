@@ -15,18 +15,18 @@ import (
 	"linus/internal/wholefile"
 )
 
-// logouts records which sessions were ended early, in a file if it has one: a
-// copied cookie does not become valid again after a restart.
+// logouts records sessions that were ended early. With a file, a copied cookie does not become
+// valid again after a restart.
 type logouts struct {
 	path  string // empty: in memory only
-	since int64  // sessions that expire by then are invalid; seconds since 1970
+	since int64  // sessions that expire at or before this time are invalid; seconds since 1970
 
 	mu    sync.Mutex
-	ended map[string]int64 // when the session would have expired, by its value
+	ended map[string]int64 // when each session would have expired, by its value
 }
 
-// readLogouts reads the record. If it cannot be read, nobody knows which
-// sessions were ended: then all sessions that began before now are.
+// readLogouts reads the record. If that fails, it is unknown which sessions were ended, so all
+// sessions that began before now become invalid.
 func readLogouts(path string) (*logouts, error) {
 	l := &logouts{path: path, ended: map[string]int64{}}
 	if path == "" {
@@ -53,7 +53,6 @@ func readLogouts(path string) (*logouts, error) {
 	return l, err
 }
 
-// has reports whether a session was ended.
 func (l *logouts) has(value string, expiry int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +60,7 @@ func (l *logouts) has(value string, expiry int64) bool {
 	return ended || expiry <= l.since
 }
 
-// add ends a session. After an error only this process knows that it was ended.
+// add ends a session. If it fails, only this process knows that the session was ended.
 func (l *logouts) add(value string, expiry int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +77,7 @@ func (l *logouts) add(value string, expiry int64) error {
 	return nil
 }
 
-// expiryOf returns when a session expires, from its value EXPIRY.RANDOM.
+// expiryOf returns when a session expires, in seconds since 1970, from its value EXPIRY.RANDOM.
 func expiryOf(value string) (seconds int64, err error) {
 	text, random, ok := strings.Cut(value, ".")
 	if !ok || random == "" {

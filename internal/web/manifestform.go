@@ -7,8 +7,8 @@ import (
 	"linus/internal/job"
 )
 
-// grouped returns the parts of a form of the manifest's fields that it has, in the order of the
-// table.
+// grouped returns form groups with the manifest's fields that has accepts, in the order of the
+// field table.
 func grouped(has func(field.Field) bool) (groups []group) {
 	for _, f := range field.All() {
 		if f.Group == "" || !has(f) {
@@ -24,7 +24,7 @@ func grouped(has func(field.Field) bool) (groups []group) {
 	return groups
 }
 
-// jobGroups are the form of a job: all of its manifest.
+// jobGroups returns the form of a job, which has all fields of the manifest.
 func jobGroups() []group {
 	var groups []group
 	for _, g := range grouped(func(field.Field) bool { return true }) {
@@ -42,8 +42,8 @@ func jobGroups() []group {
 	return groups
 }
 
-// machine are the form of a VM with the fields that a command has options for: one part, and its
-// network.
+// machine returns the form of a VM with the fields that command c has options for: one group, and
+// one for the network.
 func machine(title string, c field.Commands, more ...field.Field) []group {
 	network, all := group{Title: field.Network, Rare: true, When: field.Where}, group{Title: title, fields: more}
 	for _, f := range field.For(c) {
@@ -56,7 +56,6 @@ func machine(title string, c field.Commands, more ...field.Field) []group {
 	return []group{all, network}
 }
 
-// vmGroups are the form of a persistent VM.
 func vmGroups() []group { return machine("VM", field.CreateVM, field.Some("vmName")...) }
 
 // poolDraft is a pool that does not exist yet.
@@ -66,11 +65,9 @@ type poolDraft struct {
 	job.PoolSize
 }
 
-// poolGroups are the form of a pool.
 func poolGroups() []group {
 	groups := machine("Pool", field.CreatePool, field.Field{Name: "name", Label: "Name", Hint: "lower-case letters, digits and dashes"})
 	return slices.Insert(groups, 1, poolSize()...)
 }
 
-// poolSize is the form of how many VMs a pool keeps.
 func poolSize() []group { return []group{{Title: "Size", fields: field.PoolSize()}} }

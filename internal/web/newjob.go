@@ -25,7 +25,7 @@ const (
 // making is a form that makes a job: one with a task, or one that creates a VM.
 type making struct {
 	form
-	make func(context.Context, job.Engine, job.Submission) (id string, err error) // a job's, or that of a VM's making
+	make func(context.Context, job.Engine, job.Submission) (id string, err error) // of the job, or of the one that creates the VM
 }
 
 var (
@@ -43,8 +43,8 @@ func createVM(ctx context.Context, e job.Engine, s job.Submission) (string, erro
 	return v.Job, err
 }
 
-// blank shows the form: empty, with the manifest of the job ?from=, or asking for a VM of
-// the pool ?pool=.
+// blank shows the form: empty, with the manifest of the job ?from=, or asking for a VM of the pool
+// ?pool=.
 func (m making) blank(p *pages) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := m.view(p, r)
@@ -75,8 +75,8 @@ func (m making) blank(p *pages) http.HandlerFunc {
 	}
 }
 
-// again returns the manifest of a job, without files if their contents are not there any
-// more; the form says which those were.
+// again returns the manifest of a job. If the contents of its files are gone, the manifest has no
+// files and the form names them.
 func (p *pages) again(ctx context.Context, v *formView, id string) (job.Manifest, error) {
 	m, err := p.Engine.Manifest(ctx, id)
 	var dropped *job.FieldError
@@ -91,10 +91,9 @@ func (p *pages) again(ctx context.Context, v *formView, id string) (job.Manifest
 	return j.Manifest, err
 }
 
-// spare adds empty rows for variables.
 func (v *formView) spare() { v.Env = append(v.Env, make([]pair, spareRows)...) }
 
-// keep gives the files back to the browser, as long as they are small.
+// keep gives files back to the browser, up to maxKept bytes in total.
 func (v *formView) keep(files []job.File) {
 	left := int64(maxKept)
 	for _, f := range files {
@@ -149,7 +148,7 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 		v.keep(d.Files)
 		v.spare()
 		v.Key = s.IdempotencyKey
-		if wrong, ok := errors.AsType[*job.FieldError](err); ok && wrong.Field == "idempotency_key" { // sent before, with something else in it
+		if wrong, ok := errors.AsType[*job.FieldError](err); ok && wrong.Field == "idempotency_key" { // sent before with different contents
 			v.Key = uuid.NewString()
 		}
 		if err != nil {
@@ -160,8 +159,8 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 	}
 }
 
-// typedEnv returns the variables that were typed, and what is wrong with them that
-// a manifest could not show.
+// typedEnv returns the variables that were typed, and the errors that a manifest cannot express,
+// such as duplicates.
 func typedEnv(form url.Values) (env []pair, bad []*job.FieldError) {
 	names, texts := form["env_name"], form["env_value"]
 	seen := map[string]bool{}
@@ -182,9 +181,8 @@ func typedEnv(form url.Values) (env []pair, bad []*job.FieldError) {
 	return env, bad
 }
 
-// typedFiles returns the files that a form was given before, as they are described
-// now, and those that were chosen, in the directory. A file without a path is left
-// out.
+// typedFiles returns the files that the form kept, with their current paths and modes, followed by
+// the newly chosen files, placed in the form's directory. Kept files without a path are left out.
 func typedFiles(form url.Values, uploads []upload) []job.File {
 	var files []job.File
 	paths, modes, contents := form["kept_path"], form["kept_mode"], form["kept"]

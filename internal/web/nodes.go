@@ -9,7 +9,6 @@ import (
 	"linus/internal/job"
 )
 
-// nodesPause is the time between two looks at the nodes.
 const nodesPause = 10 * time.Second
 
 type nodesView struct {
@@ -24,7 +23,7 @@ func (nodesView) goesOn() bool  { return true }
 
 type nodeRow struct{ job.NodeInfo }
 
-// Memory is the node's memory, with what of it is used, as text.
+// Memory returns the node's memory and how much of it is used, as text.
 func (n nodeRow) Memory() string {
 	if n.MemoryMB == 0 {
 		return "unknown"
@@ -32,17 +31,17 @@ func (n nodeRow) Memory() string {
 	return fmt.Sprintf("%s, %s used", gibibytes(n.MemoryMB), gibibytes(n.UsedMB))
 }
 
-// Committed is the memory that VMs are configured with, as text.
+// Committed returns the memory that VMs are configured with, as text.
 func (n nodeRow) Committed() string { return gibibytes(n.CommittedMB) }
 
-// Free is the memory for new VMs, as text.
+// Free returns the memory for new VMs, as text.
 func (n nodeRow) Free() string { return gibibytes(n.FreeMB) }
 
 func gibibytes(mib int) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }
 
 type engineRow struct{ job.EngineInfo }
 
-// LeaseText is how long its lease lasts.
+// LeaseText returns how long the engine's lease lasts, as text.
 func (e engineRow) LeaseText() string {
 	switch {
 	case e.ID == "":
@@ -53,7 +52,7 @@ func (e engineRow) LeaseText() string {
 	return age(e.Lease) + " left"
 }
 
-// Dead reports whether the others no longer take it for alive.
+// Dead reports whether the engine's lease has expired, so that other engines consider it dead.
 func (e engineRow) Dead() bool { return e.ID != "" && e.Lease <= 0 }
 
 func (p *pages) nodesView(r *http.Request) (any, error) {

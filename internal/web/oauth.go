@@ -9,20 +9,19 @@ import (
 	"linus/internal/job"
 )
 
-// OAuth is what clients are told of the authorization server whose tokens this server
-// takes. It is never one itself.
+// OAuth describes the authorization server whose tokens this server accepts. This server never
+// issues tokens itself.
 type OAuth struct {
 	Issuer   string // URL of the authorization server
 	Resource string // URL of this server as clients reach it, without a path or with that of MCP: the tokens' audience
 }
 
-// metadataPaths are where RFC 9728 puts the metadata of a resource: of this server, and
-// of its /mcp.
+// metadataPaths are where RFC 9728 puts resource metadata: for this server, and for its /mcp.
 var metadataPaths = []string{metadataPath, metadataPath + mcpPath}
 
 const metadataPath = "/.well-known/oauth-protected-resource"
 
-// metadataURL is where the metadata is, of a resource with that path.
+// metadataURL returns the address of the metadata of Resource, or "" if Resource is not a URL.
 func (o *OAuth) metadataURL() string {
 	u, err := url.Parse(o.Resource)
 	if err != nil {
@@ -32,7 +31,7 @@ func (o *OAuth) metadataURL() string {
 	return u.String()
 }
 
-// metadata is the protected resource's, as RFC 9728 describes it.
+// metadata serves the protected resource metadata of RFC 9728.
 func (a *api) metadata(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -50,14 +49,14 @@ func (a *api) metadata(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Insufficient is the WWW-Authenticate header of a request that needs a greater role than
-// that of its token's scopes.
+// Insufficient returns the WWW-Authenticate header for a request that needs a greater role than its
+// token's scopes give.
 func (o *OAuth) Insufficient(need job.Role) string {
 	return o.challenge(need, "insufficient_scope", "")
 }
 
-// challenge is a WWW-Authenticate header: which scope to ask for, and of whom. problem is
-// an error of RFC 6750, or empty. A nil OAuth has neither.
+// challenge returns a WWW-Authenticate header that says which scope to ask for, and where. problem
+// is an error of RFC 6750, or empty. A nil OAuth yields only the realm.
 func (o *OAuth) challenge(need job.Role, problem, reason string) string {
 	if o == nil {
 		return `Bearer realm="linus"`
@@ -72,7 +71,7 @@ func (o *OAuth) challenge(need job.Role, problem, reason string) string {
 	return text
 }
 
-// reason is why a token was refused, if the error says so in words of ours.
+// reason returns why a token was refused, or "" if err is not a RefusedError.
 func reason(err error) string {
 	var refused *job.RefusedError
 	if !errors.As(err, &refused) {

@@ -15,10 +15,11 @@ import (
 	"linus/internal/vm"
 )
 
-// offersTime limits the look at what there is: without it a form has less to choose from.
+// offersTime limits the time for reading what there is. If it runs out, the form offers fewer
+// choices.
 const offersTime = 2 * time.Second
 
-// offers are what a form lets choose from, as far as the viewer may see it.
+// offers are the choices of a form that the viewer may see.
 type offers struct {
 	templates, vms []string
 	pools          []job.PoolInfo
@@ -27,10 +28,10 @@ type offers struct {
 // poolOffer is a pool whose VMs a job can ask for.
 type poolOffer struct {
 	Name, Text string
-	Fill       string // the fields that ask for them, as a query
+	Fill       string // the form fields that ask for such a VM, as a query
 }
 
-// offers looks at the templates, VMs and pools there are.
+// offers reads the templates, VMs and pools that there are.
 func (p *pages) offers(r *http.Request) (o offers) {
 	ctx, cancel := context.WithTimeout(r.Context(), offersTime)
 	defer cancel()
@@ -57,7 +58,7 @@ func (p *pages) offers(r *http.Request) (o offers) {
 		}
 	})
 	all.Wait()
-	if !who.Admin() { // who may not look at nodes may have been given names
+	if !who.Admin() { // those who may not list nodes may still have been granted template names
 		o.templates = slices.DeleteFunc(slices.Clone(who.Templates), func(name string) bool {
 			return strings.ContainsAny(name, "*?") || slices.Contains(vm.Systems, name)
 		})
@@ -67,7 +68,7 @@ func (p *pages) offers(r *http.Request) (o offers) {
 	return o
 }
 
-// offer adds to a form what there is to choose from.
+// offer adds the choices to a form.
 func (v *formView) offer(o offers) {
 	for i := range v.Groups {
 		for j := range v.Groups[i].Controls {
@@ -80,18 +81,18 @@ func (v *formView) offer(o offers) {
 	}
 }
 
-// poolText says what a pool has ready.
+// poolText describes a pool and how many ready VMs it has.
 func poolText(p job.PoolInfo) string {
 	ready := p.Count(vm.MemberWarm) + p.Count(vm.MemberHibernated)
 	return fmt.Sprintf("%s, %d CPU, %s, %s disk; %d ready", p.VMTemplate+p.OS, p.Resources.CPU, p.Resources.Memory, p.Resources.Disk, ready)
 }
 
-// asking is the manifest of a job that asks for a VM of the pool.
+// asking returns the manifest of a job that asks for a VM of the pool.
 func asking(p job.Pool) job.Manifest {
 	return job.Manifest{VMTemplate: p.VMTemplate, OS: p.OS, Resources: p.Resources, Network: p.Network}
 }
 
-// poolFill are the fields of such a job.
+// poolFill returns the form fields of the manifest that asking returns.
 func poolFill(p job.Pool) url.Values {
 	fill, m := url.Values{}, asking(p)
 	for _, f := range field.For(field.CreatePool) {

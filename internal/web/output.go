@@ -17,7 +17,7 @@ const (
 	stepSize        = 256 << 10 // bytes read of a stream at a time
 	quickPause      = 250 * time.Millisecond
 	slowPause       = 1500 * time.Millisecond // when little is written
-	firstOutputTime = 4 * time.Second         // after that the page is shown without it
+	firstOutputTime = 4 * time.Second         // after this the page is shown without the output
 )
 
 // together is the name of both streams as one output.
@@ -63,16 +63,16 @@ type streamView struct {
 	Problem  string
 }
 
-// skip is what is not shown of a stream's beginning.
+// skip is the number of bytes of a stream's beginning that are not shown.
 type skip struct {
 	Stream string
 	Bytes  int64
 }
 
-// Together reports whether it is both streams as one.
+// Together reports whether the output is both streams as one.
 func (v streamView) Together() bool { return v.Name == together }
 
-// Note is a remark about the stream; empty if none is needed.
+// Note returns a remark about the stream, or "".
 func (v streamView) Note() string {
 	switch {
 	case v.Problem != "":
@@ -85,8 +85,8 @@ func (v streamView) Note() string {
 	return ""
 }
 
-// view returns what is new, or, if all is set, everything. Of both streams, lines are in
-// the order in which they were read: what was there at the beginning is stdout, then stderr.
+// view returns what is new, or everything if all is set. If both streams are shown as one, lines
+// are in the order in which they were read: what existed at the first read is stdout, then stderr.
 func (o *output) view(all bool) streamView {
 	v := streamView{ID: o.id, Name: o.name, Complete: true, Empty: true}
 	for _, s := range o.sources {
@@ -115,8 +115,8 @@ func ofStderr(html string) string {
 	return `<span class="of-stderr">` + html + `</span>`
 }
 
-// read reads on, the first time from near the end, and returns the most that it got of a
-// stream.
+// read reads more of each stream, the first time from near its end. It returns the largest number
+// of bytes read from a stream.
 func (o *output) read(ctx context.Context) (most int64) {
 	for _, s := range o.sources {
 		before := s.next
@@ -128,7 +128,7 @@ func (o *output) read(ctx context.Context) (most int64) {
 	return most
 }
 
-// begun reports whether everything has been read once.
+// begun reports whether every stream has been read at least once.
 func (o *output) begun() bool {
 	return !slices.ContainsFunc(o.sources, func(s *source) bool { return !s.begun })
 }
@@ -158,11 +158,10 @@ func (s *source) read(ctx context.Context, e job.Engine, id string) error {
 	return nil
 }
 
-// followOutput sends what the output has, and what follows, until it is
-// complete or, once over is closed, cannot be read. If a task writes faster
-// than can be shown, only the end is sent from time to time. Events are named
-// after the stream: NAME-all replaces everything, NAME adds whole lines,
-// NAME-line is the current line, NAME-note the remark about it.
+// followOutput sends the output and what follows until it is complete or, once over is closed,
+// cannot be read. If a task writes faster than can be shown, only the end is sent from time to
+// time. Events are named after the stream: NAME-all replaces everything, NAME adds whole lines,
+// NAME-line is the current line, and NAME-note is the remark.
 func (p *pages) followOutput(ctx context.Context, id, name string, over <-chan struct{}, event func(name, html string) error) error {
 	o := newOutput(p.Engine, id, name)
 	told, wait := streamView{}, quickPause

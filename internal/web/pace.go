@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// How long a request's body may take to arrive: that of somebody who has shown no token
-// yet, and of others; and how long a client may take for each part of the response.
+// Limits of time: bodyTime for a request's body to arrive before the client has shown a token,
+// uploadTime afterwards, and partTime for the client to read each part of the response.
 const (
 	bodyTime   = 10 * time.Second
 	uploadTime = 5 * time.Minute
@@ -20,35 +20,35 @@ const (
 	partSize   = 64 << 10    // bytes
 )
 
-// paced bounds how long a request's body takes, also that of one that is refused: its rest
-// is read before the connection is free again. Handlers that know the client give it more.
-// A client that does not read the response is cut off. In between, the connection may be
-// silent for as long as the handler takes: HTTP/2 would end a stream at its deadline even
-// when nothing is being written.
+// paced limits how long a request's body takes, even if the request is refused: the rest of the
+// body is read before the connection is free again. Handlers that know the client extend the limit.
+// A client that does not read the response is cut off. Between writes there is no deadline, however
+// long the handler takes: HTTP/2 would end a stream at its deadline even when nothing is being
+// written.
 func paced(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer := &pacedWriter{w, http.NewResponseController(w)}
-		answer.lift() // that of the last response on this connection
+		answer.lift() // the deadline of the last response on this connection
 		giveTime(w, r, bodyTime)
 		if r.ContentLength != 0 {
 			body := &pacedBody{ReadCloser: r.Body, control: answer.control}
 			r.Body = body
-			defer context.AfterFunc(r.Context(), body.cut)() // the server stops
+			defer context.AfterFunc(r.Context(), body.cut)() // when the server stops
 			defer body.leave()
 		}
 		next.ServeHTTP(answer, r)
-		answer.renew() // the server sends the rest
+		answer.renew() // for the rest that the server sends
 	})
 }
 
-// pacedWriter gives the client time for each part.
+// pacedWriter gives the client partTime for each part of the response.
 type pacedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 }
 
 func (w *pacedWriter) renew() {
-	_ = w.control.SetWriteDeadline(time.Now().Add(partTime)) // a recorder in a test has none
+	_ = w.control.SetWriteDeadline(time.Now().Add(partTime)) // a test's recorder has no deadline
 }
 
 func (w *pacedWriter) lift() { _ = w.control.SetWriteDeadline(time.Time{}) }
@@ -66,7 +66,7 @@ func (w *pacedWriter) Write(data []byte) (written int, err error) {
 	return written, err
 }
 
-// Flush is for handlers that ask for an http.Flusher.
+// Flush implements http.Flusher.
 func (w *pacedWriter) Flush() {
 	w.renew()
 	defer w.lift()
@@ -76,26 +76,27 @@ func (w *pacedWriter) Flush() {
 // Unwrap is for http.ResponseController.
 func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// giveTime is how long the request's body may take from now on.
+// giveTime lets the request's body take d from now on.
 func giveTime(w http.ResponseWriter, r *http.Request, d time.Duration) {
 	if r.ContentLength != 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d)) // a recorder in a test has none
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d)) // a test's recorder has no deadline
 	}
 }
 
-// pacedBody lifts the deadline at its end: from then on, it would end the request. After an
-// error it stays, so that nobody waits for the rest.
+// pacedBody lifts the read deadline at the end of the body, because from then on the deadline would
+// end the request. After an error the deadline stays, so that nobody waits for the rest.
 type pacedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
 
 	mu          sync.Mutex
-	gone, ended bool // nothing more is read of it; nothing more comes
-	left        bool // the request is done, and its connection is no longer ours
+	gone, ended bool // gone: must not be read any more; ended: has arrived as a whole
+	left        bool // the request is done, and its connection may serve another one
 }
 
-// cut ends a Read, and those that come. When all has come there is none to end, and a deadline
-// would end all requests that come by this connection, since the server waits for them already.
+// cut ends a Read in progress and all later ones. If the whole body has arrived, there is no Read
+// to end, and a deadline would end all later requests on this connection, since the server already
+// waits for them.
 func (b *pacedBody) cut() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,14 +106,14 @@ func (b *pacedBody) cut() {
 	}
 }
 
-// until sets the deadline, with the lock held.
+// until sets the read deadline, unless the request is done. The caller holds mu.
 func (b *pacedBody) until(deadline time.Time) {
 	if !b.left {
-		_ = b.control.SetReadDeadline(deadline) // a recorder in a test has none
+		_ = b.control.SetReadDeadline(deadline) // a test's recorder has no deadline
 	}
 }
 
-// leave bounds the server's wait for the rest.
+// leave limits how long the server waits for the rest of the body.
 func (b *pacedBody) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,7 +137,7 @@ func (b *pacedBody) isGone() bool {
 
 func (b *pacedBody) Read(data []byte) (int, error) {
 	if b.isGone() {
-		b.cut() // whatever has been set since
+		b.cut() // sets the deadline again, since giveTime may have moved it
 		return 0, os.ErrDeadlineExceeded
 	}
 	n, err := b.ReadCloser.Read(data)
@@ -150,7 +151,7 @@ func (b *pacedBody) Read(data []byte) (int, error) {
 	return n, err
 }
 
-// end notes that all has come.
+// end records that the whole body has arrived, and lifts the deadline.
 func (b *pacedBody) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -25,14 +25,14 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// contentTypes of static files, which the machine's own tables may lack.
+// contentTypes are those of the static files, which the machine's own tables may lack.
 var contentTypes = map[string]string{
 	".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8",
 }
 
-// pages are the engine's pages for a browser. Reading needs no JavaScript; with
-// it the pages update themselves.
+// pages are the engine's pages for a browser. They can be read without JavaScript; with it they
+// update themselves.
 type pages struct {
 	Options
 	sessions sessions
@@ -68,7 +68,6 @@ func newPages(o Options) *pages {
 	return p
 }
 
-// routes adds the pages.
 func (p *pages) routes(r *mux.Router) {
 	get := func(path string, h http.Handler) { r.Handle(path, h).Methods(http.MethodGet, http.MethodHead) }
 	post := func(path string, h http.Handler) { r.Handle(path, h).Methods(http.MethodPost) }
@@ -108,7 +107,7 @@ func (p *pages) routes(r *mux.Router) {
 	post("/jobs/{id}/cancel", p.changing(p.cancel))
 	post("/jobs/{id}/kill", p.changing(p.kill))
 	post("/jobs/{id}/input", p.changing(p.input))
-	// A login that was needed to send a form leads here.
+	// A login that interrupted a form leads here.
 	get("/jobs/{id}/{verb:cancel|kill|input}", to(func(r *http.Request) string { return jobPath(mux.Vars(r)["id"]) }))
 
 	part("/pools", section{"pools", "list", poolsPause, p.poolsView})
@@ -186,7 +185,8 @@ func (p *pages) routes(r *mux.Router) {
 	get("/help/{topic}", p.loggedIn(p.help))
 }
 
-// acting does one thing to the node, pool or token that the address names, and shows all of them.
+// acting performs an action on the node, pool or token that the address names, and then shows the
+// list of them.
 func acting[T any](p *pages, kind string, do func(job.Engine, context.Context, string) (T, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, err := do(p.Engine, r.Context(), mux.Vars(r)[kind])
@@ -196,13 +196,12 @@ func acting[T any](p *pages, kind string, do func(job.Engine, context.Context, s
 
 func jobPath(id string) string { return "/jobs/" + url.PathEscape(id) }
 
-// Icon is what stands for linus, as SVG.
+// Icon returns the icon of linus, as SVG.
 func Icon() []byte {
 	data, _ := files.ReadFile("static/icon.svg") // embedded: cannot fail
 	return data
 }
 
-// staticHash returns a hash of the static files' contents.
 func staticHash() string {
 	sum := sha256.New()
 	_ = fs.WalkDir(files, "static", func(name string, d fs.DirEntry, err error) error { // embedded: cannot fail
@@ -248,7 +247,7 @@ type frame struct {
 	View    any
 }
 
-// titled and live are what views may implement for the frame.
+// titled, live and loads are optional interfaces of views, for the frame.
 type (
 	titled interface{ title() string }
 	live   interface{ goesOn() bool }
@@ -285,7 +284,6 @@ func (p *pages) frame(r *http.Request, name string, view any) frame {
 	return f
 }
 
-// render sends a whole page.
 func (p *pages) render(w http.ResponseWriter, r *http.Request, code int, name string, view any) {
 	var b bytes.Buffer
 	if err := p.views[name].ExecuteTemplate(&b, "layout", p.frame(r, name, view)); err != nil {
@@ -295,7 +293,7 @@ func (p *pages) render(w http.ResponseWriter, r *http.Request, code int, name st
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = w.Write(b.Bytes()) // the browser is gone
+	_, _ = w.Write(b.Bytes()) // fails only if the browser is gone
 }
 
 // fragment returns a part of a page as HTML.
@@ -310,11 +308,11 @@ type problemView struct {
 	Text string
 }
 
-// Title is the text of the status code.
+// Title returns the text of the status code.
 func (v problemView) Title() string { return http.StatusText(v.Code) }
 func (v problemView) title() string { return v.Title() }
 
-// problem sends a page that says what is wrong; to a script, only the text.
+// problem sends a page that says what is wrong. A script gets only the text.
 func (p *pages) problem(w http.ResponseWriter, r *http.Request, code int, text string) {
 	if r.Header.Get("HX-Request") != "" {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -325,7 +323,6 @@ func (p *pages) problem(w http.ResponseWriter, r *http.Request, code int, text s
 	p.render(w, r, code, "problem", problemView{code, text})
 }
 
-// failed sends an engine's error.
 func (p *pages) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		return // the browser is gone
@@ -333,7 +330,6 @@ func (p *pages) failed(w http.ResponseWriter, r *http.Request, err error) {
 	p.problem(w, r, p.codeOf(r, err), words.In(err.Error()))
 }
 
-// codeOf returns the HTTP status for an engine's error.
 func (p *pages) codeOf(r *http.Request, err error) int {
 	var (
 		field   *job.FieldError
@@ -366,7 +362,7 @@ func (p *pages) notFound(w http.ResponseWriter, r *http.Request) {
 // isBrowser reports whether the client wants a page.
 func isBrowser(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
 
-// shortID is the end of a job's ID, as in its VM's name.
+// shortID returns the end of a job's ID, as in its VM's name.
 func shortID(id string) string { return id[max(0, len(id)-12):] }
 
 func bytesText(n int64) string {

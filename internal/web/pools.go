@@ -12,7 +12,7 @@ import (
 	"linus/internal/vm"
 )
 
-// poolsPause is the time between two looks at the pools.
+// poolsPause is the time between two reads of the pools.
 const poolsPause = 2 * time.Second
 
 type poolsView struct{ Pools []poolRow }
@@ -22,15 +22,15 @@ func (poolsView) goesOn() bool  { return true }
 
 type poolRow struct{ job.PoolInfo }
 
-// From is what its VMs are made from.
+// From returns the template or operating system of the pool's VMs.
 func (p poolRow) From() string { return p.VMTemplate + p.OS }
 
-// Ready is how many members of a kind are ready, and how many are wanted.
+// Ready returns how many members in a state there are and how many are wanted, as text.
 func (p poolRow) Ready(state vm.MemberState, wanted int) string {
 	return fmt.Sprintf("%d of %d", p.Count(state), wanted)
 }
 
-// Rate is the share of jobs that got a member, as text.
+// Rate returns the share of jobs that got a member, as text.
 func (p poolRow) Rate() string {
 	rate, any := p.HitRate()
 	if !any {
@@ -50,7 +50,7 @@ func (p *pages) poolsView(r *http.Request) (any, error) {
 
 func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
 
-// poolView is a pool as its page shows it: what it is, and a form for its size.
+// poolView is a pool as its page shows it, with a form for its size.
 type poolView struct {
 	formView
 
@@ -59,14 +59,14 @@ type poolView struct {
 
 func (v poolView) title() string { return "Pool " + v.Pool.Name }
 
-// Seconds returns a number of seconds as text.
+// Seconds formats a number of seconds.
 func (v poolView) Seconds(n int) string { return shortDuration(time.Duration(n) * time.Second) }
 
 var poolForm = form{poolGroups, "New pool", "Pools", "/pools", "Create the pool", false}
 
 func newPoolDraft() poolDraft { return poolDraft{PoolSize: job.PoolSize{Warm: 1}} }
 
-// poolDefaults is a pool of which all is left out that can be.
+// poolDefaults returns a pool with every optional field at its default.
 func poolDefaults(d job.Defaults) poolDraft {
 	p := job.Pool{}.WithDefaults(d)
 	return poolDraft{Manifest: job.Manifest{VMTemplate: p.VMTemplate, Resources: p.Resources, Network: p.Network}, PoolSize: p.PoolSize}
@@ -97,8 +97,8 @@ func (p *pages) createPool(w http.ResponseWriter, r *http.Request, _ []upload) {
 	p.refused(w, r, v, err)
 }
 
-// showPool shows a pool with the form for its size: as it is if value is nil, else
-// as it was typed, with what is wrong.
+// showPool shows a pool with the form for its size. If value is nil, the form has the current size;
+// otherwise it has what was typed. wrong is the error to show, or nil.
 func (p *pages) showPool(w http.ResponseWriter, r *http.Request, value values, wrong error) {
 	info, err := p.Engine.Pool(r.Context(), mux.Vars(r)["pool"])
 	if err != nil {
@@ -124,7 +124,7 @@ func (p *pages) resizePool(w http.ResponseWriter, r *http.Request) {
 		p.failed(w, r, err)
 		return
 	}
-	info.MaxAge = 0 // empty: it stays
+	info.MaxAge = 0 // an empty field leaves it as it is
 	if err = faulty(typed(&info.PoolSize, poolSize(), r.PostForm.Get)); err == nil {
 		_, err = p.Engine.ResizePool(r.Context(), name, info.Change())
 	}

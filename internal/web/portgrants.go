@@ -12,13 +12,14 @@ import (
 	"linus/internal/job"
 )
 
-// What stands for a session at a port, where the session itself does not come.
+// Lifetimes of what stands for a session at a port, where the session's own cookie is not sent.
 const (
-	grantTime = 12 * time.Hour // until the session is asked for again
+	grantTime = 12 * time.Hour // after that the browser has to show its session again
 	codeTime  = 30 * time.Second
 )
 
-// granted returns whose grant it is, and whether it still is.
+// granted returns the principal of a grant, and a function that reports whether its session is
+// still valid.
 func (a *api) granted(ctx context.Context, id, grant string) (who job.Principal, still func() bool, err error) {
 	session, ok := a.pages.sessions.granted(id, grant)
 	if !ok {
@@ -28,7 +29,7 @@ func (a *api) granted(ctx context.Context, id, grant string) (who job.Principal,
 	return who, func() bool { return a.pages.sessions.goesOn(session) }, err
 }
 
-// grant is what stands for a session at one port.
+// grant returns a signed token that stands for a session at one port.
 func (s sessions) grant(id, session string) string {
 	return s.sign("port "+id, strconv.FormatInt(time.Now().Add(grantTime).Unix(), 10)+"."+session)
 }
@@ -41,12 +42,13 @@ func (s sessions) granted(id, grant string) (session string, ok bool) {
 	return session, ok && err == nil && time.Now().Unix() < until && s.goesOn(session)
 }
 
-// code is what brings a session to the host of a port, in the browser that has a state.
+// code returns a signed code that carries a session to the host of a port, for the browser that has
+// a state.
 func (s sessions) code(id, state, session string) string {
 	return s.sign("code "+id+" "+state, fmt.Sprintf("%d.%s.%s", time.Now().Add(codeTime).Unix(), rand.Text(), session))
 }
 
-// redeem returns the session of a code, once.
+// redeem returns the session of a code. Each code can be redeemed once.
 func (p *ports) redeem(s sessions, id, state, code string) (session string, ok bool) {
 	text, ok := s.signed("code "+id+" "+state, code)
 	parts := strings.SplitN(text, ".", 3)

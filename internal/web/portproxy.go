@@ -18,22 +18,24 @@ import (
 	"linus/internal/vmpage"
 )
 
-// What passes between a browser and a port of a VM.
+// Limits of what passes between a browser and a port of a VM.
 const (
 	portHeaders = 64 << 10         // bytes of a response's headers
-	portReady   = 50 * time.Second // until the VM takes a connection, which resumes it; less than proxies wait
-	portAnswer  = 2 * time.Minute  // until the headers are there
+	portReady   = 50 * time.Second // until the VM accepts a connection, which resumes the VM; less than proxies wait
+	portAnswer  = 2 * time.Minute  // until the response's headers arrive
 	portIdle    = 20 * time.Second
-	portCheck   = 5 * time.Second // between two looks whether a stream may go on
+	portCheck   = 5 * time.Second // between two checks whether a stream may continue
 	portOpen    = 48              // requests to one port at once; an SSH connection to a VM has 64
 )
 
 const noPort = "There is no such port, or its VM is gone."
 
-// errNotReady: what was begun for a connection, such as resuming the VM, goes on.
+// errNotReady means that the VM has not accepted a connection in time. What the connection has
+// started, such as resuming the VM, continues.
 var errNotReady = errors.New("the VM is not ready yet")
 
-// reach serves a request to a port for a principal, as long as still says that it may go on.
+// reach serves a request to a port for a principal while still returns true. A nil still always
+// does.
 func (a *api) reach(w http.ResponseWriter, r *http.Request, v portRequest, who job.Principal, still func() bool) {
 	giveTime(w, r, uploadTime)
 	a.pages.serveFor(who, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -51,7 +53,7 @@ func (a *api) reach(w http.ResponseWriter, r *http.Request, v portRequest, who j
 		defer leave()
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		if body, ok := r.Body.(*pacedBody); ok { // until it ends, nobody sees that the client has gone
+		if body, ok := r.Body.(*pacedBody); ok { // before its end, the server does not see a client leave
 			defer time.AfterFunc(uploadTime, func() {
 				if !body.hasEnded() {
 					cancel()
@@ -72,17 +74,17 @@ func (a *api) reach(w http.ResponseWriter, r *http.Request, v portRequest, who j
 	}), w, r)
 }
 
-// isUnknown reports whether there is no such port, to whoever asks.
+// isUnknown reports whether, to the caller, there is no such port.
 func isUnknown(err error) bool {
 	var field *job.FieldError
 	return errors.Is(err, job.ErrNotFound) || errors.Is(err, job.ErrNotAllowed) || errors.As(err, &field) && field.Fault == job.FaultUnknown
 }
 
-// portFailed says why a port cannot be reached. What the text is about may be the VM's to choose.
+// portFailed responds with why a port cannot be reached. The VM may have influenced the text.
 func (a *api) portFailed(w http.ResponseWriter, r *http.Request, v portRequest, err error) {
 	var field *job.FieldError
 	switch {
-	case r.Context().Err() != nil: // the client is gone, or may not go on
+	case r.Context().Err() != nil: // the client is gone or lost its permission
 		v.fail(w, http.StatusServiceUnavailable, "This cannot continue")
 	case errors.Is(err, job.ErrUnauthorized):
 		w.Header().Set("WWW-Authenticate", `Bearer realm="linus"`)
@@ -94,7 +96,7 @@ func (a *api) portFailed(w http.ResponseWriter, r *http.Request, v portRequest, 
 	case errors.Is(err, errNotReady):
 		w.Header().Set("Retry-After", "5")
 		if isLink(r) && isBrowser(r) {
-			w.Header().Set("Refresh", "5") // the page comes by itself
+			w.Header().Set("Refresh", "5") // the browser retries by itself
 		}
 		v.fail(w, http.StatusServiceUnavailable, fmt.Sprintf("The VM is not ready after %s: it is being resumed, or its host is busy; try again in some seconds", portReady))
 	case errors.As(err, &field), errors.Is(err, job.ErrUnchecked), job.IsEngineFault(err):
@@ -111,10 +113,10 @@ func (v portRequest) fail(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = fmt.Fprintln(w, text) // the client is gone
+	_, _ = fmt.Fprintln(w, text) // fails only if the client is gone
 }
 
-// portTransport connects to ports of VMs: the host of a request is the port's ID.
+// portTransport returns a transport to ports of VMs. The host in a request's URL is the port's ID.
 func portTransport(e job.Engine) *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
@@ -144,11 +146,10 @@ func portTransport(e job.Engine) *http.Transport {
 
 func quiet(l *slog.Logger) *log.Logger { return slog.NewLogLogger(l.Handler(), slog.LevelDebug) }
 
-// local is the port's origin to the program that listens there: as if its page were opened
-// in the VM. Many refuse other hosts, and origins that do not fit.
+// local returns the origin that the program at the port sees, as if its page were opened in the VM.
+// Many programs refuse other hosts, and origins that do not match.
 func local(port int) string { return "http://localhost:" + strconv.Itoa(port) }
 
-// toVM makes a browser's request the one that the VM gets.
 func (a *api) toVM(p *httputil.ProxyRequest, v portRequest, port int) {
 	out := p.Out
 	out.URL.Scheme, out.URL.Host, out.Host = "http", fmt.Sprintf("%s:%d", v.id, port), fmt.Sprintf("localhost:%d", port)
@@ -186,7 +187,7 @@ func (a *api) toVM(p *httputil.ProxyRequest, v portRequest, port int) {
 	}
 }
 
-// bearerOf returns the token in "Authorization: Bearer"; empty: there is none.
+// bearerOf returns the token in "Authorization: Bearer", or "".
 func bearerOf(r *http.Request) string {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -195,8 +196,8 @@ func bearerOf(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// isOurs reports whether a token is, or was, for this server. Others are between the page and
-// its program.
+// isOurs reports whether a token is, or was, meant for this server. Other tokens are between the
+// page and its program.
 func (a *api) isOurs(ctx context.Context, bearer string) bool {
 	if job.IsToken(bearer) || a.pages.sessions.isToken(bearer) {
 		return true
@@ -208,8 +209,8 @@ func (a *api) isOurs(ctx context.Context, bearer string) bool {
 	return !errors.Is(err, job.ErrUnauthorized)
 }
 
-// sandboxHeaders are those of a response that mean nothing beyond it: others, some of which
-// nobody has thought of yet, would be about this server's own origin.
+// sandboxHeaders are the response headers that affect nothing but the response. All others,
+// including those yet to be invented, could affect this server's own origin.
 var sandboxHeaders = map[string]bool{
 	"Accept-Ranges": true, "Age": true, "Cache-Control": true, "Connection": true, "Content-Disposition": true, "Content-Encoding": true, "Content-Language": true,
 	"Content-Length": true, "Content-Range": true, "Content-Security-Policy": true, "Content-Type": true, "Date": true, "Etag": true, "Expires": true, "Last-Modified": true,
@@ -217,7 +218,6 @@ var sandboxHeaders = map[string]bool{
 	"X-Content-Type-Options": true,
 }
 
-// fromVM makes the VM's response the one that a browser gets.
 func (a *api) fromVM(resp *http.Response, v portRequest, port int) error {
 	h := resp.Header
 	if to := h.Get("Location"); to != "" {
@@ -239,29 +239,29 @@ func (a *api) fromVM(resp *http.Response, v portRequest, port int) error {
 	return nil
 }
 
-// restrict sets the headers that keep a page apart.
+// restrict sets the headers that isolate a page.
 func (v portRequest) restrict(h http.Header) {
 	if v.prefix == "" {
-		h.Set("Origin-Agent-Cluster", "?1") // no document.domain makes two hosts one origin
+		h.Set("Origin-Agent-Cluster", "?1") // document.domain cannot merge two hosts into one origin
 		h.Add("Content-Security-Policy", "frame-ancestors 'self'")
 		if !v.secure {
-			h.Set("Referrer-Policy", "same-origin") // provesOrigin looks at it
+			h.Set("Referrer-Policy", "same-origin") // provesOrigin reads the Referer
 		}
 		return
 	}
 	h.Add("Content-Security-Policy", "sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads allow-pointer-lock")
-	h.Set("Referrer-Policy", "no-referrer") // the path has the grant
+	h.Set("Referrer-Policy", "no-referrer") // the path contains the grant
 	v.allow(h)
 }
 
-// allow lets a page without an origin read what it loads of its own port.
+// allow lets a page without an origin read what it loads from its own port.
 func (v portRequest) allow(h http.Header) {
 	h.Set("Access-Control-Allow-Origin", "null")
 	h.Set("Access-Control-Allow-Credentials", "true")
 	h.Add("Vary", "Origin")
 }
 
-// outside returns where the VM's redirect leads a browser.
+// outside returns where a redirect of the VM leads the browser.
 func (v portRequest) outside(to string, port int) string {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -276,7 +276,7 @@ func (v portRequest) outside(to string, port int) string {
 	return u.String()
 }
 
-// host is that of a port which has one.
+// host returns the vmpage.Host of a port that has a host name of its own.
 func (s sessions) host(v portRequest) vmpage.Host {
 	return func(text string) string { return s.mac("cookie "+v.id, text) }
 }

@@ -18,40 +18,40 @@ import (
 	"linus/internal/vmpage"
 )
 
-// Exposed ports of VMs. Their pages are hostile: each has an origin that is not this server's
-// and not another port's, and none of this server's cookies or tokens reaches a VM.
+// Exposed ports of VMs. Their pages are hostile: the origin of each differs from this server's and
+// from those of other ports, and none of this server's cookies or tokens reaches a VM.
 //
-// With Options.PortDomain each port has a host name, and a cookie of its own there. To get it, a
-// browser goes to this server, where its session is, and comes back with a code that is for
-// that port and that browser, and can be used once. Without it, ports are at paths of this
-// server, and their pages are sandboxed: they have no origin at all, and so no cookies. What
-// such a page loads comes without the session, so a grant stands in the path instead.
+// With Options.PortDomain each port has its own host name and its own cookie there. To get the
+// cookie, a browser goes to this server, where its session is, and returns with a single-use code
+// for that port and that browser. Without PortDomain, ports are at paths of this server and their
+// pages are sandboxed: they have no origin at all, and so no cookies. What such a page loads is
+// requested without the session, so a grant in the path stands for it.
 const (
 	portsPrefix = "/ports/"
 	portLogin   = "/.linus/login"
 	stateTime   = 10 * time.Minute // for somebody to log in
 )
 
-// Cookies of a port's host.
+// Names of the cookies of a port's host.
 const (
 	grantCookie = vmpage.OwnCookies + "port"
 	stateCookie = vmpage.OwnCookies + "state"
 )
 
-// ports is what requests to all ports share.
+// ports is the state that requests to all ports share.
 type ports struct {
 	transport *http.Transport
 
 	mu   sync.Mutex
-	used map[string]int64 // codes, by their random part: when they expire
+	used map[string]int64 // when each redeemed code expires, by its random part
 }
 
 func newPorts(e job.Engine) *ports {
 	return &ports{transport: portTransport(e), used: map[string]int64{}}
 }
 
-// PortURL returns the URL of the exposed port with an ID, of a server at base with a
-// PortDomain; empty: base is.
+// PortURL returns the URL of the exposed port with an ID, on the server at base whose PortDomain is
+// domain. It returns "" if base is empty.
 func PortURL(base, domain, id string) string {
 	u, err := url.Parse(base)
 	switch {
@@ -67,16 +67,16 @@ func PortURL(base, domain, id string) string {
 	return u.String() + "/"
 }
 
-// portRequest is where a browser looks for a port.
+// portRequest is a port and how a browser addresses it.
 type portRequest struct {
 	id     string // of the port
-	prefix string // of its paths; empty: it has a host of its own
-	origin string // of its page, as a browser has it; "null": it has none
-	secure bool   // by TLS
+	prefix string // of its paths; empty: it has a host name of its own
+	origin string // of its page, as the browser sends it; "null": it has none
+	secure bool   // the browser uses TLS
 }
 
-// exposed serves the hosts of ports, and the paths of sandboxed ones; next has its own rules
-// about where a request may come from.
+// exposed serves the hosts of ports, and the paths of sandboxed ports. Other requests go to next,
+// which has its own rules about where a request may come from.
 func (a *api) exposed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if id, ok := a.portHost(r.Host); ok {
@@ -99,7 +99,7 @@ func schemeOf(secure bool) string {
 	return "http"
 }
 
-// portHost returns the ID of the port that has a host name.
+// portHost returns the ID of the port that a host name belongs to.
 func (a *api) portHost(host string) (id string, ok bool) {
 	if a.PortDomain == "" {
 		return "", false
@@ -117,7 +117,7 @@ func grantOf(path string) (id, grant string, ok bool) {
 	return id, grant, ok && found && strings.HasPrefix(rest, "~")
 }
 
-// base is this server's URL, as browsers reach it.
+// base returns this server's URL as browsers reach it.
 func (a *api) base(r *http.Request) string {
 	if a.URL != nil {
 		if base := a.URL(); base != "" {
@@ -127,8 +127,8 @@ func (a *api) base(r *http.Request) string {
 	return schemeOf(r.TLS != nil) + "://" + r.Host
 }
 
-// port leads those who have logged in here to a port, and serves it to programs, which send a
-// token, unless it has a host of its own.
+// port leads logged-in browsers to a port. If the port has no host name of its own, it also serves
+// the port to programs, which send a token.
 func (a *api) port(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["port"]
 	if r.Header.Get("Authorization") != "" && a.PortDomain == "" {
@@ -143,12 +143,12 @@ func (a *api) port(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, http.StatusMethodNotAllowed, "Method not allowed: open the port's page first, or send Authorization: Bearer")
 		return
 	}
-	if !isBrowser(r) { // nor does a page of another port of this host load it, where no Sec-Fetch-Site says so
+	if !isBrowser(r) { // this also stops pages of other ports on this host, if the browser sends no Sec-Fetch-Site
 		refuse(w, r, http.StatusUnauthorized, "Unauthorized: open this in a browser, or send Authorization: Bearer and a token of linus")
 		return
 	}
 	if _, err := a.pages.principal(r); errors.Is(err, job.ErrUnauthorized) && fromElsewhere(r) {
-		a.pages.goOn(w, r, ownPath(r.URL.RequestURI())) // a strict cookie comes with links of our own pages only
+		a.pages.goOn(w, r, ownPath(r.URL.RequestURI())) // only links on our own pages send a strict cookie
 		return
 	}
 	a.pages.loggedIn(func(w http.ResponseWriter, r *http.Request) {
@@ -173,11 +173,11 @@ func (a *api) port(w http.ResponseWriter, r *http.Request) {
 		if state := r.URL.Query().Get("state"); isState(state) {
 			to += portLogin + "?" + url.Values{"code": {a.pages.sessions.code(id, state, session)}, "to": {r.URL.Query().Get("to")}}.Encode()
 		}
-		a.pages.goOn(w, r, to) // not a redirect, which our forms, as that of the login, may not follow elsewhere
+		a.pages.goOn(w, r, to) // not a redirect: the form-action policy stops forms at other hosts
 	}).ServeHTTP(w, r)
 }
 
-// below returns a path, which stays on this host, with the query of a URL.
+// below returns a path that stays on this host, with the query of a URL.
 func below(path string, of *url.URL) string {
 	path = "/" + strings.TrimLeft(path, "/\\")
 	if of.RawQuery == "" {
@@ -186,7 +186,7 @@ func below(path string, of *url.URL) string {
 	return path + "?" + of.RawQuery
 }
 
-// goOn sends a page that leads on at once.
+// goOn sends a page that leads to another address at once.
 func (p *pages) goOn(w http.ResponseWriter, r *http.Request, to string) {
 	p.secured(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Refresh", "0; url="+to)
@@ -194,7 +194,7 @@ func (p *pages) goOn(w http.ResponseWriter, r *http.Request, to string) {
 	}).ServeHTTP(w, r)
 }
 
-// portOf returns an exposed port that a principal may reach.
+// portOf returns an exposed port if the principal may reach it.
 func (a *api) portOf(ctx context.Context, who job.Principal, id string) (job.ExposedPort, error) {
 	if err := who.Refusal(job.VerbDialVM); err != nil {
 		return job.ExposedPort{}, err
@@ -260,7 +260,7 @@ func (a *api) hosted(w http.ResponseWriter, r *http.Request, v portRequest) {
 	http.Redirect(w, r, a.base(r)+portsPrefix+v.id+"?"+url.Values{"state": {state}, "to": {r.URL.RequestURI()}}.Encode(), http.StatusSeeOther)
 }
 
-// enter gives a browser that comes back with a code its grant.
+// enter gives a grant to a browser that comes back with a code.
 func (a *api) enter(w http.ResponseWriter, r *http.Request, v portRequest) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Referrer-Policy", "no-referrer")
@@ -282,26 +282,26 @@ func (a *api) enter(w http.ResponseWriter, r *http.Request, v portRequest) {
 func (v portRequest) setCookie(w http.ResponseWriter, name, value string, age time.Duration) {
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // plain HTTP on this machine would lose a Secure one
 		Name: secureName(v.secure, name), Value: value, Path: "/", MaxAge: int(age.Seconds()), HttpOnly: true,
-		SameSite: http.SameSiteLaxMode, Secure: v.secure, // a link from elsewhere shows the page
+		SameSite: http.SameSiteLaxMode, Secure: v.secure, // so that links from elsewhere work
 	})
 }
 
-// mayAsk reports whether a request comes from the port's own page, or is a link to it. Pages of
-// other ports are of the same site, so that their requests have the grant, too.
+// mayAsk reports whether a request comes from the port's own page or follows a link to it. Pages of
+// other ports belong to the same site, so their requests carry the grant, too.
 func (v portRequest) mayAsk(r *http.Request) bool {
 	origin := strings.ToLower(r.Header.Get("Origin"))
 	own := origin == "" || origin == v.origin || origin == "null" && r.Header.Get("Sec-Fetch-Site") == "same-origin"
 	return own && (!fromElsewhere(r) || isLink(r))
 }
 
-// provesOrigin reports whether the browser says that the port's own page loads something, or shows a
-// page. Without TLS, which Sec-Fetch-Site is for, the referrer says so.
+// provesOrigin reports whether the browser says that the port's own page loads something, or that
+// it shows a page. Sec-Fetch-Site exists only with TLS; without it, the Referer has to say so.
 func (v portRequest) provesOrigin(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Site")+r.Header.Get("Origin") != "" || isBrowser(r) || strings.HasPrefix(r.Header.Get("Referer"), v.origin+"/")
 }
 
-// sandboxed serves the paths of a port whose page has no origin. A page of this server's origin
-// loads nothing there: its policy allows scripts of its own host.
+// sandboxed serves the paths of a port whose page has no origin. Pages of this server's own origin
+// may load nothing there, because their policy allows scripts of this host.
 func (a *api) sandboxed(w http.ResponseWriter, r *http.Request, v portRequest, grant string) {
 	ours := r.Header.Get("Sec-Fetch-Site") == "same-origin" && !isLink(r)
 	if origin := r.Header.Get("Origin"); ours || origin != "" && origin != "null" || r.Header.Get("Service-Worker") != "" {
@@ -320,7 +320,7 @@ func (a *api) sandboxed(w http.ResponseWriter, r *http.Request, v portRequest, g
 		w.Header().Set("Access-Control-Allow-Methods", r.Header.Get("Access-Control-Request-Method"))
 		w.Header().Set("Access-Control-Allow-Headers", r.Header.Get("Access-Control-Request-Headers"))
 		w.WriteHeader(http.StatusNoContent)
-	case r.URL.EscapedPath() == v.prefix: // what its page names is below it
+	case r.URL.EscapedPath() == v.prefix: // relative links of the page need the slash at the end
 		http.Redirect(w, r, v.prefix+below("", r.URL), http.StatusSeeOther) //nolint:gosec // of this server
 	default:
 		a.reach(w, r, v, who, still)

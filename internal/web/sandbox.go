@@ -10,13 +10,13 @@ import (
 	"linus/internal/vm"
 )
 
-// shownText is how much of a text of a sandbox's metadata its VM's page shows, in characters.
+// shownText is how many characters of a sandbox's metadata text the VM's page shows.
 const shownText = 120
 
-// metadataText is a text as it is shown: everything in it is visible, and it is short.
+// metadataText is a text for display: shortened, and with every character visible.
 type metadataText struct {
 	Text  string
-	Whole string // of one that is cut; empty: it is not
+	Whole string // the full text if Text is cut; else empty
 }
 
 var lineEnds = strings.NewReplacer("\n", `\n`, "\t", `\t`)
@@ -29,10 +29,10 @@ func metadataTextOf(text string) metadataText {
 	return metadataText{string([]rune(text)[:shownText]) + "…", text}
 }
 
-// SandboxID is what the program that uses it knows it by.
+// SandboxID returns the ID by which the program that uses the sandbox knows it.
 func (v vmRow) SandboxID() string { return vm.SandboxID(v.Job) }
 
-// Metadata is what that program says of it, by key.
+// Metadata returns what that program says about the sandbox, sorted by key.
 func (v vmRow) Metadata() (rows [][2]metadataText) {
 	of := v.VMInfo.Sandbox.Metadata
 	for _, key := range slices.Sorted(maps.Keys(of)) {

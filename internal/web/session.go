@@ -23,24 +23,24 @@ import (
 // sessionTime is how long a browser stays logged in.
 const sessionTime = 7 * 24 * time.Hour
 
-// maxForm is the maximum size of a form, in bytes: an input of 1 MiB,
+// maxForm is the maximum size of a form in bytes. It suffices for an input of 1 MiB,
 // percent-encoded.
 const maxForm = 4 << 20
 
-// LoginPath is where a browser logs in with the token: the link to print.
+// LoginPath returns the path that logs a browser in with the token: the link to print.
 func LoginPath(token string) string { return "/login?token=" + url.QueryEscape(token) }
 
-// sessions are cookies that prove a login: an expiry, a random part and a MAC
-// of both under a key derived from the token and from what distinguishes this
-// server from others. So they survive a restart of the server, and become
-// invalid with the token, or when they are ended.
+// sessions makes and checks the cookies that prove a login: an expiry, a random part and a MAC of
+// both, under a key derived from the token and from what distinguishes this server from others.
+// Sessions survive a restart of the server. They become invalid with the token, or when they are
+// ended.
 type sessions struct {
-	token [sha256.Size]byte // its hash
+	token [sha256.Size]byte // hash of the operator's token
 	key   []byte
-	name  string // of the cookie: servers on other ports of this machine read and set its cookies, too
+	name  string // of the cookie; unique, since servers on other ports of this machine read and set its cookies, too
 	ended *logouts
 
-	secure func(*http.Request) bool // by TLS
+	secure func(*http.Request) bool // whether the request came by TLS
 }
 
 func newSessions(o Options, ended *logouts) sessions {
@@ -51,8 +51,8 @@ func newSessions(o Options, ended *logouts) sessions {
 	return sessions{token: sha256.Sum256([]byte(o.Token)), key: key, name: "linus-" + hex.EncodeToString(name[:8]), ended: ended, secure: o.secure}
 }
 
-// isToken compares hashes, so that its timing does not reveal the length
-// either.
+// isToken reports whether token is the operator's. It compares hashes, so that its timing does not
+// reveal the length either.
 func (s sessions) isToken(token string) bool {
 	got := sha256.Sum256([]byte(token))
 	return subtle.ConstantTimeCompare(s.token[:], got[:]) == 1
@@ -64,7 +64,8 @@ func (s sessions) mac(what, text string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// begin returns the cookie of a new session, of a token's ID; empty: the operator's.
+// begin returns the cookie of a new session for the token with an ID. An empty ID stands for the
+// operator's token.
 func (s sessions) begin(r *http.Request, token string) *http.Cookie {
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // never fails
@@ -75,8 +76,8 @@ func (s sessions) begin(r *http.Request, token string) *http.Cookie {
 	return s.cookie(r, s.sign("session", value), sessionTime)
 }
 
-// end ends the request's session, including any copies of its cookie, and
-// returns the cookie that replaces it.
+// end ends the request's session, including all copies of its cookie, and returns the cookie that
+// replaces it.
 func (s sessions) end(r *http.Request) (*http.Cookie, error) {
 	var err error
 	if session := s.of(r); session != "" {
@@ -94,9 +95,9 @@ func (s sessions) cookie(r *http.Request, value string, age time.Duration) *http
 	}
 }
 
-// of returns the request's session, "" if it has no valid one: expiry, random part, the ID of
-// the token it began with unless it is the operator's, and the MAC. Pages of other hosts of
-// this domain may have added cookies of the same name.
+// of returns the request's session, or "" if it has no valid one: an expiry, a random part, the ID
+// of the token it began with unless that is the operator's, and the MAC. It tries all cookies of
+// that name, since pages of other hosts in this domain may have added some.
 func (s sessions) of(r *http.Request) string {
 	for _, c := range r.CookiesNamed(secureName(s.secure(r), s.name)) {
 		if session, ok := s.signed("session", c.Value); ok && s.goesOn(session) {
@@ -106,7 +107,7 @@ func (s sessions) of(r *http.Request) string {
 	return ""
 }
 
-// sign returns a text with its MAC, and signed the text of one.
+// sign returns a text with its MAC. signed checks the MAC and returns the text without it.
 func (s sessions) sign(what, text string) string { return text + "." + s.mac(what, text) }
 
 func (s sessions) signed(what, text string) (string, bool) {
@@ -120,16 +121,16 @@ func (s sessions) signed(what, text string) (string, bool) {
 // goesOn reports whether a session, without its MAC, has neither expired nor been ended.
 func (s sessions) goesOn(session string) bool {
 	if parts := strings.Count(session, ".") + 1; parts != 2 && parts != 3 {
-		return false // a token's ID that divides it
+		return false // the token's ID contains a dot
 	}
 	expiry, err := expiryOf(session)
 	return err == nil && time.Now().Unix() < expiry && !s.ended.has(session, expiry)
 }
 
-// bare returns a session, as of returns it, without its MAC.
+// bare removes the MAC from a session, as returned by sessions.of.
 func bare(session string) string { return session[:max(0, strings.LastIndexByte(session, '.'))] }
 
-// secureName is the name of a cookie that, over TLS, no other host can set.
+// secureName returns the name of a cookie. Over TLS, no other host can set a cookie of that name.
 func secureName(secure bool, name string) string {
 	if secure {
 		return "__Host-" + name
@@ -137,8 +138,8 @@ func secureName(secure bool, name string) string {
 	return name
 }
 
-// tokenOf returns the ID of the token that a session, without its MAC, began with; empty: the
-// operator's.
+// tokenOf returns the ID of the token that a session, without its MAC, began with, or "" for the
+// operator's token.
 func tokenOf(session string) string {
 	if parts := strings.Split(session, "."); len(parts) == 3 {
 		return parts[2]
@@ -146,11 +147,10 @@ func tokenOf(session string) string {
 	return ""
 }
 
-// formToken is the token in the forms of a session, which no other site can
-// know.
+// formToken returns the token in the forms of a session, which no other site can know.
 func (s sessions) formToken(session string) string { return s.mac("form", session) }
 
-// loggedIn passes requests with a session to next; others get the login page.
+// loggedIn passes requests with a session to next. Other requests get the login page.
 func (p *pages) loggedIn(next http.HandlerFunc) http.Handler {
 	return p.secured(func(w http.ResponseWriter, r *http.Request) {
 		who, err := p.principal(r)
@@ -165,8 +165,8 @@ func (p *pages) loggedIn(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// serveFor has next serve a request of a principal, unless it has too many at once. Until it
-// is served, its connection is not closed for others.
+// serveFor lets next serve a request of a principal, unless too many of the principal's requests
+// are being served. Meanwhile the gate does not close the connection in favour of others.
 func (p *pages) serveFor(who job.Principal, next http.Handler, w http.ResponseWriter, r *http.Request) {
 	leave, ok := p.asking.Enter(who.Name, p.bounds.each)
 	if !ok {
@@ -179,18 +179,18 @@ func (p *pages) serveFor(who job.Principal, next http.Handler, w http.ResponseWr
 	ctx, end := job.ForPrincipal(r.Context(), who)
 	defer end()
 	if body, ok := r.Body.(*pacedBody); ok {
-		defer context.AfterFunc(ctx, body.cut)() // the principal may do nothing more
+		defer context.AfterFunc(ctx, body.cut)() // when the principal loses its permission
 	}
 	next.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// principal returns whose session the request has; job.ErrUnauthorized if it has none, or
-// its token is not valid any more.
+// principal returns the principal of the request's session. It returns job.ErrUnauthorized if there
+// is no session, or if its token is no longer valid.
 func (p *pages) principal(r *http.Request) (job.Principal, error) {
 	return p.holder(r.Context(), bare(p.sessions.of(r)))
 }
 
-// holder returns whose a session, without its MAC, is; empty: nobody's.
+// holder returns the principal of a session, given without its MAC. An empty session is nobody's.
 func (p *pages) holder(ctx context.Context, session string) (job.Principal, error) {
 	token := tokenOf(session)
 	switch {
@@ -202,16 +202,16 @@ func (p *pages) holder(ctx context.Context, session string) (job.Principal, erro
 	return p.Holder(ctx, token)
 }
 
-// changing passes our own forms to next.
+// changing passes forms of this server's own pages to next.
 func (p *pages) changing(next http.HandlerFunc) http.Handler {
 	return p.loggedIn(p.sent(maxForm, func(r *http.Request) ([]upload, error) { return nil, r.ParseForm() }, func(w http.ResponseWriter, r *http.Request, _ []upload) {
 		next(w, r)
 	}))
 }
 
-// sent reads forms of at most so many bytes and passes our own to next: sent by a page of this
-// server (sameSite has compared the Origin, so its presence is enough) with the session's
-// form token.
+// sent reads forms of at most so many bytes and passes this server's own to next: those sent by one
+// of its pages (sameSite has compared the Origin, so its presence suffices) with the session's form
+// token.
 func (p *pages) sent(most int64, read func(*http.Request) ([]upload, error), next func(http.ResponseWriter, *http.Request, []upload)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Origin") == "" {
@@ -240,7 +240,7 @@ func (p *pages) sent(most int64, read func(*http.Request) ([]upload, error), nex
 	}
 }
 
-// isOurs reports whether a form that was read has its session's token.
+// isOurs reports whether a parsed form has its session's form token.
 func (p *pages) isOurs(r *http.Request) bool {
 	want := p.sessions.formToken(p.sessions.of(r))
 	return hmac.Equal([]byte(r.PostForm.Get("form_token")), []byte(want))
@@ -250,19 +250,19 @@ func (p *pages) notOurs(w http.ResponseWriter, r *http.Request) {
 	p.problem(w, r, http.StatusForbidden, "This form does not belong to this session. Go back, reload the page and try again.")
 }
 
-// policy is the Content-Security-Policy of a page, with its own part for styles.
+// policy returns the Content-Security-Policy of a page, with the given directive for styles.
 func policy(styles string) string {
 	return "default-src 'none'; script-src 'self'; " + styles + "; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }
 
-// secured sets headers that restrict what a page of ours may do.
+// secured sets headers that restrict what a page may do.
 func (p *pages) secured(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy("style-src 'self'"))
 		h.Set("X-Frame-Options", "DENY")
 		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "same-origin") // no-referrer would remove the Origin from our forms
+		h.Set("Referrer-Policy", "same-origin") // no-referrer would remove the Origin from the forms
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
@@ -273,15 +273,15 @@ func (p *pages) secured(next http.HandlerFunc) http.Handler {
 type loginView struct {
 	Next    string // where to go after the login
 	Problem string // why somebody is not logged in
-	Issuer  string // who lets people in, too; empty: nobody
-	Begin   string // address that leads there
-	Leave   string // address at which they log out there; empty: they did not come from there
+	Issuer  string // where users can log in, too; empty: nowhere
+	Begin   string // address that leads to the issuer
+	Leave   string // address at which users log out at the issuer; empty: they did not log in there
 }
 
 func (loginView) title() string { return "Log in" }
 
-// login starts a session for a client with a token: by the form of the login page, and
-// with the operator's also by the printed link.
+// login starts a session for a client with a token: by the form of the login page or, for the
+// operator's token only, by the printed link.
 func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
 	if err := r.ParseForm(); err != nil {
@@ -294,7 +294,7 @@ func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 	case p.sessions.isToken(token):
 	case r.Method == http.MethodPost && token != "" && p.Authenticate != nil:
 		if who, err = p.Authenticate(r.Context(), token); err == nil && (who.OAuth || who.Token == "") {
-			err = job.ErrUnauthorized // nobody could ask later whether it is still valid
+			err = job.ErrUnauthorized // its validity could not be checked later
 		}
 	default:
 		err = job.ErrUnauthorized
@@ -317,8 +317,8 @@ func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 	default:
 		http.SetCookie(w, p.sessions.begin(r, who.Token))
 		if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-			// After a link on another page (a terminal in the browser), a
-			// redirect would not send the strict cookie; a page of ours does.
+			// After a link on another page (a terminal in the browser), a redirect would not send
+			// the strict cookie; a page of this server does.
 			w.Header().Set("Refresh", "0; url="+next)
 			p.render(w, r, http.StatusOK, "welcome", next)
 			return
@@ -327,8 +327,7 @@ func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ownPath returns text if it is a path of this server, or else that of the
-// first page.
+// ownPath returns text if it is a path of this server, or else the path of the first page.
 func ownPath(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") ||

@@ -17,55 +17,56 @@ import (
 	"linus/internal/job"
 )
 
-// Issuer is somebody else by whom people log in, with OpenID Connect.
+// Issuer lets people log in with OpenID Connect, at another server.
 type Issuer interface {
-	// Host names the issuer to people.
+	// Host returns the issuer's name for people.
 	Host() string
-	// Begin returns where a browser is sent. state comes back with it to ReturnPath.
+	// Begin returns where to send a browser. The issuer sends it back to ReturnPath, with state.
 	Begin(ctx context.Context, state, nonce, verifier string) (string, error)
-	// Finish returns the ID of a token of whoever has logged in, as of Options.Holder, for
-	// what the browser has brought back. Errors: *job.RefusedError, for people to read;
-	// others, which mean that it cannot be known.
+	// Finish returns the ID of a token, as in Options.Holder, for the user who has logged in, from
+	// what the browser has brought back. A *job.RefusedError is for people to read; any other error
+	// means that the login cannot be checked.
 	Finish(ctx context.Context, back url.Values, nonce, verifier string) (token string, err error)
-	// LogoutURL is where people log out there, too; empty: it is not known.
+	// LogoutURL returns where users log out at the issuer, or "" if that is not known.
 	LogoutURL() string
 	// End ends the token.
 	End(ctx context.Context, token string) error
 }
 
-// ReturnPath is where browsers come back from an issuer.
+// ReturnPath is where issuers send browsers back to.
 const ReturnPath = "/login/issuer"
 
 const (
 	beginPath  = "/login/begin"
 	signInTime = 10 * time.Minute // to log in at the issuer
-	signIns    = 32               // that wait for the issuer at a time
+	signIns    = 32               // logins that wait for the issuer at a time
 )
 
-// signIn is a login at an issuer that a browser has begun: its cookie's text without the MAC,
-// an expiry, a random part and where to go afterwards. All that proves it to be the same
-// browser's is derived from that text with the server's key, so nothing is kept here.
+// signIn is a login at an issuer that a browser has begun. It is the text of the browser's cookie
+// without the MAC: an expiry, a random part and where to go afterwards. Whatever proves that the
+// same browser returns is derived from this text with the server's key, so the server stores
+// nothing.
 type signIn string
 
 func (p *pages) state(s signIn) string    { return p.sessions.mac("login state", string(s)) }
 func (p *pages) nonce(s signIn) string    { return p.sessions.mac("login nonce", string(s)) }
 func (p *pages) verifier(s signIn) string { return p.sessions.mac("login verifier", string(s)) }
 
-// next is where to go after the login.
+// next returns where to go after the login.
 func (s signIn) next() string {
 	path, _ := base64.RawURLEncoding.DecodeString(string(s[strings.LastIndexByte(string(s), '.')+1:]))
 	return ownPath(string(path))
 }
 
-// signInCookie is the cookie of a login at an issuer. It is not strict: the way back begins at
-// another site.
+// signInCookie returns the cookie of a login at an issuer. It is not strict, because the way back
+// begins at another site.
 func (p *pages) signInCookie(r *http.Request, value string, age time.Duration) *http.Cookie {
 	c := p.sessions.cookie(r, value, age)
 	c.Name, c.SameSite = secureName(c.Secure, p.sessions.name+"-login"), http.SameSiteLaxMode
 	return c
 }
 
-// begunWith returns the login that the request's browser has begun with a state; false: none.
+// begunWith returns the login that the request's browser has begun with a state, if there is one.
 func (p *pages) begunWith(r *http.Request, state string) (signIn, bool) {
 	for _, c := range r.CookiesNamed(p.signInCookie(r, "", 0).Name) {
 		text, ok := p.sessions.signed("login", c.Value)
@@ -77,7 +78,8 @@ func (p *pages) begunWith(r *http.Request, state string) (signIn, bool) {
 	return "", false
 }
 
-// beginSignIn sends a browser to the issuer. A page elsewhere cannot begin that for somebody.
+// beginSignIn sends a browser to the issuer. A request from another site gets the login page
+// instead.
 func (p *pages) beginSignIn(w http.ResponseWriter, r *http.Request) {
 	next := ownPath(r.URL.Query().Get("next"))
 	if len(next) > 1000 {
@@ -122,12 +124,12 @@ func (p *pages) endSignIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	http.SetCookie(w, p.sessions.begin(r, token))
-	// As in login: the strict cookie comes along from a page of ours.
+	// As in login: from a page of this server, the browser sends the strict cookie.
 	w.Header().Set("Refresh", "0; url="+s.next())
 	p.render(w, r, http.StatusOK, "welcome", s.next())
 }
 
-// notSignedIn says why nobody has logged in.
+// notSignedIn shows the login page with the reason for the failure.
 func (p *pages) notSignedIn(w http.ResponseWriter, r *http.Request, next string, err error) {
 	p.Log.Warn("a login by the issuer has failed", "err", err)
 	v, code := p.loginView(next), http.StatusBadGateway
@@ -144,7 +146,7 @@ func (p *pages) loginView(next string) loginView {
 	v := loginView{Next: next}
 	if p.Issuer != nil {
 		v.Issuer, v.Begin = p.Issuer.Host(), beginPath+"?next="+url.QueryEscape(next)
-		if p.URL != nil { // where the issuer sends browsers back to, with its cookies
+		if p.URL != nil { // where the issuer sends browsers back to, so the cookie must be set there
 			v.Begin = p.URL() + v.Begin
 		}
 	}

@@ -8,8 +8,7 @@ import (
 	"linus/internal/term"
 )
 
-// maxLine is how many characters a line on the page may have; a longer one is
-// broken.
+// maxLine is the maximum number of characters in a line on the page. Longer lines are broken.
 const maxLine = 16 << 10
 
 // terminal renders a task's output as HTML the way a screen would show it, with
@@ -31,7 +30,6 @@ func (t *terminal) take() string {
 	return b.String()
 }
 
-// current returns the current line.
 func (t *terminal) current() string {
 	var b strings.Builder
 	writeLine(&b, t.Current())

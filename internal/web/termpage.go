@@ -9,23 +9,22 @@ import (
 	"linus/internal/job"
 )
 
-// terminalView is a job's terminal. xterm makes style elements: the policy of this page
-// alone allows those with its nonce.
+// terminalView is a job's terminal. xterm creates style elements, so this page's policy, unlike all
+// others, allows those with its nonce.
 type terminalView struct {
 	job.Job
 
 	Nonce   string
-	Written int64 // bytes of output there are already
+	Written int64 // bytes of output that exist already
 }
 
 func (v terminalView) title() string     { return "terminal · job " + shortID(v.ID) }
 func (v terminalView) scripts() []string { return []string{"xterm.js", "addon-fit.js", "terminal.js"} }
 func (v terminalView) styles() []string  { return []string{"xterm.css"} }
 
-// Heading is the task's title.
+// Heading returns the task's title.
 func (v terminalView) Heading() string { return job.Title(v.Manifest.Task) }
 
-// terminalPage shows a job's terminal.
 func (p *pages) terminalPage(w http.ResponseWriter, r *http.Request) {
 	j, err := p.Engine.Job(r.Context(), mux.Vars(r)["id"])
 	switch {
@@ -41,8 +40,8 @@ func (p *pages) terminalPage(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "terminal", v)
 }
 
-// openTerminal runs a shell on a terminal in the VM that the form is about, and shows
-// it. The same form sent again leads to the same terminal.
+// openTerminal runs a shell on a terminal in the form's VM, and shows it. The same form sent again
+// leads to the same terminal.
 func (p *pages) openTerminal(w http.ResponseWriter, r *http.Request) {
 	info, err := p.vmOf(r)
 	var j job.Job

@@ -17,10 +17,9 @@ type span struct {
 	problem    string // the phase's error
 }
 
-// spans returns the spans in a job's events, ordered by start. A phase that was
-// interrupted by the end of an engine continues when the next engine starts it
-// again, and includes the time between. The same holds for a phase that fails
-// and is retried, as the destruction of a VM may be for days.
+// spans returns the spans in a job's events, ordered by start. A phase that the end of an engine
+// has interrupted continues when the next engine starts it again, and includes the time between. So
+// does a phase that fails and is retried, as the destruction of a VM may be for days.
 func spans(j job.Job, events []job.Event, now time.Time) []span {
 	var all []span
 	open := map[string]int{} // by phase
@@ -67,8 +66,7 @@ func spans(j job.Job, events []job.Event, now time.Time) []span {
 	return all
 }
 
-// lastPhase returns the index of the last span that is not a step, -1 if there
-// is none.
+// lastPhase returns the index of the last span that is not a step, or -1.
 func lastPhase(all []span) int {
 	for i := len(all) - 1; i >= 0; i-- {
 		if !all[i].step {
@@ -78,8 +76,7 @@ func lastPhase(all []span) int {
 	return -1
 }
 
-// bar is a line of the timeline. Left and Width are fractions of the whole, as
-// SVG attributes.
+// bar is a line of the timeline. Left and Width are percentages of the whole, as SVG attributes.
 type bar struct {
 	Name, Class string
 	Step        bool
@@ -129,7 +126,7 @@ func timeline(all []span) (bars []bar, total time.Duration) {
 			class += " bar-failed"
 		}
 		bars = append(bars, bar{
-			Name: s.name, Class: class, Step: s.step, Left: percent(place(s.begin)), Width: percent(max(took, total/300)), // to be seen at all
+			Name: s.name, Class: class, Step: s.step, Left: percent(place(s.begin)), Width: percent(max(took, total/300)), // wide enough to be seen
 			Took: shortDuration(took), Problem: s.problem,
 		})
 	}
@@ -153,8 +150,7 @@ func shortDuration(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
-// age formats a duration for lists, coarsely, so that it does not change every
-// second.
+// age formats a duration for lists, coarsely, so that it does not change every second.
 func age(d time.Duration) string {
 	switch {
 	case d < time.Minute:

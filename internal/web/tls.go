@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Certificate is a server's certificate and key in two PEM files, which are read again
-// when they have changed.
+// Certificate is a server's certificate and key in two PEM files. It reads them again when they
+// change.
 type Certificate struct {
 	files [2]string // certificate, key
 	log   *slog.Logger
@@ -23,14 +23,14 @@ type Certificate struct {
 	seen    [2]stamp // of the files last read, whether or not they were a pair
 }
 
-// stamp tells one content of a file from others.
+// stamp distinguishes one content of a file from others.
 type stamp struct {
 	size int64
 	time time.Time
 }
 
-// OpenCertificate reads a certificate (with those between it and its root) and its key.
-// Others than the key's owner and group must not be able to read it.
+// OpenCertificate reads a certificate (with those between it and its root) and its key. Nobody but
+// the key's owner and group may be able to read the key.
 func OpenCertificate(cert, key string, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{files: [2]string{cert, key}, log: log}
 	_, err := c.refresh()
@@ -48,8 +48,8 @@ func (c *Certificate) Config() *tls.Config {
 	}
 }
 
-// get returns the current certificate. While the files are no pair, as between the
-// writing of one and the other, that is the one before.
+// get returns the current certificate. While the files do not match, as between the writes of the
+// two, that is the previous one.
 func (c *Certificate) get() *tls.Certificate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,10 +70,10 @@ func (c *Certificate) refresh() (changed bool, err error) {
 	for i, name := range c.files {
 		info, statErr := os.Stat(name)
 		if statErr != nil {
-			err = errors.Join(err, statErr) // a zero stamp
+			err = errors.Join(err, statErr) // the stamp stays zero
 			continue
 		}
-		if !info.Mode().IsRegular() { // a FIFO waits for who writes to it
+		if !info.Mode().IsRegular() { // opening a FIFO blocks until somebody writes to it
 			err = errors.Join(err, fmt.Errorf("%s is not a regular file", name))
 		}
 		now[i], mode = stamp{info.Size(), info.ModTime()}, info.Mode()

@@ -9,7 +9,7 @@ import (
 	"linus/internal/job"
 )
 
-// tokensView are the tokens, and one that was just made.
+// tokensView is the list of tokens, with one that was just created.
 type tokensView struct {
 	viewer
 
@@ -21,7 +21,7 @@ func (tokensView) title() string { return "Tokens" }
 
 type tokenRow struct{ job.Token }
 
-// Expiry is when it expires, as text.
+// Expiry returns when the token expires, as text.
 func (t tokenRow) Expiry() string {
 	switch {
 	case t.ExpiresAt.IsZero():
@@ -32,7 +32,6 @@ func (t tokenRow) Expiry() string {
 	return "in " + age(time.Until(t.ExpiresAt))
 }
 
-// tokenGroups are the form of a token.
 func tokenGroups() []group {
 	const runs = `role=^(run|admin)$`
 	toRun := []field.Need{{Where: runs}}
@@ -61,12 +60,11 @@ func tokenGroups() []group {
 	}
 }
 
-// tokenTTL is how long a token is valid unless somebody says otherwise, in seconds.
+// tokenTTL is the default validity of a token, in seconds.
 const tokenTTL = 90 * 24 * 3600
 
 func (p *pages) tokens(w http.ResponseWriter, r *http.Request) { p.showTokens(w, r, nil) }
 
-// showTokens shows the tokens, and the secret of one that was just made.
 func (p *pages) showTokens(w http.ResponseWriter, r *http.Request, made *job.NewToken) {
 	all, err := p.Engine.Tokens(r.Context())
 	if err != nil && made == nil {
@@ -90,7 +88,8 @@ func (p *pages) newToken(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "form", v)
 }
 
-// createToken responds with the secret itself: it is in no address, and not shown again.
+// createToken responds with the secret itself, so the secret is in no address and is not shown
+// again.
 func (p *pages) createToken(w http.ResponseWriter, r *http.Request, _ []upload) {
 	d := newTokenDraft()
 	var made job.NewToken

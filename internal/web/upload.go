@@ -11,7 +11,7 @@ import (
 	"linus/internal/job"
 )
 
-// Limits of a form with files. Its size is MaxBody.
+// Limits of a form with files. Its total size is limited by MaxBody.
 const (
 	maxFormFiles  = 200
 	maxFormFields = 3000
@@ -23,34 +23,33 @@ type upload struct {
 	data []byte
 }
 
-// Shown is the file's name for people.
+// Shown returns the file's name for people.
 func (u upload) Shown() string { return shownName(u.name) }
 
-// NameText and Text are its name and content for a form that is sent again, byte for byte.
+// NameText and Text return its name and content for a form that is sent again, byte for byte.
 func (u upload) NameText() string { return base64.StdEncoding.EncodeToString([]byte(u.name)) }
 func (u upload) Text() string     { return base64.StdEncoding.EncodeToString(u.data) }
 
-// keptUploads returns the files that a form was given before.
+// keptUploads returns the files that the form has kept.
 func keptUploads(form url.Values) []upload {
 	var files []upload
 	names, texts := form["kept_name"], form["kept"]
 	for i := range min(len(names), len(texts)) {
 		name, bad := base64.StdEncoding.DecodeString(names[i])
 		data, err := base64.StdEncoding.DecodeString(texts[i])
-		if bad == nil && err == nil { // as our form has it
+		if bad == nil && err == nil { // encoded as the form does it
 			files = append(files, upload{string(name), data})
 		}
 	}
 	return files
 }
 
-// uploading is changing for forms with files. They are not read of somebody whose role has
-// not the verb that they are for.
+// uploading is changing for forms with files. The body is not read if the user may not call verb.
 func (p *pages) uploading(verb job.AnyVerb, next func(http.ResponseWriter, *http.Request, []upload)) http.Handler {
 	return p.loggedIn(p.forThoseWhoMay(verb, p.sent(MaxBody, readParts, next)))
 }
 
-// readParts reads a form with files, fields into r.PostForm.
+// readParts reads a form with files. Its other fields go into r.PostForm.
 func readParts(r *http.Request) ([]upload, error) {
 	parts, err := r.MultipartReader()
 	if err != nil {
@@ -74,7 +73,7 @@ func readParts(r *http.Request) ([]upload, error) {
 			return nil, fmt.Errorf("it has more than %d fields", maxFormFields)
 		case part.FormName() != "files":
 			r.PostForm.Add(part.FormName(), string(data))
-		case part.FileName() == "": // none was chosen
+		case part.FileName() == "": // no file was chosen
 		case len(files) == maxFormFiles:
 			return nil, fmt.Errorf("it has more than %d files: pack them into an archive, and unpack that in the task", maxFormFiles)
 		default:

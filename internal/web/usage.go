@@ -12,7 +12,7 @@ import (
 	"linus/internal/job"
 )
 
-// usage shows what jobs and VMs have used; with ?as=csv it is a file.
+// usage shows what jobs and VMs have used. With ?as=csv the response is a file.
 func (p *pages) usage(w http.ResponseWriter, r *http.Request) {
 	asked := r.URL.Query()
 	q := job.UsageQuery{By: asked.Get("by")}
@@ -27,7 +27,7 @@ func (p *pages) usage(w http.ResponseWriter, r *http.Request) {
 	}
 	if asked.Get("as") == "csv" {
 		attachment(w, "usage.csv")
-		_ = csv.NewWriter(w).WriteAll(job.UsageTable(q, all)) // the client is gone
+		_ = csv.NewWriter(w).WriteAll(job.UsageTable(q, all)) // fails only if the client is gone
 		return
 	}
 	v := listView{

@@ -7,7 +7,7 @@ import (
 	"linus/internal/job"
 )
 
-// viewer is who looks at a page: what views know of it.
+// viewer is what views know about the user who looks at a page.
 type viewer struct {
 	FormToken string // empty: not logged in
 	Who       job.Principal
@@ -18,7 +18,7 @@ func (v viewer) May(name string) bool {
 	return slices.ContainsFunc(job.Verbs(), func(verb *job.Verb) bool { return verb.Name == name && v.Who.May(verb) })
 }
 
-// Home is the first section that the viewer may see.
+// Home returns the path of the first section that the viewer may see.
 func (v viewer) Home() string {
 	switch {
 	case v.Who.May(job.VerbList):
@@ -33,7 +33,7 @@ func (v viewer) Home() string {
 	return "/help"
 }
 
-// viewer returns who made a request that loggedIn has let in.
+// viewer returns the user of a request that loggedIn has let in.
 func (p *pages) viewer(r *http.Request) viewer {
 	who, ok := job.PrincipalFrom(r.Context())
 	if !ok {
@@ -42,7 +42,7 @@ func (p *pages) viewer(r *http.Request) viewer {
 	return viewer{FormToken: p.sessions.formToken(p.sessions.of(r)), Who: who}
 }
 
-// forThoseWhoMay passes requests of those who may call a verb of the engine to next.
+// forThoseWhoMay passes requests of users who may call a verb of the engine to next.
 func (p *pages) forThoseWhoMay(verb job.AnyVerb, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := p.viewer(r).Who.Refusal(verb); err != nil {

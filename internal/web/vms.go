@@ -34,29 +34,28 @@ func (vmsView) goesOn() bool  { return true }
 
 type vmRow struct {
 	job.VMInfo
-	Ref string // name or ID that identifies it
+	Ref string // name or ID that identifies the VM
 	SSH string // the command that logs in; empty if nobody can
 }
 
-// CanGo reports whether it can be destroyed from here: others are destroyed
-// with their job.
+// CanGo reports whether the VM can be destroyed from here. Others are destroyed with their job.
 func (v vmRow) CanGo() bool {
 	return v.Lifecycle == vm.Persistent && v.Status != vm.Destroying && v.State != vm.LeftAlone
 }
 
-// Idle reports whether no job runs in it.
+// Idle reports whether no job runs in the VM.
 func (v vmRow) Idle() bool { return len(v.Jobs) == 0 }
 
-// CanStop reports whether it can be shut down from here.
+// CanStop reports whether the VM can be shut down from here.
 func (v vmRow) CanStop() bool { return v.CanSuspend() }
 
-// CanExpose reports whether its ports can be given URLs: whatever runs in it.
+// CanExpose reports whether the VM's ports can be given URLs, whatever runs in it.
 func (v vmRow) CanExpose() bool { return v.Status == vm.Running && v.State == vm.Created }
 
-// CanStart reports whether it is off.
+// CanStart reports whether the VM is off and can be started from here.
 func (v vmRow) CanStart() bool { return v.CanGo() && v.Status.Down() && v.Status != vm.Gone }
 
-// FilesJob is the job by which the VM's files are reached; empty: they are not.
+// FilesJob returns the job through which the VM's files are reached, or "" if they cannot be.
 func (v vmRow) FilesJob() string {
 	switch {
 	case v.Status != vm.Running || v.State != vm.Created:
@@ -68,19 +67,19 @@ func (v vmRow) FilesJob() string {
 	return ""
 }
 
-// CanForget reports whether it is left alone, and an operator can say that it is
+// CanForget reports whether linus leaves the VM alone, so that an operator can say that it is
 // theirs.
 func (v vmRow) CanForget() bool { return v.State == vm.LeftAlone || v.Status == vm.Unproven }
 
-// CanSuspend reports whether it can be suspended from here.
+// CanSuspend reports whether the VM can be suspended from here.
 func (v vmRow) CanSuspend() bool {
 	return v.CanGo() && v.Status == vm.Running && v.Idle()
 }
 
-// CanResume reports whether it is suspended.
+// CanResume reports whether the VM is suspended and can be resumed from here.
 func (v vmRow) CanResume() bool { return v.CanGo() && v.Status == vm.Suspended }
 
-// ExpiresIn is the remaining time, as text; empty if it never expires.
+// ExpiresIn returns the remaining time as text, or "" if the VM never expires.
 func (v vmRow) ExpiresIn() string {
 	if v.ExpiresAt.IsZero() {
 		return ""
@@ -91,7 +90,6 @@ func (v vmRow) ExpiresIn() string {
 	return "when no job runs in it"
 }
 
-// loginCommand is the shell command that logs in to a VM.
 func loginCommand(name string) string { return "linus vm ssh " + name }
 
 func vmRowOf(info job.VMInfo) vmRow {
@@ -122,7 +120,7 @@ type hostView struct {
 	Error string
 }
 
-// testsPause is the time between two looks at tests of the host.
+// testsPause is the time between two reads of host tests.
 const testsPause = time.Second
 
 type testsView struct {
@@ -169,7 +167,7 @@ func (p *pages) host(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// vmVerbs are what a form can do to a VM. Those in vmAsks are asked about first.
+// vmVerbs are what a form can do to a VM. Those in vmAsks need a confirmation first.
 var (
 	vmVerbs = map[string]func(job.Engine, context.Context, string, url.Values) (job.VMInfo, error){
 		"start":   plain(job.Engine.StartVM),
@@ -181,7 +179,7 @@ var (
 		"fork": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
 			count, err := strconv.Atoi(form.Get("count"))
 			if err != nil {
-				count = -1 // for the engine to refuse, after it has asked whether the caller may
+				count = -1 // the engine refuses it, after checking the caller's permission
 			}
 			_, err = e.ForkVM(ctx, job.ForkSpec{VM: ref, Count: count, Name: form.Get("name")})
 			return job.VMInfo{}, err
@@ -196,7 +194,7 @@ var (
 		"expose": func(e job.Engine, ctx context.Context, ref string, form url.Values) (job.VMInfo, error) {
 			port, err := strconv.Atoi(form.Get("port"))
 			if err != nil {
-				port = -1 // for the engine to refuse, after it has asked whether the caller may
+				port = -1 // the engine refuses it, after checking the caller's permission
 			}
 			made, err := e.ExposePort(ctx, job.PortSpec{VM: ref, Port: port, Name: form.Get("name")})
 			return job.VMInfo{Ports: []job.ExposedPort{made}}, err
@@ -213,11 +211,11 @@ var (
 		},
 	}
 	vmAsks = map[string]string{"destroy": "Destroy", "forget": "Forget", "revert": "Revert", "remove-snapshot": "Remove"}
-	// vmAskers are the verbs of the engine that the questions are about.
+	// vmAskers are the engine's verbs that need a confirmation.
 	vmAskers = map[string]job.AnyVerb{"destroy": job.VerbDestroyVM, "forget": job.VerbForgetVM, "revert": job.VerbRevertVM, "remove-snapshot": job.VerbDeleteSnapshot}
 )
 
-// plain is a verb that needs to know nothing but the VM.
+// plain adapts a verb that needs nothing but the VM.
 func plain(verb func(job.Engine, context.Context, string) (job.VMInfo, error)) func(job.Engine, context.Context, string, url.Values) (job.VMInfo, error) {
 	return func(e job.Engine, ctx context.Context, ref string, _ url.Values) (job.VMInfo, error) {
 		return verb(e, ctx, ref)
@@ -226,24 +224,23 @@ func plain(verb func(job.Engine, context.Context, string) (job.VMInfo, error)) f
 
 func vmPath(ref string) string { return "/vms/" + url.PathEscape(ref) }
 
-// vmView is a VM as its page shows it, or the question whether something may be done
-// to it.
+// vmView is a VM as its page shows it, or the confirmation of an action on it.
 type vmView struct {
 	vmRow
 	viewer
 
-	Verb     string // of a question
+	Verb     string // of a confirmation
 	Snapshot string // to revert to, or to remove
-	Note     string // what is to be known of what was just done
+	Note     string // remark about the action that was just done
 	Key      string // makes one terminal of a form that is sent twice
 
 	Processes []metadataText // of a sandbox
 
 	Snapshots []job.Snapshot // on its page only
-	Unlisted  string         // why these are not known
+	Unlisted  string         // why the snapshots are not known
 }
 
-// Why is the reason of its status, if that has one.
+// Why returns the reason for the VM's status, or "".
 func (v vmRow) Why() string {
 	if v.Reason == "" || v.Status == vm.Unknown {
 		return v.Reason
@@ -260,7 +257,7 @@ func (v vmView) title() string {
 	return "VM " + v.Name
 }
 
-// Question begins with the verb.
+// Question returns the verb that the question begins with.
 func (v vmView) Question() string { return vmAsks[v.Verb] }
 
 // vmView reads the VM that the request's address names.
@@ -277,7 +274,7 @@ func (p *pages) vmView(r *http.Request) (vmView, error) {
 	return v, err
 }
 
-// vmPage is vmView with the VM's snapshots, for which the host is asked once more.
+// vmPage is vmView with the VM's snapshots, which takes one more request to the host.
 func (p *pages) vmPage(r *http.Request) (any, error) {
 	v, err := p.vmView(r)
 	if err == nil && v.Who.May(job.VerbListSnapshots) && v.CanGo() {
@@ -291,7 +288,7 @@ func (p *pages) vmPage(r *http.Request) (any, error) {
 	return v, err
 }
 
-// confirm asks those who may do it whether something that cannot be undone is meant.
+// confirm asks users to confirm an action that cannot be undone, if they may perform it.
 func (p *pages) confirm(w http.ResponseWriter, r *http.Request) {
 	p.forThoseWhoMay(vmAskers[mux.Vars(r)["verb"]], p.ask)(w, r)
 }
@@ -306,8 +303,7 @@ func (p *pages) ask(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "confirm", v)
 }
 
-// vmOf returns the VM that a form is about, not another that has its ID or name by
-// now.
+// vmOf returns the VM of a form. It fails if the VM's ID or name now belongs to another VM.
 func (p *pages) vmOf(r *http.Request) (job.VMInfo, error) {
 	ref := mux.Vars(r)["ref"]
 	info, err := p.Engine.VM(r.Context(), ref)
@@ -317,7 +313,7 @@ func (p *pages) vmOf(r *http.Request) (job.VMInfo, error) {
 	return info, err
 }
 
-// changeVM does something to the VM that the form is about. What takes long goes on;
+// changeVM performs a verb on the VM of the form. A verb that takes longer than vmsTime continues;
 // the page shows when it is done.
 func (p *pages) changeVM(verb string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -339,7 +335,7 @@ func (p *pages) changeVM(verb string) http.HandlerFunc {
 			}
 		}
 		to := vmPath(ref)
-		if verb == "destroy" || verb == "forget" { // it is about to have no page
+		if verb == "destroy" || verb == "forget" { // its page is about to disappear
 			to = "/vms"
 		}
 		p.acted(w, r, to, err)

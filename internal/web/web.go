@@ -1,7 +1,6 @@
-// Package web serves the engine over HTTP: the MCP handler it is given, a job's
-// output and artifacts as plain downloads, and pages for a browser, all behind
-// one token. It owns routes, authentication, limits and appearance, and knows
-// nothing of MCP.
+// Package web serves the engine over HTTP: the given MCP handler, a job's output and artifacts as
+// plain downloads, and pages for a browser, all behind one token. It owns routes, authentication,
+// limits and appearance, and knows nothing about MCP.
 package web
 
 import (
@@ -35,54 +34,55 @@ const MaxBody = job.MaxManifest
 const (
 	mcpPath   = "/mcp"
 	apiPrefix = "/api/"
-	// terminalPath is the WebSocket of a job's terminal, the one operation of the API that
-	// our own pages use.
+	// terminalPath is the WebSocket of a job's terminal, the only API operation that this server's
+	// own pages use.
 	terminalPath = "/api/v1/jobs/{id}/terminal"
 )
 
-// Options of a server. Token must not be empty.
+// Options are the settings of a server. Token must not be empty.
 type Options struct {
 	Engine   job.Engine
 	MCP      http.Handler // Streamable HTTP, served at /mcp
-	Defaults job.Defaults // what manifests leave out, as forms say
+	Defaults job.Defaults // values of fields that manifests leave out, shown in forms
 
-	// Processes returns what runs in a sandbox for its clients, as far as that is known; nil: it never is.
+	// Processes returns what runs in a sandbox for its clients, as far as that is known. Nil: it
+	// never is.
 	Processes func(ctx context.Context, v vm.VM) []string
 	API       http.Handler // served below /api/; nil: none
 	Metrics   http.Handler // served at /metrics; nil: none
-	// Hooks returns what hears the signed events of a service whose queue a dispatcher serves, by the
-	// dispatcher's name, or nil; they are posted to /hooks/NAME. Nil: there are none.
+	// Hooks returns the handler of the signed events of a service whose queue a dispatcher serves,
+	// by the dispatcher's name, or nil. Events are posted to /hooks/NAME. Nil: there are none.
 	Hooks func(dispatcher string) http.Handler
-	Token string // the operator's: what "Authorization: Bearer" contains, and what a browser logs in with
-	// Authenticate returns the principal of any other token that "Authorization: Bearer"
-	// contains; job.ErrUnauthorized: it has none. Nil: there are no other tokens.
+	Token string // the operator's, in "Authorization: Bearer" and for a browser's login
+	// Authenticate returns the principal of any other token in "Authorization: Bearer", or
+	// job.ErrUnauthorized. Nil: there are no other tokens.
 	Authenticate func(ctx context.Context, bearer string) (job.Principal, error)
-	// Holder is the same for a token that a browser has logged in with, by the token's ID,
-	// as of job.Principal.
+	// Holder does the same for a token that a browser has logged in with, by the token's ID as in
+	// job.Principal.
 	Holder  func(ctx context.Context, token string) (job.Principal, error)
-	Issuer  Issuer      // who lets people in, too; nil: nobody
-	OAuth   *OAuth      // where clients get tokens that Authenticate takes; nil: nowhere
+	Issuer  Issuer      // where users can log in, too; nil: nowhere
+	OAuth   *OAuth      // where clients get tokens that Authenticate accepts; nil: nowhere
 	Hosts   []string    // names of this server, besides addresses and localhost
-	Origins []string    // whose pages a browser may let call /mcp: http://localhost:6274
+	Origins []string    // origins whose pages may call /mcp in a browser, as in http://localhost:6274
 	TLS     *tls.Config // of the server; nil: plain HTTP
 	Log     *slog.Logger
-	// URL is this server's as browsers reach it, without a slash at its end. Nil or empty: it is
-	// not known, and ports of VMs are below whichever is asked for.
+	// URL returns this server's URL as browsers reach it, without a slash at its end. If it is nil
+	// or returns "", the URL is not known, and ports of VMs are below the address of each request.
 	URL func() string
-	// PortDomain is the domain below which each exposed port of a VM has a host name of its own,
-	// *.vm.example without its asterisk; empty: they are at paths, and their pages have no origin.
+	// PortDomain is the domain below which each exposed port of a VM has its own host name:
+	// *.vm.example without the asterisk. Empty: ports are at paths, and their pages have no origin.
 	PortDomain string
 	Logouts    string // file that records which sessions were ended; empty: memory only
-	Scope      string // distinguishes this server's sessions from those of others with the same token; Listen sets it to its address
-	// Bodies bounds the memory of requests' bodies, together with others that take from
-	// it. Nil: they have one of their own.
+	Scope      string // makes sessions differ from those of servers with the same token; empty: Listen sets it to its address
+	// Bodies limits the memory of request bodies, together with its other users. Nil: the server
+	// has its own.
 	Bodies *job.Bodies
 
 	bounds bounds // zero: defaultBounds
 }
 
-// secure reports whether a request has come by TLS, here or at a proxy: what is asked of the host
-// of URL has come as that says.
+// secure reports whether a request came by TLS, to this server or to a proxy before it. A request
+// for the host in URL came by URL's scheme.
 func (o Options) secure(r *http.Request) bool {
 	if r.TLS != nil || o.URL == nil {
 		return r.TLS != nil
@@ -91,31 +91,31 @@ func (o Options) secure(r *http.Request) bool {
 	return ok && strings.EqualFold(host, r.Host)
 }
 
-// bounds are how many connections there may be, and requests of each principal at once.
+// bounds limits the number of connections, and the concurrent requests of each principal.
 type bounds struct {
 	gate gate.Bounds
 	each int
 }
 
-// defaultBounds let a proxy of this machine have half of the connections. Each open page,
-// terminal and stream is a request.
+// defaultBounds lets a proxy on this machine use half of the connections. Each open page, terminal
+// and stream is a request.
 var defaultBounds = bounds{gate: gate.Bounds{All: 4096, Address: 1024, Loopback: 2048}, each: 1024}
 
 type api struct {
 	Options
 	pages   *pages
-	outputs *job.Bodies // that are being sent
+	outputs *job.Bodies // those being sent
 	ports   *ports
 }
 
-// Handler is what a server serves.
+// Handler returns a server's handler.
 func Handler(o Options) http.Handler {
 	h, _ := handler(o)
 	return h
 }
 
-// handler serves the routes. A response that is neither a page nor a file is
-// JSON. idle closes the connections that wait for the next request.
+// handler returns the handler of all routes. A response that is neither a page nor a file is JSON.
+// idle closes the connections to VMs that wait for the next request.
 func handler(o Options) (h http.Handler, idle func()) {
 	o.Engine = job.Phrased(job.Shared(o.Engine), words)
 	o.bounds = cmp.Or(o.bounds, defaultBounds)
@@ -128,7 +128,7 @@ func handler(o Options) (h http.Handler, idle func()) {
 	}), a.ports.transport.CloseIdleConnections
 }
 
-// routes are the ones listed by linus help http.
+// routes returns the routes that linus help http lists.
 func (a *api) routes() *mux.Router {
 	r := mux.NewRouter().SkipClean(true)
 	r.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
@@ -171,16 +171,16 @@ func (a *api) routes() *mux.Router {
 	return r
 }
 
-// asked records which client makes the request: a page, unless MCP says more.
+// asked records the client that makes the request: a page, unless MCP says more.
 func asked(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(job.WithClient(r.Context(), "web")))
 	})
 }
 
-// sameSite refuses requests that another site could make a browser send: under
-// a foreign host name (DNS rebinding), or from a foreign origin, except to /mcp
-// from Options.Origins. Links from elsewhere lead here, and nothing else from there does.
+// sameSite refuses requests that another site could make a browser send: under a foreign host name
+// (DNS rebinding), or from a foreign origin, except to /mcp from Options.Origins. From elsewhere,
+// only links may lead here.
 func (a *api) sameSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.isHost(r.Host) {
@@ -202,8 +202,8 @@ func (a *api) sameSite(next http.Handler) http.Handler {
 	})
 }
 
-// fromElsewhere reports whether a browser says that a page of another origin makes the request,
-// and isLink whether it is to show a page of its own for it.
+// fromElsewhere reports whether the browser says that a page of another origin makes the request.
+// isLink reports whether the browser would show the response as a page of its own.
 func fromElsewhere(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	return site == "cross-site" || site == "same-site"
@@ -227,7 +227,7 @@ func (a *api) isHost(host string) bool {
 	return host == "localhost" || slices.ContainsFunc(a.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
-// authenticate returns the principal of a token; job.ErrUnauthorized: it has none.
+// authenticate returns the principal of a token, or job.ErrUnauthorized.
 func (a *api) authenticate(ctx context.Context, bearer string) (job.Principal, error) {
 	switch {
 	case a.pages.sessions.isToken(bearer):
@@ -238,7 +238,7 @@ func (a *api) authenticate(ctx context.Context, bearer string) (job.Principal, e
 	return a.Authenticate(ctx, bearer)
 }
 
-// authorized passes requests with a token to next, with its principal in the context.
+// authorized passes requests with a valid token to next, with its principal in the context.
 func (a *api) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -270,7 +270,7 @@ func (a *api) authorized(next http.Handler) http.Handler {
 	})
 }
 
-// reading passes requests with the token, and of logged-in browsers, to next.
+// reading passes requests with a token, and those of logged-in browsers, to next.
 func (a *api) reading(next http.HandlerFunc) http.Handler {
 	program := a.authorized(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -283,8 +283,8 @@ func (a *api) reading(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// watched passes WebSockets to next: of programs with the token, and of our own pages,
-// which cannot send one, in a logged-in browser. A browser says which page asks, and
+// watched passes WebSockets to next: those of programs with a token, and those of this server's own
+// pages in a logged-in browser, which cannot send a token. A browser says which page asks, and
 // sameSite has compared that. The connection ends with the session.
 func (a *api) watched(next http.Handler) http.Handler {
 	program := a.authorized(next)
@@ -307,7 +307,7 @@ func (a *api) watched(next http.Handler) http.Handler {
 // sessionCheck is how often a session with an open WebSocket is checked.
 const sessionCheck = 2 * time.Second
 
-// limited bounds the request's body, and the memory of all of them.
+// limited limits the size of a request's body, and the memory of all bodies together.
 func (a *api) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > MaxBody {
@@ -315,7 +315,7 @@ func (a *api) limited(next http.Handler) http.Handler {
 			return
 		}
 		leave, err := a.Bodies.Take(r.Context(), r.ContentLength)
-		if err != nil { // the client is gone, or may not go on
+		if err != nil { // the client is gone or lost its permission
 			return
 		}
 		defer leave()
@@ -327,14 +327,14 @@ func (a *api) limited(next http.Handler) http.Handler {
 func respond(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // the client is gone
+	_ = json.NewEncoder(w).Encode(body) // fails only if the client is gone
 }
 
 func fail(w http.ResponseWriter, code int, text string) {
 	respond(w, code, map[string]string{"error": text})
 }
 
-// refuse is fail for any route: those of the API have errors in its own format.
+// refuse is fail for any route: errors of API routes have the API's own format.
 func refuse(w http.ResponseWriter, r *http.Request, code int, text string) {
 	if !strings.HasPrefix(r.URL.Path, apiPrefix) {
 		fail(w, code, text)
@@ -344,7 +344,6 @@ func refuse(w http.ResponseWriter, r *http.Request, code int, text string) {
 	view.Problem{Code: word, Detail: text}.Send(w, code)
 }
 
-// failed sends an engine's error.
 func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var field *job.FieldError
 	switch {
@@ -363,16 +362,15 @@ func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// Server is the handler on a port of this machine.
+// Server serves the handler on a port of this machine.
 type Server struct {
 	gate   *gate.Gate
 	http   *http.Server
 	cancel context.CancelFunc
-	idle   func() // closes connections to VMs that wait for the next request
+	idle   func() // closes idle connections to VMs
 }
 
-// Listen listens on addr, host:port; port 0 is any free one. It fails if the
-// port is in use.
+// Listen listens on addr, as host:port; port 0 picks any free port. It fails if the port is in use.
 func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", addr)
@@ -402,10 +400,10 @@ func listen(ctx context.Context, listener net.Listener, o Options) *Server {
 	return s
 }
 
-// Addr is the address listened on.
+// Addr returns the address listened on.
 func (s *Server) Addr() string { return s.gate.Addr().String() }
 
-// Serve returns until Close; then it returns nil.
+// Serve serves until Close; then it returns nil.
 func (s *Server) Serve() error {
 	serve := s.http.Serve
 	if s.http.TLSConfig != nil {
@@ -417,8 +415,7 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// Close ends the open streams, finishes the other requests within ctx, and
-// stops.
+// Close ends the open streams, finishes the other requests within ctx, and stops.
 func (s *Server) Close(ctx context.Context) error {
 	s.cancel()
 	s.gate.End()
@@ -429,14 +426,14 @@ func (s *Server) Close(ctx context.Context) error {
 	return nil
 }
 
-// maxEvent bounds the body of an event, in bytes, and maxEvents how many are read at once: each is in
-// memory before it is known whose it is.
+// maxEvent limits the body of an event, in bytes, and maxEvents how many events are read at once,
+// since each is in memory before its sender is known.
 const (
 	maxEvent  = 1 << 20
 	maxEvents = 64
 )
 
-// hook hears an event for a dispatcher, whose hook checks the signature: there is no token.
+// hook passes an event to a dispatcher's hook, which checks the signature instead of a token.
 func (a *api) hook(w http.ResponseWriter, r *http.Request) {
 	var to http.Handler
 	if a.Hooks != nil {

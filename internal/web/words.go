@@ -2,8 +2,8 @@ package web
 
 import "linus/internal/job"
 
-// words are this face's names for the actions in errors and remedies. The others
-// are commands for the operator, for which there is no page.
+// words are the pages' names for the actions in errors and remedies. All other actions are commands
+// for the operator, for which there is no page.
 var words = job.Words{
 	job.ListVMs:   "the page of VMs",
 	job.ListPools: "the page of pools",
