@@ -93,7 +93,7 @@ func (a *app) diffCommand() *cobra.Command {
 	return a.completeJobs(cmd)
 }
 
-// writeStat writes the summary that stands before a patch.
+// writeStat writes the summary that precedes a patch.
 func writeStat(to io.Writer, patch io.Reader) error {
 	lines := bufio.NewReader(patch)
 	for {
@@ -110,7 +110,6 @@ func writeStat(to io.Writer, patch io.Reader) error {
 	}
 }
 
-// noteLeftOut reports on stderr which of a job's artifacts were not kept.
 func (a *app) noteLeftOut(j job.Job) {
 	for _, line := range leftOut(j.SkippedArtifacts) {
 		a.note("no artifact: %s", line)
@@ -119,8 +118,8 @@ func (a *app) noteLeftOut(j job.Job) {
 
 var errNoneKept = errors.New("no artifacts: nothing the job's manifest asks for was collected")
 
-// ended returns a job that has ended, whose artifacts are therefore known;
-// *job.NotCompleteError for any other.
+// ended returns a job that has ended, so its artifacts are known. For any other job it returns
+// *job.NotCompleteError.
 func ended(ctx context.Context, e outputs, id string) (job.Job, error) {
 	j, err := e.Job(ctx, id)
 	if err == nil && !j.Status.Terminal() {
@@ -212,10 +211,10 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 	return a.completeJobs(cmd)
 }
 
-// cleanPath returns a path as artifacts have it.
+// cleanPath returns a path in the form that artifacts have.
 func cleanPath(p string) string { return path.Clean(strings.TrimPrefix(p, "/")) }
 
-// choose returns the artifacts at or below the paths; without a path, all.
+// choose returns the artifacts at or below the paths, or all artifacts if there is no path.
 func choose(all []job.Artifact, paths []string) ([]job.Artifact, error) {
 	if len(paths) == 0 {
 		return all, nil
@@ -241,7 +240,7 @@ func choose(all []job.Artifact, paths []string) ([]job.Artifact, error) {
 	return chosen, nil
 }
 
-// fetch writes an artifact to a name. An incomplete or altered one leaves nothing there.
+// fetch writes an artifact to a file. If the artifact is incomplete or altered, no file is left.
 func fetch(ctx context.Context, e keeper, id, name string, into intake.Into, to string) error {
 	err := into.File(to, 0o600, func(file *os.File) error {
 		from, about, err := e.OpenArtifact(ctx, id, name)

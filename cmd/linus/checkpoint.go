@@ -136,7 +136,6 @@ func (a *app) checkpointRemoveCommand() *cobra.Command {
 	})
 }
 
-// completeCheckpoints completes a command's first argument with the checkpoints' names.
 func (a *app) completeCheckpoints(cmd *cobra.Command) *cobra.Command {
 	return completeFirst(cmd, each(a, job.Engine.Checkpoints, func(c job.CheckpointInfo) string {
 		return fmt.Sprintf("%s\t%s, %s", c.Name, c.Template, machineText(c.Resources))

@@ -14,14 +14,14 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// completionTime bounds how long a shell waits after Tab.
+// completionTime limits how long a shell waits after Tab.
 const completionTime = 3 * time.Second
 
 // completer is cobra's type for functions that complete arguments.
 type completer = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
 
-// completeJobs completes a command's arguments with job IDs, of which it takes a part, too: the
-// first argument or, of a command for several jobs, all of them.
+// completeJobs completes job IDs for a command's first argument or, if the command takes several
+// jobs, for all arguments. The command then also accepts a part of an ID.
 func (a *app) completeJobs(cmd *cobra.Command) *cobra.Command {
 	cmd.ValidArgsFunction = a.jobIDs()
 	run := cmd.RunE
@@ -41,10 +41,11 @@ func (a *app) completeJobs(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// partOfID is the beginning or the end of a job's ID.
+// partOfID matches the beginning or the end of a job's ID.
 var partOfID = lazyregexp.New(`^[0-9a-f-]{4,35}$`)
 
-// wholeID returns the ID that begins or ends with a part of it; the part itself if there is none.
+// wholeID returns the job ID that begins or ends with part, or part itself if there is none.
+// Several matches are an error.
 func (a *app) wholeID(ctx context.Context, part string) (string, error) {
 	e, done, err := a.reader(ctx)
 	if err != nil {
@@ -86,17 +87,15 @@ func (a *app) jobIDs() completer {
 	})
 }
 
-// completeVMs completes a command's first argument with VM names.
 func (a *app) completeVMs(cmd *cobra.Command) *cobra.Command { return completeFirst(cmd, a.vmNames()) }
 
-// completePools completes a command's first argument with the pools' names.
 func (a *app) completePools(cmd *cobra.Command) *cobra.Command {
 	return completeFirst(cmd, each(a, job.Engine.Pools, func(p job.PoolInfo) string {
 		return fmt.Sprintf("%s\t%d warm, %d hibernated", p.Name, p.Warm, p.Hibernated)
 	}))
 }
 
-// each completes with a word, and what it is, of each of a list, once.
+// each completes with one word, and its description, for each item of a list, without duplicates.
 func each[T any](a *app, list func(job.Engine, context.Context) ([]T, error), word func(T) string) completer {
 	return a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
 		all, err := list(e, ctx)
@@ -108,7 +107,7 @@ func each[T any](a *app, list func(job.Engine, context.Context) ([]T, error), wo
 	})
 }
 
-// templateNames completes with the templates of the nodes, as the running engine knows them.
+// templateNames completes with the nodes' templates, as the running engine knows them.
 func (a *app) templateNames() completer {
 	return a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
 		nodes, err := e.Nodes(ctx)
@@ -120,7 +119,7 @@ func (a *app) templateNames() completer {
 	})
 }
 
-// completeFirst completes a command's first arguments, each with names of its own.
+// completeFirst completes a command's first arguments, each with its own completer.
 func completeFirst(cmd *cobra.Command, names ...completer) *cobra.Command {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(names) {
@@ -131,8 +130,8 @@ func completeFirst(cmd *cobra.Command, names ...completer) *cobra.Command {
 	return cmd
 }
 
-// completeSnapshots completes a command's first argument with VM names, and the second with
-// the VM's snapshots.
+// completeSnapshots completes a command's first argument with VM names, and the second with that
+// VM's snapshots.
 func (a *app) completeSnapshots(cmd *cobra.Command) *cobra.Command {
 	vms := cmd.ValidArgsFunction
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
@@ -154,8 +153,8 @@ func (a *app) vmNames() completer {
 	return each(a, job.Engine.VMs, func(vm job.VMInfo) string { return fmt.Sprintf("%s\t%d, %s", vm.Name, vm.ID, vm.Status) })
 }
 
-// complete asks the running engine or, without one, reads the state directory: Tab
-// starts no engine. On an error it completes nothing and prints nothing.
+// complete asks the running engine or, without one, reads the state directory: Tab starts no
+// engine. On an error it completes nothing and prints nothing.
 func (a *app) complete(ask func(context.Context, job.Engine) ([]string, error)) completer {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)

@@ -102,7 +102,7 @@ func hasInput(stdin io.Reader) bool {
 	return err == nil && (info.Mode()&os.ModeCharDevice == 0 || isTerminal(file))
 }
 
-// conversation are the options of converse.
+// conversation holds the options of converse.
 type conversation struct {
 	input   bool   // stdin goes to the task
 	joining bool   // the job was already running: show only its last lines
@@ -199,7 +199,7 @@ func (a *app) talk(ctx context.Context, s *session, j job.Job, c conversation, l
 	failed := make(chan error, 1)
 	if c.input {
 		from := a.typed(leave)
-		go func() { // while nothing arrives on stdin it lasts as long as this process
+		go func() { // blocks while nothing arrives on stdin, possibly until this process exits
 			_, err := sendInput(ctx, s, j.ID, from, true, l.soon)
 			failed <- err
 		}()
@@ -230,7 +230,7 @@ func (a *app) rawTerminal() (restore func(), err error) {
 	return func() { _ = term.Restore(int(file.Fd()), before) }, nil
 }
 
-// typed is stdin; on a terminal ~. leaves.
+// typed returns stdin. On a terminal, ~. detaches.
 func (a *app) typed(leave context.CancelCauseFunc) io.Reader {
 	if !isTerminal(a.stdin) {
 		return a.stdin
@@ -238,7 +238,7 @@ func (a *app) typed(leave context.CancelCauseFunc) io.Reader {
 	return &escapable{from: a.stdin, leave: func() { leave(errDetached) }}
 }
 
-// escapable reads a terminal. ~. at the start of a line detaches; ~~ is one ~.
+// escapable reads a terminal. ~. at the start of a line detaches; ~~ sends one ~.
 type escapable struct {
 	from  io.Reader
 	leave func()
@@ -285,8 +285,8 @@ func (e *escapable) filter(out, in []byte) []byte {
 	return out
 }
 
-// codeOf returns the task's exit code as an exitError if a program can exit with
-// it: the system keeps only the lowest 8 bits of larger ones.
+// codeOf returns the task's exit code as an exitError if a program can exit with that code: the
+// system keeps only the lowest 8 bits of larger ones.
 func codeOf(r job.Result) error {
 	switch {
 	case r.Status == job.Success && r.Repository != nil && r.Repository.Problem != "":

@@ -58,7 +58,6 @@ func (a *app) vmCopyCommand() *cobra.Command {
 	return a.completePaths(cmd)
 }
 
-// completePaths completes the VM of NAME:PATH.
 func (a *app) completePaths(cmd *cobra.Command) *cobra.Command {
 	names := a.vmNames()
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
@@ -75,7 +74,6 @@ func (a *app) completePaths(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// copying is a copy between one VM and this machine.
 type copying struct {
 	vm      string   // its name, its ID, or a job's ID
 	toVM    bool     // false: from the VM
@@ -83,10 +81,10 @@ type copying struct {
 	target  string   // path
 }
 
-// inVM is NAME:PATH. With a slash before the colon it is a local path.
+// inVM matches NAME:PATH. A path with a slash before the colon is local.
 var inVM = lazyregexp.New(`(?s)^([^/:]+):(.*)$`)
 
-// parseCopy parses SRC... DST. One side is in a VM, and all its paths in the same one.
+// parseCopy parses SRC... DST. Exactly one side is in a VM, with all its paths in the same VM.
 func parseCopy(cmd *cobra.Command, args []string) (c copying, err error) {
 	wrong := func(problem string) (copying, error) {
 		return c, usage("%s %s; as in: linus vm cp ./x dev:/path, linus vm cp dev:/path .", cmd.CommandPath(), problem)
@@ -141,7 +139,6 @@ func (c copying) command(l daemon.Login) ([]string, error) {
 	return append(argv, target(c.target)), nil
 }
 
-// copyThrough copies through the engine.
 func (a *app) copyThrough(ctx context.Context, e job.Files, c copying, force bool) error {
 	if c.toVM {
 		return a.upload(ctx, e, c)
@@ -159,8 +156,8 @@ func (a *app) copyThrough(ctx context.Context, e job.Files, c copying, force boo
 	return nil
 }
 
-// ownName returns the last part of a path; empty where that is no name, so that what is
-// in the directory is meant.
+// ownName returns the last part of a path, or "" if that is not a name: then the contents of the
+// directory are meant.
 func ownName(name string) string {
 	base := path.Base(name)
 	if base == "." || base == ".." || base == "/" {
@@ -169,11 +166,11 @@ func ownName(name string) string {
 	return base
 }
 
-// upload sends sources of this machine to a VM, as one archive.
+// upload sends local sources to a VM, as one archive.
 func (a *app) upload(ctx context.Context, e job.Files, c copying) error {
 	page, err := e.ListFiles(ctx, job.FileList{VM: c.vm, Path: c.target, Limit: 1})
 	if missing, ok := errors.AsType[*job.FieldError](err); err != nil && (!ok || missing.Field != "path") {
-		return err // it is not the path that is not there
+		return err // the problem is not that the path is missing
 	}
 	into := err == nil && page.Type == job.FileDirectory
 	switch {
@@ -189,7 +186,7 @@ func (a *app) upload(ctx context.Context, e job.Files, c copying) error {
 		to.Path = path.Dir(c.target)
 	}
 	from, archive := io.Pipe()
-	packed, at := make(chan error, 1), "" // the file that was begun last
+	packed, at := make(chan error, 1), "" // the last file that was begun
 	begin := func(name string) { at = path.Join(to.Path, name) }
 	go func() {
 		w := tar.NewWriter(archive)
@@ -219,8 +216,8 @@ func (a *app) upload(ctx context.Context, e job.Files, c copying) error {
 	return err
 }
 
-// pack adds a file or a directory to an archive, under the name top, and tells which file is begun.
-// Symbolic links are what they point to.
+// pack adds a file or a directory to an archive, under the name top, and calls begin before each
+// file's contents. Symbolic links are followed.
 func (a *app) pack(w *tar.Writer, source, top string, begin func(name string)) error {
 	parts, out, err := scanTree(source)
 	if err != nil {
@@ -276,8 +273,8 @@ type part struct {
 	mode fs.FileMode
 }
 
-// scanTree walks a source, including directories behind links. out says what cannot be copied,
-// and why.
+// scanTree walks a source, including directories behind links. out says what cannot be copied, and
+// why.
 func scanTree(source string) (parts []part, out []string, err error) {
 	root, err := filepath.Abs(source)
 	if err != nil {
@@ -295,7 +292,7 @@ func scanTree(source string) (parts []part, out []string, err error) {
 		switch {
 		case err != nil && isLink:
 			leave("is a dangling link")
-		case err != nil || info.Mode().IsRegular(): // opening it says why it cannot be read
+		case err != nil || info.Mode().IsRegular(): // opening it reports why it cannot be read
 			parts = append(parts, part{name: name, path: path})
 		case !info.IsDir():
 			leave("is not a file but a socket, pipe or device")

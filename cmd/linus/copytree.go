@@ -36,7 +36,7 @@ func (a *app) download(ctx context.Context, e job.Files, from job.FileRef, targe
 	if err := u.run(target); err != nil {
 		return err
 	}
-	// Only its end says that everything is there.
+	// Only the end of the archive proves that it is complete.
 	if _, err := io.Copy(io.Discard, archive); err != nil {
 		return err
 	}
@@ -52,22 +52,22 @@ func (a *app) download(ctx context.Context, e job.Files, from job.FileRef, targe
 	return fmt.Errorf("%d items in the VM were not copied", u.left)
 }
 
-// unpacking writes an archive from a VM, which the VM may have made up, to this machine.
-// Nothing outside the target is written, whatever names and links the archive has.
+// unpacking writes an archive from a VM, which the VM may have forged, to this machine. It writes
+// nothing outside the target, whatever names and links the archive contains.
 type unpacking struct {
 	app     *app
 	from    *tar.Reader
 	force   bool
 	root    *os.Root
-	links   []*tar.Header   // symbolic links, which come last: until then none leads anywhere
-	modes   []*tar.Header   // directories that were made here, whose modes come after what is in them
+	links   []*tar.Header   // symbolic links, made last, so that no earlier entry can go through one
+	modes   []*tar.Header   // directories made here, whose modes are set after their contents are written
 	dirs    map[string]bool // where files were written to
-	left    int             // how many entries are left out
-	refused bool            // one of them because of its name, or of what is here
-	out     string          // a directory that was refused: what is in it is, too
+	left    int             // how many entries were left out
+	refused bool            // one was left out because of its name, or of what exists here
+	out     string          // a directory that was refused, along with its contents
 }
 
-// mostLinks bounds how many links and directories are remembered.
+// mostLinks limits how many links and directories are remembered.
 const mostLinks = 1_000_000
 
 // run unpacks to target: a directory, or a single file.
@@ -95,7 +95,7 @@ func (u *unpacking) run(target string) (err error) {
 		if first.Typeflag != tar.TypeReg || sparse(first) {
 			return fmt.Errorf("the VM sent %q, which is neither a directory nor a file", first.Name)
 		}
-		if err := u.write(name, true, first.FileInfo().Mode().Perm(), u.from); err != nil { // it is named by who copies
+		if err := u.write(name, true, first.FileInfo().Mode().Perm(), u.from); err != nil { // the user named it
 			return fmt.Errorf("%s: %w", strconv.Quote(target), err)
 		}
 		return nil
@@ -161,7 +161,7 @@ func (u *unpacking) bounded() error {
 	return nil
 }
 
-// sparse reports whether a file's size is not that of what is sent.
+// sparse reports whether a file's size can differ from that of the data sent for it.
 func sparse(h *tar.Header) bool {
 	return h.Typeflag == tar.TypeGNUSparse || slices.ContainsFunc([]string{"GNU.sparse.major", "GNU.sparse.map", "GNU.sparse.size", "GNU.sparse.realsize"}, func(key string) bool {
 		_, has := h.PAXRecords[key]
@@ -169,13 +169,13 @@ func sparse(h *tar.Header) bool {
 	})
 }
 
-// into is where all is written to; named is for what the user has named, or forced.
+// into returns where entries are written. named is for names that the user has given, or forced.
 func (u *unpacking) into(named bool) intake.Into {
 	return intake.Into{Root: u.root, Replace: u.force, Any: named}
 }
 
-// refuse tells why something is not written, and goes on; what the VM sent in a wrong way is an
-// error.
+// refuse reports a refused entry and returns nil, so that unpacking continues. It returns every
+// other error, such as a malformed archive.
 func (u *unpacking) refuse(name string, err error) error {
 	if _, refused := errors.AsType[*intake.RefusedError](err); !refused {
 		return err
@@ -185,14 +185,14 @@ func (u *unpacking) refuse(name string, err error) error {
 	return nil
 }
 
-// leave says that an entry is left out, and why.
+// leave reports that an entry is left out, and why.
 func (u *unpacking) leave(name, why string) {
 	if u.left++; u.left <= mostLeftOut {
 		u.app.note("left out: %s %s", strconv.Quote(filepath.ToSlash(name)), why)
 	}
 }
 
-// again writes a file that was unpacked before under another name, too.
+// again writes a file that was unpacked already under another name.
 func (u *unpacking) again(old, name string) error {
 	file, err := u.root.Open(old)
 	if err != nil {
@@ -209,7 +209,7 @@ func (u *unpacking) again(old, name string) error {
 func (u *unpacking) write(name string, named bool, mode fs.FileMode, from io.Reader) error {
 	if in := path.Dir(filepath.ToSlash(name)); !u.dirs[in] && len(u.dirs) < mostLinks {
 		u.dirs[in] = true
-		u.app.noteLeft(u.root, u.root.Name(), map[string]bool{in: true}) // before it has anything of the VM's
+		u.app.noteLeft(u.root, u.root.Name(), map[string]bool{in: true}) // before anything from the VM is in it
 	}
 	return u.into(named).File(filepath.ToSlash(name), 0o600, func(file *os.File) error {
 		if _, err := io.Copy(file, from); err != nil {
@@ -240,9 +240,9 @@ func (u *unpacking) finish() error {
 	return nil
 }
 
-// staysInside reports whether a symbolic link cannot lead out of root, whatever other such
-// links there are: it goes up only at its beginning, by no more directories than it is
-// below root, and none of these is a link.
+// staysInside reports whether a symbolic link cannot lead out of root, whatever other such links
+// there are: it goes up only at its beginning, by no more directories than it is below root, and
+// none of these directories is a link.
 func staysInside(root *os.Root, name, target string) bool {
 	if target == "" || path.IsAbs(target) || filepath.IsAbs(filepath.FromSlash(target)) || filepath.VolumeName(filepath.FromSlash(target)) != "" {
 		return false

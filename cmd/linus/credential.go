@@ -13,7 +13,7 @@ import (
 	"linus/internal/secret"
 )
 
-// maxCredential is how much of stdin is read: more than any value may have.
+// maxCredential is how many bytes of stdin are read: more than any value may have.
 const maxCredential = 16 << 10
 
 func (a *app) credentialAddCommand() *cobra.Command {

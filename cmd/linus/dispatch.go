@@ -25,7 +25,7 @@ import (
 	"linus/internal/secret"
 )
 
-// dispatchFlags are the options of all dispatchers.
+// dispatchFlags are the options common to all dispatchers.
 type dispatchFlags struct {
 	manifestFlags
 
@@ -48,14 +48,14 @@ func (f *dispatchFlags) register(a *app, cmd *cobra.Command, sessions int, what 
 	_ = cmd.RegisterFlagCompletionFunc("keep-at-most", cobra.NoFileCompletions)
 }
 
-// registerMap adds the option for shapes, for queues whose work has labels.
+// registerMap adds the options for shapes, for queues whose work has labels.
 func (f *dispatchFlags) registerMap(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.maps, "map", nil, "LABEL=SHAPE: work with this label gets a VM with these job options beside the others, as in big=memory=16G,cpu=8; the first of several counts, and work without any is left alone; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("map", cobra.NoFileCompletions)
 	cmd.Flags().StringVar(&f.mapFile, "map-file", "", "file with more of --map, one a line, after those of the command; # begins a comment")
 }
 
-// allMaps returns the shapes of --map, and those of the file.
+// allMaps returns the shapes of --map, followed by those of --map-file.
 func (f *dispatchFlags) allMaps() ([]string, error) {
 	if f.mapFile == "" {
 		return f.maps, nil
@@ -76,13 +76,13 @@ func (f *dispatchFlags) allMaps() ([]string, error) {
 	return all, nil
 }
 
-// shapes returns the manifests of --map, each of which has the command's own options, too.
+// shapes returns the manifests of --map. Each also has the command's own options.
 func (f *dispatchFlags) shapes(cmd *cobra.Command, a *app) (all []dispatch.Shape, err error) {
 	maps, err := f.allMaps()
 	if err != nil {
 		return nil, err
 	}
-	if f.mapFile != "" && len(maps) == 0 { // or all work would get the command's own shape
+	if f.mapFile != "" && len(maps) == 0 { // otherwise all work would get the command's own shape
 		return nil, usage("--map-file: %s has no LABEL=SHAPE", f.mapFile)
 	}
 	for _, text := range maps {
@@ -120,22 +120,22 @@ func (f *dispatchFlags) shapes(cmd *cobra.Command, a *app) (all []dispatch.Shape
 	return all, nil
 }
 
-// own is an engine of this process, which a dispatcher has instead of another's, and the end of the
-// time that its sessions have when it is to end.
+// own is an engine in this process, which a dispatcher uses instead of attaching to one. hurry is
+// closed when the dispatcher, once stopped, may no longer wait for its sessions.
 type own struct {
 	job.Engine
 
 	config config.Config
 	hurry  <-chan struct{}
 	hooks  *hooks
-	begun  bool // it is a dispatcher's line
+	begun  bool // a dispatcher has been started
 }
 
-// Caller is whoever runs the engine.
+// Caller returns the operator.
 func (own) Caller(context.Context) (job.Principal, error) { return job.Operator(), nil }
 
-// run attaches to an engine and has a dispatcher work until it is interrupted. Before that, so that no
-// engine is started for nothing, queue makes its queue; nil: there is nothing to refuse.
+// run attaches to an engine and runs a dispatcher until it is interrupted. It calls queue before
+// that, so that no engine is started for a queue that is refused. A nil queue refuses nothing.
 func (f *dispatchFlags) run(cmd *cobra.Command, a *app, queue func(o dispatch.Options) error, serve func(ctx context.Context, o dispatch.Options) error) error {
 	if f.sessions < 1 || f.sessions > 1000 {
 		return usage("--sessions %d: give 1 to 1000", f.sessions)
@@ -190,7 +190,7 @@ func (f *dispatchFlags) run(cmd *cobra.Command, a *app, queue func(o dispatch.Op
 	interrupts := make(chan os.Signal, 2)
 	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(interrupts)
-	go func() { // the first one ends cmd's context, too
+	go func() { // the first one also ends cmd's context
 		for range 2 {
 			select {
 			case <-interrupts:
@@ -252,7 +252,7 @@ func (a *app) dispatchClaudeCommand() *cobra.Command {
 	return cmd
 }
 
-// secretLine returns the one line of a file that only its owner can read, or of stdin.
+// secretLine returns the only line of a file that only its owner can read, or of stdin.
 func (a *app) secretLine(ctx context.Context, option, path string) (string, error) {
 	var data []byte
 	var err error
@@ -286,8 +286,8 @@ func (a *app) secretLine(ctx context.Context, option, path string) (string, erro
 // workerName is the program that serves sessions in their VMs.
 const workerName = "linus-worker"
 
-// workerProgram returns it, compressed: that is done once, and what each VM is sent is a third
-// of it. Without a path it is beside this program, or where packages have it.
+// workerProgram returns the program, compressed once, so that each VM is sent a third of its size.
+// Without a path it is beside this program, or where packages have it.
 func workerProgram(path string) ([]byte, error) {
 	if path == "" {
 		at, self, err := daemon.Beside(workerName)
@@ -299,7 +299,7 @@ func workerProgram(path string) ([]byte, error) {
 		}
 		path = at
 	}
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a FIFO waits for who writes to it
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a FIFO blocks until somebody writes
 		return nil, usage("--worker: %s is not a regular file", path)
 	}
 	program, err := os.ReadFile(path)

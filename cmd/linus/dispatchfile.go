@@ -16,20 +16,20 @@ import (
 
 const (
 	maxDispatchFile = 64 << 10
-	// dispatchersEnd is how long dispatchers have to give up what has begun when their engine stops:
-	// sessions go on in their VMs.
+	// dispatchersEnd is how long dispatchers may take to stop when their engine stops. Sessions
+	// keep running in their VMs.
 	dispatchersEnd = 15 * time.Second
-	// dispatchAgain is before a dispatcher is started again that has failed.
+	// dispatchAgain is the pause before a failed dispatcher is started again.
 	dispatchAgain = time.Minute
 )
 
-// dispatchLine is the arguments of a dispatcher, and where they stand.
+// dispatchLine holds the arguments of a dispatcher and their line number in the file.
 type dispatchLine struct {
 	number int
 	args   []string
 }
 
-// readDispatchFile returns what a file has run beside the engine.
+// readDispatchFile returns the dispatchers in a file that are to run beside the engine.
 func readDispatchFile(path string) (lines []dispatchLine, err error) {
 	data, err := os.ReadFile(path)
 	if err == nil && len(data) > maxDispatchFile {
@@ -54,11 +54,11 @@ func readDispatchFile(path string) (lines []dispatchLine, err error) {
 	return lines, nil
 }
 
-// wordsOf returns the words of a line that are quoted as in a shell, up to a comment. What a shell
-// would run or replace is refused.
+// wordsOf splits a line into words, quoted as in a shell, up to a comment. It refuses what a shell
+// would run or expand.
 func wordsOf(text string) (words []string, err error) {
 	var word []byte
-	var quote byte // the one that is open, or 0
+	var quote byte // the open one, or 0
 	begun := false
 	text += " "
 	for i := 0; i < len(text); i++ {
@@ -89,8 +89,9 @@ func wordsOf(text string) (words []string, err error) {
 	return words, nil
 }
 
-// dispatchers runs dispatchers beside the engine of this process, each by itself: one that fails is
-// started again, until stop. What their sessions run goes on then, and the next ones take it up.
+// dispatchers runs dispatchers beside the engine of this process, independently of each other,
+// until stop is called. One that fails is started again. After stop, sessions keep running, and the
+// next dispatchers take them up.
 func (a *app) dispatchers(ctx context.Context, c config.Config, e job.Engine, h *hooks, lines []dispatchLine, log *slog.Logger) (stop func()) {
 	ctx, end := context.WithCancel(job.WithClient(job.WithPrincipal(context.WithoutCancel(ctx), job.Operator()), "dispatch"))
 	var all sync.WaitGroup

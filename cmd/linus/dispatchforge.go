@@ -12,7 +12,7 @@ import (
 	"linus/internal/dispatch/forge"
 )
 
-// dispatchForgeCommand serves the Actions of a Forgejo or of a Gitea.
+// dispatchForgeCommand serves the Actions of Forgejo or Gitea.
 func (a *app) dispatchForgeCommand(kind forge.Kind, name, tokens string) *cobra.Command {
 	var f dispatchFlags
 	o := forge.Options{Kind: kind}

@@ -15,7 +15,6 @@ import (
 	"linus/internal/secret"
 )
 
-// githubKey is how GitHub's API is asked.
 type githubKey struct {
 	tokenFile, appKeyFile string
 	app, installation     int64
@@ -108,11 +107,11 @@ func (a *app) dispatchGitHubCommand() *cobra.Command {
 	return cmd
 }
 
-// githubQueue is the queue's name: a dispatcher finds its sessions by it.
+// githubQueue returns the queue's name, by which a dispatcher finds its sessions.
 func githubQueue(o actions.Options) string {
 	name := cmp.Or(o.Organization, strings.Join(o.Repositories, " "))
 	if u, err := url.Parse(o.API); err == nil && o.API != "" {
 		name = u.Host + " " + name
 	}
-	return name[:min(len(name), 150)] // of ASCII
+	return name[:min(len(name), 150)] // it is ASCII
 }

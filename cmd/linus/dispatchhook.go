@@ -10,7 +10,7 @@ import (
 	"linus/internal/dispatch"
 )
 
-// hookFlags are the options of dispatchers whose service tells of work by webhooks.
+// hookFlags are the options of dispatchers whose service announces work by webhooks.
 type hookFlags struct{ at, secretFile string }
 
 func (h *hookFlags) register(cmd *cobra.Command) {
@@ -20,8 +20,8 @@ func (h *hookFlags) register(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("webhook", cobra.NoFileCompletions)
 }
 
-// secret returns what webhooks are signed with; empty: there are none. Beside the engine they may come
-// to its own server, without an address of theirs.
+// secret returns the key that webhooks are signed with, or "" if there are none. Beside the engine,
+// webhooks may come to the engine's own server instead of an address of their own.
 func (h *hookFlags) secret(ctx context.Context, a *app) (string, error) {
 	switch {
 	case h.at == "" && h.secretFile == "":
@@ -55,13 +55,13 @@ func (h *hookFlags) serve(ctx context.Context, a *app, o dispatch.Options, kind,
 	return dispatch.Serve(ctx, o, kind, queue, q)
 }
 
-// hooks are those of the dispatchers that run beside the engine, by the dispatchers' names.
+// hooks holds the hooks of the dispatchers that run beside the engine, by dispatcher name.
 type hooks struct {
 	mu sync.Mutex
 	by map[string]http.Handler
 }
 
-// add has a dispatcher's hook hear events until it is removed.
+// add lets a dispatcher's hook receive events until remove is called.
 func (h *hooks) add(name string, hook http.Handler) (remove func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,7 +79,7 @@ func (h *hooks) add(name string, hook http.Handler) (remove func(), err error) {
 	}, nil
 }
 
-// of returns a dispatcher's hook; nil: it has none.
+// of returns a dispatcher's hook, or nil if it has none.
 func (h *hooks) of(name string) http.Handler {
 	h.mu.Lock()
 	defer h.mu.Unlock()

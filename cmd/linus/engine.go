@@ -21,7 +21,7 @@ func (a *app) engineListCommand() *cobra.Command {
 	})
 }
 
-// engineLease returns how long an engine's lease lasts; one without others needs none.
+// engineLease returns how long an engine's lease lasts. An engine without others needs no lease.
 func engineLease(i job.EngineInfo) string {
 	switch {
 	case i.ID == "":

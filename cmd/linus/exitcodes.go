@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// Exit codes. For verbs that wait for a job, the last ones follow timeout(1) and
-// docker(1).
+// Exit codes. For verbs that wait for a job, the last ones follow timeout(1) and docker(1).
 const (
 	exitOK       = 0
 	exitFailure  = 1
@@ -16,7 +15,7 @@ const (
 	exitDetached = 130
 )
 
-// exitCodes returns their meanings, for help and the documents.
+// exitCodes returns the exit codes with their meanings, for help and the documents.
 func exitCodes() []exitMeaning {
 	return []exitMeaning{
 		{exitOK, "done"},
@@ -33,7 +32,7 @@ type exitMeaning struct {
 	text string
 }
 
-// exitHelp returns the list for linus --help.
+// exitHelp returns the text of linus --help, with the exit codes.
 func exitHelp() string {
 	var b strings.Builder
 	b.WriteString("Run jobs in ephemeral Proxmox VE virtual machines.\n\n" +

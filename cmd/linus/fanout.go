@@ -18,7 +18,7 @@ import (
 	"linus/internal/worktree"
 )
 
-// waitForChildren follows a parent to its end, and shows a line for each child as that ends.
+// waitForChildren follows a parent to its end, and shows a line for each child that ends.
 func (a *app) waitForChildren(ctx context.Context, e waiter, j job.Job) error {
 	p := &progress{out: a.stderr, live: isTerminal(a.stderr)}
 	defer p.clear()
@@ -91,7 +91,7 @@ func sum(a, b junit.Totals) junit.Totals {
 	return junit.Totals{Tests: a.Tests + b.Tests, Failures: a.Failures + b.Failures, Errors: a.Errors + b.Errors, Skipped: a.Skipped + b.Skipped}
 }
 
-// testsOf merges the reports of tests among a job's artifacts.
+// testsOf merges the JUnit reports among a job's artifacts.
 func (a *app) testsOf(ctx context.Context, e keeper, id string) (junit.Report, error) {
 	j, err := e.Job(ctx, id)
 	if err != nil {
@@ -133,7 +133,6 @@ func (a *app) junitCommand() *cobra.Command {
 	})
 }
 
-// writeReport writes the tests of a run that has ended to a file.
 func (a *app) writeReport(ctx context.Context, e keeper, id, file string) error {
 	report, err := a.testsOf(ctx, e, id)
 	if err != nil {
@@ -150,7 +149,7 @@ func (a *app) writeReport(ctx context.Context, e keeper, id, file string) error 
 	return err
 }
 
-// pullChildren brings files of a run's jobs back, each job's below its name.
+// pullChildren fetches files of a run's jobs, those of each job into a directory with its name.
 func (a *app) pullChildren(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun, f takeFlags) (failed error) {
 	to := f.to
 	for _, c := range j.Children {
@@ -168,7 +167,7 @@ func (a *app) pullChildren(ctx context.Context, s *session, j job.Job, t worktre
 	return failed
 }
 
-// childrensLogs writes the output of each child, below its name.
+// childrensLogs writes the output of each child below a heading with its name.
 func (a *app) childrensLogs(ctx context.Context, j job.Job, copy func(id string) error) error {
 	for i, c := range j.Children {
 		head := fmt.Sprintf("==> %s, job %s <==\n", c.Name, c.ID)

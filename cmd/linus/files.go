@@ -11,7 +11,7 @@ import (
 	shown "linus/internal/term"
 )
 
-// inVMArg is cobra's check for one NAME:PATH.
+// inVMArg checks that there is one argument, NAME:PATH.
 func inVMArg(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 || inVM.FindStringSubmatch(args[0]) == nil {
 		return usage("%s takes a path in a VM, NAME:PATH, with the VM's name or ID, or the ID of a job that runs in it", cmd.CommandPath())

@@ -20,14 +20,14 @@ import (
 	"linus/internal/vm"
 )
 
-// manifestFlags are a command's options for fields of a manifest, and what they were given.
+// manifestFlags are a command's options for fields of a manifest, with the values given.
 type manifestFlags struct {
 	fields []field.Field
 	given  job.Manifest
 	files  []string
 }
 
-// register adds the options; those whose values are not plain have a form of their own.
+// register adds the options of a command. Values that are not plain have flag types of their own.
 func (f *manifestFlags) register(a *app, cmd *cobra.Command, c field.Commands) {
 	flags := cmd.Flags()
 	flags.SetInterspersed(c == field.CreateVM || c == field.CreatePool) // options after a task's command are the command's: it belongs after --
@@ -51,7 +51,7 @@ func (f *manifestFlags) register(a *app, cmd *cobra.Command, c field.Commands) {
 	}
 }
 
-// addFlag adds the option for a field of what given points to.
+// addFlag adds the option for a field of the struct that given points to.
 func addFlag(cmd *cobra.Command, row field.Field, given any) {
 	flags, at := cmd.Flags(), row.Of(given)
 	switch to := at.Addr().Interface().(type) {
@@ -81,7 +81,7 @@ func addFlag(cmd *cobra.Command, row field.Field, given any) {
 		makes := func(flag, value, help string) {
 			flags.BoolFunc(flag, help, func(text string) error {
 				on, err := strconv.ParseBool(text)
-				if on && (row.Also == nil || at.String() != row.Also.Makes) { // which is more
+				if on && (row.Also == nil || at.String() != row.Also.Makes) { // row.Also.Makes includes it
 					at.SetString(value)
 				} else if !on && at.String() == value {
 					at.SetString("")
@@ -96,7 +96,7 @@ func addFlag(cmd *cobra.Command, row field.Field, given any) {
 	}
 }
 
-// take writes the given options for fields into what to points to. An empty value is an
+// take copies the given options for fields into the struct that to points to. An empty value is an
 // error: omitting the option means the default.
 func take(cmd *cobra.Command, fields []field.Field, given, to any) error {
 	for _, row := range fields {
@@ -123,7 +123,8 @@ func take(cmd *cobra.Command, fields []field.Field, given, to any) error {
 	return nil
 }
 
-// override writes the given options into the manifest, which is for the terminal, if it is one.
+// override writes the given options into the manifest. terminal, if it is one, gives the size of
+// --tty.
 func (f *manifestFlags) override(cmd *cobra.Command, m *job.Manifest, terminal any) error {
 	if err := take(cmd, f.fields, &f.given, m); err != nil {
 		return err
@@ -147,12 +148,12 @@ func (f *manifestFlags) override(cmd *cobra.Command, m *job.Manifest, terminal a
 	return nil
 }
 
-// secondsFlag is a time in whole seconds: a number of them, or a duration such as 1h30m.
+// secondsFlag is a time in whole seconds, given as a number or as a duration such as 1h30m.
 type secondsFlag int
 
 func (s *secondsFlag) String() string { return strconv.Itoa(int(*s)) }
 
-// Type is the placeholder for the value in help.
+// Type returns the placeholder for the value in help.
 func (s *secondsFlag) Type() string { return "duration" }
 
 // Set is called each time the flag is given.
@@ -169,12 +170,12 @@ func (s *secondsFlag) Set(text string) error {
 	return nil
 }
 
-// pairsFlag is NAME=VALUE, once or more often.
+// pairsFlag is NAME=VALUE, given once or more.
 type pairsFlag map[string]string
 
 func (p *pairsFlag) String() string { return "" }
 
-// Type is the placeholder for the value in help.
+// Type returns the placeholder for the value in help.
 func (p *pairsFlag) Type() string { return "NAME=VALUE" }
 
 // Set is called each time the flag is given.
@@ -190,7 +191,7 @@ func (p *pairsFlag) Set(text string) error {
 	return nil
 }
 
-// terminalSize returns a terminal's size in the manifest's form; "" for no terminal.
+// terminalSize returns a terminal's size in the manifest's form, or "" if stream is no terminal.
 func terminalSize(stream any) string {
 	if file, ok := stream.(*os.File); ok {
 		if columns, rows, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 && rows > 0 {
@@ -202,7 +203,7 @@ func terminalSize(stream any) string {
 
 var fileArg = lazyregexp.New(`^(.+?):(/[^:]*)(?::(0?[0-7]{3,4}))?$`)
 
-// localFile parses LOCAL:REMOTE[:MODE] and reads the file; without MODE it keeps its own.
+// localFile parses LOCAL:REMOTE[:MODE] and reads the file. Without MODE the file keeps its own.
 func localFile(arg string) (job.File, error) {
 	part := fileArg.FindStringSubmatch(arg)
 	if part == nil {

@@ -16,14 +16,13 @@ type watcher interface {
 	List(ctx context.Context, f job.Filter) (job.Page, error)
 }
 
-// waiter is the part of an engine that waiting for a job needs, or for the children of one.
+// waiter is the part of an engine that waiting for a job, or for its children, needs.
 type waiter interface {
 	watcher
 	keeper
 }
 
-// following are the options of follow. The zero value shows all events, from first
-// to last.
+// following holds the options of follow. The zero value shows all events, from first to last.
 type following struct {
 	after int64              // the last event already known
 	until func(job.Job) bool // stops before the last event
@@ -31,9 +30,9 @@ type following struct {
 	phase string             // show only this phase, besides the live line; empty: all
 }
 
-// follow shows each phase and each provisioning step with its time as it
-// happens, on stderr, and returns the job when its status is terminal and its VM is
-// gone, or could not be destroyed yet and is left to the engine.
+// follow shows each phase and each provisioning step with its time on stderr, as it happens. It
+// returns the job when its status is terminal and its VM is gone, or could not be destroyed yet and
+// is left to the engine.
 func (a *app) follow(ctx context.Context, e watcher, id string, f following) (job.Job, error) {
 	p := &progress{out: a.stderr, live: isTerminal(a.stderr), colours: a.colours(a.stderr), quiet: f.quiet, only: f.phase}
 	if p.live {
@@ -130,7 +129,7 @@ func (p *progress) clear() {
 	}
 }
 
-// whileLive calls watch and, on a terminal, refreshes the live line meanwhile.
+// whileLive calls watch and, on a terminal, refreshes the live line until watch returns.
 func (p *progress) whileLive(ctx context.Context, watch func(context.Context) ([]job.Event, job.Job, error)) ([]job.Event, job.Job, error) {
 	if !p.live {
 		return watch(ctx)

@@ -26,7 +26,7 @@ func (a *app) vmForkCommand() *cobra.Command {
 		Example: "  linus vm fork dev --count 8\n  linus vm fork dev --count 3 --name try-%d --ttl 2h --partial",
 		Args:    oneArg("the VM's name or ID"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
-			if spec.Count == 0 { // which stands for 1 elsewhere
+			if spec.Count == 0 { // elsewhere 0 stands for 1
 				return &job.FieldError{Field: "count", Problem: "is 0", Remedy: fmt.Sprintf("give a number from 1 to %d", job.MostForks)}
 			}
 			spec.VM, spec.TTL = args[0], int(ttl/time.Second)

@@ -38,7 +38,7 @@ func (a *app) vmForwardCommand() *cobra.Command {
 			}
 			through := s.remote()
 			if info, err := s.VM(ctx, args[0]); err == nil && (info.Naps() || !info.SuspendedAt.IsZero()) {
-				through = true // the engine sees its use, and each connection resumes it
+				through = true // the engine sees the VM's use, and each connection resumes the VM
 			}
 			if through && !show {
 				return a.forwardRemote(ctx, s, args[0], forwards)
@@ -50,7 +50,7 @@ func (a *app) vmForwardCommand() *cobra.Command {
 	return a.completeVMs(cmd)
 }
 
-// forward is a local port that is forwarded to one of a VM.
+// forward is a local port that is forwarded to a port of a VM.
 type forward struct{ local, there uint16 }
 
 var portPair = lazyregexp.New(`^(?:(\d+):)?(\d+)$`)
@@ -76,8 +76,8 @@ func parseForwards(args []string) ([]forward, error) {
 	return forwards, nil
 }
 
-// forwardCommand returns the ssh command that forwards. ssh runs its LocalCommand
-// once it listens on all ports; the command prints them.
+// forwardCommand returns the ssh command that forwards. ssh runs its LocalCommand once it listens
+// on all ports; that command prints the ports.
 func forwardCommand(l daemon.Login, forwards []forward) ([]string, error) {
 	options, err := l.Options()
 	if err != nil {
@@ -95,7 +95,7 @@ func forwardCommand(l daemon.Login, forwards []forward) ([]string, error) {
 		"-p", strconv.Itoa(l.Config.VMSSHPort), l.VM.User+"@"+l.VM.IP), nil
 }
 
-// forwardRemote forwards ports through the engine of a server.
+// forwardRemote forwards ports through the engine.
 func (a *app) forwardRemote(ctx context.Context, s *session, ref string, forwards []forward) error {
 	var conns sync.WaitGroup
 	defer conns.Wait()

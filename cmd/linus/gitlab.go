@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	gitlabSlack   = 30 * time.Minute // of a VM's time, after its job's
+	gitlabSlack   = 30 * time.Minute // how long a VM may outlive its job's timeout
 	gitlabCleanUp = 5 * time.Minute
 	maxStage      = 64 << 20 // bytes of a stage's script
 )
@@ -37,7 +37,7 @@ func (a *app) gitlabCommand() *cobra.Command {
 	return g
 }
 
-// gitlabDirs are where a job's files are in its VM.
+// gitlabDirs are the directories of a job's files in its VM.
 type gitlabDirs struct{ builds, caches string }
 
 func (d *gitlabDirs) register(cmd *cobra.Command) {
@@ -56,7 +56,7 @@ func (d *gitlabDirs) check() error {
 	return nil
 }
 
-// gitlabStage makes a stage's RunE: what fails, fails as the runner is to see it.
+// gitlabStage makes a stage's RunE, which reports failures to the runner as GitLab expects them.
 func (a *app) gitlabStage(work func(cmd *cobra.Command, j *gitlab.Job, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		env := config.GitLab()
@@ -86,7 +86,7 @@ func (a *app) gitlabStage(work func(cmd *cobra.Command, j *gitlab.Job, args []st
 	}
 }
 
-// scriptError is the exit code of a job's script that has failed.
+// scriptError is the exit code of a job's script that failed.
 type scriptError int
 
 func (e scriptError) Error() string { return fmt.Sprintf("the script has exited with %d", int(e)) }
@@ -112,7 +112,8 @@ func (a *app) gitlabConfigCommand() *cobra.Command {
 	return cmd
 }
 
-// gitlabVariables are the variables by which a job may choose its VM, where the runner's owner allows it.
+// gitlabVariables are what a job may choose of its VM by variables, if the runner's owner allows
+// it.
 var gitlabVariables = []string{"template", "os", "cpu", "memory", "disk"}
 
 func (a *app) gitlabPrepareCommand() *cobra.Command {
@@ -168,7 +169,7 @@ func (a *app) gitlabPrepareCommand() *cobra.Command {
 	return cmd
 }
 
-// gitlabShape has the job's variables choose its VM, as far as the runner's owner allows it.
+// gitlabShape applies the job's variables to its VM, as far as the runner's owner allows it.
 func (a *app) gitlabShape(j *gitlab.Job, m *job.Manifest, allowed []string) (chosen bool, err error) {
 	for _, what := range allowed {
 		if !slices.Contains(gitlabVariables, what) {
@@ -203,8 +204,8 @@ func (a *app) gitlabShape(j *gitlab.Job, m *job.Manifest, allowed []string) (cho
 	return chosen, nil
 }
 
-// gitlabPrepare makes the job's VM and what it needs. It can be repeated: a VM that is there, or is
-// being made, is the job's.
+// gitlabPrepare creates the job's VM and prepares it. It can be repeated: a VM of that name that
+// exists, or is being created, belongs to the job.
 func (a *app) gitlabPrepare(ctx context.Context, s *session, j *gitlab.Job, m job.Manifest, dirs gitlabDirs, chosen bool) error {
 	ready, err := j.Ready(dirs.builds, dirs.caches)
 	if err != nil {
@@ -223,7 +224,7 @@ func (a *app) gitlabPrepare(ctx context.Context, s *session, j *gitlab.Job, m jo
 	case isScript && code == gitlab.NoDocker:
 		return &gitlab.JobError{Err: errors.New("the job's services need Docker, which its VM does not have: use a template that has it")}
 	case isScript:
-		return fmt.Errorf("the VM could not be made ready: %w", code) // of ours, not of the job's
+		return fmt.Errorf("the VM could not be made ready: %w", code) // not the job's fault
 	case err != nil:
 		return err
 	}
@@ -231,10 +232,10 @@ func (a *app) gitlabPrepare(ctx context.Context, s *session, j *gitlab.Job, m jo
 	return nil
 }
 
-// gitlabVM returns the job's VM, which it creates if need be.
+// gitlabVM returns the job's VM, and creates it if necessary.
 func (a *app) gitlabVM(ctx context.Context, s *session, j *gitlab.Job, m job.Manifest, chosen bool) (job.VMInfo, error) {
 	info, err := s.VM(ctx, j.VM)
-	if err == nil && info.Unwanted { // that of an attempt before, which was cleaned up
+	if err == nil && info.Unwanted { // from an earlier attempt, which was cleaned up
 		if _, err := a.follow(ctx, s, info.Job, following{quiet: true, until: func(j job.Job) bool { return j.VM == nil || j.VM.State.Settled() }}); err != nil {
 			return info, err
 		}
@@ -256,7 +257,7 @@ func (a *app) gitlabVM(ctx context.Context, s *session, j *gitlab.Job, m job.Man
 		case is && full.Fault == job.FaultLimit && !waits:
 			a.note("waiting for room: %v", err)
 		case chosen && (are && len(invalid.Fields) > 0 || is && full.Fault != job.FaultLimit):
-			return info, &gitlab.JobError{Err: err} // what the job has chosen
+			return info, &gitlab.JobError{Err: err} // the job's choice was refused
 		case is && full.Fault == job.FaultUnknown:
 			return info, err
 		}
@@ -298,7 +299,7 @@ func (a *app) gitlabRunCommand() *cobra.Command {
 	}
 }
 
-// gitlabScript runs a script in the job's VM. When ctx ends, the script ends.
+// gitlabScript runs a script in the job's VM. When ctx ends, it cancels the script.
 func (a *app) gitlabScript(ctx context.Context, s *session, j *gitlab.Job, stage string, script io.Reader) error {
 	labels := j.Labels()
 	labels["gitlab/stage"] = gitlab.Line(stage, 63)
@@ -310,13 +311,13 @@ func (a *app) gitlabScript(ctx context.Context, s *session, j *gitlab.Job, stage
 	if err != nil {
 		return err
 	}
-	inner, done := context.WithCancel(context.WithoutCancel(ctx)) // the script's end is waited for
+	inner, done := context.WithCancel(context.WithoutCancel(ctx)) // to wait for the script's end
 	defer done()
 	ended := context.AfterFunc(ctx, func() {
 		if err := s.Cancel(inner, run.ID); err != nil && !errors.Is(err, job.ErrCompleted) {
 			a.note("linus: the stage's script is not ended: %v", err)
 		}
-		select { // what it says as it ends is still shown
+		select { // output that the script writes as it ends is still shown
 		case <-inner.Done():
 		case <-time.After(time.Minute):
 			done()
@@ -328,7 +329,7 @@ func (a *app) gitlabScript(ctx context.Context, s *session, j *gitlab.Job, stage
 	case ctx.Err() != nil:
 		return errors.New("the stage was ended by the runner")
 	case err != nil:
-		if err := s.Cancel(inner, run.ID); err != nil && !errors.Is(err, job.ErrCompleted) { // it would wait for the rest
+		if err := s.Cancel(inner, run.ID); err != nil && !errors.Is(err, job.ErrCompleted) { // it waits for the rest
 			a.note("linus: the stage's script is not ended: %v", err)
 		}
 		return err
@@ -340,7 +341,8 @@ func (a *app) gitlabScript(ctx context.Context, s *session, j *gitlab.Job, stage
 	return nil
 }
 
-// gitlabTalk gives a stage its script, all of which it reads before it begins, and shows what it says.
+// gitlabTalk sends a stage its script and shows its output. The stage reads the whole script before
+// it begins.
 func (a *app) gitlabTalk(ctx context.Context, s *session, id string, script io.Reader) (r job.Result, err error) {
 	if _, err := a.follow(ctx, s, id, following{quiet: true, until: job.Job.Begun}); err != nil {
 		return r, err
@@ -378,7 +380,7 @@ func (a *app) gitlabCleanupCommand() *cobra.Command {
 			}
 			ctx, done := context.WithTimeout(context.WithoutCancel(cmd.Context()), gitlabCleanUp)
 			defer done()
-			cmd.SetContext(ctx) // an interrupt does not stop it: nothing else would clean up
+			cmd.SetContext(ctx) // an interrupt does not stop this: nothing else would clean up
 			err := a.attached(func(ctx context.Context, s *session, _ []string) error {
 				if !keep {
 					keepFor = 0
@@ -399,7 +401,7 @@ func (a *app) gitlabCleanupCommand() *cobra.Command {
 	return cmd
 }
 
-// gitlabFailed reports whether a script of the job itself has failed in its VM.
+// gitlabFailed reports whether a script of the job itself failed in its VM.
 func gitlabFailed(ctx context.Context, s *session, j *gitlab.Job) (bool, error) {
 	page, err := s.List(ctx, job.Filter{Label: []string{fmt.Sprintf("gitlab/job=%d", j.ID)}, Reason: job.ReasonExitStatus, Limit: 200})
 	return slices.ContainsFunc(page.Jobs, func(run job.Summary) bool {
@@ -408,7 +410,7 @@ func gitlabFailed(ctx context.Context, s *session, j *gitlab.Job) (bool, error) 
 	}), err
 }
 
-// gitlabCleanup ends what runs in the job's VM, and the VM, unless that stays for a while.
+// gitlabCleanup ends what runs in the job's VM, and destroys the VM unless it stays for a while.
 func (a *app) gitlabCleanup(ctx context.Context, s *session, j *gitlab.Job, keepFor time.Duration, most int) error {
 	info, err := s.VM(ctx, j.VM)
 	if unknown, is := errors.AsType[*job.FieldError](err); is && unknown.Fault == job.FaultUnknown {
@@ -417,7 +419,7 @@ func (a *app) gitlabCleanup(ctx context.Context, s *session, j *gitlab.Job, keep
 	if err != nil {
 		return err
 	}
-	for _, id := range info.Jobs { // that the runner has not ended
+	for _, id := range info.Jobs { // jobs that the runner has not ended
 		if err := s.Cancel(ctx, id); err != nil && !errors.Is(err, job.ErrCompleted) {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 	"linus/internal/manual"
 )
 
-// helpColumns is the largest width text is wrapped at: longer lines are hard to read.
+// helpColumns is the maximum width of wrapped text: longer lines are hard to read.
 const helpColumns = 100
 
 // helpCommand shows documents, in addition to what every command's --help shows.
@@ -67,20 +67,20 @@ func (a *app) help(root *cobra.Command, args []string) error {
 	return usage("no topic or command %q; %slinus help --list lists the topics", strings.Join(args, " "), hint)
 }
 
-// found is a document or a command that says something about what was looked for.
+// found is a command, or a part of a document, that matches a search.
 type found struct {
 	Help string `json:"help"` // the command that shows it
 	Part string `json:"part"` // the heading, or what the command does
 	hits int
 }
 
-// called are words of people for what the documents call otherwise.
+// called maps common words to those that the documents use.
 var called = map[string]string{"sso": "OpenID", "saml": "OpenID", "oidc": "OpenID", "vnc": "terminal", "novnc": "terminal", "screen": "terminal", "firewall": "egress"}
 
-// mostFound bounds what a search shows.
+// mostFound limits how many matches a search shows.
 const mostFound = 8
 
-// search returns the commands and the parts of documents that have a word, the most of it first.
+// search returns the commands and the parts of documents that contain a word, best matches first.
 func search(root *cobra.Command, word string) (all []found) {
 	word = strings.ToLower(cmp.Or(called[strings.ToLower(word)], word))
 	has := func(text string) int { return strings.Count(strings.ToLower(text), word) }
@@ -123,7 +123,7 @@ func foundText(all []found) string {
 	}), "\n")
 }
 
-// nearTopics returns the topics and commands with names similar to a word.
+// nearTopics returns the topics and commands with names similar to word.
 func nearTopics(root *cobra.Command, word string) []string {
 	words := &cobra.Command{Use: "help", SuggestionsMinimumDistance: 2}
 	for _, t := range manual.Heads() {
@@ -134,7 +134,6 @@ func nearTopics(root *cobra.Command, word string) []string {
 	return slices.Compact(near)
 }
 
-// topicSummary is a topic as --list shows it.
 type topicSummary struct {
 	Topic   string `json:"topic"`
 	Summary string `json:"summary"`
@@ -156,7 +155,6 @@ func topicList() string {
 	return b.String()
 }
 
-// completeHelp completes topics, commands and subcommands.
 func completeHelp(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	var words []string
 	if len(args) == 0 {

@@ -121,8 +121,8 @@ func (a *app) trust(ctx context.Context, c config.Config, host string, yes bool,
 	return answer(true, fmt.Sprintf("%s is trusted: %s, in %s", key.Addr, key.Fingerprint, c.ProxmoxKnownHosts))
 }
 
-// confirm asks on the terminal; anything but yes is an error. Without a terminal
-// the error names the option to give instead.
+// confirm asks on the terminal. Any answer but yes is an error. Without a terminal the error names
+// the option to give instead.
 func (a *app) confirm(ctx context.Context, question, option string) error {
 	_, _ = io.WriteString(a.stderr, question)
 	if !isTerminal(a.stdin) {

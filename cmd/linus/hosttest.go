@@ -42,7 +42,7 @@ func (a *app) hostTestCommand() *cobra.Command {
 				}
 			}
 			var file *os.File
-			if report != "" { // minutes before there is something to write
+			if report != "" { // now, as there is nothing to write for minutes
 				var err error
 				if file, err = os.OpenFile(report, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600); err != nil {
 					return err
@@ -83,8 +83,8 @@ func (a *app) hostTestCommand() *cobra.Command {
 	return cmd
 }
 
-// testHost tests a node, and shows each step when it has ended. Ctrl-C ends the test, and what it
-// has made is waited for.
+// testHost tests a node and shows each step when it has ended. Ctrl-C ends the test, and testHost
+// waits until everything that the test made is removed.
 func (a *app) testHost(ctx context.Context, s *session, spec job.HostTestSpec) (job.HostTest, error) {
 	t, err := s.TestHost(ctx, spec)
 	if err != nil {
@@ -120,7 +120,7 @@ func (a *app) testHost(ctx context.Context, s *session, spec job.HostTestSpec) (
 		case <-asked:
 			asked = nil
 			a.note("the test is ending; everything it made is being removed")
-			if _, err := s.CancelHostTest(begun, t.ID); err != nil { // what an engine has left is removed all the same
+			if _, err := s.CancelHostTest(begun, t.ID); err != nil { // what the engine has left is removed all the same
 				a.note("%s", words.In(err.Error()))
 			}
 		case <-time.After(poolPause):
@@ -136,7 +136,7 @@ func (a *app) stepText(s job.HostTestStep) string {
 	return strings.TrimRight(text, " ")
 }
 
-// hostReport is what people attach to a bug report.
+// hostReport returns a report that people can attach to a bug report.
 func hostReport(tests []job.HostTest, nodes []string) string {
 	var b strings.Builder
 	for _, t := range tests {
@@ -153,16 +153,17 @@ func hostReport(tests []job.HostTest, nodes []string) string {
 	return b.String()
 }
 
-// secretive is what in a text may tell whose host it is: what is quoted, addresses, names with a dot
-// or an @, paths, keys and long hexadecimal words.
+// secretive matches what may reveal whose host a text is about: quoted text, addresses, names with
+// a dot or an @, paths, keys and long hexadecimal words.
 var secretive = lazyregexp.New(`'[^']*'|"[^"]*"|\S*@\S*|[0-9A-Fa-f]{0,4}(:[0-9A-Fa-f]{0,4}){2,}|\b[0-9]+(\.[0-9]+){3}\b|\b[\w-]+(\.[\w-]+)*\.[A-Za-z][\w-]+\b|(/[\w.:-]+)+|\b[A-Za-z0-9+/=]{20,}|\b(\w+-){2,}\w+\b`)
 
-// beforeName is what goes before a name that looks like any word; noNames are words that are none.
+// beforeName matches a name that looks like any word, with the word before it. noNames are words
+// that are not names.
 var beforeName = lazyregexp.New(`\b(storage|node|bridge|host|VM|template|volume|pool|user|on) ([\w.-]+)`)
 
 const noNames = " its their this another all has is was are does and or of with in on to that which for from at as by a an the not no "
 
-// hiding returns what replaces all of that, and the names.
+// hiding returns a function that replaces all of these, and names.
 func hiding(names []string) func(string) string {
 	return func(text string) string {
 		text = secretive.ReplaceAllString(text, "…")

@@ -54,9 +54,9 @@ type receiver interface {
 	Input(ctx context.Context, id string, data []byte, closed bool) error
 }
 
-// sendInput sends everything it reads to a task's stdin, which it closes at the end
-// if ending is set. It calls sent after each part and returns the bytes sent. Each
-// part is acknowledged before the next is sent; what arrives meanwhile is one part.
+// sendInput sends everything it reads to a task's stdin, and closes that at the end if ending is
+// set. It calls sent after each part and returns the number of bytes sent. Each part is
+// acknowledged before the next is sent; what arrives meanwhile becomes one part.
 func sendInput(ctx context.Context, to receiver, id string, from io.Reader, ending bool, sent func()) (total int64, err error) {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -80,17 +80,16 @@ func sendInput(ctx context.Context, to receiver, id string, from io.Reader, endi
 	}
 }
 
-// readSize is the most that is read at a time, in bytes.
+// readSize is the maximum size of one read, in bytes.
 const readSize = 64 << 10
 
-// read is what one read has returned.
 type read struct {
 	data []byte
 	err  error
 }
 
-// readAhead keeps reading while what was read is processed, until from ends or ctx does. A read
-// that never returns lasts as long as this process.
+// readAhead keeps reading while earlier data is processed, until from or ctx ends. A read that
+// never returns lasts as long as this process.
 func readAhead(ctx context.Context, from io.Reader) <-chan read {
 	parts := make(chan read, job.MaxInput/readSize)
 	go func() {
@@ -110,7 +109,7 @@ func readAhead(ctx context.Context, from io.Reader) <-chan read {
 	return parts
 }
 
-// gather waits for data, and returns all there is and, at the end, why no more follows.
+// gather waits for data and returns all that has arrived and, at the end, why no more follows.
 func gather(parts <-chan read) ([]byte, error) {
 	for all := <-parts; ; {
 		if all.err != nil || len(all.data) > job.MaxInput-readSize {

@@ -36,7 +36,7 @@ func (a *app) statusCommand() *cobra.Command {
 	return a.completeJobs(cmd)
 }
 
-// statusText returns a job's status, one line for each detail.
+// statusText returns a job's status, with one line for each detail.
 func statusText(j job.Job) string {
 	return details(func(_ io.Writer, line func(name, value string)) {
 		row := func(name, value string) { line(name, strings.ReplaceAll(term.Text(value), "\n", "\n\t")) }
@@ -87,7 +87,7 @@ func statusText(j job.Job) string {
 	})
 }
 
-// deliveryText says how far a message about a job's end has come.
+// deliveryText describes the state of a webhook delivery about a job's end.
 func deliveryText(d job.Delivery) string {
 	text := strings.ReplaceAll(string(d.State), "_", " ") + ", to " + cmp.Or(d.To, "WEBHOOK_URL")
 	if d.Attempts > 0 {
@@ -109,8 +109,8 @@ func vmID(v *vm.VM) string {
 	return fmt.Sprint(v.ID)
 }
 
-// vmOrigin is the state of a job's VM and, unless it was created for it, where it came
-// from.
+// vmOrigin returns the state of a job's VM and, unless the VM was created for the job, where it
+// came from.
 func vmOrigin(v *vm.VM) string {
 	switch v.Source {
 	case vm.FromPool:
@@ -161,12 +161,12 @@ func (a *app) printResult(r job.Result) error {
 	return nil
 }
 
-// onlyExited reports whether a job's exit code says all of how it ended.
+// onlyExited reports whether a job's exit code is all there is to say about its end.
 func onlyExited(r job.Result) bool {
 	return r.Reason == job.ReasonExitStatus && r.ExitCode != nil && (r.Error == "" || r.Error == fmt.Sprintf("exit status %d", *r.ExitCode))
 }
 
-// summary returns a finished job in one line, and its error in the next.
+// summary describes a finished job in one line, with its error and what was left out below.
 func summary(r job.Result) string {
 	s := fmt.Sprintf("job %s: %s", r.JobID, r.Status)
 	if r.ExitCode != nil {
@@ -203,7 +203,6 @@ func summary(r job.Result) string {
 	return s
 }
 
-// repositoryText says what a task has left of its repository.
 func repositoryText(c job.Checkout) string {
 	text := oneLine(c.Text(), 400)
 	if c.Problem != "" {
@@ -212,7 +211,7 @@ func repositoryText(c job.Checkout) string {
 	return text
 }
 
-// mostLeftOut is how many artifacts that were not kept are listed.
+// mostLeftOut limits how many of the items that were left out are listed.
 const mostLeftOut = 10
 
 // leftOut returns a line for each artifact that was not kept, with the reason.
@@ -295,8 +294,8 @@ func (a *app) printList(page job.Page) error {
 	})
 }
 
-// ownerCell is a cell of a list that says whose something is, in lists of which some do
-// not belong to the operator.
+// ownerCell returns the cell with an item's owner, in lists where some items do not belong to the
+// operator.
 func ownerCell(shown bool, principal string) string {
 	if !shown {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"linus/internal/job"
 )
 
-// queryFlags adds the options of a list of what, with what a text is looked for in, and
-// returns where they are once the command runs.
+// queryFlags adds the options of a list of what. textIn says where a text is looked for. The query
+// that it returns is filled in once the command runs.
 func queryFlags(cmd *cobra.Command, l job.Listing, what, textIn string) *job.Query {
 	var q job.Query
 	var since, before string
@@ -50,7 +50,8 @@ func queryFlags(cmd *cobra.Command, l job.Listing, what, textIn string) *job.Que
 	return &q
 }
 
-// choosing adds the options of a list to its command, and returns what chooses from all rows.
+// choosing adds the options of a list to its command, and returns a function that selects rows by
+// them.
 func choosing[T job.Row](a *app, cmd *cobra.Command, what string) func(all []T, err error) ([]T, error) {
 	q := queryFlags(cmd, job.ListingOf[T](), what, "their name or ID")
 	return func(all []T, err error) ([]T, error) {
@@ -63,7 +64,8 @@ func choosing[T job.Row](a *app, cmd *cobra.Command, what string) func(all []T, 
 	}
 }
 
-// listing makes a command list what an engine has: the rows that its options choose, as printAll.
+// listing makes cmd a command that lists what an engine has: the rows that its options select, as
+// printAll shows them.
 func listing[T job.Row](a *app, cmd *cobra.Command, what string, all func(job.Engine, context.Context) ([]T, error), none, header string, row func(T) string) *cobra.Command {
 	cmd.Use, cmd.Args = "list", noArgs
 	find := choosing[T](a, cmd, what)

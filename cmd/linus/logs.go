@@ -16,7 +16,7 @@ import (
 	"linus/internal/term"
 )
 
-// Pauses between two reads of a running job's output, growing while none arrives.
+// Pauses between two reads of a running job's output. They grow while no output arrives.
 const (
 	soonestLook = 20 * time.Millisecond
 	latestLook  = 500 * time.Millisecond
@@ -155,14 +155,14 @@ type logStream struct {
 	next     int64
 	dropped  int64
 	complete bool
-	look     chan struct{} // there may be more
+	look     chan struct{} // signals that there may be more
 }
 
 func (l *logs) add(name string, to io.Writer) {
 	l.streams = append(l.streams, &logStream{name: name, to: to, look: make(chan struct{}, 1)})
 }
 
-// noteDropped reports output beyond what is kept.
+// noteDropped reports how much output was not kept.
 func (l *logs) noteDropped(a *app) {
 	for _, s := range l.streams {
 		if s.dropped > 0 {
@@ -181,7 +181,7 @@ func (l *logs) soon() {
 	}
 }
 
-// tail starts at the last lines of what there is now.
+// tail skips to the last lines of the output so far.
 func (l *logs) tail(ctx context.Context, lines int) error {
 	for _, s := range l.streams {
 		chunk, err := l.engine.Output(ctx, l.id, s.name, -tailWindow, tailWindow)
@@ -210,7 +210,6 @@ func lastLines(data []byte, lines int) []byte {
 	return data[at:]
 }
 
-// copy copies all streams at the same time.
 func (l *logs) copy(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

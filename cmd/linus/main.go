@@ -1,6 +1,6 @@
-// Command linus runs each job in a Proxmox VE virtual machine of its own, for an
-// MCP client (linus mcp) or on the command line. Both are clients of one engine
-// per state directory, which is the same program (linus serve).
+// Command linus runs each job in its own Proxmox VE virtual machine, for an MCP client (linus mcp)
+// or on the command line. Both are clients of one engine per state directory, which is the same
+// program (linus serve).
 package main
 
 import (
@@ -37,23 +37,23 @@ func main() { os.Exit(process(daemon.Proxmox)) }
 func process(backend daemon.NewBackend) int {
 	stdout := os.Stdout
 	os.Stdout = os.Stderr     // stray prints must not get into a protocol
-	log.SetOutput(io.Discard) // where net/http quotes what a VM sends out of turn
+	log.SetOutput(io.Discard) // net/http would log what a VM sends out of turn
 	time.AfterFunc(time.Second, lategc.End)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once
 	return run(ctx, backend, os.Args[1:], os.Stdin, stdout, os.Stderr)
 }
 
-// app is what every verb needs.
+// app is the state that all verbs share.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	backend        daemon.NewBackend
 	json           bool           // -o json
 	raw            bool           // --raw
-	unasked        int            // rows of a list that were not asked for
+	unasked        int            // rows of a list that its options exclude
 	sources        config.Sources // settings given as flags
-	service        string         // where the packaged service has its home
+	service        string         // home directory of the packaged service
 	own            *own           // the engine that runs in this process, for its dispatchers; nil: there is none
 }
 
@@ -81,8 +81,8 @@ func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io
 	return exitCode(err)
 }
 
-// verbs are linus's commands. An MCP client starts linus mcp anew each time, and that linus serve:
-// those two are not to wait until the options of eighty others are there.
+// verbs returns linus's commands. MCP clients start linus mcp anew each time, which starts linus
+// serve, so these two do not wait until the options of eighty others are built.
 func (a *app) verbs(args []string) []*cobra.Command {
 	often := []*cobra.Command{a.mcpCommand(), a.serveCommand()}
 	if len(args) > 0 && (args[0] == often[0].Name() || args[0] == often[1].Name()) {
@@ -159,7 +159,7 @@ func (a *app) root(args []string) *cobra.Command {
 	return root
 }
 
-// group is a command that only has subcommands.
+// group returns a command that only has subcommands.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	g := &cobra.Command{
 		Use: use, Short: short,
@@ -176,12 +176,12 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return g
 }
 
-// elsewhere are words for commands that have other names.
+// elsewhere maps words to commands that have other names here.
 var elsewhere = map[string]string{
 	"docs": "help", "doc": "help", "login": "vm ssh", "shell": "vm ssh", "ps": "job list", "scp": "vm cp", "doctor": "host check",
 }
 
-// alike are words for what commands do that are called otherwise here, or in another group.
+// alike are groups of words with the same meaning, of which a command has one as its name.
 var alike = [][]string{
 	{"list", "ls", "ps"},
 	{"destroy", "remove", "delete", "revoke", "cancel", "rm", "del"},
@@ -189,8 +189,8 @@ var alike = [][]string{
 	{"create", "add", "new", "make"},
 }
 
-// meant suggests the command that a word may stand for: one of this group that does the same, one
-// of another group, or one of this group that is spelt like it.
+// meant suggests the command that a word may stand for: one of this group with the same meaning,
+// one of another group, or one of this group with a similar spelling.
 func meant(group *cobra.Command, word string) string {
 	if group.HasParent() {
 		for _, words := range alike {
@@ -219,7 +219,7 @@ func meant(group *cobra.Command, word string) string {
 		paths = []string{group.Name() + " " + path}
 	case len(paths) == 0 && len(near) > 0:
 		paths = []string{group.CommandPath() + " " + near[0]}
-	case len(paths) == 0 || len(paths) > 4: // a word of many
+	case len(paths) == 0 || len(paths) > 4: // too many commands have this name
 		return ""
 	}
 	return "did you mean " + strings.Join(paths, " or ") + "? "
@@ -230,7 +230,7 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// usageError is a wrong command line.
+// usageError is an error in the command line.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -238,7 +238,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usage(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// noArgs and oneArg are cobra's checks, returning usage errors.
+// noArgs and oneArg are cobra's argument checks, but return usage errors.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if err := cobra.NoArgs(cmd, args); err != nil {
 		return usage("%s takes no arguments", cmd.CommandPath())
@@ -255,7 +255,7 @@ func oneArg(what string) cobra.PositionalArgs {
 	}
 }
 
-// theseArgs are as many arguments as things are named.
+// theseArgs requires one argument for each thing named.
 func theseArgs(what ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != len(what) {

@@ -27,8 +27,8 @@ func (a *app) manCommand() *cobra.Command {
 	}
 }
 
-// writeManual writes a man page for each command, and shell completions, in the
-// layout of /usr/share. Their date is SOURCE_DATE_EPOCH.
+// writeManual writes a man page for each command, and shell completions, in the layout of
+// /usr/share. The pages' date is SOURCE_DATE_EPOCH, or now if that is unset.
 func writeManual(root *cobra.Command, dir string) error {
 	root.InitDefaultCompletionCmd()
 	man := filepath.Join(dir, "man", "man1")
@@ -66,7 +66,7 @@ func writeManual(root *cobra.Command, dir string) error {
 	return nil
 }
 
-// writeManPages writes the page of a command, and those of its subcommands.
+// writeManPages writes the pages of a command and of its subcommands.
 func writeManPages(c *cobra.Command, dir, date string) error {
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() || sub.Name() == "help" {
@@ -84,7 +84,7 @@ func writeManPages(c *cobra.Command, dir, date string) error {
 	return err
 }
 
-// manPage is a command's page in the language of man(7).
+// manPage returns a command's page in the language of man(7).
 func manPage(c *cobra.Command, name, date string) string {
 	c.InitDefaultHelpFlag()
 	var b strings.Builder
@@ -148,12 +148,12 @@ func manOption(b *strings.Builder, f *pflag.Flag) {
 	fmt.Fprintf(b, ".TP\n%s%s\n%s\n", name, value, roff(f.Usage))
 }
 
-// roff returns a text as man shows it unchanged.
+// roff escapes a text so that man shows it unchanged.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
-		if strings.HasPrefix(line, ".") || strings.HasPrefix(line, "'") { // no request
+		if strings.HasPrefix(line, ".") || strings.HasPrefix(line, "'") { // not a request
 			lines[i] = `\&` + line
 		}
 	}

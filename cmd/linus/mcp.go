@@ -29,18 +29,18 @@ func (a *app) mcpCommand() *cobra.Command {
 			var client *control.Client
 			engine := job.Through(func(ctx context.Context, v *job.Verb, in any) (any, error) { return v.Do(ctx, client.Engine, in) })
 			server := make(chan *mcptool.Stdio, 1)
-			go func() { server <- mcptool.NewStdio(daemon.MCPOptions(o, engine)) }() // its tools are made while the engine is reached
+			go func() { server <- mcptool.NewStdio(daemon.MCPOptions(o, engine)) }() // builds the tools while the engine is reached
 			client, err = daemon.Attach(cmd.Context(), o, true)
 			who := job.Operator()
 			var unset *config.Error
 			switch {
-			case errors.As(err, &unset): // clients show what tools say, and of one that ends only that it did
+			case errors.As(err, &unset): // clients show what tools say, but of a server that exits only that it did
 				a.note("%v\nThe tools say the same until it is set; then they work.", err)
 				client = daemon.AttachLater(o, a.settings)
 			case err != nil:
 				return err
 			default:
-				if who, err = client.Caller(cmd.Context()); err != nil { // so that it is offered what its token may use
+				if who, err = client.Caller(cmd.Context()); err != nil { // to offer only what its token permits
 					return err
 				}
 			}

@@ -16,24 +16,24 @@ import (
 	"linus/internal/config"
 )
 
-// mcpClient is a program that starts MCP servers, or reaches them over HTTP, and its
-// configuration format.
+// mcpClient is a program that starts MCP servers or reaches them over HTTP, with its configuration
+// format.
 type mcpClient struct {
 	name  string
 	key   string   // of the object that holds the servers
 	typed bool     // entries need "type": "stdio"
 	toml  bool     // the file is TOML, not JSON
 	files []string // where the file is, for people
-	adds  string   // the command that adds the entry, which it is followed by, for people; empty: there is none
-	// http is its entry for a server over HTTP. Nil: it reaches none from its file.
+	adds  string   // for people, the command that adds an entry, before that entry; empty: there is none
+	// http returns the client's entry for a server over HTTP. Nil: its file cannot have one.
 	http func(url string) any
 }
 
-// tokenVariable is the environment variable in which clients over HTTP find their token.
+// tokenVariable is the environment variable in which HTTP clients find their token.
 const tokenVariable = "LINUS_TOKEN"
 
-// overHTTP returns an entry with a URL, which the client calls key, and with reference, its
-// way to name an environment variable.
+// overHTTP returns a function that makes an entry with a URL under key. reference is the client's
+// way to name the token's environment variable.
 func overHTTP(kind, key, reference string) func(string) any {
 	return func(url string) any {
 		entry := map[string]any{key: url, "headers": map[string]string{"Authorization": "Bearer " + reference}}
@@ -61,7 +61,6 @@ var mcpClients = []mcpClient{
 	{name: "vscode", key: "servers", typed: true, http: overHTTP("http", "url", "${env:"+tokenVariable+"}"), files: []string{".vscode/mcp.json in a project's directory; for yourself only: the command \"MCP: Open User Configuration\""}},
 }
 
-// mcpServer is a client's entry for linus.
 type mcpServer struct {
 	Type    string            `json:"type,omitempty"`
 	Command string            `json:"command"`
@@ -69,7 +68,6 @@ type mcpServer struct {
 	Env     map[string]string `json:"env,omitempty"`
 }
 
-// mcpClientNames returns the clients linus mcp config knows.
 func mcpClientNames() (names []string) {
 	for _, c := range mcpClients {
 		names = append(names, c.name)
@@ -141,7 +139,8 @@ func (a *app) printMCPConfig(client mcpClient, c config.Config, command string) 
 }
 
 // givenHere returns the settings that flags and the environment give, for another process of this
-// program, which reads the env file itself; and the names of those that are secrets.
+// program, which reads the env file itself. secrets are the names of those that are secret and
+// therefore left out.
 func givenHere(c config.Config) (given []config.Value, secrets []string) {
 	for _, v := range c.Values() {
 		switch inFile := c.EnvFile != "" && strings.HasPrefix(v.From, c.EnvFile+":"); {
@@ -155,7 +154,6 @@ func givenHere(c config.Config) (given []config.Value, secrets []string) {
 	return given, secrets
 }
 
-// printHTTPConfig prints the configuration of a client that reaches linus at a URL.
 func (a *app) printHTTPConfig(client mcpClient, at string) error {
 	u, err := url.Parse(at)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -174,7 +172,7 @@ func (a *app) printHTTPConfig(client mcpClient, at string) error {
 	return nil
 }
 
-// printEntry prints a client's file with its entry for linus, and where it belongs.
+// printEntry prints a client's file with its entry for linus, and says where the file belongs.
 func (a *app) printEntry(client mcpClient, entry any, leftOut []string) error {
 	if client.adds != "" {
 		inner, err := json.Marshal(entry)
@@ -201,8 +199,8 @@ func (a *app) printEntry(client mcpClient, entry any, leftOut []string) error {
 	return err
 }
 
-// asTOML returns an entry as a table of TOML: its strings and lists of strings are those of
-// JSON, and an object in it is a table of its own.
+// asTOML returns an entry as a TOML table. Strings and lists of strings are written as in JSON; an
+// object becomes a table of its own.
 func asTOML(name string, entry any) ([]byte, error) {
 	var fields map[string]any
 	data, err := json.Marshal(entry)

@@ -14,7 +14,6 @@ import (
 	"linus/internal/job"
 )
 
-// editor is a program that opens directories of other machines by ssh.
 type editor struct {
 	name     string
 	programs []string
@@ -32,7 +31,7 @@ var editors = []editor{
 	}},
 }
 
-// remoteSSH are the arguments of VS Code and what is made of it.
+// remoteSSH returns the arguments for VS Code and the editors derived from it.
 func remoteSSH(host, path string) []string {
 	args := []string{"--remote", "ssh-remote+" + host}
 	if path != "" {
@@ -94,7 +93,7 @@ func (a *app) vmOpenCommand() *cobra.Command {
 	return a.completeVMs(cmd)
 }
 
-// findEditor returns an editor and its program, or the first that there is.
+// findEditor returns the named editor and its program or, without a name, the first one installed.
 func findEditor(name string, names []string) (editor, string, error) {
 	if name != "" && !slices.Contains(names, name) {
 		return editor{}, "", usage("--editor %q is unknown; use one of: %s", name, strings.Join(names, ", "))
@@ -116,7 +115,7 @@ func findEditor(name string, names []string) (editor, string, error) {
 	return editor{}, "", fmt.Errorf("%s in your PATH; install its command there from the editor's command palette, where it is called \"install ... command\" or \"cli: install\"", missing)
 }
 
-// knownHost returns a VM's name for ssh, once ssh knows it.
+// knownHost returns a VM's name for ssh, after making it known to ssh.
 func (a *app) knownHost(ctx context.Context, s *session, info job.VMInfo) (string, error) {
 	config, ours, line, err := sshFiles()
 	if err != nil {
@@ -133,7 +132,7 @@ func (a *app) knownHost(ctx context.Context, s *session, info job.VMInfo) (strin
 	if err != nil {
 		return "", err
 	}
-	if !slices.Contains(hostNames(hosts), this.Name()) { // a job's
+	if !slices.Contains(hostNames(hosts), this.Name()) { // the VM of a job
 		if err := this.Pin(); err != nil {
 			return "", err
 		}

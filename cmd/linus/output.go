@@ -18,7 +18,7 @@ import (
 	"linus/internal/vm"
 )
 
-// print writes a verb's result to stdout: v as JSON with -o json, else text.
+// print writes a verb's result to stdout: v as JSON with -o json, otherwise text.
 func (a *app) print(v any, text string) error {
 	if a.json {
 		return a.printJSON(v)
@@ -27,7 +27,8 @@ func (a *app) print(v any, text string) error {
 	return err
 }
 
-// saying prints what a call returns, if that is no error: as JSON, or as text has it.
+// saying returns a function that prints a call's result, if that is no error: as JSON, or formatted
+// by text.
 func saying[T any](a *app, text func(T) string) func(v T, err error) error {
 	return func(v T, err error) error {
 		if err != nil {
@@ -37,9 +38,8 @@ func saying[T any](a *app, text func(T) string) func(v T, err error) error {
 	}
 }
 
-// printAll prints a list: as JSON, or as a table of rows whose columns are separated by
-// tabs, below a header unless that is empty. Of an empty one it says none instead, unless
-// that is empty, too.
+// printAll prints a list: as JSON, or as a table of tab-separated rows below header, unless that is
+// empty. For an empty list it reports none instead, unless that is empty, too.
 func printAll[T any](a *app, all []T, none, header string, row func(T) string) error {
 	if a.json {
 		return a.printJSON(append([]T{}, all...))
@@ -61,8 +61,8 @@ func printAll[T any](a *app, all []T, none, header string, row func(T) string) e
 	return w.Flush()
 }
 
-// details returns names and their values in two columns, those that row is given which have a
-// value; w takes lines of other forms.
+// details returns names and values in two columns. write calls row for each of them; those without
+// a value are skipped. w takes lines of other forms.
 func details(write func(w io.Writer, row func(name, value string))) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -83,7 +83,7 @@ func (a *app) printJSON(v any) error {
 	return err
 }
 
-// indented returns a value as JSON for people, without HTML's escapes.
+// indented returns a value as JSON for people, without HTML escapes.
 func indented(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -98,8 +98,8 @@ func (a *app) note(format string, args ...any) {
 	_, _ = fmt.Fprintln(a.stderr, shown.Text(fmt.Sprintf(format, args...)))
 }
 
-// output is where a task's output goes that is meant for w: a terminal gets it without
-// what it would obey (--raw: as it is). done is called at its end.
+// output returns the writer for a task's output that is meant for w. A terminal gets no sequences
+// that it would obey, unless with --raw. done is to be called at the end of the output.
 func (a *app) output(w io.Writer) (to io.Writer, done func() error) {
 	if a.raw || !isTerminal(w) {
 		return w, func() error { return nil }
@@ -108,7 +108,7 @@ func (a *app) output(w io.Writer) (to io.Writer, done func() error) {
 	return h, h.Close
 }
 
-// warnEgress reports a VM that may connect to names, and was given none.
+// warnEgress warns of a VM that may connect only to given names, and was given none.
 func (a *app) warnEgress(n vm.Network) {
 	if n.Egress == vm.EgressAllow && len(n.Allow) == 0 {
 		a.note("warning: the VM reaches nothing: egress allow needs names or addresses, as in --allow github.com,*.npmjs.org")
@@ -125,7 +125,7 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// width returns the number of the terminal's columns, 80 if unknown.
+// width returns the number of columns of the terminal, or 80 if that is unknown.
 func width(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
@@ -146,7 +146,7 @@ func oneLine(text string, columns int) string {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// local formats a time for people; "" for the zero time.
+// local formats a time for people. The zero time is "".
 func local(t time.Time) string {
 	if t.IsZero() {
 		return ""

@@ -16,7 +16,7 @@ import (
 	"linus/internal/vm"
 )
 
-// poolFlags are how many VMs a pool keeps, and for how long.
+// poolFlags are the options for how many VMs a pool keeps, and for how long.
 type poolFlags struct {
 	given job.PoolSize
 	wait  bool
@@ -133,8 +133,8 @@ func (a *app) poolRemoveCommand() *cobra.Command {
 	return a.completePools(cmd)
 }
 
-// changePool makes a change to a pool and shows the pool. With wait it returns when its
-// VMs are ready, or cannot be.
+// changePool changes a pool and shows it. With wait it returns when the pool's VMs are ready, or
+// cannot become ready.
 func (a *app) changePool(ctx context.Context, wait bool, change func(context.Context, *session) (job.PoolInfo, error)) error {
 	s, err := a.attach(ctx, true)
 	if err != nil {
@@ -165,7 +165,7 @@ func (a *app) changePool(ctx context.Context, wait bool, change func(context.Con
 	return a.print(p, poolText(p))
 }
 
-// poolPause is the time between two looks at a pool that is being filled.
+// poolPause is the time between two reads of a pool that is being filled.
 const poolPause = 200 * time.Millisecond
 
 func (a *app) poolListCommand() *cobra.Command {

@@ -92,7 +92,8 @@ func (a *app) dispatchUndrainCommand() *cobra.Command {
 	}, job.Engine.UndrainDispatcher, "takes work again within some seconds, or when it is started")
 }
 
-// dispatcherCommand tells the dispatchers of a name something; said ends the line it prints.
+// dispatcherCommand makes cmd call tell for the dispatchers of a name. said ends the line it
+// prints.
 func (a *app) dispatcherCommand(cmd *cobra.Command, tell func(job.Engine, context.Context, string) error, said string) *cobra.Command {
 	cmd.Args = oneArg("the dispatcher's name")
 	cmd.RunE = a.attaching(true, func(ctx context.Context, s *session, args []string) error {

@@ -126,7 +126,7 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	if f.repository != "" { // not before the VM is known to be there
+	if f.repository != "" { // not before the VM is known to exist
 		if err := asUsage(t.Clone(ctx, url, ref)); err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 		return err
 	}
 	a.note("sending %s: %d of %d files, %s", t.Name, p.Sent, p.Files, bytesText(int64(len(p.Archive))))
-	// With a key a submit that is repeated, because its answer was lost, is one run.
+	// The key makes a submission that is repeated, because its answer was lost, a single run.
 	j, err := s.Submit(ctx, job.Submission{Manifest: m, IdempotencyKey: "run-" + r.token, Client: "cli"})
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 
 var errNoTree = usage("--apply makes changes in the tree here, and --repo runs on another one; use --diff")
 
-// runRepository runs the command on a repository that the engine fetches, and may push.
+// runRepository runs the command on a repository that the engine fetches and may push.
 func (a *app) runRepository(cmd *cobra.Command, args []string, f runFlags) error {
 	switch {
 	case f.repository == "":
@@ -191,8 +191,8 @@ func (a *app) runRepository(cmd *cobra.Command, args []string, f runFlags) error
 	return a.waitFor(cmd.Context(), s, j.ID)
 }
 
-// treeOf returns the tree to send, a repository's still empty; done removes what it was made
-// for.
+// treeOf returns the tree to send; that of a repository is still empty. done removes its temporary
+// directory.
 func treeOf(ctx context.Context, url string) (t worktree.Tree, done func(), err error) {
 	if url == "" {
 		t, err = worktree.Find(ctx, ".")
@@ -212,23 +212,23 @@ func asUsage(err error) error {
 	return usage("%w", err)
 }
 
-// treeRun is one run, as both sides know it.
+// treeRun identifies a run, here and in the VM.
 type treeRun struct {
 	name  string // the tree's
 	token string // the run's
 }
 
-// Where it is in the VM, below its user's home (scripts/guest/run-tree.sh).
+// Where the run is in the VM, below its user's home (scripts/guest/run-tree.sh).
 func (r treeRun) tree() string              { return "linus-run/" + r.name }
 func (r treeRun) index() string             { return job.RunKept + r.name + "/index" }
 func (r treeRun) archive() string           { return job.RunKept + r.name + "/" + r.token + ".changes.tgz" }
 func (r treeRun) sent(name string) string   { return job.RunFiles + r.token + "/" + name }
 func (r treeRun) pulled(name string) string { return path.Join(r.tree(), name) }
 
-// wildcards makes a pattern of a name.
+// wildcards escapes a name for use in a pattern.
 var wildcards = strings.NewReplacer("*", "[*]", "?", "[?]", "[", "[[]")
 
-// held returns the index of the tree that an existing VM has; nil if it has none.
+// held returns the index of the tree that an existing VM has, or nil if it has none.
 func (r treeRun) held(ctx context.Context, s *session, vm string) ([]byte, error) {
 	if vm == "" {
 		return nil, nil
@@ -248,10 +248,10 @@ func (r treeRun) held(ctx context.Context, s *session, vm string) ([]byte, error
 			return index, nil
 		}
 	}
-	return nil, nil // no index of ours is that long: the tree is made anew
+	return nil, nil // linus writes no index that long: the tree is made anew
 }
 
-// runManifest returns the manifest of a run; input says that stdin goes to the command.
+// runManifest returns the manifest of a run. input reports whether stdin goes to the command.
 func (a *app) runManifest(cmd *cobra.Command, args []string, f runFlags, t worktree.Tree, r treeRun, p worktree.Packed, held []byte) (m job.Manifest, input bool, err error) {
 	script, err := embed.Script("run-tree")
 	if err != nil {
@@ -282,7 +282,7 @@ func (a *app) runManifest(cmd *cobra.Command, args []string, f runFlags, t workt
 		if why := worktree.Unsafe(from); why != "" {
 			return m, false, usage("--pull %q: %s; give a file or a directory of the tree", name, why)
 		}
-		// Which of the two it is nobody knows yet.
+		// It may be a file or a directory: that is not known yet.
 		literal := wildcards.Replace(r.pulled(from))
 		m.Artifacts = append(m.Artifacts, literal, literal+"/**")
 	}
@@ -299,7 +299,6 @@ func (a *app) runManifest(cmd *cobra.Command, args []string, f runFlags, t workt
 	return m, input, m.Validate()
 }
 
-// bytesText is a number of bytes for people.
 func bytesText(n int64) string {
 	switch {
 	case n < 1<<10:

@@ -87,7 +87,7 @@ func (a *app) scheduleAddCommand() *cobra.Command {
 
 func scheduleLine(s job.Schedule) string { return "schedule " + s.Name + ": " + nextRun(s) }
 
-// nextRun says when a schedule's next job is, or why there is none.
+// nextRun says when a schedule's next job starts, or why there is none.
 func nextRun(s job.Schedule) string {
 	switch {
 	case s.Paused:
@@ -109,7 +109,7 @@ func (a *app) scheduleListCommand() *cobra.Command {
 	})
 }
 
-// mostRuns is how many runs of a schedule are shown.
+// mostRuns limits how many runs of a schedule are shown.
 const mostRuns = 20
 
 func (a *app) scheduleShowCommand() *cobra.Command {

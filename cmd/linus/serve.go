@@ -101,8 +101,8 @@ func (a *app) serveCommand() *cobra.Command {
 	return cmd
 }
 
-// tellReady tells systemd that clients can attach, if it waits for that: of units with
-// Type=notify.
+// tellReady tells systemd that clients can attach, if systemd waits for that (units with
+// Type=notify).
 func (a *app) tellReady(ctx context.Context, c config.Config) {
 	if c.NotifySocket == "" {
 		return
@@ -117,10 +117,10 @@ func (a *app) tellReady(ctx context.Context, c config.Config) {
 	}
 }
 
-// awaitChange says that there is no host and waits until the file that is to name it has
-// changed. It returns an error then, so that the service is started again.
+// awaitChange reports that there is no host and waits until the file that should name it changes.
+// Then it returns an error, so that the service is restarted.
 func (a *app) awaitChange(ctx context.Context, file string) error {
-	before, _ := os.Stat(file) // that it is missing, or may not be looked at, does not change either
+	before, _ := os.Stat(file) // nil if the file is missing or cannot be read
 	_, _ = fmt.Fprintf(a.stderr, "linus: PROXMOX_HOST is not set; put it into %s: linus waits until that file has changed\n", file)
 	for sleep.For(ctx, time.Second) == nil {
 		now, _ := os.Stat(file)
@@ -143,8 +143,8 @@ func printUnit(w io.Writer) error {
 	return template.Must(template.New("unit").Parse(unitText)).Execute(w, self)
 }
 
-// announce prints where MCP and the page are. Only a terminal gets the link that
-// logs in: others read logs and the journal, which are kept.
+// announce prints where MCP and the web page are. Only a terminal gets the link that logs in: other
+// output goes to logs and the journal, which are kept.
 func announce(w io.Writer, h *daemon.HTTP) {
 	if h == nil {
 		return
@@ -157,7 +157,7 @@ func announce(w io.Writer, h *daemon.HTTP) {
 	_, _ = fmt.Fprintf(w, "Web page at %s://%s/, to log in with the same token; in a terminal, linus serve shows a link that does\n", h.Scheme, h.Browser)
 }
 
-// engineEnded says how the engine of the state directory has ended, if there was one.
+// engineEnded reports how the engine of the state directory ended, if there was one.
 func (a *app) engineEnded(how, text string, was bool, err error) error {
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func (a *app) engineEnded(how, text string, was bool, err error) error {
 	return a.print(map[string]bool{how: was}, text)
 }
 
-// logger writes to w: JSON if set so, else lines, coloured on a terminal.
+// logger returns a logger to w: JSON if configured, otherwise lines, coloured on a terminal.
 func logger(w io.Writer, c config.Config) *slog.Logger {
 	var l slog.Level
 	_ = l.UnmarshalText([]byte(c.LogLevel)) // config has validated it

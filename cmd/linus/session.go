@@ -27,7 +27,7 @@ type session struct {
 // Close disconnects from the engine, which keeps running.
 func (s *session) Close() { s.client.Close() }
 
-// Caller is whom the engine takes this process for.
+// Caller returns the principal that the engine takes this process for.
 func (s *session) Caller(ctx context.Context) (job.Principal, error) { return s.client.Caller(ctx) }
 
 // idleTime is how long an idle background engine keeps running.
@@ -58,8 +58,8 @@ func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
 	return &session{Engine: job.Phrased(client, words), client: client, config: c}, nil
 }
 
-// noteService says which engine answers where the packaged service has another one on this
-// machine: root alone can see that, and takes the one for the other.
+// noteService reports which engine answers if the packaged service has another one on this machine.
+// Only root can see that, and root may confuse the two.
 func (a *app) noteService(c config.Config) {
 	if c.Server != "" || strings.HasPrefix(c.StateDir, a.service+"/") {
 		return
@@ -69,11 +69,10 @@ func (a *app) noteService(c config.Config) {
 	}
 }
 
-// remote reports whether the engine is that of a server.
+// remote reports whether the engine is reached through a server.
 func (s *session) remote() bool { return s.config.Server != "" }
 
-// localSettings returns the settings of a verb that works on this machine, and not
-// through a server.
+// localSettings returns the settings of a verb that works on this machine and not through a server.
 func (a *app) localSettings(cmd *cobra.Command, instead string) (config.Config, error) {
 	c, err := a.settings(cmd.Context())
 	if err == nil && c.Server != "" {
@@ -82,8 +81,8 @@ func (a *app) localSettings(cmd *cobra.Command, instead string) (config.Config, 
 	return c, err
 }
 
-// reader is attach for read-only verbs: if no engine runs and no host is set, so
-// that none can be started, they read the state directory themselves.
+// reader is attach for read-only verbs. If no engine runs and none can be started, because no host
+// is set, it reads the state directory itself.
 func (a *app) reader(ctx context.Context) (job.Engine, func(), error) {
 	c, err := a.settings(ctx)
 	if err != nil {
@@ -116,7 +115,7 @@ func (a *app) reading(work func(ctx context.Context, e job.Engine, args []string
 	}
 }
 
-// telling has what a call waits for said on stderr.
+// telling returns a context whose calls report on stderr what they wait for.
 func (a *app) telling(ctx context.Context) context.Context {
 	return job.WithListener(ctx, func(p job.Progress) { a.note("%s", oneLine(p.Line(), 200)) })
 }
@@ -126,7 +125,7 @@ func (a *app) attached(work func(ctx context.Context, s *session, args []string)
 	return a.attaching(false, work)
 }
 
-// attaching is attached; strict is as of daemon.Attach.
+// attaching is attached, with strict as in daemon.Attach.
 func (a *app) attaching(strict bool, work func(ctx context.Context, s *session, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		s, err := a.attach(cmd.Context(), strict)

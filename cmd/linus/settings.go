@@ -64,7 +64,7 @@ type settingFlag struct {
 
 func (f *settingFlag) String() string { return "" }
 
-// Type is the placeholder for the value in help.
+// Type returns the placeholder for the value in help.
 func (f *settingFlag) Type() string {
 	switch {
 	case f.name == "":

@@ -8,5 +8,5 @@ import (
 	"syscall"
 )
 
-// notifySize sends to changed when the terminal's size has changed.
+// notifySize sends to changed whenever the terminal's size changes.
 func notifySize(changed chan<- os.Signal) { signal.Notify(changed, syscall.SIGWINCH) }

@@ -2,5 +2,5 @@ package main
 
 import "os"
 
-// notifySize does nothing: Windows does not signal it.
+// notifySize does nothing: Windows sends no such signal.
 func notifySize(chan<- os.Signal) {}

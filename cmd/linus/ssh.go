@@ -46,11 +46,11 @@ func (a *app) vmSSHCommand() *cobra.Command {
 	return a.completeVMs(cmd)
 }
 
-// withLogin replaces this process with an OpenSSH command that logs in to a VM, or only
-// shows it. A job's ID stands for the VM the job runs in.
+// withLogin replaces this process with an OpenSSH command that logs in to a VM, or only shows the
+// command. A job's ID stands for the job's VM.
 func (a *app) withLogin(ctx context.Context, s *session, ref string, show bool, command func(daemon.Login) ([]string, error)) error {
 	info, err := s.loginVM(ctx, ref)
-	if err == nil && !s.remote() { // there the engine sees the login, and resumes the VM
+	if err == nil && !s.remote() { // through a server, the engine sees the login and resumes the VM
 		info, err = a.use(ctx, s, info)
 	}
 	if err != nil {
@@ -76,8 +76,8 @@ func (a *app) withLogin(ctx context.Context, s *session, ref string, show bool, 
 	return fmt.Errorf("run %s: %w", program, syscall.Exec(program, argv, syscall.Environ()))
 }
 
-// use has a VM that is suspended when it is idle resumed, or go on running: the engine does not see
-// what goes around it, but that a directory is read.
+// use resumes a VM that is suspended when idle, or keeps it running. The engine does not see
+// connections that bypass it, so use reads a directory through the engine.
 func (a *app) use(ctx context.Context, s *session, info job.VMInfo) (job.VMInfo, error) {
 	if info.SuspendedAt.IsZero() && (!info.Naps() || info.Status != vm.Running) {
 		return info, nil
@@ -88,9 +88,9 @@ func (a *app) use(ctx context.Context, s *session, info job.VMInfo) (job.VMInfo,
 	return s.VM(ctx, info.Name)
 }
 
-// login returns what it takes to log in to a VM.
+// login returns what is needed to log in to a VM.
 func (s *session) login(ctx context.Context, v vm.VM) (daemon.Login, error) {
-	if s.remote() { // where the VMs' keys, and the way to them, stay
+	if s.remote() { // the VMs' keys, and the route to the VMs, stay at the server
 		l, _, err := s.throughEngine(v)
 		return l, err
 	}
@@ -98,15 +98,15 @@ func (s *session) login(ctx context.Context, v vm.VM) (daemon.Login, error) {
 	if !s.config.Clustered() {
 		return l, nil
 	}
-	nodes, _ := s.Nodes(ctx) // without them, through the first entry
+	nodes, _ := s.Nodes(ctx) // without nodes, through the first entry
 	if at := slices.IndexFunc(nodes, func(n job.NodeInfo) bool { return n.Name == v.Node }); at >= 0 {
 		l.Node = nodes[at]
 	}
 	return l, nil
 }
 
-// loginVM returns the VM with this name or ID, or in which the job with this ID
-// runs; an error if it does not accept logins.
+// loginVM returns the VM with this name or ID, or the VM of the job with this ID. It fails if the
+// VM does not accept logins.
 func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	info, err := s.VM(ctx, ref)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 			return info, fmt.Errorf("the VM of job %s is gone; --keep keeps the next one", j.ID)
 		}
 		info, err = s.VM(ctx, strconv.Itoa(j.VM.ID))
-		if err == nil && info.Job != j.VM.Job { // another VM has its ID by now
+		if err == nil && info.Job != j.VM.Job { // another VM now has its ID
 			err = fmt.Errorf("the VM of job %s is gone; --keep keeps the next one", j.ID)
 		}
 		if err != nil {

@@ -61,7 +61,7 @@ func (a *app) vmSSHConfigCommand() *cobra.Command {
 	return cmd
 }
 
-// vmProxyCommand is what ssh runs to reach a VM.
+// vmProxyCommand is the command that ssh runs to reach a VM.
 func (a *app) vmProxyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "proxy NAME|ID",
@@ -77,7 +77,7 @@ func (a *app) vmProxyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !info.SuspendedAt.IsZero() { // a connection that is being made cannot tell of it
+			if !info.SuspendedAt.IsZero() { // a connection that is being made cannot report it
 				a.note("resuming VM %s (%d), suspended since %s because it was idle", info.Name, info.ID, local(info.SuspendedAt))
 			}
 			far, err := s.LoginVM(ctx, args[0], public)
@@ -85,7 +85,7 @@ func (a *app) vmProxyCommand() *cobra.Command {
 				return err
 			}
 			defer far.Close()                  //nolint:errcheck // all of it was copied, or it is lost anyway
-			if err := host.Pin(); err != nil { // now that ssh still waits for the first byte
+			if err := host.Pin(); err != nil { // while ssh still waits for the first byte
 				return err
 			}
 			defer context.AfterFunc(ctx, func() { _ = far.Close() })()
@@ -100,7 +100,7 @@ func (a *app) vmProxyCommand() *cobra.Command {
 	}
 }
 
-// throughEngine returns a login through the engine, and the public key of its key.
+// throughEngine returns a login through the engine, and the public key that belongs to it.
 func (s *session) throughEngine(v vm.VM) (l daemon.Login, public string, err error) {
 	l = daemon.Login{Config: s.config, VM: v}
 	if l.Proxy, err = thisProgram(s.config, "vm", "proxy", v.Name); err == nil {
@@ -109,7 +109,7 @@ func (s *session) throughEngine(v vm.VM) (l daemon.Login, public string, err err
 	return l, public, err
 }
 
-// sshHost returns a VM as a host of ssh_config, and the public key that it is to let in.
+// sshHost returns a VM as a host of ssh_config, and the public key that the VM is to accept.
 func (s *session) sshHost(v vm.VM) (host daemon.Host, public string, err error) {
 	l, public, err := s.throughEngine(v)
 	if err != nil {
@@ -119,8 +119,9 @@ func (s *session) sshHost(v vm.VM) (host daemon.Host, public string, err error) 
 	return host, public, err
 }
 
-// thisProgram returns a command of this program with the settings that were given to it: who runs
-// it has another environment. Secrets are left out, as others can see a command.
+// thisProgram returns a command line of this program with the settings that were given to it,
+// because whoever runs it has another environment. Secrets are left out, as others can see a
+// command line.
 func thisProgram(c config.Config, args ...string) ([]string, error) {
 	program, err := os.Executable() // programs started from a desktop do not have the shell's PATH
 	if err != nil {
@@ -138,7 +139,8 @@ func thisProgram(c config.Config, args ...string) ([]string, error) {
 	return append(argv, args...), nil
 }
 
-// sshHosts returns VMs as hosts of ssh_config: those of these names, or all of the caller's that stay.
+// sshHosts returns VMs as hosts of ssh_config: those with the given names, or all persistent ones
+// of the caller.
 func (a *app) sshHosts(ctx context.Context, s *session, names []string) (hosts []daemon.Host, err error) {
 	var vms []job.VMInfo
 	for _, name := range names {
@@ -179,7 +181,8 @@ func (a *app) sshHosts(ctx context.Context, s *session, names []string) (hosts [
 	return hosts, nil
 }
 
-// workedIn reports whether a VM is one that its owner may work in: it stays, and is no program's sandbox.
+// workedIn reports whether a VM is for its owner to work in: it is persistent and not a program's
+// sandbox.
 func workedIn(v job.VMInfo, owner string) bool {
 	return v.Principal == owner && v.Lifecycle == vm.Persistent && v.State == vm.Created && v.User != "" && v.Sandbox == nil
 }
@@ -200,7 +203,8 @@ func blocks(hosts []daemon.Host) string {
 	return strings.Join(all, "\n")
 }
 
-// sshFiles returns the user's ssh_config, our own file beside it, and the line that includes that.
+// sshFiles returns the user's ssh_config, linus's own file beside it, and the line that includes
+// it.
 func sshFiles() (config, ours, line string, err error) {
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -217,7 +221,7 @@ func sshFiles() (config, ours, line string, err error) {
 	return config, ours, line, nil
 }
 
-// installHosts keeps hosts where ssh looks for them.
+// installHosts writes hosts to linus's own file, and includes that in the user's ssh_config.
 func (a *app) installHosts(hosts []daemon.Host) error {
 	config, ours, line, err := sshFiles()
 	if err != nil {
@@ -230,7 +234,7 @@ func (a *app) installHosts(hosts []daemon.Host) error {
 		if includes(text, line) {
 			return text
 		}
-		return line + "\n" + text // at the top: further down it would belong to the host before it
+		return line + "\n" + text // at the top: further down it would belong to the Host block before it
 	})
 	if err != nil {
 		return fmt.Errorf("%w; its first line is to be: %s", err, line)
@@ -242,14 +246,14 @@ func (a *app) installHosts(hosts []daemon.Host) error {
 	return a.print(map[string]any{"hosts": hostNames(hosts), "file": ours, "included_in": config}, fmt.Sprintf("%d VMs are in %s, which %s includes\n%s", len(hosts), ours, config, said))
 }
 
-// keepHosts writes our own file.
+// keepHosts writes linus's own file.
 func keepHosts(ours string, hosts []daemon.Host) error {
 	return changeFile(ours, func(string) string {
 		return "# Of linus vm ssh-config --install, which replaces it; --uninstall removes it.\n\n" + blocks(hosts)
 	})
 }
 
-// uninstallHosts removes our own file, and the line that includes it.
+// uninstallHosts removes linus's own file, and the line that includes it.
 func (a *app) uninstallHosts() error {
 	config, ours, line, err := sshFiles()
 	if err != nil {
@@ -278,8 +282,9 @@ func includes(text, line string) bool {
 	return false
 }
 
-// changeFile changes the text of a file of the user's: whole or not at all, with the mode that it has.
-// What is no file of its own, such as a link to where somebody keeps such files, stays as it is.
+// changeFile changes the text of one of the user's files as a whole or not at all, and keeps its
+// mode. Anything but a regular file, such as a link to where somebody keeps such files, stays as it
+// is.
 func changeFile(path string, change func(text string) string) error {
 	dir, mode := filepath.Dir(path), fs.FileMode(0o600)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -315,7 +320,7 @@ func changeFile(path string, change func(text string) string) error {
 		_, err = f.WriteString(after)
 		err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 		now, _ := os.ReadFile(path)
-		if err == nil && string(now) == string(before) { // or another program has changed it meanwhile
+		if err == nil && string(now) == string(before) { // otherwise another program has changed it meanwhile
 			if err = os.Rename(f.Name(), path); err == nil {
 				return nil
 			}

@@ -75,7 +75,7 @@ func (a *app) submitCommand() *cobra.Command {
 	return cmd
 }
 
-// manifest returns the manifest the command line asks for, validated.
+// manifest returns the manifest that the command line asks for, validated.
 func (f *submitFlags) manifest(cmd *cobra.Command, args []string, a *app) (m job.Manifest, err error) {
 	if len(args) > 0 && f.file == "" {
 		if _, err := commandManifest(cmd, args); err != nil {
@@ -85,7 +85,7 @@ func (f *submitFlags) manifest(cmd *cobra.Command, args []string, a *app) (m job
 	return f.manifestOf(cmd, args, a)
 }
 
-// manifestOf is manifest for a command that is known to be after --.
+// manifestOf is manifest for a command that is known to come after --.
 func (f *submitFlags) manifestOf(cmd *cobra.Command, args []string, a *app) (m job.Manifest, err error) {
 	switch {
 	case f.file != "" && len(args) > 0:
@@ -123,7 +123,6 @@ func commandManifest(cmd *cobra.Command, args []string) (job.Manifest, error) {
 	return manifestFor(args), nil
 }
 
-// manifestFor is the manifest of a job that runs a command.
 func manifestFor(args []string) job.Manifest {
 	// exec runs exactly this argv, even if it looks like shell keywords.
 	return job.Manifest{AgentType: job.AgentScript, Task: "exec -- " + shellescape.QuoteCommand(args) + "\n"}

@@ -22,22 +22,22 @@ import (
 	"linus/internal/worktree"
 )
 
-// takeFlags say what is taken back of a run.
+// takeFlags say what to fetch from a run.
 type takeFlags struct {
 	pull        []string
 	diff, apply bool
 	junit       string // the file for the report of its tests
-	force       bool   // pull also what is here, and what is run by itself
+	force       bool   // pull what exists here, too, and what programs run by themselves
 
-	anyway bool   // apply what a command that failed has changed, too
-	below  string // the name of the job, of several, that files are pulled of
-	to     string // the directory that files are pulled to
+	anyway bool   // apply the changes of a failed command, too
+	below  string // of several jobs, the name of the one to pull from
+	to     string // the directory to pull files to
 }
 
-// Of versions that sent two archives, it is the second.
+// For versions that sent two archives, this matches the second.
 var runArchive = lazyregexp.New(`^linus-run/\.([A-Za-z0-9_-]+)/([A-Z2-7]+)\.(changes|after)\.tgz$`)
 
-// runOf returns the run that a job is.
+// runOf returns the run of a job, if the job is one.
 func runOf(j job.Job) (treeRun, bool) {
 	for _, pattern := range j.Manifest.Artifacts {
 		if m := runArchive.FindStringSubmatch(pattern); m != nil {
@@ -47,8 +47,7 @@ func runOf(j job.Job) (treeRun, bool) {
 	return treeRun{}, false
 }
 
-// takeUp goes on with a run that somebody has detached from, or takes from one that has
-// ended.
+// takeUp continues with a run that somebody has detached from, or fetches from one that has ended.
 func (a *app) takeUp(cmd *cobra.Command, args []string, f runFlags) error {
 	if len(args) > 0 || f.repository != "" {
 		return usage("--job takes up a run that there is; give neither a command nor --repo")
@@ -78,7 +77,7 @@ func (a *app) takeUp(cmd *cobra.Command, args []string, f runFlags) error {
 		t = worktree.Tree{Root: "."}
 	case err != nil && (f.apply || len(f.pull) > 0):
 		return asUsage(err)
-	case err != nil: // what this directory's git ignores says nothing
+	case err != nil: // this directory's ignored files say nothing about the run's
 		t = worktree.Tree{}
 	}
 	f.to, f.anyway = t.Root, true
@@ -87,7 +86,7 @@ func (a *app) takeUp(cmd *cobra.Command, args []string, f runFlags) error {
 	})
 }
 
-// finishRun follows a run to its end and takes what is to be taken of it.
+// finishRun follows a run to its end and fetches what f asks for.
 func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun, f takeFlags, c conversation) error {
 	c.again = "linus run --job " + j.ID
 	if f.diff {
@@ -107,7 +106,7 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 	}
 	var ended error
 	_, agent := j.Manifest.AgentType.Agent()
-	if agent || len(j.Children) > 0 { // it tells its steps, and then its answer
+	if agent || len(j.Children) > 0 { // it shows its steps, and then its answer
 		ended = a.waitFor(ctx, s, j.ID)
 	} else {
 		ended = a.converse(ctx, s, j, c)
@@ -125,7 +124,7 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 			a.note("  changes: %s", c.again)
 		}
 		return errors.Join(err, ended)
-	case j.StartedAt.IsZero() || j.Outcome.Reason == job.ReasonLost: // it has left nothing, and why is said
+	case j.StartedAt.IsZero() || j.Outcome.Reason == job.ReasonLost: // it has left nothing, and the reason was shown
 		if j.Outcome.Reason == job.ReasonLost && j.Manifest.Retry != "" {
 			a.note("linus job status %s names the job that runs it again; linus run --job takes that up", j.ID)
 		}
@@ -144,7 +143,7 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 	return ended
 }
 
-// takeRun takes what is to be taken of a run that has ended.
+// takeRun fetches what f asks for from a run that has ended.
 func (a *app) takeRun(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun, f takeFlags) error {
 	if len(j.Children) > 0 {
 		return a.pullChildren(ctx, s, j, t, r, f)
@@ -195,7 +194,7 @@ func (a *app) takeRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 	return errors.Join(failed, err)
 }
 
-// pullRun brings files of a run back, each to where it is in the tree.
+// pullRun fetches files of a run, each to its place in the tree.
 func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun, f takeFlags) (failed error) {
 	if len(f.pull) == 0 {
 		return nil
@@ -206,7 +205,7 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 	}
 	defer root.Close() //nolint:errcheck // nothing is written through it
 	dirs := map[string]bool{}
-	more := j.ArtifactsSkippedCount - len(j.ArtifactsSkipped) // of which nothing is listed
+	more := j.ArtifactsSkippedCount - len(j.ArtifactsSkipped) // skipped artifacts that are not listed
 	for _, name := range f.pull {
 		from := r.pulled(path.Join(t.Sub, filepath.ToSlash(name)))
 		isPart := func(of string) bool { return of == from || strings.HasPrefix(of, from+"/") }
@@ -251,7 +250,7 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 	return failed
 }
 
-// noteLeft names what was left where files were just written, by one that was killed as it wrote some.
+// noteLeft reports partial files that a killed linus has left where files are being written.
 func (a *app) noteLeft(root *os.Root, below string, dirs map[string]bool) {
 	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
 		for _, left := range intake.Left(root, dir, false) {
@@ -260,7 +259,7 @@ func (a *app) noteLeft(root *os.Root, below string, dirs map[string]bool) {
 	}
 }
 
-// changesOf returns what a run's command has changed of the tree.
+// changesOf returns what a run's command has changed in the tree.
 func (a *app) changesOf(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun) ([]worktree.Change, error) {
 	name := r.archive()
 	if !slices.Contains(j.Manifest.Artifacts, name) {
@@ -285,8 +284,8 @@ func (a *app) changesOf(ctx context.Context, s *session, j job.Job, t worktree.T
 	return t.Ours(ctx, changes)
 }
 
-// showDiff writes changes as a patch. On a terminal nothing in them hides anything: what a
-// terminal would obey is written as an escape.
+// showDiff writes changes as a patch. On a terminal, control sequences are escaped, so that nothing
+// in the changes can hide others.
 func (a *app) showDiff(changes []worktree.Change) error {
 	for _, c := range changes {
 		if c.Left != "" {

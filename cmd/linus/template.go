@@ -16,8 +16,8 @@ import (
 	"linus/internal/vm"
 )
 
-// withTemplates calls work with the templates of the configured host, whose inventory and
-// node are empty then, or everywhere: with those of each node that VMs are spread over.
+// withTemplates calls work with the templates of the configured host, and an empty inventory and
+// node. If everywhere is set, it calls work for each node that VMs are spread over.
 func (a *app) withTemplates(cmd *cobra.Command, everywhere bool, work func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error) error {
 	c, err := a.localSettings(cmd, "run it on the engine's machine, which reaches the Proxmox host")
 	if err != nil {
@@ -30,7 +30,8 @@ func (a *app) withTemplates(cmd *cobra.Command, everywhere bool, work func(inv j
 	return daemon.WithTemplates(cmd.Context(), a.daemon(c), func(t daemon.TemplateStore) error { return work(job.Inventory{}, job.Node{}, t) })
 }
 
-// listTemplates returns the host's templates, or fails at once where they would be waited for.
+// listTemplates returns the host's templates. It fails at once where it would have to wait for
+// them.
 func listTemplates(ctx context.Context, t daemon.TemplateStore) ([]vm.VM, error) {
 	hurried, end := job.Hurried(ctx)
 	defer end()
@@ -99,12 +100,12 @@ func (a *app) templateBuildCommand() *cobra.Command {
 	return cmd
 }
 
-// parted reports what is between the parts of a bootstrap.
+// parted reports whether r separates the parts of a bootstrap.
 func parted(r rune) bool { return r == ' ' || r == ',' }
 
-// buildFor returns the build that nodes without a template are to have: that of the nodes
-// which have it, and a new one where no node does. It is empty where every node has a
-// template of that name, and linus has built none of them.
+// buildFor returns the build for nodes that lack a template: the newest build on the nodes that
+// have the template, or a new build if there is none. It is empty if every node has a template of
+// that name and linus has built none of them.
 func buildFor(inv job.Inventory, template string) string {
 	build := inv.NewestBuild(template)
 	lacks := func(n job.Node) bool { at, _ := n.Template(template); return at < 0 }
@@ -114,8 +115,8 @@ func buildFor(inv job.Inventory, template string) string {
 	return build
 }
 
-// hasTemplate tells that a node has a template already, or fails if jobs do not use it
-// beside that build of it on other nodes.
+// hasTemplate reports that a node has a template already. It fails if jobs do not use that template
+// beside the given build on other nodes.
 func (a *app) hasTemplate(n job.Node, t job.NodeTemplate, build string) error {
 	why := n.Unused(t.Name, build)
 	if why == "" {
@@ -225,7 +226,7 @@ type jsonTemplate struct {
 	Saved *vm.Provenance `json:"saved,omitempty"` // of which VM; nil: it was built from an image
 }
 
-// Cells is for linus template list.
+// Cells returns the cells for linus template list.
 func (t jsonTemplate) Cells() job.Cells {
 	return job.Cells{"id": t.ID, "name": t.Name, "node": t.Node}
 }

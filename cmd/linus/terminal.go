@@ -12,8 +12,8 @@ import (
 	"linus/internal/job"
 )
 
-// showTerminal connects this process's terminal with that of a task until the job's
-// output is complete. Both have the same size.
+// showTerminal connects this process's terminal with the task's until the job's output is complete.
+// Both have the same size.
 func (a *app) showTerminal(ctx context.Context, s *session, j job.Job, c conversation, leave context.CancelCauseFunc) error {
 	start := int64(0)
 	if c.joining {

@@ -11,7 +11,7 @@ import (
 	"linus/internal/job"
 )
 
-// tokenTTL is how long a token is valid unless its maker says otherwise.
+// tokenTTL is how long a token is valid by default.
 const tokenTTL = 90 * 24 * time.Hour
 
 func (a *app) tokenCreateCommand() *cobra.Command {

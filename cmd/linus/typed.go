@@ -12,7 +12,7 @@ import (
 	"linus/internal/job"
 )
 
-// typedFor returns the options of a command for a field that were given.
+// typedFor returns those of a command's options for a field that were given.
 func typedFor(cmd *cobra.Command, row field.Field) (given []string) {
 	flags := []string{row.Flag}
 	if row.Also != nil {
@@ -26,9 +26,9 @@ func typedFor(cmd *cobra.Command, row field.Field) (given []string) {
 	return given
 }
 
-// asTyped returns an error's text with what was typed in the place of fields: the options that
-// were given, and NAME for the name of what is to be made. What was not is named by its option,
-// or as in a file that was given.
+// asTyped returns an error's text with what the user typed in place of field names: the options
+// that were given, and NAME for the name of what is to be created. A field that was not given is
+// named by its option, or as in a manifest file that was given.
 func asTyped(cmd *cobra.Command, text string) string {
 	file := cmd.Flags().Lookup("manifest")
 	fromFile := file != nil && file.Changed
@@ -74,7 +74,7 @@ func asTyped(cmd *cobra.Command, text string) string {
 	}).In(text)
 }
 
-// missing returns the options that a command needs and was not given.
+// missing returns the required options that a command was not given.
 func missing(cmd *cobra.Command) (names []string) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if required := f.Annotations[cobra.BashCompOneRequiredFlag]; len(required) > 0 && !f.Changed {
@@ -94,10 +94,10 @@ func wanted(e *pflag.InvalidValueError) string {
 	case "float64":
 		return "give a number"
 	}
-	return errors.Unwrap(e).Error() // one of ours
+	return errors.Unwrap(e).Error() // an error of linus's own flags
 }
 
-// durationFlag is a time of which days and weeks can be given, too.
+// durationFlag is a time that can also be given in days and weeks.
 type durationFlag struct{ pflag.Value }
 
 // Set is called each time the flag is given.
@@ -109,7 +109,7 @@ func (d durationFlag) Set(text string) error {
 	return d.Value.Set(at.String())
 }
 
-// withDays has all options of a command that are times take days and weeks.
+// withDays lets all time options of a command and its subcommands take days and weeks.
 func withDays(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if f.Value.Type() == "duration" {

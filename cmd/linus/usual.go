@@ -15,9 +15,8 @@ const (
 	gaugeWidth = 10
 )
 
-// usualTimes returns, by name, how long phases and their steps took in the last
-// jobs that succeeded here, except the task itself. What the engine does not return
-// within usualWait is left out.
+// usualTimes returns how long phases and their steps took in the last jobs that succeeded here, by
+// name, except the task itself. What the engine does not return within usualWait is left out.
 func usualTimes(ctx context.Context, e watcher) map[string]time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, usualWait)
 	defer cancel()
@@ -41,7 +40,6 @@ func usualTimes(ctx context.Context, e watcher) map[string]time.Duration {
 	return usual
 }
 
-// addTimes adds the times of one job's phases and steps.
 func addTimes(took map[string][]time.Duration, events []job.Event) {
 	began := map[string]time.Time{}
 	step := ""
@@ -72,8 +70,8 @@ func addTimes(took map[string][]time.Duration, events []job.Event) {
 	}
 }
 
-// gauge shows the progress of a phase or step, judged by its usual time; "" if that
-// is unknown or under a second.
+// gauge shows the progress of a phase or step relative to its usual time. It is "" if that is
+// unknown or under a second.
 func gauge(took, usual time.Duration) string {
 	if usual < time.Second {
 		return ""

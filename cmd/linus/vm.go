@@ -21,7 +21,7 @@ type jsonVM struct {
 	job.VMInfo
 
 	SSH  string `json:"ssh,omitempty"`  // a command that logs in
-	Note string `json:"note,omitempty"` // of one that is forgotten: what stays on the host
+	Note string `json:"note,omitempty"` // of a forgotten VM: what stays on the host
 }
 
 func (a *app) vmCreateCommand() *cobra.Command {
@@ -93,7 +93,6 @@ func (a *app) awaitVM(ctx context.Context, s *session, id, name string) error {
 	return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) runs on node %s, %s\nlog in: linus vm ssh %s", info.Name, info.ID, info.Node, info.IP, info.Name))
 }
 
-// printVM shows a VM, as JSON or as the text.
 func (a *app) printVM(ctx context.Context, s *session, info job.VMInfo, text string) error {
 	out := jsonVM{VMInfo: info}
 	if !a.json || info.Status != vm.Running {
@@ -145,7 +144,7 @@ func (a *app) vmListCommand() *cobra.Command {
 			switch {
 			case v.Reason == "" || v.Reason == said:
 			case v.Status == vm.Unknown:
-				said = v.Reason // of all that are
+				said = v.Reason // of all unknown VMs
 				a.note("of VMs whose status is unknown %s\n  -> %s", oneLine(v.Reason, 600), oneLine(v.Remedy, 600))
 			default:
 				a.note("VM %s (%d) is left alone: %s\n  -> %s", v.Name, v.ID, oneLine(v.Reason, 600), oneLine(v.Remedy, 600))
@@ -156,7 +155,7 @@ func (a *app) vmListCommand() *cobra.Command {
 	return cmd
 }
 
-// kindCell is the cell that says which VMs are sandboxes, where some are.
+// kindCell returns the cell that marks sandboxes, in lists that have any.
 func kindCell(shown bool, kind string) string {
 	if !shown {
 		return ""
@@ -246,7 +245,7 @@ func vmStart(info job.VMInfo) string {
 	return ""
 }
 
-// suspendedText says when a VM is suspended as it is idle; empty: never.
+// suspendedText says when a VM is suspended for being idle, or "" if it never is.
 func suspendedText(info job.VMInfo) string {
 	switch {
 	case !info.SuspendedAt.IsZero():
@@ -323,7 +322,8 @@ func (a *app) vmSetCommand() *cobra.Command {
 	return a.completeVMs(cmd)
 }
 
-// secondsOrOff returns the value of an option that is a time or off, which is 0; nil: it is not given.
+// secondsOrOff returns the seconds of an option that is a time or off, which is 0. It returns nil
+// if the option is not given.
 func secondsOrOff(option, text string) (*int, error) {
 	var n secondsFlag
 	if text == "" {
@@ -335,7 +335,7 @@ func secondsOrOff(option, text string) (*int, error) {
 	return (*int)(&n), nil
 }
 
-// endText says what becomes of a VM, and when.
+// endText says what happens to a VM at its end, and when.
 func endText(info job.VMInfo) string {
 	switch {
 	case info.ExpiresAt.IsZero():
@@ -346,7 +346,7 @@ func endText(info job.VMInfo) string {
 	return "is destroyed at " + local(info.ExpiresAt) + ", once no job runs in it"
 }
 
-// vmVerb is a command that does one thing to a VM; said ends the line it prints.
+// vmVerb is a command that performs one action on a VM. said ends the line it prints.
 func (a *app) vmVerb(use, short, said string, act func(*session, context.Context, string) (job.VMInfo, error)) *cobra.Command {
 	return a.completeVMs(&cobra.Command{
 		Use:   use,
@@ -362,9 +362,8 @@ func (a *app) vmVerb(use, short, said string, act func(*session, context.Context
 	})
 }
 
-// vmAsked is a command that does to a VM what cannot be undone: act is called once the
-// question about it was answered with yes, or not at all with --yes. question fails if it cannot
-// be done at all.
+// vmAsked is a command that does something irreversible to a VM. It asks first, unless with --yes,
+// and calls act if the answer is yes. question fails if the action is impossible.
 func (a *app) vmAsked(cmd *cobra.Command, question func(ctx context.Context, s *session, info job.VMInfo, args []string) (string, error), act func(ctx context.Context, s *session, info job.VMInfo, args []string) error) *cobra.Command {
 	var yes bool
 	cmd.RunE = a.attached(func(ctx context.Context, s *session, args []string) error {

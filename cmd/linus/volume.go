@@ -153,7 +153,6 @@ func (a *app) volumeRemoveCommand() *cobra.Command {
 	return a.completeVolumes(cmd)
 }
 
-// completeVolumes completes a command's first argument with the volumes' names.
 func (a *app) completeVolumes(cmd *cobra.Command) *cobra.Command {
 	return completeFirst(cmd, a.volumeNames())
 }
@@ -164,12 +163,12 @@ func (a *app) volumeNames() completer {
 	})
 }
 
-// mountsFlag is NAME:/PATH[:ro], once or more often.
+// mountsFlag is NAME:/PATH[:ro], given once or more.
 type mountsFlag []vm.Mount
 
 func (m *mountsFlag) String() string { return "" }
 
-// Type is the placeholder for the value in help.
+// Type returns the placeholder for the value in help.
 func (m *mountsFlag) Type() string { return "NAME:/PATH[:ro]" }
 
 // Set is called each time the flag is given.
