@@ -1,7 +1,7 @@
-// Command pvelab is the lab: a stand-in Proxmox VE host for trials and tests.
-// It is one binary with many names. Called qm, pvesh, pvesm or pveversion,
-// systemd-run or systemctl, it plays that command in the lab named by PVELAB_DIR; in a process guest it
-// plays what the guest lacks; under its own name it starts and removes labs.
+// Command pvelab is the lab: a stand-in Proxmox VE host for trials and tests. It is one binary with
+// many names. Called qm, pvesh, pvesm, pveversion, systemd-run or systemctl, it plays that command
+// in the lab named by PVELAB_DIR. In a process guest it plays what the guest lacks. Under its own
+// name it starts and removes labs.
 package main
 
 import (

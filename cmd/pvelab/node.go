@@ -8,7 +8,7 @@ import (
 	"linus/internal/lab"
 )
 
-// node shows a cluster's nodes and does to one what happens to nodes.
+// node lists a cluster's nodes, or changes the state of one.
 func node(ctx context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("node", std)
 	l, words, err := open(set, dir, args)
@@ -41,7 +41,7 @@ func listNodes(ctx context.Context, l *lab.Lab, std lab.Streams) error {
 	return tw.Flush()
 }
 
-// quorum cuts the link of a node, or of all, to the others, or mends it.
+// quorum cuts one node, or each node, off from the others, or reconnects it.
 func quorum(ctx context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("quorum", std)
 	l, words, err := open(set, dir, args)

@@ -41,7 +41,7 @@ theirs in DIR/nodes, for reboot, fault and the commands. With the process driver
 machine: it isolates nothing.
 `
 
-// errUsage: the command line is wrong.
+// errUsage means that the command line is wrong.
 var errUsage = errors.New("see `pvelab help`")
 
 func verb(ctx context.Context, args []string, std lab.Streams) int {
@@ -88,8 +88,8 @@ func parse(set *flag.FlagSet, args []string) error {
 	return nil
 }
 
-// open reads a verb's flags and opens the lab that they name. It returns the words among
-// them.
+// open parses a verb's flags and opens the lab that they name. It also returns the arguments that
+// are not flags.
 func open(set *flag.FlagSet, dir *string, args []string) (*lab.Lab, []string, error) {
 	if err := parse(set, args); err != nil {
 		return nil, nil, err
