@@ -1,5 +1,5 @@
-// Command linus-worker serves one session of Claude Managed Agents. linus dispatch claude
-// brings it into the session's VM; nobody else runs it.
+// Command linus-worker serves one session of Claude Managed Agents. linus dispatch claude copies it
+// into the session's VM and starts it there.
 // usage: linus-worker FILE, FILE with the work
 package main
 
