@@ -1,5 +1,5 @@
-// Command linus-sandbox serves what clients of E2B do in a sandbox, in its VM, on a socket. The
-// engine brings it there, and reaches the socket by SSH; nobody else runs it.
+// Command linus-sandbox serves what clients of E2B do in a sandbox. It runs in the sandbox's VM and
+// listens on a socket. The engine copies it there and reaches the socket by SSH.
 // usage: linus-sandbox serve --socket PATH [--user NAME] [--root DIR] [--detach]
 package main
 
@@ -21,7 +21,7 @@ import (
 // version is set by the linker: -X main.version=...
 var version = ""
 
-const ready = "ready\n" // what a detached one says of itself
+const ready = "ready\n" // what a detached process reports when it serves
 
 func main() {
 	flags := flag.NewFlagSet("linus-sandbox", flag.ContinueOnError)
@@ -50,14 +50,14 @@ func main() {
 	}
 }
 
-// serve serves until it is told to end. That another serves the socket is as good.
+// serve serves until it is stopped. It is no error if another process serves the socket already.
 func serve(socket string, o sandbox.Options, tell bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once
 	signal.Ignore(syscall.SIGHUP)
 	syscall.Umask(0o022)
-	// Where memory runs out, a process of the sandbox is killed before what serves it.
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-500"), 0) // without root it is as likely as others
+	// If memory runs out, the kernel is to kill a process of the sandbox rather than this one.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-500"), 0) // without root, it is as likely as others
 	said := func() {}
 	if tell {
 		to := os.NewFile(3, "starter")
@@ -71,7 +71,7 @@ func serve(socket string, o sandbox.Options, tell bool) error {
 	return err
 }
 
-// leave starts this program in a session of its own, and waits until that serves.
+// leave starts this program in a session of its own, and waits until it serves.
 func leave(socket, user, root string) error {
 	self, err := os.Executable()
 	if err != nil {
