@@ -11,17 +11,17 @@ import (
 	"linus/internal/job"
 )
 
-// Unmarshal reads public JSON into what v points to. Unknown names are ignored: what answers
-// may be newer.
+// Unmarshal decodes public JSON into the value that v points to. It ignores unknown names, since
+// the other side may be newer.
 func Unmarshal(data []byte, v any) error {
 	if !json.Valid(data) {
-		return json.Unmarshal(data, new(json.RawMessage)) // says what is wrong
+		return json.Unmarshal(data, new(json.RawMessage)) // reports what is wrong
 	}
 	to := reflect.ValueOf(v).Elem()
 	return read(planOf(to.Type()), (*job.JSON)(&data), to)
 }
 
-// DecodeStrict is job.DecodeStrict of public JSON.
+// DecodeStrict is job.DecodeStrict for public JSON.
 func DecodeStrict(data []byte, v any) (tree any, err error) {
 	to := reflect.ValueOf(v).Elem()
 	return job.DecodeStrictAs(formOf(to.Type()), data, func(data []byte) error {
@@ -29,7 +29,7 @@ func DecodeStrict(data []byte, v any) (tree any, err error) {
 	})
 }
 
-// read reads the next value. What is null stays as it is.
+// read decodes the next value. A null leaves it as it is.
 func read(p *plan, from *job.JSON, to reflect.Value) error {
 	next := from.Next()
 	switch {
@@ -49,18 +49,18 @@ func read(p *plan, from *job.JSON, to reflect.Value) error {
 			to.SetInt(n)
 			return nil
 		}
-		return json.Unmarshal(raw, to.Addr().Interface()) // says what is wrong
+		return json.Unmarshal(raw, to.Addr().Interface()) // reports what is wrong
 	case p.kind == moment && next == '"':
 		raw := from.Raw()
 		if to.Addr().Interface().(*time.Time).UnmarshalText(raw[1:len(raw)-1]) == nil {
 			return nil
 		}
-		return json.Unmarshal(raw, to.Addr().Interface()) // with escapes, or says what is wrong
+		return json.Unmarshal(raw, to.Addr().Interface()) // handles escapes, or reports what is wrong
 	case p.kind == seconds:
 		raw := from.Raw()
 		n, err := strconv.ParseFloat(string(raw), 64)
 		if err != nil {
-			err = json.Unmarshal(raw, &n) // says what is wrong
+			err = json.Unmarshal(raw, &n) // reports what is wrong
 		}
 		if err != nil {
 			return err
@@ -94,7 +94,7 @@ func read(p *plan, from *job.JSON, to reflect.Value) error {
 	case p.kind == object && from.Enter('{'):
 		return readObject(p, from, to)
 	case p.kind == list, p.kind == table, p.kind == object:
-		return json.Unmarshal(from.Raw(), reflect.New(formOf(p.of)).Interface()) // says what is wrong
+		return json.Unmarshal(from.Raw(), reflect.New(formOf(p.of)).Interface()) // reports what is wrong
 	}
 	return json.Unmarshal(from.Raw(), to.Addr().Interface())
 }
@@ -103,7 +103,7 @@ func readObject(p *plan, from *job.JSON, to reflect.Value) error {
 	for !from.Leave('}') {
 		raw, escaped := from.Quoted()
 		f, known := p.named[string(raw[1:len(raw)-1])]
-		if !known || escaped { // none of ours has escapes
+		if !known || escaped { // no known name has escapes
 			from.Raw()
 			continue
 		}
@@ -112,7 +112,7 @@ func readObject(p *plan, from *job.JSON, to reflect.Value) error {
 			name += exactly
 		}
 		err := f.read(name, from, to.FieldByIndex(f.Path))
-		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // named as encoding/json does
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // names the field as encoding/json does
 			if wrong.Field != "" {
 				name += "." + wrong.Field
 			}
@@ -144,7 +144,7 @@ func (f *fieldPlan) read(name string, from *job.JSON, to reflect.Value) error {
 	case f.String:
 		var s string
 		err := json.Unmarshal(from.Raw(), &s)
-		n, _ := strconv.ParseInt(s, 10, 64) // ours; another's is as none
+		n, _ := strconv.ParseInt(s, 10, 64) // what is not a number becomes 0
 		to.SetInt(n)
 		return err
 	}

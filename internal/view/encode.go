@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// exactly ends the name of the bytes of a text that is none.
+// exactly ends the name of the exact bytes of a text that is not UTF-8.
 const exactly = "_base64"
 
 // Marshal returns v as public JSON.
@@ -25,7 +25,7 @@ func Of(v any) any { return shown{v} }
 
 type shown struct{ v any }
 
-// MarshalJSON leaves it to encoding/json whether it is escaped for HTML.
+// MarshalJSON writes no HTML escapes, but leaves these to encoding/json.
 func (s shown) MarshalJSON() ([]byte, error) {
 	var w writer
 	return w.marshal(s.v)
@@ -34,7 +34,7 @@ func (s shown) MarshalJSON() ([]byte, error) {
 // writer writes public JSON.
 type writer struct {
 	out  []byte
-	html bool // escaped for it, as encoding/json does
+	html bool // escape for HTML, as encoding/json does
 	err  error
 }
 
@@ -66,7 +66,7 @@ func (w *writer) write(p *plan, v reflect.Value) {
 		if out, err := at.AppendText(append(w.out, '"')); err == nil {
 			w.out = append(out, '"')
 		} else {
-			w.fallback(at) // says what is wrong
+			w.fallback(at) // reports what is wrong
 		}
 	case pointer:
 		if v.IsNil() {
@@ -78,7 +78,7 @@ func (w *writer) write(p *plan, v reflect.Value) {
 		w.out = append(w.out, '[')
 		begin := len(w.out)
 		for i := range v.Len() {
-			if i == 1 { // the others are as long, more or less
+			if i == 1 { // the other elements have about the same length
 				w.out = slices.Grow(w.out, min(v.Len()*(len(w.out)-begin+len(",")), 64<<10))
 			}
 			if i > 0 {
@@ -142,7 +142,7 @@ func (w *writer) object(p *plan, v reflect.Value) {
 	w.out = append(w.out, '}')
 }
 
-// nothing reports whether a value has nothing that is shown.
+// nothing reports whether a value has nothing to show.
 func (p *plan) nothing(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Map:
@@ -173,7 +173,6 @@ func encoded(v any, html bool) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// appendText writes a string.
 func appendText(out []byte, s string, html bool) []byte {
 	for _, c := range []byte(s) {
 		if c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {

@@ -8,25 +8,24 @@ import (
 	"time"
 )
 
-// plan is how values of a type are written and read, which is made once: each job is shown many
-// times.
+// plan describes how values of a type are written and read. It is made once per type, since jobs
+// are shown many times.
 type plan struct {
 	of     reflect.Type
 	kind   kind
 	elem   *plan // of a pointer, a list, or a map
 	fields []*fieldPlan
-	named  map[string]*fieldPlan // also by the names of texts' exact bytes
+	named  map[string]*fieldPlan // also by the names of the exact bytes of texts
 }
 
 type fieldPlan struct {
 	Field
 
 	plan  *plan
-	key   string // as it is written, with the colon
-	exact string // the same for the bytes of a text
+	key   string // name as written, with the colon
+	exact string // the same for the exact bytes of a text
 }
 
-// kind is how a value is written.
 type kind uint8
 
 const (

@@ -12,15 +12,14 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Problem is an error on the wire, as RFC 9457 says. A client goes by the code, people by the
-// detail.
+// Problem is an error on the wire, as in RFC 9457. Programs use the code, people the detail.
 type Problem struct {
-	Type      string            `json:"type"`                 // urn:linus:problem: and the code
+	Type      string            `json:"type"`                 // urn:linus:problem: followed by the code
 	Title     string            `json:"title"`                // of the status
 	Status    int               `json:"status"`               // of the response
 	Detail    string            `json:"detail"`               // what is wrong and what to do, for people
 	Code      string            `json:"code"`                 // what is wrong, for programs
-	Remedy    string            `json:"remedy,omitempty"`     // what to do, where there is one thing to do
+	Remedy    string            `json:"remedy,omitempty"`     // what to do, if it is a single thing
 	RequestID string            `json:"request_id,omitempty"` // as in the header Request-Id
 	Fields    []*job.FieldError `json:"fields,omitempty"`     // what is wrong with the request, field by field
 
@@ -35,14 +34,15 @@ type Problem struct {
 // ProblemType is the content type of a problem.
 const ProblemType = "application/problem+json"
 
-// RequestHeader has the ID of a request, in its response, in the log, and in a problem.
+// RequestHeader is the response header with a request's ID, which is also in the log and in
+// problems.
 const RequestHeader = "Request-Id"
 
-// requestID is what a client may call its request.
+// requestID matches the IDs that a client may give its request.
 var requestID = lazyregexp.New(`^[A-Za-z0-9._-]{1,64}$`)
 
-// Identify gives a response the ID of its request, unless it has it: the client's own, or a new
-// one.
+// Identify returns the ID of a request. It sets the ID in the response if that has none yet: the
+// client's own, or a new one.
 func Identify(w http.ResponseWriter, r *http.Request) string {
 	id := w.Header().Get(RequestHeader)
 	if id == "" {
@@ -54,7 +54,8 @@ func Identify(w http.ResponseWriter, r *http.Request) string {
 	return id
 }
 
-// Send sends the problem as the response, with what its code says about the status.
+// Send sends the problem as the response. It sets the fields that follow from the code and the
+// status, and the headers for retries and limits.
 func (p Problem) Send(w http.ResponseWriter, status int) {
 	p.Type, p.Title, p.Status, p.RequestID = "urn:linus:problem:"+p.Code, http.StatusText(status), status, w.Header().Get(RequestHeader)
 	data, err := json.Marshal(p)

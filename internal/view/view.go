@@ -1,13 +1,13 @@
-// Package view is the public form of what an engine takes and returns, apart from what is
-// stored: JSON with names in snake_case and units in them, without internals, with lists that
-// are never null. It is said by a field's tag, beside the name under which it is stored:
+// Package view is the public form of what an engine takes and returns, as opposed to the stored
+// form: JSON with names in snake_case that include units, without internals, and with lists that
+// are never null. A field's tag gives the public name beside the stored one:
 //
 //	Timeout int `json:"timeout,omitempty" api:"timeout_seconds"`
 //
-// Without an api tag the public name is that of the json tag; "-" hides a field. A
-// time.Duration is a number of seconds, and its name must end in _seconds. The option text
-// makes bytes a string, with the same name and _base64 for bytes that are not UTF-8; the
-// option string makes a number a string.
+// Without an api tag the public name is that of the json tag; "-" hides a field. A time.Duration is
+// a number of seconds, and its name must end in _seconds. The option text makes bytes a string;
+// bytes that are not UTF-8 are also given under the same name with _base64. The option string makes
+// a number a string.
 package view
 
 import (
@@ -20,25 +20,25 @@ import (
 	"time"
 )
 
-// Field is a field of a struct as it is shown.
+// Field is a field of a struct in its public form.
 type Field struct {
 	reflect.StructField
 
-	Name    string // the public one
-	Omitted bool   // where it is zero
+	Name    string // the public name
+	Omitted bool   // left out if it is zero
 	Text    bool   // bytes as a string
 	String  bool   // a number as a string
 	Body    bool   // bytes that are the whole body of a request or response
 	Header  bool   // of a request
-	Needed  bool   // in a request
+	Needed  bool   // required in a request
 
-	Path []int // from the struct, through the embedded ones
+	Path []int // from the struct, through embedded structs
 }
 
-// fields are those of a struct, and of these the ones that are in its JSON.
+// fields are all shown fields of a struct, and those that are in its JSON.
 type fields struct{ all, inJSON []Field }
 
-var known sync.Map // the fields, by the type
+var known sync.Map // fields by type
 
 func fieldsOf(t reflect.Type) fields {
 	if found, ok := known.Load(t); ok {
@@ -54,7 +54,7 @@ func fieldsOf(t reflect.Type) fields {
 	return found
 }
 
-// Fields returns the fields of a struct that are shown, those of embedded structs as its own.
+// Fields returns the shown fields of a struct, including those of embedded structs.
 func Fields(t reflect.Type) []Field { return fieldsOf(t).all }
 
 func findFields(t reflect.Type) []Field {
@@ -88,8 +88,8 @@ func findFields(t reflect.Type) []Field {
 	return all
 }
 
-// Path returns the public form of the path of a field below a type, which an error names as it
-// is stored: manifest.agentType is manifest.agent_type.
+// Path returns the public form of a field's path below a type. Errors name the stored form:
+// manifest.agentType becomes manifest.agent_type.
 func Path(t reflect.Type, path string) string {
 	parts := strings.Split(path, ".")
 	for i, part := range parts {
@@ -117,10 +117,10 @@ func Path(t reflect.Type, path string) string {
 	return strings.Join(parts, ".")
 }
 
-var forms sync.Map // the type in which one is shown, by the type
+var forms sync.Map // the public form of a type, by the type
 
-// formOf returns the type that encoding/json would write as the public JSON of a type: what is
-// read strictly is held to it.
+// formOf returns the type that encoding/json would write as the public JSON of t. Strict decoding
+// checks against it.
 func formOf(t reflect.Type) reflect.Type {
 	if known, ok := forms.Load(t); ok {
 		return known.(reflect.Type)
@@ -150,7 +150,7 @@ func makeForm(t reflect.Type) reflect.Type {
 		}
 		var all []reflect.StructField
 		for _, f := range fieldsOf(t).inJSON {
-			stored, _, _ := strings.Cut(f.Tag.Get("json"), ",") // its other name, as of job.DecodeStrict
+			stored, _, _ := strings.Cut(f.Tag.Get("json"), ",") // the stored name, for job.DecodeStrict
 			if f.Text || stored == "-" {
 				stored = ""
 			}
@@ -179,5 +179,5 @@ func makeForm(t reflect.Type) reflect.Type {
 	return t
 }
 
-// isValue reports whether a struct is one value, with a text of its own.
+// isValue reports whether a struct is a single value with a text form of its own.
 func isValue(t reflect.Type) bool { return t == reflect.TypeFor[time.Time]() }
