@@ -1,7 +1,7 @@
-// Package vmpage is what passes between clients and a web server in a VM, which is hostile, at a
-// host of its own below a domain: nothing that it says is about another host, and none of
-// the cookies reaches it that another VM has set for the whole domain. It knows no VM, and not
-// who may see a page.
+// Package vmpage filters what passes between clients and a hostile web server in a VM, which has a
+// host of its own below a domain. Nothing that the server says affects another host, and no cookie
+// that another VM has set for the whole domain reaches it. The package knows neither the VM nor who
+// may see a page.
 package vmpage
 
 import (
@@ -16,27 +16,27 @@ import (
 	"linus/internal/sleep"
 )
 
-// Alone leaves out what precedes a response and what follows its body: headers that nobody has looked
-// at, and which no page can read.
+// Alone drops informational responses and trailers, whose headers nobody has checked and no page
+// can read.
 type Alone struct{ http.RoundTripper }
 
-// RoundTrip is for httputil.ReverseProxy.
+// RoundTrip implements http.RoundTripper, for httputil.ReverseProxy.
 func (t Alone) RoundTrip(r *http.Request) (*http.Response, error) {
-	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil { // the proxy's, which would pass them on, without end
+	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil { // the proxy's trace would pass on any number of them
 		trace.Got1xxResponse = nil
 	}
 	resp, err := t.RoundTripper.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
-	out := *resp // the body's end sets the other's trailers
+	out := *resp // a copy, as the end of the body sets the original's trailers
 	out.Trailer = nil
 	out.Header.Del("Trailer")
 	return &out, nil
 }
 
-// CancelWhen cancels a request that is over, which is asked every so often until ctx ends: a connection
-// that the VM keeps is no proof that it may go on.
+// CancelWhen calls over at intervals until ctx ends, and cancels the request if it is over. A
+// connection that the VM keeps open does not prove that the request may continue.
 func CancelWhen(ctx context.Context, every time.Duration, cancel func(), over func() bool) {
 	for sleep.For(ctx, every) == nil {
 		if over() {
@@ -51,37 +51,38 @@ type Tunnel interface {
 	CloseWrite() error
 }
 
-// Conn is a tunnel as net/http has its connections. Its times are bounded by closing it.
+// Conn is a tunnel as a net.Conn for net/http. It has no deadlines: closing it ends reads and
+// writes.
 type Conn struct{ Tunnel }
 
-// LocalAddr is for http.Transport, as are the others.
+// LocalAddr and the methods below exist for http.Transport.
 func (Conn) LocalAddr() net.Addr              { return &net.UnixAddr{Net: "unix"} }
 func (Conn) RemoteAddr() net.Addr             { return &net.UnixAddr{Net: "unix"} }
 func (Conn) SetDeadline(time.Time) error      { return nil }
 func (Conn) SetReadDeadline(time.Time) error  { return nil }
 func (Conn) SetWriteDeadline(time.Time) error { return nil }
 
-// beyondHost are headers of a response that reach beyond its host, or a proxy before this server.
+// beyondHost are response headers that affect more than their host, or a proxy in front of this
+// server.
 var beyondHost = []string{
 	"Alt-Svc", "Clear-Site-Data", "Nel", "Public-Key-Pins", "Report-To", "Reporting-Endpoints", "Set-Cookie2", "Strict-Transport-Security",
 	"X-Accel-Buffering", "X-Accel-Charset", "X-Accel-Expires", "X-Accel-Limit-Rate", "X-Accel-Redirect", "X-Lighttpd-Send-File", "X-Lighttpd-Send-Tempfile", "X-Reproxy-Url", "X-Sendfile",
 }
 
-// OwnCookies is what the names of cookies begin with that a VM neither sets nor gets.
+// OwnCookies is the prefix of cookie names that a VM can neither set nor receive.
 const OwnCookies = "linus-"
 
-// A cookie that a page sets by a script may be for all hosts of the domain, and so come to
-// another VM's, and nothing in a request says so. Those that a VM itself has set are known by
-// a second cookie, which has a MAC of both its name and its value: only they reach it.
+// A script of a page can set a cookie for all hosts of the domain. Such a cookie reaches other VMs'
+// hosts, and nothing in the request says so. The cookies that a VM itself has set are therefore
+// marked by a second cookie with a MAC of their name and value: only marked cookies reach the VM.
 const markCookie = OwnCookies + "mark-"
 
 const maxCookies = 50 // set by one response
 
-// Host is a host of a VM, known by how it makes a MAC of a text.
+// Host is the host of a VM. It computes the host's MAC of a text.
 type Host func(text string) string
 
-// From leaves in the headers of a VM's response what is about its own host, cookies with their
-// marks.
+// From removes what affects other hosts from the headers of a VM's response, and marks its cookies.
 func (mac Host) From(h http.Header) {
 	set := h["Set-Cookie"]
 	h.Del("Set-Cookie")
@@ -112,7 +113,7 @@ func isOwnCookie(name string) bool {
 	return strings.HasPrefix(name, OwnCookies)
 }
 
-// To leaves in the headers of a request those cookies that the VM has set at its host.
+// To removes all cookies from the headers of a request but those that the VM has set at its host.
 func (mac Host) To(h http.Header) {
 	var kept, all []string
 	marks := map[string]bool{}
