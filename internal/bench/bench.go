@@ -1,6 +1,6 @@
-// Package bench is the report of what jobs cost: measurements as JSON lines in
-// testdata/bench, and the table and plots in embed/docs that are made from them. It
-// owns their form and measures nothing; internal/e2e does.
+// Package bench is the report of what jobs cost: measurements as JSON lines in testdata/bench, and
+// the table and plots in embed/docs that are made from them. It owns their form and measures
+// nothing; internal/e2e does.
 package bench
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Series is the measurements of one row of the report, a file of JSON lines.
+// Series holds the measurements of one row of the report, stored as a file of JSON lines.
 type Series struct {
 	About   About
 	Samples []Sample
@@ -37,7 +37,7 @@ type Sample map[string]float64
 type Row struct {
 	Name  string // of its file, and on make bench-report's command line
 	Title string
-	Plot  string // the plot that has its times to first output; empty: none
+	Plot  string // the plot with its times to first output; empty: none
 }
 
 // Rows are all rows, in the report's order.
@@ -76,8 +76,8 @@ var Rows = []Row{
 	{"callbacks", "heartbeats of a job by HTTP", ""},
 }
 
-// Measures are the values a sample can have, in the report's order. The unit is the
-// name's end; a number of calls or loads has none.
+// Measures are the values that a sample can have, in the report's order. A name ends in its unit;
+// numbers of calls and loads have none.
 var Measures = []struct{ Name, Title string }{
 	{FirstOutput, "submit to first output"},
 	{"finished_ms", "submit to result"},
@@ -109,10 +109,10 @@ var Measures = []struct{ Name, Title string }{
 // FirstOutput is the measure that is plotted.
 const FirstOutput = "first_output_ms"
 
-// Dir returns the directory of the measurements below the repository's root.
+// Dir returns the directory of the measurements, given the repository's root.
 func Dir(root string) string { return filepath.Join(root, "testdata", "bench") }
 
-// Write replaces a row's file, whole or not at all.
+// Write replaces a row's file atomically.
 func Write(dir string, s Series) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -133,7 +133,7 @@ func Write(dir string, s Series) error {
 	return nil
 }
 
-// Read returns a row's measurements; an error that is fs.ErrNotExist if there are none.
+// Read returns a row's measurements. If there are none, the error is fs.ErrNotExist.
 func Read(dir, row string) (Series, error) {
 	var s Series
 	data, err := os.ReadFile(filepath.Join(dir, row+".jsonl"))
@@ -158,7 +158,7 @@ func Read(dir, row string) (Series, error) {
 	return s, lines.Err()
 }
 
-// ReadAll returns the measurements there are, in the order of Rows.
+// ReadAll returns all existing measurements, in the order of Rows.
 func ReadAll(dir string) ([]Series, error) {
 	var all []Series
 	for _, row := range Rows {

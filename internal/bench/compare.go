@@ -11,8 +11,8 @@ import (
 	"text/tabwriter"
 )
 
-// Compared are the measures of make compare, in the order in which it shows them. The unit is
-// the name's end.
+// Compared are the measures of make compare, in the order in which they are shown. A name ends in
+// its unit.
 var Compared = []struct{ Name, Title string }{
 	{"attach_ms", "attaching to a running engine"},
 	{"attach_cpu_ms", "its CPU"},
@@ -25,8 +25,8 @@ var Compared = []struct{ Name, Title string }{
 	{"binary_mb", "size of the binary"},
 }
 
-// Ratio is how a measure compares: medians of both, and of head by base in each pair; and
-// Best, the least of head by the least of base: what else a machine does only adds.
+// Ratio compares a measure: the medians of both sides, and of head divided by base in each pair.
+// Best is the least of head divided by the least of base, since other load on a machine only adds.
 type Ratio struct {
 	Measure                   string
 	Base, Head                float64
@@ -34,8 +34,8 @@ type Ratio struct {
 	Pairs                     int
 }
 
-// Compare returns the ratios of measures in pairs of samples, each of which was taken on one
-// machine one after the other. A measure that both sides of no pair have has none.
+// Compare returns the ratios of measures in pairs of samples. Both samples of a pair were taken on
+// one machine, one after the other. A measure is left out if no pair has it on both sides.
 func Compare(base, head []Sample) []Ratio {
 	var all []Ratio
 	for _, m := range Compared {
@@ -60,7 +60,7 @@ func Compare(base, head []Sample) []Ratio {
 	return all
 }
 
-// Median returns the median of sorted values: of an even number the mean of the middle two.
+// Median returns the median of sorted values: for an even number, the mean of the middle two.
 func Median(sorted []float64) float64 {
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
@@ -69,10 +69,10 @@ func Median(sorted []float64) float64 {
 // Bounds are the ratios that make compare allows, by measure.
 type Bounds map[string]float64
 
-// BoundsFile is where they are kept, below the repository's root.
+// BoundsFile is the file of the bounds, below the repository's root.
 const BoundsFile = "testdata/compare.json"
 
-// ReadBounds reads them: one for each measure that is compared, and no other.
+// ReadBounds reads the bounds. There must be exactly one for each compared measure.
 func ReadBounds(root string) (Bounds, error) {
 	data, err := os.ReadFile(filepath.Join(root, BoundsFile))
 	if err != nil {
@@ -93,8 +93,8 @@ func ReadBounds(root string) (Bounds, error) {
 	return bounds, nil
 }
 
-// WriteRatios writes the ratios as a table, and returns what to do about those that are beyond
-// their bounds, or were not measured; nothing if all is well.
+// WriteRatios writes the ratios as a table. It returns what to do about those that exceed their
+// bounds or were not measured, or "" if all is well.
 func WriteRatios(w io.Writer, base string, ratios []Ratio, bounds Bounds) string {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "\t%s\there\tratio\tspread\tof the least\tbound\tpairs\n", base)

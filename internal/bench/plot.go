@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// plotTitles are the plots' titles: those of a Row.Plot, and that of the burst.
+// plotTitles are the titles of the plots: those that Row.Plot names, and the burst.
 var plotTitles = map[string]string{
 	"process": "Submit to first output: process lab",
 	"slow":    "Submit to first output: process lab, 0.8 s per tool start",
@@ -19,9 +19,9 @@ var plotTitles = map[string]string{
 // PlotFile returns a plot's file name in embed/docs.
 func PlotFile(name string) string { return "benchmark-" + name + ".svg" }
 
-// Plots returns the plots there are measurements for, as SVG by name: of each lab the
-// times to first output (bars to the median, lines to the 90th percentile), and of the
-// burst how many jobs have their first output after how long.
+// Plots returns the plots for which there are measurements, as SVG by name: for each lab, the times
+// to first output (bars to the median, lines to the 90th percentile); for the burst, the share of
+// jobs that have their first output by a given time.
 func Plots(all []Series) map[string][]byte {
 	plots := map[string][]byte{}
 	for name, title := range plotTitles {
@@ -68,7 +68,7 @@ func bars(title string, rows []Series) []byte {
 	return c.end()
 }
 
-// steps draws, for each series, how many of the values are below each of them.
+// steps draws, for each series, the share of values up to each value.
 func steps(title string, rows []Series) []byte {
 	most := 0.0
 	for _, s := range rows {
@@ -88,7 +88,7 @@ func steps(title string, rows []Series) []byte {
 			line += fmt.Sprintf("H%.1fV%.1f", c.x(v/1000), c.bottom-(c.bottom-top)*float64(i+1)/float64(len(sorted)))
 		}
 		c.add(`<path d="%s" fill="none" stroke="%s" stroke-width="1.5"/>`, line, colour)
-		if len(rows) > 1 { // what it is
+		if len(rows) > 1 { // which row it is
 			y := c.bottom - 10 - 16*float64(len(rows)-1-n)
 			_, short, _ := strings.Cut(titleOf(s.About.Row), ": ")
 			c.text(right-30, y+3.5, 10, "end", short)
@@ -105,10 +105,10 @@ type chart struct {
 	most         float64 // seconds, at the right end
 }
 
-// Where the area of a chart begins and ends; its text is above and below.
+// Edges of a chart's area, and its total width. Text is above and below the area.
 const top, right, width = 30, 580, 600
 
-// newChart draws what is around the area, whose height is given.
+// newChart draws everything around the area, which has the given height.
 func newChart(title, x string, left, height, most float64) *chart {
 	step := math.Pow(10, math.Floor(math.Log10(most)))
 	for _, part := range []float64{0.2, 0.5, 1, 2} { // at most 6 lines
@@ -130,7 +130,7 @@ func newChart(title, x string, left, height, most float64) *chart {
 	return c
 }
 
-// x returns where a time is.
+// x returns the position of a time.
 func (c *chart) x(seconds float64) float64 { return c.left + (right-c.left)*seconds/c.most }
 
 func (c *chart) add(format string, args ...any) { fmt.Fprintf(c, format+"\n", args...) }

@@ -41,7 +41,6 @@ func Report(all []Series, plots map[string][]byte) string {
 	return trimLines(b.String())
 }
 
-// titleOf returns a row's title.
 func titleOf(name string) string {
 	i := slices.IndexFunc(Rows, func(r Row) bool { return r.Name == name })
 	return Rows[i].Title
