@@ -1,6 +1,6 @@
-// Package doctest holds README and the documents of embed/docs to the code. It
-// finds generated parts by their markers, so that a part may move from one
-// document to another, and knows nothing of what is in them.
+// Package doctest checks README and the documents of embed/docs against the code. It finds
+// generated parts by their markers, so a part may move from one document to another. It knows
+// nothing about their contents.
 package doctest
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Files returns the paths of README, of every document in embed/docs, of those in
-// .github, and of those for agents.
+// Files returns the paths of README, of every document in embed/docs and .github, and of the
+// documents for agents.
 func Files(t testing.TB) []string {
 	t.Helper()
 	root := "." // tests run in the directory of their package
@@ -45,16 +45,16 @@ func Read(t testing.TB, path string) string {
 	return string(text)
 }
 
-// Part returns what is between the markers of a part, <!-- NAME:begin --> and
-// <!-- NAME:end -->, each on a line of its own; exactly one document has it.
+// Part returns the text between the markers <!-- NAME:begin --> and <!-- NAME:end -->, each on its
+// own line. Exactly one document must have the part.
 func Part(t testing.TB, name string) string {
 	t.Helper()
 	_, _, part, _ := find(t, name)
 	return part
 }
 
-// Cell makes text a cell of a table: a bar does not end it, and a word such as
-// NAME_<X> is no HTML.
+// Cell escapes text for a cell of a table: a bar does not end the cell, and a word such as NAME_<X>
+// is not taken for HTML.
 func Cell(text string) string {
 	text = angled.ReplaceAllString(text, "`$0`")
 	return strings.ReplaceAll(text, "|", `\|`)
@@ -62,7 +62,7 @@ func Cell(text string) string {
 
 var angled = regexp.MustCompile(`\w*<\w+>`)
 
-// Keep fails the test unless the part is text. With update it writes it there
+// Keep fails the test unless the part equals text. With update it writes text to the document
 // instead.
 func Keep(t testing.TB, name, text string, update bool) {
 	t.Helper()
