@@ -1,5 +1,5 @@
-// Package browsertest drives Chromium in tests of pages: it starts one, reads what a page
-// shows and presses keys. It knows nothing of the pages.
+// Package browsertest drives Chromium in tests of pages: it starts a browser, reads what a page
+// shows and presses keys. It knows nothing about the pages.
 package browsertest
 
 import (
@@ -22,7 +22,7 @@ import (
 // patience is how long Shows waits.
 const patience = time.Minute
 
-// Start starts Chromium for five minutes, or skips the test and says why.
+// Start starts Chromium for at most five minutes. Without Chromium it skips the test and says why.
 func Start(t *testing.T) context.Context {
 	t.Helper()
 	loops.NotInCheck(t)
@@ -37,7 +37,7 @@ func Start(t *testing.T) context.Context {
 		t.Skip("no Chromium here: apt-get install chromium")
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.NoSandbox) // root has no sandbox, and the pages are ours
+		chromedp.ExecPath(path), chromedp.NoSandbox) // root has no sandbox, and the pages are trusted
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(end)
 	ctx, _ := chromedp.NewContext(allocator)
@@ -52,8 +52,8 @@ func Start(t *testing.T) context.Context {
 	return ctx
 }
 
-// Do performs actions. What the page has replaced since it was found is looked for again: a
-// busy browser is slower than what the page is told.
+// Do performs actions. If the page has replaced an element since it was found, Do looks for it
+// again: a busy browser is slower than the updates of the page.
 func Do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.Void]) { //nolint:revive // t first, as everywhere in tests
 	t.Helper()
 	for _, action := range actions {
@@ -67,7 +67,7 @@ func Do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.V
 	}
 }
 
-// Read returns what an action reads; again, where another page came meanwhile.
+// Read returns what an action reads. It tries again if another page was loaded meanwhile.
 func Read[T any](t *testing.T, ctx context.Context, action chromedp.Action[T]) T { //nolint:revive // t first
 	t.Helper()
 	v, err := chromedp.Run(ctx, action)
@@ -80,7 +80,7 @@ func Read[T any](t *testing.T, ctx context.Context, action chromedp.Action[T]) T
 	return v
 }
 
-// Shows waits until the text of the first element that a selector finds has a part.
+// Shows waits until the first element that matches a selector has want in its text.
 func Shows(t *testing.T, ctx context.Context, selector, want string) { //nolint:revive // t first
 	t.Helper()
 	timed, cancel := context.WithTimeout(ctx, patience)
@@ -107,7 +107,7 @@ func Press(t *testing.T, ctx context.Context, text string) { //nolint:revive // 
 			down.Key, down.Code, down.WindowsVirtualKeyCode = "Enter", "Enter", 13
 		case r == '\x03':
 			down = input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeRawKeyDown, Key: "c", Code: "KeyC", WindowsVirtualKeyCode: 'C', Modifiers: 2}
-		case r < 128 && (unicode.IsLetter(r) || unicode.IsDigit(r) || r == ' '): // the codes of other characters are those of Home, arrows and such
+		case r < 128 && (unicode.IsLetter(r) || unicode.IsDigit(r) || r == ' '): // the codes of other characters mean Home, arrows and the like
 			down.WindowsVirtualKeyCode = int64(unicode.ToUpper(r))
 		}
 		up := down
