@@ -1,5 +1,6 @@
 // Command linus-sandbox serves what clients of E2B do in a sandbox. It runs in the sandbox's VM and
-// listens on a socket. The engine copies it there and reaches the socket by SSH.
+// listens on a socket. The engine copies it there and reaches the socket by SSH;
+// nobody else runs it.
 // usage: linus-sandbox serve --socket PATH [--user NAME] [--root DIR] [--detach]
 package main
 

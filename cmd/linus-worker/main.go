@@ -1,5 +1,5 @@
 // Command linus-worker serves one session of Claude Managed Agents. linus dispatch claude copies it
-// into the session's VM and starts it there.
+// into the session's VM and starts it there; nobody else runs it.
 // usage: linus-worker FILE, FILE with the work
 package main
 

@@ -81,7 +81,7 @@ func addFlag(cmd *cobra.Command, row field.Field, given any) {
 		makes := func(flag, value, help string) {
 			flags.BoolFunc(flag, help, func(text string) error {
 				on, err := strconv.ParseBool(text)
-				if on && (row.Also == nil || at.String() != row.Also.Makes) { // row.Also.Makes includes it
+				if on && (row.Also == nil || at.String() != row.Also.Makes) { // row.Also.Makes includes value
 					at.SetString(value)
 				} else if !on && at.String() == value {
 					at.SetString("")

@@ -42,7 +42,7 @@ func (a *app) hostTestCommand() *cobra.Command {
 				}
 			}
 			var file *os.File
-			if report != "" { // now, as there is nothing to write for minutes
+			if report != "" { // before the test, which takes minutes
 				var err error
 				if file, err = os.OpenFile(report, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600); err != nil {
 					return err

@@ -54,7 +54,7 @@ type receiver interface {
 	Input(ctx context.Context, id string, data []byte, closed bool) error
 }
 
-// sendInput sends everything it reads to a task's stdin, and closes that at the end if ending is
+// sendInput sends everything it reads to a task's stdin, and closes the stdin at the end if ending is
 // set. It calls sent after each part and returns the number of bytes sent. Each part is
 // acknowledged before the next is sent; what arrives meanwhile becomes one part.
 func sendInput(ctx context.Context, to receiver, id string, from io.Reader, ending bool, sent func()) (total int64, err error) {

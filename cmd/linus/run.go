@@ -140,7 +140,7 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 		return err
 	}
 	a.note("sending %s: %d of %d files, %s", t.Name, p.Sent, p.Files, bytesText(int64(len(p.Archive))))
-	// The key makes a submission that is repeated, because its answer was lost, a single run.
+	// The key makes one run of a submission that is repeated because its answer was lost.
 	j, err := s.Submit(ctx, job.Submission{Manifest: m, IdempotencyKey: "run-" + r.token, Client: "cli"})
 	if err != nil {
 		return err

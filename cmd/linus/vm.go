@@ -362,8 +362,8 @@ func (a *app) vmVerb(use, short, said string, act func(*session, context.Context
 	})
 }
 
-// vmAsked is a command that does something irreversible to a VM. It asks first, unless with --yes,
-// and calls act if the answer is yes. question fails if the action is impossible.
+// vmAsked is a command that does something irreversible to a VM. It asks question and calls act if
+// the answer is yes; with --yes it calls act at once. question fails if the action is impossible.
 func (a *app) vmAsked(cmd *cobra.Command, question func(ctx context.Context, s *session, info job.VMInfo, args []string) (string, error), act func(ctx context.Context, s *session, info job.VMInfo, args []string) error) *cobra.Command {
 	var yes bool
 	cmd.RunE = a.attached(func(ctx context.Context, s *session, args []string) error {

@@ -16,7 +16,7 @@ import (
 )
 
 // Response headers of an output: the offset of the next request, whether the stream is complete,
-// and how many bytes before this offset were dropped.
+// and how many bytes before the returned ones were not kept.
 const (
 	nextHeader     = "Linus-Next-Offset"
 	completeHeader = "Linus-Complete"

@@ -34,8 +34,8 @@ const noPort = "There is no such port, or its VM is gone."
 // started, such as resuming the VM, continues.
 var errNotReady = errors.New("the VM is not ready yet")
 
-// reach serves a request to a port for a principal while still returns true. A nil still always
-// does.
+// reach serves a request to a port for a principal, as long as still returns true. A nil still
+// never ends the request.
 func (a *api) reach(w http.ResponseWriter, r *http.Request, v portRequest, who job.Principal, still func() bool) {
 	giveTime(w, r, uploadTime)
 	a.pages.serveFor(who, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

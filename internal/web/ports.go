@@ -51,7 +51,7 @@ func newPorts(e job.Engine) *ports {
 }
 
 // PortURL returns the URL of the exposed port with an ID, on the server at base whose PortDomain is
-// domain. It returns "" if base is empty.
+// domain. It returns "" if base is empty or no URL.
 func PortURL(base, domain, id string) string {
 	u, err := url.Parse(base)
 	switch {
