@@ -17,7 +17,6 @@ import (
 // completionTime limits how long a shell waits after Tab.
 const completionTime = 3 * time.Second
 
-// completer is cobra's type for functions that complete arguments.
 type completer = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
 
 // completeJobs completes job IDs for a command's first argument or, if the command takes several

@@ -115,7 +115,6 @@ func parseCopy(cmd *cobra.Command, args []string) (c copying, err error) {
 	return c, nil
 }
 
-// command returns the scp command that copies.
 func (c copying) command(l daemon.Login) ([]string, error) {
 	options, err := l.Options()
 	if err != nil {
@@ -265,7 +264,6 @@ func packFile(w *tar.Writer, local, name string, begin func(string)) error {
 	return err
 }
 
-// part is a file or directory of a tree.
 type part struct {
 	name string // in the tree; "" is the tree itself
 	path string // absolute

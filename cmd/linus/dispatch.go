@@ -55,7 +55,6 @@ func (f *dispatchFlags) registerMap(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.mapFile, "map-file", "", "file with more of --map, one a line, after those of the command; # begins a comment")
 }
 
-// allMaps returns the shapes of --map, followed by those of --map-file.
 func (f *dispatchFlags) allMaps() ([]string, error) {
 	if f.mapFile == "" {
 		return f.maps, nil
@@ -283,7 +282,6 @@ func (a *app) secretLine(ctx context.Context, option, path string) (string, erro
 	return line, nil
 }
 
-// workerName is the program that serves sessions in their VMs.
 const workerName = "linus-worker"
 
 // workerProgram returns the program, compressed once, so that each VM is sent a third of its size.

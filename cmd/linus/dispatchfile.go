@@ -23,7 +23,6 @@ const (
 	dispatchAgain = time.Minute
 )
 
-// dispatchLine holds the arguments of a dispatcher and their line number in the file.
 type dispatchLine struct {
 	number int
 	args   []string

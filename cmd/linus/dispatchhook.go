@@ -79,7 +79,6 @@ func (h *hooks) add(name string, hook http.Handler) (remove func(), err error) {
 	}, nil
 }
 
-// of returns a dispatcher's hook, or nil if it has none.
 func (h *hooks) of(name string) http.Handler {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -91,7 +91,6 @@ func sum(a, b junit.Totals) junit.Totals {
 	return junit.Totals{Tests: a.Tests + b.Tests, Failures: a.Failures + b.Failures, Errors: a.Errors + b.Errors, Skipped: a.Skipped + b.Skipped}
 }
 
-// testsOf merges the JUnit reports among a job's artifacts.
 func (a *app) testsOf(ctx context.Context, e keeper, id string) (junit.Report, error) {
 	j, err := e.Job(ctx, id)
 	if err != nil {

@@ -37,7 +37,6 @@ func (a *app) gitlabCommand() *cobra.Command {
 	return g
 }
 
-// gitlabDirs are the directories of a job's files in its VM.
 type gitlabDirs struct{ builds, caches string }
 
 func (d *gitlabDirs) register(cmd *cobra.Command) {
@@ -232,7 +231,6 @@ func (a *app) gitlabPrepare(ctx context.Context, s *session, j *gitlab.Job, m jo
 	return nil
 }
 
-// gitlabVM returns the job's VM, and creates it if necessary.
 func (a *app) gitlabVM(ctx context.Context, s *session, j *gitlab.Job, m job.Manifest, chosen bool) (job.VMInfo, error) {
 	info, err := s.VM(ctx, j.VM)
 	if err == nil && info.Unwanted { // from an earlier attempt, which was cleaned up

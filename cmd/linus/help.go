@@ -123,7 +123,6 @@ func foundText(all []found) string {
 	}), "\n")
 }
 
-// nearTopics returns the topics and commands with names similar to word.
 func nearTopics(root *cobra.Command, word string) []string {
 	words := &cobra.Command{Use: "help", SuggestionsMinimumDistance: 2}
 	for _, t := range manual.Heads() {

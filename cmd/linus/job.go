@@ -87,7 +87,6 @@ func statusText(j job.Job) string {
 	})
 }
 
-// deliveryText describes the state of a webhook delivery about a job's end.
 func deliveryText(d job.Delivery) string {
 	text := strings.ReplaceAll(string(d.State), "_", " ") + ", to " + cmp.Or(d.To, "WEBHOOK_URL")
 	if d.Attempts > 0 {

@@ -138,7 +138,6 @@ func (a *app) logsJSON(ctx context.Context, l *logs) error {
 	return a.printJSON(out)
 }
 
-// logs copies a job's output.
 type logs struct {
 	engine  outputs
 	id      string
@@ -162,7 +161,6 @@ func (l *logs) add(name string, to io.Writer) {
 	l.streams = append(l.streams, &logStream{name: name, to: to, look: make(chan struct{}, 1)})
 }
 
-// noteDropped reports how much output was not kept.
 func (l *logs) noteDropped(a *app) {
 	for _, s := range l.streams {
 		if s.dropped > 0 {

@@ -66,7 +66,6 @@ func writeManual(root *cobra.Command, dir string) error {
 	return nil
 }
 
-// writeManPages writes the pages of a command and of its subcommands.
 func writeManPages(c *cobra.Command, dir, date string) error {
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() || sub.Name() == "help" {

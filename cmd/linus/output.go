@@ -93,7 +93,6 @@ func indented(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// note writes a message for people to stderr.
 func (a *app) note(format string, args ...any) {
 	_, _ = fmt.Fprintln(a.stderr, shown.Text(fmt.Sprintf(format, args...)))
 }
@@ -115,7 +114,6 @@ func (a *app) warnEgress(n vm.Network) {
 	}
 }
 
-// rawFlag adds the option of commands that show a task's output.
 func (a *app) rawFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&a.raw, "raw", false, "show output on a terminal unfiltered, with all escape sequences that the terminal obeys")
 }

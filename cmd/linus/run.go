@@ -22,7 +22,6 @@ import (
 	"linus/internal/worktree"
 )
 
-// runFlags are the options of linus run.
 type runFlags struct {
 	manifestFlags
 

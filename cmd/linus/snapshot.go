@@ -58,7 +58,6 @@ func (a *app) vmRevertCommand() *cobra.Command {
 	}))
 }
 
-// hasSnapshot returns an error if the VM has no snapshot of that name.
 func hasSnapshot(ctx context.Context, s *session, info job.VMInfo, name string) error {
 	all, err := s.ListSnapshots(ctx, info.Name)
 	if err == nil && !slices.ContainsFunc(all, func(s job.Snapshot) bool { return s.Name == name }) {

@@ -246,7 +246,6 @@ func (a *app) installHosts(hosts []daemon.Host) error {
 	return a.print(map[string]any{"hosts": hostNames(hosts), "file": ours, "included_in": config}, fmt.Sprintf("%d VMs are in %s, which %s includes\n%s", len(hosts), ours, config, said))
 }
 
-// keepHosts writes linus's own file.
 func keepHosts(ours string, hosts []daemon.Host) error {
 	return changeFile(ours, func(string) string {
 		return "# Of linus vm ssh-config --install, which replaces it; --uninstall removes it.\n\n" + blocks(hosts)
@@ -272,7 +271,6 @@ func (a *app) uninstallHosts() error {
 	return a.print(map[string]any{"hosts": []string{}, "file": ours, "included_in": ""}, fmt.Sprintf("%s is removed, and %s does not include it", ours, config))
 }
 
-// includes reports whether a text has a line.
 func includes(text, line string) bool {
 	for l := range strings.Lines(text) {
 		if strings.TrimSpace(l) == line {

@@ -100,7 +100,6 @@ func (a *app) templateBuildCommand() *cobra.Command {
 	return cmd
 }
 
-// parted reports whether r separates the parts of a bootstrap.
 func parted(r rune) bool { return r == ' ' || r == ',' }
 
 // buildFor returns the build for nodes that lack a template: the newest build on the nodes that

@@ -60,7 +60,6 @@ func (a *app) usageCommand() *cobra.Command {
 	return cmd
 }
 
-// usageOf names what the lines are about.
 func usageOf(q job.UsageQuery) string {
 	if q.By == "" {
 		return "of"

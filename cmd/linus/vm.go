@@ -227,7 +227,6 @@ func vmText(info job.VMInfo) string {
 	})
 }
 
-// vmStart says how a VM came to be.
 func vmStart(info job.VMInfo) string {
 	switch info.Start {
 	case vm.Cold:
@@ -335,7 +334,6 @@ func secondsOrOff(option, text string) (*int, error) {
 	return (*int)(&n), nil
 }
 
-// endText says what happens to a VM at its end, and when.
 func endText(info job.VMInfo) string {
 	switch {
 	case info.ExpiresAt.IsZero():

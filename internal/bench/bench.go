@@ -174,7 +174,6 @@ func ReadAll(dir string) ([]Series, error) {
 	return all, nil
 }
 
-// values returns the values of a measure, sorted.
 func (s Series) values(measure string) []float64 {
 	var list []float64
 	for _, sample := range s.Samples {

@@ -48,7 +48,6 @@ func Plots(all []Series) map[string][]byte {
 	return plots
 }
 
-// bars draws a bar for each series, the first one on top.
 func bars(title string, rows []Series) []byte {
 	const each = 26
 	most := 0.0
@@ -130,7 +129,6 @@ func newChart(title, x string, left, height, most float64) *chart {
 	return c
 }
 
-// x returns the position of a time.
 func (c *chart) x(seconds float64) float64 { return c.left + (right-c.left)*seconds/c.most }
 
 func (c *chart) add(format string, args ...any) { fmt.Fprintf(c, format+"\n", args...) }

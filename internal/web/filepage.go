@@ -31,7 +31,6 @@ const (
 	filesTime    = time.Minute // limit for reading a directory or a piece of a file
 )
 
-// filesView is a directory or a file in a job's VM.
 type filesView struct {
 	viewer
 
@@ -59,7 +58,6 @@ func (v filesView) title() string { return cmp.Or(v.Path, "files") + " · " + v.
 // UploadLimit returns the maximum size of an uploaded file, as text.
 func (filesView) UploadLimit() string { return bytesText(job.MaxFileWrite) }
 
-// fileRow is a file as the VM describes it.
 type fileRow struct {
 	job.FileInfo
 
@@ -184,7 +182,6 @@ func (p *pages) showFiles(w http.ResponseWriter, r *http.Request, code int, prob
 	p.render(w, r, code, "files", v)
 }
 
-// pieceAt returns the address of another page of a directory, or of another piece of a file.
 func pieceAt(href string, at int64) string { return href + "&at=" + strconv.FormatInt(at, 10) }
 
 // readText reads a piece of a file. The piece ends at the last line break if that is in its second

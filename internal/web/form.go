@@ -147,7 +147,6 @@ func (c control) ID() string { return "f-" + strings.ReplaceAll(c.Name, ".", "-"
 // Number reports whether a numeric keyboard suffices.
 func (c control) Number() bool { return c.Kind == "number" }
 
-// filled is a group as the template shows it.
 type filled struct {
 	group
 
@@ -182,7 +181,6 @@ func (f form) view(p *pages, r *http.Request) formView {
 	return formView{form: f, viewer: p.viewer(r), Errors: map[string][]string{}}
 }
 
-// formView is a form for a template.
 type formView struct {
 	viewer
 	form

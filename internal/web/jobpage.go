@@ -28,7 +28,6 @@ const (
 	eventsPage = 1000            // events on a separate page
 )
 
-// jobView is a job as its page shows it.
 type jobView struct {
 	job.Job
 	viewer
@@ -220,7 +219,6 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 // mostDiff limits how many bytes of a patch a page shows.
 const mostDiff = 512 << 10
 
-// diffView is a job's changes to its repository.
 type diffView struct {
 	job.Job
 	Lines []diffLine
@@ -274,7 +272,6 @@ func (p *pages) diff(w http.ResponseWriter, r *http.Request) {
 // mostFailed limits how many failed tests a page shows.
 const mostFailed = 200
 
-// reportView is the test report of a job.
 type reportView struct {
 	job.Job
 	junit.Report

@@ -62,7 +62,6 @@ func readQuery(r *http.Request) jobsQuery {
 	return q
 }
 
-// filter returns the query for the engine.
 func (q jobsQuery) filter() (f job.Filter, err error) {
 	f = job.Filter{
 		Status: job.Status(q.Status), Reason: job.Reason(q.Reason), Client: q.Client, Principal: q.Owner, Text: q.Text,

@@ -25,7 +25,6 @@ type offers struct {
 	pools          []job.PoolInfo
 }
 
-// poolOffer is a pool whose VMs a job can ask for.
 type poolOffer struct {
 	Name, Text string
 	Fill       string // the form fields that ask for such a VM, as a query
@@ -81,7 +80,6 @@ func (v *formView) offer(o offers) {
 	}
 }
 
-// poolText describes a pool and how many ready VMs it has.
 func poolText(p job.PoolInfo) string {
 	ready := p.Count(vm.MemberWarm) + p.Count(vm.MemberHibernated)
 	return fmt.Sprintf("%s, %d CPU, %s, %s disk; %d ready", p.VMTemplate+p.OS, p.Resources.CPU, p.Resources.Memory, p.Resources.Disk, ready)

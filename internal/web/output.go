@@ -31,7 +31,6 @@ type output struct {
 	sources []*source
 }
 
-// source is one stream of an output.
 type source struct {
 	name     string
 	terminal terminal
@@ -52,7 +51,6 @@ func newOutput(e job.Engine, id, name string) *output {
 	return o
 }
 
-// streamView is an output for the template.
 type streamView struct {
 	ID, Name string
 	Done     template.HTML // whole lines

@@ -257,7 +257,6 @@ type (
 	}
 )
 
-// frame returns the layout's part of a page.
 func (p *pages) frame(r *http.Request, name string, view any) frame {
 	f := frame{viewer: p.viewer(r), Title: name, Section: name, Static: "/static/" + p.static, View: view}
 	if v, ok := view.(titled); ok {
@@ -296,7 +295,6 @@ func (p *pages) render(w http.ResponseWriter, r *http.Request, code int, name st
 	_, _ = w.Write(b.Bytes()) // fails only if the browser is gone
 }
 
-// fragment returns a part of a page as HTML.
 func (p *pages) fragment(page, part string, view any) (string, error) {
 	var b strings.Builder
 	err := p.views[page].ExecuteTemplate(&b, part, view)

@@ -210,7 +210,6 @@ func (a *api) portOf(ctx context.Context, who job.Principal, id string) (job.Exp
 	return all[at], nil
 }
 
-// hosted serves the host of a port.
 func (a *api) hosted(w http.ResponseWriter, r *http.Request, v portRequest) {
 	if r.URL.Path == portLogin {
 		a.enter(w, r, v)

@@ -52,7 +52,6 @@ func (p *pages) state(s signIn) string    { return p.sessions.mac("login state",
 func (p *pages) nonce(s signIn) string    { return p.sessions.mac("login nonce", string(s)) }
 func (p *pages) verifier(s signIn) string { return p.sessions.mac("login verifier", string(s)) }
 
-// next returns where to go after the login.
 func (s signIn) next() string {
 	path, _ := base64.RawURLEncoding.DecodeString(string(s[strings.LastIndexByte(string(s), '.')+1:]))
 	return ownPath(string(path))

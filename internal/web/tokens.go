@@ -9,7 +9,6 @@ import (
 	"linus/internal/job"
 )
 
-// tokensView is the list of tokens, with one that was just created.
 type tokensView struct {
 	viewer
 

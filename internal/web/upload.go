@@ -17,7 +17,6 @@ const (
 	maxFormFields = 3000
 )
 
-// upload is a file that was sent with a form.
 type upload struct {
 	name string // as the browser calls it, without directories
 	data []byte

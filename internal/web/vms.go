@@ -215,7 +215,6 @@ var (
 	vmAskers = map[string]job.AnyVerb{"destroy": job.VerbDestroyVM, "forget": job.VerbForgetVM, "revert": job.VerbRevertVM, "remove-snapshot": job.VerbDeleteSnapshot}
 )
 
-// plain adapts a verb that needs nothing but the VM.
 func plain(verb func(job.Engine, context.Context, string) (job.VMInfo, error)) func(job.Engine, context.Context, string, url.Values) (job.VMInfo, error) {
 	return func(e job.Engine, ctx context.Context, ref string, _ url.Values) (job.VMInfo, error) {
 		return verb(e, ctx, ref)
@@ -260,7 +259,6 @@ func (v vmView) title() string {
 // Question returns the verb that the question begins with.
 func (v vmView) Question() string { return vmAsks[v.Verb] }
 
-// vmView reads the VM that the request's address names.
 func (p *pages) vmView(r *http.Request) (vmView, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
 	defer cancel()
